@@ -1,0 +1,19 @@
+/* The two things that a checkpoint needs of a model's config.json. */
+#ifndef CKPT_CONFIG_H
+#define CKPT_CONFIG_H
+
+#include <fsdpck/error.h>
+
+#define FSDPCK_CONFIG_MAX_NBYTES (16u << 20)
+
+/* text is NUL-terminated at nbytes, here and below.
+ * Whether it says tie_word_embeddings: true (itself, or its text_config where it does not say). file: for messages. */
+int fsdpck_config_tied(const char *file, const char *text, size_t nbytes, bool *tied, struct fsdpck_error *err);
+/* A copy, malloc'ed, in which torch_dtype and dtype (its own, and those of text_config and the like) are `dtype`; torch_dtype is added
+ * where it has neither. Every other byte stays as it is: numbers, order and spacing. */
+int fsdpck_config_set_dtype(const char *file, const char *text, size_t nbytes, const char *dtype, char **out, uint64_t *out_nbytes,
+                            struct fsdpck_error *err);
+/* What the head that is tied to this embedding is called; NULL where the name is no embedding's that is known. */
+const char *fsdpck_config_tied_head(const char *embedding);
+
+#endif

@@ -1,0 +1,57 @@
+/* Any source to a sharded checkpoint directory: `fsdpck convert` and `fsdpck reshard`. */
+#ifndef FSDPCK_CONVERT_H
+#define FSDPCK_CONVERT_H
+
+#include <fsdpck/select.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum fsdpck_dcp_mode { FSDPCK_DCP_AUTO, FSDPCK_DCP_ALWAYS, FSDPCK_DCP_NEVER }; /* whether .metadata for PyTorch is written */
+
+/* Tensors whose name matches glob get these placements instead of the default. */
+struct fsdpck_placement_rule {
+    const char *glob;
+    const char *mesh_dim[FSDPCK_MAX_MESH_DIMS]; /* (n) name of a mesh dimension; the others keep their default */
+    struct fsdpck_placement placement[FSDPCK_MAX_MESH_DIMS];
+    size_t n;
+};
+
+struct fsdpck_convert_request {
+    const char *out;                         /* the checkpoint directory to make */
+    struct fsdpck_mesh mesh;                 /* 1-D: {"shard"} of N ranks. A dimension named "replicate", or "…_replicate", replicates;
+                                              * the first other one shards dim 0 as FSDP2 does; the rest replicate unless a rule says more */
+    const struct fsdpck_placement_rule *rules; /* (nrules) the first that matches */
+    size_t nrules;
+    const char *const *replicate; /* (nreplicate) globs of tensors kept whole */
+    size_t nreplicate;
+    struct fsdpck_select select;
+    enum fsdpck_dcp_mode dcp;
+    const char *assets; /* folder whose files become the assets, or NULL: those of the source */
+    bool force;         /* replace an existing output, atomically, after the new one is complete */
+};
+
+/* The placements ((req->mesh.ndim)) that a conversion gives a tensor: the first rule that matches, --replicate, else the default.
+ * FSDPCK_ERR_USAGE where a rule asks for what the tensor's shape cannot have. Scalars are always replicated. */
+FSDPCK_API int fsdpck_convert_placements(const struct fsdpck_convert_request *req, const struct fsdpck_tensor *tensor,
+                                         struct fsdpck_placement *placements, struct fsdpck_error *err);
+
+struct fsdpck_transfer_result {
+    uint64_t ntensors, nfiles;
+    uint64_t payload_nbytes; /* tensor bytes written */
+    uint64_t written_nbytes; /* all bytes of all files */
+    uint64_t read_nbytes;    /* payload bytes read from the source */
+    double seconds;
+    char save_id[37]; /* "" for safetensors outputs */
+};
+
+/* Cost: reads each needed byte once, writes each output byte once, within opt->memory_nbytes. On failure nothing is left under
+ * `out` that was not there before. */
+FSDPCK_API int fsdpck_convert(struct fsdpck_source *src, const struct fsdpck_convert_request *req, const struct fsdpck_options *opt,
+                              struct fsdpck_transfer_result *result, struct fsdpck_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,25 @@
+/* Any source to Hugging Face safetensors: a folder with index and assets, or one file. */
+#ifndef FSDPCK_EXPORT_H
+#define FSDPCK_EXPORT_H
+
+#include <fsdpck/convert.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct fsdpck_export_request {
+    const char *out;                /* folder; or one file where it ends in ".safetensors" */
+    uint64_t max_shard_nbytes;      /* payload of one file of a folder; 0: 5 GB. One tensor is never split */
+    struct fsdpck_select select;    /* tree NULL: the only tree, or "model" where there are several, else an error that names them */
+    const char *assets;             /* as in fsdpck_convert_request */
+    bool force;
+};
+
+FSDPCK_API int fsdpck_export(struct fsdpck_source *src, const struct fsdpck_export_request *req, const struct fsdpck_options *opt,
+                             struct fsdpck_transfer_result *result, struct fsdpck_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,66 @@
+/* The one table through which every file operation goes. Tests replace it: kill, ENOSPC, short transfers, power loss. */
+#ifndef FSDPCK_IO_H
+#define FSDPCK_IO_H
+
+#include <fsdpck/error.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum fsdpck_open_flag {
+    FSDPCK_OPEN_READ = 1 << 0,
+    FSDPCK_OPEN_WRITE = 1 << 1,
+    FSDPCK_OPEN_CREATE = 1 << 2,   /* must not exist yet */
+    FSDPCK_OPEN_DIRECT = 1 << 3,   /* bypass the page cache; -EINVAL where the file system cannot */
+    FSDPCK_OPEN_DIRECTORY = 1 << 4 /* for fsync of a directory */
+};
+
+enum fsdpck_file_type { FSDPCK_FILE_REGULAR = 1, FSDPCK_FILE_DIRECTORY, FSDPCK_FILE_SYMLINK, FSDPCK_FILE_OTHER };
+
+struct fsdpck_stat {
+    enum fsdpck_file_type type;
+    uint64_t nbytes;
+    uint64_t device, inode;
+    int64_t mtime_ns;
+};
+
+/* Called once an entry, never for "." and "..", in no particular order; a nonzero return ends the listing and is returned. */
+typedef int (*fsdpck_list_fn)(void *visit_ctx, const char *name);
+
+/* Every operation returns a negative errno on failure. Transfers may be short and may return -EINTR: callers go through the
+ * helpers in src/ckpt/ioutil.h, which retry. Descriptors are small non-negative integers. All operations are thread-safe. */
+struct fsdpck_io {
+    void *ctx; /* first argument of every operation */
+    int (*open)(void *ctx, const char *path, int flags, unsigned mode);
+    int (*close)(void *ctx, int fd);
+    int64_t (*pread)(void *ctx, int fd, void *buf, uint64_t nbytes, uint64_t offset);
+    /* Only what lies in the page cache already: a short count, or -EAGAIN where nothing does; -EOPNOTSUPP where that cannot be told. */
+    int64_t (*pread_cached)(void *ctx, int fd, void *buf, uint64_t nbytes, uint64_t offset);
+    int64_t (*pwrite)(void *ctx, int fd, const void *buf, uint64_t nbytes, uint64_t offset);
+    int (*truncate)(void *ctx, int fd, uint64_t nbytes);
+    int (*allocate)(void *ctx, int fd, uint64_t nbytes); /* reserve blocks and set the size; -EOPNOTSUPP is no failure */
+    int (*fsync)(void *ctx, int fd);
+    int (*fstat)(void *ctx, int fd, struct fsdpck_stat *out);
+    int (*stat)(void *ctx, const char *path, bool follow, struct fsdpck_stat *out);
+    int (*list)(void *ctx, const char *path, fsdpck_list_fn visit, void *visit_ctx);
+    int (*resolve)(void *ctx, const char *path, char *out, size_t out_nbytes); /* realpath */
+    int (*mkdir)(void *ctx, const char *path, unsigned mode);
+    int (*rename)(void *ctx, const char *from, const char *to);
+    int (*rename_new)(void *ctx, const char *from, const char *to); /* -EEXIST instead of replacing; -EINVAL where the file system cannot */
+    int (*exchange)(void *ctx, const char *a, const char *b);       /* swap two names atomically; -EINVAL where the file system cannot */
+    int (*unlink)(void *ctx, const char *path);
+    int (*rmdir)(void *ctx, const char *path);
+    int (*lock)(void *ctx, int fd);      /* exclusive, non-blocking, owned by the open file; -EAGAIN when another holds it */
+    int (*lock_probe)(void *ctx, int fd); /* 1 when another holds a lock on it, 0 when not; takes nothing */
+    int (*random)(void *ctx, void *buf, size_t nbytes);
+    int64_t (*now_ns)(void *ctx); /* wall clock, since 1970 */
+};
+
+/* POSIX (Linux); ctx is NULL. */
+FSDPCK_API extern const struct fsdpck_io fsdpck_io_posix;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

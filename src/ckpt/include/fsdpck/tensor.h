@@ -1,0 +1,78 @@
+/* What a checkpoint says about a tensor: name, shape, mesh and placement. Pure descriptions: no bytes here. */
+#ifndef FSDPCK_TENSOR_H
+#define FSDPCK_TENSOR_H
+
+#include <fsdpck/dtype.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FSDPCK_MAX_DIMS 64      /* of a tensor */
+#define FSDPCK_MAX_MESH_DIMS 8  /* of a device mesh */
+#define FSDPCK_MAX_RANKS 65536u
+
+/* One step of a nested key: a dict key, or a list position where str is NULL. */
+struct fsdpck_key {
+    const char *str;
+    uint64_t position;
+};
+
+/* A device mesh. Rank at coordinate (i, j, …) is ranks[row-major index], or the row-major index itself where ranks is NULL. */
+struct fsdpck_mesh {
+    uint32_t ndim; /* 1 … FSDPCK_MAX_MESH_DIMS */
+    const char *names[FSDPCK_MAX_MESH_DIMS];
+    uint32_t sizes[FSDPCK_MAX_MESH_DIMS];
+    const uint32_t *ranks;
+};
+
+enum fsdpck_placement_kind { FSDPCK_REPLICATE, FSDPCK_SHARD, FSDPCK_STRIDED_SHARD };
+
+/* How one mesh dimension holds a tensor. SHARD: torch.chunk along `dim`: ceil(d/n) rows to each coordinate in turn, trailing ones
+ * short or empty. STRIDED_SHARD(dim, split): the dimension is first cut in `split` chunks, each of these among the coordinates
+ * (FSDP over tensor parallelism; torch's _StridedShard). Placements apply from the first mesh dimension to the last. */
+struct fsdpck_placement {
+    enum fsdpck_placement_kind kind;
+    uint32_t dim;
+    uint32_t split; /* STRIDED_SHARD only, else 0 */
+};
+
+/* Borrowed from whatever listed it (a source); lives as long as that. */
+struct fsdpck_tensor {
+    const char *name;              /* full key, UTF-8 without NUL; unique */
+    const struct fsdpck_key *path; /* (npath) nested keys; a flat name is one key. Never obtained by splitting at dots */
+    uint32_t npath;
+    enum fsdpck_dtype dtype;
+    uint32_t ndim;         /* 0 = scalar */
+    const uint64_t *shape; /* (ndim) */
+    uint64_t nelem, nbytes; /* of the whole tensor */
+    const struct fsdpck_mesh *mesh;            /* NULL where the source does not say */
+    const struct fsdpck_placement *placements; /* (mesh->ndim), or NULL: explicit chunks, or not known */
+    int64_t alias_of;    /* ordinal of the tensor that holds the bytes, or -1 */
+    bool has_content;    /* content is known */
+    uint8_t content[16]; /* FORMAT.md "Content id" */
+};
+
+/* Number of ranks of a mesh. */
+FSDPCK_API uint64_t fsdpck_mesh_nranks(const struct fsdpck_mesh *mesh);
+/* Coordinate of `rank` on the mesh; false where the rank is not on it. coord: (mesh->ndim). */
+FSDPCK_API bool fsdpck_mesh_coordinate(const struct fsdpck_mesh *mesh, uint32_t rank, uint32_t *coord);
+
+/* The boxes (offset, size: (ndim) elements of the logical tensor) that the rank at `coord` holds, in row-major order; none where its
+ * shard is empty; more than one only with strided shards. Owner or replica alike. A nonzero return of visit ends and is returned;
+ * else 0, or FSDPCK_ERR_USAGE (a placement names a dimension that the tensor lacks), FSDPCK_ERR_LIMIT (more than a million stripes),
+ * FSDPCK_ERR_NOMEM (both only with strided shards). */
+typedef int (*fsdpck_box_fn)(void *ctx, const uint64_t *offset, const uint64_t *size);
+FSDPCK_API int fsdpck_placement_boxes(const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements, uint32_t ndim,
+                                      const uint64_t *shape, const uint32_t *coord, fsdpck_box_fn visit, void *ctx);
+/* Whether the rank at `coord` is the one that writes its chunks of tensor `ordinal` (FORMAT.md "Owner of a replicated chunk"). */
+FSDPCK_API bool fsdpck_placement_owner(const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements, uint64_t ordinal,
+                                       const uint32_t *coord);
+/* "shard(0)", "replicate", "strided_shard(0,2)". Writes at most nbytes including NUL; returns buf. */
+FSDPCK_API char *fsdpck_placement_format(const struct fsdpck_placement *p, char *buf, size_t nbytes);
+FSDPCK_API bool fsdpck_placement_parse(const char *text, struct fsdpck_placement *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,18 @@
+/* Finds the ordinal of a name: an open hash table over strings that others own. */
+#ifndef CKPT_NAMES_H
+#define CKPT_NAMES_H
+
+#include <fsdpck/error.h>
+
+struct fsdpck_names {
+    struct names_slot *slots;
+    size_t nslots, count;
+};
+
+/* Adds name -> ordinal. The string must outlive the table. *old gets the ordinal that already has this name, or SIZE_MAX when it was
+ * new (and is now added). */
+int fsdpck_names_add(struct fsdpck_names *n, const char *name, size_t ordinal, size_t *old, struct fsdpck_error *err);
+size_t fsdpck_names_find(const struct fsdpck_names *n, const char *name); /* SIZE_MAX: not there */
+void fsdpck_names_free(struct fsdpck_names *n);
+
+#endif

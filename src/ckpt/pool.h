@@ -1,0 +1,15 @@
+/* Runs numbered pieces of work on a few threads. The first error ends it and is returned; pieces start in order. */
+#ifndef CKPT_POOL_H
+#define CKPT_POOL_H
+
+#include <fsdpck/error.h>
+
+/* worker: 0 … nthreads-1, for per-thread buffers. err is the worker's own. */
+typedef int (*fsdpck_pool_fn)(void *ctx, size_t piece, unsigned worker, struct fsdpck_error *err);
+
+/* nthreads 1 runs in the caller's thread. stop: see fsdpck_options. */
+int fsdpck_pool_run(unsigned nthreads, size_t npieces, fsdpck_pool_fn fn, void *ctx, const volatile int *stop, struct fsdpck_error *err);
+/* Processors this process may use, at least 1. */
+unsigned fsdpck_pool_default_threads(void);
+
+#endif

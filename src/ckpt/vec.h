@@ -1,0 +1,19 @@
+/* A growing array of plain structs: `struct vec v = VEC(struct x); struct x *p = fsdpck_vec_push(&v, err);` */
+#ifndef CKPT_VEC_H
+#define CKPT_VEC_H
+
+#include <fsdpck/error.h>
+
+struct fsdpck_vec {
+    void *data;
+    size_t count, capacity, item_nbytes;
+};
+#define FSDPCK_VEC(type) { NULL, 0, 0, sizeof(type) }
+
+/* A zeroed new last item, or NULL when memory is out. Pointers to earlier items are invalid afterwards. */
+void *fsdpck_vec_push(struct fsdpck_vec *v, struct fsdpck_error *err);
+/* Room for n items in all. */
+int fsdpck_vec_reserve(struct fsdpck_vec *v, size_t n, struct fsdpck_error *err);
+void fsdpck_vec_free(struct fsdpck_vec *v);
+
+#endif
