@@ -1,0 +1,122 @@
+/* Draws the progress bar and prints notes and errors on stderr. It must not know which verb runs. */
+#include "report.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "stop.h"
+#include "text.h"
+
+const struct option common_options[COMMON_NOPTIONS] = {
+    { .name = "json", .type = OPTION_FLAG, .offset = offsetof(struct common_args, json), .help = "print the result as one JSON object" },
+    { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = offsetof(struct common_args, quiet), .help = "no progress, no notes" },
+    { .name = "threads", .type = OPTION_COUNT, .offset = offsetof(struct common_args, threads), .value = "T",
+      .help = "default: the processors that this process may use" },
+    { .name = "memory", .type = OPTION_SIZE, .offset = offsetof(struct common_args, memory_nbytes), .value = "SIZE",
+      .help = "budget for buffers, whatever the model's size (default 256MiB)" },
+};
+
+static const int64_t redraw_ns = 100000000; /* at most ten times a second */
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static unsigned terminal_width(void)
+{
+    struct winsize size;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+static void format_eta(double seconds, char *buf, size_t nbytes)
+{
+    uint64_t s = seconds < 1e7 ? (uint64_t)(seconds + 0.5) : 10000000;
+    if (s < 3600)
+        snprintf(buf, nbytes, "%u:%02u", (unsigned)(s / 60), (unsigned)(s % 60));
+    else
+        snprintf(buf, nbytes, "%u:%02u:%02u", (unsigned)(s / 3600), (unsigned)(s / 60 % 60), (unsigned)(s % 60));
+}
+
+/* "  42% [########            ] 113.0 MB of 269.1 MB, 656 MB/s, 0:01 left" */
+static void format_bar(char *buf, size_t nbytes, uint64_t done, uint64_t total, double seconds, unsigned columns)
+{
+    enum { CELLS = 20 };
+    char a[TEXT_NBYTES], b[TEXT_NBYTES], rate[TEXT_NBYTES], eta[TEXT_NBYTES] = "?";
+    double part = total ? (double)done / (double)total : 1;
+    unsigned filled = part < 1 ? (unsigned)(part * CELLS) : CELLS;
+    if (done)
+        format_eta(seconds * (1 - part) / part, eta, sizeof eta);
+    int n = snprintf(buf, nbytes, "%3u%% ", (unsigned)(part * 100));
+    if (columns >= 80)
+        n += snprintf(buf + n, nbytes - (size_t)n, "[%.*s%.*s] ", (int)filled, "####################", (int)(CELLS - filled), "                    ");
+    snprintf(buf + n, nbytes - (size_t)n, "%s of %s, %s, %s left", text_bytes(done, a), text_bytes(total, b), text_rate(done, seconds, rate), eta);
+}
+
+static void on_progress(void *ctx, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    struct report *r = ctx;
+    int64_t now = now_ns();
+    if (r->quiet || !r->terminal || now - r->drawn_ns < redraw_ns)
+        return;
+    char line[200];
+    unsigned columns = terminal_width();
+    format_bar(line, sizeof line, done_nbytes, total_nbytes, (double)(now - r->started_ns) * 1e-9, columns);
+    /* the last column stays free: some terminals wrap when it is written */
+    unsigned length = (unsigned)strnlen(line, columns - 1);
+    fprintf(stderr, "\r%.*s%*s", (int)length, line, r->bar_width > length ? (int)(r->bar_width - length) : 0, "");
+    fflush(stderr);
+    r->drawn_ns = now;
+    r->bar_width = length;
+}
+
+static void on_note(void *ctx, const char *line)
+{
+    struct report *r = ctx;
+    if (r->quiet)
+        return;
+    report_clear(r);
+    fputs("fsdpck: note: ", stderr);
+    text_print(stderr, line);
+    fputc('\n', stderr);
+}
+
+void report_start(struct report *r, const struct common_args *args, struct fsdpck_options *opt)
+{
+    r->quiet = args->quiet;
+    r->terminal = isatty(STDERR_FILENO);
+    r->started_ns = r->drawn_ns = now_ns();
+    *opt = (struct fsdpck_options){ .nthreads = args->threads, .memory_nbytes = args->memory_nbytes, .progress = on_progress,
+                                    .note = on_note, .ctx = r, .stop = &stop_signal };
+}
+
+void report_clear(struct report *r)
+{
+    if (r->bar_width) {
+        fprintf(stderr, "\r%*s\r", (int)r->bar_width, "");
+        fflush(stderr);
+    }
+    r->bar_width = 0;
+}
+
+int report_error(struct report *r, const struct fsdpck_error *err)
+{
+    char line[2048];
+    report_clear(r);
+    if (err->code == FSDPCK_ERR_STOPPED && stop_signal) {
+        fprintf(stderr, "fsdpck: stopped: %s\n", strsignal(stop_signal));
+        return 128 + stop_signal;
+    }
+    fprintf(stderr, "fsdpck: %s\n", fsdpck_error_format(err, line, sizeof line));
+    if (*err->hint) {
+        fputs("hint: ", stderr);
+        text_print(stderr, err->hint);
+        fputc('\n', stderr);
+    }
+    return fsdpck_error_exit_code(err->code);
+}

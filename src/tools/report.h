@@ -1,0 +1,34 @@
+/* What a verb says on stderr while it works: progress, notes, errors. */
+#ifndef TOOLS_REPORT_H
+#define TOOLS_REPORT_H
+
+#include <fsdpck/source.h>
+
+#include "options.h"
+
+/* The options of every verb. */
+struct common_args {
+    bool json, quiet;
+    uint32_t threads;
+    uint64_t memory_nbytes;
+};
+
+#define COMMON_NOPTIONS 4
+extern const struct option common_options[COMMON_NOPTIONS];
+#define COMMON_GROUP(args) { "Common options", common_options, COMMON_NOPTIONS, (args) }
+
+/* Zero-initialise, then report_start(). Must outlive the options that point at it. */
+struct report {
+    bool quiet, terminal; /* terminal: stderr is one, a bar may be drawn */
+    unsigned bar_width;   /* columns of the bar that stands on the screen; 0: none */
+    int64_t started_ns, drawn_ns;
+};
+
+/* Fills *opt with what the user asked for, and with callbacks that draw on stderr. */
+void report_start(struct report *r, const struct common_args *args, struct fsdpck_options *opt);
+/* Takes the bar off the screen: before anything else is printed there, and at the end. */
+void report_clear(struct report *r);
+/* Prints the error and its hint; returns the exit code that belongs to it. */
+int report_error(struct report *r, const struct fsdpck_error *err);
+
+#endif

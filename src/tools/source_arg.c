@@ -1,0 +1,20 @@
+/* --from, and the way from what was typed to an open source. It must not know what the verb does with it. */
+#include "source_arg.h"
+
+#include <limits.h>
+
+#include "model_path.h"
+
+const struct option source_options[SOURCE_NOPTIONS] = {
+    { .name = "from", .type = OPTION_CHOICE, .offset = offsetof(struct source_args, from), .value = "safetensors|hf|dcp|fsdpck",
+      .later = "pt|ranks", .help = "what SOURCE is, instead of finding out from its content" },
+};
+
+int source_arg_open(const char *typed, const struct source_args *args, const struct fsdpck_options *opt, struct fsdpck_source **out,
+                    struct fsdpck_error *err)
+{
+    char path[PATH_MAX];
+    *out = NULL;
+    int rc = model_path_resolve(typed, path, sizeof path, err);
+    return rc ? rc : fsdpck_source_open(path, args->from, opt, out, err);
+}

@@ -1,0 +1,21 @@
+/* Opening the SOURCE that a verb was given. */
+#ifndef TOOLS_SOURCE_ARG_H
+#define TOOLS_SOURCE_ARG_H
+
+#include <fsdpck/source.h>
+
+#include "options.h"
+
+struct source_args {
+    const char *from; /* kind to insist on, or NULL */
+};
+
+#define SOURCE_NOPTIONS 1
+extern const struct option source_options[SOURCE_NOPTIONS];
+#define SOURCE_GROUP(args) { "Input", source_options, SOURCE_NOPTIONS, (args) }
+
+/* typed: a path, or org/name of a model in the local Hugging Face cache. */
+int source_arg_open(const char *typed, const struct source_args *args, const struct fsdpck_options *opt, struct fsdpck_source **out,
+                    struct fsdpck_error *err);
+
+#endif

@@ -1,0 +1,29 @@
+/* Turns stop signals into a flag that the library polls. It must not do anything else in a handler. */
+#include "stop.h"
+
+#include <signal.h>
+#include <stddef.h>
+
+static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
+
+volatile int stop_signal;
+
+static void on_signal(int number)
+{
+    /* whichever of them comes next has its default action */
+    struct sigaction standard = { .sa_handler = SIG_DFL };
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
+        sigaction(signals[i], &standard, NULL);
+    stop_signal = number;
+}
+
+void stop_install(void)
+{
+    struct sigaction stop = { .sa_handler = on_signal, .sa_flags = SA_RESTART }, old;
+    struct sigaction ignore = { .sa_handler = SIG_IGN };
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+        if (sigaction(signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+            sigaction(signals[i], &stop, NULL);
+    }
+    sigaction(SIGPIPE, &ignore, NULL);
+}

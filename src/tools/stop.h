@@ -1,0 +1,12 @@
+/* SIGINT, SIGTERM and SIGHUP: the first asks the work to stop and clean up, the second ends the process at once. */
+#ifndef TOOLS_STOP_H
+#define TOOLS_STOP_H
+
+/* The number of the signal that came, or 0: what fsdpck_options.stop points at. */
+extern volatile int stop_signal;
+
+/* Call once, before any thread. A signal that was ignored at start (nohup, background jobs) stays so. SIGPIPE is ignored: a reader that
+ * went away shows as EPIPE. */
+void stop_install(void);
+
+#endif

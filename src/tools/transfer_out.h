@@ -1,0 +1,10 @@
+/* The result of convert, reshard and export, printed. */
+#ifndef TOOLS_TRANSFER_OUT_H
+#define TOOLS_TRANSFER_OUT_H
+
+#include <fsdpck/convert.h>
+
+/* mesh: NULL for outputs without ranks. Returns the exit code. */
+int transfer_out_print(const char *out, const struct fsdpck_mesh *mesh, const struct fsdpck_transfer_result *result, bool json);
+
+#endif

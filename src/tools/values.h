@@ -1,0 +1,29 @@
+/* Reading one value that a user typed: sizes, counts, numbers, choices, comma-separated lists. */
+#ifndef TOOLS_VALUES_H
+#define TOOLS_VALUES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A list of owned strings. Zero-initialise. */
+struct strings {
+    char **at; /* (count) */
+    size_t count;
+};
+
+bool strings_add(struct strings *s, const char *text, size_t nbytes); /* a copy; false: no memory */
+void strings_free(struct strings *s);
+/* Adds the parts of text between its commas; a comma inside (), [] or after a backslash separates nothing. */
+bool strings_add_list(struct strings *s, const char *text);
+
+/* Each returns whether text was such a value, whole; *out is set only then. */
+bool value_size(const char *text, uint64_t *out);   /* "4096", "64KiB", "5GB", "1.5GiB": bytes, rounded down */
+bool value_count(const char *text, uint32_t *out);  /* decimal, 1 … 2^32-1 */
+bool value_number(const char *text, double *out);   /* finite, not negative */
+bool value_choice(const char *text, const char *choices); /* one of "a|b|c"; false for NULL choices */
+
+/* Edits (insert, delete, replace, swap of neighbours) from typed to known; a known word that typed begins counts as near. */
+unsigned value_distance(const char *typed, const char *known);
+
+#endif
