@@ -57,6 +57,9 @@ bool fsdpck_commit_sign_off(struct fsdpck_commit *c, bool clean)
 
 bool fsdpck_commit_remove_staging(struct fsdpck_commit *c)
 {
+    struct fsdpck_stat st;
+    if (c->io->stat(c->io->ctx, c->dir, false, &st) == -ENOENT)
+        return true; /* a file that was renamed over another */
     return fsdpck_remove_tree(c->io, c->dir, NULL) == 0 && fsdpck_fsync_path(c->io, c->place.parent, NULL) == 0;
 }
 

@@ -58,11 +58,20 @@ static bool is_numbered(const char *name, const char *prefix, const char *middle
     return any && strcmp(skip_uuid(name), suffix) == 0;
 }
 
+/* A folder that is just called so may be anybody's where there is no record. */
+static bool is_assets(const char *name, bool had_record)
+{
+    if (strncmp(name, "assets", 6) != 0)
+        return false;
+    return name[6] == '\0' ? had_record : *skip_uuid(name + 6) == '\0';
+}
+
 /* Names that fsdpck itself writes; anything else in OUT is someone else's and stays. */
 static bool is_replaced(enum fsdpck_commit_kind kind, const char *name, bool had_record)
 {
     if (kind == FSDPCK_COMMIT_CHECKPOINT)
-        return is_numbered(name, "__", "_", ".distcp") || strcmp(name, ".metadata") == 0 || (had_record && strcmp(name, "assets") == 0);
+        return is_numbered(name, "__", "_", ".distcp") || strcmp(name, ".metadata") == 0 ||
+               is_assets(name, had_record);
     return is_numbered(name, "model-", "-of-", ".safetensors") || strcmp(name, "model.safetensors") == 0 ||
            strcmp(name, "model.safetensors.index.json") == 0;
 }
@@ -329,8 +338,6 @@ int fsdpck_in_place_complete(const struct fsdpck_io *io, const char *dir, const 
     char **old = j.old.data;
     if (rc == 0)
         rc = each_entry(io, dir, uuid, TRACE_STAGING, err);
-    if (rc == 0)
-        rc = fsdpck_fsync_path(io, dir, err);
     if (rc == 0)
         rc = each_entry(io, dir, uuid, TRACE_OLD, err);
     for (size_t i = 0; rc == 0 && i < j.old.count; i++) {

@@ -23,7 +23,7 @@ struct machine {
 };
 
 struct opcode {
-    bool (*run)(struct machine *m, uint8_t op); /* NULL: has no place here */
+    bool (*run)(struct machine *m, uint8_t op); /* NULL: see pickle_refuse.c */
     const char *name;
 };
 static const struct opcode opcodes[256];
@@ -361,22 +361,7 @@ static const struct opcode opcodes[256] = {
     [0x93] = { op_stack_global, "STACK_GLOBAL" }, ['R'] = { op_make, "REDUCE" }, [0x81] = { op_make, "NEWOBJ" },
     ['b'] = { op_build, "BUILD" }, ['Q'] = { op_persistent, "BINPERSID" }, ['q'] = { op_put, "BINPUT" }, ['r'] = { op_put, "LONG_BINPUT" },
     [0x94] = { op_memoize, "MEMOIZE" }, ['h'] = { op_get, "BINGET" }, ['j'] = { op_get, "LONG_BINGET" },
-    /* Known, and refused: none of torch's writers uses them. */
-    ['i'] = { NULL, "INST" }, ['o'] = { NULL, "OBJ" }, ['P'] = { NULL, "PERSID" }, ['I'] = { NULL, "INT" }, ['L'] = { NULL, "LONG" },
-    ['F'] = { NULL, "FLOAT" }, ['S'] = { NULL, "STRING" }, ['V'] = { NULL, "UNICODE" }, ['0'] = { NULL, "POP" }, ['1'] = { NULL, "POP_MARK" },
-    ['2'] = { NULL, "DUP" }, ['d'] = { NULL, "DICT" }, ['l'] = { NULL, "LIST" }, ['p'] = { NULL, "PUT" }, ['g'] = { NULL, "GET" },
-    [0x82] = { NULL, "EXT1" }, [0x83] = { NULL, "EXT2" }, [0x84] = { NULL, "EXT4" }, [0x8d] = { NULL, "BINUNICODE8" },
-    [0x8e] = { NULL, "BINBYTES8" }, [0x91] = { NULL, "FROZENSET" }, [0x92] = { NULL, "NEWOBJ_EX" }, [0x96] = { NULL, "BYTEARRAY8" },
-    [0x97] = { NULL, "NEXT_BUFFER" }, [0x98] = { NULL, "READONLY_BUFFER" },
 };
-
-static bool refuse(struct machine *m, uint8_t op)
-{
-    const char *name = opcodes[op].name;
-    if (op > ' ' && op < 0x7f)
-        return FAIL(m, FSDPCK_ERR_UNSUPPORTED, "opcode 0x%02x ('%c'%s%s) has no place here", op, op, name ? " " : "", name ? name : "");
-    return FAIL(m, FSDPCK_ERR_UNSUPPORTED, "opcode 0x%02x%s%s%s has no place here", op, name ? " (" : "", name ? name : "", name ? ")" : "");
-}
 
 static bool run(struct machine *m, uint64_t base)
 {
@@ -387,7 +372,7 @@ static bool run(struct machine *m, uint64_t base)
         if (m->at == m->nbytes)
             return FAIL(m, FSDPCK_ERR_FORMAT, "the pickle ends without STOP");
         m->op = m->data[m->at++];
-        if (!(opcodes[m->op].run ? opcodes[m->op].run(m, m->op) : refuse(m, m->op)))
+        if (!(opcodes[m->op].run ? opcodes[m->op].run(m, m->op) : fsdpck_pickle_refuse(m->p, m->op)))
             return false;
     }
     m->p->used = m->at;

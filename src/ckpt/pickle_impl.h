@@ -61,6 +61,7 @@ fsdpck_node fsdpck_pickle_new_text(struct fsdpck_pickle *p, enum fsdpck_pickle_t
 /* seen: ((number of allowed names)) node of each, NO_NODE where new, so that a name is one node however often it comes. */
 fsdpck_node fsdpck_pickle_new_global(struct fsdpck_pickle *p, const char *const *allowed, fsdpck_node *seen, const char *module,
                                      size_t module_nbytes, const char *name, size_t name_nbytes);
+bool fsdpck_pickle_refuse(struct fsdpck_pickle *p, uint8_t op); /* false, with the sentence about an opcode that has no place here */
 fsdpck_node fsdpck_pickle_new_tuple(struct fsdpck_pickle *p, const fsdpck_node *children, size_t count);
 /* CALL or OBJECT of (callable, arguments); PERSISTENT of (id, FSDPCK_NO_NODE). */
 fsdpck_node fsdpck_pickle_new_pair(struct fsdpck_pickle *p, enum fsdpck_pickle_type type, fsdpck_node a, fsdpck_node b);

@@ -103,7 +103,7 @@ static int replace_keys(struct fsdpck_arena *a, struct fsdpck_named *n, uint32_t
     if (!path)
         return FSDPCK_ERR_NOMEM;
     memcpy(path, n->path, keep * sizeof *path);
-    if (nbytes_in == 0 && to_nbytes > 1 && to[to_nbytes - 1] == '.') { /* a key of its own */
+    if (next > keep && nbytes_in == 0 && to_nbytes > 1 && to[to_nbytes - 1] == '.') { /* whole keys for a whole key */
         if (!(path[npath++].str = fsdpck_arena_strndup(a, to, to_nbytes - 1, err)))
             return FSDPCK_ERR_NOMEM;
     } else if (nbytes_in || to_nbytes) {

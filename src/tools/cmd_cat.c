@@ -14,7 +14,7 @@
 #include "stop.h"
 
 /* SUMMARY: a terminal gets more elements than that only with their edges. */
-enum { TEXT_PIECE = 1 << 20, RAW_PIECE = 16 << 20, SUMMARY = 1000, MOST_EDGES = 1 << 16, OUTPUT_GONE = 1 };
+enum { TEXT_PIECE = 1 << 20, RAW_PIECE = 16 << 20, LEAST_PIECE = 64 << 10, SUMMARY = 1000, MOST_EDGES = 1 << 16, OUTPUT_GONE = 1 };
 
 struct cat_args {
     const char *slice;
@@ -155,9 +155,13 @@ static int find_tensor(struct cat *c, const char *source, const char *name)
     return FSDPCK_ERR_USAGE;
 }
 
+/* A quarter of the budget (the library has buffers too), but a hashed block at least: less would read the same bytes again and again. */
 static uint64_t raw_piece(uint64_t memory_nbytes)
 {
-    return memory_nbytes && memory_nbytes / 4 < RAW_PIECE ? memory_nbytes / 4 : RAW_PIECE;
+    uint64_t quarter = memory_nbytes / 4;
+    if (quarter == 0 || quarter > RAW_PIECE)
+        return RAW_PIECE;
+    return quarter < LEAST_PIECE ? LEAST_PIECE : quarter;
 }
 
 static int run(const struct cat_args *args, const char *const *at)

@@ -1,6 +1,8 @@
-/* Names that a pickle asks for: held against the caller's list, and kept as text. Nothing is ever looked up or imported. */
+/* What a pickle may not have: names that are not on the caller's list, and opcodes that none of torch's writers uses. Names are kept as
+ * text; nothing is ever looked up or imported. */
 #include "pickle_impl.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Position of "module name" in the allowed list; SIZE_MAX where it is not. An entry "module *" allows names without dots. */
@@ -50,4 +52,24 @@ fsdpck_node fsdpck_pickle_new_global(struct fsdpck_pickle *p, const char *const 
     if (!wild)
         seen[i] = n;
     return n;
+}
+
+/* Python's other opcodes, for the message. */
+static const char *const refused[256] = {
+    ['i'] = "INST", ['o'] = "OBJ", ['P'] = "PERSID", ['I'] = "INT", ['L'] = "LONG", ['F'] = "FLOAT", ['S'] = "STRING", ['V'] = "UNICODE",
+    ['0'] = "POP", ['1'] = "POP_MARK", ['2'] = "DUP", ['d'] = "DICT", ['l'] = "LIST", ['p'] = "PUT", ['g'] = "GET", [0x82] = "EXT1",
+    [0x83] = "EXT2", [0x84] = "EXT4", [0x8d] = "BINUNICODE8", [0x8e] = "BINBYTES8", [0x91] = "FROZENSET", [0x92] = "NEWOBJ_EX",
+    [0x96] = "BYTEARRAY8", [0x97] = "NEXT_BUFFER", [0x98] = "READONLY_BUFFER",
+};
+
+bool fsdpck_pickle_refuse(struct fsdpck_pickle *p, uint8_t op)
+{
+    char text[64];
+    const char *name = refused[op] ? refused[op] : "";
+    if (op > ' ' && op < 0x7f)
+        snprintf(text, sizeof text, "('%c'%s%s) ", op, *name ? " " : "", name);
+    else
+        snprintf(text, sizeof text, *name ? "(%s) " : "%s", name);
+    fsdpck_error_at(p->err, FSDPCK_ERR_UNSUPPORTED, p->file, p->at, "opcode 0x%02x %shas no place here", op, text);
+    return false;
 }

@@ -1,0 +1,9 @@
+#!/bin/sh
+# check.sh INCLUDE_DIR COMPILER [ARGS]: every public header compiles alone, without a warning.
+set -eu
+include=$1
+shift
+for header in "$include"/fsdpck/*.h; do
+    echo "#include <fsdpck/${header##*/}>" | "$@" -Wall -Wextra -Wpedantic -Werror -I "$include" -fsyntax-only - || exit 1
+    echo "ok ${header##*/}"
+done

@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+"""fsdpck against the real PyTorch, safetensors and transformers: what it writes they load, what they write it reads, bit for bit.
+
+usage: run.py BINARY --smollm2 FOLDER [--quick] [--only WORD] [--keep DIR]
+
+Prints a line for each check and "N passed, N failed". One process does it all, because importing torch costs seconds."""
+import argparse, json, logging, os, shutil, subprocess, sys, tempfile, time, traceback
+
+os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", TQDM_DISABLE="1")
+import ckpt_common as c
+import check_dcp, check_safetensors, make_dcp
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TOP = os.path.dirname(os.path.dirname(HERE))
+TENSOR_PARALLEL = ["--mesh", "dp=2,tp=2", "--placement", "*.[qkv]_proj.weight=strided_shard(0,2)@dp,shard(0)@tp",
+                   "--placement", "*.down_proj.weight=shard(0)@dp,shard(1)@tp", "--replicate", "*norm.weight"]
+SMOLLM2 = [("ranks1", ["--ranks", "1"], 0), ("ranks2", ["--ranks", "2"], 0), ("ranks3", ["--ranks", "3"], 2),
+           ("ranks5", ["--ranks", "5"], 0), ("ranks8", ["--ranks", "8"], 0),
+           ("hsdp", ["--mesh", "replicate=2,shard=2"], 0), ("2d", TENSOR_PARALLEL, 4)]
+# What make_dcp.py is asked for, and the ranks or mesh that fsdpck then makes of it.
+FOREIGN = [("--ranks 1", ["--ranks", "3"]),
+           ("--ranks 2 --bf16 --optimizer", ["--ranks", "5"]),
+           ("--ranks 3 --uneven --optimizer --dtypes", ["--ranks", "5"]),
+           ("--ranks 4", ["--ranks", "1"]),
+           ("--ranks 5 --uneven --threads 2", ["--ranks", "2"]),
+           ("--ranks 4 --mesh 2x2", ["--ranks", "3"]),
+           ("--ranks 4 --mesh 2x2 --uneven --optimizer --dtypes", ["--mesh", "replicate=2,shard=3"]),
+           ("--ranks 4 --mesh 2x2 --layout tp", ["--ranks", "8"]),
+           ("--ranks 4 --mesh 2x2 --layout tp --uneven --optimizer", ["--mesh", "dp=2,tp=2", "--placement", "*.weight=shard(0)@tp"]),
+           ("--ranks 3 --file-per-item", ["--ranks", "4"]),
+           ("--ranks 2 --async --optimizer", ["--ranks", "3"]),
+           ("--ranks 4 --threads 2 --file-per-item --dtypes --bf16 --async", ["--ranks", "2"])]
+PROMPTS = ["The capital of France is", "def fibonacci(n):", "Once upon a time"]
+
+
+class Checks:
+    def __init__(self, only):
+        self.only, self.npassed, self.nfailed = only, 0, 0
+
+    def run(self, name, fn, *args):
+        """fn returns [differences]; an exception is one too. Whether it passed."""
+        if self.only and self.only not in name:
+            return True
+        t = time.time()
+        try:
+            bad = fn(*args)
+        except Exception as e:
+            bad = [f"{type(e).__name__}: {e}"] + ([] if isinstance(e, ToolError) else traceback.format_exc().splitlines()[-4:])
+        print(f"{'FAIL' if bad else 'ok  '} {name} ({time.time() - t:.1f} s)", flush=True)
+        for line in bad[:12]:
+            print("     " + line)
+        if bad:
+            self.nfailed += 1
+        else:
+            self.npassed += 1
+        return not bad
+
+
+class ToolError(Exception):
+    pass
+
+
+class Tool:
+    def __init__(self, binary):
+        self.binary = os.path.abspath(binary)
+
+    def __call__(self, *args):
+        p = subprocess.run([self.binary, *args], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600)
+        if p.returncode:
+            raise ToolError(f"fsdpck {' '.join(args)} ended with {p.returncode}: {p.stdout}{p.stderr}")
+        return p.stdout
+
+
+def nested_shape(x):
+    """Keys and types of a nested state dict, without the values."""
+    if isinstance(x, dict):
+        return {k: nested_shape(v) for k, v in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [type(x).__name__] + [nested_shape(v) for v in x]
+    return f"{c.dtype_name(x.dtype)} {tuple(x.shape)}" if isinstance(x, torch.Tensor) else type(x).__name__
+
+
+def nested_differences(a, b):
+    """torch's dcp_to_torch_save of directories a and b gives the same nested keys and types, and the same tensors."""
+    saved = []
+    for d in (a, b):
+        file = d.rstrip("/") + ".pt"
+        dcp_to_torch_save(d, file)
+        saved.append(torch.load(file, weights_only=False))
+        os.unlink(file)
+    if nested_shape(saved[0]) != nested_shape(saved[1]):
+        return [f"nested keys: {nested_shape(saved[0])}", f"and:         {nested_shape(saved[1])}"]
+    from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+    flat = [flatten_state_dict(s)[0] for s in saved]
+    return [d for k, v in flat[0].items() if isinstance(v, torch.Tensor) and (d := c.compare(k, flat[1][k], v))]
+
+
+# --- a real model ---------------------------------------------------------------------------------------------------------------
+
+def smollm2_ref(folder):
+    """What a checkpoint of the folder must list: config.json ties lm_head.weight to the embedding, so both names."""
+    ref = c.read_ref(os.path.join(folder, "model.safetensors"))
+    ref["lm_head.weight"] = ref["model.embed_tokens.weight"]
+    return ref
+
+
+def check_smollm2(tool, folder, work, name, layout, ranks, ref):
+    """convert, load with torch, export, load with safetensors."""
+    dir, out = os.path.join(work, name), os.path.join(work, name + "-hf")
+    tool("convert", "-q", folder, dir, *layout)
+    tool("verify", "-q", dir)
+    bad = check_dcp.check(dir, ref, {}, ranks=ranks)
+    tool("export", "-q", dir, out, "--max-shard-size", "100MB")
+    bad += check_safetensors.check(out, {k: v for k, v in ref.items() if k != "lm_head.weight"})
+    tool("diff", "-q", folder, out)
+    return bad
+
+
+def check_one_file(tool, work, dir, ref):
+    """One safetensors file, and from it a checkpoint again. Without a config.json beside it nothing says that the head is tied."""
+    file, again = os.path.join(work, "one.safetensors"), os.path.join(work, "again")
+    tool("export", "-q", dir, file)
+    bad = check_safetensors.check(file, {k: v for k, v in ref.items() if k != "lm_head.weight"})
+    tool("convert", "-q", file, again, "--ranks", "2", "--alias", "lm_head.weight=model.embed_tokens.weight")
+    tool("diff", "-q", dir, again)
+    return bad
+
+
+def check_same_nesting(work, dir, ref):
+    """torch's own save of the same state dict."""
+    own = os.path.join(work, "own")
+    dcp.save(dict(ref), checkpoint_id=own, no_dist=True)
+    return nested_differences(own, dir)
+
+
+def check_generation(folder, exported):
+    from generate import greedy
+    want, got = greedy(folder, PROMPTS), greedy(exported, PROMPTS)
+    return [f"{a[1]!r}, the original says {b[1]!r}" for a, b in zip(got, want) if a != b]
+
+
+def check_second_reader(dir, ref):
+    sys.path.insert(0, os.path.join(TOP, "tests", "reader"))
+    import fsdpck_reader
+    arrays, bad = fsdpck_reader.read(dir)
+    if arrays.keys() != ref.keys():
+        bad.append(f"names differ: {arrays.keys() ^ ref.keys()}")
+    return bad + [f"{k}: other bytes" for k in arrays.keys() & ref.keys() if arrays[k].tobytes() != c.raw_bytes(ref[k])]
+
+
+def real_model(checks, tool, folder, work, quick):
+    ref = smollm2_ref(folder)
+    for name, layout, ranks in SMOLLM2:
+        if not quick or name == "ranks3":
+            checks.run(f"SmolLM2: {name}", check_smollm2, tool, folder, work, name, layout, 0 if quick else ranks, ref)
+            if name != "ranks3":
+                shutil.rmtree(os.path.join(work, name), ignore_errors=True)
+                shutil.rmtree(os.path.join(work, name + "-hf"), ignore_errors=True)
+    dir = os.path.join(work, "ranks3")
+    checks.run("SmolLM2: one file and back", check_one_file, tool, work, dir, ref)
+    checks.run("SmolLM2: nested keys as torch's own save", check_same_nesting, work, dir, ref)
+    if not quick:
+        checks.run("SmolLM2: the second reader", check_second_reader, dir, ref)
+
+
+# --- what torch writes ----------------------------------------------------------------------------------------------------------
+
+def check_foreign(tool, ckpt, layout, nranks, ref, items, work, ranks):
+    """A directory of torch's to another layout and back; torch loads both; the way it nests stays."""
+    there, back = os.path.join(work, "there"), os.path.join(work, "back")
+    tool("verify", "-q", ckpt)
+    tool("reshard", "-q", ckpt, there, *layout)
+    tool("verify", "-q", there)
+    bad = [f"there: {d}" for d in check_dcp.check(there, ref, items, ranks=ranks)]
+    tool("reshard", "-q", there, back, "--ranks", str(nranks))
+    bad += [f"back: {d}" for d in check_dcp.check(back, ref, items)]
+    tool("diff", "-q", ckpt, back)
+    return bad + nested_differences(ckpt, back)
+
+
+def check_made(tool, options, layout, work, ranks):
+    made = make_dcp.make([os.path.join(work, "made"), *options.split()])
+    ref = c.read_ref(os.path.join(made.out, "REF.safetensors"))
+    with open(os.path.join(made.out, "REF.json")) as f:
+        items = json.load(f)["items"]
+    ckpt = os.path.join(made.out, "ckpt")
+    bad = check_foreign(tool, ckpt, layout, made.ranks, ref, items, work, ranks)
+    out = os.path.join(work, "model.safetensors")
+    tool("export", "-q", os.path.join(work, "there"), out)
+    model = {k.removeprefix("model."): v for k, v in ref.items() if k.startswith("model.")}
+    return bad + [f"export: {d}" for d in check_safetensors.check(out, model)]
+
+
+def fixture_truth(folder):
+    """(tensors, items) of a folder that make_dcp_any.py made."""
+    with open(os.path.join(folder, "REF.json"), encoding="utf-8") as f:
+        doc = json.load(f)
+    make = lambda t: torch.tensor(t["values"], dtype=torch.float64).to(getattr(torch, t["dtype"])).reshape(t["shape"])
+    return {k: make(t) for k, t in doc["tensors"].items()}, doc["items"]
+
+
+def foreign(checks, tool, work, quick):
+    for i, (options, layout) in enumerate(FOREIGN[2:3] if quick else FOREIGN):
+        with tempfile.TemporaryDirectory(dir=work) as sub:
+            checks.run(f"torch wrote: {options}", check_made, tool, options, layout, sub, 3 if i in (2, 6) else 0)
+    for version in ("2.4", "2.6", "2.15"):
+        folder = os.path.join(TOP, "fixtures", "dcp", "torch-" + version)
+        with tempfile.TemporaryDirectory(dir=work) as sub:
+            ckpt = os.path.join(sub, "ckpt")
+            checks.run(f"fixture of torch {version}", lambda: shutil.copytree(os.path.join(folder, "ckpt"), ckpt) and
+                       check_foreign(tool, ckpt, ["--ranks", "2"], 3, *fixture_truth(folder), sub, 0))
+
+
+# --- random models --------------------------------------------------------------------------------------------------------------
+
+def check_random(tool, count):
+    """The second reader's runner, without torch, on many models."""
+    p = subprocess.run([sys.executable, os.path.join(TOP, "tests", "reader", "run.py"), tool.binary, "--count", str(count), "--seed", "1000"],
+                       stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    lines = p.stdout.splitlines()
+    print("     " + (lines[-1] if lines else p.stderr))
+    return lines[:-1] or [p.stderr] if p.returncode else []
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("binary", help="the fsdpck to test")
+    ap.add_argument("--smollm2", required=True, metavar="FOLDER", help="what make_smollm2.py wrote")
+    ap.add_argument("--quick", action="store_true", help="one layout, one directory of torch's, few random models")
+    ap.add_argument("--only", metavar="WORD", help="only checks whose name holds it")
+    ap.add_argument("--keep", metavar="DIR", help="work in this folder and leave it")
+    a = ap.parse_args()
+    logging.disable(logging.CRITICAL)
+    checks, tool = Checks(a.only), Tool(a.binary)
+    work = a.keep or tempfile.mkdtemp(prefix="fsdpck-interop-")
+    os.makedirs(work, exist_ok=True)
+    try:
+        foreign(checks, tool, work, a.quick)
+        real_model(checks, tool, a.smollm2, work, a.quick)
+        checks.run("random models, the second reader", check_random, tool, 20 if a.quick else 200)
+        # Last: transformers may start threads, and everything above forks.
+        checks.run("SmolLM2: from_pretrained generates the same tokens", check_generation, a.smollm2, os.path.join(work, "ranks3-hf"))
+    finally:
+        if not a.keep:
+            shutil.rmtree(work, ignore_errors=True)
+    print(f"{checks.npassed} passed, {checks.nfailed} failed")
+    return bool(checks.nfailed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

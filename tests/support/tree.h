@@ -1,0 +1,16 @@
+/* Small directory trees for tests: made from text, and turned into text to compare. All of these abort when the system refuses. */
+#ifndef TESTS_TREE_H
+#define TESTS_TREE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+char *tree_new(void);                                    /* a new empty directory, without links in its path; malloc'ed */
+void tree_remove(const char *path);                      /* whatever is there; missing is fine */
+char *tree_path(const char *dir, const char *name);      /* "dir/name", malloc'ed */
+void tree_file(const char *dir, const char *name, const char *text); /* made or replaced, with the directories above it */
+void tree_dir(const char *dir, const char *name);
+bool tree_exists(const char *dir, const char *name);     /* a dangling link exists too */
+char *tree_dump(const char *path);                       /* "a/\na/b=text of b\n", sorted; "" where there is nothing; malloc'ed */
+
+#endif

@@ -1,0 +1,481 @@
+/* What the commit protocol accepts, refuses and finds: kinds of OUT, two writers, places that cannot be renamed. (Crashes: test_commit_crash.c.) */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "hash.h"
+#include "ioutil.h"
+#include "save_case.h"
+#include "tree.h"
+
+static const char other_uuid[] = "33333333-3333-4333-9333-333333333333";
+
+static int setup(void **state)
+{
+    *state = tree_new();
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    if (chdir("/") != 0)
+        return 1;
+    tree_remove(*state);
+    free(*state);
+    return 0;
+}
+
+static int begin(const struct fsdpck_io *io, const char *out, enum fsdpck_commit_kind kind, const char *uuid_text, bool force,
+                 struct fsdpck_commit **c, struct fsdpck_error *err)
+{
+    uint8_t uuid[16];
+    memset(err, 0, sizeof *err);
+    assert_true(fsdpck_uuid_parse(uuid_text, uuid));
+    return fsdpck_commit_begin(io, out, kind, kind == FSDPCK_COMMIT_FILE ? NULL : "index.json", uuid, force, c, err);
+}
+
+static void put(const char *dir, const char *name, const char *text)
+{
+    char *path = tree_path(dir, name);
+    assert_int_equal(fsdpck_write_file(&fsdpck_io_posix, path, text, strlen(text), NULL), 0);
+    free(path);
+}
+
+/* Saves a directory with one file; returns the code. */
+static int save_dir(const struct fsdpck_io *io, const char *out, bool force, bool *in_place, struct fsdpck_error *err)
+{
+    struct fsdpck_commit *c;
+    int rc = begin(io, out, FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, force, &c, err);
+    if (rc != 0) {
+        assert_null(c);
+        return rc;
+    }
+    if (in_place != NULL)
+        *in_place = fsdpck_commit_in_place(c);
+    assert_int_equal(fsdpck_write_file(io, fsdpck_commit_record(c), "new", 3, err), 0);
+    return fsdpck_commit_finish(c, err);
+}
+
+static int save_file(const struct fsdpck_io *io, const char *out, bool force, struct fsdpck_error *err)
+{
+    struct fsdpck_commit *c;
+    int rc = begin(io, out, FSDPCK_COMMIT_FILE, SAVE_UUID, force, &c, err);
+    if (rc != 0)
+        return rc;
+    assert_string_equal(fsdpck_commit_dir(c), fsdpck_commit_record(c));
+    assert_int_equal(fsdpck_write_file(io, fsdpck_commit_dir(c), "new", 3, err), 0);
+    return fsdpck_commit_finish(c, err);
+}
+
+static void assert_tree(const char *root, const char *want)
+{
+    char *dump = tree_dump(root);
+    assert_string_equal(dump, want);
+    free(dump);
+}
+
+static char *below(const char *root, const char *name)
+{
+    static char path[PATH_MAX];
+    assert_true(snprintf(path, sizeof path, "%s/%s", root, name) < (int)sizeof path);
+    return path;
+}
+
+/* ---- kinds of OUT */
+
+static void test_trailing_slashes(void **state)
+{
+    struct fsdpck_error err;
+    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out//"), false, NULL, &err), 0);
+    assert_tree(*state, "out/\nout/index.json=new\n");
+}
+
+static void test_dots(void **state)
+{
+    struct fsdpck_error err;
+    tree_dir(*state, "a");
+    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "a/../b/./c/."), false, NULL, &err), 0);
+    assert_tree(*state, "a/\nb/\nb/c/\nb/c/index.json=new\n");
+    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "missing/../d"), false, NULL, &err), FSDPCK_ERR_USAGE);
+    assert_non_null(strstr(err.message, "'..'"));
+    assert_int_equal(save_dir(&fsdpck_io_posix, "", false, NULL, &err), FSDPCK_ERR_USAGE);
+}
+
+static void test_relative_path(void **state)
+{
+    struct fsdpck_error err;
+    assert_int_equal(chdir(*state), 0);
+    assert_int_equal(save_dir(&fsdpck_io_posix, "x/out", false, NULL, &err), 0);
+    assert_tree(*state, "x/\nx/out/\nx/out/index.json=new\n");
+}
+
+static void test_existing_is_refused(void **state)
+{
+    struct fsdpck_error err;
+    tree_file(*state, "out/mine", "1");
+    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), false, NULL, &err), FSDPCK_ERR_EXISTS);
+    assert_non_null(strstr(err.message, "not empty"));
+    assert_non_null(strstr(err.hint, "--force"));
+    assert_tree(*state, "out/\nout/mine=1\n");
+    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), true, NULL, &err), 0);
+    assert_tree(*state, "out/\nout/index.json=new\n");
+}
+
+static void test_other_type_is_refused(void **state)
+{
+    struct fsdpck_error err;
+    tree_file(*state, "file", "1");
+    tree_dir(*state, "dir");
+    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "file"), true, NULL, &err), FSDPCK_ERR_EXISTS);
+    assert_int_equal(save_file(&fsdpck_io_posix, below(*state, "dir"), true, &err), FSDPCK_ERR_EXISTS);
+    assert_int_equal(save_file(&fsdpck_io_posix, below(*state, "file"), false, &err), FSDPCK_ERR_EXISTS);
+    assert_int_equal(save_file(&fsdpck_io_posix, below(*state, "new/"), false, &err), FSDPCK_ERR_USAGE);
+    assert_int_not_equal(save_dir(&fsdpck_io_posix, below(*state, "file/out"), true, NULL, &err), 0);
+    assert_tree(*state, "dir/\nfile=1\n");
+}
+
+static void test_file_is_replaced(void **state)
+{
+    struct fsdpck_error err;
+    tree_file(*state, "x.safetensors", "old");
+    assert_int_equal(save_file(&fsdpck_io_posix, below(*state, "x.safetensors"), true, &err), 0);
+    assert_tree(*state, "x.safetensors=new\n");
+}
+
+static void test_links(void **state)
+{
+    struct fsdpck_error err;
+    tree_dir(*state, "disk");
+    assert_int_equal(symlink("disk", below(*state, "link")), 0);
+    assert_int_equal(symlink("nowhere", below(*state, "dangling")), 0);
+    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "link"), false, NULL, &err), 0);
+    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "link/"), true, NULL, &err), 0);
+    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "link/sub"), false, NULL, &err), 0);
+    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "dangling"), true, NULL, &err), FSDPCK_ERR_USAGE);
+    assert_non_null(strstr(err.message, "symbolic link"));
+    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "dangling/sub"), true, NULL, &err), FSDPCK_ERR_USAGE);
+    assert_tree(*state, "dangling->nowhere\ndisk/\ndisk/index.json=new\ndisk/sub/\ndisk/sub/index.json=new\nlink->disk\n");
+}
+
+static void test_links_inside_are_not_followed(void **state)
+{
+    struct fsdpck_error err;
+    tree_file(*state, "precious/data", "keep");
+    tree_file(*state, "out/index.json", "old");
+    assert_int_equal(symlink("../precious", below(*state, "out/link")), 0);
+    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), true, NULL, &err), 0);
+    assert_tree(*state, "out/\nout/index.json=new\nprecious/\nprecious/data=keep\n");
+}
+
+/* ---- places that are not renamed */
+
+static void test_working_directory(void **state)
+{
+    struct fsdpck_error err;
+    bool in_place = false;
+    tree_dir(*state, "out");
+    assert_int_equal(chdir(below(*state, "out")), 0);
+    assert_int_equal(save_dir(&fsdpck_io_posix, ".", false, &in_place, &err), 0);
+    assert_true(in_place);
+    assert_int_equal(access("index.json", F_OK), 0); /* the user's shell sees it without going anywhere */
+    assert_int_equal(save_dir(&fsdpck_io_posix, ".", false, NULL, &err), FSDPCK_ERR_EXISTS);
+    assert_tree(*state, "out/\nout/index.json=new\n");
+}
+
+static void test_fresh_mount_point(void **state)
+{
+    struct fsdpck_error err;
+    bool in_place = false;
+    struct faulty *f = faulty_new(*state);
+    faulty_other_device(f, below(*state, "out"));
+    tree_dir(*state, "out");
+    tree_dir(*state, "out/lost+found");
+    assert_int_equal(save_dir(faulty_io(f), below(*state, "out"), false, &in_place, &err), 0);
+    assert_true(in_place);
+    assert_tree(*state, "out/\nout/index.json=new\nout/lost+found/\n");
+    faulty_free(f);
+}
+
+static void test_mount_point_keeps_what_is_foreign(void **state)
+{
+    struct fsdpck_error err;
+    struct faulty *f = faulty_new(*state);
+    faulty_other_device(f, below(*state, "out"));
+    tree_file(*state, "out/notes.txt", "mine");
+    tree_file(*state, "out/data.distcp", "mine");
+    tree_file(*state, "out/__0_0.distcp.bak", "mine");
+    assert_int_equal(save_dir(faulty_io(f), below(*state, "out"), false, NULL, &err), FSDPCK_ERR_EXISTS);
+    tree_file(*state, "out/__12_0.distcp", "old");
+    tree_file(*state, "out/__0_0-33333333-3333-4333-9333-333333333333.distcp", "old");
+    tree_file(*state, "out/.metadata", "old");
+    tree_file(*state, "out/assets-33333333-3333-4333-9333-333333333333/config.json", "old");
+    tree_file(*state, "out/assets/picture", "mine");
+    assert_int_equal(save_dir(faulty_io(f), below(*state, "out"), true, NULL, &err), 0);
+    assert_tree(*state, "out/\nout/__0_0.distcp.bak=mine\nout/assets/\nout/assets/picture=mine\nout/data.distcp=mine\nout/index.json=new\nout/notes.txt=mine\n");
+    faulty_free(f);
+}
+
+static void test_parent_is_read_only(void **state)
+{
+    struct fsdpck_error err;
+    bool in_place = false;
+    struct faulty *f = faulty_new(*state);
+    faulty_read_only(f, *state);
+    tree_dir(*state, "out");
+    assert_int_equal(save_dir(faulty_io(f), below(*state, "out"), false, &in_place, &err), 0);
+    assert_true(in_place);
+    assert_tree(*state, "out/\nout/index.json=new\n");
+    assert_int_equal(save_dir(faulty_io(f), below(*state, "other"), false, NULL, &err), FSDPCK_ERR_IO);
+    assert_int_equal(err.sys_errno, EACCES);
+    assert_tree(*state, "out/\nout/index.json=new\n");
+    faulty_free(f);
+}
+
+static void test_in_place_names(void **state)
+{
+    struct fsdpck_error err;
+    struct fsdpck_commit *c;
+    struct faulty *f = faulty_new(*state);
+    faulty_other_device(f, below(*state, "out"));
+    tree_dir(*state, "out");
+    assert_int_equal(begin(faulty_io(f), below(*state, "out"), FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, false, &c, &err), 0);
+    assert_string_equal(fsdpck_commit_dir(c), below(*state, "out"));
+    assert_string_equal(fsdpck_commit_record(c), below(*state, "out/index.json.tmp-" SAVE_UUID));
+    assert_int_equal(fsdpck_commit_created(c, "__0_0.distcp", &err), FSDPCK_ERR_USAGE);
+    memset(&err, 0, sizeof err);
+    assert_int_equal(fsdpck_commit_created(c, "__0_0-" SAVE_UUID ".distcp", &err), 0);
+    put(*state, "out/__0_0-" SAVE_UUID ".distcp", "x");
+    fsdpck_commit_abandon(c);
+    assert_tree(*state, "out/\n");
+    faulty_free(f);
+}
+
+static void test_rename_is_refused(void **state)
+{
+    static const int codes[] = { EXDEV, EBUSY };
+    struct fsdpck_error err;
+    tree_file(*state, "out/index.json", "old");
+    for (size_t i = 0; i < 2; i++) {
+        struct faulty *f = faulty_new(*state);
+        faulty_fail_rename(f, below(*state, "out"), codes[i]);
+        assert_int_equal(save_dir(faulty_io(f), below(*state, "out"), true, NULL, &err), FSDPCK_ERR_IO);
+        assert_int_equal(err.sys_errno, codes[i]);
+        assert_non_null(strstr(err.hint, "mount point"));
+        assert_tree(*state, "out/\nout/index.json=old\n");
+        faulty_free(f);
+    }
+}
+
+static void test_appeared_meanwhile(void **state)
+{
+    struct fsdpck_error err;
+    struct fsdpck_commit *c;
+    assert_int_equal(begin(&fsdpck_io_posix, below(*state, "out"), FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, false, &c, &err), 0);
+    tree_file(*state, "out/other", "1");
+    assert_int_equal(fsdpck_commit_finish(c, &err), FSDPCK_ERR_EXISTS);
+    assert_tree(*state, "out/\nout/other=1\n");
+}
+
+/* ---- two writers */
+
+static void test_two_writers(void **state)
+{
+    struct fsdpck_error err;
+    struct fsdpck_commit *a, *b;
+    assert_int_equal(begin(&fsdpck_io_posix, below(*state, "out"), FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, false, &a, &err), 0);
+    assert_int_equal(begin(&fsdpck_io_posix, below(*state, "./out/"), FSDPCK_COMMIT_CHECKPOINT, other_uuid, true, &b, &err), FSDPCK_ERR_BUSY);
+    assert_non_null(strstr(err.message, SAVE_UUID));
+    assert_non_null(strstr(err.file, "out"));
+    put(fsdpck_commit_dir(a), "index.json", "a");
+    assert_int_equal(fsdpck_commit_finish(a, &err), 0);
+    assert_tree(*state, "out/\nout/index.json=a\n");
+    assert_int_equal(begin(&fsdpck_io_posix, below(*state, "out"), FSDPCK_COMMIT_CHECKPOINT, other_uuid, true, &b, &err), 0);
+    fsdpck_commit_abandon(b);
+    assert_tree(*state, "out/\nout/index.json=a\n");
+}
+
+static void test_other_outputs_are_free(void **state)
+{
+    struct fsdpck_error err;
+    struct fsdpck_commit *a, *b;
+    assert_int_equal(begin(&fsdpck_io_posix, below(*state, "a"), FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, false, &a, &err), 0);
+    assert_int_equal(begin(&fsdpck_io_posix, below(*state, "b"), FSDPCK_COMMIT_FILE, other_uuid, false, &b, &err), 0);
+    fsdpck_commit_abandon(b);
+    fsdpck_commit_abandon(a);
+    fsdpck_commit_abandon(NULL);
+    assert_tree(*state, "");
+}
+
+/* A writer that was killed leaves its lock file; that must stop nobody. */
+static void test_stale_lock(void **state)
+{
+    struct fsdpck_error err;
+    struct fsdpck_commit *c;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        begin(&fsdpck_io_posix, below(*state, "out"), FSDPCK_COMMIT_CHECKPOINT, other_uuid, false, &c, &err);
+        raise(SIGKILL);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status));
+    assert_true(tree_exists(*state, ".out.fsdpck-lock"));
+    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), false, NULL, &err), 0);
+    assert_false(tree_exists(*state, ".out.fsdpck-lock"));
+    assert_true(tree_exists(*state, "out/index.json"));
+    assert_true(tree_exists(*state, "out.tmp-33333333-3333-4333-9333-333333333333")); /* clean's business */
+}
+
+/* Many processes at once: never two inside, and the file of the lock comes and goes all the time. */
+static void contend(const char *root)
+{
+    for (int i = 0; i < 50; i++) {
+        struct fsdpck_error err;
+        struct fsdpck_commit *c;
+        char uuid[] = "44444444-4444-4444-9444-444444444444";
+        snprintf(uuid, 9, "%08x", (unsigned)(getpid() * 64 + i));
+        uuid[8] = '-';
+        int rc = begin(&fsdpck_io_posix, below(root, "out"), FSDPCK_COMMIT_CHECKPOINT, uuid, true, &c, &err);
+        if (rc == FSDPCK_ERR_BUSY)
+            continue;
+        if (rc != 0 || mkdir(below(root, "inside"), 0777) != 0 || rmdir(below(root, "inside")) != 0)
+            _exit(1);
+        fsdpck_commit_abandon(c);
+    }
+    _exit(0);
+}
+
+static void test_contention(void **state)
+{
+    enum { NPROCESSES = 4 };
+    pid_t children[NPROCESSES];
+    for (int i = 0; i < NPROCESSES; i++)
+        if ((children[i] = fork()) == 0)
+            contend(*state);
+    for (int i = 0; i < NPROCESSES; i++) {
+        int status;
+        assert_int_equal(waitpid(children[i], &status, 0), children[i]);
+        assert_int_equal(status, 0);
+    }
+    assert_tree(*state, "");
+}
+
+static void test_lock_is_not_written_through_a_link(void **state)
+{
+    struct fsdpck_error err;
+    tree_file(*state, "precious", "keep");
+    assert_int_equal(symlink("precious", below(*state, ".out.fsdpck-lock")), 0);
+    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), false, NULL, &err), FSDPCK_ERR_IO);
+    assert_tree(*state, ".out.fsdpck-lock->precious\nprecious=keep\n");
+}
+
+static void test_file_system_without_locks(void **state)
+{
+    struct fsdpck_error err;
+    struct faulty *f = faulty_new(*state);
+    faulty_no_locks(f);
+    assert_int_equal(save_dir(faulty_io(f), below(*state, "out"), false, NULL, &err), 0);
+    assert_tree(*state, "out/\nout/index.json=new\n");
+    faulty_free(f);
+}
+
+/* ---- the rest */
+
+static void test_abandon_removes_parents(void **state)
+{
+    struct fsdpck_error err;
+    struct fsdpck_commit *c;
+    tree_dir(*state, "a");
+    assert_int_equal(begin(&fsdpck_io_posix, below(*state, "a/b/c/out"), FSDPCK_COMMIT_FOLDER, SAVE_UUID, false, &c, &err), 0);
+    tree_file(fsdpck_commit_dir(c), "sub/deep/file", "x");
+    fsdpck_commit_abandon(c);
+    assert_tree(*state, "a/\n");
+}
+
+static void test_staging_path(void **state)
+{
+    struct fsdpck_error err;
+    struct fsdpck_commit *c;
+    uint8_t uuid[16];
+    char *dir;
+    assert_true(fsdpck_uuid_parse(SAVE_UUID, uuid));
+    tree_dir(*state, "disk");
+    assert_int_equal(symlink("disk", below(*state, "link")), 0);
+    assert_int_equal(begin(&fsdpck_io_posix, below(*state, "link/x/"), FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, false, &c, &err), 0);
+    assert_int_equal(fsdpck_commit_staging_path(&fsdpck_io_posix, below(*state, "link/./x"), uuid, &dir, &err), 0);
+    assert_string_equal(dir, fsdpck_commit_dir(c));
+    free(dir);
+    fsdpck_commit_abandon(c);
+}
+
+static void test_long_names(void **state)
+{
+    struct fsdpck_error err;
+    char name[256];
+    memset(name, 'x', 255);
+    name[255] = '\0';
+    char *out = tree_path(*state, name);
+    assert_int_not_equal(save_dir(&fsdpck_io_posix, out, false, NULL, &err), 0);
+    assert_true(err.message[0] != '\0');
+    assert_tree(*state, "");
+    free(out);
+}
+
+static void test_remove_tree(void **state)
+{
+    struct fsdpck_error err = { 0 };
+    tree_file(*state, "a/b/c/d", "1");
+    tree_file(*state, "a/b/e", "1");
+    tree_file(*state, "keep/f", "1");
+    assert_int_equal(symlink("../../keep", below(*state, "a/b/link")), 0);
+    assert_int_equal(fsdpck_remove_tree(&fsdpck_io_posix, below(*state, "a"), &err), 0);
+    assert_int_equal(fsdpck_remove_tree(&fsdpck_io_posix, below(*state, "a"), &err), 0);
+    assert_tree(*state, "keep/\nkeep/f=1\n");
+}
+
+int main(void)
+{
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(test_trailing_slashes),
+        T(test_dots),
+        T(test_relative_path),
+        T(test_existing_is_refused),
+        T(test_other_type_is_refused),
+        T(test_file_is_replaced),
+        T(test_links),
+        T(test_links_inside_are_not_followed),
+        T(test_working_directory),
+        T(test_fresh_mount_point),
+        T(test_mount_point_keeps_what_is_foreign),
+        T(test_parent_is_read_only),
+        T(test_in_place_names),
+        T(test_rename_is_refused),
+        T(test_appeared_meanwhile),
+        T(test_two_writers),
+        T(test_other_outputs_are_free),
+        T(test_stale_lock),
+        T(test_contention),
+        T(test_lock_is_not_written_through_a_link),
+        T(test_file_system_without_locks),
+        T(test_abandon_removes_parents),
+        T(test_staging_path),
+        T(test_long_names),
+        T(test_remove_tree),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

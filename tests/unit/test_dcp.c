@@ -1,0 +1,578 @@
+/* PyTorch DCP directories: what real torch versions wrote, read value by value, and directories made here with one defect each. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include <fsdpck/source.h>
+
+#include "../support/tree.h"
+#include "dcp.h"
+#include "dcp_metadata.h"
+#include "hash.h"
+#include "ioutil.h"
+#include "item.h"
+#include "source_impl.h"
+
+/* ---- what torch wrote ---- */
+
+static struct fsdpck_source *open_dir(const char *dir)
+{
+    struct fsdpck_error err = { 0 };
+    struct fsdpck_source *src;
+    char text[1200];
+    if (fsdpck_source_open(dir, "dcp", NULL, &src, &err))
+        fail_msg("%s", fsdpck_error_format(&err, text, sizeof text));
+    return src;
+}
+
+static void *read_whole(struct fsdpck_source *src, const struct fsdpck_tensor *t)
+{
+    struct fsdpck_error err = { 0 };
+    char text[1200];
+    void *data = malloc(t->nbytes + 1);
+    struct fsdpck_read read = { .tensor = t, .dst = data };
+    if (fsdpck_source_read(src, &read, 1, &err))
+        fail_msg("%s", fsdpck_error_format(&err, text, sizeof text));
+    return data;
+}
+
+/* Every range of rows must be what it is in the whole. */
+static void check_rows(struct fsdpck_source *src, const struct fsdpck_tensor *t, const uint8_t *whole)
+{
+    uint64_t offset[FSDPCK_MAX_DIMS] = { 0 }, part[FSDPCK_MAX_DIMS], row_nbytes = t->nbytes / t->shape[0];
+    uint8_t *data = malloc(t->nbytes);
+    memcpy(part, t->shape, t->ndim * sizeof *part);
+    for (offset[0] = 0; offset[0] < t->shape[0]; offset[0]++)
+        for (part[0] = 1; offset[0] + part[0] <= t->shape[0]; part[0]++) {
+            struct fsdpck_read read = { .tensor = t, .offset = offset, .size = part, .dst = data };
+            assert_int_equal(fsdpck_source_read(src, &read, 1, NULL), 0);
+            assert_memory_equal(data, whole + offset[0] * row_nbytes, part[0] * row_nbytes);
+        }
+    free(data);
+}
+
+static void check_tensor(struct fsdpck_source *src, const char *name, const json_t *want)
+{
+    const struct fsdpck_tensor *t = fsdpck_source_find(src, name);
+    const struct fsdpck_dtype_info *info;
+    assert_non_null(t);
+    info = fsdpck_dtype_info(t->dtype);
+    assert_string_equal(info->name, json_string_value(json_object_get(want, "dtype")));
+    const json_t *shape = json_object_get(want, "shape"), *values = json_object_get(want, "values");
+    assert_int_equal(t->ndim, json_array_size(shape));
+    for (uint32_t d = 0; d < t->ndim; d++)
+        assert_int_equal(t->shape[d], json_integer_value(json_array_get(shape, d)));
+    assert_int_equal(t->nelem, json_array_size(values));
+    uint8_t *data = read_whole(src, t);
+    for (uint64_t i = 0; i < t->nelem; i++) {
+        double v[2];
+        fsdpck_dtype_to_double(t->dtype, data + i * info->nbytes, v);
+        assert_true(v[0] == json_number_value(json_array_get(values, i)));
+    }
+    check_rows(src, t, data);
+    free(data);
+}
+
+static void check_paths(struct fsdpck_source *src)
+{
+    const struct fsdpck_tensor *t = fsdpck_source_find(src, "model.embed.weight");
+    assert_int_equal(t->npath, 2); /* given, not split at dots */
+    assert_string_equal(t->path[0].str, "model");
+    assert_string_equal(t->path[1].str, "embed.weight");
+    assert_int_equal(fsdpck_source_find(src, "turned")->npath, 1);
+}
+
+static void check_items(struct fsdpck_source *src, const json_t *want)
+{
+    assert_int_equal(fsdpck_source_nitems(src), json_object_size(want));
+    for (size_t i = 0; i < fsdpck_source_nitems(src); i++) {
+        const struct source_item *item = &source_items(src)[i];
+        struct fsdpck_error err = { 0 };
+        char *data;
+        uint64_t nbytes;
+        assert_non_null(json_object_get(want, item->pub.name));
+        assert_int_equal(fsdpck_read_file(&fsdpck_io_posix, source_files(src)[item->file].path, 1 << 20, &data, &nbytes, &err), 0);
+        assert_true(item->offset + item->pub.nbytes <= nbytes);
+        assert_memory_equal(data + item->offset, "PK\3\4", 4);
+        assert_memory_equal(data + item->offset + item->pub.nbytes - 22, "PK\5\6", 4);
+        free(data);
+    }
+}
+
+static void count_problem(void *ctx, const struct fsdpck_problem *problem)
+{
+    (void)problem;
+    ++*(unsigned *)ctx;
+}
+
+static void check_golden(const char *version)
+{
+    const char *root = getenv("FSDPCK_FIXTURES"), *name;
+    char dir[1024], ref[1024];
+    json_t *value;
+    snprintf(dir, sizeof dir, "%s/dcp/%s/ckpt", root ? root : "fixtures", version);
+    snprintf(ref, sizeof ref, "%s/dcp/%s/REF.json", root ? root : "fixtures", version);
+    json_t *truth = json_load_file(ref, 0, NULL), *tensors = json_object_get(truth, "tensors");
+    struct fsdpck_source *src = open_dir(dir);
+    assert_non_null(truth);
+    assert_string_equal(fsdpck_source_kind(src), "dcp");
+    assert_int_equal(fsdpck_source_nranks(src), 3);
+    assert_int_equal(fsdpck_source_nfiles(src), 3);
+    assert_int_equal(fsdpck_source_ntensors(src), json_object_size(tensors));
+    json_object_foreach(tensors, name, value) check_tensor(src, name, value);
+    check_paths(src);
+    check_items(src, json_object_get(truth, "items"));
+    struct fsdpck_verify_result result = { 0 };
+    unsigned problems = 0;
+    assert_int_equal(src->ops->verify(src, false, count_problem, &problems, &result, NULL), 0);
+    assert_int_equal(problems, 0);
+    assert_true(result.nblocks >= 57 && !result.hashed);
+    fsdpck_source_close(src);
+    json_decref(truth);
+}
+
+static void test_golden_24(void **state)
+{
+    (void)state;
+    check_golden("torch-2.4");
+}
+
+static void test_golden_26(void **state)
+{
+    (void)state;
+    check_golden("torch-2.6");
+}
+
+static void test_golden_215(void **state)
+{
+    (void)state;
+    check_golden("torch-2.15");
+}
+
+/* ---- directories made here: int32 [4, 2], one chunk a pair of rows ---- */
+
+enum { NCHUNKS = 2, CHUNK_NBYTES = 16 };
+
+struct made {
+    char *dir;
+    struct fsdpck_dcp_writer w;
+    uint8_t file[2][8192];
+    struct fsdpck_item_layout at[2];
+    uint64_t nbytes[2];
+};
+
+static const char *const file_names[] = { "__0_0.distcp", "__1_0.distcp" };
+static const uint64_t shape[] = { 4, 2 }, size[] = { 2, 2 }, offsets[2][2] = { { 0, 0 }, { 2, 0 } };
+
+/* Both files, and .metadata up to where storage_data begins. */
+static struct made *begin(const char *const *names, size_t nnames, const uint64_t (*boxes)[2][2], size_t nboxes)
+{
+    struct made *m = calloc(1, sizeof *m);
+    m->dir = tree_new();
+    for (int i = 0; i < 2; i++) {
+        fsdpck_item_place(FSDPCK_INT32, 2, size, 0, &m->at[i]);
+        uint8_t *payload = m->file[i] + m->at[i].head_nbytes;
+        for (int k = 0; k < 4; k++)
+            payload[4 * k] = (uint8_t)(4 * i + k);
+        fsdpck_item_write(FSDPCK_INT32, 2, size, &m->at[i], fsdpck_crc32(0, payload, CHUNK_NBYTES), m->file[i], payload + CHUNK_NBYTES);
+        m->nbytes[i] = m->at[i].head_nbytes + CHUNK_NBYTES + m->at[i].tail_nbytes;
+    }
+    fsdpck_dcp_begin(&m->w);
+    for (size_t n = 0; n < nnames; n++) {
+        fsdpck_dcp_tensor(&m->w, names[n], FSDPCK_INT32, 2, shape);
+        for (size_t b = 0; b < nboxes; b++)
+            fsdpck_dcp_chunk(&m->w, 2, boxes[b][0], boxes[b][1]);
+        fsdpck_dcp_tensor_end(&m->w);
+    }
+    fsdpck_dcp_paths_begin(&m->w);
+    const struct fsdpck_key path[] = { { "list", 0 }, { NULL, 3 } };
+    for (size_t n = 0; n < nnames; n++)
+        fsdpck_dcp_path(&m->w, names[n], path, n == 0 ? 2 : 0);
+    fsdpck_dcp_storage_begin(&m->w);
+    return m;
+}
+
+static void store(struct made *m, const char *name, int chunk)
+{
+    fsdpck_dcp_storage(&m->w, name, 2, offsets[chunk], (uint64_t)chunk, file_names[chunk], 0, m->nbytes[chunk]);
+}
+
+static void write_file(const struct made *m, const char *name, const void *data, uint64_t nbytes)
+{
+    char *path = tree_path(m->dir, name);
+    struct fsdpck_error err = { 0 };
+    tree_remove(path);
+    if (fsdpck_write_file(&fsdpck_io_posix, path, data, nbytes, &err))
+        fail_msg("%s", err.message);
+    free(path);
+}
+
+static void finish(struct made *m)
+{
+    fsdpck_dcp_end(&m->w);
+    assert_false(m->w.text.failed);
+    write_file(m, ".metadata", m->w.text.data, m->w.text.nbytes);
+    for (int i = 0; i < 2; i++)
+        write_file(m, file_names[i], m->file[i], m->nbytes[i]);
+}
+
+static void drop(struct made *m)
+{
+    tree_remove(m->dir);
+    free(m->dir);
+    fsdpck_dcp_free(&m->w);
+    free(m);
+}
+
+static const uint64_t rows[2][2][2] = { { { 0, 0 }, { 2, 2 } }, { { 2, 0 }, { 2, 2 } } };
+static const char *const one_name[] = { "w" };
+
+static struct made *make_good(void)
+{
+    struct made *m = begin(one_name, 1, rows, NCHUNKS);
+    store(m, "w", 0);
+    store(m, "w", 1);
+    finish(m);
+    return m;
+}
+
+/* Opening must be refused; drops m. */
+static void refuse_open(struct made *m, int code, const char *words)
+{
+    struct fsdpck_error err = { 0 };
+    struct fsdpck_source *src;
+    char text[1200];
+    int r = fsdpck_source_open(m->dir, "dcp", NULL, &src, &err);
+    fsdpck_error_format(&err, text, sizeof text);
+    if (r != code || !strstr(text, words))
+        fail_msg("%d, '%s'; want %d, '%s'", r, text, code, words);
+    assert_null(src);
+    drop(m);
+}
+
+static void test_good(void **state)
+{
+    (void)state;
+    struct made *m = make_good();
+    struct fsdpck_source *src = open_dir(m->dir);
+    const struct fsdpck_tensor *t = fsdpck_source_find(src, "w");
+    int32_t *data = read_whole(src, t);
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(data[i], i);
+    assert_int_equal(t->npath, 2);
+    assert_null(t->path[1].str);
+    assert_int_equal(t->path[1].position, 3);
+    assert_int_equal(fsdpck_source_nranks(src), 2);
+    free(data);
+    fsdpck_source_close(src);
+    drop(m);
+}
+
+static void test_alias(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "w", "also" };
+    struct made *m = begin(names, 2, rows, NCHUNKS);
+    for (int i = 0; i < 4; i++)
+        store(m, names[i / 2], i % 2);
+    finish(m);
+    struct fsdpck_source *src = open_dir(m->dir);
+    assert_int_equal(fsdpck_source_find(src, "w")->alias_of, -1);
+    assert_int_equal(fsdpck_source_find(src, "also")->alias_of, 0);
+    int32_t *data = read_whole(src, fsdpck_source_find(src, "also"));
+    assert_int_equal(data[7], 7);
+    free(data);
+    fsdpck_source_close(src);
+    drop(m);
+}
+
+static void test_boxes(void **state)
+{
+    (void)state;
+    static const uint64_t hole[2][2][2] = { { { 0, 0 }, { 2, 2 } }, { { 2, 0 }, { 1, 2 } } };
+    static const uint64_t overlap[2][2][2] = { { { 0, 0 }, { 3, 2 } }, { { 2, 0 }, { 2, 2 } } };
+    static const uint64_t outside[2][2][2] = { { { 0, 0 }, { 2, 2 } }, { { 2, 0 }, { 3, 2 } } };
+    static const uint64_t huge[2][2][2] = { { { 0, 0 }, { 2, 2 } }, { { 2, 0 }, { UINT64_MAX / 2, 2 } } };
+    static const struct {
+        const uint64_t (*boxes)[2][2];
+        int code;
+        const char *words;
+    } cases[] = { { hole, FSDPCK_ERR_MISSING, "w" },
+                  { overlap, FSDPCK_ERR_FORMAT, "overlap" },
+                  { outside, FSDPCK_ERR_FORMAT, "reaches beyond the tensor's shape" },
+                  { huge, FSDPCK_ERR_FORMAT, "reaches beyond the tensor's shape" } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct made *m = begin(one_name, 1, cases[i].boxes, NCHUNKS);
+        store(m, "w", 0);
+        store(m, "w", 1);
+        finish(m);
+        refuse_open(m, cases[i].code, cases[i].words);
+    }
+    /* Empty chunks of ranks without rows are nothing, wherever they say they are. */
+    static const uint64_t empty[3][2][2] = { { { 4, 0 }, { 0, 2 } }, { { 0, 0 }, { 2, 2 } }, { { 2, 0 }, { 2, 2 } } };
+    struct made *m = begin(one_name, 1, empty, 3);
+    store(m, "w", 0);
+    store(m, "w", 1);
+    finish(m);
+    fsdpck_source_close(open_dir(m->dir));
+    drop(m);
+}
+
+static void test_storage(void **state)
+{
+    (void)state;
+    struct made *m = begin(one_name, 1, rows, NCHUNKS);
+    store(m, "w", 0);
+    finish(m);
+    refuse_open(m, FSDPCK_ERR_MISSING, "tensor 'w': storage_data has no entry for the chunk at [2, 0]");
+
+    m = begin(one_name, 1, rows, NCHUNKS);
+    store(m, "w", 0);
+    store(m, "w", 1);
+    fsdpck_dcp_storage(&m->w, "w", 2, offsets[1], 1, file_names[0], 0, m->nbytes[0]);
+    finish(m);
+    refuse_open(m, FSDPCK_ERR_FORMAT, "two places for the chunk at [2, 0]");
+
+    m = begin(one_name, 1, rows, NCHUNKS);
+    store(m, "w", 0);
+    fsdpck_dcp_storage(&m->w, "w", 2, offsets[1], 1, "../x.distcp", 0, 1);
+    finish(m);
+    refuse_open(m, FSDPCK_ERR_FORMAT, "'../x.distcp' is not a plain relative path");
+
+    m = begin(one_name, 1, rows, NCHUNKS);
+    store(m, "w", 0);
+    store(m, "w", 1);
+    m->w.text.nbytes -= 2; /* back into the state of the last _StorageInfo */
+    static const char zstd[] = "X\x15\0\0\0transform_descriptors]X\x0d\0\0\0stream.zstd/1aub";
+    fsdpck_text_add(&m->w.text, zstd, sizeof zstd - 1);
+    finish(m);
+    refuse_open(m, FSDPCK_ERR_UNSUPPORTED, "tensor 'w': its item was transformed with 'stream.zstd/1'");
+}
+
+static void test_files(void **state)
+{
+    (void)state;
+    struct made *m = make_good();
+    write_file(m, file_names[1], m->file[1], m->nbytes[1] - 1);
+    refuse_open(m, FSDPCK_ERR_MISSING, "__1_0.distcp@0: tensor 'w': the file ends at");
+
+    m = make_good();
+    char *path = tree_path(m->dir, file_names[0]);
+    tree_remove(path);
+    free(path);
+    refuse_open(m, FSDPCK_ERR_MISSING, "__0_0.distcp");
+
+    m = make_good();
+    write_file(m, ".metadata", m->w.text.data, m->w.text.nbytes - 1);
+    refuse_open(m, FSDPCK_ERR_FORMAT, "ends without STOP");
+
+    m = make_good();
+    path = tree_path(m->dir, ".metadata");
+    tree_remove(path);
+    free(path);
+    write_file(m, "__0.metadata", "x", 1);
+    refuse_open(m, FSDPCK_ERR_UNSUPPORTED, "rank-local");
+}
+
+static void test_version(void **state)
+{
+    (void)state;
+    struct made *m = make_good();
+    m->w.text.nbytes -= 4; /* N u b . */
+    static const char next[] = "X\5\0\0\0002.0.0ub.";
+    fsdpck_text_add(&m->w.text, next, sizeof next - 1);
+    write_file(m, ".metadata", m->w.text.data, m->w.text.nbytes);
+    refuse_open(m, FSDPCK_ERR_UNSUPPORTED, "version '2.0.0'");
+}
+
+/* ---- what items say ---- */
+
+/* Reading must fail with these words, and verify must report it; drops m. */
+static void refuse_read(struct made *m, const char *words)
+{
+    struct fsdpck_error err = { 0 };
+    struct fsdpck_source *src = open_dir(m->dir);
+    const struct fsdpck_tensor *t = fsdpck_source_find(src, "w");
+    int32_t data[8];
+    char text[1200];
+    struct fsdpck_read read = { .tensor = t, .dst = data };
+    assert_int_not_equal(fsdpck_source_read(src, &read, 1, &err), 0);
+    fsdpck_error_format(&err, text, sizeof text);
+    if (!strstr(text, words))
+        fail_msg("'%s' does not say '%s'", text, words);
+    assert_string_equal(err.tensor, "w");
+    struct fsdpck_verify_result result = { 0 };
+    unsigned problems = 0;
+    assert_int_equal(src->ops->verify(src, false, count_problem, &problems, &result, NULL), 0);
+    assert_true(problems > 0);
+    assert_int_equal(problems, result.nproblems);
+    fsdpck_source_close(src);
+    drop(m);
+}
+
+/* File 1 becomes an item of another tensor. */
+static struct made *make_with_item(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *dims)
+{
+    struct made *m = begin(one_name, 1, rows, NCHUNKS);
+    fsdpck_item_place(dtype, ndim, dims, 0, &m->at[1]);
+    uint8_t *payload = m->file[1] + m->at[1].head_nbytes;
+    memset(payload, 0, 64);
+    fsdpck_item_write(dtype, ndim, dims, &m->at[1], fsdpck_crc32(0, payload, m->at[1].payload_nbytes), m->file[1],
+                      payload + m->at[1].payload_nbytes);
+    m->nbytes[1] = m->at[1].head_nbytes + m->at[1].payload_nbytes + m->at[1].tail_nbytes;
+    store(m, "w", 0);
+    store(m, "w", 1);
+    finish(m);
+    return m;
+}
+
+static void test_items(void **state)
+{
+    (void)state;
+    refuse_read(make_with_item(FSDPCK_FLOAT32, 2, size), "holds float32, .metadata says int32");
+    refuse_read(make_with_item(FSDPCK_UINT32, 2, size), "holds uint32, .metadata says int32");
+    refuse_read(make_with_item(FSDPCK_INT32, 2, shape), "of shape [4, 2], .metadata says [2, 2]");
+    refuse_read(make_with_item(FSDPCK_INT32, 1, shape), "of shape [4], .metadata says [2, 2]");
+    struct made *m = make_good();
+    m->file[1][m->nbytes[1] - 1] = 1;
+    write_file(m, file_names[1], m->file[1], m->nbytes[1]);
+    refuse_read(m, "no zip end record");
+}
+
+/* Changes bytes of file 1, all places where `from` is found. */
+static void patch(struct made *m, const char *from, const char *to, size_t nbytes)
+{
+    unsigned found = 0;
+    for (size_t i = 0; i + nbytes <= m->nbytes[1]; i++)
+        if (!memcmp(m->file[1] + i, from, nbytes)) {
+            memcpy(m->file[1] + i, to, nbytes);
+            found++;
+        }
+    assert_true(found > 0);
+    write_file(m, file_names[1], m->file[1], m->nbytes[1]);
+}
+
+/* data.pkl of [2, 2] holds: … K 4 t Q K 0 (K 2 K 2 t (K 2 K 1 t … */
+static void test_layouts(void **state)
+{
+    (void)state;
+    struct made *m = make_good();
+    patch(m, "(K\2K\1t", "(K\1K\2t", 6); /* transposed */
+    struct fsdpck_source *src = open_dir(m->dir);
+    int32_t *data = read_whole(src, fsdpck_source_find(src, "w"));
+    const int32_t want[] = { 0, 1, 2, 3, 4, 6, 5, 7 };
+    assert_memory_equal(data, want, sizeof want);
+    free(data);
+    fsdpck_source_close(src);
+    drop(m);
+    m = make_good();
+    patch(m, "(K\2K\1t", "(K\0K\0t", 6); /* expanded */
+    patch(m, "tQK\0", "tQK\3", 4);
+    src = open_dir(m->dir);
+    data = read_whole(src, fsdpck_source_find(src, "w"));
+    assert_int_equal(data[4], 7);
+    assert_int_equal(data[7], 7);
+    free(data);
+    fsdpck_source_close(src);
+    drop(m);
+    m = make_good();
+    patch(m, "tQK\0", "tQK\1", 4);
+    refuse_read(m, "reaches beyond its storage of 4 elements");
+    m = make_good();
+    patch(m, "(K\2K\1t", "(K\3K\1t", 6);
+    refuse_read(m, "reaches beyond its storage of 4 elements");
+    m = make_good();
+    patch(m, "cpuK\4", "cpuK\5", 5);
+    refuse_read(m, "5 elements of 4 bytes, its record 'data/0' has 16 bytes");
+    m = make_good();
+    patch(m, "X\1\0\0\0000", "X\1\0\0\0001", 6);
+    refuse_read(m, "no record 'data/1'");
+    m = make_good();
+    patch(m, "_rebuild_tensor_v2", "_rebuild_qtensor_2", 18);
+    refuse_read(m, "'torch._utils._rebuild_qtensor_2', which has no place here");
+}
+
+/* The record byteorder becomes "big": 3 bytes instead of 6, in both headers. */
+static void test_big_endian(void **state)
+{
+    (void)state;
+    struct made *m = make_good();
+    uint32_t old = fsdpck_crc32(0, "little", 6), new = fsdpck_crc32(0, "big", 3);
+    uint8_t from[12], to[12];
+    fsdpck_put32(from, old), fsdpck_put32(from + 4, 6), fsdpck_put32(from + 8, 6);
+    fsdpck_put32(to, new), fsdpck_put32(to + 4, 3), fsdpck_put32(to + 8, 3);
+    patch(m, (const char *)from, (const char *)to, 12);
+    patch(m, "little", "big\0\0\0", 6);
+    struct fsdpck_source *src = open_dir(m->dir);
+    int32_t *data = read_whole(src, fsdpck_source_find(src, "w"));
+    assert_int_equal(data[3], 3); /* the other file is little-endian */
+    assert_int_equal(data[7], 7 << 24);
+    free(data);
+    fsdpck_source_close(src);
+    drop(m);
+}
+
+static void keep_problem(void *ctx, const struct fsdpck_problem *problem)
+{
+    struct fsdpck_problem *kept = ctx;
+    assert_string_equal(problem->file, "__1_0.distcp");
+    assert_string_equal(problem->tensor, "w");
+    assert_non_null(strstr(problem->what, "CRC-32"));
+    *kept = *problem;
+}
+
+static void test_verify(void **state)
+{
+    (void)state;
+    struct made *m = make_good();
+    m->file[1][m->at[1].head_nbytes] ^= 1;
+    write_file(m, file_names[1], m->file[1], m->nbytes[1]);
+    struct fsdpck_source *src = open_dir(m->dir);
+    struct fsdpck_problem problem = { 0 };
+    struct fsdpck_verify_result result = { 0 };
+    assert_int_equal(src->ops->verify(src, true, keep_problem, &problem, &result, NULL), 0);
+    assert_int_equal(result.nproblems, 0); /* quick reads no payload */
+    assert_int_equal(src->ops->verify(src, false, keep_problem, &problem, &result, NULL), 0);
+    assert_int_equal(result.nproblems, 1);
+    assert_int_equal(problem.offset, m->at[1].head_nbytes);
+    assert_int_equal(problem.nbytes, CHUNK_NBYTES);
+    assert_int_equal(problem.rank, 1);
+    assert_int_equal(problem.row_begin, 2);
+    assert_int_equal(problem.row_end, 4);
+    fsdpck_source_close(src);
+    drop(m);
+}
+
+/* Every byte of .metadata changed: read or refused, never a crash, and never memory that the file cannot account for. */
+static void test_damage(void **state)
+{
+    (void)state;
+    struct made *m = make_good();
+    for (size_t i = 0; i < m->w.text.nbytes; i++) {
+        struct fsdpck_source *src;
+        m->w.text.data[i] = (char)(m->w.text.data[i] ^ 1 << i % 8);
+        write_file(m, ".metadata", m->w.text.data, m->w.text.nbytes);
+        if (!fsdpck_source_open(m->dir, "dcp", NULL, &src, NULL))
+            fsdpck_source_close(src);
+        m->w.text.data[i] = (char)(m->w.text.data[i] ^ 1 << i % 8);
+    }
+    drop(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden_24), cmocka_unit_test(test_golden_26), cmocka_unit_test(test_golden_215), cmocka_unit_test(test_good),
+        cmocka_unit_test(test_alias),     cmocka_unit_test(test_boxes),     cmocka_unit_test(test_storage),    cmocka_unit_test(test_files),
+        cmocka_unit_test(test_version),   cmocka_unit_test(test_items),     cmocka_unit_test(test_layouts),    cmocka_unit_test(test_big_endian),
+        cmocka_unit_test(test_verify),    cmocka_unit_test(test_damage),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
