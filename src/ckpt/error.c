@@ -80,7 +80,8 @@ int fsdpck_error_at(struct fsdpck_error *err, int code, const char *file, uint64
 static int code_of_errno(int sys_errno)
 {
     switch (sys_errno) {
-    case ENOENT: return FSDPCK_ERR_MISSING;
+    case ENOENT:
+    case ENOTDIR: return FSDPCK_ERR_MISSING;
     case ENOMEM: return FSDPCK_ERR_NOMEM;
     default: return FSDPCK_ERR_IO;
     }

@@ -116,7 +116,9 @@ static int dead_old(const struct scan *s, const struct commit_name *n, const cha
     bool moved = false;
     char *home = fsdpck_path_join(s->dir, n->base, s->err);
     int rc = home == NULL ? FSDPCK_ERR_NOMEM : 0;
-    if (rc == 0 && is_missing(s, home) && is_youngest_old(s, n, path)) {
+    if (rc == 0 && is_missing(s, home) && !is_youngest_old(s, n, path)) {
+        tell(s, path, false, why, false); /* not before the youngest is back in its place */
+    } else if (rc == 0 && is_missing(s, home)) {
         if (s->remove)
             rc = move_back(s, n, path, home, &moved);
         snprintf(text, sizeof text, moved ? "%s; it is complete and '%.255s' was missing: moved back to that name"

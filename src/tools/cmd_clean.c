@@ -1,9 +1,10 @@
 /* `fsdpck clean`: removes what writers that are gone left behind. */
-#include <fsdpck/check.h>
+#include "commands.h"
 
 #include <stdio.h>
 
-#include "commands.h"
+#include <fsdpck/check.h>
+
 #include "json_out.h"
 #include "report.h"
 #include "text.h"

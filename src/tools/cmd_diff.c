@@ -1,10 +1,11 @@
 /* `fsdpck diff`: what differs between two checkpoints of any kind and sharding. */
-#include <fsdpck/check.h>
+#include "commands.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "commands.h"
+#include <fsdpck/check.h>
+
 #include "json_out.h"
 #include "report.h"
 #include "source_arg.h"

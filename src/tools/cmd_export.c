@@ -1,7 +1,8 @@
 /* `fsdpck export`: any source to Hugging Face safetensors. */
+#include "commands.h"
+
 #include <fsdpck/export.h>
 
-#include "commands.h"
 #include "report.h"
 #include "select_arg.h"
 #include "source_arg.h"

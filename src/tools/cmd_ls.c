@@ -1,13 +1,13 @@
 /* `fsdpck ls`: what a checkpoint holds. Prints in ls_text.c or ls_json.c. */
 #include "commands.h"
 
-#include "ls.h"
-#include "report.h"
-#include "source_arg.h"
-
 #include <string.h>
 
 #include <fsdpck/check.h>
+
+#include "ls.h"
+#include "report.h"
+#include "source_arg.h"
 
 struct ls_args {
     const char *glob;

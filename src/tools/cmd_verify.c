@@ -1,11 +1,12 @@
 /* `fsdpck verify`: every problem of a checkpoint, one line each. */
-#include <fsdpck/check.h>
+#include "commands.h"
 
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 
-#include "commands.h"
+#include <fsdpck/check.h>
+
 #include "json_out.h"
 #include "model_path.h"
 #include "report.h"

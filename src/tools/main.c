@@ -1,6 +1,4 @@
 /* fsdpck: the command table, and what holds for every verb: signals, closed descriptors, a stdout that cannot be written. */
-#include <fsdpck/fsdpck.h>
-
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -9,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#include <fsdpck/fsdpck.h>
 
 #include "commands.h"
 #include "options.h"

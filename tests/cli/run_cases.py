@@ -209,6 +209,8 @@ def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     binary = os.path.abspath(sys.argv[1])
+    if not os.access(binary, os.X_OK):
+        sys.exit("run_cases.py: %s cannot be executed" % binary)
     cases = sys.argv[2:] or sorted(os.path.join(HERE, "cases", n) for n in os.listdir(os.path.join(HERE, "cases")) if n.endswith(".txt"))
     env = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "XDG_"))}
     env["LC_ALL"] = "C"
