@@ -30,8 +30,10 @@ const char *fsdpck_commit_dir(const struct fsdpck_commit *c);
 bool fsdpck_commit_in_place(const struct fsdpck_commit *c);
 /* Where the record file is to be written: dir/record, or dir/record.tmp-UUID in place. */
 const char *fsdpck_commit_record(const struct fsdpck_commit *c);
-/* In place, every other file or folder that was created must be told, so that abandon removes it and finish knows which are the old ones (which it
- * removes after the commit, when force). No-op otherwise. name: relative to the directory. */
+/* In place, every other file or folder that is created must carry the save id in (the first part of) its name, and this checks that it does:
+ * STEM-UUID.EXT stays as it is; NAME.tmp-UUID, for what must have a fixed name, is moved to NAME right after the record. By the save id
+ * abandon and fsdpck_leftovers() know what to remove. Old files that fsdpck writes are removed after the commit. Staged: no-op. name:
+ * relative to the directory. */
 int fsdpck_commit_created(struct fsdpck_commit *c, const char *name, struct fsdpck_error *err);
 /* Every file below must have been fsynced. Frees c, whatever happens; on failure the old state stands. */
 int fsdpck_commit_finish(struct fsdpck_commit *c, struct fsdpck_error *err);

@@ -7,12 +7,12 @@
 
 #include "box.h"
 #include "commit.h"
-#include "files.h"
 #include "ioutil.h"
 #include "manifest.h"
 #include "pool.h"
 #include "shard.h"
 #include "shard_name.h"
+#include "source_impl.h"
 #include "stream.h"
 #include "transfer.h"
 
@@ -224,13 +224,14 @@ static int move_payloads(struct conversion *c, struct fsdpck_transfer_result *re
 
 static int copy_item(struct conversion *c, size_t i, struct fsdpck_shard_entry *e, uint8_t *buf)
 {
-    const struct source_item *from = &source_items(c->src)[c->selection.items[i].source];
+    size_t item = c->selection.items[i].source;
+    uint64_t nbytes = fsdpck_source_item(c->src, item)->nbytes;
     struct fsdpck_out_chunk to = { .file = 0, .payload = e->layout.begin, .hashes = fsdpck_shard_hashes(&c->shards[0], e) };
     struct fsdpck_stream s;
     fsdpck_stream_begin(&s, c->out, &to, 0, NULL, 0);
-    while (s.at < from->pub.nbytes) {
-        uint64_t left = from->pub.nbytes - s.at, n = left < ITEM_PIECE_NBYTES ? left : ITEM_PIECE_NBYTES;
-        int r = fsdpck_files_read(c->src, from->file, buf, n, from->offset + s.at, c->err);
+    while (s.at < nbytes) {
+        uint64_t left = nbytes - s.at, n = left < ITEM_PIECE_NBYTES ? left : ITEM_PIECE_NBYTES;
+        int r = fsdpck_source_read_item(c->src, item, buf, n, s.at, c->err);
         if (r == 0)
             r = fsdpck_stream_write(&s, buf, n, c->err);
         if (r != 0)

@@ -11,7 +11,7 @@
 #include "files.h"
 #include "hash.h"
 
-#define READ_THROUGH_NBYTES (256u << 10) /* seeking costs more than reading this much */
+#define READ_THROUGH_NBYTES (128u << 10) /* a gap up to this is read through: another request would cost more */
 
 int fsdpck_fetch_init(struct fsdpck_fetch *f, struct fsdpck_source *src, struct fsdpck_error *err)
 {
@@ -199,11 +199,26 @@ static int read_box(struct piece *p, const uint64_t *o, const uint64_t *s, struc
     return 0;
 }
 
-/* Halves a box that is too wide until it is not: depth at most 64 * log2(size). */
+/* The widest gap between bytes of the box in the payload. */
+static uint64_t gap_of(const struct piece *p, const uint64_t *s)
+{
+    uint64_t one[FSDPCK_MAX_DIMS], widest = 0;
+    for (uint32_t d = 0; d < p->ndim; d++) { /* from one index of d to the next, what lies inside being passed over */
+        if (s[d] == 1)
+            continue;
+        for (uint32_t k = 0; k < p->ndim; k++)
+            one[k] = p->strides[k] < p->strides[d] ? s[k] : 1;
+        uint64_t inner = span_of(p, one);
+        if (p->strides[d] > inner && p->strides[d] - inner > widest)
+            widest = p->strides[d] - inner;
+    }
+    return widest * p->item;
+}
+
+/* Halves a box along its widest dimension until it fits a window and has no gap worth a request of its own. Depth at most 64 * log2(size). */
 static int read_split(struct piece *p, const uint64_t *o, const uint64_t *s, struct fsdpck_error *err)
 {
-    uint64_t span = span_of(p, s) * p->item, need = fsdpck_box_nelem(s, p->ndim) * p->item;
-    if (span <= READ_THROUGH_NBYTES || (span <= FSDPCK_FETCH_WINDOW_NBYTES && span - need <= need))
+    if (span_of(p, s) * p->item <= FSDPCK_FETCH_WINDOW_NBYTES && gap_of(p, s) <= READ_THROUGH_NBYTES)
         return read_box(p, o, s, err);
     uint32_t widest = 0;
     for (uint32_t d = 1; d < p->ndim; d++)

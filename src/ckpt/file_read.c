@@ -9,57 +9,42 @@
 
 #define DIRECT_MIN_NBYTES (256u << 10) /* below this, readahead of the page cache serves neighbours better */
 
-/* How much of the range the page cache gave. */
-static uint64_t read_cached(struct fsdpck_source *src, int fd, uint8_t *buf, uint64_t nbytes, uint64_t offset)
-{
-    uint64_t got = 0;
-    while (got < nbytes) {
-        int64_t r = src->io->pread_cached(src->io->ctx, fd, buf + got, nbytes - got, offset + got);
-        if (r <= 0)
-            break;
-        got += (uint64_t)r;
-    }
-    return got;
-}
-
-/* Whole pages around the range into buf; at least up to `need` bytes of them, since the last page of a file is short. */
-static int read_direct(struct fsdpck_source *src, int fd, const char *path, uint8_t *buf, uint64_t begin, uint64_t end, uint64_t need,
+/* Whole pages around the range into buf; *got bytes of them. Ends early where a transfer ends inside a page: that is the end of the file, or a
+ * short transfer, from whose end no direct read can go on. */
+static int read_direct(struct fsdpck_source *src, int fd, const char *path, uint8_t *buf, uint64_t begin, uint64_t end, uint64_t *got,
                        struct fsdpck_error *err)
 {
-    uint64_t got = 0;
-    while (got < need) {
-        int64_t r = src->io->pread(src->io->ctx, fd, buf + got, end - begin - got, begin + got);
+    *got = 0;
+    while (*got < end - begin && *got % FSDPCK_PAGE_NBYTES == 0) {
+        int64_t r = src->io->pread(src->io->ctx, fd, buf + *got, end - begin - *got, begin + *got);
         if (r == -EINTR)
             continue;
         if (r < 0)
             return fsdpck_error_sys(err, (int)-r, path, "cannot read");
         if (r == 0)
-            return fsdpck_error_at(err, FSDPCK_ERR_MISSING, path, begin + got, "the file ends here, %llu more bytes are wanted",
-                                   (unsigned long long)(need - got));
-        got += (uint64_t)r;
-        if (got < need && got % FSDPCK_PAGE_NBYTES != 0) /* a short transfer: go on from the last whole page */
-            got -= got % FSDPCK_PAGE_NBYTES;
+            break;
+        *got += (uint64_t)r;
     }
     return 0;
 }
 
-static int read_uncached(struct fsdpck_source *src, uint32_t file, int fd, uint64_t offset, uint64_t nbytes, uint8_t *buf, uint8_t **data,
-                         struct fsdpck_error *err)
+/* Past the page cache, if the file system lets us. *done says whether it did: if not, nothing is lost, the other way may still read it. */
+static int try_direct(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes, uint8_t *buf, uint8_t **data, bool *done,
+                      struct fsdpck_error *err)
 {
-    const char *path = source_files(src)[file].path;
     uint64_t begin = offset & ~(uint64_t)(FSDPCK_PAGE_NBYTES - 1);
     uint64_t end = (offset + nbytes + FSDPCK_PAGE_NBYTES - 1) & ~(uint64_t)(FSDPCK_PAGE_NBYTES - 1);
-    int direct = -1;
-    if (nbytes >= DIRECT_MIN_NBYTES) {
-        int r = fsdpck_files_acquire(src, file, true, &direct, err);
-        if (r != 0)
-            return r;
-    }
-    *data = buf + (offset - begin);
-    if (direct < 0)
-        return fsdpck_read_full(src->io, fd, path, *data, nbytes, offset, err);
-    int r = read_direct(src, direct, path, buf, begin, end, offset - begin + nbytes, err);
+    uint64_t got;
+    int fd;
+    *done = false;
+    int r = fsdpck_files_acquire(src, file, true, &fd, err);
+    if (r != 0 || fd < 0)
+        return r;
+    r = read_direct(src, fd, source_files(src)[file].path, buf, begin, end, &got, err);
     fsdpck_files_release(src, file, true);
+    *done = r == 0 && got >= offset - begin + nbytes; /* the last page of a file is short */
+    if (*done)
+        *data = buf + (offset - begin);
     return r;
 }
 
@@ -67,12 +52,18 @@ int fsdpck_file_read(struct fsdpck_source *src, uint32_t file, uint64_t offset, 
                      struct fsdpck_error *err)
 {
     int fd;
+    bool done = false;
     int r = fsdpck_files_acquire(src, file, false, &fd, err);
     if (r != 0)
         return r;
     *data = buf;
-    if (read_cached(src, fd, buf, nbytes, offset) < nbytes)
-        r = read_uncached(src, file, fd, offset, nbytes, buf, data, err);
+    if (nbytes >= DIRECT_MIN_NBYTES) {
+        done = src->io->pread_cached(src->io->ctx, fd, buf, nbytes, offset) == (int64_t)nbytes;
+        if (!done)
+            r = try_direct(src, file, offset, nbytes, buf, data, &done, err);
+    }
+    if (r == 0 && !done)
+        r = fsdpck_read_full(src->io, fd, source_files(src)[file].path, buf, nbytes, offset, err);
     fsdpck_files_release(src, file, false);
     return r;
 }

@@ -16,6 +16,7 @@ struct index_file {
     struct fsdpck_hash128 table_hash;
     struct fsdpck_table loaded;
     bool is_loaded;
+    const struct fsdpck_error *broken; /* only while verifying: why nothing can be learned from the file */
 };
 
 struct index_chunk { /* of a tensor without a rule */
@@ -37,7 +38,6 @@ struct fsdpck_index {
     bool has_metadata;
     uint64_t metadata_nbytes;
     struct fsdpck_hash128 metadata_hash;
-    uint64_t nbytes; /* of index.json */
     pthread_mutex_t lock; /* of the loaded tables */
 };
 

@@ -10,9 +10,10 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "page_cache.h"
 
 static int result(int rc) { return rc < 0 ? -errno : rc; }
 
@@ -50,11 +51,11 @@ static int64_t posix_pread(void *ctx, int fd, void *buf, uint64_t nbytes, uint64
 static int64_t posix_pread_cached(void *ctx, int fd, void *buf, uint64_t nbytes, uint64_t offset)
 {
     (void)ctx;
-    struct iovec iov = { buf, nbytes };
-    ssize_t n = preadv2(fd, &iov, 1, (off_t)offset, RWF_NOWAIT);
-    if (n >= 0)
-        return n;
-    return errno == ENOSYS ? -EOPNOTSUPP : -errno;
+    int held = fsdpck_page_cache_holds(fd, offset, nbytes);
+    if (held <= 0)
+        return held == 0 ? -EAGAIN : held;
+    ssize_t n = pread(fd, buf, nbytes, (off_t)offset);
+    return n < 0 ? -errno : n;
 }
 
 static int64_t posix_pwrite(void *ctx, int fd, const void *buf, uint64_t nbytes, uint64_t offset)

@@ -9,6 +9,9 @@ typedef int (*fsdpck_pool_fn)(void *ctx, size_t piece, unsigned worker, struct f
 
 /* nthreads 1 runs in the caller's thread. stop: see fsdpck_options. */
 int fsdpck_pool_run(unsigned nthreads, size_t npieces, fsdpck_pool_fn fn, void *ctx, const volatile int *stop, struct fsdpck_error *err);
+/* Workers for each processor where most of the time is spent waiting for the disk. */
+#define FSDPCK_POOL_WAITING 4u
+
 /* Processors this process may use, at least 1. */
 unsigned fsdpck_pool_default_threads(void);
 

@@ -170,7 +170,7 @@ static int work(void *ctx, size_t piece, unsigned worker, struct fsdpck_error *e
 static unsigned workers_for(const struct fsdpck_source *src, size_t njobs)
 {
     uint64_t fit = src->opt.memory_nbytes / (FSDPCK_FETCH_WINDOW_NBYTES + 4 * FSDPCK_BLOCK_NBYTES);
-    uint64_t n = src->opt.nthreads < fit ? src->opt.nthreads : fit;
+    uint64_t wanted = (uint64_t)src->opt.nthreads * FSDPCK_POOL_WAITING, n = wanted < fit ? wanted : fit;
     n = n < njobs ? n : njobs;
     return n ? (unsigned)n : 1;
 }

@@ -101,8 +101,8 @@ static int open_kind(struct fsdpck_source *src, const char *kind, struct fsdpck_
     return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "'%s' is no kind of source; there are safetensors, hf, dcp, fsdpck", kind);
 }
 
-int fsdpck_source_open(const char *path, const char *from, const struct fsdpck_options *opt, struct fsdpck_source **out,
-                       struct fsdpck_error *err)
+int fsdpck_source_open_as(const char *path, const char *from, const struct fsdpck_options *opt, bool to_verify, struct fsdpck_source **out,
+                          struct fsdpck_error *err)
 {
     *out = NULL;
     struct fsdpck_source *src = calloc(1, sizeof *src);
@@ -116,6 +116,7 @@ int fsdpck_source_open(const char *path, const char *from, const struct fsdpck_o
         src->opt = *opt;
     fsdpck_options_fill(&src->opt);
     src->io = src->opt.io;
+    src->to_verify = to_verify;
     int r = set_path(src, path, err);
     if (r == 0)
         r = fsdpck_files_init(src, err);
@@ -129,6 +130,12 @@ int fsdpck_source_open(const char *path, const char *from, const struct fsdpck_o
     }
     *out = src;
     return 0;
+}
+
+int fsdpck_source_open(const char *path, const char *from, const struct fsdpck_options *opt, struct fsdpck_source **out,
+                       struct fsdpck_error *err)
+{
+    return fsdpck_source_open_as(path, from, opt, false, out, err);
 }
 
 void fsdpck_source_close(struct fsdpck_source *src)
@@ -240,28 +247,38 @@ int fsdpck_source_add_alias(struct fsdpck_source *src, const char *file, const c
     return 0;
 }
 
-int fsdpck_source_add_file(struct fsdpck_source *src, const char *path, const char *name, int64_t rank, uint32_t *ordinal,
-                           struct fsdpck_error *err)
+int fsdpck_source_stat_file(struct fsdpck_source *src, const char *path, struct fsdpck_stat *st, struct fsdpck_error *err)
 {
-    struct fsdpck_stat st;
-    int r = src->io->stat(src->io->ctx, path, true, &st);
+    int r = src->io->stat(src->io->ctx, path, true, st);
     if (r < 0)
         return fsdpck_error_sys(err, -r, path, "cannot open");
-    if (st.type != FSDPCK_FILE_REGULAR)
-        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "is not a regular file");
+    return st->type == FSDPCK_FILE_REGULAR ? 0 : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "is not a regular file");
+}
+
+int fsdpck_source_list_file(struct fsdpck_source *src, const char *path, const char *name, int64_t rank, const struct fsdpck_stat *st,
+                            uint32_t *ordinal, struct fsdpck_error *err)
+{
     if (src->files.count >= UINT32_MAX)
         return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, src->path, "too many files");
     struct source_file *f = fsdpck_vec_push(&src->files, err);
     if (!f || !(f->path = fsdpck_arena_strndup(&src->arena, path, strlen(path), err)) ||
         !(f->pub.name = fsdpck_arena_strndup(&src->arena, name, strlen(name), err)))
         return FSDPCK_ERR_NOMEM;
-    f->pub.nbytes = st.nbytes;
+    f->pub.nbytes = st->nbytes;
     f->pub.rank = rank;
-    f->inode = st.inode;
-    f->device = st.device;
+    f->inode = st->inode;
+    f->device = st->device;
     if (ordinal)
         *ordinal = (uint32_t)(src->files.count - 1);
     return 0;
+}
+
+int fsdpck_source_add_file(struct fsdpck_source *src, const char *path, const char *name, int64_t rank, uint32_t *ordinal,
+                           struct fsdpck_error *err)
+{
+    struct fsdpck_stat st;
+    int r = fsdpck_source_stat_file(src, path, &st, err);
+    return r == 0 ? fsdpck_source_list_file(src, path, name, rank, &st, ordinal, err) : r;
 }
 
 struct source_item *fsdpck_source_add_item(struct fsdpck_source *src, const char *name, const struct fsdpck_key *path, uint32_t npath,
@@ -282,6 +299,16 @@ struct source_asset *fsdpck_source_add_asset(struct fsdpck_source *src, const ch
         return NULL;
     a->pub.nbytes = nbytes;
     return a;
+}
+
+/* ---- items ---- */
+
+int fsdpck_source_read_item(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at, struct fsdpck_error *err)
+{
+    const struct source_item *i = &source_items(src)[item];
+    if (src->ops->read_item)
+        return src->ops->read_item(src, item, buf, nbytes, at, err);
+    return fsdpck_files_read(src, i->file, buf, nbytes, i->offset + at, err);
 }
 
 /* ---- accessors ---- */

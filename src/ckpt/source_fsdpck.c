@@ -18,6 +18,11 @@ static int load_table(struct fsdpck_source *src, uint32_t rank, struct index_fil
     const struct source_file *file = &source_files(src)[rank];
     struct fsdpck_trailer trailer;
     int fd;
+    if (f->broken) {
+        if (err && err->code == 0)
+            *err = *f->broken;
+        return f->broken->code;
+    }
     int r = fsdpck_files_acquire(src, rank, false, &fd, err);
     if (r != 0)
         return r;
@@ -64,7 +69,7 @@ struct lookup {
     uint64_t first, count; /* its entries for the tensor */
 };
 
-static int disagrees(struct lookup *l)
+static int disagrees(const struct lookup *l)
 {
     fsdpck_error_set(l->err, FSDPCK_ERR_DAMAGED, source_files(l->src)[l->rank].path,
                      "its chunk table does not hold the chunks that the tensor's placement gives rank %u", l->rank);
@@ -84,19 +89,33 @@ static int emit(struct lookup *l, const struct fsdpck_table_entry *e, const uint
     return l->visit(l->ctx, &x, l->err);
 }
 
-/* One box that the rule gives the rank: the next entry of its table must be it. */
+static const struct index_file *file_of(const struct lookup *l, uint32_t rank)
+{
+    return (const struct index_file *)((const struct fsdpck_index *)l->src->impl)->files.data + rank;
+}
+
+/* The rank's entries for the tensor. */
+static int find_entries(struct lookup *l)
+{
+    int r = fsdpck_index_table(l->src, l->rank, &l->table, l->err);
+    if (r == 0)
+        l->first = fsdpck_table_find(l->table, FSDPCK_CHUNK_TENSOR, (uint32_t)l->ordinal, &l->count);
+    return r;
+}
+
+/* One box that the rule gives the rank: the next entry of its table must be it. A rule may give more boxes than one could ever walk through: there
+ * are never more than the file has room for entries. */
 static int rule_box(void *ctx, const uint64_t *offset, const uint64_t *size)
 {
     struct lookup *l = ctx;
     uint64_t o[FSDPCK_MAX_DIMS], s[FSDPCK_MAX_DIMS], nth = l->nth++;
+    if (nth > source_files(l->src)[l->rank].pub.nbytes / FSDPCK_TABLE_ENTRY_NBYTES)
+        return disagrees(l);
     if (!fsdpck_box_intersect(l->t->ndim, offset, size, l->offset, l->size, o, s))
         return 0;
-    if (!l->table) {
-        int r = fsdpck_index_table(l->src, l->rank, &l->table, l->err);
-        if (r != 0)
-            return r;
-        l->first = fsdpck_table_find(l->table, FSDPCK_CHUNK_TENSOR, (uint32_t)l->ordinal, &l->count);
-    }
+    int r = l->table ? 0 : find_entries(l);
+    if (r != 0)
+        return r;
     return nth < l->count ? emit(l, &l->table->entries[l->first + nth], offset, size) : disagrees(l);
 }
 
@@ -109,7 +128,12 @@ static int rank_boxes(struct lookup *l, const uint32_t *coord)
     l->rank = m->ranks ? m->ranks[at] : (uint32_t)at;
     l->nth = 0;
     l->table = NULL;
-    return fsdpck_placement_boxes(m, l->t->placements, l->t->ndim, l->t->shape, coord, rule_box, l);
+    if (file_of(l, l->rank)->broken)
+        return 0;
+    int r = fsdpck_placement_boxes(m, l->t->placements, l->t->ndim, l->t->shape, coord, rule_box, l);
+    if (r == FSDPCK_ERR_LIMIT && l->err->code == 0)
+        fsdpck_error_set(l->err, r, l->src->path, "tensor '%s': its placement cuts it in more stripes than are read", l->t->name);
+    return r;
 }
 
 /* Coordinates of mesh dimension d that can meet the wanted box: exact for the only shard of a tensor dimension, all of them otherwise. */
@@ -150,6 +174,15 @@ static int by_rule(struct lookup *l)
     }
 }
 
+/* Offsets compared as a list: the order of a tensor's entries. */
+static int compare_offsets(const uint64_t *a, const uint64_t *b, uint32_t ndim)
+{
+    for (uint32_t d = 0; d < ndim; d++)
+        if (a[d] != b[d])
+            return a[d] < b[d] ? -1 : 1;
+    return 0;
+}
+
 /* A chunk that the index lists: found in its rank's table by its box. */
 static int explicit_chunk(struct lookup *l, const struct index_chunk *c)
 {
@@ -157,14 +190,20 @@ static int explicit_chunk(struct lookup *l, const struct index_chunk *c)
     if (!fsdpck_box_intersect(l->t->ndim, c->offset, c->size, l->offset, l->size, o, s))
         return 0;
     l->rank = c->rank;
-    int r = fsdpck_index_table(l->src, c->rank, &l->table, l->err);
+    if (file_of(l, l->rank)->broken)
+        return 0;
+    int r = find_entries(l);
     if (r != 0)
         return r;
-    l->first = fsdpck_table_find(l->table, FSDPCK_CHUNK_TENSOR, (uint32_t)l->ordinal, &l->count);
-    for (uint64_t i = l->first; i < l->first + l->count; i++) {
-        const struct fsdpck_table_entry *e = &l->table->entries[i];
-        if (e->ndim == l->t->ndim && memcmp(l->table->dims + e->dims, c->offset, e->ndim * 8) == 0)
+    for (uint64_t low = l->first, high = l->first + l->count; low < high;) {
+        const struct fsdpck_table_entry *e = &l->table->entries[low + (high - low) / 2];
+        int order = e->ndim == l->t->ndim ? compare_offsets(l->table->dims + e->dims, c->offset, e->ndim) : 0;
+        if (order == 0)
             return emit(l, e, c->offset, c->size);
+        if (order < 0)
+            low += (high - low) / 2 + 1;
+        else
+            high = low + (high - low) / 2;
     }
     return disagrees(l);
 }
@@ -185,6 +224,42 @@ static int extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *of
             return r;
     }
     return 0;
+}
+
+/* ---- items ---- */
+
+static int check_item_blocks(struct fsdpck_source *src, const struct source_item *it, uint64_t hashes, const uint8_t *data, uint64_t nbytes, uint64_t at,
+                             struct fsdpck_error *err)
+{
+    struct fsdpck_hash128 want, got;
+    const char *path = source_files(src)[it->file].path;
+    for (uint64_t done = 0; done < nbytes; done += FSDPCK_BLOCK_NBYTES) {
+        uint64_t n = nbytes - done < FSDPCK_BLOCK_NBYTES ? nbytes - done : FSDPCK_BLOCK_NBYTES;
+        int r = fsdpck_files_read(src, it->file, &want, sizeof want, hashes + (at + done) / FSDPCK_BLOCK_NBYTES * sizeof want, err);
+        if (r != 0)
+            return r;
+        fsdpck_hash(data + done, n, &got);
+        if (!fsdpck_hash_equal(&got, &want))
+            return fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, path, it->offset + at + done, "value '%s' of rank %u is damaged: a block hash differs",
+                                   it->pub.name, it->file);
+    }
+    return 0;
+}
+
+static int read_item(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at, struct fsdpck_error *err)
+{
+    const struct source_item *it = &source_items(src)[item];
+    const struct fsdpck_table *t;
+    uint64_t count;
+    int r = fsdpck_index_table(src, it->file, &t, err);
+    if (r != 0)
+        return r;
+    const struct fsdpck_table_entry *e = &t->entries[fsdpck_table_find(t, FSDPCK_CHUNK_ITEM, (uint32_t)item, &count)];
+    if (count != 1 || e->payload != it->offset || e->nbytes != it->pub.nbytes)
+        return fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, source_files(src)[it->file].path,
+                                "its chunk table does not hold value '%s' as index.json places it", it->pub.name);
+    r = fsdpck_files_read(src, it->file, buf, nbytes, it->offset + at, err);
+    return r == 0 ? check_item_blocks(src, it, t->hashes + e->first_hash * sizeof(struct fsdpck_hash128), buf, nbytes, at, err) : r;
 }
 
 /* ---- opening ---- */
@@ -226,7 +301,8 @@ static void close_index(struct fsdpck_source *src)
     free(index);
 }
 
-static const struct fsdpck_source_ops ops = { .kind = "fsdpck", .extents = extents, .verify = fsdpck_verify_fsdpck, .close = close_index };
+static const struct fsdpck_source_ops ops = { .kind = "fsdpck", .extents = extents, .verify = fsdpck_verify_fsdpck, .read_item = read_item,
+                                              .close = close_index };
 
 int fsdpck_open_fsdpck(struct fsdpck_source *src, struct fsdpck_error *err)
 {

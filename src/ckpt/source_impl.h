@@ -32,6 +32,8 @@ struct fsdpck_source_ops {
      * needs unless quick. Damage goes to report, and 0 is returned. */
     int (*verify)(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report, void *report_ctx, struct fsdpck_verify_result *result,
                   struct fsdpck_error *err);
+    /* Bytes [at, at + nbytes) of an item, checked; at is a multiple of the hash block, and so is nbytes but at the end. NULL: nothing to check them by. */
+    int (*read_item)(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at, struct fsdpck_error *err);
     void (*close)(struct fsdpck_source *src); /* frees impl; NULL: nothing to free */
 };
 
@@ -68,9 +70,15 @@ struct fsdpck_source {
     struct fsdpck_fdcache *fds; /* open descriptors: see files.h */
     const char *save_id, *state;
     uint64_t nranks;
+    bool to_verify; /* opened to find out what is wrong: a file that is missing or has another size is a problem among others */
     void *impl;
 };
 
+/* fsdpck_source_open(), with to_verify. */
+int fsdpck_source_open_as(const char *path, const char *from, const struct fsdpck_options *opt, bool to_verify, struct fsdpck_source **out,
+                          struct fsdpck_error *err);
+/* As read_item of the ops, for any source. */
+int fsdpck_source_read_item(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at, struct fsdpck_error *err);
 /* opt with every default filled in; NULL: the source's own. */
 struct fsdpck_options fsdpck_source_options(const struct fsdpck_source *src, const struct fsdpck_options *opt);
 void fsdpck_options_fill(struct fsdpck_options *opt);
@@ -84,7 +92,11 @@ struct fsdpck_tensor *fsdpck_source_add_tensor(struct fsdpck_source *src, const 
 /* Lists an existing tensor under a second name. */
 int fsdpck_source_add_alias(struct fsdpck_source *src, const char *file, const char *name, const struct fsdpck_key *path, uint32_t npath,
                             size_t target, struct fsdpck_error *err);
-/* stats path and appends it; *ordinal may be NULL. */
+/* The two halves of adding a file: FSDPCK_ERR_FORMAT where it is not regular; *ordinal may be NULL. */
+int fsdpck_source_stat_file(struct fsdpck_source *src, const char *path, struct fsdpck_stat *st, struct fsdpck_error *err);
+int fsdpck_source_list_file(struct fsdpck_source *src, const char *path, const char *name, int64_t rank, const struct fsdpck_stat *st,
+                            uint32_t *ordinal, struct fsdpck_error *err);
+/* Both: stats path and appends it. */
 int fsdpck_source_add_file(struct fsdpck_source *src, const char *path, const char *name, int64_t rank, uint32_t *ordinal,
                            struct fsdpck_error *err);
 struct source_item *fsdpck_source_add_item(struct fsdpck_source *src, const char *name, const struct fsdpck_key *path, uint32_t npath,

@@ -17,7 +17,6 @@
 #define BAND_MAX_NBYTES (4u << 20)
 #define STREAM_MAX_NBYTES (1u << 20)
 #define WORKER_MIN_NBYTES (12ull << 20) /* fewer threads rather than less than this for each */
-#define WAITING 4u /* workers for each thread that may compute: most of them wait for the disk */
 #define MEMORY_MIN_NBYTES (8ull << 20)
 
 struct worker {
@@ -59,7 +58,7 @@ static int share_memory(struct engine *e, struct fsdpck_error *err)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "a memory budget of %llu bytes is too small; at least 8MiB are needed",
                                 (unsigned long long)e->opt->memory_nbytes);
     uint64_t fit = e->opt->memory_nbytes / WORKER_MIN_NBYTES;
-    uint64_t wanted = (uint64_t)e->opt->nthreads * WAITING;
+    uint64_t wanted = (uint64_t)e->opt->nthreads * FSDPCK_POOL_WAITING;
     e->nworkers = fit == 0 ? 1 : (unsigned)(wanted < fit ? wanted : fit);
     uint64_t each = e->opt->memory_nbytes / e->nworkers - fetch;
     uint64_t band = each / 6 / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES;

@@ -84,7 +84,7 @@ int fsdpck_verify(const char *path, const char *from, bool quick, const struct f
     if (r < 0)
         return fsdpck_error_sys(err, -r, path, "cannot open");
     int64_t start = options.io->now_ns(options.io->ctx);
-    r = fsdpck_source_open(path, from, &options, &src, &own);
+    r = fsdpck_source_open_as(path, from, &options, true, &src, &own);
     if (r == 0)
         r = check(src, quick, report, report_ctx, result, &own);
     if (is_damage(r)) {

@@ -1,6 +1,6 @@
-/* Every byte of an fsdpck directory against its hash: tables, envelopes, payload blocks, .metadata, assets; tables against the placement rule; and
- * files that do not belong there. Problems are reported one by one, and the work goes on. */
-#include "source_fsdpck.h"
+/* Every byte of an fsdpck directory's shard files against its hash: tables, envelopes, payload blocks; and tables against the placement rule. Problems
+ * are reported one by one, and the work goes on with what is not lost. */
+#include "verify_impl.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -11,7 +11,6 @@
 #include "files.h"
 #include "ioutil.h"
 #include "pool.h"
-#include "suffix.h"
 
 #define PIECE_NBYTES (4u << 20) /* a multiple of the hash block */
 
@@ -21,22 +20,19 @@ struct piece { /* of one payload */
 };
 
 struct verifier {
+    struct fsdpck_verifier common;
     struct fsdpck_source *src;
-    bool quick;
-    fsdpck_problem_fn report;
-    void *ctx;
-    struct fsdpck_verify_result *result;
     struct fsdpck_vec pieces;
     uint8_t **buffers; /* one a worker */
     unsigned nworkers;
     uint64_t *nchunks; /* of each file, that tensors claim */
-    pthread_mutex_t lock;
+    bool lost_count;   /* a tensor was not followed to its end: nchunks are too small */
     uint64_t done_nbytes, total_nbytes;
 };
 
 static struct fsdpck_index *index_of(const struct verifier *v) { return v->src->impl; }
 
-static void report(struct verifier *v, const struct fsdpck_problem *p)
+void fsdpck_verifier_report(struct fsdpck_verifier *v, const struct fsdpck_problem *p)
 {
     pthread_mutex_lock(&v->lock);
     v->result->nproblems++;
@@ -47,15 +43,12 @@ static void report(struct verifier *v, const struct fsdpck_problem *p)
 static void report_file(struct verifier *v, uint32_t rank, uint64_t offset, const char *tensor, const char *what)
 {
     struct fsdpck_problem p = { .file = source_files(v->src)[rank].pub.name, .offset = offset, .rank = rank, .tensor = tensor, .what = what };
-    report(v, &p);
+    fsdpck_verifier_report(&v->common, &p);
 }
-
-/* What is wrong with the system, not with the bytes, ends the work. */
-static bool is_system(int code) { return code == FSDPCK_ERR_IO || code == FSDPCK_ERR_NOMEM || code == FSDPCK_ERR_STOPPED; }
 
 static int settle(struct verifier *v, int code, const struct fsdpck_error *e, uint32_t rank, struct fsdpck_error *err)
 {
-    if (is_system(code)) {
+    if (fsdpck_is_system_error(code)) {
         if (err && err->code == 0)
             *err = *e;
         return code;
@@ -129,14 +122,19 @@ static int add_pieces(struct verifier *v, uint32_t rank, const struct fsdpck_tab
     return 0;
 }
 
+/* Its tensors are looked for in the other files all the same. */
+static const struct fsdpck_error unreadable = { .code = FSDPCK_ERR_DAMAGED, .message = "its chunk table cannot be read" };
+
 static int check_file(struct verifier *v, uint32_t rank, struct fsdpck_error *err)
 {
     const struct fsdpck_table *t;
     struct fsdpck_error e = { 0 };
     int r = fsdpck_index_table(v->src, rank, &t, &e);
-    if (r != 0)
+    if (r != 0) {
+        ((struct index_file *)index_of(v)->files.data + rank)->broken = &unreadable;
         return settle(v, r, &e, rank, err);
-    if (v->quick)
+    }
+    if (v->common.quick)
         return 0;
     r = check_envelope(v, rank, t, &e);
     if (r != 0)
@@ -146,41 +144,41 @@ static int check_file(struct verifier *v, uint32_t rank, struct fsdpck_error *er
 
 /* ---- tables against the index ---- */
 
-struct claim {
-    struct verifier *v;
-    uint64_t nelem;
-    uint32_t ndim;
-};
-
 static int claim_extent(void *ctx, const struct fsdpck_extent *e, struct fsdpck_error *err)
 {
-    struct claim *c = ctx;
     (void)err;
-    c->v->nchunks[e->file]++;
-    c->nelem += fsdpck_box_nelem(e->size, c->ndim);
+    ((struct verifier *)ctx)->nchunks[e->file]++;
     return 0;
 }
 
+static void report_tensor(struct verifier *v, const struct fsdpck_tensor *t, const struct fsdpck_error *e)
+{
+    struct fsdpck_problem p = { .file = "index.json", .rank = -1, .tensor = t->name, .what = e->message };
+    for (uint32_t i = 0; i < v->src->files.count; i++)
+        if (strcmp(source_files(v->src)[i].path, e->file) == 0) {
+            p.file = source_files(v->src)[i].pub.name;
+            p.rank = i;
+        }
+    fsdpck_verifier_report(&v->common, &p);
+}
+
+/* Where the rule, or the list of chunks, says that the tensor is, the tables must have it. That rule and list fill the tensor was checked before. */
 static int check_tensor(struct verifier *v, size_t ordinal, struct fsdpck_error *err)
 {
     static const uint64_t zeros[FSDPCK_MAX_DIMS];
     const struct fsdpck_tensor *t = &source_tensors(v->src)[ordinal];
-    struct claim c = { .v = v, .ndim = t->ndim };
     struct fsdpck_error e = { 0 };
     if (t->alias_of >= 0 || t->nelem == 0)
         return 0;
-    int r = v->src->ops->extents(v->src, ordinal, zeros, t->shape, claim_extent, &c, &e);
-    if (is_system(r)) {
-        if (err)
-            *err = e;
+    int r = v->src->ops->extents(v->src, ordinal, zeros, t->shape, claim_extent, v, &e);
+    if (fsdpck_is_system_error(r)) {
+        *err = e;
         return r;
     }
-    struct fsdpck_problem p = { .file = "index.json", .rank = -1, .tensor = t->name, .row_end = t->ndim ? t->shape[0] : 1, .what = e.message };
-    if (r == 0 && c.nelem == t->nelem)
-        return 0;
-    if (r == 0)
-        p.what = "the stored chunks do not cover it";
-    report(v, &p);
+    if (r != 0) {
+        v->lost_count = true;
+        report_tensor(v, t, &e);
+    }
     return 0;
 }
 
@@ -201,7 +199,7 @@ static int check_claims(struct verifier *v)
                 report_file(v, rank, it->offset, it->pub.name, "the chunk table does not hold this item as index.json places it");
             nitems -= e != NULL && nitems > 0;
         }
-        if (files[rank].is_loaded && (nitems || ntensors != v->nchunks[rank]))
+        if (files[rank].is_loaded && (nitems || (ntensors != v->nchunks[rank] && !v->lost_count)))
             report_file(v, rank, files[rank].table, NULL, "the chunk table lists chunks that index.json does not know");
     }
     return 0;
@@ -224,7 +222,7 @@ static void damaged_block(struct verifier *v, const struct piece *p, const struc
         problem.row_begin = row ? offset[0] + begin / row : 0;
         problem.row_end = row ? offset[0] + (end + row - 1) / row : 0;
     }
-    report(v, &problem);
+    fsdpck_verifier_report(&v->common, &problem);
 }
 
 static int check_blocks(struct verifier *v, const struct piece *p, const struct fsdpck_table *t, const uint8_t *data, struct fsdpck_error *err)
@@ -255,12 +253,12 @@ static int check_piece(void *ctx, size_t number, unsigned worker, struct fsdpck_
         r = check_blocks(v, p, t, data, &e);
     if (r != 0)
         return settle(v, r, &e, p->rank, err);
-    pthread_mutex_lock(&v->lock);
+    pthread_mutex_lock(&v->common.lock);
     v->done_nbytes += p->end - p->begin;
-    v->result->nblocks += fsdpck_nblocks(p->end - p->begin);
+    v->common.result->nblocks += fsdpck_nblocks(p->end - p->begin);
     if (v->src->opt.progress)
         v->src->opt.progress(v->src->opt.ctx, v->done_nbytes, v->total_nbytes);
-    pthread_mutex_unlock(&v->lock);
+    pthread_mutex_unlock(&v->common.lock);
     return 0;
 }
 
@@ -279,81 +277,11 @@ static int check_pieces(struct verifier *v, struct fsdpck_error *err)
     for (unsigned i = 0; v->buffers && i < v->nworkers; i++)
         free(v->buffers[i]);
     free(v->buffers);
-    v->result->read_nbytes += v->done_nbytes;
+    v->common.result->read_nbytes += v->done_nbytes;
     return r;
 }
 
-/* ---- the other files ---- */
-
-/* A whole file against its hash. */
-static int check_whole(struct verifier *v, const char *path, const char *name, uint64_t want_nbytes, const uint8_t want[16], const char *differs,
-                       struct fsdpck_error *err)
-{
-    struct fsdpck_problem p = { .file = name, .rank = -1, .what = differs };
-    struct fsdpck_error e = { 0 };
-    struct fsdpck_hash128 got;
-    char *data = NULL;
-    uint64_t nbytes = 0;
-    int r = fsdpck_read_file(v->src->io, path, want_nbytes, &data, &nbytes, &e);
-    if (is_system(r)) {
-        *err = e;
-        return r;
-    }
-    if (r == 0)
-        fsdpck_hash(data, nbytes, &got);
-    if (r == FSDPCK_ERR_MISSING)
-        p.what = "is missing";
-    if (r != 0 || nbytes != want_nbytes || memcmp(got.bytes, want, 16) != 0)
-        report(v, &p);
-    free(data);
-    v->result->read_nbytes += nbytes;
-    return 0;
-}
-
-static int check_others(struct verifier *v, struct fsdpck_error *err)
-{
-    const struct fsdpck_index *index = index_of(v);
-    int r = 0;
-    if (index->has_metadata) {
-        char *path = fsdpck_path_join(v->src->path, ".metadata", err);
-        r = path ? check_whole(v, path, ".metadata", index->metadata_nbytes, index->metadata_hash.bytes,
-                               "is not the one that belongs to index.json: damaged, or written by a later save of PyTorch into this directory", err)
-                 : FSDPCK_ERR_NOMEM;
-        free(path);
-    }
-    for (size_t i = 0; r == 0 && i < v->src->assets.count; i++) {
-        const struct source_asset *a = &source_assets(v->src)[i];
-        r = check_whole(v, a->from, a->from + strlen(v->src->path) + 1, a->pub.nbytes, a->hash, "does not match its hash in index.json", err);
-    }
-    return r;
-}
-
-static bool belongs(const struct verifier *v, const char *name)
-{
-    if (strcmp(name, "index.json") == 0 || (strcmp(name, ".metadata") == 0 && index_of(v)->has_metadata))
-        return true;
-    for (size_t i = 0; i < v->src->files.count; i++)
-        if (strcmp(source_files(v->src)[i].pub.name, name) == 0)
-            return true;
-    return false;
-}
-
-/* Shards and metadata that the index does not know: of another save, or of another number of ranks. Anything else is the user's. */
-static int check_strays(struct verifier *v, struct fsdpck_error *err)
-{
-    char **names;
-    size_t count;
-    int r = fsdpck_list_sorted(v->src->io, v->src->path, &names, &count, err);
-    if (r != 0)
-        return r;
-    for (size_t i = 0; i < count; i++) {
-        struct fsdpck_problem p = { .file = names[i], .rank = -1, .what = "does not belong to this checkpoint: index.json does not name it" };
-        if (!belongs(v, names[i]) && (ends_with(names[i], ".distcp") || strcmp(names[i], ".metadata") == 0))
-            report(v, &p);
-    }
-    fsdpck_list_free(names, count);
-    return 0;
-}
+/* ---- the whole ---- */
 
 static int verify(struct verifier *v, struct fsdpck_error *err)
 {
@@ -368,22 +296,21 @@ static int verify(struct verifier *v, struct fsdpck_error *err)
     if (r == 0)
         r = check_claims(v);
     if (r == 0)
-        r = check_strays(v, err);
-    if (r == 0 && !v->quick)
-        r = check_others(v, err);
-    return r == 0 && !v->quick ? check_pieces(v, err) : r;
+        r = fsdpck_verify_others(&v->common, err);
+    return r == 0 && !v->common.quick ? check_pieces(v, err) : r;
 }
 
 int fsdpck_verify_fsdpck(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report_fn, void *report_ctx,
                          struct fsdpck_verify_result *result, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
-    struct verifier v = { .src = src, .quick = quick, .report = report_fn, .ctx = report_ctx, .result = result,
-                          .pieces = FSDPCK_VEC(struct piece), .lock = PTHREAD_MUTEX_INITIALIZER };
+    struct verifier v = { .common = { .src = src, .quick = quick, .report = report_fn, .ctx = report_ctx, .result = result,
+                                      .lock = PTHREAD_MUTEX_INITIALIZER },
+                          .src = src, .pieces = FSDPCK_VEC(struct piece) };
     int r = verify(&v, err ? err : &own);
     result->hashed = r == 0 && !quick;
     fsdpck_vec_free(&v.pieces);
     free(v.nchunks);
-    pthread_mutex_destroy(&v.lock);
+    pthread_mutex_destroy(&v.common.lock);
     return r;
 }

@@ -142,21 +142,20 @@ count() {
     npassed=$((npassed + $1)) nfailed=$((nfailed + $2)) nskipped=$((nskipped + ${3:-0}))
 }
 
-# count_lines CODE LOG : adds up what a Python runner ("N passed, N failed") or meson test ("Ok: N" …) wrote as its last words. A
+# count_lines CODE LOG : adds up what meson test ("Ok: N" …) or a Python runner ("N passed, N failed") wrote as its last words. A
 # runner that failed without counting a failure counts as one: it died.
 count_lines() {
-    local code=$1 log=$2 p=0 f=0 s=0 line
-    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1) || true
-    if [ -n "$line" ]; then
-        read -r p _ f _ <<<"$line"
-    else
+    local code=$1 log=$2 p=0 f=0 s=0
+    if grep -qE '^Ok: +[0-9]+ *$' "$log"; then
         p=$(sum_lines "$log" Ok 'Expected Fail')
         f=$(sum_lines "$log" Fail 'Unexpected Pass' Timeout)
         s=$(sum_lines "$log" Skipped)
+    else
+        read -r p _ f _ < <(grep -E '^[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1) || true
     fi
-    if [ "$code" != 0 ] && [ "$f" = 0 ]; then f=1; fi
-    if [ "$code" = 0 ] && [ "$((p + f))" = 0 ]; then f=1; say "no test was run"; fi
-    count "$p" "$f" "$s"
+    if [ "$code" != 0 ] && [ "${f:-0}" = 0 ]; then f=1; fi
+    if [ "$code" = 0 ] && [ "$((${p:-0} + ${f:-0}))" = 0 ]; then f=1; say "no test was run"; fi
+    count "${p:-0}" "${f:-0}" "$s"
 }
 
 sum_lines() {

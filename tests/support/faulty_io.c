@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@ struct lie {
 };
 
 struct faulty {
+    pthread_mutex_t lock; /* held during an operation, so that the record has the order that the system saw */
     struct fsdpck_io io;
     const struct fsdpck_io *real;
     struct power_log *log;
@@ -26,6 +28,18 @@ struct faulty {
     struct lie devices[MAX_LIES], redirects[MAX_LIES], renames[MAX_LIES], read_only[MAX_LIES];
     size_t ndevices, nredirects, nrenames, nread_only;
 };
+
+static struct faulty *enter(void *ctx)
+{
+    struct faulty *f = ctx;
+    pthread_mutex_lock(&f->lock);
+    return f;
+}
+
+static void leave(struct faulty **f) { pthread_mutex_unlock(&(*f)->lock); }
+
+/* First declaration of each operation: the lock goes with the scope. */
+#define ENTER(f, ctx) __attribute__((cleanup(leave))) struct faulty *f = enter(ctx)
 
 static const struct lie *find_lie(const struct lie *lies, size_t n, const char *path)
 {
@@ -72,7 +86,7 @@ static int may_create(const struct faulty *f, const char *path)
 
 static int f_open(void *ctx, const char *path, int flags, unsigned mode)
 {
-    struct faulty *f = ctx;
+    ENTER(f, ctx);
     const struct lie *lie = find_lie(f->redirects, f->nredirects, path);
     int rc = gate(f, false);
     if (rc == 0 && (flags & FSDPCK_OPEN_CREATE))
@@ -87,28 +101,28 @@ static int f_open(void *ctx, const char *path, int flags, unsigned mode)
 
 static int f_close(void *ctx, int fd)
 {
-    struct faulty *f = ctx;
+    ENTER(f, ctx);
     power_log_close(f->log, fd);
     return f->real->close(f->real->ctx, fd);
 }
 
 static int64_t f_pread(void *ctx, int fd, void *buf, uint64_t nbytes, uint64_t offset)
 {
-    struct faulty *f = ctx;
+    ENTER(f, ctx);
     int rc = gate(f, true);
     return rc != 0 ? rc : f->real->pread(f->real->ctx, fd, buf, shorten(f, nbytes), offset);
 }
 
 static int64_t f_pread_cached(void *ctx, int fd, void *buf, uint64_t nbytes, uint64_t offset)
 {
-    struct faulty *f = ctx;
+    ENTER(f, ctx);
     int rc = gate(f, true);
     return rc != 0 ? rc : f->real->pread_cached(f->real->ctx, fd, buf, shorten(f, nbytes), offset);
 }
 
 static int64_t f_pwrite(void *ctx, int fd, const void *buf, uint64_t nbytes, uint64_t offset)
 {
-    struct faulty *f = ctx;
+    ENTER(f, ctx);
     int rc = gate(f, true);
     if (rc != 0)
         return rc;
@@ -120,7 +134,7 @@ static int64_t f_pwrite(void *ctx, int fd, const void *buf, uint64_t nbytes, uin
 
 static int f_truncate(void *ctx, int fd, uint64_t nbytes)
 {
-    struct faulty *f = ctx;
+    ENTER(f, ctx);
     int rc = gate(f, false);
     if (rc == 0)
         rc = f->real->truncate(f->real->ctx, fd, nbytes);
@@ -131,7 +145,7 @@ static int f_truncate(void *ctx, int fd, uint64_t nbytes)
 
 static int f_allocate(void *ctx, int fd, uint64_t nbytes)
 {
-    struct faulty *f = ctx;
+    ENTER(f, ctx);
     int rc = gate(f, false);
     if (rc == 0)
         rc = f->real->allocate(f->real->ctx, fd, nbytes);
@@ -143,7 +157,7 @@ static int f_allocate(void *ctx, int fd, uint64_t nbytes)
 /* Only recorded: no test pulls a plug, and real fsyncs would make thousands of runs slow. */
 static int f_fsync(void *ctx, int fd)
 {
-    struct faulty *f = ctx;
+    ENTER(f, ctx);
     int rc = gate(f, false);
     if (rc == 0)
         power_log_fsync(f->log, fd);
@@ -152,13 +166,13 @@ static int f_fsync(void *ctx, int fd)
 
 static int f_fstat(void *ctx, int fd, struct fsdpck_stat *out)
 {
-    struct faulty *f = ctx;
+    ENTER(f, ctx);
     return is_dead(f) ? -EIO : f->real->fstat(f->real->ctx, fd, out);
 }
 
 static int f_stat(void *ctx, const char *path, bool follow, struct fsdpck_stat *out)
 {
-    struct faulty *f = ctx;
+    ENTER(f, ctx);
     int rc = is_dead(f) ? -EIO : f->real->stat(f->real->ctx, path, follow, out);
     if (rc == 0 && find_lie(f->devices, f->ndevices, path) != NULL)
         out->device += 1000;
@@ -167,21 +181,21 @@ static int f_stat(void *ctx, const char *path, bool follow, struct fsdpck_stat *
 
 static int f_list(void *ctx, const char *path, fsdpck_list_fn visit, void *visit_ctx)
 {
-    struct faulty *f = ctx;
+    ENTER(f, ctx);
     int rc = gate(f, false);
     return rc != 0 ? rc : f->real->list(f->real->ctx, path, visit, visit_ctx);
 }
 
 static int f_resolve(void *ctx, const char *path, char *out, size_t out_nbytes)
 {
-    struct faulty *f = ctx;
+    ENTER(f, ctx);
     int rc = gate(f, false);
     return rc != 0 ? rc : f->real->resolve(f->real->ctx, path, out, out_nbytes);
 }
 
 static int f_mkdir(void *ctx, const char *path, unsigned mode)
 {
-    struct faulty *f = ctx;
+    ENTER(f, ctx);
     int rc = gate(f, false);
     if (rc == 0)
         rc = may_create(f, path);
@@ -201,7 +215,7 @@ static int rename_gate(struct faulty *f, const char *to)
 
 static int f_rename(void *ctx, const char *from, const char *to)
 {
-    struct faulty *f = ctx;
+    ENTER(f, ctx);
     int rc = rename_gate(f, to);
     if (rc == 0)
         rc = f->real->rename(f->real->ctx, from, to);
@@ -212,7 +226,7 @@ static int f_rename(void *ctx, const char *from, const char *to)
 
 static int f_rename_new(void *ctx, const char *from, const char *to)
 {
-    struct faulty *f = ctx;
+    ENTER(f, ctx);
     int rc = rename_gate(f, to);
     if (rc == 0)
         rc = f->no_rename_new ? -EINVAL : f->real->rename_new(f->real->ctx, from, to);
@@ -223,7 +237,7 @@ static int f_rename_new(void *ctx, const char *from, const char *to)
 
 static int f_exchange(void *ctx, const char *a, const char *b)
 {
-    struct faulty *f = ctx;
+    ENTER(f, ctx);
     int rc = rename_gate(f, b);
     if (rc == 0)
         rc = f->no_exchange ? -EINVAL : f->real->exchange(f->real->ctx, a, b);
@@ -234,7 +248,7 @@ static int f_exchange(void *ctx, const char *a, const char *b)
 
 static int f_unlink(void *ctx, const char *path)
 {
-    struct faulty *f = ctx;
+    ENTER(f, ctx);
     int rc = gate(f, false);
     if (rc == 0)
         rc = f->real->unlink(f->real->ctx, path);
@@ -245,7 +259,7 @@ static int f_unlink(void *ctx, const char *path)
 
 static int f_rmdir(void *ctx, const char *path)
 {
-    struct faulty *f = ctx;
+    ENTER(f, ctx);
     int rc = gate(f, false);
     if (rc == 0)
         rc = f->real->rmdir(f->real->ctx, path);
@@ -256,7 +270,7 @@ static int f_rmdir(void *ctx, const char *path)
 
 static int f_lock(void *ctx, int fd)
 {
-    struct faulty *f = ctx;
+    ENTER(f, ctx);
     f->nops++;
     int rc = is_dead(f) ? -EIO : f->no_locks ? -ENOLCK : 0;
     return rc != 0 ? rc : f->real->lock(f->real->ctx, fd);
@@ -264,19 +278,19 @@ static int f_lock(void *ctx, int fd)
 
 static int f_lock_probe(void *ctx, int fd)
 {
-    struct faulty *f = ctx;
+    ENTER(f, ctx);
     return f->no_locks ? -ENOLCK : f->real->lock_probe(f->real->ctx, fd);
 }
 
 static int f_random(void *ctx, void *buf, size_t nbytes)
 {
-    struct faulty *f = ctx;
+    ENTER(f, ctx);
     return f->real->random(f->real->ctx, buf, nbytes);
 }
 
 static int64_t f_now_ns(void *ctx)
 {
-    struct faulty *f = ctx;
+    ENTER(f, ctx);
     return f->real->now_ns(f->real->ctx);
 }
 
@@ -292,6 +306,11 @@ struct faulty *faulty_new(const char *root)
     struct faulty *f = calloc(1, sizeof *f);
     if (f == NULL)
         abort();
+    pthread_mutexattr_t recursive; /* what is called back from a listing may do operations of its own */
+    pthread_mutexattr_init(&recursive);
+    pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&f->lock, &recursive);
+    pthread_mutexattr_destroy(&recursive);
     f->io = table;
     f->io.ctx = f;
     f->real = &fsdpck_io_posix;
@@ -302,8 +321,10 @@ struct faulty *faulty_new(const char *root)
 
 void faulty_free(struct faulty *f)
 {
-    if (f != NULL)
-        power_log_free(f->log);
+    if (f == NULL)
+        return;
+    power_log_free(f->log);
+    pthread_mutex_destroy(&f->lock);
     free(f);
 }
 

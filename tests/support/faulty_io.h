@@ -4,7 +4,7 @@
  * The model of power loss. Bytes of a file are safe when the file was fsynced after they were written; others may be there, missing, half
  * there, or zero. A name (made, removed, renamed, exchanged) is safe when its directory was fsynced afterwards; each other change of names
  * may or may not have happened, in any combination that the file system could have reached. One rename or exchange is never half done.
- * An fsync of a file does not save its name. Not thread-safe. */
+ * An fsync of a file does not save its name. The table may be used by several threads; the rest wants them gone. */
 #ifndef TESTS_FAULTY_IO_H
 #define TESTS_FAULTY_IO_H
 

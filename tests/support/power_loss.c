@@ -158,12 +158,18 @@ static int new_node(struct power_log *log, enum node_type type)
 static struct bytes slurp(const char *path)
 {
     char buf[65536];
+    struct bytes b = copy_bytes("", 0);
     FILE *f = fopen(path, "rb");
     if (f == NULL)
         abort();
-    size_t n = fread(buf, 1, sizeof buf, f); /* tests have small files */
+    for (size_t n; (n = fread(buf, 1, sizeof buf, f)) > 0; b.nbytes += n) {
+        b.data = realloc(b.data, b.nbytes + n + 1);
+        if (b.data == NULL)
+            abort();
+        memcpy(b.data + b.nbytes, buf, n);
+    }
     fclose(f);
-    return copy_bytes(buf, n);
+    return b;
 }
 
 static void take_in(struct power_log *log, const char *path, int dir)

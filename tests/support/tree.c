@@ -26,7 +26,9 @@ char *tree_path(const char *dir, const char *name)
 char *tree_new(void)
 {
     const char *base = getenv("TMPDIR");
-    char *made = tree_path(base != NULL && base[0] == '/' ? base : "/tmp", "fsdpck-test-XXXXXX");
+    if (base == NULL || base[0] != '/')
+        base = access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : "/tmp"; /* memory: some tests make a hundred thousand small files */
+    char *made = tree_path(base, "fsdpck-test-XXXXXX");
     must(mkdtemp(made));
     char *path = must(realpath(made, NULL));
     free(made);
@@ -114,6 +116,7 @@ bool tree_exists(const char *dir, const char *name)
 struct text {
     char *data;
     size_t nbytes;
+    bool names; /* only */
 };
 
 static void append(struct text *t, const char *bytes, size_t nbytes)
@@ -153,6 +156,10 @@ static void dump_entry(struct text *t, const char *path, const char *name)
         dump_dir(t, path, name);
         return;
     }
+    if (t->names) {
+        append_string(t, "\n");
+        return;
+    }
     if (S_ISLNK(st.st_mode)) {
         ssize_t n = readlink(path, buf, sizeof buf);
         append_string(t, "->");
@@ -167,9 +174,9 @@ static void dump_entry(struct text *t, const char *path, const char *name)
     append_string(t, "\n");
 }
 
-char *tree_dump(const char *path)
+static char *dump(const char *path, bool names)
 {
-    struct text t = { 0 };
+    struct text t = { .names = names };
     struct stat st;
     append_string(&t, "");
     if (lstat(path, &st) == 0) {
@@ -179,4 +186,40 @@ char *tree_dump(const char *path)
             dump_entry(&t, path, "");
     }
     return t.data;
+}
+
+char *tree_dump(const char *path) { return dump(path, false); }
+char *tree_names(const char *path) { return dump(path, true); }
+
+static void copy_file(const char *from, const char *to)
+{
+    char buf[65536];
+    FILE *in = must(fopen(from, "rb")), *out = must(fopen(to, "wb"));
+    for (size_t n; (n = fread(buf, 1, sizeof buf, in)) > 0;)
+        if (fwrite(buf, 1, n, out) != n)
+            abort();
+    fclose(in);
+    if (fclose(out) != 0)
+        abort();
+}
+
+void tree_copy(const char *from, const char *to)
+{
+    struct stat st;
+    if (stat(from, &st) != 0)
+        abort();
+    if (!S_ISDIR(st.st_mode)) {
+        copy_file(from, to);
+        return;
+    }
+    mkdir(to, 0777);
+    char **list = entries(from);
+    for (size_t i = 0; list[i] != NULL; i++) {
+        char *a = tree_path(from, list[i]), *b = tree_path(to, list[i]);
+        tree_copy(a, b);
+        free(a);
+        free(b);
+        free(list[i]);
+    }
+    free(list);
 }

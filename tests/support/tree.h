@@ -13,4 +13,7 @@ void tree_dir(const char *dir, const char *name);
 bool tree_exists(const char *dir, const char *name);     /* a dangling link exists too */
 char *tree_dump(const char *path);                       /* "a/\na/b=text of b\n", sorted; "" where there is nothing; malloc'ed */
 
+char *tree_names(const char *path);                      /* the same without what is in the files: "a/\na/b\n" */
+void tree_copy(const char *from, const char *to);        /* files and directories; `to` is made, or filled */
+
 #endif

@@ -228,6 +228,30 @@ static void test_mount_point_keeps_what_is_foreign(void **state)
     faulty_free(f);
 }
 
+/* A bind mount has the device of its parent: only the mount table tells. */
+static void test_bind_mount(void **state)
+{
+    struct fsdpck_error err;
+    char *text = malloc(40000), *out = tree_path(*state, "out put");
+    bool in_place = false;
+    struct faulty *f = faulty_new(*state);
+    faulty_redirect(f, "/proc/self/mountinfo", below(*state, "mountinfo"));
+    text[0] = '\0';
+    for (int i = 0; i < 300; i++) /* longer than is read at a time */
+        sprintf(text + strlen(text), "%d 1 8:1 / /mnt/some/other/disk/number/%d rw,relatime - ext4 /dev/sda1 rw\n", i, i);
+    sprintf(text + strlen(text), "999 1 8:1 /src %s/out\\040put rw,relatime - ext4 /dev/sda1 rw\n", (const char *)*state);
+    tree_file(*state, "mountinfo", text);
+    tree_dir(*state, "out put");
+    assert_int_equal(save_dir(faulty_io(f), out, false, &in_place, &err), 0);
+    assert_true(in_place);
+    in_place = true;
+    assert_int_equal(save_dir(faulty_io(f), below(*state, "out"), false, &in_place, &err), 0);
+    assert_false(in_place);
+    faulty_free(f);
+    free(out);
+    free(text);
+}
+
 static void test_parent_is_read_only(void **state)
 {
     struct fsdpck_error err;
@@ -462,6 +486,7 @@ int main(void)
         T(test_working_directory),
         T(test_fresh_mount_point),
         T(test_mount_point_keeps_what_is_foreign),
+        T(test_bind_mount),
         T(test_parent_is_read_only),
         T(test_in_place_names),
         T(test_rename_is_refused),

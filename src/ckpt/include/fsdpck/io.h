@@ -35,7 +35,7 @@ struct fsdpck_io {
     int (*open)(void *ctx, const char *path, int flags, unsigned mode);
     int (*close)(void *ctx, int fd);
     int64_t (*pread)(void *ctx, int fd, void *buf, uint64_t nbytes, uint64_t offset);
-    /* Only what lies in the page cache already: a short count, or -EAGAIN where nothing does; -EOPNOTSUPP where that cannot be told. */
+    /* As pread, where the page cache holds the whole range already; else -EAGAIN, and nothing is read ahead. -EOPNOTSUPP: cannot be told. */
     int64_t (*pread_cached)(void *ctx, int fd, void *buf, uint64_t nbytes, uint64_t offset);
     int64_t (*pwrite)(void *ctx, int fd, const void *buf, uint64_t nbytes, uint64_t offset);
     int (*truncate)(void *ctx, int fd, uint64_t nbytes);

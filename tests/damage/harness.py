@@ -1,0 +1,138 @@
+"""What the damage tests share: running the tool under limits, small sources, and counting what fails. Standard library only."""
+import json
+import os
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+
+LIMIT_S = 60             # a command that takes longer hangs
+MEMORY_MAX = 64 << 20    # resident, for what is small or refused
+SANITIZED = "FSDPCK_SANITIZED" in os.environ  # its memory is not ours to judge
+
+
+class Result:
+    def __init__(self, status, out, err, rss):
+        self.status, self.out, self.err, self.rss = status, out, err, rss
+
+    def __str__(self):
+        return "exit %d\n  stdout: %s\n  stderr: %s" % (self.status, self.out.strip(), self.err.strip())
+
+
+class Tester:
+    """Runs one binary in one temporary folder; keeps the count."""
+
+    def __init__(self, binary):
+        self.binary = os.path.abspath(binary)
+        self.folder = os.path.realpath(tempfile.mkdtemp(prefix="fsdpck-damage-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+        self.nchecks, self.failures = 0, []
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def run(self, *args, cwd=None):
+        """fsdpck ARGS. Its peak of resident memory is measured."""
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            p = subprocess.Popen([self.binary, *map(str, args)], stdout=out, stderr=err, cwd=cwd or self.folder)
+            watch = threading.Timer(LIMIT_S, p.kill)
+            watch.start()
+            _, wait, usage = os.wait4(p.pid, 0)
+            watch.cancel()
+            p.returncode = os.waitstatus_to_exitcode(wait)
+            out.seek(0), err.seek(0)
+            return Result(p.returncode, out.read().decode(errors="replace"), err.read().decode(errors="replace"), usage.ru_maxrss * 1024)
+
+    def check(self, ok, what, *details):
+        self.nchecks += 1
+        if not ok:
+            self.failures.append(what)
+            print("FAIL %s" % what, *details, sep="\n  ", file=sys.stderr)
+        return ok
+
+    def good(self, *args, what=None, **kwargs):
+        r = self.run(*args, **kwargs)
+        self.check(r.status == 0, what or "fsdpck " + " ".join(map(str, args)), r)
+        return r
+
+    def problems(self, folder, *options):
+        """What verify says of a damaged checkpoint: the problems as data."""
+        r = self.run("verify", folder, "--json", *options)
+        if not self.check(r.status == 1, "verify %s finds damage" % os.path.basename(str(folder)), r):
+            return []
+        return json.loads(r.out)["problems"]
+
+    def refused(self, what, *args, status=3, saying="", naming=""):
+        """The command fails with one line (and a hint, at most), in little memory."""
+        r = self.run(*args)
+        lines = r.err.splitlines()
+        self.check(r.status == status, "%s: exit %d" % (what, status), r)
+        self.check(len(lines) in (1, 2) and lines[0].startswith("fsdpck: "), "%s: one line and perhaps a hint" % what, r)
+        self.check(saying in r.err, "%s: says '%s'" % (what, saying), r)
+        self.check(naming in r.err, "%s: names '%s'" % (what, naming), r)
+        self.check(SANITIZED or r.rss <= MEMORY_MAX, "%s: takes %d bytes of memory" % (what, r.rss))
+        return r
+
+    def fresh(self, template, name="damaged"):
+        """A copy of a checkpoint, to be damaged."""
+        to = self.path(name)
+        shutil.rmtree(to, ignore_errors=True)
+        shutil.copytree(template, to, symlinks=True)
+        return to
+
+    def finish(self):
+        shutil.rmtree(self.folder, ignore_errors=True)
+        print("%d checks, %d failed" % (self.nchecks, len(self.failures)))
+        return 1 if self.failures else 0
+
+
+def fixtures():
+    return os.environ.get("FSDPCK_FIXTURES") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "fixtures")
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def write(path, data):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as f:
+        f.write(data)
+
+
+def patch(path, at, data):
+    """Overwrites bytes of a file; a negative place counts from its end."""
+    with open(path, "r+b") as f:
+        f.seek(at, os.SEEK_SET if at >= 0 else os.SEEK_END)
+        f.write(data)
+
+
+def flip(path, at):
+    data = read(path)
+    patch(path, at, bytes([data[at] ^ 1]))
+
+
+def tree(folder):
+    """Every file below a folder: relative path -> bytes."""
+    found = {}
+    for base, _, names in os.walk(folder):
+        for n in names:
+            p = os.path.join(base, n)
+            found[os.path.relpath(p, folder)] = read(p)
+    return found
+
+
+def write_safetensors(path, tensors, seed=1):
+    """tensors: name -> (dtype, shape, bytes an element). The data are random."""
+    header, blob, rng = {}, b"", random.Random(seed)
+    for name, (dtype, shape, nbytes) in tensors.items():
+        n = nbytes
+        for d in shape:
+            n *= d
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(blob), len(blob) + n]}
+        blob += rng.randbytes(n)
+    text = json.dumps(header).encode()
+    write(path, struct.pack("<Q", len(text)) + text + blob)

@@ -1,0 +1,34 @@
+/* What the fuzz targets share. A target is one file with LLVMFuzzerTestOneInput(); libFuzzer or replay.c calls it. A property that does not hold
+ * ends the process: that is what both look for. */
+#ifndef TESTS_FUZZ_H
+#define TESTS_FUZZ_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
+
+/* Also in builds without assert(). */
+#define FUZZ_CHECK(condition) \
+    do { \
+        if (!(condition)) { \
+            fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, #condition); \
+            abort(); \
+        } \
+    } while (0)
+
+/* A copy with a NUL behind it, or of just these bytes: what lies beyond is seen by the sanitizer. Caller frees. */
+char *fuzz_text(const uint8_t *data, size_t nbytes);
+uint8_t *fuzz_copy(const uint8_t *data, size_t nbytes);
+
+/* Choices, taken from the front of the input; 0 when it is used up. */
+struct fuzz_bytes {
+    const uint8_t *at;
+    size_t nbytes;
+};
+uint8_t fuzz_byte(struct fuzz_bytes *b);
+uint64_t fuzz_below(struct fuzz_bytes *b, uint64_t n); /* 0 … n-1; n up to 2^16 */
+
+#endif

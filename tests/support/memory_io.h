@@ -1,0 +1,34 @@
+/* A small file system in memory behind the I/O table: names with bytes, read-only but for files that a test has given room for. Directories are
+ * the prefixes of names. Every operation has bounds of its own, so a reader that trusts a file too much meets an error and no luck. Not
+ * thread-safe. */
+#ifndef TESTS_MEMORY_IO_H
+#define TESTS_MEMORY_IO_H
+
+#include <fsdpck/io.h>
+
+#define MEMORY_MAX_FILES 16
+#define MEMORY_ROOT "/m" /* where tests put their directory */
+
+struct memory_file {
+    const char *path;
+    const uint8_t *data;
+    uint64_t nbytes;
+    uint8_t *room; /* may be created and written, up to room_nbytes; NULL: read-only */
+    uint64_t room_nbytes;
+    bool exists;
+};
+
+struct memory_io {
+    struct fsdpck_io io; /* hand out &m->io */
+    struct memory_file files[MEMORY_MAX_FILES];
+    size_t nfiles;
+    unsigned nopen; /* descriptors that were opened and not closed */
+};
+
+void memory_io_init(struct memory_io *m);
+/* Path and data are borrowed. A path that is there already gets the new data. */
+void memory_io_add(struct memory_io *m, const char *path, const void *data, uint64_t nbytes);
+/* A file that does not exist yet, and may be created with up to nbytes bytes. */
+void memory_io_add_room(struct memory_io *m, const char *path, void *room, uint64_t nbytes);
+
+#endif
