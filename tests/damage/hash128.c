@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "hash.h"
-#include "json_write.h"
+#include "base/hash.h"
+#include "base/json_write.h"
 
 int main(void)
 {

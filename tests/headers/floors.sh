@@ -4,13 +4,14 @@
 set -eu
 root=$1
 shift
-for header in "$root"/src/ckpt/*.h; do
-    if echo "#include \"${header##*/}\"" | "$@" -x c -I "$root/src/ckpt/include" -iquote "$root/src/tools" -fsyntax-only - 2>/dev/null; then
-        # a header of the same name in src/tools is that one
-        [ -e "$root/src/tools/${header##*/}" ] || { echo "src/tools can include the private header ${header##*/}"; exit 1; }
+for header in "$root"/src/ckpt/*/*.h; do
+    name=${header#"$root"/src/ckpt/}
+    if echo "#include \"$name\"" | "$@" -x c -I "$root/src/ckpt/include" -iquote "$root/src/tools" -fsyntax-only - 2>/dev/null; then
+        echo "src/tools can include the private header $name"
+        exit 1
     fi
 done
-if grep -nE '#include [<"](\.\./|tools/|train/)' "$root"/src/ckpt/*.[ch] "$root"/src/ckpt/include/fsdpck/*.h; then
+if grep -nE '#include [<"](\.\./|tools/|train/)' "$root"/src/ckpt/*/*.[ch] "$root"/src/ckpt/include/fsdpck/*.h; then
     echo "the library includes what lies above it"
     exit 1
 fi

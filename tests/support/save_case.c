@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "hash.h"
-#include "ioutil.h"
+#include "base/hash.h"
+#include "base/ioutil.h"
 #include "tree.h"
 
 #define CKPT FSDPCK_COMMIT_CHECKPOINT

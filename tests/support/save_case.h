@@ -2,7 +2,7 @@
 #ifndef TESTS_SAVE_CASE_H
 #define TESTS_SAVE_CASE_H
 
-#include "commit.h"
+#include "commit/commit.h"
 #include "faulty_io.h"
 
 struct save_case {

@@ -1,5 +1,5 @@
 /* Boxes, runs and strided copies, all against loops over single elements, on random shapes. */
-#include "box.h"
+#include "tensor/box.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -16,8 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "hash.h"
-#include "ioutil.h"
+#include "base/hash.h"
+#include "base/ioutil.h"
 #include "save_case.h"
 #include "tree.h"
 

@@ -1,5 +1,5 @@
 /* Boxes that fill a tensor, and boxes that do not: held against counting every element. */
-#include "cover.h"
+#include "tensor/cover.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "box.h"
+#include "tensor/box.h"
 #include "model.h"
 
 enum { NDIM = 3, MAX_BOXES = 64 };

@@ -17,7 +17,7 @@
 #include <fsdpck/check.h>
 #include <fsdpck/convert.h>
 
-#include "source_fsdpck.h"
+#include "format/source_fsdpck.h"
 #include "tree.h"
 
 enum { NRANKS = 3, MAX_DATA = 8192 };

@@ -13,12 +13,12 @@
 #include <fsdpck/source.h>
 
 #include "../support/tree.h"
-#include "dcp.h"
-#include "dcp_metadata.h"
-#include "hash.h"
-#include "ioutil.h"
-#include "item.h"
-#include "source_impl.h"
+#include "torch/dcp.h"
+#include "torch/dcp_metadata.h"
+#include "base/hash.h"
+#include "base/ioutil.h"
+#include "torch/item.h"
+#include "engine/source_impl.h"
 
 /* ---- what torch wrote ---- */
 

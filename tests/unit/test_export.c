@@ -11,11 +11,11 @@
 
 #include <cmocka.h>
 
-#include "config.h"
+#include "hf/config.h"
 #include "faulty_io.h"
-#include "hash.h"
-#include "ioutil.h"
-#include "source_impl.h"
+#include "base/hash.h"
+#include "base/ioutil.h"
+#include "engine/source_impl.h"
 #include "tree.h"
 
 #define EMBED "\"model.embed_tokens.weight\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}"

@@ -2,7 +2,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "hash.h"
+#include "base/hash.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* The POSIX I/O table on a real file system, and the helpers on it, with short and interrupted transfers. */
-#include "ioutil.h"
+#include "base/ioutil.h"
 
 #include <errno.h>
 #include <setjmp.h>

@@ -8,10 +8,10 @@
 
 #include <cmocka.h>
 
-#include "hash.h"
-#include "item.h"
-#include "pickle.h"
-#include "zip.h"
+#include "base/hash.h"
+#include "torch/item.h"
+#include "torch/pickle.h"
+#include "torch/zip.h"
 
 static const char *const allowed[] = { "torch._utils *", "torch *", "torch.storage *", "collections OrderedDict", NULL };
 

@@ -1,8 +1,8 @@
 /* The streaming JSON reader: what it accepts and refuses, against a list and, on random documents, against jansson; and that what
  * json_write.c writes comes back. */
-#include "json_read.h"
-#include "json_write.h"
-#include "utf8.h"
+#include "base/json_read.h"
+#include "base/json_write.h"
+#include "base/utf8.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -17,7 +17,7 @@
 
 #include <fsdpck/check.h>
 
-#include "hash.h"
+#include "base/hash.h"
 #include "save_case.h"
 #include "tree.h"
 

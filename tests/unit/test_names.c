@@ -1,7 +1,7 @@
 /* Arena, growing array, name table: contents, alignment, growth, refusals. */
-#include "arena.h"
-#include "names.h"
-#include "vec.h"
+#include "base/arena.h"
+#include "base/names.h"
+#include "base/vec.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

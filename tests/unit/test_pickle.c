@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
-#include "dcp.h"
-#include "ioutil.h"
-#include "pickle.h"
+#include "torch/dcp.h"
+#include "base/ioutil.h"
+#include "torch/pickle.h"
 
 static const char *const allowed[] = { "torch Size", "collections OrderedDict", "dtypes *", NULL };
 

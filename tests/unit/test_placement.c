@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "box.h"
+#include "tensor/box.h"
 
 enum { MAX_ROWS = 64, NDIM = 3 };
 

@@ -1,5 +1,5 @@
 /* The pool: every piece once, the lowest failure, stopping. Also run under ThreadSanitizer. */
-#include "pool.h"
+#include "base/pool.h"
 
 #include <sched.h>
 #include <setjmp.h>

@@ -13,9 +13,9 @@
 
 #include <cmocka.h>
 
-#include "hash.h"
+#include "base/hash.h"
 #include "model.h"
-#include "source_impl.h"
+#include "engine/source_impl.h"
 #include "tree.h"
 
 enum { GUARD = 0xa5 };

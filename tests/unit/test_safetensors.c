@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "hash.h"
-#include "ioutil.h"
+#include "base/hash.h"
+#include "base/ioutil.h"
 #include "tree.h"
 
 static char *root; /* a directory for the test */

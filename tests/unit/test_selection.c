@@ -1,6 +1,6 @@
 /* Globs, trees, renames and aliases, on a catalogue made by hand: no files. */
-#include "selection.h"
-#include "source_impl.h"
+#include "engine/selection.h"
+#include "engine/source_impl.h"
 
 #include <setjmp.h>
 #include <stdio.h>

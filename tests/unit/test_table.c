@@ -1,6 +1,6 @@
 /* Chunk tables: what is written is read back; whatever is cut or changed is refused; and what is changed together with its hash is either refused
  * or still makes sense. */
-#include "table.h"
+#include "format/table.h"
 
 #include <errno.h>
 #include <setjmp.h>

@@ -9,10 +9,10 @@
 
 #include <cmocka.h>
 
-#include "hash.h"
-#include "ioutil.h"
-#include "item.h"
-#include "zip.h"
+#include "base/hash.h"
+#include "base/ioutil.h"
+#include "torch/item.h"
+#include "torch/zip.h"
 
 struct bytes {
     uint8_t *data;

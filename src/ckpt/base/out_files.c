@@ -1,0 +1,137 @@
+/* Writing output files, from several threads and in any order. Pages that a direct write covers are never touched by a buffered one, so the two
+ * cannot disagree. Knows nothing of what is written. */
+#include "base/out_files.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/fdcache.h"
+#include "base/ioutil.h"
+
+#define PAGE_NBYTES 4096u
+#define DIRECT_MIN_NBYTES (128u << 10)
+
+struct fsdpck_out_files {
+    const struct fsdpck_io *io;
+    const struct fsdpck_out_file *files;
+    size_t nfiles;
+    struct fsdpck_fdcache *fds;
+};
+
+static int open_out(void *ctx, uint32_t file, bool direct, int *fd, struct fsdpck_error *err)
+{
+    struct fsdpck_out_files *o = ctx;
+    const char *path = o->files[file].path;
+    *fd = o->io->open(o->io->ctx, path, FSDPCK_OPEN_READ | FSDPCK_OPEN_WRITE | (direct ? FSDPCK_OPEN_DIRECT : 0), 0);
+    if (*fd >= 0)
+        return 0;
+    int code = -*fd;
+    *fd = -1;
+    return direct ? 0 : fsdpck_error_sys(err, code, path, "cannot open");
+}
+
+struct fsdpck_out_files *fsdpck_out_files_new(const struct fsdpck_io *io, const struct fsdpck_out_file *files, size_t nfiles,
+                                              struct fsdpck_error *err)
+{
+    struct fsdpck_out_files *o = calloc(1, sizeof *o);
+    if (!o) {
+        fsdpck_error_nomem(err, sizeof *o);
+        return NULL;
+    }
+    *o = (struct fsdpck_out_files){ .io = io, .files = files, .nfiles = nfiles };
+    o->fds = fsdpck_fdcache_new(io, open_out, o, err);
+    if (!o->fds) {
+        free(o);
+        return NULL;
+    }
+    return o;
+}
+
+static int create_one(const struct fsdpck_io *io, const struct fsdpck_out_file *f, struct fsdpck_error *err)
+{
+    int fd = io->open(io->ctx, f->path, FSDPCK_OPEN_WRITE | FSDPCK_OPEN_CREATE, 0666);
+    if (fd < 0)
+        return fsdpck_error_sys(err, -fd, f->path, "cannot create");
+    int r = f->nbytes ? io->allocate(io->ctx, fd, f->nbytes) : 0;
+    if (r == -EOPNOTSUPP || r == -ENOSYS || r == -EINTR)
+        r = io->truncate(io->ctx, fd, f->nbytes);
+    if (r < 0)
+        fsdpck_error_sys(err, -r, f->path, "cannot reserve space");
+    int c = io->close(io->ctx, fd);
+    if (r >= 0 && c < 0)
+        r = c, fsdpck_error_sys(err, -c, f->path, "cannot close");
+    return r < 0 ? FSDPCK_ERR_IO : 0;
+}
+
+int fsdpck_out_files_create(struct fsdpck_out_files *o, struct fsdpck_error *err)
+{
+    for (size_t i = 0; i < o->nfiles; i++) {
+        int r = create_one(o->io, &o->files[i], err);
+        if (r != 0)
+            return r;
+    }
+    return 0;
+}
+
+static int write_part(struct fsdpck_out_files *o, uint32_t file, bool direct, const uint8_t *data, uint64_t nbytes, uint64_t offset,
+                      struct fsdpck_error *err)
+{
+    int fd;
+    if (nbytes == 0)
+        return 0;
+    int r = fsdpck_fdcache_acquire(o->fds, file, direct, &fd, err);
+    if (r != 0)
+        return r;
+    if (fd < 0) /* no direct writes here */
+        return write_part(o, file, false, data, nbytes, offset, err);
+    r = fsdpck_write_full(o->io, fd, o->files[file].path, data, nbytes, offset, err);
+    fsdpck_fdcache_release(o->fds, file, direct);
+    return r;
+}
+
+int fsdpck_out_files_write(struct fsdpck_out_files *o, uint32_t file, const void *data, uint64_t nbytes, uint64_t offset,
+                           struct fsdpck_error *err)
+{
+    const uint8_t *p = data;
+    uint64_t end = offset + nbytes, first = (offset + PAGE_NBYTES - 1) / PAGE_NBYTES * PAGE_NBYTES, last = end / PAGE_NBYTES * PAGE_NBYTES;
+    bool congruent = (uintptr_t)p % PAGE_NBYTES == offset % PAGE_NBYTES;
+    if (!congruent || last < first || last - first < DIRECT_MIN_NBYTES)
+        return write_part(o, file, false, p, nbytes, offset, err);
+    int r = write_part(o, file, false, p, first - offset, offset, err);
+    if (r == 0)
+        r = write_part(o, file, true, p + (first - offset), last - first, first, err);
+    return r == 0 ? write_part(o, file, false, p + (last - offset), end - last, last, err) : r;
+}
+
+int fsdpck_out_files_read(struct fsdpck_out_files *o, uint32_t file, void *data, uint64_t nbytes, uint64_t offset, struct fsdpck_error *err)
+{
+    int fd;
+    int r = fsdpck_fdcache_acquire(o->fds, file, false, &fd, err);
+    if (r != 0)
+        return r;
+    r = fsdpck_read_full(o->io, fd, o->files[file].path, data, nbytes, offset, err);
+    fsdpck_fdcache_release(o->fds, file, false);
+    return r;
+}
+
+int fsdpck_out_files_sync(struct fsdpck_out_files *o, uint32_t file, struct fsdpck_error *err)
+{
+    int fd;
+    int r = fsdpck_fdcache_acquire(o->fds, file, false, &fd, err);
+    if (r != 0)
+        return r;
+    int s;
+    do
+        s = o->io->fsync(o->io->ctx, fd);
+    while (s == -EINTR);
+    fsdpck_fdcache_release(o->fds, file, false);
+    return s < 0 ? fsdpck_error_sys(err, -s, o->files[file].path, "cannot fsync") : 0;
+}
+
+void fsdpck_out_files_free(struct fsdpck_out_files *o)
+{
+    if (!o)
+        return;
+    fsdpck_fdcache_free(o->fds);
+    free(o);
+}

@@ -1,0 +1,47 @@
+/* Checks UTF-8. Decodes nothing, changes nothing. */
+#include "base/utf8.h"
+
+#include <stdint.h>
+#include <string.h>
+
+static bool continues(unsigned char c) { return (c & 0xC0) == 0x80; }
+
+/* Bytes of the character at s, of which n are left; 0 where it is none. The second byte's range excludes overlong forms,
+ * surrogates and what lies beyond U+10FFFF (Unicode, table 3-7). */
+static size_t character(const unsigned char *s, size_t n)
+{
+    unsigned char c = s[0];
+    if (c < 0x80)
+        return 1;
+    if (c < 0xC2 || c > 0xF4 || n < 2)
+        return 0;
+    if (c < 0xE0)
+        return continues(s[1]) ? 2 : 0;
+    unsigned char least = c == 0xE0 ? 0xA0 : c == 0xF0 ? 0x90 : 0x80;
+    unsigned char most = c == 0xED ? 0x9F : c == 0xF4 ? 0x8F : 0xBF;
+    if (s[1] < least || s[1] > most || n < 3 || !continues(s[2]))
+        return 0;
+    if (c < 0xF0)
+        return 3;
+    return n >= 4 && continues(s[3]) ? 4 : 0;
+}
+
+bool fsdpck_utf8_valid(const char *s, size_t nbytes)
+{
+    const unsigned char *p = (const unsigned char *)s;
+    for (size_t i = 0; i < nbytes;) {
+        uint64_t eight;
+        if (nbytes - i >= sizeof eight) {
+            memcpy(&eight, p + i, sizeof eight);
+            if ((eight & 0x8080808080808080u) == 0) {
+                i += sizeof eight;
+                continue;
+            }
+        }
+        size_t n = character(p + i, nbytes - i);
+        if (n == 0)
+            return false;
+        i += n;
+    }
+    return true;
+}

@@ -1,0 +1,266 @@
+/* The commit protocol: from nothing or the old output to the new one without anything between. It must not know what is written. This
+ * file begins and abandons; commit_finish.c commits.
+ *
+ * Staged, the usual way. Everything is made as X.tmp-U beside X (names: commit_impl.h):
+ *
+ *     lock .X.fsdpck-lock         one writer an output; others get FSDPCK_ERR_BUSY at once
+ *     lock .X.writer-U, fsync of the directory, mkdir X.tmp-U
+ *     …files, each fsynced…, fsync of X.tmp-U
+ *     rename X.tmp-U to X, or exchange the two; fsync of the directory: the commit
+ *     remove the old one (now X.tmp-U), fsync of the directory, remove the writer file, remove the lock
+ *
+ * The writer file stands beside the staging directory, not in it: so it is there before and after, and never part of a result. Where names
+ * cannot be exchanged, X moves to X.old-U first; a crash right there leaves X missing and X.old-U complete, which fsdpck_leftovers() undoes.
+ * An X.old-U is complete by definition: it is renamed to X.tmp-U before its first file is removed.
+ *
+ * In place, where OUT cannot be renamed (a mount point, no right to write beside it) or should not be (a process, and most likely a shell,
+ * works in it): commit_in_place.c. Its lock is taken inside OUT, and beside it too where that can be.
+ *
+ * A failure before the commit restores the old state. One after it (an old file that cannot be removed) is no failure: what is left over is
+ * found by fsdpck_leftovers(). If fsync of the directory fails after the rename, the rename is undone; in place, and for a file where names
+ * cannot be exchanged, it cannot be, and the error then says that the new one stands. */
+#include "commit/commit_impl.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/ioutil.h"
+
+const char *fsdpck_commit_dir(const struct fsdpck_commit *c) { return c->dir; }
+bool fsdpck_commit_in_place(const struct fsdpck_commit *c) { return c->in_place; }
+const char *fsdpck_commit_record(const struct fsdpck_commit *c) { return c->record; }
+
+void fsdpck_commit_free(struct fsdpck_commit *c)
+{
+    fsdpck_lock_leave(c->io, &c->writer);
+    fsdpck_lock_leave(c->io, &c->inner_lock);
+    fsdpck_lock_leave(c->io, &c->lock);
+    fsdpck_place_free(&c->place);
+    fsdpck_strings_free(&c->made);
+    fsdpck_strings_free(&c->old);
+    free(c->out);
+    free(c->record_name);
+    free(c->dir);
+    free(c->record);
+    free(c);
+}
+
+bool fsdpck_commit_sign_off(struct fsdpck_commit *c, bool clean)
+{
+    bool gone = clean && fsdpck_lock_drop(c->io, &c->writer);
+    fsdpck_lock_drop(c->io, &c->inner_lock);
+    fsdpck_lock_drop(c->io, &c->lock);
+    return gone;
+}
+
+bool fsdpck_commit_remove_staging(struct fsdpck_commit *c)
+{
+    struct fsdpck_stat st;
+    if (c->io->stat(c->io->ctx, c->dir, false, &st) == -ENOENT)
+        return true; /* a file that was renamed over another */
+    return fsdpck_remove_tree(c->io, c->dir, NULL) == 0 && fsdpck_fsync_path(c->io, c->place.parent, NULL) == 0;
+}
+
+static void remove_parents(struct fsdpck_commit *c)
+{
+    char **made = c->made.data;
+    for (size_t i = c->made.count; i-- > 0;)
+        if (c->io->rmdir(c->io->ctx, made[i]) != 0)
+            return; /* someone else put something there */
+}
+
+void fsdpck_commit_abandon(struct fsdpck_commit *c)
+{
+    if (c == NULL)
+        return;
+    bool clean = true;
+    if (c->writer.fd >= 0 && c->in_place)
+        clean = fsdpck_in_place_undo(c->io, c->place.path, c->uuid, NULL) == 0;
+    else if (c->staged)
+        clean = fsdpck_commit_remove_staging(c) && !c->old_stays;
+    fsdpck_commit_sign_off(c, clean);
+    remove_parents(c);
+    fsdpck_commit_free(c);
+}
+
+/* ---- begin */
+
+static int stop_at_first(void *ctx, const char *name)
+{
+    (void)ctx;
+    (void)name;
+    return 1;
+}
+
+int fsdpck_commit_exists(const struct fsdpck_commit *c, const char *what, bool can_force, struct fsdpck_error *err)
+{
+    int rc = fsdpck_error_set(err, FSDPCK_ERR_EXISTS, c->out, "%s", what);
+    if (can_force)
+        fsdpck_error_hint(err, "--force replaces it, once the new one is complete");
+    return rc;
+}
+
+static int check_old_file(const struct fsdpck_commit *c, const struct fsdpck_stat *st, struct fsdpck_error *err)
+{
+    if (st->type == FSDPCK_FILE_DIRECTORY)
+        return fsdpck_commit_exists(c, "there is a directory of this name, a file is to be written", false, err);
+    if (st->type != FSDPCK_FILE_REGULAR)
+        return fsdpck_commit_exists(c, "this is a device, pipe or socket, a regular file is to be written", false, err);
+    if (fsdpck_place_is_mount(c->io, &c->place))
+        return fsdpck_commit_exists(c, "the file is a mount point, which cannot be replaced", false, err);
+    return c->force ? 0 : fsdpck_commit_exists(c, "the file exists", true, err);
+}
+
+static int check_old_directory(const struct fsdpck_commit *c, const struct fsdpck_stat *st, struct fsdpck_error *err)
+{
+    if (st->type != FSDPCK_FILE_DIRECTORY)
+        return fsdpck_commit_exists(c, "there is a file of this name, a directory is to be written", false, err);
+    if (c->force)
+        return 0;
+    if (c->in_place)
+        return fsdpck_in_place_check_empty(c->io, c->place.path, err);
+    int rc = c->io->list(c->io->ctx, c->place.path, stop_at_first, NULL);
+    if (rc < 0)
+        return fsdpck_error_sys(err, -rc, c->out, "cannot list");
+    return rc == 0 ? 0 : fsdpck_commit_exists(c, "the directory exists and is not empty", true, err);
+}
+
+static int check_old(const struct fsdpck_commit *c, struct fsdpck_error *err)
+{
+    struct fsdpck_stat st;
+    int rc = c->io->stat(c->io->ctx, c->place.path, false, &st);
+    if (rc == -ENOENT)
+        return 0;
+    if (rc < 0)
+        return fsdpck_error_sys(err, -rc, c->out, "cannot look at the output");
+    return c->kind == FSDPCK_COMMIT_FILE ? check_old_file(c, &st, err) : check_old_directory(c, &st, err);
+}
+
+static bool may_not_write(int sys_errno) { return sys_errno == EACCES || sys_errno == EROFS || sys_errno == EPERM; }
+
+/* Locks the output, and decides whether it is written in place. */
+static int lock_output(struct fsdpck_commit *c, struct fsdpck_error *err)
+{
+    struct fsdpck_error beside = { 0 };
+    bool is_dir = c->kind != FSDPCK_COMMIT_FILE && fsdpck_is_directory(c->io, c->place.path);
+    c->in_place = is_dir && (fsdpck_place_is_mount(c->io, &c->place) || fsdpck_place_holds_cwd(c->io, &c->place));
+    if (c->place.base[0] != '\0') {
+        char *path = fsdpck_trace_path(c->place.parent, c->place.base, TRACE_LOCK, NULL, &beside);
+        int rc = fsdpck_lock_take(c->io, path, c->out, c->uuid, &c->lock, &beside);
+        if (rc != 0 && is_dir && may_not_write(beside.sys_errno))
+            c->in_place = true;
+        else if (rc != 0) {
+            *err = beside;
+            return rc;
+        }
+    }
+    if (!c->in_place)
+        return 0;
+    return fsdpck_lock_take(c->io, fsdpck_trace_path(c->place.path, "", TRACE_LOCK, NULL, err), c->out, c->uuid, &c->inner_lock, err);
+}
+
+/* The writer file, durable before anything that it stands for. */
+static int sign_on(struct fsdpck_commit *c, const char *dir, const char *base, struct fsdpck_error *err)
+{
+    int rc = fsdpck_lock_take(c->io, fsdpck_trace_path(dir, base, TRACE_WRITER, c->uuid, err), c->out, c->uuid, &c->writer, err);
+    return rc != 0 ? rc : fsdpck_fsync_path(c->io, dir, err);
+}
+
+static int begin_staged(struct fsdpck_commit *c, struct fsdpck_error *err)
+{
+    c->dir = fsdpck_trace_path(c->place.parent, c->place.base, TRACE_STAGING, c->uuid, err);
+    if (c->dir == NULL)
+        return FSDPCK_ERR_NOMEM;
+    c->record = c->record_name != NULL ? fsdpck_path_join(c->dir, c->record_name, err) : strdup(c->dir);
+    if (c->record == NULL)
+        return fsdpck_error_nomem(err, strlen(c->dir) + 1);
+    int rc = sign_on(c, c->place.parent, c->place.base, err);
+    if (rc != 0)
+        return rc;
+    if (c->kind != FSDPCK_COMMIT_FILE) {
+        rc = c->io->mkdir(c->io->ctx, c->dir, 0777);
+        if (rc < 0)
+            return fsdpck_error_sys(err, -rc, c->dir, "cannot create the directory");
+    }
+    c->staged = true;
+    return 0;
+}
+
+static int begin_in_place(struct fsdpck_commit *c, struct fsdpck_error *err)
+{
+    c->dir = strdup(c->place.path);
+    if (c->dir == NULL)
+        return fsdpck_error_nomem(err, strlen(c->place.path) + 1);
+    c->record = fsdpck_trace_path(c->dir, c->record_name, TRACE_STAGING, c->uuid, err);
+    if (c->record == NULL)
+        return FSDPCK_ERR_NOMEM;
+    int rc = fsdpck_in_place_old(c->io, c->dir, c->kind, c->record_name, &c->old, err);
+    return rc != 0 ? rc : sign_on(c, c->dir, "", err);
+}
+
+static int begin(struct fsdpck_commit *c, struct fsdpck_error *err)
+{
+    size_t n = strlen(c->out);
+    int rc = fsdpck_place_resolve(c->io, c->out, &c->place, err);
+    if (rc != 0)
+        return rc;
+    if (c->kind == FSDPCK_COMMIT_FILE && (c->out[n - 1] == '/' || c->place.base[0] == '\0'))
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, c->out, "the path names a directory, a file is to be written");
+    rc = fsdpck_place_make_parents(c->io, &c->place, &c->made, err);
+    if (rc == 0)
+        rc = lock_output(c, err);
+    if (rc == 0)
+        rc = check_old(c, err);
+    if (rc == 0)
+        rc = c->in_place ? begin_in_place(c, err) : begin_staged(c, err);
+    return rc;
+}
+
+int fsdpck_commit_begin(const struct fsdpck_io *io, const char *out, enum fsdpck_commit_kind kind, const char *record, const uint8_t uuid[16],
+                        bool force, struct fsdpck_commit **out_commit, struct fsdpck_error *err)
+{
+    struct fsdpck_error own = { 0 };
+    struct fsdpck_commit *c = calloc(1, sizeof *c);
+    *out_commit = NULL;
+    if (c == NULL)
+        return fsdpck_error_nomem(err, sizeof *c);
+    c->io = io;
+    c->kind = kind;
+    c->force = force;
+    c->lock = c->inner_lock = c->writer = (struct commit_lock)COMMIT_LOCK_NONE;
+    c->made = c->old = (struct fsdpck_vec)FSDPCK_VEC(char *);
+    fsdpck_uuid_format(uuid, c->uuid);
+    c->out = strdup(out);
+    c->record_name = record != NULL && kind != FSDPCK_COMMIT_FILE ? strdup(record) : NULL;
+    int rc = c->out == NULL || (c->record_name == NULL && kind != FSDPCK_COMMIT_FILE) ? fsdpck_error_nomem(&own, strlen(out) + 1) : begin(c, &own);
+    if (rc != 0) {
+        fsdpck_commit_abandon(c);
+        if (err != NULL && err->code == 0)
+            *err = own;
+        return rc;
+    }
+    *out_commit = c;
+    return 0;
+}
+
+int fsdpck_commit_created(struct fsdpck_commit *c, const char *name, struct fsdpck_error *err)
+{
+    if (!c->in_place || fsdpck_trace_has(name, c->uuid))
+        return 0;
+    return fsdpck_error_set(err, FSDPCK_ERR_USAGE, c->out, "'%s' is written in place and must carry the save id %s in its name", name, c->uuid);
+}
+
+int fsdpck_commit_staging_path(const struct fsdpck_io *io, const char *out, const uint8_t uuid[16], char **dir, struct fsdpck_error *err)
+{
+    struct commit_place place;
+    char text[37];
+    fsdpck_uuid_format(uuid, text);
+    int rc = fsdpck_place_resolve(io, out, &place, err);
+    if (rc != 0)
+        return rc;
+    *dir = fsdpck_trace_path(place.parent, place.base, TRACE_STAGING, text, err);
+    fsdpck_place_free(&place);
+    return *dir != NULL ? 0 : FSDPCK_ERR_NOMEM;
+}

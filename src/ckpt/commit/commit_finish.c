@@ -1,0 +1,144 @@
+/* The second half of the commit protocol (commit.c): the new one gets the name, the old one goes. It must not know what was written. */
+#include "commit/commit_impl.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/ioutil.h"
+
+static int rename_failed(const struct fsdpck_commit *c, int rc, struct fsdpck_error *err)
+{
+    if (rc == -EXDEV || rc == -EBUSY) {
+        rc = fsdpck_error_sys(err, -rc, c->out, "the new one is complete, but cannot be renamed to this name");
+        fsdpck_error_hint(err, "is it a mount point, or in use? Write to another name");
+        return rc;
+    }
+    return fsdpck_error_sys(err, -rc, c->out, "cannot rename the new one to this name");
+}
+
+static void hint_new_stands(struct fsdpck_error *err)
+{
+    fsdpck_error_hint(err, "the new one stands, but may not outlive a loss of power: see that the disk is well, then run `fsdpck clean`");
+}
+
+/* Renames to a name that is free, or an empty directory's; -EEXIST where it is neither. */
+static int rename_to_free(const struct fsdpck_commit *c, bool *was_empty)
+{
+    const struct fsdpck_io *io = c->io;
+    struct fsdpck_stat st;
+    *was_empty = false;
+    int rc = io->rename_new(io->ctx, c->dir, c->place.path);
+    if (rc == -EINVAL) {
+        rc = io->stat(io->ctx, c->place.path, false, &st);
+        rc = rc == -ENOENT ? io->rename(io->ctx, c->dir, c->place.path) : rc < 0 ? rc : -EEXIST;
+    }
+    if (rc == -EEXIST && c->kind != FSDPCK_COMMIT_FILE) {
+        rc = io->rename(io->ctx, c->dir, c->place.path); /* the system itself refuses one that is not empty */
+        *was_empty = rc == 0;
+    }
+    return rc == -ENOTEMPTY || rc == -ENOTDIR ? -EEXIST : rc;
+}
+
+/* Whatever cannot be made durable is undone. */
+static int install(struct fsdpck_commit *c, bool was_empty, struct fsdpck_error *err)
+{
+    int rc = fsdpck_fsync_path(c->io, c->place.parent, err);
+    if (rc == 0)
+        return 0;
+    c->io->rename(c->io->ctx, c->place.path, c->dir);
+    if (was_empty)
+        c->io->mkdir(c->io->ctx, c->place.path, 0777);
+    return rc;
+}
+
+/* An exchange of X.tmp-U and X by way of X.old-U, for file systems that have none. A crash after the first step leaves X missing, which
+ * fsdpck_leftovers() mends; each further step is possible only after the one before, so that no other order can reach the disk. */
+static int exchange_in_steps(struct fsdpck_commit *c)
+{
+    const struct fsdpck_io *io = c->io;
+    char *old = fsdpck_trace_path(c->place.parent, c->place.base, TRACE_OLD, c->uuid, NULL);
+    int rc = old == NULL ? -ENOMEM : io->rename(io->ctx, c->place.path, old);
+    if (rc == 0) {
+        rc = io->rename(io->ctx, c->dir, c->place.path);
+        c->old_stays = io->rename(io->ctx, old, rc == 0 ? c->dir : c->place.path) != 0;
+    }
+    free(old);
+    return rc;
+}
+
+/* One file over another: rename(2) does that in one step, though not back. */
+static int exchange(struct fsdpck_commit *c)
+{
+    int rc = c->io->exchange(c->io->ctx, c->dir, c->place.path);
+    if (rc != -EINVAL)
+        return rc;
+    return c->kind == FSDPCK_COMMIT_FILE ? c->io->rename(c->io->ctx, c->dir, c->place.path) : exchange_in_steps(c);
+}
+
+static int replace(struct fsdpck_commit *c, struct fsdpck_error *err)
+{
+    int rc = exchange(c);
+    if (rc < 0)
+        return rename_failed(c, rc, err);
+    rc = fsdpck_fsync_path(c->io, c->place.parent, err);
+    if (rc != 0 && (c->old_stays || exchange(c) != 0))
+        hint_new_stands(err);
+    return rc;
+}
+
+static int finish_staged(struct fsdpck_commit *c, struct fsdpck_error *err)
+{
+    bool was_empty;
+    int rc = c->kind != FSDPCK_COMMIT_FILE ? fsdpck_fsync_path(c->io, c->dir, err) : 0;
+    if (rc != 0)
+        return rc;
+    rc = rename_to_free(c, &was_empty);
+    if (rc == 0) {
+        rc = install(c, was_empty, err);
+        if (rc == 0)
+            fsdpck_commit_sign_off(c, true);
+        return rc;
+    }
+    if (rc != -EEXIST)
+        return rename_failed(c, rc, err);
+    if (!c->force)
+        return fsdpck_commit_exists(c, "something of this name appeared while the new one was written", true, err);
+    rc = replace(c, err);
+    if (rc == 0)
+        fsdpck_commit_sign_off(c, !c->old_stays && fsdpck_commit_remove_staging(c));
+    return rc;
+}
+
+/* The journal goes after the writer file: without a journal, a writer file means a save that was never committed. */
+static void sign_off_in_place(struct fsdpck_commit *c)
+{
+    const struct fsdpck_io *io = c->io;
+    char *journal = fsdpck_trace_path(c->dir, "", TRACE_JOURNAL, c->uuid, NULL);
+    bool clean = journal != NULL && fsdpck_in_place_complete(io, c->dir, c->uuid, NULL) == 0;
+    if (fsdpck_commit_sign_off(c, clean) && fsdpck_fsync_path(io, c->dir, NULL) == 0)
+        io->unlink(io->ctx, journal);
+    free(journal);
+}
+
+static int finish_in_place(struct fsdpck_commit *c, bool *committed, struct fsdpck_error *err)
+{
+    int rc = fsdpck_in_place_commit(c->io, c->dir, c->record_name, c->uuid, &c->old, committed, err);
+    if (rc == 0)
+        sign_off_in_place(c);
+    else if (*committed) {
+        hint_new_stands(err);
+        fsdpck_commit_sign_off(c, false);
+    }
+    return rc;
+}
+
+int fsdpck_commit_finish(struct fsdpck_commit *c, struct fsdpck_error *err)
+{
+    bool committed = false;
+    int rc = c->in_place ? finish_in_place(c, &committed, err) : finish_staged(c, err);
+    if (rc == 0 || committed)
+        fsdpck_commit_free(c);
+    else
+        fsdpck_commit_abandon(c);
+    return rc;
+}

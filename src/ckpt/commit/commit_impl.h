@@ -1,0 +1,118 @@
+/* What the parts of the commit protocol share: where OUT really is, the names of temporaries, and who is at work. */
+#ifndef CKPT_COMMIT_IMPL_H
+#define CKPT_COMMIT_IMPL_H
+
+#include "commit/commit.h"
+#include "base/vec.h"
+
+/* ---- commit_resolve.c: where OUT really is */
+
+struct commit_place {
+    char *path;   /* absolute, without links and trailing slashes; may be missing */
+    char *parent; /* directory that holds it; "/" for "/" itself */
+    char *base;   /* last part; "" for "/" itself */
+};
+int fsdpck_place_resolve(const struct fsdpck_io *io, const char *out, struct commit_place *place, struct fsdpck_error *err);
+void fsdpck_place_free(struct commit_place *place);
+/* Makes the missing directories above, durably; those it made are appended to made (char *, malloc'ed), outermost first. */
+int fsdpck_place_make_parents(const struct fsdpck_io *io, const struct commit_place *place, struct fsdpck_vec *made, struct fsdpck_error *err);
+/* Whether the place itself cannot be renamed: a mount point. */
+bool fsdpck_place_is_mount(const struct fsdpck_io *io, const struct commit_place *place);
+/* Whether the process works in the place or below it: renaming it away would leave the user's shell in a directory that is gone. */
+bool fsdpck_place_holds_cwd(const struct fsdpck_io *io, const struct commit_place *place);
+
+/* ---- commit_names.c: the names of temporaries. X is the base name of what is written, U the save id.
+ *
+ *     X.tmp-U           the staging directory or file: never complete as far as anyone may assume
+ *     X.old-U           a complete old one that was moved out of the way: deleting it starts with a rename to X.tmp-U
+ *     .X.writer-U       locked while the writer of U lives; says who that is. Durable before X.tmp-U is made, removed after it is durably gone
+ *     .X.fsdpck-lock    locked by the one writer of X
+ * In place (inside OUT, no X): .writer-U, .fsdpck-lock, and .commit-U, the journal of commit_in_place.c. */
+
+enum commit_trace { TRACE_NONE, TRACE_STAGING, TRACE_OLD, TRACE_WRITER, TRACE_JOURNAL, TRACE_LOCK };
+
+struct commit_name {
+    enum commit_trace trace;
+    char base[256];
+    char uuid[37];
+};
+void fsdpck_trace_parse(const char *name, struct commit_name *out);
+/* "dir/NAME", malloc'ed. uuid is not used for a lock. */
+char *fsdpck_trace_path(const char *dir, const char *base, enum commit_trace trace, const char *uuid, struct fsdpck_error *err);
+/* Whether name belongs to the save: its first part holds the save id. */
+bool fsdpck_trace_has(const char *name, const char *uuid);
+/* Whether name is NAME.tmp-UUID; then *nbytes is that of NAME. */
+bool fsdpck_trace_is_temporary(const char *name, const char *uuid, size_t *nbytes);
+
+/* Lists of malloc'ed strings. take: owns s whatever happens; a NULL s is an error that stands in err already. */
+int fsdpck_strings_take(struct fsdpck_vec *strings, char *s, struct fsdpck_error *err);
+int fsdpck_strings_add(struct fsdpck_vec *strings, const char *s, struct fsdpck_error *err); /* a copy */
+void fsdpck_strings_free(struct fsdpck_vec *strings);
+
+/* ---- commit_lock.c: who is at work */
+
+struct commit_lock {
+    int fd;     /* -1: not held */
+    char *path; /* malloc'ed */
+};
+#define COMMIT_LOCK_NONE { -1, NULL }
+
+/* Creates (or takes over) the file and locks it. Takes path, whatever happens. FSDPCK_ERR_BUSY names `subject` and the holder. */
+int fsdpck_lock_take(const struct fsdpck_io *io, char *path, const char *subject, const char *uuid, struct commit_lock *lock,
+                     struct fsdpck_error *err);
+/* Removes the file, while it is still locked, and unlocks it; true when the file is gone. */
+bool fsdpck_lock_drop(const struct fsdpck_io *io, struct commit_lock *lock);
+void fsdpck_lock_leave(const struct fsdpck_io *io, struct commit_lock *lock); /* unlocks and leaves the file */
+
+struct commit_verdict {
+    bool alive; /* or cannot be proved dead */
+    char why[256];
+};
+/* Judges the writer whose lock or writer file this is. */
+void fsdpck_writer_judge(const struct fsdpck_io *io, const char *path, struct commit_verdict *out);
+
+/* ---- commit_in_place.c */
+
+/* The files in dir that an earlier save of this kind left there, and that a new one replaces (char *, appended to names). */
+int fsdpck_in_place_old(const struct fsdpck_io *io, const char *dir, enum fsdpck_commit_kind kind, const char *record, struct fsdpck_vec *names,
+                        struct fsdpck_error *err);
+/* FSDPCK_ERR_EXISTS where dir holds anything but what is no one's result: temporaries, lost+found. */
+int fsdpck_in_place_check_empty(const struct fsdpck_io *io, const char *dir, struct fsdpck_error *err);
+/* The commit. *committed tells whether the record was renamed: after that nothing of the save may be removed. */
+int fsdpck_in_place_commit(const struct fsdpck_io *io, const char *dir, const char *record, const char *uuid, const struct fsdpck_vec *old,
+                           bool *committed, struct fsdpck_error *err);
+/* What is left to do after a commit; may be repeated. */
+int fsdpck_in_place_complete(const struct fsdpck_io *io, const char *dir, const char *uuid, struct fsdpck_error *err);
+/* Removes every file of the save but its writer file. */
+int fsdpck_in_place_undo(const struct fsdpck_io *io, const char *dir, const char *uuid, struct fsdpck_error *err);
+/* Whether the record in dir is the one that the journal of this save announced. */
+int fsdpck_in_place_committed(const struct fsdpck_io *io, const char *dir, const char *uuid, bool *committed, struct fsdpck_error *err);
+
+/* ---- commit.c, commit_finish.c */
+
+struct fsdpck_commit {
+    const struct fsdpck_io *io;
+    enum fsdpck_commit_kind kind;
+    bool force, in_place;
+    char uuid[37];
+    struct commit_place place;
+    char *out;         /* as the user wrote it, for messages */
+    char *record_name; /* NULL for a file */
+    char *dir;         /* where files are made; FILE: the file */
+    char *record;      /* path of the record file */
+    bool staged;       /* dir was made by us */
+    bool old_stays;    /* X.old-U could not be renamed again: it is left for others to judge */
+    struct commit_lock lock, inner_lock, writer;
+    struct fsdpck_vec made; /* char *: parents that were made, outermost first */
+    struct fsdpck_vec old;  /* char *: in place, names that the new save replaces */
+};
+
+void fsdpck_commit_free(struct fsdpck_commit *c);
+int fsdpck_commit_exists(const struct fsdpck_commit *c, const char *what, bool can_force, struct fsdpck_error *err);
+/* The end of a writer, good or bad: its temporaries are durably gone where `clean`; else its writer file stays, unlocked, for others to judge.
+ * True when the writer file is gone. */
+bool fsdpck_commit_sign_off(struct fsdpck_commit *c, bool clean);
+/* Removes what stands under the staging name; true when that is durable. */
+bool fsdpck_commit_remove_staging(struct fsdpck_commit *c);
+
+#endif

@@ -1,0 +1,372 @@
+/* Commits inside a directory that cannot be renamed. Every new file has the save id in its name, as STEM-UUID.EXT or NAME.tmp-UUID, so that
+ * old and new stand side by side. The order, each step durable before the next:
+ *
+ *     data files, RECORD.tmp-UUID       written by the caller
+ *     .commit-UUID                      the journal: RECORD's name and hash, the old files that the new save replaces
+ *     RECORD.tmp-UUID -> RECORD         the commit, one rename
+ *     NAME.tmp-UUID -> NAME             files that must have a fixed name (.metadata, assets); old files removed
+ *     .writer-UUID removed, then .commit-UUID
+ *
+ * Whoever finds a journal knows by the hash whether its save is the one that stands: then the rest is done (it may be repeated), else all
+ * files of that save are removed. Knows names and bytes, not what is in them. */
+#include "commit/commit_impl.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "base/hash.h"
+#include "base/ioutil.h"
+#include "base/json_write.h"
+
+enum { JOURNAL_MAX = 64 << 20, HASH_CHUNK = 65536 };
+
+/* ---- what was there before */
+
+static const char *skip_digits(const char *s, bool *any)
+{
+    const char *start = s;
+    while (*s >= '0' && *s <= '9')
+        s++;
+    *any = s > start;
+    return s;
+}
+
+/* "-UUID" may stand here. */
+static const char *skip_uuid(const char *s)
+{
+    char text[37];
+    uint8_t uuid[16];
+    if (s[0] != '-' || snprintf(text, sizeof text, "%s", s + 1) < 36 || !fsdpck_uuid_parse(text, uuid))
+        return s;
+    return s + 37;
+}
+
+/* PREFIX digits MIDDLE digits [-UUID] SUFFIX */
+static bool is_numbered(const char *name, const char *prefix, const char *middle, const char *suffix)
+{
+    bool any;
+    if (strncmp(name, prefix, strlen(prefix)) != 0)
+        return false;
+    name = skip_digits(name + strlen(prefix), &any);
+    if (!any || strncmp(name, middle, strlen(middle)) != 0)
+        return false;
+    name = skip_digits(name + strlen(middle), &any);
+    return any && strcmp(skip_uuid(name), suffix) == 0;
+}
+
+/* A folder that is just called so may be anybody's where there is no record. */
+static bool is_assets(const char *name, bool had_record)
+{
+    if (strncmp(name, "assets", 6) != 0)
+        return false;
+    return name[6] == '\0' ? had_record : *skip_uuid(name + 6) == '\0';
+}
+
+/* Names that fsdpck itself writes; anything else in OUT is someone else's and stays. */
+static bool is_replaced(enum fsdpck_commit_kind kind, const char *name, bool had_record)
+{
+    if (kind == FSDPCK_COMMIT_CHECKPOINT)
+        return is_numbered(name, "__", "_", ".distcp") || strcmp(name, ".metadata") == 0 ||
+               is_assets(name, had_record);
+    return is_numbered(name, "model-", "-of-", ".safetensors") || strcmp(name, "model.safetensors") == 0 ||
+           strcmp(name, "model.safetensors.index.json") == 0;
+}
+
+int fsdpck_in_place_old(const struct fsdpck_io *io, const char *dir, enum fsdpck_commit_kind kind, const char *record, struct fsdpck_vec *names,
+                        struct fsdpck_error *err)
+{
+    char **list = NULL;
+    size_t count = 0;
+    bool had_record = false;
+    int rc = fsdpck_list_sorted(io, dir, &list, &count, err);
+    for (size_t i = 0; i < count; i++)
+        had_record |= strcmp(list[i], record) == 0;
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        if (strcmp(list[i], record) != 0 && is_replaced(kind, list[i], had_record))
+            rc = fsdpck_strings_add(names, list[i], err);
+    fsdpck_list_free(list, count);
+    return rc;
+}
+
+/* A file of a save whose writer file is still there: it was never finished, or its clean-up was not. */
+static bool is_trace(char **list, size_t count, const char *name)
+{
+    struct commit_name n;
+    for (size_t i = 0; i < count; i++) {
+        fsdpck_trace_parse(list[i], &n);
+        if (n.trace == TRACE_WRITER && n.base[0] == '\0' && fsdpck_trace_has(name, n.uuid))
+            return true;
+    }
+    fsdpck_trace_parse(name, &n);
+    return n.base[0] == '\0' && (n.trace == TRACE_LOCK || n.trace == TRACE_JOURNAL);
+}
+
+int fsdpck_in_place_check_empty(const struct fsdpck_io *io, const char *dir, struct fsdpck_error *err)
+{
+    char **list = NULL;
+    size_t count = 0;
+    int rc = fsdpck_list_sorted(io, dir, &list, &count, err);
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        if (strcmp(list[i], "lost+found") != 0 && !is_trace(list, count, list[i])) {
+            rc = fsdpck_error_set(err, FSDPCK_ERR_EXISTS, dir, "the directory exists and is not empty: '%s' is in it", list[i]);
+            fsdpck_error_hint(err, "--force replaces what fsdpck wrote there, once the new one is complete");
+        }
+    fsdpck_list_free(list, count);
+    return rc;
+}
+
+/* ---- the journal */
+
+struct journal {
+    char record[256];
+    struct fsdpck_hash128 hash;
+    struct fsdpck_vec old; /* char * */
+};
+
+static int hash_file(const struct fsdpck_io *io, const char *path, struct fsdpck_hash128 *hash, struct fsdpck_error *err)
+{
+    uint64_t at = 0;
+    int64_t n = 0;
+    int fd = io->open(io->ctx, path, FSDPCK_OPEN_READ, 0);
+    if (fd < 0)
+        return fsdpck_error_sys(err, -fd, path, "cannot open");
+    struct fsdpck_hasher *h = fsdpck_hasher_new();
+    char *buf = malloc(HASH_CHUNK);
+    int rc = h == NULL || buf == NULL ? fsdpck_error_nomem(err, HASH_CHUNK) : 0;
+    while (rc == 0 && ((n = io->pread(io->ctx, fd, buf, HASH_CHUNK, at)) > 0 || n == -EINTR)) {
+        fsdpck_hasher_add(h, buf, n > 0 ? (size_t)n : 0);
+        at += n > 0 ? (uint64_t)n : 0;
+    }
+    if (n < 0)
+        rc = fsdpck_error_sys(err, (int)-n, path, "cannot read");
+    if (rc == 0)
+        fsdpck_hasher_finish(h, hash);
+    fsdpck_hasher_free(h);
+    free(buf);
+    io->close(io->ctx, fd);
+    return rc;
+}
+
+static int read_old(const json_t *list, const char *path, struct fsdpck_vec *old, struct fsdpck_error *err)
+{
+    size_t i;
+    const json_t *item;
+    json_array_foreach(list, i, item) {
+        const char *name = json_string_value(item);
+        /* Only what fsdpck_in_place_old() may have found: a journal from elsewhere must not remove more than that. */
+        if (name == NULL || (!is_replaced(FSDPCK_COMMIT_CHECKPOINT, name, true) && !is_replaced(FSDPCK_COMMIT_FOLDER, name, true)))
+            return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "entry %zu of 'replaces' is no name of a checkpoint file", i);
+        int rc = fsdpck_strings_add(old, name, err);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int parse_journal(const char *path, const char *text, size_t nbytes, struct journal *j, struct fsdpck_error *err)
+{
+    json_error_t e;
+    json_t *o = json_loadb(text, nbytes, 0, &e);
+    if (o == NULL && json_error_code(&e) == json_error_out_of_memory)
+        return fsdpck_error_nomem(err, nbytes);
+    const char *record = json_string_value(json_object_get(o, "record")), *hash = json_string_value(json_object_get(o, "hash"));
+    bool ok = record != NULL && fsdpck_path_is_plain(record) && strchr(record, '/') == NULL && strlen(record) < sizeof j->record &&
+              hash != NULL && strlen(hash) == 32 && fsdpck_hex_parse(hash, j->hash.bytes, 16);
+    if (ok)
+        strcpy(j->record, record);
+    int rc = ok ? read_old(json_object_get(o, "replaces"), path, &j->old, err) : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "this is no journal of a save");
+    json_decref(o);
+    return rc;
+}
+
+/* A journal that is malformed was not durable when the machine stopped, so nothing that comes after it happened. */
+static int read_journal(const struct fsdpck_io *io, const char *dir, const char *uuid, struct journal *j, struct fsdpck_error *err)
+{
+    char *text = NULL;
+    uint64_t nbytes = 0;
+    char *path = fsdpck_trace_path(dir, "", TRACE_JOURNAL, uuid, err);
+    int rc = path == NULL ? FSDPCK_ERR_NOMEM : fsdpck_read_file(io, path, JOURNAL_MAX, &text, &nbytes, err);
+    if (rc == 0)
+        rc = parse_journal(path, text, nbytes, j, err);
+    free(text);
+    free(path);
+    return rc;
+}
+
+/* Whether the new save brings a file of this name, to be moved there after the record. */
+static bool is_moved(char **list, size_t count, const char *uuid, const char *name)
+{
+    size_t n;
+    for (size_t i = 0; i < count; i++)
+        if (fsdpck_trace_is_temporary(list[i], uuid, &n) && n == strlen(name) && memcmp(list[i], name, n) == 0)
+            return true;
+    return false;
+}
+
+/* What will be removed: the old files but those that others of the same name replace. */
+static int replaced_json(const struct fsdpck_io *io, const char *dir, const char *uuid, const struct fsdpck_vec *old, json_t **out,
+                         struct fsdpck_error *err)
+{
+    char **list = NULL, **names = old->data;
+    size_t count = 0;
+    int rc = fsdpck_list_sorted(io, dir, &list, &count, err);
+    *out = json_array();
+    for (size_t i = 0; rc == 0 && i < old->count; i++)
+        if (!is_moved(list, count, uuid, names[i]) && json_array_append_new(*out, json_string(names[i])) != 0)
+            rc = fsdpck_error_nomem(err, strlen(names[i]));
+    fsdpck_list_free(list, count);
+    return rc;
+}
+
+static int write_journal(const struct fsdpck_io *io, const char *dir, const char *record, const char *record_path, const char *uuid,
+                         const struct fsdpck_vec *old, struct fsdpck_error *err)
+{
+    struct fsdpck_hash128 hash;
+    char hex[33];
+    json_t *replaces = NULL, *o = NULL;
+    char *text = NULL, *path = fsdpck_trace_path(dir, "", TRACE_JOURNAL, uuid, err);
+    int rc = path == NULL ? FSDPCK_ERR_NOMEM : hash_file(io, record_path, &hash, err);
+    if (rc == 0)
+        rc = replaced_json(io, dir, uuid, old, &replaces, err);
+    if (rc != 0)
+        goto out;
+    for (int i = 0; i < 16; i++)
+        snprintf(hex + 2 * i, 3, "%02x", hash.bytes[i]);
+    o = json_pack("{s:s, s:s, s:O}", "record", record, "hash", hex, "replaces", replaces);
+    text = o != NULL ? json_dumps(o, JSON_COMPACT) : NULL;
+    rc = text == NULL ? fsdpck_error_nomem(err, JOURNAL_MAX) : fsdpck_write_file(io, path, text, strlen(text), err);
+out:
+    json_decref(replaces);
+    json_decref(o);
+    free(text);
+    free(path);
+    return rc;
+}
+
+/* ---- commit, and what follows or undoes it */
+
+int fsdpck_in_place_commit(const struct fsdpck_io *io, const char *dir, const char *record, const char *uuid, const struct fsdpck_vec *old,
+                           bool *committed, struct fsdpck_error *err)
+{
+    char *from = fsdpck_trace_path(dir, record, TRACE_STAGING, uuid, err), *to = fsdpck_path_join(dir, record, err);
+    int rc = from == NULL || to == NULL ? FSDPCK_ERR_NOMEM : write_journal(io, dir, record, from, uuid, old, err);
+    *committed = false;
+    if (rc == 0)
+        rc = fsdpck_fsync_path(io, dir, err);
+    if (rc == 0) {
+        rc = io->rename(io->ctx, from, to);
+        *committed = rc == 0;
+        rc = rc < 0 ? fsdpck_error_sys(err, -rc, to, "cannot rename the new record onto it") : fsdpck_fsync_path(io, dir, err);
+    }
+    free(from);
+    free(to);
+    return rc;
+}
+
+int fsdpck_in_place_committed(const struct fsdpck_io *io, const char *dir, const char *uuid, bool *committed, struct fsdpck_error *err)
+{
+    struct journal j = { .old = FSDPCK_VEC(char *) };
+    struct fsdpck_hash128 hash;
+    struct fsdpck_error e = { 0 };
+    char *path = NULL;
+    int rc = read_journal(io, dir, uuid, &j, &e);
+    if (rc == 0)
+        rc = (path = fsdpck_path_join(dir, j.record, &e)) == NULL ? FSDPCK_ERR_NOMEM : hash_file(io, path, &hash, &e);
+    *committed = rc == 0 && fsdpck_hash_equal(&hash, &j.hash);
+    if (rc == FSDPCK_ERR_MISSING || rc == FSDPCK_ERR_FORMAT)
+        rc = 0; /* no journal or no record: no commit. Any other failure leaves it open, and the files alone */
+    else if (rc != 0)
+        rc = fsdpck_error_set(err, e.code, e.file, "%s", e.message);
+    free(path);
+    fsdpck_strings_free(&j.old);
+    return rc;
+}
+
+/* NAME.tmp-UUID -> NAME. A directory that has the name goes to NAME.old-UUID first, a file is replaced. */
+static int move_one(const struct fsdpck_io *io, const char *dir, const char *temporary, size_t nbytes, const char *uuid, struct fsdpck_error *err)
+{
+    char name[256];
+    snprintf(name, sizeof name, "%.*s", (int)nbytes, temporary);
+    char *from = fsdpck_path_join(dir, temporary, err), *to = fsdpck_path_join(dir, name, err);
+    char *away = fsdpck_trace_path(dir, name, TRACE_OLD, uuid, err);
+    int rc = from == NULL || to == NULL || away == NULL ? FSDPCK_ERR_NOMEM : 0;
+    if (rc == 0 && fsdpck_is_directory(io, to)) {
+        rc = io->rename(io->ctx, to, away);
+        rc = rc < 0 ? fsdpck_error_sys(err, -rc, to, "cannot rename it out of the way") : 0;
+    }
+    if (rc == 0) {
+        rc = io->rename(io->ctx, from, to);
+        rc = rc < 0 ? fsdpck_error_sys(err, -rc, to, "cannot rename the new one onto it") : 0;
+    }
+    free(from);
+    free(to);
+    free(away);
+    return rc;
+}
+
+/* Calls for every entry of the save that has this trace. */
+static int each_entry(const struct fsdpck_io *io, const char *dir, const char *uuid, enum commit_trace trace, struct fsdpck_error *err)
+{
+    char **list = NULL;
+    size_t count = 0;
+    struct commit_name n;
+    int rc = fsdpck_list_sorted(io, dir, &list, &count, err);
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        fsdpck_trace_parse(list[i], &n);
+        if (n.trace != trace || strcmp(n.uuid, uuid) != 0)
+            continue;
+        if (trace == TRACE_STAGING) {
+            rc = move_one(io, dir, list[i], strlen(n.base), uuid, err);
+        } else {
+            char *path = fsdpck_path_join(dir, list[i], err);
+            rc = path == NULL ? FSDPCK_ERR_NOMEM : fsdpck_remove_tree(io, path, err);
+            free(path);
+        }
+    }
+    fsdpck_list_free(list, count);
+    return rc;
+}
+
+int fsdpck_in_place_complete(const struct fsdpck_io *io, const char *dir, const char *uuid, struct fsdpck_error *err)
+{
+    struct journal j = { .old = FSDPCK_VEC(char *) };
+    int rc = read_journal(io, dir, uuid, &j, err);
+    char **old = j.old.data;
+    if (rc == 0)
+        rc = each_entry(io, dir, uuid, TRACE_STAGING, err);
+    if (rc == 0)
+        rc = each_entry(io, dir, uuid, TRACE_OLD, err);
+    for (size_t i = 0; rc == 0 && i < j.old.count; i++) {
+        char *path = fsdpck_path_join(dir, old[i], err);
+        rc = path == NULL ? FSDPCK_ERR_NOMEM : fsdpck_remove_tree(io, path, err);
+        free(path);
+    }
+    if (rc == 0)
+        rc = fsdpck_fsync_path(io, dir, err);
+    fsdpck_strings_free(&j.old);
+    return rc;
+}
+
+int fsdpck_in_place_undo(const struct fsdpck_io *io, const char *dir, const char *uuid, struct fsdpck_error *err)
+{
+    char **list = NULL;
+    size_t count = 0;
+    struct commit_name n;
+    int rc = fsdpck_list_sorted(io, dir, &list, &count, err);
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        fsdpck_trace_parse(list[i], &n);
+        if (!fsdpck_trace_has(list[i], uuid) || (n.trace == TRACE_WRITER && n.base[0] == '\0'))
+            continue;
+        char *path = fsdpck_path_join(dir, list[i], err);
+        rc = path == NULL ? FSDPCK_ERR_NOMEM : fsdpck_remove_tree(io, path, err);
+        free(path);
+    }
+    if (rc == 0)
+        rc = fsdpck_fsync_path(io, dir, err);
+    fsdpck_list_free(list, count);
+    return rc;
+}

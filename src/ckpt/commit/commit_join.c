@@ -1,0 +1,54 @@
+/* How the other ranks of a save find the place that rank 0 began: the lock of the output names the save that is being written. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "commit/commit_impl.h"
+#include "base/hash.h"
+#include "base/ioutil.h"
+
+#define MAX_LOCK_NBYTES 4096u
+
+static int parse_save_id(const char *path, const char *text, size_t nbytes, uint8_t uuid[16], struct fsdpck_error *err)
+{
+    json_t *o = json_loadb(text, nbytes, 0, NULL);
+    const char *id = json_string_value(json_object_get(o, "save_id"));
+    bool ok = id && fsdpck_uuid_parse(id, uuid);
+    json_decref(o);
+    return ok ? 0 : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "does not name a save");
+}
+
+static int read_lock(const struct fsdpck_io *io, const char *dir, const char *base, uint8_t uuid[16], struct fsdpck_error *err)
+{
+    char *text = NULL, *path = fsdpck_trace_path(dir, base, TRACE_LOCK, NULL, err);
+    uint64_t nbytes;
+    int r = path ? fsdpck_read_file(io, path, MAX_LOCK_NBYTES, &text, &nbytes, err) : FSDPCK_ERR_NOMEM;
+    if (r == 0)
+        r = parse_save_id(path, text, nbytes, uuid, err);
+    free(text);
+    free(path);
+    return r;
+}
+
+int fsdpck_commit_join(const struct fsdpck_io *io, const char *out, uint8_t uuid[16], char **dir, bool *in_place, struct fsdpck_error *err)
+{
+    struct commit_place place;
+    struct fsdpck_error none = { 0 };
+    *dir = NULL;
+    int r = fsdpck_place_resolve(io, out, &place, err);
+    if (r != 0)
+        return r;
+    if (read_lock(io, place.parent, place.base, uuid, &none) != 0) /* a parent that cannot be written has no lock: it is inside then */
+        r = read_lock(io, place.path, "", uuid, err);
+    if (r == 0)
+        r = fsdpck_commit_staging_path(io, out, uuid, dir, err);
+    *in_place = r == 0 && !fsdpck_is_directory(io, *dir);
+    if (*in_place) {
+        free(*dir);
+        *dir = strdup(place.path);
+        r = *dir ? 0 : fsdpck_error_nomem(err, strlen(place.path));
+    }
+    fsdpck_place_free(&place);
+    return r;
+}

@@ -1,0 +1,224 @@
+/* Who is at work: lock files that say whose they are, and the judgement whether that one is gone. Knows nothing of what is written.
+ *
+ * A lock is an OFD lock on a file, so that it ends with its process however that ends: a file that was left behind means nothing, and the
+ * next one takes it over. The file is removed while it is still locked. One who opened it before that then gets the lock of a file without
+ * a name; so everybody looks, after locking, whether the name still leads to the file that was locked, and starts over where it does not.
+ * File systems without locks (some network ones) let everybody through: saves have names of their own, so that they still cannot mix,
+ * and what is found there later is not judged dead before the machine was started anew. */
+#include "commit/commit_impl.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "base/ioutil.h"
+
+enum { TRIES = 100, IDENTITY_MAX = 4096 };
+
+struct identity {
+    char host[65], boot[37], save_id[37];
+    json_int_t pid;
+};
+
+/* The first line of a file of /proc, which has no size. */
+static void read_line(const struct fsdpck_io *io, const char *path, char *line, size_t nbytes)
+{
+    int64_t n = -1;
+    int fd = io->open(io->ctx, path, FSDPCK_OPEN_READ, 0);
+    if (fd >= 0) {
+        do
+            n = io->pread(io->ctx, fd, line, nbytes - 1, 0);
+        while (n == -EINTR);
+        io->close(io->ctx, fd);
+    }
+    line[n > 0 ? n : 0] = '\0';
+    line[strcspn(line, "\n")] = '\0';
+}
+
+static void identify(const struct fsdpck_io *io, struct identity *who)
+{
+    memset(who, 0, sizeof *who);
+    read_line(io, "/proc/sys/kernel/hostname", who->host, sizeof who->host);
+    read_line(io, "/proc/sys/kernel/random/boot_id", who->boot, sizeof who->boot);
+    who->pid = getpid();
+}
+
+static void copy_string(const json_t *object, const char *key, char *to, size_t nbytes)
+{
+    const char *s = json_string_value(json_object_get(object, key));
+    snprintf(to, nbytes, "%s", s != NULL ? s : "");
+}
+
+/* false where the text is no identity: the writer was killed before it had written it. */
+static bool parse_identity(const char *text, size_t nbytes, struct identity *who)
+{
+    json_t *o = json_loadb(text, nbytes, 0, NULL);
+    bool ok = json_is_object(o);
+    if (ok) {
+        copy_string(o, "host", who->host, sizeof who->host);
+        copy_string(o, "boot", who->boot, sizeof who->boot);
+        copy_string(o, "save_id", who->save_id, sizeof who->save_id);
+        who->pid = json_integer_value(json_object_get(o, "pid"));
+    }
+    json_decref(o);
+    return ok;
+}
+
+static bool read_identity(const struct fsdpck_io *io, int fd, struct identity *who)
+{
+    char text[IDENTITY_MAX];
+    struct fsdpck_stat st;
+    memset(who, 0, sizeof *who);
+    return io->fstat(io->ctx, fd, &st) == 0 && st.nbytes <= sizeof text &&
+           fsdpck_read_full(io, fd, "", text, st.nbytes, 0, NULL) == 0 && parse_identity(text, st.nbytes, who);
+}
+
+/* Not fsynced: after a loss of power whatever is there is not locked, and unreadable counts as gone. */
+static int write_identity(const struct fsdpck_io *io, const struct commit_lock *lock, const char *uuid, struct fsdpck_error *err)
+{
+    struct identity who;
+    identify(io, &who);
+    json_t *o = json_pack("{s:s, s:s, s:I, s:s}", "host", who.host, "boot", who.boot, "pid", who.pid, "save_id", uuid);
+    char *text = o != NULL ? json_dumps(o, JSON_COMPACT) : NULL;
+    int rc = text == NULL ? fsdpck_error_nomem(err, IDENTITY_MAX) : 0;
+    if (rc == 0) {
+        rc = io->truncate(io->ctx, lock->fd, 0);
+        rc = rc < 0 ? fsdpck_error_sys(err, -rc, lock->path, "cannot truncate") : 0;
+    }
+    if (rc == 0)
+        rc = fsdpck_write_full(io, lock->fd, lock->path, text, strlen(text), 0, err);
+    free(text);
+    json_decref(o);
+    return rc;
+}
+
+static int busy(const struct fsdpck_io *io, int fd, const char *subject, struct fsdpck_error *err)
+{
+    struct identity who;
+    if (!read_identity(io, fd, &who) || who.host[0] == '\0')
+        return fsdpck_error_set(err, FSDPCK_ERR_BUSY, subject, "another writer is at work on it");
+    return fsdpck_error_set(err, FSDPCK_ERR_BUSY, subject, "another writer is at work on it: process %" JSON_INTEGER_FORMAT " on host '%s', save %s",
+                            who.pid, who.host, who.save_id);
+}
+
+/* Opens the file, made where it is missing. */
+static int open_lock(const struct fsdpck_io *io, const char *path)
+{
+    int fd = io->open(io->ctx, path, FSDPCK_OPEN_READ | FSDPCK_OPEN_WRITE | FSDPCK_OPEN_CREATE, 0666);
+    return fd == -EEXIST ? io->open(io->ctx, path, FSDPCK_OPEN_READ | FSDPCK_OPEN_WRITE, 0) : fd;
+}
+
+static bool has_no_locks(int rc) { return rc == -ENOLCK || rc == -ENOSYS || rc == -EOPNOTSUPP; }
+
+/* Not following a link: what someone else's link leads to must not be locked, and even less written. */
+static bool is_still_named(const struct fsdpck_io *io, int fd, const char *path)
+{
+    struct fsdpck_stat opened, named;
+    return io->fstat(io->ctx, fd, &opened) == 0 && io->stat(io->ctx, path, false, &named) == 0 && opened.inode == named.inode &&
+           opened.device == named.device;
+}
+
+/* A locked descriptor of the file that now has the name; -EAGAIN where another has it (and then *holder is open for a look). */
+static int open_locked(const struct fsdpck_io *io, const char *path, int *holder)
+{
+    for (int i = 0; i < TRIES; i++) {
+        int fd = open_lock(io, path);
+        if (fd == -ENOENT)
+            continue; /* removed between the two opens */
+        if (fd < 0)
+            return fd;
+        int rc = io->lock(io->ctx, fd);
+        if (rc == -EAGAIN) {
+            *holder = fd;
+            return rc;
+        }
+        if ((rc == 0 || has_no_locks(rc)) && is_still_named(io, fd, path))
+            return fd;
+        io->close(io->ctx, fd);
+        if (rc != 0 && !has_no_locks(rc))
+            return rc;
+    }
+    return -EBUSY;
+}
+
+int fsdpck_lock_take(const struct fsdpck_io *io, char *path, const char *subject, const char *uuid, struct commit_lock *lock,
+                     struct fsdpck_error *err)
+{
+    int holder = -1, rc;
+    if (path == NULL)
+        return FSDPCK_ERR_NOMEM;
+    int fd = open_locked(io, path, &holder);
+    if (fd >= 0) {
+        *lock = (struct commit_lock){ fd, path };
+        rc = write_identity(io, lock, uuid, err);
+        if (rc != 0)
+            fsdpck_lock_drop(io, lock);
+        return rc;
+    }
+    rc = fd == -EAGAIN ? busy(io, holder, subject, err) : fsdpck_error_sys(err, -fd, path, "cannot create and lock the file");
+    if (holder >= 0)
+        io->close(io->ctx, holder);
+    free(path);
+    return rc;
+}
+
+bool fsdpck_lock_drop(const struct fsdpck_io *io, struct commit_lock *lock)
+{
+    bool gone = lock->fd >= 0 && io->unlink(io->ctx, lock->path) == 0;
+    fsdpck_lock_leave(io, lock);
+    return gone;
+}
+
+void fsdpck_lock_leave(const struct fsdpck_io *io, struct commit_lock *lock)
+{
+    if (lock->fd >= 0)
+        io->close(io->ctx, lock->fd);
+    free(lock->path);
+    *lock = (struct commit_lock)COMMIT_LOCK_NONE;
+}
+
+static void verdict(struct commit_verdict *out, bool alive, const char *why)
+{
+    out->alive = alive;
+    snprintf(out->why, sizeof out->why, "%s", why);
+}
+
+/* probe: 1 locked, 0 not, negative where that cannot be told. */
+static void judge(const struct fsdpck_io *io, int probe, bool readable, const struct identity *who, struct commit_verdict *out)
+{
+    struct identity self;
+    identify(io, &self);
+    bool same_boot = self.boot[0] != '\0' && strcmp(self.boot, who->boot) == 0; /* one kernel, so its locks count, whatever a container's name */
+    bool same_host = strcmp(self.host, who->host) == 0;
+    bool other_boot = !same_boot && self.boot[0] != '\0' && who->boot[0] != '\0';
+    if (probe == 1)
+        verdict(out, true, "locked by a writer");
+    else if (!readable)
+        verdict(out, probe != 0, probe == 0 ? "its writer was stopped at its start" : "does not say who made it");
+    else if (other_boot && same_host)
+        verdict(out, false, "writer is gone: the machine was started anew since");
+    else if (!same_boot && !same_host) {
+        out->alive = true;
+        snprintf(out->why, sizeof out->why, "made on host '%s'", who->host);
+    } else
+        verdict(out, probe != 0, probe == 0 ? "writer is gone" : "the file system has no locks: its writer may be at work");
+}
+
+void fsdpck_writer_judge(const struct fsdpck_io *io, const char *path, struct commit_verdict *out)
+{
+    struct identity who;
+    int fd = io->open(io->ctx, path, FSDPCK_OPEN_READ, 0);
+    if (fd < 0) {
+        verdict(out, true, fd == -ENOENT ? "nothing says who made it" : "the file that says who made it cannot be opened");
+        return;
+    }
+    int probe = io->lock_probe(io->ctx, fd);
+    bool readable = read_identity(io, fd, &who);
+    judge(io, probe, readable, &who, out);
+    io->close(io->ctx, fd);
+}

@@ -1,0 +1,125 @@
+/* The names of a save's temporaries, made and recognised, and lists of names. Knows no files: only text. */
+#include "commit/commit_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/ioutil.h"
+
+enum { UUID_NCHARS = 36 };
+
+static const struct {
+    enum commit_trace trace;
+    bool hidden; /* ".X.suffix" rather than "X.suffix" */
+    const char *suffix;
+} traces[] = {
+    { TRACE_STAGING, false, ".tmp-" },
+    { TRACE_OLD, false, ".old-" },
+    { TRACE_WRITER, true, ".writer-" },
+    { TRACE_JOURNAL, true, ".commit-" },
+    { TRACE_LOCK, true, ".fsdpck-lock" },
+};
+enum { NTRACES = sizeof traces / sizeof traces[0] };
+
+static bool ends_with(const char *text, size_t ntext, const char *suffix)
+{
+    size_t n = strlen(suffix);
+    return ntext >= n && memcmp(text + ntext - n, suffix, n) == 0;
+}
+
+/* name[0 … nstem) is what stands before the UUID. */
+static bool match(const char *name, size_t nstem, size_t i, struct commit_name *out)
+{
+    if (!ends_with(name, nstem, traces[i].suffix))
+        return false;
+    size_t nbase = nstem - strlen(traces[i].suffix);
+    if (traces[i].hidden && nbase > 0) { /* ".X" */
+        if (name[0] != '.' || nbase == 1)
+            return false;
+        name++;
+        nbase--;
+    } else if (!traces[i].hidden && nbase == 0) {
+        return false;
+    }
+    if (nbase >= sizeof out->base)
+        return false;
+    memcpy(out->base, name, nbase);
+    out->base[nbase] = '\0';
+    out->trace = traces[i].trace;
+    return true;
+}
+
+void fsdpck_trace_parse(const char *name, struct commit_name *out)
+{
+    uint8_t uuid[16];
+    size_t n = strlen(name);
+    memset(out, 0, sizeof *out);
+    bool has_uuid = n > UUID_NCHARS && fsdpck_uuid_parse(name + n - UUID_NCHARS, uuid);
+    for (size_t i = 0; i < NTRACES; i++) {
+        bool lock = traces[i].trace == TRACE_LOCK;
+        if (!lock && !has_uuid)
+            continue;
+        if (match(name, lock ? n : n - UUID_NCHARS, i, out)) {
+            if (!lock)
+                memcpy(out->uuid, name + n - UUID_NCHARS, UUID_NCHARS + 1);
+            return;
+        }
+    }
+}
+
+char *fsdpck_trace_path(const char *dir, const char *base, enum commit_trace trace, const char *uuid, struct fsdpck_error *err)
+{
+    char name[512];
+    for (size_t i = 0; i < NTRACES; i++)
+        if (traces[i].trace == trace) {
+            int n = snprintf(name, sizeof name, "%s%s%s%s", traces[i].hidden && base[0] != '\0' ? "." : "", base, traces[i].suffix,
+                             trace == TRACE_LOCK ? "" : uuid);
+            if (n < (int)sizeof name)
+                return fsdpck_path_join(dir, name, err);
+        }
+    fsdpck_error_set(err, FSDPCK_ERR_USAGE, base, "a file name of %zu bytes is too long", strlen(base));
+    return NULL;
+}
+
+bool fsdpck_trace_has(const char *name, const char *uuid)
+{
+    const char *at = strstr(name, uuid);
+    return at != NULL && (size_t)(at - name) < strcspn(name, "/");
+}
+
+bool fsdpck_trace_is_temporary(const char *name, const char *uuid, size_t *nbytes)
+{
+    struct commit_name n;
+    fsdpck_trace_parse(name, &n);
+    *nbytes = strlen(n.base);
+    return n.trace == TRACE_STAGING && strcmp(n.uuid, uuid) == 0;
+}
+
+void fsdpck_strings_free(struct fsdpck_vec *strings)
+{
+    char **s = strings->data;
+    for (size_t i = 0; i < strings->count; i++)
+        free(s[i]);
+    fsdpck_vec_free(strings);
+}
+
+int fsdpck_strings_take(struct fsdpck_vec *strings, char *s, struct fsdpck_error *err)
+{
+    if (s == NULL)
+        return FSDPCK_ERR_NOMEM;
+    char **slot = fsdpck_vec_push(strings, err);
+    if (slot == NULL) {
+        free(s);
+        return FSDPCK_ERR_NOMEM;
+    }
+    *slot = s;
+    return 0;
+}
+
+int fsdpck_strings_add(struct fsdpck_vec *strings, const char *s, struct fsdpck_error *err)
+{
+    char *copy = strdup(s);
+    return copy == NULL ? fsdpck_error_nomem(err, strlen(s) + 1) : fsdpck_strings_take(strings, copy, err);
+}

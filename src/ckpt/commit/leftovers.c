@@ -1,0 +1,360 @@
+/* Finds what writers left behind beside or inside a path, judges whether they are gone, and clears up: the other end of the commit
+ * protocol (commit.c, commit_in_place.c). What cannot be proved dead stays. It must not know what is in a checkpoint. */
+#include <fsdpck/check.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "commit/commit_impl.h"
+#include "base/ioutil.h"
+
+/* One directory that is looked through. */
+struct scan {
+    const struct fsdpck_io *io;
+    const char *dir;
+    const char *only; /* base name whose left-overs are wanted, or NULL: all */
+    bool remove;
+    fsdpck_leftover_fn report;
+    void *report_ctx;
+    char **names; /* sorted; what was there at the start */
+    size_t count;
+    struct fsdpck_error *err;
+};
+
+static void tell(const struct scan *s, const char *path, bool alive, const char *why, bool removed)
+{
+    struct fsdpck_leftover l = { .path = path, .alive = alive, .why = why, .removed = removed };
+    if (s->report != NULL)
+        s->report(s->report_ctx, &l);
+}
+
+static bool is_missing(const struct scan *s, const char *path)
+{
+    struct fsdpck_stat st;
+    return s->io->stat(s->io->ctx, path, false, &st) == -ENOENT;
+}
+
+/* Removes a lock or writer file whose owner is gone; it is locked for that, as another could just have taken it over. */
+static int remove_lock(const struct scan *s, const char *path, const char *uuid, bool *removed)
+{
+    struct commit_lock lock = COMMIT_LOCK_NONE;
+    struct fsdpck_error e = { 0 };
+    char *copy = strdup(path);
+    int rc = copy == NULL ? fsdpck_error_nomem(&e, strlen(path) + 1) : fsdpck_lock_take(s->io, copy, path, uuid, &lock, &e);
+    *removed = rc == 0 && fsdpck_lock_drop(s->io, &lock);
+    if (rc != 0 && rc != FSDPCK_ERR_BUSY)
+        return fsdpck_error_set(s->err, e.code, e.file, "%s", e.message);
+    return 0;
+}
+
+/* ---- X.tmp-U and X.old-U */
+
+static int remove_staging(const struct scan *s, const char *path)
+{
+    int rc = fsdpck_remove_tree(s->io, path, s->err);
+    return rc != 0 ? rc : fsdpck_fsync_path(s->io, s->dir, s->err);
+}
+
+/* An old one is complete as long as it has that name: the name goes first. */
+static int remove_old(const struct scan *s, const struct commit_name *n, const char *path)
+{
+    char *junk = fsdpck_trace_path(s->dir, n->base, TRACE_STAGING, n->uuid, s->err);
+    int rc = junk == NULL ? FSDPCK_ERR_NOMEM : fsdpck_remove_tree(s->io, junk, s->err);
+    if (rc == 0) {
+        rc = s->io->rename(s->io->ctx, path, junk);
+        rc = rc < 0 ? fsdpck_error_sys(s->err, -rc, path, "cannot rename") : fsdpck_fsync_path(s->io, s->dir, s->err);
+    }
+    if (rc == 0)
+        rc = remove_staging(s, junk);
+    free(junk);
+    return rc;
+}
+
+/* Several old ones of a name that is missing: the youngest was the last that stood there. */
+static bool is_youngest_old(const struct scan *s, const struct commit_name *n, const char *path)
+{
+    struct fsdpck_stat own, other;
+    struct commit_name m;
+    bool youngest = s->io->stat(s->io->ctx, path, false, &own) == 0;
+    for (size_t i = 0; youngest && i < s->count; i++) {
+        fsdpck_trace_parse(s->names[i], &m);
+        if (m.trace != TRACE_OLD || strcmp(m.base, n->base) != 0 || strcmp(m.uuid, n->uuid) == 0)
+            continue;
+        char *rival = fsdpck_path_join(s->dir, s->names[i], NULL);
+        if (rival == NULL || (s->io->stat(s->io->ctx, rival, false, &other) == 0 && other.mtime_ns > own.mtime_ns))
+            youngest = false;
+        free(rival);
+    }
+    return youngest;
+}
+
+/* Moves the old one back, under the lock of the name: a writer may just have begun a new one. */
+static int move_back(const struct scan *s, const struct commit_name *n, const char *path, const char *home, bool *moved)
+{
+    struct commit_lock lock = COMMIT_LOCK_NONE;
+    struct fsdpck_error e = { 0 };
+    *moved = false;
+    int rc = fsdpck_lock_take(s->io, fsdpck_trace_path(s->dir, n->base, TRACE_LOCK, NULL, &e), home, n->uuid, &lock, &e);
+    if (rc == FSDPCK_ERR_BUSY)
+        return 0;
+    if (rc != 0)
+        return fsdpck_error_set(s->err, e.code, e.file, "%s", e.message);
+    if (is_missing(s, home)) {
+        rc = s->io->rename(s->io->ctx, path, home);
+        *moved = rc == 0;
+        rc = rc < 0 ? fsdpck_error_sys(s->err, -rc, home, "cannot move the old one back to this name") : fsdpck_fsync_path(s->io, s->dir, s->err);
+    }
+    fsdpck_lock_drop(s->io, &lock);
+    return rc;
+}
+
+static int dead_old(const struct scan *s, const struct commit_name *n, const char *path, const char *why)
+{
+    char text[640];
+    bool moved = false;
+    char *home = fsdpck_path_join(s->dir, n->base, s->err);
+    int rc = home == NULL ? FSDPCK_ERR_NOMEM : 0;
+    if (rc == 0 && is_missing(s, home) && !is_youngest_old(s, n, path)) {
+        tell(s, path, false, why, false); /* not before the youngest is back in its place */
+    } else if (rc == 0 && is_missing(s, home)) {
+        if (s->remove)
+            rc = move_back(s, n, path, home, &moved);
+        snprintf(text, sizeof text, moved ? "%s; it is complete and '%.255s' was missing: moved back to that name"
+                                          : "%s; it is complete and '%.255s' is missing: clean moves it back", why, n->base);
+        if (rc == 0)
+            tell(s, path, false, text, moved);
+    } else if (rc == 0) {
+        rc = s->remove ? remove_old(s, n, path) : 0;
+        if (rc == 0)
+            tell(s, path, false, why, s->remove);
+    }
+    free(home);
+    return rc;
+}
+
+/* The file that says who made an entry: beside it, or (in place) the directory's own; NULL where that one is not ours to handle here. */
+static char *writer_of(const struct scan *s, const struct commit_name *n)
+{
+    char *beside = fsdpck_trace_path(s->dir, n->base, TRACE_WRITER, n->uuid, s->err);
+    char *inner = fsdpck_trace_path(s->dir, "", TRACE_WRITER, n->uuid, s->err);
+    if (beside != NULL && inner != NULL && is_missing(s, beside) && !is_missing(s, inner)) {
+        free(beside);
+        beside = NULL;
+    }
+    free(inner);
+    return beside;
+}
+
+static int staging_or_old(const struct scan *s, const struct commit_name *n, const char *path)
+{
+    struct commit_verdict v;
+    char *writer = writer_of(s, n);
+    if (writer == NULL)
+        return s->err != NULL && s->err->code != 0 ? s->err->code : 0;
+    fsdpck_writer_judge(s->io, writer, &v);
+    free(writer);
+    if (v.alive || (!s->remove && n->trace == TRACE_STAGING)) {
+        tell(s, path, v.alive, v.why, false);
+        return 0;
+    }
+    if (n->trace == TRACE_OLD)
+        return dead_old(s, n, path, v.why);
+    int rc = remove_staging(s, path);
+    if (rc == 0)
+        tell(s, path, false, v.why, true);
+    return rc;
+}
+
+/* ---- writer files and locks: alone they are left-overs too, but not worth a line while what they stand for is listed */
+
+static bool was_listed(const struct scan *s, const struct commit_name *n)
+{
+    struct commit_name m;
+    for (size_t i = 0; i < s->count; i++) {
+        fsdpck_trace_parse(s->names[i], &m);
+        if ((m.trace == TRACE_STAGING || m.trace == TRACE_OLD) && strcmp(m.base, n->base) == 0 && strcmp(m.uuid, n->uuid) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool still_needed(const struct scan *s, const struct commit_name *n)
+{
+    char *staging = fsdpck_trace_path(s->dir, n->base, TRACE_STAGING, n->uuid, NULL);
+    char *old = fsdpck_trace_path(s->dir, n->base, TRACE_OLD, n->uuid, NULL);
+    bool needed = staging == NULL || old == NULL || !is_missing(s, staging) || !is_missing(s, old);
+    free(staging);
+    free(old);
+    return needed;
+}
+
+static int owner_file(const struct scan *s, const struct commit_name *n, const char *path)
+{
+    struct commit_verdict v;
+    bool removed = false;
+    int rc = 0;
+    if (n->trace == TRACE_WRITER && still_needed(s, n))
+        return 0;
+    fsdpck_writer_judge(s->io, path, &v);
+    if (v.alive && n->trace == TRACE_LOCK)
+        return 0; /* its writer has more to show than this */
+    if (!v.alive && s->remove)
+        rc = remove_lock(s, path, n->uuid, &removed);
+    if (rc == 0 && !(n->trace == TRACE_WRITER && was_listed(s, n)))
+        tell(s, path, v.alive, v.why, removed);
+    return rc;
+}
+
+/* ---- a save inside the directory */
+
+static void tell_in_place(const struct scan *s, const struct commit_name *n, const struct commit_verdict *v, bool committed)
+{
+    const char *why = !committed ? v->why : s->remove ? "the save is complete, its clean-up was not: done" : "the save is complete, its clean-up is not";
+    for (size_t i = 0; i < s->count; i++) {
+        struct commit_name m;
+        fsdpck_trace_parse(s->names[i], &m);
+        if (!fsdpck_trace_has(s->names[i], n->uuid) || (committed && m.trace == TRACE_NONE))
+            continue;
+        char *path = fsdpck_path_join(s->dir, s->names[i], NULL);
+        if (path != NULL)
+            tell(s, path, v->alive, why, s->remove && !v->alive);
+        free(path);
+    }
+}
+
+static int remove_journal(const struct scan *s, const char *uuid)
+{
+    char *journal = fsdpck_trace_path(s->dir, "", TRACE_JOURNAL, uuid, s->err);
+    int rc = journal == NULL ? FSDPCK_ERR_NOMEM : fsdpck_remove_tree(s->io, journal, s->err);
+    free(journal);
+    return rc;
+}
+
+/* What commit_finish.c does at its end, or abandon; the journal is the last to go (see there). */
+static int clear_locked(const struct scan *s, const char *uuid, const char *writer, bool committed)
+{
+    bool removed = false;
+    int rc = committed ? fsdpck_in_place_complete(s->io, s->dir, uuid, s->err) : fsdpck_in_place_undo(s->io, s->dir, uuid, s->err);
+    if (rc == 0)
+        rc = remove_lock(s, writer, uuid, &removed);
+    if (rc != 0 || !committed || !removed)
+        return rc;
+    rc = fsdpck_fsync_path(s->io, s->dir, s->err);
+    return rc == 0 ? remove_journal(s, uuid) : rc;
+}
+
+/* Under the lock of the directory, as what stands there now decides whether the save is completed or undone. */
+static int clear_in_place(const struct scan *s, const char *uuid, const char *writer, bool *committed, struct commit_verdict *v)
+{
+    struct commit_lock lock = COMMIT_LOCK_NONE;
+    struct fsdpck_error e = { 0 };
+    int rc = fsdpck_lock_take(s->io, fsdpck_trace_path(s->dir, "", TRACE_LOCK, NULL, &e), s->dir, uuid, &lock, &e);
+    if (rc == FSDPCK_ERR_BUSY) {
+        v->alive = true;
+        snprintf(v->why, sizeof v->why, "its writer is gone, another one is at work");
+        return 0;
+    }
+    if (rc != 0)
+        return fsdpck_error_set(s->err, e.code, e.file, "%s", e.message);
+    rc = fsdpck_in_place_committed(s->io, s->dir, uuid, committed, s->err);
+    if (rc == 0)
+        rc = clear_locked(s, uuid, writer, *committed);
+    fsdpck_lock_drop(s->io, &lock);
+    return rc;
+}
+
+static int in_place(const struct scan *s, const struct commit_name *n, const char *writer)
+{
+    struct commit_verdict v;
+    bool committed = false;
+    int rc = 0;
+    fsdpck_writer_judge(s->io, writer, &v);
+    if (!v.alive)
+        rc = s->remove ? clear_in_place(s, n->uuid, writer, &committed, &v)
+                       : fsdpck_in_place_committed(s->io, s->dir, n->uuid, &committed, s->err);
+    if (rc == 0)
+        tell_in_place(s, n, &v, committed);
+    return rc;
+}
+
+/* A journal whose writer file is gone: that save is done but for this. */
+static int lone_journal(const struct scan *s, const struct commit_name *n, const char *path)
+{
+    char *writer = fsdpck_trace_path(s->dir, "", TRACE_WRITER, n->uuid, s->err);
+    int rc = writer == NULL ? FSDPCK_ERR_NOMEM : 0;
+    if (rc == 0 && is_missing(s, writer)) {
+        rc = s->remove ? remove_journal(s, n->uuid) : 0;
+        if (rc == 0)
+            tell(s, path, false, "writer is done", s->remove);
+    }
+    free(writer);
+    return rc;
+}
+
+/* ---- the walk */
+
+static int entry(const struct scan *s, const char *name, bool owners)
+{
+    struct commit_name n;
+    fsdpck_trace_parse(name, &n);
+    bool is_owner = n.trace == TRACE_LOCK || n.trace == TRACE_WRITER || n.trace == TRACE_JOURNAL;
+    if (n.trace == TRACE_NONE || is_owner != owners || (s->only != NULL && strcmp(s->only, n.base) != 0))
+        return 0;
+    char *path = fsdpck_path_join(s->dir, name, s->err);
+    int rc = FSDPCK_ERR_NOMEM;
+    if (path == NULL)
+        return rc;
+    if (!is_owner)
+        rc = staging_or_old(s, &n, path);
+    else if (n.base[0] == '\0' && n.trace == TRACE_WRITER)
+        rc = in_place(s, &n, path);
+    else if (n.trace == TRACE_JOURNAL)
+        rc = lone_journal(s, &n, path);
+    else
+        rc = owner_file(s, &n, path);
+    free(path);
+    return rc;
+}
+
+/* The files that say who is at work come last: everything else is judged by them. */
+static int scan_directory(struct scan *s)
+{
+    int rc = fsdpck_list_sorted(s->io, s->dir, &s->names, &s->count, s->err);
+    for (int owners = 0; owners < 2; owners++)
+        for (size_t i = 0; rc == 0 && i < s->count; i++)
+            rc = entry(s, s->names[i], owners);
+    fsdpck_list_free(s->names, s->count);
+    s->names = NULL;
+    s->count = 0;
+    return rc;
+}
+
+int fsdpck_leftovers(const char *path, bool remove, const struct fsdpck_options *opt, fsdpck_leftover_fn report, void *report_ctx,
+                     struct fsdpck_error *err)
+{
+    struct fsdpck_error own = { 0 };
+    struct commit_place place;
+    struct scan s = { .remove = remove, .report = report, .report_ctx = report_ctx, .err = &own };
+    s.io = opt != NULL && opt->io != NULL ? opt->io : &fsdpck_io_posix;
+    int rc = fsdpck_place_resolve(s.io, path, &place, &own);
+    if (rc == 0 && place.base[0] != '\0') {
+        s.dir = place.parent;
+        s.only = place.base;
+        rc = scan_directory(&s);
+        if (rc != 0 && own.sys_errno == EACCES && fsdpck_is_directory(s.io, place.path)) {
+            memset(&own, 0, sizeof own); /* one may not look beside it, but inside */
+            rc = 0;
+        }
+    }
+    if (rc == 0 && fsdpck_is_directory(s.io, place.path)) {
+        s.dir = place.path;
+        s.only = NULL;
+        rc = scan_directory(&s);
+    }
+    fsdpck_place_free(&place);
+    if (rc != 0 && err != NULL && err->code == 0)
+        *err = own;
+    return rc;
+}

@@ -1,0 +1,364 @@
+/* From files to memory, for one tensor at a time. Two shapes of work: a run that lies in one piece in its chunk is read in windows cut at
+ * hash blocks; anything else is halved along its widest dimension until it is a run, or so close together that reading through is cheaper.
+ * Knows nothing of plans, threads or sinks. */
+#include "engine/fetch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tensor/box.h"
+#include "engine/file_read.h"
+#include "engine/files.h"
+#include "base/hash.h"
+
+#define READ_THROUGH_NBYTES (128u << 10) /* a gap up to this is read through: another request would cost more */
+
+int fsdpck_fetch_init(struct fsdpck_fetch *f, struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    size_t nbytes = FSDPCK_FETCH_WINDOW_NBYTES + 2 * FSDPCK_BLOCK_NBYTES + 2 * FSDPCK_PAGE_NBYTES;
+    *f = (struct fsdpck_fetch){ .src = src };
+    f->scratch = aligned_alloc(FSDPCK_PAGE_NBYTES, nbytes);
+    return f->scratch ? 0 : fsdpck_error_nomem(err, nbytes);
+}
+
+void fsdpck_fetch_free(struct fsdpck_fetch *f)
+{
+    free(f->scratch);
+    f->scratch = NULL;
+}
+
+/* ---- bytes of a payload, verified ---- */
+
+static void rows_of(const struct fsdpck_extent *e, uint32_t ndim, uint64_t item, uint64_t begin, uint64_t end, uint64_t rows[2])
+{
+    rows[0] = rows[1] = 0;
+    if (ndim == 0)
+        return;
+    uint64_t row_nbytes = item;
+    for (uint32_t d = 1; d < ndim; d++)
+        row_nbytes *= e->size[d];
+    rows[0] = e->offset[0] + begin / row_nbytes;
+    rows[1] = e->offset[0] + (end + row_nbytes - 1) / row_nbytes;
+}
+
+static int damaged(const struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end,
+                   struct fsdpck_error *err)
+{
+    const struct fsdpck_tensor *t = &source_tensors(f->src)[ordinal];
+    const struct source_file *file = &source_files(f->src)[e->file];
+    uint64_t rows[2];
+    rows_of(e, t->ndim, fsdpck_dtype_info(t->dtype)->nbytes, begin, end, rows);
+    fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, file->path, e->payload + begin,
+                    "rows %llu..%llu of rank %lld are damaged: the hash of bytes %llu..%llu does not match", (unsigned long long)rows[0],
+                    (unsigned long long)rows[1], (long long)file->pub.rank, (unsigned long long)(e->payload + begin),
+                    (unsigned long long)(e->payload + end));
+    fsdpck_error_tensor(err, t->name);
+    return FSDPCK_ERR_DAMAGED;
+}
+
+/* Checks payload bytes [begin, end), whole blocks (the last one may be short), against the stored hashes. */
+static int verify_blocks(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, const uint8_t *data, uint64_t begin,
+                         uint64_t end, struct fsdpck_error *err)
+{
+    struct fsdpck_hash128 want[FSDPCK_FETCH_WINDOW_NBYTES / FSDPCK_BLOCK_NBYTES + 2], got;
+    uint64_t first = begin / FSDPCK_BLOCK_NBYTES, count = (end - begin + FSDPCK_BLOCK_NBYTES - 1) / FSDPCK_BLOCK_NBYTES;
+    int r = fsdpck_files_read(f->src, e->file, want, count * sizeof *want, e->hashes + first * sizeof *want, err);
+    for (uint64_t i = 0; r == 0 && i < count; i++) {
+        uint64_t at = begin + i * FSDPCK_BLOCK_NBYTES, stop = at + FSDPCK_BLOCK_NBYTES < end ? at + FSDPCK_BLOCK_NBYTES : end;
+        fsdpck_hash(data + (at - begin), stop - at, &got);
+        if (!fsdpck_hash_equal(&got, &want[i]))
+            r = damaged(f, ordinal, e, at, stop, err);
+    }
+    return r;
+}
+
+/* Payload bytes [begin, end), at most a window, into the scratch; *data points at byte `begin`. */
+static int read_payload(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t **data,
+                        struct fsdpck_error *err)
+{
+    uint64_t first = begin, last = end;
+    if (e->hashes) {
+        first = begin / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES;
+        last = (end + FSDPCK_BLOCK_NBYTES - 1) / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES;
+        last = last < e->payload_nbytes ? last : e->payload_nbytes;
+    }
+    f->read_nbytes += last - first;
+    if (f->dry)
+        return 0;
+    uint8_t *bytes;
+    int r = fsdpck_file_read(f->src, e->file, e->payload + first, last - first, f->scratch, &bytes, err);
+    if (r == 0 && e->hashes)
+        r = verify_blocks(f, ordinal, e, bytes, first, last, err);
+    if (r != 0)
+        fsdpck_error_tensor(err, source_tensors(f->src)[ordinal].name);
+    *data = bytes + (begin - first);
+    return r;
+}
+
+static void swap_bytes(enum fsdpck_dtype dtype, uint8_t *data, uint64_t nbytes)
+{
+    uint32_t unit = fsdpck_dtype_info(dtype)->swap;
+    for (uint64_t i = 0; unit > 1 && i + unit <= nbytes; i += unit)
+        for (uint32_t k = 0; k < unit / 2; k++) {
+            uint8_t b = data[i + k];
+            data[i + k] = data[i + unit - 1 - k];
+            data[i + unit - 1 - k] = b;
+        }
+}
+
+/* ---- runs: elements that lie in one piece in a dense chunk ---- */
+
+typedef void (*place_fn)(void *ctx, const uint8_t *data, uint64_t first, uint64_t nelem); /* run elements [first, first + nelem) */
+
+/* Elements [begin, begin + nelem) of the chunk's own order, in windows that end at hash blocks. */
+static int fetch_run(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t nelem, place_fn place,
+                     void *ctx, struct fsdpck_error *err)
+{
+    enum fsdpck_dtype dtype = source_tensors(f->src)[ordinal].dtype;
+    uint64_t item = fsdpck_dtype_info(dtype)->nbytes, at = begin * item, end = at + nelem * item;
+    f->needed_nbytes += end - at;
+    f->nruns++;
+    while (at < end) {
+        uint64_t stop = (at / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES) + FSDPCK_FETCH_WINDOW_NBYTES;
+        uint8_t *data = NULL;
+        stop = stop < end ? stop : end;
+        int r = read_payload(f, ordinal, e, at, stop, &data, err);
+        if (r != 0)
+            return r;
+        if (!f->dry && e->swap)
+            swap_bytes(dtype, data, stop - at);
+        if (!f->dry)
+            place(ctx, data, at / item - begin, (stop - at) / item);
+        at = stop;
+    }
+    return 0;
+}
+
+/* ---- boxes ---- */
+
+/* Stride of the chunk's elements in its payload, in elements. */
+static void chunk_strides(const struct fsdpck_extent *e, uint32_t ndim, uint64_t *strides)
+{
+    uint64_t dense = 1;
+    for (uint32_t d = ndim; d-- > 0; dense *= e->size[d])
+        strides[d] = e->strides ? e->strides[d] : dense;
+}
+
+struct piece { /* of an extent, on its way to a target */
+    struct fsdpck_fetch *f;
+    const struct fsdpck_extent *e;
+    const struct fsdpck_fetch_target *to;
+    uint32_t ndim;
+    uint64_t item;
+    uint64_t strides[FSDPCK_MAX_DIMS]; /* in the payload, elements */
+    const uint64_t *offset, *size;     /* box of a run, for place_box */
+    uint64_t skip;                     /* elements of that box before the run */
+};
+
+static uint8_t *place_of(const struct piece *p, const uint64_t *offset)
+{
+    uint8_t *dst = p->to->dst;
+    for (uint32_t d = 0; d < p->ndim; d++)
+        dst += (int64_t)(offset[d] - p->to->offset[d]) * p->to->strides[d];
+    return dst;
+}
+
+/* First payload element and span of a box. */
+static uint64_t first_of(const struct piece *p, const uint64_t *offset)
+{
+    uint64_t first = 0;
+    for (uint32_t d = 0; d < p->ndim; d++)
+        first += (offset[d] - p->e->offset[d]) * p->strides[d];
+    return first;
+}
+
+static uint64_t span_of(const struct piece *p, const uint64_t *size)
+{
+    uint64_t span = 1;
+    for (uint32_t d = 0; d < p->ndim; d++)
+        span += (size[d] - 1) * p->strides[d];
+    return span;
+}
+
+/* The whole box in one read. */
+static int read_box(struct piece *p, const uint64_t *o, const uint64_t *s, struct fsdpck_error *err)
+{
+    int64_t from[FSDPCK_MAX_DIMS];
+    uint8_t *data = NULL;
+    uint64_t begin = first_of(p, o) * p->item, nbytes = span_of(p, s) * p->item;
+    p->f->needed_nbytes += fsdpck_box_nelem(s, p->ndim) * p->item;
+    p->f->nruns++;
+    int r = read_payload(p->f, p->to->ordinal, p->e, begin, begin + nbytes, &data, err);
+    if (r != 0 || p->f->dry)
+        return r;
+    if (p->e->swap)
+        swap_bytes(source_tensors(p->f->src)[p->to->ordinal].dtype, data, nbytes);
+    for (uint32_t d = 0; d < p->ndim; d++)
+        from[d] = (int64_t)(p->strides[d] * p->item);
+    fsdpck_copy_strided(p->ndim, s, p->item, place_of(p, o), p->to->strides, data, from);
+    return 0;
+}
+
+/* The widest gap between bytes of the box in the payload. */
+static uint64_t gap_of(const struct piece *p, const uint64_t *s)
+{
+    uint64_t one[FSDPCK_MAX_DIMS], widest = 0;
+    for (uint32_t d = 0; d < p->ndim; d++) { /* from one index of d to the next, what lies inside being passed over */
+        if (s[d] == 1)
+            continue;
+        for (uint32_t k = 0; k < p->ndim; k++)
+            one[k] = p->strides[k] < p->strides[d] ? s[k] : 1;
+        uint64_t inner = span_of(p, one);
+        if (p->strides[d] > inner && p->strides[d] - inner > widest)
+            widest = p->strides[d] - inner;
+    }
+    return widest * p->item;
+}
+
+/* Halves a box along its widest dimension until it fits a window and has no gap worth a request of its own. Depth at most 64 * log2(size). */
+static int read_split(struct piece *p, const uint64_t *o, const uint64_t *s, struct fsdpck_error *err)
+{
+    if (span_of(p, s) * p->item <= FSDPCK_FETCH_WINDOW_NBYTES && gap_of(p, s) <= READ_THROUGH_NBYTES)
+        return read_box(p, o, s, err);
+    uint32_t widest = 0;
+    for (uint32_t d = 1; d < p->ndim; d++)
+        if ((s[d] - 1) * p->strides[d] > (s[widest] - 1) * p->strides[widest])
+            widest = d;
+    uint64_t o2[FSDPCK_MAX_DIMS], s2[FSDPCK_MAX_DIMS];
+    memcpy(o2, o, p->ndim * sizeof *o2);
+    memcpy(s2, s, p->ndim * sizeof *s2);
+    s2[widest] = s[widest] / 2;
+    int r = read_split(p, o2, s2, err);
+    o2[widest] += s2[widest];
+    s2[widest] = s[widest] - s2[widest];
+    return r == 0 ? read_split(p, o2, s2, err) : r;
+}
+
+struct placing { /* a window of a run, cut back into boxes */
+    const struct piece *p;
+    const uint8_t *data;
+};
+
+static int copy_part(void *ctx, const uint64_t *offset, const uint64_t *size)
+{
+    struct placing *w = ctx;
+    const struct piece *p = w->p;
+    uint64_t o[FSDPCK_MAX_DIMS];
+    int64_t from[FSDPCK_MAX_DIMS];
+    for (uint32_t d = 0; d < p->ndim; d++)
+        o[d] = p->offset[d] + offset[d];
+    fsdpck_dense_strides(p->ndim, size, p->item, from);
+    fsdpck_copy_strided(p->ndim, size, p->item, place_of(p, o), p->to->strides, w->data, from);
+    w->data += fsdpck_box_nelem(size, p->ndim) * p->item;
+    return 0;
+}
+
+static void place_box(void *ctx, const uint8_t *data, uint64_t first, uint64_t nelem)
+{
+    struct placing w = { .p = ctx, .data = data };
+    first += w.p->skip;
+    fsdpck_range_boxes(w.p->ndim, w.p->size, first, first + nelem, copy_part, &w);
+}
+
+bool fsdpck_fetch_is_run(const struct fsdpck_extent *e, uint32_t ndim, const uint64_t *o, const uint64_t *s, uint64_t *first)
+{
+    struct piece p = { .e = e, .ndim = ndim };
+    chunk_strides(e, ndim, p.strides);
+    *first = first_of(&p, o);
+    return !e->strides && span_of(&p, s) == fsdpck_box_nelem(s, ndim);
+}
+
+int fsdpck_fetch_box(struct fsdpck_fetch *f, const struct fsdpck_extent *e, const uint64_t *o, const uint64_t *s, uint64_t begin, uint64_t end,
+                     const struct fsdpck_fetch_target *to, struct fsdpck_error *err)
+{
+    const struct fsdpck_tensor *t = &source_tensors(f->src)[to->ordinal];
+    struct piece p = { .f = f, .e = e, .to = to, .ndim = t->ndim, .item = fsdpck_dtype_info(t->dtype)->nbytes, .offset = o, .size = s };
+    uint64_t first;
+    chunk_strides(e, t->ndim, p.strides);
+    if (!fsdpck_fetch_is_run(e, t->ndim, o, s, &first))
+        return read_split(&p, o, s, err);
+    p.skip = begin;
+    return fetch_run(f, to->ordinal, e, first + begin, end - begin, place_box, &p, err);
+}
+
+/* ---- flat ranges ---- */
+
+struct range {
+    struct fsdpck_fetch *f;
+    const struct fsdpck_tensor *t;
+    size_t ordinal;
+    uint64_t begin, end, item;
+    uint8_t *dst;
+    uint64_t covered; /* elements brought so far */
+    const struct fsdpck_extent *e;
+    struct fsdpck_error *err;
+};
+
+struct flat_place {
+    uint8_t *dst;
+    uint64_t item;
+};
+
+static void place_flat(void *ctx, const uint8_t *data, uint64_t first, uint64_t nelem)
+{
+    const struct flat_place *p = ctx;
+    memcpy(p->dst + first * p->item, data, nelem * p->item);
+}
+
+/* A box of the range meets an extent that is not one run of the tensor (columns, transposed items). */
+static int range_box(void *ctx, const uint64_t *offset, const uint64_t *size)
+{
+    struct range *g = ctx;
+    uint64_t o[FSDPCK_MAX_DIMS], s[FSDPCK_MAX_DIMS];
+    int64_t strides[FSDPCK_MAX_DIMS];
+    if (!fsdpck_box_intersect(g->t->ndim, offset, size, g->e->offset, g->e->size, o, s))
+        return 0;
+    fsdpck_dense_strides(g->t->ndim, g->t->shape, g->item, strides);
+    uint64_t flat = 0;
+    for (uint32_t d = 0; d < g->t->ndim; d++)
+        flat = flat * g->t->shape[d] + o[d];
+    struct fsdpck_fetch_target to = { .ordinal = g->ordinal, .offset = o, .strides = strides, .dst = g->dst + (flat - g->begin) * g->item };
+    g->covered += fsdpck_box_nelem(s, g->t->ndim);
+    return fsdpck_fetch_box(g->f, g->e, o, s, 0, fsdpck_box_nelem(s, g->t->ndim), &to, g->err);
+}
+
+static int range_extent(void *ctx, const struct fsdpck_extent *e, struct fsdpck_error *err)
+{
+    struct range *g = ctx;
+    uint64_t first, last;
+    fsdpck_box_span(g->t->ndim, g->t->shape, e->offset, e->size, &first, &last);
+    if (e->strides || last - first != fsdpck_box_nelem(e->size, g->t->ndim)) {
+        g->e = e;
+        g->err = err;
+        return fsdpck_range_boxes(g->t->ndim, g->t->shape, g->begin, g->end, range_box, g);
+    }
+    uint64_t a = first > g->begin ? first : g->begin, b = last < g->end ? last : g->end;
+    if (a >= b)
+        return 0;
+    struct flat_place place = { .dst = g->dst + (a - g->begin) * g->item, .item = g->item };
+    g->covered += b - a;
+    return fetch_run(g->f, g->ordinal, e, a - first, b - a, place_flat, &place, err);
+}
+
+int fsdpck_fetch_range(struct fsdpck_fetch *f, size_t ordinal, uint64_t begin, uint64_t end, void *dst, struct fsdpck_error *err)
+{
+    const struct fsdpck_tensor *t = &source_tensors(f->src)[ordinal];
+    struct range g = { .f = f, .t = t, .ordinal = ordinal, .begin = begin, .end = end, .dst = dst };
+    uint64_t offset[FSDPCK_MAX_DIMS] = { 0 }, size[FSDPCK_MAX_DIMS];
+    if (begin == end)
+        return 0;
+    g.item = fsdpck_dtype_info(t->dtype)->nbytes;
+    if (t->ndim) { /* the rows that the range touches */
+        uint64_t row = t->nelem / t->shape[0];
+        memcpy(size, t->shape, t->ndim * sizeof *size);
+        offset[0] = begin / row;
+        size[0] = (end + row - 1) / row - offset[0];
+    }
+    int r = f->src->ops->extents(f->src, ordinal, offset, size, range_extent, &g, err);
+    if (r != 0 || g.covered == end - begin)
+        return r;
+    fsdpck_error_set(err, FSDPCK_ERR_MISSING, f->src->path, "the stored chunks hold %llu of the %llu elements from %llu on",
+                     (unsigned long long)g.covered, (unsigned long long)(end - begin), (unsigned long long)begin);
+    fsdpck_error_tensor(err, t->name);
+    return FSDPCK_ERR_MISSING;
+}

@@ -1,0 +1,40 @@
+/* Brings elements of one tensor from the files of a source into memory: whole hashed blocks are read and verified, gaps that are cheaper to
+ * read through than to seek over are read through, cached pages are copied and the rest comes past the page cache. */
+#ifndef CKPT_FETCH_H
+#define CKPT_FETCH_H
+
+#include "engine/source_impl.h"
+
+#define FSDPCK_FETCH_WINDOW_NBYTES (4u << 20) /* most bytes of one read: a multiple of the hash block */
+
+/* One thread's workspace, reused from read to read. */
+struct fsdpck_fetch {
+    struct fsdpck_source *src;
+    uint8_t *scratch;      /* page aligned; one window and what alignment adds on both sides */
+    uint64_t read_nbytes;  /* read so far, padding included */
+    uint64_t needed_nbytes;
+    uint64_t nruns;
+    bool dry; /* count, read nothing: for plans */
+};
+
+int fsdpck_fetch_init(struct fsdpck_fetch *f, struct fsdpck_source *src, struct fsdpck_error *err);
+void fsdpck_fetch_free(struct fsdpck_fetch *f);
+
+/* Elements [begin, end) of tensor `ordinal` (no alias), in row-major order, dense, to dst. Error when the source's chunks do not cover them. */
+int fsdpck_fetch_range(struct fsdpck_fetch *f, size_t ordinal, uint64_t begin, uint64_t end, void *dst, struct fsdpck_error *err);
+
+/* Part of a box read: what of `extent` goes to a strided place. dst: address of the box's first element, offset: of the box, strides: bytes. */
+struct fsdpck_fetch_target {
+    size_t ordinal;
+    const uint64_t *offset;
+    uint8_t *dst;
+    const int64_t *strides;
+};
+/* Whether the box (o, s) lies in one run in the chunk's payload; *first is then the chunk element it begins with. */
+bool fsdpck_fetch_is_run(const struct fsdpck_extent *e, uint32_t ndim, const uint64_t *o, const uint64_t *s, uint64_t *first);
+/* The box (o, s), inside the extent's, to its place in the target. Only its elements [begin, end) in row-major order, where it is a run;
+ * any other box goes whole. */
+int fsdpck_fetch_box(struct fsdpck_fetch *f, const struct fsdpck_extent *e, const uint64_t *o, const uint64_t *s, uint64_t begin, uint64_t end,
+                     const struct fsdpck_fetch_target *to, struct fsdpck_error *err);
+
+#endif

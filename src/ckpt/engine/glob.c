@@ -1,0 +1,97 @@
+/* Shell-like patterns over whole names. One place to go back to is enough: a later '*' can do whatever an earlier one could, so the cost
+ * is at most pattern times name, and no pattern from a user or a file can make it explode. */
+#include "engine/selection.h"
+
+#include <string.h>
+
+/* Bytes of the character at s (not at the NUL). Names are valid UTF-8; whatever is not counts byte by byte. */
+static size_t char_nbytes(const char *s)
+{
+    unsigned char c = (unsigned char)*s;
+    size_t wanted = c < 0xc0 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4, n = 1;
+    while (n < wanted && ((unsigned char)s[n] & 0xc0) == 0x80)
+        n++;
+    return n;
+}
+
+static uint32_t char_at(const char **s)
+{
+    size_t n = char_nbytes(*s);
+    uint32_t c = 0;
+    for (size_t i = 0; i < n; i++)
+        c = c << 8 | (unsigned char)*(*s)++; /* the bytes in order: compares as the code points do */
+    return c;
+}
+
+/* The ']' that ends the set whose '[' is at g, or NULL: then '[' is an ordinary character. A ']' that comes first is a member. */
+static const char *set_end(const char *g)
+{
+    const char *p = g + 1;
+    p += *p == '!' || *p == '^';
+    p += *p == ']';
+    while (*p && *p != ']')
+        p += p[0] == '\\' && p[1] ? 2 : 1;
+    return *p ? p : NULL;
+}
+
+static bool in_set(const char *g, const char *end, uint32_t c)
+{
+    const char *p = g + 1;
+    bool negated = *p == '!' || *p == '^', found = false;
+    p += negated;
+    while (p < end) {
+        p += *p == '\\' && p + 1 < end;
+        uint32_t low = char_at(&p), high = low;
+        if (*p == '-' && p + 1 < end) {
+            p++;
+            p += *p == '\\' && p + 1 < end;
+            high = char_at(&p);
+        }
+        found = found || (low <= c && c <= high);
+    }
+    return found != negated;
+}
+
+/* One character of the name against one element of the pattern that is no '*'; moves both on. */
+static bool match_one(const char **glob, const char **name)
+{
+    const char *g = *glob, *end = *g == '[' ? set_end(g) : NULL;
+    bool ok;
+    if (*g == '\0')
+        return false;
+    if (end) {
+        ok = in_set(g, end, char_at(name));
+        g = end + 1;
+    } else if (*g == '?') {
+        *name += char_nbytes(*name);
+        g++;
+        ok = true;
+    } else {
+        g += g[0] == '\\' && g[1];
+        ok = *g == **name;
+        g++;
+        (*name)++;
+    }
+    *glob = g;
+    return ok;
+}
+
+bool fsdpck_glob_match(const char *glob, const char *name)
+{
+    const char *star = NULL, *resume = NULL; /* the pattern after the last '*', and where the name stood then */
+    while (*name) {
+        if (*glob == '*') {
+            star = ++glob;
+            resume = name;
+        } else if (!match_one(&glob, &name)) {
+            if (!star)
+                return false;
+            glob = star;
+            resume += char_nbytes(resume);
+            name = resume;
+        }
+    }
+    while (*glob == '*')
+        glob++;
+    return *glob == '\0';
+}

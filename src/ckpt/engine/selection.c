@@ -1,0 +1,345 @@
+/* Turns what a user asked for (trees, globs, renames, aliases, a dtype) into the list of tensors and items that go out. It reads a
+ * source's catalogue, never bytes, and knows nothing of outputs. */
+#include "engine/selection.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/names.h"
+#include "engine/rename.h"
+
+struct choice {
+    const struct fsdpck_source *src;
+    const struct fsdpck_select *select;
+    struct fsdpck_selection *out;
+    struct fsdpck_names names; /* of what goes out: position, or ntensors + position for items */
+    bool flat_only;            /* only names outside all trees */
+    char *tree;                /* or NULL */
+    bool *kept;                /* (tensors of the source) */
+    int64_t *position;         /* (tensors of the source) where its bytes are in the selection, or -1 */
+    struct fsdpck_error *err;
+};
+
+/* ---- what is kept ---- */
+
+static bool any_match(const char *const *globs, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (fsdpck_glob_match(globs[i], name))
+            return true;
+    return false;
+}
+
+static bool globs_keep(const struct fsdpck_select *s, const char *name)
+{
+    return (s->ninclude == 0 || any_match(s->include, s->ninclude, name)) && !any_match(s->exclude, s->nexclude, name);
+}
+
+static bool tree_keeps(const struct choice *c, const struct fsdpck_named *n)
+{
+    if (c->flat_only)
+        return n->npath == 1;
+    return !c->tree || fsdpck_named_in_tree(n, c->tree) > 0;
+}
+
+static struct fsdpck_named named_tensor(const struct choice *c, size_t ordinal)
+{
+    const struct fsdpck_tensor *t = fsdpck_source_tensor(c->src, ordinal);
+    return (struct fsdpck_named){ t->name, t->path, t->npath };
+}
+
+/* ---- trees ---- */
+
+#define MAX_TREES 16
+
+/* What lies below some leading keys: names that end there, and the trees, each by a tensor in it. */
+struct level {
+    bool flat;
+    size_t ntrees; /* up to MAX_TREES + 1 */
+    struct fsdpck_named trees[MAX_TREES];
+    bool has_model;
+};
+
+static bool same_key(const struct fsdpck_key *a, const struct fsdpck_key *b)
+{
+    return a->str && b->str ? strcmp(a->str, b->str) == 0 : !a->str && !b->str && a->position == b->position;
+}
+
+static void add_to_level(struct level *l, const struct fsdpck_named *n, uint32_t depth)
+{
+    if (n->npath <= depth + 1) {
+        l->flat = true;
+        return;
+    }
+    for (size_t i = 0; i < l->ntrees && i < MAX_TREES; i++)
+        if (same_key(&l->trees[i].path[depth], &n->path[depth]))
+            return;
+    if (n->path[depth].str && strcmp(n->path[depth].str, "model") == 0)
+        l->has_model = true;
+    if (l->ntrees < MAX_TREES)
+        l->trees[l->ntrees] = *n;
+    l->ntrees += l->ntrees <= MAX_TREES;
+}
+
+/* Below the keys that c->tree spells (all, where it is NULL). */
+static void survey(const struct choice *c, uint32_t depth, struct level *l)
+{
+    *l = (struct level){ 0 };
+    for (size_t i = 0; i < fsdpck_source_ntensors(c->src); i++) {
+        struct fsdpck_named n = named_tensor(c, i);
+        if (globs_keep(c->select, n.name) && tree_keeps(c, &n))
+            add_to_level(l, &n, depth);
+    }
+}
+
+/* One key deeper. */
+static int enter_tree(struct choice *c, const struct fsdpck_key *key)
+{
+    char buf[24];
+    const char *text = fsdpck_key_text(key, buf);
+    size_t before = c->tree ? strlen(c->tree) + 1 : 0;
+    char *tree = malloc(before + strlen(text) + 1);
+    if (!tree)
+        return fsdpck_error_nomem(c->err, before + strlen(text) + 1);
+    if (c->tree)
+        sprintf(tree, "%s.%s", c->tree, text);
+    else
+        strcpy(tree, text);
+    free(c->tree);
+    c->tree = tree;
+    return 0;
+}
+
+static int ask_which_tree(const struct choice *c, const struct level *l, uint32_t depth)
+{
+    char list[400] = "", buf[24];
+    size_t at = 0, shown = l->ntrees < MAX_TREES ? l->ntrees : MAX_TREES;
+    for (size_t i = 0; i < shown && at < sizeof list - 1; i++) {
+        int n = snprintf(list + at, sizeof list - at, "%s'%s%s%s'", i ? ", " : "", c->tree ? c->tree : "", c->tree ? "." : "",
+                         fsdpck_key_text(&l->trees[i].path[depth], buf));
+        at += n > 0 ? (size_t)n : 0;
+    }
+    fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "has several trees of tensors (%s%s) and none is called 'model': which one is meant?",
+                     list, l->ntrees > MAX_TREES ? ", …" : "");
+    fsdpck_error_hint(c->err, "choose one: --select TREE");
+    return FSDPCK_ERR_USAGE;
+}
+
+/* The model of a training checkpoint: {"model": …}, {"app": {"model": …}}, or a single tree of any name. */
+static int find_model_tree(struct choice *c)
+{
+    static const struct fsdpck_key model = { "model", 0 };
+    struct level l;
+    for (uint32_t depth = 0; depth < 2; depth++) {
+        survey(c, depth, &l);
+        if (l.has_model)
+            return enter_tree(c, &model);
+        if (l.flat || l.ntrees == 0) {
+            c->flat_only = depth == 0 && l.ntrees > 0;
+            return 0;
+        }
+        if (l.ntrees > 1)
+            return ask_which_tree(c, &l, depth);
+        if (depth == 0) {
+            struct fsdpck_key only = l.trees[0].path[0];
+            int rc = enter_tree(c, &only);
+            if (rc)
+                return rc;
+        }
+    }
+    return 0;
+}
+
+static int choose_tree(struct choice *c, enum fsdpck_tree_policy policy)
+{
+    const struct fsdpck_key key = { c->select->tree, 0 };
+    if (c->select->tree)
+        return enter_tree(c, &key);
+    return policy == FSDPCK_TREE_MODEL ? find_model_tree(c) : 0;
+}
+
+/* ---- names ---- */
+
+/* The name as it goes out: tree dropped, prefix exchanged. */
+static int rename_one(struct choice *c, struct fsdpck_named *n)
+{
+    const struct fsdpck_select *s = c->select;
+    int rc = c->tree ? fsdpck_named_drop(&c->out->arena, n, fsdpck_named_in_tree(n, c->tree), c->err) : 0;
+    for (size_t i = 0; i < s->nrename && rc == 0; i++) {
+        if (strncmp(n->name, s->rename[i].key, strlen(s->rename[i].key)) != 0)
+            continue;
+        const char *old = n->name;
+        rc = fsdpck_named_exchange(&c->out->arena, n, s->rename[i].key, s->rename[i].value, c->err);
+        if (rc == 0 && !*n->name)
+            rc = fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, NULL, "renaming '%s' leaves no name", old);
+        break;
+    }
+    return rc;
+}
+
+static int claim_name(struct choice *c, const char *name, size_t position)
+{
+    size_t old;
+    int rc = fsdpck_names_add(&c->names, name, position, &old, c->err);
+    if (rc == 0 && old != SIZE_MAX)
+        rc = fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "two entries would both be called '%s'", name);
+    return rc;
+}
+
+/* ---- tensors ---- */
+
+static bool castable(enum fsdpck_dtype d)
+{
+    return d == FSDPCK_FLOAT64 || d == FSDPCK_FLOAT32 || d == FSDPCK_FLOAT16 || d == FSDPCK_BFLOAT16;
+}
+
+static int push(struct choice *c, const struct fsdpck_named *n, size_t stored, int64_t alias_of)
+{
+    struct fsdpck_selection *out = c->out;
+    enum fsdpck_dtype dtype = fsdpck_source_tensor(c->src, stored)->dtype;
+    int rc = claim_name(c, n->name, out->ntensors);
+    if (rc)
+        return rc;
+    out->tensors[out->ntensors++] = (struct fsdpck_chosen){
+        .name = n->name, .path = n->path, .npath = n->npath, .source = stored, .alias_of = alias_of,
+        .dtype = c->select->cast && castable(dtype) ? c->select->dtype : dtype,
+    };
+    return 0;
+}
+
+/* A tensor of the source under its new name; the first kept of several names is the one that is stored. */
+static int push_tensor(struct choice *c, size_t ordinal, size_t stored)
+{
+    struct fsdpck_named n = named_tensor(c, ordinal);
+    int64_t position = c->position[stored];
+    int rc = rename_one(c, &n);
+    if (rc == 0 && position < 0)
+        c->position[stored] = (int64_t)c->out->ntensors;
+    return rc ? rc : push(c, &n, stored, position);
+}
+
+/* late: the aliases that stand before what they name in the source. */
+static int push_tensors(struct choice *c, bool late)
+{
+    int rc = 0;
+    for (size_t i = 0; i < fsdpck_source_ntensors(c->src) && rc == 0; i++) {
+        int64_t alias_of = fsdpck_source_tensor(c->src, i)->alias_of;
+        size_t stored = alias_of >= 0 ? (size_t)alias_of : i;
+        if (c->kept[i] && late == (stored > i && c->kept[stored]))
+            rc = push_tensor(c, i, stored);
+    }
+    return rc;
+}
+
+static int push_aliases(struct choice *c)
+{
+    const struct fsdpck_select *s = c->select;
+    int rc = 0;
+    for (size_t i = 0; i < s->nalias && rc == 0; i++) {
+        size_t old = fsdpck_names_find(&c->names, s->alias[i].value);
+        struct fsdpck_named n;
+        if (!*s->alias[i].key)
+            return fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, NULL, "an alias for '%s' without a name", s->alias[i].value);
+        if (old == SIZE_MAX)
+            return fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "alias '%s' is for tensor '%s', which is not among those selected",
+                                    s->alias[i].key, s->alias[i].value);
+        const struct fsdpck_chosen *t = &c->out->tensors[old];
+        const struct fsdpck_named target = { t->name, t->path, t->npath };
+        rc = fsdpck_named_sibling(&c->out->arena, &target, s->alias[i].key, &n, c->err);
+        if (rc == 0)
+            rc = push(c, &n, t->source, t->alias_of >= 0 ? t->alias_of : (int64_t)old);
+    }
+    return rc;
+}
+
+static int push_items(struct choice *c)
+{
+    int rc = 0;
+    for (size_t i = 0; i < fsdpck_source_nitems(c->src) && rc == 0; i++) {
+        const struct fsdpck_item *item = fsdpck_source_item(c->src, i);
+        struct fsdpck_named n = { item->name, item->path, item->npath };
+        if (!globs_keep(c->select, n.name) || !tree_keeps(c, &n))
+            continue;
+        if ((rc = rename_one(c, &n)) == 0)
+            rc = claim_name(c, n.name, c->out->ntensors + c->out->nitems);
+        c->out->items[c->out->nitems++] = (struct fsdpck_chosen_item){ n.name, n.path, n.npath, i };
+    }
+    return rc;
+}
+
+/* ---- all of it ---- */
+
+static int check_request(struct choice *c)
+{
+    if (c->select->cast && !castable(c->select->dtype))
+        return fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, NULL, "tensors are cast to float64, float32, float16 or bfloat16, not to %s",
+                                fsdpck_dtype_info(c->select->dtype)->name);
+    return 0;
+}
+
+static int allocate(struct choice *c)
+{
+    struct fsdpck_arena *a = &c->out->arena;
+    size_t n = fsdpck_source_ntensors(c->src);
+    c->out->tensors = fsdpck_arena_array(a, n + c->select->nalias, sizeof *c->out->tensors, c->err);
+    c->out->items = fsdpck_arena_array(a, fsdpck_source_nitems(c->src), sizeof *c->out->items, c->err);
+    c->kept = calloc(n ? n : 1, sizeof *c->kept);
+    c->position = malloc((n ? n : 1) * sizeof *c->position);
+    if (!c->out->tensors || !c->out->items || !c->kept || !c->position)
+        return fsdpck_error_nomem(c->err, n * sizeof *c->position);
+    return 0;
+}
+
+static int keep_tensors(struct choice *c)
+{
+    size_t n = fsdpck_source_ntensors(c->src), nkept = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct fsdpck_named name = named_tensor(c, i);
+        c->kept[i] = globs_keep(c->select, name.name) && tree_keeps(c, &name);
+        c->position[i] = -1;
+        nkept += c->kept[i];
+    }
+    if (nkept || n == 0)
+        return 0;
+    if (c->select->tree)
+        fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "none of the %zu tensors is in a tree '%s' and selected", n, c->select->tree);
+    else
+        fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "none of the %zu tensors is selected", n);
+    return FSDPCK_ERR_USAGE;
+}
+
+int fsdpck_selection_make(const struct fsdpck_source *src, const struct fsdpck_select *select, enum fsdpck_tree_policy policy,
+                          struct fsdpck_selection *out, struct fsdpck_error *err)
+{
+    struct choice c = { .src = src, .select = select, .out = out, .err = err };
+    *out = (struct fsdpck_selection){ 0 };
+    int rc = check_request(&c);
+    if (rc == 0)
+        rc = allocate(&c);
+    if (rc == 0)
+        rc = choose_tree(&c, policy);
+    if (rc == 0)
+        rc = keep_tensors(&c);
+    if (rc == 0)
+        rc = push_tensors(&c, false);
+    if (rc == 0)
+        rc = push_tensors(&c, true);
+    if (rc == 0)
+        rc = push_aliases(&c);
+    if (rc == 0)
+        rc = push_items(&c);
+    fsdpck_names_free(&c.names);
+    free(c.tree);
+    free(c.kept);
+    free(c.position);
+    if (rc)
+        fsdpck_selection_free(out);
+    return rc;
+}
+
+void fsdpck_selection_free(struct fsdpck_selection *s)
+{
+    fsdpck_arena_free(&s->arena);
+    *s = (struct fsdpck_selection){ 0 };
+}

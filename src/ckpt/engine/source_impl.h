@@ -1,0 +1,120 @@
+/* Inside of a source: the catalogue that every format fills at open, and the one question that only the format can answer: where do
+ * the bytes of a box lie? One file a format: source_safetensors.c, source_hf.c, source_dcp.c, source_fsdpck.c. */
+#ifndef CKPT_SOURCE_IMPL_H
+#define CKPT_SOURCE_IMPL_H
+
+#include <fsdpck/check.h>
+#include <fsdpck/source.h>
+
+#include "base/arena.h"
+#include "base/names.h"
+#include "base/vec.h"
+
+/* A stored chunk of a tensor: a box, and where its elements lie in a file. Pointers live as long as the source. */
+struct fsdpck_extent {
+    uint32_t file;                 /* ordinal in the source's files */
+    const uint64_t *offset, *size; /* (ndim) box in the tensor */
+    uint64_t payload;              /* file offset of the chunk's first element */
+    uint64_t payload_nbytes;
+    const uint64_t *strides; /* (ndim) elements; NULL: dense row-major */
+    bool swap;               /* stored big-endian */
+    uint64_t hashes; /* file offset of the XXH3-128s of the payload's blocks (16 bytes each); 0: the format has none */
+};
+typedef int (*fsdpck_extent_fn)(void *ctx, const struct fsdpck_extent *e, struct fsdpck_error *err);
+
+struct fsdpck_source_ops {
+    const char *kind;
+    /* Visits every stored chunk of tensor `ordinal` (never an alias) that meets the box, each once. The box is inside the shape and not
+     * empty. What the chunks cover is the caller's to check. Thread-safe. */
+    int (*extents)(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size, fsdpck_extent_fn visit, void *ctx,
+                   struct fsdpck_error *err);
+    /* Whole-file checks that reading the payload does not make (envelopes, CRCs, stray files); NULL: none. May be slow: reads everything it
+     * needs unless quick. Damage goes to report, and 0 is returned. */
+    int (*verify)(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report, void *report_ctx, struct fsdpck_verify_result *result,
+                  struct fsdpck_error *err);
+    /* Bytes [at, at + nbytes) of an item, checked; at is a multiple of the hash block, and so is nbytes but at the end. NULL: nothing to check them by. */
+    int (*read_item)(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at, struct fsdpck_error *err);
+    void (*close)(struct fsdpck_source *src); /* frees impl; NULL: nothing to free */
+};
+
+struct source_item {
+    struct fsdpck_item pub;
+    uint32_t file;
+    uint64_t offset; /* pub.nbytes at this place, copied as they are */
+};
+
+struct source_asset {
+    struct fsdpck_asset pub;
+    const char *from; /* full path of the file */
+    bool has_hash;
+    uint8_t hash[16];
+};
+
+struct source_file {
+    struct fsdpck_file pub;
+    const char *path; /* full path, for opening and for messages */
+    uint64_t inode, device;
+};
+
+struct fsdpck_source {
+    const struct fsdpck_source_ops *ops;
+    struct fsdpck_options opt; /* defaults filled in */
+    const struct fsdpck_io *io;
+    const char *path; /* as the user gave it, without trailing slashes */
+    struct fsdpck_arena arena; /* owns every string and array of the catalogue; only open() may allocate from it */
+    struct fsdpck_vec tensors; /* struct fsdpck_tensor */
+    struct fsdpck_vec items;   /* struct source_item */
+    struct fsdpck_vec assets;  /* struct source_asset */
+    struct fsdpck_vec files;   /* struct source_file */
+    struct fsdpck_names names; /* of tensors */
+    struct fsdpck_fdcache *fds; /* open descriptors: see files.h */
+    const char *save_id, *state;
+    uint64_t nranks;
+    bool to_verify; /* opened to find out what is wrong: a file that is missing or has another size is a problem among others */
+    void *impl;
+};
+
+/* fsdpck_source_open(), with to_verify. */
+int fsdpck_source_open_as(const char *path, const char *from, const struct fsdpck_options *opt, bool to_verify, struct fsdpck_source **out,
+                          struct fsdpck_error *err);
+/* As read_item of the ops, for any source. */
+int fsdpck_source_read_item(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at, struct fsdpck_error *err);
+/* opt with every default filled in; NULL: the source's own. */
+struct fsdpck_options fsdpck_source_options(const struct fsdpck_source *src, const struct fsdpck_options *opt);
+void fsdpck_options_fill(struct fsdpck_options *opt);
+
+/* For openers. All strings are copied into the arena. */
+/* Appends a tensor (shape copied; path NULL: the name is the only key), fills nelem and nbytes. A name twice is FSDPCK_ERR_FORMAT; more than
+ * FSDPCK_MAX_DIMS dims FSDPCK_ERR_LIMIT; overflow FSDPCK_ERR_FORMAT; errors name `file`. The pointer is valid until the next call. */
+struct fsdpck_tensor *fsdpck_source_add_tensor(struct fsdpck_source *src, const char *file, const char *name, const struct fsdpck_key *path,
+                                               uint32_t npath, enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *shape,
+                                               struct fsdpck_error *err);
+/* Lists an existing tensor under a second name. */
+int fsdpck_source_add_alias(struct fsdpck_source *src, const char *file, const char *name, const struct fsdpck_key *path, uint32_t npath,
+                            size_t target, struct fsdpck_error *err);
+/* The two halves of adding a file: FSDPCK_ERR_FORMAT where it is not regular; *ordinal may be NULL. */
+int fsdpck_source_stat_file(struct fsdpck_source *src, const char *path, struct fsdpck_stat *st, struct fsdpck_error *err);
+int fsdpck_source_list_file(struct fsdpck_source *src, const char *path, const char *name, int64_t rank, const struct fsdpck_stat *st,
+                            uint32_t *ordinal, struct fsdpck_error *err);
+/* Both: stats path and appends it. */
+int fsdpck_source_add_file(struct fsdpck_source *src, const char *path, const char *name, int64_t rank, uint32_t *ordinal,
+                           struct fsdpck_error *err);
+struct source_item *fsdpck_source_add_item(struct fsdpck_source *src, const char *name, const struct fsdpck_key *path, uint32_t npath,
+                                           struct fsdpck_error *err);
+struct source_asset *fsdpck_source_add_asset(struct fsdpck_source *src, const char *path, const char *from, uint64_t nbytes,
+                                             struct fsdpck_error *err);
+const struct fsdpck_key *fsdpck_source_copy_path(struct fsdpck_source *src, const struct fsdpck_key *path, uint32_t npath,
+                                                 struct fsdpck_error *err);
+
+static inline struct fsdpck_tensor *source_tensors(const struct fsdpck_source *s) { return s->tensors.data; }
+static inline struct source_item *source_items(const struct fsdpck_source *s) { return s->items.data; }
+static inline struct source_asset *source_assets(const struct fsdpck_source *s) { return s->assets.data; }
+static inline struct source_file *source_files(const struct fsdpck_source *s) { return s->files.data; }
+
+/* Openers: src->path, opt, io are set; they fill ops, impl and the catalogue. On failure the caller closes the source. */
+int fsdpck_open_safetensors(struct fsdpck_source *src, struct fsdpck_error *err); /* path: a file */
+int fsdpck_open_hf(struct fsdpck_source *src, struct fsdpck_error *err);          /* path: a folder */
+int fsdpck_open_dcp(struct fsdpck_source *src, struct fsdpck_error *err);         /* path: a folder */
+int fsdpck_open_fsdpck(struct fsdpck_source *src, struct fsdpck_error *err);      /* path: a folder */
+
+#endif

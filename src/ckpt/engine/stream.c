@@ -1,0 +1,68 @@
+/* Hash, CRC and write of one chunk's bytes, in order. Knows files and blocks; not where the bytes come from. */
+#include "engine/stream.h"
+
+#include <string.h>
+
+#define PAGE_NBYTES 4096u
+#define HASHES_AT_ONCE 128u
+
+void fsdpck_stream_begin(struct fsdpck_stream *s, struct fsdpck_out_files *out, const struct fsdpck_out_chunk *chunk, uint64_t at, uint8_t *buf,
+                         uint64_t capacity)
+{
+    *s = (struct fsdpck_stream){ .out = out, .chunk = chunk, .at = at, .buf = buf, .capacity = capacity };
+}
+
+static int write_hashes(struct fsdpck_stream *s, const uint8_t *data, uint64_t nbytes, struct fsdpck_error *err)
+{
+    struct fsdpck_hash128 hashes[HASHES_AT_ONCE];
+    uint64_t block = s->at / FSDPCK_BLOCK_NBYTES;
+    for (uint64_t at = 0; at < nbytes;) {
+        uint64_t n = 0, first = block;
+        for (; n < HASHES_AT_ONCE && at < nbytes; n++, block++) {
+            uint64_t k = nbytes - at < FSDPCK_BLOCK_NBYTES ? nbytes - at : FSDPCK_BLOCK_NBYTES;
+            fsdpck_hash(data + at, k, &hashes[n]);
+            at += k;
+        }
+        int r = fsdpck_out_files_write(s->out, s->chunk->file, hashes, n * sizeof *hashes, s->chunk->hashes + first * sizeof *hashes, err);
+        if (r != 0)
+            return r;
+    }
+    s->crc32 = fsdpck_crc32(s->crc32, data, nbytes);
+    return 0;
+}
+
+int fsdpck_stream_write(struct fsdpck_stream *s, const uint8_t *data, uint64_t nbytes, struct fsdpck_error *err)
+{
+    int r = s->chunk->hashes ? write_hashes(s, data, nbytes, err) : 0;
+    if (r == 0)
+        r = fsdpck_out_files_write(s->out, s->chunk->file, data, nbytes, fsdpck_stream_position(s), err);
+    s->at += nbytes;
+    return r;
+}
+
+/* Where in buf the next byte goes: as far into a page as it is in the file, so that whole pages can be written directly. */
+static uint8_t *base(const struct fsdpck_stream *s) { return s->buf + fsdpck_stream_position(s) % PAGE_NBYTES; }
+
+static int flush(struct fsdpck_stream *s, struct fsdpck_error *err)
+{
+    uint64_t n = s->fill;
+    s->fill = 0;
+    return n ? fsdpck_stream_write(s, base(s), n, err) : 0;
+}
+
+int fsdpck_stream_gather(struct fsdpck_stream *s, const uint8_t *data, uint64_t nbytes, struct fsdpck_error *err)
+{
+    while (nbytes) {
+        uint64_t room = s->capacity - s->fill, n = nbytes < room ? nbytes : room;
+        memcpy(base(s) + s->fill, data, n);
+        s->fill += n;
+        data += n;
+        nbytes -= n;
+        int r = s->fill == s->capacity ? flush(s, err) : 0;
+        if (r != 0)
+            return r;
+    }
+    return 0;
+}
+
+int fsdpck_stream_end(struct fsdpck_stream *s, struct fsdpck_error *err) { return flush(s, err); }

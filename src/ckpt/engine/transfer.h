@@ -1,0 +1,48 @@
+/* The engine: moves the bytes of a selection from a source into chunks of output files, each byte read and written once, within a memory
+ * budget. A sink is a list of files and chunks; what stands around the payloads in the files is the sink's own business. */
+#ifndef CKPT_TRANSFER_H
+#define CKPT_TRANSFER_H
+
+#include <fsdpck/convert.h>
+
+#include "base/hash.h"
+#include "base/out_files.h"
+#include "engine/selection.h"
+#include "engine/source_impl.h"
+
+/* A dense row-major box of a selected tensor that goes to bytes [payload, payload + nbytes) of a file. */
+struct fsdpck_out_chunk {
+    uint32_t tensor; /* position in the selection; never an alias */
+    uint32_t file;
+    const uint64_t *offset, *size; /* (ndim) elements */
+    uint64_t payload;
+    uint64_t hashes; /* file offset that gets the XXH3-128 of each 64 KiB block; 0: not hashed */
+    /* Filled in by the transfer where hashes != 0: */
+    uint32_t crc32;
+    bool has_content; /* whole rows passed: content is this chunk's part of the tensor's content id */
+    struct fsdpck_content content;
+};
+
+struct fsdpck_transfer_content;
+
+struct fsdpck_transfer {
+    struct fsdpck_source *src;
+    const struct fsdpck_selection *selection;
+    const struct fsdpck_out_file *files;
+    size_t nfiles;
+    struct fsdpck_out_chunk *chunks; /* sorted by tensor */
+    size_t nchunks;
+    const struct fsdpck_options *opt; /* resolved (fsdpck_source_options), or NULL: the source's */
+    /* Filled in: per tensor of the selection, where whole rows passed and nothing was cast. (ntensors), in the caller's memory; may be NULL. */
+    struct fsdpck_transfer_content *contents;
+};
+
+struct fsdpck_transfer_content {
+    bool known;
+    struct fsdpck_content content;
+};
+
+/* Creates the files and moves every payload. Bytes of the files outside payloads are left as they are (zero). Not fsynced. */
+int fsdpck_transfer_run(struct fsdpck_transfer *t, struct fsdpck_transfer_result *result, struct fsdpck_error *err);
+
+#endif

@@ -1,0 +1,26 @@
+/* What files of a checkpoint are called. */
+#ifndef CKPT_SHARD_NAME_H
+#define CKPT_SHARD_NAME_H
+
+#include <stdio.h>
+
+#include "base/hash.h"
+
+#define FSDPCK_SHARD_NAME_MAX 80u
+
+/* "__3_0.distcp"; in place the save id is part of it, since the old checkpoint's files are still there. */
+static inline void fsdpck_shard_name(uint32_t rank, bool in_place, const uint8_t save_id[16], char name[FSDPCK_SHARD_NAME_MAX])
+{
+    char uuid[37];
+    fsdpck_uuid_format(save_id, uuid);
+    snprintf(name, FSDPCK_SHARD_NAME_MAX, in_place ? "__%u_0-%s.distcp" : "__%u_0.distcp", rank, uuid);
+}
+
+static inline void fsdpck_assets_name(bool in_place, const uint8_t save_id[16], char name[FSDPCK_SHARD_NAME_MAX])
+{
+    char uuid[37];
+    fsdpck_uuid_format(save_id, uuid);
+    snprintf(name, FSDPCK_SHARD_NAME_MAX, in_place ? "assets-%s" : "assets", uuid);
+}
+
+#endif

@@ -1,0 +1,67 @@
+/* The chunk table and trailer of a shard file (FORMAT.md sections 3.2 and 3.3): bytes to structs and back, everything checked. */
+#ifndef CKPT_TABLE_H
+#define CKPT_TABLE_H
+
+#include <fsdpck/io.h>
+#include <fsdpck/tensor.h>
+
+#include "base/hash.h"
+
+#define FSDPCK_TABLE_HEADER_NBYTES 96u
+#define FSDPCK_TABLE_ENTRY_NBYTES 96u
+#define FSDPCK_TRAILER_NBYTES 64u
+
+enum fsdpck_chunk_kind { FSDPCK_CHUNK_TENSOR = 0, FSDPCK_CHUNK_ITEM = 1 };
+
+struct fsdpck_table_entry {
+    uint32_t ordinal;
+    uint8_t kind, codec, ndim, has_content;
+    uint64_t payload, nbytes; /* in the file; codec 0, the only one of version 1 that is read, decodes to as many */
+    uint64_t first_hash;      /* index in the hashes */
+    uint64_t dims;            /* index in the dimension pool: ndim offsets, then ndim sizes */
+    uint64_t item, item_nbytes;
+    uint32_t crc32;
+    uint8_t content[16];
+};
+
+struct fsdpck_table {
+    uint32_t rank;
+    uint8_t save_id[16];
+    struct fsdpck_table_entry *entries;
+    uint64_t nentries;
+    uint64_t *dims;
+    uint64_t ndims;
+    uint64_t nhashes;
+    uint64_t hashes; /* file offset of hash 0 */
+    struct fsdpck_hash128 envelope;
+};
+
+struct fsdpck_trailer {
+    uint8_t save_id[16];
+    uint64_t table, table_nbytes;
+    struct fsdpck_hash128 table_hash;
+};
+
+/* Bytes of a table with these counts; false on overflow. */
+bool fsdpck_table_nbytes(uint64_t nentries, uint64_t ndims, uint64_t nhashes, uint64_t *nbytes);
+
+/* Reads and checks the trailer of a file of file_nbytes bytes. */
+int fsdpck_trailer_read(const struct fsdpck_io *io, int fd, const char *file, uint64_t file_nbytes, struct fsdpck_trailer *out,
+                        struct fsdpck_error *err);
+void fsdpck_trailer_write(const struct fsdpck_trailer *t, uint8_t out[FSDPCK_TRAILER_NBYTES]);
+
+/* Reads the table that the trailer tells of, checks its hash and every field that can be checked without the index. Block hashes stay in
+ * the file. Memory: 96 bytes an entry and 8 a dimension. */
+int fsdpck_table_read(const struct fsdpck_io *io, int fd, const char *file, const struct fsdpck_trailer *trailer, struct fsdpck_table *out,
+                      struct fsdpck_error *err);
+void fsdpck_table_free(struct fsdpck_table *t);
+/* Entries of an ordinal: the first, and how many. */
+uint64_t fsdpck_table_find(const struct fsdpck_table *t, enum fsdpck_chunk_kind kind, uint32_t ordinal, uint64_t *count);
+
+/* Writing: header and entries, as bytes. */
+void fsdpck_table_write_header(const struct fsdpck_table *t, uint8_t out[FSDPCK_TABLE_HEADER_NBYTES]);
+void fsdpck_table_write_entry(const struct fsdpck_table_entry *e, uint8_t out[FSDPCK_TABLE_ENTRY_NBYTES]);
+
+static inline uint64_t fsdpck_nblocks(uint64_t nbytes) { return nbytes / FSDPCK_BLOCK_NBYTES + (nbytes % FSDPCK_BLOCK_NBYTES != 0); }
+
+#endif

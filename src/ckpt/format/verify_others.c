@@ -1,0 +1,144 @@
+/* The files of an fsdpck directory that hold no shards, against index.json: .metadata, assets, and what should not be there. Knows nothing of tensors. */
+#include "format/verify_impl.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/ioutil.h"
+#include "base/suffix.h"
+
+/* A file, and what index.json says of it. */
+struct whole {
+    const char *path, *name;
+    uint64_t nbytes;
+    const uint8_t *hash;
+    const char *differs; /* what to say when it is another */
+};
+
+static int hash_bytes(struct fsdpck_verifier *v, const struct whole *w, int fd, struct fsdpck_hash128 *got, struct fsdpck_error *err)
+{
+    struct fsdpck_hasher *h = fsdpck_hasher_new();
+    uint8_t *buf = malloc(FSDPCK_BLOCK_NBYTES);
+    int r = h && buf ? 0 : fsdpck_error_nomem(err, FSDPCK_BLOCK_NBYTES);
+    for (uint64_t at = 0; r == 0 && at < w->nbytes; at += FSDPCK_BLOCK_NBYTES) {
+        uint64_t n = w->nbytes - at < FSDPCK_BLOCK_NBYTES ? w->nbytes - at : FSDPCK_BLOCK_NBYTES;
+        if (v->src->opt.stop && *v->src->opt.stop)
+            r = fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "stopped");
+        else if ((r = fsdpck_read_full(v->src->io, fd, w->path, buf, n, at, err)) == 0)
+            fsdpck_hasher_add(h, buf, n);
+    }
+    if (r == 0) {
+        fsdpck_hasher_finish(h, got);
+        v->result->read_nbytes += w->nbytes;
+    }
+    free(buf);
+    fsdpck_hasher_free(h);
+    return r;
+}
+
+static int hash_file(struct fsdpck_verifier *v, const struct whole *w, struct fsdpck_hash128 *got, struct fsdpck_error *err)
+{
+    int fd = v->src->io->open(v->src->io->ctx, w->path, FSDPCK_OPEN_READ, 0);
+    if (fd < 0)
+        return fsdpck_error_sys(err, -fd, w->path, "cannot open");
+    int r = hash_bytes(v, w, fd, got, err);
+    v->src->io->close(v->src->io->ctx, fd);
+    return r;
+}
+
+/* Size, then bytes. What is wrong with the file becomes e's message. */
+static int compare(struct fsdpck_verifier *v, const struct whole *w, struct fsdpck_error *e)
+{
+    struct fsdpck_hash128 got;
+    struct fsdpck_stat st;
+    int r = fsdpck_source_stat_file(v->src, w->path, &st, e);
+    if (r == FSDPCK_ERR_MISSING) {
+        *e = (struct fsdpck_error){ 0 };
+        return fsdpck_error_set(e, r, w->path, "is missing");
+    }
+    if (r == 0 && st.nbytes != w->nbytes)
+        return fsdpck_error_set(e, FSDPCK_ERR_DAMAGED, w->path, "%s (it has %" PRIu64 " bytes, the index says %" PRIu64 ")", w->differs, st.nbytes, w->nbytes);
+    if (r != 0 || v->quick)
+        return r;
+    r = hash_file(v, w, &got, e);
+    if (r == 0 && memcmp(got.bytes, w->hash, sizeof got.bytes) != 0)
+        r = fsdpck_error_set(e, FSDPCK_ERR_DAMAGED, w->path, "%s", w->differs);
+    return r;
+}
+
+static int check_whole(struct fsdpck_verifier *v, const struct whole *w, struct fsdpck_error *err)
+{
+    struct fsdpck_error e = { 0 };
+    int r = compare(v, w, &e);
+    if (fsdpck_is_system_error(r)) {
+        *err = e;
+        return r;
+    }
+    struct fsdpck_problem p = { .file = w->name, .rank = -1, .what = e.message };
+    if (r != 0)
+        fsdpck_verifier_report(v, &p);
+    return 0;
+}
+
+static const struct fsdpck_index *index_of(const struct fsdpck_verifier *v) { return v->src->impl; }
+
+static int check_metadata(struct fsdpck_verifier *v, struct fsdpck_error *err)
+{
+    const struct fsdpck_index *index = index_of(v);
+    if (!index->has_metadata)
+        return 0;
+    char *path = fsdpck_path_join(v->src->path, ".metadata", err);
+    struct whole w = { .path = path, .name = ".metadata", .nbytes = index->metadata_nbytes, .hash = index->metadata_hash.bytes,
+                       .differs = "is not the one that belongs to index.json: damaged, or written by a later save of PyTorch into this directory" };
+    int r = path ? check_whole(v, &w, err) : FSDPCK_ERR_NOMEM;
+    free(path);
+    return r;
+}
+
+static int check_assets(struct fsdpck_verifier *v, struct fsdpck_error *err)
+{
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < v->src->assets.count; i++) {
+        const struct source_asset *a = &source_assets(v->src)[i];
+        struct whole w = { .path = a->from, .name = a->from + strlen(v->src->path) + 1, .nbytes = a->pub.nbytes, .hash = a->hash,
+                           .differs = "is not the one that index.json names: damaged, or edited" };
+        r = check_whole(v, &w, err);
+    }
+    return r;
+}
+
+static bool belongs(const struct fsdpck_verifier *v, const char *name)
+{
+    if (strcmp(name, ".metadata") == 0)
+        return index_of(v)->has_metadata;
+    for (size_t i = 0; i < v->src->files.count; i++)
+        if (strcmp(source_files(v->src)[i].pub.name, name) == 0)
+            return true;
+    return !ends_with(name, ".distcp");
+}
+
+/* Shards and metadata that the index does not know: of another save, or of another number of ranks. Anything else is the user's. */
+static int check_strays(struct fsdpck_verifier *v, struct fsdpck_error *err)
+{
+    char **names;
+    size_t count;
+    int r = fsdpck_list_sorted(v->src->io, v->src->path, &names, &count, err);
+    if (r != 0)
+        return r;
+    for (size_t i = 0; i < count; i++) {
+        struct fsdpck_problem p = { .file = names[i], .rank = -1, .what = "does not belong to this checkpoint: index.json does not name it" };
+        if (!belongs(v, names[i]))
+            fsdpck_verifier_report(v, &p);
+    }
+    fsdpck_list_free(names, count);
+    return 0;
+}
+
+int fsdpck_verify_others(struct fsdpck_verifier *v, struct fsdpck_error *err)
+{
+    int r = check_metadata(v, err);
+    if (r == 0)
+        r = check_assets(v, err);
+    return r == 0 ? check_strays(v, err) : r;
+}

@@ -1,0 +1,242 @@
+/* Carries a model folder's assets from where they lie into an output: gathered before anything is written, so that what is missing is
+ * found out early, then copied, hashed and fsynced. What is in them is of no concern here, config.json's dtype aside. */
+#include "hf/assets.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "hf/config.h"
+#include "base/hash.h"
+#include "base/ioutil.h"
+
+#define COPY_NBYTES ((size_t)1 << 20)
+
+/* ---- gathering ---- */
+
+static int add_asset(const struct fsdpck_source *from, const struct source_asset *a, struct fsdpck_asset_out *out, struct fsdpck_error *err)
+{
+    struct fsdpck_stat st;
+    int rc = from->io->stat(from->io->ctx, a->from, true, &st);
+    if (rc < 0)
+        return fsdpck_error_sys(err, -rc, a->from, "cannot open");
+    if (a->has_hash && st.nbytes != a->pub.nbytes)
+        return fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, a->from, "has %llu bytes, the checkpoint says %llu", (unsigned long long)st.nbytes,
+                                (unsigned long long)a->pub.nbytes);
+    out->path = strdup(a->pub.path);
+    out->from = strdup(a->from);
+    if (!out->path || !out->from)
+        return fsdpck_error_nomem(err, strlen(a->from) + 1);
+    out->nbytes = st.nbytes;
+    out->check_hash = a->has_hash;
+    memcpy(out->hash, a->hash, sizeof out->hash);
+    return 0;
+}
+
+static int add_assets(const struct fsdpck_source *from, struct fsdpck_assets_out *out, struct fsdpck_error *err)
+{
+    size_t n = from->assets.count;
+    int rc = 0;
+    if (n && !(out->list = calloc(n, sizeof *out->list)))
+        return fsdpck_error_nomem(err, n * sizeof *out->list);
+    for (out->count = 0; out->count < n && rc == 0; out->count++)
+        rc = add_asset(from, &source_assets(from)[out->count], &out->list[out->count], err);
+    return rc;
+}
+
+/* The folder's assets, listed as if it were a source that has nothing else. */
+static int add_folder(const struct fsdpck_source *src, const char *folder, struct fsdpck_assets_out *out, struct fsdpck_error *err)
+{
+    struct fsdpck_source only = { .opt = src->opt, .io = src->io, .path = folder, .assets = FSDPCK_VEC(struct source_asset) };
+    int rc = fsdpck_assets_scan(&only, folder, err);
+    if (rc == 0)
+        rc = add_assets(&only, out, err);
+    fsdpck_vec_free(&only.assets);
+    fsdpck_arena_free(&only.arena);
+    return rc;
+}
+
+static struct fsdpck_asset_out *find_config(const struct fsdpck_assets_out *assets)
+{
+    for (size_t i = 0; i < assets->count; i++)
+        if (strcmp(assets->list[i].path, "config.json") == 0)
+            return &assets->list[i];
+    return NULL;
+}
+
+static int check_hash(const struct fsdpck_asset_out *a, const struct fsdpck_hash128 *found, struct fsdpck_error *err)
+{
+    if (!a->check_hash || memcmp(found->bytes, a->hash, sizeof a->hash) == 0)
+        return 0;
+    return fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, a->from, "its hash is not the one that the checkpoint has for it");
+}
+
+static int cast_config(const struct fsdpck_io *io, struct fsdpck_asset_out *a, enum fsdpck_dtype dtype, struct fsdpck_error *err)
+{
+    struct fsdpck_hash128 hash;
+    char *text = NULL;
+    uint64_t nbytes;
+    int rc = fsdpck_read_file(io, a->from, FSDPCK_CONFIG_MAX_NBYTES, &text, &nbytes, err);
+    if (rc)
+        return rc;
+    fsdpck_hash(text, nbytes, &hash);
+    rc = check_hash(a, &hash, err);
+    if (rc == 0)
+        rc = fsdpck_config_set_dtype(a->from, text, nbytes, fsdpck_dtype_info(dtype)->name, &a->data, &a->nbytes, err);
+    if (rc == 0) {
+        free(a->from);
+        a->from = NULL;
+        a->check_hash = false;
+    }
+    free(text);
+    return rc;
+}
+
+int fsdpck_assets_gather(const struct fsdpck_source *src, const char *folder, bool cast, enum fsdpck_dtype dtype, struct fsdpck_assets_out *out,
+                         struct fsdpck_error *err)
+{
+    *out = (struct fsdpck_assets_out){ 0 };
+    int rc = folder ? add_folder(src, folder, out, err) : add_assets(src, out, err);
+    struct fsdpck_asset_out *config = rc == 0 && cast ? find_config(out) : NULL;
+    if (config)
+        rc = cast_config(src->io, config, dtype, err);
+    if (rc)
+        fsdpck_assets_free(out);
+    return rc;
+}
+
+int fsdpck_assets_tied(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, bool *tied, struct fsdpck_error *err)
+{
+    struct fsdpck_asset_out *config = find_config(assets);
+    struct fsdpck_error why = { 0 };
+    char *text = NULL;
+    uint64_t nbytes;
+    *tied = false;
+    if (!config)
+        return 0;
+    if (config->data)
+        return fsdpck_config_tied(config->path, config->data, config->nbytes, tied, err);
+    int rc = fsdpck_read_file(io, config->from, FSDPCK_CONFIG_MAX_NBYTES, &text, &nbytes, err);
+    if (rc)
+        return rc;
+    if (fsdpck_config_tied(config->from, text, nbytes, tied, &why) != 0)
+        *tied = false; /* no JSON: then it says nothing of ties */
+    free(text);
+    return 0;
+}
+
+void fsdpck_assets_free(struct fsdpck_assets_out *assets)
+{
+    for (size_t i = 0; i < assets->count; i++) {
+        free(assets->list[i].path);
+        free(assets->list[i].from);
+        free(assets->list[i].data);
+    }
+    free(assets->list);
+    *assets = (struct fsdpck_assets_out){ 0 };
+}
+
+/* ---- writing ---- */
+
+static int make_dir(const struct fsdpck_io *io, const char *path, struct fsdpck_error *err)
+{
+    int rc = io->mkdir(io->ctx, path, 0777);
+    return rc < 0 && rc != -EEXIST ? fsdpck_error_sys(err, -rc, path, "cannot make the folder") : 0;
+}
+
+/* Calls step for each folder on the way from `base` bytes of path to the file in it. path is changed for the time being. */
+static int each_parent(const struct fsdpck_io *io, char *path, size_t base, int (*step)(const struct fsdpck_io *, const char *, struct fsdpck_error *),
+                       struct fsdpck_error *err)
+{
+    int rc = 0;
+    for (char *slash = strchr(path + base, '/'); slash && rc == 0; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        rc = step(io, path, err);
+        *slash = '/';
+    }
+    return rc;
+}
+
+static int pump(const struct fsdpck_io *io, struct fsdpck_asset_out *a, int in, const char *to, int fd, struct fsdpck_hasher *h, char *buf,
+                struct fsdpck_error *err)
+{
+    struct fsdpck_stat st;
+    int rc = io->fstat(io->ctx, in, &st);
+    if (rc < 0)
+        return fsdpck_error_sys(err, -rc, a->from, "cannot stat");
+    a->nbytes = st.nbytes;
+    for (uint64_t at = 0; at < st.nbytes; at += COPY_NBYTES) {
+        uint64_t n = st.nbytes - at < COPY_NBYTES ? st.nbytes - at : COPY_NBYTES;
+        if ((rc = fsdpck_read_full(io, in, a->from, buf, n, at, err)) != 0 || (rc = fsdpck_write_full(io, fd, to, buf, n, at, err)) != 0)
+            return rc;
+        fsdpck_hasher_add(h, buf, n);
+    }
+    rc = io->fsync(io->ctx, fd);
+    return rc < 0 ? fsdpck_error_sys(err, -rc, to, "cannot fsync") : 0;
+}
+
+static int copy_file(const struct fsdpck_io *io, struct fsdpck_asset_out *a, const char *to, struct fsdpck_hash128 *hash, struct fsdpck_error *err)
+{
+    struct fsdpck_hasher *h = fsdpck_hasher_new();
+    char *buf = malloc(COPY_NBYTES);
+    int in = -1, fd = -1, rc;
+    if (!h || !buf) {
+        rc = fsdpck_error_nomem(err, COPY_NBYTES);
+        goto out;
+    }
+    if ((in = io->open(io->ctx, a->from, FSDPCK_OPEN_READ, 0)) < 0) {
+        rc = fsdpck_error_sys(err, -in, a->from, "cannot open");
+        goto out;
+    }
+    if ((fd = io->open(io->ctx, to, FSDPCK_OPEN_WRITE | FSDPCK_OPEN_CREATE, 0666)) < 0) {
+        rc = fsdpck_error_sys(err, -fd, to, "cannot create");
+        goto out;
+    }
+    rc = pump(io, a, in, to, fd, h, buf, err);
+    fsdpck_hasher_finish(h, hash);
+out:
+    if (in >= 0)
+        io->close(io->ctx, in);
+    if (fd >= 0) {
+        int closed = io->close(io->ctx, fd);
+        if (closed < 0 && rc == 0)
+            rc = fsdpck_error_sys(err, -closed, to, "cannot close");
+    }
+    free(buf);
+    fsdpck_hasher_free(h);
+    return rc;
+}
+
+static int write_asset(const struct fsdpck_io *io, struct fsdpck_asset_out *a, const char *dir, struct fsdpck_error *err)
+{
+    struct fsdpck_hash128 hash;
+    char *to = fsdpck_path_join(dir, a->path, err);
+    if (!to)
+        return FSDPCK_ERR_NOMEM;
+    size_t base = strlen(to) - strlen(a->path);
+    int rc = each_parent(io, to, base, make_dir, err);
+    if (rc == 0 && a->data) {
+        fsdpck_hash(a->data, a->nbytes, &hash);
+        rc = fsdpck_write_file(io, to, a->data, a->nbytes, err);
+    } else if (rc == 0) {
+        rc = copy_file(io, a, to, &hash, err);
+    }
+    if (rc == 0)
+        rc = check_hash(a, &hash, err);
+    if (rc == 0)
+        rc = each_parent(io, to, base, fsdpck_fsync_path, err);
+    if (rc == 0)
+        memcpy(a->hash, hash.bytes, sizeof a->hash);
+    free(to);
+    return rc;
+}
+
+int fsdpck_assets_write(const struct fsdpck_io *io, struct fsdpck_assets_out *assets, const char *dir, struct fsdpck_error *err)
+{
+    if (assets->count == 0)
+        return 0;
+    int rc = make_dir(io, dir, err);
+    for (size_t i = 0; i < assets->count && rc == 0; i++)
+        rc = write_asset(io, &assets->list[i], dir, err);
+    return rc ? rc : fsdpck_fsync_path(io, dir, err);
+}

@@ -1,0 +1,35 @@
+/* What a model folder holds besides weights: found in a Hugging Face folder, copied into a checkpoint's assets/, and out again. */
+#ifndef CKPT_ASSETS_H
+#define CKPT_ASSETS_H
+
+#include "engine/source_impl.h"
+
+/* Adds every asset of `folder` to src, sorted by path: regular files (links followed) that are no weights (.safetensors .bin .pt .pth .ckpt
+ * .h5 .msgpack .onnx .gguf .ot .distcp, and *.index.json of weights), in sub-folders too, save those that hold weights themselves (another
+ * model, or a checkpoint); hidden names are left out. */
+int fsdpck_assets_scan(struct fsdpck_source *src, const char *folder, struct fsdpck_error *err);
+
+/* One asset as it shall be written: bytes copied from a file, or held in memory where they had to change. */
+struct fsdpck_asset_out {
+    char *path; /* relative */
+    char *from; /* full path, or NULL: bytes in data */
+    char *data;
+    uint64_t nbytes;
+    bool check_hash;  /* the bytes must hash to `hash` (they come from a checkpoint that says so) */
+    uint8_t hash[16]; /* XXH3-128 of the written bytes, filled by fsdpck_assets_write */
+};
+struct fsdpck_assets_out {
+    struct fsdpck_asset_out *list;
+    size_t count;
+};
+
+/* The assets to write: those of src, or of `folder` where not NULL. cast: config.json's torch_dtype / dtype become that of `dtype`. */
+int fsdpck_assets_gather(const struct fsdpck_source *src, const char *folder, bool cast, enum fsdpck_dtype dtype, struct fsdpck_assets_out *out,
+                         struct fsdpck_error *err);
+/* Writes them below `dir` (made where missing, sub-folders too), each file fsynced and each folder fsynced; fills hash and nbytes. */
+int fsdpck_assets_write(const struct fsdpck_io *io, struct fsdpck_assets_out *assets, const char *dir, struct fsdpck_error *err);
+void fsdpck_assets_free(struct fsdpck_assets_out *assets);
+/* Whether config.json among them says tie_word_embeddings: true. Missing or other: false. */
+int fsdpck_assets_tied(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, bool *tied, struct fsdpck_error *err);
+
+#endif

@@ -1,0 +1,36 @@
+/* The header of one safetensors file, checked in full; shared by the file and the folder source. */
+#ifndef CKPT_SAFETENSORS_HEADER_H
+#define CKPT_SAFETENSORS_HEADER_H
+
+#include "engine/source_impl.h"
+
+/* A tensor as its header places it; pointers live only during the callback. Shape in torch's terms (F4: last dimension halved). */
+struct safetensors_entry {
+    const char *name;
+    enum fsdpck_dtype dtype;
+    uint32_t ndim;
+    const uint64_t *shape;
+    uint64_t payload; /* offset in the file */
+};
+/* Called once a tensor, in the header's order. A nonzero return (err filled) ends the reading and is returned. */
+typedef int (*safetensors_fn)(void *ctx, const struct safetensors_entry *e, struct fsdpck_error *err);
+
+/* Reads and checks the header: JSON, dtypes, shapes, offsets, that the data is covered without hole or overlap. A name twice is for the
+ * callback to find. Memory: the header, freed before the return, and 24 bytes a tensor. */
+int fsdpck_safetensors_header(const struct fsdpck_io *io, const char *path, safetensors_fn visit, void *ctx, struct fsdpck_error *err);
+
+/* Where the tensor of the same ordinal lies, in sources of this format. */
+struct safetensors_place {
+    uint64_t payload;
+    uint32_t file;
+};
+/* Appends the entry to the catalogue of src, whose impl is a `struct fsdpck_vec` of struct safetensors_place. */
+int fsdpck_safetensors_add(struct fsdpck_source *src, uint32_t file, const struct safetensors_entry *e, struct fsdpck_error *err);
+/* Makes impl, and sets ops. */
+int fsdpck_safetensors_begin(struct fsdpck_source *src, const struct fsdpck_source_ops *ops, struct fsdpck_error *err);
+/* The ops' extents and close. */
+int fsdpck_safetensors_extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size, fsdpck_extent_fn visit,
+                               void *ctx, struct fsdpck_error *err);
+void fsdpck_safetensors_close(struct fsdpck_source *src);
+
+#endif

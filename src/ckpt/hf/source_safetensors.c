@@ -1,0 +1,76 @@
+/* A single safetensors file as a source, and what the folder source shares with it: the catalogue entry and the place of each tensor.
+ * It must not parse: safetensors_header.c does. */
+#include "hf/safetensors_header.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct fsdpck_source_ops ops = {
+    .kind = "safetensors",
+    .extents = fsdpck_safetensors_extents,
+    .close = fsdpck_safetensors_close,
+};
+
+int fsdpck_safetensors_begin(struct fsdpck_source *src, const struct fsdpck_source_ops *source_ops, struct fsdpck_error *err)
+{
+    struct fsdpck_vec *places = malloc(sizeof *places);
+    if (!places)
+        return fsdpck_error_nomem(err, sizeof *places);
+    *places = (struct fsdpck_vec)FSDPCK_VEC(struct safetensors_place);
+    src->impl = places;
+    src->ops = source_ops;
+    return 0;
+}
+
+void fsdpck_safetensors_close(struct fsdpck_source *src)
+{
+    if (src->impl)
+        fsdpck_vec_free(src->impl);
+    free(src->impl);
+    src->impl = NULL;
+}
+
+int fsdpck_safetensors_add(struct fsdpck_source *src, uint32_t file, const struct safetensors_entry *e, struct fsdpck_error *err)
+{
+    struct fsdpck_error own = { 0 };
+    const char *path = source_files(src)[file].path;
+    size_t old = fsdpck_names_find(&src->names, e->name);
+    const struct safetensors_place *places = ((struct fsdpck_vec *)src->impl)->data;
+    if (!err)
+        err = &own;
+    if (old != SIZE_MAX && places[old].file != file)
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "tensor '%s' is also in '%s'", e->name, source_files(src)[places[old].file].pub.name);
+    struct safetensors_place *place = fsdpck_vec_push(src->impl, err);
+    if (!place)
+        return FSDPCK_ERR_NOMEM;
+    *place = (struct safetensors_place){ e->payload, file };
+    return fsdpck_source_add_tensor(src, path, e->name, NULL, 0, e->dtype, e->ndim, e->shape, err) ? 0 : err->code;
+}
+
+int fsdpck_safetensors_extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size, fsdpck_extent_fn visit,
+                               void *ctx, struct fsdpck_error *err)
+{
+    static const uint64_t origin[FSDPCK_MAX_DIMS];
+    const struct fsdpck_tensor *t = &source_tensors(src)[ordinal];
+    const struct safetensors_place *place = (const struct safetensors_place *)((struct fsdpck_vec *)src->impl)->data + ordinal;
+    (void)offset; /* one chunk holds every box */
+    (void)size;
+    struct fsdpck_extent e = { .file = place->file, .offset = origin, .size = t->shape, .payload = place->payload, .payload_nbytes = t->nbytes };
+    return visit(ctx, &e, err);
+}
+
+static int add_entry(void *ctx, const struct safetensors_entry *e, struct fsdpck_error *err)
+{
+    return fsdpck_safetensors_add(ctx, 0, e, err);
+}
+
+int fsdpck_open_safetensors(struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    const char *slash = strrchr(src->path, '/');
+    int rc = fsdpck_safetensors_begin(src, &ops, err);
+    if (rc == 0)
+        rc = fsdpck_source_add_file(src, src->path, slash ? slash + 1 : src->path, -1, NULL, err);
+    if (rc == 0)
+        rc = fsdpck_safetensors_header(src->io, src->path, add_entry, src, err);
+    return rc;
+}

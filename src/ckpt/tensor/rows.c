@@ -1,0 +1,49 @@
+/* Rows in, their content id out; whole rows are hashed in place, only one that straddles two pieces goes through the streaming state. */
+#include "tensor/rows.h"
+
+int fsdpck_rows_init(struct fsdpck_rows *r, struct fsdpck_error *err)
+{
+    *r = (struct fsdpck_rows){ .hasher = fsdpck_hasher_new() };
+    return r->hasher ? 0 : fsdpck_error_nomem(err, 0);
+}
+
+void fsdpck_rows_begin(struct fsdpck_rows *r, uint64_t row_nbytes, uint64_t first)
+{
+    r->row_nbytes = row_nbytes;
+    r->row = first;
+    r->within = 0;
+    r->sum = (struct fsdpck_content){ 0 };
+}
+
+/* Part of the row that has begun, or begins with this piece but does not end in it. */
+static uint64_t add_part(struct fsdpck_rows *r, const uint8_t *data, uint64_t nbytes)
+{
+    uint64_t left = r->row_nbytes - r->within, n = nbytes < left ? nbytes : left;
+    if (r->within == 0)
+        fsdpck_hasher_row_begin(r->hasher, r->row);
+    fsdpck_hasher_add(r->hasher, data, n);
+    r->within += n;
+    if (r->within == r->row_nbytes) {
+        fsdpck_hasher_row_end(r->hasher, &r->sum);
+        r->within = 0;
+        r->row++;
+    }
+    return n;
+}
+
+void fsdpck_rows_add(struct fsdpck_rows *r, const uint8_t *data, uint64_t nbytes)
+{
+    uint64_t at = 0;
+    if (r->within)
+        at = add_part(r, data, nbytes);
+    for (; nbytes - at >= r->row_nbytes; at += r->row_nbytes)
+        fsdpck_content_add_row(&r->sum, data + at, r->row_nbytes, r->row++);
+    if (at < nbytes)
+        add_part(r, data + at, nbytes - at);
+}
+
+void fsdpck_rows_free(struct fsdpck_rows *r)
+{
+    fsdpck_hasher_free(r->hasher);
+    r->hasher = NULL;
+}

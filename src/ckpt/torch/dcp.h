@@ -1,0 +1,75 @@
+/* A PyTorch DCP directory as a source. dcp_read.c turns .metadata into the catalogue, dcp_item.c finds the payload inside an item,
+ * dcp_verify.c reads everything, source_dcp.c answers where the bytes of a box lie. */
+#ifndef CKPT_DCP_H
+#define CKPT_DCP_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "torch/pickle.h"
+#include "engine/source_impl.h"
+
+enum { /* of struct dcp_chunk.state */
+    DCP_FOUND = 1,   /* the item was looked into: place counts */
+    DCP_STRIDED = 2, /* not dense row-major: place points to its layout */
+    DCP_SWAPPED = 4  /* big-endian */
+};
+
+struct dcp_layout {
+    uint64_t payload;
+    uint64_t strides[]; /* (ndim) elements */
+};
+
+/* There may be millions: 32 bytes. */
+struct dcp_chunk {
+    uint64_t item, item_nbytes; /* the zip in the file */
+    uint32_t file;
+    _Atomic uint32_t state; /* DCP_FOUND is set once and for all, after place */
+    union {
+        uint64_t payload;
+        const struct dcp_layout *layout;
+    } place;
+};
+
+struct dcp_tensor {
+    uint64_t nchunks;
+    const uint64_t *boxes; /* (nchunks, 2, ndim): offsets, sizes; sorted by offsets */
+    struct dcp_chunk *chunks;
+    uint64_t longest; /* largest size of a chunk along dim 0 */
+};
+
+struct dcp {
+    struct dcp_tensor *tensors; /* (number of tensors in the source); aliases have no chunks */
+    pthread_mutex_t lock;       /* of layouts, and of publishing a place */
+    struct fsdpck_arena layouts;
+};
+
+static inline const uint64_t *dcp_box(const struct dcp_tensor *d, uint32_t ndim, uint64_t chunk) { return d->boxes + chunk * 2 * ndim; }
+
+/* Fills catalogue and impl from the pickle `p` of nbytes; file: path of .metadata, for messages. */
+int fsdpck_dcp_read(struct fsdpck_source *src, struct dcp *dcp, const char *file, const struct fsdpck_pickle *p, uint64_t nbytes,
+                    struct fsdpck_error *err);
+/* NULL-terminated: the names that a .metadata may hold. */
+extern const char *const fsdpck_dcp_metadata_names[];
+
+/* What an item says about where its tensor's elements lie. */
+struct dcp_place {
+    uint64_t payload; /* file offset of the first element */
+    bool dense, swap;
+    uint64_t strides[FSDPCK_MAX_DIMS]; /* elements; where not dense */
+};
+/* Reads the item's zip directory and data.pkl, holds dtype, shape and bounds against the catalogue. Thread-safe. */
+int fsdpck_dcp_find_place(struct fsdpck_source *src, const struct fsdpck_tensor *t, const struct dcp_chunk *chunk, const uint64_t *size,
+                          struct dcp_place *out, struct fsdpck_error *err);
+/* A tuple (list, torch.Size) of at most FSDPCK_MAX_DIMS integers from 0; false where n is none. */
+bool fsdpck_dcp_dims(const struct fsdpck_pickle *p, fsdpck_node n, uint32_t *ndim, uint64_t *dims);
+const char *fsdpck_dcp_format_dims(char *buf, size_t nbytes, const uint64_t *dims, uint32_t ndim); /* "[2, 3]"; returns buf */
+bool fsdpck_dcp_dtype(const struct fsdpck_pickle *p, fsdpck_node n, enum fsdpck_dtype *out); /* GLOBAL "torch float32" */
+
+/* struct fsdpck_source_ops.verify */
+int fsdpck_dcp_verify(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report, void *report_ctx, struct fsdpck_verify_result *result,
+                      struct fsdpck_error *err);
+/* The extent of one chunk; its item is looked into at the first time. layout lives as long as the source. Thread-safe. */
+int fsdpck_dcp_extent(struct fsdpck_source *src, size_t ordinal, uint64_t chunk, struct fsdpck_extent *out, struct fsdpck_error *err);
+
+#endif

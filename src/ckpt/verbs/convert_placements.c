@@ -1,0 +1,96 @@
+/* How `convert` places a tensor on a mesh: FSDP2's defaults, and the rules that change them. Pure. */
+#include <fsdpck/convert.h>
+
+#include <string.h>
+
+#include "engine/selection.h"
+#include "base/suffix.h"
+
+static bool replicates(const char *name) { return strcmp(name, "replicate") == 0 || ends_with(name, "_replicate"); }
+
+/* The first mesh dimension that does not replicate shards dim 0; the others replicate. */
+static void set_defaults(const struct fsdpck_mesh *mesh, struct fsdpck_placement *placements)
+{
+    bool sharded = false;
+    for (uint32_t d = 0; d < mesh->ndim; d++) {
+        bool shard = !sharded && !replicates(mesh->names[d]);
+        placements[d] = (struct fsdpck_placement){ .kind = shard ? FSDPCK_SHARD : FSDPCK_REPLICATE };
+        sharded |= shard;
+    }
+}
+
+static int apply_rule(const struct fsdpck_mesh *mesh, const struct fsdpck_placement_rule *rule, struct fsdpck_placement *placements,
+                      struct fsdpck_error *err)
+{
+    for (size_t i = 0; i < rule->n; i++) {
+        uint32_t d = 0;
+        while (d < mesh->ndim && strcmp(mesh->names[d], rule->mesh_dim[i]) != 0)
+            d++;
+        if (d == mesh->ndim)
+            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "the placement of '%s' names mesh dimension '%s', which the mesh does not have",
+                                    rule->glob, rule->mesh_dim[i]);
+        placements[d] = rule->placement[i];
+    }
+    return 0;
+}
+
+static bool rule_says(const struct fsdpck_placement_rule *rule, const char *mesh_dim)
+{
+    for (size_t i = 0; rule && i < rule->n; i++)
+        if (strcmp(rule->mesh_dim[i], mesh_dim) == 0)
+            return true;
+    return false;
+}
+
+/* Data parallelism shards what tensor parallelism left: where a later mesh dimension shards the same tensor dimension, the default shard of an
+ * earlier one is the strided kind, as FSDP2 over TP makes it. */
+static void make_strided(const struct fsdpck_mesh *mesh, const struct fsdpck_placement_rule *rule, struct fsdpck_placement *placements)
+{
+    for (uint32_t d = 0; d < mesh->ndim; d++) {
+        uint32_t split = 1;
+        if (placements[d].kind != FSDPCK_SHARD || rule_says(rule, mesh->names[d]))
+            continue;
+        for (uint32_t k = d + 1; k < mesh->ndim; k++)
+            if (placements[k].kind == FSDPCK_SHARD && placements[k].dim == placements[d].dim)
+                split *= mesh->sizes[k];
+        if (split > 1)
+            placements[d] = (struct fsdpck_placement){ .kind = FSDPCK_STRIDED_SHARD, .dim = placements[d].dim, .split = split };
+    }
+}
+
+static int check_dims(const struct fsdpck_tensor *t, const struct fsdpck_placement_rule *rule, uint32_t nplacements,
+                      const struct fsdpck_placement *placements, struct fsdpck_error *err)
+{
+    for (uint32_t d = 0; d < nplacements; d++) {
+        if (placements[d].kind == FSDPCK_REPLICATE || placements[d].dim < t->ndim)
+            continue;
+        fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "shard(%u) is asked for, the tensor has %u dimension%s", placements[d].dim, t->ndim,
+                         t->ndim == 1 ? "" : "s");
+        fsdpck_error_tensor(err, t->name);
+        fsdpck_error_hint(err, "the placement '%s' matches it: a narrower glob, or a rule for this tensor before it, leaves it out", rule ? rule->glob : "");
+        return FSDPCK_ERR_USAGE;
+    }
+    return 0;
+}
+
+int fsdpck_convert_placements(const struct fsdpck_convert_request *req, const struct fsdpck_tensor *tensor, struct fsdpck_placement *placements,
+                              struct fsdpck_error *err)
+{
+    const struct fsdpck_placement_rule *rule = NULL;
+    bool replicate = tensor->ndim == 0;
+    for (size_t i = 0; i < req->nreplicate && !replicate; i++)
+        replicate = fsdpck_glob_match(req->replicate[i], tensor->name);
+    set_defaults(&req->mesh, placements);
+    for (uint32_t d = 0; replicate && d < req->mesh.ndim; d++)
+        placements[d] = (struct fsdpck_placement){ .kind = FSDPCK_REPLICATE };
+    if (replicate)
+        return 0;
+    for (size_t i = 0; i < req->nrules && !rule; i++)
+        if (fsdpck_glob_match(req->rules[i].glob, tensor->name))
+            rule = &req->rules[i];
+    int r = rule ? apply_rule(&req->mesh, rule, placements, err) : 0;
+    if (r != 0)
+        return r;
+    make_strided(&req->mesh, rule, placements);
+    return check_dims(tensor, rule, req->mesh.ndim, placements, err);
+}

@@ -1,0 +1,350 @@
+/* Compares two checkpoints of any kind and sharding: tensors are paired by name and read in batches of pieces that fit the memory budget,
+ * then compared by all threads. Knows no format. */
+#include <fsdpck/check.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tensor/box.h"
+#include "verbs/diff_values.h"
+#include "base/pool.h"
+#include "base/vec.h"
+
+enum { BATCH_MAX_PIECES = 1024, COMPARE_NBYTES = 1 << 20 };
+#define BATCH_MAX_NBYTES (64ull << 20) /* of one side; more is not faster */
+#define BATCH_MIN_NBYTES 4096ull       /* an element has 16 bytes at most */
+
+/* A name that is on one side or both. */
+struct pair {
+    const struct fsdpck_tensor *a, *b;
+    bool read;
+    struct fsdpck_value_diff diff;
+};
+
+/* A box of a pair that lies dense in both buffers. */
+struct piece {
+    size_t pair;
+    uint64_t a_at, b_at; /* bytes, in the buffers */
+    uint64_t nelem;
+    uint64_t offset[FSDPCK_MAX_DIMS], size[FSDPCK_MAX_DIMS];
+};
+
+/* What one thread compares at a time: part of a piece. */
+struct slice {
+    size_t pair;
+    const char *a, *b;
+    uint64_t nelem;
+    struct fsdpck_value_diff diff;
+};
+
+struct diff {
+    struct fsdpck_source *a, *b;
+    double tolerance;
+    struct fsdpck_options opt;
+    fsdpck_difference_fn report;
+    void *report_ctx;
+    struct fsdpck_diff_result *result;
+    struct fsdpck_error *err;
+    struct fsdpck_vec pairs;  /* struct pair, by name */
+    struct fsdpck_vec pieces; /* struct piece, of the batch */
+    struct fsdpck_vec slices; /* struct slice, of the batch */
+    struct fsdpck_vec reads;  /* struct fsdpck_read */
+    char *a_buf, *b_buf;
+    uint64_t batch_nbytes; /* room in each buffer */
+    uint64_t a_used, b_used;
+    size_t filling;   /* pair whose elements are cut into pieces */
+    uint64_t element; /* the first that is not yet */
+    size_t reported;
+    uint64_t done_nbytes, total_nbytes;
+};
+
+static struct pair *pair_at(const struct diff *d, size_t i) { return (struct pair *)d->pairs.data + i; }
+
+/* ---- pairing */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(const struct fsdpck_tensor *const *)a)->name, (*(const struct fsdpck_tensor *const *)b)->name);
+}
+
+static const struct fsdpck_tensor **sorted_tensors(const struct fsdpck_source *src, size_t *n, struct fsdpck_error *err)
+{
+    *n = fsdpck_source_ntensors(src);
+    const struct fsdpck_tensor **list = malloc((*n + 1) * sizeof *list);
+    if (list == NULL) {
+        fsdpck_error_nomem(err, (*n + 1) * sizeof *list);
+        return NULL;
+    }
+    for (size_t i = 0; i < *n; i++)
+        list[i] = fsdpck_source_tensor(src, i);
+    qsort(list, *n, sizeof *list, by_name);
+    return list;
+}
+
+static bool same_shape(const struct pair *p)
+{
+    return p->a->ndim == p->b->ndim && (p->a->ndim == 0 || memcmp(p->a->shape, p->b->shape, p->a->ndim * sizeof *p->a->shape) == 0);
+}
+
+/* Decides whether bytes must be read. */
+static void judge_pair(struct diff *d, struct pair *p)
+{
+    if (p->a == NULL || p->b == NULL)
+        return;
+    d->result->ntensors++;
+    bool same_dtype = p->a->dtype == p->b->dtype;
+    if (!same_shape(p) || (!same_dtype && (d->tolerance < 0 || !fsdpck_dtype_comparable(p->a->dtype, p->b->dtype))))
+        return;
+    if (same_dtype && p->a->has_content && p->b->has_content && memcmp(p->a->content, p->b->content, sizeof p->a->content) == 0) {
+        d->result->nskipped++;
+        return;
+    }
+    p->read = true;
+    d->total_nbytes += p->a->nbytes + p->b->nbytes;
+}
+
+static int pair_tensors(struct diff *d)
+{
+    size_t na, nb = 0, i = 0, j = 0;
+    const struct fsdpck_tensor **a = sorted_tensors(d->a, &na, d->err), **b = sorted_tensors(d->b, &nb, d->err);
+    int rc = a == NULL || b == NULL ? FSDPCK_ERR_NOMEM : 0;
+    while (rc == 0 && (i < na || j < nb)) {
+        struct pair *p = fsdpck_vec_push(&d->pairs, d->err);
+        if (p == NULL) {
+            rc = FSDPCK_ERR_NOMEM;
+            break;
+        }
+        int order = i == na ? 1 : j == nb ? -1 : by_name(&a[i], &b[j]);
+        p->a = order <= 0 ? a[i++] : NULL;
+        p->b = order >= 0 ? b[j++] : NULL;
+        judge_pair(d, p);
+    }
+    free(a);
+    free(b);
+    return rc;
+}
+
+/* ---- filling a batch */
+
+static uint64_t element_nbytes(const struct fsdpck_tensor *t) { return fsdpck_dtype_info(t->dtype)->nbytes; }
+
+static int add_piece(void *ctx, const uint64_t *offset, const uint64_t *size)
+{
+    struct diff *d = ctx;
+    const struct pair *p = pair_at(d, d->filling);
+    struct piece *piece = fsdpck_vec_push(&d->pieces, d->err);
+    if (piece == NULL)
+        return FSDPCK_ERR_NOMEM;
+    piece->pair = d->filling;
+    piece->a_at = d->a_used;
+    piece->b_at = d->b_used;
+    if (p->a->ndim > 0) {
+        memcpy(piece->offset, offset, p->a->ndim * sizeof *offset);
+        memcpy(piece->size, size, p->a->ndim * sizeof *size);
+    }
+    piece->nelem = fsdpck_box_nelem(piece->size, p->a->ndim);
+    d->a_used += piece->nelem * element_nbytes(p->a);
+    d->b_used += piece->nelem * element_nbytes(p->b);
+    return 0;
+}
+
+/* How many elements of the pair, from d->element on, go into this batch: whole rows where they fit, as they are cheaper to read. */
+static uint64_t fitting(const struct diff *d, const struct pair *p)
+{
+    uint64_t wide = element_nbytes(p->a) > element_nbytes(p->b) ? element_nbytes(p->a) : element_nbytes(p->b);
+    uint64_t used = d->a_used > d->b_used ? d->a_used : d->b_used;
+    uint64_t room = (d->batch_nbytes - used) / wide, left = p->a->nelem - d->element;
+    if (left <= room)
+        return left;
+    uint64_t row = p->a->ndim > 0 ? p->a->nelem / p->a->shape[0] : 1;
+    uint64_t whole = (d->element + room) / row * row;
+    if (whole > d->element)
+        return whole - d->element;
+    return used == 0 ? room : 0; /* a row that fits no batch is cut, one that does waits for the next */
+}
+
+static int fill_batch(struct diff *d)
+{
+    d->a_used = d->b_used = 0;
+    d->pieces.count = 0;
+    while (d->filling < d->pairs.count && d->pieces.count < BATCH_MAX_PIECES) {
+        const struct pair *p = pair_at(d, d->filling);
+        uint64_t n = p->read ? fitting(d, p) : 0;
+        if (n > 0) {
+            int rc = fsdpck_range_boxes(p->a->ndim, p->a->shape, d->element, d->element + n, add_piece, d);
+            if (rc != 0)
+                return rc;
+            d->element += n;
+        }
+        if (p->read && d->element < p->a->nelem)
+            return 0; /* full */
+        d->filling++;
+        d->element = 0;
+    }
+    return 0;
+}
+
+/* ---- reading and comparing it */
+
+static int read_side(struct diff *d, bool b_side)
+{
+    const struct piece *pieces = d->pieces.data;
+    d->reads.count = 0;
+    for (size_t i = 0; i < d->pieces.count; i++) {
+        const struct pair *p = pair_at(d, pieces[i].pair);
+        struct fsdpck_read *r = fsdpck_vec_push(&d->reads, d->err);
+        if (r == NULL)
+            return FSDPCK_ERR_NOMEM;
+        *r = (struct fsdpck_read){ .tensor = b_side ? p->b : p->a, .offset = pieces[i].offset, .size = pieces[i].size,
+                                   .dst = b_side ? d->b_buf + pieces[i].b_at : d->a_buf + pieces[i].a_at };
+    }
+    return fsdpck_source_read(b_side ? d->b : d->a, d->reads.data, d->reads.count, d->err);
+}
+
+static int cut_slices(struct diff *d)
+{
+    const struct piece *pieces = d->pieces.data;
+    d->slices.count = 0;
+    for (size_t i = 0; i < d->pieces.count; i++) {
+        const struct pair *p = pair_at(d, pieces[i].pair);
+        uint64_t a_nbytes = element_nbytes(p->a), b_nbytes = element_nbytes(p->b), most = COMPARE_NBYTES / a_nbytes;
+        for (uint64_t at = 0; at < pieces[i].nelem;) {
+            struct slice *s = fsdpck_vec_push(&d->slices, d->err);
+            if (s == NULL)
+                return FSDPCK_ERR_NOMEM;
+            s->pair = pieces[i].pair;
+            s->a = d->a_buf + pieces[i].a_at + at * a_nbytes;
+            s->b = d->b_buf + pieces[i].b_at + at * b_nbytes;
+            s->nelem = pieces[i].nelem - at < most ? pieces[i].nelem - at : most;
+            at += s->nelem;
+        }
+    }
+    return 0;
+}
+
+static int compare_slice(void *ctx, size_t i, unsigned worker, struct fsdpck_error *err)
+{
+    struct diff *d = ctx;
+    struct slice *s = (struct slice *)d->slices.data + i;
+    const struct pair *p = pair_at(d, s->pair);
+    (void)worker;
+    (void)err;
+    fsdpck_values_compare(p->a->dtype, s->a, p->b->dtype, s->b, s->nelem, d->tolerance, &s->diff);
+    return 0;
+}
+
+static void add_up(struct diff *d)
+{
+    const struct slice *slices = d->slices.data;
+    for (size_t i = 0; i < d->slices.count; i++) {
+        struct fsdpck_value_diff *sum = &pair_at(d, slices[i].pair)->diff;
+        sum->ndifferent += slices[i].diff.ndifferent;
+        sum->max_abs = fmax(sum->max_abs, slices[i].diff.max_abs);
+    }
+}
+
+static int run_batch(struct diff *d)
+{
+    int rc = read_side(d, false);
+    if (rc == 0)
+        rc = read_side(d, true);
+    if (rc == 0)
+        rc = cut_slices(d);
+    if (rc == 0)
+        rc = fsdpck_pool_run(d->opt.nthreads, d->slices.count, compare_slice, d, d->opt.stop, d->err);
+    if (rc != 0)
+        return rc;
+    add_up(d);
+    d->done_nbytes += d->a_used + d->b_used;
+    if (d->opt.progress != NULL)
+        d->opt.progress(d->opt.ctx, d->done_nbytes, d->total_nbytes);
+    return 0;
+}
+
+/* ---- telling */
+
+static void report_pair(struct diff *d, const struct pair *p)
+{
+    struct fsdpck_difference out = { .tensor = p->a != NULL ? p->a->name : p->b->name, .a = p->a, .b = p->b };
+    if (p->a != NULL && p->b != NULL) {
+        out.same_dtype = p->a->dtype == p->b->dtype;
+        out.same_shape = same_shape(p);
+        out.ndifferent = p->diff.ndifferent;
+        out.max_abs = p->diff.max_abs;
+        if (out.same_dtype && out.same_shape && out.ndifferent == 0)
+            return;
+    }
+    d->result->ndifferent++;
+    if (d->report != NULL)
+        d->report(d->report_ctx, &out);
+}
+
+/* ---- all of it */
+
+static uint64_t batch_size(const struct diff *d)
+{
+    uint64_t n = d->opt.memory_nbytes / 4; /* two buffers; the rest is for the sources' own */
+    uint64_t most = d->total_nbytes > BATCH_MIN_NBYTES ? d->total_nbytes : BATCH_MIN_NBYTES;
+    n = n < BATCH_MAX_NBYTES ? n : BATCH_MAX_NBYTES;
+    n = n < most ? n : most;
+    return n > BATCH_MIN_NBYTES ? n : BATCH_MIN_NBYTES;
+}
+
+static int run(struct diff *d)
+{
+    int rc = pair_tensors(d);
+    if (rc != 0)
+        return rc;
+    d->batch_nbytes = batch_size(d);
+    d->a_buf = malloc(d->batch_nbytes);
+    d->b_buf = malloc(d->batch_nbytes);
+    if (d->a_buf == NULL || d->b_buf == NULL)
+        return fsdpck_error_nomem(d->err, 2 * d->batch_nbytes);
+    while (rc == 0 && d->filling < d->pairs.count) {
+        if (d->opt.stop != NULL && *d->opt.stop != 0)
+            return fsdpck_error_set(d->err, FSDPCK_ERR_STOPPED, NULL, "stopped");
+        rc = fill_batch(d);
+        if (rc == 0 && d->pieces.count > 0)
+            rc = run_batch(d);
+        for (; rc == 0 && d->reported < d->filling; d->reported++)
+            report_pair(d, pair_at(d, d->reported));
+    }
+    return rc;
+}
+
+static double seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+int fsdpck_diff(struct fsdpck_source *a, struct fsdpck_source *b, double tolerance, const struct fsdpck_options *opt, fsdpck_difference_fn report,
+                void *report_ctx, struct fsdpck_diff_result *result, struct fsdpck_error *err)
+{
+    double start = seconds_now();
+    struct fsdpck_diff_result counts = { 0 };
+    struct fsdpck_error own = { 0 };
+    struct diff d = { .a = a, .b = b, .tolerance = tolerance, .report = report, .report_ctx = report_ctx, .result = &counts,
+                      .err = err != NULL ? err : &own, .pairs = FSDPCK_VEC(struct pair), .pieces = FSDPCK_VEC(struct piece),
+                      .slices = FSDPCK_VEC(struct slice), .reads = FSDPCK_VEC(struct fsdpck_read) };
+    if (isnan(tolerance))
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "the tolerance is not a number");
+    if (opt != NULL)
+        d.opt = *opt;
+    d.opt.nthreads = d.opt.nthreads != 0 ? d.opt.nthreads : fsdpck_pool_default_threads();
+    d.opt.memory_nbytes = d.opt.memory_nbytes != 0 ? d.opt.memory_nbytes : FSDPCK_DEFAULT_MEMORY;
+    int rc = run(&d);
+    free(d.a_buf);
+    free(d.b_buf);
+    fsdpck_vec_free(&d.pairs);
+    fsdpck_vec_free(&d.pieces);
+    fsdpck_vec_free(&d.slices);
+    fsdpck_vec_free(&d.reads);
+    counts.seconds = seconds_now() - start;
+    if (rc == 0 && result != NULL)
+        *result = counts;
+    return rc;
+}

@@ -1,0 +1,268 @@
+/* A rank writes what it holds: boxes in its memory, strided as they may be, become the chunks of one shard file. Knows nothing of other ranks. */
+#include "verbs/save_shard.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tensor/box.h"
+#include "base/checked.h"
+#include "base/pool.h"
+#include "tensor/rows.h"
+#include "format/shard.h"
+#include "engine/stream.h"
+#include "base/utf8.h"
+
+#define PAGE_NBYTES 4096u
+#define BAND_NBYTES (4u << 20) /* a multiple of the hash block */
+
+struct part { /* a box and its entry in the shard */
+    const struct fsdpck_save_tensor *t;
+    const struct fsdpck_save_box *box;
+    size_t entry;
+};
+
+struct saver {
+    const struct fsdpck_save_request *req;
+    const struct fsdpck_options *opt;
+    struct fsdpck_shard shard;
+    struct fsdpck_vec parts; /* struct part */
+    struct fsdpck_out_files *out;
+    pthread_mutex_t lock;
+    uint64_t done_nbytes, total_nbytes;
+};
+
+/* ---- checking ---- */
+
+static int complain(const struct fsdpck_save_tensor *t, struct fsdpck_error *err, const char *what)
+{
+    fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "%s", what);
+    fsdpck_error_tensor(err, t->name);
+    return FSDPCK_ERR_USAGE;
+}
+
+struct matching { /* the boxes of the rule against those handed over */
+    const struct fsdpck_save_tensor *t;
+    size_t nth;
+};
+
+static int match_box(void *ctx, const uint64_t *offset, const uint64_t *size)
+{
+    struct matching *m = ctx;
+    const struct fsdpck_save_box *b = m->nth < m->t->nboxes ? &m->t->boxes[m->nth] : NULL;
+    m->nth++;
+    size_t n = m->t->ndim * sizeof *offset;
+    return !b || (n && (memcmp(b->offset, offset, n) != 0 || memcmp(b->size, size, n) != 0));
+}
+
+static int check_rule(const struct fsdpck_save_request *req, const struct fsdpck_save_tensor *t, struct fsdpck_error *err)
+{
+    uint32_t coord[FSDPCK_MAX_MESH_DIMS];
+    struct matching m = { .t = t };
+    if (!t->placements || t->mesh->ndim == 0 || t->mesh->ndim > FSDPCK_MAX_MESH_DIMS || fsdpck_mesh_nranks(t->mesh) > req->nranks)
+        return complain(t, err, "its mesh has no placements, too many dimensions, or more ranks than the save");
+    for (uint32_t d = 0; d < t->mesh->ndim; d++)
+        if (t->placements[d].kind != FSDPCK_REPLICATE && t->placements[d].dim >= t->ndim)
+            return complain(t, err, "is sharded on a dimension that it does not have");
+    if (!fsdpck_mesh_coordinate(t->mesh, req->rank, coord))
+        return t->nboxes ? complain(t, err, "this rank is not on its mesh, but hands over boxes") : 0;
+    if (fsdpck_placement_boxes(t->mesh, t->placements, t->ndim, t->shape, coord, match_box, &m) != 0 || m.nth != t->nboxes)
+        return complain(t, err, "the boxes are not those that mesh and placements give this rank");
+    return 0;
+}
+
+static int check_tensor(const struct fsdpck_save_request *req, const struct fsdpck_save_tensor *t, struct fsdpck_error *err)
+{
+    uint64_t nelem, nbytes;
+    if (!t->name || !fsdpck_utf8_valid(t->name, strlen(t->name)))
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "a tensor has no name, or one that is not valid UTF-8");
+    if (t->alias_of)
+        return t->nboxes ? complain(t, err, "is an alias, and hands over boxes") : 0;
+    if (t->ndim > FSDPCK_MAX_DIMS || (unsigned)t->dtype >= FSDPCK_NDTYPES ||
+        !checked_shape(t->shape, t->ndim, fsdpck_dtype_info(t->dtype)->nbytes, &nelem, &nbytes))
+        return complain(t, err, "its shape or dtype makes no sense");
+    for (size_t i = 0; i < t->nboxes; i++)
+        if (!t->boxes[i].data || !fsdpck_box_inside(t->ndim, t->boxes[i].offset, t->boxes[i].size, t->shape))
+            return complain(t, err, "a box leaves its shape, or has no data");
+    return t->mesh ? check_rule(req, t, err) : 0;
+}
+
+int fsdpck_save_check(const struct fsdpck_save_request *req, struct fsdpck_error *err)
+{
+    if (!req->out || req->nranks == 0 || req->nranks > FSDPCK_MAX_RANKS || req->rank >= req->nranks || (req->nranks > 1 && !req->barrier))
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "a save wants an output, a rank below the number of ranks (at most %u), and a barrier where there are several",
+                                FSDPCK_MAX_RANKS);
+    for (size_t i = 0; i < req->ntensors; i++) {
+        int r = check_tensor(req, &req->tensors[i], err);
+        if (r != 0)
+            return r;
+    }
+    return 0;
+}
+
+/* ---- layout ---- */
+
+static bool writes(const struct fsdpck_save_request *req, size_t ordinal)
+{
+    const struct fsdpck_save_tensor *t = &req->tensors[ordinal];
+    uint32_t coord[FSDPCK_MAX_MESH_DIMS];
+    if (!t->mesh)
+        return true;
+    return fsdpck_mesh_coordinate(t->mesh, req->rank, coord) && fsdpck_placement_owner(t->mesh, t->placements, ordinal, coord);
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const struct part *x = a, *y = b;
+    for (uint32_t d = 0; d < x->t->ndim; d++)
+        if (x->box->offset[d] != y->box->offset[d])
+            return x->box->offset[d] < y->box->offset[d] ? -1 : 1;
+    return 0;
+}
+
+static int lay_out_tensor(struct saver *s, size_t ordinal, struct fsdpck_error *err)
+{
+    const struct fsdpck_save_tensor *t = &s->req->tensors[ordinal];
+    size_t first = s->parts.count;
+    if (t->alias_of || !writes(s->req, ordinal))
+        return 0;
+    for (size_t i = 0; i < t->nboxes; i++) {
+        if (fsdpck_box_nelem(t->boxes[i].size, t->ndim) == 0)
+            continue;
+        struct part *p = fsdpck_vec_push(&s->parts, err);
+        if (!p)
+            return FSDPCK_ERR_NOMEM;
+        *p = (struct part){ .t = t, .box = &t->boxes[i] };
+    }
+    struct part *parts = s->parts.data;
+    if (s->parts.count > first + 1)
+        qsort(parts + first, s->parts.count - first, sizeof *parts, by_offset);
+    for (size_t i = first; i < s->parts.count; i++) {
+        const struct fsdpck_save_box *b = parts[i].box;
+        parts[i].entry = s->shard.entries.count;
+        s->total_nbytes += fsdpck_box_nelem(b->size, t->ndim) * fsdpck_dtype_info(t->dtype)->nbytes;
+        int r = fsdpck_shard_add_chunk(&s->shard, (uint32_t)ordinal, t->dtype, t->ndim, b->offset, b->size, err);
+        if (r != 0)
+            return r;
+    }
+    return 0;
+}
+
+/* ---- writing ---- */
+
+struct band { /* elements of a box on their way out of the caller's memory */
+    const struct part *p;
+    const int64_t *strides;
+    uint64_t item;
+    uint8_t *dst;
+};
+
+static int gather_box(void *ctx, const uint64_t *offset, const uint64_t *size)
+{
+    struct band *b = ctx;
+    int64_t dense[FSDPCK_MAX_DIMS];
+    const uint8_t *src = b->p->box->data;
+    for (uint32_t d = 0; d < b->p->t->ndim; d++)
+        src += (int64_t)offset[d] * b->strides[d];
+    fsdpck_dense_strides(b->p->t->ndim, size, b->item, dense);
+    fsdpck_copy_strided(b->p->t->ndim, size, b->item, b->dst, dense, src, b->strides);
+    b->dst += fsdpck_box_nelem(size, b->p->t->ndim) * b->item;
+    return 0;
+}
+
+static bool is_whole_rows(const struct part *p)
+{
+    for (uint32_t d = 1; d < p->t->ndim; d++)
+        if (p->box->size[d] != p->t->shape[d])
+            return false;
+    return true;
+}
+
+static int write_bands(struct saver *s, const struct part *p, struct fsdpck_stream *stream, struct fsdpck_rows *rows, uint8_t *buf,
+                       struct fsdpck_error *err)
+{
+    uint64_t item = fsdpck_dtype_info(p->t->dtype)->nbytes, nelem = fsdpck_box_nelem(p->box->size, p->t->ndim);
+    int64_t dense[FSDPCK_MAX_DIMS];
+    fsdpck_dense_strides(p->t->ndim, p->box->size, item, dense);
+    struct band b = { .p = p, .strides = p->box->strides ? p->box->strides : dense, .item = item };
+    for (uint64_t at = 0; at < nelem;) {
+        uint64_t n = nelem - at < BAND_NBYTES / item ? nelem - at : BAND_NBYTES / item;
+        uint8_t *data = b.dst = buf + fsdpck_stream_position(stream) % PAGE_NBYTES;
+        if (s->opt->stop && *s->opt->stop)
+            return fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "stopped");
+        fsdpck_range_boxes(p->t->ndim, p->box->size, at, at + n, gather_box, &b);
+        if (rows->row_nbytes)
+            fsdpck_rows_add(rows, data, n * item);
+        int r = fsdpck_stream_write(stream, data, n * item, err);
+        if (r != 0)
+            return r;
+        at += n;
+    }
+    return 0;
+}
+
+static int write_part(void *ctx, size_t number, unsigned worker, struct fsdpck_error *err)
+{
+    struct saver *s = ctx;
+    const struct part *p = (const struct part *)s->parts.data + number;
+    struct fsdpck_shard_entry *e = &shard_entries(&s->shard)[p->entry];
+    struct fsdpck_out_chunk chunk = { .payload = fsdpck_shard_payload(e), .hashes = fsdpck_shard_hashes(&s->shard, e) };
+    struct fsdpck_stream stream;
+    struct fsdpck_rows rows;
+    uint8_t *buf = aligned_alloc(PAGE_NBYTES, BAND_NBYTES + PAGE_NBYTES);
+    (void)worker;
+    int r = fsdpck_rows_init(&rows, err);
+    if (r == 0 && !buf)
+        r = fsdpck_error_nomem(err, BAND_NBYTES);
+    fsdpck_stream_begin(&stream, s->out, &chunk, 0, NULL, 0);
+    if ((e->has_content = is_whole_rows(p)))
+        fsdpck_rows_begin(&rows, p->t->ndim ? e->layout.payload_nbytes / p->box->size[0] : e->layout.payload_nbytes,
+                          p->t->ndim ? p->box->offset[0] : 0);
+    if (r == 0)
+        r = write_bands(s, p, &stream, &rows, buf, err);
+    e->crc32 = stream.crc32;
+    e->content = rows.sum;
+    fsdpck_rows_free(&rows);
+    free(buf);
+    if (r == 0) {
+        pthread_mutex_lock(&s->lock);
+        s->done_nbytes += e->layout.payload_nbytes;
+        if (s->opt->progress)
+            s->opt->progress(s->opt->ctx, s->done_nbytes, s->total_nbytes);
+        pthread_mutex_unlock(&s->lock);
+    }
+    return r;
+}
+
+static int write_file(struct saver *s, const struct fsdpck_out_file *file, const uint8_t save_id[16], struct fsdpck_error *err)
+{
+    uint64_t fit = s->opt->memory_nbytes / BAND_NBYTES;
+    unsigned n = s->opt->nthreads < fit ? s->opt->nthreads : fit ? (unsigned)fit : 1;
+    if (!(s->out = fsdpck_out_files_new(s->opt->io, file, 1, err)))
+        return FSDPCK_ERR_NOMEM;
+    int r = fsdpck_out_files_create(s->out, err);
+    if (r == 0)
+        r = fsdpck_pool_run(n, s->parts.count, write_part, s, s->opt->stop, err);
+    return r == 0 ? fsdpck_shard_finish(&s->shard, s->out, 0, save_id, err) : r;
+}
+
+int fsdpck_save_shard(const struct fsdpck_save_request *req, const struct fsdpck_options *opt, const char *path, const uint8_t save_id[16],
+                      struct fsdpck_transfer_result *result, struct fsdpck_error *err)
+{
+    struct saver s = { .req = req, .opt = opt, .parts = FSDPCK_VEC(struct part), .lock = PTHREAD_MUTEX_INITIALIZER };
+    int r = 0;
+    fsdpck_shard_begin(&s.shard, req->rank);
+    for (size_t i = 0; r == 0 && i < req->ntensors; i++)
+        r = lay_out_tensor(&s, i, err);
+    fsdpck_shard_close(&s.shard);
+    struct fsdpck_out_file file = { .path = path, .nbytes = s.shard.nbytes };
+    if (r == 0)
+        r = write_file(&s, &file, save_id, err);
+    result->payload_nbytes = s.done_nbytes;
+    result->written_nbytes = s.shard.nbytes;
+    fsdpck_out_files_free(s.out);
+    fsdpck_vec_free(&s.parts);
+    fsdpck_shard_free(&s.shard);
+    pthread_mutex_destroy(&s.lock);
+    return r;
+}

@@ -1,0 +1,100 @@
+/* `verify`: opens, lets the format check what only it knows, and turns damage that keeps a checkpoint from opening into a problem like any other. */
+#include <fsdpck/check.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/files.h"
+#include "base/ioutil.h"
+#include "engine/source_impl.h"
+
+#define PIECE_NBYTES (1u << 20)
+
+static bool is_damage(int code)
+{
+    return code == FSDPCK_ERR_FORMAT || code == FSDPCK_ERR_DAMAGED || code == FSDPCK_ERR_MISSING || code == FSDPCK_ERR_LIMIT;
+}
+
+/* The part of a file's path below the checkpoint. */
+static const char *relative(const char *path, const char *file)
+{
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    if (strncmp(file, path, n) != 0)
+        return file;
+    return file[n] == '/' ? file + n + 1 : file[n] ? file : "";
+}
+
+static void report_error(const char *path, const struct fsdpck_error *e, fsdpck_problem_fn report, void *ctx)
+{
+    struct fsdpck_problem problem = { .file = relative(path, e->file), .offset = e->has_offset ? e->offset : 0, .rank = -1,
+                                      .tensor = e->tensor[0] ? e->tensor : NULL, .what = e->message };
+    report(ctx, &problem);
+}
+
+/* Formats without checksums: all that reading can find is a disk that does not give the bytes. */
+static int read_file(struct fsdpck_source *src, uint32_t file, uint8_t *piece, struct fsdpck_verify_result *result, struct fsdpck_error *err)
+{
+    uint64_t nbytes = source_files(src)[file].pub.nbytes;
+    for (uint64_t at = 0; at < nbytes; at += PIECE_NBYTES) {
+        uint64_t n = nbytes - at < PIECE_NBYTES ? nbytes - at : PIECE_NBYTES;
+        if (src->opt.stop && *src->opt.stop)
+            return fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "stopped");
+        int r = fsdpck_files_read(src, file, piece, n, at, err);
+        if (r != 0)
+            return r;
+        result->read_nbytes += n;
+    }
+    return 0;
+}
+
+static int read_files(struct fsdpck_source *src, struct fsdpck_verify_result *result, struct fsdpck_error *err)
+{
+    uint8_t *piece = malloc(PIECE_NBYTES);
+    int r = piece ? 0 : fsdpck_error_nomem(err, PIECE_NBYTES);
+    for (uint32_t i = 0; r == 0 && i < src->files.count; i++)
+        r = read_file(src, i, piece, result, err);
+    free(piece);
+    if (src->opt.note)
+        src->opt.note(src->opt.ctx, "safetensors files have no checksums: their structure was checked and every byte could be read, no more");
+    return r;
+}
+
+static int check(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report, void *ctx, struct fsdpck_verify_result *result,
+                 struct fsdpck_error *err)
+{
+    result->ntensors = src->tensors.count;
+    result->nfiles = src->files.count;
+    if (src->ops->verify)
+        return src->ops->verify(src, quick, report, ctx, result, err);
+    return quick ? 0 : read_files(src, result, err);
+}
+
+int fsdpck_verify(const char *path, const char *from, bool quick, const struct fsdpck_options *opt, fsdpck_problem_fn report, void *report_ctx,
+                  struct fsdpck_verify_result *result, struct fsdpck_error *err)
+{
+    struct fsdpck_source *src;
+    struct fsdpck_error own = { 0 };
+    struct fsdpck_options options = opt ? *opt : (struct fsdpck_options){ 0 };
+    struct fsdpck_stat st;
+    fsdpck_options_fill(&options);
+    memset(result, 0, sizeof *result);
+    int r = options.io->stat(options.io->ctx, path, true, &st);
+    if (r < 0)
+        return fsdpck_error_sys(err, -r, path, "cannot open");
+    int64_t start = options.io->now_ns(options.io->ctx);
+    r = fsdpck_source_open_as(path, from, &options, true, &src, &own);
+    if (r == 0)
+        r = check(src, quick, report, report_ctx, result, &own);
+    if (is_damage(r)) {
+        report_error(path, &own, report, report_ctx);
+        result->nproblems++;
+        r = 0;
+    }
+    fsdpck_source_close(src);
+    result->seconds = (double)(options.io->now_ns(options.io->ctx) - start) * 1e-9;
+    if (r != 0 && err && err->code == 0)
+        *err = own;
+    return r;
+}

@@ -1,0 +1,124 @@
+/* Ranks as threads (ranks.h). Knows how tensors are cut among ranks, and nothing of files. */
+#include "ranks.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <fsdpck/save.h>
+
+enum { MAX_TENSORS = 8 };
+
+struct group {
+    pthread_mutex_t lock;
+    pthread_cond_t moved;
+    uint32_t nranks, waiting;
+    unsigned round;
+    bool broken;
+};
+
+struct rank {
+    struct group *group;
+    const struct faulty *mortal;
+    struct fsdpck_options opt;
+    struct fsdpck_save_request req;
+    struct fsdpck_save_tensor tensors[MAX_TENSORS];
+    struct fsdpck_save_box boxes[MAX_TENSORS];
+    uint64_t dims[MAX_TENSORS][2 * MODEL_MAX_DIMS];
+    struct fsdpck_placement placements[MAX_TENSORS];
+    pthread_t thread;
+    int code;
+    struct fsdpck_error err;
+};
+
+static bool is_dead(const struct rank *r) { return r->mortal != NULL && faulty_hit(r->mortal); }
+
+static int meet(void *ctx)
+{
+    const struct rank *r = ctx;
+    struct group *g = r->group;
+    pthread_mutex_lock(&g->lock);
+    unsigned round = g->round;
+    if (is_dead(r))
+        g->broken = true;
+    else if (!g->broken && ++g->waiting == g->nranks) {
+        g->waiting = 0;
+        g->round++;
+    }
+    pthread_cond_broadcast(&g->moved);
+    while (!g->broken && g->round == round)
+        pthread_cond_wait(&g->moved, &g->lock);
+    bool passed = g->round != round;
+    pthread_mutex_unlock(&g->lock);
+    return passed ? 0 : 1;
+}
+
+struct cutting {
+    struct rank *r;
+    const struct model_tensor *t;
+    size_t i;
+};
+
+static int take_box(void *ctx, const uint64_t *offset, const uint64_t *size)
+{
+    struct cutting *c = ctx;
+    uint64_t *dims = c->r->dims[c->i], n = c->t->ndim, row = c->t->ndim > 0 ? c->t->nbytes / c->t->shape[0] : 0;
+    for (uint64_t d = 0; d < n; d++) {
+        dims[d] = offset[d];
+        dims[n + d] = size[d];
+    }
+    c->r->boxes[c->i] = (struct fsdpck_save_box){ .offset = dims, .size = dims + n, .data = c->t->data + (n > 0 ? dims[0] * row : 0) };
+    c->r->tensors[c->i].nboxes = 1;
+    return 0;
+}
+
+static void cut(struct rank *r, const struct model *m, const struct fsdpck_mesh *mesh)
+{
+    for (size_t i = 0; i < m->ntensors; i++) {
+        const struct model_tensor *t = &m->tensors[i];
+        struct cutting c = { r, t, i };
+        bool whole = i == 0 || t->ndim == 0;
+        r->placements[i] = (struct fsdpck_placement){ .kind = whole ? FSDPCK_REPLICATE : FSDPCK_SHARD };
+        r->tensors[i] = (struct fsdpck_save_tensor){ .name = t->name, .dtype = t->dtype, .ndim = t->ndim, .shape = t->shape, .mesh = mesh,
+                                                     .placements = &r->placements[i], .boxes = &r->boxes[i] };
+        if (fsdpck_placement_boxes(mesh, &r->placements[i], t->ndim, t->shape, &r->req.rank, take_box, &c) != 0)
+            abort();
+    }
+}
+
+static void *run(void *arg)
+{
+    struct rank *r = arg;
+    r->code = fsdpck_save(&r->req, &r->opt, NULL, &r->err);
+    return NULL;
+}
+
+void ranks_save(const struct model *m, const char *out, const char *assets, uint32_t nranks, const struct fsdpck_options *opt,
+                const struct verb_how *how, struct verb_result *result)
+{
+    struct rank *ranks = calloc(nranks, sizeof *ranks);
+    struct group group = { .lock = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER, .nranks = nranks };
+    const struct fsdpck_mesh mesh = { .ndim = 1, .names = { "shard" }, .sizes = { nranks } };
+    if (ranks == NULL || m->ntensors > MAX_TENSORS)
+        abort();
+    for (uint32_t i = 0; i < nranks; i++) {
+        struct rank *r = &ranks[i];
+        r->group = &group;
+        r->mortal = how->mortal[i];
+        r->opt = *opt;
+        r->opt.io = how->io[i];
+        r->req = (struct fsdpck_save_request){ .out = out, .rank = i, .nranks = nranks, .barrier = meet, .barrier_ctx = r, .tensors = r->tensors,
+                                               .ntensors = m->ntensors, .state = "{\"step\":1}", .assets = assets, .force = how->force };
+        cut(r, m, &mesh);
+        if (pthread_create(&r->thread, NULL, run, r) != 0)
+            abort();
+    }
+    for (uint32_t i = 0; i < nranks; i++) {
+        pthread_join(ranks[i].thread, NULL);
+        result->code[i] = ranks[i].code;
+        result->err[i] = ranks[i].err;
+    }
+    pthread_cond_destroy(&group.moved);
+    pthread_mutex_destroy(&group.lock);
+    free(ranks);
+}

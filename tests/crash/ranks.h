@@ -1,0 +1,13 @@
+/* A save by several ranks in one process: a thread each, and a barrier that gives up when one is gone. */
+#ifndef TESTS_RANKS_H
+#define TESTS_RANKS_H
+
+#include "verbs.h"
+
+/* assets: a folder. */
+void ranks_save(const struct model *m, const char *out, const char *assets, uint32_t nranks, const struct fsdpck_options *opt,
+                const struct verb_how *how, struct verb_result *result);
+/* The one tensor that every rank holds whole, as a glob. */
+#define RANKS_REPLICATED "t0.*"
+
+#endif

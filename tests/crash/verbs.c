@@ -1,0 +1,361 @@
+/* Runs whole verbs and judges what they leave (verbs.h). Uses the public side of the library only. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "verbs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <fsdpck/check.h>
+#include <fsdpck/export.h>
+
+#include "base/hash.h"
+#include "ranks.h"
+#include "tree.h"
+
+enum { OLD_RANKS = 3, CUT_NBYTES = 160 << 10 };
+#define MEMORY_NBYTES (16ull << 20) /* one worker a thread */
+
+const struct verb verbs[] = {
+    { .name = "convert", .kind = VERB_CONVERT, .nranks = 2 },
+    { .name = "convert --force", .kind = VERB_CONVERT, .nranks = 2, .old = true },
+    { .name = "convert --force, in steps", .kind = VERB_CONVERT, .nranks = 2, .old = true, .no_exchange = true },
+    { .name = "convert --force, in place", .kind = VERB_CONVERT, .nranks = 2, .old = true, .mount = true },
+    { .name = "reshard", .kind = VERB_RESHARD, .nranks = 2 },
+    { .name = "export", .kind = VERB_EXPORT_FOLDER, .nranks = 1 },
+    { .name = "export --force", .kind = VERB_EXPORT_FOLDER, .nranks = 1, .old = true },
+    { .name = "export --force, in place", .kind = VERB_EXPORT_FOLDER, .nranks = 1, .old = true, .mount = true },
+    { .name = "export to a file", .kind = VERB_EXPORT_FILE, .nranks = 1 },
+    { .name = "export to a file, --force", .kind = VERB_EXPORT_FILE, .nranks = 1, .old = true, .spare_fsync = 3 },
+    { .name = "save", .kind = VERB_SAVE, .nranks = 2 },
+    { .name = "save over an old one", .kind = VERB_SAVE, .nranks = 3, .old = true },
+    { .name = "save in place", .kind = VERB_SAVE, .nranks = 2, .old = true, .mount = true },
+};
+const size_t nverbs = sizeof verbs / sizeof verbs[0];
+
+uint32_t verb_writers(const struct verb *v) { return v->kind == VERB_SAVE ? v->nranks : 1; }
+const char *verb_out(const struct verb *v) { return v->kind == VERB_EXPORT_FILE ? "out.safetensors" : "out"; }
+
+static bool is_export(const struct verb *v) { return v->kind == VERB_EXPORT_FOLDER || v->kind == VERB_EXPORT_FILE; }
+
+void verb_fail(const struct verb *v, const char *root, const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    char *names = tree_names(root);
+    print_error("%s: %s; there is:\n%s", v->name, text, names);
+    free(names);
+    fail();
+}
+
+/* ---- models and sources */
+
+/* One tensor that fills a direct write even in one piece, one whose halves are over the size that is aligned, and small ones. */
+static void make_model(struct model *m, uint64_t seed)
+{
+    model_add(m, &seed, FSDPCK_FLOAT32, 2, (uint64_t[]){ 34, 1024 });
+    model_add(m, &seed, FSDPCK_BFLOAT16, 2, (uint64_t[]){ 75, 1024 });
+    model_add(m, &seed, FSDPCK_FLOAT32, 2, (uint64_t[]){ 5, 3 });
+    model_add(m, &seed, FSDPCK_FLOAT32, 0, NULL);
+    model_add(m, &seed, FSDPCK_INT64, 1, (uint64_t[]){ 7 });
+}
+
+static struct fsdpck_options options(const struct fsdpck_io *io, unsigned nthreads)
+{
+    nthreads = nthreads > 0 ? nthreads : 1;
+    return (struct fsdpck_options){ .io = io, .nthreads = nthreads, .memory_nbytes = nthreads * MEMORY_NBYTES };
+}
+
+static void must_do(int code, const struct fsdpck_error *err)
+{
+    if (code == 0)
+        return;
+    print_error("%s: %s\n", err->file, err->message);
+    abort();
+}
+
+static int convert(const char *from, const char *out, uint32_t nranks, bool force, const struct fsdpck_options *opt, struct fsdpck_error *err)
+{
+    static const char *const whole[] = { RANKS_REPLICATED };
+    struct fsdpck_convert_request req = { .out = out, .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { nranks } }, .replicate = whole,
+                                          .nreplicate = 1, .force = force };
+    struct fsdpck_source *src = NULL;
+    int rc = fsdpck_source_open(from, NULL, opt, &src, err);
+    if (rc == 0)
+        rc = fsdpck_convert(src, &req, opt, NULL, err);
+    fsdpck_source_close(src);
+    return rc;
+}
+
+static int export(const char *from, const char *out, bool force, const struct fsdpck_options *opt, struct fsdpck_error *err)
+{
+    const struct fsdpck_export_request req = { .out = out, .max_shard_nbytes = CUT_NBYTES, .force = force };
+    struct fsdpck_source *src = NULL;
+    int rc = fsdpck_source_open(from, NULL, opt, &src, err);
+    if (rc == 0)
+        rc = fsdpck_export(src, &req, opt, NULL, err);
+    fsdpck_source_close(src);
+    return rc;
+}
+
+/* A folder of the model, a checkpoint, and exports of it; the first two are returned. */
+static void make_sources(const char *top, const char *who, const struct model *m, char **folder, char **checkpoint)
+{
+    struct fsdpck_error err = { 0 };
+    const struct fsdpck_io io = model_fast_io();
+    const struct fsdpck_options opt = options(&io, 1);
+    char *dir = tree_path(top, who), config[64];
+    snprintf(config, sizeof config, "{\"who\": \"%s\"}", who);
+    tree_dir(dir, "folder");
+    *folder = tree_path(dir, "folder");
+    *checkpoint = tree_path(dir, "checkpoint");
+    tree_file(*folder, "config.json", config);
+    char *file = tree_path(*folder, "model.safetensors"), *exported = tree_path(dir, "export"), *one = tree_path(dir, "one.safetensors");
+    model_write_safetensors(m, file);
+    must_do(convert(*folder, *checkpoint, OLD_RANKS, false, &opt, &err), &err);
+    must_do(export(*checkpoint, exported, false, &opt, &err), &err);
+    must_do(export(*checkpoint, one, false, &opt, &err), &err);
+    free(one);
+    free(exported);
+    free(file);
+    free(dir);
+}
+
+void ground_new(struct ground *g)
+{
+    char *folder, *checkpoint;
+    memset(g, 0, sizeof *g);
+    g->top = tree_new();
+    g->root = tree_path(g->top, "root");
+    g->crash = tree_path(g->top, "crash");
+    g->boot = tree_path(g->top, "boot_id");
+    tree_file(g->top, "boot_id", "22222222-2222-4222-9222-222222222222\n");
+    make_model(&g->was, 1);
+    make_model(&g->is, 2);
+    make_sources(g->top, "old", &g->was, &folder, &checkpoint);
+    make_sources(g->top, "new", &g->is, &g->folder, &g->checkpoint);
+    free(folder);
+    free(checkpoint);
+}
+
+void ground_free(struct ground *g)
+{
+    tree_remove(g->top);
+    free(g->top);
+    free(g->root);
+    free(g->crash);
+    free(g->boot);
+    free(g->folder);
+    free(g->checkpoint);
+    free(g->old_names);
+    free(g->new_names);
+    model_free(&g->was);
+    model_free(&g->is);
+}
+
+void ground_reset(const struct ground *g, const struct verb *v)
+{
+    tree_remove(g->root);
+    tree_dir(g->top, "root");
+    if (!v->old)
+        return;
+    char *from = tree_path(g->top, v->kind == VERB_EXPORT_FILE ? "old/one.safetensors" : is_export(v) ? "old/export" : "old/checkpoint");
+    char *to = tree_path(g->root, verb_out(v));
+    tree_copy(from, to);
+    free(from);
+    free(to);
+}
+
+/* Save ids differ from run to run. */
+static char *names_of(const char *root)
+{
+    uint8_t uuid[16];
+    char *names = tree_names(root), text[37];
+    for (char *p = names; strlen(p) >= 36; p++) {
+        snprintf(text, sizeof text, "%s", p);
+        if (fsdpck_uuid_parse(text, uuid)) {
+            p[0] = 'U';
+            memmove(p + 1, p + 36, strlen(p + 36) + 1);
+        }
+    }
+    return names;
+}
+
+void ground_set_up(struct ground *g, const struct verb *v)
+{
+    struct faulty *f[VERB_MAX_RANKS];
+    struct verb_how how = { .force = v->old };
+    struct verb_result result;
+    const char *why;
+    free(g->old_names);
+    free(g->new_names);
+    ground_reset(g, v);
+    g->old_names = names_of(g->root);
+    verb_tables(v, g, f, &how);
+    verb_run(v, g, &how, &result);
+    for (uint32_t i = 0; i < verb_writers(v); i++) {
+        if (result.code[i] != 0)
+            verb_fail(v, g->root, "rank %u: %s: %s", i, result.err[i].file, result.err[i].message);
+        g->nops[i] = faulty_nops(f[i]);
+    }
+    g->new_names = names_of(g->root);
+    if (verb_state(v, g, g->root, &why) != STATE_NEW)
+        verb_fail(v, g->root, "without any fault it does not end in the new state: %s", why);
+    verb_tables_free(f);
+}
+
+/* ---- running */
+
+void verb_tables(const struct verb *v, const struct ground *g, struct faulty **f, struct verb_how *how)
+{
+    char *out = tree_path(g->root, verb_out(v));
+    for (uint32_t i = 0; i < VERB_MAX_RANKS; i++) {
+        f[i] = i < verb_writers(v) ? faulty_new(g->root) : NULL;
+        if (f[i] == NULL)
+            continue;
+        if (v->mount)
+            faulty_other_device(f[i], out);
+        if (v->no_exchange)
+            faulty_no_exchange(f[i]);
+        how->io[i] = faulty_io(f[i]);
+    }
+    free(out);
+}
+
+void verb_tables_free(struct faulty **f)
+{
+    for (int i = 0; i < VERB_MAX_RANKS; i++)
+        faulty_free(f[i]);
+}
+
+void verb_run(const struct verb *v, const struct ground *g, const struct verb_how *how, struct verb_result *result)
+{
+    const struct fsdpck_options opt = options(how->io[0], how->nthreads);
+    char *out = tree_path(g->root, verb_out(v));
+    memset(result, 0, sizeof *result);
+    if (v->kind == VERB_SAVE)
+        ranks_save(&g->is, out, g->folder, v->nranks, &opt, how, result);
+    else if (is_export(v))
+        result->code[0] = export(g->checkpoint, out, how->force, &opt, &result->err[0]);
+    else
+        result->code[0] = convert(v->kind == VERB_RESHARD ? g->checkpoint : g->folder, out, v->nranks, how->force, &opt, &result->err[0]);
+    free(out);
+}
+
+/* ---- judging */
+
+static char what[1536];
+
+static void keep_problem(void *ctx, const struct fsdpck_problem *p)
+{
+    (void)ctx;
+    snprintf(what, sizeof what, "%s@%llu: %s", p->file, (unsigned long long)p->offset, p->what);
+}
+
+/* In place, files of the other state may lie about until they are cleared up: there only what is read counts. */
+static bool verifies(const struct verb *v, const char *out, const struct fsdpck_options *opt)
+{
+    struct fsdpck_error err = { 0 };
+    struct fsdpck_verify_result result;
+    if (v->mount)
+        return true;
+    if (fsdpck_verify(out, NULL, false, opt, keep_problem, NULL, &result, &err) != 0) {
+        snprintf(what, sizeof what, "verify: %s: %s", err.file, err.message);
+        return false;
+    }
+    return result.nproblems == 0;
+}
+
+static bool has_config(const struct verb *v, const char *out, const char *who)
+{
+    char want[64];
+    if (v->mount || v->kind == VERB_EXPORT_FILE)
+        return true;
+    snprintf(want, sizeof want, "={\"who\": \"%s\"}\n", who);
+    char *path = tree_path(out, is_export(v) ? "config.json" : "assets/config.json"), *dump = tree_dump(path);
+    bool same = strcmp(dump, want) == 0;
+    if (!same)
+        snprintf(what, sizeof what, "config.json is not that of the %s one", who);
+    free(dump);
+    free(path);
+    return same;
+}
+
+enum verb_state verb_state(const struct verb *v, const struct ground *g, const char *root, const char **why)
+{
+    struct fsdpck_error err = { 0 };
+    const struct fsdpck_options opt = options(NULL, 1);
+    struct fsdpck_source *src = NULL;
+    enum verb_state state = STATE_BROKEN;
+    char *out = tree_path(root, verb_out(v));
+    *why = what;
+    what[0] = '\0';
+    if (!tree_exists(root, verb_out(v))) {
+        state = STATE_NONE;
+    } else if (fsdpck_source_open(out, NULL, &opt, &src, &err) != 0) {
+        snprintf(what, sizeof what, "%s: %s", err.file, err.message);
+    } else if (verifies(v, out, &opt)) {
+        const char *differs = model_differs(&g->is, src, &err);
+        if (differs == NULL && has_config(v, out, "new"))
+            state = STATE_NEW;
+        else if (differs != NULL && model_differs(&g->was, src, &err) == NULL && has_config(v, out, "old"))
+            state = STATE_OLD;
+        else if (differs != NULL)
+            snprintf(what, sizeof what, "tensor '%s' is neither old nor new", differs);
+    }
+    fsdpck_source_close(src);
+    free(out);
+    return state;
+}
+
+bool verb_is_exactly(const struct ground *g, const char *root, enum verb_state state)
+{
+    char *names = names_of(root);
+    bool same = strcmp(names, state == STATE_NEW ? g->new_names : g->old_names) == 0;
+    free(names);
+    return same;
+}
+
+/* ---- clearing up */
+
+static const char *other_boot;
+
+static int open_other_boot(void *ctx, const char *path, int flags, unsigned mode)
+{
+    return fsdpck_io_posix.open(ctx, strcmp(path, "/proc/sys/kernel/random/boot_id") == 0 ? other_boot : path, flags, mode);
+}
+
+static void count(void *ctx, const struct fsdpck_leftover *l)
+{
+    struct verb_leftovers *seen = ctx;
+    seen->nfound++;
+    seen->nalive += l->alive;
+    seen->nremoved += l->removed;
+}
+
+int verb_clean(const struct verb *v, const struct ground *g, const char *root, bool remove, bool rebooted, struct verb_leftovers *seen,
+               struct fsdpck_error *err)
+{
+    struct verb_leftovers none;
+    struct fsdpck_io io = model_fast_io();
+    const struct fsdpck_options opt = { .io = &io };
+    char *out = tree_path(root, verb_out(v));
+    seen = seen != NULL ? seen : &none;
+    memset(seen, 0, sizeof *seen);
+    if (rebooted) {
+        other_boot = g->boot;
+        io.open = open_other_boot;
+    }
+    int rc = fsdpck_leftovers(out, remove, &opt, count, seen, err);
+    free(out);
+    return rc;
+}

@@ -1,0 +1,38 @@
+/* Files of the source tree as files in memory: what stands beside the file that a target makes up. */
+#include "fuzz_source.h"
+
+#include <string.h>
+
+#include "fuzz.h"
+#include "ioutil.h"
+
+static void add_file(struct memory_io *m, const char *folder, const char *name)
+{
+    struct fsdpck_error err = { 0 };
+    char *path = fsdpck_path_join(folder, name, &err), *as = fsdpck_path_join(MEMORY_ROOT, name, &err), *data;
+    uint64_t nbytes;
+    FUZZ_CHECK(path && as && fsdpck_read_file(&fsdpck_io_posix, path, 1u << 20, &data, &nbytes, &err) == 0);
+    memory_io_add(m, as, data, nbytes); /* `as` and `data` live as long as the process: the target keeps m */
+    free(path);
+}
+
+void fuzz_add_folder(struct memory_io *m, const char *folder)
+{
+    struct fsdpck_error err = { 0 };
+    char *path = fsdpck_path_join(FUZZ_TOP, folder, &err), **names;
+    size_t count;
+    FUZZ_CHECK(path && fsdpck_list_sorted(&fsdpck_io_posix, path, &names, &count, &err) == 0);
+    for (size_t i = 0; i < count; i++)
+        add_file(m, path, names[i]);
+    fsdpck_list_free(names, count);
+    free(path);
+}
+
+const struct memory_file *fuzz_find_file(const struct memory_io *m, const char *path)
+{
+    for (size_t i = 0; i < m->nfiles; i++)
+        if (strcmp(m->files[i].path, path) == 0)
+            return &m->files[i];
+    FUZZ_CHECK(!"the file is there");
+    return NULL;
+}

@@ -1,0 +1,33 @@
+/* index.json of an fsdpck directory. The input is the document without its last 43 bytes: the hash is put behind it here, or no change of a
+ * byte would ever get past it. The shard files beside it are sound. */
+#include <string.h>
+
+#include "fuzz.h"
+#include "fuzz_source.h"
+#include "index.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
+{
+    static const char digits[] = "0123456789abcdef";
+    static struct memory_io m;
+    struct fsdpck_hash128 hash;
+    if (!m.nfiles) {
+        memory_io_init(&m);
+        fuzz_add_folder(&m, "tests/fuzz/beside/fsdpck");
+    }
+    char *text = malloc(nbytes + FSDPCK_INDEX_TAIL_NBYTES + 1), *tail = text + nbytes;
+    FUZZ_CHECK(text);
+    if (nbytes)
+        memcpy(text, data, nbytes);
+    fsdpck_hash(text, nbytes, &hash);
+    memcpy(tail, "\"hash\":\"", 8);
+    for (size_t i = 0; i < sizeof hash.bytes; i++) {
+        tail[8 + 2 * i] = digits[hash.bytes[i] >> 4];
+        tail[9 + 2 * i] = digits[hash.bytes[i] & 15];
+    }
+    memcpy(tail + 40, "\"}\n", 3);
+    memory_io_add(&m, MEMORY_ROOT "/index.json", text, nbytes + FSDPCK_INDEX_TAIL_NBYTES);
+    fuzz_source(&m, MEMORY_ROOT, "fsdpck");
+    free(text);
+    return 0;
+}

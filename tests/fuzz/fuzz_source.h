@@ -1,0 +1,16 @@
+/* Everything that a reader does with a checkpoint, done to files in memory: open, look at the catalogue, plan, read, verify. What must hold of
+ * any bytes is checked: see fuzz_source.c. */
+#ifndef TESTS_FUZZ_SOURCE_H
+#define TESTS_FUZZ_SOURCE_H
+
+#include "../support/memory_io.h"
+
+/* from: the kind to insist on, or NULL. */
+void fuzz_source(struct memory_io *m, const char *path, const char *from);
+
+/* Adds every file of a folder of the source tree (FUZZ_TOP/folder, or an absolute one), as MEMORY_ROOT/name. Read from disk once and kept. */
+void fuzz_add_folder(struct memory_io *m, const char *folder);
+/* One of them. */
+const struct memory_file *fuzz_find_file(const struct memory_io *m, const char *path);
+
+#endif
