@@ -12,6 +12,9 @@ import threading
 LIMIT_S = 60             # a command that takes longer hangs
 MEMORY_MAX = 64 << 20    # resident, for what is small or refused
 SANITIZED = "FSDPCK_SANITIZED" in os.environ  # its memory is not ours to judge
+# What a sanitizer finds must not look like one of the tool's own exit codes.
+ENVIRONMENT = dict(os.environ, **{name: os.environ.get(name, "") + ":halt_on_error=1:exitcode=99:allocator_may_return_null=1"
+                                  for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS")})
 
 
 class Result:
@@ -36,7 +39,7 @@ class Tester:
     def run(self, *args, cwd=None):
         """fsdpck ARGS. Its peak of resident memory is measured."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            p = subprocess.Popen([self.binary, *map(str, args)], stdout=out, stderr=err, cwd=cwd or self.folder)
+            p = subprocess.Popen([self.binary, *map(str, args)], stdout=out, stderr=err, cwd=cwd or self.folder, env=ENVIRONMENT)
             watch = threading.Timer(LIMIT_S, p.kill)
             watch.start()
             _, wait, usage = os.wait4(p.pid, 0)

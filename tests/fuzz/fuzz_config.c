@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 
-#include "config.h"
+#include "hf/config.h"
 #include "fuzz.h"
 
 static bool is_model(const char *key)

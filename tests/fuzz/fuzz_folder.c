@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "fuzz.h"
-#include "ioutil.h"
+#include "base/ioutil.h"
 
 static void add_file(struct memory_io *m, const char *folder, const char *name)
 {

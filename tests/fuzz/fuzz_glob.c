@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "fuzz.h"
-#include "selection.h"
-#include "utf8.h"
+#include "engine/selection.h"
+#include "base/utf8.h"
 
 enum { MAX = 64 };
 

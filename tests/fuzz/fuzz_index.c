@@ -2,13 +2,13 @@
  * byte would ever get past it. The shard files beside it are sound. */
 #include <string.h>
 
+#include "base/json_write.h"
 #include "fuzz.h"
 #include "fuzz_source.h"
-#include "index.h"
+#include "format/index.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 {
-    static const char digits[] = "0123456789abcdef";
     static struct memory_io m;
     struct fsdpck_hash128 hash;
     if (!m.nfiles) {
@@ -21,11 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
         memcpy(text, data, nbytes);
     fsdpck_hash(text, nbytes, &hash);
     memcpy(tail, "\"hash\":\"", 8);
-    for (size_t i = 0; i < sizeof hash.bytes; i++) {
-        tail[8 + 2 * i] = digits[hash.bytes[i] >> 4];
-        tail[9 + 2 * i] = digits[hash.bytes[i] & 15];
-    }
-    memcpy(tail + 40, "\"}\n", 3);
+    memcpy(fsdpck_hex_format(hash.bytes, sizeof hash.bytes, tail + 8), "\"}\n", 3);
     memory_io_add(&m, MEMORY_ROOT "/index.json", text, nbytes + FSDPCK_INDEX_TAIL_NBYTES);
     fuzz_source(&m, MEMORY_ROOT, "fsdpck");
     free(text);

@@ -1,6 +1,6 @@
 /* One item of a .distcp file: a torch.save zip with its data.pkl. The input begins with dtype, number of dimensions and sizes (a byte each), for
  * which a .metadata is written here; the zip is the rest. */
-#include "dcp_metadata.h"
+#include "torch/dcp_metadata.h"
 #include "fuzz.h"
 #include "fuzz_source.h"
 

@@ -5,7 +5,7 @@
 #include <jansson.h>
 
 #include "fuzz.h"
-#include "json_read.h"
+#include "base/json_read.h"
 
 /* Returns NULL where jansson cannot hold the number. */
 static json_t *build_number(struct fsdpck_json *j)

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "fuzz.h"
-#include "pickle.h"
-#include "utf8.h"
+#include "torch/pickle.h"
+#include "base/utf8.h"
 
 static const char *const allowed[] = { "torch._utils _rebuild_tensor_v2", "collections OrderedDict", "torch Size", "torch FloatStorage", "pathlib *", NULL };
 

@@ -3,8 +3,8 @@
 
 #include "fuzz.h"
 #include "fuzz_source.h"
-#include "safetensors_header.h"
-#include "vec.h"
+#include "hf/safetensors_header.h"
+#include "base/vec.h"
 
 #define PATH MEMORY_ROOT "/model.safetensors"
 

@@ -8,9 +8,9 @@
 #include <fsdpck/source.h>
 
 #include "fuzz.h"
-#include "ioutil.h"
-#include "source_impl.h"
-#include "utf8.h"
+#include "base/ioutil.h"
+#include "engine/source_impl.h"
+#include "base/utf8.h"
 
 #define MAX_READ_NBYTES (64u << 10) /* tensors above are not read: slow, and nothing new */
 #define MAX_TENSORS 16u             /* that are read */

@@ -4,19 +4,13 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/json_write.h"
+#include "format/index.h"
 #include "fuzz.h"
 #include "fuzz_source.h"
-#include "index.h"
-#include "json_write.h"
 
 #define SHARD MEMORY_ROOT "/__0_0.distcp"
 #define INDEX MEMORY_ROOT "/index.json"
-
-static void put_hex(struct fsdpck_text *t, const struct fsdpck_hash128 *hash)
-{
-    for (size_t i = 0; i < sizeof hash->bytes; i++)
-        fsdpck_text_printf(t, "%02x", hash->bytes[i]);
-}
 
 /* The hash of the table that the trailer tells of, and that of the trailer. */
 static struct fsdpck_trailer fix_trailer(uint8_t *file, size_t nbytes)
@@ -40,15 +34,14 @@ static void write_index(struct fsdpck_text *t, const char *sound, size_t sound_n
     const char *files = strstr(sound, "\"files\":"), *first = strchr(files, '{'), *after = strchr(first, '}');
     struct fsdpck_hash128 hash;
     fsdpck_text_add(t, sound, (size_t)(first - sound));
-    fsdpck_text_printf(t, "{\"path\":\"__0_0.distcp\",\"rank\":0,\"bytes\":%zu,\"table\":[%" PRIu64 ",%" PRIu64 "],\"hash\":\"", nbytes, trailer->table,
+    fsdpck_text_printf(t, "{\"path\":\"__0_0.distcp\",\"rank\":0,\"bytes\":%zu,\"table\":[%" PRIu64 ",%" PRIu64 "],\"hash\":", nbytes, trailer->table,
                        trailer->table_nbytes);
-    put_hex(t, &trailer->table_hash);
-    fsdpck_text_printf(t, "\"");
+    fsdpck_text_hex(t, trailer->table_hash.bytes, sizeof trailer->table_hash.bytes);
     fsdpck_text_add(t, after, (size_t)(sound + sound_nbytes - FSDPCK_INDEX_TAIL_NBYTES - after));
     fsdpck_hash(t->data, t->nbytes, &hash);
-    fsdpck_text_printf(t, "\"hash\":\"");
-    put_hex(t, &hash);
-    fsdpck_text_printf(t, "\"}\n");
+    fsdpck_text_printf(t, "\"hash\":");
+    fsdpck_text_hex(t, hash.bytes, sizeof hash.bytes);
+    fsdpck_text_printf(t, "}\n");
 }
 
 static void check_entries(const struct fsdpck_table *t, uint64_t file_nbytes)

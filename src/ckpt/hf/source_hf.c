@@ -326,6 +326,16 @@ static int check_extras(struct folder *f, struct fsdpck_error *err)
     return 0;
 }
 
+/* Written in place (commit/commit_in_place.c) at this moment, or by a writer that was killed: files of two saves lie side by side then, and the
+ * index alone says which count. */
+static bool has_writer(const struct folder *f)
+{
+    for (size_t i = 0; i < f->nnames; i++)
+        if (strncmp(f->names[i], ".writer-", 8) == 0 || strncmp(f->names[i], ".commit-", 8) == 0)
+            return true;
+    return false;
+}
+
 /* ---- tied embeddings ---- */
 
 static int add_heads(struct folder *f, struct fsdpck_error *err)
@@ -373,7 +383,7 @@ static int open_folder(struct folder *f, struct fsdpck_error *err)
         rc = read_index(f, index, err);
     if (rc == 0)
         rc = read_files(f, err);
-    if (rc == 0 && index)
+    if (rc == 0 && index && !has_writer(f))
         rc = check_extras(f, err);
     if (rc == 0)
         rc = add_ties(f, err);

@@ -1,0 +1,129 @@
+/* Every verb, and the power goes after each of its changes: what was not fsynced is lost, half there, or reordered. The output is wholly the old
+ * one or wholly the new one, and the new one once the verb has returned. And the proof that this can fail: without any one of its fsyncs, it does. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "sweep.h"
+#include "tree.h"
+#include "verbs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static struct ground ground;
+
+/* Seeds 4k lose all that is not safe, 4k + 1 nothing (as FAULTY_ALL), others draw. */
+static const int seeds[] = { 0, FAULTY_ALL, 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23 };
+enum { NSEEDS = sizeof seeds / sizeof seeds[0], NSEEDS_EACH = 5 };
+
+/* One run without faults, with one table for all ranks: they are one machine. */
+static struct faulty *record(const struct verb *v)
+{
+    struct faulty *f[VERB_MAX_RANKS];
+    struct verb_how how = { .force = v->old };
+    struct verb_result result;
+    ground_set_up(&ground, v);
+    ground_reset(&ground, v);
+    verb_tables(v, &ground, f, &how);
+    for (uint32_t i = 1; i < verb_writers(v); i++)
+        how.io[i] = how.io[0];
+    verb_run(v, &ground, &how, &result);
+    for (uint32_t i = 0; i < verb_writers(v); i++)
+        assert_int_equal(result.code[i], 0);
+    for (uint32_t i = 1; i < VERB_MAX_RANKS; i++)
+        faulty_free(f[i]);
+    return f[0];
+}
+
+static bool may_be(const struct verb *v, enum verb_state state, bool before_clean)
+{
+    bool missing = !v->old || (before_clean && v->no_exchange);
+    return state == STATE_NEW || (state == STATE_OLD && v->old) || (state == STATE_NONE && missing);
+}
+
+/* NULL, or what is wrong with what the crash left. */
+static const char *check(const struct verb *v, const struct faulty *f, size_t nevents, int seed, int ignored)
+{
+    const char *why;
+    bool complete = nevents == faulty_nevents(f);
+    tree_remove(ground.crash);
+    faulty_after_crash(f, nevents, seed, ignored, ground.crash);
+    enum verb_state before = verb_state(v, &ground, ground.crash, &why);
+    if (!may_be(v, before, true))
+        return "neither old nor new";
+    if (verb_clean(v, &ground, ground.crash, true, true, NULL, NULL) != 0)
+        return "cannot be cleaned";
+    enum verb_state after = verb_state(v, &ground, ground.crash, &why);
+    if (!may_be(v, after, false) || (before != after && before != STATE_NONE))
+        return "neither old nor new once cleaned";
+    if (complete && after != STATE_NEW)
+        return "not the new one although the verb had returned";
+    return verb_is_exactly(&ground, ground.crash, after) ? NULL : "something is left after clean";
+}
+
+static void test_power_loss(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < nverbs; i++) {
+        struct faulty *f = record(&verbs[i]);
+        char event[300];
+        for (size_t n = 0; n <= faulty_nevents(f); n = n == faulty_nevents(f) ? n + 1 : n + SWEEP_STEP > faulty_nevents(f) ? faulty_nevents(f) : n + SWEEP_STEP)
+            for (int s = 0; s < NSEEDS_EACH; s++) {
+                const char *wrong = check(&verbs[i], f, n, seeds[s], -1);
+                if (wrong != NULL)
+                    verb_fail(&verbs[i], ground.crash, "%s, after event %zu ('%s'), seed %d", wrong, n,
+                              n > 0 ? faulty_event_text(f, n - 1, event, sizeof event) : "", seeds[s]);
+            }
+        faulty_free(f);
+    }
+}
+
+/* Does forgetting fsync k show? */
+static bool is_caught(const struct verb *v, const struct faulty *f, int k)
+{
+    for (int s = 0; s < NSEEDS; s++)
+        for (size_t n = faulty_nevents(f) + 1; n-- > 0;)
+            if (check(v, f, n, seeds[s], k) != NULL)
+                return true;
+    return false;
+}
+
+static void test_every_fsync_matters(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < nverbs; i++) {
+        struct faulty *f = record(&verbs[i]);
+        assert_true(faulty_nfsyncs(f) > 0);
+        for (int k = 0; k < (int)faulty_nfsyncs(f); k++)
+            if (k != verbs[i].spare_fsync - 1 && !is_caught(&verbs[i], f, k))
+                verb_fail(&verbs[i], ground.root, "fsync %d of %zu can be left out and no crash shows it", k, faulty_nfsyncs(f));
+        faulty_free(f);
+    }
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    ground_new(&ground);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    ground_free(&ground);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_power_loss),
+        cmocka_unit_test(test_every_fsync_matters),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
