@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import resource
-import shutil
 import sys
 import time
 import warnings
@@ -70,7 +69,8 @@ def job_save(a):
         p.start()
     for p in ranks:
         p.join()
-    os.unlink(rendezvous)
+    if os.path.exists(rendezvous):  # the last rank may have removed it
+        os.unlink(rendezvous)
     if any(p.exitcode for p in ranks):
         sys.exit("a rank failed")
 

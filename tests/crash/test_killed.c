@@ -34,10 +34,10 @@ static bool attempt(const struct verb *v, uint32_t rank, unsigned n, unsigned nt
 /* The old one moved away and the new one not yet there: the one state without an output, and only where names cannot be exchanged. */
 static bool may_be_missing(const struct verb *v) { return !v->old || v->no_exchange; }
 
-static enum verb_state judge(const struct verb *v, uint32_t rank, unsigned n, const char *when)
+static enum verb_state judge(const struct verb *v, uint32_t rank, unsigned n, bool cleaned, const char *when)
 {
     const char *why;
-    enum verb_state state = verb_state(v, &ground, ground.root, &why);
+    enum verb_state state = verb_state(v, &ground, ground.root, cleaned, &why);
     if (state == STATE_BROKEN || (state == STATE_OLD && !v->old) || (state == STATE_NONE && !may_be_missing(v)))
         verb_fail(v, ground.root, "killed at operation %u of rank %u, %s: neither old nor new (%s)", n, rank, when, why);
     return state;
@@ -47,7 +47,7 @@ static void clean(const struct verb *v, uint32_t rank, unsigned n)
 {
     struct verb_leftovers seen, removed;
     struct fsdpck_error err = { 0 };
-    enum verb_state before = judge(v, rank, n, "before clean");
+    enum verb_state before = judge(v, rank, n, false, "before clean");
     bool exact = verb_is_exactly(&ground, ground.root, before);
     if (verb_clean(v, &ground, ground.root, false, false, &seen, &err) != 0 || verb_clean(v, &ground, ground.root, true, false, &removed, &err) != 0)
         verb_fail(v, ground.root, "killed at operation %u of rank %u: cannot be cleaned: %s: %s", n, rank, err.file, err.message);
@@ -55,7 +55,7 @@ static void clean(const struct verb *v, uint32_t rank, unsigned n)
         verb_fail(v, ground.root, "killed at operation %u of rank %u: left-overs were not seen", n, rank);
     if (seen.nalive > 0)
         verb_fail(v, ground.root, "killed at operation %u of rank %u: a dead writer's left-overs count as alive", n, rank);
-    enum verb_state after = judge(v, rank, n, "after clean");
+    enum verb_state after = judge(v, rank, n, true, "after clean");
     if ((before != after && before != STATE_NONE) || !verb_is_exactly(&ground, ground.root, after))
         verb_fail(v, ground.root, "killed at operation %u of rank %u: something is left after clean (%u seen, %u removed)", n, rank, seen.nfound,
                   removed.nremoved);
@@ -74,7 +74,7 @@ static void succeed(const struct verb *v, uint32_t rank, unsigned n)
         if (result.code[i] != 0)
             verb_fail(v, ground.root, "killed at operation %u of rank %u: the next attempt fails: %s: %s", n, rank, result.err[i].file,
                       result.err[i].message);
-    if (verb_state(v, &ground, ground.root, &why) != STATE_NEW)
+    if (verb_state(v, &ground, ground.root, false, &why) != STATE_NEW)
         verb_fail(v, ground.root, "killed at operation %u of rank %u: the next attempt succeeds, but the output is not the new one (%s)", n, rank, why);
     verb_tables_free(f);
 }
@@ -92,9 +92,9 @@ static void kill_twice(const struct verb *v, uint32_t rank, unsigned n, unsigned
 {
     ground_reset(&ground, v);
     attempt(v, rank, n, 1, v->old);
-    judge(v, rank, n, "once");
+    judge(v, rank, n, false, "once");
     attempt(v, rank, m, 1, true);
-    judge(v, rank, m, "twice");
+    judge(v, rank, m, false, "twice");
     succeed(v, rank, m);
     clean(v, rank, m);
 }

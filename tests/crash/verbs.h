@@ -17,7 +17,7 @@ struct verb {
     bool old;         /* there is an output to be replaced, with force */
     bool mount;       /* the output cannot be renamed: it is written in place */
     bool no_exchange; /* names cannot be exchanged */
-    int spare_fsync;  /* number (from 1) of an fsync that no crash needs, as in save_case.h */
+    uint32_t spare_fsyncs; /* bit k: no crash needs fsync k (from 0) */
 };
 extern const struct verb verbs[];
 extern const size_t nverbs;
@@ -58,8 +58,9 @@ const char *verb_out(const struct verb *v); /* name in root */
 
 enum verb_state { STATE_NONE, STATE_OLD, STATE_NEW, STATE_BROKEN };
 /* What stands under the output's name: wholly the old one, wholly the new one, nothing, or something else; then why (of static storage) says
- * what. Left-overs beside it, and in place those in it, do not count. */
-enum verb_state verb_state(const struct verb *v, const struct ground *g, const char *root, const char **why);
+ * what. Left-overs beside it do not count. Those in it, in place, may hide files of the right state until they are cleaned up: cleaned tells
+ * that no such excuse is taken. */
+enum verb_state verb_state(const struct verb *v, const struct ground *g, const char *root, bool cleaned, const char **why);
 /* Whether root holds the output in this state and nothing else. */
 bool verb_is_exactly(const struct ground *g, const char *root, enum verb_state state);
 

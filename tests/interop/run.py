@@ -206,7 +206,7 @@ def foreign(checks, tool, work, quick):
     for i, (options, layout) in enumerate(FOREIGN[2:3] if quick else FOREIGN):
         with tempfile.TemporaryDirectory(dir=work) as sub:
             checks.run(f"torch wrote: {options}", check_made, tool, options, layout, sub, 3 if i in (2, 6) else 0)
-    for version in ("2.4", "2.6", "2.15"):
+    for version in ("2.4", "2.6", "2.15", "2.15-python-3.11.2"):
         folder = os.path.join(TOP, "fixtures", "dcp", "torch-" + version)
         with tempfile.TemporaryDirectory(dir=work) as sub:
             ckpt = os.path.join(sub, "ckpt")

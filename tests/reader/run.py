@@ -175,7 +175,7 @@ def from_pytorch(version):
 
 
 SPECIAL = [("tied model", tied_model), ("written inside its directory", written_inside)] + \
-          [(f"from PyTorch {v}", from_pytorch(v)) for v in ("2.4", "2.6", "2.15")]
+          [(f"from PyTorch {v}", from_pytorch(v)) for v in ("2.4", "2.6", "2.15", "2.15-python-3.11.2")]
 
 
 def random_case(tool, rng, work):

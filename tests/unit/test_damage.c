@@ -20,7 +20,7 @@
 #include "format/source_fsdpck.h"
 #include "tree.h"
 
-enum { NRANKS = 3, MAX_DATA = 8192 };
+enum { NRANKS = 3, MAX_DATA = 8192, MAX_TENSORS = 8 };
 
 static const char *const file_names[] = { "index.json", ".metadata", "__0_0.distcp", "__1_0.distcp", "__2_0.distcp", "assets/config.json", "assets/sub/words" };
 enum { NFILES = sizeof file_names / sizeof file_names[0] };
@@ -53,17 +53,21 @@ static int read_all(struct world *w, struct data *out, struct fsdpck_error *err)
     struct fsdpck_source *src;
     out->nbytes = 0;
     int r = fsdpck_source_open(w->ckpt, NULL, &w->opt, &src, err);
-    for (size_t i = 0; r == 0 && i < fsdpck_source_ntensors(src); i++) {
-        struct fsdpck_read read = { .tensor = fsdpck_source_tensor(src, i), .dst = out->bytes + out->nbytes };
-        assert_true(out->nbytes + read.tensor->nbytes <= sizeof out->bytes);
-        r = fsdpck_source_read(src, &read, 1, err);
-        out->nbytes += read.tensor->nbytes;
+    struct fsdpck_read reads[MAX_TENSORS] = { { 0 } };
+    size_t n = r == 0 ? fsdpck_source_ntensors(src) : 0;
+    assert_true(n <= MAX_TENSORS);
+    for (size_t i = 0; i < n; i++) {
+        reads[i] = (struct fsdpck_read){ .tensor = fsdpck_source_tensor(src, i), .dst = out->bytes + out->nbytes };
+        out->nbytes += reads[i].tensor->nbytes;
+        assert_true(out->nbytes <= sizeof out->bytes);
     }
+    if (r == 0)
+        r = fsdpck_source_read(src, reads, n, err);
     for (size_t i = 0; r == 0 && i < fsdpck_source_nitems(src); i++) {
-        uint64_t n = fsdpck_source_item(src, i)->nbytes;
-        assert_true(out->nbytes + n <= sizeof out->bytes);
-        r = fsdpck_source_read_item(src, i, out->bytes + out->nbytes, n, 0, err);
-        out->nbytes += n;
+        uint64_t nbytes = fsdpck_source_item(src, i)->nbytes;
+        assert_true(out->nbytes + nbytes <= sizeof out->bytes);
+        r = fsdpck_source_read_item(src, i, out->bytes + out->nbytes, nbytes, 0, err);
+        out->nbytes += nbytes;
     }
     fsdpck_source_close(src);
     return r;

@@ -52,10 +52,13 @@ static int install(struct fsdpck_commit *c, bool was_empty, struct fsdpck_error 
 }
 
 /* An exchange of X.tmp-U and X by way of X.old-U, for file systems that have none. A crash after the first step leaves X missing, which
- * fsdpck_leftovers() mends; each further step is possible only after the one before, so that no other order can reach the disk. */
+ * fsdpck_leftovers() mends; each further step is possible only after the one before, so that no other order can reach the disk. For that
+ * the name X.tmp-U must be durable first: were it lost, the last step could be possible without the second. */
 static int exchange_in_steps(struct fsdpck_commit *c)
 {
     const struct fsdpck_io *io = c->io;
+    if (fsdpck_fsync_path(io, c->place.parent, NULL) != 0)
+        return -EIO;
     char *old = fsdpck_trace_path(c->place.parent, c->place.base, TRACE_OLD, c->uuid, NULL);
     int rc = old == NULL ? -ENOMEM : io->rename(io->ctx, c->place.path, old);
     if (rc == 0) {

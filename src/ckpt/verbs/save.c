@@ -10,10 +10,11 @@
 #include "base/ioutil.h"
 #include "format/manifest.h"
 #include "verbs/save_commit.h"
+#include "verbs/save_list.h"
 #include "verbs/save_shard.h"
 #include "format/shard_name.h"
 
-#define INDEX_HEAD_NBYTES 256u /* format, version, save_id come first */
+#define INDEX_HEAD_NBYTES 128u /* format, version, requires, save_id come first; no index is shorter */
 
 struct save {
     const struct fsdpck_save_request *req;
@@ -22,6 +23,7 @@ struct save {
     uint8_t save_id[16];
     char *dir; /* the staging directory, as this rank sees it */
     bool in_place;
+    struct fsdpck_save_list list;
     struct fsdpck_error *err;
 };
 
@@ -53,7 +55,18 @@ static int begin(struct save *s)
     }
     if (r == 0 && !(s->dir = strdup(fsdpck_commit_dir(s->commit))))
         r = fsdpck_error_nomem(s->err, 0);
-    return r;
+    if (r == 0)
+        r = fsdpck_save_list_name(req, s->save_id, &s->list, s->err);
+    return r == 0 ? fsdpck_save_list_put(s->opt.io, s->dir, &s->list, s->err) : r;
+}
+
+/* The other ranks: the place that rank 0 made, for the same tensors. */
+static int join(struct save *s)
+{
+    int r = fsdpck_commit_join(s->opt.io, s->req->out, s->save_id, &s->dir, &s->in_place, s->err);
+    if (r == 0)
+        r = fsdpck_save_list_name(s->req, s->save_id, &s->list, s->err);
+    return r == 0 ? fsdpck_save_list_check(s->opt.io, s->dir, &s->list, s->req->rank, s->err) : r;
 }
 
 static int write_shard(struct save *s, struct fsdpck_transfer_result *result)
@@ -63,6 +76,8 @@ static int write_shard(struct save *s, struct fsdpck_transfer_result *result)
     char *path = fsdpck_path_join(s->dir, name, s->err);
     int r = path ? fsdpck_save_shard(s->req, &s->opt, path, s->save_id, result, s->err) : FSDPCK_ERR_NOMEM;
     free(path);
+    if (r != 0 && s->req->rank != 0)
+        fsdpck_save_list_fail(s->opt.io, s->dir, &s->list);
     return r;
 }
 
@@ -72,6 +87,8 @@ static int end(struct save *s, int r)
     struct fsdpck_commit *commit = s->commit;
     s->commit = NULL;
     if (r == 0)
+        r = fsdpck_save_list_take(s->opt.io, s->dir, &s->list, s->err);
+    if (r == 0)
         r = fsdpck_save_gather(s->req, &s->opt, commit, s->save_id, s->err);
     if (r == 0)
         return fsdpck_commit_finish(commit, s->err);
@@ -79,48 +96,52 @@ static int end(struct save *s, int r)
     return r;
 }
 
-/* The other ranks: the output must be this save now. */
-static int look(struct save *s)
+static int meet(const struct save *s) { return s->req->barrier ? s->req->barrier(s->req->barrier_ctx) : 0; }
+
+static int lost(const struct save *s, int code)
+{
+    return fsdpck_error_set(s->err, FSDPCK_ERR_IO, s->req->out, "the save was given up: the barrier failed (%d), a rank is lost", code);
+}
+
+/* The other ranks: whatever the barriers said, the output is this save now, or it was given up. */
+static int look(struct save *s, int barrier_code)
 {
     const struct fsdpck_io *io = s->opt.io;
     char head[INDEX_HEAD_NBYTES + 1] = { 0 }, uuid[37];
     char *path = fsdpck_path_join(s->req->out, "index.json", s->err);
     int fd = path ? io->open(io->ctx, path, FSDPCK_OPEN_READ, 0) : -1;
-    if (fd >= 0) {
-        io->pread(io->ctx, fd, head, INDEX_HEAD_NBYTES, 0);
+    bool read = fd >= 0 && fsdpck_read_full(io, fd, path, head, INDEX_HEAD_NBYTES, 0, NULL) == 0;
+    if (fd >= 0)
         io->close(io->ctx, fd);
-    }
     free(path);
     fsdpck_uuid_format(s->save_id, uuid);
-    if (strstr(head, uuid))
+    if (read && strstr(head, uuid))
         return 0;
+    if (barrier_code != 0)
+        return lost(s, barrier_code);
     return fsdpck_error_set(s->err, FSDPCK_ERR_IO, s->req->out, "the save was given up: rank 0, or a rank before it, failed and says why");
-}
-
-static int barrier(const struct save *s, int r)
-{
-    int b = s->req->barrier ? s->req->barrier(s->req->barrier_ctx) : 0;
-    if (b == 0 || r != 0)
-        return r;
-    return fsdpck_error_set(s->err, FSDPCK_ERR_IO, s->req->out, "the save was given up: the barrier failed (%d), a rank is lost", b);
 }
 
 static int save(struct save *s, struct fsdpck_transfer_result *result)
 {
-    const struct fsdpck_save_request *req = s->req;
-    int r = fsdpck_save_check(req, s->err);
-    if (r == 0 && req->rank == 0)
+    bool first = s->req->rank == 0;
+    int r = fsdpck_save_check(s->req, s->err);
+    if (r == 0 && first)
         r = begin(s);
-    r = barrier(s, r);
-    if (r == 0 && req->rank != 0)
-        r = fsdpck_commit_join(s->opt.io, req->out, s->save_id, &s->dir, &s->in_place, s->err);
+    int code = meet(s);
+    if (r == 0 && code != 0)
+        r = lost(s, code);
+    if (r == 0 && !first)
+        r = join(s);
     if (r == 0)
         r = write_shard(s, result);
-    r = barrier(s, r);
+    code = meet(s);
+    if (r == 0 && first && code != 0)
+        r = lost(s, code);
     if (s->commit)
         r = end(s, r);
-    r = barrier(s, r);
-    return r == 0 && req->rank != 0 ? look(s) : r;
+    int last = meet(s);
+    return r == 0 && !first ? look(s, code ? code : last) : r; /* after the commit a lost rank changes nothing */
 }
 
 int fsdpck_save(const struct fsdpck_save_request *req, const struct fsdpck_options *opt, struct fsdpck_transfer_result *result,

@@ -55,12 +55,30 @@ static int match_box(void *ctx, const uint64_t *offset, const uint64_t *size)
     return !b || (n && (memcmp(b->offset, offset, n) != 0 || memcmp(b->size, size, n) != 0));
 }
 
+/* Every coordinate is a rank of this save, and no rank has two. */
+static bool check_mesh(const struct fsdpck_mesh *mesh, uint32_t nranks)
+{
+    uint64_t n = 1, taken[FSDPCK_MAX_RANKS / 64] = { 0 };
+    for (uint32_t d = 0; d < mesh->ndim; d++) {
+        n *= mesh->sizes[d]; /* at most 2^16 * 2^32 before the check */
+        if (!mesh->names[d] || n == 0 || n > nranks)
+            return false;
+    }
+    for (uint64_t i = 0; mesh->ranks && i < n; i++) {
+        uint32_t rank = mesh->ranks[i];
+        if (rank >= nranks || taken[rank / 64] >> rank % 64 & 1)
+            return false;
+        taken[rank / 64] |= 1ull << rank % 64;
+    }
+    return true;
+}
+
 static int check_rule(const struct fsdpck_save_request *req, const struct fsdpck_save_tensor *t, struct fsdpck_error *err)
 {
     uint32_t coord[FSDPCK_MAX_MESH_DIMS];
     struct matching m = { .t = t };
-    if (!t->placements || t->mesh->ndim == 0 || t->mesh->ndim > FSDPCK_MAX_MESH_DIMS || fsdpck_mesh_nranks(t->mesh) > req->nranks)
-        return complain(t, err, "its mesh has no placements, too many dimensions, or more ranks than the save");
+    if (!t->placements || t->mesh->ndim == 0 || t->mesh->ndim > FSDPCK_MAX_MESH_DIMS || !check_mesh(t->mesh, req->nranks))
+        return complain(t, err, "its mesh has no placements, too many dimensions, or ranks that the save does not have (or one of them twice)");
     for (uint32_t d = 0; d < t->mesh->ndim; d++)
         if (t->placements[d].kind != FSDPCK_REPLICATE && t->placements[d].dim >= t->ndim)
             return complain(t, err, "is sharded on a dimension that it does not have");

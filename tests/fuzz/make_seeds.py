@@ -1,0 +1,210 @@
+"""Makes the seeds of the fuzz targets: make_seeds.py FSDPCK FOLDER writes FOLDER/TARGET/seed-N, from the fixtures and the output of the fsdpck
+binary; `fuzz_TARGET -merge=1 corpus/TARGET FOLDER/TARGET` keeps of them what adds to a corpus. Standard library only.
+
+The seeds of `index` and `table` belong to the checkpoint in beside/fsdpck, by its save id. Where that is missing it is made, and the corpora of
+the two must then be made anew."""
+import io
+import json
+import pathlib
+import pickle
+import random
+import re
+import struct
+import subprocess
+import sys
+import zipfile
+
+here = pathlib.Path(__file__).resolve().parent
+dcp = here.parent.parent / "fixtures" / "dcp"
+beside = here / "beside" / "fsdpck"
+
+
+class Args(tuple):
+    """What any callable in a pickle gives: its arguments."""
+
+    def __new__(cls, *args, **_):
+        return super().__new__(cls, args)
+
+
+class Unpickler(pickle.Unpickler):
+    def find_class(self, module, name):
+        return Args
+
+    def persistent_load(self, pid):
+        return pid
+
+
+def items(distcp):
+    """The zips in a .distcp file."""
+    for m in re.finditer(rb"PK\3\4(?:(?!PK\5\6).)*PK\5\6.{18}", distcp, re.S):
+        yield m.group()
+
+
+def pickle_of(item):
+    with zipfile.ZipFile(io.BytesIO(item)) as z:
+        return z.read(next(n for n in z.namelist() if n.endswith("data.pkl")))
+
+
+def item_seed(item):
+    """dtype, number of dimensions and sizes, as fuzz_item.c wants them, before the zip."""
+    value = Unpickler(io.BytesIO(pickle_of(item))).load()
+    shape = value[2] if isinstance(value, tuple) and len(value) > 2 else ()
+    dtype = 3 if b"BFloat16" in item else 1
+    return bytes([dtype, len(shape), *shape]) + item
+
+
+def safetensors(header, payload=b""):
+    text = header if isinstance(header, str) else json.dumps(header)
+    return struct.pack("<Q", len(text)) + text.encode() + payload
+
+
+def safetensors_seeds():
+    yield safetensors({})
+    yield safetensors("{ }  ")
+    yield safetensors({"__metadata__": {"format": "pt"}, "a.weight": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]},
+                       "b": {"dtype": "F32", "shape": [], "data_offsets": [12, 16]}}, bytes(16))
+    yield safetensors({"b": {"dtype": "I64", "shape": [1], "data_offsets": [4, 12]}, "a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]},
+                       "none": {"dtype": "F16", "shape": [0, 7], "data_offsets": [12, 12]}}, bytes(12))
+    for dtype, n in ("F64", 8), ("F16", 2), ("I32", 4), ("I16", 2), ("I8", 1), ("U64", 8), ("U32", 4), ("U16", 2), ("BOOL", 1), ("C64", 8), ("F8_E4M3", 1), ("F8_E5M2", 1), ("F8_E8M0", 1), ("F4", 1), ("F6_E2M3", 1):
+        yield safetensors({"t\u00e9\n": {"dtype": dtype, "shape": [2], "data_offsets": [0, n if dtype == "F4" else 2 * n]}}, bytes(2 * n if dtype != "F4" else n))
+    yield safetensors({"t": {"dtype": "U8", "shape": [1 << 62, 4], "data_offsets": [0, 0], "more": [1, {"x": None}]}})
+    yield b"PK\3\4 zip"
+    yield b"GGUF....."
+    yield b"<!DOCTYPE html>"
+    yield b"version https://git-lfs.github.com/spec/v1\n"
+
+
+def hf_seeds():
+    one, two = "model-1.safetensors", "model-2.safetensors"
+    whole = {"model.embed_tokens.weight": one, "a": two, "b": two}
+    yield json.dumps({"metadata": {"total_size": 19}, "weight_map": whole})
+    yield json.dumps({"weight_map": whole})
+    yield json.dumps({"weight_map": {"a": two, "b": two}})
+    yield json.dumps({"weight_map": dict(whole, a=one)})
+    yield json.dumps({"weight_map": dict(whole, c=two)})
+    yield json.dumps({"weight_map": dict(whole, c="../x.safetensors")})
+    yield json.dumps({"weight_map": dict(whole, c="model-3.safetensors")})
+    yield json.dumps({"metadata": {}, "more": [], "weight_map": {}})
+    yield '{"weight_map":{"a":"model-2.safetensors","a":"model-2.safetensors"}}'
+
+
+def index_seeds():
+    text = (beside / "index.json").read_text()
+    body = text[:-43]
+    yield body
+    yield body.replace('"mesh":0,"placements":["shard(0)"]', '"chunks":[[0,[0,0],[4,5]],[1,[4,0],[4,5]]]', 1)
+    yield body.replace('"sizes":[2]', '"sizes":[2],"ranks":[0,1]')
+    yield body.replace('"sizes":[2]', '"sizes":[2],"ranks":[1,0]')
+    yield body.replace('"dims":["shard"],"sizes":[2]', '"dims":["replicate","shard"],"sizes":[1,2]').replace('["shard(0)"]', '["replicate","shard(0)"]')
+    yield body.replace('["shard(0)"]', '["strided_shard(0,2)"]')
+    yield body.replace('["shard(0)"]', '["shard(1)"]')
+    yield body.replace('"requires":[]', '"requires":["future"]')
+    yield body.replace('"version":1', '"version":2')
+    yield body.replace('"assets":[]', '"assets_folder":"more","assets":[{"path":"a/b.json","bytes":3,"hash":"' + "0" * 32 + '"}],"state":{"step":[1,2.5,null]}')
+    yield body.replace('"meshes":[', '"meshes":[{"dims":["dp","tp"],"sizes":[1,2]},')
+
+
+def pickle_seeds():
+    for version in "2.4", "2.6", "2.15":
+        yield (dcp / f"torch-{version}" / "ckpt" / ".metadata").read_bytes()
+    for path in sorted(beside.glob("*.distcp")):
+        yield from map(pickle_of, items(path.read_bytes()))
+    shared = ["x"]
+    value = [None, True, False, 0, 255, 65535, -1, 1 << 31, -(1 << 62), 1 << 80, 1.5, "text", "t\u00e9" * 150, b"bytes", (), (1,), (1, 2), (1, 2, 3),
+             (1, 2, 3, 4), [], [[]], {}, {"a": shared, "b": shared}, {1, 2}, pathlib.PurePosixPath("a/b"), bytearray(b"x")]
+    for protocol in 2, 3, 4, 5:
+        yield pickle.dumps(value, protocol)
+        for v in value:
+            try:
+                yield pickle.dumps(v, protocol)
+            except (TypeError, pickle.PicklingError):
+                pass
+
+
+def zip_seeds():
+    for path in sorted(beside.glob("*.distcp")):
+        yield from items(path.read_bytes())
+    yield from items((dcp / "torch-2.15" / "ckpt" / "__1_0.distcp").read_bytes())
+    for method in zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED:
+        for names in [], ["a/data.pkl"], ["a/data.pkl", "a/data/0", "b"]:
+            out = io.BytesIO()
+            with zipfile.ZipFile(out, "w", method) as z:
+                for n in names:
+                    z.writestr(n, n * 5)
+                if len(names) == 3:
+                    with z.open("a/large", "w", force_zip64=True) as f:
+                        f.write(b"large")
+            yield out.getvalue()
+
+
+def json_seeds():
+    yield from ("null", "true", "false", "0", "-0", "18446744073709551615", "18446744073709551616", "-1.5e+10", "1E5", "01", "1.", ".5", "[]", "{}", " [ 1 , 2 ]\n",
+                '{"a":{"b":[{}]},"a":1}', '"\\u0041\\ud83d\\ude00\\n\\/"', '"\\ud83d"', '"\\u0000"', '"\u00e9\U0001f600"', "[" * 64 + "]" * 64, "[" * 65 + "]" * 65,
+                "[1,]", '{"a":1,}', "nul", '"\t"', "1 2", "1e999", "//x\n1", "[1,2.0,-3,1e2,\"x\",null,true]")
+
+
+def config_seeds():
+    config = json.loads((here.parent.parent / "fixtures" / "tiny-llama-tied" / "config.json").read_text())
+    yield json.dumps(config, indent=2)
+    yield json.dumps(config)
+    config.pop("torch_dtype", None)
+    config.pop("dtype", None)
+    yield json.dumps(config)
+    yield from ("{}", " { } ", '{"dtype":"float32"}', '{"torch_dtype": null, "dtype":"float16","x":1e-05}', '{"text_config":{"dtype":"float32","tie_word_embeddings":true},"a":1}',
+                '{"quantization_config":{"dtype":"int8"},"vision_config":[],"text_config":{"torch_dtype":3}}', '{"tie_word_embeddings":true}', "[]",
+                '{"tie_word_embeddings":null,"text_config":{"tie_word_embeddings":true}}', '{"dt\\u0079pe":"x"}')
+
+
+def glob_seeds():
+    name = "model.layers.0.mlp.up_proj.weight"
+    for glob in "*", "*.weight", "model.*", "*.layers.[0-9].*", "*[!a-f]*", "?odel*", "*\\.up*", "[", "[]a]*", "[^]m]*", "*a*b*c*", "", name, "**", "model.\\", "[a\\-z]*", "[m-", "*.w?ight":
+        yield f"{glob}\n{name}"
+    yield "\u00e9?[\u00e0-\u00ff]*\n\u00e9\u00e8\u00ea\u00eb"
+    yield "*?\n\U0001f600"
+
+
+def planner_seeds():
+    rng = random.Random(1)
+    for _ in range(400):
+        yield bytes(rng.randrange(256) for _ in range(rng.randrange(4, 120)))
+
+
+def seeds():
+    yield "safetensors", safetensors_seeds()
+    yield "hf", hf_seeds()
+    yield "index", index_seeds()
+    yield "table", (p.read_bytes() for p in sorted(beside.glob("*.distcp")))
+    yield "metadata", ((dcp / f"torch-{v}" / "ckpt" / ".metadata").read_bytes() for v in ("2.4", "2.6", "2.15"))
+    yield "item", (item_seed(i) for p in sorted((dcp / "torch-2.15" / "ckpt").glob("*.distcp")) + sorted(beside.glob("*.distcp")) for i in items(p.read_bytes()))
+    yield "pickle", pickle_seeds()
+    yield "zip", zip_seeds()
+    yield "json", json_seeds()
+    yield "config", config_seeds()
+    yield "glob", glob_seeds()
+    yield "values", ("4096", "64KiB", "5GB", "1.5GiB", "0.25tb", "1e3", "a,b", "x(1,2),[3,4],\\,", "bf16", "18446744073709551615", "999999999999999999", "A=B,C=D", "max-shard-sise", "")
+    yield "slice", (bytes([2, 8, 5]) + t.encode() for t in ("0:8,:", "-1", "3,:", "-4:,1:3", ":,:,:", "8", "x", "1:0", "-99:99", "9223372036854775807:", "99999999999999999999"))
+    yield "placement", ("shard=4", "replicate=2,shard=4\n*norm*=replicate@shard", "dp=4,tp=2\n*.up.weight=shard(1)@tp,strided_shard(0,2)@dp\n*=shard(0)@dp",
+                        "x=65536", "x=65537", "a=1,a=2", "x=2\n*=shard(63)", "a=2,b=2\n[a=b]*=shard(0)@a", "=1", "x=0")
+    for target in "boxes", "read", "transfer":
+        yield target, planner_seeds()
+
+
+def make_beside(fsdpck):
+    beside.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run([fsdpck, "convert", dcp / "torch-2.15" / "ckpt", beside, "--ranks", "2", "--include", "model*,*step*", "--replicate", "*norm*",
+                    "--alias", "lm_head.weight=model.embed.weight", "-q"], check=True, stdout=subprocess.DEVNULL)
+
+
+def main():
+    fsdpck, out = sys.argv[1], pathlib.Path(sys.argv[2])
+    if not beside.exists():
+        make_beside(fsdpck)
+    for target, values in seeds():
+        folder = out / target
+        folder.mkdir(parents=True, exist_ok=True)
+        for n, value in enumerate(values):
+            (folder / f"seed-{n:03}").write_bytes(value.encode() if isinstance(value, str) else value)
+
+
+if __name__ == "__main__":
+    main()
