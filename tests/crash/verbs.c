@@ -160,6 +160,7 @@ void ground_free(struct ground *g)
     free(g->boot);
     free(g->folder);
     free(g->checkpoint);
+    free(g->out);
     free(g->old_names);
     free(g->new_names);
     model_free(&g->was);
@@ -200,8 +201,10 @@ void ground_set_up(struct ground *g, const struct verb *v)
     struct verb_how how = { .force = v->old };
     struct verb_result result;
     const char *why;
+    free(g->out);
     free(g->old_names);
     free(g->new_names);
+    g->out = tree_path(g->root, verb_out(v));
     ground_reset(g, v);
     g->old_names = names_of(g->root);
     verb_tables(v, g, f, &how);
@@ -221,18 +224,16 @@ void ground_set_up(struct ground *g, const struct verb *v)
 
 void verb_tables(const struct verb *v, const struct ground *g, struct faulty **f, struct verb_how *how)
 {
-    char *out = tree_path(g->root, verb_out(v));
     for (uint32_t i = 0; i < VERB_MAX_RANKS; i++) {
         f[i] = i < verb_writers(v) ? faulty_new(g->root) : NULL;
         if (f[i] == NULL)
             continue;
         if (v->mount)
-            faulty_other_device(f[i], out);
+            faulty_other_device(f[i], g->out);
         if (v->no_exchange)
             faulty_no_exchange(f[i]);
         how->io[i] = faulty_io(f[i]);
     }
-    free(out);
 }
 
 void verb_tables_free(struct faulty **f)
@@ -244,7 +245,7 @@ void verb_tables_free(struct faulty **f)
 void verb_run(const struct verb *v, const struct ground *g, const struct verb_how *how, struct verb_result *result)
 {
     const struct fsdpck_options opt = options(how->io[0], how->nthreads);
-    char *out = tree_path(g->root, verb_out(v));
+    const char *out = g->out;
     memset(result, 0, sizeof *result);
     if (v->kind == VERB_SAVE)
         ranks_save(&g->is, out, g->folder, v->nranks, &opt, how, result);
@@ -252,7 +253,6 @@ void verb_run(const struct verb *v, const struct ground *g, const struct verb_ho
         result->code[0] = export(g->checkpoint, out, how->force, &opt, &result->err[0]);
     else
         result->code[0] = convert(v->kind == VERB_RESHARD ? g->checkpoint : g->folder, out, v->nranks, how->force, &opt, &result->err[0]);
-    free(out);
 }
 
 /* ---- judging */

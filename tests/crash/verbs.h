@@ -28,7 +28,8 @@ struct ground {
     char *boot;               /* a boot id of another start of the machine */
     char *folder, *checkpoint; /* sources: the new model as a Hugging Face folder, and sharded over 3 ranks */
     struct model was, is;     /* the old output is of one, the new one of the other */
-    char *old_names, *new_names; /* of the verb that was set up: what is in root before and after, save ids masked */
+    char *out;                   /* of the verb that was set up, as is what follows: path of its output in root */
+    char *old_names, *new_names; /* what is in root before and after, save ids masked */
     unsigned nops[VERB_MAX_RANKS];
 };
 void ground_new(struct ground *g);
@@ -49,6 +50,7 @@ struct verb_result {
     int code[VERB_MAX_RANKS];
     struct fsdpck_error err[VERB_MAX_RANKS];
 };
+/* Allocates nothing itself but for VERB_SAVE. */
 void verb_run(const struct verb *v, const struct ground *g, const struct verb_how *how, struct verb_result *result);
 uint32_t verb_writers(const struct verb *v); /* tables that verb_run() wants */
 /* One table, or one for each writer, with the verb's lies told. f: (VERB_MAX_RANKS) */

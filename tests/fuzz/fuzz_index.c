@@ -9,12 +9,10 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 {
-    static struct memory_io m;
+    struct memory_io m;
     struct fsdpck_hash128 hash;
-    if (!m.nfiles) {
-        memory_io_init(&m);
-        fuzz_add_folder(&m, "tests/fuzz/beside/fsdpck");
-    }
+    memory_io_init(&m);
+    fuzz_add_folder(&m, "tests/fuzz/beside/fsdpck");
     char *text = malloc(nbytes + FSDPCK_INDEX_TAIL_NBYTES + 1), *tail = text + nbytes;
     FUZZ_CHECK(text);
     if (nbytes)

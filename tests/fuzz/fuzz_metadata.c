@@ -4,11 +4,9 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 {
-    static struct memory_io m;
-    if (!m.nfiles) {
-        memory_io_init(&m);
-        fuzz_add_folder(&m, "fixtures/dcp/torch-2.15/ckpt");
-    }
+    struct memory_io m;
+    memory_io_init(&m);
+    fuzz_add_folder(&m, "fixtures/dcp/torch-2.15/ckpt");
     memory_io_add(&m, MEMORY_ROOT "/.metadata", data, nbytes);
     fuzz_source(&m, MEMORY_ROOT, "dcp");
     return 0;

@@ -8,7 +8,7 @@
 /* from: the kind to insist on, or NULL. */
 void fuzz_source(struct memory_io *m, const char *path, const char *from);
 
-/* Adds every file of a folder of the source tree (FUZZ_TOP/folder, or an absolute one), as MEMORY_ROOT/name. Read from disk once and kept. */
+/* Adds every file of a folder of the source tree, as MEMORY_ROOT/name. They are read from disk once: a process has one such folder. */
 void fuzz_add_folder(struct memory_io *m, const char *folder);
 /* One of them. */
 const struct memory_file *fuzz_find_file(const struct memory_io *m, const char *path);

@@ -76,14 +76,11 @@ static void check_table(struct memory_io *m, size_t nbytes)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 {
-    static struct memory_io m;
-    static struct memory_file sound;
+    struct memory_io m;
     struct fsdpck_text index = { 0 };
-    if (!m.nfiles) {
-        memory_io_init(&m);
-        fuzz_add_folder(&m, "tests/fuzz/beside/fsdpck");
-        sound = *fuzz_find_file(&m, INDEX);
-    }
+    memory_io_init(&m);
+    fuzz_add_folder(&m, "tests/fuzz/beside/fsdpck");
+    struct memory_file sound = *fuzz_find_file(&m, INDEX);
     uint8_t *file = fuzz_copy(data, nbytes);
     struct fsdpck_trailer trailer = fix_trailer(file, nbytes);
     write_index(&index, (const char *)sound.data, sound.nbytes, &trailer, nbytes);

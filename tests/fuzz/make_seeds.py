@@ -36,7 +36,7 @@ class Unpickler(pickle.Unpickler):
 
 def items(distcp):
     """The zips in a .distcp file."""
-    for m in re.finditer(rb"PK\3\4(?:(?!PK\5\6).)*PK\5\6.{18}", distcp, re.S):
+    for m in re.finditer(rb"PK\x03\x04(?:(?!PK\x05\x06).)*PK\x05\x06.{18}", distcp, re.S):
         yield m.group()
 
 

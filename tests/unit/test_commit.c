@@ -128,8 +128,13 @@ static void test_existing_is_refused(void **state)
     tree_file(*state, "out/mine", "1");
     assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), false, NULL, &err), FSDPCK_ERR_EXISTS);
     assert_non_null(strstr(err.message, "not empty"));
-    assert_non_null(strstr(err.hint, "--force"));
+    assert_null(strstr(err.hint, "--force"));
+    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), true, NULL, &err), FSDPCK_ERR_EXISTS); /* no checkpoint: somebody's files */
+    assert_non_null(strstr(err.message, "neither a checkpoint nor a model"));
     assert_tree(*state, "out/\nout/mine=1\n");
+    tree_file(*state, "out/index.json", "old");
+    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), false, NULL, &err), FSDPCK_ERR_EXISTS);
+    assert_non_null(strstr(err.hint, "--force"));
     assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), true, NULL, &err), 0);
     assert_tree(*state, "out/\nout/index.json=new\n");
 }

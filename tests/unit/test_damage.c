@@ -1,5 +1,5 @@
-/* Damage to a good checkpoint, tried without exception: every byte of every file changed in one bit, every file cut at every length. `verify` must
- * name the file each time, and reading must either name it too or give the right bytes, which may happen only where the byte is not read. */
+/* Damage to a good checkpoint, tried almost without exception: every byte of every file changed in one bit, every file cut at many lengths. `verify`
+ * must name the file each time, and reading must either name it too or give the right bytes, which may happen only where the byte is not read. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -192,6 +192,8 @@ static enum where where_is(const struct world *w, const char *file, uint64_t at)
     return ENVELOPE;
 }
 
+static bool is_read(enum where where) { return where != ENVELOPE && where != UNREAD; }
+
 static bool names_file(const struct fsdpck_error *err, const char *file)
 {
     size_t n = strlen(err->file), k = strlen(file);
@@ -242,7 +244,8 @@ static void flips_in_every_byte_are_found(void **state)
             struct found f = verify(w, file_names[i], at);
             if (where == PAYLOAD && !f.in_range)
                 fail_msg("%s, byte %llu: verify does not name the range", file_names[i], (unsigned long long)at);
-            check_read(w, file_names[i], at, where == ENVELOPE || where == UNREAD);
+            if (is_read(where) || at % 8 == 0) /* one in eight is enough of those that make no difference */
+                check_read(w, file_names[i], at, !is_read(where));
             flip(fd, at);
         }
         close(fd);
@@ -250,8 +253,10 @@ static void flips_in_every_byte_are_found(void **state)
     check_read(w, "all is well again", 0, true);
 }
 
-static void cuts_at_every_length_are_found(void **state)
+/* Every length around the table and the trailer, and of small files; else one in seven. */
+static void cuts_are_found(void **state)
 {
+    enum { DENSE = 400, STEP = 7 };
     struct world *w = *state;
     for (unsigned i = 0; i < NFILES; i++) {
         uint64_t nbytes;
@@ -259,6 +264,8 @@ static void cuts_at_every_length_are_found(void **state)
         uint8_t *bytes = malloc(nbytes);
         assert_true(bytes && pread(fd, bytes, nbytes, 0) == (ssize_t)nbytes);
         for (uint64_t n = nbytes; n-- > 0;) {
+            if (n > DENSE && nbytes - n > DENSE && n % STEP != 0)
+                continue;
             assert_int_equal(ftruncate(fd, (off_t)n), 0);
             verify(w, file_names[i], n);
             check_read(w, file_names[i], n, where_is(w, file_names[i], n) == UNREAD);
@@ -298,7 +305,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flips_in_every_byte_are_found),
-        cmocka_unit_test(cuts_at_every_length_are_found),
+        cmocka_unit_test(cuts_are_found),
         cmocka_unit_test(two_problems_are_both_found),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

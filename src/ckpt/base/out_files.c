@@ -56,11 +56,9 @@ static int create_one(const struct fsdpck_io *io, const struct fsdpck_out_file *
     if (r == -EOPNOTSUPP || r == -ENOSYS || r == -EINTR)
         r = io->truncate(io->ctx, fd, f->nbytes);
     if (r < 0)
-        fsdpck_error_sys(err, -r, f->path, "cannot reserve space");
+        r = fsdpck_error_sys(err, -r, f->path, "cannot reserve space");
     int c = io->close(io->ctx, fd);
-    if (r >= 0 && c < 0)
-        r = c, fsdpck_error_sys(err, -c, f->path, "cannot close");
-    return r < 0 ? FSDPCK_ERR_IO : 0;
+    return r == 0 && c < 0 ? fsdpck_error_sys(err, -c, f->path, "cannot close") : r;
 }
 
 int fsdpck_out_files_create(struct fsdpck_out_files *o, struct fsdpck_error *err)

@@ -27,6 +27,7 @@
 
 #include "base/hash.h"
 #include "base/ioutil.h"
+#include "base/suffix.h"
 
 const char *fsdpck_commit_dir(const struct fsdpck_commit *c) { return c->dir; }
 bool fsdpck_commit_in_place(const struct fsdpck_commit *c) { return c->in_place; }
@@ -113,18 +114,37 @@ static int check_old_file(const struct fsdpck_commit *c, const struct fsdpck_sta
     return c->force ? 0 : fsdpck_commit_exists(c, "the file exists", true, err);
 }
 
+/* One of the names by which a folder shows that it is a checkpoint or a model. */
+static int stop_at_checkpoint(void *ctx, const char *name)
+{
+    (void)ctx;
+    return strcmp(name, "index.json") == 0 || strcmp(name, ".metadata") == 0 || ends_with(name, ".distcp") || ends_with(name, ".safetensors") ||
+           ends_with(name, ".safetensors.index.json");
+}
+
+/* --force is meant for an older result. Replacing a directory removes all of it: a mistyped OUT must not cost somebody's home. */
+static int check_forced(const struct fsdpck_commit *c, struct fsdpck_error *err)
+{
+    int rc = c->io->list(c->io->ctx, c->place.path, stop_at_first, NULL);
+    if (rc > 0)
+        rc = c->io->list(c->io->ctx, c->place.path, stop_at_checkpoint, NULL) > 0 ? 0 : -EEXIST;
+    if (rc == -EEXIST)
+        return fsdpck_commit_exists(c, "the directory exists and holds neither a checkpoint nor a model: --force replaces only those", false, err);
+    return rc < 0 ? fsdpck_error_sys(err, -rc, c->out, "cannot list") : 0;
+}
+
 static int check_old_directory(const struct fsdpck_commit *c, const struct fsdpck_stat *st, struct fsdpck_error *err)
 {
     if (st->type != FSDPCK_FILE_DIRECTORY)
         return fsdpck_commit_exists(c, "there is a file of this name, a directory is to be written", false, err);
-    if (c->force)
-        return 0;
+    if (c->force) /* in place, only what fsdpck wrote is replaced */
+        return c->in_place ? 0 : check_forced(c, err);
     if (c->in_place)
         return fsdpck_in_place_check_empty(c->io, c->place.path, err);
     int rc = c->io->list(c->io->ctx, c->place.path, stop_at_first, NULL);
     if (rc < 0)
         return fsdpck_error_sys(err, -rc, c->out, "cannot list");
-    return rc == 0 ? 0 : fsdpck_commit_exists(c, "the directory exists and is not empty", true, err);
+    return rc == 0 ? 0 : fsdpck_commit_exists(c, "the directory exists and is not empty", check_forced(c, NULL) == 0, err);
 }
 
 static int check_old(const struct fsdpck_commit *c, struct fsdpck_error *err)

@@ -57,8 +57,9 @@ static int install(struct fsdpck_commit *c, bool was_empty, struct fsdpck_error 
 static int exchange_in_steps(struct fsdpck_commit *c)
 {
     const struct fsdpck_io *io = c->io;
-    if (fsdpck_fsync_path(io, c->place.parent, NULL) != 0)
-        return -EIO;
+    struct fsdpck_error e = { 0 };
+    if (fsdpck_fsync_path(io, c->place.parent, &e) != 0)
+        return e.sys_errno != 0 ? -e.sys_errno : -EIO;
     char *old = fsdpck_trace_path(c->place.parent, c->place.base, TRACE_OLD, c->uuid, NULL);
     int rc = old == NULL ? -ENOMEM : io->rename(io->ctx, c->place.path, old);
     if (rc == 0) {

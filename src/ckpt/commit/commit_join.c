@@ -34,13 +34,16 @@ static int read_lock(const struct fsdpck_io *io, const char *dir, const char *ba
 int fsdpck_commit_join(const struct fsdpck_io *io, const char *out, uint8_t uuid[16], char **dir, bool *in_place, struct fsdpck_error *err)
 {
     struct commit_place place;
-    struct fsdpck_error none = { 0 };
+    struct fsdpck_error beside = { 0 };
     *dir = NULL;
     int r = fsdpck_place_resolve(io, out, &place, err);
     if (r != 0)
         return r;
-    if (read_lock(io, place.parent, place.base, uuid, &none) != 0) /* a parent that cannot be written has no lock: it is inside then */
+    r = read_lock(io, place.parent, place.base, uuid, &beside);
+    if (r == FSDPCK_ERR_MISSING) /* a parent that cannot be written has no lock: it is inside then */
         r = read_lock(io, place.path, "", uuid, err);
+    else if (r != 0 && err && err->code == 0)
+        *err = beside;
     if (r == 0)
         r = fsdpck_commit_staging_path(io, out, uuid, dir, err);
     *in_place = r == 0 && !fsdpck_is_directory(io, *dir);

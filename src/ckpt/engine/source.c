@@ -2,6 +2,7 @@
  * what tells one from another. */
 #include <fsdpck/source.h>
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,12 +25,16 @@ static const struct {
     { "fsdpck", fsdpck_open_fsdpck },
 };
 
-static bool holds(const struct fsdpck_io *io, const char *dir, const char *name)
+/* What cannot be looked at is an error, not a file that is not there: else a checkpoint of one kind could be taken for another. */
+static bool holds(const struct fsdpck_source *src, const char *name, struct fsdpck_error *err)
 {
-    char *path = fsdpck_path_join(dir, name, NULL);
-    bool found = path && fsdpck_is_file(io, path);
+    struct fsdpck_stat st;
+    char *path = fsdpck_path_join(src->path, name, err);
+    int r = path ? src->io->stat(src->io->ctx, path, true, &st) : -ENOENT;
+    if (r < 0 && r != -ENOENT && r != -ELOOP)
+        fsdpck_error_sys(err, -r, path, "cannot open");
     free(path);
-    return found;
+    return r == 0 && st.type == FSDPCK_FILE_REGULAR;
 }
 
 static int match_safetensors(void *ctx, const char *name)
@@ -41,6 +46,25 @@ static int match_safetensors(void *ctx, const char *name)
 
 /* index.json decides before .metadata, even where it is damaged: a checkpoint of ours must never be read as PyTorch's, unverified. Only
  * beside safetensors (which our directories never hold) is an index.json somebody else's. */
+static const char *detect_directory(const struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    int r = src->io->list(src->io->ctx, src->path, match_safetensors, NULL);
+    bool safetensors = r > 0, dcp = holds(src, ".metadata", err) || holds(src, "__0.metadata", err), index = holds(src, "index.json", err);
+    bool hf = safetensors || holds(src, "model.safetensors.index.json", err);
+    if (r < 0)
+        fsdpck_error_sys(err, -r, src->path, "cannot list");
+    if (err->code != 0)
+        return NULL;
+    if (index && (dcp || !safetensors))
+        return "fsdpck";
+    if (dcp || hf)
+        return dcp ? "dcp" : "hf";
+    fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, src->path, "no checkpoint found: neither index.json, .metadata nor *.safetensors is there");
+    fsdpck_error_hint(err, "a source is a safetensors file, a Hugging Face folder, a PyTorch DCP directory or an fsdpck directory");
+    return NULL;
+}
+
+/* NULL: err says why. */
 static const char *detect(const struct fsdpck_source *src, struct fsdpck_error *err)
 {
     const struct fsdpck_io *io = src->io;
@@ -52,17 +76,7 @@ static const char *detect(const struct fsdpck_source *src, struct fsdpck_error *
         return "safetensors";
     if (st.type != FSDPCK_FILE_DIRECTORY)
         return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, src->path, "is neither a file nor a directory"), NULL;
-    bool safetensors = io->list(io->ctx, src->path, match_safetensors, NULL) > 0;
-    bool dcp = holds(io, src->path, ".metadata") || holds(io, src->path, "__0.metadata");
-    if (holds(io, src->path, "index.json") && (dcp || !safetensors))
-        return "fsdpck";
-    if (dcp)
-        return "dcp";
-    if (safetensors || holds(io, src->path, "model.safetensors.index.json"))
-        return "hf";
-    fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, src->path, "no checkpoint found: neither index.json, .metadata nor *.safetensors is there");
-    fsdpck_error_hint(err, "a source is a safetensors file, a Hugging Face folder, a PyTorch DCP directory or an fsdpck directory");
-    return NULL;
+    return detect_directory(src, err);
 }
 
 void fsdpck_options_fill(struct fsdpck_options *opt)
@@ -104,7 +118,9 @@ static int open_kind(struct fsdpck_source *src, const char *kind, struct fsdpck_
 int fsdpck_source_open_as(const char *path, const char *from, const struct fsdpck_options *opt, bool to_verify, struct fsdpck_source **out,
                           struct fsdpck_error *err)
 {
+    struct fsdpck_error own = { 0 };
     *out = NULL;
+    err = err ? err : &own;
     struct fsdpck_source *src = calloc(1, sizeof *src);
     if (!src)
         return fsdpck_error_nomem(err, sizeof *src);
@@ -121,7 +137,7 @@ int fsdpck_source_open_as(const char *path, const char *from, const struct fsdpc
     if (r == 0)
         r = fsdpck_files_init(src, err);
     if (r == 0 && !from && !(from = detect(src, err)))
-        r = err ? err->code : FSDPCK_ERR_MISSING;
+        r = err->code;
     if (r == 0)
         r = open_kind(src, from, err);
     if (r != 0) {

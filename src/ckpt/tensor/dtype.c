@@ -6,6 +6,10 @@
 #include <math.h>
 #include <string.h>
 
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "elements are handled as they are stored, little-endian: this processor would need swaps in many places"
+#endif
+
 static const struct fsdpck_dtype_info table[FSDPCK_NDTYPES] = {
     [FSDPCK_FLOAT64] = { "float64", "F64", "DoubleStorage", FSDPCK_KIND_FLOAT, 8, 8 },
     [FSDPCK_FLOAT32] = { "float32", "F32", "FloatStorage", FSDPCK_KIND_FLOAT, 4, 4 },

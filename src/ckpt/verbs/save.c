@@ -107,19 +107,27 @@ static int lost(const struct save *s, int code)
 static int look(struct save *s, int barrier_code)
 {
     const struct fsdpck_io *io = s->opt.io;
+    struct fsdpck_error why = { 0 };
     char head[INDEX_HEAD_NBYTES + 1] = { 0 }, uuid[37];
-    char *path = fsdpck_path_join(s->req->out, "index.json", s->err);
+    char *path = fsdpck_path_join(s->req->out, "index.json", &why);
     int fd = path ? io->open(io->ctx, path, FSDPCK_OPEN_READ, 0) : -1;
-    bool read = fd >= 0 && fsdpck_read_full(io, fd, path, head, INDEX_HEAD_NBYTES, 0, NULL) == 0;
-    if (fd >= 0)
+    if (fd >= 0) {
+        fsdpck_read_full(io, fd, path, head, INDEX_HEAD_NBYTES, 0, &why);
         io->close(io->ctx, fd);
+    } else if (path) {
+        fsdpck_error_sys(&why, -fd, path, "cannot open");
+    }
     free(path);
     fsdpck_uuid_format(s->save_id, uuid);
-    if (read && strstr(head, uuid))
+    if (why.code == 0 && strstr(head, uuid))
         return 0;
     if (barrier_code != 0)
         return lost(s, barrier_code);
-    return fsdpck_error_set(s->err, FSDPCK_ERR_IO, s->req->out, "the save was given up: rank 0, or a rank before it, failed and says why");
+    if (why.code == 0 || why.code == FSDPCK_ERR_MISSING)
+        return fsdpck_error_set(s->err, FSDPCK_ERR_IO, s->req->out, "the save was given up: rank 0, or a rank before it, failed and says why");
+    fsdpck_error_hint(&why, "this rank cannot see whether the save was committed; rank 0 knows");
+    *s->err = why;
+    return why.code;
 }
 
 static int save(struct save *s, struct fsdpck_transfer_result *result)

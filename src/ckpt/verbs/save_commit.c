@@ -2,6 +2,7 @@
  * another list, is found out here. */
 #include "verbs/save_commit.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,8 +46,10 @@ static int read_rank(struct gatherer *g, uint32_t rank)
     if (!path)
         return FSDPCK_ERR_NOMEM;
     int fd = io->open(io->ctx, path, FSDPCK_OPEN_READ, 0), r = fd < 0 ? fd : io->fstat(io->ctx, fd, &st);
-    if (r < 0)
+    if (r == -ENOENT)
         r = fsdpck_error_set(g->err, FSDPCK_ERR_MISSING, path, "rank %u did not write its shard", rank);
+    else if (r < 0)
+        r = fsdpck_error_sys(g->err, -r, path, "cannot open");
     else
         r = fsdpck_trailer_read(io, fd, path, st.nbytes, &trailer, g->err);
     if (r == 0 && memcmp(trailer.save_id, g->save_id, 16) != 0)

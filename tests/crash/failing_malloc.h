@@ -1,0 +1,9 @@
+/* Allocations of the library that fail at a chosen one. The program is linked with --wrap for each function that the library allocates with;
+ * jansson is told to use them too. Thread-safe, but a count means something with one thread only. */
+#ifndef TESTS_FAILING_MALLOC_H
+#define TESTS_FAILING_MALLOC_H
+
+void failing_malloc_begin(unsigned fail_at); /* allocation number fail_at (from 0) fails; UINT_MAX: none */
+unsigned failing_malloc_end(void);           /* allocations since begin; none fails any more */
+
+#endif
