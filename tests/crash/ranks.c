@@ -96,10 +96,10 @@ static void *run(void *arg)
 void ranks_save(const struct model *m, const char *out, const char *assets, uint32_t nranks, const struct fsdpck_options *opt,
                 const struct verb_how *how, struct verb_result *result)
 {
-    struct rank *ranks = calloc(nranks, sizeof *ranks);
+    struct rank ranks[VERB_MAX_RANKS] = { 0 };
     struct group group = { .lock = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER, .nranks = nranks };
     const struct fsdpck_mesh mesh = { .ndim = 1, .names = { "shard" }, .sizes = { nranks } };
-    if (ranks == NULL || m->ntensors > MAX_TENSORS)
+    if (nranks > VERB_MAX_RANKS || m->ntensors > MAX_TENSORS)
         abort();
     for (uint32_t i = 0; i < nranks; i++) {
         struct rank *r = &ranks[i];
@@ -120,5 +120,4 @@ void ranks_save(const struct model *m, const char *out, const char *assets, uint
     }
     pthread_cond_destroy(&group.moved);
     pthread_mutex_destroy(&group.lock);
-    free(ranks);
 }

@@ -16,21 +16,6 @@
 
 static struct ground ground;
 
-/* One attempt in which the table of one rank dies at operation n; true when it came to that. */
-static bool attempt(const struct verb *v, uint32_t rank, unsigned n, unsigned nthreads, bool force)
-{
-    struct faulty *f[VERB_MAX_RANKS];
-    struct verb_how how = { .nthreads = nthreads, .force = force };
-    struct verb_result result;
-    verb_tables(v, &ground, f, &how);
-    faulty_kill_at(f[rank], n);
-    how.mortal[rank] = f[rank];
-    verb_run(v, &ground, &how, &result);
-    bool killed = faulty_hit(f[rank]);
-    verb_tables_free(f);
-    return killed;
-}
-
 /* The old one moved away and the new one not yet there: the one state without an output, and only where names cannot be exchanged. */
 static bool may_be_missing(const struct verb *v) { return !v->old || v->no_exchange; }
 
@@ -82,7 +67,7 @@ static void succeed(const struct verb *v, uint32_t rank, unsigned n)
 static bool kill_once(const struct verb *v, uint32_t rank, unsigned n, unsigned nthreads)
 {
     ground_reset(&ground, v);
-    bool killed = attempt(v, rank, n, nthreads, v->old);
+    bool killed = verb_run_killed(v, &ground, rank, n, nthreads, v->old);
     clean(v, rank, n);
     return killed;
 }
@@ -91,9 +76,9 @@ static bool kill_once(const struct verb *v, uint32_t rank, unsigned n, unsigned 
 static void kill_twice(const struct verb *v, uint32_t rank, unsigned n, unsigned m)
 {
     ground_reset(&ground, v);
-    attempt(v, rank, n, 1, v->old);
+    verb_run_killed(v, &ground, rank, n, 1, v->old);
     judge(v, rank, n, false, "once");
-    attempt(v, rank, m, 1, true);
+    verb_run_killed(v, &ground, rank, m, 1, true);
     judge(v, rank, m, false, "twice");
     succeed(v, rank, m);
     clean(v, rank, m);

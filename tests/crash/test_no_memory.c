@@ -48,23 +48,63 @@ static unsigned run_verb(const struct verb *v, unsigned n, bool *failed)
     return made;
 }
 
+static void each_allocation_of(const struct verb *v)
+{
+    bool failed;
+    ground_set_up(&ground, v);
+    unsigned nfailed = 0, made = run_verb(v, UINT_MAX, &failed);
+    assert_false(failed);
+    for (unsigned n = 0; n < made; n = sweep_next(n)) {
+        run_verb(v, n, &failed);
+        nfailed += failed;
+    }
+    assert_true(nfailed * 2 > made / SWEEP_STEP); /* what tidies up may go on without, but that is little */
+}
+
 static void test_verbs(void **state)
 {
     (void)state;
+    for (size_t i = 0; i < nverbs; i++)
+        if (verbs[i].kind != VERB_SAVE && !verbs[i].mount && !verbs[i].no_exchange)
+            each_allocation_of(&verbs[i]);
+    each_allocation_of(&(const struct verb){ .name = "save by one rank", .kind = VERB_SAVE, .nranks = 1 });
+}
+
+/* ---- clearing up after a verb that was killed */
+
+/* clean with allocation k failing, and then once more; how many it made. */
+static unsigned clean_after(const struct verb *v, unsigned killed_at, unsigned k)
+{
+    struct fsdpck_error err = { 0 };
+    const struct fsdpck_io io = model_fast_io();
+    const struct fsdpck_options opt = { .io = &io };
+    const char *why;
+    ground_reset(&ground, v);
+    verb_run_killed(v, &ground, 0, killed_at, 1, true);
+    enum verb_state before = verb_state(v, &ground, ground.root, false, &why);
+    failing_malloc_begin(k);
+    int rc = fsdpck_leftovers(ground.out, true, &opt, NULL, NULL, &err);
+    unsigned made = failing_malloc_end();
+    if (rc != 0 && (rc != FSDPCK_ERR_NOMEM || err.code != rc || err.message[0] == '\0'))
+        complain(v->name, k, rc, &err, "that is not what clean says");
+    if (verb_clean(v, &ground, ground.root, true, false, NULL, &err) != 0)
+        complain(v->name, k, err.code, &err, "the second clean fails");
+    enum verb_state after = verb_state(v, &ground, ground.root, true, &why);
+    if ((before != after && before != STATE_NONE) || after == STATE_BROKEN || !verb_is_exactly(&ground, ground.root, after))
+        verb_fail(v, ground.root, "killed at %u, allocation %u of clean fails: neither old nor new (%s)", killed_at, k, why);
+    return made;
+}
+
+static void test_clean(void **state)
+{
+    (void)state;
     for (size_t i = 0; i < nverbs; i++) {
-        const struct verb *v = &verbs[i];
-        bool failed;
-        if (v->kind == VERB_SAVE || v->mount || v->no_exchange)
+        if (!verbs[i].old || verbs[i].kind == VERB_SAVE)
             continue;
-        ground_set_up(&ground, v);
-        unsigned n = 0, nfailed = 0, made = run_verb(v, UINT_MAX, &failed);
-        assert_false(failed);
-        for (; n < made; n = sweep_next(n)) {
-            run_verb(v, n, &failed);
-            nfailed += failed;
-        }
-        print_message("%s: %u allocations, %u failed\n", v->name, made, nfailed);
-        assert_true(nfailed * 2 > made / SWEEP_STEP / 7); /* what needs no memory may go on without, but that is rare */
+        ground_set_up(&ground, &verbs[i]);
+        for (unsigned n = 16; n < ground.nops[0]; n += verbs[i].mount || verbs[i].no_exchange ? 7 : 40)
+            for (unsigned k = 0, made = UINT_MAX; k < made; k += 3 * SWEEP_STEP)
+                made = clean_after(&verbs[i], n, k);
     }
 }
 
@@ -126,7 +166,7 @@ static unsigned run_reader(const char *name, int (*reader)(struct fsdpck_error *
     return made;
 }
 
-static void each_allocation(const char *name, int (*reader)(struct fsdpck_error *, unsigned *))
+static void each_allocation_by(const char *name, int (*reader)(struct fsdpck_error *, unsigned *))
 {
     unsigned made = run_reader(name, reader, UINT_MAX);
     assert_true(made > 0);
@@ -138,9 +178,9 @@ static void test_readers(void **state)
 {
     (void)state;
     ground_reset(&ground, &verbs[0]);
-    each_allocation("verify", verify);
-    each_allocation("diff", diff);
-    each_allocation("leftovers", leftovers);
+    each_allocation_by("verify", verify);
+    each_allocation_by("diff", diff);
+    each_allocation_by("leftovers", leftovers);
 }
 
 static int set_up(void **state)
@@ -161,6 +201,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_verbs),
+        cmocka_unit_test(test_clean),
         cmocka_unit_test(test_readers),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

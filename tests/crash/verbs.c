@@ -255,6 +255,20 @@ void verb_run(const struct verb *v, const struct ground *g, const struct verb_ho
         result->code[0] = convert(v->kind == VERB_RESHARD ? g->checkpoint : g->folder, out, v->nranks, how->force, &opt, &result->err[0]);
 }
 
+bool verb_run_killed(const struct verb *v, const struct ground *g, uint32_t rank, unsigned n, unsigned nthreads, bool force)
+{
+    struct faulty *f[VERB_MAX_RANKS];
+    struct verb_how how = { .nthreads = nthreads, .force = force };
+    struct verb_result result;
+    verb_tables(v, g, f, &how);
+    faulty_kill_at(f[rank], n);
+    how.mortal[rank] = f[rank];
+    verb_run(v, g, &how, &result);
+    bool killed = faulty_hit(f[rank]);
+    verb_tables_free(f);
+    return killed;
+}
+
 /* ---- judging */
 
 static char what[1536];

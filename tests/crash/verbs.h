@@ -50,8 +50,10 @@ struct verb_result {
     int code[VERB_MAX_RANKS];
     struct fsdpck_error err[VERB_MAX_RANKS];
 };
-/* Allocates nothing itself but for VERB_SAVE. */
+/* Allocates nothing itself. */
 void verb_run(const struct verb *v, const struct ground *g, const struct verb_how *how, struct verb_result *result);
+/* With tables of its own, of which that of one rank dies at operation n; true when it came to that. */
+bool verb_run_killed(const struct verb *v, const struct ground *g, uint32_t rank, unsigned n, unsigned nthreads, bool force);
 uint32_t verb_writers(const struct verb *v); /* tables that verb_run() wants */
 /* One table, or one for each writer, with the verb's lies told. f: (VERB_MAX_RANKS) */
 void verb_tables(const struct verb *v, const struct ground *g, struct faulty **f, struct verb_how *how);

@@ -239,6 +239,11 @@ for counts in ((1 << 60, 0, 0), (0, 1 << 61, 0), (0, 0, 1 << 60), ((1 << 64) - 1
     lie("a table that counts %d, %d, %d" % counts, "counts of the chunk table")(claim)
 
 
+@lie("a table of very many empty entries", "makes no sense")
+def _(f):
+    f.holes[0] = 20000000
+
+
 @lie("bytes behind a table", "counts of the chunk table")
 def _(f):
     f.tables[0].extra = bytes(16)

@@ -17,7 +17,7 @@ static void make_tensor(struct fuzz_stored *s, struct fuzz_bytes *in)
     uint64_t shape[MODEL_MAX_DIMS], nbytes = fsdpck_dtype_info(dtype)->nbytes, seed = 1;
     for (uint32_t d = 0; d < ndim; d++)
         nbytes *= shape[d] = fuzz_below(in, 7);
-    uint32_t wide = ndim ? (uint32_t)fuzz_below(in, 4 * ndim) : 1;
+    uint32_t wide = ndim ? (uint32_t)fuzz_below(in, 16 * ndim) : 1;
     if (wide < ndim && nbytes) { /* now and then one dimension is long: several hash blocks */
         uint64_t most = FUZZ_TENSOR_NBYTES / nbytes, times = 1 + fuzz_below(in, 65536);
         shape[wide] *= times < most ? times : most;

@@ -8,7 +8,7 @@
 #include "engine/source_impl.h"
 #include "fuzz.h"
 
-enum { FUZZ_MAX_BOXES = 81, FUZZ_NFILES = 2, FUZZ_FILE_NBYTES = 1 << 20, FUZZ_TENSOR_NBYTES = 256 << 10 };
+enum { FUZZ_MAX_BOXES = 81, FUZZ_NFILES = 2, FUZZ_FILE_NBYTES = 512 << 10, FUZZ_TENSOR_NBYTES = 160 << 10 };
 
 struct fuzz_box {
     uint64_t offset[MODEL_MAX_DIMS], size[MODEL_MAX_DIMS]; /* (ndim) */

@@ -131,9 +131,13 @@ void model_content(const struct model_tensor *t, uint8_t out[16])
 void model_get_box(const struct model_tensor *t, const uint64_t *offset, const uint64_t *size, uint8_t *dst, const int64_t *strides)
 {
     uint64_t index[MODEL_MAX_DIMS] = { 0 };
+    uint32_t ndim = t->ndim;
+    uint64_t at_once = t->item;
     for (uint32_t d = 0; d < t->ndim; d++)
         if (size[d] == 0)
             return;
+    if (ndim && strides[ndim - 1] == (int64_t)t->item) /* a row that is dense on both sides */
+        at_once *= size[--ndim];
     for (;;) {
         uint64_t flat = 0;
         int64_t to = 0;
@@ -141,8 +145,8 @@ void model_get_box(const struct model_tensor *t, const uint64_t *offset, const u
             flat = flat * t->shape[d] + offset[d] + index[d];
             to += (int64_t)index[d] * strides[d];
         }
-        memcpy(dst + to, t->data + flat * t->item, t->item);
-        uint32_t d = t->ndim;
+        memcpy(dst + to, t->data + flat * t->item, at_once);
+        uint32_t d = ndim;
         while (d > 0 && ++index[d - 1] == size[d - 1]) {
             d--;
             index[d] = 0;

@@ -32,7 +32,7 @@ void model_free(struct model *m);
 void model_write_safetensors(const struct model *m, const char *path);
 /* Row by row, as FORMAT.md has it. */
 void model_content(const struct model_tensor *t, uint8_t out[16]);
-/* One element at a time: the box to (or from) a strided place. */
+/* The box to a strided place, an element (or dense row) at a time. */
 void model_get_box(const struct model_tensor *t, const uint64_t *offset, const uint64_t *size, uint8_t *dst, const int64_t *strides);
 /* Reads every tensor whole through the library: NULL, or the name of the first that is missing or differs. */
 const char *model_differs(const struct model *m, struct fsdpck_source *src, struct fsdpck_error *err);

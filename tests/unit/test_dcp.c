@@ -156,6 +156,13 @@ static void test_golden_215(void **state)
     check_golden("torch-2.15");
 }
 
+/* Enums come as getattr(class, "MEMBER") there. */
+static void test_golden_python_311(void **state)
+{
+    (void)state;
+    check_golden("torch-2.15-python-3.11.2");
+}
+
 /* ---- directories made here: int32 [4, 2], one chunk a pair of rows ---- */
 
 enum { NCHUNKS = 2, CHUNK_NBYTES = 16 };
@@ -569,7 +576,7 @@ static void test_damage(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden_24), cmocka_unit_test(test_golden_26), cmocka_unit_test(test_golden_215), cmocka_unit_test(test_good),
+        cmocka_unit_test(test_golden_24), cmocka_unit_test(test_golden_26), cmocka_unit_test(test_golden_215), cmocka_unit_test(test_golden_python_311), cmocka_unit_test(test_good),
         cmocka_unit_test(test_alias),     cmocka_unit_test(test_boxes),     cmocka_unit_test(test_storage),    cmocka_unit_test(test_files),
         cmocka_unit_test(test_version),   cmocka_unit_test(test_items),     cmocka_unit_test(test_layouts),    cmocka_unit_test(test_big_endian),
         cmocka_unit_test(test_verify),    cmocka_unit_test(test_damage),

@@ -13,7 +13,7 @@
 #include "base/ioutil.h"
 #include "torch/pickle.h"
 
-static const char *const allowed[] = { "torch Size", "collections OrderedDict", "dtypes *", NULL };
+static const char *const allowed[] = { "torch Size", "collections OrderedDict", "dtypes *", "builtins getattr", NULL };
 
 #define BYTES(text) text, sizeof(text) - 1
 
@@ -205,6 +205,23 @@ static void test_memo(void **state)
     fsdpck_pickle_free(p);
 }
 
+#define GETATTR "\x80\x02" "cbuiltins\ngetattr\n"
+
+/* A member of an enum, as Python up to 3.11.3 writes it, and nothing else that getattr could reach. */
+static void test_getattr(void **state)
+{
+    (void)state;
+    struct fsdpck_pickle *p = parse(BYTES(GETATTR "ctorch\nSize\nU\x03" "ABC\x86R."));
+    assert_true(fsdpck_pickle_made_by(p, fsdpck_pickle_root(p), "builtins getattr"));
+    fsdpck_pickle_free(p);
+    refuse(BYTES(GETATTR "ctorch\nSize\nU\x03" "_BC\x86R."), FSDPCK_ERR_UNSUPPORTED, 38, "no member of an enum");
+    refuse(BYTES(GETATTR "ctorch\nSize\nU\x03" "A.C\x86R."), FSDPCK_ERR_UNSUPPORTED, 38, "no member of an enum");
+    refuse(BYTES(GETATTR "ctorch\nSize\nK\x03\x86R."), FSDPCK_ERR_UNSUPPORTED, 35, "no member of an enum");
+    refuse(BYTES(GETATTR "U\x03" "ABCU\x03" "ABC\x86R."), FSDPCK_ERR_UNSUPPORTED, 31, "no member of an enum");
+    refuse(BYTES(GETATTR "ctorch\nSize\n\x85R."), FSDPCK_ERR_UNSUPPORTED, 33, "no member of an enum");
+    refuse(BYTES(GETATTR "ctorch\nSize\nU\x03" "ABC\x86R)R."), FSDPCK_ERR_FORMAT, 40, "REDUCE wants a name");
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -335,7 +352,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_integers), cmocka_unit_test(test_scalars),  cmocka_unit_test(test_containers), cmocka_unit_test(test_list_grows),
-        cmocka_unit_test(test_dicts),    cmocka_unit_test(test_objects),  cmocka_unit_test(test_memo),       cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_dicts),    cmocka_unit_test(test_objects),  cmocka_unit_test(test_memo),       cmocka_unit_test(test_getattr), cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_cycles),   cmocka_unit_test(test_depth),    cmocka_unit_test(test_real),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

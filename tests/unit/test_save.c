@@ -18,6 +18,7 @@
 #include <cmocka.h>
 
 #include "model.h"
+#include "shard_check.h"
 #include "tree.h"
 
 enum { MAX_RANKS = 8, MAX_TENSORS = 12, MAX_BOXES = 24, TIMEOUT_SECONDS = 20 };
@@ -103,6 +104,7 @@ struct job {
     uint32_t nranks;
     uint64_t seed;
     const char *state, *assets;
+    bool in_place; /* shard files have other names then */
     bool force, alias; /* alias: "tied.weight" is another name of tensor 0 */
     unsigned fail_at;
     uint32_t fail_from, fail_to; /* ranks whose barrier fails */
@@ -418,6 +420,9 @@ static void check_saved(struct job *job)
     const char *bad = model_differs(&job->model, src, &err);
     if (bad)
         fail_msg("%s differs: %s", bad, err.message);
+    bad = job->in_place ? NULL : shard_check(&job->model, job->out, job->nranks);
+    if (bad)
+        fail_msg("%s", bad);
     for (size_t i = 0; i < job->model.ntensors; i++)
         check_tensor(job, i, fsdpck_source_tensor(src, i));
     if (job->alias)
@@ -772,6 +777,46 @@ static void test_failing_ranks(void **state)
     expect_spoilt(rank_0_fails, 0, FSDPCK_ERR_IO, "");
 }
 
+/* OUT is the directory that the ranks work in: it is written in place. */
+static void work_inside(struct job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+{
+    (void)t, (void)io;
+    if (chdir(job->out) != 0)
+        abort();
+    req->out = ".";
+}
+
+static void fail_inside(struct job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+{
+    work_inside(job, req, t, io);
+    fsync_fails(job, req, t, io);
+}
+
+static void test_in_place(void **state)
+{
+    (void)state;
+    struct job job = small_job();
+    tree_dir(job.root, "out");
+    job.in_place = true;
+    job.spoil = fail_inside;
+    expect_failed(&job, 0);
+    job.spoil = work_inside;
+    expect_saved(&job);
+    check_saved(&job);
+    struct fsdpck_error err = expect_failed(&job, 0);
+    assert_int_equal(err.code, FSDPCK_ERR_EXISTS);
+    job.force = true;
+    job.spoil = fail_inside;
+    expect_failed(&job, 0);
+    check_saved(&job);
+    job.spoil = work_inside;
+    job.state = "{\"second\":2}";
+    expect_saved(&job);
+    check_saved(&job);
+    check_tidy(&job);
+    job_free(&job);
+}
+
 static void test_failing_barrier(void **state)
 {
     (void)state;
@@ -855,6 +900,7 @@ int main(void)
         cmocka_unit_test(test_random_saves),       cmocka_unit_test(test_large_boxes),     cmocka_unit_test(test_assets),
         cmocka_unit_test(test_existing_output),    cmocka_unit_test(test_other_lists),     cmocka_unit_test(test_senseless_requests),
         cmocka_unit_test(test_wrong_boxes),        cmocka_unit_test(test_failing_ranks),   cmocka_unit_test(test_failing_barrier),
+        cmocka_unit_test(test_in_place),
         cmocka_unit_test(test_barrier_fails_after_the_commit), cmocka_unit_test(test_two_jobs_at_once),
         cmocka_unit_test(test_one_rank_needs_no_barrier),
     };

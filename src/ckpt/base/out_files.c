@@ -1,5 +1,5 @@
-/* Writing output files, from several threads and in any order. Pages that a direct write covers are never touched by a buffered one, so the two
- * cannot disagree. Knows nothing of what is written. */
+/* Writing output files, from several threads and in any order. Pages that a direct write has filled are never touched by a buffered one, so the
+ * two cannot disagree. Knows nothing of what is written. */
 #include "base/out_files.h"
 
 #include <errno.h>
@@ -71,20 +71,36 @@ int fsdpck_out_files_create(struct fsdpck_out_files *o, struct fsdpck_error *err
     return 0;
 }
 
-static int write_part(struct fsdpck_out_files *o, uint32_t file, bool direct, const uint8_t *data, uint64_t nbytes, uint64_t offset,
-                      struct fsdpck_error *err)
+static int write_cached(struct fsdpck_out_files *o, uint32_t file, const uint8_t *data, uint64_t nbytes, uint64_t offset, struct fsdpck_error *err)
 {
     int fd;
     if (nbytes == 0)
         return 0;
-    int r = fsdpck_fdcache_acquire(o->fds, file, direct, &fd, err);
+    int r = fsdpck_fdcache_acquire(o->fds, file, false, &fd, err);
     if (r != 0)
         return r;
-    if (fd < 0) /* no direct writes here */
-        return write_part(o, file, false, data, nbytes, offset, err);
     r = fsdpck_write_full(o->io, fd, o->files[file].path, data, nbytes, offset, err);
-    fsdpck_fdcache_release(o->fds, file, direct);
+    fsdpck_fdcache_release(o->fds, file, false);
     return r;
+}
+
+/* Whole pages; *done bytes of them. After a short transfer only a page boundary is a place to go on from. Ends early where there are no direct
+ * writes, where they are refused after all (-EINVAL), and where less than a page was taken: the page cache may take the rest. */
+static int try_direct(struct fsdpck_out_files *o, uint32_t file, const uint8_t *data, uint64_t nbytes, uint64_t offset, uint64_t *done,
+                      struct fsdpck_error *err)
+{
+    int fd;
+    int64_t n = PAGE_NBYTES;
+    *done = 0;
+    int r = fsdpck_fdcache_acquire(o->fds, file, true, &fd, err);
+    if (r != 0 || fd < 0)
+        return r;
+    while (*done < nbytes && (n >= PAGE_NBYTES || n == -EINTR)) {
+        n = o->io->pwrite(o->io->ctx, fd, data + *done, nbytes - *done, offset + *done);
+        *done += n > 0 ? (uint64_t)n / PAGE_NBYTES * PAGE_NBYTES : 0;
+    }
+    fsdpck_fdcache_release(o->fds, file, true);
+    return n < 0 && n != -EINVAL ? fsdpck_error_sys(err, (int)-n, o->files[file].path, "cannot write") : 0;
 }
 
 int fsdpck_out_files_write(struct fsdpck_out_files *o, uint32_t file, const void *data, uint64_t nbytes, uint64_t offset,
@@ -94,11 +110,13 @@ int fsdpck_out_files_write(struct fsdpck_out_files *o, uint32_t file, const void
     uint64_t end = offset + nbytes, first = (offset + PAGE_NBYTES - 1) / PAGE_NBYTES * PAGE_NBYTES, last = end / PAGE_NBYTES * PAGE_NBYTES;
     bool congruent = (uintptr_t)p % PAGE_NBYTES == offset % PAGE_NBYTES;
     if (!congruent || last < first || last - first < DIRECT_MIN_NBYTES)
-        return write_part(o, file, false, p, nbytes, offset, err);
-    int r = write_part(o, file, false, p, first - offset, offset, err);
+        return write_cached(o, file, p, nbytes, offset, err);
+    uint64_t done = 0;
+    int r = write_cached(o, file, p, first - offset, offset, err);
     if (r == 0)
-        r = write_part(o, file, true, p + (first - offset), last - first, first, err);
-    return r == 0 ? write_part(o, file, false, p + (last - offset), end - last, last, err) : r;
+        r = try_direct(o, file, p + (first - offset), last - first, first, &done, err);
+    uint64_t rest = first - offset + done; /* the last page, and what could not be written directly */
+    return r == 0 ? write_cached(o, file, p + rest, nbytes - rest, offset + rest, err) : r;
 }
 
 int fsdpck_out_files_read(struct fsdpck_out_files *o, uint32_t file, void *data, uint64_t nbytes, uint64_t offset, struct fsdpck_error *err)

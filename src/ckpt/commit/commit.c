@@ -126,11 +126,13 @@ static int stop_at_checkpoint(void *ctx, const char *name)
 static int check_forced(const struct fsdpck_commit *c, struct fsdpck_error *err)
 {
     int rc = c->io->list(c->io->ctx, c->place.path, stop_at_first, NULL);
+    bool empty = rc == 0;
     if (rc > 0)
-        rc = c->io->list(c->io->ctx, c->place.path, stop_at_checkpoint, NULL) > 0 ? 0 : -EEXIST;
-    if (rc == -EEXIST)
-        return fsdpck_commit_exists(c, "the directory exists and holds neither a checkpoint nor a model: --force replaces only those", false, err);
-    return rc < 0 ? fsdpck_error_sys(err, -rc, c->out, "cannot list") : 0;
+        rc = c->io->list(c->io->ctx, c->place.path, stop_at_checkpoint, NULL);
+    if (rc < 0)
+        return fsdpck_error_sys(err, -rc, c->out, "cannot list");
+    return rc > 0 || empty ? 0
+                           : fsdpck_commit_exists(c, "the directory exists and holds neither a checkpoint nor a model: --force replaces only those", false, err);
 }
 
 static int check_old_directory(const struct fsdpck_commit *c, const struct fsdpck_stat *st, struct fsdpck_error *err)

@@ -20,6 +20,7 @@
 
 #include "base/hash.h"
 #include "base/ioutil.h"
+#include "base/json_read.h"
 #include "base/json_write.h"
 
 enum { JOURNAL_MAX = 64 << 20, HASH_CHUNK = 65536 };
@@ -151,43 +152,67 @@ static int hash_file(const struct fsdpck_io *io, const char *path, struct fsdpck
     return rc;
 }
 
-static int read_old(const json_t *list, const char *path, struct fsdpck_vec *old, struct fsdpck_error *err)
+/* Only what fsdpck_in_place_old() may have found: a journal from elsewhere must not remove more than that. */
+static void parse_old(struct fsdpck_json *js, struct journal *j)
 {
-    size_t i;
-    const json_t *item;
-    json_array_foreach(list, i, item) {
-        const char *name = json_string_value(item);
-        /* Only what fsdpck_in_place_old() may have found: a journal from elsewhere must not remove more than that. */
-        if (name == NULL || (!is_replaced(FSDPCK_COMMIT_CHECKPOINT, name, true) && !is_replaced(FSDPCK_COMMIT_FOLDER, name, true)))
-            return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "entry %zu of 'replaces' is no name of a checkpoint file", i);
-        int rc = fsdpck_strings_add(old, name, err);
-        if (rc != 0)
-            return rc;
+    fsdpck_json_array(js);
+    while (fsdpck_json_next_item(js)) {
+        const char *name = fsdpck_json_string(js);
+        if (name == NULL)
+            return;
+        if (!is_replaced(FSDPCK_COMMIT_CHECKPOINT, name, true) && !is_replaced(FSDPCK_COMMIT_FOLDER, name, true))
+            fsdpck_json_fail(js, FSDPCK_ERR_FORMAT, "'%s' in 'replaces' is no name of a checkpoint file", name);
+        else if (fsdpck_strings_add(&j->old, name, js->err) != 0)
+            fsdpck_json_fail(js, FSDPCK_ERR_NOMEM, "memory is out");
     }
-    return 0;
 }
 
+static bool parse_record(struct fsdpck_json *js, struct journal *j)
+{
+    const char *record = fsdpck_json_string(js);
+    if (record == NULL || !fsdpck_path_is_plain(record) || strchr(record, '/') != NULL || strlen(record) >= sizeof j->record)
+        return false;
+    strcpy(j->record, record);
+    return true;
+}
+
+static bool parse_hash(struct fsdpck_json *js, struct journal *j)
+{
+    const char *hash = fsdpck_json_string(js);
+    return hash != NULL && strlen(hash) == 32 && fsdpck_hex_parse(hash, j->hash.bytes, 16);
+}
+
+/* Not jansson's: with memory out that may call a journal malformed, and then a committed save would be undone. */
 static int parse_journal(const char *path, const char *text, size_t nbytes, struct journal *j, struct fsdpck_error *err)
 {
-    json_error_t e;
-    json_t *o = json_loadb(text, nbytes, 0, &e);
-    if (o == NULL && json_error_code(&e) == json_error_out_of_memory)
-        return fsdpck_error_nomem(err, nbytes);
-    const char *record = json_string_value(json_object_get(o, "record")), *hash = json_string_value(json_object_get(o, "hash"));
-    bool ok = record != NULL && fsdpck_path_is_plain(record) && strchr(record, '/') == NULL && strlen(record) < sizeof j->record &&
-              hash != NULL && strlen(hash) == 32 && fsdpck_hex_parse(hash, j->hash.bytes, 16);
-    if (ok)
-        strcpy(j->record, record);
-    int rc = ok ? read_old(json_object_get(o, "replaces"), path, &j->old, err) : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "this is no journal of a save");
-    json_decref(o);
+    struct fsdpck_json js;
+    const char *key;
+    bool record = false, hash = false;
+    fsdpck_json_begin(&js, path, 0, text, nbytes, err);
+    fsdpck_json_object(&js);
+    while (fsdpck_json_next_key(&js, &key)) {
+        if (strcmp(key, "record") == 0)
+            record = parse_record(&js, j);
+        else if (strcmp(key, "hash") == 0)
+            hash = parse_hash(&js, j);
+        else if (strcmp(key, "replaces") == 0)
+            parse_old(&js, j);
+        else
+            fsdpck_json_skip(&js);
+    }
+    fsdpck_json_end(&js);
+    int rc = js.failed ? err->code : record && hash ? 0 : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "this is no journal of a save");
+    fsdpck_json_free(&js);
     return rc;
 }
 
 /* A journal that is malformed was not durable when the machine stopped, so nothing that comes after it happened. */
 static int read_journal(const struct fsdpck_io *io, const char *dir, const char *uuid, struct journal *j, struct fsdpck_error *err)
 {
+    struct fsdpck_error own = { 0 };
     char *text = NULL;
     uint64_t nbytes = 0;
+    err = err != NULL ? err : &own;
     char *path = fsdpck_trace_path(dir, "", TRACE_JOURNAL, uuid, err);
     int rc = path == NULL ? FSDPCK_ERR_NOMEM : fsdpck_read_file(io, path, JOURNAL_MAX, &text, &nbytes, err);
     if (rc == 0)

@@ -2,21 +2,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
-
 #include "commit/commit_impl.h"
 #include "base/hash.h"
 #include "base/ioutil.h"
+#include "base/json_read.h"
 
 #define MAX_LOCK_NBYTES 4096u
 
 static int parse_save_id(const char *path, const char *text, size_t nbytes, uint8_t uuid[16], struct fsdpck_error *err)
 {
-    json_t *o = json_loadb(text, nbytes, 0, NULL);
-    const char *id = json_string_value(json_object_get(o, "save_id"));
-    bool ok = id && fsdpck_uuid_parse(id, uuid);
-    json_decref(o);
-    return ok ? 0 : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "does not name a save");
+    struct fsdpck_json j;
+    const char *key, *id;
+    bool ok = false;
+    fsdpck_json_begin(&j, path, 0, text, nbytes, err);
+    fsdpck_json_object(&j);
+    while (fsdpck_json_next_key(&j, &key)) {
+        if (strcmp(key, "save_id") == 0)
+            ok = (id = fsdpck_json_string(&j)) != NULL && fsdpck_uuid_parse(id, uuid);
+        else
+            fsdpck_json_skip(&j);
+    }
+    fsdpck_json_end(&j);
+    fsdpck_json_free(&j);
+    return j.failed ? err->code : ok ? 0 : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "does not name a save");
 }
 
 static int read_lock(const struct fsdpck_io *io, const char *dir, const char *base, uint8_t uuid[16], struct fsdpck_error *err)

@@ -17,6 +17,7 @@
 #include <jansson.h>
 
 #include "base/ioutil.h"
+#include "base/json_read.h"
 
 enum { TRIES = 100, IDENTITY_MAX = 4096 };
 
@@ -48,34 +49,49 @@ static void identify(const struct fsdpck_io *io, struct identity *who)
     who->pid = getpid();
 }
 
-static void copy_string(const json_t *object, const char *key, char *to, size_t nbytes)
+static void take_string(struct fsdpck_json *j, char *to, size_t nbytes)
 {
-    const char *s = json_string_value(json_object_get(object, key));
+    const char *s = fsdpck_json_string(j);
     snprintf(to, nbytes, "%s", s != NULL ? s : "");
 }
 
-/* false where the text is no identity: the writer was killed before it had written it. */
-static bool parse_identity(const char *text, size_t nbytes, struct identity *who)
+/* FSDPCK_ERR_FORMAT where the text is no identity: the writer was killed before it had written it. */
+static int parse_identity(const char *text, size_t nbytes, struct identity *who)
 {
-    json_t *o = json_loadb(text, nbytes, 0, NULL);
-    bool ok = json_is_object(o);
-    if (ok) {
-        copy_string(o, "host", who->host, sizeof who->host);
-        copy_string(o, "boot", who->boot, sizeof who->boot);
-        copy_string(o, "save_id", who->save_id, sizeof who->save_id);
-        who->pid = json_integer_value(json_object_get(o, "pid"));
+    struct fsdpck_error err = { 0 };
+    struct fsdpck_json j;
+    const char *key;
+    fsdpck_json_begin(&j, "", 0, text, nbytes, &err);
+    fsdpck_json_object(&j);
+    while (fsdpck_json_next_key(&j, &key)) {
+        if (strcmp(key, "host") == 0)
+            take_string(&j, who->host, sizeof who->host);
+        else if (strcmp(key, "boot") == 0)
+            take_string(&j, who->boot, sizeof who->boot);
+        else if (strcmp(key, "save_id") == 0)
+            take_string(&j, who->save_id, sizeof who->save_id);
+        else if (strcmp(key, "pid") == 0)
+            who->pid = (json_int_t)fsdpck_json_u64(&j);
+        else
+            fsdpck_json_skip(&j);
     }
-    json_decref(o);
-    return ok;
+    fsdpck_json_end(&j);
+    fsdpck_json_free(&j);
+    return err.code;
 }
 
-static bool read_identity(const struct fsdpck_io *io, int fd, struct identity *who)
+/* Any other failure than FSDPCK_ERR_FORMAT says nothing about the writer. */
+static int read_identity(const struct fsdpck_io *io, int fd, struct identity *who)
 {
     char text[IDENTITY_MAX];
     struct fsdpck_stat st;
     memset(who, 0, sizeof *who);
-    return io->fstat(io->ctx, fd, &st) == 0 && st.nbytes <= sizeof text &&
-           fsdpck_read_full(io, fd, "", text, st.nbytes, 0, NULL) == 0 && parse_identity(text, st.nbytes, who);
+    if (io->fstat(io->ctx, fd, &st) != 0)
+        return FSDPCK_ERR_IO;
+    if (st.nbytes > sizeof text)
+        return FSDPCK_ERR_FORMAT;
+    int rc = fsdpck_read_full(io, fd, "", text, st.nbytes, 0, NULL);
+    return rc == 0 ? parse_identity(text, st.nbytes, who) : rc;
 }
 
 /* Not fsynced: after a loss of power whatever is there is not locked, and unreadable counts as gone. */
@@ -100,7 +116,7 @@ static int write_identity(const struct fsdpck_io *io, const struct commit_lock *
 static int busy(const struct fsdpck_io *io, int fd, const char *subject, struct fsdpck_error *err)
 {
     struct identity who;
-    if (!read_identity(io, fd, &who) || who.host[0] == '\0')
+    if (read_identity(io, fd, &who) != 0 || who.host[0] == '\0')
         return fsdpck_error_set(err, FSDPCK_ERR_BUSY, subject, "another writer is at work on it");
     return fsdpck_error_set(err, FSDPCK_ERR_BUSY, subject, "another writer is at work on it: process %" JSON_INTEGER_FORMAT " on host '%s', save %s",
                             who.pid, who.host, who.save_id);
@@ -218,7 +234,10 @@ void fsdpck_writer_judge(const struct fsdpck_io *io, const char *path, struct co
         return;
     }
     int probe = io->lock_probe(io->ctx, fd);
-    bool readable = read_identity(io, fd, &who);
-    judge(io, probe, readable, &who, out);
+    int rc = read_identity(io, fd, &who);
+    if (rc == 0 || rc == FSDPCK_ERR_FORMAT || probe == 1)
+        judge(io, probe, rc == 0, &who, out);
+    else
+        verdict(out, true, "the file that says who made it cannot be read");
     io->close(io->ctx, fd);
 }

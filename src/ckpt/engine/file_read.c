@@ -19,10 +19,10 @@ static int read_direct(struct fsdpck_source *src, int fd, const char *path, uint
         int64_t r = src->io->pread(src->io->ctx, fd, buf + *got, end - begin - *got, begin + *got);
         if (r == -EINTR)
             continue;
+        if (r == 0 || r == -EINVAL) /* opened, and refused after all */
+            break;
         if (r < 0)
             return fsdpck_error_sys(err, (int)-r, path, "cannot read");
-        if (r == 0)
-            break;
         *got += (uint64_t)r;
     }
     return 0;

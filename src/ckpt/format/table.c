@@ -137,7 +137,9 @@ static int decode_entry(struct reader *r, const uint8_t *b, struct fsdpck_table_
     memcpy(e->content, b + 80, 16);
     if (e->codec != 0)
         return fsdpck_error_at(r->err, FSDPCK_ERR_UNSUPPORTED, r->file, r->at, "codec %u; this program reads codec 0", e->codec);
-    if (e->kind > FSDPCK_CHUNK_ITEM || e->ndim > FSDPCK_MAX_DIMS || (b[7] & ~1) || fsdpck_le64(b + 24) != e->nbytes || !is_zero(b + 68, 12))
+    /* Nothing is stored for nothing: else a sparse file of zeros would be a table of as many entries as it likes. */
+    if (e->kind > FSDPCK_CHUNK_ITEM || e->ndim > FSDPCK_MAX_DIMS || (b[7] & ~1) || e->nbytes == 0 || fsdpck_le64(b + 24) != e->nbytes ||
+        !is_zero(b + 68, 12))
         return fsdpck_error_at(r->err, FSDPCK_ERR_FORMAT, r->file, r->at, "an entry of the chunk table makes no sense");
     return 0;
 }

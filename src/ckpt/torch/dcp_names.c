@@ -18,6 +18,7 @@ const char *const fsdpck_dcp_metadata_names[] = {
     "torch Size",
     "torch.serialization _get_layout",
     "collections OrderedDict",
+    "builtins getattr", /* of an enum's member, up to Python 3.11.3 */
     PATHS_OF("pathlib"),
     PATHS_OF("pathlib._local"), /* Python 3.13 */
     "torch float64", "torch float32", "torch float16", "torch bfloat16", "torch int64", "torch int32", "torch int16", "torch int8",

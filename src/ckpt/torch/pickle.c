@@ -280,6 +280,8 @@ static bool op_make(struct machine *m, uint8_t op)
         return false;
     if (fsdpck_pickle_type(m->p, values[0]) != FSDPCK_PICKLE_GLOBAL || fsdpck_pickle_type(m->p, values[1]) != FSDPCK_PICKLE_TUPLE)
         return FAIL(m, FSDPCK_ERR_FORMAT, "%s wants a name and a tuple", opcodes[op].name);
+    if (!fsdpck_pickle_may_make(m->p, values[0], values[1]))
+        return false;
     return push(m, fsdpck_pickle_new_pair(m->p, op == 'R' ? FSDPCK_PICKLE_CALL : FSDPCK_PICKLE_OBJECT, values[0], values[1]));
 }
 
@@ -391,7 +393,8 @@ static bool set_up(struct machine *m)
     }
     for (size_t i = 0; i < n; i++)
         m->globals[i] = FSDPCK_NO_NODE;
-    return fsdpck_pickle_setup(m->p);
+    /* No values taken from an empty stack are still an array: NULL is pop()'s word for a failure. */
+    return fsdpck_vec_reserve(&m->stack, 64, m->p->err) == 0 && fsdpck_pickle_setup(m->p);
 }
 
 int fsdpck_pickle_parse(const char *file, uint64_t base, const void *data, size_t nbytes, const char *const *allowed,

@@ -62,6 +62,8 @@ fsdpck_node fsdpck_pickle_new_text(struct fsdpck_pickle *p, enum fsdpck_pickle_t
 fsdpck_node fsdpck_pickle_new_global(struct fsdpck_pickle *p, const char *const *allowed, fsdpck_node *seen, const char *module,
                                      size_t module_nbytes, const char *name, size_t name_nbytes);
 bool fsdpck_pickle_refuse(struct fsdpck_pickle *p, uint8_t op); /* false, with the sentence about an opcode that has no place here */
+/* getattr is allowed for one thing only: getattr(class, "MEMBER"), as Python up to 3.11.3 writes a member of an enum. */
+bool fsdpck_pickle_may_make(struct fsdpck_pickle *p, fsdpck_node callable, fsdpck_node arguments);
 fsdpck_node fsdpck_pickle_new_tuple(struct fsdpck_pickle *p, const fsdpck_node *children, size_t count);
 /* CALL or OBJECT of (callable, arguments); PERSISTENT of (id, FSDPCK_NO_NODE). */
 fsdpck_node fsdpck_pickle_new_pair(struct fsdpck_pickle *p, enum fsdpck_pickle_type type, fsdpck_node a, fsdpck_node b);

@@ -54,6 +54,20 @@ fsdpck_node fsdpck_pickle_new_global(struct fsdpck_pickle *p, const char *const 
     return n;
 }
 
+bool fsdpck_pickle_may_make(struct fsdpck_pickle *p, fsdpck_node callable, fsdpck_node arguments)
+{
+    if (!fsdpck_pickle_is(p, callable, "builtins getattr"))
+        return true;
+    fsdpck_node class = fsdpck_pickle_child(p, arguments, 0), member = fsdpck_pickle_child(p, arguments, 1);
+    size_t nbytes = 0;
+    const char *name = fsdpck_pickle_type(p, member) == FSDPCK_PICKLE_STRING ? fsdpck_pickle_text(p, member, &nbytes) : "";
+    if (fsdpck_pickle_count(p, arguments) == 2 && fsdpck_pickle_type(p, class) == FSDPCK_PICKLE_GLOBAL && is_dotted_name(name, nbytes) &&
+        name[0] != '_' && memchr(name, '.', nbytes) == NULL)
+        return true;
+    fsdpck_error_at(p->err, FSDPCK_ERR_UNSUPPORTED, p->file, p->at, "the pickle asks for 'builtins.getattr' of what is no member of an enum");
+    return false;
+}
+
 /* Python's other opcodes, for the message. */
 static const char *const refused[256] = {
     ['i'] = "INST", ['o'] = "OBJ", ['P'] = "PERSID", ['I'] = "INT", ['L'] = "LONG", ['F'] = "FLOAT", ['S'] = "STRING", ['V'] = "UNICODE",

@@ -8,6 +8,7 @@
 
 #include "commit/commit.h"
 #include "base/ioutil.h"
+#include "base/json_read.h"
 #include "format/manifest.h"
 #include "verbs/save_commit.h"
 #include "verbs/save_list.h"
@@ -27,13 +28,30 @@ struct save {
     struct fsdpck_error *err;
 };
 
+static bool is_json(const char *text, struct fsdpck_error *err)
+{
+    struct fsdpck_json j;
+    fsdpck_json_begin(&j, "", 0, text, strlen(text), err);
+    fsdpck_json_skip(&j);
+    fsdpck_json_end(&j);
+    fsdpck_json_free(&j);
+    return !j.failed;
+}
+
 static int check_state(const char *state, struct fsdpck_error *err)
 {
-    json_error_t e;
+    struct fsdpck_error why = { 0 };
+    json_error_t e = { 0 };
     json_t *o = state ? json_loads(state, JSON_REJECT_DUPLICATES, &e) : NULL;
-    bool ok = !state || json_is_object(o);
+    bool parsed = !state || o, object = !state || json_is_object(o);
     json_decref(o);
-    return ok ? 0 : fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "the state is not a JSON object");
+    if (object)
+        return 0;
+    /* jansson does not tell syntax that is wrong from memory that is out */
+    bool unclear = !parsed && (json_error_code(&e) == json_error_unknown || json_error_code(&e) == json_error_invalid_syntax);
+    if (unclear && (is_json(state, &why) || why.code == FSDPCK_ERR_NOMEM))
+        return fsdpck_error_nomem(err, strlen(state));
+    return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "the state is not a JSON object");
 }
 
 /* Rank 0: the staging directory, and the names of all files that will be in it. */
