@@ -10,6 +10,7 @@
 #include "engine/fetch.h"
 #include "engine/lanes.h"
 #include "base/pool.h"
+#include "base/stop.h"
 #include "tensor/rows.h"
 #include "engine/stream.h"
 
@@ -261,7 +262,7 @@ static int run_lane(void *ctx, size_t number, unsigned worker, struct fsdpck_err
         fsdpck_rows_begin(&b.w->rows, row * item, lane->begin / row);
     int r = 0;
     while (r == 0 && b.begin < lane->end) {
-        if (e->opt->stop && *e->opt->stop)
+        if (fsdpck_stop_asked(e->opt->stop))
             return fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "stopped");
         r = run_band(&b, lane->end - b.begin > step ? b.begin + step : lane->end);
         b.begin = b.end;

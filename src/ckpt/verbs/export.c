@@ -14,6 +14,7 @@
 #include "verbs/export_layout.h"
 #include "base/ioutil.h"
 #include "base/suffix.h"
+#include "base/stop.h"
 #include "engine/transfer.h"
 
 #define DEFAULT_SHARD_NBYTES 5000000000u /* as transformers cuts: decimal */
@@ -299,7 +300,7 @@ static int run(struct export *x)
         rc = write_assets(x);
     if (rc == 0 && x->layout.nfiles > 1)
         rc = write_index(x);
-    if (rc == 0 && x->opt.stop && *x->opt.stop)
+    if (rc == 0 && fsdpck_stop_asked(x->opt.stop))
         rc = fsdpck_error_set(x->err, FSDPCK_ERR_STOPPED, NULL, "stopped");
     if (rc)
         return rc;
