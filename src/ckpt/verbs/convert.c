@@ -12,6 +12,7 @@
 #include "base/pool.h"
 #include "format/shard.h"
 #include "format/shard_name.h"
+#include "engine/files.h"
 #include "engine/source_impl.h"
 #include "engine/stream.h"
 #include "engine/transfer.h"
@@ -341,6 +342,9 @@ static int convert(struct conversion *c, struct fsdpck_transfer_result *result)
     if (r != 0)
         return r;
     r = write_all(c, result);
+    fsdpck_out_files_free(c->out);
+    c->out = NULL;
+    fsdpck_files_close_idle(c->src);
     if (r != 0) {
         fsdpck_commit_abandon(c->commit);
         return r;

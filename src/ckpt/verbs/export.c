@@ -12,6 +12,7 @@
 #include "commit/commit.h"
 #include "hf/config.h"
 #include "verbs/export_layout.h"
+#include "engine/files.h"
 #include "base/ioutil.h"
 #include "base/suffix.h"
 #include "base/stop.h"
@@ -302,6 +303,7 @@ static int run(struct export *x)
         rc = write_index(x);
     if (rc == 0 && fsdpck_stop_asked(x->opt.stop))
         rc = fsdpck_error_set(x->err, FSDPCK_ERR_STOPPED, NULL, "stopped");
+    fsdpck_files_close_idle(x->src);
     if (rc)
         return rc;
     struct fsdpck_commit *c = x->commit;
