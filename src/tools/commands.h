@@ -13,6 +13,7 @@ int cmd_clean(const struct command *self, int argc, char **argv);
 int cmd_convert(const struct command *self, int argc, char **argv);
 int cmd_diff(const struct command *self, int argc, char **argv);
 int cmd_export(const struct command *self, int argc, char **argv);
+int cmd_export_lora(const struct command *self, int argc, char **argv);
 int cmd_ls(const struct command *self, int argc, char **argv);
 int cmd_plan(const struct command *self, int argc, char **argv);
 int cmd_reshard(const struct command *self, int argc, char **argv);
