@@ -15,6 +15,7 @@ int cmd_diff(const struct command *self, int argc, char **argv);
 int cmd_export(const struct command *self, int argc, char **argv);
 int cmd_export_lora(const struct command *self, int argc, char **argv);
 int cmd_ls(const struct command *self, int argc, char **argv);
+int cmd_merge_lora(const struct command *self, int argc, char **argv);
 int cmd_plan(const struct command *self, int argc, char **argv);
 int cmd_reshard(const struct command *self, int argc, char **argv);
 int cmd_verify(const struct command *self, int argc, char **argv);
