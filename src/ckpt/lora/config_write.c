@@ -48,7 +48,7 @@ static json_t *make(const struct fsdpck_lora_config *c)
     return o;
 }
 
-static int fill(json_t *o, const struct fsdpck_lora_config *c, const struct fsdpck_lora_facts *f)
+static int fill(json_t *o, const struct fsdpck_lora_facts *f)
 {
     int bad = put(o, "peft_type", json_string("LORA")) | put(o, "inference_mode", json_true()) | put(o, "r", json_integer((json_int_t)f->r)) |
               put(o, "lora_alpha", number(f->alpha)) | put_text(o, "rank_pattern", f->rank_pattern) | put_text(o, "alpha_pattern", f->alpha_pattern) |
@@ -57,8 +57,6 @@ static int fill(json_t *o, const struct fsdpck_lora_config *c, const struct fsdp
         bad |= put_text(o, "target_modules", f->target_modules);
     if (f->dora)
         bad |= put(o, "use_dora", json_true());
-    if (!c->doc)
-        bad |= put(o, "task_type", json_string("CAUSAL_LM"));
     return bad;
 }
 
@@ -85,7 +83,7 @@ int fsdpck_lora_config_write(const struct fsdpck_lora_config *c, const struct fs
 {
     json_t *o = make(c), *named = NULL;
     char *text = NULL;
-    if (o && fill(o, c, facts) == 0 && (named = with_prefix(o, prefix)))
+    if (o && fill(o, facts) == 0 && (named = with_prefix(o, prefix)))
         text = json_dumps(named, JSON_INDENT(2) | JSON_SORT_KEYS);
     if (text)
         fsdpck_text_add(out, text, strlen(text));

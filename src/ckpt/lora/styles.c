@@ -10,14 +10,16 @@ static const char *const style_names[] = { "peft", "diffusers", "kohya", "comfy"
 
 /* ---- names ---- */
 
-/* The models of a pipeline, by the first part of a module's path. `own`: a part that the path begins with where it lacks the component's name. */
+/* The models of a pipeline, by the first part of a module's path. kohya, comfy: what they put before such a module; NULL: they call it something else, and
+ * would skip ours without a word. ComfyUI knows diffusers' names of a UNet only in kohya's spelling, and those of transformers only in diffusers'. own: a
+ * part that the path begins with where it lacks the component's name. */
 struct component {
     const char *name, *kohya, *comfy;
     const char *own[12];
 };
 static const struct component components[] = {
-    { "unet", "lora_unet", "diffusion_model", { "down_blocks", "up_blocks", "mid_block", "conv_in", "conv_out", "time_embedding", "add_embedding", NULL } },
-    { "transformer", NULL, "diffusion_model", { "transformer_blocks", "single_transformer_blocks", "x_embedder", "context_embedder", "proj_out", "norm_out",
+    { "unet", "lora_unet", NULL, { "down_blocks", "up_blocks", "mid_block", "conv_in", "conv_out", "time_embedding", "add_embedding", NULL } },
+    { "transformer", NULL, "transformer", { "transformer_blocks", "single_transformer_blocks", "x_embedder", "context_embedder", "proj_out", "norm_out",
                                                 "time_text_embed", NULL } },
     { "text_encoder", "lora_te", NULL, { "text_model", NULL } },
     { "text_encoder_2", "lora_te2", NULL, { NULL } },
@@ -78,11 +80,11 @@ static const char *suffix_of(enum fsdpck_lora_style style, const struct fsdpck_l
 static int no_name(const struct fsdpck_lora_adapter *a, enum fsdpck_lora_style style, const struct fsdpck_lora_module *m, const struct component *c,
                    struct fsdpck_error *err)
 {
-    int rc = fsdpck_lora_refuse(a, m->a, FSDPCK_ERR_UNSUPPORTED, err, c ? "style %s has no name for modules of a '%s' in diffusers' naming"
+    int rc = fsdpck_lora_refuse(a, m->a, FSDPCK_ERR_UNSUPPORTED, err, c ? "style %s has no name for modules of a diffusers '%s'"
                                                                         : "style %s names modules by their model, and '%s' begins like none of a known one",
                                 style_names[style], c ? c->name : m->path);
     if (c)
-        fsdpck_error_hint(err, "use --style diffusers, which these programs' users load as well");
+        fsdpck_error_hint(err, style == FSDPCK_LORA_COMFY ? "use --style kohya: ComfyUI reads these modules under its names" : "use --style diffusers, or comfy");
     else
         fsdpck_error_hint(err, "say which it is: --rename base_model.model.=transformer. (or unet., text_encoder., diffusion_model.)");
     return rc;
@@ -138,7 +140,7 @@ static void warn_peft(const struct fsdpck_lora_adapter *a, const struct fsdpck_l
     if (a->config.rslora)
         fsdpck_lora_say(opt, "rsLoRA: llama.cpp ignores use_rslora, and would scale wrongly (merge-lora first)");
     if (!a->config.doc)
-        fsdpck_lora_say(opt, "no adapter_config.json was given: task_type CAUSAL_LM and no base_model_name_or_path are written");
+        fsdpck_lora_say(opt, "no adapter_config.json was given: what is written has no task_type and no base_model_name_or_path");
 }
 
 int fsdpck_lora_style_check(struct fsdpck_lora_adapter *a, enum fsdpck_lora_style style, const struct fsdpck_lora_facts *facts,
@@ -151,6 +153,8 @@ int fsdpck_lora_style_check(struct fsdpck_lora_adapter *a, enum fsdpck_lora_styl
     int rc = refuse_extras(a, style, err);
     if (rc == 0 && style == FSDPCK_LORA_KOHYA && facts->dora)
         fsdpck_lora_say(opt, "DoRA: sd-scripts ignores dora_scale; LyCORIS and ComfyUI read it");
+    if (rc == 0 && style == FSDPCK_LORA_COMFY && facts->dora)
+        fsdpck_lora_say(opt, "DoRA: a ComfyUI of before 2025 takes dora_scale along the inputs, and gets it wrong");
     for (size_t i = 0; rc == 0 && style == FSDPCK_LORA_DIFFUSERS && i < a->modules.count; i++)
         if (fsdpck_lora_scale(a, &lora_modules(a)[i]) != 1) {
             fsdpck_lora_say(opt, "diffusers before 0.35 and ComfyUI ignore the header's lora_adapter_metadata, and take alpha to be the rank");
