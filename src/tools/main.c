@@ -19,6 +19,8 @@ static const struct command commands[] = {
     { "convert", cmd_convert, "any source to a sharded checkpoint directory" },
     { "reshard", cmd_reshard, "a sharded checkpoint to another number of ranks or another mesh" },
     { "export", cmd_export, "to Hugging Face safetensors: a folder or one file" },
+    { "export-lora", cmd_export_lora, "a LoRA adapter out of any checkpoint, for PEFT and others" },
+    { "merge-lora", cmd_merge_lora, "base and adapter to full weights, as a folder or sharded" },
     { "ls", cmd_ls, "list tensors, dtypes, shapes, placements, files, left-over temporaries" },
     { "verify", cmd_verify, "check a checkpoint and report every problem" },
     { "diff", cmd_diff, "compare two checkpoints of any kind and sharding" },
@@ -33,7 +35,7 @@ static int print_verbs(void)
 {
     puts("usage: fsdpck VERB [arguments]\n");
     for (size_t i = 0; i < NCOMMANDS; i++)
-        printf("  %-9s %s\n", commands[i].name, commands[i].summary);
+        printf("  %-11s %s\n", commands[i].name, commands[i].summary);
     puts("\n'fsdpck VERB --help' says more, 'fsdpck --version' which version this is.");
     return EXIT_DONE;
 }
@@ -50,8 +52,6 @@ static const struct command *find(const char *name)
 static int unknown_verb(const char *name)
 {
     const char *best = commands[0].name;
-    if (value_choice(name, "export-lora|merge-lora"))
-        return usage_error("'%s' is not in this version", name);
     for (size_t i = 1; i < NCOMMANDS; i++) {
         if (value_distance(name, commands[i].name) < value_distance(name, best))
             best = commands[i].name;

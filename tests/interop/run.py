@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""fsdpck against the real PyTorch, safetensors and transformers: what it writes they load, what they write it reads, bit for bit.
+"""fsdpck against the real PyTorch, safetensors, transformers, PEFT and diffusers: what it writes they load, what they write it reads, bit for bit.
 
 usage: run.py BINARY --smollm2 FOLDER [--quick] [--only WORD] [--keep DIR]
 
@@ -8,7 +8,7 @@ import argparse, json, logging, os, shutil, subprocess, sys, tempfile, time, tra
 
 os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", TQDM_DISABLE="1")
 import ckpt_common as c
-import check_dcp, check_safetensors, make_dcp
+import check_dcp, check_lora, check_lora_styles, check_safetensors, make_dcp
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -241,7 +241,9 @@ def main():
         foreign(checks, tool, work, a.quick)
         real_model(checks, tool, a.smollm2, work, a.quick)
         checks.run("random models, the second reader", check_random, tool, 20 if a.quick else 200)
-        # Last: transformers may start threads, and everything above forks.
+        # Last: PEFT, diffusers and transformers may start threads, and everything above forks.
+        check_lora.run(checks, tool, work, a.quick)
+        check_lora_styles.run(checks, tool, work, a.quick)
         checks.run("SmolLM2: from_pretrained generates the same tokens", check_generation, a.smollm2, os.path.join(work, "ranks3-hf"))
     finally:
         if not a.keep:
