@@ -23,6 +23,7 @@ static const struct {
     { "hf", fsdpck_open_hf },
     { "dcp", fsdpck_open_dcp },
     { "fsdpck", fsdpck_open_fsdpck },
+    { "pt", fsdpck_open_pt },
 };
 
 /* What cannot be looked at is an error, not a file that is not there: else a checkpoint of one kind could be taken for another. */
@@ -64,6 +65,20 @@ static const char *detect_directory(const struct fsdpck_source *src, struct fsdp
     return NULL;
 }
 
+/* A file is what its first bytes say; whatever nobody knows is safetensors', whose reader explains best what it found. */
+static const char *detect_file(const struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    uint8_t head[512] = { 0 };
+    int fd = src->io->open(src->io->ctx, src->path, FSDPCK_OPEN_READ, 0);
+    if (fd < 0)
+        return fsdpck_error_sys(err, -fd, src->path, "cannot open"), NULL;
+    int64_t n = src->io->pread(src->io->ctx, fd, head, sizeof head, 0);
+    src->io->close(src->io->ctx, fd);
+    if (n < 0 && n != -EINTR)
+        return fsdpck_error_sys(err, (int)-n, src->path, "cannot read"), NULL;
+    return fsdpck_pt_is(head) ? "pt" : "safetensors";
+}
+
 /* NULL: err says why. */
 static const char *detect(const struct fsdpck_source *src, struct fsdpck_error *err)
 {
@@ -73,7 +88,7 @@ static const char *detect(const struct fsdpck_source *src, struct fsdpck_error *
     if (r < 0)
         return fsdpck_error_sys(err, -r, src->path, "cannot open"), NULL;
     if (st.type == FSDPCK_FILE_REGULAR)
-        return "safetensors";
+        return detect_file(src, err);
     if (st.type != FSDPCK_FILE_DIRECTORY)
         return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, src->path, "is neither a file nor a directory"), NULL;
     return detect_directory(src, err);

@@ -116,5 +116,7 @@ int fsdpck_open_safetensors(struct fsdpck_source *src, struct fsdpck_error *err)
 int fsdpck_open_hf(struct fsdpck_source *src, struct fsdpck_error *err);          /* path: a folder */
 int fsdpck_open_dcp(struct fsdpck_source *src, struct fsdpck_error *err);         /* path: a folder */
 int fsdpck_open_fsdpck(struct fsdpck_source *src, struct fsdpck_error *err);      /* path: a folder */
+bool fsdpck_pt_is(const uint8_t head[512]); /* whether a file that begins so (zeros behind its end) is torch.save's, of any age */
+int fsdpck_open_pt(struct fsdpck_source *src, struct fsdpck_error *err);          /* path: a torch.save file, or a folder of them */
 
 #endif

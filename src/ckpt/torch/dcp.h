@@ -61,14 +61,13 @@ struct dcp_place {
 /* Reads the item's zip directory and data.pkl, holds dtype, shape and bounds against the catalogue. Thread-safe. */
 int fsdpck_dcp_find_place(struct fsdpck_source *src, const struct fsdpck_tensor *t, const struct dcp_chunk *chunk, const uint64_t *size,
                           struct dcp_place *out, struct fsdpck_error *err);
-/* A tuple (list, torch.Size) of at most FSDPCK_MAX_DIMS integers from 0; false where n is none. */
-bool fsdpck_dcp_dims(const struct fsdpck_pickle *p, fsdpck_node n, uint32_t *ndim, uint64_t *dims);
-const char *fsdpck_dcp_format_dims(char *buf, size_t nbytes, const uint64_t *dims, uint32_t ndim); /* "[2, 3]"; returns buf */
-bool fsdpck_dcp_dtype(const struct fsdpck_pickle *p, fsdpck_node n, enum fsdpck_dtype *out); /* GLOBAL "torch float32" */
 
-/* struct fsdpck_source_ops.verify */
+/* struct fsdpck_source_ops; impl begins with a struct dcp */
 int fsdpck_dcp_verify(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report, void *report_ctx, struct fsdpck_verify_result *result,
                       struct fsdpck_error *err);
+int fsdpck_dcp_extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size, fsdpck_extent_fn visit, void *ctx,
+                       struct fsdpck_error *err);
+void fsdpck_dcp_close(struct fsdpck_source *src); /* NULL impl does nothing */
 /* The extent of one chunk; its item is looked into at the first time. layout lives as long as the source. Thread-safe. */
 int fsdpck_dcp_extent(struct fsdpck_source *src, size_t ordinal, uint64_t chunk, struct fsdpck_extent *out, struct fsdpck_error *err);
 

@@ -164,7 +164,7 @@ static int read_properties(struct dcp_reading *r, const char *name, fsdpck_node 
     if (!fsdpck_dcp_is_a(r, properties, "TensorProperties") || fsdpck_pickle_type(r->p, state) != FSDPCK_PICKLE_TUPLE ||
         (count != 5 && count != 6))
         return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "its properties are not the 5 or 6 values that torch saves");
-    if (!fsdpck_dcp_dtype(r->p, fsdpck_pickle_child(r->p, state, 0), dtype))
+    if (!fsdpck_node_dtype(r->p, fsdpck_pickle_child(r->p, state, 0), dtype))
         return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "its properties begin with no dtype");
     const char *kind = fsdpck_pickle_made_by(r->p, layout, "torch.serialization _get_layout")
                            ? plain_text(r, fsdpck_pickle_child(r->p, fsdpck_pickle_child(r->p, layout, 1), 0))
@@ -218,7 +218,7 @@ static int read_tensor(struct dcp_reading *r, const struct dcp_entry *e, const c
     int rc = read_properties(r, name, e->value, &dtype);
     if (rc)
         return rc;
-    if (!fsdpck_dcp_dims(r->p, fsdpck_dcp_attribute(r, e->value, "size"), &ndim, shape))
+    if (!fsdpck_node_dims(r->p, fsdpck_dcp_attribute(r, e->value, "size"), &ndim, shape))
         return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "its size is not a list of at most %d integers", FSDPCK_MAX_DIMS);
     if (!checked_shape(shape, ndim, fsdpck_dtype_info(dtype)->nbytes, &nelem, &nbytes))
         return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "the product of its shape overflows");

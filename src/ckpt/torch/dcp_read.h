@@ -3,6 +3,7 @@
 #define CKPT_DCP_READ_H
 
 #include "torch/dcp.h"
+#include "torch/tensor_node.h"
 
 /* One name of state_dict_metadata. */
 struct dcp_entry {

@@ -74,8 +74,8 @@ static uint64_t first_from(const struct dcp_tensor *d, uint32_t ndim, uint64_t r
     return low;
 }
 
-static int extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size, fsdpck_extent_fn visit, void *ctx,
-                   struct fsdpck_error *err)
+int fsdpck_dcp_extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size, fsdpck_extent_fn visit, void *ctx,
+                       struct fsdpck_error *err)
 {
     const struct dcp_tensor *d = &((const struct dcp *)src->impl)->tensors[ordinal];
     uint32_t ndim = source_tensors(src)[ordinal].ndim;
@@ -96,7 +96,7 @@ static int extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *of
     return 0;
 }
 
-static void close_dcp(struct fsdpck_source *src)
+void fsdpck_dcp_close(struct fsdpck_source *src)
 {
     struct dcp *dcp = src->impl;
     if (!dcp)
@@ -106,7 +106,12 @@ static void close_dcp(struct fsdpck_source *src)
     free(dcp);
 }
 
-static const struct fsdpck_source_ops ops = { .kind = "dcp", .extents = extents, .verify = fsdpck_dcp_verify, .close = close_dcp };
+static const struct fsdpck_source_ops ops = {
+    .kind = "dcp",
+    .extents = fsdpck_dcp_extents,
+    .verify = fsdpck_dcp_verify,
+    .close = fsdpck_dcp_close,
+};
 
 /* Saves without coordination leave one .metadata a rank. */
 static bool is_rank_local(const struct fsdpck_source *src)
