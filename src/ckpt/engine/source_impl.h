@@ -118,5 +118,7 @@ int fsdpck_open_dcp(struct fsdpck_source *src, struct fsdpck_error *err);       
 int fsdpck_open_fsdpck(struct fsdpck_source *src, struct fsdpck_error *err);      /* path: a folder */
 bool fsdpck_pt_is(const uint8_t head[512]); /* whether a file that begins so (zeros behind its end) is torch.save's, of any age */
 int fsdpck_open_pt(struct fsdpck_source *src, struct fsdpck_error *err);          /* path: a torch.save file, or a folder of them */
+bool fsdpck_ranks_is(const char *name); /* whether a file is called as one rank's part of a model */
+int fsdpck_open_ranks(struct fsdpck_source *src, struct fsdpck_error *err); /* path: a folder */
 
 #endif

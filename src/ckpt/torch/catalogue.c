@@ -104,6 +104,8 @@ int fsdpck_catalogue_tensor(struct fsdpck_catalogue *c, const char *file, uint32
     return new_entry(c, name, path, npath, &like, ordinal);
 }
 
+const char *fsdpck_catalogue_name(const struct fsdpck_catalogue *c, size_t ordinal) { return entries(c)[ordinal].name; }
+
 int fsdpck_catalogue_piece(struct fsdpck_catalogue *c, const struct fsdpck_piece *piece)
 {
     uint32_t ndim = entries(c)[piece->tensor].ndim;

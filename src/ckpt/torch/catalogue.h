@@ -31,6 +31,7 @@ void fsdpck_catalogue_begin(struct fsdpck_catalogue *c, struct fsdpck_source *sr
 /* A tensor that part `part` (a file, or a rank) lists; another part may list it too, with the same dtype and shape. file: for messages. */
 int fsdpck_catalogue_tensor(struct fsdpck_catalogue *c, const char *file, uint32_t part, const char *name, const struct fsdpck_key *path,
                             uint32_t npath, enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *shape, uint32_t *ordinal);
+const char *fsdpck_catalogue_name(const struct fsdpck_catalogue *c, size_t ordinal); /* of a tensor, in order of appearance */
 /* Copies the piece; box (2 * ndim) is copied into the source's arena, strides into the scratch. Empty boxes are passed over. */
 int fsdpck_catalogue_piece(struct fsdpck_catalogue *c, const struct fsdpck_piece *piece);
 /* The first tensor that fewer than nparts parts listed, NULL where there is none; *part: one that does not. */

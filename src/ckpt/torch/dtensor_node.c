@@ -65,9 +65,7 @@ static bool read_tensor_mesh(const struct fsdpck_pickle *p, fsdpck_node tensor, 
 /* torch 2.15: a layout of (shape, stride) pairs over the flat list of ranks. A dimension of size 1 has neither. */
 static bool read_layout_mesh(const struct fsdpck_pickle *p, fsdpck_node mesh, struct fsdpck_dtensor_node *out)
 {
-    fsdpck_node axes = attribute(p, attribute(p, mesh, "_layout"), "axes"), at = attribute(p, mesh, "_coordinate_on_dim");
-    uint64_t coordinate[FSDPCK_MAX_DIMS];
-    uint32_t ncoordinates;
+    fsdpck_node axes = attribute(p, attribute(p, mesh, "_layout"), "axes");
     size_t count = fsdpck_pickle_count(p, axes);
     if (fsdpck_pickle_type(p, axes) != FSDPCK_PICKLE_TUPLE || count == 0 || count > FSDPCK_MAX_MESH_DIMS)
         return false;
@@ -82,15 +80,23 @@ static bool read_layout_mesh(const struct fsdpck_pickle *p, fsdpck_node mesh, st
         if (!set_size(out, d, size))
             return false;
     }
-    out->has_coordinate = fsdpck_node_dims(p, at, &ncoordinates, coordinate) && ncoordinates == count;
-    for (uint32_t d = 0; d < count && out->has_coordinate; d++) {
+    fsdpck_node root = attribute(p, mesh, "_root_mesh");
+    out->sub_mesh = root != FSDPCK_NO_NODE && fsdpck_pickle_type(p, root) != FSDPCK_PICKLE_NONE;
+    out->rank_tuple = attribute(p, mesh, "_flatten_rank_map");
+    return true;
+}
+
+/* Where the rank that saved it was; not every torch says so. */
+static bool read_coordinate(const struct fsdpck_pickle *p, fsdpck_node mesh, struct fsdpck_dtensor_node *out)
+{
+    uint64_t coordinate[FSDPCK_MAX_DIMS];
+    uint32_t count;
+    out->has_coordinate = fsdpck_node_dims(p, attribute(p, mesh, "_coordinate_on_dim"), &count, coordinate) && count == out->mesh.ndim;
+    for (uint32_t d = 0; out->has_coordinate && d < count; d++) {
         if (coordinate[d] >= out->mesh.sizes[d])
             return false;
         out->coordinate[d] = (uint32_t)coordinate[d];
     }
-    fsdpck_node root = attribute(p, mesh, "_root_mesh");
-    out->sub_mesh = root != FSDPCK_NO_NODE && fsdpck_pickle_type(p, root) != FSDPCK_PICKLE_NONE;
-    out->rank_tuple = attribute(p, mesh, "_flatten_rank_map");
     return true;
 }
 
@@ -102,7 +108,7 @@ static bool read_mesh(const struct fsdpck_pickle *p, fsdpck_node mesh, struct fs
         return false;
     fsdpck_node tensor = attribute(p, mesh, "mesh");
     bool read = tensor != FSDPCK_NO_NODE ? read_tensor_mesh(p, tensor, out) : read_layout_mesh(p, mesh, out);
-    return read && fsdpck_mesh_nranks(&out->mesh) <= FSDPCK_MAX_RANKS;
+    return read && fsdpck_mesh_nranks(&out->mesh) <= FSDPCK_MAX_RANKS && read_coordinate(p, mesh, out);
 }
 
 /* ---- placements ---- */

@@ -13,7 +13,7 @@ struct fsdpck_dtensor_node {
     fsdpck_node local;               /* this rank's tensor */
     struct fsdpck_mesh mesh;         /* names and ranks NULL */
     struct fsdpck_placement placements[FSDPCK_MAX_MESH_DIMS];
-    bool has_coordinate;             /* torch 2.15 says where on the mesh the rank is */
+    bool has_coordinate;             /* the pickle says where on the mesh the rank is */
     uint32_t coordinate[FSDPCK_MAX_MESH_DIMS];
     fsdpck_node mesh_node;
     fsdpck_node rank_tuple, rank_tensor; /* the ranks of the mesh, row-major, as a tuple of integers or as a tensor; NO_NODE where not given */

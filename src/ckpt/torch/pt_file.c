@@ -26,6 +26,7 @@
 struct pt_value {
     const uint8_t *pickle;
     uint64_t nbytes;
+    bool differs; /* among ranks, and that was said */
 };
 
 static const char *path_of(const struct fsdpck_pt_reading *r) { return source_files(r->src)[r->file].path; }
@@ -126,8 +127,10 @@ static int add_value(struct fsdpck_pt_reading *r, const char *name, const struct
     if ((old = fsdpck_names_find(&r->values, name)) != SIZE_MAX) {
         if (r->rank < 0)
             return fsdpck_pt_fail(r, FSDPCK_ERR_FORMAT, name, "is listed twice");
-        if (values[old].nbytes != text->nbytes || memcmp(values[old].pickle, text->data, text->nbytes) != 0)
+        bool same = values[old].nbytes == text->nbytes && memcmp(values[old].pickle, text->data, text->nbytes) == 0;
+        if (!same && !values[old].differs)
             say(r, name, "is not the same on all ranks: the lowest rank's is taken");
+        values[old].differs |= !same;
         return 0;
     }
     char *pickle = fsdpck_arena_alloc(&r->src->arena, text->nbytes, r->err);
@@ -136,7 +139,7 @@ static int add_value(struct fsdpck_pt_reading *r, const char *name, const struct
     if (!value)
         return r->err->code ? r->err->code : FSDPCK_ERR_NOMEM;
     memcpy(pickle, text->data, text->nbytes);
-    *value = (struct pt_value){ (uint8_t *)pickle, text->nbytes };
+    *value = (struct pt_value){ (uint8_t *)pickle, text->nbytes, false };
     item->file = r->file;
     item->pub.nbytes = fsdpck_item_value(value->pickle, value->nbytes, NULL);
     return fsdpck_names_add(&r->values, item->pub.name, r->src->items.count - 1, &old, r->err);

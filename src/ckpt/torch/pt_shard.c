@@ -77,6 +77,11 @@ static int find_on_mesh(struct shard *s, uint32_t *coordinate)
 /* Where this rank is on the mesh. A whole mesh that lists its ranks decides; one cut from another says itself where the rank was. */
 static int find_coordinate(struct shard *s, uint32_t *coordinate)
 {
+    if (fsdpck_mesh_nranks(&s->d.mesh) > s->r->nranks) {
+        char text[128];
+        snprintf(text, sizeof text, "is on a mesh of %" PRIu64 " ranks, the files are those of %" PRIu64, fsdpck_mesh_nranks(&s->d.mesh), s->r->nranks);
+        return fail(s, FSDPCK_ERR_FORMAT, text);
+    }
     bool listed = !s->d.sub_mesh && (s->d.rank_tuple != FSDPCK_NO_NODE || s->d.rank_tensor != FSDPCK_NO_NODE);
     if (!listed && !s->d.has_coordinate)
         return fail(s, FSDPCK_ERR_UNSUPPORTED, "its mesh does not say which rank is where");

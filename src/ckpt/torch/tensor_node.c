@@ -62,11 +62,14 @@ static bool read_storage(const struct fsdpck_pickle *p, fsdpck_node n, const enu
     fsdpck_node id = fsdpck_pickle_type(p, n) == FSDPCK_PICKLE_PERSISTENT ? fsdpck_pickle_child(p, n, 0) : FSDPCK_NO_NODE;
     const char *what = fsdpck_pickle_text(p, fsdpck_pickle_child(p, id, 0), NULL);
     fsdpck_node class = fsdpck_pickle_child(p, id, 1), key = fsdpck_pickle_child(p, id, 2);
+    size_t key_nbytes = 0;
     int64_t count;
     if (fsdpck_pickle_type(p, id) != FSDPCK_PICKLE_TUPLE || fsdpck_pickle_count(p, id) != 5 || !what || strcmp(what, "storage") != 0 ||
         fsdpck_pickle_type(p, key) != FSDPCK_PICKLE_STRING || !fsdpck_pickle_int(p, fsdpck_pickle_child(p, id, 4), &count) || count < 0)
         return false;
-    s->key = fsdpck_pickle_text(p, key, NULL);
+    s->key = fsdpck_pickle_text(p, key, &key_nbytes);
+    if (strlen(s->key) != key_nbytes)
+        return false;
     enum fsdpck_dtype stored;
     uint64_t unit = 1, nbytes;
     if (storage_dtype(p, class, &stored))
