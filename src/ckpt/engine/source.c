@@ -60,7 +60,8 @@ static const char *detect_directory(const struct fsdpck_source *src, struct fsdp
 {
     struct listing l = { 0 };
     int r = src->io->list(src->io->ctx, src->path, look_at, &l);
-    bool dcp = holds(src, ".metadata", err) || holds(src, "__0.metadata", err), index = holds(src, "index.json", err);
+    bool dcp = holds(src, ".metadata", err) || holds(src, "__0.metadata", err) || holds(src, FSDPCK_DCP_FIRST_PART "/.metadata", err);
+    bool index = holds(src, "index.json", err);
     bool hf = l.safetensors || holds(src, "model.safetensors.index.json", err);
     if (r < 0)
         fsdpck_error_sys(err, -r, src->path, "cannot list");

@@ -32,6 +32,7 @@ void fsdpck_catalogue_begin(struct fsdpck_catalogue *c, struct fsdpck_source *sr
 void fsdpck_catalogue_free(struct fsdpck_catalogue *c)
 {
     fsdpck_names_free(&c->names);
+    fsdpck_names_free(&c->items);
     fsdpck_names_free(&c->places);
     fsdpck_vec_free(&c->entries);
     fsdpck_vec_free(&c->pieces);

@@ -21,6 +21,7 @@ struct fsdpck_catalogue {
     struct dcp *dcp;
     struct fsdpck_error *err; /* never NULL */
     struct fsdpck_names names;
+    struct fsdpck_names items;  /* for the caller: names that several parts list -> ordinal in the source */
     struct fsdpck_names places; /* "file@payload …" of each tensor's first chunk -> ordinal: finds names that share their bytes */
     struct fsdpck_vec entries;  /* struct catalogue_entry */
     struct fsdpck_vec pieces;   /* struct fsdpck_piece */

@@ -46,9 +46,18 @@ struct dcp {
 
 static inline const uint64_t *dcp_box(const struct dcp_tensor *d, uint32_t ndim, uint64_t chunk) { return d->boxes + chunk * 2 * ndim; }
 
-/* Fills catalogue and impl from the pickle `p` of nbytes; file: path of .metadata, for messages. */
-int fsdpck_dcp_read(struct fsdpck_source *src, struct dcp *dcp, const char *file, const struct fsdpck_pickle *p, uint64_t nbytes,
-                    struct fsdpck_error *err);
+struct fsdpck_catalogue;
+
+/* One .metadata: what it is read into. */
+struct fsdpck_dcp_document {
+    const char *file;                   /* its path, for messages */
+    const char *folder;                 /* where its files are, below the source's folder; "" for that itself */
+    struct fsdpck_catalogue *catalogue; /* of several ranks' documents; NULL: this one is complete, and goes into the source at once */
+    uint32_t rank;                      /* whose it is, with a catalogue */
+};
+/* Fills catalogue and impl from the pickle `p` of nbytes. May be called for several documents whose names differ. */
+int fsdpck_dcp_read(struct fsdpck_source *src, struct dcp *dcp, const struct fsdpck_dcp_document *doc, const struct fsdpck_pickle *p,
+                    uint64_t nbytes, struct fsdpck_error *err);
 /* NULL-terminated: the names that a .metadata may hold. */
 extern const char *const fsdpck_dcp_metadata_names[];
 

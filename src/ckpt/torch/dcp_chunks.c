@@ -191,7 +191,7 @@ static int run(struct join *j, fsdpck_node list, struct dcp_tensor *out)
     sort(j->chunk_order, j->nchunks, j->boxes, j->ndim, 2 * j->ndim);
     sort(j->stored_order, stored, j->offsets, j->ndim, j->ndim);
     r = join_chunks(j, out);
-    return r ? r : check_cover(j, out);
+    return r || j->r->catalogue ? r : check_cover(j, out);
 }
 
 int fsdpck_dcp_read_chunks(struct dcp_reading *r, const struct dcp_entry *e, const char *name, uint32_t ndim, const uint64_t *shape,
