@@ -37,9 +37,9 @@ static enum fsdpck_dcp_mode dcp_mode(const char *text)
 static int check_sharded(const struct fsdpck_source *src, const char *typed, struct fsdpck_error *err)
 {
     const char *kind = fsdpck_source_kind(src);
-    if (strcmp(kind, "fsdpck") == 0 || strcmp(kind, "dcp") == 0)
+    if (strcmp(kind, "fsdpck") == 0 || strcmp(kind, "dcp") == 0 || strcmp(kind, "ranks") == 0)
         return 0;
-    fsdpck_error_set(err, FSDPCK_ERR_USAGE, typed, "found a source of kind '%s', reshard wants a sharded checkpoint directory (fsdpck, dcp)", kind);
+    fsdpck_error_set(err, FSDPCK_ERR_USAGE, typed, "found a source of kind '%s', reshard wants a sharded checkpoint directory (fsdpck, dcp, ranks)", kind);
     fsdpck_error_hint(err, "'fsdpck convert' takes any source");
     return FSDPCK_ERR_USAGE;
 }

@@ -74,8 +74,6 @@ static int wrong_value(const struct option *o, const char *text, const char *wan
 
 static int store_choice(const struct option *o, const char *text, const char **at)
 {
-    if (value_choice(text, o->later))
-        return usage_error("'--%s %s' is not in this version", o->name, text);
     if (!value_choice(text, o->value) && !value_choice(text, o->also))
         return wrong_value(o, text, o->value);
     *at = text;

@@ -6,8 +6,8 @@
 #include "model_path.h"
 
 const struct option source_options[SOURCE_NOPTIONS] = {
-    { .name = "from", .type = OPTION_CHOICE, .offset = offsetof(struct source_args, from), .value = "safetensors|hf|dcp|fsdpck",
-      .later = "pt|ranks", .help = "what SOURCE is, instead of finding out from its content" },
+    { .name = "from", .type = OPTION_CHOICE, .offset = offsetof(struct source_args, from), .value = "safetensors|hf|dcp|fsdpck|pt|ranks",
+      .help = "what SOURCE is, instead of finding out from its content" },
 };
 
 int source_arg_open(const char *typed, const struct source_args *args, const struct fsdpck_options *opt, struct fsdpck_source **out,

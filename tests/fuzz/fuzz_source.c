@@ -122,7 +122,9 @@ static void check_plan(struct fsdpck_source *src, const struct fsdpck_read *read
     struct fsdpck_error err = { 0 };
     int r = fsdpck_source_plan(src, read, 1, &plan, &err);
     check_error(r, &err);
-    FUZZ_CHECK(r != 0 || (plan.needed_nbytes == read->tensor->nbytes && plan.read_nbytes >= plan.needed_nbytes));
+    /* torch's views may show one element many times (stride 0). */
+    bool views = strcmp(fsdpck_source_kind(src), "pt") == 0 || strcmp(fsdpck_source_kind(src), "ranks") == 0;
+    FUZZ_CHECK(r != 0 || (plan.needed_nbytes == read->tensor->nbytes && (views || plan.read_nbytes >= plan.needed_nbytes)));
 }
 
 /* Returns whether it could be read. */

@@ -17,6 +17,7 @@ import zipfile
 here = pathlib.Path(__file__).resolve().parent
 dcp = here.parent.parent / "fixtures" / "dcp"
 metadatas = sorted(dcp.glob("*/ckpt/.metadata"))  # of several versions of PyTorch and of Python, which pickle differently
+pt = here.parent.parent / "fixtures" / "pt"
 beside = here / "beside" / "fsdpck"
 
 
@@ -137,6 +138,24 @@ def zip_seeds():
             yield out.getvalue()
 
 
+def without_crcs(zip):
+    """The same with every CRC-32 zero, which means none: so that a fuzzer may change the pickle."""
+    out = bytearray(zip)
+    for mark, at in (b"PK\x01\x02", 16), (b"PK\x03\x04", 14), (b"PK\x07\x08", 4):
+        for m in re.finditer(re.escape(mark), zip):
+            out[m.start() + at:m.start() + at + 4] = bytes(4)
+    return bytes(out)
+
+
+def pt_seeds():
+    """How many ranks (0: a file that stands for itself) before the file."""
+    for path in sorted(pt.glob("*/*")):
+        if path.suffix in (".pt", ".bin") and path.stat().st_size < 8192:
+            ranks = re.search(r"world_size_(\d+)_rank_(\d+)", path.name)
+            if not ranks or ranks[2] == "0":
+                yield bytes([int(ranks[1]) if ranks else 0]) + without_crcs(path.read_bytes())
+
+
 def json_seeds():
     yield from ("null", "true", "false", "0", "-0", "18446744073709551615", "18446744073709551616", "-1.5e+10", "1E5", "01", "1.", ".5", "[]", "{}", " [ 1 , 2 ]\n",
                 '{"a":{"b":[{}]},"a":1}', '"\\u0041\\ud83d\\ude00\\n\\/"', '"\\ud83d"', '"\\u0000"', '"\u00e9\U0001f600"', "[" * 64 + "]" * 64, "[" * 65 + "]" * 65,
@@ -178,6 +197,7 @@ def seeds():
     yield "item", (item_seed(i) for p in sorted((dcp / "torch-2.15" / "ckpt").glob("*.distcp")) + sorted(beside.glob("*.distcp")) for i in items(p.read_bytes()))
     yield "pickle", pickle_seeds()
     yield "zip", zip_seeds()
+    yield "pt", pt_seeds()
     yield "json", json_seeds()
     yield "config", config_seeds()
     yield "glob", glob_seeds()

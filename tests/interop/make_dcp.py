@@ -131,7 +131,7 @@ def save(rank, n, a):
     if a.asynchronous:
         dcp.async_save(state, storage_writer=w).result()
     else:
-        dcp.save(state, storage_writer=w)
+        dcp.save(state, storage_writer=w, use_collectives=not a.rank_local)
     if rank == 0:
         c.write_ref(os.path.join(a.out, "REF.safetensors"), tensors)
         ref = {"torch": torch.__version__, "mesh": {"names": names, "sizes": dims}, "tensors": info, "items": items}
@@ -154,6 +154,7 @@ def make(args):
     ap.add_argument("--file-per-item", action="store_true")
     ap.add_argument("--async", dest="asynchronous", action="store_true", help="save through async_save")
     ap.add_argument("--seed", type=int, default=0)
+    ap.add_argument("--rank-local", action="store_true", help="use_collectives=False: one __R.metadata a rank, no .metadata")
     a = ap.parse_args(args)
     shutil.rmtree(a.out, ignore_errors=True)
     os.makedirs(a.out)

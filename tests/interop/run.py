@@ -32,6 +32,7 @@ FOREIGN = [("--ranks 1", ["--ranks", "3"]),
            ("--ranks 4 --mesh 2x2 --layout tp --uneven --optimizer", ["--mesh", "dp=2,tp=2", "--placement", "*.weight=shard(0)@tp"]),
            ("--ranks 3 --file-per-item", ["--ranks", "4"]),
            ("--ranks 2 --async --optimizer", ["--ranks", "3"]),
+           ("--ranks 3 --uneven --optimizer --rank-local", ["--ranks", "2"]),
            ("--ranks 4 --threads 2 --file-per-item --dtypes --bf16 --async", ["--ranks", "2"])]
 PROMPTS = ["The capital of France is", "def fibonacci(n):", "Once upon a time"]
 
@@ -214,6 +215,62 @@ def foreign(checks, tool, work, quick):
                        check_foreign(tool, ckpt, ["--ranks", "2"], 3, *fixture_truth(folder), sub, 0))
 
 
+# --- torch.save -----------------------------------------------------------------------------------------------------------------
+
+PT_SETS = ("bin_shards", "verl3", "verl2x2", "verl_tp")  # folders; the other cases are files
+
+
+def check_pt(tool, made, case, path, work):
+    """Sharded, and loaded by torch: the tensors, and what is none, as torch.load of the file gives them."""
+    dir, ref = os.path.join(work, "dir"), c.read_ref(os.path.join(made, case + ".safetensors"))
+    shutil.rmtree(dir, ignore_errors=True)
+    tool("convert", "-q", path, dir, "--ranks", "3")
+    tool("verify", "-q", path)
+    bad = check_dcp.check(dir, ref, None)
+    if case in ("training", "protocols", "views"):
+        file = os.path.join(work, "back.pt")
+        dcp_to_torch_save(dir, file)
+        bad += values_differ(torch.load(file, weights_only=False), torch.load(path, weights_only=False))
+    return bad
+
+
+def values_differ(got, want, at="root"):
+    """Keys as torch's own DCP makes them: strings."""
+    if isinstance(want, dict):
+        keys = {str(k): v for k, v in want.items() if v != {} or not isinstance(v, dict)}
+        return [f"{at}: keys {set(got) ^ set(keys)}"] if set(got) != set(keys) else [d for k, v in keys.items() for d in values_differ(got[k], v, f"{at}.{k}")]
+    if isinstance(want, torch.Tensor):
+        return [d for d in [c.compare(at, got, want)] if d]
+    if isinstance(want, list) and len(got) == len(want):
+        return [d for i, v in enumerate(want) for d in values_differ(got[i], v, f"{at}.{i}")]
+    return [] if got == want and type(got) is type(want) else [f"{at}: {got!r}, want {want!r}"]
+
+
+def torch_save(checks, tool, work):
+    import make_pt
+    made = os.path.join(work, "pt")
+    make_pt.make(argparse.Namespace(out=made, case=None))
+    for case in sorted(os.listdir(made)):
+        folder = os.path.join(made, case)
+        if not os.path.isdir(folder) or case == "legacy":
+            continue
+        for path in [folder] if case in PT_SETS else [os.path.join(folder, f) for f in sorted(os.listdir(folder))]:
+            checks.run(f"torch.save: {case}/{os.path.basename(path)}", check_pt, tool, made, case, path, work)
+
+
+def check_accelerate(tool, work):
+    """checkpoint-N/ of accelerate and the HF Trainer: model and optimizer in folders of their own."""
+    top, ref = os.path.join(work, "checkpoint-7"), {}
+    for folder, tree in ("pytorch_model_fsdp_0", "model"), ("optimizer_0", "optimizer"):
+        tensors = {f"{tree}.w{i}": c.rand((6, 4), torch.float32, i) for i in range(3)}
+        ref |= tensors
+        dcp.save({tree: {k.split(".")[1]: v for k, v in tensors.items()}}, checkpoint_id=os.path.join(top, folder), no_dist=True)
+    with open(os.path.join(top, "trainer_state.json"), "w") as f:
+        f.write("{}")
+    tool("reshard", "-q", top, os.path.join(work, "two"), "--ranks", "2")
+    return check_dcp.check(os.path.join(work, "two"), ref, {})
+
+
 # --- random models --------------------------------------------------------------------------------------------------------------
 
 def check_random(tool, count):
@@ -238,6 +295,8 @@ def main():
     work = a.keep or tempfile.mkdtemp(prefix="fsdpck-interop-")
     os.makedirs(work, exist_ok=True)
     try:
+        torch_save(checks, tool, work)
+        checks.run("accelerate: checkpoint-N", check_accelerate, tool, work)
         foreign(checks, tool, work, a.quick)
         real_model(checks, tool, a.smollm2, work, a.quick)
         checks.run("random models, the second reader", check_random, tool, 20 if a.quick else 200)

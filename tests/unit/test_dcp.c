@@ -385,7 +385,7 @@ static void test_files(void **state)
     tree_remove(path);
     free(path);
     write_file(m, "__0.metadata", "x", 1);
-    refuse_open(m, FSDPCK_ERR_UNSUPPORTED, "rank-local");
+    refuse_open(m, FSDPCK_ERR_MISSING, "rank 1 is missing: '__1.metadata' is not there");
 }
 
 static void test_version(void **state)

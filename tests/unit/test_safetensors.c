@@ -196,7 +196,7 @@ static void strangers_are_called_by_name(void **state)
     tree_file(root, "x.safetensors", "<html>404 Not Found</html>");
     refuse("x.safetensors", "is a web page (HTML)");
     tree_file(root, "x.safetensors", "PK\3\4 and so on");
-    refuse("x.safetensors", "is a zip file");
+    refuse("x.safetensors", "too few for a zip");
     tree_file(root, "x.safetensors", "1234567");
     refuse("x.safetensors", "file of 7 bytes");
     tree_file(root, "x.safetensors", "");

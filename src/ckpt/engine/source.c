@@ -10,6 +10,7 @@
 #include "engine/files.h"
 #include "base/ioutil.h"
 #include "base/pool.h"
+#include "base/suffix.h"
 #include "engine/source_impl.h"
 #include "base/utf8.h"
 
@@ -23,6 +24,8 @@ static const struct {
     { "hf", fsdpck_open_hf },
     { "dcp", fsdpck_open_dcp },
     { "fsdpck", fsdpck_open_fsdpck },
+    { "pt", fsdpck_open_pt },
+    { "ranks", fsdpck_open_ranks },
 };
 
 /* What cannot be looked at is an error, not a file that is not there: else a checkpoint of one kind could be taken for another. */
@@ -37,31 +40,57 @@ static bool holds(const struct fsdpck_source *src, const char *name, struct fsdp
     return r == 0 && st.type == FSDPCK_FILE_REGULAR;
 }
 
-static int match_safetensors(void *ctx, const char *name)
+/* What the names in a folder tell. */
+struct listing {
+    bool safetensors, ranks, pt;
+};
+
+static int look_at(void *ctx, const char *name)
 {
-    size_t n = strlen(name), k = strlen(".safetensors");
-    (void)ctx;
-    return n > k && strcmp(name + n - k, ".safetensors") == 0;
+    struct listing *l = ctx;
+    l->safetensors |= ends_with(name, ".safetensors");
+    l->ranks |= fsdpck_ranks_is(name);
+    l->pt |= name[0] != '.' && (ends_with(name, ".bin") || ends_with(name, ".pt") || ends_with(name, ".pth") || ends_with(name, ".bin.index.json"));
+    return 0;
 }
 
 /* index.json decides before .metadata, even where it is damaged: a checkpoint of ours must never be read as PyTorch's, unverified. Only
  * beside safetensors (which our directories never hold) is an index.json somebody else's. */
 static const char *detect_directory(const struct fsdpck_source *src, struct fsdpck_error *err)
 {
-    int r = src->io->list(src->io->ctx, src->path, match_safetensors, NULL);
-    bool safetensors = r > 0, dcp = holds(src, ".metadata", err) || holds(src, "__0.metadata", err), index = holds(src, "index.json", err);
-    bool hf = safetensors || holds(src, "model.safetensors.index.json", err);
+    struct listing l = { 0 };
+    int r = src->io->list(src->io->ctx, src->path, look_at, &l);
+    bool dcp = holds(src, ".metadata", err) || holds(src, "__0.metadata", err) || holds(src, FSDPCK_DCP_FIRST_PART "/.metadata", err);
+    bool index = holds(src, "index.json", err);
+    bool hf = l.safetensors || holds(src, "model.safetensors.index.json", err);
     if (r < 0)
         fsdpck_error_sys(err, -r, src->path, "cannot list");
     if (err->code != 0)
         return NULL;
-    if (index && (dcp || !safetensors))
+    if (index && (dcp || !l.safetensors))
         return "fsdpck";
     if (dcp || hf)
         return dcp ? "dcp" : "hf";
-    fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, src->path, "no checkpoint found: neither index.json, .metadata nor *.safetensors is there");
-    fsdpck_error_hint(err, "a source is a safetensors file, a Hugging Face folder, a PyTorch DCP directory or an fsdpck directory");
+    if (l.ranks || l.pt)
+        return l.ranks ? "ranks" : "pt";
+    fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, src->path,
+                     "no checkpoint found: neither index.json, .metadata, *.safetensors nor *.bin, *.pt is there");
+    fsdpck_error_hint(err, "a source is a safetensors or torch.save file, a folder of them, a PyTorch DCP directory or an fsdpck directory");
     return NULL;
+}
+
+/* A file is what its first bytes say; whatever nobody knows is safetensors', whose reader explains best what it found. */
+static const char *detect_file(const struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    uint8_t head[512] = { 0 };
+    int fd = src->io->open(src->io->ctx, src->path, FSDPCK_OPEN_READ, 0);
+    if (fd < 0)
+        return fsdpck_error_sys(err, -fd, src->path, "cannot open"), NULL;
+    int64_t n = src->io->pread(src->io->ctx, fd, head, sizeof head, 0);
+    src->io->close(src->io->ctx, fd);
+    if (n < 0 && n != -EINTR)
+        return fsdpck_error_sys(err, (int)-n, src->path, "cannot read"), NULL;
+    return fsdpck_pt_is(head) ? "pt" : "safetensors";
 }
 
 /* NULL: err says why. */
@@ -73,7 +102,7 @@ static const char *detect(const struct fsdpck_source *src, struct fsdpck_error *
     if (r < 0)
         return fsdpck_error_sys(err, -r, src->path, "cannot open"), NULL;
     if (st.type == FSDPCK_FILE_REGULAR)
-        return "safetensors";
+        return detect_file(src, err);
     if (st.type != FSDPCK_FILE_DIRECTORY)
         return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, src->path, "is neither a file nor a directory"), NULL;
     return detect_directory(src, err);
@@ -112,7 +141,7 @@ static int open_kind(struct fsdpck_source *src, const char *kind, struct fsdpck_
     for (size_t i = 0; i < sizeof openers / sizeof *openers; i++)
         if (strcmp(openers[i].kind, kind) == 0)
             return openers[i].open(src, err);
-    return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "'%s' is no kind of source; there are safetensors, hf, dcp, fsdpck", kind);
+    return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "'%s' is no kind of source; there are safetensors, hf, dcp, fsdpck, pt, ranks", kind);
 }
 
 int fsdpck_source_open_as(const char *path, const char *from, const struct fsdpck_options *opt, bool to_verify, struct fsdpck_source **out,

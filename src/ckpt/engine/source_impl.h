@@ -114,7 +114,12 @@ static inline struct source_file *source_files(const struct fsdpck_source *s) { 
 /* Openers: src->path, opt, io are set; they fill ops, impl and the catalogue. On failure the caller closes the source. */
 int fsdpck_open_safetensors(struct fsdpck_source *src, struct fsdpck_error *err); /* path: a file */
 int fsdpck_open_hf(struct fsdpck_source *src, struct fsdpck_error *err);          /* path: a folder */
+#define FSDPCK_DCP_FIRST_PART "pytorch_model_fsdp_0" /* a folder below that makes its parent a DCP source too */
 int fsdpck_open_dcp(struct fsdpck_source *src, struct fsdpck_error *err);         /* path: a folder */
 int fsdpck_open_fsdpck(struct fsdpck_source *src, struct fsdpck_error *err);      /* path: a folder */
+bool fsdpck_pt_is(const uint8_t head[512]); /* whether a file that begins so (zeros behind its end) is torch.save's, of any age */
+int fsdpck_open_pt(struct fsdpck_source *src, struct fsdpck_error *err);          /* path: a torch.save file, or a folder of them */
+bool fsdpck_ranks_is(const char *name); /* whether a file is called as one rank's part of a model */
+int fsdpck_open_ranks(struct fsdpck_source *src, struct fsdpck_error *err); /* path: a folder */
 
 #endif

@@ -7,12 +7,10 @@
 #include <string.h>
 
 #include "hf/assets.h"
-#include "hf/config.h"
+#include "hf/ties.h"
+#include "hf/weight_map.h"
 #include "base/ioutil.h"
-#include "base/json_read.h"
 #include "base/suffix.h"
-
-#define MAX_INDEX_NBYTES (256u << 20)
 
 static const char index_suffix[] = ".safetensors.index.json", weights_suffix[] = ".safetensors";
 
@@ -128,23 +126,13 @@ static int choose(struct folder *f, const char **index, struct fsdpck_error *err
 
 /* ---- the index ---- */
 
-static int add_weight(struct folder *f, struct fsdpck_json *j, const char *key, struct fsdpck_error *err)
+static int add_weight(void *ctx, struct fsdpck_json *j, const char *key, const char *file, struct fsdpck_error *err)
 {
+    struct folder *f = ctx;
     char *name = fsdpck_arena_strndup(&f->arena, key, strlen(key), err);
     size_t old;
     uint32_t id;
-    if (!name)
-        return FSDPCK_ERR_NOMEM;
-    const char *file = fsdpck_json_string(j);
-    if (!file) {
-        fsdpck_error_tensor(err, name);
-        return 0; /* the caller looks at failed */
-    }
-    if (!fsdpck_path_is_plain(file)) {
-        fsdpck_json_fail(j, FSDPCK_ERR_FORMAT, "tensor '%s' is said to lie in '%s', which is no plain path inside the folder", name, file);
-        return 0;
-    }
-    if (add_file(f, file, &id, err) != 0 || fsdpck_names_add(&f->weight_names, name, f->weights.count, &old, err) != 0)
+    if (!name || add_file(f, file, &id, err) != 0 || fsdpck_names_add(&f->weight_names, name, f->weights.count, &old, err) != 0)
         return FSDPCK_ERR_NOMEM;
     if (old != SIZE_MAX) {
         fsdpck_json_fail(j, FSDPCK_ERR_FORMAT, "tensor '%s' is listed twice", name);
@@ -157,53 +145,11 @@ static int add_weight(struct folder *f, struct fsdpck_json *j, const char *key, 
     return 0;
 }
 
-static int parse_weight_map(struct folder *f, struct fsdpck_json *j, struct fsdpck_error *err)
-{
-    const char *key;
-    int rc = 0;
-    fsdpck_json_object(j);
-    while (rc == 0 && fsdpck_json_next_key(j, &key))
-        rc = add_weight(f, j, key, err);
-    return rc;
-}
-
-static int parse_index(struct folder *f, struct fsdpck_json *j, struct fsdpck_error *err)
-{
-    bool has_map = false;
-    const char *key;
-    int rc = 0;
-    fsdpck_json_object(j);
-    while (rc == 0 && fsdpck_json_next_key(j, &key)) {
-        if (strcmp(key, "weight_map") != 0) {
-            fsdpck_json_skip(j);
-            continue;
-        }
-        if (has_map)
-            fsdpck_json_fail(j, FSDPCK_ERR_FORMAT, "weight_map is given twice");
-        has_map = true;
-        rc = parse_weight_map(f, j, err);
-    }
-    fsdpck_json_end(j);
-    if (rc == 0 && !j->failed && !has_map)
-        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, f->index, "has no weight_map");
-    return rc ? rc : j->failed ? err->code : 0;
-}
-
 static int read_index(struct folder *f, const char *name, struct fsdpck_error *err)
 {
-    struct fsdpck_json j;
-    char *text = NULL;
-    uint64_t nbytes;
     if (!(f->index = fsdpck_path_join(f->src->path, name, err)))
         return FSDPCK_ERR_NOMEM;
-    int rc = fsdpck_read_file(f->src->io, f->index, MAX_INDEX_NBYTES, &text, &nbytes, err);
-    if (rc == 0) {
-        fsdpck_json_begin(&j, f->index, 0, text, nbytes, err);
-        rc = parse_index(f, &j, err);
-        fsdpck_json_free(&j);
-    }
-    free(text);
-    return rc;
+    return fsdpck_weight_map_read(f->src->io, f->index, add_weight, f, err);
 }
 
 static const char *file_of(const struct folder *f, const struct weight *w)
@@ -336,43 +282,6 @@ static bool has_writer(const struct folder *f)
     return false;
 }
 
-/* ---- tied embeddings ---- */
-
-static int add_heads(struct folder *f, struct fsdpck_error *err)
-{
-    struct fsdpck_source *src = f->src;
-    size_t n = src->tensors.count;
-    for (size_t i = 0; i < n; i++) {
-        const char *head = fsdpck_config_tied_head(source_tensors(src)[i].name);
-        if (!head || fsdpck_names_find(&src->names, head) != SIZE_MAX)
-            continue;
-        int rc = fsdpck_source_add_alias(src, src->path, head, NULL, 0, i, err);
-        if (rc)
-            return rc;
-    }
-    return 0;
-}
-
-/* A config.json that cannot be read is carried along like any other asset; it only cannot tell us about ties. */
-static int add_ties(struct folder *f, struct fsdpck_error *err)
-{
-    struct fsdpck_error why = { 0 };
-    bool tied = false;
-    char *text = NULL;
-    uint64_t nbytes;
-    if (!has_name(f, "config.json"))
-        return 0;
-    char *path = fsdpck_path_join(f->src->path, "config.json", err);
-    if (!path)
-        return FSDPCK_ERR_NOMEM;
-    if (fsdpck_read_file(f->src->io, path, FSDPCK_CONFIG_MAX_NBYTES, &text, &nbytes, &why) != 0 ||
-        fsdpck_config_tied(path, text, nbytes, &tied, &why) != 0)
-        say(f, "config.json is not understood (", why.message, "): tied embeddings, if any, are not known");
-    free(text);
-    free(path);
-    return tied ? add_heads(f, err) : 0;
-}
-
 static int open_folder(struct folder *f, struct fsdpck_error *err)
 {
     const char *index = NULL;
@@ -386,7 +295,7 @@ static int open_folder(struct folder *f, struct fsdpck_error *err)
     if (rc == 0 && index && !has_writer(f))
         rc = check_extras(f, err);
     if (rc == 0)
-        rc = add_ties(f, err);
+        rc = fsdpck_ties_add(f->src, f->src->path, err);
     return rc ? rc : fsdpck_assets_scan(f->src, f->src->path, err);
 }
 

@@ -46,9 +46,18 @@ struct dcp {
 
 static inline const uint64_t *dcp_box(const struct dcp_tensor *d, uint32_t ndim, uint64_t chunk) { return d->boxes + chunk * 2 * ndim; }
 
-/* Fills catalogue and impl from the pickle `p` of nbytes; file: path of .metadata, for messages. */
-int fsdpck_dcp_read(struct fsdpck_source *src, struct dcp *dcp, const char *file, const struct fsdpck_pickle *p, uint64_t nbytes,
-                    struct fsdpck_error *err);
+struct fsdpck_catalogue;
+
+/* One .metadata: what it is read into. */
+struct fsdpck_dcp_document {
+    const char *file;                   /* its path, for messages */
+    const char *folder;                 /* where its files are, below the source's folder; "" for that itself */
+    struct fsdpck_catalogue *catalogue; /* of several ranks' documents; NULL: this one is complete, and goes into the source at once */
+    uint32_t rank;                      /* whose it is, with a catalogue */
+};
+/* Fills catalogue and impl from the pickle `p` of nbytes. May be called for several documents whose names differ. */
+int fsdpck_dcp_read(struct fsdpck_source *src, struct dcp *dcp, const struct fsdpck_dcp_document *doc, const struct fsdpck_pickle *p,
+                    uint64_t nbytes, struct fsdpck_error *err);
 /* NULL-terminated: the names that a .metadata may hold. */
 extern const char *const fsdpck_dcp_metadata_names[];
 
@@ -61,14 +70,13 @@ struct dcp_place {
 /* Reads the item's zip directory and data.pkl, holds dtype, shape and bounds against the catalogue. Thread-safe. */
 int fsdpck_dcp_find_place(struct fsdpck_source *src, const struct fsdpck_tensor *t, const struct dcp_chunk *chunk, const uint64_t *size,
                           struct dcp_place *out, struct fsdpck_error *err);
-/* A tuple (list, torch.Size) of at most FSDPCK_MAX_DIMS integers from 0; false where n is none. */
-bool fsdpck_dcp_dims(const struct fsdpck_pickle *p, fsdpck_node n, uint32_t *ndim, uint64_t *dims);
-const char *fsdpck_dcp_format_dims(char *buf, size_t nbytes, const uint64_t *dims, uint32_t ndim); /* "[2, 3]"; returns buf */
-bool fsdpck_dcp_dtype(const struct fsdpck_pickle *p, fsdpck_node n, enum fsdpck_dtype *out); /* GLOBAL "torch float32" */
 
-/* struct fsdpck_source_ops.verify */
+/* struct fsdpck_source_ops; impl begins with a struct dcp */
 int fsdpck_dcp_verify(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report, void *report_ctx, struct fsdpck_verify_result *result,
                       struct fsdpck_error *err);
+int fsdpck_dcp_extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size, fsdpck_extent_fn visit, void *ctx,
+                       struct fsdpck_error *err);
+void fsdpck_dcp_close(struct fsdpck_source *src); /* NULL impl does nothing */
 /* The extent of one chunk; its item is looked into at the first time. layout lives as long as the source. Thread-safe. */
 int fsdpck_dcp_extent(struct fsdpck_source *src, size_t ordinal, uint64_t chunk, struct fsdpck_extent *out, struct fsdpck_error *err);
 

@@ -62,8 +62,8 @@ static int read_boxes(struct join *j, fsdpck_node chunks)
         uint64_t *box = j->boxes + j->nchunks * 2 * j->ndim, dims[2][FSDPCK_MAX_DIMS];
         uint32_t noffset, nsize;
         if (!fsdpck_dcp_is_a(j->r, chunk, "ChunkStorageMetadata") ||
-            !fsdpck_dcp_dims(p, fsdpck_dcp_attribute(j->r, chunk, "offsets"), &noffset, dims[0]) ||
-            !fsdpck_dcp_dims(p, fsdpck_dcp_attribute(j->r, chunk, "sizes"), &nsize, dims[1]) || noffset != j->ndim || nsize != j->ndim)
+            !fsdpck_node_dims(p, fsdpck_dcp_attribute(j->r, chunk, "offsets"), &noffset, dims[0]) ||
+            !fsdpck_node_dims(p, fsdpck_dcp_attribute(j->r, chunk, "sizes"), &nsize, dims[1]) || noffset != j->ndim || nsize != j->ndim)
             return fsdpck_dcp_fail(j->r, FSDPCK_ERR_FORMAT, j->name, "chunk %zu is not a box of %u dimensions", i, j->ndim);
         if (!fsdpck_box_nelem(dims[1], j->ndim))
             continue;
@@ -86,7 +86,7 @@ static int read_stored(struct join *j)
         fsdpck_node index = fsdpck_pickle_child(p, j->r->storage, 2 * at);
         uint64_t dims[FSDPCK_MAX_DIMS];
         uint32_t ndim;
-        if (!fsdpck_dcp_dims(p, fsdpck_dcp_attribute(j->r, index, "offset"), &ndim, dims) || ndim != j->ndim)
+        if (!fsdpck_node_dims(p, fsdpck_dcp_attribute(j->r, index, "offset"), &ndim, dims) || ndim != j->ndim)
             return fsdpck_dcp_fail(j->r, FSDPCK_ERR_FORMAT, j->name, "storage_data has an entry whose offset is not %u integers", j->ndim);
         if (ndim)
             memcpy(j->offsets + i * ndim, dims, ndim * sizeof *dims);
@@ -116,12 +116,12 @@ static int find_item(struct join *j, const uint64_t *offset, uint64_t *k, struct
             continue;
         if (found && !same_place(found, &j->places[s]))
             return fsdpck_dcp_fail(j->r, FSDPCK_ERR_FORMAT, j->name, "storage_data has two places for the chunk at %s",
-                                   fsdpck_dcp_format_dims(text, sizeof text, offset, j->ndim));
+                                   fsdpck_format_dims(text, sizeof text, offset, j->ndim));
         found = &j->places[s];
     }
     if (!found)
         return fsdpck_dcp_fail(j->r, FSDPCK_ERR_MISSING, j->name, "storage_data has no entry for the chunk at %s",
-                               fsdpck_dcp_format_dims(text, sizeof text, offset, j->ndim));
+                               fsdpck_format_dims(text, sizeof text, offset, j->ndim));
     *out = *found;
     return 0;
 }
@@ -191,7 +191,7 @@ static int run(struct join *j, fsdpck_node list, struct dcp_tensor *out)
     sort(j->chunk_order, j->nchunks, j->boxes, j->ndim, 2 * j->ndim);
     sort(j->stored_order, stored, j->offsets, j->ndim, j->ndim);
     r = join_chunks(j, out);
-    return r ? r : check_cover(j, out);
+    return r || j->r->catalogue ? r : check_cover(j, out);
 }
 
 int fsdpck_dcp_read_chunks(struct dcp_reading *r, const struct dcp_entry *e, const char *name, uint32_t ndim, const uint64_t *shape,

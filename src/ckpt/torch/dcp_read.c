@@ -9,6 +9,8 @@
 
 #include "base/checked.h"
 #include "base/ioutil.h"
+#include "torch/catalogue.h"
+#include "torch/dcp_ranks.h"
 
 #define MAX_RANK 0xffffffffull
 
@@ -74,8 +76,9 @@ static int find_file(struct dcp_reading *r, const char *name, const char *path, 
     }
     if (!fsdpck_path_is_plain(path))
         return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "its file '%s' is not a plain relative path", path);
-    char *full = fsdpck_path_join(r->src->path, path, r->err);
-    int rc = full ? fsdpck_source_add_file(r->src, full, path, rank_of(path), ordinal, r->err) : FSDPCK_ERR_NOMEM;
+    char *below = fsdpck_path_join(r->folder, path, r->err), *full = below ? fsdpck_path_join(r->src->path, below, r->err) : NULL;
+    int rc = full ? fsdpck_source_add_file(r->src, full, below, rank_of(path), ordinal, r->err) : FSDPCK_ERR_NOMEM;
+    free(below);
     free(full);
     if (rc) {
         fsdpck_error_tensor(r->err, name);
@@ -84,7 +87,8 @@ static int find_file(struct dcp_reading *r, const char *name, const char *path, 
     const struct fsdpck_file *file = &source_files(r->src)[*ordinal].pub;
     if (file->rank >= 0 && (uint64_t)file->rank >= r->src->nranks)
         r->src->nranks = (uint64_t)file->rank + 1;
-    return fsdpck_names_add(&r->files, file->name, *ordinal, &old, r->err);
+    const char *key = *r->folder ? file->name + strlen(r->folder) + 1 : file->name;
+    return fsdpck_names_add(&r->files, key, *ordinal, &old, r->err);
 }
 
 static int check_transforms(const struct dcp_reading *r, const char *name, fsdpck_node info)
@@ -164,7 +168,7 @@ static int read_properties(struct dcp_reading *r, const char *name, fsdpck_node 
     if (!fsdpck_dcp_is_a(r, properties, "TensorProperties") || fsdpck_pickle_type(r->p, state) != FSDPCK_PICKLE_TUPLE ||
         (count != 5 && count != 6))
         return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "its properties are not the 5 or 6 values that torch saves");
-    if (!fsdpck_dcp_dtype(r->p, fsdpck_pickle_child(r->p, state, 0), dtype))
+    if (!fsdpck_node_dtype(r->p, fsdpck_pickle_child(r->p, state, 0), dtype))
         return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "its properties begin with no dtype");
     const char *kind = fsdpck_pickle_made_by(r->p, layout, "torch.serialization _get_layout")
                            ? plain_text(r, fsdpck_pickle_child(r->p, fsdpck_pickle_child(r->p, layout, 1), 0))
@@ -208,6 +212,21 @@ static int find_twin(struct dcp_reading *r, enum fsdpck_dtype dtype, uint32_t nd
     return copy ? fsdpck_names_add(&r->places, copy, r->src->tensors.count, &old, r->err) : FSDPCK_ERR_NOMEM;
 }
 
+/* One rank's share of a tensor: other ranks' metadata has the rest. */
+static int collect(struct dcp_reading *r, const char *name, const struct fsdpck_key *path, uint32_t npath, enum fsdpck_dtype dtype, uint32_t ndim,
+                   const uint64_t *shape, const struct dcp_tensor *found)
+{
+    uint32_t ordinal;
+    int rc = fsdpck_catalogue_tensor(r->catalogue, r->file, r->part, name, path, npath, dtype, ndim, shape, &ordinal);
+    for (uint64_t i = 0; !rc && i < found->nchunks; i++) {
+        const struct dcp_chunk *chunk = &found->chunks[i];
+        struct fsdpck_piece piece = { .tensor = ordinal, .file = chunk->file, .box = dcp_box(found, ndim, i), .item = chunk->item,
+                                      .item_nbytes = chunk->item_nbytes };
+        rc = fsdpck_catalogue_piece(r->catalogue, &piece);
+    }
+    return rc;
+}
+
 static int read_tensor(struct dcp_reading *r, const struct dcp_entry *e, const char *name, const struct fsdpck_key *path, uint32_t npath)
 {
     enum fsdpck_dtype dtype;
@@ -218,10 +237,12 @@ static int read_tensor(struct dcp_reading *r, const struct dcp_entry *e, const c
     int rc = read_properties(r, name, e->value, &dtype);
     if (rc)
         return rc;
-    if (!fsdpck_dcp_dims(r->p, fsdpck_dcp_attribute(r, e->value, "size"), &ndim, shape))
+    if (!fsdpck_node_dims(r->p, fsdpck_dcp_attribute(r, e->value, "size"), &ndim, shape))
         return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "its size is not a list of at most %d integers", FSDPCK_MAX_DIMS);
     if (!checked_shape(shape, ndim, fsdpck_dtype_info(dtype)->nbytes, &nelem, &nbytes))
         return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "the product of its shape overflows");
+    if (r->catalogue)
+        return (rc = fsdpck_dcp_read_chunks(r, e, name, ndim, shape, &found)) ? rc : collect(r, name, path, npath, dtype, ndim, shape, &found);
     if ((rc = fsdpck_dcp_read_chunks(r, e, name, ndim, shape, &found)) || (rc = find_twin(r, dtype, ndim, shape, &found, &twin)))
         return rc;
     struct dcp_tensor *d = fsdpck_vec_push(&r->tensors, r->err);
@@ -243,13 +264,16 @@ static int read_item(struct dcp_reading *r, const struct dcp_entry *e, const cha
     int rc = fsdpck_dcp_read_place(r, name, info, &place);
     if (rc)
         return rc;
+    if (r->catalogue && fsdpck_dcp_rank_item(r, name, &place))
+        return 0;
     struct source_item *item = fsdpck_source_add_item(r->src, name, path, npath, r->err);
     if (!item)
         return r->err->code;
     item->file = place.file;
     item->offset = place.offset;
     item->pub.nbytes = place.nbytes;
-    return 0;
+    size_t old;
+    return r->catalogue ? fsdpck_names_add(&r->catalogue->items, item->pub.name, r->src->items.count - 1, &old, r->err) : 0;
 }
 
 static int read_entry(struct dcp_reading *r, const struct dcp_entry *e)
@@ -362,7 +386,7 @@ static int read_all(struct dcp_reading *r)
         rc = list_storage(r, fsdpck_dcp_attribute(r, root, "storage_data"));
     for (size_t i = 0; !rc && i < r->nentries; i++)
         rc = read_entry(r, &r->entries[i]);
-    if (rc)
+    if (rc || r->catalogue)
         return rc;
     r->dcp->tensors = fsdpck_arena_array(&r->src->arena, r->tensors.count, sizeof *r->dcp->tensors, r->err);
     if (!r->dcp->tensors)
@@ -372,13 +396,28 @@ static int read_all(struct dcp_reading *r)
     return 0;
 }
 
-int fsdpck_dcp_read(struct fsdpck_source *src, struct dcp *dcp, const char *file, const struct fsdpck_pickle *p, uint64_t nbytes,
-                    struct fsdpck_error *err)
+/* Tensors of documents before this one keep their places. */
+static int keep_earlier(struct dcp_reading *r)
+{
+    for (size_t i = 0; i < r->src->tensors.count; i++) {
+        struct dcp_tensor *t = fsdpck_vec_push(&r->tensors, r->err);
+        if (!t)
+            return FSDPCK_ERR_NOMEM;
+        *t = r->dcp->tensors[i];
+    }
+    return 0;
+}
+
+int fsdpck_dcp_read(struct fsdpck_source *src, struct dcp *dcp, const struct fsdpck_dcp_document *doc, const struct fsdpck_pickle *p,
+                    uint64_t nbytes, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
-    struct dcp_reading r = { .src = src, .dcp = dcp, .file = file, .p = p, .err = err ? err : &own, .storage = FSDPCK_NO_NODE,
-                             .tensors = FSDPCK_VEC(struct dcp_tensor), .budget = 2 * nbytes };
-    int rc = read_all(&r);
+    struct dcp_reading r = { .src = src, .dcp = dcp, .folder = doc->folder, .catalogue = doc->catalogue, .part = doc->rank, .file = doc->file,
+                             .p = p, .err = err ? err : &own, .storage = FSDPCK_NO_NODE, .tensors = FSDPCK_VEC(struct dcp_tensor),
+                             .budget = 2 * nbytes };
+    int rc = keep_earlier(&r);
+    if (!rc)
+        rc = read_all(&r);
     free(r.entries);
     free(r.stored);
     fsdpck_names_free(&r.names);

@@ -3,6 +3,7 @@
 #define CKPT_DCP_READ_H
 
 #include "torch/dcp.h"
+#include "torch/tensor_node.h"
 
 /* One name of state_dict_metadata. */
 struct dcp_entry {
@@ -13,6 +14,9 @@ struct dcp_entry {
 struct dcp_reading {
     struct fsdpck_source *src;
     struct dcp *dcp;
+    const char *folder;                 /* of the files that it names, below the source's; "" for the source's own */
+    struct fsdpck_catalogue *catalogue; /* collects the tensors of several ranks' metadata; NULL: this one is complete */
+    uint32_t part;                      /* whose metadata it is, there */
     const char *file; /* .metadata, for messages */
     const struct fsdpck_pickle *p;
     struct fsdpck_error *err;

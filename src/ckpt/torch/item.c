@@ -194,15 +194,15 @@ static void put_entry(struct sink *s, const struct record *r)
     put_zip64(s, r);
 }
 
-static void put_end64(struct sink *s, uint64_t directory, uint64_t directory_nbytes)
+static void put_end64(struct sink *s, int nrecords, uint64_t directory, uint64_t directory_nbytes)
 {
     put_text(s, "PK\x06\x06");
     put_le(s, 8, END64_NBYTES - 12);
     put_le(s, 2, 45);
     put_le(s, 2, 45);
     put_le(s, 8, 0); /* this disk, and the directory's */
-    put_le(s, 8, NRECORDS);
-    put_le(s, 8, NRECORDS);
+    put_le(s, 8, (uint64_t)nrecords);
+    put_le(s, 8, (uint64_t)nrecords);
     put_le(s, 8, directory_nbytes);
     put_le(s, 8, directory);
     put_text(s, "PK\x06\x07");
@@ -212,18 +212,19 @@ static void put_end64(struct sink *s, uint64_t directory, uint64_t directory_nby
 }
 
 /* directory: offset in the item. */
-static void put_tail(struct sink *s, const struct record *records, uint64_t directory)
+static void put_tail(struct sink *s, const struct record *records, int nrecords, uint64_t directory)
 {
-    for (int i = 0; i < NRECORDS; i++)
+    uint64_t before = s->nbytes;
+    for (int i = 0; i < nrecords; i++)
         put_entry(s, &records[i]);
-    uint64_t directory_nbytes = s->nbytes;
+    uint64_t directory_nbytes = s->nbytes - before;
     bool wide = directory >= UINT32_MAX;
     if (wide)
-        put_end64(s, directory, directory_nbytes);
+        put_end64(s, nrecords, directory, directory_nbytes);
     put_text(s, "PK\x05\x06");
     put_le(s, 4, 0);
-    put_le(s, 2, NRECORDS);
-    put_le(s, 2, NRECORDS);
+    put_le(s, 2, (uint64_t)nrecords);
+    put_le(s, 2, (uint64_t)nrecords);
     put_le(s, 4, directory_nbytes);
     put_le(s, 4, wide ? UINT32_MAX : directory);
     put_le(s, 2, 0);
@@ -249,7 +250,7 @@ static void build(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size, 
             records[i].crc32 = fsdpck_crc32(0, records[i].data, records[i].nbytes);
         put_local(head, &records[i], begin);
     }
-    put_tail(tail, records, head->nbytes + payload_nbytes);
+    put_tail(tail, records, NRECORDS, head->nbytes + payload_nbytes);
 }
 
 void fsdpck_item_place(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size, uint64_t begin, struct fsdpck_item_layout *out)
@@ -266,4 +267,21 @@ void fsdpck_item_write(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *s
     struct sink h = { .out = head }, t = { .out = tail };
     build(dtype, ndim, size, layout->begin, crc32, &h, &t);
     assert(h.nbytes == layout->head_nbytes && t.nbytes == layout->tail_nbytes);
+}
+
+uint64_t fsdpck_item_value(const void *pickle, uint64_t nbytes, uint8_t *out)
+{
+    struct sink s = { .out = out };
+    struct record records[] = {
+        { .name = "archive/data.pkl", .data = pickle, .nbytes = nbytes },
+        { .name = "archive/byteorder", .data = "little", .nbytes = 6 },
+        { .name = "archive/version", .data = "3\n", .nbytes = 2 },
+    };
+    int count = sizeof records / sizeof *records;
+    for (int i = 0; i < count; i++) {
+        records[i].crc32 = fsdpck_crc32(0, records[i].data, records[i].nbytes);
+        put_local(&s, &records[i], 0);
+    }
+    put_tail(&s, records, count, s.nbytes);
+    return s.nbytes;
 }

@@ -18,6 +18,8 @@ void fsdpck_item_place(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *s
 /* Writes the envelope's bytes: head (head_nbytes) and tail (tail_nbytes). crc32: of the payload. */
 void fsdpck_item_write(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size, const struct fsdpck_item_layout *layout, uint32_t crc32,
                        uint8_t *head, uint8_t *tail);
+/* A value that is no tensor: the zip around its pickle. Returns the zip's size; out NULL: measures. */
+uint64_t fsdpck_item_value(const void *pickle, uint64_t nbytes, uint8_t *out);
 #define FSDPCK_ITEM_HEAD_MAX 12288u /* head_nbytes never exceeds it */
 #define FSDPCK_ITEM_TAIL_MAX 1024u
 

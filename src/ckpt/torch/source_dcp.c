@@ -1,11 +1,13 @@
 /* A PyTorch DCP directory as a source: opens .metadata, and answers where the bytes of a box lie. Items are looked into at their first use,
  * since a checkpoint may have millions of them. */
-#include "torch/dcp.h"
+#include "torch/dcp_ranks.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "tensor/box.h"
 #include "base/ioutil.h"
+#include "hf/assets.h"
 
 #define MAX_METADATA_NBYTES (4ull << 30)
 
@@ -74,8 +76,8 @@ static uint64_t first_from(const struct dcp_tensor *d, uint32_t ndim, uint64_t r
     return low;
 }
 
-static int extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size, fsdpck_extent_fn visit, void *ctx,
-                   struct fsdpck_error *err)
+int fsdpck_dcp_extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size, fsdpck_extent_fn visit, void *ctx,
+                       struct fsdpck_error *err)
 {
     const struct dcp_tensor *d = &((const struct dcp *)src->impl)->tensors[ordinal];
     uint32_t ndim = source_tensors(src)[ordinal].ndim;
@@ -96,7 +98,7 @@ static int extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *of
     return 0;
 }
 
-static void close_dcp(struct fsdpck_source *src)
+void fsdpck_dcp_close(struct fsdpck_source *src)
 {
     struct dcp *dcp = src->impl;
     if (!dcp)
@@ -106,52 +108,77 @@ static void close_dcp(struct fsdpck_source *src)
     free(dcp);
 }
 
-static const struct fsdpck_source_ops ops = { .kind = "dcp", .extents = extents, .verify = fsdpck_dcp_verify, .close = close_dcp };
+static const struct fsdpck_source_ops ops = {
+    .kind = "dcp",
+    .extents = fsdpck_dcp_extents,
+    .verify = fsdpck_dcp_verify,
+    .close = fsdpck_dcp_close,
+};
 
-/* Saves without coordination leave one .metadata a rank. */
-static bool is_rank_local(const struct fsdpck_source *src)
-{
-    char *common = fsdpck_path_join(src->path, ".metadata", NULL), *first = fsdpck_path_join(src->path, "__0.metadata", NULL);
-    bool local = common && first && !fsdpck_is_file(src->io, common) && fsdpck_is_file(src->io, first);
-    free(common);
-    free(first);
-    return local;
-}
-
-static int read_metadata(struct fsdpck_source *src, const char *file, struct fsdpck_error *err)
+int fsdpck_dcp_read_document(struct fsdpck_source *src, struct dcp *dcp, const char *name, const struct fsdpck_dcp_document *doc,
+                             struct fsdpck_error *err)
 {
     struct fsdpck_pickle *p = NULL;
-    char *data = NULL;
+    char *data = NULL, *below = fsdpck_path_join(doc->folder, name, err), *file = below ? fsdpck_path_join(src->path, below, err) : NULL;
     uint64_t nbytes = 0;
-    int r = fsdpck_read_file(src->io, file, MAX_METADATA_NBYTES, &data, &nbytes, err);
+    int r = file ? fsdpck_read_file(src->io, file, MAX_METADATA_NBYTES, &data, &nbytes, err) : FSDPCK_ERR_NOMEM;
     if (!r)
         r = fsdpck_pickle_parse(file, 0, data, nbytes, fsdpck_dcp_metadata_names, &p, err);
     free(data); /* before the catalogue is made: both grow with the model */
+    struct fsdpck_dcp_document full = *doc;
+    full.file = file;
     if (!r)
-        r = fsdpck_dcp_read(src, src->impl, file, p, nbytes, err);
+        r = fsdpck_dcp_read(src, dcp, &full, p, nbytes, err);
     fsdpck_pickle_free(p);
+    free(below);
+    free(file);
     return r;
+}
+
+static bool holds(const struct fsdpck_source *src, const char *folder, const char *name)
+{
+    char *below = fsdpck_path_join(folder, name, NULL), *file = below ? fsdpck_path_join(src->path, below, NULL) : NULL;
+    bool there = file && fsdpck_is_file(src->io, file);
+    free(below);
+    free(file);
+    return there;
+}
+
+/* Saves without coordination leave one __R.metadata a rank. */
+static int read_folder(struct fsdpck_source *src, const char *folder, struct fsdpck_error *err)
+{
+    struct fsdpck_dcp_document doc = { .folder = folder };
+    if (!holds(src, folder, ".metadata") && holds(src, folder, "__0.metadata"))
+        return fsdpck_dcp_read_ranks(src, src->impl, folder, err);
+    return fsdpck_dcp_read_document(src, src->impl, ".metadata", &doc, err);
+}
+
+/* accelerate, and with it Hugging Face's Trainer, saves model and optimizer in folders of their own, each a DCP directory; the names inside begin
+ * with "model" and "optimizer". */
+static bool is_part(const char *name) { return !strncmp(name, "pytorch_model_fsdp_", 19) || !strncmp(name, "optimizer_", 10); }
+
+static int read_parts(struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    char **names;
+    size_t count;
+    int r = fsdpck_list_sorted(src->io, src->path, &names, &count, err);
+    if (r)
+        return r;
+    for (size_t i = count; !r && i-- > 0;) /* the model first: 'p' comes after 'o' */
+        if (is_part(names[i]) && (holds(src, names[i], ".metadata") || holds(src, names[i], "__0.metadata")))
+            r = read_folder(src, names[i], err);
+    fsdpck_list_free(names, count);
+    return r ? r : fsdpck_assets_scan(src, src->path, err);
 }
 
 int fsdpck_open_dcp(struct fsdpck_source *src, struct fsdpck_error *err)
 {
-    if (is_rank_local(src)) {
-        int r = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, src->path,
-                                 "is a rank-local PyTorch save (__0.metadata and no .metadata), which this version does not read");
-        fsdpck_error_hint(err, "save with use_collectives=True");
-        return r;
-    }
     struct dcp *dcp = calloc(1, sizeof *dcp);
-    char *file = fsdpck_path_join(src->path, ".metadata", err);
-    int r = FSDPCK_ERR_NOMEM;
     src->ops = &ops;
     src->impl = dcp;
     if (!dcp)
-        r = fsdpck_error_nomem(err, sizeof *dcp);
-    else
-        pthread_mutex_init(&dcp->lock, NULL);
-    if (dcp && file)
-        r = read_metadata(src, file, err);
-    free(file);
-    return r;
+        return fsdpck_error_nomem(err, sizeof *dcp);
+    pthread_mutex_init(&dcp->lock, NULL);
+    bool parts = !holds(src, "", ".metadata") && !holds(src, "", "__0.metadata") && holds(src, FSDPCK_DCP_FIRST_PART, ".metadata");
+    return parts ? read_parts(src, err) : read_folder(src, "", err);
 }

@@ -50,13 +50,13 @@ struct fsdpck_file {
     int64_t rank;     /* that wrote it, or -1 */
 };
 
-/* Opens whatever lies at path: a safetensors file, a Hugging Face folder, an fsdpck or a PyTorch DCP directory, recognised by
- * content. from: "safetensors", "hf", "dcp", "fsdpck" to insist on one, or NULL. opt may be NULL. On failure *out is NULL. */
+/* Opens whatever lies at path: a safetensors or torch.save file, a Hugging Face folder, an fsdpck or a PyTorch DCP directory, a folder of
+ * rank files, recognised by content. from: "safetensors", "hf", "dcp", "fsdpck", "pt", "ranks" to insist on one, or NULL. opt may be NULL. On failure *out is NULL. */
 FSDPCK_API int fsdpck_source_open(const char *path, const char *from, const struct fsdpck_options *opt, struct fsdpck_source **out,
                                   struct fsdpck_error *err);
 FSDPCK_API void fsdpck_source_close(struct fsdpck_source *src); /* NULL does nothing */
 
-FSDPCK_API const char *fsdpck_source_kind(const struct fsdpck_source *src); /* "fsdpck", "dcp", "safetensors", "hf" */
+FSDPCK_API const char *fsdpck_source_kind(const struct fsdpck_source *src); /* "fsdpck", "dcp", "safetensors", "hf", "pt", "ranks" */
 FSDPCK_API const char *fsdpck_source_path(const struct fsdpck_source *src);
 FSDPCK_API const char *fsdpck_source_save_id(const struct fsdpck_source *src); /* UUID text, or NULL where the kind has none */
 FSDPCK_API const char *fsdpck_source_state(const struct fsdpck_source *src);   /* the saver's own JSON, or NULL */

@@ -1,0 +1,48 @@
+/* Tied embeddings: the two names that a model has for one tensor, where its files list only one. */
+#include "hf/ties.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/ioutil.h"
+#include "hf/config.h"
+
+static int add_heads(struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    size_t n = src->tensors.count;
+    for (size_t i = 0; i < n; i++) {
+        const char *head = fsdpck_config_tied_head(source_tensors(src)[i].name);
+        if (!head || fsdpck_names_find(&src->names, head) != SIZE_MAX)
+            continue;
+        int rc = fsdpck_source_add_alias(src, src->path, head, NULL, 0, i, err);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+static bool is_tied(struct fsdpck_source *src, const char *path)
+{
+    struct fsdpck_error why = { 0 };
+    char *text = NULL, line[1024];
+    uint64_t nbytes;
+    bool tied = false;
+    if (fsdpck_read_file(src->io, path, FSDPCK_CONFIG_MAX_NBYTES, &text, &nbytes, &why) != 0 ||
+        fsdpck_config_tied(path, text, nbytes, &tied, &why) != 0) {
+        snprintf(line, sizeof line, "config.json is not understood (%s): tied embeddings, if any, are not known", why.message);
+        if (src->opt.note)
+            src->opt.note(src->opt.ctx, line);
+    }
+    free(text);
+    return tied;
+}
+
+int fsdpck_ties_add(struct fsdpck_source *src, const char *folder, struct fsdpck_error *err)
+{
+    char *path = fsdpck_path_join(folder, "config.json", err);
+    if (!path)
+        return FSDPCK_ERR_NOMEM;
+    bool tied = fsdpck_is_file(src->io, path) && is_tied(src, path);
+    free(path);
+    return tied ? add_heads(src, err) : 0;
+}

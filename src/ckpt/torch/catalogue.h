@@ -1,0 +1,44 @@
+/* Collects the stored pieces of tensors from any number of files, in any order, and makes one catalogue of them: boxes that several ranks hold
+ * (replicas) are listed once, names that share their bytes become aliases, and what does not fill its tensor is refused. Reads no file. */
+#ifndef CKPT_CATALOGUE_H
+#define CKPT_CATALOGUE_H
+
+#include "torch/dcp.h"
+
+/* Where a box of a tensor is stored. */
+struct fsdpck_piece {
+    uint32_t tensor;          /* ordinal in the catalogue */
+    uint32_t file;            /* ordinal in the source */
+    const uint64_t *box;      /* (2, ndim): offsets, sizes; the source's arena */
+    bool found, swap;         /* found: payload counts; else item, item_nbytes, to be looked into later */
+    uint64_t payload;         /* file offset of the first element */
+    const uint64_t *strides;  /* (ndim) elements; NULL: dense. Any arena that lives until finish */
+    uint64_t item, item_nbytes;
+};
+
+struct fsdpck_catalogue {
+    struct fsdpck_source *src;
+    struct dcp *dcp;
+    struct fsdpck_error *err; /* never NULL */
+    struct fsdpck_names names;
+    struct fsdpck_names items;  /* for the caller: names that several parts list -> ordinal in the source */
+    struct fsdpck_names places; /* "file@payload …" of each tensor's first chunk -> ordinal: finds names that share their bytes */
+    struct fsdpck_vec entries;  /* struct catalogue_entry */
+    struct fsdpck_vec pieces;   /* struct fsdpck_piece */
+    struct fsdpck_arena scratch;
+};
+
+void fsdpck_catalogue_begin(struct fsdpck_catalogue *c, struct fsdpck_source *src, struct dcp *dcp, struct fsdpck_error *err);
+/* A tensor that part `part` (a file, or a rank) lists; another part may list it too, with the same dtype and shape. file: for messages. */
+int fsdpck_catalogue_tensor(struct fsdpck_catalogue *c, const char *file, uint32_t part, const char *name, const struct fsdpck_key *path,
+                            uint32_t npath, enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *shape, uint32_t *ordinal);
+const char *fsdpck_catalogue_name(const struct fsdpck_catalogue *c, size_t ordinal); /* of a tensor, in order of appearance */
+/* Copies the piece; box (2 * ndim) is copied into the source's arena, strides into the scratch. Empty boxes are passed over. */
+int fsdpck_catalogue_piece(struct fsdpck_catalogue *c, const struct fsdpck_piece *piece);
+/* The first tensor that fewer than nparts parts listed, NULL where there is none; *part: one that does not. */
+const char *fsdpck_catalogue_incomplete(const struct fsdpck_catalogue *c, uint32_t nparts, uint32_t *part);
+/* Fills the source's tensors and dcp->tensors. file: for messages. */
+int fsdpck_catalogue_finish(struct fsdpck_catalogue *c, const char *file);
+void fsdpck_catalogue_free(struct fsdpck_catalogue *c);
+
+#endif

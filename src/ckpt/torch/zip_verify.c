@@ -1,0 +1,99 @@
+/* Checks zips record by record. Knows nothing of what their pickles say. */
+#include "torch/zip_verify.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/hash.h"
+#include "base/ioutil.h"
+#include "base/stop.h"
+#include "engine/files.h"
+#include "torch/zip.h"
+
+#define PIECE_NBYTES (1u << 20)
+
+int fsdpck_zip_check_begin(struct fsdpck_zip_check *c)
+{
+    c->piece = malloc(PIECE_NBYTES);
+    return c->piece ? 0 : fsdpck_error_nomem(c->err, PIECE_NBYTES);
+}
+
+void fsdpck_zip_check_end(struct fsdpck_zip_check *c)
+{
+    char line[128];
+    free(c->piece);
+    c->piece = NULL;
+    if (!c->nunchecked || !c->src->opt.note)
+        return;
+    snprintf(line, sizeof line, "%" PRIu64 " record%s no CRC-32 to be checked by", c->nunchecked, c->nunchecked == 1 ? " has" : "s have");
+    c->src->opt.note(c->src->opt.ctx, line);
+}
+
+static void report(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s, uint64_t offset, uint64_t nbytes, const char *what)
+{
+    const struct fsdpck_file *file = &source_files(c->src)[s->file].pub;
+    struct fsdpck_problem problem = { .file = file->name, .offset = offset, .nbytes = nbytes, .rank = file->rank, .tensor = s->name,
+                                      .row_begin = s->row_begin, .row_end = s->row_end, .what = what };
+    if (c->blame)
+        c->blame(c->src, s->file, offset, nbytes, &problem);
+    c->result->nproblems++;
+    c->report(c->ctx, &problem);
+}
+
+int fsdpck_zip_check_settle(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s, int code, const struct fsdpck_error *e)
+{
+    if (!code)
+        return 0;
+    if (code == FSDPCK_ERR_IO || code == FSDPCK_ERR_NOMEM) {
+        if (c->err && !c->err->code)
+            *c->err = *e;
+        return code;
+    }
+    report(c, s, e->has_offset ? e->offset : s->offset, s->nbytes, e->message);
+    return 0;
+}
+
+static int crc_record(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s, int fd, const struct fsdpck_zip_record *record, struct fsdpck_error *e)
+{
+    const struct fsdpck_options *opt = &c->src->opt;
+    uint32_t crc = 0;
+    c->nunchecked += !record->crc32 && record->nbytes;
+    for (uint64_t at = 0; at < record->nbytes; at += PIECE_NBYTES) {
+        uint64_t n = record->nbytes - at < PIECE_NBYTES ? record->nbytes - at : PIECE_NBYTES;
+        if (fsdpck_stop_asked(opt->stop))
+            return fsdpck_error_set(c->err, FSDPCK_ERR_STOPPED, NULL, "stopped");
+        int r = fsdpck_read_full(c->src->io, fd, source_files(c->src)[s->file].path, c->piece, n, record->offset + at, e);
+        if (r)
+            return fsdpck_zip_check_settle(c, s, r, e);
+        crc = fsdpck_crc32(crc, c->piece, n);
+        c->result->read_nbytes += n;
+    }
+    c->result->nblocks++;
+    if (crc != record->crc32 && record->crc32) {
+        char what[512];
+        snprintf(what, sizeof what, "record '%s': the CRC-32 is %08" PRIx32 ", the zip says %08" PRIx32, record->name, crc, record->crc32);
+        report(c, s, record->offset, record->nbytes, what);
+    }
+    return 0;
+}
+
+int fsdpck_zip_check_run(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s)
+{
+    struct fsdpck_error e = { 0 };
+    struct fsdpck_zip zip;
+    int fd, r = fsdpck_files_acquire(c->src, s->file, false, &fd, &e);
+    if (r)
+        return fsdpck_zip_check_settle(c, s, r, &e);
+    r = fsdpck_zip_open(c->src->io, fd, source_files(c->src)[s->file].path, s->offset, s->nbytes, &zip, &e);
+    if (r)
+        r = fsdpck_zip_check_settle(c, s, r, &e);
+    for (size_t i = 0; !r && i < zip.nrecords; i++)
+        r = crc_record(c, s, fd, &zip.records[i], &e);
+    fsdpck_files_release(c->src, s->file, false);
+    fsdpck_zip_free(&zip);
+    c->done_nbytes += s->nbytes;
+    if (c->src->opt.progress)
+        c->src->opt.progress(c->src->opt.ctx, c->done_nbytes, c->total_nbytes);
+    return r;
+}

@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""What torch saved, read by the tool: every tensor as the truth beside it says; sharded, exported and damaged.
+
+usage: run.py BINARY
+"""
+import array
+import os
+import shutil
+import struct
+import sys
+
+from harness import Tester, fixtures, read, write
+from torch_save import archive, one
+
+TOP = os.path.join(os.path.abspath(fixtures()), "pt")
+# What is read -> the truth, and what the tool cannot compare with it: complex128 and complex32 have no safetensors code, so the truth has bytes.
+CASES = {"module/model.pt": "module", "bin_shards": "bin_shards", "views/views.pt": "views", "training/last.pt": "training", "protocols/p2.pt": "protocols",
+         "protocols/p3.pt": "protocols", "protocols/p4.pt": "protocols", "protocols/p5.pt": "protocols", "aligned/aligned.pt": "aligned",
+         "one_tensor/tensor.pt": "one_tensor", "one_tensor/parameter.pt": "one_tensor", "verl3": "verl3", "verl2x2": "verl2x2", "verl_tp": "verl_tp"}
+
+
+def check_values(t):
+    for source, ref in CASES.items():
+        path, truth = os.path.join(TOP, source), os.path.join(TOP, ref + ".safetensors")
+        t.good("diff", path, truth, what="%s holds what torch saved" % source)
+        t.good("verify", path, what="%s verifies" % source)
+        out = t.path("sharded")
+        t.good("convert", path, out, "--ranks", "3")
+        t.good("verify", out)
+        t.good("diff", out, truth, what="%s sharded holds what torch saved" % source)
+        shutil.rmtree(out, ignore_errors=True)
+    # A band of rows of a transposed tensor, with a budget far below the tensor.
+    write(t.path("t.pt"), archive(one(numel=1 << 22, size=(2048, 2048), stride=(1, 2048)), {"0": array.array("f", range(1 << 22)).tobytes()}))
+    t.good("convert", t.path("t.pt"), t.path("turned"), "--ranks", "2", "--memory", "8MiB")
+    r = t.good("cat", t.path("turned"), "w", "--slice", "2047,0:3")
+    t.check(r.out.split() == ["[2047.", "4095.", "6143.]"], "a transposed tensor is turned", r)
+
+
+def check_names(t):
+    r = t.good("ls", os.path.join(TOP, "training", "last.pt"))
+    for name in ("optimizer.state.0.exp_avg", "list.1.0", "= model.emb.weight"):
+        t.check(name in r.out, "ls of a trainer's checkpoint shows '%s'" % name, r)
+    r = t.good("cat", os.path.join(TOP, "dtypes", "dtypes.pt"), "bool")
+    t.check("True" in r.out, "bool", r)
+    r = t.good("export", os.path.join(TOP, "verl_tp"), t.path("model.safetensors"))
+    r = t.good("ls", t.path("model.safetensors"))
+    t.check("column" in r.out and "optim" not in r.out and "model." not in r.out.split("\n\n")[-1], "export takes the model tree of a rank set", r)
+    write(t.path("big.pt"), archive(one(), {"0": struct.pack(">4f", 1, 2, 3, 4)}, byteorder=b"big"))
+    r = t.good("cat", t.path("big.pt"), "w")
+    t.check(r.out == "[[1. 2.]\n [3. 4.]]\n", "big-endian storages are turned round", r)
+    t.good("reshard", os.path.join(TOP, "verl3"), t.path("two"), "--ranks", "2")
+
+
+def check_folders(t):
+    at = t.fresh(os.path.join(TOP, "bin_shards"), "bins")
+    os.unlink(os.path.join(at, "pytorch_model-00002-of-00003.bin"))
+    t.refused("a shard is missing", "ls", at, naming="pytorch_model-00002-of-00003.bin")
+    at = t.fresh(os.path.join(TOP, "bin_shards"), "bins")
+    shutil.copy(os.path.join(at, "pytorch_model-00001-of-00003.bin"), os.path.join(at, "pytorch_model-00002-of-00003.bin"))
+    t.refused("a shard is another one's copy", "ls", at, saying="is listed twice", naming="layers.0.w")
+    at = t.fresh(os.path.join(TOP, "bin_shards"), "bins")
+    index = os.path.join(at, "pytorch_model.bin.index.json")
+    write(index, read(index).replace(b'"layers.0.w": "pytorch_model-00001', b'"layers.0.w": "pytorch_model-00002'))
+    t.refused("the index is wrong", "ls", at, saying="says that it lies elsewhere", naming="layers.0.w")
+    write(index, read(index).replace(b'"layers.0.w"', b'"layers.9.w"'))
+    t.refused("the index misses a name", "ls", at, saying="does not list it", naming="layers.0.w")
+    at = t.fresh(os.path.join(TOP, "bin_shards"), "bins")
+    write(index, read(index).replace(b'"weight_map": {', b'"weight_map": {"ghost": "pytorch_model-00001-of-00003.bin",'))
+    t.refused("the index has a name too many", "ls", at, saying="which does not have it", naming="ghost")
+    os.unlink(index)
+    write(os.path.join(at, "training_args.bin"), b"not weights")
+    t.good("diff", at, os.path.join(TOP, "bin_shards.safetensors"), what="without the index, all files count")
+
+
+def check_ranks(t):
+    name = "model_world_size_3_rank_%s.pt"
+    def fresh():
+        return t.fresh(os.path.join(TOP, "verl3"), "ranks")
+    at = fresh()
+    os.unlink(os.path.join(at, name % 1))
+    t.refused("a rank is missing", "ls", at, saying="rank 1 is missing", naming=name % 1)
+    at = fresh()
+    shutil.copy(os.path.join(at, name % 0), os.path.join(at, name % 1))
+    t.refused("a rank is another one's copy", "ls", at, saying="was saved by another rank", naming=name % 1)
+    at = fresh()
+    shutil.copy(os.path.join(at, name % 2), os.path.join(at, name % "02"))
+    t.refused("a rank is there twice", "ls", at, saying="rank 2 twice", naming=name % "02")
+    at = fresh()
+    shutil.copy(os.path.join(at, name % 2), os.path.join(at, name % 7))
+    t.refused("a rank is foreign", "ls", at, saying="no rank 7", naming=name % 7)
+    at = fresh()
+    shutil.copy(os.path.join(TOP, "verl2x2", "model_world_size_4_rank_3.pt"), at)
+    t.refused("two worlds", "ls", at, saying="two worlds", naming="model_world_size_4_rank_3.pt")
+    at = fresh()
+    shutil.copy(os.path.join(TOP, "verl2x2", "model_world_size_4_rank_2.pt"), os.path.join(at, name % 2))
+    t.refused("a rank of another world under our name", "ls", at, saying="a mesh of 4 ranks", naming=name % 2)
+    at = t.fresh(os.path.join(TOP, "verl_tp"), "ranks")
+    os.unlink(os.path.join(at, "optim_world_size_4_rank_3.pt"))
+    t.refused("an optimizer's rank is missing", "ls", at, saying="rank 3 is missing", naming="optim_world_size_4_rank_3.pt")
+    t.refused("one rank's file alone", "ls", os.path.join(TOP, "verl3", name % 0), saying="one rank's shard", naming="model.embed.weight")
+
+
+def check_damage(t):
+    data = bytearray(read(os.path.join(TOP, "module", "model.pt")))
+    path = t.path("flipped.pt")
+    at = data.index(b"model/data/2") + 100
+    data[at] ^= 1
+    write(path, bytes(data))
+    r = t.run("verify", path)
+    t.check(r.status in (1, 3) and "flipped.pt" in r.out + r.err, "verify sees a flipped bit", r)
+    t.refused("the format before zip", "ls", os.path.join(TOP, "legacy", "legacy.pt"), saying="before version 1.6")
+
+
+def main():
+    t = Tester(sys.argv[1])
+    try:
+        for check in (check_folders, check_ranks, check_damage, check_names, check_values):
+            check(t)
+    finally:
+        status = t.finish()
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
