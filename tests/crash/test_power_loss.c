@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "seen.h"
 #include "sweep.h"
 #include "tree.h"
 #include "verbs.h"
@@ -14,16 +15,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/vec.h"
-
 static struct ground ground;
 
 /* Seeds 4k lose all that is not safe, 4k + 1 nothing (as FAULTY_ALL), others draw. */
 static const int seeds[] = { 0, FAULTY_ALL, 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23 };
 enum { NSEEDS = sizeof seeds / sizeof seeds[0], NSEEDS_EACH = 5 };
 
-/* Digests of what was found to be good: most crashes leave what another one left. Of one verb. */
-static struct fsdpck_vec good = FSDPCK_VEC(uint64_t);
+static struct seen good; /* what crashes of one verb left, and that it was good */
 
 /* One run without faults, with one table for all ranks: they are one machine. */
 static struct faulty *record(const struct verb *v)
@@ -31,7 +29,7 @@ static struct faulty *record(const struct verb *v)
     struct faulty *f[VERB_MAX_RANKS];
     struct verb_how how = { .force = v->old };
     struct verb_result result;
-    good.count = 0;
+    seen_forget(&good);
     ground_set_up(&ground, v);
     ground_reset(&ground, v);
     verb_tables(v, &ground, f, &how);
@@ -51,29 +49,13 @@ static bool may_be(const struct verb *v, enum verb_state state, bool before_clea
     return state == STATE_NEW || (state == STATE_OLD && v->old) || (state == STATE_NONE && missing);
 }
 
-static bool is_known(uint64_t digest)
-{
-    const uint64_t *all = good.data;
-    for (size_t i = good.count; i-- > 0;)
-        if (all[i] == digest)
-            return true;
-    return false;
-}
-
-static void keep(uint64_t digest)
-{
-    uint64_t *place = fsdpck_vec_push(&good, NULL);
-    assert_non_null(place);
-    *place = digest;
-}
-
 /* NULL, or what is wrong with what the crash left. */
 static const char *check(const struct verb *v, const struct faulty *f, size_t nevents, int seed, int ignored)
 {
     const char *why;
     bool complete = nevents == faulty_nevents(f);
     uint64_t digest = faulty_after_crash(f, nevents, seed, ignored, NULL) + complete;
-    if (is_known(digest))
+    if (seen_has(&good, digest))
         return NULL;
     tree_remove(ground.crash);
     faulty_after_crash(f, nevents, seed, ignored, ground.crash);
@@ -89,7 +71,7 @@ static const char *check(const struct verb *v, const struct faulty *f, size_t ne
         return "not the new one although the verb had returned";
     if (!verb_is_exactly(&ground, ground.crash, after))
         return "something is left after clean";
-    keep(digest);
+    seen_add(&good, digest);
     return NULL;
 }
 
@@ -146,7 +128,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    fsdpck_vec_free(&good);
+    seen_forget(&good);
     ground_free(&ground);
     return 0;
 }
