@@ -36,7 +36,9 @@ pc libxxhash|libxxhash-dev|hashes
 pc libdeflate|libdeflate-dev|CRC-32'
 needs_test='cmd c++|g++|public headers compile as C++ too
 pc cmocka|libcmocka-dev|unit tests
-py numpy|python3 python3-numpy|second reader of the format'
+py numpy|python3 python3-numpy|second reader of the format
+cmd strace|strace|kills the program at each of its system calls
+cmd bindfs|bindfs|a file system in user space (FUSE) to test on'
 needs_fuzz='cmd clang|clang|compiler with libFuzzer
 fuzzer address,undefined|libclang-rt-dev|its sanitizers and libFuzzer
 cmd python3|python3|runs the targets'
