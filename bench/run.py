@@ -5,7 +5,8 @@ usage: run.py BUILD_DIR MODEL.safetensors WORKDIR [--runs 5] [--ranks 8] [--pyth
 
 Every row runs its contenders in turn, `--runs` times, and takes medians: a noisy machine hits all alike. Cold means that the files were dropped from
 the page cache before the run. What writes is also synced, and what was written is removed before the next run. The ratio is the peer's time over
-fsdpck's: above 1, fsdpck is faster. MODEL may be what make_model.py wrote; WORKDIR should lie on the disk that matters, with room for three
+fsdpck's: above 1, fsdpck is faster. MODEL may be what make_model.py wrote, --lora what make_adapter.py --checkpoint wrote, --merge a model folder
+and an adapter for it; WORKDIR should lie on the disk that matters, with room for three
 models. With --python, PyTorch and safetensors take part: the whole process, and the work without imports and process start."""
 import argparse
 import json
@@ -79,9 +80,9 @@ class Bench:
         self.dir = os.path.join(a.workdir, "fsdpck-bench-model")
         self.nbytes = os.path.getsize(a.model)
 
-    def peer(self, job, model):
+    def peer(self, job, model, *more, name="torch"):
         return [] if not self.a.python else [
-            Contender("torch", [self.a.python, os.path.join(HERE, "peers.py"), job, model, self.out, "--ranks", str(self.a.ranks)], reports=True)]
+            Contender(name, [self.a.python, os.path.join(HERE, "peers.py"), job, model, self.out, "--ranks", str(self.a.ranks), *more], reports=True)]
 
     def row(self, name, source, ours, peers):
         if self.a.only and name.split(",")[0].split(" ")[0] not in self.a.only:
@@ -128,9 +129,26 @@ class Bench:
             Contender("cat", ["cat", *sorted(f for f in files_of(self.dir) if f.endswith(".distcp"))]),
             Contender("read past the page cache", *[["dd", f"if={f}", "of=/dev/null", "bs=4M", "iflag=direct"] for f in files_of(self.dir) if f.endswith(".distcp")])])
         self.row("load of all of the directory", self.dir, Contender("fsdpck", [self.slices, self.dir, "whole", "0", "1"], reports=True), self.peer("load", self.dir))
+        self.lora()
         self.row("rows of one rank", model, self.rank(model, "rows"), self.peer("rows", model))
         self.row("columns of one rank", model, self.rank(model, "columns"), [Contender("read past the page cache", direct), *self.peer("columns", model)])
         remove(self.dir)
+
+    def lora(self):
+        a = self.a
+        if a.lora:
+            dir = self.dir + "-lora"
+            remove(dir)
+            subprocess.run([self.tool, "convert", a.lora, dir, "--ranks", str(a.ranks), "-q"], check=True, stdout=subprocess.DEVNULL)
+            self.nbytes, whole = sum(map(os.path.getsize, files_of(a.lora))), self.nbytes
+            self.row(f"export-lora from {a.ranks} ranks", dir, self.ours("export-lora", dir, self.out, "--alpha", "32", "-q"), self.peer("adapter", dir))
+            self.nbytes = whole
+            remove(dir)
+        if a.merge:
+            base, adapter = a.merge
+            self.nbytes, whole = sum(map(os.path.getsize, files_of(base))), self.nbytes
+            self.row("merge-lora", base, self.ours("merge-lora", base, adapter, self.out, "-q"), self.peer("merge_lora", base, "--adapter", adapter, name="PEFT"))
+            self.nbytes = whole
 
 
 def main():
@@ -141,7 +159,9 @@ def main():
     ap.add_argument("--runs", type=int, default=5)
     ap.add_argument("--ranks", type=int, default=8)
     ap.add_argument("--python", help="a Python that has torch and safetensors")
-    ap.add_argument("--only", type=lambda s: s.split(","), help="rows by their first word: convert, export, verify, load, rows, columns")
+    ap.add_argument("--only", type=lambda s: s.split(","), help="rows by their first word: convert, export, verify, load, export-lora, merge-lora, rows, columns")
+    ap.add_argument("--lora", metavar="FILE", help="a checkpoint with an adapter in it, for export-lora")
+    ap.add_argument("--merge", nargs=2, metavar=("FOLDER", "ADAPTER"), help="for merge-lora")
     Bench(ap.parse_args()).run()
 
 
