@@ -8,7 +8,7 @@ import argparse, json, logging, os, shutil, subprocess, sys, tempfile, time, tra
 
 os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", TQDM_DISABLE="1")
 import ckpt_common as c
-import check_dcp, check_safetensors, make_dcp
+import check_dcp, check_safetensors, make_dcp, make_pt, resume
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -248,7 +248,6 @@ def values_differ(got, want, at="root"):
 
 
 def torch_save(checks, tool, work):
-    import make_pt
     made = os.path.join(work, "pt")
     make_pt.make(argparse.Namespace(out=made, case=None))
     for case in sorted(os.listdir(made)):
@@ -270,6 +269,15 @@ def check_accelerate(tool, work):
         f.write("{}")
     tool("reshard", "-q", top, os.path.join(work, "two"), "--ranks", "2")
     return check_dcp.check(os.path.join(work, "two"), ref, {})
+
+
+def check_slices(tool, work):
+    """DCP in safetensors form: every rank's slices."""
+    made = make_dcp.make([os.path.join(work, "slices"), "--ranks", "3", "--uneven", "--optimizer", "--dtypes", "--hf"])
+    ckpt, two = os.path.join(made.out, "ckpt"), os.path.join(made.out, "two")
+    ref = c.read_ref(os.path.join(made.out, "REF.safetensors"))
+    tool("reshard", "-q", ckpt, two, "--ranks", "2")
+    return check_dcp.check(two, ref, {})
 
 
 # --- random models --------------------------------------------------------------------------------------------------------------
@@ -298,6 +306,8 @@ def main():
     try:
         torch_save(checks, tool, work)
         checks.run("accelerate: checkpoint-N", check_accelerate, tool, work)
+        checks.run("DCP in safetensors form", check_slices, tool, work)
+        checks.run("a torch job goes on, resharded from 4 ranks to 2 and 6", resume.check, tool, work)
         foreign(checks, tool, work, a.quick)
         real_model(checks, tool, a.smollm2, work, a.quick)
         checks.run("random models, the second reader", check_random, tool, 20 if a.quick else 200)
