@@ -42,13 +42,14 @@ static bool holds(const struct fsdpck_source *src, const char *name, struct fsdp
 
 /* What the names in a folder tell. */
 struct listing {
-    bool safetensors, ranks, pt;
+    bool safetensors, shards, ranks, pt;
 };
 
 static int look_at(void *ctx, const char *name)
 {
     struct listing *l = ctx;
     l->safetensors |= ends_with(name, ".safetensors");
+    l->shards |= fsdpck_dcp_shards_is(name);
     l->ranks |= fsdpck_ranks_is(name);
     l->pt |= name[0] != '.' && (ends_with(name, ".bin") || ends_with(name, ".pt") || ends_with(name, ".pth") || ends_with(name, ".bin.index.json"));
     return 0;
@@ -69,6 +70,7 @@ static const char *detect_directory(const struct fsdpck_source *src, struct fsdp
         return NULL;
     if (index && (dcp || !l.safetensors))
         return "fsdpck";
+    dcp |= l.shards && !holds(src, "model.safetensors.index.json", err);
     if (dcp || hf)
         return dcp ? "dcp" : "hf";
     if (l.ranks || l.pt)
