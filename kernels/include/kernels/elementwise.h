@@ -41,6 +41,9 @@ typedef void (*kern_sum_fn)(struct kern_stream *, double *dst, const float *x, i
 /* Row i of dst = row index[i] of src. src has nsrc rows; an index outside of them is KERN_ERR_ARG. An embedding, or the choice of supervised rows. */
 typedef void (*kern_gather_rows_fn)(struct kern_stream *, struct kern_mat dst, struct kern_cmat src, const int32_t *index, int64_t nrow, int64_t ncol,
                                     int64_t nsrc);
+/* Row index[i] of dst = row i of src; the indices differ. dst has ndst rows, and those without an index stay. */
+typedef void (*kern_scatter_rows_fn)(struct kern_stream *, struct kern_mat dst, struct kern_cmat src, const int32_t *index, int64_t nrow, int64_t ncol,
+                                     int64_t ndst);
 /* Row index[i] of dst += row i of src, for i ascending: an embedding's gradient. dst is fp32 and has ndst rows. */
 typedef void (*kern_scatter_add_fn)(struct kern_stream *, struct kern_mat dst, struct kern_cmat src, const int32_t *index, int64_t nrow, int64_t ncol,
                                     int64_t ndst);

@@ -26,7 +26,7 @@ struct kern_head_lora {
     int64_t r;
     float scale;
     struct kern_cmat a, b;       /* (r, d), (nvocab, r) */
-    float *da, *db;              /* the same shapes, pitches r × d and nvocab × r without gaps */
+    float *da, *db;              /* the same shapes, without gaps; needed if dh is */
     struct kern_dropout dropout; /* on H; token0 and width as kern_dropout says */
 };
 
@@ -34,13 +34,15 @@ struct kern_head {
     int64_t ntok, d, nvocab;
     struct kern_cmat h;     /* (ntok, d): after the last norm */
     struct kern_cmat w;     /* (nvocab, d) */
-    const int32_t *target;  /* (ntok), on the host: the token to be predicted at each place, negative where none is */
+    int64_t nrow;           /* rows that are supervised */
+    const int32_t *rows;    /* (nrow) which they are, ascending; NULL: the first nrow rows. Must be NULL with dropout, whose numbers go by row */
+    const int32_t *target;  /* (nrow) the token to be predicted there; negative: none after all */
     float grad_scale;       /* 1 / (supervised tokens of the whole global batch) */
-    float *loss;            /* (ntok), not scaled; 0 where there is no target */
-    struct kern_mat dh;     /* (ntok, d), written (0 where there is no target); data NULL: only the loss. May not overlap h */
+    float *loss;            /* (nrow), not scaled */
+    struct kern_mat dh;     /* (ntok, d), all of it written: 0 where nothing is supervised; data NULL: only the loss. May not overlap h */
     float *dw;              /* (nvocab, d) without gaps, added to; NULL: frozen */
     struct kern_head_lora lora;
-    enum kern_dtype compute; /* logits' gradient is rounded to this before it is multiplied */
+    enum kern_dtype compute; /* the logits' gradient and LoRA's thin products are rounded to this before they are multiplied */
     int64_t chunk;           /* rows at a time; part of the shape: other chunks may give dw other bits. 0: kern_head_chunk's */
     void *scratch;           /* kern_head_scratch bytes, aligned to 64 */
 };

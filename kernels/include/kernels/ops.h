@@ -40,6 +40,7 @@ struct kern_ops {
     kern_sum_rows_fn sum_rows;
     kern_sum_fn sum;
     kern_gather_rows_fn gather_rows;
+    kern_scatter_rows_fn scatter_rows;
     kern_scatter_add_fn scatter_add;
     kern_gather_cols_fn gather_cols;
     kern_scatter_add_cols_fn scatter_add_cols;

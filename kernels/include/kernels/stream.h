@@ -46,8 +46,8 @@ struct kern_device {
 /* "cpu" is always there. Else NULL and one sentence in message (KERN_MESSAGE_BYTES). */
 const struct kern_device *kern_device_find(const char *name, char *message);
 
-/* What the CPU's kernels run on, for logs: "avx512, bf16 by oneDNN 2.6.3 (avx512_core_bf16)". Static text. */
-const char *kern_cpu_describe(void);
+/* What the CPU's kernels run on, for logs: "avx512, oneDNN 2.6.3, bf16 products as such". text: of KERN_MESSAGE_BYTES. */
+void kern_cpu_describe(char *text);
 
 #ifdef __cplusplus
 }
