@@ -3,6 +3,7 @@
 #include <kernels/pool.h>
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -14,6 +15,7 @@ struct worker {
 
 struct kern_pool {
     unsigned nthreads, nstarted;
+    int spins;
     struct worker *workers;
 
     pthread_mutex_t lock;
@@ -28,7 +30,8 @@ struct kern_pool {
     atomic_llong next;
 };
 
-/* About 20 µs: longer than the gap between two kernels, shorter than what another process would miss. */
+/* About 20 µs: longer than the gap between two kernels, shorter than what another process would miss. None where there are more threads than processors: who
+ * spins then keeps another from working. */
 enum { SPINS = 2000 };
 
 static void relax(void)
@@ -50,7 +53,7 @@ static void take_pieces(struct kern_pool *pool, unsigned number)
 
 static unsigned await_generation(struct kern_pool *pool, unsigned seen)
 {
-    for (int i = 0; i < SPINS; i++) {
+    for (int i = 0; i < pool->spins; i++) {
         if (atomic_load_explicit(&pool->generation, memory_order_acquire) != seen)
             return atomic_load(&pool->generation);
         relax();
@@ -89,12 +92,19 @@ static void next_generation(struct kern_pool *pool)
     pthread_mutex_unlock(&pool->lock);
 }
 
+static unsigned processors(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof(set), &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
+}
+
 struct kern_pool *kern_pool_new(unsigned nthreads)
 {
     struct kern_pool *pool = calloc(1, sizeof(*pool));
     if (!pool)
         return NULL;
     pool->nthreads = nthreads ? nthreads : 1;
+    pool->spins = pool->nthreads <= processors() ? SPINS : 0;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->start, NULL);
     pthread_cond_init(&pool->done, NULL);
@@ -133,7 +143,7 @@ unsigned kern_pool_nthreads(const struct kern_pool *pool)
 
 static void await_helpers(struct kern_pool *pool)
 {
-    for (int i = 0; i < SPINS; i++) {
+    for (int i = 0; i < pool->spins; i++) {
         if (atomic_load(&pool->nbusy) == 0)
             return;
         relax();

@@ -153,9 +153,10 @@ static void stir(struct rig *rig, double value)
     rig->hash ^= rig->hash >> 29;
 }
 
+/* At least 0.1: operands are near 1, and where all that is wanted is 0, rounding is not. */
 static double largest(const double *want, int64_t n)
 {
-    double top = 0;
+    double top = 0.1;
     for (int64_t i = 0; i < n; i++)
         top = fmax(top, fabs(want[i]));
     return top;
