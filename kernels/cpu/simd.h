@@ -1,4 +1,4 @@
-/* What is worth vector instructions: loops over a strip of fp32, and the small products inside attention. The files in simd/ are compiled once for each
+/* What is worth vector instructions: loops over a strip of fp32. The files in simd/ are compiled once for each
  * instruction set and fill one table each; the best that the processor has is chosen at run time. All of them give right results; the last bits differ from
  * table to table. Any two operands may be the same strip, none may overlap otherwise. */
 #ifndef CPU_SIMD_H
@@ -14,11 +14,6 @@ enum { CPU_STRIP = 1024 };
 struct cpu_adamw {
     float grad_scale, keep, one_minus_beta1, beta2, one_minus_beta2, step_size, inv_sqrt_bias2, eps;
 };
-
-/* A small product in attention: C (m, n) = or += A (m, k) · B (k, n). B and C are contiguous in rows of n ≤ ldb, ldc; n is a multiple of CPU_LANES.
- * A's element (i, l) is a[i * row_a + l * col_a], so that it can be read transposed. */
-enum { CPU_LANES = 16 };
-typedef void (*cpu_tile_fn)(int m, int n, int k, const float *a, int row_a, int col_a, const float *b, int ldb, float *c, int ldc, bool accumulate);
 
 struct cpu_simd {
     const char *name;
@@ -49,8 +44,6 @@ struct cpu_simd {
     void (*adamw)(float *p, float *m, float *v, const float *g, const struct cpu_adamw *, int64_t n);
     /* y = x · keep where the uniform number is at least p, else 0; index: the first element's. */
     void (*dropout)(float *y, const float *x, float p, float keep, const struct kern_philox *, uint64_t index, int64_t n);
-
-    cpu_tile_fn tile;
 };
 
 const struct cpu_simd *cpu_simd_best(void);

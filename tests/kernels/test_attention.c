@@ -139,10 +139,10 @@ static void one_job(struct rig *rig, const struct job *job)
     float *lse = float_zeros(b.s.nhead * b.s.ntok);
     reference(&b);
     run_forward(rig, &b, lse);
-    check_matrix(rig, &b.o, b.o_ref, 2e-6, job->what);
+    /* bf16: weights are rounded before they are multiplied, and the gradient sees o rounded. */
+    const double tolerance = rig->dtype == KERN_BF16 ? 1e-2 : 1e-5;
+    check_matrix(rig, &b.o, b.o_ref, rig->dtype == KERN_BF16 ? 2e-3 : 2e-6, job->what);
     check_floats(rig, lse, b.s.nhead * b.s.ntok, b.lse_ref, 1e-6, job->what);
-    /* bf16: the gradient sees o rounded. */
-    const double tolerance = rig->dtype == KERN_BF16 ? 4e-3 : 1e-5;
     run_backward(rig, &b, lse, &b.dq, &b.d_o);
     check_matrix(rig, &b.dq, b.dq_ref, tolerance, job->what);
     check_matrix(rig, &b.dk, b.dk_ref, tolerance, job->what);

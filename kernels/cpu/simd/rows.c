@@ -217,5 +217,4 @@ const struct cpu_simd SIMD_TABLE = {
     .soft_grad = soft_grad,
     .adamw = adamw,
     .dropout = SIMD_DROPOUT,
-    .tile = SIMD_TILE,
 };

@@ -11,10 +11,8 @@
 
 #define SIMD_NAME SIMD_TEXT(SIMD_SET)
 #define SIMD_TABLE SIMD_JOIN(cpu_simd_, SIMD_SET)
-#define SIMD_TILE SIMD_JOIN(cpu_tile_, SIMD_SET)
 #define SIMD_DROPOUT SIMD_JOIN(cpu_dropout_, SIMD_SET)
 
-void SIMD_TILE(int m, int n, int k, const float *a, int row_a, int col_a, const float *b, int ldb, float *c, int ldc, bool accumulate);
 void SIMD_DROPOUT(float *y, const float *x, float p, float keep, const struct kern_philox *rng, uint64_t index, int64_t n);
 
 #endif
