@@ -141,21 +141,27 @@ static void swiglu_grad(float *dgate, float *dup, const float *gate, const float
     }
 }
 
-/* NaN is kept: a comparison would drop it, and a loss that should be NaN would look healthy. */
+/* NaN is kept: a comparison would drop it, and a loss that should be NaN would look healthy. x·0 is NaN for infinities too: then the elements are looked at. */
 static float max(const float *x, int64_t n)
 {
-    vf m = vset(-INFINITY), odd = {0};
-    for (int64_t i = 0; i < n; i += VL) {
+    vf m0 = vset(-INFINITY), m1 = m0, odd = {0};
+    int64_t i = 0;
+    for (; i + 2 * VL <= n; i += 2 * VL) {
+        vf a = vload(x + i), b = vload(x + i + VL);
+        m0 = vmax(a, m0);
+        m1 = vmax(b, m1);
+        odd += a * 0.0f + b * 0.0f;
+    }
+    for (; i < n; i += VL) {
         vf v = n - i < VL ? vload_tail(x + i, n - i, -INFINITY) : vload(x + i);
-        m = vselect(v > m, v, m);
-        odd = vselect(v != v, v, odd);
+        m0 = vmax(v, m0);
+        odd += n - i < VL ? vload_tail(x + i, n - i, 0) * 0.0f : v * 0.0f;
     }
-    float best = -INFINITY, bad = 0;
-    for (int i = 0; i < VL; i++) {
-        best = m[i] > best ? m[i] : best;
-        bad += odd[i];
-    }
-    return bad != bad ? bad : best;
+    if (vsum(odd) != 0)
+        for (i = 0; i < n; i++)
+            if (x[i] != x[i])
+                return x[i];
+    return vtop(vmax(m0, m1));
 }
 
 static float sum_exp(const float *x, float factor, float shift, int64_t n)
