@@ -122,6 +122,20 @@ int rank_load(struct rank *r, struct fsdpck_error *err)
     return rc;
 }
 
+/* PEFT writes the embedding along where it has an adapter: a copy of the base's. */
+static bool is_copy(const struct job *job, const char *path, const char *name)
+{
+    static const char suffix[] = ".base_layer.weight";
+    size_t n = strlen(name), m = sizeof suffix - 1;
+    char line[1024];
+    if (n < m || strcmp(name + n - m, suffix) != 0)
+        return false;
+    snprintf(line, sizeof line, "%.400s: '%.300s' is not read: the base's own is used", path, name);
+    if (job->fs.note)
+        job->fs.note(job->fs.ctx, line);
+    return true;
+}
+
 static int check_source(const struct job *job, const char *path, bool adapters, struct fsdpck_error *err)
 {
     const struct layout *l = &job->layout;
@@ -136,8 +150,8 @@ static int check_source(const struct job *job, const char *path, bool adapters, 
         }
     }
     for (size_t i = 0; adapters && !rc && i < fsdpck_source_ntensors(src); i++) {
-        bool ours = false;
         t = fsdpck_source_tensor(src, i);
+        bool ours = is_copy(job, path, t->name);
         for (size_t j = 0; j < l->nparams && !ours; j++)
             ours = strcmp(l->params[j].name, t->name) == 0;
         if (!ours)
