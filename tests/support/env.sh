@@ -33,7 +33,9 @@ cmd ninja|ninja-build|build system
 cmd pkg-config|pkg-config|finds libraries
 pc jansson|libjansson-dev|JSON
 pc libxxhash|libxxhash-dev|hashes
-pc libdeflate|libdeflate-dev|CRC-32'
+pc libdeflate|libdeflate-dev|CRC-32
+pc libpcre2-8|libpcre2-dev|regular expressions of target_modules
+cc oneapi/dnnl/dnnl.h|libdnnl-dev|matrix products on CPUs'
 needs_test='cmd c++|g++|public headers compile as C++ too
 pc cmocka|libcmocka-dev|unit tests
 py numpy|python3 python3-numpy|second reader of the format
