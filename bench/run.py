@@ -5,8 +5,9 @@ usage: run.py BUILD_DIR MODEL.safetensors WORKDIR [--runs 5] [--ranks 8] [--pyth
 
 Every row runs its contenders in turn, `--runs` times, and takes medians: a noisy machine hits all alike. Cold means that the files were dropped from
 the page cache before the run. What writes is also synced, and what was written is removed before the next run. The ratio is the peer's time over
-fsdpck's: above 1, fsdpck is faster. MODEL may be what make_model.py wrote; WORKDIR should lie on the disk that matters, with room for three
-models. With --python, PyTorch and safetensors take part: the whole process, and the work without imports and process start."""
+fsdpck's: above 1, fsdpck is faster. MODEL may be what make_model.py wrote, --lora what make_adapter.py --checkpoint wrote, --merge a model folder
+and an adapter for it; WORKDIR should lie on the disk that matters, with room for three models. With --python, PyTorch and safetensors take part: the
+whole process, and the work without imports and process start. Where a config.json lies beside MODEL, so does transformers."""
 import argparse
 import json
 import os
@@ -46,28 +47,47 @@ def remove(path):
     os.sync()
 
 
-class Contender:
-    """One way to do a job: a command, or a list of them that run one after the other."""
+def write_many(path, n):
+    """A safetensors file of n tensors of two elements."""
+    head = json.dumps({f"model.layers.{i // 1000}.mlp.experts.{i % 1000}.weight": {"dtype": "BF16", "shape": [1, 2], "data_offsets": [4 * i, 4 * i + 4]}
+                       for i in range(n)}).encode()
+    with open(path, "wb") as f:
+        f.write(len(head).to_bytes(8, "little") + head + bytes(4 * n))
 
-    def __init__(self, name, *commands, reports=False):
-        self.name, self.commands, self.reports = name, commands, reports
-        self.seconds, self.work, self.peak = [], [], 0
+
+class Contender:
+    """One way to do a job: a command, or several that run one after the other, or (together) at the same time."""
+
+    def __init__(self, name, *commands, reports=False, together=False):
+        self.name, self.commands, self.reports, self.together = name, commands, reports, together
+        self.seconds, self.work, self.disk, self.peak = [], [], [], 0
+
+    def again(self):
+        return Contender(self.name, *self.commands, reports=self.reports, together=self.together)
+
+    def start(self, command):
+        return subprocess.Popen(command, stdout=subprocess.PIPE if self.reports else subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def finish(self, p):
+        """What it reported, and the bytes that it made the disk read."""
+        text = p.stdout.read() if self.reports else "{}"
+        _, p.returncode, usage = os.wait4(p.pid, 0)
+        if p.returncode:
+            sys.exit(f"{' '.join(p.args)}: ended with status {p.returncode}")
+        said = json.loads(text)
+        self.peak = max(self.peak, usage.ru_maxrss * 1024, said.get("peak_bytes", 0))
+        return said.get("work_s", 0), usage.ru_inblock * 512
 
     def run(self):
         start = time.monotonic()
-        for command in self.commands:
-            p = subprocess.Popen(command, stdout=subprocess.PIPE if self.reports else subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            text = p.stdout.read() if self.reports else ""
-            _, status, usage = os.wait4(p.pid, 0)
-            p.returncode = status
-            if status:
-                sys.exit(f"{' '.join(command)}: ended with status {status}")
-            self.peak = max(self.peak, usage.ru_maxrss * 1024)
+        if self.together:
+            said = [self.finish(p) for p in [self.start(c) for c in self.commands]]
+        else:
+            said = [self.finish(self.start(c)) for c in self.commands]
         self.seconds.append(time.monotonic() - start)
+        self.disk.append(sum(d for _, d in said))
         if self.reports:
-            said = json.loads(text)
-            self.work.append(said["work_s"])
-            self.peak = max(self.peak, said.get("peak_bytes", 0))
+            self.work.append(max(w for w, _ in said))
 
 
 class Bench:
@@ -79,15 +99,20 @@ class Bench:
         self.dir = os.path.join(a.workdir, "fsdpck-bench-model")
         self.nbytes = os.path.getsize(a.model)
 
-    def peer(self, job, model):
-        return [] if not self.a.python else [
-            Contender("torch", [self.a.python, os.path.join(HERE, "peers.py"), job, model, self.out, "--ranks", str(self.a.ranks)], reports=True)]
+    def peer_command(self, job, model, out=None, ranks=None, more=()):
+        return [self.a.python, os.path.join(HERE, "peers.py"), job, model, out or self.out, "--ranks", str(ranks or self.a.ranks), *more]
 
-    def row(self, name, source, ours, peers):
-        if self.a.only and name.split(",")[0].split(" ")[0] not in self.a.only:
+    def peer(self, job, model, name="torch", ranks=None, more=()):
+        return [] if not self.a.python else [Contender(name, self.peer_command(job, model, ranks=ranks, more=more), reports=True)]
+
+    def wanted(self, name):
+        return not self.a.only or name in self.a.only
+
+    def row(self, name, source, ours, peers, states=("cold", "warm")):
+        if not self.wanted(name.split(" ")[0]):
             return
-        for state in ("cold", "warm"):
-            all_ = [Contender(c.name, *c.commands, reports=c.reports) for c in [ours, *peers]]
+        for state in states:
+            all_ = [c.again() for c in [ours, *peers]]
             for _ in range(self.a.runs):
                 for c in all_:
                     remove(self.out)
@@ -99,17 +124,22 @@ class Bench:
     def show(self, name, state, all_):
         mine = all_[0]
         base, base_work = statistics.median(mine.seconds), statistics.median(mine.work or mine.seconds)
-        print(f"{name}, {state}: {base:.3f} s, {self.nbytes / base / 1e9:.2f} GB/s of model, peak {mine.peak >> 20} MiB")
+        work = f" (work {base_work:.3f} s)" if mine.work else ""
+        print(f"{name}, {state}: {base:.3f} s{work}, {self.used(mine)}")
         for c in all_[1:]:
             s = statistics.median(c.seconds)
             work = f", without imports {statistics.median(c.work):.3f} s: {statistics.median(c.work) / base_work:5.2f}" if c.work else ""
-            print(f"    {c.name:28} {s:8.3f} s: {s / base:6.2f}{work}   peak {c.peak >> 20} MiB", flush=True)
+            print(f"    {c.name:28} {s:8.3f} s: {s / base:6.2f}{work}   {self.used(c)}", flush=True)
+
+    @staticmethod
+    def used(c):
+        return f"peak {c.peak >> 20} MiB, {statistics.median(c.disk) / 1e6:.0f} MB from the disk"
 
     def ours(self, *args):
         return Contender("fsdpck", [self.tool, *args])
 
-    def rank(self, model, how):
-        return Contender("fsdpck", [self.slices, model, how, "3", str(self.a.ranks)], reports=True)
+    def rank(self, model, how, rank="3", ranks=None):
+        return Contender("fsdpck", [self.slices, model, how, rank, str(ranks or self.a.ranks)], reports=True)
 
     def run(self):
         a, model, out = self.a, self.a.model, self.out
@@ -119,18 +149,75 @@ class Bench:
             Contender("cat", ["cat", model]),
             Contender("read past the page cache", direct),
             Contender("copy past the page cache", ["dd", f"if={model}", f"of={out}", "bs=4M", "iflag=direct", "oflag=direct"], ["sync", out]),
+            Contender("write past the page cache", ["dd", "if=/dev/zero", f"of={out}", "bs=4M", f"count={self.nbytes >> 22}", "oflag=direct"], ["sync", out]),
             *self.peer("save", model)])
         remove(self.dir)
         subprocess.run([self.tool, "convert", model, self.dir, "--ranks", str(a.ranks), "-q"], check=True, stdout=subprocess.DEVNULL)
-        self.row("export to one file", self.dir, self.ours("export", self.dir, out + ".safetensors", "-q", "--force"), self.peer("merge", self.dir))
+        shards = [f for f in files_of(self.dir) if f.endswith(".distcp")]
+        hf = self.hf_shards(model)
+        self.row("export to one file", self.dir, self.ours("export", self.dir, out + ".safetensors", "-q", "--force"), [
+            *self.peer("merge", self.dir, "dcp_to_torch_save"), *(self.peer("consolidate", hf, "consolidate_safetensors") if hf else [])])
         remove(out + ".safetensors")
         self.row("verify", self.dir, self.ours("verify", self.dir, "-q"), [
-            Contender("cat", ["cat", *sorted(f for f in files_of(self.dir) if f.endswith(".distcp"))]),
-            Contender("read past the page cache", *[["dd", f"if={f}", "of=/dev/null", "bs=4M", "iflag=direct"] for f in files_of(self.dir) if f.endswith(".distcp")])])
-        self.row("load of all of the directory", self.dir, Contender("fsdpck", [self.slices, self.dir, "whole", "0", "1"], reports=True), self.peer("load", self.dir))
-        self.row("rows of one rank", model, self.rank(model, "rows"), self.peer("rows", model))
+            Contender("with one thread", [self.tool, "verify", self.dir, "-q", "--threads", "1"]),
+            Contender("cat", ["cat", *shards]),
+            Contender("read past the page cache", *[["dd", f"if={f}", "of=/dev/null", "bs=4M", "iflag=direct"] for f in shards])])
+        self.row("load of all of the directory", self.dir, Contender("fsdpck", [self.slices, self.dir, "whole", "0", "1"], reports=True), [
+            *self.peer("load", self.dir, "dcp.load"), *(self.peer("hfload", hf, "HuggingFaceStorageReader") if hf else [])])
+        self.row("rows of one rank", model, self.rank(model, "rows"), [*self.peer("rows", model, "get_slice"), *self.peer("preadv", model, "bare preadv")])
+        self.row("rows of one rank, hashed", self.dir, self.rank(self.dir, "rows", ranks=5), [])
+        self.lora()
         self.row("columns of one rank", model, self.rank(model, "columns"), [Contender("read past the page cache", direct), *self.peer("columns", model)])
         remove(self.dir)
+        if hf:
+            remove(hf)
+        self.start(model)
+        self.many()
+
+    def hf_shards(self, model):
+        """DCP in safetensors form, as PyTorch writes it, for the rows that read it. Waits for the disk."""
+        if not self.a.python or not (self.wanted("export") or self.wanted("load")):
+            return None
+        path = self.out + "-hf"
+        remove(path)
+        subprocess.run(self.peer_command("shards", model, path), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return path
+
+    def start(self, model):
+        """Two ranks, each with its shards in its memory. Transformers wants a folder; its config.json must lie beside the model."""
+        folder = os.path.dirname(os.path.abspath(model))
+        if os.path.exists(os.path.join(folder, "config.json")):
+            ours = Contender("fsdpck", *[[self.slices, model, "rows", r, "2", "1"] for r in "01"], reports=True, together=True)
+            self.row("start of two ranks", model, ours, self.peer("start", folder, "transformers, fsdp_size=2", ranks=2), states=("warm",))
+
+    def many(self):
+        """Numbers of tensors and ranks instead of bytes."""
+        if self.wanted("header"):
+            path = self.out + "-many.safetensors"
+            write_many(path, 100000)
+            self.row("header of 100,000 tensors", path, Contender("fsdpck", [self.slices, path, "open", "0", "1"], reports=True), self.peer("header", path, "safetensors"))
+            remove(path)
+        for n in (50000, 100000) if self.wanted("plan") else ():
+            remove(self.dir)
+            subprocess.run([sys.executable, os.path.join(HERE, "make_wide.py"), os.path.join(self.a.build, "tests", "damage", "hash128"), self.dir,
+                            "--tensors", str(n)], check=True)
+            self.row(f"plan of one rank, {n} tensors, 1024 ranks", self.dir, self.rank(self.dir, "plan", ranks=1024), [])
+            self.row(f"plan of one rank of 1000, {n} tensors, 1024 ranks", self.dir, self.rank(self.dir, "plan", ranks=1000), [])
+            remove(self.dir)
+        if self.wanted("hash"):
+            said = json.loads(subprocess.run([os.path.join(self.a.build, "bench", "hashing")], check=True, stdout=subprocess.PIPE).stdout)
+            print("hash: CPU seconds per GB: " + ", ".join(f"{k.split('_')[0]} {v:.3f}" for k, v in said.items()))
+
+    def lora(self):
+        a, dir = self.a, self.dir + "-lora"
+        if a.lora and self.wanted("export-lora"):
+            remove(dir)
+            subprocess.run([self.tool, "convert", a.lora, dir, "--ranks", str(a.ranks), "-q"], check=True, stdout=subprocess.DEVNULL)
+            self.row(f"export-lora from {a.ranks} ranks", dir, self.ours("export-lora", dir, self.out, "--alpha", "32", "-q"), self.peer("adapter", dir))
+            remove(dir)
+        if a.merge:
+            base, adapter = a.merge
+            self.row("merge-lora", base, self.ours("merge-lora", base, adapter, self.out, "-q"), self.peer("merge_lora", base, "PEFT", more=("--adapter", adapter)))
 
 
 def main():
@@ -141,7 +228,10 @@ def main():
     ap.add_argument("--runs", type=int, default=5)
     ap.add_argument("--ranks", type=int, default=8)
     ap.add_argument("--python", help="a Python that has torch and safetensors")
-    ap.add_argument("--only", type=lambda s: s.split(","), help="rows by their first word: convert, export, verify, load, rows, columns")
+    ap.add_argument("--only", type=lambda s: s.split(","),
+                    help="rows by their first word: convert, export, verify, load, export-lora, merge-lora, rows, columns, start, header, plan, hash")
+    ap.add_argument("--lora", metavar="FILE", help="a checkpoint with an adapter in it, for export-lora")
+    ap.add_argument("--merge", nargs=2, metavar=("FOLDER", "ADAPTER"), help="for merge-lora")
     Bench(ap.parse_args()).run()
 
 

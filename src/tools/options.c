@@ -7,6 +7,7 @@
 
 #include "help.h"
 #include "text.h"
+#include "tool.h"
 
 struct parser {
     const struct command_line *line;
@@ -23,7 +24,7 @@ int usage_error(const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    fputs("fsdpck: ", stderr);
+    fprintf(stderr, "%s: ", tool_name);
     text_print(stderr, text);
     fputc('\n', stderr);
     return EXIT_USAGE;
@@ -64,7 +65,7 @@ static int unknown_option(const struct command_line *line, const char *typed)
 
 static int unknown_letter(const struct command_line *line, char letter)
 {
-    return usage_error("%s has no option '-%c'; see 'fsdpck %s --help'", line->command->name, letter, line->command->name);
+    return usage_error("%s has no option '-%c'; see '%s %s --help'", line->command->name, letter, tool_name, line->command->name);
 }
 
 static int wrong_value(const struct option *o, const char *text, const char *wanted)
@@ -74,6 +75,8 @@ static int wrong_value(const struct option *o, const char *text, const char *wan
 
 static int store_choice(const struct option *o, const char *text, const char **at)
 {
+    if (value_choice(text, o->later))
+        return usage_error("'--%s %s' is not in this version", o->name, text);
     if (!value_choice(text, o->value) && !value_choice(text, o->also))
         return wrong_value(o, text, o->value);
     *at = text;
@@ -193,7 +196,7 @@ static int check_complete(const struct parser *p)
     for (size_t i = 0; i < p->npositional; i++)
         name += strcspn(name, " ") + 1;
     const char *required = p->line->required;
-    return usage_error("%.*s is missing; usage: fsdpck %s %s%s%s", (int)strcspn(name, " "), name, p->line->command->name,
+    return usage_error("%.*s is missing; usage: %s %s %s%s%s", (int)strcspn(name, " "), name, tool_name, p->line->command->name,
                        p->line->positionals, required ? " " : "", required ? required : "");
 }
 

@@ -26,6 +26,7 @@ struct option {
     const char *value; /* what the help calls it; OPTION_CHOICE: "a|b|c" */
     const char *help;
     const char *also;  /* OPTION_CHOICE: further words that are taken but not advertised, or NULL */
+    const char *later; /* OPTION_CHOICE: words that a later version will know, or NULL */
 };
 
 struct option_group {

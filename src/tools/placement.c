@@ -132,6 +132,11 @@ static int parse_rule(struct placement_spec *spec, const char *text, struct fsdp
     return rc;
 }
 
+bool placement_given(const struct placement_args *args)
+{
+    return args->ranks || args->mesh || args->placement.count || args->replicate.count;
+}
+
 int placement_resolve(const struct placement_args *args, struct placement_spec *out, struct fsdpck_error *err)
 {
     int rc = resolve_mesh(args, out, err);

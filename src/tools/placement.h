@@ -24,6 +24,9 @@ struct placement_spec {
     struct strings words; /* names and globs that the above point at */
 };
 
+/* Whether any of the options was given. */
+bool placement_given(const struct placement_args *args);
+
 /* FSDPCK_ERR_USAGE where neither --ranks nor --mesh was given, or the text makes no sense. */
 int placement_resolve(const struct placement_args *args, struct placement_spec *out, struct fsdpck_error *err);
 void placement_spec_free(struct placement_spec *spec);

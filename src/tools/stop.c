@@ -14,7 +14,7 @@ static void on_signal(int number)
     struct sigaction standard = { .sa_handler = SIG_DFL };
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
         sigaction(signals[i], &standard, NULL);
-    stop_signal = number;
+    __atomic_store_n(&stop_signal, number, __ATOMIC_RELAXED); /* worker threads look at it */
 }
 
 void stop_install(void)

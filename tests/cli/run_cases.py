@@ -15,7 +15,8 @@ fixtures() below writes, with the tool as `fsdpck` on the PATH:
 `tty$` instead of `$` gives the command a terminal of 100 columns for stdout and stderr; what it prints there are the `|` lines.
 A line `| ...` stands for any number of lines, `<*>` inside a line for any text. Before comparing, what changes from run to run is
 replaced: the folder by <TMP>, UUIDs by <ID>, seconds by <T>, rates by <RATE>.
-`flip FILE HEX` (on the PATH too) inverts the first byte of the only place in FILE that holds these bytes.
+`flip FILE HEX` (on the PATH too) inverts the first byte of the only place in FILE that holds these bytes. `tensors FILE NAME=SHAPE:VALUE …` writes a
+safetensors file of float32 tensors, all elements VALUE: `tensors a.safetensors l.0.q.lora_A.weight=2,4:0.5`; NAME=SHAPE:i8 makes them int8 zeros.
 """
 import difflib
 import fcntl
@@ -42,6 +43,22 @@ if data.count(pattern) != 1:
     sys.exit("flip: %s holds these bytes %d times" % (name, data.count(pattern)))
 data[data.index(pattern)] ^= 0xFF
 open(name, "wb").write(data)
+"""
+
+TENSORS = """#!{python}
+import sys
+sys.path.insert(0, {here!r})
+from run_cases import floats, write_safetensors
+out = {{}}
+for spec in sys.argv[2:]:
+    name, _, rest = spec.rpartition("=")
+    shape, _, value = rest.partition(":")
+    shape = [int(n) for n in shape.split(",") if n]
+    count = 1
+    for n in shape:
+        count *= n
+    out[name] = ("I8", shape, bytes(count)) if value == "i8" else ("F32", shape, floats([float(value)] * count))
+write_safetensors(sys.argv[1], out)
 """
 
 
@@ -217,10 +234,11 @@ def main():
     passed = failed = 0
     with tempfile.TemporaryDirectory(prefix="fsdpck-bin-") as bin_folder:
         os.symlink(binary, os.path.join(bin_folder, "fsdpck"))
-        flip = os.path.join(bin_folder, "flip")
-        with open(flip, "w") as f:
-            f.write(FLIP.format(python=sys.executable))
-        os.chmod(flip, stat.S_IRWXU)
+        for name, text in (("flip", FLIP), ("tensors", TENSORS)):
+            script = os.path.join(bin_folder, name)
+            with open(script, "w") as f:
+                f.write(text.format(python=sys.executable, here=HERE))
+            os.chmod(script, stat.S_IRWXU)
         for case in cases:
             p, f = run_file(case, env, bin_folder)
             passed, failed = passed + p, failed + f

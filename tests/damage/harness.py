@@ -2,6 +2,7 @@
 import json
 import os
 import random
+import resource
 import shutil
 import struct
 import subprocess
@@ -30,16 +31,26 @@ class Tester:
 
     def __init__(self, binary):
         self.binary = os.path.abspath(binary)
-        self.folder = os.path.realpath(tempfile.mkdtemp(prefix="fsdpck-damage-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
-        self.nchecks, self.failures = 0, []
+        self.folder, self.nchecks, self.failures = None, 0, []
+        self.move("/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir())
+
+    def move(self, where):
+        """Goes on in a new folder there."""
+        if self.folder:
+            shutil.rmtree(self.folder)
+        self.folder = os.path.realpath(tempfile.mkdtemp(prefix="fsdpck-damage-", dir=where))
 
     def path(self, *names):
         return os.path.join(self.folder, *names)
 
-    def run(self, *args, cwd=None):
-        """fsdpck ARGS. Its peak of resident memory is measured."""
+    def run(self, *args, cwd=None, limits=(), program=None):
+        """fsdpck ARGS. Its peak of resident memory is measured. limits: (resource, value) to set for it."""
+        def limit():
+            for which, value in limits:
+                resource.setrlimit(which, (value, value))
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            p = subprocess.Popen([self.binary, *map(str, args)], stdout=out, stderr=err, cwd=cwd or self.folder, env=ENVIRONMENT)
+            p = subprocess.Popen([program or self.binary, *map(str, args)], stdout=out, stderr=err, cwd=cwd or self.folder, env=ENVIRONMENT,
+                                 preexec_fn=limit if limits else None)
             watch = threading.Timer(LIMIT_S, p.kill)
             watch.start()
             _, wait, usage = os.wait4(p.pid, 0)

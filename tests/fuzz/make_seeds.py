@@ -16,6 +16,7 @@ import zipfile
 
 here = pathlib.Path(__file__).resolve().parent
 dcp = here.parent.parent / "fixtures" / "dcp"
+metadatas = sorted(dcp.glob("*/ckpt/.metadata"))  # of several versions of PyTorch and of Python, which pickle differently
 pt = here.parent.parent / "fixtures" / "pt"
 beside = here / "beside" / "fsdpck"
 
@@ -106,8 +107,7 @@ def index_seeds():
 
 
 def pickle_seeds():
-    for version in "2.4", "2.6", "2.15":
-        yield (dcp / f"torch-{version}" / "ckpt" / ".metadata").read_bytes()
+    yield from (p.read_bytes() for p in metadatas)
     for path in sorted(beside.glob("*.distcp")):
         yield from map(pickle_of, items(path.read_bytes()))
     shared = ["x"]
@@ -193,7 +193,7 @@ def seeds():
     yield "hf", hf_seeds()
     yield "index", index_seeds()
     yield "table", (p.read_bytes() for p in sorted(beside.glob("*.distcp")))
-    yield "metadata", ((dcp / f"torch-{v}" / "ckpt" / ".metadata").read_bytes() for v in ("2.4", "2.6", "2.15"))
+    yield "metadata", (p.read_bytes() for p in metadatas)
     yield "item", (item_seed(i) for p in sorted((dcp / "torch-2.15" / "ckpt").glob("*.distcp")) + sorted(beside.glob("*.distcp")) for i in items(p.read_bytes()))
     yield "pickle", pickle_seeds()
     yield "zip", zip_seeds()

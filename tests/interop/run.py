@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""fsdpck against the real PyTorch, safetensors and transformers: what it writes they load, what they write it reads, bit for bit.
+"""fsdpck against the real PyTorch, safetensors, transformers, PEFT and diffusers: what it writes they load, what they write it reads, bit for bit.
 
 usage: run.py BINARY --smollm2 FOLDER [--quick] [--only WORD] [--keep DIR]
 
 Prints a line for each check and "N passed, N failed". One process does it all, because importing torch costs seconds."""
-import argparse, json, logging, os, shutil, subprocess, sys, tempfile, time, traceback
+import argparse, importlib.util, json, logging, os, shutil, subprocess, sys, tempfile, time, traceback
 
 os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", TQDM_DISABLE="1")
 import ckpt_common as c
-import check_dcp, check_safetensors, make_dcp, make_pt, resume
+import check_dcp, check_lora, check_lora_styles, check_safetensors, make_dcp, make_pt, resume
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -280,6 +280,44 @@ def check_slices(tool, work):
     return check_dcp.check(two, ref, {})
 
 
+# --- an item over 4 GiB ---------------------------------------------------------------------------------------------------------
+
+def copy_item(source, folder, sizes, to):
+    """The item alone, as the file that torch.save would have made; holes stay holes."""
+    with open(source, "rb") as f, open(to, "wb") as out:
+        _, _, item, nbytes = sizes.first_item(f, folder)
+        out.truncate(nbytes)
+        at = item
+        while at < item + nbytes:
+            try:
+                begin = os.lseek(f.fileno(), at, os.SEEK_DATA)
+            except OSError:  # no more data
+                break
+            at = min(os.lseek(f.fileno(), begin, os.SEEK_HOLE), item + nbytes)
+            if begin < at:
+                out.seek(begin - item)
+                out.write(sizes.payload(f, begin, at - begin))
+
+
+def check_large(tool, work):
+    """torch.load maps it. (dcp.load would want twice 4 GiB of memory.)"""
+    spec = importlib.util.spec_from_file_location("sizes", os.path.join(TOP, "tests", "sizes", "run.py"))
+    sizes = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sizes)
+    source, out, item = (os.path.join(work, "large" + n) for n in (".safetensors", "", ".pt"))
+    sizes.write_large(source)
+    sparse = os.path.join(os.path.dirname(tool.binary), "..", "..", "tests", "sizes", "sparse")
+    subprocess.run([sparse, "convert", source, out, "1"], check=True)
+    copy_item(os.path.join(out, "__0_0.distcp"), out, sizes, item)
+    t = torch.load(item, mmap=True, weights_only=True)
+    bad = [] if t.shape == (2, sizes.ROW) and t.dtype == torch.uint8 else [f"{t.dtype} {tuple(t.shape)}"]
+    flat = t.view(-1)
+    for place, text in sizes.MARKS.items():
+        if bytes(flat[place:place + len(text)].tolist()) != text:
+            bad.append(f"element {place}: {flat[place:place + len(text)].tolist()}")
+    return bad
+
+
 # --- random models --------------------------------------------------------------------------------------------------------------
 
 def check_random(tool, count):
@@ -309,9 +347,12 @@ def main():
         checks.run("DCP in safetensors form", check_slices, tool, work)
         checks.run("a torch job goes on, resharded from 4 ranks to 2 and 6", resume.check, tool, work)
         foreign(checks, tool, work, a.quick)
+        checks.run("torch maps an item over 4 GiB", check_large, tool, work)
         real_model(checks, tool, a.smollm2, work, a.quick)
         checks.run("random models, the second reader", check_random, tool, 20 if a.quick else 200)
-        # Last: transformers may start threads, and everything above forks.
+        # Last: PEFT, diffusers and transformers may start threads, and everything above forks.
+        check_lora.run(checks, tool, work, a.quick)
+        check_lora_styles.run(checks, tool, work, a.quick)
         checks.run("SmolLM2: from_pretrained generates the same tokens", check_generation, a.smollm2, os.path.join(work, "ranks3-hf"))
     finally:
         if not a.keep:

@@ -24,7 +24,8 @@ cache_dir() {
 # --- packages -------------------------------------------------------------------------------------------------------------------
 
 # One need a line: how to see that it is met, the Debian packages that meet it, what it is for. The first word of a test is a kind:
-# "cmd" a program, "pc" a pkg-config module, "py" modules that some python3 can import, "cc" a header that the C compiler finds.
+# "cmd" a program, "pc" a pkg-config module, "py" modules that some python3 can import, "cc" a header that the C compiler finds,
+# "fuzzer" sanitizers that clang can link with libFuzzer.
 needs_build='cmd cc|gcc libc6-dev|C compiler
 cc stdio.h|libc6-dev|C library headers
 cmd meson|meson|build system
@@ -32,10 +33,17 @@ cmd ninja|ninja-build|build system
 cmd pkg-config|pkg-config|finds libraries
 pc jansson|libjansson-dev|JSON
 pc libxxhash|libxxhash-dev|hashes
-pc libdeflate|libdeflate-dev|CRC-32'
+pc libdeflate|libdeflate-dev|CRC-32
+pc libpcre2-8|libpcre2-dev|regular expressions of target_modules
+cc oneapi/dnnl/dnnl.h|libdnnl-dev|matrix products on CPUs'
 needs_test='cmd c++|g++|public headers compile as C++ too
 pc cmocka|libcmocka-dev|unit tests
-py numpy|python3 python3-numpy|second reader of the format'
+py numpy|python3 python3-numpy|second reader of the format
+cmd strace|strace|kills the program at each of its system calls
+cmd bindfs|bindfs|a file system in user space (FUSE) to test on'
+needs_fuzz='cmd clang|clang|compiler with libFuzzer
+fuzzer address,undefined|libclang-rt-dev|its sanitizers and libFuzzer
+cmd python3|python3|runs the targets'
 needs_interop='py ensurepip,venv|python3 python3-venv|Python environment with PyTorch'
 
 need_met() {
@@ -44,6 +52,7 @@ need_met() {
     pc) pkg-config --exists "$2" 2>/dev/null ;;
     py) find_python "$2" >/dev/null ;;
     cc) echo "#include <$2>" | cc -E - >/dev/null 2>&1 ;;
+    fuzzer) echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' | clang -x c "-fsanitize=fuzzer,$2" -o /dev/null - >/dev/null 2>&1 ;;
     esac
 }
 
@@ -122,7 +131,7 @@ build() {
     [ -z "${FSDPCK_WERROR:-}" ] || set -- -Dwerror=true "$@"
     say "Building in $build"
     if ! build_usable "$build" || ! meson configure "$build" "$@" >"$log" 2>&1; then
-        find "$build" -mindepth 1 -maxdepth 1 -not -name asan -not -name tsan -exec rm -rf {} +
+        find "$build" -mindepth 1 -maxdepth 1 -not -name asan -not -name tsan -not -name fuzz -exec rm -rf {} +
         meson setup "$build" "$top" "$@" </dev/null >"$log" 2>&1 || { cat "$log" >&2; rm -f "$log"; die "meson could not configure $build"; }
     fi
     ninja -C "$build" </dev/null >"$log" 2>&1 || { cat "$log" >&2; rm -f "$log"; die "the build in $build failed"; }

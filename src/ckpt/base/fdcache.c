@@ -113,6 +113,19 @@ void fsdpck_fdcache_release(struct fsdpck_fdcache *c, uint32_t file, bool direct
     pthread_mutex_unlock(&c->lock);
 }
 
+void fsdpck_fdcache_close_idle(struct fsdpck_fdcache *c)
+{
+    pthread_mutex_lock(&c->lock);
+    for (unsigned i = 0; i < c->nslots; i++) {
+        struct slot *s = &c->slots[i];
+        if (s->fd >= 0 && s->nusers == 0) {
+            c->io->close(c->io->ctx, s->fd);
+            s->fd = -1;
+        }
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
 void fsdpck_fdcache_free(struct fsdpck_fdcache *c)
 {
     if (!c)

@@ -13,6 +13,8 @@ struct fsdpck_fdcache *fsdpck_fdcache_new(const struct fsdpck_io *io, fsdpck_fd_
 /* Borrows a descriptor until release; *fd is -1 where direct is not to be had. */
 int fsdpck_fdcache_acquire(struct fsdpck_fdcache *c, uint32_t file, bool direct, int *fd, struct fsdpck_error *err);
 void fsdpck_fdcache_release(struct fsdpck_fdcache *c, uint32_t file, bool direct);
+/* Closes those that nobody borrows; they are opened again when they are wanted. */
+void fsdpck_fdcache_close_idle(struct fsdpck_fdcache *c);
 void fsdpck_fdcache_free(struct fsdpck_fdcache *c); /* closes all; NULL does nothing */
 
 #endif

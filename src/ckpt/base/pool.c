@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/stop.h"
+
 struct pool {
     fsdpck_pool_fn fn;
     void *ctx;
@@ -39,9 +41,6 @@ static void record(struct pool *p, size_t piece, int rc, const struct fsdpck_err
     atomic_store(&p->ended, true);
 }
 
-/* Written by a signal handler or another thread. */
-static bool must_stop(const struct pool *p) { return p->stop != NULL && __atomic_load_n(p->stop, __ATOMIC_RELAXED) != 0; }
-
 static void work(struct pool *p, unsigned worker)
 {
     while (!atomic_load(&p->ended)) {
@@ -49,7 +48,7 @@ static void work(struct pool *p, unsigned worker)
         size_t piece = atomic_fetch_add(&p->next, 1);
         if (piece >= p->npieces)
             return;
-        if (must_stop(p)) {
+        if (fsdpck_stop_asked(p->stop)) {
             int rc = fsdpck_error_set(&error, FSDPCK_ERR_STOPPED, NULL, "stopped");
             record(p, SIZE_MAX, rc, &error); /* whatever a piece found tells more */
             return;

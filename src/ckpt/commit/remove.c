@@ -7,6 +7,27 @@
 
 #include "base/ioutil.h"
 
+/* A directory that is not empty after so many times is filled by somebody: a file system (FUSE, NFS) that gives files another name while they are
+ * open does so for as long as one asks. */
+enum { MAX_LISTS = 8 };
+
+struct entry {
+    char *path;
+    unsigned nlists;
+};
+
+/* Takes the path, which may be NULL: no memory. */
+static int push(struct fsdpck_vec *stack, char *path, struct fsdpck_error *err)
+{
+    struct entry *e = path != NULL ? fsdpck_vec_push(stack, err) : NULL;
+    if (e == NULL) {
+        free(path);
+        return FSDPCK_ERR_NOMEM;
+    }
+    *e = (struct entry){ .path = path };
+    return 0;
+}
+
 /* Pushes the entries of the directory on top of the stack. */
 static int push_entries(const struct fsdpck_io *io, const char *dir, struct fsdpck_vec *stack, size_t *npushed, struct fsdpck_error *err)
 {
@@ -14,7 +35,7 @@ static int push_entries(const struct fsdpck_io *io, const char *dir, struct fsdp
     size_t count = 0;
     int rc = fsdpck_list_sorted(io, dir, &names, &count, err);
     for (size_t i = 0; rc == 0 && i < count; i++)
-        rc = fsdpck_strings_take(stack, fsdpck_path_join(dir, names[i], err), err);
+        rc = push(stack, fsdpck_path_join(dir, names[i], err), err);
     *npushed = count;
     fsdpck_list_free(names, count);
     return rc;
@@ -22,20 +43,21 @@ static int push_entries(const struct fsdpck_io *io, const char *dir, struct fsdp
 
 static void pop(struct fsdpck_vec *stack)
 {
-    char **paths = stack->data;
-    free(paths[--stack->count]);
+    struct entry *entries = stack->data;
+    free(entries[--stack->count].path);
 }
 
 /* Removes the top of the stack, or puts what it holds on top of it. */
 static int remove_top(const struct fsdpck_io *io, struct fsdpck_vec *stack, struct fsdpck_error *err)
 {
-    const char *path = ((char **)stack->data)[stack->count - 1];
+    struct entry *e = &((struct entry *)stack->data)[stack->count - 1];
+    const char *path = e->path;
     struct fsdpck_stat st;
     size_t nentries = 0;
     int rc = io->stat(io->ctx, path, false, &st);
     if (rc == 0)
         rc = st.type == FSDPCK_FILE_DIRECTORY ? io->rmdir(io->ctx, path) : io->unlink(io->ctx, path);
-    if (rc == -ENOTEMPTY || rc == -EEXIST) {
+    if ((rc == -ENOTEMPTY || rc == -EEXIST) && e->nlists++ < MAX_LISTS) {
         rc = push_entries(io, path, stack, &nentries, err);
         if (rc != 0)
             return rc;
@@ -51,10 +73,13 @@ static int remove_top(const struct fsdpck_io *io, struct fsdpck_vec *stack, stru
 
 int fsdpck_remove_tree(const struct fsdpck_io *io, const char *path, struct fsdpck_error *err)
 {
-    struct fsdpck_vec stack = FSDPCK_VEC(char *);
-    int rc = fsdpck_strings_add(&stack, path, err);
+    struct fsdpck_vec stack = FSDPCK_VEC(struct entry);
+    char *copy = strdup(path);
+    int rc = copy != NULL ? push(&stack, copy, err) : fsdpck_error_nomem(err, strlen(path));
     while (rc == 0 && stack.count > 0)
         rc = remove_top(io, &stack, err);
-    fsdpck_strings_free(&stack);
+    while (stack.count > 0)
+        pop(&stack);
+    fsdpck_vec_free(&stack);
     return rc;
 }

@@ -113,30 +113,59 @@ static void swap_bytes(enum fsdpck_dtype dtype, uint8_t *data, uint64_t nbytes)
 
 /* ---- runs: elements that lie in one piece in a dense chunk ---- */
 
-typedef void (*place_fn)(void *ctx, const uint8_t *data, uint64_t first, uint64_t nelem); /* run elements [first, first + nelem) */
+struct run_target { /* where run elements [first, first + nelem) go */
+    uint8_t *dense; /* in one piece from here; NULL: by place() */
+    void (*place)(void *ctx, const uint8_t *data, uint64_t first, uint64_t nelem);
+    void *ctx;
+};
+
+/* Whole blocks that are cached need no scratch on their way. *done: whether they went this one. */
+static int read_straight(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t *dst, bool *done,
+                         struct fsdpck_error *err)
+{
+    bool whole = begin % FSDPCK_BLOCK_NBYTES == 0 && (end % FSDPCK_BLOCK_NBYTES == 0 || end == e->payload_nbytes);
+    *done = !f->dry && (whole || !e->hashes) && fsdpck_file_read_cached(f->src, e->file, e->payload + begin, end - begin, dst);
+    f->read_nbytes += *done ? end - begin : 0;
+    return *done && e->hashes ? verify_blocks(f, ordinal, e, dst, begin, end, err) : 0;
+}
+
+/* One window: payload bytes [begin, end), the run's elements from `first` on. */
+static int fetch_window(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint64_t first,
+                        const struct run_target *to, struct fsdpck_error *err)
+{
+    const enum fsdpck_dtype dtype = source_tensors(f->src)[ordinal].dtype;
+    uint64_t item = fsdpck_dtype_info(dtype)->nbytes;
+    uint8_t *dst = to->dense ? to->dense + first * item : NULL, *data = dst;
+    bool done = false;
+    int r = dst ? read_straight(f, ordinal, e, begin, end, dst, &done, err) : 0;
+    if (r == 0 && !done)
+        r = read_payload(f, ordinal, e, begin, end, &data, err);
+    if (r != 0 || f->dry)
+        return r;
+    if (e->swap)
+        swap_bytes(dtype, data, end - begin);
+    if (!dst)
+        to->place(to->ctx, data, first, (end - begin) / item);
+    else if (!done)
+        memcpy(dst, data, end - begin);
+    return 0;
+}
 
 /* Elements [begin, begin + nelem) of the chunk's own order, in windows that end at hash blocks. */
-static int fetch_run(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t nelem, place_fn place,
-                     void *ctx, struct fsdpck_error *err)
+static int fetch_run(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t nelem,
+                     const struct run_target *to, struct fsdpck_error *err)
 {
-    enum fsdpck_dtype dtype = source_tensors(f->src)[ordinal].dtype;
-    uint64_t item = fsdpck_dtype_info(dtype)->nbytes, at = begin * item, end = at + nelem * item;
+    uint64_t item = fsdpck_dtype_info(source_tensors(f->src)[ordinal].dtype)->nbytes, at = begin * item, end = at + nelem * item;
+    int r = 0;
     f->needed_nbytes += end - at;
     f->nruns++;
-    while (at < end) {
+    while (r == 0 && at < end) {
         uint64_t stop = (at / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES) + FSDPCK_FETCH_WINDOW_NBYTES;
-        uint8_t *data = NULL;
         stop = stop < end ? stop : end;
-        int r = read_payload(f, ordinal, e, at, stop, &data, err);
-        if (r != 0)
-            return r;
-        if (!f->dry && e->swap)
-            swap_bytes(dtype, data, stop - at);
-        if (!f->dry)
-            place(ctx, data, at / item - begin, (stop - at) / item);
+        r = fetch_window(f, ordinal, e, at, stop, at / item - begin, to, err);
         at = stop;
     }
-    return 0;
+    return r;
 }
 
 /* ---- boxes ---- */
@@ -265,6 +294,17 @@ static void place_box(void *ctx, const uint8_t *data, uint64_t first, uint64_t n
     fsdpck_range_boxes(w.p->ndim, w.p->size, first, first + nelem, copy_part, &w);
 }
 
+/* Whether the box lies in one piece in the target. */
+static bool is_dense(const struct piece *p, const uint64_t *s)
+{
+    int64_t dense[FSDPCK_MAX_DIMS];
+    fsdpck_dense_strides(p->ndim, s, p->item, dense);
+    for (uint32_t d = 0; d < p->ndim; d++)
+        if (s[d] > 1 && p->to->strides[d] != dense[d])
+            return false;
+    return true;
+}
+
 bool fsdpck_fetch_is_run(const struct fsdpck_extent *e, uint32_t ndim, const uint64_t *o, const uint64_t *s, uint64_t *first)
 {
     struct piece p = { .e = e, .ndim = ndim };
@@ -282,8 +322,11 @@ int fsdpck_fetch_box(struct fsdpck_fetch *f, const struct fsdpck_extent *e, cons
     chunk_strides(e, t->ndim, p.strides);
     if (!fsdpck_fetch_is_run(e, t->ndim, o, s, &first))
         return read_split(&p, o, s, err);
+    struct run_target run = { .place = place_box, .ctx = &p };
+    if (!f->dry && is_dense(&p, s))
+        run.dense = place_of(&p, o) + begin * p.item;
     p.skip = begin;
-    return fetch_run(f, to->ordinal, e, first + begin, end - begin, place_box, &p, err);
+    return fetch_run(f, to->ordinal, e, first + begin, end - begin, &run, err);
 }
 
 /* ---- flat ranges ---- */
@@ -298,17 +341,6 @@ struct range {
     const struct fsdpck_extent *e;
     struct fsdpck_error *err;
 };
-
-struct flat_place {
-    uint8_t *dst;
-    uint64_t item;
-};
-
-static void place_flat(void *ctx, const uint8_t *data, uint64_t first, uint64_t nelem)
-{
-    const struct flat_place *p = ctx;
-    memcpy(p->dst + first * p->item, data, nelem * p->item);
-}
 
 /* A box of the range meets an extent that is not one run of the tensor (columns, transposed items). */
 static int range_box(void *ctx, const uint64_t *offset, const uint64_t *size)
@@ -340,9 +372,9 @@ static int range_extent(void *ctx, const struct fsdpck_extent *e, struct fsdpck_
     uint64_t a = first > g->begin ? first : g->begin, b = last < g->end ? last : g->end;
     if (a >= b)
         return 0;
-    struct flat_place place = { .dst = g->dst + (a - g->begin) * g->item, .item = g->item };
+    const struct run_target run = { .dense = g->dst + (a - g->begin) * g->item };
     g->covered += b - a;
-    return fetch_run(g->f, g->ordinal, e, a - first, b - a, place_flat, &place, err);
+    return fetch_run(g->f, g->ordinal, e, a - first, b - a, &run, err);
 }
 
 int fsdpck_fetch_range(struct fsdpck_fetch *f, size_t ordinal, uint64_t begin, uint64_t end, void *dst, struct fsdpck_error *err)

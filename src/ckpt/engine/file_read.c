@@ -67,3 +67,13 @@ int fsdpck_file_read(struct fsdpck_source *src, uint32_t file, uint64_t offset, 
     fsdpck_files_release(src, file, false);
     return r;
 }
+
+bool fsdpck_file_read_cached(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes, uint8_t *dst)
+{
+    int fd;
+    if (nbytes < DIRECT_MIN_NBYTES || fsdpck_files_acquire(src, file, false, &fd, NULL) != 0)
+        return false;
+    bool done = src->io->pread_cached(src->io->ctx, fd, dst, nbytes, offset) == (int64_t)nbytes;
+    fsdpck_files_release(src, file, false);
+    return done;
+}

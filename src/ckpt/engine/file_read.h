@@ -10,4 +10,7 @@
 int fsdpck_file_read(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes, uint8_t *buf, uint8_t **data,
                      struct fsdpck_error *err);
 
+/* The same straight into dst, any alignment, if the page cache holds all of it; false: nothing is read, the other way may (and tells what is wrong). */
+bool fsdpck_file_read_cached(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes, uint8_t *dst);
+
 #endif

@@ -59,6 +59,8 @@ int fsdpck_files_read(struct fsdpck_source *src, uint32_t file, void *buf, uint6
     return r;
 }
 
+void fsdpck_files_close_idle(struct fsdpck_source *src) { fsdpck_fdcache_close_idle(src->fds); }
+
 void fsdpck_files_free(struct fsdpck_source *src)
 {
     fsdpck_fdcache_free(src->fds);

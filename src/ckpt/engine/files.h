@@ -10,6 +10,8 @@ int fsdpck_files_acquire(struct fsdpck_source *src, uint32_t file, bool direct, 
 void fsdpck_files_release(struct fsdpck_source *src, uint32_t file, bool direct);
 /* Acquire, read exactly, release: for headers and tables. */
 int fsdpck_files_read(struct fsdpck_source *src, uint32_t file, void *buf, uint64_t nbytes, uint64_t offset, struct fsdpck_error *err);
+/* Before the source may be replaced: where removed files that are open get another name (FUSE, NFS), they would keep their folder from going. */
+void fsdpck_files_close_idle(struct fsdpck_source *src);
 /* For fsdpck_source_open() and _close() only. */
 int fsdpck_files_init(struct fsdpck_source *src, struct fsdpck_error *err);
 void fsdpck_files_free(struct fsdpck_source *src);

@@ -10,6 +10,7 @@
 #include "engine/fetch.h"
 #include "engine/lanes.h"
 #include "base/pool.h"
+#include "base/stop.h"
 #include "tensor/rows.h"
 #include "engine/stream.h"
 
@@ -120,16 +121,29 @@ struct band {
     const struct fsdpck_tensor *t;
     size_t source;
     enum fsdpck_dtype from, to;
+    bool edited;
     uint64_t begin, end;  /* elements */
     const uint8_t *data;  /* of dtype `to` */
     struct fsdpck_error *err;
 };
 
+static bool is_edited(const struct fsdpck_transfer *t, uint32_t tensor) { return t->edit && t->edit->wants(t->edit->ctx, tensor); }
+
+/* Elements of the source's dtype to the selection's. */
+static int change(const struct band *b, uint64_t begin, uint64_t nelem, const uint8_t *in, uint8_t *out)
+{
+    const struct fsdpck_edit *edit = b->e->t->edit;
+    if (b->edited)
+        return edit->apply(edit->ctx, b->lane->tensor, begin, nelem, in, out, b->err);
+    fsdpck_dtype_cast(b->from, in, b->to, out, nelem);
+    return 0;
+}
+
 /* Brings elements [begin, end) into memory; their first byte lies as far into a page as `position`. */
 static int load(struct band *b, uint64_t position)
 {
     uint64_t lead = position % PAGE_NBYTES, item = fsdpck_dtype_info(b->from)->nbytes;
-    bool cast = b->from != b->to;
+    bool cast = b->from != b->to || b->edited;
     uint8_t *dst = cast ? b->w->band : b->w->band + lead;
     uint64_t first = b->begin, nelem = b->end - b->begin;
     b->data = dst;
@@ -139,9 +153,10 @@ static int load(struct band *b, uint64_t position)
     for (uint64_t at = 0; at < nelem; at += at_once) { /* the input of a cast can be wider than the band */
         uint64_t n = nelem - at < at_once ? nelem - at : at_once;
         int r = fsdpck_fetch_range(&b->w->fetch, b->source, first + at, first + at + n, dst, b->err);
+        if (r == 0)
+            r = change(b, first + at, n, dst, b->w->cast + lead + at * out);
         if (r != 0)
             return r;
-        fsdpck_dtype_cast(b->from, dst, b->to, b->w->cast + lead + at * out, n);
     }
     b->data = b->w->cast + lead;
     return 0;
@@ -255,13 +270,14 @@ static int run_lane(void *ctx, size_t number, unsigned worker, struct fsdpck_err
     struct band b = { .e = e, .w = &e->workers[worker], .lane = lane, .t = &source_tensors(e->t->src)[chosen->source], .source = chosen->source,
                       .to = chosen->dtype, .begin = lane->begin, .err = err };
     b.from = b.t->dtype;
+    b.edited = is_edited(e->t, lane->tensor);
     uint64_t item = fsdpck_dtype_info(b.to)->nbytes, step = e->band_nbytes / item, row = row_elements(b.t);
     open_streams(&b);
     if (lane->whole_rows)
         fsdpck_rows_begin(&b.w->rows, row * item, lane->begin / row);
     int r = 0;
     while (r == 0 && b.begin < lane->end) {
-        if (e->opt->stop && *e->opt->stop)
+        if (fsdpck_stop_asked(e->opt->stop))
             return fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "stopped");
         r = run_band(&b, lane->end - b.begin > step ? b.begin + step : lane->end);
         b.begin = b.end;
@@ -308,7 +324,7 @@ static int join_contents(struct engine *e, struct fsdpck_error *err)
     for (size_t i = 0; i < sel->ntensors; i++) {
         const struct fsdpck_tensor *t = &source_tensors(e->t->src)[sel->tensors[i].source];
         struct fsdpck_content want;
-        if (!t->has_content || sel->tensors[i].alias_of >= 0 || sel->tensors[i].dtype != t->dtype)
+        if (!t->has_content || sel->tensors[i].alias_of >= 0 || sel->tensors[i].dtype != t->dtype || is_edited(e->t, (uint32_t)i))
             continue;
         fsdpck_content_load(&want, t->content);
         if (contents[i].known && (want.low != contents[i].content.low || want.high != contents[i].content.high)) {
@@ -352,9 +368,14 @@ static int prepare(struct engine *e, struct fsdpck_error *err)
 int fsdpck_transfer_run(struct fsdpck_transfer *t, struct fsdpck_transfer_result *result, struct fsdpck_error *err)
 {
     struct engine e = { .t = t, .opt = t->opt ? t->opt : &t->src->opt, .lock = PTHREAD_MUTEX_INITIALIZER };
-    int r = prepare(&e, err);
+    const struct fsdpck_edit *edit = t->edit;
+    int r = edit && edit->begin ? edit->begin(edit->ctx, t->selection, err) : 0;
+    if (r == 0)
+        r = prepare(&e, err);
     if (r == 0)
         r = fsdpck_pool_run(e.nworkers, e.lanes.count, run_lane, &e, e.opt->stop, err);
+    if (r == 0 && edit && edit->end)
+        r = edit->end(edit->ctx, err);
     if (r == 0) {
         join_chunks(&e);
         count(&e, result);

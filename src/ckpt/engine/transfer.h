@@ -25,6 +25,19 @@ struct fsdpck_out_chunk {
 
 struct fsdpck_transfer_content;
 
+/* Looks at tensors on their way through, or changes them. Called by several threads at a time. */
+struct fsdpck_edit {
+    void *ctx;
+    /* Called once before and once after the tensors, by one thread: what refuses, refuses here. Either may be NULL. */
+    int (*begin)(void *ctx, const struct fsdpck_selection *selection, struct fsdpck_error *err);
+    int (*end)(void *ctx, struct fsdpck_error *err);
+    /* Whether the tensor (position in the selection) shall pass through apply. */
+    bool (*wants)(void *ctx, uint32_t tensor);
+    /* Elements [begin, begin + nelem) of the tensor, in row-major order and in the source's dtype, are in `in`; fills `out` in the selection's. Any
+     * range, any order; an element may come more than once. */
+    int (*apply)(void *ctx, uint32_t tensor, uint64_t begin, uint64_t nelem, const void *in, void *out, struct fsdpck_error *err);
+};
+
 struct fsdpck_transfer {
     struct fsdpck_source *src;
     const struct fsdpck_selection *selection;
@@ -33,6 +46,7 @@ struct fsdpck_transfer {
     struct fsdpck_out_chunk *chunks; /* sorted by tensor */
     size_t nchunks;
     const struct fsdpck_options *opt; /* resolved (fsdpck_source_options), or NULL: the source's */
+    const struct fsdpck_edit *edit;   /* NULL: bytes go out as they came in, cast at most */
     /* Filled in: per tensor of the selection, where whole rows passed and nothing was cast. (ntensors), in the caller's memory; may be NULL. */
     struct fsdpck_transfer_content *contents;
 };

@@ -7,6 +7,7 @@
 
 #include "base/ioutil.h"
 #include "base/suffix.h"
+#include "base/stop.h"
 
 /* A file, and what index.json says of it. */
 struct whole {
@@ -23,7 +24,7 @@ static int hash_bytes(struct fsdpck_verifier *v, const struct whole *w, int fd, 
     int r = h && buf ? 0 : fsdpck_error_nomem(err, FSDPCK_BLOCK_NBYTES);
     for (uint64_t at = 0; r == 0 && at < w->nbytes; at += FSDPCK_BLOCK_NBYTES) {
         uint64_t n = w->nbytes - at < FSDPCK_BLOCK_NBYTES ? w->nbytes - at : FSDPCK_BLOCK_NBYTES;
-        if (v->src->opt.stop && *v->src->opt.stop)
+        if (fsdpck_stop_asked(v->src->opt.stop))
             r = fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "stopped");
         else if ((r = fsdpck_read_full(v->src->io, fd, w->path, buf, n, at, err)) == 0)
             fsdpck_hasher_add(h, buf, n);

@@ -135,10 +135,10 @@ static bool make_room(struct fsdpck_pickle *p, fsdpck_node container, size_t mor
 
 bool fsdpck_pickle_append(struct fsdpck_pickle *p, fsdpck_node container, const fsdpck_node *children, size_t count)
 {
+    if (!count)
+        return true; /* on anything, as in Python: it may be an integer, which is no node */
     if (pickle_node(p, container)->flags & PICKLE_SEALED)
         return fail(p, FSDPCK_ERR_FORMAT, "a container is changed after it was put into another one (or into itself)");
-    if (!count)
-        return true;
     if (!make_room(p, container, count))
         return false;
     for (size_t i = 0; i < count; i++)

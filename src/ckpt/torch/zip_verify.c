@@ -7,6 +7,7 @@
 
 #include "base/hash.h"
 #include "base/ioutil.h"
+#include "base/stop.h"
 #include "engine/files.h"
 #include "torch/zip.h"
 
@@ -60,7 +61,7 @@ static int crc_record(struct fsdpck_zip_check *c, const struct fsdpck_zip_subjec
     c->nunchecked += !record->crc32 && record->nbytes;
     for (uint64_t at = 0; at < record->nbytes; at += PIECE_NBYTES) {
         uint64_t n = record->nbytes - at < PIECE_NBYTES ? record->nbytes - at : PIECE_NBYTES;
-        if (opt->stop && *opt->stop)
+        if (fsdpck_stop_asked(opt->stop))
             return fsdpck_error_set(c->err, FSDPCK_ERR_STOPPED, NULL, "stopped");
         int r = fsdpck_read_full(c->src->io, fd, source_files(c->src)[s->file].path, c->piece, n, record->offset + at, e);
         if (r)

@@ -12,15 +12,18 @@
 #include "base/pool.h"
 #include "format/shard.h"
 #include "format/shard_name.h"
+#include "engine/files.h"
 #include "engine/source_impl.h"
 #include "engine/stream.h"
 #include "engine/transfer.h"
+#include "verbs/export_with.h"
 
 #define ITEM_PIECE_NBYTES (1u << 20) /* a multiple of the hash block */
 
 struct conversion {
     struct fsdpck_source *src;
     const struct fsdpck_convert_request *req;
+    const struct fsdpck_edit *edit;
     struct fsdpck_options opt;
     struct fsdpck_selection selection;
     struct fsdpck_arena arena;
@@ -170,7 +173,7 @@ static int lay_out(struct conversion *c)
 {
     int r = check_mesh(&c->req->mesh, c->err);
     if (r == 0)
-        r = fsdpck_selection_make(c->src, &c->req->select, FSDPCK_TREE_KEEP, &c->selection, c->err);
+        r = fsdpck_selection_make(c->src, &c->req->select, c->edit ? FSDPCK_TREE_MODEL : FSDPCK_TREE_KEEP, &c->selection, c->err);
     if (r != 0)
         return r;
     c->nranks = (uint32_t)fsdpck_mesh_nranks(&c->req->mesh);
@@ -210,7 +213,7 @@ static int name_files(struct conversion *c)
 static int move_payloads(struct conversion *c, struct fsdpck_transfer_result *result)
 {
     struct fsdpck_transfer t = { .src = c->src, .selection = &c->selection, .files = c->files, .nfiles = c->nranks, .chunks = c->chunks.data,
-                                 .nchunks = c->chunks.count, .opt = &c->opt, .contents = c->contents };
+                                 .nchunks = c->chunks.count, .opt = &c->opt, .contents = c->contents, .edit = c->edit };
     int r = fsdpck_transfer_run(&t, result, c->err);
     const uint32_t *entries = c->entries.data;
     for (size_t i = 0; r == 0 && i < t.nchunks; i++) {
@@ -341,6 +344,9 @@ static int convert(struct conversion *c, struct fsdpck_transfer_result *result)
     if (r != 0)
         return r;
     r = write_all(c, result);
+    fsdpck_out_files_free(c->out);
+    c->out = NULL;
+    fsdpck_files_close_idle(c->src);
     if (r != 0) {
         fsdpck_commit_abandon(c->commit);
         return r;
@@ -372,9 +378,15 @@ static void free_conversion(struct conversion *c)
 int fsdpck_convert(struct fsdpck_source *src, const struct fsdpck_convert_request *req, const struct fsdpck_options *opt,
                    struct fsdpck_transfer_result *result, struct fsdpck_error *err)
 {
+    return fsdpck_convert_with(src, req, NULL, opt, result, err);
+}
+
+int fsdpck_convert_with(struct fsdpck_source *src, const struct fsdpck_convert_request *req, const struct fsdpck_edit *edit,
+                        const struct fsdpck_options *opt, struct fsdpck_transfer_result *result, struct fsdpck_error *err)
+{
     struct fsdpck_error own = { 0 };
     struct fsdpck_transfer_result none = { 0 };
-    struct conversion c = { .src = src, .req = req, .opt = fsdpck_source_options(src, opt), .err = err ? err : &own };
+    struct conversion c = { .src = src, .req = req, .edit = edit, .opt = fsdpck_source_options(src, opt), .err = err ? err : &own };
     int64_t start = src->io->now_ns(src->io->ctx);
     result = result ? result : &none;
     memset(result, 0, sizeof *result);

@@ -11,6 +11,7 @@
 #include "verbs/diff_values.h"
 #include "base/pool.h"
 #include "base/vec.h"
+#include "base/stop.h"
 
 enum { BATCH_MAX_PIECES = 1024, COMPARE_NBYTES = 1 << 20 };
 #define BATCH_MAX_NBYTES (64ull << 20) /* of one side; more is not faster */
@@ -303,7 +304,7 @@ static int run(struct diff *d)
     if (d->a_buf == NULL || d->b_buf == NULL)
         return fsdpck_error_nomem(d->err, 2 * d->batch_nbytes);
     while (rc == 0 && d->filling < d->pairs.count) {
-        if (d->opt.stop != NULL && *d->opt.stop != 0)
+        if (fsdpck_stop_asked(d->opt.stop))
             return fsdpck_error_set(d->err, FSDPCK_ERR_STOPPED, NULL, "stopped");
         rc = fill_batch(d);
         if (rc == 0 && d->pieces.count > 0)

@@ -12,8 +12,11 @@
 #include "commit/commit.h"
 #include "hf/config.h"
 #include "verbs/export_layout.h"
+#include "engine/files.h"
+#include "verbs/export_with.h"
 #include "base/ioutil.h"
 #include "base/suffix.h"
+#include "base/stop.h"
 #include "engine/transfer.h"
 
 #define DEFAULT_SHARD_NBYTES 5000000000u /* as transformers cuts: decimal */
@@ -21,6 +24,7 @@
 struct export {
     struct fsdpck_source *src;
     const struct fsdpck_export_request *req;
+    const struct fsdpck_export_with *with;
     struct fsdpck_options opt; /* defaults filled in */
     const struct fsdpck_io *io;
     bool one_file;
@@ -76,6 +80,21 @@ static int add_tensor(struct export *x, const char *name, size_t stored)
         return FSDPCK_ERR_NOMEM;
     *e = (struct export_tensor){ .name = name, .chosen = (uint32_t)stored, .dtype = c->dtype, .ndim = t->ndim, .shape = t->shape,
                                  .nbytes = nbytes, .order = x->layout.tensors.count - 1 };
+    if (x->with->shapes && x->with->shapes[stored]) {
+        e->ndim = x->with->ndims[stored];
+        e->shape = x->with->shapes[stored];
+    }
+    return 0;
+}
+
+static int add_made(struct export *x, const struct fsdpck_export_made *m)
+{
+    struct export_tensor *e = fsdpck_vec_push(&x->layout.tensors, x->err);
+    uint64_t nelem, nbytes;
+    if (!e || !checked_shape(m->shape, m->ndim, fsdpck_dtype_info(m->dtype)->nbytes, &nelem, &nbytes))
+        return fsdpck_error_nomem(x->err, sizeof *e);
+    *e = (struct export_tensor){ .name = m->name, .made = m->data, .dtype = m->dtype, .ndim = m->ndim, .shape = m->shape, .nbytes = nbytes,
+                                 .order = x->layout.tensors.count - 1 };
     return 0;
 }
 
@@ -113,28 +132,50 @@ static int list_tensors(struct export *x)
     int rc = fsdpck_assets_tied(x->io, &x->assets, &tied, x->err);
     for (size_t i = 0; i < x->selection.ntensors && rc == 0; i++)
         rc = x->selection.tensors[i].alias_of < 0 ? add_tensor(x, x->selection.tensors[i].name, i) : add_alias(x, i, tied);
+    for (size_t i = 0; i < x->with->nmade && rc == 0; i++)
+        rc = add_made(x, &x->with->made[i]);
     if (rc == 0 && x->selection.nitems)
         say(x, "%zu non-tensor value%s left behind: safetensors holds tensors only", x->selection.nitems, x->selection.nitems == 1 ? " is" : "s are");
     return rc;
 }
 
-static int choose(struct export *x)
+static int choose_tensors(struct export *x)
+{
+    if (!x->with->selection)
+        return fsdpck_selection_make(x->src, &x->req->select, FSDPCK_TREE_MODEL, &x->selection, x->err);
+    x->selection = *x->with->selection;
+    x->selection.arena = (struct fsdpck_arena){ 0 }; /* stays with its owner */
+    return 0;
+}
+
+static int gather_assets(struct export *x)
 {
     const struct fsdpck_export_request *req = x->req;
-    uint64_t max = x->one_file ? UINT64_MAX : req->max_shard_nbytes ? req->max_shard_nbytes : DEFAULT_SHARD_NBYTES;
-    int rc = fsdpck_selection_make(x->src, &req->select, FSDPCK_TREE_MODEL, &x->selection, x->err);
+    if (!x->with->assets)
+        return fsdpck_assets_gather(x->src, req->assets, req->select.cast, req->select.dtype, &x->assets, x->err);
+    x->assets = *x->with->assets;
+    *x->with->assets = (struct fsdpck_assets_out){ 0 };
+    return 0;
+}
+
+static int choose(struct export *x)
+{
+    uint64_t max = x->one_file || x->with->file ? UINT64_MAX : x->req->max_shard_nbytes ? x->req->max_shard_nbytes : DEFAULT_SHARD_NBYTES;
+    int rc = choose_tensors(x);
     if (rc == 0)
-        rc = fsdpck_assets_gather(x->src, req->assets, req->select.cast, req->select.dtype, &x->assets, x->err);
+        rc = gather_assets(x);
     if (rc == 0)
         rc = list_tensors(x);
-    return rc ? rc : fsdpck_export_lay_out(&x->layout, max, x->err);
+    return rc ? rc : fsdpck_export_lay_out(&x->layout, max, x->with->metadata, x->err);
 }
 
 /* ---- the staging place ---- */
 
+static const char *only_file(const struct export *x) { return x->with->file ? x->with->file : "model.safetensors"; }
+
 static int begin(struct export *x)
 {
-    const char *record = x->one_file ? NULL : x->layout.nfiles > 1 ? "model.safetensors.index.json" : "model.safetensors";
+    const char *record = x->one_file ? NULL : x->layout.nfiles > 1 ? "model.safetensors.index.json" : only_file(x);
     int rc = x->io->random(x->io->ctx, x->uuid, sizeof x->uuid);
     if (rc < 0)
         return fsdpck_error_sys(x->err, -rc, NULL, "cannot get random bytes");
@@ -151,7 +192,7 @@ static int name_file(struct export *x, size_t i)
         snprintf(name, sizeof name, "model-%05zu-of-%05zu%s%s.safetensors", i + 1, x->layout.nfiles, fsdpck_commit_in_place(x->commit) ? "-" : "",
                  fsdpck_commit_in_place(x->commit) ? uuid : "");
     else
-        snprintf(name, sizeof name, "model.safetensors");
+        snprintf(name, sizeof name, "%s", only_file(x));
     x->names[i] = strdup(name);
     if (several)
         x->paths[i] = fsdpck_path_join(fsdpck_commit_dir(x->commit), name, x->err);
@@ -189,14 +230,19 @@ static int by_chosen(const void *a, const void *b)
     return x->file != y->file ? (x->file < y->file ? -1 : 1) : x->payload < y->payload ? -1 : x->payload > y->payload;
 }
 
+static const uint64_t *stored_shape(const struct export *x, const struct export_tensor *e)
+{
+    return fsdpck_source_tensor(x->src, x->selection.tensors[e->chosen].source)->shape;
+}
+
 static size_t make_chunks(const struct export *x, struct fsdpck_out_chunk *chunks)
 {
     static const uint64_t origin[FSDPCK_MAX_DIMS];
     const struct export_tensor *e = x->layout.tensors.data;
     size_t n = 0;
     for (size_t i = 0; i < x->layout.tensors.count; i++)
-        if (e[i].nbytes)
-            chunks[n++] = (struct fsdpck_out_chunk){ .tensor = e[i].chosen, .file = (uint32_t)e[i].file, .offset = origin, .size = e[i].shape,
+        if (e[i].nbytes && !e[i].made)
+            chunks[n++] = (struct fsdpck_out_chunk){ .tensor = e[i].chosen, .file = (uint32_t)e[i].file, .offset = origin, .size = stored_shape(x, &e[i]),
                                                      .payload = x->layout.files[e[i].file].header.nbytes + e[i].begin };
     if (n)
         qsort(chunks, n, sizeof *chunks, by_chosen);
@@ -217,7 +263,7 @@ static int move_payload(struct export *x)
     struct fsdpck_out_chunk *chunks = calloc(n ? n : 1, sizeof *chunks);
     struct fsdpck_transfer_content *contents = ncontents ? calloc(ncontents, sizeof *contents) : NULL; /* NULL: nothing to compare with */
     struct fsdpck_transfer t = { .src = x->src, .selection = &x->selection, .files = x->files, .nfiles = x->layout.nfiles, .chunks = chunks,
-                                 .opt = &x->opt, .contents = contents };
+                                 .opt = &x->opt, .contents = contents, .edit = x->with->edit };
     int rc = chunks && (contents || !ncontents) ? 0 : fsdpck_error_nomem(x->err, n * sizeof *chunks);
     if (rc == 0) {
         t.nchunks = make_chunks(x, chunks);
@@ -228,10 +274,20 @@ static int move_payload(struct export *x)
     return rc;
 }
 
+static int write_made(struct export *x, struct fsdpck_out_files *out)
+{
+    const struct export_tensor *e = x->layout.tensors.data;
+    int rc = 0;
+    for (size_t i = 0; i < x->layout.tensors.count && rc == 0; i++)
+        if (e[i].made)
+            rc = fsdpck_out_files_write(out, (uint32_t)e[i].file, e[i].made, e[i].nbytes, x->layout.files[e[i].file].header.nbytes + e[i].begin, x->err);
+    return rc;
+}
+
 static int write_headers(struct export *x)
 {
     struct fsdpck_out_files *out = fsdpck_out_files_new(x->io, x->files, x->layout.nfiles, x->err);
-    int rc = out ? 0 : FSDPCK_ERR_NOMEM;
+    int rc = out ? write_made(x, out) : FSDPCK_ERR_NOMEM;
     for (size_t i = 0; i < x->layout.nfiles && rc == 0; i++) {
         const struct fsdpck_text *h = &x->layout.files[i].header;
         rc = fsdpck_out_files_write(out, (uint32_t)i, h->data, h->nbytes, 0, x->err);
@@ -299,8 +355,9 @@ static int run(struct export *x)
         rc = write_assets(x);
     if (rc == 0 && x->layout.nfiles > 1)
         rc = write_index(x);
-    if (rc == 0 && x->opt.stop && *x->opt.stop)
+    if (rc == 0 && fsdpck_stop_asked(x->opt.stop))
         rc = fsdpck_error_set(x->err, FSDPCK_ERR_STOPPED, NULL, "stopped");
+    fsdpck_files_close_idle(x->src);
     if (rc)
         return rc;
     struct fsdpck_commit *c = x->commit;
@@ -345,11 +402,11 @@ static int check_names(struct export *x)
     return x->err->code;
 }
 
-int fsdpck_export(struct fsdpck_source *src, const struct fsdpck_export_request *req, const struct fsdpck_options *opt,
-                  struct fsdpck_transfer_result *result, struct fsdpck_error *err)
+int fsdpck_export_with(struct fsdpck_source *src, const struct fsdpck_export_request *req, const struct fsdpck_export_with *with,
+                       const struct fsdpck_options *opt, struct fsdpck_transfer_result *result, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
-    struct export x = { .src = src, .req = req, .io = src->io, .err = err ? err : &own, .layout.tensors = FSDPCK_VEC(struct export_tensor) };
+    struct export x = { .src = src, .req = req, .with = with, .io = src->io, .err = err ? err : &own, .layout.tensors = FSDPCK_VEC(struct export_tensor) };
     int64_t began = src->io->now_ns(src->io->ctx);
     fill_options(&x, opt);
     x.one_file = ends_with(req->out, ".safetensors");
@@ -363,4 +420,11 @@ int fsdpck_export(struct fsdpck_source *src, const struct fsdpck_export_request 
         *result = x.result;
     release(&x);
     return rc;
+}
+
+int fsdpck_export(struct fsdpck_source *src, const struct fsdpck_export_request *req, const struct fsdpck_options *opt,
+                  struct fsdpck_transfer_result *result, struct fsdpck_error *err)
+{
+    static const struct fsdpck_export_with nothing_more;
+    return fsdpck_export_with(src, req, &nothing_more, opt, result, err);
 }

@@ -122,12 +122,15 @@ static void add_entry(struct fsdpck_text *h, const struct export_tensor *t)
     fsdpck_text_printf(h, ",\"data_offsets\":[%llu,%llu]}", (unsigned long long)t->begin, (unsigned long long)(t->begin + t->nbytes));
 }
 
-static int make_header(struct export_layout *l, struct export_file *f, struct fsdpck_error *err)
+static int make_header(struct export_layout *l, struct export_file *f, const char *metadata, struct fsdpck_error *err)
 {
-    static const char start[] = "\0\0\0\0\0\0\0\0{\"__metadata__\":{\"format\":\"pt\"}";
+    static const char start[] = "\0\0\0\0\0\0\0\0{\"__metadata__\":{\"format\":\"pt\"";
     struct fsdpck_text *h = &f->header;
     size_t align = f->data_nbytes >= PAGE_ALIGN_FROM_NBYTES ? PAGE_NBYTES : 8;
     fsdpck_text_add(h, start, sizeof start - 1);
+    if (metadata)
+        fsdpck_text_add(h, metadata, strlen(metadata));
+    fsdpck_text_add(h, "}", 1);
     for (size_t i = 0; i < f->count; i++)
         add_entry(h, &tensors_of(l)[f->first + i]);
     fsdpck_text_add(h, "}", 1);
@@ -143,12 +146,12 @@ static int make_header(struct export_layout *l, struct export_file *f, struct fs
     return 0;
 }
 
-int fsdpck_export_lay_out(struct export_layout *l, uint64_t max_shard_nbytes, struct fsdpck_error *err)
+int fsdpck_export_lay_out(struct export_layout *l, uint64_t max_shard_nbytes, const char *metadata, struct fsdpck_error *err)
 {
     int rc = split(l, max_shard_nbytes, err);
     for (size_t i = 0; i < l->nfiles && rc == 0; i++) {
         place(l, &l->files[i]);
-        rc = make_header(l, &l->files[i], err);
+        rc = make_header(l, &l->files[i], metadata, err);
     }
     return rc;
 }

@@ -9,6 +9,7 @@
 
 struct export_tensor {
     const char *name;
+    const void *made; /* its bytes, where no source has them */
     uint32_t chosen; /* position in the selection of the tensor that is stored */
     enum fsdpck_dtype dtype;
     uint32_t ndim;
@@ -34,8 +35,9 @@ struct export_layout {
 
 /* Distributes the tensors (all but file and begin filled in) as Hugging Face does: in order, a new file where the next tensor would not fit
  * into max_shard_nbytes, one that is larger alone in its file. In a file each begins at a multiple of its element size: in order where that
- * works out, else wider elements first. Data begins at a multiple of 4096 where there are 64 KiB of it, else of 8. */
-int fsdpck_export_lay_out(struct export_layout *l, uint64_t max_shard_nbytes, struct fsdpck_error *err);
+ * works out, else wider elements first. Data begins at a multiple of 4096 where there are 64 KiB of it, else of 8. metadata: JSON members that
+ * follow "format" in __metadata__, with a leading comma; or NULL. */
+int fsdpck_export_lay_out(struct export_layout *l, uint64_t max_shard_nbytes, const char *metadata, struct fsdpck_error *err);
 /* model.safetensors.index.json; names[i] is that of file i. */
 int fsdpck_export_index(const struct export_layout *l, const char *const *names, struct fsdpck_text *out, struct fsdpck_error *err);
 void fsdpck_export_layout_free(struct export_layout *l);

@@ -12,6 +12,7 @@
 #include "format/shard.h"
 #include "engine/stream.h"
 #include "base/utf8.h"
+#include "base/stop.h"
 
 #define PAGE_NBYTES 4096u
 #define BAND_NBYTES (4u << 20) /* a multiple of the hash block */
@@ -206,7 +207,7 @@ static int write_bands(struct saver *s, const struct part *p, struct fsdpck_stre
     for (uint64_t at = 0; at < nelem;) {
         uint64_t n = nelem - at < BAND_NBYTES / item ? nelem - at : BAND_NBYTES / item;
         uint8_t *data = b.dst = buf + fsdpck_stream_position(stream) % PAGE_NBYTES;
-        if (s->opt->stop && *s->opt->stop)
+        if (fsdpck_stop_asked(s->opt->stop))
             return fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "stopped");
         fsdpck_range_boxes(p->t->ndim, p->box->size, at, at + n, gather_box, &b);
         if (rows->row_nbytes)

@@ -6,6 +6,7 @@
 
 #include "engine/files.h"
 #include "base/ioutil.h"
+#include "base/stop.h"
 #include "engine/source_impl.h"
 
 #define PIECE_NBYTES (1u << 20)
@@ -39,7 +40,7 @@ static int read_file(struct fsdpck_source *src, uint32_t file, uint8_t *piece, s
     uint64_t nbytes = source_files(src)[file].pub.nbytes;
     for (uint64_t at = 0; at < nbytes; at += PIECE_NBYTES) {
         uint64_t n = nbytes - at < PIECE_NBYTES ? nbytes - at : PIECE_NBYTES;
-        if (src->opt.stop && *src->opt.stop)
+        if (fsdpck_stop_asked(src->opt.stop))
             return fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "stopped");
         int r = fsdpck_files_read(src, file, piece, n, at, err);
         if (r != 0)

@@ -5,6 +5,7 @@
 #include <fsdpck/check.h>
 #include <fsdpck/convert.h>
 #include <fsdpck/export.h>
+#include <fsdpck/lora.h>
 #include <fsdpck/save.h>
 #include <fsdpck/source.h>
 

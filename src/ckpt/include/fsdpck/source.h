@@ -24,7 +24,7 @@ struct fsdpck_options {
     /* Things worth saying that are no errors ("lm_head.weight is stored once …"), one line without newline; may be NULL. */
     void (*note)(void *ctx, const char *line);
     void *ctx;
-    const volatile int *stop; /* where it becomes nonzero, work ends with FSDPCK_ERR_STOPPED and nothing is committed; may be NULL */
+    const volatile int *stop; /* where it becomes nonzero, work ends with FSDPCK_ERR_STOPPED and nothing is committed; may be NULL. Read atomically */
 };
 
 struct fsdpck_source;

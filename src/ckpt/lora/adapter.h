@@ -1,0 +1,72 @@
+/* One LoRA adapter found in a source: its modules with their tensors, and what its configuration says of them, checked against each other. Reads
+ * names, shapes and the configuration, no payload. */
+#ifndef CKPT_LORA_ADAPTER_H
+#define CKPT_LORA_ADAPTER_H
+
+#include <fsdpck/lora.h>
+
+#include "base/names.h"
+#include "base/vec.h"
+#include "engine/selection.h"
+#include "engine/source_impl.h"
+#include "lora/config.h"
+#include "lora/names.h"
+
+/* Positions below are of the adapter's selection; -1: not there. */
+struct fsdpck_lora_module {
+    const char *path; /* in the model: "model.layers.0.self_attn.q_proj" */
+    int64_t a, b, bias, magnitude;
+    bool embedding;
+    uint64_t r;
+    double alpha;
+};
+
+/* A whole parameter that the adapter replaces: modules_to_save, or a bias. */
+struct fsdpck_lora_whole {
+    const char *name;   /* of the parameter in the model: "lm_head.weight" */
+    const char *key;    /* of the adapter file, without base_model.model. */
+    const char *saved;  /* modules_to_save: the module's name as the configuration has it; NULL: a bias */
+    int64_t position;
+};
+
+struct fsdpck_lora_adapter {
+    struct fsdpck_source *src;
+    struct fsdpck_selection selection; /* of all the source's tensors */
+    struct fsdpck_lora_name *names;    /* (selection.ntensors) */
+    const char *name;                  /* of the adapter; "" where the tensors have none */
+    struct fsdpck_lora_config config;
+    struct fsdpck_vec modules; /* struct fsdpck_lora_module, in the source's order */
+    struct fsdpck_vec whole;   /* struct fsdpck_lora_whole */
+    struct fsdpck_arena arena;
+    struct fsdpck_names index; /* of modules */
+};
+
+struct fsdpck_lora_request {
+    const char *name;        /* of the adapter, or NULL: the only one */
+    const char *config;      /* path of its adapter_config.json, or NULL: the source's own */
+    bool has_alpha;
+    double alpha;            /* where there is no configuration */
+    const struct fsdpck_select *select;
+};
+
+/* Whatever the outcome, fsdpck_lora_adapter_free() releases it. Refused: no adapter, or several and none named; A without B or the other way round;
+ * shapes and ranks that do not fit; a configuration that says something else than the tensors; tensors of a kind that is not understood. */
+int fsdpck_lora_adapter_open(struct fsdpck_lora_adapter *a, struct fsdpck_source *src, const struct fsdpck_lora_request *req, struct fsdpck_error *err);
+void fsdpck_lora_adapter_free(struct fsdpck_lora_adapter *a);
+/* Its second half: everything is found, and held against the rules. */
+int fsdpck_lora_adapter_check(struct fsdpck_lora_adapter *a, struct fsdpck_error *err);
+
+static inline struct fsdpck_lora_module *lora_modules(const struct fsdpck_lora_adapter *a) { return a->modules.data; }
+static inline struct fsdpck_lora_whole *lora_whole(const struct fsdpck_lora_adapter *a) { return a->whole.data; }
+static inline const struct fsdpck_tensor *lora_tensor(const struct fsdpck_lora_adapter *a, int64_t position)
+{
+    return fsdpck_source_tensor(a->src, a->selection.tensors[position].source);
+}
+/* What the product of B and A is multiplied by. */
+double fsdpck_lora_scale(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_module *m);
+/* Sets an error about the tensor at the position; returns the code. */
+int fsdpck_lora_refuse(const struct fsdpck_lora_adapter *a, int64_t position, int code, struct fsdpck_error *err, const char *fmt, ...) FSDPCK_PRINTF(5, 6);
+/* A note of the caller's options. */
+void fsdpck_lora_say(const struct fsdpck_options *opt, const char *fmt, ...) FSDPCK_PRINTF(2, 3);
+
+#endif

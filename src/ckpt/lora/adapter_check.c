@@ -1,0 +1,143 @@
+/* Holds an adapter's tensors against each other and against its configuration. Whatever PEFT would drop, fill in or misread without a word is refused
+ * here: a wrong adapter loads as easily as a right one. Shapes only, no payload. */
+#include <math.h>
+
+#include "lora/adapter.h"
+
+#include "lora/config.h"
+
+double fsdpck_lora_scale(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_module *m)
+{
+    return m->alpha / (a->config.rslora ? sqrt((double)m->r) : (double)m->r);
+}
+
+/* ---- tensors ---- */
+
+static int check_one(const struct fsdpck_lora_adapter *a, int64_t at, struct fsdpck_error *err)
+{
+    const struct fsdpck_tensor *t = lora_tensor(a, at);
+    if (t->dtype > FSDPCK_BFLOAT16)
+        return fsdpck_lora_refuse(a, at, FSDPCK_ERR_UNSUPPORTED, err, "an adapter tensor of dtype %s; float64, float32, float16 and bfloat16 are supported",
+                                  fsdpck_dtype_info(t->dtype)->name);
+    if (t->nelem == 0)
+        return fsdpck_lora_refuse(a, at, FSDPCK_ERR_FORMAT, err, "an adapter tensor without elements");
+    return 0;
+}
+
+static int check_shapes(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_module *m, struct fsdpck_error *err)
+{
+    const struct fsdpck_tensor *ta = lora_tensor(a, m->a), *tb = lora_tensor(a, m->b);
+    if (ta->ndim < 2 || (m->embedding && ta->ndim != 2))
+        return fsdpck_lora_refuse(a, m->a, FSDPCK_ERR_FORMAT, err, "has %u dimensions, LoRA's A has %s", ta->ndim, m->embedding ? "2" : "2 and more");
+    if (tb->ndim != ta->ndim)
+        return fsdpck_lora_refuse(a, m->b, FSDPCK_ERR_FORMAT, err, "has %u dimensions, its A '%s' has %u", tb->ndim, ta->name, ta->ndim);
+    if (tb->shape[1] != ta->shape[0])
+        return fsdpck_lora_refuse(a, m->b, FSDPCK_ERR_FORMAT, err, "B is [%llu, %llu], A '%s' is [%llu, %llu]: ranks %llu and %llu do not fit",
+                                  (unsigned long long)tb->shape[0], (unsigned long long)tb->shape[1], ta->name, (unsigned long long)ta->shape[0],
+                                  (unsigned long long)ta->shape[1], (unsigned long long)tb->shape[1], (unsigned long long)ta->shape[0]);
+    for (uint32_t d = 2; d < tb->ndim; d++)
+        if (tb->shape[d] != 1)
+            return fsdpck_lora_refuse(a, m->b, FSDPCK_ERR_FORMAT, err, "a convolution's B has size %llu in dimension %u, 1 is wanted",
+                                      (unsigned long long)tb->shape[d], d);
+    return 0;
+}
+
+/* One value for each output. */
+static int check_vector(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_module *m, int64_t at, struct fsdpck_error *err)
+{
+    uint64_t nout = lora_tensor(a, m->b)->shape[0], n = lora_tensor(a, at)->nelem;
+    int rc = check_one(a, at, err);
+    if (rc == 0 && n != nout)
+        rc = fsdpck_lora_refuse(a, at, FSDPCK_ERR_FORMAT, err, "has %llu values, the module has %llu outputs", (unsigned long long)n, (unsigned long long)nout);
+    return rc;
+}
+
+static int check_pair(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_module *m, struct fsdpck_error *err)
+{
+    if (m->a < 0 || m->b < 0) {
+        int64_t there = m->a >= 0 ? m->a : m->b >= 0 ? m->b : m->magnitude >= 0 ? m->magnitude : m->bias;
+        return fsdpck_lora_refuse(a, there, FSDPCK_ERR_MISSING, err, "its module has no %s", m->a < 0 ? "lora_A" : "lora_B");
+    }
+    if ((a->names[m->a].role == LORA_A) != (a->names[m->b].role == LORA_B))
+        return fsdpck_lora_refuse(a, m->b, FSDPCK_ERR_FORMAT, err, "its A is '%s': one is an embedding's, the other not", lora_tensor(a, m->a)->name);
+    int rc = check_one(a, m->a, err);
+    if (rc == 0)
+        rc = check_one(a, m->b, err);
+    if (rc == 0)
+        rc = check_shapes(a, m, err);
+    if (rc == 0 && m->bias >= 0)
+        rc = check_vector(a, m, m->bias, err);
+    if (rc == 0 && m->magnitude >= 0)
+        rc = check_vector(a, m, m->magnitude, err);
+    return rc;
+}
+
+/* ---- tensors against the configuration ---- */
+
+static int contradicts(const struct fsdpck_lora_adapter *a, int64_t at, struct fsdpck_error *err, const char *fmt, unsigned long long x, unsigned long long y)
+{
+    int rc = fsdpck_lora_refuse(a, at, FSDPCK_ERR_FORMAT, err, fmt, x, y);
+    fsdpck_error_hint(err, "the configuration is that of another adapter: %s", a->config.file);
+    return rc;
+}
+
+static int check_rank(struct fsdpck_lora_adapter *a, struct fsdpck_lora_module *m, struct fsdpck_error *err)
+{
+    uint64_t r;
+    m->r = lora_tensor(a, m->a)->shape[0];
+    m->alpha = a->config.alpha;
+    if (!a->config.doc)
+        return 0;
+    int rc = fsdpck_lora_config_rank(&a->config, m->path, &r, err);
+    if (rc == 0 && r != m->r)
+        rc = contradicts(a, m->a, err, "has rank %llu, " FSDPCK_LORA_CONFIG_NAME " says %llu", m->r, r);
+    return rc ? rc : fsdpck_lora_config_alpha(&a->config, m->path, &m->alpha, err);
+}
+
+static int check_features(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_module *m, struct fsdpck_error *err)
+{
+    const struct fsdpck_lora_module *first = lora_modules(a);
+    bool dora = a->config.doc ? a->config.dora : first->magnitude >= 0, bias = a->config.doc ? a->config.lora_bias : first->bias >= 0;
+    const char *who = a->config.doc ? FSDPCK_LORA_CONFIG_NAME " says" : "other modules say";
+    if (dora != (m->magnitude >= 0))
+        return fsdpck_lora_refuse(a, m->magnitude >= 0 ? m->magnitude : m->a, FSDPCK_ERR_FORMAT, err, "%s %s, but its module has %s lora_magnitude_vector", who,
+                                  dora ? "DoRA" : "no DoRA", dora ? "no" : "a");
+    if (!m->embedding && bias != (m->bias >= 0))
+        return fsdpck_lora_refuse(a, m->bias >= 0 ? m->bias : m->a, FSDPCK_ERR_FORMAT, err, "%s %s, but its module has %s lora_B.bias", who,
+                                  bias ? "lora_bias" : "no lora_bias", bias ? "no" : "a");
+    if (a->config.doc && !fsdpck_lora_config_targets(&a->config, m->path))
+        return contradicts(a, m->a, err, FSDPCK_LORA_CONFIG_NAME "'s target_modules do not reach this module", 0, 0);
+    return 0;
+}
+
+/* A frozen layer that is wrapped for an adapter has that adapter's tensors beside it, or they are lost. */
+static int check_wrapped(const struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
+{
+    struct fsdpck_names any = { 0 };
+    size_t old;
+    int rc = 0;
+    for (size_t i = 0; i < a->selection.ntensors && rc == 0; i++)
+        if (a->names[i].role > LORA_BASE)
+            rc = fsdpck_names_add(&any, a->names[i].module, i, &old, err);
+    for (size_t i = 0; i < a->selection.ntensors && rc == 0; i++)
+        if (a->names[i].role == LORA_BASE && fsdpck_names_find(&any, a->names[i].module) == SIZE_MAX)
+            rc = fsdpck_lora_refuse(a, (int64_t)i, FSDPCK_ERR_MISSING, err, "the layer is adapted, but its module has no LoRA tensors");
+    fsdpck_names_free(&any);
+    return rc;
+}
+
+int fsdpck_lora_adapter_check(struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
+{
+    struct fsdpck_lora_module *m = lora_modules(a);
+    int rc = 0;
+    if (a->modules.count == 0)
+        return fsdpck_error_set(err, FSDPCK_ERR_MISSING, fsdpck_source_path(a->src), "adapter '%s' has no pair of lora_A and lora_B", a->name);
+    for (size_t i = 0; i < a->modules.count && rc == 0; i++)
+        rc = check_pair(a, &m[i], err);
+    for (size_t i = 0; i < a->modules.count && rc == 0; i++)
+        if ((rc = check_rank(a, &m[i], err)) == 0)
+            rc = check_features(a, &m[i], err);
+    for (size_t i = 0; i < a->whole.count && rc == 0; i++)
+        rc = check_one(a, lora_whole(a)[i].position, err);
+    return rc ? rc : check_wrapped(a, err);
+}

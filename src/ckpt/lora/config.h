@@ -1,0 +1,56 @@
+/* adapter_config.json: read with suspicion, asked for ranks and scalings, written so that every PEFT since 0.5 takes it. Knows no tensors. */
+#ifndef CKPT_LORA_CONFIG_H
+#define CKPT_LORA_CONFIG_H
+
+#include <fsdpck/error.h>
+
+#include "base/json_write.h"
+
+enum fsdpck_lora_bias { LORA_BIAS_NONE, LORA_BIAS_LORA_ONLY, LORA_BIAS_ALL };
+
+struct fsdpck_lora_config {
+    struct json_t *doc; /* NULL: there is none, and alpha is all that is known */
+    char *file;         /* for messages */
+    double alpha;
+    uint64_t r;         /* 0: not known */
+    bool rslora, dora, lora_bias, fan_in_fan_out;
+    enum fsdpck_lora_bias bias;
+};
+
+#define FSDPCK_LORA_CONFIG_NAME "adapter_config.json"
+#define FSDPCK_LORA_CONFIG_MAX_NBYTES (16u << 20)
+
+/* Parses and checks text; what would make the tensors mean something else than plain LoRA is refused by name. file: copied. Whatever the outcome,
+ * fsdpck_lora_config_free() releases c. */
+int fsdpck_lora_config_parse(struct fsdpck_lora_config *c, const char *file, const char *text, size_t nbytes, struct fsdpck_error *err);
+void fsdpck_lora_config_free(struct fsdpck_lora_config *c);
+
+/* What the config says of a module: pattern, else the default. FSDPCK_ERR_UNSUPPORTED where a pattern that cannot be evaluated might say more. */
+int fsdpck_lora_config_rank(const struct fsdpck_lora_config *c, const char *module, uint64_t *r, struct fsdpck_error *err);
+int fsdpck_lora_config_alpha(const struct fsdpck_lora_config *c, const char *module, double *alpha, struct fsdpck_error *err);
+/* Whether target_modules reaches the module; true where it says nothing that can be checked. */
+bool fsdpck_lora_config_targets(const struct fsdpck_lora_config *c, const char *module);
+/* target_modules is there and can be kept. */
+bool fsdpck_lora_config_has_targets(const struct fsdpck_lora_config *c);
+/* The name in modules_to_save that the module's path ends with, or NULL. */
+const char *fsdpck_lora_config_saves(const struct fsdpck_lora_config *c, const char *module);
+/* Whether the config itself explains that layers differ: layers_to_transform, or an expression for target_modules, or excluded modules. */
+bool fsdpck_lora_config_picks_layers(const struct fsdpck_lora_config *c);
+/* Ways of training or of using an adapter that a merge into the weights cannot keep. */
+int fsdpck_lora_config_mergeable(const struct fsdpck_lora_config *c, struct fsdpck_error *err);
+
+/* What the tensors say, for the file that goes out. Lists are JSON arrays or objects as text. */
+struct fsdpck_lora_facts {
+    uint64_t r;
+    double alpha;
+    const char *rank_pattern, *alpha_pattern; /* objects */
+    const char *target_modules;               /* array; NULL: the config's own */
+    const char *modules_to_save;              /* array, or "null" */
+    bool dora;
+};
+/* Sorted keys, indented by two: the keys that PEFT 0.5 knows, and of the later ones those that say something, so that an old PEFT stops at a
+ * feature that it lacks and never ignores it. prefix: put before each key (diffusers), or "". */
+int fsdpck_lora_config_write(const struct fsdpck_lora_config *c, const struct fsdpck_lora_facts *facts, const char *prefix, struct fsdpck_text *out,
+                             struct fsdpck_error *err);
+
+#endif

@@ -1,0 +1,94 @@
+/* adapter_config.json out. PEFT before 0.16 fails on keys that it does not know; the keys of 0.5 are always written, later ones only where they say
+ * something. Knows what the tensors say, not the tensors. */
+#include "lora/config.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int put(json_t *o, const char *key, json_t *value)
+{
+    return json_object_set_new(o, key, value);
+}
+
+static int put_text(json_t *o, const char *key, const char *text)
+{
+    return put(o, key, json_loads(text, JSON_DECODE_ANY, NULL));
+}
+
+/* PEFT writes 32, not 32.0, and some readers want an integer. */
+static json_t *number(double v) { return v == (double)(int64_t)v ? json_integer((int64_t)v) : json_real(v); }
+
+/* Later than PEFT 0.5, and without any say: null, false, empty, or the default of what wrote it. */
+static bool says_nothing(const char *key, const json_t *v)
+{
+    static const char *const idle[] = { "peft_version", "runtime_config", "megatron_core", "qalora_group_size", "loftq_config", NULL };
+    for (const char *const *k = idle; *k; k++)
+        if (strcmp(key, *k) == 0)
+            return true;
+    return json_is_null(v) || json_is_false(v) || (json_is_object(v) && json_object_size(v) == 0) || (json_is_array(v) && json_array_size(v) == 0);
+}
+
+/* All keys of PEFT 0.5 with its defaults, then whatever the given file has. */
+static json_t *make(const struct fsdpck_lora_config *c)
+{
+    static const char old[] = "{\"auto_mapping\":null,\"base_model_name_or_path\":null,\"bias\":\"none\",\"fan_in_fan_out\":false,\"inference_mode\":true,"
+                              "\"init_lora_weights\":true,\"layers_pattern\":null,\"layers_to_transform\":null,\"lora_alpha\":8,\"lora_dropout\":0.0,"
+                              "\"modules_to_save\":null,\"peft_type\":\"LORA\",\"r\":8,\"rank_pattern\":{},\"alpha_pattern\":{},\"revision\":null,"
+                              "\"target_modules\":[],\"task_type\":null}";
+    json_t *o = json_loads(old, 0, NULL), *v;
+    const char *key;
+    if (c->doc && o)
+        json_object_foreach(c->doc, key, v)
+            if (json_object_get(o, key) || !says_nothing(key, v))
+                if (json_object_set(o, key, v) != 0) {
+                    json_decref(o);
+                    return NULL;
+                }
+    return o;
+}
+
+static int fill(json_t *o, const struct fsdpck_lora_facts *f)
+{
+    int bad = put(o, "peft_type", json_string("LORA")) | put(o, "inference_mode", json_true()) | put(o, "r", json_integer((json_int_t)f->r)) |
+              put(o, "lora_alpha", number(f->alpha)) | put_text(o, "rank_pattern", f->rank_pattern) | put_text(o, "alpha_pattern", f->alpha_pattern) |
+              put_text(o, "modules_to_save", f->modules_to_save);
+    if (f->target_modules)
+        bad |= put_text(o, "target_modules", f->target_modules);
+    if (f->dora)
+        bad |= put(o, "use_dora", json_true());
+    return bad;
+}
+
+static json_t *with_prefix(const json_t *o, const char *prefix)
+{
+    json_t *out = json_object(), *v;
+    const char *key;
+    struct fsdpck_text t = { 0 };
+    bool bad = !out;
+    json_object_foreach((json_t *)o, key, v) {
+        t.nbytes = 0;
+        fsdpck_text_printf(&t, "%s%s", prefix, key);
+        bad = bad || t.failed || json_object_set(out, t.data, v) != 0;
+    }
+    fsdpck_text_free(&t);
+    if (!bad)
+        return out;
+    json_decref(out);
+    return NULL;
+}
+
+int fsdpck_lora_config_write(const struct fsdpck_lora_config *c, const struct fsdpck_lora_facts *facts, const char *prefix, struct fsdpck_text *out,
+                             struct fsdpck_error *err)
+{
+    json_t *o = make(c), *named = NULL;
+    char *text = NULL;
+    if (o && fill(o, facts) == 0 && (named = with_prefix(o, prefix)))
+        text = json_dumps(named, JSON_INDENT(2) | JSON_SORT_KEYS);
+    if (text)
+        fsdpck_text_add(out, text, strlen(text));
+    free(text);
+    json_decref(named);
+    json_decref(o);
+    return text ? fsdpck_text_check(out, err) : fsdpck_error_nomem(err, 4096);
+}

@@ -1,0 +1,268 @@
+/* Finds the base's tensor for everything that an adapter holds, and refuses what does not fit: nothing of an adapter is left out silently, and nothing
+ * is merged under a guess. */
+#include "lora/merge_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct lora_target **list_of(const struct fsdpck_lora_merge *m) { return m->list.data; }
+
+/* ---- names of the base ---- */
+
+static const char *parameter(struct fsdpck_arena *a, const char *module, const char *leaf, struct fsdpck_error *err)
+{
+    size_t nbytes = strlen(module) + strlen(leaf) + 2;
+    char *text = fsdpck_arena_alloc(a, nbytes, err);
+    if (text)
+        snprintf(text, nbytes, "%s%s%s", module, *module ? "." : "", leaf);
+    return text;
+}
+
+static int index_base(struct fsdpck_lora_merge *m, struct fsdpck_names *names, struct fsdpck_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < m->selection->ntensors && rc == 0; i++) {
+        struct fsdpck_lora_name n;
+        size_t old;
+        rc = fsdpck_lora_name_parse(&m->arena, m->selection->tensors[i].name, &n, err);
+        const char *name = rc == 0 ? parameter(&m->arena, n.module, n.leaf, err) : NULL;
+        if (rc == 0)
+            rc = name ? fsdpck_names_add(names, name, i, &old, err) : FSDPCK_ERR_NOMEM;
+    }
+    return rc;
+}
+
+static int no_such_tensor(const struct fsdpck_lora_merge *m, int64_t position, const char *name, struct fsdpck_error *err)
+{
+    int rc = fsdpck_lora_refuse(m->adapter, position, FSDPCK_ERR_MISSING, err, "the base %s has no tensor '%s' for it", fsdpck_source_path(m->base), name);
+    fsdpck_error_hint(err, "is this the model that the adapter was trained on?");
+    return rc;
+}
+
+/* The target for a parameter of the model: made where the tensor has none yet. Second names are one tensor. */
+static int find_target(struct fsdpck_lora_merge *m, const struct fsdpck_names *names, const char *name, int64_t position, struct lora_target **out,
+                       struct fsdpck_error *err)
+{
+    size_t at = fsdpck_names_find(names, name);
+    if (at == SIZE_MAX)
+        return no_such_tensor(m, position, name, err);
+    const struct fsdpck_chosen *c = &m->selection->tensors[at];
+    size_t stored = c->alias_of >= 0 ? (size_t)c->alias_of : at;
+    struct lora_target *t = m->targets[stored];
+    if (!t) {
+        struct lora_target **slot = fsdpck_vec_push(&m->list, err);
+        if (!slot || !(t = fsdpck_arena_alloc(&m->arena, sizeof *t, err)))
+            return FSDPCK_ERR_NOMEM;
+        t->chosen = (uint32_t)stored;
+        *slot = m->targets[stored] = t;
+    }
+    *out = t;
+    enum fsdpck_dtype dtype = lora_base_tensor(m, t)->dtype;
+    if (dtype == FSDPCK_FLOAT32 || dtype == FSDPCK_FLOAT16 || dtype == FSDPCK_BFLOAT16)
+        return 0;
+    return fsdpck_lora_refuse(m->adapter, position, FSDPCK_ERR_UNSUPPORTED, err, "the base's '%s' is %s; float32, float16 and bfloat16 can be merged into", name,
+                              fsdpck_dtype_info(dtype)->name);
+}
+
+static bool has_second_name(const struct fsdpck_lora_merge *m, uint32_t stored)
+{
+    for (size_t i = 0; i < m->selection->ntensors; i++)
+        if (m->selection->tensors[i].alias_of == (int64_t)stored)
+            return true;
+    return false;
+}
+
+/* ---- what fits ---- */
+
+static void shape_text(const struct fsdpck_tensor *t, char *buf, size_t nbytes)
+{
+    size_t at = 0;
+    for (uint32_t d = 0; d < t->ndim && at < nbytes; d++)
+        at += (size_t)snprintf(buf + at, nbytes - at, "%s%llu", d ? ", " : "", (unsigned long long)t->shape[d]);
+}
+
+static int shape_differs(const struct fsdpck_lora_merge *m, const struct lora_target *t, int64_t position, const char *wanted, struct fsdpck_error *err)
+{
+    char base[200] = "", own[200] = "";
+    const struct fsdpck_tensor *b = lora_base_tensor(m, t);
+    shape_text(b, base, sizeof base);
+    shape_text(lora_tensor(m->adapter, position), own, sizeof own);
+    return fsdpck_lora_refuse(m->adapter, position, FSDPCK_ERR_FORMAT, err, "[%s] does not fit the base's '%s' [%s]%s%s", own, b->name, base, *wanted ? "; " : "", wanted);
+}
+
+/* (out, in, …) as linear layers and convolutions are stored. */
+static bool fits_straight(const struct fsdpck_tensor *w, const struct fsdpck_tensor *a, const struct fsdpck_tensor *b)
+{
+    bool fits = w->ndim == a->ndim && w->shape[0] == b->shape[0];
+    for (uint32_t d = 1; fits && d < w->ndim; d++)
+        fits = w->shape[d] == a->shape[d];
+    return fits;
+}
+
+/* (in, out), as embeddings and GPT-2's Conv1D are. */
+static bool fits_transposed(const struct fsdpck_tensor *w, const struct fsdpck_tensor *a, const struct fsdpck_tensor *b)
+{
+    return w->ndim == 2 && a->ndim == 2 && w->shape[0] == a->shape[1] && w->shape[1] == b->shape[0];
+}
+
+/* A square layer fits both ways: then the configuration decides. */
+static int choose_way(const struct fsdpck_lora_merge *m, const struct lora_target *t, const struct fsdpck_lora_module *module, bool *transposed,
+                      struct fsdpck_error *err)
+{
+    const struct fsdpck_tensor *w = lora_base_tensor(m, t), *a = lora_tensor(m->adapter, module->a), *b = lora_tensor(m->adapter, module->b);
+    bool straight = fits_straight(w, a, b) && !module->embedding, turned = fits_transposed(w, a, b);
+    *transposed = module->embedding || (m->adapter->config.fan_in_fan_out && turned);
+    if (*transposed ? turned : straight)
+        return 0;
+    return shape_differs(m, t, module->b, turned ? "it would with \"fan_in_fan_out\": true in adapter_config.json" : "B is wanted as [out, r], A as [r, in]", err);
+}
+
+/* ---- what changes what ---- */
+
+struct builder {
+    struct fsdpck_lora_merge *m;
+    struct fsdpck_names names; /* of the base's parameters */
+    struct fsdpck_error *err;
+};
+
+static int count_product(struct builder *b, const struct fsdpck_lora_module *module)
+{
+    struct fsdpck_lora_merge *m = b->m;
+    struct lora_target *t;
+    const char *name = parameter(&m->arena, module->path, "weight", b->err);
+    int rc = name ? find_target(m, &b->names, name, module->a, &t, b->err) : FSDPCK_ERR_NOMEM;
+    if (rc)
+        return rc;
+    if (!t->products)
+        t->products = &m->sets[m->nsets++];
+    struct fsdpck_operand *more = fsdpck_arena_array(&m->arena, t->products->count + 1, sizeof *more, b->err);
+    if (!more)
+        return FSDPCK_ERR_NOMEM;
+    if (t->products->count)
+        memcpy(more, t->products->list, t->products->count * sizeof *more);
+    t->products->list = more;
+    struct fsdpck_operand *x = &more[t->products->count++];
+    const struct fsdpck_tensor *w = lora_base_tensor(m, t);
+    *x = (struct fsdpck_operand){ .module = module };
+    rc = choose_way(m, t, module, &x->transposed, b->err);
+    if (rc == 0) {
+        x->nrow = w->shape[0];
+        x->ncol = w->nelem / w->shape[0];
+    }
+    if (rc == 0 && t->products->count > 1 && (module->magnitude >= 0 || more[0].module->magnitude >= 0))
+        rc = fsdpck_lora_refuse(m->adapter, module->a, FSDPCK_ERR_UNSUPPORTED, b->err, "two DoRA modules share one tensor of the base");
+    return rc;
+}
+
+static int add_vector(struct builder *b, const struct fsdpck_lora_module *module)
+{
+    struct fsdpck_lora_merge *m = b->m;
+    struct lora_target *t;
+    if (module->bias < 0)
+        return 0;
+    const char *name = parameter(&m->arena, module->path, "bias", b->err);
+    int rc = name ? find_target(m, &b->names, name, module->bias, &t, b->err) : FSDPCK_ERR_NOMEM;
+    if (rc == 0 && lora_base_tensor(m, t)->nelem != lora_tensor(m->adapter, module->bias)->nelem)
+        rc = shape_differs(m, t, module->bias, "", b->err);
+    if (rc == 0)
+        t->vector = module;
+    return rc;
+}
+
+static int replace(struct builder *b, const struct fsdpck_lora_whole *w)
+{
+    struct fsdpck_lora_merge *m = b->m;
+    const struct fsdpck_tensor *own = lora_tensor(m->adapter, w->position);
+    struct lora_target *t;
+    int rc = find_target(m, &b->names, w->name, w->position, &t, b->err);
+    if (rc)
+        return rc;
+    const struct fsdpck_tensor *base = lora_base_tensor(m, t);
+    bool same = own->ndim == base->ndim;
+    for (uint32_t d = 0; same && d < own->ndim; d++)
+        same = own->shape[d] == base->shape[d];
+    if (!same)
+        return shape_differs(m, t, w->position, "a model that was resized must be resized before", b->err);
+    if (has_second_name(m, t->chosen))
+        return fsdpck_lora_refuse(m->adapter, w->position, FSDPCK_ERR_UNSUPPORTED, b->err, "the base ties '%s' to another tensor; a copy for one of the two cannot be merged",
+                                  w->name);
+    if (t->products || t->whole)
+        return fsdpck_lora_refuse(m->adapter, w->position, FSDPCK_ERR_FORMAT, b->err, "something else of the adapter changes '%s' too", w->name);
+    t->whole = w;
+    return 0;
+}
+
+static int build(struct builder *b)
+{
+    struct fsdpck_lora_merge *m = b->m;
+    struct fsdpck_lora_adapter *a = m->adapter;
+    int rc = index_base(m, &b->names, b->err);
+    for (size_t i = 0; i < a->modules.count && rc == 0; i++) {
+        rc = count_product(b, &lora_modules(a)[i]);
+        if (rc == 0)
+            rc = add_vector(b, &lora_modules(a)[i]);
+    }
+    for (size_t i = 0; i < a->whole.count && rc == 0; i++)
+        rc = replace(b, &lora_whole(a)[i]);
+    return rc;
+}
+
+static void tell_ties(const struct fsdpck_lora_merge *m)
+{
+    for (size_t i = 0; i < m->list.count; i++)
+        if (has_second_name(m, list_of(m)[i]->chosen))
+            fsdpck_lora_say(m->opt, "'%s' has two names in the base: the change is seen under both, as in PEFT", lora_base_tensor(m, list_of(m)[i])->name);
+}
+
+/* ---- the edit ---- */
+
+static int begin(void *ctx, const struct fsdpck_selection *selection, struct fsdpck_error *err)
+{
+    struct fsdpck_lora_merge *m = ctx;
+    struct builder b = { .m = m, .err = err };
+    m->selection = selection;
+    m->targets = fsdpck_arena_array(&m->arena, selection->ntensors, sizeof(struct lora_target *), err);
+    m->sets = fsdpck_arena_array(&m->arena, m->adapter->modules.count, sizeof *m->sets, err);
+    int rc = m->targets && m->sets ? build(&b) : FSDPCK_ERR_NOMEM;
+    if (rc == 0)
+        rc = fsdpck_operands_new(m->adapter, m->sets, m->nsets, m->memory_nbytes, &m->operands, err);
+    if (rc == 0) {
+        tell_ties(m);
+        rc = fsdpck_lora_merge_factors(m, err);
+    }
+    fsdpck_names_free(&b.names);
+    return rc;
+}
+
+static bool wants(void *ctx, uint32_t tensor)
+{
+    const struct fsdpck_lora_merge *m = ctx;
+    return m->targets[tensor] != NULL;
+}
+
+int fsdpck_lora_merge_new(struct fsdpck_source *base, struct fsdpck_lora_adapter *a, const struct fsdpck_options *opt, uint64_t memory_nbytes,
+                          struct fsdpck_lora_merge **out, struct fsdpck_error *err)
+{
+    int rc = a->config.doc ? fsdpck_lora_config_mergeable(&a->config, err) : 0;
+    struct fsdpck_lora_merge *m = rc == 0 ? calloc(1, sizeof *m) : NULL;
+    *out = NULL;
+    if (!m)
+        return rc ? rc : fsdpck_error_nomem(err, sizeof *m);
+    *m = (struct fsdpck_lora_merge){ .base = base, .adapter = a, .opt = opt, .memory_nbytes = memory_nbytes, .list = FSDPCK_VEC(struct lora_target *) };
+    m->edit = (struct fsdpck_edit){ .ctx = m, .begin = begin, .wants = wants, .apply = fsdpck_lora_merge_apply };
+    *out = m;
+    return 0;
+}
+
+void fsdpck_lora_merge_free(struct fsdpck_lora_merge *m)
+{
+    if (!m)
+        return;
+    fsdpck_operands_free(m->operands);
+    fsdpck_vec_free(&m->list);
+    fsdpck_arena_free(&m->arena);
+    free(m);
+}
+
+const struct fsdpck_edit *fsdpck_lora_merge_edit(struct fsdpck_lora_merge *m) { return &m->edit; }

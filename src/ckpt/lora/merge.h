@@ -1,0 +1,17 @@
+/* An adapter on its way into the weights of a base: finds what each of its tensors changes, checks that it fits, and changes values as they pass. */
+#ifndef CKPT_LORA_MERGE_H
+#define CKPT_LORA_MERGE_H
+
+#include "engine/transfer.h"
+#include "lora/operands.h"
+
+struct fsdpck_lora_merge;
+
+/* memory_nbytes: for factors. Both must outlive it. */
+int fsdpck_lora_merge_new(struct fsdpck_source *base, struct fsdpck_lora_adapter *a, const struct fsdpck_options *opt, uint64_t memory_nbytes,
+                          struct fsdpck_lora_merge **out, struct fsdpck_error *err);
+void fsdpck_lora_merge_free(struct fsdpck_lora_merge *m);
+/* For the transfer; lives as long as m. */
+const struct fsdpck_edit *fsdpck_lora_merge_edit(struct fsdpck_lora_merge *m);
+
+#endif

@@ -1,0 +1,225 @@
+/* Changes values: a range of a tensor's elements comes in as stored, goes through float32 tile by tile, and leaves rounded once. Runs in many threads at a
+ * time on ranges of any length, so nothing is kept between calls but the factors. */
+#include "lora/merge_impl.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/pool.h"
+#include "engine/fetch.h"
+#include "lora/product.h"
+
+enum { ROWS = FSDPCK_TILE_ROWS, COLS = FSDPCK_TILE_COLS, BAND_ELEMENTS = 1 << 18 };
+
+struct values {
+    const struct fsdpck_lora_merge *m;
+    const struct lora_target *t;
+    enum fsdpck_dtype from, to;
+    const uint8_t *in;
+    uint8_t *out; /* NULL: squares are added up instead */
+    uint64_t begin;
+    double *squares; /* of each row, or each column where transposed */
+    bool by_column;
+};
+
+/* ---- one tile: rows [i, i + nr) by columns [j, j + nc) of the tensor ---- */
+
+struct tile {
+    uint64_t i, nr, j, nc, ncol;
+    float v[ROWS * COLS];
+};
+
+static void add_products(const struct values *x, struct tile *t)
+{
+    const struct fsdpck_operand_set *p = x->t->products;
+    for (size_t k = 0; p && k < p->count; k++) {
+        const struct fsdpck_operand *o = &p->list[k];
+        float scale = (float)fsdpck_lora_scale(x->m->adapter, o->module);
+        fsdpck_product_add(t->v, COLS, o->left + t->i * o->module->r, o->right + t->j, o->module->r, o->ncol, t->nr, t->nc, scale);
+    }
+}
+
+static void add_squares(const struct values *x, const struct tile *t)
+{
+    for (uint64_t i = 0; i < t->nr; i++)
+        for (uint64_t j = 0; j < t->nc; j++) {
+            double v = t->v[i * COLS + j];
+            x->squares[x->by_column ? t->j + j : t->i + i] += v * v;
+        }
+}
+
+static void scale_magnitude(const struct values *x, struct tile *t)
+{
+    const float *f = x->t->factor;
+    bool by_column = x->t->products->list->transposed;
+    for (uint64_t i = 0; i < t->nr; i++)
+        for (uint64_t j = 0; j < t->nc; j++)
+            t->v[i * COLS + j] *= f[by_column ? t->j + j : t->i + i];
+}
+
+static void run_tile(const struct values *x, struct tile *t)
+{
+    uint64_t from = fsdpck_dtype_info(x->from)->nbytes, to = fsdpck_dtype_info(x->to)->nbytes;
+    for (uint64_t i = 0; i < t->nr; i++)
+        fsdpck_dtype_cast(x->from, x->in + ((t->i + i) * t->ncol + t->j - x->begin) * from, FSDPCK_FLOAT32, t->v + i * COLS, t->nc);
+    add_products(x, t);
+    if (!x->out) {
+        add_squares(x, t);
+        return;
+    }
+    if (x->t->factor)
+        scale_magnitude(x, t);
+    for (uint64_t i = 0; i < t->nr; i++)
+        fsdpck_dtype_cast(FSDPCK_FLOAT32, t->v + i * COLS, x->to, x->out + ((t->i + i) * t->ncol + t->j - x->begin) * to, t->nc);
+}
+
+/* Rows [i, i + nrows), columns [j, end). */
+static void run_block(const struct values *x, uint64_t ncol, uint64_t i, uint64_t nrows, uint64_t j, uint64_t end)
+{
+    struct tile t = { .ncol = ncol };
+    for (t.j = j; t.j < end; t.j += COLS) {
+        t.nc = end - t.j < COLS ? end - t.j : COLS;
+        for (t.i = i; t.i < i + nrows; t.i += ROWS) {
+            t.nr = i + nrows - t.i < ROWS ? i + nrows - t.i : ROWS;
+            run_tile(x, &t);
+        }
+    }
+}
+
+/* A range that begins and ends anywhere: the rest of a row, whole rows, the beginning of a row. */
+static void run_range(const struct values *x, uint64_t ncol, uint64_t begin, uint64_t end)
+{
+    uint64_t i = begin / ncol, j = begin % ncol;
+    if (j) {
+        uint64_t stop = ncol - j < end - begin ? ncol : j + (end - begin);
+        run_block(x, ncol, i++, 1, j, stop);
+    }
+    if (i * ncol >= end)
+        return;
+    uint64_t whole = end / ncol - i;
+    run_block(x, ncol, i, whole, 0, whole ? ncol : 0);
+    if (end % ncol)
+        run_block(x, ncol, i + whole, 1, 0, end % ncol);
+}
+
+/* ---- what is no product ---- */
+
+static int read_some(const struct fsdpck_lora_merge *m, int64_t position, uint64_t begin, uint64_t nelem, float *out, struct fsdpck_error *err)
+{
+    return fsdpck_lora_read(m->adapter->src, m->adapter->selection.tensors[position].source, begin, nelem, out, err);
+}
+
+static int add_vector(const struct values *x, float *v, uint64_t nelem, struct fsdpck_error *err)
+{
+    float *add = malloc(nelem * sizeof *add), scale = (float)fsdpck_lora_scale(x->m->adapter, x->t->vector);
+    int rc = add ? read_some(x->m, x->t->vector->bias, x->begin, nelem, add, err) : fsdpck_error_nomem(err, nelem * sizeof *add);
+    for (uint64_t i = 0; i < nelem && rc == 0; i++)
+        v[i] += scale * add[i];
+    free(add);
+    return rc;
+}
+
+/* A saved copy instead of the base's values; a bias of LoRA's B on top of either. */
+static int change_plainly(const struct values *x, uint64_t nelem, struct fsdpck_error *err)
+{
+    float *v = malloc(nelem * sizeof *v);
+    int rc = v ? 0 : fsdpck_error_nomem(err, nelem * sizeof *v);
+    if (rc == 0 && x->t->whole)
+        rc = read_some(x->m, x->t->whole->position, x->begin, nelem, v, err);
+    else if (rc == 0)
+        fsdpck_dtype_cast(x->from, x->in, FSDPCK_FLOAT32, v, nelem);
+    if (rc == 0 && x->t->vector)
+        rc = add_vector(x, v, nelem, err);
+    if (rc == 0)
+        fsdpck_dtype_cast(FSDPCK_FLOAT32, v, x->to, x->out, nelem);
+    free(v);
+    return rc;
+}
+
+int fsdpck_lora_merge_apply(void *ctx, uint32_t tensor, uint64_t begin, uint64_t nelem, const void *in, void *out, struct fsdpck_error *err)
+{
+    struct fsdpck_lora_merge *m = ctx;
+    struct lora_target *t = m->targets[tensor];
+    struct values x = { .m = m, .t = t, .from = lora_base_tensor(m, t)->dtype, .to = m->selection->tensors[tensor].dtype, .in = in, .out = out, .begin = begin };
+    if (!t->products)
+        return change_plainly(&x, nelem, err);
+    int rc = fsdpck_operands_acquire(m->operands, t->products, err);
+    if (rc)
+        return rc;
+    run_range(&x, t->products->list->ncol, begin, begin + nelem);
+    fsdpck_operands_release(m->operands, t->products);
+    return 0;
+}
+
+/* ---- DoRA ---- */
+
+static int add_up(const struct fsdpck_lora_merge *m, struct lora_target *t, double *squares, struct fsdpck_error *err)
+{
+    const struct fsdpck_tensor *w = lora_base_tensor(m, t);
+    const struct fsdpck_operand *o = t->products->list;
+    struct fsdpck_fetch f = { 0 };
+    uint64_t item = fsdpck_dtype_info(w->dtype)->nbytes, most = w->nelem < BAND_ELEMENTS ? w->nelem : BAND_ELEMENTS;
+    uint8_t *raw = malloc(most * item + 1);
+    struct values x = { .m = m, .t = t, .from = w->dtype, .to = w->dtype, .in = raw, .squares = squares, .by_column = o->transposed };
+    int rc = raw ? fsdpck_fetch_init(&f, m->base, err) : fsdpck_error_nomem(err, most * item);
+    for (uint64_t at = 0; at < w->nelem && rc == 0; at += most) {
+        uint64_t end = w->nelem - at < most ? w->nelem : at + most;
+        rc = fsdpck_fetch_range(&f, m->selection->tensors[t->chosen].source, at, end, raw, err);
+        x.begin = at;
+        if (rc == 0)
+            run_range(&x, o->ncol, at, end);
+    }
+    fsdpck_fetch_free(&f);
+    free(raw);
+    return rc;
+}
+
+static int divide(const struct fsdpck_lora_merge *m, const struct lora_target *t, const double *squares, uint64_t n, struct fsdpck_error *err)
+{
+    int64_t position = t->products->list->module->magnitude;
+    int rc = fsdpck_lora_read(m->adapter->src, m->adapter->selection.tensors[position].source, 0, n, t->factor, err);
+    for (uint64_t i = 0; i < n && rc == 0; i++) {
+        t->factor[i] /= (float)sqrt(squares[i]);
+        if (!isfinite(t->factor[i]))
+            rc = fsdpck_lora_refuse(m->adapter, position, FSDPCK_ERR_FORMAT, err, "output %llu of the base and its change have norm %g: DoRA divides by it",
+                                    (unsigned long long)i, sqrt(squares[i]));
+    }
+    return rc;
+}
+
+static int make_factor(void *ctx, size_t number, unsigned worker, struct fsdpck_error *err)
+{
+    struct fsdpck_lora_merge *m = ctx;
+    struct lora_target *t = ((struct lora_target **)m->list.data)[number];
+    (void)worker;
+    if (!t->products || t->products->list->module->magnitude < 0)
+        return 0;
+    uint64_t n = t->products->list->transposed ? t->products->list->ncol : t->products->list->nrow;
+    double *squares = calloc(n, sizeof *squares);
+    int rc = squares ? fsdpck_operands_acquire(m->operands, t->products, err) : fsdpck_error_nomem(err, n * sizeof *squares);
+    if (rc == 0) {
+        rc = add_up(m, t, squares, err);
+        fsdpck_operands_release(m->operands, t->products);
+    }
+    if (rc == 0)
+        rc = divide(m, t, squares, n, err);
+    free(squares);
+    return rc;
+}
+
+int fsdpck_lora_merge_factors(struct fsdpck_lora_merge *m, struct fsdpck_error *err)
+{
+    bool any = false;
+    for (size_t i = 0; i < m->list.count; i++) {
+        struct lora_target *t = ((struct lora_target **)m->list.data)[i];
+        const struct fsdpck_operand *o = t->products ? t->products->list : NULL;
+        if (!o || o->module->magnitude < 0)
+            continue;
+        any = true;
+        t->factor = fsdpck_arena_array(&m->arena, o->transposed ? o->ncol : o->nrow, sizeof *t->factor, err);
+        if (!t->factor)
+            return FSDPCK_ERR_NOMEM;
+    }
+    return any ? fsdpck_pool_run(m->opt->nthreads, m->list.count, make_factor, m, m->opt->stop, err) : 0;
+}

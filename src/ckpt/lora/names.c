@@ -1,0 +1,162 @@
+/* Takes names apart at their dots. PEFT's parameters are PyTorch attributes, and those cannot hold a dot, so the parts are real; what wrappers
+ * (FSDP, torch.compile, DDP, activation checkpointing, PEFT itself) put between them is dropped. Knows no tensors. */
+#include "lora/names.h"
+
+#include <string.h>
+
+enum { MAX_PARTS = 128 };
+
+struct parts {
+    const char *at[MAX_PARTS];
+    size_t count;
+};
+
+static bool is_one_of(const char *s, const char *const *words)
+{
+    for (; *words; words++)
+        if (strcmp(s, *words) == 0)
+            return true;
+    return false;
+}
+
+static void drop(struct parts *p, size_t first, size_t n)
+{
+    memmove(p->at + first, p->at + first + n, (p->count - first - n) * sizeof *p->at);
+    p->count -= n;
+}
+
+/* Cuts the copy at its dots. */
+static bool split(char *copy, struct parts *p)
+{
+    for (char *dot = copy; copy; copy = dot ? dot + 1 : NULL) {
+        if (p->count == MAX_PARTS)
+            return false;
+        if ((dot = strchr(copy, '.')))
+            *dot = '\0';
+        p->at[p->count++] = copy;
+    }
+    return true;
+}
+
+static void drop_wrappers(struct parts *p)
+{
+    static const char *const anywhere[] = { "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_ddp_wrapped_module", NULL };
+    for (size_t i = 0; i + 1 < p->count;)
+        if (is_one_of(p->at[i], anywhere))
+            drop(p, i, 1);
+        else
+            i++;
+    while (p->count > 1 && strcmp(p->at[0], "module") == 0) /* DDP; deeper down it may be a module's own name */
+        drop(p, 0, 1);
+    for (size_t i = 0; i + 2 < p->count; i++) /* what stands before PEFT's own wrapper contains it */
+        if (strcmp(p->at[i], "base_model") == 0 && strcmp(p->at[i + 1], "model") == 0) {
+            drop(p, 0, i + 2);
+            return;
+        }
+}
+
+static const char *join(struct fsdpck_arena *a, const struct parts *p, size_t first, size_t end, struct fsdpck_error *err)
+{
+    size_t nbytes = 1;
+    for (size_t i = first; i < end; i++)
+        nbytes += strlen(p->at[i]) + 1;
+    char *text = fsdpck_arena_alloc(a, nbytes, err), *to = text;
+    for (size_t i = first; text && i < end; i++) {
+        if (i > first)
+            *to++ = '.';
+        to = stpcpy(to, p->at[i]);
+    }
+    return text;
+}
+
+/* What follows the adapter's own part: [adapter] [ending]. Sets *adapter, and returns whether that is all there is. */
+static bool take_tail(const struct parts *p, size_t at, const char *ending, bool may_lack_ending, const char **adapter)
+{
+    size_t n = p->count - at;
+    bool ends = n && strcmp(p->at[p->count - 1], ending) == 0;
+    if (ends)
+        n--;
+    else if (!may_lack_ending)
+        return false;
+    *adapter = n ? p->at[at] : "";
+    return n <= 1;
+}
+
+/* The state that an optimizer keeps of an adapter's parameter is called after it. */
+static bool goes_on(const struct parts *p, size_t at)
+{
+    for (size_t i = at; i + 1 < p->count && i < at + 2; i++)
+        if (strcmp(p->at[i], "weight") == 0 || strcmp(p->at[i], "bias") == 0)
+            return true;
+    return false;
+}
+
+static enum fsdpck_lora_role role_of_pair(const struct parts *p, size_t i, const char **adapter)
+{
+    bool b = p->at[i][5] == 'B';
+    if (take_tail(p, i + 1, "weight", false, adapter))
+        return b ? LORA_B : LORA_A;
+    if (b && take_tail(p, i + 1, "bias", false, adapter))
+        return LORA_B_BIAS;
+    return goes_on(p, i + 1) ? LORA_PLAIN : LORA_UNKNOWN;
+}
+
+static enum fsdpck_lora_role role_of_embedding(const struct parts *p, size_t i, const char **adapter)
+{
+    *adapter = p->count == i + 2 ? p->at[i + 1] : "";
+    if (p->count > i + 2)
+        return LORA_PLAIN;
+    return p->at[i][15] == 'B' ? LORA_EMBEDDING_B : LORA_EMBEDDING_A;
+}
+
+static bool begins(const char *s, const char *with) { return strncmp(s, with, strlen(with)) == 0; }
+
+/* The role that part i gives the name; PLAIN: none. */
+static enum fsdpck_lora_role role_at(const struct parts *p, size_t i, const char **adapter)
+{
+    static const char *const pairs[] = { "lora_A", "lora_B", NULL }, *const embeddings[] = { "lora_embedding_A", "lora_embedding_B", NULL };
+    static const char *const frozen[] = { "base_layer", "original_module", NULL }, *const tokens[] = { "token_adapter", "trainable_tokens_delta", NULL };
+    const char *part = p->at[i];
+    bool last = i + 1 == p->count;
+    if (is_one_of(part, pairs))
+        return role_of_pair(p, i, adapter);
+    if (is_one_of(part, embeddings))
+        return role_of_embedding(p, i, adapter);
+    if (strcmp(part, "lora_magnitude_vector") == 0)
+        return take_tail(p, i + 1, "weight", true, adapter) ? LORA_MAGNITUDE : goes_on(p, i + 1) ? LORA_PLAIN : LORA_UNKNOWN;
+    if (strcmp(part, "modules_to_save") == 0 && i + 2 < p->count) {
+        *adapter = p->at[i + 1];
+        return LORA_SAVED;
+    }
+    if (is_one_of(part, frozen) && !last)
+        return LORA_BASE;
+    return begins(part, "lora_") || is_one_of(part, tokens) ? LORA_UNKNOWN : LORA_PLAIN;
+}
+
+int fsdpck_lora_name_parse(struct fsdpck_arena *a, const char *name, struct fsdpck_lora_name *out, struct fsdpck_error *err)
+{
+    struct parts p = { .count = 0 };
+    char *copy = fsdpck_arena_strndup(a, name, strlen(name), err);
+    size_t i = 0, leaf;
+    *out = (struct fsdpck_lora_name){ .adapter = "", .leaf = "" };
+    if (!copy)
+        return FSDPCK_ERR_NOMEM;
+    if (!split(copy, &p)) {
+        fsdpck_error_set(err, FSDPCK_ERR_LIMIT, NULL, "the name has more than %d parts", MAX_PARTS);
+        fsdpck_error_tensor(err, name);
+        return FSDPCK_ERR_LIMIT;
+    }
+    drop_wrappers(&p);
+    while (i < p.count && (out->role = role_at(&p, i, &out->adapter)) == LORA_PLAIN)
+        i++;
+    if (i == p.count) { /* nothing of an adapter in it */
+        i = leaf = p.count - 1;
+        out->adapter = "";
+    } else {
+        leaf = out->role == LORA_SAVED ? i + 2 : i + 1;
+    }
+    out->module = join(a, &p, 0, i, err);
+    if (out->role == LORA_PLAIN || out->role == LORA_BASE || out->role == LORA_SAVED)
+        out->leaf = join(a, &p, leaf, p.count, err);
+    return out->module && out->leaf ? 0 : FSDPCK_ERR_NOMEM;
+}

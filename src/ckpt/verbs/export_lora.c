@@ -1,0 +1,286 @@
+/* export-lora, start to end: find the adapter, settle names and configuration, let the export write it while every value passes under the eyes of a
+ * checker. How files become the output is the export's business. */
+#include <fsdpck/lora.h>
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/hash.h"
+#include "base/suffix.h"
+#include "lora/facts.h"
+#include "lora/styles.h"
+#include "verbs/export_with.h"
+
+enum { PIECE = 1024 }; /* elements looked at together */
+
+struct lora_export {
+    struct fsdpck_source *src;
+    const struct fsdpck_export_lora_request *req;
+    struct fsdpck_options opt;
+    struct fsdpck_lora_adapter adapter;
+    struct fsdpck_lora_facts facts;
+    struct fsdpck_selection out;     /* what goes out */
+    const uint64_t **shapes;         /* (out.ntensors) */
+    uint32_t *ndims;
+    bool *is_b;
+    atomic_bool *nonzero;            /* some element is not zero */
+    struct fsdpck_export_made *made; /* (nmade) the scaling of each module */
+    size_t nmade;
+    float *alphas;
+    struct fsdpck_text metadata;
+    struct fsdpck_assets_out assets;
+    struct fsdpck_error *err;
+};
+
+/* ---- what goes out ---- */
+
+static int push(struct lora_export *x, int64_t position, const char *name)
+{
+    struct fsdpck_chosen *c = &x->out.tensors[x->out.ntensors];
+    *c = x->adapter.selection.tensors[position];
+    c->name = name;
+    c->alias_of = -1; /* two names of one tensor are two tensors in an adapter */
+    x->out.ntensors++;
+    return 0;
+}
+
+/* ComfyUI and LyCORIS multiply by a magnitude that has a row for each output. */
+static int as_column(struct lora_export *x, size_t at, const struct fsdpck_lora_module *m)
+{
+    uint32_t ndim = lora_tensor(&x->adapter, m->a)->ndim;
+    uint64_t *shape = fsdpck_arena_array(&x->adapter.arena, ndim, sizeof *shape, x->err);
+    if (!shape)
+        return FSDPCK_ERR_NOMEM;
+    for (uint32_t d = 0; d < ndim; d++)
+        shape[d] = d ? 1 : lora_tensor(&x->adapter, m->magnitude)->nelem;
+    x->shapes[at] = shape;
+    x->ndims[at] = ndim;
+    return 0;
+}
+
+static int push_part(struct lora_export *x, const struct fsdpck_lora_module *m, enum fsdpck_lora_part part, int64_t position)
+{
+    const char *name;
+    if (position < 0)
+        return 0;
+    int rc = fsdpck_lora_style_name(&x->adapter, x->req->style, m, part, &name, x->err);
+    if (rc)
+        return rc;
+    size_t at = x->out.ntensors;
+    x->is_b[at] = part == LORA_PART_B;
+    push(x, position, name);
+    return part == LORA_PART_MAGNITUDE && lora_style_has_alpha(x->req->style) ? as_column(x, at, m) : 0;
+}
+
+static int push_alpha(struct lora_export *x, const struct fsdpck_lora_module *m)
+{
+    struct fsdpck_export_made *made = &x->made[x->nmade];
+    x->alphas[x->nmade] = (float)fsdpck_lora_style_alpha(&x->adapter, m);
+    *made = (struct fsdpck_export_made){ .dtype = FSDPCK_FLOAT32, .data = &x->alphas[x->nmade] };
+    x->nmade++;
+    return fsdpck_lora_style_name(&x->adapter, x->req->style, m, LORA_PART_ALPHA, &made->name, x->err);
+}
+
+static int push_module(struct lora_export *x, const struct fsdpck_lora_module *m)
+{
+    int rc = push_part(x, m, LORA_PART_A, m->a);
+    if (rc == 0)
+        rc = push_part(x, m, LORA_PART_B, m->b);
+    if (rc == 0)
+        rc = push_part(x, m, LORA_PART_BIAS, m->bias);
+    if (rc == 0)
+        rc = push_part(x, m, LORA_PART_MAGNITUDE, m->magnitude);
+    return rc == 0 && lora_style_has_alpha(x->req->style) ? push_alpha(x, m) : rc;
+}
+
+static int push_whole(struct lora_export *x, const struct fsdpck_lora_whole *w)
+{
+    size_t nbytes = sizeof "base_model.model." + strlen(w->key);
+    char *name = fsdpck_arena_alloc(&x->adapter.arena, nbytes, x->err);
+    if (!name)
+        return FSDPCK_ERR_NOMEM;
+    strcpy(stpcpy(name, "base_model.model."), w->key);
+    return push(x, w->position, name);
+}
+
+static int allocate(struct lora_export *x)
+{
+    struct fsdpck_arena *a = &x->adapter.arena;
+    size_t n = 4 * x->adapter.modules.count + x->adapter.whole.count, k = x->adapter.modules.count;
+    x->out.tensors = fsdpck_arena_array(a, n, sizeof *x->out.tensors, x->err);
+    x->shapes = fsdpck_arena_array(a, n, sizeof *x->shapes, x->err);
+    x->ndims = fsdpck_arena_array(a, n, sizeof *x->ndims, x->err);
+    x->is_b = fsdpck_arena_array(a, n, sizeof *x->is_b, x->err);
+    x->nonzero = fsdpck_arena_array(a, n, sizeof *x->nonzero, x->err);
+    x->made = fsdpck_arena_array(a, k, sizeof *x->made, x->err);
+    x->alphas = fsdpck_arena_array(a, k, sizeof *x->alphas, x->err);
+    return x->out.tensors && x->shapes && x->ndims && x->is_b && x->nonzero && x->made && x->alphas ? 0 : FSDPCK_ERR_NOMEM;
+}
+
+static int list(struct lora_export *x)
+{
+    int rc = allocate(x);
+    for (size_t i = 0; i < x->adapter.modules.count && rc == 0; i++)
+        rc = push_module(x, &lora_modules(&x->adapter)[i]);
+    for (size_t i = 0; i < x->adapter.whole.count && rc == 0; i++)
+        rc = push_whole(x, &lora_whole(&x->adapter)[i]);
+    return rc;
+}
+
+/* Flat names can meet where nested ones do not. */
+static int check_names(struct lora_export *x)
+{
+    struct fsdpck_names seen = { 0 };
+    size_t old = SIZE_MAX;
+    int rc = 0;
+    for (size_t i = 0; i < x->out.ntensors && rc == 0; i++) {
+        rc = fsdpck_names_add(&seen, x->out.tensors[i].name, i, &old, x->err);
+        if (rc == 0 && old != SIZE_MAX)
+            rc = fsdpck_error_set(x->err, FSDPCK_ERR_UNSUPPORTED, x->src->path, "two tensors would both be called '%s'", x->out.tensors[i].name);
+    }
+    fsdpck_names_free(&seen);
+    return rc;
+}
+
+/* ---- values ---- */
+
+static bool look_at_all(void *ctx, uint32_t tensor)
+{
+    (void)ctx;
+    (void)tensor;
+    return true;
+}
+
+/* Whether all are finite; *nonzero is set where one is not zero. */
+static bool look(const float *v, uint64_t n, bool *nonzero)
+{
+    uint32_t special = 0, any = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, &v[i], sizeof u);
+        any |= u & 0x7fffffffu;
+        special |= (u & 0x7f800000u) == 0x7f800000u;
+    }
+    *nonzero = *nonzero || any;
+    return !special;
+}
+
+static int pass(void *ctx, uint32_t tensor, uint64_t begin, uint64_t nelem, const void *in, void *out, struct fsdpck_error *err)
+{
+    struct lora_export *x = ctx;
+    const struct fsdpck_chosen *c = &x->out.tensors[tensor];
+    const struct fsdpck_tensor *t = fsdpck_source_tensor(x->src, c->source);
+    uint64_t item = fsdpck_dtype_info(t->dtype)->nbytes;
+    bool nonzero = false;
+    float v[PIECE];
+    for (uint64_t at = 0; at < nelem; at += PIECE) {
+        uint64_t n = nelem - at < PIECE ? nelem - at : PIECE;
+        fsdpck_dtype_cast(t->dtype, (const uint8_t *)in + at * item, FSDPCK_FLOAT32, v, n);
+        if (!look(v, n, &nonzero)) {
+            fsdpck_error_set(err, FSDPCK_ERR_FORMAT, x->src->path, "NaN or infinity among elements %llu to %llu: this adapter would ruin the model",
+                             (unsigned long long)(begin + at), (unsigned long long)(begin + at + n - 1));
+            fsdpck_error_tensor(err, t->name);
+            return FSDPCK_ERR_FORMAT;
+        }
+    }
+    if (nonzero)
+        x->nonzero[tensor] = true;
+    fsdpck_dtype_cast(t->dtype, in, c->dtype, out, nelem);
+    return 0;
+}
+
+static int tell_zeros(void *ctx, struct fsdpck_error *err)
+{
+    const struct lora_export *x = ctx;
+    size_t zeros = 0, all = 0;
+    const char *first = NULL;
+    (void)err;
+    for (size_t i = 0; i < x->out.ntensors; i++) {
+        all += x->is_b[i];
+        if (x->is_b[i] && !x->nonzero[i]) {
+            first = first ? first : fsdpck_source_tensor(x->src, x->out.tensors[i].source)->name;
+            zeros++;
+        }
+    }
+    if (zeros)
+        fsdpck_lora_say(&x->opt, "%zu of %zu lora_B are all zero, '%s' the first: these modules change nothing%s", zeros, all, first,
+                        zeros == all ? " (an adapter that was never trained?)" : "");
+    return 0;
+}
+
+/* ---- what stands around ---- */
+
+static int write_config(struct lora_export *x)
+{
+    struct fsdpck_text text = { 0 };
+    int rc = fsdpck_lora_config_write(&x->adapter.config, &x->facts, "", &text, x->err);
+    fsdpck_text_printf(&text, "\n");
+    if (rc == 0)
+        rc = fsdpck_text_check(&text, x->err);
+    if (rc == 0 && !(x->assets.list = calloc(1, sizeof *x->assets.list)))
+        rc = fsdpck_error_nomem(x->err, sizeof *x->assets.list);
+    if (rc) {
+        fsdpck_text_free(&text);
+        return rc;
+    }
+    x->assets.list[0] = (struct fsdpck_asset_out){ .path = strdup(FSDPCK_LORA_CONFIG_NAME), .data = text.data, .nbytes = text.nbytes };
+    x->assets.count = 1;
+    return x->assets.list[0].path ? 0 : fsdpck_error_nomem(x->err, sizeof FSDPCK_LORA_CONFIG_NAME);
+}
+
+static int check_out(const struct lora_export *x)
+{
+    bool file = ends_with(x->req->out, ".safetensors");
+    if (x->req->style == FSDPCK_LORA_PEFT && file)
+        return fsdpck_error_set(x->err, FSDPCK_ERR_USAGE, x->req->out, "a PEFT adapter is a folder, with its adapter_config.json");
+    if (lora_style_has_alpha(x->req->style) && !file)
+        return fsdpck_error_set(x->err, FSDPCK_ERR_USAGE, x->req->out, "this style is one file: its name must end in .safetensors");
+    return 0;
+}
+
+static int prepare(struct lora_export *x)
+{
+    const struct fsdpck_lora_choice *choice = &x->req->choice;
+    const struct fsdpck_lora_request want = { .name = choice->adapter, .config = choice->config, .has_alpha = choice->has_alpha, .alpha = choice->alpha,
+                                              .select = &x->req->select };
+    int rc = check_out(x);
+    if (rc == 0)
+        rc = fsdpck_lora_adapter_open(&x->adapter, x->src, &want, x->err);
+    if (rc == 0)
+        rc = fsdpck_lora_facts(&x->adapter, &x->opt, &x->facts, x->err);
+    if (rc == 0)
+        rc = fsdpck_lora_style_check(&x->adapter, x->req->style, &x->facts, &x->opt, x->err);
+    if (rc == 0)
+        rc = list(x);
+    if (rc == 0)
+        rc = check_names(x);
+    if (rc == 0)
+        rc = fsdpck_lora_style_metadata(&x->adapter, x->req->style, &x->facts, &x->metadata, x->err);
+    return rc == 0 && x->req->style == FSDPCK_LORA_PEFT ? write_config(x) : rc;
+}
+
+int fsdpck_export_lora(struct fsdpck_source *src, const struct fsdpck_export_lora_request *req, const struct fsdpck_options *opt,
+                       struct fsdpck_transfer_result *result, struct fsdpck_error *err)
+{
+    struct fsdpck_error own = { 0 };
+    struct lora_export x = { .src = src, .req = req, .opt = fsdpck_source_options(src, opt), .err = err ? err : &own };
+    const struct fsdpck_export_request to = { .out = req->out, .select = req->select, .force = req->force };
+    const struct fsdpck_edit edit = { .ctx = &x, .end = tell_zeros, .wants = look_at_all, .apply = pass };
+    int64_t began = src->io->now_ns(src->io->ctx);
+    int rc = prepare(&x);
+    if (rc == 0) {
+        const struct fsdpck_export_with with = { .edit = &edit, .selection = &x.out, .shapes = x.shapes, .ndims = x.ndims,
+                                                 .file = req->style == FSDPCK_LORA_PEFT ? "adapter_model.safetensors" : "pytorch_lora_weights.safetensors",
+                                                 .metadata = x.metadata.data, .made = x.made, .nmade = x.nmade, .assets = &x.assets };
+        rc = fsdpck_export_with(src, &to, &with, &x.opt, result, x.err);
+    }
+    if (rc == 0 && result)
+        result->seconds = (double)(src->io->now_ns(src->io->ctx) - began) * 1e-9;
+    fsdpck_assets_free(&x.assets);
+    fsdpck_text_free(&x.metadata);
+    fsdpck_lora_adapter_free(&x.adapter);
+    return rc;
+}

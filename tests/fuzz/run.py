@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Runs the fuzz targets of a build with -Dfuzz=true for so many seconds each, as many at a time as there are processors. Each starts from its corpus
+in the tree and goes on from what earlier runs of this build found, in BUILD/fuzz-work; the tree is changed by --keep only. Standard library only.
+
+usage: run.py BUILD SECONDS [--keep] [--jobs N] [TARGET...]
+"""
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+CORPUS = HERE / "corpus"
+# An input is at most a few hundred KiB: who asks for more than this at once believes a number in it. Nor may one take long.
+LIMITS = ("-malloc_limit_mb=64", "-rss_limit_mb=2048", "-timeout=10")
+ENVIRONMENT = dict(os.environ, ASAN_OPTIONS="allocator_may_return_null=1:detect_leaks=1", UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1")
+
+
+def is_found_by_machine(path):
+    """libFuzzer names inputs by their SHA-1; other names were given by people, to inputs that showed a bug."""
+    return re.fullmatch("[0-9a-f]{40}", path.name) is not None
+
+
+class Fuzzer:
+    def __init__(self, build, target):
+        self.name, self.program = target, build / "tests" / "fuzz" / ("fuzz_" + target)
+        self.tree, self.work = CORPUS / target, build / "fuzz-work" / target
+        self.scratch, self.log = self.work / "corpus", self.work / "log"
+
+    def run(self, seconds):
+        """True when nothing was found. The last lines of a target that found something lead to its input."""
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(self.tree, self.scratch, dirs_exist_ok=True)
+        with open(self.log, "wb") as log:
+            code = subprocess.run([self.program, "-max_total_time=%d" % seconds, "-print_final_stats=1", "-artifact_prefix=%s/" % self.work, *LIMITS, self.scratch],
+                                  stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=ENVIRONMENT).returncode
+        text = self.log.read_text(errors="replace")
+        inputs = re.findall(r"^stat::number_of_executed_units: (\d+)", text, re.M)
+        if code == 0:
+            print("%s: %s inputs, nothing found" % (self.name, inputs[-1] if inputs else "no"), flush=True)
+            return bool(inputs) and inputs[-1] != "0"
+        artifact = re.findall(r"Test unit written to (\S+)", text)
+        print("%s: FOUND %s\n  the whole report is in %s; its last lines:\n%s" %
+              (self.name, artifact[-1] if artifact else "something (exit %d)" % code, self.log, "\n".join("    " + line for line in text.splitlines()[-25:])), flush=True)
+        return False
+
+    def keep(self):
+        """The corpus in the tree becomes the fewest inputs that reach every edge that it or the run reached, and those with names."""
+        with tempfile.TemporaryDirectory(dir=self.work) as merged, open(self.work / "merge-log", "wb") as log:
+            # Without counters: how often an edge is taken would multiply the inputs, and adds little to a replay.
+            subprocess.run([self.program, "-merge=1", "-set_cover_merge=1", "-use_counters=0", *LIMITS, merged, self.tree, self.scratch],
+                           stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=ENVIRONMENT, check=True)
+            kept = list(pathlib.Path(merged).iterdir())
+            assert kept
+            for old in filter(is_found_by_machine, list(self.tree.iterdir())):
+                old.unlink()
+            named = {p.read_bytes() for p in self.tree.iterdir()}
+            for new in kept:
+                if new.read_bytes() not in named:
+                    shutil.copyfile(new, self.tree / new.name)
+        sizes = [p.stat().st_size for p in self.tree.iterdir()]
+        print("%s: the corpus is now %d inputs, %d bytes" % (self.name, len(sizes), sum(sizes)), flush=True)
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("build", type=pathlib.Path)
+    ap.add_argument("seconds", type=int, help="for each target; 0: none, to --keep what was found before")
+    ap.add_argument("--keep", action="store_true", help="then merge what was found into tests/fuzz/corpus, as few inputs as reach every edge")
+    ap.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="targets at a time (default: the processors)")
+    ap.add_argument("targets", nargs="*", metavar="TARGET", help="default: all")
+    a = ap.parse_intermixed_args()
+    build = a.build.resolve()
+    known = sorted(p.name for p in CORPUS.iterdir())
+    unknown = [t for t in a.targets if t not in known]
+    if unknown or a.seconds < 0 or a.jobs < 1:
+        ap.error("'%s' is none of: %s" % (unknown[0], " ".join(known)) if unknown else "SECONDS and N are positive")
+    fuzzers = [Fuzzer(build, t) for t in a.targets or known]
+    with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
+        passed = list(pool.map(lambda f: f.run(a.seconds), fuzzers)) if a.seconds else []
+        if a.keep and all(passed):
+            list(pool.map(Fuzzer.keep, fuzzers))
+    if a.keep and not all(passed):
+        print("nothing is kept: mend what was found first")
+    print("%d passed, %d failed" % (sum(passed), len(passed) - sum(passed)))
+    return 0 if all(passed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,274 @@
+/* Merging whole: what comes out, element by element, against a plain sum in double that is rounded once; for every order of bands, small memory, several
+ * threads, turned factors, DoRA, several modules on one tied tensor, and factors that do not fit into their budget together. */
+#include <fsdpck/lora.h>
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "model.h"
+#include "tree.h"
+
+struct kind {
+    enum fsdpck_dtype dtype; /* of the base and of what comes out */
+    uint64_t nout, nin, r;
+    bool turned, dora;
+    unsigned nthreads;
+};
+
+static struct model_tensor *add(struct model *m, uint64_t *seed, const char *name, enum fsdpck_dtype dtype, uint64_t rows, uint64_t cols)
+{
+    const uint64_t shape[2] = { rows, cols };
+    struct model_tensor *t = model_add(m, seed, dtype, cols ? 2 : 1, shape);
+    snprintf(t->name, sizeof t->name, "%s", name);
+    for (uint64_t i = 0; i < t->nelem; i++) {
+        float v = (float)((double)model_below(seed, 1 << 16) / (1 << 15) - 1) + (cols ? 0 : 2);
+        fsdpck_dtype_cast(FSDPCK_FLOAT32, &v, dtype, t->data + i * t->item, 1);
+    }
+    return t;
+}
+
+static double at(const struct model_tensor *t, uint64_t i)
+{
+    double v[2];
+    fsdpck_dtype_to_double(t->dtype, t->data + i * t->item, v);
+    return v[0];
+}
+
+static const struct model_tensor *named(const struct model *m, const char *name)
+{
+    for (size_t i = 0; i < m->ntensors; i++)
+        if (strcmp(m->tensors[i].name, name) == 0)
+            return &m->tensors[i];
+    fail_msg("no tensor %s", name);
+    return NULL;
+}
+
+/* W + 2/r' * B A, exactly as doubles have it; DoRA by row, or by column where W is stored turned. */
+static void expect(const struct kind *k, const struct model *base, const struct model *lora, double *want)
+{
+    const struct model_tensor *w = named(base, "q.weight"), *a = named(lora, "q.lora_A.weight"), *b = named(lora, "q.lora_B.weight");
+    double *norms = calloc(k->nout, sizeof *norms);
+    for (uint64_t o = 0; o < k->nout; o++)
+        for (uint64_t i = 0; i < k->nin; i++) {
+            uint64_t e = k->turned ? i * k->nout + o : o * k->nin + i;
+            double sum = 0;
+            for (uint64_t r = 0; r < k->r; r++)
+                sum += at(b, o * k->r + r) * at(a, r * k->nin + i);
+            want[e] = at(w, e) + 3.0 / (double)k->r * sum;
+            norms[o] += want[e] * want[e];
+        }
+    for (uint64_t o = 0; k->dora && o < k->nout; o++)
+        for (uint64_t i = 0; i < k->nin; i++)
+            want[k->turned ? i * k->nout + o : o * k->nin + i] *= at(named(lora, "q.lora_magnitude_vector"), o) / sqrt(norms[o]);
+    free(norms);
+}
+
+static void configure(const char *root, const struct kind *k)
+{
+    char text[300];
+    snprintf(text, sizeof text, "{\"peft_type\":\"LORA\",\"r\":%llu,\"lora_alpha\":3,\"use_dora\":%s,\"fan_in_fan_out\":%s,\"target_modules\":[\"q\"]}",
+             (unsigned long long)k->r, k->dora ? "true" : "false", k->turned ? "true" : "false");
+    tree_file(root, "adapter_config.json", text);
+}
+
+static struct fsdpck_source *open_at(const char *root, const char *name, const struct fsdpck_options *opt)
+{
+    struct fsdpck_source *src = NULL;
+    struct fsdpck_error err = { 0 };
+    char *path = tree_path(root, name);
+    if (fsdpck_source_open(path, NULL, opt, &src, &err) != 0)
+        fail_msg("%s: %s", err.file, err.message);
+    free(path);
+    return src;
+}
+
+static int merge(const char *root, const char *name, const struct fsdpck_options *opt, const struct fsdpck_convert_request *sharded, struct fsdpck_error *err)
+{
+    struct fsdpck_source *base = open_at(root, "base.safetensors", opt), *lora = open_at(root, "lora.safetensors", opt);
+    char *out = tree_path(root, name);
+    const struct fsdpck_merge_lora_request req = { .out = out, .sharded = sharded };
+    int rc = fsdpck_merge_lora(base, lora, &req, opt, NULL, err);
+    fsdpck_source_close(base);
+    fsdpck_source_close(lora);
+    free(out);
+    return rc;
+}
+
+/* Every element is the exact one, rounded once, but for what float32 itself loses on the way to it. */
+static void compare(const char *root, const char *name, const struct kind *k, const double *want, const struct fsdpck_options *opt)
+{
+    struct fsdpck_source *src = open_at(root, name, opt);
+    const struct fsdpck_tensor *t = fsdpck_source_find(src, "q.weight");
+    struct fsdpck_error err = { 0 };
+    uint8_t *data = malloc(t->nbytes);
+    const struct fsdpck_read read = { .tensor = t, .dst = data };
+    assert_int_equal(fsdpck_source_read(src, &read, 1, &err), 0);
+    double unit = k->dtype == FSDPCK_BFLOAT16 ? 0x1p-8 : k->dtype == FSDPCK_FLOAT16 ? 0x1p-11 : 0x1p-24;
+    for (uint64_t i = 0; i < t->nelem; i++) {
+        double v[2];
+        fsdpck_dtype_to_double(k->dtype, data + i * fsdpck_dtype_info(k->dtype)->nbytes, v);
+        if (fabs(v[0] - want[i]) > unit * fabs(want[i]) * 1.0001 + 4e-6)
+            fail_msg("%s: element %llu is %.9g, %.9g is wanted", name, (unsigned long long)i, v[0], want[i]);
+    }
+    free(data);
+    fsdpck_source_close(src);
+}
+
+static void run(const struct kind *k, uint64_t seed)
+{
+    char *root = tree_new(), *base_path = tree_path(root, "base.safetensors"), *lora_path = tree_path(root, "lora.safetensors");
+    struct model base = { 0 }, lora = { 0 };
+    const struct fsdpck_io io = model_fast_io();
+    const struct fsdpck_options opt = { .io = &io, .nthreads = k->nthreads, .memory_nbytes = 16 << 20 };
+    struct fsdpck_convert_request sharded = { .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { 3 } } };
+    struct fsdpck_error err = { 0 };
+    double *want = malloc(k->nout * k->nin * sizeof *want);
+    add(&base, &seed, "q.weight", k->dtype, k->turned ? k->nin : k->nout, k->turned ? k->nout : k->nin);
+    add(&base, &seed, "norm.weight", k->dtype, 77, 0);
+    add(&lora, &seed, "q.lora_A.weight", FSDPCK_FLOAT32, k->r, k->nin);
+    add(&lora, &seed, "q.lora_B.weight", FSDPCK_BFLOAT16, k->nout, k->r);
+    if (k->dora)
+        add(&lora, &seed, "q.lora_magnitude_vector", FSDPCK_FLOAT32, k->nout, 0);
+    model_write_safetensors(&base, base_path);
+    model_write_safetensors(&lora, lora_path);
+    configure(root, k);
+    expect(k, &base, &lora, want);
+    if (merge(root, "whole.safetensors", &opt, NULL, &err) != 0 || merge(root, "ranks", &opt, &sharded, &err) != 0)
+        fail_msg("%s: %s", err.file, err.message);
+    static const struct fsdpck_placement columns = { FSDPCK_SHARD, 1, 0 };
+    struct fsdpck_placement_rule rule = { .glob = "q.weight", .mesh_dim = { "shard" }, .placement = { columns }, .n = 1 };
+    sharded.rules = &rule;
+    sharded.nrules = 1;
+    assert_int_equal(merge(root, "columns", &opt, &sharded, &err), 0);
+    compare(root, "whole.safetensors", k, want, &opt);
+    compare(root, "ranks", k, want, &opt);
+    compare(root, "columns", k, want, &opt);
+    free(want);
+    model_free(&base);
+    model_free(&lora);
+    tree_remove(root);
+    free(root);
+    free(base_path);
+    free(lora_path);
+}
+
+static void merges_are_exact_sums_rounded_once(void **state)
+{
+    (void)state;
+    static const struct kind kinds[] = {
+        { FSDPCK_BFLOAT16, 30, 40, 3, false, false, 1 },
+        { FSDPCK_FLOAT32, 1, 1, 1, false, false, 1 },
+        { FSDPCK_FLOAT16, 17, 257, 5, false, false, 2 },
+        { FSDPCK_FLOAT32, 40, 30, 4, true, false, 2 },
+        { FSDPCK_BFLOAT16, 33, 31, 2, false, true, 2 },
+        { FSDPCK_FLOAT32, 31, 33, 2, true, true, 1 },
+        { FSDPCK_BFLOAT16, 1100, 1300, 3, false, false, 3 }, /* several bands, that begin and end inside rows */
+        { FSDPCK_FLOAT16, 700, 900, 2, true, true, 3 },
+        { FSDPCK_BFLOAT16, 1, 700000, 2, false, false, 2 }, /* a row that is longer than a band, and factors beyond their budget */
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        run(&kinds[i], 100 + i);
+}
+
+/* Rounding goes to the nearest, ties to even: in bf16 1 + 2^-8 is a tie that goes down, 1 + 3 * 2^-8 one that goes up, a little more than a tie goes up. */
+static void ties_go_to_even(void **state)
+{
+    (void)state;
+    static const float a[] = { 0x1p-8f, 3 * 0x1p-8f, 0x1p-8f + 0x1p-20f, 0 }, want[] = { 1, 1 + 0x1p-6f, 1 + 0x1p-7f, 1 };
+    char *root = tree_new(), *base_path = tree_path(root, "base.safetensors"), *lora_path = tree_path(root, "lora.safetensors");
+    struct model base = { 0 }, lora = { 0 };
+    const struct fsdpck_io io = model_fast_io();
+    const struct fsdpck_options opt = { .io = &io };
+    struct fsdpck_error err = { 0 };
+    uint64_t seed = 1;
+    float one = 1;
+    struct model_tensor *w = add(&base, &seed, "q.weight", FSDPCK_BFLOAT16, 1, 4), *b;
+    for (int i = 0; i < 4; i++)
+        fsdpck_dtype_cast(FSDPCK_FLOAT32, &one, FSDPCK_BFLOAT16, w->data + 2 * i, 1);
+    memcpy(add(&lora, &seed, "q.lora_A.weight", FSDPCK_FLOAT32, 1, 4)->data, a, sizeof a);
+    b = add(&lora, &seed, "q.lora_B.weight", FSDPCK_FLOAT32, 1, 1);
+    memcpy(b->data, &one, sizeof one);
+    model_write_safetensors(&base, base_path);
+    model_write_safetensors(&lora, lora_path);
+    tree_file(root, "adapter_config.json", "{\"peft_type\":\"LORA\",\"r\":1,\"lora_alpha\":1}");
+    assert_int_equal(merge(root, "out.safetensors", &opt, NULL, &err), 0);
+    struct fsdpck_source *src = open_at(root, "out.safetensors", &opt);
+    uint16_t got[4];
+    const struct fsdpck_read read = { .tensor = fsdpck_source_find(src, "q.weight"), .dst = got };
+    assert_int_equal(fsdpck_source_read(src, &read, 1, &err), 0);
+    for (int i = 0; i < 4; i++) {
+        double v[2];
+        fsdpck_dtype_to_double(FSDPCK_BFLOAT16, &got[i], v);
+        assert_true(v[0] == (double)want[i]);
+    }
+    fsdpck_source_close(src);
+    model_free(&base);
+    model_free(&lora);
+    tree_remove(root);
+    free(root);
+    free(base_path);
+    free(lora_path);
+}
+
+/* Twelve modules whose factors together pass the quarter of the budget by far, and threads that fight for room. */
+static void factors_share_their_budget(void **state)
+{
+    (void)state;
+    char *root = tree_new(), *base_path = tree_path(root, "base.safetensors"), *lora_path = tree_path(root, "lora.safetensors"), name[32];
+    struct model base = { 0 }, lora = { 0 };
+    const struct fsdpck_io io = model_fast_io();
+    const struct fsdpck_options opt = { .io = &io, .nthreads = 4, .memory_nbytes = 16 << 20 };
+    struct fsdpck_error err = { 0 };
+    uint64_t seed = 9;
+    for (int i = 0; i < 12; i++) {
+        snprintf(name, sizeof name, "l.%d.q.weight", i);
+        memset(add(&base, &seed, name, FSDPCK_FLOAT32, 300, 250)->data, 0, 300 * 250 * sizeof(float));
+        snprintf(name, sizeof name, "l.%d.q.lora_A.weight", i);
+        add(&lora, &seed, name, FSDPCK_FLOAT32, 400, 250);
+        snprintf(name, sizeof name, "l.%d.q.lora_B.weight", i);
+        struct model_tensor *b = add(&lora, &seed, name, FSDPCK_FLOAT32, 300, 400);
+        for (uint64_t e = 0; e < b->nelem; e++) { /* each row of B picks the row of A with the row's number */
+            float v = e % 400 == e / 400;
+            memcpy(b->data + e * sizeof v, &v, sizeof v);
+        }
+    }
+    model_write_safetensors(&base, base_path);
+    model_write_safetensors(&lora, lora_path);
+    tree_file(root, "adapter_config.json", "{\"peft_type\":\"LORA\",\"r\":400,\"lora_alpha\":400}");
+    if (merge(root, "out.safetensors", &opt, NULL, &err) != 0)
+        fail_msg("%s: %s", err.file, err.message);
+    struct fsdpck_source *src = open_at(root, "out.safetensors", &opt);
+    float *got = malloc(300 * 250 * sizeof *got);
+    for (int i = 0; i < 12; i++) {
+        snprintf(name, sizeof name, "l.%d.q.weight", i);
+        const struct fsdpck_read read = { .tensor = fsdpck_source_find(src, name), .dst = got };
+        assert_int_equal(fsdpck_source_read(src, &read, 1, &err), 0);
+        snprintf(name, sizeof name, "l.%d.q.lora_A.weight", i);
+        const uint8_t *a = named(&lora, name)->data;
+        assert_memory_equal(got, a, 300 * 250 * sizeof *got);
+    }
+    free(got);
+    fsdpck_source_close(src);
+    model_free(&base);
+    model_free(&lora);
+    tree_remove(root);
+    free(root);
+    free(base_path);
+    free(lora_path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(merges_are_exact_sums_rounded_once),
+        cmocka_unit_test(ties_go_to_even),
+        cmocka_unit_test(factors_share_their_budget),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
