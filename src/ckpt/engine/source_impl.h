@@ -117,6 +117,7 @@ static inline struct source_file *source_files(const struct fsdpck_source *s) { 
 int fsdpck_open_safetensors(struct fsdpck_source *src, struct fsdpck_error *err); /* path: a file */
 int fsdpck_open_hf(struct fsdpck_source *src, struct fsdpck_error *err);          /* path: a folder */
 #define FSDPCK_DCP_FIRST_PART "pytorch_model_fsdp_0" /* a folder below that makes its parent a DCP source too */
+bool fsdpck_dcp_ranks_is(const char *name);  /* whether a file is called as one rank's metadata: "__3.metadata" */
 bool fsdpck_dcp_shards_is(const char *name); /* whether a file is called as a rank's of a DCP save in safetensors form */
 int fsdpck_open_dcp(struct fsdpck_source *src, struct fsdpck_error *err);         /* path: a folder */
 int fsdpck_open_fsdpck(struct fsdpck_source *src, struct fsdpck_error *err);      /* path: a folder */

@@ -33,6 +33,8 @@ static int64_t rank_of(const char *name, bool shard)
     return fits && rank <= FSDPCK_MAX_RANKS ? (int64_t)rank : -1;
 }
 
+bool fsdpck_dcp_ranks_is(const char *name) { return rank_of(name, false) >= 0; }
+
 /* The highest rank that anything here belongs to says how many there must be. */
 static int list_ranks(struct ranks *k, const char *folder)
 {

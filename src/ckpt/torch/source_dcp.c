@@ -122,6 +122,12 @@ static const struct fsdpck_source_ops shard_ops = { /* in safetensors form: no z
     .close = fsdpck_dcp_close,
 };
 
+static int match_rank(void *ctx, const char *name)
+{
+    (void)ctx;
+    return fsdpck_dcp_ranks_is(name);
+}
+
 static int match_shard(void *ctx, const char *name)
 {
     (void)ctx;
@@ -192,8 +198,10 @@ int fsdpck_open_dcp(struct fsdpck_source *src, struct fsdpck_error *err)
     if (!dcp)
         return fsdpck_error_nomem(err, sizeof *dcp);
     pthread_mutex_init(&dcp->lock, NULL);
-    if (holds(src, "", ".metadata") || holds(src, "", "__0.metadata"))
+    if (holds(src, "", ".metadata"))
         return read_folder(src, "", err);
+    if (src->io->list(src->io->ctx, src->path, match_rank, NULL) > 0)
+        return fsdpck_dcp_read_ranks(src, dcp, "", err);
     if (holds(src, FSDPCK_DCP_FIRST_PART, ".metadata"))
         return read_parts(src, err);
     if (src->io->list(src->io->ctx, src->path, match_shard, NULL) > 0) {
