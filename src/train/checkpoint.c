@@ -121,6 +121,8 @@ int rank_resume(struct rank *r, const char *path, struct fsdpck_error *err)
     struct fsdpck_source *src;
     int rc = fsdpck_source_open(path, "fsdpck", &r->job->fs, &src, err);
     r->at(r->comm, 0, "loading of the checkpoint");
+    if (!rc)
+        rc = state_check_base(r, src, err);
     for (int tree = 0; tree < TREES && !rc; tree++)
         rc = read_tree(r, src, tree, err);
     if (!rc)

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -165,12 +166,20 @@ int files_open_metrics(const struct train_config *config, uint64_t step, FILE **
     return 0;
 }
 
+/* JSON has no NaN. */
+static const char *json_number(double value, char text[32])
+{
+    snprintf(text, 32, isfinite(value) ? "%.17g" : "null", value);
+    return text;
+}
+
 int files_write_metrics(FILE *f, const struct train_metrics *m, struct fsdpck_error *err)
 {
+    char loss[32], norm[32];
     int n = fprintf(f,
-                    "{\"step\": %" PRIu64 ", \"loss\": %.17g, \"grad_norm\": %.17g, \"lr\": %.17g, \"tokens\": %" PRIu64 ", \"supervised_tokens\": %" PRIu64
+                    "{\"step\": %" PRIu64 ", \"loss\": %s, \"grad_norm\": %s, \"lr\": %.17g, \"tokens\": %" PRIu64 ", \"supervised_tokens\": %" PRIu64
                     ", \"tokens_per_second\": %.6g, \"step_seconds\": %.6g, \"data_wait_seconds\": %.6g, \"comm_seconds\": %.6g, \"rss_bytes\": %" PRIu64 "}\n",
-                    m->step, m->loss, m->grad_norm, m->lr, m->ntok, m->nsupervised, m->tokens_per_second, m->step_seconds, m->data_wait_seconds, m->comm_seconds,
+                    m->step, json_number(m->loss, loss), json_number(m->grad_norm, norm), m->lr, m->ntok, m->nsupervised, m->tokens_per_second, m->step_seconds, m->data_wait_seconds, m->comm_seconds,
                     m->rss_nbytes);
     return n < 0 || fflush(f) ? fsdpck_error_sys(err, errno, "metrics", "write") : 0;
 }

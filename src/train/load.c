@@ -39,8 +39,20 @@ static int find(const struct fsdpck_source *src, const struct param *p, const st
     return 0;
 }
 
-/* This rank's rows of one tensor, as fp32. */
-static int read_rows(struct rank *r, struct fsdpck_source *src, const struct param *p, float *dst, struct fsdpck_error *err)
+/* A tensor's content id (FORMAT.md): the sum over rows of their hashes, so that ranks can add up theirs. limb: 32 bits each, lowest first. */
+static void add_content(const unsigned char *rows, uint64_t row_nbytes, uint64_t first, uint64_t nrow, uint64_t limb[4])
+{
+    for (uint64_t i = 0; i < nrow; i++) {
+        XXH128_hash_t h = XXH3_128bits_withSeed(rows + i * row_nbytes, row_nbytes, first + i);
+        limb[0] += (uint32_t)h.low64;
+        limb[1] += h.low64 >> 32;
+        limb[2] += (uint32_t)h.high64;
+        limb[3] += h.high64 >> 32;
+    }
+}
+
+/* This rank's rows of one tensor, as fp32. content: (4), added to. */
+static int read_rows(struct rank *r, struct fsdpck_source *src, const struct param *p, float *dst, uint64_t *content, struct fsdpck_error *err)
 {
     const struct fsdpck_tensor *t;
     int64_t first, nrow = param_rows(p, r->comm->rank, &first);
@@ -54,6 +66,8 @@ static int read_rows(struct rank *r, struct fsdpck_source *src, const struct par
         return fsdpck_error_nomem(err, nelem * fsdpck_dtype_info(t->dtype)->nbytes);
     const struct fsdpck_read read = { .tensor = t, .offset = offset, .size = size, .dst = raw };
     rc = fsdpck_source_read(src, &read, 1, err);
+    if (!rc)
+        add_content(raw, (uint64_t)p->ncol * fsdpck_dtype_info(t->dtype)->nbytes, (uint64_t)first, (uint64_t)nrow, content);
     if (raw != dst) {
         if (!rc)
             fsdpck_dtype_cast(t->dtype, raw, FSDPCK_FLOAT32, dst, nelem);
@@ -77,14 +91,15 @@ static int open_source(const char *path, bool adapter, const struct fsdpck_optio
     return rc ? rc : fsdpck_source_open(adapter ? file : path, NULL, opt, out, err);
 }
 
-static int load_all(struct rank *r, const char *path, bool adapters, struct fsdpck_error *err)
+/* contents: (nparams, 4), added to. */
+static int load_all(struct rank *r, const char *path, bool adapters, uint64_t *contents, struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;
     struct fsdpck_source *src;
     int rc = open_source(path, adapters, &r->job->fs, &src, err);
     for (size_t i = 0; i < l->nparams && !rc; i++) {
         if (is_adapter(&l->params[i]) == adapters)
-            rc = read_rows(r, src, &l->params[i], rows_of(r, &l->params[i]), err);
+            rc = read_rows(r, src, &l->params[i], rows_of(r, &l->params[i]), contents + 4 * i, err);
     }
     fsdpck_source_close(src);
     return rc;
@@ -107,14 +122,62 @@ static int draw_adapter(struct rank *r, const struct param *p, struct fsdpck_err
     return 0;
 }
 
+/* One name for all weights that lie frozen under an adapter: a hash of their names and content ids, the same however many ranks read them. */
+static int name_base(struct rank *r, uint64_t *contents, struct fsdpck_error *err)
+{
+    const struct layout *l = &r->job->layout;
+    XXH3_state_t *x = XXH3_createState();
+    int rc = x ? 0 : fsdpck_error_nomem(err, 512);
+    if (x)
+        XXH3_128bits_reset(x);
+    for (size_t at = 0, n = l->nparams * 4; at < n && !rc; at += COMM_MAX_SUM)
+        rc = r->comm->ops->sum_u64(r->comm, contents + at, n - at < COMM_MAX_SUM ? n - at : COMM_MAX_SUM, err);
+    for (size_t i = 0; i < l->nparams && !rc; i++) {
+        uint64_t *limb = contents + 4 * i, carried[4];
+        if (is_adapter(&l->params[i]))
+            continue;
+        for (int k = 0; k < 4; k++) {
+            carried[k] = (uint32_t)limb[k];
+            if (k < 3)
+                limb[k + 1] += limb[k] >> 32;
+        }
+        XXH3_128bits_update(x, l->params[i].name, strlen(l->params[i].name) + 1);
+        XXH3_128bits_update(x, carried, sizeof carried);
+    }
+    if (!rc) {
+        XXH128_hash_t id = XXH3_128bits_digest(x);
+        snprintf(r->base_id, sizeof r->base_id, "%016llx%016llx", (unsigned long long)id.high64, (unsigned long long)id.low64);
+    }
+    XXH3_freeState(x);
+    return rc;
+}
+
+static int load_base(struct rank *r, struct fsdpck_error *err)
+{
+    uint64_t *contents = calloc(r->job->layout.nparams, 4 * sizeof *contents);
+    int rc = contents ? load_all(r, r->job->config->model, false, contents, err) : fsdpck_error_nomem(err, r->job->layout.nparams * 4 * sizeof *contents);
+    if (!rc && r->job->config->lora.enabled)
+        rc = name_base(r, contents, err);
+    free(contents);
+    return rc;
+}
+
+static int load_adapter(struct rank *r, struct fsdpck_error *err)
+{
+    uint64_t *contents = calloc(r->job->layout.nparams, 4 * sizeof *contents); /* nobody asks for an adapter's */
+    int rc = contents ? load_all(r, r->job->config->lora.init_adapter, true, contents, err) : fsdpck_error_nomem(err, r->job->layout.nparams * 4 * sizeof *contents);
+    free(contents);
+    return rc;
+}
+
 int rank_load(struct rank *r, struct fsdpck_error *err)
 {
     const struct train_config *config = r->job->config;
     const struct layout *l = &r->job->layout;
     r->at(r->comm, 0, "loading");
-    int rc = load_all(r, config->model, false, err);
+    int rc = load_base(r, err);
     if (!rc && config->lora.init_adapter)
-        return load_all(r, config->lora.init_adapter, true, err);
+        return load_adapter(r, err);
     for (size_t i = 0; i < l->nparams && !rc; i++) {
         if (is_adapter(&l->params[i]))
             rc = draw_adapter(r, &l->params[i], err);

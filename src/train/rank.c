@@ -65,6 +65,5 @@ void rank_close(struct rank *r)
     free(r->m);
     free(r->v);
     free(r->row_sums);
-    free(r->base_id);
     free(r);
 }

@@ -33,7 +33,7 @@ struct rank {
     double *row_sums; /* (largest chunk of a trainable parameter) */
     uint64_t step;    /* done */
     uint64_t updates; /* applied: AdamW's t */
-    char *base_id;    /* content of the frozen base, hex */
+    char base_id[33]; /* of the frozen base's content, hex; "" without adapters */
 };
 
 int rank_open(const struct job *job, struct comm *comm, struct rank **out, struct fsdpck_error *err);

@@ -83,7 +83,8 @@ char *state_write(const struct rank *r)
     json_object_set_new(state, "trainer", json_string("fsdptrain"));
     json_object_set_new(state, "step", json_integer((json_int_t)r->step));
     json_object_set_new(state, "updates", json_integer((json_int_t)r->updates));
-    json_object_set_new(state, "base", json_string(r->job->config->model));
+    if (r->base_id[0])
+        json_object_set_new(state, "base", json_pack("{s:s, s:s}", "path", r->job->config->model, "content", r->base_id));
     json_object_set_new(state, "fixed", fixed_of(r->job));
     json_object_set_new(state, "free", free_of(r->job));
     char *text = json_dumps(state, JSON_COMPACT | JSON_REAL_PRECISION(17));
@@ -115,6 +116,18 @@ int state_read_counts(const struct fsdpck_source *src, uint64_t *step, uint64_t 
     *step = (uint64_t)s;
     *updates = (uint64_t)u;
     return 0;
+}
+
+int state_check_base(const struct rank *r, const struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    json_t *state = load(src, err);
+    const char *then = json_string_value(json_object_get(json_object_get(state, "base"), "content"));
+    int rc = state ? 0 : err->code;
+    if (!rc && r->base_id[0] && (!then || strcmp(then, r->base_id) != 0))
+        rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src), "key 'model': its adapters belong to a base of content %s, and '%s' is %s", then ? then : "?",
+                              r->job->config->model, r->base_id);
+    json_decref(state);
+    return rc;
 }
 
 /* "steps of the run: 200 in the checkpoint, 300 now" */

@@ -161,6 +161,30 @@ class Tests:
         if self.bits(out) != reference:
             raise Failure("a resumed run's losses, norms or weights differ")
 
+    def drawn_bits(self, name):
+        """Rows packed and shuffled by us, adapters drawn, dropout, packets of two micro-batches, embedding and head: at three numbers of ranks."""
+        def run(ranks, **extra):
+            out = self.tmp / f"{name}-drawn{ranks}{len(extra)}"
+            lora = {"r": 3, "lora_dropout": 0.25, "target_modules": ["embed_tokens", "lm_head", "q_proj", "up_proj", "down_proj"]}
+            self.run(self.write(f"{name}-drawn", {
+                "model": str(self.goldens / name / "model"), "output_dir": str(out), "seed": 7, "dtype": {"param": "fp32"},
+                "data": {"train": str(self.goldens / name / "data.jsonl"), "seq_len": 40}, "lora": {**lora, **extra},
+                "train": {"max_steps": 6, "micro_batch_size": 2, "gradient_accumulation_steps": 2, "global_batch_size": 7, "learning_rate": 0.01,
+                          "warmup_steps": 1}}), "--ranks", str(ranks), "--threads", "1")
+            return self.bits(out)
+        reference = run(1)
+        for ranks in (2, 3, 5):
+            if run(ranks) != reference:
+                raise Failure(f"other bits at {ranks} ranks")
+        if run(1, lora_dropout=0.0)[0] == reference[0]:
+            raise Failure("dropout does nothing")
+        moved = [k for k, v in reference[1].items() if ("_B" in k) and not any(v)]
+        if moved:
+            raise Failure(f"never trained: {moved}")
+        losses = [m[1] for m in reference[0]]
+        if not losses[-1] < losses[0]:
+            raise Failure(f"the loss does not fall: {losses}")
+
     # --- what goes wrong
 
     def killed(self, name, ranks, victim):
@@ -203,6 +227,47 @@ class Tests:
         _, err = process.communicate(timeout=30)
         if process.returncode != 4 or "for rank 1 of 2" not in err:
             raise Failure(f"exit code {process.returncode}: {err[-300:]}")
+
+    def other_run(self, name):
+        """A finished run's folder with another config: refused by key; a damaged newest checkpoint is passed over and said."""
+        out = self.tmp / name
+        config = config_of(self.goldens / name, out)
+        path = self.write("other", config)
+        for option, key in (("seed=3", "'seed'"), ("train.gradient_accumulation_steps=2", "'train.gradient_accumulation_steps'")):
+            done = self.run(path, "--set", option, want=2)
+            if key not in done.stderr:
+                raise Failure(done.stderr)
+        base = self.tmp / "other-base"
+        shutil.copytree(self.goldens / name / "model", base, copy_function=shutil.copyfile)
+        weights = bytearray((base / "model.safetensors").read_bytes())
+        weights[-1] ^= 1  # the sign, or so, of one weight
+        (base / "model.safetensors").write_bytes(weights)
+        done = self.run(path, "--set", f"model={base}", "--ranks", "2", want=2)
+        if "belong to a base of content" not in done.stderr:
+            raise Failure(done.stderr)
+        before = self.bits(out)
+        newest = sorted((out / "checkpoints").glob("step-*"))[-1]
+        index = (newest / "index.json").read_bytes()
+        (newest / "index.json").write_bytes(index.replace(b'"step', b'"stEp', 1))
+        done = self.run(path, "--set", "checkpoint.save_steps=20", want=4)
+        if "passed over" not in done.stderr or "going on from" not in done.stderr or "could NOT be saved" not in done.stderr:
+            raise Failure(done.stderr)
+        shutil.rmtree(newest)
+        self.run(path)
+        if self.bits(out) != before:
+            raise Failure("gone on from the one before, with other bits")
+
+    def nonfinite(self, name):
+        out = self.tmp / f"{name}-nan"
+        config = config_of(self.goldens / name, out)
+        config["lora"] = {"r": 2, "lora_alpha": 1e30}
+        path = self.write("nan", config)
+        done = self.run(path, want=3)
+        if "step " not in done.stderr or "is not finite" not in done.stderr or "learning_rate" not in done.stderr:
+            raise Failure(done.stderr)
+        done = self.run(path, "--set", "train.on_nonfinite=skip", "--ranks", "2")
+        if "the step is skipped" not in done.stderr or self.metrics(out)[-1]["loss"] is not None:
+            raise Failure(done.stderr)
 
     def refused(self, name, change, code, words):
         config = config_of(self.goldens / name, self.tmp / "refused")
@@ -256,6 +321,9 @@ def main():
             t.check(f"{name} resumed", t.resumed_bits, name, reference, [1, 4, 3, 2])
             t.check(f"{name} killed", t.kill_and_go_on, name, reference)
         if "lora-qwen3" in cases:
+            t.check("drawn adapters, dropout, our packing", t.drawn_bits, "lora-qwen3")
+            t.check("another run's checkpoint", t.other_run, "lora-qwen3")
+            t.check("non-finite", t.nonfinite, "lora-qwen3")
             t.check("stalled rank", t.stalled, "lora-qwen3")
             for change, code, words in REFUSALS:
                 t.check(f"refusal: {words}", t.refused, "lora-qwen3", change, code, words)
