@@ -184,6 +184,17 @@ def job_header(a):
         f.keys()
 
 
+def job_torch_save(a):
+    from safetensors.torch import load_file
+    import torch
+    torch.save(load_file(a.model), a.out)
+
+
+def job_pt(a):
+    from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
+    torch_save_to_dcp(a.model, a.out)
+
+
 def job_adapter(a):
     """An adapter out of a checkpoint: only its tensors are loaded."""
     import torch.distributed.checkpoint as dcp
@@ -206,6 +217,7 @@ IMPORTS = {"save": ("torch.distributed.checkpoint", "torch.distributed.tensor", 
            "header": ("safetensors",), "start": ("torch.distributed.tensor", "transformers", "transformers.distributed"),
            "shards": ("torch.distributed.checkpoint", "torch.distributed.tensor"), "consolidate": ("torch.distributed.checkpoint",),
            "hfload": ("torch.distributed.checkpoint",), "preadv": ("numpy",),
+           "torch_save": ("safetensors.torch",), "pt": ("torch.distributed.checkpoint.format_utils",),
            "adapter": ("torch.distributed.checkpoint", "safetensors.torch"), "merge_lora": ("transformers", "peft")}
 
 

@@ -167,6 +167,7 @@ class Bench:
         self.row("rows of one rank", model, self.rank(model, "rows"), [*self.peer("rows", model, "get_slice"), *self.peer("preadv", model, "bare preadv")])
         self.row("rows of one rank, hashed", self.dir, self.rank(self.dir, "rows", ranks=5), [])
         self.lora()
+        self.torch_save(model)
         self.row("columns of one rank", model, self.rank(model, "columns"), [Contender("read past the page cache", direct), *self.peer("columns", model)])
         remove(self.dir)
         if hf:
@@ -208,6 +209,16 @@ class Bench:
             said = json.loads(subprocess.run([os.path.join(self.a.build, "bench", "hashing")], check=True, stdout=subprocess.PIPE).stdout)
             print("hash: CPU seconds per GB: " + ", ".join(f"{k.split('_')[0]} {v:.3f}" for k, v in said.items()))
 
+    def torch_save(self, model):
+        """The model as torch.save writes it, to a sharded checkpoint."""
+        if not self.a.python or not self.wanted("pt"):
+            return
+        pt = self.out + ".pt"
+        subprocess.run(self.peer_command("torch_save", model, pt), check=True, stdout=subprocess.DEVNULL)
+        self.row(f"pt to {self.a.ranks} ranks", pt, self.ours("convert", pt, self.out, "--ranks", str(self.a.ranks), "-q"),
+                 self.peer("pt", pt, "torch_save_to_dcp"))
+        remove(pt)
+
     def lora(self):
         a, dir = self.a, self.dir + "-lora"
         if a.lora and self.wanted("export-lora"):
@@ -229,7 +240,7 @@ def main():
     ap.add_argument("--ranks", type=int, default=8)
     ap.add_argument("--python", help="a Python that has torch and safetensors")
     ap.add_argument("--only", type=lambda s: s.split(","),
-                    help="rows by their first word: convert, export, verify, load, export-lora, merge-lora, rows, columns, start, header, plan, hash")
+                    help="rows by their first word: convert, export, verify, load, export-lora, merge-lora, pt, rows, columns, start, header, plan, hash")
     ap.add_argument("--lora", metavar="FILE", help="a checkpoint with an adapter in it, for export-lora")
     ap.add_argument("--merge", nargs=2, metavar=("FOLDER", "ADAPTER"), help="for merge-lora")
     Bench(ap.parse_args()).run()

@@ -91,6 +91,20 @@ int fsdpck_dcp_read_ranks(struct fsdpck_source *src, struct dcp *dcp, const char
     return rc;
 }
 
+int fsdpck_dcp_rank_tensor(struct dcp_reading *r, const char *name, const struct fsdpck_key *path, uint32_t npath, enum fsdpck_dtype dtype,
+                           uint32_t ndim, const uint64_t *shape, const struct dcp_tensor *found)
+{
+    uint32_t ordinal;
+    int rc = fsdpck_catalogue_tensor(r->catalogue, r->file, r->part, name, path, npath, dtype, ndim, shape, &ordinal);
+    for (uint64_t i = 0; !rc && i < found->nchunks; i++) {
+        const struct dcp_chunk *chunk = &found->chunks[i];
+        struct fsdpck_piece piece = { .tensor = ordinal, .file = chunk->file, .box = dcp_box(found, ndim, i), .item = chunk->item,
+                                      .item_nbytes = chunk->item_nbytes };
+        rc = fsdpck_catalogue_piece(r->catalogue, &piece);
+    }
+    return rc;
+}
+
 static bool same_bytes(struct fsdpck_source *src, const struct source_item *a, const struct dcp_item_place *b)
 {
     if (a->pub.nbytes != b->nbytes)

@@ -179,7 +179,9 @@ static int check_version(struct fsdpck_pt_reading *r)
             return rc;
     }
     unsigned version = (unsigned)strtoul(text, NULL, 10);
-    return version >= 1 && version <= MAX_VERSION ? 0 : fsdpck_pt_fail(r, FSDPCK_ERR_UNSUPPORTED, NULL, "is of a version of torch's zip format that is not known");
+    return version >= 1 && version <= MAX_VERSION
+               ? 0
+               : fsdpck_pt_fail(r, FSDPCK_ERR_UNSUPPORTED, NULL, "is of a version of torch's zip format that is not known");
 }
 
 /* All records lie below the folder of data.pkl. */
