@@ -9,9 +9,10 @@
 #include <string.h>
 
 enum {
-    TILE = 256,     /* largest side of a tile */
+    TILE = 256,     /* largest side of a tile that passes through scratch: it stays in the second cache */
+    LARGE = 512,    /* of one that goes straight into C */
     LEAST = 64,     /* smallest that a side is cut to */
-    WANTED = 32,    /* tiles that a product should have, for threads to share */
+    WANTED = 16,    /* tiles that a product should have, for threads to share; more of them are slower each */
     WIDE_K = 1024,  /* of operands that are widened or masked first: their strips of a tile */
 };
 
@@ -39,9 +40,16 @@ static int64_t min(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-void cpu_gemm_grid(int64_t m, int64_t n, int64_t *tile_m, int64_t *tile_n)
+/* A side cut evenly, in multiples of LEAST: 576 is 320 + 256 and not 512 + 64. */
+static int64_t even(int64_t n, int64_t tile)
 {
-    int64_t tm = TILE, tn = TILE;
+    int64_t ncut = (n + tile - 1) / tile, each = (n + ncut - 1) / ncut;
+    return min((each + LEAST - 1) / LEAST * LEAST, n);
+}
+
+void cpu_gemm_grid(int64_t m, int64_t n, int64_t most, int64_t *tile_m, int64_t *tile_n)
+{
+    int64_t tm = most, tn = most;
     while (((m + tm - 1) / tm) * ((n + tn - 1) / tn) < WANTED) {
         bool cut_m = tm > LEAST && tm / 2 < m && (tm >= tn || tn <= LEAST || tn / 2 >= n);
         bool cut_n = tn > LEAST && tn / 2 < n;
@@ -52,8 +60,8 @@ void cpu_gemm_grid(int64_t m, int64_t n, int64_t *tile_m, int64_t *tile_n)
         else
             break;
     }
-    *tile_m = min(tm, m);
-    *tile_n = min(tn, n);
+    *tile_m = even(m, tm);
+    *tile_n = even(n, tn);
 }
 
 /* Address of an operand's element (i, l) of op(X). */
@@ -235,7 +243,7 @@ void cpu_product(struct kern_stream *stream, const struct cpu_product *p)
     struct gemm_work w = {.stream = stream, .p = p};
     w.widen = g->a.dtype != g->b.dtype || (g->a.dtype == KERN_BF16 && !cpu_matmul_bf16()) || p->drop_a.p > 0 || p->drop_b.p > 0;
     w.direct = is_direct(&w);
-    cpu_gemm_grid(g->m, g->n, &w.tile_m, &w.tile_n);
+    cpu_gemm_grid(g->m, g->n, w.direct && !w.widen ? LARGE : TILE, &w.tile_m, &w.tile_n);
     w.ntile_n = (g->n + w.tile_n - 1) / w.tile_n;
     if (!cpu_reserve(stream, (2 * TILE * TILE + 2 * TILE * WIDE_K) * sizeof(float)))
         return;

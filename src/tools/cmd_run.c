@@ -1,11 +1,12 @@
 /* `fsdptrain run`: reads the config, runs the trainer, shows the steps. */
 #include "commands.h"
 
-#include <signal.h>
+#include <limits.h>
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
 #include <train/train.h>
 
+#include "model_path.h"
 #include "report.h"
 #include "stop.h"
 
@@ -70,14 +71,27 @@ static int run(struct run_args *args, const char *path)
     struct train_result done;
     struct train_options opt = { .nranks = args->ranks, .nthreads = args->threads, .resume = args->resume, .patience_seconds = args->patience,
                                  .on_step = show_step, .note = show_note, .ctx = args, .stop = &stop_signal };
+    char model[PATH_MAX];
     int rc = train_config_read(path, (const char *const *)args->sets.at, args->sets.count, &config, &err);
+    if (!rc)
+        rc = model_path_resolve(config.model, model, sizeof model, &err);
     if (!rc) {
+        config.model = model;
         rc = train_run(&config, &opt, &done, &err);
-        train_config_free(&config);
     }
-    if (rc == 0)
-        return finish(args, path, &done);
-    return report_error(&report, &err);
+    train_config_free(&config);
+    return rc == 0 ? finish(args, path, &done) : report_error(&report, &err);
+}
+
+/* A launcher would start one whole run for each rank that it means. */
+static bool is_launched(void)
+{
+    static const char *const sizes[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK" };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        if (getenv(sizes[i]))
+            return true;
+    }
+    return false;
 }
 
 int cmd_run(const struct command *self, int argc, char **argv)
@@ -91,7 +105,7 @@ int cmd_run(const struct command *self, int argc, char **argv)
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);
     if (status == OPTIONS_OK)
-        status = run(&args, at[0]);
+        status = is_launched() ? usage_error("mpirun is not in this version; --ranks N starts the ranks of one host") : run(&args, at[0]);
     options_free(&line);
     return status;
 }

@@ -119,6 +119,24 @@ static void add_ends(struct builder *b)
     add_adapter(b, l->ngroups - 1, &l->head, true, true);
 }
 
+/* A name that no module has is a slip of the pen. */
+static int check_names(const struct layout *l, const struct model *m, const struct train_lora_config *lora, struct fsdpck_error *err)
+{
+    for (size_t n = 0; n < lora->ntarget_names; n++) {
+        const char *name = lora->target_names[n];
+        bool found = target_is_named(l->embed.path, name) || target_is_named(l->head.path, name);
+        for (int64_t i = 0; i < m->nlayer && !found; i++) {
+            const struct layer *x = &l->layers[i];
+            found = target_is_named(x->q.path, name) || target_is_named(x->k.path, name) || target_is_named(x->v.path, name) || target_is_named(x->o.path, name) ||
+                    target_is_named(x->gate.path, name) || target_is_named(x->up.path, name) || target_is_named(x->down.path, name);
+        }
+        if (!found)
+            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.target_modules': '%.200s' names no module of this model (there are embed_tokens, lm_head and, "
+                                    "in each layer, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj)", name);
+    }
+    return 0;
+}
+
 static int64_t first_trained_layer(const struct layout *l, const struct model *m)
 {
     uint32_t first = l->ngroups;
@@ -139,9 +157,10 @@ int layout_make(const struct model *m, const struct train_config *config, uint32
         b.rc = fsdpck_error_nomem(err, (size_t)m->nlayer * sizeof *l.layers);
     else
         add_ends(&b);
+    if (!b.rc && config->lora.enabled)
+        b.rc = check_names(&l, m, &config->lora, err);
     if (!b.rc && config->lora.enabled && b.ntargets == 0)
-        b.rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.target_modules' names no module of this model (there are model.embed_tokens, lm_head and, "
-                                                             "in each layer, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj)");
+        b.rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.target_modules' matches no module of this model; their paths are like model.layers.0.self_attn.q_proj");
     if (!b.rc)
         l.first_trained_layer = first_trained_layer(&l, m);
     else

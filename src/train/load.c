@@ -105,18 +105,35 @@ static int load_all(struct rank *r, const char *path, bool adapters, uint64_t *c
     return rc;
 }
 
-/* A: uniform in ±1/√in (kaiming_uniform with a = √5). B: zero. An embedding's A is zero and its B normal in PEFT: here B is uniform with that variance's bound. */
+/* Normal numbers by Box and Muller: two of a Philox block's words make two of its elements. An embedding's B is drawn by this in PEFT. */
+static void draw_normal(float *dst, uint64_t nelem, const struct kern_philox *rng, uint64_t index0)
+{
+    const uint32_t key[2] = { (uint32_t)rng->seed, (uint32_t)(rng->seed >> 32) };
+    for (uint64_t i = 0; i < nelem; i++) {
+        uint64_t index = index0 + i, block = index / 4;
+        const uint32_t counter[4] = { (uint32_t)block, (uint32_t)(block >> 32), rng->step, rng->name };
+        uint32_t u[4], *pair = u + index % 4 / 2 * 2;
+        kern_philox4x32(counter, key, u);
+        double radius = sqrt(-2 * log((pair[0] + 1.0) / 4294967296.0)), angle = 2 * M_PI * pair[1] / 4294967296.0;
+        dst[i] = (float)(radius * (index % 2 ? sin(angle) : cos(angle)));
+    }
+}
+
+/* As PEFT: A uniform in ±1/√in (kaiming_uniform with a = √5), B zero; of an embedding A zero, B normal. Each element by its place in the whole tensor. */
 static int draw_adapter(struct rank *r, const struct param *p, struct fsdpck_error *err)
 {
     struct compute *c = r->compute;
     bool embedding = strstr(p->name, ".lora_embedding_") != NULL, zero = strstr(p->name, embedding ? "_A" : ".lora_B.") != NULL;
     int64_t first, nrow = param_rows(p, r->comm->rank, &first);
-    float bound = embedding ? sqrtf(3) : (float)(1 / sqrt((double)p->ncol));
+    float bound = (float)(1 / sqrt((double)p->ncol));
     struct kern_philox rng = { .seed = r->job->config->seed, .name = XXH32(p->name, strlen(p->name), 0) };
     char message[KERN_MESSAGE_BYTES];
     if (nrow <= 0 || zero)
         return 0; /* memory is zero where nobody wrote */
-    c->device->ops->uniform(c->stream, rows_of(r, p), nrow * p->ncol, rng, (uint64_t)(first * p->ncol), -bound, bound);
+    if (embedding)
+        draw_normal(rows_of(r, p), (uint64_t)(nrow * p->ncol), &rng, (uint64_t)(first * p->ncol));
+    else
+        c->device->ops->uniform(c->stream, rows_of(r, p), nrow * p->ncol, rng, (uint64_t)(first * p->ncol), -bound, bound);
     if (c->device->stream_sync(c->stream, message) != KERN_OK)
         return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "a kernel failed: %s", message);
     return 0;

@@ -29,7 +29,7 @@ static int match(const char *before, const char *regex, const char *after, const
     return rc >= 0;
 }
 
-static bool ends_with_module(const char *path, const char *name)
+bool target_is_named(const char *path, const char *name)
 {
     size_t n = strlen(path), m = strlen(name);
     return n >= m && strcmp(path + n - m, name) == 0 && (n == m || path[n - m - 1] == '.');
@@ -57,7 +57,7 @@ static int is_chosen(const struct train_lora_config *lora, const char *path, boo
     if (lora->all_linear)
         return is_linear && !is_head;
     for (size_t i = 0; i < lora->ntarget_names; i++) {
-        if (ends_with_module(path, lora->target_names[i]))
+        if (target_is_named(path, lora->target_names[i]))
             return 1;
     }
     return 0;

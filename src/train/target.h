@@ -13,4 +13,7 @@ struct target {
 /* path: "model.layers.0.self_attn.q_proj". is_head: the output layer, which "all-linear" leaves out; is_linear: false for the embedding. */
 int target_find(const struct train_lora_config *lora, const char *path, bool is_linear, bool is_head, struct target *out, struct fsdpck_error *err);
 
+/* Whether a name of a list means the module at path: the whole path, or its end after a dot. */
+bool target_is_named(const char *path, const char *name);
+
 #endif

@@ -46,7 +46,7 @@ static void one_plain(struct rig *rig, struct shape s, bool trans_a, bool trans_
 
 static void plain(struct rig *rig)
 {
-    static const struct shape shapes[] = {{1, 1, 1}, {3, 5, 7}, {64, 48, 33}, {130, 257, 19}, {300, 16, 70}, {16, 300, 130}, {5, 270, 1100}, {2, 3, 0}};
+    static const struct shape shapes[] = {{1, 1, 1}, {3, 5, 7}, {64, 48, 33}, {130, 257, 19}, {300, 16, 70}, {16, 300, 130}, {5, 270, 1100}, {1030, 70, 2}, {2, 3, 0}};
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
         for (int layout = 0; layout < 3; layout++)
             for (int accumulate = 0; accumulate < 2; accumulate++) {

@@ -257,6 +257,23 @@ class Tests:
         if self.bits(out) != before:
             raise Failure("gone on from the one before, with other bits")
 
+    def planned(self, name):
+        """`fsdptrain plan` against a finished run and by hand."""
+        path = self.write("planned", config_of(self.goldens / name, self.tmp / "unused"))
+        def plan(ranks):
+            done = subprocess.run([self.tool, "plan", str(path), "--ranks", str(ranks), "--json"], capture_output=True, text=True, check=True)
+            return json.loads(done.stdout)
+        one, three, ran = plan(1), plan(3), json.loads((self.tmp / name / "summary.json").read_text())
+        for key in ("parameters_trained", "parameters_frozen", "steps"):
+            if one[key] != ran[key] or three[key] != ran[key]:
+                raise Failure(f"{key}: {one[key]} and {three[key]} planned, {ran[key]} was")
+        if one["gathered_bytes_per_step"] or one["reduced_bytes_per_step"] or not three["reduced_bytes_per_step"]:
+            raise Failure("one rank reads nothing of others, three do")
+        if not 0.3 * one["shard_bytes"] < three["shard_bytes"] < 0.5 * one["shard_bytes"]:
+            raise Failure("a third of the parameters, and padding")
+        if (self.tmp / "unused").exists():
+            raise Failure("plan made output_dir")
+
     def nonfinite(self, name):
         out = self.tmp / f"{name}-nan"
         config = config_of(self.goldens / name, out)
@@ -279,19 +296,21 @@ class Tests:
 
 def put(section, key, value):
     def change(config):
-        (config[section] if section else config).__setitem__(key, value)
+        (config.setdefault(section, {}) if section else config)[key] = value
     return change
 
 
 REFUSALS = [
     (put("train", "max_stepz", 3), 2, "unknown key 'train.max_stepz'; the nearest is 'train.max_steps'"),
     (put(None, "modle", "x"), 2, "the nearest is 'model'"),
+    (put("fsdp", "sharding_strategy", "NO_SHARD"), 2, "key 'fsdp.sharding_strategy': \"NO_SHARD\" is not in this version"),
     (put("dtype", "param", "bf16"), 2, "key 'dtype.param': \"bf16\" is not in this version"),
     (put("train", "learning_rate", -1), 2, "key 'train.learning_rate'"),
     (put("data", "train", "/nowhere.jsonl"), 3, "/nowhere.jsonl"),
     (put(None, "model", "/nowhere"), 3, "/nowhere"),
     (put("train", "max_steps", 13), 2, "has 12 steps"),
-    (put("lora", "target_modules", ["no_such"]), 2, "names no module"),
+    (put("lora", "target_modules", ["q_proj", "no_such"]), 2, "'no_such' names no module"),
+    (put("lora", "target_modules", "no_such"), 2, "matches no module"),
     (put("lora", "r", 5), 2, "'r' is not that of"),
     (put("lora", "target_modules", "(("), 2, "no regular expression"),
     (put("data", "eval", "x.jsonl"), 2, "key 'data.eval'"),
@@ -323,6 +342,7 @@ def main():
         if "lora-qwen3" in cases:
             t.check("drawn adapters, dropout, our packing", t.drawn_bits, "lora-qwen3")
             t.check("another run's checkpoint", t.other_run, "lora-qwen3")
+            t.check("plan", t.planned, "lora-qwen3")
             t.check("non-finite", t.nonfinite, "lora-qwen3")
             t.check("stalled rank", t.stalled, "lora-qwen3")
             for change, code, words in REFUSALS:

@@ -42,6 +42,21 @@ struct train_result {
 /* Starts the ranks, trains, saves, ends the ranks. Blocks. */
 FSDPCK_API int train_run(const struct train_config *config, const struct train_options *opt, struct train_result *result, struct fsdpck_error *err);
 
+/* What a run will take, before anything is loaded. Bytes are of one rank (its full share; trailing ranks may have less). */
+struct train_plan {
+    uint64_t nsteps;
+    uint64_t ntrained, nfrozen;    /* elements, whole model */
+    uint64_t shard_nbytes;         /* its rows of all parameters, fp32: mapped by the other ranks, not copied */
+    uint64_t gradient_nbytes;      /* gradients of a packet, whole, and its rows of the reduced ones */
+    uint64_t optimizer_nbytes;     /* moments of its rows */
+    uint64_t activation_nbytes;    /* activations and scratch of the largest micro-batch */
+    uint64_t peak_nbytes;          /* of all of these */
+    uint64_t largest_micro_ntok;
+    uint64_t gathered_step_nbytes; /* parameters of others that it reads in a step, by mapping */
+    uint64_t reduced_step_nbytes;  /* gradients of others that it reads in a step */
+};
+FSDPCK_API int train_plan(const struct train_config *config, const struct train_options *opt, struct train_plan *out, struct fsdpck_error *err);
+
 /* One rank in this process, without files of a run: for tests, and for looking into a step. */
 struct train_session;
 FSDPCK_API int train_session_open(const struct train_config *config, unsigned nthreads, const struct fsdpck_options *opt, struct train_session **out,
