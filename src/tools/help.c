@@ -49,10 +49,8 @@ void help_print_verb(const struct command_line *line)
            line->required ? line->required : "", line->command->summary);
     for (size_t g = 0; g < line->ngroups; g++) {
         printf("\n%s:\n", line->groups[g].title);
-        for (size_t i = 0; i < line->groups[g].count; i++) {
-            if (line->groups[g].options[i].type != OPTION_LATER)
-                print_option(&line->groups[g].options[i]);
-        }
+        for (size_t i = 0; i < line->groups[g].count; i++)
+            print_option(&line->groups[g].options[i]);
     }
     print_option(&help);
     if (line->notes)

@@ -53,7 +53,7 @@ static int unknown_option(const struct command_line *line, const char *typed)
         for (size_t i = 0; i < line->groups[g].count; i++) {
             const struct option *o = &line->groups[g].options[i];
             unsigned distance = value_distance(name, o->name);
-            if (o->type != OPTION_LATER && distance < best_distance) {
+            if (distance < best_distance) {
                 best = o->name;
                 best_distance = distance;
             }
@@ -106,7 +106,6 @@ static int store(const struct option *o, void *at, const char *text)
     case OPTION_NUMBER:
         return value_number(text, at) ? OPTIONS_OK : wrong_value(o, text, "a number from 0");
     case OPTION_FLAG:
-    case OPTION_LATER:
         break;
     }
     if (stored)
@@ -119,8 +118,6 @@ static int store(const struct option *o, void *at, const char *text)
 static int take(struct parser *p, const struct option *o, void *values, const char *attached)
 {
     void *at = (char *)values + o->offset;
-    if (o->type == OPTION_LATER)
-        return usage_error("'--%s' is not in this version", o->name);
     if (o->type == OPTION_FLAG) {
         if (attached)
             return usage_error("--%s takes no value, found '%s'", o->name, attached);

@@ -158,7 +158,8 @@ def entry(what, say, name, value, rank=0, number=0, **kwargs):
     lie(what, say, **kwargs)(change)
 
 
-entry("an unknown codec", "codec 1; this program reads codec 0", "codec", 1)
+entry("an unknown codec", "codec 2; this program reads codecs 0 and 1", "codec", 2)
+entry("a codec that the index does not require", "does not require 'block-compression'", "codec", 1)
 entry("an unknown kind", "makes no sense", "kind", 2)
 entry("unknown flags", "makes no sense", "flags", 0x80)
 entry("another decoded size", "makes no sense", "decoded", 1)

@@ -33,7 +33,8 @@ cmd ninja|ninja-build|build system
 cmd pkg-config|pkg-config|finds libraries
 pc jansson|libjansson-dev|JSON
 pc libxxhash|libxxhash-dev|hashes
-pc libdeflate|libdeflate-dev|CRC-32'
+pc libdeflate|libdeflate-dev|CRC-32
+pc libzstd|libzstd-dev|compression'
 needs_test='cmd c++|g++|public headers compile as C++ too
 pc cmocka|libcmocka-dev|unit tests
 py numpy|python3 python3-numpy|second reader of the format'

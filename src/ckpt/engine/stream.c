@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "engine/decode.h"
+
 #define PAGE_NBYTES 4096u
 #define HASHES_AT_ONCE 128u
 
@@ -27,15 +29,27 @@ static int write_hashes(struct fsdpck_stream *s, const uint8_t *data, uint64_t n
         if (r != 0)
             return r;
     }
-    s->crc32 = fsdpck_crc32(s->crc32, data, nbytes);
     return 0;
+}
+
+static int write_plain(struct fsdpck_stream *s, const uint8_t *data, uint64_t nbytes, struct fsdpck_error *err)
+{
+    int r = s->chunk->hashes ? write_hashes(s, data, nbytes, err) : 0;
+    return r == 0 ? fsdpck_out_files_write(s->out, s->chunk->file, data, nbytes, fsdpck_stream_position(s), err) : r;
+}
+
+static int write_packed(struct fsdpck_stream *s, const uint8_t *data, uint64_t nbytes, struct fsdpck_error *err)
+{
+    const struct fsdpck_packing to = { .out = s->out, .file = s->chunk->file, .planes = s->chunk->planes, .payload = fsdpck_stream_position(s),
+                                       .records = s->chunk->hashes + s->at / FSDPCK_BLOCK_NBYTES * FSDPCK_RECORD_NBYTES };
+    return fsdpck_packer_write(s->packer, &to, data, nbytes, err);
 }
 
 int fsdpck_stream_write(struct fsdpck_stream *s, const uint8_t *data, uint64_t nbytes, struct fsdpck_error *err)
 {
-    int r = s->chunk->hashes ? write_hashes(s, data, nbytes, err) : 0;
-    if (r == 0)
-        r = fsdpck_out_files_write(s->out, s->chunk->file, data, nbytes, fsdpck_stream_position(s), err);
+    int r = s->chunk->compressed ? write_packed(s, data, nbytes, err) : write_plain(s, data, nbytes, err);
+    if (s->chunk->hashes)
+        s->crc32 = fsdpck_crc32(s->crc32, data, nbytes);
     s->at += nbytes;
     return r;
 }

@@ -28,6 +28,7 @@ struct worker {
     uint8_t *gather; /* a chunk's part of a band, when it is no run */
     uint8_t *staging;
     struct fsdpck_stream *streams; /* (max_chunks) */
+    struct fsdpck_packer packer;
 };
 
 struct lane_result { /* of a lane with a single chunk */
@@ -54,7 +55,7 @@ struct engine {
 
 static int share_memory(struct engine *e, struct fsdpck_error *err)
 {
-    uint64_t fetch = FSDPCK_FETCH_WINDOW_NBYTES + 4 * FSDPCK_BLOCK_NBYTES;
+    uint64_t fetch = fsdpck_fetch_nbytes(e->t->src) + (e->t->compress ? FSDPCK_PACKER_NBYTES : 0);
     if (e->opt->memory_nbytes < MEMORY_MIN_NBYTES)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "a memory budget of %llu bytes is too small; at least 8MiB are needed",
                                 (unsigned long long)e->opt->memory_nbytes);
@@ -75,6 +76,7 @@ static void free_workers(struct engine *e)
         struct worker *w = &e->workers[i];
         fsdpck_fetch_free(&w->fetch);
         fsdpck_rows_free(&w->rows);
+        fsdpck_packer_free(&w->packer);
         free(w->band);
         free(w->cast);
         free(w->gather);
@@ -91,6 +93,8 @@ static int init_worker(struct engine *e, struct worker *w, struct fsdpck_error *
     int r = fsdpck_fetch_init(&w->fetch, e->t->src, err);
     if (r == 0)
         r = fsdpck_rows_init(&w->rows, err);
+    if (r == 0 && e->t->compress)
+        r = fsdpck_packer_init(&w->packer, err);
     if (r != 0)
         return r;
     w->band = aligned_alloc(PAGE_NBYTES, band);
@@ -224,6 +228,7 @@ static void open_streams(struct band *b)
             at = (lane->begin - first) * fsdpck_dtype_info(b->to)->nbytes;
         }
         fsdpck_stream_begin(&b->w->streams[i], e->out, c, at, b->w->staging + i * (each + PAGE_NBYTES), each);
+        b->w->streams[i].packer = &b->w->packer;
     }
 }
 
