@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#include "engine/decode.h"
-
 #define PAGE_NBYTES 4096u
 #define HASHES_AT_ONCE 128u
 
@@ -38,11 +36,15 @@ static int write_plain(struct fsdpck_stream *s, const uint8_t *data, uint64_t nb
     return r == 0 ? fsdpck_out_files_write(s->out, s->chunk->file, data, nbytes, fsdpck_stream_position(s), err) : r;
 }
 
+static struct fsdpck_packing packing_of(const struct fsdpck_stream *s)
+{
+    return (struct fsdpck_packing){ .out = s->out, .file = s->chunk->file, .planes = s->chunk->planes, .records = s->chunk->hashes };
+}
+
 static int write_packed(struct fsdpck_stream *s, const uint8_t *data, uint64_t nbytes, struct fsdpck_error *err)
 {
-    const struct fsdpck_packing to = { .out = s->out, .file = s->chunk->file, .planes = s->chunk->planes, .payload = fsdpck_stream_position(s),
-                                       .records = s->chunk->hashes + s->at / FSDPCK_BLOCK_NBYTES * FSDPCK_RECORD_NBYTES };
-    return fsdpck_packer_write(s->packer, &to, data, nbytes, err);
+    const struct fsdpck_packing to = packing_of(s);
+    return fsdpck_packer_write(s->packer, &to, s->at / FSDPCK_BLOCK_NBYTES, fsdpck_stream_position(s), data, nbytes, err);
 }
 
 int fsdpck_stream_write(struct fsdpck_stream *s, const uint8_t *data, uint64_t nbytes, struct fsdpck_error *err)
@@ -79,4 +81,9 @@ int fsdpck_stream_gather(struct fsdpck_stream *s, const uint8_t *data, uint64_t 
     return 0;
 }
 
-int fsdpck_stream_end(struct fsdpck_stream *s, struct fsdpck_error *err) { return flush(s, err); }
+int fsdpck_stream_end(struct fsdpck_stream *s, struct fsdpck_error *err)
+{
+    const struct fsdpck_packing to = packing_of(s);
+    int r = flush(s, err);
+    return r == 0 && s->chunk->compressed ? fsdpck_packer_end(s->packer, &to, err) : r;
+}
