@@ -4,7 +4,7 @@ process start, `peak_bytes` the largest resident size of a process.
 
 usage: peers.py JOB MODEL OUT [--ranks N] [--rank R]
 
-MODEL is a safetensors file, for load and merge a DCP directory (or, for consolidate, a folder of sharded safetensors)."""
+MODEL is a safetensors file, for load, merge and adapter a DCP directory, for merge_lora a model folder (--adapter: PEFT's)."""
 import argparse
 import json
 import os
@@ -184,11 +184,41 @@ def job_header(a):
         f.keys()
 
 
+def job_torch_save(a):
+    from safetensors.torch import load_file
+    import torch
+    torch.save(load_file(a.model), a.out)
+
+
+def job_pt(a):
+    from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
+    torch_save_to_dcp(a.model, a.out)
+
+
+def job_adapter(a):
+    """An adapter out of a checkpoint: only its tensors are loaded."""
+    import torch.distributed.checkpoint as dcp
+    from safetensors.torch import save_file
+    state = {k: v for k, v in template(a.model).items() if ".lora_" in k}
+    dcp.load(state, checkpoint_id=a.model, no_dist=True)
+    os.makedirs(a.out)
+    save_file({k.replace(".default.", "."): v for k, v in state.items()}, os.path.join(a.out, "adapter_model.safetensors"))
+
+
+def job_merge_lora(a):
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+    model = AutoModelForCausalLM.from_pretrained(a.model, dtype="auto")
+    PeftModel.from_pretrained(model, a.adapter).merge_and_unload().save_pretrained(a.out)
+
+
 IMPORTS = {"save": ("torch.distributed.checkpoint", "torch.distributed.tensor", "safetensors.torch"), "rows": ("safetensors.torch",),
            "columns": ("safetensors.torch",), "load": ("torch.distributed.checkpoint",), "merge": ("torch.distributed.checkpoint.format_utils",),
            "header": ("safetensors",), "start": ("torch.distributed.tensor", "transformers", "transformers.distributed"),
            "shards": ("torch.distributed.checkpoint", "torch.distributed.tensor"), "consolidate": ("torch.distributed.checkpoint",),
-           "hfload": ("torch.distributed.checkpoint",), "preadv": ("numpy",)}
+           "hfload": ("torch.distributed.checkpoint",), "preadv": ("numpy",),
+           "torch_save": ("safetensors.torch",), "pt": ("torch.distributed.checkpoint.format_utils",),
+           "adapter": ("torch.distributed.checkpoint", "safetensors.torch"), "merge_lora": ("transformers", "peft")}
 
 
 def main():
@@ -198,6 +228,7 @@ def main():
     ap.add_argument("out")
     ap.add_argument("--ranks", type=int, default=8)
     ap.add_argument("--rank", type=int, default=3)
+    ap.add_argument("--adapter")
     a = ap.parse_args()
     for module in IMPORTS[a.job]:
         __import__(module)

@@ -5,9 +5,9 @@ usage: run.py BUILD_DIR MODEL.safetensors WORKDIR [--runs 5] [--ranks 8] [--pyth
 
 Every row runs its contenders in turn, `--runs` times, and takes medians: a noisy machine hits all alike. Cold means that the files were dropped from
 the page cache before the run. What writes is also synced, and what was written is removed before the next run. The ratio is the peer's time over
-fsdpck's: above 1, fsdpck is faster. MODEL may be what make_model.py wrote; WORKDIR should lie on the disk that matters, with room for three
-models. With --python, PyTorch and safetensors take part: the whole process, and the work without imports and process start. Where a config.json lies
-beside MODEL, so does transformers."""
+fsdpck's: above 1, fsdpck is faster. MODEL may be what make_model.py wrote, --lora what make_adapter.py --checkpoint wrote, --merge a model folder
+and an adapter for it; WORKDIR should lie on the disk that matters, with room for three models. With --python, PyTorch and safetensors take part: the
+whole process, and the work without imports and process start. Where a config.json lies beside MODEL, so does transformers."""
 import argparse
 import json
 import os
@@ -99,11 +99,11 @@ class Bench:
         self.dir = os.path.join(a.workdir, "fsdpck-bench-model")
         self.nbytes = os.path.getsize(a.model)
 
-    def peer_command(self, job, model, out=None, ranks=None):
-        return [self.a.python, os.path.join(HERE, "peers.py"), job, model, out or self.out, "--ranks", str(ranks or self.a.ranks)]
+    def peer_command(self, job, model, out=None, ranks=None, more=()):
+        return [self.a.python, os.path.join(HERE, "peers.py"), job, model, out or self.out, "--ranks", str(ranks or self.a.ranks), *more]
 
-    def peer(self, job, model, name="torch", ranks=None):
-        return [] if not self.a.python else [Contender(name, self.peer_command(job, model, ranks=ranks), reports=True)]
+    def peer(self, job, model, name="torch", ranks=None, more=()):
+        return [] if not self.a.python else [Contender(name, self.peer_command(job, model, ranks=ranks, more=more), reports=True)]
 
     def wanted(self, name):
         return not self.a.only or name in self.a.only
@@ -166,6 +166,8 @@ class Bench:
             *self.peer("load", self.dir, "dcp.load"), *(self.peer("hfload", hf, "HuggingFaceStorageReader") if hf else [])])
         self.row("rows of one rank", model, self.rank(model, "rows"), [*self.peer("rows", model, "get_slice"), *self.peer("preadv", model, "bare preadv")])
         self.row("rows of one rank, hashed", self.dir, self.rank(self.dir, "rows", ranks=5), [])
+        self.lora()
+        self.torch_save(model)
         self.row("columns of one rank", model, self.rank(model, "columns"), [Contender("read past the page cache", direct), *self.peer("columns", model)])
         remove(self.dir)
         if hf:
@@ -182,8 +184,8 @@ class Bench:
         self.row("compress to all ranks", model, self.ours("convert", model, self.out, "--compress", *to), [plain])
         subprocess.run([self.tool, "convert", model, self.dir, "--compress", *to], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         shrunk = sum(os.path.getsize(f) for f in files_of(self.dir))
-        self.row("compress, and back", self.dir, self.ours("convert", self.dir, self.out, *to), [plain])
-        self.row("compress, verified", self.dir, self.ours("verify", self.dir, "-q"), [])
+        self.row("compress and back", self.dir, self.ours("convert", self.dir, self.out, *to), [plain])
+        self.row("compress and verify", self.dir, self.ours("verify", self.dir, "-q"), [])
         remove(self.dir)
         said = json.loads(subprocess.run([os.path.join(self.a.build, "bench", "packing"), model], check=True, stdout=subprocess.PIPE).stdout)
         print(f"compress: {shrunk / self.nbytes:.4f} of the bytes; one core: " + "; ".join(
@@ -223,6 +225,27 @@ class Bench:
             said = json.loads(subprocess.run([os.path.join(self.a.build, "bench", "hashing")], check=True, stdout=subprocess.PIPE).stdout)
             print("hash: CPU seconds per GB: " + ", ".join(f"{k.split('_')[0]} {v:.3f}" for k, v in said.items()))
 
+    def torch_save(self, model):
+        """The model as torch.save writes it, to a sharded checkpoint."""
+        if not self.a.python or not self.wanted("pt"):
+            return
+        pt = self.out + ".pt"
+        subprocess.run(self.peer_command("torch_save", model, pt), check=True, stdout=subprocess.DEVNULL)
+        self.row(f"pt to {self.a.ranks} ranks", pt, self.ours("convert", pt, self.out, "--ranks", str(self.a.ranks), "-q"),
+                 self.peer("pt", pt, "torch_save_to_dcp"))
+        remove(pt)
+
+    def lora(self):
+        a, dir = self.a, self.dir + "-lora"
+        if a.lora and self.wanted("export-lora"):
+            remove(dir)
+            subprocess.run([self.tool, "convert", a.lora, dir, "--ranks", str(a.ranks), "-q"], check=True, stdout=subprocess.DEVNULL)
+            self.row(f"export-lora from {a.ranks} ranks", dir, self.ours("export-lora", dir, self.out, "--alpha", "32", "-q"), self.peer("adapter", dir))
+            remove(dir)
+        if a.merge:
+            base, adapter = a.merge
+            self.row("merge-lora", base, self.ours("merge-lora", base, adapter, self.out, "-q"), self.peer("merge_lora", base, "PEFT", more=("--adapter", adapter)))
+
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -232,7 +255,10 @@ def main():
     ap.add_argument("--runs", type=int, default=5)
     ap.add_argument("--ranks", type=int, default=8)
     ap.add_argument("--python", help="a Python that has torch and safetensors")
-    ap.add_argument("--only", type=lambda s: s.split(","), help="rows by their first word: convert, export, verify, load, rows, columns, compress, start, header, plan, hash")
+    ap.add_argument("--only", type=lambda s: s.split(","),
+                    help="rows by their first word: convert, export, verify, load, export-lora, merge-lora, pt, rows, columns, compress, start, header, plan, hash")
+    ap.add_argument("--lora", metavar="FILE", help="a checkpoint with an adapter in it, for export-lora")
+    ap.add_argument("--merge", nargs=2, metavar=("FOLDER", "ADAPTER"), help="for merge-lora")
     Bench(ap.parse_args()).run()
 
 

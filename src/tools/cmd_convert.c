@@ -82,6 +82,7 @@ static int parse_and_run(const struct command *self, bool sharded_only, int argc
         PLACEMENT_GROUP(&args.placement),
         SELECT_GROUP(&args.select),
         { "Output", output_options, sizeof output_options / sizeof output_options[0], &args },
+        NAMES_GROUP(&args.source),
         SOURCE_GROUP(&args.source),
         COMMON_GROUP(&args.common),
     };
@@ -91,6 +92,7 @@ static int parse_and_run(const struct command *self, bool sharded_only, int argc
     };
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);
+    args.source.config = args.assets;
     if (status == OPTIONS_OK)
         status = run(&args, sharded_only, at);
     options_free(&line);

@@ -54,6 +54,7 @@ int cmd_export(const struct command *self, int argc, char **argv)
     const struct option_group groups[] = {
         { "Output", output_options, sizeof output_options / sizeof output_options[0], &args },
         SELECT_GROUP(&args.select),
+        NAMES_GROUP(&args.source),
         SOURCE_GROUP(&args.source),
         COMMON_GROUP(&args.common),
     };
@@ -64,6 +65,7 @@ int cmd_export(const struct command *self, int argc, char **argv)
     };
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);
+    args.source.config = args.assets;
     if (status == OPTIONS_OK)
         status = run(&args, at);
     options_free(&line);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "text.h"
+#include "tool.h"
 
 enum { COLUMN = 28, LINE = 100 }; /* where the explanations start, and where lines end */
 
@@ -45,12 +46,14 @@ static void print_option(const struct option *o)
 void help_print_verb(const struct command_line *line)
 {
     static const struct option help = { .name = "help", .letter = 'h', .type = OPTION_FLAG, .help = "this text" };
-    printf("usage: fsdpck %s %s%s%s [options]\n\n%s\n", line->command->name, line->positionals, line->required ? " " : "",
+    printf("usage: %s %s %s%s%s [options]\n\n%s\n", tool_name, line->command->name, line->positionals, line->required ? " " : "",
            line->required ? line->required : "", line->command->summary);
     for (size_t g = 0; g < line->ngroups; g++) {
         printf("\n%s:\n", line->groups[g].title);
-        for (size_t i = 0; i < line->groups[g].count; i++)
-            print_option(&line->groups[g].options[i]);
+        for (size_t i = 0; i < line->groups[g].count; i++) {
+            if (line->groups[g].options[i].type != OPTION_LATER)
+                print_option(&line->groups[g].options[i]);
+        }
     }
     print_option(&help);
     if (line->notes)

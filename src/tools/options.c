@@ -7,6 +7,7 @@
 
 #include "help.h"
 #include "text.h"
+#include "tool.h"
 
 struct parser {
     const struct command_line *line;
@@ -23,7 +24,7 @@ int usage_error(const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    fputs("fsdpck: ", stderr);
+    fprintf(stderr, "%s: ", tool_name);
     text_print(stderr, text);
     fputc('\n', stderr);
     return EXIT_USAGE;
@@ -53,7 +54,7 @@ static int unknown_option(const struct command_line *line, const char *typed)
         for (size_t i = 0; i < line->groups[g].count; i++) {
             const struct option *o = &line->groups[g].options[i];
             unsigned distance = value_distance(name, o->name);
-            if (distance < best_distance) {
+            if (o->type != OPTION_LATER && distance < best_distance) {
                 best = o->name;
                 best_distance = distance;
             }
@@ -64,7 +65,7 @@ static int unknown_option(const struct command_line *line, const char *typed)
 
 static int unknown_letter(const struct command_line *line, char letter)
 {
-    return usage_error("%s has no option '-%c'; see 'fsdpck %s --help'", line->command->name, letter, line->command->name);
+    return usage_error("%s has no option '-%c'; see '%s %s --help'", line->command->name, letter, tool_name, line->command->name);
 }
 
 static int wrong_value(const struct option *o, const char *text, const char *wanted)
@@ -74,6 +75,8 @@ static int wrong_value(const struct option *o, const char *text, const char *wan
 
 static int store_choice(const struct option *o, const char *text, const char **at)
 {
+    if (value_choice(text, o->later))
+        return usage_error("'--%s %s' is not in this version", o->name, text);
     if (!value_choice(text, o->value) && !value_choice(text, o->also))
         return wrong_value(o, text, o->value);
     *at = text;
@@ -106,6 +109,7 @@ static int store(const struct option *o, void *at, const char *text)
     case OPTION_NUMBER:
         return value_number(text, at) ? OPTIONS_OK : wrong_value(o, text, "a number from 0");
     case OPTION_FLAG:
+    case OPTION_LATER:
         break;
     }
     if (stored)
@@ -118,6 +122,8 @@ static int store(const struct option *o, void *at, const char *text)
 static int take(struct parser *p, const struct option *o, void *values, const char *attached)
 {
     void *at = (char *)values + o->offset;
+    if (o->type == OPTION_LATER)
+        return usage_error("'--%s' is not in this version", o->name);
     if (o->type == OPTION_FLAG) {
         if (attached)
             return usage_error("--%s takes no value, found '%s'", o->name, attached);
@@ -190,7 +196,7 @@ static int check_complete(const struct parser *p)
     for (size_t i = 0; i < p->npositional; i++)
         name += strcspn(name, " ") + 1;
     const char *required = p->line->required;
-    return usage_error("%.*s is missing; usage: fsdpck %s %s%s%s", (int)strcspn(name, " "), name, p->line->command->name,
+    return usage_error("%.*s is missing; usage: %s %s %s%s%s", (int)strcspn(name, " "), name, tool_name, p->line->command->name,
                        p->line->positionals, required ? " " : "", required ? required : "");
 }
 

@@ -14,7 +14,8 @@ enum option_type {
     OPTION_LIST,    /* comma separated, again and again; struct strings */
     OPTION_SIZE,    /* bytes, not 0; uint64_t */
     OPTION_COUNT,   /* 1 and more; uint32_t */
-    OPTION_NUMBER   /* 0 and more; double */
+    OPTION_NUMBER,  /* 0 and more; double */
+    OPTION_LATER    /* refused by name: a later version has it; not in the help */
 };
 
 struct option {
@@ -25,6 +26,7 @@ struct option {
     const char *value; /* what the help calls it; OPTION_CHOICE: "a|b|c" */
     const char *help;
     const char *also;  /* OPTION_CHOICE: further words that are taken but not advertised, or NULL */
+    const char *later; /* OPTION_CHOICE: words that a later version will know, or NULL */
 };
 
 struct option_group {

@@ -9,6 +9,7 @@
 
 #include "stop.h"
 #include "text.h"
+#include "tool.h"
 
 const struct option common_options[COMMON_NOPTIONS] = {
     { .name = "json", .type = OPTION_FLAG, .offset = offsetof(struct common_args, json), .help = "print the result as one JSON object" },
@@ -81,7 +82,7 @@ static void on_note(void *ctx, const char *line)
     if (r->quiet)
         return;
     report_clear(r);
-    fputs("fsdpck: note: ", stderr);
+    fprintf(stderr, "%s: note: ", tool_name);
     text_print(stderr, line);
     fputc('\n', stderr);
 }
@@ -109,10 +110,10 @@ int report_error(struct report *r, const struct fsdpck_error *err)
     char line[2048];
     report_clear(r);
     if (err->code == FSDPCK_ERR_STOPPED && stop_signal) {
-        fprintf(stderr, "fsdpck: stopped: %s\n", strsignal(stop_signal));
+        fprintf(stderr, "%s: stopped: %s\n", tool_name, strsignal(stop_signal));
         return 128 + stop_signal;
     }
-    fprintf(stderr, "fsdpck: %s\n", fsdpck_error_format(err, line, sizeof line));
+    fprintf(stderr, "%s: %s\n", tool_name, fsdpck_error_format(err, line, sizeof line));
     if (*err->hint) {
         fputs("hint: ", stderr);
         text_print(stderr, err->hint);

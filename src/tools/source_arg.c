@@ -10,11 +10,20 @@ const struct option source_options[SOURCE_NOPTIONS] = {
       .help = "what SOURCE is, instead of finding out from its content" },
 };
 
+const struct option names_options[NAMES_NOPTIONS] = {
+    { .name = "names", .type = OPTION_CHOICE, .offset = offsetof(struct source_args, names), .value = "hf|torchtitan",
+      .help = "call a Llama's weights, and order the rows of q and k, as Hugging Face or as torchtitan does" },
+};
+
 int source_arg_open(const char *typed, const struct source_args *args, const struct fsdpck_options *opt, struct fsdpck_source **out,
                     struct fsdpck_error *err)
 {
     char path[PATH_MAX];
     *out = NULL;
     int rc = model_path_resolve(typed, path, sizeof path, err);
-    return rc ? rc : fsdpck_source_open(path, args->from, opt, out, err);
+    if (!rc)
+        rc = fsdpck_source_open(path, args->from, opt, out, err);
+    if (!rc && args->names)
+        rc = fsdpck_source_set_names(*out, args->names, args->config, err);
+    return rc;
 }

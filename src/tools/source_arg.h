@@ -7,11 +7,16 @@
 #include "options.h"
 
 struct source_args {
-    const char *from; /* kind to insist on, or NULL */
+    const char *from;   /* kind to insist on, or NULL */
+    const char *names;  /* what a Llama's weights shall be called, or NULL */
+    const char *config; /* folder whose config.json goes with names, or NULL: the source's */
 };
 
 #define SOURCE_NOPTIONS 1
 extern const struct option source_options[SOURCE_NOPTIONS];
+#define NAMES_NOPTIONS 1
+extern const struct option names_options[NAMES_NOPTIONS];
+#define NAMES_GROUP(args) { "Names", names_options, NAMES_NOPTIONS, (args) }
 #define SOURCE_GROUP(args) { "Input", source_options, SOURCE_NOPTIONS, (args) }
 
 /* typed: a path, or org/name of a model in the local Hugging Face cache. */

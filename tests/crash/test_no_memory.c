@@ -33,7 +33,7 @@ static unsigned run_verb(const struct verb *v, unsigned n, bool *failed)
     struct fsdpck_io io = model_fast_io();
     struct verb_how how = { .io = { &io }, .force = v->old };
     struct verb_result r;
-    const char *why;
+    const char *why = NULL;
     ground_reset(&ground, v);
     failing_malloc_begin(n);
     verb_run(v, &ground, &how, &r);
@@ -44,7 +44,7 @@ static unsigned run_verb(const struct verb *v, unsigned n, bool *failed)
     if (*failed && !verb_is_exactly(&ground, ground.root, v->old ? STATE_OLD : STATE_NONE))
         complain(v->name, n, r.code[0], &r.err[0], "something is left");
     if (!*failed && verb_state(v, &ground, ground.root, false, &why) != STATE_NEW)
-        complain(v->name, n, r.code[0], &r.err[0], "it succeeds, and the output is not the new one");
+        complain(v->name, n, r.code[0], &r.err[0], why ? why : "it succeeds, and the output is not the new one");
     return made;
 }
 
@@ -78,7 +78,7 @@ static unsigned clean_after(const struct verb *v, unsigned killed_at, unsigned k
     struct fsdpck_error err = { 0 };
     const struct fsdpck_io io = model_fast_io();
     const struct fsdpck_options opt = { .io = &io };
-    const char *why;
+    const char *why = NULL;
     ground_reset(&ground, v);
     verb_run_killed(v, &ground, 0, killed_at, 1, true);
     enum verb_state before = verb_state(v, &ground, ground.root, false, &why);

@@ -14,6 +14,7 @@
 
 #include <fsdpck/check.h>
 #include <fsdpck/export.h>
+#include <fsdpck/lora.h>
 
 #include "base/hash.h"
 #include "ranks.h"
@@ -23,8 +24,9 @@ enum { OLD_RANKS = 3, CUT_NBYTES = 160 << 10 };
 #define MEMORY_NBYTES (16ull << 20) /* one worker a thread */
 
 /* Fsyncs that no crash needs: the folder's own after its assets were written (the commit does it again), and the one after which an exchange is
- * undone where it fails. */
-enum { SPARE_FOLDER = 1 << 4, SPARE_UNDO = 1 << 2 };
+ * undone where it fails. An adapter's folder has nothing written to it between the two, so either will do; and as
+ * its files keep their names, none of the old one's is removed in place, and the fsync after that has nothing to do. */
+enum { SPARE_FOLDER = 1 << 4, SPARE_UNDO = 1 << 2, SPARE_ONE_OF_TWO = 1 << 3 | 1 << 4, SPARE_IN_PLACE = 1 << 3 | 1 << 8 };
 
 const struct verb verbs[] = {
     { .name = "convert", .kind = VERB_CONVERT, .nranks = 2 },
@@ -38,6 +40,10 @@ const struct verb verbs[] = {
     { .name = "export --force, in place", .kind = VERB_EXPORT_FOLDER, .nranks = 1, .old = true, .mount = true, .spare_fsyncs = SPARE_FOLDER },
     { .name = "export to a file", .kind = VERB_EXPORT_FILE, .nranks = 1 },
     { .name = "export to a file, --force", .kind = VERB_EXPORT_FILE, .nranks = 1, .old = true, .spare_fsyncs = SPARE_UNDO },
+    { .name = "export-lora", .kind = VERB_EXPORT_LORA, .nranks = 1, .spare_fsyncs = SPARE_ONE_OF_TWO },
+    { .name = "export-lora --force, in place", .kind = VERB_EXPORT_LORA, .nranks = 1, .old = true, .mount = true, .spare_fsyncs = SPARE_IN_PLACE },
+    { .name = "merge-lora", .kind = VERB_MERGE_LORA, .nranks = 1, .spare_fsyncs = SPARE_FOLDER },
+    { .name = "merge-lora --force", .kind = VERB_MERGE_LORA, .nranks = 1, .old = true, .spare_fsyncs = SPARE_FOLDER },
     { .name = "save", .kind = VERB_SAVE, .nranks = 2 },
     { .name = "save over an old one", .kind = VERB_SAVE, .nranks = 3, .old = true },
     { .name = "save in place", .kind = VERB_SAVE, .nranks = 2, .old = true, .mount = true },
@@ -47,7 +53,10 @@ const size_t nverbs = sizeof verbs / sizeof verbs[0];
 uint32_t verb_writers(const struct verb *v) { return v->kind == VERB_SAVE ? v->nranks : 1; }
 const char *verb_out(const struct verb *v) { return v->kind == VERB_EXPORT_FILE ? "out.safetensors" : "out"; }
 
-static bool is_export(const struct verb *v) { return v->kind == VERB_EXPORT_FOLDER || v->kind == VERB_EXPORT_FILE; }
+static bool is_folder(const struct verb *v) { return v->kind == VERB_EXPORT_FOLDER || v->kind == VERB_MERGE_LORA; }
+static bool is_export(const struct verb *v) { return is_folder(v) || v->kind == VERB_EXPORT_FILE; }
+static const struct model *new_model(const struct verb *v, const struct ground *g) { return v->kind == VERB_EXPORT_LORA ? &g->adapter_is : &g->is; }
+static const struct model *old_model(const struct verb *v, const struct ground *g) { return v->kind == VERB_EXPORT_LORA ? &g->adapter_was : &g->was; }
 
 void verb_fail(const struct verb *v, const char *root, const char *fmt, ...)
 {
@@ -64,12 +73,34 @@ void verb_fail(const struct verb *v, const char *root, const char *fmt, ...)
 
 /* ---- models and sources */
 
+static void make_numbers(struct model_tensor *t, float first)
+{
+    for (uint64_t i = 0; i < t->nelem; i++) {
+        float v = first + (float)i;
+        memcpy(t->data + i * sizeof v, &v, sizeof v);
+    }
+}
+
+/* An adapter under the names that it will have in PEFT's file; for the tensor t2 of make_model, and where `first` is 0 one that changes nothing. */
+static void make_adapter(struct model *m, float first)
+{
+    uint64_t seed = 1;
+    struct model_tensor *a = model_add(m, &seed, FSDPCK_FLOAT32, 2, (uint64_t[]){ 2, 3 }), *b;
+    make_numbers(a, first + 1);
+    snprintf(a->name, sizeof a->name, "base_model.model.t2.lora_A.weight");
+    b = model_add(m, &seed, FSDPCK_FLOAT32, 2, (uint64_t[]){ 5, 2 });
+    make_numbers(b, first);
+    if (first == 0)
+        memset(b->data, 0, b->nbytes);
+    snprintf(b->name, sizeof b->name, "base_model.model.t2.lora_B.weight");
+}
+
 /* One tensor that fills a direct write even in one piece, one whose halves are over the size that is aligned, and small ones. */
 static void make_model(struct model *m, uint64_t seed)
 {
     model_add(m, &seed, FSDPCK_FLOAT32, 2, (uint64_t[]){ 34, 1024 });
     model_add(m, &seed, FSDPCK_BFLOAT16, 2, (uint64_t[]){ 75, 1024 });
-    model_add(m, &seed, FSDPCK_FLOAT32, 2, (uint64_t[]){ 5, 3 });
+    make_numbers(model_add(m, &seed, FSDPCK_FLOAT32, 2, (uint64_t[]){ 5, 3 }), (float)seed); /* no NaN: a merge may quieten those */
     model_add(m, &seed, FSDPCK_FLOAT32, 0, NULL);
     model_add(m, &seed, FSDPCK_INT64, 1, (uint64_t[]){ 7 });
 }
@@ -112,6 +143,50 @@ static int export(const char *from, const char *out, bool force, const struct fs
     return rc;
 }
 
+/* The new adapter's scaling, and the old one's: adapter_config.json tells them apart. */
+static const struct fsdpck_lora_choice scaling = { .has_alpha = true, .alpha = 2 }, old_scaling = { .has_alpha = true, .alpha = 3 };
+
+static int export_lora(const char *from, const char *out, const struct fsdpck_lora_choice *choice, bool force, const struct fsdpck_options *opt, struct fsdpck_error *err)
+{
+    const struct fsdpck_export_lora_request req = { .out = out, .choice = *choice, .force = force };
+    struct fsdpck_source *src = NULL;
+    int rc = fsdpck_source_open(from, NULL, opt, &src, err);
+    if (rc == 0)
+        rc = fsdpck_export_lora(src, &req, opt, NULL, err);
+    fsdpck_source_close(src);
+    return rc;
+}
+
+static int merge_lora(const char *from, const char *adapter, const char *out, bool force, const struct fsdpck_options *opt, struct fsdpck_error *err)
+{
+    const struct fsdpck_merge_lora_request req = { .out = out, .choice = scaling, .max_shard_nbytes = CUT_NBYTES, .force = force };
+    struct fsdpck_source *base = NULL, *lora = NULL;
+    int rc = fsdpck_source_open(from, NULL, opt, &base, err);
+    if (rc == 0)
+        rc = fsdpck_source_open(adapter, NULL, opt, &lora, err);
+    if (rc == 0)
+        rc = fsdpck_merge_lora(base, lora, &req, opt, NULL, err);
+    fsdpck_source_close(base);
+    fsdpck_source_close(lora);
+    return rc;
+}
+
+/* The adapter as a file, which is returned, and as a folder. */
+static char *make_adapter_sources(const char *top, const char *name, const struct model *m, const struct fsdpck_lora_choice *choice)
+{
+    struct fsdpck_error err = { 0 };
+    const struct fsdpck_io io = model_fast_io();
+    const struct fsdpck_options opt = options(&io, 1);
+    char *dir = tree_path(top, name), *out = tree_path(dir, "adapter");
+    tree_dir(top, name);
+    char *file = tree_path(dir, "lora.safetensors");
+    model_write_safetensors(m, file);
+    must_do(export_lora(file, out, choice, false, &opt, &err), &err);
+    free(out);
+    free(dir);
+    return file;
+}
+
 /* A folder of the model, a checkpoint, and exports of it; the first two are returned. */
 static void make_sources(const char *top, const char *who, const struct model *m, char **folder, char **checkpoint)
 {
@@ -150,6 +225,14 @@ void ground_new(struct ground *g)
     make_sources(g->top, "new", &g->is, &g->folder, &g->checkpoint);
     free(folder);
     free(checkpoint);
+    struct model zero = { 0 };
+    make_adapter(&g->adapter_was, 10);
+    make_adapter(&g->adapter_is, 20);
+    make_adapter(&zero, 0);
+    free(make_adapter_sources(g->top, "old-lora", &g->adapter_was, &old_scaling));
+    g->adapter = make_adapter_sources(g->top, "new-lora", &g->adapter_is, &scaling);
+    g->no_change = make_adapter_sources(g->top, "zero-lora", &zero, &scaling);
+    model_free(&zero);
 }
 
 void ground_free(struct ground *g)
@@ -166,6 +249,10 @@ void ground_free(struct ground *g)
     free(g->new_names);
     model_free(&g->was);
     model_free(&g->is);
+    free(g->adapter);
+    free(g->no_change);
+    model_free(&g->adapter_was);
+    model_free(&g->adapter_is);
 }
 
 void ground_reset(const struct ground *g, const struct verb *v)
@@ -174,7 +261,7 @@ void ground_reset(const struct ground *g, const struct verb *v)
     tree_dir(g->top, "root");
     if (!v->old)
         return;
-    char *from = tree_path(g->top, v->kind == VERB_EXPORT_FILE ? "old/one.safetensors" : is_export(v) ? "old/export" : "old/checkpoint");
+    char *from = tree_path(g->top, v->kind == VERB_EXPORT_FILE ? "old/one.safetensors" : v->kind == VERB_EXPORT_LORA ? "old-lora/adapter" : is_export(v) ? "old/export" : "old/checkpoint");
     char *to = tree_path(g->root, verb_out(v));
     tree_copy(from, to);
     free(from);
@@ -250,6 +337,10 @@ void verb_run(const struct verb *v, const struct ground *g, const struct verb_ho
     memset(result, 0, sizeof *result);
     if (v->kind == VERB_SAVE)
         ranks_save(&g->is, out, g->folder, v->nranks, &opt, how, result);
+    else if (v->kind == VERB_EXPORT_LORA)
+        result->code[0] = export_lora(g->adapter, out, &scaling, how->force, &opt, &result->err[0]);
+    else if (v->kind == VERB_MERGE_LORA)
+        result->code[0] = merge_lora(g->checkpoint, g->no_change, out, how->force, &opt, &result->err[0]);
     else if (is_export(v))
         result->code[0] = export(g->checkpoint, out, how->force, &opt, &result->err[0]);
     else
@@ -292,10 +383,26 @@ static bool verifies(const char *out, const struct fsdpck_options *opt)
     return result.nproblems == 0;
 }
 
-static bool has_config(const struct verb *v, const char *out, const char *who)
+static bool has_adapter_config(const struct ground *g, const char *out, bool new)
+{
+    char *path = tree_path(out, "adapter_config.json"), *own = tree_path(g->top, new ? "new-lora/adapter/adapter_config.json" : "old-lora/adapter/adapter_config.json");
+    char *dump = tree_dump(path), *want = tree_dump(own);
+    bool same = strcmp(dump, want) == 0;
+    if (!same)
+        snprintf(what, sizeof what, "adapter_config.json is not that of the %s one", new ? "new" : "old");
+    free(dump);
+    free(want);
+    free(path);
+    free(own);
+    return same;
+}
+
+static bool has_config(const struct verb *v, const struct ground *g, const char *out, const char *who)
 {
     char want[64];
-    if (v->kind != VERB_EXPORT_FOLDER) /* the checkpoint has its hash, a file has none */
+    if (v->kind == VERB_EXPORT_LORA)
+        return has_adapter_config(g, out, strcmp(who, "new") == 0);
+    if (!is_folder(v)) /* the checkpoint has its hash, a file has none */
         return true;
     snprintf(want, sizeof want, "={\"who\": \"%s\"}\n", who);
     char *path = tree_path(out, "config.json"), *dump = tree_dump(path);
@@ -322,10 +429,10 @@ enum verb_state verb_state(const struct verb *v, const struct ground *g, const c
     } else if (fsdpck_source_open(out, NULL, &opt, &src, &err) != 0) {
         snprintf(what, sizeof what, "%s: %s", err.file, err.message);
     } else if (!strict || verifies(out, &opt)) {
-        const char *differs = model_differs(&g->is, src, &err);
-        if (differs == NULL && (!strict || has_config(v, out, "new")))
+        const char *differs = model_differs(new_model(v, g), src, &err);
+        if (differs == NULL && (!strict || has_config(v, g, out, "new")))
             state = STATE_NEW;
-        else if (differs != NULL && model_differs(&g->was, src, &err) == NULL && (!strict || has_config(v, out, "old")))
+        else if (differs != NULL && model_differs(old_model(v, g), src, &err) == NULL && (!strict || has_config(v, g, out, "old")))
             state = STATE_OLD;
         else if (differs != NULL)
             snprintf(what, sizeof what, "tensor '%s' is neither old nor new", differs);

@@ -8,7 +8,7 @@
 
 #define VERB_MAX_RANKS 3
 
-enum verb_kind { VERB_CONVERT, VERB_RESHARD, VERB_EXPORT_FOLDER, VERB_EXPORT_FILE, VERB_SAVE };
+enum verb_kind { VERB_CONVERT, VERB_RESHARD, VERB_EXPORT_FOLDER, VERB_EXPORT_FILE, VERB_EXPORT_LORA, VERB_MERGE_LORA, VERB_SAVE };
 
 struct verb {
     const char *name;
@@ -29,6 +29,8 @@ struct ground {
     char *boot;               /* a boot id of another start of the machine */
     char *folder, *checkpoint; /* sources: the new model as a Hugging Face folder, and sharded over 3 ranks */
     struct model was, is;     /* the old output is of one, the new one of the other */
+    char *adapter, *no_change; /* sources: the new adapter, and one that merges without changing a thing */
+    struct model adapter_was, adapter_is;
     char *out;                   /* of the verb that was set up, as is what follows: path of its output in root */
     char *old_names, *new_names; /* what is in root before and after, save ids masked */
     unsigned nops[VERB_MAX_RANKS];

@@ -2,7 +2,7 @@
 """The places where a checkpoint can be put: ".", links, empty and other directories, read-only parents, and real mount points, which cannot be renamed.
 Mounting needs root or user namespaces; where neither is allowed, those cases are skipped, and a line says so.
 
-usage: places.py BINARY
+usage: places.py BINARY [mounts]
 """
 import os
 import re
@@ -15,6 +15,7 @@ from harness import Tester, fixtures, flip, read, tree, write, write_safetensors
 TINY = os.path.join(fixtures(), "tiny-llama-tied")
 UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 NOBODY = 65534
+SKIPPED = 77
 
 
 class Places:
@@ -124,6 +125,23 @@ def refusals(p):
     t.refused("export to a directory that is not empty", "export", p.good, full, status=2, naming=full)
     t.check(tree(base) == before, "refusals leave everything as it was", sorted(tree(base)))
     p.alone("refusals", base, "bad", "file", "full", "old")
+
+
+def writers(p):
+    """Four programs write one OUT at once: with a new name one of them wins and the others are told; with --force some do, and what stands is whole."""
+    t, base = p.t, room(p, "writers")
+    for name, options, statuses in (("new", [], (2, 4)), ("forced", ["--force"], (4,))):
+        out = os.path.join(base, name)
+        running = [subprocess.Popen([t.binary, "convert", TINY, out, "--ranks", str(n), "-q", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                   for n in (1, 2, 3, 4)]
+        ended = [(w, *w.communicate()) for w in running]
+        won = [i for i, (w, _, _) in enumerate(ended) if w.returncode == 0]
+        told = [err for w, _, err in ended if w.returncode in statuses and out in err and len(err.splitlines()) <= 2]
+        t.check(len(won) >= 1 and len(won) + len(told) == 4 and (options or len(won) == 1), "four writers (%s): one wins, the others are told" % name,
+                [(w.returncode, err) for w, _, err in ended])
+        t.good("verify", out, what="four writers (%s): verify" % name)
+        p.same("four writers (%s)" % name, out)
+    p.alone("four writers", base, "forced", "new")
 
 
 def as_nobody():
@@ -302,16 +320,17 @@ def run_cases(binary, cases):
 
 
 def main():
-    """Runs itself again, with --mounts, where it may mount."""
-    binary = os.path.abspath(sys.argv[1])
-    if sys.argv[2:] == ["--mounts"]:
+    """With `mounts` it runs itself again, where it may mount."""
+    binary, what = os.path.abspath(sys.argv[1]), sys.argv[2:]
+    if what == ["--own-mounts"]:
         return run_cases(binary, (mount_point, mount_over_staged, mount_failures, mount_odd, mount_exports))
-    status = run_cases(binary, (plain_places, here, refusals, read_only_parent))
+    if what != ["mounts"]:
+        return run_cases(binary, (plain_places, here, refusals, writers, read_only_parent))
     prefix = namespace()
     if prefix is None:
         print("SKIP mount points: this user may not mount")
-        return status
-    return subprocess.run(prefix + [sys.executable, os.path.abspath(__file__), binary, "--mounts"]).returncode or status
+        return SKIPPED
+    return subprocess.run(prefix + [sys.executable, os.path.abspath(__file__), binary, "--own-mounts"]).returncode
 
 
 if __name__ == "__main__":

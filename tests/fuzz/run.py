@@ -78,11 +78,11 @@ def main():
     build = a.build.resolve()
     known = sorted(p.name for p in CORPUS.iterdir())
     unknown = [t for t in a.targets if t not in known]
-    if unknown or a.seconds < 0 or a.jobs < 1:
+    if unknown or a.seconds < (0 if a.keep else 1) or a.jobs < 1:
         ap.error("'%s' is none of: %s" % (unknown[0], " ".join(known)) if unknown else "SECONDS and N are positive")
     fuzzers = [Fuzzer(build, t) for t in a.targets or known]
     with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
-        passed = list(pool.map(lambda f: f.run(a.seconds), fuzzers)) if a.seconds else []
+        passed = list(pool.map(lambda f: not a.seconds or f.run(a.seconds), fuzzers))
         if a.keep and all(passed):
             list(pool.map(Fuzzer.keep, fuzzers))
     if a.keep and not all(passed):

@@ -3,7 +3,7 @@
 set -eu
 include=$1
 shift
-for header in "$include"/fsdpck/*.h; do
-    echo "#include <fsdpck/${header##*/}>" | "$@" -Wall -Wextra -Wpedantic -Werror -I "$include" -fsyntax-only - || exit 1
+for header in "$include"/*/*.h; do
+    echo "#include <${header#"$include"/}>" | "$@" -Wall -Wextra -Wpedantic -Werror -I "$include" -fsyntax-only - || exit 1
     echo "ok ${header##*/}"
 done

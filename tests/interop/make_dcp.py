@@ -127,11 +127,19 @@ def save(rank, n, a):
         else:
             items[k] = v
     out = os.path.join(a.out, "ckpt")
-    w = dcp.FileSystemWriter(out, single_file_per_rank=not a.file_per_item, thread_count=a.threads)
-    if a.asynchronous:
-        dcp.async_save(state, storage_writer=w).result()
+    if a.hf:
+        from torch.distributed.checkpoint import HuggingFaceStorageWriter
+        flat = {k: v for k, v in flat.items() if isinstance(v, torch.Tensor) and v.dtype in c.ST}
+        tensors = {k: v for k, v in tensors.items() if k in flat}
+        dcp.save({k: v.contiguous() if not isinstance(v, DTensor) else v for k, v in flat.items()},
+                 storage_writer=HuggingFaceStorageWriter(out, save_distributed=True))
+        items = {}
     else:
-        dcp.save(state, storage_writer=w, use_collectives=not a.rank_local)
+        w = dcp.FileSystemWriter(out, single_file_per_rank=not a.file_per_item, thread_count=a.threads)
+        if a.asynchronous:
+            dcp.async_save(state, storage_writer=w).result()
+        else:
+            dcp.save(state, storage_writer=w, use_collectives=not a.rank_local)
     if rank == 0:
         c.write_ref(os.path.join(a.out, "REF.safetensors"), tensors)
         ref = {"torch": torch.__version__, "mesh": {"names": names, "sizes": dims}, "tensors": info, "items": items}
@@ -155,6 +163,7 @@ def make(args):
     ap.add_argument("--async", dest="asynchronous", action="store_true", help="save through async_save")
     ap.add_argument("--seed", type=int, default=0)
     ap.add_argument("--rank-local", action="store_true", help="use_collectives=False: one __R.metadata a rank, no .metadata")
+    ap.add_argument("--hf", action="store_true", help="sharded safetensors through HuggingFaceStorageWriter")
     a = ap.parse_args(args)
     shutil.rmtree(a.out, ignore_errors=True)
     os.makedirs(a.out)

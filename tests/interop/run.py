@@ -4,11 +4,11 @@
 usage: run.py BINARY --smollm2 FOLDER [--quick] [--only WORD] [--keep DIR]
 
 Prints a line for each check and "N passed, N failed". One process does it all, because importing torch costs seconds."""
-import argparse, json, logging, os, shutil, subprocess, sys, tempfile, time, traceback
+import argparse, importlib.util, json, logging, os, shutil, subprocess, sys, tempfile, time, traceback
 
 os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", TQDM_DISABLE="1")
 import ckpt_common as c
-import check_dcp, check_lora, check_lora_styles, check_safetensors, make_dcp
+import check_dcp, check_lora, check_lora_styles, check_safetensors, make_dcp, make_pt, resume
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -179,7 +179,8 @@ def check_foreign(tool, ckpt, layout, nranks, ref, items, work, ranks):
     tool("reshard", "-q", there, back, "--ranks", str(nranks))
     bad += [f"back: {d}" for d in check_dcp.check(back, ref, items)]
     tool("diff", "-q", ckpt, back)
-    return bad + nested_differences(ckpt, back)
+    whole = os.path.exists(os.path.join(ckpt, ".metadata"))  # of a rank-local save torch itself reads one rank only
+    return bad + nested_differences(ckpt if whole else there, back)
 
 
 def check_made(tool, options, layout, work, ranks):
@@ -247,7 +248,6 @@ def values_differ(got, want, at="root"):
 
 
 def torch_save(checks, tool, work):
-    import make_pt
     made = os.path.join(work, "pt")
     make_pt.make(argparse.Namespace(out=made, case=None))
     for case in sorted(os.listdir(made)):
@@ -269,6 +269,53 @@ def check_accelerate(tool, work):
         f.write("{}")
     tool("reshard", "-q", top, os.path.join(work, "two"), "--ranks", "2")
     return check_dcp.check(os.path.join(work, "two"), ref, {})
+
+
+def check_slices(tool, work):
+    """DCP in safetensors form: every rank's slices."""
+    made = make_dcp.make([os.path.join(work, "slices"), "--ranks", "3", "--uneven", "--optimizer", "--dtypes", "--hf"])
+    ckpt, two = os.path.join(made.out, "ckpt"), os.path.join(made.out, "two")
+    ref = c.read_ref(os.path.join(made.out, "REF.safetensors"))
+    tool("reshard", "-q", ckpt, two, "--ranks", "2")
+    return check_dcp.check(two, ref, {})
+
+
+# --- an item over 4 GiB ---------------------------------------------------------------------------------------------------------
+
+def copy_item(source, folder, sizes, to):
+    """The item alone, as the file that torch.save would have made; holes stay holes."""
+    with open(source, "rb") as f, open(to, "wb") as out:
+        _, _, item, nbytes = sizes.first_item(f, folder)
+        out.truncate(nbytes)
+        at = item
+        while at < item + nbytes:
+            try:
+                begin = os.lseek(f.fileno(), at, os.SEEK_DATA)
+            except OSError:  # no more data
+                break
+            at = min(os.lseek(f.fileno(), begin, os.SEEK_HOLE), item + nbytes)
+            if begin < at:
+                out.seek(begin - item)
+                out.write(sizes.payload(f, begin, at - begin))
+
+
+def check_large(tool, work):
+    """torch.load maps it. (dcp.load would want twice 4 GiB of memory.)"""
+    spec = importlib.util.spec_from_file_location("sizes", os.path.join(TOP, "tests", "sizes", "run.py"))
+    sizes = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sizes)
+    source, out, item = (os.path.join(work, "large" + n) for n in (".safetensors", "", ".pt"))
+    sizes.write_large(source)
+    sparse = os.path.join(os.path.dirname(tool.binary), "..", "..", "tests", "sizes", "sparse")
+    subprocess.run([sparse, "convert", source, out, "1"], check=True)
+    copy_item(os.path.join(out, "__0_0.distcp"), out, sizes, item)
+    t = torch.load(item, mmap=True, weights_only=True)
+    bad = [] if t.shape == (2, sizes.ROW) and t.dtype == torch.uint8 else [f"{t.dtype} {tuple(t.shape)}"]
+    flat = t.view(-1)
+    for place, text in sizes.MARKS.items():
+        if bytes(flat[place:place + len(text)].tolist()) != text:
+            bad.append(f"element {place}: {flat[place:place + len(text)].tolist()}")
+    return bad
 
 
 # --- random models --------------------------------------------------------------------------------------------------------------
@@ -297,7 +344,10 @@ def main():
     try:
         torch_save(checks, tool, work)
         checks.run("accelerate: checkpoint-N", check_accelerate, tool, work)
+        checks.run("DCP in safetensors form", check_slices, tool, work)
+        checks.run("a torch job goes on, resharded from 4 ranks to 2 and 6", resume.check, tool, work)
         foreign(checks, tool, work, a.quick)
+        checks.run("torch maps an item over 4 GiB", check_large, tool, work)
         real_model(checks, tool, a.smollm2, work, a.quick)
         checks.run("random models, the second reader", check_random, tool, 20 if a.quick else 200)
         # Last: PEFT, diffusers and transformers may start threads, and everything above forks.

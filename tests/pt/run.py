@@ -48,7 +48,7 @@ def check_names(t):
     write(t.path("big.pt"), archive(one(), {"0": struct.pack(">4f", 1, 2, 3, 4)}, byteorder=b"big"))
     r = t.good("cat", t.path("big.pt"), "w")
     t.check(r.out == "[[1. 2.]\n [3. 4.]]\n", "big-endian storages are turned round", r)
-    t.good("reshard", os.path.join(TOP, "verl3"), t.path("two"), "--ranks", "2")
+    t.good("reshard", os.path.join(TOP, "verl3"), t.path("two"), "--ranks", "2", "--force")
 
 
 def check_folders(t):
@@ -97,7 +97,53 @@ def check_ranks(t):
     at = t.fresh(os.path.join(TOP, "verl_tp"), "ranks")
     os.unlink(os.path.join(at, "optim_world_size_4_rank_3.pt"))
     t.refused("an optimizer's rank is missing", "ls", at, saying="rank 3 is missing", naming="optim_world_size_4_rank_3.pt")
+    at = t.path("plain")
+    for rank in range(2):
+        write(os.path.join(at, "model_world_size_2_rank_%d.pt" % rank), archive(one(), {"0": struct.pack("<4f", rank, 2, 3, 4)}))
+    t.refused("plain tensors that differ", "ls", at, saying="is not the same on all ranks", naming="tensor 'w'")
     t.refused("one rank's file alone", "ls", os.path.join(TOP, "verl3", name % 0), saying="one rank's shard", naming="model.embed.weight")
+
+
+def check_dcp(t):
+    """Forms of DCP without a .metadata of all ranks: the same checkpoint as the common one."""
+    dcp = os.path.join(os.path.dirname(TOP), "dcp")
+    common = os.path.join(dcp, "torch-2.15", "ckpt")
+    for form in "rank-local", "slices":
+        path = os.path.join(dcp, form, "ckpt")
+        t.good("diff", path, common, what="%s holds the same" % form)
+        t.good("verify", path)
+        t.good("reshard", path, t.path("two"), "--ranks", "2", "--force")
+        t.good("diff", t.path("two"), common, what="%s, resharded" % form)
+    def fresh(form):
+        return t.fresh(os.path.join(dcp, form, "ckpt"), "dcp")
+    for rank in 0, 1, 2:
+        at = fresh("rank-local")
+        os.unlink(os.path.join(at, "__%d.metadata" % rank))
+        t.refused("rank %d's metadata is missing" % rank, "ls", at, saying="rank %d is missing" % rank)
+    at = fresh("rank-local")
+    os.unlink(os.path.join(at, "__1_0.distcp"))
+    t.refused("a rank's shards are missing", "ls", at, naming="__1_0.distcp")
+    at = fresh("rank-local")
+    shutil.copy(os.path.join(at, "__1.metadata"), os.path.join(at, "__01.metadata"))
+    t.refused("a rank's metadata is there twice", "ls", at, saying="rank 1 twice", naming="__01.metadata")
+    at = fresh("rank-local")
+    shutil.copy(os.path.join(at, "__0.metadata"), os.path.join(at, "__1.metadata"))
+    t.refused("a rank's metadata is another one's", "ls", at, saying="tensor")
+    name = "shard-0000%d-model-00001-of-00001.safetensors"
+    at = fresh("slices")
+    os.unlink(os.path.join(at, name % 2))
+    t.refused("a rank's slices are missing", "ls", at, saying="rank 1 is missing")
+    at = fresh("slices")
+    shutil.copy(os.path.join(at, name % 3), os.path.join(at, name % 1))
+    t.refused("a rank's slices are another one's", "ls", at, saying="model.")
+    t.refused("one rank's slices", "ls", os.path.join(dcp, "slices", "ckpt", name % 1), saying="give the folder")
+    at = t.path("checkpoint-9")
+    for part, form in ("pytorch_model_fsdp_0", "torch-2.15"), ("optimizer_0", "rank-local"):
+        shutil.copytree(os.path.join(dcp, form, "ckpt"), os.path.join(at, part))
+    t.refused("two folders with the same names", "ls", at, saying="is listed twice")
+    shutil.rmtree(os.path.join(at, "optimizer_0"))
+    write(os.path.join(at, "trainer_state.json"), b"{}")
+    t.good("diff", at, common, what="accelerate's folder")
 
 
 def check_damage(t):
@@ -114,7 +160,7 @@ def check_damage(t):
 def main():
     t = Tester(sys.argv[1])
     try:
-        for check in (check_folders, check_ranks, check_damage, check_names, check_values):
+        for check in (check_folders, check_ranks, check_dcp, check_damage, check_names, check_values):
             check(t)
     finally:
         status = t.finish()

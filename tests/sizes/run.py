@@ -104,13 +104,17 @@ class Item:
         return data
 
 
+def first_item(f, folder):
+    """Of rank 0's file: place and size of the payload, and of the item around it."""
+    index = json.loads(read(os.path.join(folder, "index.json")))
+    entry = payload(f, index["files"][0]["table"][0] + 96, 96)
+    return struct.unpack_from("<QQ", entry, 8) + struct.unpack_from("<QQ", entry, 48)
+
+
 def check_zip64(t, folder):
     """The item by another reader: sizes that need zip64, and the payload where the table says."""
-    index = json.loads(read(os.path.join(folder, "index.json")))
     with open(os.path.join(folder, "__0_0.distcp"), "rb") as f:
-        entry = payload(f, index["files"][0]["table"][0] + 96, 96)
-        place, nbytes = struct.unpack_from("<QQ", entry, 8)
-        item, item_nbytes = struct.unpack_from("<QQ", entry, 48)
+        place, nbytes, item, item_nbytes = first_item(f, folder)
         t.check(nbytes == 2 * ROW and place % 4096 == 0, "the payload's place and size", place, nbytes)
         t.check(marks_are_there(f, place), "the payload holds the right bytes")
         with zipfile.ZipFile(Item(f, item, item_nbytes)) as z:

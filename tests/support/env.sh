@@ -34,10 +34,14 @@ cmd pkg-config|pkg-config|finds libraries
 pc jansson|libjansson-dev|JSON
 pc libxxhash|libxxhash-dev|hashes
 pc libdeflate|libdeflate-dev|CRC-32
-pc libzstd|libzstd-dev|compression'
+pc libzstd|libzstd-dev|compression
+pc libpcre2-8|libpcre2-dev|regular expressions of target_modules
+cc oneapi/dnnl/dnnl.h|libdnnl-dev|matrix products on CPUs'
 needs_test='cmd c++|g++|public headers compile as C++ too
 pc cmocka|libcmocka-dev|unit tests
-py numpy|python3 python3-numpy|second reader of the format'
+py numpy|python3 python3-numpy|second reader of the format
+cmd strace|strace|kills the program at each of its system calls
+cmd bindfs|bindfs|a file system in user space (FUSE) to test on'
 needs_fuzz='cmd clang|clang|compiler with libFuzzer
 fuzzer address,undefined|libclang-rt-dev|its sanitizers and libFuzzer
 cmd python3|python3|runs the targets'

@@ -360,9 +360,9 @@ void faulty_no_locks(struct faulty *f) { f->no_locks = true; }
 size_t faulty_nevents(const struct faulty *f) { return power_log_nevents(f->log); }
 size_t faulty_nfsyncs(const struct faulty *f) { return power_log_nfsyncs(f->log); }
 
-void faulty_after_crash(const struct faulty *f, size_t nevents, int seed, int ignored, const char *to)
+uint64_t faulty_after_crash(const struct faulty *f, size_t nevents, int seed, int ignored, const char *to)
 {
-    power_log_replay(f->log, nevents, seed, ignored, to);
+    return power_log_replay(f->log, nevents, seed, ignored, to);
 }
 
 const char *faulty_event_text(const struct faulty *f, size_t event, char *buf, size_t nbytes)

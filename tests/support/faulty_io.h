@@ -40,8 +40,9 @@ size_t faulty_nevents(const struct faulty *f);
 size_t faulty_nfsyncs(const struct faulty *f);
 enum { FAULTY_ALL = -1 }; /* no seed: nothing is lost, as after kill -9 */
 /* Builds in `to` (made; must not exist) what is there when the power goes after the first `nevents` events. seed chooses what of the unsafe
- * happened. ignored: an fsync (from 0) that is taken as not made, or -1. */
-void faulty_after_crash(const struct faulty *f, size_t nevents, int seed, int ignored, const char *to);
+ * happened. ignored: an fsync (from 0) that is taken as not made, or -1. Returns a digest of names and contents: different crashes often leave the
+ * same. to NULL: nothing is built. */
+uint64_t faulty_after_crash(const struct faulty *f, size_t nevents, int seed, int ignored, const char *to);
 /* "rename a b" and so on, for messages. */
 const char *faulty_event_text(const struct faulty *f, size_t event, char *buf, size_t nbytes);
 

@@ -8,7 +8,7 @@
 #define MODEL_MAX_DIMS 4
 
 struct model_tensor {
-    char name[32];
+    char name[48];
     enum fsdpck_dtype dtype;
     uint32_t ndim;
     uint64_t shape[MODEL_MAX_DIMS];

@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/hash.h"
+
 enum node_type { NODE_FILE, NODE_DIR, NODE_LINK };
 enum event_kind { EV_WRITE, EV_TRUNCATE, EV_FSYNC, EV_LINK, EV_UNLINK, EV_RENAME, EV_EXCHANGE };
 enum { MAX_FD = 1024, NAME_NBYTES = 256 };
@@ -344,7 +346,7 @@ struct crash {
     const struct power_log *log;
     size_t nevents;
     int seed, ignored;
-    uint64_t random;
+    uint64_t random, digest;
     struct names names;
 };
 
@@ -463,33 +465,57 @@ static struct bytes surviving(struct crash *c, int node)
     return last;
 }
 
-static void write_tree(struct crash *c, int dir, const char *path)
+/* Takes part in the digest. */
+static void digest(struct crash *c, const void *data, size_t nbytes)
 {
-    if (mkdir(path, 0777) != 0)
+    struct fsdpck_hash128 hash;
+    uint64_t low;
+    fsdpck_hash(data, nbytes, &hash);
+    memcpy(&low, hash.bytes, sizeof low);
+    c->digest = (c->digest ^ low) * 0x9E3779B97F4A7C15u + nbytes;
+}
+
+static void write_file(const char *path, const struct bytes *b)
+{
+    FILE *f = fopen(path, "wb");
+    if (f == NULL || fwrite(b->data, 1, b->nbytes, f) != b->nbytes || fclose(f) != 0)
+        abort();
+}
+
+/* One name of a directory; path NULL: only for the digest. */
+static void leave(struct crash *c, const struct name *n, const char *path)
+{
+    const struct node *node = &c->log->nodes[n->node];
+    digest(c, n->name, strlen(n->name));
+    digest(c, &node->type, sizeof node->type);
+    struct bytes b = node->type == NODE_FILE ? surviving(c, n->node) : copy_bytes(node->start.data, node->start.nbytes);
+    digest(c, b.data, b.nbytes);
+    if (path != NULL && node->type == NODE_FILE)
+        write_file(path, &b);
+    if (path != NULL && node->type == NODE_LINK && symlink(b.data, path) != 0)
+        abort();
+    free(b.data);
+}
+
+static void leave_tree(struct crash *c, int dir, const char *path)
+{
+    if (path != NULL && mkdir(path, 0777) != 0)
         abort();
     for (size_t i = 0; i < c->names.count; i++) {
         const struct name *n = &c->names.list[i];
         char child[PATH_MAX];
         if (n->dir != dir)
             continue;
-        if (snprintf(child, sizeof child, "%s/%s", path, n->name) >= (int)sizeof child)
+        if (path != NULL && snprintf(child, sizeof child, "%s/%s", path, n->name) >= (int)sizeof child)
             abort();
-        if (c->log->nodes[n->node].type == NODE_DIR) {
-            write_tree(c, n->node, child);
-        } else if (c->log->nodes[n->node].type == NODE_LINK) {
-            if (symlink(c->log->nodes[n->node].start.data, child) != 0)
-                abort();
-        } else {
-            struct bytes b = surviving(c, n->node);
-            FILE *f = fopen(child, "wb");
-            if (f == NULL || fwrite(b.data, 1, b.nbytes, f) != b.nbytes || fclose(f) != 0)
-                abort();
-            free(b.data);
-        }
+        leave(c, n, path != NULL ? child : NULL);
+        if (c->log->nodes[n->node].type == NODE_DIR)
+            leave_tree(c, n->node, path != NULL ? child : NULL);
     }
+    digest(c, "", 0); /* the end of a directory */
 }
 
-void power_log_replay(const struct power_log *log, size_t nevents, int seed, int ignored, const char *to)
+uint64_t power_log_replay(const struct power_log *log, size_t nevents, int seed, int ignored, const char *to)
 {
     struct crash c = { .log = log, .nevents = nevents, .seed = seed, .ignored = ignored };
     c.random = ((uint64_t)(seed + 2) << 32) + nevents;
@@ -497,8 +523,9 @@ void power_log_replay(const struct power_log *log, size_t nevents, int seed, int
     for (size_t i = 0; i < nevents; i++)
         if (log->events[i].dir >= 0 && happens(&c, i))
             apply(&c, &log->events[i]);
-    write_tree(&c, 0, to);
+    leave_tree(&c, 0, to);
     free(c.names.list);
+    return c.digest;
 }
 
 const char *power_log_text(const struct power_log *log, size_t event, char *buf, size_t nbytes)

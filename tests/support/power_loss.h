@@ -24,7 +24,7 @@ void power_log_remove(struct power_log *log, const char *path);
 
 size_t power_log_nevents(const struct power_log *log);
 size_t power_log_nfsyncs(const struct power_log *log);
-void power_log_replay(const struct power_log *log, size_t nevents, int seed, int ignored, const char *to);
+uint64_t power_log_replay(const struct power_log *log, size_t nevents, int seed, int ignored, const char *to);
 const char *power_log_text(const struct power_log *log, size_t event, char *buf, size_t nbytes);
 
 #endif

@@ -40,6 +40,14 @@ static double at(const struct model_tensor *t, uint64_t i)
     return v[0];
 }
 
+static double *doubles(const struct model_tensor *t)
+{
+    double *v = malloc(t->nelem * sizeof *v);
+    for (uint64_t i = 0; i < t->nelem; i++)
+        v[i] = at(t, i);
+    return v;
+}
+
 static const struct model_tensor *named(const struct model *m, const char *name)
 {
     for (size_t i = 0; i < m->ntensors; i++)
@@ -52,21 +60,24 @@ static const struct model_tensor *named(const struct model *m, const char *name)
 /* W + 2/r' * B A, exactly as doubles have it; DoRA by row, or by column where W is stored turned. */
 static void expect(const struct kind *k, const struct model *base, const struct model *lora, double *want)
 {
-    const struct model_tensor *w = named(base, "q.weight"), *a = named(lora, "q.lora_A.weight"), *b = named(lora, "q.lora_B.weight");
+    double *w = doubles(named(base, "q.weight")), *a = doubles(named(lora, "q.lora_A.weight")), *b = doubles(named(lora, "q.lora_B.weight"));
     double *norms = calloc(k->nout, sizeof *norms);
     for (uint64_t o = 0; o < k->nout; o++)
         for (uint64_t i = 0; i < k->nin; i++) {
             uint64_t e = k->turned ? i * k->nout + o : o * k->nin + i;
             double sum = 0;
             for (uint64_t r = 0; r < k->r; r++)
-                sum += at(b, o * k->r + r) * at(a, r * k->nin + i);
-            want[e] = at(w, e) + 3.0 / (double)k->r * sum;
+                sum += b[o * k->r + r] * a[r * k->nin + i];
+            want[e] = w[e] + 3.0 / (double)k->r * sum;
             norms[o] += want[e] * want[e];
         }
     for (uint64_t o = 0; k->dora && o < k->nout; o++)
         for (uint64_t i = 0; i < k->nin; i++)
             want[k->turned ? i * k->nout + o : o * k->nin + i] *= at(named(lora, "q.lora_magnitude_vector"), o) / sqrt(norms[o]);
     free(norms);
+    free(w);
+    free(a);
+    free(b);
 }
 
 static void configure(const char *root, const struct kind *k)
@@ -168,8 +179,8 @@ static void merges_are_exact_sums_rounded_once(void **state)
         { FSDPCK_FLOAT32, 40, 30, 4, true, false, 2 },
         { FSDPCK_BFLOAT16, 33, 31, 2, false, true, 2 },
         { FSDPCK_FLOAT32, 31, 33, 2, true, true, 1 },
-        { FSDPCK_BFLOAT16, 1100, 1300, 3, false, false, 3 }, /* several bands, that begin and end inside rows */
-        { FSDPCK_FLOAT16, 700, 900, 2, true, true, 3 },
+        { FSDPCK_BFLOAT16, 700, 1100, 3, false, false, 3 }, /* several bands, that begin and end inside rows */
+        { FSDPCK_FLOAT16, 300, 400, 2, true, true, 3 },
         { FSDPCK_BFLOAT16, 1, 700000, 2, false, false, 2 }, /* a row that is longer than a band, and factors beyond their budget */
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
@@ -216,25 +227,25 @@ static void ties_go_to_even(void **state)
     free(lora_path);
 }
 
-/* Thirty modules whose factors together pass the quarter of the budget by far, and threads that fight for room. */
+/* Twelve modules whose factors together pass the quarter of the budget by far, and threads that fight for room. */
 static void factors_share_their_budget(void **state)
 {
     (void)state;
     char *root = tree_new(), *base_path = tree_path(root, "base.safetensors"), *lora_path = tree_path(root, "lora.safetensors"), name[32];
     struct model base = { 0 }, lora = { 0 };
     const struct fsdpck_io io = model_fast_io();
-    const struct fsdpck_options opt = { .io = &io, .nthreads = 4, .memory_nbytes = 32 << 20 };
+    const struct fsdpck_options opt = { .io = &io, .nthreads = 4, .memory_nbytes = 16 << 20 };
     struct fsdpck_error err = { 0 };
     uint64_t seed = 9;
-    for (int i = 0; i < 30; i++) {
+    for (int i = 0; i < 12; i++) {
         snprintf(name, sizeof name, "l.%d.q.weight", i);
-        memset(add(&base, &seed, name, FSDPCK_FLOAT32, 600, 500)->data, 0, 600 * 500 * sizeof(float));
+        memset(add(&base, &seed, name, FSDPCK_FLOAT32, 100, 250)->data, 0, 100 * 250 * sizeof(float));
         snprintf(name, sizeof name, "l.%d.q.lora_A.weight", i);
-        add(&lora, &seed, name, FSDPCK_FLOAT32, 400, 500);
+        add(&lora, &seed, name, FSDPCK_FLOAT32, 400, 250);
         snprintf(name, sizeof name, "l.%d.q.lora_B.weight", i);
-        struct model_tensor *b = add(&lora, &seed, name, FSDPCK_FLOAT32, 600, 400);
+        struct model_tensor *b = add(&lora, &seed, name, FSDPCK_FLOAT32, 100, 400);
         for (uint64_t e = 0; e < b->nelem; e++) { /* each row of B picks the row of A with the row's number */
-            float v = e % 400 == e / 400 % 400;
+            float v = e % 400 == e / 400;
             memcpy(b->data + e * sizeof v, &v, sizeof v);
         }
     }
@@ -244,15 +255,14 @@ static void factors_share_their_budget(void **state)
     if (merge(root, "out.safetensors", &opt, NULL, &err) != 0)
         fail_msg("%s: %s", err.file, err.message);
     struct fsdpck_source *src = open_at(root, "out.safetensors", &opt);
-    float *got = malloc(600 * 500 * sizeof *got);
-    for (int i = 0; i < 30; i++) {
+    float *got = malloc(100 * 250 * sizeof *got);
+    for (int i = 0; i < 12; i++) {
         snprintf(name, sizeof name, "l.%d.q.weight", i);
         const struct fsdpck_read read = { .tensor = fsdpck_source_find(src, name), .dst = got };
         assert_int_equal(fsdpck_source_read(src, &read, 1, &err), 0);
         snprintf(name, sizeof name, "l.%d.q.lora_A.weight", i);
         const uint8_t *a = named(&lora, name)->data;
-        assert_memory_equal(got, a, 400 * 500 * sizeof *got);
-        assert_memory_equal(got + 400 * 500, a, 200 * 500 * sizeof *got);
+        assert_memory_equal(got, a, 100 * 250 * sizeof *got);
     }
     free(got);
     fsdpck_source_close(src);

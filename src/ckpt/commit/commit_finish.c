@@ -10,7 +10,7 @@ static int rename_failed(const struct fsdpck_commit *c, int rc, struct fsdpck_er
 {
     if (rc == -EXDEV || rc == -EBUSY) {
         rc = fsdpck_error_sys(err, -rc, c->out, "the new one is complete, but cannot be renamed to this name");
-        fsdpck_error_hint(err, "is it a mount point, or in use? Write to another name");
+        fsdpck_error_hint(err, "is it a mount point, in use, or in a lower layer of a container? Write to another name");
         return rc;
     }
     return fsdpck_error_sys(err, -rc, c->out, "cannot rename the new one to this name");

@@ -46,6 +46,11 @@ static void rows_of(const struct fsdpck_extent *e, uint32_t ndim, uint64_t item,
     rows[0] = rows[1] = 0;
     if (ndim == 0)
         return;
+    if (e->strides) { /* in another order than stored */
+        rows[0] = e->offset[0];
+        rows[1] = e->offset[0] + e->size[0];
+        return;
+    }
     uint64_t row_nbytes = item;
     for (uint32_t d = 1; d < ndim; d++)
         row_nbytes *= e->size[d];
@@ -226,7 +231,7 @@ static uint8_t *place_of(const struct piece *p, const uint64_t *offset)
 /* First payload element and span of a box. */
 static uint64_t first_of(const struct piece *p, const uint64_t *offset)
 {
-    uint64_t first = 0;
+    uint64_t first = p->e->first;
     for (uint32_t d = 0; d < p->ndim; d++)
         first += (offset[d] - p->e->offset[d]) * p->strides[d];
     return first;

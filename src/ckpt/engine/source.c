@@ -42,13 +42,15 @@ static bool holds(const struct fsdpck_source *src, const char *name, struct fsdp
 
 /* What the names in a folder tell. */
 struct listing {
-    bool safetensors, ranks, pt;
+    bool safetensors, rank_local, shards, ranks, pt;
 };
 
 static int look_at(void *ctx, const char *name)
 {
     struct listing *l = ctx;
     l->safetensors |= ends_with(name, ".safetensors");
+    l->rank_local |= fsdpck_dcp_ranks_is(name);
+    l->shards |= fsdpck_dcp_shards_is(name);
     l->ranks |= fsdpck_ranks_is(name);
     l->pt |= name[0] != '.' && (ends_with(name, ".bin") || ends_with(name, ".pt") || ends_with(name, ".pth") || ends_with(name, ".bin.index.json"));
     return 0;
@@ -60,7 +62,7 @@ static const char *detect_directory(const struct fsdpck_source *src, struct fsdp
 {
     struct listing l = { 0 };
     int r = src->io->list(src->io->ctx, src->path, look_at, &l);
-    bool dcp = holds(src, ".metadata", err) || holds(src, "__0.metadata", err) || holds(src, FSDPCK_DCP_FIRST_PART "/.metadata", err);
+    bool dcp = l.rank_local || holds(src, ".metadata", err) || holds(src, FSDPCK_DCP_FIRST_PART "/.metadata", err);
     bool index = holds(src, "index.json", err);
     bool hf = l.safetensors || holds(src, "model.safetensors.index.json", err);
     if (r < 0)
@@ -69,6 +71,7 @@ static const char *detect_directory(const struct fsdpck_source *src, struct fsdp
         return NULL;
     if (index && (dcp || !l.safetensors))
         return "fsdpck";
+    dcp |= l.shards && !holds(src, "model.safetensors.index.json", err);
     if (dcp || hf)
         return dcp ? "dcp" : "hf";
     if (l.ranks || l.pt)

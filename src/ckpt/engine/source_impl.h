@@ -19,6 +19,7 @@ struct fsdpck_extent {
     bool compressed;               /* stored in fewer bytes, block by block: see decode.h */
     uint64_t stored_nbytes;        /* then, in the file */
     const uint64_t *strides; /* (ndim) elements; NULL: dense row-major */
+    uint64_t first;          /* element of the payload that the box begins with; not 0 only where strides are given */
     bool swap;               /* stored big-endian */
     uint64_t hashes; /* file offset of the XXH3-128s of the payload's blocks (16 bytes each; compressed: of their records); 0: the format has none */
 };
@@ -73,6 +74,7 @@ struct fsdpck_source {
     const char *save_id, *state;
     uint64_t nranks;
     bool compressed; /* extents may be */
+    bool names_said; /* the caller chose how a Llama's weights are called */
     bool to_verify; /* opened to find out what is wrong: a file that is missing or has another size is a problem among others */
     void *impl;
 };
@@ -118,6 +120,8 @@ static inline struct source_file *source_files(const struct fsdpck_source *s) { 
 int fsdpck_open_safetensors(struct fsdpck_source *src, struct fsdpck_error *err); /* path: a file */
 int fsdpck_open_hf(struct fsdpck_source *src, struct fsdpck_error *err);          /* path: a folder */
 #define FSDPCK_DCP_FIRST_PART "pytorch_model_fsdp_0" /* a folder below that makes its parent a DCP source too */
+bool fsdpck_dcp_ranks_is(const char *name);  /* whether a file is called as one rank's metadata: "__3.metadata" */
+bool fsdpck_dcp_shards_is(const char *name); /* whether a file is called as a rank's of a DCP save in safetensors form */
 int fsdpck_open_dcp(struct fsdpck_source *src, struct fsdpck_error *err);         /* path: a folder */
 int fsdpck_open_fsdpck(struct fsdpck_source *src, struct fsdpck_error *err);      /* path: a folder */
 bool fsdpck_pt_is(const uint8_t head[512]); /* whether a file that begins so (zeros behind its end) is torch.save's, of any age */

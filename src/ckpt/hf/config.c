@@ -8,6 +8,8 @@
 #include "base/json_write.h"
 #include "base/vec.h"
 
+#define MAX_HEADS 65536u
+
 const char *fsdpck_config_tied_head(const char *embedding)
 {
     static const char *const pairs[][2] = {
@@ -73,6 +75,32 @@ int fsdpck_config_tied(const char *file, const char *text, size_t nbytes, bool *
     if (rc == 0)
         *tied = (outer == TIE_UNSAID ? inner : outer) == TIE_YES;
     return rc;
+}
+
+/* ---- heads ---- */
+
+int fsdpck_config_heads(const char *file, const char *text, size_t nbytes, uint64_t *heads, uint64_t *kv_heads, struct fsdpck_error *err)
+{
+    struct fsdpck_json j;
+    struct fsdpck_error own = { 0 };
+    const char *key;
+    *heads = *kv_heads = 0;
+    fsdpck_json_begin(&j, file, 0, text, nbytes, err ? err : (err = &own));
+    fsdpck_json_object(&j);
+    while (fsdpck_json_next_key(&j, &key)) {
+        bool is_heads = strcmp(key, "num_attention_heads") == 0, is_kv = strcmp(key, "num_key_value_heads") == 0;
+        if ((is_heads || is_kv) && fsdpck_json_peek(&j) != FSDPCK_JSON_NULL)
+            *(is_heads ? heads : kv_heads) = fsdpck_json_u64(&j);
+        else
+            fsdpck_json_skip(&j);
+    }
+    fsdpck_json_end(&j);
+    int rc = j.failed ? err->code : 0;
+    fsdpck_json_free(&j);
+    *kv_heads = *kv_heads ? *kv_heads : *heads;
+    if (rc || (*heads && *heads <= MAX_HEADS && *kv_heads <= MAX_HEADS))
+        return rc;
+    return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, file, "has no usable num_attention_heads");
 }
 
 /* ---- dtype ---- */

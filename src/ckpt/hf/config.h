@@ -9,6 +9,8 @@
 /* text is NUL-terminated at nbytes, here and below.
  * Whether it says tie_word_embeddings: true (itself, or its text_config where it does not say). file: for messages. */
 int fsdpck_config_tied(const char *file, const char *text, size_t nbytes, bool *tied, struct fsdpck_error *err);
+/* num_attention_heads and num_key_value_heads (the same where it is absent), both from 1. */
+int fsdpck_config_heads(const char *file, const char *text, size_t nbytes, uint64_t *heads, uint64_t *kv_heads, struct fsdpck_error *err);
 /* A copy, malloc'ed, in which torch_dtype and dtype (its own, and those of text_config and the like) are `dtype`; torch_dtype is added
  * where it has neither. Every other byte stays as it is: numbers, order and spacing. */
 int fsdpck_config_set_dtype(const char *file, const char *text, size_t nbytes, const char *dtype, char **out, uint64_t *out_nbytes,

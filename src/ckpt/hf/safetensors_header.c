@@ -27,6 +27,7 @@ struct header {
     struct fsdpck_vec ranges;
     safetensors_fn visit;
     void *ctx;
+    char **slices; /* gets DCP_SHARDING_INFO; NULL: a file that has it is refused */
     struct fsdpck_error *err;
 };
 
@@ -242,16 +243,31 @@ static bool holds_slices(const char *path, const char *key)
     return strncmp(name, "shard-", 6) == 0 && strcmp(key, "DCP_SHARDING_INFO") == 0;
 }
 
-static void parse_metadata(struct fsdpck_json *j)
+static void take_slices(struct header *h)
 {
+    const char *text = fsdpck_json_string(&h->json);
+    if (!text || *h->slices)
+        fsdpck_json_fail(&h->json, FSDPCK_ERR_FORMAT, "DCP_SHARDING_INFO is given twice");
+    else if (!(*h->slices = strdup(text)))
+        fsdpck_json_fail(&h->json, FSDPCK_ERR_NOMEM, "out of memory");
+}
+
+static void parse_metadata(struct header *h)
+{
+    struct fsdpck_json *j = &h->json;
     const char *key;
     if (!fsdpck_json_object(j))
         return;
     while (fsdpck_json_next_key(j, &key)) {
+        bool slices = holds_slices(j->file, key);
         if (fsdpck_json_peek(j) != FSDPCK_JSON_STRING)
             fsdpck_json_fail(j, FSDPCK_ERR_FORMAT, "the value of '%s' in __metadata__ is no string", key);
-        if (holds_slices(j->file, key))
-            fsdpck_json_fail(j, FSDPCK_ERR_UNSUPPORTED, "holds slices of tensors, of a PyTorch DCP save in safetensors form; this is not read");
+        if (slices && !h->slices) {
+            fsdpck_json_fail(j, FSDPCK_ERR_UNSUPPORTED, "holds slices of tensors, of a PyTorch DCP save in safetensors form: give the folder");
+        } else if (slices) {
+            take_slices(h);
+            continue;
+        }
         fsdpck_json_skip(j);
     }
 }
@@ -269,7 +285,7 @@ static int parse_entries(struct header *h)
             if (has_metadata)
                 fsdpck_json_fail(j, FSDPCK_ERR_FORMAT, "__metadata__ is given twice");
             has_metadata = true;
-            parse_metadata(j);
+            parse_metadata(h);
             continue;
         }
         char *name = strdup(key); /* the key dies with the next string */
@@ -329,10 +345,12 @@ static int check_cover(struct header *h)
     return 0;
 }
 
-int fsdpck_safetensors_header(const struct fsdpck_io *io, const char *path, safetensors_fn visit, void *ctx, struct fsdpck_error *err)
+int fsdpck_safetensors_slices(const struct fsdpck_io *io, const char *path, safetensors_fn visit, void *ctx, char **slices,
+                              struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
-    struct header h = { .path = path, .ranges = FSDPCK_VEC(struct range), .visit = visit, .ctx = ctx, .err = err ? err : &own };
+    struct header h = { .path = path, .ranges = FSDPCK_VEC(struct range), .visit = visit, .ctx = ctx, .slices = slices,
+                        .err = err ? err : &own };
     int rc = load_header(&h, io);
     if (rc == 0) {
         fsdpck_json_begin(&h.json, path, 8, h.text, h.nbytes, h.err);
@@ -346,4 +364,9 @@ int fsdpck_safetensors_header(const struct fsdpck_io *io, const char *path, safe
     fsdpck_vec_free(&h.ranges);
     free(h.text);
     return rc;
+}
+
+int fsdpck_safetensors_header(const struct fsdpck_io *io, const char *path, safetensors_fn visit, void *ctx, struct fsdpck_error *err)
+{
+    return fsdpck_safetensors_slices(io, path, visit, ctx, NULL, err);
 }

@@ -19,6 +19,11 @@ typedef int (*safetensors_fn)(void *ctx, const struct safetensors_entry *e, stru
  * callback to find. Memory: the header, freed before the return, and 24 bytes a tensor. */
 int fsdpck_safetensors_header(const struct fsdpck_io *io, const char *path, safetensors_fn visit, void *ctx, struct fsdpck_error *err);
 
+/* The same for a rank's file of a PyTorch DCP save in safetensors form, whose tensors are slices: *slices (NULL before) gets the text of its
+ * DCP_SHARDING_INFO, malloc'ed, for the caller to free in any case. */
+int fsdpck_safetensors_slices(const struct fsdpck_io *io, const char *path, safetensors_fn visit, void *ctx, char **slices,
+                              struct fsdpck_error *err);
+
 /* Where the tensor of the same ordinal lies, in sources of this format. */
 struct safetensors_place {
     uint64_t payload;

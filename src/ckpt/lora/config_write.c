@@ -11,9 +11,23 @@ static int put(json_t *o, const char *key, json_t *value)
     return json_object_set_new(o, key, value);
 }
 
+/* Compact text of ours. jansson's parser does not notice when memory is out while it collects a token, and cuts it short: so the result must print
+ * as it was. */
+static json_t *parse(const char *text)
+{
+    json_t *o = json_loads(text, JSON_DECODE_ANY, NULL);
+    char *back = o ? json_dumps(o, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    bool same = back && strcmp(back, text) == 0;
+    free(back);
+    if (same)
+        return o;
+    json_decref(o);
+    return NULL;
+}
+
 static int put_text(json_t *o, const char *key, const char *text)
 {
-    return put(o, key, json_loads(text, JSON_DECODE_ANY, NULL));
+    return put(o, key, parse(text));
 }
 
 /* PEFT writes 32, not 32.0, and some readers want an integer. */
@@ -36,7 +50,7 @@ static json_t *make(const struct fsdpck_lora_config *c)
                               "\"init_lora_weights\":true,\"layers_pattern\":null,\"layers_to_transform\":null,\"lora_alpha\":8,\"lora_dropout\":0.0,"
                               "\"modules_to_save\":null,\"peft_type\":\"LORA\",\"r\":8,\"rank_pattern\":{},\"alpha_pattern\":{},\"revision\":null,"
                               "\"target_modules\":[],\"task_type\":null}";
-    json_t *o = json_loads(old, 0, NULL), *v;
+    json_t *o = parse(old), *v;
     const char *key;
     if (c->doc && o)
         json_object_foreach(c->doc, key, v)
@@ -78,17 +92,20 @@ static json_t *with_prefix(const json_t *o, const char *prefix)
     return NULL;
 }
 
+/* Into a fsdpck_text, which remembers a failure: json_dumps() overlooks one in a sorted key. */
+static int add_text(const char *data, size_t nbytes, void *text)
+{
+    fsdpck_text_add(text, data, nbytes);
+    return 0;
+}
+
 int fsdpck_lora_config_write(const struct fsdpck_lora_config *c, const struct fsdpck_lora_facts *facts, const char *prefix, struct fsdpck_text *out,
                              struct fsdpck_error *err)
 {
     json_t *o = make(c), *named = NULL;
-    char *text = NULL;
-    if (o && fill(o, facts) == 0 && (named = with_prefix(o, prefix)))
-        text = json_dumps(named, JSON_INDENT(2) | JSON_SORT_KEYS);
-    if (text)
-        fsdpck_text_add(out, text, strlen(text));
-    free(text);
+    bool done = o && fill(o, facts) == 0 && (named = with_prefix(o, prefix)) &&
+                json_dump_callback(named, add_text, out, JSON_INDENT(2) | JSON_SORT_KEYS) == 0;
     json_decref(named);
     json_decref(o);
-    return text ? fsdpck_text_check(out, err) : fsdpck_error_nomem(err, 4096);
+    return done ? fsdpck_text_check(out, err) : fsdpck_error_nomem(err, 4096);
 }

@@ -10,7 +10,7 @@
 #include "engine/fetch.h"
 #include "lora/product.h"
 
-enum { ROWS = FSDPCK_TILE_ROWS, COLS = FSDPCK_TILE_COLS, BAND_ELEMENTS = 1 << 18 };
+enum { ROWS = FSDPCK_TILE_ROWS, COLS = FSDPCK_TILE_COLS, BAND_ELEMENTS = 1 << 18, PLAIN_ELEMENTS = 1 << 16 };
 
 struct values {
     const struct fsdpck_lora_merge *m;
@@ -110,29 +110,32 @@ static int read_some(const struct fsdpck_lora_merge *m, int64_t position, uint64
     return fsdpck_lora_read(m->adapter->src, m->adapter->selection.tensors[position].source, begin, nelem, out, err);
 }
 
-static int add_vector(const struct values *x, float *v, uint64_t nelem, struct fsdpck_error *err)
+/* Elements [at, at + n) of the range: a saved copy instead of the base's values; a bias of LoRA's B on top of either. v: (2 * n) */
+static int change_some(const struct values *x, uint64_t at, uint64_t n, float *v, struct fsdpck_error *err)
 {
-    float *add = malloc(nelem * sizeof *add), scale = (float)fsdpck_lora_scale(x->m->adapter, x->t->vector);
-    int rc = add ? read_some(x->m, x->t->vector->bias, x->begin, nelem, add, err) : fsdpck_error_nomem(err, nelem * sizeof *add);
-    for (uint64_t i = 0; i < nelem && rc == 0; i++)
+    uint64_t from = fsdpck_dtype_info(x->from)->nbytes, to = fsdpck_dtype_info(x->to)->nbytes;
+    float *add = v + n, scale = x->t->vector ? (float)fsdpck_lora_scale(x->m->adapter, x->t->vector) : 0;
+    int rc = 0;
+    if (x->t->whole)
+        rc = read_some(x->m, x->t->whole->position, x->begin + at, n, v, err);
+    else
+        fsdpck_dtype_cast(x->from, x->in + at * from, FSDPCK_FLOAT32, v, n);
+    if (rc == 0 && x->t->vector)
+        rc = read_some(x->m, x->t->vector->bias, x->begin + at, n, add, err);
+    for (uint64_t i = 0; rc == 0 && x->t->vector && i < n; i++)
         v[i] += scale * add[i];
-    free(add);
+    if (rc == 0)
+        fsdpck_dtype_cast(FSDPCK_FLOAT32, v, x->to, x->out + at * to, n);
     return rc;
 }
 
-/* A saved copy instead of the base's values; a bias of LoRA's B on top of either. */
 static int change_plainly(const struct values *x, uint64_t nelem, struct fsdpck_error *err)
 {
-    float *v = malloc(nelem * sizeof *v);
-    int rc = v ? 0 : fsdpck_error_nomem(err, nelem * sizeof *v);
-    if (rc == 0 && x->t->whole)
-        rc = read_some(x->m, x->t->whole->position, x->begin, nelem, v, err);
-    else if (rc == 0)
-        fsdpck_dtype_cast(x->from, x->in, FSDPCK_FLOAT32, v, nelem);
-    if (rc == 0 && x->t->vector)
-        rc = add_vector(x, v, nelem, err);
-    if (rc == 0)
-        fsdpck_dtype_cast(FSDPCK_FLOAT32, v, x->to, x->out, nelem);
+    uint64_t most = nelem < PLAIN_ELEMENTS ? nelem : PLAIN_ELEMENTS;
+    float *v = malloc(2 * most * sizeof *v);
+    int rc = v ? 0 : fsdpck_error_nomem(err, 2 * most * sizeof *v);
+    for (uint64_t at = 0; at < nelem && rc == 0; at += most)
+        rc = change_some(x, at, nelem - at < most ? nelem - at : most, v, err);
     free(v);
     return rc;
 }

@@ -124,13 +124,13 @@ void fsdpck_operands_free(struct fsdpck_operands *o)
     free(o);
 }
 
-/* Makes room by dropping what was used longest ago; whether there is room now. */
+/* What is being loaded is its loader's alone. Makes room by dropping what was used longest ago; whether there is room now. */
 static bool make_room(struct fsdpck_operands *o, uint64_t nbytes)
 {
     while (o->loaded_nbytes && o->loaded_nbytes + nbytes > o->budget_nbytes) {
         struct fsdpck_operand_set *oldest = NULL;
         for (size_t i = 0; i < o->nsets; i++)
-            if (o->sets[i].memory && !o->sets[i].users && !o->sets[i].loading && (!oldest || o->sets[i].used < oldest->used))
+            if (!o->sets[i].loading && o->sets[i].memory && !o->sets[i].users && (!oldest || o->sets[i].used < oldest->used))
                 oldest = &o->sets[i];
         if (!oldest)
             return false;

@@ -33,6 +33,8 @@ static int64_t rank_of(const char *name, bool shard)
     return fits && rank <= FSDPCK_MAX_RANKS ? (int64_t)rank : -1;
 }
 
+bool fsdpck_dcp_ranks_is(const char *name) { return rank_of(name, false) >= 0; }
+
 /* The highest rank that anything here belongs to says how many there must be. */
 static int list_ranks(struct ranks *k, const char *folder)
 {
@@ -86,6 +88,20 @@ int fsdpck_dcp_read_ranks(struct fsdpck_source *src, struct dcp *dcp, const char
     fsdpck_list_free(k.names, k.nnames);
     free(k.files);
     free(folder);
+    return rc;
+}
+
+int fsdpck_dcp_rank_tensor(struct dcp_reading *r, const char *name, const struct fsdpck_key *path, uint32_t npath, enum fsdpck_dtype dtype,
+                           uint32_t ndim, const uint64_t *shape, const struct dcp_tensor *found)
+{
+    uint32_t ordinal;
+    int rc = fsdpck_catalogue_tensor(r->catalogue, r->file, r->part, name, path, npath, dtype, ndim, shape, &ordinal);
+    for (uint64_t i = 0; !rc && i < found->nchunks; i++) {
+        const struct dcp_chunk *chunk = &found->chunks[i];
+        struct fsdpck_piece piece = { .tensor = ordinal, .file = chunk->file, .box = dcp_box(found, ndim, i), .item = chunk->item,
+                                      .item_nbytes = chunk->item_nbytes };
+        rc = fsdpck_catalogue_piece(r->catalogue, &piece);
+    }
     return rc;
 }
 

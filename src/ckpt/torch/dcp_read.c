@@ -212,21 +212,6 @@ static int find_twin(struct dcp_reading *r, enum fsdpck_dtype dtype, uint32_t nd
     return copy ? fsdpck_names_add(&r->places, copy, r->src->tensors.count, &old, r->err) : FSDPCK_ERR_NOMEM;
 }
 
-/* One rank's share of a tensor: other ranks' metadata has the rest. */
-static int collect(struct dcp_reading *r, const char *name, const struct fsdpck_key *path, uint32_t npath, enum fsdpck_dtype dtype, uint32_t ndim,
-                   const uint64_t *shape, const struct dcp_tensor *found)
-{
-    uint32_t ordinal;
-    int rc = fsdpck_catalogue_tensor(r->catalogue, r->file, r->part, name, path, npath, dtype, ndim, shape, &ordinal);
-    for (uint64_t i = 0; !rc && i < found->nchunks; i++) {
-        const struct dcp_chunk *chunk = &found->chunks[i];
-        struct fsdpck_piece piece = { .tensor = ordinal, .file = chunk->file, .box = dcp_box(found, ndim, i), .item = chunk->item,
-                                      .item_nbytes = chunk->item_nbytes };
-        rc = fsdpck_catalogue_piece(r->catalogue, &piece);
-    }
-    return rc;
-}
-
 static int read_tensor(struct dcp_reading *r, const struct dcp_entry *e, const char *name, const struct fsdpck_key *path, uint32_t npath)
 {
     enum fsdpck_dtype dtype;
@@ -241,9 +226,11 @@ static int read_tensor(struct dcp_reading *r, const struct dcp_entry *e, const c
         return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "its size is not a list of at most %d integers", FSDPCK_MAX_DIMS);
     if (!checked_shape(shape, ndim, fsdpck_dtype_info(dtype)->nbytes, &nelem, &nbytes))
         return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "the product of its shape overflows");
+    if ((rc = fsdpck_dcp_read_chunks(r, e, name, ndim, shape, &found)))
+        return rc;
     if (r->catalogue)
-        return (rc = fsdpck_dcp_read_chunks(r, e, name, ndim, shape, &found)) ? rc : collect(r, name, path, npath, dtype, ndim, shape, &found);
-    if ((rc = fsdpck_dcp_read_chunks(r, e, name, ndim, shape, &found)) || (rc = find_twin(r, dtype, ndim, shape, &found, &twin)))
+        return fsdpck_dcp_rank_tensor(r, name, path, npath, dtype, ndim, shape, &found);
+    if ((rc = find_twin(r, dtype, ndim, shape, &found, &twin)))
         return rc;
     struct dcp_tensor *d = fsdpck_vec_push(&r->tensors, r->err);
     if (!d)

@@ -105,8 +105,11 @@ static int add_whole(struct fsdpck_pt_reading *r, const char *name, const struct
     if (t.ndim)
         memcpy(box + t.ndim, t.size, t.ndim * sizeof *box);
     piece.box = box;
-    if (r->rank >= 0 && fsdpck_pt_differs(r, piece.tensor, record))
+    if (r->rank >= 0 && fsdpck_pt_differs(r, piece.tensor, record)) {
+        if (!r->per_rank)
+            return fsdpck_pt_fail(r, FSDPCK_ERR_UNSUPPORTED, name, "is not the same on all ranks, and is no DTensor that says which part of it each rank has");
         say(r, name, "is not the same on all ranks: the lowest rank's is taken");
+    }
     return fsdpck_catalogue_piece(&r->catalogue, &piece);
 }
 
@@ -176,7 +179,9 @@ static int check_version(struct fsdpck_pt_reading *r)
             return rc;
     }
     unsigned version = (unsigned)strtoul(text, NULL, 10);
-    return version >= 1 && version <= MAX_VERSION ? 0 : fsdpck_pt_fail(r, FSDPCK_ERR_UNSUPPORTED, NULL, "is of a version of torch's zip format that is not known");
+    return version >= 1 && version <= MAX_VERSION
+               ? 0
+               : fsdpck_pt_fail(r, FSDPCK_ERR_UNSUPPORTED, NULL, "is of a version of torch's zip format that is not known");
 }
 
 /* All records lie below the folder of data.pkl. */
@@ -238,16 +243,17 @@ static int read_open(struct fsdpck_pt_reading *r)
     return rc ? rc : fsdpck_pt_walk(&walk);
 }
 
-int fsdpck_pt_read(struct fsdpck_pt_reading *r, const char *path, const char *name, int64_t rank, uint64_t nranks, const char *tree)
+int fsdpck_pt_read(struct fsdpck_pt_reading *r, const char *path, const char *name, const struct fsdpck_pt_part *part)
 {
     static const struct fsdpck_archive_terms terms = { .allowed = fsdpck_pt_names, .max_nbytes = MAX_PICKLE_NBYTES, .check_crc = true };
-    int rc = fsdpck_source_add_file(r->src, path, name, rank, &r->file, r->err);
+    int rc = fsdpck_source_add_file(r->src, path, name, part ? part->rank : -1, &r->file, r->err);
     if (rc)
         return rc;
     uint64_t nbytes = source_files(r->src)[r->file].pub.nbytes;
-    r->rank = rank;
-    r->nranks = nranks;
-    r->tree = tree;
+    r->rank = part ? part->rank : -1;
+    r->nranks = part ? part->nranks : 0;
+    r->tree = part ? part->tree : NULL;
+    r->per_rank = part && part->per_rank;
     r->mesh.node = FSDPCK_NO_NODE;
     r->file_nbytes += nbytes;
     if ((rc = check_kind(r)) || (rc = fsdpck_archive_open(r->src, r->file, 0, nbytes, &terms, &r->archive, r->err)))

@@ -76,14 +76,14 @@ static void write_bytes(struct writer *w, fsdpck_node n)
     const uint8_t *bytes = (const uint8_t *)fsdpck_pickle_text(w->p, n, &nbytes);
     for (size_t i = 0; i < nbytes; i++)
         wide += bytes[i] >= 0x80;
-    put(w, "c_codecs\nencode\nX");
+    put(w, "c_codecs\nencode\n(X");
     put_le32(w, nbytes + wide);
     for (size_t i = 0; i < nbytes; i++) {
         uint8_t utf8[2] = { (uint8_t)(0xc0 | bytes[i] >> 6), (uint8_t)(0x80 | (bytes[i] & 0x3f)) };
         fsdpck_text_add(w->out, bytes[i] < 0x80 ? &bytes[i] : utf8, bytes[i] < 0x80 ? 1 : 2);
     }
     put(w, "X\x06");
-    fsdpck_text_add(w->out, "\0\0\0latin1\x86R", 11);
+    fsdpck_text_add(w->out, "\0\0\0latin1tR", 11);
 }
 
 static int write_members(struct writer *w, fsdpck_node n, const char *begin, const char *end)
@@ -138,7 +138,7 @@ static int write_value(struct writer *w, fsdpck_node n)
     case FSDPCK_PICKLE_BYTES: write_bytes(w, n); return 0;
     case FSDPCK_PICKLE_TUPLE: return write_members(w, n, "(", "t");
     case FSDPCK_PICKLE_LIST: return write_members(w, n, "](", "e");
-    case FSDPCK_PICKLE_SET: return write_members(w, n, "c__builtin__\nset\n](", "e\x85R");
+    case FSDPCK_PICKLE_SET: return write_members(w, n, "c__builtin__\nset\n(](", "etR");
     case FSDPCK_PICKLE_DICT: return write_members(w, n, "}(", "u");
     case FSDPCK_PICKLE_GLOBAL: write_global(w, n); return 0;
     case FSDPCK_PICKLE_CALL:

@@ -8,6 +8,7 @@
 #include "tensor/box.h"
 #include "base/ioutil.h"
 #include "hf/assets.h"
+#include "torch/dcp_shards.h"
 
 #define MAX_METADATA_NBYTES (4ull << 30)
 
@@ -115,6 +116,24 @@ static const struct fsdpck_source_ops ops = {
     .close = fsdpck_dcp_close,
 };
 
+static const struct fsdpck_source_ops shard_ops = { /* in safetensors form: no zips to verify */
+    .kind = "dcp",
+    .extents = fsdpck_dcp_extents,
+    .close = fsdpck_dcp_close,
+};
+
+static int match_rank(void *ctx, const char *name)
+{
+    (void)ctx;
+    return fsdpck_dcp_ranks_is(name);
+}
+
+static int match_shard(void *ctx, const char *name)
+{
+    (void)ctx;
+    return fsdpck_dcp_shards_is(name);
+}
+
 int fsdpck_dcp_read_document(struct fsdpck_source *src, struct dcp *dcp, const char *name, const struct fsdpck_dcp_document *doc,
                              struct fsdpck_error *err)
 {
@@ -179,6 +198,15 @@ int fsdpck_open_dcp(struct fsdpck_source *src, struct fsdpck_error *err)
     if (!dcp)
         return fsdpck_error_nomem(err, sizeof *dcp);
     pthread_mutex_init(&dcp->lock, NULL);
-    bool parts = !holds(src, "", ".metadata") && !holds(src, "", "__0.metadata") && holds(src, FSDPCK_DCP_FIRST_PART, ".metadata");
-    return parts ? read_parts(src, err) : read_folder(src, "", err);
+    if (holds(src, "", ".metadata"))
+        return read_folder(src, "", err);
+    if (src->io->list(src->io->ctx, src->path, match_rank, NULL) > 0)
+        return fsdpck_dcp_read_ranks(src, dcp, "", err);
+    if (holds(src, FSDPCK_DCP_FIRST_PART, ".metadata"))
+        return read_parts(src, err);
+    if (src->io->list(src->io->ctx, src->path, match_shard, NULL) > 0) {
+        src->ops = &shard_ops;
+        return fsdpck_dcp_read_shards(src, dcp, err);
+    }
+    return read_folder(src, "", err); /* says what is missing */
 }

@@ -145,7 +145,7 @@ static int read_file(struct folder *f, size_t i)
     if (!path)
         return FSDPCK_ERR_NOMEM;
     bool there = !f->index || fsdpck_is_file(f->r.src->io, path);
-    int rc = there ? fsdpck_pt_read(&f->r, path, name, -1, 0, NULL)
+    int rc = there ? fsdpck_pt_read(&f->r, path, name, NULL)
                    : fsdpck_error_set(f->r.err, FSDPCK_ERR_MISSING, f->index, "names the file '%s', which is not there", name);
     free(path);
     return rc || !f->index ? rc : check_listed(f, i, first);
@@ -171,7 +171,7 @@ static int open_folder(struct folder *f)
 static int open_file(struct fsdpck_pt_reading *r)
 {
     const char *slash = strrchr(r->src->path, '/');
-    int rc = fsdpck_pt_read(r, r->src->path, slash ? slash + 1 : r->src->path, -1, 0, NULL);
+    int rc = fsdpck_pt_read(r, r->src->path, slash ? slash + 1 : r->src->path, NULL);
     return rc ? rc : fsdpck_pt_finish(r);
 }
 

@@ -391,6 +391,17 @@ static void fill_options(struct export *x, const struct fsdpck_options *opt)
     x->opt.io = x->io;
 }
 
+/* Under torchtitan's names q and k have their rows in an order that no reader of safetensors expects: a Llama that is silently wrong. */
+static int check_names(struct export *x)
+{
+    if (!fsdpck_source_is_torchtitan(x->src))
+        return 0;
+    fsdpck_error_set(x->err, FSDPCK_ERR_UNSUPPORTED, fsdpck_source_path(x->src),
+                     "is called as torchtitan (or Meta) calls a Llama, and its q and k are ordered so: as a Hugging Face model it would be wrong");
+    fsdpck_error_hint(x->err, "'--names hf --assets FOLDER' renames and reorders; '--names torchtitan' leaves it as it is");
+    return x->err->code;
+}
+
 int fsdpck_export_with(struct fsdpck_source *src, const struct fsdpck_export_request *req, const struct fsdpck_export_with *with,
                        const struct fsdpck_options *opt, struct fsdpck_transfer_result *result, struct fsdpck_error *err)
 {
@@ -399,7 +410,9 @@ int fsdpck_export_with(struct fsdpck_source *src, const struct fsdpck_export_req
     int64_t began = src->io->now_ns(src->io->ctx);
     fill_options(&x, opt);
     x.one_file = ends_with(req->out, ".safetensors");
-    int rc = run(&x);
+    int rc = check_names(&x);
+    if (!rc)
+        rc = run(&x);
     x.result.ntensors = x.layout.tensors.count;
     x.result.nfiles = x.layout.nfiles;
     x.result.seconds = (double)(src->io->now_ns(src->io->ctx) - began) * 1e-9;

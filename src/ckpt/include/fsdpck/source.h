@@ -54,6 +54,12 @@ struct fsdpck_file {
  * rank files, recognised by content. from: "safetensors", "hf", "dcp", "fsdpck", "pt", "ranks" to insist on one, or NULL. opt may be NULL. On failure *out is NULL. */
 FSDPCK_API int fsdpck_source_open(const char *path, const char *from, const struct fsdpck_options *opt, struct fsdpck_source **out,
                                   struct fsdpck_error *err);
+/* Shows a Llama's weights under the names, and with q and k in the order of rows, of Hugging Face ("hf") or torchtitan ("torchtitan"); a source
+ * that has them stays as it is. What is no weight is left out. folder: where config.json is, which says how many heads there are; NULL: the
+ * source's own. Right after opening: pointers into the catalogue become invalid. On failure the source can only be closed. */
+FSDPCK_API int fsdpck_source_set_names(struct fsdpck_source *src, const char *names, const char *folder, struct fsdpck_error *err);
+/* Whether its weights are called, and q and k ordered, as torchtitan does, and nobody said that this is meant. */
+FSDPCK_API bool fsdpck_source_is_torchtitan(const struct fsdpck_source *src);
 FSDPCK_API void fsdpck_source_close(struct fsdpck_source *src); /* NULL does nothing */
 
 FSDPCK_API const char *fsdpck_source_kind(const struct fsdpck_source *src); /* "fsdpck", "dcp", "safetensors", "hf", "pt", "ranks" */

@@ -1,0 +1,180 @@
+/* The head by chunks of rows, from the device's own kernels: the same code for every device. */
+#include <kernels/loss.h>
+#include <kernels/memory.h>
+#include <kernels/ops.h>
+
+/* Logits of a chunk: some ten megabytes, so that they pass through a large cache, and rows enough for the product to be worth its reading of W. */
+int64_t kern_head_chunk(int64_t nvocab)
+{
+    const int64_t wanted = ((int64_t)12 << 20) / (nvocab > 0 ? nvocab : 1) / 64 * 64;
+    return wanted < 128 ? 128 : wanted > 1024 ? 1024 : wanted;
+}
+
+/* What lies in scratch, each part aligned to 64 bytes. */
+struct parts {
+    float *logits;             /* (chunk, nvocab); the gradient lies over it */
+    void *h, *dh;              /* (chunk, d): rows that were gathered */
+    void *s, *ds;              /* (chunk, r) */
+};
+
+struct head_work {
+    const struct kern_ops *ops;
+    struct kern_stream *stream;
+    const struct kern_head *head;
+    int64_t chunk;
+    struct parts parts;
+};
+
+static int64_t chunk_of(const struct kern_head *h)
+{
+    int64_t chunk = h->chunk ? h->chunk : kern_head_chunk(h->nvocab);
+    return chunk < h->nrow ? chunk : h->nrow;
+}
+
+static void *take(char *base, size_t *at, int64_t nelem, enum kern_dtype dtype)
+{
+    void *part = base ? base + *at : NULL;
+    *at += ((size_t)(nelem * kern_dtype_bytes(dtype)) + 63) / 64 * 64;
+    return part;
+}
+
+static size_t carve(const struct kern_head *h, char *base, struct parts *p)
+{
+    size_t at = 0;
+    const int64_t chunk = chunk_of(h);
+    p->logits = take(base, &at, chunk * h->nvocab, KERN_F32);
+    p->h = take(base, &at, h->rows ? chunk * h->d : 0, h->h.dtype);
+    p->dh = take(base, &at, h->rows ? chunk * h->d : 0, h->dh.dtype);
+    p->s = take(base, &at, chunk * h->lora.r, h->compute);
+    p->ds = take(base, &at, chunk * h->lora.r, h->compute);
+    return at;
+}
+
+size_t kern_head_scratch(const struct kern_head *head)
+{
+    struct parts p;
+    return carve(head, NULL, &p);
+}
+
+/* One chunk's matrices. */
+struct chunk {
+    int64_t row, n;
+    struct kern_cmat h;
+    struct kern_mat dh, logits, dlogits, s, ds;
+    struct kern_lora_segment segment;
+};
+
+static void *row_at(void *data, int64_t pitch, enum kern_dtype dtype, int64_t row)
+{
+    return (char *)data + row * pitch * kern_dtype_bytes(dtype);
+}
+
+static struct chunk chunk_at(const struct head_work *w, int64_t row)
+{
+    const struct kern_head *h = w->head;
+    struct chunk c = {.row = row, .n = h->nrow - row < w->chunk ? h->nrow - row : w->chunk};
+    c.logits = (struct kern_mat){w->parts.logits, h->nvocab, KERN_F32};
+    c.dlogits = (struct kern_mat){w->parts.logits, h->nvocab * 4 / kern_dtype_bytes(h->compute), h->compute};
+    c.s = (struct kern_mat){w->parts.s, h->lora.r, h->compute};
+    c.ds = (struct kern_mat){w->parts.ds, h->lora.r, h->compute};
+    if (h->rows) {
+        c.h = (struct kern_cmat){w->parts.h, h->d, h->h.dtype};
+        c.dh = (struct kern_mat){w->parts.dh, h->d, h->dh.dtype};
+    } else {
+        c.h = h->h;
+        c.h.data = (const char *)h->h.data + row * h->h.pitch * kern_dtype_bytes(h->h.dtype);
+        c.dh = h->dh;
+        c.dh.data = h->dh.data ? row_at(h->dh.data, h->dh.pitch, h->dh.dtype, row) : NULL;
+    }
+    c.segment = (struct kern_lora_segment){.nrow = c.n, .r = h->lora.r, .scale = h->lora.scale, .a = h->lora.a, .b = h->lora.b, .da = h->lora.da,
+                                           .db = h->lora.db, .pitch_da = h->d, .pitch_db = h->lora.r, .dropout = h->lora.dropout};
+    c.segment.dropout.token0 += row;
+    return c;
+}
+
+static struct kern_lora lora_of(const struct head_work *w, const struct chunk *c)
+{
+    return (struct kern_lora){.nrow = c->n, .nin = w->head->d, .nout = w->head->nvocab, .segments = &c->segment, .nsegments = 1, .x = c->h,
+                              .dy = kern_const(c->dlogits), .s = c->s, .ds = c->ds};
+}
+
+static void logits_forward(const struct head_work *w, const struct chunk *c)
+{
+    const struct kern_head *h = w->head;
+    struct kern_lora lora = lora_of(w, c);
+    struct kern_lowrank low = {.nrow = c->n, .r = h->lora.r, .s = kern_const(c->s), .b = h->lora.b, .trans_b = true, .alpha = h->lora.scale};
+    struct kern_gemm g = {.m = c->n, .n = h->nvocab, .k = h->d, .a = c->h, .b = h->w, .trans_b = true, .c = c->logits, .alpha = 1};
+    if (h->lora.r) {
+        w->ops->lora_down(w->stream, &lora);
+        g.lowrank = &low;
+        g.nlowrank = 1;
+    }
+    w->ops->gemm(w->stream, &g);
+}
+
+static void entropy(const struct head_work *w, const struct chunk *c)
+{
+    const struct kern_head *h = w->head;
+    struct kern_cross_entropy e = {.nrow = c->n, .ncol = h->nvocab, .logits = kern_const(c->logits), .target = h->target + c->row,
+                                   .grad_scale = h->grad_scale, .loss = h->loss + c->row};
+    if (h->dh.data || h->dw)
+        e.dlogits = c->dlogits;
+    w->ops->cross_entropy(w->stream, &e);
+}
+
+static void weight_grads(const struct head_work *w, const struct chunk *c)
+{
+    const struct kern_head *h = w->head;
+    struct kern_lora lora = lora_of(w, c);
+    if (h->dw) {
+        struct kern_mat dw = {h->dw, h->d, KERN_F32};
+        struct kern_gemm g = {.m = h->nvocab, .n = h->d, .k = c->n, .a = kern_const(c->dlogits), .trans_a = true, .b = c->h, .c = dw, .alpha = 1,
+                              .add = kern_const(dw)};
+        w->ops->gemm(w->stream, &g);
+    }
+    if (h->lora.r && h->dh.data) {
+        w->ops->lora_grad_b(w->stream, &lora);
+        w->ops->lora_up_grad(w->stream, &lora);
+        w->ops->lora_grad_a(w->stream, &lora);
+    }
+}
+
+static void input_grad(const struct head_work *w, const struct chunk *c)
+{
+    const struct kern_head *h = w->head;
+    struct kern_lowrank low = {.nrow = c->n, .r = h->lora.r, .s = kern_const(c->ds), .b = h->lora.a, .alpha = 1, .dropout = c->segment.dropout};
+    struct kern_gemm g = {.m = c->n, .n = h->d, .k = h->nvocab, .a = kern_const(c->dlogits), .b = h->w, .c = c->dh, .alpha = 1};
+    if (h->lora.r) {
+        g.lowrank = &low;
+        g.nlowrank = 1;
+    }
+    w->ops->gemm(w->stream, &g);
+    if (h->rows)
+        w->ops->scatter_rows(w->stream, h->dh, kern_const(c->dh), h->rows + c->row, c->n, h->d, h->ntok);
+}
+
+/* Rows of dh that no chunk writes. */
+static void clear_rest(const struct kern_device *device, struct kern_stream *stream, const struct kern_head *h)
+{
+    const int64_t from = h->rows ? 0 : h->nrow, nbytes = h->d * kern_dtype_bytes(h->dh.dtype);
+    for (int64_t i = from; i < h->ntok && (!h->rows || h->nrow < h->ntok); i++)
+        device->memory->zero(stream, row_at(h->dh.data, h->dh.pitch, h->dh.dtype, i), (size_t)nbytes);
+}
+
+void kern_head_run(const struct kern_device *device, struct kern_stream *stream, const struct kern_head *head)
+{
+    struct head_work w = {.ops = device->ops, .stream = stream, .head = head, .chunk = chunk_of(head)};
+    carve(head, head->scratch, &w.parts);
+    if (head->dh.data)
+        clear_rest(device, stream, head);
+    for (int64_t row = 0; row < head->nrow; row += w.chunk) {
+        struct chunk c = chunk_at(&w, row);
+        if (head->rows)
+            w.ops->gather_rows(stream, (struct kern_mat){w.parts.h, head->d, head->h.dtype}, head->h, head->rows + row, c.n, head->d, head->ntok);
+        logits_forward(&w, &c);
+        entropy(&w, &c);
+        weight_grads(&w, &c);
+        if (head->dh.data)
+            input_grad(&w, &c);
+    }
+}

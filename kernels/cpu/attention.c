@@ -1,0 +1,141 @@
+/* Attention's forward: a piece of work is a block of queries of a stack of heads, which runs over the keys that it sees, a span at a time, with a running
+ * maximum and sum. */
+#include "cpu/attention.h"
+
+#include "cpu/matmul.h"
+#include "cpu/ops.h"
+
+#include <math.h>
+#include <string.h>
+
+struct forward {
+    const struct kern_attention *a;
+    struct cpu_packing p;
+    char *keys, *values; /* (nkv, nblock) panels in p.compute */
+};
+
+/* A worker's part of a query block. */
+struct query {
+    unsigned worker;
+    struct cpu_stack stack;
+    const struct cpu_token_block *block;
+    void *q;           /* (stacked, head_dim) in p.compute */
+    float *o;          /* (stacked, head_dim) */
+    float *s;          /* (stacked, span) */
+    uint16_t *weights; /* (stacked, span), where they are rounded */
+    float top[CPU_STACKED], sum[CPU_STACKED];
+};
+
+size_t cpu_attention_scratch(const struct kern_stream *stream, const struct kern_attention_shape *shape)
+{
+    (void)stream;
+    const int64_t nblock = cpu_attention_nblock(shape);
+    return cpu_attention_blocks_bytes(nblock) + (size_t)(2 * shape->nkv * nblock * CPU_BLOCK * shape->head_dim) * sizeof(float);
+}
+
+static void pack(void *ctx, int64_t piece, unsigned worker)
+{
+    const struct forward *f = ctx;
+    const struct cpu_token_block *b = &f->p.blocks[piece % f->p.nblock];
+    const int64_t head = piece / f->p.nblock, at = piece * cpu_attention_panel(&f->p) * kern_dtype_bytes(f->p.compute);
+    (void)worker;
+    cpu_attention_pack(&f->p, f->keys + at, f->a->k, head, b);
+    cpu_attention_pack(&f->p, f->values + at, f->a->v, head, b);
+}
+
+/* A row of scores becomes weights; what was summed before is brought to the new maximum. */
+static void soften(const struct forward *f, struct query *w, int64_t row, int64_t span, int64_t from, int64_t to)
+{
+    const struct cpu_simd *simd = f->p.stream->simd;
+    const int64_t dim = f->p.shape->head_dim;
+    float *s = w->s + row * span;
+    if (from < to) {
+        float top = simd->max(s + from, to - from) * f->p.shape->scale;
+        if (!(top <= w->top[row])) { /* also where it is NaN */
+            float factor = w->sum[row] == 0 ? 0 : expf(w->top[row] - top);
+            w->sum[row] *= factor;
+            simd->scale(w->o + row * dim, w->o + row * dim, factor, dim);
+            w->top[row] = top;
+        }
+        w->sum[row] += simd->exp(s + from, s + from, f->p.shape->scale, w->top[row], to - from);
+    }
+    cpu_attention_weights(&f->p, w->weights + row * span, s, from, to, span);
+}
+
+static void soften_span(const struct forward *f, struct query *w, const struct cpu_token_block *k, int64_t span)
+{
+    for (int64_t row = 0; row < w->stack.n * CPU_BLOCK; row++) {
+        int64_t from = 0, to = 0, i = row % CPU_BLOCK;
+        if (i < w->block->n)
+            cpu_attention_seen(&f->p, w->block->token + i, k, span, &from, &to);
+        soften(f, w, row, span, from, to);
+    }
+}
+
+/* Blocks block … block+n-1 of keys. */
+static int see_span(const struct forward *f, struct query *w, int64_t block, int64_t n)
+{
+    const int64_t dim = f->p.shape->head_dim, rows = w->stack.n * CPU_BLOCK, span = n * CPU_BLOCK;
+    const int64_t at = (w->stack.kv * f->p.nblock + block) * cpu_attention_panel(&f->p) * kern_dtype_bytes(f->p.compute);
+    int rc = cpu_attention_product(&f->p, w->worker, rows, span, dim, w->q, dim, false, f->keys + at, dim, true, w->s, span, false);
+    if (rc != KERN_OK)
+        return rc;
+    soften_span(f, w, &f->p.blocks[block], span);
+    const void *weights = f->p.compute == KERN_F32 ? (const void *)w->s : w->weights;
+    return cpu_attention_product(&f->p, w->worker, rows, dim, span, weights, span, false, f->values + at, dim, false, w->o, dim, true);
+}
+
+static void store(const struct forward *f, struct query *w)
+{
+    const struct cpu_simd *simd = f->p.stream->simd;
+    const int64_t dim = f->p.shape->head_dim;
+    for (int64_t h = 0; h < w->stack.n; h++)
+        for (int64_t i = 0; i < w->block->n; i++) {
+            const int64_t row = h * CPU_BLOCK + i, head = w->stack.head + h;
+            float *o = w->o + row * dim;
+            simd->scale(o, o, 1.0f / w->sum[row], dim);
+            cpu_store(simd, f->a->o, w->block->token + i, head * dim, dim, o);
+            if (f->a->lse)
+                f->a->lse[head * f->p.shape->ntok + w->block->token + i] = w->top[row] + logf(w->sum[row]);
+        }
+}
+
+static size_t worker_bytes(int64_t dim)
+{
+    return (size_t)(2 * CPU_STACKED * dim + CPU_STACKED * CPU_SPAN) * sizeof(float) + (size_t)(CPU_STACKED * CPU_SPAN) * sizeof(uint16_t);
+}
+
+static void attend(void *ctx, int64_t piece, unsigned worker)
+{
+    const struct forward *f = ctx;
+    const int64_t nstacks = f->p.shape->nkv * f->p.nstack, dim = f->p.shape->head_dim;
+    const int64_t block = f->p.nblock - 1 - piece / nstacks; /* long ones first */
+    float *scratch = f->p.stream->scratch[worker].data;
+    struct query w = {.worker = worker, .stack = cpu_attention_stack(&f->p, piece % nstacks), .block = &f->p.blocks[block]};
+    w.q = scratch;
+    w.o = scratch + CPU_STACKED * dim;
+    w.s = w.o + CPU_STACKED * dim;
+    w.weights = (uint16_t *)(w.s + CPU_STACKED * CPU_SPAN);
+    cpu_attention_pack_stack(&f->p, w.q, f->a->q, &w.stack, w.block);
+    memset(w.o, 0, (size_t)(CPU_STACKED * dim) * sizeof(*w.o));
+    for (int i = 0; i < CPU_STACKED; i++)
+        w.top[i] = -INFINITY;
+    for (int64_t b = cpu_attention_first(&f->p, block); b <= block; b += CPU_SPAN / CPU_BLOCK)
+        if (see_span(f, &w, b, block + 1 - b < CPU_SPAN / CPU_BLOCK ? block + 1 - b : CPU_SPAN / CPU_BLOCK) != KERN_OK)
+            return;
+    store(f, &w);
+}
+
+void cpu_attention(struct kern_stream *stream, const struct kern_attention *a)
+{
+    struct forward f = {.a = a};
+    if (!cpu_attention_check(stream, &a->shape) || !cpu_reserve(stream, worker_bytes(a->shape.head_dim)))
+        return;
+    cpu_attention_blocks(&f.p, stream, &a->shape, a->q.dtype, a->scratch);
+    f.keys = (char *)a->scratch + cpu_attention_blocks_bytes(f.p.nblock);
+    f.values = f.keys + a->shape.nkv * f.p.nblock * cpu_attention_panel(&f.p) * kern_dtype_bytes(f.p.compute);
+    int threads = cpu_matmul_enter();
+    kern_pool_run(stream->pool, a->shape.nkv * f.p.nblock, pack, &f);
+    kern_pool_run(stream->pool, a->shape.nkv * f.p.nstack * f.p.nblock, attend, &f);
+    cpu_matmul_leave(threads);
+}

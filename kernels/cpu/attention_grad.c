@@ -1,0 +1,220 @@
+/* Attention's backward. A piece of work is a document, a stack of heads, and a part of the document's query blocks (every nth): it runs over the spans of keys
+ * that each sees, finishes dq, and adds to dk and dv of its own in scratch, which are then added in order. */
+#include "cpu/attention.h"
+
+#include "cpu/matmul.h"
+#include "cpu/ops.h"
+
+#include <string.h>
+
+struct backward {
+    const struct kern_attention_grad *g;
+    struct cpu_packing p;
+    int64_t npart;
+    char *keys, *values; /* (nkv, nblock) panels in p.compute */
+    float *dk, *dv;      /* (nkv · nstack, npart, nblock) panels */
+};
+
+/* A worker's part of a query block. */
+struct query {
+    unsigned worker;
+    struct cpu_stack stack;
+    const struct cpu_token_block *block;
+    void *q, *d_o;            /* (stacked, head_dim) in p.compute */
+    float *dq;                /* (stacked, head_dim) */
+    float *s, *ds;            /* (stacked, span) */
+    uint16_t *weights, *dw;   /* the two as they are multiplied, where they are rounded */
+    float *dk, *dv;           /* (nblock) panels */
+    float delta[CPU_STACKED]; /* Σ d_o · o */
+};
+
+/* Pieces enough for some threads, where documents and heads alone are too few; each part costs a copy of dk and dv. */
+enum { WANTED = 16, MOST_PARTS = 8 };
+
+static int64_t parts_of(const struct kern_attention_shape *shape, int64_t nblock)
+{
+    int64_t npieces = shape->nkv * cpu_attention_nstack(shape) * (shape->ndoc > 0 ? shape->ndoc : 1), n = (WANTED + npieces - 1) / npieces;
+    n = n < MOST_PARTS ? n : MOST_PARTS;
+    return n < nblock ? n : nblock > 0 ? nblock : 1;
+}
+
+size_t cpu_attention_grad_scratch(const struct kern_stream *stream, const struct kern_attention_shape *shape)
+{
+    (void)stream;
+    const int64_t nblock = cpu_attention_nblock(shape), nsum = cpu_attention_nstack(shape) * parts_of(shape, nblock);
+    return cpu_attention_blocks_bytes(nblock) + (size_t)((2 + 2 * nsum) * shape->nkv * nblock * CPU_BLOCK * shape->head_dim) * sizeof(float);
+}
+
+static void pack(void *ctx, int64_t piece, unsigned worker)
+{
+    const struct backward *b = ctx;
+    const struct cpu_token_block *t = &b->p.blocks[piece % b->p.nblock];
+    const int64_t head = piece / b->p.nblock, at = piece * cpu_attention_panel(&b->p) * kern_dtype_bytes(b->p.compute);
+    (void)worker;
+    cpu_attention_pack(&b->p, b->keys + at, b->g->k, head, t);
+    cpu_attention_pack(&b->p, b->values + at, b->g->v, head, t);
+}
+
+/* w->s and w->ds, as scores and as d_o · v, become weights and the scores' gradient. */
+static void soften_row(const struct backward *b, struct query *w, int64_t row, int64_t span, int64_t from, int64_t to)
+{
+    const struct cpu_simd *simd = b->p.stream->simd;
+    const float scale = b->p.shape->scale;
+    float *s = w->s + row * span, *ds = w->ds + row * span;
+    if (from < to) {
+        const int64_t head = w->stack.head + row / CPU_BLOCK, token = w->block->token + row % CPU_BLOCK;
+        simd->exp(s + from, s + from, scale, b->g->lse[head * b->p.shape->ntok + token], to - from);
+        simd->soft_grad(ds + from, s + from, ds + from, w->delta[row], scale, to - from);
+    }
+    cpu_attention_weights(&b->p, w->weights + row * span, s, from, to, span);
+    cpu_attention_weights(&b->p, w->dw + row * span, ds, from, to, span);
+}
+
+static void soften(const struct backward *b, struct query *w, const struct cpu_token_block *k, int64_t span)
+{
+    for (int64_t row = 0; row < w->stack.n * CPU_BLOCK; row++) {
+        int64_t from = 0, to = 0, i = row % CPU_BLOCK;
+        if (i < w->block->n)
+            cpu_attention_seen(&b->p, w->block->token + i, k, span, &from, &to);
+        soften_row(b, w, row, span, from, to);
+    }
+}
+
+/* Blocks block … block+n-1 of keys. */
+static int see_span(const struct backward *b, struct query *w, int64_t block, int64_t n)
+{
+    const struct cpu_packing *p = &b->p;
+    const int64_t dim = p->shape->head_dim, rows = w->stack.n * CPU_BLOCK, span = n * CPU_BLOCK, panel = cpu_attention_panel(p);
+    const int64_t at = (w->stack.kv * p->nblock + block) * panel * kern_dtype_bytes(p->compute);
+    int rc = cpu_attention_product(p, w->worker, rows, span, dim, w->q, dim, false, b->keys + at, dim, true, w->s, span, false);
+    if (rc == KERN_OK)
+        rc = cpu_attention_product(p, w->worker, rows, span, dim, w->d_o, dim, false, b->values + at, dim, true, w->ds, span, false);
+    if (rc != KERN_OK)
+        return rc;
+    soften(b, w, &p->blocks[block], span);
+    const void *weights = p->compute == KERN_F32 ? (const void *)w->s : w->weights, *dw = p->compute == KERN_F32 ? (const void *)w->ds : w->dw;
+    rc = cpu_attention_product(p, w->worker, span, dim, rows, weights, span, true, w->d_o, dim, false, w->dv + block * panel, dim, true);
+    if (rc == KERN_OK)
+        rc = cpu_attention_product(p, w->worker, span, dim, rows, dw, span, true, w->q, dim, false, w->dk + block * panel, dim, true);
+    if (rc == KERN_OK)
+        rc = cpu_attention_product(p, w->worker, rows, dim, span, dw, span, false, b->keys + at, dim, false, w->dq, dim, true);
+    return rc;
+}
+
+static void load_delta(const struct backward *b, struct query *w)
+{
+    const struct cpu_simd *simd = b->p.stream->simd;
+    const int64_t dim = b->p.shape->head_dim;
+    float o[CPU_STRIP], d_o[CPU_STRIP];
+    for (int64_t h = 0; h < w->stack.n; h++)
+        for (int64_t i = 0; i < w->block->n; i++) {
+            const int64_t token = w->block->token + i, col = (w->stack.head + h) * dim;
+            w->delta[h * CPU_BLOCK + i] = simd->dot(cpu_load(simd, b->g->d_o, token, col, dim, d_o), cpu_load(simd, b->g->o, token, col, dim, o), dim);
+        }
+}
+
+static void store_dq(const struct backward *b, const struct query *w)
+{
+    const int64_t dim = b->p.shape->head_dim;
+    for (int64_t h = 0; h < w->stack.n; h++)
+        for (int64_t i = 0; i < w->block->n; i++)
+            cpu_store(b->p.stream->simd, b->g->dq, w->block->token + i, (w->stack.head + h) * dim, dim, w->dq + (h * CPU_BLOCK + i) * dim);
+}
+
+/* Reads q, d_o and o of the block, of which dq may be one, before anything of it is written. */
+static int query_block(const struct backward *b, struct query *w, int64_t block)
+{
+    w->block = &b->p.blocks[block];
+    cpu_attention_pack_stack(&b->p, w->q, b->g->q, &w->stack, w->block);
+    cpu_attention_pack_stack(&b->p, w->d_o, b->g->d_o, &w->stack, w->block);
+    load_delta(b, w);
+    memset(w->dq, 0, (size_t)(CPU_STACKED * b->p.shape->head_dim) * sizeof(*w->dq));
+    for (int64_t k = cpu_attention_first(&b->p, block); k <= block; k += CPU_SPAN / CPU_BLOCK) {
+        int rc = see_span(b, w, k, block + 1 - k < CPU_SPAN / CPU_BLOCK ? block + 1 - k : CPU_SPAN / CPU_BLOCK);
+        if (rc != KERN_OK)
+            return rc;
+    }
+    store_dq(b, w);
+    return KERN_OK;
+}
+
+static size_t worker_bytes(int64_t dim)
+{
+    return (size_t)(3 * CPU_STACKED * dim + 2 * CPU_STACKED * CPU_SPAN) * sizeof(float) + (size_t)(2 * CPU_STACKED * CPU_SPAN) * sizeof(uint16_t);
+}
+
+static struct query carve(const struct backward *b, unsigned worker, int64_t stack, int64_t part)
+{
+    const int64_t dim = b->p.shape->head_dim, mine = (stack * b->npart + part) * b->p.nblock * cpu_attention_panel(&b->p);
+    float *scratch = b->p.stream->scratch[worker].data;
+    struct query w = {.worker = worker, .stack = cpu_attention_stack(&b->p, stack), .q = scratch, .dk = b->dk + mine, .dv = b->dv + mine};
+    w.d_o = scratch + CPU_STACKED * dim;
+    w.dq = scratch + 2 * CPU_STACKED * dim;
+    w.s = w.dq + CPU_STACKED * dim;
+    w.ds = w.s + CPU_STACKED * CPU_SPAN;
+    w.weights = (uint16_t *)(w.ds + CPU_STACKED * CPU_SPAN);
+    w.dw = w.weights + CPU_STACKED * CPU_SPAN;
+    return w;
+}
+
+static int64_t blocks_before(const struct kern_attention_shape *shape, int64_t doc)
+{
+    struct kern_attention_shape head = *shape;
+    head.ndoc = doc;
+    return cpu_attention_nblock(&head);
+}
+
+static void attend_back(void *ctx, int64_t piece, unsigned worker)
+{
+    const struct backward *b = ctx;
+    const int64_t nstacks = b->p.shape->nkv * b->p.nstack, panel = cpu_attention_panel(&b->p);
+    const int64_t part = piece % b->npart, stack = piece / b->npart % nstacks, doc = piece / b->npart / nstacks;
+    const int64_t first = blocks_before(b->p.shape, doc), end = blocks_before(b->p.shape, doc + 1);
+    struct query w = carve(b, worker, stack, part);
+    memset(w.dk + first * panel, 0, (size_t)((end - first) * panel) * sizeof(float));
+    memset(w.dv + first * panel, 0, (size_t)((end - first) * panel) * sizeof(float));
+    for (int64_t block = first + part; block < end; block += b->npart)
+        if (query_block(b, &w, block) != KERN_OK)
+            return;
+}
+
+/* The sum over a key head's stacks and parts, in the first one's panel, goes out. */
+static void fold(const struct backward *b, float *parts, struct kern_mat out, int64_t kv, int64_t block)
+{
+    const struct cpu_simd *simd = b->p.stream->simd;
+    const struct cpu_token_block *t = &b->p.blocks[block];
+    const int64_t panel = cpu_attention_panel(&b->p), nsum = b->p.nstack * b->npart, dim = b->p.shape->head_dim;
+    float *sum = parts + (kv * nsum * b->p.nblock + block) * panel;
+    for (int64_t i = 1; i < nsum; i++)
+        simd->add(sum, sum, sum + i * b->p.nblock * panel, t->n * dim);
+    for (int64_t i = 0; i < t->n; i++)
+        cpu_store(simd, out, t->token + i, kv * dim, dim, sum + i * dim);
+}
+
+static void fold_block(void *ctx, int64_t piece, unsigned worker)
+{
+    const struct backward *b = ctx;
+    (void)worker;
+    fold(b, b->dk, b->g->dk, piece / b->p.nblock, piece % b->p.nblock);
+    fold(b, b->dv, b->g->dv, piece / b->p.nblock, piece % b->p.nblock);
+}
+
+void cpu_attention_grad(struct kern_stream *stream, const struct kern_attention_grad *g)
+{
+    struct backward b = {.g = g};
+    if (!cpu_attention_check(stream, &g->shape) || !cpu_reserve(stream, worker_bytes(g->shape.head_dim)))
+        return;
+    cpu_attention_blocks(&b.p, stream, &g->shape, g->q.dtype, g->scratch);
+    b.npart = parts_of(&g->shape, b.p.nblock);
+    const int64_t nkv = g->shape.nkv * b.p.nblock * cpu_attention_panel(&b.p);
+    b.dk = (float *)((char *)g->scratch + cpu_attention_blocks_bytes(b.p.nblock));
+    b.dv = b.dk + nkv * b.p.nstack * b.npart;
+    b.keys = (char *)(b.dv + nkv * b.p.nstack * b.npart);
+    b.values = b.keys + nkv * kern_dtype_bytes(b.p.compute);
+    int threads = cpu_matmul_enter();
+    kern_pool_run(stream->pool, g->shape.nkv * b.p.nblock, pack, &b);
+    kern_pool_run(stream->pool, g->shape.ndoc * g->shape.nkv * b.p.nstack * b.npart, attend_back, &b);
+    if (!stream->status)
+        kern_pool_run(stream->pool, g->shape.nkv * b.p.nblock, fold_block, &b);
+    cpu_matmul_leave(threads);
+}

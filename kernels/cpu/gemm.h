@@ -1,0 +1,18 @@
+/* The product behind kern_ops.gemm and LoRA's: a kern_gemm whose A or B may also be masked by dropout while it is read. */
+#ifndef CPU_GEMM_H
+#define CPU_GEMM_H
+
+#include <kernels/gemm.h>
+
+/* A mask on an operand: element (row, col) of the matrix as it is stored. The scale 1/(1-p) is left to alpha, so that masking does not round. p 0: none. */
+struct cpu_product {
+    struct kern_gemm g;
+    struct kern_dropout drop_a, drop_b;
+};
+
+void cpu_product(struct kern_stream *stream, const struct cpu_product *product);
+
+/* Rows and columns of a tile, of most at most; they depend on the shape alone. */
+void cpu_gemm_grid(int64_t m, int64_t n, int64_t most, int64_t *tile_m, int64_t *tile_n);
+
+#endif

@@ -1,0 +1,349 @@
+/* oneDNN, versions 2 and 3. A primitive is made for each shape and kept, with memory objects for each worker, as making them costs more than a small product.
+ * It must not know of tiles: a call here is one product in one thread. */
+#include "cpu/matmul.h"
+
+#include "cpu/simd.h"
+
+#include <kernels/stream.h>
+#include <oneapi/dnnl/dnnl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Of libgomp, which oneDNN is built with; declared here as only GCC ships omp.h. */
+extern void omp_set_num_threads(int);
+extern int omp_get_max_threads(void);
+
+enum { NBUCKET = 1024, NARG = 4 };
+
+struct bound {
+    dnnl_memory_t arg[NARG]; /* A, B, C, scratch */
+};
+
+struct primitive {
+    struct primitive *next;
+    struct cpu_matmul shape;
+    dnnl_primitive_t primitive;
+    dnnl_primitive_desc_t pd;
+    size_t scratch_bytes;
+    struct bound *bound; /* (nworkers), each made by its worker */
+};
+
+struct worker_state {
+    dnnl_stream_t stream;
+    void *scratch;
+    size_t scratch_bytes;
+};
+
+struct cpu_matmuls {
+    dnnl_engine_t engine;
+    unsigned nworkers;
+    struct worker_state *workers;
+    pthread_mutex_t lock;
+    struct primitive *bucket[NBUCKET];
+};
+
+int cpu_matmul_enter(void)
+{
+    int threads = omp_get_max_threads();
+    omp_set_num_threads(1);
+    return threads;
+}
+
+void cpu_matmul_leave(int threads)
+{
+    omp_set_num_threads(threads);
+}
+
+static int fail(char *message, const char *what, dnnl_status_t status)
+{
+    snprintf(message, KERN_MESSAGE_BYTES, "oneDNN: %s failed with status %d", what, (int)status);
+    return status == dnnl_out_of_memory ? KERN_ERR_MEMORY : KERN_ERR_LIBRARY;
+}
+
+/* What version 3 renamed. */
+#if DNNL_VERSION_MAJOR >= 3
+typedef dnnl_memory_desc_t layout_t;
+typedef const_dnnl_memory_desc_t const_layout_t;
+static dnnl_status_t layout_make(layout_t *l, int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stride, dnnl_data_type_t type)
+{
+    dnnl_dims_t dims = {rows, cols}, strides = {row_stride, col_stride};
+    return dnnl_memory_desc_create_with_strides(l, 2, dims, type, strides);
+}
+static void layout_free(layout_t l)
+{
+    if (l)
+        dnnl_memory_desc_destroy(l);
+}
+static dnnl_status_t append_sum(dnnl_post_ops_t ops)
+{
+    return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
+}
+static dnnl_status_t product_desc(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, layout_t a, layout_t b, layout_t c, dnnl_primitive_attr_t attr)
+{
+    return dnnl_matmul_primitive_desc_create(pd, engine, a, b, NULL, c, attr);
+}
+#else
+typedef dnnl_memory_desc_t layout_t;
+typedef const dnnl_memory_desc_t *const_layout_t;
+static dnnl_status_t layout_make(layout_t *l, int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stride, dnnl_data_type_t type)
+{
+    dnnl_dims_t dims = {rows, cols}, strides = {row_stride, col_stride};
+    return dnnl_memory_desc_init_by_strides(l, 2, dims, type, strides);
+}
+static void layout_free(layout_t l)
+{
+    (void)l; /* a plain struct */
+}
+static dnnl_status_t append_sum(dnnl_post_ops_t ops)
+{
+    return dnnl_post_ops_append_sum(ops, 1.0f);
+}
+static dnnl_status_t product_desc(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, layout_t a, layout_t b, layout_t c, dnnl_primitive_attr_t attr)
+{
+    dnnl_matmul_desc_t desc;
+    dnnl_status_t status = dnnl_matmul_desc_init(&desc, &a, &b, NULL, &c);
+    return status == dnnl_success ? dnnl_primitive_desc_create(pd, &desc, attr, engine, NULL) : status;
+}
+#endif
+
+static dnnl_data_type_t type_of(enum kern_dtype dtype)
+{
+    return dtype == KERN_BF16 ? dnnl_bf16 : dnnl_f32;
+}
+
+static dnnl_status_t make_attr(const struct cpu_matmul *s, dnnl_primitive_attr_t *attr, dnnl_post_ops_t *ops)
+{
+    dnnl_status_t status = dnnl_primitive_attr_create(attr);
+    if (status == dnnl_success)
+        status = dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user); /* the library's own is one thread's */
+    if (status == dnnl_success && s->accumulate) {
+        status = dnnl_post_ops_create(ops);
+        if (status == dnnl_success)
+            status = append_sum(*ops);
+        if (status == dnnl_success)
+            status = dnnl_primitive_attr_set_post_ops(*attr, *ops);
+    }
+    return status;
+}
+
+static dnnl_status_t make_desc(dnnl_engine_t engine, const struct cpu_matmul *s, dnnl_primitive_desc_t *pd)
+{
+    layout_t a = {0}, b = {0}, c = {0};
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_post_ops_t ops = NULL;
+    dnnl_status_t status = make_attr(s, &attr, &ops);
+    if (status == dnnl_success)
+        status = layout_make(&a, s->m, s->k, s->trans_a ? 1 : s->lda, s->trans_a ? s->lda : 1, type_of(s->in));
+    if (status == dnnl_success)
+        status = layout_make(&b, s->k, s->n, s->trans_b ? 1 : s->ldb, s->trans_b ? s->ldb : 1, type_of(s->in));
+    if (status == dnnl_success)
+        status = layout_make(&c, s->m, s->n, s->ldc, 1, type_of(s->out));
+    if (status == dnnl_success)
+        status = product_desc(pd, engine, a, b, c, attr);
+    layout_free(a);
+    layout_free(b);
+    layout_free(c);
+    if (ops)
+        dnnl_post_ops_destroy(ops);
+    if (attr)
+        dnnl_primitive_attr_destroy(attr);
+    return status;
+}
+
+static const_layout_t desc_of(const struct primitive *p, dnnl_query_t what)
+{
+    return dnnl_primitive_desc_query_md(p->pd, what, 0);
+}
+
+static void primitive_free(struct primitive *p, unsigned nworkers)
+{
+    for (unsigned i = 0; p->bound && i < nworkers; i++)
+        for (int j = 0; j < NARG; j++)
+            if (p->bound[i].arg[j])
+                dnnl_memory_destroy(p->bound[i].arg[j]);
+    free(p->bound);
+    if (p->primitive)
+        dnnl_primitive_destroy(p->primitive);
+    if (p->pd)
+        dnnl_primitive_desc_destroy(p->pd);
+    free(p);
+}
+
+static int primitive_new(struct cpu_matmuls *matmuls, const struct cpu_matmul *shape, struct primitive **out, char *message)
+{
+    struct primitive *p = calloc(1, sizeof(*p));
+    if (p)
+        p->bound = calloc(matmuls->nworkers, sizeof(*p->bound));
+    if (!p || !p->bound) {
+        free(p);
+        return fail(message, "a primitive's memory", dnnl_out_of_memory);
+    }
+    p->shape = *shape;
+    dnnl_status_t status = make_desc(matmuls->engine, shape, &p->pd);
+    if (status == dnnl_success)
+        status = dnnl_primitive_create(&p->primitive, p->pd);
+    if (status != dnnl_success) {
+        primitive_free(p, matmuls->nworkers);
+        return fail(message, "making a product", status);
+    }
+    p->scratch_bytes = dnnl_memory_desc_get_size(desc_of(p, dnnl_query_scratchpad_md));
+    *out = p;
+    return KERN_OK;
+}
+
+static bool same_shape(const struct cpu_matmul *a, const struct cpu_matmul *b)
+{
+    return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb && a->ldc == b->ldc && a->trans_a == b->trans_a &&
+           a->trans_b == b->trans_b && a->accumulate == b->accumulate && a->in == b->in && a->out == b->out;
+}
+
+static size_t bucket_of(const struct cpu_matmul *s)
+{
+    const int64_t part[] = {s->m, s->n, s->k, s->lda, s->ldb, s->ldc, s->trans_a, s->trans_b, s->accumulate, (int64_t)s->in, (int64_t)s->out};
+    uint64_t hash = 14695981039346656037u; /* FNV-1a, a number at a time */
+    for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++)
+        hash = (hash ^ (uint64_t)part[i]) * 1099511628211u;
+    return (hash ^ hash >> 32) % NBUCKET;
+}
+
+static int find(struct cpu_matmuls *matmuls, const struct cpu_matmul *shape, struct primitive **out, char *message)
+{
+    struct primitive **bucket = &matmuls->bucket[bucket_of(shape)];
+    int rc = KERN_OK;
+    pthread_mutex_lock(&matmuls->lock);
+    struct primitive *p = *bucket;
+    while (p && !same_shape(&p->shape, shape))
+        p = p->next;
+    if (!p) {
+        rc = primitive_new(matmuls, shape, &p, message);
+        if (rc == KERN_OK) {
+            p->next = *bucket;
+            *bucket = p;
+        }
+    }
+    pthread_mutex_unlock(&matmuls->lock);
+    *out = p;
+    return rc;
+}
+
+static dnnl_status_t bind(const struct cpu_matmuls *matmuls, const struct primitive *p, struct bound *b)
+{
+    static const dnnl_query_t what[NARG] = {dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md, dnnl_query_scratchpad_md};
+    for (int i = 0; i < NARG; i++) {
+        dnnl_status_t status = b->arg[i] ? dnnl_success : dnnl_memory_create(&b->arg[i], desc_of(p, what[i]), matmuls->engine, DNNL_MEMORY_NONE);
+        if (status != dnnl_success)
+            return status;
+    }
+    return dnnl_success;
+}
+
+/* Another element's address for the worker's memory objects. */
+static dnnl_status_t point(const struct bound *b, const void *a, const void *bb, void *c, void *scratch)
+{
+    void *data[NARG];
+    memcpy(&data[0], &a, sizeof(a)); /* oneDNN's handles are not const; A and B are only read */
+    memcpy(&data[1], &bb, sizeof(bb));
+    data[2] = c;
+    data[3] = scratch;
+    for (int i = 0; i < NARG; i++) {
+        dnnl_status_t status = dnnl_memory_set_data_handle(b->arg[i], data[i]);
+        if (status != dnnl_success)
+            return status;
+    }
+    return dnnl_success;
+}
+
+static bool reserve(struct worker_state *w, size_t nbytes)
+{
+    if (w->scratch_bytes >= nbytes)
+        return true;
+    free(w->scratch);
+    nbytes = (nbytes + 4095) / 4096 * 4096;
+    w->scratch = aligned_alloc(4096, nbytes);
+    w->scratch_bytes = w->scratch ? nbytes : 0;
+    return w->scratch != NULL;
+}
+
+int cpu_matmul_run(struct cpu_matmuls *matmuls, unsigned worker, const struct cpu_matmul *shape, const void *a, const void *b, void *c, char *message)
+{
+    struct worker_state *w = &matmuls->workers[worker];
+    struct primitive *p;
+    omp_set_num_threads(1);
+    int rc = find(matmuls, shape, &p, message);
+    if (rc != KERN_OK)
+        return rc;
+    struct bound *bound = &p->bound[worker];
+    if (!reserve(w, p->scratch_bytes))
+        return fail(message, "scratch", dnnl_out_of_memory);
+    dnnl_status_t status = bind(matmuls, p, bound);
+    if (status == dnnl_success)
+        status = point(bound, a, b, c, w->scratch);
+    if (status != dnnl_success)
+        return fail(message, "binding a product's matrices", status);
+    dnnl_exec_arg_t args[NARG] = {
+        {DNNL_ARG_SRC, bound->arg[0]}, {DNNL_ARG_WEIGHTS, bound->arg[1]}, {DNNL_ARG_DST, bound->arg[2]}, {DNNL_ARG_SCRATCHPAD, bound->arg[3]}};
+    status = dnnl_primitive_execute(p->primitive, w->stream, NARG, args);
+    return status == dnnl_success ? KERN_OK : fail(message, "a product", status);
+}
+
+int cpu_matmuls_new(unsigned nworkers, struct cpu_matmuls **out, char *message)
+{
+    struct cpu_matmuls *matmuls = calloc(1, sizeof(*matmuls));
+    if (!matmuls)
+        return fail(message, "start", dnnl_out_of_memory);
+    pthread_mutex_init(&matmuls->lock, NULL);
+    matmuls->nworkers = nworkers;
+    matmuls->workers = calloc(nworkers, sizeof(*matmuls->workers));
+    dnnl_status_t status = matmuls->workers ? dnnl_engine_create(&matmuls->engine, dnnl_cpu, 0) : dnnl_out_of_memory;
+    for (unsigned i = 0; i < nworkers && status == dnnl_success; i++)
+        status = dnnl_stream_create(&matmuls->workers[i].stream, matmuls->engine, dnnl_stream_default_flags);
+    if (status == dnnl_success) {
+        *out = matmuls;
+        return KERN_OK;
+    }
+    cpu_matmuls_free(matmuls);
+    return fail(message, "start", status);
+}
+
+void cpu_matmuls_free(struct cpu_matmuls *matmuls)
+{
+    if (!matmuls)
+        return;
+    for (size_t i = 0; i < NBUCKET; i++)
+        for (struct primitive *p = matmuls->bucket[i], *next; p; p = next) {
+            next = p->next;
+            primitive_free(p, matmuls->nworkers);
+        }
+    for (unsigned i = 0; matmuls->workers && i < matmuls->nworkers; i++) {
+        if (matmuls->workers[i].stream)
+            dnnl_stream_destroy(matmuls->workers[i].stream);
+        free(matmuls->workers[i].scratch);
+    }
+    free(matmuls->workers);
+    if (matmuls->engine)
+        dnnl_engine_destroy(matmuls->engine);
+    pthread_mutex_destroy(&matmuls->lock);
+    free(matmuls);
+}
+
+/* Sapphire Rapids' AVX512-BF16 is slower than its fp32, AMD's is twice as fast (measured): so Intel's counts only with AMX, which oneDNN then uses. */
+bool cpu_matmul_bf16(void)
+{
+    dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
+    bool bf16 = (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
+    bool amx = (isa & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
+#if defined(__x86_64__)
+    return amx || (bf16 && __builtin_cpu_is("amd"));
+#else
+    return amx || bf16;
+#endif
+}
+
+void kern_cpu_describe(char *text)
+{
+    const dnnl_version_t *v = dnnl_version();
+    snprintf(text, KERN_MESSAGE_BYTES, "%s, oneDNN %d.%d.%d, bf16 products %s", cpu_simd_best()->name, v->major, v->minor, v->patch,
+             cpu_matmul_bf16() ? "as such" : "widened to fp32");
+}

@@ -1,0 +1,64 @@
+/* AdamW's step and sums of squares. */
+#include "cpu/ops.h"
+#include "cpu/work.h"
+
+#include <math.h>
+
+struct adamw_work {
+    const struct kern_adamw *a;
+    struct cpu_adamw c;
+};
+
+static void adamw_strip(const struct cpu_simd *simd, void *ctx, int64_t row, int64_t col, int64_t n)
+{
+    const struct adamw_work *w = ctx;
+    (void)row;
+    simd->adamw(w->a->p + col, w->a->m + col, w->a->v + col, w->a->grad + col, &w->c, n);
+}
+
+void cpu_adamw(struct kern_stream *stream, const struct kern_adamw *a)
+{
+    double bias1 = 1 - pow(a->beta1, (double)a->t), bias2 = 1 - pow(a->beta2, (double)a->t);
+    struct adamw_work w = {
+        .a = a,
+        .c = {
+            .grad_scale = (float)a->grad_scale,
+            .keep = (float)(1 - a->lr * a->weight_decay),
+            .one_minus_beta1 = (float)(1 - a->beta1),
+            .beta2 = (float)a->beta2,
+            .one_minus_beta2 = (float)(1 - a->beta2),
+            .step_size = (float)(a->lr / bias1),
+            .inv_sqrt_bias2 = (float)(1 / sqrt(bias2)),
+            .eps = (float)a->eps,
+        },
+    };
+    if (cpu_check(stream, a->t >= 1, "adamw: steps count from 1"))
+        cpu_for_strips(stream, 1, a->nelem, adamw_strip, &w);
+}
+
+struct squares_work {
+    double *out;
+    struct kern_cmat x;
+    int64_t ncol;
+};
+
+static void squares_block(const struct cpu_simd *simd, void *ctx, int64_t block, int64_t row0, int64_t row1)
+{
+    const struct squares_work *w = ctx;
+    float strip[CPU_STRIP];
+    (void)block;
+    for (int64_t row = row0; row < row1; row++) {
+        double sum = 0;
+        for (int64_t col = 0; col < w->ncol; col += CPU_STRIP) {
+            int64_t n = w->ncol - col < CPU_STRIP ? w->ncol - col : CPU_STRIP;
+            sum += simd->sum_squares(cpu_load(simd, w->x, row, col, n, strip), n);
+        }
+        w->out[row] = sum;
+    }
+}
+
+void cpu_sum_squares(struct kern_stream *stream, double *out, struct kern_cmat x, int64_t nrow, int64_t ncol)
+{
+    struct squares_work w = {out, x, ncol};
+    cpu_for_blocks(stream, nrow, squares_block, &w);
+}

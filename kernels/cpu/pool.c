@@ -1,0 +1,172 @@
+/* Threads that stay. A run is a generation number: threads spin for it a little while (kernels follow each other closely), then sleep. It must not know what
+ * the pieces compute. */
+#include <kernels/pool.h>
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+struct worker {
+    struct kern_pool *pool;
+    unsigned number;
+    pthread_t thread;
+};
+
+struct kern_pool {
+    unsigned nthreads, nstarted;
+    int spins;
+    struct worker *workers;
+
+    pthread_mutex_t lock;
+    pthread_cond_t start, done;
+    atomic_uint generation; /* changes when there is work, or the end */
+    atomic_uint nbusy;      /* helpers that have not finished this generation */
+    atomic_bool stop;
+
+    kern_pool_fn fn;
+    void *ctx;
+    int64_t npieces;
+    atomic_llong next;
+};
+
+/* About 20 µs: longer than the gap between two kernels, shorter than what another process would miss. None where there are more threads than processors: who
+ * spins then keeps another from working. */
+enum { SPINS = 2000 };
+
+static void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static void take_pieces(struct kern_pool *pool, unsigned number)
+{
+    for (;;) {
+        int64_t piece = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);
+        if (piece >= pool->npieces)
+            return;
+        pool->fn(pool->ctx, piece, number);
+    }
+}
+
+static unsigned await_generation(struct kern_pool *pool, unsigned seen)
+{
+    for (int i = 0; i < pool->spins; i++) {
+        if (atomic_load_explicit(&pool->generation, memory_order_acquire) != seen)
+            return atomic_load(&pool->generation);
+        relax();
+    }
+    pthread_mutex_lock(&pool->lock);
+    while (atomic_load(&pool->generation) == seen)
+        pthread_cond_wait(&pool->start, &pool->lock);
+    seen = atomic_load(&pool->generation);
+    pthread_mutex_unlock(&pool->lock);
+    return seen;
+}
+
+static void *work(void *arg)
+{
+    struct worker *w = arg;
+    struct kern_pool *pool = w->pool;
+    unsigned seen = 0;
+    for (;;) {
+        seen = await_generation(pool, seen);
+        if (atomic_load(&pool->stop))
+            return NULL;
+        take_pieces(pool, w->number);
+        if (atomic_fetch_sub(&pool->nbusy, 1) == 1) {
+            pthread_mutex_lock(&pool->lock);
+            pthread_cond_signal(&pool->done);
+            pthread_mutex_unlock(&pool->lock);
+        }
+    }
+}
+
+static void next_generation(struct kern_pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    atomic_fetch_add_explicit(&pool->generation, 1, memory_order_release);
+    pthread_cond_broadcast(&pool->start);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static unsigned processors(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof(set), &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
+}
+
+struct kern_pool *kern_pool_new(unsigned nthreads)
+{
+    struct kern_pool *pool = calloc(1, sizeof(*pool));
+    if (!pool)
+        return NULL;
+    pool->nthreads = nthreads ? nthreads : 1;
+    pool->spins = pool->nthreads <= processors() ? SPINS : 0;
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->start, NULL);
+    pthread_cond_init(&pool->done, NULL);
+    pool->workers = calloc(pool->nthreads, sizeof(*pool->workers));
+    for (unsigned i = 1; pool->workers && i < pool->nthreads; i++) {
+        pool->workers[i] = (struct worker){.pool = pool, .number = i};
+        if (pthread_create(&pool->workers[i].thread, NULL, work, &pool->workers[i]) != 0)
+            break;
+        pool->nstarted++;
+    }
+    if (pool->workers && pool->nstarted == pool->nthreads - 1)
+        return pool;
+    kern_pool_free(pool);
+    return NULL;
+}
+
+void kern_pool_free(struct kern_pool *pool)
+{
+    if (!pool)
+        return;
+    atomic_store(&pool->stop, true);
+    next_generation(pool);
+    for (unsigned i = 1; i <= pool->nstarted; i++)
+        pthread_join(pool->workers[i].thread, NULL);
+    pthread_cond_destroy(&pool->done);
+    pthread_cond_destroy(&pool->start);
+    pthread_mutex_destroy(&pool->lock);
+    free(pool->workers);
+    free(pool);
+}
+
+unsigned kern_pool_nthreads(const struct kern_pool *pool)
+{
+    return pool ? pool->nthreads : 1;
+}
+
+static void await_helpers(struct kern_pool *pool)
+{
+    for (int i = 0; i < pool->spins; i++) {
+        if (atomic_load(&pool->nbusy) == 0)
+            return;
+        relax();
+    }
+    pthread_mutex_lock(&pool->lock);
+    while (atomic_load(&pool->nbusy) != 0)
+        pthread_cond_wait(&pool->done, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void kern_pool_run(struct kern_pool *pool, int64_t npieces, kern_pool_fn fn, void *ctx)
+{
+    if (!pool || pool->nthreads == 1 || npieces < 2) {
+        for (int64_t i = 0; i < npieces; i++)
+            fn(ctx, i, 0);
+        return;
+    }
+    pool->fn = fn;
+    pool->ctx = ctx;
+    pool->npieces = npieces;
+    atomic_store(&pool->next, 0);
+    atomic_store(&pool->nbusy, pool->nthreads - 1);
+    next_generation(pool);
+    take_pieces(pool, 0);
+    await_helpers(pool);
+}

@@ -1,0 +1,56 @@
+/* What is worth vector instructions: loops over a strip of fp32. The files in simd/ are compiled once for each
+ * instruction set and fill one table each; the best that the processor has is chosen at run time. All of them give right results; the last bits differ from
+ * table to table. Any two operands may be the same strip, none may overlap otherwise. */
+#ifndef CPU_SIMD_H
+#define CPU_SIMD_H
+
+#include <kernels/random.h>
+#include <kernels/types.h>
+
+/* Kernels work on rows in strips of this many elements, so that what was widened lies on the stack and in the first cache. */
+enum { CPU_STRIP = 1024 };
+
+/* Constants of one AdamW step, already rounded to fp32. */
+struct cpu_adamw {
+    float grad_scale, keep, one_minus_beta1, beta2, one_minus_beta2, step_size, inv_sqrt_bias2, eps;
+};
+
+struct cpu_simd {
+    const char *name;
+
+    void (*widen)(float *dst, const uint16_t *src, int64_t n);
+    void (*narrow)(uint16_t *dst, const float *src, int64_t n);
+
+    void (*add)(float *dst, const float *a, const float *b, int64_t n);
+    void (*scale)(float *dst, const float *src, float factor, int64_t n);
+    void (*add_scaled)(float *dst, const float *src, float factor, int64_t n); /* dst += factor · src */
+
+    double (*sum_squares)(const float *x, int64_t n);
+    float (*dot)(const float *a, const float *b, int64_t n);
+    float (*dot3)(const float *a, const float *b, const float *c, int64_t n);                              /* Σ a·b·c */
+    void (*norm)(float *y, const float *x, const float *gamma, float rstd, int64_t n);                     /* y = x · rstd · gamma */
+    void (*norm_grad)(float *dx, const float *dy, const float *gamma, const float *x, float rstd, float c, int64_t n); /* dx = rstd·dy·gamma - c·x */
+    void (*norm_gamma)(float *sum, const float *dy, const float *x, float rstd, int64_t n);                /* sum += dy · x · rstd */
+
+    void (*rotate)(float *low, float *high, const float *cosines, const float *sines, float sign, int64_t n);
+    void (*swiglu)(float *y, const float *gate, const float *up, int64_t n);
+    void (*swiglu_grad)(float *dgate, float *dup, const float *gate, const float *up, const float *dy, int64_t n);
+
+    float (*max)(const float *x, int64_t n);                                            /* -inf for n = 0 */
+    float (*sum_exp)(const float *x, float scale, float shift, int64_t n);              /* Σ exp(x·scale - shift) */
+    float (*exp)(float *y, const float *x, float scale, float shift, int64_t n);        /* y = exp(x·scale - shift); returns Σ y */
+    void (*soft_grad)(float *ds, const float *p, const float *dp, float delta, float scale, int64_t n); /* ds = p·(dp - delta)·scale */
+
+    void (*adamw)(float *p, float *m, float *v, const float *g, const struct cpu_adamw *, int64_t n);
+    /* y = x · keep where the uniform number is at least p, else 0; index: the first element's. */
+    void (*dropout)(float *y, const float *x, float p, float keep, const struct kern_philox *, uint64_t index, int64_t n);
+};
+
+const struct cpu_simd *cpu_simd_best(void);
+/* All that this processor can run, best first, ended by NULL: for tests. */
+const struct cpu_simd *const *cpu_simd_all(void);
+
+/* The last two exist on x86-64 only. */
+extern const struct cpu_simd cpu_simd_base, cpu_simd_avx2, cpu_simd_avx512;
+
+#endif

@@ -1,0 +1,46 @@
+/* Rotary positions (Su et al. 2021) in the "rotate half" form of Hugging Face: feature j and j + dim/2 of a head turn by position · inv_freq[j].
+ * Scalings: linear (Chen et al. 2023), llama3 (Llama 3.1's), yarn (Peng et al. 2023), each as transformers computes it, but in fp64. */
+#ifndef KERNELS_ROPE_H
+#define KERNELS_ROPE_H
+
+#include <kernels/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum kern_rope_kind { KERN_ROPE_DEFAULT, KERN_ROPE_LINEAR, KERN_ROPE_LLAMA3, KERN_ROPE_YARN };
+
+struct kern_rope {
+    enum kern_rope_kind kind;
+    int64_t dim; /* head_dim; even */
+    double theta;
+    double factor;                            /* all but default */
+    double original_max_position;             /* llama3, yarn */
+    double low_freq_factor, high_freq_factor; /* llama3 */
+    double beta_fast, beta_slow;              /* yarn: 32 and 1 where the config has none */
+    double attention_factor;                  /* yarn; 0: from mscale and mscale_all_dim if both are set, else 0.1·ln(factor) + 1 */
+    double mscale, mscale_all_dim;            /* yarn; 0: not set */
+    bool no_truncate;                         /* yarn: the config says "truncate": false */
+};
+
+/* inv_freq: (dim/2). Returns the factor that cosines and sines are multiplied by (1 but for yarn). */
+double kern_rope_frequencies(const struct kern_rope *rope, double *inv_freq);
+/* Host tables, (npos, dim/2) each, for positions 0 … npos-1, with that factor in them. scratch: dim/2 doubles. */
+void kern_rope_tables(const struct kern_rope *rope, int64_t npos, float *cosines, float *sines, double *scratch);
+
+struct kern_rope_apply {
+    int64_t nrow, nhead, dim;
+    struct kern_mat x;          /* (nrow, nhead · dim), turned in place */
+    const float *cosines;       /* (npos, dim/2), where the stream's kernels can read them */
+    const float *sines;
+    const int32_t *positions;   /* (nrow), each below npos: the position inside its document */
+    bool inverse;               /* turn back: what the gradient needs */
+};
+
+typedef void (*kern_rope_fn)(struct kern_stream *, const struct kern_rope_apply *);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

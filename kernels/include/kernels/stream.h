@@ -1,0 +1,55 @@
+/* Devices, streams and events. Kernels and copies take a stream: a device's runs later and in order, the CPU's runs in line, in the calling thread and its
+ * pool. Errors come late: a call that fails leaves its words in the stream, and what follows on that stream does nothing until they are taken. */
+#ifndef KERNELS_STREAM_H
+#define KERNELS_STREAM_H
+
+#include <kernels/pool.h>
+#include <kernels/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct kern_ops;
+struct kern_memory;
+struct kern_stream;
+struct kern_event;
+
+/* One row a kind of device. Ask kern_device_find for it; hold it for as long as you like. */
+struct kern_device {
+    const char *name; /* "cpu", "cuda" */
+    const struct kern_ops *ops;
+    const struct kern_memory *memory;
+
+    /* index: which of the devices of this kind (CPU: 0). pool: borrowed, for work in line; NULL is one thread. On failure *out is left alone and message, of
+     * KERN_MESSAGE_BYTES, says why. */
+    int (*stream_new)(int index, struct kern_pool *pool, struct kern_stream **out, char *message);
+    /* After what is on it has run. NULL does nothing. */
+    void (*stream_free)(struct kern_stream *);
+    /* Waits for all that was put on the stream, and returns its status: 0, or the first failure, with its words in message. Taking it clears it. */
+    int (*stream_sync)(struct kern_stream *, char *message);
+    /* The same without waiting: what is known so far; it stays. */
+    int (*stream_status)(struct kern_stream *, char *message);
+
+    /* An event marks a place in a stream. */
+    int (*event_new)(int index, struct kern_event **out, char *message);
+    void (*event_free)(struct kern_event *);
+    void (*event_record)(struct kern_event *, struct kern_stream *);
+    /* What is put on the stream from now on starts after the event. */
+    void (*event_wait)(struct kern_event *, struct kern_stream *);
+    /* The calling thread waits. */
+    int (*event_sync)(struct kern_event *);
+    /* Between two recorded events, both reached. */
+    uint64_t (*event_elapsed_ns)(struct kern_event *from, struct kern_event *to);
+};
+
+/* "cpu" is always there. Else NULL and one sentence in message (KERN_MESSAGE_BYTES). */
+const struct kern_device *kern_device_find(const char *name, char *message);
+
+/* What the CPU's kernels run on, for logs: "avx512, oneDNN 2.6.3, bf16 products as such". text: of KERN_MESSAGE_BYTES. */
+void kern_cpu_describe(char *text);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,66 @@
+/* What every kernel header shares: element types and views of matrices. A view is a pointer, a row pitch and a type; it owns nothing, and its shape stands
+ * in the call that takes it. All matrices are row-major, all counts are elements. */
+#ifndef KERNELS_TYPES_H
+#define KERNELS_TYPES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct kern_stream; /* stream.h */
+
+enum kern_dtype { KERN_F32, KERN_BF16 };
+
+/* Every kernel computes in fp32 (sums stated otherwise: fp64) and rounds to nearest even once, when it stores. */
+struct kern_mat {
+    void *data; /* row i starts at element i * pitch; NULL where an optional operand is left out */
+    int64_t pitch;
+    enum kern_dtype dtype;
+};
+
+struct kern_cmat {
+    const void *data;
+    int64_t pitch;
+    enum kern_dtype dtype;
+};
+
+/* A kernel's status, and what a stream's is: the first failure wins. */
+enum kern_status {
+    KERN_OK = 0,
+    KERN_ERR_ARG = -1,     /* a shape or type that the kernel does not do */
+    KERN_ERR_MEMORY = -2,  /* no memory */
+    KERN_ERR_LIBRARY = -3, /* oneDNN, CUDA … refused; the message says what */
+    KERN_ERR_SYSTEM = -4,  /* threads, mmap */
+    KERN_ERR_DEVICE = -5,  /* there is no such device, or it is not built in */
+};
+
+enum { KERN_MESSAGE_BYTES = 256 };
+
+/* Sums over tokens run over blocks of this many rows, and the blocks' sums are added in order. */
+enum { KERN_ROW_BLOCK = 128 };
+
+static inline int64_t kern_dtype_bytes(enum kern_dtype dtype)
+{
+    return dtype == KERN_BF16 ? 2 : 4;
+}
+
+/* Blocks of KERN_ROW_BLOCK rows that nrow rows make. */
+static inline int64_t kern_row_blocks(int64_t nrow)
+{
+    return (nrow + KERN_ROW_BLOCK - 1) / KERN_ROW_BLOCK;
+}
+
+static inline struct kern_cmat kern_const(struct kern_mat m)
+{
+    struct kern_cmat c = {m.data, m.pitch, m.dtype};
+    return c;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

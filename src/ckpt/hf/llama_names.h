@@ -1,0 +1,13 @@
+/* The two ways in which a Llama's weights are called: Hugging Face's, and torchtitan's (Meta's own). The names differ, and so does the order of
+ * the rows of q and k: torchtitan keeps the two halves of a rotary pair side by side, Hugging Face half a head apart. */
+#ifndef CKPT_LLAMA_NAMES_H
+#define CKPT_LLAMA_NAMES_H
+
+#include <fsdpck/error.h>
+
+enum fsdpck_llama_role { FSDPCK_LLAMA_PLAIN, FSDPCK_LLAMA_Q, FSDPCK_LLAMA_K };
+
+/* The other name of a weight; false where `name` is none of the side that is left. out: at most nbytes with NUL. */
+bool fsdpck_llama_rename(const char *name, bool to_hf, char *out, size_t nbytes, enum fsdpck_llama_role *role);
+
+#endif

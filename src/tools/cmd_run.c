@@ -1,0 +1,111 @@
+/* `fsdptrain run`: reads the config, runs the trainer, shows the steps. */
+#include "commands.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <train/train.h>
+
+#include "model_path.h"
+#include "report.h"
+#include "stop.h"
+
+struct run_args {
+    bool quiet;
+    uint32_t ranks, threads, exit_on_stop;
+    const char *resume, *device;
+    struct strings sets;
+    double patience;
+};
+
+#define AT(field) offsetof(struct run_args, field)
+
+static const struct option run_options[] = {
+    { .name = "ranks", .type = OPTION_COUNT, .offset = AT(ranks), .value = "N", .help = "local processes that share the model (default 1)" },
+    { .name = "threads", .type = OPTION_COUNT, .offset = AT(threads), .value = "T", .help = "of each rank (default: the processors, shared among the ranks)" },
+    { .name = "resume", .type = OPTION_STRING, .offset = AT(resume), .value = "auto|never|DIR",
+      .help = "auto (default): go on from the newest complete checkpoint in output_dir" },
+    { .name = "set", .type = OPTION_STRINGS, .offset = AT(sets), .value = "KEY=VALUE", .help = "a key of the config, as in train.max_steps=10; again and again" },
+    { .name = "device", .type = OPTION_CHOICE, .offset = AT(device), .value = "cpu", .help = "where to compute", .later = "cuda" },
+    { .name = "exit-on-stop", .type = OPTION_COUNT, .offset = AT(exit_on_stop), .value = "CODE", .help = "exit code after a stop by signal (default 0)" },
+    { .name = "patience", .type = OPTION_NUMBER, .offset = AT(patience), .value = "SECONDS",
+      .help = "how long ranks wait for each other before the one that stalls is named (default 600)" },
+    { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = AT(quiet), .help = "no steps, no notes" },
+    { .name = "profile", .type = OPTION_LATER },
+};
+
+static void show_step(void *ctx, const struct train_metrics *m)
+{
+    const struct run_args *args = ctx;
+    if (!args->quiet)
+        fprintf(stderr, "step %llu  loss %.4f  grad norm %.4f  lr %.3g  %.0f tokens/s\n", (unsigned long long)m->step, m->loss, m->grad_norm, m->lr,
+                m->tokens_per_second);
+}
+
+static void show_note(void *ctx, const char *line)
+{
+    const struct run_args *args = ctx;
+    if (!args->quiet)
+        fprintf(stderr, "fsdptrain: note: %s\n", line);
+}
+
+static int finish(const struct run_args *args, const char *config, const struct train_result *done)
+{
+    printf("%llu of %llu steps done%s%s\n", (unsigned long long)done->ndone, (unsigned long long)done->nsteps, done->checkpoint[0] ? ", saved in " : "",
+           done->checkpoint);
+    if (done->save_failed) {
+        fprintf(stderr, "fsdptrain: the last checkpoint could not be saved\n");
+        return EXIT_SYSTEM;
+    }
+    if (!done->stopped)
+        return EXIT_DONE;
+    fprintf(stderr, "fsdptrain: stopped after step %llu; to go on: fsdptrain run %s --ranks %u\n", (unsigned long long)done->ndone, config, args->ranks);
+    return (int)args->exit_on_stop;
+}
+
+static int run(struct run_args *args, const char *path)
+{
+    struct fsdpck_error err = { 0 };
+    struct report report = { 0 };
+    struct train_config config;
+    struct train_result done;
+    struct train_options opt = { .nranks = args->ranks, .nthreads = args->threads, .resume = args->resume, .patience_seconds = args->patience,
+                                 .on_step = show_step, .note = show_note, .ctx = args, .stop = &stop_signal };
+    char model[PATH_MAX];
+    int rc = train_config_read(path, (const char *const *)args->sets.at, args->sets.count, &config, &err);
+    if (!rc)
+        rc = model_path_resolve(config.model, model, sizeof model, &err);
+    if (!rc) {
+        config.model = model;
+        rc = train_run(&config, &opt, &done, &err);
+    }
+    train_config_free(&config);
+    return rc == 0 ? finish(args, path, &done) : report_error(&report, &err);
+}
+
+/* A launcher would start one whole run for each rank that it means. */
+static bool is_launched(void)
+{
+    static const char *const sizes[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK" };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        if (getenv(sizes[i]))
+            return true;
+    }
+    return false;
+}
+
+int cmd_run(const struct command *self, int argc, char **argv)
+{
+    struct run_args args = { .ranks = 1 };
+    const struct option_group groups[] = { { "Options", run_options, sizeof run_options / sizeof run_options[0], &args } };
+    const struct command_line line = {
+        .command = self, .positionals = "CONFIG.json", .groups = groups, .ngroups = 1,
+        .notes = "Losses, norms and weights are the same bits for any number of ranks and threads. Ctrl-C or SIGTERM: the step is finished and saved.",
+    };
+    const char *at[MAX_POSITIONALS];
+    int status = options_parse(&line, argc, argv, at);
+    if (status == OPTIONS_OK)
+        status = is_launched() ? usage_error("mpirun is not in this version; --ranks N starts the ranks of one host") : run(&args, at[0]);
+    options_free(&line);
+    return status;
+}

@@ -1,0 +1,13 @@
+/* fsdptrain: the table of its verbs. */
+#include "tool.h"
+
+static const struct command commands[] = {
+    { "run", cmd_run, "train: full or LoRA, on N local ranks, the same bits at any N" },
+    { "plan", cmd_train_plan, "show the memory and the traffic of a rank before anything starts" },
+};
+
+int main(int argc, char **argv)
+{
+    const struct tool tool = { "fsdptrain", commands, sizeof commands / sizeof commands[0], "sample|tokenize|init" };
+    return tool_main(&tool, argc, argv);
+}

@@ -1,0 +1,45 @@
+/* What every step trains on: documents (token ids and labels), and which of them make which micro-batch of which step. A pure function of
+ * (files, seed, step): nothing here depends on ranks, and nothing needs to be stored to go on later. */
+#ifndef TRAIN_DATA_H
+#define TRAIN_DATA_H
+
+#include <fsdpck/source.h>
+#include <train/config.h>
+
+struct data;
+
+/* Some documents, one after the other. Rows matter no more: attention sees documents, and there is no padding. */
+struct micro_batch {
+    const uint32_t *docs; /* (ndocs) */
+    size_t ndocs;
+    int64_t ntok;
+    int64_t token0; /* tokens of the step before this micro-batch */
+    int64_t nsupervised;
+};
+
+struct step_plan {
+    struct micro_batch *micros; /* (nmicros), in global order. Owned */
+    size_t nmicros;
+    int64_t ntok, nsupervised;
+    uint32_t *docs; /* owns what the micros point at, or NULL */
+};
+
+/* Reads data.train and data.plan whole. Ids are checked against nvocab. */
+int data_open(const struct train_config *config, int64_t nvocab, const struct fsdpck_options *opt, struct data **out, struct fsdpck_error *err);
+void data_close(struct data *d); /* NULL does nothing */
+
+/* Steps of the whole run: of num_train_epochs, or max_steps. Refuses a max_steps that data.plan cannot give. */
+int data_nsteps(const struct data *d, const struct train_config *config, uint64_t *out, struct fsdpck_error *err);
+/* Tokens and documents of the largest micro-batch that can come, for buffers. */
+void data_largest(const struct data *d, int64_t *ntok, size_t *ndocs);
+/* Equal for equal data, plan, packing and batch: what a resumed run compares. */
+uint64_t data_fingerprint(const struct data *d);
+
+/* step counts from 0. Release with step_plan_free() in every case. */
+int data_step(const struct data *d, const struct train_config *config, uint64_t step, struct step_plan *out, struct fsdpck_error *err);
+void step_plan_free(struct step_plan *p);
+
+/* The micro-batch token for token: ids, positions (inside the document), targets (-1: none), each (ntok); bounds of documents (ndocs + 1). */
+void data_fill(const struct data *d, const struct micro_batch *m, int32_t *ids, int32_t *positions, int32_t *targets, int64_t *cu_seqlens);
+
+#endif

@@ -1,0 +1,76 @@
+/* CONFIG.json as the user wrote it: every key has a place here or is refused by name. Knows nothing of models, ranks or steps. */
+#ifndef TRAIN_CONFIG_H
+#define TRAIN_CONFIG_H
+
+#include <fsdpck/error.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct json_t;
+
+/* "down_proj": 2 in rank_pattern or alpha_pattern, in the order of the file. */
+struct train_pattern {
+    const char *regex;
+    double value;
+};
+
+struct train_lora_config {
+    bool enabled;
+    uint64_t r;
+    double alpha, dropout;
+    bool use_rslora;
+    const char *target_regex;        /* a string that is no "all-linear" */
+    const char *const *target_names; /* (ntarget_names) a list */
+    size_t ntarget_names;
+    bool all_linear;
+    const struct train_pattern *rank_pattern, *alpha_pattern; /* (nrank_pattern), (nalpha_pattern) */
+    size_t nrank_pattern, nalpha_pattern;
+    const char *init_adapter; /* PEFT folder to continue from, or NULL */
+};
+
+struct train_config {
+    const char *model, *output_dir;
+    uint64_t seed;
+    struct {
+        const char *train, *eval, *plan, *loss_on, *on_bad_line;
+        uint64_t seq_len;
+        bool packing;
+    } data;
+    struct train_lora_config lora;
+    struct {
+        uint64_t max_steps;
+        double num_train_epochs; /* 0: by max_steps */
+        uint64_t micro_batch_size, accumulation, global_batch_size, warmup_steps;
+        double learning_rate, min_lr_ratio, beta1, beta2, epsilon, weight_decay, max_grad_norm; /* max_grad_norm 0: no clipping */
+        const char *scheduler, *weight_decay_on, *on_nonfinite;
+    } train;
+    struct {
+        const char *strategy, *checkpointing, *reduction;
+        bool reshard_after_forward;
+        uint64_t forward_prefetch, backward_prefetch;
+    } fsdp;
+    struct {
+        const char *param, *reduce, *output;
+    } dtype;
+    struct {
+        uint64_t save_steps, keep_last; /* 0: only the last step; 0: keep all */
+        bool export_adapter;
+    } checkpoint;
+    struct {
+        uint64_t every;
+        const char *jsonl;
+    } log;
+    struct json_t *root; /* owns every string above */
+};
+
+/* Reads PATH, applies `sets` ("train.max_steps=3"; the value is JSON, or else a string), checks every key and value. Wrong keys and
+ * values are FSDPCK_ERR_USAGE and name the key. On failure *out is empty; else the caller calls train_config_free(). */
+FSDPCK_API int train_config_read(const char *path, const char *const *sets, size_t nsets, struct train_config *out, struct fsdpck_error *err);
+FSDPCK_API void train_config_free(struct train_config *config);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

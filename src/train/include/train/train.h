@@ -1,0 +1,76 @@
+/* The trainer: `fsdptrain run` and what tests call. Everything a run needs is in its config and options; nothing is printed, read from the environment or exited. */
+#ifndef TRAIN_TRAIN_H
+#define TRAIN_TRAIN_H
+
+#include <fsdpck/source.h>
+#include <train/config.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One line of metrics.jsonl. */
+struct train_metrics {
+    uint64_t step; /* steps done, this one included */
+    double loss, grad_norm, lr;
+    uint64_t ntok, nsupervised;
+    double tokens_per_second, step_seconds, data_wait_seconds, comm_seconds;
+    uint64_t rss_nbytes;
+};
+
+/* Zero-initialise: every zero means the default. */
+struct train_options {
+    uint32_t nranks;         /* local processes; default 1 */
+    unsigned nthreads;       /* of each rank; default: the processors this process may use, shared among the ranks */
+    const char *resume;      /* "auto" (default), "never", or a checkpoint directory */
+    double patience_seconds; /* how long ranks wait for each other before they name the one that stalls; default 600 */
+    /* In rank 0's process, after each step; may be NULL. */
+    void (*on_step)(void *ctx, const struct train_metrics *metrics);
+    void (*note)(void *ctx, const char *line); /* as in fsdpck_options */
+    void *ctx;
+    const volatile int *stop; /* nonzero: finish the step, save, return. May be NULL */
+};
+
+struct train_result {
+    uint64_t nsteps;  /* of the whole run */
+    uint64_t ndone;   /* steps done */
+    bool stopped;     /* asked to stop before the end; the checkpoint is saved */
+    bool save_failed; /* the last save did not succeed */
+    char checkpoint[4096]; /* the last one, or "" */
+};
+
+/* Starts the ranks, trains, saves, ends the ranks. Blocks. */
+FSDPCK_API int train_run(const struct train_config *config, const struct train_options *opt, struct train_result *result, struct fsdpck_error *err);
+
+/* What a run will take, before anything is loaded. Bytes are of one rank (its full share; trailing ranks may have less). */
+struct train_plan {
+    uint64_t nsteps;
+    uint64_t ntrained, nfrozen;    /* elements, whole model */
+    uint64_t shard_nbytes;         /* its rows of all parameters, fp32: mapped by the other ranks, not copied */
+    uint64_t gradient_nbytes;      /* gradients of a packet, whole, and its rows of the reduced ones */
+    uint64_t optimizer_nbytes;     /* moments of its rows */
+    uint64_t activation_nbytes;    /* activations and scratch of the largest micro-batch */
+    uint64_t peak_nbytes;          /* of all of these */
+    uint64_t largest_micro_ntok;
+    uint64_t gathered_step_nbytes; /* parameters of others that it reads in a step, by mapping */
+    uint64_t reduced_step_nbytes;  /* gradients of others that it reads in a step */
+};
+FSDPCK_API int train_plan(const struct train_config *config, const struct train_options *opt, struct train_plan *out, struct fsdpck_error *err);
+
+/* One rank in this process, without files of a run: for tests, and for looking into a step. */
+struct train_session;
+FSDPCK_API int train_session_open(const struct train_config *config, unsigned nthreads, const struct fsdpck_options *opt, struct train_session **out,
+                                  struct fsdpck_error *err);
+FSDPCK_API void train_session_close(struct train_session *s); /* NULL does nothing */
+/* Gradients of a step (from 0), before clipping, and its loss and norm. Parameters stay as they are. */
+FSDPCK_API int train_session_gradients(struct train_session *s, uint64_t step, double *loss, double *norm, struct fsdpck_error *err);
+/* Logits of micro-batch `micro` of a step: (its tokens, vocabulary), documents one after the other. Owned by the caller: free(). */
+FSDPCK_API int train_session_logits(struct train_session *s, uint64_t step, size_t micro, float **logits, int64_t *ntok, int64_t *nvocab, struct fsdpck_error *err);
+/* Trainable parameter i of train_session_ntrained(): name in files, values and gradients (nelem), borrowed. */
+FSDPCK_API size_t train_session_ntrained(const struct train_session *s);
+FSDPCK_API void train_session_param(struct train_session *s, size_t i, const char **name, float **values, float **gradients, int64_t *nelem);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

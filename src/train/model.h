@@ -1,0 +1,22 @@
+/* A Hugging Face config.json as numbers: what the forward pass needs to know of a decoder. Knows nothing of weights, ranks or training. */
+#ifndef TRAIN_MODEL_H
+#define TRAIN_MODEL_H
+
+#include <fsdpck/source.h>
+#include <kernels/rope.h>
+
+struct model {
+    char family[16]; /* "llama", "mistral", "qwen2", "qwen3" */
+    int64_t nvocab, hidden, inner, nlayer, nhead, nkv, head_dim, max_position;
+    float eps;
+    bool tied, bias_qkv, bias_o, bias_mlp, qk_norm;
+    int64_t *window; /* (nlayer) tokens seen, the own one included; 0: all. Owned */
+    struct kern_rope rope;
+};
+
+/* folder: the model's. Refuses by name whatever would change the maths and is not done here; keys that are not known at all go to
+ * opt->note, as they are not used. On failure *out is empty. */
+int model_read(const char *folder, const struct fsdpck_options *opt, struct model *out, struct fsdpck_error *err);
+void model_free(struct model *m);
+
+#endif

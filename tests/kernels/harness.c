@@ -1,0 +1,194 @@
+/* See harness.h. */
+#include "harness.h"
+
+#include "cpu/simd.h"
+#include "cpu/stream.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const unsigned thread_counts[] = {1, 2, 3, 7, 16};
+
+enum { GAP = 5 };
+
+static uint64_t run_once(rig_test test, unsigned nthreads, const struct cpu_simd *simd, enum kern_dtype dtype)
+{
+    char message[KERN_MESSAGE_BYTES];
+    struct kern_pool *pool = kern_pool_new(nthreads);
+    struct rig rig = {.device = kern_device_find("cpu", message), .dtype = dtype, .random = 42};
+    assert_non_null(pool);
+    assert_non_null(rig.device);
+    rig.ops = rig.device->ops;
+    assert_int_equal(rig.device->stream_new(0, pool, &rig.stream, message), 0);
+    rig.stream->simd = simd;
+    test(&rig);
+    check_stream(&rig);
+    rig.device->stream_free(rig.stream);
+    kern_pool_free(pool);
+    return rig.hash;
+}
+
+void rig_run_all(rig_test test)
+{
+    for (const struct cpu_simd *const *simd = cpu_simd_all(); *simd; simd++)
+        for (int dtype = KERN_F32; dtype <= KERN_BF16; dtype++) {
+            uint64_t first = run_once(test, thread_counts[0], *simd, (enum kern_dtype)dtype);
+            for (size_t i = 1; i < sizeof(thread_counts) / sizeof(thread_counts[0]); i++)
+                if (run_once(test, thread_counts[i], *simd, (enum kern_dtype)dtype) != first)
+                    fail_msg("%s, dtype %d: other bits at %u threads than at 1", (*simd)->name, dtype, thread_counts[i]);
+        }
+}
+
+static uint64_t next_random(struct rig *rig)
+{
+    uint64_t x = (rig->random += 0x9e3779b97f4a7c15u); /* splitmix64 */
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+double rig_uniform(struct rig *rig)
+{
+    return (double)(next_random(rig) >> 11) * 0x1p-52 - 1;
+}
+
+void *must_alloc(size_t nbytes)
+{
+    void *p = aligned_alloc(64, (nbytes + 64) / 64 * 64);
+    assert_non_null(p);
+    return p;
+}
+
+double *zeros(int64_t n)
+{
+    double *p = must_alloc((size_t)n * sizeof(*p));
+    memset(p, 0, (size_t)n * sizeof(*p));
+    return p;
+}
+
+float *float_zeros(int64_t n)
+{
+    float *p = must_alloc((size_t)n * sizeof(*p));
+    memset(p, 0, (size_t)n * sizeof(*p));
+    return p;
+}
+
+struct matrix matrix_new(int64_t nrow, int64_t ncol, enum kern_dtype dtype)
+{
+    struct matrix m = {nrow, ncol, ncol + GAP, dtype, NULL};
+    size_t nbytes = (size_t)(nrow * m.pitch * kern_dtype_bytes(dtype));
+    m.data = must_alloc(nbytes);
+    memset(m.data, 0x7b, nbytes);
+    return m;
+}
+
+struct matrix matrix_random(struct rig *rig, int64_t nrow, int64_t ncol, enum kern_dtype dtype, double scale)
+{
+    struct matrix m = matrix_new(nrow, ncol, dtype);
+    for (int64_t i = 0; i < nrow; i++)
+        for (int64_t j = 0; j < ncol; j++)
+            put(&m, i, j, rig_uniform(rig) * scale);
+    return m;
+}
+
+struct matrix matrix_copy(const struct matrix *m)
+{
+    struct matrix c = matrix_new(m->nrow, m->ncol, m->dtype);
+    memcpy(c.data, m->data, (size_t)(m->nrow * m->pitch * kern_dtype_bytes(m->dtype)));
+    return c;
+}
+
+void matrix_free(struct matrix *m)
+{
+    const int64_t width = kern_dtype_bytes(m->dtype);
+    for (int64_t i = 0; i < m->nrow; i++)
+        for (int64_t j = m->ncol * width; j < m->pitch * width; j++)
+            if (((const unsigned char *)m->data)[i * m->pitch * width + j] != 0x7b)
+                fail_msg("row %lld: something was written behind it", (long long)i);
+    free(m->data);
+    m->data = NULL;
+}
+
+double at(const struct matrix *m, int64_t row, int64_t col)
+{
+    int64_t i = row * m->pitch + col;
+    if (m->dtype == KERN_F32)
+        return (double)((const float *)m->data)[i];
+    uint32_t bits = (uint32_t)((const uint16_t *)m->data)[i] << 16;
+    float x;
+    memcpy(&x, &bits, sizeof(x));
+    return (double)x;
+}
+
+/* bf16 by truncation of a rounded fp32: an input may be any value. */
+void put(struct matrix *m, int64_t row, int64_t col, double value)
+{
+    int64_t i = row * m->pitch + col;
+    float x = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    if (m->dtype == KERN_F32)
+        ((float *)m->data)[i] = x;
+    else
+        ((uint16_t *)m->data)[i] = (uint16_t)(bits >> 16);
+}
+
+struct kern_mat view(const struct matrix *m)
+{
+    return (struct kern_mat){m->data, m->pitch, m->dtype};
+}
+
+struct kern_cmat cview(const struct matrix *m)
+{
+    return (struct kern_cmat){m->data, m->pitch, m->dtype};
+}
+
+static void stir(struct rig *rig, double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    rig->hash = (rig->hash ^ bits) * 1099511628211u;
+    rig->hash ^= rig->hash >> 29;
+}
+
+/* At least 0.1: operands are near 1, and where all that is wanted is 0, rounding is not. */
+static double largest(const double *want, int64_t n)
+{
+    double top = 0.1;
+    for (int64_t i = 0; i < n; i++)
+        top = fmax(top, fabs(want[i]));
+    return top;
+}
+
+static void check_one(struct rig *rig, double got, double want, double allowed, const char *what, long long row, long long col)
+{
+    stir(rig, got);
+    if (!(fabs(got - want) <= allowed))
+        fail_msg("%s[%lld][%lld]: %.9g, wanted %.9g within %.3g", what, row, col, got, want, allowed);
+}
+
+void check_matrix(struct rig *rig, const struct matrix *m, const double *want, double tolerance, const char *what)
+{
+    const double top = largest(want, m->nrow * m->ncol);
+    for (int64_t i = 0; i < m->nrow; i++)
+        for (int64_t j = 0; j < m->ncol; j++) {
+            double w = want[i * m->ncol + j], rounding = m->dtype == KERN_BF16 ? fabs(w) * 0x1p-8 : 0;
+            check_one(rig, at(m, i, j), w, tolerance * top + rounding, what, i, j);
+        }
+}
+
+void check_floats(struct rig *rig, const float *x, int64_t n, const double *want, double tolerance, const char *what)
+{
+    const double top = largest(want, n);
+    for (int64_t i = 0; i < n; i++)
+        check_one(rig, (double)x[i], want[i], tolerance * top, what, 0, i);
+}
+
+void check_stream(struct rig *rig)
+{
+    char message[KERN_MESSAGE_BYTES];
+    if (rig->device->stream_sync(rig->stream, message) != 0)
+        fail_msg("stream: %s", message);
+}

@@ -1,0 +1,54 @@
+/* What tests of kernels share: matrices with gaps between rows, random but the same each time, and runs of one test at every number of threads and every
+ * instruction set, whose results must be the same bits for any number of threads. */
+#ifndef KERNELS_HARNESS_H
+#define KERNELS_HARNESS_H
+
+#include <kernels/ops.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+/* Where a test runs, and a hash of all that it checked. */
+struct rig {
+    const struct kern_device *device;
+    const struct kern_ops *ops;
+    struct kern_stream *stream;
+    enum kern_dtype dtype; /* of what the test calls activations and weights */
+    uint64_t hash;
+    uint64_t random;
+};
+
+typedef void (*rig_test)(struct rig *rig);
+/* Runs a test with 1, 2, 3, 7 and 16 threads, in fp32 and bf16, with every instruction set that this processor has. */
+void rig_run_all(rig_test test);
+
+double rig_uniform(struct rig *rig); /* -1 … 1 */
+
+struct matrix {
+    int64_t nrow, ncol, pitch;
+    enum kern_dtype dtype;
+    void *data;
+};
+
+/* The gaps between rows hold a pattern that matrix_free checks. */
+struct matrix matrix_new(int64_t nrow, int64_t ncol, enum kern_dtype dtype);
+struct matrix matrix_random(struct rig *rig, int64_t nrow, int64_t ncol, enum kern_dtype dtype, double scale);
+struct matrix matrix_copy(const struct matrix *m);
+void matrix_free(struct matrix *m);
+double at(const struct matrix *m, int64_t row, int64_t col);
+void put(struct matrix *m, int64_t row, int64_t col, double value);
+struct kern_mat view(const struct matrix *m);
+struct kern_cmat cview(const struct matrix *m);
+
+/* want (nrow, ncol), without gaps. An element may be off by tolerance times the largest |want|, and where the matrix is bf16 by its rounding. */
+void check_matrix(struct rig *rig, const struct matrix *m, const double *want, double tolerance, const char *what);
+void check_floats(struct rig *rig, const float *x, int64_t n, const double *want, double tolerance, const char *what);
+/* Fails if the stream has failed. */
+void check_stream(struct rig *rig);
+
+void *must_alloc(size_t nbytes);
+double *zeros(int64_t n);
+float *float_zeros(int64_t n);
+
+#endif

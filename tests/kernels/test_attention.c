@@ -1,0 +1,256 @@
+/* Attention against a plain fp64 reference that stores T×T, its gradients too; these against finite differences; documents do not see each other. */
+#include "harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct job {
+    struct kern_attention_shape s;
+    const char *what;
+};
+
+static const int64_t one[] = {0, 5}, packed[] = {0, 1, 70, 70, 203, 300}, whole[] = {0, 200}, short_one[] = {0, 90}, two[] = {0, 129, 260};
+static const struct job jobs[] = {
+    {{5, 1, 1, 1, one, 1, 0, 1}, "one head of one feature"},
+    {{300, 4, 2, 20, packed, 5, 0, 0.3f}, "packed documents, one empty, grouped heads"},
+    {{200, 2, 1, 64, whole, 1, 65, 0.125f}, "a window across blocks"},
+    {{260, 3, 3, 34, two, 2, 1, 0.2f}, "a window of one"},
+    {{90, 5, 1, 130, short_one, 1, 70, 0.1f}, "wide heads, two stacks"},
+};
+enum { NJOB = sizeof(jobs) / sizeof(jobs[0]) };
+
+/* q, k, v, o, d_o, and in fp64 what is wanted of them. */
+struct bench {
+    struct kern_attention_shape s;
+    struct matrix q, k, v, o, d_o, dq, dk, dv;
+    double *o_ref, *lse_ref, *dq_ref, *dk_ref, *dv_ref;
+};
+
+static bool sees(const struct kern_attention_shape *s, int64_t doc, int64_t i, int64_t j)
+{
+    return j >= s->cu_seqlens[doc] && j <= i && (s->window == 0 || j > i - s->window);
+}
+
+static double score(const struct bench *b, int64_t i, int64_t j, int64_t h)
+{
+    double sum = 0;
+    const int64_t d = b->s.head_dim, kv = h / (b->s.nhead / b->s.nkv);
+    for (int64_t c = 0; c < d; c++)
+        sum += at(&b->q, i, h * d + c) * at(&b->k, j, kv * d + c);
+    return sum * (double)b->s.scale;
+}
+
+/* One query: weights into p, output and lse. */
+static void row_forward(struct bench *b, int64_t doc, int64_t i, int64_t h, double *p)
+{
+    const int64_t d = b->s.head_dim, kv = h / (b->s.nhead / b->s.nkv);
+    double top = -INFINITY, sum = 0;
+    for (int64_t j = b->s.cu_seqlens[doc]; j <= i; j++)
+        if (sees(&b->s, doc, i, j))
+            top = fmax(top, p[j] = score(b, i, j, h));
+    for (int64_t j = b->s.cu_seqlens[doc]; j <= i; j++)
+        sum += p[j] = sees(&b->s, doc, i, j) ? exp(p[j] - top) : 0;
+    for (int64_t j = b->s.cu_seqlens[doc]; j <= i; j++) {
+        p[j] /= sum;
+        for (int64_t c = 0; c < d; c++)
+            b->o_ref[(i * b->s.nhead + h) * d + c] += p[j] * at(&b->v, j, kv * d + c);
+    }
+    b->lse_ref[h * b->s.ntok + i] = top + log(sum);
+}
+
+static void row_backward(struct bench *b, int64_t doc, int64_t i, int64_t h, const double *p)
+{
+    const int64_t d = b->s.head_dim, kv = h / (b->s.nhead / b->s.nkv);
+    double delta = 0;
+    for (int64_t c = 0; c < d; c++)
+        delta += at(&b->d_o, i, h * d + c) * b->o_ref[(i * b->s.nhead + h) * d + c];
+    for (int64_t j = b->s.cu_seqlens[doc]; j <= i; j++) {
+        double dp = 0;
+        for (int64_t c = 0; c < d; c++)
+            dp += at(&b->d_o, i, h * d + c) * at(&b->v, j, kv * d + c);
+        double ds = p[j] * (dp - delta) * (double)b->s.scale;
+        for (int64_t c = 0; c < d; c++) {
+            b->dv_ref[(j * b->s.nkv + kv) * d + c] += p[j] * at(&b->d_o, i, h * d + c);
+            b->dk_ref[(j * b->s.nkv + kv) * d + c] += ds * at(&b->q, i, h * d + c);
+            b->dq_ref[(i * b->s.nhead + h) * d + c] += ds * at(&b->k, j, kv * d + c);
+        }
+    }
+}
+
+static void reference(struct bench *b)
+{
+    double *p = zeros(b->s.ntok);
+    for (int64_t doc = 0; doc < b->s.ndoc; doc++)
+        for (int64_t i = b->s.cu_seqlens[doc]; i < b->s.cu_seqlens[doc + 1]; i++)
+            for (int64_t h = 0; h < b->s.nhead; h++) {
+                row_forward(b, doc, i, h, p);
+                row_backward(b, doc, i, h, p);
+            }
+    free(p);
+}
+
+static struct bench bench_new(struct rig *rig, const struct kern_attention_shape *s)
+{
+    const int64_t nq = s->nhead * s->head_dim, nkv = s->nkv * s->head_dim;
+    struct bench b = {.s = *s,
+                      .q = matrix_random(rig, s->ntok, nq, rig->dtype, 2),
+                      .k = matrix_random(rig, s->ntok, nkv, rig->dtype, 2),
+                      .v = matrix_random(rig, s->ntok, nkv, rig->dtype, 1),
+                      .o = matrix_new(s->ntok, nq, rig->dtype),
+                      .d_o = matrix_random(rig, s->ntok, nq, rig->dtype, 1),
+                      .dq = matrix_new(s->ntok, nq, rig->dtype),
+                      .dk = matrix_new(s->ntok, nkv, rig->dtype),
+                      .dv = matrix_new(s->ntok, nkv, rig->dtype),
+                      .o_ref = zeros(s->ntok * nq),
+                      .lse_ref = zeros(s->nhead * s->ntok),
+                      .dq_ref = zeros(s->ntok * nq),
+                      .dk_ref = zeros(s->ntok * nkv),
+                      .dv_ref = zeros(s->ntok * nkv)};
+    return b;
+}
+
+static void bench_free(struct bench *b)
+{
+    struct matrix *all[] = {&b->q, &b->k, &b->v, &b->o, &b->d_o, &b->dq, &b->dk, &b->dv};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        matrix_free(all[i]);
+    free(b->o_ref), free(b->lse_ref), free(b->dq_ref), free(b->dk_ref), free(b->dv_ref);
+}
+
+static void run_forward(struct rig *rig, struct bench *b, float *lse)
+{
+    struct kern_attention a = {b->s, cview(&b->q), cview(&b->k), cview(&b->v), view(&b->o), lse, must_alloc(rig->ops->attention_scratch(rig->stream, &b->s))};
+    rig->ops->attention(rig->stream, &a);
+    free(a.scratch);
+}
+
+static void run_backward(struct rig *rig, struct bench *b, const float *lse, struct matrix *dq, const struct matrix *d_o)
+{
+    struct kern_attention_grad g = {b->s, cview(&b->q), cview(&b->k), cview(&b->v), cview(&b->o), cview(d_o), lse, view(dq), view(&b->dk), view(&b->dv),
+                                    must_alloc(rig->ops->attention_grad_scratch(rig->stream, &b->s))};
+    rig->ops->attention_grad(rig->stream, &g);
+    free(g.scratch);
+}
+
+static void one_job(struct rig *rig, const struct job *job)
+{
+    struct bench b = bench_new(rig, &job->s);
+    float *lse = float_zeros(b.s.nhead * b.s.ntok);
+    reference(&b);
+    run_forward(rig, &b, lse);
+    /* bf16: weights are rounded before they are multiplied, and the gradient sees o rounded. */
+    const double tolerance = rig->dtype == KERN_BF16 ? 1e-2 : 1e-5;
+    check_matrix(rig, &b.o, b.o_ref, rig->dtype == KERN_BF16 ? 2e-3 : 2e-6, job->what);
+    check_floats(rig, lse, b.s.nhead * b.s.ntok, b.lse_ref, 1e-6, job->what);
+    run_backward(rig, &b, lse, &b.dq, &b.d_o);
+    check_matrix(rig, &b.dq, b.dq_ref, tolerance, job->what);
+    check_matrix(rig, &b.dk, b.dk_ref, tolerance, job->what);
+    check_matrix(rig, &b.dv, b.dv_ref, tolerance, job->what);
+    struct matrix over = matrix_copy(&b.d_o);
+    run_backward(rig, &b, lse, &over, &over);
+    check_matrix(rig, &over, b.dq_ref, tolerance, "dq over d_o");
+    matrix_free(&over);
+    bench_free(&b);
+    free(lse);
+}
+
+static void against_reference(struct rig *rig)
+{
+    for (int i = 0; i < NJOB; i++)
+        one_job(rig, &jobs[i]);
+}
+
+/* Other contents of one document leave every bit of the others as it was. */
+static void documents(struct rig *rig)
+{
+    const struct kern_attention_shape *s = &jobs[1].s;
+    struct bench b = bench_new(rig, s);
+    float *lse = float_zeros(s->nhead * s->ntok);
+    run_forward(rig, &b, lse);
+    run_backward(rig, &b, lse, &b.dq, &b.d_o);
+    struct matrix before[] = {matrix_copy(&b.o), matrix_copy(&b.dq), matrix_copy(&b.dk), matrix_copy(&b.dv)};
+    for (int64_t i = 70; i < 203; i++) {
+        for (int64_t j = 0; j < b.q.ncol; j++)
+            put(&b.q, i, j, rig_uniform(rig) * 9);
+        for (int64_t j = 0; j < b.k.ncol; j++) {
+            put(&b.k, i, j, INFINITY);
+            put(&b.v, i, j, NAN);
+        }
+    }
+    run_forward(rig, &b, lse);
+    run_backward(rig, &b, lse, &b.dq, &b.d_o);
+    const struct matrix *after[] = {&b.o, &b.dq, &b.dk, &b.dv};
+    for (size_t m = 0; m < 4; m++) {
+        for (int64_t i = 0; i < s->ntok; i++)
+            for (int64_t j = 0; j < before[m].ncol && (i < 70 || i >= 203); j++)
+                if (memcmp(&(double){at(after[m], i, j)}, &(double){at(&before[m], i, j)}, sizeof(double)) != 0)
+                    fail_msg("matrix %zu, token %lld changed with another document", m, (long long)i);
+        matrix_free(&before[m]);
+    }
+    assert_true(isnan(at(&b.o, 100, 0))); /* and a NaN is not lost */
+    bench_free(&b);
+    free(lse);
+}
+
+/* Σ o · d_o of the reference, by which the reference's own gradients are checked. */
+static double objective(struct bench *b)
+{
+    double sum = 0, *p = zeros(b->s.ntok);
+    memset(b->o_ref, 0, (size_t)(b->s.ntok * b->q.ncol) * sizeof(double));
+    for (int64_t doc = 0; doc < b->s.ndoc; doc++)
+        for (int64_t i = b->s.cu_seqlens[doc]; i < b->s.cu_seqlens[doc + 1]; i++)
+            for (int64_t h = 0; h < b->s.nhead; h++)
+                row_forward(b, doc, i, h, p);
+    for (int64_t i = 0; i < b->s.ntok * b->q.ncol; i++)
+        sum += b->o_ref[i] * at(&b->d_o, i / b->q.ncol, i % b->q.ncol);
+    free(p);
+    return sum;
+}
+
+static void check_difference(struct bench *b, struct matrix *m, const double *grad, int64_t row, int64_t col)
+{
+    const double value = at(m, row, col), step = 0x1p-10;
+    put(m, row, col, value + step);
+    const double up = at(m, row, col), high = objective(b);
+    put(m, row, col, value - step);
+    const double down = at(m, row, col), low = objective(b);
+    put(m, row, col, value);
+    const double slope = (high - low) / (up - down);
+    if (fabs(slope - grad[row * m->ncol + col]) > 1e-4)
+        fail_msg("[%lld][%lld]: slope %.8f, gradient %.8f", (long long)row, (long long)col, slope, grad[row * m->ncol + col]);
+}
+
+static void test_differences(void **state)
+{
+    (void)state;
+    static const int64_t docs[] = {0, 9, 20};
+    const struct kern_attention_shape s = {20, 2, 1, 6, docs, 2, 5, 0.4f};
+    struct rig rig = {.dtype = KERN_F32, .random = 3};
+    struct bench b = bench_new(&rig, &s);
+    reference(&b);
+    for (int64_t row = 0; row < s.ntok; row += 3) {
+        check_difference(&b, &b.q, b.dq_ref, row, row % b.q.ncol);
+        check_difference(&b, &b.k, b.dk_ref, row, row % b.k.ncol);
+        check_difference(&b, &b.v, b.dv_ref, row, row % b.v.ncol);
+    }
+    bench_free(&b);
+}
+
+static void test_reference(void **state)
+{
+    (void)state;
+    rig_run_all(against_reference);
+}
+
+static void test_documents(void **state)
+{
+    (void)state;
+    rig_run_all(documents);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_reference), cmocka_unit_test(test_documents)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

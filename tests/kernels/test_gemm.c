@@ -1,0 +1,134 @@
+/* Products against fp64: layouts, odd shapes, sums, bias, low-rank segments with dropout. */
+#include "harness.h"
+#include "philox_ref.h"
+
+#include <stdlib.h>
+
+static double a_at(const struct matrix *m, bool trans, int64_t i, int64_t l)
+{
+    return trans ? at(m, l, i) : at(m, i, l);
+}
+
+static void reference(double *want, const struct matrix *a, bool trans_a, const struct matrix *b, bool trans_b, int64_t m, int64_t n, int64_t k, double alpha)
+{
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            double sum = 0;
+            for (int64_t l = 0; l < k; l++)
+                sum += a_at(a, trans_a, i, l) * a_at(b, trans_b, l, j);
+            want[i * n + j] += alpha * sum;
+        }
+}
+
+struct shape {
+    int64_t m, n, k;
+};
+
+static void one_plain(struct rig *rig, struct shape s, bool trans_a, bool trans_b, enum kern_dtype out, bool accumulate)
+{
+    struct matrix a = matrix_random(rig, trans_a ? s.k : s.m, trans_a ? s.m : s.k, rig->dtype, 1);
+    struct matrix b = matrix_random(rig, trans_b ? s.n : s.k, trans_b ? s.k : s.n, rig->dtype, 1);
+    struct matrix c = matrix_random(rig, s.m, s.n, out, 1);
+    double *want = zeros(s.m * s.n);
+    for (int64_t i = 0; accumulate && i < s.m * s.n; i++)
+        want[i] = at(&c, i / s.n, i % s.n);
+    reference(want, &a, trans_a, &b, trans_b, s.m, s.n, s.k, 1);
+    struct kern_gemm g = {.m = s.m, .n = s.n, .k = s.k, .a = cview(&a), .b = cview(&b), .c = view(&c), .trans_a = trans_a, .trans_b = trans_b, .alpha = 1};
+    if (accumulate)
+        g.add = cview(&c);
+    rig->ops->gemm(rig->stream, &g);
+    check_matrix(rig, &c, want, 2e-6, "c");
+    free(want);
+    matrix_free(&a);
+    matrix_free(&b);
+    matrix_free(&c);
+}
+
+static void plain(struct rig *rig)
+{
+    static const struct shape shapes[] = {{1, 1, 1}, {3, 5, 7}, {64, 48, 33}, {130, 257, 19}, {300, 16, 70}, {16, 300, 130}, {5, 270, 1100}, {1030, 70, 2}, {2, 3, 0}};
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+        for (int layout = 0; layout < 3; layout++)
+            for (int accumulate = 0; accumulate < 2; accumulate++) {
+                one_plain(rig, shapes[i], layout == 2, layout == 1, KERN_F32, accumulate);
+                one_plain(rig, shapes[i], layout == 2, layout == 1, rig->dtype, accumulate);
+            }
+}
+
+/* fp32 by bf16 and the other way. */
+static void mixed(struct rig *rig)
+{
+    struct matrix a = matrix_random(rig, 70, 40, KERN_F32, 1), b = matrix_random(rig, 33, 40, rig->dtype, 1), c = matrix_new(70, 33, rig->dtype);
+    double *want = zeros(70 * 33);
+    reference(want, &a, false, &b, true, 70, 33, 40, 0.5);
+    struct kern_gemm g = {.m = 70, .n = 33, .k = 40, .a = cview(&a), .b = cview(&b), .c = view(&c), .trans_b = true, .alpha = 0.5f};
+    rig->ops->gemm(rig->stream, &g);
+    check_matrix(rig, &c, want, 2e-6, "mixed c");
+    free(want);
+    matrix_free(&a);
+    matrix_free(&b);
+    matrix_free(&c);
+}
+
+static void add_rest(double *want, const struct matrix *add, const struct matrix *bias)
+{
+    for (int64_t i = 0; i < add->nrow; i++)
+        for (int64_t j = 0; j < add->ncol; j++)
+            want[i * add->ncol + j] += at(add, i, j) + at(bias, 0, j);
+}
+
+/* Two segments that leave rows between and after them, one with dropout; bias; a sum that is not C. */
+static void all_at_once(struct rig *rig)
+{
+    enum { M = 300, N = 90, K = 50, R = 6 };
+    struct matrix x = matrix_random(rig, M, K, rig->dtype, 1), w = matrix_random(rig, N, K, rig->dtype, 1), c = matrix_new(M, N, rig->dtype);
+    struct matrix add = matrix_random(rig, M, N, rig->dtype, 1), bias = matrix_random(rig, 1, N, rig->dtype, 1);
+    struct matrix s = matrix_random(rig, M, R, rig->dtype, 1), b0 = matrix_random(rig, N, R, rig->dtype, 1), b1 = matrix_random(rig, R, N, KERN_F32, 1);
+    struct kern_lowrank low[2] = {
+        {.row0 = 10, .nrow = 200, .r = R, .s = cview(&s), .b = cview(&b0), .trans_b = true, .alpha = 2},
+        {.row0 = 250, .nrow = 31, .r = R, .s = cview(&s), .b = cview(&b1), .alpha = 0.25f, .dropout = {.p = 0.4f, .rng = {7, 3, 11}, .token0 = 1000, .width = N}},
+    };
+    double *want = zeros(M * N);
+    reference(want, &x, false, &w, true, M, N, K, 1.5);
+    for (int64_t i = 0; i < M; i++)
+        for (int64_t j = 0; j < N; j++)
+            for (int64_t l = 0; l < R; l++) {
+                if (i >= 10 && i < 210)
+                    want[i * N + j] += 2 * at(&s, i, l) * at(&b0, j, l);
+                if (i >= 250 && i < 281)
+                    want[i * N + j] += 0.25 * at(&s, i, l) * at(&b1, l, j) * dropout_ref(&low[1].dropout, i, j);
+            }
+    add_rest(want, &add, &bias);
+    struct kern_gemm g = {.m = M, .n = N, .k = K, .a = cview(&x), .b = cview(&w), .c = view(&c), .trans_b = true, .alpha = 1.5f, .add = cview(&add),
+                          .bias = cview(&bias), .lowrank = low, .nlowrank = 2};
+    rig->ops->gemm(rig->stream, &g);
+    check_matrix(rig, &c, want, 2e-6, "c");
+    free(want);
+    struct matrix *all[] = {&x, &w, &c, &add, &bias, &s, &b0, &b1};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        matrix_free(all[i]);
+}
+
+static void test_plain(void **state)
+{
+    (void)state;
+    rig_run_all(plain);
+}
+
+static void test_mixed(void **state)
+{
+    (void)state;
+    rig_run_all(mixed);
+}
+
+static void test_all_at_once(void **state)
+{
+    (void)state;
+    rig_run_all(all_at_once);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_plain), cmocka_unit_test(test_mixed), cmocka_unit_test(test_all_at_once)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,175 @@
+/* Cross-entropy, and the head by chunks, against fp64: all rows or chosen ones, frozen or not, with LoRA and dropout. */
+#include "harness.h"
+#include "philox_ref.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* loss and (softmax - onehot) · scale of one row of logits. */
+static double row_reference(const double *logits, int64_t n, int64_t target, double scale, double *grad)
+{
+    double top = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < n; j++)
+        top = fmax(top, logits[j]);
+    for (int64_t j = 0; j < n; j++)
+        sum += exp(logits[j] - top);
+    for (int64_t j = 0; j < n; j++)
+        grad[j] = target < 0 ? 0 : (exp(logits[j] - top) / sum - (j == target)) * scale;
+    return target < 0 ? 0 : log(sum) + top - logits[target];
+}
+
+static void entropy_shape(struct rig *rig, int64_t nrow, int64_t ncol)
+{
+    struct matrix logits = matrix_random(rig, nrow, ncol, rig->dtype, 20);
+    double *want = zeros(nrow * ncol), *row = zeros(ncol), *want_loss = zeros(nrow);
+    int32_t *target = must_alloc((size_t)nrow * sizeof(*target));
+    float *loss = float_zeros(nrow);
+    for (int64_t i = 0; i < nrow; i++) {
+        target[i] = i % 4 == 3 ? -100 : (int32_t)(i * 31 % ncol);
+        for (int64_t j = 0; j < ncol; j++)
+            row[j] = at(&logits, i, j);
+        want_loss[i] = row_reference(row, ncol, target[i], 0.125, want + i * ncol);
+    }
+    struct kern_cross_entropy e = {nrow, ncol, cview(&logits), target, 0.125f, loss, view(&logits)};
+    rig->ops->cross_entropy(rig->stream, &e);
+    check_floats(rig, loss, nrow, want_loss, 1e-6, "loss");
+    check_matrix(rig, &logits, want, 1e-6, "gradient over logits");
+    free(want), free(row), free(want_loss), free(target), free(loss);
+    matrix_free(&logits);
+}
+
+static void entropy(struct rig *rig)
+{
+    char message[KERN_MESSAGE_BYTES];
+    entropy_shape(rig, 5, 1);
+    entropy_shape(rig, 9, 130);
+    entropy_shape(rig, 6, 2500);
+    const int32_t target = 4;
+    float logits[4] = {0}, loss = 0;
+    struct kern_cross_entropy e = {1, 4, {logits, 4, KERN_F32}, &target, 1, &loss, {NULL, 0, KERN_F32}};
+    rig->ops->cross_entropy(rig->stream, &e);
+    assert_int_equal(rig->device->stream_sync(rig->stream, message), KERN_ERR_ARG);
+    assert_string_equal(message, "row 0: target 4 is not one of 4");
+    /* A NaN among the logits is a NaN in the loss. */
+    for (int i = 0; i < 4; i++) {
+        float bad[4] = {1, 2, 3, 4};
+        const int32_t two = 2;
+        bad[i] = NAN;
+        e.logits.data = bad;
+        e.target = &two;
+        rig->ops->cross_entropy(rig->stream, &e);
+        assert_true(isnan(loss));
+    }
+}
+
+enum { NTOK = 90, DIM = 24, NVOCAB = 77, R = 3 };
+
+struct head_case {
+    struct matrix h, w, a, b, dh;
+    float *loss, *dw, *da, *db;
+    double *want_loss, *want_dh, *want_dw, *want_da, *want_db;
+    int32_t rows[NTOK], target[NTOK];
+    struct kern_head head;
+};
+
+/* One token: everything that it adds. */
+static void token_reference(struct head_case *c, int64_t i, int64_t token)
+{
+    const double scale = (double)c->head.lora.scale;
+    double x[DIM], s[R] = {0}, ds[R] = {0}, logits[NVOCAB] = {0}, grad[NVOCAB];
+    for (int j = 0; j < DIM; j++)
+        x[j] = at(&c->h, token, j) * dropout_ref(&c->head.lora.dropout, token, j);
+    for (int k = 0; k < c->head.lora.r; k++)
+        for (int j = 0; j < DIM; j++)
+            s[k] += x[j] * at(&c->a, k, j);
+    for (int v = 0; v < NVOCAB; v++) {
+        for (int j = 0; j < DIM; j++)
+            logits[v] += at(&c->h, token, j) * at(&c->w, v, j);
+        for (int k = 0; k < c->head.lora.r; k++)
+            logits[v] += scale * s[k] * at(&c->b, v, k);
+    }
+    c->want_loss[i] = row_reference(logits, NVOCAB, c->target[i], (double)c->head.grad_scale, grad);
+    for (int v = 0; v < NVOCAB; v++) {
+        for (int j = 0; j < DIM; j++) {
+            c->want_dw[v * DIM + j] += grad[v] * at(&c->h, token, j);
+            c->want_dh[token * DIM + j] += grad[v] * at(&c->w, v, j);
+        }
+        for (int k = 0; k < c->head.lora.r; k++) {
+            c->want_db[v * R + k] += scale * grad[v] * s[k];
+            ds[k] += scale * grad[v] * at(&c->b, v, k);
+        }
+    }
+    for (int k = 0; k < c->head.lora.r; k++)
+        for (int j = 0; j < DIM; j++) {
+            c->want_da[k * DIM + j] += ds[k] * x[j];
+            c->want_dh[token * DIM + j] += ds[k] * at(&c->a, k, j) * dropout_ref(&c->head.lora.dropout, token, j);
+        }
+}
+
+static void head_new(struct rig *rig, struct head_case *c, bool chosen, bool lora, float p)
+{
+    *c = (struct head_case){.h = matrix_random(rig, NTOK, DIM, rig->dtype, 1), .w = matrix_random(rig, NVOCAB, DIM, rig->dtype, 1),
+                            .a = matrix_random(rig, R, DIM, rig->dtype, 1), .b = matrix_random(rig, NVOCAB, R, rig->dtype, 1),
+                            .dh = matrix_random(rig, NTOK, DIM, rig->dtype, 1), .loss = float_zeros(NTOK), .dw = float_zeros(NVOCAB * DIM),
+                            .da = float_zeros(R * DIM), .db = float_zeros(NVOCAB * R), .want_loss = zeros(NTOK), .want_dh = zeros(NTOK * DIM),
+                            .want_dw = zeros(NVOCAB * DIM), .want_da = zeros(R * DIM), .want_db = zeros(NVOCAB * R)};
+    for (int i = 0; i < NTOK; i++) {
+        c->target[i] = i % 7 == 2 ? -1 : i * 5 % NVOCAB;
+    }
+    for (int i = 0, n = 0; i < NTOK; i++) /* ascending */
+        if (i % 3 != 1)
+            c->rows[n++] = i;
+    c->head = (struct kern_head){.ntok = NTOK, .d = DIM, .nvocab = NVOCAB, .h = cview(&c->h), .w = cview(&c->w), .nrow = chosen ? NTOK / 3 * 2 : NTOK - 4,
+                                 .rows = chosen ? c->rows : NULL, .target = c->target, .grad_scale = 0.05f, .loss = c->loss, .dh = view(&c->dh),
+                                 .dw = c->dw, .compute = rig->dtype, .chunk = 32};
+    if (lora)
+        c->head.lora = (struct kern_head_lora){.r = R, .scale = 1.5f, .a = cview(&c->a), .b = cview(&c->b), .da = c->da, .db = c->db,
+                                               .dropout = {.p = p, .rng = {9, 1, 2}, .token0 = 40, .width = DIM}};
+}
+
+static void head_one(struct rig *rig, bool chosen, bool lora, float p)
+{
+    struct head_case c;
+    head_new(rig, &c, chosen, lora, p);
+    for (int64_t i = 0; i < c.head.nrow; i++)
+        token_reference(&c, i, chosen ? c.rows[i] : i);
+    c.head.scratch = must_alloc(kern_head_scratch(&c.head));
+    kern_head_run(rig->device, rig->stream, &c.head);
+    /* bf16: the logits' gradient, S and dS are rounded on the way. */
+    const double tolerance = rig->dtype == KERN_BF16 ? 1e-2 : 3e-6, loss_tolerance = rig->dtype == KERN_BF16 && lora ? 3e-3 : 2e-6;
+    check_floats(rig, c.loss, c.head.nrow, c.want_loss, loss_tolerance, "loss");
+    check_matrix(rig, &c.dh, c.want_dh, tolerance, "dh");
+    check_floats(rig, c.dw, NVOCAB * DIM, c.want_dw, tolerance, "dw");
+    check_floats(rig, c.da, R * DIM, c.want_da, tolerance, "da");
+    check_floats(rig, c.db, NVOCAB * R, c.want_db, tolerance, "db");
+    matrix_free(&c.h), matrix_free(&c.w), matrix_free(&c.a), matrix_free(&c.b), matrix_free(&c.dh);
+    free(c.loss), free(c.dw), free(c.da), free(c.db), free(c.head.scratch);
+    free(c.want_loss), free(c.want_dh), free(c.want_dw), free(c.want_da), free(c.want_db);
+}
+
+static void head(struct rig *rig)
+{
+    head_one(rig, false, false, 0);
+    head_one(rig, true, false, 0);
+    head_one(rig, true, true, 0);
+    head_one(rig, false, true, 0.25f);
+}
+
+static void test_entropy(void **state)
+{
+    (void)state;
+    rig_run_all(entropy);
+}
+
+static void test_head(void **state)
+{
+    (void)state;
+    rig_run_all(head);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_entropy), cmocka_unit_test(test_head)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,153 @@
+/* AdamW, sums of squares, the exact sum, and Philox's known answers. */
+#include "harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NELEM = 20011 };
+
+static void adamw(struct rig *rig)
+{
+    float *p = float_zeros(NELEM), *m = float_zeros(NELEM), *v = float_zeros(NELEM), *g = float_zeros(NELEM);
+    double *rp = zeros(NELEM), *rm = zeros(NELEM), *rv = zeros(NELEM);
+    struct kern_adamw a = {NELEM, p, m, v, g, 0.5, 1e-2, 0.9, 0.99, 1e-8, 0.1, 0};
+    for (int i = 0; i < NELEM; i++)
+        rp[i] = (double)(p[i] = (float)rig_uniform(rig));
+    for (a.t = 1; a.t <= 4; a.t++) {
+        for (int i = 0; i < NELEM; i++) {
+            g[i] = i % 100 ? (float)rig_uniform(rig) : 0;
+            double grad = (double)g[i] * a.grad_scale;
+            rp[i] -= a.lr * a.weight_decay * rp[i];
+            rm[i] = a.beta1 * rm[i] + (1 - a.beta1) * grad;
+            rv[i] = a.beta2 * rv[i] + (1 - a.beta2) * grad * grad;
+            rp[i] -= a.lr * (rm[i] / (1 - pow(a.beta1, (double)a.t))) / (sqrt(rv[i] / (1 - pow(a.beta2, (double)a.t))) + a.eps);
+        }
+        rig->ops->adamw(rig->stream, &a);
+    }
+    check_floats(rig, p, NELEM, rp, 1e-6, "p");
+    check_floats(rig, m, NELEM, rm, 1e-6, "m");
+    check_floats(rig, v, NELEM, rv, 1e-6, "v");
+    free(p), free(m), free(v), free(g), free(rp), free(rm), free(rv);
+}
+
+static void sum_squares(struct rig *rig)
+{
+    struct matrix x = matrix_random(rig, 140, 2101, rig->dtype, 3);
+    double got[140];
+    rig->ops->sum_squares(rig->stream, got, cview(&x), 140, 2101);
+    for (int i = 0; i < 140; i++) {
+        double want = 0;
+        for (int j = 0; j < 2101; j++)
+            want += pow(at(&x, i, j), 2);
+        assert_true(fabs(got[i] - want) <= 1e-12 * want);
+    }
+    matrix_free(&x);
+}
+
+/* What torch 2.15 gives for p = [1, -2, 0.5], grads t·[0.1, -0.3, 0.002], lr 0.01, betas 0.9 and 0.999, eps 1e-8, weight_decay 0.1, after 3 steps. */
+static void test_torch(void **state)
+{
+    (void)state;
+    char message[KERN_MESSAGE_BYTES];
+    const struct kern_device *cpu = kern_device_find("cpu", message);
+    struct kern_stream *stream;
+    assert_int_equal(cpu->stream_new(0, NULL, &stream, message), 0);
+    static const float want[3] = {0.967800856f, -1.96480393f, 0.469299436f};
+    float p[3] = {1, -2, 0.5f}, m[3] = {0}, v[3] = {0}, g[3];
+    for (int t = 1; t <= 3; t++) {
+        g[0] = 0.1f * (float)t, g[1] = -0.3f * (float)t, g[2] = 0.002f * (float)t;
+        struct kern_adamw a = {3, p, m, v, g, 1, 0.01, 0.9, 0.999, 1e-8, 0.1, t};
+        cpu->ops->adamw(stream, &a);
+    }
+    for (int i = 0; i < 3; i++)
+        assert_true(fabsf(p[i] - want[i]) < 2e-7f);
+    cpu->stream_free(stream);
+}
+
+/* Random123's kat_vectors: counter, key, result. */
+static void test_philox(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t counter[4], key[2], out[4];
+    } known[] = {
+        {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+        {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+        {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+    };
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        uint32_t out[4];
+        kern_philox4x32(known[i].counter, known[i].key, out);
+        assert_memory_equal(out, known[i].out, sizeof(out));
+    }
+}
+
+/* The exact sum is the same however the numbers are shared out, and rounds once. */
+static void test_exact(void **state)
+{
+    (void)state;
+    static const struct {
+        double x[4], sum;
+    } known[] = {
+        {{0, 0, 0, 0}, 0},
+        {{0x1p-1074, 0, 0, 0}, 0x1p-1074},
+        {{0x1p-1074, 0x1p-1022, 0, 0}, 0x1p-1022 + 0x1p-1074},
+        {{1, 0x1p-53, 0, 0}, 1},                   /* a tie, to even */
+        {{1, 0x1p-53, 0x1p-1074, 0}, 1 + 0x1p-52}, /* just above a tie */
+        {{1 + 0x1p-52, 0x1p-53, 0, 0}, 1 + 0x1p-51},
+        {{1e300, 1, 1e-300, 1e300}, 2e300},
+        {{0x1.fffffffffffffp1023, 0x1.fffffffffffffp1023, 0, 0}, INFINITY},
+        {{0.1, 0.2, 0.3, 0.4}, 1.0},
+    };
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        struct kern_exact sum = {{0}};
+        kern_exact_add(&sum, known[i].x, 4);
+        if (kern_exact_value(&sum) != known[i].sum)
+            fail_msg("%zu: %a, wanted %a", i, kern_exact_value(&sum), known[i].sum);
+    }
+    struct kern_exact bad = {{0}};
+    kern_exact_add(&bad, &(double){INFINITY}, 1);
+    assert_true(isnan(kern_exact_value(&bad)));
+}
+
+static void test_exact_shares(void **state)
+{
+    (void)state;
+    enum { N = 5000 };
+    struct rig rig = {.random = 1};
+    double x[N];
+    struct kern_exact whole = {{0}}, part[3] = {{{0}}, {{0}}, {{0}}}, added = {{0}};
+    for (int i = 0; i < N; i++)
+        x[i] = ldexp(fabs(rig_uniform(&rig)), (int)(rig_uniform(&rig) * 60));
+    kern_exact_add(&whole, x, N);
+    for (int i = N; i-- > 0;)
+        kern_exact_add(&part[i % 3], &x[i], 1);
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j <= KERN_EXACT_LIMBS; j++)
+            added.limb[j] += part[i].limb[j];
+    double a = kern_exact_value(&whole), b = kern_exact_value(&added), sum = 0;
+    assert_memory_equal(&a, &b, sizeof(a));
+    for (int i = 0; i < N; i++)
+        sum += x[i];
+    assert_true(fabs(sum - a) <= 1e-12 * a);
+}
+
+static void test_adamw(void **state)
+{
+    (void)state;
+    rig_run_all(adamw);
+}
+
+static void test_sum_squares(void **state)
+{
+    (void)state;
+    rig_run_all(sum_squares);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_adamw), cmocka_unit_test(test_sum_squares), cmocka_unit_test(test_torch),
+                                       cmocka_unit_test(test_philox), cmocka_unit_test(test_exact), cmocka_unit_test(test_exact_shares)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

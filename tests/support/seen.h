@@ -1,0 +1,18 @@
+/* A set of digests of states that were found to be good: most crashes leave what another one left, and are judged once. Aborts when memory is out. */
+#ifndef TESTS_SEEN_H
+#define TESTS_SEEN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct seen {
+    uint64_t *digests; /* (capacity), 0: free; a hash table, at most half full */
+    size_t count, capacity;
+};
+
+bool seen_has(const struct seen *s, uint64_t digest);
+void seen_add(struct seen *s, uint64_t digest);
+void seen_forget(struct seen *s); /* empty again, nothing allocated */
+
+#endif

@@ -1,0 +1,357 @@
+#!/usr/bin/env python3
+"""The goldens of transformers + PEFT through `fsdptrain run` (data.plan), at several numbers of ranks and threads, after resumes, kills and stops.
+
+    run.py FSDPTRAIN GOLDENS [--case NAME] [--quick]
+
+Needs numpy only. The tolerances are the goldens' own (tests/train/goldens/README.md says what they are)."""
+import argparse, json, os, pathlib, shutil, signal, struct, subprocess, sys, tempfile, time
+import numpy as np
+
+DTYPES = {"F32": np.float32, "F64": np.float64}
+
+
+def read_safetensors(path):
+    raw = pathlib.Path(path).read_bytes()
+    n = struct.unpack("<Q", raw[:8])[0]
+    header = json.loads(raw[8:8 + n])
+    header.pop("__metadata__", None)
+    out = {}
+    for name, t in header.items():
+        begin, end = t["data_offsets"]
+        data = raw[8 + n + begin:8 + n + end]
+        if t["dtype"] == "BF16":
+            out[name] = (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(t["shape"])
+        else:
+            out[name] = np.frombuffer(data, DTYPES[t["dtype"]]).reshape(t["shape"])
+    return out
+
+
+def config_of(folder, out, **train):
+    """case.json in the words of CONFIG.json."""
+    case = json.loads((folder / "case.json").read_text())
+    opt, schedule = case["optimizer"], case["schedule"]
+    config = {
+        "model": str(folder / "model"), "output_dir": str(out),
+        "data": {"train": str(folder / "data.jsonl"), "plan": str(folder / "case.json")},
+        "train": {"max_steps": len(case["steps"]), "learning_rate": opt["lr"], "adam_beta1": opt["betas"][0], "adam_beta2": opt["betas"][1],
+                  "adam_epsilon": opt["eps"], "weight_decay": opt["weight_decay"],
+                  "weight_decay_on": "all" if opt.get("decay_all", True) else "matrices", "max_grad_norm": case["max_grad_norm"],
+                  "lr_scheduler_type": schedule["name"], "warmup_steps": schedule["warmup_steps"],
+                  "min_lr_ratio": schedule.get("min_lr", 0) / opt["lr"], **train},
+        "dtype": {"param": "fp32"}, "checkpoint": {"save_steps": 5},
+    }
+    if case["method"] == "lora":
+        lora = {k: v for k, v in case["lora"].items() if k not in ("seed", "init_B")}
+        config["lora"] = {**lora, "init_adapter": str(folder / "start_adapter")}
+    return config
+
+
+class Failure(Exception):
+    pass
+
+
+class Tests:
+    def __init__(self, args):
+        self.tool, self.goldens, self.passed, self.failed = args.fsdptrain, args.goldens, 0, 0
+        self.tmp = pathlib.Path(tempfile.mkdtemp(prefix="fsdptrain-test-"))
+
+    def check(self, title, function, *args):
+        try:
+            function(*args)
+            self.passed += 1
+        except (Failure, subprocess.TimeoutExpired, OSError, KeyError, ValueError) as e:
+            self.failed += 1
+            print(f"FAILED {title}: {type(e).__name__}: {e}", flush=True)
+
+    def write(self, name, config):
+        path = self.tmp / f"{name}.json"
+        path.write_text(json.dumps(config))
+        return path
+
+    def run(self, path, *options, want=0, timeout=120):
+        done = subprocess.run([self.tool, "run", str(path), *options], capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
+        if done.returncode != want:
+            raise Failure(f"exit code {done.returncode}, {want} wanted: {done.stderr[-600:]}")
+        return done
+
+    def metrics(self, out):
+        return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+    # --- against the goldens
+
+    def golden(self, name):
+        folder, out = self.goldens / name, self.tmp / name
+        want = json.loads((folder / "expected.json").read_text())
+        tolerance = want["tolerance"]
+        self.run(self.write(name, config_of(folder, out)))
+        got = self.metrics(out)
+        if [m["step"] for m in got] != list(range(1, len(want["loss"]) + 1)):
+            raise Failure("metrics.jsonl does not have one line a step")
+        for i, m in enumerate(got):
+            self.near(f"loss of step {i}", abs(m["loss"] - want["loss"][i]), tolerance["loss_abs"])
+            self.near(f"norm of step {i}", abs(m["grad_norm"] / want["grad_norm"][i] - 1), tolerance["grad_norm_rel"])
+            self.near(f"lr of step {i}", abs(m["lr"] - want["lr"][i]), 1e-12 * abs(want["lr"][i]))
+            if m["supervised_tokens"] != want["supervised_tokens"][i]:
+                raise Failure(f"step {i}: {m['supervised_tokens']} supervised tokens, {want['supervised_tokens'][i]} wanted")
+        self.ends(folder, out, tolerance)
+
+    def ends(self, folder, out, tolerance):
+        lora = (folder / "end_adapter").exists()
+        end = read_safetensors(folder / "end_adapter/adapter_model.safetensors" if lora else folder / "end_model.safetensors")
+        end = {k: v for k, v in end.items() if ".base_layer." not in k}  # PEFT's copies of embeddings
+        got = self.final(out)
+        start = read_safetensors(folder / "start_adapter/adapter_model.safetensors") if lora else self.model(folder)
+        if got.keys() != end.keys():
+            raise Failure(f"tensors differ: {sorted(got.keys() ^ end.keys())}")
+        for name, w in end.items():
+            g, w, s = (x.astype(np.float64) for x in (got[name], w, start[name]))
+            self.near(f"end of {name}", np.abs(g - w).max(), tolerance["end_abs"])
+            limits = tolerance["end_update_rel_l2"]
+            self.near(f"update of {name}", np.linalg.norm(g - w) / np.linalg.norm(w - s), limits.get(name, limits["*"]))
+
+    def model(self, folder):
+        return {k: v for f in sorted((folder / "model").glob("*.safetensors")) for k, v in read_safetensors(f).items()}
+
+    def final(self, out):
+        """The trained tensors of a finished run, out of its PEFT folder or its last checkpoint."""
+        if (out / "adapter").exists():
+            return read_safetensors(out / "adapter/adapter_model.safetensors")
+        return self.checkpoint(sorted((out / "checkpoints").glob("step-*"))[-1])
+
+    def checkpoint(self, path):
+        file = self.tmp / "exported.safetensors"
+        file.unlink(missing_ok=True)
+        fsdpck = pathlib.Path(self.tool).with_name("fsdpck")
+        subprocess.run([str(fsdpck), "export", str(path), str(file), "-q", "--select", "model"], check=True, capture_output=True)
+        return read_safetensors(file)
+
+    def near(self, what, distance, limit):
+        if not distance <= limit:
+            raise Failure(f"{what} is {distance:.3g} off, {limit:.3g} allowed")
+
+    # --- the same bits
+
+    def bits(self, out):
+        losses = [(m["step"], m["loss"], m["grad_norm"], m["lr"]) for m in self.metrics(out)]
+        return losses, {k: v.tobytes() for k, v in self.final(out).items()}
+
+    def same_bits(self, name, reference, title, options, **train):
+        out = self.tmp / f"{name}-{title}"
+        sets = train.pop("sets", {})
+        config = config_of(self.goldens / name, out, **train)
+        for key, value in sets.items():
+            section, key = key.split(".")
+            config.setdefault(section, {})[key] = value
+        self.run(self.write(f"{name}-{title}", config), *options)
+        if self.bits(out) != reference:
+            raise Failure("losses, norms or weights differ from one rank's")
+
+    def resumed_bits(self, name, reference, ranks, **train):
+        """Stopped again and again by a signal, and gone on with at another number of ranks."""
+        out = self.tmp / f"{name}-resumed"
+        path = self.write(f"{name}-resumed", config_of(self.goldens / name, out, **train))
+        for i, n in enumerate(ranks):
+            process = subprocess.Popen([self.tool, "run", str(path), "--ranks", str(n), "--set", "checkpoint.save_steps=1"], stderr=subprocess.PIPE, text=True,
+                                       stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+            for line in process.stderr:
+                if i < len(ranks) - 1 and line.startswith(f"step {3 * (i + 1)} "):
+                    process.send_signal(signal.SIGTERM)  # once: the second would end it at once
+            if process.wait(timeout=120) != 0:
+                raise Failure(f"run {i} ended with {process.returncode}")
+        if self.bits(out) != reference:
+            raise Failure("a resumed run's losses, norms or weights differ")
+
+    def drawn_bits(self, name):
+        """Rows packed and shuffled by us, adapters drawn, dropout, packets of two micro-batches, embedding and head: at three numbers of ranks."""
+        def run(ranks, **extra):
+            out = self.tmp / f"{name}-drawn{ranks}{len(extra)}"
+            lora = {"r": 3, "lora_dropout": 0.25, "target_modules": ["embed_tokens", "lm_head", "q_proj", "up_proj", "down_proj"]}
+            self.run(self.write(f"{name}-drawn", {
+                "model": str(self.goldens / name / "model"), "output_dir": str(out), "seed": 7, "dtype": {"param": "fp32"},
+                "data": {"train": str(self.goldens / name / "data.jsonl"), "seq_len": 40}, "lora": {**lora, **extra},
+                "train": {"max_steps": 6, "micro_batch_size": 2, "gradient_accumulation_steps": 2, "global_batch_size": 7, "learning_rate": 0.01,
+                          "warmup_steps": 1}}), "--ranks", str(ranks), "--threads", "1")
+            return self.bits(out)
+        reference = run(1)
+        for ranks in (2, 3, 5):
+            if run(ranks) != reference:
+                raise Failure(f"other bits at {ranks} ranks")
+        if run(1, lora_dropout=0.0)[0] == reference[0]:
+            raise Failure("dropout does nothing")
+        moved = [k for k, v in reference[1].items() if ("_B" in k) and not any(v)]
+        if moved:
+            raise Failure(f"never trained: {moved}")
+        losses = [m[1] for m in reference[0]]
+        if not losses[-1] < losses[0]:
+            raise Failure(f"the loss does not fall: {losses}")
+
+    # --- what goes wrong
+
+    def killed(self, name, ranks, victim):
+        out = self.tmp / f"{name}-killed"
+        shutil.rmtree(out, ignore_errors=True)
+        path = self.write(f"{name}-killed", config_of(self.goldens / name, out))
+        process = subprocess.Popen([self.tool, "run", str(path), "--ranks", str(ranks), "--set", "checkpoint.save_steps=1"], stderr=subprocess.PIPE, text=True,
+                                   stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+        for line in process.stderr:
+            if line.startswith("step 4 "):
+                children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+                os.kill(int(children[victim]), signal.SIGKILL)
+                break
+        started = time.monotonic()
+        _, err = process.communicate(timeout=30)
+        if process.returncode != 4:
+            raise Failure(f"exit code {process.returncode} after a kill: {err[-300:]}")
+        if f"rank {victim} of {ranks} was killed by signal 9" not in err or "step " not in err:
+            raise Failure(f"the sentence does not name the rank: {err[-300:]}")
+        if time.monotonic() - started > 15:
+            raise Failure("the others were not ended within seconds")
+        return out, path
+
+    def kill_and_go_on(self, name, reference):
+        out, path = self.killed(name, 3, 1)
+        self.run(path, "--ranks", "2")
+        if self.bits(out) != reference:
+            raise Failure("the run that was killed and resumed has other bits")
+
+    def stalled(self, name):
+        out = self.tmp / f"{name}-stalled"
+        path = self.write(f"{name}-stalled", config_of(self.goldens / name, out))
+        process = subprocess.Popen([self.tool, "run", str(path), "--ranks", "2", "--patience", "1"], stderr=subprocess.PIPE, text=True,
+                                   stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+        for line in process.stderr:
+            if line.startswith("step 3 "):
+                children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+                os.kill(int(children[1]), signal.SIGSTOP)
+                break
+        _, err = process.communicate(timeout=30)
+        if process.returncode != 4 or "for rank 1 of 2" not in err:
+            raise Failure(f"exit code {process.returncode}: {err[-300:]}")
+
+    def other_run(self, name):
+        """A finished run's folder with another config: refused by key; a damaged newest checkpoint is passed over and said."""
+        out = self.tmp / name
+        config = config_of(self.goldens / name, out)
+        path = self.write("other", config)
+        for option, key in (("seed=3", "'seed'"), ("train.gradient_accumulation_steps=2", "'train.gradient_accumulation_steps'")):
+            done = self.run(path, "--set", option, want=2)
+            if key not in done.stderr:
+                raise Failure(done.stderr)
+        base = self.tmp / "other-base"
+        shutil.copytree(self.goldens / name / "model", base, copy_function=shutil.copyfile)
+        weights = bytearray((base / "model.safetensors").read_bytes())
+        weights[-1] ^= 1  # the sign, or so, of one weight
+        (base / "model.safetensors").write_bytes(weights)
+        done = self.run(path, "--set", f"model={base}", "--ranks", "2", want=2)
+        if "belong to a base of content" not in done.stderr:
+            raise Failure(done.stderr)
+        before = self.bits(out)
+        newest = sorted((out / "checkpoints").glob("step-*"))[-1]
+        index = (newest / "index.json").read_bytes()
+        (newest / "index.json").write_bytes(index.replace(b'"step', b'"stEp', 1))
+        done = self.run(path, "--set", "checkpoint.save_steps=20", want=4)
+        if "passed over" not in done.stderr or "going on from" not in done.stderr or "could NOT be saved" not in done.stderr:
+            raise Failure(done.stderr)
+        shutil.rmtree(newest)
+        self.run(path)
+        if self.bits(out) != before:
+            raise Failure("gone on from the one before, with other bits")
+
+    def planned(self, name):
+        """`fsdptrain plan` against a finished run and by hand."""
+        path = self.write("planned", config_of(self.goldens / name, self.tmp / "unused"))
+        def plan(ranks):
+            done = subprocess.run([self.tool, "plan", str(path), "--ranks", str(ranks), "--json"], capture_output=True, text=True, check=True)
+            return json.loads(done.stdout)
+        one, three, ran = plan(1), plan(3), json.loads((self.tmp / name / "summary.json").read_text())
+        for key in ("parameters_trained", "parameters_frozen", "steps"):
+            if one[key] != ran[key] or three[key] != ran[key]:
+                raise Failure(f"{key}: {one[key]} and {three[key]} planned, {ran[key]} was")
+        if one["gathered_bytes_per_step"] or one["reduced_bytes_per_step"] or not three["reduced_bytes_per_step"]:
+            raise Failure("one rank reads nothing of others, three do")
+        if not 0.3 * one["shard_bytes"] < three["shard_bytes"] < 0.5 * one["shard_bytes"]:
+            raise Failure("a third of the parameters, and padding")
+        if (self.tmp / "unused").exists():
+            raise Failure("plan made output_dir")
+
+    def nonfinite(self, name):
+        out = self.tmp / f"{name}-nan"
+        config = config_of(self.goldens / name, out)
+        config["lora"] = {"r": 2, "lora_alpha": 1e30}
+        path = self.write("nan", config)
+        done = self.run(path, want=3)
+        if "step " not in done.stderr or "is not finite" not in done.stderr or "learning_rate" not in done.stderr:
+            raise Failure(done.stderr)
+        done = self.run(path, "--set", "train.on_nonfinite=skip", "--ranks", "2")
+        if "the step is skipped" not in done.stderr or self.metrics(out)[-1]["loss"] is not None:
+            raise Failure(done.stderr)
+
+    def refused(self, name, change, code, words):
+        config = config_of(self.goldens / name, self.tmp / "refused")
+        change(config)
+        done = self.run(self.write("refused", config), want=code)
+        if words not in done.stderr or done.stderr.count("\n") > 2:
+            raise Failure(f"'{words}' wanted in one line: {done.stderr[-400:]}")
+
+
+def put(section, key, value):
+    def change(config):
+        (config.setdefault(section, {}) if section else config)[key] = value
+    return change
+
+
+REFUSALS = [
+    (put("train", "max_stepz", 3), 2, "unknown key 'train.max_stepz'; the nearest is 'train.max_steps'"),
+    (put(None, "modle", "x"), 2, "the nearest is 'model'"),
+    (put("fsdp", "sharding_strategy", "NO_SHARD"), 2, "key 'fsdp.sharding_strategy': \"NO_SHARD\" is not in this version"),
+    (put("dtype", "param", "bf16"), 2, "key 'dtype.param': \"bf16\" is not in this version"),
+    (put("train", "learning_rate", -1), 2, "key 'train.learning_rate'"),
+    (put("data", "train", "/nowhere.jsonl"), 3, "/nowhere.jsonl"),
+    (put(None, "model", "/nowhere"), 3, "/nowhere"),
+    (put("train", "max_steps", 13), 2, "has 12 steps"),
+    (put("lora", "target_modules", ["q_proj", "no_such"]), 2, "'no_such' names no module"),
+    (put("lora", "target_modules", "no_such"), 2, "matches no module"),
+    (put("lora", "r", 5), 2, "'r' is not that of"),
+    (put("lora", "target_modules", "(("), 2, "no regular expression"),
+    (put("data", "eval", "x.jsonl"), 2, "key 'data.eval'"),
+    (put(None, "sample", {"every": 5}), 2, "key 'sample.every'"),
+]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("fsdptrain")
+    parser.add_argument("goldens", type=pathlib.Path)
+    parser.add_argument("--case")
+    args = parser.parse_args()
+    t = Tests(args)
+    cases = [args.case] if args.case else sorted(p.parent.name for p in args.goldens.glob("*/expected.json") if p.parent.name != "smollm2")
+    try:
+        for name in cases:
+            t.check(f"golden {name}", t.golden, name)
+        for name in [c for c in ("lora-qwen3", "full-qwen3-untied") if c in cases]:
+            reference = t.bits(t.tmp / name)
+            for ranks in (2, 3, 4, 5, 8):
+                t.check(f"{name} at {ranks} ranks", t.same_bits, name, reference, f"ranks{ranks}", ["--ranks", str(ranks), "--threads", "1"])
+            for threads in (1, 2, 3, 7):
+                t.check(f"{name} with {threads} threads", t.same_bits, name, reference, f"threads{threads}", ["--threads", str(threads)])
+            t.check(f"{name} with recomputed blocks", lambda: t.same_bits(name, reference, "block", ["--ranks", "2"],
+                    sets={"fsdp.activation_checkpointing": "block", "fsdp.forward_prefetch": 3, "fsdp.reshard_after_forward": False}))
+            t.check(f"{name} resumed", t.resumed_bits, name, reference, [1, 4, 3, 2])
+            t.check(f"{name} killed", t.kill_and_go_on, name, reference)
+        if "lora-qwen3" in cases:
+            t.check("drawn adapters, dropout, our packing", t.drawn_bits, "lora-qwen3")
+            t.check("another run's checkpoint", t.other_run, "lora-qwen3")
+            t.check("plan", t.planned, "lora-qwen3")
+            t.check("non-finite", t.nonfinite, "lora-qwen3")
+            t.check("stalled rank", t.stalled, "lora-qwen3")
+            for change, code, words in REFUSALS:
+                t.check(f"refusal: {words}", t.refused, "lora-qwen3", change, code, words)
+    finally:
+        shutil.rmtree(t.tmp, ignore_errors=True)
+    print(f"{t.passed} passed, {t.failed} failed")
+    return t.failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
