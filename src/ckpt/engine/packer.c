@@ -2,17 +2,19 @@
 #include "engine/packer.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/decode.h"
 #include "engine/turns.h"
 
 #define RECORDS_AT_ONCE 64u
+#define PAGE_NBYTES 4096u
 
 int fsdpck_packer_init(struct fsdpck_packer *p, uint64_t max_blocks, struct fsdpck_error *err)
 {
     p->max_blocks = max_blocks;
     p->encoder = fsdpck_encoder_new();
-    p->packed = malloc(max_blocks * FSDPCK_BLOCK_NBYTES);
+    p->packed = aligned_alloc(PAGE_NBYTES, max_blocks * FSDPCK_BLOCK_NBYTES + PAGE_NBYTES);
     p->records = calloc(max_blocks, sizeof *p->records);
     return p->encoder && p->packed && p->records ? 0 : fsdpck_error_nomem(err, max_blocks * FSDPCK_BLOCK_NBYTES);
 }
@@ -46,12 +48,22 @@ static int write_records(const struct fsdpck_packer *p, const struct fsdpck_pack
     return r;
 }
 
+/* In turn, bytes are where they stay: shifted as far into a page as they are in the file, whole pages of them go past the page cache. Others are moved
+ * soon, through the page cache, and so they go there: never as far into a page. */
+static const uint8_t *shift(struct fsdpck_packer *p, uint64_t place)
+{
+    uint64_t lead = (place + (p->turns ? 0 : 1)) % PAGE_NBYTES;
+    if (lead)
+        memmove(p->packed + lead, p->packed, p->fill);
+    return p->packed + lead;
+}
+
 /* What was gathered, to this place in the file. */
 static int flush(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint64_t place, struct fsdpck_error *err)
 {
     for (uint64_t i = 0; i < p->count; i++)
         p->records[i].begin += place;
-    int r = fsdpck_out_files_write(to->out, to->file, p->packed, p->fill, place, err);
+    int r = fsdpck_out_files_write(to->out, to->file, shift(p, place), p->fill, place, err);
     if (r == 0)
         r = write_records(p, to, err);
     p->fill = p->count = 0;
