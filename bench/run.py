@@ -172,8 +172,24 @@ class Bench:
         remove(self.dir)
         if hf:
             remove(hf)
+        self.compress(model)
         self.start(model)
         self.many()
+
+    def compress(self, model):
+        """The whole way, and what a processor does of it."""
+        if not self.wanted("compress"):
+            return
+        to, plain = ["--ranks", str(self.a.ranks), "-q"], Contender("convert", [self.tool, "convert", model, self.out, "--ranks", str(self.a.ranks), "-q"])
+        self.row("compress to all ranks", model, self.ours("convert", model, self.out, "--compress", *to), [plain])
+        subprocess.run([self.tool, "convert", model, self.dir, "--compress", *to], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        shrunk = sum(os.path.getsize(f) for f in files_of(self.dir))
+        self.row("compress and back", self.dir, self.ours("convert", self.dir, self.out, *to), [plain])
+        self.row("compress and verify", self.dir, self.ours("verify", self.dir, "-q"), [])
+        remove(self.dir)
+        said = json.loads(subprocess.run([os.path.join(self.a.build, "bench", "packing"), model], check=True, stdout=subprocess.PIPE).stdout)
+        print(f"compress: {shrunk / self.nbytes:.4f} of the bytes; one core: " + "; ".join(
+            f"{k} {v['ratio']:.4f}, {v['compress_gb_per_s']} GB/s, back {v['decompress_gb_per_s']} GB/s" for k, v in said.items()))
 
     def hf_shards(self, model):
         """DCP in safetensors form, as PyTorch writes it, for the rows that read it. Waits for the disk."""
@@ -240,7 +256,7 @@ def main():
     ap.add_argument("--ranks", type=int, default=8)
     ap.add_argument("--python", help="a Python that has torch and safetensors")
     ap.add_argument("--only", type=lambda s: s.split(","),
-                    help="rows by their first word: convert, export, verify, load, export-lora, merge-lora, pt, rows, columns, start, header, plan, hash")
+                    help="rows by their first word: convert, export, verify, load, export-lora, merge-lora, pt, rows, columns, compress, start, header, plan, hash")
     ap.add_argument("--lora", metavar="FILE", help="a checkpoint with an adapter in it, for export-lora")
     ap.add_argument("--merge", nargs=2, metavar=("FOLDER", "ADAPTER"), help="for merge-lora")
     Bench(ap.parse_args()).run()

@@ -11,7 +11,7 @@
 
 struct convert_args {
     const char *dcp, *assets;
-    bool force;
+    bool force, compress;
     struct common_args common;
     struct source_args source;
     struct placement_args placement;
@@ -24,7 +24,7 @@ static const struct option output_options[] = {
     { .name = "force", .type = OPTION_FLAG, AT(force), .help = "replace OUT where it exists, after the new one is complete" },
     { .name = "dcp", .type = OPTION_CHOICE, AT(dcp), .value = "auto|always|never", .help = "whether .metadata for PyTorch is written (auto: up to 2 million chunks)" },
     { .name = "assets", .type = OPTION_STRING, AT(assets), .value = "FOLDER", .help = "config.json, tokenizer … to take along, instead of the source's" },
-    { .name = "compress", .type = OPTION_LATER },
+    { .name = "compress", .type = OPTION_FLAG, AT(compress), .help = "compress without loss; fsdpck reads it, PyTorch does not (convert without it turns it back)" },
 };
 
 static enum fsdpck_dcp_mode dcp_mode(const char *text)
@@ -54,7 +54,8 @@ static int run(const struct convert_args *args, bool sharded_only, const char *c
     struct fsdpck_source *src = NULL;
     struct fsdpck_transfer_result result = { 0 };
     report_start(&report, &args->common, &opt);
-    struct fsdpck_convert_request req = { .out = at[1], .dcp = dcp_mode(args->dcp), .assets = args->assets, .force = args->force };
+    struct fsdpck_convert_request req = { .out = at[1], .dcp = dcp_mode(args->dcp), .assets = args->assets, .force = args->force,
+                                          .compress = args->compress };
     int status, rc = placement_resolve(&args->placement, &placement, &err);
     if (!rc)
         rc = select_arg_resolve(&args->select, &select, &err);

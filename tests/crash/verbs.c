@@ -33,6 +33,7 @@ const struct verb verbs[] = {
     { .name = "convert --force", .kind = VERB_CONVERT, .nranks = 2, .old = true },
     { .name = "convert --force, in steps", .kind = VERB_CONVERT, .nranks = 2, .old = true, .no_exchange = true },
     { .name = "convert --force, in place", .kind = VERB_CONVERT, .nranks = 2, .old = true, .mount = true },
+    { .name = "convert --compress", .kind = VERB_CONVERT, .nranks = 2, .compress = true },
     { .name = "reshard", .kind = VERB_RESHARD, .nranks = 2 },
     { .name = "export", .kind = VERB_EXPORT_FOLDER, .nranks = 1, .spare_fsyncs = SPARE_FOLDER },
     { .name = "export --force", .kind = VERB_EXPORT_FOLDER, .nranks = 1, .old = true, .spare_fsyncs = SPARE_FOLDER },
@@ -118,11 +119,11 @@ static void must_do(int code, const struct fsdpck_error *err)
     abort();
 }
 
-static int convert(const char *from, const char *out, uint32_t nranks, bool force, const struct fsdpck_options *opt, struct fsdpck_error *err)
+static int convert(const char *from, const char *out, uint32_t nranks, bool force, bool compress, const struct fsdpck_options *opt, struct fsdpck_error *err)
 {
     static const char *const whole[] = { RANKS_REPLICATED };
     struct fsdpck_convert_request req = { .out = out, .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { nranks } }, .replicate = whole,
-                                          .nreplicate = 1, .force = force };
+                                          .nreplicate = 1, .force = force, .compress = compress };
     struct fsdpck_source *src = NULL;
     int rc = fsdpck_source_open(from, NULL, opt, &src, err);
     if (rc == 0)
@@ -200,7 +201,7 @@ static void make_sources(const char *top, const char *who, const struct model *m
     tree_file(*folder, "config.json", config);
     char *file = tree_path(*folder, "model.safetensors"), *exported = tree_path(dir, "export"), *one = tree_path(dir, "one.safetensors");
     model_write_safetensors(m, file);
-    must_do(convert(*folder, *checkpoint, OLD_RANKS, false, &opt, &err), &err);
+    must_do(convert(*folder, *checkpoint, OLD_RANKS, false, false, &opt, &err), &err);
     must_do(export(*checkpoint, exported, false, &opt, &err), &err);
     must_do(export(*checkpoint, one, false, &opt, &err), &err);
     free(one);
@@ -343,7 +344,8 @@ void verb_run(const struct verb *v, const struct ground *g, const struct verb_ho
     else if (is_export(v))
         result->code[0] = export(g->checkpoint, out, how->force, &opt, &result->err[0]);
     else
-        result->code[0] = convert(v->kind == VERB_RESHARD ? g->checkpoint : g->folder, out, v->nranks, how->force, &opt, &result->err[0]);
+        result->code[0] = convert(v->kind == VERB_RESHARD ? g->checkpoint : g->folder, out, v->nranks, how->force, v->compress, &opt,
+                                  &result->err[0]);
 }
 
 bool verb_run_killed(const struct verb *v, const struct ground *g, uint32_t rank, unsigned n, unsigned nthreads, bool force)

@@ -17,6 +17,7 @@ struct verb {
     bool old;         /* there is an output to be replaced, with force */
     bool mount;       /* the output cannot be renamed: it is written in place */
     bool no_exchange; /* names cannot be exchanged */
+    bool compress;    /* of convert */
     uint32_t spare_fsyncs; /* bit k: no crash needs fsync k (from 0) */
 };
 extern const struct verb verbs[];

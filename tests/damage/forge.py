@@ -32,7 +32,7 @@ class Entry:
         self.__dict__.update(zip(FIELDS, ENTRY.unpack_from(data, at)))
         self.box = list(table.pool[self.dims:self.dims + 2 * self.ndim])
         first = table.hashes_at + 16 * self.first_hash
-        self.hashes = [data[first + 16 * i:first + 16 * i + 16] for i in range((self.bytes + 65535) // 65536)]
+        self.hashes = [data[first + 16 * i:first + 16 * i + 16] for i in range((self.decoded + 65535) // 65536 * (1 + self.codec))]
 
 
 class Table:

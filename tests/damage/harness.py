@@ -139,14 +139,17 @@ def tree(folder):
     return found
 
 
-def write_safetensors(path, tensors, seed=1):
-    """tensors: name -> (dtype, shape, bytes an element). The data are random."""
+def write_safetensors(path, tensors, seed=1, byte=None):
+    """tensors: name -> (dtype, shape, bytes an element). The data are random; with `byte`, each element's last byte is that or the next."""
     header, blob, rng = {}, b"", random.Random(seed)
     for name, (dtype, shape, nbytes) in tensors.items():
         n = nbytes
         for d in shape:
             n *= d
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(blob), len(blob) + n]}
-        blob += rng.randbytes(n)
+        data = bytearray(rng.randbytes(n))
+        if byte is not None:
+            data[nbytes - 1::nbytes] = bytes(rng.choices((byte, byte + 1), k=n // nbytes))
+        blob += data
     text = json.dumps(header).encode()
     write(path, struct.pack("<Q", len(text)) + text + blob)

@@ -158,7 +158,8 @@ def entry(what, say, name, value, rank=0, number=0, **kwargs):
     lie(what, say, **kwargs)(change)
 
 
-entry("an unknown codec", "codec 1; this program reads codec 0", "codec", 1)
+entry("an unknown codec", "codec 2; this program reads codecs 0 and 1", "codec", 2)
+entry("a codec that wants other hashes", "not consecutive", "codec", 1)
 entry("an unknown kind", "makes no sense", "kind", 2)
 entry("unknown flags", "makes no sense", "flags", 0x80)
 entry("another decoded size", "makes no sense", "decoded", 1)
@@ -275,6 +276,50 @@ def _(f):
     f.trailers[1] = lambda b: b[:24] + struct.pack("<QQ", (1 << 64) - 8, 8) + b[40:]
 
 
+# ---- compressed chunks ----
+
+
+def record(what, say, k, at, raw, quick=False, block=None):
+    """Block k of tensor a: bytes of its record changed, or the block itself, under the right hash."""
+    def change(f):
+        e = f.entry(0, "a")
+        if block is None:
+            old = e.hashes[2 * k + 1]
+            e.hashes[2 * k + 1] = old[:at] + raw + old[at + len(raw):]
+            return
+        begin, size = struct.unpack_from("<QI", e.hashes[2 * k + 1])
+        new = block(f.bodies[0][e.payload + begin:e.payload + begin + size])
+        f.bodies[0] = f.bodies[0][:e.payload + begin] + new + f.bodies[0][e.payload + begin + size:]
+        e.hashes[2 * k] = f.hasher(new)
+    lie(what, say, template="compressed", quick=quick)(change)
+
+
+record("a block elsewhere", "record of a compressed block", 1, 0, struct.pack("<Q", 8))
+record("a block that overflows", "record of a compressed block", 1, 0, struct.pack("<Q", (1 << 64) - 1))
+record("a first block not at the beginning", "record of a compressed block", 0, 0, struct.pack("<Q", 1))
+record("a block of no bytes", "record of a compressed block", 1, 8, struct.pack("<I", 0))
+record("a block that grew", "record of a compressed block", 0, 8, struct.pack("<I", 65537))
+record("a last block that ends early", "record of a compressed block", 1, 8, struct.pack("<I", 7))
+record("a record with reserved bytes", "record of a compressed block", 1, 12, b"x")
+record("a block of zeros", "does not decode", 0, 0, b"", block=lambda b: bytes(len(b)))
+record("a block whose planes are too long", "does not decode", 0, 0, b"", block=lambda b: b"\xff\xff" + b[2:])
+record("a block whose planes leave bytes", "does not decode", 0, 0, b"", block=lambda b: b"\x01\x00" + b[2:])
+record("a block that is no frame", "does not decode", 0, 0, b"", block=lambda b: b[:4] + bytes(20) + b[24:])
+record("a frame that says it is huge", "does not decode", 0, 0, b"", block=lambda b: b[:4] + b[4:8] + b"\xe0" + b"\xff" * 8 + b[17:])
+@lie("a compressed chunk in a checkpoint that does not require to know it", "does not require 'block-compression'")
+def _(f):
+    e = f.entry(0, "a")
+    e.codec, e.hashes = 1, e.hashes + [bytes(16)]
+
+
+entry("an item that is compressed", "makes no sense", "kind", 1, template="compressed")
+entry("a chunk that grew", "makes no sense", "decoded", 1, template="compressed")
+entry("a chunk that decodes to much", "makes no sense", "decoded", 1 << 62, template="compressed")
+entry("a chunk that decodes to more than it has", "more hashes", "decoded", 1 << 20, template="compressed")
+entry("a chunk of another size", "does not hold the chunks", "decoded", lambda e: e.decoded + 2, template="compressed")
+field("a feature that is not required", "more bytes than the", "requires", value=[], template="compressed")
+field("a compressed tensor that no file holds", "than the", "tensors", "a", "shape", value=[1 << 40, 4], template="compressed")
+
 # ---- items and assets ----
 
 field("an item outside its file", "outside the files", "items", "step", "offset", value=1 << 40, template="values")
@@ -308,6 +353,8 @@ class Liar:
         write(t.path("assets", "config.json"), b'{"hidden_size": 4}')
         write_safetensors(t.path("plain.safetensors"), {"a": ("F32", [8, 4], 4), "b": ("BF16", [3], 2), "s": ("I64", [], 8)})
         t.good("convert", t.path("plain.safetensors"), t.path("plain"), "--ranks", 3, "--assets", t.path("assets"))
+        write_safetensors(t.path("weights.safetensors"), {"a": ("BF16", [40000, 4], 2), "s": ("I64", [], 8)}, byte=0x3c)
+        t.good("convert", t.path("weights.safetensors"), t.path("compressed"), "--ranks", 3, "--assets", t.path("assets"), "--compress")
         t.good("convert", os.path.join(fixtures(), "dcp", "torch-2.15", "ckpt"), t.path("values"), "--ranks", 3, "--assets", t.path("assets"))
 
     def seal(self, template, change):
@@ -318,7 +365,7 @@ class Liar:
 
     def check_forger(self):
         """What it seals without a lie is a good checkpoint: so whatever is refused below is refused for the lie."""
-        for template in ("plain", "values"):
+        for template in ("plain", "values", "compressed"):
             self.t.good("verify", self.seal(template, lambda f: None), what="the forger's own work (%s)" % template)
         folder = self.seal("plain", lambda f: chunked(f))
         self.t.good("verify", folder, what="the forger's own work (chunks)")
@@ -348,7 +395,7 @@ class Liar:
         if quick:
             self.check_verify(what, folder, say, True)
         self.check_read(what, folder, say, reads)
-        for verb in (["ls", folder], ["plan", folder, "--ranks", "4"], ["cat", folder, "a" if template == "plain" else "turned"], ["diff", folder, self.t.path(template)]):
+        for verb in (["ls", folder], ["plan", folder, "--ranks", "4"], ["cat", folder, "turned" if template == "values" else "a"], ["diff", folder, self.t.path(template)]):
             r = self.t.run(*verb)
             self.t.check(r.status in (0, 1, 3) and len(r.err.splitlines()) <= 2, "%s: %s" % (what, verb[0]), r)
 

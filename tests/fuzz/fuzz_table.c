@@ -52,7 +52,7 @@ static void check_entries(const struct fsdpck_table *t, uint64_t file_nbytes)
         FUZZ_CHECK(e->payload <= file_nbytes && e->nbytes <= file_nbytes - e->payload);
         FUZZ_CHECK(e->dims == dims && e->first_hash == hashes);
         dims += 2u * e->ndim;
-        hashes += fsdpck_nblocks(e->nbytes);
+        hashes += fsdpck_nslots(e->codec, e->decoded);
         uint64_t count, first = fsdpck_table_find(t, (enum fsdpck_chunk_kind)e->kind, e->ordinal, &count);
         FUZZ_CHECK(first <= i && i - first < count && first + count <= t->nentries);
     }

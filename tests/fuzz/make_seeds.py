@@ -156,6 +156,19 @@ def pt_seeds():
                 yield bytes([int(ranks[1]) if ranks else 0]) + without_crcs(path.read_bytes())
 
 
+def block_seeds():
+    """Type and decoded size, then a stored block: planes as they are, of one value, and in a frame of one raw zstd block."""
+    frame = lambda data: b"\x28\xb5\x2f\xfd\x20" + bytes([len(data)]) + (len(data) << 3 | 1).to_bytes(3, "little") + data
+    for dtype, unit in ((3, 2), (1, 4), (0, 8), (11, 1), (14, 4), (5, 4)):
+        n = 200
+        high, head = frame(bytes(range(16)) * 12 + bytes(8)), bytes([dtype]) + (n * unit - 1).to_bytes(2, "big")
+        yield head + b"\1\0" * unit + bytes(range(unit))
+        yield head + n.to_bytes(2, "little") + b"\1\0" * (unit - 1) + bytes(range(n)) + bytes(unit - 1)
+        yield head + len(high).to_bytes(2, "little") + b"\1\0" * (unit - 1) + high + bytes(unit - 1)
+        yield head + bytes(n * unit)
+        yield head + bytes(0x3c + i % 5 // 4 if i % unit == unit - 1 else i * 151 & 255 for i in range(n * unit - 1))
+
+
 def json_seeds():
     yield from ("null", "true", "false", "0", "-0", "18446744073709551615", "18446744073709551616", "-1.5e+10", "1E5", "01", "1.", ".5", "[]", "{}", " [ 1 , 2 ]\n",
                 '{"a":{"b":[{}]},"a":1}', '"\\u0041\\ud83d\\ude00\\n\\/"', '"\\ud83d"', '"\\u0000"', '"\u00e9\U0001f600"', "[" * 64 + "]" * 64, "[" * 65 + "]" * 65,
@@ -197,6 +210,7 @@ def seeds():
     yield "item", (item_seed(i) for p in sorted((dcp / "torch-2.15" / "ckpt").glob("*.distcp")) + sorted(beside.glob("*.distcp")) for i in items(p.read_bytes()))
     yield "pickle", pickle_seeds()
     yield "zip", zip_seeds()
+    yield "block", block_seeds()
     yield "pt", pt_seeds()
     yield "json", json_seeds()
     yield "config", config_seeds()

@@ -5,7 +5,7 @@ usage: fsdpck_reader.py DIR [--against FULL.safetensors]
 
 It checks every statement of the page and prints each violation; exit code 1 where there is one. As a module: read(DIR) gives
 ({name: numpy array}, [violations]). Types that numpy lacks come as unsigned integers of their size. Python and numpy only; it
-shares no code with the C library, and must not.
+shares no code with the C library, and must not. Zstandard frames are libzstd's to decode.
 """
 import argparse
 import json
@@ -19,6 +19,7 @@ import zlib
 
 import numpy as np
 
+import compression
 import placement
 from xxh3 import xxh3_128
 
@@ -88,7 +89,7 @@ class Reader:
         known = [k for k in doc if k in INDEX_KEYS]
         self.expect(known == [k for k in INDEX_KEYS if k in doc], "index.json", f"keys in the order {known}")
         missing = set(INDEX_KEYS) - OPTIONAL - doc.keys()
-        if missing or doc["format"] != "fsdpck" or doc["version"] != 1 or doc["requires"] != [] or doc["block_bytes"] != BLOCK:
+        if missing or doc["format"] != "fsdpck" or doc["version"] != 1 or doc["requires"] not in ([], ["block-compression"]) or doc["block_bytes"] != BLOCK:
             raise Refused(f"index.json: lacks {sorted(missing)}, or format, version, requires or block_bytes are not version 1's")
         self.save_id = uuid.UUID(doc["save_id"])
         self.expect(str(self.save_id) == doc["save_id"], "index.json", "save_id is no plain UUID text")
@@ -169,7 +170,7 @@ class Reader:
         for i in range(ne):
             e = self.read_entry(f"{where}: entry {i}", table[96 + 96 * i:192 + 96 * i])
             self.expect(e["dim"] == next_dim and e["first"] == next_hash, where, f"entry {i}: indices into the pools")
-            n, nblocks = e["ndim"], -(-e["stored"] // BLOCK)
+            n, nblocks = e["ndim"], -(-e["decoded"] // BLOCK) * (1 + e["codec"])
             e["offsets"], e["sizes"] = pool[next_dim:next_dim + n], pool[next_dim + n:next_dim + 2 * n]
             e["hashes"] = hashes[next_hash:next_hash + nblocks]
             next_dim, next_hash = next_dim + 2 * n, next_hash + nblocks
@@ -183,9 +184,14 @@ class Reader:
         keys = ("ordinal", "kind", "codec", "ndim", "flags", "at", "stored", "decoded", "first", "dim", "zip_at", "zip_bytes", "crc")
         e = dict(zip(keys, struct.unpack_from("<IBBBBQQQQQQQI", raw)))
         e["content"] = int.from_bytes(raw[80:96], "little")
-        self.expect(e["kind"] in (0, 1) and e["codec"] == 0 and e["ndim"] <= 64, where, "kind, codec or dimensions")
+        self.expect((e["kind"], e["codec"]) in ((0, 0), (1, 0), (0, 1)) and e["ndim"] <= 64, where, "kind, codec or dimensions")
+        self.expect(e["codec"] == 0 or self.index["requires"] == ["block-compression"], where, "compressed, and `requires` does not say so")
         self.expect(e["flags"] in (0, 1) and not any(raw[68:80]), where, "unknown flags, or bytes 68-79 are not zero")
-        self.expect(e["stored"] == e["decoded"], where, "stored and decoded bytes differ")
+        if e["codec"]:
+            self.expect(1 <= e["stored"] <= e["decoded"], where, "more bytes than it decodes to")
+            self.expect((e["zip_at"], e["zip_bytes"]) == (e["at"], e["stored"]), where, "compressed: the item is not the payload")
+        else:
+            self.expect(e["stored"] == e["decoded"], where, "stored and decoded bytes differ")
         inside = e["zip_at"] <= e["at"] and e["at"] + e["stored"] <= e["zip_at"] + e["zip_bytes"]
         self.expect(inside, where, "payload is not inside its item")
         return e
@@ -205,8 +211,29 @@ class Reader:
     def check_blocks(self, where, raw, entries):
         for i, e in enumerate(entries):
             payload = raw[e["at"]:e["at"] + e["stored"]]
-            for k, h in enumerate(e["hashes"]):
+            for k, h in enumerate([] if e["codec"] else e["hashes"]):
                 self.expect(digest(payload[k * BLOCK:(k + 1) * BLOCK]) == h, where, f"entry {i}: hash of block {k}")
+
+    # --- section 8 ---------------------------------------------------------------------------------------------------------
+
+    def payload_of(self, where, rank, e, dtype):
+        """The chunk's elements, decoded where they are compressed."""
+        stored = self.files[rank][0][e["at"]:e["at"] + e["stored"]]
+        if e["codec"] == 0:
+            return stored
+        out, at = [], 0
+        for k in range(0, len(e["hashes"]), 2):
+            left = e["decoded"] - len(out) * BLOCK
+            begin, size, zero = struct.unpack("<QII", e["hashes"][k + 1])
+            block = stored[begin:begin + size]
+            self.expect(begin == at and zero == 0 and 1 <= size <= min(left, BLOCK), where, f"record {k // 2}")
+            self.expect(digest(block) == e["hashes"][k], where, f"hash of block {k // 2}")
+            at = begin + size
+            out.append(compression.decode(block, min(left, BLOCK), dtype))
+        self.expect(at == e["stored"], where, "the blocks do not fill the payload")
+        raw = b"".join(out)
+        self.expect(zlib.crc32(raw) == e["crc"], where, "CRC-32 of the decoded chunk")
+        return raw
 
     # --- sections 1.3, 2, 3.1, 4: tensors ----------------------------------------------------------------------------------
 
@@ -251,12 +278,13 @@ class Reader:
             box = tuple(slice(o, o + s) for o, s in zip(e["offsets"], e["sizes"]))
             nelem = int(np.prod(e["sizes"], dtype=object))
             inside = len(e["sizes"]) == len(shape) and all(o + s <= d for o, s, d in zip(e["offsets"], e["sizes"], shape))
-            if not self.expect(inside and e["stored"] == nelem * dtype.itemsize and nelem, at, "box or bytes do not fit the tensor"):
+            if not self.expect(inside and e["decoded"] == nelem * dtype.itemsize and nelem, at, "box or bytes do not fit the tensor"):
                 continue
-            payload = self.files[rank][0][e["at"]:e["at"] + e["stored"]]
+            payload = self.payload_of(at, rank, e, t["dtype"])
             out[box] = np.frombuffer(payload, dtype).reshape(e["sizes"])
             seen[box] += 1
-            self.check_chunk_zip(at, rank, e)
+            if e["codec"] == 0:
+                self.check_chunk_zip(at, rank, e)
             self.check_content(at, e, payload, row_bytes, e["sizes"][1:] == shape[1:])
         self.expect(bool((seen == 1).all()), where, "chunks do not cover it exactly once")
         if "content" in t:
@@ -313,6 +341,7 @@ class Reader:
             for asset in self.index["assets"]:
                 self.expect(plain(folder) and plain(asset["path"]), "index.json", f"path {folder!r}/{asset['path']!r} of an asset")
                 self.check_hashed_file(f"{folder}/{asset['path']}", asset)
+            self.expect(not ("metadata" in self.index and self.index["requires"]), "index.json", "compressed, and yet with .metadata")
             if "metadata" in self.index:
                 self.check_hashed_file(".metadata", self.index["metadata"])
         except Refused as e:

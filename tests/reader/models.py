@@ -42,13 +42,24 @@ def random_shape(rng):
     return [rng.randrange(1, 18 if ndim < 4 else 6) for _ in range(ndim)]
 
 
+def random_values(rng, nbytes, item):
+    """Anything, nothing but zeros, or what weights look like: few exponents."""
+    kind = rng.random()
+    if kind < 0.2:
+        return bytes(nbytes)
+    data = bytearray(rng.randbytes(nbytes))
+    if kind < 0.6:
+        data[item - 1::item] = bytes(rng.choices(b"\x3b\x3c\x3d\xbb\xbc\xbd", (1, 3, 9, 1, 3, 9), k=nbytes // item))
+    return bytes(data)
+
+
 def random_tensor(rng, dtype):
     shape = random_shape(rng)
     if dtype == "F4":      # two elements a byte: the last dimension is even
         shape = shape or [1]
         shape[-1] *= 2
     nbytes = int(volume(shape) * SIZES[dtype])
-    data = bytes(rng.choices((0, 1), k=nbytes)) if dtype == "BOOL" else rng.randbytes(nbytes)
+    data = bytes(rng.choices((0, 1), k=nbytes)) if dtype == "BOOL" else random_values(rng, nbytes, max(1, int(SIZES[dtype])))
     return Tensor(dtype, shape, data)
 
 

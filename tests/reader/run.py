@@ -68,6 +68,10 @@ def check_dir(dir, model):
         want(arrays[name].tobytes() == t.data, f"{dir}: {name!r}: other bytes")
 
 
+def compressed(rng, layout):
+    return ["--compress"] if rng.random() < 0.5 and "always" not in layout else []
+
+
 def round_trip(tool, rng, work):
     """One model through three layouts and back. Returns one of the checkpoints and the model, for damage()."""
     model = models.random_model(rng)
@@ -75,7 +79,8 @@ def round_trip(tool, rng, work):
     verb, dirs = "convert", []
     for i in range(3):
         out = os.path.join(work, f"ckpt{i}")
-        tool(verb, "-q", at, out, *models.random_layout(rng))
+        layout = models.random_layout(rng)
+        tool(verb, "-q", at, out, *layout, *compressed(rng, layout))
         check_dir(out, model)
         dirs.append(out)
         verb, at = "reshard", out
@@ -154,13 +159,13 @@ def written_inside(tool, rng, work):
     check_dir(dir, model)
 
 
-def from_pytorch(version):
+def from_pytorch(version, *options):
     """Nested names and values that are no tensors."""
     def run(tool, rng, work):
         source, dir = os.path.join(TOP, "fixtures", "dcp", f"torch-{version}"), os.path.join(work, "ckpt")
         with open(os.path.join(source, "REF.json"), encoding="utf-8") as f:
             truth = json.load(f)
-        tool("reshard", "-q", os.path.join(source, "ckpt"), dir, "--ranks", "2")
+        tool("reshard", "-q", os.path.join(source, "ckpt"), dir, "--ranks", "2", *options)
         reader = fsdpck_reader.Reader(dir)
         arrays, bad = reader.run()
         want(not bad, "\n".join(bad))
@@ -175,7 +180,8 @@ def from_pytorch(version):
 
 
 SPECIAL = [("tied model", tied_model), ("written inside its directory", written_inside)] + \
-          [(f"from PyTorch {v}", from_pytorch(v)) for v in ("2.4", "2.6", "2.15", "2.15-python-3.11.2")]
+          [(f"from PyTorch {v}", from_pytorch(v)) for v in ("2.4", "2.6", "2.15", "2.15-python-3.11.2")] + \
+          [("from PyTorch, compressed", from_pytorch("2.15", "--compress"))]
 
 
 def random_case(tool, rng, work):

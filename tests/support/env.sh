@@ -34,6 +34,7 @@ cmd pkg-config|pkg-config|finds libraries
 pc jansson|libjansson-dev|JSON
 pc libxxhash|libxxhash-dev|hashes
 pc libdeflate|libdeflate-dev|CRC-32
+pc libzstd|libzstd-dev|compression
 pc libpcre2-8|libpcre2-dev|regular expressions of target_modules
 cc oneapi/dnnl/dnnl.h|libdnnl-dev|matrix products on CPUs'
 needs_test='cmd c++|g++|public headers compile as C++ too

@@ -35,6 +35,8 @@ void model_content(const struct model_tensor *t, uint8_t out[16]);
 /* The box to a strided place, an element (or dense row) at a time. */
 void model_get_box(const struct model_tensor *t, const uint64_t *offset, const uint64_t *size, uint8_t *dst, const int64_t *strides);
 /* Reads every tensor whole through the library: NULL, or the name of the first that is missing or differs. */
+/* Every other tensor gets few values in the highest byte of its elements, as weights have: it can be compressed. */
+void model_calm(struct model *m);
 const char *model_differs(const struct model *m, struct fsdpck_source *src, struct fsdpck_error *err);
 
 /* The POSIX table without fsync, which only costs time where no crash is tested. */

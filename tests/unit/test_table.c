@@ -65,6 +65,10 @@ static void add_entry(struct image *m, uint64_t *rng, uint64_t *end)
     e->nbytes = model_below(rng, 8) ? 1 + model_below(rng, 900) : 65000 + model_below(rng, 2000);
     if (*end + e->nbytes + 32 > PAYLOAD_NBYTES)
         e->nbytes = 1;
+    if (e->kind == FSDPCK_CHUNK_TENSOR && model_below(rng, 4) == 0) {
+        e->codec = FSDPCK_CODEC_PLANES;
+        e->decoded = e->nbytes + (e->nbytes > 1 ? model_below(rng, 200) : 0); /* never more blocks than bytes */
+    }
     e->item = *end;
     e->payload = *end + 16;
     e->item_nbytes = e->nbytes + 32;
@@ -74,7 +78,7 @@ static void add_entry(struct image *m, uint64_t *rng, uint64_t *end)
     for (uint32_t d = 0; d < 2u * e->ndim; d++)
         m->dims[m->ndims + d] = d || !same ? model_random(rng) : last->ndim ? m->dims[last->dims] + 1 : 0;
     m->ndims += 2u * e->ndim;
-    m->nhashes += fsdpck_nblocks(e->nbytes);
+    m->nhashes += fsdpck_nslots(e->codec, e->codec ? e->decoded : e->nbytes);
     m->nentries++;
 }
 
@@ -127,7 +131,7 @@ static void check_same(const struct image *m, const struct fsdpck_table *t)
     for (uint64_t i = 0; i < m->nentries; i++) {
         const struct fsdpck_table_entry *a = &m->entries[i], *b = &t->entries[i];
         assert_true(a->ordinal == b->ordinal && a->kind == b->kind && a->codec == b->codec && a->ndim == b->ndim && a->has_content == b->has_content);
-        assert_true(a->payload == b->payload && a->nbytes == b->nbytes && a->first_hash == b->first_hash && a->dims == b->dims);
+        assert_true(a->payload == b->payload && a->nbytes == b->nbytes && (!a->codec || a->decoded == b->decoded) && a->first_hash == b->first_hash && a->dims == b->dims);
         assert_true(a->item == b->item && a->item_nbytes == b->item_nbytes && a->crc32 == b->crc32);
         assert_memory_equal(a->content, b->content, 16);
     }
@@ -224,9 +228,10 @@ static void check_sane(const struct fsdpck_table *t)
         const struct fsdpck_table_entry *e = &t->entries[i];
         assert_true(e->item <= e->payload && e->nbytes <= PAYLOAD_NBYTES && e->payload + e->nbytes <= e->item + e->item_nbytes);
         assert_true(e->item + e->item_nbytes <= PAYLOAD_NBYTES);
-        assert_true(e->ndim <= FSDPCK_MAX_DIMS && e->kind <= FSDPCK_CHUNK_ITEM && e->codec == 0);
+        assert_true(e->ndim <= FSDPCK_MAX_DIMS && e->kind <= FSDPCK_CHUNK_ITEM && e->codec <= (e->kind == FSDPCK_CHUNK_TENSOR));
+        assert_true(e->nbytes > 0 && (e->codec ? e->nbytes <= e->decoded : e->nbytes == e->decoded));
         assert_true(e->first_hash == hash && e->dims == dim);
-        hash += fsdpck_nblocks(e->nbytes);
+        hash += fsdpck_nslots(e->codec, e->decoded);
         dim += 2 * (uint64_t)e->ndim;
         for (uint64_t k = 0; k < i; k++)
             assert_true(t->entries[k].payload + t->entries[k].nbytes <= e->payload || e->payload + e->nbytes <= t->entries[k].payload);
@@ -284,11 +289,12 @@ static void test_foreign(void **state)
     assert_int_equal(read_table(m, &t, &err), FSDPCK_ERR_UNSUPPORTED);
     assert_string_equal(err.message, "chunk table version 2; this program reads 1");
     fsdpck_put32(m->bytes + 8, 1);
+    uint8_t codec = m->bytes[FSDPCK_TABLE_HEADER_NBYTES + 5];
     m->bytes[FSDPCK_TABLE_HEADER_NBYTES + 5] = 9;
     seal(m);
     assert_int_equal(read_table(m, &t, &err), FSDPCK_ERR_UNSUPPORTED);
-    assert_string_equal(err.message, "codec 9; this program reads codec 0");
-    m->bytes[FSDPCK_TABLE_HEADER_NBYTES + 5] = 0;
+    assert_string_equal(err.message, "codec 9; this program reads codecs 0 and 1");
+    m->bytes[FSDPCK_TABLE_HEADER_NBYTES + 5] = codec;
     m->bytes[16] ^= 1; /* save id of the table alone */
     seal(m);
     assert_int_equal(read_table(m, &t, &err), FSDPCK_ERR_FORMAT);

@@ -130,6 +130,20 @@ int fsdpck_out_files_read(struct fsdpck_out_files *o, uint32_t file, void *data,
     return r;
 }
 
+int fsdpck_out_files_truncate(struct fsdpck_out_files *o, uint32_t file, uint64_t nbytes, struct fsdpck_error *err)
+{
+    int fd;
+    int r = fsdpck_fdcache_acquire(o->fds, file, false, &fd, err);
+    if (r != 0)
+        return r;
+    int s;
+    do
+        s = o->io->truncate(o->io->ctx, fd, nbytes);
+    while (s == -EINTR);
+    fsdpck_fdcache_release(o->fds, file, false);
+    return s < 0 ? fsdpck_error_sys(err, -s, o->files[file].path, "cannot truncate") : 0;
+}
+
 int fsdpck_out_files_sync(struct fsdpck_out_files *o, uint32_t file, struct fsdpck_error *err)
 {
     int fd;

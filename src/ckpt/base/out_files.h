@@ -21,6 +21,8 @@ int fsdpck_out_files_create(struct fsdpck_out_files *o, struct fsdpck_error *err
 int fsdpck_out_files_write(struct fsdpck_out_files *o, uint32_t file, const void *data, uint64_t nbytes, uint64_t offset,
                            struct fsdpck_error *err);
 int fsdpck_out_files_read(struct fsdpck_out_files *o, uint32_t file, void *data, uint64_t nbytes, uint64_t offset, struct fsdpck_error *err);
+/* Cuts a file that turned out smaller. */
+int fsdpck_out_files_truncate(struct fsdpck_out_files *o, uint32_t file, uint64_t nbytes, struct fsdpck_error *err);
 int fsdpck_out_files_sync(struct fsdpck_out_files *o, uint32_t file, struct fsdpck_error *err);
 void fsdpck_out_files_free(struct fsdpck_out_files *o); /* closes; NULL does nothing */
 

@@ -7,10 +7,13 @@
 #include <string.h>
 
 #include "tensor/box.h"
+#include "engine/decode.h"
 #include "engine/file_read.h"
 #include "engine/files.h"
+#include "base/block_codec.h"
 #include "base/hash.h"
 
+#define DECODED_NBYTES (1u << 20) /* decoded at a time, where the elements go on to many places */
 #define READ_THROUGH_NBYTES (128u << 10) /* a gap up to this is read through: another request would cost more */
 
 int fsdpck_fetch_init(struct fsdpck_fetch *f, struct fsdpck_source *src, struct fsdpck_error *err)
@@ -24,7 +27,16 @@ int fsdpck_fetch_init(struct fsdpck_fetch *f, struct fsdpck_source *src, struct 
 void fsdpck_fetch_free(struct fsdpck_fetch *f)
 {
     free(f->scratch);
-    f->scratch = NULL;
+    fsdpck_decoder_free(f->decoder);
+    free(f->block);
+    free(f->decoded);
+    *f = (struct fsdpck_fetch){ .read_nbytes = f->read_nbytes, .needed_nbytes = f->needed_nbytes, .nruns = f->nruns };
+}
+
+uint64_t fsdpck_fetch_nbytes(const struct fsdpck_source *src)
+{
+    uint64_t decoding = DECODED_NBYTES + 6 * FSDPCK_BLOCK_NBYTES;
+    return FSDPCK_FETCH_WINDOW_NBYTES + 4 * FSDPCK_BLOCK_NBYTES + (src->compressed ? decoding : 0);
 }
 
 /* ---- bytes of a payload, verified ---- */
@@ -46,17 +58,18 @@ static void rows_of(const struct fsdpck_extent *e, uint32_t ndim, uint64_t item,
     rows[1] = e->offset[0] + (end + row_nbytes - 1) / row_nbytes;
 }
 
-static int damaged(const struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end,
-                   struct fsdpck_error *err)
+int fsdpck_fetch_damaged(const struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end,
+                         struct fsdpck_error *err)
 {
     const struct fsdpck_tensor *t = &source_tensors(f->src)[ordinal];
     const struct source_file *file = &source_files(f->src)[e->file];
-    uint64_t rows[2];
+    const char *in = e->compressed ? "the compressed chunk" : "";
+    uint64_t rows[2], base = e->compressed ? 0 : e->payload; /* inside a compressed chunk, bytes of the elements have no place in the file */
     rows_of(e, t->ndim, fsdpck_dtype_info(t->dtype)->nbytes, begin, end, rows);
-    fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, file->path, e->payload + begin,
-                    "rows %llu..%llu of rank %lld are damaged: the hash of bytes %llu..%llu does not match", (unsigned long long)rows[0],
-                    (unsigned long long)rows[1], (long long)file->pub.rank, (unsigned long long)(e->payload + begin),
-                    (unsigned long long)(e->payload + end));
+    fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, file->path, e->payload + (e->compressed ? 0 : begin),
+                    "rows %llu..%llu of rank %lld are damaged: the hash of bytes %llu..%llu%s%s does not match", (unsigned long long)rows[0],
+                    (unsigned long long)rows[1], (long long)file->pub.rank, (unsigned long long)(base + begin), (unsigned long long)(base + end),
+                    *in ? " of " : "", in);
     fsdpck_error_tensor(err, t->name);
     return FSDPCK_ERR_DAMAGED;
 }
@@ -72,9 +85,21 @@ static int verify_blocks(struct fsdpck_fetch *f, size_t ordinal, const struct fs
         uint64_t at = begin + i * FSDPCK_BLOCK_NBYTES, stop = at + FSDPCK_BLOCK_NBYTES < end ? at + FSDPCK_BLOCK_NBYTES : end;
         fsdpck_hash(data + (at - begin), stop - at, &got);
         if (!fsdpck_hash_equal(&got, &want[i]))
-            r = damaged(f, ordinal, e, at, stop, err);
+            r = fsdpck_fetch_damaged(f, ordinal, e, at, stop, err);
     }
     return r;
+}
+
+/* What is asked for at a time: whoever wants more of a compressed chunk in one piece has room for it himself. */
+static uint64_t window_of(const struct fsdpck_extent *e) { return e->compressed ? DECODED_NBYTES : FSDPCK_FETCH_WINDOW_NBYTES; }
+
+static int read_decoded(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t **data,
+                        struct fsdpck_error *err)
+{
+    if (!f->dry && !f->decoded && !(f->decoded = malloc(DECODED_NBYTES)))
+        return fsdpck_error_nomem(err, DECODED_NBYTES);
+    *data = f->decoded;
+    return fsdpck_decode_range(f, ordinal, e, begin, end, f->decoded, err);
 }
 
 /* Payload bytes [begin, end), at most a window, into the scratch; *data points at byte `begin`. */
@@ -82,6 +107,8 @@ static int read_payload(struct fsdpck_fetch *f, size_t ordinal, const struct fsd
                         struct fsdpck_error *err)
 {
     uint64_t first = begin, last = end;
+    if (e->compressed)
+        return read_decoded(f, ordinal, e, begin, end, data, err);
     if (e->hashes) {
         first = begin / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES;
         last = (end + FSDPCK_BLOCK_NBYTES - 1) / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES;
@@ -119,10 +146,14 @@ struct run_target { /* where run elements [first, first + nelem) go */
     void *ctx;
 };
 
-/* Whole blocks that are cached need no scratch on their way. *done: whether they went this one. */
+/* Whole blocks that are cached need no scratch on their way, nor do compressed ones. *done: whether they went this one. */
 static int read_straight(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t *dst, bool *done,
                          struct fsdpck_error *err)
 {
+    if (e->compressed && !f->dry) {
+        *done = true;
+        return fsdpck_decode_range(f, ordinal, e, begin, end, dst, err);
+    }
     bool whole = begin % FSDPCK_BLOCK_NBYTES == 0 && (end % FSDPCK_BLOCK_NBYTES == 0 || end == e->payload_nbytes);
     *done = !f->dry && (whole || !e->hashes) && fsdpck_file_read_cached(f->src, e->file, e->payload + begin, end - begin, dst);
     f->read_nbytes += *done ? end - begin : 0;
@@ -160,7 +191,7 @@ static int fetch_run(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck
     f->needed_nbytes += end - at;
     f->nruns++;
     while (r == 0 && at < end) {
-        uint64_t stop = (at / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES) + FSDPCK_FETCH_WINDOW_NBYTES;
+        uint64_t stop = (at / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES) + (to->dense ? FSDPCK_FETCH_WINDOW_NBYTES : window_of(e));
         stop = stop < end ? stop : end;
         r = fetch_window(f, ordinal, e, at, stop, at / item - begin, to, err);
         at = stop;
@@ -252,7 +283,7 @@ static uint64_t gap_of(const struct piece *p, const uint64_t *s)
 /* Halves a box along its widest dimension until it fits a window and has no gap worth a request of its own. Depth at most 64 * log2(size). */
 static int read_split(struct piece *p, const uint64_t *o, const uint64_t *s, struct fsdpck_error *err)
 {
-    if (span_of(p, s) * p->item <= FSDPCK_FETCH_WINDOW_NBYTES && gap_of(p, s) <= READ_THROUGH_NBYTES)
+    if (span_of(p, s) * p->item <= window_of(p->e) && gap_of(p, s) <= READ_THROUGH_NBYTES)
         return read_box(p, o, s, err);
     uint32_t widest = 0;
     for (uint32_t d = 1; d < p->ndim; d++)

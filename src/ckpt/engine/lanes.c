@@ -10,6 +10,7 @@
 #include "base/checked.h"
 
 #define LANE_NBYTES (32u << 20)  /* a chunk longer than this is cut, where it can be */
+#define PACKED_LANE_NBYTES (4u << 20) /* compressed, the next one waits for its size */
 #define CUT_MAX_NBYTES (64u << 20) /* unless rows and blocks meet less often than this */
 
 struct span {
@@ -52,7 +53,7 @@ static uint64_t cut_every(const struct maker *m, uint32_t tensor, const struct f
         return LANE_NBYTES / item;
     if (!checked_mul(block / gcd(block, row), row, &both) || both > CUT_MAX_NBYTES / item)
         return 0;
-    uint64_t n = LANE_NBYTES / item / both;
+    uint64_t n = (c->compressed ? PACKED_LANE_NBYTES : LANE_NBYTES) / item / both;
     return both * (n ? n : 1);
 }
 

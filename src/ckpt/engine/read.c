@@ -169,7 +169,7 @@ static int work(void *ctx, size_t piece, unsigned worker, struct fsdpck_error *e
 
 static unsigned workers_for(const struct fsdpck_source *src, size_t njobs)
 {
-    uint64_t fit = src->opt.memory_nbytes / (FSDPCK_FETCH_WINDOW_NBYTES + 4 * FSDPCK_BLOCK_NBYTES);
+    uint64_t fit = src->opt.memory_nbytes / fsdpck_fetch_nbytes(src);
     uint64_t wanted = (uint64_t)src->opt.nthreads * FSDPCK_POOL_WAITING, n = wanted < fit ? wanted : fit;
     n = n < njobs ? n : njobs;
     return n ? (unsigned)n : 1;
@@ -226,7 +226,7 @@ int fsdpck_source_plan(struct fsdpck_source *src, const struct fsdpck_read *read
     out->needed_nbytes = f.needed_nbytes;
     out->read_nbytes = f.read_nbytes;
     out->nruns = f.nruns;
-    out->peak_nbytes = (uint64_t)workers_for(src, js.list.count ? js.list.count : 1) * (FSDPCK_FETCH_WINDOW_NBYTES + 4 * FSDPCK_BLOCK_NBYTES);
+    out->peak_nbytes = (uint64_t)workers_for(src, js.list.count ? js.list.count : 1) * fsdpck_fetch_nbytes(src);
     free_jobs(&js);
     return r;
 }

@@ -15,11 +15,13 @@ struct fsdpck_extent {
     uint32_t file;                 /* ordinal in the source's files */
     const uint64_t *offset, *size; /* (ndim) box in the tensor */
     uint64_t payload;              /* file offset of the chunk's first element */
-    uint64_t payload_nbytes;
+    uint64_t payload_nbytes;       /* of the elements */
+    bool compressed;               /* stored in fewer bytes, block by block: see decode.h */
+    uint64_t stored_nbytes;        /* then, in the file */
     const uint64_t *strides; /* (ndim) elements; NULL: dense row-major */
     uint64_t first;          /* element of the payload that the box begins with; not 0 only where strides are given */
     bool swap;               /* stored big-endian */
-    uint64_t hashes; /* file offset of the XXH3-128s of the payload's blocks (16 bytes each); 0: the format has none */
+    uint64_t hashes; /* file offset of the XXH3-128s of the payload's blocks (16 bytes each; compressed: of their records); 0: the format has none */
 };
 typedef int (*fsdpck_extent_fn)(void *ctx, const struct fsdpck_extent *e, struct fsdpck_error *err);
 
@@ -71,6 +73,7 @@ struct fsdpck_source {
     struct fsdpck_fdcache *fds; /* open descriptors: see files.h */
     const char *save_id, *state;
     uint64_t nranks;
+    bool compressed; /* extents may be */
     bool names_said; /* the caller chose how a Llama's weights are called */
     bool to_verify; /* opened to find out what is wrong: a file that is missing or has another size is a problem among others */
     void *impl;

@@ -27,15 +27,31 @@ static int write_hashes(struct fsdpck_stream *s, const uint8_t *data, uint64_t n
         if (r != 0)
             return r;
     }
-    s->crc32 = fsdpck_crc32(s->crc32, data, nbytes);
     return 0;
+}
+
+static int write_plain(struct fsdpck_stream *s, const uint8_t *data, uint64_t nbytes, struct fsdpck_error *err)
+{
+    int r = s->chunk->hashes ? write_hashes(s, data, nbytes, err) : 0;
+    return r == 0 ? fsdpck_out_files_write(s->out, s->chunk->file, data, nbytes, fsdpck_stream_position(s), err) : r;
+}
+
+static struct fsdpck_packing packing_of(const struct fsdpck_stream *s)
+{
+    return (struct fsdpck_packing){ .out = s->out, .file = s->chunk->file, .planes = s->chunk->planes, .records = s->chunk->hashes };
+}
+
+static int write_packed(struct fsdpck_stream *s, const uint8_t *data, uint64_t nbytes, struct fsdpck_error *err)
+{
+    const struct fsdpck_packing to = packing_of(s);
+    return fsdpck_packer_write(s->packer, &to, s->at / FSDPCK_BLOCK_NBYTES, fsdpck_stream_position(s), data, nbytes, err);
 }
 
 int fsdpck_stream_write(struct fsdpck_stream *s, const uint8_t *data, uint64_t nbytes, struct fsdpck_error *err)
 {
-    int r = s->chunk->hashes ? write_hashes(s, data, nbytes, err) : 0;
-    if (r == 0)
-        r = fsdpck_out_files_write(s->out, s->chunk->file, data, nbytes, fsdpck_stream_position(s), err);
+    int r = s->chunk->compressed ? write_packed(s, data, nbytes, err) : write_plain(s, data, nbytes, err);
+    if (s->chunk->hashes)
+        s->crc32 = fsdpck_crc32(s->crc32, data, nbytes);
     s->at += nbytes;
     return r;
 }
@@ -65,4 +81,9 @@ int fsdpck_stream_gather(struct fsdpck_stream *s, const uint8_t *data, uint64_t 
     return 0;
 }
 
-int fsdpck_stream_end(struct fsdpck_stream *s, struct fsdpck_error *err) { return flush(s, err); }
+int fsdpck_stream_end(struct fsdpck_stream *s, struct fsdpck_error *err)
+{
+    const struct fsdpck_packing to = packing_of(s);
+    int r = flush(s, err);
+    return r == 0 && s->chunk->compressed ? fsdpck_packer_end(s->packer, &to, err) : r;
+}

@@ -3,6 +3,7 @@
 #define CKPT_STREAM_H
 
 #include "base/out_files.h"
+#include "engine/packer.h"
 #include "engine/transfer.h"
 
 struct fsdpck_stream {
@@ -12,6 +13,7 @@ struct fsdpck_stream {
     uint32_t crc32; /* of what this stream wrote */
     uint8_t *buf;   /* gathers small pieces; NULL: pieces come whole */
     uint64_t capacity, fill;
+    struct fsdpck_packer *packer; /* for compressed chunks; set by whoever began the stream */
 };
 
 /* `at`: byte of the chunk to begin with, a multiple of the block where the chunk is hashed. buf: page aligned, at least capacity + one page; capacity a

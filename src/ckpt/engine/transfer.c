@@ -13,6 +13,7 @@
 #include "base/stop.h"
 #include "tensor/rows.h"
 #include "engine/stream.h"
+#include "engine/turns.h"
 
 #define PAGE_NBYTES 4096u
 #define BAND_MAX_NBYTES (4u << 20)
@@ -28,6 +29,7 @@ struct worker {
     uint8_t *gather; /* a chunk's part of a band, when it is no run */
     uint8_t *staging;
     struct fsdpck_stream *streams; /* (max_chunks) */
+    struct fsdpck_packer packer;
 };
 
 struct lane_result { /* of a lane with a single chunk */
@@ -41,6 +43,7 @@ struct engine {
     const struct fsdpck_options *opt;
     struct fsdpck_lanes lanes;
     struct lane_result *results; /* (lanes.count) */
+    struct fsdpck_turns *turns;  /* where something is compressed */
     struct fsdpck_out_files *out;
     struct worker *workers;
     unsigned nworkers;
@@ -54,17 +57,17 @@ struct engine {
 
 static int share_memory(struct engine *e, struct fsdpck_error *err)
 {
-    uint64_t fetch = FSDPCK_FETCH_WINDOW_NBYTES + 4 * FSDPCK_BLOCK_NBYTES;
+    uint64_t fetch = fsdpck_fetch_nbytes(e->t->src), nbands = e->t->compress ? 4 : 3, packer = e->t->compress ? FSDPCK_PACKER_OWN_NBYTES : 0;
     if (e->opt->memory_nbytes < MEMORY_MIN_NBYTES)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "a memory budget of %llu bytes is too small; at least 8MiB are needed",
                                 (unsigned long long)e->opt->memory_nbytes);
     uint64_t fit = e->opt->memory_nbytes / WORKER_MIN_NBYTES;
     uint64_t wanted = (uint64_t)e->opt->nthreads * FSDPCK_POOL_WAITING;
     e->nworkers = fit == 0 ? 1 : (unsigned)(wanted < fit ? wanted : fit);
-    uint64_t each = e->opt->memory_nbytes / e->nworkers - fetch;
-    uint64_t band = each / 6 / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES;
+    uint64_t each = e->opt->memory_nbytes / e->nworkers - fetch - packer;
+    uint64_t band = each / (2 * nbands) / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES;
     e->band_nbytes = band < BAND_MAX_NBYTES ? band : BAND_MAX_NBYTES;
-    e->staging_nbytes = each - 3 * (e->band_nbytes + PAGE_NBYTES);
+    e->staging_nbytes = each - nbands * (e->band_nbytes + PAGE_NBYTES);
     e->max_chunks = e->staging_nbytes / (FSDPCK_BLOCK_NBYTES + PAGE_NBYTES);
     return 0;
 }
@@ -75,6 +78,7 @@ static void free_workers(struct engine *e)
         struct worker *w = &e->workers[i];
         fsdpck_fetch_free(&w->fetch);
         fsdpck_rows_free(&w->rows);
+        fsdpck_packer_free(&w->packer);
         free(w->band);
         free(w->cast);
         free(w->gather);
@@ -91,6 +95,8 @@ static int init_worker(struct engine *e, struct worker *w, struct fsdpck_error *
     int r = fsdpck_fetch_init(&w->fetch, e->t->src, err);
     if (r == 0)
         r = fsdpck_rows_init(&w->rows, err);
+    if (r == 0 && e->t->compress)
+        r = fsdpck_packer_init(&w->packer, e->band_nbytes / FSDPCK_BLOCK_NBYTES, err);
     if (r != 0)
         return r;
     w->band = aligned_alloc(PAGE_NBYTES, band);
@@ -224,6 +230,7 @@ static void open_streams(struct band *b)
             at = (lane->begin - first) * fsdpck_dtype_info(b->to)->nbytes;
         }
         fsdpck_stream_begin(&b->w->streams[i], e->out, c, at, b->w->staging + i * (each + PAGE_NBYTES), each);
+        b->w->streams[i].packer = &b->w->packer;
     }
 }
 
@@ -262,9 +269,8 @@ static void keep_results(struct band *b, size_t number)
         e->t->chunks[e->lanes.order[b->lane->first + i]].crc32 = b->w->streams[i].crc32;
 }
 
-static int run_lane(void *ctx, size_t number, unsigned worker, struct fsdpck_error *err)
+static int move_lane(struct engine *e, size_t number, unsigned worker, struct fsdpck_error *err)
 {
-    struct engine *e = ctx;
     const struct fsdpck_lane *lane = &e->lanes.list[number];
     const struct fsdpck_chosen *chosen = &e->t->selection->tensors[lane->tensor];
     struct band b = { .e = e, .w = &e->workers[worker], .lane = lane, .t = &source_tensors(e->t->src)[chosen->source], .source = chosen->source,
@@ -273,6 +279,7 @@ static int run_lane(void *ctx, size_t number, unsigned worker, struct fsdpck_err
     b.edited = is_edited(e->t, lane->tensor);
     uint64_t item = fsdpck_dtype_info(b.to)->nbytes, step = e->band_nbytes / item, row = row_elements(b.t);
     open_streams(&b);
+    fsdpck_packer_begin(&b.w->packer, e->turns && fsdpck_turns_has(e->turns, number) ? e->turns : NULL, number);
     if (lane->whole_rows)
         fsdpck_rows_begin(&b.w->rows, row * item, lane->begin / row);
     int r = 0;
@@ -286,6 +293,15 @@ static int run_lane(void *ctx, size_t number, unsigned worker, struct fsdpck_err
         r = fsdpck_stream_end(&b.w->streams[i], err);
     if (r == 0)
         keep_results(&b, number);
+    return r;
+}
+
+static int run_lane(void *ctx, size_t number, unsigned worker, struct fsdpck_error *err)
+{
+    struct engine *e = ctx;
+    int r = move_lane(e, number, worker, err);
+    if (r != 0 && e->turns)
+        fsdpck_turns_fail(e->turns, r, err);
     return r;
 }
 
@@ -359,6 +375,8 @@ static int prepare(struct engine *e, struct fsdpck_error *err)
         const struct fsdpck_chosen *c = &t->selection->tensors[t->chunks[i].tensor];
         e->total_nbytes += fsdpck_box_nelem(t->chunks[i].size, source_tensors(t->src)[c->source].ndim) * fsdpck_dtype_info(c->dtype)->nbytes;
     }
+    if (t->compress && !(e->turns = fsdpck_turns_new(t, &e->lanes, e->opt->stop, err)))
+        return FSDPCK_ERR_NOMEM;
     r = init_workers(e, err);
     if (r == 0 && !(e->out = fsdpck_out_files_new(t->src->io, t->files, t->nfiles, err)))
         r = FSDPCK_ERR_NOMEM;
@@ -384,6 +402,7 @@ int fsdpck_transfer_run(struct fsdpck_transfer *t, struct fsdpck_transfer_result
     fsdpck_out_files_free(e.out);
     free_workers(&e);
     free(e.results);
+    fsdpck_turns_free(e.turns);
     fsdpck_lanes_free(&e.lanes);
     pthread_mutex_destroy(&e.lock);
     return r;

@@ -6,6 +6,7 @@
 #include <fsdpck/convert.h>
 
 #include "base/hash.h"
+#include "base/planes.h"
 #include "base/out_files.h"
 #include "engine/selection.h"
 #include "engine/source_impl.h"
@@ -17,6 +18,8 @@ struct fsdpck_out_chunk {
     const uint64_t *offset, *size; /* (ndim) elements */
     uint64_t payload;
     uint64_t hashes; /* file offset that gets the XXH3-128 of each 64 KiB block; 0: not hashed */
+    bool compressed; /* then hashes gets their records, see packer.h */
+    struct fsdpck_planes planes;
     /* Filled in by the transfer where hashes != 0: */
     uint32_t crc32;
     bool has_content; /* whole rows passed: content is this chunk's part of the tensor's content id */
@@ -45,6 +48,7 @@ struct fsdpck_transfer {
     size_t nfiles;
     struct fsdpck_out_chunk *chunks; /* sorted by tensor */
     size_t nchunks;
+    bool compress; /* some chunks are compressed */
     const struct fsdpck_options *opt; /* resolved (fsdpck_source_options), or NULL: the source's */
     const struct fsdpck_edit *edit;   /* NULL: bytes go out as they came in, cast at most */
     /* Filled in: per tensor of the selection, where whole rows passed and nothing was cast. (ntensors), in the caller's memory; may be NULL. */

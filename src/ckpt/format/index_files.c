@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "engine/decode.h"
 #include "base/ioutil.h"
 
 static void parse_list(struct index_parse *p, void (*one)(struct index_parse *p))
@@ -95,17 +96,21 @@ static void parse_file(struct index_parse *p)
 
 void fsdpck_index_parse_files(struct index_parse *p) { parse_list(p, parse_file); }
 
-/* Payload is stored as it is, each tensor once: more bytes than the files have cannot be there, and no reader shall plan for them. */
+/* Each tensor is stored once, as it is: more bytes than the files have cannot be there, and no reader shall plan for them. Compressed, each block has
+ * its record in a chunk table. */
 int fsdpck_index_check_room(struct index_parse *p)
 {
     uint64_t want = 0, have = 0;
     for (size_t i = 0; i < p->src->files.count; i++)
         if (!checked_add(have, source_files(p->src)[i].pub.nbytes, &have))
             have = UINT64_MAX;
+    if (p->src->compressed && !checked_mul(have, FSDPCK_BLOCK_NBYTES / FSDPCK_RECORD_NBYTES, &have))
+        have = UINT64_MAX;
     for (size_t i = 0; i < p->src->tensors.count; i++) {
         const struct fsdpck_tensor *t = &source_tensors(p->src)[i];
         if (t->alias_of < 0 && (!checked_add(want, t->nbytes, &want) || want > have)) {
-            fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file, "the tensors up to this one need more bytes than the %" PRIu64 " of all files", have);
+            fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file, "the tensors up to this one need more bytes than the %" PRIu64 " %s", have,
+                             p->src->compressed ? "that all files could hold" : "of all files");
             fsdpck_error_tensor(p->err, t->name);
             return FSDPCK_ERR_FORMAT;
         }

@@ -36,7 +36,9 @@ static void parse_requires(struct index_parse *p)
     fsdpck_json_array(&p->j);
     while (fsdpck_json_next_item(&p->j)) {
         const char *s = fsdpck_json_string(&p->j);
-        if (s)
+        if (s && strcmp(s, FSDPCK_FEATURE_COMPRESSION) == 0)
+            p->src->compressed = true;
+        else if (s)
             fsdpck_json_fail(&p->j, FSDPCK_ERR_UNSUPPORTED, "requires '%s', which this version does not know", s);
     }
 }

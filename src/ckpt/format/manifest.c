@@ -11,6 +11,7 @@
 
 #include "torch/dcp_metadata.h"
 #include "base/ioutil.h"
+#include "format/table.h"
 #include "base/json_write.h"
 
 #define METADATA_MAX_CHUNKS 2000000u /* beyond this torch itself needs minutes to unpickle it */
@@ -19,6 +20,10 @@
 
 static bool wants_metadata(const struct fsdpck_manifest *m, enum fsdpck_dcp_mode mode, const struct fsdpck_options *opt)
 {
+    if (m->compressed && opt && opt->note)
+        opt->note(opt->ctx, "compressed: fsdpck reads it, PyTorch does not ('fsdpck convert' without --compress turns it back)");
+    if (m->compressed)
+        return false;
     if (mode != FSDPCK_DCP_AUTO)
         return mode == FSDPCK_DCP_ALWAYS;
     if (m->nchunks <= METADATA_MAX_CHUNKS)
@@ -108,9 +113,9 @@ static void write_head(const struct fsdpck_manifest *m, struct fsdpck_text *t)
     fsdpck_uuid_format(m->save_id, uuid);
     gmtime_r(&seconds, &utc);
     strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    fsdpck_text_printf(t, "{\"format\":\"fsdpck\",\"version\":%d,\"requires\":[],\n\"save_id\":\"%s\",\n\"writer\":\"fsdpck %s\",\n\"created\":\"%s\",\n"
+    fsdpck_text_printf(t, "{\"format\":\"fsdpck\",\"version\":%d,\"requires\":[%s],\n\"save_id\":\"%s\",\n\"writer\":\"fsdpck %s\",\n\"created\":\"%s\",\n"
                           "\"block_bytes\":%u,\n",
-                       FSDPCK_FORMAT_VERSION, uuid, fsdpck_version(), created, FSDPCK_BLOCK_NBYTES);
+                       FSDPCK_FORMAT_VERSION, m->compressed ? "\"" FSDPCK_FEATURE_COMPRESSION "\"" : "", uuid, fsdpck_version(), created, FSDPCK_BLOCK_NBYTES);
 }
 
 static void write_meshes(const struct fsdpck_manifest *m, struct fsdpck_text *t)

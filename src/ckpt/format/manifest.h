@@ -58,6 +58,7 @@ struct fsdpck_manifest {
     struct fsdpck_assets_out *assets;
     const char *assets_folder; /* name of the folder they are in: "assets" */
     const char *state;         /* JSON object, or NULL */
+    bool compressed; /* no .metadata: PyTorch could not read the chunks */
     bool has_metadata;
     uint64_t metadata_nbytes;
     struct fsdpck_hash128 metadata_hash;

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "format/shard_compact.h"
+
 #define TABLE_ALIGN 64u
 
 void fsdpck_shard_begin(struct fsdpck_shard *s, uint32_t rank)
@@ -17,7 +19,7 @@ void fsdpck_shard_begin(struct fsdpck_shard *s, uint32_t rank)
 static void count(struct fsdpck_shard *s, struct fsdpck_shard_entry *e)
 {
     e->first_hash = s->nhashes;
-    s->nhashes += fsdpck_nblocks(e->layout.payload_nbytes);
+    s->nhashes += fsdpck_nslots(s->compressed && !e->is_item, e->layout.payload_nbytes);
     s->ndims += 2 * (uint64_t)e->ndim;
     s->end = e->layout.begin + e->layout.head_nbytes + e->layout.payload_nbytes + e->layout.tail_nbytes;
 }
@@ -30,6 +32,9 @@ int fsdpck_shard_add_chunk(struct fsdpck_shard *s, uint32_t ordinal, enum fsdpck
         return FSDPCK_ERR_NOMEM;
     *e = (struct fsdpck_shard_entry){ .ordinal = ordinal, .dtype = dtype, .ndim = ndim, .offset = offset, .size = size };
     fsdpck_item_place(dtype, ndim, size, s->end, &e->layout);
+    e->decoded_nbytes = e->layout.payload_nbytes;
+    if (s->compressed)
+        e->layout = (struct fsdpck_item_layout){ .begin = s->end, .payload_nbytes = e->decoded_nbytes };
     count(s, e);
     return 0;
 }
@@ -92,7 +97,7 @@ static int skip(struct writer *w, uint64_t nbytes)
 static int write_envelope(struct writer *w, const struct fsdpck_shard_entry *e)
 {
     uint8_t tail[FSDPCK_ITEM_TAIL_MAX];
-    if (e->is_item)
+    if (e->layout.head_nbytes == 0)
         return skip(w, e->layout.payload_nbytes);
     uint8_t *head = room(w, e->layout.head_nbytes);
     if (!head)
@@ -123,13 +128,17 @@ static int write_envelopes(struct fsdpck_shard *s, struct writer *w, struct fsdp
     return flush(w);
 }
 
-static void describe(const struct fsdpck_shard_entry *e, uint64_t dims, struct fsdpck_table_entry *out)
+static void describe(const struct fsdpck_shard *s, const struct fsdpck_shard_entry *e, uint64_t dims, struct fsdpck_table_entry *out)
 {
     const struct fsdpck_item_layout *l = &e->layout;
     *out = (struct fsdpck_table_entry){ .ordinal = e->ordinal, .kind = e->is_item ? FSDPCK_CHUNK_ITEM : FSDPCK_CHUNK_TENSOR, .ndim = (uint8_t)e->ndim,
                                         .has_content = e->has_content, .payload = fsdpck_shard_payload(e), .nbytes = l->payload_nbytes,
                                         .first_hash = e->first_hash, .dims = dims, .item = l->begin,
                                         .item_nbytes = l->head_nbytes + l->payload_nbytes + l->tail_nbytes, .crc32 = e->crc32 };
+    if (s->compressed && !e->is_item) {
+        out->codec = FSDPCK_CODEC_PLANES;
+        out->decoded = e->decoded_nbytes;
+    }
     if (e->has_content)
         fsdpck_content_store(&e->content, out->content);
 }
@@ -146,7 +155,7 @@ static int write_table(struct fsdpck_shard *s, struct writer *w, const struct fs
         struct fsdpck_table_entry e;
         if (!(p = room(w, FSDPCK_TABLE_ENTRY_NBYTES)))
             return w->err->code;
-        describe(&shard_entries(s)[i], dims, &e);
+        describe(s, &shard_entries(s)[i], dims, &e);
         dims += 2 * (uint64_t)e.ndim;
         fsdpck_table_write_entry(&e, p);
         filled(w, FSDPCK_TABLE_ENTRY_NBYTES);
@@ -210,7 +219,11 @@ int fsdpck_shard_finish(struct fsdpck_shard *s, struct fsdpck_out_files *out, ui
     w->file = file;
     w->err = err ? err : &own;
     w->hasher = fsdpck_hasher_new();
-    int r = w->hasher ? write_all(s, w, save_id) : fsdpck_error_nomem(err, 0);
+    int r = w->hasher ? 0 : fsdpck_error_nomem(err, 0);
+    if (r == 0 && s->compressed)
+        r = fsdpck_shard_compact(s, out, file, w->err);
+    if (r == 0)
+        r = write_all(s, w, save_id);
     fsdpck_hasher_free(w->hasher);
     free(w);
     return r;

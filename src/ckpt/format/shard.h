@@ -15,12 +15,14 @@ struct fsdpck_shard_entry {
     uint32_t ndim;
     enum fsdpck_dtype dtype;
     bool is_item, has_content;
+    uint64_t decoded_nbytes;       /* of a compressed chunk's elements */
     uint32_t crc32;                /* filled in by whoever moved the payload */
     struct fsdpck_content content;
 };
 
 struct fsdpck_shard {
     uint32_t rank;
+    bool compressed; /* set after begin: chunks lie bare, without a zip around them, and fsdpck_shard_finish() moves them together */
     struct fsdpck_vec entries; /* struct fsdpck_shard_entry, in the order of the table */
     uint64_t nhashes, ndims;
     uint64_t end;                       /* of the last item */

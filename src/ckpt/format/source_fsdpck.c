@@ -12,6 +12,16 @@
 
 /* ---- tables ---- */
 
+/* Compression that the index does not announce is no compression of ours: readers that know it not would have begun to read. */
+static int check_codecs(const struct fsdpck_source *src, const struct source_file *file, const struct fsdpck_table *t, struct fsdpck_error *err)
+{
+    for (uint64_t i = 0; i < t->nentries && !src->compressed; i++)
+        if (t->entries[i].codec != FSDPCK_CODEC_STORED)
+            return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, file->path, "holds compressed chunks, and index.json does not require '%s'",
+                                    FSDPCK_FEATURE_COMPRESSION);
+    return 0;
+}
+
 static int load_table(struct fsdpck_source *src, uint32_t rank, struct index_file *f, struct fsdpck_error *err)
 {
     const struct fsdpck_index *index = src->impl;
@@ -33,10 +43,12 @@ static int load_table(struct fsdpck_source *src, uint32_t rank, struct index_fil
         r = fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, file->path, "its chunk table is not the one that index.json names");
     if (r == 0)
         r = fsdpck_table_read(src->io, fd, file->path, &trailer, &f->loaded, err);
-    if (r == 0 && f->loaded.rank != rank) {
+    if (r == 0 && f->loaded.rank != rank)
         r = fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, file->path, "was written by rank %u, not %u", f->loaded.rank, rank);
+    if (r == 0)
+        r = check_codecs(src, file, &f->loaded, err);
+    if (r != 0)
         fsdpck_table_free(&f->loaded);
-    }
     fsdpck_files_release(src, rank, false);
     f->is_loaded = r == 0;
     return r;
@@ -82,9 +94,10 @@ static int emit(struct lookup *l, const struct fsdpck_table_entry *e, const uint
     uint32_t n = l->t->ndim;
     const uint64_t *dims = l->table->dims + e->dims;
     if (e->ndim != n || memcmp(dims, offset, n * 8) != 0 || memcmp(dims + n, size, n * 8) != 0 ||
-        e->nbytes != fsdpck_box_nelem(size, n) * fsdpck_dtype_info(l->t->dtype)->nbytes)
+        e->decoded != fsdpck_box_nelem(size, n) * fsdpck_dtype_info(l->t->dtype)->nbytes)
         return disagrees(l);
-    struct fsdpck_extent x = { .file = l->rank, .offset = dims, .size = dims + n, .payload = e->payload, .payload_nbytes = e->nbytes,
+    struct fsdpck_extent x = { .file = l->rank, .offset = dims, .size = dims + n, .payload = e->payload, .payload_nbytes = e->decoded,
+                               .stored_nbytes = e->nbytes, .compressed = e->codec == FSDPCK_CODEC_PLANES,
                                .hashes = l->table->hashes + 16 * e->first_hash };
     return l->visit(l->ctx, &x, l->err);
 }

@@ -120,6 +120,14 @@ static int read_header(struct reader *r, struct fsdpck_table *t)
     return 0;
 }
 
+/* A block never grows, and none is empty. */
+static bool sizes_make_sense(const struct fsdpck_table_entry *e)
+{
+    if (e->codec == FSDPCK_CODEC_STORED)
+        return e->nbytes == e->decoded;
+    return e->kind == FSDPCK_CHUNK_TENSOR && e->nbytes <= e->decoded && e->nbytes >= fsdpck_nblocks(e->decoded);
+}
+
 static int decode_entry(struct reader *r, const uint8_t *b, struct fsdpck_table_entry *e)
 {
     e->ordinal = fsdpck_le32(b);
@@ -135,11 +143,12 @@ static int decode_entry(struct reader *r, const uint8_t *b, struct fsdpck_table_
     e->item_nbytes = fsdpck_le64(b + 56);
     e->crc32 = fsdpck_le32(b + 64);
     memcpy(e->content, b + 80, 16);
-    if (e->codec != 0)
-        return fsdpck_error_at(r->err, FSDPCK_ERR_UNSUPPORTED, r->file, r->at, "codec %u; this program reads codec 0", e->codec);
+    e->decoded = fsdpck_le64(b + 24);
+    if (e->codec > FSDPCK_CODEC_PLANES)
+        return fsdpck_error_at(r->err, FSDPCK_ERR_UNSUPPORTED, r->file, r->at, "codec %u; this program reads codecs 0 and 1", e->codec);
     /* Nothing is stored for nothing: else a sparse file of zeros would be a table of as many entries as it likes. */
-    if (e->kind > FSDPCK_CHUNK_ITEM || e->ndim > FSDPCK_MAX_DIMS || (b[7] & ~1) || e->nbytes == 0 || fsdpck_le64(b + 24) != e->nbytes ||
-        !is_zero(b + 68, 12))
+    if (e->kind > FSDPCK_CHUNK_ITEM || e->ndim > FSDPCK_MAX_DIMS || (b[7] & ~1) || e->nbytes == 0 || !is_zero(b + 68, 12) ||
+        !sizes_make_sense(e))
         return fsdpck_error_at(r->err, FSDPCK_ERR_FORMAT, r->file, r->at, "an entry of the chunk table makes no sense");
     return 0;
 }
@@ -154,7 +163,7 @@ static int check_entry(struct reader *r, const struct fsdpck_table *t, const str
                                e->payload, e->nbytes);
     if (e->first_hash != *hash || e->dims != *dim)
         return fsdpck_error_at(r->err, FSDPCK_ERR_FORMAT, r->file, r->trailer->table, "hashes or dimensions of the chunks are not consecutive");
-    *hash += fsdpck_nblocks(e->nbytes); /* at most 2^47 an entry, and entries < 2^58: no overflow before the check below */
+    *hash += fsdpck_nslots(e->codec == FSDPCK_CODEC_PLANES, e->decoded); /* at most 2^49: no overflow before the check below */
     *dim += 2 * (uint64_t)e->ndim;
     if (*hash > t->nhashes || *dim > t->ndims)
         return fsdpck_error_at(r->err, FSDPCK_ERR_FORMAT, r->file, r->trailer->table, "the chunks want more hashes or dimensions than the table has");
@@ -323,7 +332,7 @@ void fsdpck_table_write_entry(const struct fsdpck_table_entry *e, uint8_t out[FS
     out[7] = e->has_content;
     fsdpck_put64(out + 8, e->payload);
     fsdpck_put64(out + 16, e->nbytes);
-    fsdpck_put64(out + 24, e->nbytes);
+    fsdpck_put64(out + 24, e->codec == FSDPCK_CODEC_STORED ? e->nbytes : e->decoded);
     fsdpck_put64(out + 32, e->first_hash);
     fsdpck_put64(out + 40, e->dims);
     fsdpck_put64(out + 48, e->item);

@@ -12,11 +12,14 @@
 #define FSDPCK_TRAILER_NBYTES 64u
 
 enum fsdpck_chunk_kind { FSDPCK_CHUNK_TENSOR = 0, FSDPCK_CHUNK_ITEM = 1 };
+enum fsdpck_chunk_codec { FSDPCK_CODEC_STORED = 0, FSDPCK_CODEC_PLANES = 1 }; /* section 8 */
+#define FSDPCK_FEATURE_COMPRESSION "block-compression" /* in index.json's `requires` */
 
 struct fsdpck_table_entry {
     uint32_t ordinal;
     uint8_t kind, codec, ndim, has_content;
-    uint64_t payload, nbytes; /* in the file; codec 0, the only one of version 1 that is read, decodes to as many */
+    uint64_t payload, nbytes; /* in the file */
+    uint64_t decoded;         /* bytes after decoding; codec 0: nbytes, and not looked at when written */
     uint64_t first_hash;      /* index in the hashes */
     uint64_t dims;            /* index in the dimension pool: ndim offsets, then ndim sizes */
     uint64_t item, item_nbytes;
@@ -63,5 +66,7 @@ void fsdpck_table_write_header(const struct fsdpck_table *t, uint8_t out[FSDPCK_
 void fsdpck_table_write_entry(const struct fsdpck_table_entry *e, uint8_t out[FSDPCK_TABLE_ENTRY_NBYTES]);
 
 static inline uint64_t fsdpck_nblocks(uint64_t nbytes) { return nbytes / FSDPCK_BLOCK_NBYTES + (nbytes % FSDPCK_BLOCK_NBYTES != 0); }
+/* Of the pool of block hashes, what a payload that decodes to so many bytes has: a compressed block has a place beside its hash. */
+static inline uint64_t fsdpck_nslots(bool compressed, uint64_t decoded) { return fsdpck_nblocks(decoded) * (compressed ? 2 : 1); }
 
 #endif

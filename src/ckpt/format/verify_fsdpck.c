@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "tensor/box.h"
+#include "base/block_codec.h"
+#include "engine/decode.h"
 #include "engine/file_read.h"
 #include "engine/files.h"
 #include "base/ioutil.h"
@@ -14,16 +16,22 @@
 
 #define PIECE_NBYTES (4u << 20) /* a multiple of the hash block */
 
-struct piece { /* of one payload */
+struct piece { /* of one payload, decoded */
     uint32_t rank;
     uint64_t entry, begin, end;
+};
+
+struct worker {
+    uint8_t *buffer; /* a piece, and what alignment adds */
+    struct fsdpck_decoder *decoder;
+    uint8_t block[FSDPCK_BLOCK_NBYTES];
 };
 
 struct verifier {
     struct fsdpck_verifier common;
     struct fsdpck_source *src;
     struct fsdpck_vec pieces;
-    uint8_t **buffers; /* one a worker */
+    struct worker *workers;
     unsigned nworkers;
     uint64_t *nchunks; /* of each file, that tensors claim */
     bool lost_count;   /* a tensor was not followed to its end: nchunks are too small */
@@ -111,8 +119,8 @@ static int check_envelope(struct verifier *v, uint32_t rank, const struct fsdpck
 static int add_pieces(struct verifier *v, uint32_t rank, const struct fsdpck_table *t, struct fsdpck_error *err)
 {
     for (uint64_t i = 0; i < t->nentries; i++)
-        for (uint64_t at = 0; at < t->entries[i].nbytes; at += PIECE_NBYTES) {
-            uint64_t left = t->entries[i].nbytes - at;
+        for (uint64_t at = 0; at < t->entries[i].decoded; at += PIECE_NBYTES) {
+            uint64_t left = t->entries[i].decoded - at;
             struct piece *p = fsdpck_vec_push(&v->pieces, err);
             if (!p)
                 return FSDPCK_ERR_NOMEM;
@@ -207,17 +215,19 @@ static int check_claims(struct verifier *v)
 
 /* ---- payloads ---- */
 
-static void damaged_block(struct verifier *v, const struct piece *p, const struct fsdpck_table *t, uint64_t begin, uint64_t end)
+/* Decoded bytes [begin, end) of a payload are lost; `place` in the file, with as many bytes as are stored for them. */
+static void damaged_block(struct verifier *v, const struct piece *p, const struct fsdpck_table *t, uint64_t begin, uint64_t end, uint64_t place,
+                          uint64_t nbytes, const char *what)
 {
     const struct fsdpck_table_entry *e = &t->entries[p->entry];
-    struct fsdpck_problem problem = { .file = source_files(v->src)[p->rank].pub.name, .offset = e->payload + begin, .nbytes = end - begin,
-                                      .rank = p->rank, .what = "block hash differs" };
+    struct fsdpck_problem problem = { .file = source_files(v->src)[p->rank].pub.name, .offset = place, .nbytes = nbytes,
+                                      .rank = p->rank, .what = what };
     if (e->kind == FSDPCK_CHUNK_ITEM && e->ordinal < v->src->items.count) {
         problem.tensor = source_items(v->src)[e->ordinal].pub.name;
     } else if (e->kind == FSDPCK_CHUNK_TENSOR && e->ordinal < v->src->tensors.count) {
         const struct fsdpck_tensor *tensor = &source_tensors(v->src)[e->ordinal];
         const uint64_t *offset = t->dims + e->dims, *size = offset + e->ndim;
-        uint64_t row = e->ndim && size[0] ? e->nbytes / size[0] : 0;
+        uint64_t row = e->ndim && size[0] ? e->decoded / size[0] : 0;
         problem.tensor = tensor->name;
         problem.row_begin = row ? offset[0] + begin / row : 0;
         problem.row_end = row ? offset[0] + (end + row - 1) / row : 0;
@@ -234,8 +244,54 @@ static int check_blocks(struct verifier *v, const struct piece *p, const struct 
         uint64_t at = p->begin + i * FSDPCK_BLOCK_NBYTES, stop = at + FSDPCK_BLOCK_NBYTES < p->end ? at + FSDPCK_BLOCK_NBYTES : p->end;
         fsdpck_hash(data + (at - p->begin), stop - at, &got);
         if (!fsdpck_hash_equal(&got, &want[i]))
-            damaged_block(v, p, t, at, stop);
+            damaged_block(v, p, t, at, stop, t->entries[p->entry].payload + at, stop - at, "block hash differs");
     }
+    return r;
+}
+
+static int check_stored(struct verifier *v, const struct piece *p, const struct fsdpck_table *t, unsigned worker, struct fsdpck_error *err)
+{
+    uint8_t *data;
+    int r = fsdpck_file_read(v->src, p->rank, t->entries[p->entry].payload + p->begin, p->end - p->begin, v->workers[worker].buffer, &data, err);
+    return r == 0 ? check_blocks(v, p, t, data, err) : r;
+}
+
+/* Blocks that are what was written, and yet decode to nothing, were written by someone with other things in mind. */
+static void check_record(struct verifier *v, const struct piece *p, const struct fsdpck_table *t, uint64_t number, const struct fsdpck_extent *x,
+                         const struct fsdpck_record *record, const uint8_t *stored, struct worker *w)
+{
+    const struct fsdpck_table_entry *e = &t->entries[p->entry];
+    uint64_t at = number * FSDPCK_BLOCK_NBYTES;
+    uint32_t n = fsdpck_block_decoded(x, number);
+    const char *what = NULL;
+    struct fsdpck_hash128 got;
+    fsdpck_hash(stored, record->nbytes, &got);
+    if (!fsdpck_hash_equal(&got, &record->hash))
+        what = "block hash differs";
+    else if (e->ordinal < v->src->tensors.count) {
+        struct fsdpck_planes planes = fsdpck_planes_of(source_tensors(v->src)[e->ordinal].dtype);
+        if (!fsdpck_block_decode(w->decoder, &planes, stored, record->nbytes, w->block, n))
+            what = "a compressed block does not decode";
+    }
+    if (what)
+        damaged_block(v, p, t, at, at + n, e->payload + record->begin, record->nbytes, what);
+}
+
+static int check_compressed(struct verifier *v, const struct piece *p, const struct fsdpck_table *t, unsigned worker, struct fsdpck_error *err)
+{
+    const struct fsdpck_table_entry *e = &t->entries[p->entry];
+    struct worker *w = &v->workers[worker];
+    const struct fsdpck_extent x = { .file = p->rank, .payload = e->payload, .payload_nbytes = e->decoded, .stored_nbytes = e->nbytes,
+                                     .hashes = t->hashes + 16 * e->first_hash };
+    struct fsdpck_record records[PIECE_NBYTES / FSDPCK_BLOCK_NBYTES];
+    uint64_t first = p->begin / FSDPCK_BLOCK_NBYTES, n = fsdpck_nblocks(p->end - p->begin);
+    uint8_t *data;
+    int r = fsdpck_records_read(v->src, &x, first, n, records, err);
+    if (r == 0)
+        r = fsdpck_file_read(v->src, p->rank, e->payload + records[0].begin, records[n - 1].begin + records[n - 1].nbytes - records[0].begin, w->buffer,
+                             &data, err);
+    for (uint64_t i = 0; r == 0 && i < n; i++)
+        check_record(v, p, t, first + i, &x, &records[i], data + (records[i].begin - records[0].begin), w);
     return r;
 }
 
@@ -245,12 +301,11 @@ static int check_piece(void *ctx, size_t number, unsigned worker, struct fsdpck_
     const struct piece *p = (const struct piece *)v->pieces.data + number;
     const struct fsdpck_table *t;
     struct fsdpck_error e = { 0 };
-    uint8_t *data;
     int r = fsdpck_index_table(v->src, p->rank, &t, &e);
-    if (r == 0)
-        r = fsdpck_file_read(v->src, p->rank, t->entries[p->entry].payload + p->begin, p->end - p->begin, v->buffers[worker], &data, &e);
-    if (r == 0)
-        r = check_blocks(v, p, t, data, &e);
+    if (r == 0 && t->entries[p->entry].codec == FSDPCK_CODEC_PLANES)
+        r = check_compressed(v, p, t, worker, &e);
+    else if (r == 0)
+        r = check_stored(v, p, t, worker, &e);
     if (r != 0)
         return settle(v, r, &e, p->rank, err);
     pthread_mutex_lock(&v->common.lock);
@@ -262,21 +317,29 @@ static int check_piece(void *ctx, size_t number, unsigned worker, struct fsdpck_
     return 0;
 }
 
+static int init_worker(struct worker *w, bool decodes, struct fsdpck_error *err)
+{
+    w->buffer = aligned_alloc(FSDPCK_PAGE_NBYTES, PIECE_NBYTES + 2 * FSDPCK_PAGE_NBYTES);
+    w->decoder = decodes ? fsdpck_decoder_new() : NULL;
+    return w->buffer && (w->decoder || !decodes) ? 0 : fsdpck_error_nomem(err, PIECE_NBYTES);
+}
+
 static int check_pieces(struct verifier *v, struct fsdpck_error *err)
 {
-    size_t nbytes = PIECE_NBYTES + 2 * FSDPCK_PAGE_NBYTES;
+    size_t nbytes = PIECE_NBYTES + 2 * FSDPCK_PAGE_NBYTES + 6 * FSDPCK_BLOCK_NBYTES;
     uint64_t fit = v->src->opt.memory_nbytes / nbytes;
     v->nworkers = v->src->opt.nthreads < fit ? v->src->opt.nthreads : fit ? (unsigned)fit : 1;
-    v->buffers = calloc(v->nworkers, sizeof *v->buffers);
-    int r = v->buffers ? 0 : fsdpck_error_nomem(err, v->nworkers * sizeof *v->buffers);
+    v->workers = calloc(v->nworkers, sizeof *v->workers);
+    int r = v->workers ? 0 : fsdpck_error_nomem(err, v->nworkers * sizeof *v->workers);
     for (unsigned i = 0; r == 0 && i < v->nworkers; i++)
-        if (!(v->buffers[i] = aligned_alloc(FSDPCK_PAGE_NBYTES, nbytes)))
-            r = fsdpck_error_nomem(err, nbytes);
+        r = init_worker(&v->workers[i], v->src->compressed, err);
     if (r == 0)
         r = fsdpck_pool_run(v->nworkers, v->pieces.count, check_piece, v, v->src->opt.stop, err);
-    for (unsigned i = 0; v->buffers && i < v->nworkers; i++)
-        free(v->buffers[i]);
-    free(v->buffers);
+    for (unsigned i = 0; v->workers && i < v->nworkers; i++) {
+        free(v->workers[i].buffer);
+        fsdpck_decoder_free(v->workers[i].decoder);
+    }
+    free(v->workers);
     v->common.result->read_nbytes += v->done_nbytes;
     return r;
 }

@@ -84,7 +84,8 @@ static int add_chunk(void *ctx, const uint64_t *offset, const uint64_t *size)
         memcpy(box + t->ndim, size, t->ndim * sizeof *box);
     }
     *entry = (uint32_t)s->entries.count;
-    *chunk = (struct fsdpck_out_chunk){ .tensor = p->tensor, .file = p->rank, .offset = box, .size = box + t->ndim };
+    *chunk = (struct fsdpck_out_chunk){ .tensor = p->tensor, .file = p->rank, .offset = box, .size = box + t->ndim, .compressed = c->req->compress,
+                                        .planes = fsdpck_planes_of(t->dtype) };
     return fsdpck_shard_add_chunk(s, p->tensor, t->dtype, t->ndim, box, box + t->ndim, c->err);
 }
 
@@ -164,14 +165,18 @@ static int allocate(struct conversion *c)
     c->items = calloc(k + 1, sizeof *c->items);
     if (!c->shards || !c->files || !c->names || !c->tensors || !c->contents || !c->items)
         return fsdpck_error_nomem(c->err, n * sizeof *c->tensors);
-    for (uint32_t r = 0; r < c->nranks; r++)
+    for (uint32_t r = 0; r < c->nranks; r++) {
         fsdpck_shard_begin(&c->shards[r], r);
+        c->shards[r].compressed = c->req->compress;
+    }
     return 0;
 }
 
 static int lay_out(struct conversion *c)
 {
     int r = check_mesh(&c->req->mesh, c->err);
+    if (r == 0 && c->req->compress && c->req->dcp == FSDPCK_DCP_ALWAYS)
+        r = fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, NULL, "a compressed checkpoint has no .metadata: PyTorch could not read its chunks");
     if (r == 0)
         r = fsdpck_selection_make(c->src, &c->req->select, c->edit ? FSDPCK_TREE_MODEL : FSDPCK_TREE_KEEP, &c->selection, c->err);
     if (r != 0)
@@ -213,7 +218,7 @@ static int name_files(struct conversion *c)
 static int move_payloads(struct conversion *c, struct fsdpck_transfer_result *result)
 {
     struct fsdpck_transfer t = { .src = c->src, .selection = &c->selection, .files = c->files, .nfiles = c->nranks, .chunks = c->chunks.data,
-                                 .nchunks = c->chunks.count, .opt = &c->opt, .contents = c->contents, .edit = c->edit };
+                                 .nchunks = c->chunks.count, .opt = &c->opt, .contents = c->contents, .edit = c->edit, .compress = c->req->compress };
     int r = fsdpck_transfer_run(&t, result, c->err);
     const uint32_t *entries = c->entries.data;
     for (size_t i = 0; r == 0 && i < t.nchunks; i++) {
@@ -288,6 +293,8 @@ static int list_chunks(struct conversion *c)
         c->stored[i] = (struct manifest_chunk){ .tensor = chunks[i].tensor, .file = chunks[i].file, .offset = chunks[i].offset, .size = chunks[i].size,
                                                 .item = l->begin, .item_nbytes = l->head_nbytes + l->payload_nbytes + l->tail_nbytes };
     }
+    for (size_t i = 0; i < c->selection.nitems; i++) /* they moved with the rest of a compressed shard */
+        c->items[i].offset = shard_entries(&c->shards[0])[c->shards[0].entries.count - c->selection.nitems + i].layout.begin;
     for (size_t i = 0; i < c->selection.ntensors; i++) {
         c->tensors[i].has_content = c->contents[i].known;
         c->tensors[i].content = c->contents[i].content;
@@ -314,6 +321,7 @@ static int write_directory(struct conversion *c)
     m->assets = &c->assets;
     m->assets_folder = c->assets_folder;
     m->state = c->src->state;
+    m->compressed = c->req->compress;
     return fsdpck_manifest_write(m, c->src->io, c->commit, c->req->dcp, &c->opt, c->err);
 }
 

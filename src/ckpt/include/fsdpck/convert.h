@@ -30,6 +30,8 @@ struct fsdpck_convert_request {
     enum fsdpck_dcp_mode dcp;
     const char *assets; /* folder whose files become the assets, or NULL: those of the source */
     bool force;         /* replace an existing output, atomically, after the new one is complete */
+    bool compress;      /* chunks by block, without loss; no .metadata then (FSDPCK_DCP_ALWAYS is an error). While it is made, OUT takes as much
+                         * room as uncompressed */
 };
 
 /* The placements ((req->mesh.ndim)) that a conversion gives a tensor: the first rule that matches, --replicate, else the default.

@@ -1,0 +1,21 @@
+/* One block of numbers, compressed and back (FORMAT.md section 8.2). A block never grows: what does not shrink is stored as it is, and its size says so.
+ * Knows nothing of files. */
+#ifndef CKPT_BLOCK_CODEC_H
+#define CKPT_BLOCK_CODEC_H
+
+#include "base/planes.h"
+
+/* Workspaces of one thread, some 200 KiB each; NULL when memory is out. */
+struct fsdpck_encoder;
+struct fsdpck_encoder *fsdpck_encoder_new(void);
+void fsdpck_encoder_free(struct fsdpck_encoder *e); /* NULL does nothing */
+struct fsdpck_decoder;
+struct fsdpck_decoder *fsdpck_decoder_new(void);
+void fsdpck_decoder_free(struct fsdpck_decoder *d); /* NULL does nothing */
+
+/* Fills out (room for nbytes) and returns the size of the stored block, at most nbytes. nbytes: 1 … FSDPCK_BLOCK_NBYTES, whole numbers. */
+uint32_t fsdpck_block_encode(struct fsdpck_encoder *e, const struct fsdpck_planes *p, const uint8_t *in, uint32_t nbytes, uint8_t *out);
+/* The nbytes that `stored` bytes stand for; false where they stand for nothing of that size. They may not overlap. */
+bool fsdpck_block_decode(struct fsdpck_decoder *d, const struct fsdpck_planes *p, const uint8_t *in, uint32_t stored, uint8_t *out, uint32_t nbytes);
+
+#endif

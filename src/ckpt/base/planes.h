@@ -1,0 +1,20 @@
+/* Elements to byte planes and back (FORMAT.md section 8.2): bytes of one significance lie together, so that the predictable ones can be coded alone.
+ * Pure. */
+#ifndef CKPT_PLANES_H
+#define CKPT_PLANES_H
+
+#include <fsdpck/dtype.h>
+
+#define FSDPCK_PLANES_MAX 8u
+
+struct fsdpck_planes {
+    uint32_t unit; /* bytes of a number: 1, 2, 4 or 8; as many planes */
+    bool rotate;   /* left by one bit first: the sign goes to the other end, and the exponent fills the first plane */
+};
+
+struct fsdpck_planes fsdpck_planes_of(enum fsdpck_dtype dtype);
+/* n numbers to plane[0], the most significant bytes, … plane[unit - 1]; (n) bytes each. */
+void fsdpck_planes_split(const struct fsdpck_planes *p, const uint8_t *in, uint8_t *const *plane, uint32_t n);
+void fsdpck_planes_merge(const struct fsdpck_planes *p, const uint8_t *const *plane, uint8_t *out, uint32_t n);
+
+#endif

@@ -1,0 +1,120 @@
+/* Compresses blocks and writes them, many at a time, with their records. Knows nothing of shards. */
+#include "engine/packer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/decode.h"
+#include "engine/turns.h"
+
+#define RECORDS_AT_ONCE 64u
+#define PAGE_NBYTES 4096u
+
+int fsdpck_packer_init(struct fsdpck_packer *p, uint64_t max_blocks, struct fsdpck_error *err)
+{
+    p->max_blocks = max_blocks;
+    p->encoder = fsdpck_encoder_new();
+    p->packed = aligned_alloc(PAGE_NBYTES, max_blocks * FSDPCK_BLOCK_NBYTES + PAGE_NBYTES);
+    p->records = calloc(max_blocks, sizeof *p->records);
+    return p->encoder && p->packed && p->records ? 0 : fsdpck_error_nomem(err, max_blocks * FSDPCK_BLOCK_NBYTES);
+}
+
+void fsdpck_packer_free(struct fsdpck_packer *p)
+{
+    fsdpck_encoder_free(p->encoder);
+    free(p->packed);
+    free(p->records);
+    *p = (struct fsdpck_packer){ 0 };
+}
+
+void fsdpck_packer_begin(struct fsdpck_packer *p, struct fsdpck_turns *turns, size_t lane)
+{
+    p->turns = turns;
+    p->lane = lane;
+    p->my_turn = false;
+    p->fill = p->count = 0;
+}
+
+static int write_records(const struct fsdpck_packer *p, const struct fsdpck_packing *to, struct fsdpck_error *err)
+{
+    uint8_t bytes[RECORDS_AT_ONCE * FSDPCK_RECORD_NBYTES];
+    int r = 0;
+    for (uint64_t i = 0; r == 0 && i < p->count; i += RECORDS_AT_ONCE) {
+        uint64_t n = p->count - i < RECORDS_AT_ONCE ? p->count - i : RECORDS_AT_ONCE;
+        for (uint64_t k = 0; k < n; k++)
+            fsdpck_record_store(&p->records[i + k], bytes + k * FSDPCK_RECORD_NBYTES);
+        r = fsdpck_out_files_write(to->out, to->file, bytes, n * FSDPCK_RECORD_NBYTES, to->records + (p->first + i) * FSDPCK_RECORD_NBYTES, err);
+    }
+    return r;
+}
+
+/* In turn, bytes are where they stay: shifted as far into a page as they are in the file, whole pages of them go past the page cache. Others are moved
+ * soon, through the page cache, and so they go there: never as far into a page. */
+static const uint8_t *shift(struct fsdpck_packer *p, uint64_t place)
+{
+    uint64_t lead = (place + (p->turns ? 0 : 1)) % PAGE_NBYTES;
+    if (lead)
+        memmove(p->packed + lead, p->packed, p->fill);
+    return p->packed + lead;
+}
+
+/* What was gathered, to this place in the file. */
+static int flush(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint64_t place, struct fsdpck_error *err)
+{
+    for (uint64_t i = 0; i < p->count; i++)
+        p->records[i].begin += place;
+    int r = fsdpck_out_files_write(to->out, to->file, shift(p, place), p->fill, place, err);
+    if (r == 0)
+        r = write_records(p, to, err);
+    p->fill = p->count = 0;
+    return r;
+}
+
+static int flush_in_turn(struct fsdpck_packer *p, const struct fsdpck_packing *to, struct fsdpck_error *err)
+{
+    int r = p->my_turn ? 0 : fsdpck_turns_wait(p->turns, p->lane, &p->at, err);
+    uint64_t place = p->at;
+    if (r != 0)
+        return r;
+    p->my_turn = true;
+    p->at += p->fill;
+    return flush(p, to, place, err);
+}
+
+static void pack(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint64_t number, const uint8_t *data, uint32_t nbytes)
+{
+    struct fsdpck_record *r = &p->records[p->count];
+    if (p->count++ == 0)
+        p->first = number;
+    *r = (struct fsdpck_record){ .begin = p->fill };
+    r->nbytes = fsdpck_block_encode(p->encoder, &to->planes, data, nbytes, p->packed + p->fill);
+    fsdpck_hash(p->packed + p->fill, r->nbytes, &r->hash);
+    p->fill += r->nbytes;
+}
+
+int fsdpck_packer_write(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint64_t first, uint64_t place, const uint8_t *data, uint64_t nbytes,
+                        struct fsdpck_error *err)
+{
+    uint64_t begun = 0; /* bytes of data before packed[0] */
+    int r = 0;
+    for (uint64_t at = 0; r == 0 && at < nbytes; at += FSDPCK_BLOCK_NBYTES) {
+        uint64_t left = nbytes - at;
+        pack(p, to, first + at / FSDPCK_BLOCK_NBYTES, data + at, left < FSDPCK_BLOCK_NBYTES ? (uint32_t)left : FSDPCK_BLOCK_NBYTES);
+        bool is_full = p->count == p->max_blocks, is_last = left <= FSDPCK_BLOCK_NBYTES;
+        if (p->turns && is_full)
+            r = flush_in_turn(p, to, err);
+        if (!p->turns && (is_full || is_last)) {
+            r = flush(p, to, place + begun, err);
+            begun = at + FSDPCK_BLOCK_NBYTES;
+        }
+    }
+    return r;
+}
+
+int fsdpck_packer_end(struct fsdpck_packer *p, const struct fsdpck_packing *to, struct fsdpck_error *err)
+{
+    int r = p->turns ? flush_in_turn(p, to, err) : 0;
+    if (p->turns && r == 0)
+        fsdpck_turns_end(p->turns, p->lane, p->at);
+    return r;
+}
