@@ -15,7 +15,7 @@ if grep -nE '#include [<"](\.\./|tools/|train/)' "$root"/src/ckpt/*/*.[ch] "$roo
     echo "the library includes what lies above it"
     exit 1
 fi
-if grep -nE '#include [<"](tools/|engine/|base/|format/|commit/|hf/|torch/|verbs/|tensor/|cpu/)' "$root"/src/train/*.[ch] "$root"/src/train/include/train/*.h; then
+if grep -nE '#include [<"](tools/|engine/|base/|format/|commit/|hf/|torch/|verbs/|tensor/|cpu/)' "$root"/src/train/*/*.[ch] "$root"/src/train/include/train/*.h; then
     echo "the trainer includes what lies above it, or what is private below"
     exit 1
 fi

@@ -1,0 +1,173 @@
+/* The key table of CONFIG.json: types, ranges, choices, and what a later version will know. See cli.md's contract in the README. */
+#include <train/config.h>
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/config_keys.h"
+
+#define AT(field) offsetof(struct train_config, field)
+
+static const struct config_key keys[] = {
+    { .name = "model", .type = KEY_STRING, .offset = AT(model) },
+    { .name = "output_dir", .type = KEY_STRING, .offset = AT(output_dir) },
+    { .name = "seed", .type = KEY_U64, .offset = AT(seed), .max = 9007199254740992.0 },
+    { .name = "data.train", .type = KEY_STRING, .offset = AT(data.train) },
+    { .name = "data.eval", .type = KEY_STRING, .offset = AT(data.eval), .nullable = true, .later = "any value but null" },
+    { .name = "data.seq_len", .type = KEY_U64, .offset = AT(data.seq_len), .min = 1, .max = 1 << 24 },
+    { .name = "data.packing", .type = KEY_BOOL, .offset = AT(data.packing) },
+    { .name = "data.plan", .type = KEY_STRING, .offset = AT(data.plan), .nullable = true },
+    { .name = "data.loss_on", .type = KEY_CHOICE, .offset = AT(data.loss_on), .choices = "assistant", .later = "all|last|last_assistant" },
+    { .name = "data.on_bad_line", .type = KEY_CHOICE, .offset = AT(data.on_bad_line), .choices = "stop", .later = "skip" },
+    { .name = "lora.r", .type = KEY_U64, .offset = AT(lora.r), .min = 1, .max = 65536 },
+    { .name = "lora.lora_alpha", .type = KEY_NUMBER, .offset = AT(lora.alpha), .min = -1e30, .max = 1e30 },
+    { .name = "lora.lora_dropout", .type = KEY_NUMBER, .offset = AT(lora.dropout), .max = 0.999 },
+    { .name = "lora.target_modules", .type = KEY_TARGETS },
+    { .name = "lora.use_rslora", .type = KEY_BOOL, .offset = AT(lora.use_rslora) },
+    { .name = "lora.rank_pattern", .type = KEY_PATTERNS, .offset = AT(lora.rank_pattern), .min = 1, .max = 65536, .whole = true },
+    { .name = "lora.alpha_pattern", .type = KEY_PATTERNS, .offset = AT(lora.alpha_pattern), .min = -1e30, .max = 1e30 },
+    { .name = "lora.init_adapter", .type = KEY_STRING, .offset = AT(lora.init_adapter), .nullable = true },
+    { .name = "train.max_steps", .type = KEY_U64, .offset = AT(train.max_steps), .min = 1, .max = 1e12 },
+    { .name = "train.num_train_epochs", .type = KEY_NUMBER, .offset = AT(train.num_train_epochs), .nullable = true, .min = 1e-9, .max = 1e9 },
+    { .name = "train.micro_batch_size", .type = KEY_U64, .offset = AT(train.micro_batch_size), .min = 1, .max = 1 << 20 },
+    { .name = "train.gradient_accumulation_steps", .type = KEY_U64, .offset = AT(train.accumulation), .min = 1, .max = 1 << 20 },
+    { .name = "train.global_batch_size", .type = KEY_U64, .offset = AT(train.global_batch_size), .min = 1, .max = 1 << 24 },
+    { .name = "train.learning_rate", .type = KEY_NUMBER, .offset = AT(train.learning_rate), .max = 1e6 },
+    { .name = "train.lr_scheduler_type", .type = KEY_CHOICE, .offset = AT(train.scheduler), .choices = "cosine|linear|constant",
+      .also = "constant_with_warmup|cosine_with_min_lr" },
+    { .name = "train.warmup_steps", .type = KEY_U64, .offset = AT(train.warmup_steps), .max = 1e12 },
+    { .name = "train.min_lr_ratio", .type = KEY_NUMBER, .offset = AT(train.min_lr_ratio), .max = 1 },
+    { .name = "train.adam_beta1", .type = KEY_NUMBER, .offset = AT(train.beta1), .max = 0.9999999999 },
+    { .name = "train.adam_beta2", .type = KEY_NUMBER, .offset = AT(train.beta2), .max = 0.9999999999 },
+    { .name = "train.adam_epsilon", .type = KEY_NUMBER, .offset = AT(train.epsilon), .max = 1 },
+    { .name = "train.weight_decay", .type = KEY_NUMBER, .offset = AT(train.weight_decay), .max = 1e6 },
+    { .name = "train.weight_decay_on", .type = KEY_CHOICE, .offset = AT(train.weight_decay_on), .choices = "matrices|all" },
+    { .name = "train.max_grad_norm", .type = KEY_NUMBER, .offset = AT(train.max_grad_norm), .nullable = true, .max = 1e30 },
+    { .name = "train.on_nonfinite", .type = KEY_CHOICE, .offset = AT(train.on_nonfinite), .choices = "stop|skip" },
+    { .name = "fsdp.sharding_strategy", .type = KEY_CHOICE, .offset = AT(fsdp.strategy), .choices = "FULL_SHARD|SHARD_GRAD_OP",
+      .later = "NO_SHARD|HYBRID_SHARD|HYBRID_SHARD_ZERO2" },
+    { .name = "fsdp.reshard_after_forward", .type = KEY_BOOL, .offset = AT(fsdp.reshard_after_forward) },
+    { .name = "fsdp.forward_prefetch", .type = KEY_U64, .offset = AT(fsdp.forward_prefetch), .max = 1024 },
+    { .name = "fsdp.backward_prefetch", .type = KEY_U64, .offset = AT(fsdp.backward_prefetch), .max = 1024 },
+    { .name = "fsdp.activation_checkpointing", .type = KEY_CHOICE, .offset = AT(fsdp.checkpointing), .choices = "none|block" },
+    { .name = "fsdp.reduction", .type = KEY_CHOICE, .offset = AT(fsdp.reduction), .choices = "invariant", .later = "fast" },
+    { .name = "dtype.param", .type = KEY_CHOICE, .offset = AT(dtype.param), .choices = "fp32", .later = "bf16|fp16" },
+    { .name = "dtype.reduce", .type = KEY_CHOICE, .offset = AT(dtype.reduce), .choices = "fp32", .later = "bf16|fp16" },
+    { .name = "dtype.output", .type = KEY_CHOICE, .offset = AT(dtype.output), .choices = "fp32", .later = "bf16|fp16" },
+    { .name = "checkpoint.save_steps", .type = KEY_U64, .offset = AT(checkpoint.save_steps), .max = 1e12 },
+    { .name = "checkpoint.keep_last", .type = KEY_U64, .offset = AT(checkpoint.keep_last), .max = 1e9 },
+    { .name = "checkpoint.export_adapter", .type = KEY_BOOL, .offset = AT(checkpoint.export_adapter) },
+    { .name = "sample.every", .type = KEY_ZERO },
+    { .name = "sample.prompts", .type = KEY_EMPTY },
+    { .name = "log.every", .type = KEY_U64, .offset = AT(log.every), .min = 1, .max = 1e9 },
+    { .name = "log.jsonl", .type = KEY_STRING, .offset = AT(log.jsonl) },
+};
+enum { NKEYS = sizeof keys / sizeof keys[0] };
+
+static void set_defaults(struct train_config *c)
+{
+    c->output_dir = "runs/first";
+    c->seed = 42;
+    c->data.loss_on = "assistant";
+    c->data.on_bad_line = "stop";
+    c->data.seq_len = 2048;
+    c->data.packing = true;
+    c->lora.r = 16;
+    c->lora.alpha = 32;
+    c->lora.all_linear = true;
+    c->train.max_steps = 200;
+    c->train.micro_batch_size = c->train.accumulation = 1;
+    c->train.global_batch_size = 8;
+    c->train.learning_rate = 2e-4;
+    c->train.scheduler = "cosine";
+    c->train.warmup_steps = 10;
+    c->train.beta1 = 0.9;
+    c->train.beta2 = 0.999;
+    c->train.epsilon = 1e-8;
+    c->train.weight_decay_on = "matrices";
+    c->train.max_grad_norm = 1.0;
+    c->train.on_nonfinite = "stop";
+    c->fsdp.strategy = "FULL_SHARD";
+    c->fsdp.checkpointing = "none";
+    c->fsdp.reduction = "invariant";
+    c->fsdp.reshard_after_forward = true;
+    c->fsdp.forward_prefetch = c->fsdp.backward_prefetch = 1;
+    c->dtype.param = c->dtype.reduce = c->dtype.output = "fp32";
+    c->checkpoint.save_steps = 100;
+    c->checkpoint.keep_last = 3;
+    c->checkpoint.export_adapter = true;
+    c->log.every = 1;
+    c->log.jsonl = "metrics.jsonl";
+}
+
+/* "train.max_steps=3": into the tree, making the sections it lacks. */
+static int apply_set(json_t *root, const char *set, struct fsdpck_error *err)
+{
+    const char *eq = strchr(set, '=');
+    if (!eq || eq == set)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "--set %s: 'key=value' is wanted, as in train.max_steps=10", set);
+    json_t *value = json_loads(eq + 1, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL);
+    if (!value)
+        value = json_string(eq + 1);
+    const char *at = set;
+    for (const char *dot; (dot = memchr(at, '.', (size_t)(eq - at))) != NULL; at = dot + 1) {
+        json_t *next = json_object_getn(root, at, (size_t)(dot - at));
+        if (!json_is_object(next)) {
+            next = json_object();
+            json_object_setn_new(root, at, (size_t)(dot - at), next);
+        }
+        root = next;
+    }
+    if (!value || !root || json_object_setn_new(root, at, (size_t)(eq - at), value))
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "--set %s: neither JSON nor text in UTF-8", set);
+    return 0;
+}
+
+static int check_required(const char *path, const struct train_config *c, struct fsdpck_error *err)
+{
+    const char *missing = !c->model ? "model" : !c->data.train ? "data.train" : NULL;
+    if (missing)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "key '%s' is missing; it has no default", missing);
+    if (c->train.micro_batch_size > c->train.global_batch_size && !c->data.plan)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "train.micro_batch_size is %llu, more than train.global_batch_size, %llu",
+                                (unsigned long long)c->train.micro_batch_size, (unsigned long long)c->train.global_batch_size);
+    return 0;
+}
+
+int train_config_read(const char *path, const char *const *sets, size_t nsets, struct train_config *out, struct fsdpck_error *err)
+{
+    struct train_config c = { 0 };
+    json_error_t why;
+    int rc = 0;
+    set_defaults(&c);
+    c.root = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
+    if (!c.root)
+        rc = why.line < 1 ? fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "%s", why.text)
+                          : fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "line %d: %s", why.line, why.text);
+    else if (!json_is_object(c.root))
+        rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "a JSON object is wanted");
+    for (size_t i = 0; i < nsets && !rc; i++)
+        rc = apply_set(c.root, sets[i], err);
+    if (!rc)
+        rc = config_keys_apply(path, keys, NKEYS, &c, err);
+    if (!rc)
+        rc = check_required(path, &c, err);
+    if (rc) {
+        train_config_free(&c);
+        c = (struct train_config){ 0 };
+    }
+    *out = c;
+    return rc;
+}
+
+void train_config_free(struct train_config *c)
+{
+    free((void *)c->lora.rank_pattern);
+    free((void *)c->lora.alpha_pattern);
+    free((void *)c->lora.target_names);
+    if (c->root)
+        json_decref(c->root);
+    *c = (struct train_config){ 0 };
+}

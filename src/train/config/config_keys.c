@@ -1,0 +1,226 @@
+/* Walks CONFIG.json by the key table: unknown keys, wrong types and values out of range end with a sentence that names the key. */
+#include "config/config_keys.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FAIL(...) fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, __VA_ARGS__)
+
+static unsigned min3(unsigned a, unsigned b, unsigned c)
+{
+    unsigned m = a < b ? a : b;
+    return m < c ? m : c;
+}
+
+/* Edits from a to b; both are short. */
+static unsigned distance(const char *a, const char *b)
+{
+    enum { LONGEST = 64 };
+    unsigned row[LONGEST + 1];
+    size_t n = strlen(b);
+    if (n > LONGEST)
+        return LONGEST;
+    for (unsigned j = 0; j <= n; j++)
+        row[j] = j;
+    for (unsigned i = 1; a[i - 1]; i++) {
+        unsigned diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            unsigned above = row[j];
+            row[j] = min3(above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1]));
+            diagonal = above;
+        }
+    }
+    return row[n];
+}
+
+static const struct config_key *nearest(const char *name, const struct config_key *keys, size_t nkeys)
+{
+    const struct config_key *best = keys;
+    for (size_t i = 1; i < nkeys; i++) {
+        if (distance(name, keys[i].name) < distance(name, best->name))
+            best = &keys[i];
+    }
+    return best;
+}
+
+static bool in_choices(const char *text, const char *choices)
+{
+    size_t n = strlen(text);
+    for (const char *at = choices; at && *at; at += *at == '|') {
+        size_t part = strcspn(at, "|");
+        if (part == n && memcmp(at, text, n) == 0)
+            return true;
+        at += part;
+    }
+    return false;
+}
+
+static int put_string(const char *path, const struct config_key *key, json_t *value, const char **out, struct fsdpck_error *err)
+{
+    if (!json_is_string(value) || strlen(json_string_value(value)) != json_string_length(value))
+        return FAIL("key '%s': a string is wanted%s", key->name, key->nullable ? ", or null" : "");
+    *out = json_string_value(value);
+    if (key->type == KEY_STRING)
+        return key->later ? FAIL("key '%s': %s is not in this version", key->name, key->later) : 0;
+    if (in_choices(*out, key->choices) || in_choices(*out, key->also))
+        return 0;
+    if (in_choices(*out, key->later))
+        return FAIL("key '%s': \"%s\" is not in this version; this one knows %s", key->name, *out, key->choices);
+    return FAIL("key '%s': \"%s\" is none of %s", key->name, *out, key->choices);
+}
+
+static int get_number(const char *path, const struct config_key *key, json_t *value, bool whole, double *out, struct fsdpck_error *err)
+{
+    if (whole ? !json_is_integer(value) : !json_is_number(value))
+        return FAIL("key '%s': %s is wanted%s", key->name, whole ? "a whole number" : "a number", key->nullable ? ", or null" : "");
+    *out = json_number_value(value);
+    if (!(*out >= key->min && *out <= key->max))
+        return FAIL("key '%s' is %g; it must be %g to %g", key->name, *out, key->min, key->max);
+    return 0;
+}
+
+static int put_targets(const char *path, const struct config_key *key, json_t *value, struct train_lora_config *lora, struct fsdpck_error *err)
+{
+    lora->all_linear = json_is_string(value) && strcmp(json_string_value(value), "all-linear") == 0;
+    if (json_is_string(value)) {
+        lora->target_regex = lora->all_linear ? NULL : json_string_value(value);
+        return 0;
+    }
+    size_t n = json_array_size(value);
+    if (n == 0)
+        return FAIL("key '%s': a list of module names, a regular expression or \"all-linear\" is wanted", key->name);
+    const char **names = calloc(n, sizeof *names);
+    if (!names)
+        return fsdpck_error_nomem(err, n * sizeof *names);
+    lora->target_names = names;
+    lora->ntarget_names = n;
+    for (size_t i = 0; i < n; i++) {
+        names[i] = json_string_value(json_array_get(value, i));
+        if (!names[i])
+            return FAIL("key '%s': entry %zu is no string", key->name, i);
+    }
+    return 0;
+}
+
+static int put_patterns(const char *path, const struct config_key *key, json_t *value, const struct train_pattern **out, size_t *count,
+                        struct fsdpck_error *err)
+{
+    const char *regex;
+    json_t *number;
+    int rc = 0;
+    if (!json_is_object(value))
+        return FAIL("key '%s': an object of patterns and numbers is wanted", key->name);
+    struct train_pattern *patterns = calloc(json_object_size(value) + 1, sizeof *patterns);
+    if (!patterns)
+        return fsdpck_error_nomem(err, json_object_size(value) * sizeof *patterns);
+    *out = patterns;
+    json_object_foreach (value, regex, number) {
+        patterns[*count].regex = regex;
+        if (!rc)
+            rc = get_number(path, key, number, key->whole, &patterns[(*count)++].value, err);
+    }
+    return rc;
+}
+
+static int put_null(const char *path, const struct config_key *key, char *at, struct fsdpck_error *err)
+{
+    if (!key->nullable)
+        return FAIL("key '%s': null is not allowed", key->name);
+    if (key->type == KEY_STRING)
+        *(const char **)at = NULL;
+    else
+        *(double *)at = 0;
+    return 0;
+}
+
+static int put(const char *path, const struct config_key *key, json_t *value, struct train_config *c, struct fsdpck_error *err)
+{
+    char *at = (char *)c + key->offset;
+    double number;
+    int rc;
+    if (json_is_null(value))
+        return put_null(path, key, at, err);
+    switch (key->type) {
+    case KEY_STRING:
+    case KEY_CHOICE:
+        return put_string(path, key, value, (const char **)at, err);
+    case KEY_BOOL:
+        *(bool *)at = json_is_true(value);
+        return json_is_boolean(value) ? 0 : FAIL("key '%s': true or false is wanted", key->name);
+    case KEY_U64:
+        rc = get_number(path, key, value, true, &number, err);
+        *(uint64_t *)at = rc ? 0 : (uint64_t)number;
+        return rc;
+    case KEY_NUMBER:
+        return get_number(path, key, value, false, (double *)at, err);
+    case KEY_TARGETS:
+        return put_targets(path, key, value, &c->lora, err);
+    case KEY_PATTERNS:
+        return put_patterns(path, key, value, (const struct train_pattern **)at,
+                            (const struct train_pattern **)at == &c->lora.rank_pattern ? &c->lora.nrank_pattern : &c->lora.nalpha_pattern, err);
+    case KEY_ZERO:
+        return json_is_integer(value) && json_integer_value(value) == 0 ? 0 : FAIL("key '%s': only 0 is in this version", key->name);
+    case KEY_EMPTY:
+        return json_is_array(value) && json_array_size(value) == 0 ? 0 : FAIL("key '%s': only [] is in this version", key->name);
+    }
+    return 0;
+}
+
+static bool is_section(const char *name, const struct config_key *keys, size_t nkeys)
+{
+    size_t n = strlen(name);
+    for (size_t i = 0; i < nkeys; i++) {
+        if (strncmp(keys[i].name, name, n) == 0 && keys[i].name[n] == '.')
+            return true;
+    }
+    return false;
+}
+
+static int apply_one(const char *path, const struct config_key *keys, size_t nkeys, const char *name, json_t *value, struct train_config *c,
+                     struct fsdpck_error *err)
+{
+    for (size_t i = 0; i < nkeys; i++) {
+        if (strcmp(keys[i].name, name) == 0)
+            return put(path, &keys[i], value, c, err);
+    }
+    return FAIL("unknown key '%s'; the nearest is '%s'", name, nearest(name, keys, nkeys)->name);
+}
+
+static int apply_section(const char *path, const struct config_key *keys, size_t nkeys, const char *section, json_t *tree, struct train_config *c,
+                         struct fsdpck_error *err)
+{
+    const char *key;
+    json_t *value;
+    char name[256];
+    json_object_foreach (tree, key, value) {
+        if (strncmp(key, "//", 2) == 0)
+            continue;
+        snprintf(name, sizeof name, "%s.%s", section, key);
+        int rc = apply_one(path, keys, nkeys, name, value, c, err);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+int config_keys_apply(const char *path, const struct config_key *keys, size_t nkeys, struct train_config *c, struct fsdpck_error *err)
+{
+    const char *key;
+    json_t *value;
+    int rc = 0;
+    json_object_foreach (c->root, key, value) {
+        if (rc || strncmp(key, "//", 2) == 0)
+            continue;
+        bool section = is_section(key, keys, nkeys), lora = strcmp(key, "lora") == 0;
+        if (lora && json_is_null(value))
+            continue;
+        c->lora.enabled |= lora;
+        if (section && !json_is_object(value))
+            rc = FAIL("key '%s': an object is wanted", key);
+        else
+            rc = section ? apply_section(path, keys, nkeys, key, value, c, err) : apply_one(path, keys, nkeys, key, value, c, err);
+    }
+    return rc;
+}

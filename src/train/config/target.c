@@ -1,0 +1,78 @@
+/* target_modules, rank_pattern and alpha_pattern as PEFT reads them, with Python's regular expressions done by PCRE2. */
+#include "config/target.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <math.h>
+#include <pcre2.h>
+#include <stdio.h>
+#include <string.h>
+
+/* 1: it matches from the beginning to the end; 0: not. before and after are put around it. */
+static int match(const char *before, const char *regex, const char *after, const char *text, const char *key, struct fsdpck_error *err)
+{
+    char pattern[4096], why[200];
+    int code, n = snprintf(pattern, sizeof pattern, "%s%s%s", before, regex, after);
+    PCRE2_SIZE at;
+    if (n < 0 || (size_t)n >= sizeof pattern)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.%s': a pattern longer than 4000 bytes", key);
+    pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_ANCHORED | PCRE2_ENDANCHORED, &code, &at, NULL);
+    if (!compiled) {
+        pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.%s': \"%.200s\" is no regular expression: %s", key, regex, why);
+    }
+    pcre2_match_data *data = pcre2_match_data_create_from_pattern(compiled, NULL);
+    int rc = data ? pcre2_match(compiled, (PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, 0, 0, data, NULL) : PCRE2_ERROR_NOMEMORY;
+    pcre2_match_data_free(data);
+    pcre2_code_free(compiled);
+    if (rc < 0 && rc != PCRE2_ERROR_NOMATCH)
+        return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, NULL, "key 'lora.%s': \"%.200s\" cannot be matched (PCRE2 error %d)", key, regex, rc);
+    return rc >= 0;
+}
+
+bool target_is_named(const char *path, const char *name)
+{
+    size_t n = strlen(path), m = strlen(name);
+    return n >= m && strcmp(path + n - m, name) == 0 && (n == m || path[n - m - 1] == '.');
+}
+
+/* *value becomes that of the first pattern that fits. */
+static int find_pattern(const struct train_pattern *patterns, size_t n, const char *key, const char *path, double *value, struct fsdpck_error *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        int rc = match("(.*\\.)?(", patterns[i].regex, ")", path, key, err);
+        if (rc < 0)
+            return rc;
+        if (rc) {
+            *value = patterns[i].value;
+            return 0;
+        }
+    }
+    return 0;
+}
+
+static int is_chosen(const struct train_lora_config *lora, const char *path, bool is_linear, bool is_head, struct fsdpck_error *err)
+{
+    if (lora->target_regex)
+        return match("(?:", lora->target_regex, ")", path, "target_modules", err);
+    if (lora->all_linear)
+        return is_linear && !is_head;
+    for (size_t i = 0; i < lora->ntarget_names; i++) {
+        if (target_is_named(path, lora->target_names[i]))
+            return 1;
+    }
+    return 0;
+}
+
+int target_find(const struct train_lora_config *lora, const char *path, bool is_linear, bool is_head, struct target *out, struct fsdpck_error *err)
+{
+    double r = (double)lora->r, alpha = lora->alpha;
+    *out = (struct target){ 0 };
+    int rc = is_chosen(lora, path, is_linear, is_head, err);
+    if (rc <= 0)
+        return rc;
+    rc = find_pattern(lora->rank_pattern, lora->nrank_pattern, "rank_pattern", path, &r, err);
+    if (!rc)
+        rc = find_pattern(lora->alpha_pattern, lora->nalpha_pattern, "alpha_pattern", path, &alpha, err);
+    *out = (struct target){ .chosen = !rc, .r = (int64_t)r, .scale = alpha / (lora->use_rslora ? sqrt(r) : r) };
+    return rc;
+}

@@ -1,0 +1,230 @@
+/* Which documents make which step: as data.plan says, or rows packed once and shuffled anew each epoch. */
+#include "data/data_impl.h"
+
+#include <kernels/random.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+bool data_grow(void **array, size_t *capacity, size_t wanted, size_t item_nbytes)
+{
+    if (wanted <= *capacity)
+        return true;
+    size_t grown = wanted + wanted / 2 + 16;
+    void *moved = reallocarray(*array, grown, item_nbytes);
+    if (!moved)
+        return false;
+    *array = moved;
+    *capacity = grown;
+    return true;
+}
+
+bool lists_end(struct lists *l, size_t at)
+{
+    if (!data_grow((void **)&l->at, &l->capacity, l->count + 2, sizeof *l->at))
+        return false;
+    l->at[0] = 0;
+    l->at[++l->count] = at;
+    return true;
+}
+
+static void take_fingerprint(struct data *d)
+{
+    XXH64_hash_t parts[] = {
+        XXH3_64bits(d->ids, d->ntok * sizeof *d->ids), XXH3_64bits(d->labels, d->ntok * sizeof *d->labels),
+        XXH3_64bits(d->members, d->nmembers * sizeof *d->members), XXH3_64bits(d->groups.at, (d->groups.count + 1) * sizeof *d->groups.at),
+        d->planned ? XXH3_64bits(d->steps.at, (d->steps.count + 1) * sizeof *d->steps.at) : d->step_rows, d->planned ? 0 : d->micro_rows, d->seed,
+    };
+    d->fingerprint = XXH3_64bits(parts, sizeof parts);
+}
+
+int data_open(const struct train_config *config, int64_t nvocab, const struct fsdpck_options *opt, struct data **out, struct fsdpck_error *err)
+{
+    struct data *d = calloc(1, sizeof *d);
+    int rc = d ? data_read_documents(d, config->data.train, nvocab, err) : fsdpck_error_nomem(err, sizeof *d);
+    if (!rc) {
+        d->planned = config->data.plan != NULL;
+        d->seed = config->seed;
+        d->micro_rows = config->train.micro_batch_size;
+        d->step_rows = config->train.global_batch_size;
+        rc = d->planned ? data_read_plan(d, config->data.plan, err) : data_pack(d, config, opt, err);
+    }
+    if (!rc)
+        take_fingerprint(d);
+    if (rc) {
+        data_close(d);
+        d = NULL;
+    }
+    *out = d;
+    return rc;
+}
+
+void data_close(struct data *d)
+{
+    if (!d)
+        return;
+    free(d->docs);
+    free(d->ids);
+    free(d->labels);
+    free(d->members);
+    free(d->steps.at);
+    free(d->groups.at);
+    free(d);
+}
+
+uint64_t data_fingerprint(const struct data *d)
+{
+    return d->fingerprint;
+}
+
+int data_nsteps(const struct data *d, const struct train_config *config, uint64_t *out, struct fsdpck_error *err)
+{
+    double epoch = d->planned ? (double)d->steps.count : (double)d->groups.count / (double)d->step_rows;
+    *out = config->train.num_train_epochs > 0 ? (uint64_t)ceil(config->train.num_train_epochs * epoch) : config->train.max_steps;
+    if (d->planned && *out > d->steps.count)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, config->data.plan, "it has %zu steps, and train.max_steps asks for %llu", d->steps.count,
+                                (unsigned long long)*out);
+    return 0;
+}
+
+static int64_t group_tokens(const struct data *d, size_t group)
+{
+    int64_t n = 0;
+    for (size_t i = d->groups.at[group]; i < d->groups.at[group + 1]; i++)
+        n += d->docs[d->members[i]].ntok;
+    return n;
+}
+
+void data_largest(const struct data *d, int64_t *ntok, size_t *ndocs)
+{
+    *ntok = 0;
+    *ndocs = 0;
+    for (size_t g = 0; g < d->groups.count; g++) {
+        int64_t n = group_tokens(d, g);
+        size_t docs = d->groups.at[g + 1] - d->groups.at[g];
+        *ntok = n > *ntok ? n : *ntok;
+        *ndocs = docs > *ndocs ? docs : *ndocs;
+    }
+    if (!d->planned) { /* rows: as many as a micro-batch takes could all be the largest */
+        *ntok *= (int64_t)d->micro_rows;
+        *ndocs *= d->micro_rows;
+    }
+}
+
+/* 64 random bits of draw number i of an epoch's shuffle. */
+static uint64_t draw(const struct data *d, uint64_t epoch, uint64_t i)
+{
+    const uint32_t key[2] = { (uint32_t)d->seed, (uint32_t)(d->seed >> 32) };
+    const uint32_t counter[4] = { (uint32_t)i, (uint32_t)(i >> 32), (uint32_t)epoch, XXH32("data.order", 10, 0) };
+    uint32_t out[4];
+    kern_philox4x32(counter, key, out);
+    return (uint64_t)out[1] << 32 | out[0];
+}
+
+/* Fisher and Yates, from the back. */
+static void shuffle(const struct data *d, uint64_t epoch, uint32_t *order)
+{
+    for (size_t i = 0; i < d->groups.count; i++)
+        order[i] = (uint32_t)i;
+    for (size_t i = d->groups.count; i > 1; i--) {
+        size_t j = draw(d, epoch, i) % i;
+        uint32_t held = order[i - 1];
+        order[i - 1] = order[j];
+        order[j] = held;
+    }
+}
+
+static void finish_micro(const struct data *d, struct step_plan *p, struct micro_batch *m)
+{
+    m->token0 = p->ntok;
+    for (size_t i = 0; i < m->ndocs; i++) {
+        m->ntok += d->docs[m->docs[i]].ntok;
+        m->nsupervised += d->docs[m->docs[i]].nsupervised;
+    }
+    p->ntok += m->ntok;
+    p->nsupervised += m->nsupervised;
+}
+
+static int plan_step(const struct data *d, uint64_t step, struct step_plan *p, struct fsdpck_error *err)
+{
+    size_t first = d->steps.at[step];
+    p->nmicros = d->steps.at[step + 1] - first;
+    p->micros = calloc(p->nmicros, sizeof *p->micros);
+    if (!p->micros)
+        return fsdpck_error_nomem(err, p->nmicros * sizeof *p->micros);
+    for (size_t i = 0; i < p->nmicros; i++) {
+        const size_t *at = d->groups.at + first + i;
+        p->micros[i] = (struct micro_batch){ .docs = d->members + at[0], .ndocs = at[1] - at[0] };
+        finish_micro(d, p, &p->micros[i]);
+    }
+    return 0;
+}
+
+/* Rows step·B … step·B + B-1 of the endless sequence of shuffled epochs. */
+static int shuffled_step(const struct data *d, uint64_t step, struct step_plan *p, struct fsdpck_error *err)
+{
+    size_t nrows = d->groups.count, ndocs = 0;
+    uint32_t *order = calloc(nrows, sizeof *order), *docs;
+    uint64_t epoch = UINT64_MAX;
+    p->nmicros = (d->step_rows + d->micro_rows - 1) / d->micro_rows;
+    p->micros = calloc(p->nmicros, sizeof *p->micros);
+    int64_t largest;
+    size_t most; /* documents of one micro-batch */
+    data_largest(d, &largest, &most);
+    p->docs = docs = calloc(most + 1, p->nmicros * sizeof *docs);
+    if (!order || !p->micros || !docs) {
+        free(order);
+        return fsdpck_error_nomem(err, nrows * sizeof *order);
+    }
+    for (size_t i = 0; i < d->step_rows; i++) {
+        uint64_t global = step * d->step_rows + i;
+        if (global / nrows != epoch)
+            shuffle(d, epoch = global / nrows, order);
+        const size_t *at = d->groups.at + order[global % nrows];
+        struct micro_batch *m = &p->micros[i / d->micro_rows];
+        if (i % d->micro_rows == 0)
+            m->docs = docs + ndocs;
+        memcpy(docs + ndocs, d->members + at[0], (at[1] - at[0]) * sizeof *docs);
+        m->ndocs += at[1] - at[0];
+        ndocs += at[1] - at[0];
+    }
+    for (size_t i = 0; i < p->nmicros; i++)
+        finish_micro(d, p, &p->micros[i]);
+    free(order);
+    return 0;
+}
+
+int data_step(const struct data *d, const struct train_config *config, uint64_t step, struct step_plan *out, struct fsdpck_error *err)
+{
+    *out = (struct step_plan){ 0 };
+    int rc = d->planned ? plan_step(d, step, out, err) : shuffled_step(d, step, out, err);
+    if (!rc && out->nsupervised == 0)
+        rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, d->planned ? config->data.plan : config->data.train, "step %llu has no supervised token: its loss is not defined",
+                              (unsigned long long)step);
+    return rc;
+}
+
+void step_plan_free(struct step_plan *p)
+{
+    free(p->micros);
+    free(p->docs);
+    *p = (struct step_plan){ 0 };
+}
+
+void data_fill(const struct data *d, const struct micro_batch *m, int32_t *ids, int32_t *positions, int32_t *targets, int64_t *cu_seqlens)
+{
+    int64_t at = 0;
+    cu_seqlens[0] = 0;
+    for (size_t i = 0; i < m->ndocs; i++) {
+        const struct document *doc = &d->docs[m->docs[i]];
+        const int32_t *labels = d->labels + doc->first;
+        memcpy(ids + at, d->ids + doc->first, doc->ntok * sizeof *ids);
+        for (uint32_t t = 0; t < doc->ntok; t++) {
+            positions[at + t] = (int32_t)t;
+            targets[at + t] = t + 1 < doc->ntok ? labels[t + 1] : -1;
+        }
+        at += doc->ntok;
+        cu_seqlens[i + 1] = at;
+    }
+}

@@ -1,0 +1,220 @@
+/* Buffers of a micro-batch: one piece of memory, cut up the same way when it is only counted and when it is there. */
+#include "model/compute_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct carver {
+    char *base; /* NULL: only counting */
+    size_t at;
+};
+
+static void *carve(struct carver *v, size_t nbytes)
+{
+    void *p = v->base ? v->base + v->at : NULL;
+    v->at += (nbytes + 63) / 64 * 64;
+    return p;
+}
+
+static float *carve_floats(struct carver *v, int64_t nelem)
+{
+    return carve(v, (size_t)nelem * sizeof(float));
+}
+
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t largest_rank(const struct layout *l, int64_t nlayer)
+{
+    int64_t r = most(l->embed.r, l->head.r);
+    for (int64_t i = 0; i < nlayer; i++) {
+        const struct layer *x = &l->layers[i];
+        r = most(most(most(r, x->q.r), most(x->k.r, x->v.r)), most(most(x->o.r, x->gate.r), most(x->up.r, x->down.r)));
+    }
+    return r;
+}
+
+static float *carve_s(struct carver *v, const struct linear *lin, int64_t ntok)
+{
+    return lin->r ? carve_floats(v, ntok * lin->r) : NULL;
+}
+
+static void carve_block(struct carver *v, const struct model *m, const struct layer *layer, int64_t ntok, struct block *b)
+{
+    int64_t nq = ntok * m->nhead * m->head_dim, nkv = ntok * m->nkv * m->head_dim;
+    b->x2 = carve_floats(v, ntok * m->hidden);
+    b->rstd1 = carve_floats(v, ntok);
+    b->rstd2 = carve_floats(v, ntok);
+    b->q = carve_floats(v, nq);
+    b->k = carve_floats(v, nkv);
+    b->v = carve_floats(v, nkv);
+    b->o = carve_floats(v, nq);
+    b->q_raw = m->qk_norm ? carve_floats(v, nq) : b->q;
+    b->k_raw = m->qk_norm ? carve_floats(v, nkv) : b->k;
+    b->rstd_q = m->qk_norm ? carve_floats(v, ntok * m->nhead) : NULL;
+    b->rstd_k = m->qk_norm ? carve_floats(v, ntok * m->nkv) : NULL;
+    b->lse = carve_floats(v, ntok * m->nhead);
+    b->gate = carve_floats(v, ntok * m->inner);
+    b->up = carve_floats(v, ntok * m->inner);
+    b->s_q = carve_s(v, &layer->q, ntok);
+    b->s_k = carve_s(v, &layer->k, ntok);
+    b->s_v = carve_s(v, &layer->v, ntok);
+    b->s_o = carve_s(v, &layer->o, ntok);
+    b->s_gate = carve_s(v, &layer->gate, ntok);
+    b->s_up = carve_s(v, &layer->up, ntok);
+    b->s_down = carve_s(v, &layer->down, ntok);
+}
+
+/* With recompute every block lies in the same place, which must be as large as the largest. */
+static void carve_blocks(struct compute *c, struct carver *v)
+{
+    size_t begin, end;
+    for (int64_t i = 0; i < c->m->nlayer; i++)
+        c->blocks[i].x = carve_floats(v, c->ntok * c->m->hidden);
+    begin = end = v->at;
+    for (int64_t i = 0; i < c->m->nlayer; i++) {
+        if (c->recompute)
+            v->at = begin;
+        carve_block(v, c->m, &c->l->layers[i], c->ntok, &c->blocks[i]);
+        end = v->at > end ? v->at : end;
+    }
+    v->at = end;
+}
+
+/* The most that ndocs documents of all tokens can take: as many blocks as there can be, and one document as long as there can be. */
+static size_t attention_bytes(struct compute *c, int64_t ndocs)
+{
+    const struct model *m = c->m;
+    int64_t *bounds = calloc((size_t)ndocs + 1, sizeof *bounds);
+    if (!bounds)
+        return SIZE_MAX / 4; /* so that the allocation fails */
+    for (int64_t i = 1; i < ndocs; i++)
+        bounds[i] = i < c->ntok ? i : c->ntok;
+    bounds[ndocs] = c->ntok;
+    struct kern_attention_shape shape = { .ntok = c->ntok, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .cu_seqlens = bounds, .ndoc = ndocs,
+                                          .scale = 1 };
+    size_t a = c->device->ops->attention_scratch(c->stream, &shape), b = c->device->ops->attention_grad_scratch(c->stream, &shape);
+    free(bounds);
+    return a > b ? a : b;
+}
+
+static void carve_scratch(struct compute *c, struct carver *v, size_t ndocs)
+{
+    const struct model *m = c->m;
+    static const int32_t some_row; /* rows are gathered */
+    int64_t largest = most(most(m->inner, m->hidden), m->nhead * m->head_dim);
+    struct kern_head head = { .ntok = c->ntok, .nrow = c->ntok, .rows = &some_row, .d = m->hidden, .nvocab = m->nvocab, .compute = KERN_F32,
+                              .lora = { .r = c->l->head.r } };
+    size_t one = attention_bytes(c, 1), many = attention_bytes(c, (int64_t)ndocs);
+    c->attention = carve(v, one > many ? one : many);
+    c->head = carve(v, kern_head_scratch(&head));
+    c->sums = carve_floats(v, kern_rmsnorm_scratch(c->ntok, largest));
+}
+
+static void carve_all(struct compute *c, struct carver *v, size_t ndocs)
+{
+    const struct model *m = c->m;
+    int64_t n = c->ntok, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim, r = largest_rank(c->l, m->nlayer);
+    c->batch.ids = carve(v, (size_t)n * sizeof(int32_t));
+    c->batch.positions = carve(v, (size_t)n * sizeof(int32_t));
+    c->batch.targets = carve(v, (size_t)n * sizeof(int32_t));
+    c->batch.rows = carve(v, (size_t)n * sizeof(int32_t));
+    c->batch.row_targets = carve(v, (size_t)n * sizeof(int32_t));
+    c->batch.cu_seqlens = carve(v, (ndocs + 1) * sizeof(int64_t));
+    carve_blocks(c, v);
+    c->cosines = carve_floats(v, n * m->head_dim / 2);
+    c->sines = carve_floats(v, n * m->head_dim / 2);
+    c->x_last = carve_floats(v, n * m->hidden);
+    c->rstd_last = carve_floats(v, n);
+    c->h = carve_floats(v, n * m->hidden);
+    c->dx = carve_floats(v, n * m->hidden);
+    c->dh = carve_floats(v, n * m->hidden);
+    c->dq = carve_floats(v, n * nq);
+    c->dk = carve_floats(v, n * nkv);
+    c->dv = carve_floats(v, n * nkv);
+    c->d_o = carve_floats(v, n * nq);
+    c->act = carve_floats(v, n * m->inner);
+    c->dact = carve_floats(v, n * m->inner);
+    c->ds = carve_floats(v, n * r);
+    c->s_embed = carve_floats(v, n * c->l->embed.r);
+    c->loss = carve_floats(v, n);
+    carve_scratch(c, v, ndocs);
+}
+
+static int start_device(struct compute *c, unsigned nthreads, struct fsdpck_error *err)
+{
+    char message[KERN_MESSAGE_BYTES] = "no threads";
+    c->device = kern_device_find("cpu", message);
+    c->pool = kern_pool_new(nthreads);
+    if (!c->device || !c->pool || c->device->stream_new(0, c->pool, &c->stream, message) != KERN_OK)
+        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "the processor's kernels cannot start: %s", message);
+    return 0;
+}
+
+static int allocate(struct compute *c, size_t ndocs, struct fsdpck_error *err)
+{
+    char message[KERN_MESSAGE_BYTES] = "";
+    struct carver v = { 0 };
+    carve_all(c, &v, ndocs);
+    struct kern_place place = { .kind = KERN_PLACE_HOST, .huge_pages = true };
+    if (c->device->memory->alloc(place, v.at, &c->memory, message) != KERN_OK)
+        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "no memory for the activations of %lld tokens (%zu bytes)", (long long)c->ntok, v.at);
+    v = (struct carver){ .base = c->memory.data };
+    carve_all(c, &v, ndocs);
+    double *frequencies = calloc((size_t)c->m->head_dim, sizeof *frequencies);
+    if (!frequencies)
+        return fsdpck_error_nomem(err, (size_t)c->m->head_dim * sizeof *frequencies);
+    kern_rope_tables(&c->m->rope, c->ntok, c->cosines, c->sines, frequencies);
+    free(frequencies);
+    return 0;
+}
+
+static void describe(struct compute *c, const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok)
+{
+    c->m = m;
+    c->l = l;
+    c->ntok = ntok;
+    c->recompute = strcmp(config->fsdp.checkpointing, "block") == 0;
+    c->dropout = (float)config->lora.dropout;
+    c->seed = config->seed;
+}
+
+int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, unsigned nthreads, float *values,
+                float *grads, struct compute **out, struct fsdpck_error *err)
+{
+    struct compute *c = calloc(1, sizeof *c);
+    int rc = c ? 0 : fsdpck_error_nomem(err, sizeof *c);
+    *out = NULL;
+    if (rc)
+        return rc;
+    describe(c, m, l, config, ntok);
+    c->values = values;
+    c->grads = grads;
+    c->blocks = calloc((size_t)m->nlayer, sizeof *c->blocks);
+    if (!c->blocks)
+        rc = fsdpck_error_nomem(err, (size_t)m->nlayer * sizeof *c->blocks);
+    if (!rc)
+        rc = start_device(c, nthreads, err);
+    if (!rc)
+        rc = allocate(c, ndocs, err);
+    if (rc)
+        compute_free(c);
+    else
+        *out = c;
+    return rc;
+}
+
+void compute_free(struct compute *c)
+{
+    if (!c)
+        return;
+    if (c->device) {
+        c->device->stream_free(c->stream);
+        c->device->memory->free(&c->memory);
+    }
+    kern_pool_free(c->pool);
+    free(c->blocks);
+    free(c);
+}

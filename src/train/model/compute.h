@@ -1,0 +1,75 @@
+/* One micro-batch forward and backward, written out over the kernel table. Sees parameters as one piece of memory, whoever holds the shards; adds gradients to
+ * another. Knows nothing of ranks, files or steps. */
+#ifndef TRAIN_COMPUTE_H
+#define TRAIN_COMPUTE_H
+
+#include <fsdpck/error.h>
+#include <kernels/loss.h>
+#include <kernels/memory.h>
+#include <kernels/ops.h>
+
+#include "model/layout.h"
+
+/* What a linear layer keeps for its backward: S = drop(x)·Aᵀ, (T, r); NULL without an adapter. */
+struct block {
+    float *x, *x2;          /* (T, hidden): what comes in; after attention */
+    float *rstd1, *rstd2;   /* (T) */
+    float *q, *k, *v, *o;   /* (T, heads · head_dim), turned */
+    float *q_raw, *k_raw;   /* before their norms; the same as q and k where there are none */
+    float *rstd_q, *rstd_k; /* (T, heads) */
+    float *lse;             /* (heads, T) */
+    float *gate, *up;       /* (T, inner) */
+    float *s_q, *s_k, *s_v, *s_o, *s_gate, *s_up, *s_down;
+};
+
+struct batch {
+    int64_t ntok, ndocs;
+    int64_t token0;             /* tokens of the step before this micro-batch */
+    uint32_t step;
+    float grad_scale;           /* 1 / supervised tokens of the step */
+    int32_t *ids, *positions, *targets; /* (ntok): targets -1 where there is none */
+    int32_t *rows, *row_targets; /* compute's own: the rows that have one, and theirs */
+    int64_t *cu_seqlens;        /* (ndocs + 1) */
+};
+
+struct compute {
+    const struct model *m;
+    const struct layout *l;
+    const struct kern_device *device;
+    struct kern_pool *pool;
+    struct kern_stream *stream;
+    struct kern_buffer memory;
+    int64_t ntok;               /* room */
+    bool recompute;             /* activation checkpointing: blocks keep x only */
+    float dropout;
+    uint64_t seed;
+    float *values, *grads;      /* the parameters (layout.value_at), the gradients (layout.grad_at); borrowed */
+    struct batch batch;
+    struct block *blocks;       /* (nlayer); with recompute all share everything but x */
+    float *cosines, *sines;     /* (ntok, head_dim/2) */
+    float *x_last, *rstd_last;  /* after the last block */
+    float *h, *dx, *dh;         /* (T, hidden) */
+    float *dq, *dk, *dv, *d_o;  /* (T, heads · head_dim) */
+    float *act, *dact;          /* (T, inner) */
+    float *ds, *s_embed;        /* (T, largest r) */
+    float *sums;                /* partial sums over tokens */
+    float *loss;                /* (T) */
+    void *attention, *head;     /* scratch */
+};
+
+/* ntok, ndocs: room for the largest micro-batch. */
+int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, unsigned nthreads, float *values,
+                float *grads, struct compute **out, struct fsdpck_error *err);
+void compute_free(struct compute *c); /* NULL does nothing */
+/* before_group is called with each group just before its parameters are used. */
+struct compute_hook {
+    int (*before_group)(void *ctx, uint32_t group, struct fsdpck_error *err);
+    void *ctx;
+};
+
+/* c->batch through the model: *loss is the sum over its supervised tokens (not scaled); gradients are added to c->grads. */
+int compute_micro(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err);
+/* Forward only; logits: (ntok, nvocab). For tests and sampling. */
+int compute_logits(struct compute *c, const struct compute_hook *hook, float *logits, struct fsdpck_error *err);
+
+#endif

@@ -1,0 +1,177 @@
+/* Builds the tables of layout.h from a model and a config. */
+#include "model/layout.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "config/target.h"
+
+struct builder {
+    const struct model *m;
+    const struct train_config *config;
+    struct layout *l;
+    struct fsdpck_error *err;
+    size_t ntargets;
+    int rc;
+};
+
+static int64_t aligned(int64_t nelem)
+{
+    return (nelem + 15) / 16 * 16; /* 64 bytes of fp32 */
+}
+
+/* Returns its number; -1 after a failure. ncol 0: one dimension. */
+static int32_t add_param(struct builder *b, uint32_t group, bool adapter, int64_t nrow, int64_t ncol, const char *path, const char *suffix)
+{
+    struct layout *l = b->l;
+    if (b->rc)
+        return -1;
+    if (l->nparams == l->capacity) {
+        size_t capacity = l->capacity * 2 + 64;
+        struct param *moved = reallocarray(l->params, capacity, sizeof *moved);
+        if (!moved)
+            return b->rc = fsdpck_error_nomem(b->err, capacity * sizeof *moved), -1;
+        l->params = moved;
+        l->capacity = capacity;
+    }
+    struct param *p = &l->params[l->nparams];
+    *p = (struct param){ .ndim = ncol ? 2 : 1, .nrow = nrow, .ncol = ncol ? ncol : 1, .group = group };
+    snprintf(p->name, sizeof p->name, "%s%s%s", adapter ? "base_model.model." : "", path, suffix);
+    p->trainable = adapter || !b->config->lora.enabled;
+    p->decay = ncol > 0 || strcmp(b->config->train.weight_decay_on, "all") == 0;
+    p->chunk = (nrow + l->nranks - 1) / l->nranks;
+    p->value_at = l->value_nelem;
+    l->value_nelem += aligned(p->chunk * p->ncol * l->nranks);
+    *(p->trainable ? &l->ntrained : &l->nfrozen) += nrow * p->ncol;
+    if (p->trainable) {
+        p->grad_at = l->grad_nelem;
+        p->own_at = l->own_nelem;
+        l->grad_nelem += aligned(nrow * p->ncol);
+        l->own_nelem += aligned(p->chunk * p->ncol);
+    }
+    return (int32_t)l->nparams++;
+}
+
+static void add_adapter(struct builder *b, uint32_t group, struct linear *x, bool is_linear, bool is_head)
+{
+    struct target t = { 0 };
+    if (b->config->lora.enabled && !b->rc)
+        b->rc = target_find(&b->config->lora, x->path, is_linear, is_head, &t, b->err);
+    if (!t.chosen || b->rc)
+        return;
+    b->ntargets++;
+    x->r = t.r;
+    x->scale = (float)t.scale;
+    x->dropout_name = XXH32(x->path, strlen(x->path), 0);
+    x->a = add_param(b, group, true, t.r, x->nin, x->path, is_linear ? ".lora_A.weight" : ".lora_embedding_A");
+    x->b = add_param(b, group, true, x->nout, t.r, x->path, is_linear ? ".lora_B.weight" : ".lora_embedding_B");
+}
+
+static struct linear add_linear(struct builder *b, uint32_t group, int64_t nin, int64_t nout, bool bias, const char *path)
+{
+    struct linear x = { .nin = nin, .nout = nout, .w = -1, .bias = -1, .a = -1, .b = -1 };
+    snprintf(x.path, sizeof x.path, "%s", path);
+    x.w = add_param(b, group, false, nout, nin, path, ".weight");
+    if (bias)
+        x.bias = add_param(b, group, false, nout, 0, path, ".bias");
+    add_adapter(b, group, &x, true, false);
+    return x;
+}
+
+static void add_layer(struct builder *b, int64_t number)
+{
+    const struct model *m = b->m;
+    struct layer *layer = &b->l->layers[number];
+    uint32_t group = (uint32_t)number + 1;
+    int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim;
+    char path[LAYOUT_NAME];
+#define PATH(text) (snprintf(path, sizeof path, "model.layers.%lld." text, (long long)number), path)
+    layer->norm1 = add_param(b, group, false, m->hidden, 0, PATH("input_layernorm"), ".weight");
+    layer->q = add_linear(b, group, m->hidden, nq, m->bias_qkv, PATH("self_attn.q_proj"));
+    layer->k = add_linear(b, group, m->hidden, nkv, m->bias_qkv, PATH("self_attn.k_proj"));
+    layer->v = add_linear(b, group, m->hidden, nkv, m->bias_qkv, PATH("self_attn.v_proj"));
+    layer->o = add_linear(b, group, nq, m->hidden, m->bias_o, PATH("self_attn.o_proj"));
+    layer->q_norm = m->qk_norm ? add_param(b, group, false, m->head_dim, 0, PATH("self_attn.q_norm"), ".weight") : -1;
+    layer->k_norm = m->qk_norm ? add_param(b, group, false, m->head_dim, 0, PATH("self_attn.k_norm"), ".weight") : -1;
+    layer->norm2 = add_param(b, group, false, m->hidden, 0, PATH("post_attention_layernorm"), ".weight");
+    layer->gate = add_linear(b, group, m->hidden, m->inner, m->bias_mlp, PATH("mlp.gate_proj"));
+    layer->up = add_linear(b, group, m->hidden, m->inner, m->bias_mlp, PATH("mlp.up_proj"));
+    layer->down = add_linear(b, group, m->inner, m->hidden, m->bias_mlp, PATH("mlp.down_proj"));
+#undef PATH
+}
+
+/* Embedding and head are linear layers that share a weight where the model ties them; each can have an adapter of its own. */
+static void add_ends(struct builder *b)
+{
+    const struct model *m = b->m;
+    struct layout *l = b->l;
+    l->embed = (struct linear){ .path = "model.embed_tokens", .nin = m->nvocab, .nout = m->hidden, .w = -1, .bias = -1, .a = -1, .b = -1 };
+    l->head = (struct linear){ .path = "lm_head", .nin = m->hidden, .nout = m->nvocab, .w = -1, .bias = -1, .a = -1, .b = -1 };
+    l->embed.w = add_param(b, 0, false, m->nvocab, m->hidden, l->embed.path, ".weight");
+    add_adapter(b, 0, &l->embed, false, false);
+    for (int64_t i = 0; i < m->nlayer && !b->rc; i++)
+        add_layer(b, i);
+    l->norm = add_param(b, l->ngroups - 1, false, m->hidden, 0, "model.norm", ".weight");
+    l->head.w = m->tied ? l->embed.w : add_param(b, l->ngroups - 1, false, m->nvocab, m->hidden, l->head.path, ".weight");
+    add_adapter(b, l->ngroups - 1, &l->head, true, true);
+}
+
+/* A name that no module has is a slip of the pen. */
+static int check_names(const struct layout *l, const struct model *m, const struct train_lora_config *lora, struct fsdpck_error *err)
+{
+    for (size_t n = 0; n < lora->ntarget_names; n++) {
+        const char *name = lora->target_names[n];
+        bool found = target_is_named(l->embed.path, name) || target_is_named(l->head.path, name);
+        for (int64_t i = 0; i < m->nlayer && !found; i++) {
+            const struct layer *x = &l->layers[i];
+            found = target_is_named(x->q.path, name) || target_is_named(x->k.path, name) || target_is_named(x->v.path, name) || target_is_named(x->o.path, name) ||
+                    target_is_named(x->gate.path, name) || target_is_named(x->up.path, name) || target_is_named(x->down.path, name);
+        }
+        if (!found)
+            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.target_modules': '%.200s' names no module of this model (there are embed_tokens, lm_head and, "
+                                    "in each layer, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj)", name);
+    }
+    return 0;
+}
+
+static int64_t first_trained_layer(const struct layout *l, const struct model *m)
+{
+    uint32_t first = l->ngroups;
+    for (size_t i = 0; i < l->nparams; i++) {
+        if (l->params[i].trainable && l->params[i].group < first)
+            first = l->params[i].group;
+    }
+    int64_t layer = (int64_t)first - 1;
+    return layer < 0 ? 0 : layer < m->nlayer ? layer : m->nlayer;
+}
+
+int layout_make(const struct model *m, const struct train_config *config, uint32_t nranks, struct layout *out, struct fsdpck_error *err)
+{
+    struct layout l = { .nranks = nranks, .ngroups = (uint32_t)m->nlayer + 2 };
+    struct builder b = { .m = m, .config = config, .l = &l, .err = err };
+    l.layers = calloc((size_t)m->nlayer, sizeof *l.layers);
+    if (!l.layers)
+        b.rc = fsdpck_error_nomem(err, (size_t)m->nlayer * sizeof *l.layers);
+    else
+        add_ends(&b);
+    if (!b.rc && config->lora.enabled)
+        b.rc = check_names(&l, m, &config->lora, err);
+    if (!b.rc && config->lora.enabled && b.ntargets == 0)
+        b.rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.target_modules' matches no module of this model; their paths are like model.layers.0.self_attn.q_proj");
+    if (!b.rc)
+        l.first_trained_layer = first_trained_layer(&l, m);
+    else
+        layout_free(&l);
+    *out = l;
+    return b.rc;
+}
+
+void layout_free(struct layout *l)
+{
+    free(l->params);
+    free(l->layers);
+    *l = (struct layout){ 0 };
+}

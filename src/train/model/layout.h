@@ -1,0 +1,62 @@
+/* What is trained and what is frozen, as tables: parameters, the linear layers made of them, and groups of parameters that are gathered together. Every
+ * parameter is sharded along dim 0 as FSDP2 does: ceil(rows/N) rows to each rank in turn, padded to that. Pure: no memory of weights, no ranks talking. */
+#ifndef TRAIN_LAYOUT_H
+#define TRAIN_LAYOUT_H
+
+#include <train/config.h>
+
+#include "model/model.h"
+
+enum { LAYOUT_NAME = 256 };
+
+struct param {
+    char name[LAYOUT_NAME]; /* in files: the model's, or PEFT's for adapters */
+    uint32_t ndim;          /* 1: (nrow); 2: (nrow, ncol) */
+    int64_t nrow, ncol;
+    bool trainable, decay;
+    uint32_t group;
+    int64_t chunk;   /* rows of a full shard: ceil(nrow / nranks) */
+    int64_t value_at; /* elements: the whole tensor begins here in the parameters' memory, rank 0's shard first */
+    int64_t grad_at;  /* elements: trainable only; the whole gradient begins here in a rank's gradient memory */
+    int64_t own_at;   /* elements: trainable only; this rank's rows begin here in its optimizer memory */
+};
+
+/* A linear layer, or an embedding; -1 where it has no such parameter. */
+struct linear {
+    char path[LAYOUT_NAME]; /* "model.layers.0.self_attn.q_proj" */
+    int64_t nin, nout;
+    int32_t w, bias;
+    int32_t a, b; /* LoRA: (r, nin), (nout, r) */
+    int64_t r;
+    float scale;
+    uint32_t dropout_name; /* XXH32 of the path */
+};
+
+struct layer {
+    int32_t norm1, norm2, q_norm, k_norm;
+    struct linear q, k, v, o, gate, up, down;
+};
+
+struct layout {
+    struct param *params; /* (nparams) */
+    size_t nparams, capacity;
+    struct layer *layers; /* (model.nlayer) */
+    struct linear embed, head; /* embed: nin is the vocabulary; head.w == embed.w where they are tied */
+    int32_t norm;
+    uint32_t nranks, ngroups; /* one a layer, after the embedding's; the last norm and an untied head are the last */
+    int64_t value_nelem, grad_nelem, own_nelem;
+    int64_t ntrained, nfrozen; /* elements of the model and its adapters */
+    int64_t first_trained_layer; /* below it nothing needs a gradient; nlayer: only the head or nothing */
+};
+
+int layout_make(const struct model *m, const struct train_config *config, uint32_t nranks, struct layout *out, struct fsdpck_error *err);
+void layout_free(struct layout *l);
+
+/* Rows of `rank`'s shard: [*first, *first + result). */
+static inline int64_t param_rows(const struct param *p, uint32_t rank, int64_t *first)
+{
+    *first = p->chunk * rank < p->nrow ? p->chunk * rank : p->nrow;
+    return p->nrow - *first < p->chunk ? p->nrow - *first : p->chunk;
+}
+
+#endif

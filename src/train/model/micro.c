@@ -1,0 +1,145 @@
+/* A micro-batch from token ids to loss and gradients: embedding, blocks, last norm, head; then back. */
+#include "model/compute_impl.h"
+
+#include <stdlib.h>
+
+void embed_forward(struct compute *c, float *x)
+{
+    const struct linear *e = &c->l->embed;
+    const struct kern_ops *ops = c->device->ops;
+    int64_t d = e->nout, n = c->batch.ntok;
+    ops->gather_rows(c->stream, mat(x, d), cmat(value_of(c, e->w), d), c->batch.ids, n, d, e->nin);
+    if (!e->r)
+        return;
+    ops->gather_cols(c->stream, mat(c->s_embed, e->r), cmat(value_of(c, e->a), e->nin), c->batch.ids, n, e->r, e->nin);
+    struct kern_gemm gemm = { .m = n, .n = d, .k = e->r, .a = cmat(c->s_embed, e->r), .b = cmat(value_of(c, e->b), e->r), .trans_b = true, .c = mat(x, d),
+                              .alpha = e->scale, .add = cmat(x, d) };
+    ops->gemm(c->stream, &gemm);
+}
+
+void embed_backward(struct compute *c, const float *dx)
+{
+    const struct linear *e = &c->l->embed;
+    const struct kern_ops *ops = c->device->ops;
+    int64_t d = e->nout, n = c->batch.ntok;
+    float *dw = grad_of(c, e->w);
+    if (dw)
+        ops->scatter_add(c->stream, mat(dw, d), cmat(dx, d), c->batch.ids, n, d, e->nin);
+    if (!e->r)
+        return;
+    struct kern_lora_segment segment = { .nrow = n, .r = e->r, .scale = e->scale, .b = cmat(value_of(c, e->b), e->r), .db = grad_of(c, e->b), .pitch_db = e->r };
+    struct kern_lora lora = { .nrow = n, .nin = e->nin, .nout = d, .segments = &segment, .nsegments = 1, .dy = cmat(dx, d), .s = mat(c->s_embed, e->r),
+                              .ds = mat(c->ds, e->r) };
+    ops->lora_grad_b(c->stream, &lora);
+    ops->lora_up_grad(c->stream, &lora);
+    ops->scatter_add_cols(c->stream, mat(grad_of(c, e->a), e->nin), cmat(c->ds, e->r), c->batch.ids, n, e->r, e->nin);
+}
+
+static int enter(const struct compute_hook *hook, uint32_t group, struct fsdpck_error *err)
+{
+    return hook && hook->before_group ? hook->before_group(hook->ctx, group, err) : 0;
+}
+
+/* To the last norm's output, in c->h. */
+static int forward(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
+{
+    const struct model *m = c->m;
+    int rc = enter(hook, 0, err);
+    if (!rc)
+        embed_forward(c, c->blocks[0].x);
+    for (int64_t i = 0; i < m->nlayer && !rc; i++) {
+        rc = enter(hook, (uint32_t)i + 1, err);
+        if (!rc)
+            block_forward(c, i, i + 1 < m->nlayer ? c->blocks[i + 1].x : c->x_last);
+    }
+    if (!rc)
+        rc = enter(hook, c->l->ngroups - 1, err);
+    if (!rc)
+        norm_forward(c, c->l->norm, 1, m->hidden, c->x_last, c->h, c->rstd_last);
+    return rc;
+}
+
+static int64_t supervised_rows(struct batch *b)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < b->ntok; i++) {
+        if (b->targets[i] < 0)
+            continue;
+        b->rows[n] = (int32_t)i;
+        b->row_targets[n++] = b->targets[i];
+    }
+    return n;
+}
+
+static struct kern_head head_of(struct compute *c)
+{
+    const struct linear *head = &c->l->head;
+    struct batch *b = &c->batch;
+    struct kern_head h = { .ntok = b->ntok, .d = head->nin, .nvocab = head->nout, .h = cmat(c->h, head->nin), .w = cmat(value_of(c, head->w), head->nin),
+                           .nrow = supervised_rows(b), .rows = b->rows, .target = b->row_targets, .grad_scale = b->grad_scale, .loss = c->loss,
+                           .dh = mat(c->dh, head->nin), .dw = grad_of(c, head->w), .compute = KERN_F32, .scratch = c->head };
+    if (!head->r)
+        return h;
+    h.lora = (struct kern_head_lora){ .r = head->r, .scale = head->scale, .a = cmat(value_of(c, head->a), head->nin), .b = cmat(value_of(c, head->b), head->r),
+                                      .da = grad_of(c, head->a), .db = grad_of(c, head->b), .dropout = linear_dropout(c, head) };
+    if (c->dropout > 0) { /* its random numbers go by token: all rows, some without a target */
+        h.nrow = b->ntok;
+        h.rows = NULL;
+        h.target = b->targets;
+    }
+    return h;
+}
+
+/* From c->dh, the gradient of the last norm's output. */
+static int backward(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
+{
+    const struct model *m = c->m;
+    const struct layout *l = c->l;
+    bool embed = l->embed.r || grad_of(c, l->embed.w);
+    int64_t first = embed ? 0 : l->first_trained_layer;
+    int rc = 0;
+    if (first < m->nlayer || grad_of(c, l->norm))
+        norm_backward(c, l->norm, 1, m->hidden, c->x_last, c->rstd_last, c->dh, NULL, c->dx);
+    for (int64_t i = m->nlayer - 1; i >= first && !rc; i--) {
+        rc = enter(hook, (uint32_t)i + 1, err);
+        if (!rc && c->recompute)
+            block_forward(c, i, c->x_last);
+        if (!rc)
+            block_backward(c, i, i > first || embed);
+    }
+    if (!rc && embed)
+        embed_backward(c, c->dx);
+    return rc;
+}
+
+static int sync(struct compute *c, struct fsdpck_error *err)
+{
+    char message[KERN_MESSAGE_BYTES];
+    int status = c->device->stream_sync(c->stream, message);
+    if (status == KERN_OK)
+        return 0;
+    return fsdpck_error_set(err, status == KERN_ERR_MEMORY ? FSDPCK_ERR_NOMEM : FSDPCK_ERR_IO, NULL, "a kernel failed: %s", message);
+}
+
+int compute_micro(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err)
+{
+    int rc = forward(c, hook, err);
+    if (rc)
+        return rc;
+    struct kern_head head = head_of(c);
+    kern_head_run(c->device, c->stream, &head);
+    c->device->ops->sum(c->stream, loss, c->loss, head.nrow);
+    rc = backward(c, hook, err);
+    return rc ? rc : sync(c, err);
+}
+
+int compute_logits(struct compute *c, const struct compute_hook *hook, float *logits, struct fsdpck_error *err)
+{
+    const struct linear *head = &c->l->head;
+    float *s = c->ds; /* (T, r) */
+    int rc = forward(c, hook, err);
+    if (rc)
+        return rc;
+    linear_forward(c, head, c->h, s, NULL, logits);
+    return sync(c, err);
+}

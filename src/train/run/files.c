@@ -1,0 +1,215 @@
+/* Small files of a run, plain POSIX: what matters to a resumed run lies in the checkpoints, and those are libfsdpck's. */
+#include "run/files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int files_join(char path[FILES_PATH], const char *folder, const char *name, struct fsdpck_error *err)
+{
+    int n = snprintf(path, FILES_PATH, "%s/%s", folder, name);
+    return n > 0 && n < FILES_PATH ? 0 : fsdpck_error_set(err, FSDPCK_ERR_USAGE, folder, "a path longer than %d bytes", FILES_PATH);
+}
+
+/* With the folders above it. */
+static int make_folder(const char *path, struct fsdpck_error *err)
+{
+    char part[FILES_PATH];
+    snprintf(part, sizeof part, "%s", path);
+    for (char *slash = part + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
+        *slash = '\0';
+        if (mkdir(part, 0777) && errno != EEXIST)
+            return fsdpck_error_sys(err, errno, part, "mkdir");
+        *slash = '/';
+    }
+    return mkdir(part, 0777) && errno != EEXIST ? fsdpck_error_sys(err, errno, part, "mkdir") : 0;
+}
+
+int files_make_folders(const struct train_config *config, struct fsdpck_error *err)
+{
+    char path[FILES_PATH];
+    int rc = files_join(path, config->output_dir, "checkpoints", err);
+    return rc ? rc : make_folder(path, err);
+}
+
+int files_checkpoint_path(const struct train_config *config, uint64_t step, char path[FILES_PATH], struct fsdpck_error *err)
+{
+    char name[64];
+    snprintf(name, sizeof name, "checkpoints/step-%06" PRIu64, step);
+    return files_join(path, config->output_dir, name, err);
+}
+
+static bool step_of(const char *name, uint64_t *step)
+{
+    char *end;
+    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9')
+        return false;
+    *step = strtoull(name + 5, &end, 10);
+    return *end == '\0';
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+int files_list_checkpoints(const struct train_config *config, uint64_t **steps, size_t *count, struct fsdpck_error *err)
+{
+    char path[FILES_PATH];
+    *steps = NULL;
+    *count = 0;
+    int rc = files_join(path, config->output_dir, "checkpoints", err);
+    DIR *dir = rc ? NULL : opendir(path);
+    if (!dir)
+        return rc || errno == ENOENT ? rc : fsdpck_error_sys(err, errno, path, "opendir");
+    for (struct dirent *e; !rc && (e = readdir(dir)) != NULL;) {
+        uint64_t step, *grown;
+        if (!step_of(e->d_name, &step))
+            continue;
+        grown = reallocarray(*steps, *count + 1, sizeof *grown);
+        if (!grown)
+            rc = fsdpck_error_nomem(err, (*count + 1) * sizeof *grown);
+        else
+            (*steps = grown)[(*count)++] = step;
+    }
+    closedir(dir);
+    if (*count)
+        qsort(*steps, *count, sizeof **steps, newest_first);
+    return rc;
+}
+
+/* A folder of files, without looking into folders. */
+static void remove_flat(const char *folder)
+{
+    char file[FILES_PATH + 320];
+    DIR *dir = opendir(folder);
+    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
+        snprintf(file, sizeof file, "%s/%s", folder, e->d_name);
+        unlink(file);
+    }
+    if (dir)
+        closedir(dir);
+    rmdir(folder);
+}
+
+/* Renamed away first: a half-removed checkpoint must not look like one. */
+static int remove_checkpoint(const char *path, struct fsdpck_error *err)
+{
+    char away[FILES_PATH + 16], assets[FILES_PATH + 32];
+    snprintf(away, sizeof away, "%s.removed", path);
+    snprintf(assets, sizeof assets, "%s/assets", away);
+    if (rename(path, away))
+        return fsdpck_error_sys(err, errno, path, "rename");
+    remove_flat(assets);
+    remove_flat(away);
+    return 0;
+}
+
+int files_prune(const struct train_config *config, uint64_t keep, struct fsdpck_error *err)
+{
+    uint64_t *steps;
+    size_t count;
+    char path[FILES_PATH];
+    int rc = files_list_checkpoints(config, &steps, &count, err);
+    for (size_t i = keep; i < count && !rc; i++) {
+        rc = files_checkpoint_path(config, steps[i], path, err);
+        if (!rc)
+            rc = remove_checkpoint(path, err);
+    }
+    free(steps);
+    return rc;
+}
+
+/* Where the first line begins whose step is beyond `step`, or that is no line of ours (a killed run's last one). */
+static long keep_lines(FILE *f, uint64_t step)
+{
+    char *line = NULL;
+    size_t capacity = 0;
+    long keep = 0;
+    ssize_t n;
+    while ((n = getline(&line, &capacity, f)) > 0 && line[n - 1] == '\n') {
+        json_t *o = json_loads(line, 0, NULL);
+        json_int_t at = json_integer_value(json_object_get(o, "step"));
+        json_decref(o);
+        if (at < 1 || (uint64_t)at > step)
+            break;
+        keep = ftell(f);
+    }
+    free(line);
+    return keep;
+}
+
+int files_open_metrics(const struct train_config *config, uint64_t step, FILE **out, struct fsdpck_error *err)
+{
+    char path[FILES_PATH];
+    int rc = files_join(path, config->output_dir, config->log.jsonl, err);
+    if (rc)
+        return rc;
+    FILE *f = fopen(path, "r+e");
+    if (!f && errno == ENOENT)
+        f = fopen(path, "w+e");
+    long keep = f ? keep_lines(f, step) : 0;
+    if (!f || fflush(f) || ftruncate(fileno(f), keep) || fseek(f, keep, SEEK_SET)) {
+        rc = fsdpck_error_sys(err, errno, path, "open");
+        if (f)
+            fclose(f);
+        return rc;
+    }
+    *out = f;
+    return 0;
+}
+
+/* JSON has no NaN. */
+static const char *json_number(double value, char text[32])
+{
+    snprintf(text, 32, isfinite(value) ? "%.17g" : "null", value);
+    return text;
+}
+
+int files_write_metrics(FILE *f, const struct train_metrics *m, struct fsdpck_error *err)
+{
+    char loss[32], norm[32];
+    int n = fprintf(f,
+                    "{\"step\": %" PRIu64 ", \"loss\": %s, \"grad_norm\": %s, \"lr\": %.17g, \"tokens\": %" PRIu64 ", \"supervised_tokens\": %" PRIu64
+                    ", \"tokens_per_second\": %.6g, \"step_seconds\": %.6g, \"data_wait_seconds\": %.6g, \"comm_seconds\": %.6g, \"rss_bytes\": %" PRIu64 "}\n",
+                    m->step, json_number(m->loss, loss), json_number(m->grad_norm, norm), m->lr, m->ntok, m->nsupervised, m->tokens_per_second, m->step_seconds, m->data_wait_seconds, m->comm_seconds,
+                    m->rss_nbytes);
+    return n < 0 || fflush(f) ? fsdpck_error_sys(err, errno, "metrics", "write") : 0;
+}
+
+int files_write_summary(const struct job *job, const struct train_result *result, struct fsdpck_error *err)
+{
+    char path[FILES_PATH], temporary[FILES_PATH];
+    int rc = files_join(path, job->config->output_dir, "summary.json", err);
+    if (!rc)
+        rc = files_join(temporary, job->config->output_dir, "summary.json.tmp", err);
+    json_t *o = json_object();
+    json_object_set_new(o, "finished", json_boolean(result->ndone == result->nsteps && !result->save_failed));
+    json_object_set_new(o, "step", json_integer((json_int_t)result->ndone));
+    json_object_set_new(o, "steps", json_integer((json_int_t)result->nsteps));
+    json_object_set_new(o, "checkpoint", result->checkpoint[0] ? json_string(result->checkpoint) : json_null());
+    json_object_set_new(o, "parameters_trained", json_integer(job->layout.ntrained));
+    json_object_set_new(o, "parameters_frozen", json_integer(job->layout.nfrozen));
+    if (!rc && (json_dump_file(o, temporary, JSON_INDENT(2)) || rename(temporary, path)))
+        rc = fsdpck_error_sys(err, errno ? errno : EIO, path, "write");
+    json_decref(o);
+    return rc;
+}
+
+uint64_t files_rss_nbytes(void)
+{
+    unsigned long long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (f && fscanf(f, "%*s %llu", &pages) != 1)
+        pages = 0;
+    if (f)
+        fclose(f);
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}

@@ -1,0 +1,27 @@
+/* What lies in output_dir: metrics, summary, the list of checkpoints. */
+#ifndef TRAIN_FILES_H
+#define TRAIN_FILES_H
+
+#include <stdio.h>
+
+#include "run/rank.h"
+
+enum { FILES_PATH = 4096 };
+
+int files_join(char path[FILES_PATH], const char *folder, const char *name, struct fsdpck_error *err);
+/* output_dir and output_dir/checkpoints. */
+int files_make_folders(const struct train_config *config, struct fsdpck_error *err);
+int files_checkpoint_path(const struct train_config *config, uint64_t step, char path[FILES_PATH], struct fsdpck_error *err);
+/* Newest first: steps of the folders named step-NUMBER. Owned. */
+int files_list_checkpoints(const struct train_config *config, uint64_t **steps, size_t *count, struct fsdpck_error *err);
+/* Removes all but the newest `keep`. */
+int files_prune(const struct train_config *config, uint64_t keep, struct fsdpck_error *err);
+
+/* metrics.jsonl, cut back to `step` lines' worth: a resumed run goes on where its checkpoint was. */
+int files_open_metrics(const struct train_config *config, uint64_t step, FILE **out, struct fsdpck_error *err);
+int files_write_metrics(FILE *f, const struct train_metrics *m, struct fsdpck_error *err);
+/* Replaced atomically. */
+int files_write_summary(const struct job *job, const struct train_result *result, struct fsdpck_error *err);
+uint64_t files_rss_nbytes(void);
+
+#endif

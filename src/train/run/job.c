@@ -1,0 +1,47 @@
+/* Config to job: model, data, layout, checked against what lies on disk. */
+#include "run/job.h"
+
+#include <sched.h>
+#include <string.h>
+
+#include "state/adapter.h"
+
+static unsigned processors(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
+}
+
+int job_open(const struct train_config *config, const struct train_options *opt, struct job *out, struct fsdpck_error *err)
+{
+    struct job job = { .config = config, .opt = opt, .nranks = opt->nranks ? opt->nranks : 1 };
+    unsigned share = processors() / job.nranks;
+    job.nthreads = opt->nthreads ? opt->nthreads : share ? share : 1;
+    job.fs = (struct fsdpck_options){ .note = opt->note, .ctx = opt->ctx };
+    *out = (struct job){ 0 };
+    if (job.nranks > COMM_MAX_SUM)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "%u ranks: at most %d are started on one host", job.nranks, COMM_MAX_SUM);
+    int rc = model_read(config->model, &job.fs, &job.model, err);
+    if (!rc)
+        rc = layout_make(&job.model, config, job.nranks, &job.layout, err);
+    if (!rc && config->lora.init_adapter)
+        rc = adapter_check_start(config, err);
+    if (!rc)
+        rc = job_check_sources(&job, err);
+    if (!rc)
+        rc = data_open(config, job.model.nvocab, &job.fs, &job.data, err);
+    if (!rc)
+        rc = data_nsteps(job.data, config, &job.nsteps, err);
+    if (rc)
+        job_close(&job);
+    *out = job;
+    return rc;
+}
+
+void job_close(struct job *job)
+{
+    data_close(job->data);
+    layout_free(&job->layout);
+    model_free(&job->model);
+    *job = (struct job){ 0 };
+}

@@ -1,0 +1,11 @@
+/* What a run needs before its ranks part: everything that can be refused is refused here. */
+#ifndef TRAIN_JOB_H
+#define TRAIN_JOB_H
+
+#include "run/rank.h"
+
+/* note: where notes of libfsdpck go; NULL for none. */
+int job_open(const struct train_config *config, const struct train_options *opt, struct job *out, struct fsdpck_error *err);
+void job_close(struct job *job);
+
+#endif

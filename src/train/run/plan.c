@@ -1,0 +1,57 @@
+/* train_plan: the sizes of a run from its tables alone. No weight is read; buffers are laid out but not touched. */
+#include <string.h>
+
+#include "run/job.h"
+
+static int count_activations(const struct job *job, struct train_plan *out, struct fsdpck_error *err)
+{
+    struct compute *c;
+    int64_t ntok;
+    size_t ndocs;
+    data_largest(job->data, &ntok, &ndocs);
+    int rc = compute_new(&job->model, &job->layout, job->config, ntok, ndocs, 1, NULL, NULL, &c, err);
+    if (rc)
+        return rc;
+    out->largest_micro_ntok = (uint64_t)ntok;
+    out->activation_nbytes = c->memory.nbytes;
+    compute_free(c);
+    return 0;
+}
+
+/* Of rank 0, which has a packet in every wave, in the first step. */
+static int count_traffic(const struct job *job, struct train_plan *out, struct fsdpck_error *err)
+{
+    struct step_plan step;
+    int rc = data_step(job->data, job->config, 0, &step, err);
+    uint64_t per = job->config->train.accumulation, npackets = (step.nmicros + per - 1) / per, nwaves = (npackets + job->nranks - 1) / job->nranks;
+    uint64_t others = job->nranks - 1, passes = 1; /* of the parameters in a micro-batch: forward, and what backward reads again */
+    passes += job->layout.first_trained_layer < job->model.nlayer;
+    passes += strcmp(job->config->fsdp.checkpointing, "block") == 0;
+    uint64_t micros = step.nmicros < nwaves * per ? step.nmicros : nwaves * per;
+    out->gathered_step_nbytes = micros * passes * (uint64_t)(job->layout.ntrained + job->layout.nfrozen) * 4 * others / job->nranks;
+    out->reduced_step_nbytes = (npackets - nwaves) * (uint64_t)job->layout.ntrained * 4 / job->nranks;
+    step_plan_free(&step);
+    return rc;
+}
+
+int train_plan(const struct train_config *config, const struct train_options *opt, struct train_plan *out, struct fsdpck_error *err)
+{
+    struct job job;
+    *out = (struct train_plan){ 0 };
+    int rc = job_open(config, opt, &job, err);
+    if (rc)
+        return rc;
+    const struct layout *l = &job.layout;
+    out->nsteps = job.nsteps;
+    out->ntrained = (uint64_t)l->ntrained;
+    out->nfrozen = (uint64_t)l->nfrozen;
+    out->shard_nbytes = (uint64_t)l->value_nelem * 4 / job.nranks;
+    out->gradient_nbytes = (uint64_t)(l->grad_nelem + l->own_nelem) * 4;
+    out->optimizer_nbytes = (uint64_t)l->own_nelem * 8;
+    rc = count_activations(&job, out, err);
+    if (!rc)
+        rc = count_traffic(&job, out, err);
+    out->peak_nbytes = out->shard_nbytes + out->gradient_nbytes + out->optimizer_nbytes + out->activation_nbytes;
+    job_close(&job);
+    return rc;
+}

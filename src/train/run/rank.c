@@ -1,0 +1,69 @@
+/* Makes and releases a rank's own buffers. */
+#include "run/rank.h"
+
+#include <stdlib.h>
+
+static int make_slices(struct rank *r, struct fsdpck_error *err)
+{
+    const struct layout *l = &r->job->layout;
+    int64_t largest = 1;
+    r->slices = calloc(l->nparams, sizeof *r->slices);
+    if (!r->slices)
+        return fsdpck_error_nomem(err, l->nparams * sizeof *r->slices);
+    for (size_t i = 0; i < l->nparams; i++) {
+        const struct param *p = &l->params[i];
+        if (!p->trainable)
+            continue;
+        r->slices[r->nslices++] = (struct comm_slice){ .at = p->grad_at, .nelem = p->nrow * p->ncol, .chunk = p->chunk * p->ncol, .into = r->own + p->own_at };
+        largest = p->chunk > largest ? p->chunk : largest;
+    }
+    r->row_sums = calloc((size_t)largest, sizeof *r->row_sums);
+    return r->row_sums ? 0 : fsdpck_error_nomem(err, (size_t)largest * sizeof *r->row_sums);
+}
+
+static void nowhere(struct comm *c, uint64_t step, const char *operation)
+{
+    (void)c;
+    (void)step;
+    (void)operation;
+}
+
+int rank_open(const struct job *job, struct comm *comm, struct rank **out, struct fsdpck_error *err)
+{
+    struct rank *r = calloc(1, sizeof *r);
+    size_t nelem = (size_t)job->layout.own_nelem + 16, ndocs;
+    int64_t ntok;
+    *out = NULL;
+    if (!r)
+        return fsdpck_error_nomem(err, sizeof *r);
+    r->job = job;
+    r->comm = comm;
+    r->at = nowhere;
+    r->own = aligned_alloc(64, nelem * sizeof(float));
+    r->m = calloc(nelem, sizeof(float));
+    r->v = calloc(nelem, sizeof(float));
+    data_largest(job->data, &ntok, &ndocs);
+    int rc = r->own && r->m && r->v ? 0 : fsdpck_error_nomem(err, 3 * nelem * sizeof(float));
+    if (!rc)
+        rc = make_slices(r, err);
+    if (!rc)
+        rc = compute_new(&job->model, &job->layout, job->config, ntok, ndocs, job->nthreads, comm->values, comm->contribution, &r->compute, err);
+    if (rc)
+        rank_close(r);
+    else
+        *out = r;
+    return rc;
+}
+
+void rank_close(struct rank *r)
+{
+    if (!r)
+        return;
+    compute_free(r->compute);
+    free(r->slices);
+    free(r->own);
+    free(r->m);
+    free(r->v);
+    free(r->row_sums);
+    free(r);
+}

@@ -1,0 +1,62 @@
+/* One rank: its place among the others, the buffers it owns, and what a step is made of. */
+#ifndef TRAIN_RANK_H
+#define TRAIN_RANK_H
+
+#include <train/train.h>
+
+#include "comm/comm.h"
+#include "model/compute.h"
+#include "data/data.h"
+
+/* What all ranks know before they part. */
+struct job {
+    const struct train_config *config;
+    const struct train_options *opt;
+    struct fsdpck_options fs; /* for libfsdpck: notes of rank 0 only */
+    struct model model;
+    struct layout layout;
+    struct data *data;
+    uint64_t nsteps;
+    uint32_t nranks;
+    unsigned nthreads; /* of a rank */
+};
+
+struct rank {
+    const struct job *job;
+    struct comm *comm;
+    struct compute *compute;
+    void (*at)(struct comm *, uint64_t step, const char *operation); /* says where this rank is */
+    struct comm_slice *slices; /* (nslices) trainable parameters */
+    size_t nslices;
+    float *own;       /* reduced gradients, first and second moments: (own_nelem) each */
+    float *m, *v;
+    double *row_sums; /* (largest chunk of a trainable parameter) */
+    uint64_t step;    /* done */
+    uint64_t updates; /* applied: AdamW's t */
+    char base_id[33]; /* of the frozen base's content, hex; "" without adapters */
+};
+
+int rank_open(const struct job *job, struct comm *comm, struct rank **out, struct fsdpck_error *err);
+void rank_close(struct rank *r); /* NULL does nothing */
+
+/* load.c: base weights from config.model, adapters from init_adapter or PEFT's distribution; only this rank's rows. */
+int rank_load(struct rank *r, struct fsdpck_error *err);
+/* Before the ranks part: all tensors are there, with the right shapes. */
+int job_check_sources(const struct job *job, struct fsdpck_error *err);
+
+/* step.c: gradients of step r->step in r->own, reduced over all packets; the loss is that of the whole batch. */
+int rank_gradients(struct rank *r, const struct step_plan *plan, double *loss, struct fsdpck_error *err);
+/* optimize.c: the global norm, the same on every rank; NaN where a gradient is not finite. *stopping: whether any rank was asked to stop. */
+int rank_norm(struct rank *r, double *norm, bool *stopping, struct fsdpck_error *err);
+int rank_update(struct rank *r, double norm, double lr, struct fsdpck_error *err);
+double schedule_lr(const struct train_config *config, uint64_t step, uint64_t nsteps);
+/* Name of the first tensor whose gradient is not finite, or "loss". Collective. */
+int rank_find_nonfinite(struct rank *r, const char **name, struct fsdpck_error *err);
+
+/* checkpoint.c */
+int rank_save(struct rank *r, const char *path, struct fsdpck_error *err);
+int rank_resume(struct rank *r, const char *path, struct fsdpck_error *err);
+/* Before the ranks part: whether the checkpoint fits this run, key by key. *step: steps done. */
+int job_check_resume(const struct job *job, const char *path, uint64_t *step, struct fsdpck_error *err);
+
+#endif

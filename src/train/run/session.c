@@ -1,0 +1,107 @@
+/* One rank in the caller's process: what tests look into. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/comm_local.h"
+#include "run/job.h"
+
+struct train_session {
+    struct train_options opt;
+    struct job job;
+    struct comm_world *world;
+    struct comm *comm;
+    struct rank *rank;
+};
+
+int train_session_open(const struct train_config *config, unsigned nthreads, const struct fsdpck_options *opt, struct train_session **out, struct fsdpck_error *err)
+{
+    struct train_session *s = calloc(1, sizeof *s);
+    *out = NULL;
+    if (!s)
+        return fsdpck_error_nomem(err, sizeof *s);
+    s->opt = (struct train_options){ .nranks = 1, .nthreads = nthreads, .note = opt ? opt->note : NULL, .ctx = opt ? opt->ctx : NULL };
+    int rc = job_open(config, &s->opt, &s->job, err);
+    if (!rc)
+        rc = comm_world_new(1, s->job.layout.value_nelem, s->job.layout.grad_nelem, 600, &s->world, err);
+    if (!rc)
+        rc = comm_world_join(s->world, 0, &s->comm, err);
+    if (!rc)
+        rc = rank_open(&s->job, s->comm, &s->rank, err);
+    if (!rc)
+        rc = rank_load(s->rank, err);
+    if (rc)
+        train_session_close(s);
+    else
+        *out = s;
+    return rc;
+}
+
+void train_session_close(struct train_session *s)
+{
+    if (!s)
+        return;
+    rank_close(s->rank);
+    if (s->comm)
+        s->comm->ops->free(s->comm);
+    comm_world_free(s->world);
+    job_close(&s->job);
+    free(s);
+}
+
+int train_session_gradients(struct train_session *s, uint64_t step, double *loss, double *norm, struct fsdpck_error *err)
+{
+    struct step_plan plan;
+    bool stopping = false;
+    s->rank->step = step;
+    int rc = data_step(s->job.data, s->job.config, step, &plan, err);
+    if (!rc)
+        rc = rank_gradients(s->rank, &plan, loss, err);
+    if (!rc)
+        rc = rank_norm(s->rank, norm, &stopping, err);
+    step_plan_free(&plan);
+    return rc;
+}
+
+int train_session_logits(struct train_session *s, uint64_t step, size_t micro, float **logits, int64_t *ntok, int64_t *nvocab, struct fsdpck_error *err)
+{
+    struct step_plan plan;
+    *logits = NULL;
+    int rc = data_step(s->job.data, s->job.config, step, &plan, err);
+    if (!rc && micro >= plan.nmicros)
+        rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "step %llu has %zu micro-batches", (unsigned long long)step, plan.nmicros);
+    if (!rc) {
+        const struct micro_batch *m = &plan.micros[micro];
+        struct batch *b = &s->rank->compute->batch;
+        *ntok = b->ntok = m->ntok;
+        *nvocab = s->job.model.nvocab;
+        b->ndocs = (int64_t)m->ndocs;
+        b->token0 = m->token0;
+        data_fill(s->job.data, m, b->ids, b->positions, b->targets, b->cu_seqlens);
+        *logits = calloc((size_t)(*ntok * *nvocab), sizeof **logits);
+        rc = *logits ? compute_logits(s->rank->compute, NULL, *logits, err) : fsdpck_error_nomem(err, (size_t)(*ntok * *nvocab) * sizeof **logits);
+    }
+    if (rc) {
+        free(*logits);
+        *logits = NULL;
+    }
+    step_plan_free(&plan);
+    return rc;
+}
+
+size_t train_session_ntrained(const struct train_session *s)
+{
+    return s->rank->nslices;
+}
+
+void train_session_param(struct train_session *s, size_t i, const char **name, float **values, float **gradients, int64_t *nelem)
+{
+    const struct layout *l = &s->job.layout;
+    const struct param *p = l->params;
+    while (!p->trainable || i--)
+        p++;
+    *name = p->name;
+    *values = s->comm->values + p->value_at;
+    *gradients = s->rank->own + p->own_at;
+    *nelem = p->nrow * p->ncol;
+}

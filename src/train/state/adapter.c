@@ -1,0 +1,170 @@
+/* adapter_model.safetensors by libfsdpck's export, adapter_config.json with the keys that PEFT writes. The folder appears under its name when it is whole. */
+#include "state/adapter.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fsdpck/export.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "run/files.h"
+
+static json_t *patterns_of(const struct train_pattern *p, size_t n, bool whole)
+{
+    json_t *object = json_object();
+    for (size_t i = 0; i < n; i++)
+        json_object_set_new(object, p[i].regex, whole || p[i].value == (double)(json_int_t)p[i].value ? json_integer((json_int_t)p[i].value) : json_real(p[i].value));
+    return object;
+}
+
+static json_t *targets_of(const struct train_lora_config *lora)
+{
+    static const char *const linears[] = { "down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj" };
+    if (lora->target_regex)
+        return json_string(lora->target_regex);
+    json_t *list = json_array();
+    for (size_t i = 0; i < (lora->all_linear ? 7 : lora->ntarget_names); i++)
+        json_array_append_new(list, json_string(lora->all_linear ? linears[i] : lora->target_names[i]));
+    return list;
+}
+
+static json_t *number(double value)
+{
+    return value == (double)(json_int_t)value ? json_integer((json_int_t)value) : json_real(value);
+}
+
+/* Keys that every PEFT since 0.5 reads; the others have defaults that mean what is meant here. */
+static json_t *config_of(const struct train_config *c)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "alpha_pattern", patterns_of(c->lora.alpha_pattern, c->lora.nalpha_pattern, false));
+    json_object_set_new(o, "base_model_name_or_path", json_string(c->model));
+    json_object_set_new(o, "bias", json_string("none"));
+    json_object_set_new(o, "fan_in_fan_out", json_false());
+    json_object_set_new(o, "inference_mode", json_true());
+    json_object_set_new(o, "init_lora_weights", json_true());
+    json_object_set_new(o, "lora_alpha", number(c->lora.alpha));
+    json_object_set_new(o, "lora_dropout", json_real(c->lora.dropout));
+    json_object_set_new(o, "modules_to_save", json_null());
+    json_object_set_new(o, "peft_type", json_string("LORA"));
+    json_object_set_new(o, "r", json_integer((json_int_t)c->lora.r));
+    json_object_set_new(o, "rank_pattern", patterns_of(c->lora.rank_pattern, c->lora.nrank_pattern, true));
+    json_object_set_new(o, "target_modules", targets_of(&c->lora));
+    json_object_set_new(o, "task_type", json_string("CAUSAL_LM"));
+    json_object_set_new(o, "use_rslora", json_boolean(c->lora.use_rslora));
+    return o;
+}
+
+static int sync_path(const char *path, struct fsdpck_error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC), rc = fd < 0 || fsync(fd) ? fsdpck_error_sys(err, errno, path, "fsync") : 0;
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+static int write_config(const struct train_config *config, const char *folder, struct fsdpck_error *err)
+{
+    char path[FILES_PATH];
+    int rc = files_join(path, folder, "adapter_config.json", err);
+    if (rc)
+        return rc;
+    json_t *o = config_of(config);
+    int failed = json_dump_file(o, path, JSON_INDENT(2) | JSON_SORT_KEYS);
+    json_decref(o);
+    return failed ? fsdpck_error_sys(err, errno ? errno : EIO, path, "write") : sync_path(path, err);
+}
+
+static void remove_folder(const char *folder)
+{
+    static const char *const files[] = { "adapter_model.safetensors", "adapter_config.json" };
+    char path[FILES_PATH];
+    for (size_t i = 0; i < 2; i++) {
+        if (files_join(path, folder, files[i], NULL) == 0)
+            unlink(path);
+    }
+    rmdir(folder);
+}
+
+/* The old one stands aside until the new one has its name. */
+static int put_in_place(const char *folder, const char *out, struct fsdpck_error *err)
+{
+    char old[FILES_PATH + 8];
+    snprintf(old, sizeof old, "%s.old", out);
+    remove_folder(old);
+    bool replaces = rename(out, old) == 0;
+    if (rename(folder, out)) {
+        int failed = errno;
+        if (replaces)
+            rename(old, out);
+        return fsdpck_error_sys(err, failed, out, "rename");
+    }
+    if (replaces)
+        remove_folder(old);
+    return 0;
+}
+
+int adapter_export(const struct job *job, const char *checkpoint, const char *out, struct fsdpck_error *err)
+{
+    char folder[FILES_PATH + 8], file[FILES_PATH];
+    struct fsdpck_source *src = NULL;
+    snprintf(folder, sizeof folder, "%s.tmp", out);
+    int rc = files_join(file, folder, "adapter_model.safetensors", err);
+    if (rc)
+        return rc;
+    remove_folder(folder);
+    if (mkdir(folder, 0777))
+        return fsdpck_error_sys(err, errno, folder, "mkdir");
+    const struct fsdpck_export_request req = { .out = file, .select = { .tree = "model" }, .force = true };
+    rc = fsdpck_source_open(checkpoint, "fsdpck", &job->fs, &src, err);
+    if (!rc)
+        rc = fsdpck_export(src, &req, &job->fs, NULL, err);
+    fsdpck_source_close(src);
+    if (!rc)
+        rc = write_config(job->config, folder, err);
+    if (!rc)
+        rc = sync_path(folder, err);
+    if (!rc)
+        rc = put_in_place(folder, out, err);
+    if (rc)
+        remove_folder(folder);
+    return rc;
+}
+
+/* Keys of an adapter that change the maths and are not done here: the only value that is. */
+static bool is_off(const json_t *value)
+{
+    return !value || json_is_null(value) || json_is_false(value) || (json_is_string(value) && strcmp(json_string_value(value), "none") == 0) ||
+           (json_is_array(value) && json_array_size(value) == 0) || (json_is_object(value) && json_object_size(value) == 0);
+}
+
+int adapter_check_start(const struct train_config *config, struct fsdpck_error *err)
+{
+    static const char *const refused[] = { "use_dora", "bias", "modules_to_save", "fan_in_fan_out", "lora_bias", "layer_replication", "layers_to_transform",
+                                           "target_parameters", "trainable_token_indices", "use_qalora", "alora_invocation_tokens", "exclude_modules" };
+    static const char *const same[] = { "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern" };
+    char path[FILES_PATH];
+    json_error_t why;
+    int rc = files_join(path, config->lora.init_adapter, "adapter_config.json", err);
+    if (rc)
+        return rc;
+    json_t *theirs = json_load_file(path, JSON_REJECT_DUPLICATES, &why), *ours = config_of(config);
+    rc = theirs ? 0 : fsdpck_error_set(err, why.line < 1 ? FSDPCK_ERR_MISSING : FSDPCK_ERR_FORMAT, path, "%s", why.text);
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0] && !rc; i++) {
+        if (!is_off(json_object_get(theirs, refused[i])))
+            rc = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "key '%s' is not supported", refused[i]);
+    }
+    for (size_t i = 0; i < sizeof same / sizeof same[0] && !rc; i++) {
+        json_t *a = json_object_get(theirs, same[i]), *b = json_object_get(ours, same[i]);
+        bool equal = json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b) : json_equal(a, b) || (is_off(a) && is_off(b));
+        if (!equal)
+            rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "its '%s' is not that of the config's lora.%s", same[i], same[i]);
+    }
+    json_decref(theirs);
+    json_decref(ours);
+    return rc;
+}

@@ -1,0 +1,166 @@
+/* A run's state through libfsdpck: trained parameters (tree "model"), AdamW's moments (tree "optim"), and in the state what a resumed run must agree on. Sharded by
+ * the ranks that save, read back by any other number. A LoRA run's checkpoint holds no base: it names it. */
+#include <fsdpck/save.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "run/rank.h"
+#include "state/state.h"
+
+enum { TREES = 3, NAME = LAYOUT_NAME + 64 };
+
+/* What save lists for one parameter in one tree. */
+struct entry {
+    char name[NAME];
+    struct fsdpck_key path[4];
+    uint64_t shape[2], offset[2], size[2];
+    struct fsdpck_save_box box;
+};
+
+/* tree 0: the values; 1 and 2: the moments. Names as torch flattens {"model": {…}, "optim": {"state": {NAME: {"exp_avg": …}}}}. */
+static uint32_t make_path(const struct param *p, int tree, struct fsdpck_key *path, char *name)
+{
+    static const char *const moments[TREES] = { NULL, "exp_avg", "exp_avg_sq" };
+    if (tree == 0) {
+        path[0] = (struct fsdpck_key){ .str = "model" };
+        path[1] = (struct fsdpck_key){ .str = p->name };
+        snprintf(name, NAME, "model.%s", p->name);
+        return 2;
+    }
+    path[0] = (struct fsdpck_key){ .str = "optim" };
+    path[1] = (struct fsdpck_key){ .str = "state" };
+    path[2] = (struct fsdpck_key){ .str = p->name };
+    path[3] = (struct fsdpck_key){ .str = moments[tree] };
+    snprintf(name, NAME, "optim.state.%s.%s", p->name, moments[tree]);
+    return 4;
+}
+
+static float *memory_of(const struct rank *r, const struct param *p, int tree)
+{
+    int64_t first;
+    param_rows(p, r->comm->rank, &first);
+    if (tree == 0)
+        return r->comm->values + p->value_at + first * p->ncol;
+    return (tree == 1 ? r->m : r->v) + p->own_at;
+}
+
+static struct fsdpck_save_tensor fill_entry(const struct rank *r, const struct param *p, int tree, const struct fsdpck_mesh *mesh,
+                                            const struct fsdpck_placement *placement, struct entry *e)
+{
+    int64_t first, nrow = param_rows(p, r->comm->rank, &first);
+    e->shape[0] = (uint64_t)p->nrow;
+    e->shape[1] = e->size[1] = (uint64_t)p->ncol;
+    e->offset[0] = (uint64_t)first;
+    e->size[0] = (uint64_t)(nrow > 0 ? nrow : 0);
+    e->box = (struct fsdpck_save_box){ .offset = e->offset, .size = e->size, .data = memory_of(r, p, tree) };
+    uint32_t npath = make_path(p, tree, e->path, e->name);
+    return (struct fsdpck_save_tensor){ .name = e->name, .path = e->path, .npath = npath, .dtype = FSDPCK_FLOAT32, .ndim = p->ndim, .shape = e->shape,
+                                        .mesh = mesh, .placements = placement, .boxes = &e->box, .nboxes = nrow > 0 };
+}
+
+static int barrier(void *ctx)
+{
+    struct comm *c = ctx;
+    struct fsdpck_error err = { 0 };
+    return c->ops->barrier(c, "saving", &err);
+}
+
+int rank_save(struct rank *r, const char *path, struct fsdpck_error *err)
+{
+    const struct layout *l = &r->job->layout;
+    const struct fsdpck_mesh mesh = { .ndim = 1, .names = { "shard" }, .sizes = { r->comm->nranks } };
+    const struct fsdpck_placement placement = { .kind = FSDPCK_SHARD };
+    struct entry *entries = calloc(r->nslices * TREES + 1, sizeof *entries);
+    struct fsdpck_save_tensor *tensors = calloc(r->nslices * TREES + 1, sizeof *tensors);
+    char *state = state_write(r);
+    size_t n = 0;
+    int rc = entries && tensors && state ? 0 : fsdpck_error_nomem(err, r->nslices * TREES * sizeof *entries);
+    for (int tree = 0; tree < TREES && !rc; tree++) {
+        for (size_t i = 0; i < l->nparams; i++) {
+            if (l->params[i].trainable) {
+                tensors[n] = fill_entry(r, &l->params[i], tree, &mesh, &placement, &entries[n]);
+                n++;
+            }
+        }
+    }
+    /* A full model's folder comes along, so that `fsdpck export` gives back one that loads; an adapter's base stays where it is. */
+    struct fsdpck_save_request req = { .out = path, .rank = r->comm->rank, .nranks = r->comm->nranks, .barrier = r->comm->nranks > 1 ? barrier : NULL,
+                                       .barrier_ctx = r->comm, .tensors = tensors, .ntensors = n, .state = state,
+                                       .assets = r->job->config->lora.enabled ? NULL : r->job->config->model };
+    r->at(r->comm, r->step, "saving");
+    if (!rc)
+        rc = fsdpck_save(&req, &r->job->fs, NULL, err);
+    free(entries);
+    free(tensors);
+    free(state);
+    return rc;
+}
+
+static int read_tree(struct rank *r, struct fsdpck_source *src, int tree, struct fsdpck_error *err)
+{
+    const struct layout *l = &r->job->layout;
+    int rc = 0;
+    for (size_t i = 0; i < l->nparams && !rc; i++) {
+        const struct param *p = &l->params[i];
+        struct fsdpck_key path[4];
+        char name[NAME];
+        int64_t first, nrow = param_rows(p, r->comm->rank, &first);
+        const uint64_t offset[2] = { (uint64_t)first, 0 }, size[2] = { (uint64_t)nrow, (uint64_t)p->ncol };
+        if (!p->trainable || nrow <= 0)
+            continue;
+        make_path(p, tree, path, name);
+        const struct fsdpck_read read = { .tensor = fsdpck_source_find(src, name), .offset = offset, .size = size, .dst = memory_of(r, p, tree) };
+        rc = fsdpck_source_read(src, &read, 1, err);
+    }
+    return rc;
+}
+
+int rank_resume(struct rank *r, const char *path, struct fsdpck_error *err)
+{
+    struct fsdpck_source *src;
+    int rc = fsdpck_source_open(path, "fsdpck", &r->job->fs, &src, err);
+    r->at(r->comm, 0, "loading of the checkpoint");
+    if (!rc)
+        rc = state_check_base(r, src, err);
+    for (int tree = 0; tree < TREES && !rc; tree++)
+        rc = read_tree(r, src, tree, err);
+    if (!rc)
+        rc = state_read_counts(src, &r->step, &r->updates, err);
+    fsdpck_source_close(src);
+    return rc;
+}
+
+/* Every trained tensor is there, in every tree, with its shape. */
+static int check_tensors(const struct job *job, const struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    const struct layout *l = &job->layout;
+    for (size_t i = 0; i < l->nparams * TREES; i++) {
+        const struct param *p = &l->params[i / TREES];
+        struct fsdpck_key path[4];
+        char name[NAME];
+        if (!p->trainable)
+            continue;
+        make_path(p, (int)(i % TREES), path, name);
+        const struct fsdpck_tensor *t = fsdpck_source_find(src, name);
+        if (!t || t->dtype != FSDPCK_FLOAT32 || t->ndim != p->ndim || t->shape[0] != (uint64_t)p->nrow || (p->ndim == 2 && t->shape[1] != (uint64_t)p->ncol))
+            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src),
+                                    "tensor '%s' is %s, so model, lora.r or lora.target_modules are not those of this checkpoint", name, t ? "of another shape" : "not in it");
+    }
+    return 0;
+}
+
+int job_check_resume(const struct job *job, const char *path, uint64_t *step, struct fsdpck_error *err)
+{
+    struct fsdpck_source *src;
+    uint64_t updates;
+    int rc = fsdpck_source_open(path, "fsdpck", &job->fs, &src, err);
+    if (!rc)
+        rc = state_check(job, src, err);
+    if (!rc)
+        rc = check_tensors(job, src, err);
+    if (!rc)
+        rc = state_read_counts(src, step, &updates, err);
+    fsdpck_source_close(src);
+    return rc;
+}

@@ -1,0 +1,249 @@
+/* Start-up: every rank reads its own rows of every tensor, from whatever the model and the adapter lie in, into their place. Adapters that come from nowhere are
+ * drawn from PEFT's distribution, each element by its place in the whole tensor. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "run/files.h"
+#include "run/rank.h"
+
+static bool is_adapter(const struct param *p)
+{
+    return strncmp(p->name, "base_model.", 11) == 0;
+}
+
+static bool is_float(enum fsdpck_dtype dtype)
+{
+    return dtype == FSDPCK_FLOAT32 || dtype == FSDPCK_BFLOAT16 || dtype == FSDPCK_FLOAT16 || dtype == FSDPCK_FLOAT64;
+}
+
+static int find(const struct fsdpck_source *src, const struct param *p, const struct fsdpck_tensor **out, struct fsdpck_error *err)
+{
+    const struct fsdpck_tensor *t = fsdpck_source_find(src, p->name);
+    char with_tree[LAYOUT_NAME + 8];
+    if (!t) { /* a checkpoint with trees: "model.NAME" */
+        snprintf(with_tree, sizeof with_tree, "model.%s", p->name);
+        t = fsdpck_source_find(src, with_tree);
+    }
+    *out = t;
+    if (!t)
+        return fsdpck_error_set(err, FSDPCK_ERR_MISSING, fsdpck_source_path(src), "there is no tensor '%s', which config.json calls for", p->name);
+    if (t->ndim != p->ndim || t->shape[0] != (uint64_t)p->nrow || (p->ndim == 2 && t->shape[1] != (uint64_t)p->ncol))
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, fsdpck_source_path(src), "tensor '%s' does not have the shape [%lld, %lld] that the configs call for",
+                                p->name, (long long)p->nrow, (long long)p->ncol);
+    if (!is_float(t->dtype))
+        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, fsdpck_source_path(src), "tensor '%s' is %s; float32, bfloat16, float16 and float64 are trained",
+                                p->name, fsdpck_dtype_info(t->dtype)->name);
+    return 0;
+}
+
+/* A tensor's content id (FORMAT.md): the sum over rows of their hashes, so that ranks can add up theirs. limb: 32 bits each, lowest first. */
+static void add_content(const unsigned char *rows, uint64_t row_nbytes, uint64_t first, uint64_t nrow, uint64_t limb[4])
+{
+    for (uint64_t i = 0; i < nrow; i++) {
+        XXH128_hash_t h = XXH3_128bits_withSeed(rows + i * row_nbytes, row_nbytes, first + i);
+        limb[0] += (uint32_t)h.low64;
+        limb[1] += h.low64 >> 32;
+        limb[2] += (uint32_t)h.high64;
+        limb[3] += h.high64 >> 32;
+    }
+}
+
+/* This rank's rows of one tensor, as fp32. content: (4), added to. */
+static int read_rows(struct rank *r, struct fsdpck_source *src, const struct param *p, float *dst, uint64_t *content, struct fsdpck_error *err)
+{
+    const struct fsdpck_tensor *t;
+    int64_t first, nrow = param_rows(p, r->comm->rank, &first);
+    int rc = find(src, p, &t, err);
+    if (rc || nrow <= 0)
+        return rc;
+    const uint64_t offset[2] = { (uint64_t)first, 0 }, size[2] = { (uint64_t)nrow, (uint64_t)p->ncol };
+    uint64_t nelem = (uint64_t)(nrow * p->ncol);
+    void *raw = t->dtype == FSDPCK_FLOAT32 ? dst : malloc(nelem * fsdpck_dtype_info(t->dtype)->nbytes);
+    if (!raw)
+        return fsdpck_error_nomem(err, nelem * fsdpck_dtype_info(t->dtype)->nbytes);
+    const struct fsdpck_read read = { .tensor = t, .offset = offset, .size = size, .dst = raw };
+    rc = fsdpck_source_read(src, &read, 1, err);
+    if (!rc)
+        add_content(raw, (uint64_t)p->ncol * fsdpck_dtype_info(t->dtype)->nbytes, (uint64_t)first, (uint64_t)nrow, content);
+    if (raw != dst) {
+        if (!rc)
+            fsdpck_dtype_cast(t->dtype, raw, FSDPCK_FLOAT32, dst, nelem);
+        free(raw);
+    }
+    return rc;
+}
+
+static float *rows_of(const struct rank *r, const struct param *p)
+{
+    int64_t first;
+    param_rows(p, r->comm->rank, &first);
+    return r->comm->values + p->value_at + first * p->ncol;
+}
+
+static int open_source(const char *path, bool adapter, const struct fsdpck_options *opt, struct fsdpck_source **out, struct fsdpck_error *err)
+{
+    char file[FILES_PATH];
+    int rc = adapter ? files_join(file, path, "adapter_model.safetensors", err) : 0;
+    *out = NULL;
+    return rc ? rc : fsdpck_source_open(adapter ? file : path, NULL, opt, out, err);
+}
+
+/* contents: (nparams, 4), added to. */
+static int load_all(struct rank *r, const char *path, bool adapters, uint64_t *contents, struct fsdpck_error *err)
+{
+    const struct layout *l = &r->job->layout;
+    struct fsdpck_source *src;
+    int rc = open_source(path, adapters, &r->job->fs, &src, err);
+    for (size_t i = 0; i < l->nparams && !rc; i++) {
+        if (is_adapter(&l->params[i]) == adapters)
+            rc = read_rows(r, src, &l->params[i], rows_of(r, &l->params[i]), contents + 4 * i, err);
+    }
+    fsdpck_source_close(src);
+    return rc;
+}
+
+/* Normal numbers by Box and Muller: two of a Philox block's words make two of its elements. An embedding's B is drawn by this in PEFT. */
+static void draw_normal(float *dst, uint64_t nelem, const struct kern_philox *rng, uint64_t index0)
+{
+    const uint32_t key[2] = { (uint32_t)rng->seed, (uint32_t)(rng->seed >> 32) };
+    for (uint64_t i = 0; i < nelem; i++) {
+        uint64_t index = index0 + i, block = index / 4;
+        const uint32_t counter[4] = { (uint32_t)block, (uint32_t)(block >> 32), rng->step, rng->name };
+        uint32_t u[4], *pair = u + index % 4 / 2 * 2;
+        kern_philox4x32(counter, key, u);
+        double radius = sqrt(-2 * log((pair[0] + 1.0) / 4294967296.0)), angle = 2 * M_PI * pair[1] / 4294967296.0;
+        dst[i] = (float)(radius * (index % 2 ? sin(angle) : cos(angle)));
+    }
+}
+
+/* As PEFT: A uniform in ±1/√in (kaiming_uniform with a = √5), B zero; of an embedding A zero, B normal. Each element by its place in the whole tensor. */
+static int draw_adapter(struct rank *r, const struct param *p, struct fsdpck_error *err)
+{
+    struct compute *c = r->compute;
+    bool embedding = strstr(p->name, ".lora_embedding_") != NULL, zero = strstr(p->name, embedding ? "_A" : ".lora_B.") != NULL;
+    int64_t first, nrow = param_rows(p, r->comm->rank, &first);
+    float bound = (float)(1 / sqrt((double)p->ncol));
+    struct kern_philox rng = { .seed = r->job->config->seed, .name = XXH32(p->name, strlen(p->name), 0) };
+    char message[KERN_MESSAGE_BYTES];
+    if (nrow <= 0 || zero)
+        return 0; /* memory is zero where nobody wrote */
+    if (embedding)
+        draw_normal(rows_of(r, p), (uint64_t)(nrow * p->ncol), &rng, (uint64_t)(first * p->ncol));
+    else
+        c->device->ops->uniform(c->stream, rows_of(r, p), nrow * p->ncol, rng, (uint64_t)(first * p->ncol), -bound, bound);
+    if (c->device->stream_sync(c->stream, message) != KERN_OK)
+        return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "a kernel failed: %s", message);
+    return 0;
+}
+
+/* One name for all weights that lie frozen under an adapter: a hash of their names and content ids, the same however many ranks read them. */
+static int name_base(struct rank *r, uint64_t *contents, struct fsdpck_error *err)
+{
+    const struct layout *l = &r->job->layout;
+    XXH3_state_t *x = XXH3_createState();
+    int rc = x ? 0 : fsdpck_error_nomem(err, 512);
+    if (x)
+        XXH3_128bits_reset(x);
+    for (size_t at = 0, n = l->nparams * 4; at < n && !rc; at += COMM_MAX_SUM)
+        rc = r->comm->ops->sum_u64(r->comm, contents + at, n - at < COMM_MAX_SUM ? n - at : COMM_MAX_SUM, err);
+    for (size_t i = 0; i < l->nparams && !rc; i++) {
+        uint64_t *limb = contents + 4 * i, carried[4];
+        if (is_adapter(&l->params[i]))
+            continue;
+        for (int k = 0; k < 4; k++) {
+            carried[k] = (uint32_t)limb[k];
+            if (k < 3)
+                limb[k + 1] += limb[k] >> 32;
+        }
+        XXH3_128bits_update(x, l->params[i].name, strlen(l->params[i].name) + 1);
+        XXH3_128bits_update(x, carried, sizeof carried);
+    }
+    if (!rc) {
+        XXH128_hash_t id = XXH3_128bits_digest(x);
+        snprintf(r->base_id, sizeof r->base_id, "%016llx%016llx", (unsigned long long)id.high64, (unsigned long long)id.low64);
+    }
+    XXH3_freeState(x);
+    return rc;
+}
+
+static int load_base(struct rank *r, struct fsdpck_error *err)
+{
+    uint64_t *contents = calloc(r->job->layout.nparams, 4 * sizeof *contents);
+    int rc = contents ? load_all(r, r->job->config->model, false, contents, err) : fsdpck_error_nomem(err, r->job->layout.nparams * 4 * sizeof *contents);
+    if (!rc && r->job->config->lora.enabled)
+        rc = name_base(r, contents, err);
+    free(contents);
+    return rc;
+}
+
+static int load_adapter(struct rank *r, struct fsdpck_error *err)
+{
+    uint64_t *contents = calloc(r->job->layout.nparams, 4 * sizeof *contents); /* nobody asks for an adapter's */
+    int rc = contents ? load_all(r, r->job->config->lora.init_adapter, true, contents, err) : fsdpck_error_nomem(err, r->job->layout.nparams * 4 * sizeof *contents);
+    free(contents);
+    return rc;
+}
+
+int rank_load(struct rank *r, struct fsdpck_error *err)
+{
+    const struct train_config *config = r->job->config;
+    const struct layout *l = &r->job->layout;
+    r->at(r->comm, 0, "loading");
+    int rc = load_base(r, err);
+    if (!rc && config->lora.init_adapter)
+        return load_adapter(r, err);
+    for (size_t i = 0; i < l->nparams && !rc; i++) {
+        if (is_adapter(&l->params[i]))
+            rc = draw_adapter(r, &l->params[i], err);
+    }
+    return rc;
+}
+
+/* PEFT writes the embedding along where it has an adapter: a copy of the base's. */
+static bool is_copy(const struct job *job, const char *path, const char *name)
+{
+    static const char suffix[] = ".base_layer.weight";
+    size_t n = strlen(name), m = sizeof suffix - 1;
+    char line[1024];
+    if (n < m || strcmp(name + n - m, suffix) != 0)
+        return false;
+    snprintf(line, sizeof line, "%.400s: '%.300s' is not read: the base's own is used", path, name);
+    if (job->fs.note)
+        job->fs.note(job->fs.ctx, line);
+    return true;
+}
+
+static int check_source(const struct job *job, const char *path, bool adapters, struct fsdpck_error *err)
+{
+    const struct layout *l = &job->layout;
+    const struct fsdpck_tensor *t;
+    struct fsdpck_source *src;
+    size_t n = 0;
+    int rc = open_source(path, adapters, &job->fs, &src, err);
+    for (size_t i = 0; i < l->nparams && !rc; i++) {
+        if (is_adapter(&l->params[i]) == adapters) {
+            rc = find(src, &l->params[i], &t, err);
+            n++;
+        }
+    }
+    for (size_t i = 0; adapters && !rc && i < fsdpck_source_ntensors(src); i++) {
+        t = fsdpck_source_tensor(src, i);
+        bool ours = is_copy(job, path, t->name);
+        for (size_t j = 0; j < l->nparams && !ours; j++)
+            ours = strcmp(l->params[j].name, t->name) == 0;
+        if (!ours)
+            rc = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "tensor '%s' belongs to no module that lora.target_modules names", t->name);
+    }
+    fsdpck_source_close(src);
+    return rc;
+}
+
+int job_check_sources(const struct job *job, struct fsdpck_error *err)
+{
+    const char *adapter = job->config->lora.enabled ? job->config->lora.init_adapter : NULL;
+    int rc = check_source(job, job->config->model, false, err);
+    return rc || !adapter ? rc : check_source(job, adapter, true, err);
+}

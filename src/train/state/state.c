@@ -1,0 +1,169 @@
+/* What must agree ("fixed") and what may change ("free") between a checkpoint and the run that goes on from it. */
+#include "state/state.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+static json_t *hex(uint64_t value)
+{
+    char text[20];
+    snprintf(text, sizeof text, "%016" PRIx64, value);
+    return json_string(text);
+}
+
+/* Of every trained module: which, and with which scale. Shapes are compared with the tensors themselves. */
+static uint64_t scales_of(const struct layout *l, const struct model *m)
+{
+    XXH3_state_t *x = XXH3_createState();
+    if (!x)
+        return 0;
+    XXH3_64bits_reset(x);
+    XXH3_64bits_update(x, &l->embed.scale, sizeof(float));
+    XXH3_64bits_update(x, &l->head.scale, sizeof(float));
+    for (int64_t i = 0; i < m->nlayer; i++) {
+        const struct linear *all[] = { &l->layers[i].q, &l->layers[i].k, &l->layers[i].v, &l->layers[i].o, &l->layers[i].gate, &l->layers[i].up, &l->layers[i].down };
+        for (size_t j = 0; j < sizeof all / sizeof all[0]; j++)
+            XXH3_64bits_update(x, &all[j]->scale, sizeof(float));
+    }
+    uint64_t digest = XXH3_64bits_digest(x);
+    XXH3_freeState(x);
+    return digest;
+}
+
+static uint64_t model_of(const struct model *m)
+{
+    const int64_t sizes[] = { m->nvocab, m->hidden, m->inner, m->nlayer, m->nhead, m->nkv, m->head_dim, m->tied, m->bias_qkv, m->bias_o, m->bias_mlp, m->qk_norm };
+    const double numbers[] = { m->eps, m->rope.kind, m->rope.theta, m->rope.factor, m->rope.original_max_position, m->rope.low_freq_factor,
+                               m->rope.high_freq_factor, m->rope.beta_fast, m->rope.beta_slow, m->rope.attention_factor, m->rope.mscale, m->rope.mscale_all_dim };
+    uint64_t parts[] = { XXH3_64bits(sizes, sizeof sizes), XXH3_64bits(numbers, sizeof numbers), XXH3_64bits(m->window, (size_t)m->nlayer * sizeof *m->window) };
+    return XXH3_64bits(parts, sizeof parts);
+}
+
+/* Keys of CONFIG.json, so that the refusal names what the user wrote. */
+static json_t *fixed_of(const struct job *job)
+{
+    const struct train_config *c = job->config;
+    json_t *fixed = json_object();
+    json_object_set_new(fixed, "model", hex(model_of(&job->model)));
+    json_object_set_new(fixed, "seed", json_integer((json_int_t)c->seed));
+    json_object_set_new(fixed, "data (data.train, data.plan, data.seq_len, data.packing, train.global_batch_size or train.micro_batch_size)",
+                        hex(data_fingerprint(job->data)));
+    json_object_set_new(fixed, "train.gradient_accumulation_steps", json_integer((json_int_t)c->train.accumulation));
+    json_object_set_new(fixed, "lora", json_boolean(c->lora.enabled));
+    json_object_set_new(fixed, "lora.lora_alpha (or alpha_pattern, use_rslora)", hex(scales_of(&job->layout, &job->model)));
+    json_object_set_new(fixed, "lora.lora_dropout", json_real(c->lora.dropout));
+    json_object_set_new(fixed, "dtype.param", json_string(c->dtype.param));
+    return fixed;
+}
+
+static json_t *free_of(const struct job *job)
+{
+    const struct train_config *c = job->config;
+    json_t *loose = json_object();
+    json_object_set_new(loose, "train.learning_rate", json_real(c->train.learning_rate));
+    json_object_set_new(loose, "train.lr_scheduler_type", json_string(c->train.scheduler));
+    json_object_set_new(loose, "train.warmup_steps", json_integer((json_int_t)c->train.warmup_steps));
+    json_object_set_new(loose, "train.min_lr_ratio", json_real(c->train.min_lr_ratio));
+    json_object_set_new(loose, "train.adam_beta1", json_real(c->train.beta1));
+    json_object_set_new(loose, "train.adam_beta2", json_real(c->train.beta2));
+    json_object_set_new(loose, "train.adam_epsilon", json_real(c->train.epsilon));
+    json_object_set_new(loose, "train.weight_decay", json_real(c->train.weight_decay));
+    json_object_set_new(loose, "train.max_grad_norm", json_real(c->train.max_grad_norm));
+    json_object_set_new(loose, "steps of the run", json_integer((json_int_t)job->nsteps));
+    return loose;
+}
+
+char *state_write(const struct rank *r)
+{
+    json_t *state = json_object();
+    json_object_set_new(state, "trainer", json_string("fsdptrain"));
+    json_object_set_new(state, "step", json_integer((json_int_t)r->step));
+    json_object_set_new(state, "updates", json_integer((json_int_t)r->updates));
+    if (r->base_id[0])
+        json_object_set_new(state, "base", json_pack("{s:s, s:s}", "path", r->job->config->model, "content", r->base_id));
+    json_object_set_new(state, "fixed", fixed_of(r->job));
+    json_object_set_new(state, "free", free_of(r->job));
+    char *text = json_dumps(state, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    json_decref(state);
+    return text;
+}
+
+static json_t *load(const struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    const char *text = fsdpck_source_state(src);
+    json_t *state = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    const char *trainer = json_string_value(json_object_get(state, "trainer"));
+    if (trainer && strcmp(trainer, "fsdptrain") == 0)
+        return state;
+    json_decref(state);
+    fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, fsdpck_source_path(src), "not a checkpoint of a fsdptrain run: it has no state of one");
+    return NULL;
+}
+
+int state_read_counts(const struct fsdpck_source *src, uint64_t *step, uint64_t *updates, struct fsdpck_error *err)
+{
+    json_t *state = load(src, err);
+    if (!state)
+        return err->code;
+    json_int_t s = json_integer_value(json_object_get(state, "step")), u = json_integer_value(json_object_get(state, "updates"));
+    json_decref(state);
+    if (s < 1 || u < 0 || u > s)
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, fsdpck_source_path(src), "its state says step %lld and %lld updates", (long long)s, (long long)u);
+    *step = (uint64_t)s;
+    *updates = (uint64_t)u;
+    return 0;
+}
+
+int state_check_base(const struct rank *r, const struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    json_t *state = load(src, err);
+    const char *then = json_string_value(json_object_get(json_object_get(state, "base"), "content"));
+    int rc = state ? 0 : err->code;
+    if (!rc && r->base_id[0] && (!then || strcmp(then, r->base_id) != 0))
+        rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src), "key 'model': its adapters belong to a base of content %s, and '%s' is %s", then ? then : "?",
+                              r->job->config->model, r->base_id);
+    json_decref(state);
+    return rc;
+}
+
+/* "steps of the run: 200 in the checkpoint, 300 now" */
+static void note_changes(const struct job *job, const struct fsdpck_source *src, const json_t *then, json_t *now)
+{
+    const char *key;
+    json_t *value;
+    char line[512];
+    json_object_foreach (now, key, value) {
+        json_t *was = json_object_get(then, key);
+        if (!was || json_equal(was, value) || !job->opt->note)
+            continue;
+        char *a = json_dumps(was, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17)), *b = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+        snprintf(line, sizeof line, "%.200s: %s was %s and is now %s", fsdpck_source_path(src), key, a ? a : "?", b ? b : "?");
+        job->opt->note(job->opt->ctx, line);
+        free(a);
+        free(b);
+    }
+}
+
+int state_check(const struct job *job, const struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    json_t *state = load(src, err), *fixed = fixed_of(job), *loose = free_of(job), *value;
+    const char *key;
+    int rc = state ? 0 : err->code;
+    json_object_foreach (fixed, key, value) {
+        json_t *was = json_object_get(json_object_get(state, "fixed"), key);
+        if (!rc && !json_equal(was, value))
+            rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src), "key '%s' is not what this checkpoint was made with", key);
+    }
+    if (!rc)
+        note_changes(job, src, json_object_get(state, "free"), loose);
+    else if (state)
+        fsdpck_error_hint(err, "go on with the config of that run, or start anew with --resume never and another output_dir");
+    json_decref(state);
+    json_decref(fixed);
+    json_decref(loose);
+    return rc;
+}

@@ -1,0 +1,14 @@
+/* The JSON that a run keeps in its checkpoints: where it is, and what a run that goes on from there must have in common with it. */
+#ifndef TRAIN_STATE_H
+#define TRAIN_STATE_H
+
+#include "run/rank.h"
+
+char *state_write(const struct rank *r); /* owned; NULL: no memory */
+/* Refuses, key by key, what would make it another run; differences that are allowed (learning rate, length) are noted. */
+int state_check(const struct job *job, const struct fsdpck_source *src, struct fsdpck_error *err);
+/* The frozen base that was loaded is the one that the checkpoint's adapters belong to. */
+int state_check_base(const struct rank *r, const struct fsdpck_source *src, struct fsdpck_error *err);
+int state_read_counts(const struct fsdpck_source *src, uint64_t *step, uint64_t *updates, struct fsdpck_error *err);
+
+#endif
