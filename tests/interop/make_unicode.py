@@ -53,6 +53,7 @@ def nfc():
         parts = unicodedata.decomposition(chr(c)).split()
         if len(parts) == 2 and not parts[0].startswith("<") and c not in changes and one("".join(chr(int(p, 16)) for p in parts)) == chr(c):
             joins.add(int(parts[1], 16))
+    joins |= {c for c in changes if ord(one(chr(c))[0]) in joins}
     return changes, joins
 
 
