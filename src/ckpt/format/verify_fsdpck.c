@@ -11,6 +11,7 @@
 #include "engine/decode.h"
 #include "engine/file_read.h"
 #include "engine/files.h"
+#include "base/buffer.h"
 #include "base/ioutil.h"
 #include "base/pool.h"
 
@@ -319,7 +320,7 @@ static int check_piece(void *ctx, size_t number, unsigned worker, struct fsdpck_
 
 static int init_worker(struct worker *w, bool decodes, struct fsdpck_error *err)
 {
-    w->buffer = aligned_alloc(FSDPCK_PAGE_NBYTES, PIECE_NBYTES + 2 * FSDPCK_PAGE_NBYTES);
+    w->buffer = fsdpck_buffer_new(PIECE_NBYTES + 2 * FSDPCK_PAGE_NBYTES);
     w->decoder = decodes ? fsdpck_decoder_new() : NULL;
     return w->buffer && (w->decoder || !decodes) ? 0 : fsdpck_error_nomem(err, PIECE_NBYTES);
 }
