@@ -162,7 +162,7 @@ class Bench:
             *self.peer("merge", self.dir, "dcp_to_torch_save"), *(self.peer("consolidate", hf, "consolidate_safetensors") if hf else [])])
         remove(out + ".safetensors")
         self.row("verify", self.dir, self.ours("verify", self.dir, "-q"), [
-            Contender("with one thread", [self.tool, "verify", self.dir, "-q", "--threads", "1"]),
+            Contender("on one core", ["taskset", "-c", "0", self.tool, "verify", self.dir, "-q", "--threads", "1"]),
             Contender("cat", ["cat", *shards]),
             Contender("O_DIRECT read (dd)", *[["dd", f"if={f}", "of=/dev/null", "bs=4M", "iflag=direct"] for f in shards]),
             Contender("the disk's reading", *[[self.disk, "read", f] for f in shards])])
