@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include "text/chat_impl.h"
@@ -111,9 +112,21 @@ static void take_fingerprint(struct chat *c)
     free(special);
 }
 
-int chat_open(const char *folder, struct chat **out, struct fsdpck_error *err)
+/* Where the tokenizer lies: in the folder of a model, or in the assets of a checkpoint. */
+static int find_folder(const char *folder, char found[PATH], struct fsdpck_error *err)
 {
     char path[PATH];
+    int rc = join(found, folder, "assets", err);
+    if (!rc)
+        rc = join(path, found, "tokenizer.json", err);
+    if (!rc && access(path, R_OK) != 0)
+        memcpy(found, folder, strlen(folder) + 1);
+    return rc;
+}
+
+int chat_open(const char *model, struct chat **out, struct fsdpck_error *err)
+{
+    char path[PATH], folder[PATH];
     json_t *config = NULL, *map = NULL;
     struct chat *c = calloc(1, sizeof *c);
     *out = NULL;
@@ -122,7 +135,9 @@ int chat_open(const char *folder, struct chat **out, struct fsdpck_error *err)
         return fsdpck_error_nomem(err, sizeof *c);
     }
     c->now = time(NULL);
-    int rc = join(path, folder, "tokenizer.json", err);
+    int rc = find_folder(model, folder, err);
+    if (!rc)
+        rc = join(path, folder, "tokenizer.json", err);
     if (!rc)
         rc = tokenizer_open(path, &c->tokenizer, err);
     if (!rc)

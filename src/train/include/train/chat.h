@@ -10,9 +10,10 @@ extern "C" {
 
 struct json_t;
 
-/* tokenizer.json, tokenizer_config.json, chat_template.jinja of a folder. Read once, then used by any number of threads. */
+/* tokenizer.json, tokenizer_config.json, chat_template.jinja of a folder, or of a checkpoint's assets. Read once, then used by any number of
+ * threads. */
 struct chat;
-FSDPCK_API int chat_open(const char *folder, struct chat **out, struct fsdpck_error *err);
+FSDPCK_API int chat_open(const char *model, struct chat **out, struct fsdpck_error *err);
 FSDPCK_API void chat_close(struct chat *c); /* NULL does nothing */
 FSDPCK_API const struct tokenizer *chat_tokenizer(const struct chat *c);
 FSDPCK_API bool chat_has_template(const struct chat *c);
