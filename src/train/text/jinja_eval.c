@@ -218,6 +218,19 @@ static int repeat(struct jrun *r, const struct jvalue *text, int64_t times, stru
     return 0;
 }
 
+static int repeat_list(struct jrun *r, const struct jvalue *list, int64_t times, struct jvalue *out)
+{
+    int rc = jlist_new(r, 0, out);
+    for (int64_t i = 0; i < times && list->list->count && !rc; i++) {
+        struct jvalue so_far = *out;
+        rc = join_lists(r, &so_far, list, out);
+        if (r->steps > JINJA_MAX_STEPS)
+            return jfail(r, "it takes more than %d steps", JINJA_MAX_STEPS);
+    }
+    out->tuple = list->tuple;
+    return rc;
+}
+
 static bool is_number(const struct jvalue *v)
 {
     return v->kind == JV_INT || v->kind == JV_FLOAT || v->kind == JV_BOOL;
@@ -250,8 +263,11 @@ static int binary(struct jrun *r, const struct jnode *n, struct jvalue *out)
         return join(r, &a, &b, out);
     if (n->op == JO_ADD && a.kind == JV_LIST && b.kind == JV_LIST)
         return join_lists(r, &a, &b, out);
-    if (n->op == JO_MUL && a.kind == JV_STRING && b.kind == JV_INT)
-        return repeat(r, &a, b.i, out);
+    const struct jvalue *many = b.kind == JV_INT || b.kind == JV_BOOL ? &a : &b, *times = many == &a ? &b : &a;
+    if (n->op == JO_MUL && (times->kind == JV_INT || times->kind == JV_BOOL) && (many->kind == JV_STRING || many->kind == JV_LIST))
+        return many->kind == JV_STRING ? repeat(r, many, times->i, out) : repeat_list(r, many, times->i, out);
+    if (n->op == JO_MOD && a.kind == JV_STRING)
+        return jinja_fail(r->j, r->line, FSDPCK_ERR_UNSUPPORTED, r->err, "formatting by %% is not in this version");
     static const char *const names[] = { "+", "-", "*", "/", "//", "%" };
     return jfail(r, "%s %s %s has no meaning", jkind_name(&a), names[n->op], jkind_name(&b));
 }

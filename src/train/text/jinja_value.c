@@ -295,6 +295,8 @@ static int contains(struct jrun *r, const struct jvalue *item, const struct jval
         return 0;
     }
     if (in->kind == JV_DICT) {
+        if (item->kind == JV_LIST || item->kind == JV_DICT)
+            return jfail(r, "%s is no key", jkind_name(item));
         for (size_t i = 0; i < in->dict->count && !*out; i++)
             *out = jequal(&in->dict->pairs[i].key, item, 0);
         return 0;
@@ -318,6 +320,8 @@ int jcompare(struct jrun *r, enum jop op, const struct jvalue *a, const struct j
         *out = *out == (op == JO_IN);
         return rc;
     }
+    if (a->kind == JV_LIST && b->kind == JV_LIST)
+        return jinja_fail(r->j, r->line, FSDPCK_ERR_UNSUPPORTED, r->err, "the order of lists is not in this version");
     if (!(is_number(a) && is_number(b)) && !(a->kind == JV_STRING && b->kind == JV_STRING))
         return jfail(r, "%s and %s cannot be compared%s%.*s", jkind_name(a), jkind_name(b), a->kind == JV_UNDEFINED ? ": " : "",
                      a->kind == JV_UNDEFINED ? (int)(a->n > 60 ? 60 : a->n) : 0, a->kind == JV_UNDEFINED ? a->s : "");
