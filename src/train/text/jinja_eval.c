@@ -252,6 +252,8 @@ static int binary(struct jrun *r, const struct jnode *n, struct jvalue *out)
     }
     if (rc)
         return rc;
+    if (n->op == JO_MOD && a.kind == JV_STRING)
+        return jinja_fail(r->j, r->line, FSDPCK_ERR_UNSUPPORTED, r->err, "formatting by %% is not in this version");
     if (a.kind == JV_UNDEFINED || b.kind == JV_UNDEFINED)
         return undefined(r, a.kind == JV_UNDEFINED ? &a : &b);
     if (is_number(&a) && is_number(&b)) {
@@ -266,8 +268,6 @@ static int binary(struct jrun *r, const struct jnode *n, struct jvalue *out)
     const struct jvalue *many = b.kind == JV_INT || b.kind == JV_BOOL ? &a : &b, *times = many == &a ? &b : &a;
     if (n->op == JO_MUL && (times->kind == JV_INT || times->kind == JV_BOOL) && (many->kind == JV_STRING || many->kind == JV_LIST))
         return many->kind == JV_STRING ? repeat(r, many, times->i, out) : repeat_list(r, many, times->i, out);
-    if (n->op == JO_MOD && a.kind == JV_STRING)
-        return jinja_fail(r->j, r->line, FSDPCK_ERR_UNSUPPORTED, r->err, "formatting by %% is not in this version");
     static const char *const names[] = { "+", "-", "*", "/", "//", "%" };
     return jfail(r, "%s %s %s has no meaning", jkind_name(&a), names[n->op], jkind_name(&b));
 }

@@ -8,7 +8,7 @@
 enum {
     JINJA_MAX_SOURCE = 1 << 20,
     JINJA_MAX_DEPTH = 100,           /* of expressions and blocks, and of values */
-    JINJA_MAX_STEPS = 20 * 1000000,  /* nodes run in one rendering */
+    JINJA_MAX_STEPS = 4 * 1000000, /* nodes run in one rendering: 10,000 messages of 400 */
     JINJA_MAX_OUTPUT = 64 << 20,
     JINJA_MAX_MEMORY = 256 << 20,    /* of values made in one rendering */
 };
