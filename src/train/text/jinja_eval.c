@@ -138,7 +138,7 @@ static int slice(struct jrun *r, const struct jnode *n, struct jvalue *out)
         rc = jlist_new(r, 0, out);
     char *joined = rc || v.kind != JV_STRING ? NULL : jarena_alloc(&r->arena, v.n + 1);
     if (!rc && v.kind == JV_STRING && !joined)
-        return fsdpck_error_nomem(r->err, v.n);
+        return jno_memory(r);
     for (int64_t i = from; !rc && (by > 0 ? i < to : i > to); i += by) {
         const struct jvalue *item = &items.list->items[i];
         if (joined)
@@ -159,7 +159,7 @@ static int join(struct jrun *r, const struct jvalue *a, const struct jvalue *b, 
 {
     char *s = jarena_alloc(&r->arena, a->n + b->n + 1);
     if (!s)
-        return jinja_fail(r->j, r->line, FSDPCK_ERR_LIMIT, r->err, "it makes values of more than %d MiB", JINJA_MAX_MEMORY >> 20);
+        return jno_memory(r);
     memcpy(s, a->s, a->n);
     memcpy(s + a->n, b->s, b->n);
     *out = jstring(s, a->n + b->n);

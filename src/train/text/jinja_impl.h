@@ -146,6 +146,7 @@ struct jrun {
 
 /* All of these return 0 or the error that is set; *out is written on success. */
 int jfail(struct jrun *r, const char *fmt, ...) FSDPCK_PRINTF(2, 3);
+int jno_memory(struct jrun *r); /* the arena gave none: its cap, or the system */
 int jeval(struct jrun *r, const struct jnode *n, struct jvalue *out);
 int jrun_body(struct jrun *r, const struct jnode *n); /* 0, an error, or one of the following */
 enum { JRUN_BREAK = 1, JRUN_CONTINUE = 2 };

@@ -164,7 +164,7 @@ static int put_dict(struct writer *w, const struct jdict *d, unsigned depth)
     if (w->json && w->json->sort && d->count) {
         pairs = jarena_alloc(&w->r->arena, d->count * sizeof *pairs);
         if (!pairs)
-            return fsdpck_error_nomem(w->r->err, d->count * sizeof *pairs);
+            return jno_memory(w->r);
         memcpy(pairs, d->pairs, d->count * sizeof *pairs);
         for (size_t i = 0; i < d->count; i++) {
             if (pairs[i].key.kind != JV_STRING)

@@ -17,9 +17,9 @@ int jfail(struct jrun *r, const char *fmt, ...)
     return jinja_fail(r->j, r->line, FSDPCK_ERR_FORMAT, r->err, "%s", what);
 }
 
-static int no_memory(struct jrun *r)
+int jno_memory(struct jrun *r)
 {
-    if (r->arena.total > JINJA_MAX_MEMORY / 2)
+    if (r->arena.total > JINJA_MAX_MEMORY / 4)
         return jinja_fail(r->j, r->line, FSDPCK_ERR_LIMIT, r->err, "it makes values of more than %d MiB", JINJA_MAX_MEMORY >> 20);
     return fsdpck_error_nomem(r->err, 16384);
 }
@@ -53,7 +53,7 @@ int jstring_copy(struct jrun *r, const char *s, size_t n, struct jvalue *out)
 {
     char *copy = jarena_alloc(&r->arena, n + 1);
     if (!copy)
-        return no_memory(r);
+        return jno_memory(r);
     if (n)
         memcpy(copy, s, n);
     *out = jstring(copy, n);
@@ -64,10 +64,10 @@ int jlist_new(struct jrun *r, size_t capacity, struct jvalue *out)
 {
     struct jlist *l = jarena_alloc(&r->arena, sizeof *l);
     if (!l || capacity > JINJA_MAX_MEMORY / sizeof *l->items)
-        return no_memory(r);
+        return jno_memory(r);
     *l = (struct jlist){ .items = jarena_alloc(&r->arena, capacity * sizeof *l->items), .capacity = capacity };
     if (!l->items)
-        return no_memory(r);
+        return jno_memory(r);
     *out = (struct jvalue){ .kind = JV_LIST, .list = l };
     return 0;
 }
@@ -80,7 +80,7 @@ static int make_room(struct jrun *r, void **items, size_t count, size_t *capacit
     size_t larger = 2 * *capacity + 4;
     void *moved = jarena_alloc(&r->arena, larger * item_nbytes);
     if (!moved)
-        return no_memory(r);
+        return jno_memory(r);
     if (count)
         memcpy(moved, *items, count * item_nbytes);
     *items = moved;
@@ -101,7 +101,7 @@ int jdict_new(struct jrun *r, struct jvalue *out)
 {
     struct jdict *d = jarena_alloc(&r->arena, sizeof *d);
     if (!d)
-        return no_memory(r);
+        return jno_memory(r);
     *d = (struct jdict){ 0 };
     *out = (struct jvalue){ .kind = JV_DICT, .dict = d };
     return 0;
