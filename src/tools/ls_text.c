@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include <fsdpck/base.h>
 #include <fsdpck/fsdpck.h>
 
 #include "text.h"
@@ -91,6 +93,16 @@ static void print_entry(const char *label, size_t i, size_t count, const char *n
     putchar('\n');
 }
 
+static void print_base(const struct fsdpck_base *base)
+{
+    char tensors[TEXT_NBYTES];
+    if (!base)
+        return;
+    fputs("base       ", stdout);
+    text_print(stdout, base->path);
+    printf(", %s, %s\n", text_count(base->ntensors, "tensor", tensors), access(base->path, F_OK) == 0 ? "by reference" : "by reference: it is not there");
+}
+
 void ls_text_header(const struct fsdpck_source *src)
 {
     char tensors[TEXT_NBYTES], nbytes[TEXT_NBYTES];
@@ -111,6 +123,7 @@ void ls_text_header(const struct fsdpck_source *src)
         text_print(stdout, state);
         putchar('\n');
     }
+    print_base(fsdpck_source_base(src));
     for (size_t i = 0, n = fsdpck_source_nitems(src); i < n; i++)
         print_entry("items", i, n, fsdpck_source_item(src, i)->name, fsdpck_source_item(src, i)->nbytes, -1);
     for (size_t i = 0, n = fsdpck_source_nassets(src); i < n; i++)
