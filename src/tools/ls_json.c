@@ -149,6 +149,10 @@ void ls_json_start(struct ls_json *ls, const struct fsdpck_source *src, const ch
         ok = json_out_put(o, "ranks", json_out_u64(fsdpck_source_nranks(src))) && ok;
     if (state)
         ok = json_out_put(o, "state", state_json(state)) && ok;
+    if (fsdpck_source_is_compressed(src)) {
+        ok = json_out_put(o, "compressed", json_true()) && ok;
+        ok = json_out_put(o, "ratio", json_out_double(ls_ratio(src))) && ok;
+    }
     if (fsdpck_source_base(src))
         ok = json_out_put(o, "base", base_json(fsdpck_source_base(src))) && ok;
     ok = add_entries(o, src) && ok;
