@@ -65,5 +65,7 @@ void rank_close(struct rank *r)
     free(r->m);
     free(r->v);
     free(r->row_sums);
+    free((void *)r->base.tensors);
+    free(r->base_names);
     free(r);
 }

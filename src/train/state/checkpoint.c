@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "run/rank.h"
+#include "state/adapter.h"
 #include "state/state.h"
 
 enum { TREES = 3, NAME = LAYOUT_NAME + 64 };
@@ -73,9 +74,10 @@ int rank_save(struct rank *r, const char *path, struct fsdpck_error *err)
     const struct fsdpck_placement placement = { .kind = FSDPCK_SHARD };
     struct entry *entries = calloc(r->nslices * TREES + 1, sizeof *entries);
     struct fsdpck_save_tensor *tensors = calloc(r->nslices * TREES + 1, sizeof *tensors);
-    char *state = state_write(r);
+    bool lora = r->job->config->lora.enabled;
+    char *state = state_write(r), *adapter = lora ? adapter_config(r->job->config) : NULL;
     size_t n = 0;
-    int rc = entries && tensors && state ? 0 : fsdpck_error_nomem(err, r->nslices * TREES * sizeof *entries);
+    int rc = entries && tensors && state && (adapter || !lora) ? 0 : fsdpck_error_nomem(err, r->nslices * TREES * sizeof *entries);
     for (int tree = 0; tree < TREES && !rc; tree++) {
         for (size_t i = 0; i < l->nparams; i++) {
             if (l->params[i].trainable) {
@@ -84,16 +86,19 @@ int rank_save(struct rank *r, const char *path, struct fsdpck_error *err)
             }
         }
     }
-    /* A full model's folder comes along, so that `fsdpck export` gives back one that loads; an adapter's base stays where it is. */
+    /* A full model's folder comes along, so that `fsdpck export` gives back one that loads; an adapter's base stays where it is, and is named. */
+    const struct fsdpck_save_asset config = { .path = "adapter_config.json", .data = adapter, .nbytes = adapter ? strlen(adapter) : 0 };
     struct fsdpck_save_request req = { .out = path, .rank = r->comm->rank, .nranks = r->comm->nranks, .barrier = r->comm->nranks > 1 ? barrier : NULL,
                                        .barrier_ctx = r->comm, .tensors = tensors, .ntensors = n, .state = state,
-                                       .assets = r->job->config->lora.enabled ? NULL : r->job->config->model };
+                                       .assets = lora ? NULL : r->job->config->model, .made = &config, .nmade = lora,
+                                       .base = lora ? &r->base : NULL };
     r->at(r->comm, r->step, "saving");
     if (!rc)
         rc = fsdpck_save(&req, &r->job->fs, NULL, err);
     free(entries);
     free(tensors);
     free(state);
+    free(adapter);
     return rc;
 }
 
