@@ -190,11 +190,13 @@ int compute_new(const struct model *m, const struct layout *l, const struct trai
     if (rc)
         return rc;
     describe(c, m, l, config, ntok);
-    c->values = values;
     c->grads = grads;
     c->blocks = calloc((size_t)m->nlayer, sizeof *c->blocks);
-    if (!c->blocks)
+    c->places = calloc(l->ngroups, sizeof *c->places);
+    if (!c->blocks || !c->places)
         rc = fsdpck_error_nomem(err, (size_t)m->nlayer * sizeof *c->blocks);
+    for (uint32_t i = 0; i < l->ngroups && !rc; i++)
+        c->places[i].data = values;
     if (!rc)
         rc = start_device(c, nthreads, err);
     if (!rc)
@@ -216,5 +218,6 @@ void compute_free(struct compute *c)
     }
     kern_pool_free(c->pool);
     free(c->blocks);
+    free(c->places);
     free(c);
 }

@@ -32,6 +32,12 @@ struct batch {
     int64_t *cu_seqlens;        /* (ndocs + 1) */
 };
 
+/* Where a group's parameters lie now: element `at` of layout.value_at is data[0]. */
+struct compute_place {
+    float *data;
+    int64_t at;
+};
+
 struct compute {
     const struct model *m;
     const struct layout *l;
@@ -43,7 +49,8 @@ struct compute {
     bool recompute;             /* activation checkpointing: blocks keep x only */
     float dropout;
     uint64_t seed;
-    float *values, *grads;      /* the parameters (layout.value_at), the gradients (layout.grad_at); borrowed */
+    float *grads;               /* layout.grad_at; borrowed */
+    struct compute_place *places; /* (ngroups) all of the `values` that compute_new was given, until a hook moves them */
     struct batch batch;
     struct block *blocks;       /* (nlayer); with recompute all share everything but x */
     float *cosines, *sines;     /* (ntok, head_dim/2) */
@@ -61,9 +68,11 @@ struct compute {
 int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, unsigned nthreads, float *values,
                 float *grads, struct compute **out, struct fsdpck_error *err);
 void compute_free(struct compute *c); /* NULL does nothing */
-/* before_group is called with each group just before its parameters are used. */
+/* before_group is called with each group just before its parameters are used, after_group when they are used no more until the next such call. Forward: every
+ * group in order, a tied embedding again with the head; backward: the layers that pass a gradient on, last first, then an embedding that is adapted. */
 struct compute_hook {
     int (*before_group)(void *ctx, uint32_t group, struct fsdpck_error *err);
+    void (*after_group)(void *ctx, uint32_t group);
     void *ctx;
 };
 

@@ -19,7 +19,11 @@ static const struct kern_cmat no_cmat = { NULL, 0, KERN_F32 };
 /* Whole tensors; NULL where there is none, or where it is frozen. */
 static inline float *value_of(const struct compute *c, int32_t param)
 {
-    return param < 0 ? NULL : c->values + c->l->params[param].value_at;
+    if (param < 0)
+        return NULL;
+    const struct param *p = &c->l->params[param];
+    const struct compute_place *place = &c->places[p->group];
+    return place->data + (p->value_at - place->at);
 }
 
 static inline float *grad_of(const struct compute *c, int32_t param)

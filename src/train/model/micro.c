@@ -37,23 +37,47 @@ void embed_backward(struct compute *c, const float *dx)
 
 static int enter(const struct compute_hook *hook, uint32_t group, struct fsdpck_error *err)
 {
-    return hook && hook->before_group ? hook->before_group(hook->ctx, group, err) : 0;
+    return hook ? hook->before_group(hook->ctx, group, err) : 0;
 }
 
-/* To the last norm's output, in c->h. */
+static void leave(const struct compute_hook *hook, uint32_t group)
+{
+    if (hook)
+        hook->after_group(hook->ctx, group);
+}
+
+/* The last norm and the head; with them the embedding's weight where it is the head's. */
+static int enter_end(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
+{
+    int rc = c->m->tied ? enter(hook, 0, err) : 0;
+    return rc ? rc : enter(hook, c->l->ngroups - 1, err);
+}
+
+static void leave_end(struct compute *c, const struct compute_hook *hook)
+{
+    leave(hook, c->l->ngroups - 1);
+    if (c->m->tied)
+        leave(hook, 0);
+}
+
+/* To the last norm's output, in c->h. The end's groups stay entered. */
 static int forward(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
 {
     const struct model *m = c->m;
     int rc = enter(hook, 0, err);
-    if (!rc)
+    if (!rc) {
         embed_forward(c, c->blocks[0].x);
+        leave(hook, 0);
+    }
     for (int64_t i = 0; i < m->nlayer && !rc; i++) {
         rc = enter(hook, (uint32_t)i + 1, err);
-        if (!rc)
+        if (!rc) {
             block_forward(c, i, i + 1 < m->nlayer ? c->blocks[i + 1].x : c->x_last);
+            leave(hook, (uint32_t)i + 1);
+        }
     }
     if (!rc)
-        rc = enter(hook, c->l->ngroups - 1, err);
+        rc = enter_end(c, hook, err);
     if (!rc)
         norm_forward(c, c->l->norm, 1, m->hidden, c->x_last, c->h, c->rstd_last);
     return rc;
@@ -100,15 +124,22 @@ static int backward(struct compute *c, const struct compute_hook *hook, struct f
     int rc = 0;
     if (first < m->nlayer || grad_of(c, l->norm))
         norm_backward(c, l->norm, 1, m->hidden, c->x_last, c->rstd_last, c->dh, NULL, c->dx);
+    leave_end(c, hook);
     for (int64_t i = m->nlayer - 1; i >= first && !rc; i--) {
         rc = enter(hook, (uint32_t)i + 1, err);
         if (!rc && c->recompute)
             block_forward(c, i, c->x_last);
-        if (!rc)
+        if (!rc) {
             block_backward(c, i, i > first || embed);
+            leave(hook, (uint32_t)i + 1);
+        }
     }
+    if (!rc && l->embed.r)
+        rc = enter(hook, 0, err);
     if (!rc && embed)
         embed_backward(c, c->dx);
+    if (!rc && l->embed.r)
+        leave(hook, 0);
     return rc;
 }
 
@@ -141,5 +172,6 @@ int compute_logits(struct compute *c, const struct compute_hook *hook, float *lo
     if (rc)
         return rc;
     linear_forward(c, head, c->h, s, NULL, logits);
+    leave_end(c, hook);
     return sync(c, err);
 }

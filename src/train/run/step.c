@@ -20,6 +20,12 @@ static int before_group(void *ctx, uint32_t group, struct fsdpck_error *err)
     return 0;
 }
 
+static void after_group(void *ctx, uint32_t group)
+{
+    (void)ctx;
+    (void)group;
+}
+
 static void fill_batch(struct rank *r, const struct step_plan *plan, const struct micro_batch *micro)
 {
     struct batch *b = &r->compute->batch;
@@ -34,7 +40,7 @@ static void fill_batch(struct rank *r, const struct step_plan *plan, const struc
 /* A packet, alone: its gradients in comm->contribution, its loss summed over micro-batches in order. */
 static int run_packet(struct rank *r, const struct step_plan *plan, size_t first, size_t end, double *loss, struct fsdpck_error *err)
 {
-    const struct compute_hook hook = { before_group, r };
+    const struct compute_hook hook = { before_group, after_group, r };
     int rc = 0;
     memset(r->comm->contribution, 0, (size_t)r->job->layout.grad_nelem * sizeof(float));
     *loss = 0;
