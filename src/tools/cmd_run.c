@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <train/train.h>
 
 #include "model_path.h"
@@ -13,7 +14,7 @@
 struct run_args {
     bool quiet;
     uint32_t ranks, threads, exit_on_stop;
-    const char *resume, *device;
+    const char *resume, *device, *gather;
     struct strings sets;
     double patience;
 };
@@ -27,6 +28,8 @@ static const struct option run_options[] = {
       .help = "auto (default): go on from the newest complete checkpoint in output_dir" },
     { .name = "set", .type = OPTION_STRINGS, .offset = AT(sets), .value = "KEY=VALUE", .help = "a key of the config, as in train.max_steps=10; again and again" },
     { .name = "device", .type = OPTION_CHOICE, .offset = AT(device), .value = "cpu", .help = "where to compute", .later = "cuda" },
+    { .name = "gather", .type = OPTION_CHOICE, .offset = AT(gather), .value = "map|copy",
+      .help = "how ranks of one host get at each other's parameters (default map; under mpirun they are copied)" },
     { .name = "exit-on-stop", .type = OPTION_COUNT, .offset = AT(exit_on_stop), .value = "CODE", .help = "exit code after a stop by signal (default 0)" },
     { .name = "patience", .type = OPTION_NUMBER, .offset = AT(patience), .value = "SECONDS",
       .help = "how long ranks wait for each other before the one that stalls is named (default 600)" },
@@ -70,7 +73,8 @@ static int run(struct run_args *args, const char *path)
     struct train_config config;
     struct train_result done;
     struct train_options opt = { .nranks = args->ranks, .nthreads = args->threads, .resume = args->resume, .patience_seconds = args->patience,
-                                 .on_step = show_step, .note = show_note, .ctx = args, .stop = &stop_signal };
+                                 .on_step = show_step, .note = show_note, .ctx = args, .stop = &stop_signal,
+                                 .copy_gathers = args->gather && strcmp(args->gather, "copy") == 0 };
     char model[PATH_MAX];
     int rc = train_config_read(path, (const char *const *)args->sets.at, args->sets.count, &config, &err);
     if (!rc)

@@ -76,6 +76,8 @@ struct compute_hook {
     void *ctx;
 };
 
+/* The groups that a hook sees in compute_micro, in order; *nforward of them before the backward. groups: NULL to count. */
+uint32_t compute_uses(const struct model *m, const struct layout *l, uint32_t *nforward, uint32_t *groups);
 /* c->batch through the model: *loss is the sum over its supervised tokens (not scaled); gradients are added to c->grads. */
 int compute_micro(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err);
 /* Forward only; logits: (ntok, nvocab). For tests and sampling. */

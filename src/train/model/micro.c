@@ -60,6 +60,35 @@ static void leave_end(struct compute *c, const struct compute_hook *hook)
         leave(hook, 0);
 }
 
+/* Where the backward ends: the embedding (its own parameters, or an adapter's), or the lowest layer that has anything to train. */
+static bool trains_embedding(const struct layout *l)
+{
+    return l->embed.r || l->params[l->embed.w].trainable;
+}
+
+static int64_t first_layer(const struct layout *l)
+{
+    return trains_embedding(l) ? 0 : l->first_trained_layer;
+}
+
+uint32_t compute_uses(const struct model *m, const struct layout *l, uint32_t *nforward, uint32_t *groups)
+{
+    uint32_t n = 0, unused, *at = groups ? groups : &unused;
+#define USE(group) (groups ? at[n] = (group) : 0, n++)
+    for (uint32_t i = 0; i + 1 < l->ngroups; i++)
+        USE(i);
+    if (m->tied)
+        USE(0);
+    USE(l->ngroups - 1);
+    *nforward = n;
+    for (int64_t i = m->nlayer - 1; i >= first_layer(l); i--)
+        USE((uint32_t)i + 1);
+    if (l->embed.r)
+        USE(0);
+#undef USE
+    return n;
+}
+
 /* To the last norm's output, in c->h. The end's groups stay entered. */
 static int forward(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
 {
@@ -119,8 +148,8 @@ static int backward(struct compute *c, const struct compute_hook *hook, struct f
 {
     const struct model *m = c->m;
     const struct layout *l = c->l;
-    bool embed = l->embed.r || grad_of(c, l->embed.w);
-    int64_t first = embed ? 0 : l->first_trained_layer;
+    bool embed = trains_embedding(l);
+    int64_t first = first_layer(l);
     int rc = 0;
     if (first < m->nlayer || grad_of(c, l->norm))
         norm_backward(c, l->norm, 1, m->hidden, c->x_last, c->rstd_last, c->dh, NULL, c->dx);

@@ -132,7 +132,7 @@ static int train(struct rank *r, FILE *metrics, struct loop_notes *notes, struct
     int rc = 0;
     while (r->step < r->job->nsteps && !stopping && !rc) {
         struct train_metrics m = { 0 };
-        stopping = comm_world_stopping(r->comm);
+        stopping = board_stopping(r->comm->board);
         rc = run_step(r, &m, &stopping, err);
         if (!rc)
             rc = log_step(r, metrics, &m, err);

@@ -71,7 +71,7 @@ int rank_update(struct rank *r, double norm, double lr, struct fsdpck_error *err
     const struct layout *l = &r->job->layout;
     double limit = config->train.max_grad_norm, scale = limit > 0 ? limit / (norm + 1e-6) : 1;
     struct compute *c = r->compute;
-    r->at(r->comm, r->step + 1, "optimizer");
+    comm_at(r->comm, r->step + 1, "optimizer");
     r->updates++;
     for (size_t i = 0; i < l->nparams; i++) {
         const struct param *p = &l->params[i];

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "run/gather.h"
+
 static int make_slices(struct rank *r, struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;
@@ -21,13 +23,6 @@ static int make_slices(struct rank *r, struct fsdpck_error *err)
     return r->row_sums ? 0 : fsdpck_error_nomem(err, (size_t)largest * sizeof *r->row_sums);
 }
 
-static void nowhere(struct comm *c, uint64_t step, const char *operation)
-{
-    (void)c;
-    (void)step;
-    (void)operation;
-}
-
 int rank_open(const struct job *job, struct comm *comm, struct rank **out, struct fsdpck_error *err)
 {
     struct rank *r = calloc(1, sizeof *r);
@@ -38,7 +33,6 @@ int rank_open(const struct job *job, struct comm *comm, struct rank **out, struc
         return fsdpck_error_nomem(err, sizeof *r);
     r->job = job;
     r->comm = comm;
-    r->at = nowhere;
     r->own = aligned_alloc(64, nelem * sizeof(float));
     r->m = calloc(nelem, sizeof(float));
     r->v = calloc(nelem, sizeof(float));
@@ -48,6 +42,8 @@ int rank_open(const struct job *job, struct comm *comm, struct rank **out, struc
         rc = make_slices(r, err);
     if (!rc)
         rc = compute_new(&job->model, &job->layout, job->config, ntok, ndocs, job->nthreads, comm->values, comm->contribution, &r->compute, err);
+    if (!rc)
+        rc = gather_new(job, comm, r->compute, &r->gather, err);
     if (rc)
         rank_close(r);
     else
@@ -59,6 +55,7 @@ void rank_close(struct rank *r)
 {
     if (!r)
         return;
+    gather_free(r->gather);
     compute_free(r->compute);
     free(r->slices);
     free(r->own);

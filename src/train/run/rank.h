@@ -17,7 +17,7 @@ struct job {
     struct layout layout;
     struct data *data;
     uint64_t nsteps;
-    uint32_t nranks;
+    uint32_t first, nranks; /* of all ranks, and the first of this process's */
     unsigned nthreads; /* of a rank */
 };
 
@@ -25,7 +25,7 @@ struct rank {
     const struct job *job;
     struct comm *comm;
     struct compute *compute;
-    void (*at)(struct comm *, uint64_t step, const char *operation); /* says where this rank is */
+    struct gather *gather;
     struct comm_slice *slices; /* (nslices) trainable parameters */
     size_t nslices;
     float *own;       /* reduced gradients, first and second moments: (own_nelem) each */

@@ -3,28 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "run/rank.h"
-
-static int before_group(void *ctx, uint32_t group, struct fsdpck_error *err)
-{
-    struct rank *r = ctx;
-    const struct layout *l = &r->job->layout;
-    for (size_t i = 0; i < l->nparams; i++) {
-        const struct param *p = &l->params[i];
-        if (p->group != group)
-            continue;
-        int rc = r->comm->ops->gather(r->comm, r->comm->values + p->value_at, (size_t)(p->chunk * p->ncol) * sizeof(float), err);
-        if (rc)
-            return rc;
-    }
-    return 0;
-}
-
-static void after_group(void *ctx, uint32_t group)
-{
-    (void)ctx;
-    (void)group;
-}
+#include "run/gather.h"
 
 static void fill_batch(struct rank *r, const struct step_plan *plan, const struct micro_batch *micro)
 {
@@ -37,18 +16,37 @@ static void fill_batch(struct rank *r, const struct step_plan *plan, const struc
     data_fill(r->job->data, micro, b->ids, b->positions, b->targets, b->cu_seqlens);
 }
 
-/* A packet, alone: its gradients in comm->contribution, its loss summed over micro-batches in order. */
-static int run_packet(struct rank *r, const struct step_plan *plan, size_t first, size_t end, double *loss, struct fsdpck_error *err)
+/* Micro-batches of one rank in a wave: those of its packet, and as many more as any rank has, in which it gathers with the others and computes nothing. */
+struct packet {
+    size_t first, end, nturns;
+};
+
+static struct packet packet_of(const struct step_plan *plan, size_t per, size_t wave, uint32_t rank)
 {
-    const struct compute_hook hook = { before_group, after_group, r };
+    size_t first = (wave + rank) * per, most = plan->nmicros - wave * per;
+    return (struct packet){ .first = first < plan->nmicros ? first : plan->nmicros,
+                            .end = first + per < plan->nmicros ? first + per : plan->nmicros,
+                            .nturns = most < per ? most : per };
+}
+
+/* A packet: its gradients in comm->contribution, its loss summed over micro-batches in order. */
+static int run_packet(struct rank *r, const struct step_plan *plan, struct packet packet, bool first_of_step, double *loss, struct fsdpck_error *err)
+{
+    const struct compute_hook hook = gather_hook(r->gather);
     int rc = 0;
-    memset(r->comm->contribution, 0, (size_t)r->job->layout.grad_nelem * sizeof(float));
+    if (packet.first < packet.end)
+        memset(r->comm->contribution, 0, (size_t)r->job->layout.grad_nelem * sizeof(float));
     *loss = 0;
-    for (size_t i = first; i < end && !rc; i++) {
+    for (size_t turn = 0; turn < packet.nturns && !rc; turn++) {
         double part = 0;
-        fill_batch(r, plan, &plan->micros[i]);
-        rc = compute_micro(r->compute, &hook, &part, err);
-        *loss += part;
+        gather_begin(r->gather, first_of_step && turn == 0);
+        if (packet.first + turn < packet.end) {
+            fill_batch(r, plan, &plan->micros[packet.first + turn]);
+            rc = compute_micro(r->compute, &hook, &part, err);
+            *loss += part;
+        } else {
+            rc = gather_skip(r->gather, err);
+        }
     }
     return rc;
 }
@@ -74,11 +72,10 @@ int rank_gradients(struct rank *r, const struct step_plan *plan, double *loss, s
     int rc = 0;
     *loss = 0;
     for (size_t wave = 0; wave < npackets && !rc; wave += n) {
-        size_t packet = wave + r->comm->rank, in_wave = npackets - wave < n ? npackets - wave : n;
+        size_t in_wave = npackets - wave < n ? npackets - wave : n;
         double mine = 0;
-        r->at(r->comm, r->step + 1, "forward and backward");
-        if (packet < npackets)
-            rc = run_packet(r, plan, packet * per, (packet + 1) * per < plan->nmicros ? (packet + 1) * per : plan->nmicros, &mine, err);
+        comm_at(r->comm, r->step + 1, "forward and backward");
+        rc = run_packet(r, plan, packet_of(plan, per, wave, r->comm->rank), wave == 0, &mine, err);
         if (!rc)
             rc = r->comm->ops->exchange(r->comm, r->slices, r->nslices, (uint32_t)in_wave, wave == 0, err);
         if (!rc)

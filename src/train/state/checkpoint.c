@@ -88,7 +88,7 @@ int rank_save(struct rank *r, const char *path, struct fsdpck_error *err)
     struct fsdpck_save_request req = { .out = path, .rank = r->comm->rank, .nranks = r->comm->nranks, .barrier = r->comm->nranks > 1 ? barrier : NULL,
                                        .barrier_ctx = r->comm, .tensors = tensors, .ntensors = n, .state = state,
                                        .assets = r->job->config->lora.enabled ? NULL : r->job->config->model };
-    r->at(r->comm, r->step, "saving");
+    comm_at(r->comm, r->step, "saving");
     if (!rc)
         rc = fsdpck_save(&req, &r->job->fs, NULL, err);
     free(entries);
@@ -120,7 +120,7 @@ int rank_resume(struct rank *r, const char *path, struct fsdpck_error *err)
 {
     struct fsdpck_source *src;
     int rc = fsdpck_source_open(path, "fsdpck", &r->job->fs, &src, err);
-    r->at(r->comm, 0, "loading of the checkpoint");
+    comm_at(r->comm, 0, "loading of the checkpoint");
     if (!rc)
         rc = state_check_base(r, src, err);
     for (int tree = 0; tree < TREES && !rc; tree++)

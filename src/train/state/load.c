@@ -191,7 +191,7 @@ int rank_load(struct rank *r, struct fsdpck_error *err)
 {
     const struct train_config *config = r->job->config;
     const struct layout *l = &r->job->layout;
-    r->at(r->comm, 0, "loading");
+    comm_at(r->comm, 0, "loading");
     int rc = load_base(r, err);
     if (!rc && config->lora.init_adapter)
         return load_adapter(r, err);

@@ -27,8 +27,13 @@ struct train_options {
     /* In rank 0's process, after each step; may be NULL. */
     void (*on_step)(void *ctx, const struct train_metrics *metrics);
     void (*note)(void *ctx, const char *line); /* as in fsdpck_options */
+    /* In the process of a rank whose supervisor was killed, just before it ends: nobody else is left to say so. May be NULL. */
+    void (*lost)(void *ctx, const struct fsdpck_error *err);
     void *ctx;
     const volatile int *stop; /* nonzero: finish the step, save, return. May be NULL */
+    /* A launcher (mpirun) has started this process as one rank of so many; 0: none has. The others join by MPI. */
+    uint32_t launched_rank, launched_nranks;
+    bool copy_gathers; /* ranks of one host gather parameters by copying, as ranks of several do, instead of mapping them */
 };
 
 struct train_result {
