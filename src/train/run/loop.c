@@ -7,8 +7,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "state/adapter.h"
+#include "run/agree.h"
 #include "run/files.h"
+#include "state/adapter.h"
 
 static double now(void)
 {
@@ -147,7 +148,9 @@ static int train(struct rank *r, FILE *metrics, struct loop_notes *notes, struct
 int loop_run(struct rank *r, const char *resume, struct loop_notes *notes, struct fsdpck_error *err)
 {
     FILE *metrics = NULL;
-    int rc = rank_load(r, err);
+    int rc = agree(r, resume, err);
+    if (!rc)
+        rc = rank_load(r, err);
     if (!rc && resume)
         rc = rank_resume(r, resume, err);
     if (!rc)

@@ -87,7 +87,7 @@ int train_run(const struct train_config *config, const struct train_options *opt
         note(opt, line);
         rc = supervise(&job, found ? path : NULL, &done, err);
         struct fsdpck_error ignored = { 0 }; /* the run's own error counts more */
-        int rc2 = files_write_summary(&job, &done, rc ? &ignored : err);
+        int rc2 = job.first ? 0 : files_write_summary(&job, &done, rc ? &ignored : err);
         rc = rc ? rc : rc2;
     }
     job_close(&job);
