@@ -35,7 +35,7 @@ enum { COMM_MAX_SUM = 256 };
 struct comm {
     const struct comm_ops *ops;
     uint32_t rank, nranks;
-    float *values;       /* the parameters: every rank's shards, parameter after parameter (layout.value_at) */
+    unsigned char *values; /* the parameters: every rank's shards, parameter after parameter (layout.value_at) */
     float *contribution; /* this rank's gradients (layout.grad_at) */
     uint64_t wait_ns;    /* time spent in operations */
     bool views;          /* gather copies nothing */

@@ -26,7 +26,8 @@ struct comm_world {
     double patience_seconds;
     size_t nbytes; /* of this mapping */
     int64_t grad_nelem;
-    float *values, *grads; /* mappings of their own, at the same address everywhere */
+    unsigned char *values;
+    float *grads; /* mappings of their own, at the same address everywhere */
     size_t values_nbytes, grads_nbytes;
     _Atomic uint32_t arrived, generation; /* the barrier */
     _Atomic uint32_t failed, stop;
@@ -54,7 +55,7 @@ static void *map_shared(size_t nbytes)
     return p == MAP_FAILED ? NULL : p;
 }
 
-int comm_world_new(uint32_t nranks, int64_t value_nelem, int64_t grad_nelem, double patience_seconds, struct comm_world **out, struct fsdpck_error *err)
+int comm_world_new(uint32_t nranks, size_t value_nbytes, int64_t grad_nelem, double patience_seconds, struct comm_world **out, struct fsdpck_error *err)
 {
     size_t nbytes = sizeof(struct comm_world) + nranks * sizeof(struct rank_status);
     struct comm_world *w = map_shared(nbytes);
@@ -65,7 +66,7 @@ int comm_world_new(uint32_t nranks, int64_t value_nelem, int64_t grad_nelem, dou
     w->nbytes = nbytes;
     w->patience_seconds = patience_seconds;
     w->grad_nelem = grad_nelem;
-    w->values_nbytes = (size_t)value_nelem * sizeof(float);
+    w->values_nbytes = value_nbytes;
     w->grads_nbytes = (size_t)grad_nelem * nranks * sizeof(float);
     w->values = map_shared(w->values_nbytes);
     w->grads = map_shared(w->grads_nbytes);

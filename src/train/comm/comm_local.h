@@ -7,7 +7,7 @@
 struct comm_world; /* shared by all processes */
 
 /* Memory is backed when it is touched. */
-int comm_world_new(uint32_t nranks, int64_t value_nelem, int64_t grad_nelem, double patience_seconds, struct comm_world **out, struct fsdpck_error *err);
+int comm_world_new(uint32_t nranks, size_t value_nbytes, int64_t grad_nelem, double patience_seconds, struct comm_world **out, struct fsdpck_error *err);
 void comm_world_free(struct comm_world *w); /* NULL does nothing */
 /* This process is rank `rank` from now on. *out is freed with its ops->free. */
 int comm_world_join(struct comm_world *w, uint32_t rank, struct comm **out, struct fsdpck_error *err);

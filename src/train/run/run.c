@@ -207,7 +207,7 @@ static int run_ranks(struct job *job, const char *resume, struct train_result *r
     pid_t *pids = calloc(job->nranks, sizeof *pids);
     int rc = pids ? 0 : fsdpck_error_nomem(err, job->nranks * sizeof *pids);
     if (!rc)
-        rc = comm_world_new(job->nranks, job->layout.value_nelem, job->layout.grad_nelem, patience, &world, err);
+        rc = comm_world_new(job->nranks, job->layout.value_nbytes, job->layout.grad_nelem, patience, &world, err);
     if (!rc) {
         bool failed = !start(job, world, resume, pids);
         if (failed)
@@ -235,8 +235,8 @@ int train_run(const struct train_config *config, const struct train_options *opt
     if (!rc)
         rc = choose_resume(&job, path, &found, err);
     if (!rc) {
-        snprintf(line, sizeof line, "%s, %lld parameters trained, %lld frozen; %u ranks of %u threads, parameters mapped and not copied; reduction invariant, fp32",
-                 job.model.family, (long long)job.layout.ntrained, (long long)job.layout.nfrozen, job.nranks, job.nthreads);
+        snprintf(line, sizeof line, "%s, %lld parameters trained, %lld frozen; %u ranks of %u threads, parameters mapped and not copied; reduction invariant, %s",
+                 job.model.family, (long long)job.layout.ntrained, (long long)job.layout.nfrozen, job.nranks, job.nthreads, config->dtype.param);
         note(opt, line);
         rc = run_ranks(&job, found ? path : NULL, &done, err);
         struct fsdpck_error ignored = { 0 }; /* the run's own error counts more */

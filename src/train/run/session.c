@@ -23,7 +23,7 @@ int train_session_open(const struct train_config *config, unsigned nthreads, con
     s->opt = (struct train_options){ .nranks = 1, .nthreads = nthreads, .note = opt ? opt->note : NULL, .ctx = opt ? opt->ctx : NULL };
     int rc = job_open(config, &s->opt, &s->job, err);
     if (!rc)
-        rc = comm_world_new(1, s->job.layout.value_nelem, s->job.layout.grad_nelem, 600, &s->world, err);
+        rc = comm_world_new(1, s->job.layout.value_nbytes, s->job.layout.grad_nelem, 600, &s->world, err);
     if (!rc)
         rc = comm_world_join(s->world, 0, &s->comm, err);
     if (!rc)
@@ -101,7 +101,7 @@ void train_session_param(struct train_session *s, size_t i, const char **name, f
     while (!p->trainable || i--)
         p++;
     *name = p->name;
-    *values = s->comm->values + p->value_at;
+    *values = rank_master(s->rank, p);
     *gradients = s->rank->own + p->own_at;
     *nelem = p->nrow * p->ncol;
 }

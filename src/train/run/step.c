@@ -13,7 +13,7 @@ static int before_group(void *ctx, uint32_t group, struct fsdpck_error *err)
         const struct param *p = &l->params[i];
         if (p->group != group)
             continue;
-        int rc = r->comm->ops->gather(r->comm, r->comm->values + p->value_at, (size_t)(p->chunk * p->ncol) * sizeof(float), err);
+        int rc = r->comm->ops->gather(r->comm, r->comm->values + p->value_at, (size_t)(p->chunk * p->ncol * kern_dtype_bytes(p->dtype)), err);
         if (rc)
             return rc;
     }
