@@ -304,7 +304,7 @@ REFUSALS = [
     (put("train", "max_stepz", 3), 2, "unknown key 'train.max_stepz'; the nearest is 'train.max_steps'"),
     (put(None, "modle", "x"), 2, "the nearest is 'model'"),
     (put("fsdp", "sharding_strategy", "HYBRID_SHARD"), 2, "key 'fsdp.sharding_strategy': \"HYBRID_SHARD\" is not in this version"),
-    (put("dtype", "param", "bf16"), 2, "key 'dtype.param': \"bf16\" is not in this version"),
+    (put("dtype", "param", "fp16"), 2, "key 'dtype.param': \"fp16\" is not in this version"),
     (put("train", "learning_rate", -1), 2, "key 'train.learning_rate'"),
     (put("data", "train", "/nowhere.jsonl"), 3, "/nowhere.jsonl"),
     (put(None, "model", "/nowhere"), 3, "/nowhere"),

@@ -47,7 +47,7 @@ struct comm {
     struct board *board; /* borrowed */
     enum comm_lane lane;
     uint32_t rank, nranks;
-    float *values;       /* the parameters (layout.value_at): this rank's rows at least; everybody's where `views` */
+    unsigned char *values; /* the parameters (layout.value_at): this rank's rows at least; everybody's where `views` */
     float *contribution; /* this rank's gradients (layout.grad_at) */
     uint64_t wait_ns;    /* time spent in operations of this lane */
     bool views;          /* all rows of all ranks lie in `values`: nothing has to be gathered */

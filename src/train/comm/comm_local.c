@@ -26,7 +26,8 @@ struct comm_world {
     size_t nbytes; /* of this mapping */
     struct comm_sizes sizes;
     struct board *board;
-    float *values, *grads; /* mappings of their own, at the same address everywhere */
+    unsigned char *values;
+    float *grads; /* mappings of their own, at the same address everywhere */
     size_t values_nbytes, grads_nbytes;
     struct gate gates[COMM_NLANES];
     struct shared_rank ranks[];
@@ -54,7 +55,7 @@ int comm_world_new(uint32_t nranks, struct comm_sizes sizes, struct board *board
     w->nbytes = nbytes;
     w->sizes = sizes;
     w->board = board;
-    w->values_nbytes = (size_t)sizes.value_nelem * sizeof(float);
+    w->values_nbytes = sizes.value_nbytes;
     w->grads_nbytes = (size_t)sizes.grad_nelem * nranks * sizeof(float);
     w->values = map_shared(w->values_nbytes);
     w->grads = map_shared(w->grads_nbytes);
@@ -158,7 +159,7 @@ static int local_gather(struct comm *base, const struct comm_piece *pieces, size
 {
     uint64_t started = comm_now_ns();
     for (size_t i = 0; i < npieces; i++)
-        memcpy(into + pieces[i].into, (const char *)base->values + pieces[i].at, pieces[i].nbytes);
+        memcpy(into + pieces[i].into, base->values + pieces[i].at, pieces[i].nbytes);
     comm_beat(base);
     base->wait_ns += comm_now_ns() - started;
     return board_failed(base->board) ? comm_other_failed(base, "gather of parameters", err) : 0;

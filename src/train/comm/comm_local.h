@@ -7,7 +7,8 @@
 struct comm_world; /* shared by all processes, or threads */
 
 struct comm_sizes {
-    int64_t value_nelem, grad_nelem; /* layout's */
+    size_t value_nbytes; /* layout's */
+    int64_t grad_nelem;
     bool copies; /* gather by copying although memory is shared */
 };
 

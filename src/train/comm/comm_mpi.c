@@ -202,7 +202,7 @@ static void copy_own(const struct comm *base, const struct comm_piece *pieces, s
 {
     for (size_t i = 0; i < npieces; i++) {
         size_t begin, nbytes = piece_part(&pieces[i], base->rank, &begin);
-        memcpy(into + pieces[i].into + begin, (const char *)base->values + pieces[i].at + begin, nbytes);
+        memcpy(into + pieces[i].into + begin, base->values + pieces[i].at + begin, nbytes);
     }
 }
 
@@ -350,7 +350,7 @@ static struct mpi *new_lane(struct board *board, uint32_t rank, uint32_t nranks,
 /* Own rows at their place in the whole: what nobody touches takes no memory. */
 static int make_memory(struct comm *base, struct comm_sizes sizes, struct fsdpck_error *err)
 {
-    size_t nbytes = (size_t)sizes.value_nelem * sizeof(float);
+    size_t nbytes = sizes.value_nbytes;
     void *values = mmap(NULL, nbytes ? nbytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (values == MAP_FAILED)
         return fsdpck_error_nomem(err, nbytes);

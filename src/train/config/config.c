@@ -53,7 +53,7 @@ static const struct config_key keys[] = {
     { .name = "fsdp.backward_prefetch", .type = KEY_U64, .offset = AT(fsdp.backward_prefetch), .max = 1024 },
     { .name = "fsdp.activation_checkpointing", .type = KEY_CHOICE, .offset = AT(fsdp.checkpointing), .choices = "none|block" },
     { .name = "fsdp.reduction", .type = KEY_CHOICE, .offset = AT(fsdp.reduction), .choices = "invariant", .later = "fast" },
-    { .name = "dtype.param", .type = KEY_CHOICE, .offset = AT(dtype.param), .choices = "fp32", .later = "bf16|fp16" },
+    { .name = "dtype.param", .type = KEY_CHOICE, .offset = AT(dtype.param), .choices = "bf16|fp32", .later = "fp16" },
     { .name = "dtype.reduce", .type = KEY_CHOICE, .offset = AT(dtype.reduce), .choices = "fp32", .later = "bf16|fp16" },
     { .name = "dtype.output", .type = KEY_CHOICE, .offset = AT(dtype.output), .choices = "fp32", .later = "bf16|fp16" },
     { .name = "checkpoint.save_steps", .type = KEY_U64, .offset = AT(checkpoint.save_steps), .max = 1e12 },
@@ -94,7 +94,8 @@ static void set_defaults(struct train_config *c)
     c->fsdp.reduction = "invariant";
     c->fsdp.reshard_after_forward = true;
     c->fsdp.forward_prefetch = c->fsdp.backward_prefetch = 1;
-    c->dtype.param = c->dtype.reduce = c->dtype.output = "fp32";
+    c->dtype.param = "bf16";
+    c->dtype.reduce = c->dtype.output = "fp32";
     c->checkpoint.save_steps = 100;
     c->checkpoint.keep_last = 3;
     c->checkpoint.export_adapter = true;

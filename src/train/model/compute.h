@@ -10,16 +10,16 @@
 
 #include "model/layout.h"
 
-/* What a linear layer keeps for its backward: S = drop(x)·Aᵀ, (T, r); NULL without an adapter. */
+/* What a block keeps for its backward. Pointers to void are activations, in compute.dtype. */
 struct block {
-    float *x, *x2;          /* (T, hidden): what comes in; after attention */
+    void *x, *x2;           /* (T, hidden): what comes in; after attention */
     float *rstd1, *rstd2;   /* (T) */
-    float *q, *k, *v, *o;   /* (T, heads · head_dim), turned */
-    float *q_raw, *k_raw;   /* before their norms; the same as q and k where there are none */
+    void *q, *k, *v, *o;    /* (T, heads · head_dim), turned */
+    void *q_raw, *k_raw;    /* before their norms; the same as q and k where there are none */
     float *rstd_q, *rstd_k; /* (T, heads) */
     float *lse;             /* (heads, T) */
-    float *gate, *up;       /* (T, inner) */
-    float *s_q, *s_k, *s_v, *s_o, *s_gate, *s_up, *s_down;
+    void *gate, *up;        /* (T, inner) */
+    void *s_q, *s_k, *s_v, *s_o, *s_gate, *s_up, *s_down; /* S = drop(x)·Aᵀ of each layer, (T, r); NULL without an adapter */
 };
 
 struct batch {
@@ -32,10 +32,10 @@ struct batch {
     int64_t *cu_seqlens;        /* (ndocs + 1) */
 };
 
-/* Where a group's parameters lie now: element `at` of layout.value_at is data[0]. */
+/* Where a group's parameters lie now: byte `at` of layout.value_at is data[0]. */
 struct compute_place {
-    float *data;
-    int64_t at;
+    unsigned char *data;
+    size_t at;
 };
 
 struct compute {
@@ -49,24 +49,26 @@ struct compute {
     bool recompute;             /* activation checkpointing: blocks keep x only */
     float dropout;
     uint64_t seed;
+    enum kern_dtype dtype;      /* of activations: that of the parameters */
     float *grads;               /* layout.grad_at; borrowed */
     struct compute_place *places; /* (ngroups) all of the `values` that compute_new was given, until a hook moves them */
     struct batch batch;
     struct block *blocks;       /* (nlayer); with recompute all share everything but x */
     float *cosines, *sines;     /* (ntok, head_dim/2) */
-    float *x_last, *rstd_last;  /* after the last block */
-    float *h, *dx, *dh;         /* (T, hidden) */
-    float *dq, *dk, *dv, *d_o;  /* (T, heads · head_dim) */
-    float *act, *dact;          /* (T, inner) */
-    float *ds, *s_embed;        /* (T, largest r) */
+    void *x_last;               /* after the last block */
+    float *rstd_last;
+    void *h, *dx, *dh;          /* (T, hidden) */
+    void *dq, *dk, *dv, *d_o;   /* (T, heads · head_dim) */
+    void *act, *dact;           /* (T, inner) */
+    void *ds, *s_embed;         /* (T, largest r) */
     float *sums;                /* partial sums over tokens */
     float *loss;                /* (T) */
     void *attention, *head;     /* scratch */
 };
 
 /* ntok, ndocs: room for the largest micro-batch. */
-int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, unsigned nthreads, float *values,
-                float *grads, struct compute **out, struct fsdpck_error *err);
+int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, unsigned nthreads,
+                unsigned char *values, float *grads, struct compute **out, struct fsdpck_error *err);
 void compute_free(struct compute *c); /* NULL does nothing */
 /* before_group is called with each group just before its parameters are used, after_group when they are used no more until the next such call. Forward: every
  * group in order, a tied embedding again with the head; backward: the layers that pass a gradient on, last first, then an embedding that is adapted. */

@@ -20,7 +20,7 @@ struct builder {
 
 static int64_t aligned(int64_t nelem)
 {
-    return (nelem + 15) / 16 * 16; /* 64 bytes of fp32 */
+    return (nelem + 31) / 32 * 32; /* 64 bytes of either type */
 }
 
 /* Returns its number; -1 after a failure. ncol 0: one dimension. */
@@ -43,8 +43,9 @@ static int32_t add_param(struct builder *b, uint32_t group, bool adapter, int64_
     p->trainable = adapter || !b->config->lora.enabled;
     p->decay = ncol > 0 || strcmp(b->config->train.weight_decay_on, "all") == 0;
     p->chunk = (nrow + l->nranks - 1) / l->nranks;
-    p->value_at = l->value_nelem;
-    l->value_nelem += aligned(p->chunk * p->ncol * l->nranks);
+    p->dtype = l->masters ? KERN_BF16 : KERN_F32;
+    p->value_at = l->value_nbytes;
+    l->value_nbytes += (size_t)(aligned(p->chunk * p->ncol * l->nranks) * kern_dtype_bytes(p->dtype));
     *(p->trainable ? &l->ntrained : &l->nfrozen) += nrow * p->ncol;
     if (p->trainable) {
         p->grad_at = l->grad_nelem;
@@ -150,7 +151,7 @@ static int64_t first_trained_layer(const struct layout *l, const struct model *m
 
 int layout_make(const struct model *m, const struct train_config *config, uint32_t nranks, struct layout *out, struct fsdpck_error *err)
 {
-    struct layout l = { .nranks = nranks, .ngroups = (uint32_t)m->nlayer + 2 };
+    struct layout l = { .nranks = nranks, .ngroups = (uint32_t)m->nlayer + 2, .masters = strcmp(config->dtype.param, "bf16") == 0 };
     struct builder b = { .m = m, .config = config, .l = &l, .err = err };
     l.layers = calloc((size_t)m->nlayer, sizeof *l.layers);
     if (!l.layers)

@@ -3,36 +3,36 @@
 
 #include <stdlib.h>
 
-void embed_forward(struct compute *c, float *x)
+void embed_forward(struct compute *c, void *x)
 {
     const struct linear *e = &c->l->embed;
     const struct kern_ops *ops = c->device->ops;
     int64_t d = e->nout, n = c->batch.ntok;
-    ops->gather_rows(c->stream, mat(x, d), cmat(value_of(c, e->w), d), c->batch.ids, n, d, e->nin);
+    ops->gather_rows(c->stream, mat(c, x, d), value_of(c, e->w), c->batch.ids, n, d, e->nin);
     if (!e->r)
         return;
-    ops->gather_cols(c->stream, mat(c->s_embed, e->r), cmat(value_of(c, e->a), e->nin), c->batch.ids, n, e->r, e->nin);
-    struct kern_gemm gemm = { .m = n, .n = d, .k = e->r, .a = cmat(c->s_embed, e->r), .b = cmat(value_of(c, e->b), e->r), .trans_b = true, .c = mat(x, d),
-                              .alpha = e->scale, .add = cmat(x, d) };
+    ops->gather_cols(c->stream, mat(c, c->s_embed, e->r), value_of(c, e->a), c->batch.ids, n, e->r, e->nin);
+    struct kern_gemm gemm = { .m = n, .n = d, .k = e->r, .a = cmat(c, c->s_embed, e->r), .b = value_of(c, e->b), .trans_b = true, .c = mat(c, x, d),
+                              .alpha = e->scale, .add = cmat(c, x, d) };
     ops->gemm(c->stream, &gemm);
 }
 
-void embed_backward(struct compute *c, const float *dx)
+void embed_backward(struct compute *c, const void *dx)
 {
     const struct linear *e = &c->l->embed;
     const struct kern_ops *ops = c->device->ops;
     int64_t d = e->nout, n = c->batch.ntok;
     float *dw = grad_of(c, e->w);
     if (dw)
-        ops->scatter_add(c->stream, mat(dw, d), cmat(dx, d), c->batch.ids, n, d, e->nin);
+        ops->scatter_add(c->stream, grad_mat(dw, d), cmat(c, dx, d), c->batch.ids, n, d, e->nin);
     if (!e->r)
         return;
-    struct kern_lora_segment segment = { .nrow = n, .r = e->r, .scale = e->scale, .b = cmat(value_of(c, e->b), e->r), .db = grad_of(c, e->b), .pitch_db = e->r };
-    struct kern_lora lora = { .nrow = n, .nin = e->nin, .nout = d, .segments = &segment, .nsegments = 1, .dy = cmat(dx, d), .s = mat(c->s_embed, e->r),
-                              .ds = mat(c->ds, e->r) };
+    struct kern_lora_segment segment = { .nrow = n, .r = e->r, .scale = e->scale, .b = value_of(c, e->b), .db = grad_of(c, e->b), .pitch_db = e->r };
+    struct kern_lora lora = { .nrow = n, .nin = e->nin, .nout = d, .segments = &segment, .nsegments = 1, .dy = cmat(c, dx, d), .s = mat(c, c->s_embed, e->r),
+                              .ds = mat(c, c->ds, e->r) };
     ops->lora_grad_b(c->stream, &lora);
     ops->lora_up_grad(c->stream, &lora);
-    ops->scatter_add_cols(c->stream, mat(grad_of(c, e->a), e->nin), cmat(c->ds, e->r), c->batch.ids, n, e->r, e->nin);
+    ops->scatter_add_cols(c->stream, grad_mat(grad_of(c, e->a), e->nin), cmat(c, c->ds, e->r), c->batch.ids, n, e->r, e->nin);
 }
 
 static int enter(const struct compute_hook *hook, uint32_t group, struct fsdpck_error *err)
@@ -128,12 +128,12 @@ static struct kern_head head_of(struct compute *c)
 {
     const struct linear *head = &c->l->head;
     struct batch *b = &c->batch;
-    struct kern_head h = { .ntok = b->ntok, .d = head->nin, .nvocab = head->nout, .h = cmat(c->h, head->nin), .w = cmat(value_of(c, head->w), head->nin),
+    struct kern_head h = { .ntok = b->ntok, .d = head->nin, .nvocab = head->nout, .h = cmat(c, c->h, head->nin), .w = value_of(c, head->w),
                            .nrow = supervised_rows(b), .rows = b->rows, .target = b->row_targets, .grad_scale = b->grad_scale, .loss = c->loss,
-                           .dh = mat(c->dh, head->nin), .dw = grad_of(c, head->w), .compute = KERN_F32, .scratch = c->head };
+                           .dh = mat(c, c->dh, head->nin), .dw = grad_of(c, head->w), .compute = c->dtype, .scratch = c->head };
     if (!head->r)
         return h;
-    h.lora = (struct kern_head_lora){ .r = head->r, .scale = head->scale, .a = cmat(value_of(c, head->a), head->nin), .b = cmat(value_of(c, head->b), head->r),
+    h.lora = (struct kern_head_lora){ .r = head->r, .scale = head->scale, .a = value_of(c, head->a), .b = value_of(c, head->b),
                                       .da = grad_of(c, head->a), .db = grad_of(c, head->b), .dropout = linear_dropout(c, head) };
     if (c->dropout > 0) { /* its random numbers go by token: all rows, some without a target */
         h.nrow = b->ntok;
@@ -196,11 +196,11 @@ int compute_micro(struct compute *c, const struct compute_hook *hook, double *lo
 int compute_logits(struct compute *c, const struct compute_hook *hook, float *logits, struct fsdpck_error *err)
 {
     const struct linear *head = &c->l->head;
-    float *s = c->ds; /* (T, r) */
+    void *s = c->ds; /* (T, r) */
     int rc = forward(c, hook, err);
     if (rc)
         return rc;
-    linear_forward(c, head, c->h, s, NULL, logits);
+    linear_forward(c, head, c->h, s, NULL, (struct kern_mat){ logits, head->nout, KERN_F32 });
     leave_end(c, hook);
     return sync(c, err);
 }

@@ -7,7 +7,7 @@
 struct tables {
     struct comm_piece *pieces; /* (nparams) */
     struct ring_group *groups; /* (ngroups) */
-    int64_t *group_at;         /* (ngroups) elements: where a group's parameters begin in the layout */
+    size_t *group_at;          /* (ngroups) bytes: where a group's parameters begin in the layout */
     uint32_t ngroups;
     struct schedule schedule;
     bool stays;                /* all of it, during a step at least */
@@ -39,9 +39,9 @@ static size_t add_pieces(const struct layout *l, uint32_t group, bool trained, s
         const struct param *p = &l->params[i];
         if (p->group != group || p->trainable != trained)
             continue;
-        size_t at = (size_t)p->value_at * sizeof(float), nbytes = (size_t)(p->nrow * p->ncol) * sizeof(float);
-        size_t into = at - (size_t)t->group_at[group] * sizeof(float);
-        pieces[n++] = (struct comm_piece){ .at = at, .into = into, .nbytes = nbytes, .chunk = (size_t)(p->chunk * p->ncol) * sizeof(float) };
+        int64_t row_nbytes = p->ncol * kern_dtype_bytes(p->dtype);
+        size_t into = p->value_at - t->group_at[group], nbytes = (size_t)(p->nrow * row_nbytes);
+        pieces[n++] = (struct comm_piece){ .at = p->value_at, .into = into, .nbytes = nbytes, .chunk = (size_t)(p->chunk * row_nbytes) };
         if (into + nbytes > t->groups[group].nbytes)
             t->groups[group].nbytes = into + nbytes;
     }
@@ -154,7 +154,7 @@ static int before_group(void *ctx, uint32_t group, struct fsdpck_error *err)
     if (!g->ring)
         return 0;
     int rc = ring_enter(g->ring, group, &data, err);
-    g->compute->places[group] = (struct compute_place){ (float *)(void *)data, g->tables.group_at[group] };
+    g->compute->places[group] = (struct compute_place){ (unsigned char *)data, g->tables.group_at[group] };
     return rc;
 }
 

@@ -78,11 +78,12 @@ int rank_update(struct rank *r, double norm, double lr, struct fsdpck_error *err
         int64_t first, nrow = param_rows(p, r->comm->rank, &first);
         if (!p->trainable || nrow <= 0)
             continue;
-        struct kern_adamw adamw = { .nelem = nrow * p->ncol, .p = r->comm->values + p->value_at + first * p->ncol, .m = r->m + p->own_at, .v = r->v + p->own_at,
+        struct kern_adamw adamw = { .nelem = nrow * p->ncol, .p = rank_master(r, p), .m = r->m + p->own_at, .v = r->v + p->own_at,
                                     .grad = r->own + p->own_at, .grad_scale = scale < 1 ? scale : 1, .lr = lr, .beta1 = config->train.beta1,
                                     .beta2 = config->train.beta2, .eps = config->train.epsilon, .weight_decay = p->decay ? config->train.weight_decay : 0,
                                     .t = (int64_t)r->updates };
         c->device->ops->adamw(c->stream, &adamw);
     }
+    rank_publish(r);
     return r->comm->ops->barrier(r->comm, "update of parameters", err);
 }

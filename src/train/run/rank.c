@@ -23,6 +23,31 @@ static int make_slices(struct rank *r, struct fsdpck_error *err)
     return r->row_sums ? 0 : fsdpck_error_nomem(err, (size_t)largest * sizeof *r->row_sums);
 }
 
+void *rank_rows(const struct rank *r, const struct param *p)
+{
+    int64_t first;
+    param_rows(p, r->comm->rank, &first);
+    return r->comm->values + p->value_at + first * p->ncol * kern_dtype_bytes(p->dtype);
+}
+
+float *rank_master(const struct rank *r, const struct param *p)
+{
+    return r->masters ? r->masters + p->own_at : rank_rows(r, p);
+}
+
+void rank_publish(struct rank *r)
+{
+    const struct layout *l = &r->job->layout;
+    for (size_t i = 0; i < l->nparams && r->masters; i++) {
+        const struct param *p = &l->params[i];
+        int64_t first, nrow = param_rows(p, r->comm->rank, &first);
+        struct kern_mat to = { rank_rows(r, p), p->ncol, p->dtype };
+        struct kern_cmat from = { rank_master(r, p), p->ncol, KERN_F32 };
+        if (p->trainable && nrow > 0)
+            r->compute->device->ops->cast(r->compute->stream, to, from, nrow, p->ncol);
+    }
+}
+
 int rank_open(const struct job *job, struct comm *comm, struct rank **out, struct fsdpck_error *err)
 {
     struct rank *r = calloc(1, sizeof *r);
@@ -36,8 +61,9 @@ int rank_open(const struct job *job, struct comm *comm, struct rank **out, struc
     r->own = aligned_alloc(64, nelem * sizeof(float));
     r->m = calloc(nelem, sizeof(float));
     r->v = calloc(nelem, sizeof(float));
+    r->masters = job->layout.masters ? calloc(nelem, sizeof(float)) : NULL;
     data_largest(job->data, &ntok, &ndocs);
-    int rc = r->own && r->m && r->v ? 0 : fsdpck_error_nomem(err, 3 * nelem * sizeof(float));
+    int rc = r->own && r->m && r->v && (r->masters || !job->layout.masters) ? 0 : fsdpck_error_nomem(err, 4 * nelem * sizeof(float));
     if (!rc)
         rc = make_slices(r, err);
     if (!rc)
@@ -61,6 +87,7 @@ void rank_close(struct rank *r)
     free(r->own);
     free(r->m);
     free(r->v);
+    free(r->masters);
     free(r->row_sums);
     free(r);
 }

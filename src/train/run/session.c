@@ -26,7 +26,7 @@ int train_session_open(const struct train_config *config, unsigned nthreads, con
     if (!rc)
         rc = board_new(0, 1, 1, 600, &s->board, err);
     if (!rc)
-        rc = comm_world_new(1, (struct comm_sizes){ s->job.layout.value_nelem, s->job.layout.grad_nelem, false }, s->board, &s->world, err);
+        rc = comm_world_new(1, (struct comm_sizes){ s->job.layout.value_nbytes, s->job.layout.grad_nelem, false }, s->board, &s->world, err);
     if (!rc)
         rc = comm_world_join(s->world, 0, &s->comm, err);
     if (!rc)
@@ -105,7 +105,7 @@ void train_session_param(struct train_session *s, size_t i, const char **name, f
     while (!p->trainable || i--)
         p++;
     *name = p->name;
-    *values = s->comm->values + p->value_at;
+    *values = rank_master(s->rank, p);
     *gradients = s->rank->own + p->own_at;
     *nelem = p->nrow * p->ncol;
 }

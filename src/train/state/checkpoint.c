@@ -38,10 +38,8 @@ static uint32_t make_path(const struct param *p, int tree, struct fsdpck_key *pa
 
 static float *memory_of(const struct rank *r, const struct param *p, int tree)
 {
-    int64_t first;
-    param_rows(p, r->comm->rank, &first);
     if (tree == 0)
-        return r->comm->values + p->value_at + first * p->ncol;
+        return rank_master(r, p);
     return (tree == 1 ? r->m : r->v) + p->own_at;
 }
 
@@ -127,6 +125,8 @@ int rank_resume(struct rank *r, const char *path, struct fsdpck_error *err)
         rc = read_tree(r, src, tree, err);
     if (!rc)
         rc = state_read_counts(src, &r->step, &r->updates, err);
+    if (!rc)
+        rank_publish(r);
     fsdpck_source_close(src);
     return rc;
 }

@@ -51,9 +51,9 @@ FSDPCK_API int train_run(const struct train_config *config, const struct train_o
 struct train_plan {
     uint64_t nsteps;
     uint64_t ntrained, nfrozen;    /* elements, whole model */
-    uint64_t shard_nbytes;         /* its rows of all parameters, fp32: mapped by the other ranks, not copied */
+    uint64_t shard_nbytes;         /* its rows of all parameters, as they are computed with: mapped by the other ranks, not copied */
     uint64_t gradient_nbytes;      /* gradients of a packet, whole, and its rows of the reduced ones */
-    uint64_t optimizer_nbytes;     /* moments of its rows */
+    uint64_t optimizer_nbytes;     /* moments of its rows, and their fp32 masters where parameters are bf16 */
     uint64_t activation_nbytes;    /* activations and scratch of the largest micro-batch */
     uint64_t peak_nbytes;          /* of all of these */
     uint64_t largest_micro_ntok;
