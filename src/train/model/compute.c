@@ -189,6 +189,20 @@ static void describe(struct compute *c, const struct model *m, const struct layo
     c->seed = config->seed;
 }
 
+static int make_tables(struct compute *c, unsigned char *values, struct fsdpck_error *err)
+{
+    c->nuses = compute_uses(c->m, c->l, &c->nforward, NULL);
+    c->uses = calloc(c->nuses, sizeof *c->uses);
+    c->blocks = calloc((size_t)c->m->nlayer, sizeof *c->blocks);
+    c->places = calloc(c->l->ngroups, sizeof *c->places);
+    if (!c->uses || !c->blocks || !c->places)
+        return fsdpck_error_nomem(err, (size_t)c->m->nlayer * sizeof *c->blocks);
+    compute_uses(c->m, c->l, &c->nforward, c->uses);
+    for (uint32_t i = 0; i < c->l->ngroups; i++)
+        c->places[i].data = values;
+    return 0;
+}
+
 int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, unsigned nthreads,
                 unsigned char *values, float *grads, struct compute **out, struct fsdpck_error *err)
 {
@@ -199,12 +213,7 @@ int compute_new(const struct model *m, const struct layout *l, const struct trai
         return rc;
     describe(c, m, l, config, ntok);
     c->grads = grads;
-    c->blocks = calloc((size_t)m->nlayer, sizeof *c->blocks);
-    c->places = calloc(l->ngroups, sizeof *c->places);
-    if (!c->blocks || !c->places)
-        rc = fsdpck_error_nomem(err, (size_t)m->nlayer * sizeof *c->blocks);
-    for (uint32_t i = 0; i < l->ngroups && !rc; i++)
-        c->places[i].data = values;
+    rc = make_tables(c, values, err);
     if (!rc)
         rc = start_device(c, nthreads, err);
     if (!rc)
@@ -226,6 +235,7 @@ void compute_free(struct compute *c)
     }
     kern_pool_free(c->pool);
     free(c->blocks);
+    free(c->uses);
     free(c->places);
     free(c);
 }

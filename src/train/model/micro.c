@@ -46,6 +46,11 @@ static void leave(const struct compute_hook *hook, uint32_t group)
         hook->after_group(hook->ctx, group);
 }
 
+static int grads_ready(const struct compute_hook *hook, uint32_t group, struct fsdpck_error *err)
+{
+    return hook && hook->grads_ready ? hook->grads_ready(hook->ctx, group, err) : 0;
+}
+
 /* The last norm and the head; with them the embedding's weight where it is the head's. */
 static int enter_end(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
 {
@@ -154,6 +159,7 @@ static int backward(struct compute *c, const struct compute_hook *hook, struct f
     if (first < m->nlayer || grad_of(c, l->norm))
         norm_backward(c, l->norm, 1, m->hidden, c->x_last, c->rstd_last, c->dh, NULL, c->dx);
     leave_end(c, hook);
+    rc = grads_ready(hook, l->ngroups - 1, err);
     for (int64_t i = m->nlayer - 1; i >= first && !rc; i--) {
         rc = enter(hook, (uint32_t)i + 1, err);
         if (!rc && c->recompute)
@@ -161,6 +167,7 @@ static int backward(struct compute *c, const struct compute_hook *hook, struct f
         if (!rc) {
             block_backward(c, i, i > first || embed);
             leave(hook, (uint32_t)i + 1);
+            rc = grads_ready(hook, (uint32_t)i + 1, err);
         }
     }
     if (!rc && l->embed.r)
@@ -169,7 +176,7 @@ static int backward(struct compute *c, const struct compute_hook *hook, struct f
         embed_backward(c, c->dx);
     if (!rc && l->embed.r)
         leave(hook, 0);
-    return rc;
+    return !rc && embed ? grads_ready(hook, 0, err) : rc;
 }
 
 static int sync(struct compute *c, struct fsdpck_error *err)
@@ -191,6 +198,19 @@ int compute_micro(struct compute *c, const struct compute_hook *hook, double *lo
     c->device->ops->sum(c->stream, loss, c->loss, head.nrow);
     rc = backward(c, hook, err);
     return rc ? rc : sync(c, err);
+}
+
+int compute_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
+{
+    bool embed = trains_embedding(c->l);
+    int rc = 0;
+    for (uint32_t u = 0; u < c->nuses && !rc; u++) {
+        rc = enter(hook, c->uses[u], err);
+        leave(hook, c->uses[u]);
+        if (!rc && u + 1 >= c->nforward && !(embed && c->uses[u] == 0))
+            rc = grads_ready(hook, c->uses[u], err);
+    }
+    return !rc && embed ? grads_ready(hook, 0, err) : rc;
 }
 
 int compute_logits(struct compute *c, const struct compute_hook *hook, float *logits, struct fsdpck_error *err)
