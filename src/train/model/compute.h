@@ -19,7 +19,7 @@ struct block {
     float *rstd_q, *rstd_k; /* (T, heads) */
     float *lse;             /* (heads, T) */
     void *gate, *up;        /* (T, inner) */
-    void *s_q, *s_k, *s_v, *s_o, *s_gate, *s_up, *s_down; /* S = drop(x)·Aᵀ of each layer, (T, r); NULL without an adapter */
+    void *s_qkv, *s_o, *s_gate_up, *s_down; /* S = scale·drop(x)·Aᵀ, (T, Σ r) of those that share x */
 };
 
 struct batch {
@@ -61,7 +61,9 @@ struct compute {
     void *h, *dx, *dh;          /* (T, hidden) */
     void *dq, *dk, *dv, *d_o;   /* (T, heads · head_dim) */
     void *act, *dact;           /* (T, inner) */
-    void *ds, *s_embed;         /* (T, largest r) */
+    void *ds, *s_embed;         /* (T, largest Σ r); (T, r) */
+    void *a_joint;              /* (Σ r, hidden): A of adapters that share their input */
+    float *da_joint;            /* its gradient */
     float *sums;                /* partial sums over tokens */
     float *loss;                /* (T) */
     void *attention, *head;     /* scratch */
