@@ -178,8 +178,8 @@ int files_write_metrics(FILE *f, const struct train_metrics *m, struct fsdpck_er
     char loss[32], norm[32];
     int n = fprintf(f,
                     "{\"step\": %" PRIu64 ", \"loss\": %s, \"grad_norm\": %s, \"lr\": %.17g, \"tokens\": %" PRIu64 ", \"supervised_tokens\": %" PRIu64
-                    ", \"tokens_per_second\": %.6g, \"step_seconds\": %.6g, \"data_wait_seconds\": %.6g, \"comm_seconds\": %.6g, \"rss_bytes\": %" PRIu64 "}\n",
-                    m->step, json_number(m->loss, loss), json_number(m->grad_norm, norm), m->lr, m->ntok, m->nsupervised, m->tokens_per_second, m->step_seconds, m->data_wait_seconds, m->comm_seconds,
+                    ", \"tokens_per_second\": %.6g, \"step_seconds\": %.6g, \"data_wait_seconds\": %.6g, \"comm_seconds\": %.6g, \"save_stall_seconds\": %.6g, \"rss_bytes\": %" PRIu64 "}\n",
+                    m->step, json_number(m->loss, loss), json_number(m->grad_norm, norm), m->lr, m->ntok, m->nsupervised, m->tokens_per_second, m->step_seconds, m->data_wait_seconds, m->comm_seconds, m->save_stall_seconds,
                     m->rss_nbytes);
     return n < 0 || fflush(f) ? fsdpck_error_sys(err, errno, "metrics", "write") : 0;
 }

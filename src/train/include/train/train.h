@@ -15,6 +15,7 @@ struct train_metrics {
     double loss, grad_norm, lr;
     uint64_t ntok, nsupervised;
     double tokens_per_second, step_seconds, data_wait_seconds, comm_seconds;
+    double save_stall_seconds; /* before the next step, for a copy of what is saved */
     uint64_t rss_nbytes;
 };
 
