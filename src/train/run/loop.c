@@ -13,6 +13,8 @@
 #include "state/adapter.h"
 #include "state/saver.h"
 
+enum { PSS_EVERY = 100 };
+
 static double now(void)
 {
     struct timespec t;
@@ -81,6 +83,13 @@ static int run_step(struct rank *r, struct train_metrics *m, bool *stopping, str
     return rc;
 }
 
+/* The kernel walks all pages for it. */
+static int look_at_memory(struct rank *r, uint64_t *pss_nbytes, struct fsdpck_error *err)
+{
+    *pss_nbytes = files_pss_nbytes();
+    return r->comm->ops->sum_u64(r->comm, pss_nbytes, 1, err);
+}
+
 static int log_step(struct rank *r, FILE *metrics, const struct train_metrics *m, struct fsdpck_error *err)
 {
     if (r->comm->rank != 0)
@@ -143,12 +152,19 @@ static bool save_is_due(const struct rank *r, bool stopping)
 
 static int train(struct rank *r, struct saver *saver, FILE *metrics, struct loop_notes *notes, struct fsdpck_error *err)
 {
+    const uint64_t first = r->step + 1;
+    uint64_t pss_nbytes = 0, gathered = 0;
     bool stopping = false;
     int rc = 0;
     while (r->step < r->job->nsteps && !stopping && !rc) {
         struct train_metrics m = { 0 };
         stopping = board_stopping(r->comm->board);
         rc = run_step(r, &m, &stopping, err);
+        if (!rc && (r->step == first || r->step % PSS_EVERY == 0))
+            rc = look_at_memory(r, &pss_nbytes, err);
+        m.pss_nbytes = pss_nbytes;
+        m.gathered_nbytes = gather_times(r->gather).nbytes - gathered;
+        gathered += m.gathered_nbytes;
         take_save(r, saver, false, notes);
         if (!rc && save_is_due(r, stopping))
             rc = save(r, saver, notes, &m.save_stall_seconds, err);
