@@ -10,6 +10,7 @@
 #include "run/agree.h"
 #include "run/files.h"
 #include "run/gather.h"
+#include "run/profile.h"
 #include "state/adapter.h"
 #include "state/saver.h"
 
@@ -150,7 +151,7 @@ static bool save_is_due(const struct rank *r, bool stopping)
     return stopping || r->step == r->job->nsteps || (every && r->step % every == 0);
 }
 
-static int train(struct rank *r, struct saver *saver, FILE *metrics, struct loop_notes *notes, struct fsdpck_error *err)
+static int train(struct rank *r, struct saver *saver, struct profile *profile, FILE *metrics, struct loop_notes *notes, struct fsdpck_error *err)
 {
     const uint64_t first = r->step + 1;
     uint64_t pss_nbytes = 0, gathered = 0;
@@ -168,6 +169,8 @@ static int train(struct rank *r, struct saver *saver, FILE *metrics, struct loop
         take_save(r, saver, false, notes);
         if (!rc && save_is_due(r, stopping))
             rc = save(r, saver, notes, &m.save_stall_seconds, err);
+        if (!rc && profile)
+            profile_step(profile, &m, gather_times(r->gather));
         if (!rc)
             rc = log_step(r, metrics, &m, err);
         notes->ndone = r->step;
@@ -193,14 +196,19 @@ int loop_run(struct rank *r, const char *resume, struct loop_notes *notes, struc
 {
     FILE *metrics = NULL;
     struct saver *saver = NULL;
+    struct profile *profile = NULL;
     int rc = start(r, resume, err);
     notes->ndone = notes->saved = r->step;
     if (!rc)
         rc = saver_new(r, &saver, err);
     if (!rc && r->comm->rank == 0)
         rc = files_open_metrics(r->job->config, r->step, &metrics, err);
+    if (!rc && r->job->opt->profile && r->comm->rank == 0)
+        rc = profile_new(r, &profile, err);
     if (!rc)
-        rc = train(r, saver, metrics, notes, err);
+        rc = train(r, saver, profile, metrics, notes, err);
+    if (!rc && profile)
+        rc = profile_report(profile, err);
     if (!rc)
         rc = export_adapter(r, notes, err);
     if (metrics && fclose(metrics) && !rc)
@@ -208,5 +216,6 @@ int loop_run(struct rank *r, const char *resume, struct loop_notes *notes, struc
     if (rc)
         board_fail(r->comm->board, err); /* nobody waits for this rank's thread */
     saver_free(saver);
+    profile_free(profile);
     return rc ? rc : r->comm->ops->barrier(r->comm, "end", err);
 }
