@@ -95,6 +95,7 @@ class Bench:
         self.a = a
         self.tool = os.path.join(a.build, "src", "tools", "fsdpck")
         self.slices = os.path.join(a.build, "bench", "slices")
+        self.disk = os.path.join(a.build, "bench", "disk")
         self.out = os.path.join(a.workdir, "fsdpck-bench-out")
         self.dir = os.path.join(a.workdir, "fsdpck-bench-model")
         self.nbytes = os.path.getsize(a.model)
@@ -147,9 +148,11 @@ class Bench:
         self.row(f"convert to {a.ranks} ranks", model, self.ours("convert", model, out, "--ranks", str(a.ranks), "-q"), [
             Contender("cp + sync", ["cp", model, out], ["sync", out]),
             Contender("cat", ["cat", model]),
-            Contender("read past the page cache", direct),
-            Contender("copy past the page cache", ["dd", f"if={model}", f"of={out}", "bs=4M", "iflag=direct", "oflag=direct"], ["sync", out]),
-            Contender("write past the page cache", ["dd", "if=/dev/zero", f"of={out}", "bs=4M", f"count={self.nbytes >> 22}", "oflag=direct"], ["sync", out]),
+            Contender("O_DIRECT read (dd)", direct),
+            Contender("O_DIRECT copy (dd)", ["dd", f"if={model}", f"of={out}", "bs=4M", "iflag=direct", "oflag=direct"], ["sync", out]),
+            Contender("O_DIRECT write (dd)", ["dd", "if=/dev/zero", f"of={out}", "bs=4M", f"count={self.nbytes >> 22}", "oflag=direct"], ["sync", out]),
+            Contender("the disk's reading", [self.disk, "read", model]),
+            Contender("the disk's writing", [self.disk, "write", out, str(self.nbytes)]),
             *self.peer("save", model)])
         remove(self.dir)
         subprocess.run([self.tool, "convert", model, self.dir, "--ranks", str(a.ranks), "-q"], check=True, stdout=subprocess.DEVNULL)
@@ -159,16 +162,18 @@ class Bench:
             *self.peer("merge", self.dir, "dcp_to_torch_save"), *(self.peer("consolidate", hf, "consolidate_safetensors") if hf else [])])
         remove(out + ".safetensors")
         self.row("verify", self.dir, self.ours("verify", self.dir, "-q"), [
-            Contender("with one thread", [self.tool, "verify", self.dir, "-q", "--threads", "1"]),
+            Contender("on one core", ["taskset", "-c", "0", self.tool, "verify", self.dir, "-q", "--threads", "1"]),
             Contender("cat", ["cat", *shards]),
-            Contender("read past the page cache", *[["dd", f"if={f}", "of=/dev/null", "bs=4M", "iflag=direct"] for f in shards])])
+            Contender("O_DIRECT read (dd)", *[["dd", f"if={f}", "of=/dev/null", "bs=4M", "iflag=direct"] for f in shards]),
+            Contender("the disk's reading", *[[self.disk, "read", f] for f in shards])])
         self.row("load of all of the directory", self.dir, Contender("fsdpck", [self.slices, self.dir, "whole", "0", "1"], reports=True), [
             *self.peer("load", self.dir, "dcp.load"), *(self.peer("hfload", hf, "HuggingFaceStorageReader") if hf else [])])
         self.row("rows of one rank", model, self.rank(model, "rows"), [*self.peer("rows", model, "get_slice"), *self.peer("preadv", model, "bare preadv")])
         self.row("rows of one rank, hashed", self.dir, self.rank(self.dir, "rows", ranks=5), [])
         self.lora()
         self.torch_save(model)
-        self.row("columns of one rank", model, self.rank(model, "columns"), [Contender("read past the page cache", direct), *self.peer("columns", model)])
+        self.row("columns of one rank", model, self.rank(model, "columns"), [
+            Contender("O_DIRECT read (dd)", direct), Contender("the disk's reading", [self.disk, "read", model]), *self.peer("columns", model)])
         remove(self.dir)
         if hf:
             remove(hf)
