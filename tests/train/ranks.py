@@ -48,7 +48,7 @@ class Ranks(Tests):
         """Its output folder and its config, with as many steps as a test needs."""
         out = self.tmp / name
         golden = self.goldens / "lora-qwen3"
-        config = {"model": str(self.model or golden / "model"), "output_dir": str(out), "seed": 7, "dtype": {"param": "fp32"},
+        config = {"model": str(self.model or golden / "model"), "output_dir": str(out), "seed": 7, "dtype": {"param": "bf16" if self.model else "fp32"},
                   "data": {"train": str(golden / "data.jsonl"), "seq_len": 40}, "lora": {"r": 3, "lora_dropout": 0.25},
                   "train": {"max_steps": steps or self.steps, "global_batch_size": 5, "gradient_accumulation_steps": 2, "learning_rate": 0.01, "warmup_steps": 1},
                   "checkpoint": {"save_steps": 2}}
@@ -242,10 +242,24 @@ class Ranks(Tests):
         if self.bits(out) != whole:
             raise Failure("other bits")
 
+    def planned_memory(self, ranks, gather):
+        """What plan says that all ranks take together, against the memory that they had. The program and its libraries come on top."""
+        out, path = self.job(f"memory{ranks}{gather}", steps=1, data={"seq_len": 512}, lora={"r": 16}, train={"global_batch_size": 2, "gradient_accumulation_steps": 1})
+        options = ["--ranks", str(ranks), "--gather", gather]
+        plan = json.loads(subprocess.run([self.tool, "plan", str(path), "--json", *options], capture_output=True, check=True).stdout)
+        self.finish(self.start(path, *options), timeout=300)
+        planned, was = plan["all_ranks_bytes"], self.metrics(out)[-1]["pss_bytes"]
+        if not 0.95 < planned / was < 1.05:
+            raise Failure(f"{ranks} ranks, {gather}: {planned} bytes planned, {was} were")
+
     def measured(self):
         out, path = self.job("measured", steps=6)
-        self.finish(self.start(path, "--ranks", "3", "--gather", "copy"))
+        self.finish(self.start(path, "--ranks", "3", "--gather", "copy", "--profile"))
         lines = self.metrics(out)
+        rows = {r["what"]: r["share"] for r in json.loads((out / "profile.json").read_text())["rows"]}
+        whole = sum(share for what, share in rows.items() if what != "communication, hidden")
+        if not 0.9 < whole < 1.1 or not rows["matrix products"] or not rows["communication, exposed"] or "waiting for data" not in rows:
+            raise Failure(f"the profile's rows make {whole} of the step: {rows}")
         for key in ("step", "loss", "grad_norm", "lr", "tokens", "tokens_per_second", "step_seconds", "data_wait_seconds", "comm_seconds", "save_stall_seconds", "rss_bytes",
                     "pss_bytes", "gathered_bytes"):
             if any(key not in m for m in lines):
@@ -361,7 +375,10 @@ def main():
     t = Ranks(args)
     try:
         t.attempt("killed ten times and resumed", t.interrupted, 10)
-        if not args.model:
+        if args.model:
+            for ranks, gather in ((1, "map"), (2, "map"), (2, "copy")):
+                t.attempt(f"plan against memory, {ranks} ranks, {gather}", t.planned_memory, ranks, gather)
+        else:
             t.attempt("killed before the first step", t.early)
             for ranks, victim in ((2, 1), (3, 0), (1, 0)):
                 t.attempt(f"rank {victim} of {ranks} stalls", t.stalled, ranks, victim)

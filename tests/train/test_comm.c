@@ -93,6 +93,46 @@ static void exchange(struct comm *c, void *ctx)
     }
 }
 
+/* Sums on one lane while there are sums on another. */
+static void *sum_on_save(void *arg)
+{
+    struct comm *c = arg;
+    struct fsdpck_error err = { 0 };
+    uint64_t wrong = 0;
+    for (uint64_t i = 0; i < 200; i++) {
+        uint64_t value = i;
+        wrong += c->ops->sum_u64(c, &value, 1, &err) != 0 || value != i * c->nranks;
+    }
+    return (void *)(uintptr_t)wrong;
+}
+
+static void sum_on_two_lanes(struct comm *c, void *ctx)
+{
+    pthread_t thread;
+    void *wrong = NULL;
+    struct fsdpck_error err = { 0 };
+    bool started = pthread_create(&thread, NULL, sum_on_save, c->lanes[COMM_SAVE]) == 0;
+    for (uint64_t i = 0; i < 200; i++) {
+        uint64_t value = 1000 + i;
+        if (c->ops->sum_u64(c, &value, 1, &err) || value != (1000 + i) * c->nranks)
+            __atomic_fetch_add((uint32_t *)ctx, 1, __ATOMIC_RELAXED);
+    }
+    if (started)
+        pthread_join(thread, &wrong);
+    if (!started || wrong)
+        __atomic_fetch_add((uint32_t *)ctx, 1, __ATOMIC_RELAXED);
+}
+
+static void test_lanes(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= MAX_RANKS; n += 2) {
+        uint32_t wrong = 0;
+        run_ranks(n, (struct comm_sizes){ 64, 64, false }, 60, sum_on_two_lanes, &wrong);
+        assert_int_equal(wrong, 0);
+    }
+}
+
 static void test_exchange(void **state)
 {
     (void)state;
@@ -292,6 +332,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exchange),
+        cmocka_unit_test(test_lanes),
         cmocka_unit_test(test_ring),
         cmocka_unit_test(test_late_and_failing),
         cmocka_unit_test(test_lost),
