@@ -102,7 +102,7 @@ static void logits_forward(const struct head_work *w, const struct chunk *c)
 {
     const struct kern_head *h = w->head;
     struct kern_lora lora = lora_of(w, c);
-    struct kern_lowrank low = {.nrow = c->n, .r = h->lora.r, .s = kern_const(c->s), .b = h->lora.b, .trans_b = true, .alpha = h->lora.scale};
+    struct kern_lowrank low = {.nrow = c->n, .r = h->lora.r, .s = kern_const(c->s), .b = h->lora.b, .trans_b = true, .alpha = 1};
     struct kern_gemm g = {.m = c->n, .n = h->nvocab, .k = h->d, .a = c->h, .b = h->w, .trans_b = true, .c = c->logits, .alpha = 1};
     if (h->lora.r) {
         w->ops->lora_down(w->stream, &lora);

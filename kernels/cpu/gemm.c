@@ -133,8 +133,8 @@ static int product(const struct gemm_work *w, const struct tile *t, void *c, int
     return plain_product(w, t, c, ldc, out, accumulate);
 }
 
-/* part (rows, n) = S · B for a segment's rows row … row+rows-1. Small: widened where the types call for it. */
-static int lowrank_product(const struct gemm_work *w, const struct tile *t, const struct kern_lowrank *r, int64_t row, int64_t rows)
+/* c (rows, n) = or += S · B for a segment's rows row … row+rows-1. Widened where the types call for it. */
+static int lowrank_product(const struct gemm_work *w, const struct tile *t, const struct kern_lowrank *r, int64_t row, int64_t rows, float *c, bool accumulate)
 {
     struct cpu_product p = {.g = {.m = w->p->g.m, .n = w->p->g.n, .k = r->r, .a = r->s, .b = r->b, .trans_b = r->trans_b}};
     struct gemm_work sub = *w;
@@ -143,7 +143,7 @@ static int lowrank_product(const struct gemm_work *w, const struct tile *t, cons
     sub.widen = r->s.dtype != r->b.dtype || (r->s.dtype == KERN_BF16 && !cpu_matmul_bf16());
     t2.row = row;
     t2.m = rows;
-    return product(&sub, &t2, t->s.part, t->n, KERN_F32, false);
+    return product(&sub, &t2, c, t->n, KERN_F32, accumulate);
 }
 
 static int add_lowrank(const struct gemm_work *w, const struct tile *t, const struct kern_lowrank *r)
@@ -152,7 +152,9 @@ static int add_lowrank(const struct gemm_work *w, const struct tile *t, const st
     int64_t row = r->row0 > t->row ? r->row0 : t->row, end = min(r->row0 + r->nrow, t->row + t->m);
     if (row >= end || r->r == 0)
         return KERN_OK;
-    int rc = lowrank_product(w, t, r, row, end - row);
+    if (r->alpha == 1 && r->dropout.p == 0)
+        return lowrank_product(w, t, r, row, end - row, t->s.sum + (row - t->row) * t->n, true);
+    int rc = lowrank_product(w, t, r, row, end - row, t->s.part, false);
     for (int64_t i = row; i < end && rc == KERN_OK; i++) {
         float *part = t->s.part + (i - row) * t->n;
         const struct kern_dropout *d = &r->dropout;

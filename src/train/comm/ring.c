@@ -201,17 +201,6 @@ void ring_leave(struct ring *r)
     pthread_mutex_unlock(&r->lock);
 }
 
-int ring_skip(struct ring *r, struct fsdpck_error *err)
-{
-    char *data;
-    int rc = 0;
-    for (uint32_t u = 0; u < r->schedule->nentries && !rc; u++) {
-        rc = ring_enter(r, r->schedule->entries[u].group, &data, err);
-        ring_leave(r);
-    }
-    return rc;
-}
-
 struct ring_times ring_times(const struct ring *r)
 {
     struct ring *lock = (struct ring *)r; /* the lock is no part of what is read */

@@ -36,8 +36,6 @@ void ring_begin(struct ring *r, enum ring_mode mode);
 /* The next use of the schedule: waits until the group is there. *data stays until ring_leave. */
 int ring_enter(struct ring *r, uint32_t group, char **data, struct fsdpck_error *err);
 void ring_leave(struct ring *r);
-/* All uses of a micro-batch in which this rank has nothing to do. */
-int ring_skip(struct ring *r, struct fsdpck_error *err);
 struct ring_times ring_times(const struct ring *r);
 
 #endif

@@ -32,19 +32,15 @@ static int64_t most(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* The largest Σ r of layers that share an input. */
 static int64_t largest_rank(const struct layout *l, int64_t nlayer)
 {
     int64_t r = most(l->embed.r, l->head.r);
     for (int64_t i = 0; i < nlayer; i++) {
         const struct layer *x = &l->layers[i];
-        r = most(most(most(r, x->q.r), most(x->k.r, x->v.r)), most(most(x->o.r, x->gate.r), most(x->up.r, x->down.r)));
+        r = most(most(r, x->q.r + x->k.r + x->v.r), most(most(x->o.r, x->gate.r + x->up.r), x->down.r));
     }
     return r;
-}
-
-static void *carve_s(const struct compute *c, struct carver *v, const struct linear *lin, int64_t ntok)
-{
-    return lin->r ? carve_acts(c, v, ntok * lin->r) : NULL;
 }
 
 static void carve_block(const struct compute *c, struct carver *v, const struct layer *layer, struct block *b)
@@ -65,25 +61,26 @@ static void carve_block(const struct compute *c, struct carver *v, const struct 
     b->lse = carve_floats(v, ntok * m->nhead);
     b->gate = carve_acts(c, v, ntok * m->inner);
     b->up = carve_acts(c, v, ntok * m->inner);
-    b->s_q = carve_s(c, v, &layer->q, ntok);
-    b->s_k = carve_s(c, v, &layer->k, ntok);
-    b->s_v = carve_s(c, v, &layer->v, ntok);
-    b->s_o = carve_s(c, v, &layer->o, ntok);
-    b->s_gate = carve_s(c, v, &layer->gate, ntok);
-    b->s_up = carve_s(c, v, &layer->up, ntok);
-    b->s_down = carve_s(c, v, &layer->down, ntok);
+    b->s_qkv = carve_acts(c, v, ntok * (layer->q.r + layer->k.r + layer->v.r));
+    b->s_o = carve_acts(c, v, ntok * layer->o.r);
+    b->s_gate_up = carve_acts(c, v, ntok * (layer->gate.r + layer->up.r));
+    b->s_down = carve_acts(c, v, ntok * layer->down.r);
 }
 
-/* With recompute every block lies in the same place, which must be as large as the largest. */
+/* Blocks whose activations no backward needs, and with recompute all, lie in one place, which is as large as the largest; the former keep no x either: two of
+ * them take turns. */
 static void carve_blocks(struct compute *c, struct carver *v)
 {
+    int64_t nlayer = c->m->nlayer, first = compute_first_layer(c->l);
     size_t begin, end;
-    for (int64_t i = 0; i < c->m->nlayer; i++)
-        c->blocks[i].x = carve_acts(c, v, c->ntok * c->m->hidden);
+    for (int64_t i = 0; i < nlayer; i++)
+        c->blocks[i].x = i >= 2 && i < first ? c->blocks[i - 2].x : carve_acts(c, v, c->ntok * c->m->hidden);
     begin = end = v->at;
-    for (int64_t i = 0; i < c->m->nlayer; i++) {
-        if (c->recompute)
+    for (int64_t i = 0; i < nlayer; i++) {
+        if (c->recompute || i < first)
             v->at = begin;
+        else if (i == first)
+            v->at = end;
         carve_block(c, v, &c->l->layers[i], &c->blocks[i]);
         end = v->at > end ? v->at : end;
     }
@@ -146,6 +143,8 @@ static void carve_all(struct compute *c, struct carver *v, size_t ndocs)
     c->dact = carve_acts(c, v, n * m->inner);
     c->ds = carve_acts(c, v, n * r);
     c->s_embed = carve_acts(c, v, n * c->l->embed.r);
+    c->a_joint = carve_acts(c, v, r * m->hidden);
+    c->da_joint = carve_floats(v, r * m->hidden);
     c->loss = carve_floats(v, n);
     carve_scratch(c, v, ndocs);
 }
@@ -189,6 +188,20 @@ static void describe(struct compute *c, const struct model *m, const struct layo
     c->seed = config->seed;
 }
 
+static int make_tables(struct compute *c, unsigned char *values, struct fsdpck_error *err)
+{
+    c->nuses = compute_uses(c->m, c->l, &c->nforward, NULL);
+    c->uses = calloc(c->nuses, sizeof *c->uses);
+    c->blocks = calloc((size_t)c->m->nlayer, sizeof *c->blocks);
+    c->places = calloc(c->l->ngroups, sizeof *c->places);
+    if (!c->uses || !c->blocks || !c->places)
+        return fsdpck_error_nomem(err, (size_t)c->m->nlayer * sizeof *c->blocks);
+    compute_uses(c->m, c->l, &c->nforward, c->uses);
+    for (uint32_t i = 0; i < c->l->ngroups; i++)
+        c->places[i].data = values;
+    return 0;
+}
+
 int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, unsigned nthreads,
                 unsigned char *values, float *grads, struct compute **out, struct fsdpck_error *err)
 {
@@ -199,12 +212,7 @@ int compute_new(const struct model *m, const struct layout *l, const struct trai
         return rc;
     describe(c, m, l, config, ntok);
     c->grads = grads;
-    c->blocks = calloc((size_t)m->nlayer, sizeof *c->blocks);
-    c->places = calloc(l->ngroups, sizeof *c->places);
-    if (!c->blocks || !c->places)
-        rc = fsdpck_error_nomem(err, (size_t)m->nlayer * sizeof *c->blocks);
-    for (uint32_t i = 0; i < l->ngroups && !rc; i++)
-        c->places[i].data = values;
+    rc = make_tables(c, values, err);
     if (!rc)
         rc = start_device(c, nthreads, err);
     if (!rc)
@@ -226,6 +234,7 @@ void compute_free(struct compute *c)
     }
     kern_pool_free(c->pool);
     free(c->blocks);
+    free(c->uses);
     free(c->places);
     free(c);
 }

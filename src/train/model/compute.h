@@ -19,7 +19,7 @@ struct block {
     float *rstd_q, *rstd_k; /* (T, heads) */
     float *lse;             /* (heads, T) */
     void *gate, *up;        /* (T, inner) */
-    void *s_q, *s_k, *s_v, *s_o, *s_gate, *s_up, *s_down; /* S = drop(x)·Aᵀ of each layer, (T, r); NULL without an adapter */
+    void *s_qkv, *s_o, *s_gate_up, *s_down; /* S = scale·drop(x)·Aᵀ, (T, Σ r) of those that share x */
 };
 
 struct batch {
@@ -51,6 +51,7 @@ struct compute {
     uint64_t seed;
     enum kern_dtype dtype;      /* of activations: that of the parameters */
     float *grads;               /* layout.grad_at; borrowed */
+    uint32_t *uses, nuses, nforward; /* (nuses) compute_uses of it */
     struct compute_place *places; /* (ngroups) all of the `values` that compute_new was given, until a hook moves them */
     struct batch batch;
     struct block *blocks;       /* (nlayer); with recompute all share everything but x */
@@ -60,7 +61,9 @@ struct compute {
     void *h, *dx, *dh;          /* (T, hidden) */
     void *dq, *dk, *dv, *d_o;   /* (T, heads · head_dim) */
     void *act, *dact;           /* (T, inner) */
-    void *ds, *s_embed;         /* (T, largest r) */
+    void *ds, *s_embed;         /* (T, largest Σ r); (T, r) */
+    void *a_joint;              /* (Σ r, hidden): A of adapters that share their input */
+    float *da_joint;            /* its gradient */
     float *sums;                /* partial sums over tokens */
     float *loss;                /* (T) */
     void *attention, *head;     /* scratch */
@@ -75,6 +78,8 @@ void compute_free(struct compute *c); /* NULL does nothing */
 struct compute_hook {
     int (*before_group)(void *ctx, uint32_t group, struct fsdpck_error *err);
     void (*after_group)(void *ctx, uint32_t group);
+    /* The group's gradients of this micro-batch are all there. In the backward, once a group that the backward comes through; may be NULL. */
+    int (*grads_ready)(void *ctx, uint32_t group, struct fsdpck_error *err);
     void *ctx;
 };
 
@@ -82,6 +87,8 @@ struct compute_hook {
 uint32_t compute_uses(const struct model *m, const struct layout *l, uint32_t *nforward, uint32_t *groups);
 /* c->batch through the model: *loss is the sum over its supervised tokens (not scaled); gradients are added to c->grads. */
 int compute_micro(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err);
+/* What the hook would see of a micro-batch, without one: for ranks that only take part. */
+int compute_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err);
 /* Forward only; logits: (ntok, nvocab). For tests and sampling. */
 int compute_logits(struct compute *c, const struct compute_hook *hook, float *logits, struct fsdpck_error *err);
 

@@ -39,11 +39,26 @@ static inline float *grad_of(const struct compute *c, int32_t param)
     return param < 0 || !c->l->params[param].trainable ? NULL : c->grads + c->l->params[param].grad_at;
 }
 
-/* y = x·Wᵀ + bias + adapter (+ add). s: (T, r) for the backward. */
-void linear_forward(struct compute *c, const struct linear *lin, const void *x, void *s, const void *add, struct kern_mat y);
-/* Adds the layer's own gradients; dx = dy·W + adapter's (+ add), NULL: not wanted. dx may be add. */
-void linear_backward(struct compute *c, const struct linear *lin, const void *x, void *s, const void *dy, const void *add, void *dx);
+/* Linear layers that share their input, and what their adapters' S have in common: one (T, r) matrix, layer i's columns from at[i] on. */
+enum { BUNDLE = 3 };
+struct bundle {
+    const struct linear *layers[BUNDLE]; /* (n) */
+    int64_t at[BUNDLE], r;
+    int n;
+    bool joint; /* several adapters of one scale, without dropout: their A are multiplied as one */
+    float scale;
+};
 
+struct bundle bundle_of(const struct compute *c, const struct linear *const *layers, int n);
+/* s: (T, r), S alone. */
+void bundle_down(struct compute *c, const struct bundle *b, const void *x, void *s);
+/* y[i] = x·Wᵀ + bias + adapter (+ add); s: (T, r) for the backward. */
+void bundle_forward(struct compute *c, const struct bundle *b, const void *x, void *s, const void *add, const struct kern_mat *y);
+/* Adds the layers' own gradients; dx = Σ dy·W + adapters' (+ add), NULL: not wanted. dx may be add. x is read only where a layer trains. */
+void bundle_backward(struct compute *c, const struct bundle *b, const void *x, void *s, const struct kern_cmat *dy, const void *add, void *dx);
+
+/* Whether the layer has anything to train. */
+bool linear_trains(const struct compute *c, const struct linear *lin);
 struct kern_dropout linear_dropout(const struct compute *c, const struct linear *lin);
 
 void norm_forward(struct compute *c, int32_t gamma, int64_t ngroup, int64_t ncol, const void *x, void *y, float *rstd);
@@ -51,10 +66,13 @@ void norm_forward(struct compute *c, int32_t gamma, int64_t ngroup, int64_t ncol
 void norm_backward(struct compute *c, int32_t gamma, int64_t ngroup, int64_t ncol, const void *x, const float *rstd, const void *dy, const void *add,
                    void *dx);
 
-/* b->x to out. */
+/* b->x to out; NULL: only what the backward needs. */
 void block_forward(struct compute *c, int64_t number, void *out);
-/* c->dx: the gradient of the block's output, replaced by that of b->x; not computed where !wants_dx. */
+/* c->dx: the gradient of the block's output, replaced by that of b->x; where !wants_dx it ends at the lowest thing that trains. */
 void block_backward(struct compute *c, int64_t number, bool wants_dx);
+
+/* Where the backward ends: 0 where the embedding trains, else the lowest layer that has anything to train. */
+int64_t compute_first_layer(const struct layout *l);
 
 void embed_forward(struct compute *c, void *x);
 void embed_backward(struct compute *c, const void *dx);

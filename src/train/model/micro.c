@@ -12,8 +12,9 @@ void embed_forward(struct compute *c, void *x)
     if (!e->r)
         return;
     ops->gather_cols(c->stream, mat(c, c->s_embed, e->r), value_of(c, e->a), c->batch.ids, n, e->r, e->nin);
+    ops->scale(c->stream, mat(c, c->s_embed, e->r), cmat(c, c->s_embed, e->r), e->scale, n, e->r);
     struct kern_gemm gemm = { .m = n, .n = d, .k = e->r, .a = cmat(c, c->s_embed, e->r), .b = value_of(c, e->b), .trans_b = true, .c = mat(c, x, d),
-                              .alpha = e->scale, .add = cmat(c, x, d) };
+                              .alpha = 1, .add = cmat(c, x, d) };
     ops->gemm(c->stream, &gemm);
 }
 
@@ -46,6 +47,11 @@ static void leave(const struct compute_hook *hook, uint32_t group)
         hook->after_group(hook->ctx, group);
 }
 
+static int grads_ready(const struct compute_hook *hook, uint32_t group, struct fsdpck_error *err)
+{
+    return hook && hook->grads_ready ? hook->grads_ready(hook->ctx, group, err) : 0;
+}
+
 /* The last norm and the head; with them the embedding's weight where it is the head's. */
 static int enter_end(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
 {
@@ -60,13 +66,13 @@ static void leave_end(struct compute *c, const struct compute_hook *hook)
         leave(hook, 0);
 }
 
-/* Where the backward ends: the embedding (its own parameters, or an adapter's), or the lowest layer that has anything to train. */
+/* The embedding itself, or an adapter of it. */
 static bool trains_embedding(const struct layout *l)
 {
     return l->embed.r || l->params[l->embed.w].trainable;
 }
 
-static int64_t first_layer(const struct layout *l)
+int64_t compute_first_layer(const struct layout *l)
 {
     return trains_embedding(l) ? 0 : l->first_trained_layer;
 }
@@ -81,7 +87,7 @@ uint32_t compute_uses(const struct model *m, const struct layout *l, uint32_t *n
         USE(0);
     USE(l->ngroups - 1);
     *nforward = n;
-    for (int64_t i = m->nlayer - 1; i >= first_layer(l); i--)
+    for (int64_t i = m->nlayer - 1; i >= compute_first_layer(l); i--)
         USE((uint32_t)i + 1);
     if (l->embed.r)
         USE(0);
@@ -149,18 +155,20 @@ static int backward(struct compute *c, const struct compute_hook *hook, struct f
     const struct model *m = c->m;
     const struct layout *l = c->l;
     bool embed = trains_embedding(l);
-    int64_t first = first_layer(l);
+    int64_t first = compute_first_layer(l);
     int rc = 0;
     if (first < m->nlayer || grad_of(c, l->norm))
         norm_backward(c, l->norm, 1, m->hidden, c->x_last, c->rstd_last, c->dh, NULL, c->dx);
     leave_end(c, hook);
+    rc = grads_ready(hook, l->ngroups - 1, err);
     for (int64_t i = m->nlayer - 1; i >= first && !rc; i--) {
         rc = enter(hook, (uint32_t)i + 1, err);
         if (!rc && c->recompute)
-            block_forward(c, i, c->x_last);
+            block_forward(c, i, NULL);
         if (!rc) {
             block_backward(c, i, i > first || embed);
             leave(hook, (uint32_t)i + 1);
+            rc = grads_ready(hook, (uint32_t)i + 1, err);
         }
     }
     if (!rc && l->embed.r)
@@ -169,7 +177,7 @@ static int backward(struct compute *c, const struct compute_hook *hook, struct f
         embed_backward(c, c->dx);
     if (!rc && l->embed.r)
         leave(hook, 0);
-    return rc;
+    return !rc && embed ? grads_ready(hook, 0, err) : rc;
 }
 
 static int sync(struct compute *c, struct fsdpck_error *err)
@@ -193,14 +201,28 @@ int compute_micro(struct compute *c, const struct compute_hook *hook, double *lo
     return rc ? rc : sync(c, err);
 }
 
+int compute_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
+{
+    bool embed = trains_embedding(c->l);
+    int rc = 0;
+    for (uint32_t u = 0; u < c->nuses && !rc; u++) {
+        rc = enter(hook, c->uses[u], err);
+        leave(hook, c->uses[u]);
+        if (!rc && u + 1 >= c->nforward && !(embed && c->uses[u] == 0))
+            rc = grads_ready(hook, c->uses[u], err);
+    }
+    return !rc && embed ? grads_ready(hook, 0, err) : rc;
+}
+
 int compute_logits(struct compute *c, const struct compute_hook *hook, float *logits, struct fsdpck_error *err)
 {
     const struct linear *head = &c->l->head;
-    void *s = c->ds; /* (T, r) */
+    const struct bundle bundle = bundle_of(c, &head, 1);
+    const struct kern_mat to = { logits, head->nout, KERN_F32 };
     int rc = forward(c, hook, err);
     if (rc)
         return rc;
-    linear_forward(c, head, c->h, s, NULL, (struct kern_mat){ logits, head->nout, KERN_F32 });
+    bundle_forward(c, &bundle, c->h, c->ds, NULL, &to);
     leave_end(c, hook);
     return sync(c, err);
 }

@@ -168,7 +168,7 @@ static void after_group(void *ctx, uint32_t group)
 
 struct compute_hook gather_hook(struct gather *g)
 {
-    return (struct compute_hook){ before_group, after_group, g };
+    return (struct compute_hook){ .before_group = before_group, .after_group = after_group, .ctx = g };
 }
 
 void gather_begin(struct gather *g, bool first_of_step)
@@ -181,11 +181,6 @@ void gather_begin(struct gather *g, bool first_of_step)
     g->begun = true;
     if (g->ring)
         ring_begin(g->ring, mode);
-}
-
-int gather_skip(struct gather *g, struct fsdpck_error *err)
-{
-    return g->ring ? ring_skip(g->ring, err) : 0;
 }
 
 struct ring_times gather_times(const struct gather *g)

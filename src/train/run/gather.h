@@ -15,8 +15,6 @@ void gather_free(struct gather *g); /* NULL does nothing */
 struct compute_hook gather_hook(struct gather *g);
 /* A micro-batch begins, the first of a step or a later one. Every rank calls it. */
 void gather_begin(struct gather *g, bool first_of_step);
-/* A micro-batch that this rank only takes part in. */
-int gather_skip(struct gather *g, struct fsdpck_error *err);
 struct ring_times gather_times(const struct gather *g);
 uint64_t gather_hash(const struct gather *g); /* of the schedule of collectives */
 

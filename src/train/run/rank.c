@@ -10,15 +10,19 @@ static int make_slices(struct rank *r, struct fsdpck_error *err)
     const struct layout *l = &r->job->layout;
     int64_t largest = 1;
     r->slices = calloc(l->nparams, sizeof *r->slices);
-    if (!r->slices)
+    r->group_slices = calloc(l->ngroups + 1, sizeof *r->group_slices);
+    if (!r->slices || !r->group_slices)
         return fsdpck_error_nomem(err, l->nparams * sizeof *r->slices);
-    for (size_t i = 0; i < l->nparams; i++) {
+    for (size_t i = 0; i < l->nparams; i++) { /* which lie in the order of their groups */
         const struct param *p = &l->params[i];
         if (!p->trainable)
             continue;
+        r->group_slices[p->group + 1] = r->nslices + 1;
         r->slices[r->nslices++] = (struct comm_slice){ .at = p->grad_at, .nelem = p->nrow * p->ncol, .chunk = p->chunk * p->ncol, .into = r->own + p->own_at };
         largest = p->chunk > largest ? p->chunk : largest;
     }
+    for (uint32_t g = 0; g < l->ngroups; g++)
+        r->group_slices[g + 1] = r->group_slices[g + 1] > r->group_slices[g] ? r->group_slices[g + 1] : r->group_slices[g];
     r->row_sums = calloc((size_t)largest, sizeof *r->row_sums);
     return r->row_sums ? 0 : fsdpck_error_nomem(err, (size_t)largest * sizeof *r->row_sums);
 }
@@ -84,6 +88,7 @@ void rank_close(struct rank *r)
     gather_free(r->gather);
     compute_free(r->compute);
     free(r->slices);
+    free(r->group_slices);
     free(r->own);
     free(r->m);
     free(r->v);

@@ -28,6 +28,7 @@ struct rank {
     struct gather *gather;
     struct comm_slice *slices; /* (nslices) trainable parameters */
     size_t nslices;
+    size_t *group_slices; /* (ngroups + 1) where each group's begin among them */
     float *own;       /* reduced gradients, first and second moments: (own_nelem) each */
     float *m, *v;
     float *masters;   /* fp32 values of what is trained, where the layout says that there are: (own_nelem); else NULL */

@@ -29,10 +29,44 @@ static struct packet packet_of(const struct step_plan *plan, size_t per, size_t 
                             .nturns = most < per ? most : per };
 }
 
-/* A packet: its gradients in comm->contribution, its loss summed over micro-batches in order. */
-static int run_packet(struct rank *r, const struct step_plan *plan, struct packet packet, bool first_of_step, double *loss, struct fsdpck_error *err)
+/* What a micro-batch's hooks are called with. */
+struct passing {
+    struct rank *r;
+    struct compute_hook gather;
+    uint32_t in_wave; /* packets */
+    bool first_of_step;
+};
+
+static int before_group(void *ctx, uint32_t group, struct fsdpck_error *err)
 {
-    const struct compute_hook hook = gather_hook(r->gather);
+    struct passing *p = ctx;
+    return p->gather.before_group(p->gather.ctx, group, err);
+}
+
+static void after_group(void *ctx, uint32_t group)
+{
+    struct passing *p = ctx;
+    p->gather.after_group(p->gather.ctx, group);
+}
+
+/* A group's gradients to their owners; their place is clean again for the next group's. */
+static int give_away(void *ctx, uint32_t group, struct fsdpck_error *err)
+{
+    struct passing *p = ctx;
+    struct rank *r = p->r;
+    size_t first = r->group_slices[group], n = r->group_slices[group + 1] - first;
+    int rc = r->comm->ops->exchange(r->comm, r->slices + first, n, p->in_wave, p->first_of_step, err);
+    for (size_t i = first; i < first + n && !rc; i++)
+        memset(r->comm->contribution + r->slices[i].at, 0, (size_t)r->slices[i].nelem * sizeof(float));
+    return rc;
+}
+
+/* A packet: its gradients in comm->contribution (or given away by group), its loss summed over micro-batches in order. */
+static int run_packet(struct rank *r, const struct step_plan *plan, struct packet packet, uint32_t in_wave, bool first_of_step, double *loss,
+                      struct fsdpck_error *err)
+{
+    struct passing passing = { r, gather_hook(r->gather), in_wave, first_of_step };
+    const struct compute_hook hook = { before_group, after_group, r->job->layout.grads_by_group ? give_away : NULL, &passing };
     int rc = 0;
     if (packet.first < packet.end)
         memset(r->comm->contribution, 0, (size_t)r->job->layout.grad_nelem * sizeof(float));
@@ -45,7 +79,7 @@ static int run_packet(struct rank *r, const struct step_plan *plan, struct packe
             rc = compute_micro(r->compute, &hook, &part, err);
             *loss += part;
         } else {
-            rc = gather_skip(r->gather, err);
+            rc = compute_skip(r->compute, &hook, err);
         }
     }
     return rc;
@@ -75,8 +109,8 @@ int rank_gradients(struct rank *r, const struct step_plan *plan, double *loss, s
         size_t in_wave = npackets - wave < n ? npackets - wave : n;
         double mine = 0;
         comm_at(r->comm, r->step + 1, "forward and backward");
-        rc = run_packet(r, plan, packet_of(plan, per, wave, r->comm->rank), wave == 0, &mine, err);
-        if (!rc)
+        rc = run_packet(r, plan, packet_of(plan, per, wave, r->comm->rank), (uint32_t)in_wave, wave == 0, &mine, err);
+        if (!rc && !r->job->layout.grads_by_group)
             rc = r->comm->ops->exchange(r->comm, r->slices, r->nslices, (uint32_t)in_wave, wave == 0, err);
         if (!rc)
             rc = fold_losses(r, mine, (uint32_t)in_wave, loss, err);
