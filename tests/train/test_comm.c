@@ -206,6 +206,18 @@ static int use_all(struct ring_case *k, struct ring *ring, uint32_t step, uint32
     return 0;
 }
 
+/* A rank that has nothing to compute. */
+static int pass_through(struct ring *ring, const struct schedule *schedule, struct fsdpck_error *err)
+{
+    char *data;
+    int rc = 0;
+    for (uint32_t u = 0; u < schedule->nentries && !rc; u++) {
+        rc = ring_enter(ring, schedule->entries[u].group, &data, err);
+        ring_leave(ring);
+    }
+    return rc;
+}
+
 static void gather(struct comm *c, void *ctx)
 {
     struct ring_case *k = ctx;
@@ -223,7 +235,7 @@ static void gather(struct comm *c, void *ctx)
             rc = use_all(k, ring, step, NGROUPS - 1, &err);
         ring_begin(ring, all_stay ? RING_NOTHING : RING_ALL);
         if (!rc && c->rank % 2)
-            rc = ring_skip(ring, &err);
+            rc = pass_through(ring, &k->schedule, &err);
         else if (!rc)
             rc = use_all(k, ring, step, NGROUPS - 1, &err);
         if (!rc)
