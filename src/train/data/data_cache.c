@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <train/chat.h>
@@ -148,6 +149,18 @@ int data_cache_map(struct data *d, const char *path, uint64_t key, int64_t nvoca
         munmap(map, (size_t)st.st_size);
     }
     return 0;
+}
+
+int data_cache_lock(const char *path, int *fd, struct fsdpck_error *err)
+{
+    char lock[4200];
+    snprintf(lock, sizeof lock, "%s.lock", path);
+    *fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (*fd < 0)
+        return fsdpck_error_sys(err, errno, lock, "open");
+    while (flock(*fd, LOCK_EX) && errno == EINTR)
+        ;
+    return 0; /* a file system without locks: then each makes it, and the last rename stays */
 }
 
 static int write_body(FILE *f, const struct data *d, const uint64_t sizes[4], struct header *h)
