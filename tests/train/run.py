@@ -311,6 +311,7 @@ class Tests:
         done = self.run(self.write("text", config), want=3)
         if "text.jsonl: line 18: " not in done.stderr:
             raise Failure(done.stderr)
+        shutil.rmtree(out / "checkpoints")
         done = self.run(self.write("text", config), "--resume", "never", "--set", "data.on_bad_line=skip")
         if "1 bad lines left out" not in done.stderr or self.bits(out) != first:
             raise Failure(f"with the bad line left out: {done.stderr}")
