@@ -35,6 +35,7 @@ TEMPLATES = [
     "{{ messages[0].nope.more }}", "{{ nope + 'x' }}", "{{ 1 + 'x' }}", "{{ messages | nope }}", "{% if x %}", "{{ 'x' ", "{% endfor %}", "{{ 1 // 0 }}", "{{ range(3) | list }}{{ range(5, 1, -2) | list }}",
     "{{ 'a\\nb'|indent(2) }} {{ 'a\\n\\nb'|indent(2, true) }} {{ {'b': 1, 'a': 2}|dictsort }} {{ [3, 1] | first }}{{ [3, 1] | last }} {{ '12'|int + 1 }} {{ 'x'|int }} {{ [1, [2, 'q\"\\'']] | string }}",
     "{{ loop is defined }}{% for a in [1, 2] %}{% for b in 'xy' %}{{ a }}{{ b }}{{ loop.index }}{% endfor %}{{ loop.index }}{{ loop.cycle('p', 'q') }}{% endfor %}",
+    "{{ strftime_now is defined }}{{ range is defined }}{{ nope is defined }}{% set range = 5 %}{{ range + 1 }}{{ namespace(a=1).a }}{{ dict(b=2)['b'] }}", "{{ nope() }}", "{{ x() }}",
     "{%+ if true %} x {%+ endif %}\n  {%- if true +%}\n y\n{% endif %}z", "a\r\nb\r{{ '\\u00e9\\x41\\t' }}\n\n",
     "{{ messages | map('length') | list }}{{ [0, 1, '', 'a'] | select | list }}{{ [1, 2, 3] | reject('odd') | list }}{{ [1, 2, 3] | select('ge', 2) | list }}{{ 4 is divisibleby 2 }}{{ 3 is odd }}{{ 'a' is string }}{{ {} is mapping }}{{ [] is iterable }}",
 ]

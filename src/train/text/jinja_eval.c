@@ -16,6 +16,8 @@ static int lookup(struct jrun *r, const struct jnode *n, struct jvalue *out)
         }
     }
     *out = jundefined(n->s, n->n);
+    if (jfunction_exists(n->s, n->n)) /* templates ask whether they are defined */
+        out->kind = JV_FUNCTION;
     return 0;
 }
 
@@ -328,8 +330,10 @@ static int call(struct jrun *r, const struct jnode *n, struct jvalue *out)
     if (rc)
         return rc;
     r->line = n->line;
+    if (f->kind == JN_NAME && self.kind == JV_UNDEFINED)
+        return undefined(r, &self);
     if (f->kind == JN_NAME)
-        return self.kind == JV_UNDEFINED ? jfunction(r, f->s, f->n, &args, out) : jfail(r, "'%.*s' is %s and cannot be called", (int)(f->n > 60 ? 60 : f->n), f->s, jkind_name(&self));
+        return self.kind == JV_FUNCTION ? jfunction(r, f->s, f->n, &args, out) : jfail(r, "'%.*s' is %s and cannot be called", (int)(f->n > 60 ? 60 : f->n), f->s, jkind_name(&self));
     if (f->kind != JN_ATTR)
         return jfail(r, "this cannot be called");
     rc = jeval(r, f->a, &self);

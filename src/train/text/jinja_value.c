@@ -224,13 +224,14 @@ bool jequal(const struct jvalue *a, const struct jvalue *b, unsigned depth)
     case JV_NAMESPACE: return a->dict == b->dict;
     case JV_UNDEFINED:
     case JV_NONE: return true;
+    case JV_FUNCTION: return a->n == b->n && memcmp(a->s, b->s, a->n) == 0;
     default: return a->loop == b->loop;
     }
 }
 
 const char *jkind_name(const struct jvalue *v)
 {
-    static const char *const names[] = { "undefined", "none", "a boolean", "an integer", "a float", "a string", "a list", "a dictionary", "a namespace", "loop", "a macro" };
+    static const char *const names[] = { "undefined", "none", "a boolean", "an integer", "a float", "a string", "a list", "a dictionary", "a namespace", "loop", "a macro", "a function" };
     return names[v->kind];
 }
 
