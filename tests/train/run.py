@@ -316,6 +316,34 @@ class Tests:
         if "1 bad lines left out" not in done.stderr or self.bits(out) != first:
             raise Failure(f"with the bad line left out: {done.stderr}")
 
+    def verbs(self):
+        """tokenize shows what is trained on; init writes a config that runs, and replaces none."""
+        model = pathlib.Path(__file__).resolve().parent.parent.parent / "fixtures" / "tiny-llama-tied"
+        data, config = self.tmp / "verbs.jsonl", self.tmp / "verbs.json"
+        data.write_text("".join(json.dumps({"messages": [{"role": "user", "content": f"say {i}"}, {"role": "assistant", "content": f" It is {i}. "}]}) + "\n" for i in range(9)))
+
+        def tool(*args, want=0):
+            done = subprocess.run([self.tool, *map(str, args)], capture_output=True, text=True, timeout=120, cwd=self.tmp)
+            if done.returncode != want:
+                raise Failure(f"{args}: exit code {done.returncode}, {want} wanted: {done.stderr}")
+            return done
+        shown = json.loads(tool("tokenize", model, data, "--chat", "--json").stdout)["examples"]
+        trained = ["".join(t for t, m in zip(e["tokens"], e["mask"]) if m) for e in shown]
+        if trained != [f"It\u0120is\u0120{i}.<|eot_id|>" for i in range(9)]:
+            raise Failure(f"trained on {trained}")
+        text = tool("tokenize", model, "Hello").stdout
+        if "<|begin_of_text|>" not in text or "<|begin_of_text|>" in tool("tokenize", model, "Hello", "--no-special").stdout:
+            raise Failure(text)
+        if "verbs.json: line 1: " not in tool("tokenize", model, __file__, "--chat", want=3).stderr.replace(__file__, "verbs.json"):
+            raise Failure("a bad line is not told")
+        tool("init", model, data, "--out", config, "--ranks", 2)
+        tool("init", model, data, "--out", config, want=2)
+        tool("run", config, "--ranks", 2, "--set", "dtype.param=fp32")
+        written = json.loads(config.read_text())
+        summary = json.loads((self.tmp / written["output_dir"] / "summary.json").read_text())
+        if not summary["finished"] or not (self.tmp / written["output_dir"] / "adapter" / "adapter_config.json").exists():
+            raise Failure(f"init's config does not train: {summary}")
+
     def refused(self, name, change, code, words):
         config = config_of(self.goldens / name, self.tmp / "refused")
         change(config)
@@ -379,6 +407,7 @@ def main():
             t.check(f"{name} killed", t.kill_and_go_on, name, reference)
         if "lora-qwen3" in cases:
             t.check("text", t.text)
+            t.check("tokenize and init", t.verbs)
             t.check("drawn adapters, dropout, our packing", t.drawn_bits, "lora-qwen3")
             t.check("another run's checkpoint", t.other_run, "lora-qwen3")
             t.check("plan", t.planned, "lora-qwen3")

@@ -177,6 +177,17 @@ int data_nsteps(const struct data *d, const struct train_config *config, uint64_
     return 0;
 }
 
+void data_tell(const struct data *d, struct data_facts *out)
+{
+    *out = (struct data_facts){ .ndocs = d->nmembers, .nrows = d->groups.count };
+    for (size_t i = 0; i < d->nmembers; i++) {
+        const struct document *doc = &d->docs[d->members[i]];
+        out->ntok += doc->ntok;
+        out->nsupervised += doc->nsupervised;
+        out->longest_ntok = doc->ntok > out->longest_ntok ? doc->ntok : out->longest_ntok;
+    }
+}
+
 static int64_t group_tokens(const struct data *d, size_t group)
 {
     int64_t n = 0;
