@@ -23,6 +23,7 @@ static struct kern_dropout drop_from(const struct kern_lora_segment *s)
     return d;
 }
 
+/* Of drop(X), whose mask is applied while X is read. */
 static float keep_scale(const struct kern_lora_segment *s)
 {
     return s->dropout.p > 0 ? 1.0f / (1.0f - s->dropout.p) : 1.0f;
@@ -31,7 +32,7 @@ static float keep_scale(const struct kern_lora_segment *s)
 static void down(struct kern_stream *stream, const struct kern_lora *l, const struct kern_lora_segment *s)
 {
     struct cpu_product p = {.g = {.m = s->nrow, .n = s->r, .k = l->nin, .a = rows_from(l->x, s->row0), .b = s->a, .trans_b = true,
-                                  .c = rows_of(l->s, s->row0), .alpha = keep_scale(s)},
+                                  .c = rows_of(l->s, s->row0), .alpha = s->scale * keep_scale(s)},
                             .drop_a = drop_from(s)};
     cpu_product(stream, &p);
 }
@@ -56,7 +57,7 @@ static void grad_b(struct kern_stream *stream, const struct kern_lora *l, const 
 {
     struct kern_mat db = {s->db, s->pitch_db, KERN_F32};
     struct cpu_product p = {.g = {.m = l->nout, .n = s->r, .k = s->nrow, .a = rows_from(l->dy, s->row0), .trans_a = true,
-                                  .b = kern_const(rows_of(l->s, s->row0)), .c = db, .add = kern_const(db), .alpha = s->scale}};
+                                  .b = kern_const(rows_of(l->s, s->row0)), .c = db, .add = kern_const(db), .alpha = 1}};
     cpu_product(stream, &p);
 }
 

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <train/train.h>
 
 #include "model_path.h"
@@ -13,7 +14,8 @@
 struct run_args {
     bool quiet;
     uint32_t ranks, threads, exit_on_stop;
-    const char *resume, *device;
+    uint32_t rank, launched; /* of a launcher's ranks; 0: there is none */
+    const char *resume, *device, *gather;
     struct strings sets;
     double patience;
 };
@@ -27,6 +29,8 @@ static const struct option run_options[] = {
       .help = "auto (default): go on from the newest complete checkpoint in output_dir" },
     { .name = "set", .type = OPTION_STRINGS, .offset = AT(sets), .value = "KEY=VALUE", .help = "a key of the config, as in train.max_steps=10; again and again" },
     { .name = "device", .type = OPTION_CHOICE, .offset = AT(device), .value = "cpu", .help = "where to compute", .later = "cuda" },
+    { .name = "gather", .type = OPTION_CHOICE, .offset = AT(gather), .value = "map|copy",
+      .help = "how ranks of one host get at each other's parameters (default map; under mpirun they are copied)" },
     { .name = "exit-on-stop", .type = OPTION_COUNT, .offset = AT(exit_on_stop), .value = "CODE", .help = "exit code after a stop by signal (default 0)" },
     { .name = "patience", .type = OPTION_NUMBER, .offset = AT(patience), .value = "SECONDS",
       .help = "how long ranks wait for each other before the one that stalls is named (default 600)" },
@@ -45,12 +49,35 @@ static void show_step(void *ctx, const struct train_metrics *m)
 static void show_note(void *ctx, const char *line)
 {
     const struct run_args *args = ctx;
-    if (!args->quiet)
+    if (!args->quiet && args->rank == 0)
         fprintf(stderr, "fsdptrain: note: %s\n", line);
+}
+
+static void show_lost(void *ctx, const struct fsdpck_error *err)
+{
+    struct report report = { 0 };
+    (void)ctx;
+    report_error(&report, err);
+}
+
+/* The command that goes on, with what this one was told. */
+static void show_resume(const struct run_args *args, const char *config, uint64_t ndone)
+{
+    fprintf(stderr, "fsdptrain: stopped after step %llu; to go on: ", (unsigned long long)ndone);
+    if (args->launched)
+        fprintf(stderr, "mpirun -n %u ", args->launched);
+    fprintf(stderr, "fsdptrain run '%s'", config);
+    if (args->ranks)
+        fprintf(stderr, " --ranks %u", args->ranks);
+    for (size_t i = 0; i < args->sets.count; i++)
+        fprintf(stderr, " --set '%s'", args->sets.at[i]);
+    fputc('\n', stderr);
 }
 
 static int finish(const struct run_args *args, const char *config, const struct train_result *done)
 {
+    if (args->rank != 0) /* rank 0 speaks for all */
+        return done->save_failed ? EXIT_SYSTEM : EXIT_DONE;
     printf("%llu of %llu steps done%s%s\n", (unsigned long long)done->ndone, (unsigned long long)done->nsteps, done->checkpoint[0] ? ", saved in " : "",
            done->checkpoint);
     if (done->save_failed) {
@@ -59,7 +86,7 @@ static int finish(const struct run_args *args, const char *config, const struct 
     }
     if (!done->stopped)
         return EXIT_DONE;
-    fprintf(stderr, "fsdptrain: stopped after step %llu; to go on: fsdptrain run %s --ranks %u\n", (unsigned long long)done->ndone, config, args->ranks);
+    show_resume(args, config, done->ndone);
     return (int)args->exit_on_stop;
 }
 
@@ -70,7 +97,9 @@ static int run(struct run_args *args, const char *path)
     struct train_config config;
     struct train_result done;
     struct train_options opt = { .nranks = args->ranks, .nthreads = args->threads, .resume = args->resume, .patience_seconds = args->patience,
-                                 .on_step = show_step, .note = show_note, .ctx = args, .stop = &stop_signal };
+                                 .on_step = show_step, .note = show_note, .ctx = args, .stop = &stop_signal, .lost = show_lost,
+                                 .launched_rank = args->rank, .launched_nranks = args->launched,
+                                 .copy_gathers = args->gather && strcmp(args->gather, "copy") == 0 };
     char model[PATH_MAX];
     int rc = train_config_read(path, (const char *const *)args->sets.at, args->sets.count, &config, &err);
     if (!rc)
@@ -83,20 +112,29 @@ static int run(struct run_args *args, const char *path)
     return rc == 0 ? finish(args, path, &done) : report_error(&report, &err);
 }
 
-/* A launcher would start one whole run for each rank that it means. */
-static bool is_launched(void)
+/* What a launcher says to each process that it starts. Open MPI's names; other launchers are refused, as they would start one whole run for each rank. */
+static int find_launcher(struct run_args *args)
 {
-    static const char *const sizes[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK" };
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        if (getenv(sizes[i]))
-            return true;
+    static const char *const others[] = { "PMI_SIZE", "PMIX_RANK", "PMI_RANK" };
+    const char *size = getenv("OMPI_COMM_WORLD_SIZE"), *rank = getenv("OMPI_COMM_WORLD_RANK");
+    if (size && rank) {
+        args->launched = (uint32_t)strtoul(size, NULL, 10);
+        args->rank = (uint32_t)strtoul(rank, NULL, 10);
+        if (args->ranks != args->launched && args->ranks != 0)
+            return usage_error("mpirun has started %u ranks: --ranks %u is for ranks without it", args->launched, args->ranks);
+        stop_on_user_signal(); /* mpirun passes it on, and kills soon after SIGTERM */
+        return OPTIONS_OK;
     }
-    return false;
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        if (getenv(others[i]))
+            return usage_error("this launcher is not supported (Open MPI's mpirun is); --ranks N starts the ranks of one host");
+    }
+    return OPTIONS_OK;
 }
 
 int cmd_run(const struct command *self, int argc, char **argv)
 {
-    struct run_args args = { .ranks = 1 };
+    struct run_args args = { 0 };
     const struct option_group groups[] = { { "Options", run_options, sizeof run_options / sizeof run_options[0], &args } };
     const struct command_line line = {
         .command = self, .positionals = "CONFIG.json", .groups = groups, .ngroups = 1,
@@ -105,7 +143,9 @@ int cmd_run(const struct command *self, int argc, char **argv)
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);
     if (status == OPTIONS_OK)
-        status = is_launched() ? usage_error("mpirun is not in this version; --ranks N starts the ranks of one host") : run(&args, at[0]);
+        status = find_launcher(&args);
+    if (status == OPTIONS_OK)
+        status = run(&args, at[0]);
     options_free(&line);
     return status;
 }

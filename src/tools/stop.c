@@ -27,3 +27,9 @@ void stop_install(void)
     }
     sigaction(SIGPIPE, &ignore, NULL);
 }
+
+void stop_on_user_signal(void)
+{
+    struct sigaction stop = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+    sigaction(SIGUSR1, &stop, NULL);
+}

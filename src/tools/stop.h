@@ -9,4 +9,7 @@ extern volatile int stop_signal;
  * went away shows as EPIPE. */
 void stop_install(void);
 
+/* SIGUSR1 asks for a stop as well. */
+void stop_on_user_signal(void);
+
 #endif

@@ -25,6 +25,7 @@ import os
 import pty
 import re
 import shutil
+import signal
 import stat
 import struct
 import subprocess
@@ -228,6 +229,8 @@ def main():
     binary = os.path.abspath(sys.argv[1])
     if not os.access(binary, os.X_OK):
         sys.exit("run_cases.py: %s cannot be executed" % binary)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # nohup and background shells hand on that these are ignored; the cases mean a plain shell
     cases = sys.argv[2:] or sorted(os.path.join(HERE, "cases", n) for n in os.listdir(os.path.join(HERE, "cases")) if n.endswith(".txt"))
     env = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "XDG_"))}
     env["LC_ALL"] = "C"

@@ -77,22 +77,25 @@ static void add_rest(double *want, const struct matrix *add, const struct matrix
             want[i * add->ncol + j] += at(add, i, j) + at(bias, 0, j);
 }
 
-/* Two segments that leave rows between and after them, one with dropout; bias; a sum that is not C. */
+/* Two segments that leave rows between and after them, one with dropout; a third that meets both; bias; a sum that is not C. */
 static void all_at_once(struct rig *rig)
 {
     enum { M = 300, N = 90, K = 50, R = 6 };
     struct matrix x = matrix_random(rig, M, K, rig->dtype, 1), w = matrix_random(rig, N, K, rig->dtype, 1), c = matrix_new(M, N, rig->dtype);
     struct matrix add = matrix_random(rig, M, N, rig->dtype, 1), bias = matrix_random(rig, 1, N, rig->dtype, 1);
     struct matrix s = matrix_random(rig, M, R, rig->dtype, 1), b0 = matrix_random(rig, N, R, rig->dtype, 1), b1 = matrix_random(rig, R, N, KERN_F32, 1);
-    struct kern_lowrank low[2] = {
+    struct kern_lowrank low[3] = {
         {.row0 = 10, .nrow = 200, .r = R, .s = cview(&s), .b = cview(&b0), .trans_b = true, .alpha = 2},
         {.row0 = 250, .nrow = 31, .r = R, .s = cview(&s), .b = cview(&b1), .alpha = 0.25f, .dropout = {.p = 0.4f, .rng = {7, 3, 11}, .token0 = 1000, .width = N}},
+        {.row0 = 100, .nrow = 160, .r = R, .s = cview(&s), .b = cview(&b0), .trans_b = true, .alpha = 1},
     };
     double *want = zeros(M * N);
     reference(want, &x, false, &w, true, M, N, K, 1.5);
     for (int64_t i = 0; i < M; i++)
         for (int64_t j = 0; j < N; j++)
             for (int64_t l = 0; l < R; l++) {
+                if (i >= 100 && i < 260)
+                    want[i * N + j] += at(&s, i, l) * at(&b0, j, l);
                 if (i >= 10 && i < 210)
                     want[i * N + j] += 2 * at(&s, i, l) * at(&b0, j, l);
                 if (i >= 250 && i < 281)
@@ -100,7 +103,7 @@ static void all_at_once(struct rig *rig)
             }
     add_rest(want, &add, &bias);
     struct kern_gemm g = {.m = M, .n = N, .k = K, .a = cview(&x), .b = cview(&w), .c = view(&c), .trans_b = true, .alpha = 1.5f, .add = cview(&add),
-                          .bias = cview(&bias), .lowrank = low, .nlowrank = 2};
+                          .bias = cview(&bias), .lowrank = low, .nlowrank = 3};
     rig->ops->gemm(rig->stream, &g);
     check_matrix(rig, &c, want, 2e-6, "c");
     free(want);

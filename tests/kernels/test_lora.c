@@ -57,7 +57,7 @@ static void reference(struct lora_case *c)
                 }
                 for (int64_t j = 0; j < NIN; j++)
                     c->da_ref[i][k * NIN + j] += up * at(&c->x, row, j) * dropout_ref(&s->dropout, row, j);
-                c->s_ref[row * R + k] = down;
+                c->s_ref[row * R + k] = (double)s->scale * down;
                 c->ds_ref[row * R + k] = up;
             }
     }

@@ -303,8 +303,8 @@ def put(section, key, value):
 REFUSALS = [
     (put("train", "max_stepz", 3), 2, "unknown key 'train.max_stepz'; the nearest is 'train.max_steps'"),
     (put(None, "modle", "x"), 2, "the nearest is 'model'"),
-    (put("fsdp", "sharding_strategy", "NO_SHARD"), 2, "key 'fsdp.sharding_strategy': \"NO_SHARD\" is not in this version"),
-    (put("dtype", "param", "bf16"), 2, "key 'dtype.param': \"bf16\" is not in this version"),
+    (put("fsdp", "sharding_strategy", "HYBRID_SHARD"), 2, "key 'fsdp.sharding_strategy': \"HYBRID_SHARD\" is not in this version"),
+    (put("dtype", "param", "fp16"), 2, "key 'dtype.param': \"fp16\" is not in this version"),
     (put("train", "learning_rate", -1), 2, "key 'train.learning_rate'"),
     (put("data", "train", "/nowhere.jsonl"), 3, "/nowhere.jsonl"),
     (put(None, "model", "/nowhere"), 3, "/nowhere"),
@@ -324,6 +324,8 @@ def main():
     parser.add_argument("goldens", type=pathlib.Path)
     parser.add_argument("--case")
     args = parser.parse_args()
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # nohup and background shells hand on that these are ignored
     t = Tests(args)
     cases = [args.case] if args.case else sorted(p.parent.name for p in args.goldens.glob("*/expected.json") if p.parent.name != "smollm2")
     try:
@@ -337,6 +339,12 @@ def main():
                 t.check(f"{name} with {threads} threads", t.same_bits, name, reference, f"threads{threads}", ["--threads", str(threads)])
             t.check(f"{name} with recomputed blocks", lambda: t.same_bits(name, reference, "block", ["--ranks", "2"],
                     sets={"fsdp.activation_checkpointing": "block", "fsdp.forward_prefetch": 3, "fsdp.reshard_after_forward": False}))
+            for strategy, forward, backward, reshard in (("FULL_SHARD", 0, 0, True), ("FULL_SHARD", 1, 2, True), ("FULL_SHARD", 5, 1, False), ("SHARD_GRAD_OP", 2, 0, True),
+                                                         ("NO_SHARD", 1, 1, True)):
+                t.check(f"{name} gathered by copying, {strategy} {forward} {backward} {reshard}", lambda: t.same_bits(
+                    name, reference, f"{strategy}{forward}{backward}{reshard}", ["--ranks", "3", "--threads", "1", "--gather", "copy"],
+                    sets={"fsdp.sharding_strategy": strategy, "fsdp.forward_prefetch": forward, "fsdp.backward_prefetch": backward,
+                          "fsdp.reshard_after_forward": reshard}))
             t.check(f"{name} resumed", t.resumed_bits, name, reference, [1, 4, 3, 2])
             t.check(f"{name} killed", t.kill_and_go_on, name, reference)
         if "lora-qwen3" in cases:

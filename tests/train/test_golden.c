@@ -64,7 +64,8 @@ static void write_config(const struct golden *g, const char *path)
     json_decref(theirs);
 }
 
-static void open_golden(struct golden *g, const char *name, const char *set)
+/* sets: "key=value", NULL at the end; or NULL. */
+static void open_golden(struct golden *g, const char *name, const char *const *sets)
 {
     struct fsdpck_error err = { 0 };
     char path[] = "/tmp/fsdptrain-XXXXXX", text[3100];
@@ -75,7 +76,10 @@ static void open_golden(struct golden *g, const char *name, const char *set)
     assert_non_null(g->expected = json_load_file(text, 0, NULL));
     close(mkstemp(path));
     write_config(g, path);
-    must(train_config_read(path, &set, set != NULL, &g->config, &err), &err);
+    size_t nsets = 0;
+    while (sets && sets[nsets])
+        nsets++;
+    must(train_config_read(path, sets, nsets, &g->config, &err), &err);
     unlink(path);
     must(train_session_open(&g->config, 2, NULL, &g->session, &err), &err);
     snprintf(text, sizeof text, "%s/first_step.safetensors", g->folder);
@@ -180,20 +184,123 @@ static void test_first_steps(void **state)
     }
 }
 
-/* What it computes does not depend on whether blocks are computed anew, nor on how micro-batches are accumulated but for the order of one sum. */
+/* All gradients of the first step, one after the other. Owned. */
+static float *all_gradients(const struct golden *g, double *loss, int64_t *nelem)
+{
+    struct fsdpck_error err = { 0 };
+    double norm;
+    float *all = NULL;
+    *nelem = 0;
+    must(train_session_gradients(g->session, 0, loss, &norm, &err), &err);
+    for (size_t i = 0; i < train_session_ntrained(g->session); i++) {
+        const char *name;
+        float *values, *got;
+        int64_t n;
+        train_session_param(g->session, i, &name, &values, &got, &n);
+        all = realloc(all, (size_t)(*nelem + n) * sizeof *all);
+        assert_non_null(all);
+        memcpy(all + *nelem, got, (size_t)n * sizeof *all);
+        *nelem += n;
+    }
+    return all;
+}
+
+/* Blocks that are computed anew give the same bits, in both dtypes, for adapters and for whole models. */
 static void test_recompute(void **state)
 {
     (void)state;
-    struct fsdpck_error err = { 0 };
-    double loss[2], norm[2];
-    for (int i = 0; i < 2; i++) {
-        struct golden g = { 0 };
-        open_golden(&g, "lora-qwen3", i ? "fsdp.activation_checkpointing=block" : NULL);
-        must(train_session_gradients(g.session, 0, &loss[i], &norm[i], &err), &err);
-        close_golden(&g);
+    for (int i = 0; i < 4; i++) {
+        const char *name = i & 1 ? "full-qwen3-untied" : "lora-qwen3", *dtype = i & 2 ? "dtype.param=bf16" : "dtype.param=fp32";
+        float *all[2];
+        double loss[2];
+        int64_t n[2];
+        for (int j = 0; j < 2; j++) {
+            const char *const sets[] = { dtype, j ? "fsdp.activation_checkpointing=block" : NULL, NULL };
+            struct golden g = { 0 };
+            open_golden(&g, name, sets);
+            all[j] = all_gradients(&g, &loss[j], &n[j]);
+            close_golden(&g);
+        }
+        assert_int_equal(n[0], n[1]);
+        assert_memory_equal(&loss[0], &loss[1], sizeof loss[0]);
+        assert_memory_equal(all[0], all[1], (size_t)n[0] * sizeof *all[0]);
+        free(all[0]);
+        free(all[1]);
     }
-    assert_memory_equal(&loss[0], &loss[1], sizeof loss[0]);
-    assert_memory_equal(&norm[0], &norm[1], sizeof norm[0]);
+}
+
+/* bf16 keeps eight bits of every number that is stored: what comes out is some hundredths from fp32. */
+static void test_bf16(void **state)
+{
+    (void)state;
+    const char *const sets[] = { "dtype.param=bf16", NULL };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct golden fp32 = { 0 }, bf16 = { 0 };
+        double loss[2], off, size;
+        int64_t n[2];
+        open_golden(&fp32, cases[i], NULL);
+        open_golden(&bf16, cases[i], sets);
+        float *want = all_gradients(&fp32, &loss[0], &n[0]), *got = all_gradients(&bf16, &loss[1], &n[1]);
+        assert_int_equal(n[0], n[1]);
+        distance(got, want, (uint64_t)n[0], &off, &size);
+        if (!(fabs(loss[0] - loss[1]) < 0.02) || !(off < 0.05 * size) || off == 0)
+            fail_msg("%s: loss %g for %g, gradients off by %g of %g", cases[i], loss[1], loss[0], off, size);
+        free(want);
+        free(got);
+        close_golden(&fp32);
+        close_golden(&bf16);
+    }
+}
+
+/* The gradient of one parameter, or NULL. */
+static const float *gradient_of(const struct golden *g, const char *wanted, int64_t *nelem)
+{
+    for (size_t i = 0; i < train_session_ntrained(g->session); i++) {
+        const char *name;
+        float *values, *got;
+        train_session_param(g->session, i, &name, &values, &got, nelem);
+        if (strcmp(name, wanted) == 0)
+            return got;
+    }
+    return NULL;
+}
+
+/* While every B is zero, an adapter's gradient is the same whichever others there are: also where the backward ends above what nobody needs. */
+static void test_subsets(void **state)
+{
+    (void)state;
+    static const char *const subsets[] = { "[\"down_proj\"]", "[\"up_proj\"]", "[\"o_proj\"]", "[\"q_proj\"]", "[\"v_proj\",\"gate_proj\"]", "[\"lm_head\"]",
+                                           "model\\.layers\\.1\\..*_proj", "[\"embed_tokens\"]" };
+    const char *const all_sets[] = { "lora.init_adapter=null", "lora.r=3", "lora.target_modules=[\"embed_tokens\",\"lm_head\",\"q_proj\",\"k_proj\",\"v_proj\","
+                                     "\"o_proj\",\"gate_proj\",\"up_proj\",\"down_proj\"]", NULL };
+    struct fsdpck_error err = { 0 };
+    struct golden all = { 0 };
+    double loss, norm, loss_all;
+    open_golden(&all, "lora-qwen3", all_sets);
+    must(train_session_gradients(all.session, 0, &loss_all, &norm, &err), &err);
+    for (size_t s = 0; s < sizeof subsets / sizeof subsets[0]; s++) {
+        char target[200];
+        snprintf(target, sizeof target, "lora.target_modules=%s", subsets[s]);
+        const char *const sets[] = { "lora.init_adapter=null", "lora.r=3", target, NULL };
+        struct golden one = { 0 };
+        open_golden(&one, "lora-qwen3", sets);
+        must(train_session_gradients(one.session, 0, &loss, &norm, &err), &err);
+        assert_true(fabs(loss - loss_all) < 1e-6 && norm > 0);
+        for (size_t i = 0; i < train_session_ntrained(one.session); i++) {
+            const char *name;
+            float *values, *got;
+            int64_t n, m;
+            double off, size;
+            train_session_param(one.session, i, &name, &values, &got, &n);
+            const float *want = gradient_of(&all, name, &m);
+            assert_true(want && n == m);
+            distance(got, want, (uint64_t)n, &off, &size);
+            if (!(off <= 2e-6 * size))
+                fail_msg("%s alone: %s is %g off of %g", subsets[s], name, off, size);
+        }
+        close_golden(&one);
+    }
+    close_golden(&all);
 }
 
 /* One packet of all micro-batches is the same step as a packet each, up to the order of sums. */
@@ -201,13 +308,15 @@ static void test_accumulation(void **state)
 {
     (void)state;
     struct golden g = { 0 };
-    open_golden(&g, "lora-qwen3", "train.gradient_accumulation_steps=3");
+    const char *const sets[] = { "train.gradient_accumulation_steps=3", NULL };
+    open_golden(&g, "lora-qwen3", sets);
     check_gradients(&g);
     close_golden(&g);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_first_steps), cmocka_unit_test(test_recompute), cmocka_unit_test(test_accumulation) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_first_steps), cmocka_unit_test(test_recompute), cmocka_unit_test(test_accumulation),
+                                        cmocka_unit_test(test_bf16), cmocka_unit_test(test_subsets) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,8 +11,8 @@
 extern "C" {
 #endif
 
-/* A product of small rank that is added to some rows of C: rows row0 … row0+nrow-1 of C += alpha · S · B. For LoRA forward S = X·Aᵀ and B is (n, r),
- * transposed; for its input gradient S = dS and B is A, (r, n). Segments may not overlap in rows, and come in order. */
+/* A further product that is added to some rows of C: rows row0 … row0+nrow-1 of C += alpha · S · B. For LoRA forward S = scale·X·Aᵀ and B is (n, r),
+ * transposed; for its input gradient S = dS and B is A, (r, n). Several can meet in a row (a gradient that comes from several layers): they are added in order. */
 struct kern_lowrank {
     int64_t row0, nrow;
     int64_t r;

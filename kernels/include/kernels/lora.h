@@ -1,14 +1,15 @@
 /* LoRA (Hu et al. 2021): Y = X·Wᵀ + scale · (drop(X)·Aᵀ)·Bᵀ, by segments of rows (one segment is one adapter; several are tenants). The products with W
  * carry the low-rank part themselves (kern_gemm.lowrank), rounded once; here is what is left:
  *
- *   forward     S  = drop(X)·Aᵀ               lora_down
- *               Y  = X·Wᵀ + scale · S·Bᵀ      gemm, lowrank {s: S, b: B, trans_b, alpha: scale}
- *   backward    dB += scale · dYᵀ·S           lora_grad_b
+ *   forward     S  = scale · drop(X)·Aᵀ       lora_down
+ *               Y  = X·Wᵀ + S·Bᵀ              gemm, lowrank {s: S, b: B, trans_b, alpha: 1}
+ *   backward    dB += dYᵀ·S                   lora_grad_b
  *               dS  = scale · dY·B            lora_up_grad
  *               dA += dSᵀ·drop(X)             lora_grad_a
  *               dX  = dY·W + mask(dS·A)       gemm, lowrank {s: dS, b: A, alpha: 1, dropout}
  *
- * Modules that share X (q, k, v; gate, up) can have their A one under the other and S side by side: without dropout they are one call with r = Σ r. */
+ * The scale is in S, where it is rounded with it: what is added to a tile needs no factor. Modules that share X (q, k, v; gate, up) can have their A one under
+ * the other and S side by side: with one scale and no dropout lora_down and lora_grad_a are one call with r = Σ r. */
 #ifndef KERNELS_LORA_H
 #define KERNELS_LORA_H
 

@@ -1,18 +1,29 @@
-/* What ranks do together, as one small table: a row for processes of one host over shared memory; MPI and NCCL are further rows. Every operation is entered
- * by every rank in the same order. Knows nothing of models or steps: operations carry a name for messages. */
+/* What ranks do together, as one small table: a row for processes of one host over shared memory, one for MPI; NCCL is a further row. Every operation is entered
+ * by every rank in the same order, lane by lane. Knows nothing of models or steps: operations carry a name for messages. */
 #ifndef TRAIN_COMM_H
 #define TRAIN_COMM_H
 
 #include <fsdpck/error.h>
-#include <kernels/optimizer.h>
+
+#include "comm/board.h"
 
 struct comm;
+
+/* Threads of a rank that talk to the same threads of the others; lanes never wait for each other. */
+enum comm_lane { COMM_MAIN, COMM_GATHER, COMM_SAVE, COMM_NLANES };
 
 /* A part of every rank's contribution: owner s gets elements [s·chunk, min((s+1)·chunk, nelem)) of it. */
 struct comm_slice {
     int64_t at;    /* elements: where it begins in each rank's contribution */
     int64_t nelem, chunk;
     float *into;   /* (up to chunk) of the calling rank */
+};
+
+/* A parameter that is put together: rank r has bytes [r·chunk, min((r+1)·chunk, nbytes)) of it. */
+struct comm_piece {
+    size_t at;   /* bytes: where it begins in `values` */
+    size_t into; /* bytes: where it goes */
+    size_t nbytes, chunk;
 };
 
 struct comm_ops {
@@ -22,9 +33,8 @@ struct comm_ops {
     /* The reduce-scatter of a wave: ranks 0 … ncontributions-1 have one each. into = their left fold by rank, in fp32; `first` says whether the first is
      * assigned or added to what is there. */
     int (*exchange)(struct comm *, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions, bool first, struct fsdpck_error *err);
-    /* After this `all` holds every rank's slice of nbytes, rank 0's first; mine lies in its place already. May be a view of the others' memory that costs
-     * nothing and that nobody may write to until the next barrier. */
-    int (*gather)(struct comm *, void *all, size_t nbytes, struct fsdpck_error *err);
+    /* Every piece, whole, into a buffer of the caller's. Nobody may change his rows of them meanwhile. */
+    int (*gather)(struct comm *, const struct comm_piece *pieces, size_t npieces, char *into, struct fsdpck_error *err);
     /* values[i] = the sum over ranks. n is at most COMM_MAX_SUM. */
     int (*sum_u64)(struct comm *, uint64_t *values, size_t n, struct fsdpck_error *err);
     void (*free)(struct comm *);
@@ -34,11 +44,35 @@ enum { COMM_MAX_SUM = 256 };
 
 struct comm {
     const struct comm_ops *ops;
+    struct board *board; /* borrowed */
+    enum comm_lane lane;
     uint32_t rank, nranks;
-    float *values;       /* the parameters: every rank's shards, parameter after parameter (layout.value_at) */
+    unsigned char *values; /* the parameters (layout.value_at): this rank's rows at least; everybody's where `views` */
     float *contribution; /* this rank's gradients (layout.grad_at) */
-    uint64_t wait_ns;    /* time spent in operations */
-    bool views;          /* gather copies nothing */
+    uint64_t wait_ns;    /* time spent in operations of this lane */
+    bool views;          /* all rows of all ranks lie in `values`: nothing has to be gathered */
+    struct comm *lanes[COMM_NLANES]; /* of COMM_MAIN only: itself and the others, which are freed with it */
 };
+
+/* Of COMM_MAIN. operation: static text. */
+static inline void comm_at(struct comm *c, uint64_t step, const char *operation)
+{
+    board_at(c->board, c->rank, step, operation);
+}
+
+static inline void comm_beat(struct comm *c)
+{
+    board_beat(c->board, c->rank);
+}
+
+uint64_t comm_now_ns(void);
+/* Another rank failed, and has said why. */
+int comm_other_failed(const struct comm *c, const char *operation, struct fsdpck_error *err);
+/* Rank `late` is waited for no longer. */
+int comm_out_of_patience(const struct comm *c, uint32_t late, const char *operation, struct fsdpck_error *err);
+/* into = from, or into += from. */
+void comm_fold(float *into, const float *from, int64_t nelem, bool assign);
+/* The elements of a slice that rank r owns: [*begin, *begin + result); none where the result is not positive. */
+int64_t comm_slice_part(const struct comm_slice *s, uint32_t r, int64_t *begin);
 
 #endif

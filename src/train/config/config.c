@@ -46,14 +46,14 @@ static const struct config_key keys[] = {
     { .name = "train.weight_decay_on", .type = KEY_CHOICE, .offset = AT(train.weight_decay_on), .choices = "matrices|all" },
     { .name = "train.max_grad_norm", .type = KEY_NUMBER, .offset = AT(train.max_grad_norm), .nullable = true, .max = 1e30 },
     { .name = "train.on_nonfinite", .type = KEY_CHOICE, .offset = AT(train.on_nonfinite), .choices = "stop|skip" },
-    { .name = "fsdp.sharding_strategy", .type = KEY_CHOICE, .offset = AT(fsdp.strategy), .choices = "FULL_SHARD|SHARD_GRAD_OP",
-      .later = "NO_SHARD|HYBRID_SHARD|HYBRID_SHARD_ZERO2" },
+    { .name = "fsdp.sharding_strategy", .type = KEY_CHOICE, .offset = AT(fsdp.strategy), .choices = "FULL_SHARD|SHARD_GRAD_OP|NO_SHARD",
+      .later = "HYBRID_SHARD|HYBRID_SHARD_ZERO2" },
     { .name = "fsdp.reshard_after_forward", .type = KEY_BOOL, .offset = AT(fsdp.reshard_after_forward) },
     { .name = "fsdp.forward_prefetch", .type = KEY_U64, .offset = AT(fsdp.forward_prefetch), .max = 1024 },
     { .name = "fsdp.backward_prefetch", .type = KEY_U64, .offset = AT(fsdp.backward_prefetch), .max = 1024 },
     { .name = "fsdp.activation_checkpointing", .type = KEY_CHOICE, .offset = AT(fsdp.checkpointing), .choices = "none|block" },
     { .name = "fsdp.reduction", .type = KEY_CHOICE, .offset = AT(fsdp.reduction), .choices = "invariant", .later = "fast" },
-    { .name = "dtype.param", .type = KEY_CHOICE, .offset = AT(dtype.param), .choices = "fp32", .later = "bf16|fp16" },
+    { .name = "dtype.param", .type = KEY_CHOICE, .offset = AT(dtype.param), .choices = "bf16|fp32", .later = "fp16" },
     { .name = "dtype.reduce", .type = KEY_CHOICE, .offset = AT(dtype.reduce), .choices = "fp32", .later = "bf16|fp16" },
     { .name = "dtype.output", .type = KEY_CHOICE, .offset = AT(dtype.output), .choices = "fp32", .later = "bf16|fp16" },
     { .name = "checkpoint.save_steps", .type = KEY_U64, .offset = AT(checkpoint.save_steps), .max = 1e12 },
@@ -94,7 +94,8 @@ static void set_defaults(struct train_config *c)
     c->fsdp.reduction = "invariant";
     c->fsdp.reshard_after_forward = true;
     c->fsdp.forward_prefetch = c->fsdp.backward_prefetch = 1;
-    c->dtype.param = c->dtype.reduce = c->dtype.output = "fp32";
+    c->dtype.param = "bf16";
+    c->dtype.reduce = c->dtype.output = "fp32";
     c->checkpoint.save_steps = 100;
     c->checkpoint.keep_last = 3;
     c->checkpoint.export_adapter = true;

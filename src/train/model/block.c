@@ -2,9 +2,24 @@
  * they are cheap, and as large as anything that is kept. */
 #include "model/compute_impl.h"
 
-static void turn(struct compute *c, float *x, int64_t nhead, bool inverse)
+static struct bundle qkv_of(const struct compute *c, const struct layer *l)
 {
-    struct kern_rope_apply rope = { .nrow = c->batch.ntok, .nhead = nhead, .dim = c->m->head_dim, .x = mat(x, nhead * c->m->head_dim),
+    return bundle_of(c, (const struct linear *[]){ &l->q, &l->k, &l->v }, 3);
+}
+
+static struct bundle gate_up_of(const struct compute *c, const struct layer *l)
+{
+    return bundle_of(c, (const struct linear *[]){ &l->gate, &l->up }, 2);
+}
+
+static struct bundle alone(const struct compute *c, const struct linear *lin)
+{
+    return bundle_of(c, &lin, 1);
+}
+
+static void turn(struct compute *c, void *x, int64_t nhead, bool inverse)
+{
+    struct kern_rope_apply rope = { .nrow = c->batch.ntok, .nhead = nhead, .dim = c->m->head_dim, .x = mat(c, x, nhead * c->m->head_dim),
                                     .cosines = c->cosines, .sines = c->sines, .positions = c->batch.positions, .inverse = inverse };
     c->device->ops->rope(c->stream, &rope);
 }
@@ -21,66 +36,95 @@ static void attention_forward(struct compute *c, int64_t number)
     const struct model *m = c->m;
     const struct layer *layer = &c->l->layers[number];
     struct block *b = &c->blocks[number];
+    struct bundle qkv = qkv_of(c, layer), o = alone(c, &layer->o);
     int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim;
+    const struct kern_mat y[BUNDLE] = { mat(c, b->q_raw, nq), mat(c, b->k_raw, nkv), mat(c, b->v, nkv) }, x2 = mat(c, b->x2, m->hidden);
     norm_forward(c, layer->norm1, 1, m->hidden, b->x, c->h, b->rstd1);
-    linear_forward(c, &layer->q, c->h, b->s_q, NULL, b->q_raw);
-    linear_forward(c, &layer->k, c->h, b->s_k, NULL, b->k_raw);
-    linear_forward(c, &layer->v, c->h, b->s_v, NULL, b->v);
+    bundle_forward(c, &qkv, c->h, b->s_qkv, NULL, y);
     if (m->qk_norm) {
         norm_forward(c, layer->q_norm, m->nhead, m->head_dim, b->q_raw, b->q, b->rstd_q);
         norm_forward(c, layer->k_norm, m->nkv, m->head_dim, b->k_raw, b->k, b->rstd_k);
     }
     turn(c, b->q, m->nhead, false);
     turn(c, b->k, m->nkv, false);
-    struct kern_attention attention = { .shape = shape_of(c, number), .q = cmat(b->q, nq), .k = cmat(b->k, nkv), .v = cmat(b->v, nkv), .o = mat(b->o, nq),
-                                        .lse = b->lse, .scratch = c->attention };
+    struct kern_attention attention = { .shape = shape_of(c, number), .q = cmat(c, b->q, nq), .k = cmat(c, b->k, nkv), .v = cmat(c, b->v, nkv),
+                                        .o = mat(c, b->o, nq), .lse = b->lse, .scratch = c->attention };
     c->device->ops->attention(c->stream, &attention);
-    linear_forward(c, &layer->o, b->o, b->s_o, b->x, b->x2);
+    bundle_forward(c, &o, b->o, b->s_o, b->x, &x2);
 }
 
-void block_forward(struct compute *c, int64_t number, float *out)
+void block_forward(struct compute *c, int64_t number, void *out)
 {
     const struct model *m = c->m;
     const struct layer *layer = &c->l->layers[number];
     struct block *b = &c->blocks[number];
+    struct bundle gate_up = gate_up_of(c, layer), down = alone(c, &layer->down);
+    const struct kern_mat y[BUNDLE] = { mat(c, b->gate, m->inner), mat(c, b->up, m->inner) }, to = mat(c, out, m->hidden);
     attention_forward(c, number);
     norm_forward(c, layer->norm2, 1, m->hidden, b->x2, c->h, b->rstd2);
-    linear_forward(c, &layer->gate, c->h, b->s_gate, NULL, b->gate);
-    linear_forward(c, &layer->up, c->h, b->s_up, NULL, b->up);
-    c->device->ops->swiglu(c->stream, mat(c->act, m->inner), cmat(b->gate, m->inner), cmat(b->up, m->inner), c->batch.ntok, m->inner);
-    linear_forward(c, &layer->down, c->act, b->s_down, b->x2, out);
+    bundle_forward(c, &gate_up, c->h, b->s_gate_up, NULL, y);
+    if (out || layer->down.r)
+        c->device->ops->swiglu(c->stream, mat(c, c->act, m->inner), kern_const(y[0]), kern_const(y[1]), c->batch.ntok, m->inner);
+    if (out)
+        bundle_forward(c, &down, c->act, b->s_down, b->x2, &to);
+    else
+        bundle_down(c, &down, c->act, b->s_down);
 }
 
-/* c->dx: of the block's output, becomes that of x2. */
-static void mlp_backward(struct compute *c, int64_t number)
+/* How far down the gradient has to come in this block; a later one asks for all before it. */
+enum depth { TO_DOWN, TO_GATE_UP, TO_OUT, TO_QKV, TO_INPUT };
+
+static enum depth depth_of(const struct compute *c, const struct layer *l, bool wants_dx)
+{
+    if (wants_dx || grad_of(c, l->norm1))
+        return TO_INPUT;
+    if (linear_trains(c, &l->q) || linear_trains(c, &l->k) || linear_trains(c, &l->v) || grad_of(c, l->q_norm) || grad_of(c, l->k_norm))
+        return TO_QKV;
+    if (linear_trains(c, &l->o))
+        return TO_OUT;
+    return linear_trains(c, &l->gate) || linear_trains(c, &l->up) || grad_of(c, l->norm2) ? TO_GATE_UP : TO_DOWN;
+}
+
+/* c->dx: of the block's output, becomes that of x2 where that is asked for. */
+static void mlp_backward(struct compute *c, int64_t number, enum depth depth)
 {
     const struct model *m = c->m;
     const struct layer *layer = &c->l->layers[number];
     struct block *b = &c->blocks[number];
+    struct bundle gate_up = gate_up_of(c, layer), down = alone(c, &layer->down);
     const struct kern_ops *ops = c->device->ops;
-    int64_t n = m->inner;
-    ops->swiglu(c->stream, mat(c->act, n), cmat(b->gate, n), cmat(b->up, n), c->batch.ntok, n);
-    linear_backward(c, &layer->down, c->act, b->s_down, c->dx, NULL, c->dact);
-    struct kern_swiglu_grad grad = { .nrow = c->batch.ntok, .ncol = n, .gate = cmat(b->gate, n), .up = cmat(b->up, n), .dy = cmat(c->dact, n),
-                                     .dgate = mat(b->gate, n), .dup = mat(b->up, n) };
+    const struct kern_mat gate = mat(c, b->gate, m->inner), up = mat(c, b->up, m->inner), dact = mat(c, c->dact, m->inner);
+    const struct kern_cmat dx = cmat(c, c->dx, m->hidden), dy[BUNDLE] = { kern_const(gate), kern_const(up) };
+    bool through = depth >= TO_OUT || grad_of(c, layer->norm2);
+    if (linear_trains(c, &layer->down))
+        ops->swiglu(c->stream, mat(c, c->act, m->inner), kern_const(gate), kern_const(up), c->batch.ntok, m->inner);
+    bundle_backward(c, &down, c->act, b->s_down, &dx, NULL, depth > TO_DOWN ? c->dact : NULL);
+    if (depth == TO_DOWN)
+        return;
+    struct kern_swiglu_grad grad = { .nrow = c->batch.ntok, .ncol = m->inner, .gate = dy[0], .up = dy[1], .dy = kern_const(dact), .dgate = gate, .dup = up };
     ops->swiglu_grad(c->stream, &grad);
-    norm_forward(c, layer->norm2, 1, m->hidden, b->x2, c->h, NULL);
-    linear_backward(c, &layer->gate, c->h, b->s_gate, b->gate, NULL, c->dh);
-    linear_backward(c, &layer->up, c->h, b->s_up, b->up, c->dh, c->dh);
-    norm_backward(c, layer->norm2, 1, m->hidden, b->x2, b->rstd2, c->dh, c->dx, c->dx);
+    if (linear_trains(c, &layer->gate) || linear_trains(c, &layer->up))
+        norm_forward(c, layer->norm2, 1, m->hidden, b->x2, c->h, NULL);
+    bundle_backward(c, &gate_up, c->h, b->s_gate_up, dy, NULL, through ? c->dh : NULL);
+    if (through)
+        norm_backward(c, layer->norm2, 1, m->hidden, b->x2, b->rstd2, c->dh, c->dx, c->dx);
 }
 
 /* c->dx: of x2; dq, dk, dv: of what the three products gave. */
-static void attention_backward(struct compute *c, int64_t number)
+static void attention_backward(struct compute *c, int64_t number, enum depth depth)
 {
     const struct model *m = c->m;
     const struct layer *layer = &c->l->layers[number];
     struct block *b = &c->blocks[number];
+    struct bundle o = alone(c, &layer->o);
     int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim;
-    linear_backward(c, &layer->o, b->o, b->s_o, c->dx, NULL, c->d_o);
-    struct kern_attention_grad grad = { .shape = shape_of(c, number), .q = cmat(b->q, nq), .k = cmat(b->k, nkv), .v = cmat(b->v, nkv), .o = cmat(b->o, nq),
-                                        .d_o = cmat(c->d_o, nq), .lse = b->lse, .dq = mat(c->dq, nq), .dk = mat(c->dk, nkv), .dv = mat(c->dv, nkv),
-                                        .scratch = c->attention };
+    const struct kern_cmat dx2 = cmat(c, c->dx, m->hidden);
+    bundle_backward(c, &o, b->o, b->s_o, &dx2, NULL, depth >= TO_QKV ? c->d_o : NULL);
+    if (depth < TO_QKV)
+        return;
+    struct kern_attention_grad grad = { .shape = shape_of(c, number), .q = cmat(c, b->q, nq), .k = cmat(c, b->k, nkv), .v = cmat(c, b->v, nkv),
+                                        .o = cmat(c, b->o, nq), .d_o = cmat(c, c->d_o, nq), .lse = b->lse, .dq = mat(c, c->dq, nq), .dk = mat(c, c->dk, nkv),
+                                        .dv = mat(c, c->dv, nkv), .scratch = c->attention };
     c->device->ops->attention_grad(c->stream, &grad);
     turn(c, c->dq, m->nhead, true);
     turn(c, c->dk, m->nkv, true);
@@ -90,18 +134,27 @@ static void attention_backward(struct compute *c, int64_t number)
     }
 }
 
-void block_backward(struct compute *c, int64_t number, bool wants_dx)
+static void qkv_backward(struct compute *c, int64_t number, enum depth depth)
 {
     const struct model *m = c->m;
     const struct layer *layer = &c->l->layers[number];
     struct block *b = &c->blocks[number];
-    float *dh = wants_dx ? c->dh : NULL;
-    mlp_backward(c, number);
-    attention_backward(c, number);
-    norm_forward(c, layer->norm1, 1, m->hidden, b->x, c->h, NULL);
-    linear_backward(c, &layer->q, c->h, b->s_q, c->dq, NULL, dh);
-    linear_backward(c, &layer->k, c->h, b->s_k, c->dk, dh, dh);
-    linear_backward(c, &layer->v, c->h, b->s_v, c->dv, dh, dh);
-    if (wants_dx)
+    struct bundle qkv = qkv_of(c, layer);
+    int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim;
+    const struct kern_cmat dy[BUNDLE] = { cmat(c, c->dq, nq), cmat(c, c->dk, nkv), cmat(c, c->dv, nkv) };
+    if (linear_trains(c, &layer->q) || linear_trains(c, &layer->k) || linear_trains(c, &layer->v))
+        norm_forward(c, layer->norm1, 1, m->hidden, b->x, c->h, NULL);
+    bundle_backward(c, &qkv, c->h, b->s_qkv, dy, NULL, depth == TO_INPUT ? c->dh : NULL);
+    if (depth == TO_INPUT)
         norm_backward(c, layer->norm1, 1, m->hidden, b->x, b->rstd1, c->dh, c->dx, c->dx);
+}
+
+void block_backward(struct compute *c, int64_t number, bool wants_dx)
+{
+    enum depth depth = depth_of(c, &c->l->layers[number], wants_dx);
+    mlp_backward(c, number, depth);
+    if (depth >= TO_OUT)
+        attention_backward(c, number, depth);
+    if (depth >= TO_QKV)
+        qkv_backward(c, number, depth);
 }

@@ -21,63 +21,67 @@ static float *carve_floats(struct carver *v, int64_t nelem)
     return carve(v, (size_t)nelem * sizeof(float));
 }
 
+/* Activations. */
+static void *carve_acts(const struct compute *c, struct carver *v, int64_t nelem)
+{
+    return carve(v, (size_t)(nelem * kern_dtype_bytes(c->dtype)));
+}
+
 static int64_t most(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }
 
+/* The largest Σ r of layers that share an input. */
 static int64_t largest_rank(const struct layout *l, int64_t nlayer)
 {
     int64_t r = most(l->embed.r, l->head.r);
     for (int64_t i = 0; i < nlayer; i++) {
         const struct layer *x = &l->layers[i];
-        r = most(most(most(r, x->q.r), most(x->k.r, x->v.r)), most(most(x->o.r, x->gate.r), most(x->up.r, x->down.r)));
+        r = most(most(r, x->q.r + x->k.r + x->v.r), most(most(x->o.r, x->gate.r + x->up.r), x->down.r));
     }
     return r;
 }
 
-static float *carve_s(struct carver *v, const struct linear *lin, int64_t ntok)
+static void carve_block(const struct compute *c, struct carver *v, const struct layer *layer, struct block *b)
 {
-    return lin->r ? carve_floats(v, ntok * lin->r) : NULL;
-}
-
-static void carve_block(struct carver *v, const struct model *m, const struct layer *layer, int64_t ntok, struct block *b)
-{
-    int64_t nq = ntok * m->nhead * m->head_dim, nkv = ntok * m->nkv * m->head_dim;
-    b->x2 = carve_floats(v, ntok * m->hidden);
+    const struct model *m = c->m;
+    int64_t ntok = c->ntok, nq = ntok * m->nhead * m->head_dim, nkv = ntok * m->nkv * m->head_dim;
+    b->x2 = carve_acts(c, v, ntok * m->hidden);
     b->rstd1 = carve_floats(v, ntok);
     b->rstd2 = carve_floats(v, ntok);
-    b->q = carve_floats(v, nq);
-    b->k = carve_floats(v, nkv);
-    b->v = carve_floats(v, nkv);
-    b->o = carve_floats(v, nq);
-    b->q_raw = m->qk_norm ? carve_floats(v, nq) : b->q;
-    b->k_raw = m->qk_norm ? carve_floats(v, nkv) : b->k;
+    b->q = carve_acts(c, v, nq);
+    b->k = carve_acts(c, v, nkv);
+    b->v = carve_acts(c, v, nkv);
+    b->o = carve_acts(c, v, nq);
+    b->q_raw = m->qk_norm ? carve_acts(c, v, nq) : b->q;
+    b->k_raw = m->qk_norm ? carve_acts(c, v, nkv) : b->k;
     b->rstd_q = m->qk_norm ? carve_floats(v, ntok * m->nhead) : NULL;
     b->rstd_k = m->qk_norm ? carve_floats(v, ntok * m->nkv) : NULL;
     b->lse = carve_floats(v, ntok * m->nhead);
-    b->gate = carve_floats(v, ntok * m->inner);
-    b->up = carve_floats(v, ntok * m->inner);
-    b->s_q = carve_s(v, &layer->q, ntok);
-    b->s_k = carve_s(v, &layer->k, ntok);
-    b->s_v = carve_s(v, &layer->v, ntok);
-    b->s_o = carve_s(v, &layer->o, ntok);
-    b->s_gate = carve_s(v, &layer->gate, ntok);
-    b->s_up = carve_s(v, &layer->up, ntok);
-    b->s_down = carve_s(v, &layer->down, ntok);
+    b->gate = carve_acts(c, v, ntok * m->inner);
+    b->up = carve_acts(c, v, ntok * m->inner);
+    b->s_qkv = carve_acts(c, v, ntok * (layer->q.r + layer->k.r + layer->v.r));
+    b->s_o = carve_acts(c, v, ntok * layer->o.r);
+    b->s_gate_up = carve_acts(c, v, ntok * (layer->gate.r + layer->up.r));
+    b->s_down = carve_acts(c, v, ntok * layer->down.r);
 }
 
-/* With recompute every block lies in the same place, which must be as large as the largest. */
+/* Blocks whose activations no backward needs, and with recompute all, lie in one place, which is as large as the largest; the former keep no x either: two of
+ * them take turns. */
 static void carve_blocks(struct compute *c, struct carver *v)
 {
+    int64_t nlayer = c->m->nlayer, first = compute_first_layer(c->l);
     size_t begin, end;
-    for (int64_t i = 0; i < c->m->nlayer; i++)
-        c->blocks[i].x = carve_floats(v, c->ntok * c->m->hidden);
+    for (int64_t i = 0; i < nlayer; i++)
+        c->blocks[i].x = i >= 2 && i < first ? c->blocks[i - 2].x : carve_acts(c, v, c->ntok * c->m->hidden);
     begin = end = v->at;
-    for (int64_t i = 0; i < c->m->nlayer; i++) {
-        if (c->recompute)
+    for (int64_t i = 0; i < nlayer; i++) {
+        if (c->recompute || i < first)
             v->at = begin;
-        carve_block(v, c->m, &c->l->layers[i], c->ntok, &c->blocks[i]);
+        else if (i == first)
+            v->at = end;
+        carve_block(c, v, &c->l->layers[i], &c->blocks[i]);
         end = v->at > end ? v->at : end;
     }
     v->at = end;
@@ -105,8 +109,8 @@ static void carve_scratch(struct compute *c, struct carver *v, size_t ndocs)
     const struct model *m = c->m;
     static const int32_t some_row; /* rows are gathered */
     int64_t largest = most(most(m->inner, m->hidden), m->nhead * m->head_dim);
-    struct kern_head head = { .ntok = c->ntok, .nrow = c->ntok, .rows = &some_row, .d = m->hidden, .nvocab = m->nvocab, .compute = KERN_F32,
-                              .lora = { .r = c->l->head.r } };
+    struct kern_head head = { .ntok = c->ntok, .nrow = c->ntok, .rows = &some_row, .d = m->hidden, .nvocab = m->nvocab, .compute = c->dtype,
+                              .h.dtype = c->dtype, .dh.dtype = c->dtype, .lora = { .r = c->l->head.r } };
     size_t one = attention_bytes(c, 1), many = attention_bytes(c, (int64_t)ndocs);
     c->attention = carve(v, one > many ? one : many);
     c->head = carve(v, kern_head_scratch(&head));
@@ -126,19 +130,21 @@ static void carve_all(struct compute *c, struct carver *v, size_t ndocs)
     carve_blocks(c, v);
     c->cosines = carve_floats(v, n * m->head_dim / 2);
     c->sines = carve_floats(v, n * m->head_dim / 2);
-    c->x_last = carve_floats(v, n * m->hidden);
+    c->x_last = carve_acts(c, v, n * m->hidden);
     c->rstd_last = carve_floats(v, n);
-    c->h = carve_floats(v, n * m->hidden);
-    c->dx = carve_floats(v, n * m->hidden);
-    c->dh = carve_floats(v, n * m->hidden);
-    c->dq = carve_floats(v, n * nq);
-    c->dk = carve_floats(v, n * nkv);
-    c->dv = carve_floats(v, n * nkv);
-    c->d_o = carve_floats(v, n * nq);
-    c->act = carve_floats(v, n * m->inner);
-    c->dact = carve_floats(v, n * m->inner);
-    c->ds = carve_floats(v, n * r);
-    c->s_embed = carve_floats(v, n * c->l->embed.r);
+    c->h = carve_acts(c, v, n * m->hidden);
+    c->dx = carve_acts(c, v, n * m->hidden);
+    c->dh = carve_acts(c, v, n * m->hidden);
+    c->dq = carve_acts(c, v, n * nq);
+    c->dk = carve_acts(c, v, n * nkv);
+    c->dv = carve_acts(c, v, n * nkv);
+    c->d_o = carve_acts(c, v, n * nq);
+    c->act = carve_acts(c, v, n * m->inner);
+    c->dact = carve_acts(c, v, n * m->inner);
+    c->ds = carve_acts(c, v, n * r);
+    c->s_embed = carve_acts(c, v, n * c->l->embed.r);
+    c->a_joint = carve_acts(c, v, r * m->hidden);
+    c->da_joint = carve_floats(v, r * m->hidden);
     c->loss = carve_floats(v, n);
     carve_scratch(c, v, ndocs);
 }
@@ -176,13 +182,28 @@ static void describe(struct compute *c, const struct model *m, const struct layo
     c->m = m;
     c->l = l;
     c->ntok = ntok;
+    c->dtype = l->params[0].dtype;
     c->recompute = strcmp(config->fsdp.checkpointing, "block") == 0;
     c->dropout = (float)config->lora.dropout;
     c->seed = config->seed;
 }
 
-int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, unsigned nthreads, float *values,
-                float *grads, struct compute **out, struct fsdpck_error *err)
+static int make_tables(struct compute *c, unsigned char *values, struct fsdpck_error *err)
+{
+    c->nuses = compute_uses(c->m, c->l, &c->nforward, NULL);
+    c->uses = calloc(c->nuses, sizeof *c->uses);
+    c->blocks = calloc((size_t)c->m->nlayer, sizeof *c->blocks);
+    c->places = calloc(c->l->ngroups, sizeof *c->places);
+    if (!c->uses || !c->blocks || !c->places)
+        return fsdpck_error_nomem(err, (size_t)c->m->nlayer * sizeof *c->blocks);
+    compute_uses(c->m, c->l, &c->nforward, c->uses);
+    for (uint32_t i = 0; i < c->l->ngroups; i++)
+        c->places[i].data = values;
+    return 0;
+}
+
+int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, unsigned nthreads,
+                unsigned char *values, float *grads, struct compute **out, struct fsdpck_error *err)
 {
     struct compute *c = calloc(1, sizeof *c);
     int rc = c ? 0 : fsdpck_error_nomem(err, sizeof *c);
@@ -190,11 +211,8 @@ int compute_new(const struct model *m, const struct layout *l, const struct trai
     if (rc)
         return rc;
     describe(c, m, l, config, ntok);
-    c->values = values;
     c->grads = grads;
-    c->blocks = calloc((size_t)m->nlayer, sizeof *c->blocks);
-    if (!c->blocks)
-        rc = fsdpck_error_nomem(err, (size_t)m->nlayer * sizeof *c->blocks);
+    rc = make_tables(c, values, err);
     if (!rc)
         rc = start_device(c, nthreads, err);
     if (!rc)
@@ -216,5 +234,7 @@ void compute_free(struct compute *c)
     }
     kern_pool_free(c->pool);
     free(c->blocks);
+    free(c->uses);
+    free(c->places);
     free(c);
 }

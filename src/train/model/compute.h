@@ -10,16 +10,16 @@
 
 #include "model/layout.h"
 
-/* What a linear layer keeps for its backward: S = drop(x)·Aᵀ, (T, r); NULL without an adapter. */
+/* What a block keeps for its backward. Pointers to void are activations, in compute.dtype. */
 struct block {
-    float *x, *x2;          /* (T, hidden): what comes in; after attention */
+    void *x, *x2;           /* (T, hidden): what comes in; after attention */
     float *rstd1, *rstd2;   /* (T) */
-    float *q, *k, *v, *o;   /* (T, heads · head_dim), turned */
-    float *q_raw, *k_raw;   /* before their norms; the same as q and k where there are none */
+    void *q, *k, *v, *o;    /* (T, heads · head_dim), turned */
+    void *q_raw, *k_raw;    /* before their norms; the same as q and k where there are none */
     float *rstd_q, *rstd_k; /* (T, heads) */
     float *lse;             /* (heads, T) */
-    float *gate, *up;       /* (T, inner) */
-    float *s_q, *s_k, *s_v, *s_o, *s_gate, *s_up, *s_down;
+    void *gate, *up;        /* (T, inner) */
+    void *s_qkv, *s_o, *s_gate_up, *s_down; /* S = scale·drop(x)·Aᵀ, (T, Σ r) of those that share x */
 };
 
 struct batch {
@@ -30,6 +30,12 @@ struct batch {
     int32_t *ids, *positions, *targets; /* (ntok): targets -1 where there is none */
     int32_t *rows, *row_targets; /* compute's own: the rows that have one, and theirs */
     int64_t *cu_seqlens;        /* (ndocs + 1) */
+};
+
+/* Where a group's parameters lie now: byte `at` of layout.value_at is data[0]. */
+struct compute_place {
+    unsigned char *data;
+    size_t at;
 };
 
 struct compute {
@@ -43,32 +49,46 @@ struct compute {
     bool recompute;             /* activation checkpointing: blocks keep x only */
     float dropout;
     uint64_t seed;
-    float *values, *grads;      /* the parameters (layout.value_at), the gradients (layout.grad_at); borrowed */
+    enum kern_dtype dtype;      /* of activations: that of the parameters */
+    float *grads;               /* layout.grad_at; borrowed */
+    uint32_t *uses, nuses, nforward; /* (nuses) compute_uses of it */
+    struct compute_place *places; /* (ngroups) all of the `values` that compute_new was given, until a hook moves them */
     struct batch batch;
     struct block *blocks;       /* (nlayer); with recompute all share everything but x */
     float *cosines, *sines;     /* (ntok, head_dim/2) */
-    float *x_last, *rstd_last;  /* after the last block */
-    float *h, *dx, *dh;         /* (T, hidden) */
-    float *dq, *dk, *dv, *d_o;  /* (T, heads · head_dim) */
-    float *act, *dact;          /* (T, inner) */
-    float *ds, *s_embed;        /* (T, largest r) */
+    void *x_last;               /* after the last block */
+    float *rstd_last;
+    void *h, *dx, *dh;          /* (T, hidden) */
+    void *dq, *dk, *dv, *d_o;   /* (T, heads · head_dim) */
+    void *act, *dact;           /* (T, inner) */
+    void *ds, *s_embed;         /* (T, largest Σ r); (T, r) */
+    void *a_joint;              /* (Σ r, hidden): A of adapters that share their input */
+    float *da_joint;            /* its gradient */
     float *sums;                /* partial sums over tokens */
     float *loss;                /* (T) */
     void *attention, *head;     /* scratch */
 };
 
 /* ntok, ndocs: room for the largest micro-batch. */
-int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, unsigned nthreads, float *values,
-                float *grads, struct compute **out, struct fsdpck_error *err);
+int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, unsigned nthreads,
+                unsigned char *values, float *grads, struct compute **out, struct fsdpck_error *err);
 void compute_free(struct compute *c); /* NULL does nothing */
-/* before_group is called with each group just before its parameters are used. */
+/* before_group is called with each group just before its parameters are used, after_group when they are used no more until the next such call. Forward: every
+ * group in order, a tied embedding again with the head; backward: the layers that pass a gradient on, last first, then an embedding that is adapted. */
 struct compute_hook {
     int (*before_group)(void *ctx, uint32_t group, struct fsdpck_error *err);
+    void (*after_group)(void *ctx, uint32_t group);
+    /* The group's gradients of this micro-batch are all there. In the backward, once a group that the backward comes through; may be NULL. */
+    int (*grads_ready)(void *ctx, uint32_t group, struct fsdpck_error *err);
     void *ctx;
 };
 
+/* The groups that a hook sees in compute_micro, in order; *nforward of them before the backward. groups: NULL to count. */
+uint32_t compute_uses(const struct model *m, const struct layout *l, uint32_t *nforward, uint32_t *groups);
 /* c->batch through the model: *loss is the sum over its supervised tokens (not scaled); gradients are added to c->grads. */
 int compute_micro(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err);
+/* What the hook would see of a micro-batch, without one: for ranks that only take part. */
+int compute_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err);
 /* Forward only; logits: (ntok, nvocab). For tests and sampling. */
 int compute_logits(struct compute *c, const struct compute_hook *hook, float *logits, struct fsdpck_error *err);
 

@@ -4,47 +4,77 @@
 
 #include "model/compute.h"
 
-static inline struct kern_mat mat(float *data, int64_t pitch)
+/* Activations: (T, pitch). */
+static inline struct kern_mat mat(const struct compute *c, void *data, int64_t pitch)
+{
+    return (struct kern_mat){ data, pitch, c->dtype };
+}
+
+static inline struct kern_cmat cmat(const struct compute *c, const void *data, int64_t pitch)
+{
+    return (struct kern_cmat){ data, pitch, c->dtype };
+}
+
+/* Gradients of parameters. */
+static inline struct kern_mat grad_mat(float *data, int64_t pitch)
 {
     return (struct kern_mat){ data, pitch, KERN_F32 };
 }
 
-static inline struct kern_cmat cmat(const float *data, int64_t pitch)
-{
-    return (struct kern_cmat){ data, pitch, KERN_F32 };
-}
-
 static const struct kern_cmat no_cmat = { NULL, 0, KERN_F32 };
 
-/* Whole tensors; NULL where there is none, or where it is frozen. */
-static inline float *value_of(const struct compute *c, int32_t param)
+/* Whole tensors; none where there is no such parameter. */
+static inline struct kern_cmat value_of(const struct compute *c, int32_t param)
 {
-    return param < 0 ? NULL : c->values + c->l->params[param].value_at;
+    if (param < 0)
+        return no_cmat;
+    const struct param *p = &c->l->params[param];
+    const struct compute_place *place = &c->places[p->group];
+    return (struct kern_cmat){ place->data + (p->value_at - place->at), p->ncol, p->dtype };
 }
 
+/* NULL also where it is frozen. */
 static inline float *grad_of(const struct compute *c, int32_t param)
 {
     return param < 0 || !c->l->params[param].trainable ? NULL : c->grads + c->l->params[param].grad_at;
 }
 
-/* y = x·Wᵀ + bias + adapter (+ add). s: (T, r) for the backward. */
-void linear_forward(struct compute *c, const struct linear *lin, const float *x, float *s, const float *add, float *y);
-/* Adds the layer's own gradients; dx = dy·W + adapter's (+ add), NULL: not wanted. dx may be add. */
-void linear_backward(struct compute *c, const struct linear *lin, const float *x, const float *s, const float *dy, const float *add, float *dx);
+/* Linear layers that share their input, and what their adapters' S have in common: one (T, r) matrix, layer i's columns from at[i] on. */
+enum { BUNDLE = 3 };
+struct bundle {
+    const struct linear *layers[BUNDLE]; /* (n) */
+    int64_t at[BUNDLE], r;
+    int n;
+    bool joint; /* several adapters of one scale, without dropout: their A are multiplied as one */
+    float scale;
+};
 
+struct bundle bundle_of(const struct compute *c, const struct linear *const *layers, int n);
+/* s: (T, r), S alone. */
+void bundle_down(struct compute *c, const struct bundle *b, const void *x, void *s);
+/* y[i] = x·Wᵀ + bias + adapter (+ add); s: (T, r) for the backward. */
+void bundle_forward(struct compute *c, const struct bundle *b, const void *x, void *s, const void *add, const struct kern_mat *y);
+/* Adds the layers' own gradients; dx = Σ dy·W + adapters' (+ add), NULL: not wanted. dx may be add. x is read only where a layer trains. */
+void bundle_backward(struct compute *c, const struct bundle *b, const void *x, void *s, const struct kern_cmat *dy, const void *add, void *dx);
+
+/* Whether the layer has anything to train. */
+bool linear_trains(const struct compute *c, const struct linear *lin);
 struct kern_dropout linear_dropout(const struct compute *c, const struct linear *lin);
 
-void norm_forward(struct compute *c, int32_t gamma, int64_t ngroup, int64_t ncol, const float *x, float *y, float *rstd);
+void norm_forward(struct compute *c, int32_t gamma, int64_t ngroup, int64_t ncol, const void *x, void *y, float *rstd);
 /* dx = the gradient of x (+ add); may be dy. */
-void norm_backward(struct compute *c, int32_t gamma, int64_t ngroup, int64_t ncol, const float *x, const float *rstd, const float *dy, const float *add,
-                   float *dx);
+void norm_backward(struct compute *c, int32_t gamma, int64_t ngroup, int64_t ncol, const void *x, const float *rstd, const void *dy, const void *add,
+                   void *dx);
 
-/* b->x to out. */
-void block_forward(struct compute *c, int64_t number, float *out);
-/* c->dx: the gradient of the block's output, replaced by that of b->x; not computed where !wants_dx. */
+/* b->x to out; NULL: only what the backward needs. */
+void block_forward(struct compute *c, int64_t number, void *out);
+/* c->dx: the gradient of the block's output, replaced by that of b->x; where !wants_dx it ends at the lowest thing that trains. */
 void block_backward(struct compute *c, int64_t number, bool wants_dx);
 
-void embed_forward(struct compute *c, float *x);
-void embed_backward(struct compute *c, const float *dx);
+/* Where the backward ends: 0 where the embedding trains, else the lowest layer that has anything to train. */
+int64_t compute_first_layer(const struct layout *l);
+
+void embed_forward(struct compute *c, void *x);
+void embed_backward(struct compute *c, const void *dx);
 
 #endif

@@ -20,7 +20,7 @@ struct builder {
 
 static int64_t aligned(int64_t nelem)
 {
-    return (nelem + 15) / 16 * 16; /* 64 bytes of fp32 */
+    return (nelem + 31) / 32 * 32; /* 64 bytes of either type */
 }
 
 /* Returns its number; -1 after a failure. ncol 0: one dimension. */
@@ -43,13 +43,12 @@ static int32_t add_param(struct builder *b, uint32_t group, bool adapter, int64_
     p->trainable = adapter || !b->config->lora.enabled;
     p->decay = ncol > 0 || strcmp(b->config->train.weight_decay_on, "all") == 0;
     p->chunk = (nrow + l->nranks - 1) / l->nranks;
-    p->value_at = l->value_nelem;
-    l->value_nelem += aligned(p->chunk * p->ncol * l->nranks);
+    p->dtype = l->masters ? KERN_BF16 : KERN_F32;
+    p->value_at = l->value_nbytes;
+    l->value_nbytes += (size_t)(aligned(p->chunk * p->ncol * l->nranks) * kern_dtype_bytes(p->dtype));
     *(p->trainable ? &l->ntrained : &l->nfrozen) += nrow * p->ncol;
     if (p->trainable) {
-        p->grad_at = l->grad_nelem;
         p->own_at = l->own_nelem;
-        l->grad_nelem += aligned(nrow * p->ncol);
         l->own_nelem += aligned(p->chunk * p->ncol);
     }
     return (int32_t)l->nparams++;
@@ -137,6 +136,22 @@ static int check_names(const struct layout *l, const struct model *m, const stru
     return 0;
 }
 
+/* Where gradients lie. Full fine-tuning with a micro-batch a packet needs a group's only until its backward is over. */
+static void place_grads(struct layout *l, const struct train_config *config)
+{
+    l->grads_by_group = !config->lora.enabled && config->train.accumulation == 1;
+    int64_t at = 0, shared = 0; /* shared: after the embedding's */
+    for (size_t i = 0; i < l->nparams; i++) {
+        struct param *p = &l->params[i];
+        if (l->grads_by_group && p->group > 0 && l->params[i - 1].group != p->group)
+            at = shared;
+        p->grad_at = at;
+        at += p->trainable ? aligned(p->nrow * p->ncol) : 0;
+        shared = p->group == 0 ? at : shared;
+        l->grad_nelem = at > l->grad_nelem ? at : l->grad_nelem;
+    }
+}
+
 static int64_t first_trained_layer(const struct layout *l, const struct model *m)
 {
     uint32_t first = l->ngroups;
@@ -150,7 +165,7 @@ static int64_t first_trained_layer(const struct layout *l, const struct model *m
 
 int layout_make(const struct model *m, const struct train_config *config, uint32_t nranks, struct layout *out, struct fsdpck_error *err)
 {
-    struct layout l = { .nranks = nranks, .ngroups = (uint32_t)m->nlayer + 2 };
+    struct layout l = { .nranks = nranks, .ngroups = (uint32_t)m->nlayer + 2, .masters = strcmp(config->dtype.param, "bf16") == 0 };
     struct builder b = { .m = m, .config = config, .l = &l, .err = err };
     l.layers = calloc((size_t)m->nlayer, sizeof *l.layers);
     if (!l.layers)
@@ -161,10 +176,12 @@ int layout_make(const struct model *m, const struct train_config *config, uint32
         b.rc = check_names(&l, m, &config->lora, err);
     if (!b.rc && config->lora.enabled && b.ntargets == 0)
         b.rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.target_modules' matches no module of this model; their paths are like model.layers.0.self_attn.q_proj");
-    if (!b.rc)
+    if (!b.rc) {
         l.first_trained_layer = first_trained_layer(&l, m);
-    else
+        place_grads(&l, config);
+    } else {
         layout_free(&l);
+    }
     *out = l;
     return b.rc;
 }

@@ -3,6 +3,7 @@
 #ifndef TRAIN_LAYOUT_H
 #define TRAIN_LAYOUT_H
 
+#include <kernels/types.h>
 #include <train/config.h>
 
 #include "model/model.h"
@@ -16,8 +17,9 @@ struct param {
     bool trainable, decay;
     uint32_t group;
     int64_t chunk;   /* rows of a full shard: ceil(nrow / nranks) */
-    int64_t value_at; /* elements: the whole tensor begins here in the parameters' memory, rank 0's shard first */
-    int64_t grad_at;  /* elements: trainable only; the whole gradient begins here in a rank's gradient memory */
+    enum kern_dtype dtype; /* of its values in the parameters' memory */
+    size_t value_at; /* bytes: the whole tensor begins here in the parameters' memory, rank 0's shard first */
+    int64_t grad_at;  /* elements: trainable only; the whole gradient begins here in a rank's gradient memory, perhaps where other groups' were */
     int64_t own_at;   /* elements: trainable only; this rank's rows begin here in its optimizer memory */
 };
 
@@ -44,7 +46,10 @@ struct layout {
     struct linear embed, head; /* embed: nin is the vocabulary; head.w == embed.w where they are tied */
     int32_t norm;
     uint32_t nranks, ngroups; /* one a layer, after the embedding's; the last norm and an untied head are the last */
-    int64_t value_nelem, grad_nelem, own_nelem;
+    size_t value_nbytes;
+    bool masters; /* what is trained has fp32 masters beside its rounded values: memory like the optimizer's, at own_at */
+    int64_t grad_nelem, own_nelem;
+    bool grads_by_group; /* gradients are given away group by group: all but the embedding's, which come from both ends, take turns in one place */
     int64_t ntrained, nfrozen; /* elements of the model and its adapters */
     int64_t first_trained_layer; /* below it nothing needs a gradient; nlayer: only the head or nothing */
 };

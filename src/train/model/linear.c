@@ -1,4 +1,5 @@
-/* A linear layer with bias and adapter, and RMSNorm: forward and backward over the kernel table. */
+/* Linear layers with bias and adapter, forward and backward over the kernel table. Layers that share an input make a bundle: their adapters' A are multiplied
+ * as one matrix, and the gradient of their input is one product of several parts, summed in fp32 and rounded once. */
 #include "model/compute_impl.h"
 
 struct kern_dropout linear_dropout(const struct compute *c, const struct linear *lin)
@@ -7,14 +8,41 @@ struct kern_dropout linear_dropout(const struct compute *c, const struct linear 
                                   .token0 = c->batch.token0, .width = lin->nin };
 }
 
+bool linear_trains(const struct compute *c, const struct linear *lin)
+{
+    return lin->r > 0 || grad_of(c, lin->w) || grad_of(c, lin->bias);
+}
+
+struct bundle bundle_of(const struct compute *c, const struct linear *const *layers, int n)
+{
+    struct bundle b = { .n = n };
+    int nadapters = 0;
+    float scale = 0;
+    bool same = c->dropout == 0; /* each layer has a mask of its own */
+    for (int i = 0; i < n; i++) {
+        b.layers[i] = layers[i];
+        b.at[i] = b.r;
+        b.r += layers[i]->r;
+        if (layers[i]->r && nadapters++ > 0)
+            same = same && layers[i]->scale == scale;
+        scale = layers[i]->r ? layers[i]->scale : scale;
+    }
+    b.joint = nadapters > 1 && same;
+    b.scale = scale;
+    return b;
+}
+
+/* A layer's columns of a (T, b->r) matrix. */
+static struct kern_mat columns(const struct compute *c, const struct bundle *b, int i, void *data)
+{
+    return mat(c, (char *)data + b->at[i] * kern_dtype_bytes(c->dtype), b->r);
+}
+
 static struct kern_lora_segment segment_of(const struct compute *c, const struct linear *lin)
 {
-    return (struct kern_lora_segment){
-        .row0 = 0, .nrow = c->batch.ntok, .r = lin->r, .scale = lin->scale,
-        .a = cmat(value_of(c, lin->a), lin->nin), .b = cmat(value_of(c, lin->b), lin->r),
-        .da = grad_of(c, lin->a), .db = grad_of(c, lin->b), .pitch_da = lin->nin, .pitch_db = lin->r,
-        .dropout = linear_dropout(c, lin),
-    };
+    return (struct kern_lora_segment){ .nrow = c->batch.ntok, .r = lin->r, .scale = lin->scale, .a = value_of(c, lin->a), .b = value_of(c, lin->b),
+                                       .da = grad_of(c, lin->a), .db = grad_of(c, lin->b), .pitch_da = lin->nin, .pitch_db = lin->r,
+                                       .dropout = linear_dropout(c, lin) };
 }
 
 static struct kern_lora lora_of(const struct compute *c, const struct linear *lin, const struct kern_lora_segment *segment)
@@ -22,75 +50,142 @@ static struct kern_lora lora_of(const struct compute *c, const struct linear *li
     return (struct kern_lora){ .nrow = c->batch.ntok, .nin = lin->nin, .nout = lin->nout, .segments = segment, .nsegments = 1 };
 }
 
-void linear_forward(struct compute *c, const struct linear *lin, const float *x, float *s, const float *add, float *y)
+/* All A of the bundle, one under the other. */
+static struct kern_lora_segment joint_segment(struct compute *c, const struct bundle *b)
 {
-    const struct kern_ops *ops = c->device->ops;
-    struct kern_lowrank low = { .nrow = c->batch.ntok, .r = lin->r, .s = cmat(s, lin->r), .b = cmat(value_of(c, lin->b), lin->r), .trans_b = true,
-                                .alpha = lin->scale };
-    struct kern_gemm gemm = { .m = c->batch.ntok, .n = lin->nout, .k = lin->nin, .a = cmat(x, lin->nin), .b = cmat(value_of(c, lin->w), lin->nin),
-                              .c = mat(y, lin->nout), .trans_b = true, .alpha = 1, .add = add ? cmat(add, lin->nout) : no_cmat,
-                              .bias = cmat(value_of(c, lin->bias), 0), .lowrank = lin->r ? &low : NULL, .nlowrank = lin->r > 0 };
-    if (lin->r) {
-        struct kern_lora_segment segment = segment_of(c, lin);
-        struct kern_lora lora = lora_of(c, lin, &segment);
-        lora.x = cmat(x, lin->nin);
-        lora.s = mat(s, lin->r);
-        ops->lora_down(c->stream, &lora);
+    int64_t nin = b->layers[0]->nin;
+    for (int i = 0; i < b->n; i++) {
+        struct kern_mat rows = mat(c, (char *)c->a_joint + b->at[i] * nin * kern_dtype_bytes(c->dtype), nin);
+        if (b->layers[i]->r)
+            c->device->ops->cast(c->stream, rows, value_of(c, b->layers[i]->a), b->layers[i]->r, nin);
     }
-    ops->gemm(c->stream, &gemm);
+    return (struct kern_lora_segment){ .nrow = c->batch.ntok, .r = b->r, .scale = b->scale, .a = cmat(c, c->a_joint, nin), .da = c->da_joint, .pitch_da = nin };
 }
 
-static void adapter_backward(struct compute *c, const struct linear *lin, const float *x, const float *s, const float *dy)
+void bundle_down(struct compute *c, const struct bundle *b, const void *x, void *s)
 {
-    const struct kern_ops *ops = c->device->ops;
-    struct kern_lora_segment segment = segment_of(c, lin);
-    struct kern_lora lora = lora_of(c, lin, &segment);
-    lora.x = cmat(x, lin->nin);
-    lora.dy = cmat(dy, lin->nout);
-    lora.s = mat((float *)s, lin->r); /* read only here */
-    lora.ds = mat(c->ds, lin->r);
-    ops->lora_grad_b(c->stream, &lora);
-    ops->lora_up_grad(c->stream, &lora);
-    ops->lora_grad_a(c->stream, &lora);
+    int64_t nin = b->layers[0]->nin;
+    if (b->joint) {
+        struct kern_lora_segment segment = joint_segment(c, b);
+        struct kern_lora lora = lora_of(c, b->layers[0], &segment);
+        lora.x = cmat(c, x, nin);
+        lora.s = mat(c, s, b->r);
+        c->device->ops->lora_down(c->stream, &lora);
+        return;
+    }
+    for (int i = 0; i < b->n; i++) {
+        struct kern_lora_segment segment = segment_of(c, b->layers[i]);
+        struct kern_lora lora = lora_of(c, b->layers[i], &segment);
+        lora.x = cmat(c, x, nin);
+        lora.s = columns(c, b, i, s);
+        if (b->layers[i]->r)
+            c->device->ops->lora_down(c->stream, &lora);
+    }
 }
 
-static void weight_backward(struct compute *c, const struct linear *lin, const float *x, const float *dy)
+void bundle_forward(struct compute *c, const struct bundle *b, const void *x, void *s, const void *add, const struct kern_mat *y)
+{
+    bundle_down(c, b, x, s);
+    for (int i = 0; i < b->n; i++) {
+        const struct linear *lin = b->layers[i];
+        struct kern_lowrank low = { .nrow = c->batch.ntok, .r = lin->r, .s = kern_const(columns(c, b, i, s)), .b = value_of(c, lin->b), .trans_b = true, .alpha = 1 };
+        struct kern_gemm gemm = { .m = c->batch.ntok, .n = lin->nout, .k = lin->nin, .a = cmat(c, x, lin->nin), .b = value_of(c, lin->w), .c = y[i],
+                                  .trans_b = true, .alpha = 1, .add = add ? cmat(c, add, lin->nout) : no_cmat, .bias = value_of(c, lin->bias),
+                                  .lowrank = lin->r ? &low : NULL, .nlowrank = lin->r > 0 };
+        c->device->ops->gemm(c->stream, &gemm);
+    }
+}
+
+/* dB of each layer, and dS, (T, b->r) in c->ds. */
+static void up_backward(struct compute *c, const struct bundle *b, void *s, const struct kern_cmat *dy)
+{
+    for (int i = 0; i < b->n; i++) {
+        struct kern_lora_segment segment = segment_of(c, b->layers[i]);
+        struct kern_lora lora = lora_of(c, b->layers[i], &segment);
+        lora.dy = dy[i];
+        lora.s = columns(c, b, i, s);
+        lora.ds = columns(c, b, i, c->ds);
+        if (b->layers[i]->r) {
+            c->device->ops->lora_grad_b(c->stream, &lora);
+            c->device->ops->lora_up_grad(c->stream, &lora);
+        }
+    }
+}
+
+/* Adds what was computed for all A at once to the gradient of each. */
+static void add_joint(struct compute *c, const struct bundle *b)
+{
+    for (int i = 0; i < b->n; i++) {
+        const struct linear *lin = b->layers[i];
+        struct kern_mat da = grad_mat(grad_of(c, lin->a), lin->nin);
+        struct kern_mat part = grad_mat(c->da_joint + b->at[i] * lin->nin, lin->nin);
+        if (lin->r)
+            c->device->ops->add(c->stream, da, kern_const(da), kern_const(part), lin->r, lin->nin);
+    }
+}
+
+static void down_backward(struct compute *c, const struct bundle *b, const void *x)
+{
+    int64_t nin = b->layers[0]->nin;
+    if (b->joint) {
+        struct kern_lora_segment segment = joint_segment(c, b);
+        struct kern_lora lora = lora_of(c, b->layers[0], &segment);
+        lora.x = cmat(c, x, nin);
+        lora.ds = mat(c, c->ds, b->r);
+        c->device->memory->zero(c->stream, c->da_joint, (size_t)(b->r * nin) * sizeof(float));
+        c->device->ops->lora_grad_a(c->stream, &lora);
+        add_joint(c, b);
+        return;
+    }
+    for (int i = 0; i < b->n; i++) {
+        struct kern_lora_segment segment = segment_of(c, b->layers[i]);
+        struct kern_lora lora = lora_of(c, b->layers[i], &segment);
+        lora.x = cmat(c, x, nin);
+        lora.ds = columns(c, b, i, c->ds);
+        if (b->layers[i]->r)
+            c->device->ops->lora_grad_a(c->stream, &lora);
+    }
+}
+
+static void weight_backward(struct compute *c, const struct linear *lin, const void *x, struct kern_cmat dy)
 {
     float *dw = grad_of(c, lin->w), *dbias = grad_of(c, lin->bias);
-    struct kern_gemm gemm = { .m = lin->nout, .n = lin->nin, .k = c->batch.ntok, .a = cmat(dy, lin->nout), .trans_a = true, .b = cmat(x, lin->nin),
-                              .c = mat(dw, lin->nin), .alpha = 1, .add = cmat(dw, lin->nin) };
+    struct kern_gemm gemm = { .m = lin->nout, .n = lin->nin, .k = c->batch.ntok, .a = dy, .trans_a = true, .b = cmat(c, x, lin->nin),
+                              .c = grad_mat(dw, lin->nin), .alpha = 1, .add = kern_const(grad_mat(dw, lin->nin)) };
     if (dw)
         c->device->ops->gemm(c->stream, &gemm);
     if (dbias)
-        c->device->ops->sum_rows(c->stream, dbias, cmat(dy, lin->nout), c->batch.ntok, lin->nout, c->sums);
+        c->device->ops->sum_rows(c->stream, dbias, dy, c->batch.ntok, lin->nout, c->sums);
 }
 
-void linear_backward(struct compute *c, const struct linear *lin, const float *x, const float *s, const float *dy, const float *add, float *dx)
+/* The first layer's part is the product itself, the others' and the adapters' are added to it. */
+static void input_backward(struct compute *c, const struct bundle *b, const struct kern_cmat *dy, const void *add, void *dx)
 {
-    struct kern_lowrank low = { .nrow = c->batch.ntok, .r = lin->r, .s = cmat(c->ds, lin->r), .b = cmat(value_of(c, lin->a), lin->nin), .alpha = 1,
-                                .dropout = linear_dropout(c, lin) };
-    struct kern_gemm gemm = { .m = c->batch.ntok, .n = lin->nin, .k = lin->nout, .a = cmat(dy, lin->nout), .b = cmat(value_of(c, lin->w), lin->nin),
-                              .c = mat(dx, lin->nin), .alpha = 1, .add = add ? cmat(add, lin->nin) : no_cmat,
-                              .lowrank = lin->r ? &low : NULL, .nlowrank = lin->r > 0 };
-    if (lin->r)
-        adapter_backward(c, lin, x, s, dy);
-    weight_backward(c, lin, x, dy);
+    const struct linear *first = b->layers[0];
+    struct kern_lowrank parts[2 * BUNDLE];
+    int n = 0;
+    for (int i = 1; i < b->n; i++)
+        parts[n++] = (struct kern_lowrank){ .nrow = c->batch.ntok, .r = b->layers[i]->nout, .s = dy[i], .b = value_of(c, b->layers[i]->w), .alpha = 1 };
+    if (b->joint)
+        parts[n++] = (struct kern_lowrank){ .nrow = c->batch.ntok, .r = b->r, .s = cmat(c, c->ds, b->r), .b = cmat(c, c->a_joint, first->nin), .alpha = 1 };
+    for (int i = 0; i < b->n && !b->joint; i++) {
+        const struct linear *lin = b->layers[i];
+        if (lin->r)
+            parts[n++] = (struct kern_lowrank){ .nrow = c->batch.ntok, .r = lin->r, .s = kern_const(columns(c, b, i, c->ds)), .b = value_of(c, lin->a), .alpha = 1,
+                                                .dropout = linear_dropout(c, lin) };
+    }
+    struct kern_gemm gemm = { .m = c->batch.ntok, .n = first->nin, .k = first->nout, .a = dy[0], .b = value_of(c, first->w), .c = mat(c, dx, first->nin),
+                              .alpha = 1, .add = add ? cmat(c, add, first->nin) : no_cmat, .lowrank = parts, .nlowrank = n };
+    c->device->ops->gemm(c->stream, &gemm);
+}
+
+void bundle_backward(struct compute *c, const struct bundle *b, const void *x, void *s, const struct kern_cmat *dy, const void *add, void *dx)
+{
+    up_backward(c, b, s, dy);
+    if (b->r)
+        down_backward(c, b, x);
+    for (int i = 0; i < b->n; i++)
+        weight_backward(c, b->layers[i], x, dy[i]);
     if (dx)
-        c->device->ops->gemm(c->stream, &gemm);
-}
-
-void norm_forward(struct compute *c, int32_t gamma, int64_t ngroup, int64_t ncol, const float *x, float *y, float *rstd)
-{
-    struct kern_rmsnorm norm = { .nrow = c->batch.ntok, .ngroup = ngroup, .ncol = ncol, .x = cmat(x, ngroup * ncol), .gamma = cmat(value_of(c, gamma), 0),
-                                 .eps = c->m->eps, .y = mat(y, ngroup * ncol), .rstd = rstd };
-    c->device->ops->rmsnorm(c->stream, &norm);
-}
-
-void norm_backward(struct compute *c, int32_t gamma, int64_t ngroup, int64_t ncol, const float *x, const float *rstd, const float *dy, const float *add,
-                   float *dx)
-{
-    struct kern_rmsnorm_grad norm = { .nrow = c->batch.ntok, .ngroup = ngroup, .ncol = ncol, .x = cmat(x, ngroup * ncol), .dy = cmat(dy, ngroup * ncol),
-                                      .gamma = cmat(value_of(c, gamma), 0), .rstd = rstd, .add = add ? cmat(add, ngroup * ncol) : no_cmat,
-                                      .dx = mat(dx, ngroup * ncol), .dgamma = grad_of(c, gamma), .scratch = c->sums };
-    c->device->ops->rmsnorm_grad(c->stream, &norm);
+        input_backward(c, b, dy, add, dx);
 }

@@ -3,57 +3,116 @@
 
 #include <stdlib.h>
 
-void embed_forward(struct compute *c, float *x)
+void embed_forward(struct compute *c, void *x)
 {
     const struct linear *e = &c->l->embed;
     const struct kern_ops *ops = c->device->ops;
     int64_t d = e->nout, n = c->batch.ntok;
-    ops->gather_rows(c->stream, mat(x, d), cmat(value_of(c, e->w), d), c->batch.ids, n, d, e->nin);
+    ops->gather_rows(c->stream, mat(c, x, d), value_of(c, e->w), c->batch.ids, n, d, e->nin);
     if (!e->r)
         return;
-    ops->gather_cols(c->stream, mat(c->s_embed, e->r), cmat(value_of(c, e->a), e->nin), c->batch.ids, n, e->r, e->nin);
-    struct kern_gemm gemm = { .m = n, .n = d, .k = e->r, .a = cmat(c->s_embed, e->r), .b = cmat(value_of(c, e->b), e->r), .trans_b = true, .c = mat(x, d),
-                              .alpha = e->scale, .add = cmat(x, d) };
+    ops->gather_cols(c->stream, mat(c, c->s_embed, e->r), value_of(c, e->a), c->batch.ids, n, e->r, e->nin);
+    ops->scale(c->stream, mat(c, c->s_embed, e->r), cmat(c, c->s_embed, e->r), e->scale, n, e->r);
+    struct kern_gemm gemm = { .m = n, .n = d, .k = e->r, .a = cmat(c, c->s_embed, e->r), .b = value_of(c, e->b), .trans_b = true, .c = mat(c, x, d),
+                              .alpha = 1, .add = cmat(c, x, d) };
     ops->gemm(c->stream, &gemm);
 }
 
-void embed_backward(struct compute *c, const float *dx)
+void embed_backward(struct compute *c, const void *dx)
 {
     const struct linear *e = &c->l->embed;
     const struct kern_ops *ops = c->device->ops;
     int64_t d = e->nout, n = c->batch.ntok;
     float *dw = grad_of(c, e->w);
     if (dw)
-        ops->scatter_add(c->stream, mat(dw, d), cmat(dx, d), c->batch.ids, n, d, e->nin);
+        ops->scatter_add(c->stream, grad_mat(dw, d), cmat(c, dx, d), c->batch.ids, n, d, e->nin);
     if (!e->r)
         return;
-    struct kern_lora_segment segment = { .nrow = n, .r = e->r, .scale = e->scale, .b = cmat(value_of(c, e->b), e->r), .db = grad_of(c, e->b), .pitch_db = e->r };
-    struct kern_lora lora = { .nrow = n, .nin = e->nin, .nout = d, .segments = &segment, .nsegments = 1, .dy = cmat(dx, d), .s = mat(c->s_embed, e->r),
-                              .ds = mat(c->ds, e->r) };
+    struct kern_lora_segment segment = { .nrow = n, .r = e->r, .scale = e->scale, .b = value_of(c, e->b), .db = grad_of(c, e->b), .pitch_db = e->r };
+    struct kern_lora lora = { .nrow = n, .nin = e->nin, .nout = d, .segments = &segment, .nsegments = 1, .dy = cmat(c, dx, d), .s = mat(c, c->s_embed, e->r),
+                              .ds = mat(c, c->ds, e->r) };
     ops->lora_grad_b(c->stream, &lora);
     ops->lora_up_grad(c->stream, &lora);
-    ops->scatter_add_cols(c->stream, mat(grad_of(c, e->a), e->nin), cmat(c->ds, e->r), c->batch.ids, n, e->r, e->nin);
+    ops->scatter_add_cols(c->stream, grad_mat(grad_of(c, e->a), e->nin), cmat(c, c->ds, e->r), c->batch.ids, n, e->r, e->nin);
 }
 
 static int enter(const struct compute_hook *hook, uint32_t group, struct fsdpck_error *err)
 {
-    return hook && hook->before_group ? hook->before_group(hook->ctx, group, err) : 0;
+    return hook ? hook->before_group(hook->ctx, group, err) : 0;
 }
 
-/* To the last norm's output, in c->h. */
+static void leave(const struct compute_hook *hook, uint32_t group)
+{
+    if (hook)
+        hook->after_group(hook->ctx, group);
+}
+
+static int grads_ready(const struct compute_hook *hook, uint32_t group, struct fsdpck_error *err)
+{
+    return hook && hook->grads_ready ? hook->grads_ready(hook->ctx, group, err) : 0;
+}
+
+/* The last norm and the head; with them the embedding's weight where it is the head's. */
+static int enter_end(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
+{
+    int rc = c->m->tied ? enter(hook, 0, err) : 0;
+    return rc ? rc : enter(hook, c->l->ngroups - 1, err);
+}
+
+static void leave_end(struct compute *c, const struct compute_hook *hook)
+{
+    leave(hook, c->l->ngroups - 1);
+    if (c->m->tied)
+        leave(hook, 0);
+}
+
+/* The embedding itself, or an adapter of it. */
+static bool trains_embedding(const struct layout *l)
+{
+    return l->embed.r || l->params[l->embed.w].trainable;
+}
+
+int64_t compute_first_layer(const struct layout *l)
+{
+    return trains_embedding(l) ? 0 : l->first_trained_layer;
+}
+
+uint32_t compute_uses(const struct model *m, const struct layout *l, uint32_t *nforward, uint32_t *groups)
+{
+    uint32_t n = 0, unused, *at = groups ? groups : &unused;
+#define USE(group) (groups ? at[n] = (group) : 0, n++)
+    for (uint32_t i = 0; i + 1 < l->ngroups; i++)
+        USE(i);
+    if (m->tied)
+        USE(0);
+    USE(l->ngroups - 1);
+    *nforward = n;
+    for (int64_t i = m->nlayer - 1; i >= compute_first_layer(l); i--)
+        USE((uint32_t)i + 1);
+    if (l->embed.r)
+        USE(0);
+#undef USE
+    return n;
+}
+
+/* To the last norm's output, in c->h. The end's groups stay entered. */
 static int forward(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
 {
     const struct model *m = c->m;
     int rc = enter(hook, 0, err);
-    if (!rc)
+    if (!rc) {
         embed_forward(c, c->blocks[0].x);
+        leave(hook, 0);
+    }
     for (int64_t i = 0; i < m->nlayer && !rc; i++) {
         rc = enter(hook, (uint32_t)i + 1, err);
-        if (!rc)
+        if (!rc) {
             block_forward(c, i, i + 1 < m->nlayer ? c->blocks[i + 1].x : c->x_last);
+            leave(hook, (uint32_t)i + 1);
+        }
     }
     if (!rc)
-        rc = enter(hook, c->l->ngroups - 1, err);
+        rc = enter_end(c, hook, err);
     if (!rc)
         norm_forward(c, c->l->norm, 1, m->hidden, c->x_last, c->h, c->rstd_last);
     return rc;
@@ -75,12 +134,12 @@ static struct kern_head head_of(struct compute *c)
 {
     const struct linear *head = &c->l->head;
     struct batch *b = &c->batch;
-    struct kern_head h = { .ntok = b->ntok, .d = head->nin, .nvocab = head->nout, .h = cmat(c->h, head->nin), .w = cmat(value_of(c, head->w), head->nin),
+    struct kern_head h = { .ntok = b->ntok, .d = head->nin, .nvocab = head->nout, .h = cmat(c, c->h, head->nin), .w = value_of(c, head->w),
                            .nrow = supervised_rows(b), .rows = b->rows, .target = b->row_targets, .grad_scale = b->grad_scale, .loss = c->loss,
-                           .dh = mat(c->dh, head->nin), .dw = grad_of(c, head->w), .compute = KERN_F32, .scratch = c->head };
+                           .dh = mat(c, c->dh, head->nin), .dw = grad_of(c, head->w), .compute = c->dtype, .scratch = c->head };
     if (!head->r)
         return h;
-    h.lora = (struct kern_head_lora){ .r = head->r, .scale = head->scale, .a = cmat(value_of(c, head->a), head->nin), .b = cmat(value_of(c, head->b), head->r),
+    h.lora = (struct kern_head_lora){ .r = head->r, .scale = head->scale, .a = value_of(c, head->a), .b = value_of(c, head->b),
                                       .da = grad_of(c, head->a), .db = grad_of(c, head->b), .dropout = linear_dropout(c, head) };
     if (c->dropout > 0) { /* its random numbers go by token: all rows, some without a target */
         h.nrow = b->ntok;
@@ -95,21 +154,30 @@ static int backward(struct compute *c, const struct compute_hook *hook, struct f
 {
     const struct model *m = c->m;
     const struct layout *l = c->l;
-    bool embed = l->embed.r || grad_of(c, l->embed.w);
-    int64_t first = embed ? 0 : l->first_trained_layer;
+    bool embed = trains_embedding(l);
+    int64_t first = compute_first_layer(l);
     int rc = 0;
     if (first < m->nlayer || grad_of(c, l->norm))
         norm_backward(c, l->norm, 1, m->hidden, c->x_last, c->rstd_last, c->dh, NULL, c->dx);
+    leave_end(c, hook);
+    rc = grads_ready(hook, l->ngroups - 1, err);
     for (int64_t i = m->nlayer - 1; i >= first && !rc; i--) {
         rc = enter(hook, (uint32_t)i + 1, err);
         if (!rc && c->recompute)
-            block_forward(c, i, c->x_last);
-        if (!rc)
+            block_forward(c, i, NULL);
+        if (!rc) {
             block_backward(c, i, i > first || embed);
+            leave(hook, (uint32_t)i + 1);
+            rc = grads_ready(hook, (uint32_t)i + 1, err);
+        }
     }
+    if (!rc && l->embed.r)
+        rc = enter(hook, 0, err);
     if (!rc && embed)
         embed_backward(c, c->dx);
-    return rc;
+    if (!rc && l->embed.r)
+        leave(hook, 0);
+    return !rc && embed ? grads_ready(hook, 0, err) : rc;
 }
 
 static int sync(struct compute *c, struct fsdpck_error *err)
@@ -133,13 +201,28 @@ int compute_micro(struct compute *c, const struct compute_hook *hook, double *lo
     return rc ? rc : sync(c, err);
 }
 
+int compute_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
+{
+    bool embed = trains_embedding(c->l);
+    int rc = 0;
+    for (uint32_t u = 0; u < c->nuses && !rc; u++) {
+        rc = enter(hook, c->uses[u], err);
+        leave(hook, c->uses[u]);
+        if (!rc && u + 1 >= c->nforward && !(embed && c->uses[u] == 0))
+            rc = grads_ready(hook, c->uses[u], err);
+    }
+    return !rc && embed ? grads_ready(hook, 0, err) : rc;
+}
+
 int compute_logits(struct compute *c, const struct compute_hook *hook, float *logits, struct fsdpck_error *err)
 {
     const struct linear *head = &c->l->head;
-    float *s = c->ds; /* (T, r) */
+    const struct bundle bundle = bundle_of(c, &head, 1);
+    const struct kern_mat to = { logits, head->nout, KERN_F32 };
     int rc = forward(c, hook, err);
     if (rc)
         return rc;
-    linear_forward(c, head, c->h, s, NULL, logits);
+    bundle_forward(c, &bundle, c->h, c->ds, NULL, &to);
+    leave_end(c, hook);
     return sync(c, err);
 }

@@ -14,13 +14,14 @@ static unsigned processors(void)
 
 int job_open(const struct train_config *config, const struct train_options *opt, struct job *out, struct fsdpck_error *err)
 {
-    struct job job = { .config = config, .opt = opt, .nranks = opt->nranks ? opt->nranks : 1 };
+    uint32_t nranks = opt->launched_nranks ? opt->launched_nranks : opt->nranks;
+    struct job job = { .config = config, .opt = opt, .first = opt->launched_rank, .nranks = nranks ? nranks : 1 };
     unsigned share = processors() / job.nranks;
     job.nthreads = opt->nthreads ? opt->nthreads : share ? share : 1;
     job.fs = (struct fsdpck_options){ .note = opt->note, .ctx = opt->ctx };
     *out = (struct job){ 0 };
     if (job.nranks > COMM_MAX_SUM)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "%u ranks: at most %d are started on one host", job.nranks, COMM_MAX_SUM);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "%u ranks: at most %d are supported", job.nranks, COMM_MAX_SUM);
     int rc = model_read(config->model, &job.fs, &job.model, err);
     if (!rc)
         rc = layout_make(&job.model, config, job.nranks, &job.layout, err);
@@ -44,4 +45,9 @@ void job_close(struct job *job)
     layout_free(&job->layout);
     model_free(&job->model);
     *job = (struct job){ 0 };
+}
+
+bool job_copies(const struct job *job)
+{
+    return job->opt->copy_gathers || job->opt->launched_nranks;
 }

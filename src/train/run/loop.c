@@ -7,8 +7,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "state/adapter.h"
+#include "run/agree.h"
 #include "run/files.h"
+#include "state/adapter.h"
 
 static double now(void)
 {
@@ -132,7 +133,7 @@ static int train(struct rank *r, FILE *metrics, struct loop_notes *notes, struct
     int rc = 0;
     while (r->step < r->job->nsteps && !stopping && !rc) {
         struct train_metrics m = { 0 };
-        stopping = comm_world_stopping(r->comm);
+        stopping = board_stopping(r->comm->board);
         rc = run_step(r, &m, &stopping, err);
         if (!rc)
             rc = log_step(r, metrics, &m, err);
@@ -147,7 +148,9 @@ static int train(struct rank *r, FILE *metrics, struct loop_notes *notes, struct
 int loop_run(struct rank *r, const char *resume, struct loop_notes *notes, struct fsdpck_error *err)
 {
     FILE *metrics = NULL;
-    int rc = rank_load(r, err);
+    int rc = agree(r, resume, err);
+    if (!rc)
+        rc = rank_load(r, err);
     if (!rc && resume)
         rc = rank_resume(r, resume, err);
     if (!rc)

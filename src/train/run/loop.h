@@ -2,7 +2,6 @@
 #ifndef TRAIN_LOOP_H
 #define TRAIN_LOOP_H
 
-#include "comm/comm_local.h"
 #include "run/rank.h"
 
 /* resume: the checkpoint to go on from, or NULL. notes: survives the process, for the supervisor. */

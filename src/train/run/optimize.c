@@ -71,18 +71,19 @@ int rank_update(struct rank *r, double norm, double lr, struct fsdpck_error *err
     const struct layout *l = &r->job->layout;
     double limit = config->train.max_grad_norm, scale = limit > 0 ? limit / (norm + 1e-6) : 1;
     struct compute *c = r->compute;
-    r->at(r->comm, r->step + 1, "optimizer");
+    comm_at(r->comm, r->step + 1, "optimizer");
     r->updates++;
     for (size_t i = 0; i < l->nparams; i++) {
         const struct param *p = &l->params[i];
         int64_t first, nrow = param_rows(p, r->comm->rank, &first);
         if (!p->trainable || nrow <= 0)
             continue;
-        struct kern_adamw adamw = { .nelem = nrow * p->ncol, .p = r->comm->values + p->value_at + first * p->ncol, .m = r->m + p->own_at, .v = r->v + p->own_at,
+        struct kern_adamw adamw = { .nelem = nrow * p->ncol, .p = rank_master(r, p), .m = r->m + p->own_at, .v = r->v + p->own_at,
                                     .grad = r->own + p->own_at, .grad_scale = scale < 1 ? scale : 1, .lr = lr, .beta1 = config->train.beta1,
                                     .beta2 = config->train.beta2, .eps = config->train.epsilon, .weight_decay = p->decay ? config->train.weight_decay : 0,
                                     .t = (int64_t)r->updates };
         c->device->ops->adamw(c->stream, &adamw);
     }
+    rank_publish(r);
     return r->comm->ops->barrier(r->comm, "update of parameters", err);
 }

@@ -28,7 +28,7 @@ static int count_traffic(const struct job *job, struct train_plan *out, struct f
     passes += job->layout.first_trained_layer < job->model.nlayer;
     passes += strcmp(job->config->fsdp.checkpointing, "block") == 0;
     uint64_t micros = step.nmicros < nwaves * per ? step.nmicros : nwaves * per;
-    out->gathered_step_nbytes = micros * passes * (uint64_t)(job->layout.ntrained + job->layout.nfrozen) * 4 * others / job->nranks;
+    out->gathered_step_nbytes = micros * passes * job->layout.value_nbytes * others / job->nranks;
     out->reduced_step_nbytes = (npackets - nwaves) * (uint64_t)job->layout.ntrained * 4 / job->nranks;
     step_plan_free(&step);
     return rc;
@@ -45,9 +45,9 @@ int train_plan(const struct train_config *config, const struct train_options *op
     out->nsteps = job.nsteps;
     out->ntrained = (uint64_t)l->ntrained;
     out->nfrozen = (uint64_t)l->nfrozen;
-    out->shard_nbytes = (uint64_t)l->value_nelem * 4 / job.nranks;
+    out->shard_nbytes = l->value_nbytes / job.nranks;
     out->gradient_nbytes = (uint64_t)(l->grad_nelem + l->own_nelem) * 4;
-    out->optimizer_nbytes = (uint64_t)l->own_nelem * 8;
+    out->optimizer_nbytes = (uint64_t)l->own_nelem * (l->masters ? 12 : 8);
     rc = count_activations(&job, out, err);
     if (!rc)
         rc = count_traffic(&job, out, err);

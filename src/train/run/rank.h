@@ -18,7 +18,7 @@ struct job {
     struct layout layout;
     struct data *data;
     uint64_t nsteps;
-    uint32_t nranks;
+    uint32_t first, nranks; /* of all ranks, and the first of this process's */
     unsigned nthreads; /* of a rank */
 };
 
@@ -26,11 +26,13 @@ struct rank {
     const struct job *job;
     struct comm *comm;
     struct compute *compute;
-    void (*at)(struct comm *, uint64_t step, const char *operation); /* says where this rank is */
+    struct gather *gather;
     struct comm_slice *slices; /* (nslices) trainable parameters */
     size_t nslices;
+    size_t *group_slices; /* (ngroups + 1) where each group's begin among them */
     float *own;       /* reduced gradients, first and second moments: (own_nelem) each */
     float *m, *v;
+    float *masters;   /* fp32 values of what is trained, where the layout says that there are: (own_nelem); else NULL */
     double *row_sums; /* (largest chunk of a trainable parameter) */
     uint64_t step;    /* done */
     uint64_t updates; /* applied: AdamW's t */
@@ -45,6 +47,12 @@ struct base_names {
 
 int rank_open(const struct job *job, struct comm *comm, struct rank **out, struct fsdpck_error *err);
 void rank_close(struct rank *r); /* NULL does nothing */
+
+/* This rank's rows in the parameters' memory, and the fp32 values that are trained and saved, which may be the same memory. */
+void *rank_rows(const struct rank *r, const struct param *p);
+float *rank_master(const struct rank *r, const struct param *p);
+/* Masters, rounded, to where they are gathered from. Nobody may be reading there. */
+void rank_publish(struct rank *r);
 
 /* load.c: base weights from config.model, adapters from init_adapter or PEFT's distribution; only this rank's rows. */
 int rank_load(struct rank *r, struct fsdpck_error *err);

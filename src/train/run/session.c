@@ -9,6 +9,7 @@
 struct train_session {
     struct train_options opt;
     struct job job;
+    struct board *board;
     struct comm_world *world;
     struct comm *comm;
     struct rank *rank;
@@ -23,7 +24,9 @@ int train_session_open(const struct train_config *config, unsigned nthreads, con
     s->opt = (struct train_options){ .nranks = 1, .nthreads = nthreads, .note = opt ? opt->note : NULL, .ctx = opt ? opt->ctx : NULL };
     int rc = job_open(config, &s->opt, &s->job, err);
     if (!rc)
-        rc = comm_world_new(1, s->job.layout.value_nelem, s->job.layout.grad_nelem, 600, &s->world, err);
+        rc = board_new(0, 1, 1, 600, &s->board, err);
+    if (!rc)
+        rc = comm_world_new(1, (struct comm_sizes){ s->job.layout.value_nbytes, s->job.layout.grad_nelem, false }, s->board, &s->world, err);
     if (!rc)
         rc = comm_world_join(s->world, 0, &s->comm, err);
     if (!rc)
@@ -45,6 +48,7 @@ void train_session_close(struct train_session *s)
     if (s->comm)
         s->comm->ops->free(s->comm);
     comm_world_free(s->world);
+    board_free(s->board);
     job_close(&s->job);
     free(s);
 }
@@ -101,7 +105,7 @@ void train_session_param(struct train_session *s, size_t i, const char **name, f
     while (!p->trainable || i--)
         p++;
     *name = p->name;
-    *values = s->comm->values + p->value_at;
+    *values = rank_master(s->rank, p);
     *gradients = s->rank->own + p->own_at;
     *nelem = p->nrow * p->ncol;
 }

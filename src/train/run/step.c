@@ -3,22 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "run/rank.h"
-
-static int before_group(void *ctx, uint32_t group, struct fsdpck_error *err)
-{
-    struct rank *r = ctx;
-    const struct layout *l = &r->job->layout;
-    for (size_t i = 0; i < l->nparams; i++) {
-        const struct param *p = &l->params[i];
-        if (p->group != group)
-            continue;
-        int rc = r->comm->ops->gather(r->comm, r->comm->values + p->value_at, (size_t)(p->chunk * p->ncol) * sizeof(float), err);
-        if (rc)
-            return rc;
-    }
-    return 0;
-}
+#include "run/gather.h"
 
 static void fill_batch(struct rank *r, const struct step_plan *plan, const struct micro_batch *micro)
 {
@@ -31,18 +16,71 @@ static void fill_batch(struct rank *r, const struct step_plan *plan, const struc
     data_fill(r->job->data, micro, b->ids, b->positions, b->targets, b->cu_seqlens);
 }
 
-/* A packet, alone: its gradients in comm->contribution, its loss summed over micro-batches in order. */
-static int run_packet(struct rank *r, const struct step_plan *plan, size_t first, size_t end, double *loss, struct fsdpck_error *err)
+/* Micro-batches of one rank in a wave: those of its packet, and as many more as any rank has, in which it gathers with the others and computes nothing. */
+struct packet {
+    size_t first, end, nturns;
+};
+
+static struct packet packet_of(const struct step_plan *plan, size_t per, size_t wave, uint32_t rank)
 {
-    const struct compute_hook hook = { before_group, r };
+    size_t first = (wave + rank) * per, most = plan->nmicros - wave * per;
+    return (struct packet){ .first = first < plan->nmicros ? first : plan->nmicros,
+                            .end = first + per < plan->nmicros ? first + per : plan->nmicros,
+                            .nturns = most < per ? most : per };
+}
+
+/* What a micro-batch's hooks are called with. */
+struct passing {
+    struct rank *r;
+    struct compute_hook gather;
+    uint32_t in_wave; /* packets */
+    bool first_of_step;
+};
+
+static int before_group(void *ctx, uint32_t group, struct fsdpck_error *err)
+{
+    struct passing *p = ctx;
+    return p->gather.before_group(p->gather.ctx, group, err);
+}
+
+static void after_group(void *ctx, uint32_t group)
+{
+    struct passing *p = ctx;
+    p->gather.after_group(p->gather.ctx, group);
+}
+
+/* A group's gradients to their owners; their place is clean again for the next group's. */
+static int give_away(void *ctx, uint32_t group, struct fsdpck_error *err)
+{
+    struct passing *p = ctx;
+    struct rank *r = p->r;
+    size_t first = r->group_slices[group], n = r->group_slices[group + 1] - first;
+    int rc = r->comm->ops->exchange(r->comm, r->slices + first, n, p->in_wave, p->first_of_step, err);
+    for (size_t i = first; i < first + n && !rc; i++)
+        memset(r->comm->contribution + r->slices[i].at, 0, (size_t)r->slices[i].nelem * sizeof(float));
+    return rc;
+}
+
+/* A packet: its gradients in comm->contribution (or given away by group), its loss summed over micro-batches in order. */
+static int run_packet(struct rank *r, const struct step_plan *plan, struct packet packet, uint32_t in_wave, bool first_of_step, double *loss,
+                      struct fsdpck_error *err)
+{
+    struct passing passing = { r, gather_hook(r->gather), in_wave, first_of_step };
+    const struct compute_hook hook = { before_group, after_group, r->job->layout.grads_by_group ? give_away : NULL, &passing };
     int rc = 0;
-    memset(r->comm->contribution, 0, (size_t)r->job->layout.grad_nelem * sizeof(float));
+    if (packet.first < packet.end)
+        memset(r->comm->contribution, 0, (size_t)r->job->layout.grad_nelem * sizeof(float));
     *loss = 0;
-    for (size_t i = first; i < end && !rc; i++) {
+    for (size_t turn = 0; turn < packet.nturns && !rc; turn++) {
         double part = 0;
-        fill_batch(r, plan, &plan->micros[i]);
-        rc = compute_micro(r->compute, &hook, &part, err);
-        *loss += part;
+        gather_begin(r->gather, first_of_step && turn == 0);
+        if (packet.first + turn < packet.end) {
+            fill_batch(r, plan, &plan->micros[packet.first + turn]);
+            rc = compute_micro(r->compute, &hook, &part, err);
+            *loss += part;
+        } else {
+            rc = compute_skip(r->compute, &hook, err);
+        }
     }
     return rc;
 }
@@ -68,12 +106,11 @@ int rank_gradients(struct rank *r, const struct step_plan *plan, double *loss, s
     int rc = 0;
     *loss = 0;
     for (size_t wave = 0; wave < npackets && !rc; wave += n) {
-        size_t packet = wave + r->comm->rank, in_wave = npackets - wave < n ? npackets - wave : n;
+        size_t in_wave = npackets - wave < n ? npackets - wave : n;
         double mine = 0;
-        r->at(r->comm, r->step + 1, "forward and backward");
-        if (packet < npackets)
-            rc = run_packet(r, plan, packet * per, (packet + 1) * per < plan->nmicros ? (packet + 1) * per : plan->nmicros, &mine, err);
-        if (!rc)
+        comm_at(r->comm, r->step + 1, "forward and backward");
+        rc = run_packet(r, plan, packet_of(plan, per, wave, r->comm->rank), (uint32_t)in_wave, wave == 0, &mine, err);
+        if (!rc && !r->job->layout.grads_by_group)
             rc = r->comm->ops->exchange(r->comm, r->slices, r->nslices, (uint32_t)in_wave, wave == 0, err);
         if (!rc)
             rc = fold_losses(r, mine, (uint32_t)in_wave, loss, err);

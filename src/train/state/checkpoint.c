@@ -39,10 +39,8 @@ static uint32_t make_path(const struct param *p, int tree, struct fsdpck_key *pa
 
 static float *memory_of(const struct rank *r, const struct param *p, int tree)
 {
-    int64_t first;
-    param_rows(p, r->comm->rank, &first);
     if (tree == 0)
-        return r->comm->values + p->value_at + first * p->ncol;
+        return rank_master(r, p);
     return (tree == 1 ? r->m : r->v) + p->own_at;
 }
 
@@ -92,7 +90,7 @@ int rank_save(struct rank *r, const char *path, struct fsdpck_error *err)
                                        .barrier_ctx = r->comm, .tensors = tensors, .ntensors = n, .state = state,
                                        .assets = lora ? NULL : r->job->config->model, .made = &config, .nmade = lora,
                                        .base = lora ? &r->base : NULL };
-    r->at(r->comm, r->step, "saving");
+    comm_at(r->comm, r->step, "saving");
     if (!rc)
         rc = fsdpck_save(&req, &r->job->fs, NULL, err);
     free(entries);
@@ -125,13 +123,15 @@ int rank_resume(struct rank *r, const char *path, struct fsdpck_error *err)
 {
     struct fsdpck_source *src;
     int rc = fsdpck_source_open(path, "fsdpck", &r->job->fs, &src, err);
-    r->at(r->comm, 0, "loading of the checkpoint");
+    comm_at(r->comm, 0, "loading of the checkpoint");
     if (!rc)
         rc = state_check_base(r, src, err);
     for (int tree = 0; tree < TREES && !rc; tree++)
         rc = read_tree(r, src, tree, err);
     if (!rc)
         rc = state_read_counts(src, &r->step, &r->updates, err);
+    if (!rc)
+        rank_publish(r);
     fsdpck_source_close(src);
     return rc;
 }

@@ -58,9 +58,11 @@ struct loaded {
     bool in_tree; /* the file calls it "model.NAME" */
 };
 
-/* This rank's rows of one tensor, as fp32. */
-static int read_rows(struct rank *r, struct fsdpck_source *src, const struct param *p, float *dst, struct loaded *loaded, struct fsdpck_error *err)
+/* This rank's rows of one tensor: frozen ones to where they are used, trained ones to their masters. */
+static int read_rows(struct rank *r, struct fsdpck_source *src, const struct param *p, struct loaded *loaded, struct fsdpck_error *err)
 {
+    const enum fsdpck_dtype want = p->trainable || p->dtype == KERN_F32 ? FSDPCK_FLOAT32 : FSDPCK_BFLOAT16;
+    void *dst = p->trainable ? rank_master(r, p) : rank_rows(r, p);
     const struct fsdpck_tensor *t;
     int64_t first, nrow = param_rows(p, r->comm->rank, &first);
     int rc = find(src, p, &t, err);
@@ -72,7 +74,7 @@ static int read_rows(struct rank *r, struct fsdpck_source *src, const struct par
         return 0;
     const uint64_t offset[2] = { (uint64_t)first, 0 }, size[2] = { (uint64_t)nrow, (uint64_t)p->ncol };
     uint64_t nelem = (uint64_t)(nrow * p->ncol);
-    void *raw = t->dtype == FSDPCK_FLOAT32 ? dst : malloc(nelem * fsdpck_dtype_info(t->dtype)->nbytes);
+    void *raw = t->dtype == want ? dst : malloc(nelem * fsdpck_dtype_info(t->dtype)->nbytes);
     if (!raw)
         return fsdpck_error_nomem(err, nelem * fsdpck_dtype_info(t->dtype)->nbytes);
     const struct fsdpck_read read = { .tensor = t, .offset = offset, .size = size, .dst = raw };
@@ -81,17 +83,10 @@ static int read_rows(struct rank *r, struct fsdpck_source *src, const struct par
         add_content(raw, (uint64_t)p->ncol * fsdpck_dtype_info(t->dtype)->nbytes, (uint64_t)first, (uint64_t)nrow, loaded->content);
     if (raw != dst) {
         if (!rc)
-            fsdpck_dtype_cast(t->dtype, raw, FSDPCK_FLOAT32, dst, nelem);
+            fsdpck_dtype_cast(t->dtype, raw, want, dst, nelem);
         free(raw);
     }
     return rc;
-}
-
-static float *rows_of(const struct rank *r, const struct param *p)
-{
-    int64_t first;
-    param_rows(p, r->comm->rank, &first);
-    return r->comm->values + p->value_at + first * p->ncol;
 }
 
 static int open_source(const char *path, bool adapter, const struct fsdpck_options *opt, struct fsdpck_source **out, struct fsdpck_error *err)
@@ -110,7 +105,7 @@ static int load_all(struct rank *r, const char *path, bool adapters, struct load
     int rc = open_source(path, adapters, &r->job->fs, &src, err);
     for (size_t i = 0; i < l->nparams && !rc; i++) {
         if (is_adapter(&l->params[i]) == adapters)
-            rc = read_rows(r, src, &l->params[i], rows_of(r, &l->params[i]), &loaded[i], err);
+            rc = read_rows(r, src, &l->params[i], &loaded[i], err);
     }
     fsdpck_source_close(src);
     return rc;
@@ -142,9 +137,9 @@ static int draw_adapter(struct rank *r, const struct param *p, struct fsdpck_err
     if (nrow <= 0 || zero)
         return 0; /* memory is zero where nobody wrote */
     if (embedding)
-        draw_normal(rows_of(r, p), (uint64_t)(nrow * p->ncol), &rng, (uint64_t)(first * p->ncol));
+        draw_normal(rank_master(r, p), (uint64_t)(nrow * p->ncol), &rng, (uint64_t)(first * p->ncol));
     else
-        c->device->ops->uniform(c->stream, rows_of(r, p), nrow * p->ncol, rng, (uint64_t)(first * p->ncol), -bound, bound);
+        c->device->ops->uniform(c->stream, rank_master(r, p), nrow * p->ncol, rng, (uint64_t)(first * p->ncol), -bound, bound);
     if (c->device->stream_sync(c->stream, message) != KERN_OK)
         return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "a kernel failed: %s", message);
     return 0;
@@ -225,14 +220,16 @@ int rank_load(struct rank *r, struct fsdpck_error *err)
 {
     const struct train_config *config = r->job->config;
     const struct layout *l = &r->job->layout;
-    r->at(r->comm, 0, "loading");
+    comm_at(r->comm, 0, "loading");
     int rc = load_base(r, err);
     if (!rc && config->lora.init_adapter)
-        return load_adapter(r, err);
-    for (size_t i = 0; i < l->nparams && !rc; i++) {
+        rc = load_adapter(r, err);
+    for (size_t i = 0; i < l->nparams && !rc && !config->lora.init_adapter; i++) {
         if (is_adapter(&l->params[i]))
             rc = draw_adapter(r, &l->params[i], err);
     }
+    if (!rc)
+        rank_publish(r);
     return rc;
 }
 

@@ -77,6 +77,16 @@ static json_t *free_of(const struct job *job)
     return loose;
 }
 
+uint64_t state_fingerprint(const struct job *job)
+{
+    json_t *all = json_pack("{s:o, s:o}", "fixed", fixed_of(job), "free", free_of(job));
+    char *text = all ? json_dumps(all, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17)) : NULL;
+    uint64_t hash = text ? XXH3_64bits(text, strlen(text)) : 0;
+    free(text);
+    json_decref(all);
+    return hash;
+}
+
 char *state_write(const struct rank *r)
 {
     json_t *state = json_object();

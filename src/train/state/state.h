@@ -5,6 +5,8 @@
 #include "run/rank.h"
 
 char *state_write(const struct rank *r); /* owned; NULL: no memory */
+/* Of all that must not differ between the ranks of a run. */
+uint64_t state_fingerprint(const struct job *job);
 /* Refuses, key by key, what would make it another run; differences that are allowed (learning rate, length) are noted. */
 int state_check(const struct job *job, const struct fsdpck_source *src, struct fsdpck_error *err);
 /* The frozen base that was loaded is the one that the checkpoint's adapters belong to. */

@@ -27,8 +27,13 @@ struct train_options {
     /* In rank 0's process, after each step; may be NULL. */
     void (*on_step)(void *ctx, const struct train_metrics *metrics);
     void (*note)(void *ctx, const char *line); /* as in fsdpck_options */
+    /* In the process of a rank whose supervisor was killed, just before it ends: nobody else is left to say so. May be NULL. */
+    void (*lost)(void *ctx, const struct fsdpck_error *err);
     void *ctx;
     const volatile int *stop; /* nonzero: finish the step, save, return. May be NULL */
+    /* A launcher (mpirun) has started this process as one rank of so many; 0: none has. The others join by MPI. */
+    uint32_t launched_rank, launched_nranks;
+    bool copy_gathers; /* ranks of one host gather parameters by copying, as ranks of several do, instead of mapping them */
 };
 
 struct train_result {
@@ -46,9 +51,9 @@ FSDPCK_API int train_run(const struct train_config *config, const struct train_o
 struct train_plan {
     uint64_t nsteps;
     uint64_t ntrained, nfrozen;    /* elements, whole model */
-    uint64_t shard_nbytes;         /* its rows of all parameters, fp32: mapped by the other ranks, not copied */
+    uint64_t shard_nbytes;         /* its rows of all parameters, as they are computed with: mapped by the other ranks, not copied */
     uint64_t gradient_nbytes;      /* gradients of a packet, whole, and its rows of the reduced ones */
-    uint64_t optimizer_nbytes;     /* moments of its rows */
+    uint64_t optimizer_nbytes;     /* moments of its rows, and their fp32 masters where parameters are bf16 */
     uint64_t activation_nbytes;    /* activations and scratch of the largest micro-batch */
     uint64_t peak_nbytes;          /* of all of these */
     uint64_t largest_micro_ntok;

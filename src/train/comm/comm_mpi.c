@@ -1,0 +1,399 @@
+/* The MPI row. Everything is made of messages between two ranks, so that a wait knows for whom it waits; nothing here blocks inside MPI, so that a lost or stalled
+ * rank is named after a time. A lane is a communicator of its own, and a thread of its own (MPI_THREAD_MULTIPLE). */
+#include "comm/comm_mpi.h"
+
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+enum { TAG = 1, LARGEST_BLOCK = 1 << 30, SPINS = 200, NAP_NS = 50000, MERCY_MS = 2000 };
+
+/* Bytes somewhere in memory; a message is a list of them. */
+struct span {
+    MPI_Aint at; /* from the message's base */
+    size_t nbytes;
+};
+
+struct mpi {
+    struct comm base;
+    MPI_Comm comm;
+    MPI_Request *requests; /* (2·nranks) those to rank r, then those from rank r */
+    struct span *spans;    /* (nspans) */
+    size_t nspans;
+    float *staging;        /* two contributions to this rank's slices */
+    size_t staging_nelem;
+    uint64_t *sums;        /* (nranks, COMM_MAX_SUM) */
+    size_t values_nbytes;
+};
+
+bool comm_mpi_is_built(void)
+{
+    return true;
+}
+
+static void nap(long ns)
+{
+    const struct timespec t = { ns / 1000000000, ns % 1000000000 };
+    nanosleep(&t, NULL);
+}
+
+/* Where MPI itself fails another rank has died, most likely, and whoever saw that names it: this one is ended meanwhile. */
+static int mpi_failed(const struct mpi *c, int code, const char *operation, struct fsdpck_error *err)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int n;
+    for (int ms = 0; ms < MERCY_MS; ms += 10)
+        nap(10000000);
+    MPI_Error_string(code, text, &n);
+    return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "rank %u of %u, %s: MPI says: %.300s", c->base.rank, c->base.nranks, operation, text);
+}
+
+static uint32_t pending_peer(const struct mpi *c)
+{
+    uint32_t n = c->base.nranks, i = 2 * n;
+    while (i-- > 0 && c->requests[i] == MPI_REQUEST_NULL)
+        continue;
+    return i % n;
+}
+
+/* Until c->requests[first … first+n) are done. */
+static int wait_for(struct mpi *c, uint32_t first, uint32_t n, const char *operation, struct fsdpck_error *err)
+{
+    uint64_t started = comm_now_ns();
+    if (c->base.lane == COMM_MAIN)
+        board_operation(c->base.board, c->base.rank, operation);
+    for (uint64_t turn = 0;; turn++) {
+        int done = 0, code = MPI_Testall((int)n, c->requests + first, &done, MPI_STATUSES_IGNORE);
+        if (code != MPI_SUCCESS)
+            return mpi_failed(c, code, operation, err);
+        if (done)
+            break;
+        if (board_failed(c->base.board))
+            return comm_other_failed(&c->base, operation, err);
+        if ((double)(comm_now_ns() - started) > 1e9 * board_patience(c->base.board))
+            return comm_out_of_patience(&c->base, pending_peer(c), operation, err);
+        comm_beat(&c->base);
+        if (c->base.lane != COMM_MAIN || turn > SPINS)
+            nap(NAP_NS);
+    }
+    return 0;
+}
+
+static int wait_all(struct mpi *c, const char *operation, struct fsdpck_error *err)
+{
+    uint64_t started = comm_now_ns();
+    int rc = wait_for(c, 0, 2 * c->base.nranks, operation, err);
+    c->base.wait_ns += comm_now_ns() - started;
+    return rc;
+}
+
+/* Room for the spans of a message of `n` parts that are nbytes long together. */
+static int reserve_spans(struct mpi *c, size_t n, size_t nbytes, struct fsdpck_error *err)
+{
+    n += nbytes / LARGEST_BLOCK + 1;
+    if (n <= c->nspans)
+        return 0;
+    struct span *grown = reallocarray(c->spans, n, sizeof *grown);
+    if (!grown)
+        return fsdpck_error_nomem(err, n * sizeof *grown);
+    c->spans = grown;
+    c->nspans = n;
+    return 0;
+}
+
+static size_t add_span(struct mpi *c, size_t n, size_t at, size_t nbytes)
+{
+    for (; nbytes > 0; n++) {
+        size_t part = nbytes < LARGEST_BLOCK ? nbytes : LARGEST_BLOCK;
+        c->spans[n] = (struct span){ (MPI_Aint)at, part };
+        at += part;
+        nbytes -= part;
+    }
+    return n;
+}
+
+static int type_of(const struct mpi *c, size_t n, MPI_Datatype *type)
+{
+    int *lengths = malloc(n * sizeof *lengths);
+    MPI_Aint *places = malloc(n * sizeof *places);
+    int code = lengths && places ? MPI_SUCCESS : MPI_ERR_NO_MEM;
+    for (size_t i = 0; i < n && code == MPI_SUCCESS; i++) {
+        lengths[i] = (int)c->spans[i].nbytes;
+        places[i] = c->spans[i].at;
+    }
+    if (code == MPI_SUCCESS)
+        code = MPI_Type_create_hindexed((int)n, lengths, places, MPI_BYTE, type);
+    if (code == MPI_SUCCESS)
+        code = MPI_Type_commit(type);
+    free(lengths);
+    free(places);
+    return code;
+}
+
+/* Starts a message of the first n spans, from or into base, if there is anything in it. MPI keeps the type until the message is through. */
+static int start_message(struct mpi *c, bool sends, uint32_t peer, void *base, size_t n, const char *operation, struct fsdpck_error *err)
+{
+    MPI_Request *request = &c->requests[sends ? peer : c->base.nranks + peer];
+    MPI_Datatype type;
+    *request = MPI_REQUEST_NULL;
+    if (n == 0 || peer == c->base.rank)
+        return 0;
+    int code = type_of(c, n, &type);
+    if (code != MPI_SUCCESS)
+        return mpi_failed(c, code, operation, err);
+    code = sends ? MPI_Isend(base, 1, type, (int)peer, TAG, c->comm, request) : MPI_Irecv(base, 1, type, (int)peer, TAG, c->comm, request);
+    MPI_Type_free(&type);
+    return code == MPI_SUCCESS ? 0 : mpi_failed(c, code, operation, err);
+}
+
+/* The same few words to everybody, and theirs: from (nranks, n) by rank. */
+static int swap_words(struct mpi *c, const uint64_t *words, int n, uint64_t *from, const char *operation, struct fsdpck_error *err)
+{
+    uint32_t nranks = c->base.nranks;
+    int code = MPI_SUCCESS;
+    for (uint32_t r = 0; r < nranks && code == MPI_SUCCESS; r++) {
+        c->requests[r] = c->requests[nranks + r] = MPI_REQUEST_NULL;
+        if (r == c->base.rank)
+            continue;
+        code = MPI_Irecv(from + (size_t)r * (size_t)n, n, MPI_UINT64_T, (int)r, TAG, c->comm, &c->requests[nranks + r]);
+        if (code == MPI_SUCCESS)
+            code = MPI_Isend(words, n, MPI_UINT64_T, (int)r, TAG, c->comm, &c->requests[r]);
+    }
+    return code == MPI_SUCCESS ? wait_all(c, operation, err) : mpi_failed(c, code, operation, err);
+}
+
+static int mpi_barrier(struct comm *base, const char *operation, struct fsdpck_error *err)
+{
+    return swap_words((struct mpi *)base, NULL, 0, NULL, operation, err);
+}
+
+static int mpi_sum(struct comm *base, uint64_t *values, size_t n, struct fsdpck_error *err)
+{
+    struct mpi *c = (struct mpi *)base;
+    int rc = swap_words(c, values, (int)n, c->sums, "sum over ranks", err);
+    for (uint32_t r = 0; r < base->nranks && !rc; r++) {
+        for (size_t i = 0; i < n && r != base->rank; i++)
+            values[i] += c->sums[r * n + i];
+    }
+    return rc;
+}
+
+/* Rank r's part of a piece. */
+static size_t piece_part(const struct comm_piece *p, uint32_t r, size_t *begin)
+{
+    size_t all = p->nbytes;
+    *begin = p->chunk * r < all ? p->chunk * r : all;
+    return all - *begin < p->chunk ? all - *begin : p->chunk;
+}
+
+static size_t list_pieces(struct mpi *c, const struct comm_piece *pieces, size_t npieces, uint32_t rank, bool target)
+{
+    size_t n = 0, begin;
+    for (size_t i = 0; i < npieces; i++) {
+        size_t nbytes = piece_part(&pieces[i], rank, &begin);
+        n = add_span(c, n, (target ? pieces[i].into : pieces[i].at) + begin, nbytes);
+    }
+    return n;
+}
+
+static void copy_own(const struct comm *base, const struct comm_piece *pieces, size_t npieces, char *into)
+{
+    for (size_t i = 0; i < npieces; i++) {
+        size_t begin, nbytes = piece_part(&pieces[i], base->rank, &begin);
+        memcpy(into + pieces[i].into + begin, base->values + pieces[i].at + begin, nbytes);
+    }
+}
+
+static int mpi_gather(struct comm *base, const struct comm_piece *pieces, size_t npieces, char *into, struct fsdpck_error *err)
+{
+    static const char operation[] = "gather of parameters";
+    struct mpi *c = (struct mpi *)base;
+    size_t total = 0;
+    for (size_t i = 0; i < npieces; i++)
+        total += pieces[i].nbytes;
+    int rc = reserve_spans(c, npieces, total, err);
+    for (uint32_t r = 0; r < base->nranks && !rc; r++)
+        rc = start_message(c, false, r, into, list_pieces(c, pieces, npieces, r, true), operation, err);
+    size_t mine = rc ? 0 : list_pieces(c, pieces, npieces, base->rank, false);
+    for (uint32_t r = 0; r < base->nranks && !rc; r++)
+        rc = start_message(c, true, r, base->values, mine, operation, err);
+    if (!rc)
+        copy_own(base, pieces, npieces, into);
+    return rc ? rc : wait_all(c, operation, err);
+}
+
+static size_t list_slices(struct mpi *c, const struct comm_slice *slices, size_t nslices, uint32_t owner)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < nslices; i++) {
+        int64_t begin, nelem = comm_slice_part(&slices[i], owner, &begin);
+        if (nelem > 0)
+            n = add_span(c, n, (size_t)(slices[i].at + begin) * sizeof(float), (size_t)nelem * sizeof(float));
+    }
+    return n;
+}
+
+static size_t own_nelem(const struct comm *base, const struct comm_slice *slices, size_t nslices)
+{
+    size_t sum = 0;
+    for (size_t i = 0; i < nslices; i++) {
+        int64_t begin, nelem = comm_slice_part(&slices[i], base->rank, &begin);
+        sum += nelem > 0 ? (size_t)nelem : 0;
+    }
+    return sum;
+}
+
+/* from: rank q's parts of this rank's slices one after another, or NULL: this rank's own contribution, as it lies. */
+static void fold_slices(const struct comm *base, const struct comm_slice *slices, size_t nslices, const float *from, bool assign)
+{
+    for (size_t i = 0; i < nslices; i++) {
+        int64_t begin, nelem = comm_slice_part(&slices[i], base->rank, &begin);
+        if (nelem <= 0)
+            continue;
+        comm_fold(slices[i].into, from ? from : base->contribution + slices[i].at + begin, nelem, assign);
+        from = from ? from + nelem : NULL;
+    }
+}
+
+static int make_staging(struct mpi *c, size_t nelem, struct fsdpck_error *err)
+{
+    if (nelem <= c->staging_nelem)
+        return 0;
+    free(c->staging);
+    c->staging = malloc(2 * nelem * sizeof *c->staging);
+    c->staging_nelem = c->staging ? nelem : 0;
+    return c->staging ? 0 : fsdpck_error_nomem(err, 2 * nelem * sizeof *c->staging);
+}
+
+static int start_receiving(struct mpi *c, uint32_t q, uint32_t ncontributions, size_t nelem, struct fsdpck_error *err)
+{
+    if (q >= ncontributions)
+        return 0;
+    return start_message(c, false, q, c->staging + (q % 2) * nelem, add_span(c, 0, 0, nelem * sizeof(float)), "exchange of gradients", err);
+}
+
+/* Rank q's parts arrive while those of q-1 are folded. */
+static int mpi_exchange(struct comm *base, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions, bool first, struct fsdpck_error *err)
+{
+    static const char operation[] = "exchange of gradients";
+    struct mpi *c = (struct mpi *)base;
+    size_t nelem = own_nelem(base, slices, nslices), total = nelem;
+    uint64_t started = comm_now_ns();
+    for (size_t i = 0; i < nslices; i++)
+        total += (size_t)slices[i].nelem;
+    int rc = reserve_spans(c, nslices, total * sizeof(float), err);
+    if (!rc)
+        rc = make_staging(c, nelem, err);
+    for (uint32_t r = 0; r < base->nranks && !rc; r++) {
+        size_t n = base->rank < ncontributions ? list_slices(c, slices, nslices, r) : 0;
+        rc = start_message(c, true, r, base->contribution, n, operation, err);
+        c->requests[base->nranks + r] = MPI_REQUEST_NULL;
+    }
+    if (!rc)
+        rc = start_receiving(c, 0, ncontributions, nelem, err);
+    for (uint32_t q = 0; q < ncontributions && !rc; q++) {
+        rc = start_receiving(c, q + 1, ncontributions, nelem, err);
+        if (!rc)
+            rc = wait_for(c, base->nranks + q, 1, operation, err);
+        if (!rc)
+            fold_slices(base, slices, nslices, q == base->rank ? NULL : c->staging + (q % 2) * nelem, first && q == 0);
+    }
+    base->wait_ns += comm_now_ns() - started;
+    return rc ? rc : wait_all(c, operation, err);
+}
+
+static void free_lane(struct mpi *c)
+{
+    if (!c)
+        return;
+    free(c->requests);
+    free(c->spans);
+    free(c->staging);
+    free(c->sums);
+    free(c);
+}
+
+static void mpi_free(struct comm *base)
+{
+    struct mpi *c = (struct mpi *)base;
+    free(base->contribution);
+    munmap(base->values, c->values_nbytes);
+    for (int lane = COMM_MAIN + 1; lane < COMM_NLANES; lane++) {
+        MPI_Comm_free(&((struct mpi *)base->lanes[lane])->comm);
+        free_lane((struct mpi *)base->lanes[lane]);
+    }
+    MPI_Comm_free(&c->comm);
+    free_lane(c);
+    MPI_Finalize();
+}
+
+static const struct comm_ops mpi_ops = { "mpi", mpi_barrier, mpi_exchange, mpi_gather, mpi_sum, mpi_free };
+
+static struct mpi *new_lane(struct board *board, uint32_t rank, uint32_t nranks, enum comm_lane lane)
+{
+    struct mpi *c = calloc(1, sizeof *c);
+    if (!c)
+        return NULL;
+    c->base = (struct comm){ .ops = &mpi_ops, .board = board, .lane = lane, .rank = rank, .nranks = nranks };
+    c->requests = calloc(2 * (size_t)nranks, sizeof(MPI_Request));
+    c->sums = calloc((size_t)nranks * COMM_MAX_SUM, sizeof *c->sums);
+    if (c->requests && c->sums && MPI_Comm_dup(MPI_COMM_WORLD, &c->comm) == MPI_SUCCESS) {
+        MPI_Comm_set_errhandler(c->comm, MPI_ERRORS_RETURN);
+        return c;
+    }
+    free_lane(c);
+    return NULL;
+}
+
+/* Own rows at their place in the whole: what nobody touches takes no memory. */
+static int make_memory(struct comm *base, struct comm_sizes sizes, struct fsdpck_error *err)
+{
+    size_t nbytes = sizes.value_nbytes;
+    void *values = mmap(NULL, nbytes ? nbytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (values == MAP_FAILED)
+        return fsdpck_error_nomem(err, nbytes);
+    ((struct mpi *)base)->values_nbytes = nbytes ? nbytes : 1;
+    float *contribution = calloc((size_t)sizes.grad_nelem + 1, sizeof(float));
+    for (int lane = 0; lane < COMM_NLANES; lane++) {
+        base->lanes[lane]->values = values;
+        base->lanes[lane]->contribution = contribution;
+    }
+    return contribution ? 0 : fsdpck_error_nomem(err, (size_t)sizes.grad_nelem * sizeof(float));
+}
+
+static int start_mpi(uint32_t rank, uint32_t nranks, struct fsdpck_error *err)
+{
+    int provided = 0, mine = -1, all = -1;
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS)
+        return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "MPI does not start");
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(MPI_COMM_WORLD, &mine);
+    MPI_Comm_size(MPI_COMM_WORLD, &all);
+    if (provided < MPI_THREAD_MULTIPLE)
+        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL, "this MPI cannot be called by several threads (MPI_THREAD_MULTIPLE)");
+    if ((uint32_t)mine != rank || (uint32_t)all != nranks)
+        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL, "the launcher says rank %u of %u, MPI says %d of %d: it is not the launcher of the MPI that fsdptrain is "
+                                "built with", rank, nranks, mine, all);
+    return 0;
+}
+
+int comm_mpi_join(struct board *board, uint32_t rank, uint32_t nranks, struct comm_sizes sizes, struct comm **out, struct fsdpck_error *err)
+{
+    struct comm *lanes[COMM_NLANES];
+    *out = NULL;
+    int rc = start_mpi(rank, nranks, err);
+    for (int lane = 0; lane < COMM_NLANES && !rc; lane++) {
+        struct mpi *c = new_lane(board, rank, nranks, (enum comm_lane)lane);
+        lanes[lane] = c ? &c->base : NULL;
+        rc = c ? 0 : fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "MPI gives no communicator");
+    }
+    if (rc)
+        return rc; /* the process ends */
+    memcpy(lanes[COMM_MAIN]->lanes, lanes, sizeof lanes);
+    rc = make_memory(lanes[COMM_MAIN], sizes, err);
+    if (!rc)
+        *out = lanes[COMM_MAIN];
+    return rc;
+}

@@ -1,0 +1,12 @@
+/* Ranks that a launcher started, on any hosts, through MPI. Where MPI is not built in, joining fails with a sentence. */
+#ifndef TRAIN_COMM_MPI_H
+#define TRAIN_COMM_MPI_H
+
+#include "comm/comm_local.h"
+
+bool comm_mpi_is_built(void);
+/* In the process of the rank, once. Starts MPI; rank and nranks are what the launcher said. board: this rank's; borrowed. *out is its COMM_MAIN; its ops->free
+ * waits for the other ranks. */
+int comm_mpi_join(struct board *board, uint32_t rank, uint32_t nranks, struct comm_sizes sizes, struct comm **out, struct fsdpck_error *err);
+
+#endif

@@ -1,0 +1,17 @@
+/* A build without MPI. */
+#include "comm/comm_mpi.h"
+
+bool comm_mpi_is_built(void)
+{
+    return false;
+}
+
+int comm_mpi_join(struct board *board, uint32_t rank, uint32_t nranks, struct comm_sizes sizes, struct comm **out, struct fsdpck_error *err)
+{
+    (void)board;
+    (void)rank;
+    (void)nranks;
+    (void)sizes;
+    *out = NULL;
+    return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL, "this fsdptrain was built without MPI: --ranks N starts the ranks of one host");
+}

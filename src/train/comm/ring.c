@@ -1,0 +1,211 @@
+/* One thread, one mutex, counters that only grow during a micro-batch: uses wanted, there, and over. */
+#include "comm/ring.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct ring {
+    struct comm *comm;
+    const struct schedule *schedule;
+    const struct ring_group *groups;
+    char *memory;
+    char **slots; /* (schedule->nslots) */
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    /* under the lock */
+    enum ring_mode mode;
+    bool ending;
+    uint32_t wanted; /* uses that were entered, or are about to be */
+    uint32_t there;  /* uses whose group is in its slot */
+    uint32_t over;   /* uses that are left, with all before them */
+    uint32_t live;
+    struct ring_times times;
+    struct fsdpck_error error;
+};
+
+static size_t aligned(size_t nbytes)
+{
+    return (nbytes + 4095) / 4096 * 4096;
+}
+
+static size_t slot_nbytes(const struct schedule *s, const struct ring_group *groups, uint32_t ngroups, uint32_t slot)
+{
+    size_t most = 0;
+    if (s->slot_group[slot] != UINT32_MAX)
+        return aligned(groups[s->slot_group[slot]].nbytes);
+    for (uint32_t u = 0; u < s->nentries; u++) {
+        if (s->entries[u].slot == slot && s->entries[u].group < ngroups && groups[s->entries[u].group].nbytes > most)
+            most = groups[s->entries[u].group].nbytes;
+    }
+    return aligned(most);
+}
+
+uint64_t ring_nbytes(const struct schedule *schedule, const struct ring_group *groups, uint32_t ngroups)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < schedule->nslots; i++)
+        sum += slot_nbytes(schedule, groups, ngroups, i);
+    return sum;
+}
+
+/* What of a use's group moves in this micro-batch. */
+static const struct comm_piece *pieces_of(const struct ring *r, const struct schedule_entry *e, size_t *n)
+{
+    const struct ring_group *g = &r->groups[e->group];
+    size_t skipped = r->mode == RING_ALL ? 0 : r->mode == RING_TRAINED ? g->nfrozen : g->npieces;
+    *n = e->gather ? g->npieces - skipped : 0;
+    return g->pieces + skipped;
+}
+
+static bool may_gather(const struct ring *r)
+{
+    const struct schedule_entry *e = &r->schedule->entries[r->there];
+    return r->there < r->schedule->nentries && r->there < r->wanted + e->ahead && r->over >= e->after && !r->error.code;
+}
+
+static void gather_next(struct ring *r)
+{
+    const struct schedule_entry *e = &r->schedule->entries[r->there];
+    struct fsdpck_error err = { 0 };
+    size_t n;
+    const struct comm_piece *pieces = pieces_of(r, e, &n);
+    uint64_t nbytes = 0;
+    pthread_mutex_unlock(&r->lock);
+    uint64_t started = comm_now_ns();
+    int rc = n ? r->comm->ops->gather(r->comm, pieces, n, r->slots[e->slot], &err) : 0;
+    for (size_t i = 0; i < n; i++)
+        nbytes += pieces[i].nbytes;
+    pthread_mutex_lock(&r->lock);
+    r->times.gathered_ns += comm_now_ns() - started;
+    r->times.nbytes += nbytes;
+    if (rc)
+        r->error = err;
+    else
+        r->there++;
+    pthread_cond_broadcast(&r->changed);
+}
+
+static void *gather_ahead(void *arg)
+{
+    struct ring *r = arg;
+    pthread_mutex_lock(&r->lock);
+    while (!r->ending) {
+        if (may_gather(r))
+            gather_next(r);
+        else
+            pthread_cond_wait(&r->changed, &r->lock);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return NULL;
+}
+
+static int allocate(struct ring *r, uint32_t ngroups, struct fsdpck_error *err)
+{
+    size_t nbytes = ring_nbytes(r->schedule, r->groups, ngroups), at = 0;
+    r->memory = aligned_alloc(4096, nbytes ? nbytes : 4096);
+    r->slots = calloc(r->schedule->nslots + 1, sizeof *r->slots);
+    if (!r->memory || !r->slots)
+        return fsdpck_error_nomem(err, nbytes);
+    for (uint32_t i = 0; i < r->schedule->nslots; i++) {
+        r->slots[i] = r->memory + at;
+        at += slot_nbytes(r->schedule, r->groups, ngroups, i);
+    }
+    return 0;
+}
+
+int ring_new(struct comm *comm, const struct schedule *schedule, const struct ring_group *groups, uint32_t ngroups, struct ring **out, struct fsdpck_error *err)
+{
+    struct ring *r = calloc(1, sizeof *r);
+    *out = NULL;
+    if (!r)
+        return fsdpck_error_nomem(err, sizeof *r);
+    r->comm = comm;
+    r->schedule = schedule;
+    r->groups = groups;
+    r->there = r->over = r->wanted = schedule->nentries; /* no micro-batch has begun */
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->changed, NULL);
+    int rc = allocate(r, ngroups, err), failed = rc ? 0 : pthread_create(&r->thread, NULL, gather_ahead, r);
+    if (failed)
+        rc = fsdpck_error_sys(err, failed, NULL, "pthread_create");
+    r->started = !rc;
+    if (rc)
+        ring_free(r);
+    else
+        *out = r;
+    return rc;
+}
+
+void ring_free(struct ring *r)
+{
+    if (!r)
+        return;
+    if (r->started) {
+        pthread_mutex_lock(&r->lock);
+        r->ending = true;
+        pthread_cond_broadcast(&r->changed);
+        pthread_mutex_unlock(&r->lock);
+        pthread_join(r->thread, NULL);
+    }
+    pthread_cond_destroy(&r->changed);
+    pthread_mutex_destroy(&r->lock);
+    free(r->memory);
+    free(r->slots);
+    free(r);
+}
+
+void ring_begin(struct ring *r, enum ring_mode mode)
+{
+    pthread_mutex_lock(&r->lock);
+    r->mode = mode;
+    r->wanted = r->there = r->over = r->live = 0;
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+}
+
+int ring_enter(struct ring *r, uint32_t group, char **data, struct fsdpck_error *err)
+{
+    int rc = 0;
+    pthread_mutex_lock(&r->lock);
+    uint32_t use = r->wanted;
+    if (use >= r->schedule->nentries || r->schedule->entries[use].group != group) {
+        pthread_mutex_unlock(&r->lock);
+        return fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "group %u is used where the schedule of gathers has another", group);
+    }
+    r->wanted++;
+    r->live++;
+    pthread_cond_broadcast(&r->changed);
+    uint64_t started = comm_now_ns();
+    while (r->there <= use && !r->error.code)
+        pthread_cond_wait(&r->changed, &r->lock);
+    r->times.waited_ns += comm_now_ns() - started;
+    if (r->error.code) {
+        rc = r->error.code;
+        if (err)
+            *err = r->error;
+    }
+    *data = r->slots[r->schedule->entries[use].slot];
+    pthread_mutex_unlock(&r->lock);
+    return rc;
+}
+
+void ring_leave(struct ring *r)
+{
+    pthread_mutex_lock(&r->lock);
+    if (--r->live == 0)
+        r->over = r->wanted;
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+}
+
+struct ring_times ring_times(const struct ring *r)
+{
+    struct ring *lock = (struct ring *)r; /* the lock is no part of what is read */
+    pthread_mutex_lock(&lock->lock);
+    struct ring_times t = r->times;
+    pthread_mutex_unlock(&lock->lock);
+    return t;
+}

@@ -1,0 +1,41 @@
+/* Gathers groups of parameters into a ring of buffers, on a thread of its own, ahead of their use, by a fixed schedule. Knows of groups and bytes only. */
+#ifndef TRAIN_RING_H
+#define TRAIN_RING_H
+
+#include "comm/comm.h"
+#include "comm/schedule.h"
+
+struct ring;
+
+/* Its pieces; those that are trained are the last ones. */
+struct ring_group {
+    const struct comm_piece *pieces; /* (npieces) borrowed */
+    size_t npieces, nfrozen;
+    size_t nbytes; /* that they fill */
+};
+
+enum ring_mode {
+    RING_ALL,     /* everything is gathered */
+    RING_TRAINED, /* what stays has its frozen parameters already */
+    RING_NOTHING, /* what stays is whole already */
+};
+
+struct ring_times {
+    uint64_t waited_ns;   /* the caller stood still in ring_enter: exposed */
+    uint64_t gathered_ns; /* the thread was busy gathering, exposed or hidden */
+    uint64_t nbytes;      /* gathered */
+};
+
+/* schedule, groups (ngroups) and comm (COMM_GATHER) are borrowed. Buffers are allocated here. */
+int ring_new(struct comm *comm, const struct schedule *schedule, const struct ring_group *groups, uint32_t ngroups, struct ring **out, struct fsdpck_error *err);
+void ring_free(struct ring *r); /* NULL does nothing */
+uint64_t ring_nbytes(const struct schedule *schedule, const struct ring_group *groups, uint32_t ngroups);
+
+/* A micro-batch begins; every rank begins it, with the same mode. */
+void ring_begin(struct ring *r, enum ring_mode mode);
+/* The next use of the schedule: waits until the group is there. *data stays until ring_leave. */
+int ring_enter(struct ring *r, uint32_t group, char **data, struct fsdpck_error *err);
+void ring_leave(struct ring *r);
+struct ring_times ring_times(const struct ring *r);
+
+#endif

@@ -1,0 +1,89 @@
+/* Hashes of what ranks must have in common, and a file that rank 0 puts into output_dir for the others to see. Ranks of one supervisor agree by birth; ranks that
+ * a launcher started on other hosts may have read other files. */
+#include "run/agree.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "run/files.h"
+#include "run/gather.h"
+#include "state/state.h"
+
+/* The first rank that differs from rank 0, or nranks. */
+static int find_other(struct rank *r, uint64_t mine, uint32_t *other, struct fsdpck_error *err)
+{
+    uint64_t all[COMM_MAX_SUM] = { 0 };
+    all[r->comm->rank] = mine;
+    int rc = r->comm->ops->sum_u64(r->comm, all, r->comm->nranks, err);
+    for (*other = 0; *other < r->comm->nranks && all[*other] == all[0];)
+        ++*other;
+    return rc;
+}
+
+static int same_everywhere(struct rank *r, const char *what, uint64_t mine, struct fsdpck_error *err)
+{
+    uint32_t other;
+    int rc = find_other(r, mine, &other, err);
+    if (!rc && other < r->comm->nranks)
+        rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "rank %u does not have the same %s as rank 0", other, what);
+    return rc;
+}
+
+static int leave_token(const char *path, struct fsdpck_error *err)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return fsdpck_error_sys(err, errno, path, "create");
+    close(fd);
+    return 0;
+}
+
+/* A file that only rank 0 makes, under a name that nobody knew before. */
+static int see_output_dir(struct rank *r, struct fsdpck_error *err)
+{
+    const char *folder = r->job->config->output_dir;
+    char path[FILES_PATH], name[40];
+    uint64_t token = 0;
+    uint32_t blind;
+    int rc = 0, mine = 0;
+    if (r->comm->rank == 0 && getrandom(&token, sizeof token, 0) != (ssize_t)sizeof token)
+        rc = fsdpck_error_sys(err, errno, NULL, "getrandom");
+    if (!rc)
+        rc = r->comm->ops->sum_u64(r->comm, &token, 1, err);
+    snprintf(name, sizeof name, ".rank0-%016" PRIx64, token);
+    if (!rc)
+        rc = files_join(path, folder, name, err);
+    if (!rc && r->comm->rank == 0)
+        mine = leave_token(path, err);
+    if (!rc)
+        rc = r->comm->ops->barrier(r->comm, "look at output_dir", err);
+    if (rc)
+        return rc;
+    rc = find_other(r, access(path, F_OK) == 0, &blind, err);
+    if (r->comm->rank == 0)
+        unlink(path);
+    if (!rc && blind < r->comm->nranks)
+        rc = fsdpck_error_set(err, FSDPCK_ERR_IO, folder, "rank %u does not see what rank 0 writes to output_dir: every rank needs the same folder, as on a file system that "
+                              "the hosts share", blind);
+    return rc ? rc : mine;
+}
+
+int agree(struct rank *r, const char *resume, struct fsdpck_error *err)
+{
+    const char *slash = resume ? strrchr(resume, '/') : NULL, *start = slash ? slash : resume ? resume : ""; /* folders may be mounted elsewhere */
+    comm_at(r->comm, 0, "agreement on the run");
+    int rc = see_output_dir(r, err);
+    if (!rc)
+        rc = same_everywhere(r, "config, model or data", state_fingerprint(r->job), err);
+    if (!rc)
+        rc = same_everywhere(r, "number of steps", r->job->nsteps, err);
+    if (!rc)
+        rc = same_everywhere(r, "checkpoint to go on from", XXH3_64bits(start, strlen(start)), err);
+    return rc ? rc : same_everywhere(r, "schedule of collectives", gather_hash(r->gather), err);
+}

@@ -1,0 +1,10 @@
+/* Before step 0: all ranks mean the same run, and see the same output_dir. */
+#ifndef TRAIN_AGREE_H
+#define TRAIN_AGREE_H
+
+#include "run/rank.h"
+
+/* Collective. resume: the checkpoint that this rank will go on from, or NULL. */
+int agree(struct rank *r, const char *resume, struct fsdpck_error *err);
+
+#endif

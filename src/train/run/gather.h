@@ -1,0 +1,29 @@
+/* What of a layout is gathered when: groups and uses for a ring of buffers, by fsdp.* of the config. Where ranks map each other's rows there is nothing to do. */
+#ifndef TRAIN_GATHER_H
+#define TRAIN_GATHER_H
+
+#include "comm/ring.h"
+#include "model/compute.h"
+#include "run/job.h"
+
+struct gather;
+
+/* c: whose places follow what is gathered. */
+int gather_new(const struct job *job, struct comm *comm, struct compute *c, struct gather **out, struct fsdpck_error *err);
+void gather_free(struct gather *g); /* NULL does nothing */
+/* The hook of a micro-batch. */
+struct compute_hook gather_hook(struct gather *g);
+/* A micro-batch begins, the first of a step or a later one. Every rank calls it. */
+void gather_begin(struct gather *g, bool first_of_step);
+struct ring_times gather_times(const struct gather *g);
+uint64_t gather_hash(const struct gather *g); /* of the schedule of collectives */
+
+/* Before there are ranks. */
+struct gather_sizes {
+    uint64_t buffer_nbytes;      /* of the ring and of what stays */
+    uint64_t micro_nbytes;       /* gathered in a micro-batch, the first of a step */
+    uint64_t later_micro_nbytes; /* in each further one */
+};
+int gather_count(const struct job *job, struct gather_sizes *out, struct fsdpck_error *err);
+
+#endif

@@ -1,0 +1,230 @@
+/* The supervisor starts a process for each rank, watches them, and says what became of them. A rank that dies or stalls is named and ends the others; none is
+ * waited for without end. Under a launcher it has one rank, the launcher's, and is what stays to speak for it. */
+#include "run/supervise.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/comm_local.h"
+#include "comm/comm_mpi.h"
+#include "run/files.h"
+#include "run/loop.h"
+
+enum { GRACE_MS = 3000, POLL_MS = 20 };
+
+/* What processes have in common. world: NULL under a launcher. */
+struct family {
+    struct job *job;
+    struct board *board;
+    struct comm_world *world;
+    const char *resume;
+    pid_t supervisor;
+    uint32_t n; /* ranks of this supervisor */
+};
+
+struct child {
+    pid_t pid; /* 0: gone */
+    uint64_t beats;
+    double seen; /* when they last changed */
+};
+
+static void sleep_ms(long ms)
+{
+    const struct timespec t = { ms / 1000, ms % 1000 * 1000000 };
+    nanosleep(&t, NULL);
+}
+
+/* A rank whose supervisor was killed says itself what happened, and ends: under a launcher others wait for it. */
+static void *watch_supervisor(void *arg)
+{
+    const struct family *f = arg;
+    struct fsdpck_error err = { 0 };
+    while (getppid() == f->supervisor)
+        sleep_ms(POLL_MS);
+    board_lost(f->board, f->job->first, "was killed");
+    if (board_error(f->board, &err) && f->job->opt->lost)
+        f->job->opt->lost(f->job->opt->ctx, &err);
+    _exit(4);
+}
+
+static int tie_to_supervisor(struct family *f, struct fsdpck_error *err)
+{
+    pthread_t thread;
+    if (f->world)
+        return prctl(PR_SET_PDEATHSIG, SIGKILL) ? fsdpck_error_sys(err, errno, NULL, "prctl") : 0;
+    int failed = pthread_create(&thread, NULL, watch_supervisor, f);
+    if (!failed)
+        pthread_detach(thread);
+    return failed ? fsdpck_error_sys(err, failed, NULL, "pthread_create") : 0;
+}
+
+static int join(const struct family *f, uint32_t number, struct comm **comm, struct fsdpck_error *err)
+{
+    const struct layout *l = &f->job->layout;
+    if (f->world)
+        return comm_world_join(f->world, number, comm, err);
+    return comm_mpi_join(f->board, number, f->job->nranks, (struct comm_sizes){ l->value_nbytes, l->grad_nelem, true }, comm, err);
+}
+
+/* In a process of its own. Ends it. */
+_Noreturn static void run_rank(struct family *f, uint32_t number)
+{
+    struct fsdpck_error err = { 0 };
+    struct comm *comm = NULL;
+    struct rank *r = NULL;
+    struct loop_notes scratch = { 0 };
+    static const int passed_on[] = { SIGINT, SIGTERM, SIGHUP, SIGUSR1 }; /* by the supervisor, as a stop */
+    for (size_t i = 0; i < sizeof passed_on / sizeof passed_on[0]; i++)
+        signal(passed_on[i], SIG_IGN);
+    int rc = tie_to_supervisor(f, &err);
+    if (getppid() != f->supervisor)
+        _exit(4);
+    if (number != 0)
+        f->job->fs.note = NULL;
+    if (!rc)
+        rc = join(f, number, &comm, &err);
+    if (!rc)
+        rc = rank_open(f->job, comm, &r, &err);
+    if (!rc)
+        rc = loop_run(r, f->resume, number == f->job->first ? (struct loop_notes *)board_notes(f->board) : &scratch, &err);
+    if (rc)
+        board_fail(f->board, &err);
+    rank_close(r);
+    if (comm && (f->world || !rc)) /* MPI would wait for the others */
+        comm->ops->free(comm);
+    _exit(rc ? 1 : 0);
+}
+
+static void kill_all(const struct child *children, uint32_t n, int signal_number)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (children[i].pid > 0)
+            kill(children[i].pid, signal_number);
+    }
+}
+
+/* Says to the others what became of a rank that did not end well: nothing where it has left an error itself. */
+static void child_ended(const struct family *f, uint32_t number, int status, bool *failed)
+{
+    char how[80];
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+        return;
+    *failed = true;
+    if (WIFSIGNALED(status))
+        snprintf(how, sizeof how, "was killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    else
+        snprintf(how, sizeof how, "ended with code %d", WEXITSTATUS(status));
+    board_lost(f->board, number, how);
+}
+
+static double now(void)
+{
+    return 1e-9 * (double)comm_now_ns();
+}
+
+/* Ranks that wait for each other give signs of life; one that gives none is stopped, or stuck in the system. */
+static bool is_stalled(const struct family *f, uint32_t number, struct child *c)
+{
+    uint64_t beats = board_beats(f->board, number);
+    char how[80];
+    if (beats != c->beats || c->seen == 0) {
+        c->beats = beats;
+        c->seen = now();
+    }
+    if (now() - c->seen <= board_patience(f->board) + 1)
+        return false;
+    snprintf(how, sizeof how, "has given no sign of life for %.0f s", now() - c->seen);
+    board_lost(f->board, number, how);
+    return true;
+}
+
+static uint32_t look_at_children(const struct family *f, struct child *children, bool *failed)
+{
+    uint32_t left = 0;
+    int status;
+    for (uint32_t i = 0; i < f->n; i++) {
+        if (children[i].pid > 0 && waitpid(children[i].pid, &status, WNOHANG) > 0) {
+            children[i].pid = 0;
+            child_ended(f, f->job->first + i, status, failed);
+        }
+        if (children[i].pid > 0) {
+            left++;
+            *failed |= is_stalled(f, f->job->first + i, &children[i]);
+        }
+    }
+    return left;
+}
+
+/* Until every process is gone. */
+static bool watch(const struct family *f, struct child *children)
+{
+    const volatile int *stop = f->job->opt->stop;
+    bool failed = false;
+    for (long waited_ms = 0; look_at_children(f, children, &failed) > 0;) {
+        if (stop && *stop)
+            board_stop(f->board);
+        if ((failed || board_failed(f->board)) && (waited_ms += POLL_MS) > GRACE_MS)
+            kill_all(children, f->n, SIGKILL);
+        sleep_ms(POLL_MS);
+    }
+    return failed;
+}
+
+static int start(struct family *f, struct child *children, struct fsdpck_error *err)
+{
+    f->supervisor = getpid();
+    for (uint32_t i = 0; i < f->n; i++) {
+        pid_t pid = fork();
+        if (pid == 0)
+            run_rank(f, f->job->first + i);
+        if (pid < 0) {
+            kill_all(children, i, SIGKILL);
+            return fsdpck_error_sys(err, errno, NULL, "fork");
+        }
+        children[i].pid = pid;
+    }
+    return 0;
+}
+
+static void take_result(const struct family *f, struct train_result *result)
+{
+    const struct loop_notes *notes = (struct loop_notes *)board_notes(f->board);
+    struct fsdpck_error none = { 0 };
+    result->nsteps = f->job->nsteps;
+    result->ndone = notes->ndone;
+    result->stopped = notes->stopped;
+    result->save_failed = notes->save_failed;
+    if (notes->saved)
+        files_checkpoint_path(f->job->config, notes->saved, result->checkpoint, &none);
+}
+
+int supervise(struct job *job, const char *resume, struct train_result *result, struct fsdpck_error *err)
+{
+    double patience = job->opt->patience_seconds > 0 ? job->opt->patience_seconds : 600;
+    struct family f = { .job = job, .resume = resume, .n = job->opt->launched_nranks ? 1 : job->nranks };
+    struct child *children = calloc(f.n, sizeof *children);
+    int rc = children ? 0 : fsdpck_error_nomem(err, f.n * sizeof *children);
+    if (!rc)
+        rc = board_new(job->first, f.n, job->nranks, patience, &f.board, err);
+    if (!rc && !job->opt->launched_nranks)
+        rc = comm_world_new(job->nranks, (struct comm_sizes){ job->layout.value_nbytes, job->layout.grad_nelem, job_copies(job) }, f.board, &f.world, err);
+    if (!rc) {
+        rc = start(&f, children, err);
+        bool failed = watch(&f, children);
+        if (!rc && failed)
+            rc = board_error(f.board, err) ? err->code : fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "a rank ended without a word");
+        take_result(&f, result);
+    }
+    comm_world_free(f.world);
+    board_free(f.board);
+    free(children);
+    return rc;
+}

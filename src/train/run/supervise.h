@@ -1,0 +1,11 @@
+/* From one process to the ranks and back. */
+#ifndef TRAIN_SUPERVISE_H
+#define TRAIN_SUPERVISE_H
+
+#include "run/job.h"
+
+/* Starts this process's ranks (all of the run, or the one that a launcher meant), watches them until they are gone. result: what they noted. The error is the
+ * first that a rank left, or the sentence on the one that was lost. resume: the checkpoint to go on from, or NULL. */
+int supervise(struct job *job, const char *resume, struct train_result *result, struct fsdpck_error *err);
+
+#endif
