@@ -35,11 +35,14 @@ pc jansson|libjansson-dev|JSON
 pc libxxhash|libxxhash-dev|hashes
 pc libdeflate|libdeflate-dev|CRC-32
 pc libzstd|libzstd-dev|compression
-pc libpcre2-8|libpcre2-dev|regular expressions of target_modules
+pc libpcre2-8|libpcre2-dev|regular expressions of target_modules and tokenizers
+pc libutf8proc|libutf8proc-dev|Unicode normalization of tokenizers
 cc oneapi/dnnl/dnnl.h|libdnnl-dev|matrix products on CPUs'
 needs_test='cmd c++|g++|public headers compile as C++ too
 pc cmocka|libcmocka-dev|unit tests
 py numpy|python3 python3-numpy|second reader of the format
+pc ompi-c|openmpi-bin libopenmpi-dev|ranks on several hosts (the trainer is built without where it is missing)
+cmd ip|iproute2|network namespaces: two hosts on one machine
 cmd strace|strace|kills the program at each of its system calls
 cmd bindfs|bindfs|a file system in user space (FUSE) to test on'
 needs_fuzz='cmd clang|clang|compiler with libFuzzer
