@@ -4,12 +4,14 @@
 usage: run.py BUILD_DIR MODEL.safetensors WORKDIR [--runs 5] [--ranks 8] [--python PYTHON_WITH_TORCH] [--only ROW[,ROW…]]
 
 Every row runs its contenders in turn, `--runs` times, and takes medians: a noisy machine hits all alike. Cold means that the files were dropped from
-the page cache before the run. What writes is also synced, and what was written is removed before the next run. The ratio is the peer's time over
+the page cache before the run. Before each run as much memory as the model takes is touched and given back: a virtual machine's free memory may belong
+to its host, and to get it back costs whoever is first up to two seconds a GB. What writes is also synced, and what was written is removed before the next run. The ratio is the peer's time over
 fsdpck's: above 1, fsdpck is faster. MODEL may be what make_model.py wrote, --lora what make_adapter.py --checkpoint wrote, --merge a model folder
 and an adapter for it; WORKDIR should lie on the disk that matters, with room for three models. With --python, PyTorch and safetensors take part: the
 whole process, and the work without imports and process start. Where a config.json lies beside MODEL, so does transformers."""
 import argparse
 import json
+import mmap
 import os
 import shutil
 import statistics
@@ -24,19 +26,30 @@ def files_of(path):
     return [os.path.join(d, f) for d, _, names in os.walk(path) for f in names] if os.path.isdir(path) else [path] if os.path.exists(path) else []
 
 
-def evict(path):
-    for name in files_of(path):
+def evict(*paths):
+    for name in [f for p in paths for f in files_of(p)]:
         fd = os.open(name, os.O_RDONLY)
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(fd)
 
 
-def warm(path):
-    for name in files_of(path):
+def warm(*paths):
+    for name in [f for p in paths for f in files_of(p)]:
         with open(name, "rb", buffering=0) as f:
             while f.read(1 << 24):
                 pass
+
+
+def touch_memory(nbytes):
+    """Free memory is then memory that this machine has. In huge pages where it can: those are what a host takes back."""
+    pid = os.fork()
+    if pid == 0:
+        memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        memory[::mmap.PAGESIZE] = bytes(len(range(0, nbytes, mmap.PAGESIZE)))
+        os._exit(0)
+    os.waitpid(pid, 0)
 
 
 def remove(path):
@@ -95,6 +108,7 @@ class Bench:
         self.a = a
         self.tool = os.path.join(a.build, "src", "tools", "fsdpck")
         self.slices = os.path.join(a.build, "bench", "slices")
+        self.disk = os.path.join(a.build, "bench", "disk")
         self.out = os.path.join(a.workdir, "fsdpck-bench-out")
         self.dir = os.path.join(a.workdir, "fsdpck-bench-model")
         self.nbytes = os.path.getsize(a.model)
@@ -116,7 +130,8 @@ class Bench:
             for _ in range(self.a.runs):
                 for c in all_:
                     remove(self.out)
-                    (evict if state == "cold" else warm)(source)
+                    touch_memory(self.nbytes)
+                    (evict if state == "cold" else warm)(*([source] if isinstance(source, str) else source))
                     c.run()
             remove(self.out)
             self.show(name, state, all_)
@@ -147,28 +162,33 @@ class Bench:
         self.row(f"convert to {a.ranks} ranks", model, self.ours("convert", model, out, "--ranks", str(a.ranks), "-q"), [
             Contender("cp + sync", ["cp", model, out], ["sync", out]),
             Contender("cat", ["cat", model]),
-            Contender("read past the page cache", direct),
-            Contender("copy past the page cache", ["dd", f"if={model}", f"of={out}", "bs=4M", "iflag=direct", "oflag=direct"], ["sync", out]),
-            Contender("write past the page cache", ["dd", "if=/dev/zero", f"of={out}", "bs=4M", f"count={self.nbytes >> 22}", "oflag=direct"], ["sync", out]),
+            Contender("O_DIRECT read (dd)", direct),
+            Contender("O_DIRECT copy (dd)", ["dd", f"if={model}", f"of={out}", "bs=4M", "iflag=direct", "oflag=direct"], ["sync", out]),
+            Contender("O_DIRECT write (dd)", ["dd", "if=/dev/zero", f"of={out}", "bs=4M", f"count={self.nbytes >> 22}", "oflag=direct"], ["sync", out]),
+            Contender("the disk's reading", [self.disk, "read", model]),
+            Contender("the disk's writing", [self.disk, "write", out, str(self.nbytes)]),
             *self.peer("save", model)])
         remove(self.dir)
         subprocess.run([self.tool, "convert", model, self.dir, "--ranks", str(a.ranks), "-q"], check=True, stdout=subprocess.DEVNULL)
         shards = [f for f in files_of(self.dir) if f.endswith(".distcp")]
         hf = self.hf_shards(model)
-        self.row("export to one file", self.dir, self.ours("export", self.dir, out + ".safetensors", "-q", "--force"), [
+        both = [self.dir, *([hf] if hf else [])]
+        self.row("export to one file", both, self.ours("export", self.dir, out + ".safetensors", "-q", "--force"), [
             *self.peer("merge", self.dir, "dcp_to_torch_save"), *(self.peer("consolidate", hf, "consolidate_safetensors") if hf else [])])
         remove(out + ".safetensors")
         self.row("verify", self.dir, self.ours("verify", self.dir, "-q"), [
-            Contender("with one thread", [self.tool, "verify", self.dir, "-q", "--threads", "1"]),
+            Contender("on one core", ["taskset", "-c", "0", self.tool, "verify", self.dir, "-q", "--threads", "1"]),
             Contender("cat", ["cat", *shards]),
-            Contender("read past the page cache", *[["dd", f"if={f}", "of=/dev/null", "bs=4M", "iflag=direct"] for f in shards])])
-        self.row("load of all of the directory", self.dir, Contender("fsdpck", [self.slices, self.dir, "whole", "0", "1"], reports=True), [
+            Contender("O_DIRECT read (dd)", *[["dd", f"if={f}", "of=/dev/null", "bs=4M", "iflag=direct"] for f in shards]),
+            Contender("the disk's reading", *[[self.disk, "read", f] for f in shards])])
+        self.row("load of all of the directory", both, Contender("fsdpck", [self.slices, self.dir, "whole", "0", "1"], reports=True), [
             *self.peer("load", self.dir, "dcp.load"), *(self.peer("hfload", hf, "HuggingFaceStorageReader") if hf else [])])
         self.row("rows of one rank", model, self.rank(model, "rows"), [*self.peer("rows", model, "get_slice"), *self.peer("preadv", model, "bare preadv")])
         self.row("rows of one rank, hashed", self.dir, self.rank(self.dir, "rows", ranks=5), [])
         self.lora()
         self.torch_save(model)
-        self.row("columns of one rank", model, self.rank(model, "columns"), [Contender("read past the page cache", direct), *self.peer("columns", model)])
+        self.row("columns of one rank", model, self.rank(model, "columns"), [
+            Contender("O_DIRECT read (dd)", direct), Contender("the disk's reading", [self.disk, "read", model]), *self.peer("columns", model)])
         remove(self.dir)
         if hf:
             remove(hf)

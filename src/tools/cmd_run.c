@@ -12,7 +12,7 @@
 #include "stop.h"
 
 struct run_args {
-    bool quiet;
+    bool quiet, profile;
     uint32_t ranks, threads, exit_on_stop;
     uint32_t rank, launched; /* of a launcher's ranks; 0: there is none */
     const char *resume, *device, *gather;
@@ -35,7 +35,7 @@ static const struct option run_options[] = {
     { .name = "patience", .type = OPTION_NUMBER, .offset = AT(patience), .value = "SECONDS",
       .help = "how long ranks wait for each other before the one that stalls is named (default 600)" },
     { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = AT(quiet), .help = "no steps, no notes" },
-    { .name = "profile", .type = OPTION_LATER },
+    { .name = "profile", .type = OPTION_FLAG, .offset = AT(profile), .help = "where rank 0's time goes: a table at the end, and profile.json in output_dir" },
 };
 
 static void show_step(void *ctx, const struct train_metrics *m)
@@ -97,7 +97,7 @@ static int run(struct run_args *args, const char *path)
     struct train_config config;
     struct train_result done;
     struct train_options opt = { .nranks = args->ranks, .nthreads = args->threads, .resume = args->resume, .patience_seconds = args->patience,
-                                 .on_step = show_step, .note = show_note, .ctx = args, .stop = &stop_signal, .lost = show_lost,
+                                 .on_step = show_step, .note = show_note, .ctx = args, .stop = &stop_signal, .lost = show_lost, .profile = args->profile,
                                  .launched_rank = args->rank, .launched_nranks = args->launched,
                                  .copy_gathers = args->gather && strcmp(args->gather, "copy") == 0 };
     char model[PATH_MAX];

@@ -3,6 +3,7 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <string.h>
 #include <train/train.h>
 
 #include "json_out.h"
@@ -14,12 +15,15 @@ struct plan_args {
     bool json, quiet;
     uint32_t ranks;
     struct strings sets;
+    const char *gather;
 };
 
 #define AT(field) offsetof(struct plan_args, field)
 
 static const struct option plan_options[] = {
     { .name = "ranks", .type = OPTION_COUNT, .offset = AT(ranks), .value = "N", .help = "local processes that share the model (default 1)" },
+    { .name = "gather", .type = OPTION_CHOICE, .offset = AT(gather), .value = "map|copy",
+      .help = "how ranks get at each other's parameters: as on one host (default map), or as under mpirun" },
     { .name = "set", .type = OPTION_STRINGS, .offset = AT(sets), .value = "KEY=VALUE", .help = "a key of the config, as in train.max_steps=10; again and again" },
     { .name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "print the result as one JSON object" },
     { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = AT(quiet), .help = "no notes" },
@@ -63,7 +67,7 @@ static int run(struct plan_args *args, const char *path)
     struct report report = { 0 };
     struct train_config config;
     struct train_plan p;
-    const struct train_options opt = { .nranks = args->ranks, .note = show_note, .ctx = args };
+    const struct train_options opt = { .nranks = args->ranks, .copy_gathers = args->gather && strcmp(args->gather, "copy") == 0, .note = show_note, .ctx = args };
     char model[PATH_MAX];
     int rc = train_config_read(path, (const char *const *)args->sets.at, args->sets.count, &config, &err);
     if (!rc)
@@ -83,8 +87,11 @@ static int run(struct plan_args *args, const char *path)
         { "shard_bytes", "a rank's shards", p.shard_nbytes, true },
         { "gradient_bytes", "a rank's gradients", p.gradient_nbytes, true },
         { "optimizer_bytes", "a rank's moments", p.optimizer_nbytes, true },
+        { "gather_buffer_bytes", "a rank's buffers to gather into", p.buffer_nbytes, true },
+        { "snapshot_bytes", "a rank's copy of what is saved", p.snapshot_nbytes, true },
         { "activation_bytes", "a rank's activations and scratch", p.activation_nbytes, true },
         { "peak_bytes", "a rank's peak", p.peak_nbytes, true },
+        { "all_ranks_bytes", "all ranks together (PSS)", p.all_ranks_nbytes, true },
         { "gathered_bytes_per_step", "read of others' parameters a step", p.gathered_step_nbytes, true },
         { "reduced_bytes_per_step", "read of others' gradients a step", p.reduced_step_nbytes, true },
     };
@@ -96,7 +103,7 @@ int cmd_train_plan(const struct command *self, int argc, char **argv)
     struct plan_args args = { .ranks = 1 };
     const struct option_group groups[] = { { "Options", plan_options, sizeof plan_options / sizeof plan_options[0], &args } };
     const struct command_line line = { .command = self, .positionals = "CONFIG.json", .required = "--ranks N", .groups = groups, .ngroups = 1,
-                                       .notes = "Parameters are mapped by all ranks of a host and held once; the program itself and libraries come on top." };
+                                       .notes = "Parameters are mapped by all ranks of a host and held once, or gathered into buffers; the program itself and libraries come on top." };
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);
     if (status == OPTIONS_OK)

@@ -40,6 +40,8 @@ cc oneapi/dnnl/dnnl.h|libdnnl-dev|matrix products on CPUs'
 needs_test='cmd c++|g++|public headers compile as C++ too
 pc cmocka|libcmocka-dev|unit tests
 py numpy|python3 python3-numpy|second reader of the format
+pc ompi-c|openmpi-bin libopenmpi-dev|ranks on several hosts (the trainer is built without where it is missing)
+cmd ip|iproute2|network namespaces: two hosts on one machine
 cmd strace|strace|kills the program at each of its system calls
 cmd bindfs|bindfs|a file system in user space (FUSE) to test on'
 needs_fuzz='cmd clang|clang|compiler with libFuzzer

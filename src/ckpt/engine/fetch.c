@@ -11,6 +11,7 @@
 #include "engine/file_read.h"
 #include "engine/files.h"
 #include "base/block_codec.h"
+#include "base/buffer.h"
 #include "base/hash.h"
 
 #define DECODED_NBYTES (1u << 20) /* decoded at a time, where the elements go on to many places */
@@ -20,7 +21,7 @@ int fsdpck_fetch_init(struct fsdpck_fetch *f, struct fsdpck_source *src, struct 
 {
     size_t nbytes = FSDPCK_FETCH_WINDOW_NBYTES + 2 * FSDPCK_BLOCK_NBYTES + 2 * FSDPCK_PAGE_NBYTES;
     *f = (struct fsdpck_fetch){ .src = src };
-    f->scratch = aligned_alloc(FSDPCK_PAGE_NBYTES, nbytes);
+    f->scratch = fsdpck_buffer_new(nbytes);
     return f->scratch ? 0 : fsdpck_error_nomem(err, nbytes);
 }
 

@@ -6,6 +6,7 @@
 
 #include "engine/decode.h"
 #include "engine/turns.h"
+#include "base/buffer.h"
 
 #define RECORDS_AT_ONCE 64u
 #define PAGE_NBYTES 4096u
@@ -14,7 +15,7 @@ int fsdpck_packer_init(struct fsdpck_packer *p, uint64_t max_blocks, struct fsdp
 {
     p->max_blocks = max_blocks;
     p->encoder = fsdpck_encoder_new();
-    p->packed = aligned_alloc(PAGE_NBYTES, max_blocks * FSDPCK_BLOCK_NBYTES + PAGE_NBYTES);
+    p->packed = fsdpck_buffer_new(max_blocks * FSDPCK_BLOCK_NBYTES + PAGE_NBYTES);
     p->records = calloc(max_blocks, sizeof *p->records);
     return p->encoder && p->packed && p->records ? 0 : fsdpck_error_nomem(err, max_blocks * FSDPCK_BLOCK_NBYTES);
 }

@@ -9,6 +9,7 @@
 #include "tensor/box.h"
 #include "engine/fetch.h"
 #include "engine/lanes.h"
+#include "base/buffer.h"
 #include "base/pool.h"
 #include "base/stop.h"
 #include "tensor/rows.h"
@@ -99,10 +100,10 @@ static int init_worker(struct engine *e, struct worker *w, struct fsdpck_error *
         r = fsdpck_packer_init(&w->packer, e->band_nbytes / FSDPCK_BLOCK_NBYTES, err);
     if (r != 0)
         return r;
-    w->band = aligned_alloc(PAGE_NBYTES, band);
-    w->cast = aligned_alloc(PAGE_NBYTES, band);
-    w->gather = aligned_alloc(PAGE_NBYTES, band);
-    w->staging = aligned_alloc(PAGE_NBYTES, staging);
+    w->band = fsdpck_buffer_new(band);
+    w->cast = fsdpck_buffer_new(band);
+    w->gather = fsdpck_buffer_new(band);
+    w->staging = fsdpck_buffer_new(staging);
     w->streams = calloc(e->max_chunks, sizeof *w->streams);
     return w->band && w->cast && w->gather && w->staging && w->streams ? 0 : fsdpck_error_nomem(err, 3 * band + staging);
 }

@@ -11,6 +11,7 @@
 #include "engine/decode.h"
 #include "engine/file_read.h"
 #include "engine/files.h"
+#include "base/buffer.h"
 #include "base/ioutil.h"
 #include "base/pool.h"
 
@@ -319,7 +320,7 @@ static int check_piece(void *ctx, size_t number, unsigned worker, struct fsdpck_
 
 static int init_worker(struct worker *w, bool decodes, struct fsdpck_error *err)
 {
-    w->buffer = aligned_alloc(FSDPCK_PAGE_NBYTES, PIECE_NBYTES + 2 * FSDPCK_PAGE_NBYTES);
+    w->buffer = fsdpck_buffer_new(PIECE_NBYTES + 2 * FSDPCK_PAGE_NBYTES);
     w->decoder = decodes ? fsdpck_decoder_new() : NULL;
     return w->buffer && (w->decoder || !decodes) ? 0 : fsdpck_error_nomem(err, PIECE_NBYTES);
 }
@@ -328,7 +329,8 @@ static int check_pieces(struct verifier *v, struct fsdpck_error *err)
 {
     size_t nbytes = PIECE_NBYTES + 2 * FSDPCK_PAGE_NBYTES + 6 * FSDPCK_BLOCK_NBYTES;
     uint64_t fit = v->src->opt.memory_nbytes / nbytes;
-    v->nworkers = v->src->opt.nthreads < fit ? v->src->opt.nthreads : fit ? (unsigned)fit : 1;
+    uint64_t wanted = (uint64_t)v->src->opt.nthreads * FSDPCK_POOL_WAITING;
+    v->nworkers = wanted < fit ? (unsigned)wanted : fit ? (unsigned)fit : 1;
     v->workers = calloc(v->nworkers, sizeof *v->workers);
     int r = v->workers ? 0 : fsdpck_error_nomem(err, v->nworkers * sizeof *v->workers);
     for (unsigned i = 0; r == 0 && i < v->nworkers; i++)

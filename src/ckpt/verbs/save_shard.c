@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "tensor/box.h"
+#include "base/buffer.h"
 #include "base/checked.h"
 #include "base/pool.h"
 #include "tensor/rows.h"
@@ -228,7 +229,7 @@ static int write_part(void *ctx, size_t number, unsigned worker, struct fsdpck_e
     struct fsdpck_out_chunk chunk = { .payload = fsdpck_shard_payload(e), .hashes = fsdpck_shard_hashes(&s->shard, e) };
     struct fsdpck_stream stream;
     struct fsdpck_rows rows;
-    uint8_t *buf = aligned_alloc(PAGE_NBYTES, BAND_NBYTES + PAGE_NBYTES);
+    uint8_t *buf = fsdpck_buffer_new(BAND_NBYTES + PAGE_NBYTES);
     (void)worker;
     int r = fsdpck_rows_init(&rows, err);
     if (r == 0 && !buf)

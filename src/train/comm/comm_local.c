@@ -18,7 +18,7 @@ struct gate {
 
 struct shared_rank {
     _Atomic uint32_t arrivals[COMM_NLANES]; /* barriers entered */
-    _Alignas(64) uint64_t sum[COMM_MAX_SUM];
+    _Alignas(64) uint64_t sum[COMM_NLANES][COMM_MAX_SUM];
 };
 
 struct comm_world {
@@ -168,12 +168,12 @@ static int local_gather(struct comm *base, const struct comm_piece *pieces, size
 static int local_sum(struct comm *base, uint64_t *values, size_t n, struct fsdpck_error *err)
 {
     struct comm_world *w = ((struct local *)base)->world;
-    memcpy(w->ranks[base->rank].sum, values, n * sizeof *values);
+    memcpy(w->ranks[base->rank].sum[base->lane], values, n * sizeof *values);
     int rc = local_barrier(base, "sum over ranks", err);
     memset(values, 0, n * sizeof *values);
     for (uint32_t r = 0; r < w->nranks && !rc; r++) {
         for (size_t i = 0; i < n; i++)
-            values[i] += w->ranks[r].sum[i];
+            values[i] += w->ranks[r].sum[base->lane][i];
     }
     return rc ? rc : local_barrier(base, "sum over ranks", err);
 }

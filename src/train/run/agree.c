@@ -74,6 +74,13 @@ static int see_output_dir(struct rank *r, struct fsdpck_error *err)
     return rc ? rc : mine;
 }
 
+/* Gathers, and whether gradients are exchanged once or by group. */
+static uint64_t collectives(const struct rank *r)
+{
+    const uint64_t words[] = { gather_hash(r->gather), r->job->layout.grads_by_group, r->nslices, r->job->config->train.accumulation };
+    return XXH3_64bits(words, sizeof words);
+}
+
 int agree(struct rank *r, const char *resume, struct fsdpck_error *err)
 {
     const char *slash = resume ? strrchr(resume, '/') : NULL, *start = slash ? slash : resume ? resume : ""; /* folders may be mounted elsewhere */
@@ -85,5 +92,5 @@ int agree(struct rank *r, const char *resume, struct fsdpck_error *err)
         rc = same_everywhere(r, "number of steps", r->job->nsteps, err);
     if (!rc)
         rc = same_everywhere(r, "checkpoint to go on from", XXH3_64bits(start, strlen(start)), err);
-    return rc ? rc : same_everywhere(r, "schedule of collectives", gather_hash(r->gather), err);
+    return rc ? rc : same_everywhere(r, "schedule of collectives", collectives(r), err);
 }

@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "run/job.h"
+
 int files_join(char path[FILES_PATH], const char *folder, const char *name, struct fsdpck_error *err)
 {
     int n = snprintf(path, FILES_PATH, "%s/%s", folder, name);
@@ -178,9 +180,10 @@ int files_write_metrics(FILE *f, const struct train_metrics *m, struct fsdpck_er
     char loss[32], norm[32];
     int n = fprintf(f,
                     "{\"step\": %" PRIu64 ", \"loss\": %s, \"grad_norm\": %s, \"lr\": %.17g, \"tokens\": %" PRIu64 ", \"supervised_tokens\": %" PRIu64
-                    ", \"tokens_per_second\": %.6g, \"step_seconds\": %.6g, \"data_wait_seconds\": %.6g, \"comm_seconds\": %.6g, \"rss_bytes\": %" PRIu64 "}\n",
-                    m->step, json_number(m->loss, loss), json_number(m->grad_norm, norm), m->lr, m->ntok, m->nsupervised, m->tokens_per_second, m->step_seconds, m->data_wait_seconds, m->comm_seconds,
-                    m->rss_nbytes);
+                    ", \"tokens_per_second\": %.6g, \"step_seconds\": %.6g, \"data_wait_seconds\": %.6g, \"comm_seconds\": %.6g, \"save_stall_seconds\": %.6g, \"gathered_bytes\": %" PRIu64
+                    ", \"rss_bytes\": %" PRIu64 ", \"pss_bytes\": %" PRIu64 "}\n",
+                    m->step, json_number(m->loss, loss), json_number(m->grad_norm, norm), m->lr, m->ntok, m->nsupervised, m->tokens_per_second, m->step_seconds, m->data_wait_seconds, m->comm_seconds, m->save_stall_seconds,
+                    m->gathered_nbytes, m->rss_nbytes, m->pss_nbytes);
     return n < 0 || fflush(f) ? fsdpck_error_sys(err, errno, "metrics", "write") : 0;
 }
 
@@ -195,6 +198,7 @@ int files_write_summary(const struct job *job, const struct train_result *result
     json_object_set_new(o, "step", json_integer((json_int_t)result->ndone));
     json_object_set_new(o, "steps", json_integer((json_int_t)result->nsteps));
     json_object_set_new(o, "checkpoint", result->checkpoint[0] ? json_string(result->checkpoint) : json_null());
+    json_object_set_new(o, "gather", json_string(job_copies(job) ? "copy" : "map"));
     json_object_set_new(o, "parameters_trained", json_integer(job->layout.ntrained));
     json_object_set_new(o, "parameters_frozen", json_integer(job->layout.nfrozen));
     if (!rc && (json_dump_file(o, temporary, JSON_INDENT(2)) || rename(temporary, path)))
@@ -212,4 +216,16 @@ uint64_t files_rss_nbytes(void)
     if (f)
         fclose(f);
     return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+uint64_t files_pss_nbytes(void)
+{
+    char line[160];
+    unsigned long long kib = 0;
+    FILE *f = fopen("/proc/self/smaps_rollup", "re");
+    while (f && fgets(line, sizeof line, f) && sscanf(line, "Pss: %llu kB", &kib) != 1)
+        continue;
+    if (f)
+        fclose(f);
+    return kib * 1024;
 }

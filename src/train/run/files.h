@@ -23,5 +23,6 @@ int files_write_metrics(FILE *f, const struct train_metrics *m, struct fsdpck_er
 /* Replaced atomically. */
 int files_write_summary(const struct job *job, const struct train_result *result, struct fsdpck_error *err);
 uint64_t files_rss_nbytes(void);
+uint64_t files_pss_nbytes(void); /* what is shared counted in parts; slow where there is much memory */
 
 #endif

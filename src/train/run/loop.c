@@ -9,7 +9,12 @@
 
 #include "run/agree.h"
 #include "run/files.h"
+#include "run/gather.h"
+#include "run/profile.h"
 #include "state/adapter.h"
+#include "state/saver.h"
+
+enum { PSS_EVERY = 100 };
 
 static double now(void)
 {
@@ -43,6 +48,12 @@ static int on_nonfinite(struct rank *r, double loss, double norm, struct fsdpck_
     return rc;
 }
 
+/* In operations with other ranks, or for what others sent. */
+static uint64_t waited_ns(const struct rank *r)
+{
+    return r->comm->wait_ns + gather_times(r->gather).waited_ns;
+}
+
 /* One step: gradients of the whole batch, norm, update. *stopping: in, whether this rank was asked to; out, whether any was. */
 static int run_step(struct rank *r, struct train_metrics *m, bool *stopping, struct fsdpck_error *err)
 {
@@ -51,7 +62,7 @@ static int run_step(struct rank *r, struct train_metrics *m, bool *stopping, str
     double started = now();
     int rc = data_step(job->data, job->config, r->step, &plan, err);
     m->data_wait_seconds = now() - started;
-    uint64_t waited = r->comm->wait_ns;
+    uint64_t waited = waited_ns(r);
     m->lr = schedule_lr(job->config, r->step, job->nsteps);
     if (!rc)
         rc = rank_gradients(r, &plan, &m->loss, err);
@@ -67,10 +78,17 @@ static int run_step(struct rank *r, struct train_metrics *m, bool *stopping, str
     m->nsupervised = (uint64_t)plan.nsupervised;
     m->step_seconds = now() - started;
     m->tokens_per_second = (double)plan.ntok / m->step_seconds;
-    m->comm_seconds = 1e-9 * (double)(r->comm->wait_ns - waited);
+    m->comm_seconds = 1e-9 * (double)(waited_ns(r) - waited);
     m->rss_nbytes = files_rss_nbytes();
     step_plan_free(&plan);
     return rc;
+}
+
+/* The kernel walks all pages for it. */
+static int look_at_memory(struct rank *r, uint64_t *pss_nbytes, struct fsdpck_error *err)
+{
+    *pss_nbytes = files_pss_nbytes();
+    return r->comm->ops->sum_u64(r->comm, pss_nbytes, 1, err);
 }
 
 static int log_step(struct rank *r, FILE *metrics, const struct train_metrics *m, struct fsdpck_error *err)
@@ -83,30 +101,36 @@ static int log_step(struct rank *r, FILE *metrics, const struct train_metrics *m
     return rc;
 }
 
-/* A save that fails for want of space or by the disk does not end the run: it is said, and the next save tries again. Every rank gets the same answer of
- * fsdpck_save(), committed or not. */
-static int save(struct rank *r, struct loop_notes *notes, struct fsdpck_error *err)
+/* A save that fails for want of space or by the disk does not end the run: it is said, and the next save tries again. Every rank gets the same answer. */
+static void take_save(struct rank *r, struct saver *saver, bool wait, struct loop_notes *notes)
 {
-    struct fsdpck_error why = { 0 };
-    char path[FILES_PATH], line[2400], text[2048];
-    int rc = files_checkpoint_path(r->job->config, r->step, path, err);
-    if (rc)
-        return rc;
-    rc = rank_save(r, path, &why);
-    uint64_t failed = rc != 0;
-    if ((rc = r->comm->ops->sum_u64(r->comm, &failed, 1, err)) != 0)
-        return rc;
-    notes->save_failed = failed > 0;
-    if (failed && why.code) {
-        snprintf(line, sizeof line, "the checkpoint of step %llu could NOT be saved, training goes on: %s", (unsigned long long)r->step,
-                 fsdpck_error_format(&why, text, sizeof text));
+    struct saver_result done;
+    char line[2400], text[2048];
+    if (!saver_take(saver, wait, &done))
+        return;
+    notes->save_failed = done.failed;
+    if (!done.failed) {
+        notes->saved = done.step;
+        return;
+    }
+    snprintf(line, sizeof line, "the checkpoint of step %llu could NOT be saved, training goes on: %s", (unsigned long long)done.step,
+             done.why.code ? fsdpck_error_format(&done.why, text, sizeof text) : "another rank failed");
+    note(r, line);
+}
+
+/* After a step's update and before the next one's: the state is copied, and written behind. *stall: how long training stood still for it. */
+static int save(struct rank *r, struct saver *saver, struct loop_notes *notes, double *stall, struct fsdpck_error *err)
+{
+    double started = now();
+    char line[160];
+    if (saver_is_busy(saver)) {
+        snprintf(line, sizeof line, "the checkpoint before that of step %llu is still being written: training waits for it", (unsigned long long)r->step);
         note(r, line);
     }
-    if (!failed) {
-        notes->saved = r->step;
-        if (r->comm->rank == 0 && r->job->config->checkpoint.keep_last)
-            rc = files_prune(r->job->config, r->job->config->checkpoint.keep_last, err);
-    }
+    comm_at(r->comm, r->step, "saving");
+    take_save(r, saver, true, notes);
+    int rc = saver_start(saver, err);
+    *stall = now() - started;
     return rc;
 }
 
@@ -127,42 +151,71 @@ static bool save_is_due(const struct rank *r, bool stopping)
     return stopping || r->step == r->job->nsteps || (every && r->step % every == 0);
 }
 
-static int train(struct rank *r, FILE *metrics, struct loop_notes *notes, struct fsdpck_error *err)
+static int train(struct rank *r, struct saver *saver, struct profile *profile, FILE *metrics, struct loop_notes *notes, struct fsdpck_error *err)
 {
+    const uint64_t first = r->step + 1;
+    uint64_t pss_nbytes = 0, gathered = 0;
     bool stopping = false;
     int rc = 0;
     while (r->step < r->job->nsteps && !stopping && !rc) {
         struct train_metrics m = { 0 };
         stopping = board_stopping(r->comm->board);
         rc = run_step(r, &m, &stopping, err);
+        if (!rc && (r->step == first || r->step % PSS_EVERY == 0))
+            rc = look_at_memory(r, &pss_nbytes, err);
+        m.pss_nbytes = pss_nbytes;
+        m.gathered_nbytes = gather_times(r->gather).nbytes - gathered;
+        gathered += m.gathered_nbytes;
+        take_save(r, saver, false, notes);
+        if (!rc && save_is_due(r, stopping))
+            rc = save(r, saver, notes, &m.save_stall_seconds, err);
+        if (!rc && profile)
+            profile_step(profile, &m, gather_times(r->gather));
         if (!rc)
             rc = log_step(r, metrics, &m, err);
         notes->ndone = r->step;
-        if (!rc && save_is_due(r, stopping))
-            rc = save(r, notes, err);
     }
+    comm_at(r->comm, r->step, "saving");
+    take_save(r, saver, true, notes); /* also where the run has failed: what was good is kept */
     notes->stopped = stopping && r->step < r->job->nsteps;
     return rc;
 }
 
-int loop_run(struct rank *r, const char *resume, struct loop_notes *notes, struct fsdpck_error *err)
+/* From the config, the checkpoint, or both to a state that all ranks agree on. */
+static int start(struct rank *r, const char *resume, struct fsdpck_error *err)
 {
-    FILE *metrics = NULL;
     int rc = agree(r, resume, err);
     if (!rc)
         rc = rank_load(r, err);
     if (!rc && resume)
         rc = rank_resume(r, resume, err);
-    if (!rc)
-        rc = r->comm->ops->barrier(r->comm, "start", err);
+    return rc ? rc : r->comm->ops->barrier(r->comm, "start", err);
+}
+
+int loop_run(struct rank *r, const char *resume, struct loop_notes *notes, struct fsdpck_error *err)
+{
+    FILE *metrics = NULL;
+    struct saver *saver = NULL;
+    struct profile *profile = NULL;
+    int rc = start(r, resume, err);
     notes->ndone = notes->saved = r->step;
+    if (!rc)
+        rc = saver_new(r, &saver, err);
     if (!rc && r->comm->rank == 0)
         rc = files_open_metrics(r->job->config, r->step, &metrics, err);
+    if (!rc && r->job->opt->profile && r->comm->rank == 0)
+        rc = profile_new(r, &profile, err);
     if (!rc)
-        rc = train(r, metrics, notes, err);
+        rc = train(r, saver, profile, metrics, notes, err);
+    if (!rc && profile)
+        rc = profile_report(profile, err);
     if (!rc)
         rc = export_adapter(r, notes, err);
     if (metrics && fclose(metrics) && !rc)
         rc = fsdpck_error_set(err, FSDPCK_ERR_IO, r->job->config->log.jsonl, "could not be written");
+    if (rc)
+        board_fail(r->comm->board, err); /* nobody waits for this rank's thread */
+    saver_free(saver);
+    profile_free(profile);
     return rc ? rc : r->comm->ops->barrier(r->comm, "end", err);
 }

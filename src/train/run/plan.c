@@ -1,7 +1,7 @@
 /* train_plan: the sizes of a run from its tables alone. No weight is read; buffers are laid out but not touched. */
-#include <string.h>
-
+#include "run/gather.h"
 #include "run/job.h"
+#include "state/saver.h"
 
 static int count_activations(const struct job *job, struct train_plan *out, struct fsdpck_error *err)
 {
@@ -21,15 +21,17 @@ static int count_activations(const struct job *job, struct train_plan *out, stru
 /* Of rank 0, which has a packet in every wave, in the first step. */
 static int count_traffic(const struct job *job, struct train_plan *out, struct fsdpck_error *err)
 {
+    struct gather_sizes sizes = { 0 };
     struct step_plan step;
     int rc = data_step(job->data, job->config, 0, &step, err);
+    if (!rc)
+        rc = gather_count(job, &sizes, err);
     uint64_t per = job->config->train.accumulation, npackets = (step.nmicros + per - 1) / per, nwaves = (npackets + job->nranks - 1) / job->nranks;
-    uint64_t others = job->nranks - 1, passes = 1; /* of the parameters in a micro-batch: forward, and what backward reads again */
-    passes += job->layout.first_trained_layer < job->model.nlayer;
-    passes += strcmp(job->config->fsdp.checkpointing, "block") == 0;
     uint64_t micros = step.nmicros < nwaves * per ? step.nmicros : nwaves * per;
-    out->gathered_step_nbytes = micros * passes * job->layout.value_nbytes * others / job->nranks;
+    uint64_t gathered = micros ? sizes.micro_nbytes + (micros - 1) * sizes.later_micro_nbytes : 0;
+    out->gathered_step_nbytes = gathered * (job->nranks - 1) / job->nranks;
     out->reduced_step_nbytes = (npackets - nwaves) * (uint64_t)job->layout.ntrained * 4 / job->nranks;
+    out->buffer_nbytes = job_copies(job) ? sizes.buffer_nbytes : 0;
     step_plan_free(&step);
     return rc;
 }
@@ -51,7 +53,9 @@ int train_plan(const struct train_config *config, const struct train_options *op
     rc = count_activations(&job, out, err);
     if (!rc)
         rc = count_traffic(&job, out, err);
-    out->peak_nbytes = out->shard_nbytes + out->gradient_nbytes + out->optimizer_nbytes + out->activation_nbytes;
+    out->snapshot_nbytes = saver_nbytes(l);
+    out->peak_nbytes = out->shard_nbytes + out->buffer_nbytes + out->gradient_nbytes + out->optimizer_nbytes + out->snapshot_nbytes + out->activation_nbytes;
+    out->all_ranks_nbytes = out->peak_nbytes * job.nranks;
     job_close(&job);
     return rc;
 }

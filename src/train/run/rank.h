@@ -62,7 +62,6 @@ double schedule_lr(const struct train_config *config, uint64_t step, uint64_t ns
 int rank_find_nonfinite(struct rank *r, const char **name, struct fsdpck_error *err);
 
 /* checkpoint.c */
-int rank_save(struct rank *r, const char *path, struct fsdpck_error *err);
 int rank_resume(struct rank *r, const char *path, struct fsdpck_error *err);
 /* Before the ranks part: whether the checkpoint fits this run, key by key. *step: steps done. */
 int job_check_resume(const struct job *job, const char *path, uint64_t *step, struct fsdpck_error *err);

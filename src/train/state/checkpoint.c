@@ -1,14 +1,14 @@
 /* A run's state through libfsdpck: trained parameters (tree "model"), AdamW's moments (tree "optim"), and in the state what a resumed run must agree on. Sharded by
  * the ranks that save, read back by any other number. A LoRA run's checkpoint holds no base: it names it. */
-#include <fsdpck/save.h>
+#include "state/checkpoint.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "run/rank.h"
 #include "state/state.h"
 
-enum { TREES = 3, NAME = LAYOUT_NAME + 64 };
+enum { TREES = CHECKPOINT_TREES, NAME = LAYOUT_NAME + 64 };
 
 /* What save lists for one parameter in one tree. */
 struct entry {
@@ -16,6 +16,14 @@ struct entry {
     struct fsdpck_key path[4];
     uint64_t shape[2], offset[2], size[2];
     struct fsdpck_save_box box;
+};
+
+struct checkpoint_list {
+    struct entry *entries;
+    struct fsdpck_save_tensor *tensors;
+    size_t ntensors;
+    struct fsdpck_mesh mesh;
+    struct fsdpck_placement placement;
 };
 
 /* tree 0: the values; 1 and 2: the moments. Names as torch flattens {"model": {…}, "optim": {"state": {NAME: {"exp_avg": …}}}}. */
@@ -43,18 +51,71 @@ static float *memory_of(const struct rank *r, const struct param *p, int tree)
     return (tree == 1 ? r->m : r->v) + p->own_at;
 }
 
-static struct fsdpck_save_tensor fill_entry(const struct rank *r, const struct param *p, int tree, const struct fsdpck_mesh *mesh,
-                                            const struct fsdpck_placement *placement, struct entry *e)
+static struct fsdpck_save_tensor fill_entry(const struct checkpoint_list *list, uint32_t rank, const struct param *p, int tree, const float *data, struct entry *e)
 {
-    int64_t first, nrow = param_rows(p, r->comm->rank, &first);
+    int64_t first, nrow = param_rows(p, rank, &first);
     e->shape[0] = (uint64_t)p->nrow;
     e->shape[1] = e->size[1] = (uint64_t)p->ncol;
     e->offset[0] = (uint64_t)first;
     e->size[0] = (uint64_t)(nrow > 0 ? nrow : 0);
-    e->box = (struct fsdpck_save_box){ .offset = e->offset, .size = e->size, .data = memory_of(r, p, tree) };
+    e->box = (struct fsdpck_save_box){ .offset = e->offset, .size = e->size, .data = data + p->own_at };
     uint32_t npath = make_path(p, tree, e->path, e->name);
     return (struct fsdpck_save_tensor){ .name = e->name, .path = e->path, .npath = npath, .dtype = FSDPCK_FLOAT32, .ndim = p->ndim, .shape = e->shape,
-                                        .mesh = mesh, .placements = placement, .boxes = &e->box, .nboxes = nrow > 0 };
+                                        .mesh = &list->mesh, .placements = &list->placement, .boxes = &e->box, .nboxes = nrow > 0 };
+}
+
+int checkpoint_list_new(const struct rank *r, float *const trees[CHECKPOINT_TREES], struct checkpoint_list **out, struct fsdpck_error *err)
+{
+    const struct layout *l = &r->job->layout;
+    struct checkpoint_list *list = calloc(1, sizeof *list);
+    *out = list;
+    if (!list)
+        return fsdpck_error_nomem(err, sizeof *list);
+    list->mesh = (struct fsdpck_mesh){ .ndim = 1, .names = { "shard" }, .sizes = { r->comm->nranks } };
+    list->placement = (struct fsdpck_placement){ .kind = FSDPCK_SHARD };
+    list->entries = calloc(r->nslices * CHECKPOINT_TREES + 1, sizeof *list->entries);
+    list->tensors = calloc(r->nslices * CHECKPOINT_TREES + 1, sizeof *list->tensors);
+    if (!list->entries || !list->tensors) {
+        checkpoint_list_free(list);
+        *out = NULL;
+        return fsdpck_error_nomem(err, r->nslices * CHECKPOINT_TREES * sizeof *list->entries);
+    }
+    for (int tree = 0; tree < CHECKPOINT_TREES; tree++) {
+        for (size_t i = 0; i < l->nparams; i++) {
+            size_t n = list->ntensors;
+            if (l->params[i].trainable)
+                list->tensors[list->ntensors++] = fill_entry(list, r->comm->rank, &l->params[i], tree, trees[tree], &list->entries[n]);
+        }
+    }
+    return 0;
+}
+
+void checkpoint_list_free(struct checkpoint_list *list)
+{
+    if (!list)
+        return;
+    free(list->entries);
+    free(list->tensors);
+    free(list);
+}
+
+int checkpoint_copy(struct rank *r, float *const trees[CHECKPOINT_TREES], struct fsdpck_error *err)
+{
+    char message[KERN_MESSAGE_BYTES];
+    const struct layout *l = &r->job->layout;
+    const struct kern_memory *memory = r->compute->device->memory;
+    struct kern_stream *stream = r->compute->stream;
+    for (size_t i = 0; i < l->nparams; i++) {
+        const struct param *p = &l->params[i];
+        int64_t first, nrow = param_rows(p, r->comm->rank, &first);
+        if (p->trainable && nrow > 0)
+            memory->copy(stream, trees[0] + p->own_at, rank_master(r, p), (size_t)(nrow * p->ncol) * sizeof(float));
+    }
+    memory->copy(stream, trees[1], r->m, (size_t)l->own_nelem * sizeof(float));
+    memory->copy(stream, trees[2], r->v, (size_t)l->own_nelem * sizeof(float));
+    if (r->compute->device->stream_sync(stream, message) != KERN_OK)
+        return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "a copy failed: %s", message);
+    return 0;
 }
 
 static int barrier(void *ctx)
@@ -64,35 +125,14 @@ static int barrier(void *ctx)
     return c->ops->barrier(c, "saving", &err);
 }
 
-int rank_save(struct rank *r, const char *path, struct fsdpck_error *err)
+int checkpoint_write(const struct checkpoint_list *list, struct comm *comm, const struct job *job, const char *path, const char *state,
+                     const struct fsdpck_options *fs, struct fsdpck_error *err)
 {
-    const struct layout *l = &r->job->layout;
-    const struct fsdpck_mesh mesh = { .ndim = 1, .names = { "shard" }, .sizes = { r->comm->nranks } };
-    const struct fsdpck_placement placement = { .kind = FSDPCK_SHARD };
-    struct entry *entries = calloc(r->nslices * TREES + 1, sizeof *entries);
-    struct fsdpck_save_tensor *tensors = calloc(r->nslices * TREES + 1, sizeof *tensors);
-    char *state = state_write(r);
-    size_t n = 0;
-    int rc = entries && tensors && state ? 0 : fsdpck_error_nomem(err, r->nslices * TREES * sizeof *entries);
-    for (int tree = 0; tree < TREES && !rc; tree++) {
-        for (size_t i = 0; i < l->nparams; i++) {
-            if (l->params[i].trainable) {
-                tensors[n] = fill_entry(r, &l->params[i], tree, &mesh, &placement, &entries[n]);
-                n++;
-            }
-        }
-    }
     /* A full model's folder comes along, so that `fsdpck export` gives back one that loads; an adapter's base stays where it is. */
-    struct fsdpck_save_request req = { .out = path, .rank = r->comm->rank, .nranks = r->comm->nranks, .barrier = r->comm->nranks > 1 ? barrier : NULL,
-                                       .barrier_ctx = r->comm, .tensors = tensors, .ntensors = n, .state = state,
-                                       .assets = r->job->config->lora.enabled ? NULL : r->job->config->model };
-    comm_at(r->comm, r->step, "saving");
-    if (!rc)
-        rc = fsdpck_save(&req, &r->job->fs, NULL, err);
-    free(entries);
-    free(tensors);
-    free(state);
-    return rc;
+    struct fsdpck_save_request req = { .out = path, .rank = comm->rank, .nranks = comm->nranks, .barrier = comm->nranks > 1 ? barrier : NULL, .barrier_ctx = comm,
+                                       .tensors = list->tensors, .ntensors = list->ntensors, .state = state,
+                                       .assets = job->config->lora.enabled ? NULL : job->config->model };
+    return fsdpck_save(&req, fs, NULL, err);
 }
 
 static int read_tree(struct rank *r, struct fsdpck_source *src, int tree, struct fsdpck_error *err)

@@ -15,7 +15,10 @@ struct train_metrics {
     double loss, grad_norm, lr;
     uint64_t ntok, nsupervised;
     double tokens_per_second, step_seconds, data_wait_seconds, comm_seconds;
-    uint64_t rss_nbytes;
+    double save_stall_seconds; /* before the next step, for a copy of what is saved */
+    uint64_t gathered_nbytes; /* copied into buffers; 0 where parameters are mapped */
+    uint64_t rss_nbytes;      /* of rank 0 */
+    uint64_t pss_nbytes;      /* of all ranks, what they share counted once; looked at in the first step and every hundredth */
 };
 
 /* Zero-initialise: every zero means the default. */
@@ -33,6 +36,7 @@ struct train_options {
     const volatile int *stop; /* nonzero: finish the step, save, return. May be NULL */
     /* A launcher (mpirun) has started this process as one rank of so many; 0: none has. The others join by MPI. */
     uint32_t launched_rank, launched_nranks;
+    bool profile;      /* rank 0's kernels are timed: notes at the end, and output_dir/profile.json */
     bool copy_gathers; /* ranks of one host gather parameters by copying, as ranks of several do, instead of mapping them */
 };
 
@@ -54,10 +58,13 @@ struct train_plan {
     uint64_t shard_nbytes;         /* its rows of all parameters, as they are computed with: mapped by the other ranks, not copied */
     uint64_t gradient_nbytes;      /* gradients of a packet, whole, and its rows of the reduced ones */
     uint64_t optimizer_nbytes;     /* moments of its rows, and their fp32 masters where parameters are bf16 */
+    uint64_t buffer_nbytes;        /* what groups are gathered into; 0 where ranks map each other's rows */
+    uint64_t snapshot_nbytes;      /* a copy of what is saved */
     uint64_t activation_nbytes;    /* activations and scratch of the largest micro-batch */
     uint64_t peak_nbytes;          /* of all of these */
+    uint64_t all_ranks_nbytes;     /* of all ranks: what they share is counted once (PSS) */
     uint64_t largest_micro_ntok;
-    uint64_t gathered_step_nbytes; /* parameters of others that it reads in a step, by mapping */
+    uint64_t gathered_step_nbytes; /* parameters of others that it reads in a step, mapped or copied */
     uint64_t reduced_step_nbytes;  /* gradients of others that it reads in a step */
 };
 FSDPCK_API int train_plan(const struct train_config *config, const struct train_options *opt, struct train_plan *out, struct fsdpck_error *err);

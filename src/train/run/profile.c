@@ -1,0 +1,155 @@
+/* A device whose every kernel is that of another one between two looks at the clock. */
+#include "run/profile.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "run/files.h"
+
+enum kind { GEMM, LORA, ATTENTION, ATTENTION_GRAD, NORM, ROPE, SWIGLU, LOSS, EMBEDDING, OPTIMIZER, OTHER, NKINDS };
+static const char *const kind_names[NKINDS] = { "matrix products", "adapters", "attention", "attention backward", "norms", "rope", "swiglu", "loss", "embedding",
+                                                "optimizer and norm", "other kernels" };
+
+struct profile {
+    struct rank *rank;
+    const struct kern_device *inner;
+    struct kern_device device;
+    struct kern_ops ops;
+    uint64_t running_ns[NKINDS]; /* since the rank began */
+    uint64_t ns[NKINDS];         /* in steps */
+    uint64_t seen_ns[NKINDS];
+    uint64_t nsteps;
+    double step, data, exposed, save_stall;
+    struct ring_times ring;
+};
+
+/* Kernels have no room for a context. */
+static _Thread_local struct profile *active;
+
+static void spent(enum kind kind, uint64_t started)
+{
+    active->running_ns[kind] += comm_now_ns() - started;
+}
+
+#define TIMED(name, kind, params, args) \
+    static void timed_##name params \
+    { \
+        uint64_t started = comm_now_ns(); \
+        active->inner->ops->name args; \
+        spent(kind, started); \
+    }
+#define STREAM struct kern_stream *s
+
+TIMED(gemm, GEMM, (STREAM, const struct kern_gemm *a), (s, a))
+TIMED(rmsnorm, NORM, (STREAM, const struct kern_rmsnorm *a), (s, a))
+TIMED(rmsnorm_grad, NORM, (STREAM, const struct kern_rmsnorm_grad *a), (s, a))
+TIMED(rope, ROPE, (STREAM, const struct kern_rope_apply *a), (s, a))
+TIMED(attention, ATTENTION, (STREAM, const struct kern_attention *a), (s, a))
+TIMED(attention_grad, ATTENTION_GRAD, (STREAM, const struct kern_attention_grad *a), (s, a))
+TIMED(swiglu, SWIGLU, (STREAM, struct kern_mat y, struct kern_cmat g, struct kern_cmat u, int64_t m, int64_t n), (s, y, g, u, m, n))
+TIMED(swiglu_grad, SWIGLU, (STREAM, const struct kern_swiglu_grad *a), (s, a))
+TIMED(cast, OTHER, (STREAM, struct kern_mat d, struct kern_cmat x, int64_t m, int64_t n), (s, d, x, m, n))
+TIMED(add, OTHER, (STREAM, struct kern_mat d, struct kern_cmat a, struct kern_cmat b, int64_t m, int64_t n), (s, d, a, b, m, n))
+TIMED(scale, OTHER, (STREAM, struct kern_mat d, struct kern_cmat x, float f, int64_t m, int64_t n), (s, d, x, f, m, n))
+TIMED(sum_rows, OTHER, (STREAM, float *d, struct kern_cmat x, int64_t m, int64_t n, float *scratch), (s, d, x, m, n, scratch))
+TIMED(sum, LOSS, (STREAM, double *d, const float *x, int64_t n), (s, d, x, n))
+TIMED(gather_rows, EMBEDDING, (STREAM, struct kern_mat d, struct kern_cmat x, const int32_t *i, int64_t m, int64_t n, int64_t k), (s, d, x, i, m, n, k))
+TIMED(scatter_rows, EMBEDDING, (STREAM, struct kern_mat d, struct kern_cmat x, const int32_t *i, int64_t m, int64_t n, int64_t k), (s, d, x, i, m, n, k))
+TIMED(scatter_add, EMBEDDING, (STREAM, struct kern_mat d, struct kern_cmat x, const int32_t *i, int64_t m, int64_t n, int64_t k), (s, d, x, i, m, n, k))
+TIMED(gather_cols, EMBEDDING, (STREAM, struct kern_mat d, struct kern_cmat x, const int32_t *i, int64_t m, int64_t n, int64_t k), (s, d, x, i, m, n, k))
+TIMED(scatter_add_cols, EMBEDDING, (STREAM, struct kern_mat d, struct kern_cmat x, const int32_t *i, int64_t m, int64_t n, int64_t k), (s, d, x, i, m, n, k))
+TIMED(cross_entropy, LOSS, (STREAM, const struct kern_cross_entropy *a), (s, a))
+TIMED(lora_down, LORA, (STREAM, const struct kern_lora *a), (s, a))
+TIMED(lora_up_grad, LORA, (STREAM, const struct kern_lora *a), (s, a))
+TIMED(lora_grad_a, LORA, (STREAM, const struct kern_lora *a), (s, a))
+TIMED(lora_grad_b, LORA, (STREAM, const struct kern_lora *a), (s, a))
+TIMED(dropout, OTHER, (STREAM, struct kern_mat y, struct kern_cmat x, int64_t m, int64_t n, const struct kern_dropout *a), (s, y, x, m, n, a))
+TIMED(adamw, OPTIMIZER, (STREAM, const struct kern_adamw *a), (s, a))
+TIMED(sum_squares, OPTIMIZER, (STREAM, double *d, struct kern_cmat x, int64_t m, int64_t n), (s, d, x, m, n))
+
+int profile_new(struct rank *r, struct profile **out, struct fsdpck_error *err)
+{
+    struct profile *p = calloc(1, sizeof *p);
+    *out = p;
+    if (!p)
+        return fsdpck_error_nomem(err, sizeof *p);
+    p->rank = r;
+    p->inner = r->compute->device;
+    p->device = *p->inner;
+    p->ops = *p->inner->ops;
+    p->device.ops = &p->ops;
+#define TAKE(name) p->ops.name = timed_##name
+    TAKE(gemm); TAKE(rmsnorm); TAKE(rmsnorm_grad); TAKE(rope); TAKE(attention); TAKE(attention_grad); TAKE(swiglu); TAKE(swiglu_grad); TAKE(cast); TAKE(add);
+    TAKE(scale); TAKE(sum_rows); TAKE(sum); TAKE(gather_rows); TAKE(scatter_rows); TAKE(scatter_add); TAKE(gather_cols); TAKE(scatter_add_cols);
+    TAKE(cross_entropy); TAKE(lora_down); TAKE(lora_up_grad); TAKE(lora_grad_a); TAKE(lora_grad_b); TAKE(dropout); TAKE(adamw); TAKE(sum_squares);
+#undef TAKE
+    r->compute->device = &p->device;
+    active = p;
+    return 0;
+}
+
+void profile_free(struct profile *p)
+{
+    if (!p)
+        return;
+    p->rank->compute->device = p->inner;
+    active = NULL;
+    free(p);
+}
+
+void profile_step(struct profile *p, const struct train_metrics *m, struct ring_times times)
+{
+    for (int k = 0; k < NKINDS; k++) {
+        p->ns[k] += p->running_ns[k] - p->seen_ns[k];
+        p->seen_ns[k] = p->running_ns[k];
+    }
+    p->nsteps++;
+    p->step += m->step_seconds + m->save_stall_seconds;
+    p->data += m->data_wait_seconds;
+    p->exposed += m->comm_seconds;
+    p->save_stall += m->save_stall_seconds;
+    p->ring = times;
+}
+
+static void put_row(const struct profile *p, json_t *rows, const char *name, double seconds)
+{
+    const struct train_options *opt = p->rank->job->opt;
+    char line[160];
+    double share = p->step > 0 ? seconds / p->step : 0;
+    json_array_append_new(rows, json_pack("{s:s, s:f, s:f}", "what", name, "seconds_per_step", seconds / (double)p->nsteps, "share", share));
+    snprintf(line, sizeof line, "profile: %-28s %9.3f ms a step  %5.1f %%", name, 1e3 * seconds / (double)p->nsteps, 100 * share);
+    if (opt->note)
+        opt->note(opt->ctx, line);
+}
+
+static json_t *make_rows(const struct profile *p)
+{
+    json_t *rows = json_array();
+    double rest = p->step - p->exposed - p->data - p->save_stall, hidden = 1e-9 * (double)(p->ring.gathered_ns - p->ring.waited_ns);
+    for (int k = 0; k < NKINDS; k++) {
+        rest -= 1e-9 * (double)p->ns[k];
+        put_row(p, rows, kind_names[k], 1e-9 * (double)p->ns[k]);
+    }
+    put_row(p, rows, "communication, exposed", p->exposed);
+    put_row(p, rows, "communication, hidden", p->ring.gathered_ns > p->ring.waited_ns ? hidden : 0);
+    put_row(p, rows, "waiting for data", p->data);
+    put_row(p, rows, "waiting for a save", p->save_stall);
+    put_row(p, rows, "the rest of the step", rest > 0 ? rest : 0);
+    return rows;
+}
+
+int profile_report(const struct profile *p, struct fsdpck_error *err)
+{
+    char path[FILES_PATH];
+    int rc = files_join(path, p->rank->job->config->output_dir, "profile.json", err);
+    if (rc || p->nsteps == 0)
+        return rc;
+    json_t *o = json_pack("{s:i, s:I, s:f, s:o}", "rank", (int)p->rank->comm->rank, "steps", (json_int_t)p->nsteps, "step_seconds", p->step / (double)p->nsteps,
+                          "rows", make_rows(p));
+    if (!o || json_dump_file(o, path, JSON_INDENT(2)))
+        rc = fsdpck_error_set(err, FSDPCK_ERR_IO, path, "could not be written");
+    json_decref(o);
+    return rc;
+}

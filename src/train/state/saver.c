@@ -1,0 +1,205 @@
+/* A thread with one job at a time. It talks to the others' on COMM_SAVE, so that training and saving never wait for each other's collectives. */
+#include "state/saver.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "run/files.h"
+#include "state/checkpoint.h"
+#include "state/state.h"
+
+enum { BUSY_NICE = 10 };
+
+enum phase { IDLE, ASKED, DONE, ENDING };
+
+struct saver {
+    struct rank *rank;
+    struct comm *comm; /* COMM_SAVE */
+    float *memory, *trees[CHECKPOINT_TREES];
+    struct checkpoint_list *list;
+    struct fsdpck_options fs;
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    enum phase phase; /* under the lock; what follows is the thread's while ASKED, the rank's else */
+    char *state;
+    uint64_t asked_ns;
+    struct saver_result result;
+};
+
+uint64_t saver_nbytes(const struct layout *l)
+{
+    return CHECKPOINT_TREES * (uint64_t)l->own_nelem * sizeof(float);
+}
+
+static void beat(void *ctx, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    struct saver *s = ctx;
+    (void)done_nbytes;
+    (void)total_nbytes;
+    comm_beat(s->comm);
+}
+
+static void pass_note(void *ctx, const char *line)
+{
+    const struct job *job = ((struct saver *)ctx)->rank->job;
+    if (job->fs.note)
+        job->fs.note(job->fs.ctx, line);
+}
+
+/* What is older than the newest keep_last goes when a new one stands. That it could not be removed is said, and no failure of the save. */
+static void prune(struct saver *s)
+{
+    const struct train_config *config = s->rank->job->config;
+    struct fsdpck_error err = { 0 };
+    char text[2048], line[2200];
+    if (s->comm->rank != 0 || !config->checkpoint.keep_last || files_prune(config, config->checkpoint.keep_last, &err) == 0)
+        return;
+    snprintf(line, sizeof line, "an old checkpoint could not be removed: %s", fsdpck_error_format(&err, text, sizeof text));
+    pass_note(s, line);
+}
+
+static void save(struct saver *s)
+{
+    struct saver_result *result = &s->result;
+    struct fsdpck_error lost = { 0 };
+    char path[FILES_PATH];
+    int rc = files_checkpoint_path(s->rank->job->config, result->step, path, &result->why);
+    if (!rc)
+        rc = checkpoint_write(s->list, s->comm, s->rank->job, path, s->state, &s->fs, &result->why);
+    uint64_t failed = rc != 0;
+    rc = s->comm->ops->sum_u64(s->comm, &failed, 1, &lost);
+    result->failed = rc || failed;
+    if (!result->failed)
+        prune(s);
+    result->seconds = 1e-9 * (double)(comm_now_ns() - s->asked_ns);
+}
+
+/* Where there are as many busy threads as processors, training goes first. */
+static void *run(void *arg)
+{
+    struct saver *s = arg;
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), BUSY_NICE);
+    pthread_mutex_lock(&s->lock);
+    while (s->phase != ENDING) {
+        if (s->phase != ASKED) {
+            pthread_cond_wait(&s->changed, &s->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&s->lock);
+        save(s);
+        pthread_mutex_lock(&s->lock);
+        s->phase = DONE;
+        pthread_cond_broadcast(&s->changed);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* Touched here, so that no step pays for it. */
+static int allocate(struct saver *s, struct fsdpck_error *err)
+{
+    uint64_t nbytes = saver_nbytes(&s->rank->job->layout);
+    s->memory = aligned_alloc(64, (nbytes + 64) / 64 * 64);
+    if (!s->memory)
+        return fsdpck_error_nomem(err, nbytes);
+    memset(s->memory, 0, nbytes);
+    for (int tree = 0; tree < CHECKPOINT_TREES; tree++)
+        s->trees[tree] = s->memory + tree * s->rank->job->layout.own_nelem;
+    return checkpoint_list_new(s->rank, s->trees, &s->list, err);
+}
+
+int saver_new(struct rank *r, struct saver **out, struct fsdpck_error *err)
+{
+    struct saver *s = calloc(1, sizeof *s);
+    *out = NULL;
+    if (!s)
+        return fsdpck_error_nomem(err, sizeof *s);
+    s->rank = r;
+    s->comm = r->comm->lanes[COMM_SAVE];
+    s->fs = (struct fsdpck_options){ .nthreads = 1, .progress = beat, .note = pass_note, .ctx = s };
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->changed, NULL);
+    int rc = allocate(s, err), failed = rc ? 0 : pthread_create(&s->thread, NULL, run, s);
+    if (failed)
+        rc = fsdpck_error_sys(err, failed, NULL, "pthread_create");
+    s->started = !rc;
+    if (rc)
+        saver_free(s);
+    else
+        *out = s;
+    return rc;
+}
+
+static void wait_while_asked(struct saver *s)
+{
+    while (s->phase == ASKED)
+        pthread_cond_wait(&s->changed, &s->lock);
+}
+
+void saver_free(struct saver *s)
+{
+    if (!s)
+        return;
+    if (s->started) {
+        pthread_mutex_lock(&s->lock);
+        wait_while_asked(s);
+        s->phase = ENDING;
+        pthread_cond_broadcast(&s->changed);
+        pthread_mutex_unlock(&s->lock);
+        pthread_join(s->thread, NULL);
+    }
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    checkpoint_list_free(s->list);
+    free(s->memory);
+    free(s->state);
+    free(s);
+}
+
+int saver_start(struct saver *s, struct fsdpck_error *err)
+{
+    free(s->state);
+    s->state = state_write(s->rank);
+    if (!s->state)
+        return fsdpck_error_nomem(err, 4096);
+    s->asked_ns = comm_now_ns();
+    s->result = (struct saver_result){ .step = s->rank->step };
+    int rc = checkpoint_copy(s->rank, s->trees, err);
+    if (rc)
+        return rc;
+    pthread_mutex_lock(&s->lock);
+    s->phase = ASKED;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    return 0;
+}
+
+bool saver_is_busy(const struct saver *s)
+{
+    struct saver *lock = (struct saver *)s; /* the lock is no part of what is read */
+    pthread_mutex_lock(&lock->lock);
+    bool busy = s->phase == ASKED;
+    pthread_mutex_unlock(&lock->lock);
+    return busy;
+}
+
+bool saver_take(struct saver *s, bool wait, struct saver_result *out)
+{
+    pthread_mutex_lock(&s->lock);
+    if (wait)
+        wait_while_asked(s);
+    bool taken = s->phase == DONE;
+    if (taken) {
+        *out = s->result;
+        s->phase = IDLE;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return taken;
+}

@@ -1,0 +1,25 @@
+/* Saves behind the next steps: a copy of the state is taken into buffers that were there before step 0, and a thread writes it. One save is in flight. */
+#ifndef TRAIN_SAVER_H
+#define TRAIN_SAVER_H
+
+#include "run/rank.h"
+
+struct saver;
+
+struct saver_result {
+    uint64_t step;   /* of the state that was saved */
+    bool failed;     /* on every rank alike */
+    double seconds;  /* from the copy to the commit */
+    struct fsdpck_error why; /* this rank's words, where it has any */
+};
+
+int saver_new(struct rank *r, struct saver **out, struct fsdpck_error *err);
+void saver_free(struct saver *s); /* waits; NULL does nothing */
+uint64_t saver_nbytes(const struct layout *l);
+/* Nothing may be in flight. Every rank calls it for the same step. */
+int saver_start(struct saver *s, struct fsdpck_error *err);
+bool saver_is_busy(const struct saver *s);
+/* The result of the save that was started last, once. False: there is none yet, or it has been taken. `wait`: until there is. */
+bool saver_take(struct saver *s, bool wait, struct saver_result *out);
+
+#endif

@@ -1,0 +1,353 @@
+/* Communicator, ring and board with threads as ranks: what they hand over against what each can compute alone, and what a rank that is late, lost or failing does
+ * to the others. Runs under TSan. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/comm_local.h"
+#include "comm/ring.h"
+
+enum { MAX_RANKS = 5, NGROUPS = 7, NPARAMS = 17, NSTEPS = 3 };
+
+struct job_ranks {
+    struct board *board;
+    struct comm_world *world;
+    uint32_t nranks;
+    void (*body)(struct comm *, void *ctx);
+    void *ctx;
+};
+
+struct one {
+    struct job_ranks *all;
+    uint32_t rank;
+};
+
+static void *be_rank(void *arg)
+{
+    struct one *one = arg;
+    struct fsdpck_error err = { 0 };
+    struct comm *comm = NULL;
+    if (comm_world_join(one->all->world, one->rank, &comm, &err) == 0) {
+        one->all->body(comm, one->all->ctx);
+        comm->ops->free(comm);
+    }
+    return NULL;
+}
+
+static void run_ranks(uint32_t nranks, struct comm_sizes sizes, double patience, void (*body)(struct comm *, void *), void *ctx)
+{
+    struct job_ranks all = { .nranks = nranks, .body = body, .ctx = ctx };
+    struct fsdpck_error err = { 0 };
+    struct one ones[MAX_RANKS];
+    pthread_t threads[MAX_RANKS];
+    assert_int_equal(board_new(0, nranks, nranks, patience, &all.board, &err), 0);
+    assert_int_equal(comm_world_new(nranks, sizes, all.board, &all.world, &err), 0);
+    for (uint32_t r = 0; r < nranks; r++) {
+        ones[r] = (struct one){ &all, r };
+        assert_int_equal(pthread_create(&threads[r], NULL, be_rank, &ones[r]), 0);
+    }
+    for (uint32_t r = 0; r < nranks; r++)
+        pthread_join(threads[r], NULL);
+    comm_world_free(all.world);
+    board_free(all.board);
+}
+
+/* --- sums and exchanges */
+
+static float gradient(uint32_t rank, int64_t i)
+{
+    return 1.0f / (float)(1 + i) + (float)rank * 0.37f;
+}
+
+static void exchange(struct comm *c, void *ctx)
+{
+    const int64_t nelem = 103, chunk = (nelem + c->nranks - 1) / c->nranks;
+    float into[128];
+    uint32_t *wrong = ctx;
+    for (uint32_t n = 1; n <= c->nranks; n++) {
+        struct comm_slice slice = { .at = 16, .nelem = nelem, .chunk = chunk, .into = into };
+        struct fsdpck_error err = { 0 };
+        int64_t begin, mine = comm_slice_part(&slice, c->rank, &begin);
+        for (int64_t i = 0; i < nelem; i++)
+            c->contribution[16 + i] = gradient(c->rank, i);
+        for (int64_t i = 0; i < mine; i++)
+            into[i] = 3;
+        int rc = c->ops->exchange(c, &slice, 1, n, n % 2 == 0, &err);
+        for (int64_t i = 0; i < mine; i++) {
+            float want = n % 2 == 0 ? gradient(0, begin + i) : 3 + gradient(0, begin + i);
+            for (uint32_t q = 1; q < n; q++)
+                want += gradient(q, begin + i);
+            if (rc || want != into[i])
+                __atomic_fetch_add(wrong, 1, __ATOMIC_RELAXED);
+        }
+        uint64_t sum[2] = { c->rank + 1, UINT64_MAX };
+        rc = c->ops->sum_u64(c, sum, 2, &err);
+        if (rc || sum[0] != (uint64_t)c->nranks * (c->nranks + 1) / 2 || sum[1] != 0 - (uint64_t)c->nranks)
+            __atomic_fetch_add(wrong, 1, __ATOMIC_RELAXED);
+    }
+}
+
+/* Sums on one lane while there are sums on another. */
+static void *sum_on_save(void *arg)
+{
+    struct comm *c = arg;
+    struct fsdpck_error err = { 0 };
+    uint64_t wrong = 0;
+    for (uint64_t i = 0; i < 200; i++) {
+        uint64_t value = i;
+        wrong += c->ops->sum_u64(c, &value, 1, &err) != 0 || value != i * c->nranks;
+    }
+    return (void *)(uintptr_t)wrong;
+}
+
+static void sum_on_two_lanes(struct comm *c, void *ctx)
+{
+    pthread_t thread;
+    void *wrong = NULL;
+    struct fsdpck_error err = { 0 };
+    bool started = pthread_create(&thread, NULL, sum_on_save, c->lanes[COMM_SAVE]) == 0;
+    for (uint64_t i = 0; i < 200; i++) {
+        uint64_t value = 1000 + i;
+        if (c->ops->sum_u64(c, &value, 1, &err) || value != (1000 + i) * c->nranks)
+            __atomic_fetch_add((uint32_t *)ctx, 1, __ATOMIC_RELAXED);
+    }
+    if (started)
+        pthread_join(thread, &wrong);
+    if (!started || wrong)
+        __atomic_fetch_add((uint32_t *)ctx, 1, __ATOMIC_RELAXED);
+}
+
+static void test_lanes(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= MAX_RANKS; n += 2) {
+        uint32_t wrong = 0;
+        run_ranks(n, (struct comm_sizes){ 64, 64, false }, 60, sum_on_two_lanes, &wrong);
+        assert_int_equal(wrong, 0);
+    }
+}
+
+static void test_exchange(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= MAX_RANKS; n++) {
+        uint32_t wrong = 0;
+        run_ranks(n, (struct comm_sizes){ 64, 128, false }, 60, exchange, &wrong);
+        assert_int_equal(wrong, 0);
+    }
+}
+
+/* --- the ring */
+
+struct ring_case {
+    uint32_t forward, backward, nuses, wrong;
+    struct schedule_use uses[4 * NGROUPS];
+    bool stays[NGROUPS];
+    struct comm_piece pieces[NPARAMS];
+    struct ring_group groups[NGROUPS];
+    struct schedule schedule;
+    size_t group_at[NGROUPS], nbytes;
+};
+
+static unsigned char byte_of(size_t at, uint32_t step)
+{
+    return (unsigned char)(at * 7 + at / 251 + step * 101);
+}
+
+static void check_group(struct ring_case *k, uint32_t group, const char *data, uint32_t step)
+{
+    for (size_t i = 0; i < k->groups[group].npieces; i++) {
+        const struct comm_piece *p = &k->groups[group].pieces[i];
+        bool frozen = i < k->groups[group].nfrozen;
+        for (size_t b = 0; b < p->nbytes; b++) {
+            if ((unsigned char)data[p->into + b] != byte_of(p->at + b, frozen ? 0 : step))
+                __atomic_fetch_add(&k->wrong, 1, __ATOMIC_RELAXED);
+        }
+    }
+}
+
+/* Each rank its own rows, and only of what is trained after the first step. */
+static void write_rows(struct ring_case *k, struct comm *c, uint32_t step)
+{
+    for (uint32_t g = 0; g < NGROUPS; g++) {
+        for (size_t i = step ? k->groups[g].nfrozen : 0; i < k->groups[g].npieces; i++) {
+            const struct comm_piece *p = &k->groups[g].pieces[i];
+            for (size_t b = p->chunk * c->rank; b < p->chunk * (c->rank + 1) && b < p->nbytes; b++)
+                c->values[p->at + b] = byte_of(p->at + b, i < k->groups[g].nfrozen ? 0 : step);
+        }
+    }
+}
+
+/* Uses `pair` and the next are live together, as an embedding and a head are. */
+static int use_all(struct ring_case *k, struct ring *ring, uint32_t step, uint32_t pair, struct fsdpck_error *err)
+{
+    char *data, *other = NULL;
+    for (uint32_t u = 0; u < k->nuses; u++) {
+        int rc = ring_enter(ring, k->uses[u].group, &data, err);
+        if (rc)
+            return rc;
+        check_group(k, k->uses[u].group, data, step);
+        if (u == pair) {
+            other = data;
+            continue;
+        }
+        if (u == pair + 1) {
+            check_group(k, k->uses[pair].group, other, step);
+            ring_leave(ring);
+        }
+        ring_leave(ring);
+    }
+    return 0;
+}
+
+/* A rank that has nothing to compute. */
+static int pass_through(struct ring *ring, const struct schedule *schedule, struct fsdpck_error *err)
+{
+    char *data;
+    int rc = 0;
+    for (uint32_t u = 0; u < schedule->nentries && !rc; u++) {
+        rc = ring_enter(ring, schedule->entries[u].group, &data, err);
+        ring_leave(ring);
+    }
+    return rc;
+}
+
+static void gather(struct comm *c, void *ctx)
+{
+    struct ring_case *k = ctx;
+    struct ring *ring = NULL;
+    struct fsdpck_error err = { 0 };
+    int rc = ring_new(c->lanes[COMM_GATHER], &k->schedule, k->groups, NGROUPS, &ring, &err);
+    bool all_stay = true;
+    for (uint32_t g = 0; g < NGROUPS; g++)
+        all_stay &= k->stays[g];
+    for (uint32_t step = 0; step < NSTEPS && !rc; step++) {
+        write_rows(k, c, step);
+        rc = c->ops->barrier(c, "update", &err);
+        ring_begin(ring, all_stay && step ? RING_TRAINED : RING_ALL);
+        if (!rc)
+            rc = use_all(k, ring, step, NGROUPS - 1, &err);
+        ring_begin(ring, all_stay ? RING_NOTHING : RING_ALL);
+        if (!rc && c->rank % 2)
+            rc = pass_through(ring, &k->schedule, &err);
+        else if (!rc)
+            rc = use_all(k, ring, step, NGROUPS - 1, &err);
+        if (!rc)
+            rc = c->ops->barrier(c, "norm", &err);
+    }
+    if (rc)
+        __atomic_fetch_add(&k->wrong, 1, __ATOMIC_RELAXED);
+    ring_free(ring);
+}
+
+static void make_case(struct ring_case *k, uint32_t nranks, unsigned seed)
+{
+    size_t at = 0, n = 0;
+    *k = (struct ring_case){ .forward = seed % 4, .backward = seed / 4 % 4 };
+    for (uint32_t g = 0; g < NGROUPS; g++) {
+        k->stays[g] = seed % 3 == 2 || (seed % 3 == 1 && (g == 0 || g == NGROUPS - 1));
+        k->groups[g] = (struct ring_group){ .pieces = &k->pieces[n], .npieces = 1 + (g + seed) % 3, .nfrozen = (g + seed) % 2 };
+        k->group_at[g] = at;
+        for (size_t i = 0; i < k->groups[g].npieces; i++) {
+            size_t rows = 1 + (g * 5 + i * 3 + seed) % 11, row = 8 + 8 * ((g + i) % 4), chunk = (rows + nranks - 1) / nranks * row;
+            k->pieces[n++] = (struct comm_piece){ .at = at, .into = at - k->group_at[g], .nbytes = rows * row, .chunk = chunk };
+            k->groups[g].nbytes = at - k->group_at[g] + rows * row;
+            at += chunk * nranks;
+        }
+        k->uses[k->nuses++].group = g;
+    }
+    k->nbytes = at;
+    k->uses[NGROUPS - 1].group = 0; /* the first group again, together with the last */
+    k->uses[k->nuses++].group = NGROUPS - 1;
+    for (uint32_t g = NGROUPS - 2; g > 0; g--)
+        k->uses[k->nuses++] = (struct schedule_use){ g, true };
+}
+
+static void test_ring(void **state)
+{
+    (void)state;
+    for (unsigned seed = 0; seed < 24; seed++) {
+        struct ring_case k;
+        struct fsdpck_error err = { 0 };
+        uint32_t nranks = 1 + seed % MAX_RANKS;
+        make_case(&k, nranks, seed);
+        if (!k.stays[0] && k.forward == 0 && k.backward == 0)
+            k.forward = 1; /* two groups at once need two slots */
+        const struct schedule_request req = { .uses = k.uses, .nuses = k.nuses, .ngroups = NGROUPS, .forward_prefetch = k.forward, .backward_prefetch = k.backward,
+                                              .stays = k.stays };
+        assert_int_equal(schedule_make(&req, &k.schedule, &err), 0);
+        run_ranks(nranks, (struct comm_sizes){ k.nbytes, 0, true }, 60, gather, &k);
+        assert_int_equal(k.wrong, 0);
+        schedule_free(&k.schedule);
+    }
+}
+
+/* --- ranks that do not come */
+
+static void come_late(struct comm *c, void *ctx)
+{
+    struct fsdpck_error err = { 0 };
+    comm_at(c, 7, "arithmetic");
+    if (c->rank == 1)
+        return;
+    int rc = c->ops->barrier(c, "meeting", &err);
+    if (rc == FSDPCK_ERR_IO && strstr(err.message, "for rank 1 of 3, which is in step 7, arithmetic"))
+        __atomic_fetch_add((uint32_t *)ctx, 1, __ATOMIC_RELAXED);
+    board_fail(c->board, &err);
+}
+
+static void fail_alone(struct comm *c, void *ctx)
+{
+    struct fsdpck_error err = { 0 }, first = { 0 };
+    if (c->rank == 1) {
+        fsdpck_error_set(&err, FSDPCK_ERR_FORMAT, NULL, "no good");
+        board_fail(c->board, &err);
+        return;
+    }
+    int rc = c->ops->barrier(c, "meeting", &err);
+    board_lost(c->board, c->rank, "was killed"); /* too late to be the first */
+    if (rc == FSDPCK_ERR_STOPPED && board_error(c->board, &first) && strcmp(first.message, "no good") == 0)
+        __atomic_fetch_add((uint32_t *)ctx, 1, __ATOMIC_RELAXED);
+}
+
+static void test_late_and_failing(void **state)
+{
+    (void)state;
+    uint32_t named = 0, ended = 0;
+    run_ranks(3, (struct comm_sizes){ 64, 64, false }, 0.2, come_late, &named);
+    assert_in_range(named, 1, 2); /* whoever came second may have been told by the first */
+    run_ranks(3, (struct comm_sizes){ 64, 64, false }, 60, fail_alone, &ended);
+    assert_int_equal(ended, 2);
+}
+
+static void test_lost(void **state)
+{
+    (void)state;
+    struct board *b;
+    struct fsdpck_error err = { 0 };
+    assert_int_equal(board_new(3, 2, 8, 1, &b, &err), 0);
+    board_at(b, 4, 12, "optimizer");
+    assert_false(board_error(b, &err));
+    board_lost(b, 4, "was killed by signal 9");
+    assert_true(board_failed(b) && board_error(b, &err));
+    assert_string_equal(err.message, "rank 4 of 8 was killed by signal 9 in step 12, optimizer; the other ranks were ended");
+    board_free(b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_exchange),
+        cmocka_unit_test(test_lanes),
+        cmocka_unit_test(test_ring),
+        cmocka_unit_test(test_late_and_failing),
+        cmocka_unit_test(test_lost),
+    };
+    return cmocka_run_group_tests_name("comm", tests, NULL, NULL);
+}
