@@ -93,6 +93,7 @@ static int load_all(struct rank *r, const char *path, bool adapters, uint64_t *c
     struct fsdpck_source *src;
     int rc = open_source(path, adapters, &r->job->fs, &src, err);
     for (size_t i = 0; i < l->nparams && !rc; i++) {
+        comm_beat(r->comm);
         if (is_adapter(&l->params[i]) == adapters)
             rc = read_rows(r, src, &l->params[i], contents + 4 * i, err);
     }
