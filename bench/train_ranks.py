@@ -5,7 +5,8 @@ copying, under mpirun, and by torch's fully_shard over gloo. Prints a table.
 usage: train_ranks.py BUILD_DIR MODEL_FOLDER WORKDIR [--python PYTHON_WITH_TORCH] [--rounds 3] [--steps 3] [--dtype bf16|fp32]
 
 Each round runs every contender in turn; a run's first step does not count; medians of all rounds are compared, so that a noisy machine hits all alike. Losses of ours
-must be the same bits, those of torch close. PyTorch runs under tcmalloc where there is one. Also printed: the stall of a save, and PSS."""
+must be the same bits, those of torch close. PyTorch runs under tcmalloc where there is one. Also printed: how long training stood still for the
+save after step 2, and PSS."""
 import argparse
 import glob
 import json
@@ -45,7 +46,7 @@ class Bench:
         subprocess.run([*launcher, self.tool, "run", self.config, "-q", *options], check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=MPI_ENV)
         with open(os.path.join(self.out, "metrics.jsonl")) as f:
             m = [json.loads(line) for line in f]
-        return {"seconds": [x["step_seconds"] for x in m], "loss": [x["loss"] for x in m], "stall": max(x["save_stall_seconds"] for x in m), "pss": m[-1]["pss_bytes"]}
+        return {"seconds": [x["step_seconds"] for x in m], "loss": [x["loss"] for x in m], "stall": m[1]["save_stall_seconds"], "pss": m[-1]["pss_bytes"]}
 
     def torch(self):
         store = self.config + ".store"
