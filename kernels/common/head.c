@@ -10,10 +10,14 @@ int64_t kern_head_chunk(int64_t nvocab)
     return wanted < 128 ? 128 : wanted > 1024 ? 1024 : wanted;
 }
 
+/* Rows of W that a product of the input's gradient goes along at once: they stay in a cache while every tile reads them, and W is read from memory once. */
+enum { PANEL = 2048 };
+
 /* What lies in scratch, each part aligned to 64 bytes. */
 struct parts {
     float *logits;             /* (chunk, nvocab); the gradient lies over it */
-    void *h, *dh;              /* (chunk, d): rows that were gathered */
+    void *h;                   /* (chunk, d): rows that were gathered */
+    float *dh;                 /* (chunk, d): their gradient, while it is added up */
     void *s, *ds;              /* (chunk, r) */
 };
 
@@ -44,7 +48,7 @@ static size_t carve(const struct kern_head *h, char *base, struct parts *p)
     const int64_t chunk = chunk_of(h);
     p->logits = take(base, &at, chunk * h->nvocab, KERN_F32);
     p->h = take(base, &at, h->rows ? chunk * h->d : 0, h->h.dtype);
-    p->dh = take(base, &at, h->rows ? chunk * h->d : 0, h->dh.dtype);
+    p->dh = take(base, &at, chunk * h->d, KERN_F32);
     p->s = take(base, &at, chunk * h->lora.r, h->compute);
     p->ds = take(base, &at, chunk * h->lora.r, h->compute);
     return at;
@@ -77,14 +81,11 @@ static struct chunk chunk_at(const struct head_work *w, int64_t row)
     c.dlogits = (struct kern_mat){w->parts.logits, h->nvocab * 4 / kern_dtype_bytes(h->compute), h->compute};
     c.s = (struct kern_mat){w->parts.s, h->lora.r, h->compute};
     c.ds = (struct kern_mat){w->parts.ds, h->lora.r, h->compute};
-    if (h->rows) {
-        c.h = (struct kern_cmat){w->parts.h, h->d, h->h.dtype};
-        c.dh = (struct kern_mat){w->parts.dh, h->d, h->dh.dtype};
-    } else {
+    c.dh = (struct kern_mat){w->parts.dh, h->d, KERN_F32};
+    c.h = (struct kern_cmat){w->parts.h, h->d, h->h.dtype};
+    if (!h->rows) {
         c.h = h->h;
         c.h.data = (const char *)h->h.data + row * h->h.pitch * kern_dtype_bytes(h->h.dtype);
-        c.dh = h->dh;
-        c.dh.data = h->dh.data ? row_at(h->dh.data, h->dh.pitch, h->dh.dtype, row) : NULL;
     }
     c.segment = (struct kern_lora_segment){.nrow = c.n, .r = h->lora.r, .scale = h->lora.scale, .a = h->lora.a, .b = h->lora.b, .da = h->lora.da,
                                            .db = h->lora.db, .pitch_da = h->d, .pitch_db = h->lora.r, .dropout = h->lora.dropout};
@@ -139,18 +140,35 @@ static void weight_grads(const struct head_work *w, const struct chunk *c)
     }
 }
 
+/* dh = or += the part that a panel of W, from row `from` on, gives. */
+static void panel_grad(const struct head_work *w, const struct chunk *c, int64_t from)
+{
+    const struct kern_head *h = w->head;
+    struct kern_gemm g = {.m = c->n, .n = h->d, .k = h->nvocab - from < PANEL ? h->nvocab - from : PANEL, .a = kern_const(c->dlogits), .b = h->w, .c = c->dh,
+                          .alpha = 1};
+    g.a.data = (const char *)g.a.data + from * kern_dtype_bytes(g.a.dtype);
+    g.b.data = (const char *)g.b.data + from * g.b.pitch * kern_dtype_bytes(g.b.dtype);
+    if (from > 0)
+        g.add = kern_const(c->dh);
+    w->ops->gemm(w->stream, &g);
+}
+
 static void input_grad(const struct head_work *w, const struct chunk *c)
 {
     const struct kern_head *h = w->head;
     struct kern_lowrank low = {.nrow = c->n, .r = h->lora.r, .s = kern_const(c->ds), .b = h->lora.a, .alpha = 1, .dropout = c->segment.dropout};
-    struct kern_gemm g = {.m = c->n, .n = h->d, .k = h->nvocab, .a = kern_const(c->dlogits), .b = h->w, .c = c->dh, .alpha = 1};
-    if (h->lora.r) {
-        g.lowrank = &low;
-        g.nlowrank = 1;
-    }
-    w->ops->gemm(w->stream, &g);
-    if (h->rows)
+    struct kern_gemm adapter = {.m = c->n, .n = h->d, .c = c->dh, .alpha = 1, .add = kern_const(c->dh), .lowrank = &low, .nlowrank = 1};
+    struct kern_mat to = h->dh;
+    for (int64_t from = 0; from < h->nvocab; from += PANEL)
+        panel_grad(w, c, from);
+    if (h->lora.r)
+        w->ops->gemm(w->stream, &adapter);
+    if (h->rows) {
         w->ops->scatter_rows(w->stream, h->dh, kern_const(c->dh), h->rows + c->row, c->n, h->d, h->ntok);
+        return;
+    }
+    to.data = row_at(to.data, to.pitch, to.dtype, c->row);
+    w->ops->cast(w->stream, to, kern_const(c->dh), c->n, h->d);
 }
 
 /* Rows of dh that no chunk writes. */

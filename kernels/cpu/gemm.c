@@ -11,7 +11,7 @@
 enum {
     TILE = 256,     /* largest side of a tile that passes through scratch: it stays in the second cache */
     LARGE = 512,    /* of one that goes straight into C */
-    LEAST = 64,     /* smallest that a side is cut to */
+    LEAST = 64,     /* smallest that a side is cut to; twice that across a B that is not transposed, which is read by lines of it */
     WANTED = 16,    /* tiles that a product should have, for threads to share; more of them are slower each */
     WIDE_K = 1024,  /* of operands that are widened or masked first: their strips of a tile */
 };
@@ -47,12 +47,12 @@ static int64_t even(int64_t n, int64_t tile)
     return min((each + LEAST - 1) / LEAST * LEAST, n);
 }
 
-void cpu_gemm_grid(int64_t m, int64_t n, int64_t most, int64_t *tile_m, int64_t *tile_n)
+void cpu_gemm_grid(int64_t m, int64_t n, int64_t most, int64_t least_n, int64_t *tile_m, int64_t *tile_n)
 {
     int64_t tm = most, tn = most;
     while (((m + tm - 1) / tm) * ((n + tn - 1) / tn) < WANTED) {
-        bool cut_m = tm > LEAST && tm / 2 < m && (tm >= tn || tn <= LEAST || tn / 2 >= n);
-        bool cut_n = tn > LEAST && tn / 2 < n;
+        bool cut_m = tm > LEAST && tm / 2 < m && (tm >= tn || tn <= least_n || tn / 2 >= n);
+        bool cut_n = tn > least_n && tn / 2 < n;
         if (cut_m)
             tm /= 2;
         else if (cut_n)
@@ -245,7 +245,7 @@ void cpu_product(struct kern_stream *stream, const struct cpu_product *p)
     struct gemm_work w = {.stream = stream, .p = p};
     w.widen = g->a.dtype != g->b.dtype || (g->a.dtype == KERN_BF16 && !cpu_matmul_bf16()) || p->drop_a.p > 0 || p->drop_b.p > 0;
     w.direct = is_direct(&w);
-    cpu_gemm_grid(g->m, g->n, w.direct && !w.widen ? LARGE : TILE, &w.tile_m, &w.tile_n);
+    cpu_gemm_grid(g->m, g->n, w.direct && !w.widen ? LARGE : TILE, g->trans_b ? LEAST : 2 * LEAST, &w.tile_m, &w.tile_n);
     w.ntile_n = (g->n + w.tile_n - 1) / w.tile_n;
     if (!cpu_reserve(stream, (2 * TILE * TILE + 2 * TILE * WIDE_K) * sizeof(float)))
         return;

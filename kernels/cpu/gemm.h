@@ -12,7 +12,7 @@ struct cpu_product {
 
 void cpu_product(struct kern_stream *stream, const struct cpu_product *product);
 
-/* Rows and columns of a tile, of most at most; they depend on the shape alone. */
-void cpu_gemm_grid(int64_t m, int64_t n, int64_t most, int64_t *tile_m, int64_t *tile_n);
+/* Rows and columns of a tile, of most at most, and not below least_n columns but where n is; they depend on the shape alone. */
+void cpu_gemm_grid(int64_t m, int64_t n, int64_t most, int64_t least_n, int64_t *tile_m, int64_t *tile_n);
 
 #endif

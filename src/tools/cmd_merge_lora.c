@@ -1,4 +1,6 @@
 /* `fsdpck merge-lora`: base and adapter to full weights, as a Hugging Face folder or sharded. */
+#include <fsdpck/base.h>
+
 #include "commands.h"
 #include "lora_arg.h"
 #include "placement.h"
@@ -34,8 +36,10 @@ static int open_both(const struct merge_lora_args *args, const char *const *at, 
     *quiet = *opt;
     quiet->progress = NULL;
     quiet->nthreads = 1;
-    int rc = source_arg_open(at[0], &args->source, opt, base, err);
-    return rc ? rc : source_arg_open(at[1], &any, quiet, adapter, err);
+    int rc = source_arg_open(at[1], &any, quiet, adapter, err);
+    if (!rc && !at[0])
+        return fsdpck_base_open(*adapter, opt, base, err);
+    return rc ? rc : source_arg_open(at[0], &args->source, opt, base, err);
 }
 
 static int run(const struct merge_lora_args *args, const char *const *at)
@@ -51,6 +55,8 @@ static int run(const struct merge_lora_args *args, const char *const *at)
     bool shards = placement_given(&args->placement);
     if (shards && args->max_shard_nbytes)
         return usage_error("--max-shard-size is for Hugging Face folders; with --ranks or --mesh, OUT is a sharded checkpoint");
+    if (!at[0] && args->source.from)
+        return usage_error("--from says what BASE is, and no BASE is given: it is found from ADAPTER");
     report_start(&report, &args->common, &opt);
     struct fsdpck_merge_lora_request req = { .out = at[2], .choice = lora_arg_choice(&args->lora), .max_shard_nbytes = args->max_shard_nbytes,
                                              .sharded = shards ? &sharded : NULL, .assets = args->assets, .force = args->force };
@@ -85,8 +91,8 @@ int cmd_merge_lora(const struct command *self, int argc, char **argv)
         COMMON_GROUP(&args.common),
     };
     const struct command_line line = {
-        .command = self, .positionals = "BASE ADAPTER OUT", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
-        .notes = "BASE and ADAPTER may be anything that fsdpck reads. OUT is a Hugging Face folder (or one file where it ends in .safetensors), or with\n"
+        .command = self, .positionals = "[BASE] ADAPTER OUT", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
+        .notes = "BASE and ADAPTER may be anything that fsdpck reads; without BASE, the one that ADAPTER names is taken. OUT is a Hugging Face folder (or one file where it ends in .safetensors), or with\n"
                  "--ranks or --mesh a sharded checkpoint. Sums are made in fp32 and rounded once, to the base's types or those of --dtype.",
     };
     const char *at[MAX_POSITIONALS];

@@ -13,6 +13,10 @@ bool ls_listed(const struct fsdpck_tensor *t, const char *glob);
  * none; false: no memory. */
 bool ls_meshes(const struct fsdpck_source *src, const struct fsdpck_mesh ***out, size_t *count);
 
+uint64_t ls_payload_nbytes(const struct fsdpck_source *src); /* of all tensors, aliases counted once */
+/* Bytes of all files for each of payload: under 1 where a compressed checkpoint is larger than its tables. */
+double ls_ratio(const struct fsdpck_source *src);
+
 void ls_text_header(const struct fsdpck_source *src);
 void ls_text_leftover(void *ctx, const struct fsdpck_leftover *l); /* ctx: not used */
 void ls_text_tensors(const struct fsdpck_source *src, const char *glob);

@@ -3,7 +3,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include <fsdpck/base.h>
 #include <fsdpck/fsdpck.h>
 
 static json_t *path_json(const struct fsdpck_key *path, uint32_t npath)
@@ -121,6 +123,18 @@ static json_t *state_json(const char *state)
     return parsed ? parsed : json_out_text(state);
 }
 
+static json_t *base_json(const struct fsdpck_base *base)
+{
+    json_t *o = json_object();
+    bool ok = json_out_put(o, "path", json_out_text(base->path));
+    ok = json_out_put(o, "there", json_boolean(access(base->path, F_OK) == 0)) && ok;
+    ok = json_out_put(o, "tensors", json_out_u64(base->ntensors)) && ok;
+    if (ok)
+        return o;
+    json_decref(o);
+    return NULL;
+}
+
 void ls_json_start(struct ls_json *ls, const struct fsdpck_source *src, const char *glob)
 {
     const char *kind = fsdpck_source_kind(src), *save_id = fsdpck_source_save_id(src), *state = fsdpck_source_state(src);
@@ -135,6 +149,12 @@ void ls_json_start(struct ls_json *ls, const struct fsdpck_source *src, const ch
         ok = json_out_put(o, "ranks", json_out_u64(fsdpck_source_nranks(src))) && ok;
     if (state)
         ok = json_out_put(o, "state", state_json(state)) && ok;
+    if (fsdpck_source_is_compressed(src)) {
+        ok = json_out_put(o, "compressed", json_true()) && ok;
+        ok = json_out_put(o, "ratio", json_out_double(ls_ratio(src))) && ok;
+    }
+    if (fsdpck_source_base(src))
+        ok = json_out_put(o, "base", base_json(fsdpck_source_base(src))) && ok;
     ok = add_entries(o, src) && ok;
     ok = add_tensors(o, src, glob) && ok;
     ls->leftovers = json_array();

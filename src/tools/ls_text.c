@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include <fsdpck/base.h>
 #include <fsdpck/fsdpck.h>
 
 #include "text.h"
@@ -64,7 +66,7 @@ static void print_meshes(const struct fsdpck_source *src)
     free(meshes);
 }
 
-static uint64_t payload_nbytes(const struct fsdpck_source *src)
+uint64_t ls_payload_nbytes(const struct fsdpck_source *src)
 {
     uint64_t nbytes = 0;
     for (size_t i = 0; i < fsdpck_source_ntensors(src); i++) {
@@ -72,6 +74,23 @@ static uint64_t payload_nbytes(const struct fsdpck_source *src)
         nbytes += t->alias_of < 0 ? t->nbytes : 0;
     }
     return nbytes;
+}
+
+double ls_ratio(const struct fsdpck_source *src)
+{
+    uint64_t payload = ls_payload_nbytes(src), nbytes = 0;
+    for (size_t i = 0; i < fsdpck_source_nfiles(src); i++)
+        nbytes += fsdpck_source_file(src, i)->nbytes;
+    return payload ? (double)nbytes / (double)payload : 1;
+}
+
+static void print_content(const struct fsdpck_source *src)
+{
+    char tensors[TEXT_NBYTES], nbytes[TEXT_NBYTES];
+    printf("content    %s, %s", text_count(fsdpck_source_ntensors(src), "tensor", tensors), text_bytes(ls_payload_nbytes(src), nbytes));
+    if (fsdpck_source_is_compressed(src))
+        printf(", compressed: the files have %.3f of that", ls_ratio(src));
+    putchar('\n');
 }
 
 static void print_entry(const char *label, size_t i, size_t count, const char *name, uint64_t nbytes, int64_t rank)
@@ -91,9 +110,18 @@ static void print_entry(const char *label, size_t i, size_t count, const char *n
     putchar('\n');
 }
 
+static void print_base(const struct fsdpck_base *base)
+{
+    char tensors[TEXT_NBYTES];
+    if (!base)
+        return;
+    fputs("base       ", stdout);
+    text_print(stdout, base->path);
+    printf(", %s, %s\n", text_count(base->ntensors, "tensor", tensors), access(base->path, F_OK) == 0 ? "by reference" : "by reference: it is not there");
+}
+
 void ls_text_header(const struct fsdpck_source *src)
 {
-    char tensors[TEXT_NBYTES], nbytes[TEXT_NBYTES];
     const char *kind = fsdpck_source_kind(src), *save_id = fsdpck_source_save_id(src), *state = fsdpck_source_state(src);
     text_print(stdout, fsdpck_source_path(src));
     if (strcmp(kind, "fsdpck") == 0)
@@ -105,12 +133,13 @@ void ls_text_header(const struct fsdpck_source *src)
     if (fsdpck_source_nranks(src))
         printf("ranks      %" PRIu64 "\n", fsdpck_source_nranks(src));
     print_meshes(src);
-    printf("content    %s, %s\n", text_count(fsdpck_source_ntensors(src), "tensor", tensors), text_bytes(payload_nbytes(src), nbytes));
+    print_content(src);
     if (state) {
         fputs("state      ", stdout);
         text_print(stdout, state);
         putchar('\n');
     }
+    print_base(fsdpck_source_base(src));
     for (size_t i = 0, n = fsdpck_source_nitems(src); i < n; i++)
         print_entry("items", i, n, fsdpck_source_item(src, i)->name, fsdpck_source_item(src, i)->nbytes, -1);
     for (size_t i = 0, n = fsdpck_source_nassets(src); i < n; i++)

@@ -188,12 +188,23 @@ static int take_positional(struct parser *p, const char *arg)
     return OPTIONS_OK;
 }
 
+/* "[FIRST] …": one less than all leaves that one out. */
+static bool lacks_optional(const struct parser *p)
+{
+    return p->line->positionals[0] == '[' && p->npositional + 1 == word_count(p->line->positionals);
+}
+
 static int check_complete(const struct parser *p)
 {
     const char *name = p->line->positionals;
     if (p->npositional == word_count(name))
         return OPTIONS_OK;
-    for (size_t i = 0; i < p->npositional; i++)
+    if (lacks_optional(p)) {
+        memmove(p->positional + 1, p->positional, p->npositional * sizeof *p->positional);
+        p->positional[0] = NULL;
+        return OPTIONS_OK;
+    }
+    for (size_t i = 0, n = p->npositional + (name[0] == '['); i < n; i++)
         name += strcspn(name, " ") + 1;
     const char *required = p->line->required;
     return usage_error("%.*s is missing; usage: %s %s %s%s%s", (int)strcspn(name, " "), name, tool_name, p->line->command->name,

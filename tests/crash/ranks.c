@@ -93,7 +93,7 @@ static void *run(void *arg)
     return NULL;
 }
 
-void ranks_save(const struct model *m, const char *out, const char *assets, uint32_t nranks, const struct fsdpck_options *opt,
+void ranks_save(const struct model *m, const char *out, const char *assets, const struct fsdpck_base *base, uint32_t nranks, const struct fsdpck_options *opt,
                 const struct verb_how *how, struct verb_result *result)
 {
     struct rank ranks[VERB_MAX_RANKS] = { 0 };
@@ -108,7 +108,7 @@ void ranks_save(const struct model *m, const char *out, const char *assets, uint
         r->opt = *opt;
         r->opt.io = how->io[i];
         r->req = (struct fsdpck_save_request){ .out = out, .rank = i, .nranks = nranks, .barrier = meet, .barrier_ctx = r, .tensors = r->tensors,
-                                               .ntensors = m->ntensors, .state = "{\"step\":1}", .assets = assets, .force = how->force };
+                                               .ntensors = m->ntensors, .state = "{\"step\":1}", .assets = assets, .base = base, .force = how->force };
         cut(r, m, &mesh);
         if (pthread_create(&r->thread, NULL, run, r) != 0)
             abort();

@@ -2,10 +2,12 @@
 #ifndef TESTS_RANKS_H
 #define TESTS_RANKS_H
 
+#include <fsdpck/base.h>
+
 #include "verbs.h"
 
-/* assets: a folder. */
-void ranks_save(const struct model *m, const char *out, const char *assets, uint32_t nranks, const struct fsdpck_options *opt,
+/* assets: a folder. base: NULL, or what is named as the frozen base. */
+void ranks_save(const struct model *m, const char *out, const char *assets, const struct fsdpck_base *base, uint32_t nranks, const struct fsdpck_options *opt,
                 const struct verb_how *how, struct verb_result *result);
 /* The one tensor that every rank holds whole, as a glob. */
 #define RANKS_REPLICATED "t0.*"

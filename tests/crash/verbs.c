@@ -35,6 +35,8 @@ const struct verb verbs[] = {
     { .name = "convert --force, in place", .kind = VERB_CONVERT, .nranks = 2, .old = true, .mount = true },
     { .name = "convert --compress", .kind = VERB_CONVERT, .nranks = 2, .compress = true },
     { .name = "reshard", .kind = VERB_RESHARD, .nranks = 2 },
+    { .name = "reshard --compress --force, in place", .kind = VERB_RESHARD, .nranks = 2, .old = true, .mount = true, .compress = true },
+    { .name = "reshard, with a base", .kind = VERB_RESHARD, .nranks = 2, .reference = true },
     { .name = "export", .kind = VERB_EXPORT_FOLDER, .nranks = 1, .spare_fsyncs = SPARE_FOLDER },
     { .name = "export --force", .kind = VERB_EXPORT_FOLDER, .nranks = 1, .old = true, .spare_fsyncs = SPARE_FOLDER },
     { .name = "export --force, in place", .kind = VERB_EXPORT_FOLDER, .nranks = 1, .old = true, .mount = true, .spare_fsyncs = SPARE_FOLDER },
@@ -45,6 +47,7 @@ const struct verb verbs[] = {
     { .name = "merge-lora", .kind = VERB_MERGE_LORA, .nranks = 1, .spare_fsyncs = SPARE_FOLDER },
     { .name = "merge-lora --force", .kind = VERB_MERGE_LORA, .nranks = 1, .old = true, .spare_fsyncs = SPARE_FOLDER },
     { .name = "save", .kind = VERB_SAVE, .nranks = 2 },
+    { .name = "save, with a base", .kind = VERB_SAVE, .nranks = 2, .old = true, .reference = true },
     { .name = "save over an old one", .kind = VERB_SAVE, .nranks = 3, .old = true },
     { .name = "save in place", .kind = VERB_SAVE, .nranks = 2, .old = true, .mount = true },
 };
@@ -210,6 +213,25 @@ static void make_sources(const char *top, const char *who, const struct model *m
     free(dir);
 }
 
+/* A checkpoint that names the new folder as its base, by its first tensor. */
+static void refer(struct ground *g)
+{
+    const struct fsdpck_options opt = options(NULL, 1);
+    const struct verb_how how = { 0 };
+    struct verb_result result = { 0 };
+    const struct model_tensor *t = &g->is.tensors[0];
+    struct fsdpck_content content = { 0 };
+    for (uint64_t row = 0; row < t->shape[0]; row++)
+        fsdpck_content_add_row(&content, t->data + row * (t->nbytes / t->shape[0]), t->nbytes / t->shape[0], row);
+    g->base_tensor = (struct fsdpck_base_tensor){ .name = t->name, .dtype = t->dtype, .ndim = t->ndim, .shape = t->shape };
+    fsdpck_content_store(&content, g->base_tensor.content);
+    g->base = (struct fsdpck_base){ .path = g->folder, .tensors = &g->base_tensor, .ntensors = 1 };
+    g->referring = tree_path(g->top, "referring");
+    ranks_save(&g->is, g->referring, g->folder, &g->base, OLD_RANKS, &opt, &how, &result);
+    for (int i = 0; i < OLD_RANKS; i++)
+        must_do(result.code[i], &result.err[i]);
+}
+
 void ground_new(struct ground *g)
 {
     char *folder, *checkpoint;
@@ -225,6 +247,7 @@ void ground_new(struct ground *g)
     make_sources(g->top, "new", &g->is, &g->folder, &g->checkpoint);
     free(folder);
     free(checkpoint);
+    refer(g);
     struct model zero = { 0 };
     make_adapter(&g->adapter_was, 10);
     make_adapter(&g->adapter_is, 20);
@@ -244,6 +267,7 @@ void ground_free(struct ground *g)
     free(g->boot);
     free(g->folder);
     free(g->checkpoint);
+    free(g->referring);
     free(g->out);
     free(g->old_names);
     free(g->new_names);
@@ -336,7 +360,7 @@ void verb_run(const struct verb *v, const struct ground *g, const struct verb_ho
     const char *out = g->out;
     memset(result, 0, sizeof *result);
     if (v->kind == VERB_SAVE)
-        ranks_save(&g->is, out, g->folder, v->nranks, &opt, how, result);
+        ranks_save(&g->is, out, g->folder, v->reference ? &g->base : NULL, v->nranks, &opt, how, result);
     else if (v->kind == VERB_EXPORT_LORA)
         result->code[0] = export_lora(g->adapter, out, &scaling, how->force, &opt, &result->err[0]);
     else if (v->kind == VERB_MERGE_LORA)
@@ -344,7 +368,7 @@ void verb_run(const struct verb *v, const struct ground *g, const struct verb_ho
     else if (is_export(v))
         result->code[0] = export(g->checkpoint, out, how->force, &opt, &result->err[0]);
     else
-        result->code[0] = convert(v->kind == VERB_RESHARD ? g->checkpoint : g->folder, out, v->nranks, how->force, v->compress, &opt,
+        result->code[0] = convert(v->reference ? g->referring : v->kind == VERB_RESHARD ? g->checkpoint : g->folder, out, v->nranks, how->force, v->compress, &opt,
                                   &result->err[0]);
 }
 
@@ -430,7 +454,9 @@ enum verb_state verb_state(const struct verb *v, const struct ground *g, const c
         snprintf(what, sizeof what, "%s: %s", err.file, err.message);
     } else if (!strict || verifies(out, &opt)) {
         const char *differs = model_differs(new_model(v, g), src, &err);
-        if (differs == NULL && (!strict || has_config(v, g, out, "new")))
+        if (differs == NULL && v->reference != (fsdpck_source_base(src) != NULL))
+            snprintf(what, sizeof what, "its base is not named");
+        else if (differs == NULL && (!strict || has_config(v, g, out, "new")))
             state = STATE_NEW;
         else if (differs != NULL && model_differs(old_model(v, g), src, &err) == NULL && (!strict || has_config(v, g, out, "old")))
             state = STATE_OLD;

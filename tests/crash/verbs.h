@@ -3,6 +3,8 @@
 #ifndef TESTS_VERBS_H
 #define TESTS_VERBS_H
 
+#include <fsdpck/base.h>
+
 #include "faulty_io.h"
 #include "model.h"
 
@@ -17,7 +19,8 @@ struct verb {
     bool old;         /* there is an output to be replaced, with force */
     bool mount;       /* the output cannot be renamed: it is written in place */
     bool no_exchange; /* names cannot be exchanged */
-    bool compress;    /* of convert */
+    bool compress;    /* of convert and reshard */
+    bool reference;   /* what is written names the new model's folder as its frozen base */
     uint32_t spare_fsyncs; /* bit k: no crash needs fsync k (from 0) */
 };
 extern const struct verb verbs[];
@@ -28,6 +31,9 @@ struct ground {
     char *top, *root, *crash; /* crash: for a second root beside the first, not made */
     char *boot;               /* a boot id of another start of the machine */
     char *folder, *checkpoint; /* sources: the new model as a Hugging Face folder, and sharded over 3 ranks */
+    char *referring; /* source: as checkpoint, and with the folder as its base */
+    struct fsdpck_base base;
+    struct fsdpck_base_tensor base_tensor; /* the new model's first */
     struct model was, is;     /* the old output is of one, the new one of the other */
     char *adapter, *no_change; /* sources: the new adapter, and one that merges without changing a thing */
     struct model adapter_was, adapter_is;

@@ -19,11 +19,11 @@ TINY = os.path.join(fixtures(), "tiny-llama-tied")
 class Damage:
     """One good checkpoint of several files with large and small tensors, and what reading it gives."""
 
-    def __init__(self, t):
-        self.t = t
-        self.good = t.path("good")
-        t.good("convert", TINY, self.good, "--ranks", 3)
-        t.good("export", self.good, t.path("truth"))
+    def __init__(self, t, *options):
+        self.t, self.options = t, options
+        self.good = t.path("good" + "".join(options))
+        t.good("convert", TINY, self.good, "--ranks", 3, *options)
+        t.good("export", self.good, t.path("truth"), "--force")
         self.truth = tree(t.path("truth"))
 
     def exports(self, folder):
@@ -87,6 +87,29 @@ def damage_pages(d):
     d.try_one("a page written twice", lambda f: patch(shard(f, 1), offset, read(shard(f, 1))[offset + PAGE:offset + 2 * PAGE]), ["__1_0.distcp"])
 
 
+def payloads(folder, rank):
+    """(offset, bytes, decoded bytes) of each payload of a rank."""
+    place, _ = index_of(folder)["files"][rank]["table"]
+    data = read(shard(folder, rank))
+    n = struct.unpack_from("<Q", data, place + 32)[0]
+    return [struct.unpack_from("<QQQ", data, place + 96 + 96 * i + 8) for i in range(n)]
+
+
+def damage_blocks(d):
+    """Of compressed payloads: each block that was touched, and no other, and the rows that are lost with it."""
+    chunks = sorted(payloads(d.good, 1), key=lambda p: -p[2])
+    offset, nbytes, decoded = chunks[0]
+    d.t.check(decoded > 65536 and nbytes < decoded * 0.8, "the template is compressed", chunks[0])
+    for what, at in (("first", 0), ("middle", nbytes // 2), ("last", nbytes - 1)):
+        problems = d.try_one("a flipped bit in the %s byte of a payload" % what, lambda f: flip(shard(f, 1), offset + at), ["__1_0.distcp"], say="block hash differs")
+        p = problems[0] if len(problems) == 1 else {}
+        d.t.check(p.get("offset", -1) <= offset + at < p.get("offset", 0) + p.get("bytes", 0) and p.get("row_end", 0) > p.get("row_begin", 0),
+                  "the %s byte: its block, with rows" % what, problems)
+    d.try_one("a zeroed page", lambda f: zero_page(f, 1, offset + nbytes // 2), ["__1_0.distcp"])
+    d.try_one("a file of zeros", lambda f: write(shard(f, 0), bytes(os.path.getsize(shard(f, 0)))), ["__0_0.distcp"])
+    d.try_one("a payload moved by a byte", lambda f: patch(shard(f, 1), offset, read(shard(f, 1))[offset + 1:offset + nbytes]), ["__1_0.distcp"])
+
+
 def damage_sizes(d):
     for n in (1, 64, 65, PAGE, 65536):
         d.try_one("cut by %d" % n, lambda f: os.truncate(shard(f, 2), os.path.getsize(shard(f, 2)) - n), ["__2_0.distcp"])
@@ -96,12 +119,18 @@ def damage_sizes(d):
     d.try_one("an empty index", lambda f: write(f + "/index.json", b""), ["index.json"])
 
 
+def damage_metadata(d, dcp):
+    d.try_one("a foreign .metadata", lambda f: shutil.copy(dcp + "/.metadata", f + "/.metadata"), [".metadata"], reads=True, say="PyTorch")
+    d.try_one("no .metadata", lambda f: os.unlink(f + "/.metadata"), [".metadata"], reads=True, say="is missing")
+
+
 def damage_sets(d):
     """Whole files that are good, in the wrong place."""
     t = d.t
     again, five = t.path("again"), t.path("five")
-    t.good("convert", TINY, again, "--ranks", 3)
-    t.good("convert", TINY, five, "--ranks", 5)
+    for folder, nranks in ((again, 3), (five, 5)):
+        shutil.rmtree(folder, ignore_errors=True)
+        t.good("convert", TINY, folder, "--ranks", nranks, *d.options)
 
     def swap(f):
         os.rename(shard(f, 0), f + "/x")
@@ -119,8 +148,10 @@ def damage_sets(d):
     d.try_one("a stray shard", lambda f: write(f + "/mine.distcp", b"?"), ["mine.distcp"], reads=True, say="does not belong")
     d.try_one("a shard that is a directory", lambda f: (os.unlink(shard(f, 1)), os.mkdir(shard(f, 1))), ["__1_0.distcp"], say="regular file")
     dcp = os.path.join(fixtures(), "dcp", "torch-2.15", "ckpt")
-    d.try_one("a foreign .metadata", lambda f: shutil.copy(dcp + "/.metadata", f + "/.metadata"), [".metadata"], reads=True, say="PyTorch")
-    d.try_one("no .metadata", lambda f: os.unlink(f + "/.metadata"), [".metadata"], reads=True, say="is missing")
+    if not d.options:
+        damage_metadata(d, dcp)
+    else:
+        d.try_one("a .metadata", lambda f: shutil.copy(dcp + "/.metadata", f + "/.metadata"), [".metadata"], reads=True, say="does not belong")
     d.try_one("PyTorch saved over it", lambda f: shutil.copytree(dcp, f, dirs_exist_ok=True), ["__0_0.distcp", "__1_0.distcp", "__2_0.distcp", ".metadata"])
     d.try_one("an asset edited", lambda f: flip(f + "/assets/config.json", 20), ["assets/config.json"])
     d.try_one("an asset gone", lambda f: os.unlink(f + "/assets/tokenizer.json"), ["assets/tokenizer.json"], say="is missing")
@@ -135,9 +166,12 @@ def damage_quick(d):
     offset, _ = a_payload(bad, 1)
     flip(shard(bad, 1), offset)
     d.t.good("verify", "--quick", bad)
-    for what, damage in (("a cut shard", lambda f: os.truncate(shard(f, 1), 100)), ("a table", lambda f: flip(shard(f, 1), index_of(f)["files"][1]["table"][0] + 100)),
-                         ("a cut .metadata", lambda f: os.truncate(f + "/.metadata", 10)), ("a cut asset", lambda f: os.truncate(f + "/assets/config.json", 10)),
-                         ("a stray shard", lambda f: write(f + "/__7_0.distcp", b"")), ("the index", lambda f: flip(f + "/index.json", 100))):
+    cases = [("a cut shard", lambda f: os.truncate(shard(f, 1), 100)), ("a table", lambda f: flip(shard(f, 1), index_of(f)["files"][1]["table"][0] + 100)),
+             ("a cut asset", lambda f: os.truncate(f + "/assets/config.json", 10)), ("a stray shard", lambda f: write(f + "/__7_0.distcp", b"")),
+             ("the index", lambda f: flip(f + "/index.json", 100))]
+    if not d.options:
+        cases.append(("a cut .metadata", lambda f: os.truncate(f + "/.metadata", 10)))
+    for what, damage in cases:
         bad = d.t.fresh(d.good)
         damage(bad)
         d.t.check(len(d.t.problems(bad, "--quick")) == 1, "--quick: %s" % what)
@@ -228,6 +262,11 @@ def main():
     try:
         d = Damage(t)
         damage_pages(d)
+        damage_sizes(d)
+        damage_sets(d)
+        damage_quick(d)
+        d = Damage(t, "--compress")
+        damage_blocks(d)
         damage_sizes(d)
         damage_sets(d)
         damage_quick(d)

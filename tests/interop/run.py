@@ -8,7 +8,7 @@ import argparse, importlib.util, json, logging, os, shutil, subprocess, sys, tem
 
 os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", TQDM_DISABLE="1")
 import ckpt_common as c
-import check_dcp, check_lora, check_lora_styles, check_safetensors, make_dcp, make_pt, resume
+import check_dcp, check_lora, check_lora_styles, check_lora_versions, check_safetensors, make_dcp, make_pt, resume
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -280,6 +280,23 @@ def check_slices(tool, work):
     return check_dcp.check(two, ref, {})
 
 
+def check_compressed(tool, work):
+    """torch refuses a compressed directory for what it is, without .metadata, and loads what convert makes of it, bit for bit."""
+    folder, small, plain = os.path.join(TOP, "fixtures", "tiny-llama-tied"), os.path.join(work, "small"), os.path.join(work, "plain")
+    tool("convert", "-q", folder, small, "--ranks", "3", "--compress")
+    tool("convert", "-q", small, plain, "--ranks", "2")
+    ref = {k: v for f in sorted(os.listdir(folder)) if f.endswith(".safetensors") for k, v in c.read_ref(os.path.join(folder, f)).items()}
+    ref["lm_head.weight"] = ref["model.embed_tokens.weight"]
+    sd, bad = {k: torch.full_like(v, 7) for k, v in ref.items()}, []
+    try:
+        dcp.load(sd, checkpoint_id=small, no_dist=True)
+        bad.append("torch loads a compressed directory")
+    except dcp.api.CheckpointException as e:
+        bad += [] if "No such file" in str(e) and ".metadata" in str(e) else [f"torch refuses a compressed directory otherwise: {e}"]
+    bad += [f"{k}: torch changed it" for k, v in sd.items() if not bool((v == 7).all())]
+    return bad + check_dcp.check(plain, ref, {})
+
+
 # --- an item over 4 GiB ---------------------------------------------------------------------------------------------------------
 
 def copy_item(source, folder, sizes, to):
@@ -345,6 +362,7 @@ def main():
         torch_save(checks, tool, work)
         checks.run("accelerate: checkpoint-N", check_accelerate, tool, work)
         checks.run("DCP in safetensors form", check_slices, tool, work)
+        checks.run("a compressed directory, and back", check_compressed, tool, work)
         checks.run("a torch job goes on, resharded from 4 ranks to 2 and 6", resume.check, tool, work)
         foreign(checks, tool, work, a.quick)
         checks.run("torch maps an item over 4 GiB", check_large, tool, work)
@@ -352,6 +370,7 @@ def main():
         checks.run("random models, the second reader", check_random, tool, 20 if a.quick else 200)
         # Last: PEFT, diffusers and transformers may start threads, and everything above forks.
         check_lora.run(checks, tool, work, a.quick)
+        check_lora_versions.run(checks, tool, work, a.quick)
         check_lora_styles.run(checks, tool, work, a.quick)
         checks.run("SmolLM2: from_pretrained generates the same tokens", check_generation, a.smollm2, os.path.join(work, "ranks3-hf"))
     finally:

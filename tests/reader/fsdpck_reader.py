@@ -30,8 +30,8 @@ DTYPES = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<u2
           "complex64": "<c8", "complex32": "<u4", "float8_e4m3fn": "u1", "float8_e5m2": "u1", "float8_e4m3fnuz": "u1",
           "float8_e5m2fnuz": "u1", "float8_e8m0fnu": "u1", "float4_e2m1fn_x2": "u1"}
 INDEX_KEYS = ["format", "version", "requires", "save_id", "writer", "created", "block_bytes", "meshes", "files", "tensors", "items",
-              "assets_folder", "assets", "state", "metadata", "hash"]
-OPTIONAL = {"assets_folder", "state", "metadata"}
+              "assets_folder", "assets", "state", "base", "metadata", "hash"]
+OPTIONAL = {"assets_folder", "state", "base", "metadata"}
 
 
 class Refused(Exception):
@@ -52,6 +52,24 @@ def no_twice(pairs):
     out = dict(pairs)
     if len(out) != len(pairs):
         raise Refused("index.json: a key appears twice in an object")
+    return out
+
+
+def safetensors_of(path):
+    """{name: (shape, bytes)} of a file."""
+    with open(path, "rb") as f:
+        raw = f.read()
+    n = struct.unpack_from("<Q", raw)[0]
+    head = json.loads(raw[8:8 + n])
+    head.pop("__metadata__", None)
+    return {k: (e["shape"], raw[8 + n + e["data_offsets"][0]:8 + n + e["data_offsets"][1]]) for k, e in head.items()}
+
+
+def safetensors_below(folder):
+    out = {}
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        if name.endswith(".safetensors"):
+            out.update(safetensors_of(os.path.join(folder, name)))
     return out
 
 
@@ -108,6 +126,24 @@ class Reader:
         for name, t in doc["tensors"].items():
             self.check_tensor(f"index.json: tensor {name!r}", t, before)
             before[name] = t
+        if "base" in doc:
+            self.check_base(doc["base"])
+
+    def check_base(self, base):
+        """Section 9: the way, what is listed, and, where the base lies there as safetensors, whether it is that base."""
+        way = base["path"].split("/")
+        while way and way[0] == "..":
+            del way[0]
+        self.expect(not way or way == ["."] == base["path"].split("/") or plain("/".join(way)), "index.json: base", f"path {base['path']!r}")
+        for name, t in base["tensors"].items():
+            ok = t["dtype"] in DTYPES and all(isinstance(d, int) and d >= 0 for d in t["shape"])
+            self.expect(ok and re.fullmatch("[0-9a-f]{32}", t["content"]), f"index.json: base: {name!r}", "dtype, shape or content")
+        found = safetensors_below(os.path.join(os.path.realpath(self.dir), base["path"]))
+        for name, t in base["tensors"].items() if found else ():
+            shape, raw = found.get(name, (None, b""))
+            rows = shape[0] if shape else 1
+            content = content_of(raw, 0, len(raw) // rows).to_bytes(16, "little").hex() if raw else "0" * 32
+            self.expect(shape == t["shape"] and content == t["content"], f"the base: {name!r}", f"shape {shape}, content {content}")
 
     def check_mesh(self, where, mesh):
         n = int(np.prod(mesh["sizes"], dtype=object))
@@ -380,18 +416,13 @@ def read(dir):
 
 def against(arrays, path):
     """Differences from a safetensors file, names both ways."""
-    with open(path, "rb") as f:
-        raw = f.read()
-    n = struct.unpack_from("<Q", raw)[0]
-    head = json.loads(raw[8:8 + n])
-    head.pop("__metadata__", None)
-    bad = [f"tensor {k!r}: not in {path}" for k in arrays.keys() - head.keys()]
-    for name, e in head.items():
-        a, b = e["data_offsets"]
+    want = safetensors_of(path)
+    bad = [f"tensor {k!r}: not in {path}" for k in arrays.keys() - want.keys()]
+    for name, (_, raw) in want.items():
         if name not in arrays:
             bad.append(f"tensor {name!r}: missing")
-        elif arrays[name].tobytes() != raw[8 + n + a:8 + n + b]:
-            bad.append(f"tensor {name!r}: its bytes are not those in {path}")
+        elif arrays[name].tobytes() != raw:
+            bad.append(f"tensor {name!r}: other bytes")
     return bad
 
 

@@ -179,7 +179,23 @@ def from_pytorch(version, *options):
     return run
 
 
-SPECIAL = [("tied model", tied_model), ("written inside its directory", written_inside)] + \
+def with_base(tool, rng, work):
+    """A checkpoint of adapters, elsewhere: its way to the base is another, its tensors are the same."""
+    source, dir, deep = os.path.join(TOP, "fixtures", "lora-run"), os.path.join(work, "first"), os.path.join(work, "a", "b")
+    want(not fsdpck_reader.read(source)[1], "the fixture: " + "\n".join(fsdpck_reader.read(source)[1]))
+    truth = fsdpck_reader.read(source)[0]
+    tool("reshard", "-q", source, dir, "--ranks", "3")
+    tool("convert", "-q", dir, deep, "--ranks", "2", "--compress")
+    for one in (dir, deep):
+        reader = fsdpck_reader.Reader(one)
+        arrays, bad = reader.run()
+        want(not bad, f"{one}: " + "\n".join(bad))
+        there = os.path.realpath(os.path.join(os.path.realpath(one), reader.index["base"]["path"]))
+        want(there == os.path.realpath(os.path.join(TOP, "fixtures", "tiny-llama-tied")), f"the base is at {there}")
+        want(all(arrays[k].tobytes() == v.tobytes() for k, v in truth.items()), f"{one}: other bytes")
+
+
+SPECIAL = [("tied model", tied_model), ("written inside its directory", written_inside), ("with a base", with_base)] + \
           [(f"from PyTorch {v}", from_pytorch(v)) for v in ("2.4", "2.6", "2.15", "2.15-python-3.11.2")] + \
           [("from PyTorch, compressed", from_pytorch("2.15", "--compress"))]
 

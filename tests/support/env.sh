@@ -35,7 +35,8 @@ pc jansson|libjansson-dev|JSON
 pc libxxhash|libxxhash-dev|hashes
 pc libdeflate|libdeflate-dev|CRC-32
 pc libzstd|libzstd-dev|compression
-pc libpcre2-8|libpcre2-dev|regular expressions of target_modules
+pc libpcre2-8|libpcre2-dev|regular expressions of target_modules and tokenizers
+pc libutf8proc|libutf8proc-dev|Unicode normalization of tokenizers
 cc oneapi/dnnl/dnnl.h|libdnnl-dev|matrix products on CPUs'
 needs_test='cmd c++|g++|public headers compile as C++ too
 pc cmocka|libcmocka-dev|unit tests

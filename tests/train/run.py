@@ -243,7 +243,7 @@ class Tests:
         weights[-1] ^= 1  # the sign, or so, of one weight
         (base / "model.safetensors").write_bytes(weights)
         done = self.run(path, "--set", f"model={base}", "--ranks", "2", want=2)
-        if "belong to a base of content" not in done.stderr:
+        if "belong to another base" not in done.stderr:
             raise Failure(done.stderr)
         before = self.bits(out)
         newest = sorted((out / "checkpoints").glob("step-*"))[-1]

@@ -30,6 +30,7 @@
 #include "base/suffix.h"
 
 const char *fsdpck_commit_dir(const struct fsdpck_commit *c) { return c->dir; }
+const char *fsdpck_commit_target(const struct fsdpck_commit *c) { return c->place.path; }
 bool fsdpck_commit_in_place(const struct fsdpck_commit *c) { return c->in_place; }
 const char *fsdpck_commit_record(const struct fsdpck_commit *c) { return c->record; }
 

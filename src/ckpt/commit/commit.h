@@ -25,6 +25,8 @@ int fsdpck_commit_begin(const struct fsdpck_io *io, const char *out, enum fsdpck
                         bool force, struct fsdpck_commit **c, struct fsdpck_error *err);
 /* Directory to create files in (FILE: the path of the file to create). */
 const char *fsdpck_commit_dir(const struct fsdpck_commit *c);
+/* Where OUT is, or will be: absolute, without links. */
+const char *fsdpck_commit_target(const struct fsdpck_commit *c);
 /* True where files are made inside OUT itself (a mount point): data files must then carry the save id in their names, since the old ones are
  * still there, and the record is written as fsdpck_commit_record() says. */
 bool fsdpck_commit_in_place(const struct fsdpck_commit *c);

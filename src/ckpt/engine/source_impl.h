@@ -3,7 +3,7 @@
 #ifndef CKPT_SOURCE_IMPL_H
 #define CKPT_SOURCE_IMPL_H
 
-#include <fsdpck/check.h>
+#include <fsdpck/base.h>
 #include <fsdpck/source.h>
 
 #include "base/arena.h"
@@ -72,6 +72,7 @@ struct fsdpck_source {
     struct fsdpck_names names; /* of tensors */
     struct fsdpck_fdcache *fds; /* open descriptors: see files.h */
     const char *save_id, *state;
+    const struct fsdpck_base *base; /* that it names; NULL: none */
     uint64_t nranks;
     bool compressed; /* extents may be */
     bool names_said; /* the caller chose how a Llama's weights are called */

@@ -28,11 +28,13 @@ void fsdpck_index_parse_hash(struct index_parse *p, uint8_t hash[16]);
 char *fsdpck_index_parse_text(struct index_parse *p);
 /* A list of at most max (FSDPCK_MAX_DIMS) integers, into the arena. */
 uint64_t *fsdpck_index_parse_u64s(struct index_parse *p, uint32_t max, uint32_t *count);
+void fsdpck_index_parse_dtype(struct index_parse *p, enum fsdpck_dtype *dtype);
+const uint64_t *fsdpck_index_parse_shape(struct index_parse *p, uint32_t *ndim); /* into the arena */
 const struct fsdpck_key *fsdpck_index_parse_path(struct index_parse *p, uint32_t *npath);
 /* A copy of the vector's contents in the arena; NULL, and the parser has failed, when memory is out or it had failed before. Frees the vector. */
 void *fsdpck_index_keep(struct index_parse *p, struct fsdpck_vec *v);
 
-/* ---- index_meshes.c, index_files.c, index_tensors.c ---- */
+/* ---- index_meshes.c, index_files.c, index_tensors.c, index_base.c ---- */
 
 void fsdpck_index_parse_meshes(struct index_parse *p);
 /* After files: every rank of every mesh has one. */
@@ -43,6 +45,7 @@ void fsdpck_index_parse_items(struct index_parse *p);
 int fsdpck_index_check_items(struct index_parse *p);
 void fsdpck_index_parse_assets(struct index_parse *p);
 void fsdpck_index_parse_tensors(struct index_parse *p);
+void fsdpck_index_parse_base(struct index_parse *p);
 /* After files: they have room for the tensors. */
 int fsdpck_index_check_room(struct index_parse *p);
 

@@ -12,9 +12,9 @@
 #define MAX_INDEX_NBYTES (4ull << 30)
 
 /* The keys of the document; of some, the order counts. */
-enum { FORMAT, VERSION, REQUIRES, SAVE_ID, BLOCK_BYTES, MESHES, FILES, TENSORS, ITEMS, ASSETS_FOLDER, ASSETS, STATE, METADATA };
+enum { FORMAT, VERSION, REQUIRES, SAVE_ID, BLOCK_BYTES, MESHES, FILES, TENSORS, ITEMS, ASSETS_FOLDER, ASSETS, STATE, BASE, METADATA };
 static const char *const keys[] = { "format", "version", "requires", "save_id", "block_bytes", "meshes", "files", "tensors", "items", "assets_folder",
-                                    "assets", "state", "metadata", NULL };
+                                    "assets", "state", "base", "metadata", NULL };
 #define BIT(key) (1u << (key))
 
 static void parse_format(struct index_parse *p)
@@ -103,6 +103,7 @@ static void parse_key(struct index_parse *p, int key, uint32_t seen)
     case ASSETS_FOLDER: parse_assets_folder(p, seen); break;
     case ASSETS: fsdpck_index_parse_assets(p); break;
     case STATE: parse_state(p); break;
+    case BASE: fsdpck_index_parse_base(p); break;
     case METADATA: parse_metadata(p); break;
     }
 }

@@ -23,21 +23,6 @@ struct tensor_fields {
     uint8_t content[16];
 };
 
-static void parse_dtype(struct index_parse *p, struct tensor_fields *f)
-{
-    const char *s = fsdpck_json_string(&p->j);
-    if (s && !fsdpck_dtype_from_name(s, &f->dtype))
-        fsdpck_json_fail(&p->j, FSDPCK_ERR_UNSUPPORTED, "dtype '%s' is not known", s);
-}
-
-static void parse_shape(struct index_parse *p, struct tensor_fields *f)
-{
-    f->shape = fsdpck_index_parse_u64s(p, FSDPCK_MAX_DIMS, &f->ndim);
-    for (uint32_t d = 0; f->shape && d < f->ndim; d++)
-        if (f->shape[d] > INT64_MAX)
-            return fsdpck_index_bad(p, "a dimension of a shape does not fit 63 bits");
-}
-
 static void parse_placements(struct index_parse *p, struct tensor_fields *f)
 {
     struct fsdpck_vec v = FSDPCK_VEC(struct fsdpck_placement);
@@ -100,8 +85,8 @@ static void parse_fields(struct index_parse *p, struct tensor_fields *f)
     for (int field; (field = fsdpck_index_next_field(p, fields, &f->seen)) >= 0;)
         switch (field) {
         case PATH: f->path = fsdpck_index_parse_path(p, &f->npath); break;
-        case DTYPE: parse_dtype(p, f); break;
-        case SHAPE: parse_shape(p, f); break;
+        case DTYPE: fsdpck_index_parse_dtype(p, &f->dtype); break;
+        case SHAPE: f->shape = fsdpck_index_parse_shape(p, &f->ndim); break;
         case MESH: f->mesh = fsdpck_json_u64(&p->j); break;
         case PLACEMENTS: parse_placements(p, f); break;
         case CHUNKS: parse_chunks(p, f); break;

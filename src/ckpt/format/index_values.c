@@ -81,6 +81,22 @@ uint64_t *fsdpck_index_parse_u64s(struct index_parse *p, uint32_t max, uint32_t 
     return copy;
 }
 
+void fsdpck_index_parse_dtype(struct index_parse *p, enum fsdpck_dtype *dtype)
+{
+    const char *s = fsdpck_json_string(&p->j);
+    if (s && !fsdpck_dtype_from_name(s, dtype))
+        fsdpck_json_fail(&p->j, FSDPCK_ERR_UNSUPPORTED, "dtype '%s' is not known", s);
+}
+
+const uint64_t *fsdpck_index_parse_shape(struct index_parse *p, uint32_t *ndim)
+{
+    const uint64_t *shape = fsdpck_index_parse_u64s(p, FSDPCK_MAX_DIMS, ndim);
+    for (uint32_t d = 0; shape && d < *ndim; d++)
+        if (shape[d] > INT64_MAX)
+            fsdpck_index_bad(p, "a dimension of a shape does not fit 63 bits");
+    return shape;
+}
+
 const struct fsdpck_key *fsdpck_index_parse_path(struct index_parse *p, uint32_t *npath)
 {
     struct fsdpck_key keys[FSDPCK_MAX_DIMS] = { { 0 } };

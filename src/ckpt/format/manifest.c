@@ -13,6 +13,7 @@
 #include "base/ioutil.h"
 #include "format/table.h"
 #include "base/json_write.h"
+#include "base/paths.h"
 
 #define METADATA_MAX_CHUNKS 2000000u /* beyond this torch itself needs minutes to unpickle it */
 
@@ -251,11 +252,33 @@ static void write_assets(const struct fsdpck_manifest *m, struct fsdpck_text *t)
     fsdpck_text_printf(t, "],\n");
 }
 
+/* target: where the checkpoint will be; the way to the base goes from there. */
+static int write_base(const struct fsdpck_base *base, const char *target, struct fsdpck_text *t, struct fsdpck_error *err)
+{
+    char *way = base ? fsdpck_path_relative(target, base->path, err) : NULL;
+    if (!way)
+        return base ? FSDPCK_ERR_NOMEM : 0;
+    fsdpck_text_printf(t, "\"base\":{\"path\":");
+    fsdpck_text_json(t, way);
+    fsdpck_text_printf(t, ",\"tensors\":{");
+    for (size_t i = 0; i < base->ntensors; i++) {
+        const struct fsdpck_base_tensor *x = &base->tensors[i];
+        fsdpck_text_printf(t, "%s\n", i ? "," : "");
+        fsdpck_text_json(t, x->name);
+        fsdpck_text_printf(t, ":{\"dtype\":\"%s\",\"shape\":", fsdpck_dtype_info(x->dtype)->name);
+        fsdpck_text_json_u64s(t, x->shape, x->ndim);
+        fsdpck_text_printf(t, ",\"content\":");
+        fsdpck_text_hex(t, x->content, 16);
+        fsdpck_text_printf(t, "}");
+    }
+    fsdpck_text_printf(t, "}},\n");
+    free(way);
+    return 0;
+}
+
 static void write_tail(const struct fsdpck_manifest *m, struct fsdpck_text *t)
 {
     struct fsdpck_hash128 hash;
-    if (m->state)
-        fsdpck_text_printf(t, "\"state\":%s,\n", m->state);
     if (m->has_metadata) {
         fsdpck_text_printf(t, "\"metadata\":{\"bytes\":%" PRIu64 ",\"hash\":", m->metadata_nbytes);
         fsdpck_text_hex(t, m->metadata_hash.bytes, 16);
@@ -269,7 +292,7 @@ static void write_tail(const struct fsdpck_manifest *m, struct fsdpck_text *t)
     fsdpck_text_printf(t, "}\n");
 }
 
-static int write_index(const struct fsdpck_manifest *m, const struct fsdpck_io *io, const char *path, struct fsdpck_error *err)
+static int write_index(const struct fsdpck_manifest *m, const struct fsdpck_io *io, const struct fsdpck_commit *commit, struct fsdpck_error *err)
 {
     struct fsdpck_text t = { 0 };
     write_head(m, &t);
@@ -280,10 +303,14 @@ static int write_index(const struct fsdpck_manifest *m, const struct fsdpck_io *
         write_tensor(m, i, &t);
     write_items(m, &t);
     write_assets(m, &t);
+    if (m->state)
+        fsdpck_text_printf(&t, "\"state\":%s,\n", m->state);
+    int r = write_base(m->base, fsdpck_commit_target(commit), &t, err);
     write_tail(m, &t);
-    int r = fsdpck_text_check(&t, err);
     if (r == 0)
-        r = fsdpck_write_file(io, path, t.data, t.nbytes, err);
+        r = fsdpck_text_check(&t, err);
+    if (r == 0)
+        r = fsdpck_write_file(io, fsdpck_commit_record(commit), t.data, t.nbytes, err);
     fsdpck_text_free(&t);
     return r;
 }
@@ -331,5 +358,5 @@ int fsdpck_manifest_write(struct fsdpck_manifest *m, const struct fsdpck_io *io,
     if (r == 0 && wants_metadata(m, dcp, opt))
         r = write_metadata_file(m, io, commit, err);
     m->created_ns = io->now_ns(io->ctx);
-    return r == 0 ? write_index(m, io, fsdpck_commit_record(commit), err) : r;
+    return r == 0 ? write_index(m, io, commit, err) : r;
 }

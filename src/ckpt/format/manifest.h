@@ -2,6 +2,7 @@
 #ifndef CKPT_MANIFEST_H
 #define CKPT_MANIFEST_H
 
+#include <fsdpck/base.h>
 #include <fsdpck/convert.h>
 
 #include "hf/assets.h"
@@ -58,6 +59,7 @@ struct fsdpck_manifest {
     struct fsdpck_assets_out *assets;
     const char *assets_folder; /* name of the folder they are in: "assets" */
     const char *state;         /* JSON object, or NULL */
+    const struct fsdpck_base *base; /* its path: absolute, without links; NULL: none */
     bool compressed; /* no .metadata: PyTorch could not read the chunks */
     bool has_metadata;
     uint64_t metadata_nbytes;

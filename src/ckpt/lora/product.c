@@ -1,40 +1,67 @@
-/* Four rows by sixteen columns stay in registers while k runs; a tile's part of R stays in the first cache. The vectors are the compiler's: the same code
- * is built for AVX-512, AVX2 with FMA, and whatever the machine at least has. */
+/* Eight rows by thirty-two columns stay in registers while k runs. The columns of R that they need are packed first: rows of R lie a power of two apart as
+ * often as not, and then fight for the same few lines of the first cache. The vectors are the compiler's: the same code is built for AVX-512, AVX2 with
+ * FMA, and whatever the machine at least has. */
 #include "lora/product.h"
 
+#include <stdbool.h>
 #include <string.h>
 
-enum { WIDTH = 16, HEIGHT = 4 };
-typedef float lane __attribute__((vector_size(WIDTH * sizeof(float))));
+enum { LANE = 16, WIDTH = 2 * LANE, HEIGHT = 8, PACKED_RANK = 128 };
+typedef float lane __attribute__((vector_size(LANE * sizeof(float))));
+typedef lane loose_lane __attribute__((aligned(sizeof(float)), may_alias)); /* as it lies in memory */
 
-/* height is a constant where this is inlined. */
-static inline __attribute__((always_inline)) void strip(float *values, uint64_t ld, const float *left, const float *right, uint64_t rank, uint64_t ncol,
+/* height is a constant where this is inlined; step: floats from a row of right to the next. Loops are unrolled by name: the sums must not be an array in
+ * memory. */
+static inline __attribute__((always_inline)) void strip(float *values, uint64_t ld, const float *left, const float *right, uint64_t rank, uint64_t step,
                                                         int height, float scale)
 {
-    lane sum[HEIGHT] = { 0 }, v;
+    lane low[HEIGHT], high[HEIGHT];
+#pragma GCC unroll 8
+    for (int i = 0; i < height; i++)
+        low[i] = high[i] = (lane){ 0 };
     for (uint64_t k = 0; k < rank; k++) {
-        memcpy(&v, right + k * ncol, sizeof v);
-        for (int i = 0; i < height; i++)
-            sum[i] += left[(uint64_t)i * rank + k] * v;
+        const loose_lane *v = (const loose_lane *)(right + k * step);
+        lane a = v[0], b = v[1];
+#pragma GCC unroll 8
+        for (int i = 0; i < height; i++) {
+            low[i] += left[(uint64_t)i * rank + k] * a;
+            high[i] += left[(uint64_t)i * rank + k] * b;
+        }
     }
+#pragma GCC unroll 8
     for (int i = 0; i < height; i++) {
-        memcpy(&v, values + (uint64_t)i * ld, sizeof v);
-        v += scale * sum[i];
-        memcpy(values + (uint64_t)i * ld, &v, sizeof v);
+        loose_lane *v = (loose_lane *)(values + (uint64_t)i * ld);
+        v[0] += scale * low[i];
+        v[1] += scale * high[i];
     }
+}
+
+/* WIDTH columns of all rows. */
+static inline __attribute__((always_inline)) void panel(float *values, uint64_t ld, const float *left, const float *right, uint64_t rank, uint64_t step,
+                                                        uint64_t nrows, float scale)
+{
+    uint64_t i = 0;
+    for (; i + HEIGHT <= nrows; i += HEIGHT)
+        strip(values + i * ld, ld, left + i * rank, right, rank, step, HEIGHT, scale);
+    for (; i < nrows; i++)
+        strip(values + i * ld, ld, left + i * rank, right, rank, step, 1, scale);
 }
 
 static inline __attribute__((always_inline)) void tile(float *values, uint64_t ld, const float *left, const float *right, uint64_t rank, uint64_t ncol,
                                                        uint64_t nrows, uint64_t ncols, float scale)
 {
-    uint64_t wide = ncols / WIDTH * WIDTH, i = 0;
-    for (; i + HEIGHT <= nrows; i += HEIGHT)
-        for (uint64_t j = 0; j < wide; j += WIDTH)
-            strip(values + i * ld + j, ld, left + i * rank, right + j, rank, ncol, HEIGHT, scale);
-    for (; i < nrows; i++)
-        for (uint64_t j = 0; j < wide; j += WIDTH)
-            strip(values + i * ld + j, ld, left + i * rank, right + j, rank, ncol, 1, scale);
-    for (i = 0; i < nrows; i++)
+    float packed[PACKED_RANK * WIDTH];
+    bool pack = rank <= PACKED_RANK && nrows >= HEIGHT;
+    uint64_t wide = ncols / WIDTH * WIDTH;
+    for (uint64_t j = 0; j < wide; j += WIDTH) {
+        for (uint64_t k = 0; pack && k < rank; k++)
+            memcpy(packed + k * WIDTH, right + k * ncol + j, WIDTH * sizeof *packed);
+        if (pack)
+            panel(values + j, ld, left, packed, rank, WIDTH, nrows, scale);
+        else
+            panel(values + j, ld, left, right + j, rank, ncol, nrows, scale);
+    }
+    for (uint64_t i = 0; i < nrows; i++)
         for (uint64_t j = wide; j < ncols; j++) {
             float sum = 0;
             for (uint64_t k = 0; k < rank; k++)

@@ -136,9 +136,9 @@ static void warn_peft(const struct fsdpck_lora_adapter *a, const struct fsdpck_l
     if (!is_empty(f->modules_to_save))
         fsdpck_lora_say(opt, "modules_to_save: vLLM refuses this adapter, llama.cpp's converter too (merge-lora first)");
     if (!is_empty(f->alpha_pattern))
-        fsdpck_lora_say(opt, "alpha_pattern: llama.cpp and vLLM ignore it, and would scale those modules wrongly (merge-lora first)");
+        fsdpck_lora_say(opt, "alpha_pattern: llama.cpp, vLLM and PEFT 0.5 ignore it, and would scale those modules wrongly (merge-lora first)");
     if (a->config.rslora)
-        fsdpck_lora_say(opt, "rsLoRA: llama.cpp ignores use_rslora, and would scale wrongly (merge-lora first)");
+        fsdpck_lora_say(opt, "rsLoRA: llama.cpp ignores use_rslora, and would scale wrongly (merge-lora first); PEFT knows it from 0.8 on");
     if (!a->config.doc)
         fsdpck_lora_say(opt, "no adapter_config.json was given: what is written has no task_type and no base_model_name_or_path");
 }

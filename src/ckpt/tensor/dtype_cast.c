@@ -6,6 +6,7 @@
 #include <string.h>
 
 enum { BLOCK = 256 };
+#define INLINE inline __attribute__((always_inline)) /* into functions built for several processors */
 
 static const uint32_t inf32 = 0x7f800000u;
 
@@ -14,7 +15,7 @@ static inline int32_t pick(bool c, int32_t yes, int32_t no) { return no ^ ((yes 
 
 /* ---- float32 <-> the others; n is always BLOCK ---- */
 
-static void widen_bf16(const uint16_t *restrict in, uint32_t *restrict out)
+static INLINE void widen_bf16(const uint16_t *restrict in, uint32_t *restrict out)
 {
     for (int i = 0; i < BLOCK; i++) {
         uint32_t u = (uint32_t)in[i] << 16;
@@ -22,7 +23,7 @@ static void widen_bf16(const uint16_t *restrict in, uint32_t *restrict out)
     }
 }
 
-static void narrow_bf16(const uint32_t *restrict in, uint16_t *restrict out)
+static INLINE void narrow_bf16(const uint32_t *restrict in, uint16_t *restrict out)
 {
     for (int i = 0; i < BLOCK; i++) {
         uint32_t u = in[i];
@@ -33,7 +34,7 @@ static void narrow_bf16(const uint32_t *restrict in, uint16_t *restrict out)
 }
 
 /* Signed below: without its sign bit a float's bits compare as an int32_t does, and SSE2 has no other comparison. */
-static void widen_f16(const uint16_t *restrict in, uint32_t *restrict out)
+static INLINE void widen_f16(const uint16_t *restrict in, uint32_t *restrict out)
 {
     for (int i = 0; i < BLOCK; i++) {
         uint32_t sign = (uint32_t)(in[i] & 0x8000u) << 16;
@@ -49,7 +50,7 @@ static void widen_f16(const uint16_t *restrict in, uint32_t *restrict out)
 }
 
 /* Adding and taking off 1.5 * 2^23 units in the last place of the result makes the processor round to that place, ties to even. */
-static void narrow_f16(const uint32_t *restrict in, uint16_t *restrict out)
+static INLINE void narrow_f16(const uint32_t *restrict in, uint16_t *restrict out)
 {
     const int32_t low = 113 << 23, high = 143 << 23; /* 2^-14, smallest normal; 2^16, beyond the largest */
     for (int i = 0; i < BLOCK; i++) {
@@ -73,7 +74,7 @@ static void narrow_f16(const uint32_t *restrict in, uint16_t *restrict out)
     }
 }
 
-static void widen_f64(const uint32_t *restrict in, double *restrict out)
+static INLINE void widen_f64(const uint32_t *restrict in, double *restrict out)
 {
     for (int i = 0; i < BLOCK; i++) {
         float x;
@@ -82,7 +83,7 @@ static void widen_f64(const uint32_t *restrict in, double *restrict out)
     }
 }
 
-static void narrow_f64(const double *restrict in, uint32_t *restrict out)
+static INLINE void narrow_f64(const double *restrict in, uint32_t *restrict out)
 {
     for (int i = 0; i < BLOCK; i++) {
         float x = (float)in[i];
@@ -92,7 +93,7 @@ static void narrow_f64(const double *restrict in, uint32_t *restrict out)
 
 /* Rounds in place to `precision` bits of significand, or to the place of the last subnormal bit below 2^min_exponent. Same
  * trick as narrow_f16's. Values beyond the range stay beyond it. */
-static void preround_f64(double *x, int precision, int min_exponent)
+static INLINE void preround_f64(double *x, int precision, int min_exponent)
 {
     const uint64_t low = (uint64_t)(1023 + min_exponent) << 52, high = (uint64_t)(1023 + 128) << 52;
     const uint64_t raise = ((uint64_t)(53 - precision) << 52) + ((uint64_t)1 << 51);
@@ -126,7 +127,7 @@ union block {
     uint16_t u16[BLOCK];
 };
 
-static void load_block(enum fsdpck_dtype from, union block *in, enum fsdpck_dtype to, uint32_t *mid)
+static INLINE void load_block(enum fsdpck_dtype from, union block *in, enum fsdpck_dtype to, uint32_t *mid)
 {
     switch (from) {
     case FSDPCK_FLOAT64:
@@ -142,7 +143,7 @@ static void load_block(enum fsdpck_dtype from, union block *in, enum fsdpck_dtyp
     }
 }
 
-static void store_block(const uint32_t *mid, enum fsdpck_dtype to, union block *out)
+static INLINE void store_block(const uint32_t *mid, enum fsdpck_dtype to, union block *out)
 {
     switch (to) {
     case FSDPCK_FLOAT64: widen_f64(mid, out->f64); break;
@@ -152,25 +153,45 @@ static void store_block(const uint32_t *mid, enum fsdpck_dtype to, union block *
     }
 }
 
+static INLINE void cast_blocks(enum fsdpck_dtype from, const char *src, enum fsdpck_dtype to, char *dst, uint64_t nelem)
+{
+    const size_t from_nbytes = fsdpck_dtype_info(from)->nbytes, to_nbytes = fsdpck_dtype_info(to)->nbytes;
+    union block in, out;
+    uint32_t mid[BLOCK];
+    if (nelem < BLOCK)
+        memset(&in, 0, sizeof in); /* a short block is converted whole */
+    for (uint64_t i = 0; i < nelem; i += BLOCK) {
+        size_t n = nelem - i < BLOCK ? (size_t)(nelem - i) : BLOCK;
+        memcpy(&in, src + i * from_nbytes, n * from_nbytes);
+        load_block(from, &in, to, mid);
+        store_block(mid, to, &out);
+        memcpy(dst + i * to_nbytes, &out, n * to_nbytes);
+    }
+}
+
+typedef void cast_fn(enum fsdpck_dtype, const char *, enum fsdpck_dtype, char *, uint64_t);
+
+static void cast_plain(enum fsdpck_dtype from, const char *src, enum fsdpck_dtype to, char *dst, uint64_t nelem) { cast_blocks(from, src, to, dst, nelem); }
+
+#if defined(__x86_64__)
+/* Without FMA: what is rounded twice here is meant to be. */
+__attribute__((target("avx2"))) static void cast_avx2(enum fsdpck_dtype from, const char *src, enum fsdpck_dtype to, char *dst, uint64_t nelem)
+{
+    cast_blocks(from, src, to, dst, nelem);
+}
+
+static cast_fn *best_cast(void) { return __builtin_cpu_supports("avx2") ? cast_avx2 : cast_plain; }
+#else
+static cast_fn *best_cast(void) { return cast_plain; }
+#endif
+
 bool fsdpck_dtype_cast(enum fsdpck_dtype from, const void *src, enum fsdpck_dtype to, void *dst, uint64_t nelem)
 {
     if (!castable(from) || !castable(to))
         return false;
-    const size_t from_nbytes = fsdpck_dtype_info(from)->nbytes, to_nbytes = fsdpck_dtype_info(to)->nbytes;
-    if (from == to) {
-        if (nelem)
-            memcpy(dst, src, nelem * from_nbytes);
-        return true;
-    }
-    union block in, out;
-    uint32_t mid[BLOCK];
-    memset(&in, 0, sizeof in); /* a short last block is converted whole */
-    for (uint64_t i = 0; i < nelem; i += BLOCK) {
-        size_t n = nelem - i < BLOCK ? (size_t)(nelem - i) : BLOCK;
-        memcpy(&in, (const char *)src + i * from_nbytes, n * from_nbytes);
-        load_block(from, &in, to, mid);
-        store_block(mid, to, &out);
-        memcpy((char *)dst + i * to_nbytes, &out, n * to_nbytes);
-    }
+    if (from != to)
+        best_cast()(from, src, to, dst, nelem);
+    else if (nelem)
+        memcpy(dst, src, nelem * fsdpck_dtype_info(from)->nbytes);
     return true;
 }

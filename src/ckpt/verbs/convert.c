@@ -16,6 +16,7 @@
 #include "engine/source_impl.h"
 #include "engine/stream.h"
 #include "engine/transfer.h"
+#include "verbs/base_look.h"
 #include "verbs/export_with.h"
 
 #define ITEM_PIECE_NBYTES (1u << 20) /* a multiple of the hash block */
@@ -321,6 +322,7 @@ static int write_directory(struct conversion *c)
     m->assets = &c->assets;
     m->assets_folder = c->assets_folder;
     m->state = c->src->state;
+    m->base = c->src->base;
     m->compressed = c->req->compress;
     return fsdpck_manifest_write(m, c->src->io, c->commit, c->req->dcp, &c->opt, c->err);
 }
@@ -343,6 +345,8 @@ static int convert(struct conversion *c, struct fsdpck_transfer_result *result)
 {
     const struct fsdpck_io *io = c->src->io;
     int r = lay_out(c);
+    if (r == 0)
+        r = fsdpck_base_look(c->src, &c->opt, c->err);
     if (r == 0)
         r = fsdpck_assets_gather(c->src, c->req->assets, c->req->select.cast, c->req->select.dtype, &c->assets, c->err);
     if (r == 0)

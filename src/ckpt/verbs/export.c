@@ -11,6 +11,7 @@
 #include "base/checked.h"
 #include "commit/commit.h"
 #include "hf/config.h"
+#include "verbs/base_look.h"
 #include "verbs/export_layout.h"
 #include "engine/files.h"
 #include "verbs/export_with.h"
@@ -412,6 +413,8 @@ int fsdpck_export_with(struct fsdpck_source *src, const struct fsdpck_export_req
     x.one_file = ends_with(req->out, ".safetensors");
     int rc = check_names(&x);
     if (!rc)
+        rc = fsdpck_base_look(src, &x.opt, x.err);
+    if (!rc)
         rc = run(&x);
     x.result.ntensors = x.layout.tensors.count;
     x.result.nfiles = x.layout.nfiles;
@@ -426,5 +429,9 @@ int fsdpck_export(struct fsdpck_source *src, const struct fsdpck_export_request 
                   struct fsdpck_transfer_result *result, struct fsdpck_error *err)
 {
     static const struct fsdpck_export_with nothing_more;
-    return fsdpck_export_with(src, req, &nothing_more, opt, result, err);
+    const struct fsdpck_options *o = opt ? opt : &src->opt;
+    int rc = fsdpck_export_with(src, req, &nothing_more, opt, result, err);
+    if (rc == 0 && src->base && o->note && !ends_with(req->out, ".safetensors"))
+        o->note(o->ctx, "holds adapters without their base: merge-lora gives a model's weights, export-lora a folder that PEFT loads");
+    return rc;
 }

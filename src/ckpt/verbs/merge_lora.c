@@ -1,4 +1,5 @@
 /* merge-lora: an export, or a conversion, of the base whose values an adapter changes on the way. */
+#include <fsdpck/base.h>
 #include <fsdpck/lora.h>
 
 #include "lora/merge.h"
@@ -38,6 +39,8 @@ int fsdpck_merge_lora(struct fsdpck_source *base, struct fsdpck_source *adapter,
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "a memory budget of %llu bytes is too small; at least 16MiB are needed", (unsigned long long)o.memory_nbytes);
     o.memory_nbytes -= factors;
     int rc = fsdpck_lora_adapter_open(&a, adapter, &want, err);
+    if (rc == 0)
+        rc = fsdpck_base_check(adapter, base, false, err);
     if (rc == 0)
         rc = fsdpck_lora_merge_new(base, &a, &o, factors, &merge, err);
     if (rc == 0)

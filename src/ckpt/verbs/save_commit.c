@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +30,7 @@ struct gatherer {
     struct fsdpck_vec chunks;        /* struct manifest_chunk */
     struct fsdpck_assets_out assets;
     char assets_folder[FSDPCK_SHARD_NAME_MAX];
+    struct fsdpck_base base;
     struct fsdpck_error *err;
 };
 
@@ -250,11 +252,37 @@ static int gather(struct gatherer *g)
     return r;
 }
 
+static int add_made(struct gatherer *g, const struct fsdpck_save_asset *a)
+{
+    struct fsdpck_asset_out *more = realloc(g->assets.list, (g->assets.count + 1) * sizeof *more);
+    if (!more)
+        return fsdpck_error_nomem(g->err, (g->assets.count + 1) * sizeof *more);
+    g->assets.list = more;
+    struct fsdpck_asset_out *out = &more[g->assets.count++];
+    *out = (struct fsdpck_asset_out){ .path = strdup(a->path), .data = malloc(a->nbytes + 1), .nbytes = a->nbytes };
+    if (!out->path || !out->data)
+        return fsdpck_error_nomem(g->err, a->nbytes);
+    memcpy(out->data, a->data, a->nbytes);
+    return 0;
+}
+
+/* Where the base really is: the way to it must not go through links. */
+static int find_base(struct gatherer *g)
+{
+    char path[PATH_MAX];
+    g->base = *g->req->base;
+    int r = g->opt->io->resolve(g->opt->io->ctx, g->base.path, path, sizeof path);
+    if (r < 0)
+        return fsdpck_error_sys(g->err, -r, g->base.path, "cannot find the frozen base");
+    g->base.path = fsdpck_arena_strndup(&g->arena, path, strlen(path), g->err);
+    return g->base.path ? 0 : FSDPCK_ERR_NOMEM;
+}
+
 static int write_manifest(struct gatherer *g)
 {
     struct fsdpck_manifest m = { .meshes = g->meshes.data, .nmeshes = g->meshes.count, .files = g->files, .nfiles = g->req->nranks, .tensors = g->tensors,
                                  .ntensors = g->req->ntensors, .chunks = g->chunks.data, .nchunks = g->chunks.count, .assets = &g->assets,
-                                 .assets_folder = g->assets_folder, .state = g->req->state };
+                                 .assets_folder = g->assets_folder, .state = g->req->state, .base = g->req->base ? &g->base : NULL };
     memcpy(m.save_id, g->save_id, 16);
     fsdpck_assets_name(fsdpck_commit_in_place(g->commit), g->save_id, g->assets_folder);
     return fsdpck_manifest_write(&m, g->opt->io, g->commit, g->req->dcp, g->opt, g->err);
@@ -275,6 +303,10 @@ int fsdpck_save_gather(const struct fsdpck_save_request *req, const struct fsdpc
     struct fsdpck_source none = { .opt = *opt, .io = opt->io };
     if (r == 0 && req->assets)
         r = fsdpck_assets_gather(&none, req->assets, false, FSDPCK_FLOAT32, &g.assets, g.err);
+    for (size_t i = 0; r == 0 && i < req->nmade; i++)
+        r = add_made(&g, &req->made[i]);
+    if (r == 0 && req->base)
+        r = find_base(&g);
     if (r == 0)
         r = write_manifest(&g);
     for (uint32_t i = 0; g.tables && i < req->nranks; i++)

@@ -1,5 +1,5 @@
 /* `verify`: opens, lets the format check what only it knows, and turns damage that keeps a checkpoint from opening into a problem like any other. */
-#include <fsdpck/check.h>
+#include <fsdpck/base.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -72,6 +72,41 @@ static int check(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report
     return quick ? 0 : read_files(src, result, err);
 }
 
+struct counting {
+    fsdpck_problem_fn report;
+    void *ctx;
+    struct fsdpck_verify_result *result;
+};
+
+static void count(void *ctx, const struct fsdpck_problem *p)
+{
+    struct counting *c = ctx;
+    c->result->nproblems++;
+    c->report(c->ctx, p);
+}
+
+/* Adapters are worth nothing without the weights that they were trained on. */
+static int check_base(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report, void *ctx, struct fsdpck_verify_result *result,
+                      struct fsdpck_error *err)
+{
+    struct counting counting = { .report = report, .ctx = ctx, .result = result };
+    struct fsdpck_source *base = NULL;
+    struct fsdpck_error why = { 0 };
+    int r = fsdpck_base_open(src, NULL, &base, &why);
+    if (r == 0)
+        r = fsdpck_base_compare(src, base, quick, count, &counting, &result->read_nbytes, &why);
+    if (is_damage(r)) {
+        char text[1024];
+        const struct fsdpck_problem p = { .file = "", .rank = -1, .what = fsdpck_error_format(&why, text, sizeof text) };
+        count(&counting, &p);
+        r = 0;
+    } else if (r != 0) {
+        *err = why;
+    }
+    fsdpck_source_close(base);
+    return r;
+}
+
 int fsdpck_verify(const char *path, const char *from, bool quick, const struct fsdpck_options *opt, fsdpck_problem_fn report, void *report_ctx,
                   struct fsdpck_verify_result *result, struct fsdpck_error *err)
 {
@@ -88,6 +123,8 @@ int fsdpck_verify(const char *path, const char *from, bool quick, const struct f
     r = fsdpck_source_open_as(path, from, &options, true, &src, &own);
     if (r == 0)
         r = check(src, quick, report, report_ctx, result, &own);
+    if (r == 0 && src->base)
+        r = check_base(src, quick, report, report_ctx, result, &own);
     if (is_damage(r)) {
         report_error(path, &own, report, report_ctx);
         result->nproblems++;

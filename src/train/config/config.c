@@ -14,13 +14,13 @@ static const struct config_key keys[] = {
     { .name = "model", .type = KEY_STRING, .offset = AT(model) },
     { .name = "output_dir", .type = KEY_STRING, .offset = AT(output_dir) },
     { .name = "seed", .type = KEY_U64, .offset = AT(seed), .max = 9007199254740992.0 },
-    { .name = "data.train", .type = KEY_STRING, .offset = AT(data.train) },
+    { .name = "data.train", .type = KEY_FILES },
     { .name = "data.eval", .type = KEY_STRING, .offset = AT(data.eval), .nullable = true, .later = "any value but null" },
     { .name = "data.seq_len", .type = KEY_U64, .offset = AT(data.seq_len), .min = 1, .max = 1 << 24 },
     { .name = "data.packing", .type = KEY_BOOL, .offset = AT(data.packing) },
     { .name = "data.plan", .type = KEY_STRING, .offset = AT(data.plan), .nullable = true },
-    { .name = "data.loss_on", .type = KEY_CHOICE, .offset = AT(data.loss_on), .choices = "assistant", .later = "all|last|last_assistant" },
-    { .name = "data.on_bad_line", .type = KEY_CHOICE, .offset = AT(data.on_bad_line), .choices = "stop", .later = "skip" },
+    { .name = "data.loss_on", .type = KEY_CHOICE, .offset = AT(data.loss_on), .choices = "assistant|last_assistant|completion|all" },
+    { .name = "data.on_bad_line", .type = KEY_CHOICE, .offset = AT(data.on_bad_line), .choices = "stop|skip" },
     { .name = "lora.r", .type = KEY_U64, .offset = AT(lora.r), .min = 1, .max = 65536 },
     { .name = "lora.lora_alpha", .type = KEY_NUMBER, .offset = AT(lora.alpha), .min = -1e30, .max = 1e30 },
     { .name = "lora.lora_dropout", .type = KEY_NUMBER, .offset = AT(lora.dropout), .max = 0.999 },
@@ -134,6 +134,10 @@ static int check_required(const char *path, const struct train_config *c, struct
     if (c->train.micro_batch_size > c->train.global_batch_size && !c->data.plan)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "train.micro_batch_size is %llu, more than train.global_batch_size, %llu",
                                 (unsigned long long)c->train.micro_batch_size, (unsigned long long)c->train.global_batch_size);
+    for (size_t i = 0; c->data.plan && i < c->data.nfiles; i++) {
+        if (c->data.nfiles > 1 || c->data.files[i].weight != 1)
+            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "data.plan counts the lines of one file; data.train has several, or a weight");
+    }
     return 0;
 }
 
@@ -168,6 +172,7 @@ void train_config_free(struct train_config *c)
     free((void *)c->lora.rank_pattern);
     free((void *)c->lora.alpha_pattern);
     free((void *)c->lora.target_names);
+    free((void *)c->data.files);
     if (c->root)
         json_decref(c->root);
     *c = (struct train_config){ 0 };

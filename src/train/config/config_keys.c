@@ -124,6 +124,43 @@ static int put_patterns(const char *path, const struct config_key *key, json_t *
     return rc;
 }
 
+static int put_file(const char *path, const struct config_key *key, json_t *value, struct train_data_file *out, struct fsdpck_error *err)
+{
+    const char *name;
+    json_t *member;
+    *out = (struct train_data_file){ .weight = 1 };
+    if (json_is_string(value))
+        out->path = json_string_value(value);
+    json_object_foreach (value, name, member) {
+        bool weight = strcmp(name, "weight") == 0;
+        if (weight && (!json_is_number(member) || !((out->weight = json_number_value(member)) > 0 && out->weight <= 1000)))
+            return FAIL("key '%s': a weight is a number above 0, up to 1000", key->name);
+        if (!weight && strcmp(name, "path") != 0)
+            return FAIL("key '%s': '%s' is none of path, weight", key->name, name);
+        out->path = weight ? out->path : json_string_value(member);
+    }
+    return out->path && *out->path ? 0 : FAIL("key '%s': the path of a file is wanted, or a list of paths and of {\"path\": …, \"weight\": …}", key->name);
+}
+
+static int put_files(const char *path, const struct config_key *key, json_t *value, struct train_config *c, struct fsdpck_error *err)
+{
+    size_t n = json_is_array(value) ? json_array_size(value) : 1;
+    if (n == 0)
+        return FAIL("key '%s': the list is empty", key->name);
+    struct train_data_file *files = calloc(n, sizeof *files);
+    if (!files)
+        return fsdpck_error_nomem(err, n * sizeof *files);
+    c->data.files = files;
+    c->data.nfiles = n;
+    for (size_t i = 0; i < n; i++) {
+        int rc = put_file(path, key, json_is_array(value) ? json_array_get(value, i) : value, &files[i], err);
+        if (rc)
+            return rc;
+    }
+    c->data.train = files[0].path;
+    return 0;
+}
+
 static int put_null(const char *path, const struct config_key *key, char *at, struct fsdpck_error *err)
 {
     if (!key->nullable)
@@ -160,6 +197,8 @@ static int put(const char *path, const struct config_key *key, json_t *value, st
     case KEY_PATTERNS:
         return put_patterns(path, key, value, (const struct train_pattern **)at,
                             (const struct train_pattern **)at == &c->lora.rank_pattern ? &c->lora.nrank_pattern : &c->lora.nalpha_pattern, err);
+    case KEY_FILES:
+        return put_files(path, key, value, c, err);
     case KEY_ZERO:
         return json_is_integer(value) && json_integer_value(value) == 0 ? 0 : FAIL("key '%s': only 0 is in this version", key->name);
     case KEY_EMPTY:

@@ -3,8 +3,11 @@
 
 #include <kernels/random.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <train/chat.h>
 #include <xxhash.h>
 
 bool data_grow(void **array, size_t *capacity, size_t wanted, size_t item_nbytes)
@@ -39,10 +42,73 @@ static void take_fingerprint(struct data *d)
     d->fingerprint = XXH3_64bits(parts, sizeof parts);
 }
 
+static void tell(const struct data *d, const struct train_config *config, const struct fsdpck_options *opt, const char *path, bool made)
+{
+    uint64_t nsupervised = 0;
+    char line[600];
+    if (!opt || !opt->note)
+        return;
+    for (size_t i = 0; i < d->ndocs; i++)
+        nsupervised += d->docs[i].nsupervised;
+    snprintf(line, sizeof line, "%.160s%s: %zu documents, %zu tokens, %.1f %% of them supervised; %s %.200s", config->data.train, d->nfiles > 1 ? " and others" : "",
+             d->ndocs, d->ntok, 100.0 * (double)nsupervised / (double)d->ntok, made ? "kept in" : "from", path);
+    opt->note(opt->ctx, line);
+}
+
+/* Text: from the cache, which is made first where there is none. Every rank then has the same pages. */
+static int open_text(struct data *d, struct data_reader *reader, const struct fsdpck_options *opt, struct fsdpck_error *err)
+{
+    const struct train_config *config = reader->config;
+    struct chat *chat = NULL;
+    char path[4096 + 64];
+    uint64_t key;
+    bool found = false;
+    int rc = chat_open(config->model, &chat, err);
+    reader->chat = chat;
+    if (!rc)
+        rc = data_cache_key(reader, &key, err);
+    if (!rc)
+        rc = data_cache_path(config, key, path, sizeof path, err);
+    if (!rc)
+        rc = data_cache_map(d, path, key, reader->nvocab, &found, err);
+    if (!rc && !found) {
+        struct data made = { 0 };
+        rc = data_read_documents(&made, reader, err);
+        if (!rc)
+            rc = data_cache_write(&made, path, key, err);
+        data_free_documents(&made);
+        bool again = false;
+        if (!rc)
+            rc = data_cache_map(d, path, key, reader->nvocab, &again, err);
+        if (!rc && !again)
+            rc = fsdpck_error_set(err, FSDPCK_ERR_IO, path, "the token cache is not what was just written");
+    }
+    if (!rc)
+        tell(d, config, opt, path, !found);
+    reader->chat = NULL;
+    chat_close(chat);
+    return rc;
+}
+
+static int open_documents(struct data *d, const struct train_config *config, int64_t nvocab, const struct fsdpck_options *opt, struct fsdpck_error *err)
+{
+    struct data_reader reader = { .config = config, .nvocab = nvocab };
+    char line[400];
+    bool text;
+    int rc = data_has_text(config, &text, err);
+    if (!rc)
+        rc = text ? open_text(d, &reader, opt, err) : data_read_documents(d, &reader, err);
+    if (!rc && d->nskipped && opt && opt->note) {
+        snprintf(line, sizeof line, "%.200s: %llu bad lines left out (data.on_bad_line)", config->data.train, (unsigned long long)d->nskipped);
+        opt->note(opt->ctx, line);
+    }
+    return rc ? rc : data_weigh(d, config, err);
+}
+
 int data_open(const struct train_config *config, int64_t nvocab, const struct fsdpck_options *opt, struct data **out, struct fsdpck_error *err)
 {
     struct data *d = calloc(1, sizeof *d);
-    int rc = d ? data_read_documents(d, config->data.train, nvocab, err) : fsdpck_error_nomem(err, sizeof *d);
+    int rc = d ? open_documents(d, config, nvocab, opt, err) : fsdpck_error_nomem(err, sizeof *d);
     if (!rc) {
         d->planned = config->data.plan != NULL;
         d->seed = config->seed;
@@ -60,13 +126,23 @@ int data_open(const struct train_config *config, int64_t nvocab, const struct fs
     return rc;
 }
 
+void data_free_documents(struct data *d)
+{
+    free(d->docs);
+    free(d->file_ends);
+    if (d->map) {
+        munmap(d->map, d->map_nbytes);
+    } else {
+        free(d->ids);
+        free(d->labels);
+    }
+}
+
 void data_close(struct data *d)
 {
     if (!d)
         return;
-    free(d->docs);
-    free(d->ids);
-    free(d->labels);
+    data_free_documents(d);
     free(d->members);
     free(d->steps.at);
     free(d->groups.at);

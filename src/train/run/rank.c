@@ -94,5 +94,7 @@ void rank_close(struct rank *r)
     free(r->v);
     free(r->masters);
     free(r->row_sums);
+    free((void *)r->base.tensors);
+    free(r->base_names);
     free(r);
 }

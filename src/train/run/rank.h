@@ -2,6 +2,7 @@
 #ifndef TRAIN_RANK_H
 #define TRAIN_RANK_H
 
+#include <fsdpck/base.h>
 #include <train/train.h>
 
 #include "comm/comm.h"
@@ -35,7 +36,13 @@ struct rank {
     double *row_sums; /* (largest chunk of a trainable parameter) */
     uint64_t step;    /* done */
     uint64_t updates; /* applied: AdamW's t */
-    char base_id[33]; /* of the frozen base's content, hex; "" without adapters */
+    struct fsdpck_base base; /* the frozen weights under adapters, as they were read; no tensors without adapters */
+    struct base_names *base_names; /* (base.ntensors) what base points into */
+};
+
+struct base_names {
+    char name[LAYOUT_NAME + 8];
+    uint64_t shape[2];
 };
 
 int rank_open(const struct job *job, struct comm *comm, struct rank **out, struct fsdpck_error *err);

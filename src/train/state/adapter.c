@@ -59,6 +59,14 @@ static json_t *config_of(const struct train_config *c)
     return o;
 }
 
+char *adapter_config(const struct train_config *config)
+{
+    json_t *o = config_of(config);
+    char *text = o ? json_dumps(o, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
+    json_decref(o);
+    return text;
+}
+
 static int sync_path(const char *path, struct fsdpck_error *err)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC), rc = fd < 0 || fsync(fd) ? fsdpck_error_sys(err, errno, path, "fsync") : 0;

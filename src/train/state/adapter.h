@@ -6,6 +6,8 @@
 
 /* Makes OUT (replacing an older one, atomically) from a committed checkpoint. One process does it. */
 int adapter_export(const struct job *job, const char *checkpoint, const char *out, struct fsdpck_error *err);
+/* adapter_config.json as PEFT writes it. Owned; NULL: no memory. */
+char *adapter_config(const struct train_config *config);
 /* adapter_config.json of lora.init_adapter says the same as the config. */
 int adapter_check_start(const struct train_config *config, struct fsdpck_error *err);
 

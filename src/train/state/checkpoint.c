@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "state/adapter.h"
 #include "state/state.h"
 
 enum { TREES = CHECKPOINT_TREES, NAME = LAYOUT_NAME + 64 };
@@ -24,6 +25,7 @@ struct checkpoint_list {
     size_t ntensors;
     struct fsdpck_mesh mesh;
     struct fsdpck_placement placement;
+    const struct fsdpck_base *base; /* the rank's */
 };
 
 /* tree 0: the values; 1 and 2: the moments. Names as torch flattens {"model": {…}, "optim": {"state": {NAME: {"exp_avg": …}}}}. */
@@ -73,6 +75,7 @@ int checkpoint_list_new(const struct rank *r, float *const trees[CHECKPOINT_TREE
         return fsdpck_error_nomem(err, sizeof *list);
     list->mesh = (struct fsdpck_mesh){ .ndim = 1, .names = { "shard" }, .sizes = { r->comm->nranks } };
     list->placement = (struct fsdpck_placement){ .kind = FSDPCK_SHARD };
+    list->base = &r->base;
     list->entries = calloc(r->nslices * CHECKPOINT_TREES + 1, sizeof *list->entries);
     list->tensors = calloc(r->nslices * CHECKPOINT_TREES + 1, sizeof *list->tensors);
     if (!list->entries || !list->tensors) {
@@ -128,11 +131,18 @@ static int barrier(void *ctx)
 int checkpoint_write(const struct checkpoint_list *list, struct comm *comm, const struct job *job, const char *path, const char *state,
                      const struct fsdpck_options *fs, struct fsdpck_error *err)
 {
-    /* A full model's folder comes along, so that `fsdpck export` gives back one that loads; an adapter's base stays where it is. */
+    /* A full model's folder comes along, so that `fsdpck export` gives back one that loads; an adapter's base stays where it is, and is named. */
+    const bool lora = job->config->lora.enabled;
+    char *adapter = lora ? adapter_config(job->config) : NULL;
+    if (lora && !adapter)
+        return fsdpck_error_nomem(err, 0);
+    const struct fsdpck_save_asset config = { .path = "adapter_config.json", .data = adapter, .nbytes = adapter ? strlen(adapter) : 0 };
     struct fsdpck_save_request req = { .out = path, .rank = comm->rank, .nranks = comm->nranks, .barrier = comm->nranks > 1 ? barrier : NULL, .barrier_ctx = comm,
                                        .tensors = list->tensors, .ntensors = list->ntensors, .state = state,
-                                       .assets = job->config->lora.enabled ? NULL : job->config->model };
-    return fsdpck_save(&req, fs, NULL, err);
+                                       .assets = lora ? NULL : job->config->model, .made = &config, .nmade = lora, .base = lora ? list->base : NULL };
+    int rc = fsdpck_save(&req, fs, NULL, err);
+    free(adapter);
+    return rc;
 }
 
 static int read_tree(struct rank *r, struct fsdpck_source *src, int tree, struct fsdpck_error *err)

@@ -51,16 +51,27 @@ static void add_content(const unsigned char *rows, uint64_t row_nbytes, uint64_t
     }
 }
 
-/* This rank's rows of one tensor: frozen ones to where they are used, trained ones to their masters. content: (4), added to. */
-static int read_rows(struct rank *r, struct fsdpck_source *src, const struct param *p, uint64_t *content, struct fsdpck_error *err)
+/* What was read of one parameter. */
+struct loaded {
+    uint64_t content[4]; /* limbs, added to */
+    enum fsdpck_dtype dtype;
+    bool in_tree; /* the file calls it "model.NAME" */
+};
+
+/* This rank's rows of one tensor: frozen ones to where they are used, trained ones to their masters. */
+static int read_rows(struct rank *r, struct fsdpck_source *src, const struct param *p, struct loaded *loaded, struct fsdpck_error *err)
 {
     const enum fsdpck_dtype want = p->trainable || p->dtype == KERN_F32 ? FSDPCK_FLOAT32 : FSDPCK_BFLOAT16;
     void *dst = p->trainable ? rank_master(r, p) : rank_rows(r, p);
     const struct fsdpck_tensor *t;
     int64_t first, nrow = param_rows(p, r->comm->rank, &first);
     int rc = find(src, p, &t, err);
-    if (rc || nrow <= 0)
+    if (rc)
         return rc;
+    loaded->dtype = t->dtype;
+    loaded->in_tree = strcmp(t->name, p->name) != 0;
+    if (nrow <= 0)
+        return 0;
     const uint64_t offset[2] = { (uint64_t)first, 0 }, size[2] = { (uint64_t)nrow, (uint64_t)p->ncol };
     uint64_t nelem = (uint64_t)(nrow * p->ncol);
     void *raw = t->dtype == want ? dst : malloc(nelem * fsdpck_dtype_info(t->dtype)->nbytes);
@@ -69,7 +80,7 @@ static int read_rows(struct rank *r, struct fsdpck_source *src, const struct par
     const struct fsdpck_read read = { .tensor = t, .offset = offset, .size = size, .dst = raw };
     rc = fsdpck_source_read(src, &read, 1, err);
     if (!rc)
-        add_content(raw, (uint64_t)p->ncol * fsdpck_dtype_info(t->dtype)->nbytes, (uint64_t)first, (uint64_t)nrow, content);
+        add_content(raw, (uint64_t)p->ncol * fsdpck_dtype_info(t->dtype)->nbytes, (uint64_t)first, (uint64_t)nrow, loaded->content);
     if (raw != dst) {
         if (!rc)
             fsdpck_dtype_cast(t->dtype, raw, want, dst, nelem);
@@ -86,8 +97,8 @@ static int open_source(const char *path, bool adapter, const struct fsdpck_optio
     return rc ? rc : fsdpck_source_open(adapter ? file : path, NULL, opt, out, err);
 }
 
-/* contents: (nparams, 4), added to. */
-static int load_all(struct rank *r, const char *path, bool adapters, uint64_t *contents, struct fsdpck_error *err)
+/* loaded: (nparams) */
+static int load_all(struct rank *r, const char *path, bool adapters, struct loaded *loaded, struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;
     struct fsdpck_source *src;
@@ -95,7 +106,7 @@ static int load_all(struct rank *r, const char *path, bool adapters, uint64_t *c
     for (size_t i = 0; i < l->nparams && !rc; i++) {
         comm_beat(r->comm);
         if (is_adapter(&l->params[i]) == adapters)
-            rc = read_rows(r, src, &l->params[i], contents + 4 * i, err);
+            rc = read_rows(r, src, &l->params[i], &loaded[i], err);
     }
     fsdpck_source_close(src);
     return rc;
@@ -135,51 +146,74 @@ static int draw_adapter(struct rank *r, const struct param *p, struct fsdpck_err
     return 0;
 }
 
-/* One name for all weights that lie frozen under an adapter: a hash of their names and content ids, the same however many ranks read them. */
-static int name_base(struct rank *r, uint64_t *contents, struct fsdpck_error *err)
+static int sum_contents(struct rank *r, struct loaded *loaded, struct fsdpck_error *err)
+{
+    size_t n = r->job->layout.nparams, step = COMM_MAX_SUM / 4;
+    uint64_t *limbs = malloc((4 * n + 1) * sizeof *limbs);
+    int rc = limbs ? 0 : fsdpck_error_nomem(err, 4 * n * sizeof *limbs);
+    for (size_t i = 0; i < n && !rc; i++)
+        memcpy(limbs + 4 * i, loaded[i].content, sizeof loaded[i].content);
+    for (size_t i = 0; i < n && !rc; i += step)
+        rc = r->comm->ops->sum_u64(r->comm, limbs + 4 * i, 4 * (n - i < step ? n - i : step), err);
+    for (size_t i = 0; i < n && !rc; i++)
+        memcpy(loaded[i].content, limbs + 4 * i, sizeof loaded[i].content);
+    free(limbs);
+    return rc;
+}
+
+/* 16 little-endian bytes, as FORMAT.md has it. */
+static void store_content(const uint64_t limb[4], uint8_t out[16])
+{
+    uint64_t carry = 0;
+    for (int k = 0; k < 4; k++) {
+        uint64_t sum = limb[k] + carry;
+        for (int b = 0; b < 4; b++)
+            out[4 * k + b] = (uint8_t)(sum >> 8 * b);
+        carry = sum >> 32;
+    }
+}
+
+static struct fsdpck_base_tensor describe(const struct param *p, const struct loaded *loaded, struct base_names *names)
+{
+    struct fsdpck_base_tensor t = { .name = names->name, .dtype = loaded->dtype, .ndim = p->ndim, .shape = names->shape };
+    snprintf(names->name, sizeof names->name, "%s%s", loaded->in_tree ? "model." : "", p->name);
+    names->shape[0] = (uint64_t)p->nrow;
+    names->shape[1] = (uint64_t)p->ncol;
+    store_content(loaded->content, t.content);
+    return t;
+}
+
+/* What the weights are that lie frozen under an adapter: the same however many ranks read them. */
+static int name_base(struct rank *r, struct loaded *loaded, struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;
-    XXH3_state_t *x = XXH3_createState();
-    int rc = x ? 0 : fsdpck_error_nomem(err, 512);
-    if (x)
-        XXH3_128bits_reset(x);
-    for (size_t at = 0, n = l->nparams * 4; at < n && !rc; at += COMM_MAX_SUM)
-        rc = r->comm->ops->sum_u64(r->comm, contents + at, n - at < COMM_MAX_SUM ? n - at : COMM_MAX_SUM, err);
-    for (size_t i = 0; i < l->nparams && !rc; i++) {
-        uint64_t *limb = contents + 4 * i, carried[4];
-        if (is_adapter(&l->params[i]))
-            continue;
-        for (int k = 0; k < 4; k++) {
-            carried[k] = (uint32_t)limb[k];
-            if (k < 3)
-                limb[k + 1] += limb[k] >> 32;
+    struct fsdpck_base_tensor *tensors = calloc(l->nparams + 1, sizeof *tensors);
+    r->base = (struct fsdpck_base){ .path = r->job->config->model, .tensors = tensors };
+    r->base_names = calloc(l->nparams + 1, sizeof *r->base_names);
+    int rc = tensors && r->base_names ? sum_contents(r, loaded, err) : fsdpck_error_nomem(err, l->nparams * sizeof *r->base_names);
+    for (size_t i = 0; i < l->nparams && !rc; i++)
+        if (!is_adapter(&l->params[i])) {
+            tensors[r->base.ntensors] = describe(&l->params[i], &loaded[i], &r->base_names[r->base.ntensors]);
+            r->base.ntensors++;
         }
-        XXH3_128bits_update(x, l->params[i].name, strlen(l->params[i].name) + 1);
-        XXH3_128bits_update(x, carried, sizeof carried);
-    }
-    if (!rc) {
-        XXH128_hash_t id = XXH3_128bits_digest(x);
-        snprintf(r->base_id, sizeof r->base_id, "%016llx%016llx", (unsigned long long)id.high64, (unsigned long long)id.low64);
-    }
-    XXH3_freeState(x);
     return rc;
 }
 
 static int load_base(struct rank *r, struct fsdpck_error *err)
 {
-    uint64_t *contents = calloc(r->job->layout.nparams, 4 * sizeof *contents);
-    int rc = contents ? load_all(r, r->job->config->model, false, contents, err) : fsdpck_error_nomem(err, r->job->layout.nparams * 4 * sizeof *contents);
+    struct loaded *loaded = calloc(r->job->layout.nparams, sizeof *loaded);
+    int rc = loaded ? load_all(r, r->job->config->model, false, loaded, err) : fsdpck_error_nomem(err, r->job->layout.nparams * sizeof *loaded);
     if (!rc && r->job->config->lora.enabled)
-        rc = name_base(r, contents, err);
-    free(contents);
+        rc = name_base(r, loaded, err);
+    free(loaded);
     return rc;
 }
 
 static int load_adapter(struct rank *r, struct fsdpck_error *err)
 {
-    uint64_t *contents = calloc(r->job->layout.nparams, 4 * sizeof *contents); /* nobody asks for an adapter's */
-    int rc = contents ? load_all(r, r->job->config->lora.init_adapter, true, contents, err) : fsdpck_error_nomem(err, r->job->layout.nparams * 4 * sizeof *contents);
-    free(contents);
+    struct loaded *loaded = calloc(r->job->layout.nparams, sizeof *loaded); /* nobody asks for an adapter's */
+    int rc = loaded ? load_all(r, r->job->config->lora.init_adapter, true, loaded, err) : fsdpck_error_nomem(err, r->job->layout.nparams * sizeof *loaded);
+    free(loaded);
     return rc;
 }
 

@@ -93,8 +93,6 @@ char *state_write(const struct rank *r)
     json_object_set_new(state, "trainer", json_string("fsdptrain"));
     json_object_set_new(state, "step", json_integer((json_int_t)r->step));
     json_object_set_new(state, "updates", json_integer((json_int_t)r->updates));
-    if (r->base_id[0])
-        json_object_set_new(state, "base", json_pack("{s:s, s:s}", "path", r->job->config->model, "content", r->base_id));
     json_object_set_new(state, "fixed", fixed_of(r->job));
     json_object_set_new(state, "free", free_of(r->job));
     char *text = json_dumps(state, JSON_COMPACT | JSON_REAL_PRECISION(17));
@@ -130,14 +128,17 @@ int state_read_counts(const struct fsdpck_source *src, uint64_t *step, uint64_t 
 
 int state_check_base(const struct rank *r, const struct fsdpck_source *src, struct fsdpck_error *err)
 {
-    json_t *state = load(src, err);
-    const char *then = json_string_value(json_object_get(json_object_get(state, "base"), "content"));
-    int rc = state ? 0 : err->code;
-    if (!rc && r->base_id[0] && (!then || strcmp(then, r->base_id) != 0))
-        rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src), "key 'model': its adapters belong to a base of content %s, and '%s' is %s", then ? then : "?",
-                              r->job->config->model, r->base_id);
-    json_decref(state);
-    return rc;
+    const struct fsdpck_base *then = fsdpck_source_base(src);
+    if (r->base.ntensors != (then ? then->ntensors : 0))
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src), "key 'model': its adapters belong to a base of %zu tensors, and '%s' has %zu",
+                                then ? then->ntensors : 0, r->job->config->model, r->base.ntensors);
+    for (size_t i = 0; i < r->base.ntensors; i++) {
+        const struct fsdpck_base_tensor *was = &then->tensors[i], *is = &r->base.tensors[i];
+        if (memcmp(was->content, is->content, sizeof was->content) != 0)
+            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src), "key 'model': its adapters belong to another base than '%s', '%s' being the first tensor that differs",
+                                    r->job->config->model, is->name);
+    }
+    return 0;
 }
 
 /* "steps of the run: 200 in the checkpoint, 300 now" */

@@ -2,6 +2,7 @@
 #ifndef FSDPCK_FSDPCK_H
 #define FSDPCK_FSDPCK_H
 
+#include <fsdpck/base.h>
 #include <fsdpck/check.h>
 #include <fsdpck/convert.h>
 #include <fsdpck/export.h>

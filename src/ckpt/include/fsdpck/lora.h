@@ -50,7 +50,8 @@ struct fsdpck_merge_lora_request {
 
 /* base + scale * B * A in float32, rounded once to the output's dtype (to nearest, ties to even); DoRA, rsLoRA, embeddings, convolutions, biases and
  * modules_to_save as PEFT's merge_and_unload() has them. Streams: at most opt->memory_nbytes of buffers, each byte of the base read once (those of
- * DoRA modules twice). */
+ * DoRA modules twice). Where the adapter's source names the base that it belongs to (fsdpck/base.h), `base` is held against that before: every byte of it
+ * is read once more, unless it knows its contents. */
 FSDPCK_API int fsdpck_merge_lora(struct fsdpck_source *base, struct fsdpck_source *adapter, const struct fsdpck_merge_lora_request *req,
                                  const struct fsdpck_options *opt, struct fsdpck_transfer_result *result, struct fsdpck_error *err);
 

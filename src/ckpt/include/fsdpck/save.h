@@ -5,6 +5,7 @@
 #ifndef FSDPCK_SAVE_H
 #define FSDPCK_SAVE_H
 
+#include <fsdpck/base.h>
 #include <fsdpck/convert.h>
 
 #ifdef __cplusplus
@@ -34,6 +35,12 @@ struct fsdpck_save_tensor {
     size_t nboxes;
 };
 
+struct fsdpck_save_asset {
+    const char *path; /* relative, plain */
+    const void *data;
+    uint64_t nbytes;
+};
+
 struct fsdpck_save_request {
     const char *out; /* the checkpoint directory; its parent is visible to all ranks */
     uint32_t rank, nranks;
@@ -45,6 +52,9 @@ struct fsdpck_save_request {
     size_t ntensors;
     const char *state;  /* a JSON object kept in the index, or NULL (rank 0's counts) */
     const char *assets; /* folder whose files become the assets, or NULL (rank 0's counts) */
+    const struct fsdpck_save_asset *made; /* (nmade) more assets, from memory; their paths are not in the folder (rank 0's count) */
+    size_t nmade;
+    const struct fsdpck_base *base; /* the frozen base that the tensors are adapters of, named and not copied, or NULL (rank 0's counts) */
     enum fsdpck_dcp_mode dcp;
     bool force;
 };

@@ -67,6 +67,7 @@ FSDPCK_API const char *fsdpck_source_path(const struct fsdpck_source *src);
 FSDPCK_API const char *fsdpck_source_save_id(const struct fsdpck_source *src); /* UUID text, or NULL where the kind has none */
 FSDPCK_API const char *fsdpck_source_state(const struct fsdpck_source *src);   /* the saver's own JSON, or NULL */
 FSDPCK_API uint64_t fsdpck_source_nranks(const struct fsdpck_source *src);     /* ranks that wrote it; 0 where not known */
+FSDPCK_API bool fsdpck_source_is_compressed(const struct fsdpck_source *src);  /* whether chunks may be stored in fewer bytes (--compress) */
 
 FSDPCK_API size_t fsdpck_source_ntensors(const struct fsdpck_source *src);
 FSDPCK_API const struct fsdpck_tensor *fsdpck_source_tensor(const struct fsdpck_source *src, size_t ordinal);

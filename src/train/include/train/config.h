@@ -16,6 +16,12 @@ struct train_pattern {
     double value;
 };
 
+/* A file of data, and how often an epoch has its documents: 2 is twice, 0.5 every second one by lot. */
+struct train_data_file {
+    const char *path;
+    double weight;
+};
+
 struct train_lora_config {
     bool enabled;
     uint64_t r;
@@ -34,7 +40,10 @@ struct train_config {
     const char *model, *output_dir;
     uint64_t seed;
     struct {
-        const char *train, *eval, *plan, *loss_on, *on_bad_line;
+        const char *train; /* the first of the files */
+        const struct train_data_file *files; /* (nfiles) */
+        size_t nfiles;
+        const char *eval, *plan, *loss_on, *on_bad_line;
         uint64_t seq_len;
         bool packing;
     } data;

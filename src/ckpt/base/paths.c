@@ -1,0 +1,71 @@
+/* Ways between absolute paths, part by part. Only text: what links would change was resolved before. */
+#include "base/paths.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/ioutil.h"
+
+/* Bytes that a and b have in common, up to the end of a whole part. */
+static size_t common_parts(const char *a, const char *b)
+{
+    size_t i = 0, last = 0;
+    for (;; i++) {
+        bool end_a = a[i] == '/' || a[i] == '\0', end_b = b[i] == '/' || b[i] == '\0';
+        if (end_a && end_b)
+            last = i;
+        if (a[i] != b[i] || a[i] == '\0')
+            return last;
+    }
+}
+
+char *fsdpck_path_relative(const char *dir, const char *to, struct fsdpck_error *err)
+{
+    const char *rest = dir[1] ? dir : "", *tail = to[1] ? to : ""; /* "/" has no part */
+    size_t same = common_parts(rest, tail), nup = 0;
+    for (const char *p = rest + same; *p; p++)
+        nup += *p == '/';
+    tail += same + (tail[same] == '/');
+    char *way = malloc(3 * nup + strlen(tail) + 2), *at = way;
+    if (!way) {
+        fsdpck_error_nomem(err, 3 * nup + strlen(tail) + 2);
+        return NULL;
+    }
+    for (size_t i = 0; i < nup; i++)
+        at = stpcpy(at, i + 1 < nup || *tail ? "../" : "..");
+    strcpy(at, *tail || nup ? tail : ".");
+    return way;
+}
+
+static bool goes_up(const char *way) { return way[0] == '.' && way[1] == '.' && (way[2] == '/' || way[2] == '\0'); }
+
+char *fsdpck_path_follow(const char *dir, const char *way, struct fsdpck_error *err)
+{
+    size_t n = strlen(dir), nbytes = n + strlen(way) + 2;
+    char *path = malloc(nbytes);
+    if (!path) {
+        fsdpck_error_nomem(err, nbytes);
+        return NULL;
+    }
+    memcpy(path, dir, n + 1);
+    for (; goes_up(way); way += 2 + (way[2] == '/'))
+        while (n && path[--n] != '/')
+            ;
+    n -= n && path[n - 1] == '/';
+    path[n] = '\0';
+    bool stays = strcmp(way, ".") == 0 || !*way;
+    if (!stays)
+        stpcpy(stpcpy(path + n, "/"), way);
+    else if (n == 0)
+        strcpy(path, "/");
+    return path;
+}
+
+bool fsdpck_path_is_way(const char *way)
+{
+    const char *rest = way;
+    while (goes_up(rest))
+        rest += 2 + (rest[2] == '/');
+    bool ends_up = rest > way && *rest == '\0' && rest[-1] != '/';
+    return strnlen(way, 4096) < 4096 && (ends_up || strcmp(way, ".") == 0 || fsdpck_path_is_plain(rest));
+}

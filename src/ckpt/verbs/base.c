@@ -1,0 +1,165 @@
+/* Finding the frozen base that a checkpoint of adapters names, and holding it against what the adapters were trained on. Knows no format. */
+#include "verbs/base_look.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/stop.h"
+#include "engine/source_impl.h"
+#include "tensor/box.h"
+#include "tensor/rows.h"
+
+#define PIECE_NBYTES (8u << 20)
+
+const struct fsdpck_base *fsdpck_source_base(const struct fsdpck_source *src) { return src->base; }
+
+int fsdpck_base_open(const struct fsdpck_source *src, const struct fsdpck_options *opt, struct fsdpck_source **base, struct fsdpck_error *err)
+{
+    struct fsdpck_stat st;
+    *base = NULL;
+    if (!src->base)
+        return fsdpck_error_set(err, FSDPCK_ERR_MISSING, src->path, "names no base that its adapters belong to");
+    if (src->io->stat(src->io->ctx, src->base->path, true, &st) == 0)
+        return fsdpck_source_open(src->base->path, NULL, opt ? opt : &src->opt, base, err);
+    fsdpck_error_set(err, FSDPCK_ERR_MISSING, src->base->path, "is not there: the frozen base that the adapters of '%s' belong to", src->path);
+    fsdpck_error_hint(err, "the way to it, in index.json, is relative to the checkpoint: the two move together");
+    return FSDPCK_ERR_MISSING;
+}
+
+/* ---- one tensor ---- */
+
+struct comparison {
+    struct fsdpck_source *base;
+    bool quick;
+    fsdpck_problem_fn report;
+    void *ctx;
+    uint64_t *read_nbytes;
+    uint8_t *piece;
+    struct fsdpck_rows rows;
+    const struct fsdpck_tensor *tensor; /* being read */
+    uint8_t *dst;
+    struct fsdpck_error *err;
+};
+
+static void say(const struct comparison *c, const char *tensor, const char *what)
+{
+    char text[600];
+    snprintf(text, sizeof text, "the frozen base '%.400s' %s", c->base->path, what);
+    const struct fsdpck_problem p = { .file = "", .rank = -1, .tensor = tensor, .what = text };
+    c->report(c->ctx, &p);
+}
+
+static int read_box(void *ctx, const uint64_t *offset, const uint64_t *size)
+{
+    struct comparison *c = ctx;
+    const struct fsdpck_read read = { .tensor = c->tensor, .offset = offset, .size = size, .dst = c->dst };
+    c->dst += fsdpck_box_nelem(size, c->tensor->ndim) * fsdpck_dtype_info(c->tensor->dtype)->nbytes;
+    return fsdpck_source_read(c->base, &read, 1, c->err);
+}
+
+static int read_content(struct comparison *c, const struct fsdpck_tensor *t, uint8_t content[16])
+{
+    uint64_t item = fsdpck_dtype_info(t->dtype)->nbytes, step = PIECE_NBYTES / item;
+    c->tensor = t;
+    c->rows.sum = (struct fsdpck_content){ 0 };
+    if (t->nelem)
+        fsdpck_rows_begin(&c->rows, t->ndim ? t->nbytes / t->shape[0] : t->nbytes, 0);
+    for (uint64_t at = 0; at < t->nelem; at += step) {
+        uint64_t n = t->nelem - at < step ? t->nelem - at : step;
+        c->dst = c->piece;
+        int r = fsdpck_stop_asked(c->base->opt.stop) ? fsdpck_error_set(c->err, FSDPCK_ERR_STOPPED, NULL, "stopped")
+                                                     : fsdpck_range_boxes(t->ndim, t->shape, at, at + n, read_box, c);
+        if (r != 0)
+            return r;
+        fsdpck_rows_add(&c->rows, c->piece, n * item);
+        *c->read_nbytes += n * item;
+    }
+    fsdpck_content_store(&c->rows.sum, content);
+    return 0;
+}
+
+static int compare_content(struct comparison *c, const struct fsdpck_base_tensor *want, const struct fsdpck_tensor *t)
+{
+    uint8_t content[16];
+    if (!t->has_content && c->quick)
+        return 0;
+    int r = t->has_content ? 0 : read_content(c, t, content);
+    if (r == 0 && memcmp(t->has_content ? t->content : content, want->content, sizeof content) != 0)
+        say(c, want->name, "has other values in it than the one that the adapters were trained on");
+    return r;
+}
+
+static int compare(struct comparison *c, const struct fsdpck_base_tensor *want)
+{
+    const struct fsdpck_tensor *t = fsdpck_source_find(c->base, want->name);
+    if (!t)
+        say(c, want->name, "lacks it");
+    else if (t->dtype != want->dtype || t->ndim != want->ndim || (t->ndim && memcmp(t->shape, want->shape, t->ndim * sizeof *t->shape) != 0))
+        say(c, want->name, "has it in another dtype or shape than the one that the adapters were trained on");
+    else
+        return compare_content(c, want, t);
+    return 0;
+}
+
+/* ---- all ---- */
+
+int fsdpck_base_compare(const struct fsdpck_source *src, struct fsdpck_source *base, bool quick, fsdpck_problem_fn report, void *report_ctx,
+                        uint64_t *read_nbytes, struct fsdpck_error *err)
+{
+    struct fsdpck_error own = { 0 };
+    struct comparison c = { .base = base, .quick = quick, .report = report, .ctx = report_ctx, .read_nbytes = read_nbytes, .err = err ? err : &own };
+    int r = quick ? 0 : fsdpck_rows_init(&c.rows, c.err);
+    if (r == 0 && !quick && !(c.piece = malloc(PIECE_NBYTES)))
+        r = fsdpck_error_nomem(c.err, PIECE_NBYTES);
+    for (size_t i = 0; r == 0 && src->base && i < src->base->ntensors; i++)
+        r = compare(&c, &src->base->tensors[i]);
+    free(c.piece);
+    fsdpck_rows_free(&c.rows);
+    return r;
+}
+
+static void keep_first(void *ctx, const struct fsdpck_problem *p)
+{
+    struct fsdpck_error *err = ctx;
+    if (err->code == 0) {
+        fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, NULL, "%s", p->what);
+        fsdpck_error_tensor(err, p->tensor);
+        fsdpck_error_hint(err, "adapters are good for nothing but the weights that they were trained on");
+    }
+}
+
+int fsdpck_base_check(const struct fsdpck_source *src, struct fsdpck_source *base, bool quick, struct fsdpck_error *err)
+{
+    struct fsdpck_error first = { 0 };
+    uint64_t read_nbytes = 0;
+    int r = src->base ? fsdpck_base_compare(src, base, quick, keep_first, &first, &read_nbytes, err) : 0;
+    if (r != 0 || first.code == 0)
+        return r;
+    if (err && err->code == 0) {
+        *err = first;
+        snprintf(err->file, sizeof err->file, "%.500s", src->path);
+    }
+    return first.code;
+}
+
+int fsdpck_base_look(const struct fsdpck_source *src, const struct fsdpck_options *opt, struct fsdpck_error *err)
+{
+    struct fsdpck_source *base = NULL;
+    struct fsdpck_error why = { 0 };
+    char line[1200];
+    int r = src->base ? fsdpck_base_open(src, opt, &base, &why) : 0;
+    if (r == 0 && base)
+        r = fsdpck_base_check(src, base, true, &why);
+    fsdpck_source_close(base);
+    if (r == FSDPCK_ERR_MISSING && !base) {
+        fsdpck_error_format(&why, line, sizeof line);
+        if (opt->note)
+            opt->note(opt->ctx, line);
+        return 0;
+    }
+    if (r != 0 && err && err->code == 0)
+        *err = why;
+    return r;
+}

@@ -1,0 +1,184 @@
+/* `fsdptrain tokenize`: ids, tokens and loss mask, to look at what a model will see. */
+#include "commands.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <train/chat.h>
+
+#include "json_out.h"
+#include "model_path.h"
+#include "report.h"
+
+struct tokenize_args {
+    bool json, chat, special;
+    const char *loss_on;
+};
+
+#define AT(field) offsetof(struct tokenize_args, field)
+
+static const struct option tokenize_options[] = {
+    { .name = "chat", .type = OPTION_FLAG, .offset = AT(chat), .help = "lines of JSON as in data.train, through the chat template, with the loss mask" },
+    { .name = "loss-on", .type = OPTION_CHOICE, .offset = AT(loss_on), .value = "assistant|last_assistant|completion|all", .help = "what the mask of --chat marks (default assistant)" },
+    { .name = "no-special", .type = OPTION_FLAG, .offset = AT(special), .help = "of a text: without what the tokenizer puts around it (<s> and the like)" },
+    { .name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "print the result as one JSON object" },
+};
+
+/* Printed as it comes, or kept for --json. */
+struct shown {
+    const struct tokenize_args *args;
+    const struct tokenizer *tokenizer;
+    json_t *examples;
+    bool complete;
+};
+
+static void print_token(const struct shown *s, uint32_t id, const uint8_t *supervised)
+{
+    json_t *token = json_out_text(tokenizer_token(s->tokenizer, id));
+    char *text = token ? json_dumps(token, JSON_ENCODE_ANY) : NULL;
+    printf("%8u  %s%s%s\n", id, supervised ? *supervised ? "*  " : "   " : "", text ? text : "", tokenizer_is_special(s->tokenizer, id) ? "  special" : "");
+    free(text);
+    json_decref(token);
+}
+
+static void keep_example(struct shown *s, const uint32_t *ids, const uint8_t *supervised, size_t count)
+{
+    json_t *o = json_object(), *list = json_array(), *tokens = json_array(), *mask = json_array();
+    for (size_t i = 0; i < count; i++) {
+        s->complete &= json_out_append(list, json_out_u64(ids[i]));
+        s->complete &= json_out_append(tokens, json_out_text(tokenizer_token(s->tokenizer, ids[i])));
+        if (supervised)
+            s->complete &= json_out_append(mask, json_out_u64(supervised[i]));
+    }
+    s->complete &= json_out_put(o, "ids", list);
+    s->complete &= json_out_put(o, "tokens", tokens);
+    if (supervised)
+        s->complete &= json_out_put(o, "mask", mask);
+    else
+        json_decref(mask);
+    s->complete &= json_out_append(s->examples, o);
+}
+
+static void show_tokens(struct shown *s, const uint32_t *ids, const uint8_t *supervised, size_t count)
+{
+    if (s->args->json) {
+        keep_example(s, ids, supervised, count);
+        return;
+    }
+    for (size_t i = 0; i < count; i++)
+        print_token(s, ids[i], supervised ? &supervised[i] : NULL);
+}
+
+static int show_text(struct shown *s, const char *text, size_t nbytes, struct fsdpck_error *err)
+{
+    struct token_list list = { 0 };
+    struct encoder *e;
+    int rc = encoder_new(s->tokenizer, &e, err);
+    if (!rc)
+        rc = tokenizer_encode(e, text, nbytes, s->args->special ? 0 : TOKENIZER_SPECIAL, &list, err);
+    if (!rc)
+        show_tokens(s, list.ids, NULL, list.count);
+    token_list_free(&list);
+    encoder_free(e);
+    return rc;
+}
+
+static int show_line(struct shown *s, struct chat_coder *coder, const char *file, uint64_t line, const char *text, size_t nbytes, struct fsdpck_error *err)
+{
+    json_error_t why;
+    struct chat_tokens tokens;
+    struct fsdpck_error own = { 0 };
+    char what[1400];
+    json_t *example = json_loadb(text, nbytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    if (!example)
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, file, "line %llu: %s", (unsigned long long)line, why.text);
+    int rc = chat_encode(coder, example, (enum chat_loss)chat_loss_of(s->args->loss_on), &tokens, &own);
+    if (rc)
+        rc = fsdpck_error_set(err, rc, file, "line %llu: %.600s", (unsigned long long)line, fsdpck_error_format(&own, what, sizeof what));
+    else if (!s->args->json && line > 1)
+        printf("\n");
+    if (!rc)
+        show_tokens(s, tokens.ids, tokens.supervised, tokens.count);
+    json_decref(example);
+    return rc;
+}
+
+static int show_lines(struct shown *s, const struct chat *chat, const char *file, const char *text, size_t nbytes, struct fsdpck_error *err)
+{
+    struct chat_coder *coder;
+    int rc = chat_coder_new(chat, &coder, err);
+    const char *at = text, *end = text + nbytes;
+    for (uint64_t line = 1; !rc && at < end; line++) {
+        const char *stop = memchr(at, '\n', (size_t)(end - at));
+        stop = stop ? stop : end;
+        rc = show_line(s, coder, file, line, at, (size_t)(stop - at), err);
+        at = stop + 1;
+    }
+    chat_coder_free(coder);
+    return rc;
+}
+
+/* The file's bytes where there is such a file, else a copy of what was typed. */
+static int take_text(const char *typed, char **text, size_t *nbytes, struct fsdpck_error *err)
+{
+    struct stat st;
+    bool is_file = stat(typed, &st) == 0 && S_ISREG(st.st_mode);
+    size_t n = is_file ? (size_t)st.st_size : strlen(typed);
+    FILE *f = is_file ? fopen(typed, "rbe") : NULL;
+    if (is_file && !f)
+        return fsdpck_error_sys(err, errno, typed, "open");
+    *text = malloc(n + 1);
+    if (*text && f)
+        n = fread(*text, 1, n, f);
+    else if (*text)
+        memcpy(*text, typed, n);
+    *nbytes = n;
+    int rc = !*text ? fsdpck_error_nomem(err, n) : f && ferror(f) ? fsdpck_error_sys(err, errno, typed, "read") : 0;
+    if (f)
+        fclose(f);
+    return rc;
+}
+
+static int run(const struct tokenize_args *args, const char *typed_model, const char *typed)
+{
+    struct fsdpck_error err = { 0 };
+    struct report report = { 0 };
+    struct chat *chat = NULL;
+    struct shown s = { .args = args, .complete = true, .examples = args->json ? json_array() : NULL };
+    char model[PATH_MAX], *text = NULL;
+    size_t nbytes = 0;
+    int rc = model_path_resolve(typed_model, model, sizeof model, &err);
+    if (!rc)
+        rc = chat_open(model, &chat, &err);
+    if (!rc)
+        rc = take_text(typed, &text, &nbytes, &err);
+    s.tokenizer = rc ? NULL : chat_tokenizer(chat);
+    if (!rc)
+        rc = args->chat ? show_lines(&s, chat, typed, text, nbytes, &err) : show_text(&s, text, nbytes, &err);
+    chat_close(chat);
+    free(text);
+    if (rc || !args->json) {
+        json_decref(s.examples);
+        return rc ? report_error(&report, &err) : EXIT_DONE;
+    }
+    json_t *o = json_object();
+    s.complete &= json_out_put(o, "examples", s.examples);
+    return json_out_print(o, s.complete, EXIT_DONE);
+}
+
+int cmd_tokenize(const struct command *self, int argc, char **argv)
+{
+    struct tokenize_args args = { .loss_on = "assistant" };
+    const struct option_group groups[] = { { "Options", tokenize_options, sizeof tokenize_options / sizeof tokenize_options[0], &args } };
+    const struct command_line line = { .command = self, .positionals = "MODEL TEXT_OR_FILE", .groups = groups, .ngroups = 1,
+                                       .notes = "A line a token: its id, with --chat a star where it is trained on, and the token as tokenizer.json has it." };
+    const char *at[MAX_POSITIONALS];
+    int status = options_parse(&line, argc, argv, at);
+    if (status == OPTIONS_OK)
+        status = run(&args, at[0], at[1]);
+    options_free(&line);
+    return status;
+}

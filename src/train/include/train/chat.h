@@ -1,0 +1,52 @@
+/* Conversations to tokens with a loss mask: a model folder's tokenizer and chat template. Knows nothing of files of data, packing or training. */
+#ifndef TRAIN_CHAT_H
+#define TRAIN_CHAT_H
+
+#include <train/tokenizer.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct json_t;
+
+/* tokenizer.json, tokenizer_config.json, chat_template.jinja of a folder, or of a checkpoint's assets. Read once, then used by any number of
+ * threads. */
+struct chat;
+FSDPCK_API int chat_open(const char *model, struct chat **out, struct fsdpck_error *err);
+FSDPCK_API void chat_close(struct chat *c); /* NULL does nothing */
+FSDPCK_API const struct tokenizer *chat_tokenizer(const struct chat *c);
+FSDPCK_API bool chat_has_template(const struct chat *c);
+/* Of tokenizer, template, special tokens; where the template shows the date, of that too. */
+FSDPCK_API uint64_t chat_fingerprint(const struct chat *c);
+
+/* Which tokens are trained on. */
+enum chat_loss {
+    CHAT_LOSS_ASSISTANT,      /* assistant turns with their end token; completions; all of a plain text */
+    CHAT_LOSS_LAST_ASSISTANT, /* as ASSISTANT, of a conversation the last turn of the assistant only */
+    CHAT_LOSS_COMPLETION,     /* the same under the name that prompt-and-completion data gives it */
+    CHAT_LOSS_ALL,
+};
+FSDPCK_API int chat_loss_of(const char *name); /* "assistant", …; -1: none of them */
+
+/* One thread's work. The chat must outlive it. */
+struct chat_coder;
+FSDPCK_API int chat_coder_new(const struct chat *c, struct chat_coder **out, struct fsdpck_error *err);
+FSDPCK_API void chat_coder_free(struct chat_coder *w);
+
+/* What an example became. Borrowed from the coder until its next call. */
+struct chat_tokens {
+    const uint32_t *ids;      /* (count) */
+    const uint8_t *supervised; /* (count) 1: trained on */
+    size_t count;
+};
+/* An example: {"messages": […]} (with "tools"), {"prompt": …, "completion": …} or {"text": …}. */
+FSDPCK_API int chat_encode(struct chat_coder *w, struct json_t *example, enum chat_loss loss, struct chat_tokens *out, struct fsdpck_error *err);
+/* The text of a list of messages; free() it. tools may be NULL. */
+FSDPCK_API int chat_render(struct chat_coder *w, struct json_t *messages, struct json_t *tools, bool generation_prompt, char **text, size_t *nbytes,
+                           struct fsdpck_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,55 @@
+/* Text to token ids and back, exactly as the `tokenizers` library does by tokenizer.json. Knows nothing of chats, documents or training. */
+#ifndef TRAIN_TOKENIZER_H
+#define TRAIN_TOKENIZER_H
+
+#include <fsdpck/error.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Read once, then used by any number of threads. */
+struct tokenizer;
+
+/* Reads FILE, a tokenizer.json. What cannot be done exactly is refused by name. Cost: seconds for the largest vocabularies. */
+FSDPCK_API int tokenizer_open(const char *file, struct tokenizer **out, struct fsdpck_error *err);
+/* The same from memory; name: what errors call it. */
+FSDPCK_API int tokenizer_parse(const char *name, const char *json, size_t nbytes, struct tokenizer **out, struct fsdpck_error *err);
+FSDPCK_API void tokenizer_close(struct tokenizer *t); /* NULL does nothing */
+
+FSDPCK_API uint32_t tokenizer_nvocab(const struct tokenizer *t);        /* largest id + 1 */
+FSDPCK_API uint64_t tokenizer_fingerprint(const struct tokenizer *t);   /* of the file's bytes */
+/* The token as it stands in the file, NUL-terminated; NULL: no such id. */
+FSDPCK_API const char *tokenizer_token(const struct tokenizer *t, uint32_t id);
+FSDPCK_API bool tokenizer_is_special(const struct tokenizer *t, uint32_t id);
+/* The id of a whole token as it stands in the file, or -1. */
+FSDPCK_API int64_t tokenizer_id(const struct tokenizer *t, const char *token);
+
+/* One thread's buffers and its cache of words. The tokenizer must outlive it. */
+struct encoder;
+FSDPCK_API int encoder_new(const struct tokenizer *t, struct encoder **out, struct fsdpck_error *err);
+FSDPCK_API void encoder_free(struct encoder *e);
+
+/* Zero-initialise; token_list_free() when done. */
+struct token_list {
+    uint32_t *ids;    /* (count) */
+    uint32_t *begins; /* (count) byte of the text where each token begins; only where wanted */
+    size_t count, capacity, begins_capacity;
+};
+FSDPCK_API void token_list_free(struct token_list *list);
+
+enum tokenizer_flag {
+    TOKENIZER_SPECIAL = 1 << 0, /* what the post-processor adds: <s> and the like */
+    TOKENIZER_BEGINS = 1 << 1,  /* fill begins */
+};
+/* Adds the tokens of text to list. Text that is not UTF-8 is refused with its offset. */
+FSDPCK_API int tokenizer_encode(struct encoder *e, const char *text, size_t nbytes, int flags, struct token_list *list, struct fsdpck_error *err);
+
+/* The text of ids, NUL-terminated, free() it; broken UTF-8 becomes U+FFFD, ids that are none are left out, as the library does. */
+FSDPCK_API int tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t count, bool skip_special, char **out, size_t *nbytes,
+                                struct fsdpck_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,411 @@
+/* Expressions to values. */
+#include <math.h>
+#include <string.h>
+
+#include "text/jinja_impl.h"
+#include "text/utf8.h"
+
+static int lookup(struct jrun *r, const struct jnode *n, struct jvalue *out)
+{
+    for (const struct jframe *f = r->frame; f; f = f->parent) {
+        for (const struct jvariable *v = f->variables; v; v = v->next) {
+            if (v->n == n->n && memcmp(v->s, n->s, n->n) == 0) {
+                *out = v->value;
+                return 0;
+            }
+        }
+    }
+    *out = jundefined(n->s, n->n);
+    return 0;
+}
+
+static int undefined(struct jrun *r, const struct jvalue *v)
+{
+    return jfail(r, "'%.*s' is undefined", (int)(v->n > 100 ? 100 : v->n), v->s);
+}
+
+/* Index i of n, from the back where it is negative; false: there is no such item. */
+static bool in_range(int64_t *i, size_t n)
+{
+    *i += *i < 0 ? (int64_t)n : 0;
+    return *i >= 0 && (uint64_t)*i < n;
+}
+
+int jitem(struct jrun *r, const struct jvalue *v, const struct jvalue *key, struct jvalue *out)
+{
+    *out = jundefined(key->kind == JV_STRING ? key->s : "item", key->kind == JV_STRING ? key->n : 4);
+    if (v->kind == JV_UNDEFINED)
+        return undefined(r, v);
+    if ((v->kind == JV_LIST || v->kind == JV_STRING) && (key->kind == JV_INT || key->kind == JV_BOOL)) {
+        struct jvalue items;
+        int64_t i = key->i;
+        int rc = jitems(r, v, &items);
+        if (!rc && in_range(&i, items.list->count))
+            *out = items.list->items[i];
+        return rc;
+    }
+    if (v->kind == JV_DICT) {
+        for (size_t i = 0; i < v->dict->count; i++) {
+            if (jequal(&v->dict->pairs[i].key, key, 0)) {
+                *out = v->dict->pairs[i].value;
+                return 0;
+            }
+        }
+        return 0;
+    }
+    return key->kind == JV_STRING ? jattr(r, v, key->s, key->n, out) : 0;
+}
+
+static int loop_attr(struct jrun *r, const struct jloop *loop, const char *s, size_t n, struct jvalue *out)
+{
+    size_t count = loop->items->count, i = loop->index;
+    const struct {
+        const char *name;
+        struct jvalue value;
+    } attrs[] = {
+        { "index", jint((int64_t)i + 1) },      { "index0", jint((int64_t)i) },
+        { "first", jbool(i == 0) },             { "last", jbool(i + 1 == count) },
+        { "length", jint((int64_t)count) },     { "revindex", jint((int64_t)(count - i)) },
+        { "revindex0", jint((int64_t)(count - i - 1)) },
+        { "previtem", i ? loop->items->items[i - 1] : jundefined("previtem", 8) },
+        { "nextitem", i + 1 < count ? loop->items->items[i + 1] : jundefined("nextitem", 8) },
+    };
+    for (size_t a = 0; a < sizeof attrs / sizeof attrs[0]; a++) {
+        if (jname_is(s, n, attrs[a].name)) {
+            *out = attrs[a].value;
+            return 0;
+        }
+    }
+    return jfail(r, "loop.%.*s is not in this version", (int)(n > 60 ? 60 : n), s);
+}
+
+int jattr(struct jrun *r, const struct jvalue *v, const char *s, size_t n, struct jvalue *out)
+{
+    *out = jundefined(s, n);
+    if (v->kind == JV_UNDEFINED)
+        return undefined(r, v);
+    if (v->kind == JV_LOOP)
+        return loop_attr(r, v->loop, s, n, out);
+    if (v->kind == JV_DICT || v->kind == JV_NAMESPACE) {
+        const struct jvalue *found = jdict_get(v->dict, s, n);
+        if (found)
+            *out = *found;
+    }
+    return 0;
+}
+
+/* One bound of a slice, as Python cuts it. */
+static int bound(struct jrun *r, const struct jnode *n, int64_t count, bool backwards, int64_t absent, int64_t *out)
+{
+    struct jvalue v;
+    *out = absent;
+    if (!n)
+        return 0;
+    int rc = jeval(r, n, &v);
+    if (rc || v.kind == JV_NONE)
+        return rc;
+    if (v.kind != JV_INT)
+        return jfail(r, "a slice's bounds are whole numbers, not %s", jkind_name(&v));
+    int64_t least = backwards ? -1 : 0, most = backwards ? count - 1 : count;
+    *out = v.i < 0 ? v.i + count : v.i;
+    *out = *out < least ? least : *out > most ? most : *out;
+    return 0;
+}
+
+static int slice(struct jrun *r, const struct jnode *n, struct jvalue *out)
+{
+    struct jvalue v, step, items, text = { 0 };
+    int64_t by = 1, from, to;
+    int rc = jeval(r, n->where, &v);
+    if (!rc && n->c && !(rc = jeval(r, n->c, &step)) && step.kind != JV_NONE) {
+        if (step.kind != JV_INT || step.i == 0 || step.i < -JINJA_MAX_STEPS || step.i > JINJA_MAX_STEPS)
+            return jfail(r, "a slice's step is no whole number but 0");
+        by = step.i;
+    }
+    if (rc)
+        return rc;
+    if (v.kind == JV_UNDEFINED)
+        return undefined(r, &v);
+    if (v.kind != JV_LIST && v.kind != JV_STRING)
+        return jfail(r, "%s has no slices", jkind_name(&v));
+    rc = jitems(r, &v, &items);
+    int64_t count = rc ? 0 : (int64_t)items.list->count;
+    if (!rc)
+        rc = bound(r, n->a, count, by < 0, by < 0 ? count - 1 : 0, &from);
+    if (!rc)
+        rc = bound(r, n->b, count, by < 0, by < 0 ? -1 : count, &to);
+    if (!rc)
+        rc = jlist_new(r, 0, out);
+    char *joined = rc || v.kind != JV_STRING ? NULL : jarena_alloc(&r->arena, v.n + 1);
+    if (!rc && v.kind == JV_STRING && !joined)
+        return fsdpck_error_nomem(r->err, v.n);
+    for (int64_t i = from; !rc && (by > 0 ? i < to : i > to); i += by) {
+        const struct jvalue *item = &items.list->items[i];
+        if (joined)
+            memcpy(joined + text.n, item->s, item->n);
+        if (joined)
+            text.n += item->n;
+        else
+            rc = jlist_add(r, out->list, item);
+    }
+    if (!rc && joined)
+        *out = jstring(joined, text.n);
+    else if (!rc)
+        out->tuple = v.tuple;
+    return rc;
+}
+
+static int join(struct jrun *r, const struct jvalue *a, const struct jvalue *b, struct jvalue *out)
+{
+    char *s = jarena_alloc(&r->arena, a->n + b->n + 1);
+    if (!s)
+        return jinja_fail(r->j, r->line, FSDPCK_ERR_LIMIT, r->err, "it makes values of more than %d MiB", JINJA_MAX_MEMORY >> 20);
+    memcpy(s, a->s, a->n);
+    memcpy(s + a->n, b->s, b->n);
+    *out = jstring(s, a->n + b->n);
+    return 0;
+}
+
+static int join_lists(struct jrun *r, const struct jvalue *a, const struct jvalue *b, struct jvalue *out)
+{
+    int rc = jlist_new(r, a->list->count + b->list->count, out);
+    for (size_t i = 0; !rc && i < a->list->count; i++)
+        rc = jlist_add(r, out->list, &a->list->items[i]);
+    for (size_t i = 0; !rc && i < b->list->count; i++)
+        rc = jlist_add(r, out->list, &b->list->items[i]);
+    out->tuple = !rc && a->tuple;
+    r->steps += rc ? 0 : out->list->count;
+    return rc;
+}
+
+static int integers(struct jrun *r, enum jop op, int64_t a, int64_t b, struct jvalue *out)
+{
+    int64_t i = 0;
+    bool overflow = false;
+    if ((op == JO_FLOORDIV || op == JO_MOD) && (b == 0 || (b == -1 && a == INT64_MIN)))
+        return jfail(r, "a division by zero");
+    switch (op) {
+    case JO_ADD: overflow = __builtin_add_overflow(a, b, &i); break;
+    case JO_SUB: overflow = __builtin_sub_overflow(a, b, &i); break;
+    case JO_MUL: overflow = __builtin_mul_overflow(a, b, &i); break;
+    case JO_FLOORDIV: i = a / b - (a % b != 0 && (a < 0) != (b < 0)); break;
+    default: i = a % b + (a % b != 0 && (a % b < 0) != (b < 0) ? b : 0); break;
+    }
+    *out = jint(i);
+    return overflow ? jfail(r, "a number is too large") : 0;
+}
+
+static int floats(struct jrun *r, enum jop op, double a, double b, struct jvalue *out)
+{
+    if ((op == JO_DIV || op == JO_FLOORDIV || op == JO_MOD) && b == 0)
+        return jfail(r, "a division by zero");
+    double f = op == JO_ADD ? a + b : op == JO_SUB ? a - b : op == JO_MUL ? a * b : op == JO_DIV ? a / b : op == JO_FLOORDIV ? floor(a / b) : a - b * floor(a / b);
+    *out = (struct jvalue){ .kind = JV_FLOAT, .f = f };
+    return 0;
+}
+
+static int repeat(struct jrun *r, const struct jvalue *text, int64_t times, struct jvalue *out)
+{
+    *out = jstring("", 0);
+    if (times <= 0 || text->n == 0)
+        return 0;
+    char *s = (uint64_t)times > JINJA_MAX_OUTPUT / text->n ? NULL : jarena_alloc(&r->arena, text->n * (size_t)times);
+    if (!s)
+        return jinja_fail(r->j, r->line, FSDPCK_ERR_LIMIT, r->err, "it makes values of more than %d MiB", JINJA_MAX_OUTPUT >> 20);
+    for (int64_t i = 0; i < times; i++)
+        memcpy(s + (size_t)i * text->n, text->s, text->n);
+    *out = jstring(s, text->n * (size_t)times);
+    return 0;
+}
+
+static bool is_number(const struct jvalue *v)
+{
+    return v->kind == JV_INT || v->kind == JV_FLOAT || v->kind == JV_BOOL;
+}
+
+static int binary(struct jrun *r, const struct jnode *n, struct jvalue *out)
+{
+    struct jvalue a, b;
+    int rc = jeval(r, n->a, &a);
+    if (!rc)
+        rc = jeval(r, n->b, &b);
+    r->line = n->line;
+    if (!rc && n->op == JO_CONCAT) {
+        struct jvalue x, y;
+        rc = jtext(r, &a, &x);
+        if (!rc)
+            rc = jtext(r, &b, &y);
+        return rc ? rc : join(r, &x, &y, out);
+    }
+    if (rc)
+        return rc;
+    if (a.kind == JV_UNDEFINED || b.kind == JV_UNDEFINED)
+        return undefined(r, a.kind == JV_UNDEFINED ? &a : &b);
+    if (is_number(&a) && is_number(&b)) {
+        if (n->op == JO_DIV || a.kind == JV_FLOAT || b.kind == JV_FLOAT)
+            return floats(r, n->op, a.kind == JV_FLOAT ? a.f : (double)a.i, b.kind == JV_FLOAT ? b.f : (double)b.i, out);
+        return integers(r, n->op, a.i, b.i, out);
+    }
+    if (n->op == JO_ADD && a.kind == JV_STRING && b.kind == JV_STRING)
+        return join(r, &a, &b, out);
+    if (n->op == JO_ADD && a.kind == JV_LIST && b.kind == JV_LIST)
+        return join_lists(r, &a, &b, out);
+    if (n->op == JO_MUL && a.kind == JV_STRING && b.kind == JV_INT)
+        return repeat(r, &a, b.i, out);
+    static const char *const names[] = { "+", "-", "*", "/", "//", "%" };
+    return jfail(r, "%s %s %s has no meaning", jkind_name(&a), names[n->op], jkind_name(&b));
+}
+
+static int compare(struct jrun *r, const struct jnode *n, struct jvalue *out)
+{
+    struct jvalue a, b;
+    int rc = jeval(r, n->a, &a);
+    bool holds = true;
+    for (const struct jnode *part = n->list; part && holds && !rc; part = part->next) {
+        rc = jeval(r, part->a, &b);
+        r->line = n->line;
+        if (!rc)
+            rc = jcompare(r, part->op, &a, &b, &holds);
+        a = b;
+    }
+    *out = jbool(holds);
+    return rc;
+}
+
+static int list(struct jrun *r, const struct jnode *n, struct jvalue *out)
+{
+    struct jvalue v;
+    int rc = jlist_new(r, 4, out);
+    for (const struct jnode *item = n->list; item && !rc; item = item->next) {
+        rc = jeval(r, item->a, &v);
+        if (!rc)
+            rc = jlist_add(r, out->list, &v);
+    }
+    out->tuple = !rc && n->op == JO_CONCAT;
+    return rc;
+}
+
+static int dict(struct jrun *r, const struct jnode *n, struct jvalue *out)
+{
+    struct jvalue key, v;
+    int rc = jdict_new(r, out);
+    for (const struct jnode *pair = n->list; pair && !rc; pair = pair->next) {
+        rc = jeval(r, pair->a, &key);
+        if (!rc)
+            rc = jeval(r, pair->b, &v);
+        if (!rc)
+            rc = jdict_put(r, out->dict, &key, &v);
+    }
+    return rc;
+}
+
+static int call(struct jrun *r, const struct jnode *n, struct jvalue *out)
+{
+    struct jargs args;
+    struct jvalue self;
+    const struct jnode *f = n->a;
+    int rc = 0;
+    if (f->kind == JN_NAME && !(rc = lookup(r, f, &self)) && self.kind == JV_MACRO)
+        return jcall_macro(r, self.macro, n->list, out);
+    if (!rc)
+        rc = jargs_eval(r, n->list, &args);
+    if (rc)
+        return rc;
+    r->line = n->line;
+    if (f->kind == JN_NAME)
+        return self.kind == JV_UNDEFINED ? jfunction(r, f->s, f->n, &args, out) : jfail(r, "'%.*s' is %s and cannot be called", (int)(f->n > 60 ? 60 : f->n), f->s, jkind_name(&self));
+    if (f->kind != JN_ATTR)
+        return jfail(r, "this cannot be called");
+    rc = jeval(r, f->a, &self);
+    r->line = n->line;
+    if (!rc && self.kind == JV_UNDEFINED)
+        return undefined(r, &self);
+    return rc ? rc : jmethod(r, &self, f->s, f->n, &args, out);
+}
+
+static int applied(struct jrun *r, const struct jnode *n, struct jvalue *out)
+{
+    struct jargs args;
+    struct jvalue v;
+    bool holds = false;
+    int rc = jeval(r, n->a, &v);
+    if (!rc)
+        rc = jargs_eval(r, n->list, &args);
+    r->line = n->line;
+    if (!rc && n->kind == JN_FILTER)
+        return jfilter(r, n->function, &v, &args, out);
+    if (!rc)
+        rc = jtest(r, n->function, &v, &args, &holds);
+    *out = jbool(holds);
+    return rc;
+}
+
+static int negative(struct jrun *r, struct jvalue *v)
+{
+    if (v->kind == JV_FLOAT)
+        v->f = -v->f;
+    else if ((v->kind == JV_INT || v->kind == JV_BOOL) && v->i != INT64_MIN)
+        *v = jint(-v->i);
+    else
+        return jfail(r, "%s has no negative", jkind_name(v));
+    return 0;
+}
+
+static int eval(struct jrun *r, const struct jnode *n, struct jvalue *out)
+{
+    struct jvalue v, key;
+    int rc;
+    switch (n->kind) {
+    case JN_CONST: *out = *n->value; return 0;
+    case JN_NAME: return lookup(r, n, out);
+    case JN_LIST: return list(r, n, out);
+    case JN_DICT: return dict(r, n, out);
+    case JN_ATTR:
+        rc = jeval(r, n->a, &v);
+        r->line = n->line;
+        return rc ? rc : jattr(r, &v, n->s, n->n, out);
+    case JN_ITEM:
+        rc = jeval(r, n->a, &v);
+        if (!rc)
+            rc = jeval(r, n->b, &key);
+        r->line = n->line;
+        return rc ? rc : jitem(r, &v, &key, out);
+    case JN_SLICE: return slice(r, n, out);
+    case JN_CALL: return call(r, n, out);
+    case JN_FILTER:
+    case JN_TEST: return applied(r, n, out);
+    case JN_NOT:
+        rc = jeval(r, n->a, &v);
+        *out = jbool(!rc && !jtrue(&v));
+        return rc;
+    case JN_NEG:
+        rc = jeval(r, n->a, out);
+        return rc ? rc : negative(r, out);
+    case JN_AND:
+    case JN_OR:
+        rc = jeval(r, n->a, out);
+        return rc || jtrue(out) == (n->kind == JN_OR) ? rc : jeval(r, n->b, out);
+    case JN_BINARY: return binary(r, n, out);
+    case JN_COMPARE: return compare(r, n, out);
+    case JN_COND:
+        rc = jeval(r, n->a, &v);
+        if (rc || jtrue(&v))
+            return rc ? rc : jeval(r, n->b, out);
+        *out = jundefined("the other of an inline if", 25);
+        return n->c ? jeval(r, n->c, out) : 0;
+    default: return jfail(r, "this is no expression");
+    }
+}
+
+int jeval(struct jrun *r, const struct jnode *n, struct jvalue *out)
+{
+    if (++r->steps > JINJA_MAX_STEPS)
+        return jinja_fail(r->j, n->line, FSDPCK_ERR_LIMIT, r->err, "it takes more than %d steps", JINJA_MAX_STEPS);
+    if (r->depth >= 4 * JINJA_MAX_DEPTH)
+        return jinja_fail(r->j, n->line, FSDPCK_ERR_LIMIT, r->err, "it is nested, or calls itself, more than %d levels deep", 4 * JINJA_MAX_DEPTH);
+    r->depth++;
+    r->line = n->line;
+    int rc = eval(r, n, out);
+    r->depth--;
+    return rc;
+}

@@ -1,0 +1,479 @@
+/* Expressions of templates: tokens to nodes, with Jinja's precedences. */
+#include <string.h>
+
+#include "text/jinja_impl.h"
+
+const struct jtoken *jparse_peek(const struct jparser *p)
+{
+    return &p->j->tokens[p->at];
+}
+
+bool jparse_is(const struct jparser *p, enum jtoken_kind kind, const char *text)
+{
+    const struct jtoken *t = jparse_peek(p);
+    return t->kind == kind && (!text || jname_is(t->s, t->n, text));
+}
+
+bool jparse_take(struct jparser *p, enum jtoken_kind kind, const char *text)
+{
+    if (!jparse_is(p, kind, text))
+        return false;
+    p->at += p->j->tokens[p->at].kind != JT_END;
+    return true;
+}
+
+void *jparse_fail(struct jparser *p, const char *what)
+{
+    const struct jtoken *t = jparse_peek(p);
+    static const char *const names[] = { "text", "{{", "}}", "{%", "%}", "a name", "a string", "a number", "a number", "an operator", "the end" };
+    if (t->kind == JT_NAME || t->kind == JT_OP)
+        jinja_fail(p->j, t->line, FSDPCK_ERR_FORMAT, p->err, "'%.*s' found, %s wanted", (int)(t->n > 60 ? 60 : t->n), t->s, what);
+    else
+        jinja_fail(p->j, t->line, FSDPCK_ERR_FORMAT, p->err, "%s found, %s wanted", names[t->kind], what);
+    return NULL;
+}
+
+bool jparse_want(struct jparser *p, enum jtoken_kind kind, const char *text)
+{
+    static const char *const names[] = { "text", "{{", "}}", "{%", "%}", "a name", "a string", "a number", "a number", "an operator", "the end" };
+    if (jparse_take(p, kind, text))
+        return true;
+    jparse_fail(p, text ? text : names[kind]);
+    return false;
+}
+
+struct jnode *jparse_node(struct jparser *p, enum jnode_kind kind)
+{
+    struct jnode *n = jarena_alloc(&p->j->arena, sizeof *n);
+    if (!n) {
+        fsdpck_error_nomem(p->err, sizeof *n);
+        return NULL;
+    }
+    *n = (struct jnode){ .kind = kind, .line = jparse_peek(p)->line, .function = -1 };
+    return n;
+}
+
+static struct jnode *name_node(struct jparser *p, enum jnode_kind kind, const char *what)
+{
+    const struct jtoken *t = jparse_peek(p);
+    struct jnode *n = jparse_node(p, kind);
+    if (!n)
+        return NULL;
+    n->s = t->s;
+    n->n = t->n;
+    return jparse_take(p, JT_NAME, NULL) ? n : jparse_fail(p, what);
+}
+
+static struct jnode *constant(struct jparser *p, struct jvalue value)
+{
+    struct jnode *n = jparse_node(p, JN_CONST);
+    struct jvalue *copy = jarena_alloc(&p->j->arena, sizeof *copy);
+    if (!n || !copy)
+        return NULL;
+    *copy = value;
+    n->value = copy;
+    return n;
+}
+
+static struct jnode *binary(struct jparser *p, enum jnode_kind kind, enum jop op, struct jnode *a, struct jnode *b)
+{
+    struct jnode *n = a && b ? jparse_node(p, kind) : NULL;
+    if (n) {
+        n->op = op;
+        n->a = a;
+        n->b = b;
+        n->line = a->line;
+    }
+    return n;
+}
+
+/* Items up to `close`; a dict's are pairs a: b. */
+static struct jnode *items(struct jparser *p, enum jnode_kind kind, const char *close)
+{
+    struct jnode *n = jparse_node(p, kind), **last = n ? &n->list : NULL;
+    while (n && !jparse_take(p, JT_OP, close)) {
+        if (last != &n->list && !jparse_want(p, JT_OP, ","))
+            return NULL;
+        if (jparse_take(p, JT_OP, close))
+            break;
+        struct jnode *item = jparse_expression(p);
+        if (item && kind == JN_DICT)
+            item = jparse_want(p, JT_OP, ":") ? binary(p, JN_DICT, 0, item, jparse_expression(p)) : NULL;
+        else if (item) /* a node may be in one list only, and may have been made by the parser of another */
+            item = binary(p, JN_LIST, 0, item, item);
+        if (!item)
+            return NULL;
+        *last = item;
+        last = &item->next;
+    }
+    return n;
+}
+
+/* Behind "(": expressions, and name=expression. */
+static struct jnode *arguments(struct jparser *p, struct jnode *call)
+{
+    struct jnode **last = &call->list;
+    while (!jparse_take(p, JT_OP, ")")) {
+        if (last != &call->list && !jparse_want(p, JT_OP, ","))
+            return NULL;
+        if (jparse_take(p, JT_OP, ")"))
+            break;
+        struct jnode *argument = jparse_node(p, JN_LIST);
+        if (!argument)
+            return NULL;
+        const struct jtoken *t = jparse_peek(p);
+        if (t->kind == JT_NAME && t[1].kind == JT_OP && jname_is(t[1].s, t[1].n, "=")) {
+            argument->s = t->s;
+            argument->n = t->n;
+            p->at += 2;
+        }
+        argument->a = jparse_expression(p);
+        if (!argument->a)
+            return NULL;
+        *last = argument;
+        last = &argument->next;
+    }
+    return call;
+}
+
+static struct jnode *strings(struct jparser *p)
+{
+    const struct jtoken *t = jparse_peek(p);
+    size_t n = 0, count = 0;
+    while (t[count].kind == JT_STRING)
+        n += t[count++].n;
+    char *s = jarena_alloc(&p->j->arena, n + 1);
+    if (!s)
+        return NULL;
+    n = 0;
+    for (size_t i = 0; i < count; i++) {
+        memcpy(s + n, t[i].s, t[i].n);
+        n += t[i].n;
+    }
+    p->at += count;
+    return constant(p, jstring(s, n));
+}
+
+static struct jnode *primary(struct jparser *p)
+{
+    const struct jtoken *t = jparse_peek(p);
+    if (t->kind == JT_STRING)
+        return strings(p);
+    if (t->kind == JT_INT || t->kind == JT_FLOAT) {
+        p->at++;
+        return constant(p, t->kind == JT_INT ? jint(t->i) : (struct jvalue){ .kind = JV_FLOAT, .f = t->f });
+    }
+    if (t->kind == JT_NAME) {
+        static const char *const words[] = { "true", "True", "false", "False", "none", "None" };
+        for (size_t i = 0; i < 6; i++) {
+            if (jname_is(t->s, t->n, words[i])) {
+                p->at++;
+                return constant(p, i < 4 ? jbool(i < 2) : jnone());
+            }
+        }
+        return name_node(p, JN_NAME, "a name");
+    }
+    if (jparse_take(p, JT_OP, "["))
+        return items(p, JN_LIST, "]");
+    if (jparse_take(p, JT_OP, "{"))
+        return items(p, JN_DICT, "}");
+    if (!jparse_take(p, JT_OP, "("))
+        return jparse_fail(p, "an expression");
+    struct jnode *n = jparse_tuple(p);
+    return n && jparse_want(p, JT_OP, ")") ? n : NULL;
+}
+
+/* Behind "[": a key or a slice. */
+static struct jnode *subscript(struct jparser *p, struct jnode *of)
+{
+    struct jnode *parts[3] = { NULL }, *n;
+    size_t part = 0;
+    while (!jparse_is(p, JT_OP, "]")) {
+        if (jparse_take(p, JT_OP, ":")) {
+            if (++part > 2)
+                return jparse_fail(p, "]");
+        } else if (parts[part] || !(parts[part] = jparse_expression(p))) {
+            return jparse_fail(p, "]");
+        }
+    }
+    p->at++;
+    bool slice = part > 0;
+    if (!slice && !parts[0])
+        return jparse_fail(p, "a key");
+    if (!slice)
+        return binary(p, JN_ITEM, 0, of, parts[0]);
+    n = jparse_node(p, JN_SLICE);
+    if (!n)
+        return NULL;
+    n->a = parts[0];
+    n->b = parts[1];
+    n->c = parts[2];
+    n->where = of;
+    return n;
+}
+
+static struct jnode *postfix(struct jparser *p, struct jnode *n)
+{
+    while (n) {
+        if (jparse_take(p, JT_OP, ".")) {
+            struct jnode *attr = name_node(p, JN_ATTR, "an attribute");
+            if (attr)
+                attr->a = n;
+            n = attr;
+        } else if (jparse_take(p, JT_OP, "[")) {
+            n = subscript(p, n);
+        } else if (jparse_take(p, JT_OP, "(")) {
+            struct jnode *call = jparse_node(p, JN_CALL);
+            if (call)
+                call->a = n;
+            n = call ? arguments(p, call) : NULL;
+        } else {
+            break;
+        }
+    }
+    return n;
+}
+
+static struct jnode *unknown(struct jparser *p, const struct jnode *n, const char *what)
+{
+    jinja_fail(p->j, n->line, FSDPCK_ERR_UNSUPPORTED, p->err, "the %s '%.*s' is not in this version", what, (int)(n->n > 60 ? 60 : n->n), n->s);
+    return NULL;
+}
+
+static struct jnode *filter(struct jparser *p, struct jnode *of)
+{
+    struct jnode *n = name_node(p, JN_FILTER, "the name of a filter");
+    if (!n)
+        return NULL;
+    n->a = of;
+    n->function = jfilter_find(n->s, n->n);
+    if (n->function < 0)
+        return unknown(p, n, "filter");
+    return jparse_take(p, JT_OP, "(") ? arguments(p, n) : n;
+}
+
+/* What may be the argument of a test without parentheses. */
+static bool begins_argument(const struct jparser *p)
+{
+    static const char *const no[] = { "else", "or", "and", "is", "in", "not", "if" };
+    const struct jtoken *t = jparse_peek(p);
+    for (size_t i = 0; t->kind == JT_NAME && i < sizeof no / sizeof no[0]; i++) {
+        if (jname_is(t->s, t->n, no[i]))
+            return false;
+    }
+    return t->kind == JT_NAME || t->kind == JT_STRING || t->kind == JT_INT || t->kind == JT_FLOAT || jparse_is(p, JT_OP, "[") || jparse_is(p, JT_OP, "{");
+}
+
+static struct jnode *test(struct jparser *p, struct jnode *of)
+{
+    bool negated = jparse_take(p, JT_NAME, "not");
+    struct jnode *n = name_node(p, JN_TEST, "the name of a test");
+    if (!n)
+        return NULL;
+    n->a = of;
+    n->function = jtest_find(n->s, n->n);
+    if (n->function < 0)
+        return unknown(p, n, "test");
+    if (jparse_take(p, JT_OP, "(")) {
+        n = arguments(p, n);
+    } else if (begins_argument(p)) {
+        struct jnode *argument = jparse_node(p, JN_LIST);
+        if (!argument || !(argument->a = postfix(p, primary(p))))
+            return NULL;
+        n->list = argument;
+    }
+    if (!n || !negated)
+        return n;
+    struct jnode *not = jparse_node(p, JN_NOT);
+    if (not)
+        not->a = n;
+    return not;
+}
+
+struct jnode *jparse_filters(struct jparser *p, struct jnode *n)
+{
+    while (n) {
+        if (jparse_take(p, JT_OP, "|"))
+            n = filter(p, n);
+        else if (jparse_take(p, JT_NAME, "is"))
+            n = test(p, n);
+        else if (jparse_is(p, JT_OP, "(") || jparse_is(p, JT_OP, "."))
+            n = postfix(p, n);
+        else
+            break;
+    }
+    return n;
+}
+
+static struct jnode *unary(struct jparser *p, bool filters)
+{
+    struct jnode *n;
+    if (p->depth >= JINJA_MAX_DEPTH)
+        return jparse_fail(p, "less nesting");
+    p->depth++;
+    if (jparse_take(p, JT_OP, "-")) {
+        n = jparse_node(p, JN_NEG);
+        if (n && !(n->a = unary(p, false)))
+            n = NULL;
+    } else if (jparse_take(p, JT_OP, "+")) {
+        n = unary(p, false);
+    } else {
+        n = postfix(p, primary(p));
+    }
+    p->depth--;
+    return filters ? jparse_filters(p, n) : n;
+}
+
+struct level {
+    const char *text[4];
+    enum jop op[4];
+};
+
+static struct jnode *multiply(struct jparser *p)
+{
+    static const struct level l = { { "*", "/", "//", "%" }, { JO_MUL, JO_DIV, JO_FLOORDIV, JO_MOD } };
+    struct jnode *n = unary(p, true);
+    for (size_t i = 0; n && i < 4;) {
+        if (jparse_take(p, JT_OP, l.text[i])) {
+            n = binary(p, JN_BINARY, l.op[i], n, unary(p, true));
+            i = 0;
+        } else {
+            i++;
+        }
+    }
+    return n;
+}
+
+static struct jnode *concat(struct jparser *p)
+{
+    struct jnode *n = multiply(p);
+    while (n && jparse_take(p, JT_OP, "~"))
+        n = binary(p, JN_BINARY, JO_CONCAT, n, multiply(p));
+    return n;
+}
+
+static struct jnode *add(struct jparser *p)
+{
+    struct jnode *n = concat(p);
+    while (n) {
+        bool plus = jparse_take(p, JT_OP, "+");
+        if (!plus && !jparse_take(p, JT_OP, "-"))
+            break;
+        n = binary(p, JN_BINARY, plus ? JO_ADD : JO_SUB, n, concat(p));
+    }
+    return n;
+}
+
+static bool compare_op(struct jparser *p, enum jop *op)
+{
+    static const char *const text[] = { "==", "!=", "<", "<=", ">", ">=" };
+    static const enum jop ops[] = { JO_EQ, JO_NE, JO_LT, JO_LE, JO_GT, JO_GE };
+    for (size_t i = 0; i < 6; i++) {
+        if (jparse_take(p, JT_OP, text[i])) {
+            *op = ops[i];
+            return true;
+        }
+    }
+    const struct jtoken *t = jparse_peek(p);
+    bool negated = jparse_is(p, JT_NAME, "not") && t[1].kind == JT_NAME && jname_is(t[1].s, t[1].n, "in");
+    p->at += negated;
+    *op = negated ? JO_NOT_IN : JO_IN;
+    return jparse_take(p, JT_NAME, "in");
+}
+
+/* a < b < c is a < b and b < c: the operators hang in a list. */
+static struct jnode *compare(struct jparser *p)
+{
+    struct jnode *n = add(p), *chain = NULL, **last = NULL;
+    enum jop op;
+    while (n && compare_op(p, &op)) {
+        if (!chain) {
+            chain = jparse_node(p, JN_COMPARE);
+            if (!chain)
+                return NULL;
+            chain->a = n;
+            last = &chain->list;
+        }
+        struct jnode *part = jparse_node(p, JN_COMPARE);
+        if (!part || !(part->a = add(p)))
+            return NULL;
+        part->op = op;
+        *last = part;
+        last = &part->next;
+    }
+    return chain ? chain : n;
+}
+
+static struct jnode *negation(struct jparser *p)
+{
+    if (!jparse_take(p, JT_NAME, "not"))
+        return compare(p);
+    if (p->depth >= JINJA_MAX_DEPTH)
+        return jparse_fail(p, "less nesting");
+    struct jnode *n = jparse_node(p, JN_NOT);
+    p->depth++;
+    if (n && !(n->a = negation(p)))
+        n = NULL;
+    p->depth--;
+    return n;
+}
+
+static struct jnode *conjunction(struct jparser *p)
+{
+    struct jnode *n = negation(p);
+    while (n && jparse_take(p, JT_NAME, "and"))
+        n = binary(p, JN_AND, 0, n, negation(p));
+    return n;
+}
+
+struct jnode *jparse_expression_no_cond(struct jparser *p)
+{
+    struct jnode *n = conjunction(p);
+    while (n && jparse_take(p, JT_NAME, "or"))
+        n = binary(p, JN_OR, 0, n, conjunction(p));
+    return n;
+}
+
+struct jnode *jparse_expression(struct jparser *p)
+{
+    if (p->depth >= JINJA_MAX_DEPTH)
+        return jparse_fail(p, "less nesting");
+    p->depth++;
+    struct jnode *n = jparse_expression_no_cond(p);
+    while (n && jparse_take(p, JT_NAME, "if")) {
+        struct jnode *cond = jparse_node(p, JN_COND);
+        if (!cond)
+            return NULL;
+        cond->b = n;
+        cond->a = jparse_expression_no_cond(p);
+        if (cond->a && jparse_take(p, JT_NAME, "else"))
+            cond->c = jparse_expression(p);
+        n = cond->a && !p->err->code ? cond : NULL;
+    }
+    p->depth--;
+    return n;
+}
+
+/* One expression, or several with commas between: a list that is shown as a tuple. */
+struct jnode *jparse_tuple(struct jparser *p)
+{
+    bool empty = jparse_is(p, JT_OP, ")");
+    struct jnode *n = empty ? NULL : jparse_expression(p);
+    if (!empty && (!n || !jparse_is(p, JT_OP, ",")))
+        return n;
+    struct jnode *tuple = jparse_node(p, JN_LIST), **last = tuple ? &tuple->list : NULL;
+    if (!tuple)
+        return NULL;
+    tuple->op = JO_CONCAT; /* marks a tuple */
+    while (n) {
+        struct jnode *item = binary(p, JN_LIST, 0, n, n);
+        if (!item)
+            return NULL;
+        *last = item;
+        last = &item->next;
+        if (!jparse_take(p, JT_OP, ",") || jparse_is(p, JT_OP, ")") || jparse_is(p, JT_BLOCK_END, NULL) || jparse_is(p, JT_VAR_END, NULL))
+            return tuple;
+        n = jparse_expression(p);
+    }
+    return empty ? tuple : NULL;
+}

@@ -1,0 +1,446 @@
+/* Filters and tests of templates. Names are resolved when a template is parsed: what is not in these tables is refused there. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "text/jinja_impl.h"
+
+typedef int (*filter_fn)(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out);
+
+static int as_text(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    (void)args;
+    return jtext(r, v, out);
+}
+
+static int filter_trim(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    const struct jvalue *chars = jarg(args, 0, "chars");
+    struct jvalue text;
+    int rc = jtext(r, v, &text);
+    if (!rc)
+        *out = jstrip(&text, chars && chars->kind == JV_STRING ? chars : NULL, true, true);
+    return rc;
+}
+
+static int filter_length(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    struct jvalue items;
+    (void)args;
+    if (v->kind == JV_STRING) {
+        *out = jint((int64_t)jnchars(v));
+        return 0;
+    }
+    int rc = jitems(r, v, &items);
+    *out = jint(rc ? 0 : (int64_t)items.list->count);
+    return rc;
+}
+
+static int recase(struct jrun *r, const struct jvalue *v, enum jcase how, struct jvalue *out)
+{
+    struct jvalue text;
+    int rc = jtext(r, v, &text);
+    return rc ? rc : jrecase(r, &text, how, out);
+}
+
+static int filter_upper(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    (void)args;
+    return recase(r, v, JCASE_UPPER, out);
+}
+
+static int filter_lower(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    (void)args;
+    return recase(r, v, JCASE_LOWER, out);
+}
+
+static int filter_title(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    (void)args;
+    return recase(r, v, JCASE_TITLE, out);
+}
+
+static int filter_capitalize(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    (void)args;
+    return recase(r, v, JCASE_CAPITALIZE, out);
+}
+
+static int separators(struct jrun *r, const struct jvalue *v, struct jdump *how)
+{
+    struct jvalue text;
+    const char **to[2] = { &how->item, &how->key };
+    if (v->kind != JV_LIST || v->list->count != 2)
+        return jfail(r, "tojson: separators are two strings");
+    for (int i = 0; i < 2; i++) {
+        if (v->list->items[i].kind != JV_STRING)
+            return jfail(r, "tojson: separators are two strings");
+        int rc = jstring_copy(r, v->list->items[i].s, v->list->items[i].n, &text);
+        if (rc)
+            return rc;
+        ((char *)text.s)[text.n] = '\0';
+        *to[i] = text.s;
+    }
+    return 0;
+}
+
+/* transformers' tojson: json.dumps without escaping for HTML, and not in ASCII unless asked. */
+static int filter_tojson(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    const struct jvalue *ascii = jarg(args, 0, "ensure_ascii"), *indent = jarg(args, 1, "indent"), *between = jarg(args, 2, "separators"), *sort = jarg(args, 3, "sort_keys");
+    struct jdump how = { .ascii = ascii && jtrue(ascii), .sort = sort && jtrue(sort), .indent = -1, .item = ", ", .key = ": " };
+    int rc = 0;
+    if (indent && indent->kind != JV_NONE) {
+        if (indent->kind != JV_INT || indent->i < 0 || indent->i > 64)
+            return jfail(r, "tojson: indent is a number from 0 to 64");
+        how.indent = (int)indent->i;
+        how.item = ",";
+    }
+    if (between && between->kind != JV_NONE)
+        rc = separators(r, between, &how);
+    return rc ? rc : jjson(r, v, &how, out);
+}
+
+static int attribute_of(struct jrun *r, const struct jvalue *item, const struct jvalue *name, struct jvalue *out)
+{
+    if (name->kind == JV_STRING && memchr(name->s, '.', name->n))
+        return jfail(r, "an attribute with a point in it is not in this version");
+    return jitem(r, item, name, out);
+}
+
+static int filter_join(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    const struct jvalue *by = jarg(args, 0, "d"), *attribute = jarg(args, 1, "attribute");
+    struct jvalue items, item, text, between = jstring("", 0);
+    char *s = NULL;
+    size_t n = 0, capacity = 0;
+    int rc = jitems(r, v, &items);
+    if (!rc && by)
+        rc = jtext(r, by, &between);
+    for (size_t i = 0; !rc && i < items.list->count; i++) {
+        item = items.list->items[i];
+        if (attribute)
+            rc = attribute_of(r, &items.list->items[i], attribute, &item);
+        if (!rc)
+            rc = jtext(r, &item, &text);
+        if (!rc && n + between.n + text.n > JINJA_MAX_OUTPUT)
+            rc = jfail(r, "join makes more than %d MiB", JINJA_MAX_OUTPUT >> 20);
+        if (!rc && !grow((void **)&s, &capacity, n + between.n + text.n + 1, 1))
+            rc = fsdpck_error_nomem(r->err, n);
+        if (!rc && i)
+            n = (size_t)((char *)mempcpy(s + n, between.s, between.n) - s);
+        if (!rc)
+            n = (size_t)((char *)mempcpy(s + n, text.s, text.n) - s);
+        r->steps++;
+    }
+    if (!rc)
+        rc = jstring_copy(r, s, n, out);
+    free(s);
+    return rc;
+}
+
+static int filter_default(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    const struct jvalue *otherwise = jarg(args, 0, "default_value"), *falsy = jarg(args, 1, "boolean");
+    (void)r;
+    bool use = v->kind == JV_UNDEFINED || (falsy && jtrue(falsy) && !jtrue(v));
+    *out = !use ? *v : otherwise ? *otherwise : jstring("", 0);
+    return 0;
+}
+
+static int one_of(struct jrun *r, const struct jvalue *v, bool first, struct jvalue *out)
+{
+    struct jvalue items;
+    int rc = jitems(r, v, &items);
+    *out = jundefined(first ? "first" : "last", first ? 5 : 4);
+    if (!rc && items.list->count)
+        *out = items.list->items[first ? 0 : items.list->count - 1];
+    return rc;
+}
+
+static int filter_first(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    (void)args;
+    return one_of(r, v, true, out);
+}
+
+static int filter_last(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    (void)args;
+    return one_of(r, v, false, out);
+}
+
+static int filter_list(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    (void)args;
+    int rc = jitems(r, v, out);
+    out->tuple = rc ? out->tuple : false;
+    return rc;
+}
+
+static int filter_int(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    const struct jvalue *otherwise = jarg(args, 0, "default");
+    char text[32];
+    *out = otherwise ? *otherwise : jint(0);
+    if (args->count > 1)
+        return jfail(r, "int with a base is not in this version");
+    if (v->kind == JV_INT || v->kind == JV_BOOL)
+        *out = jint(v->i);
+    if (v->kind == JV_FLOAT && fabs(v->f) < 9e18)
+        *out = jint((int64_t)v->f);
+    if (v->kind != JV_STRING)
+        return 0;
+    struct jvalue trimmed = jstrip(v, NULL, true, true);
+    if (trimmed.n == 0 || trimmed.n > 18)
+        return 0;
+    memcpy(text, trimmed.s, trimmed.n);
+    text[trimmed.n] = '\0';
+    char *end;
+    long long i = strtoll(text, &end, 10);
+    if (*end == '\0')
+        *out = jint(i);
+    else if (strspn(text, "+-0123456789.") == trimmed.n)
+        *out = jint((int64_t)strtod(text, NULL));
+    return 0;
+}
+
+static int filter_float(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    (void)args;
+    if (v->kind != JV_INT && v->kind != JV_FLOAT && v->kind != JV_BOOL)
+        return jfail(r, "float of %s is not in this version", jkind_name(v));
+    *out = (struct jvalue){ .kind = JV_FLOAT, .f = v->kind == JV_FLOAT ? v->f : (double)v->i };
+    return 0;
+}
+
+static int filter_items(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    (void)args;
+    if (v->kind == JV_UNDEFINED)
+        return jlist_new(r, 0, out);
+    return v->kind == JV_DICT ? jmethod(r, v, "items", 5, &(struct jargs){ 0 }, out) : jfail(r, "items of %s", jkind_name(v));
+}
+
+static int by_pair_key(const void *a, const void *b)
+{
+    const struct jvalue *x = &((const struct jvalue *)a)->list->items[0], *y = &((const struct jvalue *)b)->list->items[0];
+    int c = memcmp(x->s, y->s, x->n < y->n ? x->n : y->n);
+    return c ? c : x->n < y->n ? -1 : x->n > y->n;
+}
+
+static int filter_dictsort(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    int rc = filter_items(r, v, args, out);
+    if (args->count)
+        return jfail(r, "dictsort with arguments is not in this version");
+    for (size_t i = 0; !rc && i < out->list->count; i++) {
+        const struct jvalue *key = &out->list->items[i].list->items[0];
+        if (key->kind != JV_STRING)
+            return jfail(r, "dictsort: a key that is %s", jkind_name(key));
+        for (size_t k = 0; k < key->n; k++) {
+            if (((unsigned char)key->s[k] >= 0x80) || (key->s[k] >= 'A' && key->s[k] <= 'Z'))
+                return jfail(r, "dictsort of keys that are not all small ASCII letters is not in this version");
+        }
+    }
+    if (!rc)
+        qsort(out->list->items, out->list->count, sizeof *out->list->items, by_pair_key);
+    return rc;
+}
+
+static int filter_replace(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    struct jvalue text;
+    int rc = jtext(r, v, &text);
+    if (!rc && args->count > 2)
+        return jfail(r, "replace with a count is not in this version");
+    return rc ? rc : jreplace(r, &text, jarg(args, 0, "old"), jarg(args, 1, "new"), out);
+}
+
+static int filter_reverse(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    struct jvalue items;
+    (void)args;
+    if (v->kind == JV_STRING)
+        return jfail(r, "reverse of a string is not in this version");
+    int rc = jitems(r, v, &items);
+    if (!rc)
+        rc = jlist_new(r, items.list->count, out);
+    for (size_t i = rc ? 0 : items.list->count; i > 0 && !rc; i--)
+        rc = jlist_add(r, out->list, &items.list->items[i - 1]);
+    return rc;
+}
+
+static int filter_unique(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    struct jvalue items;
+    int rc = jitems(r, v, &items);
+    if (args->count)
+        return jfail(r, "unique with arguments is not in this version");
+    if (!rc)
+        rc = jlist_new(r, 4, out);
+    for (size_t i = 0; !rc && i < items.list->count; i++) {
+        bool seen = false;
+        if (items.list->items[i].kind == JV_STRING)
+            return jfail(r, "unique of strings is not in this version"); /* it folds their case */
+        for (size_t k = 0; k < out->list->count && !seen; k++)
+            seen = jequal(&out->list->items[k], &items.list->items[i], 0);
+        r->steps += out->list->count;
+        if (!seen)
+            rc = jlist_add(r, out->list, &items.list->items[i]);
+    }
+    return rc;
+}
+
+static int filter_indent(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    const struct jvalue *width = jarg(args, 0, "width"), *first = jarg(args, 1, "first"), *blank = jarg(args, 2, "blank");
+    struct jvalue text;
+    int64_t w = width ? width->i : 4;
+    char spaces[64];
+    int rc = jtext(r, v, &text);
+    if (rc || (width && width->kind != JV_INT) || w < 0 || w > 64)
+        return rc ? rc : jfail(r, "indent wants a width from 0 to 64");
+    memset(spaces, ' ', sizeof spaces);
+    size_t lines = 1, n = 0;
+    for (size_t i = 0; i < text.n; i++)
+        lines += text.s[i] == '\n';
+    char *s = jarena_alloc(&r->arena, text.n + lines * (size_t)w + 1);
+    if (!s)
+        return jfail(r, "indent makes too much");
+    for (size_t i = 0, line = 0; i <= text.n; line++) {
+        const char *hit = memchr(text.s + i, '\n', text.n - i);
+        size_t end = hit ? (size_t)(hit - text.s) : text.n;
+        if ((line || (first && jtrue(first))) && (end > i || !line || (blank && jtrue(blank))))
+            n = (size_t)((char *)mempcpy(s + n, spaces, (size_t)w) - s);
+        n = (size_t)((char *)mempcpy(s + n, text.s + i, end - i + (hit != NULL)) - s);
+        i = end + 1;
+    }
+    *out = jstring(s, n);
+    return 0;
+}
+
+static int filter_abs(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    (void)args;
+    if ((v->kind != JV_INT || v->i == INT64_MIN) && v->kind != JV_FLOAT)
+        return jfail(r, "abs of %s", jkind_name(v));
+    *out = v->kind == JV_INT ? jint(v->i < 0 ? -v->i : v->i) : (struct jvalue){ .kind = JV_FLOAT, .f = fabs(v->f) };
+    return 0;
+}
+
+/* The arguments behind the first `skip`. */
+static struct jargs rest_of(const struct jargs *args, size_t skip)
+{
+    struct jargs rest = { .count = args->count > skip ? args->count - skip : 0 };
+    for (size_t i = 0; i < rest.count; i++) {
+        rest.at[i] = args->at[i + skip];
+        rest.names[i] = args->names[i + skip];
+        rest.name_nbytes[i] = args->name_nbytes[i + skip];
+    }
+    return rest;
+}
+
+static int filter_map(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    const struct jvalue *attribute = jarg(args, JARGS_MAX, "attribute"), *otherwise = jarg(args, JARGS_MAX, "default"), *name = jarg(args, 0, NULL);
+    struct jvalue items, item;
+    int filter = !attribute && name && name->kind == JV_STRING ? jfilter_find(name->s, name->n) : -1;
+    if (!attribute && filter < 0)
+        return jfail(r, "map wants an attribute, or a filter that is in this version");
+    const struct jargs rest = rest_of(args, 1);
+    int rc = jitems(r, v, &items);
+    if (!rc)
+        rc = jlist_new(r, items.list->count, out);
+    for (size_t i = 0; !rc && i < items.list->count; i++) {
+        rc = attribute ? attribute_of(r, &items.list->items[i], attribute, &item) : jfilter(r, filter, &items.list->items[i], &rest, &item);
+        if (!rc && item.kind == JV_UNDEFINED && otherwise)
+            item = *otherwise;
+        if (!rc)
+            rc = jlist_add(r, out->list, &item);
+        r->steps++;
+    }
+    return rc;
+}
+
+/* The items whose attribute (or which themselves) pass a test, or are true; wanted: or do not. */
+static int pick(struct jrun *r, const struct jvalue *v, const struct jargs *args, bool by_attribute, bool wanted, struct jvalue *out)
+{
+    const struct jvalue *attribute = by_attribute ? jarg(args, 0, NULL) : NULL, *name = jarg(args, by_attribute, NULL);
+    struct jvalue items, value;
+    int test = name && name->kind == JV_STRING ? jtest_find(name->s, name->n) : -1;
+    if ((by_attribute && !attribute) || (name && test < 0))
+        return jfail(r, "select and reject want tests that are in this version");
+    const struct jargs rest = rest_of(args, 1u + by_attribute);
+    int rc = jitems(r, v, &items);
+    if (!rc)
+        rc = jlist_new(r, 4, out);
+    for (size_t i = 0; !rc && i < items.list->count; i++) {
+        bool holds = false;
+        value = items.list->items[i];
+        if (attribute)
+            rc = attribute_of(r, &items.list->items[i], attribute, &value);
+        if (!rc && name)
+            rc = jtest(r, test, &value, &rest, &holds);
+        else if (!rc)
+            holds = jtrue(&value);
+        if (!rc && holds == wanted)
+            rc = jlist_add(r, out->list, &items.list->items[i]);
+        r->steps++;
+    }
+    return rc;
+}
+
+static int filter_select(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    return pick(r, v, args, false, true, out);
+}
+
+static int filter_reject(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    return pick(r, v, args, false, false, out);
+}
+
+static int filter_selectattr(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    return pick(r, v, args, true, true, out);
+}
+
+static int filter_rejectattr(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    return pick(r, v, args, true, false, out);
+}
+
+static const struct {
+    const char *name;
+    filter_fn run;
+} filters[] = {
+    { "abs", filter_abs },         { "capitalize", filter_capitalize }, { "count", filter_length },   { "d", filter_default },
+    { "default", filter_default }, { "dictsort", filter_dictsort },     { "first", filter_first },    { "float", filter_float },
+    { "indent", filter_indent },   { "int", filter_int },               { "items", filter_items },    { "join", filter_join },
+    { "last", filter_last },       { "length", filter_length },         { "list", filter_list },      { "lower", filter_lower },
+    { "map", filter_map },         { "reject", filter_reject },         { "rejectattr", filter_rejectattr }, { "replace", filter_replace },
+    { "reverse", filter_reverse }, { "safe", as_text },                 { "select", filter_select },  { "selectattr", filter_selectattr },
+    { "string", as_text },         { "title", filter_title },           { "tojson", filter_tojson },  { "trim", filter_trim },
+    { "unique", filter_unique },   { "upper", filter_upper },
+};
+
+int jfilter_find(const char *s, size_t n)
+{
+    for (size_t i = 0; i < sizeof filters / sizeof filters[0]; i++) {
+        if (jname_is(s, n, filters[i].name))
+            return (int)i;
+    }
+    return -1;
+}
+
+int jfilter(struct jrun *r, int filter, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
+{
+    if (r->depth >= 4 * JINJA_MAX_DEPTH) /* map of map … */
+        return jfail(r, "filters of filters of filters");
+    r->depth++;
+    int rc = filters[filter].run(r, v, args, out);
+    r->depth--;
+    return rc;
+}
