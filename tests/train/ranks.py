@@ -33,7 +33,7 @@ class Ranks(Tests):
     def __init__(self, args):
         super().__init__(args)
         self.model, self.steps, self.only, self.skipped = args.model, args.steps, args.only, 0
-        self.random = random.Random(5)
+        self.random, self.references = random.Random(5), {}
 
     def attempt(self, title, function, *args):
         if self.only and self.only not in title:
@@ -53,7 +53,7 @@ class Ranks(Tests):
                   "train": {"max_steps": steps or self.steps, "global_batch_size": 5, "gradient_accumulation_steps": 2, "learning_rate": 0.01, "warmup_steps": 1},
                   "checkpoint": {"save_steps": 2}}
         for key, value in sections.items():
-            config.setdefault(key, {}).update(value)
+            config[key] = {**config.get(key, {}), **value} if value else None
         return out, self.write(name, config)
 
     def start(self, path, *options, mpi=0, preexec=None):
@@ -88,15 +88,17 @@ class Ranks(Tests):
         except FileNotFoundError:
             return 0
 
-    def reference(self):
-        if not hasattr(self, "_reference"):
-            out, path = self.job("reference")
+    def reference(self, **sections):
+        """Bits of the run that nobody touches."""
+        name = "reference" + "-".join(sections)
+        if name not in self.references:
+            out, path = self.job(name, **sections)
             self.finish(self.start(path, "--ranks", "1"), timeout=600)
-            self._reference = self.bits(out)
-        return self._reference
+            self.references[name] = self.bits(out)
+        return self.references[name]
 
-    def same(self, out):
-        if self.bits(out) != self.reference():
+    def same(self, out, **sections):
+        if self.bits(out) != self.reference(**sections):
             raise Failure("losses, norms or weights differ from those of the run that nobody touched")
 
     def gone(self, pids, seconds=10):
@@ -108,10 +110,10 @@ class Ranks(Tests):
 
     # --- killed and resumed
 
-    def interrupted(self, times):
+    def interrupted(self, times, **sections):
         """Killed at random moments, a random rank or the supervisor, each time gone on with at another number of ranks."""
-        self.reference()
-        out, path = self.job("interrupted")
+        self.reference(**sections)
+        out, path = self.job("interrupted" + "-".join(sections), **sections)
         step = 0
         for i in range(times):
             ranks = (3, 1, 2, 4, 2, 5, 1, 3)[i % 8]
@@ -129,7 +131,7 @@ class Ranks(Tests):
                 raise Failure(f"the sentence does not say what was killed: {err[-400:]}")
             step = max([int(p.name[5:]) for p in (out / "checkpoints").glob("step-??????")], default=0)
         self.finish(self.start(path, "--ranks", "2"), timeout=600)
-        self.same(out)
+        self.same(out, **sections)
         if self.done(out) != self.steps:
             raise Failure("metrics.jsonl does not have one line a step")
 
@@ -380,6 +382,7 @@ def main():
                 t.attempt(f"plan against memory, {ranks} ranks, {gather}", t.planned_memory, ranks, gather)
         else:
             t.attempt("killed before the first step", t.early)
+            t.attempt("full fine-tuning in bf16, killed five times", lambda: t.interrupted(5, lora=None, dtype={"param": "bf16"}))
             for ranks, victim in ((2, 1), (3, 0), (1, 0)):
                 t.attempt(f"rank {victim} of {ranks} stalls", t.stalled, ranks, victim)
             t.attempt("a rank stalls while others gather", t.stalled, 3, 2, "--gather", "copy")

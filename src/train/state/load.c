@@ -148,6 +148,7 @@ static int load_all(struct rank *r, const char *path, bool adapters, struct load
     struct batch_reads b = { .r = r, .reads = calloc(l->nparams, sizeof *b.reads), .entries = calloc(l->nparams, sizeof *b.entries) };
     int rc = b.reads && b.entries ? open_source(path, adapters, &r->job->fs, &b.src, err) : fsdpck_error_nomem(err, l->nparams * sizeof *b.entries);
     for (size_t i = 0; i < l->nparams && !rc; i++) {
+        comm_beat(r->comm);
         if (is_adapter(&l->params[i]) == adapters)
             rc = add_read(&b, &l->params[i], &loaded[i], err);
     }
