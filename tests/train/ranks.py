@@ -5,7 +5,7 @@
 
 A small model of the goldens, packed and shuffled by the trainer itself; or the model of FOLDER, killed and resumed only. Needs numpy. What needs Open MPI, root
 or network namespaces is skipped with the reason where they are not there."""
-import argparse, json, os, pathlib, random, resource, shutil, signal, subprocess, sys, tempfile, time
+import argparse, json, os, pathlib, random, re, resource, shutil, signal, subprocess, sys, tempfile, time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from run import Failure, Tests
@@ -67,7 +67,7 @@ class Ranks(Tests):
             raise Skip("Open MPI's mpirun is not installed")
         return [MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", str(n)]
 
-    def finish(self, process, want=0, timeout=60):
+    def finish(self, process, want=0, timeout=6000):
         _, err = process.communicate(timeout=timeout)
         if want is not None and process.returncode != want:
             raise Failure(f"exit code {process.returncode}, {want} wanted: {err[-700:]}")
@@ -93,7 +93,7 @@ class Ranks(Tests):
         name = "reference" + "-".join(sections)
         if name not in self.references:
             out, path = self.job(name, **sections)
-            self.finish(self.start(path, "--ranks", "1"), timeout=600)
+            self.finish(self.start(path, "--ranks", "1"), timeout=6000)
             self.references[name] = self.bits(out)
         return self.references[name]
 
@@ -101,7 +101,7 @@ class Ranks(Tests):
         if self.bits(out) != self.reference(**sections):
             raise Failure("losses, norms or weights differ from those of the run that nobody touched")
 
-    def gone(self, pids, seconds=10):
+    def gone(self, pids, seconds=60):
         limit = time.monotonic() + seconds
         while any(is_alive(p) for p in pids):
             if time.monotonic() > limit:
@@ -125,15 +125,18 @@ class Ranks(Tests):
                 raise Failure(f"run {i} ended too early: {self.finish(process, None)[-300:]}")
             victim = self.random.randrange(ranks + 1)
             os.kill(process.pid if victim == ranks else pids[victim], signal.SIGKILL)
-            err = self.finish(process, -signal.SIGKILL if victim == ranks else 4, timeout=30)
+            err = self.finish(process, -signal.SIGKILL if victim == ranks else 4, timeout=600)
             self.gone(pids)
             if victim < ranks and f"rank {victim} of {ranks} was killed by signal 9 (Killed) in step" not in err:
                 raise Failure(f"the sentence does not say what was killed: {err[-400:]}")
             step = max([int(p.name[5:]) for p in (out / "checkpoints").glob("step-??????")], default=0)
-        self.finish(self.start(path, "--ranks", "2"), timeout=600)
+        self.finish(self.start(path, "--ranks", "2"), timeout=6000)
         self.same(out, **sections)
         if self.done(out) != self.steps:
             raise Failure("metrics.jsonl does not have one line a step")
+        left = [p.name for p in (out / "checkpoints").iterdir() if not re.fullmatch(r"step-\d{6}", p.name)]
+        if left or len(list((out / "checkpoints").iterdir())) != 3:
+            raise Failure(f"left in checkpoints/: {left}")
 
     def early(self):
         """Killed before there is a first step."""
@@ -145,7 +148,7 @@ class Ranks(Tests):
                 pids = children_of(process.pid)
             time.sleep(delay)
             os.kill(pids[2], signal.SIGKILL)
-            err = self.finish(process, 4, timeout=30)
+            err = self.finish(process, 4, timeout=600)
             if "rank 2 of 3 was killed by signal 9" not in err:
                 raise Failure(err[-400:])
 
@@ -155,7 +158,7 @@ class Ranks(Tests):
         self.until(process, 3)
         pids = children_of(process.pid)
         os.kill(pids[victim], signal.SIGSTOP)
-        err = self.finish(process, 4, timeout=30)
+        err = self.finish(process, 4, timeout=600)
         self.gone(pids)
         if f"rank {victim} of {ranks}" not in err or "step " not in err:
             raise Failure(err[-400:])
@@ -179,7 +182,7 @@ class Ranks(Tests):
         if not line:
             raise Failure(err[-400:])
         command = line[0].split("to go on: ")[1].replace("fsdptrain", self.tool, 1)
-        subprocess.run(command, shell=True, check=True, capture_output=True, timeout=60)
+        subprocess.run(command, shell=True, check=True, capture_output=True, timeout=600)
         self.same(out)
 
     # --- saving
@@ -249,7 +252,7 @@ class Ranks(Tests):
         out, path = self.job(f"memory{ranks}{gather}", steps=1, data={"seq_len": 512}, lora={"r": 16}, train={"global_batch_size": 2, "gradient_accumulation_steps": 1})
         options = ["--ranks", str(ranks), "--gather", gather]
         plan = json.loads(subprocess.run([self.tool, "plan", str(path), "--json", *options], capture_output=True, check=True).stdout)
-        self.finish(self.start(path, *options), timeout=300)
+        self.finish(self.start(path, *options), timeout=600)
         planned, was = plan["all_ranks_bytes"], self.metrics(out)[-1]["pss_bytes"]
         if not 0.95 < planned / was < 1.05:
             raise Failure(f"{ranks} ranks, {gather}: {planned} bytes planned, {was} were")
@@ -276,7 +279,7 @@ class Ranks(Tests):
     def mpi_bits(self, n, *options):
         self.reference()
         out, path = self.job(f"mpi{n}{''.join(options)[-30:].replace('/', '')}")
-        self.finish(self.start(path, *options, mpi=n), timeout=120)
+        self.finish(self.start(path, *options, mpi=n), timeout=600)
         self.same(out)
 
     def mpi_resumed(self):
@@ -295,7 +298,7 @@ class Ranks(Tests):
             supervisors = sorted(children_of(process.pid))
             ranks = [children_of(p)[0] for p in supervisors]
             os.kill((ranks if deep else supervisors)[victim], signal.SIGKILL)
-            err = self.finish(process, None, timeout=30)
+            err = self.finish(process, None, timeout=600)
             if process.returncode == 0 or f"rank {victim} of 3 was killed" not in err or "in step " not in err:
                 raise Failure(f"exit code {process.returncode}: {err[-900:]}")
             self.gone(ranks + supervisors)
@@ -308,7 +311,7 @@ class Ranks(Tests):
         self.until(process, 3)
         ranks = [children_of(p)[0] for p in sorted(children_of(process.pid))]
         os.kill(ranks[1], signal.SIGSTOP)
-        err = self.finish(process, None, timeout=30)
+        err = self.finish(process, None, timeout=600)
         self.gone(ranks)
         if process.returncode == 0 or "rank 1 of 3" not in err:
             raise Failure(f"exit code {process.returncode}: {err[-900:]}")
@@ -321,7 +324,7 @@ class Ranks(Tests):
         for theirs, words in ((other, "does not see what rank 0 writes"), (changed, "does not have the same config, model or data as rank 0")):
             one = [self.tool, "run", str(path), "--threads", "1"]
             command = self.mpirun(1) + one + [":", "-n", "1", *one[:2], str(theirs), *one[3:]]
-            done = subprocess.run(command, capture_output=True, text=True, env=MPI_ENV, timeout=60)
+            done = subprocess.run(command, capture_output=True, text=True, env=MPI_ENV, timeout=600)
             if done.returncode == 0 or words not in done.stderr or "rank 1" not in done.stderr:
                 raise Failure(f"exit code {done.returncode}: {done.stderr[-900:]}")
 
@@ -357,7 +360,7 @@ exec ip netns exec "$ns" unshare --uts sh -c 'hostname "$0"; exec sh -c "$1"' "$
                      "10.99.77.0/24", "--mca", "btl_tcp_if_include", "10.99.77.0/24", "--mca", "pml", "ob1", "--mca", "btl", "self,tcp", self.tool, "run", str(path),
                      "--threads", "1"]
             done = subprocess.run(["ip", "netns", "exec", names[0], "unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', names[0], *inner], capture_output=True,
-                                  text=True, env=MPI_ENV, timeout=180)
+                                  text=True, env=MPI_ENV, timeout=600)
             if done.returncode:
                 raise Failure(f"exit code {done.returncode}: {done.stderr[-900:]}")
             self.same(out)
