@@ -292,8 +292,8 @@ class Ranks(Tests):
         err = self.finish(process)
         if "stopped after step" not in err:
             raise Failure(err[-500:])
-        for victim, deep in ((1, True), (2, False), (0, True)):
-            process = self.start(path, mpi=3)
+        for victim, deep, how in ((1, True, "map"), (2, False, "copy"), (0, True, "copy")):
+            process = self.start(path, "--gather", how, mpi=3)
             self.until(process, self.done(out) + 2)
             supervisors = sorted(children_of(process.pid))
             ranks = [children_of(p)[0] for p in supervisors]
@@ -398,8 +398,9 @@ def main():
             t.attempt("metrics", t.measured)
             for n in (1, 2, 3, 5):
                 t.attempt(f"mpirun -n {n}", t.mpi_bits, n)
-            t.attempt("mpirun, prefetch 4", t.mpi_bits, 3, "--set", "fsdp.forward_prefetch=4", "--set", "fsdp.backward_prefetch=0")
-            t.attempt("mpirun, NO_SHARD", t.mpi_bits, 2, "--set", "fsdp.sharding_strategy=NO_SHARD")
+            t.attempt("mpirun, gathered", t.mpi_bits, 3, "--gather", "copy")
+            t.attempt("mpirun, prefetch 4", t.mpi_bits, 3, "--gather", "copy", "--set", "fsdp.forward_prefetch=4", "--set", "fsdp.backward_prefetch=0")
+            t.attempt("mpirun, NO_SHARD", t.mpi_bits, 2, "--gather", "copy", "--set", "fsdp.sharding_strategy=NO_SHARD")
             t.attempt("mpirun, stopped, killed, resumed", t.mpi_resumed)
             t.attempt("mpirun, a rank stalls", t.mpi_stalled)
             t.attempt("mpirun, ranks that mean different runs", t.mpi_elsewhere)
