@@ -66,7 +66,9 @@ class Bench:
                   "2 ranks, mapped": lambda: self.ours([], "--ranks", "2", "--threads", "1"),
                   "2 ranks, gathered": lambda: self.ours([], "--ranks", "2", "--threads", "1", "--gather", "copy")}
         if shutil.which("mpirun"):
-            all_of["2 ranks, mpirun"] = lambda: self.ours(["mpirun", "--oversubscribe", "--bind-to", "none", "-n", "2"], "--threads", "1")
+            mpirun = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", "2"]
+            all_of["2 ranks, mpirun, mapped"] = lambda: self.ours(mpirun, "--threads", "1")
+            all_of["2 ranks, mpirun, gathered"] = lambda: self.ours(mpirun, "--threads", "1", "--gather", "copy")
         if self.a.python:
             all_of["torch fully_shard, gloo"] = self.torch
         return all_of

@@ -67,7 +67,7 @@ class Ranks(Tests):
             raise Skip("Open MPI's mpirun is not installed")
         return [MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", str(n)]
 
-    def finish(self, process, want=0, timeout=6000):
+    def finish(self, process, want=0, timeout=600):
         _, err = process.communicate(timeout=timeout)
         if want is not None and process.returncode != want:
             raise Failure(f"exit code {process.returncode}, {want} wanted: {err[-700:]}")
@@ -93,7 +93,7 @@ class Ranks(Tests):
         name = "reference" + "-".join(sections)
         if name not in self.references:
             out, path = self.job(name, **sections)
-            self.finish(self.start(path, "--ranks", "1"), timeout=6000)
+            self.finish(self.start(path, "--ranks", "1"))
             self.references[name] = self.bits(out)
         return self.references[name]
 
@@ -125,12 +125,12 @@ class Ranks(Tests):
                 raise Failure(f"run {i} ended too early: {self.finish(process, None)[-300:]}")
             victim = self.random.randrange(ranks + 1)
             os.kill(process.pid if victim == ranks else pids[victim], signal.SIGKILL)
-            err = self.finish(process, -signal.SIGKILL if victim == ranks else 4, timeout=600)
+            err = self.finish(process, -signal.SIGKILL if victim == ranks else 4)
             self.gone(pids)
             if victim < ranks and f"rank {victim} of {ranks} was killed by signal 9 (Killed) in step" not in err:
                 raise Failure(f"the sentence does not say what was killed: {err[-400:]}")
             step = max([int(p.name[5:]) for p in (out / "checkpoints").glob("step-??????")], default=0)
-        self.finish(self.start(path, "--ranks", "2"), timeout=6000)
+        self.finish(self.start(path, "--ranks", "2"))
         self.same(out, **sections)
         if self.done(out) != self.steps:
             raise Failure("metrics.jsonl does not have one line a step")
@@ -148,7 +148,7 @@ class Ranks(Tests):
                 pids = children_of(process.pid)
             time.sleep(delay)
             os.kill(pids[2], signal.SIGKILL)
-            err = self.finish(process, 4, timeout=600)
+            err = self.finish(process, 4)
             if "rank 2 of 3 was killed by signal 9" not in err:
                 raise Failure(err[-400:])
 
@@ -158,7 +158,7 @@ class Ranks(Tests):
         self.until(process, 3)
         pids = children_of(process.pid)
         os.kill(pids[victim], signal.SIGSTOP)
-        err = self.finish(process, 4, timeout=600)
+        err = self.finish(process, 4)
         self.gone(pids)
         if f"rank {victim} of {ranks}" not in err or "step " not in err:
             raise Failure(err[-400:])
@@ -252,7 +252,7 @@ class Ranks(Tests):
         out, path = self.job(f"memory{ranks}{gather}", steps=1, data={"seq_len": 512}, lora={"r": 16}, train={"global_batch_size": 2, "gradient_accumulation_steps": 1})
         options = ["--ranks", str(ranks), "--gather", gather]
         plan = json.loads(subprocess.run([self.tool, "plan", str(path), "--json", *options], capture_output=True, check=True).stdout)
-        self.finish(self.start(path, *options), timeout=600)
+        self.finish(self.start(path, *options))
         planned, was = plan["all_ranks_bytes"], self.metrics(out)[-1]["pss_bytes"]
         if not 0.95 < planned / was < 1.05:
             raise Failure(f"{ranks} ranks, {gather}: {planned} bytes planned, {was} were")
@@ -279,7 +279,7 @@ class Ranks(Tests):
     def mpi_bits(self, n, *options):
         self.reference()
         out, path = self.job(f"mpi{n}{''.join(options)[-30:].replace('/', '')}")
-        self.finish(self.start(path, *options, mpi=n), timeout=600)
+        self.finish(self.start(path, *options, mpi=n))
         self.same(out)
 
     def mpi_resumed(self):
@@ -292,13 +292,13 @@ class Ranks(Tests):
         err = self.finish(process)
         if "stopped after step" not in err:
             raise Failure(err[-500:])
-        for victim, deep in ((1, True), (2, False), (0, True)):
-            process = self.start(path, mpi=3)
+        for victim, deep, how in ((1, True, "map"), (2, False, "copy"), (0, True, "copy")):
+            process = self.start(path, "--gather", how, mpi=3)
             self.until(process, self.done(out) + 2)
             supervisors = sorted(children_of(process.pid))
             ranks = [children_of(p)[0] for p in supervisors]
             os.kill((ranks if deep else supervisors)[victim], signal.SIGKILL)
-            err = self.finish(process, None, timeout=600)
+            err = self.finish(process, None)
             if process.returncode == 0 or f"rank {victim} of 3 was killed" not in err or "in step " not in err:
                 raise Failure(f"exit code {process.returncode}: {err[-900:]}")
             self.gone(ranks + supervisors)
@@ -311,7 +311,7 @@ class Ranks(Tests):
         self.until(process, 3)
         ranks = [children_of(p)[0] for p in sorted(children_of(process.pid))]
         os.kill(ranks[1], signal.SIGSTOP)
-        err = self.finish(process, None, timeout=600)
+        err = self.finish(process, None)
         self.gone(ranks)
         if process.returncode == 0 or "rank 1 of 3" not in err:
             raise Failure(f"exit code {process.returncode}: {err[-900:]}")
@@ -398,8 +398,9 @@ def main():
             t.attempt("metrics", t.measured)
             for n in (1, 2, 3, 5):
                 t.attempt(f"mpirun -n {n}", t.mpi_bits, n)
-            t.attempt("mpirun, prefetch 4", t.mpi_bits, 3, "--set", "fsdp.forward_prefetch=4", "--set", "fsdp.backward_prefetch=0")
-            t.attempt("mpirun, NO_SHARD", t.mpi_bits, 2, "--set", "fsdp.sharding_strategy=NO_SHARD")
+            t.attempt("mpirun, gathered", t.mpi_bits, 3, "--gather", "copy")
+            t.attempt("mpirun, prefetch 4", t.mpi_bits, 3, "--gather", "copy", "--set", "fsdp.forward_prefetch=4", "--set", "fsdp.backward_prefetch=0")
+            t.attempt("mpirun, NO_SHARD", t.mpi_bits, 2, "--gather", "copy", "--set", "fsdp.sharding_strategy=NO_SHARD")
             t.attempt("mpirun, stopped, killed, resumed", t.mpi_resumed)
             t.attempt("mpirun, a rank stalls", t.mpi_stalled)
             t.attempt("mpirun, ranks that mean different runs", t.mpi_elsewhere)
