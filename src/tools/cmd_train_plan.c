@@ -81,6 +81,11 @@ static int run(struct plan_args *args, const char *path)
         return report_error(&report, &err);
     const struct line lines[] = {
         { "steps", "steps", p.nsteps, false },
+        { "documents", "documents of an epoch", p.ndocs, false },
+        { "rows", "rows they are packed into", p.nrows, false },
+        { "tokens", "tokens of an epoch", p.ntok, false },
+        { "supervised_tokens", "supervised tokens", p.nsupervised, false },
+        { "longest_document_tokens", "tokens of the longest document", p.longest_ntok, false },
         { "parameters_trained", "parameters trained", p.ntrained, false },
         { "parameters_frozen", "parameters frozen", p.nfrozen, false },
         { "largest_micro_batch_tokens", "tokens of the largest micro-batch", p.largest_micro_ntok, false },

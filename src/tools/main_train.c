@@ -4,11 +4,12 @@
 static const struct command commands[] = {
     { "run", cmd_run, "train: full or LoRA, on N local ranks, the same bits at any N" },
     { "plan", cmd_train_plan, "show the memory and the traffic of a rank before anything starts" },
+    { "init", cmd_init, "write a config with sensible values for this machine, model and data" },
     { "tokenize", cmd_tokenize, "show ids, tokens and loss mask of a text or of conversations" },
 };
 
 int main(int argc, char **argv)
 {
-    const struct tool tool = { "fsdptrain", commands, sizeof commands / sizeof commands[0], "sample|init" };
+    const struct tool tool = { "fsdptrain", commands, sizeof commands / sizeof commands[0], "sample" };
     return tool_main(&tool, argc, argv);
 }

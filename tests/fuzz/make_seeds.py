@@ -141,6 +141,53 @@ def zip_seeds():
             yield out.getvalue()
 
 
+
+def tiny_tokenizer(**parts):
+    """A dozen tokens; the rest of the pipeline as given."""
+    words = ["<unk>", "a", "b", "\u0120", "\u2581", "ab", "\u0120a", "\u2581a", "<0x41>", "<0xC3>", "<0xA9>", "c", "abc", "\u2581ab"]
+    model = {"type": "BPE", "vocab": {w: i for i, w in enumerate(words)}, "merges": [["a", "b"], "\u0120 a", ["\u2581", "a"], ["ab", "c"], ["\u2581a", "b"]]}
+    model.update(parts.pop("model", {}))
+    text = parts.pop("text", " ab\u00e9 A\n abc<s>  12'll")
+    added = [{"id": 14, "content": "<s>", "special": True, "normalized": False}, {"id": 15, "content": "c", "lstrip": True, "rstrip": True, "single_word": True, "normalized": True}]
+    added[1]["content"] = "hi"
+    return json.dumps(dict({"added_tokens": added, "model": model}, **parts)).encode() + b"\xff" + text.encode()
+
+
+def tokenizer_seeds():
+    byte_level, regex = {"type": "ByteLevel", "add_prefix_space": True}, "(?i:'s|'ll)|\\p{L}+| ?[^\\s\\p{L}]+|\\s+(?!\\S)|\\s+"
+    llama3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    template = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}], "special_tokens": {"<s>": {"ids": [14]}}}
+    spm = {"unk_token": "<unk>", "byte_fallback": True, "fuse_unk": True}
+    yield tiny_tokenizer()
+    yield tiny_tokenizer(pre_tokenizer=byte_level, decoder={"type": "ByteLevel"}, post_processor={"type": "ByteLevel"})
+    for pattern in regex, llama3:
+        split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"}
+        yield tiny_tokenizer(pre_tokenizer={"type": "Sequence", "pretokenizers": [split, dict(byte_level, use_regex=False)]}, model={"ignore_merges": True},
+                             normalizer={"type": "NFC"}, post_processor={"type": "Sequence", "processors": [template]}, text="e\u0301 \u0344ab 1234\r\n\n x")
+    yield tiny_tokenizer(pre_tokenizer={"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, byte_level]})
+    yield tiny_tokenizer(model=spm, normalizer={"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"}, {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]},
+                         decoder={"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]})
+    for scheme in "first", "always", "never":
+        yield tiny_tokenizer(model=spm, pre_tokenizer={"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": scheme, "split": scheme != "first"}, post_processor=template,
+                             decoder={"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": scheme})
+
+
+def template_seeds():
+    sys.path.insert(0, str(here.parent / "interop"))
+    source = (here.parent / "interop" / "check_template.py").read_text()
+    lists = {}
+    exec(source[source.index("\nCONVERSATIONS"):source.index("\nATOMS")], lists)  # the file itself imports transformers
+    for i, template in enumerate(lists["TEMPLATES"]):
+        yield template.encode() + b"\xff" + json.dumps({"messages": lists["CONVERSATIONS"][i % 5], "tools": None, "x": [1, {"a": 2.5}]}).encode()
+
+
+def chat_line_seeds():
+    for i, line in enumerate([{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}, {"role": "user", "content": "so"}, {"role": "assistant", "content": ""}]},
+                              {"prompt": "two ", "completion": "three"}, {"text": "plain <|im_end|> \u00e9"}, {"input_ids": [1, 2, 3], "labels": [-100, 2, 3]},
+                              {"messages": [{"role": "assistant", "content": "first"}]}, {"messages": []}, {"text": 5}, {"input_ids": [2000], "labels": [1]}, {}]):
+        yield bytes([i]) + json.dumps(line).encode()
+
+
 def without_crcs(zip):
     """The same with every CRC-32 zero, which means none: so that a fuzzer may change the pickle."""
     out = bytearray(zip)
@@ -213,6 +260,9 @@ def seeds():
     yield "item", (item_seed(i) for p in sorted((dcp / "torch-2.15" / "ckpt").glob("*.distcp")) + sorted(beside.glob("*.distcp")) for i in items(p.read_bytes()))
     yield "pickle", pickle_seeds()
     yield "zip", zip_seeds()
+    yield "tokenizer", tokenizer_seeds()
+    yield "template", template_seeds()
+    yield "chat_line", chat_line_seeds()
     yield "block", block_seeds()
     yield "pt", pt_seeds()
     yield "json", json_seeds()

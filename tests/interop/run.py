@@ -8,7 +8,7 @@ import argparse, importlib.util, json, logging, os, shutil, subprocess, sys, tem
 
 os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", TQDM_DISABLE="1")
 import ckpt_common as c
-import check_dcp, check_lora, check_lora_styles, check_lora_versions, check_safetensors, make_dcp, make_pt, resume
+import check_dcp, check_lora, check_lora_styles, check_lora_versions, check_safetensors, check_template, check_tokenizer, make_dcp, make_pt, resume
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -97,6 +97,18 @@ def nested_differences(a, b):
     from torch.distributed.checkpoint._nested_dict import flatten_state_dict
     flat = [flatten_state_dict(s)[0] for s in saved]
     return [d for k, v in flat[0].items() if isinstance(v, torch.Tensor) and (d := c.compare(k, flat[1][k], v))]
+
+
+# --- text ------------------------------------------------------------------------------------------------------------------------
+
+def text(checks, binary, smollm2, quick):
+    """Tokenizers: 140,000 strings; templates: 3,000 random expressions. The programs that answer are built beside the tool."""
+    programs = os.path.join(os.path.dirname(os.path.abspath(binary)), "..", "..", "tests", "text")
+    goldens = os.path.join(TOP, "tests", "text", "goldens")
+    for seed, (name, folder) in enumerate([*((s, os.path.join(goldens, s)) for s in ("gpt2", "llama2", "llama3", "metaspace", "mistral", "qwen2")), ("SmolLM2", smollm2)]):
+        checks.run(f"tokenizer {name}: random strings", check_tokenizer.check, os.path.join(programs, "encode_lines"), os.path.join(folder, "tokenizer.json"),
+                   1000 if quick else 20000, seed)
+    checks.run("templates: as transformers runs them", check_template.check, os.path.join(programs, "render_lines"), 200 if quick else 3000, 1)
 
 
 # --- a real model ---------------------------------------------------------------------------------------------------------------
@@ -359,6 +371,7 @@ def main():
     work = a.keep or tempfile.mkdtemp(prefix="fsdpck-interop-")
     os.makedirs(work, exist_ok=True)
     try:
+        text(checks, a.binary, a.smollm2, a.quick)
         torch_save(checks, tool, work)
         checks.run("accelerate: checkpoint-N", check_accelerate, tool, work)
         checks.run("DCP in safetensors form", check_slices, tool, work)

@@ -303,6 +303,64 @@ class Tests:
         if "the step is skipped" not in done.stderr or self.metrics(out)[-1]["loss"] is not None:
             raise Failure(done.stderr)
 
+    # --- text
+
+    def text(self):
+        """Conversations, completions and texts train as they are, from one cache, to the same bits at any number of ranks; bad data is told by line."""
+        model = pathlib.Path(__file__).resolve().parent.parent.parent / "fixtures" / "tiny-llama-tied"
+        lines = [{"messages": [{"role": "user", "content": f"What is {i} plus {i}?"}, {"role": "assistant", "content": f"It is {2 * i}."}] * (1 + i % 3)} for i in range(12)]
+        lines += [{"prompt": f"Count to {i}: ", "completion": " ".join(map(str, range(i)))} for i in range(1, 5)] + [{"text": "The weather in a place."}]
+        data = self.tmp / "text.jsonl"
+        data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        out = self.tmp / "text"
+        config = {"model": str(model), "output_dir": str(out), "data": {"train": str(data), "seq_len": 128}, "lora": {"r": 4}, "dtype": {"param": "fp32"},
+                  "train": {"max_steps": 3, "global_batch_size": 3, "warmup_steps": 1, "learning_rate": 0.01}}
+        done = self.run(self.write("text", config))
+        if "17 documents" not in done.stderr or len(list((out / "cache").glob("tokens-*.bin"))) != 1:
+            raise Failure(f"a cache of 17 documents is wanted: {done.stderr}")
+        first = self.bits(out)
+        shutil.rmtree(out / "checkpoints")
+        shutil.rmtree(out / "adapter")
+        done = self.run(self.write("text", config), "--ranks", "3", "--resume", "never")
+        if "; from " not in done.stderr or self.bits(out) != first:
+            raise Failure("from the cache, at 3 ranks: other bits")
+        data.write_text(data.read_text() + '{"messages": [{"role": "user"}]}\n')
+        done = self.run(self.write("text", config), want=3)
+        if "text.jsonl: line 18: " not in done.stderr:
+            raise Failure(done.stderr)
+        shutil.rmtree(out / "checkpoints")
+        done = self.run(self.write("text", config), "--resume", "never", "--set", "data.on_bad_line=skip")
+        if "1 bad lines left out" not in done.stderr or self.bits(out) != first:
+            raise Failure(f"with the bad line left out: {done.stderr}")
+
+    def verbs(self):
+        """tokenize shows what is trained on; init writes a config that runs, and replaces none."""
+        model = pathlib.Path(__file__).resolve().parent.parent.parent / "fixtures" / "tiny-llama-tied"
+        data, config = self.tmp / "verbs.jsonl", self.tmp / "verbs.json"
+        data.write_text("".join(json.dumps({"messages": [{"role": "user", "content": f"say {i}"}, {"role": "assistant", "content": f" It is {i}. "}]}) + "\n" for i in range(9)))
+
+        def tool(*args, want=0):
+            done = subprocess.run([self.tool, *map(str, args)], capture_output=True, text=True, timeout=120, cwd=self.tmp)
+            if done.returncode != want:
+                raise Failure(f"{args}: exit code {done.returncode}, {want} wanted: {done.stderr}")
+            return done
+        shown = json.loads(tool("tokenize", model, data, "--chat", "--json").stdout)["examples"]
+        trained = ["".join(t for t, m in zip(e["tokens"], e["mask"]) if m) for e in shown]
+        if trained != [f"It\u0120is\u0120{i}.<|eot_id|>" for i in range(9)]:
+            raise Failure(f"trained on {trained}")
+        text = tool("tokenize", model, "Hello").stdout
+        if "<|begin_of_text|>" not in text or "<|begin_of_text|>" in tool("tokenize", model, "Hello", "--no-special").stdout:
+            raise Failure(text)
+        if "verbs.json: line 1: " not in tool("tokenize", model, __file__, "--chat", want=3).stderr.replace(__file__, "verbs.json"):
+            raise Failure("a bad line is not told")
+        tool("init", model, data, "--out", config, "--ranks", 2)
+        tool("init", model, data, "--out", config, want=2)
+        tool("run", config, "--ranks", 2, "--set", "dtype.param=fp32")
+        written = json.loads(config.read_text())
+        summary = json.loads((self.tmp / written["output_dir"] / "summary.json").read_text())
+        if not summary["finished"] or not (self.tmp / written["output_dir"] / "adapter" / "adapter_config.json").exists():
+            raise Failure(f"init's config does not train: {summary}")
+
     def refused(self, name, change, code, words):
         config = config_of(self.goldens / name, self.tmp / "refused")
         change(config)
@@ -366,6 +424,8 @@ def main():
             t.check(f"{name} resumed", t.resumed_bits, name, reference, [1, 4, 3, 2])
             t.check(f"{name} killed", t.kill_and_go_on, name, reference)
         if "lora-qwen3" in cases:
+            t.check("text", t.text)
+            t.check("tokenize and init", t.verbs)
             t.check("drawn adapters, dropout, our packing", t.drawn_bits, "lora-qwen3")
             t.check("another run's checkpoint", t.other_run, "lora-qwen3")
             t.check("plan", t.planned, "lora-qwen3")

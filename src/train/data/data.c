@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <train/chat.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 bool data_grow(void **array, size_t *capacity, size_t wanted, size_t item_nbytes)
@@ -55,14 +56,36 @@ static void tell(const struct data *d, const struct train_config *config, const 
     opt->note(opt->ctx, line);
 }
 
-/* Text: from the cache, which is made first where there is none. Every rank then has the same pages. */
+/* Made by whoever comes first (the processes of an mpirun come together), then mapped by all. */
+static int make_cache(struct data *d, const struct data_reader *reader, const char *path, uint64_t key, bool *made, struct fsdpck_error *err)
+{
+    struct data documents = { 0 };
+    bool found = false;
+    int lock, rc = data_cache_lock(path, &lock, err);
+    if (!rc)
+        rc = data_cache_map(d, path, key, reader->nvocab, &found, err);
+    *made = !rc && !found;
+    if (*made) {
+        rc = data_read_documents(&documents, reader, err);
+        if (!rc)
+            rc = data_cache_write(&documents, path, key, err);
+        data_free_documents(&documents);
+        if (!rc)
+            rc = data_cache_map(d, path, key, reader->nvocab, &found, err);
+    }
+    if (lock >= 0)
+        close(lock);
+    return rc || found ? rc : fsdpck_error_set(err, FSDPCK_ERR_IO, path, "the token cache is not what was just written");
+}
+
+/* Text: from the cache. Every rank then has the same pages. */
 static int open_text(struct data *d, struct data_reader *reader, const struct fsdpck_options *opt, struct fsdpck_error *err)
 {
     const struct train_config *config = reader->config;
     struct chat *chat = NULL;
     char path[4096 + 64];
     uint64_t key;
-    bool found = false;
+    bool found = false, made = false;
     int rc = chat_open(config->model, &chat, err);
     reader->chat = chat;
     if (!rc)
@@ -71,20 +94,10 @@ static int open_text(struct data *d, struct data_reader *reader, const struct fs
         rc = data_cache_path(config, key, path, sizeof path, err);
     if (!rc)
         rc = data_cache_map(d, path, key, reader->nvocab, &found, err);
-    if (!rc && !found) {
-        struct data made = { 0 };
-        rc = data_read_documents(&made, reader, err);
-        if (!rc)
-            rc = data_cache_write(&made, path, key, err);
-        data_free_documents(&made);
-        bool again = false;
-        if (!rc)
-            rc = data_cache_map(d, path, key, reader->nvocab, &again, err);
-        if (!rc && !again)
-            rc = fsdpck_error_set(err, FSDPCK_ERR_IO, path, "the token cache is not what was just written");
-    }
+    if (!rc && !found)
+        rc = make_cache(d, reader, path, key, &made, err);
     if (!rc)
-        tell(d, config, opt, path, !found);
+        tell(d, config, opt, path, made);
     reader->chat = NULL;
     chat_close(chat);
     return rc;
@@ -162,6 +175,17 @@ int data_nsteps(const struct data *d, const struct train_config *config, uint64_
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, config->data.plan, "it has %zu steps, and train.max_steps asks for %llu", d->steps.count,
                                 (unsigned long long)*out);
     return 0;
+}
+
+void data_tell(const struct data *d, struct data_facts *out)
+{
+    *out = (struct data_facts){ .ndocs = d->nmembers, .nrows = d->groups.count };
+    for (size_t i = 0; i < d->nmembers; i++) {
+        const struct document *doc = &d->docs[d->members[i]];
+        out->ntok += doc->ntok;
+        out->nsupervised += doc->nsupervised;
+        out->longest_ntok = doc->ntok > out->longest_ntok ? doc->ntok : out->longest_ntok;
+    }
 }
 
 static int64_t group_tokens(const struct data *d, size_t group)

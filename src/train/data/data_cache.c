@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <train/chat.h>
@@ -150,6 +151,18 @@ int data_cache_map(struct data *d, const char *path, uint64_t key, int64_t nvoca
     return 0;
 }
 
+int data_cache_lock(const char *path, int *fd, struct fsdpck_error *err)
+{
+    char lock[4200];
+    snprintf(lock, sizeof lock, "%s.lock", path);
+    *fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (*fd < 0)
+        return fsdpck_error_sys(err, errno, lock, "open");
+    while (flock(*fd, LOCK_EX) && errno == EINTR)
+        ;
+    return 0; /* a file system without locks: then each makes it, and the last rename stays */
+}
+
 static int write_body(FILE *f, const struct data *d, const uint64_t sizes[4], struct header *h)
 {
     const void *const parts[4] = { d->file_ends, d->docs, d->ids, d->labels };
@@ -162,7 +175,7 @@ static int write_body(FILE *f, const struct data *d, const uint64_t sizes[4], st
     h->body_hash = ok ? XXH3_64bits_digest(state) : 0;
     h->header_hash = header_hash(h);
     XXH3_freeState(state);
-    return ok && fseek(f, 0, SEEK_SET) == 0 && fwrite(h, sizeof *h, 1, f) == 1 && fflush(f) == 0 && fsync(fileno(f)) == 0 ? 0 : -1;
+    return ok && fseek(f, 0, SEEK_SET) == 0 && fwrite(h, sizeof *h, 1, f) == 1 && fflush(f) == 0 && fchmod(fileno(f), 0644) == 0 && fsync(fileno(f)) == 0 ? 0 : -1;
 }
 
 int data_cache_write(const struct data *d, const char *path, uint64_t key, struct fsdpck_error *err)
@@ -170,10 +183,15 @@ int data_cache_write(const struct data *d, const char *path, uint64_t key, struc
     char temporary[4200];
     uint64_t sizes[4];
     struct header h = { .magic = MAGIC, .key = key, .nskipped = d->nskipped, .nfiles = d->nfiles, .ndocs = d->ndocs, .ntok = d->ntok };
-    snprintf(temporary, sizeof temporary, "%s.tmp-%ld", path, (long)getpid());
-    FILE *f = body_sizes(&h, sizes) ? fopen(temporary, "wbe") : NULL;
-    if (!f)
-        return fsdpck_error_sys(err, errno ? errno : EFBIG, temporary, "open");
+    snprintf(temporary, sizeof temporary, "%s.tmp-XXXXXX", path); /* hosts that share the folder may make it at the same time */
+    int fd = body_sizes(&h, sizes) ? mkostemp(temporary, O_CLOEXEC) : -1;
+    FILE *f = fd >= 0 ? fdopen(fd, "wb") : NULL;
+    if (!f) {
+        int why = errno ? errno : EFBIG;
+        if (fd >= 0)
+            close(fd);
+        return fsdpck_error_sys(err, why, temporary, "open");
+    }
     int rc = write_body(f, d, sizes, &h) ? fsdpck_error_sys(err, errno ? errno : EIO, temporary, "write") : 0;
     if (fclose(f) && !rc)
         rc = fsdpck_error_sys(err, errno, temporary, "close");

@@ -82,6 +82,16 @@ static int unpack_zstd(const char *path, const char *packed, size_t n, char **ou
     return rc;
 }
 
+static bool is_gzip(const char *s, size_t n)
+{
+    return n >= 2 && memcmp(s, "\x1f\x8b", 2) == 0;
+}
+
+static bool is_packed(const char *s, size_t n)
+{
+    return is_gzip(s, n) || (n >= 4 && memcmp(s, "\x28\xb5\x2f\xfd", 4) == 0);
+}
+
 int data_file_read(const char *path, char **out, size_t *nbytes, struct fsdpck_error *err)
 {
     char *packed;
@@ -91,15 +101,41 @@ int data_file_read(const char *path, char **out, size_t *nbytes, struct fsdpck_e
     *nbytes = n;
     if (rc)
         return rc;
-    bool gzip = n >= 2 && memcmp(packed, "\x1f\x8b", 2) == 0, zstd = n >= 4 && memcmp(packed, "\x28\xb5\x2f\xfd", 4) == 0;
-    if (!gzip && !zstd)
+    if (!is_packed(packed, n))
         return 0;
-    rc = gzip ? unpack_gzip(path, packed, n, out, nbytes, err) : unpack_zstd(path, packed, n, out, nbytes, err);
+    rc = is_gzip(packed, n) ? unpack_gzip(path, packed, n, out, nbytes, err) : unpack_zstd(path, packed, n, out, nbytes, err);
     free(packed);
     if (rc) {
         free(*out);
         *out = NULL;
     }
+    return rc;
+}
+
+int data_file_first_line(const char *path, char **out, size_t *nbytes, struct fsdpck_error *err)
+{
+    enum { FRONT = 1 << 20 };
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    char *front = malloc(FRONT + 1);
+    ssize_t n = fd >= 0 && front ? read(fd, front, FRONT) : -1;
+    int why = errno;
+    if (fd >= 0)
+        close(fd);
+    *out = NULL;
+    if (fd < 0 || n < 0) {
+        free(front);
+        return front ? fsdpck_error_sys(err, why, path, fd < 0 ? "open" : "read") : fsdpck_error_nomem(err, FRONT);
+    }
+    char *end = memchr(front, '\n', (size_t)n);
+    if (!is_packed(front, (size_t)n) && end) {
+        *out = front;
+        *nbytes = (size_t)(end - front);
+        return 0;
+    }
+    free(front);
+    int rc = data_file_read(path, out, nbytes, err);
+    end = rc ? NULL : memchr(*out, '\n', *nbytes);
+    *nbytes = end ? (size_t)(end - *out) : *nbytes;
     return rc;
 }
 

@@ -6,6 +6,8 @@
 
 /* free(*out). What a file unpacks to is bounded by what the two formats can reach. */
 int data_file_read(const char *path, char **out, size_t *nbytes, struct fsdpck_error *err);
+/* Its first line, without the line's end; free(*out). */
+int data_file_first_line(const char *path, char **out, size_t *nbytes, struct fsdpck_error *err);
 /* XXH3 of the file as it lies on disk, chained to *hash. */
 int data_file_hash(const char *path, uint64_t *hash, struct fsdpck_error *err);
 

@@ -64,6 +64,8 @@ int data_cache_key(const struct data_reader *reader, uint64_t *key, struct fsdpc
 int data_cache_path(const struct train_config *config, uint64_t key, char *path, size_t path_nbytes, struct fsdpck_error *err);
 /* *found false: there is none, or it is damaged: it is to be made. */
 int data_cache_map(struct data *d, const char *path, uint64_t key, int64_t nvocab, bool *found, struct fsdpck_error *err);
+/* Waits for others who make it; close(*fd) lets go, and so does the end of a process. */
+int data_cache_lock(const char *path, int *fd, struct fsdpck_error *err);
 int data_cache_write(const struct data *d, const char *path, uint64_t key, struct fsdpck_error *err);
 int data_read_plan(struct data *d, const char *path, struct fsdpck_error *err);
 int data_pack(struct data *d, const struct train_config *config, const struct fsdpck_options *opt, struct fsdpck_error *err);

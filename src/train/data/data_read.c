@@ -205,14 +205,13 @@ int data_has_text(const struct train_config *config, bool *out, struct fsdpck_er
 {
     *out = false;
     for (size_t i = 0; i < config->data.nfiles && !*out; i++) {
-        char *text;
+        char *line;
         size_t nbytes;
-        int rc = data_file_read(config->data.files[i].path, &text, &nbytes, err);
+        int rc = data_file_first_line(config->data.files[i].path, &line, &nbytes, err);
         if (rc)
             return rc;
-        const char *end = memchr(text, '\n', nbytes);
-        *out = nbytes > 0 && !data_line_has_ids(text, end ? (size_t)(end - text) : nbytes);
-        free(text);
+        *out = nbytes > 0 && !data_line_has_ids(line, nbytes);
+        free(line);
     }
     return 0;
 }

@@ -44,6 +44,13 @@ int train_plan(const struct train_config *config, const struct train_options *op
     if (rc)
         return rc;
     const struct layout *l = &job.layout;
+    struct data_facts facts;
+    data_tell(job.data, &facts);
+    out->ndocs = facts.ndocs;
+    out->ntok = facts.ntok;
+    out->nsupervised = facts.nsupervised;
+    out->longest_ntok = facts.longest_ntok;
+    out->nrows = facts.nrows;
     out->nsteps = job.nsteps;
     out->ntrained = (uint64_t)l->ntrained;
     out->nfrozen = (uint64_t)l->nfrozen;

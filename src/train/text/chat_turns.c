@@ -175,6 +175,8 @@ static int check_messages(json_t *messages, struct fsdpck_error *err)
     json_array_foreach (messages, i, m) {
         if (!json_is_string(json_object_get(m, "role")))
             return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "message %zu has no role", i);
+        if (json_object_size(m) < 2) /* many templates would make an empty turn of it */
+            return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "message %zu has a role and nothing else", i);
     }
     return 0;
 }

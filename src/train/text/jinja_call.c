@@ -296,18 +296,46 @@ static int strftime_now(struct jrun *r, const struct jargs *args, struct jvalue 
     return n ? jstring_copy(r, text, n, out) : jfail(r, "strftime_now gives nothing, or more than %zu bytes", sizeof text - 1);
 }
 
+static int raise_exception(struct jrun *r, const struct jargs *args, struct jvalue *out)
+{
+    const struct jvalue *why = jarg(args, 0, "message");
+    bool text = why && why->kind == JV_STRING;
+    (void)out;
+    return jfail(r, "%.*s", text ? (int)(why->n > 500 ? 500 : why->n) : 15, text ? why->s : "raise_exception");
+}
+
+static int namespace_of(struct jrun *r, const struct jargs *args, struct jvalue *out)
+{
+    return dict_of(r, args, true, out);
+}
+
+static int plain_dict_of(struct jrun *r, const struct jargs *args, struct jvalue *out)
+{
+    return dict_of(r, args, false, out);
+}
+
+static const struct {
+    const char *name;
+    int (*run)(struct jrun *r, const struct jargs *args, struct jvalue *out);
+} functions[] = {
+    { "raise_exception", raise_exception }, { "range", range }, { "namespace", namespace_of }, { "dict", plain_dict_of }, { "strftime_now", strftime_now },
+};
+enum { NFUNCTIONS = sizeof functions / sizeof functions[0] };
+
+static size_t find_function(const char *s, size_t n)
+{
+    size_t i = 0;
+    while (i < NFUNCTIONS && !jname_is(s, n, functions[i].name))
+        i++;
+    return i;
+}
+
+bool jfunction_exists(const char *s, size_t n)
+{
+    return find_function(s, n) < NFUNCTIONS;
+}
+
 int jfunction(struct jrun *r, const char *s, size_t n, const struct jargs *args, struct jvalue *out)
 {
-    if (jname_is(s, n, "raise_exception")) {
-        const struct jvalue *why = jarg(args, 0, "message");
-        bool text = why && why->kind == JV_STRING;
-        return jfail(r, "%.*s", text ? (int)(why->n > 500 ? 500 : why->n) : 15, text ? why->s : "raise_exception");
-    }
-    if (jname_is(s, n, "range"))
-        return range(r, args, out);
-    if (jname_is(s, n, "namespace") || jname_is(s, n, "dict"))
-        return dict_of(r, args, s[0] == 'n', out);
-    if (jname_is(s, n, "strftime_now"))
-        return strftime_now(r, args, out);
-    return jfail(r, "'%.*s' is undefined", (int)(n > 60 ? 60 : n), s);
+    return functions[find_function(s, n)].run(r, args, out);
 }

@@ -16,6 +16,8 @@ static int lookup(struct jrun *r, const struct jnode *n, struct jvalue *out)
         }
     }
     *out = jundefined(n->s, n->n);
+    if (jfunction_exists(n->s, n->n)) /* templates ask whether they are defined */
+        out->kind = JV_FUNCTION;
     return 0;
 }
 
@@ -138,7 +140,7 @@ static int slice(struct jrun *r, const struct jnode *n, struct jvalue *out)
         rc = jlist_new(r, 0, out);
     char *joined = rc || v.kind != JV_STRING ? NULL : jarena_alloc(&r->arena, v.n + 1);
     if (!rc && v.kind == JV_STRING && !joined)
-        return fsdpck_error_nomem(r->err, v.n);
+        return jno_memory(r);
     for (int64_t i = from; !rc && (by > 0 ? i < to : i > to); i += by) {
         const struct jvalue *item = &items.list->items[i];
         if (joined)
@@ -159,7 +161,7 @@ static int join(struct jrun *r, const struct jvalue *a, const struct jvalue *b, 
 {
     char *s = jarena_alloc(&r->arena, a->n + b->n + 1);
     if (!s)
-        return jinja_fail(r->j, r->line, FSDPCK_ERR_LIMIT, r->err, "it makes values of more than %d MiB", JINJA_MAX_MEMORY >> 20);
+        return jno_memory(r);
     memcpy(s, a->s, a->n);
     memcpy(s + a->n, b->s, b->n);
     *out = jstring(s, a->n + b->n);
@@ -218,6 +220,19 @@ static int repeat(struct jrun *r, const struct jvalue *text, int64_t times, stru
     return 0;
 }
 
+static int repeat_list(struct jrun *r, const struct jvalue *list, int64_t times, struct jvalue *out)
+{
+    int rc = jlist_new(r, 0, out);
+    for (int64_t i = 0; i < times && list->list->count && !rc; i++) {
+        struct jvalue so_far = *out;
+        rc = join_lists(r, &so_far, list, out);
+        if (r->steps > JINJA_MAX_STEPS)
+            return jfail(r, "it takes more than %d steps", JINJA_MAX_STEPS);
+    }
+    out->tuple = list->tuple;
+    return rc;
+}
+
 static bool is_number(const struct jvalue *v)
 {
     return v->kind == JV_INT || v->kind == JV_FLOAT || v->kind == JV_BOOL;
@@ -239,6 +254,8 @@ static int binary(struct jrun *r, const struct jnode *n, struct jvalue *out)
     }
     if (rc)
         return rc;
+    if (n->op == JO_MOD && a.kind == JV_STRING)
+        return jinja_fail(r->j, r->line, FSDPCK_ERR_UNSUPPORTED, r->err, "formatting by %% is not in this version");
     if (a.kind == JV_UNDEFINED || b.kind == JV_UNDEFINED)
         return undefined(r, a.kind == JV_UNDEFINED ? &a : &b);
     if (is_number(&a) && is_number(&b)) {
@@ -250,8 +267,9 @@ static int binary(struct jrun *r, const struct jnode *n, struct jvalue *out)
         return join(r, &a, &b, out);
     if (n->op == JO_ADD && a.kind == JV_LIST && b.kind == JV_LIST)
         return join_lists(r, &a, &b, out);
-    if (n->op == JO_MUL && a.kind == JV_STRING && b.kind == JV_INT)
-        return repeat(r, &a, b.i, out);
+    const struct jvalue *many = b.kind == JV_INT || b.kind == JV_BOOL ? &a : &b, *times = many == &a ? &b : &a;
+    if (n->op == JO_MUL && (times->kind == JV_INT || times->kind == JV_BOOL) && (many->kind == JV_STRING || many->kind == JV_LIST))
+        return many->kind == JV_STRING ? repeat(r, many, times->i, out) : repeat_list(r, many, times->i, out);
     static const char *const names[] = { "+", "-", "*", "/", "//", "%" };
     return jfail(r, "%s %s %s has no meaning", jkind_name(&a), names[n->op], jkind_name(&b));
 }
@@ -312,8 +330,10 @@ static int call(struct jrun *r, const struct jnode *n, struct jvalue *out)
     if (rc)
         return rc;
     r->line = n->line;
+    if (f->kind == JN_NAME && self.kind == JV_UNDEFINED)
+        return undefined(r, &self);
     if (f->kind == JN_NAME)
-        return self.kind == JV_UNDEFINED ? jfunction(r, f->s, f->n, &args, out) : jfail(r, "'%.*s' is %s and cannot be called", (int)(f->n > 60 ? 60 : f->n), f->s, jkind_name(&self));
+        return self.kind == JV_FUNCTION ? jfunction(r, f->s, f->n, &args, out) : jfail(r, "'%.*s' is %s and cannot be called", (int)(f->n > 60 ? 60 : f->n), f->s, jkind_name(&self));
     if (f->kind != JN_ATTR)
         return jfail(r, "this cannot be called");
     rc = jeval(r, f->a, &self);

@@ -255,7 +255,7 @@ static struct jnode *filter(struct jparser *p, struct jnode *of)
 /* What may be the argument of a test without parentheses. */
 static bool begins_argument(const struct jparser *p)
 {
-    static const char *const no[] = { "else", "or", "and", "is", "in", "not", "if" };
+    static const char *const no[] = { "else", "or", "and", "is" };
     const struct jtoken *t = jparse_peek(p);
     for (size_t i = 0; t->kind == JT_NAME && i < sizeof no / sizeof no[0]; i++) {
         if (jname_is(t->s, t->n, no[i]))

@@ -8,7 +8,7 @@
 enum {
     JINJA_MAX_SOURCE = 1 << 20,
     JINJA_MAX_DEPTH = 100,           /* of expressions and blocks, and of values */
-    JINJA_MAX_STEPS = 20 * 1000000,  /* nodes run in one rendering */
+    JINJA_MAX_STEPS = 4 * 1000000, /* nodes run in one rendering: 10,000 messages of 400 */
     JINJA_MAX_OUTPUT = 64 << 20,
     JINJA_MAX_MEMORY = 256 << 20,    /* of values made in one rendering */
 };
@@ -90,7 +90,7 @@ int jinja_fail(const struct jinja *j, uint32_t line, int code, struct fsdpck_err
 
 /* --- values -------------------------------------------------------------------------------------------------------------------- */
 
-enum jvalue_kind { JV_UNDEFINED, JV_NONE, JV_BOOL, JV_INT, JV_FLOAT, JV_STRING, JV_LIST, JV_DICT, JV_NAMESPACE, JV_LOOP, JV_MACRO };
+enum jvalue_kind { JV_UNDEFINED, JV_NONE, JV_BOOL, JV_INT, JV_FLOAT, JV_STRING, JV_LIST, JV_DICT, JV_NAMESPACE, JV_LOOP, JV_MACRO, JV_FUNCTION };
 struct jvalue {
     enum jvalue_kind kind;
     bool tuple; /* LIST: only how it is shown */
@@ -98,7 +98,7 @@ struct jvalue {
         int64_t i; /* INT, BOOL */
         double f;
         struct {
-            const char *s; /* STRING; UNDEFINED: what is not defined */
+            const char *s; /* STRING; UNDEFINED: what is not defined; FUNCTION: its name */
             size_t n;
         };
         struct jlist *list;
@@ -146,6 +146,7 @@ struct jrun {
 
 /* All of these return 0 or the error that is set; *out is written on success. */
 int jfail(struct jrun *r, const char *fmt, ...) FSDPCK_PRINTF(2, 3);
+int jno_memory(struct jrun *r); /* the arena gave none: its cap, or the system */
 int jeval(struct jrun *r, const struct jnode *n, struct jvalue *out);
 int jrun_body(struct jrun *r, const struct jnode *n); /* 0, an error, or one of the following */
 enum { JRUN_BREAK = 1, JRUN_CONTINUE = 2 };
@@ -197,6 +198,7 @@ int jattr(struct jrun *r, const struct jvalue *v, const char *s, size_t n, struc
 int jitem(struct jrun *r, const struct jvalue *v, const struct jvalue *key, struct jvalue *out);
 int jcompare(struct jrun *r, enum jop op, const struct jvalue *a, const struct jvalue *b, bool *out);
 int jmethod(struct jrun *r, const struct jvalue *self, const char *s, size_t n, const struct jargs *args, struct jvalue *out);
+bool jfunction_exists(const char *s, size_t n);
 int jfunction(struct jrun *r, const char *s, size_t n, const struct jargs *args, struct jvalue *out);
 int jfilter_find(const char *s, size_t n); /* -1: no such filter */
 int jfilter(struct jrun *r, int filter, const struct jvalue *v, const struct jargs *args, struct jvalue *out);

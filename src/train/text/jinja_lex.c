@@ -205,22 +205,29 @@ static int lex_number(struct lexer *l)
 {
     char text[64];
     size_t n = 0, end = l->at;
-    bool whole = true;
-    for (; end < l->n && n < sizeof text - 1; end++) {
+    bool whole = true, powered = false;
+    for (; end < l->n && n < sizeof text - 2; end++) {
         char c = l->s[end];
-        bool point = c == '.' && whole && end + 1 < l->n && l->s[end + 1] >= '0' && l->s[end + 1] <= '9';
-        if (point)
+        bool point = c == '.' && whole && !powered && end + 1 < l->n && l->s[end + 1] >= '0' && l->s[end + 1] <= '9';
+        bool power = n > 0 && !powered && (c == 'e' || c == 'E');
+        size_t sign = power && end + 1 < l->n && (l->s[end + 1] == '+' || l->s[end + 1] == '-');
+        power = power && end + 1 + sign < l->n && l->s[end + 1 + sign] >= '0' && l->s[end + 1 + sign] <= '9';
+        if (point || power)
             whole = false;
-        else if (c == '_')
+        powered |= power;
+        if (power && sign) {
+            text[n++] = 'e';
+            c = l->s[++end];
+        } else if (c == '_')
             continue;
-        else if (c < '0' || c > '9')
+        else if (!point && !power && (c < '0' || c > '9'))
             break;
         text[n++] = c;
     }
     text[n] = '\0';
     errno = 0;
     struct jtoken token = { .kind = whole ? JT_INT : JT_FLOAT, .i = whole ? strtoll(text, NULL, 10) : 0, .f = whole ? 0 : strtod(text, NULL) };
-    if (errno || n == sizeof text - 1)
+    if (errno || n >= sizeof text - 2)
         return fail(l, "a number is too large");
     l->at = end;
     return add(l, token);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "text/jinja_impl.h"
+#include "text/utf8.h"
 
 static struct jnode *body(struct jparser *p, const char *const *ends, size_t nends, const char **end);
 
@@ -239,6 +240,9 @@ int jinja_parse(const char *name, const char *source, size_t nbytes, struct jinj
     *out = NULL;
     if (nbytes > JINJA_MAX_SOURCE)
         return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, name, "a template of %zu bytes; at most %d are read", nbytes, JINJA_MAX_SOURCE);
+    size_t valid = utf8_valid_prefix(source, nbytes);
+    if (valid < nbytes)
+        return fsdpck_error_at(err, FSDPCK_ERR_FORMAT, name, valid, "this byte of the template, 0x%02x, is no UTF-8", (unsigned char)source[valid]);
     struct jinja *j = calloc(1, sizeof *j);
     if (!j || !(j->source = malloc(nbytes + 8)) || !(j->name = strdup(name))) {
         jinja_free(j);

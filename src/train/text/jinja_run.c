@@ -29,7 +29,7 @@ int jassign(struct jrun *r, const char *s, size_t n, const struct jvalue *v)
     }
     struct jvariable *var = jarena_alloc(&r->arena, sizeof *var);
     if (!var)
-        return fsdpck_error_nomem(r->err, sizeof *var);
+        return jno_memory(r);
     *var = (struct jvariable){ .s = s, .n = n, .value = *v, .next = r->frame->variables };
     r->frame->variables = var;
     return 0;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 
 #include "text/jinja_impl.h"
 #include "text/utf8.h"
@@ -81,20 +82,31 @@ static int put_json_string(struct writer *w, const char *s, size_t n)
     return rc ? rc : put_text(w, "\"");
 }
 
+/* What Python's repr shows as it is. */
+static bool is_printable(uint32_t c)
+{
+    if (c < 0x7f)
+        return c >= 0x20;
+    utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
+    return k != UTF8PROC_CATEGORY_CN && k < UTF8PROC_CATEGORY_ZS;
+}
+
 /* Python's repr of a string: single quotes, unless it has those and no double ones. */
 static int put_repr(struct writer *w, const char *s, size_t n)
 {
-    char quote = memchr(s, '\'', n) && !memchr(s, '"', n) ? '"' : '\'', text[8];
+    char quote = memchr(s, '\'', n) && !memchr(s, '"', n) ? '"' : '\'', text[16];
     int rc = put(w, &quote, 1);
     for (size_t i = 0, step; !rc && i < n; i += step) {
         uint32_t c = utf8_get(s + i, &step);
         if (c == '\n' || c == '\r' || c == '\t')
-            rc = put_text(w, c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t");
-        else if (c < 0x20 || (c >= 0x7f && c < 0xa1) || c == 0xad)
-            rc = (snprintf(text, sizeof text, "\\x%02x", c), put_text(w, text));
+            snprintf(text, sizeof text, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
         else
-            rc = c == '\\' || c == (uint32_t)quote ? put(w, "\\", 1) : 0;
-        if (!rc && c >= 0x20 && !(c >= 0x7f && c < 0xa1) && c != 0xad)
+            snprintf(text, sizeof text, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
+        if (!is_printable(c))
+            rc = put_text(w, text);
+        else if (c == '\\' || c == (uint32_t)quote)
+            rc = put(w, "\\", 1);
+        if (!rc && is_printable(c))
             rc = put(w, s + i, step);
     }
     return rc ? rc : put(w, &quote, 1);
@@ -152,7 +164,7 @@ static int put_dict(struct writer *w, const struct jdict *d, unsigned depth)
     if (w->json && w->json->sort && d->count) {
         pairs = jarena_alloc(&w->r->arena, d->count * sizeof *pairs);
         if (!pairs)
-            return fsdpck_error_nomem(w->r->err, d->count * sizeof *pairs);
+            return jno_memory(w->r);
         memcpy(pairs, d->pairs, d->count * sizeof *pairs);
         for (size_t i = 0; i < d->count; i++) {
             if (pairs[i].key.kind != JV_STRING)

@@ -39,8 +39,6 @@ static int remainder_is(struct jrun *r, const struct jvalue *v, int64_t by, int6
 static int compare(struct jrun *r, enum test_kind kind, const struct jvalue *v, const struct jargs *args, bool *out)
 {
     enum jop op = kind == T_EQ ? JO_EQ : kind == T_NE ? JO_NE : kind == T_LT ? JO_LT : kind == T_LE ? JO_LE : kind == T_GT ? JO_GT : kind == T_GE ? JO_GE : JO_IN;
-    if (args->count != 1)
-        return jfail(r, "this test wants one argument");
     if (kind == T_DIVISIBLEBY)
         return args->at[0].kind == JV_INT ? remainder_is(r, v, args->at[0].i, 0, out) : jfail(r, "divisibleby wants a whole number");
     return jcompare(r, op, v, &args->at[0], out);
@@ -50,7 +48,11 @@ int jtest(struct jrun *r, int test, const struct jvalue *v, const struct jargs *
 {
     enum jvalue_kind k = v->kind;
     bool many = k == JV_STRING || k == JV_LIST || k == JV_DICT;
-    switch (tests[test].kind) {
+    enum test_kind kind = tests[test].kind;
+    bool compares = kind == T_EQ || kind == T_NE || kind == T_LT || kind == T_LE || kind == T_GT || kind == T_GE || kind == T_IN || kind == T_DIVISIBLEBY;
+    if (compares != (args->count == 1) || args->count > 1)
+        return jfail(r, "the test '%s' wants %s argument", tests[test].name, compares ? "one" : "no");
+    switch (kind) {
     case T_BOOLEAN: *out = k == JV_BOOL; return 0;
     case T_DEFINED: *out = k != JV_UNDEFINED; return 0;
     case T_UNDEFINED: *out = k == JV_UNDEFINED; return 0;
@@ -66,6 +68,6 @@ int jtest(struct jrun *r, int test, const struct jvalue *v, const struct jargs *
     case T_STRING: *out = k == JV_STRING; return 0;
     case T_ITERABLE:
     case T_SEQUENCE: *out = many || k == JV_UNDEFINED; return 0; /* Jinja's undefined has a length, and no items */
-    default: return compare(r, tests[test].kind, v, args, out);
+    default: return compare(r, kind, v, args, out);
     }
 }

@@ -17,9 +17,9 @@ int jfail(struct jrun *r, const char *fmt, ...)
     return jinja_fail(r->j, r->line, FSDPCK_ERR_FORMAT, r->err, "%s", what);
 }
 
-static int no_memory(struct jrun *r)
+int jno_memory(struct jrun *r)
 {
-    if (r->arena.total > JINJA_MAX_MEMORY / 2)
+    if (r->arena.total > JINJA_MAX_MEMORY / 4)
         return jinja_fail(r->j, r->line, FSDPCK_ERR_LIMIT, r->err, "it makes values of more than %d MiB", JINJA_MAX_MEMORY >> 20);
     return fsdpck_error_nomem(r->err, 16384);
 }
@@ -53,7 +53,7 @@ int jstring_copy(struct jrun *r, const char *s, size_t n, struct jvalue *out)
 {
     char *copy = jarena_alloc(&r->arena, n + 1);
     if (!copy)
-        return no_memory(r);
+        return jno_memory(r);
     if (n)
         memcpy(copy, s, n);
     *out = jstring(copy, n);
@@ -64,10 +64,10 @@ int jlist_new(struct jrun *r, size_t capacity, struct jvalue *out)
 {
     struct jlist *l = jarena_alloc(&r->arena, sizeof *l);
     if (!l || capacity > JINJA_MAX_MEMORY / sizeof *l->items)
-        return no_memory(r);
+        return jno_memory(r);
     *l = (struct jlist){ .items = jarena_alloc(&r->arena, capacity * sizeof *l->items), .capacity = capacity };
     if (!l->items)
-        return no_memory(r);
+        return jno_memory(r);
     *out = (struct jvalue){ .kind = JV_LIST, .list = l };
     return 0;
 }
@@ -80,7 +80,7 @@ static int make_room(struct jrun *r, void **items, size_t count, size_t *capacit
     size_t larger = 2 * *capacity + 4;
     void *moved = jarena_alloc(&r->arena, larger * item_nbytes);
     if (!moved)
-        return no_memory(r);
+        return jno_memory(r);
     if (count)
         memcpy(moved, *items, count * item_nbytes);
     *items = moved;
@@ -101,7 +101,7 @@ int jdict_new(struct jrun *r, struct jvalue *out)
 {
     struct jdict *d = jarena_alloc(&r->arena, sizeof *d);
     if (!d)
-        return no_memory(r);
+        return jno_memory(r);
     *d = (struct jdict){ 0 };
     *out = (struct jvalue){ .kind = JV_DICT, .dict = d };
     return 0;
@@ -224,13 +224,14 @@ bool jequal(const struct jvalue *a, const struct jvalue *b, unsigned depth)
     case JV_NAMESPACE: return a->dict == b->dict;
     case JV_UNDEFINED:
     case JV_NONE: return true;
+    case JV_FUNCTION: return a->n == b->n && memcmp(a->s, b->s, a->n) == 0;
     default: return a->loop == b->loop;
     }
 }
 
 const char *jkind_name(const struct jvalue *v)
 {
-    static const char *const names[] = { "undefined", "none", "a boolean", "an integer", "a float", "a string", "a list", "a dictionary", "a namespace", "loop", "a macro" };
+    static const char *const names[] = { "undefined", "none", "a boolean", "an integer", "a float", "a string", "a list", "a dictionary", "a namespace", "loop", "a macro", "a function" };
     return names[v->kind];
 }
 
@@ -295,6 +296,8 @@ static int contains(struct jrun *r, const struct jvalue *item, const struct jval
         return 0;
     }
     if (in->kind == JV_DICT) {
+        if (item->kind == JV_LIST || item->kind == JV_DICT)
+            return jfail(r, "%s is no key", jkind_name(item));
         for (size_t i = 0; i < in->dict->count && !*out; i++)
             *out = jequal(&in->dict->pairs[i].key, item, 0);
         return 0;
@@ -318,6 +321,8 @@ int jcompare(struct jrun *r, enum jop op, const struct jvalue *a, const struct j
         *out = *out == (op == JO_IN);
         return rc;
     }
+    if (a->kind == JV_LIST && b->kind == JV_LIST)
+        return jinja_fail(r->j, r->line, FSDPCK_ERR_UNSUPPORTED, r->err, "the order of lists is not in this version");
     if (!(is_number(a) && is_number(b)) && !(a->kind == JV_STRING && b->kind == JV_STRING))
         return jfail(r, "%s and %s cannot be compared%s%.*s", jkind_name(a), jkind_name(b), a->kind == JV_UNDEFINED ? ": " : "",
                      a->kind == JV_UNDEFINED ? (int)(a->n > 60 ? 60 : a->n) : 0, a->kind == JV_UNDEFINED ? a->s : "");

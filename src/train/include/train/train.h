@@ -55,6 +55,7 @@ FSDPCK_API int train_run(const struct train_config *config, const struct train_o
 /* What a run will take, before anything is loaded. Bytes are of one rank (its full share; trailing ranks may have less). */
 struct train_plan {
     uint64_t nsteps;
+    uint64_t ndocs, ntok, nsupervised, longest_ntok, nrows; /* of an epoch of the data, cut and packed */
     uint64_t ntrained, nfrozen;    /* elements, whole model */
     uint64_t shard_nbytes;         /* its rows of all parameters, as they are computed with: mapped by the other ranks, not copied */
     uint64_t gradient_nbytes;      /* gradients of a packet, whole, and its rows of the reduced ones */
