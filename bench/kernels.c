@@ -289,7 +289,7 @@ static void bench_elementwise(enum kern_dtype dtype)
         m[i] = (struct kern_mat){buffer(NTOK * INNER, dtype), INNER, dtype};
     norm_args = (struct kern_rmsnorm){NTOK, 1, DIM, kern_const(x), gamma, 1e-5f, y, rstd};
     norm_grad_args = (struct kern_rmsnorm_grad){.nrow = NTOK, .ngroup = 1, .ncol = DIM, .x = kern_const(x), .dy = kern_const(dy), .gamma = gamma, .rstd = rstd, .dx = y};
-    swiglu_grad_args = (struct kern_swiglu_grad){NTOK, INNER, kern_const(m[0]), kern_const(m[1]), kern_const(m[2]), m[3], m[4]};
+    swiglu_grad_args = (struct kern_swiglu_grad){NTOK, INNER, kern_const(m[0]), kern_const(m[1]), kern_const(m[2]), m[3], m[4], {0}};
     rate("rmsnorm", dtype, run_norm, &norm_args, 2.0 * NTOK * DIM * width);
     rate("rmsnorm grad", dtype, run_norm_grad, &norm_grad_args, 3.0 * NTOK * DIM * width);
     rate("swiglu", dtype, run_swiglu, &swiglu_grad_args, 3.0 * NTOK * INNER * width);

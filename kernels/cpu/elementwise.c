@@ -4,7 +4,7 @@
 
 /* The operands of an element-wise kernel; each function below uses some. */
 struct operands {
-    struct kern_mat y, y2;
+    struct kern_mat y, y2, y3;
     struct kern_cmat a, b, c;
     float factor;
     const struct kern_dropout *dropout;
@@ -68,16 +68,21 @@ void cpu_swiglu(struct kern_stream *stream, struct kern_mat y, struct kern_cmat 
 static void swiglu_grad_strip(const struct cpu_simd *simd, void *ctx, int64_t row, int64_t col, int64_t n)
 {
     const struct operands *o = ctx;
-    float gate[CPU_STRIP], up[CPU_STRIP], dy[CPU_STRIP], dgate[CPU_STRIP], dup[CPU_STRIP];
-    /* Computed aside: the two results may lie where any operand does. */
-    simd->swiglu_grad(dgate, dup, cpu_load(simd, o->a, row, col, n, gate), cpu_load(simd, o->b, row, col, n, up), cpu_load(simd, o->c, row, col, n, dy), n);
+    float gate[CPU_STRIP], up[CPU_STRIP], dy[CPU_STRIP], dgate[CPU_STRIP], dup[CPU_STRIP], y[CPU_STRIP];
+    const float *a = cpu_load(simd, o->a, row, col, n, gate), *b = cpu_load(simd, o->b, row, col, n, up);
+    /* Computed aside: the results may lie where operands do. */
+    simd->swiglu_grad(dgate, dup, a, b, cpu_load(simd, o->c, row, col, n, dy), n);
+    if (o->y3.data) {
+        simd->swiglu(y, a, b, n);
+        cpu_store(simd, o->y3, row, col, n, y);
+    }
     cpu_store(simd, o->y, row, col, n, dgate);
     cpu_store(simd, o->y2, row, col, n, dup);
 }
 
 void cpu_swiglu_grad(struct kern_stream *stream, const struct kern_swiglu_grad *g)
 {
-    struct operands o = {.y = g->dgate, .y2 = g->dup, .a = g->gate, .b = g->up, .c = g->dy};
+    struct operands o = {.y = g->dgate, .y2 = g->dup, .y3 = g->y, .a = g->gate, .b = g->up, .c = g->dy};
     cpu_for_strips(stream, g->nrow, g->ncol, swiglu_grad_strip, &o);
 }
 

@@ -9,7 +9,8 @@ struct rope_work {
     const struct kern_rope_apply *r;
 };
 
-static void rotate_head(const struct cpu_simd *simd, const struct kern_rope_apply *r, int64_t row, int64_t col)
+/* A head that is wider than a strip: its halves' parts one after the other. */
+static void rotate_wide(const struct cpu_simd *simd, const struct kern_rope_apply *r, int64_t row, int64_t col)
 {
     float low[CPU_STRIP], high[CPU_STRIP], sign = r->inverse ? -1.0f : 1.0f;
     const int64_t half = r->dim / 2, at = r->positions[row] * half;
@@ -23,18 +24,37 @@ static void rotate_head(const struct cpu_simd *simd, const struct kern_rope_appl
     }
 }
 
+/* Heads head … head+n-1 of a row, which fill a strip at most: widened and rounded together. */
+static void rotate_heads(const struct cpu_simd *simd, const struct kern_rope_apply *r, int64_t row, int64_t head, int64_t n)
+{
+    float strip[CPU_STRIP], sign = r->inverse ? -1.0f : 1.0f;
+    const int64_t half = r->dim / 2, at = r->positions[row] * half;
+    cpu_load_copy(simd, strip, kern_const(r->x), row, head * r->dim, n * r->dim);
+    for (int64_t i = 0; i < n; i++)
+        simd->rotate(strip + i * r->dim, strip + i * r->dim + half, r->cosines + at, r->sines + at, sign, half);
+    cpu_store(simd, r->x, row, head * r->dim, n * r->dim, strip);
+}
+
+static void rotate_row(const struct cpu_simd *simd, const struct kern_rope_apply *r, int64_t row)
+{
+    const int64_t together = CPU_STRIP / r->dim;
+    for (int64_t head = 0; head < r->nhead && !together; head++)
+        rotate_wide(simd, r, row, head * r->dim);
+    for (int64_t head = 0; head < r->nhead && together; head += together)
+        rotate_heads(simd, r, row, head, r->nhead - head < together ? r->nhead - head : together);
+}
+
 static void rotate_rows(void *ctx, int64_t piece, unsigned worker)
 {
     const struct rope_work *w = ctx;
     (void)worker;
     for (int64_t row = piece * ROWS; row < (piece + 1) * ROWS && row < w->r->nrow; row++)
-        for (int64_t head = 0; head < w->r->nhead; head++)
-            rotate_head(w->simd, w->r, row, head * w->r->dim);
+        rotate_row(w->simd, w->r, row);
 }
 
 void cpu_rope(struct kern_stream *stream, const struct kern_rope_apply *r)
 {
     struct rope_work w = {stream->simd, r};
-    if (cpu_check(stream, r->dim % 2 == 0, "rope: the head's dimension must be even"))
+    if (cpu_check(stream, r->dim > 0 && r->dim % 2 == 0, "rope: the head's dimension must be even"))
         kern_pool_run(stream->pool, (r->nrow + ROWS - 1) / ROWS, rotate_rows, &w);
 }

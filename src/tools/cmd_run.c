@@ -12,7 +12,7 @@
 #include "stop.h"
 
 struct run_args {
-    bool quiet, profile;
+    bool quiet, profile, several_hosts;
     uint32_t ranks, threads, exit_on_stop;
     uint32_t rank, launched; /* of a launcher's ranks; 0: there is none */
     const char *resume, *device, *gather;
@@ -30,7 +30,7 @@ static const struct option run_options[] = {
     { .name = "set", .type = OPTION_STRINGS, .offset = AT(sets), .value = "KEY=VALUE", .help = "a key of the config, as in train.max_steps=10; again and again" },
     { .name = "device", .type = OPTION_CHOICE, .offset = AT(device), .value = "cpu", .help = "where to compute", .later = "cuda" },
     { .name = "gather", .type = OPTION_CHOICE, .offset = AT(gather), .value = "map|copy",
-      .help = "how ranks of one host get at each other's parameters (default map; under mpirun they are copied)" },
+      .help = "how ranks of one host get at each other's parameters (default map; between hosts they are copied)" },
     { .name = "exit-on-stop", .type = OPTION_COUNT, .offset = AT(exit_on_stop), .value = "CODE", .help = "exit code after a stop by signal (default 0)" },
     { .name = "patience", .type = OPTION_NUMBER, .offset = AT(patience), .value = "SECONDS",
       .help = "how long ranks wait for each other before the one that stalls is named (default 600)" },
@@ -98,7 +98,7 @@ static int run(struct run_args *args, const char *path)
     struct train_result done;
     struct train_options opt = { .nranks = args->ranks, .nthreads = args->threads, .resume = args->resume, .patience_seconds = args->patience,
                                  .on_step = show_step, .note = show_note, .ctx = args, .stop = &stop_signal, .lost = show_lost, .profile = args->profile,
-                                 .launched_rank = args->rank, .launched_nranks = args->launched,
+                                 .launched_rank = args->rank, .launched_nranks = args->launched, .several_hosts = args->several_hosts,
                                  .copy_gathers = args->gather && strcmp(args->gather, "copy") == 0 };
     char model[PATH_MAX];
     int rc = train_config_read(path, (const char *const *)args->sets.at, args->sets.count, &config, &err);
@@ -117,9 +117,11 @@ static int find_launcher(struct run_args *args)
 {
     static const char *const others[] = { "PMI_SIZE", "PMIX_RANK", "PMI_RANK" };
     const char *size = getenv("OMPI_COMM_WORLD_SIZE"), *rank = getenv("OMPI_COMM_WORLD_RANK");
+    const char *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     if (size && rank) {
         args->launched = (uint32_t)strtoul(size, NULL, 10);
         args->rank = (uint32_t)strtoul(rank, NULL, 10);
+        args->several_hosts = !here || strtoul(here, NULL, 10) != args->launched;
         if (args->ranks != args->launched && args->ranks != 0)
             return usage_error("mpirun has started %u ranks: --ranks %u is for ranks without it", args->launched, args->ranks);
         stop_on_user_signal(); /* mpirun passes it on, and kills soon after SIGTERM */

@@ -103,6 +103,9 @@ def index_seeds():
     yield body.replace('"requires":[]', '"requires":["future"]')
     yield body.replace('"version":1', '"version":2')
     yield body.replace('"assets":[]', '"assets_folder":"more","assets":[{"path":"a/b.json","bytes":3,"hash":"' + "0" * 32 + '"}],"state":{"step":[1,2.5,null]}')
+    base = '"base":{"path":"../x","tensors":{"w":{"dtype":"bfloat16","shape":[2,3],"content":"' + "0" * 32 + '"}}},"metadata":'
+    yield body.replace('"metadata":', base)
+    yield body.replace('"metadata":', base.replace("../x", "."))
     yield body.replace('"meshes":[', '"meshes":[{"dims":["dp","tp"],"sizes":[1,2]},')
 
 

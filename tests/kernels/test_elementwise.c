@@ -52,10 +52,11 @@ static void swiglu(struct rig *rig, int64_t nrow, int64_t ncol)
     }
     rig->ops->swiglu(rig->stream, view(&y), cview(&g), cview(&u), nrow, ncol);
     check_matrix(rig, &y, want, 1e-6, "swiglu");
-    struct kern_swiglu_grad r = {nrow, ncol, cview(&g), cview(&u), cview(&dy), view(&g), view(&u)};
+    struct kern_swiglu_grad r = {nrow, ncol, cview(&g), cview(&u), cview(&dy), view(&g), view(&u), view(&dy)};
     rig->ops->swiglu_grad(rig->stream, &r);
     check_matrix(rig, &g, dgate, 1e-6, "dgate over gate");
     check_matrix(rig, &u, dup, 1e-6, "dup over up");
+    check_matrix(rig, &dy, want, 1e-6, "y anew over dy");
     free(want), free(dgate), free(dup);
     matrix_free(&g), matrix_free(&u), matrix_free(&dy), matrix_free(&y);
 }

@@ -45,6 +45,11 @@ def check_names(t):
     r = t.good("export", os.path.join(TOP, "verl_tp"), t.path("model.safetensors"))
     r = t.good("ls", t.path("model.safetensors"))
     t.check("column" in r.out and "optim" not in r.out and "model." not in r.out.split("\n\n")[-1], "export takes the model tree of a rank set", r)
+    for folder, mesh, name, placement in (("verl3", "fsdp=3", "model.embed.weight", "shard(0)"), ("verl2x2", "ddp=2,fsdp=2", "layers.0.w", "replicate, shard(0)"),
+                                          ("verl_tp", "fsdp=2,tp=2", "model.column", "strided_shard(0,2), shard(0)"), ("verl_tp", "fsdp=4", "model.fused", "strided_shard(0,2)")):
+        lines = t.good("ls", os.path.join(TOP, folder)).out.splitlines()
+        t.check(any(line.split() == ["mesh", mesh] for line in lines) and any(name in line and line.endswith("  " + placement) for line in lines),
+                "ls of %s: %s is %s on %s" % (folder, name, placement, mesh), lines)
     write(t.path("big.pt"), archive(one(), {"0": struct.pack(">4f", 1, 2, 3, 4)}, byteorder=b"big"))
     r = t.good("cat", t.path("big.pt"), "w")
     t.check(r.out == "[[1. 2.]\n [3. 4.]]\n", "big-endian storages are turned round", r)

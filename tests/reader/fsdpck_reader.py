@@ -20,11 +20,13 @@ import zlib
 import numpy as np
 
 import compression
+import frozen_base
 import placement
+from content import M128, content_of
+from frozen_base import safetensors_of
 from xxh3 import xxh3_128
 
 BLOCK = 65536
-M128 = (1 << 128) - 1
 DTYPES = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<u2", "int64": "<i8", "int32": "<i4", "int16": "<i2",
           "int8": "i1", "uint64": "<u8", "uint32": "<u4", "uint16": "<u2", "uint8": "u1", "bool": "u1", "complex128": "<c16",
           "complex64": "<c8", "complex32": "<u4", "float8_e4m3fn": "u1", "float8_e5m2": "u1", "float8_e4m3fnuz": "u1",
@@ -42,34 +44,10 @@ def digest(data):
     return xxh3_128(data).to_bytes(16, "big")
 
 
-def content_of(rows, first, row_bytes):
-    """Section 4, for whole rows, as an integer."""
-    n = len(rows) // row_bytes
-    return sum(xxh3_128(rows[i * row_bytes:(i + 1) * row_bytes], first + i) for i in range(n)) & M128
-
-
 def no_twice(pairs):
     out = dict(pairs)
     if len(out) != len(pairs):
         raise Refused("index.json: a key appears twice in an object")
-    return out
-
-
-def safetensors_of(path):
-    """{name: (shape, bytes)} of a file."""
-    with open(path, "rb") as f:
-        raw = f.read()
-    n = struct.unpack_from("<Q", raw)[0]
-    head = json.loads(raw[8:8 + n])
-    head.pop("__metadata__", None)
-    return {k: (e["shape"], raw[8 + n + e["data_offsets"][0]:8 + n + e["data_offsets"][1]]) for k, e in head.items()}
-
-
-def safetensors_below(folder):
-    out = {}
-    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-        if name.endswith(".safetensors"):
-            out.update(safetensors_of(os.path.join(folder, name)))
     return out
 
 
@@ -127,23 +105,7 @@ class Reader:
             self.check_tensor(f"index.json: tensor {name!r}", t, before)
             before[name] = t
         if "base" in doc:
-            self.check_base(doc["base"])
-
-    def check_base(self, base):
-        """Section 9: the way, what is listed, and, where the base lies there as safetensors, whether it is that base."""
-        way = base["path"].split("/")
-        while way and way[0] == "..":
-            del way[0]
-        self.expect(not way or way == ["."] == base["path"].split("/") or plain("/".join(way)), "index.json: base", f"path {base['path']!r}")
-        for name, t in base["tensors"].items():
-            ok = t["dtype"] in DTYPES and all(isinstance(d, int) and d >= 0 for d in t["shape"])
-            self.expect(ok and re.fullmatch("[0-9a-f]{32}", t["content"]), f"index.json: base: {name!r}", "dtype, shape or content")
-        found = safetensors_below(os.path.join(os.path.realpath(self.dir), base["path"]))
-        for name, t in base["tensors"].items() if found else ():
-            shape, raw = found.get(name, (None, b""))
-            rows = shape[0] if shape else 1
-            content = content_of(raw, 0, len(raw) // rows).to_bytes(16, "little").hex() if raw else "0" * 32
-            self.expect(shape == t["shape"] and content == t["content"], f"the base: {name!r}", f"shape {shape}, content {content}")
+            frozen_base.check(self, doc["base"], DTYPES, plain)
 
     def check_mesh(self, where, mesh):
         n = int(np.prod(mesh["sizes"], dtype=object))

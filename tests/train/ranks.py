@@ -5,7 +5,7 @@
 
 A small model of the goldens, packed and shuffled by the trainer itself; or the model of FOLDER, killed and resumed only. Needs numpy. What needs Open MPI, root
 or network namespaces is skipped with the reason where they are not there."""
-import argparse, json, os, pathlib, random, resource, shutil, signal, subprocess, sys, tempfile, time
+import argparse, json, os, pathlib, random, re, resource, shutil, signal, subprocess, sys, tempfile, time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from run import Failure, Tests
@@ -33,7 +33,7 @@ class Ranks(Tests):
     def __init__(self, args):
         super().__init__(args)
         self.model, self.steps, self.only, self.skipped = args.model, args.steps, args.only, 0
-        self.random = random.Random(5)
+        self.random, self.references = random.Random(5), {}
 
     def attempt(self, title, function, *args):
         if self.only and self.only not in title:
@@ -53,7 +53,7 @@ class Ranks(Tests):
                   "train": {"max_steps": steps or self.steps, "global_batch_size": 5, "gradient_accumulation_steps": 2, "learning_rate": 0.01, "warmup_steps": 1},
                   "checkpoint": {"save_steps": 2}}
         for key, value in sections.items():
-            config.setdefault(key, {}).update(value)
+            config[key] = {**config.get(key, {}), **value} if value else None
         return out, self.write(name, config)
 
     def start(self, path, *options, mpi=0, preexec=None):
@@ -67,7 +67,7 @@ class Ranks(Tests):
             raise Skip("Open MPI's mpirun is not installed")
         return [MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", str(n)]
 
-    def finish(self, process, want=0, timeout=60):
+    def finish(self, process, want=0, timeout=600):
         _, err = process.communicate(timeout=timeout)
         if want is not None and process.returncode != want:
             raise Failure(f"exit code {process.returncode}, {want} wanted: {err[-700:]}")
@@ -88,18 +88,20 @@ class Ranks(Tests):
         except FileNotFoundError:
             return 0
 
-    def reference(self):
-        if not hasattr(self, "_reference"):
-            out, path = self.job("reference")
-            self.finish(self.start(path, "--ranks", "1"), timeout=600)
-            self._reference = self.bits(out)
-        return self._reference
+    def reference(self, **sections):
+        """Bits of the run that nobody touches."""
+        name = "reference" + "-".join(sections)
+        if name not in self.references:
+            out, path = self.job(name, **sections)
+            self.finish(self.start(path, "--ranks", "1"))
+            self.references[name] = self.bits(out)
+        return self.references[name]
 
-    def same(self, out):
-        if self.bits(out) != self.reference():
+    def same(self, out, **sections):
+        if self.bits(out) != self.reference(**sections):
             raise Failure("losses, norms or weights differ from those of the run that nobody touched")
 
-    def gone(self, pids, seconds=10):
+    def gone(self, pids, seconds=60):
         limit = time.monotonic() + seconds
         while any(is_alive(p) for p in pids):
             if time.monotonic() > limit:
@@ -108,10 +110,10 @@ class Ranks(Tests):
 
     # --- killed and resumed
 
-    def interrupted(self, times):
+    def interrupted(self, times, **sections):
         """Killed at random moments, a random rank or the supervisor, each time gone on with at another number of ranks."""
-        self.reference()
-        out, path = self.job("interrupted")
+        self.reference(**sections)
+        out, path = self.job("interrupted" + "-".join(sections), **sections)
         step = 0
         for i in range(times):
             ranks = (3, 1, 2, 4, 2, 5, 1, 3)[i % 8]
@@ -123,15 +125,18 @@ class Ranks(Tests):
                 raise Failure(f"run {i} ended too early: {self.finish(process, None)[-300:]}")
             victim = self.random.randrange(ranks + 1)
             os.kill(process.pid if victim == ranks else pids[victim], signal.SIGKILL)
-            err = self.finish(process, -signal.SIGKILL if victim == ranks else 4, timeout=30)
+            err = self.finish(process, -signal.SIGKILL if victim == ranks else 4)
             self.gone(pids)
             if victim < ranks and f"rank {victim} of {ranks} was killed by signal 9 (Killed) in step" not in err:
                 raise Failure(f"the sentence does not say what was killed: {err[-400:]}")
             step = max([int(p.name[5:]) for p in (out / "checkpoints").glob("step-??????")], default=0)
-        self.finish(self.start(path, "--ranks", "2"), timeout=600)
-        self.same(out)
+        self.finish(self.start(path, "--ranks", "2"))
+        self.same(out, **sections)
         if self.done(out) != self.steps:
             raise Failure("metrics.jsonl does not have one line a step")
+        left = [p.name for p in (out / "checkpoints").iterdir() if not re.fullmatch(r"step-\d{6}", p.name)]
+        if left or len(list((out / "checkpoints").iterdir())) != 3:
+            raise Failure(f"left in checkpoints/: {left}")
 
     def early(self):
         """Killed before there is a first step."""
@@ -143,7 +148,7 @@ class Ranks(Tests):
                 pids = children_of(process.pid)
             time.sleep(delay)
             os.kill(pids[2], signal.SIGKILL)
-            err = self.finish(process, 4, timeout=30)
+            err = self.finish(process, 4)
             if "rank 2 of 3 was killed by signal 9" not in err:
                 raise Failure(err[-400:])
 
@@ -153,7 +158,7 @@ class Ranks(Tests):
         self.until(process, 3)
         pids = children_of(process.pid)
         os.kill(pids[victim], signal.SIGSTOP)
-        err = self.finish(process, 4, timeout=30)
+        err = self.finish(process, 4)
         self.gone(pids)
         if f"rank {victim} of {ranks}" not in err or "step " not in err:
             raise Failure(err[-400:])
@@ -177,7 +182,7 @@ class Ranks(Tests):
         if not line:
             raise Failure(err[-400:])
         command = line[0].split("to go on: ")[1].replace("fsdptrain", self.tool, 1)
-        subprocess.run(command, shell=True, check=True, capture_output=True, timeout=60)
+        subprocess.run(command, shell=True, check=True, capture_output=True, timeout=600)
         self.same(out)
 
     # --- saving
@@ -247,7 +252,7 @@ class Ranks(Tests):
         out, path = self.job(f"memory{ranks}{gather}", steps=1, data={"seq_len": 512}, lora={"r": 16}, train={"global_batch_size": 2, "gradient_accumulation_steps": 1})
         options = ["--ranks", str(ranks), "--gather", gather]
         plan = json.loads(subprocess.run([self.tool, "plan", str(path), "--json", *options], capture_output=True, check=True).stdout)
-        self.finish(self.start(path, *options), timeout=300)
+        self.finish(self.start(path, *options))
         planned, was = plan["all_ranks_bytes"], self.metrics(out)[-1]["pss_bytes"]
         if not 0.95 < planned / was < 1.05:
             raise Failure(f"{ranks} ranks, {gather}: {planned} bytes planned, {was} were")
@@ -274,7 +279,7 @@ class Ranks(Tests):
     def mpi_bits(self, n, *options):
         self.reference()
         out, path = self.job(f"mpi{n}{''.join(options)[-30:].replace('/', '')}")
-        self.finish(self.start(path, *options, mpi=n), timeout=120)
+        self.finish(self.start(path, *options, mpi=n))
         self.same(out)
 
     def mpi_resumed(self):
@@ -287,13 +292,13 @@ class Ranks(Tests):
         err = self.finish(process)
         if "stopped after step" not in err:
             raise Failure(err[-500:])
-        for victim, deep in ((1, True), (2, False), (0, True)):
-            process = self.start(path, mpi=3)
+        for victim, deep, how in ((1, True, "map"), (2, False, "copy"), (0, True, "copy")):
+            process = self.start(path, "--gather", how, mpi=3)
             self.until(process, self.done(out) + 2)
             supervisors = sorted(children_of(process.pid))
             ranks = [children_of(p)[0] for p in supervisors]
             os.kill((ranks if deep else supervisors)[victim], signal.SIGKILL)
-            err = self.finish(process, None, timeout=30)
+            err = self.finish(process, None)
             if process.returncode == 0 or f"rank {victim} of 3 was killed" not in err or "in step " not in err:
                 raise Failure(f"exit code {process.returncode}: {err[-900:]}")
             self.gone(ranks + supervisors)
@@ -306,7 +311,7 @@ class Ranks(Tests):
         self.until(process, 3)
         ranks = [children_of(p)[0] for p in sorted(children_of(process.pid))]
         os.kill(ranks[1], signal.SIGSTOP)
-        err = self.finish(process, None, timeout=30)
+        err = self.finish(process, None)
         self.gone(ranks)
         if process.returncode == 0 or "rank 1 of 3" not in err:
             raise Failure(f"exit code {process.returncode}: {err[-900:]}")
@@ -319,7 +324,7 @@ class Ranks(Tests):
         for theirs, words in ((other, "does not see what rank 0 writes"), (changed, "does not have the same config, model or data as rank 0")):
             one = [self.tool, "run", str(path), "--threads", "1"]
             command = self.mpirun(1) + one + [":", "-n", "1", *one[:2], str(theirs), *one[3:]]
-            done = subprocess.run(command, capture_output=True, text=True, env=MPI_ENV, timeout=60)
+            done = subprocess.run(command, capture_output=True, text=True, env=MPI_ENV, timeout=600)
             if done.returncode == 0 or words not in done.stderr or "rank 1" not in done.stderr:
                 raise Failure(f"exit code {done.returncode}: {done.stderr[-900:]}")
 
@@ -355,7 +360,7 @@ exec ip netns exec "$ns" unshare --uts sh -c 'hostname "$0"; exec sh -c "$1"' "$
                      "10.99.77.0/24", "--mca", "btl_tcp_if_include", "10.99.77.0/24", "--mca", "pml", "ob1", "--mca", "btl", "self,tcp", self.tool, "run", str(path),
                      "--threads", "1"]
             done = subprocess.run(["ip", "netns", "exec", names[0], "unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', names[0], *inner], capture_output=True,
-                                  text=True, env=MPI_ENV, timeout=180)
+                                  text=True, env=MPI_ENV, timeout=600)
             if done.returncode:
                 raise Failure(f"exit code {done.returncode}: {done.stderr[-900:]}")
             self.same(out)
@@ -380,6 +385,7 @@ def main():
                 t.attempt(f"plan against memory, {ranks} ranks, {gather}", t.planned_memory, ranks, gather)
         else:
             t.attempt("killed before the first step", t.early)
+            t.attempt("full fine-tuning in bf16, killed five times", lambda: t.interrupted(5, lora=None, dtype={"param": "bf16"}))
             for ranks, victim in ((2, 1), (3, 0), (1, 0)):
                 t.attempt(f"rank {victim} of {ranks} stalls", t.stalled, ranks, victim)
             t.attempt("a rank stalls while others gather", t.stalled, 3, 2, "--gather", "copy")
@@ -392,8 +398,9 @@ def main():
             t.attempt("metrics", t.measured)
             for n in (1, 2, 3, 5):
                 t.attempt(f"mpirun -n {n}", t.mpi_bits, n)
-            t.attempt("mpirun, prefetch 4", t.mpi_bits, 3, "--set", "fsdp.forward_prefetch=4", "--set", "fsdp.backward_prefetch=0")
-            t.attempt("mpirun, NO_SHARD", t.mpi_bits, 2, "--set", "fsdp.sharding_strategy=NO_SHARD")
+            t.attempt("mpirun, gathered", t.mpi_bits, 3, "--gather", "copy")
+            t.attempt("mpirun, prefetch 4", t.mpi_bits, 3, "--gather", "copy", "--set", "fsdp.forward_prefetch=4", "--set", "fsdp.backward_prefetch=0")
+            t.attempt("mpirun, NO_SHARD", t.mpi_bits, 2, "--gather", "copy", "--set", "fsdp.sharding_strategy=NO_SHARD")
             t.attempt("mpirun, stopped, killed, resumed", t.mpi_resumed)
             t.attempt("mpirun, a rank stalls", t.mpi_stalled)
             t.attempt("mpirun, ranks that mean different runs", t.mpi_elsewhere)

@@ -146,6 +146,23 @@ class Tests:
         if self.bits(out) != reference:
             raise Failure("losses, norms or weights differ from one rank's")
 
+    def bf16_bits(self, name):
+        """The default dtype: near fp32's losses and not the same, and the same bits at any number of ranks and threads, gathered by mapping or by copying."""
+        out, fp32 = self.tmp / f"{name}-bf16", self.bits(self.tmp / name)[0]
+        config = config_of(self.goldens / name, out)
+        del config["dtype"]
+        self.run(self.write(f"{name}-bf16", config))
+        reference = self.bits(out)
+        far = max(abs(a[1] - b[1]) for a, b in zip(reference[0], fp32))
+        if far == 0:
+            raise Failure("bf16 gives fp32's bits")
+        self.near("bf16's loss", far, 0.05)
+        bf16 = {"dtype.param": "bf16"}
+        for ranks in (2, 3, 5):
+            self.same_bits(name, reference, f"bf16-ranks{ranks}", ["--ranks", str(ranks), "--threads", "1"], sets=bf16)
+        self.same_bits(name, reference, "bf16-threads3", ["--threads", "3"], sets=bf16)
+        self.same_bits(name, reference, "bf16-copy", ["--ranks", "3", "--threads", "1", "--gather", "copy"], sets={**bf16, "fsdp.activation_checkpointing": "block"})
+
     def resumed_bits(self, name, reference, ranks, **train):
         """Stopped again and again by a signal, and gone on with at another number of ranks."""
         out = self.tmp / f"{name}-resumed"
@@ -403,6 +420,7 @@ def main():
                     name, reference, f"{strategy}{forward}{backward}{reshard}", ["--ranks", "3", "--threads", "1", "--gather", "copy"],
                     sets={"fsdp.sharding_strategy": strategy, "fsdp.forward_prefetch": forward, "fsdp.backward_prefetch": backward,
                           "fsdp.reshard_after_forward": reshard}))
+            t.check(f"{name} in bf16", t.bf16_bits, name)
             t.check(f"{name} resumed", t.resumed_bits, name, reference, [1, 4, 3, 2])
             t.check(f"{name} killed", t.kill_and_go_on, name, reference)
         if "lora-qwen3" in cases:

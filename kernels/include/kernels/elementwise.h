@@ -24,6 +24,7 @@ struct kern_swiglu_grad {
     int64_t nrow, ncol;
     struct kern_cmat gate, up, dy;
     struct kern_mat dgate, dup; /* may be any of gate, up, dy, but not each other */
+    struct kern_mat y;          /* SwiGLU's y anew, while gate and up are at hand; may be dy if no other result is; data NULL: not wanted */
 };
 /* dup = dy·silu(gate); dgate = dy·up·σ(gate)·(1 + gate·(1 - σ(gate))). */
 typedef void (*kern_swiglu_grad_fn)(struct kern_stream *, const struct kern_swiglu_grad *);

@@ -21,6 +21,8 @@ struct catalogue_entry {
     uint32_t nparts;    /* that list it */
     uint32_t last_part; /* the latest of them */
     uint32_t gap;       /* first part, in order, that did not; UINT32_MAX: none so far */
+    const struct fsdpck_mesh *mesh; /* NULL: no part says how it was sharded */
+    const struct fsdpck_placement *placements;
 };
 
 void fsdpck_catalogue_begin(struct fsdpck_catalogue *c, struct fsdpck_source *src, struct dcp *dcp, struct fsdpck_error *err)
@@ -106,6 +108,45 @@ int fsdpck_catalogue_tensor(struct fsdpck_catalogue *c, const char *file, uint32
 }
 
 const char *fsdpck_catalogue_name(const struct fsdpck_catalogue *c, size_t ordinal) { return entries(c)[ordinal].name; }
+
+static bool same_mesh(const struct fsdpck_mesh *a, const struct fsdpck_mesh *b)
+{
+    bool same = a->ndim == b->ndim;
+    for (uint32_t d = 0; same && d < a->ndim; d++)
+        same = a->sizes[d] == b->sizes[d] && strcmp(a->names[d], b->names[d]) == 0;
+    return same;
+}
+
+/* The mesh, copied where it is new. NULL: no memory, or more of them than anybody wants to see. */
+static const struct fsdpck_mesh *keep_mesh(struct fsdpck_catalogue *c, const struct fsdpck_mesh *mesh)
+{
+    for (size_t i = 0; i < c->nmeshes; i++)
+        if (same_mesh(c->meshes[i], mesh))
+            return c->meshes[i];
+    struct fsdpck_mesh *m = c->nmeshes < FSDPCK_CATALOGUE_MESHES ? fsdpck_arena_alloc(&c->src->arena, sizeof *m, c->err) : NULL;
+    if (!m)
+        return NULL;
+    *m = *mesh;
+    for (uint32_t d = 0; d < m->ndim; d++)
+        if (!(m->names[d] = fsdpck_arena_strndup(&c->src->arena, mesh->names[d], strlen(mesh->names[d]), c->err)))
+            return NULL;
+    return c->meshes[c->nmeshes++] = m;
+}
+
+int fsdpck_catalogue_placed(struct fsdpck_catalogue *c, size_t ordinal, const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements)
+{
+    struct catalogue_entry *e = &entries(c)[ordinal];
+    const struct fsdpck_mesh *kept = e->mesh ? NULL : keep_mesh(c, mesh);
+    if (!kept)
+        return c->err->code;
+    struct fsdpck_placement *copy = fsdpck_arena_array(&c->src->arena, mesh->ndim, sizeof *copy, c->err);
+    if (!copy)
+        return FSDPCK_ERR_NOMEM;
+    memcpy(copy, placements, mesh->ndim * sizeof *copy);
+    e->mesh = kept;
+    e->placements = copy;
+    return 0;
+}
 
 int fsdpck_catalogue_piece(struct fsdpck_catalogue *c, const struct fsdpck_piece *piece)
 {
@@ -270,7 +311,12 @@ static int add_tensor(struct fsdpck_catalogue *c, const char *file, const struct
     if (twin != SIZE_MAX)
         return fsdpck_source_add_alias(c->src, file, e->name, e->path, e->npath, twin, c->err);
     all[c->src->tensors.count] = *found;
-    return fsdpck_source_add_tensor(c->src, file, e->name, e->path, e->npath, e->dtype, e->ndim, e->shape, c->err) ? 0 : c->err->code;
+    struct fsdpck_tensor *t = fsdpck_source_add_tensor(c->src, file, e->name, e->path, e->npath, e->dtype, e->ndim, e->shape, c->err);
+    if (!t)
+        return c->err->code;
+    t->mesh = e->mesh;
+    t->placements = e->placements;
+    return 0;
 }
 
 int fsdpck_catalogue_finish(struct fsdpck_catalogue *c, const char *file)

@@ -16,6 +16,8 @@ struct fsdpck_piece {
     uint64_t item, item_nbytes;
 };
 
+enum { FSDPCK_CATALOGUE_MESHES = 16 };
+
 struct fsdpck_catalogue {
     struct fsdpck_source *src;
     struct dcp *dcp;
@@ -25,6 +27,8 @@ struct fsdpck_catalogue {
     struct fsdpck_names places; /* "file@payload …" of each tensor's first chunk -> ordinal: finds names that share their bytes */
     struct fsdpck_vec entries;  /* struct catalogue_entry */
     struct fsdpck_vec pieces;   /* struct fsdpck_piece */
+    const struct fsdpck_mesh *meshes[FSDPCK_CATALOGUE_MESHES]; /* (nmeshes) that tensors were placed on, in the source's arena */
+    size_t nmeshes;
     struct fsdpck_arena scratch;
 };
 
@@ -32,6 +36,8 @@ void fsdpck_catalogue_begin(struct fsdpck_catalogue *c, struct fsdpck_source *sr
 /* A tensor that part `part` (a file, or a rank) lists; another part may list it too, with the same dtype and shape. file: for messages. */
 int fsdpck_catalogue_tensor(struct fsdpck_catalogue *c, const char *file, uint32_t part, const char *name, const struct fsdpck_key *path,
                             uint32_t npath, enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *shape, uint32_t *ordinal);
+/* How the tensor was sharded, as a part of it says; copied. What is stored where does not depend on it. */
+int fsdpck_catalogue_placed(struct fsdpck_catalogue *c, size_t ordinal, const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements);
 const char *fsdpck_catalogue_name(const struct fsdpck_catalogue *c, size_t ordinal); /* of a tensor, in order of appearance */
 /* Copies the piece; box (2 * ndim) is copied into the source's arena, strides into the scratch. Empty boxes are passed over. */
 int fsdpck_catalogue_piece(struct fsdpck_catalogue *c, const struct fsdpck_piece *piece);

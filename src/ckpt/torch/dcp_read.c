@@ -8,11 +8,8 @@
 #include <string.h>
 
 #include "base/checked.h"
-#include "base/ioutil.h"
 #include "torch/catalogue.h"
 #include "torch/dcp_ranks.h"
-
-#define MAX_RANK 0xffffffffull
 
 int fsdpck_dcp_fail(const struct dcp_reading *r, int code, const char *name, const char *fmt, ...)
 {
@@ -39,96 +36,11 @@ fsdpck_node fsdpck_dcp_attribute(const struct dcp_reading *r, fsdpck_node object
     return fsdpck_pickle_get(r->p, fsdpck_pickle_state(r->p, object), key);
 }
 
-/* A string without NUL; NULL where n is none. */
-static const char *plain_text(const struct dcp_reading *r, fsdpck_node n)
+const char *fsdpck_dcp_text(const struct dcp_reading *r, fsdpck_node n)
 {
     size_t nbytes;
     const char *s = fsdpck_pickle_type(r->p, n) == FSDPCK_PICKLE_STRING ? fsdpck_pickle_text(r->p, n, &nbytes) : NULL;
     return s && strlen(s) == nbytes ? s : NULL;
-}
-
-/* ---- files and items ---- */
-
-/* R of "__R_N.distcp", -1 for other names. */
-static int64_t rank_of(const char *path)
-{
-    const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
-    uint64_t number[2] = { 0, 0 };
-    if (strncmp(name, "__", 2) != 0)
-        return -1;
-    name += 2;
-    for (int i = 0; i < 2; i++) {
-        const char *begin = name;
-        for (; *name >= '0' && *name <= '9' && number[i] <= MAX_RANK; name++)
-            number[i] = number[i] * 10 + (uint64_t)(*name - '0');
-        if (name == begin || number[i] > MAX_RANK || (i == 0 && *name++ != '_'))
-            return -1;
-    }
-    return strcmp(name, ".distcp") ? -1 : (int64_t)number[0];
-}
-
-static int find_file(struct dcp_reading *r, const char *name, const char *path, uint32_t *ordinal)
-{
-    size_t old = fsdpck_names_find(&r->files, path);
-    if (old != SIZE_MAX) {
-        *ordinal = (uint32_t)old;
-        return 0;
-    }
-    if (!fsdpck_path_is_plain(path))
-        return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "its file '%s' is not a plain relative path", path);
-    char *below = fsdpck_path_join(r->folder, path, r->err), *full = below ? fsdpck_path_join(r->src->path, below, r->err) : NULL;
-    int rc = full ? fsdpck_source_add_file(r->src, full, below, rank_of(path), ordinal, r->err) : FSDPCK_ERR_NOMEM;
-    free(below);
-    free(full);
-    if (rc) {
-        fsdpck_error_tensor(r->err, name);
-        return rc;
-    }
-    const struct fsdpck_file *file = &source_files(r->src)[*ordinal].pub;
-    if (file->rank >= 0 && (uint64_t)file->rank >= r->src->nranks)
-        r->src->nranks = (uint64_t)file->rank + 1;
-    const char *key = *r->folder ? file->name + strlen(r->folder) + 1 : file->name;
-    return fsdpck_names_add(&r->files, key, *ordinal, &old, r->err);
-}
-
-static int check_transforms(const struct dcp_reading *r, const char *name, fsdpck_node info)
-{
-    fsdpck_node list = fsdpck_dcp_attribute(r, info, "transform_descriptors");
-    if (list == FSDPCK_NO_NODE || fsdpck_pickle_type(r->p, list) == FSDPCK_PICKLE_NONE)
-        return 0;
-    if (fsdpck_pickle_type(r->p, list) != FSDPCK_PICKLE_LIST)
-        return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "its transform_descriptors are no list");
-    if (!fsdpck_pickle_count(r->p, list))
-        return 0;
-    const char *first = plain_text(r, fsdpck_pickle_child(r->p, list, 0));
-    int rc = fsdpck_dcp_fail(r, FSDPCK_ERR_UNSUPPORTED, name, "its item was transformed with '%s' when it was saved; such items are not read",
-                             first ? first : "?");
-    fsdpck_error_hint(r->err, "save it again without storage extensions");
-    return rc;
-}
-
-int fsdpck_dcp_read_place(struct dcp_reading *r, const char *name, fsdpck_node info, struct dcp_item_place *out)
-{
-    const char *path = plain_text(r, fsdpck_dcp_attribute(r, info, "relative_path"));
-    int64_t offset, nbytes;
-    uint64_t end;
-    if (!fsdpck_dcp_is_a(r, info, "_StorageInfo") || !path ||
-        !fsdpck_pickle_int(r->p, fsdpck_dcp_attribute(r, info, "offset"), &offset) || offset < 0 ||
-        !fsdpck_pickle_int(r->p, fsdpck_dcp_attribute(r, info, "length"), &nbytes) || nbytes < 0)
-        return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "its entry in storage_data names no file, offset and length");
-    int rc = check_transforms(r, name, info);
-    if (rc || (rc = find_file(r, name, path, &out->file)))
-        return rc;
-    const struct source_file *file = &source_files(r->src)[out->file];
-    out->offset = (uint64_t)offset;
-    out->nbytes = (uint64_t)nbytes;
-    if (checked_add(out->offset, out->nbytes, &end) && end <= file->pub.nbytes)
-        return 0;
-    rc = fsdpck_error_at(r->err, FSDPCK_ERR_MISSING, file->path, out->offset,
-                         "the file ends at %" PRIu64 ", .metadata has an item of %" PRIu64 " bytes at %" PRIu64, file->pub.nbytes, out->nbytes,
-                         out->offset);
-    fsdpck_error_tensor(r->err, name);
-    return rc;
 }
 
 /* ---- one name ---- */
@@ -149,7 +61,7 @@ static int read_path(struct dcp_reading *r, const struct dcp_entry *e, const cha
     for (size_t i = 0; i < count; i++) {
         fsdpck_node key = fsdpck_pickle_child(r->p, e->path, i);
         int64_t position = 0;
-        keys[i].str = plain_text(r, key);
+        keys[i].str = fsdpck_dcp_text(r, key);
         if (!keys[i].str && (fsdpck_pickle_type(r->p, key) != FSDPCK_PICKLE_INT || !fsdpck_pickle_int(r->p, key, &position) || position < 0))
             return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "key %zu of its path is neither a string nor a position", i);
         keys[i].position = (uint64_t)position;
@@ -171,7 +83,7 @@ static int read_properties(struct dcp_reading *r, const char *name, fsdpck_node 
     if (!fsdpck_node_dtype(r->p, fsdpck_pickle_child(r->p, state, 0), dtype))
         return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "its properties begin with no dtype");
     const char *kind = fsdpck_pickle_made_by(r->p, layout, "torch.serialization _get_layout")
-                           ? plain_text(r, fsdpck_pickle_child(r->p, fsdpck_pickle_child(r->p, layout, 1), 0))
+                           ? fsdpck_dcp_text(r, fsdpck_pickle_child(r->p, fsdpck_pickle_child(r->p, layout, 1), 0))
                            : NULL;
     if (!kind || strcmp(kind, "torch.strided") != 0)
         return fsdpck_dcp_fail(r, FSDPCK_ERR_UNSUPPORTED, name, "its layout is '%s'; only torch.strided is read", kind ? kind : "?");
@@ -294,7 +206,7 @@ static int list_entries(struct dcp_reading *r, fsdpck_node dict)
         e->name = fsdpck_pickle_child(r->p, dict, 2 * i);
         e->value = fsdpck_pickle_child(r->p, dict, 2 * i + 1);
         e->path = FSDPCK_NO_NODE;
-        const char *name = plain_text(r, e->name);
+        const char *name = fsdpck_dcp_text(r, e->name);
         if (!name)
             return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, NULL, "key %zu of state_dict_metadata is no usable name", i);
         if (fsdpck_names_add(&r->names, name, i, &old, r->err))
@@ -312,7 +224,7 @@ static int list_paths(struct dcp_reading *r, fsdpck_node dict)
     if (fsdpck_pickle_type(r->p, dict) != FSDPCK_PICKLE_DICT)
         return fsdpck_dcp_fail(r, FSDPCK_ERR_UNSUPPORTED, NULL, "planner_data is not the dict that torch's own planner writes");
     for (size_t i = 0; i + 1 < fsdpck_pickle_count(r->p, dict); i += 2) {
-        const char *name = plain_text(r, fsdpck_pickle_child(r->p, dict, i));
+        const char *name = fsdpck_dcp_text(r, fsdpck_pickle_child(r->p, dict, i));
         size_t e = name ? fsdpck_names_find(&r->names, name) : SIZE_MAX;
         if (e != SIZE_MAX)
             r->entries[e].path = fsdpck_pickle_child(r->p, dict, i + 1);
@@ -324,7 +236,7 @@ static int list_paths(struct dcp_reading *r, fsdpck_node dict)
 static size_t entry_of(const struct dcp_reading *r, size_t i)
 {
     fsdpck_node index = fsdpck_pickle_child(r->p, r->storage, 2 * i);
-    const char *name = fsdpck_dcp_is_a(r, index, "MetadataIndex") ? plain_text(r, fsdpck_dcp_attribute(r, index, "fqn")) : NULL;
+    const char *name = fsdpck_dcp_is_a(r, index, "MetadataIndex") ? fsdpck_dcp_text(r, fsdpck_dcp_attribute(r, index, "fqn")) : NULL;
     return name ? fsdpck_names_find(&r->names, name) : SIZE_MAX;
 }
 
@@ -362,7 +274,7 @@ static int read_all(struct dcp_reading *r)
     fsdpck_node root = fsdpck_pickle_root(r->p), version = fsdpck_dcp_attribute(r, root, "version");
     if (!fsdpck_dcp_is_a(r, root, "Metadata"))
         return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, NULL, "is not the Metadata of a PyTorch distributed checkpoint");
-    const char *text = plain_text(r, version);
+    const char *text = fsdpck_dcp_text(r, version);
     if (fsdpck_pickle_type(r->p, version) != FSDPCK_PICKLE_NONE && (!text || strcmp(text, "1.0.0") != 0))
         return fsdpck_dcp_fail(r, FSDPCK_ERR_UNSUPPORTED, NULL, "is of version '%s'; 1.0.0 and older ones without version are read",
                                text ? text : "?");

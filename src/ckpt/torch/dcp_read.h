@@ -1,4 +1,5 @@
-/* Between the two halves of reading .metadata: dcp_read.c goes over its tables, dcp_chunks.c joins a tensor's chunks with their storage. */
+/* Between the parts of reading .metadata: dcp_read.c goes over its tables, dcp_place.c says where items lie, dcp_chunks.c joins a tensor's chunks with
+ * their storage. */
 #ifndef CKPT_DCP_READ_H
 #define CKPT_DCP_READ_H
 
@@ -42,6 +43,8 @@ struct dcp_item_place {
 int fsdpck_dcp_fail(const struct dcp_reading *r, int code, const char *name, const char *fmt, ...) FSDPCK_PRINTF(4, 5);
 /* Whether n is an object of the class, in whatever module it lives; the list of allowed names knows which those are. */
 bool fsdpck_dcp_is_a(const struct dcp_reading *r, fsdpck_node n, const char *class);
+/* A string without NUL; NULL where n is none. */
+const char *fsdpck_dcp_text(const struct dcp_reading *r, fsdpck_node n);
 /* Attribute of an object. */
 fsdpck_node fsdpck_dcp_attribute(const struct dcp_reading *r, fsdpck_node object, const char *key);
 /* Reads _StorageInfo; adds its file to the source where it is new. */

@@ -100,6 +100,19 @@ static bool read_coordinate(const struct fsdpck_pickle *p, fsdpck_node mesh, str
     return true;
 }
 
+/* The names of its dimensions, where it has some: they are for people. */
+static void read_names(const struct fsdpck_pickle *p, fsdpck_node mesh, struct fsdpck_dtensor_node *out)
+{
+    static const char *const numbered[FSDPCK_MAX_MESH_DIMS] = { "dim0", "dim1", "dim2", "dim3", "dim4", "dim5", "dim6", "dim7" };
+    fsdpck_node names = attribute(p, mesh, "mesh_dim_names");
+    if (names == FSDPCK_NO_NODE)
+        names = attribute(p, mesh, "_mesh_dim_names");
+    for (uint32_t d = 0; d < out->mesh.ndim; d++) {
+        fsdpck_node name = fsdpck_pickle_type(p, names) == FSDPCK_PICKLE_TUPLE ? fsdpck_pickle_child(p, names, d) : FSDPCK_NO_NODE;
+        out->mesh.names[d] = name != FSDPCK_NO_NODE && fsdpck_pickle_type(p, name) == FSDPCK_PICKLE_STRING ? fsdpck_pickle_text(p, name, NULL) : numbered[d];
+    }
+}
+
 static bool read_mesh(const struct fsdpck_pickle *p, fsdpck_node mesh, struct fsdpck_dtensor_node *out)
 {
     out->mesh_node = mesh;
@@ -108,6 +121,7 @@ static bool read_mesh(const struct fsdpck_pickle *p, fsdpck_node mesh, struct fs
         return false;
     fsdpck_node tensor = attribute(p, mesh, "mesh");
     bool read = tensor != FSDPCK_NO_NODE ? read_tensor_mesh(p, tensor, out) : read_layout_mesh(p, mesh, out);
+    read_names(p, mesh, out);
     return read && fsdpck_mesh_nranks(&out->mesh) <= FSDPCK_MAX_RANKS && read_coordinate(p, mesh, out);
 }
 

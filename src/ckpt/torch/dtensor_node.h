@@ -11,7 +11,7 @@ struct fsdpck_dtensor_node {
     uint32_t ndim;
     uint64_t shape[FSDPCK_MAX_DIMS]; /* of the whole */
     fsdpck_node local;               /* this rank's tensor */
-    struct fsdpck_mesh mesh;         /* names and ranks NULL */
+    struct fsdpck_mesh mesh;         /* ranks NULL; names are the pickle's */
     struct fsdpck_placement placements[FSDPCK_MAX_MESH_DIMS];
     bool has_coordinate;             /* the pickle says where on the mesh the rank is */
     uint32_t coordinate[FSDPCK_MAX_MESH_DIMS];

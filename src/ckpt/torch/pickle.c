@@ -1,105 +1,16 @@
 /* The opcode machine of the pickle reader: a stack, marks and a memo that build the tree of pickle_tree.c. It runs nothing, imports
  * nothing, and must not know what any name means. */
-#include "torch/pickle_impl.h"
+#include "torch/pickle_machine.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
 #include "base/utf8.h"
-
-struct machine {
-    const uint8_t *data;
-    size_t nbytes, at;
-    struct fsdpck_pickle *p;
-    struct fsdpck_vec stack; /* fsdpck_node */
-    struct fsdpck_vec marks; /* size_t: height of the stack at each MARK */
-    struct fsdpck_vec memo;  /* fsdpck_node, NO_NODE where nothing was put */
-    size_t nmemo;            /* puts: what MEMOIZE counts */
-    const char *const *allowed;
-    fsdpck_node *globals; /* one an allowed name, NO_NODE until seen */
-    uint8_t op; /* at work, for messages */
-    bool stopped;
-};
 
 struct opcode {
     bool (*run)(struct machine *m, uint8_t op); /* NULL: see pickle_refuse.c */
     const char *name;
 };
-static const struct opcode opcodes[256];
-
-static bool failed(int code) { return code == 0; }
-#define FAIL(m, code, ...) failed(fsdpck_error_at((m)->p->err, code, (m)->p->file, (m)->p->at, __VA_ARGS__))
-
-/* The next nbytes of the input. */
-static const uint8_t *take(struct machine *m, uint64_t nbytes)
-{
-    if (nbytes > m->nbytes - m->at) {
-        FAIL(m, FSDPCK_ERR_FORMAT, "the pickle ends inside %s: %llu bytes wanted, %zu left", opcodes[m->op].name,
-             (unsigned long long)nbytes, m->nbytes - m->at);
-        return NULL;
-    }
-    const uint8_t *bytes = m->data + m->at;
-    m->at += nbytes;
-    return bytes;
-}
-
-/* A little-endian integer of 1, 2, 4 or 8 bytes. */
-static bool take_uint(struct machine *m, unsigned width, uint64_t *out)
-{
-    const uint8_t *b = take(m, width);
-    if (b)
-        *out = width == 1 ? b[0] : width == 2 ? fsdpck_le16(b) : width == 4 ? fsdpck_le32(b) : fsdpck_le64(b);
-    return b;
-}
-
-static bool push(struct machine *m, fsdpck_node n)
-{
-    fsdpck_node *top = n == FSDPCK_NO_NODE ? NULL : fsdpck_vec_push(&m->stack, m->p->err);
-    if (top)
-        *top = n;
-    return top;
-}
-
-/* Height below which an opcode may not reach: the last MARK. */
-static size_t fence(const struct machine *m) { return m->marks.count ? ((const size_t *)m->marks.data)[m->marks.count - 1] : 0; }
-
-/* Takes the n topmost values; the array lives until the next push. */
-static fsdpck_node *pop(struct machine *m, size_t n)
-{
-    size_t have = m->stack.count - fence(m);
-    if (have < n) {
-        FAIL(m, FSDPCK_ERR_FORMAT, "%s wants %zu values, there are %zu", opcodes[m->op].name, n, have);
-        return NULL;
-    }
-    m->stack.count -= n;
-    return (fsdpck_node *)m->stack.data + m->stack.count;
-}
-
-/* Takes everything down to the last MARK, and the MARK. */
-static fsdpck_node *pop_mark(struct machine *m, size_t *count)
-{
-    if (!m->marks.count) {
-        FAIL(m, FSDPCK_ERR_FORMAT, "%s without a MARK before it", opcodes[m->op].name);
-        return NULL;
-    }
-    *count = m->stack.count - fence(m);
-    fsdpck_node *values = pop(m, *count);
-    m->marks.count--;
-    return values;
-}
-
-/* The topmost value, left where it is. */
-static bool top(struct machine *m, fsdpck_node *n)
-{
-    fsdpck_node *values = pop(m, 1);
-    if (values) {
-        *n = *values;
-        m->stack.count++;
-    }
-    return values;
-}
-
 static bool op_proto(struct machine *m, uint8_t op)
 {
     (void)op;
@@ -232,82 +143,10 @@ static bool op_fill(struct machine *m, uint8_t op)
         become_dict(m, target);
     enum fsdpck_pickle_type want = dict ? FSDPCK_PICKLE_DICT : op == 0x90 ? FSDPCK_PICKLE_SET : FSDPCK_PICKLE_LIST;
     if (count && fsdpck_pickle_type(m->p, target) != want)
-        return FAIL(m, FSDPCK_ERR_FORMAT, "%s on a value that is no %s", opcodes[op].name, dict ? "dict" : op == 0x90 ? "set" : "list");
+        return FAIL(m, FSDPCK_ERR_FORMAT, "%s on a value that is no %s", m->name, dict ? "dict" : op == 0x90 ? "set" : "list");
     if (dict && count % 2)
-        return FAIL(m, FSDPCK_ERR_FORMAT, "%s with a key that has no value", opcodes[op].name);
+        return FAIL(m, FSDPCK_ERR_FORMAT, "%s with a key that has no value", m->name);
     return fsdpck_pickle_append(m->p, target, values, count);
-}
-
-static bool push_global(struct machine *m, const char *module, size_t module_nbytes, const char *name, size_t name_nbytes)
-{
-    return push(m, fsdpck_pickle_new_global(m->p, m->allowed, m->globals, module, module_nbytes, name, name_nbytes));
-}
-
-static bool op_global(struct machine *m, uint8_t op)
-{
-    (void)op;
-    const char *line[2];
-    size_t nbytes[2];
-    for (int i = 0; i < 2; i++) {
-        line[i] = (const char *)m->data + m->at;
-        const char *end = memchr(line[i], '\n', m->nbytes - m->at);
-        if (!end)
-            return FAIL(m, FSDPCK_ERR_FORMAT, "the pickle ends inside GLOBAL");
-        nbytes[i] = (size_t)(end - line[i]);
-        m->at += nbytes[i] + 1;
-    }
-    return push_global(m, line[0], nbytes[0], line[1], nbytes[1]);
-}
-
-static bool op_stack_global(struct machine *m, uint8_t op)
-{
-    (void)op;
-    const fsdpck_node *values = pop(m, 2);
-    if (!values)
-        return false;
-    if (fsdpck_pickle_type(m->p, values[0]) != FSDPCK_PICKLE_STRING || fsdpck_pickle_type(m->p, values[1]) != FSDPCK_PICKLE_STRING)
-        return FAIL(m, FSDPCK_ERR_FORMAT, "STACK_GLOBAL wants two strings");
-    size_t module_nbytes, name_nbytes;
-    const char *module = fsdpck_pickle_text(m->p, values[0], &module_nbytes), *name = fsdpck_pickle_text(m->p, values[1], &name_nbytes);
-    return push_global(m, module, module_nbytes, name, name_nbytes);
-}
-
-/* REDUCE and NEWOBJ. */
-static bool op_make(struct machine *m, uint8_t op)
-{
-    const fsdpck_node *values = pop(m, 2);
-    if (!values)
-        return false;
-    if (fsdpck_pickle_type(m->p, values[0]) != FSDPCK_PICKLE_GLOBAL || fsdpck_pickle_type(m->p, values[1]) != FSDPCK_PICKLE_TUPLE)
-        return FAIL(m, FSDPCK_ERR_FORMAT, "%s wants a name and a tuple", opcodes[op].name);
-    if (!fsdpck_pickle_may_make(m->p, values[0], values[1]))
-        return false;
-    return push(m, fsdpck_pickle_new_pair(m->p, op == 'R' ? FSDPCK_PICKLE_CALL : FSDPCK_PICKLE_OBJECT, values[0], values[1]));
-}
-
-static bool op_build(struct machine *m, uint8_t op)
-{
-    (void)op;
-    fsdpck_node target, state;
-    const fsdpck_node *values = pop(m, 1);
-    if (!values)
-        return false;
-    state = *values;
-    if (!top(m, &target))
-        return false;
-    enum fsdpck_pickle_type type = fsdpck_pickle_type(m->p, target);
-    if (type == FSDPCK_PICKLE_DICT) /* attributes of an OrderedDict, such as a state dict's _metadata: nobody asks for them */
-        return true;
-    if (type != FSDPCK_PICKLE_CALL && type != FSDPCK_PICKLE_OBJECT)
-        return FAIL(m, FSDPCK_ERR_FORMAT, "BUILD on a value that is no object");
-    return fsdpck_pickle_set_state(m->p, target, state);
-}
-
-static bool op_persistent(struct machine *m, uint8_t op)
-{
-    (void)op;
-    const fsdpck_node *id = pop(m, 1);
-    return id && push(m, fsdpck_pickle_new_pair(m->p, FSDPCK_PICKLE_PERSISTENT, *id, FSDPCK_NO_NODE));
 }
 
 static bool put(struct machine *m, uint64_t i)
@@ -359,9 +198,9 @@ static const struct opcode opcodes[256] = {
     ['B'] = { op_text, "BINBYTES" }, ['C'] = { op_text, "SHORT_BINBYTES" }, [']'] = { op_empty, "EMPTY_LIST" },
     ['}'] = { op_empty, "EMPTY_DICT" }, [0x8f] = { op_empty, "EMPTY_SET" }, ['t'] = { op_tuple, "TUPLE" }, [0x85] = { op_tuple, "TUPLE1" },
     [0x86] = { op_tuple, "TUPLE2" }, [0x87] = { op_tuple, "TUPLE3" }, ['a'] = { op_fill, "APPEND" }, ['e'] = { op_fill, "APPENDS" },
-    ['s'] = { op_fill, "SETITEM" }, ['u'] = { op_fill, "SETITEMS" }, [0x90] = { op_fill, "ADDITEMS" }, ['c'] = { op_global, "GLOBAL" },
-    [0x93] = { op_stack_global, "STACK_GLOBAL" }, ['R'] = { op_make, "REDUCE" }, [0x81] = { op_make, "NEWOBJ" },
-    ['b'] = { op_build, "BUILD" }, ['Q'] = { op_persistent, "BINPERSID" }, ['q'] = { op_put, "BINPUT" }, ['r'] = { op_put, "LONG_BINPUT" },
+    ['s'] = { op_fill, "SETITEM" }, ['u'] = { op_fill, "SETITEMS" }, [0x90] = { op_fill, "ADDITEMS" }, ['c'] = { fsdpck_pickle_op_global, "GLOBAL" },
+    [0x93] = { fsdpck_pickle_op_stack_global, "STACK_GLOBAL" }, ['R'] = { fsdpck_pickle_op_make, "REDUCE" }, [0x81] = { fsdpck_pickle_op_make, "NEWOBJ" },
+    ['b'] = { fsdpck_pickle_op_build, "BUILD" }, ['Q'] = { fsdpck_pickle_op_persistent, "BINPERSID" }, ['q'] = { op_put, "BINPUT" }, ['r'] = { op_put, "LONG_BINPUT" },
     [0x94] = { op_memoize, "MEMOIZE" }, ['h'] = { op_get, "BINGET" }, ['j'] = { op_get, "LONG_BINGET" },
 };
 
@@ -373,8 +212,9 @@ static bool run(struct machine *m, uint64_t base)
         m->p->at = base + m->at;
         if (m->at == m->nbytes)
             return FAIL(m, FSDPCK_ERR_FORMAT, "the pickle ends without STOP");
-        m->op = m->data[m->at++];
-        if (!(opcodes[m->op].run ? opcodes[m->op].run(m, m->op) : fsdpck_pickle_refuse(m->p, m->op)))
+        uint8_t op = m->data[m->at++];
+        m->name = opcodes[op].name;
+        if (!(opcodes[op].run ? opcodes[op].run(m, op) : fsdpck_pickle_refuse(m->p, op)))
             return false;
     }
     m->p->used = m->at;

@@ -205,7 +205,8 @@ static int add(struct shard *s, const struct fsdpck_key *path, uint32_t npath, f
         return s->r->err->code ? s->r->err->code : fail(s, FSDPCK_ERR_LIMIT, "its strided shards have too many stripes");
     if ((rc = check_local(s)) ||
         (rc = fsdpck_catalogue_tensor(&s->r->catalogue, source_files(s->r->src)[s->r->file].path, fsdpck_pt_part(s->r), s->name, path, npath,
-                                      s->d.dtype, s->d.ndim, s->d.shape, &s->piece.tensor)))
+                                      s->d.dtype, s->d.ndim, s->d.shape, &s->piece.tensor)) ||
+        (rc = fsdpck_catalogue_placed(&s->r->catalogue, s->piece.tensor, &s->d.mesh, s->d.placements)))
         return rc;
     return add_pieces(s);
 }

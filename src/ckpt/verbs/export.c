@@ -2,173 +2,16 @@
  * transfer's business, how they become the output the commit's. */
 #include <fsdpck/export.h>
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "hf/assets.h"
-#include "base/checked.h"
-#include "commit/commit.h"
-#include "hf/config.h"
 #include "verbs/base_look.h"
-#include "verbs/export_layout.h"
+#include "verbs/export_impl.h"
 #include "engine/files.h"
-#include "verbs/export_with.h"
 #include "base/ioutil.h"
 #include "base/suffix.h"
 #include "base/stop.h"
-#include "engine/transfer.h"
-
-#define DEFAULT_SHARD_NBYTES 5000000000u /* as transformers cuts: decimal */
-
-struct export {
-    struct fsdpck_source *src;
-    const struct fsdpck_export_request *req;
-    const struct fsdpck_export_with *with;
-    struct fsdpck_options opt; /* defaults filled in */
-    const struct fsdpck_io *io;
-    bool one_file;
-    struct fsdpck_selection selection;
-    struct fsdpck_assets_out assets;
-    struct export_layout layout;
-    struct fsdpck_commit *commit;
-    uint8_t uuid[16];
-    char **names;                  /* (layout.nfiles) in the folder */
-    char **paths;                  /* (layout.nfiles) where they are made */
-    struct fsdpck_out_file *files; /* (layout.nfiles) */
-    struct fsdpck_transfer_result result;
-    struct fsdpck_error *err;
-};
-
-static void say(const struct export *x, const char *fmt, ...) FSDPCK_PRINTF(2, 3);
-static void say(const struct export *x, const char *fmt, ...)
-{
-    char line[1024];
-    va_list ap;
-    if (!x->opt.note)
-        return;
-    va_start(ap, fmt);
-    vsnprintf(line, sizeof line, fmt, ap);
-    va_end(ap);
-    x->opt.note(x->opt.ctx, line);
-}
-
-/* ---- what goes out ---- */
-
-static int unsupported(const struct export *x, const char *name, enum fsdpck_dtype dtype, const char *why)
-{
-    fsdpck_error_set(x->err, FSDPCK_ERR_UNSUPPORTED, fsdpck_source_path(x->src), "dtype %s: %s", fsdpck_dtype_info(dtype)->name, why);
-    fsdpck_error_tensor(x->err, name);
-    return FSDPCK_ERR_UNSUPPORTED;
-}
-
-static int add_tensor(struct export *x, const char *name, size_t stored)
-{
-    const struct fsdpck_chosen *c = &x->selection.tensors[stored];
-    const struct fsdpck_tensor *t = fsdpck_source_tensor(x->src, c->source);
-    uint64_t nelem, nbytes;
-    if (!fsdpck_dtype_info(c->dtype)->safetensors)
-        return unsupported(x, name, c->dtype, "safetensors has no such type");
-    if (c->dtype == FSDPCK_FLOAT4_E2M1FN_X2 && (t->ndim == 0 || t->shape[t->ndim - 1] > INT64_MAX / 2))
-        return unsupported(x, name, c->dtype, "safetensors counts single values along the last dimension, and this shape cannot be doubled there");
-    if (strcmp(name, "__metadata__") == 0)
-        return unsupported(x, name, c->dtype, "safetensors keeps this name for itself");
-    if (!checked_shape(t->shape, t->ndim, fsdpck_dtype_info(c->dtype)->nbytes, &nelem, &nbytes))
-        return unsupported(x, name, c->dtype, "the tensor is too large for it");
-    struct export_tensor *e = fsdpck_vec_push(&x->layout.tensors, x->err);
-    if (!e)
-        return FSDPCK_ERR_NOMEM;
-    *e = (struct export_tensor){ .name = name, .chosen = (uint32_t)stored, .dtype = c->dtype, .ndim = t->ndim, .shape = t->shape,
-                                 .nbytes = nbytes, .order = x->layout.tensors.count - 1 };
-    if (x->with->shapes && x->with->shapes[stored]) {
-        e->ndim = x->with->ndims[stored];
-        e->shape = x->with->shapes[stored];
-    }
-    return 0;
-}
-
-static int add_made(struct export *x, const struct fsdpck_export_made *m)
-{
-    struct export_tensor *e = fsdpck_vec_push(&x->layout.tensors, x->err);
-    uint64_t nelem, nbytes;
-    if (!e || !checked_shape(m->shape, m->ndim, fsdpck_dtype_info(m->dtype)->nbytes, &nelem, &nbytes))
-        return fsdpck_error_nomem(x->err, sizeof *e);
-    *e = (struct export_tensor){ .name = m->name, .made = m->data, .dtype = m->dtype, .ndim = m->ndim, .shape = m->shape, .nbytes = nbytes,
-                                 .order = x->layout.tensors.count - 1 };
-    return 0;
-}
-
-static bool is_head_of(const char *head, const char *embedding)
-{
-    const char *h = fsdpck_config_tied_head(embedding);
-    return h && strcmp(h, head) == 0;
-}
-
-static void rename_added(struct export *x, const char *old, const char *name)
-{
-    struct export_tensor *e = x->layout.tensors.data;
-    for (size_t i = 0; i < x->layout.tensors.count; i++)
-        if (strcmp(e[i].name, old) == 0)
-            e[i].name = name;
-}
-
-/* A model that config.json calls tied is written as transformers does: the embedding alone, under its own name. */
-static int add_alias(struct export *x, size_t i, bool tied)
-{
-    const struct fsdpck_chosen *alias = &x->selection.tensors[i], *to = &x->selection.tensors[alias->alias_of];
-    if (tied && is_head_of(alias->name, to->name))
-        return 0;
-    if (tied && is_head_of(to->name, alias->name)) {
-        rename_added(x, to->name, alias->name);
-        return 0;
-    }
-    say(x, "'%s' is a second name of '%s': safetensors has no such thing, so its bytes are written twice", alias->name, to->name);
-    return add_tensor(x, alias->name, (size_t)alias->alias_of);
-}
-
-static int list_tensors(struct export *x)
-{
-    bool tied;
-    int rc = fsdpck_assets_tied(x->io, &x->assets, &tied, x->err);
-    for (size_t i = 0; i < x->selection.ntensors && rc == 0; i++)
-        rc = x->selection.tensors[i].alias_of < 0 ? add_tensor(x, x->selection.tensors[i].name, i) : add_alias(x, i, tied);
-    for (size_t i = 0; i < x->with->nmade && rc == 0; i++)
-        rc = add_made(x, &x->with->made[i]);
-    if (rc == 0 && x->selection.nitems)
-        say(x, "%zu non-tensor value%s left behind: safetensors holds tensors only", x->selection.nitems, x->selection.nitems == 1 ? " is" : "s are");
-    return rc;
-}
-
-static int choose_tensors(struct export *x)
-{
-    if (!x->with->selection)
-        return fsdpck_selection_make(x->src, &x->req->select, FSDPCK_TREE_MODEL, &x->selection, x->err);
-    x->selection = *x->with->selection;
-    x->selection.arena = (struct fsdpck_arena){ 0 }; /* stays with its owner */
-    return 0;
-}
-
-static int gather_assets(struct export *x)
-{
-    const struct fsdpck_export_request *req = x->req;
-    if (!x->with->assets)
-        return fsdpck_assets_gather(x->src, req->assets, req->select.cast, req->select.dtype, &x->assets, x->err);
-    x->assets = *x->with->assets;
-    *x->with->assets = (struct fsdpck_assets_out){ 0 };
-    return 0;
-}
-
-static int choose(struct export *x)
-{
-    uint64_t max = x->one_file || x->with->file ? UINT64_MAX : x->req->max_shard_nbytes ? x->req->max_shard_nbytes : DEFAULT_SHARD_NBYTES;
-    int rc = choose_tensors(x);
-    if (rc == 0)
-        rc = gather_assets(x);
-    if (rc == 0)
-        rc = list_tensors(x);
-    return rc ? rc : fsdpck_export_lay_out(&x->layout, max, x->with->metadata, x->err);
-}
 
 /* ---- the staging place ---- */
 
@@ -343,7 +186,7 @@ static int write_index(struct export *x)
 
 static int run(struct export *x)
 {
-    int rc = choose(x);
+    int rc = fsdpck_export_choose(x);
     if (rc == 0)
         rc = begin(x);
     if (rc == 0)

@@ -8,6 +8,8 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "comm/one_host.h"
+
 enum { TAG = 1, LARGEST_BLOCK = 1 << 30, SPINS = 200, NAP_NS = 50000, MERCY_MS = 2000 };
 
 /* Bytes somewhere in memory; a message is a list of them. */
@@ -348,19 +350,30 @@ static struct mpi *new_lane(struct board *board, uint32_t rank, uint32_t nranks,
 }
 
 /* Own rows at their place in the whole: what nobody touches takes no memory. */
+static int map_values(struct comm *base, const struct comm_sizes *sizes, unsigned char **out, struct fsdpck_error *err)
+{
+    struct mpi *c = (struct mpi *)base;
+    c->values_nbytes = sizes->value_nbytes > 64 ? sizes->value_nbytes : 64;
+    if (!sizes->copies)
+        return one_host_map(base, c->values_nbytes, out, err);
+    void *values = mmap(NULL, c->values_nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    *out = values == MAP_FAILED ? NULL : values;
+    return *out ? 0 : fsdpck_error_nomem(err, c->values_nbytes);
+}
+
 static int make_memory(struct comm *base, struct comm_sizes sizes, struct fsdpck_error *err)
 {
-    size_t nbytes = sizes.value_nbytes;
-    void *values = mmap(NULL, nbytes ? nbytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (values == MAP_FAILED)
-        return fsdpck_error_nomem(err, nbytes);
-    ((struct mpi *)base)->values_nbytes = nbytes ? nbytes : 1;
+    unsigned char *values = NULL;
     float *contribution = calloc((size_t)sizes.grad_nelem + 1, sizeof(float));
+    int rc = contribution ? 0 : fsdpck_error_nomem(err, (size_t)sizes.grad_nelem * sizeof(float));
+    if (!rc)
+        rc = map_values(base, &sizes, &values, err);
     for (int lane = 0; lane < COMM_NLANES; lane++) {
         base->lanes[lane]->values = values;
         base->lanes[lane]->contribution = contribution;
+        base->lanes[lane]->views = !sizes.copies;
     }
-    return contribution ? 0 : fsdpck_error_nomem(err, (size_t)sizes.grad_nelem * sizeof(float));
+    return rc; /* after a failure the process ends */
 }
 
 static int start_mpi(uint32_t rank, uint32_t nranks, struct fsdpck_error *err)

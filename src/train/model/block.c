@@ -92,20 +92,24 @@ static void mlp_backward(struct compute *c, int64_t number, enum depth depth)
     const struct layer *layer = &c->l->layers[number];
     struct block *b = &c->blocks[number];
     struct bundle gate_up = gate_up_of(c, layer), down = alone(c, &layer->down);
-    const struct kern_ops *ops = c->device->ops;
-    const struct kern_mat gate = mat(c, b->gate, m->inner), up = mat(c, b->up, m->inner), dact = mat(c, c->dact, m->inner);
+    const struct kern_mat gate = mat(c, b->gate, m->inner), up = mat(c, b->up, m->inner), act = mat(c, c->act, m->inner);
     const struct kern_cmat dx = cmat(c, c->dx, m->hidden), dy[BUNDLE] = { kern_const(gate), kern_const(up) };
-    bool through = depth >= TO_OUT || grad_of(c, layer->norm2);
-    if (linear_trains(c, &layer->down))
-        ops->swiglu(c->stream, mat(c, c->act, m->inner), kern_const(gate), kern_const(up), c->batch.ntok, m->inner);
-    bundle_backward(c, &down, c->act, b->s_down, &dx, NULL, depth > TO_DOWN ? c->dact : NULL);
+    bool through = depth >= TO_OUT || grad_of(c, layer->norm2), anew = linear_trains(c, &layer->down);
+    bundle_backward(c, &down, b->s_down, &dx, NULL, depth > TO_DOWN ? c->act : NULL);
+    if (depth > TO_DOWN) { /* gate and up become their gradients, c->act the product that it was before its own gradient */
+        struct kern_swiglu_grad grad = { .nrow = c->batch.ntok, .ncol = m->inner, .gate = dy[0], .up = dy[1], .dy = kern_const(act), .dgate = gate, .dup = up,
+                                         .y = anew ? act : (struct kern_mat){ 0 } };
+        c->device->ops->swiglu_grad(c->stream, &grad);
+    } else {
+        c->device->ops->swiglu(c->stream, act, dy[0], dy[1], c->batch.ntok, m->inner);
+    }
+    bundle_backward_rest(c, &down, c->act, &dx);
     if (depth == TO_DOWN)
         return;
-    struct kern_swiglu_grad grad = { .nrow = c->batch.ntok, .ncol = m->inner, .gate = dy[0], .up = dy[1], .dy = kern_const(dact), .dgate = gate, .dup = up };
-    ops->swiglu_grad(c->stream, &grad);
+    bundle_backward(c, &gate_up, b->s_gate_up, dy, NULL, through ? c->dh : NULL);
     if (linear_trains(c, &layer->gate) || linear_trains(c, &layer->up))
         norm_forward(c, layer->norm2, 1, m->hidden, b->x2, c->h, NULL);
-    bundle_backward(c, &gate_up, c->h, b->s_gate_up, dy, NULL, through ? c->dh : NULL);
+    bundle_backward_rest(c, &gate_up, c->h, dy);
     if (through)
         norm_backward(c, layer->norm2, 1, m->hidden, b->x2, b->rstd2, c->dh, c->dx, c->dx);
 }
@@ -119,7 +123,8 @@ static void attention_backward(struct compute *c, int64_t number, enum depth dep
     struct bundle o = alone(c, &layer->o);
     int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim;
     const struct kern_cmat dx2 = cmat(c, c->dx, m->hidden);
-    bundle_backward(c, &o, b->o, b->s_o, &dx2, NULL, depth >= TO_QKV ? c->d_o : NULL);
+    bundle_backward(c, &o, b->s_o, &dx2, NULL, depth >= TO_QKV ? c->d_o : NULL);
+    bundle_backward_rest(c, &o, b->o, &dx2);
     if (depth < TO_QKV)
         return;
     struct kern_attention_grad grad = { .shape = shape_of(c, number), .q = cmat(c, b->q, nq), .k = cmat(c, b->k, nkv), .v = cmat(c, b->v, nkv),
@@ -142,9 +147,10 @@ static void qkv_backward(struct compute *c, int64_t number, enum depth depth)
     struct bundle qkv = qkv_of(c, layer);
     int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim;
     const struct kern_cmat dy[BUNDLE] = { cmat(c, c->dq, nq), cmat(c, c->dk, nkv), cmat(c, c->dv, nkv) };
+    bundle_backward(c, &qkv, b->s_qkv, dy, NULL, depth == TO_INPUT ? c->dh : NULL);
     if (linear_trains(c, &layer->q) || linear_trains(c, &layer->k) || linear_trains(c, &layer->v))
         norm_forward(c, layer->norm1, 1, m->hidden, b->x, c->h, NULL);
-    bundle_backward(c, &qkv, c->h, b->s_qkv, dy, NULL, depth == TO_INPUT ? c->dh : NULL);
+    bundle_backward_rest(c, &qkv, c->h, dy);
     if (depth == TO_INPUT)
         norm_backward(c, layer->norm1, 1, m->hidden, b->x, b->rstd1, c->dh, c->dx, c->dx);
 }

@@ -140,7 +140,6 @@ static void carve_all(struct compute *c, struct carver *v, size_t ndocs)
     c->dv = carve_acts(c, v, n * nkv);
     c->d_o = carve_acts(c, v, n * nq);
     c->act = carve_acts(c, v, n * m->inner);
-    c->dact = carve_acts(c, v, n * m->inner);
     c->ds = carve_acts(c, v, n * r);
     c->s_embed = carve_acts(c, v, n * c->l->embed.r);
     c->a_joint = carve_acts(c, v, r * m->hidden);

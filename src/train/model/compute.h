@@ -60,7 +60,7 @@ struct compute {
     float *rstd_last;
     void *h, *dx, *dh;          /* (T, hidden) */
     void *dq, *dk, *dv, *d_o;   /* (T, heads · head_dim) */
-    void *act, *dact;           /* (T, inner) */
+    void *act;                  /* (T, inner) */
     void *ds, *s_embed;         /* (T, largest Σ r); (T, r) */
     void *a_joint;              /* (Σ r, hidden): A of adapters that share their input */
     float *da_joint;            /* its gradient */

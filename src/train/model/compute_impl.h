@@ -54,8 +54,10 @@ struct bundle bundle_of(const struct compute *c, const struct linear *const *lay
 void bundle_down(struct compute *c, const struct bundle *b, const void *x, void *s);
 /* y[i] = x·Wᵀ + bias + adapter (+ add); s: (T, r) for the backward. */
 void bundle_forward(struct compute *c, const struct bundle *b, const void *x, void *s, const void *add, const struct kern_mat *y);
-/* Adds the layers' own gradients; dx = Σ dy·W + adapters' (+ add), NULL: not wanted. dx may be add. x is read only where a layer trains. */
-void bundle_backward(struct compute *c, const struct bundle *b, const void *x, void *s, const struct kern_cmat *dy, const void *add, void *dx);
+/* dx = Σ dy·W + adapters' (+ add), NULL: not wanted; dx may be add. Adds the gradients of the adapters' B; what is left is bundle_backward_rest's, with the same
+ * dy and no other bundle in between: all that needs x, which is read only where a layer trains. */
+void bundle_backward(struct compute *c, const struct bundle *b, void *s, const struct kern_cmat *dy, const void *add, void *dx);
+void bundle_backward_rest(struct compute *c, const struct bundle *b, const void *x, const struct kern_cmat *dy);
 
 /* Whether the layer has anything to train. */
 bool linear_trains(const struct compute *c, const struct linear *lin);

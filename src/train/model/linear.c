@@ -167,7 +167,7 @@ static void input_backward(struct compute *c, const struct bundle *b, const stru
     for (int i = 1; i < b->n; i++)
         parts[n++] = (struct kern_lowrank){ .nrow = c->batch.ntok, .r = b->layers[i]->nout, .s = dy[i], .b = value_of(c, b->layers[i]->w), .alpha = 1 };
     if (b->joint)
-        parts[n++] = (struct kern_lowrank){ .nrow = c->batch.ntok, .r = b->r, .s = cmat(c, c->ds, b->r), .b = cmat(c, c->a_joint, first->nin), .alpha = 1 };
+        parts[n++] = (struct kern_lowrank){ .nrow = c->batch.ntok, .r = b->r, .s = cmat(c, c->ds, b->r), .b = joint_segment(c, b).a, .alpha = 1 };
     for (int i = 0; i < b->n && !b->joint; i++) {
         const struct linear *lin = b->layers[i];
         if (lin->r)
@@ -179,13 +179,17 @@ static void input_backward(struct compute *c, const struct bundle *b, const stru
     c->device->ops->gemm(c->stream, &gemm);
 }
 
-void bundle_backward(struct compute *c, const struct bundle *b, const void *x, void *s, const struct kern_cmat *dy, const void *add, void *dx)
+void bundle_backward(struct compute *c, const struct bundle *b, void *s, const struct kern_cmat *dy, const void *add, void *dx)
 {
     up_backward(c, b, s, dy);
+    if (dx)
+        input_backward(c, b, dy, add, dx);
+}
+
+void bundle_backward_rest(struct compute *c, const struct bundle *b, const void *x, const struct kern_cmat *dy)
+{
     if (b->r)
         down_backward(c, b, x);
     for (int i = 0; i < b->n; i++)
         weight_backward(c, b->layers[i], x, dy[i]);
-    if (dx)
-        input_backward(c, b, dy, add, dx);
 }

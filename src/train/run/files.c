@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fsdpck/check.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -12,6 +13,8 @@
 #include <unistd.h>
 
 #include "run/job.h"
+
+#define REMOVED ".removed" /* what a checkpoint is called while its files go */
 
 int files_join(char path[FILES_PATH], const char *folder, const char *name, struct fsdpck_error *err)
 {
@@ -101,17 +104,60 @@ static void remove_flat(const char *folder)
     rmdir(folder);
 }
 
+/* With its assets. */
+static void remove_folder(const char *path)
+{
+    char assets[FILES_PATH + 32];
+    snprintf(assets, sizeof assets, "%s/assets", path);
+    remove_flat(assets);
+    remove_flat(path);
+}
+
 /* Renamed away first: a half-removed checkpoint must not look like one. */
 static int remove_checkpoint(const char *path, struct fsdpck_error *err)
 {
-    char away[FILES_PATH + 16], assets[FILES_PATH + 32];
-    snprintf(away, sizeof away, "%s.removed", path);
-    snprintf(assets, sizeof assets, "%s/assets", away);
+    char away[FILES_PATH + 16];
+    snprintf(away, sizeof away, "%s" REMOVED, path);
     if (rename(path, away))
         return fsdpck_error_sys(err, errno, path, "rename");
-    remove_flat(assets);
-    remove_flat(away);
+    remove_folder(away);
     return 0;
+}
+
+static void count_removed(void *ctx, const struct fsdpck_leftover *leftover)
+{
+    *(size_t *)ctx += leftover->removed;
+}
+
+static bool was_being_removed(const char *name)
+{
+    uint64_t step;
+    char stem[64];
+    size_t n = strlen(name), suffix = sizeof REMOVED - 1;
+    if (n <= suffix || n >= sizeof stem || strcmp(name + n - suffix, REMOVED) != 0)
+        return false;
+    memcpy(stem, name, n - suffix);
+    stem[n - suffix] = '\0';
+    return step_of(stem, &step);
+}
+
+int files_clean(const struct train_config *config, const struct fsdpck_options *opt, size_t *nremoved, struct fsdpck_error *err)
+{
+    char folder[FILES_PATH], path[FILES_PATH];
+    *nremoved = 0;
+    int rc = files_join(folder, config->output_dir, "checkpoints", err);
+    if (!rc)
+        rc = fsdpck_leftovers(folder, true, opt, count_removed, nremoved, err);
+    DIR *dir = rc ? NULL : opendir(folder);
+    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
+        if (was_being_removed(e->d_name) && files_join(path, folder, e->d_name, NULL) == 0) {
+            remove_folder(path);
+            ++*nremoved;
+        }
+    }
+    if (dir)
+        closedir(dir);
+    return rc;
 }
 
 int files_prune(const struct train_config *config, uint64_t keep, struct fsdpck_error *err)

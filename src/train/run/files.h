@@ -17,6 +17,9 @@ int files_list_checkpoints(const struct train_config *config, uint64_t **steps, 
 /* Removes all but the newest `keep`. */
 int files_prune(const struct train_config *config, uint64_t keep, struct fsdpck_error *err);
 
+/* What killed runs left in output_dir: half-written checkpoints of writers that are gone, checkpoints that were being removed. *nremoved of them. */
+int files_clean(const struct train_config *config, const struct fsdpck_options *opt, size_t *nremoved, struct fsdpck_error *err);
+
 /* metrics.jsonl, cut back to `step` lines' worth: a resumed run goes on where its checkpoint was. */
 int files_open_metrics(const struct train_config *config, uint64_t step, FILE **out, struct fsdpck_error *err);
 int files_write_metrics(FILE *f, const struct train_metrics *m, struct fsdpck_error *err);

@@ -49,5 +49,5 @@ void job_close(struct job *job)
 
 bool job_copies(const struct job *job)
 {
-    return job->opt->copy_gathers || job->opt->launched_nranks;
+    return job->opt->copy_gathers || job->opt->several_hosts;
 }

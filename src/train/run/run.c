@@ -68,6 +68,23 @@ static int choose_resume(const struct job *job, char path[FILES_PATH], bool *fou
     return rc;
 }
 
+/* One rank's supervisor does it; what cannot be removed is no reason not to train. */
+static void clean(const struct job *job)
+{
+    struct fsdpck_error err = { 0 };
+    size_t n = 0;
+    char line[2400], text[2048];
+    if (job->first != 0)
+        return;
+    if (files_clean(job->config, &job->fs, &n, &err)) {
+        snprintf(line, sizeof line, "left-over checkpoints could not be removed: %s", fsdpck_error_format(&err, text, sizeof text));
+        note(job->opt, line);
+    } else if (n) {
+        snprintf(line, sizeof line, "removed what interrupted saves had left in output_dir: %zu folders", n);
+        note(job->opt, line);
+    }
+}
+
 int train_run(const struct train_config *config, const struct train_options *opt, struct train_result *result, struct fsdpck_error *err)
 {
     struct train_result done = { 0 };
@@ -78,6 +95,8 @@ int train_run(const struct train_config *config, const struct train_options *opt
     if (rc)
         return rc;
     rc = files_make_folders(config, err);
+    if (!rc)
+        clean(&job);
     if (!rc)
         rc = choose_resume(&job, path, &found, err);
     if (!rc) {

@@ -71,7 +71,7 @@ static int join(const struct family *f, uint32_t number, struct comm **comm, str
     const struct layout *l = &f->job->layout;
     if (f->world)
         return comm_world_join(f->world, number, comm, err);
-    return comm_mpi_join(f->board, number, f->job->nranks, (struct comm_sizes){ l->value_nbytes, l->grad_nelem, true }, comm, err);
+    return comm_mpi_join(f->board, number, f->job->nranks, (struct comm_sizes){ l->value_nbytes, l->grad_nelem, job_copies(f->job) }, comm, err);
 }
 
 /* In a process of its own. Ends it. */

@@ -157,6 +157,7 @@ static int read_tree(struct rank *r, struct fsdpck_source *src, int tree, struct
         const uint64_t offset[2] = { (uint64_t)first, 0 }, size[2] = { (uint64_t)nrow, (uint64_t)p->ncol };
         if (!p->trainable || nrow <= 0)
             continue;
+        comm_beat(r->comm);
         make_path(p, tree, path, name);
         const struct fsdpck_read read = { .tensor = fsdpck_source_find(src, name), .offset = offset, .size = size, .dst = memory_of(r, p, tree) };
         rc = fsdpck_source_read(src, &read, 1, err);

@@ -58,35 +58,79 @@ struct loaded {
     bool in_tree; /* the file calls it "model.NAME" */
 };
 
-/* This rank's rows of one tensor: frozen ones to where they are used, trained ones to their masters. */
-static int read_rows(struct rank *r, struct fsdpck_source *src, const struct param *p, struct loaded *loaded, struct fsdpck_error *err)
+/* Reads that are done together, so that threads share them. */
+struct batch_read {
+    const struct param *param;
+    struct loaded *loaded;
+    void *raw;         /* as the file has it: its destination, or memory of its own that is cast to it */
+    uint64_t offset[2], size[2];
+};
+
+struct batch_reads {
+    struct rank *r;
+    struct fsdpck_source *src;
+    struct fsdpck_read *reads;  /* (nparams) */
+    struct batch_read *entries; /* (nparams) */
+    size_t n;
+    uint64_t cast_nbytes; /* of memory that waits to be cast */
+};
+
+enum { CAST_NBYTES = 32 << 20 };
+
+/* Where a parameter's rows go, and as what: frozen ones to where they are used, trained ones to their masters. */
+static enum fsdpck_dtype destination(const struct rank *r, const struct param *p, void **dst)
 {
-    const enum fsdpck_dtype want = p->trainable || p->dtype == KERN_F32 ? FSDPCK_FLOAT32 : FSDPCK_BFLOAT16;
-    void *dst = p->trainable ? rank_master(r, p) : rank_rows(r, p);
+    *dst = p->trainable ? rank_master(r, p) : rank_rows(r, p);
+    return p->trainable || p->dtype == KERN_F32 ? FSDPCK_FLOAT32 : FSDPCK_BFLOAT16;
+}
+
+static void finish_read(const struct rank *r, const struct fsdpck_read *read, struct batch_read *e, bool good)
+{
+    void *dst;
+    enum fsdpck_dtype want = destination(r, e->param, &dst);
+    if (good)
+        add_content(e->raw, (uint64_t)e->param->ncol * fsdpck_dtype_info(read->tensor->dtype)->nbytes, e->offset[0], e->size[0], e->loaded->content);
+    if (e->raw == dst)
+        return;
+    if (good)
+        fsdpck_dtype_cast(read->tensor->dtype, e->raw, want, dst, e->size[0] * e->size[1]);
+    free(e->raw);
+}
+
+/* Reads what was added. After a failure (rc) it only lets go. */
+static int flush_reads(struct batch_reads *b, int rc, struct fsdpck_error *err)
+{
+    if (!rc && b->n)
+        rc = fsdpck_source_read(b->src, b->reads, b->n, err);
+    for (size_t i = 0; i < b->n; i++)
+        finish_read(b->r, &b->reads[i], &b->entries[i], !rc);
+    b->n = 0;
+    b->cast_nbytes = 0;
+    return rc;
+}
+
+/* This rank's rows of one tensor. */
+static int add_read(struct batch_reads *b, const struct param *p, struct loaded *loaded, struct fsdpck_error *err)
+{
     const struct fsdpck_tensor *t;
-    int64_t first, nrow = param_rows(p, r->comm->rank, &first);
-    int rc = find(src, p, &t, err);
+    int64_t first, nrow = param_rows(p, b->r->comm->rank, &first);
+    int rc = find(b->src, p, &t, err);
     if (rc)
         return rc;
     loaded->dtype = t->dtype;
     loaded->in_tree = strcmp(t->name, p->name) != 0;
     if (nrow <= 0)
         return 0;
-    const uint64_t offset[2] = { (uint64_t)first, 0 }, size[2] = { (uint64_t)nrow, (uint64_t)p->ncol };
-    uint64_t nelem = (uint64_t)(nrow * p->ncol);
-    void *raw = t->dtype == want ? dst : malloc(nelem * fsdpck_dtype_info(t->dtype)->nbytes);
-    if (!raw)
-        return fsdpck_error_nomem(err, nelem * fsdpck_dtype_info(t->dtype)->nbytes);
-    const struct fsdpck_read read = { .tensor = t, .offset = offset, .size = size, .dst = raw };
-    rc = fsdpck_source_read(src, &read, 1, err);
-    if (!rc)
-        add_content(raw, (uint64_t)p->ncol * fsdpck_dtype_info(t->dtype)->nbytes, (uint64_t)first, (uint64_t)nrow, loaded->content);
-    if (raw != dst) {
-        if (!rc)
-            fsdpck_dtype_cast(t->dtype, raw, want, dst, nelem);
-        free(raw);
+    struct batch_read *e = &b->entries[b->n];
+    *e = (struct batch_read){ .param = p, .loaded = loaded, .offset = { (uint64_t)first, 0 }, .size = { (uint64_t)nrow, (uint64_t)p->ncol } };
+    uint64_t nbytes = (uint64_t)(nrow * p->ncol) * fsdpck_dtype_info(t->dtype)->nbytes;
+    if (t->dtype != destination(b->r, p, &e->raw)) {
+        if (!(e->raw = malloc(nbytes)))
+            return fsdpck_error_nomem(err, nbytes);
+        b->cast_nbytes += nbytes;
     }
-    return rc;
+    b->reads[b->n++] = (struct fsdpck_read){ .tensor = t, .offset = e->offset, .size = e->size, .dst = e->raw };
+    return b->cast_nbytes > CAST_NBYTES ? flush_reads(b, 0, err) : 0;
 }
 
 static int open_source(const char *path, bool adapter, const struct fsdpck_options *opt, struct fsdpck_source **out, struct fsdpck_error *err)
@@ -101,13 +145,17 @@ static int open_source(const char *path, bool adapter, const struct fsdpck_optio
 static int load_all(struct rank *r, const char *path, bool adapters, struct loaded *loaded, struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;
-    struct fsdpck_source *src;
-    int rc = open_source(path, adapters, &r->job->fs, &src, err);
+    struct batch_reads b = { .r = r, .reads = calloc(l->nparams, sizeof *b.reads), .entries = calloc(l->nparams, sizeof *b.entries) };
+    int rc = b.reads && b.entries ? open_source(path, adapters, &r->job->fs, &b.src, err) : fsdpck_error_nomem(err, l->nparams * sizeof *b.entries);
     for (size_t i = 0; i < l->nparams && !rc; i++) {
+        comm_beat(r->comm);
         if (is_adapter(&l->params[i]) == adapters)
-            rc = read_rows(r, src, &l->params[i], &loaded[i], err);
+            rc = add_read(&b, &l->params[i], &loaded[i], err);
     }
-    fsdpck_source_close(src);
+    rc = flush_reads(&b, rc, err);
+    fsdpck_source_close(b.src);
+    free(b.reads);
+    free(b.entries);
     return rc;
 }
 

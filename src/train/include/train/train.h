@@ -36,6 +36,7 @@ struct train_options {
     const volatile int *stop; /* nonzero: finish the step, save, return. May be NULL */
     /* A launcher (mpirun) has started this process as one rank of so many; 0: none has. The others join by MPI. */
     uint32_t launched_rank, launched_nranks;
+    bool several_hosts; /* not all of them are on this one: parameters are gathered by copying */
     bool profile;      /* rank 0's kernels are timed: notes at the end, and output_dir/profile.json */
     bool copy_gathers; /* ranks of one host gather parameters by copying, as ranks of several do, instead of mapping them */
 };

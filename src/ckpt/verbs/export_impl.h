@@ -1,0 +1,35 @@
+/* Between the parts of an export: what it knows by the time it has chosen what goes out. */
+#ifndef CKPT_EXPORT_IMPL_H
+#define CKPT_EXPORT_IMPL_H
+
+#include <fsdpck/export.h>
+
+#include "commit/commit.h"
+#include "engine/transfer.h"
+#include "hf/assets.h"
+#include "verbs/export_layout.h"
+#include "verbs/export_with.h"
+
+struct export {
+    struct fsdpck_source *src;
+    const struct fsdpck_export_request *req;
+    const struct fsdpck_export_with *with;
+    struct fsdpck_options opt; /* defaults filled in */
+    const struct fsdpck_io *io;
+    bool one_file;
+    struct fsdpck_selection selection;
+    struct fsdpck_assets_out assets;
+    struct export_layout layout;
+    struct fsdpck_commit *commit;
+    uint8_t uuid[16];
+    char **names;                  /* (layout.nfiles) in the folder */
+    char **paths;                  /* (layout.nfiles) where they are made */
+    struct fsdpck_out_file *files; /* (layout.nfiles) */
+    struct fsdpck_transfer_result result;
+    struct fsdpck_error *err;
+};
+
+/* Tensors, names and assets that go out, and how they are cut into files. Writes nothing. */
+int fsdpck_export_choose(struct export *x);
+
+#endif
