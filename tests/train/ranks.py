@@ -154,7 +154,7 @@ class Ranks(Tests):
 
     def stalled(self, ranks, victim, *options):
         out, path = self.job(f"stalled{ranks}{victim}")
-        process = self.start(path, "--ranks", str(ranks), "--patience", "1", *options)
+        process = self.start(path, "--ranks", str(ranks), "--patience", "5", *options)
         self.until(process, 3)
         pids = children_of(process.pid)
         os.kill(pids[victim], signal.SIGSTOP)
