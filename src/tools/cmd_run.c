@@ -41,9 +41,12 @@ static const struct option run_options[] = {
 static void show_step(void *ctx, const struct train_metrics *m)
 {
     const struct run_args *args = ctx;
-    if (!args->quiet)
-        fprintf(stderr, "step %llu  loss %.4f  grad norm %.4f  lr %.3g  %.0f tokens/s\n", (unsigned long long)m->step, m->loss, m->grad_norm, m->lr,
+    if (args->quiet)
+        return;
+    fprintf(stderr, "step %llu  loss %.4f  grad norm %.4f  lr %.3g  %.0f tokens/s\n", (unsigned long long)m->step, m->loss, m->grad_norm, m->lr,
                 m->tokens_per_second);
+    if (m->evaluated)
+        fprintf(stderr, "step %llu  eval loss %.4f over %llu tokens\n", (unsigned long long)m->step, m->eval_loss, (unsigned long long)m->eval_nsupervised);
 }
 
 static void show_note(void *ctx, const char *line)

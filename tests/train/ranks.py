@@ -33,7 +33,7 @@ class Ranks(Tests):
     def __init__(self, args):
         super().__init__(args)
         self.model, self.steps, self.only, self.skipped = args.model, args.steps, args.only, 0
-        self.random, self.references = random.Random(5), {}
+        self.random, self.references, self.evaluation = random.Random(5), {}, {}
 
     def attempt(self, title, function, *args):
         if self.only and self.only not in title:
@@ -274,6 +274,70 @@ class Ranks(Tests):
         if not all(m["gathered_bytes"] > 0 for m in lines) or json.loads((out / "summary.json").read_text())["gather"] != "copy":
             raise Failure("copies are not counted")
 
+    # --- evaluation
+
+    def eval_job(self, name, **sections):
+        """A run that is evaluated on other documents than it trains on."""
+        held_out = self.tmp / "held-out.jsonl"
+        held_out.write_text("".join((self.goldens / "lora-qwen3/data.jsonl").read_text().splitlines(keepends=True)[-9:]))
+        train = {"eval_steps": 3, **sections.pop("train", {})}
+        return self.job(name, data={"eval": str(held_out)}, train=train, **sections)
+
+    def evaluations(self, out):
+        return [(m["step"], m["eval_loss"], m["eval_tokens"]) for m in self.metrics(out) if "eval_loss" in m]
+
+    def evaluated_right(self, lora):
+        """On the training data, all of which makes each step: the evaluation after a step is the loss of the next one."""
+        out, path = self.job(f"eval-right{bool(lora)}", steps=6, lora=lora, data={"eval": str(self.goldens / "lora-qwen3/data.jsonl")},
+                             train={"eval_steps": 1, "micro_batch_size": 2})
+        rows = json.loads(subprocess.run([self.tool, "plan", str(path), "--ranks", "1", "--json"], capture_output=True, check=True).stdout)["rows"]
+        err = self.finish(self.start(path, "--set", f"train.global_batch_size={rows}", "--ranks", "2"))
+        lines = self.metrics(out)
+        if "step 6  eval loss " not in err or len(self.evaluations(out)) != 6:
+            raise Failure(err[-400:])
+        if any(m["eval_tokens"] != m["supervised_tokens"] for m in lines):
+            raise Failure("not all of the data is evaluated")
+        for this, following in zip(lines, lines[1:]):
+            self.near(f"evaluation after step {this['step']}", abs(this["eval_loss"] - following["loss"]), 1e-5)
+        if not lines[-1]["eval_loss"] < lines[0]["eval_loss"] - 0.01:
+            raise Failure("the evaluation does not follow the weights")
+
+    def evaluated(self, **sections):
+        """The evaluations of one rank, whose training has the bits of the run without them."""
+        name = "-".join(sections)
+        if name not in self.evaluation:
+            out, path = self.eval_job(f"eval-one-{name}", **sections)
+            self.finish(self.start(path, "--ranks", "1"))
+            self.same(out, **sections)
+            self.evaluation[name] = self.evaluations(out)
+            if [e[0] for e in self.evaluation[name]] != [*range(3, sections["steps"], 3), sections["steps"]]:
+                raise Failure(f"evaluated: {self.evaluation[name]}")
+        return self.evaluation[name]
+
+    def evaluated_bits(self, sections, *options, mpi=0):
+        """The same bits for any number of ranks."""
+        want = self.evaluated(**sections)
+        out, path = self.eval_job(f"eval-bits{mpi}{len(options)}{len(sections)}", **sections)
+        self.finish(self.start(path, *options, mpi=mpi))
+        self.same(out, **sections)
+        if self.evaluations(out) != want:
+            raise Failure("other evaluations")
+
+    def evaluated_and_killed(self, sections):
+        """Killed and stopped around evaluations, and gone on with at other numbers of ranks."""
+        want = self.evaluated(**sections)
+        out, path = self.eval_job("eval-killed", **sections)
+        for ranks, number in ((3, signal.SIGKILL), (2, signal.SIGTERM), (4, signal.SIGKILL)):
+            process = self.start(path, "--ranks", str(ranks))
+            self.until(process, self.done(out) + 5)
+            os.kill(children_of(process.pid)[0] if number == signal.SIGKILL else process.pid, number)
+            self.finish(process, 4 if number == signal.SIGKILL else 0)
+        self.finish(self.start(path, "--ranks", "2"))
+        self.same(out, **sections)
+        got = self.evaluations(out)
+        if len(got) < len(want) - 1 or not set(got) <= set(want):  # the stop may leave one out
+            raise Failure(f"other evaluations: {got}, {want} wanted")
+
     # --- mpirun
 
     def mpi_bits(self, n, *options):
@@ -396,6 +460,14 @@ def main():
             t.attempt("a full disk", t.tmpfs_full)
             t.attempt("checkpoints that are passed over", t.passed_over)
             t.attempt("metrics", t.measured)
+            for lora in ({"lora_dropout": 0}, None):
+                t.attempt(f"evaluation: its loss, {lora}", t.evaluated_right, lora)
+            adapters, full = {"steps": 24}, {"steps": 24, "lora": None}
+            for options in (("3",), ("2", "--gather", "copy", "--set", "fsdp.sharding_strategy=SHARD_GRAD_OP")):
+                t.attempt(f"evaluation: bits {' '.join(options)}", t.evaluated_bits, adapters, "--ranks", *options)
+            t.attempt("evaluation: bits, full", t.evaluated_bits, full, "--ranks", "3", "--gather", "copy", "--set", "fsdp.sharding_strategy=NO_SHARD")
+            t.attempt("evaluation: bits, mpirun", lambda: t.evaluated_bits(adapters, "--gather", "copy", mpi=3))
+            t.attempt("evaluation: killed and resumed", t.evaluated_and_killed, adapters)
             for n in (1, 2, 3, 5):
                 t.attempt(f"mpirun -n {n}", t.mpi_bits, n)
             t.attempt("mpirun, gathered", t.mpi_bits, 3, "--gather", "copy")

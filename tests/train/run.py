@@ -388,7 +388,7 @@ REFUSALS = [
     (put("lora", "target_modules", "no_such"), 2, "matches no module"),
     (put("lora", "r", 5), 2, "'r' is not that of"),
     (put("lora", "target_modules", "(("), 2, "no regular expression"),
-    (put("data", "eval", "x.jsonl"), 2, "key 'data.eval'"),
+    (put("data", "eval", "/no-such.jsonl"), 3, "/no-such.jsonl"),
     (put(None, "sample", {"every": 5}), 2, "key 'sample.every'"),
 ]
 

@@ -230,10 +230,10 @@ static void gather(struct comm *c, void *ctx)
     for (uint32_t step = 0; step < NSTEPS && !rc; step++) {
         write_rows(k, c, step);
         rc = c->ops->barrier(c, "update", &err);
-        ring_begin(ring, all_stay && step ? RING_TRAINED : RING_ALL);
+        ring_begin(ring, all_stay && step ? RING_TRAINED : RING_ALL, k->schedule.nentries);
         if (!rc)
             rc = use_all(k, ring, step, NGROUPS - 1, &err);
-        ring_begin(ring, all_stay ? RING_NOTHING : RING_ALL);
+        ring_begin(ring, all_stay ? RING_NOTHING : RING_ALL, k->schedule.nentries);
         if (!rc && c->rank % 2)
             rc = pass_through(ring, &k->schedule, &err);
         else if (!rc)

@@ -17,6 +17,7 @@ struct ring {
     pthread_cond_t changed;
     /* under the lock */
     enum ring_mode mode;
+    uint32_t nuses;  /* of this micro-batch */
     bool ending;
     uint32_t wanted; /* uses that were entered, or are about to be */
     uint32_t there;  /* uses whose group is in its slot */
@@ -62,8 +63,10 @@ static const struct comm_piece *pieces_of(const struct ring *r, const struct sch
 
 static bool may_gather(const struct ring *r)
 {
+    if (r->there >= r->nuses)
+        return false;
     const struct schedule_entry *e = &r->schedule->entries[r->there];
-    return r->there < r->schedule->nentries && r->there < r->wanted + e->ahead && r->over >= e->after && !r->error.code;
+    return r->there < r->wanted + e->ahead && r->over >= e->after && !r->error.code;
 }
 
 static void gather_next(struct ring *r)
@@ -125,7 +128,7 @@ int ring_new(struct comm *comm, const struct schedule *schedule, const struct ri
     r->comm = comm;
     r->schedule = schedule;
     r->groups = groups;
-    r->there = r->over = r->wanted = schedule->nentries; /* no micro-batch has begun */
+    r->nuses = r->there = r->over = r->wanted = 0; /* no micro-batch has begun */
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->changed, NULL);
     int rc = allocate(r, ngroups, err), failed = rc ? 0 : pthread_create(&r->thread, NULL, gather_ahead, r);
@@ -157,10 +160,11 @@ void ring_free(struct ring *r)
     free(r);
 }
 
-void ring_begin(struct ring *r, enum ring_mode mode)
+void ring_begin(struct ring *r, enum ring_mode mode, uint32_t nuses)
 {
     pthread_mutex_lock(&r->lock);
     r->mode = mode;
+    r->nuses = nuses;
     r->wanted = r->there = r->over = r->live = 0;
     pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&r->lock);
@@ -171,7 +175,7 @@ int ring_enter(struct ring *r, uint32_t group, char **data, struct fsdpck_error 
     int rc = 0;
     pthread_mutex_lock(&r->lock);
     uint32_t use = r->wanted;
-    if (use >= r->schedule->nentries || r->schedule->entries[use].group != group) {
+    if (use >= r->nuses || r->schedule->entries[use].group != group) {
         pthread_mutex_unlock(&r->lock);
         return fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "group %u is used where the schedule of gathers has another", group);
     }

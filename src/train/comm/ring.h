@@ -31,8 +31,8 @@ int ring_new(struct comm *comm, const struct schedule *schedule, const struct ri
 void ring_free(struct ring *r); /* NULL does nothing */
 uint64_t ring_nbytes(const struct schedule *schedule, const struct ring_group *groups, uint32_t ngroups);
 
-/* A micro-batch begins; every rank begins it, with the same mode. */
-void ring_begin(struct ring *r, enum ring_mode mode);
+/* A micro-batch begins; every rank begins it, with the same mode. It has the first `nuses` uses of the schedule and must come to all of them. */
+void ring_begin(struct ring *r, enum ring_mode mode, uint32_t nuses);
 /* The next use of the schedule: waits until the group is there. *data stays until ring_leave. */
 int ring_enter(struct ring *r, uint32_t group, char **data, struct fsdpck_error *err);
 void ring_leave(struct ring *r);

@@ -15,7 +15,7 @@ static const struct config_key keys[] = {
     { .name = "output_dir", .type = KEY_STRING, .offset = AT(output_dir) },
     { .name = "seed", .type = KEY_U64, .offset = AT(seed), .max = 9007199254740992.0 },
     { .name = "data.train", .type = KEY_FILES },
-    { .name = "data.eval", .type = KEY_STRING, .offset = AT(data.eval), .nullable = true, .later = "any value but null" },
+    { .name = "data.eval", .type = KEY_STRING, .offset = AT(data.eval), .nullable = true },
     { .name = "data.seq_len", .type = KEY_U64, .offset = AT(data.seq_len), .min = 1, .max = 1 << 24 },
     { .name = "data.packing", .type = KEY_BOOL, .offset = AT(data.packing) },
     { .name = "data.plan", .type = KEY_STRING, .offset = AT(data.plan), .nullable = true },
@@ -34,6 +34,7 @@ static const struct config_key keys[] = {
     { .name = "train.micro_batch_size", .type = KEY_U64, .offset = AT(train.micro_batch_size), .min = 1, .max = 1 << 20 },
     { .name = "train.gradient_accumulation_steps", .type = KEY_U64, .offset = AT(train.accumulation), .min = 1, .max = 1 << 20 },
     { .name = "train.global_batch_size", .type = KEY_U64, .offset = AT(train.global_batch_size), .min = 1, .max = 1 << 24 },
+    { .name = "train.eval_steps", .type = KEY_U64, .offset = AT(train.eval_steps), .max = 1e12 },
     { .name = "train.learning_rate", .type = KEY_NUMBER, .offset = AT(train.learning_rate), .max = 1e6 },
     { .name = "train.lr_scheduler_type", .type = KEY_CHOICE, .offset = AT(train.scheduler), .choices = "cosine|linear|constant",
       .also = "constant_with_warmup|cosine_with_min_lr" },
@@ -78,6 +79,7 @@ static void set_defaults(struct train_config *c)
     c->lora.alpha = 32;
     c->lora.all_linear = true;
     c->train.max_steps = 200;
+    c->train.eval_steps = 100;
     c->train.micro_batch_size = c->train.accumulation = 1;
     c->train.global_batch_size = 8;
     c->train.learning_rate = 2e-4;

@@ -63,7 +63,7 @@ static int put_string(const char *path, const struct config_key *key, json_t *va
         return FAIL("key '%s': a string is wanted%s", key->name, key->nullable ? ", or null" : "");
     *out = json_string_value(value);
     if (key->type == KEY_STRING)
-        return key->later ? FAIL("key '%s': %s is not in this version", key->name, key->later) : 0;
+        return 0;
     if (in_choices(*out, key->choices) || in_choices(*out, key->also))
         return 0;
     if (in_choices(*out, key->later))

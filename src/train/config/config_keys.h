@@ -25,7 +25,7 @@ struct config_key {
     bool whole;    /* KEY_PATTERNS: integers only */
     double min, max;
     const char *choices, *also; /* "a|b" */
-    const char *later;          /* values that a later version will know; a KEY_STRING that has this takes only null */
+    const char *later;          /* values that a later version will know */
 };
 
 int config_keys_apply(const char *path, const struct config_key *keys, size_t nkeys, struct train_config *c, struct fsdpck_error *err);

@@ -305,6 +305,22 @@ int data_step(const struct data *d, const struct train_config *config, uint64_t 
     return rc;
 }
 
+int data_whole(const struct data *d, struct step_plan *out, struct fsdpck_error *err)
+{
+    size_t nrows = d->groups.count;
+    *out = (struct step_plan){ .nmicros = (nrows + d->micro_rows - 1) / d->micro_rows };
+    out->micros = calloc(out->nmicros, sizeof *out->micros);
+    if (!out->micros)
+        return fsdpck_error_nomem(err, out->nmicros * sizeof *out->micros);
+    for (size_t i = 0; i < out->nmicros; i++) { /* rows lie one after the other */
+        size_t first = i * d->micro_rows, end = nrows - first < d->micro_rows ? nrows : first + d->micro_rows;
+        const size_t *at = d->groups.at;
+        out->micros[i] = (struct micro_batch){ .docs = d->members + at[first], .ndocs = at[end] - at[first] };
+        finish_micro(d, out, &out->micros[i]);
+    }
+    return 0;
+}
+
 void step_plan_free(struct step_plan *p)
 {
     free(p->micros);

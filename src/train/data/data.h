@@ -43,6 +43,8 @@ uint64_t data_fingerprint(const struct data *d);
 /* step counts from 0. Release with step_plan_free() in every case. */
 int data_step(const struct data *d, const struct train_config *config, uint64_t step, struct step_plan *out, struct fsdpck_error *err);
 void step_plan_free(struct step_plan *p);
+/* Every row once, in micro-batches of the order of packing: for evaluation. Release like a step's. */
+int data_whole(const struct data *d, struct step_plan *out, struct fsdpck_error *err);
 
 /* The micro-batch token for token: ids, positions (inside the document), targets (-1: none), each (ntok); bounds of documents (ndocs + 1). */
 void data_fill(const struct data *d, const struct micro_batch *m, int32_t *ids, int32_t *positions, int32_t *targets, int64_t *cu_seqlens);

@@ -89,6 +89,9 @@ uint32_t compute_uses(const struct model *m, const struct layout *l, uint32_t *n
 int compute_micro(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err);
 /* What the hook would see of a micro-batch, without one: for ranks that only take part. */
 int compute_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err);
+/* Forward only: the same *loss without dropout, and nothing else changes. Its own skip: the hook sees the groups of the forward. */
+int compute_loss(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err);
+int compute_loss_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err);
 /* Forward only; logits: (ntok, nvocab). For tests and sampling. */
 int compute_logits(struct compute *c, const struct compute_hook *hook, float *logits, struct fsdpck_error *err);
 

@@ -214,6 +214,40 @@ int compute_skip(struct compute *c, const struct compute_hook *hook, struct fsdp
     return !rc && embed ? grads_ready(hook, 0, err) : rc;
 }
 
+/* Without dh and dw the head computes no gradient. */
+static int forward_loss(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err)
+{
+    int rc = forward(c, hook, err);
+    if (rc)
+        return rc;
+    struct kern_head head = head_of(c);
+    head.dh.data = NULL;
+    head.dw = NULL;
+    kern_head_run(c->device, c->stream, &head);
+    c->device->ops->sum(c->stream, loss, c->loss, head.nrow);
+    leave_end(c, hook);
+    return sync(c, err);
+}
+
+int compute_loss(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err)
+{
+    const float dropout = c->dropout;
+    c->dropout = 0;
+    int rc = forward_loss(c, hook, loss, err);
+    c->dropout = dropout;
+    return rc;
+}
+
+int compute_loss_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
+{
+    int rc = 0;
+    for (uint32_t u = 0; u < c->nforward && !rc; u++) {
+        rc = enter(hook, c->uses[u], err);
+        leave(hook, c->uses[u]);
+    }
+    return rc;
+}
+
 int compute_logits(struct compute *c, const struct compute_hook *hook, float *logits, struct fsdpck_error *err)
 {
     const struct linear *head = &c->l->head;

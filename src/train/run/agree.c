@@ -81,6 +81,13 @@ static uint64_t collectives(const struct rank *r)
     return XXH3_64bits(words, sizeof words);
 }
 
+/* What is evaluated, and when. */
+static uint64_t evaluation(const struct job *job)
+{
+    const uint64_t words[] = { job->eval ? data_fingerprint(job->eval) : 0, job->config->train.eval_steps };
+    return XXH3_64bits(words, sizeof words);
+}
+
 int agree(struct rank *r, const char *resume, struct fsdpck_error *err)
 {
     const char *slash = resume ? strrchr(resume, '/') : NULL, *start = slash ? slash : resume ? resume : ""; /* folders may be mounted elsewhere */
@@ -88,6 +95,8 @@ int agree(struct rank *r, const char *resume, struct fsdpck_error *err)
     int rc = see_output_dir(r, err);
     if (!rc)
         rc = same_everywhere(r, "config, model or data", state_fingerprint(r->job), err);
+    if (!rc)
+        rc = same_everywhere(r, "data.eval or train.eval_steps", evaluation(r->job), err);
     if (!rc)
         rc = same_everywhere(r, "number of steps", r->job->nsteps, err);
     if (!rc)

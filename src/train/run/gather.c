@@ -171,16 +171,16 @@ struct compute_hook gather_hook(struct gather *g)
     return (struct compute_hook){ .before_group = before_group, .after_group = after_group, .ctx = g };
 }
 
-void gather_begin(struct gather *g, bool first_of_step)
+void gather_begin(struct gather *g, bool first, bool backward)
 {
     enum ring_mode mode = RING_ALL;
-    if (g->tables.stays && !first_of_step)
+    if (g->tables.stays && !first)
         mode = RING_NOTHING;
     else if (g->tables.whole && g->begun)
         mode = RING_TRAINED;
     g->begun = true;
     if (g->ring)
-        ring_begin(g->ring, mode);
+        ring_begin(g->ring, mode, backward ? g->compute->nuses : g->compute->nforward);
 }
 
 struct ring_times gather_times(const struct gather *g)

@@ -13,8 +13,8 @@ int gather_new(const struct job *job, struct comm *comm, struct compute *c, stru
 void gather_free(struct gather *g); /* NULL does nothing */
 /* The hook of a micro-batch. */
 struct compute_hook gather_hook(struct gather *g);
-/* A micro-batch begins, the first of a step or a later one. Every rank calls it. */
-void gather_begin(struct gather *g, bool first_of_step);
+/* A micro-batch begins: the first since parameters changed, or a later one; with its backward, or forward only. Every rank calls it. */
+void gather_begin(struct gather *g, bool first, bool backward);
 struct ring_times gather_times(const struct gather *g);
 uint64_t gather_hash(const struct gather *g); /* of the schedule of collectives */
 

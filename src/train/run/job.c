@@ -12,6 +12,20 @@ static unsigned processors(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
 }
 
+/* data.eval, read, cut and packed as data.train is. */
+static int open_eval(struct job *job, struct fsdpck_error *err)
+{
+    struct train_config config = *job->config;
+    const struct train_data_file file = { config.data.eval, 1 };
+    if (!config.data.eval)
+        return 0;
+    config.data.train = file.path;
+    config.data.files = &file;
+    config.data.nfiles = 1;
+    config.data.plan = NULL;
+    return data_open(&config, job->model.nvocab, &job->fs, &job->eval, err);
+}
+
 int job_open(const struct train_config *config, const struct train_options *opt, struct job *out, struct fsdpck_error *err)
 {
     uint32_t nranks = opt->launched_nranks ? opt->launched_nranks : opt->nranks;
@@ -32,6 +46,8 @@ int job_open(const struct train_config *config, const struct train_options *opt,
     if (!rc)
         rc = data_open(config, job.model.nvocab, &job.fs, &job.data, err);
     if (!rc)
+        rc = open_eval(&job, err);
+    if (!rc)
         rc = data_nsteps(job.data, config, &job.nsteps, err);
     if (rc)
         job_close(&job);
@@ -42,9 +58,22 @@ int job_open(const struct train_config *config, const struct train_options *opt,
 void job_close(struct job *job)
 {
     data_close(job->data);
+    data_close(job->eval);
     layout_free(&job->layout);
     model_free(&job->model);
     *job = (struct job){ 0 };
+}
+
+void job_largest(const struct job *job, int64_t *ntok, size_t *ndocs)
+{
+    int64_t eval_ntok;
+    size_t eval_ndocs;
+    data_largest(job->data, ntok, ndocs);
+    if (!job->eval)
+        return;
+    data_largest(job->eval, &eval_ntok, &eval_ndocs);
+    *ntok = eval_ntok > *ntok ? eval_ntok : *ntok;
+    *ndocs = eval_ndocs > *ndocs ? eval_ndocs : *ndocs;
 }
 
 bool job_copies(const struct job *job)

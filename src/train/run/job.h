@@ -7,6 +7,8 @@
 /* note: where notes of libfsdpck go; NULL for none. */
 int job_open(const struct train_config *config, const struct train_options *opt, struct job *out, struct fsdpck_error *err);
 void job_close(struct job *job);
+/* Tokens and documents of the largest micro-batch, of training or evaluation. */
+void job_largest(const struct job *job, int64_t *ntok, size_t *ndocs);
 /* Whether parameters are gathered into buffers; else all ranks see all of them. */
 bool job_copies(const struct job *job);
 

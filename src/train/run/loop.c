@@ -96,7 +96,7 @@ static int log_step(struct rank *r, FILE *metrics, const struct train_metrics *m
     if (r->comm->rank != 0)
         return 0;
     int rc = files_write_metrics(metrics, m, err);
-    if (!rc && r->job->opt->on_step && (m->step % r->job->config->log.every == 0 || m->step == r->job->nsteps))
+    if (!rc && r->job->opt->on_step && (m->step % r->job->config->log.every == 0 || m->evaluated || m->step == r->job->nsteps))
         r->job->opt->on_step(r->job->opt->ctx, m);
     return rc;
 }
@@ -151,6 +151,23 @@ static bool save_is_due(const struct rank *r, bool stopping)
     return stopping || r->step == r->job->nsteps || (every && r->step % every == 0);
 }
 
+static bool evaluation_is_due(const struct rank *r)
+{
+    uint64_t every = r->job->config->train.eval_steps;
+    return r->job->eval && (r->step == r->job->nsteps || (every && r->step % every == 0));
+}
+
+/* Before the step is saved, so that a run which is killed meanwhile does the step and its evaluation again. A stop does not wait for it. */
+static int evaluate(struct rank *r, struct train_metrics *m, bool *stopping, struct fsdpck_error *err)
+{
+    char line[120];
+    int rc = *stopping ? 0 : rank_evaluate(r, m, stopping, err);
+    snprintf(line, sizeof line, "the evaluation of step %llu is left out: the run stops", (unsigned long long)r->step);
+    if (!rc && !m->evaluated)
+        note(r, line);
+    return rc;
+}
+
 static int train(struct rank *r, struct saver *saver, struct profile *profile, FILE *metrics, struct loop_notes *notes, struct fsdpck_error *err)
 {
     const uint64_t first = r->step + 1;
@@ -165,7 +182,9 @@ static int train(struct rank *r, struct saver *saver, struct profile *profile, F
             rc = look_at_memory(r, &pss_nbytes, err);
         m.pss_nbytes = pss_nbytes;
         m.gathered_nbytes = gather_times(r->gather).nbytes - gathered;
-        gathered += m.gathered_nbytes;
+        if (!rc && evaluation_is_due(r))
+            rc = evaluate(r, &m, &stopping, err);
+        gathered = gather_times(r->gather).nbytes;
         take_save(r, saver, false, notes);
         if (!rc && save_is_due(r, stopping))
             rc = save(r, saver, notes, &m.save_stall_seconds, err);

@@ -8,7 +8,7 @@ static int count_activations(const struct job *job, struct train_plan *out, stru
     struct compute *c;
     int64_t ntok;
     size_t ndocs;
-    data_largest(job->data, &ntok, &ndocs);
+    job_largest(job, &ntok, &ndocs);
     int rc = compute_new(&job->model, &job->layout, job->config, ntok, ndocs, 1, NULL, NULL, &c, err);
     if (rc)
         return rc;

@@ -66,7 +66,7 @@ int rank_open(const struct job *job, struct comm *comm, struct rank **out, struc
     r->m = calloc(nelem, sizeof(float));
     r->v = calloc(nelem, sizeof(float));
     r->masters = job->layout.masters ? calloc(nelem, sizeof(float)) : NULL;
-    data_largest(job->data, &ntok, &ndocs);
+    job_largest(job, &ntok, &ndocs);
     int rc = r->own && r->m && r->v && (r->masters || !job->layout.masters) ? 0 : fsdpck_error_nomem(err, 4 * nelem * sizeof(float));
     if (!rc)
         rc = make_slices(r, err);

@@ -16,7 +16,7 @@ struct job {
     struct fsdpck_options fs; /* for libfsdpck: notes of rank 0 only */
     struct model model;
     struct layout layout;
-    struct data *data;
+    struct data *data, *eval; /* eval: NULL without data.eval */
     uint64_t nsteps;
     uint32_t first, nranks; /* of all ranks, and the first of this process's */
     unsigned nthreads; /* of a rank */
@@ -61,6 +61,12 @@ int job_check_sources(const struct job *job, struct fsdpck_error *err);
 
 /* step.c: gradients of step r->step in r->own, reduced over all packets; the loss is that of the whole batch. */
 int rank_gradients(struct rank *r, const struct step_plan *plan, double *loss, struct fsdpck_error *err);
+/* The same for others who compute micro-batches: what lies in r->compute->batch; every rank's part, added in global order to *sum. */
+void rank_fill(struct rank *r, const struct data *data, const struct step_plan *plan, const struct micro_batch *micro);
+int rank_fold(struct rank *r, double mine, uint32_t nparts, double *sum, struct fsdpck_error *err);
+/* evaluate.c: the mean loss over the supervised tokens of data.eval. Collective. *stopping: any rank was asked to stop
+ * meanwhile: it was broken off, and there is no loss. */
+int rank_evaluate(struct rank *r, struct train_metrics *m, bool *stopping, struct fsdpck_error *err);
 /* optimize.c: the global norm, the same on every rank; NaN where a gradient is not finite. *stopping: whether any rank was asked to stop. */
 int rank_norm(struct rank *r, double *norm, bool *stopping, struct fsdpck_error *err);
 int rank_update(struct rank *r, double norm, double lr, struct fsdpck_error *err);

@@ -5,7 +5,7 @@
 
 #include "run/gather.h"
 
-static void fill_batch(struct rank *r, const struct step_plan *plan, const struct micro_batch *micro)
+void rank_fill(struct rank *r, const struct data *data, const struct step_plan *plan, const struct micro_batch *micro)
 {
     struct batch *b = &r->compute->batch;
     b->ntok = micro->ntok;
@@ -13,7 +13,7 @@ static void fill_batch(struct rank *r, const struct step_plan *plan, const struc
     b->token0 = micro->token0;
     b->step = (uint32_t)r->step;
     b->grad_scale = (float)(1.0 / (double)plan->nsupervised);
-    data_fill(r->job->data, micro, b->ids, b->positions, b->targets, b->cu_seqlens);
+    data_fill(data, micro, b->ids, b->positions, b->targets, b->cu_seqlens);
 }
 
 /* Micro-batches of one rank in a wave: those of its packet, and as many more as any rank has, in which it gathers with the others and computes nothing. */
@@ -73,9 +73,9 @@ static int run_packet(struct rank *r, const struct step_plan *plan, struct packe
     *loss = 0;
     for (size_t turn = 0; turn < packet.nturns && !rc; turn++) {
         double part = 0;
-        gather_begin(r->gather, first_of_step && turn == 0);
+        gather_begin(r->gather, first_of_step && turn == 0, true);
         if (packet.first + turn < packet.end) {
-            fill_batch(r, plan, &plan->micros[packet.first + turn]);
+            rank_fill(r, r->job->data, plan, &plan->micros[packet.first + turn]);
             rc = compute_micro(r->compute, &hook, &part, err);
             *loss += part;
         } else {
@@ -85,16 +85,15 @@ static int run_packet(struct rank *r, const struct step_plan *plan, struct packe
     return rc;
 }
 
-/* Every rank's packet loss, added in global order. */
-static int fold_losses(struct rank *r, double mine, uint32_t npackets, double *loss, struct fsdpck_error *err)
+int rank_fold(struct rank *r, double mine, uint32_t nparts, double *sum, struct fsdpck_error *err)
 {
     uint64_t bits[COMM_MAX_SUM] = { 0 };
     memcpy(&bits[r->comm->rank], &mine, sizeof mine);
     int rc = r->comm->ops->sum_u64(r->comm, bits, r->comm->nranks, err);
-    for (uint32_t q = 0; q < npackets && !rc; q++) {
+    for (uint32_t q = 0; q < nparts && !rc; q++) {
         double part;
         memcpy(&part, &bits[q], sizeof part);
-        *loss += part;
+        *sum += part;
     }
     return rc;
 }
@@ -113,7 +112,7 @@ int rank_gradients(struct rank *r, const struct step_plan *plan, double *loss, s
         if (!rc && !r->job->layout.grads_by_group)
             rc = r->comm->ops->exchange(r->comm, r->slices, r->nslices, (uint32_t)in_wave, wave == 0, err);
         if (!rc)
-            rc = fold_losses(r, mine, (uint32_t)in_wave, loss, err);
+            rc = rank_fold(r, mine, (uint32_t)in_wave, loss, err);
     }
     *loss /= (double)plan->nsupervised;
     return rc;

@@ -16,6 +16,9 @@ struct train_metrics {
     uint64_t ntok, nsupervised;
     double tokens_per_second, step_seconds, data_wait_seconds, comm_seconds;
     double save_stall_seconds; /* before the next step, for a copy of what is saved */
+    bool evaluated; /* on data.eval, after this step */
+    double eval_loss, eval_seconds; /* mean over the supervised tokens of data.eval */
+    uint64_t eval_nsupervised;
     uint64_t gathered_nbytes; /* copied into buffers; 0 where parameters are mapped */
     uint64_t rss_nbytes;      /* of rank 0 */
     uint64_t pss_nbytes;      /* of all ranks, what they share counted once; looked at in the first step and every hundredth */

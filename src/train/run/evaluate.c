@@ -1,0 +1,51 @@
+/* The loss on data.eval: forward only, without dropout. Its micro-batches are dealt out to ranks in waves, and their losses added in the order of the rows, so that
+ * it is the same for any number of ranks. Changes nothing that training sees. */
+#include "run/gather.h"
+
+/* Micro-batch wave + rank, where there is one. */
+static int run_wave(struct rank *r, const struct step_plan *plan, size_t wave, double *sum, struct fsdpck_error *err)
+{
+    const struct compute_hook hook = gather_hook(r->gather);
+    size_t mine = wave + r->comm->rank, left = plan->nmicros - wave;
+    double part = 0;
+    int rc;
+    gather_begin(r->gather, wave == 0, false);
+    if (mine < plan->nmicros) {
+        rank_fill(r, r->job->eval, plan, &plan->micros[mine]);
+        rc = compute_loss(r->compute, &hook, &part, err);
+    } else {
+        rc = compute_loss_skip(r->compute, &hook, err);
+    }
+    return rc ? rc : rank_fold(r, part, (uint32_t)(left < r->comm->nranks ? left : r->comm->nranks), sum, err);
+}
+
+/* Whether any rank was asked to stop. */
+static int agree_on_stop(struct rank *r, bool *stopping, struct fsdpck_error *err)
+{
+    uint64_t asked = *stopping || board_stopping(r->comm->board);
+    int rc = r->comm->ops->sum_u64(r->comm, &asked, 1, err);
+    *stopping = asked > 0;
+    return rc;
+}
+
+int rank_evaluate(struct rank *r, struct train_metrics *m, bool *stopping, struct fsdpck_error *err)
+{
+    const uint64_t started = comm_now_ns();
+    struct step_plan plan;
+    double sum = 0;
+    int rc = data_whole(r->job->eval, &plan, err);
+    comm_at(r->comm, r->step, "evaluation");
+    if (!rc)
+        rc = agree_on_stop(r, stopping, err);
+    for (size_t wave = 0; wave < plan.nmicros && !rc && !*stopping; wave += r->comm->nranks) {
+        rc = run_wave(r, &plan, wave, &sum, err);
+        if (!rc && wave + r->comm->nranks < plan.nmicros)
+            rc = agree_on_stop(r, stopping, err);
+    }
+    m->evaluated = !rc && !*stopping;
+    m->eval_nsupervised = (uint64_t)plan.nsupervised;
+    m->eval_loss = sum / (double)plan.nsupervised;
+    m->eval_seconds = 1e-9 * (double)(comm_now_ns() - started);
+    step_plan_free(&plan);
+    return rc;
+}
