@@ -8,7 +8,7 @@
 #include <train/train.h>
 
 #include "model_path.h"
-#include "report.h"
+#include "run_view.h"
 #include "stop.h"
 
 struct run_args {
@@ -18,6 +18,7 @@ struct run_args {
     const char *resume, *device, *gather;
     struct strings sets;
     double patience;
+    struct run_view *view;
 };
 
 #define AT(field) offsetof(struct run_args, field)
@@ -38,29 +39,29 @@ static const struct option run_options[] = {
     { .name = "profile", .type = OPTION_FLAG, .offset = AT(profile), .help = "where rank 0's time goes: a table at the end, and profile.json in output_dir" },
 };
 
+static void show_start(void *ctx, const struct train_start *start)
+{
+    struct run_args *args = ctx;
+    run_view_start(args->view, start);
+}
+
 static void show_step(void *ctx, const struct train_metrics *m)
 {
-    const struct run_args *args = ctx;
-    if (args->quiet)
-        return;
-    fprintf(stderr, "step %llu  loss %.4f  grad norm %.4f  lr %.3g  %.0f tokens/s\n", (unsigned long long)m->step, m->loss, m->grad_norm, m->lr,
-                m->tokens_per_second);
-    if (m->evaluated)
-        fprintf(stderr, "step %llu  eval loss %.4f over %llu tokens\n", (unsigned long long)m->step, m->eval_loss, (unsigned long long)m->eval_nsupervised);
+    struct run_args *args = ctx;
+    run_view_step(args->view, m);
 }
 
 static void show_note(void *ctx, const char *line)
 {
-    const struct run_args *args = ctx;
-    if (!args->quiet && args->rank == 0)
-        fprintf(stderr, "fsdptrain: note: %s\n", line);
+    struct run_args *args = ctx;
+    if (args->rank == 0)
+        report_note(&args->view->report, line);
 }
 
 static void show_lost(void *ctx, const struct fsdpck_error *err)
 {
-    struct report report = { 0 };
-    (void)ctx;
-    report_error(&report, err);
+    struct run_args *args = ctx;
+    report_error(&args->view->report, err);
 }
 
 /* The command that goes on, with what this one was told. */
@@ -96,11 +97,10 @@ static int finish(const struct run_args *args, const char *config, const struct 
 static int run(struct run_args *args, const char *path)
 {
     struct fsdpck_error err = { 0 };
-    struct report report = { 0 };
     struct train_config config;
     struct train_result done;
     struct train_options opt = { .nranks = args->ranks, .nthreads = args->threads, .resume = args->resume, .patience_seconds = args->patience,
-                                 .on_step = show_step, .note = show_note, .ctx = args, .stop = &stop_signal, .lost = show_lost, .profile = args->profile,
+                                 .on_start = show_start, .on_step = show_step, .note = show_note, .ctx = args, .stop = &stop_signal, .lost = show_lost, .profile = args->profile,
                                  .launched_rank = args->rank, .launched_nranks = args->launched, .several_hosts = args->several_hosts,
                                  .copy_gathers = args->gather && strcmp(args->gather, "copy") == 0 };
     char model[PATH_MAX];
@@ -112,7 +112,8 @@ static int run(struct run_args *args, const char *path)
         rc = train_run(&config, &opt, &done, &err);
     }
     train_config_free(&config);
-    return rc == 0 ? finish(args, path, &done) : report_error(&report, &err);
+    report_clear(&args->view->report);
+    return rc == 0 ? finish(args, path, &done) : report_error(&args->view->report, &err);
 }
 
 /* What a launcher says to each process that it starts. Open MPI's names; other launchers are refused, as they would start one whole run for each rank. */
@@ -149,6 +150,8 @@ int cmd_run(const struct command *self, int argc, char **argv)
     int status = options_parse(&line, argc, argv, at);
     if (status == OPTIONS_OK)
         status = find_launcher(&args);
+    if (status == OPTIONS_OK && !(args.view = run_view_new(args.quiet)))
+        status = usage_error("no memory");
     if (status == OPTIONS_OK)
         status = run(&args, at[0]);
     options_free(&line);

@@ -35,15 +35,6 @@ static unsigned terminal_width(void)
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-static void format_eta(double seconds, char *buf, size_t nbytes)
-{
-    uint64_t s = seconds < 1e7 ? (uint64_t)(seconds + 0.5) : 10000000;
-    if (s < 3600)
-        snprintf(buf, nbytes, "%u:%02u", (unsigned)(s / 60), (unsigned)(s % 60));
-    else
-        snprintf(buf, nbytes, "%u:%02u:%02u", (unsigned)(s / 3600), (unsigned)(s / 60 % 60), (unsigned)(s % 60));
-}
-
 /* "  42% [########            ] 113.0 MB of 269.1 MB, 656 MB/s, 0:01 left" */
 static void format_bar(char *buf, size_t nbytes, uint64_t done, uint64_t total, double seconds, unsigned columns)
 {
@@ -52,7 +43,7 @@ static void format_bar(char *buf, size_t nbytes, uint64_t done, uint64_t total, 
     double part = total ? (double)done / (double)total : 1;
     unsigned filled = part < 1 ? (unsigned)(part * CELLS) : CELLS;
     if (done)
-        format_eta(seconds * (1 - part) / part, eta, sizeof eta);
+        text_clock(seconds * (1 - part) / part, eta);
     int n = snprintf(buf, nbytes, "%3u%% ", (unsigned)(part * 100));
     if (columns >= 80)
         n += snprintf(buf + n, nbytes - (size_t)n, "[%.*s%.*s] ", (int)filled, "####################", (int)(CELLS - filled), "                    ");
@@ -66,19 +57,23 @@ static void on_progress(void *ctx, uint64_t done_nbytes, uint64_t total_nbytes)
     if (r->quiet || !r->terminal || now - r->drawn_ns < redraw_ns)
         return;
     char line[200];
-    unsigned columns = terminal_width();
-    format_bar(line, sizeof line, done_nbytes, total_nbytes, (double)(now - r->started_ns) * 1e-9, columns);
+    format_bar(line, sizeof line, done_nbytes, total_nbytes, (double)(now - r->started_ns) * 1e-9, terminal_width());
+    report_draw(r, line);
+    r->drawn_ns = now;
+}
+
+void report_draw(struct report *r, const char *line)
+{
     /* the last column stays free: some terminals wrap when it is written */
-    unsigned length = (unsigned)strnlen(line, columns - 1);
+    unsigned length = (unsigned)strnlen(line, terminal_width() - 1);
     fprintf(stderr, "\r%.*s%*s", (int)length, line, r->bar_width > length ? (int)(r->bar_width - length) : 0, "");
     fflush(stderr);
-    r->drawn_ns = now;
     r->bar_width = length;
 }
 
-static void on_note(void *ctx, const char *line)
+void report_note(void *report, const char *line)
 {
-    struct report *r = ctx;
+    struct report *r = report;
     if (r->quiet)
         return;
     report_clear(r);
@@ -93,7 +88,7 @@ void report_start(struct report *r, const struct common_args *args, struct fsdpc
     r->terminal = isatty(STDERR_FILENO);
     r->started_ns = r->drawn_ns = now_ns();
     *opt = (struct fsdpck_options){ .nthreads = args->threads, .memory_nbytes = args->memory_nbytes, .progress = on_progress,
-                                    .note = on_note, .ctx = r, .stop = &stop_signal };
+                                    .note = report_note, .ctx = r, .stop = &stop_signal };
 }
 
 void report_clear(struct report *r)

@@ -26,6 +26,10 @@ struct report {
 
 /* Fills *opt with what the user asked for, and with callbacks that draw on stderr. */
 void report_start(struct report *r, const struct common_args *args, struct fsdpck_options *opt);
+/* Draws a line of plain ASCII, cut to the terminal, where the bar or the last such line was. */
+void report_draw(struct report *r, const char *line);
+/* What notes of the libraries are passed to; report: a struct report. */
+void report_note(void *report, const char *line);
 /* Takes the bar off the screen: before anything else is printed there, and at the end. */
 void report_clear(struct report *r);
 /* Prints the error and its hint; returns the exit code that belongs to it. */

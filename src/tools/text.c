@@ -87,6 +87,16 @@ char *text_seconds(double seconds, char buf[TEXT_NBYTES])
     return buf;
 }
 
+char *text_clock(double seconds, char buf[TEXT_NBYTES])
+{
+    uint64_t s = seconds < 1e7 ? (uint64_t)(seconds + 0.5) : 10000000;
+    if (s < 3600)
+        snprintf(buf, TEXT_NBYTES, "%u:%02u", (unsigned)(s / 60), (unsigned)(s % 60));
+    else
+        snprintf(buf, TEXT_NBYTES, "%u:%02u:%02u", (unsigned)(s / 3600), (unsigned)(s / 60 % 60), (unsigned)(s % 60));
+    return buf;
+}
+
 char *text_shape(uint32_t ndim, const uint64_t *shape, char *buf, size_t nbytes)
 {
     size_t at = (size_t)snprintf(buf, nbytes, "[");

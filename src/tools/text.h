@@ -18,6 +18,7 @@ void text_print_padded(FILE *f, const char *text, size_t width);
 char *text_bytes(uint64_t nbytes, char buf[TEXT_NBYTES]);              /* "269.1 MB" */
 char *text_rate(uint64_t nbytes, double seconds, char buf[TEXT_NBYTES]); /* "656 MB/s" */
 char *text_seconds(double seconds, char buf[TEXT_NBYTES]);             /* "0.41 s" */
+char *text_clock(double seconds, char buf[TEXT_NBYTES]);               /* "3:05", "1:02:59" */
 /* "[49152, 576]"; cut short with "…" where buf is too small. */
 char *text_shape(uint32_t ndim, const uint64_t *shape, char *buf, size_t nbytes);
 /* "1 file", "8 files": count and noun. */

@@ -45,14 +45,10 @@ static void take_fingerprint(struct data *d)
 
 static void tell(const struct data *d, const struct train_config *config, const struct fsdpck_options *opt, const char *path, bool made)
 {
-    uint64_t nsupervised = 0;
     char line[600];
     if (!opt || !opt->note)
         return;
-    for (size_t i = 0; i < d->ndocs; i++)
-        nsupervised += d->docs[i].nsupervised;
-    snprintf(line, sizeof line, "%.160s%s: %zu documents, %zu tokens, %.1f %% of them supervised; %s %.200s", config->data.train, d->nfiles > 1 ? " and others" : "",
-             d->ndocs, d->ntok, 100.0 * (double)nsupervised / (double)d->ntok, made ? "kept in" : "from", path);
+    snprintf(line, sizeof line, "%.160s%s: %zu documents; tokens %s %.200s", config->data.train, d->nfiles > 1 ? " and others" : "", d->ndocs, made ? "kept in" : "from", path);
     opt->note(opt->ctx, line);
 }
 
@@ -177,9 +173,9 @@ int data_nsteps(const struct data *d, const struct train_config *config, uint64_
     return 0;
 }
 
-void data_tell(const struct data *d, struct data_facts *out)
+void data_tell(const struct data *d, struct train_data_facts *out)
 {
-    *out = (struct data_facts){ .ndocs = d->nmembers, .nrows = d->groups.count };
+    *out = (struct train_data_facts){ .ndocs = d->nmembers, .nrows = d->groups.count, .by_plan = d->planned };
     for (size_t i = 0; i < d->nmembers; i++) {
         const struct document *doc = &d->docs[d->members[i]];
         out->ntok += doc->ntok;

@@ -4,7 +4,7 @@
 #define TRAIN_DATA_H
 
 #include <fsdpck/source.h>
-#include <train/config.h>
+#include <train/train.h>
 
 struct data;
 
@@ -32,11 +32,7 @@ void data_close(struct data *d); /* NULL does nothing */
 int data_nsteps(const struct data *d, const struct train_config *config, uint64_t *out, struct fsdpck_error *err);
 /* Tokens and documents of the largest micro-batch that can come, for buffers. */
 void data_largest(const struct data *d, int64_t *ntok, size_t *ndocs);
-/* What is trained on, after cutting and packing. */
-struct data_facts {
-    uint64_t ndocs, ntok, nsupervised, longest_ntok, nrows; /* nrows: of an epoch; micro-batches under data.plan */
-};
-void data_tell(const struct data *d, struct data_facts *out);
+void data_tell(const struct data *d, struct train_data_facts *out);
 /* Equal for equal data, plan, packing and batch: what a resumed run compares. */
 uint64_t data_fingerprint(const struct data *d);
 

@@ -9,6 +9,8 @@ int job_open(const struct train_config *config, const struct train_options *opt,
 void job_close(struct job *job);
 /* Tokens and documents of the largest micro-batch, of training or evaluation. */
 void job_largest(const struct job *job, int64_t *ntok, size_t *ndocs);
+/* train_plan of an open job whose activations take so much. */
+int job_plan(const struct job *job, uint64_t activation_nbytes, struct train_plan *out, struct fsdpck_error *err);
 /* Whether parameters are gathered into buffers; else all ranks see all of them. */
 bool job_copies(const struct job *job);
 

@@ -211,6 +211,22 @@ static int start(struct rank *r, const char *resume, struct fsdpck_error *err)
     return rc ? rc : r->comm->ops->barrier(r->comm, "start", err);
 }
 
+static int tell_start(const struct rank *r, struct fsdpck_error *err)
+{
+    const struct job *job = r->job;
+    struct train_start start = { .config = job->config, .family = job->model.family, .nranks = job->nranks, .nthreads = job->nthreads, .copies = job_copies(job),
+                                 .step = r->step };
+    if (r->comm->rank != 0 || !job->opt->on_start)
+        return 0;
+    data_tell(job->data, &start.data);
+    if (job->eval)
+        data_tell(job->eval, &start.eval);
+    int rc = r->step < job->nsteps ? job_plan(job, r->compute->memory.nbytes, &start.plan, err) : 0;
+    if (!rc && r->step < job->nsteps)
+        job->opt->on_start(job->opt->ctx, &start);
+    return rc;
+}
+
 int loop_run(struct rank *r, const char *resume, struct loop_notes *notes, struct fsdpck_error *err)
 {
     FILE *metrics = NULL;
@@ -224,6 +240,8 @@ int loop_run(struct rank *r, const char *resume, struct loop_notes *notes, struc
         rc = files_open_metrics(r->job->config, r->step, &metrics, err);
     if (!rc && r->job->opt->profile && r->comm->rank == 0)
         rc = profile_new(r, &profile, err);
+    if (!rc)
+        rc = tell_start(r, err);
     if (!rc)
         rc = train(r, saver, profile, metrics, notes, err);
     if (!rc && profile)

@@ -3,7 +3,7 @@
 #include "run/job.h"
 #include "state/saver.h"
 
-static int count_activations(const struct job *job, struct train_plan *out, struct fsdpck_error *err)
+static int count_activations(const struct job *job, uint64_t *nbytes, struct fsdpck_error *err)
 {
     struct compute *c;
     int64_t ntok;
@@ -12,8 +12,7 @@ static int count_activations(const struct job *job, struct train_plan *out, stru
     int rc = compute_new(&job->model, &job->layout, job->config, ntok, ndocs, 1, NULL, NULL, &c, err);
     if (rc)
         return rc;
-    out->largest_micro_ntok = (uint64_t)ntok;
-    out->activation_nbytes = c->memory.nbytes;
+    *nbytes = c->memory.nbytes;
     compute_free(c);
     return 0;
 }
@@ -36,33 +35,47 @@ static int count_traffic(const struct job *job, struct train_plan *out, struct f
     return rc;
 }
 
-int train_plan(const struct train_config *config, const struct train_options *opt, struct train_plan *out, struct fsdpck_error *err)
+static void count_data(const struct job *job, struct train_plan *out)
 {
-    struct job job;
-    *out = (struct train_plan){ 0 };
-    int rc = job_open(config, opt, &job, err);
-    if (rc)
-        return rc;
-    const struct layout *l = &job.layout;
-    struct data_facts facts;
-    data_tell(job.data, &facts);
+    struct train_data_facts facts;
+    int64_t ntok;
+    size_t ndocs;
+    data_tell(job->data, &facts);
     out->ndocs = facts.ndocs;
     out->ntok = facts.ntok;
     out->nsupervised = facts.nsupervised;
     out->longest_ntok = facts.longest_ntok;
     out->nrows = facts.nrows;
-    out->nsteps = job.nsteps;
-    out->ntrained = (uint64_t)l->ntrained;
-    out->nfrozen = (uint64_t)l->nfrozen;
-    out->shard_nbytes = l->value_nbytes / job.nranks;
+    job_largest(job, &ntok, &ndocs);
+    out->largest_micro_ntok = (uint64_t)ntok;
+}
+
+int job_plan(const struct job *job, uint64_t activation_nbytes, struct train_plan *out, struct fsdpck_error *err)
+{
+    const struct layout *l = &job->layout;
+    *out = (struct train_plan){ .nsteps = job->nsteps, .ntrained = (uint64_t)l->ntrained, .nfrozen = (uint64_t)l->nfrozen, .activation_nbytes = activation_nbytes };
+    count_data(job, out);
+    out->shard_nbytes = l->value_nbytes / job->nranks;
     out->gradient_nbytes = (uint64_t)(l->grad_nelem + l->own_nelem) * 4;
     out->optimizer_nbytes = (uint64_t)l->own_nelem * (l->masters ? 12 : 8);
-    rc = count_activations(&job, out, err);
-    if (!rc)
-        rc = count_traffic(&job, out, err);
+    int rc = count_traffic(job, out, err);
     out->snapshot_nbytes = saver_nbytes(l);
     out->peak_nbytes = out->shard_nbytes + out->buffer_nbytes + out->gradient_nbytes + out->optimizer_nbytes + out->snapshot_nbytes + out->activation_nbytes;
-    out->all_ranks_nbytes = out->peak_nbytes * job.nranks;
+    out->all_ranks_nbytes = out->peak_nbytes * job->nranks;
+    return rc;
+}
+
+int train_plan(const struct train_config *config, const struct train_options *opt, struct train_plan *out, struct fsdpck_error *err)
+{
+    struct job job;
+    uint64_t activations = 0;
+    *out = (struct train_plan){ 0 };
+    int rc = job_open(config, opt, &job, err);
+    if (rc)
+        return rc;
+    rc = count_activations(&job, &activations, err);
+    if (!rc)
+        rc = job_plan(&job, activations, out, err);
     job_close(&job);
     return rc;
 }

@@ -89,7 +89,7 @@ int train_run(const struct train_config *config, const struct train_options *opt
 {
     struct train_result done = { 0 };
     struct job job;
-    char path[FILES_PATH], line[400];
+    char path[FILES_PATH];
     bool found = false;
     int rc = job_open(config, opt, &job, err);
     if (rc)
@@ -100,10 +100,6 @@ int train_run(const struct train_config *config, const struct train_options *opt
     if (!rc)
         rc = choose_resume(&job, path, &found, err);
     if (!rc) {
-        snprintf(line, sizeof line, "%s, %lld parameters trained, %lld frozen; %u ranks of %u threads, parameters %s; reduction invariant, %s",
-                 job.model.family, (long long)job.layout.ntrained, (long long)job.layout.nfrozen, job.nranks, job.nthreads,
-                 job_copies(&job) ? "gathered by copying" : "mapped and not copied", config->dtype.param);
-        note(opt, line);
         rc = supervise(&job, found ? path : NULL, &done, err);
         struct fsdpck_error ignored = { 0 }; /* the run's own error counts more */
         int rc2 = job.first ? 0 : files_write_summary(&job, &done, rc ? &ignored : err);

@@ -24,13 +24,17 @@ struct train_metrics {
     uint64_t pss_nbytes;      /* of all ranks, what they share counted once; looked at in the first step and every hundredth */
 };
 
+struct train_start;
+
 /* Zero-initialise: every zero means the default. */
 struct train_options {
     uint32_t nranks;         /* local processes; default 1 */
     unsigned nthreads;       /* of each rank; default: the processors this process may use, shared among the ranks */
     const char *resume;      /* "auto" (default), "never", or a checkpoint directory */
     double patience_seconds; /* how long ranks wait for each other before they name the one that stalls; default 600 */
-    /* In rank 0's process, after each step; may be NULL. */
+    /* In rank 0's process: when everything is loaded, before the first step; may be NULL. */
+    void (*on_start)(void *ctx, const struct train_start *start);
+    /* There too, after each step that log.every asks for, each evaluation and the last step; may be NULL. */
     void (*on_step)(void *ctx, const struct train_metrics *metrics);
     void (*note)(void *ctx, const char *line); /* as in fsdpck_options */
     /* In the process of a rank whose supervisor was killed, just before it ends: nobody else is left to say so. May be NULL. */
@@ -71,6 +75,23 @@ struct train_plan {
     uint64_t largest_micro_ntok;
     uint64_t gathered_step_nbytes; /* parameters of others that it reads in a step, mapped or copied */
     uint64_t reduced_step_nbytes;  /* gradients of others that it reads in a step */
+};
+/* What is trained on, or evaluated, after cutting and packing. */
+struct train_data_facts {
+    uint64_t ndocs, ntok, nsupervised, longest_ntok, nrows; /* nrows: of an epoch; micro-batches under data.plan */
+    bool by_plan;
+};
+
+/* What a run is, as it starts. */
+struct train_start {
+    const struct train_config *config;
+    const char *family;   /* "llama" */
+    uint32_t nranks;
+    unsigned nthreads;    /* of each */
+    bool copies;          /* parameters are gathered by copying */
+    uint64_t step;        /* done: where a resumed run goes on */
+    struct train_plan plan;
+    struct train_data_facts data, eval; /* eval: zero without data.eval */
 };
 FSDPCK_API int train_plan(const struct train_config *config, const struct train_options *opt, struct train_plan *out, struct fsdpck_error *err);
 

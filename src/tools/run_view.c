@@ -1,0 +1,127 @@
+/* The start table, the lines of steps, and how long it will take: by the time since the first step that was shown, saves and evaluations included. */
+#include "run_view.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "text.h"
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+struct run_view *run_view_new(bool quiet)
+{
+    struct run_view *v = mmap(NULL, sizeof *v, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (v == MAP_FAILED)
+        return NULL;
+    v->report.quiet = quiet;
+    v->report.terminal = isatty(STDERR_FILENO);
+    return v;
+}
+
+/* "1,234,567" */
+static const char *grouped(uint64_t value, char buf[TEXT_NBYTES])
+{
+    char digits[24];
+    int n = snprintf(digits, sizeof digits, "%" PRIu64, value), at = 0;
+    for (int i = 0; i < n; i++) {
+        if (i && (n - i) % 3 == 0)
+            buf[at++] = ',';
+        buf[at++] = digits[i];
+    }
+    buf[at] = '\0';
+    return buf;
+}
+
+static void __attribute__((format(printf, 2, 3))) put_row(const char *title, const char *format, ...)
+{
+    char line[1600];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    fprintf(stderr, "  %-11s ", title);
+    text_print(stderr, line); /* names of files are in it */
+    fputc('\n', stderr);
+}
+
+static void put_data(const char *title, const char *path, const struct train_data_facts *f, const struct train_start *s)
+{
+    char docs[TEXT_NBYTES], tokens[TEXT_NBYTES], rows[TEXT_NBYTES], packed[100] = "";
+    if (!f->by_plan)
+        snprintf(packed, sizeof packed, "; in %s rows of %s tokens, %.1f %% full", grouped(f->nrows, docs), grouped(s->config->data.seq_len, rows),
+                 100.0 * (double)f->ntok / ((double)f->nrows * (double)s->config->data.seq_len));
+    put_row(title, "%.1000s: %s documents, %s tokens, %.1f %% of them supervised%s", path, grouped(f->ndocs, docs), grouped(f->ntok, tokens),
+            100.0 * (double)f->nsupervised / (double)f->ntok, packed);
+}
+
+static void put_steps(const struct train_start *s)
+{
+    const struct train_config *c = s->config;
+    char going_on[80] = "", epochs[80] = "";
+    if (s->step)
+        snprintf(going_on, sizeof going_on, ", %" PRIu64 " of them done", s->step);
+    if (!s->data.by_plan)
+        snprintf(epochs, sizeof epochs, " of %" PRIu64 " rows, %.3g epochs", c->train.global_batch_size,
+                 (double)s->plan.nsteps * (double)c->train.global_batch_size / (double)s->data.nrows);
+    put_row("steps", "%" PRIu64 "%s%s; learning rate %g, %s", s->plan.nsteps, epochs, going_on, c->train.learning_rate, c->train.scheduler);
+}
+
+void run_view_start(struct run_view *v, const struct train_start *s)
+{
+    const struct train_config *c = s->config;
+    char a[TEXT_NBYTES], b[TEXT_NBYTES];
+    v->nsteps = s->plan.nsteps;
+    if (v->report.quiet)
+        return;
+    put_row("model", "%.1000s (%s, %s): %s parameters trained%s, %s frozen", c->model, s->family, c->dtype.param, grouped(s->plan.ntrained, a),
+            c->lora.enabled ? " in adapters" : "", grouped(s->plan.nfrozen, b));
+    put_row("ranks", "%u, with %s each; parameters %s", s->nranks, text_count(s->nthreads, "thread", a), s->copies ? "gathered by copying" : "mapped and not copied");
+    put_row("memory", "%s a rank, %s all ranks; the program itself comes on top", text_bytes(s->plan.peak_nbytes, a), text_bytes(s->plan.all_ranks_nbytes, b));
+    put_data("data", c->data.nfiles > 1 ? "data.train" : c->data.train, &s->data, s);
+    if (c->data.eval)
+        put_data("evaluation", c->data.eval, &s->eval, s);
+    put_steps(s);
+}
+
+/* How long the rest takes, once two steps were shown. */
+static void tell_rest(struct run_view *v, const struct train_metrics *m, char *text, size_t nbytes)
+{
+    char clock[TEXT_NBYTES];
+    text[0] = '\0';
+    if (!v->first_step) {
+        v->first_step = m->step;
+        v->first_ns = now_ns();
+    } else if (m->step > v->first_step) {
+        double each = 1e-9 * (double)(now_ns() - v->first_ns) / (double)(m->step - v->first_step);
+        snprintf(text, nbytes, "  ETA %s", text_clock(each * (double)(v->nsteps - m->step), clock));
+    }
+}
+
+void run_view_step(struct run_view *v, const struct train_metrics *m)
+{
+    char line[320], rest[64], memory[TEXT_NBYTES];
+    if (v->report.quiet)
+        return;
+    tell_rest(v, m, rest, sizeof rest);
+    snprintf(line, sizeof line, "step %" PRIu64 " of %" PRIu64 "  loss %.4f  grad norm %.4f  lr %.3g  %.0f tokens/s  %.3g s/it%s  %s", m->step, v->nsteps, m->loss,
+             m->grad_norm, m->lr, m->tokens_per_second, m->step_seconds, rest, text_bytes(m->pss_nbytes, memory));
+    if (v->report.terminal && m->step < v->nsteps) {
+        report_draw(&v->report, line);
+    } else {
+        report_clear(&v->report);
+        fprintf(stderr, "%s\n", line);
+    }
+    if (!m->evaluated)
+        return;
+    report_clear(&v->report);
+    fprintf(stderr, "step %" PRIu64 "  eval loss %.4f over %" PRIu64 " tokens, in %s\n", m->step, m->eval_loss, m->eval_nsupervised, text_seconds(m->eval_seconds, memory));
+}
