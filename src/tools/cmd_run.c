@@ -100,7 +100,7 @@ static int run(struct run_args *args, const char *path)
     struct train_config config;
     struct train_result done;
     struct train_options opt = { .nranks = args->ranks, .nthreads = args->threads, .resume = args->resume, .patience_seconds = args->patience,
-                                 .on_start = show_start, .on_step = show_step, .note = show_note, .ctx = args, .stop = &stop_signal, .lost = show_lost, .profile = args->profile,
+                                 .on_start = show_start, .on_step = show_step, .note = show_note, .ctx = args, .stop = &stop_signal, .saves = &save_signals, .lost = show_lost, .profile = args->profile,
                                  .launched_rank = args->rank, .launched_nranks = args->launched, .several_hosts = args->several_hosts,
                                  .copy_gathers = args->gather && strcmp(args->gather, "copy") == 0 };
     char model[PATH_MAX];
@@ -128,7 +128,6 @@ static int find_launcher(struct run_args *args)
         args->several_hosts = !here || strtoul(here, NULL, 10) != args->launched;
         if (args->ranks != args->launched && args->ranks != 0)
             return usage_error("mpirun has started %u ranks: --ranks %u is for ranks without it", args->launched, args->ranks);
-        stop_on_user_signal(); /* mpirun passes it on, and kills soon after SIGTERM */
         return OPTIONS_OK;
     }
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
@@ -144,7 +143,8 @@ int cmd_run(const struct command *self, int argc, char **argv)
     const struct option_group groups[] = { { "Options", run_options, sizeof run_options / sizeof run_options[0], &args } };
     const struct command_line line = {
         .command = self, .positionals = "CONFIG.json", .groups = groups, .ngroups = 1,
-        .notes = "Losses, norms and weights are the same bits for any number of ranks and threads. Ctrl-C or SIGTERM: the step is finished and saved.",
+        .notes = "Losses, norms and weights are the same bits for any number of ranks and threads. Ctrl-C, SIGTERM or SIGUSR1: the step is finished and saved.\n"
+                 "SIGUSR2, or `echo save > OUTPUT_DIR/control`: a checkpoint, and the run goes on; `echo stop` there: as Ctrl-C.",
     };
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);
@@ -152,6 +152,7 @@ int cmd_run(const struct command *self, int argc, char **argv)
         status = find_launcher(&args);
     if (status == OPTIONS_OK && !(args.view = run_view_new(args.quiet)))
         status = usage_error("no memory");
+    stop_on_user_signal(); /* mpirun passes them on, and kills soon after SIGTERM */
     if (status == OPTIONS_OK)
         status = run(&args, at[0]);
     options_free(&line);

@@ -6,7 +6,7 @@
 
 static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
 
-volatile int stop_signal;
+volatile int stop_signal, save_signals;
 
 static void on_signal(int number)
 {
@@ -28,8 +28,16 @@ void stop_install(void)
     sigaction(SIGPIPE, &ignore, NULL);
 }
 
+static void on_save(int number)
+{
+    (void)number;
+    __atomic_fetch_add(&save_signals, 1, __ATOMIC_RELAXED);
+}
+
 void stop_on_user_signal(void)
 {
+    struct sigaction save = { .sa_handler = on_save, .sa_flags = SA_RESTART };
+    sigaction(SIGUSR2, &save, NULL);
     struct sigaction stop = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
     sigaction(SIGUSR1, &stop, NULL);
 }

@@ -9,7 +9,10 @@ extern volatile int stop_signal;
  * went away shows as EPIPE. */
 void stop_install(void);
 
-/* SIGUSR1 asks for a stop as well. */
+/* How often SIGUSR2 came. */
+extern volatile int save_signals;
+
+/* SIGUSR1 asks for a stop as well, SIGUSR2 for a save. */
 void stop_on_user_signal(void);
 
 #endif

@@ -338,6 +338,43 @@ class Ranks(Tests):
         if len(got) < len(want) - 1 or not set(got) <= set(want):  # the stop may leave one out
             raise Failure(f"other evaluations: {got}, {want} wanted")
 
+    # --- control
+
+    def controlled(self, mpi):
+        """Saves and stops that are asked for, by file and by signal: answered, and the bits stay."""
+        self.reference(steps=24)
+        out, path = self.job(f"control{mpi}", steps=24, checkpoint={"save_steps": 0, "keep_last": 0})
+        out.mkdir()
+        control = out / "control"
+        def start():
+            process = self.start(path, *([] if mpi else ["--ranks", "3"]), mpi=mpi)
+            return process, self.until(process, self.done(out) + 1)
+        def ask(process, word):
+            said, temporary = "", out / "control.new"
+            temporary.write_text(word + "\n")
+            temporary.rename(control)
+            while control.exists() and process.poll() is None:
+                said += process.stderr.readline()
+            return said
+        control.write_text("stop\n")
+        process, said = start()
+        process.send_signal(signal.SIGUSR2)
+        said += self.until(process, 5)
+        for word in ("sample", "nonsense", "save", "stop"):
+            said += ask(process, word)
+        said += process.stderr.read() + self.finish(process)  # communicate() knows nothing of what readline() has kept
+        for words in ("'stop' was asked for before this run", "'sample' is not in this version", "'nonsense' is none of", "which was asked for, is saved", "control: stop", "stopped after"):
+            if words not in said:
+                raise Failure(f"'{words}' is not in: {said[-1500:]}")
+        if len(list((out / "checkpoints").glob("step-*"))) < 3 or self.done(out) == 24 or control.exists():
+            raise Failure(f"{self.done(out)} steps, {list((out / 'checkpoints').iterdir())}")
+        process, _ = start()
+        process.send_signal(signal.SIGUSR1)
+        if "stopped after" not in process.stderr.read() + self.finish(process):
+            raise Failure("SIGUSR1 does not stop")
+        self.finish(self.start(path, "--ranks", "2"))
+        self.same(out, steps=24)
+
     # --- mpirun
 
     def mpi_bits(self, n, *options):
@@ -468,6 +505,8 @@ def main():
             t.attempt("evaluation: bits, full", t.evaluated_bits, full, "--ranks", "3", "--gather", "copy", "--set", "fsdp.sharding_strategy=NO_SHARD")
             t.attempt("evaluation: bits, mpirun", lambda: t.evaluated_bits(adapters, "--gather", "copy", mpi=3))
             t.attempt("evaluation: killed and resumed", t.evaluated_and_killed, adapters)
+            for mpi in (0, 3):
+                t.attempt(f"control, mpirun {mpi}", t.controlled, mpi)
             for n in (1, 2, 3, 5):
                 t.attempt(f"mpirun -n {n}", t.mpi_bits, n)
             t.attempt("mpirun, gathered", t.mpi_bits, 3, "--gather", "copy")

@@ -18,6 +18,7 @@ struct board {
     double patience_seconds;
     size_t nbytes; /* of this mapping */
     _Atomic uint32_t failed, stop, error_state;
+    _Atomic uint64_t saves;
     struct fsdpck_error error;
     uint64_t notes[BOARD_NOTES];
     struct place places[];
@@ -136,6 +137,16 @@ void board_stop(struct board *b)
 bool board_stopping(const struct board *b)
 {
     return atomic_load(&b->stop) != 0;
+}
+
+void board_ask_saves(struct board *b, uint64_t count)
+{
+    atomic_store(&b->saves, count);
+}
+
+uint64_t board_saves(const struct board *b)
+{
+    return atomic_load(&b->saves);
 }
 
 uint64_t *board_notes(struct board *b)

@@ -32,6 +32,9 @@ bool board_error(const struct board *b, struct fsdpck_error *err);
 
 void board_stop(struct board *b);
 bool board_stopping(const struct board *b);
+/* How often a save was asked for since the run began. */
+void board_ask_saves(struct board *b, uint64_t count);
+uint64_t board_saves(const struct board *b);
 /* (BOARD_NOTES) for the supervisor, kept when the rank is gone. */
 uint64_t *board_notes(struct board *b);
 

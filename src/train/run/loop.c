@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "run/agree.h"
+#include "run/control.h"
 #include "run/files.h"
 #include "run/gather.h"
 #include "run/profile.h"
@@ -54,8 +55,8 @@ static uint64_t waited_ns(const struct rank *r)
     return r->comm->wait_ns + gather_times(r->gather).waited_ns;
 }
 
-/* One step: gradients of the whole batch, norm, update. *stopping: in, whether this rank was asked to; out, whether any was. */
-static int run_step(struct rank *r, struct train_metrics *m, bool *stopping, struct fsdpck_error *err)
+/* One step: gradients of the whole batch, norm, update. *asked: in, of this rank; out, of any. */
+static int run_step(struct rank *r, struct train_metrics *m, struct asked *asked, struct fsdpck_error *err)
 {
     const struct job *job = r->job;
     struct step_plan plan;
@@ -67,7 +68,7 @@ static int run_step(struct rank *r, struct train_metrics *m, bool *stopping, str
     if (!rc)
         rc = rank_gradients(r, &plan, &m->loss, err);
     if (!rc)
-        rc = rank_norm(r, &m->grad_norm, stopping, err);
+        rc = rank_norm(r, &m->grad_norm, asked, err);
     bool finite = isfinite(m->loss) && isfinite(m->grad_norm);
     if (!rc && !finite)
         rc = on_nonfinite(r, m->loss, m->grad_norm, err);
@@ -111,6 +112,10 @@ static void take_save(struct rank *r, struct saver *saver, bool wait, struct loo
     notes->save_failed = done.failed;
     if (!done.failed) {
         notes->saved = done.step;
+        if (notes->asked == done.step) {
+            snprintf(line, sizeof line, "control: the checkpoint of step %llu, which was asked for, is saved", (unsigned long long)done.step);
+            note(r, line);
+        }
         return;
     }
     snprintf(line, sizeof line, "the checkpoint of step %llu could NOT be saved, training goes on: %s", (unsigned long long)done.step,
@@ -174,10 +179,16 @@ static int train(struct rank *r, struct saver *saver, struct profile *profile, F
     uint64_t pss_nbytes = 0, gathered = 0;
     bool stopping = false;
     int rc = 0;
+    struct control control;
+    if (r->comm->rank == 0)
+        control_open(&control, r);
     while (r->step < r->job->nsteps && !stopping && !rc) {
         struct train_metrics m = { 0 };
-        stopping = board_stopping(r->comm->board);
-        rc = run_step(r, &m, &stopping, err);
+        struct asked asked = { .stop = board_stopping(r->comm->board) };
+        if (r->comm->rank == 0)
+            control_look(&control, &asked);
+        rc = run_step(r, &m, &asked, err);
+        stopping = asked.stop;
         if (!rc && (r->step == first || r->step % PSS_EVERY == 0))
             rc = look_at_memory(r, &pss_nbytes, err);
         m.pss_nbytes = pss_nbytes;
@@ -186,7 +197,9 @@ static int train(struct rank *r, struct saver *saver, struct profile *profile, F
             rc = evaluate(r, &m, &stopping, err);
         gathered = gather_times(r->gather).nbytes;
         take_save(r, saver, false, notes);
-        if (!rc && save_is_due(r, stopping))
+        if (asked.save)
+            notes->asked = r->step;
+        if (!rc && (asked.save || save_is_due(r, stopping)))
             rc = save(r, saver, notes, &m.save_stall_seconds, err);
         if (!rc && profile)
             profile_step(profile, &m, gather_times(r->gather));

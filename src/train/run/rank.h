@@ -67,8 +67,12 @@ int rank_fold(struct rank *r, double mine, uint32_t nparts, double *sum, struct 
 /* evaluate.c: the mean loss over the supervised tokens of data.eval. Collective. *stopping: any rank was asked to stop
  * meanwhile: it was broken off, and there is no loss. */
 int rank_evaluate(struct rank *r, struct train_metrics *m, bool *stopping, struct fsdpck_error *err);
-/* optimize.c: the global norm, the same on every rank; NaN where a gradient is not finite. *stopping: whether any rank was asked to stop. */
-int rank_norm(struct rank *r, double *norm, bool *stopping, struct fsdpck_error *err);
+/* Of a run that is under way, at the boundary of a step. */
+struct asked {
+    bool stop, save;
+};
+/* optimize.c: the global norm, the same on every rank; NaN where a gradient is not finite. *asked: of this rank; then of any. */
+int rank_norm(struct rank *r, double *norm, struct asked *asked, struct fsdpck_error *err);
 int rank_update(struct rank *r, double norm, double lr, struct fsdpck_error *err);
 double schedule_lr(const struct train_config *config, uint64_t step, uint64_t nsteps);
 /* Name of the first tensor whose gradient is not finite, or "loss". Collective. */

@@ -56,13 +56,13 @@ void train_session_close(struct train_session *s)
 int train_session_gradients(struct train_session *s, uint64_t step, double *loss, double *norm, struct fsdpck_error *err)
 {
     struct step_plan plan;
-    bool stopping = false;
+    struct asked asked = { 0 };
     s->rank->step = step;
     int rc = data_step(s->job.data, s->job.config, step, &plan, err);
     if (!rc)
         rc = rank_gradients(s->rank, &plan, loss, err);
     if (!rc)
-        rc = rank_norm(s->rank, norm, &stopping, err);
+        rc = rank_norm(s->rank, norm, &asked, err);
     step_plan_free(&plan);
     return rc;
 }

@@ -81,7 +81,7 @@ _Noreturn static void run_rank(struct family *f, uint32_t number)
     struct comm *comm = NULL;
     struct rank *r = NULL;
     struct loop_notes scratch = { 0 };
-    static const int passed_on[] = { SIGINT, SIGTERM, SIGHUP, SIGUSR1 }; /* by the supervisor, as a stop */
+    static const int passed_on[] = { SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 }; /* by the supervisor, as a stop or a save */
     for (size_t i = 0; i < sizeof passed_on / sizeof passed_on[0]; i++)
         signal(passed_on[i], SIG_IGN);
     int rc = tie_to_supervisor(f, &err);
@@ -171,6 +171,8 @@ static bool watch(const struct family *f, struct child *children)
     for (long waited_ms = 0; look_at_children(f, children, &failed) > 0;) {
         if (stop && *stop)
             board_stop(f->board);
+        if (f->job->opt->saves)
+            board_ask_saves(f->board, (uint64_t)*f->job->opt->saves);
         if ((failed || board_failed(f->board)) && (waited_ms += POLL_MS) > GRACE_MS)
             kill_all(children, f->n, SIGKILL);
         sleep_ms(POLL_MS);

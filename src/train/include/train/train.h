@@ -41,6 +41,7 @@ struct train_options {
     void (*lost)(void *ctx, const struct fsdpck_error *err);
     void *ctx;
     const volatile int *stop; /* nonzero: finish the step, save, return. May be NULL */
+    const volatile int *saves; /* counts up with each save that is asked for between the planned ones; rank 0's process only. May be NULL */
     /* A launcher (mpirun) has started this process as one rank of so many; 0: none has. The others join by MPI. */
     uint32_t launched_rank, launched_nranks;
     bool several_hosts; /* not all of them are on this one: parameters are gathered by copying */

@@ -1,0 +1,81 @@
+/* The control file is read, removed and only then obeyed, so that nothing is done twice. Whoever writes to output_dir may write it: it is short, plain and untrusted. */
+#include "run/control.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "run/files.h"
+
+enum { WORD = 32 };
+
+static void note(const struct control *c, const char *line)
+{
+    if (c->job->opt->note)
+        c->job->opt->note(c->job->opt->ctx, line);
+}
+
+/* False: there is no file, or nothing in it yet. */
+static bool read_word(const char *path, char word[WORD])
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t n = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? read(fd, word, WORD - 1) : 0;
+    close(fd);
+    word[n > 0 ? n : 0] = '\0';
+    word[strcspn(word, " \t\r\n")] = '\0';
+    return n > 0;
+}
+
+/* False: there is none that can be obeyed. */
+static bool take_word(struct control *c, char word[WORD])
+{
+    char path[FILES_PATH], line[FILES_PATH + 200];
+    if (c->blind || files_join(path, c->job->config->output_dir, "control", NULL) || !read_word(path, word))
+        return false;
+    if (unlink(path) == 0)
+        return true;
+    c->blind = true;
+    snprintf(line, sizeof line, "%s cannot be removed (%s): it is not obeyed", path, strerror(errno));
+    note(c, line);
+    return false;
+}
+
+void control_open(struct control *c, const struct rank *r)
+{
+    char word[WORD], line[200];
+    *c = (struct control){ .job = r->job, .board = r->comm->board };
+    if (!take_word(c, word))
+        return;
+    snprintf(line, sizeof line, "control: '%s' was asked for before this run began, and is not done", word);
+    note(c, line);
+}
+
+static void obey(const struct control *c, const char *word, struct asked *asked)
+{
+    char line[200];
+    if (strcmp(word, "save") == 0) {
+        asked->save = true;
+    } else if (strcmp(word, "stop") == 0) {
+        note(c, "control: stop: this step is finished and saved");
+        asked->stop = true;
+    } else {
+        snprintf(line, sizeof line, strcmp(word, "sample") == 0 ? "control: '%s' is not in this version, which knows save and stop" : "control: '%s' is none of save, stop", word);
+        note(c, line);
+    }
+}
+
+void control_look(struct control *c, struct asked *asked)
+{
+    char word[WORD];
+    uint64_t nsaves = board_saves(c->board);
+    asked->save |= nsaves != c->nsaves;
+    c->nsaves = nsaves;
+    if (take_word(c, word))
+        obey(c, word, asked);
+}

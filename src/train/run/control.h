@@ -1,0 +1,19 @@
+/* What a user asks of a run that is under way: by signals, which the supervisor passes on, and by output_dir/control, a file with one word in it. */
+#ifndef TRAIN_CONTROL_H
+#define TRAIN_CONTROL_H
+
+#include "run/rank.h"
+
+struct control {
+    const struct job *job;
+    struct board *board;
+    uint64_t nsaves; /* asked for by signal, and taken */
+    bool blind;      /* the file cannot be removed: it is not obeyed any more */
+};
+
+/* Rank 0's. A file that was there before the run is removed, and said. */
+void control_open(struct control *c, const struct rank *r);
+/* At the boundary of a step: adds what was asked for since the last look to *asked, and answers what cannot be done. */
+void control_look(struct control *c, struct asked *asked);
+
+#endif
