@@ -31,13 +31,14 @@ void fsdpck_fetch_free(struct fsdpck_fetch *f)
     fsdpck_decoder_free(f->decoder);
     free(f->block);
     free(f->decoded);
+    fsdpck_zstream_free(f->stream);
     *f = (struct fsdpck_fetch){ .read_nbytes = f->read_nbytes, .needed_nbytes = f->needed_nbytes, .nruns = f->nruns };
 }
 
 uint64_t fsdpck_fetch_nbytes(const struct fsdpck_source *src)
 {
     uint64_t decoding = DECODED_NBYTES + 6 * FSDPCK_BLOCK_NBYTES;
-    return FSDPCK_FETCH_WINDOW_NBYTES + 4 * FSDPCK_BLOCK_NBYTES + (src->compressed ? decoding : 0);
+    return FSDPCK_FETCH_WINDOW_NBYTES + 4 * FSDPCK_BLOCK_NBYTES + (src->compressed ? decoding : 0) + (src->streamed ? DECODED_NBYTES + FSDPCK_ZSTREAM_NBYTES : 0);
 }
 
 /* ---- bytes of a payload, verified ---- */
@@ -92,7 +93,33 @@ static int verify_blocks(struct fsdpck_fetch *f, size_t ordinal, const struct fs
 }
 
 /* What is asked for at a time: whoever wants more of a compressed chunk in one piece has room for it himself. */
-static uint64_t window_of(const struct fsdpck_extent *e) { return e->compressed ? DECODED_NBYTES : FSDPCK_FETCH_WINDOW_NBYTES; }
+static uint64_t window_of(const struct fsdpck_extent *e) { return e->compressed || e->streamed ? DECODED_NBYTES : FSDPCK_FETCH_WINDOW_NBYTES; }
+
+/* Payload bytes [begin, end) out of the zstd stream that they lie in. Whoever starts a stream is charged with all of it. */
+static int read_stream(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t *dst,
+                       struct fsdpck_error *err)
+{
+    const struct fsdpck_zplace place = { .file = e->file, .offset = e->stream, .nbytes = e->stream_nbytes };
+    bool same = f->dry_place.file == place.file && f->dry_place.offset == place.offset && f->dry_place.nbytes == place.nbytes;
+    if (f->dry) {
+        f->read_nbytes += same && f->dry_at <= begin ? 0 : place.nbytes;
+        f->dry_place = place;
+        f->dry_at = end;
+        return 0;
+    }
+    if (!f->stream && !(f->stream = fsdpck_zstream_new(f->src, err)))
+        return FSDPCK_ERR_NOMEM;
+    f->read_nbytes += fsdpck_zstream_is_ahead(f->stream, &place, e->payload + begin) ? 0 : place.nbytes;
+    int r = fsdpck_zstream_read(f->stream, &place, e->payload + begin, dst, end - begin, err);
+    if (r != 0)
+        fsdpck_error_tensor(err, source_tensors(f->src)[ordinal].name);
+    return r;
+}
+
+static int decode(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t *dst, struct fsdpck_error *err)
+{
+    return (e->streamed ? read_stream : fsdpck_decode_range)(f, ordinal, e, begin, end, dst, err);
+}
 
 static int read_decoded(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t **data,
                         struct fsdpck_error *err)
@@ -100,7 +127,7 @@ static int read_decoded(struct fsdpck_fetch *f, size_t ordinal, const struct fsd
     if (!f->dry && !f->decoded && !(f->decoded = malloc(DECODED_NBYTES)))
         return fsdpck_error_nomem(err, DECODED_NBYTES);
     *data = f->decoded;
-    return fsdpck_decode_range(f, ordinal, e, begin, end, f->decoded, err);
+    return decode(f, ordinal, e, begin, end, f->decoded, err);
 }
 
 /* Payload bytes [begin, end), at most a window, into the scratch; *data points at byte `begin`. */
@@ -108,7 +135,7 @@ static int read_payload(struct fsdpck_fetch *f, size_t ordinal, const struct fsd
                         struct fsdpck_error *err)
 {
     uint64_t first = begin, last = end;
-    if (e->compressed)
+    if (e->compressed || e->streamed)
         return read_decoded(f, ordinal, e, begin, end, data, err);
     if (e->hashes) {
         first = begin / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES;
@@ -151,9 +178,9 @@ struct run_target { /* where run elements [first, first + nelem) go */
 static int read_straight(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t *dst, bool *done,
                          struct fsdpck_error *err)
 {
-    if (e->compressed && !f->dry) {
+    if ((e->compressed || e->streamed) && !f->dry) {
         *done = true;
-        return fsdpck_decode_range(f, ordinal, e, begin, end, dst, err);
+        return decode(f, ordinal, e, begin, end, dst, err);
     }
     bool whole = begin % FSDPCK_BLOCK_NBYTES == 0 && (end % FSDPCK_BLOCK_NBYTES == 0 || end == e->payload_nbytes);
     *done = !f->dry && (whole || !e->hashes) && fsdpck_file_read_cached(f->src, e->file, e->payload + begin, end - begin, dst);

@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "engine/source_impl.h"
+#include "engine/zstream.h"
 
 #define FSDPCK_FETCH_WINDOW_NBYTES (4u << 20) /* most bytes of one read: a multiple of the hash block */
 #define FSDPCK_FETCH_BLOCKS (FSDPCK_FETCH_WINDOW_NBYTES / FSDPCK_BLOCK_NBYTES + 2) /* that one touches, at most */
@@ -21,6 +22,9 @@ struct fsdpck_fetch {
     struct fsdpck_decoder *decoder;
     uint8_t *block;   /* one, of which a part is wanted */
     uint8_t *decoded; /* what goes from there to many places */
+    struct fsdpck_zstream *stream; /* for payloads in one, likewise: it stands where the last read ended */
+    struct fsdpck_zplace dry_place; /* where it would stand, in a dry fetch */
+    uint64_t dry_at;
 };
 
 int fsdpck_fetch_init(struct fsdpck_fetch *f, struct fsdpck_source *src, struct fsdpck_error *err);
