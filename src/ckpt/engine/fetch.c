@@ -35,10 +35,12 @@ void fsdpck_fetch_free(struct fsdpck_fetch *f)
     *f = (struct fsdpck_fetch){ .read_nbytes = f->read_nbytes, .needed_nbytes = f->needed_nbytes, .nruns = f->nruns };
 }
 
+uint64_t fsdpck_fetch_stream_nbytes(const struct fsdpck_source *src) { return src->streamed ? DECODED_NBYTES + FSDPCK_ZSTREAM_NBYTES : 0; }
+
 uint64_t fsdpck_fetch_nbytes(const struct fsdpck_source *src)
 {
     uint64_t decoding = DECODED_NBYTES + 6 * FSDPCK_BLOCK_NBYTES;
-    return FSDPCK_FETCH_WINDOW_NBYTES + 4 * FSDPCK_BLOCK_NBYTES + (src->compressed ? decoding : 0) + (src->streamed ? DECODED_NBYTES + FSDPCK_ZSTREAM_NBYTES : 0);
+    return FSDPCK_FETCH_WINDOW_NBYTES + 4 * FSDPCK_BLOCK_NBYTES + (src->compressed ? decoding : 0) + fsdpck_fetch_stream_nbytes(src);
 }
 
 /* ---- bytes of a payload, verified ---- */

@@ -31,6 +31,8 @@ int fsdpck_fetch_init(struct fsdpck_fetch *f, struct fsdpck_source *src, struct 
 void fsdpck_fetch_free(struct fsdpck_fetch *f);
 /* Memory that one takes for this source, at most. */
 uint64_t fsdpck_fetch_nbytes(const struct fsdpck_source *src);
+/* The part of it that zstd streams take; 0 where there are none. */
+uint64_t fsdpck_fetch_stream_nbytes(const struct fsdpck_source *src);
 /* The error: bytes [begin, end) of the elements of a chunk are under a hash that does not match. */
 int fsdpck_fetch_damaged(const struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end,
                          struct fsdpck_error *err);
