@@ -16,7 +16,7 @@
 
 struct init_args {
     bool force, full;
-    const char *out;
+    const char *out, *output_dir; /* output_dir NULL: runs/ and the model's name */
     uint32_t ranks;
 };
 
@@ -24,6 +24,7 @@ struct init_args {
 
 static const struct option init_options[] = {
     { .name = "out", .type = OPTION_STRING, .offset = AT(out), .value = "FILE", .help = "the config to write (default fsdptrain.json)" },
+    { .name = "output-dir", .type = OPTION_STRING, .offset = AT(output_dir), .value = "DIR", .help = "where the run shall write (default runs/ and the model's name)" },
     { .name = "ranks", .type = OPTION_COUNT, .offset = AT(ranks), .value = "N", .help = "local processes it shall fit (default 1)" },
     { .name = "full", .type = OPTION_FLAG, .offset = AT(full), .help = "train every parameter, not a LoRA" },
     { .name = "force", .type = OPTION_FLAG, .offset = AT(force), .help = "replace FILE" },
@@ -65,18 +66,24 @@ static uint64_t available_nbytes(void)
     return kib ? kib * 1024 : UINT64_MAX;
 }
 
-static json_t *config_json(const struct init_args *args, const char *model, const char *data, const struct choice *c)
+/* output_dir, where none is given. */
+static void default_folder(const char *model, char *folder, size_t nbytes)
 {
-    char folder[300];
     size_t end = strlen(model), begin;
     while (end > 0 && model[end - 1] == '/')
         end--;
     for (begin = end; begin > 0 && model[begin - 1] != '/';)
         begin--;
     bool named = end > begin && end - begin < 200 && model[begin] != '.';
-    snprintf(folder, sizeof folder, "runs/%.*s", named ? (int)(end - begin) : 5, named ? model + begin : "first");
-    json_t *o = json_pack("{s:s,s:s,s:s,s:{s:s,s:I,s:s}}", "//", "every key that is left out has its default; keys that begin with // are comments", "model", model, "output_dir", folder,
-                          "data", "train", data, "seq_len", (json_int_t)c->seq_len, "loss_on", "assistant");
+    snprintf(folder, nbytes, "runs/%.*s", named ? (int)(end - begin) : 5, named ? model + begin : "first");
+}
+
+static json_t *config_json(const struct init_args *args, const char *model, const char *data, const struct choice *c)
+{
+    char folder[300];
+    default_folder(model, folder, sizeof folder);
+    json_t *o = json_pack("{s:s,s:s,s:s,s:{s:s,s:I,s:s}}", "//", "every key that is left out has its default; keys that begin with // are comments", "model", model,
+                          "output_dir", args->output_dir ? args->output_dir : folder, "data", "train", data, "seq_len", (json_int_t)c->seq_len, "loss_on", "assistant");
     bool ok = o != NULL;
     if (!args->full)
         ok &= json_out_put(o, "lora", json_pack("{s:i,s:i,s:s}", "r", 16, "lora_alpha", 32, "target_modules", "all-linear"));

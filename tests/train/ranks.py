@@ -154,7 +154,7 @@ class Ranks(Tests):
 
     def stalled(self, ranks, victim, *options):
         out, path = self.job(f"stalled{ranks}{victim}")
-        process = self.start(path, "--ranks", str(ranks), "--patience", "1", *options)
+        process = self.start(path, "--ranks", str(ranks), "--patience", "5", *options)
         self.until(process, 3)
         pids = children_of(process.pid)
         os.kill(pids[victim], signal.SIGSTOP)
@@ -307,7 +307,7 @@ class Ranks(Tests):
 
     def mpi_stalled(self):
         out, path = self.job("mpi-stalled")
-        process = self.start(path, "--patience", "1", mpi=3)
+        process = self.start(path, "--patience", "5", mpi=3)
         self.until(process, 3)
         ranks = [children_of(p)[0] for p in sorted(children_of(process.pid))]
         os.kill(ranks[1], signal.SIGSTOP)

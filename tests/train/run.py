@@ -234,7 +234,7 @@ class Tests:
     def stalled(self, name):
         out = self.tmp / f"{name}-stalled"
         path = self.write(f"{name}-stalled", config_of(self.goldens / name, out))
-        process = subprocess.Popen([self.tool, "run", str(path), "--ranks", "2", "--patience", "1"], stderr=subprocess.PIPE, text=True,
+        process = subprocess.Popen([self.tool, "run", str(path), "--ranks", "2", "--patience", "5"], stderr=subprocess.PIPE, text=True,
                                    stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
         for line in process.stderr:
             if line.startswith("step 3 "):

@@ -84,9 +84,8 @@ struct fsdpck_source {
     void *impl;
 };
 
-/* fsdpck_source_open(), with to_verify. */
-int fsdpck_source_open_as(const char *path, const char *from, const struct fsdpck_options *opt, bool to_verify, struct fsdpck_source **out,
-                          struct fsdpck_error *err);
+/* An empty catalogue, with the options' defaults filled in, for an opener to fill. NULL: err says why. */
+struct fsdpck_source *fsdpck_source_new(const char *path, const struct fsdpck_options *opt, struct fsdpck_error *err);
 /* As read_item of the ops, for any source. */
 int fsdpck_source_read_item(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at, struct fsdpck_error *err);
 /* opt with every default filled in; NULL: the source's own. */

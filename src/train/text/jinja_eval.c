@@ -1,5 +1,4 @@
 /* Expressions to values. */
-#include <math.h>
 #include <string.h>
 
 #include "text/jinja_impl.h"
@@ -21,7 +20,7 @@ static int lookup(struct jrun *r, const struct jnode *n, struct jvalue *out)
     return 0;
 }
 
-static int undefined(struct jrun *r, const struct jvalue *v)
+int jundefined_error(struct jrun *r, const struct jvalue *v)
 {
     return jfail(r, "'%.*s' is undefined", (int)(v->n > 100 ? 100 : v->n), v->s);
 }
@@ -37,7 +36,7 @@ int jitem(struct jrun *r, const struct jvalue *v, const struct jvalue *key, stru
 {
     *out = jundefined(key->kind == JV_STRING ? key->s : "item", key->kind == JV_STRING ? key->n : 4);
     if (v->kind == JV_UNDEFINED)
-        return undefined(r, v);
+        return jundefined_error(r, v);
     if ((v->kind == JV_LIST || v->kind == JV_STRING) && (key->kind == JV_INT || key->kind == JV_BOOL)) {
         struct jvalue items;
         int64_t i = key->i;
@@ -85,7 +84,7 @@ int jattr(struct jrun *r, const struct jvalue *v, const char *s, size_t n, struc
 {
     *out = jundefined(s, n);
     if (v->kind == JV_UNDEFINED)
-        return undefined(r, v);
+        return jundefined_error(r, v);
     if (v->kind == JV_LOOP)
         return loop_attr(r, v->loop, s, n, out);
     if (v->kind == JV_DICT || v->kind == JV_NAMESPACE) {
@@ -127,7 +126,7 @@ static int slice(struct jrun *r, const struct jnode *n, struct jvalue *out)
     if (rc)
         return rc;
     if (v.kind == JV_UNDEFINED)
-        return undefined(r, &v);
+        return jundefined_error(r, &v);
     if (v.kind != JV_LIST && v.kind != JV_STRING)
         return jfail(r, "%s has no slices", jkind_name(&v));
     rc = jitems(r, &v, &items);
@@ -157,87 +156,6 @@ static int slice(struct jrun *r, const struct jnode *n, struct jvalue *out)
     return rc;
 }
 
-static int join(struct jrun *r, const struct jvalue *a, const struct jvalue *b, struct jvalue *out)
-{
-    char *s = jarena_alloc(&r->arena, a->n + b->n + 1);
-    if (!s)
-        return jno_memory(r);
-    memcpy(s, a->s, a->n);
-    memcpy(s + a->n, b->s, b->n);
-    *out = jstring(s, a->n + b->n);
-    return 0;
-}
-
-static int join_lists(struct jrun *r, const struct jvalue *a, const struct jvalue *b, struct jvalue *out)
-{
-    int rc = jlist_new(r, a->list->count + b->list->count, out);
-    for (size_t i = 0; !rc && i < a->list->count; i++)
-        rc = jlist_add(r, out->list, &a->list->items[i]);
-    for (size_t i = 0; !rc && i < b->list->count; i++)
-        rc = jlist_add(r, out->list, &b->list->items[i]);
-    out->tuple = !rc && a->tuple;
-    r->steps += rc ? 0 : out->list->count;
-    return rc;
-}
-
-static int integers(struct jrun *r, enum jop op, int64_t a, int64_t b, struct jvalue *out)
-{
-    int64_t i = 0;
-    bool overflow = false;
-    if ((op == JO_FLOORDIV || op == JO_MOD) && (b == 0 || (b == -1 && a == INT64_MIN)))
-        return jfail(r, "a division by zero");
-    switch (op) {
-    case JO_ADD: overflow = __builtin_add_overflow(a, b, &i); break;
-    case JO_SUB: overflow = __builtin_sub_overflow(a, b, &i); break;
-    case JO_MUL: overflow = __builtin_mul_overflow(a, b, &i); break;
-    case JO_FLOORDIV: i = a / b - (a % b != 0 && (a < 0) != (b < 0)); break;
-    default: i = a % b + (a % b != 0 && (a % b < 0) != (b < 0) ? b : 0); break;
-    }
-    *out = jint(i);
-    return overflow ? jfail(r, "a number is too large") : 0;
-}
-
-static int floats(struct jrun *r, enum jop op, double a, double b, struct jvalue *out)
-{
-    if ((op == JO_DIV || op == JO_FLOORDIV || op == JO_MOD) && b == 0)
-        return jfail(r, "a division by zero");
-    double f = op == JO_ADD ? a + b : op == JO_SUB ? a - b : op == JO_MUL ? a * b : op == JO_DIV ? a / b : op == JO_FLOORDIV ? floor(a / b) : a - b * floor(a / b);
-    *out = (struct jvalue){ .kind = JV_FLOAT, .f = f };
-    return 0;
-}
-
-static int repeat(struct jrun *r, const struct jvalue *text, int64_t times, struct jvalue *out)
-{
-    *out = jstring("", 0);
-    if (times <= 0 || text->n == 0)
-        return 0;
-    char *s = (uint64_t)times > JINJA_MAX_OUTPUT / text->n ? NULL : jarena_alloc(&r->arena, text->n * (size_t)times);
-    if (!s)
-        return jinja_fail(r->j, r->line, FSDPCK_ERR_LIMIT, r->err, "it makes values of more than %d MiB", JINJA_MAX_OUTPUT >> 20);
-    for (int64_t i = 0; i < times; i++)
-        memcpy(s + (size_t)i * text->n, text->s, text->n);
-    *out = jstring(s, text->n * (size_t)times);
-    return 0;
-}
-
-static int repeat_list(struct jrun *r, const struct jvalue *list, int64_t times, struct jvalue *out)
-{
-    int rc = jlist_new(r, 0, out);
-    for (int64_t i = 0; i < times && list->list->count && !rc; i++) {
-        struct jvalue so_far = *out;
-        rc = join_lists(r, &so_far, list, out);
-        if (r->steps > JINJA_MAX_STEPS)
-            return jfail(r, "it takes more than %d steps", JINJA_MAX_STEPS);
-    }
-    out->tuple = list->tuple;
-    return rc;
-}
-
-static bool is_number(const struct jvalue *v)
-{
-    return v->kind == JV_INT || v->kind == JV_FLOAT || v->kind == JV_BOOL;
-}
-
 static int binary(struct jrun *r, const struct jnode *n, struct jvalue *out)
 {
     struct jvalue a, b;
@@ -245,33 +163,7 @@ static int binary(struct jrun *r, const struct jnode *n, struct jvalue *out)
     if (!rc)
         rc = jeval(r, n->b, &b);
     r->line = n->line;
-    if (!rc && n->op == JO_CONCAT) {
-        struct jvalue x, y;
-        rc = jtext(r, &a, &x);
-        if (!rc)
-            rc = jtext(r, &b, &y);
-        return rc ? rc : join(r, &x, &y, out);
-    }
-    if (rc)
-        return rc;
-    if (n->op == JO_MOD && a.kind == JV_STRING)
-        return jinja_fail(r->j, r->line, FSDPCK_ERR_UNSUPPORTED, r->err, "formatting by %% is not in this version");
-    if (a.kind == JV_UNDEFINED || b.kind == JV_UNDEFINED)
-        return undefined(r, a.kind == JV_UNDEFINED ? &a : &b);
-    if (is_number(&a) && is_number(&b)) {
-        if (n->op == JO_DIV || a.kind == JV_FLOAT || b.kind == JV_FLOAT)
-            return floats(r, n->op, a.kind == JV_FLOAT ? a.f : (double)a.i, b.kind == JV_FLOAT ? b.f : (double)b.i, out);
-        return integers(r, n->op, a.i, b.i, out);
-    }
-    if (n->op == JO_ADD && a.kind == JV_STRING && b.kind == JV_STRING)
-        return join(r, &a, &b, out);
-    if (n->op == JO_ADD && a.kind == JV_LIST && b.kind == JV_LIST)
-        return join_lists(r, &a, &b, out);
-    const struct jvalue *many = b.kind == JV_INT || b.kind == JV_BOOL ? &a : &b, *times = many == &a ? &b : &a;
-    if (n->op == JO_MUL && (times->kind == JV_INT || times->kind == JV_BOOL) && (many->kind == JV_STRING || many->kind == JV_LIST))
-        return many->kind == JV_STRING ? repeat(r, many, times->i, out) : repeat_list(r, many, times->i, out);
-    static const char *const names[] = { "+", "-", "*", "/", "//", "%" };
-    return jfail(r, "%s %s %s has no meaning", jkind_name(&a), names[n->op], jkind_name(&b));
+    return rc ? rc : jbinary(r, n->op, &a, &b, out);
 }
 
 static int compare(struct jrun *r, const struct jnode *n, struct jvalue *out)
@@ -331,7 +223,7 @@ static int call(struct jrun *r, const struct jnode *n, struct jvalue *out)
         return rc;
     r->line = n->line;
     if (f->kind == JN_NAME && self.kind == JV_UNDEFINED)
-        return undefined(r, &self);
+        return jundefined_error(r, &self);
     if (f->kind == JN_NAME)
         return self.kind == JV_FUNCTION ? jfunction(r, f->s, f->n, &args, out) : jfail(r, "'%.*s' is %s and cannot be called", (int)(f->n > 60 ? 60 : f->n), f->s, jkind_name(&self));
     if (f->kind != JN_ATTR)
@@ -339,7 +231,7 @@ static int call(struct jrun *r, const struct jnode *n, struct jvalue *out)
     rc = jeval(r, f->a, &self);
     r->line = n->line;
     if (!rc && self.kind == JV_UNDEFINED)
-        return undefined(r, &self);
+        return jundefined_error(r, &self);
     return rc ? rc : jmethod(r, &self, f->s, f->n, &args, out);
 }
 

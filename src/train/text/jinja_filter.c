@@ -102,13 +102,6 @@ static int filter_tojson(struct jrun *r, const struct jvalue *v, const struct ja
     return rc ? rc : jjson(r, v, &how, out);
 }
 
-static int attribute_of(struct jrun *r, const struct jvalue *item, const struct jvalue *name, struct jvalue *out)
-{
-    if (name->kind == JV_STRING && memchr(name->s, '.', name->n))
-        return jfail(r, "an attribute with a point in it is not in this version");
-    return jitem(r, item, name, out);
-}
-
 static int filter_join(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
 {
     const struct jvalue *by = jarg(args, 0, "d"), *attribute = jarg(args, 1, "attribute");
@@ -121,7 +114,7 @@ static int filter_join(struct jrun *r, const struct jvalue *v, const struct jarg
     for (size_t i = 0; !rc && i < items.list->count; i++) {
         item = items.list->items[i];
         if (attribute)
-            rc = attribute_of(r, &items.list->items[i], attribute, &item);
+            rc = jattribute(r, &items.list->items[i], attribute, &item);
         if (!rc)
             rc = jtext(r, &item, &text);
         if (!rc && n + between.n + text.n > JINJA_MAX_OUTPUT)
@@ -330,88 +323,6 @@ static int filter_abs(struct jrun *r, const struct jvalue *v, const struct jargs
     return 0;
 }
 
-/* The arguments behind the first `skip`. */
-static struct jargs rest_of(const struct jargs *args, size_t skip)
-{
-    struct jargs rest = { .count = args->count > skip ? args->count - skip : 0 };
-    for (size_t i = 0; i < rest.count; i++) {
-        rest.at[i] = args->at[i + skip];
-        rest.names[i] = args->names[i + skip];
-        rest.name_nbytes[i] = args->name_nbytes[i + skip];
-    }
-    return rest;
-}
-
-static int filter_map(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
-{
-    const struct jvalue *attribute = jarg(args, JARGS_MAX, "attribute"), *otherwise = jarg(args, JARGS_MAX, "default"), *name = jarg(args, 0, NULL);
-    struct jvalue items, item;
-    int filter = !attribute && name && name->kind == JV_STRING ? jfilter_find(name->s, name->n) : -1;
-    if (!attribute && filter < 0)
-        return jfail(r, "map wants an attribute, or a filter that is in this version");
-    const struct jargs rest = rest_of(args, 1);
-    int rc = jitems(r, v, &items);
-    if (!rc)
-        rc = jlist_new(r, items.list->count, out);
-    for (size_t i = 0; !rc && i < items.list->count; i++) {
-        rc = attribute ? attribute_of(r, &items.list->items[i], attribute, &item) : jfilter(r, filter, &items.list->items[i], &rest, &item);
-        if (!rc && item.kind == JV_UNDEFINED && otherwise)
-            item = *otherwise;
-        if (!rc)
-            rc = jlist_add(r, out->list, &item);
-        r->steps++;
-    }
-    return rc;
-}
-
-/* The items whose attribute (or which themselves) pass a test, or are true; wanted: or do not. */
-static int pick(struct jrun *r, const struct jvalue *v, const struct jargs *args, bool by_attribute, bool wanted, struct jvalue *out)
-{
-    const struct jvalue *attribute = by_attribute ? jarg(args, 0, NULL) : NULL, *name = jarg(args, by_attribute, NULL);
-    struct jvalue items, value;
-    int test = name && name->kind == JV_STRING ? jtest_find(name->s, name->n) : -1;
-    if ((by_attribute && !attribute) || (name && test < 0))
-        return jfail(r, "select and reject want tests that are in this version");
-    const struct jargs rest = rest_of(args, 1u + by_attribute);
-    int rc = jitems(r, v, &items);
-    if (!rc)
-        rc = jlist_new(r, 4, out);
-    for (size_t i = 0; !rc && i < items.list->count; i++) {
-        bool holds = false;
-        value = items.list->items[i];
-        if (attribute)
-            rc = attribute_of(r, &items.list->items[i], attribute, &value);
-        if (!rc && name)
-            rc = jtest(r, test, &value, &rest, &holds);
-        else if (!rc)
-            holds = jtrue(&value);
-        if (!rc && holds == wanted)
-            rc = jlist_add(r, out->list, &items.list->items[i]);
-        r->steps++;
-    }
-    return rc;
-}
-
-static int filter_select(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
-{
-    return pick(r, v, args, false, true, out);
-}
-
-static int filter_reject(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
-{
-    return pick(r, v, args, false, false, out);
-}
-
-static int filter_selectattr(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
-{
-    return pick(r, v, args, true, true, out);
-}
-
-static int filter_rejectattr(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
-{
-    return pick(r, v, args, true, false, out);
-}
-
 static const struct {
     const char *name;
     filter_fn run;
@@ -420,8 +331,8 @@ static const struct {
     { "default", filter_default }, { "dictsort", filter_dictsort },     { "first", filter_first },    { "float", filter_float },
     { "indent", filter_indent },   { "int", filter_int },               { "items", filter_items },    { "join", filter_join },
     { "last", filter_last },       { "length", filter_length },         { "list", filter_list },      { "lower", filter_lower },
-    { "map", filter_map },         { "reject", filter_reject },         { "rejectattr", filter_rejectattr }, { "replace", filter_replace },
-    { "reverse", filter_reverse }, { "safe", as_text },                 { "select", filter_select },  { "selectattr", filter_selectattr },
+    { "map", jfilter_map },         { "reject", jfilter_reject },         { "rejectattr", jfilter_rejectattr }, { "replace", filter_replace },
+    { "reverse", filter_reverse }, { "safe", as_text },                 { "select", jfilter_select },  { "selectattr", jfilter_selectattr },
     { "string", as_text },         { "title", filter_title },           { "tojson", filter_tojson },  { "trim", filter_trim },
     { "unique", filter_unique },   { "upper", filter_upper },
 };

@@ -76,6 +76,8 @@ struct jparser {
     struct fsdpck_error *err;
 };
 int jinja_lex(struct jinja *j, struct fsdpck_error *err);
+struct jnode *jparse_binary(struct jparser *p, enum jnode_kind kind, enum jop op, struct jnode *a, struct jnode *b); /* NULL where a or b is */
+struct jnode *jparse_unary(struct jparser *p, bool filters); /* an operand */
 struct jnode *jparse_expression(struct jparser *p);      /* NULL: err is set */
 struct jnode *jparse_expression_no_cond(struct jparser *p); /* without x if y else z */
 struct jnode *jparse_filters(struct jparser *p, struct jnode *node);
@@ -196,12 +198,20 @@ const struct jvalue *jarg(const struct jargs *args, size_t place, const char *na
 
 int jattr(struct jrun *r, const struct jvalue *v, const char *s, size_t n, struct jvalue *out);
 int jitem(struct jrun *r, const struct jvalue *v, const struct jvalue *key, struct jvalue *out);
+int jundefined_error(struct jrun *r, const struct jvalue *v);
+int jattribute(struct jrun *r, const struct jvalue *item, const struct jvalue *name, struct jvalue *out); /* as filters name them */
+int jbinary(struct jrun *r, enum jop op, const struct jvalue *a, const struct jvalue *b, struct jvalue *out);
 int jcompare(struct jrun *r, enum jop op, const struct jvalue *a, const struct jvalue *b, bool *out);
 int jmethod(struct jrun *r, const struct jvalue *self, const char *s, size_t n, const struct jargs *args, struct jvalue *out);
 bool jfunction_exists(const char *s, size_t n);
 int jfunction(struct jrun *r, const char *s, size_t n, const struct jargs *args, struct jvalue *out);
 int jfilter_find(const char *s, size_t n); /* -1: no such filter */
 int jfilter(struct jrun *r, int filter, const struct jvalue *v, const struct jargs *args, struct jvalue *out);
+int jfilter_map(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out);
+int jfilter_select(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out);
+int jfilter_reject(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out);
+int jfilter_selectattr(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out);
+int jfilter_rejectattr(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out);
 int jtest_find(const char *s, size_t n);
 int jtest(struct jrun *r, int test, const struct jvalue *v, const struct jargs *args, bool *out);
 bool jname_is(const char *s, size_t n, const char *text);

@@ -8,8 +8,6 @@
 #include "text/split.h"
 #include "text/utf8.h"
 
-enum { CLASSES = UNICODE_LETTER | UNICODE_NUMBER | UNICODE_SPACE };
-
 struct split_regex {
     const char *name; /* borrowed */
     pcre2_code *code;
@@ -64,38 +62,52 @@ static int check(const char *name, const char *regex, struct fsdpck_error *err)
     return 0;
 }
 
-static bool pcre_has(const pcre2_code *code, pcre2_match_data *match, uint32_t c)
-{
-    char s[4];
-    size_t n = utf8_put(c, s);
-    return pcre2_match(code, (PCRE2_SPTR)s, n, 0, PCRE2_ANCHORED | PCRE2_NO_UTF_CHECK, match, NULL) > 0;
-}
-
 static pcre2_code *compile(const char *regex, int *why, size_t *at)
 {
     return pcre2_compile((PCRE2_SPTR)regex, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, why, at, NULL);
 }
 
+/* Compares what PCRE2 and the table say of the characters in s[at … end]. */
+static void compare_range(struct split_regex *r, const uint8_t *bits, uint8_t bit, bool has, const char *s, size_t at, size_t end)
+{
+    for (size_t step; at < end; at += step) {
+        uint32_t c = utf8_get(s + at, &step);
+        if (has != ((bits[c] & bit) != 0))
+            r->differs[c / 8] |= (uint8_t)(1u << c % 8);
+    }
+}
+
+/* One class, on a text of all characters in order: its runs are few. */
+static bool compare_class(struct split_regex *r, const uint8_t *bits, const char *regex, uint8_t bit, const char *all, size_t n)
+{
+    int why, rc;
+    size_t at = 0;
+    pcre2_code *code = compile(regex, &why, &at);
+    pcre2_match_data *match = code ? pcre2_match_data_create(1, NULL) : NULL;
+    at = 0;
+    while (match && (rc = pcre2_match(code, (PCRE2_SPTR)all, n, at, PCRE2_NO_UTF_CHECK, match, NULL)) > 0) {
+        const size_t *run = pcre2_get_ovector_pointer(match);
+        compare_range(r, bits, bit, false, all, at, run[0]);
+        compare_range(r, bits, bit, true, all, run[0], run[1]);
+        at = run[1];
+    }
+    bool ok = match && rc == PCRE2_ERROR_NOMATCH;
+    if (ok)
+        compare_range(r, bits, bit, false, all, at, n);
+    pcre2_match_data_free(match);
+    pcre2_code_free(code);
+    return ok;
+}
+
 static bool find_differences(struct split_regex *r, const uint8_t *bits)
 {
-    static const struct {
-        const char *regex;
-        uint8_t bit;
-    } classes[] = { { "\\p{L}", UNICODE_LETTER }, { "\\p{N}", UNICODE_NUMBER }, { "\\s", UNICODE_SPACE } };
-    bool ok = true;
-    for (size_t i = 0; i < 3 && ok; i++) {
-        int why;
-        size_t at;
-        pcre2_code *code = compile(classes[i].regex, &why, &at);
-        pcre2_match_data *match = code ? pcre2_match_data_create(1, NULL) : NULL;
-        ok = match != NULL;
-        for (uint32_t c = 0; ok && c < UNICODE_NPOINTS; c++) {
-            if ((c < 0xd800 || c > 0xdfff) && pcre_has(code, match, c) != ((bits[c] & classes[i].bit) != 0))
-                r->differs[c / 8] |= (uint8_t)(1u << c % 8);
-        }
-        pcre2_match_data_free(match);
-        pcre2_code_free(code);
-    }
+    char *all = malloc(4 * (size_t)UNICODE_NPOINTS);
+    size_t n = 0;
+    for (uint32_t c = 0; all && c < UNICODE_NPOINTS; c++)
+        n += c >= 0xd800 && c <= 0xdfff ? 0 : utf8_put(c, all + n);
+    bool ok = all && compare_class(r, bits, "\\p{L}+", UNICODE_LETTER, all, n) && compare_class(r, bits, "\\p{N}+", UNICODE_NUMBER, all, n) &&
+              compare_class(r, bits, "\\s+", UNICODE_SPACE, all, n);
+    free(all);
     return ok;
 }
 
