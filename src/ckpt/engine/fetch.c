@@ -97,39 +97,13 @@ static int verify_blocks(struct fsdpck_fetch *f, size_t ordinal, const struct fs
 /* What is asked for at a time: whoever wants more of a compressed chunk in one piece has room for it himself. */
 static uint64_t window_of(const struct fsdpck_extent *e) { return e->compressed || e->streamed ? DECODED_NBYTES : FSDPCK_FETCH_WINDOW_NBYTES; }
 
-/* Payload bytes [begin, end) out of the zstd stream that they lie in. Whoever starts a stream is charged with all of it. */
-static int read_stream(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t *dst,
-                       struct fsdpck_error *err)
-{
-    const struct fsdpck_zplace place = { .file = e->file, .offset = e->stream, .nbytes = e->stream_nbytes };
-    bool same = f->dry_place.file == place.file && f->dry_place.offset == place.offset && f->dry_place.nbytes == place.nbytes;
-    if (f->dry) {
-        f->read_nbytes += same && f->dry_at <= begin ? 0 : place.nbytes;
-        f->dry_place = place;
-        f->dry_at = end;
-        return 0;
-    }
-    if (!f->stream && !(f->stream = fsdpck_zstream_new(f->src, err)))
-        return FSDPCK_ERR_NOMEM;
-    f->read_nbytes += fsdpck_zstream_is_ahead(f->stream, &place, e->payload + begin) ? 0 : place.nbytes;
-    int r = fsdpck_zstream_read(f->stream, &place, e->payload + begin, dst, end - begin, err);
-    if (r != 0)
-        fsdpck_error_tensor(err, source_tensors(f->src)[ordinal].name);
-    return r;
-}
-
-static int decode(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t *dst, struct fsdpck_error *err)
-{
-    return (e->streamed ? read_stream : fsdpck_decode_range)(f, ordinal, e, begin, end, dst, err);
-}
-
 static int read_decoded(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t **data,
                         struct fsdpck_error *err)
 {
     if (!f->dry && !f->decoded && !(f->decoded = malloc(DECODED_NBYTES)))
         return fsdpck_error_nomem(err, DECODED_NBYTES);
     *data = f->decoded;
-    return decode(f, ordinal, e, begin, end, f->decoded, err);
+    return fsdpck_decode_range(f, ordinal, e, begin, end, f->decoded, err);
 }
 
 /* Payload bytes [begin, end), at most a window, into the scratch; *data points at byte `begin`. */
@@ -182,7 +156,7 @@ static int read_straight(struct fsdpck_fetch *f, size_t ordinal, const struct fs
 {
     if ((e->compressed || e->streamed) && !f->dry) {
         *done = true;
-        return decode(f, ordinal, e, begin, end, dst, err);
+        return fsdpck_decode_range(f, ordinal, e, begin, end, dst, err);
     }
     bool whole = begin % FSDPCK_BLOCK_NBYTES == 0 && (end % FSDPCK_BLOCK_NBYTES == 0 || end == e->payload_nbytes);
     *done = !f->dry && (whole || !e->hashes) && fsdpck_file_read_cached(f->src, e->file, e->payload + begin, end - begin, dst);

@@ -55,8 +55,8 @@ int fsdpck_zip_check_settle(struct fsdpck_zip_check *c, const struct fsdpck_zip_
     return 0;
 }
 
-static int crc_record(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s, const struct fsdpck_io *io, int fd, const struct fsdpck_zip_record *record,
-                      struct fsdpck_error *e)
+static int crc_record(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s, const struct fsdpck_io *io, int fd,
+                      const struct fsdpck_zip_record *record, struct fsdpck_error *e)
 {
     const struct fsdpck_options *opt = &c->src->opt;
     uint32_t crc = 0;
