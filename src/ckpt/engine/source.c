@@ -239,7 +239,7 @@ const char *fsdpck_source_path(const struct fsdpck_source *src) { return src->pa
 const char *fsdpck_source_save_id(const struct fsdpck_source *src) { return src->save_id; }
 const char *fsdpck_source_state(const struct fsdpck_source *src) { return src->state; }
 uint64_t fsdpck_source_nranks(const struct fsdpck_source *src) { return src->nranks; }
-bool fsdpck_source_is_compressed(const struct fsdpck_source *src) { return src->compressed; }
+bool fsdpck_source_is_compressed(const struct fsdpck_source *src) { return src->compressed || src->streamed; }
 size_t fsdpck_source_ntensors(const struct fsdpck_source *src) { return src->tensors.count; }
 const struct fsdpck_tensor *fsdpck_source_tensor(const struct fsdpck_source *src, size_t i) { return &source_tensors(src)[i]; }
 size_t fsdpck_source_nitems(const struct fsdpck_source *src) { return src->items.count; }

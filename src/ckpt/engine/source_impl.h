@@ -18,6 +18,8 @@ struct fsdpck_extent {
     uint64_t payload_nbytes;       /* of the elements */
     bool compressed;               /* stored in fewer bytes, block by block: see decode.h */
     uint64_t stored_nbytes;        /* then, in the file */
+    bool streamed;                 /* inside of a zstd stream: payload is an offset in what it decodes to. See zstream.h */
+    uint64_t stream, stream_nbytes; /* then, where that lies in the file */
     const uint64_t *strides; /* (ndim) elements; NULL: dense row-major */
     uint64_t first;          /* element of the payload that the box begins with; not 0 only where strides are given */
     bool swap;               /* stored big-endian */
@@ -44,6 +46,7 @@ struct source_item {
     struct fsdpck_item pub;
     uint32_t file;
     uint64_t offset; /* pub.nbytes at this place, copied as they are */
+    uint64_t stream_nbytes; /* not 0: at this place is a zstd stream of so many bytes, which decodes to pub.nbytes */
 };
 
 struct source_asset {
@@ -75,6 +78,7 @@ struct fsdpck_source {
     const struct fsdpck_base *base; /* that it names; NULL: none */
     uint64_t nranks;
     bool compressed; /* extents may be */
+    bool streamed;   /* so, in another way: extents and items */
     bool names_said; /* the caller chose how a Llama's weights are called */
     bool to_verify; /* opened to find out what is wrong: a file that is missing or has another size is a problem among others */
     void *impl;
