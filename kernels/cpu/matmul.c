@@ -1,4 +1,5 @@
 /* oneDNN, versions 2 and 3. A primitive is made for each shape and kept, with memory objects for each worker, as making them costs more than a small product.
+ * A training step has some hundred shapes; numbers of tokens make new ones without end, of about 130 KB each, so the longest unused go.
  * It must not know of tiles: a call here is one product in one thread. */
 #include "cpu/matmul.h"
 
@@ -15,7 +16,7 @@
 extern void omp_set_num_threads(int);
 extern int omp_get_max_threads(void);
 
-enum { NBUCKET = 1024, NARG = 4 };
+enum { NBUCKET = 1024, NARG = 4, MOST_KEPT = 256 };
 
 struct bound {
     dnnl_memory_t arg[NARG]; /* A, B, C, scratch */
@@ -28,6 +29,8 @@ struct primitive {
     dnnl_primitive_desc_t pd;
     size_t scratch_bytes;
     struct bound *bound; /* (nworkers), each made by its worker */
+    uint64_t used;       /* when it was asked for last, by the count of what was asked for */
+    unsigned running;    /* workers that are at it; atomic */
 };
 
 struct worker_state {
@@ -40,8 +43,10 @@ struct cpu_matmuls {
     dnnl_engine_t engine;
     unsigned nworkers;
     struct worker_state *workers;
-    pthread_mutex_t lock;
+    pthread_mutex_t lock; /* of the buckets */
     struct primitive *bucket[NBUCKET];
+    unsigned nkept;
+    uint64_t nasked;
 };
 
 int cpu_matmul_enter(void)
@@ -208,6 +213,36 @@ static size_t bucket_of(const struct cpu_matmul *s)
     return (hash ^ hash >> 32) % NBUCKET;
 }
 
+/* Drops what nobody asked for the longest. Under the lock; what a worker is at stays. */
+static void drop_oldest(struct cpu_matmuls *matmuls)
+{
+    struct primitive **oldest = NULL;
+    for (size_t i = 0; i < NBUCKET; i++)
+        for (struct primitive **p = &matmuls->bucket[i]; *p; p = &(*p)->next)
+            if ((!oldest || (*p)->used < (*oldest)->used) && __atomic_load_n(&(*p)->running, __ATOMIC_ACQUIRE) == 0)
+                oldest = p;
+    if (!oldest)
+        return;
+    struct primitive *gone = *oldest;
+    *oldest = gone->next;
+    primitive_free(gone, matmuls->nworkers);
+    matmuls->nkept--;
+}
+
+static int keep_new(struct cpu_matmuls *matmuls, const struct cpu_matmul *shape, struct primitive **bucket, struct primitive **out, char *message)
+{
+    if (matmuls->nkept >= MOST_KEPT)
+        drop_oldest(matmuls);
+    int rc = primitive_new(matmuls, shape, out, message);
+    if (rc != KERN_OK)
+        return rc;
+    (*out)->next = *bucket;
+    *bucket = *out;
+    matmuls->nkept++;
+    return KERN_OK;
+}
+
+/* Running, until the worker says that it is done. */
 static int find(struct cpu_matmuls *matmuls, const struct cpu_matmul *shape, struct primitive **out, char *message)
 {
     struct primitive **bucket = &matmuls->bucket[bucket_of(shape)];
@@ -216,12 +251,11 @@ static int find(struct cpu_matmuls *matmuls, const struct cpu_matmul *shape, str
     struct primitive *p = *bucket;
     while (p && !same_shape(&p->shape, shape))
         p = p->next;
-    if (!p) {
-        rc = primitive_new(matmuls, shape, &p, message);
-        if (rc == KERN_OK) {
-            p->next = *bucket;
-            *bucket = p;
-        }
+    if (!p)
+        rc = keep_new(matmuls, shape, bucket, &p, message);
+    if (rc == KERN_OK) {
+        p->used = ++matmuls->nasked;
+        __atomic_add_fetch(&p->running, 1, __ATOMIC_RELAXED);
     }
     pthread_mutex_unlock(&matmuls->lock);
     *out = p;
@@ -266,14 +300,9 @@ static bool reserve(struct worker_state *w, size_t nbytes)
     return w->scratch != NULL;
 }
 
-int cpu_matmul_run(struct cpu_matmuls *matmuls, unsigned worker, const struct cpu_matmul *shape, const void *a, const void *b, void *c, char *message)
+static int execute(const struct cpu_matmuls *matmuls, unsigned worker, struct primitive *p, const void *a, const void *b, void *c, char *message)
 {
     struct worker_state *w = &matmuls->workers[worker];
-    struct primitive *p;
-    omp_set_num_threads(1);
-    int rc = find(matmuls, shape, &p, message);
-    if (rc != KERN_OK)
-        return rc;
     struct bound *bound = &p->bound[worker];
     if (!reserve(w, p->scratch_bytes))
         return fail(message, "scratch", dnnl_out_of_memory);
@@ -288,6 +317,18 @@ int cpu_matmul_run(struct cpu_matmuls *matmuls, unsigned worker, const struct cp
     return status == dnnl_success ? KERN_OK : fail(message, "a product", status);
 }
 
+int cpu_matmul_run(struct cpu_matmuls *matmuls, unsigned worker, const struct cpu_matmul *shape, const void *a, const void *b, void *c, char *message)
+{
+    struct primitive *p;
+    omp_set_num_threads(1);
+    int rc = find(matmuls, shape, &p, message);
+    if (rc != KERN_OK)
+        return rc;
+    rc = execute(matmuls, worker, p, a, b, c, message);
+    __atomic_sub_fetch(&p->running, 1, __ATOMIC_RELEASE);
+    return rc;
+}
+
 int cpu_matmuls_new(unsigned nworkers, struct cpu_matmuls **out, char *message)
 {
     struct cpu_matmuls *matmuls = calloc(1, sizeof(*matmuls));
@@ -296,6 +337,7 @@ int cpu_matmuls_new(unsigned nworkers, struct cpu_matmuls **out, char *message)
     pthread_mutex_init(&matmuls->lock, NULL);
     matmuls->nworkers = nworkers;
     matmuls->workers = calloc(nworkers, sizeof(*matmuls->workers));
+    dnnl_set_primitive_cache_capacity(0); /* the library would keep them a second time, and after we dropped them */
     dnnl_status_t status = matmuls->workers ? dnnl_engine_create(&matmuls->engine, dnnl_cpu, 0) : dnnl_out_of_memory;
     for (unsigned i = 0; i < nworkers && status == dnnl_success; i++)
         status = dnnl_stream_create(&matmuls->workers[i].stream, matmuls->engine, dnnl_stream_default_flags);

@@ -1,14 +1,19 @@
-/* One item of a .distcp file: a torch.save zip with its data.pkl. The input begins with dtype, number of dimensions and sizes (a byte each), for
- * which a .metadata is written here; the zip is the rest. */
+/* One item of a .distcp file: a torch.save zip with its data.pkl, or a zstd stream of one. The input begins with dtype, number of dimensions and
+ * sizes (a byte each), for which a .metadata is written here; the zip is the rest. */
+#include <string.h>
+
 #include "torch/dcp_metadata.h"
 #include "fuzz.h"
 #include "fuzz_source.h"
 
 enum { MAX_DIMS = 4 };
 
-static void write_metadata(struct fsdpck_dcp_writer *w, enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size, uint64_t item_nbytes)
+static bool is_stream(const struct fuzz_bytes *item) { return item->nbytes >= 4 && memcmp(item->at, "\x28\xb5\x2f\xfd", 4) == 0; }
+
+static void write_metadata(struct fsdpck_dcp_writer *w, enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size, const struct fuzz_bytes *item)
 {
     static const uint64_t zeros[MAX_DIMS];
+    static const char transforms[] = "X\x15\0\0\0transform_descriptors](X\x0d\0\0\0stream.zstd/1eub";
     struct fsdpck_error err = { 0 };
     fsdpck_dcp_begin(w);
     fsdpck_dcp_tensor(w, "t", dtype, ndim, size);
@@ -17,7 +22,11 @@ static void write_metadata(struct fsdpck_dcp_writer *w, enum fsdpck_dtype dtype,
     fsdpck_dcp_paths_begin(w);
     fsdpck_dcp_path(w, "t", NULL, 0);
     fsdpck_dcp_storage_begin(w);
-    fsdpck_dcp_storage(w, "t", ndim, zeros, 0, "__0_0.distcp", 0, item_nbytes);
+    fsdpck_dcp_storage(w, "t", ndim, zeros, 0, "__0_0.distcp", 0, item->nbytes);
+    if (is_stream(item)) {
+        w->text.nbytes -= 2; /* back into the state of _StorageInfo */
+        fsdpck_text_add(&w->text, transforms, sizeof transforms - 1);
+    }
     fsdpck_dcp_end(w);
     FUZZ_CHECK(fsdpck_text_check(&w->text, &err) == 0);
 }
@@ -32,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
     uint32_t ndim = (uint32_t)fuzz_below(&in, MAX_DIMS + 1);
     for (uint32_t d = 0; d < ndim; d++)
         size[d] = fuzz_byte(&in);
-    write_metadata(&w, dtype, ndim, size, in.nbytes);
+    write_metadata(&w, dtype, ndim, size, &in);
     memory_io_init(&m);
     memory_io_add(&m, MEMORY_ROOT "/.metadata", w.text.data, w.text.nbytes);
     memory_io_add(&m, MEMORY_ROOT "/__0_0.distcp", in.at, in.nbytes);

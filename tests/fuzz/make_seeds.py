@@ -55,6 +55,13 @@ def item_seed(item):
     return bytes([dtype, len(shape), *shape]) + item
 
 
+def packed_seed(seed):
+    """The same with the zip in a zstd frame of raw blocks, which what follows may change."""
+    at = seed.index(b"PK\3\4")
+    blocks = [seed[i:i + 400] for i in range(at, len(seed), 400)]
+    return seed[:at] + b"\x28\xb5\x2f\xfd\0\0" + b"".join(((i == len(blocks) - 1) | len(b) << 3).to_bytes(3, "little") + b for i, b in enumerate(blocks))
+
+
 def safetensors(header, payload=b""):
     text = header if isinstance(header, str) else json.dumps(header)
     return struct.pack("<Q", len(text)) + text.encode() + payload
@@ -257,7 +264,8 @@ def seeds():
     yield "index", index_seeds()
     yield "table", (p.read_bytes() for p in sorted(beside.glob("*.distcp")))
     yield "metadata", (p.read_bytes() for p in metadatas)
-    yield "item", (item_seed(i) for p in sorted((dcp / "torch-2.15" / "ckpt").glob("*.distcp")) + sorted(beside.glob("*.distcp")) for i in items(p.read_bytes()))
+    zips = [item_seed(i) for p in sorted((dcp / "torch-2.15" / "ckpt").glob("*.distcp")) + sorted(beside.glob("*.distcp")) for i in items(p.read_bytes())]
+    yield "item", zips + list(map(packed_seed, zips))
     yield "pickle", pickle_seeds()
     yield "zip", zip_seeds()
     yield "tokenizer", tokenizer_seeds()

@@ -135,7 +135,11 @@ def save(rank, n, a):
                  storage_writer=HuggingFaceStorageWriter(out, save_distributed=True))
         items = {}
     else:
-        w = dcp.FileSystemWriter(out, single_file_per_rank=not a.file_per_item, thread_count=a.threads)
+        extensions = {}
+        if a.zstd:
+            from torch.distributed.checkpoint._extension import ZStandard
+            extensions["_extensions"] = [ZStandard()]
+        w = dcp.FileSystemWriter(out, single_file_per_rank=not a.file_per_item, thread_count=a.threads, **extensions)
         if a.asynchronous:
             dcp.async_save(state, storage_writer=w).result()
         else:
@@ -163,6 +167,7 @@ def make(args):
     ap.add_argument("--async", dest="asynchronous", action="store_true", help="save through async_save")
     ap.add_argument("--seed", type=int, default=0)
     ap.add_argument("--rank-local", action="store_true", help="use_collectives=False: one __R.metadata a rank, no .metadata")
+    ap.add_argument("--zstd", action="store_true", help="every item a zstd stream")
     ap.add_argument("--hf", action="store_true", help="sharded safetensors through HuggingFaceStorageWriter")
     a = ap.parse_args(args)
     shutil.rmtree(a.out, ignore_errors=True)

@@ -33,6 +33,7 @@ FOREIGN = [("--ranks 1", ["--ranks", "3"]),
            ("--ranks 3 --file-per-item", ["--ranks", "4"]),
            ("--ranks 2 --async --optimizer", ["--ranks", "3"]),
            ("--ranks 3 --uneven --optimizer --rank-local", ["--ranks", "2"]),
+           ("--ranks 3 --uneven --optimizer --dtypes --zstd", ["--mesh", "replicate=2,shard=2"]),
            ("--ranks 4 --threads 2 --file-per-item --dtypes --bf16 --async", ["--ranks", "2"])]
 PROMPTS = ["The capital of France is", "def fibonacci(n):", "Once upon a time"]
 

@@ -113,7 +113,7 @@ def check_dcp(t):
     """Forms of DCP without a .metadata of all ranks: the same checkpoint as the common one."""
     dcp = os.path.join(os.path.dirname(TOP), "dcp")
     common = os.path.join(dcp, "torch-2.15", "ckpt")
-    for form in "rank-local", "slices":
+    for form in "rank-local", "slices", "zstd":
         path = os.path.join(dcp, form, "ckpt")
         t.good("diff", path, common, what="%s holds the same" % form)
         t.good("verify", path)

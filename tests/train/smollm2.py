@@ -87,12 +87,12 @@ class Runner:
         self.check(f"{dtype}: norms are {norm} off", norm <= self.want["tolerance"][kind + "_grad_norm_rel"])
 
     def plan(self, dtype, metrics):
-        """What one rank holds besides its arenas is the program itself, some 30 MB."""
+        """What one rank holds besides its arenas is the program itself, some 30 MB, and the kernels that oneDNN made, at most some 30 MB."""
         path, _ = self.config(dtype, 1)
         said = subprocess.run([self.args.fsdptrain, "plan", str(path), "--ranks", "1", "--json"], capture_output=True, text=True, check=True)
         planned, used = json.loads(said.stdout)["peak_bytes"], max(m["rss_bytes"] for m in metrics)
         print(f"{dtype}: planned {planned / 1e6:.0f} MB, used {used / 1e6:.0f} MB", flush=True)
-        self.check(f"{dtype}: {planned} bytes planned, {used} used", -0.05 * planned < used - planned < 0.05 * planned + 30e6)
+        self.check(f"{dtype}: {planned} bytes planned, {used} used", -0.05 * planned < used - planned < 0.05 * planned + 60e6)
 
     def all(self):
         for dtype in ("fp32", "bf16"):

@@ -1,5 +1,5 @@
-/* From compressed blocks to elements. A record says where its block lies, so that any part of a payload is found by reading the records of just the
- * blocks in question; what they say is checked before it is followed. Knows nothing of tables or sinks. */
+/* From compressed blocks, or a stream, to elements. A record says where its block lies, so that any part of a payload is found by reading the records
+ * of just the blocks in question; what they say is checked before it is followed. Knows nothing of tables or sinks. */
 #include "engine/decode.h"
 
 #include <stdlib.h>
@@ -110,8 +110,29 @@ static int init_decoder(struct fsdpck_fetch *f, struct fsdpck_error *err)
     return f->decoder && f->block ? 0 : fsdpck_error_nomem(err, FSDPCK_BLOCK_NBYTES);
 }
 
-int fsdpck_decode_range(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t *dst,
-                        struct fsdpck_error *err)
+/* Payload bytes [begin, end) out of the zstd stream that they lie in. Whoever starts a stream is charged with all of it. */
+static int read_stream(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t *dst,
+                       struct fsdpck_error *err)
+{
+    const struct fsdpck_zplace place = { .file = e->file, .offset = e->stream, .nbytes = e->stream_nbytes };
+    bool same = f->dry_place.file == place.file && f->dry_place.offset == place.offset && f->dry_place.nbytes == place.nbytes;
+    if (f->dry) {
+        f->read_nbytes += same && f->dry_at <= begin ? 0 : place.nbytes;
+        f->dry_place = place;
+        f->dry_at = end;
+        return 0;
+    }
+    if (!f->stream && !(f->stream = fsdpck_zstream_new(f->src, err)))
+        return FSDPCK_ERR_NOMEM;
+    f->read_nbytes += fsdpck_zstream_is_ahead(f->stream, &place, e->payload + begin) ? 0 : place.nbytes;
+    int r = fsdpck_zstream_read(f->stream, &place, e->payload + begin, dst, end - begin, err);
+    if (r != 0)
+        fsdpck_error_tensor(err, source_tensors(f->src)[ordinal].name);
+    return r;
+}
+
+static int decode_blocks(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t *dst,
+                         struct fsdpck_error *err)
 {
     struct fsdpck_record records[FSDPCK_FETCH_BLOCKS];
     struct window w = { .f = f, .e = e, .ordinal = ordinal, .planes = fsdpck_planes_of(source_tensors(f->src)[ordinal].dtype), .begin = begin, .end = end,
@@ -133,4 +154,10 @@ int fsdpck_decode_range(struct fsdpck_fetch *f, size_t ordinal, const struct fsd
     if (r != 0)
         fsdpck_error_tensor(err, source_tensors(f->src)[ordinal].name);
     return r;
+}
+
+int fsdpck_decode_range(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t *dst,
+                        struct fsdpck_error *err)
+{
+    return (e->streamed ? read_stream : decode_blocks)(f, ordinal, e, begin, end, dst, err);
 }

@@ -1,4 +1,4 @@
-/* Compressed payloads (FORMAT.md section 8): the records of their blocks, and elements out of them. */
+/* Compressed payloads: the records of their blocks (FORMAT.md section 8), and elements out of them, or out of a zstd stream. */
 #ifndef CKPT_DECODE_H
 #define CKPT_DECODE_H
 

@@ -31,13 +31,16 @@ void fsdpck_fetch_free(struct fsdpck_fetch *f)
     fsdpck_decoder_free(f->decoder);
     free(f->block);
     free(f->decoded);
+    fsdpck_zstream_free(f->stream);
     *f = (struct fsdpck_fetch){ .read_nbytes = f->read_nbytes, .needed_nbytes = f->needed_nbytes, .nruns = f->nruns };
 }
+
+uint64_t fsdpck_fetch_stream_nbytes(const struct fsdpck_source *src) { return src->streamed ? DECODED_NBYTES + FSDPCK_ZSTREAM_NBYTES : 0; }
 
 uint64_t fsdpck_fetch_nbytes(const struct fsdpck_source *src)
 {
     uint64_t decoding = DECODED_NBYTES + 6 * FSDPCK_BLOCK_NBYTES;
-    return FSDPCK_FETCH_WINDOW_NBYTES + 4 * FSDPCK_BLOCK_NBYTES + (src->compressed ? decoding : 0);
+    return FSDPCK_FETCH_WINDOW_NBYTES + 4 * FSDPCK_BLOCK_NBYTES + (src->compressed ? decoding : 0) + fsdpck_fetch_stream_nbytes(src);
 }
 
 /* ---- bytes of a payload, verified ---- */
@@ -92,7 +95,7 @@ static int verify_blocks(struct fsdpck_fetch *f, size_t ordinal, const struct fs
 }
 
 /* What is asked for at a time: whoever wants more of a compressed chunk in one piece has room for it himself. */
-static uint64_t window_of(const struct fsdpck_extent *e) { return e->compressed ? DECODED_NBYTES : FSDPCK_FETCH_WINDOW_NBYTES; }
+static uint64_t window_of(const struct fsdpck_extent *e) { return e->compressed || e->streamed ? DECODED_NBYTES : FSDPCK_FETCH_WINDOW_NBYTES; }
 
 static int read_decoded(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t **data,
                         struct fsdpck_error *err)
@@ -108,7 +111,7 @@ static int read_payload(struct fsdpck_fetch *f, size_t ordinal, const struct fsd
                         struct fsdpck_error *err)
 {
     uint64_t first = begin, last = end;
-    if (e->compressed)
+    if (e->compressed || e->streamed)
         return read_decoded(f, ordinal, e, begin, end, data, err);
     if (e->hashes) {
         first = begin / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES;
@@ -151,7 +154,7 @@ struct run_target { /* where run elements [first, first + nelem) go */
 static int read_straight(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t *dst, bool *done,
                          struct fsdpck_error *err)
 {
-    if (e->compressed && !f->dry) {
+    if ((e->compressed || e->streamed) && !f->dry) {
         *done = true;
         return fsdpck_decode_range(f, ordinal, e, begin, end, dst, err);
     }

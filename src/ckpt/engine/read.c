@@ -120,6 +120,8 @@ static int by_place(const void *a, const void *b)
     const struct job *x = a, *y = b;
     if (x->e.file != y->e.file)
         return x->e.file < y->e.file ? -1 : 1;
+    if (x->e.stream != y->e.stream) /* inside of one, `at` counts from its own beginning */
+        return x->e.stream < y->e.stream ? -1 : 1;
     return x->at < y->at ? -1 : x->at > y->at;
 }
 

@@ -1,115 +1,16 @@
-/* What all sources share: recognising what lies at a path, the catalogue that openers fill, and its accessors. Knows no format beyond
- * what tells one from another. */
+/* What all sources share: the catalogue that openers fill, and its accessors. Knows no format. */
 #include <fsdpck/source.h>
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/checked.h"
 #include "engine/files.h"
-#include "base/ioutil.h"
 #include "base/pool.h"
-#include "base/suffix.h"
 #include "engine/source_impl.h"
 #include "base/utf8.h"
 
 #define MAX_NAME_NBYTES 65536u
-
-static const struct {
-    const char *kind;
-    int (*open)(struct fsdpck_source *src, struct fsdpck_error *err);
-} openers[] = {
-    { "safetensors", fsdpck_open_safetensors },
-    { "hf", fsdpck_open_hf },
-    { "dcp", fsdpck_open_dcp },
-    { "fsdpck", fsdpck_open_fsdpck },
-    { "pt", fsdpck_open_pt },
-    { "ranks", fsdpck_open_ranks },
-};
-
-/* What cannot be looked at is an error, not a file that is not there: else a checkpoint of one kind could be taken for another. */
-static bool holds(const struct fsdpck_source *src, const char *name, struct fsdpck_error *err)
-{
-    struct fsdpck_stat st;
-    char *path = fsdpck_path_join(src->path, name, err);
-    int r = path ? src->io->stat(src->io->ctx, path, true, &st) : -ENOENT;
-    if (r < 0 && r != -ENOENT && r != -ELOOP)
-        fsdpck_error_sys(err, -r, path, "cannot open");
-    free(path);
-    return r == 0 && st.type == FSDPCK_FILE_REGULAR;
-}
-
-/* What the names in a folder tell. */
-struct listing {
-    bool safetensors, rank_local, shards, ranks, pt;
-};
-
-static int look_at(void *ctx, const char *name)
-{
-    struct listing *l = ctx;
-    l->safetensors |= ends_with(name, ".safetensors");
-    l->rank_local |= fsdpck_dcp_ranks_is(name);
-    l->shards |= fsdpck_dcp_shards_is(name);
-    l->ranks |= fsdpck_ranks_is(name);
-    l->pt |= name[0] != '.' && (ends_with(name, ".bin") || ends_with(name, ".pt") || ends_with(name, ".pth") || ends_with(name, ".bin.index.json"));
-    return 0;
-}
-
-/* index.json decides before .metadata, even where it is damaged: a checkpoint of ours must never be read as PyTorch's, unverified. Only
- * beside safetensors (which our directories never hold) is an index.json somebody else's. */
-static const char *detect_directory(const struct fsdpck_source *src, struct fsdpck_error *err)
-{
-    struct listing l = { 0 };
-    int r = src->io->list(src->io->ctx, src->path, look_at, &l);
-    bool dcp = l.rank_local || holds(src, ".metadata", err) || holds(src, FSDPCK_DCP_FIRST_PART "/.metadata", err);
-    bool index = holds(src, "index.json", err);
-    bool hf = l.safetensors || holds(src, "model.safetensors.index.json", err);
-    if (r < 0)
-        fsdpck_error_sys(err, -r, src->path, "cannot list");
-    if (err->code != 0)
-        return NULL;
-    if (index && (dcp || !l.safetensors))
-        return "fsdpck";
-    dcp |= l.shards && !holds(src, "model.safetensors.index.json", err);
-    if (dcp || hf)
-        return dcp ? "dcp" : "hf";
-    if (l.ranks || l.pt)
-        return l.ranks ? "ranks" : "pt";
-    fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, src->path,
-                     "no checkpoint found: neither index.json, .metadata, *.safetensors nor *.bin, *.pt is there");
-    fsdpck_error_hint(err, "a source is a safetensors or torch.save file, a folder of them, a PyTorch DCP directory or an fsdpck directory");
-    return NULL;
-}
-
-/* A file is what its first bytes say; whatever nobody knows is safetensors', whose reader explains best what it found. */
-static const char *detect_file(const struct fsdpck_source *src, struct fsdpck_error *err)
-{
-    uint8_t head[512] = { 0 };
-    int fd = src->io->open(src->io->ctx, src->path, FSDPCK_OPEN_READ, 0);
-    if (fd < 0)
-        return fsdpck_error_sys(err, -fd, src->path, "cannot open"), NULL;
-    int64_t n = src->io->pread(src->io->ctx, fd, head, sizeof head, 0);
-    src->io->close(src->io->ctx, fd);
-    if (n < 0 && n != -EINTR)
-        return fsdpck_error_sys(err, (int)-n, src->path, "cannot read"), NULL;
-    return fsdpck_pt_is(head) ? "pt" : "safetensors";
-}
-
-/* NULL: err says why. */
-static const char *detect(const struct fsdpck_source *src, struct fsdpck_error *err)
-{
-    const struct fsdpck_io *io = src->io;
-    struct fsdpck_stat st;
-    int r = io->stat(io->ctx, src->path, true, &st);
-    if (r < 0)
-        return fsdpck_error_sys(err, -r, src->path, "cannot open"), NULL;
-    if (st.type == FSDPCK_FILE_REGULAR)
-        return detect_file(src, err);
-    if (st.type != FSDPCK_FILE_DIRECTORY)
-        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, src->path, "is neither a file nor a directory"), NULL;
-    return detect_directory(src, err);
-}
 
 void fsdpck_options_fill(struct fsdpck_options *opt)
 {
@@ -139,23 +40,11 @@ static int set_path(struct fsdpck_source *src, const char *path, struct fsdpck_e
     return src->path ? 0 : FSDPCK_ERR_NOMEM;
 }
 
-static int open_kind(struct fsdpck_source *src, const char *kind, struct fsdpck_error *err)
+struct fsdpck_source *fsdpck_source_new(const char *path, const struct fsdpck_options *opt, struct fsdpck_error *err)
 {
-    for (size_t i = 0; i < sizeof openers / sizeof *openers; i++)
-        if (strcmp(openers[i].kind, kind) == 0)
-            return openers[i].open(src, err);
-    return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "'%s' is no kind of source; there are safetensors, hf, dcp, fsdpck, pt, ranks", kind);
-}
-
-int fsdpck_source_open_as(const char *path, const char *from, const struct fsdpck_options *opt, bool to_verify, struct fsdpck_source **out,
-                          struct fsdpck_error *err)
-{
-    struct fsdpck_error own = { 0 };
-    *out = NULL;
-    err = err ? err : &own;
     struct fsdpck_source *src = calloc(1, sizeof *src);
     if (!src)
-        return fsdpck_error_nomem(err, sizeof *src);
+        return fsdpck_error_nomem(err, sizeof *src), NULL;
     src->tensors.item_nbytes = sizeof(struct fsdpck_tensor);
     src->items.item_nbytes = sizeof(struct source_item);
     src->assets.item_nbytes = sizeof(struct source_asset);
@@ -164,26 +53,10 @@ int fsdpck_source_open_as(const char *path, const char *from, const struct fsdpc
         src->opt = *opt;
     fsdpck_options_fill(&src->opt);
     src->io = src->opt.io;
-    src->to_verify = to_verify;
-    int r = set_path(src, path, err);
-    if (r == 0)
-        r = fsdpck_files_init(src, err);
-    if (r == 0 && !from && !(from = detect(src, err)))
-        r = err->code;
-    if (r == 0)
-        r = open_kind(src, from, err);
-    if (r != 0) {
-        fsdpck_source_close(src);
-        return r;
-    }
-    *out = src;
-    return 0;
-}
-
-int fsdpck_source_open(const char *path, const char *from, const struct fsdpck_options *opt, struct fsdpck_source **out,
-                       struct fsdpck_error *err)
-{
-    return fsdpck_source_open_as(path, from, opt, false, out, err);
+    if (set_path(src, path, err) == 0 && fsdpck_files_init(src, err) == 0)
+        return src;
+    fsdpck_source_close(src);
+    return NULL;
 }
 
 void fsdpck_source_close(struct fsdpck_source *src)
@@ -366,7 +239,7 @@ const char *fsdpck_source_path(const struct fsdpck_source *src) { return src->pa
 const char *fsdpck_source_save_id(const struct fsdpck_source *src) { return src->save_id; }
 const char *fsdpck_source_state(const struct fsdpck_source *src) { return src->state; }
 uint64_t fsdpck_source_nranks(const struct fsdpck_source *src) { return src->nranks; }
-bool fsdpck_source_is_compressed(const struct fsdpck_source *src) { return src->compressed; }
+bool fsdpck_source_is_compressed(const struct fsdpck_source *src) { return src->compressed || src->streamed; }
 size_t fsdpck_source_ntensors(const struct fsdpck_source *src) { return src->tensors.count; }
 const struct fsdpck_tensor *fsdpck_source_tensor(const struct fsdpck_source *src, size_t i) { return &source_tensors(src)[i]; }
 size_t fsdpck_source_nitems(const struct fsdpck_source *src) { return src->items.count; }

@@ -18,6 +18,8 @@ struct fsdpck_extent {
     uint64_t payload_nbytes;       /* of the elements */
     bool compressed;               /* stored in fewer bytes, block by block: see decode.h */
     uint64_t stored_nbytes;        /* then, in the file */
+    bool streamed;                 /* inside of a zstd stream: payload is an offset in what it decodes to. See zstream.h */
+    uint64_t stream, stream_nbytes; /* then, where that lies in the file */
     const uint64_t *strides; /* (ndim) elements; NULL: dense row-major */
     uint64_t first;          /* element of the payload that the box begins with; not 0 only where strides are given */
     bool swap;               /* stored big-endian */
@@ -44,6 +46,7 @@ struct source_item {
     struct fsdpck_item pub;
     uint32_t file;
     uint64_t offset; /* pub.nbytes at this place, copied as they are */
+    uint64_t stream_nbytes; /* not 0: at this place is a zstd stream of so many bytes, which decodes to pub.nbytes */
 };
 
 struct source_asset {
@@ -75,14 +78,14 @@ struct fsdpck_source {
     const struct fsdpck_base *base; /* that it names; NULL: none */
     uint64_t nranks;
     bool compressed; /* extents may be */
+    bool streamed;   /* so, in another way: extents and items */
     bool names_said; /* the caller chose how a Llama's weights are called */
     bool to_verify; /* opened to find out what is wrong: a file that is missing or has another size is a problem among others */
     void *impl;
 };
 
-/* fsdpck_source_open(), with to_verify. */
-int fsdpck_source_open_as(const char *path, const char *from, const struct fsdpck_options *opt, bool to_verify, struct fsdpck_source **out,
-                          struct fsdpck_error *err);
+/* An empty catalogue, with the options' defaults filled in, for an opener to fill. NULL: err says why. */
+struct fsdpck_source *fsdpck_source_new(const char *path, const struct fsdpck_options *opt, struct fsdpck_error *err);
 /* As read_item of the ops, for any source. */
 int fsdpck_source_read_item(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at, struct fsdpck_error *err);
 /* opt with every default filled in; NULL: the source's own. */

@@ -59,10 +59,11 @@ struct engine {
 static int share_memory(struct engine *e, struct fsdpck_error *err)
 {
     uint64_t fetch = fsdpck_fetch_nbytes(e->t->src), nbands = e->t->compress ? 4 : 3, packer = e->t->compress ? FSDPCK_PACKER_OWN_NBYTES : 0;
-    if (e->opt->memory_nbytes < MEMORY_MIN_NBYTES)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "a memory budget of %llu bytes is too small; at least 8MiB are needed",
-                                (unsigned long long)e->opt->memory_nbytes);
-    uint64_t fit = e->opt->memory_nbytes / WORKER_MIN_NBYTES;
+    uint64_t stream = fsdpck_fetch_stream_nbytes(e->t->src), least = MEMORY_MIN_NBYTES + stream;
+    if (e->opt->memory_nbytes < least)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "a memory budget of %llu bytes is too small; at least %lluMiB are needed%s",
+                                (unsigned long long)e->opt->memory_nbytes, (unsigned long long)(least >> 20), stream ? " where items are zstd streams" : "");
+    uint64_t fit = e->opt->memory_nbytes / (WORKER_MIN_NBYTES + stream);
     uint64_t wanted = (uint64_t)e->opt->nthreads * FSDPCK_POOL_WAITING;
     e->nworkers = fit == 0 ? 1 : (unsigned)(wanted < fit ? wanted : fit);
     uint64_t each = e->opt->memory_nbytes / e->nworkers - fetch - packer;

@@ -10,7 +10,7 @@
 #include "engine/files.h"
 
 struct opening {
-    struct fsdpck_source *src;
+    const struct fsdpck_io *io;
     const char *file;
     uint64_t begin;
     int fd;
@@ -30,7 +30,7 @@ static int read_record(struct opening *o, const struct fsdpck_zip_record *record
     *out = malloc(record->nbytes + 1);
     if (!*out)
         return fsdpck_error_nomem(o->err, record->nbytes + 1);
-    return fsdpck_read_full(o->src->io, o->fd, o->file, *out, record->nbytes, record->offset, o->err);
+    return fsdpck_read_full(o->io, o->fd, o->file, *out, record->nbytes, record->offset, o->err);
 }
 
 static int read_byteorder(struct opening *o)
@@ -63,23 +63,37 @@ static int read_pickle(struct opening *o, const struct fsdpck_archive_terms *ter
     return r;
 }
 
+static int open_zip(struct opening *o, uint64_t nbytes, const struct fsdpck_archive_terms *terms)
+{
+    int r = fsdpck_zip_open(o->io, o->fd, o->file, o->begin, nbytes, &o->a->zip, o->err);
+    if (!r)
+        r = read_pickle(o, terms);
+    if (!r)
+        r = read_byteorder(o);
+    if (r)
+        fsdpck_archive_free(o->a);
+    return r;
+}
+
 int fsdpck_archive_open(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes, const struct fsdpck_archive_terms *terms,
                         struct fsdpck_archive *out, struct fsdpck_error *err)
 {
-    struct opening o = { .src = src, .file = source_files(src)[file].path, .begin = offset, .a = out, .err = err };
+    struct opening o = { .io = src->io, .file = source_files(src)[file].path, .begin = offset, .a = out, .err = err };
     *out = (struct fsdpck_archive){ 0 };
     int r = fsdpck_files_acquire(src, file, false, &o.fd, err);
     if (r)
         return r;
-    r = fsdpck_zip_open(src->io, o.fd, o.file, offset, nbytes, &out->zip, err);
-    if (!r)
-        r = read_pickle(&o, terms);
-    if (!r)
-        r = read_byteorder(&o);
+    r = open_zip(&o, nbytes, terms);
     fsdpck_files_release(src, file, false);
-    if (r)
-        fsdpck_archive_free(out);
     return r;
+}
+
+int fsdpck_archive_open_packed(const struct fsdpck_packed *packed, const char *file, const struct fsdpck_archive_terms *terms, struct fsdpck_archive *out,
+                               struct fsdpck_error *err)
+{
+    struct opening o = { .io = &packed->io, .file = file, .a = out, .err = err };
+    *out = (struct fsdpck_archive){ 0 };
+    return open_zip(&o, packed->nbytes, terms);
 }
 
 void fsdpck_archive_free(struct fsdpck_archive *a)

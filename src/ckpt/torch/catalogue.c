@@ -215,6 +215,8 @@ static int make_chunk(struct fsdpck_catalogue *c, const struct fsdpck_piece *p, 
             memcpy(layout->strides, p->strides, ndim * sizeof *layout->strides);
         chunk->place.layout = layout;
     }
+    if (p->packed)
+        atomic_store(&chunk->state, DCP_PACKED);
     if (p->found)
         atomic_store(&chunk->state, DCP_FOUND | (p->swap ? DCP_SWAPPED : 0u) | (p->strides ? DCP_STRIDED : 0u));
     return 0;

@@ -14,6 +14,7 @@ struct fsdpck_piece {
     uint64_t payload;         /* file offset of the first element */
     const uint64_t *strides;  /* (ndim) elements; NULL: dense. Any arena that lives until finish */
     uint64_t item, item_nbytes;
+    bool packed;              /* the item is a zstd stream */
 };
 
 enum { FSDPCK_CATALOGUE_MESHES = 16 };

@@ -8,11 +8,13 @@
 
 #include "torch/pickle.h"
 #include "engine/source_impl.h"
+#include "engine/zstream.h"
 
 enum { /* of struct dcp_chunk.state */
     DCP_FOUND = 1,   /* the item was looked into: place counts */
     DCP_STRIDED = 2, /* not dense row-major: place points to its layout */
-    DCP_SWAPPED = 4  /* big-endian */
+    DCP_SWAPPED = 4, /* big-endian */
+    DCP_PACKED = 8   /* the item is a zstd stream, place in what it decodes to; set from the beginning */
 };
 
 struct dcp_layout {
@@ -22,7 +24,7 @@ struct dcp_layout {
 
 /* There may be millions: 32 bytes. */
 struct dcp_chunk {
-    uint64_t item, item_nbytes; /* the zip in the file */
+    uint64_t item, item_nbytes; /* the zip in the file, or the stream that it is in */
     uint32_t file;
     _Atomic uint32_t state; /* DCP_FOUND is set once and for all, after place */
     union {
@@ -40,8 +42,9 @@ struct dcp_tensor {
 
 struct dcp {
     struct dcp_tensor *tensors; /* (number of tensors in the source); aliases have no chunks */
-    pthread_mutex_t lock;       /* of layouts, and of publishing a place */
+    pthread_mutex_t lock;       /* of layouts, of publishing a place, and of items */
     struct fsdpck_arena layouts;
+    struct fsdpck_zstream *items; /* for the non-tensor items that are in streams; NULL: not yet */
 };
 
 static inline const uint64_t *dcp_box(const struct dcp_tensor *d, uint32_t ndim, uint64_t chunk) { return d->boxes + chunk * 2 * ndim; }
@@ -63,7 +66,7 @@ extern const char *const fsdpck_dcp_metadata_names[];
 
 /* What an item says about where its tensor's elements lie. */
 struct dcp_place {
-    uint64_t payload; /* file offset of the first element */
+    uint64_t payload; /* file offset of the first element; of a packed item, in what it decodes to */
     bool dense, swap;
     uint64_t strides[FSDPCK_MAX_DIMS]; /* elements; where not dense */
 };
@@ -71,11 +74,17 @@ struct dcp_place {
 int fsdpck_dcp_find_place(struct fsdpck_source *src, const struct fsdpck_tensor *t, const struct dcp_chunk *chunk, const uint64_t *size,
                           struct dcp_place *out, struct fsdpck_error *err);
 
+/* Bytes that the packed item of a chunk may decode to. */
+uint64_t fsdpck_dcp_packed_max(const struct fsdpck_tensor *t, const uint64_t *size);
+
 /* struct fsdpck_source_ops; impl begins with a struct dcp */
 int fsdpck_dcp_verify(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report, void *report_ctx, struct fsdpck_verify_result *result,
                       struct fsdpck_error *err);
 int fsdpck_dcp_extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size, fsdpck_extent_fn visit, void *ctx,
                        struct fsdpck_error *err);
+/* dcp_items.c: the non-tensor items that are zstd streams. Decodes each once, for its size. */
+int fsdpck_dcp_measure_items(struct fsdpck_source *src, struct fsdpck_error *err);
+int fsdpck_dcp_read_item(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at, struct fsdpck_error *err); /* as the ops' read_item */
 void fsdpck_dcp_close(struct fsdpck_source *src); /* NULL impl does nothing */
 /* The extent of one chunk; its item is looked into at the first time. layout lives as long as the source. Thread-safe. */
 int fsdpck_dcp_extent(struct fsdpck_source *src, size_t ordinal, uint64_t chunk, struct fsdpck_extent *out, struct fsdpck_error *err);

@@ -147,6 +147,7 @@ static int join_chunks(struct join *j, struct dcp_tensor *out)
         chunks[i].item = place.offset;
         chunks[i].item_nbytes = place.nbytes;
         chunks[i].file = place.file;
+        atomic_store(&chunks[i].state, place.packed ? DCP_PACKED : 0);
     }
     return 0;
 }

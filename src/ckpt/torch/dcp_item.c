@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "tensor/box.h"
 #include "torch/archive.h"
 #include "torch/tensor_node.h"
 
@@ -63,16 +64,37 @@ static int place(struct look *l, const struct fsdpck_zip *zip, const struct fsdp
     return 0;
 }
 
+/* torch saves no more of a storage than the tensor has, so that a packed item is little larger than its chunk. */
+static int open_item(struct fsdpck_source *src, const struct fsdpck_tensor *t, const struct dcp_chunk *chunk, const uint64_t *size,
+                     struct fsdpck_archive *out, struct fsdpck_error *err)
+{
+    static const struct fsdpck_archive_terms terms = { .allowed = allowed, .max_nbytes = MAX_PICKLE_NBYTES };
+    const struct fsdpck_zplace place = { .file = chunk->file, .offset = chunk->item, .nbytes = chunk->item_nbytes };
+    struct fsdpck_packed packed;
+    if (!(atomic_load(&chunk->state) & DCP_PACKED))
+        return fsdpck_archive_open(src, chunk->file, chunk->item, chunk->item_nbytes, &terms, out, err);
+    int r = fsdpck_packed_open(src, &place, fsdpck_dcp_packed_max(t, size), &packed, err);
+    if (!r)
+        r = fsdpck_archive_open_packed(&packed, source_files(src)[chunk->file].path, &terms, out, err);
+    fsdpck_packed_free(&packed);
+    return r;
+}
+
+uint64_t fsdpck_dcp_packed_max(const struct fsdpck_tensor *t, const uint64_t *size)
+{
+    uint64_t nbytes = fsdpck_box_nelem(size, t->ndim) * fsdpck_dtype_info(t->dtype)->nbytes; /* at most the tensor's: no overflow */
+    return nbytes < UINT64_MAX - FSDPCK_PACKED_ENVELOPE_NBYTES ? nbytes + FSDPCK_PACKED_ENVELOPE_NBYTES : UINT64_MAX;
+}
+
 int fsdpck_dcp_find_place(struct fsdpck_source *src, const struct fsdpck_tensor *t, const struct dcp_chunk *chunk, const uint64_t *size,
                           struct dcp_place *out, struct fsdpck_error *err)
 {
-    static const struct fsdpck_archive_terms terms = { .allowed = allowed, .max_nbytes = MAX_PICKLE_NBYTES };
     struct look l = { .t = t, .size = size, .file = source_files(src)[chunk->file].path, .item = chunk->item, .err = err };
     struct fsdpck_archive archive;
     struct fsdpck_tensor_node saved;
     const char *why;
     *out = (struct dcp_place){ 0 };
-    int r = fsdpck_archive_open(src, chunk->file, chunk->item, chunk->item_nbytes, &terms, &archive, err);
+    int r = open_item(src, t, chunk, size, &archive, err);
     if (!r) {
         if ((r = fsdpck_tensor_node_read(archive.pickle, fsdpck_pickle_root(archive.pickle), &saved, &why)))
             FAIL(&l, r, "%s", why);

@@ -1,4 +1,4 @@
-/* Where .metadata says that an item lies: file, offset, length, and that nothing was done to its bytes. Opens no file. */
+/* Where .metadata says that an item lies: file, offset, length, and what was done to its bytes. Opens no file. */
 #include "torch/dcp_read.h"
 
 #include <inttypes.h>
@@ -52,18 +52,31 @@ static int find_file(struct dcp_reading *r, const char *name, const char *path, 
     return fsdpck_names_add(&r->files, key, *ordinal, &old, r->err);
 }
 
-static int check_transforms(const struct dcp_reading *r, const char *name, fsdpck_node info)
+/* torch's own extension; it takes any version that begins with "1". */
+static bool is_zstd(const char *descriptor)
 {
+    static const char name[] = "stream.zstd/1";
+    return descriptor && !strncmp(descriptor, name, sizeof name - 1) && (!descriptor[sizeof name - 1] || descriptor[sizeof name - 1] == '.');
+}
+
+static int read_transforms(const struct dcp_reading *r, const char *name, fsdpck_node info, bool *packed)
+{
+    *packed = false;
     fsdpck_node list = fsdpck_dcp_attribute(r, info, "transform_descriptors");
     if (list == FSDPCK_NO_NODE || fsdpck_pickle_type(r->p, list) == FSDPCK_PICKLE_NONE)
         return 0;
     if (fsdpck_pickle_type(r->p, list) != FSDPCK_PICKLE_LIST)
         return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "its transform_descriptors are no list");
-    if (!fsdpck_pickle_count(r->p, list))
+    size_t count = fsdpck_pickle_count(r->p, list);
+    if (!count)
         return 0;
-    const char *first = fsdpck_dcp_text(r, fsdpck_pickle_child(r->p, list, 0));
-    int rc = fsdpck_dcp_fail(r, FSDPCK_ERR_UNSUPPORTED, name, "its item was transformed with '%s' when it was saved; such items are not read",
-                             first ? first : "?");
+    const char *last = fsdpck_dcp_text(r, fsdpck_pickle_child(r->p, list, count - 1));
+    *packed = count == 1 && is_zstd(last);
+    if (*packed)
+        return 0;
+    const char *strange = count > 1 && is_zstd(last) ? fsdpck_dcp_text(r, fsdpck_pickle_child(r->p, list, 0)) : last;
+    int rc = fsdpck_dcp_fail(r, FSDPCK_ERR_UNSUPPORTED, name, "its item was transformed with '%s' when it was saved; only 'stream.zstd/1', once, is read",
+                             strange ? strange : "?");
     fsdpck_error_hint(r->err, "save it again without storage extensions");
     return rc;
 }
@@ -77,10 +90,11 @@ int fsdpck_dcp_read_place(struct dcp_reading *r, const char *name, fsdpck_node i
         !fsdpck_pickle_int(r->p, fsdpck_dcp_attribute(r, info, "offset"), &offset) || offset < 0 ||
         !fsdpck_pickle_int(r->p, fsdpck_dcp_attribute(r, info, "length"), &nbytes) || nbytes < 0)
         return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "its entry in storage_data names no file, offset and length");
-    int rc = check_transforms(r, name, info);
+    int rc = read_transforms(r, name, info, &out->packed);
     if (rc || (rc = find_file(r, name, path, &out->file)))
         return rc;
     const struct source_file *file = &source_files(r->src)[out->file];
+    r->src->streamed |= out->packed;
     out->offset = (uint64_t)offset;
     out->nbytes = (uint64_t)nbytes;
     if (checked_add(out->offset, out->nbytes, &end) && end <= file->pub.nbytes)

@@ -99,7 +99,8 @@ int fsdpck_dcp_rank_tensor(struct dcp_reading *r, const char *name, const struct
     for (uint64_t i = 0; !rc && i < found->nchunks; i++) {
         const struct dcp_chunk *chunk = &found->chunks[i];
         struct fsdpck_piece piece = { .tensor = ordinal, .file = chunk->file, .box = dcp_box(found, ndim, i), .item = chunk->item,
-                                      .item_nbytes = chunk->item_nbytes };
+                                      .item_nbytes = chunk->item_nbytes,
+                                      .packed = atomic_load(&chunk->state) & DCP_PACKED };
         rc = fsdpck_catalogue_piece(r->catalogue, &piece);
     }
     return rc;

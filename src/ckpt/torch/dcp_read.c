@@ -171,6 +171,7 @@ static int read_item(struct dcp_reading *r, const struct dcp_entry *e, const cha
     item->file = place.file;
     item->offset = place.offset;
     item->pub.nbytes = place.nbytes;
+    item->stream_nbytes = place.packed ? place.nbytes : 0; /* pub.nbytes gets its value when all is read */
     size_t old;
     return r->catalogue ? fsdpck_names_add(&r->catalogue->items, item->pub.name, r->src->items.count - 1, &old, r->err) : 0;
 }

@@ -37,6 +37,7 @@ struct dcp_reading {
 struct dcp_item_place {
     uint32_t file;
     uint64_t offset, nbytes;
+    bool packed; /* a zstd stream */
 };
 
 /* All of these return 0 or a code with r->err filled, and name the tensor (or item) in it. */

@@ -13,7 +13,8 @@ static int check_tensor(struct fsdpck_zip_check *c, size_t ordinal)
         struct fsdpck_error e = { 0 };
         struct fsdpck_extent extent;
         struct fsdpck_zip_subject s = { .file = d->chunks[i].file, .offset = d->chunks[i].item, .nbytes = d->chunks[i].item_nbytes, .name = t->name,
-                             .row_begin = t->ndim ? box[0] : 0, .row_end = t->ndim ? box[0] + box[t->ndim] : 1 };
+                             .row_begin = t->ndim ? box[0] : 0, .row_end = t->ndim ? box[0] + box[t->ndim] : 1,
+                             .unpacked_max = atomic_load(&d->chunks[i].state) & DCP_PACKED ? fsdpck_dcp_packed_max(t, box + t->ndim) : 0 };
         uint64_t before = c->result->nproblems;
         int r = fsdpck_zip_check_run(c, &s);
         /* An item whose records are sound may still hold another tensor. */
@@ -25,6 +26,8 @@ static int check_tensor(struct fsdpck_zip_check *c, size_t ordinal)
     return 0;
 }
 
+static uint64_t stored_nbytes(const struct source_item *item) { return item->stream_nbytes ? item->stream_nbytes : item->pub.nbytes; }
+
 static void count_total(struct fsdpck_zip_check *c)
 {
     const struct dcp *dcp = c->src->impl;
@@ -32,7 +35,7 @@ static void count_total(struct fsdpck_zip_check *c)
         for (uint64_t k = 0; k < dcp->tensors[i].nchunks; k++)
             c->total_nbytes += dcp->tensors[i].chunks[k].item_nbytes;
     for (size_t i = 0; i < c->src->items.count; i++)
-        c->total_nbytes += source_items(c->src)[i].pub.nbytes;
+        c->total_nbytes += stored_nbytes(&source_items(c->src)[i]);
 }
 
 static int check_all(struct fsdpck_zip_check *c)
@@ -45,7 +48,8 @@ static int check_all(struct fsdpck_zip_check *c)
     }
     for (size_t i = 0; i < c->src->items.count; i++) {
         const struct source_item *item = &source_items(c->src)[i];
-        struct fsdpck_zip_subject s = { .file = item->file, .offset = item->offset, .nbytes = item->pub.nbytes, .name = item->pub.name };
+        struct fsdpck_zip_subject s = { .file = item->file, .offset = item->offset, .nbytes = stored_nbytes(item), .name = item->pub.name,
+                                        .unpacked_max = item->stream_nbytes ? item->pub.nbytes : 0 };
         int r = fsdpck_zip_check_run(c, &s);
         if (r)
             return r;

@@ -17,8 +17,9 @@ static int publish(struct dcp *dcp, struct dcp_chunk *c, uint32_t ndim, const st
 {
     int r = 0;
     pthread_mutex_lock(&dcp->lock);
-    if (!atomic_load(&c->state)) {
-        uint32_t state = DCP_FOUND | (found->swap ? DCP_SWAPPED : 0u) | (found->dense ? 0u : DCP_STRIDED);
+    uint32_t before = atomic_load(&c->state);
+    if (!(before & DCP_FOUND)) {
+        uint32_t state = before | DCP_FOUND | (found->swap ? DCP_SWAPPED : 0u) | (found->dense ? 0u : DCP_STRIDED);
         c->place.payload = found->payload;
         if (!found->dense) {
             struct dcp_layout *layout = fsdpck_arena_alloc(&dcp->layouts, sizeof *layout + ndim * sizeof *layout->strides, err);
@@ -45,7 +46,7 @@ int fsdpck_dcp_extent(struct fsdpck_source *src, size_t ordinal, uint64_t chunk,
     const uint64_t *box = dcp_box(d, t->ndim, chunk);
     struct dcp_chunk *c = &d->chunks[chunk];
     uint32_t state = atomic_load(&c->state);
-    if (!state) {
+    if (!(state & DCP_FOUND)) {
         struct dcp_place found;
         int r = fsdpck_dcp_find_place(src, t, c, box + t->ndim, &found, err);
         if (r || (r = publish(dcp, c, t->ndim, &found, err)))
@@ -60,6 +61,11 @@ int fsdpck_dcp_extent(struct fsdpck_source *src, size_t ordinal, uint64_t chunk,
                                    .payload = strided ? c->place.layout->payload : c->place.payload,
                                    .payload_nbytes = (last + 1) * fsdpck_dtype_info(t->dtype)->nbytes,
                                    .strides = strided ? c->place.layout->strides : NULL };
+    if (state & DCP_PACKED) {
+        out->streamed = true;
+        out->stream = c->item;
+        out->stream_nbytes = c->item_nbytes;
+    }
     return 0;
 }
 
@@ -105,6 +111,7 @@ void fsdpck_dcp_close(struct fsdpck_source *src)
     if (!dcp)
         return;
     fsdpck_arena_free(&dcp->layouts);
+    fsdpck_zstream_free(dcp->items);
     pthread_mutex_destroy(&dcp->lock);
     free(dcp);
 }
@@ -113,6 +120,7 @@ static const struct fsdpck_source_ops ops = {
     .kind = "dcp",
     .extents = fsdpck_dcp_extents,
     .verify = fsdpck_dcp_verify,
+    .read_item = fsdpck_dcp_read_item,
     .close = fsdpck_dcp_close,
 };
 
@@ -190,14 +198,8 @@ static int read_parts(struct fsdpck_source *src, struct fsdpck_error *err)
     return r ? r : fsdpck_assets_scan(src, src->path, err);
 }
 
-int fsdpck_open_dcp(struct fsdpck_source *src, struct fsdpck_error *err)
+static int read_any(struct fsdpck_source *src, struct dcp *dcp, struct fsdpck_error *err)
 {
-    struct dcp *dcp = calloc(1, sizeof *dcp);
-    src->ops = &ops;
-    src->impl = dcp;
-    if (!dcp)
-        return fsdpck_error_nomem(err, sizeof *dcp);
-    pthread_mutex_init(&dcp->lock, NULL);
     if (holds(src, "", ".metadata"))
         return read_folder(src, "", err);
     if (src->io->list(src->io->ctx, src->path, match_rank, NULL) > 0)
@@ -209,4 +211,16 @@ int fsdpck_open_dcp(struct fsdpck_source *src, struct fsdpck_error *err)
         return fsdpck_dcp_read_shards(src, dcp, err);
     }
     return read_folder(src, "", err); /* says what is missing */
+}
+
+int fsdpck_open_dcp(struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    struct dcp *dcp = calloc(1, sizeof *dcp);
+    src->ops = &ops;
+    src->impl = dcp;
+    if (!dcp)
+        return fsdpck_error_nomem(err, sizeof *dcp);
+    pthread_mutex_init(&dcp->lock, NULL);
+    int r = read_any(src, dcp, err);
+    return r ? r : fsdpck_dcp_measure_items(src, err);
 }

@@ -9,6 +9,7 @@
 #include "base/ioutil.h"
 #include "base/stop.h"
 #include "engine/files.h"
+#include "torch/packed.h"
 #include "torch/zip.h"
 
 #define PIECE_NBYTES (1u << 20)
@@ -54,7 +55,8 @@ int fsdpck_zip_check_settle(struct fsdpck_zip_check *c, const struct fsdpck_zip_
     return 0;
 }
 
-static int crc_record(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s, int fd, const struct fsdpck_zip_record *record, struct fsdpck_error *e)
+static int crc_record(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s, const struct fsdpck_io *io, int fd,
+                      const struct fsdpck_zip_record *record, struct fsdpck_error *e)
 {
     const struct fsdpck_options *opt = &c->src->opt;
     uint32_t crc = 0;
@@ -63,7 +65,7 @@ static int crc_record(struct fsdpck_zip_check *c, const struct fsdpck_zip_subjec
         uint64_t n = record->nbytes - at < PIECE_NBYTES ? record->nbytes - at : PIECE_NBYTES;
         if (fsdpck_stop_asked(opt->stop))
             return fsdpck_error_set(c->err, FSDPCK_ERR_STOPPED, NULL, "stopped");
-        int r = fsdpck_read_full(c->src->io, fd, source_files(c->src)[s->file].path, c->piece, n, record->offset + at, e);
+        int r = fsdpck_read_full(io, fd, source_files(c->src)[s->file].path, c->piece, n, record->offset + at, e);
         if (r)
             return fsdpck_zip_check_settle(c, s, r, e);
         crc = fsdpck_crc32(crc, c->piece, n);
@@ -73,25 +75,50 @@ static int crc_record(struct fsdpck_zip_check *c, const struct fsdpck_zip_subjec
     if (crc != record->crc32 && record->crc32) {
         char what[512];
         snprintf(what, sizeof what, "record '%s': the CRC-32 is %08" PRIx32 ", the zip says %08" PRIx32, record->name, crc, record->crc32);
-        report(c, s, record->offset, record->nbytes, what);
+        report(c, s, s->unpacked_max ? s->offset : record->offset, s->unpacked_max ? s->nbytes : record->nbytes, what);
     }
     return 0;
 }
 
-int fsdpck_zip_check_run(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s)
+/* The zip is bytes [offset, offset + nbytes) of fd. */
+static int check_records(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s, const struct fsdpck_io *io, int fd, uint64_t offset, uint64_t nbytes)
 {
     struct fsdpck_error e = { 0 };
     struct fsdpck_zip zip;
-    int fd, r = fsdpck_files_acquire(c->src, s->file, false, &fd, &e);
-    if (r)
-        return fsdpck_zip_check_settle(c, s, r, &e);
-    r = fsdpck_zip_open(c->src->io, fd, source_files(c->src)[s->file].path, s->offset, s->nbytes, &zip, &e);
+    int r = fsdpck_zip_open(io, fd, source_files(c->src)[s->file].path, offset, nbytes, &zip, &e);
     if (r)
         r = fsdpck_zip_check_settle(c, s, r, &e);
     for (size_t i = 0; !r && i < zip.nrecords; i++)
-        r = crc_record(c, s, fd, &zip.records[i], &e);
-    fsdpck_files_release(c->src, s->file, false);
+        r = crc_record(c, s, io, fd, &zip.records[i], &e);
     fsdpck_zip_free(&zip);
+    return r;
+}
+
+static int check_packed(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s)
+{
+    const struct fsdpck_zplace place = { .file = s->file, .offset = s->offset, .nbytes = s->nbytes };
+    struct fsdpck_error e = { 0 };
+    struct fsdpck_packed packed;
+    int r = fsdpck_packed_open(c->src, &place, s->unpacked_max, &packed, &e);
+    r = r ? fsdpck_zip_check_settle(c, s, r, &e) : check_records(c, s, &packed.io, 0, 0, packed.nbytes);
+    fsdpck_packed_free(&packed);
+    return r;
+}
+
+static int check_plain(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s)
+{
+    struct fsdpck_error e = { 0 };
+    int fd, r = fsdpck_files_acquire(c->src, s->file, false, &fd, &e);
+    if (r)
+        return fsdpck_zip_check_settle(c, s, r, &e);
+    r = check_records(c, s, c->src->io, fd, s->offset, s->nbytes);
+    fsdpck_files_release(c->src, s->file, false);
+    return r;
+}
+
+int fsdpck_zip_check_run(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s)
+{
+    int r = s->unpacked_max ? check_packed(c, s) : check_plain(c, s);
     c->done_nbytes += s->nbytes;
     if (c->src->opt.progress)
         c->src->opt.progress(c->src->opt.ctx, c->done_nbytes, c->total_nbytes);

@@ -21,6 +21,7 @@ struct fsdpck_zip_check {
 struct fsdpck_zip_subject {
     uint32_t file;
     uint64_t offset, nbytes;
+    uint64_t unpacked_max; /* not 0: it is in a zstd stream, and may have so many bytes */
     const char *name;
     uint64_t row_begin, row_end;
 };

@@ -19,8 +19,11 @@ int fsdpck_base_open(const struct fsdpck_source *src, const struct fsdpck_option
 {
     struct fsdpck_stat st;
     *base = NULL;
-    if (!src->base)
-        return fsdpck_error_set(err, FSDPCK_ERR_MISSING, src->path, "names no base that its adapters belong to");
+    if (!src->base) {
+        fsdpck_error_set(err, FSDPCK_ERR_MISSING, src->path, "names no base that its adapters belong to");
+        fsdpck_error_hint(err, "the base_model_name_or_path of a PEFT folder is only a name: give the base itself");
+        return FSDPCK_ERR_MISSING;
+    }
     if (src->io->stat(src->io->ctx, src->base->path, true, &st) == 0)
         return fsdpck_source_open(src->base->path, NULL, opt ? opt : &src->opt, base, err);
     fsdpck_error_set(err, FSDPCK_ERR_MISSING, src->base->path, "is not there: the frozen base that the adapters of '%s' belong to", src->path);

@@ -8,6 +8,7 @@
 #include "base/ioutil.h"
 #include "base/stop.h"
 #include "engine/source_impl.h"
+#include "verbs/open.h"
 
 #define PIECE_NBYTES (1u << 20)
 

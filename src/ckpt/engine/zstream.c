@@ -1,0 +1,147 @@
+/* Decodes zstd frames one behind another. What the stream says is believed by zstd alone: the caller decides how much of it is too much. */
+#include "engine/zstream.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <zstd.h>
+#include <zstd_errors.h>
+
+#include "engine/files.h"
+
+#define INPUT_NBYTES (128u << 10) /* a block of zstd's */
+#define SKIP_NBYTES (128u << 10)  /* decoded at a time on the way to what is wanted */
+
+struct fsdpck_zstream {
+    struct fsdpck_source *src;
+    ZSTD_DCtx *zstd;
+    struct fsdpck_zplace place;
+    bool started, failed;
+    bool between;      /* a frame has ended, and no other begun */
+    uint64_t taken;    /* bytes of the stream that went into input */
+    uint64_t at;       /* decoded so far */
+    ZSTD_inBuffer in;
+    uint8_t input[INPUT_NBYTES], skipped[SKIP_NBYTES];
+};
+
+struct fsdpck_zstream *fsdpck_zstream_new(struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    struct fsdpck_zstream *z = calloc(1, sizeof *z);
+    if (z && (z->zstd = ZSTD_createDCtx()) && !ZSTD_isError(ZSTD_DCtx_setParameter(z->zstd, ZSTD_d_windowLogMax, FSDPCK_ZSTREAM_WINDOW_LOG))) {
+        z->src = src;
+        return z;
+    }
+    fsdpck_zstream_free(z);
+    fsdpck_error_nomem(err, sizeof *z);
+    return NULL;
+}
+
+void fsdpck_zstream_free(struct fsdpck_zstream *z)
+{
+    if (z)
+        ZSTD_freeDCtx(z->zstd);
+    free(z);
+}
+
+int fsdpck_zstream_start(struct fsdpck_zstream *z, const struct fsdpck_zplace *place, struct fsdpck_error *err)
+{
+    z->place = *place;
+    z->started = true;
+    z->failed = z->between = false;
+    z->taken = z->at = 0;
+    z->in = (ZSTD_inBuffer){ .src = z->input };
+    if (ZSTD_isError(ZSTD_DCtx_reset(z->zstd, ZSTD_reset_session_only)))
+        return fsdpck_error_nomem(err, sizeof *z);
+    return 0;
+}
+
+#define FAIL(z, code, ...) fsdpck_error_at(err, code, source_files((z)->src)[(z)->place.file].path, (z)->place.offset, __VA_ARGS__)
+
+/* What zstd has against the stream, in words of ours where there is more to say than it does. */
+static int refuse(const struct fsdpck_zstream *z, size_t result, struct fsdpck_error *err)
+{
+    switch (ZSTD_getErrorCode(result)) {
+    case ZSTD_error_memory_allocation:
+        return fsdpck_error_nomem(err, FSDPCK_ZSTREAM_NBYTES);
+    case ZSTD_error_frameParameter_windowTooLarge:
+        return FAIL(z, FSDPCK_ERR_LIMIT, "the item's zstd stream needs a window of more than %u MiB; those of zstd's levels up to 19 are read",
+                    1u << (FSDPCK_ZSTREAM_WINDOW_LOG - 20));
+    case ZSTD_error_dictionary_wrong:
+        return FAIL(z, FSDPCK_ERR_UNSUPPORTED, "the item's zstd stream needs a dictionary, and none comes with the checkpoint");
+    case ZSTD_error_prefix_unknown:
+        if (z->between)
+            return FAIL(z, FSDPCK_ERR_FORMAT, "the item's zstd stream is followed by bytes that belong to no stream");
+        return FAIL(z, FSDPCK_ERR_FORMAT, "the item is no zstd stream, as .metadata says");
+    default:
+        return FAIL(z, FSDPCK_ERR_DAMAGED, "the item's zstd stream does not decode behind byte %llu of the item: %s", (unsigned long long)z->at,
+                    ZSTD_getErrorName(result));
+    }
+}
+
+static int refill(struct fsdpck_zstream *z, struct fsdpck_error *err)
+{
+    uint64_t left = z->place.nbytes - z->taken, n = left < INPUT_NBYTES ? left : INPUT_NBYTES;
+    int r = fsdpck_files_read(z->src, z->place.file, z->input, n, z->place.offset + z->taken, err);
+    if (r == 0) {
+        z->taken += n;
+        z->in = (ZSTD_inBuffer){ .src = z->input, .size = n };
+    }
+    return r;
+}
+
+/* One call of zstd's, with fresh input where it has used up the old. *end: the stream ends here, behind a whole frame. */
+static int step(struct fsdpck_zstream *z, ZSTD_outBuffer *out, bool *end, struct fsdpck_error *err)
+{
+    if (z->in.pos == z->in.size && z->taken < z->place.nbytes) {
+        int r = refill(z, err);
+        if (r != 0)
+            return r;
+    }
+    *end = z->between && z->in.pos == z->in.size;
+    if (*end)
+        return 0;
+    size_t in_before = z->in.pos, out_before = out->pos, result = ZSTD_decompressStream(z->zstd, out, &z->in);
+    z->at += out->pos - out_before;
+    if (ZSTD_isError(result))
+        return refuse(z, result, err);
+    z->between = result == 0;
+    if (z->in.pos == in_before && out->pos == out_before && z->in.pos == z->in.size)
+        return FAIL(z, FSDPCK_ERR_DAMAGED, "the item's zstd stream of %llu bytes ends early, behind byte %llu of the item",
+                    (unsigned long long)z->place.nbytes, (unsigned long long)z->at);
+    return 0;
+}
+
+int fsdpck_zstream_next(struct fsdpck_zstream *z, void *buf, uint64_t nbytes, uint64_t *got, struct fsdpck_error *err)
+{
+    ZSTD_outBuffer out = { .dst = buf, .size = nbytes };
+    bool end = false;
+    int r = 0;
+    while (r == 0 && !end && out.pos < nbytes)
+        r = step(z, &out, &end, err);
+    z->failed = r != 0;
+    *got = out.pos;
+    return r;
+}
+
+bool fsdpck_zstream_is_ahead(const struct fsdpck_zstream *z, const struct fsdpck_zplace *place, uint64_t at)
+{
+    return z->started && !z->failed && z->place.file == place->file && z->place.offset == place->offset && z->place.nbytes == place->nbytes && z->at <= at;
+}
+
+int fsdpck_zstream_read(struct fsdpck_zstream *z, const struct fsdpck_zplace *place, uint64_t at, void *buf, uint64_t nbytes, struct fsdpck_error *err)
+{
+    int r = fsdpck_zstream_is_ahead(z, place, at) ? 0 : fsdpck_zstream_start(z, place, err);
+    uint64_t n = 0, got = 0;
+    while (r == 0 && z->at < at && got == n) {
+        n = at - z->at < SKIP_NBYTES ? at - z->at : SKIP_NBYTES;
+        r = fsdpck_zstream_next(z, z->skipped, n, &got, err);
+    }
+    if (r == 0 && z->at == at) {
+        n = nbytes;
+        r = fsdpck_zstream_next(z, buf, n, &got, err);
+    }
+    if (r == 0 && got < n)
+        r = FAIL(z, FSDPCK_ERR_DAMAGED, "the item's zstd stream decodes to %llu bytes, byte %llu is wanted", (unsigned long long)z->at,
+                 (unsigned long long)(at + nbytes));
+    return r;
+}

@@ -1,0 +1,11 @@
+/* Opening a source inside the library: what fsdpck_source_open() does, and to verify it. */
+#ifndef CKPT_VERBS_OPEN_H
+#define CKPT_VERBS_OPEN_H
+
+#include <fsdpck/source.h>
+
+/* fsdpck_source_open(); to_verify: a file that is missing or has another size is a problem among others, see struct fsdpck_source. */
+int fsdpck_source_open_as(const char *path, const char *from, const struct fsdpck_options *opt, bool to_verify, struct fsdpck_source **out,
+                          struct fsdpck_error *err);
+
+#endif
