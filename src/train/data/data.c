@@ -48,7 +48,7 @@ static void tell(const struct data *d, const struct train_config *config, const 
     char line[600];
     if (!opt || !opt->note)
         return;
-    snprintf(line, sizeof line, "%.160s%s: %zu documents; tokens %s %.200s", config->data.train, d->nfiles > 1 ? " and others" : "", d->ndocs, made ? "kept in" : "from", path);
+    snprintf(line, sizeof line, "%.160s%s: %zu documents; %s %.200s", config->data.train, d->nfiles > 1 ? " and others" : "", d->ndocs, made ? "kept in" : "from", path);
     opt->note(opt->ctx, line);
 }
 
