@@ -55,6 +55,15 @@ static void plain(struct rig *rig)
             }
 }
 
+/* More shapes than a library's primitives are kept for, and the first ones again. */
+static void many_shapes(struct rig *rig)
+{
+    for (int64_t i = 0; i < 400; i++) {
+        int64_t width = i % 320;
+        one_plain(rig, (struct shape){8 + width % 16, 8 + width / 16, 8}, false, false, KERN_F32, false);
+    }
+}
+
 /* fp32 by bf16 and the other way. */
 static void mixed(struct rig *rig)
 {
@@ -124,6 +133,12 @@ static void test_mixed(void **state)
     rig_run_all(mixed);
 }
 
+static void test_many_shapes(void **state)
+{
+    (void)state;
+    rig_run_all(many_shapes);
+}
+
 static void test_all_at_once(void **state)
 {
     (void)state;
@@ -132,6 +147,6 @@ static void test_all_at_once(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_plain), cmocka_unit_test(test_mixed), cmocka_unit_test(test_all_at_once)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_plain), cmocka_unit_test(test_mixed), cmocka_unit_test(test_many_shapes), cmocka_unit_test(test_all_at_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
