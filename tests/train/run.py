@@ -360,6 +360,8 @@ class Tests:
         summary = json.loads((self.tmp / written["output_dir"] / "summary.json").read_text())
         if not summary["finished"] or not (self.tmp / written["output_dir"] / "adapter" / "adapter_config.json").exists():
             raise Failure(f"init's config does not train: {summary}")
+        if json.loads(tool("plan", config, "--set", "train.max_steps=2", "--json").stdout)["steps"] != 2:
+            raise Failure("max_steps does not count beside num_train_epochs")
 
     def refused(self, name, change, code, words):
         config = config_of(self.goldens / name, self.tmp / "refused")

@@ -128,6 +128,13 @@ static int apply_set(json_t *root, const char *set, struct fsdpck_error *err)
     return 0;
 }
 
+/* Of both, max_steps counts, as in transformers' TrainingArguments. */
+static void settle_length(struct train_config *c)
+{
+    if (json_object_get(json_object_get(c->root, "train"), "max_steps"))
+        c->train.num_train_epochs = 0;
+}
+
 static int check_required(const char *path, const struct train_config *c, struct fsdpck_error *err)
 {
     const char *missing = !c->model ? "model" : !c->data.train ? "data.train" : NULL;
@@ -159,8 +166,10 @@ int train_config_read(const char *path, const char *const *sets, size_t nsets, s
         rc = apply_set(c.root, sets[i], err);
     if (!rc)
         rc = config_keys_apply(path, keys, NKEYS, &c, err);
-    if (!rc)
+    if (!rc) {
+        settle_length(&c);
         rc = check_required(path, &c, err);
+    }
     if (rc) {
         train_config_free(&c);
         c = (struct train_config){ 0 };

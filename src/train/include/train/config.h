@@ -50,7 +50,7 @@ struct train_config {
     struct train_lora_config lora;
     struct {
         uint64_t max_steps, eval_steps; /* eval_steps 0: data.eval at the end only */
-        double num_train_epochs; /* 0: by max_steps */
+        double num_train_epochs; /* 0: by max_steps, which counts where the file gives both */
         uint64_t micro_batch_size, accumulation, global_batch_size, warmup_steps;
         double learning_rate, min_lr_ratio, beta1, beta2, epsilon, weight_decay, max_grad_norm; /* max_grad_norm 0: no clipping */
         const char *scheduler, *weight_decay_on, *on_nonfinite;
