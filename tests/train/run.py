@@ -52,6 +52,8 @@ class Failure(Exception):
 
 class Tests:
     def __init__(self, args):
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)  # nohup and background shells hand on that these are ignored
         self.tool, self.goldens, self.passed, self.failed = args.fsdptrain, args.goldens, 0, 0
         self.tmp = pathlib.Path(tempfile.mkdtemp(prefix="fsdptrain-test-"))
 
@@ -401,8 +403,6 @@ def main():
     parser.add_argument("goldens", type=pathlib.Path)
     parser.add_argument("--case")
     args = parser.parse_args()
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)  # nohup and background shells hand on that these are ignored
     t = Tests(args)
     cases = [args.case] if args.case else sorted(p.parent.name for p in args.goldens.glob("*/expected.json") if p.parent.name != "smollm2")
     try:
