@@ -5,10 +5,11 @@ usage: run.py BUILD_DIR MODEL.safetensors WORKDIR [--runs 5] [--ranks 8] [--pyth
 
 Every row runs its contenders in turn, `--runs` times, and takes medians: a noisy machine hits all alike. Cold means that the files were dropped from
 the page cache before the run. Before each run as much memory as the model takes is touched and given back: a virtual machine's free memory may belong
-to its host, and to get it back costs whoever is first up to two seconds a GB. What writes is also synced, and what was written is removed before the next run. The ratio is the peer's time over
-fsdpck's: above 1, fsdpck is faster. MODEL may be what make_model.py wrote, --lora what make_adapter.py --checkpoint wrote, --merge a model folder
-and an adapter for it; WORKDIR should lie on the disk that matters, with room for three models. With --python, PyTorch and safetensors take part: the
-whole process, and the work without imports and process start. Where a config.json lies beside MODEL, so does transformers."""
+to its host, and to get it back costs whoever is first up to two seconds a GB. What writes is also synced, and what was written is removed before the
+next run. The ratio is the peer's time over fsdpck's: above 1, fsdpck is faster. MODEL may be what make_model.py wrote, --lora what make_adapter.py
+--checkpoint wrote, --merge a model folder and an adapter for it; WORKDIR should lie on the disk that matters, with room for three models. With
+--python, PyTorch and safetensors take part: the whole process, and the work without imports and process start. Where a config.json lies beside MODEL,
+so does transformers."""
 import argparse
 import json
 import mmap

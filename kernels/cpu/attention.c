@@ -36,11 +36,9 @@ size_t cpu_attention_scratch(const struct kern_stream *stream, const struct kern
 static void pack(void *ctx, int64_t piece, unsigned worker)
 {
     const struct forward *f = ctx;
-    const struct cpu_token_block *b = &f->p.blocks[piece % f->p.nblock];
-    const int64_t head = piece / f->p.nblock, at = piece * cpu_attention_panel(&f->p) * kern_dtype_bytes(f->p.compute);
     (void)worker;
-    cpu_attention_pack(&f->p, f->keys + at, f->a->k, head, b);
-    cpu_attention_pack(&f->p, f->values + at, f->a->v, head, b);
+    cpu_attention_pack_panel(&f->p, f->keys, f->a->k, piece);
+    cpu_attention_pack_panel(&f->p, f->values, f->a->v, piece);
 }
 
 /* A row of scores becomes weights; what was summed before is brought to the new maximum. */

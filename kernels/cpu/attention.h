@@ -53,7 +53,9 @@ static inline int64_t cpu_attention_panel(const struct cpu_packing *p)
 
 /* A head's rows of a block, in p->compute, zeros beyond the block's n: (CPU_BLOCK, head_dim) without gaps. */
 void cpu_attention_pack(const struct cpu_packing *p, void *dst, struct kern_cmat m, int64_t head, const struct cpu_token_block *b);
-/* The same for the heads of a stack, one under the other. */
+/* Panel `piece` of (nkv, nblock) panels, of a key or value head's rows of a block. */
+void cpu_attention_pack_panel(const struct cpu_packing *p, char *panels, struct kern_cmat m, int64_t piece);
+/* As cpu_attention_pack, for the heads of a stack, one under the other. */
 void cpu_attention_pack_stack(const struct cpu_packing *p, void *dst, struct kern_cmat m, const struct cpu_stack *s, const struct cpu_token_block *b);
 
 /* C (m, n) fp32 = or += op(A) · op(B), all without gaps but for the pitches given. */

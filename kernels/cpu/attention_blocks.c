@@ -70,6 +70,11 @@ void cpu_attention_pack(const struct cpu_packing *p, void *dst, struct kern_cmat
     memset((char *)dst + b->n * width, 0, (size_t)((CPU_BLOCK - b->n) * width));
 }
 
+void cpu_attention_pack_panel(const struct cpu_packing *p, char *panels, struct kern_cmat m, int64_t piece)
+{
+    cpu_attention_pack(p, panels + piece * cpu_attention_panel(p) * kern_dtype_bytes(p->compute), m, piece / p->nblock, &p->blocks[piece % p->nblock]);
+}
+
 void cpu_attention_pack_stack(const struct cpu_packing *p, void *dst, struct kern_cmat m, const struct cpu_stack *s, const struct cpu_token_block *b)
 {
     for (int64_t h = 0; h < s->n; h++)

@@ -48,11 +48,9 @@ size_t cpu_attention_grad_scratch(const struct kern_stream *stream, const struct
 static void pack(void *ctx, int64_t piece, unsigned worker)
 {
     const struct backward *b = ctx;
-    const struct cpu_token_block *t = &b->p.blocks[piece % b->p.nblock];
-    const int64_t head = piece / b->p.nblock, at = piece * cpu_attention_panel(&b->p) * kern_dtype_bytes(b->p.compute);
     (void)worker;
-    cpu_attention_pack(&b->p, b->keys + at, b->g->k, head, t);
-    cpu_attention_pack(&b->p, b->values + at, b->g->v, head, t);
+    cpu_attention_pack_panel(&b->p, b->keys, b->g->k, piece);
+    cpu_attention_pack_panel(&b->p, b->values, b->g->v, piece);
 }
 
 /* w->s and w->ds, as scores and as d_o · v, become weights and the scores' gradient. */

@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static struct ground ground;
 
 struct fault {
     const struct verb *v;
@@ -143,25 +142,11 @@ static void test_short_transfers(void **state)
     each_operation(0);
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    ground_new(&ground);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    ground_free(&ground);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_space),    cmocka_unit_test(test_input_output_error), cmocka_unit_test(test_no_permission),
         cmocka_unit_test(test_interrupted), cmocka_unit_test(test_short_transfers),    cmocka_unit_test(test_no_memory_in_the_kernel),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, group_set_up, group_tear_down);
 }

@@ -19,7 +19,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static struct ground ground;
 
 /* ---- files that change while they are read */
 
@@ -230,13 +229,6 @@ static void test_full_disk(void **state)
     }
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    ground_new(&ground);
-    return 0;
-}
-
 static int tear_down(void **state)
 {
     (void)state;
@@ -252,5 +244,5 @@ int main(void)
         cmocka_unit_test(test_read_only_directory),
         cmocka_unit_test(test_full_disk),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, group_set_up, tear_down);
 }

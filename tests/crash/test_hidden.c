@@ -89,7 +89,6 @@ static void hiding_begin(struct hiding *h)
     h->io.unlink = h_unlink;
 }
 
-static struct ground ground;
 static struct hiding hiding;
 
 static void test_what_is_replaced_was_closed(void **state)
@@ -150,20 +149,6 @@ static void test_somebody_else_holds_a_file(void **state)
     free(dir);
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    ground_new(&ground);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    ground_free(&ground);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -171,5 +156,5 @@ int main(void)
         cmocka_unit_test(test_resharded_onto_itself),
         cmocka_unit_test(test_somebody_else_holds_a_file),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, group_set_up, group_tear_down);
 }

@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static struct ground ground;
 
 /* The old one moved away and the new one not yet there: the one state without an output, and only where names cannot be exchanged. */
 static bool may_be_missing(const struct verb *v) { return !v->old || v->no_exchange; }
@@ -127,20 +126,6 @@ static void test_killed_with_threads(void **state)
     }
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    ground_new(&ground);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    ground_free(&ground);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -148,5 +133,5 @@ int main(void)
         cmocka_unit_test(test_killed_twice),
         cmocka_unit_test(test_killed_with_threads),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, group_set_up, group_tear_down);
 }

@@ -19,7 +19,6 @@
 
 #include <fsdpck/check.h>
 
-static struct ground ground;
 
 static void complain(const char *what, unsigned n, int code, const struct fsdpck_error *err, const char *why)
 {
@@ -183,20 +182,6 @@ static void test_readers(void **state)
     each_allocation_by("leftovers", leftovers);
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    ground_new(&ground);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    ground_free(&ground);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -204,5 +189,5 @@ int main(void)
         cmocka_unit_test(test_clean),
         cmocka_unit_test(test_readers),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, group_set_up, group_tear_down);
 }

@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static struct ground ground;
 
 /* Seeds 4k lose all that is not safe, 4k + 1 nothing (as FAULTY_ALL), others draw. */
 static const int seeds[] = { 0, FAULTY_ALL, 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23 };
@@ -118,13 +117,6 @@ static void test_every_fsync_matters(void **state)
     }
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    ground_new(&ground);
-    return 0;
-}
-
 static int tear_down(void **state)
 {
     (void)state;
@@ -139,5 +131,5 @@ int main(void)
         cmocka_unit_test(test_power_loss),
         cmocka_unit_test(test_every_fsync_matters),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, group_set_up, tear_down);
 }

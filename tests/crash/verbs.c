@@ -279,6 +279,22 @@ void ground_free(struct ground *g)
     model_free(&g->adapter_is);
 }
 
+struct ground ground;
+
+int group_set_up(void **state)
+{
+    (void)state;
+    ground_new(&ground);
+    return 0;
+}
+
+int group_tear_down(void **state)
+{
+    (void)state;
+    ground_free(&ground);
+    return 0;
+}
+
 void ground_reset(const struct ground *g, const struct verb *v)
 {
     tree_remove(g->root);

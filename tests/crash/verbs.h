@@ -43,6 +43,10 @@ struct ground {
 };
 void ground_new(struct ground *g);
 void ground_free(struct ground *g);
+/* The one of a test program, and what cmocka calls around all of its tests. */
+extern struct ground ground;
+int group_set_up(void **state);
+int group_tear_down(void **state);
 /* Runs the verb once without faults: fills names and nops. The test fails where it does not work. */
 void ground_set_up(struct ground *g, const struct verb *v);
 void ground_reset(const struct ground *g, const struct verb *v); /* root as before the verb */

@@ -54,7 +54,7 @@ class Tests:
     def __init__(self, args):
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)  # nohup and background shells hand on that these are ignored
-        self.tool, self.goldens, self.passed, self.failed = args.fsdptrain, args.goldens, 0, 0
+        self.tool, self.goldens, self.passed, self.failed = os.path.abspath(args.fsdptrain), args.goldens, 0, 0
         self.tmp = pathlib.Path(tempfile.mkdtemp(prefix="fsdptrain-test-"))
 
     def check(self, title, function, *args):

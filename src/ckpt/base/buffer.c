@@ -4,12 +4,11 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#define PAGE_NBYTES 4096u
 #define HUGE_PAGE_NBYTES (2u << 20)
 
 void *fsdpck_buffer_new(uint64_t nbytes)
 {
-    uint64_t align = nbytes < HUGE_PAGE_NBYTES ? PAGE_NBYTES : HUGE_PAGE_NBYTES;
+    uint64_t align = nbytes < HUGE_PAGE_NBYTES ? FSDPCK_PAGE_NBYTES : HUGE_PAGE_NBYTES;
     if (nbytes > SIZE_MAX - align)
         return NULL;
     void *p = aligned_alloc(align, (nbytes + align - 1) / align * align);

@@ -5,6 +5,8 @@
 
 #include <stdint.h>
 
+#define FSDPCK_PAGE_NBYTES 4096u /* what direct reads and writes are aligned to */
+
 /* At least nbytes, page aligned, not cleared; what is not touched takes no memory. free() gives it back. NULL: out of memory. */
 void *fsdpck_buffer_new(uint64_t nbytes);
 

@@ -5,10 +5,10 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/buffer.h"
 #include "base/fdcache.h"
 #include "base/ioutil.h"
 
-#define PAGE_NBYTES 4096u
 #define DIRECT_MIN_NBYTES (128u << 10)
 
 struct fsdpck_out_files {
@@ -90,14 +90,14 @@ static int try_direct(struct fsdpck_out_files *o, uint32_t file, const uint8_t *
                       struct fsdpck_error *err)
 {
     int fd;
-    int64_t n = PAGE_NBYTES;
+    int64_t n = FSDPCK_PAGE_NBYTES;
     *done = 0;
     int r = fsdpck_fdcache_acquire(o->fds, file, true, &fd, err);
     if (r != 0 || fd < 0)
         return r;
-    while (*done < nbytes && (n >= PAGE_NBYTES || n == -EINTR)) {
+    while (*done < nbytes && (n >= FSDPCK_PAGE_NBYTES || n == -EINTR)) {
         n = o->io->pwrite(o->io->ctx, fd, data + *done, nbytes - *done, offset + *done);
-        *done += n > 0 ? (uint64_t)n / PAGE_NBYTES * PAGE_NBYTES : 0;
+        *done += n > 0 ? (uint64_t)n / FSDPCK_PAGE_NBYTES * FSDPCK_PAGE_NBYTES : 0;
     }
     fsdpck_fdcache_release(o->fds, file, true);
     return n < 0 && n != -EINVAL ? fsdpck_error_sys(err, (int)-n, o->files[file].path, "cannot write") : 0;
@@ -107,8 +107,9 @@ int fsdpck_out_files_write(struct fsdpck_out_files *o, uint32_t file, const void
                            struct fsdpck_error *err)
 {
     const uint8_t *p = data;
-    uint64_t end = offset + nbytes, first = (offset + PAGE_NBYTES - 1) / PAGE_NBYTES * PAGE_NBYTES, last = end / PAGE_NBYTES * PAGE_NBYTES;
-    bool congruent = (uintptr_t)p % PAGE_NBYTES == offset % PAGE_NBYTES;
+    uint64_t end = offset + nbytes, last = end / FSDPCK_PAGE_NBYTES * FSDPCK_PAGE_NBYTES;
+    uint64_t first = (offset + FSDPCK_PAGE_NBYTES - 1) / FSDPCK_PAGE_NBYTES * FSDPCK_PAGE_NBYTES;
+    bool congruent = (uintptr_t)p % FSDPCK_PAGE_NBYTES == offset % FSDPCK_PAGE_NBYTES;
     if (!congruent || last < first || last - first < DIRECT_MIN_NBYTES)
         return write_cached(o, file, p, nbytes, offset, err);
     uint64_t done = 0;

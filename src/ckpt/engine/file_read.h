@@ -2,9 +2,8 @@
 #ifndef CKPT_FILE_READ_H
 #define CKPT_FILE_READ_H
 
+#include "base/buffer.h"
 #include "engine/source_impl.h"
-
-#define FSDPCK_PAGE_NBYTES 4096u
 
 /* Bytes [offset, offset + nbytes) of a file. buf: page aligned, nbytes + 2 pages long; *data gets where in it they begin. */
 int fsdpck_file_read(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes, uint8_t *buf, uint8_t **data,

@@ -9,13 +9,12 @@
 #include "base/buffer.h"
 
 #define RECORDS_AT_ONCE 64u
-#define PAGE_NBYTES 4096u
 
 int fsdpck_packer_init(struct fsdpck_packer *p, uint64_t max_blocks, struct fsdpck_error *err)
 {
     p->max_blocks = max_blocks;
     p->encoder = fsdpck_encoder_new();
-    p->packed = fsdpck_buffer_new(max_blocks * FSDPCK_BLOCK_NBYTES + PAGE_NBYTES);
+    p->packed = fsdpck_buffer_new(max_blocks * FSDPCK_BLOCK_NBYTES + FSDPCK_PAGE_NBYTES);
     p->records = calloc(max_blocks, sizeof *p->records);
     return p->encoder && p->packed && p->records ? 0 : fsdpck_error_nomem(err, max_blocks * FSDPCK_BLOCK_NBYTES);
 }
@@ -53,7 +52,7 @@ static int write_records(const struct fsdpck_packer *p, const struct fsdpck_pack
  * soon, through the page cache, and so they go there: never as far into a page. */
 static const uint8_t *shift(struct fsdpck_packer *p, uint64_t place)
 {
-    uint64_t lead = (place + (p->turns ? 0 : 1)) % PAGE_NBYTES;
+    uint64_t lead = (place + (p->turns ? 0 : 1)) % FSDPCK_PAGE_NBYTES;
     if (lead)
         memmove(p->packed + lead, p->packed, p->fill);
     return p->packed + lead;

@@ -1,9 +1,9 @@
 /* Hash, CRC and write of one chunk's bytes, in order. Knows files and blocks; not where the bytes come from. */
 #include "engine/stream.h"
+#include "base/buffer.h"
 
 #include <string.h>
 
-#define PAGE_NBYTES 4096u
 #define HASHES_AT_ONCE 128u
 
 void fsdpck_stream_begin(struct fsdpck_stream *s, struct fsdpck_out_files *out, const struct fsdpck_out_chunk *chunk, uint64_t at, uint8_t *buf,
@@ -57,7 +57,7 @@ int fsdpck_stream_write(struct fsdpck_stream *s, const uint8_t *data, uint64_t n
 }
 
 /* Where in buf the next byte goes: as far into a page as it is in the file, so that whole pages can be written directly. */
-static uint8_t *base(const struct fsdpck_stream *s) { return s->buf + fsdpck_stream_position(s) % PAGE_NBYTES; }
+static uint8_t *base(const struct fsdpck_stream *s) { return s->buf + fsdpck_stream_position(s) % FSDPCK_PAGE_NBYTES; }
 
 static int flush(struct fsdpck_stream *s, struct fsdpck_error *err)
 {

@@ -16,7 +16,6 @@
 #include "engine/stream.h"
 #include "engine/turns.h"
 
-#define PAGE_NBYTES 4096u
 #define BAND_MAX_NBYTES (4u << 20)
 #define STREAM_MAX_NBYTES (1u << 20)
 #define WORKER_MIN_NBYTES (12ull << 20) /* fewer threads rather than less than this for each */
@@ -69,8 +68,8 @@ static int share_memory(struct engine *e, struct fsdpck_error *err)
     uint64_t each = e->opt->memory_nbytes / e->nworkers - fetch - packer;
     uint64_t band = each / (2 * nbands) / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES;
     e->band_nbytes = band < BAND_MAX_NBYTES ? band : BAND_MAX_NBYTES;
-    e->staging_nbytes = each - nbands * (e->band_nbytes + PAGE_NBYTES);
-    e->max_chunks = e->staging_nbytes / (FSDPCK_BLOCK_NBYTES + PAGE_NBYTES);
+    e->staging_nbytes = each - nbands * (e->band_nbytes + FSDPCK_PAGE_NBYTES);
+    e->max_chunks = e->staging_nbytes / (FSDPCK_BLOCK_NBYTES + FSDPCK_PAGE_NBYTES);
     return 0;
 }
 
@@ -93,7 +92,7 @@ static void free_workers(struct engine *e)
 /* Untouched pages cost nothing, so every worker gets every buffer. */
 static int init_worker(struct engine *e, struct worker *w, struct fsdpck_error *err)
 {
-    uint64_t band = e->band_nbytes + PAGE_NBYTES, staging = e->staging_nbytes / PAGE_NBYTES * PAGE_NBYTES;
+    uint64_t band = e->band_nbytes + FSDPCK_PAGE_NBYTES, staging = e->staging_nbytes / FSDPCK_PAGE_NBYTES * FSDPCK_PAGE_NBYTES;
     int r = fsdpck_fetch_init(&w->fetch, e->t->src, err);
     if (r == 0)
         r = fsdpck_rows_init(&w->rows, err);
@@ -150,7 +149,7 @@ static int change(const struct band *b, uint64_t begin, uint64_t nelem, const ui
 /* Brings elements [begin, end) into memory; their first byte lies as far into a page as `position`. */
 static int load(struct band *b, uint64_t position)
 {
-    uint64_t lead = position % PAGE_NBYTES, item = fsdpck_dtype_info(b->from)->nbytes;
+    uint64_t lead = position % FSDPCK_PAGE_NBYTES, item = fsdpck_dtype_info(b->from)->nbytes;
     bool cast = b->from != b->to || b->edited;
     uint8_t *dst = cast ? b->w->band : b->w->band + lead;
     uint64_t first = b->begin, nelem = b->end - b->begin;
@@ -221,7 +220,7 @@ static void open_streams(struct band *b)
     const struct fsdpck_lane *lane = b->lane;
     struct engine *e = b->e;
     uint64_t each = e->staging_nbytes / lane->count / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES;
-    while (each > FSDPCK_BLOCK_NBYTES && lane->count * (each + PAGE_NBYTES) > e->staging_nbytes)
+    while (each > FSDPCK_BLOCK_NBYTES && lane->count * (each + FSDPCK_PAGE_NBYTES) > e->staging_nbytes)
         each -= FSDPCK_BLOCK_NBYTES;
     each = each < STREAM_MAX_NBYTES ? each : STREAM_MAX_NBYTES;
     for (size_t i = 0; i < lane->count; i++) {
@@ -231,7 +230,7 @@ static void open_streams(struct band *b)
             fsdpck_box_span(b->t->ndim, b->t->shape, c->offset, c->size, &first, &last);
             at = (lane->begin - first) * fsdpck_dtype_info(b->to)->nbytes;
         }
-        fsdpck_stream_begin(&b->w->streams[i], e->out, c, at, b->w->staging + i * (each + PAGE_NBYTES), each);
+        fsdpck_stream_begin(&b->w->streams[i], e->out, c, at, b->w->staging + i * (each + FSDPCK_PAGE_NBYTES), each);
         b->w->streams[i].packer = &b->w->packer;
     }
 }

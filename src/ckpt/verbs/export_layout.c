@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buffer.h"
 #include "base/hash.h"
 
-#define PAGE_NBYTES 4096u
 #define PAGE_ALIGN_FROM_NBYTES (64u << 10)
 #define MAX_HEADER_NBYTES 100000000u /* more, and the reference reader refuses the file */
 
@@ -126,7 +126,7 @@ static int make_header(struct export_layout *l, struct export_file *f, const cha
 {
     static const char start[] = "\0\0\0\0\0\0\0\0{\"__metadata__\":{\"format\":\"pt\"";
     struct fsdpck_text *h = &f->header;
-    size_t align = f->data_nbytes >= PAGE_ALIGN_FROM_NBYTES ? PAGE_NBYTES : 8;
+    size_t align = f->data_nbytes >= PAGE_ALIGN_FROM_NBYTES ? FSDPCK_PAGE_NBYTES : 8;
     fsdpck_text_add(h, start, sizeof start - 1);
     if (metadata)
         fsdpck_text_add(h, metadata, strlen(metadata));

@@ -15,7 +15,6 @@
 #include "base/utf8.h"
 #include "base/stop.h"
 
-#define PAGE_NBYTES 4096u
 #define BAND_NBYTES (4u << 20) /* a multiple of the hash block */
 
 struct part { /* a box and its entry in the shard */
@@ -207,7 +206,7 @@ static int write_bands(struct saver *s, const struct part *p, struct fsdpck_stre
     struct band b = { .p = p, .strides = p->box->strides ? p->box->strides : dense, .item = item };
     for (uint64_t at = 0; at < nelem;) {
         uint64_t n = nelem - at < BAND_NBYTES / item ? nelem - at : BAND_NBYTES / item;
-        uint8_t *data = b.dst = buf + fsdpck_stream_position(stream) % PAGE_NBYTES;
+        uint8_t *data = b.dst = buf + fsdpck_stream_position(stream) % FSDPCK_PAGE_NBYTES;
         if (fsdpck_stop_asked(s->opt->stop))
             return fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "stopped");
         fsdpck_range_boxes(p->t->ndim, p->box->size, at, at + n, gather_box, &b);
@@ -229,7 +228,7 @@ static int write_part(void *ctx, size_t number, unsigned worker, struct fsdpck_e
     struct fsdpck_out_chunk chunk = { .payload = fsdpck_shard_payload(e), .hashes = fsdpck_shard_hashes(&s->shard, e) };
     struct fsdpck_stream stream;
     struct fsdpck_rows rows;
-    uint8_t *buf = fsdpck_buffer_new(BAND_NBYTES + PAGE_NBYTES);
+    uint8_t *buf = fsdpck_buffer_new(BAND_NBYTES + FSDPCK_PAGE_NBYTES);
     (void)worker;
     int r = fsdpck_rows_init(&rows, err);
     if (r == 0 && !buf)

@@ -26,6 +26,7 @@ struct checkpoint_list {
     struct fsdpck_mesh mesh;
     struct fsdpck_placement placement;
     const struct fsdpck_base *base; /* the rank's */
+    char *adapter;                  /* adapter_config.json; NULL: all is trained */
 };
 
 /* tree 0: the values; 1 and 2: the moments. Names as torch flattens {"model": {…}, "optim": {"state": {NAME: {"exp_avg": …}}}}. */
@@ -76,9 +77,11 @@ int checkpoint_list_new(const struct rank *r, float *const trees[CHECKPOINT_TREE
     list->mesh = (struct fsdpck_mesh){ .ndim = 1, .names = { "shard" }, .sizes = { r->comm->nranks } };
     list->placement = (struct fsdpck_placement){ .kind = FSDPCK_SHARD };
     list->base = &r->base;
+    const bool lora = r->job->config->lora.enabled;
+    list->adapter = lora ? adapter_config(r->job->config) : NULL;
     list->entries = calloc(r->nslices * CHECKPOINT_TREES + 1, sizeof *list->entries);
     list->tensors = calloc(r->nslices * CHECKPOINT_TREES + 1, sizeof *list->tensors);
-    if (!list->entries || !list->tensors) {
+    if (!list->entries || !list->tensors || (lora && !list->adapter)) {
         checkpoint_list_free(list);
         *out = NULL;
         return fsdpck_error_nomem(err, r->nslices * CHECKPOINT_TREES * sizeof *list->entries);
@@ -99,6 +102,7 @@ void checkpoint_list_free(struct checkpoint_list *list)
         return;
     free(list->entries);
     free(list->tensors);
+    free(list->adapter);
     free(list);
 }
 
@@ -132,17 +136,12 @@ int checkpoint_write(const struct checkpoint_list *list, struct comm *comm, cons
                      const struct fsdpck_options *fs, struct fsdpck_error *err)
 {
     /* A full model's folder comes along, so that `fsdpck export` gives back one that loads; an adapter's base stays where it is, and is named. */
-    const bool lora = job->config->lora.enabled;
-    char *adapter = lora ? adapter_config(job->config) : NULL;
-    if (lora && !adapter)
-        return fsdpck_error_nomem(err, 0);
-    const struct fsdpck_save_asset config = { .path = "adapter_config.json", .data = adapter, .nbytes = adapter ? strlen(adapter) : 0 };
+    const bool lora = list->adapter != NULL;
+    const struct fsdpck_save_asset config = { .path = "adapter_config.json", .data = list->adapter, .nbytes = lora ? strlen(list->adapter) : 0 };
     struct fsdpck_save_request req = { .out = path, .rank = comm->rank, .nranks = comm->nranks, .barrier = comm->nranks > 1 ? barrier : NULL, .barrier_ctx = comm,
                                        .tensors = list->tensors, .ntensors = list->ntensors, .state = state,
                                        .assets = lora ? NULL : job->config->model, .made = &config, .nmade = lora, .base = lora ? list->base : NULL };
-    int rc = fsdpck_save(&req, fs, NULL, err);
-    free(adapter);
-    return rc;
+    return fsdpck_save(&req, fs, NULL, err);
 }
 
 static int read_tree(struct rank *r, struct fsdpck_source *src, int tree, struct fsdpck_error *err)
