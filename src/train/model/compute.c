@@ -117,16 +117,34 @@ static void carve_scratch(struct compute *c, struct carver *v, size_t ndocs)
     c->sums = carve_floats(v, kern_rmsnorm_scratch(c->ntok, largest));
 }
 
-static void carve_all(struct compute *c, struct carver *v, size_t ndocs)
+static int32_t *carve_ints(struct carver *v, int64_t nelem)
+{
+    return carve(v, (size_t)nelem * sizeof(int32_t));
+}
+
+/* Memory of the host. */
+static void carve_host(struct compute *c, struct carver *v)
+{
+    struct batch *b = &c->batch;
+    b->ids = carve_ints(v, c->ntok);
+    b->positions = carve_ints(v, c->ntok);
+    b->targets = carve_ints(v, c->ntok);
+    b->rows = carve_ints(v, c->ntok);
+    b->row_targets = carve_ints(v, c->ntok);
+    b->cu_seqlens = carve(v, (c->ndocs + 1) * sizeof(int64_t));
+    c->loss_back = carve(v, sizeof *c->loss_back);
+}
+
+static void carve_all(struct compute *c, struct carver *v)
 {
     const struct model *m = c->m;
     int64_t n = c->ntok, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim, r = largest_rank(c->l, m->nlayer);
-    c->batch.ids = carve(v, (size_t)n * sizeof(int32_t));
-    c->batch.positions = carve(v, (size_t)n * sizeof(int32_t));
-    c->batch.targets = carve(v, (size_t)n * sizeof(int32_t));
-    c->batch.rows = carve(v, (size_t)n * sizeof(int32_t));
-    c->batch.row_targets = carve(v, (size_t)n * sizeof(int32_t));
-    c->batch.cu_seqlens = carve(v, (ndocs + 1) * sizeof(int64_t));
+    c->on.ids = carve_ints(v, n);
+    c->on.positions = carve_ints(v, n);
+    c->on.targets = carve_ints(v, n);
+    c->on.rows = carve_ints(v, n);
+    c->on.row_targets = carve_ints(v, n);
+    c->loss_sum = carve(v, sizeof *c->loss_sum);
     carve_blocks(c, v);
     c->cosines = carve_floats(v, n * m->head_dim / 2);
     c->sines = carve_floats(v, n * m->head_dim / 2);
@@ -145,49 +163,64 @@ static void carve_all(struct compute *c, struct carver *v, size_t ndocs)
     c->a_joint = carve_acts(c, v, r * m->hidden);
     c->da_joint = carve_floats(v, r * m->hidden);
     c->loss = carve_floats(v, n);
-    carve_scratch(c, v, ndocs);
+    carve_scratch(c, v, c->ndocs);
 }
 
-static int start_device(struct compute *c, unsigned nthreads, struct fsdpck_error *err)
+static int start_device(struct compute *c, const struct compute_device *where, struct fsdpck_error *err)
 {
     char message[KERN_MESSAGE_BYTES] = "no threads";
-    c->device = kern_device_find("cpu", message);
-    c->pool = kern_pool_new(nthreads);
-    if (!c->device || !c->pool || c->device->stream_new(0, c->pool, &c->stream, message) != KERN_OK)
-        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "the processor's kernels cannot start: %s", message);
+    c->device = where->device;
+    c->index = where->index;
+    c->pool = kern_pool_new(where->nthreads);
+    if (!c->pool || c->device->stream_new(c->index, c->pool, &c->stream, message) != KERN_OK)
+        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "the kernels of device '%s' cannot start: %s", c->device->name, message);
     return 0;
 }
 
-static int allocate(struct compute *c, size_t ndocs, struct fsdpck_error *err)
+static int allocate_host(struct compute *c, struct fsdpck_error *err)
 {
     char message[KERN_MESSAGE_BYTES] = "";
+    const struct kern_place pinned = { .kind = KERN_PLACE_PINNED, .index = c->index };
     struct carver v = { 0 };
-    carve_all(c, &v, ndocs);
-    struct kern_place place = { .kind = KERN_PLACE_HOST, .huge_pages = true };
-    if (c->device->memory->alloc(place, v.at, &c->memory, message) != KERN_OK)
-        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "no memory for the activations of %lld tokens (%zu bytes)", (long long)c->ntok, v.at);
-    v = (struct carver){ .base = c->memory.data };
-    carve_all(c, &v, ndocs);
-    double *frequencies = calloc((size_t)c->m->head_dim, sizeof *frequencies);
-    if (!frequencies)
-        return fsdpck_error_nomem(err, (size_t)c->m->head_dim * sizeof *frequencies);
-    kern_rope_tables(&c->m->rope, c->ntok, c->cosines, c->sines, frequencies);
-    free(frequencies);
+    carve_host(c, &v);
+    if (c->device->memory->alloc(pinned, v.at, &c->host, message) != KERN_OK)
+        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "no memory for the batch of %lld tokens: %s", (long long)c->ntok, message);
+    v = (struct carver){ .base = c->host.data };
+    carve_host(c, &v);
     return 0;
 }
 
-static void describe(struct compute *c, const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok)
+/* Made by the host, in fp64. */
+static int send_rope_tables(struct compute *c, struct fsdpck_error *err)
+{
+    const size_t n = (size_t)(c->ntok * c->m->head_dim / 2), nbytes = n * sizeof(float);
+    double *frequencies = calloc((size_t)c->m->head_dim, sizeof *frequencies);
+    float *tables = calloc(2 * n + 1, sizeof *tables);
+    int rc = frequencies && tables ? 0 : fsdpck_error_nomem(err, 2 * nbytes);
+    if (!rc) {
+        kern_rope_tables(&c->m->rope, c->ntok, tables, tables + n, frequencies);
+        c->device->memory->copy(c->stream, c->cosines, tables, nbytes);
+        c->device->memory->copy(c->stream, c->sines, tables + n, nbytes);
+        rc = compute_sync(c, err);
+    }
+    free(frequencies);
+    free(tables);
+    return rc;
+}
+
+static void describe(struct compute *c, const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs)
 {
     c->m = m;
     c->l = l;
     c->ntok = ntok;
+    c->ndocs = ndocs;
     c->dtype = l->params[0].dtype;
     c->recompute = strcmp(config->fsdp.checkpointing, "block") == 0;
     c->dropout = (float)config->lora.dropout;
     c->seed = config->seed;
 }
 
-static int make_tables(struct compute *c, unsigned char *values, struct fsdpck_error *err)
+static int make_tables(struct compute *c, struct fsdpck_error *err)
 {
     c->nuses = compute_uses(c->m, c->l, &c->nforward, NULL);
     c->uses = calloc(c->nuses, sizeof *c->uses);
@@ -196,31 +229,41 @@ static int make_tables(struct compute *c, unsigned char *values, struct fsdpck_e
     if (!c->uses || !c->blocks || !c->places)
         return fsdpck_error_nomem(err, (size_t)c->m->nlayer * sizeof *c->blocks);
     compute_uses(c->m, c->l, &c->nforward, c->uses);
-    for (uint32_t i = 0; i < c->l->ngroups; i++)
-        c->places[i].data = values;
     return 0;
 }
 
-int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, unsigned nthreads,
-                unsigned char *values, float *grads, struct compute **out, struct fsdpck_error *err)
+int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, const struct compute_device *where,
+                struct compute **out, struct fsdpck_error *err)
 {
+    struct carver v = { 0 };
     struct compute *c = calloc(1, sizeof *c);
     int rc = c ? 0 : fsdpck_error_nomem(err, sizeof *c);
     *out = NULL;
     if (rc)
         return rc;
-    describe(c, m, l, config, ntok);
-    c->grads = grads;
-    rc = make_tables(c, values, err);
+    describe(c, m, l, config, ntok, ndocs);
+    rc = make_tables(c, err);
     if (!rc)
-        rc = start_device(c, nthreads, err);
-    if (!rc)
-        rc = allocate(c, ndocs, err);
-    if (rc)
+        rc = start_device(c, where, err);
+    if (rc) {
         compute_free(c);
-    else
-        *out = c;
-    return rc;
+        return rc;
+    }
+    carve_all(c, &v);
+    c->nbytes = v.at;
+    *out = c;
+    return 0;
+}
+
+int compute_place(struct compute *c, void *memory, unsigned char *values, float *grads, struct fsdpck_error *err)
+{
+    struct carver v = { .base = memory };
+    carve_all(c, &v);
+    c->grads = grads;
+    for (uint32_t i = 0; i < c->l->ngroups; i++)
+        c->places[i].data = values;
+    int rc = allocate_host(c, err);
+    return rc ? rc : send_rope_tables(c, err);
 }
 
 void compute_free(struct compute *c)
@@ -229,7 +272,7 @@ void compute_free(struct compute *c)
         return;
     if (c->device) {
         c->device->stream_free(c->stream);
-        c->device->memory->free(&c->memory);
+        c->device->memory->free(&c->host);
     }
     kern_pool_free(c->pool);
     free(c->blocks);

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <string.h>
 
+#include "run/device.h"
 #include "state/adapter.h"
 
 static unsigned processors(void)
@@ -34,6 +35,8 @@ int job_open(const struct train_config *config, const struct train_options *opt,
     job.nthreads = opt->nthreads ? opt->nthreads : share ? share : 1;
     job.fs = (struct fsdpck_options){ .note = opt->note, .ctx = opt->ctx };
     *out = (struct job){ 0 };
+    if (device_check(opt, err))
+        return err->code;
     if (job.nranks > COMM_MAX_SUM)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "%u ranks: at most %d are supported", job.nranks, COMM_MAX_SUM);
     int rc = model_read(config->model, &job.fs, &job.model, err);
@@ -53,6 +56,11 @@ int job_open(const struct train_config *config, const struct train_options *opt,
         job_close(&job);
     *out = job;
     return rc;
+}
+
+bool job_is_apart(const struct job *job)
+{
+    return job->opt->device && strcmp(job->opt->device, "cpu") != 0;
 }
 
 void job_close(struct job *job)
@@ -76,7 +84,20 @@ void job_largest(const struct job *job, int64_t *ntok, size_t *ndocs)
     *ndocs = eval_ndocs > *ndocs ? eval_ndocs : *ndocs;
 }
 
-bool job_copies(const struct job *job)
+bool job_copies_on_host(const struct job *job)
 {
     return job->opt->copy_gathers || job->opt->several_hosts;
+}
+
+int64_t job_largest_ntok(const struct job *job)
+{
+    int64_t ntok;
+    size_t ndocs;
+    job_largest(job, &ntok, &ndocs);
+    return ntok;
+}
+
+bool job_copies(const struct job *job)
+{
+    return job_copies_on_host(job) || (job_is_apart(job) && job->nranks > 1);
 }

@@ -234,7 +234,7 @@ static int tell_start(const struct rank *r, struct fsdpck_error *err)
     data_tell(job->data, &start.data);
     if (job->eval)
         data_tell(job->eval, &start.eval);
-    int rc = r->step < job->nsteps ? job_plan(job, r->compute->memory.nbytes, &start.plan, err) : 0;
+    int rc = r->step < job->nsteps ? job_plan(job, r->compute->nbytes, &start.plan, err) : 0;
     if (!rc && r->step < job->nsteps)
         job->opt->on_start(job->opt->ctx, &start);
     return rc;

@@ -3,16 +3,19 @@
 #include "run/job.h"
 #include "state/saver.h"
 
+/* By the processor's kernels, which take as much as a device's, but for some scratch. */
 static int count_activations(const struct job *job, uint64_t *nbytes, struct fsdpck_error *err)
 {
+    char message[KERN_MESSAGE_BYTES];
+    const struct compute_device where = { kern_device_find("cpu", message), 0, 1 };
     struct compute *c;
     int64_t ntok;
     size_t ndocs;
     job_largest(job, &ntok, &ndocs);
-    int rc = compute_new(&job->model, &job->layout, job->config, ntok, ndocs, 1, NULL, NULL, &c, err);
+    int rc = compute_new(&job->model, &job->layout, job->config, ntok, ndocs, &where, &c, err);
     if (rc)
         return rc;
-    *nbytes = c->memory.nbytes;
+    *nbytes = c->nbytes;
     compute_free(c);
     return 0;
 }

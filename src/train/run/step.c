@@ -57,7 +57,7 @@ static int give_away(void *ctx, uint32_t group, struct fsdpck_error *err)
     size_t first = r->group_slices[group], n = r->group_slices[group + 1] - first;
     int rc = r->comm->ops->exchange(r->comm, r->slices + first, n, p->in_wave, p->first_of_step, err);
     for (size_t i = first; i < first + n && !rc; i++)
-        memset(r->comm->contribution + r->slices[i].at, 0, (size_t)r->slices[i].nelem * sizeof(float));
+        r->compute->device->memory->zero(r->compute->stream, r->comm->contribution + r->slices[i].at, (size_t)r->slices[i].nelem * sizeof(float));
     return rc;
 }
 
@@ -69,7 +69,7 @@ static int run_packet(struct rank *r, const struct step_plan *plan, struct packe
     const struct compute_hook hook = { before_group, after_group, r->job->layout.grads_by_group ? give_away : NULL, &passing };
     int rc = 0;
     if (packet.first < packet.end)
-        memset(r->comm->contribution, 0, (size_t)r->job->layout.grad_nelem * sizeof(float));
+        r->compute->device->memory->zero(r->compute->stream, r->comm->contribution, (size_t)r->job->layout.grad_nelem * sizeof(float));
     *loss = 0;
     for (size_t turn = 0; turn < packet.nturns && !rc; turn++) {
         double part = 0;

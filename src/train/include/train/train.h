@@ -45,6 +45,9 @@ struct train_options {
     /* A launcher (mpirun) has started this process as one rank of so many; 0: none has. The others join by MPI. */
     uint32_t launched_rank, launched_nranks;
     bool several_hosts; /* not all of them are on this one: parameters are gathered by copying */
+    uint32_t launched_local, launched_nlocal; /* its number among the ranks on its host, and how many they are */
+    const char *device; /* "cpu" (default) or "cuda" */
+    const char *module; /* path of the module that has the device; NULL: there is none */
     bool profile;      /* rank 0's kernels are timed: notes at the end, and output_dir/profile.json */
     bool copy_gathers; /* ranks of one host gather parameters by copying, as ranks of several do, instead of mapping them */
 };
@@ -96,18 +99,18 @@ struct train_start {
 };
 FSDPCK_API int train_plan(const struct train_config *config, const struct train_options *opt, struct train_plan *out, struct fsdpck_error *err);
 
-/* One rank in this process, without files of a run: for tests, and for looking into a step. */
+/* One rank in this process, without files of a run: for tests, and for looking into a step. Of opt: nthreads, note, ctx, device, module. */
 struct train_session;
-FSDPCK_API int train_session_open(const struct train_config *config, unsigned nthreads, const struct fsdpck_options *opt, struct train_session **out,
-                                  struct fsdpck_error *err);
+FSDPCK_API int train_session_open(const struct train_config *config, const struct train_options *opt, struct train_session **out, struct fsdpck_error *err);
 FSDPCK_API void train_session_close(struct train_session *s); /* NULL does nothing */
 /* Gradients of a step (from 0), before clipping, and its loss and norm. Parameters stay as they are. */
 FSDPCK_API int train_session_gradients(struct train_session *s, uint64_t step, double *loss, double *norm, struct fsdpck_error *err);
 /* Logits of micro-batch `micro` of a step: (its tokens, vocabulary), documents one after the other. Owned by the caller: free(). */
 FSDPCK_API int train_session_logits(struct train_session *s, uint64_t step, size_t micro, float **logits, int64_t *ntok, int64_t *nvocab, struct fsdpck_error *err);
-/* Trainable parameter i of train_session_ntrained(): name in files, values and gradients (nelem), borrowed. */
+/* Trainable parameter i of train_session_ntrained(): name in files, values and gradients (nelem), borrowed; from a device, as they are now. */
 FSDPCK_API size_t train_session_ntrained(const struct train_session *s);
-FSDPCK_API void train_session_param(struct train_session *s, size_t i, const char **name, float **values, float **gradients, int64_t *nelem);
+FSDPCK_API int train_session_param(struct train_session *s, size_t i, const char **name, const float **values, const float **gradients, int64_t *nelem,
+                                   struct fsdpck_error *err);
 
 #ifdef __cplusplus
 }
