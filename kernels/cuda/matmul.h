@@ -17,13 +17,15 @@ struct cuda_matmul {
     const void *a, *b, *c;
     void *d;
     float alpha, beta;
+    const void *bias; /* (n) of type out, or NULL: added to every row */
 };
 
 /* The library's handle, and what it chose for each shape. message: KERN_MESSAGE_BYTES. */
 int cuda_matmuls_new(struct cuda_matmuls **out, char *message);
 void cuda_matmuls_free(struct cuda_matmuls *matmuls);
-/* Puts it on the stream, with the stream's workspace. The same shape, pitches and alignment give the same kernel and the same bits. */
-void cuda_matmul_run(struct kern_stream *stream, const struct cuda_matmul *matmul);
+/* Puts it on the stream, with the stream's workspace; false where the library has no kernel for it, and nothing was done. The same shape, pitches and
+ * alignment give the same kernel and the same bits. A failure is the stream's, and true. */
+bool cuda_matmul_run(struct kern_stream *stream, const struct cuda_matmul *matmul);
 
 #ifdef __cplusplus
 }

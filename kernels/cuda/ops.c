@@ -2,6 +2,7 @@
 #include "cuda/ops.h"
 
 const struct kern_ops cuda_ops = {
+    .gemm = cuda_gemm,
     .rmsnorm = cuda_rmsnorm,
     .rmsnorm_grad = cuda_rmsnorm_grad,
     .rope = cuda_rope,
@@ -18,6 +19,10 @@ const struct kern_ops cuda_ops = {
     .gather_cols = cuda_gather_cols,
     .scatter_add_cols = cuda_scatter_add_cols,
     .cross_entropy = cuda_cross_entropy,
+    .lora_down = cuda_lora_down,
+    .lora_up_grad = cuda_lora_up_grad,
+    .lora_grad_a = cuda_lora_grad_a,
+    .lora_grad_b = cuda_lora_grad_b,
     .uniform = cuda_uniform,
     .dropout = cuda_dropout,
     .adamw = cuda_adamw,

@@ -30,11 +30,15 @@ static float sum(const struct cuda_matmul *p, int64_t i, int64_t j)
     return total;
 }
 
-void cuda_matmul_run(struct kern_stream *stream, const struct cuda_matmul *p)
+bool cuda_matmul_run(struct kern_stream *stream, const struct cuda_matmul *p)
 {
-    const struct kern_cmat c = {p->c, p->ldc, p->out};
+    const struct kern_cmat c = {p->c, p->ldc, p->out}, bias = {p->bias, 0, p->out};
     const struct kern_mat d = {p->d, p->ldd, p->out};
     for (int64_t i = 0; i < p->m && !stream->status; i++)
-        for (int64_t j = 0; j < p->n; j++)
-            store1<MIXED>(d, i, j, p->alpha * sum(p, i, j) + (p->beta != 0 ? p->beta * load1<MIXED>(c, i, j) : 0.0f));
+        for (int64_t j = 0; j < p->n; j++) {
+            float x = p->alpha * sum(p, i, j);
+            x += p->beta != 0 ? p->beta * load1<MIXED>(c, i, j) : 0.0f;
+            store1<MIXED>(d, i, j, p->bias ? x + load1<MIXED>(bias, 0, j) : x);
+        }
+    return true;
 }
