@@ -20,9 +20,9 @@ struct kern_links {
     /* Collective; every rank is on a device of its own where !shares. Waits for the others, until broken() says true. index: this rank's device. */
     int (*open)(const unsigned char *id, uint32_t rank, uint32_t nranks, int index, bool (*broken)(void *ctx), void *ctx, struct kern_link **out, char *message);
     bool shares; /* several ranks may be on one device */
-    /* After all that was put on streams has run. NULL does nothing. */
+    /* After all that was put on streams has run, or abort. NULL does nothing. */
     void (*close)(struct kern_link *);
-    /* What is under way ends at once, here; the link is gone. */
+    /* In any thread: what is under way ends at once, here. The link only answers status from now on. */
     void (*abort)(struct kern_link *);
     /* What is known of failures, without waiting. */
     int (*status)(struct kern_link *, char *message);

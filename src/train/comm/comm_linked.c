@@ -20,7 +20,7 @@ struct linked {
     float *received;             /* COMM_MAIN: (nranks, own_nelem) as `own` lies, by the rank that sent it */
     pthread_t thread;            /* COMM_MAIN's: looks after both lanes */
     bool watching;
-    _Atomic bool ending, aborted;
+    _Atomic bool ending;
 };
 
 static int linked_barrier(struct comm *base, const char *operation, struct fsdpck_error *err)
@@ -182,10 +182,8 @@ static void *watch(void *arg)
             board_fail(lanes[i]->base.board, &err);
         }
     }
-    for (int i = 0; i < 2 && !atomic_load(&lanes[0]->ending); i++) {
-        atomic_store(&lanes[i]->aborted, true);
+    for (int i = 0; i < 2 && !atomic_load(&lanes[0]->ending); i++)
         lanes[i]->links->abort(lanes[i]->link);
-    }
     return NULL;
 }
 
@@ -193,7 +191,7 @@ static void free_lane(struct linked *c)
 {
     if (!c)
         return;
-    if (c->link && !atomic_load(&c->aborted))
+    if (c->link)
         c->links->close(c->link);
     if (c->base.lane == COMM_GATHER)
         c->on.device->stream_free(c->stream);
