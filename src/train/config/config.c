@@ -152,23 +152,29 @@ static int check_required(const char *path, const struct train_config *c, struct
 
 int train_config_read(const char *path, const char *const *sets, size_t nsets, struct train_config *out, struct fsdpck_error *err)
 {
-    struct train_config c = { 0 };
     json_error_t why;
+    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
     int rc = 0;
-    set_defaults(&c);
-    c.root = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
-    if (!c.root)
-        rc = why.line < 1 ? fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "%s", why.text)
-                          : fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "line %d: %s", why.line, why.text);
-    else if (!json_is_object(c.root))
-        rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "a JSON object is wanted");
-    for (size_t i = 0; i < nsets && !rc; i++)
-        rc = apply_set(c.root, sets[i], err);
+    *out = (struct train_config){ 0 };
+    if (!root)
+        return why.line < 1 ? fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "%s", why.text)
+                            : fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "line %d: %s", why.line, why.text);
+    for (size_t i = 0; i < nsets && json_is_object(root) && !rc; i++)
+        rc = apply_set(root, sets[i], err);
     if (!rc)
-        rc = config_keys_apply(path, keys, NKEYS, &c, err);
+        return train_config_take(path, root, out, err);
+    json_decref(root);
+    return rc;
+}
+
+int train_config_take(const char *name, json_t *root, struct train_config *out, struct fsdpck_error *err)
+{
+    struct train_config c = { .root = root };
+    set_defaults(&c);
+    int rc = json_is_object(root) ? config_keys_apply(name, keys, NKEYS, &c, err) : fsdpck_error_set(err, FSDPCK_ERR_USAGE, name, "a JSON object is wanted");
     if (!rc) {
         settle_length(&c);
-        rc = check_required(path, &c, err);
+        rc = check_required(name, &c, err);
     }
     if (rc) {
         train_config_free(&c);
