@@ -68,6 +68,10 @@ struct train_config {
         bool export_adapter;
     } checkpoint;
     struct {
+        uint64_t every; /* 0: only where it is asked for */
+        struct json_t *prompts; /* a list of what sample_prompt_encode takes, or of {"input_ids"}; or NULL */
+    } sample;
+    struct {
         uint64_t every;
         const char *jsonl;
     } log;
