@@ -208,12 +208,10 @@ static int send_rope_tables(struct compute *c, struct fsdpck_error *err)
     return rc;
 }
 
-static void describe(struct compute *c, const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs)
+static void describe(struct compute *c, const struct model *m, const struct layout *l, const struct train_config *config)
 {
     c->m = m;
     c->l = l;
-    c->ntok = ntok;
-    c->ndocs = ndocs;
     c->dtype = l->params[0].dtype;
     c->recompute = strcmp(config->fsdp.checkpointing, "block") == 0;
     c->dropout = (float)config->lora.dropout;
@@ -232,27 +230,43 @@ static int make_tables(struct compute *c, struct fsdpck_error *err)
     return 0;
 }
 
-int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, const struct compute_device *where,
-                struct compute **out, struct fsdpck_error *err)
+int compute_new_bare(const struct model *m, const struct layout *l, const struct train_config *config, const struct compute_device *where,
+                     struct compute **out, struct fsdpck_error *err)
 {
-    struct carver v = { 0 };
     struct compute *c = calloc(1, sizeof *c);
     int rc = c ? 0 : fsdpck_error_nomem(err, sizeof *c);
     *out = NULL;
     if (rc)
         return rc;
-    describe(c, m, l, config, ntok, ndocs);
+    describe(c, m, l, config);
     rc = make_tables(c, err);
     if (!rc)
         rc = start_device(c, where, err);
-    if (rc) {
+    if (rc)
         compute_free(c);
+    else
+        *out = c;
+    return rc;
+}
+
+int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, const struct compute_device *where,
+                struct compute **out, struct fsdpck_error *err)
+{
+    struct carver v = { 0 };
+    int rc = compute_new_bare(m, l, config, where, out, err);
+    if (rc)
         return rc;
-    }
-    carve_all(c, &v);
-    c->nbytes = v.at;
-    *out = c;
+    (*out)->ntok = ntok;
+    (*out)->ndocs = ndocs;
+    carve_all(*out, &v);
+    (*out)->nbytes = v.at;
     return 0;
+}
+
+void compute_set_values(struct compute *c, unsigned char *values)
+{
+    for (uint32_t i = 0; i < c->l->ngroups; i++)
+        c->places[i].data = values;
 }
 
 int compute_place(struct compute *c, void *memory, unsigned char *values, float *grads, struct fsdpck_error *err)
@@ -260,8 +274,7 @@ int compute_place(struct compute *c, void *memory, unsigned char *values, float 
     struct carver v = { .base = memory };
     carve_all(c, &v);
     c->grads = grads;
-    for (uint32_t i = 0; i < c->l->ngroups; i++)
-        c->places[i].data = values;
+    compute_set_values(c, values);
     int rc = allocate_host(c, err);
     return rc ? rc : send_rope_tables(c, err);
 }

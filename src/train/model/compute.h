@@ -93,7 +93,12 @@ int compute_new(const struct model *m, const struct layout *l, const struct trai
                 struct compute **out, struct fsdpck_error *err);
 /* memory: nbytes of the device's, zero-filled, aligned to 64; it, values and grads are borrowed. */
 int compute_place(struct compute *c, void *memory, unsigned char *values, float *grads, struct fsdpck_error *err);
-/* All that was put on the stream has run. */
+/* Without room for a micro-batch or gradients: device, stream and parameters, for those who bring their own buffers. */
+int compute_new_bare(const struct model *m, const struct layout *l, const struct train_config *config, const struct compute_device *where,
+                     struct compute **out, struct fsdpck_error *err);
+/* Where all parameters are, until a hook moves them. */
+void compute_set_values(struct compute *c, unsigned char *values);
+/* All that was put on the stream has run, and how it went. */
 int compute_sync(struct compute *c, struct fsdpck_error *err);
 void compute_free(struct compute *c); /* NULL does nothing */
 /* before_group is called with each group just before its parameters are used, after_group when they are used no more until the next such call. Forward: every

@@ -1,10 +1,12 @@
 /* Config to job: model, data, layout, checked against what lies on disk. */
 #include "run/job.h"
 
+#include <jansson.h>
 #include <sched.h>
 #include <string.h>
 
 #include "run/device.h"
+#include "run/samples.h"
 #include "state/adapter.h"
 
 static unsigned processors(void)
@@ -52,6 +54,10 @@ int job_open(const struct train_config *config, const struct train_options *opt,
         rc = open_eval(&job, err);
     if (!rc)
         rc = data_nsteps(job.data, config, &job.nsteps, err);
+    if (!rc && job_is_apart(&job) && json_array_size(config->sample.prompts))
+        rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'sample.prompts': samples are made on the processor only; with --device %s leave it empty", opt->device);
+    if (!rc)
+        rc = samples_open(config, job.model.nvocab, &job.fs, &job.samples, err);
     if (rc)
         job_close(&job);
     *out = job;
@@ -67,6 +73,7 @@ void job_close(struct job *job)
 {
     data_close(job->data);
     data_close(job->eval);
+    samples_free(job->samples);
     layout_free(&job->layout);
     model_free(&job->model);
     *job = (struct job){ 0 };

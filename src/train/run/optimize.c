@@ -41,16 +41,16 @@ static int sum_rows(struct rank *r, int64_t *count, struct fsdpck_error *err)
 
 int rank_norm(struct rank *r, double *norm, struct asked *asked, struct fsdpck_error *err)
 {
-    struct { struct kern_exact sum; uint64_t stop, save; } all = { .stop = asked->stop, .save = asked->save };
-    _Static_assert(sizeof all == (KERN_EXACT_LIMBS + 3) * sizeof(uint64_t) && KERN_EXACT_LIMBS + 3 <= COMM_MAX_SUM, "one sum over ranks");
+    struct { struct kern_exact sum; uint64_t stop, save, sample; } all = { .stop = asked->stop, .save = asked->save, .sample = asked->sample };
+    _Static_assert(sizeof all == (KERN_EXACT_LIMBS + 4) * sizeof(uint64_t) && KERN_EXACT_LIMBS + 4 <= COMM_MAX_SUM, "one sum over ranks");
     int64_t nrow;
     int rc = sum_rows(r, &nrow, err);
     if (!rc) {
         kern_exact_add(&all.sum, r->row_sums_back.data, nrow);
-        rc = r->comm->ops->sum_u64(r->comm, (uint64_t *)&all, KERN_EXACT_LIMBS + 3, err);
+        rc = r->comm->ops->sum_u64(r->comm, (uint64_t *)&all, KERN_EXACT_LIMBS + 4, err);
     }
     *norm = rc ? 0 : sqrt(kern_exact_value(&all.sum));
-    *asked = (struct asked){ all.stop > 0, all.save > 0 };
+    *asked = (struct asked){ all.stop > 0, all.save > 0, all.sample > 0 };
     return rc;
 }
 

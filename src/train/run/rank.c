@@ -51,7 +51,7 @@ int rank_publish(struct rank *r, bool all, struct fsdpck_error *err)
         if (p->trainable && nrow > 0)
             r->compute->device->ops->cast(r->compute->stream, to, from, nrow, p->ncol);
     }
-    return gather_publish(r->gather, all, err);
+    return r->gather ? gather_publish(r->gather, all, err) : 0;
 }
 
 int rank_download(const struct rank *r, void *host, const void *device, size_t nbytes, struct fsdpck_error *err)
@@ -133,6 +133,26 @@ static int open_comm(struct rank *r, struct fsdpck_error *err)
     if (!rc && (r->where->links || r->host->nranks == 1))
         return comm_linked_new(r->host, &on, r->where->links, r->memory->received, !job_copies(r->job), &r->comm, err);
     return rc ? rc : comm_staged_new(r->host, &on, &r->comm, err);
+}
+
+int rank_open_bare(const struct job *job, struct comm *host, struct rank **out, struct fsdpck_error *err)
+{
+    struct rank *r = calloc(1, sizeof *r);
+    *out = NULL;
+    if (!r)
+        return fsdpck_error_nomem(err, sizeof *r);
+    r->job = job;
+    r->comm = r->host = host;
+    int rc = open_device(r, err);
+    if (!rc)
+        rc = compute_new_bare(&job->model, &job->layout, job->config, &(struct compute_device){ r->where->device, r->where->index, job->nthreads }, &r->compute, err);
+    if (rc) {
+        rank_close(r);
+        return rc;
+    }
+    compute_set_values(r->compute, host->values);
+    *out = r;
+    return 0;
 }
 
 int rank_open(const struct job *job, struct comm *host, struct rank **out, struct fsdpck_error *err)

@@ -17,6 +17,7 @@ struct job {
     struct model model;
     struct layout layout;
     struct data *data, *eval; /* eval: NULL without data.eval */
+    struct samples *samples;  /* NULL without sample.prompts */
     uint64_t nsteps;
     uint32_t first, nranks; /* of all ranks, and the first of this process's */
     unsigned nthreads; /* of a rank */
@@ -37,7 +38,7 @@ struct rank {
     struct rank_device *where;
     struct memory_map *memory;
     struct compute *compute;
-    struct gather *gather;
+    struct gather *gather;  /* NULL: it is the only one, and does not train */
     struct comm_slice *slices; /* (nslices) trainable parameters */
     size_t nslices;
     size_t *group_slices; /* (ngroups + 1) where each group's begin among them */
@@ -60,6 +61,8 @@ struct base_names {
 
 /* host: COMM_MAIN; borrowed. */
 int rank_open(const struct job *job, struct comm *host, struct rank **out, struct fsdpck_error *err);
+/* To load and compute, not to train: no memory of its own but the communicator's. On the processor. */
+int rank_open_bare(const struct job *job, struct comm *host, struct rank **out, struct fsdpck_error *err);
 void rank_close(struct rank *r); /* NULL does nothing */
 
 /* This rank's rows in the parameters' memory, and the fp32 values that are trained and saved, which may be the same memory. */
@@ -86,7 +89,7 @@ int rank_fold(struct rank *r, double mine, uint32_t nparts, double *sum, struct 
 int rank_evaluate(struct rank *r, struct train_metrics *m, bool *stopping, struct fsdpck_error *err);
 /* Of a run that is under way, at the boundary of a step. */
 struct asked {
-    bool stop, save;
+    bool stop, save, sample;
 };
 /* optimize.c: the global norm, the same on every rank; NaN where a gradient is not finite. *asked: of this rank; then of any. */
 int rank_norm(struct rank *r, double *norm, struct asked *asked, struct fsdpck_error *err);
