@@ -1,6 +1,8 @@
 /* A device whose memory the host cannot read: the processor's kernels, and memory that nobody may touch but they, and copies of the table. Whoever reads or writes
  * it with the host's hands ends with a segmentation fault; a kernel that is given other memory ends the program with a word. It proves without a GPU that the
  * trainer keeps the two apart. A module like any other, for tests only. */
+#include "links.h"
+
 #include <kernels/memory.h>
 #include <kernels/module.h>
 #include <kernels/ops.h>
@@ -42,7 +44,7 @@ static void protect(int rights)
     }
 }
 
-static void enter(void)
+void guarded_enter(void)
 {
     pthread_mutex_lock(&guard.lock);
     if (guard.inside++ == 0)
@@ -50,7 +52,7 @@ static void enter(void)
     pthread_mutex_unlock(&guard.lock);
 }
 
-static void leave(void)
+void guarded_leave(void)
 {
     pthread_mutex_lock(&guard.lock);
     if (--guard.inside == 0)
@@ -69,7 +71,7 @@ static struct region *find(const void *p)
 }
 
 /* An operand of a kernel; NULL: left out. */
-static void must_own(const char *kernel, const void *p)
+void guarded_must_own(const char *kernel, const void *p)
 {
     pthread_mutex_lock(&guard.lock);
     if (p && !find(p))
@@ -107,25 +109,25 @@ static void guarded_free(struct kern_buffer *buffer)
 
 static void guarded_copy(struct kern_stream *s, void *dst, const void *src, size_t nbytes)
 {
-    enter();
+    guarded_enter();
     cpu()->memory->copy(s, dst, src, nbytes);
-    leave();
+    guarded_leave();
 }
 
 static void guarded_copy_rows(struct kern_stream *s, void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t row_bytes, size_t nrow)
 {
-    enter();
+    guarded_enter();
     cpu()->memory->copy_rows(s, dst, dst_pitch, src, src_pitch, row_bytes, nrow);
-    leave();
+    guarded_leave();
 }
 
 static void guarded_zero(struct kern_stream *s, void *dst, size_t nbytes)
 {
     if (nbytes)
-        must_own("zero", dst);
-    enter();
+        guarded_must_own("zero", dst);
+    guarded_enter();
     cpu()->memory->zero(s, dst, nbytes);
-    leave();
+    guarded_leave();
 }
 
 static const struct kern_memory guarded_memory = { guarded_alloc, guarded_free, guarded_copy, guarded_copy_rows, guarded_zero };
@@ -136,10 +138,10 @@ static const struct kern_memory guarded_memory = { guarded_alloc, guarded_free, 
     { \
         const void *const operands[] = { __VA_ARGS__ }; \
         for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++) \
-            must_own(#name, operands[i]); \
-        enter(); \
+            guarded_must_own(#name, operands[i]); \
+        guarded_enter(); \
         cpu()->ops->name args; \
-        leave(); \
+        guarded_leave(); \
     }
 #define S struct kern_stream *s
 
@@ -147,26 +149,26 @@ static void guarded_gemm(S, const struct kern_gemm *a)
 {
     const void *const operands[] = { a->a.data, a->b.data, a->c.data, a->add.data, a->bias.data };
     for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++)
-        must_own("gemm", operands[i]);
+        guarded_must_own("gemm", operands[i]);
     for (int i = 0; i < a->nlowrank; i++) {
-        must_own("gemm, low rank", a->lowrank[i].s.data);
-        must_own("gemm, low rank", a->lowrank[i].b.data);
+        guarded_must_own("gemm, low rank", a->lowrank[i].s.data);
+        guarded_must_own("gemm, low rank", a->lowrank[i].b.data);
     }
-    enter();
+    guarded_enter();
     cpu()->ops->gemm(s, a);
-    leave();
+    guarded_leave();
 }
 
 static void own_lora(const char *name, const struct kern_lora *a)
 {
     const void *const operands[] = { a->x.data, a->dy.data, a->s.data, a->ds.data };
     for (size_t i = 0; i < sizeof operands / sizeof operands[0]; i++)
-        must_own(name, operands[i]);
+        guarded_must_own(name, operands[i]);
     for (int i = 0; i < a->nsegments; i++) {
         const struct kern_lora_segment *g = &a->segments[i];
         const void *const parts[] = { g->a.data, g->b.data, g->da, g->db };
         for (size_t k = 0; k < sizeof parts / sizeof parts[0]; k++)
-            must_own(name, parts[k]);
+            guarded_must_own(name, parts[k]);
     }
 }
 
@@ -174,9 +176,9 @@ static void own_lora(const char *name, const struct kern_lora *a)
     static void guarded_##name(S, const struct kern_lora *a) \
     { \
         own_lora(#name, a); \
-        enter(); \
+        guarded_enter(); \
         cpu()->ops->name(s, a); \
-        leave(); \
+        guarded_leave(); \
     }
 
 GUARDED_LORA(lora_down)
@@ -283,7 +285,7 @@ static const struct kern_device guarded_device = {
     .event_record = guarded_event_record, .event_wait = guarded_event_wait, .event_sync = guarded_event_sync, .event_elapsed_ns = guarded_event_elapsed_ns,
 };
 
-/* As many as the ranks of a test. */
+/* Two, so that two ranks have one each, and more ranks share them. */
 static int count(int *ndevices, char *message)
 {
     (void)message;
@@ -301,5 +303,5 @@ static int describe(int index, struct kern_device_facts *out, char *message)
 
 __attribute__((visibility("default"))) const struct kern_module kern_module = {
     .build = KERN_BUILD, .ops_nbytes = sizeof(struct kern_ops), .device_nbytes = sizeof(struct kern_device), .module_nbytes = sizeof(struct kern_module),
-    .device = &guarded_device, .count = count, .describe = describe,
+    .device = &guarded_device, .links = LINKS, .count = count, .describe = describe,
 };
