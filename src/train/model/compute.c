@@ -67,19 +67,19 @@ static void carve_block(const struct compute *c, struct carver *v, const struct 
     b->s_down = carve_acts(c, v, ntok * layer->down.r);
 }
 
-/* Blocks whose activations no backward needs, and with recompute all, lie in one place, which is as large as the largest; the former keep no x either: two of
- * them take turns. */
+/* Blocks whose activations no backward needs, and those that are recomputed, lie in one place, which is as large as the largest; the former keep no x either: two
+ * of them take turns. */
 static void carve_blocks(struct compute *c, struct carver *v)
 {
-    int64_t nlayer = c->m->nlayer, first = compute_first_layer(c->l);
+    int64_t nlayer = c->m->nlayer, first = compute_first_layer(c->l), nshared = most(first, c->nrecomputed);
     size_t begin, end;
     for (int64_t i = 0; i < nlayer; i++)
         c->blocks[i].x = i >= 2 && i < first ? c->blocks[i - 2].x : carve_acts(c, v, c->ntok * c->m->hidden);
     begin = end = v->at;
     for (int64_t i = 0; i < nlayer; i++) {
-        if (c->recompute || i < first)
+        if (i < nshared)
             v->at = begin;
-        else if (i == first)
+        else if (i == nshared)
             v->at = end;
         carve_block(c, v, &c->l->layers[i], &c->blocks[i]);
         end = v->at > end ? v->at : end;
@@ -213,7 +213,7 @@ static void describe(struct compute *c, const struct model *m, const struct layo
     c->m = m;
     c->l = l;
     c->dtype = l->params[0].dtype;
-    c->recompute = strcmp(config->fsdp.checkpointing, "block") == 0;
+    c->nrecomputed = strcmp(config->fsdp.checkpointing, "block") == 0 ? m->nlayer : 0;
     c->dropout = (float)config->lora.dropout;
     c->seed = config->seed;
 }
@@ -252,15 +252,21 @@ int compute_new_bare(const struct model *m, const struct layout *l, const struct
 int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, const struct compute_device *where,
                 struct compute **out, struct fsdpck_error *err)
 {
-    struct carver v = { 0 };
     int rc = compute_new_bare(m, l, config, where, out, err);
     if (rc)
         return rc;
     (*out)->ntok = ntok;
     (*out)->ndocs = ndocs;
-    carve_all(*out, &v);
-    (*out)->nbytes = v.at;
+    compute_recompute(*out, (*out)->nrecomputed);
     return 0;
+}
+
+void compute_recompute(struct compute *c, int64_t n)
+{
+    struct carver v = { 0 };
+    c->nrecomputed = n;
+    carve_all(c, &v);
+    c->nbytes = v.at;
 }
 
 void compute_set_values(struct compute *c, unsigned char *values)

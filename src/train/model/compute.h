@@ -63,7 +63,7 @@ struct compute {
     struct kern_buffer host;    /* pinned: the batch, and the loss on its way back */
     size_t ndocs;               /* room */
     int64_t ntok;               /* room */
-    bool recompute;             /* activation checkpointing: blocks keep x only */
+    int64_t nrecomputed;        /* activation checkpointing: so many blocks, the first ones, keep x only */
     float dropout;
     uint64_t seed;
     enum kern_dtype dtype;      /* of activations: that of the parameters */
@@ -73,7 +73,7 @@ struct compute {
     struct batch batch;
     struct batch_copy on;
     double *loss_sum, *loss_back; /* the micro-batch's: on the device; in pinned memory */
-    struct block *blocks;       /* (nlayer); with recompute all share everything but x */
+    struct block *blocks;       /* (nlayer); those that are recomputed share everything but x */
     float *cosines, *sines;     /* (ntok, head_dim/2) */
     void *x_last;               /* after the last block */
     float *rstd_last;
@@ -96,6 +96,8 @@ int compute_place(struct compute *c, void *memory, unsigned char *values, float 
 /* Without room for a micro-batch or gradients: device, stream and parameters, for those who bring their own buffers. */
 int compute_new_bare(const struct model *m, const struct layout *l, const struct train_config *config, const struct compute_device *where,
                      struct compute **out, struct fsdpck_error *err);
+/* Before compute_place: nbytes is anew what it wants when the first n blocks are recomputed. */
+void compute_recompute(struct compute *c, int64_t n);
 /* Where all parameters are, until a hook moves them. */
 void compute_set_values(struct compute *c, unsigned char *values);
 /* All that was put on the stream has run, and how it went. */

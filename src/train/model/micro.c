@@ -174,7 +174,7 @@ static int backward(struct compute *c, const struct compute_hook *hook, struct f
     rc = grads_ready(hook, l->ngroups - 1, err);
     for (int64_t i = m->nlayer - 1; i >= first && !rc; i--) {
         rc = compute_enter(hook, (uint32_t)i + 1, err);
-        if (!rc && c->recompute)
+        if (!rc && i < c->nrecomputed)
             block_forward(c, i, NULL);
         if (!rc) {
             block_backward(c, i, i > first || embed);
@@ -197,7 +197,8 @@ int compute_sync(struct compute *c, struct fsdpck_error *err)
     int status = c->device->stream_sync(c->stream, message);
     if (status == KERN_OK)
         return 0;
-    return fsdpck_error_set(err, status == KERN_ERR_MEMORY ? FSDPCK_ERR_NOMEM : FSDPCK_ERR_IO, NULL, "a kernel failed: %s", message);
+    return fsdpck_error_set(err, status == KERN_ERR_MEMORY ? FSDPCK_ERR_NOMEM : FSDPCK_ERR_IO, NULL, "a kernel failed on device '%s' %d: %s", c->device->name, c->index,
+                           message);
 }
 
 /* The sum of the first nrow tokens' losses, on its way to the host. */

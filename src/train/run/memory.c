@@ -7,7 +7,7 @@
 #include "comm/comm_linked.h"
 #include "run/gather.h"
 
-enum { ALIGNED = 4096 };
+enum { ALIGNED = 4096, RESERVED_NBYTES = 512 << 20 };
 
 static uint64_t aligned(uint64_t nbytes)
 {
@@ -70,12 +70,51 @@ static void cut_all(const struct layout *l, const struct memory_sizes *s, struct
     map->activations = cut(map, &at, s->activation_nbytes);
 }
 
+/* Of the host, for one of the ranks that share it. */
+static uint64_t host_room(const struct job *job)
+{
+    unsigned long long kib = 0;
+    char line[200];
+    FILE *f = fopen("/proc/meminfo", "re");
+    while (f && fgets(line, sizeof line, f) && sscanf(line, "MemAvailable: %llu kB", &kib) != 1)
+        continue;
+    if (f)
+        fclose(f);
+    uint64_t nlocal = job->opt->launched_nlocal ? job->opt->launched_nlocal : job->nranks;
+    return kib * 1024 / (nlocal ? nlocal : 1);
+}
+
+/* What a rank may take. A device's driver and libraries want some too; on the processor, what the communicator and snapshots take is not in memory_sizes. */
+static uint64_t room_of(const struct job *job, const struct rank_device *where)
+{
+    const struct layout *l = &job->layout;
+    uint64_t room = where->module ? where->facts.free_nbytes : host_room(job);
+    uint64_t taken = where->module ? RESERVED_NBYTES : l->value_nbytes / job->nranks + ((uint64_t)l->grad_nelem + 3 * (uint64_t)l->own_nelem) * sizeof(float);
+    room -= room / 32;
+    return room > taken ? room - taken : 0;
+}
+
+int memory_choose(const struct job *job, const struct rank_device *where, bool linked, struct compute *c, struct fsdpck_error *err)
+{
+    const uint64_t room = room_of(job, where);
+    struct memory_sizes sizes;
+    int64_t n = 0;
+    int rc;
+    if (strcmp(job->config->fsdp.checkpointing, "auto") != 0)
+        return 0;
+    do {
+        compute_recompute(c, n);
+        rc = memory_count(job, where->device->apart, linked, c->nbytes, &sizes, err);
+    } while (!rc && memory_sum(&sizes) > room && n++ < job->model.nlayer);
+    return rc;
+}
+
 /* What could be set otherwise, and would help. */
 static const char *advice(const struct job *job)
 {
     const struct train_config *c = job->config;
     if (strcmp(c->fsdp.checkpointing, "none") == 0)
-        return "fsdp.activation_checkpointing \"block\" keeps less of each block; a smaller data.seq_len or train.micro_batch_size, or more ranks, take less too";
+        return "fsdp.activation_checkpointing \"auto\" keeps as much of each block as fits; a smaller data.seq_len or train.micro_batch_size, or more ranks, take less too";
     if (c->train.micro_batch_size > 1)
         return "a smaller train.micro_batch_size or data.seq_len, or more ranks, take less";
     return "a smaller data.seq_len, or more ranks on devices of their own, take less";

@@ -24,6 +24,8 @@ struct memory_map {
 int memory_count(const struct job *job, bool apart, bool linked, size_t activation_nbytes, struct memory_sizes *out, struct fsdpck_error *err);
 uint64_t memory_row_sums_nbytes(const struct layout *l);
 uint64_t memory_sum(const struct memory_sizes *sizes);
+/* fsdp.activation_checkpointing "auto": as few blocks are recomputed as make the rank fit; all of them where none does. c->nbytes follows. */
+int memory_choose(const struct job *job, const struct rank_device *where, bool linked, struct compute *c, struct fsdpck_error *err);
 /* Fails, naming what was planned, what is free and what would fit, where it does not. The caller frees map->buffer with the device's table. */
 int memory_take(const struct job *job, const struct rank_device *where, const struct memory_sizes *sizes, struct memory_map *out, struct fsdpck_error *err);
 

@@ -105,7 +105,9 @@ static int take_memory(struct rank *r, struct fsdpck_error *err)
     const struct kern_place pinned = { .kind = KERN_PLACE_PINNED, .index = r->where->index };
     struct memory_sizes sizes;
     char message[KERN_MESSAGE_BYTES];
-    int rc = memory_count(r->job, device->apart, r->where->links != NULL, r->compute->nbytes, &sizes, err);
+    int rc = memory_choose(r->job, r->where, r->where->links != NULL, r->compute, err);
+    if (!rc)
+        rc = memory_count(r->job, device->apart, r->where->links != NULL, r->compute->nbytes, &sizes, err);
     if (!rc)
         rc = memory_take(r->job, r->where, &sizes, r->memory, err);
     if (!rc && device->memory->alloc(pinned, memory_row_sums_nbytes(&r->job->layout), &r->row_sums_back, message) != KERN_OK)

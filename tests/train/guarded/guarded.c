@@ -21,6 +21,7 @@ static struct {
         size_t nbytes;
     } regions[MAX_REGIONS];
     unsigned inside; /* kernels and copies that run */
+    uint64_t breaks, syncs;
 } guard = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static const struct kern_device *cpu(void)
@@ -227,10 +228,18 @@ static const struct kern_ops guarded_ops = {
     OP(sum_squares),
 };
 
+/* What a test asks for: a number, or 0. */
+static uint64_t asked(const char *name)
+{
+    const char *value = getenv(name);
+    return value ? strtoull(value, NULL, 10) : 0;
+}
+
 /* Streams and events are the processor's. */
 static int guarded_stream_new(int index, struct kern_pool *pool, struct kern_stream **out, char *message)
 {
-    (void)index; /* of as many as there are ranks */
+    if (index == 1)
+        guard.breaks = asked("FSDPTRAIN_GUARDED_BREAKS");
     return cpu()->stream_new(0, pool, out, message);
 }
 
@@ -239,9 +248,13 @@ static void guarded_stream_free(struct kern_stream *s)
     cpu()->stream_free(s);
 }
 
+/* Device 1 fails when it has been waited for so often. */
 static int guarded_stream_sync(struct kern_stream *s, char *message)
 {
-    return cpu()->stream_sync(s, message);
+    if (!guard.breaks || __atomic_add_fetch(&guard.syncs, 1, __ATOMIC_RELAXED) < guard.breaks)
+        return cpu()->stream_sync(s, message);
+    snprintf(message, KERN_MESSAGE_BYTES, "the device is gone");
+    return KERN_ERR_DEVICE;
 }
 
 static int guarded_stream_status(struct kern_stream *s, char *message)
@@ -296,7 +309,8 @@ static int count(int *ndevices, char *message)
 static int describe(int index, struct kern_device_facts *out, char *message)
 {
     (void)message;
-    *out = (struct kern_device_facts){ .total_nbytes = (uint64_t)64 << 30, .free_nbytes = (uint64_t)64 << 30 };
+    const uint64_t few = asked("FSDPTRAIN_GUARDED_FREE");
+    *out = (struct kern_device_facts){ .total_nbytes = (uint64_t)64 << 30, .free_nbytes = few ? few : (uint64_t)64 << 30 };
     snprintf(out->name, sizeof out->name, "guarded %d", index);
     return KERN_OK;
 }

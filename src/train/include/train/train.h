@@ -73,6 +73,7 @@ struct train_plan {
     uint64_t optimizer_nbytes;     /* moments of its rows, and their fp32 masters where parameters are bf16 */
     uint64_t buffer_nbytes;        /* what groups are gathered into; 0 where ranks map each other's rows */
     uint64_t snapshot_nbytes;      /* a copy of what is saved */
+    uint64_t nrecomputed;          /* blocks that keep their input only, and are computed anew in the backward */
     uint64_t activation_nbytes;    /* activations and scratch of the largest micro-batch; keys and values of samples */
     uint64_t peak_nbytes;          /* of all of these */
     uint64_t all_ranks_nbytes;     /* of all ranks: what they share is counted once (PSS) */
@@ -92,6 +93,7 @@ struct train_start {
     const char *family;   /* "llama" */
     uint32_t nranks;
     unsigned nthreads;    /* of each */
+    const char *device;   /* rank 0's: "NVIDIA H200, sm_90"; NULL: the processor */
     bool copies;          /* parameters are gathered by copying */
     uint64_t step;        /* done: where a resumed run goes on */
     struct train_plan plan;
