@@ -377,11 +377,11 @@ class Ranks(Tests):
 
     # --- mpirun
 
-    def mpi_bits(self, n, *options):
-        self.reference()
-        out, path = self.job(f"mpi{n}{''.join(options)[-30:].replace('/', '')}")
+    def mpi_bits(self, n, *options, **sections):
+        self.reference(**sections)
+        out, path = self.job(f"mpi{n}{''.join(options)[-30:].replace('/', '')}{'-'.join(sections)}", **sections)
         self.finish(self.start(path, *options, mpi=n))
-        self.same(out)
+        self.same(out, **sections)
 
     def mpi_resumed(self):
         """Between mpirun and local ranks, by SIGUSR1 and by kills of a rank and of its supervisor."""
@@ -512,6 +512,7 @@ def main():
             t.attempt("mpirun, gathered", t.mpi_bits, 3, "--gather", "copy")
             t.attempt("mpirun, prefetch 4", t.mpi_bits, 3, "--gather", "copy", "--set", "fsdp.forward_prefetch=4", "--set", "fsdp.backward_prefetch=0")
             t.attempt("mpirun, NO_SHARD", t.mpi_bits, 2, "--gather", "copy", "--set", "fsdp.sharding_strategy=NO_SHARD")
+            t.attempt("mpirun, dtype.reduce", lambda: t.mpi_bits(3, "--gather", "copy", dtype={"reduce": "bf16"}))
             t.attempt("mpirun, stopped, killed, resumed", t.mpi_resumed)
             t.attempt("mpirun, a rank stalls", t.mpi_stalled)
             t.attempt("mpirun, ranks that mean different runs", t.mpi_elsewhere)

@@ -165,6 +165,24 @@ class Tests:
         self.same_bits(name, reference, "bf16-threads3", ["--threads", "3"], sets=bf16)
         self.same_bits(name, reference, "bf16-copy", ["--ranks", "3", "--threads", "1", "--gather", "copy"], sets={**bf16, "fsdp.activation_checkpointing": "block"})
 
+    def dtype_bits(self, name):
+        """dtype.reduce and dtype.output in bf16: numbers of their own, near fp32's, and the same bits at any number of ranks."""
+        base = self.bits(self.tmp / name)[0]
+        for title, sets in (("reduce", {"dtype.reduce": "bf16"}), ("output", {"dtype.output": "bf16"}),
+                            ("all", {"dtype.param": "bf16", "dtype.reduce": "bf16", "dtype.output": "bf16"})):
+            out = self.tmp / f"{name}-{title}-1"
+            config = config_of(self.goldens / name, out)
+            for key, value in sets.items():
+                config["dtype"][key.split(".")[1]] = value
+            self.run(self.write(out.name, config))
+            reference = self.bits(out)
+            far = max(abs(a[i] - b[i]) for a, b in zip(reference[0], base) for i in (1, 2))
+            if far == 0:
+                raise Failure(f"dtype.{title} changes nothing")
+            self.near(f"dtype.{title}'s losses and norms", far, 0.05)
+            for ranks, options in ((2, []), (3, ["--gather", "copy"]), (5, [])):
+                self.same_bits(name, reference, f"{title}-{ranks}", ["--ranks", str(ranks), "--threads", "1", *options], sets=sets)
+
     def resumed_bits(self, name, reference, ranks, **train):
         """Stopped again and again by a signal, and gone on with at another number of ranks."""
         out = self.tmp / f"{name}-resumed"
@@ -384,6 +402,7 @@ REFUSALS = [
     (put(None, "modle", "x"), 2, "the nearest is 'model'"),
     (put("fsdp", "sharding_strategy", "HYBRID_SHARD"), 2, "key 'fsdp.sharding_strategy': \"HYBRID_SHARD\" is not in this version"),
     (put("dtype", "param", "fp16"), 2, "key 'dtype.param': \"fp16\" is not in this version"),
+    (put("dtype", "reduce", "fp16"), 2, "key 'dtype.reduce': \"fp16\" is not in this version"),
     (put("train", "learning_rate", -1), 2, "key 'train.learning_rate'"),
     (put("data", "train", "/nowhere.jsonl"), 3, "/nowhere.jsonl"),
     (put(None, "model", "/nowhere"), 3, "/nowhere"),
@@ -423,6 +442,7 @@ def main():
                     sets={"fsdp.sharding_strategy": strategy, "fsdp.forward_prefetch": forward, "fsdp.backward_prefetch": backward,
                           "fsdp.reshard_after_forward": reshard}))
             t.check(f"{name} in bf16", t.bf16_bits, name)
+            t.check(f"{name}: dtype.reduce and dtype.output", t.dtype_bits, name)
             t.check(f"{name} resumed", t.resumed_bits, name, reference, [1, 4, 3, 2])
             t.check(f"{name} killed", t.kill_and_go_on, name, reference)
         if "lora-qwen3" in cases:

@@ -65,6 +65,16 @@ static float gradient(uint32_t rank, int64_t i)
     return 1.0f / (float)(1 + i) + (float)rank * 0.37f;
 }
 
+/* As it reaches its owner. */
+static float sent(const struct comm *c, uint32_t rank, int64_t i)
+{
+    float exact = gradient(rank, i), back;
+    uint8_t rounded[4];
+    fsdpck_dtype_cast(FSDPCK_FLOAT32, &exact, c->reduce, rounded, 1);
+    fsdpck_dtype_cast(c->reduce, rounded, FSDPCK_FLOAT32, &back, 1);
+    return back;
+}
+
 static void exchange(struct comm *c, void *ctx)
 {
     const int64_t nelem = 103, chunk = (nelem + c->nranks - 1) / c->nranks;
@@ -80,9 +90,9 @@ static void exchange(struct comm *c, void *ctx)
             into[i] = 3;
         int rc = c->ops->exchange(c, &slice, 1, n, n % 2 == 0, &err);
         for (int64_t i = 0; i < mine; i++) {
-            float want = n % 2 == 0 ? gradient(0, begin + i) : 3 + gradient(0, begin + i);
+            float want = n % 2 == 0 ? sent(c, 0, begin + i) : 3 + sent(c, 0, begin + i);
             for (uint32_t q = 1; q < n; q++)
-                want += gradient(q, begin + i);
+                want += sent(c, q, begin + i);
             if (rc || want != into[i])
                 __atomic_fetch_add(wrong, 1, __ATOMIC_RELAXED);
         }
@@ -128,7 +138,7 @@ static void test_lanes(void **state)
     (void)state;
     for (uint32_t n = 1; n <= MAX_RANKS; n += 2) {
         uint32_t wrong = 0;
-        run_ranks(n, (struct comm_sizes){ 64, 64, false }, 60, sum_on_two_lanes, &wrong);
+        run_ranks(n, (struct comm_sizes){ .value_nbytes = 64, .grad_nelem = 64, .reduce = FSDPCK_FLOAT32 }, 60, sum_on_two_lanes, &wrong);
         assert_int_equal(wrong, 0);
     }
 }
@@ -137,9 +147,11 @@ static void test_exchange(void **state)
 {
     (void)state;
     for (uint32_t n = 1; n <= MAX_RANKS; n++) {
-        uint32_t wrong = 0;
-        run_ranks(n, (struct comm_sizes){ 64, 128, false }, 60, exchange, &wrong);
-        assert_int_equal(wrong, 0);
+        for (int i = 0; i < 2; i++) {
+            uint32_t wrong = 0;
+            run_ranks(n, (struct comm_sizes){ .value_nbytes = 64, .grad_nelem = 128, .reduce = i ? FSDPCK_BFLOAT16 : FSDPCK_FLOAT32 }, 60, exchange, &wrong);
+            assert_int_equal(wrong, 0);
+        }
     }
 }
 
@@ -282,7 +294,7 @@ static void test_ring(void **state)
         const struct schedule_request req = { .uses = k.uses, .nuses = k.nuses, .ngroups = NGROUPS, .forward_prefetch = k.forward, .backward_prefetch = k.backward,
                                               .stays = k.stays };
         assert_int_equal(schedule_make(&req, &k.schedule, &err), 0);
-        run_ranks(nranks, (struct comm_sizes){ k.nbytes, 0, true }, 60, gather, &k);
+        run_ranks(nranks, (struct comm_sizes){ .value_nbytes = k.nbytes, .grad_nelem = 0, .copies = true, .reduce = FSDPCK_FLOAT32 }, 60, gather, &k);
         assert_int_equal(k.wrong, 0);
         schedule_free(&k.schedule);
     }
@@ -320,9 +332,9 @@ static void test_late_and_failing(void **state)
 {
     (void)state;
     uint32_t named = 0, ended = 0;
-    run_ranks(3, (struct comm_sizes){ 64, 64, false }, 0.2, come_late, &named);
+    run_ranks(3, (struct comm_sizes){ .value_nbytes = 64, .grad_nelem = 64, .reduce = FSDPCK_FLOAT32 }, 0.2, come_late, &named);
     assert_in_range(named, 1, 2); /* whoever came second may have been told by the first */
-    run_ranks(3, (struct comm_sizes){ 64, 64, false }, 60, fail_alone, &ended);
+    run_ranks(3, (struct comm_sizes){ .value_nbytes = 64, .grad_nelem = 64, .reduce = FSDPCK_FLOAT32 }, 60, fail_alone, &ended);
     assert_int_equal(ended, 2);
 }
 
