@@ -4,7 +4,7 @@
     run.py FSDPTRAIN GOLDENS [--case NAME] [--quick]
 
 Needs numpy only. The tolerances are the goldens' own (tests/train/goldens/README.md says what they are)."""
-import argparse, json, os, pathlib, shutil, signal, struct, subprocess, sys, tempfile, time
+import argparse, json, os, pathlib, shutil, signal, struct, subprocess, sys, tempfile, threading, time
 import numpy as np
 
 DTYPES = {"F32": np.float32, "F64": np.float64}
@@ -75,6 +75,18 @@ class Tests:
         if done.returncode != want:
             raise Failure(f"exit code {done.returncode}, {want} wanted: {done.stderr[-600:]}")
         return done
+
+    def finish(self, process, want=0, timeout=600):
+        """What the run still says until it ends. Not by communicate(), which does not see the lines that the pipe's reader has taken in beyond those it gave."""
+        limit = threading.Timer(timeout, process.kill)
+        limit.start()
+        err = process.stderr.read()
+        process.wait()
+        late = not limit.is_alive()
+        limit.cancel()
+        if late or want is not None and process.returncode != want:
+            raise Failure(f"exit code {process.returncode}{f' after {timeout} s' if late else ''}, {want} wanted: {err[-700:]}")
+        return err
 
     def metrics(self, out):
         return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -236,9 +248,7 @@ class Tests:
                 os.kill(int(children[victim]), signal.SIGKILL)
                 break
         started = time.monotonic()
-        _, err = process.communicate(timeout=30)
-        if process.returncode != 4:
-            raise Failure(f"exit code {process.returncode} after a kill: {err[-300:]}")
+        err = self.finish(process, 4)
         if f"rank {victim} of {ranks} was killed by signal 9" not in err or "step " not in err:
             raise Failure(f"the sentence does not name the rank: {err[-300:]}")
         if time.monotonic() - started > 15:
@@ -261,9 +271,9 @@ class Tests:
                 children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
                 os.kill(int(children[1]), signal.SIGSTOP)
                 break
-        _, err = process.communicate(timeout=30)
-        if process.returncode != 4 or "for rank 1 of 2" not in err:
-            raise Failure(f"exit code {process.returncode}: {err[-300:]}")
+        err = self.finish(process, 4)
+        if "for rank 1 of 2" not in err:
+            raise Failure(err[-300:])
 
     def other_run(self, name):
         """A finished run's folder with another config: refused by key; a damaged newest checkpoint is passed over and said."""
