@@ -259,7 +259,7 @@ class Ranks(Tests):
         whole = sum(share for what, share in rows.items() if what != "communication, hidden")
         if not 0.9 < whole < 1.1 or not rows["matrix products"] or not rows["communication, exposed"] or "waiting for data" not in rows:
             raise Failure(f"the profile's rows make {whole} of the step: {rows}")
-        for key in ("step", "loss", "grad_norm", "lr", "tokens", "tokens_per_second", "step_seconds", "data_wait_seconds", "comm_seconds", "save_stall_seconds", "rss_bytes",
+        for key in ("step", "loss", "grad_norm", "lr", "tokens", "tokens_per_second", "step_seconds", "data_wait_seconds", "comm_seconds", "comm_hidden_seconds", "save_stall_seconds", "rss_bytes",
                     "pss_bytes", "gathered_bytes"):
             if any(key not in m for m in lines):
                 raise Failure(f"metrics.jsonl has no '{key}'")
@@ -506,6 +506,7 @@ def main():
             t.attempt("mpirun, gathered", t.mpi_bits, 3, "--gather", "copy")
             t.attempt("mpirun, prefetch 4", t.mpi_bits, 3, "--gather", "copy", "--set", "fsdp.forward_prefetch=4", "--set", "fsdp.backward_prefetch=0")
             t.attempt("mpirun, NO_SHARD", t.mpi_bits, 2, "--gather", "copy", "--set", "fsdp.sharding_strategy=NO_SHARD")
+            t.attempt("mpirun, full", lambda: t.mpi_bits(3, "--gather", "copy", lora=None))
             t.attempt("mpirun, dtype.reduce", lambda: t.mpi_bits(3, "--gather", "copy", dtype={"reduce": "bf16"}))
             t.attempt("mpirun, stopped, killed, resumed", t.mpi_resumed)
             t.attempt("mpirun, a rank stalls", t.mpi_stalled)

@@ -195,6 +195,14 @@ class Tests:
             for ranks, options in ((2, []), (3, ["--gather", "copy"]), (5, [])):
                 self.same_bits(name, reference, f"{title}-{ranks}", ["--ranks", str(ranks), "--threads", "1", *options], sets=sets)
 
+    def packet_bits(self, name):
+        """Packets of two micro-batches, the last one short: a group is exchanged in the backward of the packet's last, also by ranks that have none."""
+        out = self.tmp / f"{name}-packets"
+        self.run(self.write(out.name, config_of(self.goldens / name, out, gradient_accumulation_steps=2)))
+        reference = self.bits(out)
+        for ranks, options in ((2, []), (3, ["--gather", "copy"]), (4, [])):
+            self.same_bits(name, reference, f"packets{ranks}", ["--ranks", str(ranks), "--threads", "1", *options], gradient_accumulation_steps=2)
+
     def resumed_bits(self, name, reference, ranks, **train):
         """Stopped again and again by a signal, and gone on with at another number of ranks."""
         out = self.tmp / f"{name}-resumed"
@@ -453,6 +461,7 @@ def main():
                           "fsdp.reshard_after_forward": reshard}))
             t.check(f"{name} in bf16", t.bf16_bits, name)
             t.check(f"{name}: dtype.reduce and dtype.output", t.dtype_bits, name)
+            t.check(f"{name}: packets of two", t.packet_bits, name)
             t.check(f"{name} resumed", t.resumed_bits, name, reference, [1, 4, 3, 2])
             t.check(f"{name} killed", t.kill_and_go_on, name, reference)
         if "lora-qwen3" in cases:

@@ -11,7 +11,7 @@
 struct comm;
 
 /* Threads of a rank that talk to the same threads of the others; lanes never wait for each other. */
-enum comm_lane { COMM_MAIN, COMM_GATHER, COMM_SAVE, COMM_NLANES };
+enum comm_lane { COMM_MAIN, COMM_GATHER, COMM_REDUCE, COMM_SAVE, COMM_NLANES };
 
 /* A part of every rank's contribution: owner s gets elements [s·chunk, min((s+1)·chunk, nelem)) of it. */
 struct comm_slice {

@@ -15,6 +15,7 @@ struct train_metrics {
     double loss, grad_norm, lr;
     uint64_t ntok, nsupervised;
     double tokens_per_second, step_seconds, data_wait_seconds, comm_seconds;
+    double comm_hidden_seconds; /* gathers and exchanges behind the computation: not in comm_seconds */
     double save_stall_seconds; /* before the next step, for a copy of what is saved */
     bool evaluated; /* on data.eval, after this step */
     double eval_loss, eval_seconds; /* mean over the supervised tokens of data.eval */
