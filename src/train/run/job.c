@@ -80,3 +80,9 @@ bool job_copies(const struct job *job)
 {
     return job->opt->copy_gathers || job->opt->several_hosts;
 }
+
+struct comm_sizes job_comm_sizes(const struct job *job)
+{
+    return (struct comm_sizes){ .value_nbytes = job->layout.value_nbytes, .grad_nelem = job->layout.grad_nelem, .copies = job_copies(job),
+                                .reduce = strcmp(job->config->dtype.reduce, "bf16") == 0 ? FSDPCK_BFLOAT16 : FSDPCK_FLOAT32 };
+}
