@@ -24,6 +24,7 @@ struct run_view *run_view_new(bool quiet)
         return NULL;
     v->report.quiet = quiet;
     v->report.terminal = isatty(STDERR_FILENO);
+    v->report.started_ns = now_ns();
     return v;
 }
 

@@ -100,8 +100,9 @@ static uint64_t draw(const struct data *d, uint64_t epoch, uint64_t i)
 }
 
 /* Fisher and Yates, from the back. */
-static void shuffle(const struct data *d, uint64_t epoch, uint32_t *order)
+static void shuffle(const struct data *d, uint64_t epoch)
 {
+    uint32_t *order = d->order->rows;
     for (size_t i = 0; i < d->groups.count; i++)
         order[i] = (uint32_t)i;
     for (size_t i = d->groups.count; i > 1; i--) {
@@ -110,6 +111,16 @@ static void shuffle(const struct data *d, uint64_t epoch, uint32_t *order)
         order[i - 1] = order[j];
         order[j] = held;
     }
+    d->order->epoch = epoch;
+}
+
+/* Where the documents of row `global` of the endless sequence begin, and end. An epoch's order is made when it begins. */
+static const size_t *row_at(const struct data *d, uint64_t global)
+{
+    uint64_t epoch = global / d->groups.count;
+    if (d->order->epoch != epoch)
+        shuffle(d, epoch);
+    return d->groups.at + d->order->rows[global % d->groups.count];
 }
 
 static void finish_micro(const struct data *d, struct step_plan *p, struct micro_batch *m)
@@ -141,34 +152,28 @@ static int plan_step(const struct data *d, uint64_t step, struct step_plan *p, s
 /* Rows step·B … step·B + B-1 of the endless sequence of shuffled epochs. */
 static int shuffled_step(const struct data *d, uint64_t step, struct step_plan *p, struct fsdpck_error *err)
 {
-    size_t nrows = d->groups.count, ndocs = 0;
-    uint32_t *order = calloc(nrows, sizeof *order), *docs;
-    uint64_t epoch = UINT64_MAX;
+    size_t ndocs = 0;
+    for (size_t i = 0; i < d->step_rows; i++) {
+        const size_t *at = row_at(d, step * d->step_rows + i);
+        ndocs += at[1] - at[0];
+    }
     p->nmicros = (d->step_rows + d->micro_rows - 1) / d->micro_rows;
     p->micros = calloc(p->nmicros, sizeof *p->micros);
-    int64_t largest;
-    size_t most; /* documents of one micro-batch */
-    data_largest(d, &largest, &most);
-    p->docs = docs = calloc(most + 1, p->nmicros * sizeof *docs);
-    if (!order || !p->micros || !docs) {
-        free(order);
-        return fsdpck_error_nomem(err, nrows * sizeof *order);
-    }
+    p->docs = calloc(ndocs, sizeof *p->docs);
+    if (!p->micros || !p->docs)
+        return fsdpck_error_nomem(err, ndocs * sizeof *p->docs);
+    uint32_t *docs = p->docs;
     for (size_t i = 0; i < d->step_rows; i++) {
-        uint64_t global = step * d->step_rows + i;
-        if (global / nrows != epoch)
-            shuffle(d, epoch = global / nrows, order);
-        const size_t *at = d->groups.at + order[global % nrows];
+        const size_t *at = row_at(d, step * d->step_rows + i);
         struct micro_batch *m = &p->micros[i / d->micro_rows];
         if (i % d->micro_rows == 0)
-            m->docs = docs + ndocs;
-        memcpy(docs + ndocs, d->members + at[0], (at[1] - at[0]) * sizeof *docs);
+            m->docs = docs;
+        memcpy(docs, d->members + at[0], (at[1] - at[0]) * sizeof *docs);
         m->ndocs += at[1] - at[0];
-        ndocs += at[1] - at[0];
+        docs += at[1] - at[0];
     }
     for (size_t i = 0; i < p->nmicros; i++)
         finish_micro(d, p, &p->micros[i]);
-    free(order);
     return 0;
 }
 

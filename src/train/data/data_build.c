@@ -282,10 +282,21 @@ static void wait_for_others(struct maker *m)
     pthread_cond_timedwait(&b->changed, &b->mutex, &until);
 }
 
+static void tell_progress(struct build *b)
+{
+    const struct fsdpck_options *opt = b->reader->opt;
+    uint64_t done, total;
+    if (!opt || !opt->progress)
+        return;
+    data_parts_progress(b->parts, &done, &total);
+    opt->progress(opt->ctx, done, total);
+}
+
 static void look_for_stop(struct build *b)
 {
     struct fsdpck_error err = { 0 };
-    if (!b->reader->stop || !*b->reader->stop)
+    const struct fsdpck_options *opt = b->reader->opt;
+    if (!opt || !opt->stop || !*opt->stop)
         return;
     fsdpck_error_set(&err, FSDPCK_ERR_STOPPED, b->reader->config->data.train, "stopped while it was tokenized; the same command goes on where this one ended");
     break_off(b, &err);
@@ -303,6 +314,7 @@ static void *run_thread(void *arg)
         break_off(b, &err);
     while (look_for_stop(b), !is_over(b)) {
         if (next_part(&m, &number)) {
+            tell_progress(b);
             b->making[b->nmaking++] = number;
             make(&m, number);
         } else {
@@ -318,7 +330,7 @@ static void *run_thread(void *arg)
 static size_t count_threads(const struct data_reader *reader)
 {
     cpu_set_t set;
-    size_t n = reader->nthreads ? reader->nthreads : sched_getaffinity(0, sizeof set, &set) == 0 ? (size_t)CPU_COUNT(&set) : 1;
+    size_t n = reader->opt && reader->opt->nthreads ? reader->opt->nthreads : sched_getaffinity(0, sizeof set, &set) == 0 ? (size_t)CPU_COUNT(&set) : 1;
     return n > MAX_THREADS ? MAX_THREADS : n;
 }
 

@@ -96,6 +96,7 @@ int data_cache_map(struct data *d, const struct data_cache_id *id, bool *found, 
         return rc;
     rc = cache_take(d, id, map, nbytes, found, err);
     if (*found && d->ndocs) {
+        madvise(map, nbytes, MADV_DONTNEED); /* all of it was looked at; a run takes some of it at a time */
         d->map = map;
         d->map_nbytes = nbytes;
         return 0;

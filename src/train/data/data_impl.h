@@ -19,6 +19,12 @@ struct lists {
     size_t count, capacity;
 };
 
+/* What an epoch's shuffle came to. */
+struct epoch_order {
+    uint64_t epoch; /* UINT64_MAX: none yet */
+    uint32_t rows[];
+};
+
 struct data {
     struct document *docs; /* in the order of the files */
     size_t ndocs, docs_capacity;
@@ -35,6 +41,7 @@ struct data {
     struct lists steps, groups;
     uint32_t *members; /* documents of the groups (micro-batches or rows) */
     size_t nmembers, members_capacity;
+    struct epoch_order *order; /* of the epoch that was asked for last; NULL where it is planned */
     uint64_t seed, fingerprint;
     size_t micro_rows, step_rows;
 };
@@ -48,8 +55,7 @@ struct data_reader {
     const struct train_config *config;
     const struct chat *chat; /* NULL: only lines of input_ids are read */
     int64_t nvocab;
-    unsigned nthreads;        /* of this process */
-    const volatile int *stop; /* as in fsdpck_options */
+    const struct fsdpck_options *opt; /* nthreads: of this process; may be NULL */
 };
 
 /* The documents of a part of a file, one after the other. Zero-initialise. */

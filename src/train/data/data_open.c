@@ -95,7 +95,7 @@ static int has_text(const struct train_config *config, bool *out, struct fsdpck_
 
 static int open_documents(struct data *d, const struct train_config *config, int64_t nvocab, const struct fsdpck_options *opt, struct fsdpck_error *err)
 {
-    struct data_reader reader = { .config = config, .nvocab = nvocab, .nthreads = opt ? opt->nthreads : 0, .stop = opt ? opt->stop : NULL };
+    struct data_reader reader = { .config = config, .nvocab = nvocab, .opt = opt };
     char line[400];
     bool text;
     int rc = has_text(config, &text, err);
@@ -106,6 +106,16 @@ static int open_documents(struct data *d, const struct train_config *config, int
         opt->note(opt->ctx, line);
     }
     return rc ? rc : data_weigh(d, config, err);
+}
+
+static int make_order(struct data *d, struct fsdpck_error *err)
+{
+    size_t nbytes = sizeof *d->order + d->groups.count * sizeof d->order->rows[0];
+    d->order = malloc(nbytes);
+    if (!d->order)
+        return fsdpck_error_nomem(err, nbytes);
+    d->order->epoch = UINT64_MAX;
+    return 0;
 }
 
 int data_open(const struct train_config *config, int64_t nvocab, const struct fsdpck_options *opt, struct data **out, struct fsdpck_error *err)
@@ -119,6 +129,8 @@ int data_open(const struct train_config *config, int64_t nvocab, const struct fs
         d->step_rows = config->train.global_batch_size;
         rc = d->planned ? data_read_plan(d, config->data.plan, err) : data_pack(d, config, opt, err);
     }
+    if (!rc && !d->planned)
+        rc = make_order(d, err);
     if (!rc)
         data_take_fingerprint(d);
     if (rc) {
@@ -153,6 +165,7 @@ void data_close(struct data *d)
         return;
     data_free_documents(d);
     free(d->members);
+    free(d->order);
     free(d->steps.at);
     free(d->groups.at);
     free(d);

@@ -12,6 +12,7 @@ enum { SMALLEST = 1 << 14, LARGEST = 1 << 22, WANTED = 256 };
 struct data_parts {
     const struct train_config *config;
     size_t part_nbytes;
+    uint64_t total, before; /* bytes of all files, of those before `file` */
     struct data_stream *stream; /* of file `file`; NULL: before the first, or behind the last */
     uint32_t file;
     uint64_t index; /* of the part in its file */
@@ -45,6 +46,7 @@ int data_parts_open(const struct train_config *config, struct data_parts **out, 
         return rc;
     }
     p->config = config;
+    p->total = total;
     p->part_nbytes = choose_size(total);
     return 0;
 }
@@ -142,6 +144,7 @@ static int file_ended(struct data_parts *p, bool *ended, struct fsdpck_error *er
 static int next_file(struct data_parts *p, bool *end, struct fsdpck_error *err)
 {
     p->file += p->stream != NULL;
+    p->before += p->stream ? data_stream_nbytes(p->stream) : 0;
     data_stream_close(p->stream);
     p->stream = NULL;
     p->index = p->lines = 0;
@@ -163,6 +166,14 @@ int data_parts_step(struct data_parts *p, size_t *number, bool *end, struct fsdp
     p->consumed = false;
     *number = p->number;
     return rc;
+}
+
+void data_parts_progress(const struct data_parts *p, uint64_t *done_nbytes, uint64_t *total_nbytes)
+{
+    *done_nbytes = p->before;
+    if (p->stream)
+        *done_nbytes += data_stream_is_packed(p->stream) ? data_stream_packed_at(p->stream) : part_begin(p);
+    *total_nbytes = p->total;
 }
 
 static const char *path_of(const struct data_parts *p)

@@ -25,6 +25,9 @@ int data_parts_step(struct data_parts *p, size_t *number, bool *end, struct fsdp
 /* The lines of the part that step came to; at most once each. Of a line over DATA_MAX_LINE only its beginning, still over it. */
 int data_parts_take(struct data_parts *p, struct data_part *out, struct fsdpck_error *err);
 
+/* How far step has come, in bytes of the files as they lie there. */
+void data_parts_progress(const struct data_parts *p, uint64_t *done_nbytes, uint64_t *total_nbytes);
+
 /* Lines that begin before byte `until` of the unpacked file. */
 int data_count_lines(const char *path, uint64_t until, uint64_t *out, struct fsdpck_error *err);
 /* The first line of a file, without its end; free(*out). */

@@ -198,6 +198,11 @@ uint64_t data_stream_nbytes(const struct data_stream *s)
     return s->file_nbytes;
 }
 
+uint64_t data_stream_packed_at(const struct data_stream *s)
+{
+    return s->packed_begin + s->packed_at;
+}
+
 int data_stream_seek(struct data_stream *s, uint64_t offset, struct fsdpck_error *err)
 {
     if (lseek(s->fd, (off_t)offset, SEEK_SET) < 0)

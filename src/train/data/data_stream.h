@@ -16,7 +16,8 @@ void data_stream_consume(struct data_stream *s, size_t nbytes); /* of what peek 
 uint64_t data_stream_at(const struct data_stream *s); /* unpacked bytes consumed */
 /* A file that is not packed knows its size, and can be read from anywhere. */
 bool data_stream_is_packed(const struct data_stream *s);
-uint64_t data_stream_nbytes(const struct data_stream *s);
+uint64_t data_stream_nbytes(const struct data_stream *s); /* as it lies there */
+uint64_t data_stream_packed_at(const struct data_stream *s); /* of them consumed, where it is packed */
 int data_stream_seek(struct data_stream *s, uint64_t offset, struct fsdpck_error *err);
 
 #endif

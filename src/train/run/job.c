@@ -18,6 +18,7 @@ static struct fsdpck_options for_data(const struct job *job)
     struct fsdpck_options opt = job->fs;
     opt.nthreads = job->nthreads * (job->opt->launched_nranks ? 1 : job->nranks);
     opt.stop = job->opt->stop;
+    opt.progress = job->opt->progress;
     return opt;
 }
 
