@@ -4,9 +4,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <train/chat.h>
+#include <train/lines.h>
 
 #include "data/data_cache.h"
-#include "data/data_parts.h"
 
 static void tell(const struct data *d, const struct train_config *config, const struct fsdpck_options *opt, const char *path, bool made)
 {
@@ -77,20 +77,29 @@ static int open_tokens(struct data *d, const struct data_reader *reader, struct 
     return rc;
 }
 
-/* Whether the first line of some file is text. */
+static int first_line_is_text(const char *path, bool *out, struct fsdpck_error *err)
+{
+    struct train_lines *lines;
+    const char *line;
+    size_t nbytes;
+    uint64_t number;
+    int rc = train_lines_open(path, &lines, err);
+    if (rc)
+        return rc;
+    rc = train_lines_next(lines, &line, &nbytes, &number, err);
+    *out = !rc && line && nbytes > 0 && !data_line_has_ids(line, nbytes);
+    train_lines_close(lines);
+    return rc;
+}
+
+/* Of any file. */
 static int has_text(const struct train_config *config, bool *out, struct fsdpck_error *err)
 {
+    int rc = 0;
     *out = false;
-    for (size_t i = 0; i < config->data.nfiles && !*out; i++) {
-        char *line;
-        size_t nbytes;
-        int rc = data_first_line(config->data.files[i].path, &line, &nbytes, err);
-        if (rc)
-            return rc;
-        *out = nbytes > 0 && !data_line_has_ids(line, nbytes);
-        free(line);
-    }
-    return 0;
+    for (size_t i = 0; i < config->data.nfiles && !*out && !rc; i++)
+        rc = first_line_is_text(config->data.files[i].path, out, err);
+    return rc;
 }
 
 static int open_documents(struct data *d, const struct train_config *config, int64_t nvocab, const struct fsdpck_options *opt, struct fsdpck_error *err)

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <train/lines.h>
 
 #include "data/data_stream.h"
 
@@ -229,22 +230,43 @@ int data_count_lines(const char *path, uint64_t until, uint64_t *out, struct fsd
     return rc;
 }
 
-int data_first_line(const char *path, char **out, size_t *nbytes, struct fsdpck_error *err)
+struct train_lines {
+    struct data_stream *stream;
+    struct data_part line;
+    uint64_t number;
+};
+
+int train_lines_open(const char *path, struct train_lines **out, struct fsdpck_error *err)
 {
-    struct data_stream *s;
-    struct data_part line = { 0 };
-    int rc = data_stream_open(path, &s, err);
-    if (!rc)
-        rc = consume_through(s, 0, &line, NULL, err);
-    if (!rc)
-        rc = keep(&line, "", 1, err); /* so that there is something to free */
-    data_stream_close(s);
-    drop_bom(&line);
+    struct train_lines *l = calloc(1, sizeof *l);
+    int rc = l ? data_stream_open(path, &l->stream, err) : fsdpck_error_nomem(err, sizeof *l);
     if (rc) {
-        free(line.text);
-        line.text = NULL;
+        free(l);
+        l = NULL;
     }
-    *out = line.text;
-    *nbytes = rc ? 0 : line.nbytes - 1;
+    *out = l;
+    return rc;
+}
+
+void train_lines_close(struct train_lines *l)
+{
+    if (!l)
+        return;
+    data_stream_close(l->stream);
+    free(l->line.text);
+    free(l);
+}
+
+int train_lines_next(struct train_lines *l, const char **line, size_t *nbytes, uint64_t *number, struct fsdpck_error *err)
+{
+    l->line.nbytes = 0;
+    int rc = consume_through(l->stream, 0, &l->line, NULL, err);
+    bool end = l->line.nbytes == 0;
+    *number = ++l->number;
+    if (l->number == 1)
+        drop_bom(&l->line);
+    size_t n = l->line.nbytes;
+    *line = rc || end ? NULL : l->line.text;
+    *nbytes = n && l->line.text[n - 1] == '\n' ? n - 1 : n;
     return rc;
 }

@@ -30,7 +30,5 @@ void data_parts_progress(const struct data_parts *p, uint64_t *done_nbytes, uint
 
 /* Lines that begin before byte `until` of the unpacked file. */
 int data_count_lines(const char *path, uint64_t until, uint64_t *out, struct fsdpck_error *err);
-/* The first line of a file, without its end; free(*out). */
-int data_first_line(const char *path, char **out, size_t *nbytes, struct fsdpck_error *err);
 
 #endif
