@@ -281,8 +281,12 @@ class Ranks(Tests):
         return [(m["step"], m["eval_loss"], m["eval_tokens"]) for m in self.metrics(out) if "eval_loss" in m]
 
     def evaluated_right(self, lora):
-        """On the training data, all of which makes each step: the evaluation after a step is the loss of the next one."""
-        out, path = self.job(f"eval-right{bool(lora)}", steps=6, lora=lora, data={"eval": str(self.goldens / "lora-qwen3/data.jsonl")},
+        """On the training data, as one file or as two, all of which makes each step: the evaluation after a step is the loss of the next one."""
+        whole = self.goldens / "lora-qwen3/data.jsonl"
+        lines, halves = whole.read_bytes().splitlines(True), [self.tmp / f"half-{i}.jsonl" for i in range(2)]
+        halves[0].write_bytes(b"".join(lines[:9]))
+        halves[1].write_bytes(b"".join(lines[9:]))
+        out, path = self.job(f"eval-right{bool(lora)}", steps=6, lora=lora, data={"eval": [str(h) for h in halves] if lora else str(whole)},
                              train={"eval_steps": 1, "micro_batch_size": 2})
         rows = json.loads(subprocess.run([self.tool, "plan", str(path), "--ranks", "1", "--json"], capture_output=True, check=True).stdout)["rows"]
         err = self.finish(self.start(path, "--set", f"train.global_batch_size={rows}", "--ranks", "2"))

@@ -38,6 +38,7 @@ struct train_options {
     /* There too, after each step that log.every asks for, each evaluation and the last step; may be NULL. */
     void (*on_step)(void *ctx, const struct train_metrics *metrics);
     void (*note)(void *ctx, const char *line); /* as in fsdpck_options */
+    void (*progress)(void *ctx, uint64_t done_nbytes, uint64_t total_nbytes); /* of data that is tokenized, before the ranks part; may be NULL */
     /* In the process of a rank whose supervisor was killed, just before it ends: nobody else is left to say so. May be NULL. */
     void (*lost)(void *ctx, const struct fsdpck_error *err);
     void *ctx;
