@@ -276,6 +276,7 @@ int comm_linked_new(struct comm *host, const struct comm_on_device *on, const st
     gather->base.stream = gather->stream;
     main->base.lanes[COMM_MAIN] = &main->base;
     main->base.lanes[COMM_GATHER] = &gather->base;
+    main->base.lanes[COMM_REDUCE] = host->lanes[COMM_REDUCE];
     main->base.lanes[COMM_SAVE] = host->lanes[COMM_SAVE];
     main->watching = links && pthread_create(&main->thread, NULL, watch, main) == 0;
     *out = &main->base;

@@ -190,6 +190,7 @@ int comm_staged_new(struct comm *host, const struct comm_on_device *on, struct c
     gather->base.stream = gather->copies;
     main->base.lanes[COMM_MAIN] = &main->base;
     main->base.lanes[COMM_GATHER] = &gather->base;
+    main->base.lanes[COMM_REDUCE] = host->lanes[COMM_REDUCE];
     main->base.lanes[COMM_SAVE] = host->lanes[COMM_SAVE];
     *out = &main->base;
     return 0;

@@ -2,6 +2,7 @@
 #ifndef TRAIN_JOB_H
 #define TRAIN_JOB_H
 
+#include "comm/comm_local.h"
 #include "run/rank.h"
 
 /* note: where notes of libfsdpck go; NULL for none. */
@@ -15,5 +16,7 @@ bool job_is_apart(const struct job *job);
 bool job_copies(const struct job *job);
 /* The same of the communicator between hosts' memories: its ranks see their own rows only. */
 bool job_copies_on_host(const struct job *job);
+/* What its ranks share. */
+struct comm_sizes job_comm_sizes(const struct job *job);
 
 #endif

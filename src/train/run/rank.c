@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "comm/comm_linked.h"
+#include "comm/reducer.h"
 #include "run/gather.h"
 #include "run/memory.h"
 
@@ -180,6 +181,8 @@ int rank_open(const struct job *job, struct comm *host, struct rank **out, struc
         rc = compute_place(r->compute, r->memory->activations, r->comm->values, r->comm->contribution, err);
     if (!rc)
         rc = gather_new(job, r->comm, r->compute, r->memory->ring, &r->gather, err);
+    if (!rc && !r->where->device->apart && host->nranks > 1 && job->layout.grads_by_group)
+        rc = reducer_new(host->lanes[COMM_REDUCE], &r->reducer, err);
     if (rc)
         rank_close(r);
     else
@@ -187,10 +190,19 @@ int rank_open(const struct job *job, struct comm *host, struct rank **out, struc
     return rc;
 }
 
+struct rank_times rank_times(const struct rank *r)
+{
+    struct ring_times gathers = gather_times(r->gather);
+    struct reducer_times exchanges = r->reducer ? reducer_times(r->reducer) : (struct reducer_times){ 0 };
+    uint64_t waited = gathers.waited_ns + exchanges.waited_ns;
+    return (struct rank_times){ .exposed_ns = r->comm->wait_ns + waited, .behind_ns = gathers.gathered_ns + exchanges.busy_ns, .waited_ns = waited };
+}
+
 void rank_close(struct rank *r)
 {
     if (!r)
         return;
+    reducer_free(r->reducer);
     gather_free(r->gather);
     if (r->comm && r->comm != r->host)
         r->comm->ops->free(r->comm);

@@ -39,6 +39,7 @@ struct rank {
     struct memory_map *memory;
     struct compute *compute;
     struct gather *gather;  /* NULL: it is the only one, and does not train */
+    struct reducer *reducer; /* NULL where gradients are exchanged in line: one rank, or adapters, all at the end, or on a device's stream */
     struct comm_slice *slices; /* (nslices) trainable parameters */
     size_t nslices;
     size_t *group_slices; /* (ngroups + 1) where each group's begin among them */
@@ -58,6 +59,14 @@ struct base_names {
     char name[LAYOUT_NAME + 8];
     uint64_t shape[2];
 };
+
+/* In operations with other ranks since it was opened. */
+struct rank_times {
+    uint64_t exposed_ns; /* it stood still for them */
+    uint64_t behind_ns;  /* its other threads were at it, also while it waited for them */
+    uint64_t waited_ns;  /* for those: a part of exposed_ns */
+};
+struct rank_times rank_times(const struct rank *r);
 
 /* host: COMM_MAIN; borrowed. */
 int rank_open(const struct job *job, struct comm *host, struct rank **out, struct fsdpck_error *err);
