@@ -4,13 +4,22 @@
 
 #include "cuda/launch.cuh"
 
-enum { WARP = 32, MOST_WARPS = 32 };
+constexpr int WARP = 32, MOST_WARPS = 32;
 
 template <typename T> __device__ __forceinline__ T warp_sum(T x)
 {
 #pragma unroll
     for (int with = WARP / 2; with > 0; with /= 2)
         x += __shfl_xor_sync(~0u, x, with);
+    return x;
+}
+
+/* A NaN is passed over: it shows in what is summed. */
+__device__ __forceinline__ float warp_max(float x)
+{
+#pragma unroll
+    for (int with = WARP / 2; with > 0; with /= 2)
+        x = fmaxf(x, __shfl_xor_sync(~0u, x, with));
     return x;
 }
 

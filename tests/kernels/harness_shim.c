@@ -3,7 +3,7 @@
 
 #include "cuda/shim/device.h"
 
-enum { ORDERS = 4 };
+enum { ORDERS = 3 };
 
 const struct kern_device *rig_device(void)
 {
