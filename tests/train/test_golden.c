@@ -159,7 +159,7 @@ static void check_gradients(const struct golden *g)
     for (size_t i = 0; i < train_session_ntrained(g->session); i++) {
         const char *name;
         char theirs[300];
-        const float *values, *got;
+        float *values, *got;
         int64_t n;
         uint64_t nelem = 0;
         double off, size;
@@ -197,7 +197,7 @@ static float *all_gradients(const struct golden *g, double *loss, int64_t *nelem
     must(train_session_gradients(g->session, 0, loss, &norm, &err), &err);
     for (size_t i = 0; i < train_session_ntrained(g->session); i++) {
         const char *name;
-        const float *values, *got;
+        float *values, *got;
         int64_t n;
         must(train_session_param(g->session, i, &name, &values, &got, &n, &err), &err);
         all = realloc(all, (size_t)(*nelem + n) * sizeof *all);
@@ -261,7 +261,7 @@ static const float *gradient_of(const struct golden *g, const char *wanted, int6
     struct fsdpck_error err = { 0 };
     for (size_t i = 0; i < train_session_ntrained(g->session); i++) {
         const char *name;
-        const float *values, *got;
+        float *values, *got;
         must(train_session_param(g->session, i, &name, &values, &got, nelem, &err), &err);
         if (strcmp(name, wanted) == 0)
             return got;
@@ -292,7 +292,7 @@ static void test_subsets(void **state)
         assert_true(fabs(loss - loss_all) < 1e-6 && norm > 0);
         for (size_t i = 0; i < train_session_ntrained(one.session); i++) {
             const char *name;
-            const float *values, *got;
+            float *values, *got;
             int64_t n, m;
             double off, size;
             must(train_session_param(one.session, i, &name, &values, &got, &n, &err), &err);

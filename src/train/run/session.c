@@ -113,7 +113,7 @@ size_t train_session_ntrained(const struct train_session *s)
     return s->rank->nslices;
 }
 
-int train_session_param(struct train_session *s, size_t i, const char **name, const float **values, const float **gradients, int64_t *nelem,
+int train_session_param(struct train_session *s, size_t i, const char **name, float **values, float **gradients, int64_t *nelem,
                         struct fsdpck_error *err)
 {
     const struct layout *l = &s->job.layout;

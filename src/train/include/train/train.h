@@ -112,9 +112,9 @@ FSDPCK_API int train_session_gradients(struct train_session *s, uint64_t step, d
 /* Logits of micro-batch `micro` of a step: (its tokens, vocabulary), documents one after the other; in fp32, before
  * dtype.output rounds them. Owned by the caller: free(). */
 FSDPCK_API int train_session_logits(struct train_session *s, uint64_t step, size_t micro, float **logits, int64_t *ntok, int64_t *nvocab, struct fsdpck_error *err);
-/* Trainable parameter i of train_session_ntrained(): name in files, values and gradients (nelem), borrowed; from a device, as they are now. */
+/* Trainable parameter i of train_session_ntrained(): name in files, values and gradients (nelem), borrowed; of a device: copies, as they are now. */
 FSDPCK_API size_t train_session_ntrained(const struct train_session *s);
-FSDPCK_API int train_session_param(struct train_session *s, size_t i, const char **name, const float **values, const float **gradients, int64_t *nelem,
+FSDPCK_API int train_session_param(struct train_session *s, size_t i, const char **name, float **values, float **gradients, int64_t *nelem,
                                    struct fsdpck_error *err);
 
 #ifdef __cplusplus
