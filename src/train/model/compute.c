@@ -110,7 +110,7 @@ static void carve_scratch(struct compute *c, struct carver *v, size_t ndocs)
     static const int32_t some_row; /* rows are gathered */
     int64_t largest = most(most(m->inner, m->hidden), m->nhead * m->head_dim);
     struct kern_head head = { .ntok = c->ntok, .nrow = c->ntok, .rows = &some_row, .d = m->hidden, .nvocab = m->nvocab, .compute = c->dtype, .output = c->output,
-                              .h.dtype = c->dtype, .dh.dtype = c->dtype, .lora = { .r = c->l->head.r } };
+                              .h.dtype = c->dtype, .dh.dtype = c->dtype, .lora = { .r = c->l->head.r }, .chunk = head_chunk(c) };
     size_t one = attention_bytes(c, 1), many = attention_bytes(c, (int64_t)ndocs);
     c->attention = carve(v, one > many ? one : many);
     c->head = carve(v, kern_head_scratch(&head));
