@@ -430,7 +430,12 @@ REFUSALS = [
     (put("lora", "r", 5), 2, "'r' is not that of"),
     (put("lora", "target_modules", "(("), 2, "no regular expression"),
     (put("data", "eval", "/no-such.jsonl"), 3, "/no-such.jsonl"),
-    (put(None, "sample", {"every": 5}), 2, "key 'sample.every'"),
+    (put(None, "sample", {"every": 5}), 2, "sample.prompts has none"),
+    (put(None, "sample", {"every": 5, "prompts": "Hi"}), 2, "key 'sample.prompts': a list is wanted"),
+    (put(None, "sample", {"prompts": ["Hi"]}), 3, "tokenizer.json"),
+    (put(None, "sample", {"prompts": [{"input_ids": [1, 4000]}]}), 2, "token 4000 is none of the model's"),
+    (put(None, "sample", {"prompts": [{"input_ids": []}]}), 2, "prompt 1 has 0 tokens"),
+    (put(None, "sample", {"prompts": [{"input_ids": ["x"]}]}), 2, "'input_ids' is a list of tokens' numbers"),
 ]
 
 

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <string.h>
 
+#include "run/samples.h"
 #include "state/adapter.h"
 
 static unsigned processors(void)
@@ -59,6 +60,8 @@ int job_open(const struct train_config *config, const struct train_options *opt,
         rc = open_eval(&job, &data_opt, err);
     if (!rc)
         rc = data_nsteps(job.data, config, &job.nsteps, err);
+    if (!rc)
+        rc = samples_open(config, job.model.nvocab, &job.fs, &job.samples, err);
     if (rc)
         job_close(&job);
     *out = job;
@@ -69,6 +72,7 @@ void job_close(struct job *job)
 {
     data_close(job->data);
     data_close(job->eval);
+    samples_free(job->samples);
     layout_free(&job->layout);
     model_free(&job->model);
     *job = (struct job){ 0 };
