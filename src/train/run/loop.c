@@ -145,7 +145,7 @@ static int export_adapter(struct rank *r, const struct loop_notes *notes, struct
         return 0;
     int rc = files_checkpoint_path(config, r->step, path, err);
     snprintf(out, sizeof out, "%s/adapter", config->output_dir);
-    return rc ? rc : adapter_export(r->job, path, out, err);
+    return rc ? rc : adapter_export(r->job, r->step, path, out, err);
 }
 
 static bool save_is_due(const struct rank *r, bool stopping)
