@@ -87,20 +87,11 @@ static void carve_blocks(struct compute *c, struct carver *v)
     v->at = end;
 }
 
-/* The most that ndocs documents of all tokens can take: as many blocks as there can be, and one document as long as there can be. */
 static size_t attention_bytes(struct compute *c, int64_t ndocs)
 {
     const struct model *m = c->m;
-    int64_t *bounds = calloc((size_t)ndocs + 1, sizeof *bounds);
-    if (!bounds)
-        return SIZE_MAX / 4; /* so that the allocation fails */
-    for (int64_t i = 1; i < ndocs; i++)
-        bounds[i] = i < c->ntok ? i : c->ntok;
-    bounds[ndocs] = c->ntok;
-    struct kern_attention_shape shape = { .ntok = c->ntok, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .cu_seqlens = bounds, .ndoc = ndocs,
-                                          .scale = 1 };
+    const struct kern_attention_shape shape = { .ntok = c->ntok, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .ndoc = ndocs, .scale = 1 };
     size_t a = c->device->ops->attention_scratch(c->stream, &shape), b = c->device->ops->attention_grad_scratch(c->stream, &shape);
-    free(bounds);
     return a > b ? a : b;
 }
 
@@ -111,8 +102,7 @@ static void carve_scratch(struct compute *c, struct carver *v, size_t ndocs)
     int64_t largest = most(most(m->inner, m->hidden), m->nhead * m->head_dim);
     struct kern_head head = { .ntok = c->ntok, .nrow = c->ntok, .rows = &some_row, .d = m->hidden, .nvocab = m->nvocab, .compute = c->dtype, .output = c->output,
                               .h.dtype = c->dtype, .dh.dtype = c->dtype, .lora = { .r = c->l->head.r }, .chunk = head_chunk(c) };
-    size_t one = attention_bytes(c, 1), many = attention_bytes(c, (int64_t)ndocs);
-    c->attention = carve(v, one > many ? one : many);
+    c->attention = carve(v, attention_bytes(c, (int64_t)ndocs));
     c->head = carve(v, kern_head_scratch(&head));
     c->sums = carve_floats(v, kern_rmsnorm_scratch(c->ntok, largest));
 }
