@@ -410,6 +410,77 @@ class Tests:
         (model / "config.json").write_text(json.dumps({**config, **keys}))
         self.refused(name, put(None, "model", str(model)), 3, words)
 
+    def samples(self):
+        """What a run says of its prompts `sample` says of its checkpoint and of its adapter; the card is filled in, and a user's own stays."""
+        model = pathlib.Path(__file__).resolve().parent.parent.parent / "fixtures" / "tiny-llama-tied"
+        out, chat = self.tmp / "samples", model.parent / "chat.jsonl"
+        config = {"model": str(model), "output_dir": str(out), "data": {"train": str(chat), "seq_len": 128}, "lora": {"r": 4},
+                  "train": {"max_steps": 3, "global_batch_size": 3, "warmup_steps": 0, "learning_rate": 0.01},
+                  "sample": {"every": 2, "prompts": ["How are you?", {"text": "Once"}]}}
+        said = self.run(self.write("samples", config), "--ranks", "2").stderr
+        texts = (out / "samples/step-000003.txt").read_text()
+        if "step 3, sample 2: " not in said or not (out / "samples/step-000002.txt").exists():
+            raise Failure(said)
+
+        def tool(*args, want=0, stdin=b""):
+            done = subprocess.run([self.tool, "sample", *map(str, args)], capture_output=True, timeout=120, input=stdin)
+            if done.returncode != want:
+                raise Failure(f"{args}: exit code {done.returncode}, {want} wanted: {done.stderr}")
+            return done
+        adapter, tuned = out / "adapter", ["--adapter", out / "checkpoints/step-000003", "--max-new-tokens", 128]
+        for prompt, options in (("How are you?", ["--chat"]), ("Once", [])):
+            text = tool(model, "--prompt", prompt, *options, *tuned, "-q").stdout.decode()
+            if f"\n== sample ==\n{text}" not in texts:
+                raise Failure(f"'{text}' is not in {texts}")
+            told = json.loads(tool(model, "--prompt", prompt, *options, "--adapter", adapter, "--max-new-tokens", 128, "--json", "--threads", 3).stdout)["samples"][0]
+            if told["text"] + "\n" != text or told["finish_reason"] != ("length" if len(told["ids"]) == 128 else "stop"):
+                raise Failure(f"{told} and {text!r}")
+            if tool(model, *options, *tuned, "-q", stdin=prompt.encode() + b"\n").stdout.decode() != text:
+                raise Failure("from standard input: another text")
+        several = ["--prompt", "Once", "--prompt", "Twice", "--samples", 3, "--temperature", 6, "--top-p", 0.9, "--top-k", 0, "--seed", 5, "--max-new-tokens", 30]
+        first = tool(model, *several, "--json", "--threads", 1)
+        texts = {s["text"] for s in json.loads(first.stdout)["samples"]}
+        shown = tool(model, *several, "--threads", 3, "-q").stdout.decode()
+        if len(texts) != 6 or any(f"\n{t}\n" not in shown for t in texts) or "== prompt 2, sample 3 ==" not in shown:
+            raise Failure(f"{texts}, {shown}")
+        messages = json.dumps([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}])
+        ids = [json.loads(tool(model, "--chat", *p, "--max-new-tokens", 1, "--json").stdout)["samples"][0]["prompt_ids"]
+               for p in (["--prompt", messages], ["--system", "Be brief.", "--prompt", "Hi"], ["--prompt", "Hi"])]
+        if ids[0] != ids[1] or ids[1] == ids[2]:
+            raise Failure(f"{ids}")
+        for wrong, code, words in ((["--samples", 2], 2, "would be the same text"), (["--top-p", 2], 2, "top-p is 2"), (["--system", "x"], 2, "wants --chat"),
+                                   (["--seed", 1.5], 2, "--seed: a whole number"), (["--adapter", self.tmp], 3, "adapter_config.json"), (["--dtype", "fp16"], 2, "--dtype"),
+                                   (["--prompt", b"\xff"], 2, "no UTF-8"), (["--top-k", 1e12], 2, "--top-k: a whole number")):
+            said = subprocess.run([self.tool, "sample", model, "--prompt", "x", *(w if isinstance(w, bytes) else str(w) for w in wrong)], capture_output=True, timeout=120)
+            if said.returncode != code or words not in said.stderr.decode() or said.stdout:
+                raise Failure(f"{wrong}: exit code {said.returncode}, {said.stderr}")
+        if b"other base" not in tool(self.other_model(model), "--prompt", "x", *tuned, want=2).stderr.replace(b"another base", b"other base"):
+            raise Failure("adapters on a base that is not theirs")
+
+        card = (adapter / "README.md").read_text()
+        for words in (f'---\nbase_model: "{model}"\nlibrary_name: peft\npipeline_tag: text-generation\ntags:\n- "base_model:adapter:{model}"\n- lora\n', "| steps | 3 of 3 |",
+                      f"| training loss, last step | {self.metrics(out)[-1]['loss']:.6g} |", f'- "{chat}"', "| r, lora_alpha, lora_dropout | 4, 32, 0 |"):
+            if words not in card:
+                raise Failure(f"{words!r} is not in {card}")
+        shutil.rmtree(adapter)
+        self.run(self.write("samples", config))
+        if (adapter / "README.md").read_text() != card:
+            raise Failure("another card when the adapter is exported again")
+        (adapter / "README.md").write_text("mine")
+        self.run(self.write("samples", config))
+        if (adapter / "README.md").read_text() != "mine" or (out / "adapter.old").exists():
+            raise Failure("a README of the user's is gone")
+
+    def other_model(self, model):
+        """The same shapes, and one other value."""
+        other = self.tmp / "other-model"
+        shutil.copytree(model, other)
+        shard = sorted(other.glob("*.safetensors"))[0]
+        raw = bytearray(shard.read_bytes())
+        raw[-1] ^= 1
+        shard.write_bytes(raw)
+        return other
+
     def refused(self, name, change, code, words):
         config = config_of(self.goldens / name, self.tmp / "refused")
         change(config)
@@ -439,7 +510,12 @@ REFUSALS = [
     (put("lora", "r", 5), 2, "'r' is not that of"),
     (put("lora", "target_modules", "(("), 2, "no regular expression"),
     (put("data", "eval", "/no-such.jsonl"), 3, "/no-such.jsonl"),
-    (put(None, "sample", {"every": 5}), 2, "key 'sample.every'"),
+    (put(None, "sample", {"every": 5}), 2, "sample.prompts has none"),
+    (put(None, "sample", {"every": 5, "prompts": "Hi"}), 2, "key 'sample.prompts': a list is wanted"),
+    (put(None, "sample", {"prompts": ["Hi"]}), 3, "tokenizer.json"),
+    (put(None, "sample", {"prompts": [{"input_ids": [1, 4000]}]}), 2, "token 4000 is none of the model's"),
+    (put(None, "sample", {"prompts": [{"input_ids": []}]}), 2, "prompt 1 has 0 tokens"),
+    (put(None, "sample", {"prompts": [{"input_ids": ["x"]}]}), 2, "'input_ids' is a list of tokens' numbers"),
 ]
 
 
@@ -502,6 +578,7 @@ def main():
         if "lora-qwen3" in cases:
             t.check("text", t.text)
             t.check("tokenize and init", t.verbs)
+            t.check("samples", t.samples)
             t.check("drawn adapters, dropout, our packing", t.drawn_bits, "lora-qwen3")
             t.check("another run's checkpoint", t.other_run, "lora-qwen3")
             t.check("plan", t.planned, "lora-qwen3")

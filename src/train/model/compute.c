@@ -166,11 +166,10 @@ static int allocate(struct compute *c, size_t ndocs, struct fsdpck_error *err)
     return 0;
 }
 
-static void describe(struct compute *c, const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok)
+static void describe(struct compute *c, const struct model *m, const struct layout *l, const struct train_config *config)
 {
     c->m = m;
     c->l = l;
-    c->ntok = ntok;
     c->dtype = l->params[0].dtype;
     c->output = strcmp(config->dtype.output, "bf16") == 0 ? KERN_BF16 : KERN_F32;
     c->recompute = strcmp(config->fsdp.checkpointing, "block") == 0;
@@ -192,25 +191,38 @@ static int make_tables(struct compute *c, unsigned char *values, struct fsdpck_e
     return 0;
 }
 
-int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, unsigned nthreads,
-                unsigned char *values, float *grads, struct compute **out, struct fsdpck_error *err)
+int compute_new_bare(const struct model *m, const struct layout *l, const struct train_config *config, unsigned nthreads, unsigned char *values,
+                     struct compute **out, struct fsdpck_error *err)
 {
     struct compute *c = calloc(1, sizeof *c);
     int rc = c ? 0 : fsdpck_error_nomem(err, sizeof *c);
     *out = NULL;
     if (rc)
         return rc;
-    describe(c, m, l, config, ntok);
-    c->grads = grads;
+    describe(c, m, l, config);
     rc = make_tables(c, values, err);
     if (!rc)
         rc = start_device(c, nthreads, err);
-    if (!rc)
-        rc = allocate(c, ndocs, err);
     if (rc)
         compute_free(c);
     else
         *out = c;
+    return rc;
+}
+
+int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, unsigned nthreads,
+                unsigned char *values, float *grads, struct compute **out, struct fsdpck_error *err)
+{
+    int rc = compute_new_bare(m, l, config, nthreads, values, out, err);
+    if (rc)
+        return rc;
+    (*out)->ntok = ntok;
+    (*out)->grads = grads;
+    rc = allocate(*out, ndocs, err);
+    if (rc) {
+        compute_free(*out);
+        *out = NULL;
+    }
     return rc;
 }
 

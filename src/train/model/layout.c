@@ -40,7 +40,7 @@ static int32_t add_param(struct builder *b, uint32_t group, bool adapter, int64_
     struct param *p = &l->params[l->nparams];
     *p = (struct param){ .ndim = ncol ? 2 : 1, .nrow = nrow, .ncol = ncol ? ncol : 1, .group = group };
     snprintf(p->name, sizeof p->name, "%s%s%s", adapter ? "base_model.model." : "", path, suffix);
-    p->trainable = adapter || !b->config->lora.enabled;
+    p->trainable = !b->config->frozen && (adapter || !b->config->lora.enabled);
     p->decay = ncol > 0 || strcmp(b->config->train.weight_decay_on, "all") == 0;
     p->chunk = (nrow + l->nranks - 1) / l->nranks;
     p->dtype = l->masters ? KERN_BF16 : KERN_F32;

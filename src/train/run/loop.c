@@ -12,6 +12,7 @@
 #include "run/files.h"
 #include "run/gather.h"
 #include "run/profile.h"
+#include "run/samples.h"
 #include "state/adapter.h"
 #include "state/saver.h"
 
@@ -144,7 +145,7 @@ static int export_adapter(struct rank *r, const struct loop_notes *notes, struct
         return 0;
     int rc = files_checkpoint_path(config, r->step, path, err);
     snprintf(out, sizeof out, "%s/adapter", config->output_dir);
-    return rc ? rc : adapter_export(r->job, path, out, err);
+    return rc ? rc : adapter_export(r->job, r->step, path, out, err);
 }
 
 static bool save_is_due(const struct rank *r, bool stopping)
@@ -157,6 +158,12 @@ static bool evaluation_is_due(const struct rank *r)
 {
     uint64_t every = r->job->config->train.eval_steps;
     return r->job->eval && (r->step == r->job->nsteps || (every && r->step % every == 0));
+}
+
+static bool sampling_is_due(const struct rank *r)
+{
+    uint64_t every = r->job->config->sample.every;
+    return every && (r->step == r->job->nsteps || r->step % every == 0);
 }
 
 /* Before the step is saved, so that a run which is killed meanwhile does the step and its evaluation again. A stop does not wait for it. */
@@ -192,6 +199,8 @@ static int train(struct rank *r, struct saver *saver, struct profile *profile, F
         m.gathered_nbytes = gather_times(r->gather).nbytes - gathered;
         if (!rc && evaluation_is_due(r))
             rc = evaluate(r, &m, &stopping, err);
+        if (!rc && !stopping && (asked.sample || sampling_is_due(r)))
+            rc = rank_sample(r, err);
         gathered = gather_times(r->gather).nbytes;
         take_save(r, saver, false, notes);
         if (asked.save)
@@ -231,7 +240,7 @@ static int tell_start(const struct rank *r, struct fsdpck_error *err)
     data_tell(job->data, &start.data);
     if (job->eval)
         data_tell(job->eval, &start.eval);
-    int rc = r->step < job->nsteps ? job_plan(job, r->compute->memory.nbytes, &start.plan, err) : 0;
+    int rc = r->step < job->nsteps ? job_plan(job, r->compute->memory.nbytes + samples_nbytes(job->samples, r->compute), &start.plan, err) : 0;
     if (!rc && r->step < job->nsteps)
         job->opt->on_start(job->opt->ctx, &start);
     return rc;

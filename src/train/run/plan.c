@@ -1,6 +1,7 @@
 /* train_plan: the sizes of a run from its tables alone. No weight is read; buffers are laid out but not touched. */
 #include "run/gather.h"
 #include "run/job.h"
+#include "run/samples.h"
 #include "state/saver.h"
 
 static int count_activations(const struct job *job, uint64_t *nbytes, struct fsdpck_error *err)
@@ -12,7 +13,7 @@ static int count_activations(const struct job *job, uint64_t *nbytes, struct fsd
     int rc = compute_new(&job->model, &job->layout, job->config, ntok, ndocs, 1, NULL, NULL, &c, err);
     if (rc)
         return rc;
-    *nbytes = c->memory.nbytes;
+    *nbytes = c->memory.nbytes + samples_nbytes(job->samples, c);
     compute_free(c);
     return 0;
 }

@@ -17,6 +17,7 @@ struct job {
     struct model model;
     struct layout layout;
     struct data *data, *eval; /* eval: NULL without data.eval */
+    struct samples *samples;  /* NULL without sample.prompts */
     uint64_t nsteps;
     uint32_t first, nranks; /* of all ranks, and the first of this process's */
     unsigned nthreads; /* of a rank */
@@ -78,7 +79,7 @@ int rank_fold(struct rank *r, double mine, uint32_t nparts, double *sum, struct 
 int rank_evaluate(struct rank *r, struct train_metrics *m, bool *stopping, struct fsdpck_error *err);
 /* Of a run that is under way, at the boundary of a step. */
 struct asked {
-    bool stop, save;
+    bool stop, save, sample;
 };
 /* optimize.c: the global norm, the same on every rank; NaN where a gradient is not finite. *asked: of this rank; then of any. */
 int rank_norm(struct rank *r, double *norm, struct asked *asked, struct fsdpck_error *err);

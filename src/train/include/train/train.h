@@ -38,6 +38,7 @@ struct train_options {
     /* There too, after each step that log.every asks for, each evaluation and the last step; may be NULL. */
     void (*on_step)(void *ctx, const struct train_metrics *metrics);
     void (*note)(void *ctx, const char *line); /* as in fsdpck_options */
+    void (*progress)(void *ctx, uint64_t done_nbytes, uint64_t total_nbytes); /* of data that is tokenized, before the ranks part; may be NULL */
     /* In the process of a rank whose supervisor was killed, just before it ends: nobody else is left to say so. May be NULL. */
     void (*lost)(void *ctx, const struct fsdpck_error *err);
     void *ctx;
@@ -71,7 +72,7 @@ struct train_plan {
     uint64_t optimizer_nbytes;     /* moments of its rows, and their fp32 masters where parameters are bf16 */
     uint64_t buffer_nbytes;        /* what groups are gathered into; 0 where ranks map each other's rows */
     uint64_t snapshot_nbytes;      /* a copy of what is saved */
-    uint64_t activation_nbytes;    /* activations and scratch of the largest micro-batch */
+    uint64_t activation_nbytes;    /* activations and scratch of the largest micro-batch; keys and values of samples */
     uint64_t peak_nbytes;          /* of all of these */
     uint64_t all_ranks_nbytes;     /* of all ranks: what they share is counted once (PSS) */
     uint64_t largest_micro_ntok;
