@@ -13,6 +13,7 @@ uint64_t rig_run_once(rig_test test, struct kern_pool *pool, enum kern_dtype dty
     struct rig rig = {.device = rig_device(), .dtype = dtype, .random = 42};
     assert_non_null(rig.device);
     rig.ops = rig.device->ops;
+    rig.slow = strcmp(rig.device->name, "cuda-shim") == 0;
     assert_int_equal(rig.device->stream_new(0, pool, &rig.stream, message), 0);
     if (prepare)
         prepare(rig.stream, ctx);
