@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """SmolLM2-135M on real conversations: 20 steps of LoRA, in fp32 and in bf16, follow transformers + PEFT in float32 within the golden's tolerances, at 1, 2 and 3
-ranks with the same bits, and take the memory that `fsdptrain plan` said. What the fp32 run wrote loads in PEFT, with the logits that fsdptrain computes. What
+ranks with the same bits, and take the memory that `fsdptrain plan` said. What the fp32 run wrote loads in PEFT, with the logits that fsdptrain computes; what
 `fsdptrain sample` then says, with and without the adapter, is what transformers' generate does.
 
     smollm2.py FSDPTRAIN GOLDEN MODEL [--quick]
