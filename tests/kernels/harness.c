@@ -36,13 +36,6 @@ double rig_uniform(struct rig *rig)
     return (double)(next_random(rig) >> 11) * 0x1p-52 - 1;
 }
 
-void *must_alloc(size_t nbytes)
-{
-    void *p = aligned_alloc(64, (nbytes + 64) / 64 * 64);
-    assert_non_null(p);
-    return p;
-}
-
 double *zeros(int64_t n)
 {
     double *p = must_alloc((size_t)n * sizeof(*p));
@@ -89,7 +82,7 @@ void matrix_free(struct matrix *m)
         for (int64_t j = m->ncol * width; j < m->pitch * width; j++)
             if (((const unsigned char *)m->data)[i * m->pitch * width + j] != 0x7b)
                 fail_msg("row %lld: something was written behind it", (long long)i);
-    free(m->data);
+    must_free(m->data);
     m->data = NULL;
 }
 
