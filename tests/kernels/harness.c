@@ -13,6 +13,7 @@ uint64_t rig_run_once(rig_test test, struct kern_pool *pool, enum kern_dtype dty
     struct rig rig = {.device = rig_device(), .dtype = dtype, .random = 42};
     assert_non_null(rig.device);
     rig.ops = rig.device->ops;
+    rig.slow = strcmp(rig.device->name, "cuda-shim") == 0;
     assert_int_equal(rig.device->stream_new(0, pool, &rig.stream, message), 0);
     if (prepare)
         prepare(rig.stream, ctx);
@@ -33,13 +34,6 @@ static uint64_t next_random(struct rig *rig)
 double rig_uniform(struct rig *rig)
 {
     return (double)(next_random(rig) >> 11) * 0x1p-52 - 1;
-}
-
-void *must_alloc(size_t nbytes)
-{
-    void *p = aligned_alloc(64, (nbytes + 64) / 64 * 64);
-    assert_non_null(p);
-    return p;
 }
 
 double *zeros(int64_t n)
@@ -88,7 +82,7 @@ void matrix_free(struct matrix *m)
         for (int64_t j = m->ncol * width; j < m->pitch * width; j++)
             if (((const unsigned char *)m->data)[i * m->pitch * width + j] != 0x7b)
                 fail_msg("row %lld: something was written behind it", (long long)i);
-    free(m->data);
+    must_free(m->data);
     m->data = NULL;
 }
 
