@@ -4,7 +4,7 @@
     run.py FSDPTRAIN GOLDENS [--case NAME] [--quick]
 
 Needs numpy only. The tolerances are the goldens' own (tests/train/goldens/README.md says what they are)."""
-import argparse, json, os, pathlib, shutil, signal, struct, subprocess, sys, tempfile, time
+import argparse, json, os, pathlib, shutil, signal, struct, subprocess, sys, tempfile, threading, time
 import numpy as np
 
 DTYPES = {"F32": np.float32, "F64": np.float64}
@@ -75,6 +75,18 @@ class Tests:
         if done.returncode != want:
             raise Failure(f"exit code {done.returncode}, {want} wanted: {done.stderr[-600:]}")
         return done
+
+    def finish(self, process, want=0, timeout=600):
+        """What the run still says until it ends. Not by communicate(), which does not see the lines that the pipe's reader has taken in beyond those it gave."""
+        limit = threading.Timer(timeout, process.kill)
+        limit.start()
+        err = process.stderr.read()
+        process.wait()
+        late = not limit.is_alive()
+        limit.cancel()
+        if late or want is not None and process.returncode != want:
+            raise Failure(f"exit code {process.returncode}{f' after {timeout} s' if late else ''}, {want} wanted: {err[-700:]}")
+        return err
 
     def metrics(self, out):
         return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -165,6 +177,32 @@ class Tests:
         self.same_bits(name, reference, "bf16-threads3", ["--threads", "3"], sets=bf16)
         self.same_bits(name, reference, "bf16-copy", ["--ranks", "3", "--threads", "1", "--gather", "copy"], sets={**bf16, "fsdp.activation_checkpointing": "block"})
 
+    def dtype_bits(self, name):
+        """dtype.reduce and dtype.output in bf16: numbers of their own, near fp32's, and the same bits at any number of ranks."""
+        base = self.bits(self.tmp / name)[0]
+        for title, sets in (("reduce", {"dtype.reduce": "bf16"}), ("output", {"dtype.output": "bf16"}),
+                            ("all", {"dtype.param": "bf16", "dtype.reduce": "bf16", "dtype.output": "bf16"})):
+            out = self.tmp / f"{name}-{title}-1"
+            config = config_of(self.goldens / name, out)
+            for key, value in sets.items():
+                config["dtype"][key.split(".")[1]] = value
+            self.run(self.write(out.name, config))
+            reference = self.bits(out)
+            far = max(abs(a[i] - b[i]) for a, b in zip(reference[0], base) for i in (1, 2))
+            if far == 0:
+                raise Failure(f"dtype.{title} changes nothing")
+            self.near(f"dtype.{title}'s losses and norms", far, 0.05)
+            for ranks, options in ((2, []), (3, ["--gather", "copy"]), (5, [])):
+                self.same_bits(name, reference, f"{title}-{ranks}", ["--ranks", str(ranks), "--threads", "1", *options], sets=sets)
+
+    def packet_bits(self, name):
+        """Packets of two micro-batches, the last one short: a group is exchanged in the backward of the packet's last, also by ranks that have none."""
+        out = self.tmp / f"{name}-packets"
+        self.run(self.write(out.name, config_of(self.goldens / name, out, gradient_accumulation_steps=2)))
+        reference = self.bits(out)
+        for ranks, options in ((2, []), (3, ["--gather", "copy"]), (4, [])):
+            self.same_bits(name, reference, f"packets{ranks}", ["--ranks", str(ranks), "--threads", "1", *options], gradient_accumulation_steps=2)
+
     def resumed_bits(self, name, reference, ranks, **train):
         """Stopped again and again by a signal, and gone on with at another number of ranks."""
         out = self.tmp / f"{name}-resumed"
@@ -218,9 +256,7 @@ class Tests:
                 os.kill(int(children[victim]), signal.SIGKILL)
                 break
         started = time.monotonic()
-        _, err = process.communicate(timeout=30)
-        if process.returncode != 4:
-            raise Failure(f"exit code {process.returncode} after a kill: {err[-300:]}")
+        err = self.finish(process, 4)
         if f"rank {victim} of {ranks} was killed by signal 9" not in err or "step " not in err:
             raise Failure(f"the sentence does not name the rank: {err[-300:]}")
         if time.monotonic() - started > 15:
@@ -243,9 +279,9 @@ class Tests:
                 children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
                 os.kill(int(children[1]), signal.SIGSTOP)
                 break
-        _, err = process.communicate(timeout=30)
-        if process.returncode != 4 or "for rank 1 of 2" not in err:
-            raise Failure(f"exit code {process.returncode}: {err[-300:]}")
+        err = self.finish(process, 4)
+        if "for rank 1 of 2" not in err:
+            raise Failure(err[-300:])
 
     def other_run(self, name):
         """A finished run's folder with another config: refused by key; a damaged newest checkpoint is passed over and said."""
@@ -455,6 +491,7 @@ REFUSALS = [
     (put(None, "modle", "x"), 2, "the nearest is 'model'"),
     (put("fsdp", "sharding_strategy", "HYBRID_SHARD"), 2, "key 'fsdp.sharding_strategy': \"HYBRID_SHARD\" is not in this version"),
     (put("dtype", "param", "fp16"), 2, "key 'dtype.param': \"fp16\" is not in this version"),
+    (put("dtype", "reduce", "fp16"), 2, "key 'dtype.reduce': \"fp16\" is not in this version"),
     (put("train", "learning_rate", -1), 2, "key 'train.learning_rate'"),
     (put("data", "train", "/nowhere.jsonl"), 3, "/nowhere.jsonl"),
     (put(None, "model", "/nowhere"), 3, "/nowhere"),
@@ -499,6 +536,8 @@ def main():
                     sets={"fsdp.sharding_strategy": strategy, "fsdp.forward_prefetch": forward, "fsdp.backward_prefetch": backward,
                           "fsdp.reshard_after_forward": reshard}))
             t.check(f"{name} in bf16", t.bf16_bits, name)
+            t.check(f"{name}: dtype.reduce and dtype.output", t.dtype_bits, name)
+            t.check(f"{name}: packets of two", t.packet_bits, name)
             t.check(f"{name} resumed", t.resumed_bits, name, reference, [1, 4, 3, 2])
             t.check(f"{name} killed", t.kill_and_go_on, name, reference)
         if "lora-qwen3" in cases:

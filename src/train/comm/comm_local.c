@@ -44,6 +44,18 @@ static void *map_shared(size_t nbytes)
     return p == MAP_FAILED ? NULL : p;
 }
 
+/* A rank alone shares with nobody: its memory may lie in huge pages, which shared memory mostly may not, and is read a third faster. */
+static void *map_for(uint32_t nranks, size_t nbytes)
+{
+    if (nranks > 1)
+        return map_shared(nbytes);
+    void *p = mmap(NULL, nbytes ? nbytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    madvise(p, nbytes, MADV_HUGEPAGE); /* a wish */
+    return p;
+}
+
 int comm_world_new(uint32_t nranks, struct comm_sizes sizes, struct board *board, struct comm_world **out, struct fsdpck_error *err)
 {
     size_t nbytes = sizeof(struct comm_world) + nranks * sizeof(struct shared_rank);
@@ -57,8 +69,8 @@ int comm_world_new(uint32_t nranks, struct comm_sizes sizes, struct board *board
     w->board = board;
     w->values_nbytes = sizes.value_nbytes;
     w->grads_nbytes = (size_t)sizes.grad_nelem * nranks * sizeof(float);
-    w->values = map_shared(w->values_nbytes);
-    w->grads = map_shared(w->grads_nbytes);
+    w->values = map_for(nranks, w->values_nbytes);
+    w->grads = map_for(nranks, w->grads_nbytes);
     if (!w->values || !w->grads) {
         nbytes = w->values_nbytes + w->grads_nbytes;
         comm_world_free(w);
@@ -140,14 +152,18 @@ static void fold_slice(const struct local *c, const struct comm_slice *s, uint32
 {
     int64_t begin, nelem = comm_slice_part(s, c->base.rank, &begin);
     for (uint32_t q = 0; q < ncontributions && nelem > 0; q++)
-        comm_fold(s->into, c->world->grads + q * c->world->sizes.grad_nelem + s->at + begin, nelem, first && q == 0);
+        comm_fold(&c->base, s->into, (const char *)(c->world->grads + q * c->world->sizes.grad_nelem) + comm_slice_at(&c->base, s, begin), nelem, first && q == 0);
 }
 
 static int local_exchange(struct comm *base, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions, bool first, struct fsdpck_error *err)
 {
     struct local *c = (struct local *)base;
-    int rc = local_barrier(base, "exchange of gradients", err);
     uint64_t started = comm_now_ns();
+    if (base->rank < ncontributions)
+        comm_round(base, slices, nslices);
+    base->wait_ns += comm_now_ns() - started;
+    int rc = local_barrier(base, "exchange of gradients", err);
+    started = comm_now_ns();
     for (size_t i = 0; i < nslices && !rc; i++)
         fold_slice(c, &slices[i], ncontributions, first);
     base->wait_ns += comm_now_ns() - started;
@@ -194,7 +210,7 @@ static struct comm *join_lane(struct comm_world *w, uint32_t rank, enum comm_lan
         return NULL;
     c->world = w;
     c->base = (struct comm){ .ops = &local_ops, .board = w->board, .lane = lane, .rank = rank, .nranks = w->nranks, .values = w->values,
-                             .contribution = w->grads + (int64_t)rank * w->sizes.grad_nelem, .views = !w->sizes.copies };
+                             .contribution = w->grads + (int64_t)rank * w->sizes.grad_nelem, .reduce = w->sizes.reduce, .views = !w->sizes.copies };
     return &c->base;
 }
 

@@ -14,13 +14,14 @@ static const struct config_key keys[] = {
     { .name = "model", .type = KEY_STRING, .offset = AT(model) },
     { .name = "output_dir", .type = KEY_STRING, .offset = AT(output_dir) },
     { .name = "seed", .type = KEY_U64, .offset = AT(seed), .max = 9007199254740992.0 },
-    { .name = "data.train", .type = KEY_FILES },
-    { .name = "data.eval", .type = KEY_STRING, .offset = AT(data.eval), .nullable = true },
+    { .name = "data.train", .type = KEY_FILES, .offset = AT(data.train) },
+    { .name = "data.eval", .type = KEY_FILES, .offset = AT(data.eval), .nullable = true },
     { .name = "data.seq_len", .type = KEY_U64, .offset = AT(data.seq_len), .min = 1, .max = 1 << 24 },
     { .name = "data.packing", .type = KEY_BOOL, .offset = AT(data.packing) },
     { .name = "data.plan", .type = KEY_STRING, .offset = AT(data.plan), .nullable = true },
     { .name = "data.loss_on", .type = KEY_CHOICE, .offset = AT(data.loss_on), .choices = "assistant|last_assistant|completion|all" },
     { .name = "data.on_bad_line", .type = KEY_CHOICE, .offset = AT(data.on_bad_line), .choices = "stop|skip" },
+    { .name = "data.too_long", .type = KEY_CHOICE, .offset = AT(data.too_long), .choices = "cut|drop" },
     { .name = "lora.r", .type = KEY_U64, .offset = AT(lora.r), .min = 1, .max = 65536 },
     { .name = "lora.lora_alpha", .type = KEY_NUMBER, .offset = AT(lora.alpha), .min = -1e30, .max = 1e30 },
     { .name = "lora.lora_dropout", .type = KEY_NUMBER, .offset = AT(lora.dropout), .max = 0.999 },
@@ -55,8 +56,8 @@ static const struct config_key keys[] = {
     { .name = "fsdp.activation_checkpointing", .type = KEY_CHOICE, .offset = AT(fsdp.checkpointing), .choices = "none|block" },
     { .name = "fsdp.reduction", .type = KEY_CHOICE, .offset = AT(fsdp.reduction), .choices = "invariant", .later = "fast" },
     { .name = "dtype.param", .type = KEY_CHOICE, .offset = AT(dtype.param), .choices = "bf16|fp32", .later = "fp16" },
-    { .name = "dtype.reduce", .type = KEY_CHOICE, .offset = AT(dtype.reduce), .choices = "fp32", .later = "bf16|fp16" },
-    { .name = "dtype.output", .type = KEY_CHOICE, .offset = AT(dtype.output), .choices = "fp32", .later = "bf16|fp16" },
+    { .name = "dtype.reduce", .type = KEY_CHOICE, .offset = AT(dtype.reduce), .choices = "bf16|fp32", .later = "fp16" },
+    { .name = "dtype.output", .type = KEY_CHOICE, .offset = AT(dtype.output), .choices = "bf16|fp32", .later = "fp16" },
     { .name = "checkpoint.save_steps", .type = KEY_U64, .offset = AT(checkpoint.save_steps), .max = 1e12 },
     { .name = "checkpoint.keep_last", .type = KEY_U64, .offset = AT(checkpoint.keep_last), .max = 1e9 },
     { .name = "checkpoint.export_adapter", .type = KEY_BOOL, .offset = AT(checkpoint.export_adapter) },
@@ -73,6 +74,7 @@ static void set_defaults(struct train_config *c)
     c->seed = 42;
     c->data.loss_on = "assistant";
     c->data.on_bad_line = "stop";
+    c->data.too_long = "cut";
     c->data.seq_len = 2048;
     c->data.packing = true;
     c->lora.r = 16;
@@ -192,6 +194,7 @@ void train_config_free(struct train_config *c)
     free((void *)c->lora.alpha_pattern);
     free((void *)c->lora.target_names);
     free((void *)c->data.files);
+    free((void *)c->data.eval_files);
     if (c->root)
         json_decref(c->root);
     *c = (struct train_config){ 0 };

@@ -109,7 +109,7 @@ static void carve_scratch(struct compute *c, struct carver *v, size_t ndocs)
     const struct model *m = c->m;
     static const int32_t some_row; /* rows are gathered */
     int64_t largest = most(most(m->inner, m->hidden), m->nhead * m->head_dim);
-    struct kern_head head = { .ntok = c->ntok, .nrow = c->ntok, .rows = &some_row, .d = m->hidden, .nvocab = m->nvocab, .compute = c->dtype,
+    struct kern_head head = { .ntok = c->ntok, .nrow = c->ntok, .rows = &some_row, .d = m->hidden, .nvocab = m->nvocab, .compute = c->dtype, .output = c->output,
                               .h.dtype = c->dtype, .dh.dtype = c->dtype, .lora = { .r = c->l->head.r } };
     size_t one = attention_bytes(c, 1), many = attention_bytes(c, (int64_t)ndocs);
     c->attention = carve(v, one > many ? one : many);
@@ -181,6 +181,7 @@ static void describe(struct compute *c, const struct model *m, const struct layo
     c->m = m;
     c->l = l;
     c->dtype = l->params[0].dtype;
+    c->output = strcmp(config->dtype.output, "bf16") == 0 ? KERN_BF16 : KERN_F32;
     c->recompute = strcmp(config->fsdp.checkpointing, "block") == 0;
     c->dropout = (float)config->lora.dropout;
     c->seed = config->seed;

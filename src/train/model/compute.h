@@ -50,6 +50,7 @@ struct compute {
     float dropout;
     uint64_t seed;
     enum kern_dtype dtype;      /* of activations: that of the parameters */
+    enum kern_dtype output;     /* of logits, as the loss sees them */
     float *grads;               /* layout.grad_at; borrowed */
     uint32_t *uses, nuses, nforward; /* (nuses) compute_uses of it */
     struct compute_place *places; /* (ngroups) all of the `values` that compute_new was given, until a hook moves them */

@@ -135,7 +135,7 @@ static struct kern_head head_of(struct compute *c)
     struct batch *b = &c->batch;
     struct kern_head h = { .ntok = b->ntok, .d = head->nin, .nvocab = head->nout, .h = cmat(c, c->h, head->nin), .w = value_of(c, head->w),
                            .nrow = supervised_rows(b), .rows = b->rows, .target = b->row_targets, .grad_scale = b->grad_scale, .loss = c->loss,
-                           .dh = mat(c, c->dh, head->nin), .dw = grad_of(c, head->w), .compute = c->dtype, .scratch = c->head };
+                           .dh = mat(c, c->dh, head->nin), .dw = grad_of(c, head->w), .compute = c->dtype, .output = c->output, .scratch = c->head };
     if (!head->r)
         return h;
     h.lora = (struct kern_head_lora){ .r = head->r, .scale = head->scale, .a = value_of(c, head->a), .b = value_of(c, head->b),

@@ -50,12 +50,6 @@ static int on_nonfinite(struct rank *r, double loss, double norm, struct fsdpck_
     return rc;
 }
 
-/* In operations with other ranks, or for what others sent. */
-static uint64_t waited_ns(const struct rank *r)
-{
-    return r->comm->wait_ns + gather_times(r->gather).waited_ns;
-}
-
 /* One step: gradients of the whole batch, norm, update. *asked: in, of this rank; out, of any. */
 static int run_step(struct rank *r, struct train_metrics *m, struct asked *asked, struct fsdpck_error *err)
 {
@@ -64,7 +58,7 @@ static int run_step(struct rank *r, struct train_metrics *m, struct asked *asked
     double started = now();
     int rc = data_step(job->data, job->config, r->step, &plan, err);
     m->data_wait_seconds = now() - started;
-    uint64_t waited = waited_ns(r);
+    const struct rank_times before = rank_times(r);
     m->lr = schedule_lr(job->config, r->step, job->nsteps);
     if (!rc)
         rc = rank_gradients(r, &plan, &m->loss, err);
@@ -80,7 +74,10 @@ static int run_step(struct rank *r, struct train_metrics *m, struct asked *asked
     m->nsupervised = (uint64_t)plan.nsupervised;
     m->step_seconds = now() - started;
     m->tokens_per_second = (double)plan.ntok / m->step_seconds;
-    m->comm_seconds = 1e-9 * (double)(waited_ns(r) - waited);
+    const struct rank_times after = rank_times(r);
+    const double behind = 1e-9 * (double)(after.behind_ns - before.behind_ns), waited = 1e-9 * (double)(after.waited_ns - before.waited_ns);
+    m->comm_seconds = 1e-9 * (double)(after.exposed_ns - before.exposed_ns);
+    m->comm_hidden_seconds = behind > waited ? behind - waited : 0;
     m->rss_nbytes = files_rss_nbytes();
     step_plan_free(&plan);
     return rc;
@@ -211,7 +208,7 @@ static int train(struct rank *r, struct saver *saver, struct profile *profile, F
         if (!rc && (asked.save || save_is_due(r, stopping)))
             rc = save(r, saver, notes, &m.save_stall_seconds, err);
         if (!rc && profile)
-            profile_step(profile, &m, gather_times(r->gather));
+            profile_step(profile, &m);
         if (!rc)
             rc = log_step(r, metrics, &m, err);
         notes->ndone = r->step;

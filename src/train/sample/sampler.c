@@ -85,7 +85,7 @@ static int open_rank(struct sampler *s, struct fsdpck_error *err)
     const struct layout *l = &s->job.layout;
     int rc = board_new(0, 1, 1, 600, &s->board, err);
     if (!rc)
-        rc = comm_world_new(1, (struct comm_sizes){ l->value_nbytes, l->grad_nelem, false }, s->board, &s->world, err);
+        rc = comm_world_new(1, job_comm_sizes(&s->job), s->board, &s->world, err);
     if (!rc)
         rc = comm_world_join(s->world, 0, &s->comm, err);
     if (!rc && !(s->rank = calloc(1, sizeof *s->rank)))

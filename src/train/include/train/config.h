@@ -43,7 +43,10 @@ struct train_config {
         const char *train; /* the first of the files */
         const struct train_data_file *files; /* (nfiles) */
         size_t nfiles;
-        const char *eval, *plan, *loss_on, *on_bad_line;
+        const char *eval; /* the first of them, or NULL */
+        const struct train_data_file *eval_files; /* (neval_files) */
+        size_t neval_files;
+        const char *plan, *loss_on, *on_bad_line, *too_long;
         uint64_t seq_len;
         bool packing;
     } data;
