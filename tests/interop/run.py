@@ -103,12 +103,16 @@ def nested_differences(a, b):
 # --- text ------------------------------------------------------------------------------------------------------------------------
 
 def text(checks, binary, smollm2, quick):
-    """Tokenizers: 140,000 strings; templates: 3,000 random expressions. The programs that answer are built beside the tool."""
+    """Tokenizers: 260,000 strings; templates: 3,000 random expressions. The programs that answer are built beside the tool."""
     programs = os.path.join(os.path.dirname(os.path.abspath(binary)), "..", "..", "tests", "text")
     goldens = os.path.join(TOP, "tests", "text", "goldens")
     for seed, (name, folder) in enumerate([*((s, os.path.join(goldens, s)) for s in ("gpt2", "llama2", "llama3", "metaspace", "mistral", "qwen2")), ("SmolLM2", smollm2)]):
         checks.run(f"tokenizer {name}: random strings", check_tokenizer.check, os.path.join(programs, "encode_lines"), os.path.join(folder, "tokenizer.json"),
                    1000 if quick else 20000, seed)
+    with tempfile.TemporaryDirectory() as work:
+        for seed, name in enumerate(check_tokenizer.VARIANTS):
+            checks.run(f"tokenizer with {name}: random strings", check_tokenizer.check_variant, os.path.join(programs, "encode_lines"), goldens, name, work,
+                       1000 if quick else 10000, seed)
     checks.run("templates: as transformers runs them", check_template.check, os.path.join(programs, "render_lines"), 200 if quick else 3000, 1)
 
 
