@@ -153,7 +153,8 @@ int cmd_run(const struct command *self, int argc, char **argv)
     const struct command_line line = {
         .command = self, .positionals = "CONFIG.json", .groups = groups, .ngroups = 1,
         .notes = "Losses, norms and weights are the same bits for any number of ranks and threads. Ctrl-C, SIGTERM or SIGUSR1: the step is finished and saved.\n"
-                 "SIGUSR2, or `echo save > OUTPUT_DIR/control`: a checkpoint, and the run goes on; `echo stop` there: as Ctrl-C.",
+                 "SIGUSR2, or `echo save > OUTPUT_DIR/control`: a checkpoint, and the run goes on; `echo stop` there: as Ctrl-C;\n"
+                 "`echo sample` there: sample.prompts now.",
     };
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);

@@ -173,6 +173,16 @@ static int put_null(const char *path, const struct config_key *key, char *at, st
     return 0;
 }
 
+static int check_prompts(const char *path, const struct config_key *key, const json_t *value, struct fsdpck_error *err)
+{
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        const json_t *prompt = json_array_get(value, i);
+        if (!json_is_string(prompt) && !json_is_array(prompt) && !json_is_object(prompt))
+            return FAIL("key '%s': entry %zu is no text, no list of messages and no object", key->name, i);
+    }
+    return json_is_array(value) ? 0 : FAIL("key '%s': a list is wanted", key->name);
+}
+
 static int put(const char *path, const struct config_key *key, json_t *value, struct train_config *c, struct fsdpck_error *err)
 {
     char *at = (char *)c + key->offset;
@@ -200,10 +210,9 @@ static int put(const char *path, const struct config_key *key, json_t *value, st
                             (const struct train_pattern **)at == &c->lora.rank_pattern ? &c->lora.nrank_pattern : &c->lora.nalpha_pattern, err);
     case KEY_FILES:
         return put_files(path, key, value, c, (const char **)at, err);
-    case KEY_ZERO:
-        return json_is_integer(value) && json_integer_value(value) == 0 ? 0 : FAIL("key '%s': only 0 is in this version", key->name);
-    case KEY_EMPTY:
-        return json_is_array(value) && json_array_size(value) == 0 ? 0 : FAIL("key '%s': only [] is in this version", key->name);
+    case KEY_PROMPTS:
+        *(json_t **)at = value;
+        return check_prompts(path, key, value, err);
     }
     return 0;
 }

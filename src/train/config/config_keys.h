@@ -13,8 +13,7 @@ enum config_key_type {
     KEY_TARGETS,  /* a string or a list of strings: lora.target_… */
     KEY_PATTERNS, /* object of numbers: struct train_pattern * and its count */
     KEY_FILES,    /* a path, or a list of paths and of {"path", "weight"}: data.train, data.eval (const char *: the first) */
-    KEY_ZERO,     /* only 0 is in this version */
-    KEY_EMPTY     /* only [] is in this version */
+    KEY_PROMPTS   /* json_t *: a list of texts, lists of messages and objects */
 };
 
 struct config_key {

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <string.h>
 
+#include "run/samples.h"
 #include "state/adapter.h"
 
 static unsigned processors(void)
@@ -59,6 +60,8 @@ int job_open(const struct train_config *config, const struct train_options *opt,
         rc = open_eval(&job, &data_opt, err);
     if (!rc)
         rc = data_nsteps(job.data, config, &job.nsteps, err);
+    if (!rc)
+        rc = samples_open(config, job.model.nvocab, &job.fs, &job.samples, err);
     if (rc)
         job_close(&job);
     *out = job;
@@ -69,6 +72,7 @@ void job_close(struct job *job)
 {
     data_close(job->data);
     data_close(job->eval);
+    samples_free(job->samples);
     layout_free(&job->layout);
     model_free(&job->model);
     *job = (struct job){ 0 };
@@ -89,4 +93,10 @@ void job_largest(const struct job *job, int64_t *ntok, size_t *ndocs)
 bool job_copies(const struct job *job)
 {
     return job->opt->copy_gathers || job->opt->several_hosts;
+}
+
+struct comm_sizes job_comm_sizes(const struct job *job)
+{
+    return (struct comm_sizes){ .value_nbytes = job->layout.value_nbytes, .grad_nelem = job->layout.grad_nelem, .copies = job_copies(job),
+                                .reduce = strcmp(job->config->dtype.reduce, "bf16") == 0 ? FSDPCK_BFLOAT16 : FSDPCK_FLOAT32 };
 }
