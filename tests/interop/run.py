@@ -8,7 +8,7 @@ import argparse, importlib.util, json, logging, os, shutil, subprocess, sys, tem
 
 os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", TQDM_DISABLE="1")
 import ckpt_common as c
-import check_dcp, check_lora, check_lora_styles, check_lora_versions, check_safetensors, check_template, check_tokenizer, make_dcp, make_pt, resume
+import check_dcp, check_lora, check_lora_styles, check_lora_versions, check_safetensors, check_template, check_tokenizer, first_run, make_dcp, make_pt, resume
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -390,6 +390,7 @@ def main():
         check_lora.run(checks, tool, work, a.quick)
         check_lora_versions.run(checks, tool, work, a.quick)
         check_lora_styles.run(checks, tool, work, a.quick)
+        checks.run("SmolLM2: a first run, stopped and gone on with, sampled, loaded in PEFT", first_run.check, os.path.join(os.path.dirname(a.binary), "fsdptrain"), a.smollm2, work)
         checks.run("SmolLM2: from_pretrained generates the same tokens", check_generation, a.smollm2, os.path.join(work, "ranks3-hf"))
     finally:
         if not a.keep:
