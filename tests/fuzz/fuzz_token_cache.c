@@ -1,5 +1,6 @@
 /* The body of a token cache, between a header and an end that are right, its sections' hashes put right where that can be. Properties: what is sound has documents
  * within the bytes, as many as their counts say; what is not leaves nothing behind. */
+#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -34,7 +35,8 @@ static void check_documents(const struct data *d, const char *bytes, size_t nbyt
     }
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
+/* Documents of the body, or SIZE_MAX where it is not sound. */
+static size_t take(const uint8_t *data, size_t body)
 {
     static const struct data_cache_id id = { .path = "tokens.bin", .key = 7, .nfiles = NFILES, .nvocab = NVOCAB };
     static _Alignas(8) char bytes[sizeof(struct cache_header) + MOST_PAGES * CACHE_PAGE + sizeof(struct cache_end)];
@@ -43,7 +45,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
     struct cache_end end;
     struct data d = { 0 };
     bool sound;
-    size_t body = nbytes > MOST_PAGES * CACHE_PAGE ? MOST_PAGES * CACHE_PAGE : nbytes;
     memset(bytes, 0, sizeof bytes);
     memcpy(bytes + sizeof header, data, body);
     body = (body + CACHE_PAGE - 1) / CACHE_PAGE * CACHE_PAGE;
@@ -54,6 +55,29 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
     FUZZ_CHECK(cache_take(&d, &id, bytes, sizeof header + body + sizeof end, &sound, &err) == 0);
     if (sound)
         check_documents(&d, bytes, sizeof header + body);
+    size_t ndocs = sound ? d.ndocs : SIZE_MAX;
     data_free_documents(&d);
+    return ndocs;
+}
+
+/* What is packed comes back. */
+static void check_round_trip(void)
+{
+    struct data_section_doc docs[] = { { 2, 1 }, { 1, 0 } };
+    int32_t ids[] = { 1, 2, NVOCAB - 1 }, labels[] = { -1, 2, -1 };
+    const struct data_section s = { .docs = docs, .ndocs = 2, .ids = ids, .labels = labels, .ntok = 3, .file = 1 };
+    size_t n;
+    char *packed = cache_section_pack(&s, &n);
+    FUZZ_CHECK(packed && take((const uint8_t *)packed, n) == 2);
+    free(packed);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
+{
+    static bool checked;
+    if (!checked)
+        check_round_trip();
+    checked = true;
+    take(data, nbytes > MOST_PAGES * CACHE_PAGE ? MOST_PAGES * CACHE_PAGE : nbytes);
     return 0;
 }
