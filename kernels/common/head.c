@@ -3,10 +3,10 @@
 #include <kernels/memory.h>
 #include <kernels/ops.h>
 
-/* Logits of a chunk: some ten megabytes, so that they pass through a large cache, and rows enough for the product to be worth its reading of W. */
+/* Logits of a chunk: some ten megabytes, and rows enough for the products to be worth their reading of W. */
 int64_t kern_head_chunk(int64_t nvocab)
 {
-    const int64_t wanted = ((int64_t)12 << 20) / (nvocab > 0 ? nvocab : 1) / 64 * 64;
+    const int64_t wanted = ((int64_t)24 << 20) / (nvocab > 0 ? nvocab : 1) / 64 * 64;
     return wanted < 128 ? 128 : wanted > 1024 ? 1024 : wanted;
 }
 
@@ -15,7 +15,7 @@ enum { PANEL = 2048 };
 
 /* What lies in scratch, each part aligned to 64 bytes. */
 struct parts {
-    float *logits;             /* (chunk, nvocab); the gradient lies over it */
+    float *logits;             /* (chunk, pitch); the gradient lies over it */
     void *h;                   /* (chunk, d): rows that were gathered */
     float *dh;                 /* (chunk, d): their gradient, while it is added up */
     void *s, *ds;              /* (chunk, r) */
@@ -42,11 +42,17 @@ static void *take(char *base, size_t *at, int64_t nelem, enum kern_dtype dtype)
     return part;
 }
 
+/* Of the logits: rows that begin at the same place of a page would meet in one set of a cache. */
+static int64_t pitch_of(const struct kern_head *h)
+{
+    return (h->nvocab + 15) / 16 * 16 + 16;
+}
+
 static size_t carve(const struct kern_head *h, char *base, struct parts *p)
 {
     size_t at = 0;
     const int64_t chunk = chunk_of(h);
-    p->logits = take(base, &at, chunk * h->nvocab, KERN_F32);
+    p->logits = take(base, &at, chunk * pitch_of(h), KERN_F32);
     p->h = take(base, &at, h->rows ? chunk * h->d : 0, h->h.dtype);
     p->dh = take(base, &at, chunk * h->d, KERN_F32);
     p->s = take(base, &at, chunk * h->lora.r, h->compute);
@@ -77,8 +83,8 @@ static struct chunk chunk_at(const struct head_work *w, int64_t row)
 {
     const struct kern_head *h = w->head;
     struct chunk c = {.row = row, .n = h->nrow - row < w->chunk ? h->nrow - row : w->chunk};
-    c.logits = (struct kern_mat){w->parts.logits, h->nvocab, KERN_F32};
-    c.dlogits = (struct kern_mat){w->parts.logits, h->nvocab * 4 / kern_dtype_bytes(h->compute), h->compute};
+    c.logits = (struct kern_mat){w->parts.logits, pitch_of(h), KERN_F32};
+    c.dlogits = (struct kern_mat){w->parts.logits, pitch_of(h) * 4 / kern_dtype_bytes(h->compute), h->compute};
     c.s = (struct kern_mat){w->parts.s, h->lora.r, h->compute};
     c.ds = (struct kern_mat){w->parts.ds, h->lora.r, h->compute};
     c.dh = (struct kern_mat){w->parts.dh, h->d, KERN_F32};

@@ -1,5 +1,6 @@
-/* Three ways to cut a product, which differ in what is packed; an element of C has the same bits in all of them. B's panels always are packed (or A's, where
- * the product is turned); the other operand is read as it lies, but for one that is transposed. */
+/* Products through panels.h. B always is packed, strip by strip; A is read as it lies, or packed by groups where it is transposed. A product whose A has fewer
+ * rows than B has columns can be turned round (Cᵀ = Bᵀ·Aᵀ): then A is what is packed, and a weight is read once, as it lies. An element of C has the same bits
+ * in all of these. */
 #include "cpu/packed.h"
 
 #include "cpu/panels.h"
@@ -8,14 +9,18 @@
 
 enum {
     MOST_PARTS = 8,
-    ROWS = 512,          /* rows of a piece: what packing its strip of B is worth it for */
-    LEAST_ROWS = 128,
-    WANTED = 16,         /* pieces that a product should have, for threads to share */
-    FEW = 384,           /* rows of A below which it is better packed itself, and W read as it lies */
-    BLOCK = 2 * CPU_PANEL_GROUP, /* rows of a piece where A is packed, or of W where the product is turned */
-    THIN = 2 * BLOCK,    /* rows of a transposed A below which B is not packed for all pieces together */
-    UNITS = 128,         /* of K in a piece of packing */
-    MOST_UNITS = 1 << 16 /* of K: a worker's packed strip stays below 16 MiB */
+    GROUP = CPU_PANEL_GROUP,
+    BLOCK = 2 * GROUP,    /* rows of the smallest piece */
+    ROWS = 8 * GROUP,     /* and of the largest */
+    EACH = 16,            /* pieces that a thread should have */
+    WANTED = 24,          /* that a product should have, where that is too many */
+    FEW = 512,            /* rows of A below which a product with W is turned round */
+    THIN = 2 * BLOCK,     /* rows of a transposed A below which it is packed for all pieces, and a piece is a strip */
+    UNITS = 32,           /* of K in a piece of packing */
+    MOST_UNITS = 1 << 16, /* of K: a worker's scratch stays below some MiB */
+    SHARED = 1 << 21,     /* units of B that are packed at once: they should not fill a cache */
+    PACKING = 16,         /* products of units that packing one is worth */
+    LITTLE = 1 << 18      /* of these, what is not worth waking anybody for */
 };
 
 /* C += a · b; as in kern_gemm. */
@@ -23,23 +28,32 @@ struct operands {
     struct kern_cmat a, b;
     int64_t k;
     bool trans_a, trans_b;
-    int64_t at; /* units of K of the operands before */
+    int64_t at; /* units of K of the parts before */
 };
 
 struct packed {
     struct kern_stream *stream;
     const struct cpu_panels *panels;
     const struct kern_gemm *g;
+    bool turned;
+    int64_t m, n; /* of the product as it is computed */
     struct operands parts[MOST_PARTS];
     int nparts;
-    int64_t units;         /* of K, of all parts */
-    int64_t rows, nstrip;  /* of a piece; of B */
-    float *shared;         /* what was packed for all pieces */
+    int64_t units;        /* of K, of all parts */
+    int64_t rows, nblock; /* of a piece; how many of them C has */
+    int64_t col0, ncol;   /* columns at hand */
+    float *shared;        /* what is packed for all pieces: strips, or groups */
 };
 
 static int64_t min(int64_t a, int64_t b)
 {
     return a < b ? a : b;
+}
+
+/* How many parts of at most `each` n makes. */
+static int64_t parts_of(int64_t n, int64_t each)
+{
+    return (n + each - 1) / each;
 }
 
 static struct kern_cmat from(struct kern_cmat m, int64_t row, int64_t col)
@@ -50,26 +64,20 @@ static struct kern_cmat from(struct kern_cmat m, int64_t row, int64_t col)
 
 static int64_t units(const struct packed *w, int64_t k)
 {
-    return (k + w->panels->elements - 1) / w->panels->elements;
+    return parts_of(k, w->panels->elements);
 }
 
 static int vectors(int64_t n)
 {
-    return (int)((min(n, CPU_PANEL_WIDTH) + CPU_PANEL_LANES - 1) / CPU_PANEL_LANES);
-}
-
-/* Whether the parts are of one type, and rows that are read as they lie end with a whole unit. */
-static bool fits(const struct packed *w, const struct operands *o)
-{
-    bool whole = o->k % w->panels->elements == 0;
-    return o->a.dtype == w->g->a.dtype && o->b.dtype == w->g->a.dtype && (whole || o->trans_a);
+    return (int)parts_of(min(n, CPU_PANEL_WIDTH), CPU_PANEL_LANES);
 }
 
 static bool add_part(struct packed *w, struct operands o)
 {
+    enum kern_dtype dtype = w->g->a.dtype;
     if (o.k == 0)
         return true;
-    if (w->nparts == MOST_PARTS || !fits(w, &o))
+    if (w->nparts == MOST_PARTS || o.a.dtype != dtype || o.b.dtype != dtype)
         return false;
     o.at = w->units;
     w->units += units(w, o.k);
@@ -89,31 +97,72 @@ static bool collect(struct packed *w, const struct cpu_product *p)
     return good && w->nparts > 0 && w->units <= MOST_UNITS;
 }
 
-/* A worker's scratch: a strip of B, a bias, and what else a way needs. */
+/* A weight's rows can be read as they lie, and the few of A are what is packed; or of two that are transposed the narrow one makes the groups. */
+static bool is_turned(const struct packed *w)
+{
+    const struct kern_gemm *g = w->g;
+    if (g->trans_a)
+        return g->n < g->m && g->n <= THIN;
+    bool good = g->m <= FEW && g->n > g->m;
+    for (int i = 0; i < w->nparts; i++)
+        good = good && w->parts[i].trans_b;
+    return good;
+}
+
+static void turn_round(struct packed *w)
+{
+    w->turned = true;
+    w->m = w->g->n;
+    w->n = w->g->m;
+    for (int i = 0; i < w->nparts; i++) {
+        struct operands o = w->parts[i];
+        w->parts[i] = (struct operands){o.b, o.a, o.k, !o.trans_b, !o.trans_a, o.at};
+    }
+}
+
+/* Rows that are read as they lie end with a whole unit. */
+static bool fits(const struct packed *w)
+{
+    for (int i = 0; i < w->nparts; i++)
+        if (!w->parts[i].trans_a && w->parts[i].k % w->panels->elements)
+            return false;
+    return true;
+}
+
+/* A worker's scratch: a bias, the sums of a piece that is turned, and what the way of cutting needs. */
 struct scratch {
-    float *strip, *bias, *rest;
+    float *bias, *sums, *rest;
 };
 
 static struct scratch carve(const struct packed *w, unsigned worker)
 {
     float *data = w->stream->scratch[worker].data;
-    return (struct scratch){data + CPU_PANEL_WIDTH, data, data + CPU_PANEL_WIDTH * (1 + w->units)};
+    return (struct scratch){data, data + CPU_PANEL_WIDTH, data + CPU_PANEL_WIDTH * (1 + BLOCK)};
 }
 
-static bool reserve(const struct packed *w, int64_t rest)
+static bool reserve(struct packed *w, int64_t rest, int64_t shared)
 {
-    return cpu_reserve(w->stream, (size_t)(CPU_PANEL_WIDTH * (1 + w->units) + rest) * sizeof(float));
+    w->shared = cpu_reserve_shared(w->stream, (size_t)shared * sizeof(float));
+    return w->shared && cpu_reserve(w->stream, (size_t)(CPU_PANEL_WIDTH * (1 + BLOCK) + rest) * sizeof(float));
 }
 
 /* Units u … u+n-1 of a part's columns of B from col on, at their place in a strip. */
 static void pack_b(const struct packed *w, const struct operands *o, float *strip, int64_t col, int64_t u, int64_t n)
 {
-    const int64_t ncol = min(w->g->n - col, CPU_PANEL_WIDTH), width = vectors(ncol) * CPU_PANEL_LANES, l = u * w->panels->elements;
+    const int64_t ncol = min(w->n - col, CPU_PANEL_WIDTH), width = vectors(ncol) * CPU_PANEL_LANES, l = u * w->panels->elements;
     const int64_t k = min(o->k - l, n * w->panels->elements);
     if (o->trans_b)
         w->panels->pack_rows(strip + (o->at + u) * width, width, from(o->b, col, l), ncol, k);
     else
         w->panels->pack_cols(strip + (o->at + u) * width, width, from(o->b, l, col), ncol, k);
+}
+
+/* Group `group` of a transposed A's columns, its units from u on. */
+static void pack_group(const struct packed *w, float *dst, int64_t group, int64_t u, int64_t n)
+{
+    const struct operands *o = &w->parts[0];
+    const int64_t col = group * GROUP, l = u * w->panels->elements;
+    w->panels->pack_cols(dst + u * GROUP, GROUP, from(o->a, l, col), min(w->m - col, GROUP), min(o->k - l, n * w->panels->elements));
 }
 
 static struct cpu_panel_out out_of(const struct packed *w, const struct scratch *s, int64_t row, int64_t col, int64_t ncol)
@@ -130,179 +179,196 @@ static struct cpu_panel_out out_of(const struct packed *w, const struct scratch 
     return out;
 }
 
-/* --- rows of A as they lie, a strip of B packed by who works at it ---------------------------------------------------------------- */
+/* At most BLOCK rows of a strip, whose C lies turned. */
+static void run_turned(const struct packed *w, const struct scratch *s, int64_t row, int64_t nrow, int64_t col, const struct cpu_panel_part *parts)
+{
+    const int64_t ncol = min(w->n - col, CPU_PANEL_WIDTH);
+    const struct cpu_panel_out sums = {.c = {s->sums, CPU_PANEL_WIDTH, KERN_F32}, .alpha = 1, .ncol = CPU_PANEL_WIDTH}, out = out_of(w, s, col, row, nrow);
+    w->panels->strip(nrow, vectors(ncol), parts, w->nparts, &sums);
+    w->panels->turn(ncol, s->sums, &out);
+}
 
-static void plain_piece(void *ctx, int64_t piece, unsigned worker)
+/* Rows row … row+nrow-1 of a strip; parts begin there. */
+static void run(const struct packed *w, const struct scratch *s, int64_t row, int64_t nrow, int64_t col, struct cpu_panel_part *parts)
+{
+    const int64_t ncol = min(w->n - col, CPU_PANEL_WIDTH);
+    if (!w->turned) {
+        const struct cpu_panel_out out = out_of(w, s, row, col, ncol);
+        w->panels->strip(nrow, vectors(ncol), parts, w->nparts, &out);
+        return;
+    }
+    for (int64_t i = 0; i < nrow; i += BLOCK) {
+        run_turned(w, s, row + i, min(nrow - i, BLOCK), col, parts);
+        for (int j = 0; j < w->nparts; j++)
+            parts[j].a += BLOCK * parts[j].row;
+    }
+}
+
+/* Nobody else where there is little to do: the work is some 2 µs, as waiting for others is. */
+static void share_out(struct packed *w, int64_t work, int64_t npieces, kern_pool_fn fn)
+{
+    kern_pool_run(work > LITTLE ? w->stream->pool : NULL, npieces, fn, w);
+}
+
+/* --- strips packed for all pieces ------------------------------------------------------------------------------------------------ */
+
+static int64_t cuts_of(const struct packed *w)
+{
+    return parts_of(w->units, UNITS);
+}
+
+static float *strip_at(const struct packed *w, int64_t col)
+{
+    return w->shared + (col - w->col0) * w->units;
+}
+
+/* Units first … end-1 of a strip, of all parts. */
+static void pack_strip(const struct packed *w, int64_t col, int64_t first, int64_t end)
+{
+    for (int i = 0; i < w->nparts; i++) {
+        const struct operands *o = &w->parts[i];
+        const int64_t u = first > o->at ? first - o->at : 0, to = min(end - o->at, units(w, o->k));
+        if (u < to)
+            pack_b(w, o, strip_at(w, col), col, u, to - u);
+    }
+}
+
+/* A piece reads memory as it comes: a strip where its columns are rows, else some rows, of all strips. */
+static void pack_strips(void *ctx, int64_t piece, unsigned worker)
 {
     const struct packed *w = ctx;
-    const int64_t col = piece % w->nstrip * CPU_PANEL_WIDTH, row = piece / w->nstrip * w->rows, ncol = min(w->g->n - col, CPU_PANEL_WIDTH);
-    const int nvec = vectors(ncol);
+    (void)worker;
+    if (w->parts[0].trans_b)
+        pack_strip(w, w->col0 + piece * CPU_PANEL_WIDTH, 0, w->units);
+    for (int64_t col = w->col0; col < w->col0 + w->ncol && !w->parts[0].trans_b; col += CPU_PANEL_WIDTH)
+        pack_strip(w, col, piece * UNITS, (piece + 1) * UNITS);
+}
+
+/* The columns of C, as many at a time as are packed at once. A piece is a block of rows, of all those columns or of a strip. */
+static void by_columns(struct packed *w, int64_t rest, kern_pool_fn piece, bool one_block)
+{
+    const int64_t most = SHARED / (w->units * CPU_PANEL_WIDTH) * CPU_PANEL_WIDTH, each = most > 0 ? most : CPU_PANEL_WIDTH;
+    const int64_t width = parts_of(min(each, w->n), CPU_PANEL_WIDTH) * CPU_PANEL_WIDTH;
+    if (!reserve(w, rest, width * w->units))
+        return;
+    for (w->col0 = 0; w->col0 < w->n; w->col0 += each) {
+        w->ncol = min(w->n - w->col0, each);
+        const int64_t nstrip = parts_of(w->ncol, CPU_PANEL_WIDTH);
+        share_out(w, nstrip * w->units * CPU_PANEL_WIDTH * PACKING, w->parts[0].trans_b ? nstrip : cuts_of(w), pack_strips);
+        share_out(w, w->m * w->ncol * w->units, w->nblock * (one_block ? 1 : nstrip), piece);
+    }
+}
+
+/* --- A as it lies ---------------------------------------------------------------------------------------------------------------- */
+
+static void plain_strip(const struct packed *w, unsigned worker, int64_t row, int64_t col)
+{
     struct scratch s = carve(w, worker);
     struct cpu_panel_part parts[MOST_PARTS];
     for (int i = 0; i < w->nparts; i++) {
         const struct operands *o = &w->parts[i];
-        pack_b(w, o, s.strip, col, 0, units(w, o->k));
-        parts[i] = (struct cpu_panel_part){from(o->a, row, 0).data, o->a.pitch * kern_dtype_bytes(o->a.dtype), 4, s.strip + o->at * nvec * CPU_PANEL_LANES,
-                                           units(w, o->k)};
+        parts[i] = (struct cpu_panel_part){from(o->a, row, 0).data, o->a.pitch * kern_dtype_bytes(o->a.dtype), 4,
+                                           strip_at(w, col) + o->at * vectors(w->n - col) * CPU_PANEL_LANES, units(w, o->k)};
     }
-    const struct cpu_panel_out out = out_of(w, &s, row, col, ncol);
-    w->panels->strip(min(w->rows, w->g->m - row), nvec, parts, w->nparts, &out);
+    run(w, &s, row, min(w->rows, w->m - row), col, parts);
+}
+
+static void plain_piece(void *ctx, int64_t piece, unsigned worker)
+{
+    const struct packed *w = ctx;
+    const int64_t nstrip = parts_of(w->ncol, CPU_PANEL_WIDTH);
+    plain_strip(w, worker, piece / nstrip * w->rows, w->col0 + piece % nstrip * CPU_PANEL_WIDTH);
+}
+
+/* All strips, while the rows are in the cache; C's rows are one worker's. */
+static void rows_piece(void *ctx, int64_t piece, unsigned worker)
+{
+    const struct packed *w = ctx;
+    for (int64_t col = w->col0; col < w->col0 + w->ncol; col += CPU_PANEL_WIDTH)
+        plain_strip(w, worker, piece * w->rows, col);
 }
 
 static void plain(struct packed *w)
 {
-    w->rows = ROWS;
-    while (w->rows > LEAST_ROWS && (w->g->m + w->rows - 1) / w->rows * w->nstrip < WANTED)
+    const int64_t fair = w->m / (kern_pool_nthreads(w->stream->pool) * EACH);
+    const bool whole = w->turned || fair >= GROUP;
+    w->rows = w->turned ? BLOCK : whole ? min(parts_of(fair, GROUP / 2) * (GROUP / 2), ROWS) : ROWS;
+    while (!whole && w->rows > BLOCK && parts_of(w->m, w->rows) * parts_of(w->n, CPU_PANEL_WIDTH) < WANTED)
         w->rows /= 2;
-    if (reserve(w, 0))
-        kern_pool_run(w->stream->pool, (w->g->m + w->rows - 1) / w->rows * w->nstrip, plain_piece, w);
+    w->nblock = parts_of(w->m, w->rows);
+    by_columns(w, 0, whole ? rows_piece : plain_piece, whole);
 }
 
-/* --- few rows of A, packed; rows of W as they lie; C comes out turned ------------------------------------------------------------ */
-
-static void pack_turned(void *ctx, int64_t piece, unsigned worker)
-{
-    const struct packed *w = ctx;
-    const int64_t row = piece * CPU_PANEL_WIDTH, nrow = min(w->g->m - row, CPU_PANEL_WIDTH), width = vectors(nrow) * CPU_PANEL_LANES;
-    (void)worker;
-    for (int i = 0; i < w->nparts; i++)
-        w->panels->pack_rows(w->shared + row * w->units + w->parts[i].at * width, width, from(w->parts[i].a, row, 0), nrow, w->parts[i].k);
-}
-
-static void turned_piece(void *ctx, int64_t piece, unsigned worker)
-{
-    const struct packed *w = ctx;
-    const int64_t col = piece * BLOCK, ncol = min(w->g->n - col, BLOCK);
-    struct scratch s = carve(w, worker);
-    struct cpu_panel_part parts[MOST_PARTS];
-    for (int64_t row = 0; row < w->g->m; row += CPU_PANEL_WIDTH) {
-        const int64_t nrow = min(w->g->m - row, CPU_PANEL_WIDTH), width = vectors(nrow) * CPU_PANEL_LANES;
-        const struct cpu_panel_out sums = {.c = {s.rest, CPU_PANEL_WIDTH, KERN_F32}, .alpha = 1, .ncol = width}, out = out_of(w, &s, row, col, ncol);
-        for (int i = 0; i < w->nparts; i++) {
-            const struct operands *o = &w->parts[i];
-            parts[i] = (struct cpu_panel_part){from(o->b, col, 0).data, o->b.pitch * kern_dtype_bytes(o->b.dtype), 4,
-                                               w->shared + row * w->units + o->at * width, units(w, o->k)};
-        }
-        w->panels->strip(ncol, vectors(nrow), parts, w->nparts, &sums);
-        w->panels->turn(nrow, s.rest, &out);
-    }
-}
-
-static void turned(struct packed *w)
-{
-    const int64_t nstrip = (w->g->m + CPU_PANEL_WIDTH - 1) / CPU_PANEL_WIDTH;
-    w->shared = cpu_reserve_shared(w->stream, (size_t)(nstrip * CPU_PANEL_WIDTH * w->units) * sizeof(float));
-    if (!w->shared || !reserve(w, CPU_PANEL_WIDTH * CPU_PANEL_WIDTH))
-        return;
-    kern_pool_run(w->stream->pool, nstrip, pack_turned, w);
-    kern_pool_run(w->stream->pool, (w->g->n + BLOCK - 1) / BLOCK, turned_piece, w);
-}
-
-/* --- A transposed: packed by groups of its columns ------------------------------------------------------------------------------- */
-
-/* Group `group` of A's columns, its units from u on. */
-static void pack_group(const struct packed *w, float *dst, int64_t group, int64_t u, int64_t n)
-{
-    const struct operands *o = &w->parts[0];
-    const int64_t col = group * CPU_PANEL_GROUP, l = u * w->panels->elements;
-    w->panels->pack_cols(dst + u * CPU_PANEL_GROUP, CPU_PANEL_GROUP, from(o->a, l, col), min(w->g->m - col, CPU_PANEL_GROUP),
-                         min(o->k - l, n * w->panels->elements));
-}
+/* --- A transposed ---------------------------------------------------------------------------------------------------------------- */
 
 /* One strip and one group. */
 static void group_strip(const struct packed *w, const struct scratch *s, const float *a, const float *b, int64_t group, int64_t col)
 {
-    const int64_t row = group * CPU_PANEL_GROUP, ncol = min(w->g->n - col, CPU_PANEL_WIDTH);
-    const struct cpu_panel_part part = {(const char *)a, 4, CPU_PANEL_GROUP * 4, b, w->units};
-    const struct cpu_panel_out out = out_of(w, s, row, col, ncol);
-    w->panels->strip(min(w->g->m - row, CPU_PANEL_GROUP), vectors(ncol), &part, 1, &out);
+    struct cpu_panel_part part = {(const char *)a, 4, GROUP * 4, b, w->units};
+    run(w, s, group * GROUP, min(w->m - group * GROUP, GROUP), col, &part);
 }
 
-static int64_t cuts_of(const struct packed *w)
-{
-    return (w->units + UNITS - 1) / UNITS;
-}
-
-/* Few rows: all groups are packed for all, a piece is a strip. */
-static void pack_groups_piece(void *ctx, int64_t piece, unsigned worker)
-{
-    const struct packed *w = ctx;
-    const int64_t group = piece / cuts_of(w);
-    (void)worker;
-    pack_group(w, w->shared + group * w->units * CPU_PANEL_GROUP, group, piece % cuts_of(w) * UNITS, UNITS);
-}
-
-static void thin_piece(void *ctx, int64_t piece, unsigned worker)
-{
-    const struct packed *w = ctx;
-    struct scratch s = carve(w, worker);
-    pack_b(w, &w->parts[0], s.strip, piece * CPU_PANEL_WIDTH, 0, w->units);
-    for (int64_t group = 0; group * CPU_PANEL_GROUP < w->g->m; group++)
-        group_strip(w, &s, w->shared + group * w->units * CPU_PANEL_GROUP, s.strip, group, piece * CPU_PANEL_WIDTH);
-}
-
-static void thin(struct packed *w)
-{
-    const int64_t ngroup = (w->g->m + CPU_PANEL_GROUP - 1) / CPU_PANEL_GROUP;
-    w->shared = cpu_reserve_shared(w->stream, (size_t)(ngroup * CPU_PANEL_GROUP * w->units) * sizeof(float));
-    if (!w->shared || !reserve(w, 0))
-        return;
-    kern_pool_run(w->stream->pool, ngroup * cuts_of(w), pack_groups_piece, w);
-    kern_pool_run(w->stream->pool, w->nstrip, thin_piece, w);
-}
-
-/* Many rows: B is packed for all, a piece is a block of rows. */
-static void pack_strips_piece(void *ctx, int64_t piece, unsigned worker)
-{
-    const struct packed *w = ctx;
-    const int64_t col = piece / cuts_of(w) * CPU_PANEL_WIDTH;
-    (void)worker;
-    pack_b(w, &w->parts[0], w->shared + col * w->units, col, piece % cuts_of(w) * UNITS, UNITS);
-}
-
+/* Many rows: a piece is a block of them, which is packed by who works at it. */
 static void block_piece(void *ctx, int64_t piece, unsigned worker)
 {
     const struct packed *w = ctx;
     struct scratch s = carve(w, worker);
-    const int64_t first = piece * (BLOCK / CPU_PANEL_GROUP), end = min(first + BLOCK / CPU_PANEL_GROUP, (w->g->m + CPU_PANEL_GROUP - 1) / CPU_PANEL_GROUP);
-    for (int64_t group = first; group < end; group++)
-        pack_group(w, s.rest + (group - first) * w->units * CPU_PANEL_GROUP, group, 0, w->units);
-    for (int64_t col = 0; col < w->g->n; col += CPU_PANEL_WIDTH)
-        for (int64_t group = first; group < end; group++)
-            group_strip(w, &s, s.rest + (group - first) * w->units * CPU_PANEL_GROUP, w->shared + col * w->units, group, col);
+    const int64_t first = piece * (BLOCK / GROUP), ngroup = min(BLOCK / GROUP, parts_of(w->m, GROUP) - first);
+    for (int64_t i = 0; i < ngroup; i++)
+        pack_group(w, s.rest + i * w->units * GROUP, first + i, 0, w->units);
+    for (int64_t col = w->col0; col < w->col0 + w->ncol; col += CPU_PANEL_WIDTH)
+        for (int64_t i = 0; i < ngroup; i++)
+            group_strip(w, &s, s.rest + i * w->units * GROUP, strip_at(w, col), first + i, col);
 }
 
 static void blocks(struct packed *w)
 {
-    w->shared = cpu_reserve_shared(w->stream, (size_t)(w->nstrip * CPU_PANEL_WIDTH * w->units) * sizeof(float));
-    if (!w->shared || !reserve(w, BLOCK * w->units))
-        return;
-    kern_pool_run(w->stream->pool, w->nstrip * cuts_of(w), pack_strips_piece, w);
-    kern_pool_run(w->stream->pool, (w->g->m + BLOCK - 1) / BLOCK, block_piece, w);
+    w->nblock = parts_of(w->m, BLOCK);
+    by_columns(w, BLOCK * w->units, block_piece, true);
 }
 
-/* --------------------------------------------------------------------------------------------------------------------------------- */
-
-static bool is_turned(const struct packed *w)
+static void pack_groups(void *ctx, int64_t piece, unsigned worker)
 {
-    bool good = w->g->m <= FEW && w->g->n > w->g->m;
-    for (int i = 0; i < w->nparts; i++)
-        good = good && w->parts[i].trans_b;
-    return good;
+    const struct packed *w = ctx;
+    const int64_t group = piece / cuts_of(w);
+    (void)worker;
+    pack_group(w, w->shared + group * w->units * GROUP, group, piece % cuts_of(w) * UNITS, UNITS);
 }
 
+/* Few rows: a piece is a strip, which is packed by who works at it. */
+static void thin_piece(void *ctx, int64_t piece, unsigned worker)
+{
+    const struct packed *w = ctx;
+    struct scratch s = carve(w, worker);
+    pack_b(w, &w->parts[0], s.rest, piece * CPU_PANEL_WIDTH, 0, w->units);
+    for (int64_t group = 0; group * GROUP < w->m; group++)
+        group_strip(w, &s, w->shared + group * w->units * GROUP, s.rest, group, piece * CPU_PANEL_WIDTH);
+}
+
+static void thin(struct packed *w)
+{
+    const int64_t ngroup = parts_of(w->m, GROUP);
+    if (!reserve(w, CPU_PANEL_WIDTH * w->units, ngroup * GROUP * w->units))
+        return;
+    share_out(w, ngroup * GROUP * w->units * PACKING, ngroup * cuts_of(w), pack_groups);
+    share_out(w, w->m * w->n * w->units, parts_of(w->n, CPU_PANEL_WIDTH), thin_piece);
+}
+
+/* oneDNN is the faster one where A is transposed and fp32 (measured: it takes K in parts). */
 bool cpu_packed_product(struct kern_stream *stream, const struct cpu_product *p)
 {
-    struct packed w = {.stream = stream, .panels = stream->panels[p->g.a.dtype], .g = &p->g, .nstrip = (p->g.n + CPU_PANEL_WIDTH - 1) / CPU_PANEL_WIDTH};
-    if (!w.panels || !collect(&w, p))
+    struct packed w = {.stream = stream, .panels = stream->panels[p->g.a.dtype], .g = &p->g, .m = p->g.m, .n = p->g.n};
+    if (!w.panels || (p->g.trans_a && p->g.a.dtype == KERN_F32) || !collect(&w, p))
         return false;
-    if (p->g.trans_a && p->g.m <= THIN)
-        thin(&w);
-    else if (p->g.trans_a)
-        blocks(&w);
-    else if (is_turned(&w))
-        turned(&w);
-    else
+    if (is_turned(&w))
+        turn_round(&w);
+    if (!fits(&w))
+        return false;
+    if (!w.parts[0].trans_a)
         plain(&w);
+    else if (w.m <= THIN)
+        thin(&w);
+    else
+        blocks(&w);
     return true;
 }

@@ -1,5 +1,5 @@
-/* Threads that stay. A run is a generation number: threads spin for it a little while (kernels follow each other closely), then sleep. It must not know what
- * the pieces compute. */
+/* Threads that stay. A run is a generation number: threads spin for it a little while (kernels follow each other closely), then give way to who else wants
+ * the processor, then sleep. It must not know what the pieces compute. */
 #include <kernels/pool.h>
 
 #include <pthread.h>
@@ -33,6 +33,8 @@ struct kern_pool {
 /* About 20 µs: longer than the gap between two kernels, shorter than what another process would miss. None where there are more threads than processors: who
  * spins then keeps another from working. */
 enum { SPINS = 2000 };
+/* Some 100 µs more where nobody else wants the processor: as long as a piece takes, and less than waking up may in a virtual machine. */
+enum { YIELDS = 250 };
 
 static void relax(void)
 {
@@ -51,12 +53,23 @@ static void take_pieces(struct kern_pool *pool, unsigned number)
     }
 }
 
+/* Between two looks at what is waited for; false: time to sleep. */
+static bool wait_a_little(const struct kern_pool *pool, int look)
+{
+    if (look >= pool->spins + (pool->spins ? YIELDS : 0))
+        return false;
+    if (look < pool->spins)
+        relax();
+    else
+        sched_yield();
+    return true;
+}
+
 static unsigned await_generation(struct kern_pool *pool, unsigned seen)
 {
-    for (int i = 0; i < pool->spins; i++) {
+    for (int i = 0; wait_a_little(pool, i); i++) {
         if (atomic_load_explicit(&pool->generation, memory_order_acquire) != seen)
             return atomic_load(&pool->generation);
-        relax();
     }
     pthread_mutex_lock(&pool->lock);
     while (atomic_load(&pool->generation) == seen)
@@ -143,10 +156,9 @@ unsigned kern_pool_nthreads(const struct kern_pool *pool)
 
 static void await_helpers(struct kern_pool *pool)
 {
-    for (int i = 0; i < pool->spins; i++) {
+    for (int i = 0; wait_a_little(pool, i); i++) {
         if (atomic_load(&pool->nbusy) == 0)
             return;
-        relax();
     }
     pthread_mutex_lock(&pool->lock);
     while (atomic_load(&pool->nbusy) != 0)

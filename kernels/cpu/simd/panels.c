@@ -18,7 +18,7 @@ enum { ELEMENTS = 2, BYTES = 2 };
 enum { ELEMENTS = 1, BYTES = 4 };
 #define TABLE cpu_panels_f32
 #endif
-enum { LANES = CPU_PANEL_LANES, MOST_ROWS = 12, MOST_VECTORS = CPU_PANEL_VECTORS };
+enum { LANES = CPU_PANEL_LANES, MOST_ROWS = 12, MOST_VECTORS = CPU_PANEL_VECTORS, AHEAD = 24 };
 
 
 INLINE __m512 step(__m512 sum, __m512i a, __m512i b)
@@ -43,51 +43,75 @@ INLINE __mmask16 lanes(int64_t n)
     return n >= LANES ? 0xffff : n <= 0 ? 0 : (__mmask16)((1u << n) - 1);
 }
 
-INLINE __m512 load_some(struct kern_cmat m, int64_t row, int64_t col, int64_t n)
+INLINE __m512 widen(__m256i bits)
 {
-    if (m.dtype == KERN_F32)
-        return _mm512_maskz_loadu_ps(lanes(n), (const float *)m.data + row * m.pitch + col);
-    const uint16_t *p = (const uint16_t *)m.data + row * m.pitch + col;
-    const __m256i bits = n >= LANES ? _mm256_loadu_si256((const __m256i *)p) : _mm256_maskz_loadu_epi16(lanes(n), p);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
 
-/* As cpu_simd.narrow rounds. */
+/* As cpu_simd.narrow rounds; but where the processor does it, numbers that are not normal (below 2⁻¹²⁶) become 0. */
 INLINE __m256i narrow(__m512 v)
 {
+#if PANELS_BF16
+    return (__m256i)_mm512_cvtneps_pbh(v);
+#else
     const __m512i bits = _mm512_castps_si512(v), one = _mm512_set1_epi32(1);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
     __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
     rounded = _mm512_mask_or_epi32(rounded, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), bits, _mm512_set1_epi32(0x400000));
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+#endif
 }
 
-INLINE void store_some(struct kern_mat m, int64_t row, int64_t col, int64_t n, __m512 v)
+/* Vectors of a row from column col on. All of them are there; else finish_some, one at a time. */
+INLINE void finish_row(const int nvec, const struct cpu_panel_out *out, int64_t row, int64_t col, __m512 v[])
 {
-    if (m.dtype == KERN_F32) {
-        float *p = (float *)m.data + row * m.pitch + col;
-        if (n >= LANES)
-            _mm512_storeu_ps(p, v);
-        else
-            _mm512_mask_storeu_ps(p, lanes(n), v);
-        return;
-    }
-    uint16_t *p = (uint16_t *)m.data + row * m.pitch + col;
-    if (n >= LANES)
-        _mm256_storeu_si256((__m256i *)p, narrow(v));
-    else
-        _mm256_mask_storeu_epi16(p, lanes(n), narrow(v));
-}
-
-INLINE void finish(const struct cpu_panel_out *out, int64_t row, int64_t col, __m512 sum)
-{
-    const int64_t n = out->ncol - col;
-    sum = _mm512_mul_ps(sum, _mm512_set1_ps(out->alpha));
+    UNROLL for (int j = 0; j < nvec; j++)
+        v[j] = _mm512_mul_ps(v[j], _mm512_set1_ps(out->alpha));
     if (out->bias)
-        sum = _mm512_add_ps(sum, _mm512_loadu_ps(out->bias + col));
-    if (out->add.data)
-        sum = _mm512_add_ps(sum, load_some(out->add, row, col, n));
-    store_some(out->c, row, col, n, sum);
+        UNROLL for (int j = 0; j < nvec; j++)
+            v[j] = _mm512_add_ps(v[j], _mm512_loadu_ps(out->bias + col + j * LANES));
+    if (out->add.data && out->add.dtype == KERN_F32)
+        UNROLL for (int j = 0; j < nvec; j++)
+            v[j] = _mm512_add_ps(v[j], _mm512_loadu_ps((const float *)out->add.data + row * out->add.pitch + col + j * LANES));
+    else if (out->add.data)
+        UNROLL for (int j = 0; j < nvec; j++)
+            v[j] = _mm512_add_ps(v[j], widen(_mm256_loadu_si256(
+                (const __m256i *)((const uint16_t *)out->add.data + row * out->add.pitch + col + j * LANES))));
+    if (out->c.dtype == KERN_F32)
+        UNROLL for (int j = 0; j < nvec; j++)
+            _mm512_storeu_ps((float *)out->c.data + row * out->c.pitch + col + j * LANES, v[j]);
+    else
+        UNROLL for (int j = 0; j < nvec; j++)
+            _mm256_storeu_si256((__m256i *)((uint16_t *)out->c.data + row * out->c.pitch + col + j * LANES), narrow(v[j]));
+}
+
+/* n < LANES columns of a vector are there. */
+static void finish_some(const struct cpu_panel_out *out, int64_t row, int64_t col, int64_t n, __m512 v)
+{
+    const __mmask16 there = lanes(n);
+    v = _mm512_mul_ps(v, _mm512_set1_ps(out->alpha));
+    if (out->bias)
+        v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(there, out->bias + col));
+    if (out->add.data && out->add.dtype == KERN_F32)
+        v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(there, (const float *)out->add.data + row * out->add.pitch + col));
+    else if (out->add.data)
+        v = _mm512_add_ps(v, widen(_mm256_maskz_loadu_epi16(there, (const uint16_t *)out->add.data + row * out->add.pitch + col)));
+    if (out->c.dtype == KERN_F32)
+        _mm512_mask_storeu_ps((float *)out->c.data + row * out->c.pitch + col, there, v);
+    else
+        _mm256_mask_storeu_epi16((uint16_t *)out->c.data + row * out->c.pitch + col, there, narrow(v));
+}
+
+INLINE void finish(const int nvec, const struct cpu_panel_out *out, int64_t row, int64_t col, __m512 v[])
+{
+    if (out->ncol - col >= nvec * LANES)
+        finish_row(nvec, out, row, col, v);
+    else
+        for (int j = 0; j < nvec; j++)
+            if (out->ncol - col >= (j + 1) * LANES)
+                finish_row(1, out, row, col + j * LANES, v + j);
+            else if (out->ncol - col > j * LANES)
+                finish_some(out, row, col + j * LANES, out->ncol - col - j * LANES, v[j]);
 }
 
 /* nrow and nvec are constants where this is inlined: the sums are registers. Rows come three to a pointer, as that is what an address can say. */
@@ -116,13 +140,8 @@ INLINE void tile(const int nrow, const int nvec, int64_t row, const struct cpu_p
             b += nvec * LANES;
         }
     }
-    float done[MOST_ROWS * MOST_VECTORS * LANES] __attribute__((aligned(64)));
     UNROLL for (int i = 0; i < nrow; i++)
-        UNROLL for (int j = 0; j < nvec; j++)
-            _mm512_store_ps(done + (i * nvec + j) * LANES, sum[i][j]);
-    for (int64_t i = 0; i < nrow; i++)
-        for (int64_t j = 0; j < nvec; j++)
-            finish(out, row + i, j * LANES, _mm512_load_ps(done + (i * nvec + j) * LANES));
+        finish(nvec, out, row + i, 0, sum[i]);
 }
 
 /* The largest tile for a width, then what is left of the rows. */
@@ -191,7 +210,7 @@ static void turn(int64_t nrow, float *sums, const struct cpu_panel_out *out)
             transpose(r);
             UNROLL for (int i = 0; i < LANES; i++)
                 if (row + i < nrow)
-                    finish(out, row + i, col, _mm512_castsi512_ps(r[i]));
+                    finish(1, out, row + i, col, (__m512[]){_mm512_castsi512_ps(r[i])});
         }
 }
 
@@ -222,29 +241,45 @@ static void pack_rows(float *dst, int64_t width, struct kern_cmat src, int64_t n
         }
 }
 
-/* Units of a row of columns, of which n are there; left: rows from here on. */
-INLINE __m512i unit_row(const char *p, int64_t pitch, int64_t n, int64_t left)
+/* Units of a row's columns, of which n are there; two: the next row is there too. */
+INLINE __m512i unit_row(const char *p, int64_t pitch, int64_t n, bool two)
 {
 #if PANELS_BF16
-    const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes(n), p));
-    if (left < 2)
-        return low;
-    return _mm512_or_si512(low, _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes(n), p + pitch * BYTES)), 16));
+    const __m256i low = n >= LANES ? _mm256_loadu_si256((const __m256i *)p) : _mm256_maskz_loadu_epi16(lanes(n), p);
+    if (!two)
+        return _mm512_cvtepu16_epi32(low);
+    p += pitch * BYTES;
+    const __m256i high = n >= LANES ? _mm256_loadu_si256((const __m256i *)p) : _mm256_maskz_loadu_epi16(lanes(n), p);
+    return _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
 #else
-    (void)pitch, (void)left;
-    return _mm512_maskz_loadu_epi32(lanes(n), p);
+    (void)pitch, (void)two;
+    return n >= LANES ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi32(lanes(n), p);
 #endif
+}
+
+/* A whole strip, as most are. */
+INLINE void pack_full(float *dst, const int nvec, const char *p, int64_t pitch, int64_t nunit)
+{
+    for (int64_t u = 0; u < nunit; u++) {
+        UNROLL for (int j = 0; j < nvec; j++)
+            _mm512_storeu_si512(dst + j * LANES, unit_row(p + j * LANES * BYTES, pitch, LANES, true));
+        UNROLL for (int i = 0; i < ELEMENTS; i++) /* a processor does not see such strides coming */
+            UNROLL for (int j = 0; j < nvec * LANES * BYTES; j += 64)
+                _mm_prefetch(p + (AHEAD + i) * pitch * BYTES + j, _MM_HINT_T0);
+        dst += nvec * LANES;
+        p += pitch * ELEMENTS * BYTES;
+    }
 }
 
 static void pack_cols(float *dst, int64_t width, struct kern_cmat src, int64_t ncol, int64_t k)
 {
     const char *p = src.data;
-    for (int64_t left = k; left > 0; left -= ELEMENTS) {
+    const int64_t nfull = width == CPU_PANEL_WIDTH && ncol == width ? k / ELEMENTS : 0;
+    pack_full(dst, CPU_PANEL_VECTORS, p, src.pitch, nfull);
+    for (int64_t u = nfull; u * ELEMENTS < k; u++)
         for (int64_t col = 0; col < width; col += LANES)
-            _mm512_mask_storeu_epi32(dst + col, lanes(width - col), unit_row(p + col * BYTES, src.pitch, ncol - col, left));
-        dst += width;
-        p += src.pitch * ELEMENTS * BYTES;
-    }
+            _mm512_mask_storeu_epi32(dst + u * width + col, lanes(width - col),
+                                     unit_row(p + (u * ELEMENTS * src.pitch + col) * BYTES, src.pitch, ncol - col, k - u * ELEMENTS > 1));
 }
 
 const struct cpu_panels TABLE = {.elements = ELEMENTS, .strip = strip, .turn = turn, .pack_rows = pack_rows, .pack_cols = pack_cols};
