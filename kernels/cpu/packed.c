@@ -1,6 +1,6 @@
-/* Products through panels.h. B always is packed, strip by strip; A is read as it lies, or packed by groups where it is transposed. A product whose A has fewer
- * rows than B has columns can be turned round (Cᵀ = Bᵀ·Aᵀ): then A is what is packed, and a weight is read once, as it lies. An element of C has the same bits
- * in all of these. */
+/* Products through panels.h. B is packed, strip by strip; A is read as it lies, or packed by groups where it is transposed. A product whose A has fewer rows than
+ * B has columns can be turned round (Cᵀ = Bᵀ·Aᵀ): then A is what is packed, and a weight is read once, as it lies. Who works at a piece packs for itself where
+ * that is little beside the work: what another processor has just written is slow to read. An element of C has the same bits in all of these. */
 #include "cpu/packed.h"
 
 #include "cpu/panels.h"
@@ -10,17 +10,16 @@
 enum {
     MOST_PARTS = 8,
     GROUP = CPU_PANEL_GROUP,
-    BLOCK = 2 * GROUP,    /* rows of the smallest piece */
-    ROWS = 8 * GROUP,     /* and of the largest */
-    EACH = 16,            /* pieces that a thread should have */
-    WANTED = 24,          /* that a product should have, where that is too many */
-    FEW = 512,            /* rows of A below which a product with W is turned round */
-    THIN = 2 * BLOCK,     /* rows of a transposed A below which it is packed for all pieces, and a piece is a strip */
-    UNITS = 32,           /* of K in a piece of packing */
+    BLOCK = 2 * GROUP,    /* rows of a piece where A is transposed */
+    TURNED = 64,          /* rows at a time of a product that is turned round: whole lines of C */
+    EACH = 8,             /* pieces that a thread should have */
+    ROWS = 128,           /* rows of a piece at least, for packing to be little beside the work */
+    FEW = 512,            /* rows of A up to which a product with W is turned round */
+    THIN = 2 * BLOCK,     /* rows of a transposed A up to which a piece is strips, not a block of rows */
+    UNITS = 32,           /* of K in a piece of packing for all */
     MOST_UNITS = 1 << 16, /* of K: a worker's scratch stays below some MiB */
-    SHARED = 1 << 21,     /* units of B that are packed at once: they should not fill a cache */
-    PACKING = 16,         /* products of units that packing one is worth */
-    LITTLE = 1 << 18      /* of these, what is not worth waking anybody for */
+    SHARED = 1 << 21,     /* units of B that are packed for all at once: they should not fill a cache */
+    LITTLE = 1 << 18      /* products of units that are not worth waking anybody for: some 2 µs, as waiting for others is */
 };
 
 /* C += a · b; as in kern_gemm. */
@@ -40,9 +39,9 @@ struct packed {
     struct operands parts[MOST_PARTS];
     int nparts;
     int64_t units;        /* of K, of all parts */
-    int64_t rows, nblock; /* of a piece; how many of them C has */
-    int64_t col0, ncol;   /* columns at hand */
-    float *shared;        /* what is packed for all pieces: strips, or groups */
+    int64_t rows, nstrip; /* of a piece: rows, or strips */
+    int64_t col0, ncol;   /* columns at hand, where they are packed for all */
+    float *shared;
 };
 
 static int64_t min(int64_t a, int64_t b)
@@ -137,13 +136,23 @@ struct scratch {
 static struct scratch carve(const struct packed *w, unsigned worker)
 {
     float *data = w->stream->scratch[worker].data;
-    return (struct scratch){data, data + CPU_PANEL_WIDTH, data + CPU_PANEL_WIDTH * (1 + BLOCK)};
+    return (struct scratch){data, data + CPU_PANEL_WIDTH, data + CPU_PANEL_WIDTH * (1 + TURNED)};
 }
 
-static bool reserve(struct packed *w, int64_t rest, int64_t shared)
+static bool reserve(struct packed *w, int64_t rest)
 {
-    w->shared = cpu_reserve_shared(w->stream, (size_t)shared * sizeof(float));
-    return w->shared && cpu_reserve(w->stream, (size_t)(CPU_PANEL_WIDTH * (1 + BLOCK) + rest) * sizeof(float));
+    return cpu_reserve(w->stream, (size_t)(CPU_PANEL_WIDTH * (1 + TURNED) + rest) * sizeof(float));
+}
+
+/* As many threads as there are, but where there is little to do. */
+static void share_out(struct packed *w, int64_t npieces, kern_pool_fn fn)
+{
+    kern_pool_run(w->m * w->n * w->units > LITTLE ? w->stream->pool : NULL, npieces, fn, w);
+}
+
+static int64_t nthreads(const struct packed *w)
+{
+    return kern_pool_nthreads(w->stream->pool);
 }
 
 /* Units u … u+n-1 of a part's columns of B from col on, at their place in a strip. */
@@ -157,12 +166,11 @@ static void pack_b(const struct packed *w, const struct operands *o, float *stri
         w->panels->pack_cols(strip + (o->at + u) * width, width, from(o->b, l, col), ncol, k);
 }
 
-/* Group `group` of a transposed A's columns, its units from u on. */
-static void pack_group(const struct packed *w, float *dst, int64_t group, int64_t u, int64_t n)
+/* Group `group` of a transposed A's columns. */
+static void pack_group(const struct packed *w, float *dst, int64_t group)
 {
     const struct operands *o = &w->parts[0];
-    const int64_t col = group * GROUP, l = u * w->panels->elements;
-    w->panels->pack_cols(dst + u * GROUP, GROUP, from(o->a, l, col), min(w->m - col, GROUP), min(o->k - l, n * w->panels->elements));
+    w->panels->pack_cols(dst, GROUP, from(o->a, 0, group * GROUP), min(w->m - group * GROUP, GROUP), o->k);
 }
 
 static struct cpu_panel_out out_of(const struct packed *w, const struct scratch *s, int64_t row, int64_t col, int64_t ncol)
@@ -179,7 +187,7 @@ static struct cpu_panel_out out_of(const struct packed *w, const struct scratch 
     return out;
 }
 
-/* At most BLOCK rows of a strip, whose C lies turned. */
+/* At most TURNED rows of a strip, whose C lies turned. */
 static void run_turned(const struct packed *w, const struct scratch *s, int64_t row, int64_t nrow, int64_t col, const struct cpu_panel_part *parts)
 {
     const int64_t ncol = min(w->n - col, CPU_PANEL_WIDTH);
@@ -188,8 +196,8 @@ static void run_turned(const struct packed *w, const struct scratch *s, int64_t 
     w->panels->turn(ncol, s->sums, &out);
 }
 
-/* Rows row … row+nrow-1 of a strip; parts begin there. */
-static void run(const struct packed *w, const struct scratch *s, int64_t row, int64_t nrow, int64_t col, struct cpu_panel_part *parts)
+/* Rows row … row+nrow-1 of a strip; parts begin there. Turned: at most TURNED of them. */
+static void run(const struct packed *w, const struct scratch *s, int64_t row, int64_t nrow, int64_t col, const struct cpu_panel_part *parts)
 {
     const int64_t ncol = min(w->n - col, CPU_PANEL_WIDTH);
     if (!w->turned) {
@@ -197,106 +205,66 @@ static void run(const struct packed *w, const struct scratch *s, int64_t row, in
         w->panels->strip(nrow, vectors(ncol), parts, w->nparts, &out);
         return;
     }
-    for (int64_t i = 0; i < nrow; i += BLOCK) {
-        run_turned(w, s, row + i, min(nrow - i, BLOCK), col, parts);
-        for (int j = 0; j < w->nparts; j++)
-            parts[j].a += BLOCK * parts[j].row;
-    }
+    run_turned(w, s, row, nrow, col, parts);
 }
 
-/* Nobody else where there is little to do: the work is some 2 µs, as waiting for others is. */
-static void share_out(struct packed *w, int64_t work, int64_t npieces, kern_pool_fn fn)
+/* A strip of B, of all parts, without gaps. */
+static void pack_strip(const struct packed *w, float *strip, int64_t col)
 {
-    kern_pool_run(work > LITTLE ? w->stream->pool : NULL, npieces, fn, w);
-}
-
-/* --- strips packed for all pieces ------------------------------------------------------------------------------------------------ */
-
-static int64_t cuts_of(const struct packed *w)
-{
-    return parts_of(w->units, UNITS);
-}
-
-static float *strip_at(const struct packed *w, int64_t col)
-{
-    return w->shared + (col - w->col0) * w->units;
-}
-
-/* Units first … end-1 of a strip, of all parts. */
-static void pack_strip(const struct packed *w, int64_t col, int64_t first, int64_t end)
-{
-    for (int i = 0; i < w->nparts; i++) {
-        const struct operands *o = &w->parts[i];
-        const int64_t u = first > o->at ? first - o->at : 0, to = min(end - o->at, units(w, o->k));
-        if (u < to)
-            pack_b(w, o, strip_at(w, col), col, u, to - u);
-    }
-}
-
-/* A piece reads memory as it comes: a strip where its columns are rows, else some rows, of all strips. */
-static void pack_strips(void *ctx, int64_t piece, unsigned worker)
-{
-    const struct packed *w = ctx;
-    (void)worker;
-    if (w->parts[0].trans_b)
-        pack_strip(w, w->col0 + piece * CPU_PANEL_WIDTH, 0, w->units);
-    for (int64_t col = w->col0; col < w->col0 + w->ncol && !w->parts[0].trans_b; col += CPU_PANEL_WIDTH)
-        pack_strip(w, col, piece * UNITS, (piece + 1) * UNITS);
-}
-
-/* The columns of C, as many at a time as are packed at once. A piece is a block of rows, of all those columns or of a strip. */
-static void by_columns(struct packed *w, int64_t rest, kern_pool_fn piece, bool one_block)
-{
-    const int64_t most = SHARED / (w->units * CPU_PANEL_WIDTH) * CPU_PANEL_WIDTH, each = most > 0 ? most : CPU_PANEL_WIDTH;
-    const int64_t width = parts_of(min(each, w->n), CPU_PANEL_WIDTH) * CPU_PANEL_WIDTH;
-    if (!reserve(w, rest, width * w->units))
-        return;
-    for (w->col0 = 0; w->col0 < w->n; w->col0 += each) {
-        w->ncol = min(w->n - w->col0, each);
-        const int64_t nstrip = parts_of(w->ncol, CPU_PANEL_WIDTH);
-        share_out(w, nstrip * w->units * CPU_PANEL_WIDTH * PACKING, w->parts[0].trans_b ? nstrip : cuts_of(w), pack_strips);
-        share_out(w, w->m * w->ncol * w->units, w->nblock * (one_block ? 1 : nstrip), piece);
-    }
+    for (int i = 0; i < w->nparts; i++)
+        pack_b(w, &w->parts[i], strip, col, 0, units(w, w->parts[i].k));
 }
 
 /* --- A as it lies ---------------------------------------------------------------------------------------------------------------- */
 
-static void plain_strip(const struct packed *w, unsigned worker, int64_t row, int64_t col)
+static void plain_strip(const struct packed *w, const struct scratch *s, const float *strip, int64_t row, int64_t nrow, int64_t col)
 {
-    struct scratch s = carve(w, worker);
     struct cpu_panel_part parts[MOST_PARTS];
     for (int i = 0; i < w->nparts; i++) {
         const struct operands *o = &w->parts[i];
         parts[i] = (struct cpu_panel_part){from(o->a, row, 0).data, o->a.pitch * kern_dtype_bytes(o->a.dtype), 4,
-                                           strip_at(w, col) + o->at * vectors(w->n - col) * CPU_PANEL_LANES, units(w, o->k)};
+                                           strip + o->at * vectors(w->n - col) * CPU_PANEL_LANES, units(w, o->k)};
     }
-    run(w, &s, row, min(w->rows, w->m - row), col, parts);
+    run(w, s, row, nrow, col, parts);
 }
 
+/* Some rows of a strip. */
 static void plain_piece(void *ctx, int64_t piece, unsigned worker)
 {
     const struct packed *w = ctx;
-    const int64_t nstrip = parts_of(w->ncol, CPU_PANEL_WIDTH);
-    plain_strip(w, worker, piece / nstrip * w->rows, w->col0 + piece % nstrip * CPU_PANEL_WIDTH);
-}
-
-/* All strips, while the rows are in the cache; C's rows are one worker's. */
-static void rows_piece(void *ctx, int64_t piece, unsigned worker)
-{
-    const struct packed *w = ctx;
-    for (int64_t col = w->col0; col < w->col0 + w->ncol; col += CPU_PANEL_WIDTH)
-        plain_strip(w, worker, piece * w->rows, col);
+    const int64_t nstrip = parts_of(w->n, CPU_PANEL_WIDTH), col = piece % nstrip * CPU_PANEL_WIDTH, row = piece / nstrip * w->rows;
+    struct scratch s = carve(w, worker);
+    pack_strip(w, s.rest, col);
+    plain_strip(w, &s, s.rest, row, min(w->rows, w->m - row), col);
 }
 
 static void plain(struct packed *w)
 {
-    const int64_t fair = w->m / (kern_pool_nthreads(w->stream->pool) * EACH);
-    const bool whole = w->turned || fair >= GROUP;
-    w->rows = w->turned ? BLOCK : whole ? min(parts_of(fair, GROUP / 2) * (GROUP / 2), ROWS) : ROWS;
-    while (!whole && w->rows > BLOCK && parts_of(w->m, w->rows) * parts_of(w->n, CPU_PANEL_WIDTH) < WANTED)
-        w->rows /= 2;
-    w->nblock = parts_of(w->m, w->rows);
-    by_columns(w, 0, whole ? rows_piece : plain_piece, whole);
+    const int64_t nstrip = parts_of(w->n, CPU_PANEL_WIDTH), wanted = parts_of(EACH * nthreads(w), nstrip);
+    w->rows = parts_of(parts_of(w->m, wanted), GROUP) * GROUP;
+    w->rows = w->rows < ROWS ? ROWS : w->rows;
+    if (reserve(w, CPU_PANEL_WIDTH * w->units))
+        share_out(w, parts_of(w->m, w->rows) * nstrip, plain_piece);
+}
+
+/* Some rows of a weight, all columns. */
+static void turned_piece(void *ctx, int64_t piece, unsigned worker)
+{
+    const struct packed *w = ctx;
+    const int64_t first = piece * w->rows, end = min(first + w->rows, w->m);
+    struct scratch s = carve(w, worker);
+    for (int64_t col = 0; col < w->n; col += CPU_PANEL_WIDTH)
+        pack_strip(w, s.rest + col * w->units, col);
+    for (int64_t row = first; row < end; row += TURNED)
+        for (int64_t col = 0; col < w->n; col += CPU_PANEL_WIDTH)
+            plain_strip(w, &s, s.rest + col * w->units, row, min(end - row, TURNED), col);
+}
+
+static void turned(struct packed *w)
+{
+    w->rows = parts_of(parts_of(w->m, EACH * nthreads(w)), TURNED) * TURNED;
+    if (reserve(w, parts_of(w->n, CPU_PANEL_WIDTH) * CPU_PANEL_WIDTH * w->units))
+        share_out(w, parts_of(w->m, w->rows), turned_piece);
 }
 
 /* --- A transposed ---------------------------------------------------------------------------------------------------------------- */
@@ -304,18 +272,57 @@ static void plain(struct packed *w)
 /* One strip and one group. */
 static void group_strip(const struct packed *w, const struct scratch *s, const float *a, const float *b, int64_t group, int64_t col)
 {
-    struct cpu_panel_part part = {(const char *)a, 4, GROUP * 4, b, w->units};
+    const struct cpu_panel_part part = {(const char *)a, 4, GROUP * 4, b, w->units};
     run(w, s, group * GROUP, min(w->m - group * GROUP, GROUP), col, &part);
 }
 
-/* Many rows: a piece is a block of them, which is packed by who works at it. */
+/* Few rows: a piece is some strips. */
+static void thin_piece(void *ctx, int64_t piece, unsigned worker)
+{
+    const struct packed *w = ctx;
+    struct scratch s = carve(w, worker);
+    const int64_t ngroup = parts_of(w->m, GROUP), first = piece * w->nstrip * CPU_PANEL_WIDTH, end = min(first + w->nstrip * CPU_PANEL_WIDTH, w->n);
+    float *strip = s.rest, *groups = s.rest + CPU_PANEL_WIDTH * w->units; /* strips are aligned */
+    for (int64_t group = 0; group < ngroup; group++)
+        pack_group(w, groups + group * GROUP * w->units, group);
+    for (int64_t col = first; col < end; col += CPU_PANEL_WIDTH) {
+        pack_strip(w, strip, col);
+        for (int64_t group = 0; group < ngroup; group++)
+            group_strip(w, &s, groups + group * GROUP * w->units, strip, group, col);
+    }
+}
+
+static void thin(struct packed *w)
+{
+    const int64_t nstrip = parts_of(w->n, CPU_PANEL_WIDTH);
+    w->nstrip = parts_of(nstrip, EACH * nthreads(w) / 2);
+    if (reserve(w, (parts_of(w->m, GROUP) * GROUP + CPU_PANEL_WIDTH) * w->units))
+        share_out(w, parts_of(nstrip, w->nstrip), thin_piece);
+}
+
+static float *strip_at(const struct packed *w, int64_t col)
+{
+    return w->shared + (col - w->col0) * w->units;
+}
+
+/* Many rows: B is packed for all, some units of all its strips at a time, so that its rows are read as they come. */
+static void pack_cut(void *ctx, int64_t piece, unsigned worker)
+{
+    const struct packed *w = ctx;
+    const int64_t u = piece * UNITS;
+    (void)worker;
+    for (int64_t col = w->col0; col < w->col0 + w->ncol; col += CPU_PANEL_WIDTH)
+        pack_b(w, &w->parts[0], strip_at(w, col), col, u, min(w->units - u, UNITS));
+}
+
+/* A piece is a block of rows, of the columns at hand. */
 static void block_piece(void *ctx, int64_t piece, unsigned worker)
 {
     const struct packed *w = ctx;
     struct scratch s = carve(w, worker);
     const int64_t first = piece * (BLOCK / GROUP), ngroup = min(BLOCK / GROUP, parts_of(w->m, GROUP) - first);
     for (int64_t i = 0; i < ngroup; i++)
-        pack_group(w, s.rest + i * w->units * GROUP, first + i, 0, w->units);
+        pack_group(w, s.rest + i * w->units * GROUP, first + i);
     for (int64_t col = w->col0; col < w->col0 + w->ncol; col += CPU_PANEL_WIDTH)
         for (int64_t i = 0; i < ngroup; i++)
             group_strip(w, &s, s.rest + i * w->units * GROUP, strip_at(w, col), first + i, col);
@@ -323,35 +330,15 @@ static void block_piece(void *ctx, int64_t piece, unsigned worker)
 
 static void blocks(struct packed *w)
 {
-    w->nblock = parts_of(w->m, BLOCK);
-    by_columns(w, BLOCK * w->units, block_piece, true);
-}
-
-static void pack_groups(void *ctx, int64_t piece, unsigned worker)
-{
-    const struct packed *w = ctx;
-    const int64_t group = piece / cuts_of(w);
-    (void)worker;
-    pack_group(w, w->shared + group * w->units * GROUP, group, piece % cuts_of(w) * UNITS, UNITS);
-}
-
-/* Few rows: a piece is a strip, which is packed by who works at it. */
-static void thin_piece(void *ctx, int64_t piece, unsigned worker)
-{
-    const struct packed *w = ctx;
-    struct scratch s = carve(w, worker);
-    pack_b(w, &w->parts[0], s.rest, piece * CPU_PANEL_WIDTH, 0, w->units);
-    for (int64_t group = 0; group * GROUP < w->m; group++)
-        group_strip(w, &s, w->shared + group * w->units * GROUP, s.rest, group, piece * CPU_PANEL_WIDTH);
-}
-
-static void thin(struct packed *w)
-{
-    const int64_t ngroup = parts_of(w->m, GROUP);
-    if (!reserve(w, CPU_PANEL_WIDTH * w->units, ngroup * GROUP * w->units))
+    const int64_t most = SHARED / (w->units * CPU_PANEL_WIDTH), each = (most > 0 ? most : 1) * CPU_PANEL_WIDTH;
+    w->shared = cpu_reserve_shared(w->stream, (size_t)(min(each, parts_of(w->n, CPU_PANEL_WIDTH) * CPU_PANEL_WIDTH) * w->units) * sizeof(float));
+    if (!w->shared || !reserve(w, BLOCK * w->units))
         return;
-    share_out(w, ngroup * GROUP * w->units * PACKING, ngroup * cuts_of(w), pack_groups);
-    share_out(w, w->m * w->n * w->units, parts_of(w->n, CPU_PANEL_WIDTH), thin_piece);
+    for (w->col0 = 0; w->col0 < w->n; w->col0 += each) {
+        w->ncol = min(w->n - w->col0, each);
+        share_out(w, parts_of(w->units, UNITS), pack_cut);
+        share_out(w, parts_of(w->m, BLOCK), block_piece);
+    }
 }
 
 /* oneDNN is the faster one where A is transposed and fp32 (measured: it takes K in parts). */
@@ -364,7 +351,9 @@ bool cpu_packed_product(struct kern_stream *stream, const struct cpu_product *p)
         turn_round(&w);
     if (!fits(&w))
         return false;
-    if (!w.parts[0].trans_a)
+    if (!w.parts[0].trans_a && w.turned)
+        turned(&w);
+    else if (!w.parts[0].trans_a)
         plain(&w);
     else if (w.m <= THIN)
         thin(&w);
