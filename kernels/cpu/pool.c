@@ -13,6 +13,12 @@ struct worker {
     pthread_t thread;
 };
 
+/* A worker's own pieces of a run: neighbours, and in the next run of as many pieces the same ones, so that what it wrote is near when it reads it. */
+struct share {
+    _Alignas(64) atomic_llong next; /* may run past the end */
+    int64_t end;
+};
+
 struct kern_pool {
     unsigned nthreads, nstarted;
     int spins;
@@ -26,8 +32,7 @@ struct kern_pool {
 
     kern_pool_fn fn;
     void *ctx;
-    int64_t npieces;
-    atomic_llong next;
+    struct share *shares; /* (nthreads) */
 };
 
 /* About 20 µs: longer than the gap between two kernels, shorter than what another process would miss. None where there are more threads than processors: who
@@ -43,13 +48,23 @@ static void relax(void)
 #endif
 }
 
+/* Its own ones first, then what others have not come to. */
 static void take_pieces(struct kern_pool *pool, unsigned number)
 {
-    for (;;) {
-        int64_t piece = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);
-        if (piece >= pool->npieces)
-            return;
-        pool->fn(pool->ctx, piece, number);
+    for (unsigned i = 0; i < pool->nthreads; i++) {
+        struct share *share = &pool->shares[(number + i) % pool->nthreads];
+        int64_t piece;
+        while (atomic_load_explicit(&share->next, memory_order_relaxed) < share->end &&
+               (piece = atomic_fetch_add_explicit(&share->next, 1, memory_order_relaxed)) < share->end)
+            pool->fn(pool->ctx, piece, number);
+    }
+}
+
+static void deal(struct kern_pool *pool, int64_t npieces)
+{
+    for (unsigned i = 0; i < pool->nthreads; i++) {
+        atomic_store_explicit(&pool->shares[i].next, npieces * i / pool->nthreads, memory_order_relaxed);
+        pool->shares[i].end = npieces * (i + 1) / pool->nthreads;
     }
 }
 
@@ -122,13 +137,14 @@ struct kern_pool *kern_pool_new(unsigned nthreads)
     pthread_cond_init(&pool->start, NULL);
     pthread_cond_init(&pool->done, NULL);
     pool->workers = calloc(pool->nthreads, sizeof(*pool->workers));
-    for (unsigned i = 1; pool->workers && i < pool->nthreads; i++) {
+    pool->shares = aligned_alloc(64, pool->nthreads * sizeof(*pool->shares));
+    for (unsigned i = 1; pool->workers && pool->shares && i < pool->nthreads; i++) {
         pool->workers[i] = (struct worker){.pool = pool, .number = i};
         if (pthread_create(&pool->workers[i].thread, NULL, work, &pool->workers[i]) != 0)
             break;
         pool->nstarted++;
     }
-    if (pool->workers && pool->nstarted == pool->nthreads - 1)
+    if (pool->workers && pool->shares && pool->nstarted == pool->nthreads - 1)
         return pool;
     kern_pool_free(pool);
     return NULL;
@@ -146,6 +162,7 @@ void kern_pool_free(struct kern_pool *pool)
     pthread_cond_destroy(&pool->start);
     pthread_mutex_destroy(&pool->lock);
     free(pool->workers);
+    free(pool->shares);
     free(pool);
 }
 
@@ -175,8 +192,7 @@ void kern_pool_run(struct kern_pool *pool, int64_t npieces, kern_pool_fn fn, voi
     }
     pool->fn = fn;
     pool->ctx = ctx;
-    pool->npieces = npieces;
-    atomic_store(&pool->next, 0);
+    deal(pool, npieces);
     atomic_store(&pool->nbusy, pool->nthreads - 1);
     next_generation(pool);
     take_pieces(pool, 0);
