@@ -13,6 +13,7 @@ enum {
     BLOCK = 2 * GROUP,    /* rows of a piece where A is transposed */
     TURNED = 64,          /* rows at a time of a product that is turned round: whole lines of C */
     EACH = 8,             /* pieces that a thread should have */
+    CACHE = 1 << 17,      /* units of B that stay in a worker's cache beside some rows of A */
     ROWS = 128,           /* rows of a piece at least, for packing to be little beside the work */
     FEW = 512,            /* rows of A up to which a product with W is turned round */
     THIN = 2 * BLOCK,     /* rows of a transposed A up to which a piece is strips, not a block of rows */
@@ -228,23 +229,40 @@ static void plain_strip(const struct packed *w, const struct scratch *s, const f
     run(w, s, row, nrow, col, parts);
 }
 
-/* Some rows of a strip. */
+/* Rows first … end-1 of strips that are packed one behind the other: some rows at a time, while they are in the cache. */
+static void plain_rows(const struct packed *w, const struct scratch *s, int64_t first, int64_t end, int64_t each, int64_t from_col, int64_t to_col)
+{
+    for (int64_t row = first; row < end; row += each)
+        for (int64_t col = from_col; col < to_col; col += CPU_PANEL_WIDTH)
+            plain_strip(w, s, s->rest + (col - from_col) * w->units, row, min(end - row, each), col);
+}
+
+static void pack_strips(const struct packed *w, float *strips, int64_t from_col, int64_t to_col)
+{
+    for (int64_t col = from_col; col < to_col; col += CPU_PANEL_WIDTH)
+        pack_strip(w, strips + (col - from_col) * w->units, col);
+}
+
+/* Some rows of some strips. */
 static void plain_piece(void *ctx, int64_t piece, unsigned worker)
 {
     const struct packed *w = ctx;
-    const int64_t nstrip = parts_of(w->n, CPU_PANEL_WIDTH), col = piece % nstrip * CPU_PANEL_WIDTH, row = piece / nstrip * w->rows;
+    const int64_t width = w->nstrip * CPU_PANEL_WIDTH, nacross = parts_of(w->n, width), row = piece / nacross * w->rows, col = piece % nacross * width;
     struct scratch s = carve(w, worker);
-    pack_strip(w, s.rest, col);
-    plain_strip(w, &s, s.rest, row, min(w->rows, w->m - row), col);
+    pack_strips(w, s.rest, col, min(col + width, w->n));
+    plain_rows(w, &s, row, min(row + w->rows, w->m), w->nstrip > 1 ? BLOCK : w->rows, col, min(col + width, w->n));
 }
 
+/* Strips together, so that A comes from memory less often, if there are many of them and they stay in a worker's cache. */
 static void plain(struct packed *w)
 {
-    const int64_t nstrip = parts_of(w->n, CPU_PANEL_WIDTH), wanted = parts_of(EACH * nthreads(w), nstrip);
-    w->rows = parts_of(parts_of(w->m, wanted), GROUP) * GROUP;
+    const int64_t nstrip = parts_of(w->n, CPU_PANEL_WIDTH), room = CACHE / (w->units * CPU_PANEL_WIDTH), together = min(nstrip / EACH, room);
+    w->nstrip = together > 1 ? together : 1;
+    const int64_t nacross = parts_of(nstrip, w->nstrip);
+    w->rows = parts_of(parts_of(w->m, parts_of(EACH * nthreads(w), nacross)), GROUP) * GROUP;
     w->rows = w->rows < ROWS ? ROWS : w->rows;
-    if (reserve(w, CPU_PANEL_WIDTH * w->units))
-        share_out(w, parts_of(w->m, w->rows) * nstrip, plain_piece);
+    if (reserve(w, w->nstrip * CPU_PANEL_WIDTH * w->units))
+        share_out(w, parts_of(w->m, w->rows) * nacross, plain_piece);
 }
 
 /* Some rows of a weight, all columns. */
@@ -253,11 +271,8 @@ static void turned_piece(void *ctx, int64_t piece, unsigned worker)
     const struct packed *w = ctx;
     const int64_t first = piece * w->rows, end = min(first + w->rows, w->m);
     struct scratch s = carve(w, worker);
-    for (int64_t col = 0; col < w->n; col += CPU_PANEL_WIDTH)
-        pack_strip(w, s.rest + col * w->units, col);
-    for (int64_t row = first; row < end; row += TURNED)
-        for (int64_t col = 0; col < w->n; col += CPU_PANEL_WIDTH)
-            plain_strip(w, &s, s.rest + col * w->units, row, min(end - row, TURNED), col);
+    pack_strips(w, s.rest, 0, w->n);
+    plain_rows(w, &s, first, end, TURNED, 0, w->n);
 }
 
 static void turned(struct packed *w)
