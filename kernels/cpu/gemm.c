@@ -233,7 +233,7 @@ static bool is_direct(const struct gemm_work *w)
     bool in_place = g->add.data == g->c.data && g->add.pitch == g->c.pitch && g->add.dtype == g->c.dtype;
     if (g->alpha != 1 || g->nlowrank || g->bias.data || g->k == 0)
         return false;
-    return g->c.dtype == KERN_F32 ? !g->add.data || in_place : !g->add.data && !w->widen;
+    return g->c.dtype == KERN_F32 ? !g->add.data || in_place : !g->add.data && !w->widen && g->a.dtype == KERN_BF16; /* of fp32 operands the product is fp32 */
 }
 
 void cpu_product(struct kern_stream *stream, const struct cpu_product *p)

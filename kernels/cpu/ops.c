@@ -31,6 +31,8 @@ const struct kern_ops cpu_ops = {
     .lora_grad_b = cpu_lora_grad_b,
     .uniform = cpu_uniform,
     .dropout = cpu_dropout,
+    .gemv = cpu_gemv,
+    .attention_one = cpu_attention_one,
     .adamw = cpu_adamw,
     .sum_squares = cpu_sum_squares,
 };

@@ -31,6 +31,8 @@ void cpu_lora_grad_a(struct kern_stream *stream, const struct kern_lora *args);
 void cpu_lora_grad_b(struct kern_stream *stream, const struct kern_lora *args);
 void cpu_uniform(struct kern_stream *stream, float *dst, int64_t nelem, struct kern_philox rng, uint64_t index0, float low, float high);
 void cpu_dropout(struct kern_stream *stream, struct kern_mat y, struct kern_cmat x, int64_t nrow, int64_t ncol, const struct kern_dropout *args);
+void cpu_gemv(struct kern_stream *stream, const struct kern_gemv *args);
+void cpu_attention_one(struct kern_stream *stream, const struct kern_attention_one *args);
 void cpu_adamw(struct kern_stream *stream, const struct kern_adamw *args);
 void cpu_sum_squares(struct kern_stream *stream, double *out, struct kern_cmat x, int64_t nrow, int64_t ncol);
 

@@ -44,6 +44,10 @@ struct cpu_simd {
     void (*adamw)(float *p, float *m, float *v, const float *g, const struct cpu_adamw *, int64_t n);
     /* y = x · keep where the uniform number is at least p, else 0; index: the first element's. */
     void (*dropout)(float *y, const float *x, float p, float keep, const struct kern_philox *, uint64_t index, int64_t n);
+
+    /* Of bf16 rows, (nrow, n) at pitch: y[row] = row · x; y (n) = Σ factors[row] · row. */
+    void (*dot_rows)(float *y, const uint16_t *w, int64_t pitch, const float *x, int64_t nrow, int64_t n);
+    void (*sum_scaled_rows)(float *y, const uint16_t *w, int64_t pitch, const float *factors, int64_t nrow, int64_t n);
 };
 
 const struct cpu_simd *cpu_simd_best(void);

@@ -58,6 +58,13 @@ static void show_note(void *ctx, const char *line)
         report_note(&args->view->report, line);
 }
 
+static void show_progress(void *ctx, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    struct run_args *args = ctx;
+    if (args->rank == 0)
+        report_progress(&args->view->report, done_nbytes, total_nbytes);
+}
+
 static void show_lost(void *ctx, const struct fsdpck_error *err)
 {
     struct run_args *args = ctx;
@@ -100,7 +107,7 @@ static int run(struct run_args *args, const char *path)
     struct train_config config;
     struct train_result done;
     struct train_options opt = { .nranks = args->ranks, .nthreads = args->threads, .resume = args->resume, .patience_seconds = args->patience,
-                                 .on_start = show_start, .on_step = show_step, .note = show_note, .ctx = args, .stop = &stop_signal, .saves = &save_signals, .lost = show_lost, .profile = args->profile,
+                                 .on_start = show_start, .on_step = show_step, .note = show_note, .progress = show_progress, .ctx = args, .stop = &stop_signal, .saves = &save_signals, .lost = show_lost, .profile = args->profile,
                                  .launched_rank = args->rank, .launched_nranks = args->launched, .several_hosts = args->several_hosts,
                                  .copy_gathers = args->gather && strcmp(args->gather, "copy") == 0 };
     char model[PATH_MAX];
@@ -144,7 +151,8 @@ int cmd_run(const struct command *self, int argc, char **argv)
     const struct command_line line = {
         .command = self, .positionals = "CONFIG.json", .groups = groups, .ngroups = 1,
         .notes = "Losses, norms and weights are the same bits for any number of ranks and threads. Ctrl-C, SIGTERM or SIGUSR1: the step is finished and saved.\n"
-                 "SIGUSR2, or `echo save > OUTPUT_DIR/control`: a checkpoint, and the run goes on; `echo stop` there: as Ctrl-C.",
+                 "SIGUSR2, or `echo save > OUTPUT_DIR/control`: a checkpoint, and the run goes on; `echo stop` there: as Ctrl-C;\n"
+                 "`echo sample` there: sample.prompts now.",
     };
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);

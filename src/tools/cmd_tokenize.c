@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <train/chat.h>
+#include <train/lines.h>
 
 #include "json_out.h"
 #include "model_path.h"
@@ -21,7 +22,7 @@ struct tokenize_args {
 #define AT(field) offsetof(struct tokenize_args, field)
 
 static const struct option tokenize_options[] = {
-    { .name = "chat", .type = OPTION_FLAG, .offset = AT(chat), .help = "lines of JSON as in data.train, through the chat template, with the loss mask" },
+    { .name = "chat", .type = OPTION_FLAG, .offset = AT(chat), .help = "lines of JSON as in data.train (a file may be gzip or Zstandard), through the chat template, with the loss mask" },
     { .name = "loss-on", .type = OPTION_CHOICE, .offset = AT(loss_on), .value = "assistant|last_assistant|completion|all", .help = "what the mask of --chat marks (default assistant)" },
     { .name = "no-special", .type = OPTION_FLAG, .offset = AT(special), .help = "of a text: without what the tokenizer puts around it (<s> and the like)" },
     { .name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "print the result as one JSON object" },
@@ -106,17 +107,33 @@ static int show_line(struct shown *s, struct chat_coder *coder, const char *file
     return rc;
 }
 
-static int show_lines(struct shown *s, const struct chat *chat, const char *file, const char *text, size_t nbytes, struct fsdpck_error *err)
+static int show_file(struct shown *s, struct chat_coder *coder, const char *file, struct fsdpck_error *err)
+{
+    struct train_lines *lines;
+    const char *line;
+    size_t nbytes;
+    uint64_t number;
+    int rc = train_lines_open(file, &lines, err);
+    while (!rc && !(rc = train_lines_next(lines, &line, &nbytes, &number, err)) && line)
+        rc = show_line(s, coder, file, number, line, nbytes, err);
+    train_lines_close(lines);
+    return rc;
+}
+
+static bool is_file(const char *typed)
+{
+    struct stat st;
+    return stat(typed, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+static int show_lines(struct shown *s, const struct chat *chat, const char *typed, struct fsdpck_error *err)
 {
     struct chat_coder *coder;
     int rc = chat_coder_new(chat, &coder, err);
-    const char *at = text, *end = text + nbytes;
-    for (uint64_t line = 1; !rc && at < end; line++) {
-        const char *stop = memchr(at, '\n', (size_t)(end - at));
-        stop = stop ? stop : end;
-        rc = show_line(s, coder, file, line, at, (size_t)(stop - at), err);
-        at = stop + 1;
-    }
+    if (!rc)
+        rc = is_file(typed) ? show_file(s, coder, typed, err) : show_line(s, coder, "the text", 1, typed, strlen(typed), err);
+    if (rc && !is_file(typed))
+        fsdpck_error_hint(err, "there is no file of that name: it was taken for the text itself");
     chat_coder_free(coder);
     return rc;
 }
@@ -125,10 +142,10 @@ static int show_lines(struct shown *s, const struct chat *chat, const char *file
 static int take_text(const char *typed, char **text, size_t *nbytes, struct fsdpck_error *err)
 {
     struct stat st;
-    bool is_file = stat(typed, &st) == 0 && S_ISREG(st.st_mode);
-    size_t n = is_file ? (size_t)st.st_size : strlen(typed);
-    FILE *f = is_file ? fopen(typed, "rbe") : NULL;
-    if (is_file && !f)
+    bool file = is_file(typed) && stat(typed, &st) == 0;
+    size_t n = file ? (size_t)st.st_size : strlen(typed);
+    FILE *f = file ? fopen(typed, "rbe") : NULL;
+    if (file && !f)
         return fsdpck_error_sys(err, errno, typed, "open");
     *text = malloc(n + 1);
     if (*text && f)
@@ -153,11 +170,11 @@ static int run(const struct tokenize_args *args, const char *typed_model, const 
     int rc = model_path_resolve(typed_model, model, sizeof model, &err);
     if (!rc)
         rc = chat_open(model, &chat, &err);
-    if (!rc)
+    if (!rc && !args->chat)
         rc = take_text(typed, &text, &nbytes, &err);
     s.tokenizer = rc ? NULL : chat_tokenizer(chat);
     if (!rc)
-        rc = args->chat ? show_lines(&s, chat, typed, text, nbytes, &err) : show_text(&s, text, nbytes, &err);
+        rc = args->chat ? show_lines(&s, chat, typed, &err) : show_text(&s, text, nbytes, &err);
     chat_close(chat);
     free(text);
     if (rc || !args->json) {

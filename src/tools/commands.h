@@ -24,6 +24,7 @@ int cmd_verify(const struct command *self, int argc, char **argv);
 int cmd_train_plan(const struct command *self, int argc, char **argv);
 int cmd_run(const struct command *self, int argc, char **argv);
 int cmd_init(const struct command *self, int argc, char **argv);
+int cmd_sample(const struct command *self, int argc, char **argv);
 int cmd_tokenize(const struct command *self, int argc, char **argv);
 
 /* Exit codes that are no failure of the library: see fsdpck_error_exit_code() for the others. */

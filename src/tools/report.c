@@ -50,9 +50,9 @@ static void format_bar(char *buf, size_t nbytes, uint64_t done, uint64_t total, 
     snprintf(buf + n, nbytes - (size_t)n, "%s of %s, %s, %s left", text_bytes(done, a), text_bytes(total, b), text_rate(done, seconds, rate), eta);
 }
 
-static void on_progress(void *ctx, uint64_t done_nbytes, uint64_t total_nbytes)
+void report_progress(void *report, uint64_t done_nbytes, uint64_t total_nbytes)
 {
-    struct report *r = ctx;
+    struct report *r = report;
     int64_t now = now_ns();
     if (r->quiet || !r->terminal || now - r->drawn_ns < redraw_ns)
         return;
@@ -87,7 +87,7 @@ void report_start(struct report *r, const struct common_args *args, struct fsdpc
     r->quiet = args->quiet;
     r->terminal = isatty(STDERR_FILENO);
     r->started_ns = r->drawn_ns = now_ns();
-    *opt = (struct fsdpck_options){ .nthreads = args->threads, .memory_nbytes = args->memory_nbytes, .progress = on_progress,
+    *opt = (struct fsdpck_options){ .nthreads = args->threads, .memory_nbytes = args->memory_nbytes, .progress = report_progress,
                                     .note = report_note, .ctx = r, .stop = &stop_signal };
 }
 

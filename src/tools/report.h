@@ -28,6 +28,8 @@ struct report {
 void report_start(struct report *r, const struct common_args *args, struct fsdpck_options *opt);
 /* Draws a line of plain ASCII, cut to the terminal, where the bar or the last such line was. */
 void report_draw(struct report *r, const char *line);
+/* The bar, as far as it is time to draw it again; report: a struct report. */
+void report_progress(void *report, uint64_t done_nbytes, uint64_t total_nbytes);
 /* What notes of the libraries are passed to; report: a struct report. */
 void report_note(void *report, const char *line);
 /* Takes the bar off the screen: before anything else is printed there, and at the end. */

@@ -24,6 +24,7 @@ struct run_view *run_view_new(bool quiet)
         return NULL;
     v->report.quiet = quiet;
     v->report.terminal = isatty(STDERR_FILENO);
+    v->report.started_ns = now_ns();
     return v;
 }
 
@@ -88,7 +89,7 @@ void run_view_start(struct run_view *v, const struct train_start *s)
     put_row("memory", "%s a rank, %s all ranks; the program itself comes on top", text_bytes(s->plan.peak_nbytes, a), text_bytes(s->plan.all_ranks_nbytes, b));
     put_data("data", c->data.nfiles > 1 ? "data.train" : c->data.train, &s->data, s);
     if (c->data.eval)
-        put_data("evaluation", c->data.eval, &s->eval, s);
+        put_data("evaluation", c->data.neval_files > 1 ? "data.eval" : c->data.eval, &s->eval, s);
     put_steps(s);
 }
 

@@ -8,11 +8,11 @@
 
 enum { NVOCAB = 1007 };
 
-static void check_document(const struct data *d)
+static void check_document(const struct data_section *d)
 {
-    const struct document *doc = &d->docs[0];
+    const struct data_section_doc *doc = &d->docs[0];
     uint32_t nsupervised = 0;
-    FUZZ_CHECK(d->ndocs == 1 && doc->first == 0 && doc->ntok == d->ntok && doc->ntok > 0);
+    FUZZ_CHECK(d->ndocs == 1 && doc->ntok == d->ntok && doc->ntok > 0);
     for (uint32_t i = 0; i < doc->ntok; i++) {
         FUZZ_CHECK(d->ids[i] >= 0 && d->ids[i] < NVOCAB && d->labels[i] >= -1 && d->labels[i] < NVOCAB);
         nsupervised += i > 0 && d->labels[i] >= 0;
@@ -31,7 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
     struct fuzz_bytes b = { data, nbytes };
     const struct train_config config = { .data = { .loss_on = losses[fuzz_below(&b, 4)] } };
     const struct data_reader reader = { .config = &config, .chat = chat, .nvocab = NVOCAB };
-    struct data d = { 0 };
+    struct data_section d = { 0 };
     char *line = (char *)fuzz_copy(b.at, b.nbytes);
     int rc = data_add_line(&d, &reader, coder, "data.jsonl", 1, line, b.nbytes, &err);
     FUZZ_CHECK(rc == err.code);
@@ -39,7 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
         check_document(&d);
     else
         FUZZ_CHECK(d.ndocs == 0 && d.ntok == 0 && strstr(err.message, "line 1"));
-    data_free_documents(&d);
+    data_section_free(&d);
     free(line);
     return 0;
 }

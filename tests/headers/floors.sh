@@ -1,12 +1,12 @@
 #!/bin/sh
-# floors.sh SOURCE_ROOT CC [ARGS]: what the floors forbid does not compile. The command line sees the public headers of the library and nothing else
-# of it; the library sees neither the command line nor the trainer.
+# floors.sh SOURCE_ROOT CC [ARGS]: what the floors forbid does not compile. The command line sees the public headers of the library and of the trainer and nothing
+# else of them; the library sees neither the command line nor the trainer.
 set -eu
 root=$1
 shift
-for header in "$root"/src/ckpt/*/*.h; do
-    name=${header#"$root"/src/ckpt/}
-    if echo "#include \"$name\"" | "$@" -x c -I "$root/src/ckpt/include" -iquote "$root/src/tools" -fsyntax-only - 2>/dev/null; then
+for header in "$root"/src/ckpt/*/*.h "$root"/src/train/*/*.h; do
+    name=${header#"$root"/src/*/}
+    if echo "#include \"$name\"" | "$@" -x c -I "$root/src/ckpt/include" -I "$root/src/train/include" -iquote "$root/src/tools" -fsyntax-only - 2>/dev/null; then
         echo "src/tools can include the private header $name"
         exit 1
     fi

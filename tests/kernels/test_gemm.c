@@ -51,7 +51,7 @@ static void plain(struct rig *rig)
         for (int layout = 0; layout < 3; layout++)
             for (int accumulate = 0; accumulate < 2; accumulate++) {
                 one_plain(rig, shapes[i], layout == 2, layout == 1, KERN_F32, accumulate);
-                one_plain(rig, shapes[i], layout == 2, layout == 1, rig->dtype, accumulate);
+                one_plain(rig, shapes[i], layout == 2, layout == 1, KERN_BF16, accumulate);
             }
 }
 

@@ -73,6 +73,15 @@ struct head_case {
     struct kern_head head;
 };
 
+/* To nearest, ties to even. */
+static double to_bf16(double x)
+{
+    int exponent;
+    frexp(x, &exponent);
+    const double unit = ldexp(1, exponent - 8);
+    return rint(x / unit) * unit;
+}
+
 /* One token: everything that it adds. */
 static void token_reference(struct head_case *c, int64_t i, int64_t token)
 {
@@ -88,6 +97,8 @@ static void token_reference(struct head_case *c, int64_t i, int64_t token)
             logits[v] += at(&c->h, token, j) * at(&c->w, v, j);
         for (int k = 0; k < c->head.lora.r; k++)
             logits[v] += scale * s[k] * at(&c->b, v, k);
+        if (c->head.output == KERN_BF16)
+            logits[v] = to_bf16(logits[v]);
     }
     c->want_loss[i] = row_reference(logits, NVOCAB, c->target[i], (double)c->head.grad_scale, grad);
     for (int v = 0; v < NVOCAB; v++) {
@@ -128,10 +139,21 @@ static void head_new(struct rig *rig, struct head_case *c, bool chosen, bool lor
                                                .dropout = {.p = p, .rng = {9, 1, 2}, .token0 = 40, .width = DIM}};
 }
 
-static void head_one(struct rig *rig, bool chosen, bool lora, float p)
+/* Few bits: products of them are exact in fp32, and what they round to is no matter of chance. */
+static void make_coarse(struct matrix *m)
+{
+    for (int64_t i = 0; i < m->nrow; i++)
+        for (int64_t j = 0; j < m->ncol; j++)
+            put(m, i, j, rint(at(m, i, j) * 16) / 16);
+}
+
+static void head_one(struct rig *rig, bool chosen, bool lora, float p, enum kern_dtype output)
 {
     struct head_case c;
     head_new(rig, &c, chosen, lora, p);
+    c.head.output = output;
+    if (output == KERN_BF16)
+        make_coarse(&c.h), make_coarse(&c.w);
     for (int64_t i = 0; i < c.head.nrow; i++)
         token_reference(&c, i, chosen ? c.rows[i] : i);
     c.head.scratch = must_alloc(kern_head_scratch(&c.head));
@@ -150,10 +172,12 @@ static void head_one(struct rig *rig, bool chosen, bool lora, float p)
 
 static void head(struct rig *rig)
 {
-    head_one(rig, false, false, 0);
-    head_one(rig, true, false, 0);
-    head_one(rig, true, true, 0);
-    head_one(rig, false, true, 0.25f);
+    head_one(rig, false, false, 0, KERN_F32);
+    head_one(rig, true, false, 0, KERN_F32);
+    head_one(rig, true, true, 0, KERN_F32);
+    head_one(rig, false, true, 0.25f, KERN_F32);
+    head_one(rig, false, false, 0, KERN_BF16);
+    head_one(rig, true, false, 0, KERN_BF16);
 }
 
 static void test_entropy(void **state)

@@ -67,12 +67,6 @@ class Ranks(Tests):
             raise Skip("Open MPI's mpirun is not installed")
         return [MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", str(n)]
 
-    def finish(self, process, want=0, timeout=600):
-        _, err = process.communicate(timeout=timeout)
-        if want is not None and process.returncode != want:
-            raise Failure(f"exit code {process.returncode}, {want} wanted: {err[-700:]}")
-        return err
-
     def until(self, process, step):
         """Reads what the run says until a step is done; what it said. Ends with the run."""
         said = []
@@ -265,7 +259,7 @@ class Ranks(Tests):
         whole = sum(share for what, share in rows.items() if what != "communication, hidden")
         if not 0.9 < whole < 1.1 or not rows["matrix products"] or not rows["communication, exposed"] or "waiting for data" not in rows:
             raise Failure(f"the profile's rows make {whole} of the step: {rows}")
-        for key in ("step", "loss", "grad_norm", "lr", "tokens", "tokens_per_second", "step_seconds", "data_wait_seconds", "comm_seconds", "save_stall_seconds", "rss_bytes",
+        for key in ("step", "loss", "grad_norm", "lr", "tokens", "tokens_per_second", "step_seconds", "data_wait_seconds", "comm_seconds", "comm_hidden_seconds", "save_stall_seconds", "rss_bytes",
                     "pss_bytes", "gathered_bytes"):
             if any(key not in m for m in lines):
                 raise Failure(f"metrics.jsonl has no '{key}'")
@@ -287,8 +281,12 @@ class Ranks(Tests):
         return [(m["step"], m["eval_loss"], m["eval_tokens"]) for m in self.metrics(out) if "eval_loss" in m]
 
     def evaluated_right(self, lora):
-        """On the training data, all of which makes each step: the evaluation after a step is the loss of the next one."""
-        out, path = self.job(f"eval-right{bool(lora)}", steps=6, lora=lora, data={"eval": str(self.goldens / "lora-qwen3/data.jsonl")},
+        """On the training data, as one file or as two, all of which makes each step: the evaluation after a step is the loss of the next one."""
+        whole = self.goldens / "lora-qwen3/data.jsonl"
+        lines, halves = whole.read_bytes().splitlines(True), [self.tmp / f"half-{i}.jsonl" for i in range(2)]
+        halves[0].write_bytes(b"".join(lines[:9]))
+        halves[1].write_bytes(b"".join(lines[9:]))
+        out, path = self.job(f"eval-right{bool(lora)}", steps=6, lora=lora, data={"eval": [str(h) for h in halves] if lora else str(whole)},
                              train={"eval_steps": 1, "micro_batch_size": 2})
         rows = json.loads(subprocess.run([self.tool, "plan", str(path), "--ranks", "1", "--json"], capture_output=True, check=True).stdout)["rows"]
         err = self.finish(self.start(path, "--set", f"train.global_batch_size={rows}", "--ranks", "2"))
@@ -338,12 +336,39 @@ class Ranks(Tests):
         if len(got) < len(want) - 1 or not set(got) <= set(want):  # the stop may leave one out
             raise Failure(f"other evaluations: {got}, {want} wanted")
 
+    # --- samples
+
+    SAMPLE = {"every": 3, "prompts": [{"input_ids": [5, 9, 30, 2]}, {"input_ids": [77]}, {"input_ids": [1] * 9}, {"input_ids": [60, 61]}]}
+
+    def sampled(self, out):
+        return {p.name: p.read_text() for p in sorted((out / "samples").iterdir())}
+
+    def sampled_bits(self, *options, mpi=0):
+        """The same text for any number of ranks; weights as without samples."""
+        self.reference()
+        if not hasattr(self, "samples"):
+            out, path = self.job("sampled-1", sample=self.SAMPLE)
+            self.finish(self.start(path, "--ranks", "1"))
+            self.same(out)
+            self.samples = self.sampled(out)
+            steps = sorted({*range(3, self.steps + 1, 3), self.steps})
+            if list(self.samples) != [f"step-{n:06}.txt" for n in steps]:
+                raise Failure(f"{list(self.samples)}")
+            texts = next(iter(self.samples.values())).split("\n")
+            if [len(t.split()) for t in texts[3::5]] != [128] * 4 or texts[1] != "5 9 30 2":
+                raise Failure(f"{texts}")
+        out, path = self.job(f"sampled{mpi}{''.join(options)[-30:].replace('/', '')}", sample=self.SAMPLE)
+        self.finish(self.start(path, *options, mpi=mpi))
+        self.same(out)
+        if self.sampled(out) != self.samples:
+            raise Failure("other samples")
+
     # --- control
 
     def controlled(self, mpi):
         """Saves and stops that are asked for, by file and by signal: answered, and the bits stay."""
         self.reference(steps=24)
-        out, path = self.job(f"control{mpi}", steps=24, checkpoint={"save_steps": 0, "keep_last": 0})
+        out, path = self.job(f"control{mpi}", steps=24, checkpoint={"save_steps": 0, "keep_last": 0}, sample={"prompts": [{"input_ids": [3, 4]}]})
         out.mkdir()
         control = out / "control"
         def start():
@@ -362,26 +387,28 @@ class Ranks(Tests):
         said += self.until(process, 5)
         for word in ("sample", "nonsense", "save", "stop"):
             said += ask(process, word)
-        said += process.stderr.read() + self.finish(process)  # communicate() knows nothing of what readline() has kept
-        for words in ("'stop' was asked for before this run", "'sample' is not in this version", "'nonsense' is none of", "which was asked for, is saved", "control: stop", "stopped after"):
+        said += self.finish(process)
+        for words in ("'stop' was asked for before this run", "control: sample: after this step", ", sample 1: ", "'nonsense' is none of", "which was asked for, is saved", "control: stop", "stopped after"):
             if words not in said:
                 raise Failure(f"'{words}' is not in: {said[-1500:]}")
+        if len(self.sampled(out)) != 1:
+            raise Failure(f"{self.sampled(out)}")
         if len(list((out / "checkpoints").glob("step-*"))) < 3 or self.done(out) == 24 or control.exists():
             raise Failure(f"{self.done(out)} steps, {list((out / 'checkpoints').iterdir())}")
         process, _ = start()
         process.send_signal(signal.SIGUSR1)
-        if "stopped after" not in process.stderr.read() + self.finish(process):
+        if "stopped after" not in self.finish(process):
             raise Failure("SIGUSR1 does not stop")
         self.finish(self.start(path, "--ranks", "2"))
         self.same(out, steps=24)
 
     # --- mpirun
 
-    def mpi_bits(self, n, *options):
-        self.reference()
-        out, path = self.job(f"mpi{n}{''.join(options)[-30:].replace('/', '')}")
+    def mpi_bits(self, n, *options, **sections):
+        self.reference(**sections)
+        out, path = self.job(f"mpi{n}{''.join(options)[-30:].replace('/', '')}{'-'.join(sections)}", **sections)
         self.finish(self.start(path, *options, mpi=n))
-        self.same(out)
+        self.same(out, **sections)
 
     def mpi_resumed(self):
         """Between mpirun and local ranks, by SIGUSR1 and by kills of a rank and of its supervisor."""
@@ -505,6 +532,10 @@ def main():
             t.attempt("evaluation: bits, full", t.evaluated_bits, full, "--ranks", "3", "--gather", "copy", "--set", "fsdp.sharding_strategy=NO_SHARD")
             t.attempt("evaluation: bits, mpirun", lambda: t.evaluated_bits(adapters, "--gather", "copy", mpi=3))
             t.attempt("evaluation: killed and resumed", t.evaluated_and_killed, adapters)
+            for options in (("2",), ("3", "--gather", "copy"), ("2", "--gather", "copy", "--set", "fsdp.sharding_strategy=SHARD_GRAD_OP"),
+                            ("5", "--gather", "copy", "--set", "fsdp.sharding_strategy=NO_SHARD")):
+                t.attempt(f"samples: bits {' '.join(options)}", t.sampled_bits, "--ranks", *options)
+            t.attempt("samples: bits, mpirun", lambda: t.sampled_bits("--gather", "copy", mpi=3))
             for mpi in (0, 3):
                 t.attempt(f"control, mpirun {mpi}", t.controlled, mpi)
             for n in (1, 2, 3, 5):
@@ -512,6 +543,8 @@ def main():
             t.attempt("mpirun, gathered", t.mpi_bits, 3, "--gather", "copy")
             t.attempt("mpirun, prefetch 4", t.mpi_bits, 3, "--gather", "copy", "--set", "fsdp.forward_prefetch=4", "--set", "fsdp.backward_prefetch=0")
             t.attempt("mpirun, NO_SHARD", t.mpi_bits, 2, "--gather", "copy", "--set", "fsdp.sharding_strategy=NO_SHARD")
+            t.attempt("mpirun, full", lambda: t.mpi_bits(3, "--gather", "copy", lora=None))
+            t.attempt("mpirun, dtype.reduce", lambda: t.mpi_bits(3, "--gather", "copy", dtype={"reduce": "bf16"}))
             t.attempt("mpirun, stopped, killed, resumed", t.mpi_resumed)
             t.attempt("mpirun, a rank stalls", t.mpi_stalled)
             t.attempt("mpirun, ranks that mean different runs", t.mpi_elsewhere)

@@ -4,7 +4,7 @@
     run.py FSDPTRAIN GOLDENS [--case NAME] [--quick]
 
 Needs numpy only. The tolerances are the goldens' own (tests/train/goldens/README.md says what they are)."""
-import argparse, json, os, pathlib, shutil, signal, struct, subprocess, sys, tempfile, time
+import argparse, json, os, pathlib, shutil, signal, struct, subprocess, sys, tempfile, threading, time
 import numpy as np
 
 DTYPES = {"F32": np.float32, "F64": np.float64}
@@ -75,6 +75,18 @@ class Tests:
         if done.returncode != want:
             raise Failure(f"exit code {done.returncode}, {want} wanted: {done.stderr[-600:]}")
         return done
+
+    def finish(self, process, want=0, timeout=600):
+        """What the run still says until it ends. Not by communicate(), which does not see the lines that the pipe's reader has taken in beyond those it gave."""
+        limit = threading.Timer(timeout, process.kill)
+        limit.start()
+        err = process.stderr.read()
+        process.wait()
+        late = not limit.is_alive()
+        limit.cancel()
+        if late or want is not None and process.returncode != want:
+            raise Failure(f"exit code {process.returncode}{f' after {timeout} s' if late else ''}, {want} wanted: {err[-700:]}")
+        return err
 
     def metrics(self, out):
         return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -165,6 +177,32 @@ class Tests:
         self.same_bits(name, reference, "bf16-threads3", ["--threads", "3"], sets=bf16)
         self.same_bits(name, reference, "bf16-copy", ["--ranks", "3", "--threads", "1", "--gather", "copy"], sets={**bf16, "fsdp.activation_checkpointing": "block"})
 
+    def dtype_bits(self, name):
+        """dtype.reduce and dtype.output in bf16: numbers of their own, near fp32's, and the same bits at any number of ranks."""
+        base = self.bits(self.tmp / name)[0]
+        for title, sets in (("reduce", {"dtype.reduce": "bf16"}), ("output", {"dtype.output": "bf16"}),
+                            ("all", {"dtype.param": "bf16", "dtype.reduce": "bf16", "dtype.output": "bf16"})):
+            out = self.tmp / f"{name}-{title}-1"
+            config = config_of(self.goldens / name, out)
+            for key, value in sets.items():
+                config["dtype"][key.split(".")[1]] = value
+            self.run(self.write(out.name, config))
+            reference = self.bits(out)
+            far = max(abs(a[i] - b[i]) for a, b in zip(reference[0], base) for i in (1, 2))
+            if far == 0:
+                raise Failure(f"dtype.{title} changes nothing")
+            self.near(f"dtype.{title}'s losses and norms", far, 0.05)
+            for ranks, options in ((2, []), (3, ["--gather", "copy"]), (5, [])):
+                self.same_bits(name, reference, f"{title}-{ranks}", ["--ranks", str(ranks), "--threads", "1", *options], sets=sets)
+
+    def packet_bits(self, name):
+        """Packets of two micro-batches, the last one short: a group is exchanged in the backward of the packet's last, also by ranks that have none."""
+        out = self.tmp / f"{name}-packets"
+        self.run(self.write(out.name, config_of(self.goldens / name, out, gradient_accumulation_steps=2)))
+        reference = self.bits(out)
+        for ranks, options in ((2, []), (3, ["--gather", "copy"]), (4, [])):
+            self.same_bits(name, reference, f"packets{ranks}", ["--ranks", str(ranks), "--threads", "1", *options], gradient_accumulation_steps=2)
+
     def resumed_bits(self, name, reference, ranks, **train):
         """Stopped again and again by a signal, and gone on with at another number of ranks."""
         out = self.tmp / f"{name}-resumed"
@@ -218,9 +256,7 @@ class Tests:
                 os.kill(int(children[victim]), signal.SIGKILL)
                 break
         started = time.monotonic()
-        _, err = process.communicate(timeout=30)
-        if process.returncode != 4:
-            raise Failure(f"exit code {process.returncode} after a kill: {err[-300:]}")
+        err = self.finish(process, 4)
         if f"rank {victim} of {ranks} was killed by signal 9" not in err or "step " not in err:
             raise Failure(f"the sentence does not name the rank: {err[-300:]}")
         if time.monotonic() - started > 15:
@@ -243,9 +279,9 @@ class Tests:
                 children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
                 os.kill(int(children[1]), signal.SIGSTOP)
                 break
-        _, err = process.communicate(timeout=30)
-        if process.returncode != 4 or "for rank 1 of 2" not in err:
-            raise Failure(f"exit code {process.returncode}: {err[-300:]}")
+        err = self.finish(process, 4)
+        if "for rank 1 of 2" not in err:
+            raise Failure(err[-300:])
 
     def other_run(self, name):
         """A finished run's folder with another config: refused by key; a damaged newest checkpoint is passed over and said."""
@@ -365,6 +401,77 @@ class Tests:
         if json.loads(tool("plan", config, "--set", "train.max_steps=2", "--json").stdout)["steps"] != 2:
             raise Failure("max_steps does not count beside num_train_epochs")
 
+    def samples(self):
+        """What a run says of its prompts `sample` says of its checkpoint and of its adapter; the card is filled in, and a user's own stays."""
+        model = pathlib.Path(__file__).resolve().parent.parent.parent / "fixtures" / "tiny-llama-tied"
+        out, chat = self.tmp / "samples", model.parent / "chat.jsonl"
+        config = {"model": str(model), "output_dir": str(out), "data": {"train": str(chat), "seq_len": 128}, "lora": {"r": 4},
+                  "train": {"max_steps": 3, "global_batch_size": 3, "warmup_steps": 0, "learning_rate": 0.01},
+                  "sample": {"every": 2, "prompts": ["How are you?", {"text": "Once"}]}}
+        said = self.run(self.write("samples", config), "--ranks", "2").stderr
+        texts = (out / "samples/step-000003.txt").read_text()
+        if "step 3, sample 2: " not in said or not (out / "samples/step-000002.txt").exists():
+            raise Failure(said)
+
+        def tool(*args, want=0, stdin=b""):
+            done = subprocess.run([self.tool, "sample", *map(str, args)], capture_output=True, timeout=120, input=stdin)
+            if done.returncode != want:
+                raise Failure(f"{args}: exit code {done.returncode}, {want} wanted: {done.stderr}")
+            return done
+        adapter, tuned = out / "adapter", ["--adapter", out / "checkpoints/step-000003", "--max-new-tokens", 128]
+        for prompt, options in (("How are you?", ["--chat"]), ("Once", [])):
+            text = tool(model, "--prompt", prompt, *options, *tuned, "-q").stdout.decode()
+            if f"\n== sample ==\n{text}" not in texts:
+                raise Failure(f"'{text}' is not in {texts}")
+            told = json.loads(tool(model, "--prompt", prompt, *options, "--adapter", adapter, "--max-new-tokens", 128, "--json", "--threads", 3).stdout)["samples"][0]
+            if told["text"] + "\n" != text or told["finish_reason"] != ("length" if len(told["ids"]) == 128 else "stop"):
+                raise Failure(f"{told} and {text!r}")
+            if tool(model, *options, *tuned, "-q", stdin=prompt.encode() + b"\n").stdout.decode() != text:
+                raise Failure("from standard input: another text")
+        several = ["--prompt", "Once", "--prompt", "Twice", "--samples", 3, "--temperature", 6, "--top-p", 0.9, "--top-k", 0, "--seed", 5, "--max-new-tokens", 30]
+        first = tool(model, *several, "--json", "--threads", 1)
+        texts = {s["text"] for s in json.loads(first.stdout)["samples"]}
+        shown = tool(model, *several, "--threads", 3, "-q").stdout.decode()
+        if len(texts) != 6 or any(f"\n{t}\n" not in shown for t in texts) or "== prompt 2, sample 3 ==" not in shown:
+            raise Failure(f"{texts}, {shown}")
+        messages = json.dumps([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}])
+        ids = [json.loads(tool(model, "--chat", *p, "--max-new-tokens", 1, "--json").stdout)["samples"][0]["prompt_ids"]
+               for p in (["--prompt", messages], ["--system", "Be brief.", "--prompt", "Hi"], ["--prompt", "Hi"])]
+        if ids[0] != ids[1] or ids[1] == ids[2]:
+            raise Failure(f"{ids}")
+        for wrong, code, words in ((["--samples", 2], 2, "would be the same text"), (["--top-p", 2], 2, "top-p is 2"), (["--system", "x"], 2, "wants --chat"),
+                                   (["--seed", 1.5], 2, "--seed: a whole number"), (["--adapter", self.tmp], 3, "adapter_config.json"), (["--dtype", "fp16"], 2, "--dtype"),
+                                   (["--prompt", b"\xff"], 2, "no UTF-8"), (["--top-k", 1e12], 2, "--top-k: a whole number")):
+            said = subprocess.run([self.tool, "sample", model, "--prompt", "x", *(w if isinstance(w, bytes) else str(w) for w in wrong)], capture_output=True, timeout=120)
+            if said.returncode != code or words not in said.stderr.decode() or said.stdout:
+                raise Failure(f"{wrong}: exit code {said.returncode}, {said.stderr}")
+        if b"other base" not in tool(self.other_model(model), "--prompt", "x", *tuned, want=2).stderr.replace(b"another base", b"other base"):
+            raise Failure("adapters on a base that is not theirs")
+
+        card = (adapter / "README.md").read_text()
+        for words in (f'---\nbase_model: "{model}"\nlibrary_name: peft\npipeline_tag: text-generation\ntags:\n- "base_model:adapter:{model}"\n- lora\n', "| steps | 3 of 3 |",
+                      f"| training loss, last step | {self.metrics(out)[-1]['loss']:.6g} |", f'- "{chat}"', "| r, lora_alpha, lora_dropout | 4, 32, 0 |"):
+            if words not in card:
+                raise Failure(f"{words!r} is not in {card}")
+        shutil.rmtree(adapter)
+        self.run(self.write("samples", config))
+        if (adapter / "README.md").read_text() != card:
+            raise Failure("another card when the adapter is exported again")
+        (adapter / "README.md").write_text("mine")
+        self.run(self.write("samples", config))
+        if (adapter / "README.md").read_text() != "mine" or (out / "adapter.old").exists():
+            raise Failure("a README of the user's is gone")
+
+    def other_model(self, model):
+        """The same shapes, and one other value."""
+        other = self.tmp / "other-model"
+        shutil.copytree(model, other)
+        shard = sorted(other.glob("*.safetensors"))[0]
+        raw = bytearray(shard.read_bytes())
+        raw[-1] ^= 1
+        shard.write_bytes(raw)
+        return other
+
     def refused(self, name, change, code, words):
         config = config_of(self.goldens / name, self.tmp / "refused")
         change(config)
@@ -384,6 +491,7 @@ REFUSALS = [
     (put(None, "modle", "x"), 2, "the nearest is 'model'"),
     (put("fsdp", "sharding_strategy", "HYBRID_SHARD"), 2, "key 'fsdp.sharding_strategy': \"HYBRID_SHARD\" is not in this version"),
     (put("dtype", "param", "fp16"), 2, "key 'dtype.param': \"fp16\" is not in this version"),
+    (put("dtype", "reduce", "fp16"), 2, "key 'dtype.reduce': \"fp16\" is not in this version"),
     (put("train", "learning_rate", -1), 2, "key 'train.learning_rate'"),
     (put("data", "train", "/nowhere.jsonl"), 3, "/nowhere.jsonl"),
     (put(None, "model", "/nowhere"), 3, "/nowhere"),
@@ -393,7 +501,12 @@ REFUSALS = [
     (put("lora", "r", 5), 2, "'r' is not that of"),
     (put("lora", "target_modules", "(("), 2, "no regular expression"),
     (put("data", "eval", "/no-such.jsonl"), 3, "/no-such.jsonl"),
-    (put(None, "sample", {"every": 5}), 2, "key 'sample.every'"),
+    (put(None, "sample", {"every": 5}), 2, "sample.prompts has none"),
+    (put(None, "sample", {"every": 5, "prompts": "Hi"}), 2, "key 'sample.prompts': a list is wanted"),
+    (put(None, "sample", {"prompts": ["Hi"]}), 3, "tokenizer.json"),
+    (put(None, "sample", {"prompts": [{"input_ids": [1, 4000]}]}), 2, "token 4000 is none of the model's"),
+    (put(None, "sample", {"prompts": [{"input_ids": []}]}), 2, "prompt 1 has 0 tokens"),
+    (put(None, "sample", {"prompts": [{"input_ids": ["x"]}]}), 2, "'input_ids' is a list of tokens' numbers"),
 ]
 
 
@@ -423,11 +536,14 @@ def main():
                     sets={"fsdp.sharding_strategy": strategy, "fsdp.forward_prefetch": forward, "fsdp.backward_prefetch": backward,
                           "fsdp.reshard_after_forward": reshard}))
             t.check(f"{name} in bf16", t.bf16_bits, name)
+            t.check(f"{name}: dtype.reduce and dtype.output", t.dtype_bits, name)
+            t.check(f"{name}: packets of two", t.packet_bits, name)
             t.check(f"{name} resumed", t.resumed_bits, name, reference, [1, 4, 3, 2])
             t.check(f"{name} killed", t.kill_and_go_on, name, reference)
         if "lora-qwen3" in cases:
             t.check("text", t.text)
             t.check("tokenize and init", t.verbs)
+            t.check("samples", t.samples)
             t.check("drawn adapters, dropout, our packing", t.drawn_bits, "lora-qwen3")
             t.check("another run's checkpoint", t.other_run, "lora-qwen3")
             t.check("plan", t.planned, "lora-qwen3")

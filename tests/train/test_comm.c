@@ -1,4 +1,4 @@
-/* Communicator, ring and board with threads as ranks: what they hand over against what each can compute alone, and what a rank that is late, lost or failing does
+/* Communicator, reducer, ring and board with threads as ranks: what they hand over against what each can compute alone, and what a rank that is late, lost or failing does
  * to the others. Runs under TSan. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "comm/comm_local.h"
+#include "comm/reducer.h"
 #include "comm/ring.h"
 
 enum { MAX_RANKS = 5, NGROUPS = 7, NPARAMS = 17, NSTEPS = 3 };
@@ -65,6 +66,16 @@ static float gradient(uint32_t rank, int64_t i)
     return 1.0f / (float)(1 + i) + (float)rank * 0.37f;
 }
 
+/* As it reaches its owner. */
+static float sent(const struct comm *c, uint32_t rank, int64_t i)
+{
+    float exact = gradient(rank, i), back;
+    uint8_t rounded[4];
+    fsdpck_dtype_cast(FSDPCK_FLOAT32, &exact, c->reduce, rounded, 1);
+    fsdpck_dtype_cast(c->reduce, rounded, FSDPCK_FLOAT32, &back, 1);
+    return back;
+}
+
 static void exchange(struct comm *c, void *ctx)
 {
     const int64_t nelem = 103, chunk = (nelem + c->nranks - 1) / c->nranks;
@@ -80,9 +91,9 @@ static void exchange(struct comm *c, void *ctx)
             into[i] = 3;
         int rc = c->ops->exchange(c, &slice, 1, n, n % 2 == 0, &err);
         for (int64_t i = 0; i < mine; i++) {
-            float want = n % 2 == 0 ? gradient(0, begin + i) : 3 + gradient(0, begin + i);
+            float want = n % 2 == 0 ? sent(c, 0, begin + i) : 3 + sent(c, 0, begin + i);
             for (uint32_t q = 1; q < n; q++)
-                want += gradient(q, begin + i);
+                want += sent(c, q, begin + i);
             if (rc || want != into[i])
                 __atomic_fetch_add(wrong, 1, __ATOMIC_RELAXED);
         }
@@ -128,7 +139,7 @@ static void test_lanes(void **state)
     (void)state;
     for (uint32_t n = 1; n <= MAX_RANKS; n += 2) {
         uint32_t wrong = 0;
-        run_ranks(n, (struct comm_sizes){ 64, 64, false }, 60, sum_on_two_lanes, &wrong);
+        run_ranks(n, (struct comm_sizes){ .value_nbytes = 64, .grad_nelem = 64, .reduce = FSDPCK_FLOAT32 }, 60, sum_on_two_lanes, &wrong);
         assert_int_equal(wrong, 0);
     }
 }
@@ -137,10 +148,80 @@ static void test_exchange(void **state)
 {
     (void)state;
     for (uint32_t n = 1; n <= MAX_RANKS; n++) {
+        for (int i = 0; i < 2; i++) {
+            uint32_t wrong = 0;
+            run_ranks(n, (struct comm_sizes){ .value_nbytes = 64, .grad_nelem = 128, .reduce = i ? FSDPCK_BFLOAT16 : FSDPCK_FLOAT32 }, 60, exchange, &wrong);
+            assert_int_equal(wrong, 0);
+        }
+    }
+}
+
+/* --- the exchange behind a backward */
+
+enum { PART = 37, ROUNDS = 40 };
+
+/* Two slices take turns: while the one is exchanged the other is filled, with what is added to zeroes. */
+static void exchange_behind(struct comm *c, void *ctx)
+{
+    float into[2][PART];
+    struct comm_slice slices[2];
+    struct reducer *reducer;
+    struct fsdpck_error err = { 0 };
+    const int64_t chunk = (PART + c->nranks - 1) / c->nranks;
+    uint32_t wrong = reducer_new(c->lanes[COMM_REDUCE], &reducer, &err) != 0;
+    memset(c->contribution, 0, 2 * PART * sizeof(float));
+    for (uint32_t i = 0; i < ROUNDS && !wrong; i++) {
+        float *place = c->contribution + (i % 2) * PART;
+        slices[i % 2] = (struct comm_slice){ .at = (i % 2) * PART, .nelem = PART, .chunk = chunk, .into = into[i % 2] };
+        for (int64_t j = 0; j < PART; j++)
+            place[j] += gradient(c->rank, (int64_t)i + j);
+        reducer_start(reducer, &(struct reducer_job){ &slices[i % 2], 1, c->nranks, true, true });
+        wrong += reducer_wait(reducer, i + 1 < ROUNDS ? 1 : 0, &err) != 0;
+        int64_t begin, mine = comm_slice_part(&slices[0], c->rank, &begin);
+        for (int64_t j = 0; j < mine && i > 0; j++) {
+            float want = gradient(0, (int64_t)i - 1 + begin + j);
+            for (uint32_t q = 1; q < c->nranks; q++)
+                want += gradient(q, (int64_t)i - 1 + begin + j);
+            wrong += into[(i - 1) % 2][j] != want;
+        }
+    }
+    reducer_free(reducer);
+    __atomic_fetch_add((uint32_t *)ctx, wrong, __ATOMIC_RELAXED);
+}
+
+/* A rank that fails while others exchange: they hear of it where they wait. */
+static void fail_behind(struct comm *c, void *ctx)
+{
+    float into[PART];
+    const struct comm_slice slice = { .nelem = PART, .chunk = PART, .into = into };
+    struct reducer *reducer;
+    struct fsdpck_error err = { 0 };
+    if (c->rank == 1) {
+        fsdpck_error_set(&err, FSDPCK_ERR_FORMAT, NULL, "no good");
+        board_fail(c->board, &err);
+        return;
+    }
+    int rc = reducer_new(c->lanes[COMM_REDUCE], &reducer, &err);
+    for (int i = 0; i < 3 && !rc; i++) {
+        reducer_start(reducer, &(struct reducer_job){ &slice, 1, c->nranks, true, true });
+        rc = reducer_wait(reducer, 1, &err);
+    }
+    if (rc == FSDPCK_ERR_STOPPED)
+        __atomic_fetch_add((uint32_t *)ctx, 1, __ATOMIC_RELAXED);
+    reducer_free(reducer);
+}
+
+static void test_reducer(void **state)
+{
+    (void)state;
+    uint32_t ended = 0;
+    for (uint32_t n = 1; n <= MAX_RANKS; n++) {
         uint32_t wrong = 0;
-        run_ranks(n, (struct comm_sizes){ 64, 128, false }, 60, exchange, &wrong);
+        run_ranks(n, (struct comm_sizes){ .value_nbytes = 64, .grad_nelem = 2 * PART, .reduce = FSDPCK_FLOAT32 }, 60, exchange_behind, &wrong);
         assert_int_equal(wrong, 0);
     }
+    run_ranks(3, (struct comm_sizes){ .value_nbytes = 64, .grad_nelem = PART, .reduce = FSDPCK_FLOAT32 }, 60, fail_behind, &ended);
+    assert_int_equal(ended, 2);
 }
 
 /* --- the ring */
@@ -282,7 +363,7 @@ static void test_ring(void **state)
         const struct schedule_request req = { .uses = k.uses, .nuses = k.nuses, .ngroups = NGROUPS, .forward_prefetch = k.forward, .backward_prefetch = k.backward,
                                               .stays = k.stays };
         assert_int_equal(schedule_make(&req, &k.schedule, &err), 0);
-        run_ranks(nranks, (struct comm_sizes){ k.nbytes, 0, true }, 60, gather, &k);
+        run_ranks(nranks, (struct comm_sizes){ .value_nbytes = k.nbytes, .grad_nelem = 0, .copies = true, .reduce = FSDPCK_FLOAT32 }, 60, gather, &k);
         assert_int_equal(k.wrong, 0);
         schedule_free(&k.schedule);
     }
@@ -320,9 +401,9 @@ static void test_late_and_failing(void **state)
 {
     (void)state;
     uint32_t named = 0, ended = 0;
-    run_ranks(3, (struct comm_sizes){ 64, 64, false }, 0.2, come_late, &named);
+    run_ranks(3, (struct comm_sizes){ .value_nbytes = 64, .grad_nelem = 64, .reduce = FSDPCK_FLOAT32 }, 0.2, come_late, &named);
     assert_in_range(named, 1, 2); /* whoever came second may have been told by the first */
-    run_ranks(3, (struct comm_sizes){ 64, 64, false }, 60, fail_alone, &ended);
+    run_ranks(3, (struct comm_sizes){ .value_nbytes = 64, .grad_nelem = 64, .reduce = FSDPCK_FLOAT32 }, 60, fail_alone, &ended);
     assert_int_equal(ended, 2);
 }
 
@@ -345,6 +426,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exchange),
         cmocka_unit_test(test_lanes),
+        cmocka_unit_test(test_reducer),
         cmocka_unit_test(test_ring),
         cmocka_unit_test(test_late_and_failing),
         cmocka_unit_test(test_lost),

@@ -314,9 +314,41 @@ static void test_accumulation(void **state)
     close_golden(&g);
 }
 
+/* A packet's gradients are rounded once on the way to their owners; where there is one packet that is all that dtype.reduce does. */
+static void test_reduce(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const char *const sets[] = { i ? "train.gradient_accumulation_steps=1" : "train.gradient_accumulation_steps=3", NULL };
+        const char *const rounded[] = { sets[0], "dtype.reduce=bf16", NULL };
+        struct golden fp32 = { 0 }, bf16 = { 0 };
+        double loss[2], off, size;
+        int64_t n[2], nequal = 0;
+        open_golden(&fp32, i ? "full-qwen2" : "lora-qwen3", sets);
+        open_golden(&bf16, i ? "full-qwen2" : "lora-qwen3", rounded);
+        float *want = all_gradients(&fp32, &loss[0], &n[0]), *got = all_gradients(&bf16, &loss[1], &n[1]);
+        assert_true(n[0] == n[1] && loss[0] == loss[1]);
+        distance(got, want, (uint64_t)n[0], &off, &size);
+        assert_true(off > 1e-4 * size && off < 4e-3 * size);
+        for (int64_t j = 0; j < n[0]; j++) {
+            uint16_t bits;
+            float once;
+            fsdpck_dtype_cast(FSDPCK_FLOAT32, &want[j], FSDPCK_BFLOAT16, &bits, 1);
+            fsdpck_dtype_cast(FSDPCK_BFLOAT16, &bits, FSDPCK_FLOAT32, &once, 1);
+            nequal += once == got[j];
+        }
+        assert_true(i ? nequal < n[0] : nequal == n[0]);
+        free(want);
+        free(got);
+        close_golden(&fp32);
+        close_golden(&bf16);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_first_steps), cmocka_unit_test(test_recompute), cmocka_unit_test(test_accumulation),
-                                        cmocka_unit_test(test_bf16), cmocka_unit_test(test_subsets) };
+                                        cmocka_unit_test(test_bf16), cmocka_unit_test(test_subsets),
+                                        cmocka_unit_test(test_reduce) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -223,4 +223,6 @@ const struct cpu_simd SIMD_TABLE = {
     .soft_grad = soft_grad,
     .adamw = adamw,
     .dropout = SIMD_DROPOUT,
+    .dot_rows = SIMD_DOT_ROWS,
+    .sum_scaled_rows = SIMD_SUM_SCALED_ROWS,
 };

@@ -12,7 +12,11 @@
 #define SIMD_NAME SIMD_TEXT(SIMD_SET)
 #define SIMD_TABLE SIMD_JOIN(cpu_simd_, SIMD_SET)
 #define SIMD_DROPOUT SIMD_JOIN(cpu_dropout_, SIMD_SET)
+#define SIMD_DOT_ROWS SIMD_JOIN(cpu_dot_rows_, SIMD_SET)
+#define SIMD_SUM_SCALED_ROWS SIMD_JOIN(cpu_sum_scaled_rows_, SIMD_SET)
 
 void SIMD_DROPOUT(float *y, const float *x, float p, float keep, const struct kern_philox *rng, uint64_t index, int64_t n);
+void SIMD_DOT_ROWS(float *y, const uint16_t *w, int64_t pitch, const float *x, int64_t nrow, int64_t n);
+void SIMD_SUM_SCALED_ROWS(float *y, const uint16_t *w, int64_t pitch, const float *factors, int64_t nrow, int64_t n);
 
 #endif

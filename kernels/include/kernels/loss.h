@@ -42,6 +42,7 @@ struct kern_head {
     struct kern_mat dh;     /* (ntok, d), all of it written: 0 where nothing is supervised; data NULL: only the loss. May not overlap h */
     float *dw;              /* (nvocab, d) without gaps, added to; NULL: frozen */
     struct kern_head_lora lora;
+    enum kern_dtype output;  /* the logits are rounded to this before the loss looks at them */
     enum kern_dtype compute; /* the logits' gradient and LoRA's thin products are rounded to this before they are multiplied */
     int64_t chunk;           /* rows at a time; part of the shape: other chunks may give dw other bits. 0: kern_head_chunk's */
     void *scratch;           /* kern_head_scratch bytes, aligned to 64 */

@@ -5,6 +5,7 @@
 #define KERNELS_OPS_H
 
 #include <kernels/attention.h>
+#include <kernels/decode.h>
 #include <kernels/elementwise.h>
 #include <kernels/gemm.h>
 #include <kernels/lora.h>
@@ -54,6 +55,9 @@ struct kern_ops {
 
     kern_uniform_fn uniform;
     kern_dropout_fn dropout;
+
+    kern_gemv_fn gemv;
+    kern_attention_one_fn attention_one;
 
     kern_adamw_fn adamw;
     kern_sum_squares_fn sum_squares;

@@ -25,12 +25,52 @@ int comm_out_of_patience(const struct comm *c, uint32_t late, const char *operat
                             board_patience(c->board), operation, late, c->nranks, theirs);
 }
 
-void comm_fold(float *restrict into, const float *restrict from, int64_t nelem, bool assign)
+size_t comm_element_nbytes(const struct comm *c)
+{
+    return fsdpck_dtype_info(c->reduce)->nbytes;
+}
+
+size_t comm_slice_at(const struct comm *c, const struct comm_slice *s, int64_t begin)
+{
+    return (size_t)s->at * sizeof(float) + (size_t)begin * comm_element_nbytes(c);
+}
+
+/* From the beginning on: a rounded block is written where floats were read before. */
+void comm_round(const struct comm *c, const struct comm_slice *slices, size_t nslices)
+{
+    enum { BLOCK = 4096 };
+    uint16_t block[BLOCK];
+    for (size_t i = 0; i < nslices && c->reduce != FSDPCK_FLOAT32; i++) {
+        const float *from = c->contribution + slices[i].at;
+        for (int64_t at = 0; at < slices[i].nelem; at += BLOCK) {
+            uint64_t n = (uint64_t)(slices[i].nelem - at < BLOCK ? slices[i].nelem - at : BLOCK);
+            fsdpck_dtype_cast(FSDPCK_FLOAT32, from + at, c->reduce, block, n);
+            memcpy((char *)c->contribution + comm_slice_at(c, &slices[i], at), block, n * sizeof *block);
+        }
+    }
+}
+
+static void fold_floats(float *restrict into, const float *restrict from, int64_t nelem, bool assign)
 {
     if (assign)
         memcpy(into, from, (size_t)nelem * sizeof *into);
     for (int64_t i = 0; i < nelem && !assign; i++)
         into[i] += from[i];
+}
+
+void comm_fold(const struct comm *c, float *into, const void *from, int64_t nelem, bool assign)
+{
+    enum { BLOCK = 4096 };
+    float block[BLOCK];
+    if (c->reduce == FSDPCK_FLOAT32) {
+        fold_floats(into, from, nelem, assign);
+        return;
+    }
+    for (int64_t at = 0; at < nelem; at += BLOCK) {
+        int64_t n = nelem - at < BLOCK ? nelem - at : BLOCK;
+        fsdpck_dtype_cast(c->reduce, (const char *)from + (size_t)at * comm_element_nbytes(c), FSDPCK_FLOAT32, block, (uint64_t)n);
+        fold_floats(into + at, block, n, assign);
+    }
 }
 
 int64_t comm_slice_part(const struct comm_slice *s, uint32_t r, int64_t *begin)

@@ -3,6 +3,7 @@
 #ifndef TRAIN_COMM_H
 #define TRAIN_COMM_H
 
+#include <fsdpck/dtype.h>
 #include <fsdpck/error.h>
 
 #include "comm/board.h"
@@ -10,7 +11,7 @@
 struct comm;
 
 /* Threads of a rank that talk to the same threads of the others; lanes never wait for each other. */
-enum comm_lane { COMM_MAIN, COMM_GATHER, COMM_SAVE, COMM_NLANES };
+enum comm_lane { COMM_MAIN, COMM_GATHER, COMM_REDUCE, COMM_SAVE, COMM_NLANES };
 
 /* A part of every rank's contribution: owner s gets elements [s·chunk, min((s+1)·chunk, nelem)) of it. */
 struct comm_slice {
@@ -30,8 +31,8 @@ struct comm_ops {
     const char *name;
     /* Returns when every rank has called it. */
     int (*barrier)(struct comm *, const char *operation, struct fsdpck_error *err);
-    /* The reduce-scatter of a wave: ranks 0 … ncontributions-1 have one each. into = their left fold by rank, in fp32; `first` says whether the first is
-     * assigned or added to what is there. */
+    /* The reduce-scatter of a wave: ranks 0 … ncontributions-1 have one each, which is rounded to comm.reduce where it lies, also before it goes to the same rank:
+     * what it was is gone. into = their left fold by rank, in fp32; `first` says whether the first is assigned or added to what is there. */
     int (*exchange)(struct comm *, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions, bool first, struct fsdpck_error *err);
     /* Every piece, whole, into a buffer of the caller's. Nobody may change his rows of them meanwhile. */
     int (*gather)(struct comm *, const struct comm_piece *pieces, size_t npieces, char *into, struct fsdpck_error *err);
@@ -50,6 +51,7 @@ struct comm {
     unsigned char *values; /* the parameters (layout.value_at): this rank's rows at least; everybody's where `views` */
     float *contribution; /* this rank's gradients (layout.grad_at) */
     uint64_t wait_ns;    /* time spent in operations of this lane */
+    enum fsdpck_dtype reduce; /* what gradients are exchanged as: FSDPCK_FLOAT32 or FSDPCK_BFLOAT16 */
     bool views;          /* all rows of all ranks lie in `values`: nothing has to be gathered */
     struct comm *lanes[COMM_NLANES]; /* of COMM_MAIN only: itself and the others, which are freed with it */
 };
@@ -70,8 +72,13 @@ uint64_t comm_now_ns(void);
 int comm_other_failed(const struct comm *c, const char *operation, struct fsdpck_error *err);
 /* Rank `late` is waited for no longer. */
 int comm_out_of_patience(const struct comm *c, uint32_t late, const char *operation, struct fsdpck_error *err);
-/* into = from, or into += from. */
-void comm_fold(float *into, const float *from, int64_t nelem, bool assign);
+/* This rank's slices, rounded to comm.reduce and moved together at the beginning of where they lie. */
+void comm_round(const struct comm *c, const struct comm_slice *slices, size_t nslices);
+/* Element `begin` of a slice in a rank's contribution, rounded: bytes. */
+size_t comm_slice_at(const struct comm *c, const struct comm_slice *s, int64_t begin);
+size_t comm_element_nbytes(const struct comm *c);
+/* into = from, or into += from; from: (nelem) of comm.reduce. */
+void comm_fold(const struct comm *c, float *into, const void *from, int64_t nelem, bool assign);
 /* The elements of a slice that rank r owns: [*begin, *begin + result); none where the result is not positive. */
 int64_t comm_slice_part(const struct comm_slice *s, uint32_t r, int64_t *begin);
 

@@ -140,14 +140,18 @@ static void fold_slice(const struct local *c, const struct comm_slice *s, uint32
 {
     int64_t begin, nelem = comm_slice_part(s, c->base.rank, &begin);
     for (uint32_t q = 0; q < ncontributions && nelem > 0; q++)
-        comm_fold(s->into, c->world->grads + q * c->world->sizes.grad_nelem + s->at + begin, nelem, first && q == 0);
+        comm_fold(&c->base, s->into, (const char *)(c->world->grads + q * c->world->sizes.grad_nelem) + comm_slice_at(&c->base, s, begin), nelem, first && q == 0);
 }
 
 static int local_exchange(struct comm *base, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions, bool first, struct fsdpck_error *err)
 {
     struct local *c = (struct local *)base;
-    int rc = local_barrier(base, "exchange of gradients", err);
     uint64_t started = comm_now_ns();
+    if (base->rank < ncontributions)
+        comm_round(base, slices, nslices);
+    base->wait_ns += comm_now_ns() - started;
+    int rc = local_barrier(base, "exchange of gradients", err);
+    started = comm_now_ns();
     for (size_t i = 0; i < nslices && !rc; i++)
         fold_slice(c, &slices[i], ncontributions, first);
     base->wait_ns += comm_now_ns() - started;
@@ -194,7 +198,7 @@ static struct comm *join_lane(struct comm_world *w, uint32_t rank, enum comm_lan
         return NULL;
     c->world = w;
     c->base = (struct comm){ .ops = &local_ops, .board = w->board, .lane = lane, .rank = rank, .nranks = w->nranks, .values = w->values,
-                             .contribution = w->grads + (int64_t)rank * w->sizes.grad_nelem, .views = !w->sizes.copies };
+                             .contribution = w->grads + (int64_t)rank * w->sizes.grad_nelem, .reduce = w->sizes.reduce, .views = !w->sizes.copies };
     return &c->base;
 }
 

@@ -9,6 +9,7 @@ struct comm_world; /* shared by all processes, or threads */
 struct comm_sizes {
     size_t value_nbytes; /* layout's */
     int64_t grad_nelem;
+    enum fsdpck_dtype reduce; /* of the exchange of gradients */
     bool copies; /* gather by copying although memory is shared */
 };
 

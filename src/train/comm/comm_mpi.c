@@ -24,8 +24,8 @@ struct mpi {
     MPI_Request *requests; /* (2·nranks) those to rank r, then those from rank r */
     struct span *spans;    /* (nspans) */
     size_t nspans;
-    float *staging;        /* two contributions to this rank's slices */
-    size_t staging_nelem;
+    char *staging;         /* two contributions to this rank's slices */
+    size_t staging_nbytes; /* of one */
     uint64_t *sums;        /* (nranks, COMM_MAX_SUM) */
     size_t values_nbytes;
 };
@@ -232,48 +232,48 @@ static size_t list_slices(struct mpi *c, const struct comm_slice *slices, size_t
     for (size_t i = 0; i < nslices; i++) {
         int64_t begin, nelem = comm_slice_part(&slices[i], owner, &begin);
         if (nelem > 0)
-            n = add_span(c, n, (size_t)(slices[i].at + begin) * sizeof(float), (size_t)nelem * sizeof(float));
+            n = add_span(c, n, comm_slice_at(&c->base, &slices[i], begin), (size_t)nelem * comm_element_nbytes(&c->base));
     }
     return n;
 }
 
-static size_t own_nelem(const struct comm *base, const struct comm_slice *slices, size_t nslices)
+static size_t own_nbytes(const struct comm *base, const struct comm_slice *slices, size_t nslices)
 {
     size_t sum = 0;
     for (size_t i = 0; i < nslices; i++) {
         int64_t begin, nelem = comm_slice_part(&slices[i], base->rank, &begin);
         sum += nelem > 0 ? (size_t)nelem : 0;
     }
-    return sum;
+    return sum * comm_element_nbytes(base);
 }
 
 /* from: rank q's parts of this rank's slices one after another, or NULL: this rank's own contribution, as it lies. */
-static void fold_slices(const struct comm *base, const struct comm_slice *slices, size_t nslices, const float *from, bool assign)
+static void fold_slices(const struct comm *base, const struct comm_slice *slices, size_t nslices, const char *from, bool assign)
 {
     for (size_t i = 0; i < nslices; i++) {
         int64_t begin, nelem = comm_slice_part(&slices[i], base->rank, &begin);
         if (nelem <= 0)
             continue;
-        comm_fold(slices[i].into, from ? from : base->contribution + slices[i].at + begin, nelem, assign);
-        from = from ? from + nelem : NULL;
+        comm_fold(base, slices[i].into, from ? from : (const char *)base->contribution + comm_slice_at(base, &slices[i], begin), nelem, assign);
+        from = from ? from + (size_t)nelem * comm_element_nbytes(base) : NULL;
     }
 }
 
-static int make_staging(struct mpi *c, size_t nelem, struct fsdpck_error *err)
+static int make_staging(struct mpi *c, size_t nbytes, struct fsdpck_error *err)
 {
-    if (nelem <= c->staging_nelem)
+    if (nbytes <= c->staging_nbytes)
         return 0;
     free(c->staging);
-    c->staging = malloc(2 * nelem * sizeof *c->staging);
-    c->staging_nelem = c->staging ? nelem : 0;
-    return c->staging ? 0 : fsdpck_error_nomem(err, 2 * nelem * sizeof *c->staging);
+    c->staging = malloc(2 * nbytes);
+    c->staging_nbytes = c->staging ? nbytes : 0;
+    return c->staging ? 0 : fsdpck_error_nomem(err, 2 * nbytes);
 }
 
-static int start_receiving(struct mpi *c, uint32_t q, uint32_t ncontributions, size_t nelem, struct fsdpck_error *err)
+static int start_receiving(struct mpi *c, uint32_t q, uint32_t ncontributions, size_t nbytes, struct fsdpck_error *err)
 {
     if (q >= ncontributions)
         return 0;
-    return start_message(c, false, q, c->staging + (q % 2) * nelem, add_span(c, 0, 0, nelem * sizeof(float)), "exchange of gradients", err);
+    return start_message(c, false, q, c->staging + (q % 2) * nbytes, add_span(c, 0, 0, nbytes), "exchange of gradients", err);
 }
 
 /* Rank q's parts arrive while those of q-1 are folded. */
@@ -281,26 +281,28 @@ static int mpi_exchange(struct comm *base, const struct comm_slice *slices, size
 {
     static const char operation[] = "exchange of gradients";
     struct mpi *c = (struct mpi *)base;
-    size_t nelem = own_nelem(base, slices, nslices), total = nelem;
+    size_t nbytes = own_nbytes(base, slices, nslices), total = nbytes;
     uint64_t started = comm_now_ns();
     for (size_t i = 0; i < nslices; i++)
-        total += (size_t)slices[i].nelem;
-    int rc = reserve_spans(c, nslices, total * sizeof(float), err);
+        total += (size_t)slices[i].nelem * comm_element_nbytes(base);
+    if (base->rank < ncontributions)
+        comm_round(base, slices, nslices);
+    int rc = reserve_spans(c, nslices, total, err);
     if (!rc)
-        rc = make_staging(c, nelem, err);
+        rc = make_staging(c, nbytes, err);
     for (uint32_t r = 0; r < base->nranks && !rc; r++) {
         size_t n = base->rank < ncontributions ? list_slices(c, slices, nslices, r) : 0;
         rc = start_message(c, true, r, base->contribution, n, operation, err);
         c->requests[base->nranks + r] = MPI_REQUEST_NULL;
     }
     if (!rc)
-        rc = start_receiving(c, 0, ncontributions, nelem, err);
+        rc = start_receiving(c, 0, ncontributions, nbytes, err);
     for (uint32_t q = 0; q < ncontributions && !rc; q++) {
-        rc = start_receiving(c, q + 1, ncontributions, nelem, err);
+        rc = start_receiving(c, q + 1, ncontributions, nbytes, err);
         if (!rc)
             rc = wait_for(c, base->nranks + q, 1, operation, err);
         if (!rc)
-            fold_slices(base, slices, nslices, q == base->rank ? NULL : c->staging + (q % 2) * nelem, first && q == 0);
+            fold_slices(base, slices, nslices, q == base->rank ? NULL : c->staging + (q % 2) * nbytes, first && q == 0);
     }
     base->wait_ns += comm_now_ns() - started;
     return rc ? rc : wait_all(c, operation, err);
@@ -372,6 +374,7 @@ static int make_memory(struct comm *base, struct comm_sizes sizes, struct fsdpck
         base->lanes[lane]->values = values;
         base->lanes[lane]->contribution = contribution;
         base->lanes[lane]->views = !sizes.copies;
+        base->lanes[lane]->reduce = sizes.reduce;
     }
     return rc; /* after a failure the process ends */
 }

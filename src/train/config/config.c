@@ -14,13 +14,14 @@ static const struct config_key keys[] = {
     { .name = "model", .type = KEY_STRING, .offset = AT(model) },
     { .name = "output_dir", .type = KEY_STRING, .offset = AT(output_dir) },
     { .name = "seed", .type = KEY_U64, .offset = AT(seed), .max = 9007199254740992.0 },
-    { .name = "data.train", .type = KEY_FILES },
-    { .name = "data.eval", .type = KEY_STRING, .offset = AT(data.eval), .nullable = true },
+    { .name = "data.train", .type = KEY_FILES, .offset = AT(data.train) },
+    { .name = "data.eval", .type = KEY_FILES, .offset = AT(data.eval), .nullable = true },
     { .name = "data.seq_len", .type = KEY_U64, .offset = AT(data.seq_len), .min = 1, .max = 1 << 24 },
     { .name = "data.packing", .type = KEY_BOOL, .offset = AT(data.packing) },
     { .name = "data.plan", .type = KEY_STRING, .offset = AT(data.plan), .nullable = true },
     { .name = "data.loss_on", .type = KEY_CHOICE, .offset = AT(data.loss_on), .choices = "assistant|last_assistant|completion|all" },
     { .name = "data.on_bad_line", .type = KEY_CHOICE, .offset = AT(data.on_bad_line), .choices = "stop|skip" },
+    { .name = "data.too_long", .type = KEY_CHOICE, .offset = AT(data.too_long), .choices = "cut|drop" },
     { .name = "lora.r", .type = KEY_U64, .offset = AT(lora.r), .min = 1, .max = 65536 },
     { .name = "lora.lora_alpha", .type = KEY_NUMBER, .offset = AT(lora.alpha), .min = -1e30, .max = 1e30 },
     { .name = "lora.lora_dropout", .type = KEY_NUMBER, .offset = AT(lora.dropout), .max = 0.999 },
@@ -55,13 +56,13 @@ static const struct config_key keys[] = {
     { .name = "fsdp.activation_checkpointing", .type = KEY_CHOICE, .offset = AT(fsdp.checkpointing), .choices = "none|block" },
     { .name = "fsdp.reduction", .type = KEY_CHOICE, .offset = AT(fsdp.reduction), .choices = "invariant", .later = "fast" },
     { .name = "dtype.param", .type = KEY_CHOICE, .offset = AT(dtype.param), .choices = "bf16|fp32", .later = "fp16" },
-    { .name = "dtype.reduce", .type = KEY_CHOICE, .offset = AT(dtype.reduce), .choices = "fp32", .later = "bf16|fp16" },
-    { .name = "dtype.output", .type = KEY_CHOICE, .offset = AT(dtype.output), .choices = "fp32", .later = "bf16|fp16" },
+    { .name = "dtype.reduce", .type = KEY_CHOICE, .offset = AT(dtype.reduce), .choices = "bf16|fp32", .later = "fp16" },
+    { .name = "dtype.output", .type = KEY_CHOICE, .offset = AT(dtype.output), .choices = "bf16|fp32", .later = "fp16" },
     { .name = "checkpoint.save_steps", .type = KEY_U64, .offset = AT(checkpoint.save_steps), .max = 1e12 },
     { .name = "checkpoint.keep_last", .type = KEY_U64, .offset = AT(checkpoint.keep_last), .max = 1e9 },
     { .name = "checkpoint.export_adapter", .type = KEY_BOOL, .offset = AT(checkpoint.export_adapter) },
-    { .name = "sample.every", .type = KEY_ZERO },
-    { .name = "sample.prompts", .type = KEY_EMPTY },
+    { .name = "sample.every", .type = KEY_U64, .offset = AT(sample.every), .max = 1e12 },
+    { .name = "sample.prompts", .type = KEY_PROMPTS, .offset = AT(sample.prompts) },
     { .name = "log.every", .type = KEY_U64, .offset = AT(log.every), .min = 1, .max = 1e9 },
     { .name = "log.jsonl", .type = KEY_STRING, .offset = AT(log.jsonl) },
 };
@@ -73,6 +74,7 @@ static void set_defaults(struct train_config *c)
     c->seed = 42;
     c->data.loss_on = "assistant";
     c->data.on_bad_line = "stop";
+    c->data.too_long = "cut";
     c->data.seq_len = 2048;
     c->data.packing = true;
     c->lora.r = 16;
@@ -143,6 +145,8 @@ static int check_required(const char *path, const struct train_config *c, struct
     if (c->train.micro_batch_size > c->train.global_batch_size && !c->data.plan)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "train.micro_batch_size is %llu, more than train.global_batch_size, %llu",
                                 (unsigned long long)c->train.micro_batch_size, (unsigned long long)c->train.global_batch_size);
+    if (c->sample.every && json_array_size(c->sample.prompts) == 0)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "key 'sample.every' is %llu, and sample.prompts has none", (unsigned long long)c->sample.every);
     for (size_t i = 0; c->data.plan && i < c->data.nfiles; i++) {
         if (c->data.nfiles > 1 || c->data.files[i].weight != 1)
             return fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "data.plan counts the lines of one file; data.train has several, or a weight");
@@ -152,23 +156,29 @@ static int check_required(const char *path, const struct train_config *c, struct
 
 int train_config_read(const char *path, const char *const *sets, size_t nsets, struct train_config *out, struct fsdpck_error *err)
 {
-    struct train_config c = { 0 };
     json_error_t why;
+    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
     int rc = 0;
-    set_defaults(&c);
-    c.root = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
-    if (!c.root)
-        rc = why.line < 1 ? fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "%s", why.text)
-                          : fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "line %d: %s", why.line, why.text);
-    else if (!json_is_object(c.root))
-        rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "a JSON object is wanted");
-    for (size_t i = 0; i < nsets && !rc; i++)
-        rc = apply_set(c.root, sets[i], err);
+    *out = (struct train_config){ 0 };
+    if (!root)
+        return why.line < 1 ? fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "%s", why.text)
+                            : fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "line %d: %s", why.line, why.text);
+    for (size_t i = 0; i < nsets && json_is_object(root) && !rc; i++)
+        rc = apply_set(root, sets[i], err);
     if (!rc)
-        rc = config_keys_apply(path, keys, NKEYS, &c, err);
+        return train_config_take(path, root, out, err);
+    json_decref(root);
+    return rc;
+}
+
+int train_config_take(const char *name, json_t *root, struct train_config *out, struct fsdpck_error *err)
+{
+    struct train_config c = { .root = root };
+    set_defaults(&c);
+    int rc = json_is_object(root) ? config_keys_apply(name, keys, NKEYS, &c, err) : fsdpck_error_set(err, FSDPCK_ERR_USAGE, name, "a JSON object is wanted");
     if (!rc) {
         settle_length(&c);
-        rc = check_required(path, &c, err);
+        rc = check_required(name, &c, err);
     }
     if (rc) {
         train_config_free(&c);
@@ -184,6 +194,7 @@ void train_config_free(struct train_config *c)
     free((void *)c->lora.alpha_pattern);
     free((void *)c->lora.target_names);
     free((void *)c->data.files);
+    free((void *)c->data.eval_files);
     if (c->root)
         json_decref(c->root);
     *c = (struct train_config){ 0 };

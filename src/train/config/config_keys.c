@@ -142,22 +142,23 @@ static int put_file(const char *path, const struct config_key *key, json_t *valu
     return out->path && *out->path ? 0 : FAIL("key '%s': the path of a file is wanted, or a list of paths and of {\"path\": …, \"weight\": …}", key->name);
 }
 
-static int put_files(const char *path, const struct config_key *key, json_t *value, struct train_config *c, struct fsdpck_error *err)
+static int put_files(const char *path, const struct config_key *key, json_t *value, struct train_config *c, const char **first, struct fsdpck_error *err)
 {
+    bool train = first == &c->data.train;
     size_t n = json_is_array(value) ? json_array_size(value) : 1;
     if (n == 0)
         return FAIL("key '%s': the list is empty", key->name);
     struct train_data_file *files = calloc(n, sizeof *files);
     if (!files)
         return fsdpck_error_nomem(err, n * sizeof *files);
-    c->data.files = files;
-    c->data.nfiles = n;
+    *(train ? &c->data.files : &c->data.eval_files) = files;
+    *(train ? &c->data.nfiles : &c->data.neval_files) = n;
     for (size_t i = 0; i < n; i++) {
         int rc = put_file(path, key, json_is_array(value) ? json_array_get(value, i) : value, &files[i], err);
         if (rc)
             return rc;
     }
-    c->data.train = files[0].path;
+    *first = files[0].path;
     return 0;
 }
 
@@ -165,11 +166,21 @@ static int put_null(const char *path, const struct config_key *key, char *at, st
 {
     if (!key->nullable)
         return FAIL("key '%s': null is not allowed", key->name);
-    if (key->type == KEY_STRING)
+    if (key->type == KEY_STRING || key->type == KEY_FILES)
         *(const char **)at = NULL;
     else
         *(double *)at = 0;
     return 0;
+}
+
+static int check_prompts(const char *path, const struct config_key *key, const json_t *value, struct fsdpck_error *err)
+{
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        const json_t *prompt = json_array_get(value, i);
+        if (!json_is_string(prompt) && !json_is_array(prompt) && !json_is_object(prompt))
+            return FAIL("key '%s': entry %zu is no text, no list of messages and no object", key->name, i);
+    }
+    return json_is_array(value) ? 0 : FAIL("key '%s': a list is wanted", key->name);
 }
 
 static int put(const char *path, const struct config_key *key, json_t *value, struct train_config *c, struct fsdpck_error *err)
@@ -198,11 +209,10 @@ static int put(const char *path, const struct config_key *key, json_t *value, st
         return put_patterns(path, key, value, (const struct train_pattern **)at,
                             (const struct train_pattern **)at == &c->lora.rank_pattern ? &c->lora.nrank_pattern : &c->lora.nalpha_pattern, err);
     case KEY_FILES:
-        return put_files(path, key, value, c, err);
-    case KEY_ZERO:
-        return json_is_integer(value) && json_integer_value(value) == 0 ? 0 : FAIL("key '%s': only 0 is in this version", key->name);
-    case KEY_EMPTY:
-        return json_is_array(value) && json_array_size(value) == 0 ? 0 : FAIL("key '%s': only [] is in this version", key->name);
+        return put_files(path, key, value, c, (const char **)at, err);
+    case KEY_PROMPTS:
+        *(json_t **)at = value;
+        return check_prompts(path, key, value, err);
     }
     return 0;
 }

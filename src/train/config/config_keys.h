@@ -12,9 +12,8 @@ enum config_key_type {
     KEY_NUMBER,   /* double in min … max */
     KEY_TARGETS,  /* a string or a list of strings: lora.target_… */
     KEY_PATTERNS, /* object of numbers: struct train_pattern * and its count */
-    KEY_FILES,    /* a path, or a list of paths and of {"path", "weight"}: data.train */
-    KEY_ZERO,     /* only 0 is in this version */
-    KEY_EMPTY     /* only [] is in this version */
+    KEY_FILES,    /* a path, or a list of paths and of {"path", "weight"}: data.train, data.eval (const char *: the first) */
+    KEY_PROMPTS   /* json_t *: a list of texts, lists of messages and objects */
 };
 
 struct config_key {

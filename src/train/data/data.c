@@ -3,12 +3,8 @@
 
 #include <kernels/random.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <train/chat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 bool data_grow(void **array, size_t *capacity, size_t wanted, size_t item_nbytes)
@@ -33,129 +29,14 @@ bool lists_end(struct lists *l, size_t at)
     return true;
 }
 
-static void take_fingerprint(struct data *d)
+void data_take_fingerprint(struct data *d)
 {
     XXH64_hash_t parts[] = {
-        XXH3_64bits(d->ids, d->ntok * sizeof *d->ids), XXH3_64bits(d->labels, d->ntok * sizeof *d->labels),
+        d->content[0], d->content[1],
         XXH3_64bits(d->members, d->nmembers * sizeof *d->members), XXH3_64bits(d->groups.at, (d->groups.count + 1) * sizeof *d->groups.at),
         d->planned ? XXH3_64bits(d->steps.at, (d->steps.count + 1) * sizeof *d->steps.at) : d->step_rows, d->planned ? 0 : d->micro_rows, d->seed,
     };
     d->fingerprint = XXH3_64bits(parts, sizeof parts);
-}
-
-static void tell(const struct data *d, const struct train_config *config, const struct fsdpck_options *opt, const char *path, bool made)
-{
-    char line[600];
-    if (!opt || !opt->note)
-        return;
-    snprintf(line, sizeof line, "%.160s%s: %zu documents; %s %.200s", config->data.train, d->nfiles > 1 ? " and others" : "", d->ndocs, made ? "kept in" : "from", path);
-    opt->note(opt->ctx, line);
-}
-
-/* Made by whoever comes first (the processes of an mpirun come together), then mapped by all. */
-static int make_cache(struct data *d, const struct data_reader *reader, const char *path, uint64_t key, bool *made, struct fsdpck_error *err)
-{
-    struct data documents = { 0 };
-    bool found = false;
-    int lock, rc = data_cache_lock(path, &lock, err);
-    if (!rc)
-        rc = data_cache_map(d, path, key, reader->nvocab, &found, err);
-    *made = !rc && !found;
-    if (*made) {
-        rc = data_read_documents(&documents, reader, err);
-        if (!rc)
-            rc = data_cache_write(&documents, path, key, err);
-        data_free_documents(&documents);
-        if (!rc)
-            rc = data_cache_map(d, path, key, reader->nvocab, &found, err);
-    }
-    if (lock >= 0)
-        close(lock);
-    return rc || found ? rc : fsdpck_error_set(err, FSDPCK_ERR_IO, path, "the token cache is not what was just written");
-}
-
-/* Text: from the cache. Every rank then has the same pages. */
-static int open_text(struct data *d, struct data_reader *reader, const struct fsdpck_options *opt, struct fsdpck_error *err)
-{
-    const struct train_config *config = reader->config;
-    struct chat *chat = NULL;
-    char path[4096 + 64];
-    uint64_t key;
-    bool found = false, made = false;
-    int rc = chat_open(config->model, &chat, err);
-    reader->chat = chat;
-    if (!rc)
-        rc = data_cache_key(reader, &key, err);
-    if (!rc)
-        rc = data_cache_path(config, key, path, sizeof path, err);
-    if (!rc)
-        rc = data_cache_map(d, path, key, reader->nvocab, &found, err);
-    if (!rc && !found)
-        rc = make_cache(d, reader, path, key, &made, err);
-    if (!rc)
-        tell(d, config, opt, path, made);
-    reader->chat = NULL;
-    chat_close(chat);
-    return rc;
-}
-
-static int open_documents(struct data *d, const struct train_config *config, int64_t nvocab, const struct fsdpck_options *opt, struct fsdpck_error *err)
-{
-    struct data_reader reader = { .config = config, .nvocab = nvocab };
-    char line[400];
-    bool text;
-    int rc = data_has_text(config, &text, err);
-    if (!rc)
-        rc = text ? open_text(d, &reader, opt, err) : data_read_documents(d, &reader, err);
-    if (!rc && d->nskipped && opt && opt->note) {
-        snprintf(line, sizeof line, "%.200s: %llu bad lines left out (data.on_bad_line)", config->data.train, (unsigned long long)d->nskipped);
-        opt->note(opt->ctx, line);
-    }
-    return rc ? rc : data_weigh(d, config, err);
-}
-
-int data_open(const struct train_config *config, int64_t nvocab, const struct fsdpck_options *opt, struct data **out, struct fsdpck_error *err)
-{
-    struct data *d = calloc(1, sizeof *d);
-    int rc = d ? open_documents(d, config, nvocab, opt, err) : fsdpck_error_nomem(err, sizeof *d);
-    if (!rc) {
-        d->planned = config->data.plan != NULL;
-        d->seed = config->seed;
-        d->micro_rows = config->train.micro_batch_size;
-        d->step_rows = config->train.global_batch_size;
-        rc = d->planned ? data_read_plan(d, config->data.plan, err) : data_pack(d, config, opt, err);
-    }
-    if (!rc)
-        take_fingerprint(d);
-    if (rc) {
-        data_close(d);
-        d = NULL;
-    }
-    *out = d;
-    return rc;
-}
-
-void data_free_documents(struct data *d)
-{
-    free(d->docs);
-    free(d->file_ends);
-    if (d->map) {
-        munmap(d->map, d->map_nbytes);
-    } else {
-        free(d->ids);
-        free(d->labels);
-    }
-}
-
-void data_close(struct data *d)
-{
-    if (!d)
-        return;
-    data_free_documents(d);
-    free(d->members);
-    free(d->steps.at);
-    free(d->groups.at);
-    free(d);
 }
 
 uint64_t data_fingerprint(const struct data *d)
@@ -219,8 +100,9 @@ static uint64_t draw(const struct data *d, uint64_t epoch, uint64_t i)
 }
 
 /* Fisher and Yates, from the back. */
-static void shuffle(const struct data *d, uint64_t epoch, uint32_t *order)
+static void shuffle(const struct data *d, uint64_t epoch)
 {
+    uint32_t *order = d->order->rows;
     for (size_t i = 0; i < d->groups.count; i++)
         order[i] = (uint32_t)i;
     for (size_t i = d->groups.count; i > 1; i--) {
@@ -229,6 +111,16 @@ static void shuffle(const struct data *d, uint64_t epoch, uint32_t *order)
         order[i - 1] = order[j];
         order[j] = held;
     }
+    d->order->epoch = epoch;
+}
+
+/* Where the documents of row `global` of the endless sequence begin, and end. An epoch's order is made when it begins. */
+static const size_t *row_at(const struct data *d, uint64_t global)
+{
+    uint64_t epoch = global / d->groups.count;
+    if (d->order->epoch != epoch)
+        shuffle(d, epoch);
+    return d->groups.at + d->order->rows[global % d->groups.count];
 }
 
 static void finish_micro(const struct data *d, struct step_plan *p, struct micro_batch *m)
@@ -260,34 +152,28 @@ static int plan_step(const struct data *d, uint64_t step, struct step_plan *p, s
 /* Rows step·B … step·B + B-1 of the endless sequence of shuffled epochs. */
 static int shuffled_step(const struct data *d, uint64_t step, struct step_plan *p, struct fsdpck_error *err)
 {
-    size_t nrows = d->groups.count, ndocs = 0;
-    uint32_t *order = calloc(nrows, sizeof *order), *docs;
-    uint64_t epoch = UINT64_MAX;
+    size_t ndocs = 0;
+    for (size_t i = 0; i < d->step_rows; i++) {
+        const size_t *at = row_at(d, step * d->step_rows + i);
+        ndocs += at[1] - at[0];
+    }
     p->nmicros = (d->step_rows + d->micro_rows - 1) / d->micro_rows;
     p->micros = calloc(p->nmicros, sizeof *p->micros);
-    int64_t largest;
-    size_t most; /* documents of one micro-batch */
-    data_largest(d, &largest, &most);
-    p->docs = docs = calloc(most + 1, p->nmicros * sizeof *docs);
-    if (!order || !p->micros || !docs) {
-        free(order);
-        return fsdpck_error_nomem(err, nrows * sizeof *order);
-    }
+    p->docs = calloc(ndocs, sizeof *p->docs);
+    if (!p->micros || !p->docs)
+        return fsdpck_error_nomem(err, ndocs * sizeof *p->docs);
+    uint32_t *docs = p->docs;
     for (size_t i = 0; i < d->step_rows; i++) {
-        uint64_t global = step * d->step_rows + i;
-        if (global / nrows != epoch)
-            shuffle(d, epoch = global / nrows, order);
-        const size_t *at = d->groups.at + order[global % nrows];
+        const size_t *at = row_at(d, step * d->step_rows + i);
         struct micro_batch *m = &p->micros[i / d->micro_rows];
         if (i % d->micro_rows == 0)
-            m->docs = docs + ndocs;
-        memcpy(docs + ndocs, d->members + at[0], (at[1] - at[0]) * sizeof *docs);
+            m->docs = docs;
+        memcpy(docs, d->members + at[0], (at[1] - at[0]) * sizeof *docs);
         m->ndocs += at[1] - at[0];
-        ndocs += at[1] - at[0];
+        docs += at[1] - at[0];
     }
     for (size_t i = 0; i < p->nmicros; i++)
         finish_micro(d, p, &p->micros[i]);
-    free(order);
     return 0;
 }
 
@@ -330,11 +216,10 @@ void data_fill(const struct data *d, const struct micro_batch *m, int32_t *ids, 
     cu_seqlens[0] = 0;
     for (size_t i = 0; i < m->ndocs; i++) {
         const struct document *doc = &d->docs[m->docs[i]];
-        const int32_t *labels = d->labels + doc->first;
-        memcpy(ids + at, d->ids + doc->first, doc->ntok * sizeof *ids);
+        memcpy(ids + at, doc->ids, doc->ntok * sizeof *ids);
         for (uint32_t t = 0; t < doc->ntok; t++) {
             positions[at + t] = (int32_t)t;
-            targets[at + t] = t + 1 < doc->ntok ? labels[t + 1] : -1;
+            targets[at + t] = t + 1 < doc->ntok ? doc->labels[t + 1] : -1;
         }
         at += doc->ntok;
         cu_seqlens[i + 1] = at;

@@ -36,7 +36,7 @@ void data_tell(const struct data *d, struct train_data_facts *out);
 /* Equal for equal data, plan, packing and batch: what a resumed run compares. */
 uint64_t data_fingerprint(const struct data *d);
 
-/* step counts from 0. Release with step_plan_free() in every case. */
+/* step counts from 0. Release with step_plan_free() in every case. One thread at a time: the order of the epoch is kept. */
 int data_step(const struct data *d, const struct train_config *config, uint64_t step, struct step_plan *out, struct fsdpck_error *err);
 void step_plan_free(struct step_plan *p);
 /* Every row once, in micro-batches of the order of packing: for evaluation. Release like a step's. */

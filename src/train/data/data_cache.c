@@ -1,43 +1,38 @@
-/* The token cache: one file in output_dir, made once and mapped by every rank. Written under another name and renamed when it is whole, so that one who is
- * killed leaves nothing that looks like a cache; checked by its hash when it is mapped. */
-#include "data/data_impl.h"
+/* The token cache as a file that several processes write: who makes what is settled by locks on bytes of a second file, which the end of a process releases, and
+ * how far the file has come is written there. Sections are appended in their order only, and whoever appends a section writes the same bytes at the same
+ * place: one who is late, or works without locks on a file system that has none, does no harm. */
+#include "data/data_cache.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <train/chat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "data/data_file.h"
+#include "data/data_cache_file.h"
+#include "data/data_hash.h"
 
-#define MAGIC "fsdptok1"
+/* Bytes of the lock file that are locked. The progress lies in its first bytes. */
+enum { BYTE_TURN = 1000, BYTE_PROGRESS, BYTE_ALIVE, BYTE_PARTS = 2000 };
+enum { PATIENCE_MS = 30000, PATH = 4300 };
 
-struct header {
-    char magic[8];
-    uint64_t key, nskipped, nfiles, ndocs, ntok, body_hash, header_hash;
+struct progress {
+    uint64_t nparts, nbytes, hash; /* appended; of the file */
 };
 
-/* Behind the header: file_ends, documents, ids, labels; sizes in bytes. False: they do not fit in 2^62. */
-static bool body_sizes(const struct header *h, uint64_t out[4])
-{
-    if (h->nfiles > 1 << 20 || h->ndocs > UINT32_MAX || h->ntok > (uint64_t)1 << 56)
-        return false;
-    out[0] = h->nfiles * sizeof(size_t);
-    out[1] = h->ndocs * sizeof(struct document);
-    out[2] = out[3] = h->ntok * sizeof(int32_t);
-    return true;
-}
-
-static uint64_t header_hash(const struct header *h)
-{
-    return XXH3_64bits(h, offsetof(struct header, header_hash));
-}
+struct data_cache {
+    const struct data_cache_id *id;
+    char building[PATH], lock_path[PATH];
+    int fd, lock;
+    struct progress progress; /* only ever goes on */
+};
 
 int data_cache_key(const struct data_reader *reader, uint64_t *key, struct fsdpck_error *err)
 {
@@ -72,132 +67,220 @@ int data_cache_path(const struct train_config *config, uint64_t key, char *path,
     return rc ? rc : make_folder(folder, err);
 }
 
-/* What a run relies on, whoever wrote the file. */
-static bool is_sound(const struct header *h, const size_t *file_ends, const struct document *docs, const int32_t *ids, const int32_t *labels, int64_t nvocab)
-{
-    uint64_t at = 0, files = 0;
-    for (uint64_t i = 0; i < h->ndocs; i++) {
-        if (docs[i].first != at || docs[i].ntok == 0 || docs[i].ntok > h->ntok - at || docs[i].nsupervised >= docs[i].ntok)
-            return false;
-        at += docs[i].ntok;
-    }
-    for (uint64_t i = 0; i < h->ntok; i++) {
-        if (ids[i] < 0 || ids[i] >= nvocab || labels[i] < -1 || labels[i] >= nvocab)
-            return false;
-    }
-    for (uint64_t i = 0; i < h->nfiles; i++) {
-        if (file_ends[i] < files || file_ends[i] > h->ndocs)
-            return false;
-        files = file_ends[i];
-    }
-    return at == h->ntok && files == h->ndocs && h->ndocs > 0;
-}
-
-static bool take(struct data *d, const char *map, size_t nbytes, uint64_t key, int64_t nvocab)
-{
-    struct header h;
-    uint64_t sizes[4];
-    if (nbytes < sizeof h)
-        return false;
-    memcpy(&h, map, sizeof h);
-    if (memcmp(h.magic, MAGIC, 8) != 0 || h.header_hash != header_hash(&h) || h.key != key || !body_sizes(&h, sizes) ||
-        nbytes != sizeof h + sizes[0] + sizes[1] + sizes[2] + sizes[3] || XXH3_64bits(map + sizeof h, nbytes - sizeof h) != h.body_hash)
-        return false;
-    const char *ends = map + sizeof h, *docs = ends + sizes[0], *ids = docs + sizes[1], *labels = ids + sizes[2];
-    if (!is_sound(&h, (const void *)ends, (const void *)docs, (const void *)ids, (const void *)labels, nvocab))
-        return false;
-    d->file_ends = malloc(sizes[0]);
-    d->docs = malloc(sizes[1]);
-    if (!d->file_ends || !d->docs) {
-        free(d->file_ends);
-        free(d->docs);
-        d->file_ends = NULL;
-        d->docs = NULL;
-        return false;
-    }
-    memcpy(d->file_ends, ends, sizes[0]);
-    memcpy(d->docs, docs, sizes[1]);
-    d->ids = (int32_t *)ids;
-    d->labels = (int32_t *)labels;
-    d->nfiles = h.nfiles;
-    d->ndocs = h.ndocs;
-    d->ntok = h.ntok;
-    d->nskipped = h.nskipped;
-    return true;
-}
-
-int data_cache_map(struct data *d, const char *path, uint64_t key, int64_t nvocab, bool *found, struct fsdpck_error *err)
+static int map_file(const char *path, void **map, size_t *nbytes, struct fsdpck_error *err)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    *found = false;
+    int fd = open(path, O_RDONLY | O_CLOEXEC), rc = 0;
+    *map = NULL;
     if (fd < 0)
         return errno == ENOENT ? 0 : fsdpck_error_sys(err, errno, path, "open");
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size <= 0) {
-        close(fd);
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0) {
+        *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+        *nbytes = (size_t)st.st_size;
+    }
+    if (*map == MAP_FAILED) {
+        rc = fsdpck_error_sys(err, errno, path, "mmap");
+        *map = NULL;
+    }
+    close(fd);
+    return rc;
+}
+
+int data_cache_map(struct data *d, const struct data_cache_id *id, bool *found, struct fsdpck_error *err)
+{
+    void *map;
+    size_t nbytes;
+    int rc = map_file(id->path, &map, &nbytes, err);
+    *found = false;
+    if (rc || !map)
+        return rc;
+    rc = cache_take(d, id, map, nbytes, found, err);
+    if (*found && d->ndocs) {
+        madvise(map, nbytes, MADV_DONTNEED); /* all of it was looked at; a run takes some of it at a time */
+        d->map = map;
+        d->map_nbytes = nbytes;
         return 0;
     }
-    void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
-    close(fd);
-    if (map == MAP_FAILED)
-        return fsdpck_error_sys(err, errno, path, "mmap");
-    *found = take(d, map, (size_t)st.st_size, key, nvocab);
-    if (*found) {
-        d->map = map;
-        d->map_nbytes = (size_t)st.st_size;
-    } else {
-        munmap(map, (size_t)st.st_size);
+    *found = false;
+    munmap(map, nbytes);
+    data_free_documents(d);
+    return rc;
+}
+
+/* Of one byte. True also where there are no locks. wait: not for ever, as whoever has it may be stopped. */
+static bool lock_byte(int fd, short type, size_t byte, bool wait)
+{
+    for (int waited_ms = 0;; waited_ms++) {
+        struct flock lock = { .l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)byte, .l_len = 1 };
+        if (fcntl(fd, F_OFD_SETLK, &lock) == 0 || (errno != EAGAIN && errno != EACCES && errno != EINTR))
+            return true;
+        if (!wait || waited_ms > PATIENCE_MS)
+            return false;
+        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    }
+}
+
+static uint64_t progress_hash(const struct progress *p)
+{
+    return XXH3_64bits(p, offsetof(struct progress, hash));
+}
+
+/* What another process wrote, where it is whole and further. */
+static void read_progress(struct data_cache *c)
+{
+    struct progress p;
+    lock_byte(c->lock, F_RDLCK, BYTE_PROGRESS, true);
+    bool whole = pread(c->lock, &p, sizeof p, 0) == sizeof p && p.hash == progress_hash(&p);
+    lock_byte(c->lock, F_UNLCK, BYTE_PROGRESS, false);
+    if (whole && p.nparts >= c->progress.nparts && p.nbytes >= c->progress.nbytes)
+        c->progress = p;
+}
+
+static int write_progress(struct data_cache *c, uint64_t nparts, uint64_t nbytes, struct fsdpck_error *err)
+{
+    struct progress p = { .nparts = nparts, .nbytes = nbytes };
+    p.hash = progress_hash(&p);
+    lock_byte(c->lock, F_WRLCK, BYTE_PROGRESS, true);
+    bool written = pwrite(c->lock, &p, sizeof p, 0) == sizeof p;
+    int why = errno;
+    lock_byte(c->lock, F_UNLCK, BYTE_PROGRESS, false);
+    c->progress = p;
+    return written ? 0 : fsdpck_error_sys(err, why, c->lock_path, "write");
+}
+
+static int write_all(int fd, const char *path, const void *bytes, size_t nbytes, uint64_t at, struct fsdpck_error *err)
+{
+    for (size_t done = 0; done < nbytes;) {
+        ssize_t n = pwrite(fd, (const char *)bytes + done, nbytes - done, (off_t)(at + done));
+        if (n < 0 && errno != EINTR)
+            return fsdpck_error_sys(err, errno, path, "write");
+        done += n > 0 ? (size_t)n : 0;
     }
     return 0;
 }
 
-int data_cache_lock(const char *path, int *fd, struct fsdpck_error *err)
+/* What builders that are gone left of other data. */
+static void remove_left_overs(const struct data_cache *c)
 {
-    char lock[4200];
-    snprintf(lock, sizeof lock, "%s.lock", path);
-    *fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (*fd < 0)
-        return fsdpck_error_sys(err, errno, lock, "open");
-    while (flock(*fd, LOCK_EX) && errno == EINTR)
-        ;
-    return 0; /* a file system without locks: then each makes it, and the last rename stays */
+    char folder[PATH], path[PATH + 300];
+    snprintf(folder, sizeof folder, "%s", c->id->path);
+    *strrchr(folder, '/') = '\0';
+    DIR *dir = opendir(folder);
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        size_t n = strlen(e->d_name);
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        int fd = n > 9 && strncmp(e->d_name, "tokens-", 7) == 0 && strcmp(e->d_name + n - 9, ".bin.lock") == 0 && strcmp(path, c->lock_path) != 0
+                     ? open(path, O_RDWR | O_CLOEXEC) : -1;
+        if (fd < 0)
+            continue;
+        if (lock_byte(fd, F_WRLCK, BYTE_ALIVE, false)) {
+            unlink(path);
+            memcpy(strrchr(path, '.'), ".part", 6);
+            unlink(path);
+        }
+        close(fd);
+    }
+    if (dir)
+        closedir(dir);
 }
 
-static int write_body(FILE *f, const struct data *d, const uint64_t sizes[4], struct header *h)
+/* The file that is being built: what others have begun, or a new one. */
+static int begin(struct data_cache *c, struct fsdpck_error *err)
 {
-    const void *const parts[4] = { d->file_ends, d->docs, d->ids, d->labels };
-    XXH3_state_t *state = XXH3_createState();
-    bool ok = state && XXH3_64bits_reset(state) == XXH_OK && fwrite(h, sizeof *h, 1, f) == 1;
-    for (int i = 0; ok && i < 4; i++) {
-        XXH3_64bits_update(state, parts[i], sizes[i]);
-        ok = fwrite(parts[i], 1, sizes[i], f) == sizes[i];
-    }
-    h->body_hash = ok ? XXH3_64bits_digest(state) : 0;
-    h->header_hash = header_hash(h);
-    XXH3_freeState(state);
-    return ok && fseek(f, 0, SEEK_SET) == 0 && fwrite(h, sizeof *h, 1, f) == 1 && fflush(f) == 0 && fchmod(fileno(f), 0644) == 0 && fsync(fileno(f)) == 0 ? 0 : -1;
+    struct cache_header wanted, found;
+    struct stat st;
+    unlink(c->id->path); /* where there is one, it is damaged */
+    c->fd = open(c->building, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (c->fd < 0 || fstat(c->fd, &st))
+        return fsdpck_error_sys(err, errno, c->building, "open");
+    cache_header_make(&wanted, c->id);
+    bool good = pread(c->fd, &found, sizeof found, 0) == sizeof found && memcmp(&found, &wanted, sizeof wanted) == 0;
+    if (good)
+        read_progress(c);
+    if (good && c->progress.nbytes >= sizeof wanted && c->progress.nbytes <= (uint64_t)st.st_size)
+        return 0;
+    c->progress = (struct progress){ 0 };
+    int rc = ftruncate(c->fd, 0) ? fsdpck_error_sys(err, errno, c->building, "truncate") : write_all(c->fd, c->building, &wanted, sizeof wanted, 0, err);
+    return rc ? rc : write_progress(c, 0, sizeof wanted, err);
 }
 
-int data_cache_write(const struct data *d, const char *path, uint64_t key, struct fsdpck_error *err)
+int data_cache_open(struct data *d, const struct data_cache_id *id, struct data_cache **out, bool *found, struct fsdpck_error *err)
 {
-    char temporary[4200];
-    uint64_t sizes[4];
-    struct header h = { .magic = MAGIC, .key = key, .nskipped = d->nskipped, .nfiles = d->nfiles, .ndocs = d->ndocs, .ntok = d->ntok };
-    snprintf(temporary, sizeof temporary, "%s.tmp-XXXXXX", path); /* hosts that share the folder may make it at the same time */
-    int fd = body_sizes(&h, sizes) ? mkostemp(temporary, O_CLOEXEC) : -1;
-    FILE *f = fd >= 0 ? fdopen(fd, "wb") : NULL;
-    if (!f) {
-        int why = errno ? errno : EFBIG;
-        if (fd >= 0)
-            close(fd);
-        return fsdpck_error_sys(err, why, temporary, "open");
+    struct data_cache *c = calloc(1, sizeof *c);
+    *found = false;
+    *out = NULL;
+    if (!c)
+        return fsdpck_error_nomem(err, sizeof *c);
+    c->id = id;
+    c->fd = -1;
+    snprintf(c->building, sizeof c->building, "%s.part", id->path);
+    snprintf(c->lock_path, sizeof c->lock_path, "%s.lock", id->path);
+    c->lock = open(c->lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    int rc = c->lock < 0 ? fsdpck_error_sys(err, errno, c->lock_path, "open") : 0;
+    if (!rc) {
+        lock_byte(c->lock, F_RDLCK, BYTE_ALIVE, true);
+        lock_byte(c->lock, F_WRLCK, BYTE_TURN, true);
+        rc = data_cache_map(d, id, found, err);
+        if (!rc && !*found)
+            rc = begin(c, err);
+        lock_byte(c->lock, F_UNLCK, BYTE_TURN, false);
     }
-    int rc = write_body(f, d, sizes, &h) ? fsdpck_error_sys(err, errno ? errno : EIO, temporary, "write") : 0;
-    if (fclose(f) && !rc)
-        rc = fsdpck_error_sys(err, errno, temporary, "close");
-    if (!rc && rename(temporary, path))
-        rc = fsdpck_error_sys(err, errno, path, "rename");
-    if (rc)
-        unlink(temporary);
+    if (!rc && !*found)
+        remove_left_overs(c);
+    if (rc || *found)
+        data_cache_close(c);
+    else
+        *out = c;
+    return rc;
+}
+
+void data_cache_close(struct data_cache *c)
+{
+    if (!c)
+        return;
+    if (c->fd >= 0)
+        close(c->fd);
+    if (c->lock >= 0)
+        close(c->lock);
+    free(c);
+}
+
+bool data_cache_claim(struct data_cache *c, size_t part)
+{
+    return lock_byte(c->lock, F_WRLCK, BYTE_PARTS + part, false);
+}
+
+void data_cache_let_go(struct data_cache *c, size_t part)
+{
+    lock_byte(c->lock, F_UNLCK, BYTE_PARTS + part, false);
+}
+
+size_t data_cache_nparts(struct data_cache *c)
+{
+    read_progress(c);
+    return c->progress.nparts;
+}
+
+int data_cache_append(struct data_cache *c, const struct data_section *s, struct fsdpck_error *err)
+{
+    size_t nbytes = 0;
+    char *bytes = cache_section_pack(s, &nbytes);
+    int rc = bytes ? write_all(c->fd, c->building, bytes, nbytes, c->progress.nbytes, err) : fsdpck_error_nomem(err, s->ntok * 8);
+    free(bytes);
+    return rc ? rc : write_progress(c, c->progress.nparts + 1, c->progress.nbytes + nbytes, err);
+}
+
+/* Not synced: what a loss of power leaves of it, its hashes tell when it is mapped. */
+int data_cache_finish(struct data_cache *c, struct fsdpck_error *err)
+{
+    struct cache_end e;
+    lock_byte(c->lock, F_WRLCK, BYTE_TURN, true);
+    cache_end_make(&e, c->progress.nparts, c->progress.nbytes);
+    int rc = write_all(c->fd, c->building, &e, sizeof e, c->progress.nbytes, err);
+    if (!rc && rename(c->building, c->id->path) && errno != ENOENT) /* ENOENT: it has its name already */
+        rc = fsdpck_error_sys(err, errno, c->id->path, "rename");
+    if (!rc)
+        unlink(c->lock_path); /* who has it open sees that the file is there */
+    lock_byte(c->lock, F_UNLCK, BYTE_TURN, false);
     return rc;
 }

@@ -6,9 +6,10 @@
 
 struct chat;
 struct chat_coder; /* one thread's */
+typedef struct XXH3_state_s XXH3_state_t;
 
 struct document {
-    uint64_t first; /* in ids and targets */
+    const int32_t *ids, *labels; /* (ntok) in a section */
     uint32_t ntok, nsupervised;
 };
 
@@ -18,13 +19,21 @@ struct lists {
     size_t count, capacity;
 };
 
+/* What an epoch's shuffle came to. */
+struct epoch_order {
+    uint64_t epoch; /* UINT64_MAX: none yet */
+    uint32_t rows[];
+};
+
 struct data {
-    struct document *docs;
+    struct document *docs; /* in the order of the files */
     size_t ndocs, docs_capacity;
-    int32_t *ids, *labels; /* (ntok) owned, or in the map */
-    size_t ntok, tok_capacity;
-    void *map; /* of the token cache; NULL: none */
+    XXH3_state_t *ids_hash, *labels_hash; /* of all documents as they were read, while they are */
+    uint64_t content[2];                  /* what came of them */
+    void *map; /* of the token cache; NULL: the sections are in memory */
     size_t map_nbytes;
+    struct data_section *sections; /* (nsections) owned */
+    size_t nsections, sections_capacity;
     size_t *file_ends; /* (nfiles) documents of the files up to each */
     size_t nfiles;
     uint64_t nskipped; /* lines left out (data.on_bad_line) */
@@ -32,6 +41,7 @@ struct data {
     struct lists steps, groups;
     uint32_t *members; /* documents of the groups (micro-batches or rows) */
     size_t nmembers, members_capacity;
+    struct epoch_order *order; /* of the epoch that was asked for last; NULL where it is planned */
     uint64_t seed, fingerprint;
     size_t micro_rows, step_rows;
 };
@@ -45,28 +55,43 @@ struct data_reader {
     const struct train_config *config;
     const struct chat *chat; /* NULL: only lines of input_ids are read */
     int64_t nvocab;
+    const struct fsdpck_options *opt; /* nthreads: of this process; may be NULL */
 };
+
+/* The documents of a part of a file, one after the other. Zero-initialise. */
+struct data_section_doc {
+    uint32_t ntok, nsupervised;
+};
+
+struct data_section {
+    struct data_section_doc *docs; /* (ndocs) */
+    size_t ndocs, docs_capacity;
+    int32_t *ids, *labels; /* (ntok) */
+    size_t ntok, tok_capacity;
+    uint64_t nskipped;
+    uint32_t file;
+};
+
+void data_section_free(struct data_section *s);
 /* Adds the document of one line. An error names the line. */
-int data_add_line(struct data *d, const struct data_reader *reader, struct chat_coder *coder, const char *path, uint64_t line, const char *text, size_t nbytes,
+int data_add_line(struct data_section *s, const struct data_reader *reader, struct chat_coder *coder, const char *path, uint64_t line, const char *text, size_t nbytes,
                   struct fsdpck_error *err);
 /* Whether a line is tokenized already (or is no JSON, which data_add_line() then says). */
 bool data_line_has_ids(const char *text, size_t nbytes);
-/* All documents of config->data.files, by all processors. */
-int data_read_documents(struct data *d, const struct data_reader *reader, struct fsdpck_error *err);
-/* Whether the first line of some file is text. */
-int data_has_text(const struct train_config *config, bool *out, struct fsdpck_error *err);
+
+/* Sections to documents, in their order; what a section points at must stay. *sound false: it holds what no run may see. */
+int data_take_begin(struct data *d, size_t nfiles, struct fsdpck_error *err);
+int data_take_section(struct data *d, const struct data_section *s, int64_t nvocab, bool *sound, struct fsdpck_error *err);
+void data_take_end(struct data *d);
 void data_free_documents(struct data *d);
+void data_take_fingerprint(struct data *d);
 /* Documents as often as the weights of their files say. */
 int data_weigh(struct data *d, const struct train_config *config, struct fsdpck_error *err);
 
-/* The documents in a file of output_dir that every rank maps. key: of everything that went into it. */
-int data_cache_key(const struct data_reader *reader, uint64_t *key, struct fsdpck_error *err);
-int data_cache_path(const struct train_config *config, uint64_t key, char *path, size_t path_nbytes, struct fsdpck_error *err);
-/* *found false: there is none, or it is damaged: it is to be made. */
-int data_cache_map(struct data *d, const char *path, uint64_t key, int64_t nvocab, bool *found, struct fsdpck_error *err);
-/* Waits for others who make it; close(*fd) lets go, and so does the end of a process. */
-int data_cache_lock(const char *path, int *fd, struct fsdpck_error *err);
-int data_cache_write(const struct data *d, const char *path, uint64_t key, struct fsdpck_error *err);
+struct data_cache;
+/* The sections of all parts of config->data.files, made by all threads, and by all processes that build the same cache; cache NULL: kept in `into`. */
+int data_build(const struct data_reader *reader, struct data_cache *cache, struct data *into, struct fsdpck_error *err);
+
 int data_read_plan(struct data *d, const char *path, struct fsdpck_error *err);
 int data_pack(struct data *d, const struct train_config *config, const struct fsdpck_options *opt, struct fsdpck_error *err);
 

@@ -6,27 +6,29 @@
 #include <string.h>
 #include <train/chat.h>
 
-enum { MAX_LINE = 1 << 28, MAX_DOCUMENT = 1 << 24 };
+#include "data/data_parts.h"
+
+enum { MAX_DOCUMENT = 1 << 24 };
 
 /* Room for a document of n tokens; its entry, or NULL. */
-static struct document *new_document(struct data *d, size_t n)
+static struct data_section_doc *new_document(struct data_section *d, size_t n)
 {
     size_t room = d->tok_capacity;
     if (!data_grow((void **)&d->ids, &d->tok_capacity, d->ntok + n, sizeof *d->ids) || !data_grow((void **)&d->labels, &room, d->ntok + n, sizeof *d->labels) ||
         !data_grow((void **)&d->docs, &d->docs_capacity, d->ndocs + 1, sizeof *d->docs))
         return NULL;
-    struct document *doc = &d->docs[d->ndocs++];
-    *doc = (struct document){ .first = d->ntok, .ntok = (uint32_t)n };
+    struct data_section_doc *doc = &d->docs[d->ndocs++];
+    *doc = (struct data_section_doc){ .ntok = (uint32_t)n };
     return doc;
 }
 
-static int add_tokens(struct data *d, const char *path, uint64_t line, json_t *ids, json_t *labels, int64_t nvocab, struct fsdpck_error *err)
+static int add_tokens(struct data_section *d, const char *path, uint64_t line, json_t *ids, json_t *labels, int64_t nvocab, struct fsdpck_error *err)
 {
     size_t n = json_array_size(ids);
     if (n == 0 || n > MAX_DOCUMENT || json_array_size(labels) != n)
         return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "line %llu: input_ids has %zu entries and labels %zu; as many are wanted, and at least one",
                                 (unsigned long long)line, n, json_array_size(labels));
-    struct document *doc = new_document(d, n);
+    struct data_section_doc *doc = new_document(d, n);
     if (!doc)
         return fsdpck_error_nomem(err, n * sizeof *d->ids);
     for (size_t i = 0; i < n; i++) {
@@ -42,7 +44,7 @@ static int add_tokens(struct data *d, const char *path, uint64_t line, json_t *i
     return 0;
 }
 
-static int add_text(struct data *d, const struct data_reader *reader, struct chat_coder *coder, const char *path, uint64_t line, json_t *root, struct fsdpck_error *err)
+static int add_text(struct data_section *d, const struct data_reader *reader, struct chat_coder *coder, const char *path, uint64_t line, json_t *root, struct fsdpck_error *err)
 {
     char why[1400];
     struct chat_tokens tokens;
@@ -56,7 +58,7 @@ static int add_text(struct data *d, const struct data_reader *reader, struct cha
     }
     if (tokens.count == 0 || tokens.count > MAX_DOCUMENT)
         return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "line %llu: its text has %zu tokens; 1 to %d are wanted", (unsigned long long)line, tokens.count, MAX_DOCUMENT);
-    struct document *doc = new_document(d, tokens.count);
+    struct data_section_doc *doc = new_document(d, tokens.count);
     if (!doc)
         return fsdpck_error_nomem(err, tokens.count * sizeof *d->ids);
     for (size_t i = 0; i < tokens.count; i++) {
@@ -70,7 +72,7 @@ static int add_text(struct data *d, const struct data_reader *reader, struct cha
     return 0;
 }
 
-static int add_root(struct data *d, const struct data_reader *reader, struct chat_coder *coder, const char *path, uint64_t line, json_t *root,
+static int add_root(struct data_section *d, const struct data_reader *reader, struct chat_coder *coder, const char *path, uint64_t line, json_t *root,
                     struct fsdpck_error *err)
 {
     json_t *ids = json_object_get(root, "input_ids"), *labels = json_object_get(root, "labels");
@@ -94,13 +96,13 @@ static bool is_blank(const char *text, size_t nbytes)
     return true;
 }
 
-int data_add_line(struct data *d, const struct data_reader *reader, struct chat_coder *coder, const char *path, uint64_t line, const char *text, size_t nbytes,
+int data_add_line(struct data_section *d, const struct data_reader *reader, struct chat_coder *coder, const char *path, uint64_t line, const char *text, size_t nbytes,
                   struct fsdpck_error *err)
 {
     json_error_t why;
     size_t ndocs = d->ndocs, ntok = d->ntok;
-    if (nbytes > MAX_LINE)
-        return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, path, "line %llu is longer than %d bytes", (unsigned long long)line, MAX_LINE);
+    if (nbytes > DATA_MAX_LINE)
+        return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, path, "line %llu is longer than %d bytes", (unsigned long long)line, DATA_MAX_LINE);
     if (is_blank(text, nbytes))
         return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "line %llu is empty", (unsigned long long)line);
     json_t *root = json_loadb(text, nbytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Rows by what they have left, as linked lists: row i's successor is next[i], the list of rows with r left begins at head[r]. */
 struct bins {
@@ -39,24 +40,50 @@ static int64_t place(struct bins *b, uint32_t ntok, bool packing)
     return row;
 }
 
-/* Too long: the rest is cut off. Without a supervised token: trains nothing. Both are counted and said. */
-static void cut(struct data *d, uint32_t seq_len, const struct train_config *config, const struct fsdpck_options *opt)
+struct left_out {
+    size_t ncut, ndropped, nempty;
+};
+
+static void note(const struct left_out *n, const struct data *d, const struct train_config *config, const struct fsdpck_options *opt)
 {
-    size_t ncut = 0, nempty = 0;
-    char line[400];
+    char line[480], cut[120] = "", dropped[120] = "", empty[80] = "";
+    if (!opt || !opt->note || n->ncut + n->ndropped + n->nempty == 0)
+        return;
+    if (n->ncut)
+        snprintf(cut, sizeof cut, " %zu cut at data.seq_len (%llu tokens)", n->ncut, (unsigned long long)config->data.seq_len);
+    if (n->ndropped)
+        snprintf(dropped, sizeof dropped, " %zu left out (longer than data.seq_len, %llu tokens: data.too_long)", n->ndropped, (unsigned long long)config->data.seq_len);
+    if (n->nempty)
+        snprintf(empty, sizeof empty, "%s %zu left out (no supervised token)", n->ncut || n->ndropped ? "," : "", n->nempty);
+    snprintf(line, sizeof line, "%.200s: of %zu documents%s%s%s", config->data.train, d->ndocs, cut, dropped, empty);
+    opt->note(opt->ctx, line);
+}
+
+static void cut(struct document *doc, uint32_t seq_len)
+{
+    doc->ntok = seq_len;
+    doc->nsupervised = 0;
+    for (uint32_t t = 1; t < seq_len; t++)
+        doc->nsupervised += doc->labels[t] >= 0;
+}
+
+/* Too long: the rest is cut off, or all of it left out, which is to have no supervised token. Without one it trains nothing. All are counted and said. */
+static void fit(struct data *d, const struct train_config *config, const struct fsdpck_options *opt)
+{
+    struct left_out n = { 0 };
+    bool drop = strcmp(config->data.too_long, "drop") == 0;
     for (size_t i = 0; i < d->ndocs; i++) {
         struct document *doc = &d->docs[i];
-        ncut += doc->ntok > seq_len;
-        doc->ntok = doc->ntok > seq_len ? seq_len : doc->ntok;
-        doc->nsupervised = 0;
-        for (uint32_t t = 1; t < doc->ntok; t++)
-            doc->nsupervised += d->labels[doc->first + t] >= 0;
-        nempty += doc->nsupervised == 0;
+        bool long_one = doc->ntok > config->data.seq_len;
+        if (long_one)
+            cut(doc, (uint32_t)config->data.seq_len);
+        if (long_one && drop)
+            doc->nsupervised = 0;
+        n.ncut += long_one && !drop;
+        n.ndropped += long_one && drop;
+        n.nempty += doc->nsupervised == 0 && !(long_one && drop);
     }
-    snprintf(line, sizeof line, "%.200s: %zu of %zu documents cut at data.seq_len (%u tokens), %zu left out (no supervised token)", config->data.train,
-             ncut, d->ndocs, seq_len, nempty);
-    if (opt && opt->note && ncut + nempty)
-        opt->note(opt->ctx, line);
+    note(&n, d, config, opt);
 }
 
 /* Members of each row, in the order of the file. */
@@ -97,7 +124,7 @@ int data_pack(struct data *d, const struct train_config *config, const struct fs
     b.row = calloc(d->ndocs, sizeof *b.row);
     int rc = order && b.head && b.next && b.row ? 0 : fsdpck_error_nomem(err, d->ndocs * sizeof *order);
     if (!rc) {
-        cut(d, b.seq_len, config, opt);
+        fit(d, config, opt);
         for (uint32_t i = 0; i < d->ndocs; i++)
             order[i] = i;
         for (uint32_t r = 0; r <= b.seq_len; r++)
@@ -107,7 +134,8 @@ int data_pack(struct data *d, const struct train_config *config, const struct fs
             const struct document *doc = &d->docs[order[i]];
             b.row[order[i]] = doc->nsupervised ? place(&b, doc->ntok, config->data.packing) : -1;
         }
-        rc = b.nrows ? collect(d, &b, err) : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, config->data.train, "no document has a supervised token");
+        rc = b.nrows ? collect(d, &b, err) : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, config->data.train, "no document %shas a supervised token",
+                                                                    strcmp(config->data.too_long, "drop") == 0 ? "that fits into data.seq_len " : "");
     }
     free(order);
     free(b.head);

@@ -87,20 +87,11 @@ static void carve_blocks(struct compute *c, struct carver *v)
     v->at = end;
 }
 
-/* The most that ndocs documents of all tokens can take: as many blocks as there can be, and one document as long as there can be. */
 static size_t attention_bytes(struct compute *c, int64_t ndocs)
 {
     const struct model *m = c->m;
-    int64_t *bounds = calloc((size_t)ndocs + 1, sizeof *bounds);
-    if (!bounds)
-        return SIZE_MAX / 4; /* so that the allocation fails */
-    for (int64_t i = 1; i < ndocs; i++)
-        bounds[i] = i < c->ntok ? i : c->ntok;
-    bounds[ndocs] = c->ntok;
-    struct kern_attention_shape shape = { .ntok = c->ntok, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .cu_seqlens = bounds, .ndoc = ndocs,
-                                          .scale = 1 };
+    const struct kern_attention_shape shape = { .ntok = c->ntok, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .ndoc = ndocs, .scale = 1 };
     size_t a = c->device->ops->attention_scratch(c->stream, &shape), b = c->device->ops->attention_grad_scratch(c->stream, &shape);
-    free(bounds);
     return a > b ? a : b;
 }
 
@@ -109,10 +100,9 @@ static void carve_scratch(struct compute *c, struct carver *v, size_t ndocs)
     const struct model *m = c->m;
     static const int32_t some_row; /* rows are gathered */
     int64_t largest = most(most(m->inner, m->hidden), m->nhead * m->head_dim);
-    struct kern_head head = { .ntok = c->ntok, .nrow = c->ntok, .rows = &some_row, .d = m->hidden, .nvocab = m->nvocab, .compute = c->dtype,
+    struct kern_head head = { .ntok = c->ntok, .nrow = c->ntok, .rows = &some_row, .d = m->hidden, .nvocab = m->nvocab, .compute = c->dtype, .output = c->output,
                               .h.dtype = c->dtype, .dh.dtype = c->dtype, .lora = { .r = c->l->head.r } };
-    size_t one = attention_bytes(c, 1), many = attention_bytes(c, (int64_t)ndocs);
-    c->attention = carve(v, one > many ? one : many);
+    c->attention = carve(v, attention_bytes(c, (int64_t)ndocs));
     c->head = carve(v, kern_head_scratch(&head));
     c->sums = carve_floats(v, kern_rmsnorm_scratch(c->ntok, largest));
 }
@@ -176,12 +166,12 @@ static int allocate(struct compute *c, size_t ndocs, struct fsdpck_error *err)
     return 0;
 }
 
-static void describe(struct compute *c, const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok)
+static void describe(struct compute *c, const struct model *m, const struct layout *l, const struct train_config *config)
 {
     c->m = m;
     c->l = l;
-    c->ntok = ntok;
     c->dtype = l->params[0].dtype;
+    c->output = strcmp(config->dtype.output, "bf16") == 0 ? KERN_BF16 : KERN_F32;
     c->recompute = strcmp(config->fsdp.checkpointing, "block") == 0;
     c->dropout = (float)config->lora.dropout;
     c->seed = config->seed;
@@ -201,25 +191,38 @@ static int make_tables(struct compute *c, unsigned char *values, struct fsdpck_e
     return 0;
 }
 
-int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, unsigned nthreads,
-                unsigned char *values, float *grads, struct compute **out, struct fsdpck_error *err)
+int compute_new_bare(const struct model *m, const struct layout *l, const struct train_config *config, unsigned nthreads, unsigned char *values,
+                     struct compute **out, struct fsdpck_error *err)
 {
     struct compute *c = calloc(1, sizeof *c);
     int rc = c ? 0 : fsdpck_error_nomem(err, sizeof *c);
     *out = NULL;
     if (rc)
         return rc;
-    describe(c, m, l, config, ntok);
-    c->grads = grads;
+    describe(c, m, l, config);
     rc = make_tables(c, values, err);
     if (!rc)
         rc = start_device(c, nthreads, err);
-    if (!rc)
-        rc = allocate(c, ndocs, err);
     if (rc)
         compute_free(c);
     else
         *out = c;
+    return rc;
+}
+
+int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, unsigned nthreads,
+                unsigned char *values, float *grads, struct compute **out, struct fsdpck_error *err)
+{
+    int rc = compute_new_bare(m, l, config, nthreads, values, out, err);
+    if (rc)
+        return rc;
+    (*out)->ntok = ntok;
+    (*out)->grads = grads;
+    rc = allocate(*out, ndocs, err);
+    if (rc) {
+        compute_free(*out);
+        *out = NULL;
+    }
     return rc;
 }
 

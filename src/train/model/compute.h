@@ -50,6 +50,7 @@ struct compute {
     float dropout;
     uint64_t seed;
     enum kern_dtype dtype;      /* of activations: that of the parameters */
+    enum kern_dtype output;     /* of logits, as the loss sees them */
     float *grads;               /* layout.grad_at; borrowed */
     uint32_t *uses, nuses, nforward; /* (nuses) compute_uses of it */
     struct compute_place *places; /* (ngroups) all of the `values` that compute_new was given, until a hook moves them */
@@ -72,6 +73,9 @@ struct compute {
 /* ntok, ndocs: room for the largest micro-batch. */
 int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, unsigned nthreads,
                 unsigned char *values, float *grads, struct compute **out, struct fsdpck_error *err);
+/* Without room for a micro-batch or gradients: device, stream and parameters, for those who bring their own buffers. */
+int compute_new_bare(const struct model *m, const struct layout *l, const struct train_config *config, unsigned nthreads, unsigned char *values,
+                     struct compute **out, struct fsdpck_error *err);
 void compute_free(struct compute *c); /* NULL does nothing */
 /* before_group is called with each group just before its parameters are used, after_group when they are used no more until the next such call. Forward: every
  * group in order, a tied embedding again with the head; backward: the layers that pass a gradient on, last first, then an embedding that is adapted. */

@@ -68,6 +68,14 @@ void norm_forward(struct compute *c, int32_t gamma, int64_t ngroup, int64_t ncol
 void norm_backward(struct compute *c, int32_t gamma, int64_t ngroup, int64_t ncol, const void *x, const float *rstd, const void *dy, const void *add,
                    void *dx);
 
+/* What the hook sees, where there is one. The end: the last norm and the head; with them the embedding's weight where it is the head's. */
+int compute_enter(const struct compute_hook *hook, uint32_t group, struct fsdpck_error *err);
+void compute_leave(const struct compute_hook *hook, uint32_t group);
+int compute_enter_end(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err);
+void compute_leave_end(struct compute *c, const struct compute_hook *hook);
+/* The stream's work is done, and how it went. */
+int compute_sync(struct compute *c, struct fsdpck_error *err);
+
 /* b->x to out; NULL: only what the backward needs. */
 void block_forward(struct compute *c, int64_t number, void *out);
 /* c->dx: the gradient of the block's output, replaced by that of b->x; where !wants_dx it ends at the lowest thing that trains. */

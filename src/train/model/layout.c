@@ -40,7 +40,7 @@ static int32_t add_param(struct builder *b, uint32_t group, bool adapter, int64_
     struct param *p = &l->params[l->nparams];
     *p = (struct param){ .ndim = ncol ? 2 : 1, .nrow = nrow, .ncol = ncol ? ncol : 1, .group = group };
     snprintf(p->name, sizeof p->name, "%s%s%s", adapter ? "base_model.model." : "", path, suffix);
-    p->trainable = adapter || !b->config->lora.enabled;
+    p->trainable = !b->config->frozen && (adapter || !b->config->lora.enabled);
     p->decay = ncol > 0 || strcmp(b->config->train.weight_decay_on, "all") == 0;
     p->chunk = (nrow + l->nranks - 1) / l->nranks;
     p->dtype = l->masters ? KERN_BF16 : KERN_F32;
@@ -136,15 +136,30 @@ static int check_names(const struct layout *l, const struct model *m, const stru
     return 0;
 }
 
-/* Where gradients lie. Full fine-tuning with a micro-batch a packet needs a group's only until its backward is over. */
+/* The most that a group of this parity has, the embedding's left out. */
+static int64_t largest_grads(const struct layout *l, uint32_t parity)
+{
+    int64_t most = 0, sum = 0;
+    for (size_t i = 0; i < l->nparams; i++) {
+        const struct param *p = &l->params[i];
+        if (i > 0 && l->params[i - 1].group != p->group)
+            sum = 0;
+        sum += p->trainable && p->group > 0 && p->group % 2 == parity ? aligned(p->nrow * p->ncol) : 0;
+        most = sum > most ? sum : most;
+    }
+    return most;
+}
+
+/* Where gradients lie. Full fine-tuning with a micro-batch a packet needs a group's only until its backward is over, or its exchange. */
 static void place_grads(struct layout *l, const struct train_config *config)
 {
-    l->grads_by_group = !config->lora.enabled && config->train.accumulation == 1;
-    int64_t at = 0, shared = 0; /* shared: after the embedding's */
+    l->grads_by_group = !config->lora.enabled;
+    l->grads_take_turns = l->grads_by_group && config->train.accumulation == 1;
+    int64_t at = 0, shared = 0, second = l->nranks > 1 ? largest_grads(l, 1) : 0; /* shared: after the embedding's */
     for (size_t i = 0; i < l->nparams; i++) {
         struct param *p = &l->params[i];
-        if (l->grads_by_group && p->group > 0 && l->params[i - 1].group != p->group)
-            at = shared;
+        if (l->grads_take_turns && p->group > 0 && l->params[i - 1].group != p->group)
+            at = shared + (p->group % 2 ? 0 : second);
         p->grad_at = at;
         at += p->trainable ? aligned(p->nrow * p->ncol) : 0;
         shared = p->group == 0 ? at : shared;

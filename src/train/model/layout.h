@@ -49,7 +49,9 @@ struct layout {
     size_t value_nbytes;
     bool masters; /* what is trained has fp32 masters beside its rounded values: memory like the optimizer's, at own_at */
     int64_t grad_nelem, own_nelem;
-    bool grads_by_group; /* gradients are given away group by group: all but the embedding's, which come from both ends, take turns in one place */
+    bool grads_by_group; /* gradients are given away group by group, in the backward of a packet's last micro-batch */
+    bool grads_take_turns; /* where that is the only one: all but the embedding's, which come from both ends, take turns in one place, or in two where there are several
+                            * ranks: the one is exchanged while the other is made */
     int64_t ntrained, nfrozen; /* elements of the model and its adapters */
     int64_t first_trained_layer; /* below it nothing needs a gradient; nlayer: only the head or nothing */
 };

@@ -36,12 +36,12 @@ void embed_backward(struct compute *c, const void *dx)
     ops->scatter_add_cols(c->stream, grad_mat(grad_of(c, e->a), e->nin), cmat(c, c->ds, e->r), c->batch.ids, n, e->r, e->nin);
 }
 
-static int enter(const struct compute_hook *hook, uint32_t group, struct fsdpck_error *err)
+int compute_enter(const struct compute_hook *hook, uint32_t group, struct fsdpck_error *err)
 {
     return hook ? hook->before_group(hook->ctx, group, err) : 0;
 }
 
-static void leave(const struct compute_hook *hook, uint32_t group)
+void compute_leave(const struct compute_hook *hook, uint32_t group)
 {
     if (hook)
         hook->after_group(hook->ctx, group);
@@ -52,18 +52,17 @@ static int grads_ready(const struct compute_hook *hook, uint32_t group, struct f
     return hook && hook->grads_ready ? hook->grads_ready(hook->ctx, group, err) : 0;
 }
 
-/* The last norm and the head; with them the embedding's weight where it is the head's. */
-static int enter_end(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
+int compute_enter_end(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
 {
-    int rc = c->m->tied ? enter(hook, 0, err) : 0;
-    return rc ? rc : enter(hook, c->l->ngroups - 1, err);
+    int rc = c->m->tied ? compute_enter(hook, 0, err) : 0;
+    return rc ? rc : compute_enter(hook, c->l->ngroups - 1, err);
 }
 
-static void leave_end(struct compute *c, const struct compute_hook *hook)
+void compute_leave_end(struct compute *c, const struct compute_hook *hook)
 {
-    leave(hook, c->l->ngroups - 1);
+    compute_leave(hook, c->l->ngroups - 1);
     if (c->m->tied)
-        leave(hook, 0);
+        compute_leave(hook, 0);
 }
 
 /* The embedding itself, or an adapter of it. */
@@ -99,20 +98,20 @@ uint32_t compute_uses(const struct model *m, const struct layout *l, uint32_t *n
 static int forward(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
 {
     const struct model *m = c->m;
-    int rc = enter(hook, 0, err);
+    int rc = compute_enter(hook, 0, err);
     if (!rc) {
         embed_forward(c, c->blocks[0].x);
-        leave(hook, 0);
+        compute_leave(hook, 0);
     }
     for (int64_t i = 0; i < m->nlayer && !rc; i++) {
-        rc = enter(hook, (uint32_t)i + 1, err);
+        rc = compute_enter(hook, (uint32_t)i + 1, err);
         if (!rc) {
             block_forward(c, i, i + 1 < m->nlayer ? c->blocks[i + 1].x : c->x_last);
-            leave(hook, (uint32_t)i + 1);
+            compute_leave(hook, (uint32_t)i + 1);
         }
     }
     if (!rc)
-        rc = enter_end(c, hook, err);
+        rc = compute_enter_end(c, hook, err);
     if (!rc)
         norm_forward(c, c->l->norm, 1, m->hidden, c->x_last, c->h, c->rstd_last);
     return rc;
@@ -136,7 +135,7 @@ static struct kern_head head_of(struct compute *c)
     struct batch *b = &c->batch;
     struct kern_head h = { .ntok = b->ntok, .d = head->nin, .nvocab = head->nout, .h = cmat(c, c->h, head->nin), .w = value_of(c, head->w),
                            .nrow = supervised_rows(b), .rows = b->rows, .target = b->row_targets, .grad_scale = b->grad_scale, .loss = c->loss,
-                           .dh = mat(c, c->dh, head->nin), .dw = grad_of(c, head->w), .compute = c->dtype, .scratch = c->head };
+                           .dh = mat(c, c->dh, head->nin), .dw = grad_of(c, head->w), .compute = c->dtype, .output = c->output, .scratch = c->head };
     if (!head->r)
         return h;
     h.lora = (struct kern_head_lora){ .r = head->r, .scale = head->scale, .a = value_of(c, head->a), .b = value_of(c, head->b),
@@ -159,28 +158,28 @@ static int backward(struct compute *c, const struct compute_hook *hook, struct f
     int rc = 0;
     if (first < m->nlayer || grad_of(c, l->norm))
         norm_backward(c, l->norm, 1, m->hidden, c->x_last, c->rstd_last, c->dh, NULL, c->dx);
-    leave_end(c, hook);
+    compute_leave_end(c, hook);
     rc = grads_ready(hook, l->ngroups - 1, err);
     for (int64_t i = m->nlayer - 1; i >= first && !rc; i--) {
-        rc = enter(hook, (uint32_t)i + 1, err);
+        rc = compute_enter(hook, (uint32_t)i + 1, err);
         if (!rc && c->recompute)
             block_forward(c, i, NULL);
         if (!rc) {
             block_backward(c, i, i > first || embed);
-            leave(hook, (uint32_t)i + 1);
+            compute_leave(hook, (uint32_t)i + 1);
             rc = grads_ready(hook, (uint32_t)i + 1, err);
         }
     }
     if (!rc && l->embed.r)
-        rc = enter(hook, 0, err);
+        rc = compute_enter(hook, 0, err);
     if (!rc && embed)
         embed_backward(c, c->dx);
     if (!rc && l->embed.r)
-        leave(hook, 0);
+        compute_leave(hook, 0);
     return !rc && embed ? grads_ready(hook, 0, err) : rc;
 }
 
-static int sync(struct compute *c, struct fsdpck_error *err)
+int compute_sync(struct compute *c, struct fsdpck_error *err)
 {
     char message[KERN_MESSAGE_BYTES];
     int status = c->device->stream_sync(c->stream, message);
@@ -198,7 +197,7 @@ int compute_micro(struct compute *c, const struct compute_hook *hook, double *lo
     kern_head_run(c->device, c->stream, &head);
     c->device->ops->sum(c->stream, loss, c->loss, head.nrow);
     rc = backward(c, hook, err);
-    return rc ? rc : sync(c, err);
+    return rc ? rc : compute_sync(c, err);
 }
 
 int compute_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
@@ -206,8 +205,8 @@ int compute_skip(struct compute *c, const struct compute_hook *hook, struct fsdp
     bool embed = trains_embedding(c->l);
     int rc = 0;
     for (uint32_t u = 0; u < c->nuses && !rc; u++) {
-        rc = enter(hook, c->uses[u], err);
-        leave(hook, c->uses[u]);
+        rc = compute_enter(hook, c->uses[u], err);
+        compute_leave(hook, c->uses[u]);
         if (!rc && u + 1 >= c->nforward && !(embed && c->uses[u] == 0))
             rc = grads_ready(hook, c->uses[u], err);
     }
@@ -225,8 +224,8 @@ static int forward_loss(struct compute *c, const struct compute_hook *hook, doub
     head.dw = NULL;
     kern_head_run(c->device, c->stream, &head);
     c->device->ops->sum(c->stream, loss, c->loss, head.nrow);
-    leave_end(c, hook);
-    return sync(c, err);
+    compute_leave_end(c, hook);
+    return compute_sync(c, err);
 }
 
 int compute_loss(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err)
@@ -242,8 +241,8 @@ int compute_loss_skip(struct compute *c, const struct compute_hook *hook, struct
 {
     int rc = 0;
     for (uint32_t u = 0; u < c->nforward && !rc; u++) {
-        rc = enter(hook, c->uses[u], err);
-        leave(hook, c->uses[u]);
+        rc = compute_enter(hook, c->uses[u], err);
+        compute_leave(hook, c->uses[u]);
     }
     return rc;
 }
@@ -257,6 +256,6 @@ int compute_logits(struct compute *c, const struct compute_hook *hook, float *lo
     if (rc)
         return rc;
     bundle_forward(c, &bundle, c->h, c->ds, NULL, &to);
-    leave_end(c, hook);
-    return sync(c, err);
+    compute_leave_end(c, hook);
+    return compute_sync(c, err);
 }

@@ -13,6 +13,7 @@
 
 #include "run/files.h"
 #include "run/gather.h"
+#include "run/samples.h"
 #include "state/state.h"
 
 /* The first rank that differs from rank 0, or nranks. */
@@ -97,6 +98,8 @@ int agree(struct rank *r, const char *resume, struct fsdpck_error *err)
         rc = same_everywhere(r, "config, model or data", state_fingerprint(r->job), err);
     if (!rc)
         rc = same_everywhere(r, "data.eval or train.eval_steps", evaluation(r->job), err);
+    if (!rc)
+        rc = same_everywhere(r, "sample.prompts or sample.every", samples_hash(r->job->samples), err);
     if (!rc)
         rc = same_everywhere(r, "number of steps", r->job->nsteps, err);
     if (!rc)

@@ -64,8 +64,13 @@ static void obey(const struct control *c, const char *word, struct asked *asked)
     } else if (strcmp(word, "stop") == 0) {
         note(c, "control: stop: this step is finished and saved");
         asked->stop = true;
+    } else if (strcmp(word, "sample") == 0 && c->job->samples) {
+        note(c, "control: sample: after this step");
+        asked->sample = true;
+    } else if (strcmp(word, "sample") == 0) {
+        note(c, "control: sample: the config has no sample.prompts");
     } else {
-        snprintf(line, sizeof line, strcmp(word, "sample") == 0 ? "control: '%s' is not in this version, which knows save and stop" : "control: '%s' is none of save, stop", word);
+        snprintf(line, sizeof line, "control: '%s' is none of save, sample, stop", word);
         note(c, line);
     }
 }

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <string.h>
 
+#include "run/samples.h"
 #include "state/adapter.h"
 
 static unsigned processors(void)
@@ -12,18 +13,27 @@ static unsigned processors(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
 }
 
+/* All threads of all ranks of this process, which are not there yet, read data; and a stop is heard while they do. */
+static struct fsdpck_options for_data(const struct job *job)
+{
+    struct fsdpck_options opt = job->fs;
+    opt.nthreads = job->nthreads * (job->opt->launched_nranks ? 1 : job->nranks);
+    opt.stop = job->opt->stop;
+    opt.progress = job->opt->progress;
+    return opt;
+}
+
 /* data.eval, read, cut and packed as data.train is. */
-static int open_eval(struct job *job, struct fsdpck_error *err)
+static int open_eval(struct job *job, const struct fsdpck_options *opt, struct fsdpck_error *err)
 {
     struct train_config config = *job->config;
-    const struct train_data_file file = { config.data.eval, 1 };
     if (!config.data.eval)
         return 0;
-    config.data.train = file.path;
-    config.data.files = &file;
-    config.data.nfiles = 1;
+    config.data.train = config.data.eval;
+    config.data.files = config.data.eval_files;
+    config.data.nfiles = config.data.neval_files;
     config.data.plan = NULL;
-    return data_open(&config, job->model.nvocab, &job->fs, &job->eval, err);
+    return data_open(&config, job->model.nvocab, opt, &job->eval, err);
 }
 
 int job_open(const struct train_config *config, const struct train_options *opt, struct job *out, struct fsdpck_error *err)
@@ -33,6 +43,7 @@ int job_open(const struct train_config *config, const struct train_options *opt,
     unsigned share = processors() / job.nranks;
     job.nthreads = opt->nthreads ? opt->nthreads : share ? share : 1;
     job.fs = (struct fsdpck_options){ .note = opt->note, .ctx = opt->ctx };
+    const struct fsdpck_options data_opt = for_data(&job);
     *out = (struct job){ 0 };
     if (job.nranks > COMM_MAX_SUM)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "%u ranks: at most %d are supported", job.nranks, COMM_MAX_SUM);
@@ -44,11 +55,13 @@ int job_open(const struct train_config *config, const struct train_options *opt,
     if (!rc)
         rc = job_check_sources(&job, err);
     if (!rc)
-        rc = data_open(config, job.model.nvocab, &job.fs, &job.data, err);
+        rc = data_open(config, job.model.nvocab, &data_opt, &job.data, err);
     if (!rc)
-        rc = open_eval(&job, err);
+        rc = open_eval(&job, &data_opt, err);
     if (!rc)
         rc = data_nsteps(job.data, config, &job.nsteps, err);
+    if (!rc)
+        rc = samples_open(config, job.model.nvocab, &job.fs, &job.samples, err);
     if (rc)
         job_close(&job);
     *out = job;
@@ -59,6 +72,7 @@ void job_close(struct job *job)
 {
     data_close(job->data);
     data_close(job->eval);
+    samples_free(job->samples);
     layout_free(&job->layout);
     model_free(&job->model);
     *job = (struct job){ 0 };
@@ -79,4 +93,10 @@ void job_largest(const struct job *job, int64_t *ntok, size_t *ndocs)
 bool job_copies(const struct job *job)
 {
     return job->opt->copy_gathers || job->opt->several_hosts;
+}
+
+struct comm_sizes job_comm_sizes(const struct job *job)
+{
+    return (struct comm_sizes){ .value_nbytes = job->layout.value_nbytes, .grad_nelem = job->layout.grad_nelem, .copies = job_copies(job),
+                                .reduce = strcmp(job->config->dtype.reduce, "bf16") == 0 ? FSDPCK_BFLOAT16 : FSDPCK_FLOAT32 };
 }

@@ -2,6 +2,7 @@
 #ifndef TRAIN_JOB_H
 #define TRAIN_JOB_H
 
+#include "comm/comm_local.h"
 #include "run/rank.h"
 
 /* note: where notes of libfsdpck go; NULL for none. */
@@ -13,5 +14,7 @@ void job_largest(const struct job *job, int64_t *ntok, size_t *ndocs);
 int job_plan(const struct job *job, uint64_t activation_nbytes, struct train_plan *out, struct fsdpck_error *err);
 /* Whether parameters are gathered into buffers; else all ranks see all of them. */
 bool job_copies(const struct job *job);
+/* What its ranks share. */
+struct comm_sizes job_comm_sizes(const struct job *job);
 
 #endif

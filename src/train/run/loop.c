@@ -12,6 +12,7 @@
 #include "run/files.h"
 #include "run/gather.h"
 #include "run/profile.h"
+#include "run/samples.h"
 #include "state/adapter.h"
 #include "state/saver.h"
 
@@ -49,12 +50,6 @@ static int on_nonfinite(struct rank *r, double loss, double norm, struct fsdpck_
     return rc;
 }
 
-/* In operations with other ranks, or for what others sent. */
-static uint64_t waited_ns(const struct rank *r)
-{
-    return r->comm->wait_ns + gather_times(r->gather).waited_ns;
-}
-
 /* One step: gradients of the whole batch, norm, update. *asked: in, of this rank; out, of any. */
 static int run_step(struct rank *r, struct train_metrics *m, struct asked *asked, struct fsdpck_error *err)
 {
@@ -63,7 +58,7 @@ static int run_step(struct rank *r, struct train_metrics *m, struct asked *asked
     double started = now();
     int rc = data_step(job->data, job->config, r->step, &plan, err);
     m->data_wait_seconds = now() - started;
-    uint64_t waited = waited_ns(r);
+    const struct rank_times before = rank_times(r);
     m->lr = schedule_lr(job->config, r->step, job->nsteps);
     if (!rc)
         rc = rank_gradients(r, &plan, &m->loss, err);
@@ -79,7 +74,10 @@ static int run_step(struct rank *r, struct train_metrics *m, struct asked *asked
     m->nsupervised = (uint64_t)plan.nsupervised;
     m->step_seconds = now() - started;
     m->tokens_per_second = (double)plan.ntok / m->step_seconds;
-    m->comm_seconds = 1e-9 * (double)(waited_ns(r) - waited);
+    const struct rank_times after = rank_times(r);
+    const double behind = 1e-9 * (double)(after.behind_ns - before.behind_ns), waited = 1e-9 * (double)(after.waited_ns - before.waited_ns);
+    m->comm_seconds = 1e-9 * (double)(after.exposed_ns - before.exposed_ns);
+    m->comm_hidden_seconds = behind > waited ? behind - waited : 0;
     m->rss_nbytes = files_rss_nbytes();
     step_plan_free(&plan);
     return rc;
@@ -147,7 +145,7 @@ static int export_adapter(struct rank *r, const struct loop_notes *notes, struct
         return 0;
     int rc = files_checkpoint_path(config, r->step, path, err);
     snprintf(out, sizeof out, "%s/adapter", config->output_dir);
-    return rc ? rc : adapter_export(r->job, path, out, err);
+    return rc ? rc : adapter_export(r->job, r->step, path, out, err);
 }
 
 static bool save_is_due(const struct rank *r, bool stopping)
@@ -160,6 +158,12 @@ static bool evaluation_is_due(const struct rank *r)
 {
     uint64_t every = r->job->config->train.eval_steps;
     return r->job->eval && (r->step == r->job->nsteps || (every && r->step % every == 0));
+}
+
+static bool sampling_is_due(const struct rank *r)
+{
+    uint64_t every = r->job->config->sample.every;
+    return every && (r->step == r->job->nsteps || r->step % every == 0);
 }
 
 /* Before the step is saved, so that a run which is killed meanwhile does the step and its evaluation again. A stop does not wait for it. */
@@ -195,6 +199,8 @@ static int train(struct rank *r, struct saver *saver, struct profile *profile, F
         m.gathered_nbytes = gather_times(r->gather).nbytes - gathered;
         if (!rc && evaluation_is_due(r))
             rc = evaluate(r, &m, &stopping, err);
+        if (!rc && !stopping && (asked.sample || sampling_is_due(r)))
+            rc = rank_sample(r, err);
         gathered = gather_times(r->gather).nbytes;
         take_save(r, saver, false, notes);
         if (asked.save)
@@ -202,7 +208,7 @@ static int train(struct rank *r, struct saver *saver, struct profile *profile, F
         if (!rc && (asked.save || save_is_due(r, stopping)))
             rc = save(r, saver, notes, &m.save_stall_seconds, err);
         if (!rc && profile)
-            profile_step(profile, &m, gather_times(r->gather));
+            profile_step(profile, &m);
         if (!rc)
             rc = log_step(r, metrics, &m, err);
         notes->ndone = r->step;
@@ -234,7 +240,7 @@ static int tell_start(const struct rank *r, struct fsdpck_error *err)
     data_tell(job->data, &start.data);
     if (job->eval)
         data_tell(job->eval, &start.eval);
-    int rc = r->step < job->nsteps ? job_plan(job, r->compute->memory.nbytes, &start.plan, err) : 0;
+    int rc = r->step < job->nsteps ? job_plan(job, r->compute->memory.nbytes + samples_nbytes(job->samples, r->compute), &start.plan, err) : 0;
     if (!rc && r->step < job->nsteps)
         job->opt->on_start(job->opt->ctx, &start);
     return rc;

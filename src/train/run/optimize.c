@@ -34,15 +34,15 @@ static int64_t sum_rows(struct rank *r, const struct param *p)
 int rank_norm(struct rank *r, double *norm, struct asked *asked, struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;
-    struct { struct kern_exact sum; uint64_t stop, save; } all = { .stop = asked->stop, .save = asked->save };
-    _Static_assert(sizeof all == (KERN_EXACT_LIMBS + 3) * sizeof(uint64_t) && KERN_EXACT_LIMBS + 3 <= COMM_MAX_SUM, "one sum over ranks");
+    struct { struct kern_exact sum; uint64_t stop, save, sample; } all = { .stop = asked->stop, .save = asked->save, .sample = asked->sample };
+    _Static_assert(sizeof all == (KERN_EXACT_LIMBS + 4) * sizeof(uint64_t) && KERN_EXACT_LIMBS + 4 <= COMM_MAX_SUM, "one sum over ranks");
     for (size_t i = 0; i < l->nparams; i++) {
         if (l->params[i].trainable)
             kern_exact_add(&all.sum, r->row_sums, sum_rows(r, &l->params[i]));
     }
-    int rc = r->comm->ops->sum_u64(r->comm, (uint64_t *)&all, KERN_EXACT_LIMBS + 3, err);
+    int rc = r->comm->ops->sum_u64(r->comm, (uint64_t *)&all, KERN_EXACT_LIMBS + 4, err);
     *norm = rc ? 0 : sqrt(kern_exact_value(&all.sum));
-    *asked = (struct asked){ all.stop > 0, all.save > 0 };
+    *asked = (struct asked){ all.stop > 0, all.save > 0, all.sample > 0 };
     return rc;
 }
 

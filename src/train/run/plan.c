@@ -1,6 +1,7 @@
 /* train_plan: the sizes of a run from its tables alone. No weight is read; buffers are laid out but not touched. */
 #include "run/gather.h"
 #include "run/job.h"
+#include "run/samples.h"
 #include "state/saver.h"
 
 static int count_activations(const struct job *job, uint64_t *nbytes, struct fsdpck_error *err)
@@ -12,7 +13,7 @@ static int count_activations(const struct job *job, uint64_t *nbytes, struct fsd
     int rc = compute_new(&job->model, &job->layout, job->config, ntok, ndocs, 1, NULL, NULL, &c, err);
     if (rc)
         return rc;
-    *nbytes = c->memory.nbytes;
+    *nbytes = c->memory.nbytes + samples_nbytes(job->samples, c);
     compute_free(c);
     return 0;
 }
@@ -29,7 +30,7 @@ static int count_traffic(const struct job *job, struct train_plan *out, struct f
     uint64_t micros = step.nmicros < nwaves * per ? step.nmicros : nwaves * per;
     uint64_t gathered = micros ? sizes.micro_nbytes + (micros - 1) * sizes.later_micro_nbytes : 0;
     out->gathered_step_nbytes = gathered * (job->nranks - 1) / job->nranks;
-    out->reduced_step_nbytes = (npackets - nwaves) * (uint64_t)job->layout.ntrained * 4 / job->nranks;
+    out->reduced_step_nbytes = (npackets - nwaves) * (uint64_t)job->layout.ntrained * fsdpck_dtype_info(job_comm_sizes(job).reduce)->nbytes / job->nranks;
     out->buffer_nbytes = job_copies(job) ? sizes.buffer_nbytes : 0;
     step_plan_free(&step);
     return rc;

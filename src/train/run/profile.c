@@ -21,8 +21,7 @@ struct profile {
     uint64_t ns[NKINDS];         /* in steps */
     uint64_t seen_ns[NKINDS];
     uint64_t nsteps;
-    double step, data, exposed, save_stall;
-    struct ring_times ring;
+    double step, data, exposed, hidden, save_stall;
 };
 
 /* Kernels have no room for a context. */
@@ -66,6 +65,8 @@ TIMED(lora_up_grad, LORA, (STREAM, const struct kern_lora *a), (s, a))
 TIMED(lora_grad_a, LORA, (STREAM, const struct kern_lora *a), (s, a))
 TIMED(lora_grad_b, LORA, (STREAM, const struct kern_lora *a), (s, a))
 TIMED(dropout, OTHER, (STREAM, struct kern_mat y, struct kern_cmat x, int64_t m, int64_t n, const struct kern_dropout *a), (s, y, x, m, n, a))
+TIMED(gemv, GEMM, (STREAM, const struct kern_gemv *a), (s, a))
+TIMED(attention_one, ATTENTION, (STREAM, const struct kern_attention_one *a), (s, a))
 TIMED(adamw, OPTIMIZER, (STREAM, const struct kern_adamw *a), (s, a))
 TIMED(sum_squares, OPTIMIZER, (STREAM, double *d, struct kern_cmat x, int64_t m, int64_t n), (s, d, x, m, n))
 
@@ -83,7 +84,8 @@ int profile_new(struct rank *r, struct profile **out, struct fsdpck_error *err)
 #define TAKE(name) p->ops.name = timed_##name
     TAKE(gemm); TAKE(rmsnorm); TAKE(rmsnorm_grad); TAKE(rope); TAKE(attention); TAKE(attention_grad); TAKE(swiglu); TAKE(swiglu_grad); TAKE(cast); TAKE(add);
     TAKE(scale); TAKE(sum_rows); TAKE(sum); TAKE(gather_rows); TAKE(scatter_rows); TAKE(scatter_add); TAKE(gather_cols); TAKE(scatter_add_cols);
-    TAKE(cross_entropy); TAKE(lora_down); TAKE(lora_up_grad); TAKE(lora_grad_a); TAKE(lora_grad_b); TAKE(dropout); TAKE(adamw); TAKE(sum_squares);
+    TAKE(cross_entropy); TAKE(lora_down); TAKE(lora_up_grad); TAKE(lora_grad_a); TAKE(lora_grad_b); TAKE(dropout); TAKE(gemv); TAKE(attention_one); TAKE(adamw);
+    TAKE(sum_squares);
 #undef TAKE
     r->compute->device = &p->device;
     active = p;
@@ -99,7 +101,7 @@ void profile_free(struct profile *p)
     free(p);
 }
 
-void profile_step(struct profile *p, const struct train_metrics *m, struct ring_times times)
+void profile_step(struct profile *p, const struct train_metrics *m)
 {
     for (int k = 0; k < NKINDS; k++) {
         p->ns[k] += p->running_ns[k] - p->seen_ns[k];
@@ -110,7 +112,7 @@ void profile_step(struct profile *p, const struct train_metrics *m, struct ring_
     p->data += m->data_wait_seconds;
     p->exposed += m->comm_seconds;
     p->save_stall += m->save_stall_seconds;
-    p->ring = times;
+    p->hidden += m->comm_hidden_seconds;
 }
 
 static void put_row(const struct profile *p, json_t *rows, const char *name, double seconds)
@@ -127,13 +129,13 @@ static void put_row(const struct profile *p, json_t *rows, const char *name, dou
 static json_t *make_rows(const struct profile *p)
 {
     json_t *rows = json_array();
-    double rest = p->step - p->exposed - p->data - p->save_stall, hidden = 1e-9 * (double)(p->ring.gathered_ns - p->ring.waited_ns);
+    double rest = p->step - p->exposed - p->data - p->save_stall;
     for (int k = 0; k < NKINDS; k++) {
         rest -= 1e-9 * (double)p->ns[k];
         put_row(p, rows, kind_names[k], 1e-9 * (double)p->ns[k]);
     }
     put_row(p, rows, "communication, exposed", p->exposed);
-    put_row(p, rows, "communication, hidden", p->ring.gathered_ns > p->ring.waited_ns ? hidden : 0);
+    put_row(p, rows, "communication, hidden", p->hidden);
     put_row(p, rows, "waiting for data", p->data);
     put_row(p, rows, "waiting for a save", p->save_stall);
     put_row(p, rows, "the rest of the step", rest > 0 ? rest : 0);

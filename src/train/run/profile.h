@@ -2,7 +2,6 @@
 #ifndef TRAIN_PROFILE_H
 #define TRAIN_PROFILE_H
 
-#include "comm/ring.h"
 #include "run/rank.h"
 
 struct profile;
@@ -10,8 +9,8 @@ struct profile;
 /* From now on this rank's kernels are timed; for kernels that run in line, in the calling thread (CPU). One a thread. */
 int profile_new(struct rank *r, struct profile **out, struct fsdpck_error *err);
 void profile_free(struct profile *p); /* NULL does nothing. Kernels are not timed any more */
-/* A step is over. times: what the ring has done since the run began. */
-void profile_step(struct profile *p, const struct train_metrics *m, struct ring_times times);
+/* A step is over. */
+void profile_step(struct profile *p, const struct train_metrics *m);
 /* profile.json in output_dir, and a note a row. */
 int profile_report(const struct profile *p, struct fsdpck_error *err);
 

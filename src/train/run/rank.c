@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "comm/reducer.h"
 #include "run/gather.h"
 
 static int make_slices(struct rank *r, struct fsdpck_error *err)
@@ -74,6 +75,8 @@ int rank_open(const struct job *job, struct comm *comm, struct rank **out, struc
         rc = compute_new(&job->model, &job->layout, job->config, ntok, ndocs, job->nthreads, comm->values, comm->contribution, &r->compute, err);
     if (!rc)
         rc = gather_new(job, comm, r->compute, &r->gather, err);
+    if (!rc && comm->nranks > 1 && job->layout.grads_by_group)
+        rc = reducer_new(comm->lanes[COMM_REDUCE], &r->reducer, err);
     if (rc)
         rank_close(r);
     else
@@ -81,10 +84,19 @@ int rank_open(const struct job *job, struct comm *comm, struct rank **out, struc
     return rc;
 }
 
+struct rank_times rank_times(const struct rank *r)
+{
+    struct ring_times gathers = gather_times(r->gather);
+    struct reducer_times exchanges = r->reducer ? reducer_times(r->reducer) : (struct reducer_times){ 0 };
+    uint64_t waited = gathers.waited_ns + exchanges.waited_ns;
+    return (struct rank_times){ .exposed_ns = r->comm->wait_ns + waited, .behind_ns = gathers.gathered_ns + exchanges.busy_ns, .waited_ns = waited };
+}
+
 void rank_close(struct rank *r)
 {
     if (!r)
         return;
+    reducer_free(r->reducer);
     gather_free(r->gather);
     compute_free(r->compute);
     free(r->slices);

@@ -17,6 +17,7 @@ struct job {
     struct model model;
     struct layout layout;
     struct data *data, *eval; /* eval: NULL without data.eval */
+    struct samples *samples;  /* NULL without sample.prompts */
     uint64_t nsteps;
     uint32_t first, nranks; /* of all ranks, and the first of this process's */
     unsigned nthreads; /* of a rank */
@@ -27,6 +28,7 @@ struct rank {
     struct comm *comm;
     struct compute *compute;
     struct gather *gather;
+    struct reducer *reducer; /* NULL where gradients are exchanged in line: one rank, or adapters, all at the end */
     struct comm_slice *slices; /* (nslices) trainable parameters */
     size_t nslices;
     size_t *group_slices; /* (ngroups + 1) where each group's begin among them */
@@ -44,6 +46,14 @@ struct base_names {
     char name[LAYOUT_NAME + 8];
     uint64_t shape[2];
 };
+
+/* In operations with other ranks since it was opened. */
+struct rank_times {
+    uint64_t exposed_ns; /* it stood still for them */
+    uint64_t behind_ns;  /* its other threads were at it, also while it waited for them */
+    uint64_t waited_ns;  /* for those: a part of exposed_ns */
+};
+struct rank_times rank_times(const struct rank *r);
 
 int rank_open(const struct job *job, struct comm *comm, struct rank **out, struct fsdpck_error *err);
 void rank_close(struct rank *r); /* NULL does nothing */
@@ -69,7 +79,7 @@ int rank_fold(struct rank *r, double mine, uint32_t nparts, double *sum, struct 
 int rank_evaluate(struct rank *r, struct train_metrics *m, bool *stopping, struct fsdpck_error *err);
 /* Of a run that is under way, at the boundary of a step. */
 struct asked {
-    bool stop, save;
+    bool stop, save, sample;
 };
 /* optimize.c: the global norm, the same on every rank; NaN where a gradient is not finite. *asked: of this rank; then of any. */
 int rank_norm(struct rank *r, double *norm, struct asked *asked, struct fsdpck_error *err);

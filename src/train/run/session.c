@@ -26,7 +26,7 @@ int train_session_open(const struct train_config *config, unsigned nthreads, con
     if (!rc)
         rc = board_new(0, 1, 1, 600, &s->board, err);
     if (!rc)
-        rc = comm_world_new(1, (struct comm_sizes){ s->job.layout.value_nbytes, s->job.layout.grad_nelem, false }, s->board, &s->world, err);
+        rc = comm_world_new(1, job_comm_sizes(&s->job), s->board, &s->world, err);
     if (!rc)
         rc = comm_world_join(s->world, 0, &s->comm, err);
     if (!rc)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/reducer.h"
 #include "run/gather.h"
 
 void rank_fill(struct rank *r, const struct data *data, const struct step_plan *plan, const struct micro_batch *micro)
@@ -35,6 +36,7 @@ struct passing {
     struct compute_hook gather;
     uint32_t in_wave; /* packets */
     bool first_of_step;
+    bool last; /* micro-batch of the packet, on whichever rank: its groups are ready to be given away */
 };
 
 static int before_group(void *ctx, uint32_t group, struct fsdpck_error *err)
@@ -49,15 +51,22 @@ static void after_group(void *ctx, uint32_t group)
     p->gather.after_group(p->gather.ctx, group);
 }
 
-/* A group's gradients to their owners; their place is clean again for the next group's. */
+/* A group's gradients to their owners; where groups take turns their place is clean again for the group after the next. */
 static int give_away(void *ctx, uint32_t group, struct fsdpck_error *err)
 {
     struct passing *p = ctx;
     struct rank *r = p->r;
     size_t first = r->group_slices[group], n = r->group_slices[group + 1] - first;
-    int rc = r->comm->ops->exchange(r->comm, r->slices + first, n, p->in_wave, p->first_of_step, err);
-    for (size_t i = first; i < first + n && !rc; i++)
-        memset(r->comm->contribution + r->slices[i].at, 0, (size_t)r->slices[i].nelem * sizeof(float));
+    const struct reducer_job job = { r->slices + first, n, p->in_wave, p->first_of_step, r->job->layout.grads_take_turns };
+    if (!p->last)
+        return 0;
+    if (r->reducer) {
+        reducer_start(r->reducer, &job);
+        return reducer_wait(r->reducer, 1, err);
+    }
+    int rc = r->comm->ops->exchange(r->comm, job.slices, n, p->in_wave, p->first_of_step, err);
+    if (!rc && job.clean)
+        reducer_clean(r->comm, job.slices, n);
     return rc;
 }
 
@@ -65,7 +74,7 @@ static int give_away(void *ctx, uint32_t group, struct fsdpck_error *err)
 static int run_packet(struct rank *r, const struct step_plan *plan, struct packet packet, uint32_t in_wave, bool first_of_step, double *loss,
                       struct fsdpck_error *err)
 {
-    struct passing passing = { r, gather_hook(r->gather), in_wave, first_of_step };
+    struct passing passing = { r, gather_hook(r->gather), in_wave, first_of_step, false };
     const struct compute_hook hook = { before_group, after_group, r->job->layout.grads_by_group ? give_away : NULL, &passing };
     int rc = 0;
     if (packet.first < packet.end)
@@ -73,6 +82,7 @@ static int run_packet(struct rank *r, const struct step_plan *plan, struct packe
     *loss = 0;
     for (size_t turn = 0; turn < packet.nturns && !rc; turn++) {
         double part = 0;
+        passing.last = turn + 1 == packet.nturns;
         gather_begin(r->gather, first_of_step && turn == 0, true);
         if (packet.first + turn < packet.end) {
             rank_fill(r, r->job->data, plan, &plan->micros[packet.first + turn]);
@@ -82,6 +92,8 @@ static int run_packet(struct rank *r, const struct step_plan *plan, struct packe
             rc = compute_skip(r->compute, &hook, err);
         }
     }
+    if (!rc && r->reducer)
+        rc = reducer_wait(r->reducer, 0, err);
     return rc;
 }
 

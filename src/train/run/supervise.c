@@ -68,10 +68,9 @@ static int tie_to_supervisor(struct family *f, struct fsdpck_error *err)
 
 static int join(const struct family *f, uint32_t number, struct comm **comm, struct fsdpck_error *err)
 {
-    const struct layout *l = &f->job->layout;
     if (f->world)
         return comm_world_join(f->world, number, comm, err);
-    return comm_mpi_join(f->board, number, f->job->nranks, (struct comm_sizes){ l->value_nbytes, l->grad_nelem, job_copies(f->job) }, comm, err);
+    return comm_mpi_join(f->board, number, f->job->nranks, job_comm_sizes(f->job), comm, err);
 }
 
 /* In a process of its own. Ends it. */
@@ -217,7 +216,7 @@ int supervise(struct job *job, const char *resume, struct train_result *result, 
     if (!rc)
         rc = board_new(job->first, f.n, job->nranks, patience, &f.board, err);
     if (!rc && !job->opt->launched_nranks)
-        rc = comm_world_new(job->nranks, (struct comm_sizes){ job->layout.value_nbytes, job->layout.grad_nelem, job_copies(job) }, f.board, &f.world, err);
+        rc = comm_world_new(job->nranks, job_comm_sizes(job), f.board, &f.world, err);
     if (!rc) {
         rc = start(&f, children, err);
         bool failed = watch(&f, children);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "run/files.h"
+#include "state/card.h"
 
 static json_t *patterns_of(const struct train_pattern *p, size_t n, bool whole)
 {
@@ -89,9 +90,9 @@ static int write_config(const struct train_config *config, const char *folder, s
 
 static void remove_folder(const char *folder)
 {
-    static const char *const files[] = { "adapter_model.safetensors", "adapter_config.json" };
+    static const char *const files[] = { "adapter_model.safetensors", "adapter_config.json", "README.md" };
     char path[FILES_PATH];
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         if (files_join(path, folder, files[i], NULL) == 0)
             unlink(path);
     }
@@ -116,7 +117,7 @@ static int put_in_place(const char *folder, const char *out, struct fsdpck_error
     return 0;
 }
 
-int adapter_export(const struct job *job, const char *checkpoint, const char *out, struct fsdpck_error *err)
+int adapter_export(const struct job *job, uint64_t step, const char *checkpoint, const char *out, struct fsdpck_error *err)
 {
     char folder[FILES_PATH + 8], file[FILES_PATH];
     struct fsdpck_source *src = NULL;
@@ -135,6 +136,8 @@ int adapter_export(const struct job *job, const char *checkpoint, const char *ou
     if (!rc)
         rc = write_config(job->config, folder, err);
     if (!rc)
+        rc = card_write(job, step, folder, out, err);
+    if (!rc)
         rc = sync_path(folder, err);
     if (!rc)
         rc = put_in_place(folder, out, err);
@@ -150,22 +153,38 @@ static bool is_off(const json_t *value)
            (json_is_array(value) && json_array_size(value) == 0) || (json_is_object(value) && json_object_size(value) == 0);
 }
 
-int adapter_check_start(const struct train_config *config, struct fsdpck_error *err)
+int adapter_config_read(const char *folder, char path[ADAPTER_PATH], json_t **out, struct fsdpck_error *err)
 {
     static const char *const refused[] = { "use_dora", "bias", "modules_to_save", "fan_in_fan_out", "lora_bias", "layer_replication", "layers_to_transform",
                                            "target_parameters", "trainable_token_indices", "use_qalora", "alora_invocation_tokens", "exclude_modules" };
-    static const char *const same[] = { "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern" };
-    char path[FILES_PATH];
-    json_error_t why;
-    int rc = files_join(path, config->lora.init_adapter, "adapter_config.json", err);
-    if (rc)
-        return rc;
-    json_t *theirs = json_load_file(path, JSON_REJECT_DUPLICATES, &why), *ours = config_of(config);
-    rc = theirs ? 0 : fsdpck_error_set(err, why.line < 1 ? FSDPCK_ERR_MISSING : FSDPCK_ERR_FORMAT, path, "%s", why.text);
+    json_error_t why = { 0 };
+    json_t *theirs = NULL;
+    *out = NULL;
+    int rc = files_join(path, folder, "assets/adapter_config.json", err);
+    if (!rc && access(path, F_OK) != 0) /* no checkpoint */
+        rc = files_join(path, folder, "adapter_config.json", err);
+    if (!rc && !(theirs = json_load_file(path, JSON_REJECT_DUPLICATES, &why)))
+        rc = fsdpck_error_set(err, why.line < 1 ? FSDPCK_ERR_MISSING : FSDPCK_ERR_FORMAT, path, "%s", why.text);
     for (size_t i = 0; i < sizeof refused / sizeof refused[0] && !rc; i++) {
         if (!is_off(json_object_get(theirs, refused[i])))
             rc = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "key '%s' is not supported", refused[i]);
     }
+    if (rc)
+        json_decref(theirs);
+    else
+        *out = theirs;
+    return rc;
+}
+
+int adapter_check_start(const struct train_config *config, struct fsdpck_error *err)
+{
+    static const char *const same[] = { "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern" };
+    char path[ADAPTER_PATH];
+    json_t *theirs;
+    int rc = adapter_config_read(config->lora.init_adapter, path, &theirs, err);
+    if (rc)
+        return rc;
+    json_t *ours = config_of(config);
     for (size_t i = 0; i < sizeof same / sizeof same[0] && !rc; i++) {
         json_t *a = json_object_get(theirs, same[i]), *b = json_object_get(ours, same[i]);
         bool equal = json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b) : json_equal(a, b) || (is_off(a) && is_off(b));

@@ -4,10 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include "run/files.h"
 #include "run/rank.h"
+#include "state/state.h"
 
 static bool is_adapter(const struct param *p)
 {
@@ -133,12 +135,17 @@ static int add_read(struct batch_reads *b, const struct param *p, struct loaded 
     return b->cast_nbytes > CAST_NBYTES ? flush_reads(b, 0, err) : 0;
 }
 
+/* A PEFT folder's file; a checkpoint as it is. */
 static int open_source(const char *path, bool adapter, const struct fsdpck_options *opt, struct fsdpck_source **out, struct fsdpck_error *err)
 {
     char file[FILES_PATH];
-    int rc = adapter ? files_join(file, path, "adapter_model.safetensors", err) : 0;
+    int rc = adapter ? files_join(file, path, "index.json", err) : 0;
     *out = NULL;
-    return rc ? rc : fsdpck_source_open(adapter ? file : path, NULL, opt, out, err);
+    if (!rc && adapter && access(file, F_OK) != 0) {
+        rc = files_join(file, path, "adapter_model.safetensors", err);
+        path = file;
+    }
+    return rc ? rc : fsdpck_source_open(path, NULL, opt, out, err);
 }
 
 /* loaded: (nparams) */
@@ -256,12 +263,23 @@ static int load_base(struct rank *r, struct fsdpck_error *err)
     return rc;
 }
 
+/* A checkpoint of adapters names the base that they belong to. */
+static int check_base(const struct rank *r, struct fsdpck_error *err)
+{
+    struct fsdpck_source *src;
+    int rc = open_source(r->job->config->lora.init_adapter, true, &r->job->fs, &src, err);
+    if (!rc && fsdpck_source_base(src))
+        rc = state_check_base(r, src, err);
+    fsdpck_source_close(src);
+    return rc;
+}
+
 static int load_adapter(struct rank *r, struct fsdpck_error *err)
 {
     struct loaded *loaded = calloc(r->job->layout.nparams, sizeof *loaded); /* nobody asks for an adapter's */
     int rc = loaded ? load_all(r, r->job->config->lora.init_adapter, true, loaded, err) : fsdpck_error_nomem(err, r->job->layout.nparams * sizeof *loaded);
     free(loaded);
-    return rc;
+    return rc ? rc : check_base(r, err);
 }
 
 int rank_load(struct rank *r, struct fsdpck_error *err)
@@ -295,6 +313,12 @@ static bool is_copy(const struct job *job, const char *path, const char *name)
     return true;
 }
 
+/* As the file calls it, or as a checkpoint's tree does. */
+static bool is_named(const char *theirs, const char *name)
+{
+    return strcmp(theirs, name) == 0 || (strncmp(theirs, "model.", 6) == 0 && strcmp(theirs + 6, name) == 0);
+}
+
 static int check_source(const struct job *job, const char *path, bool adapters, struct fsdpck_error *err)
 {
     const struct layout *l = &job->layout;
@@ -310,9 +334,9 @@ static int check_source(const struct job *job, const char *path, bool adapters, 
     }
     for (size_t i = 0; adapters && !rc && i < fsdpck_source_ntensors(src); i++) {
         t = fsdpck_source_tensor(src, i);
-        bool ours = is_copy(job, path, t->name);
+        bool ours = is_copy(job, path, t->name) || strncmp(t->name, "optim.", 6) == 0;
         for (size_t j = 0; j < l->nparams && !ours; j++)
-            ours = strcmp(l->params[j].name, t->name) == 0;
+            ours = is_named(t->name, l->params[j].name);
         if (!ours)
             rc = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "tensor '%s' belongs to no module that lora.target_modules names", t->name);
     }

@@ -38,7 +38,7 @@ static uint64_t model_of(const struct model *m)
 {
     const int64_t sizes[] = { m->nvocab, m->hidden, m->inner, m->nlayer, m->nhead, m->nkv, m->head_dim, m->tied, m->bias_qkv, m->bias_o, m->bias_mlp, m->qk_norm };
     const double numbers[] = { m->eps, m->rope.kind, m->rope.theta, m->rope.factor, m->rope.original_max_position, m->rope.low_freq_factor,
-                               m->rope.high_freq_factor, m->rope.beta_fast, m->rope.beta_slow, m->rope.attention_factor, m->rope.mscale, m->rope.mscale_all_dim };
+                               m->rope.high_freq_factor, m->rope.beta_fast, m->rope.beta_slow, m->rope.attention_factor, m->rope.mscale, m->rope.mscale_all_dim, m->rope.no_truncate };
     uint64_t parts[] = { XXH3_64bits(sizes, sizeof sizes), XXH3_64bits(numbers, sizeof numbers), XXH3_64bits(m->window, (size_t)m->nlayer * sizeof *m->window) };
     return XXH3_64bits(parts, sizeof parts);
 }
@@ -57,6 +57,8 @@ static json_t *fixed_of(const struct job *job)
     json_object_set_new(fixed, "lora.lora_alpha (or alpha_pattern, use_rslora)", hex(scales_of(&job->layout, &job->model)));
     json_object_set_new(fixed, "lora.lora_dropout", json_real(c->lora.dropout));
     json_object_set_new(fixed, "dtype.param", json_string(c->dtype.param));
+    json_object_set_new(fixed, "dtype.reduce", json_string(c->dtype.reduce));
+    json_object_set_new(fixed, "dtype.output", json_string(c->dtype.output));
     return fixed;
 }
 

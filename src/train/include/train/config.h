@@ -43,7 +43,10 @@ struct train_config {
         const char *train; /* the first of the files */
         const struct train_data_file *files; /* (nfiles) */
         size_t nfiles;
-        const char *eval, *plan, *loss_on, *on_bad_line;
+        const char *eval; /* the first of them, or NULL */
+        const struct train_data_file *eval_files; /* (neval_files) */
+        size_t neval_files;
+        const char *plan, *loss_on, *on_bad_line, *too_long;
         uint64_t seq_len;
         bool packing;
     } data;
@@ -68,15 +71,22 @@ struct train_config {
         bool export_adapter;
     } checkpoint;
     struct {
+        uint64_t every; /* 0: only where it is asked for */
+        struct json_t *prompts; /* a list of what sample_prompt_encode takes, or of {"input_ids"}; or NULL */
+    } sample;
+    struct {
         uint64_t every;
         const char *jsonl;
     } log;
+    bool frozen; /* nothing is trained: a model to sample from */
     struct json_t *root; /* owns every string above */
 };
 
 /* Reads PATH, applies `sets` ("train.max_steps=3"; the value is JSON, or else a string), checks every key and value. Wrong keys and
  * values are FSDPCK_ERR_USAGE and name the key. On failure *out is empty; else the caller calls train_config_free(). */
 FSDPCK_API int train_config_read(const char *path, const char *const *sets, size_t nsets, struct train_config *out, struct fsdpck_error *err);
+/* The same of a tree that is at hand (name: what errors call it), and becomes the config's, also on failure. */
+FSDPCK_API int train_config_take(const char *name, struct json_t *root, struct train_config *out, struct fsdpck_error *err);
 FSDPCK_API void train_config_free(struct train_config *config);
 
 #ifdef __cplusplus

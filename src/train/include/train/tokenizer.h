@@ -49,6 +49,15 @@ FSDPCK_API int tokenizer_encode(struct encoder *e, const char *text, size_t nbyt
 FSDPCK_API int tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t count, bool skip_special, char **out, size_t *nbytes,
                                 struct fsdpck_error *err);
 
+/* The same token by token, for text that is read while it grows: incomplete characters are held back. The tokenizer must outlive it. */
+struct token_text;
+FSDPCK_API int token_text_new(const struct tokenizer *t, bool skip_special, struct token_text **out, struct fsdpck_error *err);
+FSDPCK_API void token_text_free(struct token_text *w); /* NULL does nothing */
+/* *text: what can be shown now, perhaps nothing; borrowed until the next call. */
+FSDPCK_API int token_text_add(struct token_text *w, uint32_t id, const char **text, size_t *nbytes, struct fsdpck_error *err);
+/* What is left; the next token begins another text. */
+FSDPCK_API int token_text_end(struct token_text *w, const char **text, size_t *nbytes, struct fsdpck_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -15,6 +15,7 @@ struct train_metrics {
     double loss, grad_norm, lr;
     uint64_t ntok, nsupervised;
     double tokens_per_second, step_seconds, data_wait_seconds, comm_seconds;
+    double comm_hidden_seconds; /* gathers and exchanges behind the computation: not in comm_seconds */
     double save_stall_seconds; /* before the next step, for a copy of what is saved */
     bool evaluated; /* on data.eval, after this step */
     double eval_loss, eval_seconds; /* mean over the supervised tokens of data.eval */
@@ -37,6 +38,7 @@ struct train_options {
     /* There too, after each step that log.every asks for, each evaluation and the last step; may be NULL. */
     void (*on_step)(void *ctx, const struct train_metrics *metrics);
     void (*note)(void *ctx, const char *line); /* as in fsdpck_options */
+    void (*progress)(void *ctx, uint64_t done_nbytes, uint64_t total_nbytes); /* of data that is tokenized, before the ranks part; may be NULL */
     /* In the process of a rank whose supervisor was killed, just before it ends: nobody else is left to say so. May be NULL. */
     void (*lost)(void *ctx, const struct fsdpck_error *err);
     void *ctx;
@@ -70,7 +72,7 @@ struct train_plan {
     uint64_t optimizer_nbytes;     /* moments of its rows, and their fp32 masters where parameters are bf16 */
     uint64_t buffer_nbytes;        /* what groups are gathered into; 0 where ranks map each other's rows */
     uint64_t snapshot_nbytes;      /* a copy of what is saved */
-    uint64_t activation_nbytes;    /* activations and scratch of the largest micro-batch */
+    uint64_t activation_nbytes;    /* activations and scratch of the largest micro-batch; keys and values of samples */
     uint64_t peak_nbytes;          /* of all of these */
     uint64_t all_ranks_nbytes;     /* of all ranks: what they share is counted once (PSS) */
     uint64_t largest_micro_ntok;
@@ -103,7 +105,8 @@ FSDPCK_API int train_session_open(const struct train_config *config, unsigned nt
 FSDPCK_API void train_session_close(struct train_session *s); /* NULL does nothing */
 /* Gradients of a step (from 0), before clipping, and its loss and norm. Parameters stay as they are. */
 FSDPCK_API int train_session_gradients(struct train_session *s, uint64_t step, double *loss, double *norm, struct fsdpck_error *err);
-/* Logits of micro-batch `micro` of a step: (its tokens, vocabulary), documents one after the other. Owned by the caller: free(). */
+/* Logits of micro-batch `micro` of a step: (its tokens, vocabulary), documents one after the other; in fp32, before
+ * dtype.output rounds them. Owned by the caller: free(). */
 FSDPCK_API int train_session_logits(struct train_session *s, uint64_t step, size_t micro, float **logits, int64_t *ntok, int64_t *nvocab, struct fsdpck_error *err);
 /* Trainable parameter i of train_session_ntrained(): name in files, values and gradients (nelem), borrowed. */
 FSDPCK_API size_t train_session_ntrained(const struct train_session *s);

@@ -1,0 +1,80 @@
+/* Products with one vector. The rows of all matrices of a call make one list of pieces; a row's sum is one thread's, from its first element to its last. */
+#include "cpu/ops.h"
+#include "cpu/work.h"
+
+#include <string.h>
+
+enum {
+    PIECE = 32 * 1024,    /* elements: long enough to read from memory at full speed, short enough for threads to share a small matrix */
+    ALONE = 32 * 1024,    /* of a whole call that is not worth waking anybody for */
+    ROWS = 512,           /* of a piece, at most */
+};
+
+struct gemv_work {
+    const struct cpu_simd *simd;
+    const struct kern_gemv *g;
+    const float *x; /* widened */
+    int64_t rows;   /* of a piece */
+};
+
+/* y (nrow) = rows row … of w, times x. */
+static void dot_rows(const struct cpu_simd *simd, float *y, struct kern_cmat w, int64_t row, int64_t nrow, const float *x, int64_t n)
+{
+    if (w.dtype == KERN_BF16) {
+        simd->dot_rows(y, (const uint16_t *)w.data + row * w.pitch, w.pitch, x, nrow, n);
+        return;
+    }
+    for (int64_t i = 0; i < nrow; i++)
+        y[i] = simd->dot((const float *)w.data + (row + i) * w.pitch, x, n);
+}
+
+static void run_rows(const struct gemv_work *w, const struct kern_gemv_part *p, int64_t row, int64_t nrow)
+{
+    const struct cpu_simd *simd = w->simd;
+    float y[ROWS], part[ROWS];
+    dot_rows(simd, y, p->w, row, nrow, w->x, w->g->k);
+    if (p->alpha != 1)
+        simd->scale(y, y, p->alpha, nrow);
+    if (p->r) {
+        dot_rows(simd, part, p->b, row, nrow, p->s, p->r);
+        simd->add(y, y, part, nrow);
+    }
+    if (p->bias.data)
+        simd->add(y, y, cpu_load(simd, p->bias, 0, row, nrow, part), nrow);
+    if (p->add.data)
+        simd->add(y, y, cpu_load(simd, p->add, 0, row, nrow, part), nrow);
+    cpu_store(simd, p->y, 0, row, nrow, y);
+}
+
+static int64_t pieces_of(const struct gemv_work *w, const struct kern_gemv_part *p)
+{
+    return (p->n + w->rows - 1) / w->rows;
+}
+
+static void run_piece(void *ctx, int64_t piece, unsigned worker)
+{
+    const struct gemv_work *w = ctx;
+    const struct kern_gemv_part *p = w->g->parts;
+    (void)worker;
+    for (; piece >= pieces_of(w, p); p++)
+        piece -= pieces_of(w, p);
+    int64_t row = piece * w->rows;
+    run_rows(w, p, row, p->n - row < w->rows ? p->n - row : w->rows);
+}
+
+void cpu_gemv(struct kern_stream *stream, const struct kern_gemv *g)
+{
+    struct gemv_work w = {.simd = stream->simd, .g = g, .rows = g->k > 0 ? PIECE / g->k : ROWS};
+    int64_t npieces = 0, nrow = 0;
+    w.rows = w.rows < 1 ? 1 : w.rows > ROWS ? ROWS : w.rows;
+    for (int i = 0; i < g->nparts; i++) {
+        npieces += pieces_of(&w, &g->parts[i]);
+        nrow += g->parts[i].n;
+    }
+    if (!cpu_check(stream, g->k >= 0, "gemv: negative shape") || !cpu_reserve(stream, (size_t)(g->k + 1) * sizeof(float)))
+        return;
+    float *x = stream->scratch[0].data; /* the caller's, which the others only read */
+    cpu_load_copy(w.simd, x, g->x, 0, 0, g->k);
+    w.x = x;
+    kern_pool_run(nrow * g->k <= ALONE ? NULL : stream->pool, npieces, run_piece, &w);
+}

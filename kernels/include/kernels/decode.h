@@ -1,0 +1,47 @@
+/* One token at a time: products of matrices with one vector, and the attention of one token over all that came before it. Both are bound by memory: every weight
+ * is read once, widened in registers. Sums are fp32 in an order that the shape alone determines. */
+#ifndef KERNELS_DECODE_H
+#define KERNELS_DECODE_H
+
+#include <kernels/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One matrix of a call: y = alpha · W·x + B·s + bias + add, rounded once. */
+struct kern_gemv_part {
+    int64_t n;
+    struct kern_cmat w;    /* (n, k), as torch.nn.Linear stores it */
+    float alpha;           /* 0 in a zeroed struct: set it */
+    int64_t r;             /* 0: no low-rank part */
+    const float *s;        /* (r) */
+    struct kern_cmat b;    /* (n, r) */
+    struct kern_cmat bias; /* (n) or none, pitch ignored */
+    struct kern_cmat add;  /* (n) or none, pitch ignored; may be y */
+    struct kern_mat y;     /* (n), pitch ignored; may not overlap x or another part's operands */
+};
+
+/* Matrices that share x: layers that read the same input, so that threads part the work of all of them at once. */
+struct kern_gemv {
+    int64_t k;
+    struct kern_cmat x; /* (k), pitch ignored */
+    const struct kern_gemv_part *parts; /* (nparts) borrowed during the call */
+    int nparts;
+};
+typedef void (*kern_gemv_fn)(struct kern_stream *, const struct kern_gemv *);
+
+/* o = softmax(scale · q·Kᵀ)·V for one token; query heads share key heads as in kern_attention. A window is the caller's: keys that are not seen are not passed. */
+struct kern_attention_one {
+    int64_t nkeys, nhead, nkv, head_dim; /* nkeys ≥ 1, the token's own included */
+    float scale;
+    struct kern_cmat q;    /* (nhead · head_dim), pitch ignored */
+    struct kern_cmat k, v; /* (nkeys, nkv · head_dim) */
+    struct kern_mat o;     /* (nhead · head_dim), pitch ignored; may be q */
+};
+typedef void (*kern_attention_one_fn)(struct kern_stream *, const struct kern_attention_one *);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

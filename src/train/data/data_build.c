@@ -1,0 +1,378 @@
+/* The files of data to sections: every thread takes the next part that nobody has, and what is made is appended in the order of the parts. Other processes that build
+ * the same cache are seen by their claims alone; where one is gone, or stands still for long, its part is made here. */
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <train/chat.h>
+
+#include "data/data_cache.h"
+#include "data/data_parts.h"
+
+enum { MAX_THREADS = 256, POLL_NS = 2000000, PATIENCE_SECONDS = 30 };
+
+/* Made, and not appended: parts before it are still being made. */
+struct finished {
+    size_t number;
+    struct data_section section;
+    struct finished *next;
+};
+
+struct build {
+    const struct data_reader *reader;
+    struct data_cache *cache; /* NULL: sections go into `into` */
+    struct data *into;
+    struct data_parts *parts;
+    size_t seen, total;     /* parts that the reader came to; of all, or SIZE_MAX where that is not known yet */
+    size_t appended;        /* by anybody */
+    struct timespec moved;  /* when that was last seen to change */
+    size_t making[MAX_THREADS], nmaking, nthreads;
+    struct finished *ready;
+    size_t nready;
+    size_t failed; /* the lowest part that holds an error, or SIZE_MAX */
+    struct fsdpck_error error;
+    bool broken; /* an error that ends everything at once */
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+};
+
+/* One thread's. */
+struct maker {
+    struct build *b;
+    struct chat_coder *coder;
+    struct data_part part;
+};
+
+static const char *path_of(const struct build *b, const struct data_part *part)
+{
+    return b->reader->config->data.files[part->file].path;
+}
+
+/* Again, with the number of the line, which nobody needed before. */
+static int tell_line(struct maker *m, struct data_section *s, uint64_t line, const char *text, size_t nbytes, struct fsdpck_error *err)
+{
+    const char *path = path_of(m->b, &m->part);
+    uint64_t before = 0;
+    int rc = m->part.line ? 0 : data_count_lines(path, m->part.begin, &before, err);
+    return rc ? rc : data_add_line(s, m->b->reader, m->coder, path, (m->part.line ? m->part.line : before + 1) + line, text, nbytes, err);
+}
+
+/* The error of a line is worth an end of everything, unless lines may be bad; no memory always is. */
+static int add_lines(struct maker *m, struct data_section *s, struct fsdpck_error *err)
+{
+    const char *at = m->part.text, *end = at + m->part.nbytes;
+    bool skip = strcmp(m->b->reader->config->data.on_bad_line, "skip") == 0;
+    s->file = m->part.file;
+    for (uint64_t line = 0; at < end; line++) {
+        struct fsdpck_error why = { 0 };
+        const char *stop = memchr(at, '\n', (size_t)(end - at));
+        stop = stop ? stop : end;
+        int rc = data_add_line(s, m->b->reader, m->coder, path_of(m->b, &m->part), line, at, (size_t)(stop - at), &why);
+        if (rc && (!skip || rc == FSDPCK_ERR_NOMEM))
+            return tell_line(m, s, line, at, (size_t)(stop - at), err);
+        s->nskipped += rc != 0;
+        at = stop + 1;
+    }
+    return 0;
+}
+
+/* Several parts may fail; the error of the first in the order of the files is the one that is told, whoever was quicker. */
+static void part_failed(struct build *b, size_t number, const struct fsdpck_error *err)
+{
+    if (b->broken || number >= b->failed)
+        return;
+    b->failed = number;
+    b->error = *err;
+}
+
+static void break_off(struct build *b, const struct fsdpck_error *err)
+{
+    if (!b->broken)
+        b->error = *err;
+    b->broken = true;
+}
+
+static bool is_over(const struct build *b)
+{
+    return b->broken || b->appended >= b->failed || b->appended >= b->total;
+}
+
+static void has_moved(struct build *b, size_t appended)
+{
+    if (appended <= b->appended)
+        return;
+    b->appended = appended;
+    clock_gettime(CLOCK_MONOTONIC, &b->moved);
+    pthread_cond_broadcast(&b->changed);
+}
+
+static int append(struct build *b, struct data_section *s, struct fsdpck_error *err)
+{
+    struct data *d = b->into;
+    if (b->cache)
+        return data_cache_append(b->cache, s, err);
+    if (!data_grow((void **)&d->sections, &d->sections_capacity, d->nsections + 1, sizeof *d->sections))
+        return fsdpck_error_nomem(err, sizeof *s);
+    d->sections[d->nsections++] = *s;
+    *s = (struct data_section){ 0 };
+    return 0;
+}
+
+/* Appends what is due; drops what others have appended. */
+static void append_ready(struct build *b)
+{
+    struct fsdpck_error err = { 0 };
+    if (b->cache)
+        has_moved(b, data_cache_nparts(b->cache));
+    for (struct finished **at = &b->ready; *at;) {
+        struct finished *f = *at;
+        if (f->number > b->appended) {
+            at = &f->next;
+            continue;
+        }
+        if (f->number == b->appended && !b->broken) {
+            if (append(b, &f->section, &err))
+                break_off(b, &err);
+            else
+                has_moved(b, f->number + 1);
+        }
+        if (b->cache)
+            data_cache_let_go(b->cache, f->number);
+        *at = f->next;
+        b->nready--;
+        data_section_free(&f->section);
+        free(f);
+        at = &b->ready; /* one that was passed over may be due now */
+    }
+}
+
+static void unlist(struct build *b, size_t number)
+{
+    for (size_t i = 0; i < b->nmaking; i++) {
+        if (b->making[i] == number)
+            b->making[i--] = b->making[--b->nmaking];
+    }
+}
+
+/* The part is in hand; the mutex is held, but not meanwhile. */
+static void make(struct maker *m, size_t number)
+{
+    struct build *b = m->b;
+    struct fsdpck_error err = { 0 };
+    struct finished *f = calloc(1, sizeof *f);
+    pthread_mutex_unlock(&b->mutex);
+    int rc = f ? add_lines(m, &f->section, &err) : fsdpck_error_nomem(&err, sizeof *f);
+    pthread_mutex_lock(&b->mutex);
+    unlist(b, number);
+    if (rc) {
+        part_failed(b, number, &err);
+        if (b->cache)
+            data_cache_let_go(b->cache, number);
+        if (f)
+            data_section_free(&f->section);
+        free(f);
+    } else {
+        f->number = number;
+        f->next = b->ready;
+        b->ready = f;
+        b->nready++;
+    }
+    append_ready(b);
+}
+
+/* Whether it is this process's, and has not been appended by one that has just let it go. */
+static bool claim(struct build *b, size_t number)
+{
+    if (!b->cache)
+        return true;
+    if (!data_cache_claim(b->cache, number))
+        return false;
+    has_moved(b, data_cache_nparts(b->cache));
+    if (number < b->appended)
+        data_cache_let_go(b->cache, number);
+    return number >= b->appended;
+}
+
+/* The next part that is to be made here, in hand. Not too many are made before they can be appended. */
+static bool next_part(struct maker *m, size_t *number)
+{
+    struct build *b = m->b;
+    struct fsdpck_error err = { 0 };
+    bool end = false;
+    while (b->total == SIZE_MAX && b->failed == SIZE_MAX && b->nready < 2 * b->nthreads + 2) {
+        int rc = data_parts_step(b->parts, number, &end, &err);
+        if (!rc && end)
+            b->total = b->seen;
+        if (rc)
+            part_failed(b, b->seen, &err);
+        if (rc || end)
+            return false;
+        b->seen++;
+        if (*number < b->appended || !claim(b, *number))
+            continue;
+        rc = data_parts_take(b->parts, &m->part, &err);
+        if (!rc)
+            return true;
+        part_failed(b, *number, &err);
+        if (b->cache)
+            data_cache_let_go(b->cache, *number);
+    }
+    return false;
+}
+
+/* A part that the reader has passed. */
+static int find_part(struct maker *m, size_t number, struct fsdpck_error *err)
+{
+    struct data_parts *parts;
+    size_t at = 0;
+    bool end = false;
+    int rc = data_parts_open(m->b->reader->config, &parts, err);
+    while (!rc && !(rc = data_parts_step(parts, &at, &end, err)) && !end && at < number)
+        ;
+    if (!rc)
+        rc = end ? fsdpck_error_set(err, FSDPCK_ERR_IO, m->b->reader->config->data.train, "it changed while it was read") : data_parts_take(parts, &m->part, err);
+    data_parts_close(parts);
+    return rc;
+}
+
+static bool is_ours(const struct build *b, size_t number)
+{
+    bool ours = number >= b->seen;
+    for (size_t i = 0; i < b->nmaking; i++)
+        ours |= b->making[i] == number;
+    for (const struct finished *f = b->ready; f; f = f->next)
+        ours |= f->number == number;
+    return ours;
+}
+
+static bool is_stuck(const struct build *b)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec - b->moved.tv_sec > PATIENCE_SECONDS;
+}
+
+/* The next part to be appended is another process's: to wait for it, or to make it where that process is gone. */
+static void wait_for_others(struct maker *m)
+{
+    struct build *b = m->b;
+    struct fsdpck_error err = { 0 };
+    struct timespec until;
+    append_ready(b);
+    if (is_over(b))
+        return;
+    size_t number = b->appended;
+    if (!is_ours(b, number) && (claim(b, number) || is_stuck(b))) {
+        b->making[b->nmaking++] = number;
+        if (find_part(m, number, &err) == 0) {
+            make(m, number);
+        } else {
+            unlist(b, number);
+            part_failed(b, number, &err);
+            data_cache_let_go(b->cache, number);
+        }
+        return;
+    }
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += POLL_NS;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&b->changed, &b->mutex, &until);
+}
+
+static void tell_progress(struct build *b)
+{
+    const struct fsdpck_options *opt = b->reader->opt;
+    uint64_t done, total;
+    if (!opt || !opt->progress)
+        return;
+    data_parts_progress(b->parts, &done, &total);
+    opt->progress(opt->ctx, done, total);
+}
+
+static void look_for_stop(struct build *b)
+{
+    struct fsdpck_error err = { 0 };
+    const struct fsdpck_options *opt = b->reader->opt;
+    if (!opt || !opt->stop || !*opt->stop)
+        return;
+    fsdpck_error_set(&err, FSDPCK_ERR_STOPPED, b->reader->config->data.train, "stopped while it was tokenized; the same command goes on where this one ended");
+    break_off(b, &err);
+}
+
+static void *run_thread(void *arg)
+{
+    struct build *b = arg;
+    struct maker m = { .b = b };
+    struct fsdpck_error err = { 0 };
+    size_t number;
+    int rc = b->reader->chat ? chat_coder_new(b->reader->chat, &m.coder, &err) : 0;
+    pthread_mutex_lock(&b->mutex);
+    if (rc)
+        break_off(b, &err);
+    while (look_for_stop(b), !is_over(b)) {
+        if (next_part(&m, &number)) {
+            tell_progress(b);
+            b->making[b->nmaking++] = number;
+            make(&m, number);
+        } else {
+            wait_for_others(&m);
+        }
+    }
+    pthread_mutex_unlock(&b->mutex);
+    chat_coder_free(m.coder);
+    free(m.part.text);
+    return NULL;
+}
+
+static size_t count_threads(const struct data_reader *reader)
+{
+    cpu_set_t set;
+    size_t n = reader->opt && reader->opt->nthreads ? reader->opt->nthreads : sched_getaffinity(0, sizeof set, &set) == 0 ? (size_t)CPU_COUNT(&set) : 1;
+    return n > MAX_THREADS ? MAX_THREADS : n;
+}
+
+static void run_threads(struct build *b)
+{
+    pthread_t threads[MAX_THREADS];
+    size_t n = 0;
+    while (n + 1 < b->nthreads && pthread_create(&threads[n], NULL, run_thread, b) == 0)
+        n++;
+    run_thread(b);
+    for (size_t i = 0; i < n; i++)
+        pthread_join(threads[i], NULL);
+}
+
+static void build_free(struct build *b)
+{
+    while (b->ready) {
+        struct finished *f = b->ready;
+        b->ready = f->next;
+        data_section_free(&f->section);
+        free(f);
+    }
+    data_parts_close(b->parts);
+    pthread_mutex_destroy(&b->mutex);
+    pthread_cond_destroy(&b->changed);
+}
+
+int data_build(const struct data_reader *reader, struct data_cache *cache, struct data *into, struct fsdpck_error *err)
+{
+    struct build b = { .reader = reader, .cache = cache, .into = into, .total = SIZE_MAX, .failed = SIZE_MAX, .nthreads = count_threads(reader) };
+    clock_gettime(CLOCK_MONOTONIC, &b.moved);
+    pthread_mutex_init(&b.mutex, NULL);
+    pthread_cond_init(&b.changed, NULL);
+    int rc = data_parts_open(reader->config, &b.parts, err);
+    if (!rc) {
+        run_threads(&b);
+        rc = b.error.code;
+        if (rc && err && !err->code)
+            *err = b.error;
+    }
+    if (!rc && cache)
+        rc = data_cache_finish(cache, err);
+    build_free(&b);
+    return rc;
+}

@@ -1,0 +1,37 @@
+/* The hash of a file, in pieces. */
+#include "data/data_hash.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+int data_file_hash(const char *path, uint64_t *hash, struct fsdpck_error *err)
+{
+    enum { CHUNK = 1 << 20 };
+    int fd = open(path, O_RDONLY | O_CLOEXEC), rc = 0;
+    char *chunk = malloc(CHUNK);
+    XXH3_state_t *state = XXH3_createState();
+    ssize_t n = 1;
+    if (fd < 0)
+        rc = fsdpck_error_sys(err, errno, path, "open");
+    else if (!chunk || !state)
+        rc = fsdpck_error_nomem(err, CHUNK);
+    if (!rc)
+        XXH3_64bits_reset_withSeed(state, *hash);
+    while (!rc && n) {
+        n = read(fd, chunk, CHUNK);
+        if (n > 0)
+            XXH3_64bits_update(state, chunk, (size_t)n);
+        else if (n < 0 && errno != EINTR)
+            rc = fsdpck_error_sys(err, errno, path, "read");
+    }
+    if (!rc)
+        *hash = XXH3_64bits_digest(state);
+    if (fd >= 0)
+        close(fd);
+    XXH3_freeState(state);
+    free(chunk);
+    return rc;
+}

@@ -1,0 +1,10 @@
+/* What a file of data holds, as a number. */
+#ifndef TRAIN_DATA_HASH_H
+#define TRAIN_DATA_HASH_H
+
+#include <fsdpck/error.h>
+
+/* XXH3 of the file as it lies on disk, chained to *hash. */
+int data_file_hash(const char *path, uint64_t *hash, struct fsdpck_error *err);
+
+#endif

@@ -1,0 +1,181 @@
+/* From the files of the config to rows: documents out of the token cache, which is built where there is none, weighed, and packed. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <train/chat.h>
+#include <train/lines.h>
+
+#include "data/data_cache.h"
+
+static void tell(const struct data *d, const struct train_config *config, const struct fsdpck_options *opt, const char *path, bool made)
+{
+    char line[600];
+    if (!opt || !opt->note)
+        return;
+    snprintf(line, sizeof line, "%.160s%s: %zu documents; %s %.200s", config->data.train, d->nfiles > 1 ? " and others" : "", d->ndocs, made ? "kept in" : "from", path);
+    opt->note(opt->ctx, line);
+}
+
+/* With whoever else is at it, then mapped like one that was there. */
+static int build_cache(struct data *d, const struct data_reader *reader, const struct data_cache_id *id, bool *found, bool *made, struct fsdpck_error *err)
+{
+    struct data_cache *cache;
+    int rc = data_cache_open(d, id, &cache, found, err);
+    if (rc || *found)
+        return rc;
+    *made = true;
+    rc = data_build(reader, cache, NULL, err);
+    data_cache_close(cache);
+    return rc ? rc : data_cache_map(d, id, found, err);
+}
+
+static int open_cache(struct data *d, const struct data_reader *reader, const struct data_cache_id *id, bool *made, struct fsdpck_error *err)
+{
+    bool found = false;
+    int rc = data_cache_map(d, id, &found, err);
+    for (int attempt = 0; attempt < 2 && !rc && !found; attempt++) /* what a builder had left may be damaged */
+        rc = build_cache(d, reader, id, &found, made, err);
+    return rc || found ? rc : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, reader->config->data.train, "no line of it could be used");
+}
+
+/* Text: from the cache. Every rank then has the same pages. */
+static int open_text(struct data *d, struct data_reader *reader, const struct fsdpck_options *opt, struct fsdpck_error *err)
+{
+    const struct train_config *config = reader->config;
+    struct chat *chat = NULL;
+    char path[4096 + 64];
+    struct data_cache_id id = { .path = path, .nfiles = config->data.nfiles, .nvocab = reader->nvocab };
+    bool made = false;
+    int rc = chat_open(config->model, &chat, err);
+    reader->chat = chat;
+    if (!rc)
+        rc = data_cache_key(reader, &id.key, err);
+    if (!rc)
+        rc = data_cache_path(config, id.key, path, sizeof path, err);
+    if (!rc)
+        rc = open_cache(d, reader, &id, &made, err);
+    if (!rc)
+        tell(d, config, opt, path, made);
+    reader->chat = NULL;
+    chat_close(chat);
+    return rc;
+}
+
+/* Tokens that are given: in memory. */
+static int open_tokens(struct data *d, const struct data_reader *reader, struct fsdpck_error *err)
+{
+    bool sound = true;
+    int rc = data_build(reader, NULL, d, err);
+    if (!rc)
+        rc = data_take_begin(d, reader->config->data.nfiles, err);
+    for (size_t i = 0; i < d->nsections && !rc && sound; i++)
+        rc = data_take_section(d, &d->sections[i], reader->nvocab, &sound, err);
+    data_take_end(d);
+    if (!rc && (!sound || d->ndocs == 0))
+        rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, reader->config->data.train, sound ? "no line of it could be used" : "more than 2^32 documents");
+    return rc;
+}
+
+static int first_line_is_text(const char *path, bool *out, struct fsdpck_error *err)
+{
+    struct train_lines *lines;
+    const char *line;
+    size_t nbytes;
+    uint64_t number;
+    int rc = train_lines_open(path, &lines, err);
+    if (rc)
+        return rc;
+    rc = train_lines_next(lines, &line, &nbytes, &number, err);
+    *out = !rc && line && nbytes > 0 && !data_line_has_ids(line, nbytes);
+    train_lines_close(lines);
+    return rc;
+}
+
+/* Of any file. */
+static int has_text(const struct train_config *config, bool *out, struct fsdpck_error *err)
+{
+    int rc = 0;
+    *out = false;
+    for (size_t i = 0; i < config->data.nfiles && !*out && !rc; i++)
+        rc = first_line_is_text(config->data.files[i].path, out, err);
+    return rc;
+}
+
+static int open_documents(struct data *d, const struct train_config *config, int64_t nvocab, const struct fsdpck_options *opt, struct fsdpck_error *err)
+{
+    struct data_reader reader = { .config = config, .nvocab = nvocab, .opt = opt };
+    char line[400];
+    bool text;
+    int rc = has_text(config, &text, err);
+    if (!rc)
+        rc = text ? open_text(d, &reader, opt, err) : open_tokens(d, &reader, err);
+    if (!rc && d->nskipped && opt && opt->note) {
+        snprintf(line, sizeof line, "%.200s: %llu bad lines left out (data.on_bad_line)", config->data.train, (unsigned long long)d->nskipped);
+        opt->note(opt->ctx, line);
+    }
+    return rc ? rc : data_weigh(d, config, err);
+}
+
+static int make_order(struct data *d, struct fsdpck_error *err)
+{
+    size_t nbytes = sizeof *d->order + d->groups.count * sizeof d->order->rows[0];
+    d->order = malloc(nbytes);
+    if (!d->order)
+        return fsdpck_error_nomem(err, nbytes);
+    d->order->epoch = UINT64_MAX;
+    return 0;
+}
+
+int data_open(const struct train_config *config, int64_t nvocab, const struct fsdpck_options *opt, struct data **out, struct fsdpck_error *err)
+{
+    struct data *d = calloc(1, sizeof *d);
+    int rc = d ? open_documents(d, config, nvocab, opt, err) : fsdpck_error_nomem(err, sizeof *d);
+    if (!rc) {
+        d->planned = config->data.plan != NULL;
+        d->seed = config->seed;
+        d->micro_rows = config->train.micro_batch_size;
+        d->step_rows = config->train.global_batch_size;
+        rc = d->planned ? data_read_plan(d, config->data.plan, err) : data_pack(d, config, opt, err);
+    }
+    if (!rc && !d->planned)
+        rc = make_order(d, err);
+    if (!rc)
+        data_take_fingerprint(d);
+    if (rc) {
+        data_close(d);
+        d = NULL;
+    }
+    *out = d;
+    return rc;
+}
+
+/* Ready to be filled again. */
+void data_free_documents(struct data *d)
+{
+    free(d->docs);
+    free(d->file_ends);
+    for (size_t i = 0; i < d->nsections; i++)
+        data_section_free(&d->sections[i]);
+    free(d->sections);
+    if (d->map)
+        munmap(d->map, d->map_nbytes);
+    d->docs = NULL;
+    d->file_ends = NULL;
+    d->sections = NULL;
+    d->map = NULL;
+    d->ndocs = d->docs_capacity = d->nsections = d->sections_capacity = 0;
+    d->nskipped = 0;
+}
+
+void data_close(struct data *d)
+{
+    if (!d)
+        return;
+    data_free_documents(d);
+    free(d->members);
+    free(d->order);
+    free(d->steps.at);
+    free(d->groups.at);
+    free(d);
+}

@@ -1,0 +1,22 @@
+/* Lines of a file of data, one after the other: plain, gzip or Zstandard, told by its first bytes. One thread at a time. */
+#ifndef TRAIN_LINES_H
+#define TRAIN_LINES_H
+
+#include <fsdpck/error.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct train_lines;
+
+/* path must outlive it. A line and a window of the file are in memory. */
+FSDPCK_API int train_lines_open(const char *path, struct train_lines **out, struct fsdpck_error *err);
+FSDPCK_API void train_lines_close(struct train_lines *l); /* NULL does nothing */
+/* The next line without its end, borrowed until the next call; NULL behind the last. *number counts from 1. */
+FSDPCK_API int train_lines_next(struct train_lines *l, const char **line, size_t *nbytes, uint64_t *number, struct fsdpck_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

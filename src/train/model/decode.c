@@ -1,0 +1,304 @@
+/* A forward without a backward: nothing is kept but keys and values. A prompt takes the products of training; a single token takes those for one vector, and its
+ * adapters' thin products stay in fp32. */
+#include "model/decode.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/compute_impl.h"
+
+struct decode {
+    struct compute c; /* a view of its own: parameters and stream of another, activations of this one */
+    struct kern_buffer memory;
+    int64_t room, most, ntok; /* of a prompt, of all; kept */
+    void **k, **v;            /* (nlayer): (most, nkv · head_dim) */
+    void *x, *x2, *h;         /* (room, hidden) */
+    void *q, *o;              /* (room, nhead · head_dim) */
+    void *gate, *up;          /* (room, inner) */
+    void *s;                  /* (room, Σ r) */
+    float *s_one;             /* (Σ r) */
+    float *logits;            /* (nvocab) */
+};
+
+/* Memory, cut up the same way when it is counted and when it is there. */
+static void *cut(char *base, size_t *at, int64_t nelem, size_t each)
+{
+    void *p = base ? base + *at : NULL;
+    *at += ((size_t)nelem * each + 63) / 64 * 64;
+    return p;
+}
+
+static int64_t max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t largest_rank(const struct layout *l, int64_t nlayer)
+{
+    int64_t r = max(l->embed.r, l->head.r);
+    for (int64_t i = 0; i < nlayer; i++) {
+        const struct layer *x = &l->layers[i];
+        r = max(max(r, x->q.r + x->k.r + x->v.r), max(max(x->o.r, x->gate.r + x->up.r), x->down.r));
+    }
+    return r;
+}
+
+static size_t cut_all(struct decode *d, char *base)
+{
+    const struct model *m = d->c.m;
+    const size_t act = (size_t)kern_dtype_bytes(d->c.dtype);
+    int64_t n = d->room, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim, r = largest_rank(d->c.l, m->nlayer), bounds[2] = { 0, n };
+    size_t at = 0;
+    for (int64_t i = 0; i < m->nlayer && d->k; i++) {
+        d->k[i] = cut(base, &at, d->most * nkv, act);
+        d->v[i] = cut(base, &at, d->most * nkv, act);
+    }
+    if (!d->k)
+        at += (size_t)m->nlayer * 2 * (((size_t)(d->most * nkv) * act + 63) / 64 * 64);
+    d->x = cut(base, &at, n * m->hidden, act);
+    d->x2 = cut(base, &at, n * m->hidden, act);
+    d->h = cut(base, &at, n * m->hidden, act);
+    d->q = cut(base, &at, n * nq, act);
+    d->o = cut(base, &at, n * nq, act);
+    d->gate = cut(base, &at, n * m->inner, act);
+    d->up = cut(base, &at, n * m->inner, act);
+    d->s = cut(base, &at, n * r, act);
+    d->s_one = cut(base, &at, r, sizeof(float));
+    d->logits = cut(base, &at, m->nvocab, sizeof(float));
+    d->c.a_joint = cut(base, &at, r * m->hidden, act);
+    d->c.s_embed = cut(base, &at, n * d->c.l->embed.r, act);
+    d->c.cosines = cut(base, &at, d->most * m->head_dim / 2, sizeof(float));
+    d->c.sines = cut(base, &at, d->most * m->head_dim / 2, sizeof(float));
+    d->c.batch.ids = cut(base, &at, n, sizeof(int32_t));
+    d->c.batch.positions = cut(base, &at, n, sizeof(int32_t));
+    const struct kern_attention_shape shape = { .ntok = n, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .cu_seqlens = bounds, .ndoc = 1, .scale = 1 };
+    d->c.attention = cut(base, &at, (int64_t)d->c.device->ops->attention_scratch(d->c.stream, &shape), 1);
+    return at;
+}
+
+static void view(struct decode *d, const struct compute *from, int64_t prompt, int64_t most)
+{
+    d->c = *from;
+    d->c.dropout = 0;
+    d->c.batch = (struct batch){ 0 };
+    d->room = prompt;
+    d->most = max(prompt, most);
+}
+
+size_t decode_nbytes(const struct compute *from, int64_t prompt, int64_t most)
+{
+    struct decode d = { 0 };
+    view(&d, from, prompt, most);
+    return cut_all(&d, NULL);
+}
+
+static int allocate(struct decode *d, struct fsdpck_error *err)
+{
+    const struct kern_place place = { .kind = KERN_PLACE_HOST, .huge_pages = true };
+    const struct model *m = d->c.m;
+    char message[KERN_MESSAGE_BYTES];
+    double *frequencies = calloc((size_t)m->head_dim, sizeof *frequencies);
+    d->k = calloc((size_t)m->nlayer, sizeof *d->k);
+    d->v = calloc((size_t)m->nlayer, sizeof *d->v);
+    int rc = frequencies && d->k && d->v ? 0 : fsdpck_error_nomem(err, (size_t)m->nlayer * sizeof *d->k);
+    size_t nbytes = rc ? 0 : cut_all(d, NULL);
+    if (!rc && d->c.device->memory->alloc(place, nbytes, &d->memory, message) != KERN_OK)
+        rc = fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "no memory for the keys and values of %lld tokens (%zu bytes)", (long long)d->most, nbytes);
+    if (!rc) {
+        cut_all(d, d->memory.data);
+        kern_rope_tables(&m->rope, d->most, d->c.cosines, d->c.sines, frequencies);
+    }
+    free(frequencies);
+    return rc;
+}
+
+int decode_new(const struct compute *from, int64_t prompt, int64_t most, struct decode **out, struct fsdpck_error *err)
+{
+    struct decode *d = calloc(1, sizeof *d);
+    *out = NULL;
+    if (!d)
+        return fsdpck_error_nomem(err, sizeof *d);
+    view(d, from, prompt, most);
+    int rc = allocate(d, err);
+    if (rc)
+        decode_free(d);
+    else
+        *out = d;
+    return rc;
+}
+
+void decode_free(struct decode *d)
+{
+    if (!d)
+        return;
+    d->c.device->memory->free(&d->memory);
+    free(d->k);
+    free(d->v);
+    free(d);
+}
+
+int64_t decode_ntok(const struct decode *d)
+{
+    return d->ntok;
+}
+
+void decode_rewind(struct decode *d, int64_t n)
+{
+    d->ntok = n < d->ntok ? n : d->ntok;
+}
+
+/* S of each layer's adapter, in fp32: (Σ r) one after the other. */
+static void down_one(struct decode *d, const struct linear *const *layers, int n, const void *x)
+{
+    struct compute *c = &d->c;
+    struct kern_gemv_part parts[BUNDLE];
+    int used = 0;
+    int64_t at = 0;
+    for (int i = 0; i < n; i++) {
+        const struct linear *lin = layers[i];
+        if (lin->r)
+            parts[used++] = (struct kern_gemv_part){ .n = lin->r, .w = value_of(c, lin->a), .alpha = lin->scale, .y = { d->s_one + at, lin->r, KERN_F32 } };
+        at += lin->r;
+    }
+    const struct kern_gemv g = { .k = layers[0]->nin, .x = cmat(c, x, layers[0]->nin), .parts = parts, .nparts = used };
+    if (used)
+        c->device->ops->gemv(c->stream, &g);
+}
+
+/* y[i] = x·Wᵀ + bias + adapter (+ add) of layers that share x, for as many tokens as the batch has. */
+static void linear(struct decode *d, const struct linear *const *layers, int n, const void *x, const void *add, const struct kern_mat *y)
+{
+    struct compute *c = &d->c;
+    if (c->batch.ntok > 1) {
+        const struct bundle b = bundle_of(c, layers, n);
+        bundle_forward(c, &b, x, d->s, add, y);
+        return;
+    }
+    struct kern_gemv_part parts[BUNDLE];
+    int64_t at = 0;
+    down_one(d, layers, n, x);
+    for (int i = 0; i < n; i++) {
+        const struct linear *lin = layers[i];
+        parts[i] = (struct kern_gemv_part){ .n = lin->nout, .w = value_of(c, lin->w), .alpha = 1, .r = lin->r, .s = d->s_one + at, .b = value_of(c, lin->b),
+                                            .bias = value_of(c, lin->bias), .add = add ? cmat(c, add, lin->nout) : no_cmat, .y = y[i] };
+        at += lin->r;
+    }
+    const struct kern_gemv g = { .k = layers[0]->nin, .x = cmat(c, x, layers[0]->nin), .parts = parts, .nparts = n };
+    c->device->ops->gemv(c->stream, &g);
+}
+
+static void turn(struct compute *c, void *x, int64_t nhead)
+{
+    const struct kern_rope_apply rope = { .nrow = c->batch.ntok, .nhead = nhead, .dim = c->m->head_dim, .x = mat(c, x, nhead * c->m->head_dim),
+                                          .cosines = c->cosines, .sines = c->sines, .positions = c->batch.positions };
+    c->device->ops->rope(c->stream, &rope);
+}
+
+/* A prompt has no past; a single token sees what is kept, its own key included, as far as the layer's window reaches. */
+static void attend(struct decode *d, int64_t number)
+{
+    struct compute *c = &d->c;
+    const struct model *m = c->m;
+    const int64_t n = c->batch.ntok, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim, bounds[2] = { 0, n }, window = m->window[number];
+    const float scale = (float)(1 / __builtin_sqrt((double)m->head_dim));
+    if (d->ntok == 0) {
+        const struct kern_attention a = { .shape = { .ntok = n, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .cu_seqlens = bounds, .ndoc = 1,
+                                                     .window = window, .scale = scale },
+                                          .q = cmat(c, d->q, nq), .k = cmat(c, d->k[number], nkv), .v = cmat(c, d->v[number], nkv), .o = mat(c, d->o, nq),
+                                          .scratch = c->attention };
+        c->device->ops->attention(c->stream, &a);
+        return;
+    }
+    int64_t first = window && d->ntok + 1 > window ? d->ntok + 1 - window : 0, skipped = first * nkv * kern_dtype_bytes(c->dtype);
+    const struct kern_attention_one a = { .nkeys = d->ntok + 1 - first, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .scale = scale,
+                                          .q = cmat(c, d->q, nq), .k = cmat(c, (char *)d->k[number] + skipped, nkv),
+                                          .v = cmat(c, (char *)d->v[number] + skipped, nkv), .o = mat(c, d->o, nq) };
+    c->device->ops->attention_one(c->stream, &a);
+}
+
+static void run_block(struct decode *d, int64_t number)
+{
+    struct compute *c = &d->c;
+    const struct model *m = c->m;
+    const struct layer *l = &c->l->layers[number];
+    const int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim, kept = d->ntok * nkv * kern_dtype_bytes(c->dtype);
+    void *k = (char *)d->k[number] + kept, *v = (char *)d->v[number] + kept;
+    const struct kern_mat qkv[BUNDLE] = { mat(c, d->q, nq), mat(c, k, nkv), mat(c, v, nkv) }, gate_up[BUNDLE] = { mat(c, d->gate, m->inner), mat(c, d->up, m->inner) };
+    const struct kern_mat x = mat(c, d->x, m->hidden), x2 = mat(c, d->x2, m->hidden);
+    norm_forward(c, l->norm1, 1, m->hidden, d->x, d->h, NULL);
+    linear(d, (const struct linear *[]){ &l->q, &l->k, &l->v }, 3, d->h, NULL, qkv);
+    if (m->qk_norm) {
+        norm_forward(c, l->q_norm, m->nhead, m->head_dim, d->q, d->q, NULL);
+        norm_forward(c, l->k_norm, m->nkv, m->head_dim, k, k, NULL);
+    }
+    turn(c, d->q, m->nhead);
+    turn(c, k, m->nkv);
+    attend(d, number);
+    linear(d, (const struct linear *[]){ &l->o }, 1, d->o, d->x, &x2);
+    norm_forward(c, l->norm2, 1, m->hidden, d->x2, d->h, NULL);
+    linear(d, (const struct linear *[]){ &l->gate, &l->up }, 2, d->h, NULL, gate_up);
+    c->device->ops->swiglu(c->stream, gate_up[0], kern_const(gate_up[0]), kern_const(gate_up[1]), c->batch.ntok, m->inner);
+    linear(d, (const struct linear *[]){ &l->down }, 1, d->gate, d->x2, &x);
+}
+
+/* Of the last token alone. */
+static void run_end(struct decode *d)
+{
+    struct compute *c = &d->c;
+    const int64_t width = c->m->hidden;
+    const char *last = (const char *)d->x + (c->batch.ntok - 1) * width * kern_dtype_bytes(c->dtype);
+    const struct kern_mat to = { d->logits, c->m->nvocab, KERN_F32 };
+    c->batch.ntok = 1;
+    norm_forward(c, c->l->norm, 1, width, last, d->h, NULL);
+    linear(d, (const struct linear *[]){ &c->l->head }, 1, d->h, NULL, &to);
+}
+
+/* What lies in the batch, through the model, as compute_forward goes. */
+static int run(struct decode *d, const struct compute_hook *hook, const float **logits, struct fsdpck_error *err)
+{
+    struct compute *c = &d->c;
+    const int64_t n = c->batch.ntok;
+    for (int64_t i = 0; i < n; i++)
+        c->batch.positions[i] = (int32_t)(d->ntok + i);
+    int rc = compute_enter(hook, 0, err);
+    if (!rc) {
+        embed_forward(c, d->x);
+        compute_leave(hook, 0);
+    }
+    for (int64_t i = 0; i < c->m->nlayer && !rc; i++) {
+        rc = compute_enter(hook, (uint32_t)i + 1, err);
+        if (!rc) {
+            run_block(d, i);
+            compute_leave(hook, (uint32_t)i + 1);
+        }
+    }
+    if (!rc)
+        rc = compute_enter_end(c, hook, err);
+    if (!rc) {
+        run_end(d);
+        compute_leave_end(c, hook);
+        rc = compute_sync(c, err);
+    }
+    d->ntok += rc ? 0 : n;
+    *logits = d->logits;
+    return rc;
+}
+
+int decode_prompt(struct decode *d, const struct compute_hook *hook, const int32_t *ids, int64_t n, const float **logits, struct fsdpck_error *err)
+{
+    if (n < 1 || n > d->room)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "a prompt of %lld tokens; there is room for 1 to %lld", (long long)n, (long long)d->room);
+    d->ntok = 0;
+    d->c.batch.ntok = n;
+    memcpy(d->c.batch.ids, ids, (size_t)n * sizeof *ids);
+    return run(d, hook, logits, err);
+}
+
+int decode_token(struct decode *d, const struct compute_hook *hook, int32_t id, const float **logits, struct fsdpck_error *err)
+{
+    if (d->ntok < 1 || d->ntok >= d->most)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "token %lld after a prompt; there is room for %lld", (long long)d->ntok + 1, (long long)d->most);
+    d->c.batch.ntok = 1;
+    d->c.batch.ids[0] = id;
+    return run(d, hook, logits, err);
+}

@@ -1,0 +1,19 @@
+/* Text that a run generates while it trains, from sample.prompts: on the sharded model, with the same tokens for any number of ranks. */
+#ifndef TRAIN_SAMPLES_H
+#define TRAIN_SAMPLES_H
+
+#include "run/rank.h"
+
+struct samples;
+
+/* Of the config's prompts; *out stays NULL where it has none. nvocab: the model's. */
+int samples_open(const struct train_config *config, int64_t nvocab, const struct fsdpck_options *fs, struct samples **out, struct fsdpck_error *err);
+void samples_free(struct samples *s); /* NULL does nothing */
+uint64_t samples_hash(const struct samples *s); /* of the prompts, and when they are used; NULL: 0 */
+/* Of keys, values and activations while there is sampling; NULL: 0. */
+uint64_t samples_nbytes(const struct samples *s, const struct compute *c);
+
+/* Collective: all prompts, dealt out to the ranks, greedily; rank 0 writes output_dir/samples/step-NUMBER.txt and notes. */
+int rank_sample(struct rank *r, struct fsdpck_error *err);
+
+#endif

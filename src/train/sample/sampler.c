@@ -1,0 +1,242 @@
+/* A model in this process, whole, by the tables and the loading that training has: one rank of one, with nothing that is trained. */
+#include <train/sample.h>
+
+#include <jansson.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/comm_local.h"
+#include "model/decode.h"
+#include "run/job.h"
+#include "sample/choose.h"
+#include "state/adapter.h"
+
+struct sampler {
+    struct train_config config;
+    struct train_options opt;
+    struct job job;
+    struct board *board;
+    struct comm_world *world;
+    struct comm *comm;
+    struct rank *rank;
+    struct choose *choose;
+    struct decode *decode; /* of the prompt */
+    float *first;          /* (nvocab) logits after the prompt */
+    uint32_t *prompt, *ids; /* (nprompt), (most) */
+    size_t nprompt, most;
+};
+
+/* An adapter's own terms, in those of CONFIG.json; PEFT's defaults where it is silent. */
+static int add_lora(json_t *root, const char *adapter, struct fsdpck_error *err)
+{
+    static const char *const keys[] = { "r", "lora_alpha", "use_rslora", "target_modules", "rank_pattern", "alpha_pattern" };
+    char path[ADAPTER_PATH];
+    json_t *theirs, *lora = json_pack("{s:s, s:i, s:i}", "init_adapter", adapter, "r", 8, "lora_alpha", 8);
+    int rc = lora ? adapter_config_read(adapter, path, &theirs, err) : fsdpck_error_nomem(err, strlen(adapter));
+    if (rc) {
+        json_decref(lora);
+        return rc;
+    }
+    const char *type = json_string_value(json_object_get(theirs, "peft_type"));
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        json_t *value = json_object_get(theirs, keys[i]);
+        if (value && !json_is_null(value))
+            json_object_set(lora, keys[i], value);
+    }
+    if (type && strcmp(type, "LORA") != 0)
+        rc = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "key 'peft_type' is \"%.40s\"; only LORA is supported", type);
+    else if (!json_object_get(lora, "target_modules"))
+        rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "key 'target_modules' is missing");
+    json_decref(theirs);
+    json_object_set_new(root, "lora", lora);
+    return rc;
+}
+
+/* What is wrong with an adapter is no wrong usage. */
+static int make_config(const char *model, const struct sampler_options *opt, struct train_config *out, struct fsdpck_error *err)
+{
+    const char *dtype = opt->dtype ? opt->dtype : "bf16";
+    json_t *root = json_pack("{s:s, s:{s:s}, s:{s:s}}", "model", model, "data", "train", "-", "dtype", "param", dtype);
+    struct fsdpck_error why = { 0 };
+    int rc = root ? 0 : fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "'%s' is no UTF-8", model);
+    *out = (struct train_config){ 0 };
+    if (!rc && opt->adapter)
+        rc = add_lora(root, opt->adapter, err);
+    if (rc) {
+        json_decref(root);
+        return rc;
+    }
+    rc = train_config_take(opt->adapter ? opt->adapter : model, root, out, &why);
+    if (rc)
+        rc = fsdpck_error_set(err, rc == FSDPCK_ERR_USAGE ? FSDPCK_ERR_FORMAT : rc, why.file, "%s", why.message);
+    out->frozen = true;
+    return rc;
+}
+
+static unsigned processors(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
+}
+
+static int open_rank(struct sampler *s, struct fsdpck_error *err)
+{
+    const struct layout *l = &s->job.layout;
+    int rc = board_new(0, 1, 1, 600, &s->board, err);
+    if (!rc)
+        rc = comm_world_new(1, (struct comm_sizes){ .value_nbytes = l->value_nbytes, .grad_nelem = l->grad_nelem, .reduce = FSDPCK_FLOAT32 }, s->board, &s->world, err);
+    if (!rc)
+        rc = comm_world_join(s->world, 0, &s->comm, err);
+    if (!rc && !(s->rank = calloc(1, sizeof *s->rank)))
+        rc = fsdpck_error_nomem(err, sizeof *s->rank);
+    if (rc)
+        return rc;
+    s->rank->job = &s->job;
+    s->rank->comm = s->comm;
+    rc = compute_new_bare(&s->job.model, l, &s->config, s->job.nthreads, s->comm->values, &s->rank->compute, err);
+    return rc ? rc : rank_load(s->rank, err);
+}
+
+static int open_job(struct sampler *s, const struct sampler_options *opt, struct fsdpck_error *err)
+{
+    s->opt = (struct train_options){ .nranks = 1, .note = opt->fs.note, .ctx = opt->fs.ctx };
+    s->job = (struct job){ .config = &s->config, .opt = &s->opt, .fs = opt->fs, .nranks = 1, .nthreads = opt->nthreads ? opt->nthreads : processors() };
+    int rc = model_read(s->config.model, &s->job.fs, &s->job.model, err);
+    if (!rc)
+        rc = layout_make(&s->job.model, &s->config, 1, &s->job.layout, err);
+    return rc ? rc : job_check_sources(&s->job, err);
+}
+
+int sampler_open(const char *model, const struct sampler_options *opt, struct sampler **out, struct fsdpck_error *err)
+{
+    struct sampler *s = calloc(1, sizeof *s);
+    *out = NULL;
+    if (!s)
+        return fsdpck_error_nomem(err, sizeof *s);
+    int rc = make_config(model, opt, &s->config, err);
+    if (!rc)
+        rc = open_job(s, opt, err);
+    if (!rc)
+        rc = open_rank(s, err);
+    if (!rc)
+        rc = choose_new(s->job.model.nvocab, &s->choose, err);
+    if (!rc && !(s->first = calloc((size_t)s->job.model.nvocab, sizeof *s->first)))
+        rc = fsdpck_error_nomem(err, (size_t)s->job.model.nvocab * sizeof *s->first);
+    if (rc)
+        sampler_close(s);
+    else
+        *out = s;
+    return rc;
+}
+
+void sampler_close(struct sampler *s)
+{
+    if (!s)
+        return;
+    decode_free(s->decode);
+    choose_free(s->choose);
+    rank_close(s->rank);
+    if (s->comm)
+        s->comm->ops->free(s->comm);
+    comm_world_free(s->world);
+    board_free(s->board);
+    job_close(&s->job);
+    train_config_free(&s->config);
+    free(s->first);
+    free(s->prompt);
+    free(s->ids);
+    free(s);
+}
+
+int64_t sampler_nvocab(const struct sampler *s)
+{
+    return s->job.model.nvocab;
+}
+
+static int check_ids(const struct sampler *s, const uint32_t *ids, size_t count, struct fsdpck_error *err)
+{
+    if (count == 0)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "the prompt has no token to go on from");
+    if (count > INT32_MAX / 2)
+        return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, NULL, "the prompt has %zu tokens; at most %d are supported", count, INT32_MAX / 2);
+    for (size_t i = 0; i < count; i++) {
+        if (ids[i] >= (uint64_t)s->job.model.nvocab)
+            return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "token %zu of the prompt is number %u; the model has %lld", i, ids[i],
+                                    (long long)s->job.model.nvocab);
+    }
+    return 0;
+}
+
+/* Room for count tokens together and `most` in all, and none for the prompt before. */
+static int make_room(struct sampler *s, const uint32_t *ids, size_t count, size_t most, struct fsdpck_error *err)
+{
+    int rc = check_ids(s, ids, count, err);
+    decode_free(s->decode);
+    s->decode = NULL;
+    return rc ? rc : decode_new(s->rank->compute, (int64_t)count, (int64_t)most, &s->decode, err);
+}
+
+int sampler_prompt(struct sampler *s, const uint32_t *ids, size_t count, uint64_t max_new_tokens, struct fsdpck_error *err)
+{
+    const float *logits;
+    size_t most = (size_t)(max_new_tokens < INT32_MAX / 2 ? max_new_tokens : INT32_MAX / 2);
+    s->nprompt = 0;
+    int rc = make_room(s, ids, count, count + most, err);
+    if (rc)
+        return rc;
+    free(s->prompt);
+    free(s->ids);
+    s->prompt = calloc(count, sizeof *s->prompt);
+    s->ids = calloc(most + 1, sizeof *s->ids);
+    if (!s->prompt || !s->ids)
+        return fsdpck_error_nomem(err, (count + most) * sizeof *s->ids);
+    memcpy(s->prompt, ids, count * sizeof *ids);
+    rc = decode_prompt(s->decode, NULL, (const int32_t *)s->prompt, (int64_t)count, &logits, err);
+    if (rc)
+        return rc;
+    memcpy(s->first, logits, (size_t)s->job.model.nvocab * sizeof *logits);
+    s->nprompt = count;
+    s->most = most;
+    return 0;
+}
+
+int sampler_run(struct sampler *s, const struct sample_rule *rule, uint64_t number, int (*each)(void *ctx, uint32_t id), void *ctx, struct sampled *out,
+                struct fsdpck_error *err)
+{
+    const float *logits = s->first;
+    int rc = s->nprompt ? sample_rule_check(rule, err) : fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "there is no prompt to go on from");
+    bool wanted = true;
+    *out = (struct sampled){ .ids = s->ids };
+    if (rc)
+        return rc;
+    const size_t most = rule->max_new_tokens < s->most ? (size_t)rule->max_new_tokens : s->most;
+    decode_rewind(s->decode, (int64_t)s->nprompt);
+    choose_begin(s->choose, s->prompt, s->nprompt);
+    while (wanted && !out->stopped && out->count < most) {
+        uint32_t *id = &s->ids[out->count];
+        if (out->count)
+            rc = decode_token(s->decode, NULL, (int32_t)id[-1], &logits, err);
+        if (!rc)
+            rc = choose_token(s->choose, rule, logits, number, out->count, id, err);
+        if (rc)
+            return rc;
+        out->count++;
+        out->stopped = choose_is_stop(rule, *id);
+        wanted = !each || each(ctx, *id) == 0;
+    }
+    return 0;
+}
+
+int sampler_logits(struct sampler *s, const uint32_t *ids, size_t count, size_t together, const float **logits, struct fsdpck_error *err)
+{
+    s->nprompt = 0;
+    if (together < 1 || together > count)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "%zu of %zu tokens together", together, count);
+    int rc = make_room(s, ids, count, count, err);
+    if (!rc)
+        rc = decode_prompt(s->decode, NULL, (const int32_t *)ids, (int64_t)together, logits, err);
+    for (size_t i = together; i < count && !rc; i++)
+        rc = decode_token(s->decode, NULL, (int32_t)ids[i], logits, err);
+    return rc;
+}

@@ -1,0 +1,167 @@
+/* Products with one vector, and the attention of one token, against fp64. */
+#include "harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct part {
+    struct matrix w, b, bias, add, y;
+    float s[8];
+    double *want;
+};
+
+static struct part part_new(struct rig *rig, int64_t n, int64_t k, int64_t r, enum kern_dtype out)
+{
+    struct part p = {matrix_random(rig, n, k, rig->dtype, 1), matrix_random(rig, n, r, rig->dtype, 1), matrix_random(rig, 1, n, rig->dtype, 1),
+                     matrix_random(rig, 1, n, rig->dtype, 1), matrix_new(1, n, out), {0}, zeros(n)};
+    for (int64_t l = 0; l < r; l++)
+        p.s[l] = (float)rig_uniform(rig);
+    return p;
+}
+
+static void part_free(struct part *p)
+{
+    matrix_free(&p->w);
+    matrix_free(&p->b);
+    matrix_free(&p->bias);
+    matrix_free(&p->add);
+    matrix_free(&p->y);
+    free(p->want);
+}
+
+/* rest: with bias, sum and a low-rank part. */
+static struct kern_gemv_part describe(struct part *p, const struct matrix *x, int64_t r, float alpha, bool rest)
+{
+    struct kern_gemv_part g = {.n = p->w.nrow, .w = cview(&p->w), .alpha = alpha, .y = view(&p->y)};
+    for (int64_t i = 0; i < g.n; i++) {
+        double sum = 0, low = 0;
+        for (int64_t l = 0; l < p->w.ncol; l++)
+            sum += at(&p->w, i, l) * at(x, 0, l);
+        for (int64_t l = 0; l < r; l++)
+            low += at(&p->b, i, l) * (double)p->s[l];
+        p->want[i] = (double)alpha * sum + (rest ? low + at(&p->bias, 0, i) + at(&p->add, 0, i) : 0);
+    }
+    if (rest) {
+        g.r = r;
+        g.s = p->s;
+        g.b = cview(&p->b);
+        g.bias = cview(&p->bias);
+        g.add = cview(&p->add);
+    }
+    return g;
+}
+
+static void gemv_one(struct rig *rig, int64_t k, const int64_t n[3], int64_t r)
+{
+    struct matrix x = matrix_random(rig, 1, k, rig->dtype, 1);
+    struct part parts[3];
+    struct kern_gemv_part described[3];
+    for (int i = 0; i < 3; i++) {
+        parts[i] = part_new(rig, n[i], k, r, i == 1 ? KERN_F32 : rig->dtype);
+        described[i] = describe(&parts[i], &x, r, i == 2 ? 0.5f : 1.0f, i != 1);
+    }
+    struct kern_gemv g = {.k = k, .x = cview(&x), .parts = described, .nparts = 3};
+    rig->ops->gemv(rig->stream, &g);
+    for (int i = 0; i < 3; i++) {
+        check_matrix(rig, &parts[i].y, parts[i].want, 2e-5, "gemv");
+        part_free(&parts[i]);
+    }
+    matrix_free(&x);
+}
+
+static void gemv(struct rig *rig)
+{
+    static const int64_t n[][3] = {{1, 1, 1}, {0, 3, 70}, {130, 7, 65}, {700, 40, 3}};
+    static const int64_t k[] = {1, 7, 33, 64, 100, 577, 2500};
+    for (size_t i = 0; i < sizeof(n) / sizeof(n[0]); i++)
+        for (size_t j = 0; j < sizeof(k) / sizeof(k[0]); j++)
+            gemv_one(rig, k[j], n[i], (int64_t)(j % 4) * 2);
+}
+
+struct shape {
+    int64_t nkeys, nhead, nkv, head_dim;
+};
+
+static void attention_reference(const struct shape *s, const struct matrix *q, const struct matrix *k, const struct matrix *v, double scale, double *want)
+{
+    double *p = zeros(s->nkeys);
+    for (int64_t h = 0; h < s->nhead; h++) {
+        int64_t kv = h / (s->nhead / s->nkv) * s->head_dim;
+        double top = -INFINITY, sum = 0;
+        for (int64_t i = 0; i < s->nkeys; i++) {
+            p[i] = 0;
+            for (int64_t j = 0; j < s->head_dim; j++)
+                p[i] += scale * at(q, 0, h * s->head_dim + j) * at(k, i, kv + j);
+            top = p[i] > top ? p[i] : top;
+        }
+        for (int64_t i = 0; i < s->nkeys; i++)
+            sum += p[i] = exp(p[i] - top);
+        for (int64_t j = 0; j < s->head_dim; j++)
+            for (int64_t i = 0; i < s->nkeys; i++)
+                want[h * s->head_dim + j] += p[i] / sum * at(v, i, kv + j);
+    }
+    free(p);
+}
+
+static void attention_shape(struct rig *rig, struct shape s, bool in_place)
+{
+    struct matrix q = matrix_random(rig, 1, s.nhead * s.head_dim, rig->dtype, 3), o = in_place ? q : matrix_new(1, s.nhead * s.head_dim, rig->dtype);
+    struct matrix k = matrix_random(rig, s.nkeys, s.nkv * s.head_dim, rig->dtype, 3), v = matrix_random(rig, s.nkeys, s.nkv * s.head_dim, rig->dtype, 1);
+    double *want = zeros(s.nhead * s.head_dim);
+    const float scale = (float)(1 / sqrt((double)s.head_dim));
+    attention_reference(&s, &q, &k, &v, (double)scale, want);
+    struct kern_attention_one a = {s.nkeys, s.nhead, s.nkv, s.head_dim, scale, cview(&q), cview(&k), cview(&v), view(&o)};
+    rig->ops->attention_one(rig->stream, &a);
+    check_matrix(rig, &o, want, 1e-5, "o");
+    free(want);
+    if (!in_place)
+        matrix_free(&o);
+    matrix_free(&q);
+    matrix_free(&k);
+    matrix_free(&v);
+}
+
+static void attention(struct rig *rig)
+{
+    static const struct shape shapes[] = {{1, 1, 1, 2}, {7, 2, 1, 10}, {33, 6, 2, 64}, {700, 4, 4, 22}, {300, 9, 3, 80}};
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        attention_shape(rig, shapes[i], false);
+        attention_shape(rig, shapes[i], true);
+    }
+}
+
+/* What makes no sense is refused, and the stream says so. */
+static void refused(struct rig *rig)
+{
+    char message[KERN_MESSAGE_BYTES];
+    struct kern_attention_one none = {.nkeys = 0, .nhead = 1, .nkv = 1, .head_dim = 2, .scale = 1};
+    rig->ops->attention_one(rig->stream, &none);
+    assert_int_equal(rig->device->stream_sync(rig->stream, message), KERN_ERR_ARG);
+    struct kern_gemv negative = {.k = -1};
+    rig->ops->gemv(rig->stream, &negative);
+    assert_int_equal(rig->device->stream_sync(rig->stream, message), KERN_ERR_ARG);
+}
+
+static void run_gemv(void **state)
+{
+    (void)state;
+    rig_run_all(gemv);
+}
+
+static void run_attention(void **state)
+{
+    (void)state;
+    rig_run_all(attention);
+}
+
+static void run_refused(void **state)
+{
+    (void)state;
+    rig_run_all(refused);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(run_gemv), cmocka_unit_test(run_attention), cmocka_unit_test(run_refused)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,262 @@
+/* Plain loops, nothing kept from one token's sum to the next. */
+#include "reference.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "../kernels/philox_ref.h"
+
+struct reference_tensor *reference_find(const struct reference *m, const char *before, const char *path, const char *after)
+{
+    char name[200];
+    snprintf(name, sizeof name, "%s%s%s", before, path, after);
+    for (size_t i = 0; i < m->ntensors; i++) {
+        if (strcmp(m->tensors[i].name, name) == 0)
+            return &m->tensors[i];
+    }
+    return NULL;
+}
+
+static double *room(int64_t n)
+{
+    double *p = calloc((size_t)n + 1, sizeof *p);
+    if (!p)
+        abort();
+    return p;
+}
+
+static double scale_of(const struct reference *m, int64_t r)
+{
+    return m->alpha / (m->rslora ? sqrt((double)r) : (double)r);
+}
+
+/* y[t] += scale·B·A·drop(x[t]) */
+static void add_adapter(const struct reference *m, const char *path, const double *x, int64_t ntok, int64_t token0, double *y)
+{
+    const struct reference_tensor *a = reference_find(m, "base_model.model.", path, ".lora_A.weight"), *b = reference_find(m, "base_model.model.", path, ".lora_B.weight");
+    if (!a)
+        return;
+    const struct kern_dropout drop = { .p = (float)m->dropout, .rng = { .seed = m->seed, .name = XXH32(path, strlen(path), 0) }, .token0 = token0, .width = a->ncol };
+    for (int64_t t = 0; t < ntok; t++) {
+        for (int64_t k = 0; k < a->nrow; k++) {
+            double s = 0;
+            for (int64_t j = 0; j < a->ncol; j++)
+                s += a->data[k * a->ncol + j] * x[t * a->ncol + j] * dropout_ref(&drop, t, j);
+            for (int64_t i = 0; i < b->nrow; i++)
+                y[t * b->nrow + i] += scale_of(m, a->nrow) * b->data[i * a->nrow + k] * s;
+        }
+    }
+}
+
+/* y = x·Wᵀ + bias + adapter; the caller frees. */
+static double *linear(const struct reference *m, const char *path, const struct reference_tensor *w, const double *x, int64_t ntok, int64_t token0)
+{
+    const struct reference_tensor *bias = reference_find(m, "", path, ".bias");
+    double *y = room(ntok * w->nrow);
+    for (int64_t t = 0; t < ntok; t++) {
+        for (int64_t i = 0; i < w->nrow; i++) {
+            double s = bias ? bias->data[i] : 0;
+            for (int64_t j = 0; j < w->ncol; j++)
+                s += w->data[i * w->ncol + j] * x[t * w->ncol + j];
+            y[t * w->nrow + i] = s;
+        }
+    }
+    add_adapter(m, path, x, ntok, token0, y);
+    return y;
+}
+
+static double *layer_linear(const struct reference *m, int64_t layer, const char *module, const double *x, int64_t ntok, int64_t token0)
+{
+    char path[120];
+    snprintf(path, sizeof path, "model.layers.%lld.%s", (long long)layer, module);
+    return linear(m, path, reference_find(m, "", path, ".weight"), x, ntok, token0);
+}
+
+/* y = x/rms(x)·gamma for each of n vectors; the caller frees. */
+static double *norm(const struct reference *m, const char *path, const double *x, int64_t n, int64_t width)
+{
+    const double *gamma = reference_find(m, "", path, ".weight")->data;
+    double *y = room(n * width);
+    for (int64_t i = 0; i < n; i++) {
+        double squares = 0;
+        for (int64_t j = 0; j < width; j++)
+            squares += x[i * width + j] * x[i * width + j];
+        for (int64_t j = 0; j < width; j++)
+            y[i * width + j] = x[i * width + j] / sqrt(squares / (double)width + m->eps) * gamma[j];
+    }
+    return y;
+}
+
+static double *layer_norm(const struct reference *m, int64_t layer, const char *name, const double *x, int64_t n, int64_t width)
+{
+    char path[120];
+    snprintf(path, sizeof path, "model.layers.%lld.%s", (long long)layer, name);
+    return norm(m, path, x, n, width);
+}
+
+/* Llama 3.1's: long waves are stretched, short ones kept, those between blended. */
+static double llama3(const struct reference *m, double f)
+{
+    double wave = 2 * M_PI / f, smooth = (m->original / wave - 1) / (4 - 1);
+    return smooth <= 0 ? f / m->factor : smooth >= 1 ? f : (1 - smooth) * f / m->factor + smooth * f;
+}
+
+/* YaRN's: by how many turns a feature makes over the original context. */
+static double yarn(const struct reference *m, double f, int64_t j)
+{
+    double d = (double)m->head_dim, per = d / (2 * log(m->theta));
+    double low = fmax(floor(per * log(m->original / (32 * 2 * M_PI))), 0), high = fmin(ceil(per * log(m->original / (2 * M_PI))), d - 1);
+    double ramp = ((double)j - low) / (high == low ? 0.001 : high - low);
+    ramp = fmin(fmax(ramp, 0), 1);
+    return f / m->factor * ramp + f * (1 - ramp);
+}
+
+static double frequency(const struct reference *m, int64_t j)
+{
+    double f = pow(m->theta, -2.0 * (double)j / (double)m->head_dim);
+    switch (m->rope) {
+    case REFERENCE_LINEAR: return f / m->factor;
+    case REFERENCE_LLAMA3: return llama3(m, f);
+    case REFERENCE_YARN: return yarn(m, f, j);
+    default: return f;
+    }
+}
+
+/* Feature j of a head turns with feature j + d/2. */
+static void turn(const struct reference *m, double *x, int64_t ntok, int64_t nhead)
+{
+    const int64_t d = m->head_dim, half = d / 2;
+    const double longer = m->rope == REFERENCE_YARN ? 0.1 * log(m->factor) + 1 : 1;
+    for (int64_t t = 0; t < ntok; t++) {
+        for (int64_t j = 0; j < half; j++) {
+            double angle = (double)t * frequency(m, j), c = cos(angle) * longer, s = sin(angle) * longer;
+            for (int64_t h = 0; h < nhead; h++) {
+                double *v = x + (t * nhead + h) * d + j, first = v[0], second = v[half];
+                v[0] = first * c - second * s;
+                v[half] = second * c + first * s;
+            }
+        }
+    }
+}
+
+/* One query against the keys that it sees: o += softmax·V. */
+static void attend_one(const struct reference *m, int64_t t, int64_t first, const double *q, const double *k, const double *v, double *o)
+{
+    const int64_t d = m->head_dim, pitch = m->nkv * d;
+    double *p = room(t + 1), most = -INFINITY, sum = 0;
+    for (int64_t s = first; s <= t; s++) {
+        for (int64_t j = 0; j < d; j++)
+            p[s] += q[j] * k[s * pitch + j] / sqrt((double)d);
+        most = fmax(most, p[s]);
+    }
+    for (int64_t s = first; s <= t; s++)
+        sum += p[s] = exp(p[s] - most);
+    for (int64_t s = first; s <= t; s++) {
+        for (int64_t j = 0; j < d; j++)
+            o[j] += p[s] / sum * v[s * pitch + j];
+    }
+    free(p);
+}
+
+static double *attend(const struct reference *m, int64_t layer, const double *q, const double *k, const double *v, int64_t ntok)
+{
+    const int64_t d = m->head_dim, window = layer >= m->first_window ? m->window : 0;
+    double *o = room(ntok * m->nhead * d);
+    for (int64_t t = 0; t < ntok; t++) {
+        for (int64_t h = 0; h < m->nhead; h++) {
+            int64_t kv = h / (m->nhead / m->nkv), at = (t * m->nhead + h) * d;
+            attend_one(m, t, window && t >= window ? t - window + 1 : 0, q + at, k + kv * d, v + kv * d, o + at);
+        }
+    }
+    return o;
+}
+
+static void add_to(double *x, double *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] += y[i];
+    free(y);
+}
+
+static void attention(const struct reference *m, int64_t layer, double *x, int64_t ntok, int64_t token0)
+{
+    double *h = layer_norm(m, layer, "input_layernorm", x, ntok, m->hidden), *q = layer_linear(m, layer, "self_attn.q_proj", h, ntok, token0);
+    double *k = layer_linear(m, layer, "self_attn.k_proj", h, ntok, token0), *v = layer_linear(m, layer, "self_attn.v_proj", h, ntok, token0);
+    if (m->qk_norm) {
+        double *raw_q = q, *raw_k = k;
+        q = layer_norm(m, layer, "self_attn.q_norm", raw_q, ntok * m->nhead, m->head_dim);
+        k = layer_norm(m, layer, "self_attn.k_norm", raw_k, ntok * m->nkv, m->head_dim);
+        free(raw_q);
+        free(raw_k);
+    }
+    turn(m, q, ntok, m->nhead);
+    turn(m, k, ntok, m->nkv);
+    double *o = attend(m, layer, q, k, v, ntok);
+    add_to(x, layer_linear(m, layer, "self_attn.o_proj", o, ntok, token0), ntok * m->hidden);
+    free(h);
+    free(q);
+    free(k);
+    free(v);
+    free(o);
+}
+
+static void mlp(const struct reference *m, int64_t layer, double *x, int64_t ntok, int64_t token0)
+{
+    double *h = layer_norm(m, layer, "post_attention_layernorm", x, ntok, m->hidden);
+    double *gate = layer_linear(m, layer, "mlp.gate_proj", h, ntok, token0), *up = layer_linear(m, layer, "mlp.up_proj", h, ntok, token0);
+    for (int64_t i = 0; i < ntok * m->inner; i++)
+        up[i] *= gate[i] / (1 + exp(-gate[i]));
+    add_to(x, layer_linear(m, layer, "mlp.down_proj", up, ntok, token0), ntok * m->hidden);
+    free(h);
+    free(gate);
+    free(up);
+}
+
+/* An embedding's adapter: B·A[:, id], without dropout. */
+static double *embed(const struct reference *m, const struct reference_document *doc)
+{
+    static const char path[] = "model.embed_tokens";
+    const struct reference_tensor *w = reference_find(m, "", path, ".weight"), *a = reference_find(m, "base_model.model.", path, ".lora_embedding_A");
+    const struct reference_tensor *b = reference_find(m, "base_model.model.", path, ".lora_embedding_B");
+    double *x = room(doc->ntok * m->hidden);
+    for (int64_t t = 0; t < doc->ntok; t++) {
+        for (int64_t i = 0; i < m->hidden; i++) {
+            x[t * m->hidden + i] = w->data[doc->ids[t] * m->hidden + i];
+            for (int64_t k = 0; a && k < a->nrow; k++)
+                x[t * m->hidden + i] += scale_of(m, a->nrow) * b->data[i * a->nrow + k] * a->data[k * m->nvocab + doc->ids[t]];
+        }
+    }
+    return x;
+}
+
+static double cross_entropy(const double *logits, int64_t n, int32_t target)
+{
+    double most = -INFINITY, sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        most = fmax(most, logits[i]);
+    for (int64_t i = 0; i < n; i++)
+        sum += exp(logits[i] - most);
+    return most + log(sum) - logits[target];
+}
+
+double reference_loss(const struct reference *m, const struct reference_document *doc)
+{
+    const struct reference_tensor *head = reference_find(m, "", m->tied ? "model.embed_tokens" : "lm_head", ".weight");
+    double *x = embed(m, doc), loss = 0;
+    for (int64_t layer = 0; layer < m->nlayer; layer++) {
+        attention(m, layer, x, doc->ntok, doc->token0);
+        mlp(m, layer, x, doc->ntok, doc->token0);
+    }
+    double *h = norm(m, "model.norm", x, doc->ntok, m->hidden), *logits = linear(m, "lm_head", head, h, doc->ntok, doc->token0);
+    for (int64_t t = 0; t + 1 < doc->ntok; t++) {
+        if (doc->labels[t + 1] >= 0)
+            loss += cross_entropy(logits + t * m->nvocab, m->nvocab, doc->labels[t + 1]);
+    }
+    free(x);
+    free(h);
+    free(logits);
+    return loss;
+}

@@ -1,0 +1,45 @@
+/* A decoder's loss in fp64, one token after the other, straight from the formulas: what gradients are held against by finite differences. It knows nothing of the
+ * trainer's code, and documents are run one by one, so that nothing of how they are packed is in it. */
+#ifndef TESTS_TRAIN_REFERENCE_H
+#define TESTS_TRAIN_REFERENCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { REFERENCE_HALF_HEAD = 32 }; /* head_dim / 2, at most */
+
+struct reference_tensor {
+    char name[200]; /* as in files: PEFT's for adapters */
+    int64_t nrow, ncol; /* ncol 1: a vector */
+    double *data;
+};
+
+enum reference_rope { REFERENCE_DEFAULT, REFERENCE_LINEAR, REFERENCE_LLAMA3, REFERENCE_YARN, REFERENCE_ROPES };
+
+struct reference {
+    int64_t nvocab, hidden, inner, nlayer, nhead, nkv, head_dim;
+    int64_t window, first_window; /* tokens seen, from this layer on; 0: all */
+    bool tied, qk_norm;
+    double eps;
+    enum reference_rope rope;
+    double theta, factor, original; /* llama3's other numbers are 1 and 4, yarn's 32 and 1 */
+    double alpha, dropout; /* of adapters */
+    bool rslora;
+    uint64_t seed;
+    struct reference_tensor *tensors; /* (ntensors) */
+    size_t ntensors;
+};
+
+struct reference_document {
+    const int32_t *ids, *labels; /* (ntok): labels -100 where there is none; the first is never used */
+    int64_t ntok;
+    int64_t token0; /* tokens of the step before it: dropout goes by them */
+};
+
+/* The sum over the supervised tokens. */
+double reference_loss(const struct reference *m, const struct reference_document *doc);
+/* NULL: there is none. */
+struct reference_tensor *reference_find(const struct reference *m, const char *before, const char *path, const char *after);
+
+#endif

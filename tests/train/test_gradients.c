@@ -1,0 +1,422 @@
+/* Gradients of whole models through the C API against central differences of the fp64 reference: random small models of every family with adapters or without,
+ * biases, windows, packed documents, tied heads, dropout and every kind of rotary positions. Each tensor is tried along a random direction, in which every element
+ * counts, and at the elements where its gradient is largest. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <train/train.h>
+
+#include "reference.h"
+
+enum { CASES = 28, DOCUMENTS = 7, LONGEST = 19, TOPS = 3 };
+
+struct document {
+    int32_t ids[LONGEST], labels[LONGEST];
+    int64_t ntok;
+};
+
+struct trial {
+    uint64_t random;
+    const char *family;
+    bool lora, attention_bias, mlp_bias, recompute;
+    char targets[200];
+    struct reference ref;
+    struct document documents[DOCUMENTS];
+    int64_t nsupervised;
+    char folder[40], text[2400]; /* text: what the trial is, for messages */
+    struct train_config config;
+    struct train_session *session;
+};
+
+static void must(int rc, const struct fsdpck_error *err)
+{
+    char line[2048];
+    if (rc)
+        fail_msg("%s", fsdpck_error_format(err, line, sizeof line));
+}
+
+/* 0 … n-1 (splitmix64) */
+static int64_t below(struct trial *t, int64_t n)
+{
+    uint64_t z = t->random += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return (int64_t)((z ^ (z >> 31)) % (uint64_t)n);
+}
+
+static double uniform(struct trial *t)
+{
+    return (double)below(t, 1 << 24) * 0x1p-23 - 1;
+}
+
+static void choose(struct trial *t, int number)
+{
+    static const char *const families[] = { "llama", "mistral", "qwen2", "qwen3" };
+    static const char *const targets[] = { "\"all-linear\"", "[\"q_proj\",\"v_proj\"]", "[\"embed_tokens\",\"lm_head\",\"o_proj\"]", "[\"embed_tokens\",\"down_proj\"]",
+                                           "[\"lm_head\",\"gate_proj\",\"k_proj\"]", "\"model.layers.1.(mlp|self_attn).(up|k|v)_proj\"" };
+    struct reference *m = &t->ref;
+    t->family = families[number % 4];
+    t->lora = number / 4 % 2;
+    m->nkv = 1 + below(t, 3);
+    m->nhead = m->nkv * (1 + below(t, 3));
+    m->head_dim = 2 * (1 + below(t, 6));
+    m->hidden = 9 + below(t, 24);
+    m->inner = 7 + below(t, 40);
+    m->nlayer = 2 + below(t, 2);
+    m->nvocab = 17 + below(t, 60);
+    m->tied = below(t, 2);
+    m->eps = below(t, 2) ? 1e-6 : 1e-3;
+    m->rope = (enum reference_rope)below(t, REFERENCE_ROPES);
+    m->theta = below(t, 2) ? 10000 : 500;
+    m->factor = 2 + (double)below(t, 3);
+    m->original = 8 + (double)below(t, 30);
+    m->alpha = 2 + (double)below(t, 7);
+    m->rslora = below(t, 2);
+    m->dropout = t->lora && below(t, 2) ? 0.25 : 0;
+    m->seed = (uint64_t)number;
+    m->qk_norm = strcmp(t->family, "qwen3") == 0;
+    t->attention_bias = strcmp(t->family, "qwen2") == 0 || (strcmp(t->family, "mistral") != 0 && below(t, 2));
+    t->mlp_bias = strcmp(t->family, "llama") == 0 && below(t, 2);
+    t->recompute = below(t, 2);
+    m->window = strcmp(t->family, "llama") != 0 && below(t, 3) ? 1 + below(t, 9) : 0;
+    m->first_window = m->window && strcmp(t->family, "mistral") != 0 ? below(t, m->nlayer) : 0;
+    snprintf(t->targets, sizeof t->targets, "%s", targets[below(t, sizeof targets / sizeof targets[0])]);
+}
+
+static void add_tensor(struct trial *t, const char *name, int64_t nrow, int64_t ncol, double middle, double spread)
+{
+    struct reference *m = &t->ref;
+    m->tensors = realloc(m->tensors, (m->ntensors + 1) * sizeof *m->tensors);
+    struct reference_tensor *x = &m->tensors[m->ntensors++];
+    *x = (struct reference_tensor){ .nrow = nrow, .ncol = ncol, .data = malloc((size_t)(nrow * ncol) * sizeof(double)) };
+    snprintf(x->name, sizeof x->name, "%s", name);
+    for (int64_t i = 0; i < nrow * ncol; i++)
+        x->data[i] = (double)(float)(middle + spread * uniform(t)); /* what the file can hold */
+}
+
+static void add_linear(struct trial *t, int64_t layer, const char *module, int64_t nout, int64_t nin, bool bias)
+{
+    char name[160];
+    snprintf(name, sizeof name, "model.layers.%lld.%s.weight", (long long)layer, module);
+    add_tensor(t, name, nout, nin, 0, 1.6 / sqrt((double)nin));
+    snprintf(name, sizeof name, "model.layers.%lld.%s.bias", (long long)layer, module);
+    if (bias)
+        add_tensor(t, name, nout, 1, 0, 0.5);
+}
+
+static void add_norm(struct trial *t, int64_t layer, const char *module, int64_t n)
+{
+    char name[160];
+    snprintf(name, sizeof name, "model.layers.%lld.%s.weight", (long long)layer, module);
+    add_tensor(t, name, n, 1, 1, 0.5);
+}
+
+static void add_weights(struct trial *t)
+{
+    const struct reference *m = &t->ref;
+    const int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim;
+    const bool bias_o = t->attention_bias && strcmp(t->family, "qwen2") != 0;
+    add_tensor(t, "model.embed_tokens.weight", m->nvocab, m->hidden, 0, 1);
+    for (int64_t i = 0; i < m->nlayer; i++) {
+        add_norm(t, i, "input_layernorm", m->hidden);
+        add_linear(t, i, "self_attn.q_proj", nq, m->hidden, t->attention_bias);
+        add_linear(t, i, "self_attn.k_proj", nkv, m->hidden, t->attention_bias);
+        add_linear(t, i, "self_attn.v_proj", nkv, m->hidden, t->attention_bias);
+        add_linear(t, i, "self_attn.o_proj", m->hidden, nq, bias_o);
+        if (m->qk_norm) {
+            add_norm(t, i, "self_attn.q_norm", m->head_dim);
+            add_norm(t, i, "self_attn.k_norm", m->head_dim);
+        }
+        add_norm(t, i, "post_attention_layernorm", m->hidden);
+        add_linear(t, i, "mlp.gate_proj", m->inner, m->hidden, t->mlp_bias);
+        add_linear(t, i, "mlp.up_proj", m->inner, m->hidden, t->mlp_bias);
+        add_linear(t, i, "mlp.down_proj", m->hidden, m->inner, t->mlp_bias);
+    }
+    add_tensor(t, "model.norm.weight", m->hidden, 1, 1, 0.5);
+    if (!m->tied)
+        add_tensor(t, "lm_head.weight", m->nvocab, m->hidden, 0, 0.4);
+}
+
+/* The last micro-batch has one document, which has no supervised token at all. */
+static void add_documents(struct trial *t)
+{
+    int64_t token0 = 0;
+    for (int d = 0; d < DOCUMENTS; d++) {
+        struct document *doc = &t->documents[d];
+        doc->ntok = 1 + below(t, LONGEST);
+        for (int64_t i = 0; i < doc->ntok; i++) {
+            doc->ids[i] = (int32_t)below(t, t->ref.nvocab);
+            doc->labels[i] = below(t, 3) && d + 1 < DOCUMENTS ? doc->ids[i] : -100;
+            t->nsupervised += i > 0 && doc->labels[i] >= 0;
+        }
+        token0 += doc->ntok;
+    }
+}
+
+static void write_text(const struct trial *t, const char *name, json_t *tree)
+{
+    char path[80];
+    snprintf(path, sizeof path, "%s/%s", t->folder, name);
+    assert_int_equal(json_dump_file(tree, path, JSON_REAL_PRECISION(17)), 0);
+    json_decref(tree);
+}
+
+static json_t *rope_of(const struct reference *m)
+{
+    static const char *const names[] = { "default", "linear", "llama3", "yarn" };
+    json_t *o = json_pack("{s:s}", "rope_type", names[m->rope]);
+    if (m->rope != REFERENCE_DEFAULT)
+        json_object_set_new(o, "factor", json_real(m->factor));
+    if (m->rope == REFERENCE_LLAMA3 || m->rope == REFERENCE_YARN)
+        json_object_set_new(o, "original_max_position_embeddings", json_integer((json_int_t)m->original));
+    if (m->rope == REFERENCE_LLAMA3)
+        json_object_update_new(o, json_pack("{s:f, s:f}", "low_freq_factor", 1.0, "high_freq_factor", 4.0));
+    return o;
+}
+
+static void write_model(const struct trial *t)
+{
+    const struct reference *m = &t->ref;
+    bool qwen = strncmp(t->family, "qwen", 4) == 0;
+    json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:f, s:f, s:o}", "model_type", t->family, "vocab_size", (json_int_t)m->nvocab, "hidden_size",
+                          (json_int_t)m->hidden, "intermediate_size", (json_int_t)m->inner, "num_hidden_layers", (json_int_t)m->nlayer, "num_attention_heads",
+                          (json_int_t)m->nhead, "num_key_value_heads", (json_int_t)m->nkv, "head_dim", (json_int_t)m->head_dim, "tie_word_embeddings", m->tied,
+                          "rms_norm_eps", m->eps, "rope_theta", m->theta, "rope_scaling", rope_of(m));
+    assert_non_null(o);
+    if (strcmp(t->family, "llama") == 0)
+        json_object_set_new(o, "mlp_bias", json_boolean(t->mlp_bias));
+    if (strcmp(t->family, "llama") == 0 || strcmp(t->family, "qwen3") == 0)
+        json_object_set_new(o, "attention_bias", json_boolean(t->attention_bias));
+    if (qwen)
+        json_object_update_new(o, json_pack("{s:b, s:I}", "use_sliding_window", m->window > 0, "max_window_layers", (json_int_t)m->first_window));
+    if (qwen || strcmp(t->family, "mistral") == 0)
+        json_object_set_new(o, "sliding_window", m->window ? json_integer((json_int_t)m->window) : json_null());
+    write_text(t, "config.json", o);
+}
+
+static void write_weights(const struct trial *t)
+{
+    char path[80];
+    json_t *header = json_object();
+    int64_t at = 0;
+    for (size_t i = 0; i < t->ref.ntensors; i++) {
+        const struct reference_tensor *x = &t->ref.tensors[i];
+        json_t *shape = x->ncol == 1 ? json_pack("[I]", (json_int_t)x->nrow) : json_pack("[I, I]", (json_int_t)x->nrow, (json_int_t)x->ncol);
+        int64_t end = at + x->nrow * x->ncol * 4;
+        json_object_set_new(header, x->name, json_pack("{s:s, s:o, s:[I, I]}", "dtype", "F32", "shape", shape, "data_offsets", (json_int_t)at, (json_int_t)end));
+        at = end;
+    }
+    snprintf(path, sizeof path, "%s/model.safetensors", t->folder);
+    FILE *f = fopen(path, "wb");
+    char *text = json_dumps(header, JSON_COMPACT);
+    uint64_t nbytes = strlen(text);
+    assert_true(f && fwrite(&nbytes, 8, 1, f) == 1 && fwrite(text, nbytes, 1, f) == 1);
+    for (size_t i = 0; i < t->ref.ntensors; i++) {
+        for (int64_t j = 0; j < t->ref.tensors[i].nrow * t->ref.tensors[i].ncol; j++) {
+            float value = (float)t->ref.tensors[i].data[j];
+            assert_int_equal(fwrite(&value, 4, 1, f), 1);
+        }
+    }
+    assert_int_equal(fclose(f), 0);
+    free(text);
+    json_decref(header);
+}
+
+/* Three rows in two micro-batches of several documents each, and one of the document without labels. */
+static void write_data(const struct trial *t)
+{
+    char path[80];
+    snprintf(path, sizeof path, "%s/data.jsonl", t->folder);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    for (int d = 0; d < DOCUMENTS; d++) {
+        json_t *ids = json_array(), *labels = json_array();
+        for (int64_t i = 0; i < t->documents[d].ntok; i++) {
+            json_array_append_new(ids, json_integer(t->documents[d].ids[i]));
+            json_array_append_new(labels, json_integer(t->documents[d].labels[i]));
+        }
+        json_t *line = json_pack("{s:o, s:o}", "input_ids", ids, "labels", labels);
+        json_dumpf(line, f, JSON_COMPACT);
+        fputc('\n', f);
+        json_decref(line);
+    }
+    assert_int_equal(fclose(f), 0);
+    write_text(t, "plan.json", json_pack("{s:[[[[i, i, i], [i]], [[i, i]], [[i]]]]}", "steps", 0, 1, 2, 3, 4, 5, 6));
+}
+
+static void write_config(struct trial *t)
+{
+    struct fsdpck_error err = { 0 };
+    char data[80], plan[80], path[80];
+    snprintf(data, sizeof data, "%s/data.jsonl", t->folder);
+    snprintf(plan, sizeof plan, "%s/plan.json", t->folder);
+    json_t *o = json_pack("{s:s, s:I, s:{s:s, s:s}, s:{s:i, s:i}, s:{s:s}, s:{s:s}}", "model", t->folder, "seed", (json_int_t)t->ref.seed, "data", "train", data, "plan", plan,
+                          "train", "max_steps", 1, "gradient_accumulation_steps", 1 + (int)below(t, 3), "dtype", "param", "fp32", "fsdp", "activation_checkpointing",
+                          t->recompute ? "block" : "none");
+    assert_non_null(o);
+    if (t->lora) {
+        json_t *lora = json_pack("{s:i, s:f, s:f, s:b, s:{s:i}}", "r", 3, "lora_alpha", t->ref.alpha, "lora_dropout", t->ref.dropout, "use_rslora", t->ref.rslora,
+                                 "rank_pattern", "k_proj", 5);
+        json_object_set_new(lora, "target_modules", json_loads(t->targets, JSON_DECODE_ANY, NULL));
+        json_object_set_new(o, "lora", lora);
+    }
+    char *model = json_dumps(json_object_get(o, "lora"), JSON_COMPACT);
+    snprintf(t->text, sizeof t->text, "%s, hidden %d, inner %d, heads %d/%d of %d, rope %d, window %d from %d, tied %d, lora %.300s", t->family, (int)t->ref.hidden,
+             (int)t->ref.inner, (int)t->ref.nhead, (int)t->ref.nkv, (int)t->ref.head_dim, (int)t->ref.rope, (int)t->ref.window, (int)t->ref.first_window, t->ref.tied,
+             model ? model : "none");
+    free(model);
+    write_text(t, "run.json", o);
+    snprintf(path, sizeof path, "%s/run.json", t->folder);
+    must(train_config_read(path, NULL, 0, &t->config, &err), &err);
+}
+
+/* Adapters are as the session made them but for the half that is zero then; the reference gets the same numbers. */
+static void share_adapters(struct trial *t)
+{
+    for (size_t i = 0; i < train_session_ntrained(t->session) && t->lora; i++) {
+        const char *name;
+        float *values, *gradients;
+        int64_t n;
+        train_session_param(t->session, i, &name, &values, &gradients, &n);
+        for (int64_t j = 0; j < n; j++)
+            values[j] = values[j] == 0 ? (float)(0.3 * uniform(t)) : values[j];
+        const int64_t r = strstr(name, "k_proj") ? 5 : 3, nrow = strstr(name, "lora_B") || strstr(name, "embedding_B") ? n / r : r;
+        add_tensor(t, name, nrow, n / nrow, 0, 0);
+        for (int64_t j = 0; j < n; j++)
+            t->ref.tensors[t->ref.ntensors - 1].data[j] = (double)values[j];
+    }
+}
+
+static double mean_loss(const struct trial *t)
+{
+    double sum = 0;
+    int64_t token0 = 0;
+    for (int d = 0; d < DOCUMENTS; d++) {
+        const struct document *doc = &t->documents[d];
+        const struct reference_document one = { doc->ids, doc->labels, doc->ntok, token0 };
+        sum += reference_loss(&t->ref, &one);
+        token0 += doc->ntok;
+    }
+    return sum / (double)t->nsupervised;
+}
+
+/* The loss where x has gone `step` along direction. */
+static double loss_at(const struct trial *t, struct reference_tensor *x, const double *direction, double step)
+{
+    int64_t n = x->nrow * x->ncol;
+    double *saved = x->data, *moved = malloc((size_t)n * sizeof *moved);
+    for (int64_t i = 0; i < n; i++)
+        moved[i] = saved[i] + step * direction[i];
+    x->data = moved;
+    double loss = mean_loss(t);
+    x->data = saved;
+    free(moved);
+    return loss;
+}
+
+static void compare(const struct trial *t, struct reference_tensor *x, const double *direction, const float *gradient, double allowed, const char *what)
+{
+    const double step = 2e-5;
+    double got = 0, want = (loss_at(t, x, direction, step) - loss_at(t, x, direction, -step)) / (2 * step);
+    for (int64_t i = 0; i < x->nrow * x->ncol; i++)
+        got += (double)gradient[i] * direction[i];
+    if (!(fabs(got - want) <= allowed))
+        fail_msg("%s: %s, %s: %.9g, by differences %.9g; %.2g is allowed", t->text, x->name, what, got, want, allowed);
+}
+
+static void check_tensor(struct trial *t, struct reference_tensor *x, const float *gradient, double all)
+{
+    int64_t n = x->nrow * x->ncol;
+    double *direction = calloc((size_t)n, sizeof *direction), size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        direction[i] = below(t, 2) ? 1 : -1;
+        size += (double)gradient[i] * (double)gradient[i];
+    }
+    size = sqrt(size);
+    compare(t, x, direction, gradient, 5e-5 * size + 2e-6 * all, "a random direction");
+    for (int k = 0; k < TOPS && k < n; k++) {
+        int64_t most = k ? below(t, n) : 0;
+        for (int64_t i = 0; i < n && k == 0; i++)
+            most = fabsf(gradient[i]) > fabsf(gradient[most]) ? i : most;
+        memset(direction, 0, (size_t)n * sizeof *direction);
+        direction[most] = 1;
+        compare(t, x, direction, gradient, 5e-5 * size + 2e-6 * all, k ? "an element" : "its largest element");
+    }
+    free(direction);
+}
+
+static void check_gradients(struct trial *t)
+{
+    struct fsdpck_error err = { 0 };
+    double loss, norm, want = mean_loss(t), squares = 0;
+    must(train_session_gradients(t->session, 0, &loss, &norm, &err), &err);
+    if (!(fabs(loss - want) <= 2e-6 * want))
+        fail_msg("%s: loss %.9g for %.9g", t->text, loss, want);
+    for (size_t i = 0; i < train_session_ntrained(t->session); i++) {
+        const char *name;
+        float *values, *gradient;
+        int64_t n;
+        train_session_param(t->session, i, &name, &values, &gradient, &n);
+        struct reference_tensor *x = reference_find(&t->ref, "", name, "");
+        if (!x || x->nrow * x->ncol != n)
+            fail_msg("%s: no '%s' of %lld elements in the reference", t->text, name, (long long)n);
+        check_tensor(t, x, gradient, norm);
+        for (int64_t j = 0; j < n; j++)
+            squares += (double)gradient[j] * (double)gradient[j];
+    }
+    assert_true(fabs(norm / sqrt(squares) - 1) < 1e-6);
+}
+
+static void forget(struct trial *t)
+{
+    static const char *const files[] = { "config.json", "model.safetensors", "data.jsonl", "plan.json", "run.json" };
+    char path[80];
+    train_session_close(t->session);
+    train_config_free(&t->config);
+    for (size_t i = 0; i < t->ref.ntensors; i++)
+        free(t->ref.tensors[i].data);
+    free(t->ref.tensors);
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        snprintf(path, sizeof path, "%s/%s", t->folder, files[i]);
+        assert_int_equal(unlink(path), 0);
+    }
+    assert_int_equal(rmdir(t->folder), 0);
+}
+
+static void test_differences(void **state)
+{
+    (void)state;
+    for (int number = 0; number < CASES; number++) {
+        struct fsdpck_error err = { 0 };
+        struct trial t = { .random = (uint64_t)number, .folder = "/tmp/fsdptrain-gradients-XXXXXX" };
+        assert_non_null(mkdtemp(t.folder));
+        choose(&t, number);
+        add_weights(&t);
+        add_documents(&t);
+        write_model(&t);
+        write_weights(&t);
+        write_data(&t);
+        write_config(&t);
+        must(train_session_open(&t.config, 2, NULL, &t.session, &err), &err);
+        share_adapters(&t);
+        check_gradients(&t);
+        forget(&t);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_differences) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
