@@ -50,11 +50,18 @@ class Failure(Exception):
     pass
 
 
+def add_device(parser):
+    parser.add_argument("--device", default="cpu", help="where runs compute")
+    parser.add_argument("--fsdpck", help="default: beside FSDPTRAIN")
+
+
 class Tests:
     def __init__(self, args):
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)  # nohup and background shells hand on that these are ignored
         self.tool, self.goldens, self.passed, self.failed = os.path.abspath(args.fsdptrain), args.goldens, 0, 0
+        self.runs = [self.tool, "run", "--device", args.device]
+        self.fsdpck = args.fsdpck or pathlib.Path(self.tool).with_name("fsdpck")
         self.tmp = pathlib.Path(tempfile.mkdtemp(prefix="fsdptrain-test-"))
 
     def check(self, title, function, *args):
@@ -71,7 +78,7 @@ class Tests:
         return path
 
     def run(self, path, *options, want=0, timeout=120):
-        done = subprocess.run([self.tool, "run", str(path), *options], capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
+        done = subprocess.run([*self.runs, str(path), *options], capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
         if done.returncode != want:
             raise Failure(f"exit code {done.returncode}, {want} wanted: {done.stderr[-600:]}")
         return done
@@ -135,8 +142,7 @@ class Tests:
     def checkpoint(self, path):
         file = self.tmp / "exported.safetensors"
         file.unlink(missing_ok=True)
-        fsdpck = pathlib.Path(self.tool).with_name("fsdpck")
-        subprocess.run([str(fsdpck), "export", str(path), str(file), "-q", "--select", "model"], check=True, capture_output=True)
+        subprocess.run([str(self.fsdpck), "export", str(path), str(file), "-q", "--select", "model"], check=True, capture_output=True)
         return read_safetensors(file)
 
     def near(self, what, distance, limit):
@@ -208,7 +214,7 @@ class Tests:
         out = self.tmp / f"{name}-resumed"
         path = self.write(f"{name}-resumed", config_of(self.goldens / name, out, **train))
         for i, n in enumerate(ranks):
-            process = subprocess.Popen([self.tool, "run", str(path), "--ranks", str(n), "--set", "checkpoint.save_steps=1"], stderr=subprocess.PIPE, text=True,
+            process = subprocess.Popen([*self.runs, str(path), "--ranks", str(n), "--set", "checkpoint.save_steps=1"], stderr=subprocess.PIPE, text=True,
                                        stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
             for line in process.stderr:
                 if i < len(ranks) - 1 and line.startswith(f"step {3 * (i + 1)} "):
@@ -248,7 +254,7 @@ class Tests:
         out = self.tmp / f"{name}-killed"
         shutil.rmtree(out, ignore_errors=True)
         path = self.write(f"{name}-killed", config_of(self.goldens / name, out))
-        process = subprocess.Popen([self.tool, "run", str(path), "--ranks", str(ranks), "--set", "checkpoint.save_steps=1"], stderr=subprocess.PIPE, text=True,
+        process = subprocess.Popen([*self.runs, str(path), "--ranks", str(ranks), "--set", "checkpoint.save_steps=1"], stderr=subprocess.PIPE, text=True,
                                    stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
         for line in process.stderr:
             if line.startswith("step 4 "):
@@ -272,7 +278,7 @@ class Tests:
     def stalled(self, name):
         out = self.tmp / f"{name}-stalled"
         path = self.write(f"{name}-stalled", config_of(self.goldens / name, out))
-        process = subprocess.Popen([self.tool, "run", str(path), "--ranks", "2", "--patience", "5"], stderr=subprocess.PIPE, text=True,
+        process = subprocess.Popen([*self.runs, str(path), "--ranks", "2", "--patience", "5"], stderr=subprocess.PIPE, text=True,
                                    stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
         for line in process.stderr:
             if line.startswith("step 3 "):
@@ -550,6 +556,7 @@ def main():
     parser.add_argument("fsdptrain")
     parser.add_argument("goldens", type=pathlib.Path)
     parser.add_argument("--case")
+    add_device(parser)
     args = parser.parse_args()
     t = Tests(args)
     cases = [args.case] if args.case else sorted(p.parent.name for p in args.goldens.glob("*/expected.json") if p.parent.name != "smollm2")
