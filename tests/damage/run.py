@@ -192,6 +192,48 @@ def damage_values(t):
 
 # ---- other sources ----
 
+def places(folder, rank):
+    """Of a rank's file: a byte of every payload, and one of every stretch between them, the first and the last included."""
+    place, _ = index_of(folder)["files"][rank]["table"]
+    inside, between, at = [], [], 0
+    for offset, nbytes, _ in sorted(payloads(folder, rank)) + [(place, 0, 0)]:
+        if offset > at:
+            between.append(offset - 1)
+        if nbytes:
+            inside.append(offset + nbytes - 1)
+        at = offset + nbytes
+    return inside, between
+
+
+def forget(folder):
+    """Drops its files from the page cache: they are then read in other pieces."""
+    for name in os.listdir(folder):
+        fd = os.open(os.path.join(folder, name), os.O_RDONLY)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+
+
+def damage_windows(t):
+    """Files of many reads: wherever the one bad byte is, in the page cache or not, it is found, and what is around it is not blamed."""
+    source, good = t.path("windows.safetensors"), t.path("windows")
+    sizes = [10, 70000, 5 << 20, 3, 1 << 20, 65536, 200000, 9 << 20, 1, 65537, 2 << 20, 7]
+    write_safetensors(source, {"t%02d" % i: ("U8", [n], 1) for i, n in enumerate(sizes)})
+    t.good("convert", source, good, "--ranks", 1, "--replicate", "*")
+    inside, between = places(good, 0)
+    t.check(len(inside) == len(sizes) and len(between) == len(sizes) + 1, "as many places as there are payloads, and gaps", inside, between)
+    shard_file = shard(good, 0)
+    for at, what in [(at, "block hash differs") for at in inside] + [(at, "bytes around the payloads") for at in between]:
+        for cached in (True, False):
+            flip(shard_file, at)
+            if not cached:
+                forget(good)
+            problems = t.problems(good)
+            t.check(len(problems) == 1 and what in problems[0]["what"], "the byte at %d flipped, cached: %s" % (at, cached), problems)
+            flip(shard_file, at)
+    t.good("verify", good)
+
+
 def check_safetensors(t):
     model = t.path("model.safetensors")
     write_safetensors(model, {"a": ("F32", [64, 8], 4), "b": ("BF16", [100], 2)})
@@ -271,6 +313,7 @@ def main():
         damage_sets(d)
         damage_quick(d)
         damage_values(t)
+        damage_windows(t)
         check_safetensors(t)
         check_hf(t)
         for version in sorted(v for v in os.listdir(os.path.join(fixtures(), "dcp")) if v.startswith("torch-")):  # other forms: tests/pt

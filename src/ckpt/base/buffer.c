@@ -1,10 +1,17 @@
 /* Buffers for file operations. Knows the sizes of pages, and nothing of files. */
 #include "base/buffer.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
 #define HUGE_PAGE_NBYTES (2u << 20)
+#define CACHE_LINE_NBYTES 64u
 
 void *fsdpck_buffer_new(uint64_t nbytes)
 {
@@ -16,3 +23,30 @@ void *fsdpck_buffer_new(uint64_t nbytes)
         madvise(p, nbytes / align * align, MADV_HUGEPAGE); /* a wish, refused where the system has none; not for a rest that would fill none */
     return p;
 }
+
+#if defined(__x86_64__)
+static bool has_clflushopt(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & 1u << 23);
+}
+
+__attribute__((target("clflushopt"))) static void flush(char *p, uint64_t nbytes)
+{
+    for (uint64_t at = 0; at < nbytes; at += CACHE_LINE_NBYTES)
+        _mm_clflushopt(p + at);
+    _mm_sfence();
+}
+
+void fsdpck_buffer_uncache(void *p, uint64_t nbytes)
+{
+    if (has_clflushopt())
+        flush(p, nbytes);
+}
+#else
+void fsdpck_buffer_uncache(void *p, uint64_t nbytes)
+{
+    (void)p;
+    (void)nbytes;
+}
+#endif

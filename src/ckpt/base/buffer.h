@@ -10,4 +10,8 @@
 /* At least nbytes, page aligned, not cleared; what is not touched takes no memory. free() gives it back. NULL: out of memory. */
 void *fsdpck_buffer_new(uint64_t nbytes);
 
+/* Before a direct read into memory that was looked at since the last one: drops it from the processor's caches, contents and all. Where another processor
+ * does the disk's copying, as in virtual machines, it writes a fifth faster to memory that none has cached. No more than a hint. */
+void fsdpck_buffer_uncache(void *p, uint64_t nbytes);
+
 #endif

@@ -6,9 +6,12 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/stop.h"
+
+#define POLL_NS 20000000
 
 struct pool {
     fsdpck_pool_fn fn;
@@ -113,6 +116,16 @@ int fsdpck_pool_run(unsigned nthreads, size_t npieces, fsdpck_pool_fn fn, void *
     }
     pthread_mutex_destroy(&p.mutex);
     return rc;
+}
+
+void fsdpck_pool_wait_a_little(pthread_cond_t *changed, pthread_mutex_t *lock)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += POLL_NS;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(changed, lock, &until);
 }
 
 unsigned fsdpck_pool_default_threads(void)

@@ -2,6 +2,8 @@
 #ifndef CKPT_POOL_H
 #define CKPT_POOL_H
 
+#include <pthread.h>
+
 #include <fsdpck/error.h>
 
 /* worker: 0 … nthreads-1, for per-thread buffers. err is the worker's own. */
@@ -11,6 +13,10 @@ typedef int (*fsdpck_pool_fn)(void *ctx, size_t piece, unsigned worker, struct f
 int fsdpck_pool_run(unsigned nthreads, size_t npieces, fsdpck_pool_fn fn, void *ctx, const volatile int *stop, struct fsdpck_error *err);
 /* Workers for each processor where most of the time is spent waiting for the disk. */
 #define FSDPCK_POOL_WAITING 4u
+
+/* For a piece that waits for an earlier one, in a loop that also looks at `stop`: until the condition is signalled, or a little while has passed. An
+ * earlier piece that is not started any more, since all is to stop, would wake nobody. */
+void fsdpck_pool_wait_a_little(pthread_cond_t *changed, pthread_mutex_t *lock);
 
 /* Processors this process may use, at least 1. */
 unsigned fsdpck_pool_default_threads(void);

@@ -15,6 +15,7 @@ static int read_direct(struct fsdpck_source *src, int fd, const char *path, uint
                        struct fsdpck_error *err)
 {
     *got = 0;
+    fsdpck_buffer_uncache(buf, end - begin);
     while (*got < end - begin && *got % FSDPCK_PAGE_NBYTES == 0) {
         int64_t r = src->io->pread(src->io->ctx, fd, buf + *got, end - begin - *got, begin + *got);
         if (r == -EINTR)

@@ -2,15 +2,13 @@
  * Knows nothing of what is written. */
 #include "engine/turns.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "base/pool.h"
 #include "base/stop.h"
 
 #define NO_TURN UINT32_MAX
-#define POLL_NS 20000000 /* a lane that was never started, since all is to stop, wakes nobody */
 
 struct file_turn {
     uint32_t count, next; /* lanes; the one whose turn it is */
@@ -79,23 +77,13 @@ void fsdpck_turns_free(struct fsdpck_turns *t)
 
 bool fsdpck_turns_has(const struct fsdpck_turns *t, size_t lane) { return t->number[lane] != NO_TURN; }
 
-static void wait_a_little(struct fsdpck_turns *t)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += POLL_NS;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    pthread_cond_timedwait(&t->changed, &t->lock, &until);
-}
-
 int fsdpck_turns_wait(struct fsdpck_turns *t, size_t lane, uint64_t *at, struct fsdpck_error *err)
 {
     const struct file_turn *f = file_of(t, lane, 0);
     int r = 0;
     pthread_mutex_lock(&t->lock);
     while (f->next != t->number[lane] && t->code == 0 && !fsdpck_stop_asked(t->stop))
-        wait_a_little(t);
+        fsdpck_pool_wait_a_little(&t->changed, &t->lock);
     *at = f->end;
     if (f->next != t->number[lane]) {
         r = t->code ? t->code : FSDPCK_ERR_STOPPED;

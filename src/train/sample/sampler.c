@@ -82,19 +82,13 @@ static unsigned processors(void)
 
 static int open_rank(struct sampler *s, struct fsdpck_error *err)
 {
-    const struct layout *l = &s->job.layout;
     int rc = board_new(0, 1, 1, 600, &s->board, err);
     if (!rc)
         rc = comm_world_new(1, job_comm_sizes(&s->job), s->board, &s->world, err);
     if (!rc)
         rc = comm_world_join(s->world, 0, &s->comm, err);
-    if (!rc && !(s->rank = calloc(1, sizeof *s->rank)))
-        rc = fsdpck_error_nomem(err, sizeof *s->rank);
-    if (rc)
-        return rc;
-    s->rank->job = &s->job;
-    s->rank->comm = s->comm;
-    rc = compute_new_bare(&s->job.model, l, &s->config, s->job.nthreads, s->comm->values, &s->rank->compute, err);
+    if (!rc)
+        rc = rank_open_bare(&s->job, s->comm, &s->rank, err);
     return rc ? rc : rank_load(s->rank, err);
 }
 
