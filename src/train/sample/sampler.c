@@ -82,7 +82,6 @@ static unsigned processors(void)
 
 static int open_rank(struct sampler *s, struct fsdpck_error *err)
 {
-    const struct layout *l = &s->job.layout;
     int rc = board_new(0, 1, 1, 600, &s->board, err);
     if (!rc)
         rc = comm_world_new(1, job_comm_sizes(&s->job), s->board, &s->world, err);
