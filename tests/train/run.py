@@ -407,6 +407,15 @@ class Tests:
         if json.loads(tool("plan", config, "--set", "train.max_steps=2", "--json").stdout)["steps"] != 2:
             raise Failure("max_steps does not count beside num_train_epochs")
 
+    def model_refused(self, name, keys, words):
+        """A config.json that asks for other maths ends the run before anything is loaded, with the key's name."""
+        model = self.tmp / "refused-model"
+        shutil.rmtree(model, ignore_errors=True)
+        shutil.copytree(self.goldens / name / "model", model, copy_function=shutil.copyfile)
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps({**config, **keys}))
+        self.refused(name, put(None, "model", str(model)), 3, words)
+
     def samples(self):
         """What a run says of its prompts `sample` says of its checkpoint and of its adapter; the card is filled in, and a user's own stays."""
         model = pathlib.Path(__file__).resolve().parent.parent.parent / "fixtures" / "tiny-llama-tied"
@@ -516,6 +525,32 @@ REFUSALS = [
 ]
 
 
+MODEL_REFUSALS = [
+    ({"model_type": "gemma2"}, 'model_type "gemma2" is not supported'),
+    ({"hidden_act": "gelu"}, "key 'hidden_act'"),
+    ({"attention_dropout": 0.1}, "key 'attention_dropout'"),
+    ({"partial_rotary_factor": 0.5}, "key 'partial_rotary_factor'"),
+    ({"pretraining_tp": 2}, "key 'pretraining_tp'"),
+    ({"num_experts": 8}, "key 'num_experts'"),
+    ({"final_logit_softcapping": 30.0}, "key 'final_logit_softcapping'"),
+    ({"quantization_config": {"quant_method": "gptq"}}, "key 'quantization_config'"),
+    ({"layer_types": ["full_attention", "chunked_attention"]}, "key 'layer_types'"),
+    ({"layer_types": ["full_attention"]}, "key 'layer_types'"),
+    ({"mlp_bias": True}, "key 'mlp_bias'"),
+    ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, 'rope_type "dynamic" is not supported'),
+    ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}}, "key 'rope_scaling.short_factor'"),
+    ({"rope_scaling": None, "rope_parameters": {"full_attention": {"rope_type": "default"}}}, "key 'rope_parameters.full_attention'"),
+    ({"rope_scaling": {"rope_type": "linear"}}, "has no 'factor'"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "partial_rotary_factor": 0.5}}, "key 'partial_rotary_factor'"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}, "original_max_position_embeddings": 64}, "key 'original_max_position_embeddings'"),
+    ({"num_key_value_heads": 3}, "must be a multiple"),
+    ({"hidden_size": 0}, "key 'hidden_size'"),
+    ({"vocab_size": "many"}, "key 'vocab_size'"),
+    ({"num_hidden_layers": 7}, "model.layers.2."),
+    ({"intermediate_size": 5}, "mlp.gate_proj.weight"),
+]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("fsdptrain")
@@ -558,6 +593,8 @@ def main():
             t.check("stalled rank", t.stalled, "lora-qwen3")
             for change, code, words in REFUSALS:
                 t.check(f"refusal: {words}", t.refused, "lora-qwen3", change, code, words)
+            for keys, words in MODEL_REFUSALS:
+                t.check(f"refusal of a model: {words}", t.model_refused, "lora-qwen3", keys, words)
     finally:
         shutil.rmtree(t.tmp, ignore_errors=True)
     print(f"{t.passed} passed, {t.failed} failed")
