@@ -29,7 +29,7 @@ struct query {
 size_t cpu_attention_scratch(const struct kern_stream *stream, const struct kern_attention_shape *shape)
 {
     (void)stream;
-    const int64_t nblock = cpu_attention_nblock(shape);
+    const int64_t nblock = cpu_attention_most_blocks(shape, shape->ndoc);
     return cpu_attention_blocks_bytes(nblock) + (size_t)(2 * shape->nkv * nblock * CPU_BLOCK * shape->head_dim) * sizeof(float);
 }
 

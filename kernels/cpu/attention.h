@@ -36,6 +36,8 @@ struct cpu_stack {
 /* Whether the shape makes sense; else the stream fails. */
 bool cpu_attention_check(struct kern_stream *stream, const struct kern_attention_shape *shape);
 int64_t cpu_attention_nblock(const struct kern_attention_shape *shape);
+/* The most blocks that this many documents can make of the shape's tokens. */
+int64_t cpu_attention_most_blocks(const struct kern_attention_shape *shape, int64_t ndoc);
 int64_t cpu_attention_nstack(const struct kern_attention_shape *shape);
 /* Bytes that the blocks take at the head of scratch. */
 size_t cpu_attention_blocks_bytes(int64_t nblock);

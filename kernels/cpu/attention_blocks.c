@@ -27,6 +27,13 @@ int64_t cpu_attention_nblock(const struct kern_attention_shape *shape)
     return n;
 }
 
+/* All but one of a token each. */
+int64_t cpu_attention_most_blocks(const struct kern_attention_shape *shape, int64_t ndoc)
+{
+    const int64_t n = ndoc < shape->ntok ? ndoc : shape->ntok;
+    return n > 0 ? n - 1 + (shape->ntok - (n - 1) + CPU_BLOCK - 1) / CPU_BLOCK : 0;
+}
+
 int64_t cpu_attention_nstack(const struct kern_attention_shape *shape)
 {
     return (shape->nhead / shape->nkv + CPU_STACK - 1) / CPU_STACK;

@@ -31,9 +31,9 @@ struct query {
 /* Pieces enough for some threads, where documents and heads alone are too few; each part costs a copy of dk and dv. */
 enum { WANTED = 16, MOST_PARTS = 8 };
 
-static int64_t parts_of(const struct kern_attention_shape *shape, int64_t nblock)
+static int64_t parts_of(const struct kern_attention_shape *shape, int64_t ndoc, int64_t nblock)
 {
-    int64_t npieces = shape->nkv * cpu_attention_nstack(shape) * (shape->ndoc > 0 ? shape->ndoc : 1), n = (WANTED + npieces - 1) / npieces;
+    int64_t npieces = shape->nkv * cpu_attention_nstack(shape) * (ndoc > 0 ? ndoc : 1), n = (WANTED + npieces - 1) / npieces;
     n = n < MOST_PARTS ? n : MOST_PARTS;
     return n < nblock ? n : nblock > 0 ? nblock : 1;
 }
@@ -41,8 +41,13 @@ static int64_t parts_of(const struct kern_attention_shape *shape, int64_t nblock
 size_t cpu_attention_grad_scratch(const struct kern_stream *stream, const struct kern_attention_shape *shape)
 {
     (void)stream;
-    const int64_t nblock = cpu_attention_nblock(shape), nsum = cpu_attention_nstack(shape) * parts_of(shape, nblock);
-    return cpu_attention_blocks_bytes(nblock) + (size_t)((2 + 2 * nsum) * shape->nkv * nblock * CPU_BLOCK * shape->head_dim) * sizeof(float);
+    const int64_t nblock = cpu_attention_most_blocks(shape, shape->ndoc);
+    int64_t most = (2 + 2 * cpu_attention_nstack(shape)) * nblock; /* panels of a key head: of keys, values, and their gradients by parts. Fewer documents are fewer blocks, but of more parts */
+    for (int64_t ndoc = 1; ndoc <= WANTED && ndoc <= shape->ndoc; ndoc++) {
+        const int64_t n = cpu_attention_most_blocks(shape, ndoc), npanel = (2 + 2 * cpu_attention_nstack(shape) * parts_of(shape, ndoc, n)) * n;
+        most = npanel > most ? npanel : most;
+    }
+    return cpu_attention_blocks_bytes(nblock) + (size_t)(most * shape->nkv * CPU_BLOCK * shape->head_dim) * sizeof(float);
 }
 
 static void pack(void *ctx, int64_t piece, unsigned worker)
@@ -203,7 +208,7 @@ void cpu_attention_grad(struct kern_stream *stream, const struct kern_attention_
     if (!cpu_attention_check(stream, &g->shape) || !cpu_reserve(stream, worker_bytes(g->shape.head_dim)))
         return;
     cpu_attention_blocks(&b.p, stream, &g->shape, g->q.dtype, g->scratch);
-    b.npart = parts_of(&g->shape, b.p.nblock);
+    b.npart = parts_of(&g->shape, g->shape.ndoc, b.p.nblock);
     const int64_t nkv = g->shape.nkv * b.p.nblock * cpu_attention_panel(&b.p);
     b.dk = (float *)((char *)g->scratch + cpu_attention_blocks_bytes(b.p.nblock));
     b.dv = b.dk + nkv * b.p.nstack * b.npart;

@@ -193,6 +193,48 @@ static void documents(struct rig *rig)
     free(lse);
 }
 
+enum { GUARD = 4096 };
+
+/* Scratch of the most tokens and documents holds any of fewer: what lies behind it stays. */
+static void run_in(struct rig *rig, struct bench *b, const struct kern_attention_shape *most)
+{
+    const size_t sizes[] = {rig->ops->attention_scratch(rig->stream, most), rig->ops->attention_grad_scratch(rig->stream, most)};
+    float *lse = float_zeros(b->s.nhead * b->s.ntok);
+    for (int i = 0; i < 2; i++) {
+        unsigned char *scratch = must_alloc(sizes[i] + GUARD);
+        memset(scratch + sizes[i], 0x5a, GUARD);
+        struct kern_attention a = {b->s, cview(&b->q), cview(&b->k), cview(&b->v), view(&b->o), lse, scratch};
+        struct kern_attention_grad g = {b->s, cview(&b->q), cview(&b->k), cview(&b->v), cview(&b->o), cview(&b->d_o), lse, view(&b->dq), view(&b->dk), view(&b->dv), scratch};
+        if (i)
+            rig->ops->attention_grad(rig->stream, &g);
+        else
+            rig->ops->attention(rig->stream, &a);
+        check_stream(rig);
+        for (int j = 0; j < GUARD; j++)
+            if (scratch[sizes[i] + (size_t)j] != 0x5a)
+                fail_msg("%s: %lld tokens in %lld documents write beyond the scratch of %lld in %lld", i ? "backward" : "forward", (long long)b->s.ntok,
+                         (long long)b->s.ndoc, (long long)most->ntok, (long long)most->ndoc);
+        free(scratch);
+    }
+    free(lse);
+}
+
+static void scratch_of_more(struct rig *rig)
+{
+    for (int i = 0; i < 40; i++) {
+        int64_t docs[24] = {0}, nkv = 1 + i % 3, ndoc = 1 + i % 13;
+        struct kern_attention_shape s = {.nhead = nkv * (1 + i % 2 * 5), .nkv = nkv, .head_dim = 6, .cu_seqlens = docs, .ndoc = ndoc, .scale = 0.4f}, most = s;
+        for (int64_t d = 0; d < ndoc; d++)
+            docs[d + 1] = docs[d] + 1 + (int64_t)((rig_uniform(rig) + 1) * (i % 4 ? 7 : 70));
+        s.ntok = docs[ndoc];
+        most.ndoc = ndoc + i % 5 * 2;
+        most.ntok = s.ntok + i % 7 * 9;
+        struct bench b = bench_new(rig, &s);
+        run_in(rig, &b, &most);
+        bench_free(&b);
+    }
+}
+
 /* Σ o · d_o of the reference, by which the reference's own gradients are checked. */
 static double objective(struct bench *b)
 {
@@ -249,8 +291,14 @@ static void test_documents(void **state)
     rig_run_all(documents);
 }
 
+static void test_scratch(void **state)
+{
+    (void)state;
+    rig_run_all(scratch_of_more);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_reference), cmocka_unit_test(test_documents)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_reference), cmocka_unit_test(test_documents), cmocka_unit_test(test_scratch)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

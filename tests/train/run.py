@@ -50,11 +50,18 @@ class Failure(Exception):
     pass
 
 
+def add_device(parser):
+    parser.add_argument("--device", default="cpu", help="where runs compute")
+    parser.add_argument("--fsdpck", help="default: beside FSDPTRAIN")
+
+
 class Tests:
     def __init__(self, args):
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)  # nohup and background shells hand on that these are ignored
         self.tool, self.goldens, self.passed, self.failed = os.path.abspath(args.fsdptrain), args.goldens, 0, 0
+        self.runs = [self.tool, "run", "--device", args.device]
+        self.fsdpck = args.fsdpck or pathlib.Path(self.tool).with_name("fsdpck")
         self.tmp = pathlib.Path(tempfile.mkdtemp(prefix="fsdptrain-test-"))
 
     def check(self, title, function, *args):
@@ -71,7 +78,7 @@ class Tests:
         return path
 
     def run(self, path, *options, want=0, timeout=120):
-        done = subprocess.run([self.tool, "run", str(path), *options], capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
+        done = subprocess.run([*self.runs, str(path), *options], capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
         if done.returncode != want:
             raise Failure(f"exit code {done.returncode}, {want} wanted: {done.stderr[-600:]}")
         return done
@@ -135,8 +142,7 @@ class Tests:
     def checkpoint(self, path):
         file = self.tmp / "exported.safetensors"
         file.unlink(missing_ok=True)
-        fsdpck = pathlib.Path(self.tool).with_name("fsdpck")
-        subprocess.run([str(fsdpck), "export", str(path), str(file), "-q", "--select", "model"], check=True, capture_output=True)
+        subprocess.run([str(self.fsdpck), "export", str(path), str(file), "-q", "--select", "model"], check=True, capture_output=True)
         return read_safetensors(file)
 
     def near(self, what, distance, limit):
@@ -208,7 +214,7 @@ class Tests:
         out = self.tmp / f"{name}-resumed"
         path = self.write(f"{name}-resumed", config_of(self.goldens / name, out, **train))
         for i, n in enumerate(ranks):
-            process = subprocess.Popen([self.tool, "run", str(path), "--ranks", str(n), "--set", "checkpoint.save_steps=1"], stderr=subprocess.PIPE, text=True,
+            process = subprocess.Popen([*self.runs, str(path), "--ranks", str(n), "--set", "checkpoint.save_steps=1"], stderr=subprocess.PIPE, text=True,
                                        stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
             for line in process.stderr:
                 if i < len(ranks) - 1 and line.startswith(f"step {3 * (i + 1)} "):
@@ -248,7 +254,7 @@ class Tests:
         out = self.tmp / f"{name}-killed"
         shutil.rmtree(out, ignore_errors=True)
         path = self.write(f"{name}-killed", config_of(self.goldens / name, out))
-        process = subprocess.Popen([self.tool, "run", str(path), "--ranks", str(ranks), "--set", "checkpoint.save_steps=1"], stderr=subprocess.PIPE, text=True,
+        process = subprocess.Popen([*self.runs, str(path), "--ranks", str(ranks), "--set", "checkpoint.save_steps=1"], stderr=subprocess.PIPE, text=True,
                                    stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
         for line in process.stderr:
             if line.startswith("step 4 "):
@@ -272,7 +278,7 @@ class Tests:
     def stalled(self, name):
         out = self.tmp / f"{name}-stalled"
         path = self.write(f"{name}-stalled", config_of(self.goldens / name, out))
-        process = subprocess.Popen([self.tool, "run", str(path), "--ranks", "2", "--patience", "5"], stderr=subprocess.PIPE, text=True,
+        process = subprocess.Popen([*self.runs, str(path), "--ranks", "2", "--patience", "5"], stderr=subprocess.PIPE, text=True,
                                    stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
         for line in process.stderr:
             if line.startswith("step 3 "):
@@ -401,6 +407,86 @@ class Tests:
         if json.loads(tool("plan", config, "--set", "train.max_steps=2", "--json").stdout)["steps"] != 2:
             raise Failure("max_steps does not count beside num_train_epochs")
 
+    def model_refused(self, name, keys, words):
+        """A config.json that asks for other maths ends the run before anything is loaded, with the key's name."""
+        model = self.tmp / "refused-model"
+        shutil.rmtree(model, ignore_errors=True)
+        shutil.copytree(self.goldens / name / "model", model, copy_function=shutil.copyfile)
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps({**config, **keys}))
+        self.refused(name, put(None, "model", str(model)), 3, words)
+
+    def samples(self):
+        """What a run says of its prompts `sample` says of its checkpoint and of its adapter; the card is filled in, and a user's own stays."""
+        model = pathlib.Path(__file__).resolve().parent.parent.parent / "fixtures" / "tiny-llama-tied"
+        out, chat = self.tmp / "samples", model.parent / "chat.jsonl"
+        config = {"model": str(model), "output_dir": str(out), "data": {"train": str(chat), "seq_len": 128}, "lora": {"r": 4},
+                  "train": {"max_steps": 3, "global_batch_size": 3, "warmup_steps": 0, "learning_rate": 0.01},
+                  "sample": {"every": 2, "prompts": ["How are you?", {"text": "Once"}]}}
+        said = self.run(self.write("samples", config), "--ranks", "2").stderr
+        texts = (out / "samples/step-000003.txt").read_text()
+        if "step 3, sample 2: " not in said or not (out / "samples/step-000002.txt").exists():
+            raise Failure(said)
+
+        def tool(*args, want=0, stdin=b""):
+            done = subprocess.run([self.tool, "sample", *map(str, args)], capture_output=True, timeout=120, input=stdin)
+            if done.returncode != want:
+                raise Failure(f"{args}: exit code {done.returncode}, {want} wanted: {done.stderr}")
+            return done
+        adapter, tuned = out / "adapter", ["--adapter", out / "checkpoints/step-000003", "--max-new-tokens", 128]
+        for prompt, options in (("How are you?", ["--chat"]), ("Once", [])):
+            text = tool(model, "--prompt", prompt, *options, *tuned, "-q").stdout.decode()
+            if f"\n== sample ==\n{text}" not in texts:
+                raise Failure(f"'{text}' is not in {texts}")
+            told = json.loads(tool(model, "--prompt", prompt, *options, "--adapter", adapter, "--max-new-tokens", 128, "--json", "--threads", 3).stdout)["samples"][0]
+            if told["text"] + "\n" != text or told["finish_reason"] != ("length" if len(told["ids"]) == 128 else "stop"):
+                raise Failure(f"{told} and {text!r}")
+            if tool(model, *options, *tuned, "-q", stdin=prompt.encode() + b"\n").stdout.decode() != text:
+                raise Failure("from standard input: another text")
+        several = ["--prompt", "Once", "--prompt", "Twice", "--samples", 3, "--temperature", 6, "--top-p", 0.9, "--top-k", 0, "--seed", 5, "--max-new-tokens", 30]
+        first = tool(model, *several, "--json", "--threads", 1)
+        texts = {s["text"] for s in json.loads(first.stdout)["samples"]}
+        shown = tool(model, *several, "--threads", 3, "-q").stdout.decode()
+        if len(texts) != 6 or any(f"\n{t}\n" not in shown for t in texts) or "== prompt 2, sample 3 ==" not in shown:
+            raise Failure(f"{texts}, {shown}")
+        messages = json.dumps([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}])
+        ids = [json.loads(tool(model, "--chat", *p, "--max-new-tokens", 1, "--json").stdout)["samples"][0]["prompt_ids"]
+               for p in (["--prompt", messages], ["--system", "Be brief.", "--prompt", "Hi"], ["--prompt", "Hi"])]
+        if ids[0] != ids[1] or ids[1] == ids[2]:
+            raise Failure(f"{ids}")
+        for wrong, code, words in ((["--samples", 2], 2, "would be the same text"), (["--top-p", 2], 2, "top-p is 2"), (["--system", "x"], 2, "wants --chat"),
+                                   (["--seed", 1.5], 2, "--seed: a whole number"), (["--adapter", self.tmp], 3, "adapter_config.json"), (["--dtype", "fp16"], 2, "--dtype"),
+                                   (["--prompt", b"\xff"], 2, "no UTF-8"), (["--top-k", 1e12], 2, "--top-k: a whole number")):
+            said = subprocess.run([self.tool, "sample", model, "--prompt", "x", *(w if isinstance(w, bytes) else str(w) for w in wrong)], capture_output=True, timeout=120)
+            if said.returncode != code or words not in said.stderr.decode() or said.stdout:
+                raise Failure(f"{wrong}: exit code {said.returncode}, {said.stderr}")
+        if b"other base" not in tool(self.other_model(model), "--prompt", "x", *tuned, want=2).stderr.replace(b"another base", b"other base"):
+            raise Failure("adapters on a base that is not theirs")
+
+        card = (adapter / "README.md").read_text()
+        for words in (f'---\nbase_model: "{model}"\nlibrary_name: peft\npipeline_tag: text-generation\ntags:\n- "base_model:adapter:{model}"\n- lora\n', "| steps | 3 of 3 |",
+                      f"| training loss, last step | {self.metrics(out)[-1]['loss']:.6g} |", f'- "{chat}"', "| r, lora_alpha, lora_dropout | 4, 32, 0 |"):
+            if words not in card:
+                raise Failure(f"{words!r} is not in {card}")
+        shutil.rmtree(adapter)
+        self.run(self.write("samples", config))
+        if (adapter / "README.md").read_text() != card:
+            raise Failure("another card when the adapter is exported again")
+        (adapter / "README.md").write_text("mine")
+        self.run(self.write("samples", config))
+        if (adapter / "README.md").read_text() != "mine" or (out / "adapter.old").exists():
+            raise Failure("a README of the user's is gone")
+
+    def other_model(self, model):
+        """The same shapes, and one other value."""
+        other = self.tmp / "other-model"
+        shutil.copytree(model, other)
+        shard = sorted(other.glob("*.safetensors"))[0]
+        raw = bytearray(shard.read_bytes())
+        raw[-1] ^= 1
+        shard.write_bytes(raw)
+        return other
+
     def refused(self, name, change, code, words):
         config = config_of(self.goldens / name, self.tmp / "refused")
         change(config)
@@ -439,11 +525,38 @@ REFUSALS = [
 ]
 
 
+MODEL_REFUSALS = [
+    ({"model_type": "gemma2"}, 'model_type "gemma2" is not supported'),
+    ({"hidden_act": "gelu"}, "key 'hidden_act'"),
+    ({"attention_dropout": 0.1}, "key 'attention_dropout'"),
+    ({"partial_rotary_factor": 0.5}, "key 'partial_rotary_factor'"),
+    ({"pretraining_tp": 2}, "key 'pretraining_tp'"),
+    ({"num_experts": 8}, "key 'num_experts'"),
+    ({"final_logit_softcapping": 30.0}, "key 'final_logit_softcapping'"),
+    ({"quantization_config": {"quant_method": "gptq"}}, "key 'quantization_config'"),
+    ({"layer_types": ["full_attention", "chunked_attention"]}, "key 'layer_types'"),
+    ({"layer_types": ["full_attention"]}, "key 'layer_types'"),
+    ({"mlp_bias": True}, "key 'mlp_bias'"),
+    ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, 'rope_type "dynamic" is not supported'),
+    ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}}, "key 'rope_scaling.short_factor'"),
+    ({"rope_scaling": None, "rope_parameters": {"full_attention": {"rope_type": "default"}}}, "key 'rope_parameters.full_attention'"),
+    ({"rope_scaling": {"rope_type": "linear"}}, "has no 'factor'"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "partial_rotary_factor": 0.5}}, "key 'partial_rotary_factor'"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}, "original_max_position_embeddings": 64}, "key 'original_max_position_embeddings'"),
+    ({"num_key_value_heads": 3}, "must be a multiple"),
+    ({"hidden_size": 0}, "key 'hidden_size'"),
+    ({"vocab_size": "many"}, "key 'vocab_size'"),
+    ({"num_hidden_layers": 7}, "model.layers.2."),
+    ({"intermediate_size": 5}, "mlp.gate_proj.weight"),
+]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("fsdptrain")
     parser.add_argument("goldens", type=pathlib.Path)
     parser.add_argument("--case")
+    add_device(parser)
     args = parser.parse_args()
     t = Tests(args)
     cases = [args.case] if args.case else sorted(p.parent.name for p in args.goldens.glob("*/expected.json") if p.parent.name != "smollm2")
@@ -472,6 +585,7 @@ def main():
         if "lora-qwen3" in cases:
             t.check("text", t.text)
             t.check("tokenize and init", t.verbs)
+            t.check("samples", t.samples)
             t.check("drawn adapters, dropout, our packing", t.drawn_bits, "lora-qwen3")
             t.check("another run's checkpoint", t.other_run, "lora-qwen3")
             t.check("plan", t.planned, "lora-qwen3")
@@ -479,6 +593,8 @@ def main():
             t.check("stalled rank", t.stalled, "lora-qwen3")
             for change, code, words in REFUSALS:
                 t.check(f"refusal: {words}", t.refused, "lora-qwen3", change, code, words)
+            for keys, words in MODEL_REFUSALS:
+                t.check(f"refusal of a model: {words}", t.model_refused, "lora-qwen3", keys, words)
     finally:
         shutil.rmtree(t.tmp, ignore_errors=True)
     print(f"{t.passed} passed, {t.failed} failed")

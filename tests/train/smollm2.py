@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """SmolLM2-135M on real conversations: 20 steps of LoRA, in fp32 and in bf16, follow transformers + PEFT in float32 within the golden's tolerances, at 1, 2 and 3
-ranks with the same bits, and take the memory that `fsdptrain plan` said. What the fp32 run wrote loads in PEFT, with the logits that fsdptrain computes.
+ranks with the same bits, and take the memory that `fsdptrain plan` said. What the fp32 run wrote loads in PEFT, with the logits that fsdptrain computes; what
+`fsdptrain sample` then says, with and without the adapter, is what transformers' generate does.
 
     smollm2.py FSDPTRAIN GOLDEN MODEL [--quick]
 
@@ -111,6 +112,35 @@ class Runner:
         self.check("PEFT loads the adapter with the same logits",
                    subprocess.run([sys.executable, check, adapter, self.args.model, self.tmp / "ids.json", logits]).returncode == 0)
 
+    PROMPTS = ["What is the capital of France?", "Tell me about the sea.", "Write a haiku about autumn leaves.", "Wie geht es dir? \u00e9\u4e2d\U0001f30a"]
+
+    def sampled(self, adapter):
+        """Greedy tokens in fp32 are those of generate; in bf16 each is, of float32's logits after the same tokens, next to the best."""
+        import torch
+        from peft import PeftModel
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        tokenizer = AutoTokenizer.from_pretrained(self.args.model)
+        model = AutoModelForCausalLM.from_pretrained(self.args.model, dtype=torch.float32).eval()
+        options = ["--adapter", str(adapter)] if adapter else []
+        if adapter:
+            model = PeftModel.from_pretrained(model, adapter).eval()
+        for dtype in ("fp32", "bf16"):
+            command = [self.args.fsdptrain, "sample", self.args.model, "--chat", "--json", "--dtype", dtype, "--max-new-tokens", "40", *options]
+            said = subprocess.run([*command, *(x for p in self.PROMPTS for x in ("--prompt", p))], capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
+            for prompt, ours in zip(self.PROMPTS, json.loads(said.stdout)["samples"]):
+                ids = tokenizer.apply_chat_template([{"role": "user", "content": prompt}], add_generation_prompt=True, return_dict=False)
+                self.check(f"sample {dtype} {adapter} {prompt}: other prompt", ours["prompt_ids"] == ids)
+                self.check(f"sample {dtype} {adapter} {prompt}: text", ours["text"] == tokenizer.decode(ours["ids"], skip_special_tokens=True))
+                with torch.no_grad():
+                    if dtype == "fp32":
+                        theirs = model.generate(input_ids=torch.tensor([ids]), do_sample=False, max_new_tokens=40)[0, len(ids):].tolist()
+                        self.check(f"sample {dtype} {adapter} {prompt}: {ours['ids']}, not {theirs}", ours["ids"] == theirs)
+                    else:
+                        logits = model(input_ids=torch.tensor([ids + ours["ids"]])).logits[0, len(ids) - 1:-1]
+                        behind = (logits.max(-1).values - logits.gather(1, torch.tensor(ours["ids"])[:, None])[:, 0]).max().item()
+                        self.check(f"sample {dtype} {adapter} {prompt}: {behind} behind float32's best", behind < 0.5)
+        print(f"sampled {'with' if adapter else 'without'} the adapter", flush=True)
+
     def all(self):
         for dtype in ("fp32", "bf16"):
             metrics, adapter = self.run(dtype, 1)
@@ -122,6 +152,14 @@ class Runner:
         for ranks in (2,) if self.args.quick else (2, 3):
             other, bytes_ = self.run("bf16", ranks)
             self.check(f"bf16 at {ranks} ranks has other bits", [(m["loss"], m["grad_norm"]) for m in other] == numbers and bytes_ == adapter)
+        if self.args.quick:
+            return
+        self.sampled(None)
+        checkpoints = sorted((self.tmp / "bf16-1" / "checkpoints").iterdir())
+        self.sampled(self.tmp / "bf16-1" / "adapter" if adapter else self.tmp / "start")
+        said = [subprocess.run([self.args.fsdptrain, "sample", self.args.model, "--prompt", "Hello", "--max-new-tokens", "20", "-q", "--adapter", str(a)],
+                               capture_output=True, stdin=subprocess.DEVNULL) for a in (checkpoints[-1], *([self.tmp / "bf16-1" / "adapter"] if adapter else []))]
+        self.check(f"sample with a checkpoint's adapters: {said}", all(s.returncode == 0 and s.stdout == said[0].stdout for s in said))
 
 
 def main():

@@ -38,7 +38,8 @@ struct kern_attention_grad {
 
 typedef void (*kern_attention_fn)(struct kern_stream *, const struct kern_attention *);
 typedef void (*kern_attention_grad_fn)(struct kern_stream *, const struct kern_attention_grad *);
-/* Bytes of scratch; they depend on the shape and on the stream's number of threads. */
+/* Bytes of scratch, enough for any division of as many tokens or fewer among as many documents or fewer; cu_seqlens is not read. They depend on the rest of the
+ * shape and on the stream's number of threads. */
 typedef size_t (*kern_attention_scratch_fn)(const struct kern_stream *, const struct kern_attention_shape *);
 
 #ifdef __cplusplus

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "run/files.h"
+#include "state/card.h"
 
 static json_t *patterns_of(const struct train_pattern *p, size_t n, bool whole)
 {
@@ -89,9 +90,9 @@ static int write_config(const struct train_config *config, const char *folder, s
 
 static void remove_folder(const char *folder)
 {
-    static const char *const files[] = { "adapter_model.safetensors", "adapter_config.json" };
+    static const char *const files[] = { "adapter_model.safetensors", "adapter_config.json", "README.md" };
     char path[FILES_PATH];
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         if (files_join(path, folder, files[i], NULL) == 0)
             unlink(path);
     }
@@ -116,7 +117,7 @@ static int put_in_place(const char *folder, const char *out, struct fsdpck_error
     return 0;
 }
 
-int adapter_export(const struct job *job, const char *checkpoint, const char *out, struct fsdpck_error *err)
+int adapter_export(const struct job *job, uint64_t step, const char *checkpoint, const char *out, struct fsdpck_error *err)
 {
     char folder[FILES_PATH + 8], file[FILES_PATH];
     struct fsdpck_source *src = NULL;
@@ -134,6 +135,8 @@ int adapter_export(const struct job *job, const char *checkpoint, const char *ou
     fsdpck_source_close(src);
     if (!rc)
         rc = write_config(job->config, folder, err);
+    if (!rc)
+        rc = card_write(job, step, folder, out, err);
     if (!rc)
         rc = sync_path(folder, err);
     if (!rc)

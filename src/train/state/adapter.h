@@ -4,8 +4,8 @@
 
 #include "run/rank.h"
 
-/* Makes OUT (replacing an older one, atomically) from a committed checkpoint. One process does it. */
-int adapter_export(const struct job *job, const char *checkpoint, const char *out, struct fsdpck_error *err);
+/* Makes OUT (replacing an older one, atomically; a README.md that is not ours stays) from the committed checkpoint of a step. One process does it. */
+int adapter_export(const struct job *job, uint64_t step, const char *checkpoint, const char *out, struct fsdpck_error *err);
 /* adapter_config.json as PEFT writes it. Owned; NULL: no memory. */
 char *adapter_config(const struct train_config *config);
 enum { ADAPTER_PATH = 4096 };

@@ -1,0 +1,174 @@
+/* The card says what can be known: base, data, hyperparameters, and the last line of the metrics. It carries a mark; a README without it is the user's, and stays. */
+#include "state/card.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fsdpck/fsdpck.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "run/files.h"
+#include "text/file.h"
+
+static const char mark[] = "<!-- written by fsdptrain, anew with each export; without this line the file is yours and stays -->";
+
+enum { MOST = 16 << 20, TAIL = 1 << 16 };
+
+/* "…/models--ORG--NAME/snapshots/…" of the Hugging Face cache is ORG/NAME; else the path as PEFT has it. */
+static void name_base(const char *model, char *name, size_t nbytes)
+{
+    const char *at = strstr(model, "/models--"), *end = at ? strstr(at, "/snapshots/") : NULL, *dashes = at ? strstr(at + 9, "--") : NULL;
+    if (end && dashes && dashes < end)
+        snprintf(name, nbytes, "%.*s/%.*s", (int)(dashes - at - 9), at + 9, (int)(end - dashes - 2), dashes + 2);
+    else
+        snprintf(name, nbytes, "%s", model);
+}
+
+/* JSON's strings are YAML's. */
+static void put_quoted(FILE *f, const char *before, const char *text)
+{
+    json_t *value = json_string(text);
+    char *quoted = value ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
+    fprintf(f, "%s%s\n", before, quoted ? quoted : "\"?\"");
+    free(quoted);
+    json_decref(value);
+}
+
+static void put_front(FILE *f, const char *base)
+{
+    char tag[FILES_PATH + 32];
+    snprintf(tag, sizeof tag, "base_model:adapter:%s", base);
+    fputs("---\n", f);
+    put_quoted(f, "base_model: ", base);
+    fputs("library_name: peft\npipeline_tag: text-generation\ntags:\n", f);
+    put_quoted(f, "- ", tag);
+    fputs("- lora\n- transformers\n---\n", f);
+}
+
+/* The line of this step, or NULL: in the end of the file. */
+static json_t *find_metrics(const struct job *job, uint64_t step)
+{
+    char path[FILES_PATH], *tail = malloc(TAIL + 1);
+    json_t *found = NULL;
+    FILE *f = tail && files_join(path, job->config->output_dir, job->config->log.jsonl, NULL) == 0 ? fopen(path, "re") : NULL;
+    if (f && fseek(f, -TAIL, SEEK_END) != 0)
+        rewind(f);
+    size_t n = f ? fread(tail, 1, TAIL, f) : 0;
+    if (tail)
+        tail[n] = '\0';
+    for (char *save = NULL, *line = n ? strtok_r(tail, "\n", &save) : NULL; line; line = strtok_r(NULL, "\n", &save)) {
+        json_t *one = json_loads(line, 0, NULL);
+        bool wanted = json_integer_value(json_object_get(one, "step")) == (json_int_t)step;
+        json_decref(wanted ? found : one);
+        found = wanted ? one : found;
+    }
+    if (f)
+        fclose(f);
+    free(tail);
+    return found;
+}
+
+static void put_results(FILE *f, const struct job *job, uint64_t step)
+{
+    static const struct {
+        const char *key, *name;
+    } rows[] = { { "loss", "training loss, last step" }, { "grad_norm", "gradient norm, last step" }, { "eval_loss", "evaluation loss, at the end" } };
+    json_t *m = find_metrics(job, step);
+    fprintf(f, "## Results\n\n| | |\n|---|---|\n| steps | %llu of %llu |\n", (unsigned long long)step, (unsigned long long)job->nsteps);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const json_t *value = json_object_get(m, rows[i].key);
+        if (json_is_number(value))
+            fprintf(f, "| %s | %.6g |\n", rows[i].name, json_number_value(value));
+    }
+    fputc('\n', f);
+    json_decref(m);
+}
+
+static void put_data(FILE *f, const struct job *job)
+{
+    const struct train_config *c = job->config;
+    struct train_data_facts data;
+    data_tell(job->data, &data);
+    fputs("## Data\n\n", f);
+    for (size_t i = 0; i < c->data.nfiles; i++)
+        put_quoted(f, "- ", c->data.files[i].path);
+    if (c->data.eval)
+        put_quoted(f, "- evaluated on ", c->data.eval);
+    fprintf(f, "\n%llu documents, %llu tokens, %llu of them supervised (loss on: %s), in rows of %llu tokens%s.\n\n", (unsigned long long)data.ndocs,
+            (unsigned long long)data.ntok, (unsigned long long)data.nsupervised, c->data.loss_on, (unsigned long long)c->data.seq_len,
+            c->data.packing ? ", packed" : "");
+}
+
+static void put_targets(FILE *f, const struct train_lora_config *lora)
+{
+    fputs("| target_modules | ", f);
+    if (lora->all_linear || lora->target_regex)
+        fputs(lora->all_linear ? "all-linear" : lora->target_regex, f);
+    for (size_t i = 0; i < lora->ntarget_names && !lora->all_linear && !lora->target_regex; i++)
+        fprintf(f, "%s%s", i ? ", " : "", lora->target_names[i]);
+    fputs(" |\n", f);
+}
+
+static void put_settings(FILE *f, const struct job *job)
+{
+    const struct train_config *c = job->config;
+    fprintf(f, "## Settings\n\n| | |\n|---|---|\n| r, lora_alpha, lora_dropout | %llu, %g, %g%s |\n", (unsigned long long)c->lora.r, c->lora.alpha, c->lora.dropout,
+            c->lora.use_rslora ? ", rsLoRA" : "");
+    put_targets(f, &c->lora);
+    fprintf(f, "| learning rate | %g, %s, %llu steps of warmup |\n", c->train.learning_rate, c->train.scheduler, (unsigned long long)c->train.warmup_steps);
+    fprintf(f, "| rows a step | %llu |\n", (unsigned long long)c->train.global_batch_size);
+    fprintf(f, "| AdamW | betas %g and %g, epsilon %g, weight decay %g |\n", c->train.beta1, c->train.beta2, c->train.epsilon, c->train.weight_decay);
+    fprintf(f, "| gradients clipped at | %g |\n| parameters trained | %lld in adapters, %lld frozen |\n", c->train.max_grad_norm, (long long)job->layout.ntrained,
+            (long long)job->layout.nfrozen);
+    fprintf(f, "| precision, seed | %s, %llu |\n\n", c->dtype.param, (unsigned long long)c->seed);
+}
+
+static void put_card(FILE *f, const struct job *job, uint64_t step)
+{
+    char base[FILES_PATH];
+    name_base(job->config->model, base, sizeof base);
+    put_front(f, base);
+    fprintf(f, "%s\n\n# LoRA adapter\n\nFor `%s`, trained with fsdptrain %s.\n\n", mark, base, fsdpck_version());
+    put_results(f, job, step);
+    put_data(f, job);
+    put_settings(f, job);
+    fputs("## Use\n\n```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n\n", f);
+    put_quoted(f, "base = ", base);
+    fputs("model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), \"adapter\")\n```\n", f);
+}
+
+/* Owned; NULL: there is none, or it is ours. */
+static char *users_own(const char *old, size_t *nbytes)
+{
+    char path[FILES_PATH], *text;
+    if (files_join(path, old, "README.md", NULL) || text_file_read(path, MOST, &text, nbytes, NULL))
+        return NULL;
+    if (strstr(text, mark)) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+int card_write(const struct job *job, uint64_t step, const char *folder, const char *old, struct fsdpck_error *err)
+{
+    char path[FILES_PATH];
+    size_t nbytes = 0;
+    int rc = files_join(path, folder, "README.md", err);
+    FILE *f = rc ? NULL : fopen(path, "we");
+    if (!f)
+        return rc ? rc : fsdpck_error_sys(err, errno, path, "create");
+    char *theirs = users_own(old, &nbytes);
+    if (theirs)
+        fwrite(theirs, 1, nbytes, f);
+    else
+        put_card(f, job, step);
+    bool failed = fflush(f) || ferror(f) || fsync(fileno(f));
+    rc = failed ? fsdpck_error_sys(err, errno ? errno : EIO, path, "write") : 0;
+    fclose(f);
+    free(theirs);
+    return rc;
+}
