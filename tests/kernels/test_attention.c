@@ -10,13 +10,16 @@ struct job {
     const char *what;
 };
 
-static const int64_t one[] = {0, 5}, packed[] = {0, 1, 70, 70, 203, 300}, whole[] = {0, 200}, short_one[] = {0, 90}, two[] = {0, 129, 260};
+static const int64_t one[] = {0, 5}, packed[] = {0, 1, 70, 70, 203, 300}, whole[] = {0, 200}, short_one[] = {0, 90}, two[] = {0, 129, 260}, tail[] = {0, 65, 130};
 static const struct job jobs[] = {
     {{5, 1, 1, 1, one, 1, 0, 1}, "one head of one feature"},
     {{300, 4, 2, 20, packed, 5, 0, 0.3f}, "packed documents, one empty, grouped heads"},
     {{200, 2, 1, 64, whole, 1, 65, 0.125f}, "a window across blocks"},
     {{260, 3, 3, 34, two, 2, 1, 0.2f}, "a window of one"},
     {{90, 5, 1, 130, short_one, 1, 70, 0.1f}, "wide heads, two stacks"},
+    {{90, 2, 1, 96, short_one, 1, 0, 0.1f}, "heads of 96"},
+    {{130, 1, 1, 128, tail, 2, 0, 0.09f}, "heads of 128, documents of one token more than a block"},
+    {{130, 1, 1, 72, tail, 2, 0, 0.1f}, "heads of 72"},
 };
 enum { NJOB = sizeof(jobs) / sizeof(jobs[0]) };
 

@@ -39,12 +39,36 @@ static void entropy_shape(struct rig *rig, int64_t nrow, int64_t ncol)
     matrix_free(&logits);
 }
 
+/* A bf16 gradient over fp32 logits, each row where its logits were. */
+static void entropy_over(struct rig *rig, int64_t nrow, int64_t ncol)
+{
+    struct matrix logits = matrix_random(rig, nrow, ncol, KERN_F32, 20), grad = {nrow, ncol, 2 * logits.pitch, KERN_BF16, logits.data};
+    double *want = zeros(nrow * ncol), *row = zeros(ncol), *want_loss = zeros(nrow);
+    int32_t *target = must_alloc((size_t)nrow * sizeof(*target));
+    float *loss = float_zeros(nrow);
+    for (int64_t i = 0; i < nrow; i++) {
+        target[i] = i == 1 ? -1 : (int32_t)(i * 977 % ncol);
+        for (int64_t j = 0; j < ncol; j++)
+            row[j] = at(&logits, i, j);
+        want_loss[i] = row_reference(row, ncol, target[i], 0.5, want + i * ncol);
+    }
+    struct kern_cross_entropy e = {nrow, ncol, cview(&logits), target, 0.5f, loss, view(&grad)};
+    rig->ops->cross_entropy(rig->stream, &e);
+    check_floats(rig, loss, nrow, want_loss, 1e-6, "loss");
+    check_matrix(rig, &grad, want, 1e-6, "bf16 gradient over fp32 logits");
+    must_free(want), must_free(row), must_free(want_loss), must_free(target), must_free(loss);
+    matrix_free(&logits);
+}
+
 static void entropy(struct rig *rig)
 {
     char message[KERN_MESSAGE_BYTES];
     entropy_shape(rig, 5, 1);
     entropy_shape(rig, 9, 130);
     entropy_shape(rig, 6, 2500);
+    entropy_shape(rig, 3, 4104);
+    entropy_over(rig, 3, 5003);
+    entropy_over(rig, 3, 6008);
     int32_t *target = must_alloc(sizeof(*target));
     float *logits = float_zeros(4), *loss = float_zeros(1);
     *target = 4;

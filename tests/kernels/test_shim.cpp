@@ -1,5 +1,5 @@
 /* The shim itself: it must show what it is there to show. A kernel without its barrier, and one that reads a copy it did not wait for, give other results than
- * the sound ones; and the sound ones give theirs in every order of threads. */
+ * the sound ones (the latter where copies come late); and the sound ones give theirs in every order of threads. */
 #include "cuda/mma.cuh"
 #include "cuda/shim/device.h"
 
@@ -73,7 +73,7 @@ int main()
         nbad += expect(reversed(&stream, reverse<true>), true, "with a barrier", order);
         nbad += expect(reversed(&stream, reverse<false>), false, "without a barrier", order);
         nbad += expect(fetched(&stream, fetch<true>), true, "with a wait", order);
-        nbad += expect(fetched(&stream, fetch<false>), false, "without a wait", order);
+        nbad += expect(fetched(&stream, fetch<false>), order % 2 != 0, "without a wait", order); /* odd: copies are early */
     }
     return nbad != 0;
 }
