@@ -3,10 +3,10 @@
 #include <kernels/memory.h>
 #include <kernels/ops.h>
 
-/* Logits of a chunk: some ten megabytes, so that they pass through a large cache, and rows enough for the product to be worth its reading of W. */
+/* Logits of a chunk: some ten megabytes, and rows enough for the products to be worth their reading of W. */
 int64_t kern_head_chunk(int64_t nvocab)
 {
-    const int64_t wanted = ((int64_t)12 << 20) / (nvocab > 0 ? nvocab : 1) / 64 * 64;
+    const int64_t wanted = ((int64_t)24 << 20) / (nvocab > 0 ? nvocab : 1) / 64 * 64;
     return wanted < 128 ? 128 : wanted > 1024 ? 1024 : wanted;
 }
 
@@ -21,7 +21,7 @@ static int64_t panel_of(const struct kern_head *h)
 
 /* What lies in scratch, each part aligned to 64 bytes. */
 struct parts {
-    void *logits, *dlogits;    /* (chunk, nvocab); the gradient lies over them where its elements are no larger */
+    void *logits, *dlogits;    /* (chunk, pitch); the gradient lies over them where its elements are no larger */
     void *h;                   /* (chunk, d): rows that were gathered */
     float *dh;                 /* (chunk, d): their gradient, while it is added up */
     void *s, *ds;              /* (chunk, r) */
@@ -48,12 +48,18 @@ static void *take(char *base, size_t *at, int64_t nelem, enum kern_dtype dtype)
     return part;
 }
 
+/* Of the logits: rows that begin at the same place of a page would meet in one set of a cache. */
+static int64_t pitch_of(const struct kern_head *h)
+{
+    return (h->nvocab + 31) / 32 * 32 + 32;
+}
+
 static size_t carve(const struct kern_head *h, char *base, struct parts *p)
 {
     size_t at = 0;
     const int64_t chunk = chunk_of(h);
-    p->logits = take(base, &at, chunk * h->nvocab, h->output);
-    p->dlogits = kern_dtype_bytes(h->compute) <= kern_dtype_bytes(h->output) ? p->logits : take(base, &at, chunk * h->nvocab, h->compute);
+    p->logits = take(base, &at, chunk * pitch_of(h), h->output);
+    p->dlogits = kern_dtype_bytes(h->compute) <= kern_dtype_bytes(h->output) ? p->logits : take(base, &at, chunk * pitch_of(h), h->compute);
     p->h = take(base, &at, h->rows ? chunk * h->d : 0, h->h.dtype);
     p->dh = take(base, &at, chunk * h->d, KERN_F32);
     p->s = take(base, &at, chunk * h->lora.r, h->compute);
@@ -84,10 +90,10 @@ static struct chunk chunk_at(const struct head_work *w, int64_t row)
 {
     const struct kern_head *h = w->head;
     struct chunk c = {.row = row, .n = h->nrow - row < w->chunk ? h->nrow - row : w->chunk};
-    c.logits = (struct kern_mat){w->parts.logits, h->nvocab, h->output};
-    c.dlogits = (struct kern_mat){w->parts.dlogits, h->nvocab, h->compute};
+    c.logits = (struct kern_mat){w->parts.logits, pitch_of(h), h->output};
+    c.dlogits = (struct kern_mat){w->parts.dlogits, pitch_of(h), h->compute};
     if (w->parts.dlogits == w->parts.logits) /* rows begin where those of the logits do */
-        c.dlogits.pitch = h->nvocab * kern_dtype_bytes(h->output) / kern_dtype_bytes(h->compute);
+        c.dlogits.pitch = pitch_of(h) * kern_dtype_bytes(h->output) / kern_dtype_bytes(h->compute);
     c.s = (struct kern_mat){w->parts.s, h->lora.r, h->compute};
     c.ds = (struct kern_mat){w->parts.ds, h->lora.r, h->compute};
     c.dh = (struct kern_mat){w->parts.dh, h->d, KERN_F32};
@@ -180,15 +186,13 @@ static void input_grad(const struct head_work *w, const struct chunk *c)
     w->ops->cast(w->stream, to, kern_const(c->dh), c->n, h->d);
 }
 
-/* Rows of dh that no chunk writes. */
+/* Rows of dh that no chunk writes. Rows without gaps are one call: on a device each is a launch. */
 static void clear_rest(const struct kern_device *device, struct kern_stream *stream, const struct kern_head *h)
 {
-    const int64_t from = h->rows ? 0 : h->nrow, row_nbytes = h->d * kern_dtype_bytes(h->dh.dtype);
-    const bool together = h->dh.pitch == h->d; /* one call, not thousands of a device's */
-    if (h->rows && h->nrow == h->ntok)
-        return;
-    for (int64_t i = from; i < h->ntok; i += together ? h->ntok - from : 1)
-        device->memory->zero(stream, row_at(h->dh.data, h->dh.pitch, h->dh.dtype, i), (size_t)(row_nbytes * (together ? h->ntok - from : 1)));
+    const int64_t from = h->rows ? 0 : h->nrow, nrow = h->nrow < h->ntok ? h->ntok - from : 0, nbytes = h->d * kern_dtype_bytes(h->dh.dtype);
+    const int64_t calls = h->dh.pitch == h->d ? nrow > 0 : nrow, each = calls ? nrow / calls : 0;
+    for (int64_t i = 0; i < calls; i++)
+        device->memory->zero(stream, row_at(h->dh.data, h->dh.pitch, h->dh.dtype, from + i * each), (size_t)(each * nbytes));
 }
 
 void kern_head_run(const struct kern_device *device, struct kern_stream *stream, const struct kern_head *head)

@@ -4,6 +4,7 @@
 
 #include "cpu/matmul.h"
 #include "cpu/ops.h"
+#include "cpu/packed.h"
 #include "cpu/work.h"
 
 #include <string.h>
@@ -240,7 +241,7 @@ void cpu_product(struct kern_stream *stream, const struct cpu_product *p)
     const struct kern_gemm *g = &p->g;
     if (!cpu_check(stream, g->m >= 0 && g->n >= 0 && g->k >= 0 && !(g->trans_a && g->trans_b), "gemm: negative shape, or both operands transposed"))
         return;
-    if (g->m == 0 || g->n == 0)
+    if (g->m == 0 || g->n == 0 || cpu_packed_product(stream, p))
         return;
     struct gemm_work w = {.stream = stream, .p = p};
     w.widen = g->a.dtype != g->b.dtype || (g->a.dtype == KERN_BF16 && !cpu_matmul_bf16()) || p->drop_a.p > 0 || p->drop_b.p > 0;

@@ -1,5 +1,5 @@
-/* Threads that stay. A run is a generation number: threads spin for it a little while (kernels follow each other closely), then sleep. It must not know what
- * the pieces compute. */
+/* Threads that stay. A run is a generation number: threads spin for it a little while (kernels follow each other closely), then give way to who else wants
+ * the processor, then sleep. It must not know what the pieces compute. */
 #include <kernels/pool.h>
 
 #include <pthread.h>
@@ -11,6 +11,12 @@ struct worker {
     struct kern_pool *pool;
     unsigned number;
     pthread_t thread;
+};
+
+/* A worker's own pieces of a run: neighbours, and in the next run of as many pieces the same ones, so that what it wrote is near when it reads it. */
+struct share {
+    _Alignas(64) atomic_llong next; /* may run past the end */
+    int64_t end;
 };
 
 struct kern_pool {
@@ -26,13 +32,14 @@ struct kern_pool {
 
     kern_pool_fn fn;
     void *ctx;
-    int64_t npieces;
-    atomic_llong next;
+    struct share *shares; /* (nthreads) */
 };
 
 /* About 20 µs: longer than the gap between two kernels, shorter than what another process would miss. None where there are more threads than processors: who
  * spins then keeps another from working. */
 enum { SPINS = 2000 };
+/* Some 100 µs more where nobody else wants the processor: as long as a piece takes, and less than waking up may in a virtual machine. */
+enum { YIELDS = 250 };
 
 static void relax(void)
 {
@@ -41,22 +48,43 @@ static void relax(void)
 #endif
 }
 
+/* Its own ones first, then what others have not come to. */
 static void take_pieces(struct kern_pool *pool, unsigned number)
 {
-    for (;;) {
-        int64_t piece = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);
-        if (piece >= pool->npieces)
-            return;
-        pool->fn(pool->ctx, piece, number);
+    for (unsigned i = 0; i < pool->nthreads; i++) {
+        struct share *share = &pool->shares[(number + i) % pool->nthreads];
+        int64_t piece;
+        while (atomic_load_explicit(&share->next, memory_order_relaxed) < share->end &&
+               (piece = atomic_fetch_add_explicit(&share->next, 1, memory_order_relaxed)) < share->end)
+            pool->fn(pool->ctx, piece, number);
     }
+}
+
+static void deal(struct kern_pool *pool, int64_t npieces)
+{
+    for (unsigned i = 0; i < pool->nthreads; i++) {
+        atomic_store_explicit(&pool->shares[i].next, npieces * i / pool->nthreads, memory_order_relaxed);
+        pool->shares[i].end = npieces * (i + 1) / pool->nthreads;
+    }
+}
+
+/* Between two looks at what is waited for; false: time to sleep. */
+static bool wait_a_little(const struct kern_pool *pool, int look)
+{
+    if (look >= pool->spins + (pool->spins ? YIELDS : 0))
+        return false;
+    if (look < pool->spins)
+        relax();
+    else
+        sched_yield();
+    return true;
 }
 
 static unsigned await_generation(struct kern_pool *pool, unsigned seen)
 {
-    for (int i = 0; i < pool->spins; i++) {
+    for (int i = 0; wait_a_little(pool, i); i++) {
         if (atomic_load_explicit(&pool->generation, memory_order_acquire) != seen)
             return atomic_load(&pool->generation);
-        relax();
     }
     pthread_mutex_lock(&pool->lock);
     while (atomic_load(&pool->generation) == seen)
@@ -109,13 +137,14 @@ struct kern_pool *kern_pool_new(unsigned nthreads)
     pthread_cond_init(&pool->start, NULL);
     pthread_cond_init(&pool->done, NULL);
     pool->workers = calloc(pool->nthreads, sizeof(*pool->workers));
-    for (unsigned i = 1; pool->workers && i < pool->nthreads; i++) {
+    pool->shares = aligned_alloc(64, pool->nthreads * sizeof(*pool->shares));
+    for (unsigned i = 1; pool->workers && pool->shares && i < pool->nthreads; i++) {
         pool->workers[i] = (struct worker){.pool = pool, .number = i};
         if (pthread_create(&pool->workers[i].thread, NULL, work, &pool->workers[i]) != 0)
             break;
         pool->nstarted++;
     }
-    if (pool->workers && pool->nstarted == pool->nthreads - 1)
+    if (pool->workers && pool->shares && pool->nstarted == pool->nthreads - 1)
         return pool;
     kern_pool_free(pool);
     return NULL;
@@ -133,6 +162,7 @@ void kern_pool_free(struct kern_pool *pool)
     pthread_cond_destroy(&pool->start);
     pthread_mutex_destroy(&pool->lock);
     free(pool->workers);
+    free(pool->shares);
     free(pool);
 }
 
@@ -143,10 +173,9 @@ unsigned kern_pool_nthreads(const struct kern_pool *pool)
 
 static void await_helpers(struct kern_pool *pool)
 {
-    for (int i = 0; i < pool->spins; i++) {
+    for (int i = 0; wait_a_little(pool, i); i++) {
         if (atomic_load(&pool->nbusy) == 0)
             return;
-        relax();
     }
     pthread_mutex_lock(&pool->lock);
     while (atomic_load(&pool->nbusy) != 0)
@@ -163,8 +192,7 @@ void kern_pool_run(struct kern_pool *pool, int64_t npieces, kern_pool_fn fn, voi
     }
     pool->fn = fn;
     pool->ctx = ctx;
-    pool->npieces = npieces;
-    atomic_store(&pool->next, 0);
+    deal(pool, npieces);
     atomic_store(&pool->nbusy, pool->nthreads - 1);
     next_generation(pool);
     take_pieces(pool, 0);

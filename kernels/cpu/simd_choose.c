@@ -1,4 +1,5 @@
-/* Which of the tables this processor can run. */
+/* Which of the tables this processor can run, and which are worth it. */
+#include "cpu/panels.h"
 #include "cpu/simd.h"
 
 static const struct cpu_simd *const *list(void)
@@ -23,4 +24,19 @@ const struct cpu_simd *const *cpu_simd_all(void)
 const struct cpu_simd *cpu_simd_best(void)
 {
     return list()[0];
+}
+
+/* For bf16 on AMD alone: Intel's AVX512-BF16 is slower than its fp32, and where there is AMX oneDNN uses it. */
+const struct cpu_panels *cpu_panels_best(enum kern_dtype dtype)
+{
+#if defined(__x86_64__)
+    if (cpu_simd_best() != &cpu_simd_avx512)
+        return NULL;
+    if (dtype == KERN_F32)
+        return &cpu_panels_f32;
+    return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd") ? &cpu_panels_bf16 : NULL;
+#else
+    (void)dtype;
+    return NULL;
+#endif
 }

@@ -2,6 +2,7 @@
 #include "cpu/stream.h"
 
 #include "cpu/matmul.h"
+#include "cpu/panels.h"
 #include "cpu/simd.h"
 
 #include <stdarg.h>
@@ -29,22 +30,30 @@ int cpu_fail(struct kern_stream *stream, int status, const char *format, ...)
     return status;
 }
 
-bool cpu_reserve(struct kern_stream *stream, size_t nbytes)
+static bool grow(struct kern_stream *stream, struct cpu_scratch *s, size_t nbytes)
 {
     nbytes = (nbytes + 63) / 64 * 64;
-    for (unsigned i = 0; i < kern_pool_nthreads(stream->pool); i++) {
-        struct cpu_scratch *s = &stream->scratch[i];
-        if (s->nbytes >= nbytes)
-            continue;
-        free(s->data);
-        s->data = aligned_alloc(64, nbytes);
-        s->nbytes = s->data ? nbytes : 0;
-        if (!s->data) {
-            cpu_fail(stream, KERN_ERR_MEMORY, "no memory for %zu bytes of a worker's scratch", nbytes);
+    if (s->nbytes >= nbytes)
+        return true;
+    free(s->data);
+    s->data = aligned_alloc(64, nbytes);
+    s->nbytes = s->data ? nbytes : 0;
+    if (!s->data)
+        cpu_fail(stream, KERN_ERR_MEMORY, "no memory for %zu bytes of a worker's scratch", nbytes);
+    return s->data != NULL;
+}
+
+bool cpu_reserve(struct kern_stream *stream, size_t nbytes)
+{
+    for (unsigned i = 0; i < kern_pool_nthreads(stream->pool); i++)
+        if (!grow(stream, &stream->scratch[i], nbytes))
             return false;
-        }
-    }
     return true;
+}
+
+void *cpu_reserve_shared(struct kern_stream *stream, size_t nbytes)
+{
+    return grow(stream, &stream->shared, nbytes) ? stream->shared.data : NULL;
 }
 
 static void stream_free(struct kern_stream *stream)
@@ -54,6 +63,7 @@ static void stream_free(struct kern_stream *stream)
     for (unsigned i = 0; stream->scratch && i < kern_pool_nthreads(stream->pool); i++)
         free(stream->scratch[i].data);
     free(stream->scratch);
+    free(stream->shared.data);
     cpu_matmuls_free(stream->matmuls);
     pthread_mutex_destroy(&stream->lock);
     free(stream);
@@ -71,6 +81,8 @@ static int stream_new(int index, struct kern_pool *pool, struct kern_stream **ou
         pthread_mutex_init(&stream->lock, NULL);
         stream->pool = pool;
         stream->simd = cpu_simd_best();
+        stream->panels[KERN_F32] = cpu_panels_best(KERN_F32);
+        stream->panels[KERN_BF16] = cpu_panels_best(KERN_BF16);
         stream->scratch = calloc(kern_pool_nthreads(pool), sizeof(*stream->scratch));
         rc = stream->scratch ? cpu_matmuls_new(kern_pool_nthreads(pool), &stream->matmuls, message) : KERN_ERR_MEMORY;
     }

@@ -8,6 +8,7 @@
 
 struct cpu_simd;
 struct cpu_matmuls;
+struct cpu_panels;
 
 /* Scratch that a worker keeps from call to call; grown before a call's pieces start. */
 struct cpu_scratch {
@@ -19,8 +20,10 @@ struct kern_stream {
     struct kern_pool *pool;
     const struct cpu_simd *simd;
     struct cpu_matmuls *matmuls;
-    struct cpu_scratch *scratch; /* (nthreads) */
-    pthread_mutex_t lock;        /* of the two below: pieces fail too */
+    const struct cpu_panels *panels[2]; /* by kern_dtype; NULL: none */
+    struct cpu_scratch *scratch;        /* (nthreads) */
+    struct cpu_scratch shared;          /* all workers' */
+    pthread_mutex_t lock;               /* of the two below: pieces fail too */
     int status;
     char message[KERN_MESSAGE_BYTES];
 };
@@ -30,6 +33,8 @@ int cpu_fail(struct kern_stream *stream, int status, const char *format, ...) __
 
 /* Makes every worker's scratch at least nbytes, aligned to 64. False, and the stream failed, where memory is not to be had. */
 bool cpu_reserve(struct kern_stream *stream, size_t nbytes);
+/* Scratch that all workers share; NULL likewise. What was in it is lost. */
+void *cpu_reserve_shared(struct kern_stream *stream, size_t nbytes);
 
 extern const struct kern_ops cpu_ops;
 extern const struct kern_memory cpu_memory;

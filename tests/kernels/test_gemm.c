@@ -24,6 +24,13 @@ struct shape {
     int64_t m, n, k;
 };
 
+static void add_rest(double *want, const struct matrix *add, const struct matrix *bias)
+{
+    for (int64_t i = 0; i < add->nrow; i++)
+        for (int64_t j = 0; j < add->ncol; j++)
+            want[i * add->ncol + j] += at(add, i, j) + at(bias, 0, j);
+}
+
 static void one_plain(struct rig *rig, struct shape s, bool trans_a, bool trans_b, enum kern_dtype out, bool accumulate)
 {
     struct matrix a = matrix_random(rig, trans_a ? s.k : s.m, trans_a ? s.m : s.k, rig->dtype, 1);
@@ -38,7 +45,7 @@ static void one_plain(struct rig *rig, struct shape s, bool trans_a, bool trans_
         g.add = cview(&c);
     rig->ops->gemm(rig->stream, &g);
     check_matrix(rig, &c, want, 2e-6, "c");
-    free(want);
+    must_free(want);
     matrix_free(&a);
     matrix_free(&b);
     matrix_free(&c);
@@ -64,6 +71,47 @@ static void many_shapes(struct rig *rig)
     }
 }
 
+/* The ways of cutting a product that has kernels of its own here: turned round, strips together, blocks of rows; ends of tiles, strips and units. */
+static void ways(struct rig *rig)
+{
+    static const struct shape shapes[] = {{64, 200, 64}, {70, 530, 66}, {513, 65, 34}, {700, 1100, 10}, {100, 90, 130}, {110, 17, 131}, {16, 330, 70}, {1, 1, 2}};
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+        for (int layout = 0; layout < 3; layout++)
+            one_plain(rig, shapes[i], layout == 2, layout == 1, layout == 2 ? KERN_F32 : rig->dtype, layout == 2);
+}
+
+/* As layers with adapters ask for it: all rows, no mask, several parts, a bias, a sum; few rows and many. */
+static void layer(struct rig *rig, int64_t m, bool trans_b)
+{
+    enum { N = 150, K = 40, R = 6, R2 = 70 };
+    struct matrix x = matrix_random(rig, m, K, rig->dtype, 1), w = matrix_random(rig, trans_b ? N : K, trans_b ? K : N, rig->dtype, 1);
+    struct matrix s = matrix_random(rig, m, R, rig->dtype, 1), b = matrix_random(rig, trans_b ? N : R, trans_b ? R : N, rig->dtype, 1);
+    struct matrix s2 = matrix_random(rig, m, R2, rig->dtype, 1), b2 = matrix_random(rig, trans_b ? N : R2, trans_b ? R2 : N, rig->dtype, 1);
+    struct matrix add = matrix_random(rig, m, N, rig->dtype, 1), bias = matrix_random(rig, 1, N, rig->dtype, 1), c = matrix_new(m, N, rig->dtype);
+    struct kern_lowrank low[2] = {{.nrow = m, .r = R, .s = cview(&s), .b = cview(&b), .trans_b = trans_b, .alpha = 1},
+                                  {.nrow = m, .r = R2, .s = cview(&s2), .b = cview(&b2), .trans_b = trans_b, .alpha = 1}};
+    double *want = zeros(m * N);
+    reference(want, &x, false, &w, trans_b, m, N, K, 1);
+    reference(want, &s, false, &b, trans_b, m, N, R, 1);
+    reference(want, &s2, false, &b2, trans_b, m, N, R2, 1);
+    add_rest(want, &add, &bias);
+    struct kern_gemm g = {.m = m, .n = N, .k = K, .a = cview(&x), .b = cview(&w), .c = view(&c), .trans_b = trans_b, .alpha = 1, .add = cview(&add),
+                          .bias = cview(&bias), .lowrank = low, .nlowrank = 2};
+    rig->ops->gemm(rig->stream, &g);
+    check_matrix(rig, &c, want, 2e-6, "c");
+    free(want);
+    struct matrix *all[] = {&x, &w, &s, &b, &s2, &b2, &add, &bias, &c};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        matrix_free(all[i]);
+}
+
+static void layers(struct rig *rig)
+{
+    for (int64_t m = 20; m < 700; m += 300)
+        for (int trans_b = 0; trans_b < 2; trans_b++)
+            layer(rig, m, trans_b);
+}
+
 /* fp32 by bf16 and the other way. */
 static void mixed(struct rig *rig)
 {
@@ -73,17 +121,10 @@ static void mixed(struct rig *rig)
     struct kern_gemm g = {.m = 70, .n = 33, .k = 40, .a = cview(&a), .b = cview(&b), .c = view(&c), .trans_b = true, .alpha = 0.5f};
     rig->ops->gemm(rig->stream, &g);
     check_matrix(rig, &c, want, 2e-6, "mixed c");
-    free(want);
+    must_free(want);
     matrix_free(&a);
     matrix_free(&b);
     matrix_free(&c);
-}
-
-static void add_rest(double *want, const struct matrix *add, const struct matrix *bias)
-{
-    for (int64_t i = 0; i < add->nrow; i++)
-        for (int64_t j = 0; j < add->ncol; j++)
-            want[i * add->ncol + j] += at(add, i, j) + at(bias, 0, j);
 }
 
 /* Two segments that leave rows between and after them, one with dropout; a third that meets both; bias; a sum that is not C. */
@@ -115,7 +156,7 @@ static void all_at_once(struct rig *rig)
                           .bias = cview(&bias), .lowrank = low, .nlowrank = 3};
     rig->ops->gemm(rig->stream, &g);
     check_matrix(rig, &c, want, 2e-6, "c");
-    free(want);
+    must_free(want);
     struct matrix *all[] = {&x, &w, &c, &add, &bias, &s, &b0, &b1};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         matrix_free(all[i]);
@@ -125,6 +166,18 @@ static void test_plain(void **state)
 {
     (void)state;
     rig_run_all(plain);
+}
+
+static void test_ways(void **state)
+{
+    (void)state;
+    rig_run_all(ways);
+}
+
+static void test_layers(void **state)
+{
+    (void)state;
+    rig_run_all(layers);
 }
 
 static void test_mixed(void **state)
@@ -147,6 +200,7 @@ static void test_all_at_once(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_plain), cmocka_unit_test(test_mixed), cmocka_unit_test(test_many_shapes), cmocka_unit_test(test_all_at_once)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_plain), cmocka_unit_test(test_ways), cmocka_unit_test(test_layers), cmocka_unit_test(test_mixed),
+                                       cmocka_unit_test(test_many_shapes), cmocka_unit_test(test_all_at_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

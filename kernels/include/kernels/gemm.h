@@ -1,5 +1,5 @@
-/* Matrix products: C = alpha · A · B + add + bias + Σ low-rank segments, all summed in fp32 and rounded once. The product is cut into a tile grid that the
- * shape alone determines; a tile is one single-threaded call and its K is never split, so that results do not depend on the number of threads.
+/* Matrix products: C = alpha · A · B + add + bias + Σ low-rank segments, all summed in fp32 and rounded once. K is never split among
+ * threads, and how it is cut otherwise depends on the shape alone, so that results do not depend on the number of threads.
  * Any mix of dtypes; bf16 × bf16 runs as such where that is faster (AMX, AVX512-BF16), else widened. */
 #ifndef KERNELS_GEMM_H
 #define KERNELS_GEMM_H
@@ -36,7 +36,8 @@ struct kern_gemm {
     int nlowrank;
 };
 
-/* C may not overlap A, B or S. */
+/* C may not overlap A, B or S. A GPU rounds a bf16 C of several parts once where its fp32 sum fits the stream's scratch (32 MiB); a larger one is rounded at each
+ * part, the low-rank ones before the product: the sum would cost more memory traffic than the product takes time. */
 typedef void (*kern_gemm_fn)(struct kern_stream *, const struct kern_gemm *);
 
 #ifdef __cplusplus
