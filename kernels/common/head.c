@@ -10,8 +10,14 @@ int64_t kern_head_chunk(int64_t nvocab)
     return wanted < 128 ? 128 : wanted > 1024 ? 1024 : wanted;
 }
 
-/* Rows of W that a product of the input's gradient goes along at once: they stay in a cache while every tile reads them, and W is read from memory once. */
+/* Rows of W that a product of the input's gradient goes along at once: they stay in a processor's cache while every tile reads them, and W is read from memory
+ * once. */
 enum { PANEL = 2048 };
+
+static int64_t panel_of(const struct kern_head *h)
+{
+    return h->panel ? h->panel : PANEL;
+}
 
 /* What lies in scratch, each part aligned to 64 bytes. */
 struct parts {
@@ -153,7 +159,7 @@ static void weight_grads(const struct head_work *w, const struct chunk *c)
 static void panel_grad(const struct head_work *w, const struct chunk *c, int64_t from)
 {
     const struct kern_head *h = w->head;
-    struct kern_gemm g = {.m = c->n, .n = h->d, .k = h->nvocab - from < PANEL ? h->nvocab - from : PANEL, .a = kern_const(c->dlogits), .b = h->w, .c = c->dh,
+    struct kern_gemm g = {.m = c->n, .n = h->d, .k = h->nvocab - from < panel_of(h) ? h->nvocab - from : panel_of(h), .a = kern_const(c->dlogits), .b = h->w, .c = c->dh,
                           .alpha = 1};
     g.a.data = (const char *)g.a.data + from * kern_dtype_bytes(g.a.dtype);
     g.b.data = (const char *)g.b.data + from * g.b.pitch * kern_dtype_bytes(g.b.dtype);
@@ -168,7 +174,7 @@ static void input_grad(const struct head_work *w, const struct chunk *c)
     struct kern_lowrank low = {.nrow = c->n, .r = h->lora.r, .s = kern_const(c->ds), .b = h->lora.a, .alpha = 1, .dropout = c->segment.dropout};
     struct kern_gemm adapter = {.m = c->n, .n = h->d, .c = c->dh, .alpha = 1, .add = kern_const(c->dh), .lowrank = &low, .nlowrank = 1};
     struct kern_mat to = h->dh;
-    for (int64_t from = 0; from < h->nvocab; from += PANEL)
+    for (int64_t from = 0; from < h->nvocab; from += panel_of(h))
         panel_grad(w, c, from);
     if (h->lora.r)
         w->ops->gemm(w->stream, &adapter);
@@ -183,9 +189,12 @@ static void input_grad(const struct head_work *w, const struct chunk *c)
 /* Rows of dh that no chunk writes. */
 static void clear_rest(const struct kern_device *device, struct kern_stream *stream, const struct kern_head *h)
 {
-    const int64_t from = h->rows ? 0 : h->nrow, nbytes = h->d * kern_dtype_bytes(h->dh.dtype);
-    for (int64_t i = from; i < h->ntok && (!h->rows || h->nrow < h->ntok); i++)
-        device->memory->zero(stream, row_at(h->dh.data, h->dh.pitch, h->dh.dtype, i), (size_t)nbytes);
+    const int64_t from = h->rows ? 0 : h->nrow, row_nbytes = h->d * kern_dtype_bytes(h->dh.dtype);
+    const bool together = h->dh.pitch == h->d; /* one call, not thousands of a device's */
+    if (h->rows && h->nrow == h->ntok)
+        return;
+    for (int64_t i = from; i < h->ntok; i += together ? h->ntok - from : 1)
+        device->memory->zero(stream, row_at(h->dh.data, h->dh.pitch, h->dh.dtype, i), (size_t)(row_nbytes * (together ? h->ntok - from : 1)));
 }
 
 void kern_head_run(const struct kern_device *device, struct kern_stream *stream, const struct kern_head *head)

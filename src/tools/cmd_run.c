@@ -7,6 +7,7 @@
 #include <string.h>
 #include <train/train.h>
 
+#include "device_arg.h"
 #include "model_path.h"
 #include "run_view.h"
 #include "stop.h"
@@ -15,6 +16,7 @@ struct run_args {
     bool quiet, profile, several_hosts;
     uint32_t ranks, threads, exit_on_stop;
     uint32_t rank, launched; /* of a launcher's ranks; 0: there is none */
+    uint32_t local, nlocal;  /* the same on this host */
     const char *resume, *device, *gather;
     struct strings sets;
     double patience;
@@ -29,7 +31,7 @@ static const struct option run_options[] = {
     { .name = "resume", .type = OPTION_STRING, .offset = AT(resume), .value = "auto|never|DIR",
       .help = "auto (default): go on from the newest complete checkpoint in output_dir" },
     { .name = "set", .type = OPTION_STRINGS, .offset = AT(sets), .value = "KEY=VALUE", .help = "a key of the config, as in train.max_steps=10; again and again" },
-    { .name = "device", .type = OPTION_CHOICE, .offset = AT(device), .value = "cpu", .help = "where to compute", .later = "cuda" },
+    { .name = "device", .type = OPTION_CHOICE, .offset = AT(device), .value = "cpu|cuda", .help = "where to compute (default: cuda where there is one)" },
     { .name = "gather", .type = OPTION_CHOICE, .offset = AT(gather), .value = "map|copy",
       .help = "how ranks of one host get at each other's parameters (default map; between hosts they are copied)" },
     { .name = "exit-on-stop", .type = OPTION_COUNT, .offset = AT(exit_on_stop), .value = "CODE", .help = "exit code after a stop by signal (default 0)" },
@@ -80,6 +82,8 @@ static void show_resume(const struct run_args *args, const char *config, uint64_
     fprintf(stderr, "fsdptrain run '%s'", config);
     if (args->ranks)
         fprintf(stderr, " --ranks %u", args->ranks);
+    if (args->device)
+        fprintf(stderr, " --device %s", args->device);
     for (size_t i = 0; i < args->sets.count; i++)
         fprintf(stderr, " --set '%s'", args->sets.at[i]);
     fputc('\n', stderr);
@@ -106,7 +110,10 @@ static int run(struct run_args *args, const char *path)
     struct fsdpck_error err = { 0 };
     struct train_config config;
     struct train_result done;
-    struct train_options opt = { .nranks = args->ranks, .nthreads = args->threads, .resume = args->resume, .patience_seconds = args->patience,
+    struct device_arg device;
+    device_choose(args->device, &device);
+    struct train_options opt = { .device = device.name, .module = device.module, .launched_local = args->local, .launched_nlocal = args->nlocal,
+                                 .nranks = args->ranks, .nthreads = args->threads, .resume = args->resume, .patience_seconds = args->patience,
                                  .on_start = show_start, .on_step = show_step, .note = show_note, .progress = show_progress, .ctx = args, .stop = &stop_signal, .saves = &save_signals, .lost = show_lost, .profile = args->profile,
                                  .launched_rank = args->rank, .launched_nranks = args->launched, .several_hosts = args->several_hosts,
                                  .copy_gathers = args->gather && strcmp(args->gather, "copy") == 0 };
@@ -128,11 +135,13 @@ static int find_launcher(struct run_args *args)
 {
     static const char *const others[] = { "PMI_SIZE", "PMIX_RANK", "PMI_RANK" };
     const char *size = getenv("OMPI_COMM_WORLD_SIZE"), *rank = getenv("OMPI_COMM_WORLD_RANK");
-    const char *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    const char *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE"), *local = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
     if (size && rank) {
         args->launched = (uint32_t)strtoul(size, NULL, 10);
         args->rank = (uint32_t)strtoul(rank, NULL, 10);
-        args->several_hosts = !here || strtoul(here, NULL, 10) != args->launched;
+        args->nlocal = here ? (uint32_t)strtoul(here, NULL, 10) : 0;
+        args->local = local ? (uint32_t)strtoul(local, NULL, 10) : args->rank;
+        args->several_hosts = args->nlocal != args->launched;
         if (args->ranks != args->launched && args->ranks != 0)
             return usage_error("mpirun has started %u ranks: --ranks %u is for ranks without it", args->launched, args->ranks);
         return OPTIONS_OK;

@@ -94,6 +94,7 @@ static int run(struct plan_args *args, const char *path)
         { "optimizer_bytes", "a rank's moments", p.optimizer_nbytes, true },
         { "gather_buffer_bytes", "a rank's buffers to gather into", p.buffer_nbytes, true },
         { "snapshot_bytes", "a rank's copy of what is saved", p.snapshot_nbytes, true },
+        { "blocks_recomputed", "blocks recomputed in the backward", p.nrecomputed, false },
         { "activation_bytes", "a rank's activations and scratch", p.activation_nbytes, true },
         { "peak_bytes", "a rank's peak", p.peak_nbytes, true },
         { "all_ranks_bytes", "all ranks together (PSS)", p.all_ranks_nbytes, true },

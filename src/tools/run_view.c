@@ -86,6 +86,10 @@ void run_view_start(struct run_view *v, const struct train_start *s)
     put_row("model", "%.1000s (%s, %s): %s parameters trained%s, %s frozen", c->model, s->family, c->dtype.param, grouped(s->plan.ntrained, a),
             c->lora.enabled ? " in adapters" : "", grouped(s->plan.nfrozen, b));
     put_row("ranks", "%u, with %s each; parameters %s", s->nranks, text_count(s->nthreads, "thread", a), s->copies ? "gathered by copying" : "mapped and not copied");
+    if (s->device)
+        put_row("device", "%s", s->device);
+    if (s->plan.nrecomputed)
+        put_row("backward", "%" PRIu64 " blocks are computed anew in it", s->plan.nrecomputed);
     put_row("memory", "%s a rank, %s all ranks; the program itself comes on top", text_bytes(s->plan.peak_nbytes, a), text_bytes(s->plan.all_ranks_nbytes, b));
     put_data("data", c->data.nfiles > 1 ? "data.train" : c->data.train, &s->data, s);
     if (c->data.eval)

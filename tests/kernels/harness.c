@@ -1,46 +1,25 @@
 /* See harness.h. */
 #include "harness.h"
 
-#include "cpu/simd.h"
-#include "cpu/stream.h"
-
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const unsigned thread_counts[] = {1, 2, 3, 7, 16};
-
 enum { GAP = 5 };
 
-static uint64_t run_once(rig_test test, unsigned nthreads, const struct cpu_simd *simd, enum kern_dtype dtype)
+uint64_t rig_run_once(rig_test test, struct kern_pool *pool, enum kern_dtype dtype, void (*prepare)(struct kern_stream *, const void *), const void *ctx)
 {
     char message[KERN_MESSAGE_BYTES];
-    struct kern_pool *pool = kern_pool_new(nthreads);
-    struct rig rig = {.device = kern_device_find("cpu", message), .dtype = dtype, .random = 42};
-    assert_non_null(pool);
+    struct rig rig = {.device = rig_device(), .dtype = dtype, .random = 42};
     assert_non_null(rig.device);
     rig.ops = rig.device->ops;
     assert_int_equal(rig.device->stream_new(0, pool, &rig.stream, message), 0);
-    rig.stream->simd = simd;
-    if (simd != cpu_simd_best())
-        rig.stream->panels[KERN_F32] = rig.stream->panels[KERN_BF16] = NULL; /* the library's products */
+    if (prepare)
+        prepare(rig.stream, ctx);
     test(&rig);
     check_stream(&rig);
     rig.device->stream_free(rig.stream);
-    kern_pool_free(pool);
     return rig.hash;
-}
-
-void rig_run_all(rig_test test)
-{
-    for (const struct cpu_simd *const *simd = cpu_simd_all(); *simd; simd++)
-        for (int dtype = KERN_F32; dtype <= KERN_BF16; dtype++) {
-            uint64_t first = run_once(test, thread_counts[0], *simd, (enum kern_dtype)dtype);
-            for (size_t i = 1; i < sizeof(thread_counts) / sizeof(thread_counts[0]); i++)
-                if (run_once(test, thread_counts[i], *simd, (enum kern_dtype)dtype) != first)
-                    fail_msg("%s, dtype %d: other bits at %u threads than at 1", (*simd)->name, dtype, thread_counts[i]);
-        }
 }
 
 static uint64_t next_random(struct rig *rig)

@@ -20,8 +20,13 @@ struct rig {
 };
 
 typedef void (*rig_test)(struct rig *rig);
-/* Runs a test with 1, 2, 3, 7 and 16 threads, in fp32 and bf16, with every instruction set that this processor has. */
+/* The device that this program tests: the CPU (harness_cpu.c), or the CUDA row on the shim (harness_shim.c). */
+const struct kern_device *rig_device(void);
+/* Runs a test in fp32 and bf16. The CPU: with 1, 2, 3, 7 and 16 threads and every instruction set that this processor has; the shim: with its threads in
+ * several orders. Each must give the same bits. */
 void rig_run_all(rig_test test);
+/* One run on a stream of rig_device with this pool; prepare, if there is one, gets the stream first. Returns the hash of what was checked. */
+uint64_t rig_run_once(rig_test test, struct kern_pool *pool, enum kern_dtype dtype, void (*prepare)(struct kern_stream *, const void *), const void *ctx);
 
 double rig_uniform(struct rig *rig); /* -1 … 1 */
 

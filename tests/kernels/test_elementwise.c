@@ -195,9 +195,10 @@ static void casts(struct rig *rig)
     rig->ops->cast(rig->stream, narrow, (struct kern_cmat){from, N, KERN_F32}, 1, N);
     rig->ops->cast(rig->stream, wide, kern_const(narrow), 1, N);
     for (int i = 0; i < N; i++) {
-        if (got[i] != to[i])
+        const bool nan = (from[i] & 0x7fffffff) > 0x7f800000; /* any NaN will do */
+        if (nan ? (got[i] & 0x7fff) <= 0x7f80 : got[i] != to[i])
             fail_msg("%08x became %04x, wanted %04x", from[i], got[i], to[i]);
-        assert_int_equal(back[i], (uint32_t)to[i] << 16);
+        assert_int_equal(back[i], (uint32_t)got[i] << 16);
     }
 }
 

@@ -50,19 +50,19 @@ static void test_torch(void **state)
 {
     (void)state;
     char message[KERN_MESSAGE_BYTES];
-    const struct kern_device *cpu = kern_device_find("cpu", message);
+    const struct kern_device *device = rig_device();
     struct kern_stream *stream;
-    assert_int_equal(cpu->stream_new(0, NULL, &stream, message), 0);
+    assert_int_equal(device->stream_new(0, NULL, &stream, message), 0);
     static const float want[3] = {0.967800856f, -1.96480393f, 0.469299436f};
     float p[3] = {1, -2, 0.5f}, m[3] = {0}, v[3] = {0}, g[3];
     for (int t = 1; t <= 3; t++) {
         g[0] = 0.1f * (float)t, g[1] = -0.3f * (float)t, g[2] = 0.002f * (float)t;
         struct kern_adamw a = {3, p, m, v, g, 1, 0.01, 0.9, 0.999, 1e-8, 0.1, t};
-        cpu->ops->adamw(stream, &a);
+        device->ops->adamw(stream, &a);
     }
     for (int i = 0; i < 3; i++)
         assert_true(fabsf(p[i] - want[i]) < 2e-7f);
-    cpu->stream_free(stream);
+    device->stream_free(stream);
 }
 
 /* Random123's kat_vectors: counter, key, result. */

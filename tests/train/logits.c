@@ -27,7 +27,7 @@ int main(int argc, char **argv)
         return fprintf(stderr, "usage: logits CONFIG.json OUT\n"), 2;
     int rc = train_config_read(argv[1], NULL, 0, &config, &err);
     if (!rc)
-        rc = train_session_open(&config, 0, NULL, &session, &err);
+        rc = train_session_open(&config, &(struct train_options){ 0 }, &session, &err);
     if (!rc)
         rc = train_session_logits(session, 0, 0, &logits, &ntok, &nvocab, &err);
     if (rc)

@@ -8,7 +8,7 @@ or network namespaces is skipped with the reason where they are not there."""
 import argparse, json, os, pathlib, random, re, resource, shutil, signal, subprocess, sys, tempfile, time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from run import Failure, Tests
+from run import Failure, Tests, add_device
 
 MPIRUN = shutil.which("mpirun")
 MPI_ENV = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl_base_warn_component_unused": "0"}
@@ -57,7 +57,7 @@ class Ranks(Tests):
         return out, self.write(name, config)
 
     def start(self, path, *options, mpi=0, preexec=None):
-        command = [self.tool, "run", str(path), "--threads", "1", *options]
+        command = [*self.runs, str(path), "--threads", "1", *options]
         if mpi:
             command = self.mpirun(mpi) + command
         return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True, env=MPI_ENV, preexec_fn=preexec)
@@ -450,7 +450,7 @@ class Ranks(Tests):
         other = self.write("elsewhere-other", {**json.loads(path.read_text()), "output_dir": str(self.tmp / "nowhere-near")})
         changed = self.write("elsewhere-changed", {**json.loads(path.read_text()), "seed": 8})
         for theirs, words in ((other, "does not see what rank 0 writes"), (changed, "does not have the same config, model or data as rank 0")):
-            one = [self.tool, "run", str(path), "--threads", "1"]
+            one = [*self.runs, str(path), "--threads", "1"]
             command = self.mpirun(1) + one + [":", "-n", "1", *one[:2], str(theirs), *one[3:]]
             done = subprocess.run(command, capture_output=True, text=True, env=MPI_ENV, timeout=600)
             if done.returncode == 0 or words not in done.stderr or "rank 1" not in done.stderr:
@@ -485,7 +485,7 @@ exec ip netns exec "$ns" unshare --uts sh -c 'hostname "$0"; exec sh -c "$1"' "$
             self.reference()
             out, path = self.job("namespaces")
             inner = [MPIRUN, "--host", "10.99.77.1:1,10.99.77.2:1", "-n", "2", "--bind-to", "none", "--mca", "plm_rsh_agent", str(agent), "--mca", "oob_tcp_if_include",
-                     "10.99.77.0/24", "--mca", "btl_tcp_if_include", "10.99.77.0/24", "--mca", "pml", "ob1", "--mca", "btl", "self,tcp", self.tool, "run", str(path),
+                     "10.99.77.0/24", "--mca", "btl_tcp_if_include", "10.99.77.0/24", "--mca", "pml", "ob1", "--mca", "btl", "self,tcp", *self.runs, str(path),
                      "--threads", "1"]
             done = subprocess.run(["ip", "netns", "exec", names[0], "unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', names[0], *inner], capture_output=True,
                                   text=True, env=MPI_ENV, timeout=600)
@@ -504,6 +504,7 @@ def main():
     parser.add_argument("--model", type=pathlib.Path)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--only")
+    add_device(parser)
     args = parser.parse_args()
     t = Ranks(args)
     try:

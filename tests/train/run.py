@@ -50,11 +50,18 @@ class Failure(Exception):
     pass
 
 
+def add_device(parser):
+    parser.add_argument("--device", default="cpu", help="where runs compute")
+    parser.add_argument("--fsdpck", help="default: beside FSDPTRAIN")
+
+
 class Tests:
     def __init__(self, args):
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)  # nohup and background shells hand on that these are ignored
         self.tool, self.goldens, self.passed, self.failed = os.path.abspath(args.fsdptrain), args.goldens, 0, 0
+        self.runs = [self.tool, "run", "--device", args.device]
+        self.fsdpck = args.fsdpck or pathlib.Path(self.tool).with_name("fsdpck")
         self.tmp = pathlib.Path(tempfile.mkdtemp(prefix="fsdptrain-test-"))
 
     def check(self, title, function, *args):
@@ -71,7 +78,7 @@ class Tests:
         return path
 
     def run(self, path, *options, want=0, timeout=120):
-        done = subprocess.run([self.tool, "run", str(path), *options], capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
+        done = subprocess.run([*self.runs, str(path), *options], capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
         if done.returncode != want:
             raise Failure(f"exit code {done.returncode}, {want} wanted: {done.stderr[-600:]}")
         return done
@@ -135,8 +142,7 @@ class Tests:
     def checkpoint(self, path):
         file = self.tmp / "exported.safetensors"
         file.unlink(missing_ok=True)
-        fsdpck = pathlib.Path(self.tool).with_name("fsdpck")
-        subprocess.run([str(fsdpck), "export", str(path), str(file), "-q", "--select", "model"], check=True, capture_output=True)
+        subprocess.run([str(self.fsdpck), "export", str(path), str(file), "-q", "--select", "model"], check=True, capture_output=True)
         return read_safetensors(file)
 
     def near(self, what, distance, limit):
@@ -208,7 +214,7 @@ class Tests:
         out = self.tmp / f"{name}-resumed"
         path = self.write(f"{name}-resumed", config_of(self.goldens / name, out, **train))
         for i, n in enumerate(ranks):
-            process = subprocess.Popen([self.tool, "run", str(path), "--ranks", str(n), "--set", "checkpoint.save_steps=1"], stderr=subprocess.PIPE, text=True,
+            process = subprocess.Popen([*self.runs, str(path), "--ranks", str(n), "--set", "checkpoint.save_steps=1"], stderr=subprocess.PIPE, text=True,
                                        stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
             for line in process.stderr:
                 if i < len(ranks) - 1 and line.startswith(f"step {3 * (i + 1)} "):
@@ -248,7 +254,7 @@ class Tests:
         out = self.tmp / f"{name}-killed"
         shutil.rmtree(out, ignore_errors=True)
         path = self.write(f"{name}-killed", config_of(self.goldens / name, out))
-        process = subprocess.Popen([self.tool, "run", str(path), "--ranks", str(ranks), "--set", "checkpoint.save_steps=1"], stderr=subprocess.PIPE, text=True,
+        process = subprocess.Popen([*self.runs, str(path), "--ranks", str(ranks), "--set", "checkpoint.save_steps=1"], stderr=subprocess.PIPE, text=True,
                                    stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
         for line in process.stderr:
             if line.startswith("step 4 "):
@@ -272,7 +278,7 @@ class Tests:
     def stalled(self, name):
         out = self.tmp / f"{name}-stalled"
         path = self.write(f"{name}-stalled", config_of(self.goldens / name, out))
-        process = subprocess.Popen([self.tool, "run", str(path), "--ranks", "2", "--patience", "5"], stderr=subprocess.PIPE, text=True,
+        process = subprocess.Popen([*self.runs, str(path), "--ranks", "2", "--patience", "5"], stderr=subprocess.PIPE, text=True,
                                    stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
         for line in process.stderr:
             if line.startswith("step 3 "):
@@ -401,6 +407,15 @@ class Tests:
         if json.loads(tool("plan", config, "--set", "train.max_steps=2", "--json").stdout)["steps"] != 2:
             raise Failure("max_steps does not count beside num_train_epochs")
 
+    def model_refused(self, name, keys, words):
+        """A config.json that asks for other maths ends the run before anything is loaded, with the key's name."""
+        model = self.tmp / "refused-model"
+        shutil.rmtree(model, ignore_errors=True)
+        shutil.copytree(self.goldens / name / "model", model, copy_function=shutil.copyfile)
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps({**config, **keys}))
+        self.refused(name, put(None, "model", str(model)), 3, words)
+
     def samples(self):
         """What a run says of its prompts `sample` says of its checkpoint and of its adapter; the card is filled in, and a user's own stays."""
         model = pathlib.Path(__file__).resolve().parent.parent.parent / "fixtures" / "tiny-llama-tied"
@@ -510,11 +525,38 @@ REFUSALS = [
 ]
 
 
+MODEL_REFUSALS = [
+    ({"model_type": "gemma2"}, 'model_type "gemma2" is not supported'),
+    ({"hidden_act": "gelu"}, "key 'hidden_act'"),
+    ({"attention_dropout": 0.1}, "key 'attention_dropout'"),
+    ({"partial_rotary_factor": 0.5}, "key 'partial_rotary_factor'"),
+    ({"pretraining_tp": 2}, "key 'pretraining_tp'"),
+    ({"num_experts": 8}, "key 'num_experts'"),
+    ({"final_logit_softcapping": 30.0}, "key 'final_logit_softcapping'"),
+    ({"quantization_config": {"quant_method": "gptq"}}, "key 'quantization_config'"),
+    ({"layer_types": ["full_attention", "chunked_attention"]}, "key 'layer_types'"),
+    ({"layer_types": ["full_attention"]}, "key 'layer_types'"),
+    ({"mlp_bias": True}, "key 'mlp_bias'"),
+    ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, 'rope_type "dynamic" is not supported'),
+    ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}}, "key 'rope_scaling.short_factor'"),
+    ({"rope_scaling": None, "rope_parameters": {"full_attention": {"rope_type": "default"}}}, "key 'rope_parameters.full_attention'"),
+    ({"rope_scaling": {"rope_type": "linear"}}, "has no 'factor'"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "partial_rotary_factor": 0.5}}, "key 'partial_rotary_factor'"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}, "original_max_position_embeddings": 64}, "key 'original_max_position_embeddings'"),
+    ({"num_key_value_heads": 3}, "must be a multiple"),
+    ({"hidden_size": 0}, "key 'hidden_size'"),
+    ({"vocab_size": "many"}, "key 'vocab_size'"),
+    ({"num_hidden_layers": 7}, "model.layers.2."),
+    ({"intermediate_size": 5}, "mlp.gate_proj.weight"),
+]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("fsdptrain")
     parser.add_argument("goldens", type=pathlib.Path)
     parser.add_argument("--case")
+    add_device(parser)
     args = parser.parse_args()
     t = Tests(args)
     cases = [args.case] if args.case else sorted(p.parent.name for p in args.goldens.glob("*/expected.json") if p.parent.name != "smollm2")
@@ -551,6 +593,8 @@ def main():
             t.check("stalled rank", t.stalled, "lora-qwen3")
             for change, code, words in REFUSALS:
                 t.check(f"refusal: {words}", t.refused, "lora-qwen3", change, code, words)
+            for keys, words in MODEL_REFUSALS:
+                t.check(f"refusal of a model: {words}", t.model_refused, "lora-qwen3", keys, words)
     finally:
         shutil.rmtree(t.tmp, ignore_errors=True)
     print(f"{t.passed} passed, {t.failed} failed")

@@ -288,7 +288,8 @@ static void share_adapters(struct trial *t)
         const char *name;
         float *values, *gradients;
         int64_t n;
-        train_session_param(t->session, i, &name, &values, &gradients, &n);
+        struct fsdpck_error err = { 0 };
+        must(train_session_param(t->session, i, &name, &values, &gradients, &n, &err), &err);
         for (int64_t j = 0; j < n; j++)
             values[j] = values[j] == 0 ? (float)(0.3 * uniform(t)) : values[j];
         const int64_t r = strstr(name, "k_proj") ? 5 : 3, nrow = strstr(name, "lora_B") || strstr(name, "embedding_B") ? n / r : r;
@@ -367,7 +368,7 @@ static void check_gradients(struct trial *t)
         const char *name;
         float *values, *gradient;
         int64_t n;
-        train_session_param(t->session, i, &name, &values, &gradient, &n);
+        must(train_session_param(t->session, i, &name, &values, &gradient, &n, &err), &err);
         struct reference_tensor *x = reference_find(&t->ref, "", name, "");
         if (!x || x->nrow * x->ncol != n)
             fail_msg("%s: no '%s' of %lld elements in the reference", t->text, name, (long long)n);
@@ -408,7 +409,7 @@ static void test_differences(void **state)
         write_weights(&t);
         write_data(&t);
         write_config(&t);
-        must(train_session_open(&t.config, 2, NULL, &t.session, &err), &err);
+        must(train_session_open(&t.config, &(struct train_options){ .nthreads = 2 }, &t.session, &err), &err);
         share_adapters(&t);
         check_gradients(&t);
         forget(&t);

@@ -45,6 +45,7 @@ struct kern_head {
     enum kern_dtype output;  /* the logits are rounded to this before the loss looks at them */
     enum kern_dtype compute; /* the logits' gradient and LoRA's thin products are rounded to this before they are multiplied */
     int64_t chunk;           /* rows at a time; part of the shape: other chunks may give dw other bits. 0: kern_head_chunk's */
+    int64_t panel;           /* rows of W that a product of the input's gradient goes along at once, as part of the shape; 0: what a processor's cache wants */
     void *scratch;           /* kern_head_scratch bytes, aligned to 64 */
 };
 

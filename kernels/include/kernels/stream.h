@@ -18,6 +18,7 @@ struct kern_event;
 /* One row a kind of device. Ask kern_device_find for it; hold it for as long as you like. */
 struct kern_device {
     const char *name; /* "cpu", "cuda" */
+    bool apart;       /* its memory (KERN_PLACE_DEVICE) is its own: the host cannot read it, and its kernels read no other. Else both are the same */
     const struct kern_ops *ops;
     const struct kern_memory *memory;
 
@@ -43,7 +44,7 @@ struct kern_device {
     uint64_t (*event_elapsed_ns)(struct kern_event *from, struct kern_event *to);
 };
 
-/* "cpu" is always there. Else NULL and one sentence in message (KERN_MESSAGE_BYTES). */
+/* "cpu" is always there; others come out of modules (module.h). Else NULL and one sentence in message (KERN_MESSAGE_BYTES). */
 const struct kern_device *kern_device_find(const char *name, char *message);
 
 /* What the CPU's kernels run on, for logs: "avx512, oneDNN 2.6.3, bf16 products as such". text: of KERN_MESSAGE_BYTES. */

@@ -1,5 +1,6 @@
-/* What ranks do together, as one small table: a row for processes of one host over shared memory, one for MPI; NCCL is a further row. Every operation is entered
- * by every rank in the same order, lane by lane. Knows nothing of models or steps: operations carry a name for messages. */
+/* What ranks do together, as one small table: a row for processes of one host over shared memory, one for MPI, and, over either of them, one for data in the
+ * memory of devices. Every operation is entered by every rank in the same order, lane by lane. Knows nothing of models or steps: operations carry a name for
+ * messages. */
 #ifndef TRAIN_COMM_H
 #define TRAIN_COMM_H
 
@@ -9,6 +10,7 @@
 #include "comm/board.h"
 
 struct comm;
+struct kern_stream;
 
 /* Threads of a rank that talk to the same threads of the others; lanes never wait for each other. */
 enum comm_lane { COMM_MAIN, COMM_GATHER, COMM_REDUCE, COMM_SAVE, COMM_NLANES };
@@ -25,6 +27,7 @@ struct comm_piece {
     size_t at;   /* bytes: where it begins in `values` */
     size_t into; /* bytes: where it goes */
     size_t nbytes, chunk;
+    size_t own;  /* bytes: where the calling rank's part begins in the memory of its device, if it is in one */
 };
 
 struct comm_ops {
@@ -36,6 +39,8 @@ struct comm_ops {
     int (*exchange)(struct comm *, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions, bool first, struct fsdpck_error *err);
     /* Every piece, whole, into a buffer of the caller's. Nobody may change his rows of them meanwhile. */
     int (*gather)(struct comm *, const struct comm_piece *pieces, size_t npieces, char *into, struct fsdpck_error *err);
+    /* The calling rank's parts of these have changed. Every rank calls it before the barrier after which they are gathered; NULL: gathered from where they lie. */
+    int (*publish)(struct comm *, const struct comm_piece *pieces, size_t npieces, struct fsdpck_error *err);
     /* values[i] = the sum over ranks. n is at most COMM_MAX_SUM. */
     int (*sum_u64)(struct comm *, uint64_t *values, size_t n, struct fsdpck_error *err);
     void (*free)(struct comm *);
@@ -48,6 +53,8 @@ struct comm {
     struct board *board; /* borrowed */
     enum comm_lane lane;
     uint32_t rank, nranks;
+    /* Data moves on it, and an operation may return before it has moved; NULL: it has moved when the operation returns. */
+    struct kern_stream *stream;
     unsigned char *values; /* the parameters (layout.value_at): this rank's rows at least; everybody's where `views` */
     float *contribution; /* this rank's gradients (layout.grad_at) */
     uint64_t wait_ns;    /* time spent in operations of this lane */

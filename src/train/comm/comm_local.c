@@ -189,7 +189,7 @@ static void local_free(struct comm *base)
     free(base);
 }
 
-static const struct comm_ops local_ops = { "local", local_barrier, local_exchange, local_gather, local_sum, local_free };
+static const struct comm_ops local_ops = { "local", local_barrier, local_exchange, local_gather, NULL, local_sum, local_free };
 
 static struct comm *join_lane(struct comm_world *w, uint32_t rank, enum comm_lane lane)
 {

@@ -333,7 +333,7 @@ static void mpi_free(struct comm *base)
     MPI_Finalize();
 }
 
-static const struct comm_ops mpi_ops = { "mpi", mpi_barrier, mpi_exchange, mpi_gather, mpi_sum, mpi_free };
+static const struct comm_ops mpi_ops = { "mpi", mpi_barrier, mpi_exchange, mpi_gather, NULL, mpi_sum, mpi_free };
 
 static struct mpi *new_lane(struct board *board, uint32_t rank, uint32_t nranks, enum comm_lane lane)
 {

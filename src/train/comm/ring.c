@@ -9,8 +9,11 @@ struct ring {
     struct comm *comm;
     const struct schedule *schedule;
     const struct ring_group *groups;
-    char *memory;
+    struct ring_place place;
     char **slots; /* (schedule->nslots) */
+    /* Where comm moves data on a stream, else NULL: (schedule->nentries) a use's group has been gathered, on comm's stream; (and one more) a use is over, on the
+     * compute stream, the last one being the beginning of the micro-batch, when parameters have changed and all buffers are free. */
+    struct kern_event **arrived, **left;
     pthread_t thread;
     bool started;
     pthread_mutex_t lock;
@@ -76,11 +79,16 @@ static void gather_next(struct ring *r)
     size_t n;
     const struct comm_piece *pieces = pieces_of(r, e, &n);
     uint64_t nbytes = 0;
+    const uint32_t use = r->there;
     pthread_mutex_unlock(&r->lock);
     uint64_t started = comm_now_ns();
+    if (r->left)
+        r->place.device->event_wait(e->after > 0 ? r->left[e->after - 1] : r->left[r->schedule->nentries], r->comm->stream);
     int rc = n ? r->comm->ops->gather(r->comm, pieces, n, r->slots[e->slot], &err) : 0;
     for (size_t i = 0; i < n; i++)
         nbytes += pieces[i].nbytes;
+    if (r->arrived)
+        r->place.device->event_record(r->arrived[use], r->comm->stream);
     pthread_mutex_lock(&r->lock);
     r->times.gathered_ns += comm_now_ns() - started;
     r->times.nbytes += nbytes;
@@ -105,21 +113,43 @@ static void *gather_ahead(void *arg)
     return NULL;
 }
 
-static int allocate(struct ring *r, uint32_t ngroups, struct fsdpck_error *err)
+static int cut_slots(struct ring *r, uint32_t ngroups, struct fsdpck_error *err)
 {
-    size_t nbytes = ring_nbytes(r->schedule, r->groups, ngroups), at = 0;
-    r->memory = aligned_alloc(4096, nbytes ? nbytes : 4096);
+    size_t at = 0;
     r->slots = calloc(r->schedule->nslots + 1, sizeof *r->slots);
-    if (!r->memory || !r->slots)
-        return fsdpck_error_nomem(err, nbytes);
+    if (!r->slots)
+        return fsdpck_error_nomem(err, r->schedule->nslots * sizeof *r->slots);
     for (uint32_t i = 0; i < r->schedule->nslots; i++) {
-        r->slots[i] = r->memory + at;
+        r->slots[i] = r->place.memory + at;
         at += slot_nbytes(r->schedule, r->groups, ngroups, i);
     }
     return 0;
 }
 
-int ring_new(struct comm *comm, const struct schedule *schedule, const struct ring_group *groups, uint32_t ngroups, struct ring **out, struct fsdpck_error *err)
+static void free_events(const struct ring *r, struct kern_event **events)
+{
+    for (uint32_t i = 0; events && i <= r->schedule->nentries; i++) {
+        if (events[i])
+            r->place.device->event_free(events[i]);
+    }
+    free(events);
+}
+
+static int make_events(struct ring *r, struct kern_event ***out, struct fsdpck_error *err)
+{
+    char message[KERN_MESSAGE_BYTES];
+    struct kern_event **events = *out = calloc(r->schedule->nentries + 1, sizeof *events);
+    if (!events)
+        return fsdpck_error_nomem(err, r->schedule->nentries * sizeof *events);
+    for (uint32_t i = 0; i <= r->schedule->nentries; i++) {
+        if (r->place.device->event_new(r->place.index, &events[i], message) != KERN_OK)
+            return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "events of gathers: %s", message);
+    }
+    return 0;
+}
+
+int ring_new(struct comm *comm, const struct schedule *schedule, const struct ring_group *groups, uint32_t ngroups, const struct ring_place *place,
+             struct ring **out, struct fsdpck_error *err)
 {
     struct ring *r = calloc(1, sizeof *r);
     *out = NULL;
@@ -128,10 +158,16 @@ int ring_new(struct comm *comm, const struct schedule *schedule, const struct ri
     r->comm = comm;
     r->schedule = schedule;
     r->groups = groups;
+    r->place = *place;
     r->nuses = r->there = r->over = r->wanted = 0; /* no micro-batch has begun */
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->changed, NULL);
-    int rc = allocate(r, ngroups, err), failed = rc ? 0 : pthread_create(&r->thread, NULL, gather_ahead, r);
+    int rc = cut_slots(r, ngroups, err);
+    if (!rc && comm->stream)
+        rc = make_events(r, &r->arrived, err);
+    if (!rc && comm->stream)
+        rc = make_events(r, &r->left, err);
+    int failed = rc ? 0 : pthread_create(&r->thread, NULL, gather_ahead, r);
     if (failed)
         rc = fsdpck_error_sys(err, failed, NULL, "pthread_create");
     r->started = !rc;
@@ -155,7 +191,8 @@ void ring_free(struct ring *r)
     }
     pthread_cond_destroy(&r->changed);
     pthread_mutex_destroy(&r->lock);
-    free(r->memory);
+    free_events(r, r->arrived);
+    free_events(r, r->left);
     free(r->slots);
     free(r);
 }
@@ -166,6 +203,8 @@ void ring_begin(struct ring *r, enum ring_mode mode, uint32_t nuses)
     r->mode = mode;
     r->nuses = nuses;
     r->wanted = r->there = r->over = r->live = 0;
+    if (r->left)
+        r->place.device->event_record(r->left[r->schedule->nentries], r->place.compute);
     pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&r->lock);
 }
@@ -193,14 +232,19 @@ int ring_enter(struct ring *r, uint32_t group, char **data, struct fsdpck_error 
     }
     *data = r->slots[r->schedule->entries[use].slot];
     pthread_mutex_unlock(&r->lock);
+    if (!rc && r->arrived)
+        r->place.device->event_wait(r->arrived[use], r->place.compute);
     return rc;
 }
 
 void ring_leave(struct ring *r)
 {
     pthread_mutex_lock(&r->lock);
-    if (--r->live == 0)
+    if (--r->live == 0) {
+        for (uint32_t use = r->over; r->left && use < r->wanted; use++)
+            r->place.device->event_record(r->left[use], r->place.compute);
         r->over = r->wanted;
+    }
     pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&r->lock);
 }

@@ -1,6 +1,9 @@
-/* Gathers groups of parameters into a ring of buffers, on a thread of its own, ahead of their use, by a fixed schedule. Knows of groups and bytes only. */
+/* Gathers groups of parameters into a ring of buffers, on a thread of its own, ahead of their use, by a fixed schedule. Where data moves on a stream, gathers and
+ * kernels are kept apart by events, and this thread only puts them on their way. Knows of groups and bytes only. */
 #ifndef TRAIN_RING_H
 #define TRAIN_RING_H
+
+#include <kernels/stream.h>
 
 #include "comm/comm.h"
 #include "comm/schedule.h"
@@ -11,7 +14,15 @@ struct ring;
 struct ring_group {
     const struct comm_piece *pieces; /* (npieces) borrowed */
     size_t npieces, nfrozen;
-    size_t nbytes; /* that they fill */
+    size_t nbytes; /* that they fill, with what a gather of full shards writes behind the last one */
+};
+
+/* Where the buffers are, and what uses them. Borrowed. */
+struct ring_place {
+    char *memory; /* ring_nbytes, aligned to 64 */
+    const struct kern_device *device;
+    int index;
+    struct kern_stream *compute; /* kernels of the groups that are entered and not yet left are put on it */
 };
 
 enum ring_mode {
@@ -26,8 +37,9 @@ struct ring_times {
     uint64_t nbytes;      /* gathered */
 };
 
-/* schedule, groups (ngroups) and comm (COMM_GATHER) are borrowed. Buffers are allocated here. */
-int ring_new(struct comm *comm, const struct schedule *schedule, const struct ring_group *groups, uint32_t ngroups, struct ring **out, struct fsdpck_error *err);
+/* schedule, groups (ngroups) and comm (COMM_GATHER) are borrowed. */
+int ring_new(struct comm *comm, const struct schedule *schedule, const struct ring_group *groups, uint32_t ngroups, const struct ring_place *place,
+             struct ring **out, struct fsdpck_error *err);
 void ring_free(struct ring *r); /* NULL does nothing */
 uint64_t ring_nbytes(const struct schedule *schedule, const struct ring_group *groups, uint32_t ngroups);
 

@@ -20,7 +20,7 @@ static struct bundle alone(const struct compute *c, const struct linear *lin)
 static void turn(struct compute *c, void *x, int64_t nhead, bool inverse)
 {
     struct kern_rope_apply rope = { .nrow = c->batch.ntok, .nhead = nhead, .dim = c->m->head_dim, .x = mat(c, x, nhead * c->m->head_dim),
-                                    .cosines = c->cosines, .sines = c->sines, .positions = c->batch.positions, .inverse = inverse };
+                                    .cosines = c->cosines, .sines = c->sines, .positions = c->on.positions, .inverse = inverse };
     c->device->ops->rope(c->stream, &rope);
 }
 

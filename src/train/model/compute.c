@@ -67,19 +67,19 @@ static void carve_block(const struct compute *c, struct carver *v, const struct 
     b->s_down = carve_acts(c, v, ntok * layer->down.r);
 }
 
-/* Blocks whose activations no backward needs, and with recompute all, lie in one place, which is as large as the largest; the former keep no x either: two of
- * them take turns. */
+/* Blocks whose activations no backward needs, and those that are recomputed, lie in one place, which is as large as the largest; the former keep no x either: two
+ * of them take turns. */
 static void carve_blocks(struct compute *c, struct carver *v)
 {
-    int64_t nlayer = c->m->nlayer, first = compute_first_layer(c->l);
+    int64_t nlayer = c->m->nlayer, first = compute_first_layer(c->l), nshared = most(first, c->nrecomputed);
     size_t begin, end;
     for (int64_t i = 0; i < nlayer; i++)
         c->blocks[i].x = i >= 2 && i < first ? c->blocks[i - 2].x : carve_acts(c, v, c->ntok * c->m->hidden);
     begin = end = v->at;
     for (int64_t i = 0; i < nlayer; i++) {
-        if (c->recompute || i < first)
+        if (i < nshared)
             v->at = begin;
-        else if (i == first)
+        else if (i == nshared)
             v->at = end;
         carve_block(c, v, &c->l->layers[i], &c->blocks[i]);
         end = v->at > end ? v->at : end;
@@ -101,22 +101,40 @@ static void carve_scratch(struct compute *c, struct carver *v, size_t ndocs)
     static const int32_t some_row; /* rows are gathered */
     int64_t largest = most(most(m->inner, m->hidden), m->nhead * m->head_dim);
     struct kern_head head = { .ntok = c->ntok, .nrow = c->ntok, .rows = &some_row, .d = m->hidden, .nvocab = m->nvocab, .compute = c->dtype, .output = c->output,
-                              .h.dtype = c->dtype, .dh.dtype = c->dtype, .lora = { .r = c->l->head.r } };
+                              .h.dtype = c->dtype, .dh.dtype = c->dtype, .lora = { .r = c->l->head.r }, .chunk = head_chunk(c) };
     c->attention = carve(v, attention_bytes(c, (int64_t)ndocs));
     c->head = carve(v, kern_head_scratch(&head));
     c->sums = carve_floats(v, kern_rmsnorm_scratch(c->ntok, largest));
 }
 
-static void carve_all(struct compute *c, struct carver *v, size_t ndocs)
+static int32_t *carve_ints(struct carver *v, int64_t nelem)
+{
+    return carve(v, (size_t)nelem * sizeof(int32_t));
+}
+
+/* Memory of the host. */
+static void carve_host(struct compute *c, struct carver *v)
+{
+    struct batch *b = &c->batch;
+    b->ids = carve_ints(v, c->ntok);
+    b->positions = carve_ints(v, c->ntok);
+    b->targets = carve_ints(v, c->ntok);
+    b->rows = carve_ints(v, c->ntok);
+    b->row_targets = carve_ints(v, c->ntok);
+    b->cu_seqlens = carve(v, (c->ndocs + 1) * sizeof(int64_t));
+    c->loss_back = carve(v, sizeof *c->loss_back);
+}
+
+static void carve_all(struct compute *c, struct carver *v)
 {
     const struct model *m = c->m;
     int64_t n = c->ntok, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim, r = largest_rank(c->l, m->nlayer);
-    c->batch.ids = carve(v, (size_t)n * sizeof(int32_t));
-    c->batch.positions = carve(v, (size_t)n * sizeof(int32_t));
-    c->batch.targets = carve(v, (size_t)n * sizeof(int32_t));
-    c->batch.rows = carve(v, (size_t)n * sizeof(int32_t));
-    c->batch.row_targets = carve(v, (size_t)n * sizeof(int32_t));
-    c->batch.cu_seqlens = carve(v, (ndocs + 1) * sizeof(int64_t));
+    c->on.ids = carve_ints(v, n);
+    c->on.positions = carve_ints(v, n);
+    c->on.targets = carve_ints(v, n);
+    c->on.rows = carve_ints(v, n);
+    c->on.row_targets = carve_ints(v, n);
+    c->loss_sum = carve(v, sizeof *c->loss_sum);
     carve_blocks(c, v);
     c->cosines = carve_floats(v, n * m->head_dim / 2);
     c->sines = carve_floats(v, n * m->head_dim / 2);
@@ -135,35 +153,49 @@ static void carve_all(struct compute *c, struct carver *v, size_t ndocs)
     c->a_joint = carve_acts(c, v, r * m->hidden);
     c->da_joint = carve_floats(v, r * m->hidden);
     c->loss = carve_floats(v, n);
-    carve_scratch(c, v, ndocs);
+    carve_scratch(c, v, c->ndocs);
 }
 
-static int start_device(struct compute *c, unsigned nthreads, struct fsdpck_error *err)
+static int start_device(struct compute *c, const struct compute_device *where, struct fsdpck_error *err)
 {
     char message[KERN_MESSAGE_BYTES] = "no threads";
-    c->device = kern_device_find("cpu", message);
-    c->pool = kern_pool_new(nthreads);
-    if (!c->device || !c->pool || c->device->stream_new(0, c->pool, &c->stream, message) != KERN_OK)
-        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "the processor's kernels cannot start: %s", message);
+    c->device = where->device;
+    c->index = where->index;
+    c->pool = kern_pool_new(where->nthreads);
+    if (!c->pool || c->device->stream_new(c->index, c->pool, &c->stream, message) != KERN_OK)
+        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "the kernels of device '%s' cannot start: %s", c->device->name, message);
     return 0;
 }
 
-static int allocate(struct compute *c, size_t ndocs, struct fsdpck_error *err)
+static int allocate_host(struct compute *c, struct fsdpck_error *err)
 {
     char message[KERN_MESSAGE_BYTES] = "";
+    const struct kern_place pinned = { .kind = KERN_PLACE_PINNED, .index = c->index };
     struct carver v = { 0 };
-    carve_all(c, &v, ndocs);
-    struct kern_place place = { .kind = KERN_PLACE_HOST, .huge_pages = true };
-    if (c->device->memory->alloc(place, v.at, &c->memory, message) != KERN_OK)
-        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "no memory for the activations of %lld tokens (%zu bytes)", (long long)c->ntok, v.at);
-    v = (struct carver){ .base = c->memory.data };
-    carve_all(c, &v, ndocs);
-    double *frequencies = calloc((size_t)c->m->head_dim, sizeof *frequencies);
-    if (!frequencies)
-        return fsdpck_error_nomem(err, (size_t)c->m->head_dim * sizeof *frequencies);
-    kern_rope_tables(&c->m->rope, c->ntok, c->cosines, c->sines, frequencies);
-    free(frequencies);
+    carve_host(c, &v);
+    if (c->device->memory->alloc(pinned, v.at, &c->host, message) != KERN_OK)
+        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "no memory for the batch of %lld tokens: %s", (long long)c->ntok, message);
+    v = (struct carver){ .base = c->host.data };
+    carve_host(c, &v);
     return 0;
+}
+
+/* Made by the host, in fp64. */
+static int send_rope_tables(struct compute *c, struct fsdpck_error *err)
+{
+    const size_t n = (size_t)(c->ntok * c->m->head_dim / 2), nbytes = n * sizeof(float);
+    double *frequencies = calloc((size_t)c->m->head_dim, sizeof *frequencies);
+    float *tables = calloc(2 * n + 1, sizeof *tables);
+    int rc = frequencies && tables ? 0 : fsdpck_error_nomem(err, 2 * nbytes);
+    if (!rc) {
+        kern_rope_tables(&c->m->rope, c->ntok, tables, tables + n, frequencies);
+        c->device->memory->copy(c->stream, c->cosines, tables, nbytes);
+        c->device->memory->copy(c->stream, c->sines, tables + n, nbytes);
+        rc = compute_sync(c, err);
+    }
+    free(frequencies);
+    free(tables);
+    return rc;
 }
 
 static void describe(struct compute *c, const struct model *m, const struct layout *l, const struct train_config *config)
@@ -172,12 +204,12 @@ static void describe(struct compute *c, const struct model *m, const struct layo
     c->l = l;
     c->dtype = l->params[0].dtype;
     c->output = strcmp(config->dtype.output, "bf16") == 0 ? KERN_BF16 : KERN_F32;
-    c->recompute = strcmp(config->fsdp.checkpointing, "block") == 0;
+    c->nrecomputed = strcmp(config->fsdp.checkpointing, "block") == 0 ? m->nlayer : 0;
     c->dropout = (float)config->lora.dropout;
     c->seed = config->seed;
 }
 
-static int make_tables(struct compute *c, unsigned char *values, struct fsdpck_error *err)
+static int make_tables(struct compute *c, struct fsdpck_error *err)
 {
     c->nuses = compute_uses(c->m, c->l, &c->nforward, NULL);
     c->uses = calloc(c->nuses, sizeof *c->uses);
@@ -186,12 +218,10 @@ static int make_tables(struct compute *c, unsigned char *values, struct fsdpck_e
     if (!c->uses || !c->blocks || !c->places)
         return fsdpck_error_nomem(err, (size_t)c->m->nlayer * sizeof *c->blocks);
     compute_uses(c->m, c->l, &c->nforward, c->uses);
-    for (uint32_t i = 0; i < c->l->ngroups; i++)
-        c->places[i].data = values;
     return 0;
 }
 
-int compute_new_bare(const struct model *m, const struct layout *l, const struct train_config *config, unsigned nthreads, unsigned char *values,
+int compute_new_bare(const struct model *m, const struct layout *l, const struct train_config *config, const struct compute_device *where,
                      struct compute **out, struct fsdpck_error *err)
 {
     struct compute *c = calloc(1, sizeof *c);
@@ -200,9 +230,9 @@ int compute_new_bare(const struct model *m, const struct layout *l, const struct
     if (rc)
         return rc;
     describe(c, m, l, config);
-    rc = make_tables(c, values, err);
+    rc = make_tables(c, err);
     if (!rc)
-        rc = start_device(c, nthreads, err);
+        rc = start_device(c, where, err);
     if (rc)
         compute_free(c);
     else
@@ -210,20 +240,40 @@ int compute_new_bare(const struct model *m, const struct layout *l, const struct
     return rc;
 }
 
-int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, unsigned nthreads,
-                unsigned char *values, float *grads, struct compute **out, struct fsdpck_error *err)
+int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, const struct compute_device *where,
+                struct compute **out, struct fsdpck_error *err)
 {
-    int rc = compute_new_bare(m, l, config, nthreads, values, out, err);
+    int rc = compute_new_bare(m, l, config, where, out, err);
     if (rc)
         return rc;
     (*out)->ntok = ntok;
-    (*out)->grads = grads;
-    rc = allocate(*out, ndocs, err);
-    if (rc) {
-        compute_free(*out);
-        *out = NULL;
-    }
-    return rc;
+    (*out)->ndocs = ndocs;
+    compute_recompute(*out, (*out)->nrecomputed);
+    return 0;
+}
+
+void compute_recompute(struct compute *c, int64_t n)
+{
+    struct carver v = { 0 };
+    c->nrecomputed = n;
+    carve_all(c, &v);
+    c->nbytes = v.at;
+}
+
+void compute_set_values(struct compute *c, unsigned char *values)
+{
+    for (uint32_t i = 0; i < c->l->ngroups; i++)
+        c->places[i].data = values;
+}
+
+int compute_place(struct compute *c, void *memory, unsigned char *values, float *grads, struct fsdpck_error *err)
+{
+    struct carver v = { .base = memory };
+    carve_all(c, &v);
+    c->grads = grads;
+    compute_set_values(c, values);
+    int rc = allocate_host(c, err);
+    return rc ? rc : send_rope_tables(c, err);
 }
 
 void compute_free(struct compute *c)
@@ -232,7 +282,7 @@ void compute_free(struct compute *c)
         return;
     if (c->device) {
         c->device->stream_free(c->stream);
-        c->device->memory->free(&c->memory);
+        c->device->memory->free(&c->host);
     }
     kern_pool_free(c->pool);
     free(c->blocks);

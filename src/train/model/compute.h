@@ -1,5 +1,5 @@
 /* One micro-batch forward and backward, written out over the kernel table. Sees parameters as one piece of memory, whoever holds the shards; adds gradients to
- * another. Knows nothing of ranks, files or steps. */
+ * another. All that kernels touch is memory of the device, which the host may not be able to read. Knows nothing of ranks, files or steps. */
 #ifndef TRAIN_COMPUTE_H
 #define TRAIN_COMPUTE_H
 
@@ -22,14 +22,28 @@ struct block {
     void *s_qkv, *s_o, *s_gate_up, *s_down; /* S = scale·drop(x)·Aᵀ, (T, Σ r) of those that share x */
 };
 
+/* Filled by the caller, in memory of the host. */
 struct batch {
     int64_t ntok, ndocs;
+    int64_t nsupervised;        /* compute's own: of them */
     int64_t token0;             /* tokens of the step before this micro-batch */
     uint32_t step;
     float grad_scale;           /* 1 / supervised tokens of the step */
     int32_t *ids, *positions, *targets; /* (ntok): targets -1 where there is none */
     int32_t *rows, *row_targets; /* compute's own: the rows that have one, and theirs */
     int64_t *cu_seqlens;        /* (ndocs + 1) */
+};
+
+/* What of it kernels read, on the device. */
+struct batch_copy {
+    int32_t *ids, *positions, *targets, *rows, *row_targets; /* (ntok) */
+};
+
+/* Where it computes. */
+struct compute_device {
+    const struct kern_device *device;
+    int index;
+    unsigned nthreads; /* of kernels that run in line */
 };
 
 /* Where a group's parameters lie now: byte `at` of layout.value_at is data[0]. */
@@ -43,10 +57,13 @@ struct compute {
     const struct layout *l;
     const struct kern_device *device;
     struct kern_pool *pool;
+    int index;
     struct kern_stream *stream;
-    struct kern_buffer memory;
+    size_t nbytes;              /* of the device's memory that it wants */
+    struct kern_buffer host;    /* pinned: the batch, and the loss on its way back */
+    size_t ndocs;               /* room */
     int64_t ntok;               /* room */
-    bool recompute;             /* activation checkpointing: blocks keep x only */
+    int64_t nrecomputed;        /* activation checkpointing: so many blocks, the first ones, keep x only */
     float dropout;
     uint64_t seed;
     enum kern_dtype dtype;      /* of activations: that of the parameters */
@@ -55,7 +72,9 @@ struct compute {
     uint32_t *uses, nuses, nforward; /* (nuses) compute_uses of it */
     struct compute_place *places; /* (ngroups) all of the `values` that compute_new was given, until a hook moves them */
     struct batch batch;
-    struct block *blocks;       /* (nlayer); with recompute all share everything but x */
+    struct batch_copy on;
+    double *loss_sum, *loss_back; /* the micro-batch's: on the device; in pinned memory */
+    struct block *blocks;       /* (nlayer); those that are recomputed share everything but x */
     float *cosines, *sines;     /* (ntok, head_dim/2) */
     void *x_last;               /* after the last block */
     float *rstd_last;
@@ -70,12 +89,20 @@ struct compute {
     void *attention, *head;     /* scratch */
 };
 
-/* ntok, ndocs: room for the largest micro-batch. */
-int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, unsigned nthreads,
-                unsigned char *values, float *grads, struct compute **out, struct fsdpck_error *err);
+/* ntok, ndocs: room for the largest micro-batch. It knows then how much memory it wants (nbytes), and computes when it has got it. */
+int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, const struct compute_device *where,
+                struct compute **out, struct fsdpck_error *err);
+/* memory: nbytes of the device's, zero-filled, aligned to 64; it, values and grads are borrowed. */
+int compute_place(struct compute *c, void *memory, unsigned char *values, float *grads, struct fsdpck_error *err);
 /* Without room for a micro-batch or gradients: device, stream and parameters, for those who bring their own buffers. */
-int compute_new_bare(const struct model *m, const struct layout *l, const struct train_config *config, unsigned nthreads, unsigned char *values,
+int compute_new_bare(const struct model *m, const struct layout *l, const struct train_config *config, const struct compute_device *where,
                      struct compute **out, struct fsdpck_error *err);
+/* Before compute_place: nbytes is anew what it wants when the first n blocks are recomputed. */
+void compute_recompute(struct compute *c, int64_t n);
+/* Where all parameters are, until a hook moves them. */
+void compute_set_values(struct compute *c, unsigned char *values);
+/* All that was put on the stream has run, and how it went. */
+int compute_sync(struct compute *c, struct fsdpck_error *err);
 void compute_free(struct compute *c); /* NULL does nothing */
 /* before_group is called with each group just before its parameters are used, after_group when they are used no more until the next such call. Forward: every
  * group in order, a tied embedding again with the head; backward: the layers that pass a gradient on, last first, then an embedding that is adapted. */
@@ -96,7 +123,7 @@ int compute_skip(struct compute *c, const struct compute_hook *hook, struct fsdp
 /* Forward only: the same *loss without dropout, and nothing else changes. Its own skip: the hook sees the groups of the forward. */
 int compute_loss(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err);
 int compute_loss_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err);
-/* Forward only; logits: (ntok, nvocab). For tests and sampling. */
+/* Forward only; logits: (ntok, nvocab), in memory of the host. For tests and sampling. */
 int compute_logits(struct compute *c, const struct compute_hook *hook, float *logits, struct fsdpck_error *err);
 
 #endif

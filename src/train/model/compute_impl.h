@@ -15,6 +15,19 @@ static inline struct kern_cmat cmat(const struct compute *c, const void *data, i
     return (struct kern_cmat){ data, pitch, c->dtype };
 }
 
+/* How the head is cut. A processor's cache wants small pieces; a device of its own wants large products, as long as their logits are a fraction of its memory. */
+static inline int64_t head_chunk(const struct compute *c)
+{
+    enum { LOGITS = 1 << 27, LEAST = 128, MOST = 4096 };
+    int64_t chunk = LOGITS / c->m->nvocab / LEAST * LEAST;
+    return !c->device->apart ? 0 : chunk < LEAST ? LEAST : chunk > MOST ? MOST : chunk;
+}
+
+static inline int64_t head_panel(const struct compute *c)
+{
+    return c->device->apart ? c->m->nvocab : 0;
+}
+
 /* Gradients of parameters. */
 static inline struct kern_mat grad_mat(float *data, int64_t pitch)
 {
@@ -73,8 +86,6 @@ int compute_enter(const struct compute_hook *hook, uint32_t group, struct fsdpck
 void compute_leave(const struct compute_hook *hook, uint32_t group);
 int compute_enter_end(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err);
 void compute_leave_end(struct compute *c, const struct compute_hook *hook);
-/* The stream's work is done, and how it went. */
-int compute_sync(struct compute *c, struct fsdpck_error *err);
 
 /* b->x to out; NULL: only what the backward needs. */
 void block_forward(struct compute *c, int64_t number, void *out);

@@ -71,6 +71,7 @@ static size_t cut_all(struct decode *d, char *base)
     d->c.sines = cut(base, &at, d->most * m->head_dim / 2, sizeof(float));
     d->c.batch.ids = cut(base, &at, n, sizeof(int32_t));
     d->c.batch.positions = cut(base, &at, n, sizeof(int32_t));
+    d->c.on = (struct batch_copy){ .ids = d->c.batch.ids, .positions = d->c.batch.positions }; /* the processor's kernels read them where they are */
     const struct kern_attention_shape shape = { .ntok = n, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .cu_seqlens = bounds, .ndoc = 1, .scale = 1 };
     d->c.attention = cut(base, &at, (int64_t)d->c.device->ops->attention_scratch(d->c.stream, &shape), 1);
     return at;

@@ -46,6 +46,8 @@ static int32_t add_param(struct builder *b, uint32_t group, bool adapter, int64_
     p->dtype = l->masters ? KERN_BF16 : KERN_F32;
     p->value_at = l->value_nbytes;
     l->value_nbytes += (size_t)(aligned(p->chunk * p->ncol * l->nranks) * kern_dtype_bytes(p->dtype));
+    p->shard_at = l->shard_nbytes;
+    l->shard_nbytes += (size_t)(aligned(p->chunk * p->ncol) * kern_dtype_bytes(p->dtype));
     *(p->trainable ? &l->ntrained : &l->nfrozen) += nrow * p->ncol;
     if (p->trainable) {
         p->own_at = l->own_nelem;

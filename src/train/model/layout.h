@@ -19,6 +19,7 @@ struct param {
     int64_t chunk;   /* rows of a full shard: ceil(nrow / nranks) */
     enum kern_dtype dtype; /* of its values in the parameters' memory */
     size_t value_at; /* bytes: the whole tensor begins here in the parameters' memory, rank 0's shard first */
+    size_t shard_at; /* bytes: a rank's own rows begin here where it keeps nothing but those */
     int64_t grad_at;  /* elements: trainable only; the whole gradient begins here in a rank's gradient memory, perhaps where other groups' were */
     int64_t own_at;   /* elements: trainable only; this rank's rows begin here in its optimizer memory */
 };
@@ -46,7 +47,7 @@ struct layout {
     struct linear embed, head; /* embed: nin is the vocabulary; head.w == embed.w where they are tied */
     int32_t norm;
     uint32_t nranks, ngroups; /* one a layer, after the embedding's; the last norm and an untied head are the last */
-    size_t value_nbytes;
+    size_t value_nbytes, shard_nbytes;
     bool masters; /* what is trained has fp32 masters beside its rounded values: memory like the optimizer's, at own_at */
     int64_t grad_nelem, own_nelem;
     bool grads_by_group; /* gradients are given away group by group, in the backward of a packet's last micro-batch */

@@ -8,10 +8,10 @@ void embed_forward(struct compute *c, void *x)
     const struct linear *e = &c->l->embed;
     const struct kern_ops *ops = c->device->ops;
     int64_t d = e->nout, n = c->batch.ntok;
-    ops->gather_rows(c->stream, mat(c, x, d), value_of(c, e->w), c->batch.ids, n, d, e->nin);
+    ops->gather_rows(c->stream, mat(c, x, d), value_of(c, e->w), c->on.ids, n, d, e->nin);
     if (!e->r)
         return;
-    ops->gather_cols(c->stream, mat(c, c->s_embed, e->r), value_of(c, e->a), c->batch.ids, n, e->r, e->nin);
+    ops->gather_cols(c->stream, mat(c, c->s_embed, e->r), value_of(c, e->a), c->on.ids, n, e->r, e->nin);
     ops->scale(c->stream, mat(c, c->s_embed, e->r), cmat(c, c->s_embed, e->r), e->scale, n, e->r);
     struct kern_gemm gemm = { .m = n, .n = d, .k = e->r, .a = cmat(c, c->s_embed, e->r), .b = value_of(c, e->b), .trans_b = true, .c = mat(c, x, d),
                               .alpha = 1, .add = cmat(c, x, d) };
@@ -25,7 +25,7 @@ void embed_backward(struct compute *c, const void *dx)
     int64_t d = e->nout, n = c->batch.ntok;
     float *dw = grad_of(c, e->w);
     if (dw)
-        ops->scatter_add(c->stream, grad_mat(dw, d), cmat(c, dx, d), c->batch.ids, n, d, e->nin);
+        ops->scatter_add(c->stream, grad_mat(dw, d), cmat(c, dx, d), c->on.ids, n, d, e->nin);
     if (!e->r)
         return;
     struct kern_lora_segment segment = { .nrow = n, .r = e->r, .scale = e->scale, .b = value_of(c, e->b), .db = grad_of(c, e->b), .pitch_db = e->r };
@@ -33,7 +33,7 @@ void embed_backward(struct compute *c, const void *dx)
                               .ds = mat(c, c->ds, e->r) };
     ops->lora_grad_b(c->stream, &lora);
     ops->lora_up_grad(c->stream, &lora);
-    ops->scatter_add_cols(c->stream, grad_mat(grad_of(c, e->a), e->nin), cmat(c, c->ds, e->r), c->batch.ids, n, e->r, e->nin);
+    ops->scatter_add_cols(c->stream, grad_mat(grad_of(c, e->a), e->nin), cmat(c, c->ds, e->r), c->on.ids, n, e->r, e->nin);
 }
 
 int compute_enter(const struct compute_hook *hook, uint32_t group, struct fsdpck_error *err)
@@ -94,10 +94,34 @@ uint32_t compute_uses(const struct model *m, const struct layout *l, uint32_t *n
     return n;
 }
 
+static void find_supervised(struct batch *b)
+{
+    b->nsupervised = 0;
+    for (int64_t i = 0; i < b->ntok; i++) {
+        if (b->targets[i] < 0)
+            continue;
+        b->rows[b->nsupervised] = (int32_t)i;
+        b->row_targets[b->nsupervised++] = b->targets[i];
+    }
+}
+
+/* The batch to where kernels read it. */
+static void send_batch(struct compute *c)
+{
+    struct batch *b = &c->batch;
+    find_supervised(b);
+    int32_t *const to[] = { c->on.ids, c->on.positions, c->on.targets, c->on.rows, c->on.row_targets };
+    const int32_t *const from[] = { b->ids, b->positions, b->targets, b->rows, b->row_targets };
+    const int64_t nelem[] = { b->ntok, b->ntok, b->ntok, b->nsupervised, b->nsupervised };
+    for (size_t i = 0; i < sizeof to / sizeof to[0]; i++)
+        c->device->memory->copy(c->stream, to[i], from[i], (size_t)nelem[i] * sizeof *to[i]);
+}
+
 /* To the last norm's output, in c->h. The end's groups stay entered. */
 static int forward(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
 {
     const struct model *m = c->m;
+    send_batch(c);
     int rc = compute_enter(hook, 0, err);
     if (!rc) {
         embed_forward(c, c->blocks[0].x);
@@ -117,25 +141,14 @@ static int forward(struct compute *c, const struct compute_hook *hook, struct fs
     return rc;
 }
 
-static int64_t supervised_rows(struct batch *b)
-{
-    int64_t n = 0;
-    for (int64_t i = 0; i < b->ntok; i++) {
-        if (b->targets[i] < 0)
-            continue;
-        b->rows[n] = (int32_t)i;
-        b->row_targets[n++] = b->targets[i];
-    }
-    return n;
-}
-
 static struct kern_head head_of(struct compute *c)
 {
     const struct linear *head = &c->l->head;
     struct batch *b = &c->batch;
     struct kern_head h = { .ntok = b->ntok, .d = head->nin, .nvocab = head->nout, .h = cmat(c, c->h, head->nin), .w = value_of(c, head->w),
-                           .nrow = supervised_rows(b), .rows = b->rows, .target = b->row_targets, .grad_scale = b->grad_scale, .loss = c->loss,
-                           .dh = mat(c, c->dh, head->nin), .dw = grad_of(c, head->w), .compute = c->dtype, .output = c->output, .scratch = c->head };
+                           .nrow = b->nsupervised, .rows = c->on.rows, .target = c->on.row_targets, .grad_scale = b->grad_scale, .loss = c->loss,
+                           .dh = mat(c, c->dh, head->nin), .dw = grad_of(c, head->w), .compute = c->dtype, .output = c->output, .chunk = head_chunk(c),
+                           .panel = head_panel(c), .scratch = c->head };
     if (!head->r)
         return h;
     h.lora = (struct kern_head_lora){ .r = head->r, .scale = head->scale, .a = value_of(c, head->a), .b = value_of(c, head->b),
@@ -143,7 +156,7 @@ static struct kern_head head_of(struct compute *c)
     if (c->dropout > 0) { /* its random numbers go by token: all rows, some without a target */
         h.nrow = b->ntok;
         h.rows = NULL;
-        h.target = b->targets;
+        h.target = c->on.targets;
     }
     return h;
 }
@@ -162,7 +175,7 @@ static int backward(struct compute *c, const struct compute_hook *hook, struct f
     rc = grads_ready(hook, l->ngroups - 1, err);
     for (int64_t i = m->nlayer - 1; i >= first && !rc; i--) {
         rc = compute_enter(hook, (uint32_t)i + 1, err);
-        if (!rc && c->recompute)
+        if (!rc && i < c->nrecomputed)
             block_forward(c, i, NULL);
         if (!rc) {
             block_backward(c, i, i > first || embed);
@@ -185,7 +198,23 @@ int compute_sync(struct compute *c, struct fsdpck_error *err)
     int status = c->device->stream_sync(c->stream, message);
     if (status == KERN_OK)
         return 0;
-    return fsdpck_error_set(err, status == KERN_ERR_MEMORY ? FSDPCK_ERR_NOMEM : FSDPCK_ERR_IO, NULL, "a kernel failed: %s", message);
+    return fsdpck_error_set(err, status == KERN_ERR_MEMORY ? FSDPCK_ERR_NOMEM : FSDPCK_ERR_IO, NULL, "a kernel failed on device '%s' %d: %s", c->device->name, c->index,
+                           message);
+}
+
+/* The sum of the first nrow tokens' losses, on its way to the host. */
+static void send_loss(struct compute *c, int64_t nrow)
+{
+    c->device->ops->sum(c->stream, c->loss_sum, c->loss, nrow);
+    c->device->memory->copy(c->stream, c->loss_back, c->loss_sum, sizeof *c->loss_back);
+}
+
+static int take_loss(struct compute *c, double *loss, struct fsdpck_error *err)
+{
+    int rc = compute_sync(c, err);
+    if (!rc)
+        *loss = *c->loss_back;
+    return rc;
 }
 
 int compute_micro(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err)
@@ -195,9 +224,9 @@ int compute_micro(struct compute *c, const struct compute_hook *hook, double *lo
         return rc;
     struct kern_head head = head_of(c);
     kern_head_run(c->device, c->stream, &head);
-    c->device->ops->sum(c->stream, loss, c->loss, head.nrow);
+    send_loss(c, head.nrow);
     rc = backward(c, hook, err);
-    return rc ? rc : compute_sync(c, err);
+    return rc ? rc : take_loss(c, loss, err);
 }
 
 int compute_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
@@ -223,9 +252,9 @@ static int forward_loss(struct compute *c, const struct compute_hook *hook, doub
     head.dh.data = NULL;
     head.dw = NULL;
     kern_head_run(c->device, c->stream, &head);
-    c->device->ops->sum(c->stream, loss, c->loss, head.nrow);
+    send_loss(c, head.nrow);
     compute_leave_end(c, hook);
-    return compute_sync(c, err);
+    return take_loss(c, loss, err);
 }
 
 int compute_loss(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err)
@@ -247,15 +276,25 @@ int compute_loss_skip(struct compute *c, const struct compute_hook *hook, struct
     return rc;
 }
 
+/* A buffer of its own: nobody trains meanwhile. */
 int compute_logits(struct compute *c, const struct compute_hook *hook, float *logits, struct fsdpck_error *err)
 {
     const struct linear *head = &c->l->head;
     const struct bundle bundle = bundle_of(c, &head, 1);
-    const struct kern_mat to = { logits, head->nout, KERN_F32 };
-    int rc = forward(c, hook, err);
-    if (rc)
-        return rc;
-    bundle_forward(c, &bundle, c->h, c->ds, NULL, &to);
-    compute_leave_end(c, hook);
-    return compute_sync(c, err);
+    const size_t nbytes = (size_t)(c->batch.ntok * head->nout) * sizeof *logits;
+    const struct kern_place place = { .kind = KERN_PLACE_DEVICE, .index = c->index };
+    char message[KERN_MESSAGE_BYTES];
+    struct kern_buffer buffer;
+    int rc = c->device->memory->alloc(place, nbytes, &buffer, message) == KERN_OK ? 0 : fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "logits: %s", message);
+    if (!rc)
+        rc = forward(c, hook, err);
+    if (!rc) {
+        const struct kern_mat to = { buffer.data, head->nout, KERN_F32 };
+        bundle_forward(c, &bundle, c->h, c->ds, NULL, &to);
+        compute_leave_end(c, hook);
+        c->device->memory->copy(c->stream, logits, buffer.data, nbytes);
+        rc = compute_sync(c, err);
+    }
+    c->device->memory->free(&buffer);
+    return rc;
 }

@@ -142,12 +142,39 @@ static void read_rope_kind(struct reader *r, const json_t *scaling, struct kern_
         REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "rope_type \"%.40s\" is not supported; default, linear, llama3 and yarn are", type);
 }
 
+/* A key that is not known here may mean anything, as sets of frequencies by kind of layer do. */
+static void check_rope_keys(struct reader *r, json_t *scaling, const char *where)
+{
+    static const char *const known[] = { "rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor", "beta_fast",
+                                         "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate", "partial_rotary_factor", "finetuned" };
+    const char *key;
+    json_t *value;
+    json_object_foreach (scaling, key, value) {
+        bool found = json_is_null(value);
+        for (size_t i = 0; i < sizeof known / sizeof known[0] && !found; i++)
+            found = strcmp(key, known[i]) == 0;
+        if (!found)
+            REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key '%s.%.100s' may change the maths, and is not supported", where, key);
+    }
+}
+
+/* As transformers 5 does it: rope_scaling, which versions before it knew alone, goes first. */
+static json_t *find_scaling(struct reader *r)
+{
+    json_t *old = get(r, "rope_scaling");
+    const bool is_old = old && !(json_is_object(old) && json_object_size(old) == 0);
+    json_t *scaling = is_old ? old : get(r, "rope_parameters");
+    const char *where = is_old ? "rope_scaling" : "rope_parameters";
+    if (scaling && !json_is_object(scaling))
+        REFUSE(r, FSDPCK_ERR_FORMAT, "key '%s': an object is wanted", where);
+    check_rope_keys(r, scaling, where);
+    return scaling;
+}
+
 static void read_rope(struct reader *r, struct model *m)
 {
-    json_t *parameters = get(r, "rope_parameters"), *scaling = parameters ? parameters : get(r, "rope_scaling");
+    json_t *scaling = find_scaling(r);
     struct kern_rope *rope = &m->rope;
-    if (scaling && !json_is_object(scaling))
-        REFUSE(r, FSDPCK_ERR_FORMAT, "key '%s': an object is wanted", parameters ? "rope_parameters" : "rope_scaling");
     rope->dim = m->head_dim;
     rope->theta = get_number(r, scaling, "rope_theta", get_number(r, r->root, "rope_theta", 10000, 1), 1);
     read_rope_kind(r, scaling, rope);
@@ -155,6 +182,8 @@ static void read_rope(struct reader *r, struct model *m)
         REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key 'partial_rotary_factor' changes the maths, and only 1 is supported");
     if (rope->kind == KERN_ROPE_DEFAULT)
         return;
+    if (get(r, "original_max_position_embeddings"))
+        REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key 'original_max_position_embeddings' changes the maths, and is supported inside of rope_scaling or rope_parameters only");
     rope->original_max_position = get_number(r, scaling, "original_max_position_embeddings", (double)m->max_position, 1);
     rope->factor = get_number(r, scaling, "factor", 0, 1);
     if (rope->factor == 0 && rope->kind == KERN_ROPE_YARN)
@@ -219,18 +248,18 @@ static void read_family(struct reader *r, struct model *m)
 
 static void read_sizes(struct reader *r, struct model *m)
 {
-    bool qwen3 = strcmp(m->family, "qwen3") == 0;
+    bool qwen = strncmp(m->family, "qwen", 4) == 0, qwen3 = strcmp(m->family, "qwen3") == 0;
     m->nvocab = get_int(r, "vocab_size", -1, 1, INT32_MAX);
     m->hidden = get_int(r, "hidden_size", -1, 1, 1 << 20);
     m->inner = get_int(r, "intermediate_size", -1, 1, 1 << 22);
     m->nlayer = get_int(r, "num_hidden_layers", -1, 1, 4096);
     m->nhead = get_int(r, "num_attention_heads", -1, 1, 1 << 16);
-    int64_t kv = strcmp(m->family, "mistral") == 0 ? 8 : strncmp(m->family, "qwen", 4) == 0 ? 32 : m->nhead;
+    int64_t kv = strcmp(m->family, "mistral") == 0 ? 8 : qwen ? 32 : m->nhead;
     if (json_object_get(r->root, "num_key_value_heads"))
         kv = m->nhead; /* null means: as many as query heads */
     m->nkv = get_int(r, "num_key_value_heads", kv, 1, 1 << 16);
     m->head_dim = get_int(r, "head_dim", qwen3 && !json_object_get(r->root, "head_dim") ? 128 : m->nhead ? m->hidden / m->nhead : 1, 1, 4096);
-    m->max_position = get_int(r, "max_position_embeddings", 2048, 1, INT32_MAX);
+    m->max_position = get_int(r, "max_position_embeddings", qwen ? 32768 : strcmp(m->family, "mistral") == 0 ? 131072 : 2048, 1, INT32_MAX);
     m->eps = (float)get_number(r, r->root, "rms_norm_eps", 1e-6, 0);
     m->tied = get_bool(r, "tie_word_embeddings", false);
     if (!r->rc && (m->nhead % m->nkv || m->head_dim % 2))

@@ -40,10 +40,10 @@ static size_t add_pieces(const struct layout *l, uint32_t group, bool trained, s
         if (p->group != group || p->trainable != trained)
             continue;
         int64_t row_nbytes = p->ncol * kern_dtype_bytes(p->dtype);
-        size_t into = p->value_at - t->group_at[group], nbytes = (size_t)(p->nrow * row_nbytes);
-        pieces[n++] = (struct comm_piece){ .at = p->value_at, .into = into, .nbytes = nbytes, .chunk = (size_t)(p->chunk * row_nbytes) };
-        if (into + nbytes > t->groups[group].nbytes)
-            t->groups[group].nbytes = into + nbytes;
+        size_t into = p->value_at - t->group_at[group], chunk = (size_t)(p->chunk * row_nbytes), end = into + chunk * l->nranks;
+        pieces[n++] = (struct comm_piece){ .at = p->value_at, .into = into, .nbytes = (size_t)(p->nrow * row_nbytes), .chunk = chunk, .own = p->shard_at };
+        if (end > t->groups[group].nbytes)
+            t->groups[group].nbytes = end;
     }
     return n;
 }
@@ -112,8 +112,9 @@ static int tables_make(const struct job *job, struct tables *t, struct fsdpck_er
     return rc;
 }
 
-int gather_new(const struct job *job, struct comm *comm, struct compute *c, struct gather **out, struct fsdpck_error *err)
+int gather_new(const struct job *job, struct comm *comm, struct compute *c, char *memory, struct gather **out, struct fsdpck_error *err)
 {
+    const struct ring_place place = { .memory = memory, .device = c->device, .index = c->index, .compute = c->stream };
     struct gather *g = calloc(1, sizeof *g);
     *out = NULL;
     if (!g)
@@ -127,7 +128,7 @@ int gather_new(const struct job *job, struct comm *comm, struct compute *c, stru
         return rc;
     }
     if (!comm->views)
-        rc = ring_new(comm->lanes[COMM_GATHER], &g->tables.schedule, g->tables.groups, g->tables.ngroups, &g->ring, err);
+        rc = ring_new(comm->lanes[COMM_GATHER], &g->tables.schedule, g->tables.groups, g->tables.ngroups, &place, &g->ring, err);
     if (rc)
         gather_free(g);
     else
@@ -142,6 +143,17 @@ void gather_free(struct gather *g)
     ring_free(g->ring);
     tables_free(&g->tables);
     free(g);
+}
+
+int gather_publish(struct gather *g, bool all, struct fsdpck_error *err)
+{
+    int rc = 0;
+    for (uint32_t i = 0; g->comm->ops->publish && i < g->tables.ngroups && !rc; i++) {
+        const struct ring_group *group = &g->tables.groups[i];
+        const size_t first = all ? 0 : group->nfrozen;
+        rc = g->comm->ops->publish(g->comm, group->pieces + first, group->npieces - first, err);
+    }
+    return rc;
 }
 
 static int before_group(void *ctx, uint32_t group, struct fsdpck_error *err)
@@ -206,6 +218,8 @@ int gather_count(const struct job *job, struct gather_sizes *out, struct fsdpck_
     }
     out->later_micro_nbytes = t.stays ? 0 : out->micro_nbytes;
     out->buffer_nbytes = ring_nbytes(&t.schedule, t.groups, t.ngroups);
+    for (uint32_t g = 0; g < t.ngroups; g++)
+        out->largest_nbytes = t.groups[g].nbytes > out->largest_nbytes ? t.groups[g].nbytes : out->largest_nbytes;
     tables_free(&t);
     return 0;
 }

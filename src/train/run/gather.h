@@ -8,8 +8,10 @@
 
 struct gather;
 
-/* c: whose places follow what is gathered. */
-int gather_new(const struct job *job, struct comm *comm, struct compute *c, struct gather **out, struct fsdpck_error *err);
+/* c: whose places follow what is gathered. memory: gather_sizes.buffer_nbytes of its device's, borrowed; not used where ranks map. */
+int gather_new(const struct job *job, struct comm *comm, struct compute *c, char *memory, struct gather **out, struct fsdpck_error *err);
+/* This rank's rows of the parameters have changed, all of them or those that are trained. */
+int gather_publish(struct gather *g, bool all, struct fsdpck_error *err);
 void gather_free(struct gather *g); /* NULL does nothing */
 /* The hook of a micro-batch. */
 struct compute_hook gather_hook(struct gather *g);
@@ -21,6 +23,7 @@ uint64_t gather_hash(const struct gather *g); /* of the schedule of collectives 
 /* Before there are ranks. */
 struct gather_sizes {
     uint64_t buffer_nbytes;      /* of the ring and of what stays */
+    uint64_t largest_nbytes;     /* of a group */
     uint64_t micro_nbytes;       /* gathered in a micro-batch, the first of a step */
     uint64_t later_micro_nbytes; /* in each further one */
 };

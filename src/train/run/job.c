@@ -1,9 +1,11 @@
 /* Config to job: model, data, layout, checked against what lies on disk. */
 #include "run/job.h"
 
+#include <jansson.h>
 #include <sched.h>
 #include <string.h>
 
+#include "run/device.h"
 #include "run/samples.h"
 #include "state/adapter.h"
 
@@ -45,6 +47,8 @@ int job_open(const struct train_config *config, const struct train_options *opt,
     job.fs = (struct fsdpck_options){ .note = opt->note, .ctx = opt->ctx };
     const struct fsdpck_options data_opt = for_data(&job);
     *out = (struct job){ 0 };
+    if (device_check(opt, err))
+        return err->code;
     if (job.nranks > COMM_MAX_SUM)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "%u ranks: at most %d are supported", job.nranks, COMM_MAX_SUM);
     int rc = model_read(config->model, &job.fs, &job.model, err);
@@ -60,12 +64,21 @@ int job_open(const struct train_config *config, const struct train_options *opt,
         rc = open_eval(&job, &data_opt, err);
     if (!rc)
         rc = data_nsteps(job.data, config, &job.nsteps, err);
+    if (!rc && job_is_apart(&job) && strcmp(config->dtype.reduce, "fp32") != 0)
+        rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'dtype.reduce': with --device %s gradients are exchanged as fp32 only", opt->device);
+    if (!rc && job_is_apart(&job) && json_array_size(config->sample.prompts))
+        rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'sample.prompts': samples are made on the processor only; with --device %s leave it empty", opt->device);
     if (!rc)
         rc = samples_open(config, job.model.nvocab, &job.fs, &job.samples, err);
     if (rc)
         job_close(&job);
     *out = job;
     return rc;
+}
+
+bool job_is_apart(const struct job *job)
+{
+    return job->opt->device && strcmp(job->opt->device, "cpu") != 0;
 }
 
 void job_close(struct job *job)
@@ -90,13 +103,26 @@ void job_largest(const struct job *job, int64_t *ntok, size_t *ndocs)
     *ndocs = eval_ndocs > *ndocs ? eval_ndocs : *ndocs;
 }
 
-bool job_copies(const struct job *job)
+bool job_copies_on_host(const struct job *job)
 {
     return job->opt->copy_gathers || job->opt->several_hosts;
 }
 
+int64_t job_largest_ntok(const struct job *job)
+{
+    int64_t ntok;
+    size_t ndocs;
+    job_largest(job, &ntok, &ndocs);
+    return ntok;
+}
+
+bool job_copies(const struct job *job)
+{
+    return job_copies_on_host(job) || (job_is_apart(job) && job->nranks > 1);
+}
+
 struct comm_sizes job_comm_sizes(const struct job *job)
 {
-    return (struct comm_sizes){ .value_nbytes = job->layout.value_nbytes, .grad_nelem = job->layout.grad_nelem, .copies = job_copies(job),
+    return (struct comm_sizes){ .value_nbytes = job->layout.value_nbytes, .grad_nelem = job->layout.grad_nelem, .copies = job_copies_on_host(job),
                                 .reduce = strcmp(job->config->dtype.reduce, "bf16") == 0 ? FSDPCK_BFLOAT16 : FSDPCK_FLOAT32 };
 }

@@ -8,12 +8,14 @@
 /* note: where notes of libfsdpck go; NULL for none. */
 int job_open(const struct train_config *config, const struct train_options *opt, struct job *out, struct fsdpck_error *err);
 void job_close(struct job *job);
-/* Tokens and documents of the largest micro-batch, of training or evaluation. */
-void job_largest(const struct job *job, int64_t *ntok, size_t *ndocs);
-/* train_plan of an open job whose activations take so much. */
-int job_plan(const struct job *job, uint64_t activation_nbytes, struct train_plan *out, struct fsdpck_error *err);
+/* train_plan of an open job whose activations take so much, with so many blocks recomputed. */
+int job_plan(const struct job *job, uint64_t activation_nbytes, uint64_t nrecomputed, struct train_plan *out, struct fsdpck_error *err);
+/* Whether ranks compute on devices whose memory is their own. */
+bool job_is_apart(const struct job *job);
 /* Whether parameters are gathered into buffers; else all ranks see all of them. */
 bool job_copies(const struct job *job);
+/* The same of the communicator between hosts' memories: its ranks see their own rows only. */
+bool job_copies_on_host(const struct job *job);
 /* What its ranks share. */
 struct comm_sizes job_comm_sizes(const struct job *job);
 

@@ -9,6 +9,7 @@
 
 #include "run/agree.h"
 #include "run/control.h"
+#include "run/device.h"
 #include "run/files.h"
 #include "run/gather.h"
 #include "run/profile.h"
@@ -234,13 +235,13 @@ static int tell_start(const struct rank *r, struct fsdpck_error *err)
 {
     const struct job *job = r->job;
     struct train_start start = { .config = job->config, .family = job->model.family, .nranks = job->nranks, .nthreads = job->nthreads, .copies = job_copies(job),
-                                 .step = r->step };
+                                 .step = r->step, .device = r->where->module ? r->where->facts.name : NULL };
     if (r->comm->rank != 0 || !job->opt->on_start)
         return 0;
     data_tell(job->data, &start.data);
     if (job->eval)
         data_tell(job->eval, &start.eval);
-    int rc = r->step < job->nsteps ? job_plan(job, r->compute->memory.nbytes + samples_nbytes(job->samples, r->compute), &start.plan, err) : 0;
+    int rc = r->step < job->nsteps ? job_plan(job, r->compute->nbytes + samples_nbytes(job->samples, r->compute), (uint64_t)r->compute->nrecomputed, &start.plan, err) : 0;
     if (!rc && r->step < job->nsteps)
         job->opt->on_start(job->opt->ctx, &start);
     return rc;

@@ -21,48 +21,85 @@ double schedule_lr(const struct train_config *config, uint64_t step, uint64_t ns
     return base * (factor > 0 ? factor : 0);
 }
 
-/* Sums of squares of this rank's rows of a parameter, in r->row_sums; returns how many. */
-static int64_t sum_rows(struct rank *r, const struct param *p)
+/* Sums of squares of this rank's rows of all that is trained, one parameter after the other, to r->row_sums_back. */
+static int sum_rows(struct rank *r, int64_t *count, struct fsdpck_error *err)
 {
-    int64_t first, nrow = param_rows(p, r->comm->rank, &first);
-    struct kern_cmat own = { r->own + p->own_at, p->ncol, KERN_F32 };
-    struct compute *c = r->compute;
-    c->device->ops->sum_squares(c->stream, r->row_sums, own, nrow, p->ncol);
-    return nrow;
+    const struct layout *l = &r->job->layout;
+    const struct compute *c = r->compute;
+    *count = 0;
+    for (size_t i = 0; i < l->nparams; i++) {
+        const struct param *p = &l->params[i];
+        int64_t first, nrow = param_rows(p, r->comm->rank, &first);
+        const struct kern_cmat own = { r->own + p->own_at, p->ncol, KERN_F32 };
+        if (!p->trainable || nrow <= 0)
+            continue;
+        c->device->ops->sum_squares(c->stream, r->row_sums + *count, own, nrow, p->ncol);
+        *count += nrow;
+    }
+    return rank_download(r, r->row_sums_back.data, r->row_sums, (size_t)*count * sizeof(double), err);
 }
 
 int rank_norm(struct rank *r, double *norm, struct asked *asked, struct fsdpck_error *err)
 {
-    const struct layout *l = &r->job->layout;
     struct { struct kern_exact sum; uint64_t stop, save, sample; } all = { .stop = asked->stop, .save = asked->save, .sample = asked->sample };
     _Static_assert(sizeof all == (KERN_EXACT_LIMBS + 4) * sizeof(uint64_t) && KERN_EXACT_LIMBS + 4 <= COMM_MAX_SUM, "one sum over ranks");
-    for (size_t i = 0; i < l->nparams; i++) {
-        if (l->params[i].trainable)
-            kern_exact_add(&all.sum, r->row_sums, sum_rows(r, &l->params[i]));
+    int64_t nrow;
+    int rc = sum_rows(r, &nrow, err);
+    if (!rc) {
+        kern_exact_add(&all.sum, r->row_sums_back.data, nrow);
+        rc = r->comm->ops->sum_u64(r->comm, (uint64_t *)&all, KERN_EXACT_LIMBS + 4, err);
     }
-    int rc = r->comm->ops->sum_u64(r->comm, (uint64_t *)&all, KERN_EXACT_LIMBS + 4, err);
     *norm = rc ? 0 : sqrt(kern_exact_value(&all.sum));
     *asked = (struct asked){ all.stop > 0, all.save > 0, all.sample > 0 };
     return rc;
+}
+
+/* The first parameter one of whose rows here is not finite, or nparams. */
+static size_t first_nonfinite(const struct rank *r)
+{
+    const struct layout *l = &r->job->layout;
+    const double *row = r->row_sums_back.data;
+    for (size_t i = 0; i < l->nparams; i++) {
+        int64_t first, nrow = l->params[i].trainable ? param_rows(&l->params[i], r->comm->rank, &first) : 0;
+        for (; nrow > 0; nrow--, row++) {
+            if (!isfinite(*row))
+                return i;
+        }
+    }
+    return l->nparams;
 }
 
 int rank_find_nonfinite(struct rank *r, const char **name, struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;
     uint64_t first[COMM_MAX_SUM] = { 0 }, best = l->nparams;
-    first[r->comm->rank] = l->nparams;
-    for (size_t i = l->nparams; i-- > 0;) {
-        int64_t nrow = l->params[i].trainable ? sum_rows(r, &l->params[i]) : 0;
-        for (int64_t row = 0; row < nrow; row++) {
-            if (!isfinite(r->row_sums[row]))
-                first[r->comm->rank] = i;
-        }
-    }
-    int rc = r->comm->ops->sum_u64(r->comm, first, r->comm->nranks, err);
+    int64_t nrow;
+    int rc = sum_rows(r, &nrow, err);
+    first[r->comm->rank] = first_nonfinite(r);
+    if (!rc)
+        rc = r->comm->ops->sum_u64(r->comm, first, r->comm->nranks, err);
     for (uint32_t q = 0; q < r->comm->nranks; q++)
         best = first[q] < best ? first[q] : best;
     *name = best < l->nparams ? l->params[best].name : "loss";
     return rc;
+}
+
+/* How many elements one call of the optimizer takes from parameter i on, and which parameter is next: neighbours in the optimizer's memory that are treated alike
+ * are one, with the padding between them, which is zero and stays so. */
+static int64_t stretch(const struct rank *r, size_t i, size_t *next)
+{
+    const struct layout *l = &r->job->layout;
+    const struct param *p = &l->params[i];
+    int64_t first, end = p->own_at + param_rows(p, r->comm->rank, &first) * p->ncol;
+    for (*next = i + 1; *next < l->nparams; ++*next) {
+        const struct param *q = &l->params[*next];
+        int64_t nrow = param_rows(q, r->comm->rank, &first);
+        if (q->trainable && nrow > 0 && (!r->masters || q->decay != p->decay))
+            break;
+        if (q->trainable && nrow > 0)
+            end = q->own_at + nrow * q->ncol;
+    }
+    return end - p->own_at;
 }
 
 int rank_update(struct rank *r, double norm, double lr, struct fsdpck_error *err)
@@ -73,17 +110,20 @@ int rank_update(struct rank *r, double norm, double lr, struct fsdpck_error *err
     struct compute *c = r->compute;
     comm_at(r->comm, r->step + 1, "optimizer");
     r->updates++;
-    for (size_t i = 0; i < l->nparams; i++) {
+    if (r->copied)
+        c->device->event_wait(r->copied, c->stream);
+    for (size_t i = 0, next; i < l->nparams; i = next) {
         const struct param *p = &l->params[i];
-        int64_t first, nrow = param_rows(p, r->comm->rank, &first);
-        if (!p->trainable || nrow <= 0)
+        int64_t first;
+        next = i + 1;
+        if (!p->trainable || param_rows(p, r->comm->rank, &first) <= 0)
             continue;
-        struct kern_adamw adamw = { .nelem = nrow * p->ncol, .p = rank_master(r, p), .m = r->m + p->own_at, .v = r->v + p->own_at,
+        struct kern_adamw adamw = { .nelem = stretch(r, i, &next), .p = rank_master(r, p), .m = r->m + p->own_at, .v = r->v + p->own_at,
                                     .grad = r->own + p->own_at, .grad_scale = scale < 1 ? scale : 1, .lr = lr, .beta1 = config->train.beta1,
                                     .beta2 = config->train.beta2, .eps = config->train.epsilon, .weight_decay = p->decay ? config->train.weight_decay : 0,
                                     .t = (int64_t)r->updates };
         c->device->ops->adamw(c->stream, &adamw);
     }
-    rank_publish(r);
-    return r->comm->ops->barrier(r->comm, "update of parameters", err);
+    int rc = rank_publish(r, false, err);
+    return rc ? rc : r->comm->ops->barrier(r->comm, "update of parameters", err);
 }

@@ -1,21 +1,28 @@
 /* train_plan: the sizes of a run from its tables alone. No weight is read; buffers are laid out but not touched. */
 #include "run/gather.h"
 #include "run/job.h"
+#include "run/memory.h"
 #include "run/samples.h"
 #include "state/saver.h"
 
-static int count_activations(const struct job *job, uint64_t *nbytes, struct fsdpck_error *err)
+/* By the processor's kernels, which take as much as a device's, but for some scratch. */
+static int count_activations(const struct job *job, uint64_t *nbytes, uint64_t *nrecomputed, struct fsdpck_error *err)
 {
+    char message[KERN_MESSAGE_BYTES];
+    const struct rank_device host = { .device = kern_device_find("cpu", message) };
+    const struct compute_device where = { host.device, 0, 1 };
     struct compute *c;
     int64_t ntok;
     size_t ndocs;
     job_largest(job, &ntok, &ndocs);
-    int rc = compute_new(&job->model, &job->layout, job->config, ntok, ndocs, 1, NULL, NULL, &c, err);
+    int rc = compute_new(&job->model, &job->layout, job->config, ntok, ndocs, &where, &c, err);
     if (rc)
         return rc;
-    *nbytes = c->memory.nbytes + samples_nbytes(job->samples, c);
+    rc = memory_choose(job, &host, false, c, err);
+    *nrecomputed = (uint64_t)c->nrecomputed;
+    *nbytes = c->nbytes + samples_nbytes(job->samples, c);
     compute_free(c);
-    return 0;
+    return rc;
 }
 
 /* Of rank 0, which has a packet in every wave, in the first step. */
@@ -51,10 +58,11 @@ static void count_data(const struct job *job, struct train_plan *out)
     out->largest_micro_ntok = (uint64_t)ntok;
 }
 
-int job_plan(const struct job *job, uint64_t activation_nbytes, struct train_plan *out, struct fsdpck_error *err)
+int job_plan(const struct job *job, uint64_t activation_nbytes, uint64_t nrecomputed, struct train_plan *out, struct fsdpck_error *err)
 {
     const struct layout *l = &job->layout;
-    *out = (struct train_plan){ .nsteps = job->nsteps, .ntrained = (uint64_t)l->ntrained, .nfrozen = (uint64_t)l->nfrozen, .activation_nbytes = activation_nbytes };
+    *out = (struct train_plan){ .nsteps = job->nsteps, .ntrained = (uint64_t)l->ntrained, .nfrozen = (uint64_t)l->nfrozen, .activation_nbytes = activation_nbytes,
+                                  .nrecomputed = nrecomputed };
     count_data(job, out);
     out->shard_nbytes = l->value_nbytes / job->nranks;
     out->gradient_nbytes = (uint64_t)(l->grad_nelem + l->own_nelem) * 4;
@@ -69,14 +77,14 @@ int job_plan(const struct job *job, uint64_t activation_nbytes, struct train_pla
 int train_plan(const struct train_config *config, const struct train_options *opt, struct train_plan *out, struct fsdpck_error *err)
 {
     struct job job;
-    uint64_t activations = 0;
+    uint64_t activations = 0, nrecomputed = 0;
     *out = (struct train_plan){ 0 };
     int rc = job_open(config, opt, &job, err);
     if (rc)
         return rc;
-    rc = count_activations(&job, &activations, err);
+    rc = count_activations(&job, &activations, &nrecomputed, err);
     if (!rc)
-        rc = job_plan(&job, activations, out, err);
+        rc = job_plan(&job, activations, nrecomputed, out, err);
     job_close(&job);
     return rc;
 }

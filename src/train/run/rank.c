@@ -1,15 +1,16 @@
-/* Makes and releases a rank's own buffers. */
+/* Makes and releases what a rank has: its device, its memory there, its communicator. */
 #include "run/rank.h"
 
 #include <stdlib.h>
 
+#include "comm/comm_linked.h"
 #include "comm/reducer.h"
 #include "run/gather.h"
+#include "run/memory.h"
 
 static int make_slices(struct rank *r, struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;
-    int64_t largest = 1;
     r->slices = calloc(l->nparams, sizeof *r->slices);
     r->group_slices = calloc(l->ngroups + 1, sizeof *r->group_slices);
     if (!r->slices || !r->group_slices)
@@ -20,18 +21,18 @@ static int make_slices(struct rank *r, struct fsdpck_error *err)
             continue;
         r->group_slices[p->group + 1] = r->nslices + 1;
         r->slices[r->nslices++] = (struct comm_slice){ .at = p->grad_at, .nelem = p->nrow * p->ncol, .chunk = p->chunk * p->ncol, .into = r->own + p->own_at };
-        largest = p->chunk > largest ? p->chunk : largest;
     }
     for (uint32_t g = 0; g < l->ngroups; g++)
         r->group_slices[g + 1] = r->group_slices[g + 1] > r->group_slices[g] ? r->group_slices[g + 1] : r->group_slices[g];
-    r->row_sums = calloc((size_t)largest, sizeof *r->row_sums);
-    return r->row_sums ? 0 : fsdpck_error_nomem(err, (size_t)largest * sizeof *r->row_sums);
+    return 0;
 }
 
 void *rank_rows(const struct rank *r, const struct param *p)
 {
     int64_t first;
     param_rows(p, r->comm->rank, &first);
+    if (r->where->device->apart)
+        return r->comm->values + p->shard_at;
     return r->comm->values + p->value_at + first * p->ncol * kern_dtype_bytes(p->dtype);
 }
 
@@ -40,7 +41,7 @@ float *rank_master(const struct rank *r, const struct param *p)
     return r->masters ? r->masters + p->own_at : rank_rows(r, p);
 }
 
-void rank_publish(struct rank *r)
+int rank_publish(struct rank *r, bool all, struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;
     for (size_t i = 0; i < l->nparams && r->masters; i++) {
@@ -51,32 +52,137 @@ void rank_publish(struct rank *r)
         if (p->trainable && nrow > 0)
             r->compute->device->ops->cast(r->compute->stream, to, from, nrow, p->ncol);
     }
+    return r->gather ? gather_publish(r->gather, all, err) : 0;
 }
 
-int rank_open(const struct job *job, struct comm *comm, struct rank **out, struct fsdpck_error *err)
+int rank_download(const struct rank *r, void *host, const void *device, size_t nbytes, struct fsdpck_error *err)
+{
+    r->compute->device->memory->copy(r->compute->stream, host, device, nbytes);
+    return compute_sync(r->compute, err);
+}
+
+int rank_upload(const struct rank *r, void *device, const void *host, size_t nbytes, struct fsdpck_error *err)
+{
+    r->compute->device->memory->copy(r->compute->stream, device, host, nbytes);
+    return compute_sync(r->compute, err);
+}
+
+static int open_device(struct rank *r, struct fsdpck_error *err)
+{
+    const struct train_options *opt = r->job->opt;
+    const bool launched = opt->launched_nlocal > 0;
+    r->where = calloc(1, sizeof *r->where);
+    r->memory = calloc(1, sizeof *r->memory);
+    if (!r->where || !r->memory)
+        return fsdpck_error_nomem(err, sizeof *r->memory);
+    return device_open(r->job, launched ? opt->launched_local : r->host->rank, launched ? opt->launched_nlocal : r->host->nranks, r->where, err);
+}
+
+static int open_compute(struct rank *r, struct fsdpck_error *err)
+{
+    const struct job *job = r->job;
+    const struct compute_device where = { r->where->device, r->where->index, job->nthreads };
+    int64_t ntok;
+    size_t ndocs;
+    job_largest(job, &ntok, &ndocs);
+    return compute_new(&job->model, &job->layout, job->config, ntok, ndocs, &where, &r->compute, err);
+}
+
+/* Devices are linked where each rank has one to itself; or by what does without that. All ranks choose alike. */
+static int choose_links(struct rank *r, struct fsdpck_error *err)
+{
+    const struct kern_links *links = r->where->module ? r->where->module->links : NULL;
+    uint64_t without = !links || !(r->where->alone || links->shares);
+    int rc = r->where->device->apart && r->host->nranks > 1 ? r->host->ops->sum_u64(r->host, &without, 1, err) : 0;
+    if (!rc && r->host->nranks > 1 && without == 0)
+        r->where->links = links;
+    return rc;
+}
+
+/* Its memory there, and back. */
+static int take_memory(struct rank *r, struct fsdpck_error *err)
+{
+    const struct kern_device *device = r->where->device;
+    const struct kern_place pinned = { .kind = KERN_PLACE_PINNED, .index = r->where->index };
+    struct memory_sizes sizes;
+    char message[KERN_MESSAGE_BYTES];
+    int rc = memory_choose(r->job, r->where, r->where->links != NULL, r->compute, err);
+    if (!rc)
+        rc = memory_count(r->job, device->apart, r->where->links != NULL, r->compute->nbytes, &sizes, err);
+    if (!rc)
+        rc = memory_take(r->job, r->where, &sizes, r->memory, err);
+    if (!rc && device->memory->alloc(pinned, memory_row_sums_nbytes(&r->job->layout), &r->row_sums_back, message) != KERN_OK)
+        rc = fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "no memory for sums of rows: %s", message);
+    r->own = r->memory->own;
+    r->m = r->memory->m;
+    r->v = r->memory->v;
+    r->masters = r->memory->masters;
+    r->row_sums = r->memory->row_sums;
+    return rc;
+}
+
+/* Where data lies on devices: between them where they are linked, or there is but one; else through the host. */
+static int open_comm(struct rank *r, struct fsdpck_error *err)
+{
+    const struct layout *l = &r->job->layout;
+    struct gather_sizes sizes = { 0 };
+    r->comm = r->host;
+    if (!r->where->device->apart)
+        return 0;
+    int rc = gather_count(r->job, &sizes, err);
+    const struct comm_on_device on = { .device = r->where->device, .index = r->where->index, .compute = r->compute->stream, .values = r->memory->values,
+                                       .contribution = r->memory->contribution, .grad_nelem = l->grad_nelem, .own = r->own, .own_nelem = l->own_nelem,
+                                       .largest_group_nbytes = sizes.largest_nbytes };
+    if (!rc && (r->where->links || r->host->nranks == 1))
+        return comm_linked_new(r->host, &on, r->where->links, r->memory->received, !job_copies(r->job), &r->comm, err);
+    return rc ? rc : comm_staged_new(r->host, &on, &r->comm, err);
+}
+
+int rank_open_bare(const struct job *job, struct comm *host, struct rank **out, struct fsdpck_error *err)
 {
     struct rank *r = calloc(1, sizeof *r);
-    size_t nelem = (size_t)job->layout.own_nelem + 16, ndocs;
-    int64_t ntok;
     *out = NULL;
     if (!r)
         return fsdpck_error_nomem(err, sizeof *r);
     r->job = job;
-    r->comm = comm;
-    r->own = aligned_alloc(64, nelem * sizeof(float));
-    r->m = calloc(nelem, sizeof(float));
-    r->v = calloc(nelem, sizeof(float));
-    r->masters = job->layout.masters ? calloc(nelem, sizeof(float)) : NULL;
-    job_largest(job, &ntok, &ndocs);
-    int rc = r->own && r->m && r->v && (r->masters || !job->layout.masters) ? 0 : fsdpck_error_nomem(err, 4 * nelem * sizeof(float));
+    r->comm = r->host = host;
+    int rc = open_device(r, err);
+    if (!rc)
+        rc = compute_new_bare(&job->model, &job->layout, job->config, &(struct compute_device){ r->where->device, r->where->index, job->nthreads }, &r->compute, err);
+    if (rc) {
+        rank_close(r);
+        return rc;
+    }
+    compute_set_values(r->compute, host->values);
+    *out = r;
+    return 0;
+}
+
+int rank_open(const struct job *job, struct comm *host, struct rank **out, struct fsdpck_error *err)
+{
+    struct rank *r = calloc(1, sizeof *r);
+    *out = NULL;
+    if (!r)
+        return fsdpck_error_nomem(err, sizeof *r);
+    r->job = job;
+    r->host = host;
+    int rc = open_device(r, err);
+    if (!rc)
+        rc = open_compute(r, err);
+    if (!rc)
+        rc = choose_links(r, err);
+    if (!rc)
+        rc = take_memory(r, err);
+    if (!rc)
+        rc = open_comm(r, err);
     if (!rc)
         rc = make_slices(r, err);
     if (!rc)
-        rc = compute_new(&job->model, &job->layout, job->config, ntok, ndocs, job->nthreads, comm->values, comm->contribution, &r->compute, err);
+        rc = compute_place(r->compute, r->memory->activations, r->comm->values, r->comm->contribution, err);
     if (!rc)
-        rc = gather_new(job, comm, r->compute, &r->gather, err);
-    if (!rc && comm->nranks > 1 && job->layout.grads_by_group)
-        rc = reducer_new(comm->lanes[COMM_REDUCE], &r->reducer, err);
+        rc = gather_new(job, r->comm, r->compute, r->memory->ring, &r->gather, err);
+    if (!rc && !r->where->device->apart && host->nranks > 1 && job->layout.grads_by_group)
+        rc = reducer_new(host->lanes[COMM_REDUCE], &r->reducer, err);
     if (rc)
         rank_close(r);
     else
@@ -98,14 +204,17 @@ void rank_close(struct rank *r)
         return;
     reducer_free(r->reducer);
     gather_free(r->gather);
+    if (r->comm && r->comm != r->host)
+        r->comm->ops->free(r->comm);
     compute_free(r->compute);
+    if (r->where && r->where->device) {
+        r->where->device->memory->free(&r->memory->buffer);
+        r->where->device->memory->free(&r->row_sums_back);
+    }
     free(r->slices);
     free(r->group_slices);
-    free(r->own);
-    free(r->m);
-    free(r->v);
-    free(r->masters);
-    free(r->row_sums);
+    free(r->where);
+    free(r->memory);
     free((void *)r->base.tensors);
     free(r->base_names);
     free(r);

@@ -23,19 +23,32 @@ struct job {
     unsigned nthreads; /* of a rank */
 };
 
+/* Tokens and documents of the largest micro-batch, of training or evaluation. */
+void job_largest(const struct job *job, int64_t *ntok, size_t *ndocs);
+int64_t job_largest_ntok(const struct job *job);
+
+struct rank_device; /* run/device.h */
+struct memory_map;  /* run/memory.h */
+
+/* Pointers to numbers are memory of the device: kernels and its memory table alone touch it. */
 struct rank {
     const struct job *job;
-    struct comm *comm;
+    struct comm *host;    /* between the ranks' hosts; borrowed */
+    struct comm *comm;    /* the same, or one over it where data lies on devices */
+    struct rank_device *where;
+    struct memory_map *memory;
     struct compute *compute;
-    struct gather *gather;
-    struct reducer *reducer; /* NULL where gradients are exchanged in line: one rank, or adapters, all at the end */
+    struct gather *gather;  /* NULL: it is the only one, and does not train */
+    struct reducer *reducer; /* NULL where gradients are exchanged in line: one rank, or adapters, all at the end, or on a device's stream */
     struct comm_slice *slices; /* (nslices) trainable parameters */
     size_t nslices;
     size_t *group_slices; /* (ngroups + 1) where each group's begin among them */
     float *own;       /* reduced gradients, first and second moments: (own_nelem) each */
     float *m, *v;
     float *masters;   /* fp32 values of what is trained, where the layout says that there are: (own_nelem); else NULL */
-    double *row_sums; /* (largest chunk of a trainable parameter) */
+    struct kern_event *copied; /* the state, for the last checkpoint: it does not change before; NULL: nobody copies it */
+    double *row_sums; /* (rows of this rank, of all that is trained) */
+    struct kern_buffer row_sums_back; /* the same, in pinned memory */
     uint64_t step;    /* done */
     uint64_t updates; /* applied: AdamW's t */
     struct fsdpck_base base; /* the frozen weights under adapters, as they were read; no tensors without adapters */
@@ -55,14 +68,20 @@ struct rank_times {
 };
 struct rank_times rank_times(const struct rank *r);
 
-int rank_open(const struct job *job, struct comm *comm, struct rank **out, struct fsdpck_error *err);
+/* host: COMM_MAIN; borrowed. */
+int rank_open(const struct job *job, struct comm *host, struct rank **out, struct fsdpck_error *err);
+/* To load and compute, not to train: no memory of its own but the communicator's. On the processor. */
+int rank_open_bare(const struct job *job, struct comm *host, struct rank **out, struct fsdpck_error *err);
 void rank_close(struct rank *r); /* NULL does nothing */
 
 /* This rank's rows in the parameters' memory, and the fp32 values that are trained and saved, which may be the same memory. */
 void *rank_rows(const struct rank *r, const struct param *p);
 float *rank_master(const struct rank *r, const struct param *p);
-/* Masters, rounded, to where they are gathered from. Nobody may be reading there. */
-void rank_publish(struct rank *r);
+/* Masters, rounded, to where they are gathered from; all: frozen rows have changed too. Nobody may be reading there. */
+int rank_publish(struct rank *r, bool all, struct fsdpck_error *err);
+/* Numbers between the device and the host; done when they return. */
+int rank_download(const struct rank *r, void *host, const void *device, size_t nbytes, struct fsdpck_error *err);
+int rank_upload(const struct rank *r, void *device, const void *host, size_t nbytes, struct fsdpck_error *err);
 
 /* load.c: base weights from config.model, adapters from init_adapter or PEFT's distribution; only this rank's rows. */
 int rank_load(struct rank *r, struct fsdpck_error *err);

@@ -13,15 +13,26 @@ struct train_session {
     struct comm_world *world;
     struct comm *comm;
     struct rank *rank;
+    float *values, *gradients; /* (own_nelem) copies of what lies on a device; else NULL */
 };
 
-int train_session_open(const struct train_config *config, unsigned nthreads, const struct fsdpck_options *opt, struct train_session **out, struct fsdpck_error *err)
+static int make_copies(struct train_session *s, struct fsdpck_error *err)
+{
+    const size_t nelem = (size_t)s->job.layout.own_nelem + 1;
+    if (!job_is_apart(&s->job))
+        return 0;
+    s->values = calloc(nelem, sizeof *s->values);
+    s->gradients = calloc(nelem, sizeof *s->gradients);
+    return s->values && s->gradients ? 0 : fsdpck_error_nomem(err, 2 * nelem * sizeof *s->values);
+}
+
+int train_session_open(const struct train_config *config, const struct train_options *opt, struct train_session **out, struct fsdpck_error *err)
 {
     struct train_session *s = calloc(1, sizeof *s);
     *out = NULL;
     if (!s)
         return fsdpck_error_nomem(err, sizeof *s);
-    s->opt = (struct train_options){ .nranks = 1, .nthreads = nthreads, .note = opt ? opt->note : NULL, .ctx = opt ? opt->ctx : NULL };
+    s->opt = (struct train_options){ .nranks = 1, .nthreads = opt->nthreads, .note = opt->note, .ctx = opt->ctx, .device = opt->device, .module = opt->module };
     int rc = job_open(config, &s->opt, &s->job, err);
     if (!rc)
         rc = board_new(0, 1, 1, 600, &s->board, err);
@@ -33,6 +44,8 @@ int train_session_open(const struct train_config *config, unsigned nthreads, con
         rc = rank_open(&s->job, s->comm, &s->rank, err);
     if (!rc)
         rc = rank_load(s->rank, err);
+    if (!rc)
+        rc = make_copies(s, err);
     if (rc)
         train_session_close(s);
     else
@@ -50,6 +63,8 @@ void train_session_close(struct train_session *s)
     comm_world_free(s->world);
     board_free(s->board);
     job_close(&s->job);
+    free(s->values);
+    free(s->gradients);
     free(s);
 }
 
@@ -98,14 +113,20 @@ size_t train_session_ntrained(const struct train_session *s)
     return s->rank->nslices;
 }
 
-void train_session_param(struct train_session *s, size_t i, const char **name, float **values, float **gradients, int64_t *nelem)
+int train_session_param(struct train_session *s, size_t i, const char **name, float **values, float **gradients, int64_t *nelem,
+                        struct fsdpck_error *err)
 {
     const struct layout *l = &s->job.layout;
     const struct param *p = l->params;
     while (!p->trainable || i--)
         p++;
     *name = p->name;
-    *values = rank_master(s->rank, p);
-    *gradients = s->rank->own + p->own_at;
     *nelem = p->nrow * p->ncol;
+    *values = s->values ? s->values + p->own_at : rank_master(s->rank, p);
+    *gradients = s->values ? s->gradients + p->own_at : s->rank->own + p->own_at;
+    if (!s->values)
+        return 0;
+    const size_t nbytes = (size_t)*nelem * sizeof(float);
+    int rc = rank_download(s->rank, s->values + p->own_at, rank_master(s->rank, p), nbytes, err);
+    return rc ? rc : rank_download(s->rank, s->gradients + p->own_at, s->rank->own + p->own_at, nbytes, err);
 }

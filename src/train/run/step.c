@@ -51,6 +51,12 @@ static void after_group(void *ctx, uint32_t group)
     p->gather.after_group(p->gather.ctx, group);
 }
 
+static void clean(const struct rank *r, const struct comm_slice *slices, size_t nslices)
+{
+    for (size_t i = 0; i < nslices; i++)
+        r->compute->device->memory->zero(r->compute->stream, r->comm->contribution + slices[i].at, (size_t)slices[i].nelem * sizeof(float));
+}
+
 /* A group's gradients to their owners; where groups take turns their place is clean again for the group after the next. */
 static int give_away(void *ctx, uint32_t group, struct fsdpck_error *err)
 {
@@ -66,7 +72,7 @@ static int give_away(void *ctx, uint32_t group, struct fsdpck_error *err)
     }
     int rc = r->comm->ops->exchange(r->comm, job.slices, n, p->in_wave, p->first_of_step, err);
     if (!rc && job.clean)
-        reducer_clean(r->comm, job.slices, n);
+        clean(r, job.slices, n);
     return rc;
 }
 
@@ -78,7 +84,7 @@ static int run_packet(struct rank *r, const struct step_plan *plan, struct packe
     const struct compute_hook hook = { before_group, after_group, r->job->layout.grads_by_group ? give_away : NULL, &passing };
     int rc = 0;
     if (packet.first < packet.end)
-        memset(r->comm->contribution, 0, (size_t)r->job->layout.grad_nelem * sizeof(float));
+        r->compute->device->memory->zero(r->compute->stream, r->comm->contribution, (size_t)r->job->layout.grad_nelem * sizeof(float));
     *loss = 0;
     for (size_t turn = 0; turn < packet.nturns && !rc; turn++) {
         double part = 0;

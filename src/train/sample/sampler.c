@@ -88,13 +88,8 @@ static int open_rank(struct sampler *s, struct fsdpck_error *err)
         rc = comm_world_new(1, (struct comm_sizes){ .value_nbytes = l->value_nbytes, .grad_nelem = l->grad_nelem, .reduce = FSDPCK_FLOAT32 }, s->board, &s->world, err);
     if (!rc)
         rc = comm_world_join(s->world, 0, &s->comm, err);
-    if (!rc && !(s->rank = calloc(1, sizeof *s->rank)))
-        rc = fsdpck_error_nomem(err, sizeof *s->rank);
-    if (rc)
-        return rc;
-    s->rank->job = &s->job;
-    s->rank->comm = s->comm;
-    rc = compute_new_bare(&s->job.model, l, &s->config, s->job.nthreads, s->comm->values, &s->rank->compute, err);
+    if (!rc)
+        rc = rank_open_bare(&s->job, s->comm, &s->rank, err);
     return rc ? rc : rank_load(s->rank, err);
 }
 

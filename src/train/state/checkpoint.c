@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "state/adapter.h"
+#include "state/reads.h"
 #include "state/state.h"
 
 enum { TREES = CHECKPOINT_TREES, NAME = LAYOUT_NAME + 64 };
@@ -106,23 +107,20 @@ void checkpoint_list_free(struct checkpoint_list *list)
     free(list);
 }
 
-int checkpoint_copy(struct rank *r, float *const trees[CHECKPOINT_TREES], struct fsdpck_error *err)
+void checkpoint_copy(const struct rank *r, struct kern_stream *stream, float *const trees[CHECKPOINT_TREES])
 {
-    char message[KERN_MESSAGE_BYTES];
     const struct layout *l = &r->job->layout;
     const struct kern_memory *memory = r->compute->device->memory;
-    struct kern_stream *stream = r->compute->stream;
-    for (size_t i = 0; i < l->nparams; i++) {
+    for (size_t i = 0; i < l->nparams && !r->masters; i++) {
         const struct param *p = &l->params[i];
         int64_t first, nrow = param_rows(p, r->comm->rank, &first);
         if (p->trainable && nrow > 0)
             memory->copy(stream, trees[0] + p->own_at, rank_master(r, p), (size_t)(nrow * p->ncol) * sizeof(float));
     }
+    if (r->masters)
+        memory->copy(stream, trees[0], r->masters, (size_t)l->own_nelem * sizeof(float));
     memory->copy(stream, trees[1], r->m, (size_t)l->own_nelem * sizeof(float));
     memory->copy(stream, trees[2], r->v, (size_t)l->own_nelem * sizeof(float));
-    if (r->compute->device->stream_sync(stream, message) != KERN_OK)
-        return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "a copy failed: %s", message);
-    return 0;
 }
 
 static int barrier(void *ctx)
@@ -144,7 +142,7 @@ int checkpoint_write(const struct checkpoint_list *list, struct comm *comm, cons
     return fsdpck_save(&req, fs, NULL, err);
 }
 
-static int read_tree(struct rank *r, struct fsdpck_source *src, int tree, struct fsdpck_error *err)
+static int read_tree(struct rank *r, struct fsdpck_source *src, struct reads *reads, int tree, struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;
     int rc = 0;
@@ -153,13 +151,12 @@ static int read_tree(struct rank *r, struct fsdpck_source *src, int tree, struct
         struct fsdpck_key path[4];
         char name[NAME];
         int64_t first, nrow = param_rows(p, r->comm->rank, &first);
-        const uint64_t offset[2] = { (uint64_t)first, 0 }, size[2] = { (uint64_t)nrow, (uint64_t)p->ncol };
         if (!p->trainable || nrow <= 0)
             continue;
         comm_beat(r->comm);
         make_path(p, tree, path, name);
-        const struct fsdpck_read read = { .tensor = fsdpck_source_find(src, name), .offset = offset, .size = size, .dst = memory_of(r, p, tree) };
-        rc = fsdpck_source_read(src, &read, 1, err);
+        rc = reads_add(reads, &(struct reads_rows){ .tensor = fsdpck_source_find(src, name), .first = (uint64_t)first, .nrow = (uint64_t)nrow,
+                                                    .ncol = (uint64_t)p->ncol, .dst = memory_of(r, p, tree), .dtype = FSDPCK_FLOAT32 }, err);
     }
     return rc;
 }
@@ -167,16 +164,20 @@ static int read_tree(struct rank *r, struct fsdpck_source *src, int tree, struct
 int rank_resume(struct rank *r, const char *path, struct fsdpck_error *err)
 {
     struct fsdpck_source *src;
+    struct reads *reads = NULL;
     int rc = fsdpck_source_open(path, "fsdpck", &r->job->fs, &src, err);
     comm_at(r->comm, 0, "loading of the checkpoint");
     if (!rc)
         rc = state_check_base(r, src, err);
+    if (!rc)
+        rc = reads_new(r, src, &reads, err);
     for (int tree = 0; tree < TREES && !rc; tree++)
-        rc = read_tree(r, src, tree, err);
+        rc = read_tree(r, src, reads, tree, err);
+    rc = reads_end(reads, rc, err);
     if (!rc)
         rc = state_read_counts(src, &r->step, &r->updates, err);
     if (!rc)
-        rank_publish(r);
+        rc = rank_publish(r, false, err);
     fsdpck_source_close(src);
     return rc;
 }

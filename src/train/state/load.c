@@ -9,6 +9,7 @@
 
 #include "run/files.h"
 #include "run/rank.h"
+#include "state/reads.h"
 #include "state/state.h"
 
 static bool is_adapter(const struct param *p)
@@ -41,43 +42,12 @@ static int find(const struct fsdpck_source *src, const struct param *p, const st
     return 0;
 }
 
-/* A tensor's content id (FORMAT.md): the sum over rows of their hashes, so that ranks can add up theirs. limb: 32 bits each, lowest first. */
-static void add_content(const unsigned char *rows, uint64_t row_nbytes, uint64_t first, uint64_t nrow, uint64_t limb[4])
-{
-    for (uint64_t i = 0; i < nrow; i++) {
-        XXH128_hash_t h = XXH3_128bits_withSeed(rows + i * row_nbytes, row_nbytes, first + i);
-        limb[0] += (uint32_t)h.low64;
-        limb[1] += h.low64 >> 32;
-        limb[2] += (uint32_t)h.high64;
-        limb[3] += h.high64 >> 32;
-    }
-}
-
 /* What was read of one parameter. */
 struct loaded {
     uint64_t content[4]; /* limbs, added to */
     enum fsdpck_dtype dtype;
     bool in_tree; /* the file calls it "model.NAME" */
 };
-
-/* Reads that are done together, so that threads share them. */
-struct batch_read {
-    const struct param *param;
-    struct loaded *loaded;
-    void *raw;         /* as the file has it: its destination, or memory of its own that is cast to it */
-    uint64_t offset[2], size[2];
-};
-
-struct batch_reads {
-    struct rank *r;
-    struct fsdpck_source *src;
-    struct fsdpck_read *reads;  /* (nparams) */
-    struct batch_read *entries; /* (nparams) */
-    size_t n;
-    uint64_t cast_nbytes; /* of memory that waits to be cast */
-};
-
-enum { CAST_NBYTES = 32 << 20 };
 
 /* Where a parameter's rows go, and as what: frozen ones to where they are used, trained ones to their masters. */
 static enum fsdpck_dtype destination(const struct rank *r, const struct param *p, void **dst)
@@ -86,53 +56,22 @@ static enum fsdpck_dtype destination(const struct rank *r, const struct param *p
     return p->trainable || p->dtype == KERN_F32 ? FSDPCK_FLOAT32 : FSDPCK_BFLOAT16;
 }
 
-static void finish_read(const struct rank *r, const struct fsdpck_read *read, struct batch_read *e, bool good)
-{
-    void *dst;
-    enum fsdpck_dtype want = destination(r, e->param, &dst);
-    if (good)
-        add_content(e->raw, (uint64_t)e->param->ncol * fsdpck_dtype_info(read->tensor->dtype)->nbytes, e->offset[0], e->size[0], e->loaded->content);
-    if (e->raw == dst)
-        return;
-    if (good)
-        fsdpck_dtype_cast(read->tensor->dtype, e->raw, want, dst, e->size[0] * e->size[1]);
-    free(e->raw);
-}
-
-/* Reads what was added. After a failure (rc) it only lets go. */
-static int flush_reads(struct batch_reads *b, int rc, struct fsdpck_error *err)
-{
-    if (!rc && b->n)
-        rc = fsdpck_source_read(b->src, b->reads, b->n, err);
-    for (size_t i = 0; i < b->n; i++)
-        finish_read(b->r, &b->reads[i], &b->entries[i], !rc);
-    b->n = 0;
-    b->cast_nbytes = 0;
-    return rc;
-}
-
 /* This rank's rows of one tensor. */
-static int add_read(struct batch_reads *b, const struct param *p, struct loaded *loaded, struct fsdpck_error *err)
+static int add_read(const struct rank *r, const struct fsdpck_source *src, struct reads *reads, const struct param *p, struct loaded *loaded,
+                    struct fsdpck_error *err)
 {
     const struct fsdpck_tensor *t;
-    int64_t first, nrow = param_rows(p, b->r->comm->rank, &first);
-    int rc = find(b->src, p, &t, err);
+    int64_t first, nrow = param_rows(p, r->comm->rank, &first);
+    int rc = find(src, p, &t, err);
     if (rc)
         return rc;
     loaded->dtype = t->dtype;
     loaded->in_tree = strcmp(t->name, p->name) != 0;
     if (nrow <= 0)
         return 0;
-    struct batch_read *e = &b->entries[b->n];
-    *e = (struct batch_read){ .param = p, .loaded = loaded, .offset = { (uint64_t)first, 0 }, .size = { (uint64_t)nrow, (uint64_t)p->ncol } };
-    uint64_t nbytes = (uint64_t)(nrow * p->ncol) * fsdpck_dtype_info(t->dtype)->nbytes;
-    if (t->dtype != destination(b->r, p, &e->raw)) {
-        if (!(e->raw = malloc(nbytes)))
-            return fsdpck_error_nomem(err, nbytes);
-        b->cast_nbytes += nbytes;
-    }
-    b->reads[b->n++] = (struct fsdpck_read){ .tensor = t, .offset = e->offset, .size = e->size, .dst = e->raw };
-    return b->cast_nbytes > CAST_NBYTES ? flush_reads(b, 0, err) : 0;
+    struct reads_rows rows = { .tensor = t, .first = (uint64_t)first, .nrow = (uint64_t)nrow, .ncol = (uint64_t)p->ncol, .content = loaded->content };
+    rows.dtype = destination(r, p, &rows.dst);
+    return reads_add(reads, &rows, err);
 }
 
 /* A PEFT folder's file; a checkpoint as it is. */
@@ -152,17 +91,18 @@ static int open_source(const char *path, bool adapter, const struct fsdpck_optio
 static int load_all(struct rank *r, const char *path, bool adapters, struct loaded *loaded, struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;
-    struct batch_reads b = { .r = r, .reads = calloc(l->nparams, sizeof *b.reads), .entries = calloc(l->nparams, sizeof *b.entries) };
-    int rc = b.reads && b.entries ? open_source(path, adapters, &r->job->fs, &b.src, err) : fsdpck_error_nomem(err, l->nparams * sizeof *b.entries);
+    struct fsdpck_source *src;
+    struct reads *reads = NULL;
+    int rc = open_source(path, adapters, &r->job->fs, &src, err);
+    if (!rc)
+        rc = reads_new(r, src, &reads, err);
     for (size_t i = 0; i < l->nparams && !rc; i++) {
         comm_beat(r->comm);
         if (is_adapter(&l->params[i]) == adapters)
-            rc = add_read(&b, &l->params[i], &loaded[i], err);
+            rc = add_read(r, src, reads, &l->params[i], &loaded[i], err);
     }
-    rc = flush_reads(&b, rc, err);
-    fsdpck_source_close(b.src);
-    free(b.reads);
-    free(b.entries);
+    rc = reads_end(reads, rc, err);
+    fsdpck_source_close(src);
     return rc;
 }
 
@@ -180,6 +120,19 @@ static void draw_normal(float *dst, uint64_t nelem, const struct kern_philox *rn
     }
 }
 
+/* Drawn by the host. */
+static int draw_embedding(struct rank *r, const struct param *p, int64_t nrow, const struct kern_philox *rng, uint64_t index0, struct fsdpck_error *err)
+{
+    const size_t nelem = (size_t)(nrow * p->ncol);
+    float *values = calloc(nelem, sizeof *values);
+    if (!values)
+        return fsdpck_error_nomem(err, nelem * sizeof *values);
+    draw_normal(values, nelem, rng, index0);
+    int rc = rank_upload(r, rank_master(r, p), values, nelem * sizeof *values, err);
+    free(values);
+    return rc;
+}
+
 /* As PEFT: A uniform in ±1/√in (kaiming_uniform with a = √5), B zero; of an embedding A zero, B normal. Each element by its place in the whole tensor. */
 static int draw_adapter(struct rank *r, const struct param *p, struct fsdpck_error *err)
 {
@@ -188,16 +141,12 @@ static int draw_adapter(struct rank *r, const struct param *p, struct fsdpck_err
     int64_t first, nrow = param_rows(p, r->comm->rank, &first);
     float bound = (float)(1 / sqrt((double)p->ncol));
     struct kern_philox rng = { .seed = r->job->config->seed, .name = XXH32(p->name, strlen(p->name), 0) };
-    char message[KERN_MESSAGE_BYTES];
     if (nrow <= 0 || zero)
         return 0; /* memory is zero where nobody wrote */
     if (embedding)
-        draw_normal(rank_master(r, p), (uint64_t)(nrow * p->ncol), &rng, (uint64_t)(first * p->ncol));
-    else
-        c->device->ops->uniform(c->stream, rank_master(r, p), nrow * p->ncol, rng, (uint64_t)(first * p->ncol), -bound, bound);
-    if (c->device->stream_sync(c->stream, message) != KERN_OK)
-        return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "a kernel failed: %s", message);
-    return 0;
+        return draw_embedding(r, p, nrow, &rng, (uint64_t)(first * p->ncol), err);
+    c->device->ops->uniform(c->stream, rank_master(r, p), nrow * p->ncol, rng, (uint64_t)(first * p->ncol), -bound, bound);
+    return compute_sync(c, err);
 }
 
 static int sum_contents(struct rank *r, struct loaded *loaded, struct fsdpck_error *err)
@@ -294,9 +243,7 @@ int rank_load(struct rank *r, struct fsdpck_error *err)
         if (is_adapter(&l->params[i]))
             rc = draw_adapter(r, &l->params[i], err);
     }
-    if (!rc)
-        rank_publish(r);
-    return rc;
+    return rc ? rc : rank_publish(r, true, err);
 }
 
 /* PEFT writes the embedding along where it has an adapter: a copy of the base's. */

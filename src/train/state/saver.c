@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "run/device.h"
 #include "run/files.h"
 #include "state/checkpoint.h"
 #include "state/state.h"
@@ -20,7 +21,11 @@ enum phase { IDLE, ASKED, DONE, ENDING };
 struct saver {
     struct rank *rank;
     struct comm *comm; /* COMM_SAVE */
-    float *memory, *trees[CHECKPOINT_TREES];
+    const struct kern_device *device;
+    struct kern_stream *copies; /* snapshots, while the next step's forward and backward are under way */
+    struct kern_event *updated; /* on the compute stream: the state is whole */
+    struct kern_buffer memory;  /* pinned */
+    float *trees[CHECKPOINT_TREES];
     struct checkpoint_list *list;
     struct fsdpck_options fs;
     pthread_t thread;
@@ -69,8 +74,10 @@ static void save(struct saver *s)
 {
     struct saver_result *result = &s->result;
     struct fsdpck_error lost = { 0 };
-    char path[FILES_PATH];
-    int rc = files_checkpoint_path(s->rank->job->config, result->step, path, &result->why);
+    char path[FILES_PATH], message[KERN_MESSAGE_BYTES];
+    int rc = s->device->stream_sync(s->copies, message) == KERN_OK ? 0 : fsdpck_error_set(&result->why, FSDPCK_ERR_IO, NULL, "the copy of the state: %s", message);
+    if (!rc)
+        rc = files_checkpoint_path(s->rank->job->config, result->step, path, &result->why);
     if (!rc)
         rc = checkpoint_write(s->list, s->comm, s->rank->job, path, s->state, &s->fs, &result->why);
     uint64_t failed = rc != 0;
@@ -105,13 +112,18 @@ static void *run(void *arg)
 /* Touched here, so that no step pays for it. */
 static int allocate(struct saver *s, struct fsdpck_error *err)
 {
-    uint64_t nbytes = saver_nbytes(&s->rank->job->layout);
-    s->memory = aligned_alloc(64, (nbytes + 64) / 64 * 64);
-    if (!s->memory)
-        return fsdpck_error_nomem(err, nbytes);
-    memset(s->memory, 0, nbytes);
+    const int index = s->rank->where->index;
+    const struct kern_place pinned = { .kind = KERN_PLACE_PINNED, .index = index };
+    const uint64_t nbytes = saver_nbytes(&s->rank->job->layout);
+    char message[KERN_MESSAGE_BYTES];
+    if (s->device->memory->alloc(pinned, nbytes, &s->memory, message) != KERN_OK || s->device->stream_new(index, NULL, &s->copies, message) != KERN_OK ||
+        s->device->event_new(index, &s->updated, message) != KERN_OK || s->device->event_new(index, &s->rank->copied, message) != KERN_OK)
+        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "a copy of the state for checkpoints: %s", message);
+    if (nbytes)
+        memset(s->memory.data, 0, nbytes);
     for (int tree = 0; tree < CHECKPOINT_TREES; tree++)
-        s->trees[tree] = s->memory + tree * s->rank->job->layout.own_nelem;
+        s->trees[tree] = (float *)s->memory.data + tree * s->rank->job->layout.own_nelem;
+    s->device->event_record(s->rank->copied, s->copies);
     return checkpoint_list_new(s->rank, s->trees, &s->list, err);
 }
 
@@ -122,6 +134,7 @@ int saver_new(struct rank *r, struct saver **out, struct fsdpck_error *err)
     if (!s)
         return fsdpck_error_nomem(err, sizeof *s);
     s->rank = r;
+    s->device = r->where->device;
     s->comm = r->comm->lanes[COMM_SAVE];
     s->fs = (struct fsdpck_options){ .nthreads = 1, .progress = beat, .note = pass_note, .ctx = s };
     pthread_mutex_init(&s->lock, NULL);
@@ -158,7 +171,13 @@ void saver_free(struct saver *s)
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
     checkpoint_list_free(s->list);
-    free(s->memory);
+    s->device->stream_free(s->copies);
+    if (s->updated)
+        s->device->event_free(s->updated);
+    if (s->rank->copied)
+        s->device->event_free(s->rank->copied);
+    s->rank->copied = NULL;
+    s->device->memory->free(&s->memory);
     free(s->state);
     free(s);
 }
@@ -171,9 +190,10 @@ int saver_start(struct saver *s, struct fsdpck_error *err)
         return fsdpck_error_nomem(err, 4096);
     s->asked_ns = comm_now_ns();
     s->result = (struct saver_result){ .step = s->rank->step };
-    int rc = checkpoint_copy(s->rank, s->trees, err);
-    if (rc)
-        return rc;
+    s->device->event_record(s->updated, s->rank->compute->stream);
+    s->device->event_wait(s->updated, s->copies);
+    checkpoint_copy(s->rank, s->copies, s->trees);
+    s->device->event_record(s->rank->copied, s->copies);
     pthread_mutex_lock(&s->lock);
     s->phase = ASKED;
     pthread_cond_broadcast(&s->changed);

@@ -47,6 +47,9 @@ struct train_options {
     /* A launcher (mpirun) has started this process as one rank of so many; 0: none has. The others join by MPI. */
     uint32_t launched_rank, launched_nranks;
     bool several_hosts; /* not all of them are on this one: parameters are gathered by copying */
+    uint32_t launched_local, launched_nlocal; /* its number among the ranks on its host, and how many they are */
+    const char *device; /* "cpu" (default) or "cuda" */
+    const char *module; /* path of the module that has the device; NULL: there is none */
     bool profile;      /* rank 0's kernels are timed: notes at the end, and output_dir/profile.json */
     bool copy_gathers; /* ranks of one host gather parameters by copying, as ranks of several do, instead of mapping them */
 };
@@ -72,6 +75,7 @@ struct train_plan {
     uint64_t optimizer_nbytes;     /* moments of its rows, and their fp32 masters where parameters are bf16 */
     uint64_t buffer_nbytes;        /* what groups are gathered into; 0 where ranks map each other's rows */
     uint64_t snapshot_nbytes;      /* a copy of what is saved */
+    uint64_t nrecomputed;          /* blocks that keep their input only, and are computed anew in the backward */
     uint64_t activation_nbytes;    /* activations and scratch of the largest micro-batch; keys and values of samples */
     uint64_t peak_nbytes;          /* of all of these */
     uint64_t all_ranks_nbytes;     /* of all ranks: what they share is counted once (PSS) */
@@ -91,6 +95,7 @@ struct train_start {
     const char *family;   /* "llama" */
     uint32_t nranks;
     unsigned nthreads;    /* of each */
+    const char *device;   /* rank 0's: "NVIDIA H200, sm_90"; NULL: the processor */
     bool copies;          /* parameters are gathered by copying */
     uint64_t step;        /* done: where a resumed run goes on */
     struct train_plan plan;
@@ -98,19 +103,19 @@ struct train_start {
 };
 FSDPCK_API int train_plan(const struct train_config *config, const struct train_options *opt, struct train_plan *out, struct fsdpck_error *err);
 
-/* One rank in this process, without files of a run: for tests, and for looking into a step. */
+/* One rank in this process, without files of a run: for tests, and for looking into a step. Of opt: nthreads, note, ctx, device, module. */
 struct train_session;
-FSDPCK_API int train_session_open(const struct train_config *config, unsigned nthreads, const struct fsdpck_options *opt, struct train_session **out,
-                                  struct fsdpck_error *err);
+FSDPCK_API int train_session_open(const struct train_config *config, const struct train_options *opt, struct train_session **out, struct fsdpck_error *err);
 FSDPCK_API void train_session_close(struct train_session *s); /* NULL does nothing */
 /* Gradients of a step (from 0), before clipping, and its loss and norm. Parameters stay as they are. */
 FSDPCK_API int train_session_gradients(struct train_session *s, uint64_t step, double *loss, double *norm, struct fsdpck_error *err);
 /* Logits of micro-batch `micro` of a step: (its tokens, vocabulary), documents one after the other; in fp32, before
  * dtype.output rounds them. Owned by the caller: free(). */
 FSDPCK_API int train_session_logits(struct train_session *s, uint64_t step, size_t micro, float **logits, int64_t *ntok, int64_t *nvocab, struct fsdpck_error *err);
-/* Trainable parameter i of train_session_ntrained(): name in files, values and gradients (nelem), borrowed. */
+/* Trainable parameter i of train_session_ntrained(): name in files, values and gradients (nelem), borrowed; of a device: copies, as they are now. */
 FSDPCK_API size_t train_session_ntrained(const struct train_session *s);
-FSDPCK_API void train_session_param(struct train_session *s, size_t i, const char **name, float **values, float **gradients, int64_t *nelem);
+FSDPCK_API int train_session_param(struct train_session *s, size_t i, const char **name, float **values, float **gradients, int64_t *nelem,
+                                   struct fsdpck_error *err);
 
 #ifdef __cplusplus
 }

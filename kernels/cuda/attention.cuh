@@ -1,0 +1,68 @@
+/* What the kernels of attention share: documents and their tiles as a table on the device, and which row of work implements a call. */
+#ifndef CUDA_ATTENTION_CUH
+#define CUDA_ATTENTION_CUH
+
+#include "cuda/vec.cuh"
+
+#include <kernels/attention.h>
+
+/* A document: its first token, and its first tile of queries or keys. One more stands behind the last. */
+struct document {
+    int32_t token, tile;
+};
+
+/* What lies in scratch: the table, then delta (nhead, ntok), which only the backward has. */
+struct packing {
+    const struct document *docs;
+    float *delta;
+    int32_t ndoc;
+    int32_t ntile; /* of TILE_ROWS tokens, none of two documents */
+};
+
+constexpr int TILE_ROWS = 64;
+
+/* A tile's tokens, and its document's. */
+struct tile {
+    int64_t token, n, begin, end;
+};
+
+/* The document that holds a token or a tile: the last that does not start behind it. Empty ones start where the next does, and are passed over. */
+template <int32_t document::*START> __device__ __forceinline__ int find_document(const struct packing &p, int32_t at)
+{
+    int low = 0, high = p.ndoc;
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (p.docs[middle].*START <= at)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+__device__ __forceinline__ struct tile find_tile(const struct packing &p, int32_t number)
+{
+    const int d = find_document<&document::tile>(p, number);
+    struct tile t;
+    t.begin = p.docs[d].token;
+    t.end = p.docs[d + 1].token;
+    t.token = t.begin + (int64_t)(number - p.docs[d].tile) * TILE_ROWS;
+    t.n = t.end - t.token < TILE_ROWS ? t.end - t.token : TILE_ROWS;
+    return t;
+}
+
+/* Bytes of scratch, as packing says. */
+size_t cuda_attention_bytes(const struct kern_attention_shape *s, bool delta);
+/* Writes the table to the device. False where the shape makes no sense: the stream fails. */
+bool cuda_attention_pack(struct kern_stream *stream, const struct kern_attention_shape *s, void *scratch, struct packing *p);
+/* delta[h][i] = Σ over a head's features of d_o · o. */
+void cuda_attention_delta(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p);
+
+/* The two rows: tensor cores, for bf16 heads of up to 128 features; and any. */
+bool cuda_attention_fits_mma(int64_t head_dim, std::initializer_list<operand> all);
+void cuda_attention_mma(struct kern_stream *stream, const struct kern_attention *a, const struct packing *p);
+void cuda_attention_mma_grad(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p);
+void cuda_attention_plain(struct kern_stream *stream, const struct kern_attention *a, const struct packing *p);
+void cuda_attention_plain_grad(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p);
+
+#endif

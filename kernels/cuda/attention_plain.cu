@@ -1,0 +1,195 @@
+/* Attention for any type and heads of up to 256 features, in fp32 throughout: a warp for each token and head, 32 of the tokens that it sees (or that see it) at a
+ * time, a lane for each; then a lane for each feature, over those 32 in order. */
+#include "cuda/attention.cuh"
+#include "cuda/reduce.cuh"
+
+namespace {
+
+enum { MOST_DIM = 256, PER_LANE = MOST_DIM / WARP, NWARP = THREADS / WARP };
+
+/* A warp's: two rows of features, its own token's, and its lanes' weights, by turns. */
+struct own_rows {
+    float row[NWARP][2][MOST_DIM];
+    float weight[NWARP][WARP];
+};
+
+struct features {
+    float v[PER_LANE];
+};
+
+/* This warp's token and head, of nhead. */
+struct task {
+    int64_t token, head, begin, end; /* the document's */
+    int lane;
+    float (*row)[MOST_DIM];
+    float *weight;
+};
+
+__device__ __forceinline__ bool find_task(const struct kern_attention_shape &s, const struct packing &p, int64_t nhead, task *t)
+{
+    const int64_t warp = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP;
+    if (warp >= s.ntok * nhead)
+        return false;
+    t->token = warp / nhead;
+    t->head = warp % nhead;
+    t->lane = (int)threadIdx.x % WARP;
+    const int d = find_document<&document::token>(p, (int32_t)t->token);
+    t->begin = p.docs[d].token;
+    t->end = p.docs[d + 1].token;
+    t->row = shared_memory<own_rows>().row[threadIdx.x / WARP];
+    t->weight = shared_memory<own_rows>().weight[threadIdx.x / WARP];
+    return true;
+}
+
+__device__ __forceinline__ void load_own(const task &t, int which, const struct kern_cmat &m, int64_t head, int64_t dim)
+{
+    for (int64_t c = t.lane; c < dim; c += WARP)
+        t.row[which][c] = load1<MIXED>(m, t.token, head * dim + c);
+}
+
+__device__ __forceinline__ float dot(const float *row, const struct kern_cmat &m, int64_t token, int64_t head, int64_t dim)
+{
+    float sum = 0;
+    for (int64_t c = 0; c < dim; c++)
+        sum += row[c] * load1<MIXED>(m, token, head * dim + c);
+    return sum;
+}
+
+/* sum += Σ over the lanes' weights of token from + lane's row. */
+__device__ __forceinline__ void add_rows(const task &t, features &sum, float weight, const struct kern_cmat &m, int64_t from, int64_t n, int64_t head, int64_t dim)
+{
+    t.weight[t.lane] = weight;
+    __syncwarp();
+    for (int l = 0; l < n; l++)
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++)
+            if (t.lane + i * WARP < dim)
+                sum.v[i] += t.weight[l] * load1<MIXED>(m, from + l, head * dim + t.lane + i * WARP);
+    __syncwarp();
+}
+
+__device__ __forceinline__ void store_features(const features &x, float factor, const struct kern_mat &m, const task &t, int64_t dim)
+{
+#pragma unroll
+    for (int i = 0; i < PER_LANE; i++)
+        if (t.lane + i * WARP < dim)
+            store1<MIXED>(m, t.token, t.head * dim + t.lane + i * WARP, x.v[i] * factor);
+}
+
+__device__ __forceinline__ int64_t first_key(const struct kern_attention_shape &s, const task &t)
+{
+    const int64_t first = s.window ? t.token - s.window + 1 : t.begin;
+    return first > t.begin ? first : t.begin;
+}
+
+__device__ __forceinline__ int64_t some_rows(int64_t from, int64_t end)
+{
+    return end - from < WARP ? end - from : WARP;
+}
+
+__global__ void __launch_bounds__(THREADS) forward(struct kern_attention a, packing p)
+{
+    const struct kern_attention_shape &s = a.shape;
+    task t;
+    if (!find_task(s, p, s.nhead, &t))
+        return;
+    const int64_t kv = t.head / (s.nhead / s.nkv);
+    features o = {};
+    float top = -INFINITY, sum = 0;
+    load_own(t, 0, a.q, t.head, s.head_dim);
+    __syncwarp();
+    for (int64_t from = first_key(s, t); from <= t.token; from += WARP) {
+        const int64_t n = some_rows(from, t.token + 1);
+        const float score = t.lane < n ? dot(t.row[0], a.k, from + t.lane, kv, s.head_dim) * s.scale : -INFINITY;
+        const float next = fmaxf(top, warp_max(score)), factor = top == next ? 1.0f : expf(top - next);
+        const float weight = t.lane < n ? expf(score - next) : 0.0f;
+        sum = sum * factor + warp_sum(weight);
+#pragma unroll
+        for (int i = 0; i < PER_LANE; i++)
+            o.v[i] *= factor;
+        add_rows(t, o, weight, a.v, from, n, kv, s.head_dim);
+        top = next;
+    }
+    store_features(o, 1.0f / sum, a.o, t, s.head_dim);
+    if (a.lse && t.lane == 0)
+        a.lse[t.head * s.ntok + t.token] = top + logf(sum);
+}
+
+/* The weight of a pair of tokens, and its gradient: own rows 0 and 1 are what the other token's rows of x0 and x1 are multiplied with. */
+struct pair {
+    float weight, grad;
+};
+
+__device__ __forceinline__ pair weigh(const struct kern_attention_grad &g, const packing &p, const task &t, const struct kern_cmat &x0, const struct kern_cmat &x1,
+                                      int64_t other, int64_t other_head, int64_t query, int64_t head)
+{
+    const struct kern_attention_shape &s = g.shape;
+    const float score = dot(t.row[0], x0, other, other_head, s.head_dim) * s.scale;
+    const float weight = expf(score - g.lse[head * s.ntok + query]);
+    const float dweight = dot(t.row[1], x1, other, other_head, s.head_dim);
+    return pair{weight, weight * (dweight - p.delta[head * s.ntok + query]) * s.scale};
+}
+
+/* A key's gradients: over the query heads that share it, and the tokens that see it. */
+__global__ void __launch_bounds__(THREADS) key_grads(struct kern_attention_grad g, packing p)
+{
+    const struct kern_attention_shape &s = g.shape;
+    task t;
+    if (!find_task(s, p, s.nkv, &t))
+        return;
+    const int64_t shared_by = s.nhead / s.nkv, seen = s.window && t.token + s.window < t.end ? t.token + s.window : t.end;
+    features dk = {}, dv = {};
+    load_own(t, 0, g.k, t.head, s.head_dim);
+    load_own(t, 1, g.v, t.head, s.head_dim);
+    __syncwarp();
+    for (int64_t head = t.head * shared_by; head < (t.head + 1) * shared_by; head++)
+        for (int64_t from = t.token; from < seen; from += WARP) {
+            const int64_t n = some_rows(from, seen), query = from + t.lane;
+            const pair w = t.lane < n ? weigh(g, p, t, g.q, g.d_o, query, head, query, head) : pair{0, 0};
+            add_rows(t, dv, w.weight, g.d_o, from, n, head, s.head_dim);
+            add_rows(t, dk, w.grad, g.q, from, n, head, s.head_dim);
+        }
+    store_features(dk, 1, g.dk, t, s.head_dim);
+    store_features(dv, 1, g.dv, t, s.head_dim);
+}
+
+/* After key_grads: dq may lie over q, o or d_o, of which a warp reads its own row alone. */
+__global__ void __launch_bounds__(THREADS) query_grads(struct kern_attention_grad g, packing p)
+{
+    const struct kern_attention_shape &s = g.shape;
+    task t;
+    if (!find_task(s, p, s.nhead, &t))
+        return;
+    const int64_t kv = t.head / (s.nhead / s.nkv);
+    features dq = {};
+    load_own(t, 0, g.q, t.head, s.head_dim);
+    load_own(t, 1, g.d_o, t.head, s.head_dim);
+    __syncwarp();
+    for (int64_t from = first_key(s, t); from <= t.token; from += WARP) {
+        const int64_t n = some_rows(from, t.token + 1);
+        const pair w = t.lane < n ? weigh(g, p, t, g.k, g.v, from + t.lane, kv, t.token, t.head) : pair{0, 0};
+        add_rows(t, dq, w.grad, g.k, from, n, kv, s.head_dim);
+    }
+    store_features(dq, 1, g.dq, t, s.head_dim);
+}
+
+bool fits(struct kern_stream *stream, const struct kern_attention_shape *s)
+{
+    return cuda_check(stream, s->head_dim <= MOST_DIM, "attention: heads of more than 256 features");
+}
+
+} // namespace
+
+void cuda_attention_plain(struct kern_stream *stream, const struct kern_attention *a, const struct packing *p)
+{
+    if (fits(stream, &a->shape))
+        launch(stream, forward, blocks_for(a->shape.ntok * a->shape.nhead, NWARP), THREADS, sizeof(own_rows), *a, *p);
+}
+
+void cuda_attention_plain_grad(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p)
+{
+    if (!fits(stream, &g->shape))
+        return;
+    launch(stream, key_grads, blocks_for(g->shape.ntok * g->shape.nkv, NWARP), THREADS, sizeof(own_rows), *g, *p);
+    launch(stream, query_grads, blocks_for(g->shape.ntok * g->shape.nhead, NWARP), THREADS, sizeof(own_rows), *g, *p);
+}

@@ -1,0 +1,17 @@
+/* The CUDA row: what its files of the runtime (streams, memory, links) give to the module. No CUDA type stands here. */
+#ifndef CUDA_DEVICE_H
+#define CUDA_DEVICE_H
+
+#include <kernels/link.h>
+#include <kernels/memory.h>
+#include <kernels/stream.h>
+
+extern const struct kern_memory cuda_memory;
+extern const struct kern_device cuda_device;
+extern const struct kern_links cuda_links;
+
+/* message (KERN_MESSAGE_BYTES): what was tried, and what the runtime says. code: a cudaError_t. Returns KERN_ERR_MEMORY where that is the reason, else
+ * KERN_ERR_LIBRARY. */
+int cuda_say(char *message, const char *what, int code);
+
+#endif

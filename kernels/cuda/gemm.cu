@@ -1,0 +1,141 @@
+/* Products as kernels/gemm.h has them, made of the library's: D = A·B + C, in steps that each add to what is there. Where C is fp32 every step adds in fp32. A bf16
+ * C of several steps is summed up in fp32 scratch and rounded once, if it fits (CUDA_SUM_BYTES); a larger one is its own sum, rounded at each step, the adapters'
+ * small parts before the product, so that only what they are is rounded twice. */
+#include "cuda/ops.h"
+#include "cuda/product.cuh"
+#include "cuda/vec.cuh"
+
+namespace {
+
+/* What has been summed so far: `from` (none: nothing), next to be found in `to`. */
+struct chain {
+    struct kern_stream *stream;
+    const struct kern_gemm *g;
+    struct kern_mat to;
+    struct kern_cmat from;
+};
+
+struct kern_cmat row_of(struct kern_cmat m, int64_t row)
+{
+    m.data = static_cast<const char *>(m.data) + row * m.pitch * kern_dtype_bytes(m.dtype);
+    return m;
+}
+
+bool same_view(struct kern_cmat a, struct kern_mat b)
+{
+    return a.data == b.data && a.pitch == b.pitch && a.dtype == b.dtype;
+}
+
+/* What was summed moves to where steps can add to parts of it. */
+void settle(chain &c)
+{
+    if (same_view(c.from, c.to))
+        return;
+    struct product zero = {};
+    zero.m = c.g->m, zero.n = c.g->n;
+    zero.c = c.to, zero.add = c.from;
+    cuda_product_own(c.stream, &zero);
+    c.from = kern_const(c.to);
+}
+
+void add_lowrank(chain &c, const struct kern_lowrank &r)
+{
+    if (r.r == 0 || r.nrow == 0)
+        return;
+    struct product p = {};
+    p.m = r.nrow, p.n = c.g->n, p.k = r.r;
+    p.a = row_of(r.s, r.row0), p.b = r.b, p.trans_b = r.trans_b;
+    p.alpha = r.alpha;
+    p.drop_c = r.dropout;
+    p.drop_c.token0 += r.row0;
+    if (r.row0 != 0 || r.nrow != c.g->m || (c.from.data && c.from.dtype != c.to.dtype))
+        settle(c);
+    p.c = c.to;
+    p.c.data = static_cast<char *>(c.to.data) + r.row0 * c.to.pitch * kern_dtype_bytes(c.to.dtype);
+    p.add = c.from.data ? row_of(c.from, r.row0) : c.from;
+    cuda_product(c.stream, &p);
+    c.from = kern_const(c.to);
+}
+
+struct bias_op {
+    struct kern_mat c;
+    struct kern_cmat bias;
+    template <types K> __device__ void at(int64_t row, int64_t col, int n, bool whole) const
+    {
+        f8 x = load8<K>(reading(c), row, col, n, whole);
+        const f8 b = load8<K>(bias, 0, col, n, whole);
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            x.v[i] += b.v[i];
+        store8<K>(c, row, col, n, whole, x);
+    }
+};
+
+void add_product(chain &c)
+{
+    const struct kern_gemm *g = c.g;
+    struct product p = {};
+    if (g->k == 0 || g->alpha == 0)
+        return;
+    if (c.from.data && c.from.dtype != c.to.dtype)
+        settle(c);
+    p.m = g->m, p.n = g->n, p.k = g->k;
+    p.a = g->a, p.b = g->b, p.trans_a = g->trans_a, p.trans_b = g->trans_b;
+    p.c = c.to, p.add = c.from;
+    p.alpha = g->alpha;
+    p.bias = g->bias.data && g->bias.dtype == c.to.dtype ? g->bias.data : nullptr;
+    cuda_product(c.stream, &p);
+    c.from = kern_const(c.to);
+}
+
+void add_bias(chain &c)
+{
+    const struct kern_gemm *g = c.g;
+    const bool done = g->k != 0 && g->alpha != 0 && g->bias.dtype == c.to.dtype; /* with the product */
+    if (!g->bias.data || done)
+        return;
+    settle(c);
+    for_eights(c.stream, {c.to, one_row(g->bias)}, g->m, g->n, bias_op{c.to, g->bias});
+}
+
+/* Whether C would be rounded more than once if it were its own sum. */
+bool many_steps(const struct kern_gemm *g)
+{
+    const int product = g->k != 0 && g->alpha != 0, bias = g->bias.data && !(product && g->bias.dtype == g->c.dtype);
+    return g->nlowrank + product + bias + (g->add.data && g->add.dtype != g->c.dtype) > 1;
+}
+
+bool sum_fits(const struct kern_gemm *g)
+{
+    return g->m <= CUDA_SUM_BYTES / (int64_t)sizeof(float) / g->n;
+}
+
+bool sound(struct kern_stream *stream, const struct kern_gemm *g)
+{
+    bool rows = true;
+    for (int i = 0; i < g->nlowrank; i++) {
+        const struct kern_lowrank *r = &g->lowrank[i];
+        rows = rows && r->row0 >= 0 && r->nrow >= 0 && r->nrow <= g->m - r->row0 && r->r >= 0;
+    }
+    return cuda_check(stream, g->m >= 0 && g->n >= 0 && g->k >= 0 && !(g->trans_a && g->trans_b), "gemm: negative shape, or both operands transposed") &&
+           cuda_check(stream, rows, "gemm: a low-rank part outside of the rows");
+}
+
+} // namespace
+
+void cuda_gemm(struct kern_stream *stream, const struct kern_gemm *g)
+{
+    if (!sound(stream, g) || g->m == 0 || g->n == 0)
+        return;
+    chain c = {stream, g, g->c, g->add};
+    const bool aside = g->c.dtype == KERN_BF16 && many_steps(g) && sum_fits(g);
+    if (aside)
+        c.to = kern_mat{static_cast<char *>(stream->scratch) + CUDA_WORKSPACE_BYTES, g->n, KERN_F32};
+    for (int i = 0; i < g->nlowrank; i++)
+        add_lowrank(c, g->lowrank[i]);
+    add_product(c);
+    add_bias(c);
+    settle(c);
+    if (aside)
+        cuda_cast(stream, g->c, kern_const(c.to), g->m, g->n);
+}

@@ -1,0 +1,236 @@
+/* NCCL, found when ranks are linked and not before: its library is large, and one rank needs none. Communicators do not block, so that a rank which waits for
+ * others sees that one of them is gone. */
+#include <kernels/link.h>
+
+#include "cuda/device.h"
+#include "cuda/stream.h"
+
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <nccl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { NAP_NS = 1000000 };
+
+_Static_assert(KERN_LINK_ID_BYTES == NCCL_UNIQUE_ID_BYTES, "an id is NCCL's");
+
+/* What of NCCL is called. */
+#define CALLS(X) \
+    X(ncclGetUniqueId) X(ncclCommInitRankConfig) X(ncclCommGetAsyncError) X(ncclCommAbort) X(ncclCommDestroy) X(ncclCommFinalize) X(ncclGroupStart) \
+    X(ncclGroupEnd) X(ncclAllGather) X(ncclSend) X(ncclRecv) X(ncclGetErrorString)
+
+static struct {
+    pthread_mutex_t lock;
+    void *library;
+#define POINTER(name) __typeof__(&name) name;
+    CALLS(POINTER)
+#undef POINTER
+} nccl = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+struct kern_link {
+    ncclComm_t comm; /* NULL: aborted, or never there */
+    pthread_mutex_t lock;
+    int status;
+    char message[KERN_MESSAGE_BYTES];
+    bool grouped; /* between begin and end */
+    bool (*broken)(void *ctx);
+    void *ctx;
+};
+
+static bool find_calls(void)
+{
+    bool all = true;
+#define FIND(name) \
+    do { \
+        void *symbol = dlsym(nccl.library, #name); \
+        memcpy(&nccl.name, &symbol, sizeof(symbol)); \
+        all &= symbol != NULL; \
+    } while (0);
+    CALLS(FIND)
+#undef FIND
+    return all;
+}
+
+static int load(char *message)
+{
+    pthread_mutex_lock(&nccl.lock);
+    if (!nccl.library) {
+        nccl.library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+        if (nccl.library && !find_calls()) {
+            dlclose(nccl.library);
+            nccl.library = NULL;
+        }
+    }
+    bool loaded = nccl.library != NULL;
+    pthread_mutex_unlock(&nccl.lock);
+    if (!loaded)
+        snprintf(message, KERN_MESSAGE_BYTES, "libnccl.so.2 cannot be loaded, or is too old");
+    return loaded ? KERN_OK : KERN_ERR_LIBRARY;
+}
+
+/* The first failure stays. With the lock. */
+static int fail(struct kern_link *l, const char *what, ncclResult_t code)
+{
+    if (!l->status) {
+        l->status = KERN_ERR_LIBRARY;
+        snprintf(l->message, sizeof(l->message), "%s: %s", what, nccl.ncclGetErrorString(code));
+    }
+    return l->status;
+}
+
+/* Until what was asked of the communicator is under way, or never will be. */
+static void settle(struct kern_link *l, const char *what, ncclResult_t code)
+{
+    const struct timespec nap = {0, NAP_NS};
+    pthread_mutex_lock(&l->lock);
+    while (code == ncclInProgress && l->comm && !l->status) {
+        ncclResult_t asked = nccl.ncclCommGetAsyncError(l->comm, &code);
+        code = asked == ncclSuccess ? code : asked;
+        if (code == ncclInProgress) {
+            pthread_mutex_unlock(&l->lock);
+            nanosleep(&nap, NULL);
+            bool over = l->broken(l->ctx);
+            pthread_mutex_lock(&l->lock);
+            code = over ? ncclRemoteError : code;
+        }
+    }
+    if (code != ncclSuccess && code != ncclInProgress)
+        fail(l, what, code);
+    pthread_mutex_unlock(&l->lock);
+}
+
+static int make_id(unsigned char *id, char *message)
+{
+    ncclUniqueId made;
+    int rc = load(message);
+    if (rc != KERN_OK)
+        return rc;
+    ncclResult_t code = nccl.ncclGetUniqueId(&made);
+    if (code != ncclSuccess) {
+        snprintf(message, KERN_MESSAGE_BYTES, "no id: %s", nccl.ncclGetErrorString(code));
+        return KERN_ERR_LIBRARY;
+    }
+    memcpy(id, made.internal, KERN_LINK_ID_BYTES);
+    return KERN_OK;
+}
+
+static int link_status(struct kern_link *l, char *message)
+{
+    ncclResult_t code = ncclSuccess;
+    pthread_mutex_lock(&l->lock);
+    if (l->comm && !l->status && nccl.ncclCommGetAsyncError(l->comm, &code) == ncclSuccess && code != ncclSuccess && code != ncclInProgress)
+        fail(l, "a link failed", code);
+    int status = l->status;
+    if (status)
+        memcpy(message, l->message, sizeof(l->message));
+    pthread_mutex_unlock(&l->lock);
+    return status;
+}
+
+static void link_abort(struct kern_link *l)
+{
+    pthread_mutex_lock(&l->lock);
+    ncclComm_t comm = l->comm;
+    l->comm = NULL;
+    if (!l->status) {
+        l->status = KERN_ERR_LIBRARY;
+        snprintf(l->message, sizeof(l->message), "the link was ended");
+    }
+    pthread_mutex_unlock(&l->lock);
+    if (comm)
+        nccl.ncclCommAbort(comm);
+}
+
+static void link_close(struct kern_link *l)
+{
+    if (!l)
+        return;
+    if (l->comm && !l->status) {
+        settle(l, "the end of a link", nccl.ncclCommFinalize(l->comm));
+        nccl.ncclCommDestroy(l->comm);
+        l->comm = NULL;
+    }
+    link_abort(l);
+    pthread_mutex_destroy(&l->lock);
+    free(l);
+}
+
+static int link_open(const unsigned char *id, uint32_t rank, uint32_t nranks, int index, bool (*broken)(void *ctx), void *ctx, struct kern_link **out, char *message)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclUniqueId theirs;
+    struct kern_link *l = NULL;
+    int rc = load(message);
+    if (rc != KERN_OK)
+        return rc;
+    l = calloc(1, sizeof(*l));
+    if (!l) {
+        snprintf(message, KERN_MESSAGE_BYTES, "no memory for a link");
+        return KERN_ERR_MEMORY;
+    }
+    pthread_mutex_init(&l->lock, NULL);
+    l->broken = broken;
+    l->ctx = ctx;
+    config.blocking = 0;
+    memcpy(theirs.internal, id, KERN_LINK_ID_BYTES);
+    cudaError_t set = cudaSetDevice(index);
+    ncclResult_t code = set == cudaSuccess ? nccl.ncclCommInitRankConfig(&l->comm, (int)nranks, theirs, (int)rank, &config) : ncclUnhandledCudaError;
+    settle(l, "its communicator", code);
+    rc = link_status(l, message);
+    if (rc == KERN_OK)
+        *out = l;
+    else
+        link_close(l);
+    return rc;
+}
+
+static void begin(struct kern_link *l)
+{
+    l->grouped = l->comm && !l->status;
+    if (l->grouped)
+        settle(l, "an operation between devices", nccl.ncclGroupStart());
+}
+
+static void end(struct kern_link *l, struct kern_stream *s)
+{
+    char message[KERN_MESSAGE_BYTES];
+    if (l->grouped)
+        settle(l, "an operation between devices", nccl.ncclGroupEnd());
+    l->grouped = false;
+    if (link_status(l, message) != KERN_OK)
+        cuda_fail(s, KERN_ERR_LIBRARY, "%s", message);
+}
+
+/* Inside a group nothing is under way yet. */
+static void check(struct kern_link *l, const char *what, ncclResult_t code)
+{
+    pthread_mutex_lock(&l->lock);
+    if (code != ncclSuccess && code != ncclInProgress)
+        fail(l, what, code);
+    pthread_mutex_unlock(&l->lock);
+}
+
+static void all_gather(struct kern_link *l, struct kern_stream *s, void *dst, const void *src, size_t nbytes)
+{
+    if (l->comm && !l->status && nbytes)
+        check(l, "a gather between devices", nccl.ncclAllGather(src, dst, nbytes, ncclUint8, l->comm, s->handle));
+}
+
+static void send(struct kern_link *l, struct kern_stream *s, const void *data, size_t nbytes, uint32_t to)
+{
+    if (l->comm && !l->status && nbytes)
+        check(l, "sending between devices", nccl.ncclSend(data, nbytes, ncclUint8, (int)to, l->comm, s->handle));
+}
+
+static void receive(struct kern_link *l, struct kern_stream *s, void *data, size_t nbytes, uint32_t from)
+{
+    if (l->comm && !l->status && nbytes)
+        check(l, "receiving between devices", nccl.ncclRecv(data, nbytes, ncclUint8, (int)from, l->comm, s->handle));
+}
+
+const struct kern_links cuda_links = {.name = "NCCL", .make_id = make_id, .open = link_open, .close = link_close, .abort = link_abort, .status = link_status,
+                                      .begin = begin, .all_gather = all_gather, .send = send, .receive = receive, .end = end};

@@ -1,0 +1,97 @@
+/* Memory of the device, and of the host where the device copies from it at full speed: the processor's own, locked and made known to the driver. */
+#include <kernels/memory.h>
+
+#include "cuda/device.h"
+#include "cuda/stream.h"
+
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+
+static const struct kern_memory *host_memory(void)
+{
+    char message[KERN_MESSAGE_BYTES];
+    return kern_device_find("cpu", message)->memory;
+}
+
+static int alloc_device(struct kern_place place, size_t nbytes, struct kern_buffer *out, char *message)
+{
+    void *data = NULL;
+    size_t nfree = 0, total = 0;
+    cudaError_t code = cudaSetDevice(place.index);
+    if (code == cudaSuccess)
+        code = cudaMalloc(&data, nbytes);
+    if (code == cudaSuccess)
+        code = cudaMemset(data, 0, nbytes);
+    if (code == cudaSuccess)
+        code = cudaDeviceSynchronize();
+    if (code == cudaSuccess) {
+        out->data = data;
+        out->nbytes = nbytes;
+        return KERN_OK;
+    }
+    cudaFree(data);
+    int rc = cuda_say(message, "a buffer of the device", code);
+    if (rc == KERN_ERR_MEMORY && cudaMemGetInfo(&nfree, &total) == cudaSuccess)
+        snprintf(message, KERN_MESSAGE_BYTES, "a buffer of %zu bytes on device %d, which has %zu free of %zu", nbytes, place.index, nfree, total);
+    return rc;
+}
+
+static int alloc_pinned(struct kern_place place, size_t nbytes, struct kern_buffer *out, char *message)
+{
+    int rc = host_memory()->alloc(place, nbytes, out, message);
+    if (rc != KERN_OK)
+        return rc;
+    cudaError_t code = cudaHostRegister(out->data, nbytes, cudaHostRegisterPortable);
+    if (code == cudaSuccess)
+        return KERN_OK;
+    host_memory()->free(out);
+    return cuda_say(message, "locking host memory", code);
+}
+
+static int alloc(struct kern_place place, size_t nbytes, struct kern_buffer *out, char *message)
+{
+    *out = (struct kern_buffer){.place = place};
+    if (nbytes == 0)
+        return KERN_OK;
+    if (place.kind == KERN_PLACE_DEVICE)
+        return alloc_device(place, nbytes, out, message);
+    return place.kind == KERN_PLACE_PINNED ? alloc_pinned(place, nbytes, out, message) : host_memory()->alloc(place, nbytes, out, message);
+}
+
+static void release(struct kern_buffer *buffer)
+{
+    if (buffer->data && buffer->place.kind == KERN_PLACE_DEVICE) {
+        cudaFree(buffer->data);
+        *buffer = (struct kern_buffer){0};
+        return;
+    }
+    if (buffer->data && buffer->place.kind == KERN_PLACE_PINNED)
+        cudaHostUnregister(buffer->data);
+    host_memory()->free(buffer);
+}
+
+static void check(struct kern_stream *s, const char *what, cudaError_t code)
+{
+    if (code != cudaSuccess)
+        cuda_fail(s, KERN_ERR_LIBRARY, "%s: %s", what, cudaGetErrorString(code));
+}
+
+static void copy(struct kern_stream *s, void *dst, const void *src, size_t nbytes)
+{
+    if (!s->status && nbytes)
+        check(s, "a copy", cudaMemcpyAsync(dst, src, nbytes, cudaMemcpyDefault, s->handle));
+}
+
+static void copy_rows(struct kern_stream *s, void *dst, size_t dst_pitch_bytes, const void *src, size_t src_pitch_bytes, size_t row_bytes, size_t nrow)
+{
+    if (!s->status && row_bytes && nrow)
+        check(s, "a copy of rows", cudaMemcpy2DAsync(dst, dst_pitch_bytes, src, src_pitch_bytes, row_bytes, nrow, cudaMemcpyDefault, s->handle));
+}
+
+static void zero(struct kern_stream *s, void *dst, size_t nbytes)
+{
+    if (!s->status && nbytes)
+        check(s, "zeroes", cudaMemsetAsync(dst, 0, nbytes, s->handle));
+}
+
+const struct kern_memory cuda_memory = {.alloc = alloc, .free = release, .copy = copy, .copy_rows = copy_rows, .zero = zero};

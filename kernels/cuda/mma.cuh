@@ -1,0 +1,144 @@
+/* What a warp does together on tensor cores, and copies that go on while it works: PTX under nvcc, the shim's on the CPU. The layouts are PTX's for
+ * mma.m16n8k16: with g = lane / 4 and t = lane % 4, C's registers are (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1). */
+#ifndef CUDA_MMA_CUH
+#define CUDA_MMA_CUH
+
+#include "cuda/vec.cuh"
+
+#ifdef __CUDACC__
+
+__device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* Four 8 x 8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8. Lane i gets elements 2t and 2t+1 of row g of each. */
+__device__ __forceinline__ void load_matrices(uint32_t r[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+/* The same of the transposed matrices: elements 2t and 2t+1 of column g. */
+__device__ __forceinline__ void load_matrices_across(uint32_t r[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+/* C (16, 8) += A (16, 16) · B (16, 8), bf16 into fp32. */
+__device__ __forceinline__ void multiply_add(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* 16 bytes of which the first nvalid come from src, the rest are zeros. */
+__device__ __forceinline__ void copy_async(void *dst, const void *src, unsigned nvalid)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(dst)), "l"(src), "r"(nvalid) : "memory");
+}
+
+__device__ __forceinline__ void copy_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Waits for this thread's groups of copies but the last LEFT. */
+template <int LEFT> __device__ __forceinline__ void copy_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
+#else
+
+struct shim_matrices {
+    const void *row;
+    uint32_t *r;
+};
+
+template <bool ACROSS> void shim_load_matrices(void *const lane[32])
+{
+    for (int i = 0; i < 32; i++)
+        for (int m = 0; m < 4; m++) {
+            uint16_t pair[2];
+            for (int e = 0; e < 2; e++) {
+                const int row = ACROSS ? 2 * (i % 4) + e : i / 4, col = ACROSS ? i / 4 : 2 * (i % 4) + e;
+                memcpy(&pair[e], static_cast<const uint16_t *>(static_cast<shim_matrices *>(lane[8 * m + row])->row) + col, sizeof(pair[e]));
+            }
+            static_cast<shim_matrices *>(lane[i])->r[m] = pair[0] | (uint32_t)pair[1] << 16;
+        }
+}
+
+static inline void load_matrices(uint32_t r[4], const void *row)
+{
+    shim_matrices mine = {row, r};
+    shim_warp(shim_load_matrices<false>, &mine);
+}
+
+static inline void load_matrices_across(uint32_t r[4], const void *row)
+{
+    shim_matrices mine = {row, r};
+    shim_warp(shim_load_matrices<true>, &mine);
+}
+
+struct shim_product {
+    float *c;
+    const uint32_t *a;
+    uint32_t b[2];
+};
+
+static inline float shim_half(uint32_t pair, int e)
+{
+    return widen((uint16_t)(e ? pair >> 16 : pair));
+}
+
+static inline void shim_multiply_add(void *const lane[32])
+{
+    float a[16][16], b[16][8];
+    for (int i = 0; i < 32; i++) {
+        const shim_product *p = static_cast<const shim_product *>(lane[i]);
+        for (int r = 0; r < 4; r++)
+            for (int e = 0; e < 2; e++)
+                a[i / 4 + r % 2 * 8][i % 4 * 2 + e + r / 2 * 8] = shim_half(p->a[r], e);
+        for (int r = 0; r < 2; r++)
+            for (int e = 0; e < 2; e++)
+                b[i % 4 * 2 + e + r * 8][i / 4] = shim_half(p->b[r], e);
+    }
+    for (int i = 0; i < 32; i++)
+        for (int r = 0; r < 4; r++) {
+            float sum = static_cast<const shim_product *>(lane[i])->c[r];
+            for (int k = 0; k < 16; k++)
+                sum += a[i / 4 + r / 2 * 8][k] * b[k][i % 4 * 2 + r % 2];
+            static_cast<const shim_product *>(lane[i])->c[r] = sum;
+        }
+}
+
+static inline void multiply_add(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    shim_product mine = {c, a, {b0, b1}};
+    shim_warp(shim_multiply_add, &mine);
+}
+
+static inline void copy_async(void *dst, const void *src, unsigned nvalid)
+{
+    shim_copy_async(dst, src, 16, nvalid);
+}
+
+static inline void copy_commit()
+{
+    shim_copy_commit();
+}
+
+template <int LEFT> static inline void copy_wait()
+{
+    shim_copy_wait(LEFT);
+}
+
+#endif
+#endif

@@ -1,0 +1,51 @@
+/* Dropout's factors where they are needed: the numbers are those of kernels/random.h. */
+#ifndef CUDA_RANDOM_CUH
+#define CUDA_RANDOM_CUH
+
+#include "common/philox.h"
+#include "cuda/vec.cuh"
+
+#include <kernels/random.h>
+
+/* Words of the block that holds number `index`. */
+__device__ __forceinline__ void draw_block(const struct kern_philox &rng, uint64_t block, uint32_t out[4])
+{
+    out[0] = (uint32_t)block;
+    out[1] = (uint32_t)(block >> 32);
+    out[2] = rng.step;
+    out[3] = rng.name;
+    philox_block(out, (uint32_t)rng.seed, (uint32_t)(rng.seed >> 32));
+}
+
+__device__ __forceinline__ float uniform_of(uint32_t word)
+{
+    return (float)(word >> 8) * 0x1p-24f;
+}
+
+/* Eight uniform numbers from `index` on. Three blocks where it is no multiple of 4; registers are not indexed at run time, hence the choice among four. */
+__device__ __forceinline__ f8 uniform8(const struct kern_philox &rng, uint64_t index)
+{
+    uint32_t word[12] = {};
+    const unsigned shift = (unsigned)(index % 4);
+    draw_block(rng, index / 4, word);
+    draw_block(rng, index / 4 + 1, word + 4);
+    if (shift)
+        draw_block(rng, index / 4 + 2, word + 8);
+    f8 u;
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++)
+        u.v[i] = uniform_of(shift == 0 ? word[i] : shift == 1 ? word[i + 1] : shift == 2 ? word[i + 2] : word[i + 3]);
+    return u;
+}
+
+/* The factor of one element: 0, or keep. */
+__device__ __forceinline__ float dropout_factor(const struct kern_dropout &d, int64_t row, int64_t col, float keep)
+{
+    const uint64_t index = (uint64_t)(d.token0 + row) * (uint64_t)d.width + (uint64_t)col;
+    uint32_t word[4];
+    draw_block(d.rng, index / 4, word);
+    const unsigned at = (unsigned)(index % 4);
+    return uniform_of(at == 0 ? word[0] : at == 1 ? word[1] : at == 2 ? word[2] : word[3]) >= d.p ? keep : 0.0f;
+}
+
+#endif

@@ -1,0 +1,53 @@
+/* Sums and maxima over a warp or a block, in an order that is always the same: a butterfly over lanes, then over warps. All threads get the result. */
+#ifndef CUDA_REDUCE_CUH
+#define CUDA_REDUCE_CUH
+
+#include "cuda/launch.cuh"
+
+constexpr int WARP = 32, MOST_WARPS = 32;
+
+template <typename T> __device__ __forceinline__ T warp_sum(T x)
+{
+#pragma unroll
+    for (int with = WARP / 2; with > 0; with /= 2)
+        x += __shfl_xor_sync(~0u, x, with);
+    return x;
+}
+
+/* A NaN is passed over: it shows in what is summed. */
+__device__ __forceinline__ float warp_max(float x)
+{
+#pragma unroll
+    for (int with = WARP / 2; with > 0; with /= 2)
+        x = fmaxf(x, __shfl_xor_sync(~0u, x, with));
+    return x;
+}
+
+/* For kernels whose blocks sum: one of these at the head of their shared memory. */
+template <typename T> struct block_parts {
+    T part[MOST_WARPS];
+};
+
+/* The second barrier lets parts be used again at once. */
+template <typename T> __device__ __forceinline__ T block_sum(block_parts<T> &parts, T x)
+{
+    x = warp_sum(x);
+    if (threadIdx.x % WARP == 0)
+        parts.part[threadIdx.x / WARP] = x;
+    __syncthreads();
+    T sum = parts.part[0];
+    for (unsigned i = 1; i < blockDim.x / WARP; i++)
+        sum += parts.part[i];
+    __syncthreads();
+    return sum;
+}
+
+/* Sum over a group of threads: a warp, or the whole block. */
+template <int GROUP> __device__ __forceinline__ float group_sum(float x)
+{
+    if (GROUP == WARP)
+        return warp_sum(x);
+    return block_sum(shared_memory<block_parts<float>>(), x);
+}
+
+#endif

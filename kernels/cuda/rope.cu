@@ -1,0 +1,39 @@
+/* Rotary positions, in place. A thread turns eight features of a head's lower half with their partners in the upper. */
+#include "cuda/ops.h"
+#include "cuda/vec.cuh"
+
+namespace {
+
+struct rope_op {
+    struct kern_rope_apply r;
+    int64_t per_head; /* eights of half a head */
+    bool vectors;
+    /* col counts eights of half heads, all of a row's heads after one another. */
+    template <types K> __device__ void at(int64_t row, int64_t col, int, bool) const
+    {
+        const int64_t half = r.dim / 2, head = col / WIDTH / per_head, j = col / WIDTH % per_head * WIDTH;
+        const int n = half - j < WIDTH ? (int)(half - j) : WIDTH;
+        const bool whole = vectors && n == WIDTH;
+        const int64_t low_at = head * r.dim + j, position = r.positions[row];
+        const f8 c = load8<ALL_F32>(kern_cmat{r.cosines, half, KERN_F32}, position, j, n, whole);
+        const f8 s = load8<ALL_F32>(kern_cmat{r.sines, half, KERN_F32}, position, j, n, whole);
+        f8 low = load8<K>(reading(r.x), row, low_at, n, whole), high = load8<K>(reading(r.x), row, low_at + half, n, whole);
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            const float a = low.v[i], b = high.v[i], sine = r.inverse ? -s.v[i] : s.v[i];
+            low.v[i] = a * c.v[i] - b * sine;
+            high.v[i] = b * c.v[i] + a * sine;
+        }
+        store8<K>(r.x, row, low_at, n, whole, low);
+        store8<K>(r.x, row, low_at + half, n, whole, high);
+    }
+};
+
+} // namespace
+
+void cuda_rope(struct kern_stream *stream, const struct kern_rope_apply *r)
+{
+    const int64_t half = r->dim / 2, per_head = (half + WIDTH - 1) / WIDTH;
+    const bool vectors = aligned({r->x, r->cosines, r->sines}) && half % WIDTH == 0;
+    for_eights(stream, {r->x}, r->nrow, r->nhead * per_head * WIDTH, rope_op{*r, per_head, vectors});
+}

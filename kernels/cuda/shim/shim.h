@@ -1,0 +1,125 @@
+/* CUDA's words for a C++ compiler: each thread of a block is a fiber, blocks run one after another. What is emulated is what the kernels use: barriers, warp
+ * shuffles and votes, and through mma.cuh warp products and asynchronous copies. Fibers run in an order drawn from shim_seed and change places wherever they
+ * wait, so that a missing barrier gives other results for other seeds; shared memory starts as NaN and ends where the launch says (AddressSanitizer looks).
+ * Says nothing about speed. */
+#ifndef CUDA_SHIM_H
+#define CUDA_SHIM_H
+
+#include "cuda/stream.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __align__(n) alignas(n)
+
+struct uint3 {
+    unsigned x, y, z;
+};
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+
+extern uint3 threadIdx, blockIdx;
+extern dim3 blockDim, gridDim;
+
+/* The order in which fibers run: 0 ascending, 1 descending, else random. */
+extern uint64_t shim_seed;
+
+typedef void (*shim_body)(void *ctx);
+void shim_run(dim3 grid, unsigned nthread, size_t shared_nbytes, shim_body body, void *ctx);
+void *shim_shared(size_t nbytes);
+void shim_barrier(void);
+
+/* All lanes of a warp come here with the same `together`, which is called once with what each of them brought. */
+typedef void (*shim_warp_fn)(void *const lane[32]);
+void shim_warp(shim_warp_fn together, void *mine);
+
+/* A copy that has happened when a wait says so and not before. */
+void shim_copy_async(void *dst, const void *src, size_t nbytes, size_t nvalid);
+void shim_copy_commit(void);
+void shim_copy_wait(unsigned nleft);
+
+template <typename... Params, typename... Args>
+void launch(struct kern_stream *stream, void (*kernel)(Params...), dim3 grid, unsigned nthread, size_t shared_nbytes, Args... args)
+{
+    if (stream->status)
+        return;
+    auto body = [&] { kernel(args...); };
+    shim_run(grid, nthread, shared_nbytes, [](void *ctx) { (*static_cast<decltype(body) *>(ctx))(); }, &body);
+}
+
+template <typename T> T &shared_memory()
+{
+    return *static_cast<T *>(shim_shared(sizeof(T)));
+}
+
+static inline void __syncthreads()
+{
+    shim_barrier();
+}
+
+template <typename T> struct shim_lane {
+    T value, result;
+    int from;
+};
+
+template <typename T> void shim_shuffle(void *const lane[32])
+{
+    for (int i = 0; i < 32; i++) {
+        shim_lane<T> *mine = static_cast<shim_lane<T> *>(lane[i]);
+        mine->result = static_cast<const shim_lane<T> *>(lane[mine->from & 31])->value;
+    }
+}
+
+template <typename T> T __shfl_sync(unsigned, T value, int from)
+{
+    shim_lane<T> mine = {value, T(), from};
+    shim_warp(shim_shuffle<T>, &mine);
+    return mine.result;
+}
+
+template <typename T> T __shfl_xor_sync(unsigned mask, T value, int with)
+{
+    return __shfl_sync(mask, value, (int)(threadIdx.x % 32) ^ with);
+}
+
+static inline void shim_vote(void *const lane[32])
+{
+    unsigned votes = 0;
+    for (int i = 0; i < 32; i++)
+        votes |= (unsigned)(static_cast<shim_lane<unsigned> *>(lane[i])->value != 0) << i;
+    for (int i = 0; i < 32; i++)
+        static_cast<shim_lane<unsigned> *>(lane[i])->result = votes;
+}
+
+static inline unsigned __ballot_sync(unsigned, int vote)
+{
+    shim_lane<unsigned> mine = {(unsigned)(vote != 0), 0, 0};
+    shim_warp(shim_vote, &mine);
+    return mine.result;
+}
+
+static inline void __syncwarp()
+{
+    __ballot_sync(~0u, 0);
+}
+
+static inline int __ffs(int x)
+{
+    return __builtin_ffs(x);
+}
+
+#endif

@@ -1,0 +1,55 @@
+/* The shim's streams: the struct that the CUDA row's operations see, filled from the heap. Apart from device.c, which sees the CPU's struct of that name. */
+#include "cuda/matmul.h"
+#include "cuda/shim/device.h"
+#include "cuda/shim/shim.h"
+
+#include <cstdlib>
+
+extern "C" {
+struct kern_stream *cuda_shim_stream_new(void);
+void cuda_shim_stream_free(struct kern_stream *stream);
+int cuda_shim_stream_status(struct kern_stream *stream, char *message, bool take);
+}
+
+void cuda_shim_order(uint64_t seed)
+{
+    shim_seed = seed;
+}
+
+struct kern_stream *cuda_shim_stream_new(void)
+{
+    struct kern_stream *s = static_cast<struct kern_stream *>(calloc(1, sizeof(*s)));
+    if (!s)
+        return nullptr;
+    s->fault = static_cast<struct cuda_fault *>(calloc(1, sizeof(*s->fault)));
+    s->scratch_nbytes = CUDA_SCRATCH_BYTES;
+    s->scratch = aligned_alloc(256, s->scratch_nbytes);
+    if (!s->fault || !s->scratch || cuda_matmuls_new(&s->matmuls, s->message) != KERN_OK) {
+        cuda_shim_stream_free(s);
+        return nullptr;
+    }
+    return s;
+}
+
+void cuda_shim_stream_free(struct kern_stream *s)
+{
+    if (!s)
+        return;
+    cuda_matmuls_free(s->matmuls);
+    free(s->scratch);
+    free(s->fault);
+    free(s);
+}
+
+int cuda_shim_stream_status(struct kern_stream *s, char *message, bool take)
+{
+    cuda_fault_report(s, s->fault);
+    const int status = s->status;
+    if (status)
+        memcpy(message, s->message, sizeof(s->message));
+    if (take) {
+        s->status = KERN_OK;
+        *s->fault = cuda_fault();
+    }
+    return status;
+}

@@ -1,0 +1,173 @@
+/* Streams and events of the CUDA runtime. What kernels find wrong lies in the device's memory until somebody waits. */
+#include "cuda/stream.h"
+
+#include "cuda/device.h"
+#include "cuda/matmul.h"
+
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cuda/ops.h"
+
+struct kern_event {
+    cudaEvent_t event;
+};
+
+int cuda_say(char *message, const char *what, int code)
+{
+    snprintf(message, KERN_MESSAGE_BYTES, "%s: %s", what, cudaGetErrorString((cudaError_t)code));
+    return code == cudaErrorMemoryAllocation ? KERN_ERR_MEMORY : KERN_ERR_LIBRARY;
+}
+
+static cudaStream_t handle_of(const struct kern_stream *s)
+{
+    return s->handle;
+}
+
+/* The first failure of the runtime stays with the stream. */
+static void check(struct kern_stream *s, const char *what, cudaError_t code)
+{
+    if (code != cudaSuccess)
+        cuda_fail(s, code == cudaErrorMemoryAllocation ? KERN_ERR_MEMORY : KERN_ERR_LIBRARY, "%s: %s", what, cudaGetErrorString(code));
+}
+
+static void stream_free(struct kern_stream *s)
+{
+    if (!s)
+        return;
+    cudaSetDevice(s->index);
+    if (s->handle) {
+        cudaStreamSynchronize(handle_of(s));
+        cudaStreamDestroy(handle_of(s));
+    }
+    cuda_matmuls_free(s->matmuls);
+    cudaFree(s->scratch);
+    cudaFree(s->fault);
+    free(s);
+}
+
+static cudaError_t fill(struct kern_stream *s)
+{
+    cudaStream_t handle = NULL;
+    void *fault = NULL;
+    cudaError_t rc = cudaSetDevice(s->index);
+    if (rc == cudaSuccess)
+        rc = cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking);
+    s->handle = handle;
+    if (rc == cudaSuccess)
+        rc = cudaMalloc(&fault, sizeof(*s->fault));
+    s->fault = fault;
+    if (rc == cudaSuccess)
+        rc = cudaMemsetAsync(fault, 0, sizeof(*s->fault), handle);
+    if (rc == cudaSuccess)
+        rc = cudaMalloc(&s->scratch, CUDA_SCRATCH_BYTES);
+    s->scratch_nbytes = CUDA_SCRATCH_BYTES;
+    return rc == cudaSuccess ? cudaStreamSynchronize(handle) : rc;
+}
+
+static int stream_new(int index, struct kern_pool *pool, struct kern_stream **out, char *message)
+{
+    (void)pool; /* nothing runs in line */
+    struct kern_stream *s = calloc(1, sizeof(*s));
+    if (!s) {
+        snprintf(message, KERN_MESSAGE_BYTES, "no memory for a stream");
+        return KERN_ERR_MEMORY;
+    }
+    s->index = index;
+    cudaError_t code = fill(s);
+    int rc = code == cudaSuccess ? cuda_matmuls_new(&s->matmuls, message) : cuda_say(message, "a stream", code);
+    if (rc == KERN_OK)
+        *out = s;
+    else
+        stream_free(s);
+    return rc;
+}
+
+static int stream_status(struct kern_stream *s, char *message)
+{
+    cudaError_t code = cudaStreamQuery(handle_of(s));
+    if (code != cudaErrorNotReady)
+        check(s, "work on the device", code);
+    if (s->status)
+        snprintf(message, KERN_MESSAGE_BYTES, "%s", s->message);
+    return s->status;
+}
+
+static int stream_sync(struct kern_stream *s, char *message)
+{
+    struct cuda_fault found = {0};
+    check(s, "work on the device", cudaMemcpyAsync(&found, s->fault, sizeof(found), cudaMemcpyDeviceToHost, handle_of(s)));
+    check(s, "work on the device", cudaStreamSynchronize(handle_of(s)));
+    cuda_fault_report(s, &found);
+    if (found.kind)
+        check(s, "work on the device", cudaMemsetAsync(s->fault, 0, sizeof(found), handle_of(s)));
+    int status = s->status;
+    if (status)
+        snprintf(message, KERN_MESSAGE_BYTES, "%s", s->message);
+    s->status = KERN_OK;
+    return status;
+}
+
+static int event_new(int index, struct kern_event **out, char *message)
+{
+    struct kern_event *e = calloc(1, sizeof(*e));
+    if (!e) {
+        snprintf(message, KERN_MESSAGE_BYTES, "no memory for an event");
+        return KERN_ERR_MEMORY;
+    }
+    cudaError_t code = cudaSetDevice(index);
+    if (code == cudaSuccess)
+        code = cudaEventCreate(&e->event);
+    if (code != cudaSuccess) {
+        free(e);
+        return cuda_say(message, "an event", code);
+    }
+    *out = e;
+    return KERN_OK;
+}
+
+static void event_free(struct kern_event *e)
+{
+    if (e)
+        cudaEventDestroy(e->event);
+    free(e);
+}
+
+static void event_record(struct kern_event *e, struct kern_stream *s)
+{
+    check(s, "an event", cudaEventRecord(e->event, handle_of(s)));
+}
+
+static void event_wait(struct kern_event *e, struct kern_stream *s)
+{
+    check(s, "waiting for an event", cudaStreamWaitEvent(handle_of(s), e->event, 0));
+}
+
+static int event_sync(struct kern_event *e)
+{
+    return cudaEventSynchronize(e->event) == cudaSuccess ? KERN_OK : KERN_ERR_LIBRARY;
+}
+
+static uint64_t event_elapsed_ns(struct kern_event *from, struct kern_event *to)
+{
+    float ms = 0;
+    return cudaEventElapsedTime(&ms, from->event, to->event) == cudaSuccess ? (uint64_t)(1e6 * (double)ms) : 0;
+}
+
+const struct kern_device cuda_device = {
+    .name = "cuda",
+    .apart = true,
+    .ops = &cuda_ops,
+    .memory = &cuda_memory,
+    .stream_new = stream_new,
+    .stream_free = stream_free,
+    .stream_sync = stream_sync,
+    .stream_status = stream_status,
+    .event_new = event_new,
+    .event_free = event_free,
+    .event_record = event_record,
+    .event_wait = event_wait,
+    .event_sync = event_sync,
+    .event_elapsed_ns = event_elapsed_ns,
+};

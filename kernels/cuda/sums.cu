@@ -1,0 +1,92 @@
+/* Sums over tokens and over all elements, in fixed orders. */
+#include "cuda/fold.cuh"
+#include "cuda/ops.h"
+#include "cuda/reduce.cuh"
+
+namespace {
+
+__global__ void __launch_bounds__(THREADS) fold_parts(float *dst, const float *parts, int64_t npart, int64_t ncol)
+{
+    const int64_t col = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (col >= ncol)
+        return;
+    float sum = dst[col];
+    for (int64_t i = 0; i < npart; i++)
+        sum += parts[i * ncol + col];
+    dst[col] = sum;
+}
+
+struct rows_op {
+    struct kern_cmat x;
+    template <types K> __device__ f8 value(int64_t row, int64_t col, int n, bool whole) const
+    {
+        return load8<K>(x, row, col, n, whole);
+    }
+};
+
+struct block_sums {
+    double part[THREADS];
+};
+
+/* One block of threads for all: it is some thousand losses. A thread takes KERN_ROW_BLOCK elements, the first thread adds what all have found, in order. */
+__global__ void __launch_bounds__(THREADS) sum_all(double *dst, const float *x, int64_t nelem)
+{
+    block_sums &shared = shared_memory<block_sums>();
+    double sum = 0;
+    for (int64_t from = 0; from < nelem; from += (int64_t)THREADS * KERN_ROW_BLOCK) {
+        const int64_t mine = from + (int64_t)threadIdx.x * KERN_ROW_BLOCK;
+        double part = 0;
+        for (int64_t i = mine; i < nelem && i < mine + KERN_ROW_BLOCK; i++)
+            part += (double)x[i];
+        shared.part[threadIdx.x] = part;
+        __syncthreads();
+        for (int i = 0; threadIdx.x == 0 && i < THREADS; i++)
+            sum += shared.part[i];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0)
+        *dst = sum;
+}
+
+/* A block of threads a row; a thread's eights in order, then the fixed order of block_sum. */
+template <types K> __global__ void __launch_bounds__(THREADS) square_rows(double *out, struct kern_cmat x, eights e)
+{
+    const int64_t row = blockIdx.x;
+    double sum = 0;
+    for (int64_t col = (int64_t)threadIdx.x * WIDTH; col < e.ncol; col += THREADS * WIDTH) {
+        const int n = e.ncol - col < WIDTH ? (int)(e.ncol - col) : WIDTH;
+        const f8 v = load8<K>(x, row, col, n, e.aligned && n == WIDTH);
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            sum += (double)v.v[i] * (double)v.v[i];
+    }
+    sum = block_sum(shared_memory<block_parts<double>>(), sum);
+    if (threadIdx.x == 0)
+        out[row] = sum;
+}
+
+} // namespace
+
+void cuda_fold(struct kern_stream *stream, float *dst, const float *parts, int64_t npart, int64_t ncol)
+{
+    launch(stream, fold_parts, blocks_for(ncol, THREADS), THREADS, 0, dst, parts, npart, ncol);
+}
+
+void cuda_sum_rows(struct kern_stream *stream, float *dst, struct kern_cmat x, int64_t nrow, int64_t ncol, float *scratch)
+{
+    sum_rows_by_blocks(stream, {x}, aligned({x}), nrow, ncol, rows_op{x}, dst, scratch);
+}
+
+void cuda_sum(struct kern_stream *stream, double *dst, const float *x, int64_t nelem)
+{
+    launch(stream, sum_all, dim3(1), THREADS, sizeof(block_sums), dst, x, nelem);
+}
+
+void cuda_sum_squares(struct kern_stream *stream, double *out, struct kern_cmat x, int64_t nrow, int64_t ncol)
+{
+    const eights e = {nrow, ncol, 0, aligned({x})};
+    if (x.dtype == KERN_F32)
+        launch(stream, square_rows<ALL_F32>, dim3((unsigned)nrow), THREADS, sizeof(block_parts<double>), out, x, e);
+    else
+        launch(stream, square_rows<ALL_BF16>, dim3((unsigned)nrow), THREADS, sizeof(block_parts<double>), out, x, e);
+}

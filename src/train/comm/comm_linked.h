@@ -1,0 +1,16 @@
+/* Ranks whose devices are linked: parameters and gradients go from device to device, on streams, and never through the host's memory; or the only rank there is.
+ * What is agreed on by words goes over the host's communicator. */
+#ifndef TRAIN_COMM_LINKED_H
+#define TRAIN_COMM_LINKED_H
+
+#include <kernels/link.h>
+
+#include "comm/comm_staged.h"
+
+/* The device's memory that it wants: the contributions to this rank's rows, side by side. */
+uint64_t comm_linked_nbytes(uint32_t nranks, int64_t own_nelem);
+/* As comm_staged_new. links: NULL where there is one rank. memory: comm_linked_nbytes, zero-filled, borrowed. views: nothing is gathered. */
+int comm_linked_new(struct comm *host, const struct comm_on_device *on, const struct kern_links *links, float *memory, bool views, struct comm **out,
+                    struct fsdpck_error *err);
+
+#endif

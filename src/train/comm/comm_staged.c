@@ -1,0 +1,197 @@
+/* A rank's parts go down to the host's communicator when they have changed, whole groups come up when they are gathered; gradients go down to be folded by the
+ * host, and their sums come up. */
+#include "comm/comm_staged.h"
+
+#include <stdlib.h>
+
+struct staged {
+    struct comm base;
+    struct comm *host; /* the same lane of it */
+    struct comm_on_device on;
+    struct kern_stream *copies;   /* COMM_GATHER's own; COMM_MAIN's are put on the compute stream, between what makes gradients and what uses them */
+    struct kern_buffer sums;      /* COMM_MAIN: (own_nelem) what was folded so far */
+    struct kern_buffer group;     /* COMM_GATHER: one group, where the host's ranks see only their own parts */
+    struct comm_slice *slices;    /* (nslices) the caller's, into `sums` */
+    size_t nslices;
+};
+
+static int sync(struct staged *c, const char *operation, struct fsdpck_error *err)
+{
+    char message[KERN_MESSAGE_BYTES];
+    if (c->on.device->stream_sync(c->copies, message) == KERN_OK)
+        return 0;
+    return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "rank %u of %u, %s: device '%s': %s", c->base.rank, c->base.nranks, operation, c->on.device->name, message);
+}
+
+static int staged_barrier(struct comm *base, const char *operation, struct fsdpck_error *err)
+{
+    struct staged *c = (struct staged *)base;
+    uint64_t before = c->host->wait_ns;
+    int rc = c->host->ops->barrier(c->host, operation, err);
+    base->wait_ns += c->host->wait_ns - before;
+    return rc;
+}
+
+static int staged_sum(struct comm *base, uint64_t *values, size_t n, struct fsdpck_error *err)
+{
+    struct staged *c = (struct staged *)base;
+    uint64_t before = c->host->wait_ns;
+    int rc = c->host->ops->sum_u64(c->host, values, n, err);
+    base->wait_ns += c->host->wait_ns - before;
+    return rc;
+}
+
+/* The rank's own part of a piece: [*begin, *begin + result). */
+static size_t own_part(const struct comm *c, const struct comm_piece *p, size_t *begin)
+{
+    *begin = p->chunk * c->rank < p->nbytes ? p->chunk * c->rank : p->nbytes;
+    return p->nbytes - *begin < p->chunk ? p->nbytes - *begin : p->chunk;
+}
+
+static int staged_publish(struct comm *base, const struct comm_piece *pieces, size_t npieces, struct fsdpck_error *err)
+{
+    struct staged *c = (struct staged *)base;
+    for (size_t i = 0; i < npieces; i++) {
+        size_t begin, nbytes = own_part(base, &pieces[i], &begin);
+        c->on.device->memory->copy(c->copies, c->host->values + pieces[i].at + begin, c->on.values + pieces[i].own, nbytes);
+    }
+    return sync(c, "publishing of parameters", err);
+}
+
+static int staged_gather(struct comm *base, const struct comm_piece *pieces, size_t npieces, char *into, struct fsdpck_error *err)
+{
+    static const char operation[] = "gather of parameters";
+    struct staged *c = (struct staged *)base;
+    uint64_t started = comm_now_ns();
+    const bool views = c->host->views;
+    char *group = c->group.data;
+    int rc = views ? 0 : c->host->ops->gather(c->host, pieces, npieces, group, err);
+    for (size_t i = 0; i < npieces && !rc; i++) {
+        const void *from = views ? (const void *)(c->host->values + pieces[i].at) : group + pieces[i].into;
+        c->on.device->memory->copy(c->copies, into + pieces[i].into, from, pieces[i].nbytes);
+    }
+    if (!rc)
+        rc = sync(c, operation, err);
+    comm_beat(base);
+    base->wait_ns += comm_now_ns() - started;
+    return !rc && board_failed(base->board) ? comm_other_failed(base, operation, err) : rc;
+}
+
+/* The caller's slices, into `sums`. */
+static int mirror(struct staged *c, const struct comm_slice *slices, size_t nslices, struct fsdpck_error *err)
+{
+    float *sums = c->sums.data;
+    if (nslices > c->nslices) {
+        struct comm_slice *grown = reallocarray(c->slices, nslices, sizeof *grown);
+        if (!grown)
+            return fsdpck_error_nomem(err, nslices * sizeof *grown);
+        c->slices = grown;
+        c->nslices = nslices;
+    }
+    for (size_t i = 0; i < nslices; i++) {
+        c->slices[i] = slices[i];
+        c->slices[i].into = sums + (slices[i].into - c->on.own);
+    }
+    return 0;
+}
+
+/* This rank's contribution to the host. Sums that are still on their way up have arrived, too, before they change. */
+static int bring_down(struct staged *c, const struct comm_slice *slices, size_t nslices, struct fsdpck_error *err)
+{
+    for (size_t i = 0; i < nslices; i++)
+        c->on.device->memory->copy(c->copies, c->host->contribution + slices[i].at, c->on.contribution + slices[i].at, (size_t)slices[i].nelem * sizeof(float));
+    return sync(c, "exchange of gradients", err);
+}
+
+static void bring_up(struct staged *c, const struct comm_slice *slices, size_t nslices)
+{
+    for (size_t i = 0; i < nslices; i++) {
+        int64_t begin, nelem = comm_slice_part(&slices[i], c->base.rank, &begin);
+        if (nelem > 0)
+            c->on.device->memory->copy(c->copies, slices[i].into, c->slices[i].into, (size_t)nelem * sizeof(float));
+    }
+}
+
+static int staged_exchange(struct comm *base, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions, bool first, struct fsdpck_error *err)
+{
+    struct staged *c = (struct staged *)base;
+    uint64_t started = comm_now_ns();
+    int rc = mirror(c, slices, nslices, err);
+    if (!rc)
+        rc = bring_down(c, slices, base->rank < ncontributions ? nslices : 0, err);
+    if (!rc)
+        rc = c->host->ops->exchange(c->host, c->slices, nslices, ncontributions, first, err);
+    if (!rc)
+        bring_up(c, slices, nslices);
+    base->wait_ns += comm_now_ns() - started;
+    return rc;
+}
+
+static void free_lane(struct staged *c)
+{
+    if (!c)
+        return;
+    if (c->base.lane == COMM_GATHER)
+        c->on.device->stream_free(c->copies);
+    c->on.device->memory->free(&c->sums);
+    c->on.device->memory->free(&c->group);
+    free(c->slices);
+    free(c);
+}
+
+static void staged_free(struct comm *base)
+{
+    free_lane((struct staged *)base->lanes[COMM_GATHER]);
+    free_lane((struct staged *)base);
+}
+
+static const struct comm_ops staged_ops = { "staged", staged_barrier, staged_exchange, staged_gather, staged_publish, staged_sum, staged_free };
+
+static int start_lane(struct staged *c, char *message)
+{
+    const struct kern_place pinned = { .kind = KERN_PLACE_PINNED, .index = c->on.index };
+    const size_t sums_nbytes = (size_t)c->on.own_nelem * sizeof(float);
+    if (c->base.lane == COMM_MAIN) {
+        c->copies = c->on.compute;
+        return c->on.device->memory->alloc(pinned, sums_nbytes, &c->sums, message);
+    }
+    int rc = c->on.device->stream_new(c->on.index, NULL, &c->copies, message);
+    return rc || c->host->views ? rc : c->on.device->memory->alloc(pinned, c->on.largest_group_nbytes, &c->group, message);
+}
+
+static int new_lane(struct comm *host, const struct comm_on_device *on, struct staged **out, struct fsdpck_error *err)
+{
+    char message[KERN_MESSAGE_BYTES];
+    struct staged *c = calloc(1, sizeof *c);
+    *out = c;
+    if (!c)
+        return fsdpck_error_nomem(err, sizeof *c);
+    c->host = host;
+    c->on = *on;
+    c->base = (struct comm){ .ops = &staged_ops, .board = host->board, .lane = host->lane, .rank = host->rank, .nranks = host->nranks,
+                             .values = on->values, .contribution = on->contribution };
+    if (start_lane(c, message) != KERN_OK)
+        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "rank %u's memory for what passes through the host: %s", host->rank, message);
+    return 0;
+}
+
+int comm_staged_new(struct comm *host, const struct comm_on_device *on, struct comm **out, struct fsdpck_error *err)
+{
+    struct staged *main = NULL, *gather = NULL;
+    *out = NULL;
+    int rc = new_lane(host, on, &main, err);
+    if (!rc)
+        rc = new_lane(host->lanes[COMM_GATHER], on, &gather, err);
+    if (rc) {
+        free_lane(main);
+        free_lane(gather);
+        return rc;
+    }
+    gather->base.stream = gather->copies;
+    main->base.lanes[COMM_MAIN] = &main->base;
+    main->base.lanes[COMM_GATHER] = &gather->base;
+    main->base.lanes[COMM_REDUCE] = host->lanes[COMM_REDUCE];
+    main->base.lanes[COMM_SAVE] = host->lanes[COMM_SAVE];
+    *out = &main->base;
+    return 0;
+}

@@ -1,0 +1,26 @@
+/* Ranks whose parameters and gradients lie in devices' memory, over the host's communicator: everything goes through the host's memory. For several ranks on one
+ * device, and for devices without links of their own. The schedule and the bits are those of the host's. */
+#ifndef TRAIN_COMM_STAGED_H
+#define TRAIN_COMM_STAGED_H
+
+#include <kernels/memory.h>
+
+#include "comm/comm.h"
+
+/* What of a rank lies on its device. All borrowed. */
+struct comm_on_device {
+    const struct kern_device *device;
+    int index;
+    struct kern_stream *compute; /* gradients are made, and reduced ones used, on it */
+    unsigned char *values;       /* this rank's parts of all pieces, at comm_piece.own */
+    float *contribution;         /* (grad_nelem) */
+    int64_t grad_nelem;
+    const float *own;            /* (own_nelem) every slice's `into` lies in it */
+    int64_t own_nelem;
+    size_t largest_group_nbytes; /* of a gather */
+};
+
+/* host: COMM_MAIN of the ranks, borrowed. *out is its COMM_MAIN on the device; its ops->free leaves the host's alone. */
+int comm_staged_new(struct comm *host, const struct comm_on_device *on, struct comm **out, struct fsdpck_error *err);
+
+#endif

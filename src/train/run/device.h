@@ -1,0 +1,23 @@
+/* Which device a rank computes on. */
+#ifndef TRAIN_DEVICE_H
+#define TRAIN_DEVICE_H
+
+#include <kernels/module.h>
+
+#include "run/rank.h"
+
+struct rank_device {
+    const struct kern_device *device;
+    int index;
+    const struct kern_module *module; /* NULL: the processor, which is part of the program */
+    struct kern_device_facts facts;   /* where there is a module */
+    bool alone; /* no other rank of this host is on it */
+    const struct kern_links *links; /* all ranks' devices are linked by these; NULL: they are not, or there is one rank */
+};
+
+/* Before the ranks part: whether there is what opt->device asks for. Starts no driver. */
+int device_check(const struct train_options *opt, struct fsdpck_error *err);
+/* In a rank's process, which may not fork from now on. local: the rank's number on its host, of nlocal. */
+int device_open(const struct job *job, uint32_t local, uint32_t nlocal, struct rank_device *out, struct fsdpck_error *err);
+
+#endif

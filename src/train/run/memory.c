@@ -1,0 +1,153 @@
+/* Sizes, one allocation, and pointers into it. */
+#include "run/memory.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/comm_linked.h"
+#include "run/gather.h"
+
+enum { ALIGNED = 4096, RESERVED_NBYTES = 512 << 20 };
+
+static uint64_t aligned(uint64_t nbytes)
+{
+    return (nbytes + ALIGNED - 1) / ALIGNED * ALIGNED;
+}
+
+/* Of all trained parameters' full shards: one sum of squares a row. */
+uint64_t memory_row_sums_nbytes(const struct layout *l)
+{
+    uint64_t nrow = 0;
+    for (size_t i = 0; i < l->nparams; i++)
+        nrow += l->params[i].trainable ? (uint64_t)l->params[i].chunk : 0;
+    return nrow * sizeof(double);
+}
+
+static uint64_t tree_nbytes(const struct layout *l)
+{
+    return aligned(((uint64_t)l->own_nelem + 16) * sizeof(float));
+}
+
+int memory_count(const struct job *job, bool apart, bool linked, size_t activation_nbytes, struct memory_sizes *out, struct fsdpck_error *err)
+{
+    const struct layout *l = &job->layout;
+    struct gather_sizes gather = { 0 };
+    int rc = job_copies(job) ? gather_count(job, &gather, err) : 0;
+    *out = (struct memory_sizes){ .shard_nbytes = apart ? aligned(l->shard_nbytes) : 0,
+                                  .contribution_nbytes = apart ? aligned((uint64_t)l->grad_nelem * sizeof(float)) : 0,
+                                  .received_nbytes = linked ? aligned(comm_linked_nbytes(job->nranks, l->own_nelem)) : 0,
+                                  .state_nbytes = tree_nbytes(l) * (l->masters ? 4 : 3) + aligned(memory_row_sums_nbytes(l)),
+                                  .ring_nbytes = aligned(gather.buffer_nbytes), .activation_nbytes = aligned(activation_nbytes) };
+    return rc;
+}
+
+uint64_t memory_sum(const struct memory_sizes *s)
+{
+    return s->shard_nbytes + s->contribution_nbytes + s->received_nbytes + s->state_nbytes + s->ring_nbytes + s->activation_nbytes;
+}
+
+static void *cut(struct memory_map *map, uint64_t *at, uint64_t nbytes)
+{
+    char *p = map->buffer.data;
+    p += *at;
+    *at += aligned(nbytes);
+    return nbytes ? p : NULL;
+}
+
+static void cut_all(const struct layout *l, const struct memory_sizes *s, struct memory_map *map)
+{
+    const uint64_t tree = tree_nbytes(l);
+    uint64_t at = 0;
+    map->values = cut(map, &at, s->shard_nbytes);
+    map->contribution = cut(map, &at, s->contribution_nbytes);
+    map->received = cut(map, &at, s->received_nbytes);
+    map->own = cut(map, &at, tree);
+    map->m = cut(map, &at, tree);
+    map->v = cut(map, &at, tree);
+    map->masters = cut(map, &at, l->masters ? tree : 0);
+    map->row_sums = cut(map, &at, memory_row_sums_nbytes(l));
+    map->ring = cut(map, &at, s->ring_nbytes);
+    map->activations = cut(map, &at, s->activation_nbytes);
+}
+
+/* Of the host, for one of the ranks that share it. */
+static uint64_t host_room(const struct job *job)
+{
+    unsigned long long kib = 0;
+    char line[200];
+    FILE *f = fopen("/proc/meminfo", "re");
+    while (f && fgets(line, sizeof line, f) && sscanf(line, "MemAvailable: %llu kB", &kib) != 1)
+        continue;
+    if (f)
+        fclose(f);
+    uint64_t nlocal = job->opt->launched_nlocal ? job->opt->launched_nlocal : job->nranks;
+    return kib * 1024 / (nlocal ? nlocal : 1);
+}
+
+/* What a rank may take. A device's driver and libraries want some too; on the processor, what the communicator and snapshots take is not in memory_sizes. */
+static uint64_t room_of(const struct job *job, const struct rank_device *where)
+{
+    const struct layout *l = &job->layout;
+    uint64_t room = where->module ? where->facts.free_nbytes : host_room(job);
+    uint64_t taken = where->module ? RESERVED_NBYTES : l->value_nbytes / job->nranks + ((uint64_t)l->grad_nelem + 3 * (uint64_t)l->own_nelem) * sizeof(float);
+    room -= room / 32;
+    return room > taken ? room - taken : 0;
+}
+
+int memory_choose(const struct job *job, const struct rank_device *where, bool linked, struct compute *c, struct fsdpck_error *err)
+{
+    const uint64_t room = room_of(job, where);
+    struct memory_sizes sizes;
+    int64_t n = 0;
+    int rc;
+    if (strcmp(job->config->fsdp.checkpointing, "auto") != 0)
+        return 0;
+    do {
+        compute_recompute(c, n);
+        rc = memory_count(job, where->device->apart, linked, c->nbytes, &sizes, err);
+    } while (!rc && memory_sum(&sizes) > room && n++ < job->model.nlayer);
+    return rc;
+}
+
+/* What could be set otherwise, and would help. */
+static const char *advice(const struct job *job)
+{
+    const struct train_config *c = job->config;
+    if (strcmp(c->fsdp.checkpointing, "none") == 0)
+        return "fsdp.activation_checkpointing \"auto\" keeps as much of each block as fits; a smaller data.seq_len or train.micro_batch_size, or more ranks, take less too";
+    if (c->train.micro_batch_size > 1)
+        return "a smaller train.micro_batch_size or data.seq_len, or more ranks, take less";
+    return "a smaller data.seq_len, or more ranks on devices of their own, take less";
+}
+
+static double gib(uint64_t nbytes)
+{
+    return (double)nbytes / 1073741824.0;
+}
+
+static int refuse(const struct job *job, const struct rank_device *where, const struct memory_sizes *s, const char *why, struct fsdpck_error *err)
+{
+    char room[200];
+    snprintf(room, sizeof room, "%s%s", why ? ": " : "", why ? why : "");
+    if (where->module)
+        snprintf(room, sizeof room, ", and device %d (%.100s) has %.2f GiB free of %.2f", where->index, where->facts.name, gib(where->facts.free_nbytes),
+                 gib(where->facts.total_nbytes));
+    fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "a rank needs %.2f GiB (parameters %.2f, gradients %.2f, optimizer %.2f, gathered groups %.2f, activations of %lld "
+                     "tokens %.2f)%s", gib(memory_sum(s)), gib(s->shard_nbytes), gib(s->contribution_nbytes + s->received_nbytes), gib(s->state_nbytes), gib(s->ring_nbytes),
+                     (long long)job_largest_ntok(job), gib(s->activation_nbytes), room);
+    fsdpck_error_hint(err, "%s", advice(job));
+    return err->code;
+}
+
+int memory_take(const struct job *job, const struct rank_device *where, const struct memory_sizes *sizes, struct memory_map *out, struct fsdpck_error *err)
+{
+    const struct kern_place place = { .kind = KERN_PLACE_DEVICE, .index = where->index, .huge_pages = true };
+    char message[KERN_MESSAGE_BYTES] = "";
+    *out = (struct memory_map){ 0 };
+    if (where->module && memory_sum(sizes) > where->facts.free_nbytes)
+        return refuse(job, where, sizes, NULL, err);
+    if (where->device->memory->alloc(place, memory_sum(sizes), &out->buffer, message) != KERN_OK)
+        return refuse(job, where, sizes, message, err);
+    cut_all(&job->layout, sizes, out);
+    return 0;
+}

@@ -1,0 +1,32 @@
+/* The memory of a rank's device: one piece, planned and taken before the first step, and what lies where in it. */
+#ifndef TRAIN_MEMORY_H
+#define TRAIN_MEMORY_H
+
+#include "run/device.h"
+
+/* Bytes of one rank on its device. */
+struct memory_sizes {
+    uint64_t shard_nbytes, contribution_nbytes; /* where the device's memory is apart; else the communicator has them */
+    uint64_t state_nbytes;                      /* reduced gradients, moments, masters, row sums */
+    uint64_t received_nbytes; /* others' contributions, where devices are linked */
+    uint64_t ring_nbytes, activation_nbytes;
+};
+
+struct memory_map {
+    struct kern_buffer buffer;
+    unsigned char *values;
+    float *contribution, *own, *m, *v, *masters, *received;
+    double *row_sums;
+    char *ring, *activations;
+};
+
+/* activation_nbytes: compute.nbytes. linked: ranks' devices are. */
+int memory_count(const struct job *job, bool apart, bool linked, size_t activation_nbytes, struct memory_sizes *out, struct fsdpck_error *err);
+uint64_t memory_row_sums_nbytes(const struct layout *l);
+uint64_t memory_sum(const struct memory_sizes *sizes);
+/* fsdp.activation_checkpointing "auto": as few blocks are recomputed as make the rank fit; all of them where none does. c->nbytes follows. */
+int memory_choose(const struct job *job, const struct rank_device *where, bool linked, struct compute *c, struct fsdpck_error *err);
+/* Fails, naming what was planned, what is free and what would fit, where it does not. The caller frees map->buffer with the device's table. */
+int memory_take(const struct job *job, const struct rank_device *where, const struct memory_sizes *sizes, struct memory_map *out, struct fsdpck_error *err);
+
+#endif

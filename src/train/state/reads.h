@@ -1,0 +1,26 @@
+/* Rows of tensors from a source to where a rank computes: straight to their place where the host reaches it, else through pinned memory, one half of which is
+ * filled while the other is on its way to the device. Several reads go together, so that threads share them. */
+#ifndef TRAIN_READS_H
+#define TRAIN_READS_H
+
+#include "run/rank.h"
+
+struct reads;
+
+/* src is borrowed. */
+int reads_new(const struct rank *r, struct fsdpck_source *src, struct reads **out, struct fsdpck_error *err);
+
+struct reads_rows {
+    const struct fsdpck_tensor *tensor;
+    uint64_t first, nrow, ncol;
+    void *dst;                /* of the device */
+    enum fsdpck_dtype dtype;  /* there */
+    uint64_t *content;        /* (4) limbs of the rows' content id, as they lie in the source, added to; NULL: not wanted */
+};
+
+/* They are there after reads_end. */
+int reads_add(struct reads *reads, const struct reads_rows *rows, struct fsdpck_error *err);
+/* Does what is left unless rc says that something failed before, and frees. Returns rc, or the first failure. */
+int reads_end(struct reads *reads, int rc, struct fsdpck_error *err);
+
+#endif

@@ -1,0 +1,320 @@
+#!/usr/bin/env python3
+"""Random small models, adapters, data and settings: what transformers + PEFT make of them in a few steps of float32, and what `fsdptrain run` makes of them.
+
+    random_train.py FSDPTRAIN [--count 36] [--seed N] [--keep DIR]
+
+Each case draws a config.json (either dialect, keys left out so that defaults count, odd sizes, every kind of rotary positions, windows, biases), adapters or full
+fine-tuning, packed rows in uneven micro-batches, some without any supervised token, a schedule, clipping, decay, and at how many ranks and by which strategy ours runs.
+Losses, norms and learning rates of each step and all weights at the end are compared."""
+import argparse, json, os, pathlib, random, shutil, subprocess, sys, tempfile, warnings
+
+os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1", TQDM_DISABLE="1")
+import torch
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.optimization import get_scheduler
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+STEPS = 4
+
+
+# --- what is drawn
+
+def rope(rng, head_dim):
+    """Scaling, or None, as transformers 4 writes it."""
+    kind = rng.choice(("none", "default", "linear", "llama3", "yarn", "yarn"))
+    if kind == "none":
+        return None
+    out = {rng.choice(("rope_type", "type")) if kind == "linear" else "rope_type": kind}
+    if kind == "linear":
+        out["factor"] = rng.choice((2.0, 4.0, 1.5))
+    if kind == "llama3":
+        out.update(factor=rng.choice((2.0, 8.0)), low_freq_factor=rng.choice((1.0, 1.5)), high_freq_factor=rng.choice((4.0, 3.0)),
+                   original_max_position_embeddings=rng.choice((16, 32, 50)))
+    if kind == "yarn":
+        out["factor"] = rng.choice((2.0, 4.0, 2.5))
+        for key, values in (("original_max_position_embeddings", (16, 40)), ("beta_fast", (32, 16.0)), ("beta_slow", (1, 2.0)), ("attention_factor", (0.9, 1.3)),
+                            ("truncate", (True, False))):
+            if rng.random() < 0.4:
+                out[key] = rng.choice(values)
+        if rng.random() < 0.3:
+            out.update(mscale=rng.choice((1.0, 0.7)), mscale_all_dim=rng.choice((1.0, 0.8)))
+    return out
+
+
+def windows(rng, family, nlayer):
+    if family == "mistral":
+        return rng.choice(({}, {"sliding_window": None}, {"sliding_window": rng.randint(2, 12)}, {"sliding_window": rng.randint(2, 6)}))
+    if not family.startswith("qwen"):
+        return {}
+    out = {"use_sliding_window": rng.random() < 0.7, "sliding_window": rng.randint(2, 12)}  # 1: attention has no gradient
+    if rng.random() < 0.6:
+        out["max_window_layers"] = rng.randint(0, nlayer)
+    elif rng.random() < 0.7 and out["use_sliding_window"]:
+        out["layer_types"] = [rng.choice(("full_attention", "sliding_attention")) for _ in range(nlayer)]
+    return out
+
+
+def model_config(rng, family):
+    nkv, half, nlayer = rng.randint(1, 3), rng.randint(1, 8), rng.randint(1, 3)
+    nhead = nkv * rng.randint(1, 3)
+    hidden = nhead * 2 * half if family == "qwen2" or rng.random() < 0.4 else nhead * rng.randint(2, 9) if family == "llama" else rng.randint(9, 50)
+    out = {"model_type": family, "architectures": [f"{family.capitalize()}ForCausalLM"], "vocab_size": rng.randint(30, 150), "hidden_size": hidden,
+           "intermediate_size": rng.randint(9, 70), "num_hidden_layers": nlayer, "num_attention_heads": nhead, "num_key_value_heads": nkv,
+           **windows(rng, family, nlayer)}
+    if hidden != nhead * 2 * half or family == "qwen3" or rng.random() < 0.3:
+        out["head_dim"] = 2 * half
+    if family == "llama" and nkv == nhead and rng.random() < 0.5:
+        out["num_key_value_heads"] = None
+    for key, values in (("rms_norm_eps", (1e-5, 1e-6, 1e-3)), ("tie_word_embeddings", (True, False)), ("max_position_embeddings", (64, 256)),
+                        ("rope_theta", (10000.0, 500.0, 1000000)), ("hidden_act", ("silu",)), ("attention_dropout", (0.0,)), ("use_cache", (True,))):
+        if rng.random() < 0.7:
+            out[key] = rng.choice(values)
+    if family in ("llama", "qwen3") and rng.random() < 0.5:
+        out["attention_bias"] = rng.random() < 0.7
+    if family == "llama" and rng.random() < 0.5:
+        out["mlp_bias"] = rng.random() < 0.7
+    scaling = rope(rng, 2 * half)
+    if rng.random() < 0.5:
+        out["rope_parameters"] = {"rope_type": "default", **(scaling or {}), "rope_theta": out.pop("rope_theta", 10000.0)}
+    elif scaling or rng.random() < 0.5:
+        out["rope_scaling"] = scaling
+    return out
+
+
+def lora_config(rng, nlayer):
+    modules = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "embed_tokens", "lm_head"]
+    layer = rng.randrange(nlayer)
+    out = {"r": rng.randint(1, 7), "lora_alpha": rng.choice((1, 8, 5, 16)), "use_rslora": rng.random() < 0.4}
+    out["target_modules"] = rng.choice(("all-linear", rng.sample(modules, rng.randint(1, 5)), rng.sample(modules[:7], 2), [f"layers.{layer}.self_attn.q_proj", "down_proj"],
+                                        rf".*\.{layer}\..*(q|o|up)_proj", r"model\.layers\.\d+\.mlp\..*_proj|lm_head"))
+    if rng.random() < 0.4:
+        out["rank_pattern"] = rng.choice(({"q_proj": 2, "down_proj": 9}, {rf"layers\.{layer}\..*": 5}, {f"model.layers.{layer}.mlp.up_proj": 3, "up_proj": 4}))
+    if rng.random() < 0.4:
+        out["alpha_pattern"] = rng.choice(({"o_proj": 3}, {r".*mlp\.(gate|up)_proj": 20, "lm_head": 2}, {f"^model.layers.{layer}.self_attn.v_proj": 11}))
+    return out
+
+
+def documents(rng, nvocab):
+    out = []
+    for i in range(16):
+        ids = [rng.randrange(nvocab) for _ in range(rng.choice((1, 2, 5, 9, 14, 23)))]
+        masked = 1.0 if i in (3, 8) else rng.choice((0, 0.3, 0.7))
+        out.append({"input_ids": ids, "labels": [-100 if rng.random() < masked else t for t in ids]})
+    return out
+
+
+def plan(rng, docs):
+    """Steps of micro-batches of rows of documents; every step has some supervised token, not every micro-batch has."""
+    def row():
+        return rng.sample(range(len(docs)), rng.randint(1, 3))
+    steps = []
+    while len(steps) < STEPS:
+        micros = [[row() for _ in range(rng.randint(1, 2))] for _ in range(rng.randint(1, 5))] + [[[3]]] * (rng.random() < 0.5)
+        rng.shuffle(micros)
+        if supervised(docs, micros):
+            steps.append(micros)
+    return steps
+
+
+def supervised(docs, micros):
+    return sum(t != -100 for micro in micros for row in micro for d in row for t in docs[d]["labels"][1:])
+
+
+def settings(rng):
+    out = {"learning_rate": rng.choice((1e-3, 5e-3)), "lr_scheduler_type": rng.choice(("linear", "cosine", "constant")), "warmup_steps": rng.randint(0, 2),
+           "weight_decay": rng.choice((0.0, 0.1)), "weight_decay_on": rng.choice(("all", "matrices")), "adam_beta1": rng.choice((0.9, 0.8)),
+           "adam_beta2": rng.choice((0.999, 0.95)), "adam_epsilon": rng.choice((1e-6, 1e-4)), "max_grad_norm": rng.choice((None, 0.1, 1.0, 0)),
+           "gradient_accumulation_steps": rng.randint(1, 3), "max_steps": STEPS}
+    if out["lr_scheduler_type"] == "cosine" and rng.random() < 0.5:
+        out["min_lr_ratio"] = 0.25
+    return out
+
+
+# --- transformers and PEFT
+
+def draw_weights(model, seed):
+    g = torch.Generator().manual_seed(seed)
+    for name, p in model.named_parameters():
+        spread = 0.35 if "embed" in name else 1 / p.shape[-1] ** 0.5 if p.dim() > 1 else 0.2
+        p.data = torch.randn(p.shape, generator=g) * spread + (1.0 if "norm" in name and name.endswith("weight") else 0.0)
+
+
+def write_model(folder, config, seed):
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager").float()
+    draw_weights(model, seed)
+    save_file({n: p.data.contiguous() for n, p in model.named_parameters()}, folder / "model.safetensors", metadata={"format": "pt"})
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").train()
+
+
+def attach(model, lora, folder, seed):
+    """With an adapter of which no half is zero; its start as a folder."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        peft = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", lora_dropout=0.0, **lora))
+        g = torch.Generator().manual_seed(seed)
+        for name, p in peft.named_parameters():
+            if "lora_" in name:
+                p.data = torch.randn(p.shape, generator=g) * (0.1 if "lora_B" in name or "embedding_A" in name else p.shape[1] ** -0.5)
+        peft.save_pretrained(folder)
+    return peft
+
+
+def pack(rows, docs):
+    length = max(sum(len(docs[d]["input_ids"]) for d in row) for row in rows)
+    ids = torch.zeros(len(rows), length, dtype=torch.long)
+    pos, doc, target = ids.clone(), ids.clone() - 1, ids.clone() - 100
+    for r, row in enumerate(rows):
+        at = 0
+        for d in row:
+            n = len(docs[d]["input_ids"])
+            ids[r, at:at + n], target[r, at:at + n - 1] = torch.tensor(docs[d]["input_ids"]), torch.tensor(docs[d]["labels"][1:])
+            pos[r, at:at + n], doc[r, at:at + n] = torch.arange(n), at
+            at += n
+        pos[r, at:] = torch.arange(length - at)
+    return ids, pos, doc, target
+
+
+def masks(config, doc):
+    """Additive: causal, inside the document, in windows where the layer has one."""
+    q, k = torch.arange(doc.shape[1])[:, None], torch.arange(doc.shape[1])[None, :]
+    full = (k <= q) & (doc[:, :, None] == doc[:, None, :])
+    window = getattr(config, "sliding_window", None)
+    slide = full & (k > q - window) if window else full
+    full, slide = (torch.zeros(m.shape).masked_fill(~m, torch.finfo(torch.float32).min)[:, None] for m in (full, slide))
+    if config.model_type == "mistral":
+        return slide
+    return {"full_attention": full, "sliding_attention": slide} if getattr(config, "layer_types", None) else full
+
+
+def step_loss(model, micros, docs):
+    loss, n = 0.0, supervised(docs, micros)
+    for rows in micros:
+        ids, pos, doc, target = pack(rows, docs)
+        logits = model(input_ids=ids, position_ids=pos, attention_mask=masks(model.config, doc), use_cache=False).logits
+        part = torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="sum") / n
+        part.backward()
+        loss += part.item()
+    return loss
+
+
+def optimizer_of(params, train):
+    plain = {n for n in params if train["weight_decay_on"] == "matrices" and params[n].dim() < 2}
+    groups = [{"params": [p for n, p in params.items() if n not in plain]}, {"params": [p for n, p in params.items() if n in plain], "weight_decay": 0.0}]
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=train["learning_rate"], betas=(train["adam_beta1"], train["adam_beta2"]), eps=train["adam_epsilon"],
+                             weight_decay=train["weight_decay"], foreach=False)
+
+
+def truth(model, steps, docs, train):
+    """(loss, norm, lr) of each step; what is trained, before and after."""
+    params = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    optimizer = optimizer_of(params, train)
+    floor, name = train.get("min_lr_ratio"), {"constant": "constant_with_warmup"}.get(train["lr_scheduler_type"], train["lr_scheduler_type"])
+    schedule = get_scheduler("cosine_with_min_lr" if floor else name, optimizer, train["warmup_steps"], STEPS,
+                             {"min_lr": floor * train["learning_rate"]} if floor else None)
+    def state():
+        named = get_peft_model_state_dict(model, save_embedding_layers=False) if hasattr(model, "peft_config") else params
+        return {n: p.detach().clone().double() for n, p in named.items()}
+    numbers, start = [], state()
+    for micros in steps:
+        loss = step_loss(model, micros, docs)
+        norm = torch.nn.utils.clip_grad_norm_(params.values(), train["max_grad_norm"] or float("inf"), foreach=False).item()
+        numbers.append((loss, norm, optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    return numbers, start, state()
+
+
+# --- ours
+
+def run_ours(tool, folder, config, options):
+    (folder / "run.json").write_text(json.dumps(config))
+    done = subprocess.run([tool, "run", str(folder / "run.json"), "-q", *options], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
+    if done.returncode:
+        return None, done.stderr[-600:]
+    out = folder / "out"
+    numbers = [(m["loss"], m["grad_norm"], m["lr"]) for m in map(json.loads, (out / "metrics.jsonl").read_text().splitlines())]
+    if "lora" in config:
+        return (numbers, {k: v.double() for k, v in load_file(out / "adapter/adapter_model.safetensors").items() if ".base_layer." not in k}), ""
+    end = folder / "end.safetensors"
+    subprocess.run([str(pathlib.Path(tool).with_name("fsdpck")), "export", str(out / f"checkpoints/step-{STEPS:06d}"), str(end), "-q", "--select", "model"], check=True, stdout=subprocess.DEVNULL)
+    return (numbers, {k: v.double() for k, v in load_file(end).items()}), ""
+
+
+def differences(theirs, ours):
+    numbers, start, end = theirs
+    bad = []
+    for i, (want, got) in enumerate(zip(numbers, ours[0])):
+        for what, w, g, limit in zip(("loss", "norm", "lr"), want, got, (2e-5, 2e-4, 1e-12)):
+            if not abs(g - w) <= limit * max(abs(w), 1e-3):
+                bad.append(f"step {i + 1}: {what} {g!r}, {w!r} wanted")
+    if end.keys() != ours[1].keys():
+        return bad + [f"tensors: {sorted(end.keys() ^ ours[1].keys())[:4]}"]
+    for name, want in end.items():
+        moved = (want - start[name]).norm().item()
+        far = (ours[1][name] - want).norm().item() if want.shape == ours[1][name].shape else float("inf")
+        if not far <= 0.01 * moved + 1e-6 * want.norm().item():
+            bad.append(f"{name}: {far:.3g} off, it moved by {moved:.3g}")
+    return bad
+
+
+def one(tool, folder, seed):
+    """Lines of what differs, and what the case was."""
+    rng = random.Random(seed)
+    family, is_lora = FAMILIES[seed % 4], rng.random() < 0.65
+    config = model_config(rng, family)
+    docs = documents(rng, config["vocab_size"])
+    steps, train = plan(rng, docs), settings(rng)
+    ours = {"model": str(folder / "model"), "output_dir": str(folder / "out"), "data": {"train": str(folder / "data.jsonl"), "plan": str(folder / "plan.json")},
+            "train": train, "dtype": {"param": "fp32"}, "checkpoint": {"save_steps": rng.choice((0, 2))},
+            "fsdp": {"sharding_strategy": rng.choice(("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")), "activation_checkpointing": rng.choice(("none", "block")),
+                     "forward_prefetch": rng.randint(0, 3), "reshard_after_forward": rng.random() < 0.7}}
+    options = ["--ranks", str(rng.choice((1, 2, 3, 5, 8))), "--threads", "1", "--gather", rng.choice(("map", "copy"))]
+    folder.mkdir()
+    (folder / "data.jsonl").write_text("".join(json.dumps(d) + "\n" for d in docs))
+    (folder / "plan.json").write_text(json.dumps({"steps": steps}))
+    if is_lora:
+        ours["lora"] = lora_config(rng, config["num_hidden_layers"])
+    said = f"{json.dumps(config)} {json.dumps(ours.get('lora'))} {json.dumps(train)} {' '.join(options)}"
+    model = write_model(folder / "model", config, seed)
+    if is_lora:
+        try:
+            model = attach(model, ours["lora"], folder / "start", seed)
+        except ValueError as e:  # targets that this model has not
+            done, why = run_ours(tool, folder, ours, options)
+            return [] if done is None and "target_modules" in why else [f"PEFT refuses, fsdptrain does not: {e}"], said
+        ours["lora"]["init_adapter"] = str(folder / "start")
+    theirs = truth(model, steps, docs, train)
+    done, why = run_ours(tool, folder, ours, options)
+    return [why] if done is None else differences(theirs, done), said
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("fsdptrain")
+    ap.add_argument("--count", type=int, default=36)
+    ap.add_argument("--seed", type=int, default=0)
+    ap.add_argument("--keep", type=pathlib.Path, help="work in this folder and leave it")
+    args = ap.parse_args()
+    torch.set_num_threads(1)
+    work, nfailed = args.keep or pathlib.Path(tempfile.mkdtemp(prefix="fsdptrain-random-")), 0
+    work.mkdir(exist_ok=True)
+    try:
+        for seed in range(args.seed, args.seed + args.count):
+            bad, said = one(os.path.abspath(args.fsdptrain), work / str(seed), seed)
+            nfailed += bool(bad)
+            if bad:
+                print(f"FAILED seed {seed}: {said}\n   " + "\n   ".join(bad[:6]), flush=True)
+    finally:
+        if not args.keep:
+            shutil.rmtree(work, ignore_errors=True)
+    print(f"{args.count - nfailed} passed, {nfailed} failed")
+    return nfailed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

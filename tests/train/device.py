@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""What a run says where its device is not there, too small, or fails: one line, the right exit code, no hang, and the last checkpoint intact.
+
+    device.py BUILD GOLDENS
+
+BUILD is a build folder: its program, its CUDA module where there is one, and the programs with guarded devices. Needs numpy for what it shares with run.py."""
+import argparse, json, os, pathlib, shutil, subprocess, sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from run import Failure, Tests
+
+MODULE = "libfsdptrain_cuda.so"
+
+
+class Devices(Tests):
+    def __init__(self, args):
+        self.build = args.build
+        self.guarded = args.build / "tests/train/guarded"
+        super().__init__(argparse.Namespace(fsdptrain=str(args.build / "src/tools/fsdptrain"), goldens=args.goldens, device="cuda", fsdpck=None))
+
+    def config(self, name, **sections):
+        golden, out = self.goldens / "lora-qwen3", self.tmp / name
+        config = {"model": str(golden / "model"), "output_dir": str(out), "data": {"train": str(golden / "data.jsonl"), "seq_len": 40},
+                  "train": {"max_steps": 12, "global_batch_size": 4}, "checkpoint": {"save_steps": 2}}
+        for section, values in sections.items():
+            config[section] = {**config.get(section, {}), **values}
+        return self.write(name, config), out
+
+    def says(self, tool, path, options, code, words, env=None):
+        """One line and perhaps a hint, whatever the number of ranks."""
+        done = subprocess.run([str(tool), "run", str(path), "-q", "--device", "cuda", *options], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
+                              env={**os.environ, **(env or {})})
+        lines = [line for line in done.stderr.splitlines() if not line.startswith("hint: ")]
+        if done.returncode != code or len(lines) != 1 or words not in lines[0]:
+            raise Failure(f"exit code {done.returncode}, {code} wanted; one line with '{words}' wanted: {done.stderr}")
+        return done.stderr
+
+    def alone(self, name, module=None):
+        """The program without its build folder, beside this module or none."""
+        folder = self.tmp / f"program-{name}"
+        folder.mkdir()
+        tool = shutil.copy(self.tool, folder)
+        if module:
+            shutil.copy(module, folder / MODULE)
+        return tool
+
+    def no_module(self):
+        libraries = str(self.build / "src/ckpt")
+        path, _ = self.config("none")
+        env = {"LD_LIBRARY_PATH": libraries}
+        self.says(self.alone("bare"), path, ["--ranks", "2"], 4, "there is no module for it", env)
+        text = self.tmp / "text.so"
+        text.write_text("no library\n")
+        self.says(self.alone("text", text), path, [], 4, "the module cannot be loaded", env)
+        other = next((self.build / "src/ckpt").glob("libfsdpck.so.*.*.*"))
+        self.says(self.alone("other", other), path, [], 4, "belongs to another build", env)
+
+    def no_driver(self):
+        path, out = self.config("driver")
+        self.says(self.tool, path, ["--ranks", "3"], 4, "there is no NVIDIA driver on this machine")
+        if any((out / "checkpoints").iterdir()):
+            raise Failure("a checkpoint of nothing")
+
+    def settings(self):
+        tool = self.guarded / "linked/fsdptrain"
+        path, _ = self.config("profile")
+        self.says(tool, path, ["--profile"], 2, "--profile times kernels of the processor")
+        path, _ = self.config("samples", sample={"every": 1, "prompts": ["a"]})
+        self.says(tool, path, [], 2, "samples are made on the processor only")
+
+    def small(self):
+        path, _ = self.config("small")
+        said = self.says(self.guarded / "linked/fsdptrain", path, ["--ranks", "2"], 4, "and device", {"FSDPTRAIN_GUARDED_FREE": "100000"})
+        for word in ("a rank needs", "activations of", "GiB free of", "activation_checkpointing"):
+            if word not in said:
+                raise Failure(f"'{word}' is not in: {said}")
+
+    def breaks(self, kind, waits):
+        """A device fails in the middle of a run; the run goes on from its last checkpoint, to the same end as one that was let alone."""
+        tool, (path, out) = self.guarded / kind / "fsdptrain", self.config(f"breaks-{kind}")
+        straight, whole = self.config(f"whole-{kind}")
+        self.says(tool, path, ["--ranks", "2"], 4, "the device is gone", {"FSDPTRAIN_GUARDED_BREAKS": str(waits)})
+        if (out / "metrics.jsonl").stat().st_size == 0:
+            raise Failure("it failed before the first step")
+        for config in (path, straight):
+            subprocess.run([str(tool), "run", str(config), "-q", "--device", "cuda", "--ranks", "3"], check=True, capture_output=True, timeout=120)
+        if self.metrics(out)[-1]["loss"] != self.metrics(whole)[-1]["loss"]:
+            raise Failure("it did not come to the same end")
+
+    def kept_by_what_fits(self):
+        """With less and less room more and more blocks are recomputed: the same bits, until it is said that even all of them do not fit."""
+        tool, seen = self.guarded / "staged/fsdptrain", {}
+        reserved = (512 << 20) * 32 // 31
+        low, high = reserved, reserved + (64 << 20)
+        while high - low > 1024 and not any(0 < k < 99 for k in seen):
+            room = (low + high) // 2
+            path, out = self.config(f"fits-{room}", fsdp={"activation_checkpointing": "auto"}, train={"max_steps": 2})
+            done = subprocess.run([str(tool), "run", str(path), "--device", "cuda"], capture_output=True, text=True, timeout=60, env={**os.environ, "FSDPTRAIN_GUARDED_FREE": str(room)})
+            line = next((x for x in done.stderr.splitlines() if "computed anew" in x), "0 0 blocks")
+            blocks = 99 if done.returncode else int(line.split()[1])
+            seen[blocks] = [m["loss"] for m in self.metrics(out)] if blocks < 99 else None
+            low, high = (low, room) if blocks == 0 else (room, high)
+        some = [k for k in seen if 0 < k < 99]
+        if not some or 0 not in seen or any(seen[k] != seen[0] for k in some):
+            raise Failure(f"recomputed blocks and losses: {seen}")
+
+    def back_and_forth(self):
+        """A checkpoint saved on a device goes on on the processor and back, with the same bits where both have the same kernels."""
+        tool, (path, out), (straight, whole) = self.guarded / "staged/fsdptrain", self.config("forth"), self.config("straight")
+        for steps, device in ((4, "cuda"), (8, "cpu"), (12, "cuda")):
+            subprocess.run([str(tool), "run", str(path), "-q", "--device", device, "--ranks", "2", "--set", f"train.max_steps={steps}",
+                            "--set", "train.lr_scheduler_type=constant"], check=True, capture_output=True, timeout=120)
+        subprocess.run([str(tool), "run", str(straight), "-q", "--device", "cpu", "--set", "train.lr_scheduler_type=constant"], check=True, capture_output=True, timeout=120)
+        if [m["loss"] for m in self.metrics(out)] != [m["loss"] for m in self.metrics(whole)]:
+            raise Failure("other losses than straight through")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=lambda p: pathlib.Path(p).resolve())
+    parser.add_argument("goldens", type=lambda p: pathlib.Path(p).resolve())
+    t = Devices(parser.parse_args())
+    try:
+        t.check("no module", t.no_module)
+        if not (t.build / "src/tools" / MODULE).exists():
+            print("skipped: no driver: the CUDA module is not built here")
+        elif pathlib.Path("/proc/driver/nvidia").exists():
+            print("skipped: no driver: there is one")
+        else:
+            t.check("no driver", t.no_driver)
+        t.check("settings", t.settings)
+        t.check("too little memory", t.small)
+        for kind, waits in (("staged", 60), ("linked", 25)):
+            t.check(f"a device fails, {kind}", t.breaks, kind, waits)
+        t.check("blocks kept by what fits", t.kept_by_what_fits)
+        t.check("device, processor, device", t.back_and_forth)
+    finally:
+        shutil.rmtree(t.tmp, ignore_errors=True)
+    print(f"{t.passed} passed, {t.failed} failed")
+    return t.failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
