@@ -186,15 +186,13 @@ static void input_grad(const struct head_work *w, const struct chunk *c)
     w->ops->cast(w->stream, to, kern_const(c->dh), c->n, h->d);
 }
 
-/* Rows of dh that no chunk writes. */
+/* Rows of dh that no chunk writes. Rows without gaps are one call: on a device each is a launch. */
 static void clear_rest(const struct kern_device *device, struct kern_stream *stream, const struct kern_head *h)
 {
-    const int64_t from = h->rows ? 0 : h->nrow, row_nbytes = h->d * kern_dtype_bytes(h->dh.dtype);
-    const bool together = h->dh.pitch == h->d; /* one call, not thousands of a device's */
-    if (h->rows && h->nrow == h->ntok)
-        return;
-    for (int64_t i = from; i < h->ntok; i += together ? h->ntok - from : 1)
-        device->memory->zero(stream, row_at(h->dh.data, h->dh.pitch, h->dh.dtype, i), (size_t)(row_nbytes * (together ? h->ntok - from : 1)));
+    const int64_t from = h->rows ? 0 : h->nrow, nrow = h->nrow < h->ntok ? h->ntok - from : 0, nbytes = h->d * kern_dtype_bytes(h->dh.dtype);
+    const int64_t calls = h->dh.pitch == h->d ? nrow > 0 : nrow, each = calls ? nrow / calls : 0;
+    for (int64_t i = 0; i < calls; i++)
+        device->memory->zero(stream, row_at(h->dh.data, h->dh.pitch, h->dh.dtype, from + i * each), (size_t)(each * nbytes));
 }
 
 void kern_head_run(const struct kern_device *device, struct kern_stream *stream, const struct kern_head *head)

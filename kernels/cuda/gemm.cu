@@ -32,9 +32,11 @@ void settle(chain &c)
     if (same_view(c.from, c.to))
         return;
     struct product zero = {};
-    zero.m = c.g->m, zero.n = c.g->n;
-    zero.c = c.to, zero.add = c.from;
-    cuda_product_own(c.stream, &zero);
+    zero.m = c.g->m, zero.n = c.g->n, zero.c = c.to;
+    if (c.from.data)
+        cuda_cast(c.stream, c.to, c.from, c.g->m, c.g->n);
+    else
+        cuda_product_own(c.stream, &zero);
     c.from = kern_const(c.to);
 }
 

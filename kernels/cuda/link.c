@@ -149,12 +149,12 @@ static void link_close(struct kern_link *l)
 {
     if (!l)
         return;
-    if (l->comm && !l->status) {
+    if (l->comm && !l->status)
         settle(l, "the end of a link", nccl.ncclCommFinalize(l->comm));
+    if (l->comm && !l->status)
         nccl.ncclCommDestroy(l->comm);
-        l->comm = NULL;
-    }
-    link_abort(l);
+    else
+        link_abort(l); /* what others do not answer is not waited for */
     pthread_mutex_destroy(&l->lock);
     free(l);
 }

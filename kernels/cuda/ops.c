@@ -29,6 +29,8 @@ const struct kern_ops cuda_ops = {
     .lora_grad_b = cuda_lora_grad_b,
     .uniform = cuda_uniform,
     .dropout = cuda_dropout,
+    .gemv = cuda_gemv,
+    .attention_one = cuda_attention_one,
     .adamw = cuda_adamw,
     .sum_squares = cuda_sum_squares,
 };

@@ -36,6 +36,8 @@ void cuda_lora_grad_b(struct kern_stream *stream, const struct kern_lora *args);
 void cuda_uniform(struct kern_stream *stream, float *dst, int64_t nelem, struct kern_philox rng, uint64_t index0, float low, float high);
 void cuda_dropout(struct kern_stream *stream, struct kern_mat y, struct kern_cmat x, int64_t nrow, int64_t ncol, const struct kern_dropout *args);
 void cuda_adamw(struct kern_stream *stream, const struct kern_adamw *args);
+void cuda_gemv(struct kern_stream *stream, const struct kern_gemv *args);
+void cuda_attention_one(struct kern_stream *stream, const struct kern_attention_one *args);
 void cuda_sum_squares(struct kern_stream *stream, double *out, struct kern_cmat x, int64_t nrow, int64_t ncol);
 
 extern const struct kern_ops cuda_ops;

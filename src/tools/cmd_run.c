@@ -95,6 +95,8 @@ static int finish(const struct run_args *args, const char *config, const struct 
         return done->save_failed ? EXIT_SYSTEM : EXIT_DONE;
     printf("%llu of %llu steps done%s%s\n", (unsigned long long)done->ndone, (unsigned long long)done->nsteps, done->checkpoint[0] ? ", saved in " : "",
            done->checkpoint);
+    if (done->adapter[0])
+        printf("the adapter: %s\n", done->adapter);
     if (done->save_failed) {
         fprintf(stderr, "fsdptrain: the last checkpoint could not be saved\n");
         return EXIT_SYSTEM;

@@ -2,11 +2,10 @@
 #include "commands.h"
 
 #include <math.h>
-#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "model_path.h"
 #include "sample_out.h"
@@ -85,12 +84,18 @@ struct growing {
     int rc;
 };
 
+/* Nobody wants to hear more: a signal came, or the reader of standard output went away. */
+static bool is_over(void)
+{
+    return stop_signal || ferror(stdout);
+}
+
 static int on_token(void *ctx, uint32_t id)
 {
     struct growing *g = ctx;
     g->first = g->first > 0 ? g->first : now();
     g->rc = sample_out_token(g->out, id, g->err);
-    return g->rc || stop_signal;
+    return g->rc || is_over();
 }
 
 static int run_prompt(const struct sample_args *args, struct sampler *s, const struct sample_rule *rule, const struct token_list *prompt, size_t number,
@@ -98,7 +103,7 @@ static int run_prompt(const struct sample_args *args, struct sampler *s, const s
 {
     double started = now();
     int rc = sampler_prompt(s, prompt->ids, prompt->count, rule->max_new_tokens, err);
-    for (uint32_t i = 0; i < (args->samples ? args->samples : 1) && !rc && !stop_signal; i++) {
+    for (uint32_t i = 0; i < (args->samples ? args->samples : 1) && !rc && !is_over(); i++) {
         struct growing g = { .out = out, .err = err };
         struct sampled done;
         sample_out_begin(out, number, i, prompt);
@@ -115,7 +120,7 @@ static int run_prompts(const struct sample_args *args, struct sampler *s, const 
                        struct sample_out *out, struct fsdpck_error *err)
 {
     int rc = 0;
-    for (size_t i = 0; i < json_array_size(prompts) && !rc && !stop_signal; i++) {
+    for (size_t i = 0; i < json_array_size(prompts) && !rc && !is_over(); i++) {
         struct token_list list = { 0 };
         rc = sample_prompt_encode(chat, json_array_get(prompts, i), args->chat, &list, err);
         if (!rc)

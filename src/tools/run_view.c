@@ -107,26 +107,39 @@ static void tell_rest(struct run_view *v, const struct train_metrics *m, char *t
         v->first_ns = now_ns();
     } else if (m->step > v->first_step) {
         double each = 1e-9 * (double)(now_ns() - v->first_ns) / (double)(m->step - v->first_step);
-        snprintf(text, nbytes, "  ETA %s", text_clock(each * (double)(v->nsteps - m->step), clock));
+        snprintf(text, nbytes, " ETA %s", text_clock(each * (double)(v->nsteps - m->step), clock));
     }
+}
+
+/* The most of it within 80 columns. */
+static void draw_step(struct run_view *v, const struct train_metrics *m, const char *rest)
+{
+    char line[320], memory[TEXT_NBYTES];
+    snprintf(line, sizeof line, "%" PRIu64 "/%" PRIu64 " loss %.3f norm %.3g lr %.2g %.0f tok/s %.3g s/it%s %s", m->step, v->nsteps, m->loss, m->grad_norm, m->lr,
+             m->tokens_per_second, m->step_seconds, rest, text_bytes(m->pss_nbytes, memory));
+    report_draw(&v->report, line);
+}
+
+static void print_step(struct run_view *v, const struct train_metrics *m, const char *rest)
+{
+    char memory[TEXT_NBYTES];
+    report_clear(&v->report);
+    fprintf(stderr, "step %" PRIu64 " of %" PRIu64 "  loss %.4f  grad norm %.4f  lr %.3g  %.0f tokens/s  %.3g s/it %s  %s\n", m->step, v->nsteps, m->loss, m->grad_norm, m->lr,
+            m->tokens_per_second, m->step_seconds, rest, text_bytes(m->pss_nbytes, memory));
 }
 
 void run_view_step(struct run_view *v, const struct train_metrics *m)
 {
-    char line[320], rest[64], memory[TEXT_NBYTES];
+    char rest[64], seconds[TEXT_NBYTES];
     if (v->report.quiet)
         return;
     tell_rest(v, m, rest, sizeof rest);
-    snprintf(line, sizeof line, "step %" PRIu64 " of %" PRIu64 "  loss %.4f  grad norm %.4f  lr %.3g  %.0f tokens/s  %.3g s/it%s  %s", m->step, v->nsteps, m->loss,
-             m->grad_norm, m->lr, m->tokens_per_second, m->step_seconds, rest, text_bytes(m->pss_nbytes, memory));
-    if (v->report.terminal && m->step < v->nsteps) {
-        report_draw(&v->report, line);
-    } else {
-        report_clear(&v->report);
-        fprintf(stderr, "%s\n", line);
-    }
+    if (v->report.terminal && m->step < v->nsteps)
+        draw_step(v, m, rest);
+    else
+        print_step(v, m, rest);
     if (!m->evaluated)
         return;
     report_clear(&v->report);
-    fprintf(stderr, "step %" PRIu64 "  eval loss %.4f over %" PRIu64 " tokens, in %s\n", m->step, m->eval_loss, m->eval_nsupervised, text_seconds(m->eval_seconds, memory));
+    fprintf(stderr, "step %" PRIu64 "  eval loss %.4f over %" PRIu64 " tokens, in %s\n", m->step, m->eval_loss, m->eval_nsupervised, text_seconds(m->eval_seconds, seconds));
 }

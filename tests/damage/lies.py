@@ -299,7 +299,7 @@ record("a block that overflows", "record of a compressed block", 1, 0, struct.pa
 record("a first block not at the beginning", "record of a compressed block", 0, 0, struct.pack("<Q", 1))
 record("a block of no bytes", "record of a compressed block", 1, 8, struct.pack("<I", 0))
 record("a block that grew", "record of a compressed block", 0, 8, struct.pack("<I", 65537))
-record("a last block that ends early", "record of a compressed block", 1, 8, struct.pack("<I", 7))
+record("a last block that ends early", "record of a compressed block", 3, 8, struct.pack("<I", 7))
 record("a record with reserved bytes", "record of a compressed block", 1, 12, b"x")
 record("a block of zeros", "does not decode", 0, 0, b"", block=lambda b: bytes(len(b)))
 record("a block whose planes are too long", "does not decode", 0, 0, b"", block=lambda b: b"\xff\xff" + b[2:])
@@ -353,7 +353,7 @@ class Liar:
         write(t.path("assets", "config.json"), b'{"hidden_size": 4}')
         write_safetensors(t.path("plain.safetensors"), {"a": ("F32", [8, 4], 4), "b": ("BF16", [3], 2), "s": ("I64", [], 8)})
         t.good("convert", t.path("plain.safetensors"), t.path("plain"), "--ranks", 3, "--assets", t.path("assets"))
-        write_safetensors(t.path("weights.safetensors"), {"a": ("BF16", [40000, 4], 2), "s": ("I64", [], 8)}, byte=0x3c)
+        write_safetensors(t.path("weights.safetensors"), {"a": ("BF16", [80000, 4], 2), "s": ("I64", [], 8)}, byte=0x3c)
         t.good("convert", t.path("weights.safetensors"), t.path("compressed"), "--ranks", 3, "--assets", t.path("assets"), "--compress")
         t.good("convert", os.path.join(fixtures(), "dcp", "torch-2.15", "ckpt"), t.path("values"), "--ranks", 3, "--assets", t.path("assets"))
 
@@ -400,6 +400,17 @@ class Liar:
             self.t.check(r.status in (0, 1, 3) and len(r.err.splitlines()) <= 2, "%s: %s" % (what, verb[0]), r)
 
 
+    def check_far_block(self):
+        """Two records that agree with each other and lie outside the payload: who reads just the second block meets no other."""
+        def change(f):
+            hashes, far = f.entry(0, "a").hashes, 1 << 40
+            size = struct.unpack_from("<QI", hashes[1])[1]
+            hashes[1] = struct.pack("<Q", far) + hashes[1][8:]
+            hashes[3] = struct.pack("<Q", far + size) + hashes[3][8:]
+        folder = self.seal("compressed", change)
+        self.t.refused("a block far outside: cat", "cat", folder, "a", "--slice", "8192:16384", "--raw", saying="the record of a compressed block")
+
+
 def chunked(f):
     f.index["tensors"]["a"] = {"dtype": "float32", "shape": [8, 4], "chunks": [[0, [0, 0], [3, 4]], [1, [3, 0], [3, 4]], [2, [6, 0], [2, 4]]]}
 
@@ -409,6 +420,7 @@ def main():
     try:
         liar = Liar(t, hasher)
         liar.check_forger()
+        liar.check_far_block()
         for one in LIES:
             liar.try_one(*one)
     finally:

@@ -7,13 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { WARM = 3, TURNS = 10, HIDDEN = 4096, INNER = 14336, NHEAD = 32, NKV = 8, HEAD = 128 };
+enum { WARM = 3, TURNS = 10, HIDDEN = 4096, INNER = 14336, NHEAD = 32, NKV = 8, HEAD = 128, SMALLEST = 64 };
 
 static struct {
     const struct kern_device *device;
     struct kern_stream *stream;
     struct kern_event *from, *to;
-    int64_t ntok;
+    int64_t ntok, hidden, inner;
     double copy_rate; /* bytes read and written a second */
 } bench;
 
@@ -123,11 +123,11 @@ static void call_swiglu(void *ctx)
 static void measure_norm(void)
 {
     struct kern_buffer b[5], rstd = take(bench.ntok, 4);
-    const struct kern_mat x = matrix(&b[0], bench.ntok, HIDDEN), dy = matrix(&b[1], bench.ntok, HIDDEN), y = matrix(&b[2], bench.ntok, HIDDEN),
-                          gamma = matrix(&b[3], 1, HIDDEN), add = matrix(&b[4], bench.ntok, HIDDEN);
-    const double nbytes = (double)bench.ntok * HIDDEN * 2;
-    struct kern_rmsnorm f = { .nrow = bench.ntok, .ngroup = 1, .ncol = HIDDEN, .x = kern_const(x), .gamma = kern_const(gamma), .eps = 1e-5f, .y = y, .rstd = rstd.data };
-    struct kern_rmsnorm_grad g = { .nrow = bench.ntok, .ngroup = 1, .ncol = HIDDEN, .x = kern_const(x), .dy = kern_const(dy), .gamma = kern_const(gamma),
+    const struct kern_mat x = matrix(&b[0], bench.ntok, bench.hidden), dy = matrix(&b[1], bench.ntok, bench.hidden), y = matrix(&b[2], bench.ntok, bench.hidden),
+                          gamma = matrix(&b[3], 1, bench.hidden), add = matrix(&b[4], bench.ntok, bench.hidden);
+    const double nbytes = (double)bench.ntok * (double)bench.hidden * 2;
+    struct kern_rmsnorm f = { .nrow = bench.ntok, .ngroup = 1, .ncol = bench.hidden, .x = kern_const(x), .gamma = kern_const(gamma), .eps = 1e-5f, .y = y, .rstd = rstd.data };
+    struct kern_rmsnorm_grad g = { .nrow = bench.ntok, .ngroup = 1, .ncol = bench.hidden, .x = kern_const(x), .dy = kern_const(dy), .gamma = kern_const(gamma),
                                    .rstd = rstd.data, .add = kern_const(add), .dx = y };
     show_bytes("RMSNorm forward", 2 * nbytes, seconds(call_rmsnorm, &f));
     show_bytes("RMSNorm backward, residual added, gamma frozen", 4 * nbytes, seconds(call_rmsnorm_grad, &g));
@@ -151,10 +151,10 @@ static void measure_swiglu(void)
 {
     struct kern_buffer b[4];
     struct kern_mat m[4];
-    const double nbytes = (double)bench.ntok * INNER * 2;
+    const double nbytes = (double)bench.ntok * (double)bench.inner * 2;
     for (int i = 0; i < 4; i++)
-        m[i] = matrix(&b[i], bench.ntok, INNER);
-    struct kern_swiglu_grad g = { .nrow = bench.ntok, .ncol = INNER, .gate = kern_const(m[0]), .up = kern_const(m[1]), .dy = kern_const(m[2]), .dgate = m[0], .dup = m[1],
+        m[i] = matrix(&b[i], bench.ntok, bench.inner);
+    struct kern_swiglu_grad g = { .nrow = bench.ntok, .ncol = bench.inner, .gate = kern_const(m[0]), .up = kern_const(m[1]), .dy = kern_const(m[2]), .dgate = m[0], .dup = m[1],
                                   .y = m[3] };
     show_bytes("SwiGLU forward", 3 * nbytes, seconds(call_swiglu, &g));
     show_bytes("SwiGLU backward, with its product anew", 6 * nbytes, seconds(call_swiglu_grad, &g));
@@ -178,10 +178,10 @@ static void measure_adamw(void)
 static void measure_gemm(void)
 {
     struct kern_buffer b[3];
-    const struct kern_mat x = matrix(&b[0], bench.ntok, HIDDEN), w = matrix(&b[1], INNER, HIDDEN), y = matrix(&b[2], bench.ntok, INNER);
-    struct kern_gemm up = { .m = bench.ntok, .n = INNER, .k = HIDDEN, .a = kern_const(x), .b = kern_const(w), .trans_b = true, .c = y, .alpha = 1 };
-    struct kern_gemm back = { .m = bench.ntok, .n = HIDDEN, .k = INNER, .a = kern_const(y), .b = kern_const(w), .c = x, .alpha = 1 };
-    const double flops = 2.0 * (double)bench.ntok * HIDDEN * INNER;
+    const struct kern_mat x = matrix(&b[0], bench.ntok, bench.hidden), w = matrix(&b[1], bench.inner, bench.hidden), y = matrix(&b[2], bench.ntok, bench.inner);
+    struct kern_gemm up = { .m = bench.ntok, .n = bench.inner, .k = bench.hidden, .a = kern_const(x), .b = kern_const(w), .trans_b = true, .c = y, .alpha = 1 };
+    struct kern_gemm back = { .m = bench.ntok, .n = bench.hidden, .k = bench.inner, .a = kern_const(y), .b = kern_const(w), .c = x, .alpha = 1 };
+    const double flops = 2.0 * (double)bench.ntok * (double)bench.hidden * (double)bench.inner;
     show_flops("product forward", flops, seconds(call_gemm, &up));
     show_flops("product backward to the input", flops, seconds(call_gemm, &back));
     for (int i = 0; i < 3; i++)
@@ -225,6 +225,8 @@ int main(int argc, char **argv)
     must(module->describe(0, &facts, message), message);
     bench.device = module->device;
     bench.ntok = 8192 / small;
+    bench.hidden = HIDDEN / small < SMALLEST ? SMALLEST : HIDDEN / small;
+    bench.inner = INNER / small < SMALLEST ? SMALLEST : INNER / small;
     must(bench.device->stream_new(0, NULL, &bench.stream, message), message);
     must(bench.device->event_new(0, &bench.from, message), message);
     must(bench.device->event_new(0, &bench.to, message), message);

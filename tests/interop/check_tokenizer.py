@@ -1,4 +1,4 @@
-"""Tokenizers against the tokenizers library: random and adversarial strings, encoded with special tokens and decoded both ways."""
+"""Tokenizers, those of the goldens and such as other published models have, against the tokenizers library: random and adversarial strings, encoded with special tokens and decoded both ways."""
 import json, os, random, subprocess, unicodedata
 
 from tokenizers import Tokenizer
@@ -26,6 +26,48 @@ def pieces(rng, special):
     else:
         points = [rng.randrange(0x110000) for _ in range(n)]
     return [chr(c) for c in points if not 0xD800 <= c <= 0xDFFF]
+
+
+# Pre-tokenizers as published models have them, beside those of the goldens.
+MARKS = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+TEKKEN = (rf"[^\r\n\p{{L}}\p{{N}}]?[{MARKS[0]}]*[{MARKS[1]}]+|[^\r\n\p{{L}}\p{{N}}]?[{MARKS[0]}]+[{MARKS[1]}]*|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+FOLD = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+O200K = (rf"[^\r\n\p{{L}}\p{{N}}]?[{MARKS[0]}]*[{MARKS[1]}]+{FOLD}?|[^\r\n\p{{L}}\p{{N}}]?[{MARKS[0]}]+[{MARKS[1]}]*{FOLD}?|\p{{N}}{{1,3}}|"
+         r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+MARKED = rf"{FOLD}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+PUNCTUATED = (r"[!#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~" + '"' + r"][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+CATEGORIES = r"\p{Lu}+|\p{Nd}{2}|[\p{Sc}\p{Sk}]|\p{Pd}|[\p{Ps}\p{Pe}]+|\P{Zs}|\p{Cf}+|\p{C}"
+
+
+def split(*patterns):
+    steps = [{"type": "Split", "pattern": {"Regex": p}, "behavior": "Isolated", "invert": False} for p in patterns]
+    return {"type": "Sequence", "pretokenizers": [*steps, {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}]}
+
+
+def form(*names):
+    return {"type": "Sequence", "normalizers": [{"type": n} for n in names]}
+
+
+# A golden, and what is another than there.
+VARIANTS = {"tekken": ("llama3", {"pre_tokenizer": split(TEKKEN)}), "o200k": ("llama3", {"pre_tokenizer": split(O200K)}),
+            "letters with marks": ("qwen2", {"pre_tokenizer": split(MARKED)}),
+            "punctuation": ("llama3", {"pre_tokenizer": split(r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", PUNCTUATED)}), "categories": ("gpt2", {"pre_tokenizer": split(CATEGORIES)}),
+            "NFD": ("qwen2", {"normalizer": {"type": "NFD"}}), "NFKC": ("qwen2", {"normalizer": {"type": "NFKC"}}), "NFKD": ("llama2", {"normalizer": {"type": "NFKD"}}),
+            "NFKD, then NFC": ("gpt2", {"normalizer": form("NFKD", "NFC")}), "NFKC of Metaspace": ("mistral", {"normalizer": form("NFKC")}),
+            "prefix space": ("gpt2", {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}}),
+            "digits": ("gpt2", {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True},
+                                {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}]}})}
+
+
+def check_variant(binary, goldens, name, work, count, seed):
+    """[differences] of one of VARIANTS, made in the folder work."""
+    style, other = VARIANTS[name]
+    with open(os.path.join(goldens, style, "tokenizer.json"), encoding="utf-8") as f:
+        data = {**json.load(f), **other}
+    path = os.path.join(work, "tokenizer.json")
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(data, f)
+    return check(binary, path, count, seed)
 
 
 def strings(count, seed, special):

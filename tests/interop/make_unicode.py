@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the tokenizers library takes for a letter, a number, white space and so on, asked of it code point by code point.
 
-usage: make_unicode.py OUT.inc        (src/train/text/unicode_ranges.inc is its output)
+usage: make_unicode.py RANGES.inc CATEGORIES.inc        (unicode_ranges.inc and unicode_categories.inc of src/train/text are its output)
 
 The library mixes three engines (Oniguruma, Rust's char, Rust's regex) of three versions of Unicode; only asking shows what each of them thinks."""
 import sys
@@ -10,7 +10,8 @@ import unicodedata
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 POINTS = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
-LETTER, NUMBER, SPACE, NUMERIC, WORD, JOINS, CHANGES = (1 << i for i in range(7))
+CATEGORIES = "Cn Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co".split()  # their order is unicode.h's
+LETTER, NUMBER, SPACE, NUMERIC, WORD, JOINS, CHANGES, DECOMPOSES = (1 << i for i in range(8))
 
 
 def blocks(n=5000):
@@ -25,6 +26,22 @@ def by_regex(pattern):
         for piece, _ in pre.pre_tokenize_str("".join(map(chr, part))):
             rest.update(map(ord, piece))
     return set(POINTS) - rest
+
+
+def write_categories(path):
+    """Oniguruma's general categories, as code points where another one begins: point times 32, and the category."""
+    category, starts = [0] * 0x110000, []
+    for number, name in enumerate(CATEGORIES[1:], 1):
+        for c in by_regex(r"\p{%s}" % name):
+            category[c] = number
+    for c in range(0x110000):
+        if c == 0 or category[c] != category[c - 1]:
+            starts.append("%#x" % (c << 5 | category[c]))
+    with open(path, "w") as f:
+        f.write("/* Made by tests/interop/make_unicode.py: the first code point of each run, times 32, and its category. */\n")
+        for i in range(0, len(starts), 16):
+            f.write(",".join(starts[i:i + 16]) + ",\n")
+    print(f"{len(starts)} runs of categories")
 
 
 def numeric():
@@ -57,12 +74,18 @@ def nfc():
     return changes, joins
 
 
+def decomposes():
+    """Code points that NFKD changes alone, or that NFD may move. Any other stands for itself, whatever a newer Unicode says of it."""
+    nfd, nfkd = normalizers.NFD().normalize_str, normalizers.NFKD().normalize_str
+    return {c for c in POINTS if nfkd(chr(c)) != chr(c) or nfd("\u0345" + chr(c)) != "\u0345" + chr(c) or nfd(chr(c) + "\u0334") != chr(c) + "\u0334"}
+
+
 def main():
     word, space = beside_added_tokens()
     if space != by_regex(r"\s"):
         sys.exit("the engines disagree about white space")
     changes, joins = nfc()
-    sets = [(LETTER, by_regex(r"\p{L}")), (NUMBER, by_regex(r"\p{N}")), (SPACE, space), (NUMERIC, numeric()), (WORD, word), (JOINS, joins), (CHANGES, changes)]
+    sets = [(LETTER, by_regex(r"\p{L}")), (NUMBER, by_regex(r"\p{N}")), (SPACE, space), (NUMERIC, numeric()), (WORD, word), (JOINS, joins), (CHANGES, changes), (DECOMPOSES, decomposes())]
     bits = [0] * 0x110000
     for bit, members in sets:
         for c in members:
@@ -78,6 +101,8 @@ def main():
         for i in range(0, len(ranges), 8):
             f.write(",".join(ranges[i:i + 8]) + ",\n")
     print(f"{len(ranges)} ranges")
+    write_categories(sys.argv[2])
 
 
-main()
+if __name__ == "__main__":
+    main()

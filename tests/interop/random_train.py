@@ -5,7 +5,8 @@
 
 Each case draws a config.json (either dialect, keys left out so that defaults count, odd sizes, every kind of rotary positions, windows, biases), adapters or full
 fine-tuning, packed rows in uneven micro-batches, some without any supervised token, a schedule, clipping, decay, and at how many ranks and by which strategy ours runs.
-Losses, norms and learning rates of each step and all weights at the end are compared."""
+Losses, norms and learning rates of each step and all weights at the end are compared. Then ours runs twice more, in bf16 and with dropout, at one rank and at several by
+other ways of gathering and keeping: the same bits."""
 import argparse, json, os, pathlib, random, shutil, subprocess, sys, tempfile, warnings
 
 os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1", TQDM_DISABLE="1")
@@ -241,7 +242,7 @@ def run_ours(tool, folder, config, options):
     if "lora" in config:
         return (numbers, {k: v.double() for k, v in load_file(out / "adapter/adapter_model.safetensors").items() if ".base_layer." not in k}), ""
     end = folder / "end.safetensors"
-    subprocess.run([str(pathlib.Path(tool).with_name("fsdpck")), "export", str(out / f"checkpoints/step-{STEPS:06d}"), str(end), "-q", "--select", "model"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([str(pathlib.Path(tool).with_name("fsdpck")), "export", str(out / f"checkpoints/step-{STEPS:06d}"), str(end), "-q", "--force", "--select", "model"], check=True, stdout=subprocess.DEVNULL)
     return (numbers, {k: v.double() for k, v in load_file(end).items()}), ""
 
 
@@ -260,6 +261,23 @@ def differences(theirs, ours):
         if not far <= 0.01 * moved + 1e-6 * want.norm().item():
             bad.append(f"{name}: {far:.3g} off, it moved by {moved:.3g}")
     return bad
+
+
+def same_bits(tool, folder, config, rng):
+    runs = []
+    config = {**config, "dtype": {"param": "bf16", "reduce": rng.choice(("fp32", "bf16")), "output": rng.choice(("fp32", "bf16"))}}
+    if "lora" in config:
+        config["lora"] = {**config["lora"], "lora_dropout": rng.choice((0, 0.3))}
+    for ranks in (1, rng.choice((2, 3, 4, 5, 7, 8))):
+        shutil.rmtree(folder / "out", ignore_errors=True)
+        config["fsdp"] = {"sharding_strategy": rng.choice(("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")), "activation_checkpointing": rng.choice(("none", "block")),
+                          "forward_prefetch": rng.randint(0, 4), "backward_prefetch": rng.randint(0, 4)}
+        options = ["--ranks", str(ranks), "--threads", str(rng.randint(1, 3)), "--gather", rng.choice(("map", "copy"))]
+        done, why = run_ours(tool, folder, config, options)
+        if done is None:
+            return [why]
+        runs.append((done[0], {k: v.numpy().tobytes() for k, v in done[1].items()}))
+    return [] if runs[0] == runs[1] else [f"other bits by {' '.join(options)}, {json.dumps(config['fsdp'])}, {json.dumps(config['dtype'])}"]
 
 
 def one(tool, folder, seed):
@@ -290,7 +308,8 @@ def one(tool, folder, seed):
         ours["lora"]["init_adapter"] = str(folder / "start")
     theirs = truth(model, steps, docs, train)
     done, why = run_ours(tool, folder, ours, options)
-    return [why] if done is None else differences(theirs, done), said
+    bad = [why] if done is None else differences(theirs, done)
+    return bad or same_bits(tool, folder, ours, rng), said
 
 
 def main():

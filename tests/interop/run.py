@@ -8,7 +8,7 @@ import argparse, importlib.util, json, logging, os, shutil, subprocess, sys, tem
 
 os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", TQDM_DISABLE="1")
 import ckpt_common as c
-import check_dcp, check_lora, check_lora_styles, check_lora_versions, check_safetensors, check_template, check_tokenizer, make_dcp, make_pt, resume
+import check_dcp, check_lora, check_lora_styles, check_lora_versions, check_safetensors, check_template, check_tokenizer, first_run, make_dcp, make_pt, resume
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -103,12 +103,16 @@ def nested_differences(a, b):
 # --- text ------------------------------------------------------------------------------------------------------------------------
 
 def text(checks, binary, smollm2, quick):
-    """Tokenizers: 140,000 strings; templates: 3,000 random expressions. The programs that answer are built beside the tool."""
+    """Tokenizers: 260,000 strings; templates: 3,000 random expressions. The programs that answer are built beside the tool."""
     programs = os.path.join(os.path.dirname(os.path.abspath(binary)), "..", "..", "tests", "text")
     goldens = os.path.join(TOP, "tests", "text", "goldens")
     for seed, (name, folder) in enumerate([*((s, os.path.join(goldens, s)) for s in ("gpt2", "llama2", "llama3", "metaspace", "mistral", "qwen2")), ("SmolLM2", smollm2)]):
         checks.run(f"tokenizer {name}: random strings", check_tokenizer.check, os.path.join(programs, "encode_lines"), os.path.join(folder, "tokenizer.json"),
                    1000 if quick else 20000, seed)
+    with tempfile.TemporaryDirectory() as work:
+        for seed, name in enumerate(check_tokenizer.VARIANTS):
+            checks.run(f"tokenizer with {name}: random strings", check_tokenizer.check_variant, os.path.join(programs, "encode_lines"), goldens, name, work,
+                       1000 if quick else 10000, seed)
     checks.run("templates: as transformers runs them", check_template.check, os.path.join(programs, "render_lines"), 200 if quick else 3000, 1)
 
 
@@ -386,6 +390,7 @@ def main():
         check_lora.run(checks, tool, work, a.quick)
         check_lora_versions.run(checks, tool, work, a.quick)
         check_lora_styles.run(checks, tool, work, a.quick)
+        checks.run("SmolLM2: a first run, stopped and gone on with, sampled, loaded in PEFT", first_run.check, os.path.join(os.path.dirname(a.binary), "fsdptrain"), a.smollm2, work)
         checks.run("SmolLM2: from_pretrained generates the same tokens", check_generation, a.smollm2, os.path.join(work, "ranks3-hf"))
     finally:
         if not a.keep:

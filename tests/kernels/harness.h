@@ -14,16 +14,17 @@ struct rig {
     const struct kern_device *device;
     const struct kern_ops *ops;
     struct kern_stream *stream;
+    bool slow;             /* the device takes long: some of many cases will do */
     enum kern_dtype dtype; /* of what the test calls activations and weights */
     uint64_t hash;
     uint64_t random;
 };
 
 typedef void (*rig_test)(struct rig *rig);
-/* The device that this program tests: the CPU (harness_cpu.c), or the CUDA row on the shim (harness_shim.c). */
+/* The device that this program tests: the CPU (harness_cpu.c), or the CUDA row, on the shim (harness_shim.c) or a GPU (harness_gpu.c). */
 const struct kern_device *rig_device(void);
 /* Runs a test in fp32 and bf16. The CPU: with 1, 2, 3, 7 and 16 threads and every instruction set that this processor has; the shim: with its threads in
- * several orders. Each must give the same bits. */
+ * several orders; a GPU: twice. Each must give the same bits. */
 void rig_run_all(rig_test test);
 /* One run on a stream of rig_device with this pool; prepare, if there is one, gets the stream first. Returns the hash of what was checked. */
 uint64_t rig_run_once(rig_test test, struct kern_pool *pool, enum kern_dtype dtype, void (*prepare)(struct kern_stream *, const void *), const void *ctx);
@@ -52,7 +53,9 @@ void check_floats(struct rig *rig, const float *x, int64_t n, const double *want
 /* Fails if the stream has failed. */
 void check_stream(struct rig *rig);
 
+/* What a kernel reads or writes lies in such memory, also a single number: host and device both reach it. */
 void *must_alloc(size_t nbytes);
+void must_free(void *p);
 double *zeros(int64_t n);
 float *float_zeros(int64_t n);
 

@@ -6,14 +6,14 @@
 
 struct part {
     struct matrix w, b, bias, add, y;
-    float s[8];
+    float *s; /* (r) */
     double *want;
 };
 
 static struct part part_new(struct rig *rig, int64_t n, int64_t k, int64_t r, enum kern_dtype out)
 {
     struct part p = {matrix_random(rig, n, k, rig->dtype, 1), matrix_random(rig, n, r, rig->dtype, 1), matrix_random(rig, 1, n, rig->dtype, 1),
-                     matrix_random(rig, 1, n, rig->dtype, 1), matrix_new(1, n, out), {0}, zeros(n)};
+                     matrix_random(rig, 1, n, rig->dtype, 1), matrix_new(1, n, out), float_zeros(r), zeros(n)};
     for (int64_t l = 0; l < r; l++)
         p.s[l] = (float)rig_uniform(rig);
     return p;
@@ -26,7 +26,8 @@ static void part_free(struct part *p)
     matrix_free(&p->bias);
     matrix_free(&p->add);
     matrix_free(&p->y);
-    free(p->want);
+    must_free(p->want);
+    must_free(p->s);
 }
 
 /* rest: with bias, sum and a low-rank part. */
@@ -100,7 +101,7 @@ static void attention_reference(const struct shape *s, const struct matrix *q, c
             for (int64_t i = 0; i < s->nkeys; i++)
                 want[h * s->head_dim + j] += p[i] / sum * at(v, i, kv + j);
     }
-    free(p);
+    must_free(p);
 }
 
 static void attention_shape(struct rig *rig, struct shape s, bool in_place)
@@ -113,7 +114,7 @@ static void attention_shape(struct rig *rig, struct shape s, bool in_place)
     struct kern_attention_one a = {s.nkeys, s.nhead, s.nkv, s.head_dim, scale, cview(&q), cview(&k), cview(&v), view(&o)};
     rig->ops->attention_one(rig->stream, &a);
     check_matrix(rig, &o, want, 1e-5, "o");
-    free(want);
+    must_free(want);
     if (!in_place)
         matrix_free(&o);
     matrix_free(&q);

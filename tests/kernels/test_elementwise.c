@@ -8,7 +8,7 @@
 
 static const struct {
     int64_t nrow, ncol;
-} shapes[] = {{1, 1}, {7, 5}, {300, 33}, {3, 2100}, {1, 20000}};
+} shapes[] = {{1, 1}, {7, 5}, {300, 33}, {3, 2104}, {3, 2100}, {1, 20000}};
 enum { NSHAPE = sizeof(shapes) / sizeof(shapes[0]) };
 
 static double silu(double x)
@@ -34,7 +34,7 @@ static void sums(struct rig *rig, int64_t nrow, int64_t ncol)
         scaled[i] = at(&c, i / ncol, i % ncol) * -0.75;
     rig->ops->scale(rig->stream, view(&y), cview(&c), -0.75f, nrow, ncol);
     check_matrix(rig, &y, scaled, 1e-7, "scale");
-    free(want), free(scaled);
+    must_free(want), must_free(scaled);
     matrix_free(&a), matrix_free(&b), matrix_free(&c), matrix_free(&y);
 }
 
@@ -57,14 +57,14 @@ static void swiglu(struct rig *rig, int64_t nrow, int64_t ncol)
     check_matrix(rig, &g, dgate, 1e-6, "dgate over gate");
     check_matrix(rig, &u, dup, 1e-6, "dup over up");
     check_matrix(rig, &dy, want, 1e-6, "y anew over dy");
-    free(want), free(dgate), free(dup);
+    must_free(want), must_free(dgate), must_free(dup);
     matrix_free(&g), matrix_free(&u), matrix_free(&dy), matrix_free(&y);
 }
 
 static void sum_rows(struct rig *rig, int64_t nrow, int64_t ncol)
 {
     struct matrix x = matrix_random(rig, nrow, ncol, rig->dtype, 1);
-    double *want = zeros(ncol), total = 0, want_total = 0;
+    double *want = zeros(ncol), *total = zeros(1), want_total = 0;
     float *dst = float_zeros(ncol), *scratch = float_zeros(kern_sum_rows_scratch(nrow, ncol)), *column = float_zeros(nrow);
     for (int64_t j = 0; j < ncol; j++) {
         dst[j] = 3;
@@ -76,9 +76,9 @@ static void sum_rows(struct rig *rig, int64_t nrow, int64_t ncol)
     check_floats(rig, dst, ncol, want, 2e-6, "sum of rows");
     for (int64_t i = 0; i < nrow; i++)
         want_total += (double)(column[i] = (float)at(&x, i, 0));
-    rig->ops->sum(rig->stream, &total, column, nrow);
-    assert_true(fabs(total - want_total) <= 1e-12 * (double)nrow);
-    free(want), free(dst), free(scratch), free(column);
+    rig->ops->sum(rig->stream, total, column, nrow);
+    assert_true(fabs(*total - want_total) <= 1e-12 * (double)nrow);
+    must_free(want), must_free(dst), must_free(scratch), must_free(column), must_free(total);
     matrix_free(&x);
 }
 
@@ -91,20 +91,21 @@ static void elementwise(struct rig *rig)
     }
 }
 
-enum { NTOK = 150, NVOCAB = 40, DIM = 70 };
+enum { NTOK = 150, NVOCAB = 40, DIM = 72 };
 
-static void choose(struct rig *rig, int32_t index[NTOK])
+static int32_t *choose(struct rig *rig)
 {
+    int32_t *index = must_alloc(NTOK * sizeof(*index));
     for (int i = 0; i < NTOK; i++)
         index[i] = (int32_t)((rig_uniform(rig) + 1) / 2 * NVOCAB);
+    return index;
 }
 
 static void embedding(struct rig *rig)
 {
     struct matrix w = matrix_random(rig, NVOCAB, DIM, rig->dtype, 1), y = matrix_new(NTOK, DIM, rig->dtype), dy = matrix_random(rig, NTOK, DIM, rig->dtype, 1);
     struct matrix dw = matrix_random(rig, NVOCAB, DIM, KERN_F32, 1);
-    int32_t index[NTOK];
-    choose(rig, index);
+    int32_t *index = choose(rig);
     double *want = zeros(NTOK * DIM), *want_dw = zeros(NVOCAB * DIM);
     for (int i = 0; i < NVOCAB * DIM; i++)
         want_dw[i] = at(&dw, i / DIM, i % DIM);
@@ -116,7 +117,7 @@ static void embedding(struct rig *rig)
     check_matrix(rig, &y, want, 0, "gather");
     rig->ops->scatter_add(rig->stream, view(&dw), cview(&dy), index, NTOK, DIM, NVOCAB);
     check_matrix(rig, &dw, want_dw, 1e-6, "scatter");
-    free(want), free(want_dw);
+    must_free(want), must_free(want_dw), must_free(index);
     matrix_free(&w), matrix_free(&y), matrix_free(&dy), matrix_free(&dw);
 }
 
@@ -126,8 +127,7 @@ static void embedding_cols(struct rig *rig)
     enum { R = 4 };
     struct matrix a = matrix_random(rig, R, NVOCAB, rig->dtype, 1), s = matrix_new(NTOK, R, rig->dtype), ds = matrix_random(rig, NTOK, R, rig->dtype, 1);
     struct matrix da = matrix_random(rig, R, NVOCAB, KERN_F32, 1);
-    int32_t index[NTOK];
-    choose(rig, index);
+    int32_t *index = choose(rig);
     double want[NTOK * R], want_da[R * NVOCAB];
     for (int i = 0; i < R * NVOCAB; i++)
         want_da[i] = at(&da, i / NVOCAB, i % NVOCAB);
@@ -139,6 +139,7 @@ static void embedding_cols(struct rig *rig)
     check_matrix(rig, &s, want, 0, "gather columns");
     rig->ops->scatter_add_cols(rig->stream, view(&da), cview(&ds), index, NTOK, R, NVOCAB);
     check_matrix(rig, &da, want_da, 1e-6, "scatter columns");
+    must_free(index);
     matrix_free(&a), matrix_free(&s), matrix_free(&ds), matrix_free(&da);
 }
 
@@ -149,7 +150,8 @@ static void indices(struct rig *rig)
     embedding_cols(rig);
     /* An index that is none: said later, and what follows does nothing until it was heard. */
     struct matrix w = matrix_random(rig, 3, 4, rig->dtype, 1), y = matrix_random(rig, 2, 4, rig->dtype, 1), before = matrix_copy(&y);
-    const int32_t bad[2] = {0, 3}, good[2] = {0, 2};
+    int32_t *bad = must_alloc(2 * sizeof(*bad)), *good = must_alloc(2 * sizeof(*good));
+    bad[0] = good[0] = 0, bad[1] = 3, good[1] = 2;
     rig->ops->gather_rows(rig->stream, view(&y), cview(&w), bad, 2, 4, 3);
     rig->ops->gather_rows(rig->stream, view(&y), cview(&w), good, 2, 4, 3);
     assert_memory_equal(y.data, before.data, (size_t)(2 * y.pitch * kern_dtype_bytes(y.dtype)));
@@ -157,6 +159,7 @@ static void indices(struct rig *rig)
     assert_int_equal(rig->device->stream_sync(rig->stream, message), KERN_ERR_ARG);
     assert_string_equal(message, "row 1: index 3 is not one of 3");
     assert_int_equal(rig->device->stream_sync(rig->stream, message), 0);
+    must_free(bad), must_free(good);
     matrix_free(&w), matrix_free(&y), matrix_free(&before);
 }
 
@@ -178,7 +181,7 @@ static void dropout(struct rig *rig)
     float *u = float_zeros(NROW * NCOL);
     rig->ops->uniform(rig->stream, u, NROW * NCOL, d.rng, 7, -2, 1);
     check_floats(rig, u, NROW * NCOL, uniform, 1e-6, "uniform");
-    free(want), free(uniform), free(u);
+    must_free(want), must_free(uniform), must_free(u);
     matrix_free(&x), matrix_free(&y);
 }
 
@@ -189,10 +192,11 @@ static void casts(struct rig *rig)
                                     0x00008000, 0x00018000, 0x80008001, 0x7f800001, 0xffffffff};
     static const uint16_t to[] = {0x3f80, 0x3f80, 0x3f82, 0x3f81, 0x3f80, 0x7f80, 0x7f80, 0xff80, 0x0000, 0x0000, 0x0002, 0x8001, 0x7fc0, 0xffff};
     enum { N = sizeof(to) / sizeof(to[0]) };
-    uint16_t got[N];
-    uint32_t back[N];
+    uint16_t *got = must_alloc(sizeof(to));
+    uint32_t *values = must_alloc(sizeof(from)), *back = must_alloc(sizeof(from));
+    memcpy(values, from, sizeof(from));
     struct kern_mat narrow = {got, N, KERN_BF16}, wide = {back, N, KERN_F32};
-    rig->ops->cast(rig->stream, narrow, (struct kern_cmat){from, N, KERN_F32}, 1, N);
+    rig->ops->cast(rig->stream, narrow, (struct kern_cmat){values, N, KERN_F32}, 1, N);
     rig->ops->cast(rig->stream, wide, kern_const(narrow), 1, N);
     for (int i = 0; i < N; i++) {
         const bool nan = (from[i] & 0x7fffffff) > 0x7f800000; /* any NaN will do */
@@ -200,6 +204,7 @@ static void casts(struct rig *rig)
             fail_msg("%08x became %04x, wanted %04x", from[i], got[i], to[i]);
         assert_int_equal(back[i], (uint32_t)got[i] << 16);
     }
+    must_free(got), must_free(values), must_free(back);
 }
 
 #define TEST(name)                                                                                                                                             \

@@ -45,7 +45,7 @@ static void one_plain(struct rig *rig, struct shape s, bool trans_a, bool trans_
         g.add = cview(&c);
     rig->ops->gemm(rig->stream, &g);
     check_matrix(rig, &c, want, 2e-6, "c");
-    free(want);
+    must_free(want);
     matrix_free(&a);
     matrix_free(&b);
     matrix_free(&c);
@@ -121,7 +121,7 @@ static void mixed(struct rig *rig)
     struct kern_gemm g = {.m = 70, .n = 33, .k = 40, .a = cview(&a), .b = cview(&b), .c = view(&c), .trans_b = true, .alpha = 0.5f};
     rig->ops->gemm(rig->stream, &g);
     check_matrix(rig, &c, want, 2e-6, "mixed c");
-    free(want);
+    must_free(want);
     matrix_free(&a);
     matrix_free(&b);
     matrix_free(&c);
@@ -156,7 +156,7 @@ static void all_at_once(struct rig *rig)
                           .bias = cview(&bias), .lowrank = low, .nlowrank = 3};
     rig->ops->gemm(rig->stream, &g);
     check_matrix(rig, &c, want, 2e-6, "c");
-    free(want);
+    must_free(want);
     struct matrix *all[] = {&x, &w, &c, &add, &bias, &s, &b0, &b1};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         matrix_free(all[i]);

@@ -78,10 +78,10 @@ static void segments(struct rig *rig)
         const int64_t r = c.segments[i].r;
         check_floats(rig, c.da[i], r * NIN, c.da_ref[i], 2e-6, "dA");
         check_floats(rig, c.db[i], NOUT * r, c.db_ref[i], 2e-6, "dB");
-        free(c.da[i]), free(c.db[i]), free(c.da_ref[i]), free(c.db_ref[i]);
+        must_free(c.da[i]), must_free(c.db[i]), must_free(c.da_ref[i]), must_free(c.db_ref[i]);
         matrix_free(&c.a[i]), matrix_free(&c.b[i]);
     }
-    free(c.s_ref), free(c.ds_ref);
+    must_free(c.s_ref), must_free(c.ds_ref);
     matrix_free(&c.x), matrix_free(&c.dy), matrix_free(&c.s), matrix_free(&c.ds);
 }
 

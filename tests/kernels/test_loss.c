@@ -35,7 +35,28 @@ static void entropy_shape(struct rig *rig, int64_t nrow, int64_t ncol)
     rig->ops->cross_entropy(rig->stream, &e);
     check_floats(rig, loss, nrow, want_loss, 1e-6, "loss");
     check_matrix(rig, &logits, want, 1e-6, "gradient over logits");
-    free(want), free(row), free(want_loss), free(target), free(loss);
+    must_free(want), must_free(row), must_free(want_loss), must_free(target), must_free(loss);
+    matrix_free(&logits);
+}
+
+/* A bf16 gradient over fp32 logits, each row where its logits were. */
+static void entropy_over(struct rig *rig, int64_t nrow, int64_t ncol)
+{
+    struct matrix logits = matrix_random(rig, nrow, ncol, KERN_F32, 20), grad = {nrow, ncol, 2 * logits.pitch, KERN_BF16, logits.data};
+    double *want = zeros(nrow * ncol), *row = zeros(ncol), *want_loss = zeros(nrow);
+    int32_t *target = must_alloc((size_t)nrow * sizeof(*target));
+    float *loss = float_zeros(nrow);
+    for (int64_t i = 0; i < nrow; i++) {
+        target[i] = i == 1 ? -1 : (int32_t)(i * 977 % ncol);
+        for (int64_t j = 0; j < ncol; j++)
+            row[j] = at(&logits, i, j);
+        want_loss[i] = row_reference(row, ncol, target[i], 0.5, want + i * ncol);
+    }
+    struct kern_cross_entropy e = {nrow, ncol, cview(&logits), target, 0.5f, loss, view(&grad)};
+    rig->ops->cross_entropy(rig->stream, &e);
+    check_floats(rig, loss, nrow, want_loss, 1e-6, "loss");
+    check_matrix(rig, &grad, want, 1e-6, "bf16 gradient over fp32 logits");
+    must_free(want), must_free(row), must_free(want_loss), must_free(target), must_free(loss);
     matrix_free(&logits);
 }
 
@@ -45,22 +66,25 @@ static void entropy(struct rig *rig)
     entropy_shape(rig, 5, 1);
     entropy_shape(rig, 9, 130);
     entropy_shape(rig, 6, 2500);
-    const int32_t target = 4;
-    float logits[4] = {0}, loss = 0;
-    struct kern_cross_entropy e = {1, 4, {logits, 4, KERN_F32}, &target, 1, &loss, {NULL, 0, KERN_F32}};
+    entropy_shape(rig, 3, 4104);
+    entropy_over(rig, 3, 5003);
+    entropy_over(rig, 3, 6008);
+    int32_t *target = must_alloc(sizeof(*target));
+    float *logits = float_zeros(4), *loss = float_zeros(1);
+    *target = 4;
+    struct kern_cross_entropy e = {1, 4, {logits, 4, KERN_F32}, target, 1, loss, {NULL, 0, KERN_F32}};
     rig->ops->cross_entropy(rig->stream, &e);
     assert_int_equal(rig->device->stream_sync(rig->stream, message), KERN_ERR_ARG);
     assert_string_equal(message, "row 0: target 4 is not one of 4");
     /* A NaN among the logits is a NaN in the loss. */
     for (int i = 0; i < 4; i++) {
-        float bad[4] = {1, 2, 3, 4};
-        const int32_t two = 2;
-        bad[i] = NAN;
-        e.logits.data = bad;
-        e.target = &two;
+        *target = 2;
+        for (int j = 0; j < 4; j++)
+            logits[j] = j == i ? NAN : (float)(j + 1);
         rig->ops->cross_entropy(rig->stream, &e);
-        assert_true(isnan(loss));
+        assert_true(isnan(*loss));
     }
+    must_free(target), must_free(logits), must_free(loss);
 }
 
 enum { NTOK = 90, DIM = 24, NVOCAB = 77, R = 3 };
@@ -69,7 +93,7 @@ struct head_case {
     struct matrix h, w, a, b, dh;
     float *loss, *dw, *da, *db;
     double *want_loss, *want_dh, *want_dw, *want_da, *want_db;
-    int32_t rows[NTOK], target[NTOK];
+    int32_t *rows, *target; /* (NTOK) */
     struct kern_head head;
 };
 
@@ -124,7 +148,8 @@ static void head_new(struct rig *rig, struct head_case *c, bool chosen, bool lor
                             .a = matrix_random(rig, R, DIM, rig->dtype, 1), .b = matrix_random(rig, NVOCAB, R, rig->dtype, 1),
                             .dh = matrix_random(rig, NTOK, DIM, rig->dtype, 1), .loss = float_zeros(NTOK), .dw = float_zeros(NVOCAB * DIM),
                             .da = float_zeros(R * DIM), .db = float_zeros(NVOCAB * R), .want_loss = zeros(NTOK), .want_dh = zeros(NTOK * DIM),
-                            .want_dw = zeros(NVOCAB * DIM), .want_da = zeros(R * DIM), .want_db = zeros(NVOCAB * R)};
+                            .want_dw = zeros(NVOCAB * DIM), .want_da = zeros(R * DIM), .want_db = zeros(NVOCAB * R),
+                            .rows = must_alloc(NTOK * sizeof(int32_t)), .target = must_alloc(NTOK * sizeof(int32_t))};
     for (int i = 0; i < NTOK; i++) {
         c->target[i] = i % 7 == 2 ? -1 : i * 5 % NVOCAB;
     }
@@ -166,8 +191,9 @@ static void head_one(struct rig *rig, bool chosen, bool lora, float p, enum kern
     check_floats(rig, c.da, R * DIM, c.want_da, tolerance, "da");
     check_floats(rig, c.db, NVOCAB * R, c.want_db, tolerance, "db");
     matrix_free(&c.h), matrix_free(&c.w), matrix_free(&c.a), matrix_free(&c.b), matrix_free(&c.dh);
-    free(c.loss), free(c.dw), free(c.da), free(c.db), free(c.head.scratch);
-    free(c.want_loss), free(c.want_dh), free(c.want_dw), free(c.want_da), free(c.want_db);
+    must_free(c.rows), must_free(c.target);
+    must_free(c.loss), must_free(c.dw), must_free(c.da), must_free(c.db), must_free(c.head.scratch);
+    must_free(c.want_loss), must_free(c.want_dh), must_free(c.want_dw), must_free(c.want_da), must_free(c.want_db);
 }
 
 static void head(struct rig *rig)

@@ -36,7 +36,7 @@ static void forward_one(struct rig *rig, struct shape s, bool in_place)
     rig->ops->rmsnorm(rig->stream, &r);
     check_matrix(rig, &y, want, 1e-6, "y");
     check_floats(rig, rstd, s.nrow * s.ngroup, want_rstd, 1e-6, "rstd");
-    free(want), free(want_rstd), free(rstd);
+    must_free(want), must_free(want_rstd), must_free(rstd);
     matrix_free(&gamma);
     if (!in_place)
         matrix_free(&y);
@@ -93,7 +93,7 @@ static void grad_one(struct rig *rig, struct shape s)
     r.dgamma = NULL;
     rig->ops->rmsnorm_grad(rig->stream, &r);
     check_matrix(rig, &add, want, 3e-6, "dx over add");
-    free(want), free(want_gamma), free(rstd), free(dgamma), free(scratch);
+    must_free(want), must_free(want_gamma), must_free(rstd), must_free(dgamma), must_free(scratch);
     struct matrix *all[] = {&x, &dy, &gamma, &add, &dx};
     for (size_t i = 0; i < 5; i++)
         matrix_free(all[i]);
@@ -113,7 +113,7 @@ static void rope_dim(struct rig *rig, int64_t dim)
     struct matrix x = matrix_random(rig, NROW, NHEAD * dim, rig->dtype, 1), before = matrix_copy(&x);
     float *cosines = float_zeros(NPOS * dim / 2), *sines = float_zeros(NPOS * dim / 2);
     double *scratch = zeros(dim / 2), *want = zeros(NROW * NHEAD * dim);
-    int32_t positions[NROW];
+    int32_t *positions = must_alloc(NROW * sizeof(*positions));
     kern_rope_tables(&params, NPOS, cosines, sines, scratch);
     for (int64_t i = 0; i < NROW; i++) {
         positions[i] = (int32_t)(i * 7 % NPOS);
@@ -134,7 +134,7 @@ static void rope_dim(struct rig *rig, int64_t dim)
     r.inverse = true;
     rig->ops->rope(rig->stream, &r);
     check_matrix(rig, &x, want, rig->dtype == KERN_BF16 ? 1e-2 : 1e-6, "rope and back");
-    free(cosines), free(sines), free(scratch), free(want);
+    must_free(cosines), must_free(sines), must_free(scratch), must_free(want), must_free(positions);
     matrix_free(&x);
     matrix_free(&before);
 }

@@ -28,13 +28,13 @@ static void adamw(struct rig *rig)
     check_floats(rig, p, NELEM, rp, 1e-6, "p");
     check_floats(rig, m, NELEM, rm, 1e-6, "m");
     check_floats(rig, v, NELEM, rv, 1e-6, "v");
-    free(p), free(m), free(v), free(g), free(rp), free(rm), free(rv);
+    must_free(p), must_free(m), must_free(v), must_free(g), must_free(rp), must_free(rm), must_free(rv);
 }
 
 static void sum_squares(struct rig *rig)
 {
     struct matrix x = matrix_random(rig, 140, 2101, rig->dtype, 3);
-    double got[140];
+    double *got = zeros(140);
     rig->ops->sum_squares(rig->stream, got, cview(&x), 140, 2101);
     for (int i = 0; i < 140; i++) {
         double want = 0;
@@ -42,6 +42,7 @@ static void sum_squares(struct rig *rig)
             want += pow(at(&x, i, j), 2);
         assert_true(fabs(got[i] - want) <= 1e-12 * want);
     }
+    must_free(got);
     matrix_free(&x);
 }
 
@@ -54,7 +55,8 @@ static void test_torch(void **state)
     struct kern_stream *stream;
     assert_int_equal(device->stream_new(0, NULL, &stream, message), 0);
     static const float want[3] = {0.967800856f, -1.96480393f, 0.469299436f};
-    float p[3] = {1, -2, 0.5f}, m[3] = {0}, v[3] = {0}, g[3];
+    float *p = float_zeros(3), *m = float_zeros(3), *v = float_zeros(3), *g = float_zeros(3);
+    p[0] = 1, p[1] = -2, p[2] = 0.5f;
     for (int t = 1; t <= 3; t++) {
         g[0] = 0.1f * (float)t, g[1] = -0.3f * (float)t, g[2] = 0.002f * (float)t;
         struct kern_adamw a = {3, p, m, v, g, 1, 0.01, 0.9, 0.999, 1e-8, 0.1, t};
@@ -62,6 +64,7 @@ static void test_torch(void **state)
     }
     for (int i = 0; i < 3; i++)
         assert_true(fabsf(p[i] - want[i]) < 2e-7f);
+    must_free(p), must_free(m), must_free(v), must_free(g);
     device->stream_free(stream);
 }
 

@@ -39,7 +39,7 @@ pc zlib|zlib1g-dev|data in gzip, as a stream
 pc libpcre2-8|libpcre2-dev|regular expressions of target_modules and tokenizers
 pc libutf8proc|libutf8proc-dev|Unicode normalization of tokenizers
 cc oneapi/dnnl/dnnl.h|libdnnl-dev|matrix products on CPUs'
-needs_test='cmd c++|g++|public headers compile as C++ too
+needs_test='cmd c++|g++|public headers compile as C++ too; CUDA kernels run on the CPU
 pc cmocka|libcmocka-dev|unit tests
 py numpy|python3 python3-numpy|second reader of the format
 pc ompi-c|openmpi-bin libopenmpi-dev|ranks on several hosts (the trainer is built without where it is missing)

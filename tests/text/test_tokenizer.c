@@ -54,6 +54,29 @@ static void check_decode(const struct tokenizer *t, const uint32_t *ids, size_t 
     free(text);
 }
 
+/* Token by token it is the same text, and what is shown meanwhile is whole characters. */
+static void check_stream(const struct tokenizer *t, const uint32_t *ids, size_t count, bool skip, json_t *want, size_t line)
+{
+    struct fsdpck_error err = { 0 };
+    struct token_text *w;
+    char shown[1 << 16];
+    const char *text;
+    size_t n = 0, nbytes;
+    if (token_text_new(t, skip, &w, &err))
+        fail(&err);
+    for (size_t i = 0; i <= count; i++) {
+        if (i < count ? token_text_add(w, ids[i], &text, &nbytes, &err) : token_text_end(w, &text, &nbytes, &err))
+            fail(&err);
+        if (n + nbytes < sizeof shown)
+            memcpy(shown + n, text, nbytes);
+        n += nbytes;
+        if (i < count && nbytes)
+            check((text[0] & 0xc0) != 0x80, "a character shown in two parts", line, text);
+    }
+    check(n == json_string_length(want) && n < sizeof shown && memcmp(shown, json_string_value(want), n) == 0, "decoded token by token", line, json_string_value(want));
+    token_text_free(w);
+}
+
 static void run_encode(const struct tokenizer *t, const char *folder, const char *style)
 {
     char name[100];
@@ -72,6 +95,7 @@ static void run_encode(const struct tokenizer *t, const char *folder, const char
             check_encode(e, text, TOKENIZER_BEGINS, json_object_get(o, "ids"), "ids", i, &list);
             decoded = json_object_get(o, "decoded") ? json_object_get(o, "decoded") : text;
             check_decode(t, list.ids, list.count, false, decoded, "decoded", i);
+            check_stream(t, list.ids, list.count, false, decoded, i);
             check_decode(t, list.ids, list.count, true, json_object_get(o, "decoded_skip") ? json_object_get(o, "decoded_skip") : decoded, "decoded without special tokens", i);
         }
     }

@@ -346,21 +346,21 @@ class Ranks(Tests):
     def sampled_bits(self, *options, mpi=0):
         """The same text for any number of ranks; weights as without samples."""
         self.reference()
-        if not hasattr(self, "samples"):
+        if not hasattr(self, "sampled_alone"):
             out, path = self.job("sampled-1", sample=self.SAMPLE)
             self.finish(self.start(path, "--ranks", "1"))
             self.same(out)
-            self.samples = self.sampled(out)
+            self.sampled_alone = self.sampled(out)
             steps = sorted({*range(3, self.steps + 1, 3), self.steps})
-            if list(self.samples) != [f"step-{n:06}.txt" for n in steps]:
-                raise Failure(f"{list(self.samples)}")
-            texts = next(iter(self.samples.values())).split("\n")
+            if list(self.sampled_alone) != [f"step-{n:06}.txt" for n in steps]:
+                raise Failure(f"{list(self.sampled_alone)}")
+            texts = next(iter(self.sampled_alone.values())).split("\n")
             if [len(t.split()) for t in texts[3::5]] != [128] * 4 or texts[1] != "5 9 30 2":
                 raise Failure(f"{texts}")
         out, path = self.job(f"sampled{mpi}{''.join(options)[-30:].replace('/', '')}", sample=self.SAMPLE)
         self.finish(self.start(path, *options, mpi=mpi))
         self.same(out)
-        if self.sampled(out) != self.samples:
+        if self.sampled(out) != self.sampled_alone:
             raise Failure("other samples")
 
     # --- control

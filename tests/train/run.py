@@ -186,8 +186,8 @@ class Tests:
     def dtype_bits(self, name):
         """dtype.reduce and dtype.output in bf16: numbers of their own, near fp32's, and the same bits at any number of ranks."""
         base = self.bits(self.tmp / name)[0]
-        for title, sets in (("reduce", {"dtype.reduce": "bf16"}), ("output", {"dtype.output": "bf16"}),
-                            ("all", {"dtype.param": "bf16", "dtype.reduce": "bf16", "dtype.output": "bf16"})):
+        rows = (("reduce", {"dtype.reduce": "bf16"}), ("output", {"dtype.output": "bf16"}), ("all", {"dtype.param": "bf16", "dtype.reduce": "bf16", "dtype.output": "bf16"}))
+        for title, sets in rows if self.runs[-1] == "cpu" else rows[1:2]:  # only the processor exchanges bf16
             out = self.tmp / f"{name}-{title}-1"
             config = config_of(self.goldens / name, out)
             for key, value in sets.items():

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """SmolLM2-135M on real conversations: 20 steps of LoRA, in fp32 and in bf16, follow transformers + PEFT in float32 within the golden's tolerances, at 1, 2 and 3
-ranks with the same bits, and take the memory that `fsdptrain plan` said. What the fp32 run wrote loads in PEFT, with the logits that fsdptrain computes; what
-`fsdptrain sample` then says, with and without the adapter, is what transformers' generate does.
+ranks with the same bits, and take the memory that `fsdptrain plan` said. What the fp32 run wrote loads in PEFT, with the logits that fsdptrain computes. What
+`fsdptrain sample` says, with and without an adapter, is what transformers' generate does.
 
     smollm2.py FSDPTRAIN GOLDEN MODEL [--quick]
 
@@ -96,22 +96,6 @@ class Runner:
         print(f"{dtype}: planned {planned / 1e6:.0f} MB, used {used / 1e6:.0f} MB", flush=True)
         self.check(f"{dtype}: {planned} bytes planned, {used} used", -0.05 * planned < used - planned < 0.05 * planned + 60e6)
 
-    def loads_in_peft(self):
-        """The fp32 run's adapter, by fsdptrain and by PEFT."""
-        line = (self.golden / "tokens.jsonl").read_text().splitlines()[0]
-        config = json.loads((self.tmp / "fp32-1.json").read_text())
-        for name, text in (("one.jsonl", line + "\n"), ("one.json", json.dumps({"steps": [[[[0]]]]})), ("ids.json", json.dumps(json.loads(line)["input_ids"]))):
-            (self.tmp / name).write_text(text)
-        adapter = self.tmp / "fp32-1/adapter"
-        config.update(data={"train": str(self.tmp / "one.jsonl"), "plan": str(self.tmp / "one.json")}, lora={**config["lora"], "init_adapter": str(adapter)},
-                      train={"max_steps": 1})
-        path, logits = self.tmp / "logits.json", self.tmp / "logits"
-        path.write_text(json.dumps(config))
-        subprocess.run([pathlib.Path(self.args.fsdptrain).resolve().parents[2] / "tests/train/train_logits", path, logits], check=True)
-        check = pathlib.Path(__file__).resolve().parents[1] / "interop/check_peft.py"
-        self.check("PEFT loads the adapter with the same logits",
-                   subprocess.run([sys.executable, check, adapter, self.args.model, self.tmp / "ids.json", logits]).returncode == 0)
-
     PROMPTS = ["What is the capital of France?", "Tell me about the sea.", "Write a haiku about autumn leaves.", "Wie geht es dir? \u00e9\u4e2d\U0001f30a"]
 
     def sampled(self, adapter):
@@ -141,6 +125,28 @@ class Runner:
                         self.check(f"sample {dtype} {adapter} {prompt}: {behind} behind float32's best", behind < 0.5)
         print(f"sampled {'with' if adapter else 'without'} the adapter", flush=True)
 
+    def loads_in_peft(self):
+        """The fp32 run's adapter, by fsdptrain and by PEFT."""
+        line = (self.golden / "tokens.jsonl").read_text().splitlines()[0]
+        config = json.loads((self.tmp / "fp32-1.json").read_text())
+        for name, text in (("one.jsonl", line + "\n"), ("one.json", json.dumps({"steps": [[[[0]]]]})), ("ids.json", json.dumps(json.loads(line)["input_ids"]))):
+            (self.tmp / name).write_text(text)
+        adapter = self.tmp / "fp32-1/adapter"
+        config.update(data={"train": str(self.tmp / "one.jsonl"), "plan": str(self.tmp / "one.json")}, lora={**config["lora"], "init_adapter": str(adapter)},
+                      train={"max_steps": 1})
+        path, logits = self.tmp / "logits.json", self.tmp / "logits"
+        path.write_text(json.dumps(config))
+        subprocess.run([pathlib.Path(self.args.fsdptrain).resolve().parents[2] / "tests/train/train_logits", path, logits], check=True)
+        check = pathlib.Path(__file__).resolve().parents[1] / "interop/check_peft.py"
+        self.check("PEFT loads the adapter with the same logits",
+                   subprocess.run([sys.executable, check, adapter, self.args.model, self.tmp / "ids.json", logits]).returncode == 0)
+
+    def sampled_checkpoint(self):
+        """The run's last checkpoint is as good as its adapter."""
+        run, command = self.tmp / "bf16-1", [self.args.fsdptrain, "sample", self.args.model, "--prompt", "Hello", "--max-new-tokens", "20", "-q", "--adapter"]
+        said = [subprocess.run([*command, str(a)], capture_output=True, stdin=subprocess.DEVNULL) for a in (run / "adapter", sorted((run / "checkpoints").iterdir())[-1])]
+        self.check(f"sample with a checkpoint's adapters: {said}", all(s.returncode == 0 and s.stdout and s.stdout == said[0].stdout for s in said))
+
     def all(self):
         for dtype in ("fp32", "bf16"):
             metrics, adapter = self.run(dtype, 1)
@@ -152,14 +158,10 @@ class Runner:
         for ranks in (2,) if self.args.quick else (2, 3):
             other, bytes_ = self.run("bf16", ranks)
             self.check(f"bf16 at {ranks} ranks has other bits", [(m["loss"], m["grad_norm"]) for m in other] == numbers and bytes_ == adapter)
-        if self.args.quick:
-            return
-        self.sampled(None)
-        checkpoints = sorted((self.tmp / "bf16-1" / "checkpoints").iterdir())
-        self.sampled(self.tmp / "bf16-1" / "adapter" if adapter else self.tmp / "start")
-        said = [subprocess.run([self.args.fsdptrain, "sample", self.args.model, "--prompt", "Hello", "--max-new-tokens", "20", "-q", "--adapter", str(a)],
-                               capture_output=True, stdin=subprocess.DEVNULL) for a in (checkpoints[-1], *([self.tmp / "bf16-1" / "adapter"] if adapter else []))]
-        self.check(f"sample with a checkpoint's adapters: {said}", all(s.returncode == 0 and s.stdout == said[0].stdout for s in said))
+        if not self.args.quick:
+            self.sampled(None)
+            self.sampled(self.tmp / "bf16-1/adapter")
+            self.sampled_checkpoint()
 
 
 def main():

@@ -151,7 +151,6 @@ static void add_weights(struct trial *t)
 /* The last micro-batch has one document, which has no supervised token at all. */
 static void add_documents(struct trial *t)
 {
-    int64_t token0 = 0;
     for (int d = 0; d < DOCUMENTS; d++) {
         struct document *doc = &t->documents[d];
         doc->ntok = 1 + below(t, LONGEST);
@@ -160,7 +159,6 @@ static void add_documents(struct trial *t)
             doc->labels[i] = below(t, 3) && d + 1 < DOCUMENTS ? doc->ids[i] : -100;
             t->nsupervised += i > 0 && doc->labels[i] >= 0;
         }
-        token0 += doc->ntok;
     }
 }
 

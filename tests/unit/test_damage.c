@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -311,12 +312,55 @@ static void two_problems_are_both_found(void **state)
     check_read(w, "all is well again", 0, true);
 }
 
+/* ---- a file that ends early while it is read */
+
+static bool ends_early[1024]; /* descriptors of it */
+static uint64_t early_until;  /* reads that begin before this find the end */
+
+static int open_ending(void *ctx, const char *path, int flags, unsigned mode)
+{
+    int fd = fsdpck_io_posix.open(ctx, path, flags, mode);
+    assert_true(fd < (int)(sizeof ends_early / sizeof *ends_early));
+    if (fd >= 0)
+        ends_early[fd] = strstr(path, "__1_0.distcp") != NULL;
+    return fd;
+}
+
+static int64_t pread_ending(void *ctx, int fd, void *buf, uint64_t nbytes, uint64_t offset)
+{
+    return ends_early[fd] && offset < early_until ? 0 : fsdpck_io_posix.pread(ctx, fd, buf, nbytes, offset);
+}
+
+static int64_t pread_cached_ending(void *ctx, int fd, void *buf, uint64_t nbytes, uint64_t offset)
+{
+    return ends_early[fd] ? -EAGAIN : fsdpck_io_posix.pread_cached(ctx, fd, buf, nbytes, offset);
+}
+
+/* What cannot be read is said once, and is not called damaged as well. */
+static void what_cannot_be_read_is_said_once(void **state)
+{
+    struct world *w = *state;
+    struct fsdpck_io io = fsdpck_io_posix;
+    struct fsdpck_options opt = w->opt;
+    struct fsdpck_verify_result result;
+    struct found f = { .file = "__1_0.distcp" };
+    io.open = open_ending;
+    io.pread = pread_ending;
+    io.pread_cached = pread_cached_ending;
+    opt.io = &io;
+    early_until = w->payload[1][0][1];
+    assert_int_equal(fsdpck_verify(w->ckpt, NULL, false, &opt, on_problem, &f, &result, NULL), 0);
+    assert_int_equal(f.nproblems, 1);
+    assert_int_equal(f.nwrong, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flips_in_every_byte_are_found),
         cmocka_unit_test(cuts_are_found),
         cmocka_unit_test(two_problems_are_both_found),
+        cmocka_unit_test(what_cannot_be_read_is_said_once),
     };
     const struct CMUnitTest compressed[] = { cmocka_unit_test(flips_in_every_byte_are_found) };
     int nfailed = cmocka_run_group_tests_name("plain", tests, setup, teardown);

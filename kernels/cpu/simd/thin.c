@@ -12,15 +12,21 @@ INLINE vf widen(const uint16_t *p)
     return (vf)(__builtin_convertvector(half, vu) << 16);
 }
 
+/* Of an adapter's rows nearly all is tail: where the processor can leave lanes out, nothing is copied. */
 INLINE vf widen_tail(const uint16_t *p, int64_t n)
 {
+#if defined(__AVX512F__)
+    __m256i half = _mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1), p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+#else
     uint16_t some[VL] = {0};
     memcpy(some, p, (size_t)n * sizeof(*p));
     return widen(some);
+#endif
 }
 
-/* Four sums, so that the next product need not wait for the last. */
-INLINE float dot_row(const uint16_t *w, const float *x, int64_t n)
+/* Four sums, so that the next product need not wait for the last. rest: what of x fills no vector. */
+INLINE float dot_row(const uint16_t *w, const float *x, vf rest, int64_t n)
 {
     vf s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
     int64_t i = 0;
@@ -33,14 +39,15 @@ INLINE float dot_row(const uint16_t *w, const float *x, int64_t n)
     for (; i + VL <= n; i += VL)
         s0 += widen(w + i) * vload(x + i);
     if (i < n)
-        s1 += widen_tail(w + i, n - i) * vload_tail(x + i, n - i, 0);
+        s1 += widen_tail(w + i, n - i) * rest;
     return vsum((s0 + s1) + (s2 + s3));
 }
 
 void SIMD_DOT_ROWS(float *y, const uint16_t *w, int64_t pitch, const float *x, int64_t nrow, int64_t n)
 {
+    const vf rest = vload_tail(x + n / VL * VL, n % VL, 0);
     for (int64_t row = 0; row < nrow; row++)
-        y[row] = dot_row(w + row * pitch, x, n);
+        y[row] = dot_row(w + row * pitch, x, rest, n);
 }
 
 /* Columns of a vector at a time, so that the sums stay in registers over all rows. */

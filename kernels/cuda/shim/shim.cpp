@@ -147,6 +147,13 @@ void prepare(fiber &f)
     f.group = 0;
 }
 
+void copy_now(const copy &c)
+{
+    if (c.nvalid)
+        memcpy(c.dst, c.src, c.nvalid);
+    memset(static_cast<char *>(c.dst) + c.nvalid, 0, c.nbytes - c.nvalid);
+}
+
 uint64_t draw()
 {
     uint64_t x = shim_seed * 0x9e3779b97f4a7c15u + draws++;
@@ -163,7 +170,8 @@ void arrange()
         std::swap(order[i - 1], order[draw() % i]);
 }
 
-/* A round runs each fiber that can run until it waits. */
+/* A round runs each fiber that can run until it waits; where the order is odd those of one warp alone, so that a warp gets as far ahead of the others as barriers
+ * let it. */
 void run_block()
 {
     for (unsigned i = 0; i < nthreads; i++)
@@ -174,10 +182,12 @@ void run_block()
     memset(shared, 0xff, shared_size);
     while (ndone < nthreads) {
         bool ran = false;
+        unsigned only = 0;
         arrange();
         for (unsigned i = 0; i < nthreads; i++)
-            if (fibers[order[i]].state == READY) {
+            if (fibers[order[i]].state == READY && !(shim_seed % 2 && ran && order[i] / WARP != only)) {
                 ran = true;
+                only = order[i] / WARP;
                 resume(order[i]);
             }
         if (!ran)
@@ -255,7 +265,11 @@ void shim_copy_async(void *dst, const void *src, size_t nbytes, size_t nvalid)
     fiber &f = fibers[current];
     if ((reinterpret_cast<uintptr_t>(dst) | reinterpret_cast<uintptr_t>(src)) % nbytes)
         bug("copies to or from an odd address");
-    f.copies.push_back({dst, src, nbytes, nvalid, f.group});
+    const copy c = {dst, src, nbytes, nvalid, f.group};
+    if (shim_seed % 2)
+        copy_now(c);
+    else
+        f.copies.push_back(c);
 }
 
 void shim_copy_commit(void)
@@ -273,9 +287,7 @@ void shim_copy_wait(unsigned nleft)
             later.push_back(c);
             continue;
         }
-        if (c.nvalid)
-            memcpy(c.dst, c.src, c.nvalid);
-        memset(static_cast<char *>(c.dst) + c.nvalid, 0, c.nbytes - c.nvalid);
+        copy_now(c);
     }
     f.copies = later;
 }

@@ -35,7 +35,8 @@ struct alignas(16) float4 {
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 
-/* The order in which fibers run: 0 ascending, 1 descending, else random. */
+/* The order in which fibers run: 0 ascending, 1 descending, else random. Where it is odd, asynchronous copies happen at once (else as late as
+ * they may), and a warp runs as far as it can before another does. */
 extern uint64_t shim_seed;
 
 typedef void (*shim_body)(void *ctx);
@@ -47,7 +48,7 @@ void shim_barrier(void);
 typedef void (*shim_warp_fn)(void *const lane[32]);
 void shim_warp(shim_warp_fn together, void *mine);
 
-/* A copy that has happened when a wait says so and not before. */
+/* A copy that has happened when a wait says so, and may have before. */
 void shim_copy_async(void *dst, const void *src, size_t nbytes, size_t nvalid);
 void shim_copy_commit(void);
 void shim_copy_wait(unsigned nleft);

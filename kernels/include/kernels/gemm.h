@@ -36,7 +36,8 @@ struct kern_gemm {
     int nlowrank;
 };
 
-/* C may not overlap A, B or S. */
+/* C may not overlap A, B or S. A GPU rounds a bf16 C of several parts once where its fp32 sum fits the stream's scratch (32 MiB); a larger one is rounded at each
+ * part, the low-rank ones before the product: the sum would cost more memory traffic than the product takes time. */
 typedef void (*kern_gemm_fn)(struct kern_stream *, const struct kern_gemm *);
 
 #ifdef __cplusplus

@@ -7,14 +7,11 @@
 #include <string.h>
 
 #include "tensor/box.h"
-#include "engine/decode.h"
-#include "engine/file_read.h"
-#include "engine/files.h"
+#include "engine/payload.h"
 #include "base/block_codec.h"
 #include "base/buffer.h"
 #include "base/hash.h"
 
-#define DECODED_NBYTES (1u << 20) /* decoded at a time, where the elements go on to many places */
 #define READ_THROUGH_NBYTES (128u << 10) /* a gap up to this is read through: another request would cost more */
 
 int fsdpck_fetch_init(struct fsdpck_fetch *f, struct fsdpck_source *src, struct fsdpck_error *err)
@@ -35,100 +32,12 @@ void fsdpck_fetch_free(struct fsdpck_fetch *f)
     *f = (struct fsdpck_fetch){ .read_nbytes = f->read_nbytes, .needed_nbytes = f->needed_nbytes, .nruns = f->nruns };
 }
 
-uint64_t fsdpck_fetch_stream_nbytes(const struct fsdpck_source *src) { return src->streamed ? DECODED_NBYTES + FSDPCK_ZSTREAM_NBYTES : 0; }
+uint64_t fsdpck_fetch_stream_nbytes(const struct fsdpck_source *src) { return src->streamed ? FSDPCK_FETCH_DECODED_NBYTES + FSDPCK_ZSTREAM_NBYTES : 0; }
 
 uint64_t fsdpck_fetch_nbytes(const struct fsdpck_source *src)
 {
-    uint64_t decoding = DECODED_NBYTES + 6 * FSDPCK_BLOCK_NBYTES;
+    uint64_t decoding = FSDPCK_FETCH_DECODED_NBYTES + 6 * FSDPCK_BLOCK_NBYTES;
     return FSDPCK_FETCH_WINDOW_NBYTES + 4 * FSDPCK_BLOCK_NBYTES + (src->compressed ? decoding : 0) + fsdpck_fetch_stream_nbytes(src);
-}
-
-/* ---- bytes of a payload, verified ---- */
-
-static void rows_of(const struct fsdpck_extent *e, uint32_t ndim, uint64_t item, uint64_t begin, uint64_t end, uint64_t rows[2])
-{
-    rows[0] = rows[1] = 0;
-    if (ndim == 0)
-        return;
-    if (e->strides) { /* in another order than stored */
-        rows[0] = e->offset[0];
-        rows[1] = e->offset[0] + e->size[0];
-        return;
-    }
-    uint64_t row_nbytes = item;
-    for (uint32_t d = 1; d < ndim; d++)
-        row_nbytes *= e->size[d];
-    rows[0] = e->offset[0] + begin / row_nbytes;
-    rows[1] = e->offset[0] + (end + row_nbytes - 1) / row_nbytes;
-}
-
-int fsdpck_fetch_damaged(const struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end,
-                         struct fsdpck_error *err)
-{
-    const struct fsdpck_tensor *t = &source_tensors(f->src)[ordinal];
-    const struct source_file *file = &source_files(f->src)[e->file];
-    const char *in = e->compressed ? "the compressed chunk" : "";
-    uint64_t rows[2], base = e->compressed ? 0 : e->payload; /* inside a compressed chunk, bytes of the elements have no place in the file */
-    rows_of(e, t->ndim, fsdpck_dtype_info(t->dtype)->nbytes, begin, end, rows);
-    fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, file->path, e->payload + (e->compressed ? 0 : begin),
-                    "rows %llu..%llu of rank %lld are damaged: the hash of bytes %llu..%llu%s%s does not match", (unsigned long long)rows[0],
-                    (unsigned long long)rows[1], (long long)file->pub.rank, (unsigned long long)(base + begin), (unsigned long long)(base + end),
-                    *in ? " of " : "", in);
-    fsdpck_error_tensor(err, t->name);
-    return FSDPCK_ERR_DAMAGED;
-}
-
-/* Checks payload bytes [begin, end), whole blocks (the last one may be short), against the stored hashes. */
-static int verify_blocks(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, const uint8_t *data, uint64_t begin,
-                         uint64_t end, struct fsdpck_error *err)
-{
-    struct fsdpck_hash128 want[FSDPCK_FETCH_WINDOW_NBYTES / FSDPCK_BLOCK_NBYTES + 2], got;
-    uint64_t first = begin / FSDPCK_BLOCK_NBYTES, count = (end - begin + FSDPCK_BLOCK_NBYTES - 1) / FSDPCK_BLOCK_NBYTES;
-    int r = fsdpck_files_read(f->src, e->file, want, count * sizeof *want, e->hashes + first * sizeof *want, err);
-    for (uint64_t i = 0; r == 0 && i < count; i++) {
-        uint64_t at = begin + i * FSDPCK_BLOCK_NBYTES, stop = at + FSDPCK_BLOCK_NBYTES < end ? at + FSDPCK_BLOCK_NBYTES : end;
-        fsdpck_hash(data + (at - begin), stop - at, &got);
-        if (!fsdpck_hash_equal(&got, &want[i]))
-            r = fsdpck_fetch_damaged(f, ordinal, e, at, stop, err);
-    }
-    return r;
-}
-
-/* What is asked for at a time: whoever wants more of a compressed chunk in one piece has room for it himself. */
-static uint64_t window_of(const struct fsdpck_extent *e) { return e->compressed || e->streamed ? DECODED_NBYTES : FSDPCK_FETCH_WINDOW_NBYTES; }
-
-static int read_decoded(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t **data,
-                        struct fsdpck_error *err)
-{
-    if (!f->dry && !f->decoded && !(f->decoded = malloc(DECODED_NBYTES)))
-        return fsdpck_error_nomem(err, DECODED_NBYTES);
-    *data = f->decoded;
-    return fsdpck_decode_range(f, ordinal, e, begin, end, f->decoded, err);
-}
-
-/* Payload bytes [begin, end), at most a window, into the scratch; *data points at byte `begin`. */
-static int read_payload(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t **data,
-                        struct fsdpck_error *err)
-{
-    uint64_t first = begin, last = end;
-    if (e->compressed || e->streamed)
-        return read_decoded(f, ordinal, e, begin, end, data, err);
-    if (e->hashes) {
-        first = begin / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES;
-        last = (end + FSDPCK_BLOCK_NBYTES - 1) / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES;
-        last = last < e->payload_nbytes ? last : e->payload_nbytes;
-    }
-    f->read_nbytes += last - first;
-    if (f->dry)
-        return 0;
-    uint8_t *bytes;
-    int r = fsdpck_file_read(f->src, e->file, e->payload + first, last - first, f->scratch, &bytes, err);
-    if (r == 0 && e->hashes)
-        r = verify_blocks(f, ordinal, e, bytes, first, last, err);
-    if (r != 0)
-        fsdpck_error_tensor(err, source_tensors(f->src)[ordinal].name);
-    *data = bytes + (begin - first);
-    return r;
 }
 
 static void swap_bytes(enum fsdpck_dtype dtype, uint8_t *data, uint64_t nbytes)
@@ -150,20 +59,6 @@ struct run_target { /* where run elements [first, first + nelem) go */
     void *ctx;
 };
 
-/* Whole blocks that are cached need no scratch on their way, nor do compressed ones. *done: whether they went this one. */
-static int read_straight(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t *dst, bool *done,
-                         struct fsdpck_error *err)
-{
-    if ((e->compressed || e->streamed) && !f->dry) {
-        *done = true;
-        return fsdpck_decode_range(f, ordinal, e, begin, end, dst, err);
-    }
-    bool whole = begin % FSDPCK_BLOCK_NBYTES == 0 && (end % FSDPCK_BLOCK_NBYTES == 0 || end == e->payload_nbytes);
-    *done = !f->dry && (whole || !e->hashes) && fsdpck_file_read_cached(f->src, e->file, e->payload + begin, end - begin, dst);
-    f->read_nbytes += *done ? end - begin : 0;
-    return *done && e->hashes ? verify_blocks(f, ordinal, e, dst, begin, end, err) : 0;
-}
-
 /* One window: payload bytes [begin, end), the run's elements from `first` on. */
 static int fetch_window(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint64_t first,
                         const struct run_target *to, struct fsdpck_error *err)
@@ -172,9 +67,9 @@ static int fetch_window(struct fsdpck_fetch *f, size_t ordinal, const struct fsd
     uint64_t item = fsdpck_dtype_info(dtype)->nbytes;
     uint8_t *dst = to->dense ? to->dense + first * item : NULL, *data = dst;
     bool done = false;
-    int r = dst ? read_straight(f, ordinal, e, begin, end, dst, &done, err) : 0;
+    int r = dst ? fsdpck_payload_read_straight(f, ordinal, e, begin, end, dst, &done, err) : 0;
     if (r == 0 && !done)
-        r = read_payload(f, ordinal, e, begin, end, &data, err);
+        r = fsdpck_payload_read(f, ordinal, e, begin, end, &data, err);
     if (r != 0 || f->dry)
         return r;
     if (e->swap)
@@ -195,7 +90,7 @@ static int fetch_run(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck
     f->needed_nbytes += end - at;
     f->nruns++;
     while (r == 0 && at < end) {
-        uint64_t stop = (at / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES) + (to->dense ? FSDPCK_FETCH_WINDOW_NBYTES : window_of(e));
+        uint64_t stop = (at / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES) + (to->dense ? FSDPCK_FETCH_WINDOW_NBYTES : fsdpck_payload_window(e));
         stop = stop < end ? stop : end;
         r = fetch_window(f, ordinal, e, at, stop, at / item - begin, to, err);
         at = stop;
@@ -257,7 +152,7 @@ static int read_box(struct piece *p, const uint64_t *o, const uint64_t *s, struc
     uint64_t begin = first_of(p, o) * p->item, nbytes = span_of(p, s) * p->item;
     p->f->needed_nbytes += fsdpck_box_nelem(s, p->ndim) * p->item;
     p->f->nruns++;
-    int r = read_payload(p->f, p->to->ordinal, p->e, begin, begin + nbytes, &data, err);
+    int r = fsdpck_payload_read(p->f, p->to->ordinal, p->e, begin, begin + nbytes, &data, err);
     if (r != 0 || p->f->dry)
         return r;
     if (p->e->swap)
@@ -287,7 +182,7 @@ static uint64_t gap_of(const struct piece *p, const uint64_t *s)
 /* Halves a box along its widest dimension until it fits a window and has no gap worth a request of its own. Depth at most 64 * log2(size). */
 static int read_split(struct piece *p, const uint64_t *o, const uint64_t *s, struct fsdpck_error *err)
 {
-    if (span_of(p, s) * p->item <= window_of(p->e) && gap_of(p, s) <= READ_THROUGH_NBYTES)
+    if (span_of(p, s) * p->item <= fsdpck_payload_window(p->e) && gap_of(p, s) <= READ_THROUGH_NBYTES)
         return read_box(p, o, s, err);
     uint32_t widest = 0;
     for (uint32_t d = 1; d < p->ndim; d++)

@@ -8,6 +8,7 @@
 #include "engine/zstream.h"
 
 #define FSDPCK_FETCH_WINDOW_NBYTES (4u << 20) /* most bytes of one read: a multiple of the hash block */
+#define FSDPCK_FETCH_DECODED_NBYTES (1u << 20) /* decoded at a time, where the elements go on to many places */
 #define FSDPCK_FETCH_BLOCKS (FSDPCK_FETCH_WINDOW_NBYTES / FSDPCK_BLOCK_NBYTES + 2) /* that one touches, at most */
 
 /* One thread's workspace, reused from read to read. */

@@ -63,6 +63,7 @@ static int run_step(struct rank *r, struct train_metrics *m, struct asked *asked
     m->lr = schedule_lr(job->config, r->step, job->nsteps);
     if (!rc)
         rc = rank_gradients(r, &plan, &m->loss, err);
+    asked->stop |= board_stopping(r->comm->board); /* what was asked for while it was computed counts for this step, not for one more */
     if (!rc)
         rc = rank_norm(r, &m->grad_norm, asked, err);
     bool finite = isfinite(m->loss) && isfinite(m->grad_norm);

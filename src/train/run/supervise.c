@@ -162,6 +162,15 @@ static uint32_t look_at_children(const struct family *f, struct child *children,
     return left;
 }
 
+/* Once, and at once: a step may take long, and who sees nothing asks again, which ends the run without a save. */
+static void ask_to_stop(const struct family *f)
+{
+    const struct train_options *opt = f->job->opt;
+    if (!board_stopping(f->board) && f->job->first == 0 && opt->note)
+        opt->note(opt->ctx, "stopping: the step is finished and saved first");
+    board_stop(f->board);
+}
+
 /* Until every process is gone. */
 static bool watch(const struct family *f, struct child *children)
 {
@@ -169,7 +178,7 @@ static bool watch(const struct family *f, struct child *children)
     bool failed = false;
     for (long waited_ms = 0; look_at_children(f, children, &failed) > 0;) {
         if (stop && *stop)
-            board_stop(f->board);
+            ask_to_stop(f);
         if (f->job->opt->saves)
             board_ask_saves(f->board, (uint64_t)*f->job->opt->saves);
         if ((failed || board_failed(f->board)) && (waited_ms += POLL_MS) > GRACE_MS)
@@ -203,6 +212,8 @@ static void take_result(const struct family *f, struct train_result *result)
     result->ndone = notes->ndone;
     result->stopped = notes->stopped;
     result->save_failed = notes->save_failed;
+    if (f->job->config->lora.enabled && f->job->config->checkpoint.export_adapter && notes->ndone == f->job->nsteps && notes->saved == f->job->nsteps)
+        snprintf(result->adapter, sizeof result->adapter, "%s/adapter", f->job->config->output_dir);
     if (notes->saved)
         files_checkpoint_path(f->job->config, notes->saved, result->checkpoint, &none);
 }

@@ -82,10 +82,9 @@ static unsigned processors(void)
 
 static int open_rank(struct sampler *s, struct fsdpck_error *err)
 {
-    const struct layout *l = &s->job.layout;
     int rc = board_new(0, 1, 1, 600, &s->board, err);
     if (!rc)
-        rc = comm_world_new(1, (struct comm_sizes){ .value_nbytes = l->value_nbytes, .grad_nelem = l->grad_nelem, .reduce = FSDPCK_FLOAT32 }, s->board, &s->world, err);
+        rc = comm_world_new(1, job_comm_sizes(&s->job), s->board, &s->world, err);
     if (!rc)
         rc = comm_world_join(s->world, 0, &s->comm, err);
     if (!rc)

@@ -163,8 +163,10 @@ int adapter_config_read(const char *folder, char path[ADAPTER_PATH], json_t **ou
     int rc = files_join(path, folder, "assets/adapter_config.json", err);
     if (!rc && access(path, F_OK) != 0) /* no checkpoint */
         rc = files_join(path, folder, "adapter_config.json", err);
-    if (!rc && !(theirs = json_load_file(path, JSON_REJECT_DUPLICATES, &why)))
+    if (!rc && !(theirs = json_load_file(path, JSON_REJECT_DUPLICATES, &why))) {
         rc = fsdpck_error_set(err, why.line < 1 ? FSDPCK_ERR_MISSING : FSDPCK_ERR_FORMAT, path, "%s", why.text);
+        fsdpck_error_hint(err, "an adapter is a PEFT folder, such as OUTPUT_DIR/adapter, or a checkpoint of a LoRA run");
+    }
     for (size_t i = 0; i < sizeof refused / sizeof refused[0] && !rc; i++) {
         if (!is_off(json_object_get(theirs, refused[i])))
             rc = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "key '%s' is not supported", refused[i]);

@@ -95,8 +95,8 @@ static void put_data(FILE *f, const struct job *job)
     fputs("## Data\n\n", f);
     for (size_t i = 0; i < c->data.nfiles; i++)
         put_quoted(f, "- ", c->data.files[i].path);
-    if (c->data.eval)
-        put_quoted(f, "- evaluated on ", c->data.eval);
+    for (size_t i = 0; i < c->data.neval_files; i++)
+        put_quoted(f, "- evaluated on ", c->data.eval_files[i].path);
     fprintf(f, "\n%llu documents, %llu tokens, %llu of them supervised (loss on: %s), in rows of %llu tokens%s.\n\n", (unsigned long long)data.ndocs,
             (unsigned long long)data.ntok, (unsigned long long)data.nsupervised, c->data.loss_on, (unsigned long long)c->data.seq_len,
             c->data.packing ? ", packed" : "");

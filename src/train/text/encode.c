@@ -67,7 +67,7 @@ static int split_regex(struct encoder *e, const struct piece *p, size_t step, st
 {
     const struct split_regex *r = e->t->split[step].regex;
     size_t at = 0, begin = 0, end = 0;
-    int rc = split_work_set(e->regex[step], r, e->t->bits, p->s, p->n, err);
+    int rc = split_work_set(e->regex[step], r, p->s, p->n, err);
     while (!rc && at < p->n) {
         rc = split_work_next(e->regex[step], r, at, &begin, &end, err);
         if (!rc && begin > at) /* what matches not is a word too */

@@ -1,4 +1,4 @@
-/* The normalizer: Prepend, Replace and NFC, keeping track of where each byte comes from. */
+/* The normalizer: Prepend, Replace and Unicode's normal forms, keeping track of where each byte comes from. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -107,6 +107,35 @@ static int to_nfc(const struct tokenizer *t, const struct piece *p, bool begins,
     return *changed ? copy(b, p, done, p->n, begins, err) : 0;
 }
 
+/* What decomposes comes in runs, and nothing goes across what stands for itself. What the library's older Unicode does not know stands for itself. */
+static int decompose(const struct tokenizer *t, const struct piece *p, bool compatibility, bool begins, struct piece_buffer *b, bool *changed, struct fsdpck_error *err)
+{
+    const int options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compatibility ? UTF8PROC_COMPAT : 0);
+    size_t done = 0, step = 0;
+    *changed = false;
+    for (size_t at = 0; at < p->n; at += step) {
+        size_t end = at;
+        while (end < p->n && (unsigned char)p->s[end] >= 0x80 && (t->bits[utf8_get(p->s + end, &step)] & UNICODE_DECOMPOSES))
+            end += step;
+        step = end > at ? end - at : utf8_nbytes((unsigned char)p->s[at]);
+        if (end == at)
+            continue;
+        utf8proc_uint8_t *out = NULL;
+        utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)p->s + at, (utf8proc_ssize_t)(end - at), &out, options);
+        if (n < 0)
+            return fsdpck_error_nomem(err, end - at);
+        int rc = copy(b, p, done, at, begins, err);
+        if (!rc && n)
+            rc = piece_buffer_add(b, (const char *)out, (size_t)n, piece_origin(p, at), begins, err);
+        free(out);
+        if (rc)
+            return rc;
+        *changed = true;
+        done = end;
+    }
+    return *changed ? copy(b, p, done, p->n, begins, err) : 0;
+}
+
 static int prepend(const struct tokenizer *t, const struct normalize_step *s, const struct piece *p, bool begins, struct piece_buffer *b, bool *changed,
                    struct fsdpck_error *err)
 {
@@ -128,6 +157,8 @@ int tok_normalize(const struct tokenizer *t, struct piece *p, struct piece_buffe
         b->n = 0;
         if (s->kind == NORMALIZE_NFC)
             rc = to_nfc(t, p, begins, b, &changed, err);
+        else if (s->kind == NORMALIZE_NFD || s->kind == NORMALIZE_NFKD)
+            rc = decompose(t, p, s->kind == NORMALIZE_NFKD, begins, b, &changed, err);
         else if (s->kind == NORMALIZE_PREPEND)
             rc = prepend(t, s, p, begins, b, &changed, err);
         else

@@ -19,7 +19,7 @@ struct split_work;
 struct split_work *split_work_new(const struct split_regex *r);
 void split_work_free(struct split_work *w);
 /* Takes a text to be searched. */
-int split_work_set(struct split_work *w, const struct split_regex *r, const uint8_t *bits, const char *s, size_t n, struct fsdpck_error *err);
+int split_work_set(struct split_work *w, const struct split_regex *r, const char *s, size_t n, struct fsdpck_error *err);
 int split_work_next(struct split_work *w, const struct split_regex *r, size_t at, size_t *begin, size_t *end, struct fsdpck_error *err);
 
 #endif

@@ -24,7 +24,7 @@ struct added {
     bool single_word, lstrip, rstrip, special, normalized;
 };
 
-enum normalize_kind { NORMALIZE_PREPEND, NORMALIZE_REPLACE, NORMALIZE_NFC };
+enum normalize_kind { NORMALIZE_PREPEND, NORMALIZE_REPLACE, NORMALIZE_NFC, NORMALIZE_NFD, NORMALIZE_NFKD }; /* NFKC is NFKD, then NFC */
 struct normalize_step {
     enum normalize_kind kind;
     struct span from, to; /* REPLACE; PREPEND: to */
@@ -77,7 +77,7 @@ struct tokenizer {
     struct added *added;
     size_t nadded;
     struct trie raw, normalized; /* added tokens, by their index */
-    struct normalize_step normalize[TOK_MAX_STEPS];
+    struct normalize_step normalize[TOK_MAX_STEPS + 1];
     struct split_step split[TOK_MAX_STEPS];
     struct decode_step decode[TOK_MAX_STEPS];
     size_t nnormalize, nsplit, ndecode;

@@ -46,23 +46,38 @@ static int each(struct tokenizer *t, json_t *o, const char *members, int (*read)
     return 0;
 }
 
+/* One of Unicode's normal forms: its steps, or none. */
+static bool add_normal_form(struct tokenizer *t, const char *type)
+{
+    static const struct {
+        const char *name;
+        enum normalize_kind steps[2];
+        size_t nsteps;
+    } forms[] = { { "NFC", { NORMALIZE_NFC }, 1 }, { "NFD", { NORMALIZE_NFD }, 1 }, { "NFKD", { NORMALIZE_NFKD }, 1 }, { "NFKC", { NORMALIZE_NFKD, NORMALIZE_NFC }, 2 } };
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        for (size_t k = 0; strcmp(type, forms[i].name) == 0 && k < forms[i].nsteps; k++)
+            t->normalize[t->nnormalize++].kind = forms[i].steps[k];
+        if (strcmp(type, forms[i].name) == 0)
+            return true;
+    }
+    return false;
+}
+
 static int read_normalizer(struct tokenizer *t, json_t *o, struct fsdpck_error *err)
 {
     const char *type = type_of(o);
-    if (t->nnormalize == TOK_MAX_STEPS)
+    if (t->nnormalize >= TOK_MAX_STEPS)
         return TOK_FAIL(FSDPCK_ERR_LIMIT, "normalizer: more than %d steps", TOK_MAX_STEPS);
-    struct normalize_step *s = &t->normalize[t->nnormalize++];
-    if (strcmp(type, "NFC") == 0) {
-        s->kind = NORMALIZE_NFC;
+    if (add_normal_form(t, type))
         return 0;
-    }
+    struct normalize_step *s = &t->normalize[t->nnormalize++];
     if (strcmp(type, "Prepend") == 0) {
         s->kind = NORMALIZE_PREPEND;
         return keep(t, json_object_get(o, "prepend"), "normalizer Prepend, key 'prepend'", &s->to, err);
     }
     json_t *from = json_object_get(json_object_get(o, "pattern"), "String");
     if (strcmp(type, "Replace") != 0 || !from)
-        return TOK_FAIL(FSDPCK_ERR_UNSUPPORTED, "normalizer %.60s%s; this version knows NFC, Prepend and Replace of a string", type, from ? "" : " (of a pattern)");
+        return TOK_FAIL(FSDPCK_ERR_UNSUPPORTED, "normalizer %.60s%s; this version knows NFC, NFD, NFKC, NFKD, Prepend and Replace of a string", type, from ? "" : " (of a pattern)");
     s->kind = NORMALIZE_REPLACE;
     int rc = keep(t, from, "normalizer Replace, key 'pattern'", &s->from, err);
     if (!rc && s->from.nbytes == 0)

@@ -3,6 +3,7 @@
 #ifndef TRAIN_TEXT_UNICODE_H
 #define TRAIN_TEXT_UNICODE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum unicode_bit {
@@ -13,11 +14,23 @@ enum unicode_bit {
     UNICODE_WORD = 1 << 4,    /* \w beside single_word tokens */
     UNICODE_JOINS = 1 << 5,   /* NFC may join it with, or move it before, what stands before it */
     UNICODE_CHANGES = 1 << 6, /* NFC changes it alone */
+    UNICODE_DECOMPOSES = 1 << 7, /* NFKD changes it alone, or NFD may move it */
+};
+
+/* General categories as the engine of regular expressions sees them; unicode_categories.inc has their numbers. */
+enum unicode_category {
+    UNICODE_CN, UNICODE_LU, UNICODE_LL, UNICODE_LT, UNICODE_LM, UNICODE_LO, UNICODE_MN, UNICODE_MC, UNICODE_ME, UNICODE_ND, UNICODE_NL, UNICODE_NO, UNICODE_PC, UNICODE_PD,
+    UNICODE_PS, UNICODE_PE, UNICODE_PI, UNICODE_PF, UNICODE_PO, UNICODE_SM, UNICODE_SC, UNICODE_SK, UNICODE_SO, UNICODE_ZS, UNICODE_ZL, UNICODE_ZP, UNICODE_CC, UNICODE_CF,
+    UNICODE_CO, UNICODE_NCATEGORIES
 };
 
 enum { UNICODE_NPOINTS = 0x110000 };
 
 /* Fills the table of bits. */
 void unicode_fill(uint8_t bits[UNICODE_NPOINTS]);
+/* Fills the table of categories. */
+void unicode_fill_categories(uint8_t categories[UNICODE_NPOINTS]);
+/* The categories of \p{name}, a bit each: "Lu", or "L" for all of its kind. 0: no name of categories. */
+uint32_t unicode_categories_of(const char *name, size_t nbytes);
 
 #endif

@@ -49,7 +49,8 @@ FSDPCK_API int tokenizer_encode(struct encoder *e, const char *text, size_t nbyt
 FSDPCK_API int tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t count, bool skip_special, char **out, size_t *nbytes,
                                 struct fsdpck_error *err);
 
-/* The same token by token, for text that is read while it grows: incomplete characters are held back. The tokenizer must outlive it. */
+/* The same token by token, for text that is read while it grows: incomplete characters are held back. Where bytes make none in
+ * the end, what was shown before them stays as it was. The tokenizer must outlive it. */
 struct token_text;
 FSDPCK_API int token_text_new(const struct tokenizer *t, bool skip_special, struct token_text **out, struct fsdpck_error *err);
 FSDPCK_API void token_text_free(struct token_text *w); /* NULL does nothing */

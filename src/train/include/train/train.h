@@ -60,6 +60,7 @@ struct train_result {
     bool stopped;     /* asked to stop before the end; the checkpoint is saved */
     bool save_failed; /* the last save did not succeed */
     char checkpoint[4096]; /* the last one, or "" */
+    char adapter[4096];    /* of a LoRA run that is finished, or "" */
 };
 
 /* Starts the ranks, trains, saves, ends the ranks. Blocks. */

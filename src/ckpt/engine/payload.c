@@ -1,0 +1,107 @@
+/* From a chunk's payload to memory, verified: reads are widened to whole hash blocks, and what is under a hash that does not match is named by its rows.
+ * Knows chunks and their blocks, no boxes. */
+#include "engine/payload.h"
+
+#include <stdlib.h>
+
+#include "engine/decode.h"
+#include "engine/file_read.h"
+#include "engine/files.h"
+
+static void rows_of(const struct fsdpck_extent *e, uint32_t ndim, uint64_t item, uint64_t begin, uint64_t end, uint64_t rows[2])
+{
+    rows[0] = rows[1] = 0;
+    if (ndim == 0)
+        return;
+    if (e->strides) { /* in another order than stored */
+        rows[0] = e->offset[0];
+        rows[1] = e->offset[0] + e->size[0];
+        return;
+    }
+    uint64_t row_nbytes = item;
+    for (uint32_t d = 1; d < ndim; d++)
+        row_nbytes *= e->size[d];
+    rows[0] = e->offset[0] + begin / row_nbytes;
+    rows[1] = e->offset[0] + (end + row_nbytes - 1) / row_nbytes;
+}
+
+int fsdpck_fetch_damaged(const struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end,
+                         struct fsdpck_error *err)
+{
+    const struct fsdpck_tensor *t = &source_tensors(f->src)[ordinal];
+    const struct source_file *file = &source_files(f->src)[e->file];
+    const char *in = e->compressed ? "the compressed chunk" : "";
+    uint64_t rows[2], base = e->compressed ? 0 : e->payload; /* inside a compressed chunk, bytes of the elements have no place in the file */
+    rows_of(e, t->ndim, fsdpck_dtype_info(t->dtype)->nbytes, begin, end, rows);
+    fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, file->path, e->payload + (e->compressed ? 0 : begin),
+                    "rows %llu..%llu of rank %lld are damaged: the hash of bytes %llu..%llu%s%s does not match", (unsigned long long)rows[0],
+                    (unsigned long long)rows[1], (long long)file->pub.rank, (unsigned long long)(base + begin), (unsigned long long)(base + end),
+                    *in ? " of " : "", in);
+    fsdpck_error_tensor(err, t->name);
+    return FSDPCK_ERR_DAMAGED;
+}
+
+/* Checks payload bytes [begin, end), whole blocks (the last one may be short), against the stored hashes. */
+static int verify_blocks(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, const uint8_t *data, uint64_t begin,
+                         uint64_t end, struct fsdpck_error *err)
+{
+    struct fsdpck_hash128 want[FSDPCK_FETCH_WINDOW_NBYTES / FSDPCK_BLOCK_NBYTES + 2], got;
+    uint64_t first = begin / FSDPCK_BLOCK_NBYTES, count = (end - begin + FSDPCK_BLOCK_NBYTES - 1) / FSDPCK_BLOCK_NBYTES;
+    int r = fsdpck_files_read(f->src, e->file, want, count * sizeof *want, e->hashes + first * sizeof *want, err);
+    for (uint64_t i = 0; r == 0 && i < count; i++) {
+        uint64_t at = begin + i * FSDPCK_BLOCK_NBYTES, stop = at + FSDPCK_BLOCK_NBYTES < end ? at + FSDPCK_BLOCK_NBYTES : end;
+        fsdpck_hash(data + (at - begin), stop - at, &got);
+        if (!fsdpck_hash_equal(&got, &want[i]))
+            r = fsdpck_fetch_damaged(f, ordinal, e, at, stop, err);
+    }
+    return r;
+}
+
+/* Whoever wants more of a compressed chunk in one piece has room for it himself. */
+uint64_t fsdpck_payload_window(const struct fsdpck_extent *e) { return e->compressed || e->streamed ? FSDPCK_FETCH_DECODED_NBYTES : FSDPCK_FETCH_WINDOW_NBYTES; }
+
+static int read_decoded(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t **data,
+                        struct fsdpck_error *err)
+{
+    if (!f->dry && !f->decoded && !(f->decoded = malloc(FSDPCK_FETCH_DECODED_NBYTES)))
+        return fsdpck_error_nomem(err, FSDPCK_FETCH_DECODED_NBYTES);
+    *data = f->decoded;
+    return fsdpck_decode_range(f, ordinal, e, begin, end, f->decoded, err);
+}
+
+int fsdpck_payload_read(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t **data,
+                        struct fsdpck_error *err)
+{
+    uint64_t first = begin, last = end;
+    if (e->compressed || e->streamed)
+        return read_decoded(f, ordinal, e, begin, end, data, err);
+    if (e->hashes) {
+        first = begin / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES;
+        last = (end + FSDPCK_BLOCK_NBYTES - 1) / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES;
+        last = last < e->payload_nbytes ? last : e->payload_nbytes;
+    }
+    f->read_nbytes += last - first;
+    if (f->dry)
+        return 0;
+    uint8_t *bytes;
+    int r = fsdpck_file_read(f->src, e->file, e->payload + first, last - first, f->scratch, &bytes, err);
+    if (r == 0 && e->hashes)
+        r = verify_blocks(f, ordinal, e, bytes, first, last, err);
+    if (r != 0)
+        fsdpck_error_tensor(err, source_tensors(f->src)[ordinal].name);
+    *data = bytes + (begin - first);
+    return r;
+}
+
+int fsdpck_payload_read_straight(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t *dst,
+                                 bool *done, struct fsdpck_error *err)
+{
+    if ((e->compressed || e->streamed) && !f->dry) {
+        *done = true;
+        return fsdpck_decode_range(f, ordinal, e, begin, end, dst, err);
+    }
+    bool whole = begin % FSDPCK_BLOCK_NBYTES == 0 && (end % FSDPCK_BLOCK_NBYTES == 0 || end == e->payload_nbytes);
+    *done = !f->dry && (whole || !e->hashes) && fsdpck_file_read_cached(f->src, e->file, e->payload + begin, end - begin, dst);
+    f->read_nbytes += *done ? end - begin : 0;
+    return *done && e->hashes ? verify_blocks(f, ordinal, e, dst, begin, end, err) : 0;
+}

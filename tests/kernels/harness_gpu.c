@@ -1,0 +1,48 @@
+/* The CUDA row on a GPU as the device under test: not for a machine without one, where it says so and exits 77. Memory is managed, so that tests read what kernels
+ * wrote, and launches wait for their end, so that they may read it at once. */
+#include "harness.h"
+
+#include "cuda/device.h"
+
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* Before the tests' main: cmocka has no way to leave all of them out with a reason. */
+__attribute__((constructor)) static void start(void)
+{
+    int n = 0;
+    setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
+    if (cudaGetDeviceCount(&n) == cudaSuccess && n > 0)
+        return;
+    fputs("skipped: there is no NVIDIA GPU\n", stderr);
+    _exit(77);
+}
+
+const struct kern_device *rig_device(void)
+{
+    return &cuda_device;
+}
+
+void *must_alloc(size_t nbytes)
+{
+    void *p = NULL;
+    if (cudaMallocManaged(&p, nbytes + 1, cudaMemAttachGlobal) != cudaSuccess)
+        fail_msg("no managed memory");
+    return p;
+}
+
+void must_free(void *p)
+{
+    cudaFree(p);
+}
+
+void rig_run_all(rig_test test)
+{
+    for (int dtype = KERN_F32; dtype <= KERN_BF16; dtype++) {
+        const uint64_t first = rig_run_once(test, NULL, (enum kern_dtype)dtype, NULL, NULL);
+        if (rig_run_once(test, NULL, (enum kern_dtype)dtype, NULL, NULL) != first)
+            fail_msg("dtype %d: other bits in the second run", dtype);
+    }
+}
