@@ -1,5 +1,5 @@
-/* Matrix products: C = alpha · A · B + add + bias + Σ low-rank segments, all summed in fp32 and rounded once. K is never split among
- * threads, and how it is cut otherwise depends on the shape alone, so that results do not depend on the number of threads.
+/* Matrix products: C = alpha · A · B + add + bias + Σ low-rank segments, all summed in fp32 and rounded once. In what order an
+ * element is summed depends on the shape alone, so that results do not depend on the number of threads.
  * Any mix of dtypes; bf16 × bf16 runs as such where that is faster (AMX, AVX512-BF16), else widened. */
 #ifndef KERNELS_GEMM_H
 #define KERNELS_GEMM_H

@@ -1,5 +1,5 @@
-/* Threads that stay, for CPU kernels. Work is handed out in pieces that the shape alone determines, so that results do not depend on how many threads
- * there are or which of them takes which piece. */
+/* Threads that stay, for CPU kernels. Results may not depend on how many threads there are or which of them takes which piece: work is cut by
+ * the shape alone, or so that an element has the same bits in every cut. */
 #ifndef KERNELS_POOL_H
 #define KERNELS_POOL_H
 
