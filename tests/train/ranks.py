@@ -450,8 +450,8 @@ class Ranks(Tests):
         other = self.write("elsewhere-other", {**json.loads(path.read_text()), "output_dir": str(self.tmp / "nowhere-near")})
         changed = self.write("elsewhere-changed", {**json.loads(path.read_text()), "seed": 8})
         for theirs, words in ((other, "does not see what rank 0 writes"), (changed, "does not have the same config, model or data as rank 0")):
-            one = [*self.runs, str(path), "--threads", "1"]
-            command = self.mpirun(1) + one + [":", "-n", "1", *one[:2], str(theirs), *one[3:]]
+            ours, others = ([*self.runs, str(config), "--threads", "1"] for config in (path, theirs))
+            command = [*self.mpirun(1), *ours, ":", "-n", "1", *others]
             done = subprocess.run(command, capture_output=True, text=True, env=MPI_ENV, timeout=600)
             if done.returncode == 0 or words not in done.stderr or "rank 1" not in done.stderr:
                 raise Failure(f"exit code {done.returncode}: {done.stderr[-900:]}")

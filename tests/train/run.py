@@ -286,7 +286,7 @@ class Tests:
                 os.kill(int(children[1]), signal.SIGSTOP)
                 break
         err = self.finish(process, 4)
-        if "for rank 1 of 2" not in err:
+        if "rank 1 of 2" not in err:
             raise Failure(err[-300:])
 
     def other_run(self, name):

@@ -180,15 +180,14 @@ static int allocate_host(struct compute *c, struct fsdpck_error *err)
     return 0;
 }
 
-/* Made by the host, in fp64. */
-static int send_rope_tables(struct compute *c, struct fsdpck_error *err)
+int compute_send_rope_tables(struct compute *c, int64_t ntok, struct fsdpck_error *err)
 {
-    const size_t n = (size_t)(c->ntok * c->m->head_dim / 2), nbytes = n * sizeof(float);
+    const size_t n = (size_t)(ntok * c->m->head_dim / 2), nbytes = n * sizeof(float);
     double *frequencies = calloc((size_t)c->m->head_dim, sizeof *frequencies);
     float *tables = calloc(2 * n + 1, sizeof *tables);
     int rc = frequencies && tables ? 0 : fsdpck_error_nomem(err, 2 * nbytes);
     if (!rc) {
-        kern_rope_tables(&c->m->rope, c->ntok, tables, tables + n, frequencies);
+        kern_rope_tables(&c->m->rope, ntok, tables, tables + n, frequencies);
         c->device->memory->copy(c->stream, c->cosines, tables, nbytes);
         c->device->memory->copy(c->stream, c->sines, tables + n, nbytes);
         rc = compute_sync(c, err);
@@ -273,7 +272,7 @@ int compute_place(struct compute *c, void *memory, unsigned char *values, float 
     c->grads = grads;
     compute_set_values(c, values);
     int rc = allocate_host(c, err);
-    return rc ? rc : send_rope_tables(c, err);
+    return rc ? rc : compute_send_rope_tables(c, c->ntok, err);
 }
 
 void compute_free(struct compute *c)

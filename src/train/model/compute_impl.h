@@ -36,6 +36,9 @@ static inline struct kern_mat grad_mat(float *data, int64_t pitch)
 
 static const struct kern_cmat no_cmat = { NULL, 0, KERN_F32 };
 
+/* Cosines and sines of ntok positions to where they belong, made by the host in fp64. */
+int compute_send_rope_tables(struct compute *c, int64_t ntok, struct fsdpck_error *err);
+
 /* Whole tensors; none where there is no such parameter. */
 static inline struct kern_cmat value_of(const struct compute *c, int32_t param)
 {

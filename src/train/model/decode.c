@@ -9,7 +9,7 @@
 
 struct decode {
     struct compute c; /* a view of its own: parameters and stream of another, activations of this one */
-    struct kern_buffer memory;
+    struct kern_buffer memory, host; /* the device's; what is on its way to it or from it */
     int64_t room, most, ntok; /* of a prompt, of all; kept */
     void **k, **v;            /* (nlayer): (most, nkv · head_dim) */
     void *x, *x2, *h;         /* (room, hidden) */
@@ -18,6 +18,7 @@ struct decode {
     void *s;                  /* (room, Σ r) */
     float *s_one;             /* (Σ r) */
     float *logits;            /* (nvocab) */
+    float *seen;              /* the same, for the host */
 };
 
 /* Memory, cut up the same way when it is counted and when it is there. */
@@ -69,11 +70,19 @@ static size_t cut_all(struct decode *d, char *base)
     d->c.s_embed = cut(base, &at, n * d->c.l->embed.r, act);
     d->c.cosines = cut(base, &at, d->most * m->head_dim / 2, sizeof(float));
     d->c.sines = cut(base, &at, d->most * m->head_dim / 2, sizeof(float));
-    d->c.batch.ids = cut(base, &at, n, sizeof(int32_t));
-    d->c.batch.positions = cut(base, &at, n, sizeof(int32_t));
-    d->c.on = (struct batch_copy){ .ids = d->c.batch.ids, .positions = d->c.batch.positions }; /* the processor's kernels read them where they are */
+    d->c.on.ids = cut(base, &at, n, sizeof(int32_t));
+    d->c.on.positions = cut(base, &at, n, sizeof(int32_t));
     const struct kern_attention_shape shape = { .ntok = n, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .cu_seqlens = bounds, .ndoc = 1, .scale = 1 };
     d->c.attention = cut(base, &at, (int64_t)d->c.device->ops->attention_scratch(d->c.stream, &shape), 1);
+    return at;
+}
+
+static size_t cut_host(struct decode *d, char *base)
+{
+    size_t at = 0;
+    d->c.batch.ids = cut(base, &at, d->room, sizeof(int32_t));
+    d->c.batch.positions = cut(base, &at, d->room, sizeof(int32_t));
+    d->seen = cut(base, &at, d->c.m->nvocab, sizeof(float));
     return at;
 }
 
@@ -82,6 +91,7 @@ static void view(struct decode *d, const struct compute *from, int64_t prompt, i
     d->c = *from;
     d->c.dropout = 0;
     d->c.batch = (struct batch){ 0 };
+    d->c.on = (struct batch_copy){ 0 };
     d->room = prompt;
     d->most = max(prompt, most);
 }
@@ -90,27 +100,33 @@ size_t decode_nbytes(const struct compute *from, int64_t prompt, int64_t most)
 {
     struct decode d = { 0 };
     view(&d, from, prompt, most);
-    return cut_all(&d, NULL);
+    return cut_all(&d, NULL) + cut_host(&d, NULL);
+}
+
+static int allocate_at(struct decode *d, struct kern_place place, size_t nbytes, struct kern_buffer *out, struct fsdpck_error *err)
+{
+    char message[KERN_MESSAGE_BYTES] = "";
+    if (d->c.device->memory->alloc(place, nbytes, out, message) == KERN_OK)
+        return 0;
+    return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "no memory for the keys and values of %lld tokens (%zu bytes): %s", (long long)d->most, nbytes, message);
 }
 
 static int allocate(struct decode *d, struct fsdpck_error *err)
 {
-    const struct kern_place place = { .kind = KERN_PLACE_HOST, .huge_pages = true };
+    const struct kern_place own = { .kind = KERN_PLACE_DEVICE, .index = d->c.index, .huge_pages = true }, pinned = { .kind = KERN_PLACE_PINNED, .index = d->c.index };
     const struct model *m = d->c.m;
-    char message[KERN_MESSAGE_BYTES];
-    double *frequencies = calloc((size_t)m->head_dim, sizeof *frequencies);
     d->k = calloc((size_t)m->nlayer, sizeof *d->k);
     d->v = calloc((size_t)m->nlayer, sizeof *d->v);
-    int rc = frequencies && d->k && d->v ? 0 : fsdpck_error_nomem(err, (size_t)m->nlayer * sizeof *d->k);
-    size_t nbytes = rc ? 0 : cut_all(d, NULL);
-    if (!rc && d->c.device->memory->alloc(place, nbytes, &d->memory, message) != KERN_OK)
-        rc = fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "no memory for the keys and values of %lld tokens (%zu bytes)", (long long)d->most, nbytes);
-    if (!rc) {
-        cut_all(d, d->memory.data);
-        kern_rope_tables(&m->rope, d->most, d->c.cosines, d->c.sines, frequencies);
-    }
-    free(frequencies);
-    return rc;
+    int rc = d->k && d->v ? 0 : fsdpck_error_nomem(err, (size_t)m->nlayer * sizeof *d->k);
+    if (!rc)
+        rc = allocate_at(d, own, cut_all(d, NULL), &d->memory, err);
+    if (!rc)
+        rc = allocate_at(d, pinned, cut_host(d, NULL), &d->host, err);
+    if (rc)
+        return rc;
+    cut_all(d, d->memory.data);
+    cut_host(d, d->host.data);
+    return compute_send_rope_tables(&d->c, d->most, err);
 }
 
 int decode_new(const struct compute *from, int64_t prompt, int64_t most, struct decode **out, struct fsdpck_error *err)
@@ -133,6 +149,7 @@ void decode_free(struct decode *d)
     if (!d)
         return;
     d->c.device->memory->free(&d->memory);
+    d->c.device->memory->free(&d->host);
     free(d->k);
     free(d->v);
     free(d);
@@ -191,7 +208,7 @@ static void linear(struct decode *d, const struct linear *const *layers, int n, 
 static void turn(struct compute *c, void *x, int64_t nhead)
 {
     const struct kern_rope_apply rope = { .nrow = c->batch.ntok, .nhead = nhead, .dim = c->m->head_dim, .x = mat(c, x, nhead * c->m->head_dim),
-                                          .cosines = c->cosines, .sines = c->sines, .positions = c->batch.positions };
+                                          .cosines = c->cosines, .sines = c->sines, .positions = c->on.positions };
     c->device->ops->rope(c->stream, &rope);
 }
 
@@ -252,6 +269,18 @@ static void run_end(struct decode *d)
     c->batch.ntok = 1;
     norm_forward(c, c->l->norm, 1, width, last, d->h, NULL);
     linear(d, (const struct linear *[]){ &c->l->head }, 1, d->h, NULL, &to);
+    c->device->memory->copy(c->stream, d->seen, d->logits, (size_t)c->m->nvocab * sizeof *d->seen);
+}
+
+/* Where tokens stand, and the batch to where kernels read it. */
+static void send(struct decode *d)
+{
+    struct compute *c = &d->c;
+    const size_t n = (size_t)c->batch.ntok;
+    for (size_t i = 0; i < n; i++)
+        c->batch.positions[i] = (int32_t)(d->ntok + (int64_t)i);
+    c->device->memory->copy(c->stream, c->on.ids, c->batch.ids, n * sizeof *c->on.ids);
+    c->device->memory->copy(c->stream, c->on.positions, c->batch.positions, n * sizeof *c->on.positions);
 }
 
 /* What lies in the batch, through the model, as compute_forward goes. */
@@ -259,8 +288,7 @@ static int run(struct decode *d, const struct compute_hook *hook, const float **
 {
     struct compute *c = &d->c;
     const int64_t n = c->batch.ntok;
-    for (int64_t i = 0; i < n; i++)
-        c->batch.positions[i] = (int32_t)(d->ntok + i);
+    send(d);
     int rc = compute_enter(hook, 0, err);
     if (!rc) {
         embed_forward(c, d->x);
@@ -281,7 +309,7 @@ static int run(struct decode *d, const struct compute_hook *hook, const float **
         rc = compute_sync(c, err);
     }
     d->ntok += rc ? 0 : n;
-    *logits = d->logits;
+    *logits = d->seen;
     return rc;
 }
 

@@ -210,6 +210,22 @@ GUARDED(dropout, (S, struct kern_mat y, struct kern_cmat x, int64_t m, int64_t n
 GUARDED(adamw, (S, const struct kern_adamw *a), (s, a), a->p, a->m, a->v, a->grad)
 GUARDED(sum_squares, (S, double *d, struct kern_cmat x, int64_t m, int64_t n), (s, d, x, m, n), d, x.data)
 
+GUARDED(attention_one, (S, const struct kern_attention_one *a), (s, a), a->q.data, a->k.data, a->v.data, a->o.data)
+
+static void guarded_gemv(S, const struct kern_gemv *a)
+{
+    guarded_must_own("gemv", a->x.data);
+    for (int i = 0; i < a->nparts; i++) {
+        const struct kern_gemv_part *p = &a->parts[i];
+        const void *const operands[] = { p->w.data, p->s, p->b.data, p->bias.data, p->add.data, p->y.data };
+        for (size_t k = 0; k < sizeof operands / sizeof operands[0]; k++)
+            guarded_must_own("gemv", operands[k]);
+    }
+    guarded_enter();
+    cpu()->ops->gemv(s, a);
+    guarded_leave();
+}
+
 static size_t guarded_attention_scratch(const struct kern_stream *s, const struct kern_attention_shape *shape)
 {
     return cpu()->ops->attention_scratch(s, shape);
@@ -225,7 +241,7 @@ static const struct kern_ops guarded_ops = {
     OP(gemm), OP(rmsnorm), OP(rmsnorm_grad), OP(rope), OP(attention_scratch), OP(attention_grad_scratch), OP(attention), OP(attention_grad), OP(swiglu),
     OP(swiglu_grad), OP(cast), OP(add), OP(scale), OP(sum_rows), OP(sum), OP(gather_rows), OP(scatter_rows), OP(scatter_add), OP(gather_cols),
     OP(scatter_add_cols), OP(cross_entropy), OP(lora_down), OP(lora_up_grad), OP(lora_grad_a), OP(lora_grad_b), OP(uniform), OP(dropout), OP(adamw),
-    OP(sum_squares),
+    OP(sum_squares), OP(gemv), OP(attention_one),
 };
 
 /* What a test asks for: a number, or 0. */
