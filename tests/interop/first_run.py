@@ -4,7 +4,7 @@ import json, os, signal, subprocess, sys
 import torch
 
 TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-STEPS = 5
+STEPS = 10  # so many that a busy machine, too, is asked to stop before the last
 SETS = [x for s in (f"train.max_steps={STEPS}", "train.global_batch_size=2", "data.seq_len=64", "train.warmup_steps=0", "train.learning_rate=1e-3") for x in ("--set", s)]
 
 
@@ -14,7 +14,9 @@ def tool(fsdptrain, *args):
 
 def interrupted(fsdptrain, config):
     """Ctrl-C once the second step is shown: [differences]."""
-    p = subprocess.Popen([fsdptrain, "run", config, "--ranks", "2", *SETS], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # nohup and background shells hand on that it is ignored
+    p = subprocess.Popen([fsdptrain, "run", config, "--ranks", "2", *SETS], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                         preexec_fn=heard)
     said = []
     for line in p.stderr:
         said.append(line)
