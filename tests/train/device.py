@@ -67,8 +67,6 @@ class Devices(Tests):
         self.says(tool, path, ["--profile"], 2, "--profile times kernels of the processor")
         path, _ = self.config("reduce", dtype={"reduce": "bf16"})
         self.says(tool, path, [], 2, "gradients are exchanged as fp32 only")
-        path, _ = self.config("samples", sample={"every": 1, "prompts": ["a"]})
-        self.says(tool, path, [], 2, "samples are made on the processor only")
 
     def small(self):
         path, _ = self.config("small")
