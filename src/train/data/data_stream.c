@@ -104,6 +104,16 @@ static int refill_zstd(struct data_stream *s, struct fsdpck_error *err)
     return 0;
 }
 
+/* A frame says how much of its past it needs, and that is allocated: a thousand times what the file holds, or what levels up to 19 ask for, and never more
+ * than the library's own limit of 128 MiB. */
+static int window_log_most(uint64_t file_nbytes)
+{
+    int log = 10;
+    while (log < 27 && file_nbytes >> (log - 10))
+        log++;
+    return log < 23 ? 23 : log;
+}
+
 /* The first bytes say what it is; the first window of a packed file is packed bytes. */
 static int start(struct data_stream *s, struct fsdpck_error *err)
 {
@@ -120,7 +130,10 @@ static int start(struct data_stream *s, struct fsdpck_error *err)
     if (gzip)
         return s->window && inflateInit2(&s->gzip, 16 + MAX_WBITS) == Z_OK ? 0 : fsdpck_error_nomem(err, WINDOW);
     s->zstd = ZSTD_createDCtx();
-    return s->window && s->zstd ? 0 : fsdpck_error_nomem(err, WINDOW);
+    if (!s->window || !s->zstd)
+        return fsdpck_error_nomem(err, WINDOW);
+    ZSTD_DCtx_setParameter(s->zstd, ZSTD_d_windowLogMax, window_log_most(s->file_nbytes));
+    return 0;
 }
 
 int data_stream_open(const char *path, struct data_stream **out, struct fsdpck_error *err)
