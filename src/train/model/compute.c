@@ -32,8 +32,7 @@ static int64_t most(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* The largest Σ r of layers that share an input. */
-static int64_t largest_rank(const struct layout *l, int64_t nlayer)
+int64_t compute_largest_rank(const struct layout *l, int64_t nlayer)
 {
     int64_t r = most(l->embed.r, l->head.r);
     for (int64_t i = 0; i < nlayer; i++) {
@@ -128,7 +127,7 @@ static void carve_host(struct compute *c, struct carver *v)
 static void carve_all(struct compute *c, struct carver *v)
 {
     const struct model *m = c->m;
-    int64_t n = c->ntok, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim, r = largest_rank(c->l, m->nlayer);
+    int64_t n = c->ntok, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim, r = compute_largest_rank(c->l, m->nlayer);
     c->on.ids = carve_ints(v, n);
     c->on.positions = carve_ints(v, n);
     c->on.targets = carve_ints(v, n);

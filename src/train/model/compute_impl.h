@@ -36,6 +36,9 @@ static inline struct kern_mat grad_mat(float *data, int64_t pitch)
 
 static const struct kern_cmat no_cmat = { NULL, 0, KERN_F32 };
 
+/* The largest Σ r of layers that share an input. */
+int64_t compute_largest_rank(const struct layout *l, int64_t nlayer);
+
 /* Cosines and sines of ntok positions to where they belong, made by the host in fp64. */
 int compute_send_rope_tables(struct compute *c, int64_t ntok, struct fsdpck_error *err);
 

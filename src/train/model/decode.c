@@ -34,21 +34,11 @@ static int64_t max(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-static int64_t largest_rank(const struct layout *l, int64_t nlayer)
-{
-    int64_t r = max(l->embed.r, l->head.r);
-    for (int64_t i = 0; i < nlayer; i++) {
-        const struct layer *x = &l->layers[i];
-        r = max(max(r, x->q.r + x->k.r + x->v.r), max(max(x->o.r, x->gate.r + x->up.r), x->down.r));
-    }
-    return r;
-}
-
 static size_t cut_all(struct decode *d, char *base)
 {
     const struct model *m = d->c.m;
     const size_t act = (size_t)kern_dtype_bytes(d->c.dtype);
-    int64_t n = d->room, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim, r = largest_rank(d->c.l, m->nlayer), bounds[2] = { 0, n };
+    int64_t n = d->room, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim, r = compute_largest_rank(d->c.l, m->nlayer), bounds[2] = { 0, n };
     size_t at = 0;
     for (int64_t i = 0; i < m->nlayer && d->k; i++) {
         d->k[i] = cut(base, &at, d->most * nkv, act);

@@ -9,7 +9,7 @@
 #include "run/samples.h"
 #include "state/adapter.h"
 
-static unsigned processors(void)
+unsigned job_processors(void)
 {
     cpu_set_t set;
     return sched_getaffinity(0, sizeof set, &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
@@ -42,7 +42,7 @@ int job_open(const struct train_config *config, const struct train_options *opt,
 {
     uint32_t nranks = opt->launched_nranks ? opt->launched_nranks : opt->nranks;
     struct job job = { .config = config, .opt = opt, .first = opt->launched_rank, .nranks = nranks ? nranks : 1 };
-    unsigned share = processors() / job.nranks;
+    unsigned share = job_processors() / job.nranks;
     job.nthreads = opt->nthreads ? opt->nthreads : share ? share : 1;
     job.fs = (struct fsdpck_options){ .note = opt->note, .ctx = opt->ctx };
     const struct fsdpck_options data_opt = for_data(&job);

@@ -2,7 +2,6 @@
 #include <train/sample.h>
 
 #include <jansson.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,12 +73,6 @@ static int make_config(const char *model, const struct sampler_options *opt, str
     return rc;
 }
 
-static unsigned processors(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
-}
-
 static int open_rank(struct sampler *s, struct fsdpck_error *err)
 {
     int rc = board_new(0, 1, 1, 600, &s->board, err);
@@ -95,7 +88,7 @@ static int open_rank(struct sampler *s, struct fsdpck_error *err)
 static int open_job(struct sampler *s, const struct sampler_options *opt, struct fsdpck_error *err)
 {
     s->opt = (struct train_options){ .nranks = 1, .note = opt->fs.note, .ctx = opt->fs.ctx };
-    s->job = (struct job){ .config = &s->config, .opt = &s->opt, .fs = opt->fs, .nranks = 1, .nthreads = opt->nthreads ? opt->nthreads : processors() };
+    s->job = (struct job){ .config = &s->config, .opt = &s->opt, .fs = opt->fs, .nranks = 1, .nthreads = opt->nthreads ? opt->nthreads : job_processors() };
     int rc = model_read(s->config.model, &s->job.fs, &s->job.model, err);
     if (!rc)
         rc = layout_make(&s->job.model, &s->config, 1, &s->job.layout, err);
