@@ -1,39 +1,65 @@
 /* What the disk itself can do: reads or writes one file past the page cache, from memory in huge pages, some requests at a time. Nothing is looked at.
  *
- *     disk read FILE        the whole of it
+ *     disk read FILE        the whole of it, again and again into the same memory
+ *     disk load FILE        the whole of it into memory of its own, which is touched for the first time
  *     disk write FILE N     N bytes to a new FILE, and syncs it
  *
- * dd's requests go to memory in pages of 4 KiB, which costs some virtual disks two thirds of their rate: this is the limit, dd is not. */
+ * dd's requests go to memory in pages of 4 KiB, which costs some virtual disks two thirds of their rate: this is the limit, dd is not. What is written is
+ * no run of equal bytes, and comes from more memory than a processor has in its caches, as a real file's bytes do. */
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { NTHREADS = 4, REQUEST_NBYTES = 4 << 20, HUGE_PAGE_NBYTES = 2 << 20 };
+enum { NTHREADS = 4, REQUEST_NBYTES = 4 << 20, NREQUESTS = 16 /* in a thread's memory */, HUGE_PAGE_NBYTES = 2 << 20 };
 
 struct job {
     int fd;
+    char *whole; /* where all of the file goes, if it is to be kept */
     int writes;
     long long nbytes, next; /* next: taken by the threads in turn */
     int failed;
 };
 
+/* Numbers of Marsaglia's xorshift: no disk packs them. */
+static void fill(uint64_t *words, size_t nbytes)
+{
+    uint64_t x = (uintptr_t)words | 1;
+    for (size_t i = 0; i < nbytes / sizeof *words; i++) {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        words[i] = x;
+    }
+}
+
+static char *in_huge_pages(size_t nbytes)
+{
+    nbytes = (nbytes + HUGE_PAGE_NBYTES - 1) / HUGE_PAGE_NBYTES * HUGE_PAGE_NBYTES;
+    char *memory = aligned_alloc(HUGE_PAGE_NBYTES, nbytes);
+    if (memory)
+        madvise(memory, nbytes, MADV_HUGEPAGE);
+    return memory;
+}
+
 static void *work(void *arg)
 {
     struct job *j = arg;
-    char *memory = aligned_alloc(HUGE_PAGE_NBYTES, REQUEST_NBYTES);
+    size_t nbytes = j->writes ? (size_t)NREQUESTS * REQUEST_NBYTES : REQUEST_NBYTES;
+    char *memory = in_huge_pages(nbytes);
     if (!memory)
         exit(1);
-    madvise(memory, REQUEST_NBYTES, MADV_HUGEPAGE);
-    memset(memory, 1, REQUEST_NBYTES);
-    for (;;) {
+    fill((uint64_t *)memory, nbytes);
+    for (size_t i = 0;; i++) {
         long long at = __atomic_fetch_add(&j->next, REQUEST_NBYTES, __ATOMIC_RELAXED);
         if (at >= j->nbytes)
             break;
-        if ((j->writes ? pwrite(j->fd, memory, REQUEST_NBYTES, at) : pread(j->fd, memory, REQUEST_NBYTES, at)) <= 0)
+        char *request = j->whole ? j->whole + at : memory + (j->writes ? i % NREQUESTS * REQUEST_NBYTES : 0);
+        if ((j->writes ? pwrite(j->fd, request, REQUEST_NBYTES, at) : pread(j->fd, request, REQUEST_NBYTES, at)) <= 0)
             __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
     }
     free(memory);
@@ -44,11 +70,14 @@ int main(int argc, char **argv)
 {
     struct job j = { .writes = argc == 4 && strcmp(argv[1], "write") == 0 };
     pthread_t threads[NTHREADS];
-    if (!j.writes && (argc != 3 || strcmp(argv[1], "read") != 0))
-        return fprintf(stderr, "usage: disk read FILE | disk write FILE NBYTES\n"), 2;
+    int keeps = argc == 3 && strcmp(argv[1], "load") == 0;
+    if (!j.writes && !keeps && (argc != 3 || strcmp(argv[1], "read") != 0))
+        return fprintf(stderr, "usage: disk read FILE | disk load FILE | disk write FILE NBYTES\n"), 2;
     j.fd = open(argv[2], j.writes ? O_WRONLY | O_CREAT | O_EXCL | O_DIRECT : O_RDONLY | O_DIRECT, 0644);
     j.nbytes = j.writes ? atoll(argv[3]) : lseek(j.fd, 0, SEEK_END);
     if (j.fd < 0 || (j.writes && posix_fallocate(j.fd, 0, j.nbytes) != 0))
+        return perror(argv[2]), 1;
+    if (keeps && !(j.whole = in_huge_pages((size_t)j.nbytes + REQUEST_NBYTES)))
         return perror(argv[2]), 1;
     for (int i = 0; i < NTHREADS; i++)
         if (pthread_create(&threads[i], NULL, work, &j) != 0)

@@ -123,6 +123,11 @@ class Bench:
     def wanted(self, name):
         return not self.a.only or name in self.a.only
 
+    def clear(self):
+        """What the last contender wrote: to replace it would cost the next one its removal."""
+        remove(self.out)
+        remove(self.out + ".safetensors")
+
     def row(self, name, source, ours, peers, states=("cold", "warm")):
         if not self.wanted(name.split(" ")[0]):
             return
@@ -130,11 +135,11 @@ class Bench:
             all_ = [c.again() for c in [ours, *peers]]
             for _ in range(self.a.runs):
                 for c in all_:
-                    remove(self.out)
+                    self.clear()
                     touch_memory(self.nbytes)
                     (evict if state == "cold" else warm)(*([source] if isinstance(source, str) else source))
                     c.run()
-            remove(self.out)
+            self.clear()
             self.show(name, state, all_)
 
     def show(self, name, state, all_):
@@ -174,16 +179,16 @@ class Bench:
         shards = [f for f in files_of(self.dir) if f.endswith(".distcp")]
         hf = self.hf_shards(model)
         both = [self.dir, *([hf] if hf else [])]
-        self.row("export to one file", both, self.ours("export", self.dir, out + ".safetensors", "-q", "--force"), [
+        self.row("export to one file", both, self.ours("export", self.dir, out + ".safetensors", "-q"), [
             *self.peer("merge", self.dir, "dcp_to_torch_save"), *(self.peer("consolidate", hf, "consolidate_safetensors") if hf else [])])
-        remove(out + ".safetensors")
         self.row("verify", self.dir, self.ours("verify", self.dir, "-q"), [
             Contender("on one core", ["taskset", "-c", "0", self.tool, "verify", self.dir, "-q", "--threads", "1"]),
             Contender("cat", ["cat", *shards]),
             Contender("O_DIRECT read (dd)", *[["dd", f"if={f}", "of=/dev/null", "bs=4M", "iflag=direct"] for f in shards]),
             Contender("the disk's reading", *[[self.disk, "read", f] for f in shards])])
-        self.row("load of all of the directory", both, Contender("fsdpck", [self.slices, self.dir, "whole", "0", "1"], reports=True), [
-            *self.peer("load", self.dir, "dcp.load"), *(self.peer("hfload", hf, "HuggingFaceStorageReader") if hf else [])])
+        self.row("load of all of the directory", [*both, model], Contender("fsdpck", [self.slices, self.dir, "whole", "0", "1"], reports=True), [
+            Contender("the disk, into new memory", [self.disk, "load", model]), *self.peer("load", self.dir, "dcp.load"),
+            *(self.peer("hfload", hf, "HuggingFaceStorageReader") if hf else [])])
         self.row("rows of one rank", model, self.rank(model, "rows"), [*self.peer("rows", model, "get_slice"), *self.peer("preadv", model, "bare preadv")])
         self.row("rows of one rank, hashed", self.dir, self.rank(self.dir, "rows", ranks=5), [])
         self.lora()
