@@ -3,16 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/comm_local.h"
-#include "run/job.h"
+#include "run/alone.h"
 
 struct train_session {
     struct train_options opt;
     struct job job;
-    struct board *board;
-    struct comm_world *world;
-    struct comm *comm;
-    struct rank *rank;
+    struct rank_alone alone;
     float *values, *gradients; /* (own_nelem) copies of what lies on a device; else NULL */
 };
 
@@ -35,15 +31,7 @@ int train_session_open(const struct train_config *config, const struct train_opt
     s->opt = (struct train_options){ .nranks = 1, .nthreads = opt->nthreads, .note = opt->note, .ctx = opt->ctx, .device = opt->device, .module = opt->module };
     int rc = job_open(config, &s->opt, &s->job, err);
     if (!rc)
-        rc = board_new(0, 1, 1, 600, &s->board, err);
-    if (!rc)
-        rc = comm_world_new(1, job_comm_sizes(&s->job), s->board, &s->world, err);
-    if (!rc)
-        rc = comm_world_join(s->world, 0, &s->comm, err);
-    if (!rc)
-        rc = rank_open(&s->job, s->comm, &s->rank, err);
-    if (!rc)
-        rc = rank_load(s->rank, err);
+        rc = rank_alone_open(&s->job, rank_open, &s->alone, err);
     if (!rc)
         rc = make_copies(s, err);
     if (rc)
@@ -57,11 +45,7 @@ void train_session_close(struct train_session *s)
 {
     if (!s)
         return;
-    rank_close(s->rank);
-    if (s->comm)
-        s->comm->ops->free(s->comm);
-    comm_world_free(s->world);
-    board_free(s->board);
+    rank_alone_close(&s->alone);
     job_close(&s->job);
     free(s->values);
     free(s->gradients);
@@ -72,12 +56,12 @@ int train_session_gradients(struct train_session *s, uint64_t step, double *loss
 {
     struct step_plan plan;
     struct asked asked = { 0 };
-    s->rank->step = step;
+    s->alone.rank->step = step;
     int rc = data_step(s->job.data, s->job.config, step, &plan, err);
     if (!rc)
-        rc = rank_gradients(s->rank, &plan, loss, err);
+        rc = rank_gradients(s->alone.rank, &plan, loss, err);
     if (!rc)
-        rc = rank_norm(s->rank, norm, &asked, err);
+        rc = rank_norm(s->alone.rank, norm, &asked, err);
     step_plan_free(&plan);
     return rc;
 }
@@ -91,14 +75,14 @@ int train_session_logits(struct train_session *s, uint64_t step, size_t micro, f
         rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "step %llu has %zu micro-batches", (unsigned long long)step, plan.nmicros);
     if (!rc) {
         const struct micro_batch *m = &plan.micros[micro];
-        struct batch *b = &s->rank->compute->batch;
+        struct batch *b = &s->alone.rank->compute->batch;
         *ntok = b->ntok = m->ntok;
         *nvocab = s->job.model.nvocab;
         b->ndocs = (int64_t)m->ndocs;
         b->token0 = m->token0;
         data_fill(s->job.data, m, b->ids, b->positions, b->targets, b->cu_seqlens);
         *logits = calloc((size_t)(*ntok * *nvocab), sizeof **logits);
-        rc = *logits ? compute_logits(s->rank->compute, NULL, *logits, err) : fsdpck_error_nomem(err, (size_t)(*ntok * *nvocab) * sizeof **logits);
+        rc = *logits ? compute_logits(s->alone.rank->compute, NULL, *logits, err) : fsdpck_error_nomem(err, (size_t)(*ntok * *nvocab) * sizeof **logits);
     }
     if (rc) {
         free(*logits);
@@ -110,7 +94,7 @@ int train_session_logits(struct train_session *s, uint64_t step, size_t micro, f
 
 size_t train_session_ntrained(const struct train_session *s)
 {
-    return s->rank->nslices;
+    return s->alone.rank->nslices;
 }
 
 int train_session_param(struct train_session *s, size_t i, const char **name, float **values, float **gradients, int64_t *nelem,
@@ -122,11 +106,11 @@ int train_session_param(struct train_session *s, size_t i, const char **name, fl
         p++;
     *name = p->name;
     *nelem = p->nrow * p->ncol;
-    *values = s->values ? s->values + p->own_at : rank_master(s->rank, p);
-    *gradients = s->values ? s->gradients + p->own_at : s->rank->own + p->own_at;
+    *values = s->values ? s->values + p->own_at : rank_master(s->alone.rank, p);
+    *gradients = s->values ? s->gradients + p->own_at : s->alone.rank->own + p->own_at;
     if (!s->values)
         return 0;
     const size_t nbytes = (size_t)*nelem * sizeof(float);
-    int rc = rank_download(s->rank, s->values + p->own_at, rank_master(s->rank, p), nbytes, err);
-    return rc ? rc : rank_download(s->rank, s->gradients + p->own_at, s->rank->own + p->own_at, nbytes, err);
+    int rc = rank_download(s->alone.rank, s->values + p->own_at, rank_master(s->alone.rank, p), nbytes, err);
+    return rc ? rc : rank_download(s->alone.rank, s->gradients + p->own_at, s->alone.rank->own + p->own_at, nbytes, err);
 }

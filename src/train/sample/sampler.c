@@ -5,9 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/comm_local.h"
 #include "model/decode.h"
-#include "run/job.h"
+#include "run/alone.h"
 #include "sample/choose.h"
 #include "state/adapter.h"
 
@@ -15,10 +14,7 @@ struct sampler {
     struct train_config config;
     struct train_options opt;
     struct job job;
-    struct board *board;
-    struct comm_world *world;
-    struct comm *comm;
-    struct rank *rank;
+    struct rank_alone alone;
     struct choose *choose;
     struct decode *decode; /* of the prompt */
     float *first;          /* (nvocab) logits after the prompt */
@@ -73,18 +69,6 @@ static int make_config(const char *model, const struct sampler_options *opt, str
     return rc;
 }
 
-static int open_rank(struct sampler *s, struct fsdpck_error *err)
-{
-    int rc = board_new(0, 1, 1, 600, &s->board, err);
-    if (!rc)
-        rc = comm_world_new(1, job_comm_sizes(&s->job), s->board, &s->world, err);
-    if (!rc)
-        rc = comm_world_join(s->world, 0, &s->comm, err);
-    if (!rc)
-        rc = rank_open_bare(&s->job, s->comm, &s->rank, err);
-    return rc ? rc : rank_load(s->rank, err);
-}
-
 static int open_job(struct sampler *s, const struct sampler_options *opt, struct fsdpck_error *err)
 {
     s->opt = (struct train_options){ .nranks = 1, .note = opt->fs.note, .ctx = opt->fs.ctx };
@@ -105,7 +89,7 @@ int sampler_open(const char *model, const struct sampler_options *opt, struct sa
     if (!rc)
         rc = open_job(s, opt, err);
     if (!rc)
-        rc = open_rank(s, err);
+        rc = rank_alone_open(&s->job, rank_open_bare, &s->alone, err);
     if (!rc)
         rc = choose_new(s->job.model.nvocab, &s->choose, err);
     if (!rc && !(s->first = calloc((size_t)s->job.model.nvocab, sizeof *s->first)))
@@ -123,11 +107,7 @@ void sampler_close(struct sampler *s)
         return;
     decode_free(s->decode);
     choose_free(s->choose);
-    rank_close(s->rank);
-    if (s->comm)
-        s->comm->ops->free(s->comm);
-    comm_world_free(s->world);
-    board_free(s->board);
+    rank_alone_close(&s->alone);
     job_close(&s->job);
     train_config_free(&s->config);
     free(s->first);
@@ -161,7 +141,7 @@ static int make_room(struct sampler *s, const uint32_t *ids, size_t count, size_
     int rc = check_ids(s, ids, count, err);
     decode_free(s->decode);
     s->decode = NULL;
-    return rc ? rc : decode_new(s->rank->compute, (int64_t)count, (int64_t)most, &s->decode, err);
+    return rc ? rc : decode_new(s->alone.rank->compute, (int64_t)count, (int64_t)most, &s->decode, err);
 }
 
 int sampler_prompt(struct sampler *s, const uint32_t *ids, size_t count, uint64_t max_new_tokens, struct fsdpck_error *err)
