@@ -199,6 +199,11 @@ static void test_lies(void **state)
         { true, END64, 0, 32, 8, 8, FSDPCK_ERR_FORMAT, "disagree" },
         { true, END64, 0, 40, 8, UINT64_MAX, FSDPCK_ERR_FORMAT, "disagree" },
         { true, END64, 0, 48, 8, UINT64_MAX, FSDPCK_ERR_FORMAT, "disagree" },
+        { true, END64, 0, 16, 4, 1, FSDPCK_ERR_FORMAT, "disagree" },
+        { true, END64, 0, 20, 4, 1, FSDPCK_ERR_FORMAT, "disagree" },
+        { true, END, 0, 8, 4, 0x00010001, FSDPCK_ERR_FORMAT, "disagree" },
+        { true, END, 0, 12, 4, 1, FSDPCK_ERR_FORMAT, "disagree" },
+        { true, END, 0, 16, 4, 1, FSDPCK_ERR_FORMAT, "disagree" },
         { true, LOCAL, 0, 22, 4, 1, FSDPCK_ERR_FORMAT, "disagree" },
         { true, ENTRY, 0, 20, 8, 0x1000000010, FSDPCK_ERR_FORMAT, "'archive/data.pkl'" },
     };
