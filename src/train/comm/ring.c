@@ -1,9 +1,10 @@
-/* One thread, one mutex, counters that only grow during a micro-batch: uses wanted, there, and over. */
+/* One worker, counters that only grow during a micro-batch: uses wanted, there, and over. */
 #include "comm/ring.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "comm/worker.h"
 
 struct ring {
     struct comm *comm;
@@ -14,14 +15,10 @@ struct ring {
     /* Where comm moves data on a stream, else NULL: (schedule->nentries) a use's group has been gathered, on comm's stream; (and one more) a use is over, on the
      * compute stream, the last one being the beginning of the micro-batch, when parameters have changed and all buffers are free. */
     struct kern_event **arrived, **left;
-    pthread_t thread;
-    bool started;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    /* under the lock */
+    struct worker worker;
+    /* under its lock */
     enum ring_mode mode;
     uint32_t nuses;  /* of this micro-batch */
-    bool ending;
     uint32_t wanted; /* uses that were entered, or are about to be */
     uint32_t there;  /* uses whose group is in its slot */
     uint32_t over;   /* uses that are left, with all before them */
@@ -72,15 +69,18 @@ static bool may_gather(const struct ring *r)
     return r->there < r->wanted + e->ahead && r->over >= e->after && !r->error.code;
 }
 
-static void gather_next(struct ring *r)
+static bool gather_next(void *ctx)
 {
+    struct ring *r = ctx;
+    if (!may_gather(r))
+        return false;
     const struct schedule_entry *e = &r->schedule->entries[r->there];
     struct fsdpck_error err = { 0 };
     size_t n;
     const struct comm_piece *pieces = pieces_of(r, e, &n);
     uint64_t nbytes = 0;
     const uint32_t use = r->there;
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_unlock(&r->worker.lock);
     uint64_t started = comm_now_ns();
     if (r->left)
         r->place.device->event_wait(e->after > 0 ? r->left[e->after - 1] : r->left[r->schedule->nentries], r->comm->stream);
@@ -89,28 +89,15 @@ static void gather_next(struct ring *r)
         nbytes += pieces[i].nbytes;
     if (r->arrived)
         r->place.device->event_record(r->arrived[use], r->comm->stream);
-    pthread_mutex_lock(&r->lock);
+    pthread_mutex_lock(&r->worker.lock);
     r->times.gathered_ns += comm_now_ns() - started;
     r->times.nbytes += nbytes;
     if (rc)
         r->error = err;
     else
         r->there++;
-    pthread_cond_broadcast(&r->changed);
-}
-
-static void *gather_ahead(void *arg)
-{
-    struct ring *r = arg;
-    pthread_mutex_lock(&r->lock);
-    while (!r->ending) {
-        if (may_gather(r))
-            gather_next(r);
-        else
-            pthread_cond_wait(&r->changed, &r->lock);
-    }
-    pthread_mutex_unlock(&r->lock);
-    return NULL;
+    pthread_cond_broadcast(&r->worker.changed);
+    return true;
 }
 
 static int cut_slots(struct ring *r, uint32_t ngroups, struct fsdpck_error *err)
@@ -160,17 +147,13 @@ int ring_new(struct comm *comm, const struct schedule *schedule, const struct ri
     r->groups = groups;
     r->place = *place;
     r->nuses = r->there = r->over = r->wanted = 0; /* no micro-batch has begun */
-    pthread_mutex_init(&r->lock, NULL);
-    pthread_cond_init(&r->changed, NULL);
     int rc = cut_slots(r, ngroups, err);
     if (!rc && comm->stream)
         rc = make_events(r, &r->arrived, err);
     if (!rc && comm->stream)
         rc = make_events(r, &r->left, err);
-    int failed = rc ? 0 : pthread_create(&r->thread, NULL, gather_ahead, r);
-    if (failed)
-        rc = fsdpck_error_sys(err, failed, NULL, "pthread_create");
-    r->started = !rc;
+    if (!rc)
+        rc = worker_start(&r->worker, gather_next, r, err);
     if (rc)
         ring_free(r);
     else
@@ -182,15 +165,7 @@ void ring_free(struct ring *r)
 {
     if (!r)
         return;
-    if (r->started) {
-        pthread_mutex_lock(&r->lock);
-        r->ending = true;
-        pthread_cond_broadcast(&r->changed);
-        pthread_mutex_unlock(&r->lock);
-        pthread_join(r->thread, NULL);
-    }
-    pthread_cond_destroy(&r->changed);
-    pthread_mutex_destroy(&r->lock);
+    worker_stop(&r->worker);
     free_events(r, r->arrived);
     free_events(r, r->left);
     free(r->slots);
@@ -199,31 +174,31 @@ void ring_free(struct ring *r)
 
 void ring_begin(struct ring *r, enum ring_mode mode, uint32_t nuses)
 {
-    pthread_mutex_lock(&r->lock);
+    pthread_mutex_lock(&r->worker.lock);
     r->mode = mode;
     r->nuses = nuses;
     r->wanted = r->there = r->over = r->live = 0;
     if (r->left)
         r->place.device->event_record(r->left[r->schedule->nentries], r->place.compute);
-    pthread_cond_broadcast(&r->changed);
-    pthread_mutex_unlock(&r->lock);
+    pthread_cond_broadcast(&r->worker.changed);
+    pthread_mutex_unlock(&r->worker.lock);
 }
 
 int ring_enter(struct ring *r, uint32_t group, char **data, struct fsdpck_error *err)
 {
     int rc = 0;
-    pthread_mutex_lock(&r->lock);
+    pthread_mutex_lock(&r->worker.lock);
     uint32_t use = r->wanted;
     if (use >= r->nuses || r->schedule->entries[use].group != group) {
-        pthread_mutex_unlock(&r->lock);
+        pthread_mutex_unlock(&r->worker.lock);
         return fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "group %u is used where the schedule of gathers has another", group);
     }
     r->wanted++;
     r->live++;
-    pthread_cond_broadcast(&r->changed);
+    pthread_cond_broadcast(&r->worker.changed);
     uint64_t started = comm_now_ns();
     while (r->there <= use && !r->error.code)
-        pthread_cond_wait(&r->changed, &r->lock);
+        pthread_cond_wait(&r->worker.changed, &r->worker.lock);
     r->times.waited_ns += comm_now_ns() - started;
     if (r->error.code) {
         rc = r->error.code;
@@ -231,7 +206,7 @@ int ring_enter(struct ring *r, uint32_t group, char **data, struct fsdpck_error 
             *err = r->error;
     }
     *data = r->slots[r->schedule->entries[use].slot];
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_unlock(&r->worker.lock);
     if (!rc && r->arrived)
         r->place.device->event_wait(r->arrived[use], r->place.compute);
     return rc;
@@ -239,21 +214,21 @@ int ring_enter(struct ring *r, uint32_t group, char **data, struct fsdpck_error 
 
 void ring_leave(struct ring *r)
 {
-    pthread_mutex_lock(&r->lock);
+    pthread_mutex_lock(&r->worker.lock);
     if (--r->live == 0) {
         for (uint32_t use = r->over; r->left && use < r->wanted; use++)
             r->place.device->event_record(r->left[use], r->place.compute);
         r->over = r->wanted;
     }
-    pthread_cond_broadcast(&r->changed);
-    pthread_mutex_unlock(&r->lock);
+    pthread_cond_broadcast(&r->worker.changed);
+    pthread_mutex_unlock(&r->worker.lock);
 }
 
 struct ring_times ring_times(const struct ring *r)
 {
     struct ring *lock = (struct ring *)r; /* the lock is no part of what is read */
-    pthread_mutex_lock(&lock->lock);
+    pthread_mutex_lock(&lock->worker.lock);
     struct ring_times t = r->times;
-    pthread_mutex_unlock(&lock->lock);
+    pthread_mutex_unlock(&lock->worker.lock);
     return t;
 }

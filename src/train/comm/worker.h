@@ -1,0 +1,24 @@
+/* One thread with one mutex, that does what there is to do and else waits to be told: what gathers ahead and exchanges behind have in common. Must not know what it does. */
+#ifndef TRAIN_WORKER_H
+#define TRAIN_WORKER_H
+
+#include <pthread.h>
+
+#include <fsdpck/error.h>
+
+struct worker {
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* to be broadcast, under the lock, where there may be something to do, and where something is done */
+    /* its own */
+    pthread_t thread;
+    bool (*step)(void *ctx);
+    void *ctx;
+    bool running, ending;
+};
+
+/* step: one piece of work, under the lock, which it may let go of meanwhile; false: there is none now. Nothing to be stopped is left behind by a failure. */
+int worker_start(struct worker *w, bool (*step)(void *ctx), void *ctx, struct fsdpck_error *err);
+/* Waits for the piece of work at hand, but for none after it. Does nothing where it was never started and is all zeros. */
+void worker_stop(struct worker *w);
+
+#endif
