@@ -4,28 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct carver {
-    char *base; /* NULL: only counting */
-    size_t at;
-};
-
-static void *carve(struct carver *v, size_t nbytes)
-{
-    void *p = v->base ? v->base + v->at : NULL;
-    v->at += (nbytes + 63) / 64 * 64;
-    return p;
-}
-
-static float *carve_floats(struct carver *v, int64_t nelem)
-{
-    return carve(v, (size_t)nelem * sizeof(float));
-}
-
-/* Activations. */
-static void *carve_acts(const struct compute *c, struct carver *v, int64_t nelem)
-{
-    return carve(v, (size_t)(nelem * kern_dtype_bytes(c->dtype)));
-}
+#include "model/carve.h"
 
 static int64_t most(int64_t a, int64_t b)
 {
@@ -46,24 +25,24 @@ static void carve_block(const struct compute *c, struct carver *v, const struct 
 {
     const struct model *m = c->m;
     int64_t ntok = c->ntok, nq = ntok * m->nhead * m->head_dim, nkv = ntok * m->nkv * m->head_dim;
-    b->x2 = carve_acts(c, v, ntok * m->hidden);
+    b->x2 = carve_acts(v, c->dtype, ntok * m->hidden);
     b->rstd1 = carve_floats(v, ntok);
     b->rstd2 = carve_floats(v, ntok);
-    b->q = carve_acts(c, v, nq);
-    b->k = carve_acts(c, v, nkv);
-    b->v = carve_acts(c, v, nkv);
-    b->o = carve_acts(c, v, nq);
-    b->q_raw = m->qk_norm ? carve_acts(c, v, nq) : b->q;
-    b->k_raw = m->qk_norm ? carve_acts(c, v, nkv) : b->k;
+    b->q = carve_acts(v, c->dtype, nq);
+    b->k = carve_acts(v, c->dtype, nkv);
+    b->v = carve_acts(v, c->dtype, nkv);
+    b->o = carve_acts(v, c->dtype, nq);
+    b->q_raw = m->qk_norm ? carve_acts(v, c->dtype, nq) : b->q;
+    b->k_raw = m->qk_norm ? carve_acts(v, c->dtype, nkv) : b->k;
     b->rstd_q = m->qk_norm ? carve_floats(v, ntok * m->nhead) : NULL;
     b->rstd_k = m->qk_norm ? carve_floats(v, ntok * m->nkv) : NULL;
     b->lse = carve_floats(v, ntok * m->nhead);
-    b->gate = carve_acts(c, v, ntok * m->inner);
-    b->up = carve_acts(c, v, ntok * m->inner);
-    b->s_qkv = carve_acts(c, v, ntok * (layer->q.r + layer->k.r + layer->v.r));
-    b->s_o = carve_acts(c, v, ntok * layer->o.r);
-    b->s_gate_up = carve_acts(c, v, ntok * (layer->gate.r + layer->up.r));
-    b->s_down = carve_acts(c, v, ntok * layer->down.r);
+    b->gate = carve_acts(v, c->dtype, ntok * m->inner);
+    b->up = carve_acts(v, c->dtype, ntok * m->inner);
+    b->s_qkv = carve_acts(v, c->dtype, ntok * (layer->q.r + layer->k.r + layer->v.r));
+    b->s_o = carve_acts(v, c->dtype, ntok * layer->o.r);
+    b->s_gate_up = carve_acts(v, c->dtype, ntok * (layer->gate.r + layer->up.r));
+    b->s_down = carve_acts(v, c->dtype, ntok * layer->down.r);
 }
 
 /* Blocks whose activations no backward needs, and those that are recomputed, lie in one place, which is as large as the largest; the former keep no x either: two
@@ -73,7 +52,7 @@ static void carve_blocks(struct compute *c, struct carver *v)
     int64_t nlayer = c->m->nlayer, first = compute_first_layer(c->l), nshared = most(first, c->nrecomputed);
     size_t begin, end;
     for (int64_t i = 0; i < nlayer; i++)
-        c->blocks[i].x = i >= 2 && i < first ? c->blocks[i - 2].x : carve_acts(c, v, c->ntok * c->m->hidden);
+        c->blocks[i].x = i >= 2 && i < first ? c->blocks[i - 2].x : carve_acts(v, c->dtype, c->ntok * c->m->hidden);
     begin = end = v->at;
     for (int64_t i = 0; i < nlayer; i++) {
         if (i < nshared)
@@ -106,11 +85,6 @@ static void carve_scratch(struct compute *c, struct carver *v, size_t ndocs)
     c->sums = carve_floats(v, kern_rmsnorm_scratch(c->ntok, largest));
 }
 
-static int32_t *carve_ints(struct carver *v, int64_t nelem)
-{
-    return carve(v, (size_t)nelem * sizeof(int32_t));
-}
-
 /* Memory of the host. */
 static void carve_host(struct compute *c, struct carver *v)
 {
@@ -137,19 +111,19 @@ static void carve_all(struct compute *c, struct carver *v)
     carve_blocks(c, v);
     c->cosines = carve_floats(v, n * m->head_dim / 2);
     c->sines = carve_floats(v, n * m->head_dim / 2);
-    c->x_last = carve_acts(c, v, n * m->hidden);
+    c->x_last = carve_acts(v, c->dtype, n * m->hidden);
     c->rstd_last = carve_floats(v, n);
-    c->h = carve_acts(c, v, n * m->hidden);
-    c->dx = carve_acts(c, v, n * m->hidden);
-    c->dh = carve_acts(c, v, n * m->hidden);
-    c->dq = carve_acts(c, v, n * nq);
-    c->dk = carve_acts(c, v, n * nkv);
-    c->dv = carve_acts(c, v, n * nkv);
-    c->d_o = carve_acts(c, v, n * nq);
-    c->act = carve_acts(c, v, n * m->inner);
-    c->ds = carve_acts(c, v, n * r);
-    c->s_embed = carve_acts(c, v, n * c->l->embed.r);
-    c->a_joint = carve_acts(c, v, r * m->hidden);
+    c->h = carve_acts(v, c->dtype, n * m->hidden);
+    c->dx = carve_acts(v, c->dtype, n * m->hidden);
+    c->dh = carve_acts(v, c->dtype, n * m->hidden);
+    c->dq = carve_acts(v, c->dtype, n * nq);
+    c->dk = carve_acts(v, c->dtype, n * nkv);
+    c->dv = carve_acts(v, c->dtype, n * nkv);
+    c->d_o = carve_acts(v, c->dtype, n * nq);
+    c->act = carve_acts(v, c->dtype, n * m->inner);
+    c->ds = carve_acts(v, c->dtype, n * r);
+    c->s_embed = carve_acts(v, c->dtype, n * c->l->embed.r);
+    c->a_joint = carve_acts(v, c->dtype, r * m->hidden);
     c->da_joint = carve_floats(v, r * m->hidden);
     c->loss = carve_floats(v, n);
     carve_scratch(c, v, c->ndocs);

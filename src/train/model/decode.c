@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/carve.h"
 #include "model/compute_impl.h"
 
 struct decode {
@@ -21,59 +22,48 @@ struct decode {
     float *seen;              /* the same, for the host */
 };
 
-/* Memory, cut up the same way when it is counted and when it is there. */
-static void *cut(char *base, size_t *at, int64_t nelem, size_t each)
-{
-    void *p = base ? base + *at : NULL;
-    *at += ((size_t)nelem * each + 63) / 64 * 64;
-    return p;
-}
-
 static int64_t max(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }
 
-static size_t cut_all(struct decode *d, char *base)
+static void carve_all(struct decode *d, struct carver *v)
 {
     const struct model *m = d->c.m;
-    const size_t act = (size_t)kern_dtype_bytes(d->c.dtype);
+    const enum kern_dtype act = d->c.dtype;
     int64_t n = d->room, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim, r = compute_largest_rank(d->c.l, m->nlayer), bounds[2] = { 0, n };
-    size_t at = 0;
-    for (int64_t i = 0; i < m->nlayer && d->k; i++) {
-        d->k[i] = cut(base, &at, d->most * nkv, act);
-        d->v[i] = cut(base, &at, d->most * nkv, act);
+    for (int64_t i = 0; i < m->nlayer; i++) {
+        void *k = carve_acts(v, act, d->most * nkv), *values = carve_acts(v, act, d->most * nkv);
+        if (v->base) {
+            d->k[i] = k;
+            d->v[i] = values;
+        }
     }
-    if (!d->k)
-        at += (size_t)m->nlayer * 2 * (((size_t)(d->most * nkv) * act + 63) / 64 * 64);
-    d->x = cut(base, &at, n * m->hidden, act);
-    d->x2 = cut(base, &at, n * m->hidden, act);
-    d->h = cut(base, &at, n * m->hidden, act);
-    d->q = cut(base, &at, n * nq, act);
-    d->o = cut(base, &at, n * nq, act);
-    d->gate = cut(base, &at, n * m->inner, act);
-    d->up = cut(base, &at, n * m->inner, act);
-    d->s = cut(base, &at, n * r, act);
-    d->s_one = cut(base, &at, r, sizeof(float));
-    d->logits = cut(base, &at, m->nvocab, sizeof(float));
-    d->c.a_joint = cut(base, &at, r * m->hidden, act);
-    d->c.s_embed = cut(base, &at, n * d->c.l->embed.r, act);
-    d->c.cosines = cut(base, &at, d->most * m->head_dim / 2, sizeof(float));
-    d->c.sines = cut(base, &at, d->most * m->head_dim / 2, sizeof(float));
-    d->c.on.ids = cut(base, &at, n, sizeof(int32_t));
-    d->c.on.positions = cut(base, &at, n, sizeof(int32_t));
+    d->x = carve_acts(v, act, n * m->hidden);
+    d->x2 = carve_acts(v, act, n * m->hidden);
+    d->h = carve_acts(v, act, n * m->hidden);
+    d->q = carve_acts(v, act, n * nq);
+    d->o = carve_acts(v, act, n * nq);
+    d->gate = carve_acts(v, act, n * m->inner);
+    d->up = carve_acts(v, act, n * m->inner);
+    d->s = carve_acts(v, act, n * r);
+    d->s_one = carve_floats(v, r);
+    d->logits = carve_floats(v, m->nvocab);
+    d->c.a_joint = carve_acts(v, act, r * m->hidden);
+    d->c.s_embed = carve_acts(v, act, n * d->c.l->embed.r);
+    d->c.cosines = carve_floats(v, d->most * m->head_dim / 2);
+    d->c.sines = carve_floats(v, d->most * m->head_dim / 2);
+    d->c.on.ids = carve_ints(v, n);
+    d->c.on.positions = carve_ints(v, n);
     const struct kern_attention_shape shape = { .ntok = n, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .cu_seqlens = bounds, .ndoc = 1, .scale = 1 };
-    d->c.attention = cut(base, &at, (int64_t)d->c.device->ops->attention_scratch(d->c.stream, &shape), 1);
-    return at;
+    d->c.attention = carve(v, d->c.device->ops->attention_scratch(d->c.stream, &shape));
 }
 
-static size_t cut_host(struct decode *d, char *base)
+static void carve_host(struct decode *d, struct carver *v)
 {
-    size_t at = 0;
-    d->c.batch.ids = cut(base, &at, d->room, sizeof(int32_t));
-    d->c.batch.positions = cut(base, &at, d->room, sizeof(int32_t));
-    d->seen = cut(base, &at, d->c.m->nvocab, sizeof(float));
-    return at;
+    d->c.batch.ids = carve_ints(v, d->room);
+    d->c.batch.positions = carve_ints(v, d->room);
+    d->seen = carve_floats(v, d->c.m->nvocab);
 }
 
 static void view(struct decode *d, const struct compute *from, int64_t prompt, int64_t most)
@@ -89,16 +79,25 @@ static void view(struct decode *d, const struct compute *from, int64_t prompt, i
 size_t decode_nbytes(const struct compute *from, int64_t prompt, int64_t most)
 {
     struct decode d = { 0 };
+    struct carver v = { 0 };
     view(&d, from, prompt, most);
-    return cut_all(&d, NULL) + cut_host(&d, NULL);
+    carve_all(&d, &v);
+    carve_host(&d, &v);
+    return v.at;
 }
 
-static int allocate_at(struct decode *d, struct kern_place place, size_t nbytes, struct kern_buffer *out, struct fsdpck_error *err)
+/* Counted, taken, and cut up. */
+static int allocate_at(struct decode *d, struct kern_place place, void (*cut)(struct decode *d, struct carver *v), struct kern_buffer *out,
+                       struct fsdpck_error *err)
 {
     char message[KERN_MESSAGE_BYTES] = "";
-    if (d->c.device->memory->alloc(place, nbytes, out, message) == KERN_OK)
-        return 0;
-    return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "no memory for the keys and values of %lld tokens (%zu bytes): %s", (long long)d->most, nbytes, message);
+    struct carver v = { 0 };
+    cut(d, &v);
+    if (d->c.device->memory->alloc(place, v.at, out, message) != KERN_OK)
+        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "no memory for the keys and values of %lld tokens (%zu bytes): %s", (long long)d->most, v.at, message);
+    v = (struct carver){ .base = out->data };
+    cut(d, &v);
+    return 0;
 }
 
 static int allocate(struct decode *d, struct fsdpck_error *err)
@@ -109,14 +108,10 @@ static int allocate(struct decode *d, struct fsdpck_error *err)
     d->v = calloc((size_t)m->nlayer, sizeof *d->v);
     int rc = d->k && d->v ? 0 : fsdpck_error_nomem(err, (size_t)m->nlayer * sizeof *d->k);
     if (!rc)
-        rc = allocate_at(d, own, cut_all(d, NULL), &d->memory, err);
+        rc = allocate_at(d, own, carve_all, &d->memory, err);
     if (!rc)
-        rc = allocate_at(d, pinned, cut_host(d, NULL), &d->host, err);
-    if (rc)
-        return rc;
-    cut_all(d, d->memory.data);
-    cut_host(d, d->host.data);
-    return compute_send_rope_tables(&d->c, d->most, err);
+        rc = allocate_at(d, pinned, carve_host, &d->host, err);
+    return rc ? rc : compute_send_rope_tables(&d->c, d->most, err);
 }
 
 int decode_new(const struct compute *from, int64_t prompt, int64_t most, struct decode **out, struct fsdpck_error *err)
