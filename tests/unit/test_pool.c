@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <fsdpck/source.h>
 
 enum { NPIECES = 500 };
 
@@ -120,17 +121,17 @@ static void default_threads_follow_the_affinity(void **state)
 {
     (void)state;
     cpu_set_t before, one;
-    assert_true(fsdpck_pool_default_threads() >= 1);
+    assert_true(fsdpck_processors() >= 1);
     if (sched_getaffinity(0, sizeof before, &before) != 0)
         skip();
-    assert_int_equal(fsdpck_pool_default_threads(), CPU_COUNT(&before));
+    assert_int_equal(fsdpck_processors(), CPU_COUNT(&before));
     CPU_ZERO(&one);
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
         if (CPU_ISSET(cpu, &before) && CPU_COUNT(&one) == 0)
             CPU_SET(cpu, &one);
     if (sched_setaffinity(0, sizeof one, &one) != 0)
         skip();
-    assert_int_equal(fsdpck_pool_default_threads(), 1);
+    assert_int_equal(fsdpck_processors(), 1);
     assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
 }
 

@@ -9,6 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <fsdpck/source.h>
+
 #include "base/stop.h"
 
 #define POLL_NS 20000000
@@ -128,7 +130,7 @@ void fsdpck_pool_wait_a_little(pthread_cond_t *changed, pthread_mutex_t *lock)
     pthread_cond_timedwait(changed, lock, &until);
 }
 
-unsigned fsdpck_pool_default_threads(void)
+unsigned fsdpck_processors(void)
 {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0)

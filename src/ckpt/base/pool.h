@@ -18,7 +18,4 @@ int fsdpck_pool_run(unsigned nthreads, size_t npieces, fsdpck_pool_fn fn, void *
  * earlier piece that is not started any more, since all is to stop, would wake nobody. */
 void fsdpck_pool_wait_a_little(pthread_cond_t *changed, pthread_mutex_t *lock);
 
-/* Processors this process may use, at least 1. */
-unsigned fsdpck_pool_default_threads(void);
-
 #endif

@@ -17,7 +17,7 @@ void fsdpck_options_fill(struct fsdpck_options *opt)
     if (!opt->io)
         opt->io = &fsdpck_io_posix;
     if (!opt->nthreads)
-        opt->nthreads = fsdpck_pool_default_threads();
+        opt->nthreads = fsdpck_processors();
     if (!opt->memory_nbytes)
         opt->memory_nbytes = FSDPCK_DEFAULT_MEMORY;
 }

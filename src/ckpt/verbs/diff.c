@@ -335,7 +335,7 @@ int fsdpck_diff(struct fsdpck_source *a, struct fsdpck_source *b, double toleran
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "the tolerance is not a number");
     if (opt != NULL)
         d.opt = *opt;
-    d.opt.nthreads = d.opt.nthreads != 0 ? d.opt.nthreads : fsdpck_pool_default_threads();
+    d.opt.nthreads = d.opt.nthreads != 0 ? d.opt.nthreads : fsdpck_processors();
     d.opt.memory_nbytes = d.opt.memory_nbytes != 0 ? d.opt.memory_nbytes : FSDPCK_DEFAULT_MEMORY;
     int rc = run(&d);
     free(d.a_buf);

@@ -2,7 +2,6 @@
  * the same cache are seen by their claims alone; where one is gone, or stands still for long, its part is made here. */
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -329,8 +328,7 @@ static void *run_thread(void *arg)
 
 static size_t count_threads(const struct data_reader *reader)
 {
-    cpu_set_t set;
-    size_t n = reader->opt && reader->opt->nthreads ? reader->opt->nthreads : sched_getaffinity(0, sizeof set, &set) == 0 ? (size_t)CPU_COUNT(&set) : 1;
+    unsigned n = reader->opt && reader->opt->nthreads ? reader->opt->nthreads : fsdpck_processors();
     return n > MAX_THREADS ? MAX_THREADS : n;
 }
 

@@ -2,18 +2,11 @@
 #include "run/job.h"
 
 #include <jansson.h>
-#include <sched.h>
 #include <string.h>
 
 #include "run/device.h"
 #include "run/samples.h"
 #include "state/adapter.h"
-
-unsigned job_processors(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
-}
 
 /* All threads of all ranks of this process, which are not there yet, read data; and a stop is heard while they do. */
 static struct fsdpck_options for_data(const struct job *job)
@@ -42,7 +35,7 @@ int job_open(const struct train_config *config, const struct train_options *opt,
 {
     uint32_t nranks = opt->launched_nranks ? opt->launched_nranks : opt->nranks;
     struct job job = { .config = config, .opt = opt, .first = opt->launched_rank, .nranks = nranks ? nranks : 1 };
-    unsigned share = job_processors() / job.nranks;
+    unsigned share = fsdpck_processors() / job.nranks;
     job.nthreads = opt->nthreads ? opt->nthreads : share ? share : 1;
     job.fs = (struct fsdpck_options){ .note = opt->note, .ctx = opt->ctx };
     const struct fsdpck_options data_opt = for_data(&job);

@@ -17,7 +17,6 @@ bool job_copies(const struct job *job);
 /* The same of the communicator between hosts' memories: its ranks see their own rows only. */
 bool job_copies_on_host(const struct job *job);
 /* What its ranks share. */
-unsigned job_processors(void); /* that this process may use */
 struct comm_sizes job_comm_sizes(const struct job *job);
 
 #endif

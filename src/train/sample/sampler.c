@@ -72,7 +72,7 @@ static int make_config(const char *model, const struct sampler_options *opt, str
 static int open_job(struct sampler *s, const struct sampler_options *opt, struct fsdpck_error *err)
 {
     s->opt = (struct train_options){ .nranks = 1, .note = opt->fs.note, .ctx = opt->fs.ctx };
-    s->job = (struct job){ .config = &s->config, .opt = &s->opt, .fs = opt->fs, .nranks = 1, .nthreads = opt->nthreads ? opt->nthreads : job_processors() };
+    s->job = (struct job){ .config = &s->config, .opt = &s->opt, .fs = opt->fs, .nranks = 1, .nthreads = opt->nthreads ? opt->nthreads : fsdpck_processors() };
     int rc = model_read(s->config.model, &s->job.fs, &s->job.model, err);
     if (!rc)
         rc = layout_make(&s->job.model, &s->config, 1, &s->job.layout, err);

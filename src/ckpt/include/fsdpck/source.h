@@ -14,10 +14,13 @@ extern "C" {
 
 #define FSDPCK_DEFAULT_MEMORY (256ull << 20)
 
+/* That this process may use, at least 1. */
+FSDPCK_API unsigned fsdpck_processors(void);
+
 /* How to run. Zero-initialise: every zero means the default. Must outlive whatever was opened with it. */
 struct fsdpck_options {
     const struct fsdpck_io *io; /* default fsdpck_io_posix */
-    unsigned nthreads;          /* default: the processors this process may use */
+    unsigned nthreads;          /* default: fsdpck_processors() */
     uint64_t memory_nbytes;     /* budget for buffers; default FSDPCK_DEFAULT_MEMORY */
     /* Called from one thread at a time, with bytes of payload done and to do; may be NULL. */
     void (*progress)(void *ctx, uint64_t done_nbytes, uint64_t total_nbytes);
