@@ -259,10 +259,35 @@ static void test_overlap(void **state)
     free(b.data);
 }
 
+/* A file of zeros but for its end record, which is what b holds. */
+static int64_t sparse_pread(void *ctx, int fd, void *buf, uint64_t nbytes, uint64_t offset)
+{
+    const struct bytes *b = ctx;
+    (void)fd;
+    memset(buf, 0, nbytes);
+    if (offset + nbytes == b->nbytes && nbytes >= 22)
+        memcpy((char *)buf + nbytes - 22, b->data, 22);
+    return (int64_t)nbytes;
+}
+
+/* No sparse giant is read into memory to be looked through. */
+static void test_giant_directory(void **state)
+{
+    (void)state;
+    uint8_t end[22] = END;
+    struct bytes b = { end, (1ull << 30) + 1 + sizeof end };
+    struct fsdpck_io io = { .ctx = &b, .pread = sparse_pread };
+    struct fsdpck_error err = { 0 };
+    struct fsdpck_zip zip;
+    fsdpck_put32(end + 12, (1u << 30) + 1);
+    assert_int_equal(fsdpck_zip_open(&io, 0, "f", 0, b.nbytes, &zip, &err), FSDPCK_ERR_LIMIT);
+    assert_non_null(strstr(err.message, "a zip directory of 1073741825 bytes"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_hurt_ours), cmocka_unit_test(test_hurt_torch), cmocka_unit_test(test_lies),
                                         cmocka_unit_test(test_twice),
-                                        cmocka_unit_test(test_overlap) };
+                                        cmocka_unit_test(test_overlap), cmocka_unit_test(test_giant_directory) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
