@@ -405,6 +405,25 @@ static void test_version(void **state)
     refuse_open(m, FSDPCK_ERR_UNSUPPORTED, "version '2.0.0'");
 }
 
+/* .metadata with other bytes where `from` is. */
+static struct made *make_lie(const char *from, size_t from_nbytes, const char *to, size_t nbytes)
+{
+    struct made *m = make_good();
+    char *at = memmem(m->w.text.data, m->w.text.nbytes, from, from_nbytes);
+    assert_non_null(at);
+    memcpy(at, to, nbytes);
+    write_file(m, ".metadata", m->w.text.data, m->w.text.nbytes);
+    return m;
+}
+
+static void test_properties(void **state)
+{
+    (void)state;
+    refuse_open(make_lie("torch.strided", 13, "torch._mkldnn", 13), FSDPCK_ERR_UNSUPPORTED, "its layout is 'torch._mkldnn'; only torch.strided is read");
+    /* ( X list q n K 3 t */
+    refuse_open(make_lie("(X\4\0\0\0list", 10, "X\12\0\0\0no tuple!!", 15), FSDPCK_ERR_FORMAT, "planner_data gives no tuple of keys");
+}
+
 /* ---- what items say ---- */
 
 /* Reading must fail with these words, and verify must report it; drops m. */
@@ -585,7 +604,7 @@ int main(void)
         cmocka_unit_test(test_golden_24), cmocka_unit_test(test_golden_26), cmocka_unit_test(test_golden_215), cmocka_unit_test(test_golden_python_311),
         cmocka_unit_test(test_golden_zstd), cmocka_unit_test(test_good),
         cmocka_unit_test(test_alias),     cmocka_unit_test(test_boxes),     cmocka_unit_test(test_storage),    cmocka_unit_test(test_files),
-        cmocka_unit_test(test_version),   cmocka_unit_test(test_items),     cmocka_unit_test(test_layouts),    cmocka_unit_test(test_big_endian),
+        cmocka_unit_test(test_version), cmocka_unit_test(test_properties),   cmocka_unit_test(test_items),     cmocka_unit_test(test_layouts),    cmocka_unit_test(test_big_endian),
         cmocka_unit_test(test_verify),    cmocka_unit_test(test_damage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
