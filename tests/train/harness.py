@@ -1,0 +1,117 @@
+"""What the tests of runs of the trainer share: starting one, and reading what it leaves behind."""
+import json, os, pathlib, signal, struct, subprocess, tempfile, threading
+import numpy as np
+
+DTYPES = {"F32": np.float32, "F64": np.float64}
+
+
+def read_safetensors(path):
+    raw = pathlib.Path(path).read_bytes()
+    n = struct.unpack("<Q", raw[:8])[0]
+    header = json.loads(raw[8:8 + n])
+    header.pop("__metadata__", None)
+    out = {}
+    for name, t in header.items():
+        begin, end = t["data_offsets"]
+        data = raw[8 + n + begin:8 + n + end]
+        if t["dtype"] == "BF16":
+            out[name] = (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(t["shape"])
+        else:
+            out[name] = np.frombuffer(data, DTYPES[t["dtype"]]).reshape(t["shape"])
+    return out
+
+
+def config_of(folder, out, **train):
+    """case.json in the words of CONFIG.json."""
+    case = json.loads((folder / "case.json").read_text())
+    opt, schedule = case["optimizer"], case["schedule"]
+    config = {
+        "model": str(folder / "model"), "output_dir": str(out),
+        "data": {"train": str(folder / "data.jsonl"), "plan": str(folder / "case.json")},
+        "train": {"max_steps": len(case["steps"]), "learning_rate": opt["lr"], "adam_beta1": opt["betas"][0], "adam_beta2": opt["betas"][1],
+                  "adam_epsilon": opt["eps"], "weight_decay": opt["weight_decay"],
+                  "weight_decay_on": "all" if opt.get("decay_all", True) else "matrices", "max_grad_norm": case["max_grad_norm"],
+                  "lr_scheduler_type": schedule["name"], "warmup_steps": schedule["warmup_steps"],
+                  "min_lr_ratio": schedule.get("min_lr", 0) / opt["lr"], **train},
+        "dtype": {"param": "fp32"}, "checkpoint": {"save_steps": 5},
+    }
+    if case["method"] == "lora":
+        lora = {k: v for k, v in case["lora"].items() if k not in ("seed", "init_B")}
+        config["lora"] = {**lora, "init_adapter": str(folder / "start_adapter")}
+    return config
+
+
+class Failure(Exception):
+    pass
+
+
+def add_device(parser):
+    parser.add_argument("--device", default="cpu", help="where runs compute")
+    parser.add_argument("--fsdpck", help="default: beside FSDPTRAIN")
+
+
+class Tests:
+    def __init__(self, args):
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)  # nohup and background shells hand on that these are ignored
+        self.tool, self.goldens, self.passed, self.failed = os.path.abspath(args.fsdptrain), args.goldens, 0, 0
+        self.runs = [self.tool, "run", "--device", args.device]
+        self.fsdpck = args.fsdpck or pathlib.Path(self.tool).with_name("fsdpck")
+        self.tmp = pathlib.Path(tempfile.mkdtemp(prefix="fsdptrain-test-"))
+
+    def check(self, title, function, *args):
+        try:
+            function(*args)
+            self.passed += 1
+        except (Failure, subprocess.TimeoutExpired, OSError, KeyError, ValueError) as e:
+            self.failed += 1
+            print(f"FAILED {title}: {type(e).__name__}: {e}", flush=True)
+
+    def write(self, name, config):
+        path = self.tmp / f"{name}.json"
+        path.write_text(json.dumps(config))
+        return path
+
+    def run(self, path, *options, want=0, timeout=120):
+        done = subprocess.run([*self.runs, str(path), *options], capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
+        if done.returncode != want:
+            raise Failure(f"exit code {done.returncode}, {want} wanted: {done.stderr[-600:]}")
+        return done
+
+    def finish(self, process, want=0, timeout=600):
+        """What the run still says until it ends. Not by communicate(), which does not see the lines that the pipe's reader has taken in beyond those it gave."""
+        limit = threading.Timer(timeout, process.kill)
+        limit.start()
+        err = process.stderr.read()
+        process.wait()
+        late = not limit.is_alive()
+        limit.cancel()
+        if late or want is not None and process.returncode != want:
+            raise Failure(f"exit code {process.returncode}{f' after {timeout} s' if late else ''}, {want} wanted: {err[-700:]}")
+        return err
+
+    def metrics(self, out):
+        return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+    def model(self, folder):
+        return {k: v for f in sorted((folder / "model").glob("*.safetensors")) for k, v in read_safetensors(f).items()}
+
+    def final(self, out):
+        """The trained tensors of a finished run, out of its PEFT folder or its last checkpoint."""
+        if (out / "adapter").exists():
+            return read_safetensors(out / "adapter/adapter_model.safetensors")
+        return self.checkpoint(sorted((out / "checkpoints").glob("step-*"))[-1])
+
+    def checkpoint(self, path):
+        file = self.tmp / "exported.safetensors"
+        file.unlink(missing_ok=True)
+        subprocess.run([str(self.fsdpck), "export", str(path), str(file), "-q", "--select", "model"], check=True, capture_output=True)
+        return read_safetensors(file)
+
+    def near(self, what, distance, limit):
+        if not distance <= limit:
+            raise Failure(f"{what} is {distance:.3g} off, {limit:.3g} allowed")
+
+    def bits(self, out):
+        losses = [(m["step"], m["loss"], m["grad_norm"], m["lr"]) for m in self.metrics(out)]
+        return losses, {k: v.tobytes() for k, v in self.final(out).items()}

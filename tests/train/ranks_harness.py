@@ -1,0 +1,96 @@
+"""Runs of several ranks, and of several under mpirun, that are watched while they go, against the one that nobody touches."""
+import os, pathlib, random, shutil, subprocess, time
+
+from harness import Failure, Tests
+
+MPIRUN = shutil.which("mpirun")
+MPI_ENV = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl_base_warn_component_unused": "0"}
+
+
+class Skip(Exception):
+    pass
+
+
+def children_of(pid):
+    return [int(p) for p in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_alive(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+class Ranks(Tests):
+    def __init__(self, args):
+        super().__init__(args)
+        self.model, self.steps, self.only, self.skipped = args.model, args.steps, args.only, 0
+        self.random, self.references, self.evaluation = random.Random(5), {}, {}
+
+    def attempt(self, title, function, *args):
+        if self.only and self.only not in title:
+            return
+        try:
+            self.check(title, function, *args)
+        except Skip as why:
+            self.skipped += 1
+            print(f"skipped: {title}: {why}", flush=True)
+
+    def job(self, name, steps=None, **sections):
+        """Its output folder and its config, with as many steps as a test needs."""
+        out = self.tmp / name
+        golden = self.goldens / "lora-qwen3"
+        config = {"model": str(self.model or golden / "model"), "output_dir": str(out), "seed": 7, "dtype": {"param": "bf16" if self.model else "fp32"},
+                  "data": {"train": str(golden / "data.jsonl"), "seq_len": 40}, "lora": {"r": 3, "lora_dropout": 0.25},
+                  "train": {"max_steps": steps or self.steps, "global_batch_size": 5, "gradient_accumulation_steps": 2, "learning_rate": 0.01, "warmup_steps": 1},
+                  "checkpoint": {"save_steps": 2}}
+        for key, value in sections.items():
+            config[key] = {**config.get(key, {}), **value} if value else None
+        return out, self.write(name, config)
+
+    def start(self, path, *options, mpi=0, preexec=None):
+        command = [*self.runs, str(path), "--threads", "1", *options]
+        if mpi:
+            command = self.mpirun(mpi) + command
+        return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True, env=MPI_ENV, preexec_fn=preexec)
+
+    def mpirun(self, n):
+        if not MPIRUN:
+            raise Skip("Open MPI's mpirun is not installed")
+        return [MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", str(n)]
+
+    def until(self, process, step):
+        """Reads what the run says until a step is done; what it said. Ends with the run."""
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if line.startswith("step ") and int(line.split()[1]) >= step:
+                break
+        return "".join(said)
+
+    def done(self, out):
+        try:
+            return len((out / "metrics.jsonl").read_text().splitlines())
+        except FileNotFoundError:
+            return 0
+
+    def reference(self, **sections):
+        """Bits of the run that nobody touches."""
+        name = "reference" + "-".join(sections)
+        if name not in self.references:
+            out, path = self.job(name, **sections)
+            self.finish(self.start(path, "--ranks", "1"))
+            self.references[name] = self.bits(out)
+        return self.references[name]
+
+    def same(self, out, **sections):
+        if self.bits(out) != self.reference(**sections):
+            raise Failure("losses, norms or weights differ from those of the run that nobody touched")
+
+    def gone(self, pids, seconds=60):
+        limit = time.monotonic() + seconds
+        while any(is_alive(p) for p in pids):
+            if time.monotonic() > limit:
+                raise Failure(f"processes are left: {[p for p in pids if is_alive(p)]}")
+            time.sleep(0.02)

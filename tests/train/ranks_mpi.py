@@ -1,0 +1,106 @@
+"""The same program under mpirun: the same bits, and what is said of ranks that die, stall, or mean another run."""
+import json, os, shutil, signal, subprocess
+
+from harness import Failure
+from ranks_harness import MPI_ENV, MPIRUN, Ranks, Skip, children_of
+
+
+class Mpi(Ranks):
+    def mpi_bits(self, n, *options, **sections):
+        self.reference(**sections)
+        out, path = self.job(f"mpi{n}{''.join(options)[-30:].replace('/', '')}{'-'.join(sections)}", **sections)
+        self.finish(self.start(path, *options, mpi=n))
+        self.same(out, **sections)
+
+    def under(self, process):
+        """The processes that mpirun started, and the rank of each."""
+        supervisors = sorted(children_of(process.pid))
+        ranks = [rank for supervisor in supervisors for rank in children_of(supervisor)]
+        if len(ranks) != 3:
+            raise Failure(f"the run ended too early: {self.finish(process, None)[-700:]}")
+        return supervisors, ranks
+
+    def mpi_resumed(self):
+        """Between mpirun and local ranks, by SIGUSR1 and by kills of a rank and of its supervisor."""
+        self.reference()
+        out, path = self.job("mpi-resumed")
+        process = self.start(path, mpi=3)
+        self.until(process, 4)
+        process.send_signal(signal.SIGUSR1)
+        err = self.finish(process)
+        if "stopped after step" not in err:
+            raise Failure(err[-500:])
+        for victim, deep, how in ((1, True, "map"), (2, False, "copy"), (0, True, "copy")):
+            process = self.start(path, "--gather", how, mpi=3)
+            self.until(process, self.done(out) + 2)
+            supervisors, ranks = self.under(process)
+            os.kill((ranks if deep else supervisors)[victim], signal.SIGKILL)
+            err = self.finish(process, None)
+            if process.returncode == 0 or f"rank {victim} of 3 was killed" not in err or "in step " not in err:
+                raise Failure(f"exit code {process.returncode}: {err[-900:]}")
+            self.gone(ranks + supervisors)
+        self.finish(self.start(path, "--ranks", "2"))
+        self.same(out)
+
+    def mpi_stalled(self):
+        out, path = self.job("mpi-stalled")
+        process = self.start(path, "--patience", "5", mpi=3)
+        self.until(process, 3)
+        ranks = self.under(process)[1]
+        os.kill(ranks[1], signal.SIGSTOP)
+        err = self.finish(process, None)
+        self.gone(ranks)
+        if process.returncode == 0 or "rank 1 of 3" not in err:
+            raise Failure(f"exit code {process.returncode}: {err[-900:]}")
+
+    def mpi_elsewhere(self):
+        """A rank that has another folder under the name of output_dir, and one that has other data, are found before step 0."""
+        out, path = self.job("elsewhere")
+        other = self.write("elsewhere-other", {**json.loads(path.read_text()), "output_dir": str(self.tmp / "nowhere-near")})
+        changed = self.write("elsewhere-changed", {**json.loads(path.read_text()), "seed": 8})
+        for theirs, words in ((other, "does not see what rank 0 writes"), (changed, "does not have the same config, model or data as rank 0")):
+            ours, others = ([*self.runs, str(config), "--threads", "1"] for config in (path, theirs))
+            command = [*self.mpirun(1), *ours, ":", "-n", "1", *others]
+            done = subprocess.run(command, capture_output=True, text=True, env=MPI_ENV, timeout=600)
+            if done.returncode == 0 or words not in done.stderr or "rank 1" not in done.stderr:
+                raise Failure(f"exit code {done.returncode}: {done.stderr[-900:]}")
+
+    def namespaces(self):
+        """Two hosts, as far as MPI can see: two network namespaces with their own host names."""
+        if not MPIRUN:
+            raise Skip("Open MPI's mpirun is not installed")
+        if os.geteuid() != 0 or not shutil.which("ip"):
+            raise Skip("needs root and iproute2's ip, to make network namespaces")
+        names = [f"fsdptrain{os.getpid()}{i}" for i in "ab"]
+        def ip(*words):
+            if subprocess.run(["ip", *words], capture_output=True).returncode:
+                raise Skip(f"`ip {' '.join(words)}` is not allowed")
+        try:
+            for name in names:
+                ip("netns", "add", name)
+            ip("link", "add", "ft0", "netns", names[0], "type", "veth", "peer", "name", "ft1", "netns", names[1])
+            for i, name in enumerate(names):
+                ip("-n", name, "link", "set", "lo", "up")
+                ip("-n", name, "addr", "add", f"10.99.77.{i + 1}/24", "dev", f"ft{i}")
+                ip("-n", name, "link", "set", f"ft{i}", "up")
+            agent = self.tmp / "agent"
+            agent.write_text(f"""#!/bin/bash
+while [[ "$1" == -* ]]; do shift; done
+case $1 in *.1) ns={names[0]} ;; *) ns={names[1]} ;; esac
+shift
+exec ip netns exec "$ns" unshare --uts sh -c 'hostname "$0"; exec sh -c "$1"' "$ns" "$*"
+""")
+            agent.chmod(0o755)
+            self.reference()
+            out, path = self.job("namespaces")
+            inner = [MPIRUN, "--host", "10.99.77.1:1,10.99.77.2:1", "-n", "2", "--bind-to", "none", "--mca", "plm_rsh_agent", str(agent), "--mca", "oob_tcp_if_include",
+                     "10.99.77.0/24", "--mca", "btl_tcp_if_include", "10.99.77.0/24", "--mca", "pml", "ob1", "--mca", "btl", "self,tcp", *self.runs, str(path),
+                     "--threads", "1"]
+            done = subprocess.run(["ip", "netns", "exec", names[0], "unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', names[0], *inner], capture_output=True,
+                                  text=True, env=MPI_ENV, timeout=600)
+            if done.returncode:
+                raise Failure(f"exit code {done.returncode}: {done.stderr[-900:]}")
+            self.same(out)
+        finally:
+            for name in names:
+                subprocess.run(["ip", "netns", "del", name], capture_output=True)

@@ -1,0 +1,78 @@
+"""Configs and models that are refused, each with the sentence that is expected."""
+import json, shutil
+
+from harness import Failure, Tests, config_of
+
+
+class Refusals(Tests):
+    def refused(self, name, change, code, words):
+        config = config_of(self.goldens / name, self.tmp / "refused")
+        change(config)
+        done = self.run(self.write("refused", config), want=code)
+        if words not in done.stderr or done.stderr.count("\n") > 2:
+            raise Failure(f"'{words}' wanted in one line: {done.stderr[-400:]}")
+
+    def model_refused(self, name, keys, words):
+        """A config.json that asks for other maths ends the run before anything is loaded, with the key's name."""
+        model = self.tmp / "refused-model"
+        shutil.rmtree(model, ignore_errors=True)
+        shutil.copytree(self.goldens / name / "model", model, copy_function=shutil.copyfile)
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps({**config, **keys}))
+        self.refused(name, put(None, "model", str(model)), 3, words)
+
+
+def put(section, key, value):
+    def change(config):
+        (config.setdefault(section, {}) if section else config)[key] = value
+    return change
+
+
+REFUSALS = [
+    (put("train", "max_stepz", 3), 2, "unknown key 'train.max_stepz'; the nearest is 'train.max_steps'"),
+    (put(None, "modle", "x"), 2, "the nearest is 'model'"),
+    (put("fsdp", "sharding_strategy", "HYBRID_SHARD"), 2, "key 'fsdp.sharding_strategy': \"HYBRID_SHARD\" is not in this version"),
+    (put("dtype", "param", "fp16"), 2, "key 'dtype.param': \"fp16\" is not in this version"),
+    (put("dtype", "reduce", "fp16"), 2, "key 'dtype.reduce': \"fp16\" is not in this version"),
+    (put("train", "learning_rate", -1), 2, "key 'train.learning_rate'"),
+    (put("data", "train", "/nowhere.jsonl"), 3, "/nowhere.jsonl"),
+    (put(None, "model", "/nowhere"), 3, "/nowhere"),
+    (put("train", "max_steps", 13), 2, "has 12 steps"),
+    (put("lora", "target_modules", ["q_proj", "no_such"]), 2, "'no_such' names no module"),
+    (put("lora", "target_modules", "no_such"), 2, "matches no module"),
+    (put("lora", "r", 5), 2, "'r' is not that of"),
+    (put("lora", "target_modules", "(("), 2, "no regular expression"),
+    (put("data", "eval", "/no-such.jsonl"), 3, "/no-such.jsonl"),
+    (put(None, "sample", {"every": 5}), 2, "sample.prompts has none"),
+    (put(None, "sample", {"every": 5, "prompts": "Hi"}), 2, "key 'sample.prompts': a list is wanted"),
+    (put(None, "sample", {"prompts": ["Hi"]}), 3, "tokenizer.json"),
+    (put(None, "sample", {"prompts": [{"input_ids": [1, 4000]}]}), 2, "token 4000 is none of the model's"),
+    (put(None, "sample", {"prompts": [{"input_ids": []}]}), 2, "prompt 1 has 0 tokens"),
+    (put(None, "sample", {"prompts": [{"input_ids": ["x"]}]}), 2, "'input_ids' is a list of tokens' numbers"),
+]
+
+
+MODEL_REFUSALS = [
+    ({"model_type": "gemma2"}, 'model_type "gemma2" is not supported'),
+    ({"hidden_act": "gelu"}, "key 'hidden_act'"),
+    ({"attention_dropout": 0.1}, "key 'attention_dropout'"),
+    ({"partial_rotary_factor": 0.5}, "key 'partial_rotary_factor'"),
+    ({"pretraining_tp": 2}, "key 'pretraining_tp'"),
+    ({"num_experts": 8}, "key 'num_experts'"),
+    ({"final_logit_softcapping": 30.0}, "key 'final_logit_softcapping'"),
+    ({"quantization_config": {"quant_method": "gptq"}}, "key 'quantization_config'"),
+    ({"layer_types": ["full_attention", "chunked_attention"]}, "key 'layer_types'"),
+    ({"layer_types": ["full_attention"]}, "key 'layer_types'"),
+    ({"mlp_bias": True}, "key 'mlp_bias'"),
+    ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, 'rope_type "dynamic" is not supported'),
+    ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}}, "key 'rope_scaling.short_factor'"),
+    ({"rope_scaling": None, "rope_parameters": {"full_attention": {"rope_type": "default"}}}, "key 'rope_parameters.full_attention'"),
+    ({"rope_scaling": {"rope_type": "linear"}}, "has no 'factor'"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "partial_rotary_factor": 0.5}}, "key 'partial_rotary_factor'"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}, "original_max_position_embeddings": 64}, "key 'original_max_position_embeddings'"),
+    ({"num_key_value_heads": 3}, "must be a multiple"),
+    ({"hidden_size": 0}, "key 'hidden_size'"),
+    ({"vocab_size": "many"}, "key 'vocab_size'"),
+    ({"num_hidden_layers": 7}, "model.layers.2."),
+    ({"intermediate_size": 5}, "mlp.gate_proj.weight"),
+]
