@@ -55,14 +55,6 @@ __device__ __forceinline__ bool all_seen(const struct kern_attention_shape &s, c
     return sees(s, q.token, key0 + TILE_ROWS - 1) && sees(s, q.token + TILE_ROWS - 1, key0);
 }
 
-template <int DIM> __device__ __forceinline__ void load_keys(forward_memory<DIM> &m, const struct kern_attention &a, const struct tile &t, int64_t token, int64_t kv,
-                                                             bool vectors)
-{
-    const int stage = (int)((token - t.begin) / TILE_ROWS % 2);
-    load_tile<DIM>(m.k[stage], a.k, token, rows_from(t, token), kv, a.shape.head_dim, vectors);
-    load_tile<DIM>(m.v[stage], a.v, token, rows_from(t, token), kv, a.shape.head_dim, vectors);
-}
-
 template <int DIM> __global__ void __launch_bounds__(TILE_THREADS) forward(struct kern_attention a, packing p, bool vectors)
 {
     forward_memory<DIM> &m = shared_memory<forward_memory<DIM>>();

@@ -133,14 +133,6 @@ __device__ __forceinline__ void weigh_queries(const part<TILE_ROWS> &s, part<TIL
         }
 }
 
-template <int DIM> __device__ __forceinline__ void load_keys(query_memory<DIM> &m, const struct kern_attention_grad &g, const struct tile &t, int64_t token, int64_t kv,
-                                                             bool vectors)
-{
-    const int stage = (int)((token - t.begin) / TILE_ROWS % 2);
-    load_tile<DIM>(m.k[stage], g.k, token, rows_from(t, token), kv, g.shape.head_dim, vectors);
-    load_tile<DIM>(m.v[stage], g.v, token, rows_from(t, token), kv, g.shape.head_dim, vectors);
-}
-
 template <int DIM> __global__ void __launch_bounds__(TILE_THREADS) query_grads(struct kern_attention_grad g, packing p, bool vectors)
 {
     query_memory<DIM> &m = shared_memory<query_memory<DIM>>();

@@ -140,6 +140,15 @@ __device__ __forceinline__ int64_t rows_from(const struct tile &t, int64_t token
     return t.end - token < TILE_ROWS ? t.end - token : TILE_ROWS;
 }
 
+/* A tile of keys and its values into the one of m's two stages whose turn it is. For the forward's memory and arguments, and for the backward's. */
+template <int DIM, typename memory, typename arguments>
+__device__ __forceinline__ void load_keys(memory &m, const arguments &a, const struct tile &t, int64_t token, int64_t kv, bool vectors)
+{
+    const int stage = (int)((token - t.begin) / TILE_ROWS % 2);
+    load_tile<DIM>(m.k[stage], a.k, token, rows_from(t, token), kv, a.shape.head_dim, vectors);
+    load_tile<DIM>(m.v[stage], a.v, token, rows_from(t, token), kv, a.shape.head_dim, vectors);
+}
+
 /* For blocks of threads: any of the sizes that heads are padded to. */
 #define FOR_DIM(dim, call)                                                                                                                                     \
     do {                                                                                                                                                       \
