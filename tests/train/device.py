@@ -65,8 +65,6 @@ class Devices(Tests):
         tool = self.guarded / "linked/fsdptrain"
         path, _ = self.config("profile")
         self.says(tool, path, ["--profile"], 2, "--profile times kernels of the processor")
-        path, _ = self.config("reduce", dtype={"reduce": "bf16"})
-        self.says(tool, path, [], 2, "gradients are exchanged as fp32 only")
 
     def small(self):
         path, _ = self.config("small")
@@ -104,6 +102,24 @@ class Devices(Tests):
         if not some or 0 not in seen or any(seen[k] != seen[0] for k in some):
             raise Failure(f"recomputed blocks and losses: {seen}")
 
+    def reduced(self):
+        """Gradients exchanged as bf16: the processor's bits, whatever carries them between however many ranks, and other bits than as fp32."""
+        seen = {}
+        for reduce, kind, ranks in (("fp32", "cpu", 2), ("bf16", "cpu", 2), ("bf16", "staged", 2), ("bf16", "linked", 1), ("bf16", "linked", 3)):
+            for lora in ({"r": 4}, None):
+                tool = self.guarded / ("linked" if kind == "cpu" else kind) / "fsdptrain"
+                name = f"reduce-{reduce}-{kind}-{ranks}-{'lora' if lora else 'full'}"
+                path, out = self.config(name, lora=lora or {}, dtype={"reduce": reduce}, train={"max_steps": 4})
+                done = subprocess.run([str(tool), "run", str(path), "-q", "--device", "cpu" if kind == "cpu" else "cuda", "--ranks", str(ranks),
+                                       *([] if lora else ["--set", "lora=null"])], capture_output=True, text=True, timeout=120)
+                if done.returncode:
+                    raise Failure(f"{name}: {done.stderr}")
+                seen.setdefault((reduce, bool(lora)), {})[(kind, ranks)] = [m["loss"] for m in self.metrics(out)]
+        for lora in (True, False):
+            as_bf16 = seen["bf16", lora]
+            if any(losses != as_bf16["cpu", 2] for losses in as_bf16.values()) or as_bf16["cpu", 2] == seen["fp32", lora]["cpu", 2]:
+                raise Failure(f"losses, lora {lora}: {seen}")
+
     def back_and_forth(self):
         """A checkpoint saved on a device goes on on the processor and back, with the same bits where both have the same kernels."""
         tool, (path, out), (straight, whole) = self.guarded / "staged/fsdptrain", self.config("forth"), self.config("straight")
@@ -134,6 +150,7 @@ def main():
             t.check(f"a device fails, {kind}", t.breaks, kind, waits)
         t.check("blocks kept by what fits", t.kept_by_what_fits)
         t.check("device, processor, device", t.back_and_forth)
+        t.check("gradients as bf16", t.reduced)
     finally:
         shutil.rmtree(t.tmp, ignore_errors=True)
     print(f"{t.passed} passed, {t.failed} failed")

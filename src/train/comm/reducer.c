@@ -1,12 +1,16 @@
-/* One thread, one mutex, two counters that only grow: exchanges that were started, and those that are over. */
+/* One thread or none, one mutex, two counters that only grow: exchanges that were started, and those that are over (or waited for, by the compute stream). */
 #include "comm/reducer.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <kernels/memory.h>
+
 struct reducer {
     struct comm *comm;
+    struct reducer_place place; /* where comm launches */
+    struct kern_event *made, *done[REDUCER_JOBS];
     pthread_t thread;
     bool running;
     pthread_mutex_t lock;
@@ -63,7 +67,26 @@ static void *exchange_behind(void *arg)
     return NULL;
 }
 
-int reducer_new(struct comm *comm, struct reducer **out, struct fsdpck_error *err)
+static int make_events(struct reducer *r, struct fsdpck_error *err)
+{
+    struct kern_event **events[] = { &r->made, &r->done[0], &r->done[1] };
+    char message[KERN_MESSAGE_BYTES];
+    _Static_assert(REDUCER_JOBS == 2, "an event a job");
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
+        if (r->place.device->event_new(r->place.index, events[i], message) != KERN_OK)
+            return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "events of exchanges: %s", message);
+    }
+    return 0;
+}
+
+static int start_thread(struct reducer *r, struct fsdpck_error *err)
+{
+    int failed = pthread_create(&r->thread, NULL, exchange_behind, r);
+    r->running = !failed;
+    return failed ? fsdpck_error_sys(err, failed, NULL, "pthread_create") : 0;
+}
+
+int reducer_new(struct comm *comm, const struct reducer_place *place, struct reducer **out, struct fsdpck_error *err)
 {
     struct reducer *r = calloc(1, sizeof *r);
     *out = NULL;
@@ -72,14 +95,14 @@ int reducer_new(struct comm *comm, struct reducer **out, struct fsdpck_error *er
     r->comm = comm;
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->changed, NULL);
-    int failed = pthread_create(&r->thread, NULL, exchange_behind, r);
-    r->running = !failed;
-    if (failed) {
+    if (comm->launches)
+        r->place = *place;
+    int rc = comm->launches ? make_events(r, err) : start_thread(r, err);
+    if (rc)
         reducer_free(r);
-        return fsdpck_error_sys(err, failed, NULL, "pthread_create");
-    }
-    *out = r;
-    return 0;
+    else
+        *out = r;
+    return rc;
 }
 
 void reducer_free(struct reducer *r)
@@ -93,13 +116,48 @@ void reducer_free(struct reducer *r)
         pthread_mutex_unlock(&r->lock);
         pthread_join(r->thread, NULL);
     }
+    if (r->place.device) {
+        r->place.device->event_free(r->made);
+        r->place.device->event_free(r->done[0]);
+        r->place.device->event_free(r->done[1]);
+    }
     pthread_cond_destroy(&r->changed);
     pthread_mutex_destroy(&r->lock);
     free(r);
 }
 
+/* Behind what the compute stream has, and in front of an event that it can wait for. */
+static void launch(struct reducer *r, const struct reducer_job *job)
+{
+    const struct kern_device *device = r->place.device;
+    const uint64_t began = comm_now_ns();
+    struct fsdpck_error err = { 0 };
+    device->event_record(r->made, r->place.compute);
+    device->event_wait(r->made, r->comm->stream);
+    if (!r->error.code && r->comm->ops->exchange(r->comm, job->slices, job->nslices, job->ncontributions, job->first, &err))
+        r->error = err;
+    for (size_t i = 0; i < job->nslices && job->clean; i++)
+        device->memory->zero(r->comm->stream, r->comm->contribution + job->slices[i].at, (size_t)job->slices[i].nelem * sizeof(float));
+    device->event_record(r->done[r->started++ % REDUCER_JOBS], r->comm->stream);
+    r->times.busy_ns += comm_now_ns() - began;
+    r->times.waited_ns += comm_now_ns() - began;
+}
+
+/* Exchanges are over in the order in which they were started. */
+static void wait_on_device(struct reducer *r, uint32_t left)
+{
+    if (r->started - r->over <= left)
+        return;
+    r->over = r->started - left;
+    r->place.device->event_wait(r->done[(r->over - 1) % REDUCER_JOBS], r->place.compute);
+}
+
 void reducer_start(struct reducer *r, const struct reducer_job *job)
 {
+    if (r->place.device) {
+        launch(r, job);
+        return;
+    }
     pthread_mutex_lock(&r->lock);
     r->jobs[r->started++ % REDUCER_JOBS] = *job;
     pthread_cond_broadcast(&r->changed);
@@ -110,6 +168,8 @@ int reducer_wait(struct reducer *r, uint32_t left, struct fsdpck_error *err)
 {
     uint64_t started = comm_now_ns();
     pthread_mutex_lock(&r->lock);
+    if (r->place.device)
+        wait_on_device(r, left);
     while (r->started - r->over > left)
         pthread_cond_wait(&r->changed, &r->lock);
     r->times.waited_ns += comm_now_ns() - started;

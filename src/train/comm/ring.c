@@ -1,4 +1,4 @@
-/* One thread, one mutex, counters that only grow during a micro-batch: uses wanted, there, and over. */
+/* One thread or none, one mutex, counters that only grow during a micro-batch: uses wanted, there, and over. */
 #include "comm/ring.h"
 
 #include <pthread.h>
@@ -15,7 +15,7 @@ struct ring {
      * compute stream, the last one being the beginning of the micro-batch, when parameters have changed and all buffers are free. */
     struct kern_event **arrived, **left;
     pthread_t thread;
-    bool started;
+    bool started; /* it is there; else the caller's gathers */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* under the lock */
@@ -99,6 +99,16 @@ static void gather_next(struct ring *r)
     pthread_cond_broadcast(&r->changed);
 }
 
+/* All that may be gathered now: what that is depends on the caller's program alone. */
+static void gather_in_line(struct ring *r)
+{
+    const uint64_t before = r->times.gathered_ns;
+    while (!r->started && may_gather(r))
+        gather_next(r);
+    if (!r->started)
+        r->times.waited_ns += r->times.gathered_ns - before;
+}
+
 static void *gather_ahead(void *arg)
 {
     struct ring *r = arg;
@@ -167,10 +177,11 @@ int ring_new(struct comm *comm, const struct schedule *schedule, const struct ri
         rc = make_events(r, &r->arrived, err);
     if (!rc && comm->stream)
         rc = make_events(r, &r->left, err);
-    int failed = rc ? 0 : pthread_create(&r->thread, NULL, gather_ahead, r);
+    bool threaded = !rc && !comm->launches;
+    int failed = threaded ? pthread_create(&r->thread, NULL, gather_ahead, r) : 0;
     if (failed)
         rc = fsdpck_error_sys(err, failed, NULL, "pthread_create");
-    r->started = !rc;
+    r->started = threaded && !failed;
     if (rc)
         ring_free(r);
     else
@@ -205,6 +216,7 @@ void ring_begin(struct ring *r, enum ring_mode mode, uint32_t nuses)
     r->wanted = r->there = r->over = r->live = 0;
     if (r->left)
         r->place.device->event_record(r->left[r->schedule->nentries], r->place.compute);
+    gather_in_line(r);
     pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&r->lock);
 }
@@ -220,6 +232,7 @@ int ring_enter(struct ring *r, uint32_t group, char **data, struct fsdpck_error 
     }
     r->wanted++;
     r->live++;
+    gather_in_line(r);
     pthread_cond_broadcast(&r->changed);
     uint64_t started = comm_now_ns();
     while (r->there <= use && !r->error.code)
@@ -245,6 +258,7 @@ void ring_leave(struct ring *r)
             r->place.device->event_record(r->left[use], r->place.compute);
         r->over = r->wanted;
     }
+    gather_in_line(r);
     pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&r->lock);
 }

@@ -35,7 +35,7 @@ int memory_count(const struct job *job, bool apart, bool linked, size_t activati
     int rc = job_copies(job) ? gather_count(job, &gather, err) : 0;
     *out = (struct memory_sizes){ .shard_nbytes = apart ? aligned(l->shard_nbytes) : 0,
                                   .contribution_nbytes = apart ? aligned((uint64_t)l->grad_nelem * sizeof(float)) : 0,
-                                  .received_nbytes = linked ? aligned(comm_linked_nbytes(job->nranks, l->own_nelem)) : 0,
+                                  .received_nbytes = linked ? aligned(comm_linked_nbytes(job->nranks, l->own_nelem, l->grad_nelem, job_comm_sizes(job).reduce)) : 0,
                                   .state_nbytes = tree_nbytes(l) * (l->masters ? 4 : 3) + aligned(memory_row_sums_nbytes(l)),
                                   .ring_nbytes = aligned(gather.buffer_nbytes), .activation_nbytes = aligned(activation_nbytes) };
     return rc;

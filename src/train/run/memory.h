@@ -8,7 +8,7 @@
 struct memory_sizes {
     uint64_t shard_nbytes, contribution_nbytes; /* where the device's memory is apart; else the communicator has them */
     uint64_t state_nbytes;                      /* reduced gradients, moments, masters, row sums */
-    uint64_t received_nbytes; /* others' contributions, where devices are linked */
+    uint64_t received_nbytes; /* others' contributions and what is sent, where devices are linked */
     uint64_t ring_nbytes, activation_nbytes;
 };
 
@@ -20,7 +20,7 @@ struct memory_map {
     char *ring, *activations;
 };
 
-/* activation_nbytes: compute.nbytes. linked: ranks' devices are. */
+/* activation_nbytes: compute.nbytes. linked: ranks' devices are, or there is one rank. */
 int memory_count(const struct job *job, bool apart, bool linked, size_t activation_nbytes, struct memory_sizes *out, struct fsdpck_error *err);
 uint64_t memory_row_sums_nbytes(const struct layout *l);
 uint64_t memory_sum(const struct memory_sizes *sizes);

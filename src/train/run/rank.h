@@ -39,7 +39,7 @@ struct rank {
     struct memory_map *memory;
     struct compute *compute;
     struct gather *gather;  /* NULL: it is the only one, and does not train */
-    struct reducer *reducer; /* NULL where gradients are exchanged in line: one rank, or adapters, all at the end, or on a device's stream */
+    struct reducer *reducer; /* NULL where gradients are exchanged in line: one rank, or adapters, all at the end, or through the host */
     struct comm_slice *slices; /* (nslices) trainable parameters */
     size_t nslices;
     size_t *group_slices; /* (ngroups + 1) where each group's begin among them */

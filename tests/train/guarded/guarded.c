@@ -30,7 +30,7 @@ static const struct kern_device *cpu(void)
     return kern_device_find("cpu", message);
 }
 
-static void die(const char *what, const char *name)
+void guarded_die(const char *what, const char *name)
 {
     fprintf(stderr, "guarded: %s: %s\n", what, name);
     abort();
@@ -41,7 +41,7 @@ static void protect(int rights)
 {
     for (int i = 0; i < MAX_REGIONS; i++) {
         if (guard.regions[i].data && mprotect(guard.regions[i].data, guard.regions[i].nbytes, rights))
-            die("mprotect", "failed");
+            guarded_die("mprotect", "failed");
     }
 }
 
@@ -76,7 +76,7 @@ void guarded_must_own(const char *kernel, const void *p)
 {
     pthread_mutex_lock(&guard.lock);
     if (p && !find(p))
-        die("an operand is not in the device's memory", kernel);
+        guarded_die("an operand is not in the device's memory", kernel);
     pthread_mutex_unlock(&guard.lock);
 }
 
@@ -90,10 +90,10 @@ static int guarded_alloc(struct kern_place place, size_t nbytes, struct kern_buf
     for (int i = 0; i < MAX_REGIONS && !r; i++)
         r = guard.regions[i].data ? NULL : &guard.regions[i];
     if (!r)
-        die("too many buffers", "alloc");
+        guarded_die("too many buffers", "alloc");
     *r = (struct region){ out->data, (nbytes + 4095) / 4096 * 4096 };
     if (!guard.inside && mprotect(r->data, r->nbytes, PROT_NONE))
-        die("mprotect", "failed");
+        guarded_die("mprotect", "failed");
     pthread_mutex_unlock(&guard.lock);
     return KERN_OK;
 }
