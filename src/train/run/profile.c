@@ -68,7 +68,7 @@ TIMED(dropout, OTHER, (STREAM, struct kern_mat y, struct kern_cmat x, int64_t m,
 TIMED(gemv, GEMM, (STREAM, const struct kern_gemv *a), (s, a))
 TIMED(attention_one, ATTENTION, (STREAM, const struct kern_attention_one *a), (s, a))
 TIMED(adamw, OPTIMIZER, (STREAM, const struct kern_adamw *a), (s, a))
-TIMED(sum_squares, OPTIMIZER, (STREAM, double *d, struct kern_cmat x, int64_t m, int64_t n), (s, d, x, m, n))
+TIMED(sum_squares, OPTIMIZER, (STREAM, double *d, const struct kern_rows *x, size_t n), (s, d, x, n))
 
 int profile_new(struct rank *r, struct profile **out, struct fsdpck_error *err)
 {

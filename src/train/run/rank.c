@@ -191,6 +191,8 @@ int rank_open(const struct job *job, struct comm *host, struct rank **out, struc
     if (!rc)
         rc = make_slices(r, err);
     if (!rc)
+        rc = rank_optimizer_new(r, err);
+    if (!rc)
         rc = compute_place(r->compute, r->memory->activations, r->comm->values, r->comm->contribution, err);
     if (!rc)
         rc = gather_new(job, r->comm, r->compute, r->memory->ring, &r->gather, err);
@@ -224,6 +226,7 @@ void rank_close(struct rank *r)
         r->where->device->memory->free(&r->memory->buffer);
         r->where->device->memory->free(&r->row_sums_back);
     }
+    rank_optimizer_free(r);
     free(r->slices);
     free(r->group_slices);
     free(r->where);

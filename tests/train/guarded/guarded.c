@@ -207,10 +207,31 @@ GUARDED(scatter_add_cols, (S, struct kern_mat d, struct kern_cmat x, const int32
 GUARDED(cross_entropy, (S, const struct kern_cross_entropy *a), (s, a), a->logits.data, a->target, a->loss, a->dlogits.data)
 GUARDED(uniform, (S, float *d, int64_t n, struct kern_philox rng, uint64_t at, float low, float high), (s, d, n, rng, at, low, high), d)
 GUARDED(dropout, (S, struct kern_mat y, struct kern_cmat x, int64_t m, int64_t n, const struct kern_dropout *a), (s, y, x, m, n, a), y.data, x.data)
-GUARDED(adamw, (S, const struct kern_adamw *a), (s, a), a->p, a->m, a->v, a->grad)
-GUARDED(sum_squares, (S, double *d, struct kern_cmat x, int64_t m, int64_t n), (s, d, x, m, n), d, x.data)
 
 GUARDED(attention_one, (S, const struct kern_attention_one *a), (s, a), a->q.data, a->k.data, a->v.data, a->o.data)
+
+static void guarded_adamw(S, const struct kern_adamw *a)
+{
+    for (size_t i = 0; i < a->nranges; i++) {
+        const struct kern_adamw_range *r = &a->ranges[i];
+        const void *const operands[] = { r->p, r->m, r->v, r->grad };
+        for (size_t k = 0; k < sizeof operands / sizeof operands[0]; k++)
+            guarded_must_own("adamw", operands[k]);
+    }
+    guarded_enter();
+    cpu()->ops->adamw(s, a);
+    guarded_leave();
+}
+
+static void guarded_sum_squares(S, double *out, const struct kern_rows *matrices, size_t nmatrices)
+{
+    guarded_must_own("sum_squares", out);
+    for (size_t i = 0; i < nmatrices; i++)
+        guarded_must_own("sum_squares", matrices[i].x.data);
+    guarded_enter();
+    cpu()->ops->sum_squares(s, out, matrices, nmatrices);
+    guarded_leave();
+}
 
 static void guarded_gemv(S, const struct kern_gemv *a)
 {
