@@ -48,7 +48,11 @@ class Devices(Tests):
         libraries = str(self.build / "src/ckpt")
         path, _ = self.config("none")
         env = {"LD_LIBRARY_PATH": libraries}
-        self.says(self.alone("bare"), path, ["--ranks", "2"], 4, "there is no module for it", env)
+        bare = self.alone("bare")
+        self.says(bare, path, ["--ranks", "2"], 4, "there is no module for it", env)
+        planned = subprocess.run([str(bare), "plan", str(path), "-q", "--device", "cuda"], capture_output=True, text=True, env={**os.environ, **env})
+        if planned.returncode != 4 or "there is no module for it" not in planned.stderr:
+            raise Failure(f"a plan without a module: {planned.stderr}")
         text = self.tmp / "text.so"
         text.write_text("no library\n")
         self.says(self.alone("text", text), path, [], 4, "the module cannot be loaded", env)
@@ -102,6 +106,34 @@ class Devices(Tests):
         if not some or 0 not in seen or any(seen[k] != seen[0] for k in some):
             raise Failure(f"recomputed blocks and losses: {seen}")
 
+    def planned(self):
+        """What plan says that a rank takes on its device is what a run takes, to the byte: it runs in so much, and not in one byte less."""
+        prompts = {"every": 1, "prompts": [{"input_ids": [1, 2, 3]}]}
+        for kind, ranks, sections in (("linked", 2, {"lora": {"r": 4}, "sample": prompts}), ("linked", 1, {"dtype": {"reduce": "bf16"}}),
+                                      ("linked", 3, {"lora": None, "fsdp": {"activation_checkpointing": "block"}}), ("staged", 2, {"lora": None})):
+            tool, name = self.guarded / kind / "fsdptrain", f"planned-{kind}-{ranks}"
+            path, out = self.config(name, train={"max_steps": 1})
+            config = json.loads(path.read_text())
+            path.write_text(json.dumps({**config, **sections}))
+            said = subprocess.run([str(tool), "plan", str(path), "-q", "--json", "--device", "cuda", "--ranks", str(ranks)], capture_output=True, text=True, check=True)
+            plan = json.loads(said.stdout)
+            if (plan["sample_bytes"] > 0) != ("sample" in sections) or plan["all_ranks_bytes"] != ranks * plan["peak_bytes"]:
+                raise Failure(f"{name}: {plan}")
+            self.says(tool, path, ["--ranks", str(ranks)], 4, "GiB free of", {"FSDPTRAIN_GUARDED_FREE": str(plan["peak_bytes"] - 1)})
+            subprocess.run([str(tool), "run", str(path), "-q", "--device", "cuda", "--ranks", str(ranks)], check=True, capture_output=True, timeout=60,
+                           env={**os.environ, "FSDPTRAIN_GUARDED_FREE": str(plan["peak_bytes"])})
+            if "sample" in sections and not (out / "samples/step-000001.txt").read_text():
+                raise Failure("no samples")
+
+    def planned_by_what_fits(self):
+        """Without a device nobody knows what is free: all that could be kept, and what there must be at least."""
+        tool = self.guarded / "linked/fsdptrain"
+        path, _ = self.config("planned-auto", fsdp={"activation_checkpointing": "auto"})
+        plans = [json.loads(subprocess.run([str(tool), "plan", str(path), "-q", "--json", "--device", "cuda", "--ranks", "2", "--set",
+                                            f"fsdp.activation_checkpointing={how}"], capture_output=True, text=True, check=True).stdout) for how in ("auto", "none", "block")]
+        if plans[0]["peak_bytes"] != plans[1]["peak_bytes"] or plans[0]["least_bytes"] != plans[2]["peak_bytes"] or plans[1]["least_bytes"] or plans[2]["peak_bytes"] >= plans[1]["peak_bytes"]:
+            raise Failure(f"{plans}")
+
     def reduced(self):
         """Gradients exchanged as bf16: the processor's bits, whatever carries them between however many ranks, and other bits than as fp32."""
         seen = {}
@@ -146,6 +178,8 @@ def main():
             t.check("no driver", t.no_driver)
         t.check("settings", t.settings)
         t.check("too little memory", t.small)
+        t.check("plan of a device", t.planned)
+        t.check("plan of blocks kept by what fits", t.planned_by_what_fits)
         for kind, waits in (("staged", 60), ("linked", 25)):
             t.check(f"a device fails, {kind}", t.breaks, kind, waits)
         t.check("blocks kept by what fits", t.kept_by_what_fits)

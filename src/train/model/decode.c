@@ -86,11 +86,11 @@ static void view(struct decode *d, const struct compute *from, int64_t prompt, i
     d->most = max(prompt, most);
 }
 
-size_t decode_nbytes(const struct compute *from, int64_t prompt, int64_t most)
+struct decode_sizes decode_count(const struct compute *from, int64_t prompt, int64_t most)
 {
     struct decode d = { 0 };
     view(&d, from, prompt, most);
-    return cut_all(&d, NULL) + cut_host(&d, NULL);
+    return (struct decode_sizes){ .device_nbytes = cut_all(&d, NULL), .host_nbytes = cut_host(&d, NULL) };
 }
 
 static int allocate_at(struct decode *d, struct kern_place place, size_t nbytes, struct kern_buffer *out, struct fsdpck_error *err)
@@ -101,32 +101,32 @@ static int allocate_at(struct decode *d, struct kern_place place, size_t nbytes,
     return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "no memory for the keys and values of %lld tokens (%zu bytes): %s", (long long)d->most, nbytes, message);
 }
 
-static int allocate(struct decode *d, struct fsdpck_error *err)
+static int allocate(struct decode *d, void *memory, struct fsdpck_error *err)
 {
     const struct kern_place own = { .kind = KERN_PLACE_DEVICE, .index = d->c.index, .huge_pages = true }, pinned = { .kind = KERN_PLACE_PINNED, .index = d->c.index };
     const struct model *m = d->c.m;
     d->k = calloc((size_t)m->nlayer, sizeof *d->k);
     d->v = calloc((size_t)m->nlayer, sizeof *d->v);
     int rc = d->k && d->v ? 0 : fsdpck_error_nomem(err, (size_t)m->nlayer * sizeof *d->k);
-    if (!rc)
+    if (!rc && !memory)
         rc = allocate_at(d, own, cut_all(d, NULL), &d->memory, err);
     if (!rc)
         rc = allocate_at(d, pinned, cut_host(d, NULL), &d->host, err);
     if (rc)
         return rc;
-    cut_all(d, d->memory.data);
+    cut_all(d, memory ? memory : d->memory.data);
     cut_host(d, d->host.data);
     return compute_send_rope_tables(&d->c, d->most, err);
 }
 
-int decode_new(const struct compute *from, int64_t prompt, int64_t most, struct decode **out, struct fsdpck_error *err)
+int decode_new(const struct compute *from, int64_t prompt, int64_t most, void *memory, struct decode **out, struct fsdpck_error *err)
 {
     struct decode *d = calloc(1, sizeof *d);
     *out = NULL;
     if (!d)
         return fsdpck_error_nomem(err, sizeof *d);
     view(d, from, prompt, most);
-    int rc = allocate(d, err);
+    int rc = allocate(d, memory, err);
     if (rc)
         decode_free(d);
     else

@@ -115,7 +115,7 @@ static int take_memory(struct rank *r, struct fsdpck_error *err)
     char message[KERN_MESSAGE_BYTES];
     int rc = memory_choose(r->job, r->where, linked, r->compute, err);
     if (!rc)
-        rc = memory_count(r->job, device->apart, linked, r->compute->nbytes, &sizes, err);
+        rc = memory_count(r->job, device->apart, linked, r->compute, &sizes, err);
     if (!rc)
         rc = memory_take(r->job, r->where, &sizes, r->memory, err);
     if (!rc && device->memory->alloc(pinned, memory_row_sums_nbytes(&r->job->layout), &r->row_sums_back, message) != KERN_OK)
