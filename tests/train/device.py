@@ -65,10 +65,20 @@ class Devices(Tests):
         if any((out / "checkpoints").iterdir()):
             raise Failure("a checkpoint of nothing")
 
-    def settings(self):
-        tool = self.guarded / "linked/fsdptrain"
-        path, _ = self.config("profile")
-        self.says(tool, path, ["--profile"], 2, "--profile times kernels of the processor")
+    def profiled(self):
+        """Kernels of every kind that a step has are timed on a device; of communication only where the host sees it."""
+        for kind, lora in (("linked", {"r": 4}), ("staged", None)):
+            path, out = self.config(f"profile-{kind}", train={"max_steps": 3})
+            path.write_text(json.dumps({**json.loads(path.read_text()), "lora": lora}))
+            subprocess.run([str(self.guarded / kind / "fsdptrain"), "run", str(path), "-q", "--device", "cuda", "--ranks", "2", "--profile"], check=True,
+                           capture_output=True, timeout=60)
+            profile = json.loads((out / "profile.json").read_text())
+            rows = {row["what"]: row["seconds_per_step"] for row in profile["rows"]}
+            some = ["matrix products", "attention", "attention backward", "norms", "rope", "swiglu", "loss", "embedding", "optimizer and norm"] + ["adapters"] * bool(lora)
+            if any(rows[what] <= 0 for what in some) or (rows["adapters"] > 0) != bool(lora) or profile["steps"] != 3:
+                raise Failure(f"{kind}: {rows}")
+            if ("communication, exposed" in rows) != (kind == "staged") or ("communication and the rest" in rows) != (kind == "linked"):
+                raise Failure(f"{kind}: {rows}")
 
     def small(self):
         path, _ = self.config("small")
@@ -176,7 +186,7 @@ def main():
             print("skipped: no driver: there is one")
         else:
             t.check("no driver", t.no_driver)
-        t.check("settings", t.settings)
+        t.check("a profile of a device", t.profiled)
         t.check("too little memory", t.small)
         t.check("plan of a device", t.planned)
         t.check("plan of blocks kept by what fits", t.planned_by_what_fits)
