@@ -23,7 +23,7 @@ class Devices(Tests):
         config = {"model": str(golden / "model"), "output_dir": str(out), "data": {"train": str(golden / "data.jsonl"), "seq_len": 40},
                   "train": {"max_steps": 12, "global_batch_size": 4}, "checkpoint": {"save_steps": 2}}
         for section, values in sections.items():
-            config[section] = {**config.get(section, {}), **values}
+            config[section] = {**config.get(section, {}), **values} if isinstance(values, dict) else values
         return self.write(name, config), out
 
     def says(self, tool, path, options, code, words, env=None):
@@ -162,6 +162,44 @@ class Devices(Tests):
             if any(losses != as_bf16["cpu", 2] for losses in as_bf16.values()) or as_bf16["cpu", 2] == seen["fp32", lora]["cpu", 2]:
                 raise Failure(f"losses, lora {lora}: {seen}")
 
+    def large_vocabulary(self):
+        """A golden's model whose embedding is large enough that several threads share it."""
+        golden, model, nrow = self.goldens / "lora-qwen3/model", self.tmp / "large-vocabulary", 4001
+        shutil.copytree(golden, model)
+        raw = (golden / "model.safetensors").read_bytes()
+        nheader = int.from_bytes(raw[:8], "little")
+        header, data = json.loads(raw[8:8 + nheader]), raw[8 + nheader:]
+        parts, at = {}, 0
+        for name, entry in header.items():
+            if name == "__metadata__":
+                continue
+            begin, end = entry["data_offsets"]
+            part = data[begin:end]
+            if name in ("model.embed_tokens.weight", "lm_head.weight"):
+                part = (part * (nrow // entry["shape"][0] + 1))[:nrow * len(part) // entry["shape"][0]]
+                entry["shape"][0] = nrow
+            entry["data_offsets"] = [at, at + len(part)]
+            parts[name], at = part, at + len(part)
+        head = json.dumps(header).encode()
+        (model / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + b"".join(parts.values()))
+        config = json.loads((golden / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps({**config, "vocab_size": nrow}))
+        return model
+
+    def contents(self):
+        """What names a frozen base is what fsdpck names it, however many threads and ranks read it, to wherever."""
+        model, sharded = self.large_vocabulary(), self.tmp / "large-sharded"
+        subprocess.run([str(self.build / "src/tools/fsdpck"), "convert", str(model), str(sharded), "--ranks", "2", "-q"], check=True, capture_output=True)
+        want = {name: t["content"] for name, t in json.loads((sharded / "index.json").read_text())["tensors"].items() if "content" in t}
+        for kind, ranks, threads in (("cpu", 1, 1), ("cpu", 2, 3), ("linked", 1, 4), ("staged", 3, 2)):
+            path, out = self.config(f"contents-{kind}-{ranks}", lora={"r": 4}, train={"max_steps": 1}, dtype={"param": "bf16"}, model=str(model))
+            subprocess.run([str(self.guarded / ("staged" if kind == "cpu" else kind) / "fsdptrain"), "run", str(path), "-q", "--ranks", str(ranks), "--threads", str(threads),
+                            "--device", "cpu" if kind == "cpu" else "cuda"], check=True, capture_output=True, timeout=60)
+            index = json.loads((out / "checkpoints/step-000001/index.json").read_text())
+            got = {name: t["content"] for name, t in index["base"]["tensors"].items()}
+            if got != want:
+                raise Failure(f"{kind}, {ranks} ranks of {threads} threads: {got} and {want}")
+
     def back_and_forth(self):
         """A checkpoint saved on a device goes on on the processor and back, with the same bits where both have the same kernels."""
         tool, (path, out), (straight, whole) = self.guarded / "staged/fsdptrain", self.config("forth"), self.config("straight")
@@ -195,6 +233,7 @@ def main():
         t.check("blocks kept by what fits", t.kept_by_what_fits)
         t.check("device, processor, device", t.back_and_forth)
         t.check("gradients as bf16", t.reduced)
+        t.check("contents of a base", t.contents)
     finally:
         shutil.rmtree(t.tmp, ignore_errors=True)
     print(f"{t.passed} passed, {t.failed} failed")
