@@ -34,6 +34,6 @@ void cpu_dropout(struct kern_stream *stream, struct kern_mat y, struct kern_cmat
 void cpu_gemv(struct kern_stream *stream, const struct kern_gemv *args);
 void cpu_attention_one(struct kern_stream *stream, const struct kern_attention_one *args);
 void cpu_adamw(struct kern_stream *stream, const struct kern_adamw *args);
-void cpu_sum_squares(struct kern_stream *stream, double *out, struct kern_cmat x, int64_t nrow, int64_t ncol);
+void cpu_sum_squares(struct kern_stream *stream, double *out, const struct kern_rows *matrices, size_t nmatrices);
 
 #endif

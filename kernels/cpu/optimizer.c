@@ -5,35 +5,40 @@
 #include <math.h>
 
 struct adamw_work {
-    const struct kern_adamw *a;
+    const struct kern_adamw_range *range;
     struct cpu_adamw c;
 };
 
 static void adamw_strip(const struct cpu_simd *simd, void *ctx, int64_t row, int64_t col, int64_t n)
 {
     const struct adamw_work *w = ctx;
+    const struct kern_adamw_range *r = w->range;
     (void)row;
-    simd->adamw(w->a->p + col, w->a->m + col, w->a->v + col, w->a->grad + col, &w->c, n);
+    simd->adamw(r->p + col, r->m + col, r->v + col, r->grad + col, &w->c, n);
 }
 
 void cpu_adamw(struct kern_stream *stream, const struct kern_adamw *a)
 {
     double bias1 = 1 - pow(a->beta1, (double)a->t), bias2 = 1 - pow(a->beta2, (double)a->t);
-    struct adamw_work w = {
-        .a = a,
-        .c = {
-            .grad_scale = (float)a->grad_scale,
-            .keep = (float)(1 - a->lr * a->weight_decay),
-            .one_minus_beta1 = (float)(1 - a->beta1),
-            .beta2 = (float)a->beta2,
-            .one_minus_beta2 = (float)(1 - a->beta2),
-            .step_size = (float)(a->lr / bias1),
-            .inv_sqrt_bias2 = (float)(1 / sqrt(bias2)),
-            .eps = (float)a->eps,
-        },
-    };
-    if (cpu_check(stream, a->t >= 1, "adamw: steps count from 1"))
-        cpu_for_strips(stream, 1, a->nelem, adamw_strip, &w);
+    if (!cpu_check(stream, a->t >= 1, "adamw: steps count from 1"))
+        return;
+    for (size_t i = 0; i < a->nranges; i++) {
+        const struct kern_adamw_range *r = &a->ranges[i];
+        struct adamw_work w = {
+            .range = r,
+            .c = {
+                .grad_scale = (float)a->grad_scale,
+                .keep = (float)(1 - a->lr * r->weight_decay),
+                .one_minus_beta1 = (float)(1 - a->beta1),
+                .beta2 = (float)a->beta2,
+                .one_minus_beta2 = (float)(1 - a->beta2),
+                .step_size = (float)(a->lr / bias1),
+                .inv_sqrt_bias2 = (float)(1 / sqrt(bias2)),
+                .eps = (float)a->eps,
+            },
+        };
+        cpu_for_strips(stream, 1, r->nelem, adamw_strip, &w);
+    }
 }
 
 struct squares_work {
@@ -57,8 +62,11 @@ static void squares_block(const struct cpu_simd *simd, void *ctx, int64_t block,
     }
 }
 
-void cpu_sum_squares(struct kern_stream *stream, double *out, struct kern_cmat x, int64_t nrow, int64_t ncol)
+void cpu_sum_squares(struct kern_stream *stream, double *out, const struct kern_rows *matrices, size_t nmatrices)
 {
-    struct squares_work w = {out, x, ncol};
-    cpu_for_blocks(stream, nrow, squares_block, &w);
+    for (size_t i = 0; i < nmatrices; i++) {
+        struct squares_work w = {out, matrices[i].x, matrices[i].ncol};
+        cpu_for_blocks(stream, matrices[i].nrow, squares_block, &w);
+        out += matrices[i].nrow;
+    }
 }

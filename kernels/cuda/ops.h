@@ -38,7 +38,7 @@ void cuda_dropout(struct kern_stream *stream, struct kern_mat y, struct kern_cma
 void cuda_adamw(struct kern_stream *stream, const struct kern_adamw *args);
 void cuda_gemv(struct kern_stream *stream, const struct kern_gemv *args);
 void cuda_attention_one(struct kern_stream *stream, const struct kern_attention_one *args);
-void cuda_sum_squares(struct kern_stream *stream, double *out, struct kern_cmat x, int64_t nrow, int64_t ncol);
+void cuda_sum_squares(struct kern_stream *stream, double *out, const struct kern_rows *matrices, size_t nmatrices);
 
 extern const struct kern_ops cuda_ops;
 

@@ -1,35 +1,55 @@
-/* AdamW's step. */
+/* AdamW's step: one launch for all ranges. */
+#include "cuda/lists.cuh"
 #include "cuda/ops.h"
 #include "cuda/vec.cuh"
 
 namespace {
 
-/* Constants of one step, already rounded to fp32: computed on the host in fp64. */
-struct adamw_op {
+struct adamw_entry {
     struct kern_mat p, m, v;
     struct kern_cmat g;
-    float grad_scale, keep, one_minus_beta1, beta2, one_minus_beta2, step_size, inv_sqrt_bias2, eps;
-    template <types K> __device__ void at(int64_t row, int64_t col, int n, bool whole) const
-    {
-        f8 weight = load8<K>(reading(p), row, col, n, whole), mean = load8<K>(reading(m), row, col, n, whole);
-        f8 square = load8<K>(reading(v), row, col, n, whole);
-        const f8 grad = load8<K>(g, row, col, n, whole);
-#pragma unroll
-        for (int i = 0; i < WIDTH; i++) {
-            const float x = grad.v[i] * grad_scale;
-            mean.v[i] += (x - mean.v[i]) * one_minus_beta1;
-            square.v[i] = square.v[i] * beta2 + x * x * one_minus_beta2;
-            weight.v[i] = weight.v[i] * keep - step_size * mean.v[i] / (sqrtf(square.v[i]) * inv_sqrt_bias2 + eps);
-        }
-        store8<K>(p, row, col, n, whole, weight);
-        store8<K>(m, row, col, n, whole, mean);
-        store8<K>(v, row, col, n, whole, square);
-    }
+    int64_t nelem, block0;
+    float keep;
+    bool aligned;
 };
+
+/* Constants of one step, already rounded to fp32: computed on the host in fp64. */
+struct adamw_step {
+    float grad_scale, one_minus_beta1, beta2, one_minus_beta2, step_size, inv_sqrt_bias2, eps;
+};
+
+__global__ void __launch_bounds__(THREADS) adamw_ranges(const adamw_entry *entries, int n, adamw_step s)
+{
+    const adamw_entry &e = my_entry(entries, n);
+    const int64_t col = (((int64_t)blockIdx.x - e.block0) * THREADS + threadIdx.x) * WIDTH;
+    if (col >= e.nelem)
+        return;
+    const int some = e.nelem - col < WIDTH ? (int)(e.nelem - col) : WIDTH;
+    const bool whole = e.aligned && some == WIDTH;
+    f8 weight = load8<ALL_F32>(reading(e.p), 0, col, some, whole), mean = load8<ALL_F32>(reading(e.m), 0, col, some, whole);
+    f8 square = load8<ALL_F32>(reading(e.v), 0, col, some, whole);
+    const f8 grad = load8<ALL_F32>(e.g, 0, col, some, whole);
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) {
+        const float x = grad.v[i] * s.grad_scale;
+        mean.v[i] += (x - mean.v[i]) * s.one_minus_beta1;
+        square.v[i] = square.v[i] * s.beta2 + x * x * s.one_minus_beta2;
+        weight.v[i] = weight.v[i] * e.keep - s.step_size * mean.v[i] / (sqrtf(square.v[i]) * s.inv_sqrt_bias2 + s.eps);
+    }
+    store8<ALL_F32>(e.p, 0, col, some, whole, weight);
+    store8<ALL_F32>(e.m, 0, col, some, whole, mean);
+    store8<ALL_F32>(e.v, 0, col, some, whole, square);
+}
 
 struct kern_mat flat(float *x, int64_t nelem)
 {
     return kern_mat{x, nelem, KERN_F32};
+}
+
+adamw_entry entry_of(const struct kern_adamw_range &r, double lr)
+{
+    return adamw_entry{flat(r.p, r.nelem), flat(r.m, r.nelem), flat(r.v, r.nelem), kern_cmat{r.grad, r.nelem, KERN_F32}, r.nelem, 0,
+                       (float)(1 - lr * r.weight_decay), aligned({r.p, r.m, r.v, r.grad})};
 }
 
 } // namespace
@@ -39,8 +59,15 @@ void cuda_adamw(struct kern_stream *stream, const struct kern_adamw *a)
     if (!cuda_check(stream, a->t >= 1, "adamw: steps count from 1"))
         return;
     const double bias1 = 1 - pow(a->beta1, (double)a->t), bias2 = 1 - pow(a->beta2, (double)a->t);
-    const adamw_op op = {flat(a->p, a->nelem), flat(a->m, a->nelem), flat(a->v, a->nelem), kern_cmat{a->grad, a->nelem, KERN_F32}, (float)a->grad_scale,
-                         (float)(1 - a->lr * a->weight_decay), (float)(1 - a->beta1), (float)a->beta2, (float)(1 - a->beta2), (float)(a->lr / bias1),
-                         (float)(1 / sqrt(bias2)), (float)a->eps};
-    for_eights(stream, {a->p, a->m, a->v, a->grad}, 1, a->nelem, op);
+    const adamw_step step = {(float)a->grad_scale, (float)(1 - a->beta1), (float)a->beta2, (float)(1 - a->beta2), (float)(a->lr / bias1), (float)(1 / sqrt(bias2)),
+                             (float)a->eps};
+    list<adamw_entry> l = {stream, 0, 0, {}};
+    for (size_t i = 0; i < a->nranges; i++) {
+        list_add(l, entry_of(a->ranges[i], a->lr), (a->ranges[i].nelem + THREADS * WIDTH - 1) / (THREADS * WIDTH));
+        if (l.n > 0 && (i + 1 == a->nranges || list_is_full(l))) {
+            list_send(l);
+            launch(stream, adamw_ranges, dim3((unsigned)l.nblock), THREADS, 0, list_on_device(l), l.n, step);
+            l.n = 0, l.nblock = 0;
+        }
+    }
 }

@@ -1,5 +1,6 @@
 /* Sums over tokens and over all elements, in fixed orders. */
 #include "cuda/fold.cuh"
+#include "cuda/lists.cuh"
 #include "cuda/ops.h"
 #include "cuda/reduce.cuh"
 
@@ -48,21 +49,35 @@ __global__ void __launch_bounds__(THREADS) sum_all(double *dst, const float *x, 
         *dst = sum;
 }
 
+struct rows_entry {
+    struct kern_cmat x;
+    int64_t ncol, block0;
+    double *out; /* of its first row */
+    bool aligned;
+};
+
 /* A block of threads a row; a thread's eights in order, then the fixed order of block_sum. */
-template <types K> __global__ void __launch_bounds__(THREADS) square_rows(double *out, struct kern_cmat x, eights e)
+template <types K> __device__ __forceinline__ double square_row(const rows_entry &e, int64_t row)
 {
-    const int64_t row = blockIdx.x;
     double sum = 0;
     for (int64_t col = (int64_t)threadIdx.x * WIDTH; col < e.ncol; col += THREADS * WIDTH) {
         const int n = e.ncol - col < WIDTH ? (int)(e.ncol - col) : WIDTH;
-        const f8 v = load8<K>(x, row, col, n, e.aligned && n == WIDTH);
+        const f8 v = load8<K>(e.x, row, col, n, e.aligned && n == WIDTH);
 #pragma unroll
         for (int i = 0; i < WIDTH; i++)
             sum += (double)v.v[i] * (double)v.v[i];
     }
+    return sum;
+}
+
+__global__ void __launch_bounds__(THREADS) square_rows(const rows_entry *entries, int n)
+{
+    const rows_entry &e = my_entry(entries, n);
+    const int64_t row = (int64_t)blockIdx.x - e.block0;
+    double sum = e.x.dtype == KERN_F32 ? square_row<ALL_F32>(e, row) : square_row<ALL_BF16>(e, row);
     sum = block_sum(shared_memory<block_parts<double>>(), sum);
     if (threadIdx.x == 0)
-        out[row] = sum;
+        e.out[row] = sum;
 }
 
 } // namespace
@@ -82,11 +97,17 @@ void cuda_sum(struct kern_stream *stream, double *dst, const float *x, int64_t n
     launch(stream, sum_all, dim3(1), THREADS, sizeof(block_sums), dst, x, nelem);
 }
 
-void cuda_sum_squares(struct kern_stream *stream, double *out, struct kern_cmat x, int64_t nrow, int64_t ncol)
+void cuda_sum_squares(struct kern_stream *stream, double *out, const struct kern_rows *matrices, size_t nmatrices)
 {
-    const eights e = {nrow, ncol, 0, aligned({x})};
-    if (x.dtype == KERN_F32)
-        launch(stream, square_rows<ALL_F32>, dim3((unsigned)nrow), THREADS, sizeof(block_parts<double>), out, x, e);
-    else
-        launch(stream, square_rows<ALL_BF16>, dim3((unsigned)nrow), THREADS, sizeof(block_parts<double>), out, x, e);
+    list<rows_entry> l = {stream, 0, 0, {}};
+    for (size_t i = 0; i < nmatrices; i++) {
+        const struct kern_rows *m = &matrices[i];
+        list_add(l, rows_entry{m->x, m->ncol, 0, out, aligned({m->x})}, m->nrow);
+        out += m->nrow;
+        if (l.n > 0 && (i + 1 == nmatrices || list_is_full(l))) {
+            list_send(l);
+            launch(stream, square_rows, dim3((unsigned)l.nblock), THREADS, sizeof(block_parts<double>), list_on_device(l), l.n);
+            l.n = 0, l.nblock = 0;
+        }
+    }
 }

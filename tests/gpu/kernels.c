@@ -168,7 +168,8 @@ static void measure_adamw(void)
     struct kern_buffer b[4];
     for (int i = 0; i < 4; i++)
         b[i] = take(nelem, 4);
-    struct kern_adamw a = { .nelem = nelem, .p = b[0].data, .m = b[1].data, .v = b[2].data, .grad = b[3].data, .grad_scale = 1, .lr = 1e-4, .beta1 = 0.9,
+    const struct kern_adamw_range range = { .nelem = nelem, .p = b[0].data, .m = b[1].data, .v = b[2].data, .grad = b[3].data };
+    struct kern_adamw a = { .ranges = &range, .nranges = 1, .grad_scale = 1, .lr = 1e-4, .beta1 = 0.9,
                             .beta2 = 0.999, .eps = 1e-8, .t = 1 };
     show_bytes("AdamW", 28 * (double)nelem, seconds(call_adamw, &a));
     for (int i = 0; i < 4; i++)

@@ -11,14 +11,15 @@ static void adamw(struct rig *rig)
 {
     float *p = float_zeros(NELEM), *m = float_zeros(NELEM), *v = float_zeros(NELEM), *g = float_zeros(NELEM);
     double *rp = zeros(NELEM), *rm = zeros(NELEM), *rv = zeros(NELEM);
-    struct kern_adamw a = {NELEM, p, m, v, g, 0.5, 1e-2, 0.9, 0.99, 1e-8, 0.1, 0};
+    const struct kern_adamw_range range = {NELEM, p, m, v, g, 0.1};
+    struct kern_adamw a = {&range, 1, 0.5, 1e-2, 0.9, 0.99, 1e-8, 0};
     for (int i = 0; i < NELEM; i++)
         rp[i] = (double)(p[i] = (float)rig_uniform(rig));
     for (a.t = 1; a.t <= 4; a.t++) {
         for (int i = 0; i < NELEM; i++) {
             g[i] = i % 100 ? (float)rig_uniform(rig) : 0;
             double grad = (double)g[i] * a.grad_scale;
-            rp[i] -= a.lr * a.weight_decay * rp[i];
+            rp[i] -= a.lr * range.weight_decay * rp[i];
             rm[i] = a.beta1 * rm[i] + (1 - a.beta1) * grad;
             rv[i] = a.beta2 * rv[i] + (1 - a.beta2) * grad * grad;
             rp[i] -= a.lr * (rm[i] / (1 - pow(a.beta1, (double)a.t))) / (sqrt(rv[i] / (1 - pow(a.beta2, (double)a.t))) + a.eps);
@@ -35,7 +36,8 @@ static void sum_squares(struct rig *rig)
 {
     struct matrix x = matrix_random(rig, 140, 2101, rig->dtype, 3);
     double *got = zeros(140);
-    rig->ops->sum_squares(rig->stream, got, cview(&x), 140, 2101);
+    const struct kern_rows rows = {cview(&x), 140, 2101};
+    rig->ops->sum_squares(rig->stream, got, &rows, 1);
     for (int i = 0; i < 140; i++) {
         double want = 0;
         for (int j = 0; j < 2101; j++)
@@ -44,6 +46,75 @@ static void sum_squares(struct rig *rig)
     }
     must_free(got);
     matrix_free(&x);
+}
+
+/* Lists of random lengths, empty ones, and some that begin anywhere, are what their members are one by one, to the bit; what lies between them stays. */
+enum { NRANGES = 150, LIST_NELEM = 1 << 16 };
+
+static void make_ranges(struct rig *rig, float *const x[4], struct kern_adamw_range ranges[NRANGES])
+{
+    int64_t at = 0;
+    for (int i = 0; i < NRANGES; i++) {
+        const bool large = i % 40 == 7;
+        int64_t nelem = (int64_t)(fabs(rig_uniform(rig)) * (large ? 9000 : 60)) * (i % 5 != 3), gap = (int64_t)(fabs(rig_uniform(rig)) * 12);
+        ranges[i] = (struct kern_adamw_range){nelem, x[0] + at, x[1] + at, x[2] + at, x[3] + at, i % 3 ? 0 : 0.1};
+        at += nelem + gap;
+    }
+    assert_true(at <= LIST_NELEM);
+}
+
+static void adamw_list(struct rig *rig)
+{
+    float *x[2][4];
+    struct kern_adamw_range ranges[2][NRANGES];
+    const uint64_t seed = rig->random;
+    for (int which = 0; which < 2; which++) {
+        for (int k = 0; k < 4; k++)
+            x[which][k] = float_zeros(LIST_NELEM);
+        rig->random = seed;
+        for (int i = 0; i < LIST_NELEM * 4; i++)
+            x[which][i % 4][i / 4] = (float)(i % 4 == 2 ? fabs(rig_uniform(rig)) : rig_uniform(rig));
+        make_ranges(rig, x[which], ranges[which]);
+    }
+    struct kern_adamw a = {ranges[0], NRANGES, 0.5, 1e-2, 0.9, 0.99, 1e-8, 3};
+    rig->ops->adamw(rig->stream, &a);
+    a.nranges = 1;
+    for (int i = 0; i < NRANGES; i++) {
+        a.ranges = &ranges[1][i];
+        rig->ops->adamw(rig->stream, &a);
+    }
+    a.nranges = 0;
+    rig->ops->adamw(rig->stream, &a);
+    check_stream(rig);
+    for (int k = 0; k < 4; k++) {
+        assert_memory_equal(x[0][k], x[1][k], LIST_NELEM * sizeof(float));
+        must_free(x[0][k]), must_free(x[1][k]);
+    }
+}
+
+static void sum_squares_list(struct rig *rig)
+{
+    enum { N = 100, MOST = 60 };
+    struct matrix x[N];
+    struct kern_rows list[N];
+    double *together = zeros(N * MOST), *alone = zeros(N * MOST);
+    int64_t at = 0;
+    for (int i = 0; i < N; i++) {
+        int64_t nrow = (int64_t)(fabs(rig_uniform(rig)) * (i % 9 ? 3 : MOST)), ncol = 1 + (int64_t)(fabs(rig_uniform(rig)) * (i % 7 ? 40 : 3000));
+        x[i] = matrix_random(rig, nrow, ncol, i % 2 ? KERN_F32 : rig->dtype, 1);
+        list[i] = (struct kern_rows){cview(&x[i]), nrow, ncol};
+    }
+    rig->ops->sum_squares(rig->stream, together, list, N);
+    for (int i = 0; i < N; i++) {
+        rig->ops->sum_squares(rig->stream, alone + at, &list[i], 1);
+        at += list[i].nrow;
+    }
+    check_stream(rig);
+    assert_memory_equal(together, alone, N * MOST * sizeof(double));
+    assert_true(at > N);
+    for (int i = 0; i < N; i++)
+        matrix_free(&x[i]);
+    must_free(together), must_free(alone);
 }
 
 /* What torch 2.15 gives for p = [1, -2, 0.5], grads t·[0.1, -0.3, 0.002], lr 0.01, betas 0.9 and 0.999, eps 1e-8, weight_decay 0.1, after 3 steps. */
@@ -59,7 +130,8 @@ static void test_torch(void **state)
     p[0] = 1, p[1] = -2, p[2] = 0.5f;
     for (int t = 1; t <= 3; t++) {
         g[0] = 0.1f * (float)t, g[1] = -0.3f * (float)t, g[2] = 0.002f * (float)t;
-        struct kern_adamw a = {3, p, m, v, g, 1, 0.01, 0.9, 0.999, 1e-8, 0.1, t};
+        const struct kern_adamw_range range = {3, p, m, v, g, 0.1};
+        const struct kern_adamw a = {&range, 1, 1, 0.01, 0.9, 0.999, 1e-8, t};
         device->ops->adamw(stream, &a);
     }
     for (int i = 0; i < 3; i++)
@@ -148,9 +220,16 @@ static void test_sum_squares(void **state)
     rig_run_all(sum_squares);
 }
 
+static void test_lists(void **state)
+{
+    (void)state;
+    rig_run_all(adamw_list);
+    rig_run_all(sum_squares_list);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_adamw), cmocka_unit_test(test_sum_squares), cmocka_unit_test(test_torch),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_adamw), cmocka_unit_test(test_sum_squares), cmocka_unit_test(test_lists), cmocka_unit_test(test_torch),
                                        cmocka_unit_test(test_philox), cmocka_unit_test(test_exact), cmocka_unit_test(test_exact_shares)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

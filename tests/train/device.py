@@ -23,7 +23,7 @@ class Devices(Tests):
         config = {"model": str(golden / "model"), "output_dir": str(out), "data": {"train": str(golden / "data.jsonl"), "seq_len": 40},
                   "train": {"max_steps": 12, "global_batch_size": 4}, "checkpoint": {"save_steps": 2}}
         for section, values in sections.items():
-            config[section] = {**config.get(section, {}), **values}
+            config[section] = {**config.get(section, {}), **values} if isinstance(values, dict) else values
         return self.write(name, config), out
 
     def says(self, tool, path, options, code, words, env=None):
@@ -48,7 +48,11 @@ class Devices(Tests):
         libraries = str(self.build / "src/ckpt")
         path, _ = self.config("none")
         env = {"LD_LIBRARY_PATH": libraries}
-        self.says(self.alone("bare"), path, ["--ranks", "2"], 4, "there is no module for it", env)
+        bare = self.alone("bare")
+        self.says(bare, path, ["--ranks", "2"], 4, "there is no module for it", env)
+        planned = subprocess.run([str(bare), "plan", str(path), "-q", "--device", "cuda"], capture_output=True, text=True, env={**os.environ, **env})
+        if planned.returncode != 4 or "there is no module for it" not in planned.stderr:
+            raise Failure(f"a plan without a module: {planned.stderr}")
         text = self.tmp / "text.so"
         text.write_text("no library\n")
         self.says(self.alone("text", text), path, [], 4, "the module cannot be loaded", env)
@@ -61,12 +65,20 @@ class Devices(Tests):
         if any((out / "checkpoints").iterdir()):
             raise Failure("a checkpoint of nothing")
 
-    def settings(self):
-        tool = self.guarded / "linked/fsdptrain"
-        path, _ = self.config("profile")
-        self.says(tool, path, ["--profile"], 2, "--profile times kernels of the processor")
-        path, _ = self.config("reduce", dtype={"reduce": "bf16"})
-        self.says(tool, path, [], 2, "gradients are exchanged as fp32 only")
+    def profiled(self):
+        """Kernels of every kind that a step has are timed on a device; of communication only where the host sees it."""
+        for kind, lora in (("linked", {"r": 4}), ("staged", None)):
+            path, out = self.config(f"profile-{kind}", train={"max_steps": 3})
+            path.write_text(json.dumps({**json.loads(path.read_text()), "lora": lora}))
+            subprocess.run([str(self.guarded / kind / "fsdptrain"), "run", str(path), "-q", "--device", "cuda", "--ranks", "2", "--profile"], check=True,
+                           capture_output=True, timeout=60)
+            profile = json.loads((out / "profile.json").read_text())
+            rows = {row["what"]: row["seconds_per_step"] for row in profile["rows"]}
+            some = ["matrix products", "attention", "attention backward", "norms", "rope", "swiglu", "loss", "embedding", "optimizer and norm"] + ["adapters"] * bool(lora)
+            if any(rows[what] <= 0 for what in some) or (rows["adapters"] > 0) != bool(lora) or profile["steps"] != 3:
+                raise Failure(f"{kind}: {rows}")
+            if ("communication, exposed" in rows) != (kind == "staged") or ("communication and the rest" in rows) != (kind == "linked"):
+                raise Failure(f"{kind}: {rows}")
 
     def small(self):
         path, _ = self.config("small")
@@ -104,6 +116,90 @@ class Devices(Tests):
         if not some or 0 not in seen or any(seen[k] != seen[0] for k in some):
             raise Failure(f"recomputed blocks and losses: {seen}")
 
+    def planned(self):
+        """What plan says that a rank takes on its device is what a run takes, to the byte: it runs in so much, and not in one byte less."""
+        prompts = {"every": 1, "prompts": [{"input_ids": [1, 2, 3]}]}
+        for kind, ranks, sections in (("linked", 2, {"lora": {"r": 4}, "sample": prompts}), ("linked", 1, {"dtype": {"reduce": "bf16"}}),
+                                      ("linked", 3, {"lora": None, "fsdp": {"activation_checkpointing": "block"}}), ("staged", 2, {"lora": None})):
+            tool, name = self.guarded / kind / "fsdptrain", f"planned-{kind}-{ranks}"
+            path, out = self.config(name, train={"max_steps": 1})
+            config = json.loads(path.read_text())
+            path.write_text(json.dumps({**config, **sections}))
+            said = subprocess.run([str(tool), "plan", str(path), "-q", "--json", "--device", "cuda", "--ranks", str(ranks)], capture_output=True, text=True, check=True)
+            plan = json.loads(said.stdout)
+            if (plan["sample_bytes"] > 0) != ("sample" in sections) or plan["all_ranks_bytes"] != ranks * plan["peak_bytes"]:
+                raise Failure(f"{name}: {plan}")
+            self.says(tool, path, ["--ranks", str(ranks)], 4, "GiB free of", {"FSDPTRAIN_GUARDED_FREE": str(plan["peak_bytes"] - 1)})
+            subprocess.run([str(tool), "run", str(path), "-q", "--device", "cuda", "--ranks", str(ranks)], check=True, capture_output=True, timeout=60,
+                           env={**os.environ, "FSDPTRAIN_GUARDED_FREE": str(plan["peak_bytes"])})
+            if "sample" in sections and not (out / "samples/step-000001.txt").read_text():
+                raise Failure("no samples")
+
+    def planned_by_what_fits(self):
+        """Without a device nobody knows what is free: all that could be kept, and what there must be at least."""
+        tool = self.guarded / "linked/fsdptrain"
+        path, _ = self.config("planned-auto", fsdp={"activation_checkpointing": "auto"})
+        plans = [json.loads(subprocess.run([str(tool), "plan", str(path), "-q", "--json", "--device", "cuda", "--ranks", "2", "--set",
+                                            f"fsdp.activation_checkpointing={how}"], capture_output=True, text=True, check=True).stdout) for how in ("auto", "none", "block")]
+        if plans[0]["peak_bytes"] != plans[1]["peak_bytes"] or plans[0]["least_bytes"] != plans[2]["peak_bytes"] or plans[1]["least_bytes"] or plans[2]["peak_bytes"] >= plans[1]["peak_bytes"]:
+            raise Failure(f"{plans}")
+
+    def reduced(self):
+        """Gradients exchanged as bf16: the processor's bits, whatever carries them between however many ranks, and other bits than as fp32."""
+        seen = {}
+        for reduce, kind, ranks in (("fp32", "cpu", 2), ("bf16", "cpu", 2), ("bf16", "staged", 2), ("bf16", "linked", 1), ("bf16", "linked", 3)):
+            for lora in ({"r": 4}, None):
+                tool = self.guarded / ("linked" if kind == "cpu" else kind) / "fsdptrain"
+                name = f"reduce-{reduce}-{kind}-{ranks}-{'lora' if lora else 'full'}"
+                path, out = self.config(name, lora=lora or {}, dtype={"reduce": reduce}, train={"max_steps": 4})
+                done = subprocess.run([str(tool), "run", str(path), "-q", "--device", "cpu" if kind == "cpu" else "cuda", "--ranks", str(ranks),
+                                       *([] if lora else ["--set", "lora=null"])], capture_output=True, text=True, timeout=120)
+                if done.returncode:
+                    raise Failure(f"{name}: {done.stderr}")
+                seen.setdefault((reduce, bool(lora)), {})[(kind, ranks)] = [m["loss"] for m in self.metrics(out)]
+        for lora in (True, False):
+            as_bf16 = seen["bf16", lora]
+            if any(losses != as_bf16["cpu", 2] for losses in as_bf16.values()) or as_bf16["cpu", 2] == seen["fp32", lora]["cpu", 2]:
+                raise Failure(f"losses, lora {lora}: {seen}")
+
+    def large_vocabulary(self):
+        """A golden's model whose embedding is large enough that several threads share it."""
+        golden, model, nrow = self.goldens / "lora-qwen3/model", self.tmp / "large-vocabulary", 4001
+        shutil.copytree(golden, model)
+        raw = (golden / "model.safetensors").read_bytes()
+        nheader = int.from_bytes(raw[:8], "little")
+        header, data = json.loads(raw[8:8 + nheader]), raw[8 + nheader:]
+        parts, at = {}, 0
+        for name, entry in header.items():
+            if name == "__metadata__":
+                continue
+            begin, end = entry["data_offsets"]
+            part = data[begin:end]
+            if name in ("model.embed_tokens.weight", "lm_head.weight"):
+                part = (part * (nrow // entry["shape"][0] + 1))[:nrow * len(part) // entry["shape"][0]]
+                entry["shape"][0] = nrow
+            entry["data_offsets"] = [at, at + len(part)]
+            parts[name], at = part, at + len(part)
+        head = json.dumps(header).encode()
+        (model / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + b"".join(parts.values()))
+        config = json.loads((golden / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps({**config, "vocab_size": nrow}))
+        return model
+
+    def contents(self):
+        """What names a frozen base is what fsdpck names it, however many threads and ranks read it, to wherever."""
+        model, sharded = self.large_vocabulary(), self.tmp / "large-sharded"
+        subprocess.run([str(self.build / "src/tools/fsdpck"), "convert", str(model), str(sharded), "--ranks", "2", "-q"], check=True, capture_output=True)
+        want = {name: t["content"] for name, t in json.loads((sharded / "index.json").read_text())["tensors"].items() if "content" in t}
+        for kind, ranks, threads in (("cpu", 1, 1), ("cpu", 2, 3), ("linked", 1, 4), ("staged", 3, 2)):
+            path, out = self.config(f"contents-{kind}-{ranks}", lora={"r": 4}, train={"max_steps": 1}, dtype={"param": "bf16"}, model=str(model))
+            subprocess.run([str(self.guarded / ("staged" if kind == "cpu" else kind) / "fsdptrain"), "run", str(path), "-q", "--ranks", str(ranks), "--threads", str(threads),
+                            "--device", "cpu" if kind == "cpu" else "cuda"], check=True, capture_output=True, timeout=60)
+            index = json.loads((out / "checkpoints/step-000001/index.json").read_text())
+            got = {name: t["content"] for name, t in index["base"]["tensors"].items()}
+            if got != want:
+                raise Failure(f"{kind}, {ranks} ranks of {threads} threads: {got} and {want}")
+
     def back_and_forth(self):
         """A checkpoint saved on a device goes on on the processor and back, with the same bits where both have the same kernels."""
         tool, (path, out), (straight, whole) = self.guarded / "staged/fsdptrain", self.config("forth"), self.config("straight")
@@ -128,12 +224,16 @@ def main():
             print("skipped: no driver: there is one")
         else:
             t.check("no driver", t.no_driver)
-        t.check("settings", t.settings)
+        t.check("a profile of a device", t.profiled)
         t.check("too little memory", t.small)
+        t.check("plan of a device", t.planned)
+        t.check("plan of blocks kept by what fits", t.planned_by_what_fits)
         for kind, waits in (("staged", 60), ("linked", 25)):
             t.check(f"a device fails, {kind}", t.breaks, kind, waits)
         t.check("blocks kept by what fits", t.kept_by_what_fits)
         t.check("device, processor, device", t.back_and_forth)
+        t.check("gradients as bf16", t.reduced)
+        t.check("contents of a base", t.contents)
     finally:
         shutil.rmtree(t.tmp, ignore_errors=True)
     print(f"{t.passed} passed, {t.failed} failed")

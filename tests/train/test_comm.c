@@ -168,7 +168,7 @@ static void exchange_behind(struct comm *c, void *ctx)
     struct reducer *reducer;
     struct fsdpck_error err = { 0 };
     const int64_t chunk = (PART + c->nranks - 1) / c->nranks;
-    uint32_t wrong = reducer_new(c->lanes[COMM_REDUCE], &reducer, &err) != 0;
+    uint32_t wrong = reducer_new(c->lanes[COMM_REDUCE], NULL, &reducer, &err) != 0;
     memset(c->contribution, 0, 2 * PART * sizeof(float));
     for (uint32_t i = 0; i < ROUNDS && !wrong; i++) {
         float *place = c->contribution + (i % 2) * PART;
@@ -201,7 +201,7 @@ static void fail_behind(struct comm *c, void *ctx)
         board_fail(c->board, &err);
         return;
     }
-    int rc = reducer_new(c->lanes[COMM_REDUCE], &reducer, &err);
+    int rc = reducer_new(c->lanes[COMM_REDUCE], NULL, &reducer, &err);
     for (int i = 0; i < 3 && !rc; i++) {
         reducer_start(reducer, &(struct reducer_job){ &slice, 1, c->nranks, true, true });
         rc = reducer_wait(reducer, 1, &err);

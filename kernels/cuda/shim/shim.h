@@ -62,6 +62,12 @@ void launch(struct kern_stream *stream, void (*kernel)(Params...), dim3 grid, un
     shim_run(grid, nthread, shared_nbytes, [](void *ctx) { (*static_cast<decltype(body) *>(ctx))(); }, &body);
 }
 
+static inline void upload(struct kern_stream *stream, void *to, const void *from, size_t nbytes)
+{
+    if (!stream->status && nbytes)
+        memcpy(to, from, nbytes);
+}
+
 template <typename T> T &shared_memory()
 {
     return *static_cast<T *>(shim_shared(sizeof(T)));

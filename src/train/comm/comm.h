@@ -55,6 +55,8 @@ struct comm {
     uint32_t rank, nranks;
     /* Data moves on it, and an operation may return before it has moved; NULL: it has moved when the operation returns. */
     struct kern_stream *stream;
+    /* Its operations only put work on the stream. They are called in one thread of a rank, so that the order of its program, the same on every rank, is theirs. */
+    bool launches;
     unsigned char *values; /* the parameters (layout.value_at): this rank's rows at least; everybody's where `views` */
     float *contribution; /* this rank's gradients (layout.grad_at) */
     uint64_t wait_ns;    /* time spent in operations of this lane */

@@ -1,27 +1,36 @@
-/* All-gathers of padded shards straight into their places, and gradients sent to the owners of their rows, who add them up in the order of ranks. A thread looks
- * after the links: it ends what is under way where another rank has failed, so that nobody waits for a device that waits for a rank that is gone. */
+/* All-gathers of padded shards straight into their places, and gradients sent to the owners of their rows, who add them up in the order of ranks. A rank has one
+ * link, and puts all of it on one stream, from one thread: two operations are never under way at once, and every rank has them in the same order, without which
+ * devices wait for each other for ever. Another thread looks after the link: it ends what is under way where another rank has failed, so that nobody waits for a
+ * device that waits for a rank that is gone. */
 #include "comm/comm_linked.h"
 
 #include <kernels/ops.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
-enum { LOOK_MS = 50, FOLD_COLS = 4096 };
+enum { LOOK_MS = 50, FOLD_COLS = 4096, ALIGNED = 4096 };
 
 struct linked {
     struct comm base;
     struct comm *host; /* the same lane of it */
     struct comm_on_device on;
     const struct kern_links *links;
-    struct kern_link *link;      /* a lane's own */
-    struct kern_stream *stream;  /* COMM_GATHER's own; COMM_MAIN's is the compute stream */
-    float *received;             /* COMM_MAIN: (nranks, own_nelem) as `own` lies, by the rank that sent it */
-    pthread_t thread;            /* COMM_MAIN's: looks after both lanes */
+    struct kern_link *link;      /* all lanes' one; COMM_MAIN owns it, and what follows */
+    struct kern_stream *stream;  /* all that is between ranks is put on it */
+    struct kern_event *made, *moved; /* COMM_MAIN's exchange is between them */
+    struct kern_stream *folds;   /* rounding before and folding behind an exchange: COMM_MAIN's the compute stream, else `stream` */
+    char *received;              /* (nranks, own_nelem) as `own` lies, by the rank that sent it; of comm.reduce */
+    char *rounded;               /* (grad_nelem) as the contribution lies; of comm.reduce; NULL: that is fp32 */
+    pthread_t thread;            /* COMM_MAIN's: looks after the link */
     bool watching;
     _Atomic bool ending;
 };
+
+enum { NLANES = 3 };
+static const enum comm_lane lanes_of_device[NLANES] = { COMM_MAIN, COMM_GATHER, COMM_REDUCE };
 
 static int linked_barrier(struct comm *base, const char *operation, struct fsdpck_error *err)
 {
@@ -48,7 +57,7 @@ static int look(const struct linked *c, const char *operation, struct fsdpck_err
     comm_beat((struct comm *)&c->base);
     if (board_failed(c->base.board))
         return comm_other_failed(&c->base, operation, err);
-    if (c->on.device->stream_status(c->stream, message) == KERN_OK && (!c->link || c->links->status(c->link, message) == KERN_OK))
+    if (c->on.device->stream_status(c->folds, message) == KERN_OK && (!c->link || c->links->status(c->link, message) == KERN_OK))
         return 0;
     return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "rank %u of %u, %s: %s", c->base.rank, c->base.nranks, operation, message);
 }
@@ -71,20 +80,62 @@ static int linked_gather(struct comm *base, const struct comm_piece *pieces, siz
     return look(c, "gather of parameters", err);
 }
 
-/* into = from, or into += from, in the order of the calls. */
-static void fold(struct linked *c, float *into, const float *from, int64_t nelem, bool assign)
+static enum kern_dtype dtype_of(const struct linked *c)
 {
-    const int64_t whole = nelem / FOLD_COLS, parts[2][3] = { { 0, whole, FOLD_COLS }, { whole * FOLD_COLS, 1, nelem % FOLD_COLS } };
-    if (assign) {
-        c->on.device->memory->copy(c->stream, into, from, (size_t)nelem * sizeof *into);
-        return;
+    return c->rounded ? KERN_BF16 : KERN_F32;
+}
+
+/* Element `at` of this rank's contribution, as it is sent. */
+static const char *sent_at(const struct linked *c, int64_t at)
+{
+    return c->rounded ? c->rounded + (size_t)at * comm_element_nbytes(&c->base) : (const char *)(c->on.contribution + at);
+}
+
+/* As a matrix of wide rows, and what is left. */
+static void each_part(struct linked *c, float *x, const void *y, int64_t nelem, void (*put)(struct linked *c, float *x, const void *y, int64_t nrow, int64_t ncol))
+{
+    const int64_t whole = nelem / FOLD_COLS, done = whole * FOLD_COLS;
+    if (whole > 0)
+        put(c, x, y, whole, FOLD_COLS);
+    if (nelem > done)
+        put(c, x + done, (const char *)y + (size_t)done * comm_element_nbytes(&c->base), 1, nelem - done);
+}
+
+static void put_sum(struct linked *c, float *into, const void *from, int64_t nrow, int64_t ncol)
+{
+    const struct kern_mat to = { into, ncol, KERN_F32 };
+    c->on.device->ops->add(c->folds, to, kern_const(to), (struct kern_cmat){ from, ncol, dtype_of(c) }, nrow, ncol);
+}
+
+static void put_wide(struct linked *c, float *into, const void *from, int64_t nrow, int64_t ncol)
+{
+    c->on.device->ops->cast(c->folds, (struct kern_mat){ into, ncol, KERN_F32 }, (struct kern_cmat){ from, ncol, dtype_of(c) }, nrow, ncol);
+}
+
+static void put_rounded(struct linked *c, float *from, const void *into, int64_t nrow, int64_t ncol)
+{
+    c->on.device->ops->cast(c->folds, (struct kern_mat){ (void *)into, ncol, dtype_of(c) }, (struct kern_cmat){ from, ncol, KERN_F32 }, nrow, ncol);
+}
+
+/* From the first slice to the last: what lies between them is zero. */
+static void round_own(struct linked *c, const struct comm_slice *slices, size_t nslices)
+{
+    int64_t first = nslices ? slices[0].at : 0, end = first;
+    for (size_t i = 0; i < nslices; i++) {
+        first = slices[i].at < first ? slices[i].at : first;
+        end = slices[i].at + slices[i].nelem > end ? slices[i].at + slices[i].nelem : end;
     }
-    for (int i = 0; i < 2; i++) {
-        const struct kern_mat to = { into + parts[i][0], parts[i][2], KERN_F32 };
-        const struct kern_cmat add = { from + parts[i][0], parts[i][2], KERN_F32 };
-        if (parts[i][1] > 0 && parts[i][2] > 0)
-            c->on.device->ops->add(c->stream, to, kern_const(to), add, parts[i][1], parts[i][2]);
-    }
+    if (c->rounded)
+        each_part(c, c->on.contribution + first, sent_at(c, first), end - first, put_rounded);
+}
+
+/* into = from, or into += from, in the order of the calls. */
+static void fold(struct linked *c, float *into, const void *from, int64_t nelem, bool assign)
+{
+    if (assign && !c->rounded)
+        c->on.device->memory->copy(c->folds, into, from, (size_t)nelem * sizeof *into);
+    else
+        each_part(c, into, from, nelem, assign ? put_wide : put_sum);
 }
 
 /* Slices whose rows of this rank follow each other, both where they come from and where they go, are folded as one; what lies between them is zero. */
@@ -101,30 +152,31 @@ static void fold_own(struct linked *c, const struct comm_slice *slices, size_t n
             end = nelem > 0 ? slices[next].into - slices[i].into + nelem : end;
         }
         if (end > 0)
-            fold(c, slices[i].into, c->on.contribution + from, end, assign);
+            fold(c, slices[i].into, sent_at(c, from), end, assign);
     }
 }
 
 /* Where what rank q sends for a slice is received. */
-static float *received_at(const struct linked *c, const struct comm_slice *s, uint32_t q)
+static char *received_at(const struct linked *c, int64_t own_at, uint32_t q)
 {
-    return c->received + (int64_t)q * c->on.own_nelem + (s->into - c->on.own);
+    return c->received + (size_t)((int64_t)q * c->on.own_nelem + own_at) * comm_element_nbytes(&c->base);
 }
 
 static void swap_slices(struct linked *c, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions)
 {
+    const size_t width = comm_element_nbytes(&c->base);
     c->links->begin(c->link);
     for (size_t i = 0; i < nslices; i++) {
         int64_t begin, nelem;
         for (uint32_t owner = 0; owner < c->base.nranks && c->base.rank < ncontributions; owner++) {
             nelem = comm_slice_part(&slices[i], owner, &begin);
             if (nelem > 0 && owner != c->base.rank)
-                c->links->send(c->link, c->stream, c->on.contribution + slices[i].at + begin, (size_t)nelem * sizeof(float), owner);
+                c->links->send(c->link, c->stream, sent_at(c, slices[i].at + begin), (size_t)nelem * width, owner);
         }
         nelem = comm_slice_part(&slices[i], c->base.rank, &begin);
         for (uint32_t q = 0; q < ncontributions && nelem > 0; q++) {
             if (q != c->base.rank)
-                c->links->receive(c->link, c->stream, received_at(c, &slices[i], q), (size_t)nelem * sizeof(float), q);
+                c->links->receive(c->link, c->stream, received_at(c, slices[i].into - c->on.own, q), (size_t)nelem * width, q);
         }
     }
     c->links->end(c->link, c->stream);
@@ -140,15 +192,29 @@ static void fold_received(struct linked *c, const struct comm_slice *slices, siz
         end = nelem > 0 ? at + nelem : end;
     }
     if (first >= 0)
-        fold(c, slices[0].into + (first - (slices[0].into - c->on.own)), c->received + (int64_t)q * c->on.own_nelem + first, end - first, assign);
+        fold(c, slices[0].into + (first - (slices[0].into - c->on.own)), received_at(c, first, q), end - first, assign);
+}
+
+/* What one stream gets from now on starts after what the other one has. */
+static void follow(const struct linked *c, struct kern_event *event, struct kern_stream *before, struct kern_stream *after)
+{
+    if (before == after)
+        return;
+    c->on.device->event_record(event, before);
+    c->on.device->event_wait(event, after);
 }
 
 static int linked_exchange(struct comm *base, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions, bool first, struct fsdpck_error *err)
 {
     struct linked *c = (struct linked *)base;
     uint64_t started = comm_now_ns();
-    if (c->link)
+    if (base->rank < ncontributions)
+        round_own(c, slices, nslices);
+    if (c->link) {
+        follow(c, c->made, c->folds, c->stream);
         swap_slices(c, slices, nslices, ncontributions);
+        follow(c, c->moved, c->stream, c->folds);
+    }
     for (uint32_t q = 0; q < ncontributions; q++) {
         if (q == base->rank)
             fold_own(c, slices, nslices, first && q == 0);
@@ -166,46 +232,41 @@ static bool is_over(void *ctx)
     return board_failed(c->base.board);
 }
 
-/* The first failure of a link is told to all; then, or when another rank has failed, nothing here is waited for any more. */
+/* The first failure of the link is told to all; then, or when another rank has failed, nothing here is waited for any more. */
 static void *watch(void *arg)
 {
-    struct linked *lanes[2] = { arg, (struct linked *)((struct linked *)arg)->base.lanes[COMM_GATHER] };
+    struct linked *c = arg;
     const struct timespec nap = { 0, LOOK_MS * 1000000 };
-    while (!atomic_load(&lanes[0]->ending) && !board_failed(lanes[0]->base.board)) {
+    while (!atomic_load(&c->ending) && !board_failed(c->base.board)) {
+        char message[KERN_MESSAGE_BYTES];
+        struct fsdpck_error err = { 0 };
         nanosleep(&nap, NULL);
-        for (int i = 0; i < 2; i++) {
-            char message[KERN_MESSAGE_BYTES];
-            struct fsdpck_error err = { 0 };
-            if (lanes[i]->links->status(lanes[i]->link, message) == KERN_OK)
-                continue;
-            fsdpck_error_set(&err, FSDPCK_ERR_IO, NULL, "rank %u of %u, link between devices: %s", lanes[i]->base.rank, lanes[i]->base.nranks, message);
-            board_fail(lanes[i]->base.board, &err);
-        }
+        if (c->links->status(c->link, message) == KERN_OK)
+            continue;
+        fsdpck_error_set(&err, FSDPCK_ERR_IO, NULL, "rank %u of %u, link between devices: %s", c->base.rank, c->base.nranks, message);
+        board_fail(c->base.board, &err);
     }
-    for (int i = 0; i < 2 && !atomic_load(&lanes[0]->ending); i++)
-        lanes[i]->links->abort(lanes[i]->link);
+    if (!atomic_load(&c->ending))
+        c->links->abort(c->link);
     return NULL;
 }
 
-static void free_lane(struct linked *c)
-{
-    if (!c)
-        return;
-    if (c->link)
-        c->links->close(c->link);
-    if (c->base.lane == COMM_GATHER)
-        c->on.device->stream_free(c->stream);
-    free(c);
-}
-
+/* COMM_MAIN owns what the others use. */
 static void linked_free(struct comm *base)
 {
     struct linked *c = (struct linked *)base;
+    const struct kern_device *device = c->on.device;
     atomic_store(&c->ending, true);
     if (c->watching)
         pthread_join(c->thread, NULL);
-    free_lane((struct linked *)base->lanes[COMM_GATHER]);
-    free_lane(c);
+    if (c->link)
+        c->links->close(c->link);
+    device->stream_free(c->stream);
+    device->event_free(c->made);
+    device->event_free(c->moved);
+    for (int i = 1; i < NLANES; i++)
+        free(base->lanes[lanes_of_device[i]]);
+    free(c);
 }
 
 static const struct comm_ops linked_ops = { "linked", linked_barrier, linked_exchange, linked_gather, NULL, linked_sum, linked_free };
@@ -235,49 +296,77 @@ static int open_link(struct linked *c, struct fsdpck_error *err)
     return opened == KERN_OK ? 0 : link_failed(c, message, err);
 }
 
-static int new_lane(struct comm *host, const struct comm_on_device *on, const struct kern_links *links, struct linked **out, struct fsdpck_error *err)
+/* What all lanes use. */
+static int start_main(struct linked *c, struct fsdpck_error *err)
 {
+    const struct kern_device *device = c->on.device;
     char message[KERN_MESSAGE_BYTES];
+    if (device->stream_new(c->on.index, NULL, &c->stream, message) != KERN_OK || device->event_new(c->on.index, &c->made, message) != KERN_OK ||
+        device->event_new(c->on.index, &c->moved, message) != KERN_OK)
+        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "rank %u's stream of what goes between ranks: %s", c->base.rank, message);
+    return c->links ? open_link(c, err) : 0;
+}
+
+/* COMM_GATHER and COMM_REDUCE: of COMM_MAIN's, all on the stream. */
+static int add_lane(struct linked *main, enum comm_lane lane, struct fsdpck_error *err)
+{
     struct linked *c = calloc(1, sizeof *c);
-    *out = c;
     if (!c)
         return fsdpck_error_nomem(err, sizeof *c);
+    *c = (struct linked){ .base = main->base, .host = main->host->lanes[lane], .on = main->on, .links = main->links, .link = main->link, .stream = main->stream,
+                          .folds = main->stream, .received = main->received, .rounded = main->rounded };
+    memset(c->base.lanes, 0, sizeof c->base.lanes);
+    c->base.lane = lane;
+    c->base.stream = c->stream;
+    c->base.launches = true;
+    main->base.lanes[lane] = &c->base;
+    return 0;
+}
+
+static uint64_t received_nbytes(uint32_t nranks, int64_t own_nelem, enum fsdpck_dtype reduce)
+{
+    return nranks > 1 ? nranks * (uint64_t)own_nelem * fsdpck_dtype_info(reduce)->nbytes : 0;
+}
+
+uint64_t comm_linked_nbytes(uint32_t nranks, int64_t own_nelem, int64_t grad_nelem, enum fsdpck_dtype reduce)
+{
+    const uint64_t rounded = reduce == FSDPCK_FLOAT32 ? 0 : (uint64_t)grad_nelem * fsdpck_dtype_info(reduce)->nbytes;
+    return (received_nbytes(nranks, own_nelem, reduce) + ALIGNED - 1) / ALIGNED * ALIGNED + rounded;
+}
+
+static struct linked *new_main(struct comm *host, const struct comm_on_device *on, const struct kern_links *links, char *memory, bool views)
+{
+    struct linked *c = calloc(1, sizeof *c);
+    if (!c)
+        return NULL;
     c->host = host;
     c->on = *on;
     c->links = links;
-    c->stream = on->compute;
-    c->base = (struct comm){ .ops = &linked_ops, .board = host->board, .lane = host->lane, .rank = host->rank, .nranks = host->nranks, .values = on->values,
-                             .contribution = on->contribution };
-    if (host->lane == COMM_GATHER && on->device->stream_new(on->index, NULL, &c->stream, message) != KERN_OK)
-        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "rank %u's stream of gathers: %s", host->rank, message);
-    return links ? open_link(c, err) : 0;
+    c->folds = on->compute;
+    c->received = memory;
+    if (host->reduce != FSDPCK_FLOAT32)
+        c->rounded = memory + (received_nbytes(host->nranks, on->own_nelem, host->reduce) + ALIGNED - 1) / ALIGNED * ALIGNED;
+    c->base = (struct comm){ .ops = &linked_ops, .board = host->board, .lane = COMM_MAIN, .rank = host->rank, .nranks = host->nranks, .values = on->values,
+                             .contribution = on->contribution, .reduce = host->reduce, .views = views };
+    c->base.lanes[COMM_MAIN] = &c->base;
+    c->base.lanes[COMM_SAVE] = host->lanes[COMM_SAVE];
+    return c;
 }
 
-uint64_t comm_linked_nbytes(uint32_t nranks, int64_t own_nelem)
-{
-    return nranks > 1 ? nranks * (uint64_t)own_nelem * sizeof(float) : 0;
-}
-
-int comm_linked_new(struct comm *host, const struct comm_on_device *on, const struct kern_links *links, float *memory, bool views, struct comm **out,
+int comm_linked_new(struct comm *host, const struct comm_on_device *on, const struct kern_links *links, void *memory, bool views, struct comm **out,
                     struct fsdpck_error *err)
 {
-    struct linked *main = NULL, *gather = NULL;
+    struct linked *main = new_main(host, on, links, memory, views);
     *out = NULL;
-    int rc = new_lane(host, on, links, &main, err);
-    if (!rc)
-        rc = new_lane(host->lanes[COMM_GATHER], on, links, &gather, err);
+    if (!main)
+        return fsdpck_error_nomem(err, sizeof *main);
+    int rc = start_main(main, err);
+    for (int i = 1; i < NLANES && !rc; i++)
+        rc = add_lane(main, lanes_of_device[i], err);
     if (rc) {
-        free_lane(main);
-        free_lane(gather);
+        linked_free(&main->base);
         return rc;
     }
-    main->received = memory;
-    main->base.views = gather->base.views = views;
-    gather->base.stream = gather->stream;
-    main->base.lanes[COMM_MAIN] = &main->base;
-    main->base.lanes[COMM_GATHER] = &gather->base;
-    main->base.lanes[COMM_REDUCE] = host->lanes[COMM_REDUCE];
-    main->base.lanes[COMM_SAVE] = host->lanes[COMM_SAVE];
     main->watching = links && pthread_create(&main->thread, NULL, watch, main) == 0;
     *out = &main->base;
     return 0;

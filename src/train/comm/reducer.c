@@ -1,13 +1,17 @@
-/* One worker, two counters that only grow: exchanges that were started, and those that are over. */
+/* One worker or none, two counters that only grow: exchanges that were started, and those that are over (or waited for, by the compute stream). */
 #include "comm/reducer.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include <kernels/memory.h>
+
 #include "comm/worker.h"
 
 struct reducer {
     struct comm *comm;
+    struct reducer_place place; /* where comm launches */
+    struct kern_event *made, *done[REDUCER_JOBS];
     struct worker worker;
     /* under its lock */
     struct reducer_job jobs[REDUCER_JOBS]; /* job i is jobs[i % REDUCER_JOBS] */
@@ -50,16 +54,32 @@ static bool do_next(void *ctx)
     return true;
 }
 
-int reducer_new(struct comm *comm, struct reducer **out, struct fsdpck_error *err)
+static int make_events(struct reducer *r, struct fsdpck_error *err)
+{
+    struct kern_event **events[] = { &r->made, &r->done[0], &r->done[1] };
+    char message[KERN_MESSAGE_BYTES];
+    _Static_assert(REDUCER_JOBS == 2, "an event a job");
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
+        if (r->place.device->event_new(r->place.index, events[i], message) != KERN_OK)
+            return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "events of exchanges: %s", message);
+    }
+    return 0;
+}
+
+int reducer_new(struct comm *comm, const struct reducer_place *place, struct reducer **out, struct fsdpck_error *err)
 {
     struct reducer *r = calloc(1, sizeof *r);
     *out = NULL;
     if (!r)
         return fsdpck_error_nomem(err, sizeof *r);
     r->comm = comm;
-    int rc = worker_start(&r->worker, do_next, r, err);
+    if (comm->launches)
+        r->place = *place;
+    int rc = worker_start(&r->worker, comm->launches ? NULL : do_next, r, err);
+    if (!rc && comm->launches)
+        rc = make_events(r, err);
     if (rc)
-        free(r);
+        reducer_free(r);
     else
         *out = r;
     return rc;
@@ -70,11 +90,46 @@ void reducer_free(struct reducer *r)
     if (!r)
         return;
     worker_stop(&r->worker);
+    if (r->place.device) {
+        r->place.device->event_free(r->made);
+        r->place.device->event_free(r->done[0]);
+        r->place.device->event_free(r->done[1]);
+    }
     free(r);
+}
+
+/* Behind what the compute stream has, and in front of an event that it can wait for. */
+static void launch(struct reducer *r, const struct reducer_job *job)
+{
+    const struct kern_device *device = r->place.device;
+    const uint64_t began = comm_now_ns();
+    struct fsdpck_error err = { 0 };
+    device->event_record(r->made, r->place.compute);
+    device->event_wait(r->made, r->comm->stream);
+    if (!r->error.code && r->comm->ops->exchange(r->comm, job->slices, job->nslices, job->ncontributions, job->first, &err))
+        r->error = err;
+    for (size_t i = 0; i < job->nslices && job->clean; i++)
+        device->memory->zero(r->comm->stream, r->comm->contribution + job->slices[i].at, (size_t)job->slices[i].nelem * sizeof(float));
+    device->event_record(r->done[r->started++ % REDUCER_JOBS], r->comm->stream);
+    r->times.busy_ns += comm_now_ns() - began;
+    r->times.waited_ns += comm_now_ns() - began;
+}
+
+/* Exchanges are over in the order in which they were started. */
+static void wait_on_device(struct reducer *r, uint32_t left)
+{
+    if (r->started - r->over <= left)
+        return;
+    r->over = r->started - left;
+    r->place.device->event_wait(r->done[(r->over - 1) % REDUCER_JOBS], r->place.compute);
 }
 
 void reducer_start(struct reducer *r, const struct reducer_job *job)
 {
+    if (r->place.device) {
+        launch(r, job);
+        return;
+    }
     pthread_mutex_lock(&r->worker.lock);
     r->jobs[r->started++ % REDUCER_JOBS] = *job;
     pthread_cond_broadcast(&r->worker.changed);
@@ -85,6 +140,8 @@ int reducer_wait(struct reducer *r, uint32_t left, struct fsdpck_error *err)
 {
     uint64_t started = comm_now_ns();
     pthread_mutex_lock(&r->worker.lock);
+    if (r->place.device)
+        wait_on_device(r, left);
     while (r->started - r->over > left)
         pthread_cond_wait(&r->worker.changed, &r->worker.lock);
     r->times.waited_ns += comm_now_ns() - started;

@@ -1,4 +1,4 @@
-/* One worker, counters that only grow during a micro-batch: uses wanted, there, and over. */
+/* One worker or none, counters that only grow during a micro-batch: uses wanted, there, and over. */
 #include "comm/ring.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@ struct ring {
     /* Where comm moves data on a stream, else NULL: (schedule->nentries) a use's group has been gathered, on comm's stream; (and one more) a use is over, on the
      * compute stream, the last one being the beginning of the micro-batch, when parameters have changed and all buffers are free. */
     struct kern_event **arrived, **left;
-    struct worker worker;
+    struct worker worker; /* where comm launches, without a thread: the caller gathers */
     /* under its lock */
     enum ring_mode mode;
     uint32_t nuses;  /* of this micro-batch */
@@ -100,6 +100,17 @@ static bool gather_next(void *ctx)
     return true;
 }
 
+/* All that may be gathered now: what that is depends on the caller's program alone. */
+static void gather_in_line(struct ring *r)
+{
+    const uint64_t before = r->times.gathered_ns;
+    if (!r->comm->launches)
+        return;
+    while (gather_next(r))
+        ;
+    r->times.waited_ns += r->times.gathered_ns - before;
+}
+
 static int cut_slots(struct ring *r, uint32_t ngroups, struct fsdpck_error *err)
 {
     size_t at = 0;
@@ -153,7 +164,7 @@ int ring_new(struct comm *comm, const struct schedule *schedule, const struct ri
     if (!rc && comm->stream)
         rc = make_events(r, &r->left, err);
     if (!rc)
-        rc = worker_start(&r->worker, gather_next, r, err);
+        rc = worker_start(&r->worker, comm->launches ? NULL : gather_next, r, err);
     if (rc)
         ring_free(r);
     else
@@ -180,6 +191,7 @@ void ring_begin(struct ring *r, enum ring_mode mode, uint32_t nuses)
     r->wanted = r->there = r->over = r->live = 0;
     if (r->left)
         r->place.device->event_record(r->left[r->schedule->nentries], r->place.compute);
+    gather_in_line(r);
     pthread_cond_broadcast(&r->worker.changed);
     pthread_mutex_unlock(&r->worker.lock);
 }
@@ -195,6 +207,7 @@ int ring_enter(struct ring *r, uint32_t group, char **data, struct fsdpck_error 
     }
     r->wanted++;
     r->live++;
+    gather_in_line(r);
     pthread_cond_broadcast(&r->worker.changed);
     uint64_t started = comm_now_ns();
     while (r->there <= use && !r->error.code)
@@ -220,6 +233,7 @@ void ring_leave(struct ring *r)
             r->place.device->event_record(r->left[use], r->place.compute);
         r->over = r->wanted;
     }
+    gather_in_line(r);
     pthread_cond_broadcast(&r->worker.changed);
     pthread_mutex_unlock(&r->worker.lock);
 }

@@ -1,5 +1,6 @@
-/* Gathers groups of parameters into a ring of buffers, on a thread of its own, ahead of their use, by a fixed schedule. Where data moves on a stream, gathers and
- * kernels are kept apart by events, and this thread only puts them on their way. Knows of groups and bytes only. */
+/* Gathers groups of parameters into a ring of buffers, ahead of their use, by a fixed schedule, on a thread of its own. Where data moves on a stream, gathers and
+ * kernels are kept apart by events; where a gather is only put on its way there is no thread: the caller's does it, at fixed places of its program. Knows of groups
+ * and bytes only. */
 #ifndef TRAIN_RING_H
 #define TRAIN_RING_H
 
@@ -33,7 +34,7 @@ enum ring_mode {
 
 struct ring_times {
     uint64_t waited_ns;   /* the caller stood still in ring_enter: exposed */
-    uint64_t gathered_ns; /* the thread was busy gathering, exposed or hidden */
+    uint64_t gathered_ns; /* a thread was busy gathering, exposed or hidden */
     uint64_t nbytes;      /* gathered */
 };
 

@@ -25,7 +25,7 @@ int worker_start(struct worker *w, bool (*step)(void *ctx), void *ctx, struct fs
     *w = (struct worker){ .step = step, .ctx = ctx, .running = true };
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->changed, NULL);
-    int failed = pthread_create(&w->thread, NULL, run, w);
+    int failed = step ? pthread_create(&w->thread, NULL, run, w) : 0;
     if (!failed)
         return 0;
     destroy(w);
@@ -40,6 +40,7 @@ void worker_stop(struct worker *w)
     w->ending = true;
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
-    pthread_join(w->thread, NULL);
+    if (w->step)
+        pthread_join(w->thread, NULL);
     destroy(w);
 }

@@ -13,10 +13,11 @@ struct worker {
     pthread_t thread;
     bool (*step)(void *ctx);
     void *ctx;
-    bool running, ending;
+    bool running /* its lock is there */, ending;
 };
 
-/* step: one piece of work, under the lock, which it may let go of meanwhile; false: there is none now. Nothing to be stopped is left behind by a failure. */
+/* step: one piece of work, under the lock, which it may let go of meanwhile; false: there is none now. NULL: no thread, but the lock is there. Nothing to be
+ * stopped is left behind by a failure. */
 int worker_start(struct worker *w, bool (*step)(void *ctx), void *ctx, struct fsdpck_error *err);
 /* Waits for the piece of work at hand, but for none after it. Does nothing where it was never started and is all zeros. */
 void worker_stop(struct worker *w);

@@ -76,14 +76,14 @@ static void view(struct decode *d, const struct compute *from, int64_t prompt, i
     d->most = max(prompt, most);
 }
 
-size_t decode_nbytes(const struct compute *from, int64_t prompt, int64_t most)
+struct decode_sizes decode_count(const struct compute *from, int64_t prompt, int64_t most)
 {
     struct decode d = { 0 };
-    struct carver v = { 0 };
+    struct carver device = { 0 }, host = { 0 };
     view(&d, from, prompt, most);
-    carve_all(&d, &v);
-    carve_host(&d, &v);
-    return v.at;
+    carve_all(&d, &device);
+    carve_host(&d, &host);
+    return (struct decode_sizes){ .device_nbytes = device.at, .host_nbytes = host.at };
 }
 
 /* Counted, taken, and cut up. */
@@ -100,28 +100,32 @@ static int allocate_at(struct decode *d, struct kern_place place, void (*cut)(st
     return 0;
 }
 
-static int allocate(struct decode *d, struct fsdpck_error *err)
+static int allocate(struct decode *d, void *memory, struct fsdpck_error *err)
 {
     const struct kern_place own = { .kind = KERN_PLACE_DEVICE, .index = d->c.index, .huge_pages = true }, pinned = { .kind = KERN_PLACE_PINNED, .index = d->c.index };
     const struct model *m = d->c.m;
     d->k = calloc((size_t)m->nlayer, sizeof *d->k);
     d->v = calloc((size_t)m->nlayer, sizeof *d->v);
     int rc = d->k && d->v ? 0 : fsdpck_error_nomem(err, (size_t)m->nlayer * sizeof *d->k);
-    if (!rc)
+    if (!rc && memory) {
+        struct carver v = { .base = memory };
+        carve_all(d, &v);
+    } else if (!rc) {
         rc = allocate_at(d, own, carve_all, &d->memory, err);
+    }
     if (!rc)
         rc = allocate_at(d, pinned, carve_host, &d->host, err);
     return rc ? rc : compute_send_rope_tables(&d->c, d->most, err);
 }
 
-int decode_new(const struct compute *from, int64_t prompt, int64_t most, struct decode **out, struct fsdpck_error *err)
+int decode_new(const struct compute *from, int64_t prompt, int64_t most, void *memory, struct decode **out, struct fsdpck_error *err)
 {
     struct decode *d = calloc(1, sizeof *d);
     *out = NULL;
     if (!d)
         return fsdpck_error_nomem(err, sizeof *d);
     view(d, from, prompt, most);
-    int rc = allocate(d, err);
+    int rc = allocate(d, memory, err);
     if (rc)
         decode_free(d);
     else

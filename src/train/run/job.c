@@ -57,8 +57,6 @@ int job_open(const struct train_config *config, const struct train_options *opt,
         rc = open_eval(&job, &data_opt, err);
     if (!rc)
         rc = data_nsteps(job.data, config, &job.nsteps, err);
-    if (!rc && job_is_apart(&job) && strcmp(config->dtype.reduce, "fp32") != 0)
-        rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'dtype.reduce': with --device %s gradients are exchanged as fp32 only", opt->device);
     if (!rc)
         rc = samples_open(config, job.model.nvocab, &job.fs, &job.samples, err);
     if (rc)

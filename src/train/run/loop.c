@@ -12,6 +12,7 @@
 #include "run/device.h"
 #include "run/files.h"
 #include "run/gather.h"
+#include "run/memory.h"
 #include "run/profile.h"
 #include "run/samples.h"
 #include "state/adapter.h"
@@ -242,7 +243,7 @@ static int tell_start(const struct rank *r, struct fsdpck_error *err)
     data_tell(job->data, &start.data);
     if (job->eval)
         data_tell(job->eval, &start.eval);
-    int rc = r->step < job->nsteps ? job_plan(job, r->compute->nbytes + samples_nbytes(job->samples, r->compute), (uint64_t)r->compute->nrecomputed, &start.plan, err) : 0;
+    int rc = r->step < job->nsteps ? job_plan(job, r->compute, r->where->device->apart ? &r->memory->sizes : NULL, &start.plan, err) : 0;
     if (!rc && r->step < job->nsteps)
         job->opt->on_start(job->opt->ctx, &start);
     return rc;

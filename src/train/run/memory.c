@@ -6,6 +6,7 @@
 
 #include "comm/comm_linked.h"
 #include "run/gather.h"
+#include "run/samples.h"
 
 enum { ALIGNED = 4096, RESERVED_NBYTES = 512 << 20 };
 
@@ -28,22 +29,23 @@ static uint64_t tree_nbytes(const struct layout *l)
     return aligned(((uint64_t)l->own_nelem + 16) * sizeof(float));
 }
 
-int memory_count(const struct job *job, bool apart, bool linked, size_t activation_nbytes, struct memory_sizes *out, struct fsdpck_error *err)
+int memory_count(const struct job *job, bool apart, bool linked, const struct compute *c, struct memory_sizes *out, struct fsdpck_error *err)
 {
     const struct layout *l = &job->layout;
     struct gather_sizes gather = { 0 };
     int rc = job_copies(job) ? gather_count(job, &gather, err) : 0;
     *out = (struct memory_sizes){ .shard_nbytes = apart ? aligned(l->shard_nbytes) : 0,
                                   .contribution_nbytes = apart ? aligned((uint64_t)l->grad_nelem * sizeof(float)) : 0,
-                                  .received_nbytes = linked ? aligned(comm_linked_nbytes(job->nranks, l->own_nelem)) : 0,
+                                  .received_nbytes = linked ? aligned(comm_linked_nbytes(job->nranks, l->own_nelem, l->grad_nelem, job_comm_sizes(job).reduce)) : 0,
                                   .state_nbytes = tree_nbytes(l) * (l->masters ? 4 : 3) + aligned(memory_row_sums_nbytes(l)),
-                                  .ring_nbytes = aligned(gather.buffer_nbytes), .activation_nbytes = aligned(activation_nbytes) };
+                                  .ring_nbytes = aligned(gather.buffer_nbytes), .activation_nbytes = aligned(c->nbytes),
+                                  .sample_nbytes = apart ? aligned(samples_count(job->samples, c).device_nbytes) : 0 };
     return rc;
 }
 
 uint64_t memory_sum(const struct memory_sizes *s)
 {
-    return s->shard_nbytes + s->contribution_nbytes + s->received_nbytes + s->state_nbytes + s->ring_nbytes + s->activation_nbytes;
+    return s->shard_nbytes + s->contribution_nbytes + s->received_nbytes + s->state_nbytes + s->ring_nbytes + s->activation_nbytes + s->sample_nbytes;
 }
 
 static void *cut(struct memory_map *map, uint64_t *at, uint64_t nbytes)
@@ -68,6 +70,7 @@ static void cut_all(const struct layout *l, const struct memory_sizes *s, struct
     map->row_sums = cut(map, &at, memory_row_sums_nbytes(l));
     map->ring = cut(map, &at, s->ring_nbytes);
     map->activations = cut(map, &at, s->activation_nbytes);
+    map->samples = cut(map, &at, s->sample_nbytes);
 }
 
 /* Of the host, for one of the ranks that share it. */
@@ -104,7 +107,7 @@ int memory_choose(const struct job *job, const struct rank_device *where, bool l
         return 0;
     do {
         compute_recompute(c, n);
-        rc = memory_count(job, where->device->apart, linked, c->nbytes, &sizes, err);
+        rc = memory_count(job, where->device->apart, linked, c, &sizes, err);
     } while (!rc && memory_sum(&sizes) > room && n++ < job->model.nlayer);
     return rc;
 }
@@ -133,8 +136,8 @@ static int refuse(const struct job *job, const struct rank_device *where, const 
         snprintf(room, sizeof room, ", and device %d (%.100s) has %.2f GiB free of %.2f", where->index, where->facts.name, gib(where->facts.free_nbytes),
                  gib(where->facts.total_nbytes));
     fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "a rank needs %.2f GiB (parameters %.2f, gradients %.2f, optimizer %.2f, gathered groups %.2f, activations of %lld "
-                     "tokens %.2f)%s", gib(memory_sum(s)), gib(s->shard_nbytes), gib(s->contribution_nbytes + s->received_nbytes), gib(s->state_nbytes), gib(s->ring_nbytes),
-                     (long long)job_largest_ntok(job), gib(s->activation_nbytes), room);
+                     "tokens %.2f, samples %.2f)%s", gib(memory_sum(s)), gib(s->shard_nbytes), gib(s->contribution_nbytes + s->received_nbytes), gib(s->state_nbytes), gib(s->ring_nbytes),
+                     (long long)job_largest_ntok(job), gib(s->activation_nbytes), gib(s->sample_nbytes), room);
     fsdpck_error_hint(err, "%s", advice(job));
     return err->code;
 }
@@ -143,7 +146,7 @@ int memory_take(const struct job *job, const struct rank_device *where, const st
 {
     const struct kern_place place = { .kind = KERN_PLACE_DEVICE, .index = where->index, .huge_pages = true };
     char message[KERN_MESSAGE_BYTES] = "";
-    *out = (struct memory_map){ 0 };
+    *out = (struct memory_map){ .sizes = *sizes };
     if (where->module && memory_sum(sizes) > where->facts.free_nbytes)
         return refuse(job, where, sizes, NULL, err);
     if (where->device->memory->alloc(place, memory_sum(sizes), &out->buffer, message) != KERN_OK)

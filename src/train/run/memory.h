@@ -8,20 +8,22 @@
 struct memory_sizes {
     uint64_t shard_nbytes, contribution_nbytes; /* where the device's memory is apart; else the communicator has them */
     uint64_t state_nbytes;                      /* reduced gradients, moments, masters, row sums */
-    uint64_t received_nbytes; /* others' contributions, where devices are linked */
+    uint64_t received_nbytes; /* others' contributions and what is sent, where devices are linked */
     uint64_t ring_nbytes, activation_nbytes;
+    uint64_t sample_nbytes; /* where the device's memory is apart; else they are taken when there is sampling */
 };
 
 struct memory_map {
+    struct memory_sizes sizes;
     struct kern_buffer buffer;
     unsigned char *values;
     float *contribution, *own, *m, *v, *masters, *received;
     double *row_sums;
-    char *ring, *activations;
+    char *ring, *activations, *samples;
 };
 
-/* activation_nbytes: compute.nbytes. linked: ranks' devices are. */
-int memory_count(const struct job *job, bool apart, bool linked, size_t activation_nbytes, struct memory_sizes *out, struct fsdpck_error *err);
+/* c: as it is to be placed. linked: ranks' devices are, or there is one rank. */
+int memory_count(const struct job *job, bool apart, bool linked, const struct compute *c, struct memory_sizes *out, struct fsdpck_error *err);
 uint64_t memory_row_sums_nbytes(const struct layout *l);
 uint64_t memory_sum(const struct memory_sizes *sizes);
 /* fsdp.activation_checkpointing "auto": as few blocks are recomputed as make the rank fit; all of them where none does. c->nbytes follows. */

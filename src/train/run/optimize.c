@@ -1,8 +1,15 @@
 /* Global norm, clipping, AdamW and the schedule of learning rates, on this rank's rows. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "run/rank.h"
+
+/* What one call of a kernel takes: (nparams) of each. */
+struct optimizer_lists {
+    struct kern_adamw_range *ranges;
+    struct kern_rows *rows;
+};
 
 double schedule_lr(const struct train_config *config, uint64_t step, uint64_t nsteps)
 {
@@ -26,16 +33,17 @@ static int sum_rows(struct rank *r, int64_t *count, struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;
     const struct compute *c = r->compute;
+    size_t n = 0;
     *count = 0;
     for (size_t i = 0; i < l->nparams; i++) {
         const struct param *p = &l->params[i];
         int64_t first, nrow = param_rows(p, r->comm->rank, &first);
-        const struct kern_cmat own = { r->own + p->own_at, p->ncol, KERN_F32 };
         if (!p->trainable || nrow <= 0)
             continue;
-        c->device->ops->sum_squares(c->stream, r->row_sums + *count, own, nrow, p->ncol);
+        r->lists->rows[n++] = (struct kern_rows){ { r->own + p->own_at, p->ncol, KERN_F32 }, nrow, p->ncol };
         *count += nrow;
     }
+    c->device->ops->sum_squares(c->stream, r->row_sums, r->lists->rows, n);
     return rank_download(r, r->row_sums_back.data, r->row_sums, (size_t)*count * sizeof(double), err);
 }
 
@@ -84,7 +92,7 @@ int rank_find_nonfinite(struct rank *r, const char **name, struct fsdpck_error *
     return rc;
 }
 
-/* How many elements one call of the optimizer takes from parameter i on, and which parameter is next: neighbours in the optimizer's memory that are treated alike
+/* How many elements one range of the optimizer takes from parameter i on, and which parameter is next: neighbours in the optimizer's memory that are treated alike
  * are one, with the padding between them, which is zero and stays so. */
 static int64_t stretch(const struct rank *r, size_t i, size_t *next)
 {
@@ -102,28 +110,55 @@ static int64_t stretch(const struct rank *r, size_t i, size_t *next)
     return end - p->own_at;
 }
 
-int rank_update(struct rank *r, double norm, double lr, struct fsdpck_error *err)
+/* This rank's rows of all that is trained. */
+static size_t list_ranges(const struct rank *r, struct kern_adamw_range *ranges)
 {
-    const struct train_config *config = r->job->config;
     const struct layout *l = &r->job->layout;
-    double limit = config->train.max_grad_norm, scale = limit > 0 ? limit / (norm + 1e-6) : 1;
-    struct compute *c = r->compute;
-    comm_at(r->comm, r->step + 1, "optimizer");
-    r->updates++;
-    if (r->copied)
-        c->device->event_wait(r->copied, c->stream);
+    size_t n = 0;
     for (size_t i = 0, next; i < l->nparams; i = next) {
         const struct param *p = &l->params[i];
         int64_t first;
         next = i + 1;
         if (!p->trainable || param_rows(p, r->comm->rank, &first) <= 0)
             continue;
-        struct kern_adamw adamw = { .nelem = stretch(r, i, &next), .p = rank_master(r, p), .m = r->m + p->own_at, .v = r->v + p->own_at,
-                                    .grad = r->own + p->own_at, .grad_scale = scale < 1 ? scale : 1, .lr = lr, .beta1 = config->train.beta1,
-                                    .beta2 = config->train.beta2, .eps = config->train.epsilon, .weight_decay = p->decay ? config->train.weight_decay : 0,
-                                    .t = (int64_t)r->updates };
-        c->device->ops->adamw(c->stream, &adamw);
+        ranges[n++] = (struct kern_adamw_range){ .nelem = stretch(r, i, &next), .p = rank_master(r, p), .m = r->m + p->own_at, .v = r->v + p->own_at,
+                                                 .grad = r->own + p->own_at, .weight_decay = p->decay ? r->job->config->train.weight_decay : 0 };
     }
+    return n;
+}
+
+int rank_update(struct rank *r, double norm, double lr, struct fsdpck_error *err)
+{
+    const struct train_config *config = r->job->config;
+    double limit = config->train.max_grad_norm, scale = limit > 0 ? limit / (norm + 1e-6) : 1;
+    struct compute *c = r->compute;
+    comm_at(r->comm, r->step + 1, "optimizer");
+    r->updates++;
+    if (r->copied)
+        c->device->event_wait(r->copied, c->stream);
+    const struct kern_adamw adamw = { .ranges = r->lists->ranges, .nranges = list_ranges(r, r->lists->ranges), .grad_scale = scale < 1 ? scale : 1, .lr = lr,
+                                      .beta1 = config->train.beta1, .beta2 = config->train.beta2, .eps = config->train.epsilon, .t = (int64_t)r->updates };
+    c->device->ops->adamw(c->stream, &adamw);
     int rc = rank_publish(r, false, err);
     return rc ? rc : r->comm->ops->barrier(r->comm, "update of parameters", err);
+}
+
+int rank_optimizer_new(struct rank *r, struct fsdpck_error *err)
+{
+    const size_t n = r->job->layout.nparams;
+    r->lists = calloc(1, sizeof *r->lists);
+    if (!r->lists)
+        return fsdpck_error_nomem(err, sizeof *r->lists);
+    r->lists->ranges = calloc(n, sizeof *r->lists->ranges);
+    r->lists->rows = calloc(n, sizeof *r->lists->rows);
+    return r->lists->ranges && r->lists->rows ? 0 : fsdpck_error_nomem(err, n * sizeof *r->lists->ranges);
+}
+
+void rank_optimizer_free(struct rank *r)
+{
+    if (!r->lists)
+        return;
+    free(r->lists->ranges);
+    free(r->lists->rows);
+    free(r->lists);
 }

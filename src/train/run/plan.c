@@ -1,29 +1,11 @@
 /* train_plan: the sizes of a run from its tables alone. No weight is read; buffers are laid out but not touched. */
+#include <string.h>
+
 #include "run/gather.h"
 #include "run/job.h"
 #include "run/memory.h"
 #include "run/samples.h"
 #include "state/saver.h"
-
-/* By the processor's kernels, which take as much as a device's, but for some scratch. */
-static int count_activations(const struct job *job, uint64_t *nbytes, uint64_t *nrecomputed, struct fsdpck_error *err)
-{
-    char message[KERN_MESSAGE_BYTES];
-    const struct rank_device host = { .device = kern_device_find("cpu", message) };
-    const struct compute_device where = { host.device, 0, 1 };
-    struct compute *c;
-    int64_t ntok;
-    size_t ndocs;
-    job_largest(job, &ntok, &ndocs);
-    int rc = compute_new(&job->model, &job->layout, job->config, ntok, ndocs, &where, &c, err);
-    if (rc)
-        return rc;
-    rc = memory_choose(job, &host, false, c, err);
-    *nrecomputed = (uint64_t)c->nrecomputed;
-    *nbytes = c->nbytes + samples_nbytes(job->samples, c);
-    compute_free(c);
-    return rc;
-}
 
 /* Of rank 0, which has a packet in every wave, in the first step. */
 static int count_traffic(const struct job *job, struct train_plan *out, struct fsdpck_error *err)
@@ -58,33 +40,109 @@ static void count_data(const struct job *job, struct train_plan *out)
     out->largest_micro_ntok = (uint64_t)ntok;
 }
 
-int job_plan(const struct job *job, uint64_t activation_nbytes, uint64_t nrecomputed, struct train_plan *out, struct fsdpck_error *err)
+static void count_on_host(const struct job *job, const struct compute *c, struct train_plan *out)
 {
     const struct layout *l = &job->layout;
-    *out = (struct train_plan){ .nsteps = job->nsteps, .ntrained = (uint64_t)l->ntrained, .nfrozen = (uint64_t)l->nfrozen, .activation_nbytes = activation_nbytes,
-                                  .nrecomputed = nrecomputed };
-    count_data(job, out);
+    const struct decode_sizes samples = samples_count(job->samples, c);
     out->shard_nbytes = l->value_nbytes / job->nranks;
     out->gradient_nbytes = (uint64_t)(l->grad_nelem + l->own_nelem) * 4;
     out->optimizer_nbytes = (uint64_t)l->own_nelem * (l->masters ? 12 : 8);
+    out->activation_nbytes = c->nbytes;
+    out->sample_nbytes = samples.device_nbytes + samples.host_nbytes;
+    out->peak_nbytes = out->shard_nbytes + out->buffer_nbytes + out->gradient_nbytes + out->optimizer_nbytes + out->snapshot_nbytes + out->activation_nbytes +
+                       out->sample_nbytes;
+}
+
+/* The snapshot is the host's. */
+static void count_on_device(const struct memory_sizes *s, struct train_plan *out)
+{
+    out->shard_nbytes = s->shard_nbytes;
+    out->gradient_nbytes = s->contribution_nbytes + s->received_nbytes;
+    out->optimizer_nbytes = s->state_nbytes;
+    out->activation_nbytes = s->activation_nbytes;
+    out->sample_nbytes = s->sample_nbytes;
+    out->buffer_nbytes = s->ring_nbytes;
+    out->peak_nbytes = memory_sum(s);
+}
+
+int job_plan(const struct job *job, const struct compute *c, const struct memory_sizes *device, struct train_plan *out, struct fsdpck_error *err)
+{
+    const struct layout *l = &job->layout;
+    *out = (struct train_plan){ .nsteps = job->nsteps, .ntrained = (uint64_t)l->ntrained, .nfrozen = (uint64_t)l->nfrozen, .nrecomputed = (uint64_t)c->nrecomputed,
+                                .on_device = device != NULL };
+    count_data(job, out);
     int rc = count_traffic(job, out, err);
     out->snapshot_nbytes = saver_nbytes(l);
-    out->peak_nbytes = out->shard_nbytes + out->buffer_nbytes + out->gradient_nbytes + out->optimizer_nbytes + out->snapshot_nbytes + out->activation_nbytes;
+    if (device)
+        count_on_device(device, out);
+    else
+        count_on_host(job, c, out);
     out->all_ranks_nbytes = out->peak_nbytes * job->nranks;
+    return rc;
+}
+
+/* A device that is asked for sizes only: its own kernels say what scratch they want, on streams of the processor. Ranks have one each. */
+static int open_on_paper(const struct job *job, struct rank_device *where, struct kern_device *device, bool *linked, struct fsdpck_error *err)
+{
+    char message[KERN_MESSAGE_BYTES] = "";
+    const struct kern_module *module = NULL;
+    *where = (struct rank_device){ .device = kern_device_find("cpu", message) };
+    *linked = false;
+    if (!job_is_apart(job))
+        return 0;
+    if (kern_module_open(job->opt->module, &module, message) != KERN_OK)
+        return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "device '%s': %s", job->opt->device, message);
+    *device = *where->device;
+    device->apart = true;
+    device->ops = module->device->ops;
+    where->device = device;
+    *linked = module->links || job->nranks == 1;
+    return 0;
+}
+
+/* Which blocks are recomputed depends on what is free: on this host, where it is the host's memory that counts; of a device all that could be and none are said. */
+static int count_memory(const struct job *job, struct compute *c, const struct rank_device *where, bool linked, struct train_plan *out, struct fsdpck_error *err)
+{
+    const bool chooses = strcmp(job->config->fsdp.checkpointing, "auto") == 0;
+    struct memory_sizes sizes, least = { 0 };
+    int rc = 0;
+    if (!where->device->apart) {
+        rc = memory_choose(job, where, false, c, err);
+        return rc ? rc : job_plan(job, c, NULL, out, err);
+    }
+    if (chooses) {
+        compute_recompute(c, job->model.nlayer);
+        rc = memory_count(job, true, linked, c, &least, err);
+        compute_recompute(c, 0);
+    }
+    if (!rc)
+        rc = memory_count(job, true, linked, c, &sizes, err);
+    if (!rc)
+        rc = job_plan(job, c, &sizes, out, err);
+    out->least_nbytes = chooses ? memory_sum(&least) : 0;
     return rc;
 }
 
 int train_plan(const struct train_config *config, const struct train_options *opt, struct train_plan *out, struct fsdpck_error *err)
 {
     struct job job;
-    uint64_t activations = 0, nrecomputed = 0;
+    struct compute *c = NULL;
+    struct rank_device where;
+    struct kern_device device;
+    int64_t ntok;
+    size_t ndocs;
+    bool linked;
     *out = (struct train_plan){ 0 };
     int rc = job_open(config, opt, &job, err);
     if (rc)
         return rc;
-    rc = count_activations(&job, &activations, &nrecomputed, err);
+    job_largest(&job, &ntok, &ndocs);
+    rc = open_on_paper(&job, &where, &device, &linked, err);
     if (!rc)
-        rc = job_plan(&job, activations, nrecomputed, out, err);
+        rc = compute_new(&job.model, &job.layout, config, ntok, ndocs, &(struct compute_device){ where.device, 0, 1 }, &c, err);
+    if (!rc)
+        rc = count_memory(&job, c, &where, linked, out, err);
+    compute_free(c);
     job_close(&job);
     return rc;
 }

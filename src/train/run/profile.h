@@ -6,7 +6,7 @@
 
 struct profile;
 
-/* From now on this rank's kernels are timed; for kernels that run in line, in the calling thread (CPU). One a thread. */
+/* From now on this rank's kernels are timed, by events of its device. One a thread, which calls them. */
 int profile_new(struct rank *r, struct profile **out, struct fsdpck_error *err);
 void profile_free(struct profile *p); /* NULL does nothing. Kernels are not timed any more */
 /* A step is over. */

@@ -99,16 +99,23 @@ static int choose_links(struct rank *r, struct fsdpck_error *err)
     return rc;
 }
 
+/* Its communicator is that of linked devices: also where there is no other rank. */
+static bool is_linked(const struct rank *r)
+{
+    return r->where->device->apart && (r->where->links || r->host->nranks == 1);
+}
+
 /* Its memory there, and back. */
 static int take_memory(struct rank *r, struct fsdpck_error *err)
 {
     const struct kern_device *device = r->where->device;
     const struct kern_place pinned = { .kind = KERN_PLACE_PINNED, .index = r->where->index };
+    const bool linked = is_linked(r);
     struct memory_sizes sizes;
     char message[KERN_MESSAGE_BYTES];
-    int rc = memory_choose(r->job, r->where, r->where->links != NULL, r->compute, err);
+    int rc = memory_choose(r->job, r->where, linked, r->compute, err);
     if (!rc)
-        rc = memory_count(r->job, device->apart, r->where->links != NULL, r->compute->nbytes, &sizes, err);
+        rc = memory_count(r->job, device->apart, linked, r->compute, &sizes, err);
     if (!rc)
         rc = memory_take(r->job, r->where, &sizes, r->memory, err);
     if (!rc && device->memory->alloc(pinned, memory_row_sums_nbytes(&r->job->layout), &r->row_sums_back, message) != KERN_OK)
@@ -133,7 +140,7 @@ static int open_comm(struct rank *r, struct fsdpck_error *err)
     const struct comm_on_device on = { .device = r->where->device, .index = r->where->index, .compute = r->compute->stream, .values = r->memory->values,
                                        .contribution = r->memory->contribution, .grad_nelem = l->grad_nelem, .own = r->own, .own_nelem = l->own_nelem,
                                        .largest_group_nbytes = sizes.largest_nbytes };
-    if (!rc && (r->where->links || r->host->nranks == 1))
+    if (!rc && is_linked(r))
         return comm_linked_new(r->host, &on, r->where->links, r->memory->received, !job_copies(r->job), &r->comm, err);
     return rc ? rc : comm_staged_new(r->host, &on, &r->comm, err);
 }
@@ -158,6 +165,12 @@ int rank_open_bare(const struct job *job, struct comm *host, struct rank **out, 
     return 0;
 }
 
+static int open_reducer(struct rank *r, struct fsdpck_error *err)
+{
+    const struct reducer_place place = { r->where->device, r->where->index, r->compute->stream };
+    return reducer_new(r->comm->lanes[COMM_REDUCE], &place, &r->reducer, err);
+}
+
 int rank_open(const struct job *job, struct comm *host, struct rank **out, struct fsdpck_error *err)
 {
     struct rank *r = calloc(1, sizeof *r);
@@ -178,11 +191,13 @@ int rank_open(const struct job *job, struct comm *host, struct rank **out, struc
     if (!rc)
         rc = make_slices(r, err);
     if (!rc)
+        rc = rank_optimizer_new(r, err);
+    if (!rc)
         rc = compute_place(r->compute, r->memory->activations, r->comm->values, r->comm->contribution, err);
     if (!rc)
         rc = gather_new(job, r->comm, r->compute, r->memory->ring, &r->gather, err);
-    if (!rc && !r->where->device->apart && host->nranks > 1 && job->layout.grads_by_group)
-        rc = reducer_new(host->lanes[COMM_REDUCE], &r->reducer, err);
+    if (!rc && host->nranks > 1 && job->layout.grads_by_group && (!r->where->device->apart || r->where->links))
+        rc = open_reducer(r, err);
     if (rc)
         rank_close(r);
     else
@@ -211,6 +226,7 @@ void rank_close(struct rank *r)
         r->where->device->memory->free(&r->memory->buffer);
         r->where->device->memory->free(&r->row_sums_back);
     }
+    rank_optimizer_free(r);
     free(r->slices);
     free(r->group_slices);
     free(r->where);

@@ -29,6 +29,7 @@ int64_t job_largest_ntok(const struct job *job);
 
 struct rank_device; /* run/device.h */
 struct memory_map;  /* run/memory.h */
+struct optimizer_lists; /* optimize.c */
 
 /* Pointers to numbers are memory of the device: kernels and its memory table alone touch it. */
 struct rank {
@@ -39,7 +40,7 @@ struct rank {
     struct memory_map *memory;
     struct compute *compute;
     struct gather *gather;  /* NULL: it is the only one, and does not train */
-    struct reducer *reducer; /* NULL where gradients are exchanged in line: one rank, or adapters, all at the end, or on a device's stream */
+    struct reducer *reducer; /* NULL where gradients are exchanged in line: one rank, or adapters, all at the end, or through the host */
     struct comm_slice *slices; /* (nslices) trainable parameters */
     size_t nslices;
     size_t *group_slices; /* (ngroups + 1) where each group's begin among them */
@@ -49,6 +50,7 @@ struct rank {
     struct kern_event *copied; /* the state, for the last checkpoint: it does not change before; NULL: nobody copies it */
     double *row_sums; /* (rows of this rank, of all that is trained) */
     struct kern_buffer row_sums_back; /* the same, in pinned memory */
+    struct optimizer_lists *lists;
     uint64_t step;    /* done */
     uint64_t updates; /* applied: AdamW's t */
     struct fsdpck_base base; /* the frozen weights under adapters, as they were read; no tensors without adapters */
@@ -102,6 +104,8 @@ struct asked {
 };
 /* optimize.c: the global norm, the same on every rank; NaN where a gradient is not finite. *asked: of this rank; then of any. */
 int rank_norm(struct rank *r, double *norm, struct asked *asked, struct fsdpck_error *err);
+int rank_optimizer_new(struct rank *r, struct fsdpck_error *err);
+void rank_optimizer_free(struct rank *r);
 int rank_update(struct rank *r, double norm, double lr, struct fsdpck_error *err);
 double schedule_lr(const struct train_config *config, uint64_t step, uint64_t nsteps);
 /* Name of the first tensor whose gradient is not finite, or "loss". Collective. */

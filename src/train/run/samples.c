@@ -14,6 +14,7 @@
 #include "model/decode.h"
 #include "run/files.h"
 #include "run/gather.h"
+#include "run/memory.h"
 #include "sample/choose.h"
 
 enum { MOST_NEW = 128, SHOWN = 400 };
@@ -119,9 +120,9 @@ uint64_t samples_hash(const struct samples *s)
     return s ? XXH3_64bits_withSeed(s->rule.stops, s->rule.nstops * sizeof *s->rule.stops, hash) : 0;
 }
 
-uint64_t samples_nbytes(const struct samples *s, const struct compute *c)
+struct decode_sizes samples_count(const struct samples *s, const struct compute *c)
 {
-    return s ? decode_nbytes(c, (int64_t)s->longest, (int64_t)s->longest + MOST_NEW) : 0;
+    return s ? decode_count(c, (int64_t)s->longest, (int64_t)s->longest + MOST_NEW) : (struct decode_sizes){ 0 };
 }
 
 /* What a rank says between two forwards: a token + 1, or nothing any more; and whether its run is asked to stop. */
@@ -291,7 +292,7 @@ int rank_sample(struct rank *r, struct fsdpck_error *err)
     bool begun = false, stop = false;
     struct wave w = { .r = r, .s = s, .begun = &begun };
     comm_at(r->comm, r->step, "sampling");
-    int rc = decode_new(r->compute, (int64_t)s->longest, (int64_t)s->longest + MOST_NEW, &w.decode, err);
+    int rc = decode_new(r->compute, (int64_t)s->longest, (int64_t)s->longest + MOST_NEW, r->memory->samples, &w.decode, err);
     if (!rc)
         rc = choose_new(r->job->model.nvocab, &w.choose, err);
     for (size_t i = 0; i < s->n; i++)

@@ -2,6 +2,7 @@
 #ifndef TRAIN_SAMPLES_H
 #define TRAIN_SAMPLES_H
 
+#include "model/decode.h"
 #include "run/rank.h"
 
 struct samples;
@@ -10,8 +11,8 @@ struct samples;
 int samples_open(const struct train_config *config, int64_t nvocab, const struct fsdpck_options *fs, struct samples **out, struct fsdpck_error *err);
 void samples_free(struct samples *s); /* NULL does nothing */
 uint64_t samples_hash(const struct samples *s); /* of the prompts, and when they are used; NULL: 0 */
-/* Of keys, values and activations while there is sampling; NULL: 0. */
-uint64_t samples_nbytes(const struct samples *s, const struct compute *c);
+/* Of keys, values and activations while there is sampling; NULL: none. */
+struct decode_sizes samples_count(const struct samples *s, const struct compute *c);
 
 /* Collective: all prompts, dealt out to the ranks, greedily; rank 0 writes output_dir/samples/step-NUMBER.txt and notes. */
 int rank_sample(struct rank *r, struct fsdpck_error *err);

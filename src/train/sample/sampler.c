@@ -141,7 +141,7 @@ static int make_room(struct sampler *s, const uint32_t *ids, size_t count, size_
     int rc = check_ids(s, ids, count, err);
     decode_free(s->decode);
     s->decode = NULL;
-    return rc ? rc : decode_new(s->alone.rank->compute, (int64_t)count, (int64_t)most, &s->decode, err);
+    return rc ? rc : decode_new(s->alone.rank->compute, (int64_t)count, (int64_t)most, NULL, &s->decode, err);
 }
 
 int sampler_prompt(struct sampler *s, const uint32_t *ids, size_t count, uint64_t max_new_tokens, struct fsdpck_error *err)

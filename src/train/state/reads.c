@@ -1,12 +1,13 @@
-/* Batches of reads. A batch is full when its memory is: that of casts, or half of the pinned memory. */
+/* Batches of reads. A batch is full when its memory is: that of casts, or half of the pinned memory. What was read is hashed and cast by the rank's threads. */
 #include "state/reads.h"
 
+#include <kernels/pool.h>
 #include <stdlib.h>
 #include <xxhash.h>
 
 #include "run/device.h"
 
-enum { CAST_NBYTES = 32 << 20, HALF_NBYTES = 64 << 20, ALIGNED = 64 };
+enum { CAST_NBYTES = 32 << 20, HALF_NBYTES = 64 << 20, ALIGNED = 64, PIECE_NBYTES = 64 << 10 };
 
 struct entry {
     struct reads_rows rows;
@@ -78,9 +79,10 @@ int reads_new(const struct rank *r, struct fsdpck_source *src, struct reads **ou
     return rc;
 }
 
-/* A tensor's content id (FORMAT.md): the sum over rows of their hashes, so that ranks can add up theirs. limb: 32 bits each, lowest first. */
-static void add_content(const unsigned char *rows, uint64_t row_nbytes, uint64_t first, uint64_t nrow, uint64_t limb[4])
+/* A tensor's content id (FORMAT.md): the sum over rows of their hashes, so that ranks and threads can add up theirs. limbs: 32 bits each, lowest first. */
+static void add_content(const unsigned char *rows, uint64_t row_nbytes, uint64_t first, uint64_t nrow, uint64_t limbs[4])
 {
+    uint64_t limb[4] = { 0 };
     for (uint64_t i = 0; i < nrow; i++) {
         XXH128_hash_t h = XXH3_128bits_withSeed(rows + i * row_nbytes, row_nbytes, first + i);
         limb[0] += (uint32_t)h.low64;
@@ -88,6 +90,8 @@ static void add_content(const unsigned char *rows, uint64_t row_nbytes, uint64_t
         limb[2] += (uint32_t)h.high64;
         limb[3] += h.high64 >> 32;
     }
+    for (int k = 0; k < 4; k++)
+        __atomic_fetch_add(&limbs[k], limb[k], __ATOMIC_RELAXED);
 }
 
 static uint64_t nbytes_of(const struct entry *e, enum fsdpck_dtype dtype)
@@ -95,14 +99,34 @@ static uint64_t nbytes_of(const struct entry *e, enum fsdpck_dtype dtype)
     return e->rows.nrow * e->rows.ncol * fsdpck_dtype_info(dtype)->nbytes;
 }
 
+struct finishing {
+    const struct entry *entry;
+    uint64_t nrow; /* of a piece */
+};
+
+static void finish_piece(void *ctx, int64_t piece, unsigned worker)
+{
+    const struct finishing *f = ctx;
+    const struct entry *e = f->entry;
+    const struct reads_rows *rows = &e->rows;
+    const enum fsdpck_dtype has = rows->tensor->dtype;
+    const uint64_t first = (uint64_t)piece * f->nrow, nrow = rows->nrow - first < f->nrow ? rows->nrow - first : f->nrow;
+    const uint64_t raw_row = rows->ncol * fsdpck_dtype_info(has)->nbytes, whole_row = rows->ncol * fsdpck_dtype_info(rows->dtype)->nbytes;
+    const unsigned char *raw = (const unsigned char *)e->raw + first * raw_row;
+    (void)worker;
+    if (rows->content)
+        add_content(raw, raw_row, rows->first + first, nrow, rows->content);
+    if (e->raw != e->whole)
+        fsdpck_dtype_cast(has, raw, rows->dtype, (char *)e->whole + first * whole_row, nrow * rows->ncol);
+}
+
 static void finish_entry(const struct reads *b, const struct entry *e)
 {
     const struct reads_rows *rows = &e->rows;
-    const enum fsdpck_dtype has = rows->tensor->dtype;
-    if (rows->content)
-        add_content(e->raw, rows->ncol * fsdpck_dtype_info(has)->nbytes, rows->first, rows->nrow, rows->content);
-    if (e->raw != e->whole)
-        fsdpck_dtype_cast(has, e->raw, rows->dtype, e->whole, rows->nrow * rows->ncol);
+    const uint64_t row_nbytes = rows->ncol * fsdpck_dtype_info(rows->tensor->dtype)->nbytes;
+    struct finishing f = { e, row_nbytes < PIECE_NBYTES ? PIECE_NBYTES / row_nbytes : 1 };
+    if (rows->content || e->raw != e->whole)
+        kern_pool_run(b->r->compute->pool, (int64_t)((rows->nrow + f.nrow - 1) / f.nrow), finish_piece, &f);
     if (e->whole != rows->dst)
         b->r->compute->device->memory->copy(b->r->compute->stream, rows->dst, e->whole, nbytes_of(e, rows->dtype));
 }

@@ -30,7 +30,7 @@ static const struct kern_device *cpu(void)
     return kern_device_find("cpu", message);
 }
 
-static void die(const char *what, const char *name)
+void guarded_die(const char *what, const char *name)
 {
     fprintf(stderr, "guarded: %s: %s\n", what, name);
     abort();
@@ -41,7 +41,7 @@ static void protect(int rights)
 {
     for (int i = 0; i < MAX_REGIONS; i++) {
         if (guard.regions[i].data && mprotect(guard.regions[i].data, guard.regions[i].nbytes, rights))
-            die("mprotect", "failed");
+            guarded_die("mprotect", "failed");
     }
 }
 
@@ -76,7 +76,7 @@ void guarded_must_own(const char *kernel, const void *p)
 {
     pthread_mutex_lock(&guard.lock);
     if (p && !find(p))
-        die("an operand is not in the device's memory", kernel);
+        guarded_die("an operand is not in the device's memory", kernel);
     pthread_mutex_unlock(&guard.lock);
 }
 
@@ -90,10 +90,10 @@ static int guarded_alloc(struct kern_place place, size_t nbytes, struct kern_buf
     for (int i = 0; i < MAX_REGIONS && !r; i++)
         r = guard.regions[i].data ? NULL : &guard.regions[i];
     if (!r)
-        die("too many buffers", "alloc");
+        guarded_die("too many buffers", "alloc");
     *r = (struct region){ out->data, (nbytes + 4095) / 4096 * 4096 };
     if (!guard.inside && mprotect(r->data, r->nbytes, PROT_NONE))
-        die("mprotect", "failed");
+        guarded_die("mprotect", "failed");
     pthread_mutex_unlock(&guard.lock);
     return KERN_OK;
 }
@@ -207,10 +207,31 @@ GUARDED(scatter_add_cols, (S, struct kern_mat d, struct kern_cmat x, const int32
 GUARDED(cross_entropy, (S, const struct kern_cross_entropy *a), (s, a), a->logits.data, a->target, a->loss, a->dlogits.data)
 GUARDED(uniform, (S, float *d, int64_t n, struct kern_philox rng, uint64_t at, float low, float high), (s, d, n, rng, at, low, high), d)
 GUARDED(dropout, (S, struct kern_mat y, struct kern_cmat x, int64_t m, int64_t n, const struct kern_dropout *a), (s, y, x, m, n, a), y.data, x.data)
-GUARDED(adamw, (S, const struct kern_adamw *a), (s, a), a->p, a->m, a->v, a->grad)
-GUARDED(sum_squares, (S, double *d, struct kern_cmat x, int64_t m, int64_t n), (s, d, x, m, n), d, x.data)
 
 GUARDED(attention_one, (S, const struct kern_attention_one *a), (s, a), a->q.data, a->k.data, a->v.data, a->o.data)
+
+static void guarded_adamw(S, const struct kern_adamw *a)
+{
+    for (size_t i = 0; i < a->nranges; i++) {
+        const struct kern_adamw_range *r = &a->ranges[i];
+        const void *const operands[] = { r->p, r->m, r->v, r->grad };
+        for (size_t k = 0; k < sizeof operands / sizeof operands[0]; k++)
+            guarded_must_own("adamw", operands[k]);
+    }
+    guarded_enter();
+    cpu()->ops->adamw(s, a);
+    guarded_leave();
+}
+
+static void guarded_sum_squares(S, double *out, const struct kern_rows *matrices, size_t nmatrices)
+{
+    guarded_must_own("sum_squares", out);
+    for (size_t i = 0; i < nmatrices; i++)
+        guarded_must_own("sum_squares", matrices[i].x.data);
+    guarded_enter();
+    cpu()->ops->sum_squares(s, out, matrices, nmatrices);
+    guarded_leave();
+}
 
 static void guarded_gemv(S, const struct kern_gemv *a)
 {

@@ -1,5 +1,6 @@
 /* Links between the guarded devices of ranks of one host: what NCCL would do, through memory that the ranks share, in line. Messages between two ranks arrive in
- * the order in which they were sent; everything between begin and end goes on at once, so that no order of ranks locks up. */
+ * the order in which they were sent; everything between begin and end is one operation. What NCCL may lock up by ends the program with a word: operations of a
+ * rank that could be under way at once (from two threads, by two links, on two streams), and operations that two ranks start in different orders. */
 #include "links.h"
 
 #include <fcntl.h>
@@ -15,9 +16,17 @@
 
 enum { MAX_RANKS = 16, BOX_NBYTES = 1 << 15, NAP_NS = 20000 };
 
+/* What a rank sends, and its peer has to wait for. */
+struct letter {
+    uint64_t turn;   /* operations of the link before */
+    bool gathers;    /* a part of an all-gather */
+    size_t nbytes;   /* of the whole letter */
+};
+
 /* From one rank to another: full while sent is one more than taken. */
 struct box {
     _Atomic uint64_t sent, taken;
+    struct letter letter;
     size_t nbytes;
     char data[BOX_NBYTES];
 };
@@ -26,14 +35,24 @@ struct op {
     bool sends;
     uint32_t peer;
     char *data;
-    size_t nbytes, done;
+    struct letter letter;
+    size_t done;
 };
+
+/* What this process knows of its ranks: a rank's operations are kept in order by the one link and the one stream that they are put on, and by nothing else. */
+static struct {
+    _Atomic(struct kern_link *) link;
+    _Atomic(struct kern_stream *) stream;
+} ranks[MAX_RANKS];
 
 struct kern_link {
     uint32_t rank, nranks;
     struct box *boxes; /* (nranks, nranks): from, to */
     struct op *ops;    /* (nops) of the group */
     size_t nops, capacity;
+    uint64_t turn;     /* operations begun */
+    bool gathers;      /* of what is added now */
+    _Atomic bool busy; /* between begin and end */
     char name[64];
     bool (*broken)(void *ctx);
     void *ctx;
@@ -64,6 +83,9 @@ static int link_open(const unsigned char *id, uint32_t rank, uint32_t nranks, in
         return KERN_ERR_SYSTEM;
     }
     l->boxes = p;
+    if (rank >= MAX_RANKS || atomic_exchange(&ranks[rank].link, l))
+        guarded_die("a rank has two links", "their operations can be under way at once");
+    atomic_store(&ranks[rank].stream, NULL);
     *out = l;
     return KERN_OK;
 }
@@ -72,6 +94,7 @@ static void link_close(struct kern_link *l)
 {
     if (!l)
         return;
+    atomic_store(&ranks[l->rank].link, NULL);
     shm_unlink(l->name); /* the first one does it; the others have it mapped, or are gone */
     munmap(l->boxes, (size_t)l->nranks * l->nranks * sizeof *l->boxes);
     free(l->ops);
@@ -93,6 +116,9 @@ static int link_status(struct kern_link *l, char *message)
 
 static void begin(struct kern_link *l)
 {
+    if (atomic_exchange(&l->busy, true))
+        guarded_die("two threads", "their operations are under way at once");
+    l->turn++;
     l->nops = 0;
 }
 
@@ -104,7 +130,7 @@ static void add(struct kern_link *l, bool sends, const void *data, size_t nbytes
         if (!l->ops)
             abort();
     }
-    l->ops[l->nops++] = (struct op){ .sends = sends, .peer = peer, .data = (char *)data, .nbytes = nbytes };
+    l->ops[l->nops++] = (struct op){ .sends = sends, .peer = peer, .data = (char *)data, .letter = { l->turn, l->gathers, nbytes } };
 }
 
 static void send(struct kern_link *l, struct kern_stream *s, const void *data, size_t nbytes, uint32_t to)
@@ -125,10 +151,24 @@ static void all_gather(struct kern_link *l, struct kern_stream *s, void *dst, co
 {
     if (nbytes > 0)
         guarded_must_own("all_gather", (char *)dst + nbytes * l->nranks - 1);
+    l->gathers = true;
     for (uint32_t r = 0; r < l->nranks; r++) {
         send(l, s, src, nbytes, r);
         receive(l, s, (char *)dst + r * nbytes, nbytes, r);
     }
+    l->gathers = false;
+}
+
+static void must_match(const struct kern_link *l, const struct op *op, const struct letter *sent)
+{
+    static const char *const kinds[] = { "a message", "a gather" };
+    const struct letter *wanted = &op->letter;
+    char line[200];
+    if (sent->turn == wanted->turn && sent->gathers == wanted->gathers && sent->nbytes == wanted->nbytes)
+        return;
+    snprintf(line, sizeof line, "rank %u's operation %llu has %s of %zu bytes, and rank %u's %llu %s of %zu", op->peer, (unsigned long long)sent->turn,
+             kinds[sent->gathers], sent->nbytes, l->rank, (unsigned long long)wanted->turn, kinds[wanted->gathers], wanted->nbytes);
+    guarded_die("ranks start operations in different orders", line);
 }
 
 /* As much as the box takes, or holds. Whether anything moved. */
@@ -138,9 +178,12 @@ static bool move(struct kern_link *l, struct op *op)
     uint64_t sent = atomic_load(&b->sent), taken = atomic_load(&b->taken);
     if (op->sends ? sent != taken : sent == taken)
         return false;
+    if (!op->sends)
+        must_match(l, op, &b->letter);
     guarded_enter();
     if (op->sends) {
-        b->nbytes = op->nbytes - op->done < BOX_NBYTES ? op->nbytes - op->done : BOX_NBYTES;
+        b->letter = op->letter;
+        b->nbytes = op->letter.nbytes - op->done < BOX_NBYTES ? op->letter.nbytes - op->done : BOX_NBYTES;
         memcpy(b->data, op->data + op->done, b->nbytes);
     } else {
         memcpy(op->data + op->done, b->data, b->nbytes);
@@ -158,7 +201,7 @@ static bool pass(struct kern_link *l, bool *left)
     *left = false;
     for (size_t i = 0; i < l->nops; i++) {
         struct op *op = &l->ops[i];
-        if (op->done == op->nbytes)
+        if (op->done == op->letter.nbytes)
             continue;
         *left = true;
         if (!busy[op->sends][op->peer])
@@ -172,7 +215,9 @@ static void end(struct kern_link *l, struct kern_stream *s)
 {
     const struct timespec nap = { 0, NAP_NS };
     bool left = true;
-    (void)s;
+    struct kern_stream *before = atomic_exchange(&ranks[l->rank].stream, s);
+    if (before && before != s)
+        guarded_die("a rank uses two streams", "its operations on them can be under way at once");
     while (left && !atomic_load(&l->aborted)) {
         if (!pass(l, &left) && left) {
             nanosleep(&nap, NULL);
@@ -180,6 +225,7 @@ static void end(struct kern_link *l, struct kern_stream *s)
                 link_abort(l);
         }
     }
+    atomic_store(&l->busy, false);
 }
 
 const struct kern_links guarded_links = { .name = "shared memory", .shares = true, .make_id = make_id, .open = link_open, .close = link_close, .abort = link_abort,

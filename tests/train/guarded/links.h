@@ -7,6 +7,8 @@
 /* Between them the device's memory can be touched; in any thread. */
 void guarded_enter(void);
 void guarded_leave(void);
+/* Ends the program with a word. */
+_Noreturn void guarded_die(const char *what, const char *name);
 /* Ends the program where p is not in it. */
 void guarded_must_own(const char *kernel, const void *p);
 

@@ -77,9 +77,12 @@ struct train_plan {
     uint64_t buffer_nbytes;        /* what groups are gathered into; 0 where ranks map each other's rows */
     uint64_t snapshot_nbytes;      /* a copy of what is saved */
     uint64_t nrecomputed;          /* blocks that keep their input only, and are computed anew in the backward */
-    uint64_t activation_nbytes;    /* activations and scratch of the largest micro-batch; keys and values of samples */
-    uint64_t peak_nbytes;          /* of all of these */
+    uint64_t activation_nbytes;    /* activations and scratch of the largest micro-batch */
+    uint64_t sample_nbytes;        /* keys, values and activations of samples */
+    uint64_t peak_nbytes;          /* of all of these; on_device: without the snapshot, which is the host's */
     uint64_t all_ranks_nbytes;     /* of all ranks: what they share is counted once (PSS) */
+    bool on_device;                /* bytes are of the device's memory: exactly what a run takes there in one piece; gradients of a packet only, the reduced ones are the optimizer's */
+    uint64_t least_nbytes;         /* on_device, where activations are kept by what fits: the peak if every block is recomputed; else 0 */
     uint64_t largest_micro_ntok;
     uint64_t gathered_step_nbytes; /* parameters of others that it reads in a step, mapped or copied */
     uint64_t reduced_step_nbytes;  /* gradients of others that it reads in a step */
