@@ -387,7 +387,7 @@ static void test_damage(void **state)
         uint64_t end = (block + 1) * FSDPCK_BLOCK_NBYTES < w.nbytes ? (block + 1) * FSDPCK_BLOCK_NBYTES : w.nbytes;
         char want[200];
         snprintf(want, sizeof want, "rows %llu..%llu of rank %llu are damaged", (unsigned long long)(rank * EACH + block * FSDPCK_BLOCK_NBYTES / ROW),
-                 (unsigned long long)(rank * EACH + (end + ROW - 1) / ROW), (unsigned long long)rank);
+                 (unsigned long long)(rank * EACH + (end + ROW - 1) / ROW - 1), (unsigned long long)rank);
         assert_non_null(strstr(err.message, want));
         assert_string_equal(err.tensor, "t0.weight");
         assert_string_equal(err.file, path);

@@ -8,9 +8,11 @@
 #include "engine/file_read.h"
 #include "engine/files.h"
 
+/* Rows [rows[0], rows[1]) that bytes [begin, end) lie in; a scalar counts as one. Messages name the first and the last, as verify does. */
 static void rows_of(const struct fsdpck_extent *e, uint32_t ndim, uint64_t item, uint64_t begin, uint64_t end, uint64_t rows[2])
 {
-    rows[0] = rows[1] = 0;
+    rows[0] = 0;
+    rows[1] = 1;
     if (ndim == 0)
         return;
     if (e->strides) { /* in another order than stored */
@@ -35,7 +37,7 @@ int fsdpck_fetch_damaged(const struct fsdpck_fetch *f, size_t ordinal, const str
     rows_of(e, t->ndim, fsdpck_dtype_info(t->dtype)->nbytes, begin, end, rows);
     fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, file->path, e->payload + (e->compressed ? 0 : begin),
                     "rows %llu..%llu of rank %lld are damaged: the hash of bytes %llu..%llu%s%s does not match", (unsigned long long)rows[0],
-                    (unsigned long long)rows[1], (long long)file->pub.rank, (unsigned long long)(base + begin), (unsigned long long)(base + end),
+                    (unsigned long long)rows[1] - 1, (long long)file->pub.rank, (unsigned long long)(base + begin), (unsigned long long)(base + end) - 1,
                     *in ? " of " : "", in);
     fsdpck_error_tensor(err, t->name);
     return FSDPCK_ERR_DAMAGED;
