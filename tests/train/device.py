@@ -4,7 +4,7 @@
     device.py BUILD GOLDENS
 
 BUILD is a build folder: its program, its CUDA module where there is one, and the programs with guarded devices. Needs numpy for what it shares with run.py."""
-import argparse, os, pathlib, shutil, subprocess, sys
+import argparse, json, os, pathlib, shutil, subprocess, sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from harness import Failure, Tests

@@ -31,6 +31,9 @@ def put(section, key, value):
 REFUSALS = [
     (put("train", "max_stepz", 3), 2, "unknown key 'train.max_stepz'; the nearest is 'train.max_steps'"),
     (put(None, "modle", "x"), 2, "the nearest is 'model'"),
+    (put("train", "lr", 1e-4), 2, "unknown key 'train.lr'; train has max_steps"),
+    (put(None, "trian", {}), 2, "the nearest is 'train'"),
+    (put(None, "optimizer", {}), 2, "unknown key 'optimizer'; a config has model, output_dir, seed, data, lora, train"),
     (put("fsdp", "sharding_strategy", "HYBRID_SHARD"), 2, "key 'fsdp.sharding_strategy': \"HYBRID_SHARD\" is not in this version"),
     (put("dtype", "param", "fp16"), 2, "key 'dtype.param': \"fp16\" is not in this version"),
     (put("dtype", "reduce", "fp16"), 2, "key 'dtype.reduce': \"fp16\" is not in this version"),

@@ -35,16 +35,6 @@ static unsigned distance(const char *a, const char *b)
     return row[n];
 }
 
-static const struct config_key *nearest(const char *name, const struct config_key *keys, size_t nkeys)
-{
-    const struct config_key *best = keys;
-    for (size_t i = 1; i < nkeys; i++) {
-        if (distance(name, keys[i].name) < distance(name, best->name))
-            best = &keys[i];
-    }
-    return best;
-}
-
 static bool in_choices(const char *text, const char *choices)
 {
     size_t n = strlen(text);
@@ -227,14 +217,43 @@ static bool is_section(const char *name, const struct config_key *keys, size_t n
     return false;
 }
 
-static int apply_one(const char *path, const struct config_key *keys, size_t nkeys, const char *name, json_t *value, struct train_config *c,
+/* The component of a key that follows its section (nsection characters; 0: the top), or "" where it stands in another. */
+static const char *component(const char *key, const char *section, size_t nsection, char out[64])
+{
+    const char *rest = key + nsection + (nsection > 0);
+    bool mine = nsection == 0 || (strncmp(key, section, nsection) == 0 && key[nsection] == '.');
+    snprintf(out, 64, "%.*s", mine ? (int)strcspn(rest, ".") : 0, mine ? rest : "");
+    return out;
+}
+
+/* What may have been meant: the one of the section's names that is near, or all of them. */
+static int refuse_unknown(const char *path, const char *name, size_t nsection, const struct config_key *keys, size_t nkeys, struct fsdpck_error *err)
+{
+    const char *own = name + nsection + (nsection > 0);
+    char all[1024] = "", best[64] = "", last[64] = "", at[64];
+    size_t used = 0;
+    for (size_t i = 0; i < nkeys; i++) {
+        if (!*component(keys[i].name, name, nsection, at) || strcmp(at, last) == 0 || used + strlen(at) + 3 > sizeof all)
+            continue;
+        used += (size_t)sprintf(all + used, "%s%s", used ? ", " : "", at);
+        if (!*best || distance(own, at) < distance(own, best))
+            memcpy(best, at, sizeof best);
+        memcpy(last, at, sizeof last);
+    }
+    if (distance(own, best) <= 2 && distance(own, best) < strlen(own))
+        return FAIL("unknown key '%s'; the nearest is '%.*s%s'", name, (int)(own - name), name, best);
+    return FAIL("unknown key '%s'; %.*s has %s", name, nsection ? (int)nsection : 8, nsection ? name : "a config", all);
+}
+
+/* name: its section's name and a dot come first, of nsection characters without the dot. */
+static int apply_one(const char *path, const struct config_key *keys, size_t nkeys, const char *name, size_t nsection, json_t *value, struct train_config *c,
                      struct fsdpck_error *err)
 {
     for (size_t i = 0; i < nkeys; i++) {
         if (strcmp(keys[i].name, name) == 0)
             return put(path, &keys[i], value, c, err);
     }
-    return FAIL("unknown key '%s'; the nearest is '%s'", name, nearest(name, keys, nkeys)->name);
+    return refuse_unknown(path, name, nsection, keys, nkeys, err);
 }
 
 static int apply_section(const char *path, const struct config_key *keys, size_t nkeys, const char *section, json_t *tree, struct train_config *c,
@@ -247,7 +266,7 @@ static int apply_section(const char *path, const struct config_key *keys, size_t
         if (strncmp(key, "//", 2) == 0)
             continue;
         snprintf(name, sizeof name, "%s.%s", section, key);
-        int rc = apply_one(path, keys, nkeys, name, value, c, err);
+        int rc = apply_one(path, keys, nkeys, name, strlen(section), value, c, err);
         if (rc)
             return rc;
     }
@@ -269,7 +288,7 @@ int config_keys_apply(const char *path, const struct config_key *keys, size_t nk
         if (section && !json_is_object(value))
             rc = FAIL("key '%s': an object is wanted", key);
         else
-            rc = section ? apply_section(path, keys, nkeys, key, value, c, err) : apply_one(path, keys, nkeys, key, value, c, err);
+            rc = section ? apply_section(path, keys, nkeys, key, value, c, err) : apply_one(path, keys, nkeys, key, 0, value, c, err);
     }
     return rc;
 }
