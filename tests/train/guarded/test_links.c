@@ -28,6 +28,7 @@ struct rank {
 };
 
 static const struct kern_module *module;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* ranks are processes elsewhere: what oneDNN does to make a stream it does for one of them */
 
 static bool never(void *ctx)
 {
@@ -60,6 +61,23 @@ static void do_one(char letter, const struct rank *r, struct kern_link *link, st
     links->end(link, streams[letter == 's']);
 }
 
+static void make_streams(struct kern_stream *streams[2])
+{
+    char message[KERN_MESSAGE_BYTES];
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < 2; i++)
+        must(module->device->stream_new(0, NULL, &streams[i], message));
+    pthread_mutex_unlock(&lock);
+}
+
+static void free_streams(struct kern_stream *streams[2])
+{
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < 2; i++)
+        module->device->stream_free(streams[i]);
+    pthread_mutex_unlock(&lock);
+}
+
 static void *run_rank(void *arg)
 {
     const struct rank *r = arg;
@@ -67,16 +85,14 @@ static void *run_rank(void *arg)
     struct kern_stream *streams[2];
     struct kern_buffer buffer;
     char message[KERN_MESSAGE_BYTES];
-    for (int i = 0; i < 2; i++)
-        must(module->device->stream_new(0, NULL, &streams[i], message));
+    make_streams(streams);
     must(module->device->memory->alloc((struct kern_place){ .kind = KERN_PLACE_DEVICE }, NBYTES, &buffer, message));
     must(module->links->open(r->all->id, r->rank, 2, 0, never, NULL, &link, message));
     for (const char *letter = r->all->program[r->rank]; *letter; letter++)
         do_one(*letter, r, link, streams, buffer.data);
     module->links->close(link);
     module->device->memory->free(&buffer);
-    for (int i = 0; i < 2; i++)
-        module->device->stream_free(streams[i]);
+    free_streams(streams);
     return NULL;
 }
 
