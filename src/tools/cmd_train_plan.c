@@ -71,7 +71,8 @@ static int run(struct plan_args *args, const char *path)
     struct train_plan p;
     struct device_arg device;
     device_choose(args->device, &device);
-    const struct train_options opt = { .device = device.name, .module = device.module, .nranks = args->ranks, .copy_gathers = args->gather && strcmp(args->gather, "copy") == 0, .note = show_note, .ctx = args };
+    const struct train_options opt = { .device = device.name, .module = device.module, .nranks = args->ranks,
+                                       .copy_gathers = args->gather && strcmp(args->gather, "copy") == 0, .note = show_note, .ctx = args };
     char model[PATH_MAX];
     int rc = train_config_read(path, (const char *const *)args->sets.at, args->sets.count, &config, &err);
     if (!rc)

@@ -1,4 +1,4 @@
-/* The thread, and its end. */
+/* Its beginning and its end. */
 #include "comm/worker.h"
 
 static void *run(void *arg)
@@ -15,14 +15,14 @@ static void *run(void *arg)
 
 static void destroy(struct worker *w)
 {
-    w->running = false;
+    w->open = false;
     pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->lock);
 }
 
 int worker_start(struct worker *w, bool (*step)(void *ctx), void *ctx, struct fsdpck_error *err)
 {
-    *w = (struct worker){ .step = step, .ctx = ctx, .running = true };
+    *w = (struct worker){ .step = step, .ctx = ctx, .open = true };
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->changed, NULL);
     int failed = step ? pthread_create(&w->thread, NULL, run, w) : 0;
@@ -34,7 +34,7 @@ int worker_start(struct worker *w, bool (*step)(void *ctx), void *ctx, struct fs
 
 void worker_stop(struct worker *w)
 {
-    if (!w->running)
+    if (!w->open)
         return;
     pthread_mutex_lock(&w->lock);
     w->ending = true;

@@ -1,4 +1,5 @@
-/* One thread with one mutex, that does what there is to do and else waits to be told: what gathers ahead and exchanges behind have in common. Must not know what it does. */
+/* A mutex, and mostly a thread under it that does what there is to do and else waits to be told: what gathers ahead and exchanges behind have in common. Must not
+ * know what it does. */
 #ifndef TRAIN_WORKER_H
 #define TRAIN_WORKER_H
 
@@ -13,7 +14,7 @@ struct worker {
     pthread_t thread;
     bool (*step)(void *ctx);
     void *ctx;
-    bool running /* its lock is there */, ending;
+    bool open, ending; /* open: lock and thread are there */
 };
 
 /* step: one piece of work, under the lock, which it may let go of meanwhile; false: there is none now. NULL: no thread, but the lock is there. Nothing to be

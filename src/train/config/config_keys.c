@@ -242,7 +242,7 @@ static int refuse_unknown(const char *path, const char *name, size_t nsection, c
     }
     if (distance(own, best) <= 2 && distance(own, best) < strlen(own))
         return FAIL("unknown key '%s'; the nearest is '%.*s%s'", name, (int)(own - name), name, best);
-    return FAIL("unknown key '%s'; %.*s has %s", name, nsection ? (int)nsection : 8, nsection ? name : "a config", all);
+    return nsection ? FAIL("unknown key '%s'; %.*s has %s", name, (int)nsection, name, all) : FAIL("unknown key '%s'; a config has %s", name, all);
 }
 
 /* name: its section's name and a dot come first, of nsection characters without the dot. */

@@ -7,14 +7,14 @@
 
 struct decode;
 
-/* from: whose device, stream and parameters are used; borrowed, and unchanged. prompt: the longest, most: of prompt and what follows it, in tokens. */
-/* memory: decode_sizes.device_nbytes of the device's, borrowed; NULL: it takes its own. */
+/* from: whose device, stream and parameters are used; borrowed, and unchanged. prompt: the longest, most: of prompt and what follows it, in tokens.
+ * memory: decode_sizes.device_nbytes of the device's, borrowed; NULL: it takes its own. */
 int decode_new(const struct compute *from, int64_t prompt, int64_t most, void *memory, struct decode **out, struct fsdpck_error *err);
 void decode_free(struct decode *d); /* NULL does nothing */
-/* Bytes that decode_new asks for; from as there. */
 struct decode_sizes {
     size_t device_nbytes, host_nbytes;
 };
+/* Bytes that decode_new asks for; from as there. */
 struct decode_sizes decode_count(const struct compute *from, int64_t prompt, int64_t most);
 
 /* From nothing: logits of what follows the n tokens. (nvocab), borrowed until the next call. hook: NULL where nothing has to be gathered; it sees what compute_loss

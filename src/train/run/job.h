@@ -8,8 +8,8 @@
 /* note: where notes of libfsdpck go; NULL for none. */
 int job_open(const struct train_config *config, const struct train_options *opt, struct job *out, struct fsdpck_error *err);
 void job_close(struct job *job);
-/* train_plan of an open job that computes so. device: what it has there where memory is the device's own; else NULL. */
 struct memory_sizes;
+/* train_plan of an open job that computes so. device: what it has there where memory is the device's own; else NULL. */
 int job_plan(const struct job *job, const struct compute *c, const struct memory_sizes *device, struct train_plan *out, struct fsdpck_error *err);
 /* Whether ranks compute on devices whose memory is their own. */
 bool job_is_apart(const struct job *job);
