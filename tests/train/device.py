@@ -4,10 +4,12 @@
     device.py BUILD GOLDENS
 
 BUILD is a build folder: its program, its CUDA module where there is one, and the programs with guarded devices. Needs numpy for what it shares with run.py."""
-import argparse, json, os, pathlib, shutil, subprocess, sys
+import argparse, json, os, pathlib, re, shutil, subprocess, sys
+
+import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from harness import Failure, Tests
+from harness import Failure, Tests, read_safetensors, write_safetensors
 
 MODULE = "libfsdptrain_cuda.so"
 
@@ -162,35 +164,58 @@ class Devices(Tests):
             if any(losses != as_bf16["cpu", 2] for losses in as_bf16.values()) or as_bf16["cpu", 2] == seen["fp32", lora]["cpu", 2]:
                 raise Failure(f"losses, lora {lora}: {seen}")
 
-    def large_vocabulary(self):
-        """A golden's model whose embedding is large enough that several threads share it."""
-        golden, model, nrow = self.goldens / "lora-qwen3/model", self.tmp / "large-vocabulary", 4001
-        shutil.copytree(golden, model)
-        raw = (golden / "model.safetensors").read_bytes()
-        nheader = int.from_bytes(raw[:8], "little")
-        header, data = json.loads(raw[8:8 + nheader]), raw[8 + nheader:]
-        parts, at = {}, 0
-        for name, entry in header.items():
-            if name == "__metadata__":
-                continue
-            begin, end = entry["data_offsets"]
-            part = data[begin:end]
-            if name in ("model.embed_tokens.weight", "lm_head.weight"):
-                part = (part * (nrow // entry["shape"][0] + 1))[:nrow * len(part) // entry["shape"][0]]
-                entry["shape"][0] = nrow
-            entry["data_offsets"] = [at, at + len(part)]
-            parts[name], at = part, at + len(part)
-        head = json.dumps(header).encode()
-        (model / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + b"".join(parts.values()))
-        config = json.loads((golden / "config.json").read_text())
-        (model / "config.json").write_text(json.dumps({**config, "vocab_size": nrow}))
+    def ordered(self):
+        """Whichever of a device's streams is ahead of the others, as far as events let it: the processor's bits, in every checkpoint too."""
+        model = self.deep()
+        for lora in ({"r": 4}, None):
+            ends = {}
+            for kind, order in (("cpu", ""), ("linked", "late"), ("linked", "early"), ("linked", "slow"), ("staged", "early")):
+                path, out = self.config(f"order-{kind}-{order}-{'lora' if lora else 'full'}", model=str(model), train={"max_steps": 4, "gradient_accumulation_steps": 2})
+                path.write_text(json.dumps({**json.loads(path.read_text()), "lora": lora}))
+                tool = self.guarded / ("linked" if kind == "cpu" else kind) / "fsdptrain"
+                subprocess.run([str(tool), "run", str(path), "-q", "--device", "cpu" if kind == "cpu" else "cuda", "--ranks", "2"], check=True, capture_output=True,
+                               timeout=120, env={**os.environ, "FSDPTRAIN_GUARDED_ORDER": order})
+                ends[kind, order] = out
+            plain = ends.pop(("cpu", ""))
+            for name, out in ends.items():
+                if [m["loss"] for m in self.metrics(out)] != [m["loss"] for m in self.metrics(plain)]:
+                    raise Failure(f"{name}, lora {lora}: other losses")
+                for step in "step-000002", "step-000004":
+                    done = subprocess.run([str(self.build / "src/tools/fsdpck"), "diff", str(plain / "checkpoints" / step), str(out / "checkpoints" / step)],
+                                          capture_output=True, text=True)
+                    if done.returncode:
+                        raise Failure(f"{name}, lora {lora}: another {step}: {done.stdout}")
+
+    def changed(self, name, tensors, **config):
+        """The golden's model with other tensors, of a config that says so."""
+        model = self.tmp / name
+        shutil.copytree(self.goldens / "lora-qwen3/model", model)
+        write_safetensors(model / "model.safetensors", tensors)
+        as_it_was = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps({**as_it_was, **config}))
         return model
+
+    def deep(self):
+        """So many layers that they take turns in the memory that they are gathered into."""
+        tensors, times = read_safetensors(self.goldens / "lora-qwen3/model/model.safetensors"), 3
+        deep = {name: values for name, values in tensors.items() if ".layers." not in name}
+        for name in sorted(tensors.keys() - deep.keys()):
+            before, at, after = re.fullmatch(r"(.*\.layers\.)(\d+)(\..*)", name).groups()
+            deep.update({f"{before}{int(at) + 2 * turn}{after}": tensors[name] * np.float32(1 + turn / 8) for turn in range(times)})
+        return self.changed("deep", deep, num_hidden_layers=2 * times)
+
+    def large_vocabulary(self):
+        """So many rows that several threads share them, and that they are read in more pieces than there are buffers for."""
+        tensors, nrow = read_safetensors(self.goldens / "lora-qwen3/model/model.safetensors"), 860011
+        name = "model.embed_tokens.weight"
+        return self.changed("large-vocabulary", {**tensors, name: np.resize(tensors[name], (nrow, tensors[name].shape[1]))}, vocab_size=nrow)
 
     def contents(self):
         """What names a frozen base is what fsdpck names it, however many threads and ranks read it, to wherever."""
         model, sharded = self.large_vocabulary(), self.tmp / "large-sharded"
         subprocess.run([str(self.build / "src/tools/fsdpck"), "convert", str(model), str(sharded), "--ranks", "2", "-q"], check=True, capture_output=True)
         want = {name: t["content"] for name, t in json.loads((sharded / "index.json").read_text())["tensors"].items() if "content" in t}
+        losses = set()
         for kind, ranks, threads in (("cpu", 1, 1), ("cpu", 2, 3), ("linked", 1, 4), ("staged", 3, 2)):
             path, out = self.config(f"contents-{kind}-{ranks}", lora={"r": 4}, train={"max_steps": 1}, dtype={"param": "bf16"}, model=str(model))
             subprocess.run([str(self.guarded / ("staged" if kind == "cpu" else kind) / "fsdptrain"), "run", str(path), "-q", "--ranks", str(ranks), "--threads", str(threads),
@@ -199,6 +224,9 @@ class Devices(Tests):
             got = {name: t["content"] for name, t in index["base"]["tensors"].items()}
             if got != want:
                 raise Failure(f"{kind}, {ranks} ranks of {threads} threads: {got} and {want}")
+            losses.add(self.metrics(out)[0]["loss"])
+        if len(losses) != 1:
+            raise Failure(f"the weights that were read make different losses: {losses}")
 
     def back_and_forth(self):
         """A checkpoint saved on a device goes on on the processor and back, with the same bits where both have the same kernels."""
@@ -232,6 +260,7 @@ def main():
             t.check(f"a device fails, {kind}", t.breaks, kind, waits)
         t.check("blocks kept by what fits", t.kept_by_what_fits)
         t.check("device, processor, device", t.back_and_forth)
+        t.check("streams ahead and behind", t.ordered)
         t.check("gradients as bf16", t.reduced)
         t.check("contents of a base", t.contents)
     finally:

@@ -21,6 +21,16 @@ def read_safetensors(path):
     return out
 
 
+def write_safetensors(path, tensors):
+    """Of float32."""
+    header, at = {}, 0
+    for name, values in tensors.items():
+        header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [at, at + values.nbytes]}
+        at += values.nbytes
+    head = json.dumps(header).encode()
+    pathlib.Path(path).write_bytes(struct.pack("<Q", len(head)) + head + b"".join(np.ascontiguousarray(v, np.float32).tobytes() for v in tensors.values()))
+
+
 def config_of(folder, out, **train):
     """case.json in the words of CONFIG.json."""
     case = json.loads((folder / "case.json").read_text())

@@ -1,10 +1,12 @@
-/* Links between the guarded devices of ranks of one host: what NCCL would do, through memory that the ranks share, in line. Messages between two ranks arrive in
- * the order in which they were sent; everything between begin and end is one operation. What NCCL may lock up by ends the program with a word: operations of a
- * rank that could be under way at once (from two threads, by two links, on two streams), and operations that two ranks start in different orders. */
-#include "links.h"
+/* Links between the guarded devices of ranks of one host: what NCCL would do, through memory that the ranks share. Messages between two ranks arrive in the order
+ * in which they were sent; everything between begin and end is one operation, which runs late as all that is on a stream. Another rank may wait for it where this
+ * one waits for nothing: what has lain there for a while is pushed. What NCCL may lock up by ends the program with a word: operations of a rank that could be under
+ * way at once (from two threads, by two links, on two streams), and operations that two ranks start in different orders. */
+#include "guarded.h"
+#include "late.h"
 
 #include <fcntl.h>
-#include <kernels/memory.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_RANKS = 16, BOX_NBYTES = 1 << 15, NAP_NS = 20000 };
+enum { MAX_RANKS = 16, BOX_NBYTES = 1 << 15, NAP_NS = 20000, PUSH_NS = 10000000 };
 
 /* What a rank sends, and its peer has to wait for. */
 struct letter {
@@ -48,7 +50,7 @@ static struct {
 struct kern_link {
     uint32_t rank, nranks;
     struct box *boxes; /* (nranks, nranks): from, to */
-    struct op *ops;    /* (nops) of the group */
+    struct op *ops;    /* (nops) of the group that is open */
     size_t nops, capacity;
     uint64_t turn;     /* operations begun */
     bool gathers;      /* of what is added now */
@@ -56,13 +58,36 @@ struct kern_link {
     char name[64];
     bool (*broken)(void *ctx);
     void *ctx;
-    _Atomic bool aborted;
+    _Atomic bool aborted, closing;
+    pthread_t pusher;
+};
+
+/* What end puts on a stream. */
+struct group {
+    struct kern_link *link;
+    struct op *ops;
+    size_t nops;
 };
 
 static int make_id(unsigned char *id, char *message)
 {
     (void)message;
     return getrandom(id, KERN_LINK_ID_BYTES, 0) == KERN_LINK_ID_BYTES ? KERN_OK : KERN_ERR_SYSTEM;
+}
+
+/* Pushes what has moved by nothing else since it last looked. */
+static void *push(void *arg)
+{
+    struct kern_link *l = arg;
+    const struct timespec nap = { 0, PUSH_NS };
+    for (uint64_t before = 0; !atomic_load(&l->closing); nanosleep(&nap, NULL)) {
+        struct kern_stream *s = atomic_load(&ranks[l->rank].stream);
+        const uint64_t done = s ? late_done(s) : 0;
+        if (s && done == before)
+            late_run(s);
+        before = done;
+    }
+    return NULL;
 }
 
 static int link_open(const unsigned char *id, uint32_t rank, uint32_t nranks, int index, bool (*broken)(void *ctx), void *ctx, struct kern_link **out, char *message)
@@ -86,6 +111,8 @@ static int link_open(const unsigned char *id, uint32_t rank, uint32_t nranks, in
     if (rank >= MAX_RANKS || atomic_exchange(&ranks[rank].link, l))
         guarded_die("a rank has two links", "their operations can be under way at once");
     atomic_store(&ranks[rank].stream, NULL);
+    if (pthread_create(&l->pusher, NULL, push, l))
+        guarded_die("no thread", "link");
     *out = l;
     return KERN_OK;
 }
@@ -94,6 +121,11 @@ static void link_close(struct kern_link *l)
 {
     if (!l)
         return;
+    struct kern_stream *s = atomic_load(&ranks[l->rank].stream);
+    atomic_store(&l->closing, true);
+    pthread_join(l->pusher, NULL);
+    if (s)
+        late_run(s);
     atomic_store(&ranks[l->rank].link, NULL);
     shm_unlink(l->name); /* the first one does it; the others have it mapped, or are gone */
     munmap(l->boxes, (size_t)l->nranks * l->nranks * sizeof *l->boxes);
@@ -195,36 +227,47 @@ static bool move(struct kern_link *l, struct op *op)
 }
 
 /* Of the operations of one kind with one peer the first goes on. */
-static bool pass(struct kern_link *l, bool *left)
+static bool pass(struct group *g, bool *left)
 {
     bool moved = false, busy[2][MAX_RANKS] = { { false } };
     *left = false;
-    for (size_t i = 0; i < l->nops; i++) {
-        struct op *op = &l->ops[i];
+    for (size_t i = 0; i < g->nops; i++) {
+        struct op *op = &g->ops[i];
         if (op->done == op->letter.nbytes)
             continue;
         *left = true;
         if (!busy[op->sends][op->peer])
-            moved |= move(l, op);
+            moved |= move(g->link, op);
         busy[op->sends][op->peer] = true;
     }
     return moved;
 }
 
-static void end(struct kern_link *l, struct kern_stream *s)
+static void run_group(struct kern_stream *inner, void *args)
 {
     const struct timespec nap = { 0, NAP_NS };
+    struct group *g = args;
     bool left = true;
+    (void)inner;
+    while (left && !atomic_load(&g->link->aborted)) {
+        if (!pass(g, &left) && left) {
+            nanosleep(&nap, NULL);
+            if (g->link->broken(g->link->ctx))
+                link_abort(g->link);
+        }
+    }
+}
+
+static void end(struct kern_link *l, struct kern_stream *s)
+{
+    const struct group group = { .link = l, .nops = l->nops };
+    void *ops;
     struct kern_stream *before = atomic_exchange(&ranks[l->rank].stream, s);
     if (before && before != s)
         guarded_die("a rank uses two streams", "its operations on them can be under way at once");
-    while (left && !atomic_load(&l->aborted)) {
-        if (!pass(l, &left) && left) {
-            nanosleep(&nap, NULL);
-            if (l->broken(l->ctx))
-                link_abort(l);
-        }
-    }
+    struct group *g = late_copy(&group, sizeof group, l->ops, l->nops * sizeof *l->ops, &ops);
+    g->ops = ops;
+    late_put(s, run_group, g);
     atomic_store(&l->busy, false);
 }
 

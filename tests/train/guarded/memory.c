@@ -1,0 +1,169 @@
+/* Memory that nobody may touch but kernels and copies, while they run: whoever reads or writes it with the host's hands ends with a segmentation fault. */
+#include "guarded.h"
+#include "late.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { MAX_REGIONS = 256 };
+
+/* The rest of the host's memory is pageable. */
+struct region {
+    char *data;
+    size_t nbytes;
+    enum kern_place_kind kind;
+};
+
+static struct {
+    pthread_mutex_t lock;
+    struct region regions[MAX_REGIONS];
+    unsigned inside; /* kernels and copies that run */
+} guard = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* With the lock. */
+static void protect(int rights)
+{
+    for (int i = 0; i < MAX_REGIONS; i++) {
+        const struct region *r = &guard.regions[i];
+        if (r->data && r->kind == KERN_PLACE_DEVICE && mprotect(r->data, r->nbytes, rights))
+            guarded_die("mprotect", "failed");
+    }
+}
+
+void guarded_enter(void)
+{
+    pthread_mutex_lock(&guard.lock);
+    if (guard.inside++ == 0)
+        protect(PROT_READ | PROT_WRITE);
+    pthread_mutex_unlock(&guard.lock);
+}
+
+void guarded_leave(void)
+{
+    pthread_mutex_lock(&guard.lock);
+    if (--guard.inside == 0)
+        protect(PROT_NONE);
+    pthread_mutex_unlock(&guard.lock);
+}
+
+/* With the lock. */
+static struct region *find(const void *p)
+{
+    for (int i = 0; i < MAX_REGIONS; i++) {
+        struct region *r = &guard.regions[i];
+        if (r->data && (const char *)p >= r->data && (const char *)p < r->data + r->nbytes)
+            return r;
+    }
+    return NULL;
+}
+
+static enum kern_place_kind kind_of(const void *p)
+{
+    pthread_mutex_lock(&guard.lock);
+    const struct region *r = find(p);
+    enum kern_place_kind kind = r ? r->kind : KERN_PLACE_HOST;
+    pthread_mutex_unlock(&guard.lock);
+    return kind;
+}
+
+void guarded_must_own(const char *kernel, const void *p)
+{
+    if (p && kind_of(p) != KERN_PLACE_DEVICE)
+        guarded_die("an operand is not in the device's memory", kernel);
+}
+
+static void add_region(struct region region)
+{
+    struct region *r = NULL;
+    pthread_mutex_lock(&guard.lock);
+    for (int i = 0; i < MAX_REGIONS && !r; i++)
+        r = guard.regions[i].data ? NULL : &guard.regions[i];
+    if (!r)
+        guarded_die("too many buffers", "alloc");
+    *r = region;
+    if (region.kind == KERN_PLACE_DEVICE && !guard.inside && mprotect(r->data, r->nbytes, PROT_NONE))
+        guarded_die("mprotect", "failed");
+    pthread_mutex_unlock(&guard.lock);
+}
+
+static int alloc(struct kern_place place, size_t nbytes, struct kern_buffer *out, char *message)
+{
+    int rc = guarded_cpu()->memory->alloc(place, nbytes, out, message);
+    if (rc == KERN_OK && place.kind != KERN_PLACE_HOST && nbytes > 0)
+        add_region((struct region){ out->data, (nbytes + 4095) / 4096 * 4096, place.kind });
+    return rc;
+}
+
+static void release(struct kern_buffer *buffer)
+{
+    pthread_mutex_lock(&guard.lock);
+    struct region *r = buffer->data ? find(buffer->data) : NULL;
+    if (r)
+        *r = (struct region){ 0 };
+    pthread_mutex_unlock(&guard.lock);
+    guarded_cpu()->memory->free(buffer);
+}
+
+struct copy {
+    char *dst;
+    const char *src;
+    size_t dst_pitch, src_pitch, row_bytes, nrow;
+    enum kern_place_kind to, from;
+};
+
+static void run_copy(struct kern_stream *s, void *args)
+{
+    const struct copy *a = args;
+    if (kind_of(a->dst) != a->to || kind_of(a->src) != a->from)
+        guarded_die("memory was freed before it was used", "copy");
+    guarded_enter();
+    guarded_cpu()->memory->copy_rows(s, a->dst, a->dst_pitch, a->src, a->src_pitch, a->row_bytes, a->nrow);
+    guarded_leave();
+}
+
+/* As CUDA does: pageable memory is read before the call returns, and written. */
+static void copy_rows(struct kern_stream *s, void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t row_bytes, size_t nrow)
+{
+    struct copy copy = { dst, src, dst_pitch, src_pitch, row_bytes, nrow, kind_of(dst), kind_of(src) };
+    if (row_bytes == 0 || nrow == 0)
+        return;
+    const size_t span = copy.from == KERN_PLACE_HOST ? (nrow - 1) * src_pitch + row_bytes : 0;
+    void *staged;
+    struct copy *args = late_copy(&copy, sizeof copy, src, span, &staged);
+    if (span > 0)
+        args->src = staged;
+    late_put(s, run_copy, args);
+    if (copy.to == KERN_PLACE_HOST)
+        late_run(s);
+}
+
+static void copy(struct kern_stream *s, void *dst, const void *src, size_t nbytes)
+{
+    copy_rows(s, dst, nbytes, src, nbytes, nbytes, 1);
+}
+
+struct zeroes {
+    void *dst;
+    size_t nbytes;
+};
+
+static void run_zero(struct kern_stream *s, void *args)
+{
+    const struct zeroes *a = args;
+    guarded_must_own("zero", a->dst);
+    guarded_enter();
+    guarded_cpu()->memory->zero(s, a->dst, a->nbytes);
+    guarded_leave();
+}
+
+static void zero(struct kern_stream *s, void *dst, size_t nbytes)
+{
+    const struct zeroes zeroes = { dst, nbytes };
+    if (nbytes > 0)
+        late_put(s, run_zero, late_copy(&zeroes, sizeof zeroes, NULL, 0, NULL));
+}
+
+const struct kern_memory guarded_memory = { alloc, release, copy, copy_rows, zero };

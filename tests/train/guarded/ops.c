@@ -1,0 +1,250 @@
+/* The guarded device's kernels: every operand is looked at, then the processor's runs. What a call is given is copied, with the lists that it borrows, for they may
+ * be gone by then. */
+#include "guarded.h"
+#include "late.h"
+
+#include <stdlib.h>
+
+static void look(const char *name, const void *const *operands, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        guarded_must_own(name, operands[i]);
+}
+
+#define LOOK(name, ...) \
+    do { \
+        const void *const operands[] = { __VA_ARGS__ }; \
+        look(name, operands, sizeof operands / sizeof *operands); \
+    } while (0)
+#define CALL(name, ...) \
+    do { \
+        guarded_enter(); \
+        guarded_cpu()->ops->name(__VA_ARGS__); \
+        guarded_leave(); \
+    } while (0)
+#define UNPACK(...) __VA_ARGS__
+
+/* A kernel that is given a struct; the rest are its operands. */
+#define OF_STRUCT(name, type, ...) \
+    static void run_##name(struct kern_stream *s, void *args) \
+    { \
+        const struct type *a = args; \
+        LOOK(#name, __VA_ARGS__); \
+        CALL(name, s, a); \
+    } \
+    static void late_##name(struct kern_stream *s, const struct type *a) \
+    { \
+        late_put(s, run_##name, late_copy(a, sizeof *a, NULL, 0, NULL)); \
+    }
+
+/* A kernel that is given a list of parameters: as members of a struct, as a function has them, their names, and as arguments out of the struct. */
+#define OF_LIST(name, members, params, names, arguments, ...) \
+    struct name##_args { \
+        UNPACK members \
+    }; \
+    static void run_##name(struct kern_stream *s, void *args) \
+    { \
+        const struct name##_args *a = args; \
+        LOOK(#name, __VA_ARGS__); \
+        CALL(name, s, UNPACK arguments); \
+    } \
+    static void late_##name(struct kern_stream *s, UNPACK params) \
+    { \
+        const struct name##_args args = { UNPACK names }; \
+        late_put(s, run_##name, late_copy(&args, sizeof args, NULL, 0, NULL)); \
+    }
+
+/* Rows or columns by an index. */
+#define OF_INDEX(name) \
+    OF_LIST(name, (struct kern_mat d; struct kern_cmat x; const int32_t *at; int64_t m, n, k;), \
+            (struct kern_mat d, struct kern_cmat x, const int32_t *at, int64_t m, int64_t n, int64_t k), (d, x, at, m, n, k), \
+            (a->d, a->x, a->at, a->m, a->n, a->k), a->d.data, a->x.data, a->at)
+
+OF_STRUCT(rmsnorm, kern_rmsnorm, a->x.data, a->gamma.data, a->y.data, a->rstd)
+OF_STRUCT(rmsnorm_grad, kern_rmsnorm_grad, a->x.data, a->dy.data, a->gamma.data, a->rstd, a->add.data, a->dx.data, a->dgamma, a->scratch)
+OF_STRUCT(rope, kern_rope_apply, a->x.data, a->cosines, a->sines, a->positions)
+OF_STRUCT(swiglu_grad, kern_swiglu_grad, a->gate.data, a->up.data, a->dy.data, a->dgate.data, a->dup.data, a->y.data)
+OF_STRUCT(cross_entropy, kern_cross_entropy, a->logits.data, a->target, a->loss, a->dlogits.data)
+OF_STRUCT(attention_one, kern_attention_one, a->q.data, a->k.data, a->v.data, a->o.data)
+OF_INDEX(gather_rows)
+OF_INDEX(scatter_rows)
+OF_INDEX(scatter_add)
+OF_INDEX(gather_cols)
+OF_INDEX(scatter_add_cols)
+OF_LIST(swiglu, (struct kern_mat y; struct kern_cmat g, u; int64_t m, n;), (struct kern_mat y, struct kern_cmat g, struct kern_cmat u, int64_t m, int64_t n),
+        (y, g, u, m, n), (a->y, a->g, a->u, a->m, a->n), a->y.data, a->g.data, a->u.data)
+OF_LIST(cast, (struct kern_mat d; struct kern_cmat x; int64_t m, n;), (struct kern_mat d, struct kern_cmat x, int64_t m, int64_t n), (d, x, m, n),
+        (a->d, a->x, a->m, a->n), a->d.data, a->x.data)
+OF_LIST(add, (struct kern_mat d; struct kern_cmat x, y; int64_t m, n;), (struct kern_mat d, struct kern_cmat x, struct kern_cmat y, int64_t m, int64_t n),
+        (d, x, y, m, n), (a->d, a->x, a->y, a->m, a->n), a->d.data, a->x.data, a->y.data)
+OF_LIST(scale, (struct kern_mat d; struct kern_cmat x; float f; int64_t m, n;), (struct kern_mat d, struct kern_cmat x, float f, int64_t m, int64_t n),
+        (d, x, f, m, n), (a->d, a->x, a->f, a->m, a->n), a->d.data, a->x.data)
+OF_LIST(sum_rows, (float *d; struct kern_cmat x; int64_t m, n; float *scratch;), (float *d, struct kern_cmat x, int64_t m, int64_t n, float *scratch),
+        (d, x, m, n, scratch), (a->d, a->x, a->m, a->n, a->scratch), a->d, a->x.data, a->scratch)
+OF_LIST(sum, (double *d; const float *x; int64_t n;), (double *d, const float *x, int64_t n), (d, x, n), (a->d, a->x, a->n), a->d, a->x)
+OF_LIST(uniform, (float *d; int64_t n; struct kern_philox rng; uint64_t at; float low, high;),
+        (float *d, int64_t n, struct kern_philox rng, uint64_t at, float low, float high), (d, n, rng, at, low, high), (a->d, a->n, a->rng, a->at, a->low, a->high), a->d)
+
+struct dropout_args {
+    struct kern_mat y;
+    struct kern_cmat x;
+    int64_t m, n;
+    struct kern_dropout how;
+};
+
+static void run_dropout(struct kern_stream *s, void *args)
+{
+    const struct dropout_args *a = args;
+    LOOK("dropout", a->y.data, a->x.data);
+    CALL(dropout, s, a->y, a->x, a->m, a->n, &a->how);
+}
+
+static void late_dropout(struct kern_stream *s, struct kern_mat y, struct kern_cmat x, int64_t m, int64_t n, const struct kern_dropout *how)
+{
+    const struct dropout_args args = { y, x, m, n, *how };
+    late_put(s, run_dropout, late_copy(&args, sizeof args, NULL, 0, NULL));
+}
+
+/* The documents' ends are the host's. */
+#define OF_ATTENTION(name, type, ...) \
+    static void run_##name(struct kern_stream *s, void *args) \
+    { \
+        const struct type *a = args; \
+        LOOK(#name, __VA_ARGS__); \
+        CALL(name, s, a); \
+    } \
+    static void late_##name(struct kern_stream *s, const struct type *a) \
+    { \
+        void *ends; \
+        struct type *args = late_copy(a, sizeof *a, a->shape.cu_seqlens, (size_t)(a->shape.ndoc + 1) * sizeof(int64_t), &ends); \
+        args->shape.cu_seqlens = ends; \
+        late_put(s, run_##name, args); \
+    }
+
+OF_ATTENTION(attention, kern_attention, a->q.data, a->k.data, a->v.data, a->o.data, a->lse, a->scratch)
+OF_ATTENTION(attention_grad, kern_attention_grad, a->q.data, a->k.data, a->v.data, a->o.data, a->d_o.data, a->lse, a->dq.data, a->dk.data, a->dv.data, a->scratch)
+
+static void run_gemm(struct kern_stream *s, void *args)
+{
+    const struct kern_gemm *a = args;
+    LOOK("gemm", a->a.data, a->b.data, a->c.data, a->add.data, a->bias.data);
+    for (int i = 0; i < a->nlowrank; i++)
+        LOOK("gemm, low rank", a->lowrank[i].s.data, a->lowrank[i].b.data);
+    CALL(gemm, s, a);
+}
+
+static void late_gemm(struct kern_stream *s, const struct kern_gemm *a)
+{
+    void *list;
+    struct kern_gemm *args = late_copy(a, sizeof *a, a->lowrank, (size_t)a->nlowrank * sizeof *a->lowrank, &list);
+    args->lowrank = list;
+    late_put(s, run_gemm, args);
+}
+
+static void look_lora(const char *name, const struct kern_lora *a)
+{
+    LOOK(name, a->x.data, a->dy.data, a->s.data, a->ds.data);
+    for (int i = 0; i < a->nsegments; i++)
+        LOOK(name, a->segments[i].a.data, a->segments[i].b.data, a->segments[i].da, a->segments[i].db);
+}
+
+static void put_lora(struct kern_stream *s, late_fn run, const struct kern_lora *a)
+{
+    void *list;
+    struct kern_lora *args = late_copy(a, sizeof *a, a->segments, (size_t)a->nsegments * sizeof *a->segments, &list);
+    args->segments = list;
+    late_put(s, run, args);
+}
+
+#define OF_LORA(name) \
+    static void run_##name(struct kern_stream *s, void *args) \
+    { \
+        look_lora(#name, args); \
+        CALL(name, s, args); \
+    } \
+    static void late_##name(struct kern_stream *s, const struct kern_lora *a) \
+    { \
+        put_lora(s, run_##name, a); \
+    }
+
+OF_LORA(lora_down)
+OF_LORA(lora_up_grad)
+OF_LORA(lora_grad_a)
+OF_LORA(lora_grad_b)
+
+static void run_adamw(struct kern_stream *s, void *args)
+{
+    const struct kern_adamw *a = args;
+    for (size_t i = 0; i < a->nranges; i++)
+        LOOK("adamw", a->ranges[i].p, a->ranges[i].m, a->ranges[i].v, a->ranges[i].grad);
+    CALL(adamw, s, a);
+}
+
+static void late_adamw(struct kern_stream *s, const struct kern_adamw *a)
+{
+    void *list;
+    struct kern_adamw *args = late_copy(a, sizeof *a, a->ranges, a->nranges * sizeof *a->ranges, &list);
+    args->ranges = list;
+    late_put(s, run_adamw, args);
+}
+
+struct sum_squares_args {
+    double *out;
+    const struct kern_rows *matrices;
+    size_t n;
+};
+
+static void run_sum_squares(struct kern_stream *s, void *args)
+{
+    const struct sum_squares_args *a = args;
+    LOOK("sum_squares", a->out);
+    for (size_t i = 0; i < a->n; i++)
+        LOOK("sum_squares", a->matrices[i].x.data);
+    CALL(sum_squares, s, a->out, a->matrices, a->n);
+}
+
+static void late_sum_squares(struct kern_stream *s, double *out, const struct kern_rows *matrices, size_t n)
+{
+    const struct sum_squares_args given = { out, NULL, n };
+    void *list;
+    struct sum_squares_args *args = late_copy(&given, sizeof given, matrices, n * sizeof *matrices, &list);
+    args->matrices = list;
+    late_put(s, run_sum_squares, args);
+}
+
+static void run_gemv(struct kern_stream *s, void *args)
+{
+    const struct kern_gemv *a = args;
+    LOOK("gemv", a->x.data);
+    for (int i = 0; i < a->nparts; i++) {
+        const struct kern_gemv_part *p = &a->parts[i];
+        LOOK("gemv", p->w.data, p->s, p->b.data, p->bias.data, p->add.data, p->y.data);
+    }
+    CALL(gemv, s, a);
+}
+
+static void late_gemv(struct kern_stream *s, const struct kern_gemv *a)
+{
+    void *list;
+    struct kern_gemv *args = late_copy(a, sizeof *a, a->parts, (size_t)a->nparts * sizeof *a->parts, &list);
+    args->parts = list;
+    late_put(s, run_gemv, args);
+}
+
+static size_t attention_scratch(const struct kern_stream *s, const struct kern_attention_shape *shape)
+{
+    return guarded_cpu()->ops->attention_scratch(late_inner(s), shape);
+}
+
+static size_t attention_grad_scratch(const struct kern_stream *s, const struct kern_attention_shape *shape)
+{
+    return guarded_cpu()->ops->attention_grad_scratch(late_inner(s), shape);
+}
+
+#define OP(name) .name = late_##name
+const struct kern_ops guarded_ops = {
+    OP(gemm), OP(rmsnorm), OP(rmsnorm_grad), OP(rope), OP(attention), OP(attention_grad), OP(swiglu), OP(swiglu_grad), OP(cast), OP(add), OP(scale), OP(sum_rows),
+    OP(sum), OP(gather_rows), OP(scatter_rows), OP(scatter_add), OP(gather_cols), OP(scatter_add_cols), OP(cross_entropy), OP(lora_down), OP(lora_up_grad),
+    OP(lora_grad_a), OP(lora_grad_b), OP(uniform), OP(dropout), OP(adamw), OP(sum_squares), OP(gemv), OP(attention_one),
+    .attention_scratch = attention_scratch, .attention_grad_scratch = attention_grad_scratch,
+};
