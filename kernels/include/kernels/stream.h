@@ -36,7 +36,7 @@ struct kern_device {
 
     /* An event marks a place in a stream. */
     int (*event_new)(int index, struct kern_event **out, char *message);
-    void (*event_free)(struct kern_event *);
+    void (*event_free)(struct kern_event *); /* NULL does nothing */
     void (*event_record)(struct kern_event *, struct kern_stream *);
     /* What is put on the stream from now on starts after the event. */
     void (*event_wait)(struct kern_event *, struct kern_stream *);

@@ -4,11 +4,18 @@
 #include <string.h>
 #include <time.h>
 
+#include "comm/laps.h"
+
 uint64_t comm_now_ns(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t comm_wait_ns(const struct comm *c)
+{
+    return c->wait_ns + (c->laps ? laps_ns(c->laps, 0) : 0);
 }
 
 int comm_other_failed(const struct comm *c, const char *operation, struct fsdpck_error *err)

@@ -59,7 +59,8 @@ struct comm {
     bool launches;
     unsigned char *values; /* the parameters (layout.value_at): this rank's rows at least; everybody's where `views` */
     float *contribution; /* this rank's gradients (layout.grad_at) */
-    uint64_t wait_ns;    /* time spent in operations of this lane */
+    uint64_t wait_ns;    /* time that the host spent in operations of this lane */
+    struct laps *laps;   /* launches, and what COMM_MAIN puts on the compute stream: the time that they take there; else NULL */
     enum fsdpck_dtype reduce; /* what gradients are exchanged as: FSDPCK_FLOAT32 or FSDPCK_BFLOAT16 */
     bool views;          /* all rows of all ranks lie in `values`: nothing has to be gathered */
     struct comm *lanes[COMM_NLANES]; /* of COMM_MAIN only: itself and the others, which are freed with it */
@@ -77,6 +78,8 @@ static inline void comm_beat(struct comm *c)
 }
 
 uint64_t comm_now_ns(void);
+/* How long operations of this lane took, on the host or on a stream. What runs there is waited for. */
+uint64_t comm_wait_ns(const struct comm *c);
 /* Another rank failed, and has said why. */
 int comm_other_failed(const struct comm *c, const char *operation, struct fsdpck_error *err);
 /* Rank `late` is waited for no longer. */

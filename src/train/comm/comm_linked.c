@@ -11,7 +11,9 @@
 #include <string.h>
 #include <time.h>
 
-enum { LOOK_MS = 50, FOLD_COLS = 4096, ALIGNED = 4096 };
+#include "comm/laps.h"
+
+enum { LOOK_MS = 50, FOLD_COLS = 4096, ALIGNED = 4096, NLAPS = 1024 };
 
 struct linked {
     struct comm base;
@@ -65,7 +67,7 @@ static int look(const struct linked *c, const char *operation, struct fsdpck_err
 static int linked_gather(struct comm *base, const struct comm_piece *pieces, size_t npieces, char *into, struct fsdpck_error *err)
 {
     struct linked *c = (struct linked *)base;
-    uint64_t started = comm_now_ns();
+    laps_begin(base->laps, 0, c->stream);
     if (c->link)
         c->links->begin(c->link);
     for (size_t i = 0; i < npieces; i++) {
@@ -76,7 +78,7 @@ static int linked_gather(struct comm *base, const struct comm_piece *pieces, siz
     }
     if (c->link)
         c->links->end(c->link, c->stream);
-    base->wait_ns += comm_now_ns() - started;
+    laps_end(base->laps, c->stream);
     return look(c, "gather of parameters", err);
 }
 
@@ -207,7 +209,7 @@ static void follow(const struct linked *c, struct kern_event *event, struct kern
 static int linked_exchange(struct comm *base, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions, bool first, struct fsdpck_error *err)
 {
     struct linked *c = (struct linked *)base;
-    uint64_t started = comm_now_ns();
+    laps_begin(base->laps, 0, c->folds);
     if (base->rank < ncontributions)
         round_own(c, slices, nslices);
     if (c->link) {
@@ -221,7 +223,7 @@ static int linked_exchange(struct comm *base, const struct comm_slice *slices, s
         else
             fold_received(c, slices, nslices, q, first && q == 0);
     }
-    base->wait_ns += comm_now_ns() - started;
+    laps_end(base->laps, c->folds);
     return look(c, "exchange of gradients", err);
 }
 
@@ -251,6 +253,13 @@ static void *watch(void *arg)
     return NULL;
 }
 
+static void free_lane(struct comm *lane)
+{
+    if (lane)
+        laps_free(lane->laps);
+    free(lane);
+}
+
 /* COMM_MAIN owns what the others use. */
 static void linked_free(struct comm *base)
 {
@@ -264,9 +273,8 @@ static void linked_free(struct comm *base)
     device->stream_free(c->stream);
     device->event_free(c->made);
     device->event_free(c->moved);
-    for (int i = 1; i < NLANES; i++)
-        free(base->lanes[lanes_of_device[i]]);
-    free(c);
+    for (int i = NLANES - 1; i >= 0; i--)
+        free_lane(base->lanes[lanes_of_device[i]]);
 }
 
 static const struct comm_ops linked_ops = { "linked", linked_barrier, linked_exchange, linked_gather, NULL, linked_sum, linked_free };
@@ -304,7 +312,8 @@ static int start_main(struct linked *c, struct fsdpck_error *err)
     if (device->stream_new(c->on.index, NULL, &c->stream, message) != KERN_OK || device->event_new(c->on.index, &c->made, message) != KERN_OK ||
         device->event_new(c->on.index, &c->moved, message) != KERN_OK)
         return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "rank %u's stream of what goes between ranks: %s", c->base.rank, message);
-    return c->links ? open_link(c, err) : 0;
+    int rc = laps_new(device, c->on.index, 1, NLAPS, &c->base.laps, err);
+    return !rc && c->links ? open_link(c, err) : rc;
 }
 
 /* COMM_GATHER and COMM_REDUCE: of COMM_MAIN's, all on the stream. */
@@ -320,7 +329,7 @@ static int add_lane(struct linked *main, enum comm_lane lane, struct fsdpck_erro
     c->base.stream = c->stream;
     c->base.launches = true;
     main->base.lanes[lane] = &c->base;
-    return 0;
+    return laps_new(c->on.device, c->on.index, 1, NLAPS, &c->base.laps, err);
 }
 
 static uint64_t received_nbytes(uint32_t nranks, int64_t own_nelem, enum fsdpck_dtype reduce)

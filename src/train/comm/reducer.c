@@ -6,12 +6,16 @@
 
 #include <kernels/memory.h>
 
+#include "comm/laps.h"
 #include "comm/worker.h"
+
+enum { NLAPS = 1024 };
 
 struct reducer {
     struct comm *comm;
     struct reducer_place place; /* where comm launches */
     struct kern_event *made, *done[REDUCER_JOBS];
+    struct laps *stalls; /* of the compute stream, for exchanges */
     struct worker worker;
     /* under its lock */
     struct reducer_job jobs[REDUCER_JOBS]; /* job i is jobs[i % REDUCER_JOBS] */
@@ -78,6 +82,8 @@ int reducer_new(struct comm *comm, const struct reducer_place *place, struct red
     int rc = worker_start(&r->worker, comm->launches ? NULL : do_next, r, err);
     if (!rc && comm->launches)
         rc = make_events(r, err);
+    if (!rc && comm->launches)
+        rc = laps_new(place->device, place->index, 1, NLAPS, &r->stalls, err);
     if (rc)
         reducer_free(r);
     else
@@ -95,6 +101,7 @@ void reducer_free(struct reducer *r)
         r->place.device->event_free(r->done[0]);
         r->place.device->event_free(r->done[1]);
     }
+    laps_free(r->stalls);
     free(r);
 }
 
@@ -102,7 +109,6 @@ void reducer_free(struct reducer *r)
 static void launch(struct reducer *r, const struct reducer_job *job)
 {
     const struct kern_device *device = r->place.device;
-    const uint64_t began = comm_now_ns();
     struct fsdpck_error err = { 0 };
     device->event_record(r->made, r->place.compute);
     device->event_wait(r->made, r->comm->stream);
@@ -111,8 +117,6 @@ static void launch(struct reducer *r, const struct reducer_job *job)
     for (size_t i = 0; i < job->nslices && job->clean; i++)
         device->memory->zero(r->comm->stream, r->comm->contribution + job->slices[i].at, (size_t)job->slices[i].nelem * sizeof(float));
     device->event_record(r->done[r->started++ % REDUCER_JOBS], r->comm->stream);
-    r->times.busy_ns += comm_now_ns() - began;
-    r->times.waited_ns += comm_now_ns() - began;
 }
 
 /* Exchanges are over in the order in which they were started. */
@@ -121,7 +125,9 @@ static void wait_on_device(struct reducer *r, uint32_t left)
     if (r->started - r->over <= left)
         return;
     r->over = r->started - left;
+    laps_begin(r->stalls, 0, r->place.compute);
     r->place.device->event_wait(r->done[(r->over - 1) % REDUCER_JOBS], r->place.compute);
+    laps_end(r->stalls, r->place.compute);
 }
 
 void reducer_start(struct reducer *r, const struct reducer_job *job)
@@ -158,5 +164,9 @@ struct reducer_times reducer_times(const struct reducer *r)
     pthread_mutex_lock(&lock->worker.lock);
     struct reducer_times t = r->times;
     pthread_mutex_unlock(&lock->worker.lock);
+    if (r->stalls) {
+        t.waited_ns = laps_ns(r->stalls, 0);
+        t.busy_ns = comm_wait_ns(r->comm);
+    }
     return t;
 }

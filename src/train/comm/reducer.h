@@ -18,8 +18,8 @@ struct reducer_job {
 };
 
 struct reducer_times {
-    uint64_t waited_ns; /* the caller stood still in reducer_wait: exposed */
-    uint64_t busy_ns;   /* the thread was in an exchange, exposed or hidden */
+    uint64_t waited_ns; /* the caller, or the compute stream, stood still in reducer_wait: exposed */
+    uint64_t busy_ns;   /* the thread, or a stream, was in an exchange, exposed or hidden */
 };
 
 /* Where gradients are made. Borrowed. */

@@ -4,7 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/laps.h"
 #include "comm/worker.h"
+
+enum { NLAPS = 1024 };
 
 struct ring {
     struct comm *comm;
@@ -15,6 +18,7 @@ struct ring {
     /* Where comm moves data on a stream, else NULL: (schedule->nentries) a use's group has been gathered, on comm's stream; (and one more) a use is over, on the
      * compute stream, the last one being the beginning of the micro-batch, when parameters have changed and all buffers are free. */
     struct kern_event **arrived, **left;
+    struct laps *stalls;  /* where comm launches: of the compute stream, for gathers */
     struct worker worker; /* where comm launches, without a thread: the caller gathers */
     /* under its lock */
     enum ring_mode mode;
@@ -81,7 +85,7 @@ static bool gather_next(void *ctx)
     uint64_t nbytes = 0;
     const uint32_t use = r->there;
     pthread_mutex_unlock(&r->worker.lock);
-    uint64_t started = comm_now_ns();
+    const uint64_t started = comm_now_ns();
     if (r->left)
         r->place.device->event_wait(e->after > 0 ? r->left[e->after - 1] : r->left[r->schedule->nentries], r->comm->stream);
     int rc = n ? r->comm->ops->gather(r->comm, pieces, n, r->slots[e->slot], &err) : 0;
@@ -103,12 +107,8 @@ static bool gather_next(void *ctx)
 /* All that may be gathered now: what that is depends on the caller's program alone. */
 static void gather_in_line(struct ring *r)
 {
-    const uint64_t before = r->times.gathered_ns;
-    if (!r->comm->launches)
-        return;
-    while (gather_next(r))
+    while (r->comm->launches && gather_next(r))
         ;
-    r->times.waited_ns += r->times.gathered_ns - before;
 }
 
 static int cut_slots(struct ring *r, uint32_t ngroups, struct fsdpck_error *err)
@@ -126,10 +126,8 @@ static int cut_slots(struct ring *r, uint32_t ngroups, struct fsdpck_error *err)
 
 static void free_events(const struct ring *r, struct kern_event **events)
 {
-    for (uint32_t i = 0; events && i <= r->schedule->nentries; i++) {
-        if (events[i])
-            r->place.device->event_free(events[i]);
-    }
+    for (uint32_t i = 0; events && i <= r->schedule->nentries; i++)
+        r->place.device->event_free(events[i]);
     free(events);
 }
 
@@ -163,6 +161,8 @@ int ring_new(struct comm *comm, const struct schedule *schedule, const struct ri
         rc = make_events(r, &r->arrived, err);
     if (!rc && comm->stream)
         rc = make_events(r, &r->left, err);
+    if (!rc && comm->launches)
+        rc = laps_new(place->device, place->index, 1, NLAPS, &r->stalls, err);
     if (!rc)
         rc = worker_start(&r->worker, comm->launches ? NULL : gather_next, r, err);
     if (rc)
@@ -179,6 +179,7 @@ void ring_free(struct ring *r)
     worker_stop(&r->worker);
     free_events(r, r->arrived);
     free_events(r, r->left);
+    laps_free(r->stalls);
     free(r->slots);
     free(r);
 }
@@ -194,6 +195,15 @@ void ring_begin(struct ring *r, enum ring_mode mode, uint32_t nuses)
     gather_in_line(r);
     pthread_cond_broadcast(&r->worker.changed);
     pthread_mutex_unlock(&r->worker.lock);
+}
+
+static void wait_on_device(struct ring *r, uint32_t use)
+{
+    if (r->stalls)
+        laps_begin(r->stalls, 0, r->place.compute);
+    r->place.device->event_wait(r->arrived[use], r->place.compute);
+    if (r->stalls)
+        laps_end(r->stalls, r->place.compute);
 }
 
 int ring_enter(struct ring *r, uint32_t group, char **data, struct fsdpck_error *err)
@@ -221,7 +231,7 @@ int ring_enter(struct ring *r, uint32_t group, char **data, struct fsdpck_error 
     *data = r->slots[r->schedule->entries[use].slot];
     pthread_mutex_unlock(&r->worker.lock);
     if (!rc && r->arrived)
-        r->place.device->event_wait(r->arrived[use], r->place.compute);
+        wait_on_device(r, use);
     return rc;
 }
 
@@ -244,5 +254,9 @@ struct ring_times ring_times(const struct ring *r)
     pthread_mutex_lock(&lock->worker.lock);
     struct ring_times t = r->times;
     pthread_mutex_unlock(&lock->worker.lock);
+    if (r->stalls) {
+        t.waited_ns = laps_ns(r->stalls, 0);
+        t.gathered_ns = comm_wait_ns(r->comm);
+    }
     return t;
 }

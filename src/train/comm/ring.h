@@ -33,8 +33,8 @@ enum ring_mode {
 };
 
 struct ring_times {
-    uint64_t waited_ns;   /* the caller stood still in ring_enter: exposed */
-    uint64_t gathered_ns; /* a thread was busy gathering, exposed or hidden */
+    uint64_t waited_ns;   /* the caller, or the compute stream, stood still for what it entered: exposed */
+    uint64_t gathered_ns; /* a thread, or a stream, was busy gathering, exposed or hidden */
     uint64_t nbytes;      /* gathered */
 };
 

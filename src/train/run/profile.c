@@ -1,4 +1,4 @@
-/* A device whose every kernel is that of another one between two events, which are asked when they are over: at the end of a step, or when there are many. */
+/* A device whose every kernel is that of another one, timed. */
 #include "run/profile.h"
 
 #include <jansson.h>
@@ -6,30 +6,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/laps.h"
 #include "run/files.h"
 
 enum kind { GEMM, LORA, ATTENTION, ATTENTION_GRAD, NORM, ROPE, SWIGLU, LOSS, EMBEDDING, OPTIMIZER, OTHER, NKINDS };
 static const char *const kind_names[NKINDS] = { "matrix products", "adapters", "attention", "attention backward", "norms", "rope", "swiglu", "loss", "embedding",
                                                 "optimizer and norm", "other kernels" };
 
-/* A kernel that was started. */
-struct timed {
-    struct kern_event *from, *to;
-    enum kind kind;
-};
-
-enum { NTIMED = 4096 };
+enum { NLAPS = 4096 };
 
 struct profile {
-    struct timed *timed; /* (NTIMED), the first ntimed of them under way */
-    size_t ntimed;
+    struct laps *laps; /* of kernels, by kind */
     struct rank *rank;
     const struct kern_device *inner;
     struct kern_device device;
     struct kern_ops ops;
-    uint64_t running_ns[NKINDS]; /* since the rank began */
-    uint64_t ns[NKINDS];         /* in steps */
-    uint64_t seen_ns[NKINDS];
+    uint64_t ns[NKINDS]; /* in steps */
     uint64_t nsteps;
     double step, data, exposed, hidden, save_stall;
 };
@@ -37,33 +29,12 @@ struct profile {
 /* Kernels have no room for a context. */
 static _Thread_local struct profile *active;
 
-/* Waits for all that is under way. */
-static void drain(struct profile *p)
-{
-    for (size_t i = 0; i < p->ntimed; i++) {
-        const struct timed *t = &p->timed[i];
-        if (p->inner->event_sync(t->to) == KERN_OK) /* else the run ends by what failed */
-            p->running_ns[t->kind] += p->inner->event_elapsed_ns(t->from, t->to);
-    }
-    p->ntimed = 0;
-}
-
-static const struct timed *begin(enum kind kind, struct kern_stream *s)
-{
-    if (active->ntimed == NTIMED)
-        drain(active);
-    struct timed *t = &active->timed[active->ntimed++];
-    t->kind = kind;
-    active->inner->event_record(t->from, s);
-    return t;
-}
-
 #define TIMED(name, kind, params, args) \
     static void timed_##name params \
     { \
-        const struct timed *timed = begin(kind, s); \
+        laps_begin(active->laps, kind, s); \
         active->inner->ops->name args; \
-        active->inner->event_record(timed->to, s); \
+        laps_end(active->laps, s); \
     }
 #define STREAM struct kern_stream *s
 
@@ -96,20 +67,6 @@ TIMED(attention_one, ATTENTION, (STREAM, const struct kern_attention_one *a), (s
 TIMED(adamw, OPTIMIZER, (STREAM, const struct kern_adamw *a), (s, a))
 TIMED(sum_squares, OPTIMIZER, (STREAM, double *d, const struct kern_rows *x, size_t n), (s, d, x, n))
 
-static int make_events(struct profile *p, struct fsdpck_error *err)
-{
-    const int index = p->rank->compute->index;
-    char message[KERN_MESSAGE_BYTES];
-    p->timed = calloc(NTIMED, sizeof *p->timed);
-    if (!p->timed)
-        return fsdpck_error_nomem(err, NTIMED * sizeof *p->timed);
-    for (size_t i = 0; i < NTIMED; i++) {
-        if (p->inner->event_new(index, &p->timed[i].from, message) != KERN_OK || p->inner->event_new(index, &p->timed[i].to, message) != KERN_OK)
-            return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "events of a profile: %s", message);
-    }
-    return 0;
-}
-
 int profile_new(struct rank *r, struct profile **out, struct fsdpck_error *err)
 {
     struct profile *p = calloc(1, sizeof *p);
@@ -118,8 +75,9 @@ int profile_new(struct rank *r, struct profile **out, struct fsdpck_error *err)
         return fsdpck_error_nomem(err, sizeof *p);
     p->rank = r;
     p->inner = r->compute->device;
-    if (make_events(p, err))
-        return err->code;
+    int rc = laps_new(p->inner, r->compute->index, NKINDS, NLAPS, &p->laps, err);
+    if (rc)
+        return rc;
     p->device = *p->inner;
     p->ops = *p->inner->ops;
     p->device.ops = &p->ops;
@@ -140,21 +98,14 @@ void profile_free(struct profile *p)
         return;
     p->rank->compute->device = p->inner;
     active = NULL;
-    for (size_t i = 0; i < NTIMED && p->timed; i++) {
-        p->inner->event_free(p->timed[i].from);
-        p->inner->event_free(p->timed[i].to);
-    }
-    free(p->timed);
+    laps_free(p->laps);
     free(p);
 }
 
 void profile_step(struct profile *p, const struct train_metrics *m)
 {
-    drain(p);
-    for (int k = 0; k < NKINDS; k++) {
-        p->ns[k] += p->running_ns[k] - p->seen_ns[k];
-        p->seen_ns[k] = p->running_ns[k];
-    }
+    for (unsigned k = 0; k < NKINDS; k++)
+        p->ns[k] = laps_ns(p->laps, k);
     p->nsteps++;
     p->step += m->step_seconds + m->save_stall_seconds;
     p->data += m->data_wait_seconds;
@@ -177,19 +128,16 @@ static void put_row(const struct profile *p, json_t *rows, const char *name, dou
 static json_t *make_rows(const struct profile *p)
 {
     json_t *rows = json_array();
-    const bool launches = p->rank->comm->lanes[COMM_GATHER]->launches; /* the host does not see how long it takes */
-    double rest = p->step - (launches ? 0 : p->exposed) - p->data - p->save_stall;
+    double rest = p->step - p->exposed - p->data - p->save_stall;
     for (int k = 0; k < NKINDS; k++) {
         rest -= 1e-9 * (double)p->ns[k];
         put_row(p, rows, kind_names[k], 1e-9 * (double)p->ns[k]);
     }
-    if (!launches) {
-        put_row(p, rows, "communication, exposed", p->exposed);
-        put_row(p, rows, "communication, hidden", p->hidden);
-    }
+    put_row(p, rows, "communication, exposed", p->exposed);
+    put_row(p, rows, "communication, hidden", p->hidden);
     put_row(p, rows, "waiting for data", p->data);
     put_row(p, rows, "waiting for a save", p->save_stall);
-    put_row(p, rows, launches ? "communication and the rest" : "the rest of the step", rest > 0 ? rest : 0);
+    put_row(p, rows, "the rest of the step", rest > 0 ? rest : 0);
     return rows;
 }
 

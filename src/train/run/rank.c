@@ -210,7 +210,7 @@ struct rank_times rank_times(const struct rank *r)
     struct ring_times gathers = gather_times(r->gather);
     struct reducer_times exchanges = r->reducer ? reducer_times(r->reducer) : (struct reducer_times){ 0 };
     uint64_t waited = gathers.waited_ns + exchanges.waited_ns;
-    return (struct rank_times){ .exposed_ns = r->comm->wait_ns + waited, .behind_ns = gathers.gathered_ns + exchanges.busy_ns, .waited_ns = waited };
+    return (struct rank_times){ .exposed_ns = comm_wait_ns(r->comm) + waited, .behind_ns = gathers.gathered_ns + exchanges.busy_ns, .waited_ns = waited };
 }
 
 void rank_close(struct rank *r)

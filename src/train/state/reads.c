@@ -52,10 +52,8 @@ static int start_halves(struct reads *b, struct fsdpck_error *err)
 static void reads_free(struct reads *b)
 {
     const struct kern_device *device = b->r->where->device;
-    for (int i = 0; i < 2; i++) {
-        if (b->halves[i].sent)
-            device->event_free(b->halves[i].sent);
-    }
+    for (int i = 0; i < 2; i++)
+        device->event_free(b->halves[i].sent);
     device->memory->free(&b->pinned);
     free(b->reads);
     free(b->entries);

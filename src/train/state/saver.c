@@ -172,10 +172,8 @@ void saver_free(struct saver *s)
     pthread_mutex_destroy(&s->lock);
     checkpoint_list_free(s->list);
     s->device->stream_free(s->copies);
-    if (s->updated)
-        s->device->event_free(s->updated);
-    if (s->rank->copied)
-        s->device->event_free(s->rank->copied);
+    s->device->event_free(s->updated);
+    s->device->event_free(s->rank->copied);
     s->rank->copied = NULL;
     s->device->memory->free(&s->memory);
     free(s->state);
