@@ -1,0 +1,15 @@
+/* A source that a test reads: what fails ends the test with the error's words. */
+#ifndef TESTS_OPENED_H
+#define TESTS_OPENED_H
+
+#include <fsdpck/check.h>
+#include <fsdpck/source.h>
+
+/* The caller closes it. */
+struct fsdpck_source *opened(const char *path, const char *kind);
+/* All values of a tensor; the caller frees them. */
+void *opened_read(struct fsdpck_source *src, const struct fsdpck_tensor *t);
+/* Verifies everything. Returns how many problems were told of, which are as many as the result counts. */
+unsigned opened_problems(struct fsdpck_source *src, struct fsdpck_verify_result *result);
+
+#endif
