@@ -42,7 +42,8 @@ size_t cpu_attention_grad_scratch(const struct kern_stream *stream, const struct
 {
     (void)stream;
     const int64_t nblock = cpu_attention_most_blocks(shape, shape->ndoc);
-    int64_t most = (2 + 2 * cpu_attention_nstack(shape)) * nblock; /* panels of a key head: of keys, values, and their gradients by parts. Fewer documents are fewer blocks, but of more parts */
+    /* Panels of a key head: of keys, values, and their gradients by parts. Fewer documents are fewer blocks, but of more parts. */
+    int64_t most = (2 + 2 * cpu_attention_nstack(shape)) * nblock;
     for (int64_t ndoc = 1; ndoc <= WANTED && ndoc <= shape->ndoc; ndoc++) {
         const int64_t n = cpu_attention_most_blocks(shape, ndoc), npanel = (2 + 2 * cpu_attention_nstack(shape) * parts_of(shape, ndoc, n)) * n;
         most = npanel > most ? npanel : most;

@@ -28,7 +28,8 @@ template <types K, typename Op> __global__ void __launch_bounds__(THREADS) sum_r
 enum { MOST_ROW_BLOCKS = 65535 }; /* of a grid's second dimension: 8 million rows */
 
 /* vectors: eights start at multiples of 16 bytes. */
-template <typename Op> void sum_rows_by_blocks(struct kern_stream *stream, std::initializer_list<operand> all, bool vectors, int64_t nrow, int64_t ncol, Op op, float *dst, float *parts)
+template <typename Op>
+void sum_rows_by_blocks(struct kern_stream *stream, std::initializer_list<operand> all, bool vectors, int64_t nrow, int64_t ncol, Op op, float *dst, float *parts)
 {
     const eights e = {nrow, ncol, (ncol + WIDTH - 1) / WIDTH, vectors};
     const int64_t nblock = kern_row_blocks(nrow);

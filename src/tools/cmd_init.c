@@ -87,8 +87,8 @@ static json_t *config_json(const struct init_args *args, const char *model, cons
     bool ok = o != NULL;
     if (!args->full)
         ok &= json_out_put(o, "lora", json_pack("{s:i,s:i,s:s}", "r", 16, "lora_alpha", 32, "target_modules", "all-linear"));
-    ok &= json_out_put(o, "train", json_pack("{s:f,s:I,s:f,s:I}", "num_train_epochs", c->epochs, "global_batch_size", (json_int_t)c->batch, "learning_rate", args->full ? 2e-5 : 2e-4,
-                                             "warmup_steps", (json_int_t)c->warmup));
+    ok &= json_out_put(o, "train", json_pack("{s:f,s:I,s:f,s:I}", "num_train_epochs", c->epochs, "global_batch_size", (json_int_t)c->batch, "learning_rate",
+                                             args->full ? 2e-5 : 2e-4, "warmup_steps", (json_int_t)c->warmup));
     ok &= json_out_put(o, "fsdp", json_pack("{s:s}", "activation_checkpointing", c->recompute ? "block" : "none"));
     ok &= json_out_put(o, "checkpoint", json_pack("{s:I}", "save_steps", (json_int_t)c->save_steps));
     if (ok)

@@ -116,7 +116,8 @@ static int run(struct run_args *args, const char *path)
     device_choose(args->device, &device);
     struct train_options opt = { .device = device.name, .module = device.module, .launched_local = args->local, .launched_nlocal = args->nlocal,
                                  .nranks = args->ranks, .nthreads = args->threads, .resume = args->resume, .patience_seconds = args->patience,
-                                 .on_start = show_start, .on_step = show_step, .note = show_note, .progress = show_progress, .ctx = args, .stop = &stop_signal, .saves = &save_signals, .lost = show_lost, .profile = args->profile,
+                                 .on_start = show_start, .on_step = show_step, .note = show_note, .progress = show_progress, .ctx = args,
+                                 .stop = &stop_signal, .saves = &save_signals, .lost = show_lost, .profile = args->profile,
                                  .launched_rank = args->rank, .launched_nranks = args->launched, .several_hosts = args->several_hosts,
                                  .copy_gathers = args->gather && strcmp(args->gather, "copy") == 0 };
     char model[PATH_MAX];

@@ -135,7 +135,8 @@ static int run(const struct sample_args *args, const char *typed)
 {
     struct fsdpck_error err = { 0 };
     struct report report = { 0 };
-    struct sampler_options opt = { .dtype = args->dtype, .nthreads = args->threads, .fs = { .note = args->quiet ? NULL : report_note, .ctx = &report, .nthreads = args->threads } };
+    struct sampler_options opt = { .dtype = args->dtype, .nthreads = args->threads,
+                                   .fs = { .note = args->quiet ? NULL : report_note, .ctx = &report, .nthreads = args->threads } };
     struct sampler *sampler = NULL;
     struct chat *chat = NULL;
     struct sample_out *out = NULL;

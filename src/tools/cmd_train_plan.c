@@ -25,7 +25,8 @@ static const struct option plan_options[] = {
     { .name = "ranks", .type = OPTION_COUNT, .offset = AT(ranks), .value = "N", .help = "local processes that share the model (default 1)" },
     { .name = "gather", .type = OPTION_CHOICE, .offset = AT(gather), .value = "map|copy",
       .help = "how ranks get at each other's parameters: as on one host (default map), or as under mpirun" },
-    { .name = "device", .type = OPTION_CHOICE, .offset = AT(device), .value = "cpu|cuda", .help = "where it would compute (default: cuda where there is one); no GPU is needed" },
+    { .name = "device", .type = OPTION_CHOICE, .offset = AT(device), .value = "cpu|cuda",
+      .help = "where it would compute (default: cuda where there is one); no GPU is needed" },
     { .name = "set", .type = OPTION_STRINGS, .offset = AT(sets), .value = "KEY=VALUE", .help = "a key of the config, as in train.max_steps=10; again and again" },
     { .name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "print the result as one JSON object" },
     { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = AT(quiet), .help = "no notes" },
@@ -116,8 +117,8 @@ int cmd_train_plan(const struct command *self, int argc, char **argv)
     struct plan_args args = { .ranks = 1 };
     const struct option_group groups[] = { { "Options", plan_options, sizeof plan_options / sizeof plan_options[0], &args } };
     const struct command_line line = { .command = self, .positionals = "CONFIG.json", .required = "--ranks N", .groups = groups, .ngroups = 1,
-                                       .notes = "Parameters are mapped by all ranks of a host and held once, or gathered into buffers; the program itself and libraries come on top.\n"
-                                                "On devices ranks have one each, and the driver wants some 0.5 GiB more." };
+                                       .notes = "Parameters are mapped by all ranks of a host and held once, or gathered into buffers; the program itself and\n"
+                                                "libraries come on top. On devices ranks have one each, and the driver wants some 0.5 GiB more." };
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);
     if (status == OPTIONS_OK)

@@ -23,7 +23,8 @@ static int read_stdin(char **text, size_t *nbytes, struct fsdpck_error *err)
         n = buffer ? read(STDIN_FILENO, buffer + *nbytes, room - *nbytes) : 0;
         if (n < 0 || *nbytes > MOST) {
             free(buffer);
-            return n < 0 ? fsdpck_error_sys(err, errno, "standard input", "read") : fsdpck_error_set(err, FSDPCK_ERR_LIMIT, "standard input", "a prompt of more than %d bytes", MOST);
+            return n < 0 ? fsdpck_error_sys(err, errno, "standard input", "read")
+                         : fsdpck_error_set(err, FSDPCK_ERR_LIMIT, "standard input", "a prompt of more than %d bytes", MOST);
         }
         *nbytes += (size_t)n;
     }

@@ -200,7 +200,10 @@ void ground_reset(const struct ground *g, const struct verb *v)
     tree_dir(g->top, "root");
     if (!v->old)
         return;
-    char *from = tree_path(g->top, v->kind == VERB_EXPORT_FILE ? "old/one.safetensors" : v->kind == VERB_EXPORT_LORA ? "old-lora/adapter" : verb_is_export(v) ? "old/export" : "old/checkpoint");
+    char *from = tree_path(g->top, v->kind == VERB_EXPORT_FILE   ? "old/one.safetensors"
+                                   : v->kind == VERB_EXPORT_LORA ? "old-lora/adapter"
+                                   : verb_is_export(v)           ? "old/export"
+                                                                 : "old/checkpoint");
     char *to = tree_path(g->root, verb_out(v));
     tree_copy(from, to);
     free(from);

@@ -142,7 +142,8 @@ struct expecting { /* chunks of a tensor on one rank */
 
 static int mismatch(struct expecting *x)
 {
-    fsdpck_error_set(x->g->err, FSDPCK_ERR_FORMAT, x->g->files[x->rank].name, "rank %u did not write the chunks that the placement gives it; do all ranks pass the same list of tensors?", x->rank);
+    fsdpck_error_set(x->g->err, FSDPCK_ERR_FORMAT, x->g->files[x->rank].name,
+                     "rank %u did not write the chunks that the placement gives it; do all ranks pass the same list of tensors?", x->rank);
     fsdpck_error_tensor(x->g->err, x->g->tensors[x->tensor].name);
     return FSDPCK_ERR_FORMAT;
 }

@@ -229,9 +229,11 @@ int files_write_metrics(FILE *f, const struct train_metrics *m, struct fsdpck_er
                  m->eval_seconds);
     int n = fprintf(f,
                     "{\"step\": %" PRIu64 ", \"loss\": %s, \"grad_norm\": %s, \"lr\": %.17g, \"tokens\": %" PRIu64 ", \"supervised_tokens\": %" PRIu64
-                    ", \"tokens_per_second\": %.6g, \"step_seconds\": %.6g, \"data_wait_seconds\": %.6g, \"comm_seconds\": %.6g, \"comm_hidden_seconds\": %.6g, \"save_stall_seconds\": %.6g, \"gathered_bytes\": %" PRIu64
+                    ", \"tokens_per_second\": %.6g, \"step_seconds\": %.6g, \"data_wait_seconds\": %.6g, \"comm_seconds\": %.6g"
+                    ", \"comm_hidden_seconds\": %.6g, \"save_stall_seconds\": %.6g, \"gathered_bytes\": %" PRIu64
                     ", \"rss_bytes\": %" PRIu64 ", \"pss_bytes\": %" PRIu64 "%s}\n",
-                    m->step, json_number(m->loss, loss), json_number(m->grad_norm, norm), m->lr, m->ntok, m->nsupervised, m->tokens_per_second, m->step_seconds, m->data_wait_seconds, m->comm_seconds, m->comm_hidden_seconds, m->save_stall_seconds,
+                    m->step, json_number(m->loss, loss), json_number(m->grad_norm, norm), m->lr, m->ntok, m->nsupervised, m->tokens_per_second, m->step_seconds,
+                    m->data_wait_seconds, m->comm_seconds, m->comm_hidden_seconds, m->save_stall_seconds,
                     m->gathered_nbytes, m->rss_nbytes, m->pss_nbytes, eval);
     return n < 0 || fflush(f) ? fsdpck_error_sys(err, errno, "metrics", "write") : 0;
 }

@@ -135,8 +135,9 @@ static int refuse(const struct job *job, const struct rank_device *where, const 
     if (where->module)
         snprintf(room, sizeof room, ", and device %d (%.100s) has %.2f GiB free of %.2f", where->index, where->facts.name, gib(where->facts.free_nbytes),
                  gib(where->facts.total_nbytes));
-    fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "a rank needs %.2f GiB (parameters %.2f, gradients %.2f, optimizer %.2f, gathered groups %.2f, activations of %lld "
-                     "tokens %.2f, samples %.2f)%s", gib(memory_sum(s)), gib(s->shard_nbytes), gib(s->contribution_nbytes + s->received_nbytes), gib(s->state_nbytes), gib(s->ring_nbytes),
+    fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL,
+                     "a rank needs %.2f GiB (parameters %.2f, gradients %.2f, optimizer %.2f, gathered groups %.2f, activations of %lld tokens %.2f, samples %.2f)%s",
+                     gib(memory_sum(s)), gib(s->shard_nbytes), gib(s->contribution_nbytes + s->received_nbytes), gib(s->state_nbytes), gib(s->ring_nbytes),
                      (long long)job_largest_ntok(job), gib(s->activation_nbytes), gib(s->sample_nbytes), room);
     fsdpck_error_hint(err, "%s", advice(job));
     return err->code;

@@ -38,7 +38,8 @@ static uint64_t model_of(const struct model *m)
 {
     const int64_t sizes[] = { m->nvocab, m->hidden, m->inner, m->nlayer, m->nhead, m->nkv, m->head_dim, m->tied, m->bias_qkv, m->bias_o, m->bias_mlp, m->qk_norm };
     const double numbers[] = { m->eps, m->rope.kind, m->rope.theta, m->rope.factor, m->rope.original_max_position, m->rope.low_freq_factor,
-                               m->rope.high_freq_factor, m->rope.beta_fast, m->rope.beta_slow, m->rope.attention_factor, m->rope.mscale, m->rope.mscale_all_dim, m->rope.no_truncate };
+                               m->rope.high_freq_factor, m->rope.beta_fast, m->rope.beta_slow, m->rope.attention_factor, m->rope.mscale,
+                               m->rope.mscale_all_dim, m->rope.no_truncate };
     uint64_t parts[] = { XXH3_64bits(sizes, sizeof sizes), XXH3_64bits(numbers, sizeof numbers), XXH3_64bits(m->window, (size_t)m->nlayer * sizeof *m->window) };
     return XXH3_64bits(parts, sizeof parts);
 }
@@ -137,7 +138,8 @@ int state_check_base(const struct rank *r, const struct fsdpck_source *src, stru
     for (size_t i = 0; i < r->base.ntensors; i++) {
         const struct fsdpck_base_tensor *was = &then->tensors[i], *is = &r->base.tensors[i];
         if (memcmp(was->content, is->content, sizeof was->content) != 0)
-            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src), "key 'model': its adapters belong to another base than '%s', '%s' being the first tensor that differs",
+            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src),
+                                    "key 'model': its adapters belong to another base than '%s', '%s' being the first tensor that differs",
                                     r->job->config->model, is->name);
     }
     return 0;

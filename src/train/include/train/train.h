@@ -81,7 +81,8 @@ struct train_plan {
     uint64_t sample_nbytes;        /* keys, values and activations of samples */
     uint64_t peak_nbytes;          /* of all of these; on_device: without the snapshot, which is the host's */
     uint64_t all_ranks_nbytes;     /* of all ranks: what they share is counted once (PSS) */
-    bool on_device;                /* bytes are of the device's memory: exactly what a run takes there in one piece; gradients of a packet only, the reduced ones are the optimizer's */
+    /* Bytes are of the device's memory, exactly what a run takes there in one piece. Gradients are a packet's; the reduced ones are the optimizer's. */
+    bool on_device;
     uint64_t least_nbytes;         /* on_device, where activations are kept by what fits: the peak if every block is recomputed; else 0 */
     uint64_t largest_micro_ntok;
     uint64_t gathered_step_nbytes; /* parameters of others that it reads in a step, mapped or copied */
