@@ -17,6 +17,7 @@ struct command {
     struct command *next;
     late_fn run;
     void *args;
+    bool waits;
     struct stream *before;
     uint64_t upto;
 };
@@ -44,6 +45,9 @@ static struct {
     struct stream *streams;
 } late = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
+/* This thread may touch the device's memory: from its first command until it has no more to run, for to let it in takes longer than a small kernel. */
+static _Thread_local bool inside;
+
 static struct stream *of(const struct kern_stream *s)
 {
     return (struct stream *)s;
@@ -68,12 +72,23 @@ void *late_copy(const void *first, size_t first_nbytes, const void *second_from,
     return block;
 }
 
+/* Without the lock. */
+static void let_in(bool in)
+{
+    if (in && !inside)
+        guarded_enter();
+    if (!in && inside)
+        guarded_leave();
+    inside = in;
+}
+
 /* With the lock, which it lets go of meanwhile. */
 static void run_first(struct stream *s)
 {
     struct command *c = s->first;
     s->busy = true;
     pthread_mutex_unlock(&late.lock);
+    let_in(!c->waits);
     if (c->run)
         c->run(s->inner, c->args);
     free(c->args);
@@ -87,11 +102,20 @@ static void run_first(struct stream *s)
     free(c);
 }
 
+/* With the lock, which is let go of. */
+static void leave(void)
+{
+    pthread_mutex_unlock(&late.lock);
+    let_in(false);
+}
+
 /* With the lock. */
 static void run_to(struct stream *s, uint64_t upto)
 {
     while (s->ndone < upto) {
-        if (s->busy)
+        if (s->busy && inside)
+            leave(), pthread_mutex_lock(&late.lock); /* others may change it meanwhile */
+        else if (s->busy)
             pthread_cond_wait(&late.changed, &late.lock);
         else if (s->first->before && s->first->before->ndone < s->first->upto)
             run_to(s->first->before, s->first->upto);
@@ -110,20 +134,30 @@ static uint64_t append(struct stream *s, struct command command)
     return ++s->nput;
 }
 
-void late_put(struct kern_stream *s, late_fn run, void *args)
+static void put(struct kern_stream *s, struct command command)
 {
     pthread_mutex_lock(&late.lock);
-    const uint64_t at = append(of(s), (struct command){ .run = run, .args = args });
+    const uint64_t at = append(of(s), command);
     if (of(s)->early)
         run_to(of(s), at);
-    pthread_mutex_unlock(&late.lock);
+    leave();
+}
+
+void late_put(struct kern_stream *s, late_fn run, void *args)
+{
+    put(s, (struct command){ .run = run, .args = args });
+}
+
+void late_put_waiting(struct kern_stream *s, late_fn run, void *args)
+{
+    put(s, (struct command){ .run = run, .args = args, .waits = true });
 }
 
 void late_run(struct kern_stream *s)
 {
     pthread_mutex_lock(&late.lock);
     run_to(of(s), of(s)->nput);
-    pthread_mutex_unlock(&late.lock);
+    leave();
 }
 
 uint64_t late_done(struct kern_stream *s)
@@ -220,7 +254,7 @@ int late_event_sync(struct kern_event *e)
     pthread_mutex_lock(&late.lock);
     if (e->on)
         run_to(e->on, e->at);
-    pthread_mutex_unlock(&late.lock);
+    leave();
     return KERN_OK;
 }
 

@@ -11,8 +11,10 @@
 /* inner: a stream of the processor, on which it runs at once. */
 typedef void (*late_fn)(struct kern_stream *inner, void *args);
 
-/* args: of malloc, taken over. Any thread. */
+/* args: of malloc, taken over. Any thread. It may touch the device's memory when it runs. */
 void late_put(struct kern_stream *s, late_fn run, void *args);
+/* One that may wait for other ranks, and enters the memory itself. */
+void late_put_waiting(struct kern_stream *s, late_fn run, void *args);
 /* One block of a copy of each, the second behind the first and aligned; where it is goes to *second. Ends the program where there is no memory. */
 void *late_copy(const void *first, size_t first_nbytes, const void *second_from, size_t second_nbytes, void **second);
 /* All that has been put there by now is run. */

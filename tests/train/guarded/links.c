@@ -267,7 +267,7 @@ static void end(struct kern_link *l, struct kern_stream *s)
         guarded_die("a rank uses two streams", "its operations on them can be under way at once");
     struct group *g = late_copy(&group, sizeof group, l->ops, l->nops * sizeof *l->ops, &ops);
     g->ops = ops;
-    late_put(s, run_group, g);
+    late_put_waiting(s, run_group, g);
     atomic_store(&l->busy, false);
 }
 

@@ -119,9 +119,7 @@ static void run_copy(struct kern_stream *s, void *args)
     const struct copy *a = args;
     if (kind_of(a->dst) != a->to || kind_of(a->src) != a->from)
         guarded_die("memory was freed before it was used", "copy");
-    guarded_enter();
     guarded_cpu()->memory->copy_rows(s, a->dst, a->dst_pitch, a->src, a->src_pitch, a->row_bytes, a->nrow);
-    guarded_leave();
 }
 
 /* As CUDA does: pageable memory is read before the call returns, and written. */
@@ -154,9 +152,7 @@ static void run_zero(struct kern_stream *s, void *args)
 {
     const struct zeroes *a = args;
     guarded_must_own("zero", a->dst);
-    guarded_enter();
     guarded_cpu()->memory->zero(s, a->dst, a->nbytes);
-    guarded_leave();
 }
 
 static void zero(struct kern_stream *s, void *dst, size_t nbytes)

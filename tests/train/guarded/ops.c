@@ -16,12 +16,7 @@ static void look(const char *name, const void *const *operands, size_t n)
         const void *const operands[] = { __VA_ARGS__ }; \
         look(name, operands, sizeof operands / sizeof *operands); \
     } while (0)
-#define CALL(name, ...) \
-    do { \
-        guarded_enter(); \
-        guarded_cpu()->ops->name(__VA_ARGS__); \
-        guarded_leave(); \
-    } while (0)
+#define CALL(name, ...) guarded_cpu()->ops->name(__VA_ARGS__)
 #define UNPACK(...) __VA_ARGS__
 
 /* A kernel that is given a struct; the rest are its operands. */
