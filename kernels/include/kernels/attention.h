@@ -39,7 +39,7 @@ struct kern_attention_grad {
 typedef void (*kern_attention_fn)(struct kern_stream *, const struct kern_attention *);
 typedef void (*kern_attention_grad_fn)(struct kern_stream *, const struct kern_attention_grad *);
 /* Bytes of scratch, enough for any division of as many tokens or fewer among as many documents or fewer; cu_seqlens is not read. They depend on the rest of the
- * shape and on the stream's number of threads. */
+ * shape and, in line, on the stream's number of threads; a device's row does not look at the stream, which may be another's (a plan's). */
 typedef size_t (*kern_attention_scratch_fn)(const struct kern_stream *, const struct kern_attention_shape *);
 
 #ifdef __cplusplus

@@ -15,6 +15,12 @@ struct rank_device {
     const struct kern_links *links; /* all ranks' devices are linked by these; NULL: they are not, or there is one rank */
 };
 
+/* A rank's communicator is that of linked devices: also where there is no other rank. */
+static inline bool device_is_linked(const struct rank_device *d, uint32_t nranks)
+{
+    return d->device->apart && (d->links || nranks == 1);
+}
+
 /* Before the ranks part: whether there is what opt->device asks for. Starts no driver. */
 int device_check(const struct train_options *opt, struct fsdpck_error *err);
 /* In a rank's process, which may not fork from now on. local: the rank's number on its host, of nlocal. */

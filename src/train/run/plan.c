@@ -82,12 +82,11 @@ int job_plan(const struct job *job, const struct compute *c, const struct memory
 }
 
 /* A device that is asked for sizes only: its own kernels say what scratch they want, on streams of the processor. Ranks have one each. */
-static int open_on_paper(const struct job *job, struct rank_device *where, struct kern_device *device, bool *linked, struct fsdpck_error *err)
+static int open_on_paper(const struct job *job, struct rank_device *where, struct kern_device *device, struct fsdpck_error *err)
 {
     char message[KERN_MESSAGE_BYTES] = "";
     const struct kern_module *module = NULL;
     *where = (struct rank_device){ .device = kern_device_find("cpu", message) };
-    *linked = false;
     if (!job_is_apart(job))
         return 0;
     if (kern_module_open(job->opt->module, &module, message) != KERN_OK)
@@ -96,14 +95,14 @@ static int open_on_paper(const struct job *job, struct rank_device *where, struc
     device->apart = true;
     device->ops = module->device->ops;
     where->device = device;
-    *linked = module->links || job->nranks == 1;
+    where->links = job->nranks > 1 ? module->links : NULL;
     return 0;
 }
 
 /* Which blocks are recomputed depends on what is free: on this host, where it is the host's memory that counts; of a device all that could be and none are said. */
-static int count_memory(const struct job *job, struct compute *c, const struct rank_device *where, bool linked, struct train_plan *out, struct fsdpck_error *err)
+static int count_memory(const struct job *job, struct compute *c, const struct rank_device *where, struct train_plan *out, struct fsdpck_error *err)
 {
-    const bool chooses = strcmp(job->config->fsdp.checkpointing, "auto") == 0;
+    const bool chooses = strcmp(job->config->fsdp.checkpointing, "auto") == 0, linked = device_is_linked(where, job->nranks);
     struct memory_sizes sizes, least = { 0 };
     int rc = 0;
     if (!where->device->apart) {
@@ -131,17 +130,16 @@ int train_plan(const struct train_config *config, const struct train_options *op
     struct kern_device device;
     int64_t ntok;
     size_t ndocs;
-    bool linked;
     *out = (struct train_plan){ 0 };
     int rc = job_open(config, opt, &job, err);
     if (rc)
         return rc;
     job_largest(&job, &ntok, &ndocs);
-    rc = open_on_paper(&job, &where, &device, &linked, err);
+    rc = open_on_paper(&job, &where, &device, err);
     if (!rc)
         rc = compute_new(&job.model, &job.layout, config, ntok, ndocs, &(struct compute_device){ where.device, 0, 1 }, &c, err);
     if (!rc)
-        rc = count_memory(&job, c, &where, linked, out, err);
+        rc = count_memory(&job, c, &where, out, err);
     compute_free(c);
     job_close(&job);
     return rc;

@@ -99,18 +99,12 @@ static int choose_links(struct rank *r, struct fsdpck_error *err)
     return rc;
 }
 
-/* Its communicator is that of linked devices: also where there is no other rank. */
-static bool is_linked(const struct rank *r)
-{
-    return r->where->device->apart && (r->where->links || r->host->nranks == 1);
-}
-
 /* Its memory there, and back. */
 static int take_memory(struct rank *r, struct fsdpck_error *err)
 {
     const struct kern_device *device = r->where->device;
     const struct kern_place pinned = { .kind = KERN_PLACE_PINNED, .index = r->where->index };
-    const bool linked = is_linked(r);
+    const bool linked = device_is_linked(r->where, r->host->nranks);
     struct memory_sizes sizes;
     char message[KERN_MESSAGE_BYTES];
     int rc = memory_choose(r->job, r->where, linked, r->compute, err);
@@ -140,7 +134,7 @@ static int open_comm(struct rank *r, struct fsdpck_error *err)
     const struct comm_on_device on = { .device = r->where->device, .index = r->where->index, .compute = r->compute->stream, .values = r->memory->values,
                                        .contribution = r->memory->contribution, .grad_nelem = l->grad_nelem, .own = r->own, .own_nelem = l->own_nelem,
                                        .largest_group_nbytes = sizes.largest_nbytes };
-    if (!rc && is_linked(r))
+    if (!rc && device_is_linked(r->where, r->host->nranks))
         return comm_linked_new(r->host, &on, r->where->links, r->memory->received, !job_copies(r->job), &r->comm, err);
     return rc ? rc : comm_staged_new(r->host, &on, &r->comm, err);
 }
@@ -196,7 +190,7 @@ int rank_open(const struct job *job, struct comm *host, struct rank **out, struc
         rc = compute_place(r->compute, r->memory->activations, r->comm->values, r->comm->contribution, err);
     if (!rc)
         rc = gather_new(job, r->comm, r->compute, r->memory->ring, &r->gather, err);
-    if (!rc && host->nranks > 1 && job->layout.grads_by_group && (!r->where->device->apart || r->where->links))
+    if (!rc && host->nranks > 1 && job->layout.grads_by_group && (!r->where->device->apart || device_is_linked(r->where, host->nranks)))
         rc = open_reducer(r, err);
     if (rc)
         rank_close(r);
