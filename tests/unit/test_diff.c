@@ -16,6 +16,7 @@
 #include <fsdpck/check.h>
 #include <fsdpck/convert.h>
 
+#include "opened.h"
 #include "tree.h"
 
 /* A tensor of a safetensors file. */
@@ -94,19 +95,10 @@ static void on_progress(void *ctx, uint64_t done, uint64_t total)
     x->total = total;
 }
 
-static struct fsdpck_source *open_path(const char *path)
-{
-    struct fsdpck_error err = { 0 };
-    struct fsdpck_source *src;
-    if (fsdpck_source_open(path, NULL, NULL, &src, &err) != 0)
-        fail_msg("%s: %s", path, err.message);
-    return src;
-}
-
 static int diff_paths(struct fixture *x, const char *a_path, const char *b_path)
 {
     struct fsdpck_error err = { 0 };
-    struct fsdpck_source *a = open_path(a_path), *b = open_path(b_path);
+    struct fsdpck_source *a = opened(a_path, NULL), *b = opened(b_path, NULL);
     x->said[0] = '\0';
     x->done = 0;
     int rc = fsdpck_diff(a, b, x->tolerance, &x->opt, on_difference, x, &x->result, &err);
@@ -311,7 +303,7 @@ static void convert(struct fixture *x, const char *from, const char *to, uint32_
 {
     struct fsdpck_error err = { 0 };
     char *in = tree_path(x->root, from), *out = tree_path(x->root, to);
-    struct fsdpck_source *src = open_path(in);
+    struct fsdpck_source *src = opened(in, NULL);
     struct fsdpck_convert_request req = { .out = out, .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { nranks } } };
     struct fsdpck_transfer_result result;
     if (fsdpck_convert(src, &req, NULL, &result, &err) != 0)

@@ -60,7 +60,7 @@ struct comm {
     unsigned char *values; /* the parameters (layout.value_at): this rank's rows at least; everybody's where `views` */
     float *contribution; /* this rank's gradients (layout.grad_at) */
     uint64_t wait_ns;    /* time that the host spent in operations of this lane */
-    struct laps *laps;   /* launches, and what COMM_MAIN puts on the compute stream: the time that they take there; else NULL */
+    struct laps *laps;   /* of linked devices: how long operations take on the stream that they are put on; else NULL */
     enum fsdpck_dtype reduce; /* what gradients are exchanged as: FSDPCK_FLOAT32 or FSDPCK_BFLOAT16 */
     bool views;          /* all rows of all ranks lie in `values`: nothing has to be gathered */
     struct comm *lanes[COMM_NLANES]; /* of COMM_MAIN only: itself and the others, which are freed with it */

@@ -13,7 +13,7 @@
 
 #include "comm/laps.h"
 
-enum { LOOK_MS = 50, FOLD_COLS = 4096, ALIGNED = 4096, NLAPS = 1024 };
+enum { LOOK_MS = 50, FOLD_COLS = 4096, ALIGNED = 4096 };
 
 struct linked {
     struct comm base;
@@ -312,7 +312,7 @@ static int start_main(struct linked *c, struct fsdpck_error *err)
     if (device->stream_new(c->on.index, NULL, &c->stream, message) != KERN_OK || device->event_new(c->on.index, &c->made, message) != KERN_OK ||
         device->event_new(c->on.index, &c->moved, message) != KERN_OK)
         return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "rank %u's stream of what goes between ranks: %s", c->base.rank, message);
-    int rc = laps_new(device, c->on.index, 1, NLAPS, &c->base.laps, err);
+    int rc = laps_new(device, c->on.index, 1, LAPS_OF_COMM, &c->base.laps, err);
     return !rc && c->links ? open_link(c, err) : rc;
 }
 
@@ -329,7 +329,7 @@ static int add_lane(struct linked *main, enum comm_lane lane, struct fsdpck_erro
     c->base.stream = c->stream;
     c->base.launches = true;
     main->base.lanes[lane] = &c->base;
-    return laps_new(c->on.device, c->on.index, 1, NLAPS, &c->base.laps, err);
+    return laps_new(c->on.device, c->on.index, 1, LAPS_OF_COMM, &c->base.laps, err);
 }
 
 static uint64_t received_nbytes(uint32_t nranks, int64_t own_nelem, enum fsdpck_dtype reduce)

@@ -7,6 +7,8 @@
 
 struct laps;
 
+enum { LAPS_OF_COMM = 1024 }; /* more than a micro-batch gathers or exchanges */
+
 /* nlaps: pieces that may be unasked; at one more all are waited for. device is borrowed. */
 int laps_new(const struct kern_device *device, int index, unsigned nkinds, size_t nlaps, struct laps **out, struct fsdpck_error *err);
 void laps_free(struct laps *l); /* NULL does nothing */

@@ -9,8 +9,6 @@
 #include "comm/laps.h"
 #include "comm/worker.h"
 
-enum { NLAPS = 1024 };
-
 struct reducer {
     struct comm *comm;
     struct reducer_place place; /* where comm launches */
@@ -83,7 +81,7 @@ int reducer_new(struct comm *comm, const struct reducer_place *place, struct red
     if (!rc && comm->launches)
         rc = make_events(r, err);
     if (!rc && comm->launches)
-        rc = laps_new(place->device, place->index, 1, NLAPS, &r->stalls, err);
+        rc = laps_new(place->device, place->index, 1, LAPS_OF_COMM, &r->stalls, err);
     if (rc)
         reducer_free(r);
     else

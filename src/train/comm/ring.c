@@ -7,8 +7,6 @@
 #include "comm/laps.h"
 #include "comm/worker.h"
 
-enum { NLAPS = 1024 };
-
 struct ring {
     struct comm *comm;
     const struct schedule *schedule;
@@ -162,7 +160,7 @@ int ring_new(struct comm *comm, const struct schedule *schedule, const struct ri
     if (!rc && comm->stream)
         rc = make_events(r, &r->left, err);
     if (!rc && comm->launches)
-        rc = laps_new(place->device, place->index, 1, NLAPS, &r->stalls, err);
+        rc = laps_new(place->device, place->index, 1, LAPS_OF_COMM, &r->stalls, err);
     if (!rc)
         rc = worker_start(&r->worker, comm->launches ? NULL : gather_next, r, err);
     if (rc)

@@ -21,7 +21,7 @@ struct profile {
     const struct kern_device *inner;
     struct kern_device device;
     struct kern_ops ops;
-    uint64_t ns[NKINDS]; /* in steps */
+    uint64_t ns[NKINDS]; /* up to the end of the last step */
     uint64_t nsteps;
     double step, data, exposed, hidden, save_stall;
 };

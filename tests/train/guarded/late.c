@@ -237,7 +237,9 @@ void late_event_record(struct kern_event *e, struct kern_stream *s)
     pthread_mutex_lock(&late.lock);
     e->on = of(s);
     e->at = append(of(s), (struct command){ .run = take_time, .args = late_copy(&e, sizeof e, NULL, 0, NULL) });
-    pthread_mutex_unlock(&late.lock);
+    if (of(s)->early)
+        run_to(of(s), e->at);
+    leave();
 }
 
 /* As it is recorded now: another record after this call is not waited for. */

@@ -24,7 +24,7 @@ uint64_t late_done(struct kern_stream *s);
 struct kern_stream *late_inner(const struct kern_stream *s);
 bool late_is_early(const struct kern_stream *s);
 
-/* early: its kernels and copies run at once, and of other streams what events tie them to. */
+/* early: what is put on it runs at once, and of other streams what events tie it to. */
 int late_stream_new(struct kern_stream *inner, bool early, struct kern_stream **out, char *message);
 /* Runs what is there. Returns its inner stream, which is the caller's. */
 struct kern_stream *late_stream_end(struct kern_stream *s);

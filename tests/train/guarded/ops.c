@@ -20,17 +20,30 @@ static void look(const char *name, const void *const *operands, size_t n)
 #define CALL(name, ...) guarded_cpu()->ops->name(__VA_ARGS__)
 #define UNPACK(...) __VA_ARGS__
 
-/* A kernel that is given a struct; the rest are its operands. */
-#define OF_STRUCT(name, type, ...) \
+/* What runs of a kernel that is given a struct; the rest are its operands. */
+#define RUN_STRUCT(name, type, ...) \
     static void run_##name(struct kern_stream *s, void *args) \
     { \
         const struct type *a = args; \
         LOOK(#name, __VA_ARGS__); \
         CALL(name, s, a); \
-    } \
+    }
+
+#define OF_STRUCT(name, type, ...) \
+    RUN_STRUCT(name, type, __VA_ARGS__) \
     static void late_##name(struct kern_stream *s, const struct type *a) \
     { \
         late_put(s, run_##name, late_copy(a, sizeof *a, NULL, 0, NULL)); \
+    }
+
+/* A call of run_name whose struct borrows a list, of n elements. */
+#define LATE_WITH_LIST(name, type, list, n) \
+    static void late_##name(struct kern_stream *s, const struct type *a) \
+    { \
+        void *copied; \
+        struct type *args = late_copy(a, sizeof *a, a->list, (size_t)(n) * sizeof *a->list, &copied); \
+        args->list = copied; \
+        late_put(s, run_##name, args); \
     }
 
 /* A kernel that is given a list of parameters: as members of a struct, as a function has them, their names, and as arguments out of the struct. */
@@ -101,24 +114,10 @@ static void late_dropout(struct kern_stream *s, struct kern_mat y, struct kern_c
     late_put(s, run_dropout, late_copy(&args, sizeof args, NULL, 0, NULL));
 }
 
-/* The documents' ends are the host's. */
-#define OF_ATTENTION(name, type, ...) \
-    static void run_##name(struct kern_stream *s, void *args) \
-    { \
-        const struct type *a = args; \
-        LOOK(#name, __VA_ARGS__); \
-        CALL(name, s, a); \
-    } \
-    static void late_##name(struct kern_stream *s, const struct type *a) \
-    { \
-        void *ends; \
-        struct type *args = late_copy(a, sizeof *a, a->shape.cu_seqlens, (size_t)(a->shape.ndoc + 1) * sizeof(int64_t), &ends); \
-        args->shape.cu_seqlens = ends; \
-        late_put(s, run_##name, args); \
-    }
-
-OF_ATTENTION(attention, kern_attention, a->q.data, a->k.data, a->v.data, a->o.data, a->lse, a->scratch)
-OF_ATTENTION(attention_grad, kern_attention_grad, a->q.data, a->k.data, a->v.data, a->o.data, a->d_o.data, a->lse, a->dq.data, a->dk.data, a->dv.data, a->scratch)
+RUN_STRUCT(attention, kern_attention, a->q.data, a->k.data, a->v.data, a->o.data, a->lse, a->scratch)
+RUN_STRUCT(attention_grad, kern_attention_grad, a->q.data, a->k.data, a->v.data, a->o.data, a->d_o.data, a->lse, a->dq.data, a->dk.data, a->dv.data, a->scratch)
+LATE_WITH_LIST(attention, kern_attention, shape.cu_seqlens, a->shape.ndoc + 1)
+LATE_WITH_LIST(attention_grad, kern_attention_grad, shape.cu_seqlens, a->shape.ndoc + 1)
 
 static void run_gemm(struct kern_stream *s, void *args)
 {
@@ -129,13 +128,7 @@ static void run_gemm(struct kern_stream *s, void *args)
     CALL(gemm, s, a);
 }
 
-static void late_gemm(struct kern_stream *s, const struct kern_gemm *a)
-{
-    void *list;
-    struct kern_gemm *args = late_copy(a, sizeof *a, a->lowrank, (size_t)a->nlowrank * sizeof *a->lowrank, &list);
-    args->lowrank = list;
-    late_put(s, run_gemm, args);
-}
+LATE_WITH_LIST(gemm, kern_gemm, lowrank, a->nlowrank)
 
 static void look_lora(const char *name, const struct kern_lora *a)
 {
@@ -144,24 +137,13 @@ static void look_lora(const char *name, const struct kern_lora *a)
         LOOK(name, a->segments[i].a.data, a->segments[i].b.data, a->segments[i].da, a->segments[i].db);
 }
 
-static void put_lora(struct kern_stream *s, late_fn run, const struct kern_lora *a)
-{
-    void *list;
-    struct kern_lora *args = late_copy(a, sizeof *a, a->segments, (size_t)a->nsegments * sizeof *a->segments, &list);
-    args->segments = list;
-    late_put(s, run, args);
-}
-
 #define OF_LORA(name) \
     static void run_##name(struct kern_stream *s, void *args) \
     { \
         look_lora(#name, args); \
         CALL(name, s, args); \
     } \
-    static void late_##name(struct kern_stream *s, const struct kern_lora *a) \
-    { \
-        put_lora(s, run_##name, a); \
-    }
+    LATE_WITH_LIST(name, kern_lora, segments, a->nsegments)
 
 OF_LORA(lora_down)
 OF_LORA(lora_up_grad)
@@ -176,13 +158,7 @@ static void run_adamw(struct kern_stream *s, void *args)
     CALL(adamw, s, a);
 }
 
-static void late_adamw(struct kern_stream *s, const struct kern_adamw *a)
-{
-    void *list;
-    struct kern_adamw *args = late_copy(a, sizeof *a, a->ranges, a->nranges * sizeof *a->ranges, &list);
-    args->ranges = list;
-    late_put(s, run_adamw, args);
-}
+LATE_WITH_LIST(adamw, kern_adamw, ranges, a->nranges)
 
 struct sum_squares_args {
     double *out;
@@ -219,13 +195,7 @@ static void run_gemv(struct kern_stream *s, void *args)
     CALL(gemv, s, a);
 }
 
-static void late_gemv(struct kern_stream *s, const struct kern_gemv *a)
-{
-    void *list;
-    struct kern_gemv *args = late_copy(a, sizeof *a, a->parts, (size_t)a->nparts * sizeof *a->parts, &list);
-    args->parts = list;
-    late_put(s, run_gemv, args);
-}
+LATE_WITH_LIST(gemv, kern_gemv, parts, a->nparts)
 
 static struct kern_stream *one_thread;
 
