@@ -1,85 +1,124 @@
-/* RMSNorm and its gradient. A group of columns (a row, or a head of one) belongs to a warp where it is short, else to a block of threads; it is read from
- * memory once, and again from the cache for its result. */
+/* RMSNorm and its gradient. A group of columns (a row, or a head of one) belongs to lanes of a warp where it is short, else to a block of threads. What a thread has
+ * of it stays in its registers until its result; of long rows it is read again, from the cache. */
 #include "cuda/fold.cuh"
 #include "cuda/ops.h"
 #include "cuda/reduce.cuh"
 
 namespace {
 
-enum { SHORT = WARP * WIDTH }; /* columns that a warp takes in one go */
-
-/* Which group this thread works on. False: none. */
-template <int GROUP> __device__ __forceinline__ bool my_group(int64_t ngroups, int64_t *group, int *lane)
-{
-    *group = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / GROUP;
-    *lane = (int)(threadIdx.x % GROUP);
-    return *group < ngroups;
-}
-
-__device__ __forceinline__ int some(int64_t ncol, int64_t col)
-{
-    return ncol - col < WIDTH ? (int)(ncol - col) : WIDTH;
-}
-
-template <types K, int GROUP> __global__ void __launch_bounds__(THREADS) norm_groups(struct kern_rmsnorm r, bool vectors)
-{
-    int64_t group;
+/* A thread's group of columns, where there is one for it, and its number among the group's threads. All threads of a block come to sums, those of no group too. */
+struct member {
+    int64_t row, col0;
+    uint32_t group;
     int lane;
-    if (!my_group<GROUP>(r.nrow * r.ngroup, &group, &lane))
-        return;
-    const int64_t row = group / r.ngroup, col0 = group % r.ngroup * r.ncol;
+    bool there;
+};
+
+template <int GROUP> __device__ __forceinline__ member my_group(int64_t nrow, int64_t ngroup, int64_t ncol)
+{
+    member m;
+    m.group = GROUP == THREADS ? blockIdx.x : blockIdx.x * (THREADS / GROUP) + threadIdx.x / GROUP;
+    m.lane = (int)(threadIdx.x % GROUP);
+    m.there = m.group < nrow * ngroup;
+    m.row = m.group / (uint32_t)ngroup;
+    m.col0 = (int64_t)(m.group % (uint32_t)ngroup) * ncol;
+    return m;
+}
+
+/* Elements of a member's piece i, of eight or fewer, and its first column in the group. */
+template <int GROUP> __device__ __forceinline__ int piece_of(const member &m, int i, int64_t ncol, int64_t *col)
+{
+    *col = ((int64_t)i * GROUP + m.lane) * WIDTH;
+    return !m.there || *col >= ncol ? 0 : ncol - *col < WIDTH ? (int)(ncol - *col) : WIDTH;
+}
+
+/* EACH: pieces that a thread keeps, all of them on their way before the first is used; 0: there are more, and each is read again. */
+template <int GROUP, int EACH> __device__ __forceinline__ int npieces(int64_t ncol)
+{
+    return EACH ? EACH : (int)((ncol + GROUP * WIDTH - 1) / (GROUP * WIDTH));
+}
+
+template <int EACH> constexpr int KEPT = EACH ? EACH : 1; /* no array is empty */
+
+template <types K, int GROUP> __device__ __forceinline__ raw8<K> load_piece(const struct kern_cmat &from, const member &m, int i, int64_t ncol, bool vectors)
+{
+    int64_t col;
+    const int n = piece_of<GROUP>(m, i, ncol, &col);
+    return n ? load_raw8<K>(from, m.row, m.col0 + col, n, vectors && n == WIDTH) : raw8<K>();
+}
+
+template <types K, int GROUP, int EACH> __global__ void __launch_bounds__(THREADS) norm_groups(struct kern_rmsnorm r, bool vectors)
+{
+    const member m = my_group<GROUP>(r.nrow, r.ngroup, r.ncol);
+    raw8<K> mine[KEPT<EACH>] = {};
     float sum = 0;
-    for (int64_t col = (int64_t)lane * WIDTH; col < r.ncol; col += GROUP * WIDTH) {
-        const f8 x = load8<K>(r.x, row, col0 + col, some(r.ncol, col), vectors && some(r.ncol, col) == WIDTH);
 #pragma unroll
-        for (int i = 0; i < WIDTH; i++)
-            sum += x.v[i] * x.v[i];
+    for (int i = 0; i < EACH; i++)
+        mine[i] = load_piece<K, GROUP>(r.x, m, i, r.ncol, vectors);
+#pragma unroll KEPT<EACH>
+    for (int i = 0; i < npieces<GROUP, EACH>(r.ncol); i++) {
+        const f8 x = unpack(EACH ? mine[EACH ? i : 0] : load_piece<K, GROUP>(r.x, m, i, r.ncol, vectors));
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++)
+            sum += x.v[j] * x.v[j];
     }
-    const float rstd = (float)(1.0 / sqrt((double)group_sum<GROUP>(sum) / (double)r.ncol + (double)r.eps));
-    for (int64_t col = (int64_t)lane * WIDTH; col < r.ncol; col += GROUP * WIDTH) {
-        const int n = some(r.ncol, col);
+    const float rstd = 1.0f / sqrtf(group_sum<GROUP>(sum) / (float)r.ncol + r.eps);
+#pragma unroll KEPT<EACH>
+    for (int i = 0; i < npieces<GROUP, EACH>(r.ncol); i++) {
+        int64_t col;
+        const int n = piece_of<GROUP>(m, i, r.ncol, &col);
+        if (n == 0)
+            continue;
         const bool whole = vectors && n == WIDTH;
-        f8 x = load8<K>(r.x, row, col0 + col, n, whole);
+        f8 x = EACH ? unpack(mine[EACH ? i : 0]) : load8<K>(r.x, m.row, m.col0 + col, n, whole);
         const f8 gamma = load8<K>(r.gamma, 0, col, n, whole);
 #pragma unroll
-        for (int i = 0; i < WIDTH; i++)
-            x.v[i] = x.v[i] * rstd * gamma.v[i];
-        store8<K>(r.y, row, col0 + col, n, whole, x);
+        for (int j = 0; j < WIDTH; j++)
+            x.v[j] = x.v[j] * rstd * gamma.v[j];
+        store8<K>(r.y, m.row, m.col0 + col, n, whole, x);
     }
-    if (r.rstd && lane == 0)
-        r.rstd[group] = rstd;
+    if (r.rstd && m.there && m.lane == 0)
+        r.rstd[m.group] = rstd;
 }
 
-template <types K, int GROUP> __global__ void __launch_bounds__(THREADS) grad_groups(struct kern_rmsnorm_grad r, bool vectors)
+template <types K, int GROUP, int EACH> __global__ void __launch_bounds__(THREADS) grad_groups(struct kern_rmsnorm_grad r, bool vectors)
 {
-    int64_t group;
-    int lane;
-    if (!my_group<GROUP>(r.nrow * r.ngroup, &group, &lane))
-        return;
-    const int64_t row = group / r.ngroup, col0 = group % r.ngroup * r.ncol;
-    const float rstd = r.rstd[group];
+    const member m = my_group<GROUP>(r.nrow, r.ngroup, r.ncol);
+    const float rstd = m.there ? r.rstd[m.group] : 0;
+    raw8<K> mine[KEPT<EACH>] = {}, grads[KEPT<EACH>] = {};
     float sum = 0;
-    for (int64_t col = (int64_t)lane * WIDTH; col < r.ncol; col += GROUP * WIDTH) {
-        const int n = some(r.ncol, col);
-        const bool whole = vectors && n == WIDTH;
-        const f8 x = load8<K>(r.x, row, col0 + col, n, whole), dy = load8<K>(r.dy, row, col0 + col, n, whole), gamma = load8<K>(r.gamma, 0, col, n, whole);
 #pragma unroll
-        for (int i = 0; i < WIDTH; i++)
-            sum += dy.v[i] * gamma.v[i] * x.v[i];
+    for (int i = 0; i < EACH; i++) {
+        mine[i] = load_piece<K, GROUP>(r.x, m, i, r.ncol, vectors);
+        grads[i] = load_piece<K, GROUP>(r.dy, m, i, r.ncol, vectors);
     }
-    /* rstd · xh · mean(g·xh) = x · rstd³ · Σ g·x / ncol */
-    const float c = (float)((double)group_sum<GROUP>(sum) * (double)rstd * (double)rstd * (double)rstd / (double)r.ncol);
-    for (int64_t col = (int64_t)lane * WIDTH; col < r.ncol; col += GROUP * WIDTH) {
-        const int n = some(r.ncol, col);
-        const bool whole = vectors && n == WIDTH;
-        const f8 x = load8<K>(r.x, row, col0 + col, n, whole), gamma = load8<K>(r.gamma, 0, col, n, whole);
-        f8 dx = load8<K>(r.dy, row, col0 + col, n, whole), add = {};
-        if (r.add.data)
-            add = load8<K>(r.add, row, col0 + col, n, whole);
+#pragma unroll KEPT<EACH>
+    for (int i = 0; i < npieces<GROUP, EACH>(r.ncol); i++) {
+        int64_t col;
+        const int n = piece_of<GROUP>(m, i, r.ncol, &col);
+        const f8 x = unpack(EACH ? mine[EACH ? i : 0] : load_piece<K, GROUP>(r.x, m, i, r.ncol, vectors));
+        const f8 dy = unpack(EACH ? grads[EACH ? i : 0] : load_piece<K, GROUP>(r.dy, m, i, r.ncol, vectors));
+        const f8 gamma = n ? load8<K>(r.gamma, 0, col, n, vectors && n == WIDTH) : f8();
 #pragma unroll
-        for (int i = 0; i < WIDTH; i++)
-            dx.v[i] = rstd * (dx.v[i] * gamma.v[i]) - c * x.v[i] + add.v[i];
-        store8<K>(r.dx, row, col0 + col, n, whole, dx);
+        for (int j = 0; j < WIDTH; j++)
+            sum += dy.v[j] * gamma.v[j] * x.v[j];
+    }
+    const float c = group_sum<GROUP>(sum) / (float)r.ncol * rstd * rstd * rstd; /* rstd · xh · mean(g·xh) = x · rstd³ · Σ g·x / ncol */
+#pragma unroll KEPT<EACH>
+    for (int i = 0; i < npieces<GROUP, EACH>(r.ncol); i++) {
+        int64_t col;
+        const int n = piece_of<GROUP>(m, i, r.ncol, &col);
+        if (n == 0)
+            continue;
+        const bool whole = vectors && n == WIDTH;
+        const f8 x = EACH ? unpack(mine[EACH ? i : 0]) : load8<K>(r.x, m.row, m.col0 + col, n, whole), gamma = load8<K>(r.gamma, 0, col, n, whole);
+        f8 dx = EACH ? unpack(grads[EACH ? i : 0]) : load8<K>(r.dy, m.row, m.col0 + col, n, whole), add = {};
+        if (r.add.data)
+            add = load8<K>(r.add, m.row, m.col0 + col, n, whole);
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++)
+            dx.v[j] = rstd * (dx.v[j] * gamma.v[j]) - c * x.v[j] + add.v[j];
+        store8<K>(r.dx, m.row, m.col0 + col, n, whole, dx);
     }
 }
 
@@ -107,22 +146,37 @@ bool vectors_fit(std::initializer_list<operand> all, int64_t ngroup, int64_t nco
     return aligned(all) && (ngroup == 1 || ncol % WIDTH == 0);
 }
 
+/* The smallest group that has a group of columns in registers, if there is one. */
+#define FOR_GROUP(ncol, call)                                                                                                                                  \
+    do {                                                                                                                                                       \
+        if ((ncol) <= 8 * WIDTH)                                                                                                                               \
+            call(8, 1);                                                                                                                                        \
+        else if ((ncol) <= 16 * WIDTH)                                                                                                                         \
+            call(16, 1);                                                                                                                                       \
+        else if ((ncol) <= WARP * WIDTH)                                                                                                                       \
+            call(WARP, 1);                                                                                                                                     \
+        else if ((ncol) <= 2 * THREADS * WIDTH)                                                                                                                \
+            call(THREADS, 2);                                                                                                                                  \
+        else if (K == ALL_BF16 && (ncol) <= 4 * THREADS * WIDTH)                                                                                               \
+            call(THREADS, K == ALL_BF16 ? 4 : 0);                                                                                                              \
+        else                                                                                                                                                   \
+            call(THREADS, 0);                                                                                                                                  \
+    } while (0)
+
 template <types K> void run_norm(struct kern_stream *stream, const struct kern_rmsnorm *r, bool vectors)
 {
-    const int64_t groups = r->nrow * r->ngroup;
-    if (r->ncol <= SHORT)
-        launch(stream, norm_groups<K, WARP>, blocks_for(groups, THREADS / WARP), THREADS, 0, *r, vectors);
-    else
-        launch(stream, norm_groups<K, THREADS>, blocks_for(groups, 1), THREADS, sizeof(block_parts<float>), *r, vectors);
+#define NORM(GROUP, EACH)                                                                                                                                      \
+    launch(stream, norm_groups<K, GROUP, EACH>, blocks_for(r->nrow * r->ngroup, THREADS / (GROUP)), THREADS, sizeof(block_parts<float>), *r, vectors)
+    FOR_GROUP(r->ncol, NORM);
+#undef NORM
 }
 
 template <types K> void run_grad(struct kern_stream *stream, const struct kern_rmsnorm_grad *r, bool vectors)
 {
-    const int64_t groups = r->nrow * r->ngroup;
-    if (r->ncol <= SHORT)
-        launch(stream, grad_groups<K, WARP>, blocks_for(groups, THREADS / WARP), THREADS, 0, *r, vectors);
-    else
-        launch(stream, grad_groups<K, THREADS>, blocks_for(groups, 1), THREADS, sizeof(block_parts<float>), *r, vectors);
+#define GRAD(GROUP, EACH)                                                                                                                                      \
+    launch(stream, grad_groups<K, GROUP, EACH>, blocks_for(r->nrow * r->ngroup, THREADS / (GROUP)), THREADS, sizeof(block_parts<float>), *r, vectors)
+    FOR_GROUP(r->ncol, GRAD);
+#undef GRAD
 }
 
 } // namespace

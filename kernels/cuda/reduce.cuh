@@ -6,12 +6,18 @@
 
 constexpr int WARP = 32, MOST_WARPS = 32;
 
-template <typename T> __device__ __forceinline__ T warp_sum(T x)
+/* Over LANES of a warp that begin at a multiple of as many: a power of two. */
+template <int LANES, typename T> __device__ __forceinline__ T lanes_sum(T x)
 {
 #pragma unroll
-    for (int with = WARP / 2; with > 0; with /= 2)
+    for (int with = LANES / 2; with > 0; with /= 2)
         x += __shfl_xor_sync(~0u, x, with);
     return x;
+}
+
+template <typename T> __device__ __forceinline__ T warp_sum(T x)
+{
+    return lanes_sum<WARP>(x);
 }
 
 /* A NaN is passed over: it shows in what is summed. */
@@ -28,26 +34,28 @@ template <typename T> struct block_parts {
     T part[MOST_WARPS];
 };
 
-/* The second barrier lets parts be used again at once. */
-template <typename T> __device__ __forceinline__ T block_sum(block_parts<T> &parts, T x)
+/* Of a block of so many threads. The second barrier lets parts be used again at once. */
+template <int NTHREAD, typename T> __device__ __forceinline__ T block_sum(block_parts<T> &parts, T x)
 {
     x = warp_sum(x);
     if (threadIdx.x % WARP == 0)
         parts.part[threadIdx.x / WARP] = x;
     __syncthreads();
     T sum = parts.part[0];
-    for (unsigned i = 1; i < blockDim.x / WARP; i++)
+#pragma unroll
+    for (int i = 1; i < NTHREAD / WARP; i++)
         sum += parts.part[i];
     __syncthreads();
     return sum;
 }
 
-/* Sum over a group of threads: a warp, or the whole block. */
+/* Sum over a group of threads: lanes of a warp, or the whole block. All threads of the block come here. */
 template <int GROUP> __device__ __forceinline__ float group_sum(float x)
 {
-    if (GROUP == WARP)
-        return warp_sum(x);
-    return block_sum(shared_memory<block_parts<float>>(), x);
+    if constexpr (GROUP <= WARP)
+        return lanes_sum<GROUP>(x);
+    else
+        return block_sum<GROUP>(shared_memory<block_parts<float>>(), x);
 }
 
 #endif

@@ -32,6 +32,17 @@ __device__ __forceinline__ float float_of(uint32_t bits)
 #endif
 }
 
+__device__ __forceinline__ uint32_t bits_of(float x)
+{
+#ifdef __CUDACC__
+    return __float_as_uint(x);
+#else
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    return bits;
+#endif
+}
+
 __device__ __forceinline__ float widen(uint16_t x)
 {
     return float_of((uint32_t)x << 16);
@@ -47,8 +58,7 @@ __device__ __forceinline__ uint32_t narrow2(float low, float high)
 #else
     uint32_t half[2];
     for (int i = 0; i < 2; i++) {
-        uint32_t bits;
-        memcpy(&bits, i ? &high : &low, sizeof(bits));
+        const uint32_t bits = bits_of(i ? high : low);
         half[i] = (bits & 0x7fffffff) > 0x7f800000 ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
     }
     return half[0] | half[1] << 16;
@@ -81,6 +91,11 @@ __device__ __forceinline__ f8 unpack(uint4 x)
                float_of(x.z & 0xffff0000), float_of(x.w << 16), float_of(x.w & 0xffff0000)}};
 }
 
+__device__ __forceinline__ f8 unpack(const f8 &x)
+{
+    return x;
+}
+
 __device__ __forceinline__ uint4 pack(const f8 &x)
 {
     return uint4{narrow2(x.v[0], x.v[1]), narrow2(x.v[2], x.v[3]), narrow2(x.v[4], x.v[5]), narrow2(x.v[6], x.v[7])};
@@ -102,6 +117,23 @@ template <types K> __device__ __forceinline__ f8 load8(struct kern_cmat m, int64
         x = unpack(*reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(m.data) + row * m.pitch + col));
     }
     return x;
+}
+
+/* Eight as they lie in memory, to be kept in few registers until they are unpacked. */
+template <types K> struct raw {
+    typedef f8 type;
+};
+template <> struct raw<ALL_BF16> {
+    typedef uint4 type;
+};
+template <types K> using raw8 = typename raw<K>::type;
+
+template <types K> __device__ __forceinline__ raw8<K> load_raw8(struct kern_cmat m, int64_t row, int64_t col, int n, bool whole)
+{
+    if constexpr (K != ALL_BF16)
+        return load8<K>(m, row, col, n, whole);
+    else
+        return whole ? *reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(m.data) + row * m.pitch + col) : pack(load8<K>(m, row, col, n, false));
 }
 
 template <types K> __device__ __forceinline__ void store8(struct kern_mat m, int64_t row, int64_t col, int n, bool whole, const f8 &x)
@@ -172,7 +204,10 @@ __device__ __forceinline__ bool place(const eights &e, int64_t i, int64_t *row, 
 {
     if (i >= e.nrow * e.per_row)
         return false;
-    if (e.nrow * e.per_row <= 0x7fffffff) {
+    if (e.nrow == 1) {
+        *row = 0;
+        *col = i * WIDTH;
+    } else if (e.nrow * e.per_row <= 0x7fffffff) {
         *row = (uint32_t)i / (uint32_t)e.per_row;
         *col = (int64_t)((uint32_t)i % (uint32_t)e.per_row) * WIDTH;
     } else {

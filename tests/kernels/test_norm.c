@@ -8,7 +8,9 @@
 struct shape {
     int64_t nrow, ngroup, ncol;
 };
-static const struct shape shapes[] = {{1, 1, 1}, {5, 1, 7}, {130, 1, 576}, {3, 1, 2500}, {200, 3, 20}};
+/* A group of few columns, of as many as a warp or a part of one takes in one go, and of more than a block keeps. */
+static const struct shape shapes[] = {{1, 1, 1},   {5, 1, 7},    {130, 1, 576}, {3, 1, 2500}, {200, 3, 20},
+                                      {7, 3, 128}, {40, 2, 100}, {6, 1, 200},   {3, 1, 4100}, {2, 1, 8300}};
 enum { NSHAPE = sizeof(shapes) / sizeof(shapes[0]) };
 
 static const double eps = 1e-5;
