@@ -1,10 +1,12 @@
-/* Attention: the table of documents, delta, and the choice between the two rows. */
+/* Attention: the table of documents, delta, and the choice between the rows. */
 #include "cuda/attention.cuh"
 
 #include "cuda/ops.h"
 #include "cuda/reduce.cuh"
 
 namespace {
+
+enum { MOST_HEADS = 65535 }; /* of a grid's second dimension */
 
 /* A table travels as arguments of launches: the host's copy need not live on, and a graph can replay it. */
 enum { CHUNK = 400 };
@@ -33,6 +35,16 @@ bool sound(const struct kern_attention_shape *s)
     return docs;
 }
 
+bool fits_tensor_cores(const struct kern_attention_shape *s, std::initializer_list<operand> all)
+{
+    return s->head_dim <= 128 && s->nhead <= MOST_HEADS && types_of(all) == ALL_BF16;
+}
+
+bool in_vectors(const struct kern_attention_shape *s, std::initializer_list<operand> all)
+{
+    return s->head_dim % 8 == 0 && aligned(all);
+}
+
 template <types K> __global__ void __launch_bounds__(THREADS) sum_delta(struct kern_attention_grad g, float *delta)
 {
     const struct kern_attention_shape &s = g.shape;
@@ -56,6 +68,7 @@ size_t cuda_attention_bytes(const struct kern_attention_shape *s, bool delta)
 
 bool cuda_attention_pack(struct kern_stream *stream, const struct kern_attention_shape *s, void *scratch, struct packing *p)
 {
+    const int tile_rows = stream->warpgroups ? GROUPS_ROWS : WARPS_ROWS;
     if (!cuda_check(stream, sound(s), "attention: heads, documents or window make no sense") || s->ntok == 0)
         return false;
     struct document *table = static_cast<struct document *>(scratch);
@@ -66,7 +79,7 @@ bool cuda_attention_pack(struct kern_stream *stream, const struct kern_attention
         for (int i = 0; i < n; i++) {
             const int64_t d = from + i, last = d < s->ndoc ? d + 1 : d;
             c.docs[i] = document{(int32_t)s->cu_seqlens[d], ntile};
-            ntile += (int32_t)((s->cu_seqlens[last] - s->cu_seqlens[d] + TILE_ROWS - 1) / TILE_ROWS);
+            ntile += (int32_t)((s->cu_seqlens[last] - s->cu_seqlens[d] + tile_rows - 1) / tile_rows);
         }
         launch(stream, write_documents, dim3(1), THREADS, 0, table + from, c, n);
     }
@@ -106,22 +119,30 @@ size_t cuda_attention_grad_scratch(const struct kern_stream *, const struct kern
 void cuda_attention(struct kern_stream *stream, const struct kern_attention *a)
 {
     struct packing p;
+    const std::initializer_list<operand> all = {a->q, a->k, a->v, a->o};
+    const bool vectors = in_vectors(&a->shape, all);
     if (!cuda_attention_pack(stream, &a->shape, a->scratch, &p))
         return;
-    if (cuda_attention_fits_mma(a->shape.head_dim, {a->q, a->k, a->v, a->o}))
-        cuda_attention_mma(stream, a, &p);
-    else
+    if (!fits_tensor_cores(&a->shape, all))
         cuda_attention_plain(stream, a, &p);
+    else if (stream->warpgroups)
+        cuda_attention_wgmma(stream, a, &p, vectors);
+    else
+        cuda_attention_mma(stream, a, &p, vectors);
 }
 
 void cuda_attention_grad(struct kern_stream *stream, const struct kern_attention_grad *g)
 {
     struct packing p;
+    const std::initializer_list<operand> all = {g->q, g->k, g->v, g->o, g->d_o, g->dq, g->dk, g->dv};
+    const bool vectors = in_vectors(&g->shape, all);
     if (!cuda_attention_pack(stream, &g->shape, g->scratch, &p))
         return;
     cuda_attention_delta(stream, g, &p);
-    if (cuda_attention_fits_mma(g->shape.head_dim, {g->q, g->k, g->v, g->o, g->d_o, g->dq, g->dk, g->dv}))
-        cuda_attention_mma_grad(stream, g, &p);
-    else
+    if (!fits_tensor_cores(&g->shape, all))
         cuda_attention_plain_grad(stream, g, &p);
+    else if (stream->warpgroups)
+        cuda_attention_wgmma_grad(stream, g, &p, vectors);
+    else
+        cuda_attention_mma_grad(stream, g, &p, vectors);
 }

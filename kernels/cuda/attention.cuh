@@ -16,10 +16,8 @@ struct packing {
     const struct document *docs;
     float *delta;
     int32_t ndoc;
-    int32_t ntile; /* of TILE_ROWS tokens, none of two documents */
+    int32_t ntile; /* none of two documents */
 };
-
-constexpr int TILE_ROWS = 64;
 
 /* A tile's tokens, and its document's. */
 struct tile {
@@ -40,28 +38,32 @@ template <int32_t document::*START> __device__ __forceinline__ int find_document
     return low;
 }
 
-__device__ __forceinline__ struct tile find_tile(const struct packing &p, int32_t number)
+/* ROWS: of tokens, as the table was written for. */
+template <int ROWS> __device__ __forceinline__ struct tile find_tile(const struct packing &p, int32_t number)
 {
     const int d = find_document<&document::tile>(p, number);
     struct tile t;
     t.begin = p.docs[d].token;
     t.end = p.docs[d + 1].token;
-    t.token = t.begin + (int64_t)(number - p.docs[d].tile) * TILE_ROWS;
-    t.n = t.end - t.token < TILE_ROWS ? t.end - t.token : TILE_ROWS;
+    t.token = t.begin + (int64_t)(number - p.docs[d].tile) * ROWS;
+    t.n = t.end - t.token < ROWS ? t.end - t.token : ROWS;
     return t;
 }
 
 /* Bytes of scratch, as packing says. */
 size_t cuda_attention_bytes(const struct kern_attention_shape *s, bool delta);
-/* Writes the table to the device. False where the shape makes no sense: the stream fails. */
+/* Writes the table, in the tiles of the row that the stream's device has, to the device. False where the shape makes no sense: the stream fails. */
 bool cuda_attention_pack(struct kern_stream *stream, const struct kern_attention_shape *s, void *scratch, struct packing *p);
 /* delta[h][i] = Σ over a head's features of d_o · o. */
 void cuda_attention_delta(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p);
 
-/* The two rows: tensor cores, for bf16 heads of up to 128 features; and any. */
-bool cuda_attention_fits_mma(int64_t head_dim, std::initializer_list<operand> all);
-void cuda_attention_mma(struct kern_stream *stream, const struct kern_attention *a, const struct packing *p);
-void cuda_attention_mma_grad(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p);
+/* The rows: tensor cores by warpgroups or by warps, for bf16 heads of up to 128 features, in tiles of so many tokens; and any. vectors: all rows are multiples
+ * of 16 bytes from multiples of 16. */
+enum { GROUPS_ROWS = 128, WARPS_ROWS = 64 };
+void cuda_attention_wgmma(struct kern_stream *stream, const struct kern_attention *a, const struct packing *p, bool vectors);
+void cuda_attention_wgmma_grad(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p, bool vectors);
+void cuda_attention_mma(struct kern_stream *stream, const struct kern_attention *a, const struct packing *p, bool vectors);
+void cuda_attention_mma_grad(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p, bool vectors);
 void cuda_attention_plain(struct kern_stream *stream, const struct kern_attention *a, const struct packing *p);
 void cuda_attention_plain_grad(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p);
 

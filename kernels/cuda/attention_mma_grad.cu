@@ -1,185 +1,101 @@
-/* Attention's backward on tensor cores, in two passes without atomics: keys and values first, a block of threads for a tile of keys, over the query heads that
- * share them and the tiles of queries that see them, in order; then queries, which may lie over what the first pass read. Scores are computed in both. */
-#include "cuda/attention_tiles.cuh"
+/* Attention's backward on tensor cores, by warps, in two passes without atomics: keys and values first, a block of threads for a tile of keys, over the query heads
+ * that share them and the tiles of queries that see them, in order; then queries, which may lie over what the first pass read. Scores are computed in both. */
+#include "cuda/attention_warps.cuh"
 
 namespace {
 
-constexpr float LOG2E = 1.44269504f;
-
-/* lse, in base 2, and delta of a tile's queries; zeros beyond. */
-struct query_sums {
-    float lse[TILE_ROWS], delta[TILE_ROWS];
-};
+enum { COLS = 32 }; /* queries or keys of a step */
 
 template <int DIM> struct key_memory {
-    tile_memory<DIM> k, v, q[2], d_o[2];
-    query_sums sums[2];
+    padded<DIM, WARPS_ROWS> k, v;
+    padded<DIM, COLS> q[2], d_o[2];
+    query_sums<COLS> sums[2];
 };
 
 template <int DIM> struct query_memory {
-    tile_memory<DIM> q, d_o, k[2], v[2];
+    padded<DIM, WARPS_ROWS> q, d_o;
+    padded<DIM, COLS> k[2], v[2];
 };
 
-/* A block's work: step i is a tile of queries of a head. */
-struct steps {
-    struct tile keys;
-    int64_t kv, shared_by, ntile, n;
-};
+static_assert(sizeof(key_memory<128>) <= ANY_SHARED_BYTES && sizeof(query_memory<128>) <= ANY_SHARED_BYTES);
 
-__device__ __forceinline__ steps find_steps(const struct kern_attention_shape &s, const struct packing &p)
+template <int DIM>
+__device__ __forceinline__ void load_step(key_memory<DIM> &m, const struct kern_attention_grad &g, const float *delta, const steps &w, int32_t i, bool vectors)
 {
-    steps w;
-    w.keys = find_tile(p, (int32_t)blockIdx.x);
-    w.kv = blockIdx.y;
-    w.shared_by = s.nhead / s.nkv;
-    const int64_t last = w.keys.token + w.keys.n - 1; /* key */
-    const int64_t seen = s.window && last + s.window < w.keys.end ? last + s.window : w.keys.end;
-    w.ntile = (seen - w.keys.token + TILE_ROWS - 1) / TILE_ROWS;
-    w.n = w.shared_by * w.ntile;
-    return w;
+    const step at = find_step(w, i, COLS);
+    load_tile(m.q[i % 2], g.q, at.token, at.n, at.head, g.shape.head_dim, vectors);
+    load_tile(m.d_o[i % 2], g.d_o, at.token, at.n, at.head, g.shape.head_dim, vectors);
+    load_sums(m.sums[i % 2], g, delta, at);
 }
 
-template <int DIM> __device__ __forceinline__ void load_step(key_memory<DIM> &m, const struct kern_attention_grad &g, const struct packing &p, const steps &w, int64_t i,
-                                                             bool vectors)
-{
-    const int64_t head = w.kv * w.shared_by + i / w.ntile, token = w.keys.token + i % w.ntile * TILE_ROWS, n = rows_from(w.keys, token);
-    load_tile<DIM>(m.q[i % 2], g.q, token, n, head, g.shape.head_dim, vectors);
-    load_tile<DIM>(m.d_o[i % 2], g.d_o, token, n, head, g.shape.head_dim, vectors);
-    if (threadIdx.x < TILE_ROWS) {
-        const bool there = (int64_t)threadIdx.x < n;
-        m.sums[i % 2].lse[threadIdx.x] = there ? g.lse[head * g.shape.ntok + token + threadIdx.x] * LOG2E : 0.0f;
-        m.sums[i % 2].delta[threadIdx.x] = there ? p.delta[head * g.shape.ntok + token + threadIdx.x] : 0.0f;
-    }
-}
-
-/* Scores (keys, queries) become weights, and what their products gave the weights' gradients. */
-__device__ __forceinline__ void weigh_keys(part<TILE_ROWS> &s, part<TILE_ROWS> &d, const query_sums &sums, const struct kern_attention_shape &shape, const struct tile &t,
-                                           int64_t key0, int64_t query0)
-{
-#pragma unroll
-    for (int i = 0; i < TILE_ROWS / 8; i++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const int col = i * 8 + part_col(e);
-            const bool seen = query0 + col < t.end && sees(shape, query0 + col, key0 + part_row(e));
-            const float weight = seen ? exp2f(s.v[i][e] * (shape.scale * LOG2E) - sums.lse[col]) : 0.0f;
-            s.v[i][e] = weight;
-            d.v[i][e] = seen ? weight * (d.v[i][e] - sums.delta[col]) * shape.scale : 0.0f;
-        }
-}
-
-template <int DIM> __global__ void __launch_bounds__(TILE_THREADS) key_grads(struct kern_attention_grad g, packing p, bool vectors)
+template <int DIM> __global__ void __launch_bounds__(WARPS_THREADS) key_grads(struct kern_attention_grad g, packing p, bool vectors)
 {
     key_memory<DIM> &m = shared_memory<key_memory<DIM>>();
     const struct kern_attention_shape &s = g.shape;
-    const steps w = find_steps(s, p);
-    const int row0 = (int)threadIdx.x / WARP * 16;
+    const steps w = find_steps(s, find_tile<WARPS_ROWS>(p, (int32_t)blockIdx.x), COLS);
     part<DIM> dk = {}, dv = {};
-    load_tile<DIM>(m.k, g.k, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
-    load_tile<DIM>(m.v, g.v, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
-    load_step<DIM>(m, g, p, w, 0, vectors);
+    load_tile(m.k, g.k, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
+    load_tile(m.v, g.v, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
+    load_step(m, g, p.delta, w, 0, vectors);
     copy_commit();
-    for (int64_t i = 0; i < w.n; i++) {
-        const int stage = (int)(i % 2);
+    for (int32_t i = 0; i < w.n; i++) {
         if (i + 1 < w.n)
-            load_step<DIM>(m, g, p, w, i + 1, vectors);
+            load_step(m, g, p.delta, w, i + 1, vectors);
         copy_commit();
         copy_wait<1>();
         __syncthreads();
-        part<TILE_ROWS> weights = {}, grads = {};
-        multiply_rows<DIM>(weights, m.k, row0, m.q[stage]);
-        multiply_rows<DIM>(grads, m.v, row0, m.d_o[stage]);
-        weigh_keys(weights, grads, m.sums[stage], s, w.keys, w.keys.token + row0, w.keys.token + i % w.ntile * TILE_ROWS);
-        multiply_part<DIM>(dv, weights, m.d_o[stage]);
-        multiply_part<DIM>(dk, grads, m.q[stage]);
+        part<COLS> weights = {}, grads = {};
+        multiply_rows(weights, m.k, m.q[i % 2]);
+        multiply_rows(grads, m.v, m.d_o[i % 2]);
+        weigh_keys(weights, grads, m.sums[i % 2], s, w.keys, WARPS_ROWS, find_step(w, i, COLS).token);
+        multiply_part(dv, weights, m.d_o[i % 2]);
+        multiply_part(dk, grads, m.q[i % 2]);
         __syncthreads();
     }
     copy_wait<0>();
-    const float one[2] = {1, 1};
-    store_part<DIM>(g.dk, m.k, dk, one, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
-    store_part<DIM>(g.dv, m.v, dv, one, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
+    const float one[2] = {1, 1}, scale[2] = {s.scale, s.scale};
+    store_part(g.dk, m.k, dk, scale, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
+    store_part(g.dv, m.v, dv, one, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
 }
 
-/* A thread's two rows' lse, in base 2, and delta. */
-struct row_sums {
-    float lse[2], delta[2];
-};
-
-__device__ __forceinline__ row_sums load_sums(const struct kern_attention_grad &g, const struct packing &p, const struct tile &t, int64_t head, int row0)
-{
-    row_sums r = {};
-    for (int half = 0; half < 2; half++) {
-        const int64_t row = row0 + part_row(2 * half);
-        if (row < t.n) {
-            r.lse[half] = g.lse[head * g.shape.ntok + t.token + row] * LOG2E;
-            r.delta[half] = p.delta[head * g.shape.ntok + t.token + row];
-        }
-    }
-    return r;
-}
-
-/* Scores (queries, keys) and the weights' gradients become the scores' gradients, in d. */
-__device__ __forceinline__ void weigh_queries(const part<TILE_ROWS> &s, part<TILE_ROWS> &d, const row_sums &sums, const struct kern_attention_shape &shape,
-                                              const struct tile &t, int row0, int64_t key0)
-{
-#pragma unroll
-    for (int i = 0; i < TILE_ROWS / 8; i++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const int row = row0 + part_row(e);
-            const bool seen = row < t.n && sees(shape, t.token + row, key0 + i * 8 + part_col(e));
-            const float weight = exp2f(s.v[i][e] * (shape.scale * LOG2E) - sums.lse[e / 2]);
-            d.v[i][e] = seen ? weight * (d.v[i][e] - sums.delta[e / 2]) * shape.scale : 0.0f;
-        }
-}
-
-template <int DIM> __global__ void __launch_bounds__(TILE_THREADS) query_grads(struct kern_attention_grad g, packing p, bool vectors)
+template <int DIM> __global__ void __launch_bounds__(WARPS_THREADS) query_grads(struct kern_attention_grad g, packing p, bool vectors)
 {
     query_memory<DIM> &m = shared_memory<query_memory<DIM>>();
     const struct kern_attention_shape &s = g.shape;
-    const struct tile t = find_tile(p, p.ntile - 1 - (int32_t)blockIdx.x);
-    const int64_t head = blockIdx.y, kv = head / (s.nhead / s.nkv), first = first_seen(s, t);
-    const int row0 = (int)threadIdx.x / WARP * 16;
-    const row_sums sums = load_sums(g, p, t, head, row0);
+    const way w = find_way(s, find_tile<WARPS_ROWS>(p, p.ntile - 1 - (int32_t)blockIdx.x), COLS);
+    const struct tile &t = w.queries;
+    const row_sums sums = load_row_sums(g, p.delta, t, w.head);
     part<DIM> dq = {};
-    load_tile<DIM>(m.q, g.q, t.token, t.n, head, s.head_dim, vectors);
-    load_tile<DIM>(m.d_o, g.d_o, t.token, t.n, head, s.head_dim, vectors);
-    load_keys<DIM>(m, g, t, first, kv, vectors);
+    load_tile(m.q, g.q, t.token, t.n, w.head, s.head_dim, vectors);
+    load_tile(m.d_o, g.d_o, t.token, t.n, w.head, s.head_dim, vectors);
+    load_keys<COLS>(m, g, w, 0, vectors);
     copy_commit();
-    for (int64_t key = first; key < t.token + t.n; key += TILE_ROWS) {
-        const int stage = (int)((key - t.begin) / TILE_ROWS % 2);
-        if (key + TILE_ROWS < t.token + t.n)
-            load_keys<DIM>(m, g, t, key + TILE_ROWS, kv, vectors);
+    for (int32_t i = 0; i < w.ntile; i++) {
+        load_keys<COLS>(m, g, w, i + 1, vectors);
         copy_commit();
         copy_wait<1>();
         __syncthreads();
-        part<TILE_ROWS> scores = {}, grads = {};
-        multiply_rows<DIM>(scores, m.q, row0, m.k[stage]);
-        multiply_rows<DIM>(grads, m.d_o, row0, m.v[stage]);
-        weigh_queries(scores, grads, sums, s, t, row0, key);
-        multiply_part<DIM>(dq, grads, m.k[stage]);
+        part<COLS> scores = {}, grads = {};
+        multiply_rows(scores, m.q, m.k[i % 2]);
+        multiply_rows(grads, m.d_o, m.v[i % 2]);
+        weigh_queries(scores, grads, sums, s, t, WARPS_ROWS, w.first + (int64_t)i * COLS);
+        multiply_part(dq, grads, m.k[i % 2]);
         __syncthreads();
     }
     copy_wait<0>();
-    const float one[2] = {1, 1};
-    store_part<DIM>(g.dq, m.q, dq, one, t.token, t.n, head, s.head_dim, vectors);
+    const float scale[2] = {s.scale, s.scale};
+    store_part(g.dq, m.q, dq, scale, t.token, t.n, w.head, s.head_dim, vectors);
 }
-
-enum { MOST_HEADS = 65535 }; /* of a grid's second dimension */
 
 } // namespace
 
-void cuda_attention_mma_grad(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p)
+void cuda_attention_mma_grad(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p, bool vectors)
 {
-    const struct kern_attention_shape *s = &g->shape;
-    const bool vectors = aligned({g->q, g->k, g->v, g->d_o, g->dq, g->dk, g->dv}) && s->head_dim % 8 == 0;
-    const dim3 keys((unsigned)p->ntile, (unsigned)s->nkv), queries((unsigned)p->ntile, (unsigned)s->nhead);
-    if (!cuda_check(stream, s->nhead <= MOST_HEADS, "attention: more than 65535 heads"))
-        return;
-#define KEYS(DIM) launch(stream, key_grads<DIM>, keys, TILE_THREADS, sizeof(key_memory<DIM>), *g, *p, vectors)
-    FOR_DIM(s->head_dim, KEYS);
+    const dim3 keys((unsigned)p->ntile, (unsigned)g->shape.nkv), queries((unsigned)p->ntile, (unsigned)g->shape.nhead);
+#define KEYS(DIM) launch(stream, key_grads<DIM>, keys, WARPS_THREADS, sizeof(key_memory<DIM>), *g, *p, vectors)
+    FOR_DIM(g->shape.head_dim, KEYS);
 #undef KEYS
-#define QUERIES(DIM) launch(stream, query_grads<DIM>, queries, TILE_THREADS, sizeof(query_memory<DIM>), *g, *p, vectors)
-    FOR_DIM(s->head_dim, QUERIES);
+#define QUERIES(DIM) launch(stream, query_grads<DIM>, queries, WARPS_THREADS, sizeof(query_memory<DIM>), *g, *p, vectors)
+    FOR_DIM(g->shape.head_dim, QUERIES);
 #undef QUERIES
 }

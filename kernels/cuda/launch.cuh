@@ -40,7 +40,7 @@ static inline void upload(struct kern_stream *stream, void *to, const void *from
 
 template <typename T> __device__ __forceinline__ T &shared_memory()
 {
-    extern __shared__ __align__(128) unsigned char shared_bytes[];
+    extern __shared__ __align__(1024) unsigned char shared_bytes[]; /* as swizzled tiles need it */
     return *reinterpret_cast<T *>(shared_bytes);
 }
 

@@ -57,6 +57,11 @@ template <int LEFT> __device__ __forceinline__ void copy_wait()
 
 #else
 
+static inline uint32_t shared_address(const void *p)
+{
+    return (uint32_t)(static_cast<const char *>(p) - static_cast<const char *>(shim_shared(0)));
+}
+
 struct shim_matrices {
     const void *row;
     uint32_t *r;

@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cuda/ops.h"
 
@@ -47,11 +48,22 @@ static void stream_free(struct kern_stream *s)
     free(s);
 }
 
+/* By FSDPTRAIN_CUDA_WARPGROUPS=0 Hopper works as older devices do: to compare. */
+static bool without_warpgroups(void)
+{
+    const char *value = getenv("FSDPTRAIN_CUDA_WARPGROUPS");
+    return value && strcmp(value, "0") == 0;
+}
+
 static cudaError_t fill(struct kern_stream *s)
 {
     cudaStream_t handle = NULL;
     void *fault = NULL;
+    int major = 0;
     cudaError_t rc = cudaSetDevice(s->index);
+    if (rc == cudaSuccess)
+        rc = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, s->index);
+    s->warpgroups = major == 9 && !without_warpgroups();
     if (rc == cudaSuccess)
         rc = cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking);
     s->handle = handle;

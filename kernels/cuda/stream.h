@@ -31,6 +31,7 @@ struct kern_stream {
     void *scratch;                /* on the device, aligned to 256: products' workspace and sums that are rounded once; calls on a stream share it in turn */
     size_t scratch_nbytes;        /* CUDA_SCRATCH_BYTES of them */
     struct cuda_matmuls *matmuls; /* the library's handle and what it chose, by shape */
+    bool warpgroups;              /* the device has wgmma (compute capability 9.x alone) */
 };
 
 /* 32 MiB is what cuBLASLt asks for on Hopper; as much again for fp32 sums of products that end in bf16. */

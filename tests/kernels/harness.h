@@ -14,7 +14,7 @@ struct rig {
     const struct kern_device *device;
     const struct kern_ops *ops;
     struct kern_stream *stream;
-    bool slow;             /* the device takes long: some of many cases will do */
+    bool slow;             /* the device takes long, or is watched: some of many cases will do */
     enum kern_dtype dtype; /* of what the test calls activations and weights */
     uint64_t hash;
     uint64_t random;

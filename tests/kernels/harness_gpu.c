@@ -1,8 +1,10 @@
-/* The CUDA row on a GPU as the device under test: not for a machine without one, where it says so and exits 77. Memory is managed, so that tests read what kernels
+/* The CUDA row on a GPU as the device under test, with what warpgroups do or, by RIG_WARPGROUPS, without: not for a machine without a GPU, where it says so and
+ * exits 77. Memory is managed, so that tests read what kernels
  * wrote, and launches wait for their end, so that they may read it at once. */
 #include "harness.h"
 
 #include "cuda/device.h"
+#include "cuda/stream.h"
 
 #include <cuda_runtime_api.h>
 #include <stdio.h>
@@ -20,9 +22,20 @@ __attribute__((constructor)) static void start(void)
     _exit(77);
 }
 
+static int stream_new(int index, struct kern_pool *pool, struct kern_stream **out, char *message)
+{
+    int rc = cuda_device.stream_new(index, pool, out, message);
+    if (rc == KERN_OK)
+        (*out)->warpgroups &= RIG_WARPGROUPS;
+    return rc;
+}
+
 const struct kern_device *rig_device(void)
 {
-    return &cuda_device;
+    static struct kern_device device;
+    device = cuda_device;
+    device.stream_new = stream_new;
+    return &device;
 }
 
 void *must_alloc(size_t nbytes)

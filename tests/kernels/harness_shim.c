@@ -1,13 +1,25 @@
-/* The CUDA row on the shim as the device under test. Other bits in another order of threads are a race. */
+/* The CUDA row on the shim as the device under test, as one with warpgroups or, by RIG_WARPGROUPS, without. Other bits in another order of threads are a race. */
 #include "harness.h"
 
 #include "cuda/shim/device.h"
+#include "cuda/stream.h"
 
 enum { ORDERS = 3 };
 
+static int stream_new(int index, struct kern_pool *pool, struct kern_stream **out, char *message)
+{
+    int rc = cuda_shim_device()->stream_new(index, pool, out, message);
+    if (rc == KERN_OK)
+        (*out)->warpgroups = RIG_WARPGROUPS;
+    return rc;
+}
+
 const struct kern_device *rig_device(void)
 {
-    return cuda_shim_device();
+    static struct kern_device device;
+    device = *cuda_shim_device();
+    device.stream_new = stream_new;
+    return &device;
 }
 
 void rig_run_all(rig_test test)

@@ -2,6 +2,7 @@
 #include "harness.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +11,7 @@ struct job {
     const char *what;
 };
 
-static const int64_t one[] = {0, 5}, packed[] = {0, 1, 70, 70, 203, 300}, whole[] = {0, 200}, short_one[] = {0, 90}, two[] = {0, 129, 260}, tail[] = {0, 65, 130};
+static const int64_t one[] = {0, 5}, packed[] = {0, 1, 70, 70, 203, 300}, whole[] = {0, 200}, short_one[] = {0, 90}, long_one[] = {0, 300}, two[] = {0, 129, 260}, tail[] = {0, 65, 130};
 static const struct job jobs[] = {
     {{5, 1, 1, 1, one, 1, 0, 1}, "one head of one feature"},
     {{300, 4, 2, 20, packed, 5, 0, 0.3f}, "packed documents, one empty, grouped heads"},
@@ -20,6 +21,11 @@ static const struct job jobs[] = {
     {{90, 2, 1, 96, short_one, 1, 0, 0.1f}, "heads of 96"},
     {{130, 1, 1, 128, tail, 2, 0, 0.09f}, "heads of 128, documents of one token more than a block"},
     {{130, 1, 1, 72, tail, 2, 0, 0.1f}, "heads of 72"},
+    /* the last query that sees a block of keys, alone in its block; the first key that the last query of a block does not see */
+    {{300, 1, 1, 64, long_one, 1, 66, 0.1f}, "a window of 66"},
+    {{300, 1, 1, 64, long_one, 1, 127, 0.1f}, "a window of 127"},
+    {{300, 1, 1, 64, long_one, 1, 191, 0.1f}, "a window of 191"},
+    {{300, 1, 1, 64, long_one, 1, 255, 0.1f}, "a window of 255"},
 };
 enum { NJOB = sizeof(jobs) / sizeof(jobs[0]) };
 
@@ -164,6 +170,56 @@ static void against_reference(struct rig *rig)
         one_job(rig, &jobs[i]);
 }
 
+/* Gradients that come of one query alone, which for a key is one of many: the last query that sees keys of a block, and the first of its own. */
+static void one_query(struct rig *rig)
+{
+    static const int64_t queries[] = {128, 192};
+    for (int q = 0; q < 2; q++) {
+        const struct kern_attention_shape s = {300, 1, 1, 64, long_one, 1, 66, 0.1f};
+        struct bench b = bench_new(rig, &s);
+        float *lse = float_zeros(s.ntok);
+        for (int64_t i = 0; i < s.ntok; i++)
+            for (int64_t j = 0; j < b.d_o.ncol && i != queries[q]; j++)
+                put(&b.d_o, i, j, 0);
+        reference(&b);
+        run_forward(rig, &b, lse);
+        run_backward(rig, &b, lse, &b.dq, &b.d_o);
+        const double tolerance = rig->dtype == KERN_BF16 ? 1e-2 : 1e-5;
+        check_matrix(rig, &b.dq, b.dq_ref, tolerance, "dq of one query");
+        check_matrix(rig, &b.dk, b.dk_ref, tolerance, "dk of one query");
+        check_matrix(rig, &b.dv, b.dv_ref, tolerance, "dv of one query");
+        bench_free(&b);
+        must_free(lse);
+    }
+}
+
+static int64_t below(struct rig *rig, int64_t n)
+{
+    return (int64_t)((rig_uniform(rig) + 1) / 2 * 0.999999 * (double)n);
+}
+
+/* Any heads, features, documents and window: blocks of 64 and 128 rows whole and cut, and more than one of them seen in part. */
+static void any_shape(struct rig *rig)
+{
+    static const int64_t dims[] = {64, 96, 128};
+    for (int i = 0; i < (rig->slow ? 4 : 8); i++) {
+        int64_t docs[5] = {0};
+        struct kern_attention_shape s = {.nkv = 1 + below(rig, 2), .cu_seqlens = docs, .ndoc = 1 + below(rig, 4), .window = i % 2 * below(rig, 300)};
+        s.nhead = s.nkv * (1 + below(rig, 3));
+        s.head_dim = i % 4 < 3 ? dims[i % 4] : 1 + below(rig, 140);
+        s.scale = (float)(1 / sqrt((double)s.head_dim));
+        for (int64_t d = 0; d < s.ndoc; d++)
+            docs[d + 1] = docs[d] + below(rig, 420 / s.ndoc);
+        s.ntok = docs[s.ndoc];
+        char what[120];
+        snprintf(what, sizeof(what), "shape %d: %lld tokens, %lld documents, %lld heads of %lld, window %lld", i, (long long)s.ntok, (long long)s.ndoc, (long long)s.nhead,
+                 (long long)s.head_dim, (long long)s.window);
+        const struct job job = {s, what};
+        if (s.ntok)
+            one_job(rig, &job);
+    }
+}
+
 /* Other contents of one document leave every bit of the others as it was. */
 static void documents(struct rig *rig)
 {
@@ -288,6 +344,18 @@ static void test_reference(void **state)
     rig_run_all(against_reference);
 }
 
+static void test_one_query(void **state)
+{
+    (void)state;
+    rig_run_all(one_query);
+}
+
+static void test_any_shape(void **state)
+{
+    (void)state;
+    rig_run_all(any_shape);
+}
+
 static void test_documents(void **state)
 {
     (void)state;
@@ -302,6 +370,7 @@ static void test_scratch(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_reference), cmocka_unit_test(test_documents), cmocka_unit_test(test_scratch)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_reference), cmocka_unit_test(test_one_query),
+                                       cmocka_unit_test(test_any_shape), cmocka_unit_test(test_documents), cmocka_unit_test(test_scratch)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,15 @@
-/* The shim itself: it must show what it is there to show. A kernel without its barrier, and one that reads a copy it did not wait for, give other results than
- * the sound ones (the latter where copies come late); and the sound ones give theirs in every order of threads. */
-#include "cuda/mma.cuh"
+/* The shim itself: it must show what it is there to show. A kernel without its barrier, and one that reads a copy or a product it did not wait for, give other
+ * results than the sound ones (the latter two where they come late); one whose products read what was not published ends; and the sound ones give theirs in
+ * every order of threads. */
 #include "cuda/shim/device.h"
+#include "cuda/warpgroup.cuh"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 
 enum { N = 64, ORDERS = 6 };
 
@@ -34,6 +40,71 @@ template <bool WAIT> __global__ void fetch(uint4 *out, const uint4 *in)
         copy_wait<0>();
     out[threadIdx.x] = m.x[threadIdx.x];
     copy_wait<0>();
+}
+
+struct alignas(1024) square {
+    uint16_t x[SLAB][SLAB];
+};
+
+/* c = B · B for a square of bf16 that lies swizzled: the first is read as rows, the second across. WAIT: for the product; PUBLISH: the copies. */
+template <bool WAIT, bool PUBLISH> __global__ void multiply(float *out, const uint16_t *in)
+{
+    square &m = shared_memory<square>();
+    float c[SLAB / 8][4];
+    uint32_t a[4][4];
+    for (int i = (int)threadIdx.x; i < SLAB * SLAB / 8; i += WARPGROUP)
+        copy_async(&m.x[i / 8][(i ^ i / 8) % 8 * 8], in + i * 8, 16);
+    copy_commit();
+    copy_wait<0>();
+    if (PUBLISH)
+        group_publish();
+    __syncthreads();
+    const int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 * 16 + lane % 16;
+    for (int k = 0; k < 4; k++)
+        load_matrices(a[k], &m.x[row][((2 * k + lane / 16) ^ row) % 8 * 8]);
+    group_begin<SLAB>(c);
+    for (int k = 0; k < 4; k++)
+        group_multiply<SLAB, true>(c, a[k], group_matrix(&m.x[16 * k][0]), k > 0);
+    group_commit();
+    if (WAIT)
+        group_wait<0>();
+    else
+        group_wait<1>();
+    for (int i = 0; i < SLAB / 8; i++)
+        for (int e = 0; e < 4; e++)
+            out[((int)threadIdx.x / 32 * 16 + lane / 4 + e / 2 * 8) * SLAB + i * 8 + lane % 4 * 2 + e % 2] = c[i][e];
+    group_wait<0>();
+}
+
+static bool multiplied(struct kern_stream *stream, void (*kernel)(float *, const uint16_t *))
+{
+    alignas(16) static uint16_t in[SLAB * SLAB];
+    static float out[SLAB * SLAB];
+    for (int i = 0; i < SLAB * SLAB; i++)
+        in[i] = narrow((float)(i * 7 % 13 - 6));
+    launch(stream, kernel, dim3(1), WARPGROUP, sizeof(square), static_cast<float *>(out), static_cast<const uint16_t *>(in));
+    for (int i = 0; i < SLAB * SLAB; i++) {
+        float sum = 0;
+        for (int k = 0; k < SLAB; k++)
+            sum += widen(in[i / SLAB * SLAB + k]) * widen(in[k * SLAB + i % SLAB]);
+        if (!(out[i] == sum))
+            return false;
+    }
+    return true;
+}
+
+/* Whether the shim ends a process that runs this. */
+static bool ended(struct kern_stream *stream, void (*kernel)(float *, const uint16_t *))
+{
+    int status = 0;
+    const pid_t child = fork();
+    if (child == 0) {
+        if (!freopen("/dev/null", "w", stderr))
+            _exit(2);
+        multiplied(stream, kernel);
+        _exit(0);
+    }
+    return waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
 }
 
 static bool reversed(struct kern_stream *stream, void (*kernel)(float *, const float *))
@@ -73,7 +144,10 @@ int main()
         nbad += expect(reversed(&stream, reverse<true>), true, "with a barrier", order);
         nbad += expect(reversed(&stream, reverse<false>), false, "without a barrier", order);
         nbad += expect(fetched(&stream, fetch<true>), true, "with a wait", order);
-        nbad += expect(fetched(&stream, fetch<false>), order % 2 != 0, "without a wait", order); /* odd: copies are early */
+        nbad += expect(fetched(&stream, fetch<false>), order % 2 != 0, "without a wait", order); /* odd: copies and products are early */
+        nbad += expect(multiplied(&stream, multiply<true, true>), true, "a product with a wait", order);
+        nbad += expect(multiplied(&stream, multiply<false, true>), order % 2 != 0, "a product without a wait", order);
+        nbad += expect(ended(&stream, multiply<true, false>), true, "copies that were not published", order);
     }
     return nbad != 0;
 }

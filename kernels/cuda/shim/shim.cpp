@@ -23,10 +23,16 @@ uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 uint64_t shim_seed;
 
+void shim_bug(const char *words)
+{
+    fprintf(stderr, "shim: block (%u, %u, %u), thread %u: %s\n", blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, words);
+    abort();
+}
+
 namespace {
 
-enum { STACK_BYTES = 128 << 10, WARP = 32 };
-enum state { READY, AT_BARRIER, AT_WARP, DONE };
+enum { STACK_BYTES = 128 << 10, WARP = 32, GROUP = 128, SHARED_ALIGNMENT = 1024 };
+enum state { READY, AT_BARRIER, AT_WARP, AT_GROUP, DONE };
 
 struct copy {
     void *dst;
@@ -42,6 +48,7 @@ struct fiber {
     void *fake; /* AddressSanitizer's */
     std::vector<copy> copies;
     unsigned group; /* of asynchronous copies: the one that is open */
+    bool unpublished; /* copies that have happened since shim_publish */
 };
 
 struct warp {
@@ -50,24 +57,34 @@ struct warp {
     unsigned narrived;
 };
 
+/* A product that is under way: what each thread brought. */
+struct product {
+    shim_group_fn together;
+    size_t nbytes;
+    std::vector<char> brought;
+    unsigned number; /* of its group of products */
+};
+
+struct group {
+    product arriving;
+    std::vector<product> under_way;
+    unsigned narrived, open; /* the group of products that is not committed */
+};
+
 std::vector<fiber> fibers; /* stacks stay for the next launch */
 std::vector<warp> warps;
+std::vector<group> groups;
 std::vector<unsigned> order;
 void *main_sp, *main_fake;
 const void *main_bottom;
 size_t main_nbytes;
 unsigned current, nthreads, nbarrier, ndone;
+bool unpublished; /* behind a barrier lie copies that products may not read */
 shim_body body;
 void *body_ctx;
 void *shared;
 size_t shared_size;
 uint64_t draws;
-
-[[noreturn]] void bug(const char *words)
-{
-    fprintf(stderr, "shim: block (%u, %u, %u), thread %u: %s\n", blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, words);
-    abort();
-}
 
 /* Saves what a call must keep, changes stacks, goes on there. */
 #if defined(__x86_64__)
@@ -122,7 +139,9 @@ void fiber_main()
     body(body_ctx);
     fiber &f = fibers[current];
     if (!f.copies.empty())
-        bug("ends while copies are under way");
+        shim_bug("ends while copies are under way");
+    if (nthreads % GROUP == 0 && !groups[current / GROUP].under_way.empty())
+        shim_bug("ends while products are under way");
     f.state = DONE;
     ndone++;
     pause_fiber();
@@ -134,7 +153,7 @@ void prepare(fiber &f)
     if (!f.stack) {
         void *p = mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (p == MAP_FAILED)
-            bug("no memory for its stack");
+            shim_bug("no memory for its stack");
         f.stack = static_cast<char *>(p);
     }
     void **top = reinterpret_cast<void **>(f.stack + STACK_BYTES);
@@ -145,6 +164,7 @@ void prepare(fiber &f)
     f.sp = top;
     f.state = READY;
     f.group = 0;
+    f.unpublished = false;
 }
 
 void copy_now(const copy &c)
@@ -178,6 +198,9 @@ void run_block()
         prepare(fibers[i]);
     for (warp &w : warps)
         w = warp();
+    for (group &g : groups)
+        g = group();
+    unpublished = false;
     nbarrier = ndone = 0;
     memset(shared, 0xff, shared_size);
     while (ndone < nthreads) {
@@ -191,7 +214,7 @@ void run_block()
                 resume(order[i]);
             }
         if (!ran)
-            bug("waits for threads that never come");
+            shim_bug("waits for threads that never come");
     }
 }
 
@@ -200,10 +223,11 @@ void run_block()
 void shim_run(dim3 grid, unsigned nthread, size_t shared_nbytes, shim_body fn, void *ctx)
 {
     if (nthread == 0 || nthread % WARP || nthread > 1024)
-        bug("blocks are whole warps, up to 1024 threads");
+        shim_bug("blocks are whole warps, up to 1024 threads");
     if (fibers.size() < nthread)
         fibers.resize(nthread);
     warps.assign(nthread / WARP, warp());
+    groups.assign(nthread / GROUP, group());
     order.resize(nthread);
     nthreads = nthread;
     body = fn;
@@ -211,7 +235,7 @@ void shim_run(dim3 grid, unsigned nthread, size_t shared_nbytes, shim_body fn, v
     gridDim = grid;
     blockDim = dim3(nthread);
     shared_size = shared_nbytes;
-    shared = aligned_alloc(128, (shared_nbytes + 127) / 128 * 128 + 128);
+    shared = aligned_alloc(SHARED_ALIGNMENT, (shared_nbytes + SHARED_ALIGNMENT - 1) / SHARED_ALIGNMENT * SHARED_ALIGNMENT + SHARED_ALIGNMENT);
     const uint64_t nblock = (uint64_t)grid.x * grid.y * grid.z;
     for (uint64_t b = 0; b < nblock; b++) {
         const uint64_t at = shim_seed == 1 ? nblock - 1 - b : b;
@@ -226,14 +250,15 @@ void shim_run(dim3 grid, unsigned nthread, size_t shared_nbytes, shim_body fn, v
 void *shim_shared(size_t nbytes)
 {
     if (nbytes > shared_size)
-        bug("uses more shared memory than its launch gave");
+        shim_bug("uses more shared memory than its launch gave");
     return shared;
 }
 
 void shim_barrier(void)
 {
     if (ndone)
-        bug("at a barrier that others have left the kernel without");
+        shim_bug("at a barrier that others have left the kernel without");
+    unpublished |= fibers[current].unpublished;
     fibers[current].state = AT_BARRIER;
     if (++nbarrier == nthreads) {
         nbarrier = 0;
@@ -247,7 +272,7 @@ void shim_warp(shim_warp_fn together, void *mine)
 {
     warp &w = warps[current / WARP];
     if (w.narrived && w.together != together)
-        bug("its warp is at another operation");
+        shim_bug("its warp is at another operation");
     w.together = together;
     w.lane[current % WARP] = mine;
     fibers[current].state = AT_WARP;
@@ -260,16 +285,105 @@ void shim_warp(shim_warp_fn together, void *mine)
     pause_fiber();
 }
 
+namespace {
+
+/* Marks of what a group comes to without operands. */
+void at_commit(void *const[GROUP]) {}
+void at_wait(void *const[GROUP]) {}
+
+/* The first of a group says what it is at. */
+void come_to(group &g, shim_group_fn what)
+{
+    if (g.narrived && g.arriving.together != what)
+        shim_bug("its group is at another operation");
+    g.arriving.together = what;
+}
+
+/* The last of a group lets all go on. True for it. */
+bool all_arrived(group &g)
+{
+    fibers[current].state = AT_GROUP;
+    if (++g.narrived < GROUP)
+        return false;
+    g.narrived = 0;
+    for (unsigned i = 0; i < GROUP; i++)
+        fibers[current / GROUP * GROUP + i].state = READY;
+    return true;
+}
+
+void multiply(product &p)
+{
+    void *lane[GROUP];
+    for (unsigned i = 0; i < GROUP; i++)
+        lane[i] = p.brought.data() + i * p.nbytes;
+    p.together(lane);
+}
+
+group &own_group()
+{
+    if (nthreads % GROUP)
+        shim_bug("is in no whole warpgroup");
+    return groups[current / GROUP];
+}
+
+} // namespace
+
+void shim_group(shim_group_fn together, const void *mine, size_t nbytes)
+{
+    group &g = own_group();
+    if (unpublished)
+        shim_bug("its group reads copies that were not published");
+    come_to(g, together);
+    if (g.narrived == 0)
+        g.arriving = product{together, nbytes, std::vector<char>(GROUP * nbytes), g.open};
+    memcpy(g.arriving.brought.data() + current % GROUP * nbytes, mine, nbytes);
+    if (all_arrived(g)) {
+        if (shim_seed % 2)
+            multiply(g.arriving);
+        g.under_way.push_back(g.arriving);
+    }
+    pause_fiber();
+}
+
+void shim_group_commit(void)
+{
+    group &g = own_group();
+    come_to(g, at_commit);
+    if (all_arrived(g))
+        g.open++;
+    pause_fiber();
+}
+
+void shim_group_wait(unsigned nleft)
+{
+    group &g = own_group();
+    come_to(g, at_wait);
+    if (all_arrived(g)) {
+        std::vector<product> later;
+        for (product &p : g.under_way)
+            if (p.number + nleft >= g.open)
+                later.push_back(p);
+            else if (shim_seed % 2 == 0)
+                multiply(p);
+        g.under_way = later;
+    }
+    pause_fiber();
+}
+
+void shim_publish(void)
+{
+    fibers[current].unpublished = false;
+}
+
 void shim_copy_async(void *dst, const void *src, size_t nbytes, size_t nvalid)
 {
     fiber &f = fibers[current];
     if ((reinterpret_cast<uintptr_t>(dst) | reinterpret_cast<uintptr_t>(src)) % nbytes)
-        bug("copies to or from an odd address");
+        shim_bug("copies to or from an odd address");
     const copy c = {dst, src, nbytes, nvalid, f.group};
     if (shim_seed % 2)
         copy_now(c);
-    else
-        f.copies.push_back(c);
+    f.copies.push_back(c);
 }
 
 void shim_copy_commit(void)
@@ -287,7 +401,9 @@ void shim_copy_wait(unsigned nleft)
             later.push_back(c);
             continue;
         }
-        copy_now(c);
+        if (shim_seed % 2 == 0)
+            copy_now(c);
+        f.unpublished = true;
     }
     f.copies = later;
 }

@@ -1,7 +1,7 @@
 /* CUDA's words for a C++ compiler: each thread of a block is a fiber, blocks run one after another. What is emulated is what the kernels use: barriers, warp
- * shuffles and votes, and through mma.cuh warp products and asynchronous copies. Fibers run in an order drawn from shim_seed and change places wherever they
- * wait, so that a missing barrier gives other results for other seeds; shared memory starts as NaN and ends where the launch says (AddressSanitizer looks).
- * Says nothing about speed. */
+ * shuffles and votes, and through mma.cuh and warpgroup.cuh products and asynchronous copies. Fibers run in an order drawn from shim_seed and change places
+ * wherever they wait, so that a missing barrier gives other results for other seeds; shared memory starts as NaN and ends where the launch says
+ * (AddressSanitizer looks). Says nothing about speed. */
 #ifndef CUDA_SHIM_H
 #define CUDA_SHIM_H
 
@@ -35,9 +35,11 @@ struct alignas(16) float4 {
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 
-/* The order in which fibers run: 0 ascending, 1 descending, else random. Where it is odd, asynchronous copies happen at once (else as late as
- * they may), and a warp runs as far as it can before another does. */
+/* The order in which fibers run: 0 ascending, 1 descending, else random. Where it is odd, asynchronous copies and products happen at once (else as late
+ * as they may), and a warp runs as far as it can before another does. */
 extern uint64_t shim_seed;
+
+[[noreturn]] void shim_bug(const char *words);
 
 typedef void (*shim_body)(void *ctx);
 void shim_run(dim3 grid, unsigned nthread, size_t shared_nbytes, shim_body body, void *ctx);
@@ -47,6 +49,15 @@ void shim_barrier(void);
 /* All lanes of a warp come here with the same `together`, which is called once with what each of them brought. */
 typedef void (*shim_warp_fn)(void *const lane[32]);
 void shim_warp(shim_warp_fn together, void *mine);
+
+/* All threads of a warpgroup come here with the same `together`, which is called once with copies of what each of them brought: at once, or as late as
+ * a wait for its group of products, the last nleft that were committed left out. To commits and waits all of them come too. */
+typedef void (*shim_group_fn)(void *const lane[128]);
+void shim_group(shim_group_fn together, const void *mine, size_t nbytes);
+void shim_group_commit(void);
+void shim_group_wait(unsigned nleft);
+/* Copies of this thread that have happened may be read by a warpgroup's products behind the next barrier. Others may not. */
+void shim_publish(void);
 
 /* A copy that has happened when a wait says so, and may have before. */
 void shim_copy_async(void *dst, const void *src, size_t nbytes, size_t nvalid);

@@ -1,0 +1,245 @@
+/* From scores to weights, in registers: what attention's kernels on tensor cores share, whatever multiplies. A part is a warp's 16 rows (attention_tiles.cuh). */
+#ifndef CUDA_ATTENTION_WEIGHTS_CUH
+#define CUDA_ATTENTION_WEIGHTS_CUH
+
+#include "cuda/attention_tiles.cuh"
+
+constexpr float LOG2E = 1.44269504f;
+
+/* To two units in the last place; nothing where a result would be subnormal. */
+__device__ __forceinline__ float power_of_two(float x)
+{
+#ifdef __CUDACC__
+    asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
+    return x;
+#else
+    return exp2f(x);
+#endif
+}
+
+/* A query sees the keys of its document that are fewer than this before it, if not behind the document's end: itself among them. */
+__device__ __forceinline__ uint32_t reach(const struct kern_attention_shape &s)
+{
+    return s.window && s.window < INT32_MAX ? (uint32_t)s.window : INT32_MAX;
+}
+
+/* The way along the tiles of nrow keys that a tile of queries of a head sees: tile i of ntile begins at token first + i · nrow, counted in such tiles from the
+ * document's start. */
+struct way {
+    struct tile queries;
+    int64_t head, kv, first;
+    int32_t ntile;
+};
+
+__device__ __forceinline__ way find_way(const struct kern_attention_shape &s, const struct tile &queries, int64_t nrow)
+{
+    const int64_t unseen = s.window && queries.token - s.window + 1 > queries.begin ? queries.token - s.window + 1 - queries.begin : 0; /* of the document's keys */
+    way w;
+    w.queries = queries;
+    w.head = blockIdx.y;
+    w.kv = blockIdx.y / ((uint32_t)s.nhead / (uint32_t)s.nkv);
+    w.first = queries.begin + unseen / nrow * nrow;
+    w.ntile = (int32_t)((queries.token + queries.n - w.first + nrow - 1) / nrow);
+    return w;
+}
+
+/* Behind the last query of its document that sees a key of a tile. */
+__device__ __forceinline__ int64_t last_seeing(const struct kern_attention_shape &s, const struct tile &keys)
+{
+    const int64_t last = keys.token + keys.n - 1; /* key */
+    return s.window && last + s.window < keys.end ? last + s.window : keys.end;
+}
+
+/* Whether each of nquery queries from `query` sees each of nkey keys from `key`. */
+__device__ __forceinline__ bool all_seen(const struct kern_attention_shape &s, int64_t query, int64_t nquery, int64_t key, int64_t nkey)
+{
+    return query >= key + nkey - 1 && query + nquery - 1 - key < reach(s);
+}
+
+/* Of a warp's rows: each thread has a part of two, 8 apart. */
+struct running {
+    float top[2], sum[2];
+};
+
+/* Of scores (queries, keys), those that are not seen: of a block's tile of nrow queries, the part's among them, and N keys of its document from key0. */
+template <int N> __device__ __forceinline__ void hide(part<N> &s, const struct kern_attention_shape &shape, const struct tile &t, int64_t nrow, int64_t key0)
+{
+    const int before = (int)(t.token - key0) + first_row();
+    const uint32_t limit = reach(shape);
+    if (all_seen(shape, t.token, nrow, key0, N))
+        return;
+#pragma unroll
+    for (int i = 0; i < N / 8; i++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if ((uint32_t)(before + part_row(e) - i * 8 - part_col(e)) >= limit)
+                s.v[i][e] = -INFINITY;
+}
+
+/* Scores, in units of the base-2 logarithm, become weights; what was summed before has to be brought to the new maximum, by factor. */
+template <int N> __device__ __forceinline__ void soften(part<N> &s, running &r, float factor[2], float unit)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float top = -INFINITY, sum = 0;
+#pragma unroll
+        for (int i = 0; i < N / 8; i++)
+            top = fmaxf(top, fmaxf(s.v[i][2 * half], s.v[i][2 * half + 1]));
+        top = fmaxf(r.top[half], row_max(top));
+        const float base = top == -INFINITY ? 0 : top * unit;
+        factor[half] = power_of_two(r.top[half] * unit - base);
+#pragma unroll
+        for (int i = 0; i < N / 8; i++)
+#pragma unroll
+            for (int e = 2 * half; e < 2 * half + 2; e++)
+                sum += s.v[i][e] = power_of_two(s.v[i][e] * unit - base);
+        r.sum[half] = r.sum[half] * factor[half] + row_sum(sum);
+        r.top[half] = top;
+    }
+}
+
+template <int N> __device__ __forceinline__ void scale_rows(part<N> &c, const float factor[2])
+{
+#pragma unroll
+    for (int i = 0; i < N / 8; i++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            c.v[i][e] *= factor[e / 2];
+}
+
+/* What rows are multiplied with in the end. */
+__device__ __forceinline__ void finish_rows(const running &r, float factor[2])
+{
+    factor[0] = 1.0f / r.sum[0];
+    factor[1] = 1.0f / r.sum[1];
+}
+
+/* The log of each row's sum of exponents: (nhead, ntok). */
+__device__ __forceinline__ void store_lse(const struct kern_attention &a, const struct tile &t, int64_t head, const running &r)
+{
+    for (int half = 0; a.lse && threadIdx.x % 4 == 0 && half < 2; half++) {
+        const int row = first_row() + part_row(2 * half);
+        if (row < t.n)
+            a.lse[head * a.shape.ntok + t.token + row] = r.top[half] * a.shape.scale + logf(r.sum[half]);
+    }
+}
+
+/* lse, in base 2, and delta of a tile's N queries, in shared memory; zeros beyond. */
+template <int N> struct query_sums {
+    alignas(16) float lse[N], delta[N];
+};
+
+/* The backward's way along the queries that see a tile of keys: heads that share them, one after the other, each in tiles of so many queries. */
+struct steps {
+    struct tile keys;
+    int64_t kv, shared_by;
+    int32_t ntile, n;
+};
+
+struct step {
+    int64_t head, token, n; /* queries that there are */
+};
+
+__device__ __forceinline__ steps find_steps(const struct kern_attention_shape &s, const struct tile &keys, int64_t nrow)
+{
+    steps w;
+    w.keys = keys;
+    w.kv = blockIdx.y;
+    w.shared_by = (uint32_t)s.nhead / (uint32_t)s.nkv;
+    w.ntile = (int32_t)((last_seeing(s, keys) - keys.token + nrow - 1) / nrow);
+    w.n = (int32_t)w.shared_by * w.ntile;
+    return w;
+}
+
+__device__ __forceinline__ step find_step(const steps &w, int32_t i, int64_t nrow)
+{
+    const int32_t head = i / w.ntile;
+    const int64_t token = w.keys.token + (i - head * w.ntile) * nrow;
+    return step{w.kv * w.shared_by + head, token, rows_from(w.keys, token, nrow)};
+}
+
+template <int N> __device__ __forceinline__ void load_sums(query_sums<N> &to, const struct kern_attention_grad &g, const float *delta, const step &at)
+{
+    const int i = (int)threadIdx.x;
+    if (i < N) {
+        to.lse[i] = i < at.n ? g.lse[at.head * g.shape.ntok + at.token + i] * LOG2E : 0.0f;
+        to.delta[i] = i < at.n ? delta[at.head * g.shape.ntok + at.token + i] : 0.0f;
+    }
+}
+
+/* Scores (keys, queries) become weights, and what their products gave the scores' gradients but for the scale, which the sums of these are multiplied with in
+ * the end. unit: of a score, in base 2; before: the first query's distance from the part's first key; where WHOLE, all keys are seen by all. Queries that there
+ * are not, behind the document's end, are rows of zeros, as are their gradients: whatever their weights, they add nothing. */
+template <bool WHOLE, int N>
+__device__ __forceinline__ void weigh_keys(part<N> &s, part<N> &d, const query_sums<N> &sums, float unit, int before, uint32_t limit)
+{
+#pragma unroll
+    for (int i = 0; i < N / 8; i++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int col = i * 8 + part_col(e);
+            const bool seen = WHOLE || (uint32_t)(before + col - part_row(e)) < limit;
+            const float weight = power_of_two(s.v[i][e] * unit - sums.lse[col]);
+            s.v[i][e] = seen ? weight : 0.0f;
+            d.v[i][e] = seen ? weight * (d.v[i][e] - sums.delta[col]) : 0.0f;
+        }
+}
+
+/* For a block's tile of nrow keys, the part's among them, and N queries of its document from query0. */
+template <int N>
+__device__ __forceinline__ void weigh_keys(part<N> &s, part<N> &d, const query_sums<N> &sums, const struct kern_attention_shape &shape, const struct tile &t,
+                                           int64_t nrow, int64_t query0)
+{
+    const int before = (int)(query0 - t.token) - first_row();
+    if (all_seen(shape, query0, N, t.token, nrow))
+        weigh_keys<true>(s, d, sums, shape.scale * LOG2E, before, 0);
+    else
+        weigh_keys<false>(s, d, sums, shape.scale * LOG2E, before, reach(shape));
+}
+
+/* A thread's two rows' lse, in base 2, and delta. */
+struct row_sums {
+    float lse[2], delta[2];
+};
+
+__device__ __forceinline__ row_sums load_row_sums(const struct kern_attention_grad &g, const float *delta, const struct tile &t, int64_t head)
+{
+    row_sums r = {};
+    for (int half = 0; half < 2; half++) {
+        const int64_t row = first_row() + part_row(2 * half);
+        if (row < t.n) {
+            r.lse[half] = g.lse[head * g.shape.ntok + t.token + row] * LOG2E;
+            r.delta[half] = delta[head * g.shape.ntok + t.token + row];
+        }
+    }
+    return r;
+}
+
+/* Scores (queries, keys) become weights, and these with their gradients the scores' gradients, in d, but for the scale. before: the part's first query's distance
+ * from the first key; where WHOLE, all keys are seen by all. */
+template <bool WHOLE, int N>
+__device__ __forceinline__ void weigh_queries(const part<N> &s, part<N> &d, const row_sums &sums, float unit, int before, uint32_t limit)
+{
+#pragma unroll
+    for (int i = 0; i < N / 8; i++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const bool seen = WHOLE || (uint32_t)(before + part_row(e) - i * 8 - part_col(e)) < limit;
+            const float weight = power_of_two(s.v[i][e] * unit - sums.lse[e / 2]);
+            d.v[i][e] = seen ? weight * (d.v[i][e] - sums.delta[e / 2]) : 0.0f;
+        }
+}
+
+/* For a block's tile of nrow queries, the part's among them, and N keys of its document from key0. */
+template <int N>
+__device__ __forceinline__ void weigh_queries(const part<N> &s, part<N> &d, const row_sums &sums, const struct kern_attention_shape &shape, const struct tile &t,
+                                              int64_t nrow, int64_t key0)
+{
+    const int before = (int)(t.token - key0) + first_row();
+    if (all_seen(shape, t.token, nrow, key0, N))
+        weigh_queries<true>(s, d, sums, shape.scale * LOG2E, before, 0);
+    else
+        weigh_queries<false>(s, d, sums, shape.scale * LOG2E, before, reach(shape));
+}
+
+#endif

@@ -1,0 +1,154 @@
+/* Attention's backward by warpgroups, in the same two passes as by warps (attention_mma_grad.cu). A step multiplies for its own scores and, at the same time, with
+ * the weights of the step before; its own are computed while the latter goes on. */
+#include "cuda/attention_groups.cuh"
+
+namespace {
+
+enum { COLS = 64, STAGES = 3 }; /* queries or keys of a step: the one before, this one, and the next, which is on its way */
+
+template <int DIM> struct key_memory {
+    swizzled<DIM, GROUPS_ROWS> k, v;
+    swizzled<DIM, COLS> q[STAGES], d_o[STAGES];
+    query_sums<COLS> sums[STAGES];
+    uint32_t settled[GROUPS_THREADS];
+};
+
+template <int DIM> struct query_memory {
+    swizzled<DIM, GROUPS_ROWS> q, d_o;
+    swizzled<DIM, COLS> k[STAGES], v[STAGES];
+    uint32_t settled[GROUPS_THREADS];
+};
+
+static_assert(sizeof(key_memory<128>) <= HOPPER_SHARED_BYTES && sizeof(query_memory<128>) <= HOPPER_SHARED_BYTES);
+
+template <int DIM>
+__device__ __forceinline__ void load_step(key_memory<DIM> &m, const struct kern_attention_grad &g, const float *delta, const steps &w, int32_t i, bool vectors)
+{
+    if (i >= w.n)
+        return;
+    const step at = find_step(w, i, COLS);
+    load_tile(m.q[i % STAGES], g.q, at.token, at.n, at.head, g.shape.head_dim, vectors);
+    load_tile(m.d_o[i % STAGES], g.d_o, at.token, at.n, at.head, g.shape.head_dim, vectors);
+    load_sums(m.sums[i % STAGES], g, delta, at);
+}
+
+/* Scores of a step, a · xᵀ, and their weights' gradients, b · yᵀ. a and b are the block's own, held or where they lie. */
+template <typename own, int DIM>
+__device__ __forceinline__ void start_scores(part<COLS> &scores, part<COLS> &grads, const own &a, const own &b, const swizzled<DIM, COLS> &x,
+                                             const swizzled<DIM, COLS> &y)
+{
+    start_rows(scores, a, x);
+    start_rows(grads, b, y);
+    group_commit();
+}
+
+/* What a step adds to the gradients of keys and values. */
+template <int DIM>
+__device__ __forceinline__ void start_sums(part<DIM> &dk, part<DIM> &dv, const held<COLS> &d_scores, const held<COLS> &weights, const key_memory<DIM> &m, int32_t i)
+{
+    start_part(dv, weights, m.d_o[i % STAGES]);
+    start_part(dk, d_scores, m.q[i % STAGES]);
+    group_commit();
+}
+
+template <int DIM> __global__ void __launch_bounds__(GROUPS_THREADS, 1) key_grads(struct kern_attention_grad g, packing p, bool vectors)
+{
+    key_memory<DIM> &m = shared_memory<key_memory<DIM>>();
+    const struct kern_attention_shape &s = g.shape;
+    const steps w = find_steps(s, find_tile<GROUPS_ROWS>(p, (int32_t)blockIdx.x), COLS);
+    part<DIM> dk = {}, dv = {};
+    part<COLS> scores, grads;
+    held<COLS> weights, d_scores;
+    load_tile(m.k, g.k, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
+    load_tile(m.v, g.v, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
+    load_step(m, g, p.delta, w, 0, vectors);
+    meet();
+    load_step(m, g, p.delta, w, 1, vectors);
+    start_scores(scores, grads, m.k, m.v, m.q[0], m.d_o[0]);
+    finish<0>(scores, grads);
+    weigh_keys(scores, grads, m.sums[0], s, w.keys, GROUPS_ROWS, w.keys.token);
+    hold_part(weights, scores);
+    hold_part(d_scores, grads);
+    for (int32_t i = 1; i < w.n; i++) {
+        meet();
+        load_step(m, g, p.delta, w, i + 1, vectors);
+        start_scores(scores, grads, m.k, m.v, m.q[i % STAGES], m.d_o[i % STAGES]);
+        start_sums(dk, dv, d_scores, weights, m, i - 1);
+        finish<1>(scores, grads);
+        weigh_keys(scores, grads, m.sums[i % STAGES], s, w.keys, GROUPS_ROWS, find_step(w, i, COLS).token);
+        settle(m.settled, witness_of(grads));
+        finish<0>(dk, dv);
+        hold_part(weights, scores);
+        hold_part(d_scores, grads);
+    }
+    start_sums(dk, dv, d_scores, weights, m, w.n - 1);
+    finish<0>(dk, dv);
+    __syncthreads(); /* k and v are written over */
+    const float one[2] = {1, 1}, scale[2] = {s.scale, s.scale};
+    store_part(g.dk, m.k, dk, scale, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
+    store_part(g.dv, m.v, dv, one, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
+}
+
+template <int DIM>
+__device__ __forceinline__ void load_keys(query_memory<DIM> &m, const struct kern_attention_grad &g, const way &w, int32_t i, bool vectors)
+{
+    const int64_t token = w.first + (int64_t)i * COLS, n = rows_from(w.queries, token, COLS);
+    if (i >= w.ntile)
+        return;
+    load_tile(m.k[i % STAGES], g.k, token, n, w.kv, g.shape.head_dim, vectors);
+    load_tile(m.v[i % STAGES], g.v, token, n, w.kv, g.shape.head_dim, vectors);
+}
+
+template <int DIM> __global__ void __launch_bounds__(GROUPS_THREADS, 1) query_grads(struct kern_attention_grad g, packing p, bool vectors)
+{
+    query_memory<DIM> &m = shared_memory<query_memory<DIM>>();
+    const struct kern_attention_shape &s = g.shape;
+    const way w = find_way(s, find_tile<GROUPS_ROWS>(p, p.ntile - 1 - (int32_t)blockIdx.x), COLS);
+    const struct tile &t = w.queries;
+    const row_sums sums = load_row_sums(g, p.delta, t, w.head);
+    part<DIM> dq = {};
+    part<COLS> scores, grads;
+    held<DIM> q, d_o;
+    held<COLS> d_scores;
+    load_tile(m.q, g.q, t.token, t.n, w.head, s.head_dim, vectors);
+    load_tile(m.d_o, g.d_o, t.token, t.n, w.head, s.head_dim, vectors);
+    load_keys(m, g, w, 0, vectors);
+    meet();
+    hold_rows(q, m.q);
+    hold_rows(d_o, m.d_o);
+    load_keys(m, g, w, 1, vectors);
+    start_scores(scores, grads, q, d_o, m.k[0], m.v[0]);
+    finish<0>(scores, grads);
+    weigh_queries(scores, grads, sums, s, t, GROUPS_ROWS, w.first);
+    hold_part(d_scores, grads);
+    for (int32_t i = 1; i < w.ntile; i++) {
+        meet();
+        load_keys(m, g, w, i + 1, vectors);
+        start_scores(scores, grads, q, d_o, m.k[i % STAGES], m.v[i % STAGES]);
+        start_part(dq, d_scores, m.k[(i - 1) % STAGES]);
+        group_commit();
+        finish<1>(scores, grads);
+        weigh_queries(scores, grads, sums, s, t, GROUPS_ROWS, w.first + (int64_t)i * COLS);
+        settle(m.settled, witness_of(grads));
+        finish<0>(dq);
+        hold_part(d_scores, grads);
+    }
+    start_part(dq, d_scores, m.k[(w.ntile - 1) % STAGES]);
+    group_commit();
+    finish<0>(dq);
+    const float scale[2] = {s.scale, s.scale};
+    store_part(g.dq, m.q, dq, scale, t.token, t.n, w.head, s.head_dim, vectors);
+}
+
+} // namespace
+
+void cuda_attention_wgmma_grad(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p, bool vectors)
+{
+    const dim3 keys((unsigned)p->ntile, (unsigned)g->shape.nkv), queries((unsigned)p->ntile, (unsigned)g->shape.nhead);
+#define KEYS(DIM) launch(stream, key_grads<DIM>, keys, GROUPS_THREADS, sizeof(key_memory<DIM>), *g, *p, vectors)
+    FOR_DIM(g->shape.head_dim, KEYS);
+#undef KEYS
+#define QUERIES(DIM) launch(stream, query_grads<DIM>, queries, GROUPS_THREADS, sizeof(query_memory<DIM>), *g, *p, vectors)
+    FOR_DIM(g->shape.head_dim, QUERIES);
+#undef QUERIES
+}

@@ -1,0 +1,187 @@
+/* What a warpgroup (four warps that begin at a multiple of four) multiplies together on Hopper's tensor cores, out of shared memory: PTX's wgmma under nvcc for
+ * sm_90a, the shim's on the CPU. The threads go on while it works: from group_begin to the group_wait that covers it nobody touches the accumulators, the
+ * registers of A or the memory. A warp has 16 of the 64 rows, laid out as by mma.m16n8k16 (mma.cuh), each eight columns after the other.
+ *
+ * Matrices in shared memory are slabs of 64 features: rows of 128 bytes from a multiple of 1024, in which the 16 bytes number c of row r lie at c ^ (r % 8).
+ * PTX ISA 8.0, "Asynchronous warpgroup level matrix instructions": 128-byte swizzling; eight rows are 1024 bytes, the stride of a descriptor. */
+#ifndef CUDA_WARPGROUP_CUH
+#define CUDA_WARPGROUP_CUH
+
+#include "cuda/mma.cuh"
+
+enum { WARPGROUP = 128, GROUP_ROWS = 64, SLAB = 64, EIGHT_ROWS_BYTES = 1024 };
+
+/* The descriptor of a matrix whose first element is at p: the address, a leading stride of nothing (one slab is as wide as a product reads), the stride, and
+ * the kind of swizzling, all in units of 16 bytes. */
+__device__ __forceinline__ uint64_t group_matrix(const void *p)
+{
+    return (uint64_t)(shared_address(p) >> 4) | (uint64_t)1 << 16 | (uint64_t)(EIGHT_ROWS_BYTES >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+#if defined(__CUDACC__) && (!defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL))
+
+/* What threads wrote to shared memory is seen by products that start behind the next barrier. */
+__device__ __forceinline__ void group_publish()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* The registers as they are now belong to the products that follow. */
+template <int N> __device__ __forceinline__ void group_pin(float (*c)[4])
+{
+#pragma unroll
+    for (int i = 0; i < N / 8; i++)
+        asm volatile("" : "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])::"memory");
+}
+
+template <int N> __device__ __forceinline__ void group_begin(float (*c)[4])
+{
+    group_pin<N>(c);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void group_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* For all products but the last LEFT groups that were committed; group_pin then what they gave. */
+template <int LEFT> __device__ __forceinline__ void group_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+
+#define FOUR(c) "+f"((c)[0]), "+f"((c)[1]), "+f"((c)[2]), "+f"((c)[3])
+#define SIXTEEN(c) FOUR((c)[0]), FOUR((c)[1]), FOUR((c)[2]), FOUR((c)[3])
+
+/* C (64, 64) = or, where `add`, += A (64, 16) · B: both in shared memory, B as (64, 16). */
+__device__ __forceinline__ void group_multiply(float (*c)[4], uint64_t a, uint64_t b, bool add)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+                 "%32, %33, p, 1, 1, 0, 0;\n}"
+                 : SIXTEEN(c), SIXTEEN(c + 4)
+                 : "l"(a), "l"(b), "r"((int)add)
+                 : "memory");
+}
+
+/* C (64, N) = or += A (64, 16) · B: A in registers, as for mma.m16n8k16; B in shared memory, as (N, 16) or, where ACROSS, as (16, N). */
+template <int N, bool ACROSS> __device__ __forceinline__ void group_multiply(float (*c)[4], const uint32_t a[4], uint64_t b, bool add)
+{
+    static_assert(N == 64 || N == 32, "a slab or half of one");
+    if constexpr (N == 64)
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %38, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+                     "{%32, %33, %34, %35}, %36, p, 1, 1, %37;\n}"
+                     : SIXTEEN(c), SIXTEEN(c + 4)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ACROSS), "r"((int)add)
+                     : "memory");
+    else
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %22, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+                     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+                     "{%16, %17, %18, %19}, %20, p, 1, 1, %21;\n}"
+                     : SIXTEEN(c)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ACROSS), "r"((int)add)
+                     : "memory");
+}
+
+#undef SIXTEEN
+#undef FOUR
+
+#elif defined(__CUDACC__)
+
+/* Compiled for other devices too, where nobody calls it. */
+__device__ __forceinline__ void group_publish() {}
+template <int N> __device__ __forceinline__ void group_pin(float (*)[4]) {}
+template <int N> __device__ __forceinline__ void group_begin(float (*)[4]) { __trap(); }
+__device__ __forceinline__ void group_commit() {}
+template <int LEFT> __device__ __forceinline__ void group_wait() {}
+__device__ __forceinline__ void group_multiply(float (*)[4], uint64_t, uint64_t, bool) {}
+template <int N, bool ACROSS> __device__ __forceinline__ void group_multiply(float (*)[4], const uint32_t *, uint64_t, bool) {}
+
+#else
+
+static inline void group_publish()
+{
+    shim_publish();
+}
+
+template <int N> void group_pin(float (*)[4]) {}
+template <int N> void group_begin(float (*)[4]) {}
+
+static inline void group_commit()
+{
+    shim_group_commit();
+}
+
+template <int LEFT> void group_wait()
+{
+    shim_group_wait(LEFT);
+}
+
+/* A thread's part of a product: of A either registers or the descriptor. */
+struct shim_group_product {
+    float (*c)[4];
+    bool add, in_registers;
+    uint32_t a[4];
+    uint64_t a_matrix, b_matrix;
+};
+
+/* Element (row, feature) of a matrix in shared memory; where ACROSS, its (feature, row): what is together in memory is a feature's rows. */
+template <bool ACROSS> float shim_group_element(uint64_t matrix, int row, int feature)
+{
+    const uint64_t start = (matrix & 0x3fff) << 4, leading = (matrix >> 16 & 0x3fff) << 4, stride = (matrix >> 32 & 0x3fff) << 4;
+    const int along = ACROSS ? row : feature, down = ACROSS ? feature : row;
+    uint64_t at = start + (uint64_t)(down / 8) * stride + (uint64_t)(down % 8) * 128 + (uint64_t)(along / 64) * leading + (uint64_t)(along % 64) * 2;
+    if (matrix >> 62 != 1 || (ACROSS && along >= 64))
+        shim_bug("a descriptor that the kernels do not use");
+    at ^= (at >> 7 & 7) << 4;
+    uint16_t bits;
+    memcpy(&bits, static_cast<const char *>(shim_shared(at + sizeof(bits))) + at, sizeof(bits));
+    return widen(bits);
+}
+
+template <int N, bool ACROSS> void shim_group_multiply(void *const lane[WARPGROUP])
+{
+    const shim_group_product *first = static_cast<const shim_group_product *>(lane[0]);
+    float a[GROUP_ROWS][16], b[16][N];
+    for (int i = 0; i < WARPGROUP; i++)
+        for (int r = 0; r < 4; r++)
+            for (int e = 0; e < 2; e++) {
+                const int row = i / 32 * 16 + i % 32 / 4 + r % 2 * 8, col = i % 4 * 2 + e + r / 2 * 8;
+                const shim_group_product *p = static_cast<const shim_group_product *>(lane[i]);
+                a[row][col] = p->in_registers ? shim_half(p->a[r], e) : shim_group_element<false>(p->a_matrix, row, col);
+            }
+    for (int k = 0; k < 16; k++)
+        for (int n = 0; n < N; n++)
+            b[k][n] = shim_group_element<ACROSS>(first->b_matrix, n, k);
+    for (int i = 0; i < WARPGROUP; i++)
+        for (int n = 0; n < N / 8; n++)
+            for (int e = 0; e < 4; e++) {
+                const int row = i / 32 * 16 + i % 32 / 4 + e / 2 * 8, col = n * 8 + i % 4 * 2 + e % 2;
+                float sum = first->add ? static_cast<const shim_group_product *>(lane[i])->c[n][e] : 0;
+                for (int k = 0; k < 16; k++)
+                    sum += a[row][k] * b[k][col];
+                static_cast<const shim_group_product *>(lane[i])->c[n][e] = sum;
+            }
+}
+
+static inline void group_multiply(float (*c)[4], uint64_t a, uint64_t b, bool add)
+{
+    const shim_group_product mine = {c, add, false, {}, a, b};
+    shim_group(shim_group_multiply<64, false>, &mine, sizeof(mine));
+}
+
+template <int N, bool ACROSS> void group_multiply(float (*c)[4], const uint32_t a[4], uint64_t b, bool add)
+{
+    const shim_group_product mine = {c, add, true, {a[0], a[1], a[2], a[3]}, 0, b};
+    shim_group(shim_group_multiply<N, ACROSS>, &mine, sizeof(mine));
+}
+
+#endif
+#endif
