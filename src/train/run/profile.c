@@ -141,14 +141,25 @@ static json_t *make_rows(const struct profile *p)
     return rows;
 }
 
+static json_t *make_load(const struct rank *r)
+{
+    const struct train_options *opt = r->job->opt;
+    const double seconds = 1e-9 * (double)r->load_ns, rate = r->load_ns ? (double)r->load_nbytes / seconds : 0;
+    char line[160];
+    snprintf(line, sizeof line, "profile: loaded %.2f GB in %.3f s, %.2f GB/s", 1e-9 * (double)r->load_nbytes, seconds, 1e-9 * rate);
+    if (opt->note)
+        opt->note(opt->ctx, line);
+    return json_pack("{s:I, s:f}", "bytes", (json_int_t)r->load_nbytes, "seconds", seconds);
+}
+
 int profile_report(const struct profile *p, struct fsdpck_error *err)
 {
     char path[FILES_PATH];
     int rc = files_join(path, p->rank->job->config->output_dir, "profile.json", err);
     if (rc || p->nsteps == 0)
         return rc;
-    json_t *o = json_pack("{s:i, s:I, s:f, s:o}", "rank", (int)p->rank->comm->rank, "steps", (json_int_t)p->nsteps, "step_seconds", p->step / (double)p->nsteps,
-                          "rows", make_rows(p));
+    json_t *o = json_pack("{s:i, s:o, s:I, s:f, s:o}", "rank", (int)p->rank->comm->rank, "load", make_load(p->rank), "steps", (json_int_t)p->nsteps, "step_seconds",
+                          p->step / (double)p->nsteps, "rows", make_rows(p));
     if (!o || json_dump_file(o, path, JSON_INDENT(2)))
         rc = fsdpck_error_set(err, FSDPCK_ERR_IO, path, "could not be written");
     json_decref(o);

@@ -57,7 +57,7 @@ static enum fsdpck_dtype destination(const struct rank *r, const struct param *p
 }
 
 /* This rank's rows of one tensor. */
-static int add_read(const struct rank *r, const struct fsdpck_source *src, struct reads *reads, const struct param *p, struct loaded *loaded,
+static int add_read(struct rank *r, const struct fsdpck_source *src, struct reads *reads, const struct param *p, struct loaded *loaded,
                     struct fsdpck_error *err)
 {
     const struct fsdpck_tensor *t;
@@ -71,6 +71,7 @@ static int add_read(const struct rank *r, const struct fsdpck_source *src, struc
         return 0;
     struct reads_rows rows = { .tensor = t, .first = (uint64_t)first, .nrow = (uint64_t)nrow, .ncol = (uint64_t)p->ncol, .content = loaded->content };
     rows.dtype = destination(r, p, &rows.dst);
+    r->load_nbytes += rows.nrow * rows.ncol * fsdpck_dtype_info(t->dtype)->nbytes;
     return reads_add(reads, &rows, err);
 }
 
@@ -236,9 +237,11 @@ int rank_load(struct rank *r, struct fsdpck_error *err)
     const struct train_config *config = r->job->config;
     const struct layout *l = &r->job->layout;
     comm_at(r->comm, 0, "loading");
+    const uint64_t started = comm_now_ns();
     int rc = load_base(r, err);
     if (!rc && config->lora.init_adapter)
         rc = load_adapter(r, err);
+    r->load_ns = comm_now_ns() - started;
     for (size_t i = 0; i < l->nparams && !rc && !config->lora.init_adapter; i++) {
         if (is_adapter(&l->params[i]))
             rc = draw_adapter(r, &l->params[i], err);

@@ -1,13 +1,15 @@
-/* Batches of reads. A batch is full when its memory is: that of casts, or half of the pinned memory. What was read is hashed and cast by the rank's threads. */
+/* Loads of reads. One is full when its memory is: that of casts, or its part of the pinned memory. What was read is hashed and cast by the rank's threads; on the
+ * way to a device a load is read while the one before is hashed, cast and put on its way, and the one before that travels. */
 #include "state/reads.h"
 
 #include <kernels/pool.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <xxhash.h>
 
 #include "run/device.h"
 
-enum { CAST_NBYTES = 32 << 20, HALF_NBYTES = 64 << 20, ALIGNED = 64, PIECE_NBYTES = 64 << 10 };
+enum { CAST_NBYTES = 32 << 20, NLOAD = 3, PINNED_NBYTES = 64 << 20, ALIGNED = 64, PIECE_NBYTES = 64 << 10 };
 
 struct entry {
     struct reads_rows rows;
@@ -16,35 +18,35 @@ struct entry {
     uint64_t offset[2], size[2];
 };
 
-struct half {
-    char *data;
-    struct kern_event *sent;
+struct load {
+    struct fsdpck_read *reads;
+    struct entry *entries;
+    size_t n, capacity;
+    uint64_t used_nbytes;    /* of its memory */
+    char *data;              /* apart: PINNED_NBYTES */
+    struct kern_event *sent; /* apart: what was in it has left */
 };
 
 struct reads {
     const struct rank *r;
     struct fsdpck_source *src;
-    struct fsdpck_read *reads;
-    struct entry *entries;
-    size_t n, capacity;
-    uint64_t used_nbytes; /* of the batch's memory */
     bool apart;
-    struct kern_buffer pinned; /* apart: both halves */
-    struct half halves[2];
-    unsigned filling;
+    struct kern_buffer pinned;          /* apart: of all loads */
+    struct load loads[NLOAD], *filling; /* not apart: the first alone */
+    struct load *behind;                /* apart: the one that was read and is not on its way; or NULL */
 };
 
-static int start_halves(struct reads *b, struct fsdpck_error *err)
+static int start_pinned(struct reads *b, struct fsdpck_error *err)
 {
     const struct kern_device *device = b->r->where->device;
     const struct kern_place pinned = { .kind = KERN_PLACE_PINNED, .index = b->r->where->index };
     char message[KERN_MESSAGE_BYTES];
-    int status = device->memory->alloc(pinned, 2 * (size_t)HALF_NBYTES, &b->pinned, message);
-    for (int i = 0; i < 2 && status == KERN_OK; i++) {
-        b->halves[i].data = (char *)b->pinned.data + (size_t)i * HALF_NBYTES;
-        status = device->event_new(b->r->where->index, &b->halves[i].sent, message);
+    int status = device->memory->alloc(pinned, NLOAD * (size_t)PINNED_NBYTES, &b->pinned, message);
+    for (int i = 0; i < NLOAD && status == KERN_OK; i++) {
+        b->loads[i].data = (char *)b->pinned.data + (size_t)i * PINNED_NBYTES;
+        status = device->event_new(b->r->where->index, &b->loads[i].sent, message);
         if (status == KERN_OK)
-            device->event_record(b->halves[i].sent, b->r->compute->stream);
+            device->event_record(b->loads[i].sent, b->r->compute->stream);
     }
     return status == KERN_OK ? 0 : fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "memory to load through: %s", message);
 }
@@ -52,11 +54,12 @@ static int start_halves(struct reads *b, struct fsdpck_error *err)
 static void reads_free(struct reads *b)
 {
     const struct kern_device *device = b->r->where->device;
-    for (int i = 0; i < 2; i++)
-        device->event_free(b->halves[i].sent);
+    for (int i = 0; i < NLOAD; i++) {
+        device->event_free(b->loads[i].sent);
+        free(b->loads[i].reads);
+        free(b->loads[i].entries);
+    }
     device->memory->free(&b->pinned);
-    free(b->reads);
-    free(b->entries);
     free(b);
 }
 
@@ -68,8 +71,9 @@ int reads_new(const struct rank *r, struct fsdpck_source *src, struct reads **ou
         return fsdpck_error_nomem(err, sizeof *b);
     b->r = r;
     b->src = src;
+    b->filling = b->loads;
     b->apart = r->where->device->apart;
-    int rc = b->apart ? start_halves(b, err) : 0;
+    int rc = b->apart ? start_pinned(b, err) : 0;
     if (rc)
         reads_free(b);
     else
@@ -129,35 +133,66 @@ static void finish_entry(const struct reads *b, const struct entry *e)
         b->r->compute->device->memory->copy(b->r->compute->stream, rows->dst, e->whole, nbytes_of(e, rows->dtype));
 }
 
-/* The other half is filled next, when what was in it has been sent. */
-static void turn_over(struct reads *b)
+/* A load that was read: hashed and cast, and on its way to a device. Where something failed it is only let go. */
+static void finish(struct reads *b, struct load *load, bool failed)
 {
-    const struct kern_device *device = b->r->compute->device;
-    device->event_record(b->halves[b->filling].sent, b->r->compute->stream);
-    b->filling = !b->filling;
-    device->event_sync(b->halves[b->filling].sent);
-}
-
-/* Reads what was added. After a failure (rc) it only lets go. */
-static int flush(struct reads *b, int rc, struct fsdpck_error *err)
-{
-    if (!rc && b->n)
-        rc = fsdpck_source_read(b->src, b->reads, b->n, err);
-    for (size_t i = 0; i < b->n; i++) {
-        struct entry *e = &b->entries[i];
-        if (!rc)
+    for (size_t i = 0; i < load->n; i++) {
+        struct entry *e = &load->entries[i];
+        if (!failed)
             finish_entry(b, e);
         if (!b->apart && e->raw != e->rows.dst)
             free(e->raw);
     }
-    if (b->apart && b->n)
-        turn_over(b);
-    b->n = 0;
-    b->used_nbytes = 0;
+    if (b->apart)
+        b->r->compute->device->event_record(load->sent, b->r->compute->stream);
+    load->n = 0;
+    load->used_nbytes = 0;
+}
+
+struct reading {
+    struct fsdpck_source *src;
+    const struct load *load;
+    int rc;
+    struct fsdpck_error err;
+};
+
+static void *read_load(void *ctx)
+{
+    struct reading *r = ctx;
+    r->rc = r->load->n ? fsdpck_source_read(r->src, r->load->reads, r->load->n, &r->err) : 0;
+    return NULL;
+}
+
+/* Reads what was added, while what was read before is finished; the next is one that has been sent. */
+static int flush_pinned(struct reads *b, struct fsdpck_error *err)
+{
+    struct reading now = { .src = b->src, .load = b->filling };
+    pthread_t thread;
+    const bool beside = b->behind && pthread_create(&thread, NULL, read_load, &now) == 0;
+    if (b->behind)
+        finish(b, b->behind, false);
+    if (beside)
+        pthread_join(thread, NULL);
+    else
+        read_load(&now);
+    b->behind = b->filling;
+    b->filling = &b->loads[(b->filling - b->loads + 1) % NLOAD];
+    b->r->compute->device->event_sync(b->filling->sent);
+    if (now.rc)
+        *err = now.err;
+    return now.rc;
+}
+
+static int flush(struct reads *b, struct fsdpck_error *err)
+{
+    if (b->apart)
+        return flush_pinned(b, err);
+    int rc = b->filling->n ? fsdpck_source_read(b->src, b->filling->reads, b->filling->n, err) : 0;
+    finish(b, b->filling, rc != 0);
     return rc;
 }
 
-static int reserve(struct reads *b, struct fsdpck_error *err)
+static int reserve(struct load *b, struct fsdpck_error *err)
 {
     if (b->n < b->capacity)
         return 0;
@@ -178,7 +213,7 @@ static int reserve(struct reads *b, struct fsdpck_error *err)
     return 0;
 }
 
-static void add_entry(struct reads *b, const struct reads_rows *rows, void *raw, void *whole)
+static void add_entry(struct load *b, const struct reads_rows *rows, void *raw, void *whole)
 {
     struct entry *e = &b->entries[b->n];
     *e = (struct entry){ .rows = *rows, .raw = raw, .whole = whole, .offset = { rows->first, 0 }, .size = { rows->nrow, rows->ncol } };
@@ -189,16 +224,16 @@ static int add_straight(struct reads *b, const struct reads_rows *rows, struct f
 {
     uint64_t nbytes = rows->nrow * rows->ncol * fsdpck_dtype_info(rows->tensor->dtype)->nbytes;
     void *raw = rows->dst;
-    int rc = reserve(b, err);
+    int rc = reserve(b->filling, err);
     if (!rc && rows->tensor->dtype != rows->dtype) {
         raw = malloc(nbytes);
         rc = raw ? 0 : fsdpck_error_nomem(err, nbytes);
-        b->used_nbytes += nbytes;
+        b->filling->used_nbytes += nbytes;
     }
     if (rc)
         return rc;
-    add_entry(b, rows, raw, rows->dst);
-    return b->used_nbytes > CAST_NBYTES ? flush(b, 0, err) : 0;
+    add_entry(b->filling, rows, raw, rows->dst);
+    return b->filling->used_nbytes > CAST_NBYTES ? flush(b, err) : 0;
 }
 
 static uint64_t aligned(uint64_t nbytes)
@@ -206,26 +241,27 @@ static uint64_t aligned(uint64_t nbytes)
     return (nbytes + ALIGNED - 1) / ALIGNED * ALIGNED;
 }
 
-/* As many rows as there is room for; at least one in an empty half. */
+/* As many rows as there is room for; at least one in an empty load. */
 static int add_some(struct reads *b, struct reads_rows *rows, struct fsdpck_error *err)
 {
+    struct load *to = b->filling;
     const bool cast = rows->tensor->dtype != rows->dtype;
     const uint64_t raw_row = rows->ncol * fsdpck_dtype_info(rows->tensor->dtype)->nbytes, whole_row = rows->ncol * fsdpck_dtype_info(rows->dtype)->nbytes;
-    const uint64_t row = raw_row + (cast ? whole_row : 0), room = HALF_NBYTES - b->used_nbytes;
+    const uint64_t row = raw_row + (cast ? whole_row : 0), room = PINNED_NBYTES - to->used_nbytes;
     uint64_t nrow = room > 2 * ALIGNED ? (room - 2 * ALIGNED) / row : 0;
-    if (nrow == 0 && b->n == 0)
+    if (nrow == 0 && to->n == 0)
         return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, fsdpck_source_path(b->src), "tensor '%s' has rows of %llu bytes; %d are supported on a device",
-                                rows->tensor->name, (unsigned long long)raw_row, HALF_NBYTES / 2);
+                                rows->tensor->name, (unsigned long long)raw_row, PINNED_NBYTES / 2);
     if (nrow == 0)
-        return flush(b, 0, err);
-    int rc = reserve(b, err);
+        return flush(b, err);
+    int rc = reserve(to, err);
     if (rc)
         return rc;
     struct reads_rows part = *rows;
     part.nrow = nrow < rows->nrow ? nrow : rows->nrow;
-    char *raw = b->halves[b->filling].data + b->used_nbytes, *whole = cast ? raw + aligned(part.nrow * raw_row) : raw;
-    b->used_nbytes += aligned(part.nrow * raw_row) + (cast ? aligned(part.nrow * whole_row) : 0);
-    add_entry(b, &part, raw, whole);
+    char *raw = to->data + to->used_nbytes, *whole = cast ? raw + aligned(part.nrow * raw_row) : raw;
+    to->used_nbytes += aligned(part.nrow * raw_row) + (cast ? aligned(part.nrow * whole_row) : 0);
+    add_entry(to, &part, raw, whole);
     rows->first += part.nrow;
     rows->nrow -= part.nrow;
     rows->dst = (char *)rows->dst + part.nrow * whole_row;
@@ -250,7 +286,12 @@ int reads_end(struct reads *b, int rc, struct fsdpck_error *err)
     struct fsdpck_error ignored = { 0 }; /* the first failure counts */
     if (!b)
         return rc;
-    rc = flush(b, rc, err);
+    if (!rc)
+        rc = flush(b, err);
+    if (rc && !b->apart)
+        finish(b, b->filling, true);
+    if (!rc && b->behind)
+        finish(b, b->behind, false);
     int rc2 = compute_sync(b->r->compute, rc ? &ignored : err); /* pinned memory is read until then */
     reads_free(b);
     return rc ? rc : rc2;

@@ -1,5 +1,5 @@
-/* Rows of tensors from a source to where a rank computes: straight to their place where the host reaches it, else through pinned memory, one half of which is
- * filled while the other is on its way to the device. Several reads go together, so that threads share them. */
+/* Rows of tensors from a source to where a rank computes: straight to their place where the host reaches it, else through pinned memory, in loads: one
+ * is read while the one before is hashed and cast and another is on its way to the device. Several reads go together, so that threads share them. */
 #ifndef TRAIN_READS_H
 #define TRAIN_READS_H
 
