@@ -1,11 +1,12 @@
 /* How fast a module's kernels are on its first device, beside a plain copy on that device: a JSON object a line. Shapes of an 8B Llama, bf16.
  *
- *     gpu_kernels MODULE.so [SMALL]     SMALL: shapes so many times smaller, to try the program itself on a slow device */
+ *     gpu_kernels MODULE.so [SMALL [attention]]     SMALL: shapes so many times smaller, to try the program itself on a slow device; attention: that alone */
 #include <kernels/memory.h>
 #include <kernels/module.h>
 #include <kernels/ops.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { WARM = 3, TURNS = 10, HIDDEN = 4096, INNER = 14336, NHEAD = 32, NKV = 8, HEAD = 128, SMALLEST = 64 };
 
@@ -97,6 +98,19 @@ static void measure_copy(void)
     bench.copy_rate = 2 * (double)nbytes / s;
     show_bytes("copy", 2 * (double)nbytes, s);
     bench.device->memory->free(&a);
+    bench.device->memory->free(&b);
+}
+
+/* What a start from the page cache cannot be faster than. */
+static void measure_pinned(void)
+{
+    char message[KERN_MESSAGE_BYTES];
+    const int64_t nbytes = bench.ntok * 32768;
+    struct kern_buffer host, b = take(nbytes, 1);
+    must(bench.device->memory->alloc((struct kern_place){ .kind = KERN_PLACE_PINNED }, (size_t)nbytes, &host, message), message);
+    struct copy c = { b.data, host.data, (size_t)nbytes };
+    printf("{\"kernel\": \"pinned memory to the device\", \"gb_per_second\": %.1f}\n", 1e-9 * (double)nbytes / seconds(copy, &c));
+    bench.device->memory->free(&host);
     bench.device->memory->free(&b);
 }
 
@@ -213,14 +227,26 @@ static void measure_attention(int64_t length)
     bench.device->memory->free(&scratch);
 }
 
+static void measure_all_but_attention(void)
+{
+    measure_copy();
+    measure_pinned();
+    measure_norm();
+    measure_rope();
+    measure_swiglu();
+    measure_adamw();
+    measure_gemm();
+}
+
 int main(int argc, char **argv)
 {
     char message[KERN_MESSAGE_BYTES];
     const struct kern_module *module;
     struct kern_device_facts facts;
     int ndevices, small = argc > 2 ? atoi(argv[2]) : 1;
-    if (argc < 2 || small < 1)
-        return fprintf(stderr, "usage: gpu_kernels MODULE.so [SMALL]\n"), 2;
+    const bool all = argc < 4;
+    if (argc < 2 || small < 1 || (!all && strcmp(argv[3], "attention") != 0))
+        return fprintf(stderr, "usage: gpu_kernels MODULE.so [SMALL [attention]]\n"), 2;
     must(kern_module_open(argv[1], &module, message), message);
     must(module->count(&ndevices, message), message);
     must(module->describe(0, &facts, message), message);
@@ -231,12 +257,8 @@ int main(int argc, char **argv)
     must(bench.device->stream_new(0, NULL, &bench.stream, message), message);
     must(bench.device->event_new(0, &bench.from, message), message);
     must(bench.device->event_new(0, &bench.to, message), message);
-    measure_copy();
-    measure_norm();
-    measure_rope();
-    measure_swiglu();
-    measure_adamw();
-    measure_gemm();
+    if (all)
+        measure_all_but_attention();
     measure_attention(4096 / small);
     measure_attention(8192 / small);
     bench.device->event_free(bench.from);
