@@ -40,11 +40,16 @@ static void check_written(const struct fsdpck_lora_config *c)
     struct fsdpck_text t = { 0 };
     struct fsdpck_error err = { 0 };
     struct fsdpck_lora_config again;
-    const struct fsdpck_lora_facts facts = { .r = c->r, .alpha = c->alpha, .rank_pattern = "{}", .alpha_pattern = "{}", .modules_to_save = "null", .dora = c->dora };
+    struct fsdpck_text pattern = { 0 };
+    fsdpck_text_printf(&pattern, "{\"q\":");
+    fsdpck_lora_config_number(&pattern, c->alpha);
+    fsdpck_text_printf(&pattern, "}");
+    const struct fsdpck_lora_facts facts = { .r = c->r, .alpha = c->alpha, .rank_pattern = "{}", .alpha_pattern = pattern.data, .modules_to_save = "null", .dora = c->dora };
     FUZZ_CHECK(fsdpck_lora_config_write(c, &facts, "", &t, &err) == 0);
     FUZZ_CHECK(fsdpck_lora_config_parse(&again, "again", t.data, t.nbytes, &err) == 0);
     FUZZ_CHECK(again.r == c->r && again.alpha == c->alpha && again.dora == c->dora && again.rslora == c->rslora && again.bias == c->bias);
     fsdpck_lora_config_free(&again);
+    fsdpck_text_free(&pattern);
     fsdpck_text_free(&t);
 }
 

@@ -203,6 +203,32 @@ static void configurations_keep_what_says_something(void **state)
     fsdpck_lora_config_free(&c);
 }
 
+static void scalings_are_written_as_they_are(void **state)
+{
+    (void)state;
+    static const double alphas[] = { 32, 0, 0.1, -2.5, 1e-7, 9007199254740991.0, 9007199254740993.0, 9.3e18, 2.22222e100, 1.7e308, 5e-324 };
+    for (size_t i = 0; i < sizeof alphas / sizeof *alphas; i++) {
+        struct fsdpck_lora_config c, again;
+        struct fsdpck_error err;
+        struct fsdpck_text pattern = { 0 }, t = { 0 };
+        double read;
+        assert_int_equal(parse(&c, "{\"peft_type\":\"LORA\",\"r\":9}", &err), 0);
+        fsdpck_text_printf(&pattern, "{\"q\":");
+        fsdpck_lora_config_number(&pattern, alphas[i]);
+        fsdpck_text_printf(&pattern, "}");
+        const struct fsdpck_lora_facts facts = { .r = 9, .alpha = alphas[i], .rank_pattern = "{}", .alpha_pattern = pattern.data, .modules_to_save = "null" };
+        assert_int_equal(fsdpck_lora_config_write(&c, &facts, "", &t, &err), 0);
+        assert_int_equal(parse(&again, t.data, &err), 0);
+        assert_int_equal(fsdpck_lora_config_alpha(&again, "m.q", &read, &err), 0);
+        assert_true(read == alphas[i] && again.alpha == alphas[i]);
+        assert_true(alphas[i] != 32 || strcmp(pattern.data, "{\"q\":32}") == 0);
+        fsdpck_text_free(&pattern);
+        fsdpck_text_free(&t);
+        fsdpck_lora_config_free(&again);
+        fsdpck_lora_config_free(&c);
+    }
+}
+
 /* ---- products ---- */
 
 static float random_float(uint64_t *s) { return (float)((double)model_below(s, 1 << 20) / (1 << 19) - 1); }
@@ -249,6 +275,7 @@ int main(void)
         cmocka_unit_test(configurations_answer_by_module),
         cmocka_unit_test(configurations_that_make_no_sense_are_refused),
         cmocka_unit_test(configurations_keep_what_says_something),
+        cmocka_unit_test(scalings_are_written_as_they_are),
         cmocka_unit_test(products_are_those_of_a_plain_loop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -48,6 +48,8 @@ struct fsdpck_lora_facts {
     const char *modules_to_save;              /* array, or "null" */
     bool dora;
 };
+/* A scaling as the patterns above have it; finite. */
+void fsdpck_lora_config_number(struct fsdpck_text *t, double v);
 /* Sorted keys, indented by two: the keys that PEFT 0.5 knows, and of the later ones those that say something, so that an old PEFT stops at a
  * feature that it lacks and never ignores it. prefix: put before each key (diffusers), or "". */
 int fsdpck_lora_config_write(const struct fsdpck_lora_config *c, const struct fsdpck_lora_facts *facts, const char *prefix, struct fsdpck_text *out,

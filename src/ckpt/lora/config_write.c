@@ -3,6 +3,7 @@
 #include "lora/config.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +32,21 @@ static int put_text(json_t *o, const char *key, const char *text)
 }
 
 /* PEFT writes 32, not 32.0, and some readers want an integer. */
-static json_t *number(double v) { return v == (double)(int64_t)v ? json_integer((int64_t)v) : json_real(v); }
+static json_t *number(double v) { return fabs(v) < 0x1p53 && v == trunc(v) ? json_integer((json_int_t)v) : json_real(v); }
+
+/* Into a fsdpck_text, which remembers a failure: json_dumps() overlooks one in a sorted key. */
+static int add_text(const char *data, size_t nbytes, void *text)
+{
+    fsdpck_text_add(text, data, nbytes);
+    return 0;
+}
+
+void fsdpck_lora_config_number(struct fsdpck_text *t, double v)
+{
+    json_t *n = number(v);
+    t->failed |= !n || json_dump_callback(n, add_text, t, JSON_ENCODE_ANY) != 0;
+    json_decref(n);
+}
 
 /* Later than PEFT 0.5, and without any say: null, false, empty, or the default of what wrote it. */
 static bool says_nothing(const char *key, const json_t *v)
@@ -90,13 +105,6 @@ static json_t *with_prefix(const json_t *o, const char *prefix)
         return out;
     json_decref(out);
     return NULL;
-}
-
-/* Into a fsdpck_text, which remembers a failure: json_dumps() overlooks one in a sorted key. */
-static int add_text(const char *data, size_t nbytes, void *text)
-{
-    fsdpck_text_add(text, data, nbytes);
-    return 0;
 }
 
 int fsdpck_lora_config_write(const struct fsdpck_lora_config *c, const struct fsdpck_lora_facts *facts, const char *prefix, struct fsdpck_text *out,

@@ -192,12 +192,11 @@ static void add_pattern(struct fsdpck_text *t, const char *key, bool rank, const
 {
     fsdpck_text_printf(t, t->nbytes > 1 ? "," : "");
     fsdpck_text_json(t, key);
+    fsdpck_text_printf(t, ":");
     if (rank)
-        fsdpck_text_printf(t, ":%llu", (unsigned long long)m->r);
-    else if (m->alpha == (double)(int64_t)m->alpha)
-        fsdpck_text_printf(t, ":%lld", (long long)m->alpha);
+        fsdpck_text_printf(t, "%llu", (unsigned long long)m->r);
     else
-        fsdpck_text_printf(t, ":%.17g", m->alpha);
+        fsdpck_lora_config_number(t, m->alpha);
 }
 
 static int write_pattern(struct fsdpck_lora_adapter *a, const struct groups *g, bool rank, const struct fsdpck_lora_facts *f, const char **out,

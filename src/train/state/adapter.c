@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <fsdpck/export.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +36,7 @@ static json_t *targets_of(const struct train_lora_config *lora)
 
 static json_t *number(double value)
 {
-    return value == (double)(json_int_t)value ? json_integer((json_int_t)value) : json_real(value);
+    return fabs(value) < 0x1p53 && value == trunc(value) ? json_integer((json_int_t)value) : json_real(value);
 }
 
 /* Keys that every PEFT since 0.5 reads; the others have defaults that mean what is meant here. */
