@@ -9,26 +9,40 @@
 enum { GROUPS_THREADS = GROUPS_ROWS / GROUP_ROWS * WARPGROUP };
 
 template <int D, int R> struct swizzled {
-    static constexpr int DIM = D, ROWS = R, THREADS = GROUPS_THREADS;
-    alignas(1024) uint16_t v[(DIM + SLAB - 1) / SLAB][ROWS][SLAB];
+    static constexpr int DIM = D, ROWS = R, THREADS = GROUPS_THREADS, WHOLE = D / SLAB * SLAB; /* features in whole slabs */
+    static_assert(D == WHOLE || D == WHOLE + HALF_SLAB);
+    alignas(1024) uint16_t v[DIM * ROWS];
 
     __device__ __forceinline__ uint16_t *at(int row, int col)
     {
-        return &v[col / SLAB][row][(col / 8 ^ row) % 8 * 8 + col % 8];
+        return &v[place(row, col)];
     }
     __device__ __forceinline__ const uint16_t *at(int row, int col) const
     {
-        return &v[col / SLAB][row][(col / 8 ^ row) % 8 * 8 + col % 8];
+        return &v[place(row, col)];
     }
-    /* 64 rows from a multiple of 8, features k … k+15. A descriptor counts 16 bytes, of which a row of a slab has eight. */
+    /* 64 rows from a multiple of 8, features k … k+15. A descriptor counts 16 bytes: eight features. */
     __device__ __forceinline__ uint64_t rows(int row, int k) const
     {
-        return group_matrix(v) + (uint64_t)((k / SLAB * ROWS + row) * 8 + k % SLAB / 8);
+        return part_of(k) + (uint64_t)(row * (k < WHOLE ? SLAB : HALF_SLAB) + k % SLAB) / 8;
     }
-    /* Rows k … k+15, features of a slab. */
-    __device__ __forceinline__ uint64_t across(int k, int slab) const
+    /* Rows k … k+15, features from col on: of a slab, or of the half. */
+    __device__ __forceinline__ uint64_t across(int k, int col) const
     {
-        return group_matrix(v) + (uint64_t)((slab * ROWS + k) * 8);
+        return part_of(col) + (uint64_t)(k * (col < WHOLE ? SLAB : HALF_SLAB)) / 8;
+    }
+
+  private:
+    static __device__ __forceinline__ int place(int row, int col)
+    {
+        if (DIM == WHOLE || col < WHOLE)
+            return (col / SLAB * ROWS + row) * SLAB + (col / 8 ^ row) % 8 * 8 + col % 8;
+        return WHOLE * ROWS + row * HALF_SLAB + (col / 8 ^ row / 2) % 4 * 8 + col % 8;
+    }
+    /* The slab that feature col is in. */
+    __device__ __forceinline__ uint64_t part_of(int col) const
+    {
+        return col < WHOLE ? group_matrix<SLAB>(v) + (uint64_t)(col / SLAB * ROWS * SLAB / 8) : group_matrix<HALF_SLAB>(v) + (uint64_t)(WHOLE * ROWS / 8);
     }
 };
 
@@ -76,14 +90,15 @@ template <int DIM, int ROWS, int N> __device__ __forceinline__ void start_rows(p
 /* c += A · B: A is held, B a tile whose rows are A's columns. */
 template <int DIM, int N> __device__ __forceinline__ void start_part(part<DIM> &c, const held<N> &a, const swizzled<DIM, N> &b)
 {
+    constexpr int WHOLE = swizzled<DIM, N>::WHOLE;
     group_begin<DIM>(c.v);
 #pragma unroll
     for (int k = 0; k < N; k += 16) {
 #pragma unroll
-        for (int slab = 0; slab < DIM / SLAB; slab++)
-            group_multiply<SLAB, true>(&c.v[slab * (SLAB / 8)], a.x[k / 16], b.across(k, slab), true);
-        if constexpr (DIM % SLAB != 0)
-            group_multiply<DIM % SLAB, true>(&c.v[DIM / SLAB * (SLAB / 8)], a.x[k / 16], b.across(k, DIM / SLAB), true);
+        for (int col = 0; col < WHOLE; col += SLAB)
+            group_multiply<SLAB, true>(&c.v[col / 8], a.x[k / 16], b.across(k, col), true);
+        if constexpr (WHOLE < DIM)
+            group_multiply<HALF_SLAB, true>(&c.v[WHOLE / 8], a.x[k / 16], b.across(k, WHOLE), true);
     }
 }
 

@@ -2,20 +2,21 @@
  * sm_90a, the shim's on the CPU. The threads go on while it works: from group_begin to the group_wait that covers it nobody touches the accumulators, the
  * registers of A or the memory. A warp has 16 of the 64 rows, laid out as by mma.m16n8k16 (mma.cuh), each eight columns after the other.
  *
- * Matrices in shared memory are slabs of 64 features: rows of 128 bytes from a multiple of 1024, in which the 16 bytes number c of row r lie at c ^ (r % 8).
- * PTX ISA 8.0, "Asynchronous warpgroup level matrix instructions": 128-byte swizzling; eight rows are 1024 bytes, the stride of a descriptor. */
+ * Matrices in shared memory are slabs of 64 features: rows of 128 bytes from a multiple of 1024, in which the 16 bytes number c of row r lie at c ^ (r % 8); or
+ * half slabs of 32: rows of 64 bytes, at c ^ (r / 2 % 4). PTX ISA 8.0, "Asynchronous warpgroup level matrix instructions": swizzling by 128 and by 64 bytes. */
 #ifndef CUDA_WARPGROUP_CUH
 #define CUDA_WARPGROUP_CUH
 
 #include "cuda/mma.cuh"
 
-enum { WARPGROUP = 128, GROUP_ROWS = 64, SLAB = 64, EIGHT_ROWS_BYTES = 1024 };
+enum { WARPGROUP = 128, GROUP_ROWS = 64, SLAB = 64, HALF_SLAB = SLAB / 2 };
 
-/* The descriptor of a matrix whose first element is at p: the address, a leading stride of nothing (one slab is as wide as a product reads), the stride, and
- * the kind of swizzling, all in units of 16 bytes. */
-__device__ __forceinline__ uint64_t group_matrix(const void *p)
+/* The descriptor of a matrix whose first element is at p, in a slab or half of one: the address and the stride of eight rows, in units of 16 bytes, and the kind
+ * of swizzling. A leading stride does not matter: a product reads no more than a slab's width. */
+template <int WIDTH> __device__ __forceinline__ uint64_t group_matrix(const void *p)
 {
-    return (uint64_t)(shared_address(p) >> 4) | (uint64_t)1 << 16 | (uint64_t)(EIGHT_ROWS_BYTES >> 4) << 32 | (uint64_t)1 << 62;
+    static_assert(WIDTH == SLAB || WIDTH == HALF_SLAB);
+    return (uint64_t)(shared_address(p) >> 4) | (uint64_t)WIDTH << 32 | (uint64_t)(WIDTH == SLAB ? 1 : 2) << 62;
 }
 
 #if defined(__CUDACC__) && (!defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL))
@@ -70,8 +71,8 @@ __device__ __forceinline__ void group_multiply(float (*c)[4], uint64_t a, uint64
 /* C (64, N) = or += A (64, 16) · B: A in registers, as for mma.m16n8k16; B in shared memory, as (N, 16) or, where ACROSS, as (16, N). */
 template <int N, bool ACROSS> __device__ __forceinline__ void group_multiply(float (*c)[4], const uint32_t a[4], uint64_t b, bool add)
 {
-    static_assert(N == 64 || N == 32, "a slab or half of one");
-    if constexpr (N == 64)
+    static_assert(N == SLAB || N == HALF_SLAB);
+    if constexpr (N == SLAB)
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %38, 0;\n"
                      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
                      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
@@ -135,12 +136,12 @@ struct shim_group_product {
 /* Element (row, feature) of a matrix in shared memory; where ACROSS, its (feature, row): what is together in memory is a feature's rows. */
 template <bool ACROSS> float shim_group_element(uint64_t matrix, int row, int feature)
 {
-    const uint64_t start = (matrix & 0x3fff) << 4, leading = (matrix >> 16 & 0x3fff) << 4, stride = (matrix >> 32 & 0x3fff) << 4;
-    const int along = ACROSS ? row : feature, down = ACROSS ? feature : row;
-    uint64_t at = start + (uint64_t)(down / 8) * stride + (uint64_t)(down % 8) * 128 + (uint64_t)(along / 64) * leading + (uint64_t)(along % 64) * 2;
-    if (matrix >> 62 != 1 || (ACROSS && along >= 64))
+    const uint64_t start = (matrix & 0x3fff) << 4, stride = (matrix >> 32 & 0x3fff) << 4, kind = matrix >> 62, row_nbytes = kind == 1 ? 128 : 64;
+    const uint64_t along = 2 * (uint64_t)(ACROSS ? row : feature), down = (uint64_t)(ACROSS ? feature : row);
+    if ((kind != 1 && kind != 2) || (matrix & 0x3fffc000ffffc000) != 0 || start % row_nbytes + along >= row_nbytes)
         shim_bug("a descriptor that the kernels do not use");
-    at ^= (at >> 7 & 7) << 4;
+    uint64_t at = start + down / 8 * stride + down % 8 * row_nbytes + along;
+    at ^= (at >> 7 & (row_nbytes / 16 - 1)) << 4;
     uint16_t bits;
     memcpy(&bits, static_cast<const char *>(shim_shared(at + sizeof(bits))) + at, sizeof(bits));
     return widen(bits);
