@@ -36,7 +36,7 @@ pc libxxhash|libxxhash-dev|hashes
 pc libdeflate|libdeflate-dev|CRC-32
 pc libzstd|libzstd-dev|compression
 pc zlib|zlib1g-dev|data in gzip, as a stream
-pc libpcre2-8|libpcre2-dev|regular expressions of target_modules and tokenizers
+pc libpcre2-8|libpcre2-dev|regular expressions of adapters, target_modules and tokenizers
 pc libutf8proc|libutf8proc-dev|Unicode normalization of tokenizers
 cc oneapi/dnnl/dnnl.h|libdnnl-dev|matrix products on CPUs'
 needs_test='cmd c++|g++|public headers compile as C++ too; CUDA kernels run on the CPU

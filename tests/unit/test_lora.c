@@ -101,11 +101,23 @@ static void expressions_match_as_in_peft(void **state)
         { ".*\\.[02]\\.(?:q|up)_proj", "m.1.up_proj", PATTERN_NO, PATTERN_NO },
         { "layers\\.\\d+\\.q", "m.layers.12.q", PATTERN_YES, PATTERN_NO },
         { "q|k", "m.k", PATTERN_YES, PATTERN_NO },
-        { "(?=q)q", "q", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
-        { "q{2}", "qq", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
+        { "(?=q)q", "m.q", PATTERN_YES, PATTERN_NO },
+        { "(?!.*visual).*q", "m.q", PATTERN_YES, PATTERN_YES },
+        { "(?!.*visual).*q", "visual.q", PATTERN_YES, PATTERN_NO }, /* its end alone matches */
+        { "q{2}", "qq", PATTERN_YES, PATTERN_YES },
+        { "layers\\.(?P<n>[12]?[0-9])\\.q", "m.layers.27.q", PATTERN_YES, PATTERN_NO },
+        { "(q)\\1", "qq", PATTERN_NO, PATTERN_YES }, /* PEFT opens a group of its own first */
+        { "[]q]", "]", PATTERN_YES, PATTERN_YES },
         { "(q", "q", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
-        { "(q)\\1", "qq", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
         { "q\\", "q", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
+        { "q{,2}", "qq", PATTERN_UNKNOWN, PATTERN_UNKNOWN }, /* Python: up to two; PCRE2 before 10.43: as it is written */
+        { "(?i)Q", "q", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
+        { "(?R)?q", "q", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
+        { "(*FAIL)|q", "q", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
+        { "[[:alpha:]]", "q", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
+        { "\\Qq\\E", "q", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
+        { "q*********", "q", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
+        { "((((((((q+)+)+)+)+)+)+)+)+[xy]", "qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqq", PATTERN_UNKNOWN, PATTERN_UNKNOWN }, /* would take years */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (fsdpck_pattern_ends(cases[i].expression, cases[i].module) != cases[i].ends || fsdpck_pattern_whole(cases[i].expression, cases[i].module) != cases[i].whole)

@@ -1,56 +1,74 @@
-/* Python expressions on POSIX's matcher: the part of the language that people write in these files (dots, sets, groups, alternatives, stars, \d \w \.)
- * means the same in both. Lookarounds, counted repeats and back references are not taken: they differ, or cost without bound. */
+/* Python expressions on PCRE2, where both mean the same by them; what they read differently is not taken. Costs are bounded: a file from anywhere brings these. */
+#define PCRE2_CODE_UNIT_WIDTH 8
 #include "lora/pattern.h"
 
-#include <regex.h>
+#include <pcre2.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { MAX_NBYTES = 512 };
+/* A path of a module takes a few hundred steps; what goes back and forth without end is given up within milliseconds. */
+enum { MAX_NBYTES = 1 << 16, MAX_STEPS = 100000, MAX_KIB = 1024 };
 
-/* Copies the expression as POSIX spells it; NULL where it holds something else. */
-static char *translate(const char *in, char *to, const char *end)
+/* Behind "(?": groups without a number, looking ahead and back, names. Not flags, conditions or calls. */
+static bool group_is_common(const char *at)
 {
-    for (bool in_set = false; *in; in++) {
-        if (end - to < 8)
-            return NULL;
-        if (*in == '[')
-            in_set = true;
-        if (*in == ']')
-            in_set = false;
-        if (in[0] == '(' && in[1] == '?') {
-            if (in[2] != ':')
-                return NULL;
-            *to++ = '(';
-            in += 2;
-        } else if (*in == '\\') {
-            if (in_set || !in[1] || !strchr("d.wWsSb^$()[]+*?|-_/\\", in[1]))
-                return NULL;
-            in++;
-            to = *in == 'd' ? stpcpy(to, "[0-9]") : strchr("-_/", *in) ? (*to = *in, to + 1) : (to[0] = '\\', to[1] = *in, to + 2);
-        } else if (*in == '{' || *in == '}' || (unsigned char)*in < 0x20) {
-            return NULL;
-        } else {
-            *to++ = *in;
-        }
-    }
-    return to;
+    static const char *const common[] = { ":", "=", "!", "<=", "<!", "P<", "P=", NULL };
+    for (const char *const *c = common; *c; c++)
+        if (strncmp(at, *c, strlen(*c)) == 0)
+            return true;
+    return false;
 }
 
-/* before: what opens the group that the expression goes into. */
-static enum fsdpck_pattern_result match(const char *before, const char *expression, const char *module)
+/* Behind a backslash: classes, places, numbers of groups, and all that is no letter. */
+static bool escape_is_common(char c)
 {
-    char text[MAX_NBYTES];
-    regex_t re;
-    char *end = translate(expression, stpcpy(text, before), text + sizeof text - 4);
-    if (!end)
-        return PATTERN_UNKNOWN;
-    strcpy(end, ")$");
-    if (regcomp(&re, text, REG_EXTENDED | REG_NOSUB) != 0)
-        return PATTERN_UNKNOWN;
-    bool yes = regexec(&re, module, 0, NULL, 0) == 0;
-    regfree(&re);
-    return yes ? PATTERN_YES : PATTERN_NO;
+    bool word = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    return c != '\0' && (!word || strchr("dDwWsSbBAntrf123456789", c));
+}
+
+static bool is_common(const char *e)
+{
+    for (bool in_set = false; *e; e++) {
+        if (*e == '\\') {
+            if (!escape_is_common(*++e))
+                return false;
+        } else if (in_set) {
+            if (*e == '[' && (e[1] == ':' || e[1] == '.' || e[1] == '='))
+                return false;
+            in_set = *e != ']';
+        } else if (*e == '[') {
+            in_set = true;
+            e += e[1] == '^';
+            e += e[1] == ']'; /* as the first it is one of the set */
+        } else if ((*e == '(' && (e[1] == '*' || (e[1] == '?' && !group_is_common(e + 2)))) || (*e == '{' && e[1] == ',')) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static pcre2_code *compile(const char *expression)
+{
+    int code;
+    PCRE2_SIZE at;
+    if (strlen(expression) > MAX_NBYTES || !is_common(expression))
+        return NULL;
+    return pcre2_compile((PCRE2_SPTR)expression, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED | PCRE2_ENDANCHORED, &code, &at, NULL);
+}
+
+static enum fsdpck_pattern_result match(const char *expression, const char *module)
+{
+    pcre2_code *compiled = compile(expression);
+    pcre2_match_data *data = compiled ? pcre2_match_data_create(1, NULL) : NULL;
+    pcre2_match_context *limits = data ? pcre2_match_context_create(NULL) : NULL;
+    int rc = PCRE2_ERROR_NOMEMORY;
+    if (limits && pcre2_set_match_limit(limits, MAX_STEPS) == 0 && pcre2_set_heap_limit(limits, MAX_KIB) == 0)
+        rc = pcre2_match(compiled, (PCRE2_SPTR)module, PCRE2_ZERO_TERMINATED, 0, 0, data, limits);
+    pcre2_match_context_free(limits);
+    pcre2_match_data_free(data);
+    pcre2_code_free(compiled);
+    return rc >= 0 ? PATTERN_YES : rc == PCRE2_ERROR_NOMATCH ? PATTERN_NO : PATTERN_UNKNOWN;
 }
 
 /* Nearly all expressions are names, where only the dot means more than itself; an adapter may have thousands, and compiling costs. */
@@ -67,12 +85,18 @@ static bool same(const char *expression, const char *text)
 enum fsdpck_pattern_result fsdpck_pattern_ends(const char *expression, const char *module)
 {
     size_t n = strlen(expression), k = strlen(module);
-    if (!is_name(expression))
-        return match("^(.*\\.)?(", expression, module);
-    return n <= k && (n == k || module[k - n - 1] == '.') && same(expression, module + k - n) ? PATTERN_YES : PATTERN_NO;
+    if (is_name(expression))
+        return n <= k && (n == k || module[k - n - 1] == '.') && same(expression, module + k - n) ? PATTERN_YES : PATTERN_NO;
+    char *whole = malloc(n + 16);
+    if (!whole)
+        return PATTERN_UNKNOWN;
+    sprintf(whole, "(.*\\.)?(%s)$", expression); /* as PEFT writes it, so that groups have the same numbers */
+    enum fsdpck_pattern_result result = match(whole, module);
+    free(whole);
+    return result;
 }
 
 enum fsdpck_pattern_result fsdpck_pattern_whole(const char *expression, const char *module)
 {
-    return is_name(expression) ? (same(expression, module) ? PATTERN_YES : PATTERN_NO) : match("^(", expression, module);
+    return is_name(expression) ? (same(expression, module) ? PATTERN_YES : PATTERN_NO) : match(expression, module);
 }
