@@ -13,5 +13,7 @@ extern const struct kern_links cuda_links;
 /* message (KERN_MESSAGE_BYTES): what was tried, and what the runtime says. code: a cudaError_t. Returns KERN_ERR_MEMORY where that is the reason, else
  * KERN_ERR_LIBRARY. */
 int cuda_say(char *message, const char *what, int code);
+/* The same of memory on a device: where that is the reason, how much was wanted and how much there is. */
+int cuda_say_full(char *message, const char *what, size_t nbytes, int index, int code);
 
 #endif

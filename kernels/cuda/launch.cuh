@@ -20,10 +20,13 @@ void launch(struct kern_stream *stream, void (*kernel)(Params...), dim3 grid, un
     cudaError_t e = cudaSuccess;
     if (shared_nbytes > PLAIN_SHARED_BYTES)
         e = cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_nbytes);
-    if (e == cudaSuccess) {
-        kernel<<<grid, nthread, shared_nbytes, static_cast<cudaStream_t>(stream->handle)>>>(args...);
-        e = cudaGetLastError();
-    }
+    cudaLaunchConfig_t how = {};
+    how.gridDim = grid;
+    how.blockDim = dim3(nthread);
+    how.dynamicSmemBytes = shared_nbytes;
+    how.stream = static_cast<cudaStream_t>(stream->handle);
+    if (e == cudaSuccess)
+        e = cudaLaunchKernelEx(&how, kernel, args...); /* its own answer, not the thread's last: that may be an older call's */
     if (e != cudaSuccess)
         cuda_fail(stream, KERN_ERR_LIBRARY, "CUDA: a kernel of %u x %u x %u blocks: %s", grid.x, grid.y, grid.z, cudaGetErrorString(e));
 }

@@ -147,24 +147,30 @@ static cublasStatus_t prefer(cublasLtMatmulPreference_t preference, const struct
     return rc;
 }
 
+static cublasStatus_t choose(struct cuda_matmuls *m, struct choice *c, cublasLtMatmulPreference_t preference)
+{
+    cublasLtMatmulHeuristicResult_t best;
+    int n = 0;
+    cublasStatus_t rc = cublasLtMatmulAlgoGetHeuristic(m->handle, c->desc, c->a, c->b, c->c, c->d, preference, 1, &best, &n);
+    c->runs = rc == CUBLAS_STATUS_SUCCESS && n == 1 && best.state == CUBLAS_STATUS_SUCCESS;
+    if (c->runs)
+        c->algo = best.algo;
+    return rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE ? CUBLAS_STATUS_SUCCESS : rc;
+}
+
 static cublasStatus_t ask(struct cuda_matmuls *m, struct choice *c, const struct cuda_matmul *p)
 {
     cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t best;
-    int n = 0;
     cublasStatus_t rc = describe(c, p);
     if (rc == CUBLAS_STATUS_SUCCESS)
         rc = cublasLtMatmulPreferenceCreate(&preference);
     if (rc == CUBLAS_STATUS_SUCCESS)
         rc = prefer(preference, &c->key);
     if (rc == CUBLAS_STATUS_SUCCESS)
-        rc = cublasLtMatmulAlgoGetHeuristic(m->handle, c->desc, c->a, c->b, c->c, c->d, preference, 1, &best, &n);
+        rc = choose(m, c, preference);
     if (preference)
         cublasLtMatmulPreferenceDestroy(preference);
-    c->runs = rc == CUBLAS_STATUS_SUCCESS && n == 1 && best.state == CUBLAS_STATUS_SUCCESS;
-    if (c->runs)
-        c->algo = best.algo;
-    return rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE ? CUBLAS_STATUS_SUCCESS : rc;
+    return rc;
 }
 
 static struct choice *oldest(struct cuda_matmuls *m)

@@ -5,7 +5,6 @@
 #include "cuda/stream.h"
 
 #include <cuda_runtime_api.h>
-#include <stdio.h>
 
 static const struct kern_memory *host_memory(void)
 {
@@ -16,7 +15,6 @@ static const struct kern_memory *host_memory(void)
 static int alloc_device(struct kern_place place, size_t nbytes, struct kern_buffer *out, char *message)
 {
     void *data = NULL;
-    size_t nfree = 0, total = 0;
     cudaError_t code = cudaSetDevice(place.index);
     if (code == cudaSuccess)
         code = cudaMalloc(&data, nbytes);
@@ -30,10 +28,7 @@ static int alloc_device(struct kern_place place, size_t nbytes, struct kern_buff
         return KERN_OK;
     }
     cudaFree(data);
-    int rc = cuda_say(message, "a buffer of the device", code);
-    if (rc == KERN_ERR_MEMORY && cudaMemGetInfo(&nfree, &total) == cudaSuccess)
-        snprintf(message, KERN_MESSAGE_BYTES, "a buffer of %zu bytes on device %d, which has %zu free of %zu", nbytes, place.index, nfree, total);
-    return rc;
+    return cuda_say_full(message, "a buffer", nbytes, place.index, code);
 }
 
 static int alloc_pinned(struct kern_place place, size_t nbytes, struct kern_buffer *out, char *message)

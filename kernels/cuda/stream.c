@@ -21,6 +21,15 @@ int cuda_say(char *message, const char *what, int code)
     return code == cudaErrorMemoryAllocation ? KERN_ERR_MEMORY : KERN_ERR_LIBRARY;
 }
 
+int cuda_say_full(char *message, const char *what, size_t nbytes, int index, int code)
+{
+    size_t nfree = 0, total = 0;
+    int rc = cuda_say(message, what, code);
+    if (rc == KERN_ERR_MEMORY && cudaMemGetInfo(&nfree, &total) == cudaSuccess)
+        snprintf(message, KERN_MESSAGE_BYTES, "%s of %zu bytes on device %d, which has %zu free of %zu", what, nbytes, index, nfree, total);
+    return rc;
+}
+
 static cudaStream_t handle_of(const struct kern_stream *s)
 {
     return s->handle;
@@ -88,7 +97,7 @@ static int stream_new(int index, struct kern_pool *pool, struct kern_stream **ou
     }
     s->index = index;
     cudaError_t code = fill(s);
-    int rc = code == cudaSuccess ? cuda_matmuls_new(&s->matmuls, message) : cuda_say(message, "a stream", code);
+    int rc = code == cudaSuccess ? cuda_matmuls_new(&s->matmuls, message) : cuda_say_full(message, "a stream with scratch", CUDA_SCRATCH_BYTES, index, code);
     if (rc == KERN_OK)
         *out = s;
     else

@@ -64,19 +64,23 @@ void shim_copy_async(void *dst, const void *src, size_t nbytes, size_t nvalid);
 void shim_copy_commit(void);
 void shim_copy_wait(unsigned nleft);
 
+/* What a test's device makes of a launch, whose body is called for each thread by shim_run, and of an upload. */
+void shim_launch(struct kern_stream *stream, dim3 grid, unsigned nthread, size_t shared_nbytes, shim_body body, void *ctx);
+void shim_upload(struct kern_stream *stream, void *to, const void *from, size_t nbytes);
+
 template <typename... Params, typename... Args>
 void launch(struct kern_stream *stream, void (*kernel)(Params...), dim3 grid, unsigned nthread, size_t shared_nbytes, Args... args)
 {
     if (stream->status)
         return;
     auto body = [&] { kernel(args...); };
-    shim_run(grid, nthread, shared_nbytes, [](void *ctx) { (*static_cast<decltype(body) *>(ctx))(); }, &body);
+    shim_launch(stream, grid, nthread, shared_nbytes, [](void *ctx) { (*static_cast<decltype(body) *>(ctx))(); }, &body);
 }
 
 static inline void upload(struct kern_stream *stream, void *to, const void *from, size_t nbytes)
 {
     if (!stream->status && nbytes)
-        memcpy(to, from, nbytes);
+        shim_upload(stream, to, from, nbytes);
 }
 
 template <typename T> T &shared_memory()

@@ -1,4 +1,4 @@
-/* The shim's streams: the struct that the CUDA row's operations see, filled from the heap. Apart from device.c, which sees the CPU's struct of that name. */
+/* The shim's streams: the struct that the CUDA row's operations see, filled from the heap, where kernels run at once. Apart from device.c, which sees the CPU's struct of that name. */
 #include "cuda/matmul.h"
 #include "cuda/shim/device.h"
 #include "cuda/shim/shim.h"
@@ -14,6 +14,16 @@ int cuda_shim_stream_status(struct kern_stream *stream, char *message, bool take
 void cuda_shim_order(uint64_t seed)
 {
     shim_seed = seed;
+}
+
+void shim_launch(struct kern_stream *, dim3 grid, unsigned nthread, size_t shared_nbytes, shim_body body, void *ctx)
+{
+    shim_run(grid, nthread, shared_nbytes, body, ctx);
+}
+
+void shim_upload(struct kern_stream *, void *to, const void *from, size_t nbytes)
+{
+    memcpy(to, from, nbytes);
 }
 
 struct kern_stream *cuda_shim_stream_new(void)

@@ -123,6 +123,12 @@ static const char *advice(const struct job *job)
     return "a smaller data.seq_len, or more ranks on devices of their own, take less";
 }
 
+void memory_hint(const struct job *job, struct fsdpck_error *err)
+{
+    if (err->code == FSDPCK_ERR_NOMEM && !err->hint[0])
+        fsdpck_error_hint(err, "%s", advice(job));
+}
+
 static double gib(uint64_t nbytes)
 {
     return (double)nbytes / 1073741824.0;
@@ -139,7 +145,7 @@ static int refuse(const struct job *job, const struct rank_device *where, const 
                      "a rank needs %.2f GiB (parameters %.2f, gradients %.2f, optimizer %.2f, gathered groups %.2f, activations of %lld tokens %.2f, samples %.2f)%s",
                      gib(memory_sum(s)), gib(s->shard_nbytes), gib(s->contribution_nbytes + s->received_nbytes), gib(s->state_nbytes), gib(s->ring_nbytes),
                      (long long)job_largest_ntok(job), gib(s->activation_nbytes), gib(s->sample_nbytes), room);
-    fsdpck_error_hint(err, "%s", advice(job));
+    memory_hint(job, err);
     return err->code;
 }
 

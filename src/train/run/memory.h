@@ -30,5 +30,7 @@ uint64_t memory_sum(const struct memory_sizes *sizes);
 int memory_choose(const struct job *job, const struct rank_device *where, bool linked, struct compute *c, struct fsdpck_error *err);
 /* Fails, naming what was planned, what is free and what would fit, where it does not. The caller frees map->buffer with the device's table. */
 int memory_take(const struct job *job, const struct rank_device *where, const struct memory_sizes *sizes, struct memory_map *out, struct fsdpck_error *err);
+/* To an error that is for lack of memory, and has no hint yet. */
+void memory_hint(const struct job *job, struct fsdpck_error *err);
 
 #endif

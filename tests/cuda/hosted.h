@@ -1,0 +1,38 @@
+/* A CUDA runtime, cuBLASLt and NCCL in the host's memory, as far as the CUDA row uses them: so that what wraps them runs without a GPU, and its failures can be
+ * had on demand. Everything is done when the call returns; the kernels are the shim's. What NVIDIA's libraries would answer with an error is answered so; what they
+ * leave undefined ends the program with a word. */
+#ifndef CUDA_HOSTED_H
+#define CUDA_HOSTED_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { HOSTED_DEVICES = 2 };
+
+/* FSDPTRAIN_HOSTED_FAIL="cudaMalloc 3 2 1": the third call of that name that device 1's process makes fails with code 2; without a device any process's. What the
+ * call is to answer; 0: it is to do its work. */
+int hosted_fails(const char *name, int device);
+/* The device of the calling thread. */
+int hosted_current(void);
+/* Ends the program with a word. */
+void hosted_die(const char *call, const char *what) __attribute__((noreturn));
+
+/* Whether a kernel may be started on a stream: it is one, of the calling thread's device. `handle` is a cudaStream_t; returns a cudaError_t. */
+int hosted_stream(void *handle);
+/* Which device a stream is of. */
+int hosted_stream_device(void *handle);
+/* Ends the program where [p, p + nbytes) begins in an allocation of a device and ends outside it, or where it has to be one of this device's and is none. */
+void hosted_reach(const char *call, const void *p, size_t nbytes, int device);
+/* One kernel at a time: the shim has one place for the thread that runs. */
+void hosted_lock(void);
+void hosted_unlock(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

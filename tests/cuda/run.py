@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""The CUDA module itself, on NVIDIA's libraries in the host's memory (hosted.h) and the shim's kernels: it trains as the processor does, with the same bits for any
+number of ranks, and whatever call of a library fails, a run ends with one line, without a hang, its last checkpoint whole.
+
+    run.py BUILD GOLDENS
+
+Says nothing about speed, nor about what only a GPU does. Needs numpy for what it shares with the trainer's tests."""
+import argparse, concurrent.futures, json, os, pathlib, shutil, subprocess, sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "train"))
+from harness import Failure, Tests, config_of
+
+# What each call answers when it fails, in NVIDIA's numbers: of the runtime, of cuBLASLt, of NCCL.
+CALLS = {"cudaGetDeviceCount": 100, "cudaGetDeviceProperties": 3, "cudaDeviceGetAttribute": 3, "cudaSetDevice": 46, "cudaMemGetInfo": 3, "cudaMalloc": 2, "cudaMemset": 700,
+         "cudaDeviceSynchronize": 700, "cudaHostRegister": 2, "cudaStreamCreateWithFlags": 2, "cudaEventCreate": 2, "cudaMemcpyAsync": 700,
+         "cudaMemsetAsync": 700, "kernel": 700, "cudaEventRecord": 700, "cudaStreamWaitEvent": 700, "cudaEventSynchronize": 700, "cudaStreamQuery": 700,
+         "cudaStreamSynchronize": 700, "cublasLtCreate": 1, "cublasLtMatmulDescCreate": 3, "cublasLtMatmulDescSetAttribute": 7, "cublasLtMatrixLayoutCreate": 3,
+         "cublasLtMatmulPreferenceCreate": 3, "cublasLtMatmulPreferenceSetAttribute": 7, "cublasLtMatmulAlgoGetHeuristic": 14, "cublasLtMatmul": 13, "ncclGetUniqueId": 2,
+         "ncclCommInitRankConfig": 1, "ncclCommGetAsyncError": 6, "ncclGroupStart": 3, "ncclGroupEnd": 6, "ncclAllGather": 3, "ncclSend": 3, "ncclRecv": 3}
+FIRST = ("cudaGetDeviceCount", "cudaGetDeviceProperties", "ncclGetUniqueId")  # made before a device is chosen, or by rank 0 alone
+WHEN = (1, 3, 20, 150)  # which of a rank's calls
+
+
+class Hosted(Tests):
+    def __init__(self, args):
+        super().__init__(argparse.Namespace(fsdptrain=str(args.build / "tests/cuda/fsdptrain"), goldens=args.goldens, device="cuda",
+                                            fsdpck=str(args.build / "src/tools/fsdpck")))
+
+    def start(self, path, *options, device="cuda", **env):
+        return subprocess.run([self.tool, "run", str(path), "-q", "--device", device, *map(str, options)], capture_output=True, text=True, timeout=300,
+                              stdin=subprocess.DEVNULL, env={**os.environ, **{k: str(v) for k, v in env.items()}})
+
+    def ends(self, path, *options, **env):
+        done = self.start(path, *options, **env)
+        if done.returncode:
+            raise Failure(f"exit code {done.returncode}: {done.stderr}")
+
+    # --- training
+
+    def golden(self, name):
+        """A golden's first steps, in fp32 against its own, and in bf16 as on the processor; whatever the number of ranks (four share two devices: through the host)."""
+        folder = self.goldens / name
+        want = json.loads((folder / "expected.json").read_text())
+        for dtype, ranks in (("fp32", (1, 2)), ("bf16", (1, 2, 4))):
+            seen = {}
+            for n in ranks:
+                out = self.tmp / f"{name}-{dtype}-{n}"
+                config = config_of(folder, out)
+                config["dtype"]["param"], config["train"]["max_steps"] = dtype, 2
+                self.ends(self.write(out.name, config), "--ranks", n)
+                seen[n] = self.bits(out)
+            if any(bits != seen[1] for bits in seen.values()):
+                raise Failure(f"{dtype}: other bits with other numbers of ranks")
+            reference = [(loss, norm) for loss, norm in zip(want["loss"], want["grad_norm"])][:2]
+            if dtype == "bf16":
+                self.ends(self.write(f"{name}-cpu", {**config, "output_dir": str(self.tmp / f"{name}-cpu")}), device="cpu")
+                reference = [m[1:3] for m in self.bits(self.tmp / f"{name}-cpu")[0]]
+            for got, (loss, norm) in zip(seen[1][0], reference):
+                self.near(f"{dtype}: loss", abs(got[1] - loss), want["tolerance"]["loss_abs"] if dtype == "fp32" else 0.01)
+                self.near(f"{dtype}: norm", abs(got[2] / norm - 1), want["tolerance"]["grad_norm_rel"] if dtype == "fp32" else 0.02)
+
+    def refused(self, name):
+        """Products that cuBLASLt has no kernel for, and a device without warpgroups: own kernels, near the same losses."""
+        losses = {}
+        for how, env in (("", {}), ("refused", {"FSDPTRAIN_HOSTED_REFUSE": 1}), ("Ampere", {"FSDPTRAIN_HOSTED_MAJOR": 8})):
+            config = config_of(self.goldens / name, self.tmp / f"refused-{how}")
+            config["dtype"]["param"], config["train"]["max_steps"] = "bf16", 2
+            self.ends(self.write(f"refused-{how}", config), **env)
+            losses[how] = [m[1] for m in self.bits(self.tmp / f"refused-{how}")[0]]
+        for how, got in losses.items():
+            self.near(f"{how or 'Hopper'}: loss", max(abs(a - b) for a, b in zip(got, losses[""])), 0.01)
+
+    # --- what goes wrong
+
+    def config(self, name, **sections):
+        folder, out = self.goldens / "lora-qwen3", self.tmp / name
+        config = {"model": str(folder / "model"), "output_dir": str(out), "data": {"train": str(folder / "data.jsonl"), "seq_len": 40}, "lora": {"r": 2},
+                  "train": {"max_steps": 3, "global_batch_size": 2}, "checkpoint": {"save_steps": 1}}
+        return self.write(name, {**config, **sections}), out
+
+    def one_line(self, done, code, what):
+        lines = [line for line in done.stderr.splitlines() if not line.startswith("hint: ")]
+        if done.returncode != code or len(lines) != 1:
+            raise Failure(f"{what}: exit code {done.returncode}, {code} and one line wanted: {done.stderr}")
+        return lines[0]
+
+    def fails(self, call, count):
+        """Of rank 1's device. False: the run has fewer such calls."""
+        path, out = self.config(f"fails-{call}-{count}")
+        done = self.start(path, "--ranks", 2, FSDPTRAIN_HOSTED_FAIL=f"{call} {count} {CALLS[call]} {0 if call in FIRST else 1}")
+        if done.returncode == 0:
+            return False
+        self.one_line(done, 4, f"{call}, {count}")
+        for checkpoint in (out / "checkpoints").glob("step-*"):
+            if subprocess.run([self.fsdpck, "verify", str(checkpoint)], capture_output=True).returncode:
+                raise Failure(f"{call}, {count}: {checkpoint.name} is not whole")
+        return True
+
+    def goes_on(self, call, count):
+        path, out = self.tmp / f"fails-{call}-{count}.json", self.tmp / f"fails-{call}-{count}"
+        self.ends(path, "--ranks", 2)
+        if self.metrics(out)[-1]["loss"] != self.straight:
+            raise Failure(f"{call}, {count}: the run that went on came to another end")
+
+    def each_call_fails(self):
+        """How often of WHEN. The last of the runs goes on."""
+        path, out = self.config("straight")
+        self.ends(path, "--ranks", 2)
+        self.straight = self.metrics(out)[-1]["loss"]
+
+        def one(call):
+            n = 0
+            while n < len(WHEN) and self.fails(call, WHEN[n]):
+                n += 1
+            if n:
+                self.goes_on(call, WHEN[n - 1])
+            return call, n
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            failed = dict(pool.map(one, CALLS))
+        print("calls that failed, each so often: " + ", ".join(f"{call} {n}" for call, n in failed.items()))
+        return failed
+
+    def all_fail(self):
+        """Each kind of call is made, and its failure is seen."""
+        never = [call for call, n in self.each_call_fails().items() if n == 0]
+        if never:
+            raise Failure(f"without effect: {never}")
+
+    def circumstances(self):
+        path, _ = self.config("circumstances")
+        for env, code, words in (({"FSDPTRAIN_HOSTED_FAIL": "cudaDriverGetVersion 1 1"}, 4, "no NVIDIA driver"), ({"FSDPTRAIN_HOSTED_FAIL": "cudaGetDeviceCount 1 35"}, 4, "is needed"),
+                                 ({"FSDPTRAIN_HOSTED_FAIL": "cudaGetDeviceCount 1 100"}, 4, "no NVIDIA GPU"), ({"FSDPTRAIN_HOSTED_MAJOR": 7}, 4, "compute capability 7.0"),
+                                 ({"FSDPTRAIN_HOSTED_FREE": 1 << 20}, 4, "free of"), ({"FSDPTRAIN_HOSTED_FREE": 150 << 20}, 4, "a stream with scratch of 67108864 bytes on device"), ({"FSDPTRAIN_HOSTED_FAIL": "ncclCommInitRankConfig 1 2"}, 4, "its communicator")):
+            done = self.start(path, "--ranks", 2, **env)
+            if words not in self.one_line(done, code, str(env)) or ("FREE" in str(env)) != ("hint: fsdp.activation_checkpointing" in done.stderr):
+                raise Failure(f"'{words}' or the hint is not in: {done.stderr}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=lambda p: pathlib.Path(p).resolve())
+    parser.add_argument("goldens", type=lambda p: pathlib.Path(p).resolve())
+    parser.add_argument("--only", default="", help="what these words are in")
+    args = parser.parse_args()
+    if not (args.build / "tests/cuda/libfsdptrain_cuda.so").exists():
+        print("skipped: the CUDA module is not built here\n0 passed, 0 failed")
+        return 0
+    t = Hosted(args)
+    checks = [(f"training, {name}", t.golden, name) for name in ("lora-qwen3", "lora-mistral", "full-llama-tied", "lora-ends-untied")]
+    checks += [("training, other kernels", t.refused, "lora-qwen3"), ("circumstances", t.circumstances), ("each call fails", t.all_fail)]
+    try:
+        for title, *call in checks:
+            if args.only in title:
+                t.check(title, *call)
+    finally:
+        shutil.rmtree(t.tmp, ignore_errors=True)
+    print(f"{t.passed} passed, {t.failed} failed")
+    return t.failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,419 @@
+/* See hosted.h: the runtime. The CUDA Runtime API's own documentation says which call asks for which current device. */
+#include "hosted.h"
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MOST_BLOCKS = 4096, LIVE = 0x6c697665, ALIGNMENT = 256 };
+
+struct CUstream_st {
+    int live, device;
+};
+
+struct CUevent_st {
+    int live, device;
+    uint64_t ns; /* 0: not recorded */
+};
+
+struct block {
+    char *data;
+    size_t nbytes;
+    int device; /* -1: the host's, registered */
+};
+
+static struct {
+    pthread_mutex_t lock, kernel;
+    struct block blocks[MOST_BLOCKS];
+    size_t used[HOSTED_DEVICES];
+    pid_t started; /* the process that the driver was started in */
+    cudaError_t broken;
+} all = {.lock = PTHREAD_MUTEX_INITIALIZER, .kernel = PTHREAD_MUTEX_INITIALIZER};
+
+static _Thread_local int current;
+static _Thread_local cudaError_t last;
+
+static uint64_t asked(const char *name, uint64_t otherwise)
+{
+    const char *value = getenv(name);
+    return value ? strtoull(value, NULL, 10) : otherwise;
+}
+
+/* What a call of this name has to answer before it does anything. A device that failed by more than a lack of memory stays so, and a process that came of a fork
+ * has no driver. */
+static cudaError_t enter(const char *name)
+{
+    pthread_mutex_lock(&all.lock);
+    if (!all.started)
+        all.started = getpid();
+    const bool forked = all.started != getpid();
+    pthread_mutex_unlock(&all.lock);
+    if (forked)
+        return cudaErrorInitializationError;
+    const int code = hosted_fails(name, current);
+    if (code > 0 && code != cudaErrorMemoryAllocation)
+        __atomic_store_n(&all.broken, (cudaError_t)code, __ATOMIC_RELAXED);
+    return code > 0 ? (cudaError_t)code : __atomic_load_n(&all.broken, __ATOMIC_RELAXED);
+}
+
+#define ENTER                                   \
+    do {                                        \
+        cudaError_t entered = enter(__func__);  \
+        if (entered != cudaSuccess)             \
+            return last = entered;              \
+    } while (0)
+
+int hosted_current(void)
+{
+    return current;
+}
+
+void hosted_lock(void)
+{
+    pthread_mutex_lock(&all.kernel);
+}
+
+void hosted_unlock(void)
+{
+    pthread_mutex_unlock(&all.kernel);
+}
+
+/* --- memory */
+
+/* The block that p is in, or NULL. With the lock. */
+static struct block *find(const void *p)
+{
+    for (struct block *b = all.blocks; b < all.blocks + MOST_BLOCKS; b++)
+        if (b->data && (const char *)p >= b->data && (const char *)p < b->data + b->nbytes)
+            return b;
+    return NULL;
+}
+
+static void keep(const char *call, void *data, size_t nbytes, int device)
+{
+    pthread_mutex_lock(&all.lock);
+    struct block *b = all.blocks;
+    while (b < all.blocks + MOST_BLOCKS && b->data)
+        b++;
+    if (b == all.blocks + MOST_BLOCKS)
+        hosted_die(call, "too many blocks");
+    *b = (struct block){data, nbytes, device};
+    if (device >= 0)
+        all.used[device] += nbytes;
+    pthread_mutex_unlock(&all.lock);
+}
+
+/* Forgets the block that begins at p, which must be a device's or not. */
+static void forget(const char *call, void *p, bool of_device)
+{
+    pthread_mutex_lock(&all.lock);
+    struct block *b = find(p);
+    if (!b || b->data != p || (b->device >= 0) != of_device)
+        hosted_die(call, "of what was not given");
+    if (of_device)
+        all.used[b->device] -= b->nbytes;
+    b->data = NULL;
+    pthread_mutex_unlock(&all.lock);
+}
+
+void hosted_reach(const char *call, const void *p, size_t nbytes, int device)
+{
+    pthread_mutex_lock(&all.lock);
+    const struct block *b = find(p);
+    if (b && (const char *)p + nbytes > b->data + b->nbytes)
+        hosted_die(call, "beyond the end of its memory");
+    if (device >= 0 && nbytes > 0 && (!b || b->device != device))
+        hosted_die(call, "not the memory of its device");
+    pthread_mutex_unlock(&all.lock);
+}
+
+cudaError_t cudaMalloc(void **out, size_t nbytes)
+{
+    ENTER;
+    const size_t whole = (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    if (all.used[current] + whole > asked("FSDPTRAIN_HOSTED_FREE", (uint64_t)8 << 30))
+        return last = cudaErrorMemoryAllocation;
+    *out = aligned_alloc(ALIGNMENT, whole);
+    if (!*out)
+        return last = cudaErrorMemoryAllocation;
+    memset(*out, 0xff, whole); /* NaN, whoever reads it before it was written */
+    keep(__func__, *out, nbytes, current);
+    return cudaSuccess;
+}
+
+/* What both reach is the device's here. */
+cudaError_t cudaMallocManaged(void **out, size_t nbytes, unsigned flags)
+{
+    return flags == cudaMemAttachGlobal ? cudaMalloc(out, nbytes) : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaFree(void *p)
+{
+    if (!p)
+        return cudaSuccess;
+    forget(__func__, p, true);
+    free(p);
+    ENTER;
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostRegister(void *p, size_t nbytes, unsigned flags)
+{
+    ENTER;
+    (void)flags;
+    keep(__func__, p, nbytes, -1);
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostUnregister(void *p)
+{
+    forget(__func__, p, false);
+    ENTER;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *nfree, size_t *total)
+{
+    ENTER;
+    *total = asked("FSDPTRAIN_HOSTED_FREE", (uint64_t)8 << 30);
+    *nfree = *total - all.used[current];
+    return cudaSuccess;
+}
+
+/* --- devices */
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = hosted_fails(__func__, current) ? 0 : 13000;
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    *version = 13000;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int *n)
+{
+    ENTER;
+    *n = HOSTED_DEVICES;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    ENTER;
+    if (device < 0 || device >= HOSTED_DEVICES)
+        return last = cudaErrorInvalidDevice;
+    current = device;
+    return cudaSuccess;
+}
+
+static int major(void)
+{
+    return (int)asked("FSDPTRAIN_HOSTED_MAJOR", 9);
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)
+{
+    ENTER;
+    memset(out, 0, sizeof(*out));
+    snprintf(out->name, sizeof(out->name), "hosted %d", device);
+    out->major = major();
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
+{
+    ENTER;
+    if (attribute != cudaDevAttrComputeCapabilityMajor || device < 0 || device >= HOSTED_DEVICES)
+        return last = cudaErrorInvalidValue;
+    *value = major();
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+    ENTER;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    const cudaError_t code = last;
+    last = cudaSuccess;
+    return code;
+}
+
+const char *cudaGetErrorString(cudaError_t code)
+{
+    static _Thread_local char text[32];
+    snprintf(text, sizeof(text), "hosted error %d", (int)code);
+    return text;
+}
+
+/* --- streams: a stream's device need not be current for a copy, but for a kernel */
+
+static struct CUstream_st *stream_of(const char *call, cudaStream_t s)
+{
+    if (!s || s->live != LIVE)
+        hosted_die(call, "no stream");
+    return s;
+}
+
+int hosted_stream(void *handle)
+{
+    const cudaError_t entered = enter("kernel");
+    if (entered != cudaSuccess)
+        return (int)entered;
+    return stream_of("a kernel", handle)->device == current ? 0 : (int)cudaErrorInvalidResourceHandle;
+}
+
+int hosted_stream_device(void *handle)
+{
+    return stream_of("a stream's device", handle)->device;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
+{
+    ENTER;
+    (void)flags;
+    *out = malloc(sizeof(**out));
+    if (!*out)
+        return last = cudaErrorMemoryAllocation;
+    **out = (struct CUstream_st){LIVE, current};
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t s)
+{
+    stream_of(__func__, s)->live = 0;
+    free(s);
+    ENTER;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t s)
+{
+    stream_of(__func__, s);
+    ENTER;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t s)
+{
+    stream_of(__func__, s);
+    ENTER;
+    return cudaSuccess;
+}
+
+/* --- copies */
+
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t nbytes, enum cudaMemcpyKind kind, cudaStream_t s)
+{
+    (void)kind;
+    stream_of(__func__, s);
+    hosted_reach(__func__, dst, nbytes, -1);
+    hosted_reach(__func__, src, nbytes, -1);
+    ENTER;
+    memcpy(dst, src, nbytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height, enum cudaMemcpyKind kind, cudaStream_t s)
+{
+    (void)kind;
+    stream_of(__func__, s);
+    if (width > dst_pitch || width > src_pitch)
+        return last = cudaErrorInvalidPitchValue;
+    hosted_reach(__func__, dst, dst_pitch * (height - 1) + width, -1);
+    hosted_reach(__func__, src, src_pitch * (height - 1) + width, -1);
+    ENTER;
+    for (size_t i = 0; i < height; i++)
+        memcpy((char *)dst + i * dst_pitch, (const char *)src + i * src_pitch, width);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *dst, int value, size_t nbytes, cudaStream_t s)
+{
+    hosted_reach(__func__, dst, nbytes, stream_of(__func__, s)->device);
+    ENTER;
+    memset(dst, value, nbytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemset(void *dst, int value, size_t nbytes)
+{
+    hosted_reach(__func__, dst, nbytes, current);
+    ENTER;
+    memset(dst, value, nbytes);
+    return cudaSuccess;
+}
+
+/* --- events: recorded on streams of their own device, waited for from any */
+
+static struct CUevent_st *event_of(const char *call, cudaEvent_t e)
+{
+    if (!e || e->live != LIVE)
+        hosted_die(call, "no event");
+    return e;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *out)
+{
+    ENTER;
+    *out = malloc(sizeof(**out));
+    if (!*out)
+        return last = cudaErrorMemoryAllocation;
+    **out = (struct CUevent_st){LIVE, current, 0};
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t e)
+{
+    event_of(__func__, e)->live = 0;
+    free(e);
+    ENTER;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
+{
+    struct timespec now;
+    ENTER;
+    if (event_of(__func__, e)->device != stream_of(__func__, s)->device)
+        return last = cudaErrorInvalidResourceHandle;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    e->ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags)
+{
+    (void)flags;
+    stream_of(__func__, s);
+    event_of(__func__, e);
+    ENTER;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t e)
+{
+    event_of(__func__, e);
+    ENTER;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
+{
+    ENTER;
+    if (!event_of(__func__, from)->ns || !event_of(__func__, to)->ns)
+        return last = cudaErrorInvalidResourceHandle;
+    *ms = (float)((double)(to->ns - from->ns) / 1e6);
+    return cudaSuccess;
+}
