@@ -231,7 +231,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     ENTER("cublasLtMatmulAlgoGetHeuristic");
     *nfound = 0;
     if (!handle || nwanted < 1 || !fits(&p))
-        return CUBLAS_STATUS_INVALID_VALUE;
+        hosted_die("cublasLtMatmulAlgoGetHeuristic", "matrices that do not fit each other");
     if (with->reduction & (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE))
         hosted_die("cublasLtMatmulAlgoGetHeuristic", "sums by atomics or of rounded parts");
     if (!has_types(&p, what) || is_refused(&p, with))

@@ -11,13 +11,17 @@
 
 enum { MOST_BLOCKS = 4096, LIVE = 0x6c697665, ALIGNMENT = 256 };
 
+/* Work counts as under way until somebody waits for it, or asks a second time. */
 struct CUstream_st {
     int live, device;
+    uint64_t put, done; /* pieces of work */
 };
 
 struct CUevent_st {
     int live, device;
     uint64_t ns; /* 0: not recorded */
+    struct CUstream_st *stream;
+    uint64_t at; /* of its pieces */
 };
 
 struct block {
@@ -266,12 +270,19 @@ static struct CUstream_st *stream_of(const char *call, cudaStream_t s)
     return s;
 }
 
+/* One more piece of work on a stream. */
+static cudaStream_t put(const char *call, cudaStream_t s)
+{
+    stream_of(call, s)->put++;
+    return s;
+}
+
 int hosted_stream(void *handle)
 {
     const cudaError_t entered = enter("kernel");
     if (entered != cudaSuccess)
         return (int)entered;
-    return stream_of("a kernel", handle)->device == current ? 0 : (int)cudaErrorInvalidResourceHandle;
+    return put("a kernel", handle)->device == current ? 0 : (int)cudaErrorInvalidResourceHandle;
 }
 
 int hosted_stream_device(void *handle)
@@ -286,30 +297,30 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
     *out = malloc(sizeof(**out));
     if (!*out)
         return last = cudaErrorMemoryAllocation;
-    **out = (struct CUstream_st){LIVE, current};
+    **out = (struct CUstream_st){.live = LIVE, .device = current};
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
-    stream_of(__func__, s)->live = 0;
-    free(s);
+    stream_of(__func__, s)->live = 0; /* events may still speak of it: it stays */
     ENTER;
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
-    stream_of(__func__, s);
+    stream_of(__func__, s)->done = s->put;
     ENTER;
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t s)
 {
-    stream_of(__func__, s);
+    const bool busy = stream_of(__func__, s)->done < s->put;
+    s->done = s->put;
     ENTER;
-    return cudaSuccess;
+    return busy ? last = cudaErrorNotReady : cudaSuccess;
 }
 
 /* --- copies */
@@ -317,7 +328,7 @@ cudaError_t cudaStreamQuery(cudaStream_t s)
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t nbytes, enum cudaMemcpyKind kind, cudaStream_t s)
 {
     (void)kind;
-    stream_of(__func__, s);
+    put(__func__, s);
     hosted_reach(__func__, dst, nbytes, -1);
     hosted_reach(__func__, src, nbytes, -1);
     ENTER;
@@ -328,7 +339,7 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t nbytes, enum cuda
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height, enum cudaMemcpyKind kind, cudaStream_t s)
 {
     (void)kind;
-    stream_of(__func__, s);
+    put(__func__, s);
     if (width > dst_pitch || width > src_pitch)
         return last = cudaErrorInvalidPitchValue;
     hosted_reach(__func__, dst, dst_pitch * (height - 1) + width, -1);
@@ -341,7 +352,7 @@ cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size
 
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t nbytes, cudaStream_t s)
 {
-    hosted_reach(__func__, dst, nbytes, stream_of(__func__, s)->device);
+    hosted_reach(__func__, dst, nbytes, put(__func__, s)->device);
     ENTER;
     memset(dst, value, nbytes);
     return cudaSuccess;
@@ -370,7 +381,7 @@ cudaError_t cudaEventCreate(cudaEvent_t *out)
     *out = malloc(sizeof(**out));
     if (!*out)
         return last = cudaErrorMemoryAllocation;
-    **out = (struct CUevent_st){LIVE, current, 0};
+    **out = (struct CUevent_st){.live = LIVE, .device = current};
     return cudaSuccess;
 }
 
@@ -390,6 +401,8 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
         return last = cudaErrorInvalidResourceHandle;
     clock_gettime(CLOCK_MONOTONIC, &now);
     e->ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+    e->stream = s;
+    e->at = s->put;
     return cudaSuccess;
 }
 
@@ -404,9 +417,15 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags)
 
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
-    event_of(__func__, e);
+    if (event_of(__func__, e)->ns && e->stream->done < e->at)
+        e->stream->done = e->at;
     ENTER;
     return cudaSuccess;
+}
+
+static bool is_under_way(const struct CUevent_st *e)
+{
+    return e->stream->done < e->at;
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
@@ -414,6 +433,8 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
     ENTER;
     if (!event_of(__func__, from)->ns || !event_of(__func__, to)->ns)
         return last = cudaErrorInvalidResourceHandle;
+    if (is_under_way(from) || is_under_way(to))
+        return last = cudaErrorNotReady;
     *ms = (float)((double)(to->ns - from->ns) / 1e6);
     return cudaSuccess;
 }

@@ -62,6 +62,38 @@ static void plain(struct rig *rig)
             }
 }
 
+/* What a library chose for one of them does for no other, though all have the same shapes. sum: 0 none, 1 C itself, 2 another, with longer rows. */
+static void one_kind(struct rig *rig, bool trans_a, bool trans_b, int sum, bool with_bias)
+{
+    enum { N = 24 };
+    struct matrix a = matrix_random(rig, N, N, rig->dtype, 1), b = matrix_random(rig, N, N, rig->dtype, 1), c = matrix_random(rig, N, N, rig->dtype, 1);
+    struct matrix other = matrix_random(rig, N, N + 16, rig->dtype, 1), bias = matrix_random(rig, 1, N, rig->dtype, 1);
+    const struct matrix *add = sum == 2 ? &other : &c;
+    double *want = zeros(N * N);
+    for (int64_t i = 0; i < N * N; i++)
+        want[i] = (sum ? at(add, i / N, i % N) : 0) + (with_bias ? at(&bias, 0, i % N) : 0);
+    reference(want, &a, trans_a, &b, trans_b, N, N, N, 1);
+    struct kern_gemm g = {.m = N, .n = N, .k = N, .a = cview(&a), .b = cview(&b), .c = view(&c), .trans_a = trans_a, .trans_b = trans_b, .alpha = 1};
+    if (sum)
+        g.add = cview(add);
+    if (with_bias)
+        g.bias = cview(&bias);
+    rig->ops->gemm(rig->stream, &g);
+    check_matrix(rig, &c, want, 2e-6, "c");
+    must_free(want);
+    struct matrix *all[] = {&a, &b, &c, &other, &bias};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        matrix_free(all[i]);
+}
+
+static void one_shape(struct rig *rig)
+{
+    for (int layout = 0; layout < 3; layout++)
+        for (int sum = 2; sum >= 0; sum--)
+            for (int with_bias = 0; with_bias < 2; with_bias++)
+                one_kind(rig, layout == 2, layout == 1, sum, with_bias);
+}
+
 /* More shapes than a library's primitives are kept for, and the first ones again. */
 static void many_shapes(struct rig *rig)
 {
@@ -186,6 +218,12 @@ static void test_mixed(void **state)
     rig_run_all(mixed);
 }
 
+static void test_one_shape(void **state)
+{
+    (void)state;
+    rig_run_all(one_shape);
+}
+
 static void test_many_shapes(void **state)
 {
     (void)state;
@@ -201,6 +239,6 @@ static void test_all_at_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_plain), cmocka_unit_test(test_ways), cmocka_unit_test(test_layers), cmocka_unit_test(test_mixed),
-                                       cmocka_unit_test(test_many_shapes), cmocka_unit_test(test_all_at_once)};
+                                       cmocka_unit_test(test_one_shape), cmocka_unit_test(test_many_shapes), cmocka_unit_test(test_all_at_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
