@@ -61,16 +61,10 @@ static void copy(struct kern_stream *stream, void *dst, const void *src, size_t 
         memcpy(dst, src, nbytes);
 }
 
-static void copy_rows(struct kern_stream *stream, void *dst, size_t dst_pitch_bytes, const void *src, size_t src_pitch_bytes, size_t row_bytes, size_t nrow)
-{
-    for (size_t i = 0; i < nrow; i++)
-        copy(stream, (char *)dst + i * dst_pitch_bytes, (const char *)src + i * src_pitch_bytes, row_bytes);
-}
-
 static void zero(struct kern_stream *stream, void *dst, size_t nbytes)
 {
     if (!stream->status && nbytes)
         memset(dst, 0, nbytes);
 }
 
-const struct kern_memory cpu_memory = {.alloc = alloc, .free = release, .copy = copy, .copy_rows = copy_rows, .zero = zero};
+const struct kern_memory cpu_memory = {.alloc = alloc, .free = release, .copy = copy, .zero = zero};

@@ -77,16 +77,10 @@ static void copy(struct kern_stream *s, void *dst, const void *src, size_t nbyte
         check(s, "a copy", cudaMemcpyAsync(dst, src, nbytes, cudaMemcpyDefault, s->handle));
 }
 
-static void copy_rows(struct kern_stream *s, void *dst, size_t dst_pitch_bytes, const void *src, size_t src_pitch_bytes, size_t row_bytes, size_t nrow)
-{
-    if (!s->status && row_bytes && nrow)
-        check(s, "a copy of rows", cudaMemcpy2DAsync(dst, dst_pitch_bytes, src, src_pitch_bytes, row_bytes, nrow, cudaMemcpyDefault, s->handle));
-}
-
 static void zero(struct kern_stream *s, void *dst, size_t nbytes)
 {
     if (!s->status && nbytes)
         check(s, "zeroes", cudaMemsetAsync(dst, 0, nbytes, s->handle));
 }
 
-const struct kern_memory cuda_memory = {.alloc = alloc, .free = release, .copy = copy, .copy_rows = copy_rows, .zero = zero};
+const struct kern_memory cuda_memory = {.alloc = alloc, .free = release, .copy = copy, .zero = zero};

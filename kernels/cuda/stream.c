@@ -64,7 +64,14 @@ static bool without_warpgroups(void)
     return value && strcmp(value, "0") == 0;
 }
 
-static cudaError_t fill(struct kern_stream *s)
+static cudaError_t make_handle(bool goes_ahead, cudaStream_t *out)
+{
+    int least = 0, greatest = 0;
+    cudaError_t rc = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    return rc == cudaSuccess ? cudaStreamCreateWithPriority(out, cudaStreamNonBlocking, goes_ahead ? greatest : least) : rc;
+}
+
+static cudaError_t fill(struct kern_stream *s, bool goes_ahead)
 {
     cudaStream_t handle = NULL;
     void *fault = NULL;
@@ -74,7 +81,7 @@ static cudaError_t fill(struct kern_stream *s)
         rc = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, s->index);
     s->warpgroups = major == 9 && !without_warpgroups();
     if (rc == cudaSuccess)
-        rc = cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking);
+        rc = make_handle(goes_ahead, &handle);
     s->handle = handle;
     if (rc == cudaSuccess)
         rc = cudaMalloc(&fault, sizeof(*s->fault));
@@ -89,14 +96,13 @@ static cudaError_t fill(struct kern_stream *s)
 
 static int stream_new(int index, struct kern_pool *pool, struct kern_stream **out, char *message)
 {
-    (void)pool; /* nothing runs in line */
     struct kern_stream *s = calloc(1, sizeof(*s));
     if (!s) {
         snprintf(message, KERN_MESSAGE_BYTES, "no memory for a stream");
         return KERN_ERR_MEMORY;
     }
     s->index = index;
-    cudaError_t code = fill(s);
+    cudaError_t code = fill(s, pool == NULL);
     int rc = code == cudaSuccess ? cuda_matmuls_new(&s->matmuls, message) : cuda_say_full(message, "a stream with scratch", CUDA_SCRATCH_BYTES, index, code);
     if (rc == KERN_OK)
         *out = s;

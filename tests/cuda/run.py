@@ -11,12 +11,16 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "train")
 from harness import Failure, Tests, config_of
 
 # What each call answers when it fails, in NVIDIA's numbers: of the runtime, of cuBLASLt, of NCCL.
-CALLS = {"cudaGetDeviceCount": 100, "cudaGetDeviceProperties": 3, "cudaDeviceGetAttribute": 3, "cudaSetDevice": 46, "cudaMemGetInfo": 3, "cudaMalloc": 2, "cudaMemset": 700,
-         "cudaDeviceSynchronize": 700, "cudaHostRegister": 2, "cudaStreamCreateWithFlags": 2, "cudaEventCreate": 2, "cudaMemcpyAsync": 700,
-         "cudaMemsetAsync": 700, "kernel": 700, "cudaEventRecord": 700, "cudaStreamWaitEvent": 700, "cudaEventSynchronize": 700, "cudaStreamQuery": 700,
-         "cudaStreamSynchronize": 700, "cublasLtCreate": 1, "cublasLtMatmulDescCreate": 3, "cublasLtMatmulDescSetAttribute": 7, "cublasLtMatrixLayoutCreate": 3,
-         "cublasLtMatmulPreferenceCreate": 3, "cublasLtMatmulPreferenceSetAttribute": 7, "cublasLtMatmulAlgoGetHeuristic": 14, "cublasLtMatmul": 13, "ncclGetUniqueId": 2,
-         "ncclCommInitRankConfig": 1, "ncclCommGetAsyncError": 6, "ncclGroupStart": 3, "ncclGroupEnd": 6, "ncclAllGather": 3, "ncclSend": 3, "ncclRecv": 3}
+CALLS = {
+    "cudaGetDeviceCount": 100, "cudaGetDeviceProperties": 3, "cudaDeviceGetAttribute": 3, "cudaSetDevice": 46, "cudaMemGetInfo": 3, "cudaMalloc": 2,
+    "cudaMemset": 700, "cudaDeviceSynchronize": 700, "cudaHostRegister": 2, "cudaDeviceGetStreamPriorityRange": 3, "cudaStreamCreateWithPriority": 2,
+    "cudaEventCreate": 2, "cudaMemcpyAsync": 700, "cudaMemsetAsync": 700, "kernel": 700, "cudaEventRecord": 700, "cudaStreamWaitEvent": 700,
+    "cudaEventSynchronize": 700, "cudaStreamQuery": 700, "cudaStreamSynchronize": 700,
+    "cublasLtCreate": 1, "cublasLtMatmulDescCreate": 3, "cublasLtMatmulDescSetAttribute": 7, "cublasLtMatrixLayoutCreate": 3,
+    "cublasLtMatmulPreferenceCreate": 3, "cublasLtMatmulPreferenceSetAttribute": 7, "cublasLtMatmulAlgoGetHeuristic": 14, "cublasLtMatmul": 13,
+    "ncclGetUniqueId": 2, "ncclCommInitRankConfig": 1, "ncclCommGetAsyncError": 6, "ncclGroupStart": 3, "ncclGroupEnd": 6, "ncclAllGather": 3, "ncclSend": 3,
+    "ncclRecv": 3,
+}
 FIRST = ("cudaGetDeviceCount", "cudaGetDeviceProperties", "ncclGetUniqueId")  # made before a device is chosen, or by rank 0 alone
 WHEN = (1, 3, 20, 150)  # which of a rank's calls
 
@@ -78,10 +82,10 @@ class Hosted(Tests):
                   "train": {"max_steps": 3, "global_batch_size": 2}, "checkpoint": {"save_steps": 1}}
         return self.write(name, {**config, **sections}), out
 
-    def one_line(self, done, code, what):
+    def one_line(self, done, what):
         lines = [line for line in done.stderr.splitlines() if not line.startswith("hint: ")]
-        if done.returncode != code or len(lines) != 1:
-            raise Failure(f"{what}: exit code {done.returncode}, {code} and one line wanted: {done.stderr}")
+        if done.returncode != 4 or len(lines) != 1:
+            raise Failure(f"{what}: exit code {done.returncode}, 4 and one line wanted: {done.stderr}")
         return lines[0]
 
     def fails(self, call, count):
@@ -90,7 +94,7 @@ class Hosted(Tests):
         done = self.start(path, "--ranks", 2, FSDPTRAIN_HOSTED_FAIL=f"{call} {count} {CALLS[call]} {0 if call in FIRST else 1}")
         if done.returncode == 0:
             return False
-        self.one_line(done, 4, f"{call}, {count}")
+        self.one_line(done, f"{call}, {count}")
         for checkpoint in (out / "checkpoints").glob("step-*"):
             if subprocess.run([self.fsdpck, "verify", str(checkpoint)], capture_output=True).returncode:
                 raise Failure(f"{call}, {count}: {checkpoint.name} is not whole")
@@ -128,11 +132,13 @@ class Hosted(Tests):
 
     def circumstances(self):
         path, _ = self.config("circumstances")
-        for env, code, words in (({"FSDPTRAIN_HOSTED_FAIL": "cudaDriverGetVersion 1 1"}, 4, "no NVIDIA driver"), ({"FSDPTRAIN_HOSTED_FAIL": "cudaGetDeviceCount 1 35"}, 4, "is needed"),
-                                 ({"FSDPTRAIN_HOSTED_FAIL": "cudaGetDeviceCount 1 100"}, 4, "no NVIDIA GPU"), ({"FSDPTRAIN_HOSTED_MAJOR": 7}, 4, "compute capability 7.0"),
-                                 ({"FSDPTRAIN_HOSTED_FREE": 1 << 20}, 4, "free of"), ({"FSDPTRAIN_HOSTED_FREE": 150 << 20}, 4, "a stream with scratch of 67108864 bytes on device"), ({"FSDPTRAIN_HOSTED_FAIL": "ncclCommInitRankConfig 1 2"}, 4, "its communicator")):
+        fail, free = "FSDPTRAIN_HOSTED_FAIL", "FSDPTRAIN_HOSTED_FREE"
+        cases = (({fail: "cudaDriverGetVersion 1 1"}, "no NVIDIA driver"), ({fail: "cudaGetDeviceCount 1 35"}, "is needed"),
+                 ({fail: "cudaGetDeviceCount 1 100"}, "no NVIDIA GPU"), ({"FSDPTRAIN_HOSTED_MAJOR": 7}, "compute capability 7.0"), ({free: 1 << 20}, "free of"),
+                 ({free: 150 << 20}, "a stream with scratch of 67108864 bytes on device"), ({fail: "ncclCommInitRankConfig 1 2"}, "its communicator"))
+        for env, words in cases:
             done = self.start(path, "--ranks", 2, **env)
-            if words not in self.one_line(done, code, str(env)) or ("FREE" in str(env)) != ("hint: fsdp.activation_checkpointing" in done.stderr):
+            if words not in self.one_line(done, str(env)) or (free in env) != ("hint: fsdp.activation_checkpointing" in done.stderr):
                 raise Failure(f"'{words}' or the hint is not in: {done.stderr}")
 
 

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_BLOCKS = 4096, LIVE = 0x6c697665, ALIGNMENT = 256 };
+enum { MOST_BLOCKS = 4096, LIVE = 0x6c697665, ALIGNMENT = 256, LEAST_PRIORITY = 0, GREATEST_PRIORITY = -5 };
 
 /* Work counts as under way until somebody waits for it, or asks a second time. */
 struct CUstream_st {
@@ -290,10 +290,19 @@ int hosted_stream_device(void *handle)
     return stream_of("a stream's device", handle)->device;
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 {
     ENTER;
-    (void)flags;
+    *least = LEAST_PRIORITY;
+    *greatest = GREATEST_PRIORITY;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority)
+{
+    ENTER;
+    if (flags != cudaStreamNonBlocking || priority < GREATEST_PRIORITY || priority > LEAST_PRIORITY)
+        hosted_die(__func__, "a stream that waits for the default stream, or of no priority");
     *out = malloc(sizeof(**out));
     if (!*out)
         return last = cudaErrorMemoryAllocation;
@@ -333,20 +342,6 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t nbytes, enum cuda
     hosted_reach(__func__, src, nbytes, -1);
     ENTER;
     memcpy(dst, src, nbytes);
-    return cudaSuccess;
-}
-
-cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height, enum cudaMemcpyKind kind, cudaStream_t s)
-{
-    (void)kind;
-    put(__func__, s);
-    if (width > dst_pitch || width > src_pitch)
-        return last = cudaErrorInvalidPitchValue;
-    hosted_reach(__func__, dst, dst_pitch * (height - 1) + width, -1);
-    hosted_reach(__func__, src, src_pitch * (height - 1) + width, -1);
-    ENTER;
-    for (size_t i = 0; i < height; i++)
-        memcpy((char *)dst + i * dst_pitch, (const char *)src + i * src_pitch, width);
     return cudaSuccess;
 }
 

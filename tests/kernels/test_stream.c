@@ -76,8 +76,8 @@ static void test_memory(void **state)
     for (int i = 0; i < 100000; i++)
         assert_int_equal(bytes[i], 0);
     memory->copy(stream, bytes, "abcdefghij", 10);
-    memory->copy_rows(stream, bytes + 100, 5, bytes, 3, 2, 3);
-    assert_memory_equal(bytes + 100, "ab\0\0\0de\0\0\0gh", 12);
+    memory->copy(stream, bytes + 100, bytes + 2, 3);
+    assert_memory_equal(bytes + 99, "\0cde\0", 5);
     memory->zero(stream, bytes, 4);
     assert_memory_equal(bytes, "\0\0\0\0efghij", 10);
     memory->free(&a);

@@ -45,12 +45,6 @@ static void copy(struct kern_stream *stream, void *dst, const void *src, size_t 
         memcpy(dst, src, nbytes);
 }
 
-static void copy_rows(struct kern_stream *stream, void *dst, size_t dst_pitch_bytes, const void *src, size_t src_pitch_bytes, size_t row_bytes, size_t nrow)
-{
-    for (size_t i = 0; i < nrow; i++)
-        copy(stream, (char *)dst + i * dst_pitch_bytes, (const char *)src + i * src_pitch_bytes, row_bytes);
-}
-
 static void zero(struct kern_stream *stream, void *dst, size_t nbytes)
 {
     (void)stream;
@@ -65,7 +59,6 @@ const struct kern_device *cuda_shim_device(void)
     extern const struct kern_ops cuda_ops;
     memory = cpu_memory;
     memory.copy = copy;
-    memory.copy_rows = copy_rows;
     memory.zero = zero;
     device = cpu_device; /* its events are times, and do not look at the stream */
     device.name = "cuda-shim";

@@ -1,4 +1,5 @@
-/* The shim's streams: the struct that the CUDA row's operations see, filled from the heap, where kernels run at once. Apart from device.c, which sees the CPU's struct of that name. */
+/* The shim's streams: the struct that the CUDA row's operations see, filled from the heap, where kernels run at once. Apart from device.c, which sees the CPU's
+ * struct of that name. */
 #include "cuda/matmul.h"
 #include "cuda/shim/device.h"
 #include "cuda/shim/shim.h"

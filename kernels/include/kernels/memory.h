@@ -36,8 +36,6 @@ struct kern_memory {
     void (*free)(struct kern_buffer *buffer);
     /* Between any two places that this device reaches; may not overlap. */
     void (*copy)(struct kern_stream *, void *dst, const void *src, size_t nbytes);
-    /* nrow rows of row_bytes, at these pitches (bytes). */
-    void (*copy_rows)(struct kern_stream *, void *dst, size_t dst_pitch_bytes, const void *src, size_t src_pitch_bytes, size_t row_bytes, size_t nrow);
     void (*zero)(struct kern_stream *, void *dst, size_t nbytes);
 };
 

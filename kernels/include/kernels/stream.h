@@ -24,8 +24,8 @@ struct kern_device {
     const struct kern_ops *ops;
     const struct kern_memory *memory;
 
-    /* index: which of the devices of this kind (CPU: 0). pool: borrowed, for work in line; NULL is one thread. On failure *out is left alone and message, of
-     * KERN_MESSAGE_BYTES, says why. */
+    /* index: which of the devices of this kind (CPU: 0). pool: borrowed, for work in line; NULL is one thread, and on a device a stream whose work goes ahead of
+     * those with a pool: copies and exchanges, which kernels wait for. On failure *out is left alone and message, of KERN_MESSAGE_BYTES, says why. */
     int (*stream_new)(int index, struct kern_pool *pool, struct kern_stream **out, char *message);
     /* After what is on it has run. NULL does nothing. */
     void (*stream_free)(struct kern_stream *);

@@ -110,7 +110,7 @@ static void release(struct kern_buffer *buffer)
 struct copy {
     char *dst;
     const char *src;
-    size_t dst_pitch, src_pitch, row_bytes, nrow;
+    size_t nbytes;
     enum kern_place_kind to, from;
 };
 
@@ -119,16 +119,16 @@ static void run_copy(struct kern_stream *s, void *args)
     const struct copy *a = args;
     if (kind_of(a->dst) != a->to || kind_of(a->src) != a->from)
         guarded_die("memory was freed before it was used", "copy");
-    guarded_cpu()->memory->copy_rows(s, a->dst, a->dst_pitch, a->src, a->src_pitch, a->row_bytes, a->nrow);
+    guarded_cpu()->memory->copy(s, a->dst, a->src, a->nbytes);
 }
 
 /* As CUDA does: pageable memory is read before the call returns, and written. */
-static void copy_rows(struct kern_stream *s, void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t row_bytes, size_t nrow)
+static void copy(struct kern_stream *s, void *dst, const void *src, size_t nbytes)
 {
-    struct copy copy = { dst, src, dst_pitch, src_pitch, row_bytes, nrow, kind_of(dst), kind_of(src) };
-    if (row_bytes == 0 || nrow == 0)
+    struct copy copy = { dst, src, nbytes, kind_of(dst), kind_of(src) };
+    if (nbytes == 0)
         return;
-    const size_t span = copy.from == KERN_PLACE_HOST ? (nrow - 1) * src_pitch + row_bytes : 0;
+    const size_t span = copy.from == KERN_PLACE_HOST ? nbytes : 0;
     void *staged;
     struct copy *args = late_copy(&copy, sizeof copy, src, span, &staged);
     if (span > 0)
@@ -136,11 +136,6 @@ static void copy_rows(struct kern_stream *s, void *dst, size_t dst_pitch, const 
     late_put(s, run_copy, args);
     if (copy.to == KERN_PLACE_HOST)
         late_run(s);
-}
-
-static void copy(struct kern_stream *s, void *dst, const void *src, size_t nbytes)
-{
-    copy_rows(s, dst, nbytes, src, nbytes, nbytes, 1);
 }
 
 struct zeroes {
@@ -162,4 +157,4 @@ static void zero(struct kern_stream *s, void *dst, size_t nbytes)
         late_put(s, run_zero, late_copy(&zeroes, sizeof zeroes, NULL, 0, NULL));
 }
 
-const struct kern_memory guarded_memory = { alloc, release, copy, copy_rows, zero };
+const struct kern_memory guarded_memory = { alloc, release, copy, zero };
