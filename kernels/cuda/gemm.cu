@@ -1,6 +1,5 @@
-/* Products as kernels/gemm.h has them, made of the library's: D = A·B + C, in steps that each add to what is there. Where C is fp32 every step adds in fp32. A bf16
- * C of several steps is summed up in fp32 scratch and rounded once, if it fits (CUDA_SUM_BYTES); a larger one is its own sum, rounded at each step, the adapters'
- * small parts before the product, so that only what they are is rounded twice. */
+/* Products as kernels/gemm.h has them, made of the library's: D = A·B + C, in steps that each add to what is there. A bf16 C is its own sum, rounded at each step,
+ * the adapters' small parts before the product, so that only what they are is rounded twice: an fp32 sum beside it would cost more than its products. */
 #include "cuda/ops.h"
 #include "cuda/product.cuh"
 #include "cuda/vec.cuh"
@@ -100,18 +99,6 @@ void add_bias(chain &c)
     for_eights(c.stream, {c.to, one_row(g->bias)}, g->m, g->n, bias_op{c.to, g->bias});
 }
 
-/* Whether C would be rounded more than once if it were its own sum. */
-bool many_steps(const struct kern_gemm *g)
-{
-    const int product = g->k != 0 && g->alpha != 0, bias = g->bias.data && !(product && g->bias.dtype == g->c.dtype);
-    return g->nlowrank + product + bias + (g->add.data && g->add.dtype != g->c.dtype) > 1;
-}
-
-bool sum_fits(const struct kern_gemm *g)
-{
-    return g->m <= CUDA_SUM_BYTES / (int64_t)sizeof(float) / g->n;
-}
-
 bool sound(struct kern_stream *stream, const struct kern_gemm *g)
 {
     bool rows = true;
@@ -130,14 +117,9 @@ void cuda_gemm(struct kern_stream *stream, const struct kern_gemm *g)
     if (!sound(stream, g) || g->m == 0 || g->n == 0)
         return;
     chain c = {stream, g, g->c, g->add};
-    const bool aside = g->c.dtype == KERN_BF16 && many_steps(g) && sum_fits(g);
-    if (aside)
-        c.to = kern_mat{static_cast<char *>(stream->scratch) + CUDA_WORKSPACE_BYTES, g->n, KERN_F32};
     for (int i = 0; i < g->nlowrank; i++)
         add_lowrank(c, g->lowrank[i]);
     add_product(c);
     add_bias(c);
     settle(c);
-    if (aside)
-        cuda_cast(stream, g->c, kern_const(c.to), g->m, g->n);
 }

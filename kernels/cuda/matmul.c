@@ -129,7 +129,7 @@ static cublasStatus_t describe(struct choice *c, const struct cuda_matmul *p)
 /* What a kernel may use and assume. Reduction in place would be by atomics, in the output's type a second rounding. */
 static cublasStatus_t prefer(cublasLtMatmulPreference_t preference, const struct key *k)
 {
-    const uint64_t workspace = CUDA_WORKSPACE_BYTES;
+    const uint64_t workspace = CUDA_SCRATCH_BYTES;
     const uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     const struct {
         cublasLtMatmulPreferenceAttributes_t name;
@@ -214,7 +214,7 @@ bool cuda_matmul_run(struct kern_stream *stream, const struct cuda_matmul *p)
         rc = cublasLtMatmulDescSetAttribute(c->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof(p->bias));
     if (rc == CUBLAS_STATUS_SUCCESS)
         rc = cublasLtMatmul(stream->matmuls->handle, c->desc, &p->alpha, p->b, c->a, p->a, c->b, &p->beta, p->c, c->c, p->d, c->d, &c->algo, stream->scratch,
-                            CUDA_WORKSPACE_BYTES, (cudaStream_t)stream->handle);
+                            CUDA_SCRATCH_BYTES, (cudaStream_t)stream->handle);
     if (rc != CUBLAS_STATUS_SUCCESS)
         cuda_fail(stream, KERN_ERR_LIBRARY, "cuBLASLt, %lld x %lld x %lld: %s", (long long)p->m, (long long)p->n, (long long)p->k, cublasLtGetStatusString(rc));
     return true;

@@ -28,14 +28,14 @@ struct kern_stream {
     int status;                   /* known on the host so far */
     char message[KERN_MESSAGE_BYTES];
     struct cuda_fault *fault;     /* on the device */
-    void *scratch;                /* on the device, aligned to 256: products' workspace and sums that are rounded once; calls on a stream share it in turn */
+    void *scratch;                /* on the device, aligned to 256: products' workspace, and lists; calls on a stream share it in turn */
     size_t scratch_nbytes;        /* CUDA_SCRATCH_BYTES of them */
     struct cuda_matmuls *matmuls; /* the library's handle and what it chose, by shape */
     bool warpgroups;              /* the device has wgmma (compute capability 9.x alone) */
 };
 
-/* 32 MiB is what cuBLASLt asks for on Hopper; as much again for fp32 sums of products that end in bf16. */
-enum { CUDA_WORKSPACE_BYTES = 32 << 20, CUDA_SUM_BYTES = 32 << 20, CUDA_SCRATCH_BYTES = CUDA_WORKSPACE_BYTES + CUDA_SUM_BYTES };
+/* What cuBLASLt asks for on Hopper. */
+enum { CUDA_SCRATCH_BYTES = 32 << 20 };
 
 /* Keeps the first failure. Returns status. */
 int cuda_fail(struct kern_stream *stream, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));

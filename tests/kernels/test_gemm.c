@@ -3,6 +3,7 @@
 #include "philox_ref.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static double a_at(const struct matrix *m, bool trans, int64_t i, int64_t l)
 {
@@ -29,6 +30,13 @@ static void add_rest(double *want, const struct matrix *add, const struct matrix
     for (int64_t i = 0; i < add->nrow; i++)
         for (int64_t j = 0; j < add->ncol; j++)
             want[i * add->ncol + j] += at(add, i, j) + at(bias, 0, j);
+}
+
+/* A GPU rounds a bf16 C at each of its parts. */
+static void check_parts(struct rig *rig, const struct matrix *c, const double *want, int nparts)
+{
+    const bool by_part = c->dtype == KERN_BF16 && strncmp(rig->device->name, "cuda", 4) == 0;
+    check_matrix(rig, c, want, 2e-6 + (by_part ? (nparts - 1) * 0x1p-8 : 0), "c");
 }
 
 static void one_plain(struct rig *rig, struct shape s, bool trans_a, bool trans_b, enum kern_dtype out, bool accumulate)
@@ -130,7 +138,7 @@ static void layer(struct rig *rig, int64_t m, bool trans_b)
     struct kern_gemm g = {.m = m, .n = N, .k = K, .a = cview(&x), .b = cview(&w), .c = view(&c), .trans_b = trans_b, .alpha = 1, .add = cview(&add),
                           .bias = cview(&bias), .lowrank = low, .nlowrank = 2};
     rig->ops->gemm(rig->stream, &g);
-    check_matrix(rig, &c, want, 2e-6, "c");
+    check_parts(rig, &c, want, 3);
     free(want);
     struct matrix *all[] = {&x, &w, &s, &b, &s2, &b2, &add, &bias, &c};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
@@ -187,7 +195,7 @@ static void all_at_once(struct rig *rig)
     struct kern_gemm g = {.m = M, .n = N, .k = K, .a = cview(&x), .b = cview(&w), .c = view(&c), .trans_b = true, .alpha = 1.5f, .add = cview(&add),
                           .bias = cview(&bias), .lowrank = low, .nlowrank = 3};
     rig->ops->gemm(rig->stream, &g);
-    check_matrix(rig, &c, want, 2e-6, "c");
+    check_parts(rig, &c, want, 4);
     must_free(want);
     struct matrix *all[] = {&x, &w, &c, &add, &bias, &s, &b0, &b1};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)

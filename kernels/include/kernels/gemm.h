@@ -36,8 +36,8 @@ struct kern_gemm {
     int nlowrank;
 };
 
-/* C may not overlap A, B or S. A GPU rounds a bf16 C of several parts once where its fp32 sum fits the stream's scratch (32 MiB); a larger one is rounded at each
- * part, the low-rank ones before the product: the sum would cost more memory traffic than the product takes time. */
+/* C may not overlap A, B or S. A GPU rounds a bf16 C at each of its parts, the low-rank ones before the product, and not once at the end: an fp32 sum would cost more
+ * memory traffic than the products take time. (PyTorch rounds each part, and each sum of two.) */
 typedef void (*kern_gemm_fn)(struct kern_stream *, const struct kern_gemm *);
 
 #ifdef __cplusplus

@@ -56,7 +56,7 @@ static int32_t add_param(struct builder *b, uint32_t group, bool adapter, int64_
     return (int32_t)l->nparams++;
 }
 
-static void add_adapter(struct builder *b, uint32_t group, struct linear *x, bool is_linear, bool is_head)
+static void choose_adapter(struct builder *b, struct linear *x, bool is_linear, bool is_head)
 {
     struct target t = { 0 };
     if (b->config->lora.enabled && !b->rc)
@@ -67,8 +67,18 @@ static void add_adapter(struct builder *b, uint32_t group, struct linear *x, boo
     x->r = t.r;
     x->scale = (float)t.scale;
     x->dropout_name = XXH32(x->path, strlen(x->path), 0);
-    x->a = add_param(b, group, true, t.r, x->nin, x->path, is_linear ? ".lora_A.weight" : ".lora_embedding_A");
-    x->b = add_param(b, group, true, x->nout, t.r, x->path, is_linear ? ".lora_B.weight" : ".lora_embedding_B");
+}
+
+/* Of layers that share their input: all A together, so that they may be one matrix where they lie, as their gradients. */
+static void add_adapters(struct builder *b, uint32_t group, struct linear *const *layers, int n)
+{
+    const bool embeds = layers[0] == &b->l->embed;
+    for (int i = 0; i < n; i++)
+        if (layers[i]->r)
+            layers[i]->a = add_param(b, group, true, layers[i]->r, layers[i]->nin, layers[i]->path, embeds ? ".lora_embedding_A" : ".lora_A.weight");
+    for (int i = 0; i < n; i++)
+        if (layers[i]->r)
+            layers[i]->b = add_param(b, group, true, layers[i]->nout, layers[i]->r, layers[i]->path, embeds ? ".lora_embedding_B" : ".lora_B.weight");
 }
 
 static struct linear add_linear(struct builder *b, uint32_t group, int64_t nin, int64_t nout, bool bias, const char *path)
@@ -78,7 +88,7 @@ static struct linear add_linear(struct builder *b, uint32_t group, int64_t nin, 
     x.w = add_param(b, group, false, nout, nin, path, ".weight");
     if (bias)
         x.bias = add_param(b, group, false, nout, 0, path, ".bias");
-    add_adapter(b, group, &x, true, false);
+    choose_adapter(b, &x, true, false);
     return x;
 }
 
@@ -94,13 +104,17 @@ static void add_layer(struct builder *b, int64_t number)
     layer->q = add_linear(b, group, m->hidden, nq, m->bias_qkv, PATH("self_attn.q_proj"));
     layer->k = add_linear(b, group, m->hidden, nkv, m->bias_qkv, PATH("self_attn.k_proj"));
     layer->v = add_linear(b, group, m->hidden, nkv, m->bias_qkv, PATH("self_attn.v_proj"));
+    add_adapters(b, group, (struct linear *[]){ &layer->q, &layer->k, &layer->v }, 3);
     layer->o = add_linear(b, group, nq, m->hidden, m->bias_o, PATH("self_attn.o_proj"));
+    add_adapters(b, group, (struct linear *[]){ &layer->o }, 1);
     layer->q_norm = m->qk_norm ? add_param(b, group, false, m->head_dim, 0, PATH("self_attn.q_norm"), ".weight") : -1;
     layer->k_norm = m->qk_norm ? add_param(b, group, false, m->head_dim, 0, PATH("self_attn.k_norm"), ".weight") : -1;
     layer->norm2 = add_param(b, group, false, m->hidden, 0, PATH("post_attention_layernorm"), ".weight");
     layer->gate = add_linear(b, group, m->hidden, m->inner, m->bias_mlp, PATH("mlp.gate_proj"));
     layer->up = add_linear(b, group, m->hidden, m->inner, m->bias_mlp, PATH("mlp.up_proj"));
+    add_adapters(b, group, (struct linear *[]){ &layer->gate, &layer->up }, 2);
     layer->down = add_linear(b, group, m->inner, m->hidden, m->bias_mlp, PATH("mlp.down_proj"));
+    add_adapters(b, group, (struct linear *[]){ &layer->down }, 1);
 #undef PATH
 }
 
@@ -112,12 +126,14 @@ static void add_ends(struct builder *b)
     l->embed = (struct linear){ .path = "model.embed_tokens", .nin = m->nvocab, .nout = m->hidden, .w = -1, .bias = -1, .a = -1, .b = -1 };
     l->head = (struct linear){ .path = "lm_head", .nin = m->hidden, .nout = m->nvocab, .w = -1, .bias = -1, .a = -1, .b = -1 };
     l->embed.w = add_param(b, 0, false, m->nvocab, m->hidden, l->embed.path, ".weight");
-    add_adapter(b, 0, &l->embed, false, false);
+    choose_adapter(b, &l->embed, false, false);
+    add_adapters(b, 0, (struct linear *[]){ &l->embed }, 1);
     for (int64_t i = 0; i < m->nlayer && !b->rc; i++)
         add_layer(b, i);
     l->norm = add_param(b, l->ngroups - 1, false, m->hidden, 0, "model.norm", ".weight");
     l->head.w = m->tied ? l->embed.w : add_param(b, l->ngroups - 1, false, m->nvocab, m->hidden, l->head.path, ".weight");
-    add_adapter(b, l->ngroups - 1, &l->head, true, true);
+    choose_adapter(b, &l->head, true, true);
+    add_adapters(b, l->ngroups - 1, (struct linear *[]){ &l->head }, 1);
 }
 
 /* A name that no module has is a slip of the pen. */

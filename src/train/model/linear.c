@@ -50,16 +50,44 @@ static struct kern_lora lora_of(const struct compute *c, const struct linear *li
     return (struct kern_lora){ .nrow = c->batch.ntok, .nin = lin->nin, .nout = lin->nout, .segments = segment, .nsegments = 1 };
 }
 
-/* All A of the bundle, one under the other. */
-static struct kern_lora_segment joint_segment(struct compute *c, const struct bundle *b)
+/* The bundle's first layer with an adapter. */
+static const struct linear *first_of(const struct bundle *b)
 {
-    int64_t nin = b->layers[0]->nin;
-    for (int i = 0; i < b->n; i++) {
+    int i = 0;
+    while (b->layers[i]->r == 0)
+        i++;
+    return b->layers[i];
+}
+
+/* All A of the bundle, one under the other: as they lie, where no padding is between their shards, else copied. */
+static struct kern_cmat joint_a(struct compute *c, const struct bundle *b)
+{
+    const int64_t nin = b->layers[0]->nin;
+    const struct kern_cmat first = value_of(c, first_of(b)->a);
+    bool together = first.dtype == c->dtype;
+    for (int i = 0; i < b->n; i++)
+        together = together && (!b->layers[i]->r || value_of(c, b->layers[i]->a).data == (const char *)first.data + b->at[i] * nin * kern_dtype_bytes(c->dtype));
+    for (int i = 0; i < b->n && !together; i++) {
         struct kern_mat rows = mat(c, (char *)c->a_joint + b->at[i] * nin * kern_dtype_bytes(c->dtype), nin);
         if (b->layers[i]->r)
             c->device->ops->cast(c->stream, rows, value_of(c, b->layers[i]->a), b->layers[i]->r, nin);
     }
-    return (struct kern_lora_segment){ .nrow = c->batch.ntok, .r = b->r, .scale = b->scale, .a = cmat(c, c->a_joint, nin), .da = c->da_joint, .pitch_da = nin };
+    return together ? first : cmat(c, c->a_joint, nin);
+}
+
+/* Where the gradients of all A lie one under the other; NULL where they do not. */
+static float *joint_da(const struct compute *c, const struct bundle *b)
+{
+    float *first = grad_of(c, first_of(b)->a);
+    for (int i = 0; i < b->n; i++)
+        if (b->layers[i]->r && grad_of(c, b->layers[i]->a) != first + b->at[i] * b->layers[0]->nin)
+            return NULL;
+    return first;
+}
+
+static struct kern_lora_segment joint_segment(const struct compute *c, const struct bundle *b)
+{
+    return (struct kern_lora_segment){ .nrow = c->batch.ntok, .r = b->r, .scale = b->scale, .pitch_da = b->layers[0]->nin };
 }
 
 void bundle_down(struct compute *c, const struct bundle *b, const void *x, void *s)
@@ -68,6 +96,7 @@ void bundle_down(struct compute *c, const struct bundle *b, const void *x, void 
     if (b->joint) {
         struct kern_lora_segment segment = joint_segment(c, b);
         struct kern_lora lora = lora_of(c, b->layers[0], &segment);
+        segment.a = joint_a(c, b);
         lora.x = cmat(c, x, nin);
         lora.s = mat(c, s, b->r);
         c->device->ops->lora_down(c->stream, &lora);
@@ -130,11 +159,15 @@ static void down_backward(struct compute *c, const struct bundle *b, const void 
     if (b->joint) {
         struct kern_lora_segment segment = joint_segment(c, b);
         struct kern_lora lora = lora_of(c, b->layers[0], &segment);
+        float *da = joint_da(c, b);
+        segment.da = da ? da : c->da_joint;
         lora.x = cmat(c, x, nin);
         lora.ds = mat(c, c->ds, b->r);
-        c->device->memory->zero(c->stream, c->da_joint, (size_t)(b->r * nin) * sizeof(float));
+        if (!da)
+            c->device->memory->zero(c->stream, c->da_joint, (size_t)(b->r * nin) * sizeof(float));
         c->device->ops->lora_grad_a(c->stream, &lora);
-        add_joint(c, b);
+        if (!da)
+            add_joint(c, b);
         return;
     }
     for (int i = 0; i < b->n; i++) {
@@ -167,7 +200,7 @@ static void input_backward(struct compute *c, const struct bundle *b, const stru
     for (int i = 1; i < b->n; i++)
         parts[n++] = (struct kern_lowrank){ .nrow = c->batch.ntok, .r = b->layers[i]->nout, .s = dy[i], .b = value_of(c, b->layers[i]->w), .alpha = 1 };
     if (b->joint)
-        parts[n++] = (struct kern_lowrank){ .nrow = c->batch.ntok, .r = b->r, .s = cmat(c, c->ds, b->r), .b = joint_segment(c, b).a, .alpha = 1 };
+        parts[n++] = (struct kern_lowrank){ .nrow = c->batch.ntok, .r = b->r, .s = cmat(c, c->ds, b->r), .b = joint_a(c, b), .alpha = 1 };
     for (int i = 0; i < b->n && !b->joint; i++) {
         const struct linear *lin = b->layers[i];
         if (lin->r)
