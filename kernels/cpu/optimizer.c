@@ -15,6 +15,8 @@ static void adamw_strip(const struct cpu_simd *simd, void *ctx, int64_t row, int
     const struct kern_adamw_range *r = w->range;
     (void)row;
     simd->adamw(r->p + col, r->m + col, r->v + col, r->grad + col, &w->c, n);
+    if (r->rounded)
+        simd->narrow((uint16_t *)r->rounded + col, r->p + col, n);
 }
 
 void cpu_adamw(struct kern_stream *stream, const struct kern_adamw *a)

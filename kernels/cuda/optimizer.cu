@@ -6,7 +6,7 @@
 namespace {
 
 struct adamw_entry {
-    struct kern_mat p, m, v;
+    struct kern_mat p, m, v, rounded;
     struct kern_cmat g;
     int64_t nelem, block0;
     float keep;
@@ -39,6 +39,8 @@ __global__ void __launch_bounds__(THREADS) adamw_ranges(const adamw_entry *entri
     store8<ALL_F32>(e.p, 0, col, some, whole, weight);
     store8<ALL_F32>(e.m, 0, col, some, whole, mean);
     store8<ALL_F32>(e.v, 0, col, some, whole, square);
+    if (e.rounded.data)
+        store8<ALL_BF16>(e.rounded, 0, col, some, whole, weight);
 }
 
 struct kern_mat flat(float *x, int64_t nelem)
@@ -46,10 +48,11 @@ struct kern_mat flat(float *x, int64_t nelem)
     return kern_mat{x, nelem, KERN_F32};
 }
 
+
 adamw_entry entry_of(const struct kern_adamw_range &r, double lr)
 {
-    return adamw_entry{flat(r.p, r.nelem), flat(r.m, r.nelem), flat(r.v, r.nelem), kern_cmat{r.grad, r.nelem, KERN_F32}, r.nelem, 0,
-                       (float)(1 - lr * r.weight_decay), aligned({r.p, r.m, r.v, r.grad})};
+    return adamw_entry{flat(r.p, r.nelem), flat(r.m, r.nelem), flat(r.v, r.nelem), kern_mat{r.rounded, r.nelem, KERN_BF16}, kern_cmat{r.grad, r.nelem, KERN_F32},
+                       r.nelem, 0, (float)(1 - lr * r.weight_decay), aligned({r.p, r.m, r.v, r.grad, one_row(kern_cmat{r.rounded, 0, KERN_BF16})})};
 }
 
 } // namespace

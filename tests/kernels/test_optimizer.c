@@ -11,7 +11,8 @@ static void adamw(struct rig *rig)
 {
     float *p = float_zeros(NELEM), *m = float_zeros(NELEM), *v = float_zeros(NELEM), *g = float_zeros(NELEM);
     double *rp = zeros(NELEM), *rm = zeros(NELEM), *rv = zeros(NELEM);
-    const struct kern_adamw_range range = {NELEM, p, m, v, g, 0.1};
+    struct matrix rounded = matrix_new(1, NELEM, KERN_BF16);
+    const struct kern_adamw_range range = {NELEM, p, m, v, g, 0.1, rounded.data};
     struct kern_adamw a = {&range, 1, 0.5, 1e-2, 0.9, 0.99, 1e-8, 0};
     for (int i = 0; i < NELEM; i++)
         rp[i] = (double)(p[i] = (float)rig_uniform(rig));
@@ -27,6 +28,9 @@ static void adamw(struct rig *rig)
         rig->ops->adamw(rig->stream, &a);
     }
     check_floats(rig, p, NELEM, rp, 1e-6, "p");
+    for (int i = 0; i < NELEM; i++)
+        assert_true(fabs(at(&rounded, 0, i) - (double)p[i]) <= 0x1p-8 * fabs((double)p[i]));
+    matrix_free(&rounded);
     check_floats(rig, m, NELEM, rm, 1e-6, "m");
     check_floats(rig, v, NELEM, rv, 1e-6, "v");
     must_free(p), must_free(m), must_free(v), must_free(g), must_free(rp), must_free(rm), must_free(rv);
@@ -51,13 +55,13 @@ static void sum_squares(struct rig *rig)
 /* Lists of random lengths, empty ones, and some that begin anywhere, are what their members are one by one, to the bit; what lies between them stays. */
 enum { NRANGES = 150, LIST_NELEM = 1 << 16 };
 
-static void make_ranges(struct rig *rig, float *const x[4], struct kern_adamw_range ranges[NRANGES])
+static void make_ranges(struct rig *rig, float *const x[4], uint16_t *rounded, struct kern_adamw_range ranges[NRANGES])
 {
     int64_t at = 0;
     for (int i = 0; i < NRANGES; i++) {
         const bool large = i % 40 == 7;
         int64_t nelem = (int64_t)(fabs(rig_uniform(rig)) * (large ? 9000 : 60)) * (i % 5 != 3), gap = (int64_t)(fabs(rig_uniform(rig)) * 12);
-        ranges[i] = (struct kern_adamw_range){nelem, x[0] + at, x[1] + at, x[2] + at, x[3] + at, i % 3 ? 0 : 0.1};
+        ranges[i] = (struct kern_adamw_range){nelem, x[0] + at, x[1] + at, x[2] + at, x[3] + at, i % 3 ? 0 : 0.1, i % 4 ? rounded + at : NULL};
         at += nelem + gap;
     }
     assert_true(at <= LIST_NELEM);
@@ -66,6 +70,7 @@ static void make_ranges(struct rig *rig, float *const x[4], struct kern_adamw_ra
 static void adamw_list(struct rig *rig)
 {
     float *x[2][4];
+    uint16_t *rounded[2];
     struct kern_adamw_range ranges[2][NRANGES];
     const uint64_t seed = rig->random;
     for (int which = 0; which < 2; which++) {
@@ -74,7 +79,8 @@ static void adamw_list(struct rig *rig)
         rig->random = seed;
         for (int i = 0; i < LIST_NELEM * 4; i++)
             x[which][i % 4][i / 4] = (float)(i % 4 == 2 ? fabs(rig_uniform(rig)) : rig_uniform(rig));
-        make_ranges(rig, x[which], ranges[which]);
+        rounded[which] = (uint16_t *)float_zeros(LIST_NELEM / 2);
+        make_ranges(rig, x[which], rounded[which], ranges[which]);
     }
     struct kern_adamw a = {ranges[0], NRANGES, 0.5, 1e-2, 0.9, 0.99, 1e-8, 3};
     rig->ops->adamw(rig->stream, &a);
@@ -86,6 +92,8 @@ static void adamw_list(struct rig *rig)
     a.nranges = 0;
     rig->ops->adamw(rig->stream, &a);
     check_stream(rig);
+    assert_memory_equal(rounded[0], rounded[1], LIST_NELEM * sizeof(uint16_t));
+    must_free(rounded[0]), must_free(rounded[1]);
     for (int k = 0; k < 4; k++) {
         assert_memory_equal(x[0][k], x[1][k], LIST_NELEM * sizeof(float));
         must_free(x[0][k]), must_free(x[1][k]);
@@ -130,7 +138,7 @@ static void test_torch(void **state)
     p[0] = 1, p[1] = -2, p[2] = 0.5f;
     for (int t = 1; t <= 3; t++) {
         g[0] = 0.1f * (float)t, g[1] = -0.3f * (float)t, g[2] = 0.002f * (float)t;
-        const struct kern_adamw_range range = {3, p, m, v, g, 0.1};
+        const struct kern_adamw_range range = {3, p, m, v, g, 0.1, NULL};
         const struct kern_adamw a = {&range, 1, 1, 0.01, 0.9, 0.999, 1e-8, t};
         device->ops->adamw(stream, &a);
     }

@@ -18,6 +18,7 @@ struct kern_adamw_range {
     float *p, *m, *v;  /* master weights and moments, fp32 */
     const float *grad; /* fp32 */
     double weight_decay;
+    void *rounded;     /* gets p as bf16; NULL: nowhere. Overlaps no range */
 };
 struct kern_adamw {
     const struct kern_adamw_range *ranges; /* (nranges) that do not overlap; read by the host, before the call returns */

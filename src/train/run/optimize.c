@@ -92,37 +92,18 @@ int rank_find_nonfinite(struct rank *r, const char **name, struct fsdpck_error *
     return rc;
 }
 
-/* How many elements one range of the optimizer takes from parameter i on, and which parameter is next: neighbours in the optimizer's memory that are treated alike
- * are one, with the padding between them, which is zero and stays so. */
-static int64_t stretch(const struct rank *r, size_t i, size_t *next)
-{
-    const struct layout *l = &r->job->layout;
-    const struct param *p = &l->params[i];
-    int64_t first, end = p->own_at + param_rows(p, r->comm->rank, &first) * p->ncol;
-    for (*next = i + 1; *next < l->nparams; ++*next) {
-        const struct param *q = &l->params[*next];
-        int64_t nrow = param_rows(q, r->comm->rank, &first);
-        if (q->trainable && nrow > 0 && (!r->masters || q->decay != p->decay))
-            break;
-        if (q->trainable && nrow > 0)
-            end = q->own_at + nrow * q->ncol;
-    }
-    return end - p->own_at;
-}
-
 /* This rank's rows of all that is trained. */
 static size_t list_ranges(const struct rank *r, struct kern_adamw_range *ranges)
 {
     const struct layout *l = &r->job->layout;
     size_t n = 0;
-    for (size_t i = 0, next; i < l->nparams; i = next) {
+    for (size_t i = 0; i < l->nparams; i++) {
         const struct param *p = &l->params[i];
-        int64_t first;
-        next = i + 1;
-        if (!p->trainable || param_rows(p, r->comm->rank, &first) <= 0)
-            continue;
-        ranges[n++] = (struct kern_adamw_range){ .nelem = stretch(r, i, &next), .p = rank_master(r, p), .m = r->m + p->own_at, .v = r->v + p->own_at,
-                                                 .grad = r->own + p->own_at, .weight_decay = p->decay ? r->job->config->train.weight_decay : 0 };
+        int64_t first, nrow = param_rows(p, r->comm->rank, &first);
+        if (p->trainable && nrow > 0)
+            ranges[n++] = (struct kern_adamw_range){ .nelem = nrow * p->ncol, .p = rank_master(r, p), .m = r->m + p->own_at, .v = r->v + p->own_at,
+                                                     .grad = r->own + p->own_at, .weight_decay = p->decay ? r->job->config->train.weight_decay : 0,
+                                                     .rounded = r->masters ? rank_rows(r, p) : NULL };
     }
     return n;
 }
@@ -139,7 +120,7 @@ int rank_update(struct rank *r, double norm, double lr, struct fsdpck_error *err
     const struct kern_adamw adamw = { .ranges = r->lists->ranges, .nranges = list_ranges(r, r->lists->ranges), .grad_scale = scale < 1 ? scale : 1, .lr = lr,
                                       .beta1 = config->train.beta1, .beta2 = config->train.beta2, .eps = config->train.epsilon, .t = (int64_t)r->updates };
     c->device->ops->adamw(c->stream, &adamw);
-    int rc = rank_publish(r, false, err);
+    int rc = rank_spread(r, false, err);
     return rc ? rc : r->comm->ops->barrier(r->comm, "update of parameters", err);
 }
 

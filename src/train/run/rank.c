@@ -52,6 +52,11 @@ int rank_publish(struct rank *r, bool all, struct fsdpck_error *err)
         if (p->trainable && nrow > 0)
             r->compute->device->ops->cast(r->compute->stream, to, from, nrow, p->ncol);
     }
+    return rank_spread(r, all, err);
+}
+
+int rank_spread(struct rank *r, bool all, struct fsdpck_error *err)
+{
     return r->gather ? gather_publish(r->gather, all, err) : 0;
 }
 

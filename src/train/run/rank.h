@@ -82,6 +82,8 @@ void *rank_rows(const struct rank *r, const struct param *p);
 float *rank_master(const struct rank *r, const struct param *p);
 /* Masters, rounded, to where they are gathered from; all: frozen rows have changed too. Nobody may be reading there. */
 int rank_publish(struct rank *r, bool all, struct fsdpck_error *err);
+/* The same of what is there already, as the optimizer's step leaves it. */
+int rank_spread(struct rank *r, bool all, struct fsdpck_error *err);
 /* Numbers between the device and the host; done when they return. */
 int rank_download(const struct rank *r, void *host, const void *device, size_t nbytes, struct fsdpck_error *err);
 int rank_upload(const struct rank *r, void *device, const void *host, size_t nbytes, struct fsdpck_error *err);

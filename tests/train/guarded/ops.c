@@ -154,7 +154,7 @@ static void run_adamw(struct kern_stream *s, void *args)
 {
     const struct kern_adamw *a = args;
     for (size_t i = 0; i < a->nranges; i++)
-        LOOK("adamw", a->ranges[i].p, a->ranges[i].m, a->ranges[i].v, a->ranges[i].grad);
+        LOOK("adamw", a->ranges[i].p, a->ranges[i].m, a->ranges[i].v, a->ranges[i].grad, a->ranges[i].rounded);
     CALL(adamw, s, a);
 }
 
