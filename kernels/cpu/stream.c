@@ -152,6 +152,7 @@ static uint64_t event_elapsed_ns(struct kern_event *from, struct kern_event *to)
 
 const struct kern_device cpu_device = {
     .name = "cpu",
+    .row_unit = 1,
     .ops = &cpu_ops,
     .memory = &cpu_memory,
     .stream_new = stream_new,

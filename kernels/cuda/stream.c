@@ -185,6 +185,7 @@ static uint64_t event_elapsed_ns(struct kern_event *from, struct kern_event *to)
 const struct kern_device cuda_device = {
     .name = "cuda",
     .apart = true,
+    .row_unit = 128,
     .ops = &cuda_ops,
     .memory = &cuda_memory,
     .stream_new = stream_new,

@@ -294,7 +294,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     struct algo algo;
     memcpy(&algo, algorithm, sizeof(algo));
     ENTER("cublasLtMatmul");
-    if (hosted_stream(stream) != 0 || handle->device != hosted_current())
+    if (hosted_put(stream) != hosted_current() || handle->device != hosted_current())
         return CUBLAS_STATUS_EXECUTION_FAILED;
     if (algo.problem != hash_of(&p) || nbytes < algo.workspace || (uintptr_t)workspace % 256 != 0 || (c == d && lc->ld != ld->ld))
         return CUBLAS_STATUS_INVALID_VALUE;

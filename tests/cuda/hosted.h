@@ -17,15 +17,18 @@ enum { HOSTED_DEVICES = 2 };
 /* FSDPTRAIN_HOSTED_FAIL="cudaMalloc 3 2 1": the third call of that name that device 1's process makes fails with code 2; without a device any process's. What the
  * call is to answer; 0: it is to do its work. */
 int hosted_fails(const char *name, int device);
+/* With FSDPTRAIN_HOSTED_COUNTS=FILE: how often each call was made so far, as JSON. */
+void hosted_tell_counts(void);
 /* The device of the calling thread. */
 int hosted_current(void);
 /* Ends the program with a word. */
 void hosted_die(const char *call, const char *what) __attribute__((noreturn));
 
-/* Whether a kernel may be started on a stream: it is one, of the calling thread's device. `handle` is a cudaStream_t; returns a cudaError_t. */
-int hosted_stream(void *handle);
-/* Which device a stream is of. */
+/* `handle`: a cudaStream_t. Whether a kernel may be started on it, as it may where its device is the calling thread's: a cudaError_t. */
+int hosted_start(void *handle);
+/* Which device a stream is of; and the same when one more piece of work is put on it. */
 int hosted_stream_device(void *handle);
+int hosted_put(void *handle);
 /* Ends the program where [p, p + nbytes) begins in an allocation of a device and ends outside it, or where it has to be one of this device's and is none. */
 void hosted_reach(const char *call, const void *p, size_t nbytes, int device);
 /* One kernel at a time: the shim has one place for the thread that runs. */

@@ -10,7 +10,7 @@ void shim_launch(struct kern_stream *stream, dim3 grid, unsigned nthread, size_t
         return;
     if (grid.x > 0x7fffffff || grid.y > MOST_ACROSS || grid.z > MOST_ACROSS || nthread == 0 || nthread > MOST_THREADS || shared_nbytes > MOST_SHARED)
         hosted_die("a kernel", "more blocks, threads or shared memory than a device has");
-    const int code = hosted_stream(stream->handle);
+    const int code = hosted_start(stream->handle);
     if (code != 0) {
         cuda_fail(stream, KERN_ERR_LIBRARY, "CUDA: a kernel of %u x %u x %u blocks: error %d", grid.x, grid.y, grid.z, code);
         return;

@@ -277,12 +277,17 @@ static cudaStream_t put(const char *call, cudaStream_t s)
     return s;
 }
 
-int hosted_stream(void *handle)
+int hosted_put(void *handle)
+{
+    return put("work on a stream", handle)->device;
+}
+
+int hosted_start(void *handle)
 {
     const cudaError_t entered = enter("kernel");
     if (entered != cudaSuccess)
         return (int)entered;
-    return put("a kernel", handle)->device == current ? 0 : (int)cudaErrorInvalidResourceHandle;
+    return hosted_put(handle) == current ? 0 : (int)cudaErrorInvalidResourceHandle;
 }
 
 int hosted_stream_device(void *handle)
@@ -313,6 +318,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int 
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
     stream_of(__func__, s)->live = 0; /* events may still speak of it: it stays */
+    hosted_tell_counts();
     ENTER;
     return cudaSuccess;
 }

@@ -21,6 +21,7 @@ struct kern_event;
 struct kern_device {
     const char *name; /* "cpu", "cuda" */
     bool apart;       /* its memory (KERN_PLACE_DEVICE) is its own: the host cannot read it, and its kernels read no other. Else both are the same */
+    int64_t row_unit; /* numbers of rows (tokens) that recur are worth rounding up to a multiple of it: tiles are as high, and what is chosen by shape is chosen once */
     const struct kern_ops *ops;
     const struct kern_memory *memory;
 

@@ -21,6 +21,12 @@ int64_t compute_largest_rank(const struct layout *l, int64_t nlayer)
     return r;
 }
 
+int64_t compute_whole_units(const struct compute *c, int64_t ntok)
+{
+    const int64_t unit = c->device->row_unit;
+    return (ntok + unit - 1) / unit * unit;
+}
+
 static void carve_block(const struct compute *c, struct carver *v, const struct layer *layer, struct block *b)
 {
     const struct model *m = c->m;
@@ -218,8 +224,8 @@ int compute_new(const struct model *m, const struct layout *l, const struct trai
     int rc = compute_new_bare(m, l, config, where, out, err);
     if (rc)
         return rc;
-    (*out)->ntok = ntok;
-    (*out)->ndocs = ndocs;
+    (*out)->ntok = compute_whole_units(*out, ntok);
+    (*out)->ndocs = ndocs + 1; /* that of the padding */
     compute_recompute(*out, (*out)->nrecomputed);
     return 0;
 }

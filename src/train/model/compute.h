@@ -22,7 +22,7 @@ struct block {
     void *s_qkv, *s_o, *s_gate_up, *s_down; /* S = scale·drop(x)·Aᵀ, (T, Σ r) of those that share x */
 };
 
-/* Filled by the caller, in memory of the host. */
+/* Filled by the caller, in memory of the host, and padded where the device has units of rows. */
 struct batch {
     int64_t ntok, ndocs;
     int64_t nsupervised;        /* compute's own: of them */

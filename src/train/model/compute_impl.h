@@ -36,6 +36,9 @@ static inline struct kern_mat grad_mat(float *data, int64_t pitch)
 
 static const struct kern_cmat no_cmat = { NULL, 0, KERN_F32 };
 
+/* So many tokens and what pads them, as the device likes numbers of rows. */
+int64_t compute_whole_units(const struct compute *c, int64_t ntok);
+
 /* The largest Σ r of layers that share an input. */
 int64_t compute_largest_rank(const struct layout *l, int64_t nlayer);
 

@@ -105,10 +105,26 @@ static void find_supervised(struct batch *b)
     }
 }
 
+/* More tokens, to whole units: a document of their own that nobody sees and nothing is learned from. They repeat a token that is there, and are as sound as it. */
+static void pad(struct compute *c)
+{
+    struct batch *b = &c->batch;
+    const int64_t n = compute_whole_units(c, b->ntok);
+    for (int64_t i = b->ntok; i < n; i++) {
+        b->ids[i] = b->ids[0];
+        b->positions[i] = (int32_t)(i - b->ntok);
+        b->targets[i] = -1;
+    }
+    if (n > b->ntok)
+        b->cu_seqlens[++b->ndocs] = n;
+    b->ntok = n;
+}
+
 /* The batch to where kernels read it. */
 static void send_batch(struct compute *c)
 {
     struct batch *b = &c->batch;
+    pad(c);
     find_supervised(b);
     int32_t *const to[] = { c->on.ids, c->on.positions, c->on.targets, c->on.rows, c->on.row_targets };
     const int32_t *const from[] = { b->ids, b->positions, b->targets, b->rows, b->row_targets };
@@ -281,7 +297,8 @@ int compute_logits(struct compute *c, const struct compute_hook *hook, float *lo
 {
     const struct linear *head = &c->l->head;
     const struct bundle bundle = bundle_of(c, &head, 1);
-    const size_t nbytes = (size_t)(c->batch.ntok * head->nout) * sizeof *logits;
+    const int64_t ntok = c->batch.ntok;
+    const size_t one = (size_t)head->nout * sizeof *logits, nbytes = (size_t)compute_whole_units(c, ntok) * one;
     const struct kern_place place = { .kind = KERN_PLACE_DEVICE, .index = c->index };
     char message[KERN_MESSAGE_BYTES];
     struct kern_buffer buffer;
@@ -292,7 +309,7 @@ int compute_logits(struct compute *c, const struct compute_hook *hook, float *lo
         const struct kern_mat to = { buffer.data, head->nout, KERN_F32 };
         bundle_forward(c, &bundle, c->h, c->ds, NULL, &to);
         compute_leave_end(c, hook);
-        c->device->memory->copy(c->stream, logits, buffer.data, nbytes);
+        c->device->memory->copy(c->stream, logits, buffer.data, (size_t)ntok * one);
         rc = compute_sync(c, err);
     }
     c->device->memory->free(&buffer);

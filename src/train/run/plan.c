@@ -93,6 +93,7 @@ static int open_on_paper(const struct job *job, struct rank_device *where, struc
         return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "device '%s': %s", job->opt->device, message);
     *device = *where->device;
     device->apart = true;
+    device->row_unit = module->device->row_unit;
     device->ops = module->device->ops;
     where->device = device;
     where->links = job->nranks > 1 ? module->links : NULL;

@@ -81,7 +81,7 @@ static int stream_status(struct kern_stream *s, char *message)
 }
 
 static const struct kern_device guarded_device = {
-    .name = "cuda", .apart = true, .ops = &guarded_ops, .memory = &guarded_memory, .stream_new = stream_new, .stream_free = stream_free,
+    .name = "cuda", .apart = true, .row_unit = 1, .ops = &guarded_ops, .memory = &guarded_memory, .stream_new = stream_new, .stream_free = stream_free,
     .stream_sync = stream_sync, .stream_status = stream_status, .event_new = late_event_new, .event_free = late_event_free, .event_record = late_event_record,
     .event_wait = late_event_wait, .event_sync = late_event_sync, .event_elapsed_ns = late_event_elapsed_ns,
 };
