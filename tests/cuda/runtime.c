@@ -169,6 +169,11 @@ cudaError_t cudaHostRegister(void *p, size_t nbytes, unsigned flags)
 {
     ENTER;
     (void)flags;
+    pthread_mutex_lock(&all.lock);
+    const bool known = find(p) != NULL;
+    pthread_mutex_unlock(&all.lock);
+    if (known)
+        return last = cudaErrorHostMemoryAlreadyRegistered;
     keep(__func__, p, nbytes, -1);
     return cudaSuccess;
 }
