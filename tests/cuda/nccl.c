@@ -57,6 +57,7 @@ static void ask(struct ncclComm *c, bool gathers, const char *mine, char *theirs
 static void opened(struct ncclComm *c)
 {
     c->opened = true;
+    boxes_shut(&c->boxes);
     for (uint32_t r = 0; r < c->boxes.nranks; r++)
         if (r != c->boxes.rank && c->devices[r] == c->device)
             c->state = ncclInvalidUsage;
@@ -116,6 +117,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)
 ncclResult_t ncclCommAbort(ncclComm_t c)
 {
     __atomic_store_n(&c->aborted, true, __ATOMIC_RELAXED);
+    boxes_shut(&c->boxes);
     return ncclSuccess;
 }
 

@@ -34,9 +34,14 @@ bool boxes_open(struct boxes *b, const unsigned char *id, uint32_t rank, uint32_
     return b->boxes != NULL;
 }
 
-void boxes_close(struct boxes *b)
+void boxes_shut(const struct boxes *b)
 {
     shm_unlink(b->name); /* the first one does it; the others have it mapped, or are gone */
+}
+
+void boxes_close(struct boxes *b)
+{
+    boxes_shut(b);
     munmap(b->boxes, (size_t)b->nranks * b->nranks * sizeof *b->boxes);
     b->boxes = NULL;
 }

@@ -35,6 +35,8 @@ struct boxes {
 /* The ranks of an id meet. False: there is no shared memory. The caller has set enter, leave and die. */
 bool boxes_open(struct boxes *b, const unsigned char *id, uint32_t rank, uint32_t nranks);
 void boxes_close(struct boxes *b);
+/* Nobody else comes: what is shared goes away with the last rank, however that ends. */
+void boxes_shut(const struct boxes *b);
 /* Moves what can be moved of posts that are under way together: of those of one kind with one peer the first. Whether anything moved; *left: something is to come. */
 bool boxes_pass(const struct boxes *b, struct post *posts, size_t nposts, bool *left);
 

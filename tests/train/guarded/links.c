@@ -98,6 +98,7 @@ static void link_close(struct kern_link *l)
 static void link_abort(struct kern_link *l)
 {
     atomic_store(&l->aborted, true);
+    boxes_shut(&l->boxes);
 }
 
 static int link_status(struct kern_link *l, char *message)
