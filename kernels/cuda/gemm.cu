@@ -1,16 +1,15 @@
 /* Products as kernels/gemm.h has them, made of the library's: D = A·B + C, in steps that each add to what is there. A bf16 C is its own sum, rounded at each step,
- * the adapters' small parts before the product, so that only what they are is rounded twice: an fp32 sum beside it would cost more than its products. */
+ * the adapters' small parts before the product: an fp32 sum beside it would cost more than its products. */
 #include "cuda/ops.h"
 #include "cuda/product.cuh"
 #include "cuda/vec.cuh"
 
 namespace {
 
-/* What has been summed so far: `from` (none: nothing), next to be found in `to`. */
+/* What has been summed so far: `from` (none: nothing), next to be found in C. */
 struct chain {
     struct kern_stream *stream;
     const struct kern_gemm *g;
-    struct kern_mat to;
     struct kern_cmat from;
 };
 
@@ -28,15 +27,15 @@ bool same_view(struct kern_cmat a, struct kern_mat b)
 /* What was summed moves to where steps can add to parts of it. */
 void settle(chain &c)
 {
-    if (same_view(c.from, c.to))
+    if (same_view(c.from, c.g->c))
         return;
     struct product zero = {};
-    zero.m = c.g->m, zero.n = c.g->n, zero.c = c.to;
+    zero.m = c.g->m, zero.n = c.g->n, zero.c = c.g->c;
     if (c.from.data)
-        cuda_cast(c.stream, c.to, c.from, c.g->m, c.g->n);
+        cuda_cast(c.stream, c.g->c, c.from, c.g->m, c.g->n);
     else
         cuda_product_own(c.stream, &zero);
-    c.from = kern_const(c.to);
+    c.from = kern_const(c.g->c);
 }
 
 void add_lowrank(chain &c, const struct kern_lowrank &r)
@@ -49,13 +48,13 @@ void add_lowrank(chain &c, const struct kern_lowrank &r)
     p.alpha = r.alpha;
     p.drop_c = r.dropout;
     p.drop_c.token0 += r.row0;
-    if (r.row0 != 0 || r.nrow != c.g->m || (c.from.data && c.from.dtype != c.to.dtype))
+    if (r.row0 != 0 || r.nrow != c.g->m || (c.from.data && c.from.dtype != c.g->c.dtype))
         settle(c);
-    p.c = c.to;
-    p.c.data = static_cast<char *>(c.to.data) + r.row0 * c.to.pitch * kern_dtype_bytes(c.to.dtype);
+    p.c = c.g->c;
+    p.c.data = static_cast<char *>(c.g->c.data) + r.row0 * c.g->c.pitch * kern_dtype_bytes(c.g->c.dtype);
     p.add = c.from.data ? row_of(c.from, r.row0) : c.from;
     cuda_product(c.stream, &p);
-    c.from = kern_const(c.to);
+    c.from = kern_const(c.g->c);
 }
 
 struct bias_op {
@@ -78,25 +77,25 @@ void add_product(chain &c)
     struct product p = {};
     if (g->k == 0 || g->alpha == 0)
         return;
-    if (c.from.data && c.from.dtype != c.to.dtype)
+    if (c.from.data && c.from.dtype != g->c.dtype)
         settle(c);
     p.m = g->m, p.n = g->n, p.k = g->k;
     p.a = g->a, p.b = g->b, p.trans_a = g->trans_a, p.trans_b = g->trans_b;
-    p.c = c.to, p.add = c.from;
+    p.c = g->c, p.add = c.from;
     p.alpha = g->alpha;
-    p.bias = g->bias.data && g->bias.dtype == c.to.dtype ? g->bias.data : nullptr;
+    p.bias = g->bias.data && g->bias.dtype == g->c.dtype ? g->bias.data : nullptr;
     cuda_product(c.stream, &p);
-    c.from = kern_const(c.to);
+    c.from = kern_const(g->c);
 }
 
 void add_bias(chain &c)
 {
     const struct kern_gemm *g = c.g;
-    const bool done = g->k != 0 && g->alpha != 0 && g->bias.dtype == c.to.dtype; /* with the product */
+    const bool done = g->k != 0 && g->alpha != 0 && g->bias.dtype == g->c.dtype; /* with the product */
     if (!g->bias.data || done)
         return;
     settle(c);
-    for_eights(c.stream, {c.to, one_row(g->bias)}, g->m, g->n, bias_op{c.to, g->bias});
+    for_eights(c.stream, {g->c, one_row(g->bias)}, g->m, g->n, bias_op{g->c, g->bias});
 }
 
 bool sound(struct kern_stream *stream, const struct kern_gemm *g)
@@ -116,7 +115,7 @@ void cuda_gemm(struct kern_stream *stream, const struct kern_gemm *g)
 {
     if (!sound(stream, g) || g->m == 0 || g->n == 0)
         return;
-    chain c = {stream, g, g->c, g->add};
+    chain c = {stream, g, g->add};
     for (int i = 0; i < g->nlowrank; i++)
         add_lowrank(c, g->lowrank[i]);
     add_product(c);

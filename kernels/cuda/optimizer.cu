@@ -48,7 +48,6 @@ struct kern_mat flat(float *x, int64_t nelem)
     return kern_mat{x, nelem, KERN_F32};
 }
 
-
 adamw_entry entry_of(const struct kern_adamw_range &r, double lr)
 {
     return adamw_entry{flat(r.p, r.nelem), flat(r.m, r.nelem), flat(r.v, r.nelem), kern_mat{r.rounded, r.nelem, KERN_BF16}, kern_cmat{r.grad, r.nelem, KERN_F32},

@@ -1,5 +1,4 @@
-/* See hosted.h: cuBLASLt, by plain loops. Matrices have their columns together; D = alpha * op(A) * op(B) + beta * C, and a bias that runs along D's rows.
- * FSDPTRAIN_HOSTED_REFUSE=1: it has no kernel for what is not aligned to 16 bytes. */
+/* See hosted.h: cuBLASLt, by plain loops. Matrices have their columns together; D = alpha * op(A) * op(B) + beta * C, and a bias that runs along D's rows. */
 #include "hosted.h"
 
 #include <cublasLt.h>

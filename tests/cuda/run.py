@@ -5,7 +5,7 @@ number of ranks, and whatever call of a library fails, a run ends with one line,
     run.py BUILD GOLDENS
 
 Says nothing about speed, nor about what only a GPU does. Needs numpy for what it shares with the trainer's tests."""
-import argparse, concurrent.futures, json, os, pathlib, shutil, subprocess, sys
+import argparse, concurrent.futures, json, os, pathlib, subprocess, sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "train"))
 from harness import Failure, Tests, config_of
@@ -178,9 +178,8 @@ def main():
             if args.only in title:
                 t.check(title, *call)
     finally:
-        shutil.rmtree(t.tmp, ignore_errors=True)
-    print(f"{t.passed} passed, {t.failed} failed")
-    return t.failed > 0
+        failed = t.end()
+    return failed
 
 
 if __name__ == "__main__":

@@ -276,9 +276,8 @@ def main():
         t.check("gradients as bf16", t.reduced)
         t.check("contents of a base", t.contents)
     finally:
-        shutil.rmtree(t.tmp, ignore_errors=True)
-    print(f"{t.passed} passed, {t.failed} failed")
-    return t.failed > 0
+        failed = t.end()
+    return failed
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """What the tests of runs of the trainer share: starting one, and reading what it leaves behind."""
-import json, os, pathlib, signal, struct, subprocess, tempfile, threading
+import json, os, pathlib, shutil, signal, struct, subprocess, tempfile, threading
 import numpy as np
 
 DTYPES = {"F32": np.float32, "F64": np.float64}
@@ -76,6 +76,12 @@ class Tests:
         except (Failure, subprocess.TimeoutExpired, OSError, KeyError, ValueError) as e:
             self.failed += 1
             print(f"FAILED {title}: {type(e).__name__}: {e}", flush=True)
+
+    def end(self):
+        """Nothing is left behind; whether anything failed."""
+        shutil.rmtree(self.tmp, ignore_errors=True)
+        print(f"{self.passed} passed, {self.failed} failed")
+        return self.failed > 0
 
     def write(self, name, config):
         path = self.tmp / f"{name}.json"

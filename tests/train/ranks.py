@@ -235,11 +235,10 @@ def main():
             t.attempt("mpirun, ranks that mean different runs", t.mpi_elsewhere)
             t.attempt("mpirun, two network namespaces", t.namespaces)
     finally:
-        shutil.rmtree(t.tmp, ignore_errors=True)
-    if t.skipped:
-        print(f"{t.skipped} skipped")
-    print(f"{t.passed} passed, {t.failed} failed")
-    return t.failed > 0
+        if t.skipped:
+            print(f"{t.skipped} skipped")
+        failed = t.end()
+    return failed
 
 
 if __name__ == "__main__":

@@ -140,6 +140,18 @@ class Runs(Texts, Refusals):
         if not losses[-1] < losses[0]:
             raise Failure(f"the loss does not fall: {losses}")
 
+    def scalings(self, name):
+        """Of any size, as PEFT would write them: whole numbers as such where they are exact. B is zero, and the warm-up's first step leaves it so."""
+        for alpha in 32.0, 0.5, 1e19, 3e29:
+            out = self.tmp / f"{name}-alpha-{alpha}"
+            self.run(self.write(out.name, {
+                "model": str(self.goldens / name / "model"), "output_dir": str(out), "data": {"train": str(self.goldens / name / "data.jsonl"), "seq_len": 40},
+                "lora": {"r": 2, "lora_alpha": alpha, "alpha_pattern": {"q_proj": alpha / 2}}, "train": {"max_steps": 1, "global_batch_size": 1, "warmup_steps": 1},
+                "dtype": {"param": "fp32"}}))
+            written = json.loads((out / "adapter/adapter_config.json").read_text())
+            if written["lora_alpha"] != alpha or written["alpha_pattern"] != {"q_proj": alpha / 2} or isinstance(written["lora_alpha"], int) != (alpha == 32):
+                raise Failure(f"{alpha}: {written['lora_alpha']}, {written['alpha_pattern']}")
+
     # --- what goes wrong
 
     def killed(self, name, ranks, victim):
@@ -279,15 +291,15 @@ def main():
             t.check("another run's checkpoint", t.other_run, "lora-qwen3")
             t.check("plan", t.planned, "lora-qwen3")
             t.check("non-finite", t.nonfinite, "lora-qwen3")
+            t.check("scalings", t.scalings, "lora-qwen3")
             t.check("stalled rank", t.stalled, "lora-qwen3")
             for change, code, words in REFUSALS:
                 t.check(f"refusal: {words}", t.refused, "lora-qwen3", change, code, words)
             for keys, words in MODEL_REFUSALS:
                 t.check(f"refusal of a model: {words}", t.model_refused, "lora-qwen3", keys, words)
     finally:
-        shutil.rmtree(t.tmp, ignore_errors=True)
-    print(f"{t.passed} passed, {t.failed} failed")
-    return t.failed > 0
+        failed = t.end()
+    return failed
 
 
 if __name__ == "__main__":

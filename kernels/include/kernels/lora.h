@@ -1,5 +1,5 @@
 /* LoRA (Hu et al. 2021): Y = X·Wᵀ + scale · (drop(X)·Aᵀ)·Bᵀ, by segments of rows (one segment is one adapter; several are tenants). The products with W
- * carry the low-rank part themselves (kern_gemm.lowrank), rounded once; here is what is left:
+ * carry the low-rank part themselves (kern_gemm.lowrank), rounded as kern_gemm_fn says; here is what is left:
  *
  *   forward     S  = scale · drop(X)·Aᵀ       lora_down
  *               Y  = X·Wᵀ + S·Bᵀ              gemm, lowrank {s: S, b: B, trans_b, alpha: 1}

@@ -272,10 +272,8 @@ int loop_run(struct rank *r, const char *resume, struct loop_notes *notes, struc
         rc = export_adapter(r, notes, err);
     if (metrics && fclose(metrics) && !rc)
         rc = fsdpck_error_set(err, FSDPCK_ERR_IO, r->job->config->log.jsonl, "could not be written");
-    if (rc) {
-        memory_hint(r->job, err);
-        board_fail(r->comm->board, err); /* nobody waits for this rank's thread */
-    }
+    if (rc)
+        rank_fail(r->job, r->comm->board, err); /* nobody waits for this rank's thread */
     saver_free(saver);
     profile_free(profile);
     return rc ? rc : r->comm->ops->barrier(r->comm, "end", err);

@@ -212,6 +212,12 @@ struct rank_times rank_times(const struct rank *r)
     return (struct rank_times){ .exposed_ns = comm_wait_ns(r->comm) + waited, .behind_ns = gathers.gathered_ns + exchanges.busy_ns, .waited_ns = waited };
 }
 
+void rank_fail(const struct job *job, struct board *board, struct fsdpck_error *err)
+{
+    memory_hint(job, err);
+    board_fail(board, err);
+}
+
 void rank_close(struct rank *r)
 {
     if (!r)

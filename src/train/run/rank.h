@@ -76,6 +76,8 @@ int rank_open(const struct job *job, struct comm *host, struct rank **out, struc
 /* To load and compute, not to train: no memory of its own but the communicator's. On the processor. */
 int rank_open_bare(const struct job *job, struct comm *host, struct rank **out, struct fsdpck_error *err);
 void rank_close(struct rank *r); /* NULL does nothing */
+/* Leaves the error by which a rank ends to the others; where it is for lack of memory, with what would take less. */
+void rank_fail(const struct job *job, struct board *board, struct fsdpck_error *err);
 
 /* This rank's rows in the parameters' memory, and the fp32 values that are trained and saved, which may be the same memory. */
 void *rank_rows(const struct rank *r, const struct param *p);

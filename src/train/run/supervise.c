@@ -17,7 +17,6 @@
 #include "comm/comm_mpi.h"
 #include "run/files.h"
 #include "run/loop.h"
-#include "run/memory.h"
 
 enum { GRACE_MS = 3000, POLL_MS = 20 };
 
@@ -95,10 +94,8 @@ _Noreturn static void run_rank(struct family *f, uint32_t number)
         rc = rank_open(f->job, comm, &r, &err);
     if (!rc)
         rc = loop_run(r, f->resume, number == f->job->first ? (struct loop_notes *)board_notes(f->board) : &scratch, &err);
-    if (rc) {
-        memory_hint(f->job, &err);
-        board_fail(f->board, &err);
-    }
+    if (rc)
+        rank_fail(f->job, f->board, &err);
     rank_close(r);
     if (comm && (f->world || !rc)) /* MPI would wait for the others */
         comm->ops->free(comm);
