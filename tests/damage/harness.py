@@ -1,5 +1,6 @@
 """What the damage tests share: running the tool under limits, small sources, and counting what fails. Standard library only."""
 import json
+import multiprocessing
 import os
 import random
 import resource
@@ -26,11 +27,58 @@ class Result:
         return "exit %d\n  stdout: %s\n  stderr: %s" % (self.status, self.out.strip(), self.err.strip())
 
 
+def command(argv, cwd, limits):
+    """Runs it to its end, which comes within LIMIT_S."""
+    def limit():
+        for which, value in limits:
+            resource.setrlimit(which, (value, value))
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        p = subprocess.Popen(argv, stdout=out, stderr=err, cwd=cwd, env=ENVIRONMENT, preexec_fn=limit if limits else None)
+        watch = threading.Timer(LIMIT_S, p.kill)
+        watch.start()
+        _, wait, usage = os.wait4(p.pid, 0)
+        watch.cancel()
+        p.returncode = os.waitstatus_to_exitcode(wait)
+        out.seek(0), err.seek(0)
+        return Result(p.returncode, out.read().decode(errors="replace"), err.read().decode(errors="replace"), usage.ru_maxrss * 1024)
+
+
+class Launcher:
+    """A process that does nothing but start commands, and stays small: to Linux, a command's peak of memory is at least that of the process which it
+    was before exec, a copy of the one that starts it; and a test may hold much."""
+
+    def __init__(self):
+        fork = multiprocessing.get_context("fork")
+        self.asked, theirs = fork.Pipe()
+        self.process = fork.Process(target=self.serve, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def serve(self, asked):
+        self.asked.close()  # so that the tester's end, however it comes, is seen here
+        while True:
+            try:
+                request = asked.recv()
+            except EOFError:
+                return
+            try:
+                asked.send(command(*request))
+            except OSError as e:
+                asked.send(e)
+
+    def run(self, *request):
+        self.asked.send(request)
+        said = self.asked.recv()
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+
 class Tester:
     """Runs one binary in one temporary folder; keeps the count."""
 
     def __init__(self, binary):
-        self.binary = os.path.abspath(binary)
+        self.binary, self.launcher = os.path.abspath(binary), Launcher()
         self.folder, self.nchecks, self.failures = None, 0, []
         self.move("/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir())
 
@@ -45,19 +93,7 @@ class Tester:
 
     def run(self, *args, cwd=None, limits=(), program=None):
         """fsdpck ARGS. Its peak of resident memory is measured. limits: (resource, value) to set for it."""
-        def limit():
-            for which, value in limits:
-                resource.setrlimit(which, (value, value))
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            p = subprocess.Popen([program or self.binary, *map(str, args)], stdout=out, stderr=err, cwd=cwd or self.folder, env=ENVIRONMENT,
-                                 preexec_fn=limit if limits else None)
-            watch = threading.Timer(LIMIT_S, p.kill)
-            watch.start()
-            _, wait, usage = os.wait4(p.pid, 0)
-            watch.cancel()
-            p.returncode = os.waitstatus_to_exitcode(wait)
-            out.seek(0), err.seek(0)
-            return Result(p.returncode, out.read().decode(errors="replace"), err.read().decode(errors="replace"), usage.ru_maxrss * 1024)
+        return self.launcher.run([program or self.binary, *map(str, args)], cwd or self.folder, limits)
 
     def check(self, ok, what, *details):
         self.nchecks += 1
