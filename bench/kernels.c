@@ -214,7 +214,9 @@ static void bench_attention(int64_t ntok, int64_t len, enum kern_dtype dtype)
     int64_t cu[65] = {0};
     for (int64_t d = 0; d < ntok / len; d++)
         cu[d + 1] = (d + 1) * len;
-    struct kern_attention_shape s = {ntok, NHEAD, NKV, DIM, cu, ntok / len, 0, 0.125f};
+    struct kern_attention_shape s = {.ntok = ntok, .nhead = NHEAD, .nkv = NKV, .head_dim = DIM, .cu_seqlens = cu, .ndoc = ntok / len, .scale = 0.125f};
+    s.table.data = buffer((int64_t)device->ops->attention_table_bytes(stream, &s) / 4, KERN_F32);
+    device->ops->attention_table(stream, &s);
     struct kern_attention a = {.shape = s, .q = {buffer(ntok * NHEAD * DIM, dtype), NHEAD * DIM, dtype}, .k = {buffer(ntok * NKV * DIM, dtype), NKV * DIM, dtype},
                                .v = {buffer(ntok * NKV * DIM, dtype), NKV * DIM, dtype}, .o = {buffer(ntok * NHEAD * DIM, dtype), NHEAD * DIM, dtype},
                                .lse = buffer(ntok * NHEAD, KERN_F32), .scratch = buffer((int64_t)device->ops->attention_scratch(stream, &s) / 4, KERN_F32)};

@@ -26,6 +26,19 @@ struct query {
     float top[CPU_STACKED], sum[CPU_STACKED];
 };
 
+size_t cpu_attention_table_bytes(const struct kern_stream *stream, const struct kern_attention_shape *shape)
+{
+    (void)stream, (void)shape;
+    return 0;
+}
+
+/* Kernels read the host's list. */
+void cpu_attention_table(struct kern_stream *stream, struct kern_attention_shape *shape)
+{
+    (void)stream;
+    shape->table.ntile = 0;
+}
+
 size_t cpu_attention_scratch(const struct kern_stream *stream, const struct kern_attention_shape *shape)
 {
     (void)stream;

@@ -8,6 +8,8 @@ void cpu_gemm(struct kern_stream *stream, const struct kern_gemm *args);
 void cpu_rmsnorm(struct kern_stream *stream, const struct kern_rmsnorm *args);
 void cpu_rmsnorm_grad(struct kern_stream *stream, const struct kern_rmsnorm_grad *args);
 void cpu_rope(struct kern_stream *stream, const struct kern_rope_apply *args);
+size_t cpu_attention_table_bytes(const struct kern_stream *stream, const struct kern_attention_shape *args);
+void cpu_attention_table(struct kern_stream *stream, struct kern_attention_shape *args);
 size_t cpu_attention_scratch(const struct kern_stream *stream, const struct kern_attention_shape *args);
 size_t cpu_attention_grad_scratch(const struct kern_stream *stream, const struct kern_attention_shape *args);
 void cpu_attention(struct kern_stream *stream, const struct kern_attention *args);

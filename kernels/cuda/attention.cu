@@ -8,31 +8,55 @@ namespace {
 
 enum { MOST_HEADS = 65535 }; /* of a grid's second dimension */
 
-/* A table travels as arguments of launches: the host's copy need not live on, and a graph can replay it. */
+enum { TILES = 4 }; /* a number of tiles is rounded up to a multiple: there are few of them, and a block of threads without a tile ends at once */
+
+/* A table travels as arguments of launches: the host's copy need not live on. */
 enum { CHUNK = 400 };
 
 struct chunk {
     struct document docs[CHUNK];
 };
 
-__global__ void __launch_bounds__(THREADS) write_documents(struct document *to, chunk c, int n)
+__global__ void __launch_bounds__(THREADS) write_documents(struct counts *counts, struct counts value, struct document *to, chunk c, int n)
 {
+    if (threadIdx.x == 0)
+        *counts = value;
     for (int i = (int)threadIdx.x; i < n; i += THREADS)
         to[i] = c.docs[i];
 }
 
-size_t table_bytes(const struct kern_attention_shape *s)
+struct document *docs_of(void *table)
 {
-    return ((size_t)(s->ndoc + 1) * sizeof(struct document) + 255) / 256 * 256;
+    return reinterpret_cast<struct document *>(static_cast<struct counts *>(table) + 1);
+}
+
+int32_t tiles_of(const struct kern_attention_shape *s, int64_t doc, int tile_rows)
+{
+    return doc < s->ndoc ? (int32_t)((s->cu_seqlens[doc + 1] - s->cu_seqlens[doc] + tile_rows - 1) / tile_rows) : 0;
+}
+
+bool sound_documents(const struct kern_attention_shape *s)
+{
+    bool docs = s->ntok >= 0 && s->ntok < INT32_MAX / 2 && s->ndoc > 0 && s->ndoc < INT32_MAX && s->cu_seqlens[0] == 0 && s->cu_seqlens[s->ndoc] == s->ntok;
+    for (int64_t d = 0; docs && d < s->ndoc; d++)
+        docs = s->cu_seqlens[d] <= s->cu_seqlens[d + 1];
+    return docs;
 }
 
 bool sound(const struct kern_attention_shape *s)
 {
-    const bool heads = s->ntok >= 0 && s->nhead > 0 && s->nkv > 0 && s->nhead % s->nkv == 0 && s->head_dim > 0 && s->window >= 0;
-    bool docs = heads && s->ntok < INT32_MAX / 2 && s->ndoc > 0 && s->ndoc < INT32_MAX && s->cu_seqlens[0] == 0 && s->cu_seqlens[s->ndoc] == s->ntok;
-    for (int64_t d = 0; docs && d < s->ndoc; d++)
-        docs = s->cu_seqlens[d] <= s->cu_seqlens[d + 1];
-    return docs;
+    return s->ntok >= 0 && s->nhead > 0 && s->nkv > 0 && s->nhead % s->nkv == 0 && s->head_dim > 0 && s->window >= 0 && s->table.data;
+}
+
+/* False: there is nothing to do, or the stream fails. */
+bool find_packing(struct kern_stream *stream, const struct kern_attention_shape *s, void *scratch, struct packing *p)
+{
+    if (!cuda_check(stream, sound(s), "attention: heads or window make no sense, or there is no table of documents"))
+        return false;
+    p->counts = static_cast<const struct counts *>(s->table.data);
+    p->docs = docs_of(s->table.data);
+    p->delta = static_cast<float *>(scratch);
+    return s->ntok > 0 && stream->status == KERN_OK;
 }
 
 bool fits_tensor_cores(const struct kern_attention_shape *s, std::initializer_list<operand> all)
@@ -61,33 +85,30 @@ template <types K> __global__ void __launch_bounds__(THREADS) sum_delta(struct k
 
 } // namespace
 
-size_t cuda_attention_bytes(const struct kern_attention_shape *s, bool delta)
+size_t cuda_attention_table_bytes(const struct kern_stream *, const struct kern_attention_shape *s)
 {
-    return table_bytes(s) + (delta ? (size_t)(s->nhead * s->ntok) * sizeof(float) : 0);
+    return sizeof(struct counts) + (size_t)(s->ndoc + 1) * sizeof(struct document);
 }
 
-bool cuda_attention_pack(struct kern_stream *stream, const struct kern_attention_shape *s, void *scratch, struct packing *p)
+void cuda_attention_table(struct kern_stream *stream, struct kern_attention_shape *s)
 {
     const int tile_rows = stream->warpgroups ? GROUPS_ROWS : WARPS_ROWS;
-    if (!cuda_check(stream, sound(s), "attention: heads, documents or window make no sense") || s->ntok == 0)
-        return false;
-    struct document *table = static_cast<struct document *>(scratch);
-    int32_t ntile = 0;
+    if (!cuda_check(stream, sound_documents(s) && s->table.data, "attention: documents make no sense, or there is no room for their table"))
+        return;
+    struct counts all = {(int32_t)s->ndoc, 0};
+    for (int64_t d = 0; d < s->ndoc; d++)
+        all.ntile += tiles_of(s, d, tile_rows);
+    int32_t tile = 0;
     for (int64_t from = 0; from <= s->ndoc; from += CHUNK) {
         chunk c = {};
         const int n = s->ndoc + 1 - from < CHUNK ? (int)(s->ndoc + 1 - from) : CHUNK;
         for (int i = 0; i < n; i++) {
-            const int64_t d = from + i, last = d < s->ndoc ? d + 1 : d;
-            c.docs[i] = document{(int32_t)s->cu_seqlens[d], ntile};
-            ntile += (int32_t)((s->cu_seqlens[last] - s->cu_seqlens[d] + tile_rows - 1) / tile_rows);
+            c.docs[i] = document{(int32_t)s->cu_seqlens[from + i], tile};
+            tile += tiles_of(s, from + i, tile_rows);
         }
-        launch(stream, write_documents, dim3(1), THREADS, 0, table + from, c, n);
+        launch(stream, write_documents, dim3(1), THREADS, 0, static_cast<struct counts *>(s->table.data), all, docs_of(s->table.data) + from, c, n);
     }
-    p->docs = table;
-    p->delta = reinterpret_cast<float *>(static_cast<char *>(scratch) + table_bytes(s));
-    p->ndoc = (int32_t)s->ndoc;
-    p->ntile = ntile;
-    return stream->status == KERN_OK;
+    s->table.ntile = (all.ntile + TILES - 1) / TILES * TILES;
 }
 
 void cuda_attention_delta(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p)
@@ -106,14 +127,14 @@ void cuda_attention_delta(struct kern_stream *stream, const struct kern_attentio
     }
 }
 
-size_t cuda_attention_scratch(const struct kern_stream *, const struct kern_attention_shape *s)
+size_t cuda_attention_scratch(const struct kern_stream *, const struct kern_attention_shape *)
 {
-    return cuda_attention_bytes(s, false);
+    return 0;
 }
 
 size_t cuda_attention_grad_scratch(const struct kern_stream *, const struct kern_attention_shape *s)
 {
-    return cuda_attention_bytes(s, true);
+    return (size_t)(s->nhead * s->ntok) * sizeof(float);
 }
 
 void cuda_attention(struct kern_stream *stream, const struct kern_attention *a)
@@ -121,7 +142,7 @@ void cuda_attention(struct kern_stream *stream, const struct kern_attention *a)
     struct packing p;
     const std::initializer_list<operand> all = {a->q, a->k, a->v, a->o};
     const bool vectors = in_vectors(&a->shape, all);
-    if (!cuda_attention_pack(stream, &a->shape, a->scratch, &p))
+    if (!find_packing(stream, &a->shape, a->scratch, &p))
         return;
     if (!fits_tensor_cores(&a->shape, all))
         cuda_attention_plain(stream, a, &p);
@@ -136,7 +157,7 @@ void cuda_attention_grad(struct kern_stream *stream, const struct kern_attention
     struct packing p;
     const std::initializer_list<operand> all = {g->q, g->k, g->v, g->o, g->d_o, g->dq, g->dk, g->dv};
     const bool vectors = in_vectors(&g->shape, all);
-    if (!cuda_attention_pack(stream, &g->shape, g->scratch, &p))
+    if (!find_packing(stream, &g->shape, g->scratch, &p))
         return;
     cuda_attention_delta(stream, g, &p);
     if (!fits_tensor_cores(&g->shape, all))

@@ -11,12 +11,16 @@ struct document {
     int32_t token, tile;
 };
 
-/* What lies in scratch: the table, then delta (nhead, ntok), which only the backward has. */
-struct packing {
-    const struct document *docs;
-    float *delta;
+/* What the table begins with. Only the device reads it: a launch is the same for other documents. */
+struct counts {
     int32_t ndoc;
     int32_t ntile; /* none of two documents */
+};
+
+struct packing {
+    const struct counts *counts;
+    const struct document *docs;
+    float *delta; /* (nhead, ntok); only the backward has it */
 };
 
 /* A tile's tokens, and its document's. */
@@ -27,7 +31,7 @@ struct tile {
 /* The document that holds a token or a tile: the last that does not start behind it. Empty ones start where the next does, and are passed over. */
 template <int32_t document::*START> __device__ __forceinline__ int find_document(const struct packing &p, int32_t at)
 {
-    int low = 0, high = p.ndoc;
+    int low = 0, high = p.counts->ndoc;
     while (high - low > 1) {
         const int middle = (low + high) / 2;
         if (p.docs[middle].*START <= at)
@@ -36,6 +40,18 @@ template <int32_t document::*START> __device__ __forceinline__ int find_document
             high = middle;
     }
     return low;
+}
+
+/* The tile that a block of threads has, from the first on, or from the last: later tiles of queries see more, and start first. Negative: none, for a grid is
+ * rounded up. */
+__device__ __forceinline__ int32_t tile_up(const struct packing &p)
+{
+    return (int32_t)blockIdx.x < p.counts->ntile ? (int32_t)blockIdx.x : -1;
+}
+
+__device__ __forceinline__ int32_t tile_down(const struct packing &p)
+{
+    return p.counts->ntile - 1 - (int32_t)blockIdx.x;
 }
 
 /* ROWS: of tokens, as the table was written for. */
@@ -50,10 +66,6 @@ template <int ROWS> __device__ __forceinline__ struct tile find_tile(const struc
     return t;
 }
 
-/* Bytes of scratch, as packing says. */
-size_t cuda_attention_bytes(const struct kern_attention_shape *s, bool delta);
-/* Writes the table, in the tiles of the row that the stream's device has, to the device. False where the shape makes no sense: the stream fails. */
-bool cuda_attention_pack(struct kern_stream *stream, const struct kern_attention_shape *s, void *scratch, struct packing *p);
 /* delta[h][i] = Σ over a head's features of d_o · o. */
 void cuda_attention_delta(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p);
 

@@ -17,7 +17,10 @@ template <int DIM> __global__ void __launch_bounds__(WARPS_THREADS) forward(stru
 {
     forward_memory<DIM> &m = shared_memory<forward_memory<DIM>>();
     const struct kern_attention_shape &s = a.shape;
-    const way w = find_way(s, find_tile<WARPS_ROWS>(p, p.ntile - 1 - (int32_t)blockIdx.x), KEYS); /* later tiles see more: they start first */
+    const int32_t number = tile_down(p);
+    if (number < 0)
+        return;
+    const way w = find_way(s, find_tile<WARPS_ROWS>(p, number), KEYS);
     const struct tile &t = w.queries;
     part<DIM> o = {};
     running r = {{-INFINITY, -INFINITY}, {0, 0}};
@@ -48,7 +51,7 @@ template <int DIM> __global__ void __launch_bounds__(WARPS_THREADS) forward(stru
 
 void cuda_attention_mma(struct kern_stream *stream, const struct kern_attention *a, const struct packing *p, bool vectors)
 {
-    const dim3 grid((unsigned)p->ntile, (unsigned)a->shape.nhead);
+    const dim3 grid((unsigned)a->shape.table.ntile, (unsigned)a->shape.nhead);
 #define FORWARD(DIM) launch(stream, forward<DIM>, grid, WARPS_THREADS, sizeof(forward_memory<DIM>), *a, *p, vectors)
     FOR_DIM(a->shape.head_dim, FORWARD);
 #undef FORWARD

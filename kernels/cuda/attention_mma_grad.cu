@@ -32,7 +32,10 @@ template <int DIM> __global__ void __launch_bounds__(WARPS_THREADS) key_grads(st
 {
     key_memory<DIM> &m = shared_memory<key_memory<DIM>>();
     const struct kern_attention_shape &s = g.shape;
-    const steps w = find_steps(s, find_tile<WARPS_ROWS>(p, (int32_t)blockIdx.x), COLS);
+    const int32_t number = tile_up(p);
+    if (number < 0)
+        return;
+    const steps w = find_steps(s, find_tile<WARPS_ROWS>(p, number), COLS);
     part<DIM> dk = {}, dv = {};
     load_tile(m.k, g.k, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
     load_tile(m.v, g.v, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
@@ -62,7 +65,10 @@ template <int DIM> __global__ void __launch_bounds__(WARPS_THREADS) query_grads(
 {
     query_memory<DIM> &m = shared_memory<query_memory<DIM>>();
     const struct kern_attention_shape &s = g.shape;
-    const way w = find_way(s, find_tile<WARPS_ROWS>(p, p.ntile - 1 - (int32_t)blockIdx.x), COLS);
+    const int32_t number = tile_down(p);
+    if (number < 0)
+        return;
+    const way w = find_way(s, find_tile<WARPS_ROWS>(p, number), COLS);
     const struct tile &t = w.queries;
     const row_sums sums = load_row_sums(g, p.delta, t, w.head);
     part<DIM> dq = {};
@@ -91,7 +97,8 @@ template <int DIM> __global__ void __launch_bounds__(WARPS_THREADS) query_grads(
 
 void cuda_attention_mma_grad(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p, bool vectors)
 {
-    const dim3 keys((unsigned)p->ntile, (unsigned)g->shape.nkv), queries((unsigned)p->ntile, (unsigned)g->shape.nhead);
+    const unsigned ntile = (unsigned)g->shape.table.ntile;
+    const dim3 keys(ntile, (unsigned)g->shape.nkv), queries(ntile, (unsigned)g->shape.nhead);
 #define KEYS(DIM) launch(stream, key_grads<DIM>, keys, WARPS_THREADS, sizeof(key_memory<DIM>), *g, *p, vectors)
     FOR_DIM(g->shape.head_dim, KEYS);
 #undef KEYS

@@ -55,7 +55,10 @@ template <int DIM> __global__ void __launch_bounds__(GROUPS_THREADS, 1) key_grad
 {
     key_memory<DIM> &m = shared_memory<key_memory<DIM>>();
     const struct kern_attention_shape &s = g.shape;
-    const steps w = find_steps(s, find_tile<GROUPS_ROWS>(p, (int32_t)blockIdx.x), COLS);
+    const int32_t number = tile_up(p);
+    if (number < 0)
+        return;
+    const steps w = find_steps(s, find_tile<GROUPS_ROWS>(p, number), COLS);
     part<DIM> dk = {}, dv = {};
     part<COLS> scores, grads;
     held<COLS> weights, d_scores;
@@ -103,7 +106,10 @@ template <int DIM> __global__ void __launch_bounds__(GROUPS_THREADS, 1) query_gr
 {
     query_memory<DIM> &m = shared_memory<query_memory<DIM>>();
     const struct kern_attention_shape &s = g.shape;
-    const way w = find_way(s, find_tile<GROUPS_ROWS>(p, p.ntile - 1 - (int32_t)blockIdx.x), COLS);
+    const int32_t number = tile_down(p);
+    if (number < 0)
+        return;
+    const way w = find_way(s, find_tile<GROUPS_ROWS>(p, number), COLS);
     const struct tile &t = w.queries;
     const row_sums sums = load_row_sums(g, p.delta, t, w.head);
     part<DIM> dq = {};
@@ -144,7 +150,8 @@ template <int DIM> __global__ void __launch_bounds__(GROUPS_THREADS, 1) query_gr
 
 void cuda_attention_wgmma_grad(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p, bool vectors)
 {
-    const dim3 keys((unsigned)p->ntile, (unsigned)g->shape.nkv), queries((unsigned)p->ntile, (unsigned)g->shape.nhead);
+    const unsigned ntile = (unsigned)g->shape.table.ntile;
+    const dim3 keys(ntile, (unsigned)g->shape.nkv), queries(ntile, (unsigned)g->shape.nhead);
 #define KEYS(DIM) launch(stream, key_grads<DIM>, keys, GROUPS_THREADS, sizeof(key_memory<DIM>), *g, *p, vectors)
     FOR_DIM(g->shape.head_dim, KEYS);
 #undef KEYS

@@ -10,6 +10,12 @@ extern const struct kern_memory cuda_memory;
 extern const struct kern_device cuda_device;
 extern const struct kern_links cuda_links;
 
+/* Of cuda_device. */
+bool cuda_record(struct kern_stream *stream);
+struct kern_recording *cuda_recorded(struct kern_stream *stream);
+void cuda_replay(struct kern_recording *recording, struct kern_stream *stream);
+void cuda_recording_free(struct kern_recording *recording);
+
 /* message (KERN_MESSAGE_BYTES): what was tried, and what the runtime says. code: a cudaError_t. Returns KERN_ERR_MEMORY where that is the reason, else
  * KERN_ERR_LIBRARY. */
 int cuda_say(char *message, const char *what, int code);

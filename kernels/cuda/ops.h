@@ -12,6 +12,8 @@ void cuda_gemm(struct kern_stream *stream, const struct kern_gemm *args);
 void cuda_rmsnorm(struct kern_stream *stream, const struct kern_rmsnorm *args);
 void cuda_rmsnorm_grad(struct kern_stream *stream, const struct kern_rmsnorm_grad *args);
 void cuda_rope(struct kern_stream *stream, const struct kern_rope_apply *args);
+size_t cuda_attention_table_bytes(const struct kern_stream *stream, const struct kern_attention_shape *args);
+void cuda_attention_table(struct kern_stream *stream, struct kern_attention_shape *args);
 size_t cuda_attention_scratch(const struct kern_stream *stream, const struct kern_attention_shape *args);
 size_t cuda_attention_grad_scratch(const struct kern_stream *stream, const struct kern_attention_shape *args);
 void cuda_attention(struct kern_stream *stream, const struct kern_attention *args);

@@ -282,6 +282,28 @@ static float sum(const struct problem *p, const void *a, const void *b, int64_t 
     return total;
 }
 
+struct product {
+    struct problem p;
+    const void *bias, *a, *b, *c;
+    void *d;
+    float alpha, beta;
+};
+
+static void multiply(void *what)
+{
+    const struct product *x = what;
+    const struct layout *lc = &x->p.layout[ALIGNED_C], *ld = &x->p.layout[ALIGNED_D];
+    for (int64_t col = 0; col < (int64_t)ld->ncol; col++)
+        for (int64_t row = 0; row < (int64_t)ld->nrow; row++) {
+            float y = x->alpha * sum(&x->p, x->a, x->b, row, col);
+            if (x->beta != 0)
+                y += x->beta * load(x->c, lc->type, col * lc->ld + row);
+            if (x->p.epilogue == CUBLASLT_EPILOGUE_BIAS)
+                y += load(x->bias, ld->type, row);
+            store(x->d, ld->type, col * ld->ld + row, y);
+        }
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
                               cublasLtMatrixLayout_t b_layout, const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t nbytes, cudaStream_t stream)
@@ -289,11 +311,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     const struct desc *what = (const struct desc *)desc;
     const struct layout *ld = (const struct layout *)d_layout, *lc = (const struct layout *)c_layout;
     const struct problem p = problem_of(what, (const struct layout *)a_layout, (const struct layout *)b_layout, lc, ld);
-    const float scale = *(const float *)alpha, add = *(const float *)beta;
     struct algo algo;
     memcpy(&algo, algorithm, sizeof(algo));
     ENTER("cublasLtMatmul");
-    if (hosted_put(stream) != hosted_current() || handle->device != hosted_current())
+    if (hosted_stream_device(stream) != hosted_current() || handle->device != hosted_current())
         return CUBLAS_STATUS_EXECUTION_FAILED;
     if (algo.problem != hash_of(&p) || nbytes < algo.workspace || (uintptr_t)workspace % 256 != 0 || (c == d && lc->ld != ld->ld))
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -304,14 +325,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     look(d, ld, algo.alignment[ALIGNED_D], handle->device);
     if (what->epilogue == CUBLASLT_EPILOGUE_BIAS)
         hosted_reach("cublasLtMatmul", what->bias, ld->nrow * size_of(ld->type), handle->device);
-    for (int64_t col = 0; col < (int64_t)ld->ncol; col++)
-        for (int64_t row = 0; row < (int64_t)ld->nrow; row++) {
-            float x = scale * sum(&p, a, b, row, col);
-            if (add != 0)
-                x += add * load(c, lc->type, col * lc->ld + row);
-            if (what->epilogue == CUBLASLT_EPILOGUE_BIAS)
-                x += load(what->bias, ld->type, row);
-            store(d, ld->type, col * ld->ld + row, x);
-        }
+    const struct product product = {p, what->bias, a, b, c, d, *(const float *)alpha, *(const float *)beta};
+    hosted_do(stream, multiply, &product, sizeof(product));
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -27,9 +27,12 @@ void hosted_die(const char *call, const char *what) __attribute__((noreturn));
 
 /* `handle`: a cudaStream_t. Whether a kernel may be started on it, as it may where its device is the calling thread's: a cudaError_t. */
 int hosted_start(void *handle);
-/* Which device a stream is of; and the same when one more piece of work is put on it. */
+/* Which device a stream is of; and the same when one more piece of work is put on it, which is not fit for graphs. */
 int hosted_stream_device(void *handle);
 int hosted_put(void *handle);
+/* Work on a stream of the calling thread's device: done, or kept for a graph where the stream is captured. It gets a copy of `what`, aligned to 16. */
+typedef void (*hosted_work)(void *what);
+void hosted_do(void *handle, hosted_work work, const void *what, size_t nbytes);
 /* Ends the program where [p, p + nbytes) begins in an allocation of a device and ends outside it, or where it has to be one of this device's and is none. */
 void hosted_reach(const char *call, const void *p, size_t nbytes, int device);
 /* One kernel at a time: the shim has one place for the thread that runs. */

@@ -15,13 +15,15 @@ CALLS = {
     "cudaGetDeviceCount": 100, "cudaGetDeviceProperties": 3, "cudaDeviceGetAttribute": 3, "cudaSetDevice": 46, "cudaMemGetInfo": 3, "cudaMalloc": 2,
     "cudaMemset": 700, "cudaDeviceSynchronize": 700, "cudaHostRegister": 2, "cudaDeviceGetStreamPriorityRange": 3, "cudaStreamCreateWithPriority": 2,
     "cudaEventCreate": 2, "cudaMemcpyAsync": 700, "cudaMemsetAsync": 700, "kernel": 700, "cudaEventRecord": 700, "cudaStreamWaitEvent": 700,
-    "cudaEventSynchronize": 700, "cudaStreamQuery": 700, "cudaStreamSynchronize": 700,
+    "cudaEventSynchronize": 700, "cudaStreamQuery": 700, "cudaStreamSynchronize": 700, "cudaGraphLaunch": 700,
     "cublasLtCreate": 1, "cublasLtMatmulDescCreate": 3, "cublasLtMatmulDescSetAttribute": 7, "cublasLtMatrixLayoutCreate": 3,
     "cublasLtMatmulPreferenceCreate": 3, "cublasLtMatmulPreferenceSetAttribute": 7, "cublasLtMatmulAlgoGetHeuristic": 14, "cublasLtMatmul": 13,
     "ncclGetUniqueId": 2, "ncclCommInitRankConfig": 1, "ncclCommGetAsyncError": 6, "ncclGroupStart": 3, "ncclGroupEnd": 6, "ncclAllGather": 3, "ncclSend": 3,
     "ncclRecv": 3,
 }
 FIRST = ("cudaGetDeviceCount", "cudaGetDeviceProperties", "ncclGetUniqueId")  # made before a device is chosen, or by rank 0 alone
+# What else is done then, and the run ends as it would have.
+REPLAYS = {"cudaStreamBeginCapture": 900, "cudaStreamEndCapture": 901, "cudaGraphInstantiateWithFlags": 2}
 WHEN = (1, 3, 20, 150)  # which of a rank's calls
 
 
@@ -74,30 +76,57 @@ class Hosted(Tests):
         for how, got in losses.items():
             self.near(f"{how or 'Hopper'}: loss", max(abs(a - b) for a, b in zip(got, losses[""])), 0.01)
 
+    def counts(self, path, *options, **env):
+        """Of the calls that a run made; of some rank, where there are several."""
+        self.ends(path, *options, FSDPTRAIN_HOSTED_COUNTS=self.tmp / "counts.json", **env)
+        return json.loads((self.tmp / "counts.json").read_text())
+
+    def replayed(self):
+        """What is put on a stream at once, or piece by piece: the same bits, also with other documents from step to step, with gathers, with dropout and with a profile
+        (which are never replayed), and where the device does not record."""
+        refused = {call: {"FSDPTRAIN_HOSTED_FAIL": f"{call} 3 {code}"} for call, code in REPLAYS.items()}
+        for how, ranks, sections, more in (("", 1, {}, refused), ("gathered", 2, {}, {}), ("recomputed", 1, {"fsdp": {"activation_checkpointing": "block"}}, {}),
+                                           ("dropout", 1, {"lora": {"r": 2, "lora_dropout": 0.1}}, {}), ("profiled", 1, {}, {})):
+            seen = {}
+            for name, env in {"pieces": {"FSDPTRAIN_REPLAY": 0}, "replayed": {}, **more}.items():
+                path, out = self.config(f"replayed-{how}-{name}", 150, train={"max_steps": 3, "global_batch_size": 4}, checkpoint={"save_steps": 3}, **sections)
+                options = ["--profile"] if how == "profiled" else []
+                nreplayed = self.counts(path, "--ranks", ranks, *options, **env).get("cudaGraphLaunch", 0)
+                if (nreplayed > 0) != (name != "pieces" and how not in ("dropout", "profiled")):
+                    raise Failure(f"{how} {name}: {nreplayed} replays")
+                seen[name] = self.bits(out)
+            other = [name for name, bits in seen.items() if bits != seen["pieces"]]
+            if other:
+                raise Failure(f"{how}: other bits than piece by piece: {other}")
+
     def launches(self):
         """What a step of a LoRA run puts on a device: an optimizer's step, and a micro-batch of so many layers. Where models are small, launches are its time."""
         model = self.goldens / "lora-qwen3/model"
         nlayer = json.loads((model / "config.json").read_text())["num_hidden_layers"]
-        calls = {}
-        for nsteps in 2, 6:
-            path, _ = self.config(f"launches-{nsteps}", train={"max_steps": nsteps, "global_batch_size": 1}, checkpoint={"save_steps": 100},
-                                  lora={"r": 8, "target_modules": "all-linear"})
-            self.ends(path, FSDPTRAIN_HOSTED_COUNTS=self.tmp / "counts.json")
-            calls[nsteps] = json.loads((self.tmp / "counts.json").read_text())
-        step = {name: (n - calls[2].get(name, 0)) / 4 for name, n in calls[6].items()}
-        # A layer: its norms and those of q and k, rope of both, attention and its documents, SwiGLU, and the backward of each; 18 products forward and 29 back. What is
+        for replay in 0, 1:
+            calls = {}
+            for nsteps in 4, 8:
+                path, _ = self.config(f"launches-{replay}-{nsteps}", train={"max_steps": nsteps, "global_batch_size": 1}, checkpoint={"save_steps": 100},
+                                      lora={"r": 8, "target_modules": "all-linear"})
+                calls[nsteps] = self.counts(path, FSDPTRAIN_REPLAY=replay)
+            self.few(nlayer, replay, {name: (n - calls[4].get(name, 0)) / 4 for name, n in calls[8].items()})
+
+    def few(self, nlayer, replay, step):
+        # A layer: its norms and those of q and k, rope of both, attention, SwiGLU, and the backward of each; 18 products forward and 29 back; or two recordings. What is
         # chosen by shape is chosen again for the head alone, whose rows are those that are supervised.
-        most = {"kernel": 22 * nlayer + 20, "cublasLtMatmul": 47 * nlayer + 10, "cudaMemcpyAsync": 12, "cudaMemsetAsync": 2, "cublasLtMatmulAlgoGetHeuristic": 3}
-        said = ", ".join(f"{name} {step[name]:g}" for name in most)
-        print(f"a step of {nlayer} layers: {said}")
-        if any(step[name] > limit for name, limit in most.items()):
+        most = {"kernel": 20 * nlayer + 22, "cublasLtMatmul": 47 * nlayer + 10, "cudaMemcpyAsync": 12, "cudaMemsetAsync": 2, "cublasLtMatmulAlgoGetHeuristic": 3}
+        if replay:
+            most.update(kernel=22, cublasLtMatmul=10, cudaGraphLaunch=2 * nlayer)
+        said = ", ".join(f"{name} {step.get(name, 0):g}" for name in most)
+        print(f"a step of {nlayer} layers, {'replayed' if replay else 'piece by piece'}: {said}")
+        if any(step.get(name, 0) > limit for name, limit in most.items()):
             raise Failure(f"{said}; {most} is known to do")
 
     # --- what goes wrong
 
-    def config(self, name, **sections):
+    def config(self, name, seq_len=40, **sections):
         folder, out = self.goldens / "lora-qwen3", self.tmp / name
-        config = {"model": str(folder / "model"), "output_dir": str(out), "data": {"train": str(folder / "data.jsonl"), "seq_len": 40}, "lora": {"r": 2},
+        config = {"model": str(folder / "model"), "output_dir": str(out), "data": {"train": str(folder / "data.jsonl"), "seq_len": seq_len}, "lora": {"r": 2},
                   "train": {"max_steps": 3, "global_batch_size": 2}, "checkpoint": {"save_steps": 1}}
         return self.write(name, {**config, **sections}), out
 
@@ -172,7 +201,7 @@ def main():
         return 0
     t = Hosted(args)
     checks = [(f"training, {name}", t.golden, name) for name in ("lora-qwen3", "lora-mistral", "full-llama-tied", "lora-ends-untied")]
-    checks += [("training, other kernels", t.refused, "lora-qwen3"), ("launches", t.launches), ("circumstances", t.circumstances), ("each call fails", t.all_fail)]
+    checks += [("training, other kernels", t.refused, "lora-qwen3"), ("replayed", t.replayed), ("launches", t.launches), ("circumstances", t.circumstances), ("each call fails", t.all_fail)]
     try:
         for title, *call in checks:
             if args.only in title:

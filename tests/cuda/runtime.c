@@ -1,5 +1,5 @@
 /* See hosted.h: the runtime. The CUDA Runtime API's own documentation says which call asks for which current device. */
-#include "hosted.h"
+#include "stream.h"
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -10,12 +10,6 @@
 #include <unistd.h>
 
 enum { MOST_BLOCKS = 4096, LIVE = 0x6c697665, ALIGNMENT = 256, LEAST_PRIORITY = 0, GREATEST_PRIORITY = -5 };
-
-/* Work counts as under way until somebody waits for it, or asks a second time. */
-struct CUstream_st {
-    int live, device;
-    uint64_t put, done; /* pieces of work */
-};
 
 struct CUevent_st {
     int live, device;
@@ -47,6 +41,12 @@ static uint64_t asked(const char *name, uint64_t otherwise)
     return value ? strtoull(value, NULL, 10) : otherwise;
 }
 
+/* A lack of memory, or a capture that cannot be. */
+static bool passes(int code)
+{
+    return code == cudaErrorMemoryAllocation || (code >= cudaErrorStreamCaptureUnsupported && code <= cudaErrorStreamCaptureWrongThread);
+}
+
 /* What a call of this name has to answer before it does anything. A device that failed by more than a lack of memory stays so, and a process that came of a fork
  * has no driver. */
 static cudaError_t enter(const char *name)
@@ -59,9 +59,14 @@ static cudaError_t enter(const char *name)
     if (forked)
         return cudaErrorInitializationError;
     const int code = hosted_fails(name, current);
-    if (code > 0 && code != cudaErrorMemoryAllocation)
+    if (code > 0 && !passes(code))
         __atomic_store_n(&all.broken, (cudaError_t)code, __ATOMIC_RELAXED);
     return code > 0 ? (cudaError_t)code : __atomic_load_n(&all.broken, __ATOMIC_RELAXED);
+}
+
+cudaError_t hosted_enter(const char *call)
+{
+    return last = enter(call);
 }
 
 #define ENTER                                   \
@@ -138,6 +143,8 @@ void hosted_reach(const char *call, const void *p, size_t nbytes, int device)
 cudaError_t cudaMalloc(void **out, size_t nbytes)
 {
     ENTER;
+    if (hosted_unfit(NULL) != cudaSuccess)
+        return last = cudaErrorStreamCaptureUnsupported;
     const size_t whole = (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     if (all.used[current] + whole > asked("FSDPTRAIN_HOSTED_FREE", (uint64_t)8 << 30))
         return last = cudaErrorMemoryAllocation;
@@ -162,7 +169,7 @@ cudaError_t cudaFree(void *p)
     forget(__func__, p, true);
     free(p);
     ENTER;
-    return cudaSuccess;
+    return last = hosted_unfit(NULL);
 }
 
 cudaError_t cudaHostRegister(void *p, size_t nbytes, unsigned flags)
@@ -249,7 +256,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 cudaError_t cudaDeviceSynchronize(void)
 {
     ENTER;
-    return cudaSuccess;
+    return last = hosted_unfit(NULL);
 }
 
 cudaError_t cudaGetLastError(void)
@@ -278,7 +285,9 @@ static struct CUstream_st *stream_of(const char *call, cudaStream_t s)
 /* One more piece of work on a stream. */
 static cudaStream_t put(const char *call, cudaStream_t s)
 {
-    stream_of(call, s)->put++;
+    if (stream_of(call, s)->graph)
+        hosted_die(call, "is not fit for a graph");
+    s->put++;
     return s;
 }
 
@@ -292,7 +301,7 @@ int hosted_start(void *handle)
     const cudaError_t entered = enter("kernel");
     if (entered != cudaSuccess)
         return (int)entered;
-    return hosted_put(handle) == current ? 0 : (int)cudaErrorInvalidResourceHandle;
+    return hosted_stream_device(handle) == current ? 0 : (int)cudaErrorInvalidResourceHandle;
 }
 
 int hosted_stream_device(void *handle)
@@ -332,7 +341,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     stream_of(__func__, s)->done = s->put;
     ENTER;
-    return cudaSuccess;
+    return last = hosted_unfit(s);
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t s)
@@ -340,27 +349,49 @@ cudaError_t cudaStreamQuery(cudaStream_t s)
     const bool busy = stream_of(__func__, s)->done < s->put;
     s->done = s->put;
     ENTER;
-    return busy ? last = cudaErrorNotReady : cudaSuccess;
+    return last = busy ? cudaErrorNotReady : hosted_unfit(s);
 }
 
 /* --- copies */
 
+struct change {
+    void *dst;
+    const void *src;
+    int value;
+    size_t nbytes;
+};
+
+static void copy(void *what)
+{
+    const struct change *c = what;
+    memcpy(c->dst, c->src, c->nbytes);
+}
+
+static void fill(void *what)
+{
+    const struct change *c = what;
+    memset(c->dst, c->value, c->nbytes);
+}
+
+/* A graph would read the host's memory when it is launched. */
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t nbytes, enum cudaMemcpyKind kind, cudaStream_t s)
 {
+    const struct change change = {.dst = dst, .src = src, .nbytes = nbytes};
+    const int device = stream_of(__func__, s)->graph ? s->device : -1;
     (void)kind;
-    put(__func__, s);
-    hosted_reach(__func__, dst, nbytes, -1);
-    hosted_reach(__func__, src, nbytes, -1);
+    hosted_reach(__func__, dst, nbytes, device);
+    hosted_reach(__func__, src, nbytes, device);
     ENTER;
-    memcpy(dst, src, nbytes);
+    hosted_do(s, copy, &change, sizeof(change));
     return cudaSuccess;
 }
 
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t nbytes, cudaStream_t s)
 {
-    hosted_reach(__func__, dst, nbytes, put(__func__, s)->device);
+    const struct change change = {.dst = dst, .value = value, .nbytes = nbytes};
+    hosted_reach(__func__, dst, nbytes, stream_of(__func__, s)->device);
     ENTER;
-    memset(dst, value, nbytes);
+    hosted_do(s, fill, &change, sizeof(change));
     return cudaSuccess;
 }
 
@@ -405,6 +436,8 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
     ENTER;
     if (event_of(__func__, e)->device != stream_of(__func__, s)->device)
         return last = cudaErrorInvalidResourceHandle;
+    if (s->graph)
+        hosted_die(__func__, "in a graph");
     clock_gettime(CLOCK_MONOTONIC, &now);
     e->ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
     e->stream = s;
@@ -415,7 +448,8 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags)
 {
     (void)flags;
-    stream_of(__func__, s);
+    if (stream_of(__func__, s)->graph)
+        hosted_die(__func__, "in a graph");
     event_of(__func__, e);
     ENTER;
     return cudaSuccess;

@@ -211,9 +211,11 @@ static void measure_attention(int64_t length)
     const struct kern_mat q = matrix(&b[0], length, NHEAD * HEAD), k = matrix(&b[1], length, NKV * HEAD), v = matrix(&b[2], length, NKV * HEAD),
                           o = matrix(&b[3], length, NHEAD * HEAD), d_o = matrix(&b[4], length, NHEAD * HEAD), dq = matrix(&b[5], length, NHEAD * HEAD),
                           dk = matrix(&b[6], length, NKV * HEAD), dv = matrix(&b[7], length, NKV * HEAD);
-    const struct kern_attention_shape shape = { .ntok = length, .nhead = NHEAD, .nkv = NKV, .head_dim = HEAD, .cu_seqlens = bounds, .ndoc = 1, .scale = 0.088388348f };
+    struct kern_attention_shape shape = { .ntok = length, .nhead = NHEAD, .nkv = NKV, .head_dim = HEAD, .cu_seqlens = bounds, .ndoc = 1, .scale = 0.088388348f };
     size_t one = bench.device->ops->attention_scratch(bench.stream, &shape), two = bench.device->ops->attention_grad_scratch(bench.stream, &shape);
-    struct kern_buffer scratch = take((int64_t)(one > two ? one : two) + 64, 1);
+    struct kern_buffer scratch = take((int64_t)(one > two ? one : two) + 64, 1), table = take((int64_t)bench.device->ops->attention_table_bytes(bench.stream, &shape), 1);
+    shape.table.data = table.data;
+    bench.device->ops->attention_table(bench.stream, &shape);
     struct kern_attention f = { shape, kern_const(q), kern_const(k), kern_const(v), o, lse.data, scratch.data };
     struct kern_attention_grad g = { shape, kern_const(q), kern_const(k), kern_const(v), kern_const(o), kern_const(d_o), lse.data, dq, dk, dv, scratch.data };
     const double flops = 2.0 * (double)length * (double)length * NHEAD * HEAD; /* two products of the causal half */

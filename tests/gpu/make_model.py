@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """A Llama with random weights, made on the GPU, as a Hugging Face folder; and rows of random tokens to train it on. Needs PyTorch.
 
-    make_model.py 0.6B|8B OUT"""
+    make_model.py 0.1B|0.6B|8B OUT"""
 import json, pathlib, random, struct, sys
 import torch
 
-SHAPES = {"0.6B": dict(hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8, head_dim=128, vocab_size=128256,
+SHAPES = {"0.1B": dict(hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3, head_dim=64, vocab_size=49152,
+                       tie_word_embeddings=True),
+          "0.6B": dict(hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8, head_dim=128, vocab_size=128256,
                        tie_word_embeddings=True),
           "8B": dict(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, head_dim=128, vocab_size=128256,
                      tie_word_embeddings=False)}

@@ -12,20 +12,22 @@ struct job {
 };
 
 static const int64_t one[] = {0, 5}, packed[] = {0, 1, 70, 70, 203, 300}, whole[] = {0, 200}, short_one[] = {0, 90}, long_one[] = {0, 300}, two[] = {0, 129, 260}, tail[] = {0, 65, 130};
+/* Without a table. */
+#define SHAPE(ntok, nhead, nkv, head_dim, docs, ndoc, window, scale) {ntok, nhead, nkv, head_dim, docs, ndoc, window, scale, {NULL, 0}}
 static const struct job jobs[] = {
-    {{5, 1, 1, 1, one, 1, 0, 1}, "one head of one feature"},
-    {{300, 4, 2, 20, packed, 5, 0, 0.3f}, "packed documents, one empty, grouped heads"},
-    {{200, 2, 1, 64, whole, 1, 65, 0.125f}, "a window across blocks"},
-    {{260, 3, 3, 34, two, 2, 1, 0.2f}, "a window of one"},
-    {{90, 5, 1, 130, short_one, 1, 70, 0.1f}, "wide heads, two stacks"},
-    {{90, 2, 1, 96, short_one, 1, 0, 0.1f}, "heads of 96"},
-    {{130, 1, 1, 128, tail, 2, 0, 0.09f}, "heads of 128, documents of one token more than a block"},
-    {{130, 1, 1, 72, tail, 2, 0, 0.1f}, "heads of 72"},
+    {SHAPE(5, 1, 1, 1, one, 1, 0, 1), "one head of one feature"},
+    {SHAPE(300, 4, 2, 20, packed, 5, 0, 0.3f), "packed documents, one empty, grouped heads"},
+    {SHAPE(200, 2, 1, 64, whole, 1, 65, 0.125f), "a window across blocks"},
+    {SHAPE(260, 3, 3, 34, two, 2, 1, 0.2f), "a window of one"},
+    {SHAPE(90, 5, 1, 130, short_one, 1, 70, 0.1f), "wide heads, two stacks"},
+    {SHAPE(90, 2, 1, 96, short_one, 1, 0, 0.1f), "heads of 96"},
+    {SHAPE(130, 1, 1, 128, tail, 2, 0, 0.09f), "heads of 128, documents of one token more than a block"},
+    {SHAPE(130, 1, 1, 72, tail, 2, 0, 0.1f), "heads of 72"},
     /* the last query that sees a block of keys, alone in its block; the first key that the last query of a block does not see */
-    {{300, 1, 1, 64, long_one, 1, 66, 0.1f}, "a window of 66"},
-    {{300, 1, 1, 64, long_one, 1, 127, 0.1f}, "a window of 127"},
-    {{300, 1, 1, 64, long_one, 1, 191, 0.1f}, "a window of 191"},
-    {{300, 1, 1, 64, long_one, 1, 255, 0.1f}, "a window of 255"},
+    {SHAPE(300, 1, 1, 64, long_one, 1, 66, 0.1f), "a window of 66"},
+    {SHAPE(300, 1, 1, 64, long_one, 1, 127, 0.1f), "a window of 127"},
+    {SHAPE(300, 1, 1, 64, long_one, 1, 191, 0.1f), "a window of 191"},
+    {SHAPE(300, 1, 1, 64, long_one, 1, 255, 0.1f), "a window of 255"},
 };
 enum { NJOB = sizeof(jobs) / sizeof(jobs[0]) };
 
@@ -127,19 +129,46 @@ static void bench_free(struct bench *b)
     must_free(b->o_ref), must_free(b->lse_ref), must_free(b->dq_ref), must_free(b->dk_ref), must_free(b->dv_ref);
 }
 
+enum { GUARD = 4096 };
+
+/* What is there for the most tokens and documents holds any of fewer: what lies behind it stays. */
+static void check_guard(const unsigned char *behind, const char *what, const struct kern_attention_shape *s, const struct kern_attention_shape *most)
+{
+    for (int i = 0; i < GUARD; i++)
+        if (behind[i] != 0x5a)
+            fail_msg("%s: %lld tokens in %lld documents write beyond the memory of %lld in %lld", what, (long long)s->ntok, (long long)s->ndoc, (long long)most->ntok,
+                     (long long)most->ndoc);
+}
+
+/* The table of b's documents, in memory that is the caller's. most: room for so many tokens and documents; GUARD bytes behind it stay. */
+static void make_table(struct rig *rig, struct bench *b, const struct kern_attention_shape *most)
+{
+    const size_t nbytes = rig->ops->attention_table_bytes(rig->stream, most);
+    unsigned char *table = must_alloc(nbytes + GUARD);
+    memset(table + nbytes, 0x5a, GUARD);
+    b->s.table.data = table;
+    rig->ops->attention_table(rig->stream, &b->s);
+    check_stream(rig);
+    check_guard(table + nbytes, "table", &b->s, most);
+}
+
 static void run_forward(struct rig *rig, struct bench *b, float *lse)
 {
+    make_table(rig, b, &b->s);
     struct kern_attention a = {b->s, cview(&b->q), cview(&b->k), cview(&b->v), view(&b->o), lse, must_alloc(rig->ops->attention_scratch(rig->stream, &b->s))};
     rig->ops->attention(rig->stream, &a);
     must_free(a.scratch);
+    must_free(b->s.table.data);
 }
 
 static void run_backward(struct rig *rig, struct bench *b, const float *lse, struct matrix *dq, const struct matrix *d_o)
 {
+    make_table(rig, b, &b->s);
     struct kern_attention_grad g = {b->s, cview(&b->q), cview(&b->k), cview(&b->v), cview(&b->o), cview(d_o), lse, view(dq), view(&b->dk), view(&b->dv),
                                     must_alloc(rig->ops->attention_grad_scratch(rig->stream, &b->s))};
     rig->ops->attention_grad(rig->stream, &g);
     must_free(g.scratch);
+    must_free(b->s.table.data);
 }
 
 static void one_job(struct rig *rig, const struct job *job)
@@ -175,7 +204,7 @@ static void one_query(struct rig *rig)
 {
     static const int64_t queries[] = {128, 192};
     for (int q = 0; q < 2; q++) {
-        const struct kern_attention_shape s = {300, 1, 1, 64, long_one, 1, 66, 0.1f};
+        const struct kern_attention_shape s = SHAPE(300, 1, 1, 64, long_one, 1, 66, 0.1f);
         struct bench b = bench_new(rig, &s);
         float *lse = float_zeros(s.ntok);
         for (int64_t i = 0; i < s.ntok; i++)
@@ -252,13 +281,11 @@ static void documents(struct rig *rig)
     must_free(lse);
 }
 
-enum { GUARD = 4096 };
-
-/* Scratch of the most tokens and documents holds any of fewer: what lies behind it stays. */
 static void run_in(struct rig *rig, struct bench *b, const struct kern_attention_shape *most)
 {
     const size_t sizes[] = {rig->ops->attention_scratch(rig->stream, most), rig->ops->attention_grad_scratch(rig->stream, most)};
     float *lse = float_zeros(b->s.nhead * b->s.ntok);
+    make_table(rig, b, most);
     for (int i = 0; i < 2; i++) {
         unsigned char *scratch = must_alloc(sizes[i] + GUARD);
         memset(scratch + sizes[i], 0x5a, GUARD);
@@ -269,12 +296,10 @@ static void run_in(struct rig *rig, struct bench *b, const struct kern_attention
         else
             rig->ops->attention(rig->stream, &a);
         check_stream(rig);
-        for (int j = 0; j < GUARD; j++)
-            if (scratch[sizes[i] + (size_t)j] != 0x5a)
-                fail_msg("%s: %lld tokens in %lld documents write beyond the scratch of %lld in %lld", i ? "backward" : "forward", (long long)b->s.ntok,
-                         (long long)b->s.ndoc, (long long)most->ntok, (long long)most->ndoc);
+        check_guard(scratch + sizes[i], i ? "backward" : "forward", &b->s, most);
         must_free(scratch);
     }
+    must_free(b->s.table.data);
     must_free(lse);
 }
 
@@ -326,7 +351,7 @@ static void test_differences(void **state)
 {
     (void)state;
     static const int64_t docs[] = {0, 9, 20};
-    const struct kern_attention_shape s = {20, 2, 1, 6, docs, 2, 5, 0.4f};
+    const struct kern_attention_shape s = SHAPE(20, 2, 1, 6, docs, 2, 5, 0.4f);
     struct rig rig = {.dtype = KERN_F32, .random = 3};
     struct bench b = bench_new(&rig, &s);
     reference(&b);

@@ -17,7 +17,7 @@ void cuda_shim_order(uint64_t seed)
     shim_seed = seed;
 }
 
-void shim_launch(struct kern_stream *, dim3 grid, unsigned nthread, size_t shared_nbytes, shim_body body, void *ctx)
+void shim_launch(struct kern_stream *, dim3 grid, unsigned nthread, size_t shared_nbytes, shim_body body, void *ctx, size_t)
 {
     shim_run(grid, nthread, shared_nbytes, body, ctx);
 }

@@ -9,6 +9,12 @@
 extern "C" {
 #endif
 
+/* What a device wants to know of documents, for all calls on them: attention_table makes it. Zero on a device that wants nothing. */
+struct kern_attention_table {
+    void *data;    /* of the device: kern_attention_scratch_fn bytes, aligned to 64 */
+    int64_t ntile; /* what calls cut tokens into, rounded up: calls of one shape launch the same wherever it is the same, whatever else the table says */
+};
+
 /* Shape of a call. Documents are ranges of the ntok tokens: document d is tokens cu_seqlens[d] … cu_seqlens[d+1]-1. Token i sees the tokens j of its own
  * document with i - window < j ≤ i. */
 struct kern_attention_shape {
@@ -17,6 +23,7 @@ struct kern_attention_shape {
     int64_t ndoc;
     int64_t window; /* tokens seen, the own one included; 0: all */
     float scale;    /* 1/√head_dim mostly */
+    struct kern_attention_table table; /* made of the same documents */
 };
 
 struct kern_attention {
@@ -41,6 +48,8 @@ typedef void (*kern_attention_grad_fn)(struct kern_stream *, const struct kern_a
 /* Bytes of scratch, enough for any division of as many tokens or fewer among as many documents or fewer; cu_seqlens is not read. They depend on the rest of the
  * shape and, in line, on the stream's number of threads; a device's row does not look at the stream, which may be another's (a plan's). */
 typedef size_t (*kern_attention_scratch_fn)(const struct kern_stream *, const struct kern_attention_shape *);
+/* shape->table of shape's documents, put on the stream; its data is the caller's. Of shape only ntok, ndoc and cu_seqlens are read. */
+typedef void (*kern_attention_table_fn)(struct kern_stream *, struct kern_attention_shape *shape);
 
 #ifdef __cplusplus
 }

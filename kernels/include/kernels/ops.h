@@ -27,6 +27,8 @@ struct kern_ops {
     kern_rmsnorm_grad_fn rmsnorm_grad;
     kern_rope_fn rope;
 
+    kern_attention_scratch_fn attention_table_bytes;
+    kern_attention_table_fn attention_table;
     kern_attention_scratch_fn attention_scratch;
     kern_attention_scratch_fn attention_grad_scratch;
     kern_attention_fn attention;

@@ -16,6 +16,7 @@ struct kern_ops;
 struct kern_memory;
 struct kern_stream;
 struct kern_event;
+struct kern_recording;
 
 /* One row a kind of device. Ask kern_device_find for it; hold it for as long as you like. */
 struct kern_device {
@@ -34,6 +35,14 @@ struct kern_device {
     int (*stream_sync)(struct kern_stream *, char *message);
     /* The same without waiting: what is known so far; it stays. */
     int (*stream_status)(struct kern_stream *, char *message);
+
+    /* Work that comes again and again. What this thread puts on the stream between record and recorded is not done but kept, as long as it is operations and copies
+     * on the device; replay puts all of it on the stream, with the same arguments, by one call. False or NULL: there is no recording, nothing was done, and the
+     * stream is as before. record is NULL on a device without recordings. */
+    bool (*record)(struct kern_stream *);
+    struct kern_recording *(*recorded)(struct kern_stream *);
+    void (*replay)(struct kern_recording *, struct kern_stream *);
+    void (*recording_free)(struct kern_recording *); /* after what it put on streams has run; NULL does nothing */
 
     /* An event marks a place in a stream. */
     int (*event_new)(int index, struct kern_event **out, char *message);

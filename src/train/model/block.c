@@ -28,7 +28,8 @@ static struct kern_attention_shape shape_of(const struct compute *c, int64_t num
 {
     const struct model *m = c->m;
     return (struct kern_attention_shape){ .ntok = c->batch.ntok, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .cu_seqlens = c->batch.cu_seqlens,
-                                          .ndoc = c->batch.ndocs, .window = m->window[number], .scale = (float)(1 / __builtin_sqrt((double)m->head_dim)) };
+                                          .ndoc = c->batch.ndocs, .window = m->window[number], .scale = (float)(1 / __builtin_sqrt((double)m->head_dim)),
+                                          .table = c->batch.documents };
 }
 
 static void attention_forward(struct compute *c, int64_t number)

@@ -71,12 +71,14 @@ static void carve_blocks(struct compute *c, struct carver *v)
     v->at = end;
 }
 
-static size_t attention_bytes(struct compute *c, int64_t ndocs)
+static void carve_attention(struct compute *c, struct carver *v, size_t ndocs)
 {
     const struct model *m = c->m;
-    const struct kern_attention_shape shape = { .ntok = c->ntok, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .ndoc = ndocs, .scale = 1 };
-    size_t a = c->device->ops->attention_scratch(c->stream, &shape), b = c->device->ops->attention_grad_scratch(c->stream, &shape);
-    return a > b ? a : b;
+    const struct kern_ops *ops = c->device->ops;
+    const struct kern_attention_shape shape = { .ntok = c->ntok, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .ndoc = (int64_t)ndocs, .scale = 1 };
+    size_t forward = ops->attention_scratch(c->stream, &shape), backward = ops->attention_grad_scratch(c->stream, &shape);
+    c->attention = carve(v, forward > backward ? forward : backward);
+    c->batch.documents.data = carve(v, ops->attention_table_bytes(c->stream, &shape));
 }
 
 static void carve_scratch(struct compute *c, struct carver *v, size_t ndocs)
@@ -86,7 +88,7 @@ static void carve_scratch(struct compute *c, struct carver *v, size_t ndocs)
     int64_t largest = most(most(m->inner, m->hidden), m->nhead * m->head_dim);
     struct kern_head head = { .ntok = c->ntok, .nrow = c->ntok, .rows = &some_row, .d = m->hidden, .nvocab = m->nvocab, .compute = c->dtype, .output = c->output,
                               .h.dtype = c->dtype, .dh.dtype = c->dtype, .lora = { .r = c->l->head.r }, .chunk = head_chunk(c) };
-    c->attention = carve(v, attention_bytes(c, (int64_t)ndocs));
+    carve_attention(c, v, ndocs);
     c->head = carve(v, kern_head_scratch(&head));
     c->sums = carve_floats(v, kern_rmsnorm_scratch(c->ntok, largest));
 }
@@ -251,6 +253,8 @@ int compute_place(struct compute *c, void *memory, unsigned char *values, float 
     c->grads = grads;
     compute_set_values(c, values);
     int rc = allocate_host(c, err);
+    if (!rc)
+        rc = replays_new(c, err);
     return rc ? rc : compute_send_rope_tables(c, c->ntok, err);
 }
 
@@ -260,6 +264,7 @@ void compute_free(struct compute *c)
         return;
     if (c->device) {
         c->device->stream_free(c->stream);
+        replays_free(c);
         c->device->memory->free(&c->host);
     }
     kern_pool_free(c->pool);

@@ -32,6 +32,7 @@ struct batch {
     int32_t *ids, *positions, *targets; /* (ntok): targets -1 where there is none */
     int32_t *rows, *row_targets; /* compute's own: the rows that have one, and theirs */
     int64_t *cu_seqlens;        /* (ndocs + 1) */
+    struct kern_attention_table documents; /* compute's own */
 };
 
 /* What of it kernels read, on the device. */
@@ -87,6 +88,7 @@ struct compute {
     float *sums;                /* partial sums over tokens */
     float *loss;                /* (T) */
     void *attention, *head;     /* scratch */
+    struct replays *replays;    /* NULL: everything is put on the stream piece by piece */
 };
 
 /* ntok, ndocs: room for the largest micro-batch. It knows then how much memory it wants (nbytes), and computes when it has got it. */

@@ -45,6 +45,9 @@ int64_t compute_largest_rank(const struct layout *l, int64_t nlayer);
 /* Cosines and sines of ntok positions to where they belong, made by the host in fp64. */
 int compute_send_rope_tables(struct compute *c, int64_t ntok, struct fsdpck_error *err);
 
+/* batch.documents, of its ntok tokens. */
+void compute_send_documents(struct compute *c, const int64_t *cu_seqlens, int64_t ndoc);
+
 /* Whole tensors; none where there is no such parameter. */
 static inline struct kern_cmat value_of(const struct compute *c, int32_t param)
 {
@@ -95,6 +98,16 @@ int compute_enter(const struct compute_hook *hook, uint32_t group, struct fsdpck
 void compute_leave(const struct compute_hook *hook, uint32_t group);
 int compute_enter_end(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err);
 void compute_leave_end(struct compute *c, const struct compute_hook *hook);
+
+/* Parts of a micro-batch that are put on the stream as one, where that is worth while. */
+enum replay_part { REPLAY_FORWARD, REPLAY_RECOMPUTED, REPLAY_BACKWARD, REPLAY_PARTS };
+/* Puts a block's work on the stream; what it puts there depends on its number, the batch's shape and places alone, where there is no dropout. */
+typedef void (*replay_work)(struct compute *c, int64_t number);
+/* work, or what it put on the stream before. */
+void replay(struct compute *c, enum replay_part part, int64_t number, replay_work work);
+/* c->replays, NULL where the device records nothing, or blocks are large. */
+int replays_new(struct compute *c, struct fsdpck_error *err);
+void replays_free(struct compute *c);
 
 /* b->x to out; NULL: only what the backward needs. */
 void block_forward(struct compute *c, int64_t number, void *out);

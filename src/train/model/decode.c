@@ -57,6 +57,7 @@ static void carve_all(struct decode *d, struct carver *v)
     d->c.on.positions = carve_ints(v, n);
     const struct kern_attention_shape shape = { .ntok = n, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .cu_seqlens = bounds, .ndoc = 1, .scale = 1 };
     d->c.attention = carve(v, d->c.device->ops->attention_scratch(d->c.stream, &shape));
+    d->c.batch.documents.data = carve(v, d->c.device->ops->attention_table_bytes(d->c.stream, &shape));
 }
 
 static void carve_host(struct decode *d, struct carver *v)
@@ -210,7 +211,7 @@ static void attend(struct decode *d, int64_t number)
     const float scale = (float)(1 / __builtin_sqrt((double)m->head_dim));
     if (d->ntok == 0) {
         const struct kern_attention a = { .shape = { .ntok = n, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .cu_seqlens = bounds, .ndoc = 1,
-                                                     .window = window, .scale = scale },
+                                                     .window = window, .scale = scale, .table = c->batch.documents },
                                           .q = cmat(c, d->q, nq), .k = cmat(c, d->k[number], nkv), .v = cmat(c, d->v[number], nkv), .o = mat(c, d->o, nq),
                                           .scratch = c->attention };
         c->device->ops->attention(c->stream, &a);
@@ -270,6 +271,10 @@ static void send(struct decode *d)
         c->batch.positions[i] = (int32_t)(d->ntok + (int64_t)i);
     c->device->memory->copy(c->stream, c->on.ids, c->batch.ids, n * sizeof *c->on.ids);
     c->device->memory->copy(c->stream, c->on.positions, c->batch.positions, n * sizeof *c->on.positions);
+    if (d->ntok > 0)
+        return;
+    const int64_t bounds[2] = { 0, (int64_t)n };
+    compute_send_documents(c, bounds, 1);
 }
 
 /* What lies in the batch, through the model, as compute_forward goes. */

@@ -120,6 +120,13 @@ static void pad(struct compute *c)
     b->ntok = n;
 }
 
+void compute_send_documents(struct compute *c, const int64_t *cu_seqlens, int64_t ndoc)
+{
+    struct kern_attention_shape shape = { .ntok = c->batch.ntok, .ndoc = ndoc, .cu_seqlens = cu_seqlens, .table = c->batch.documents };
+    c->device->ops->attention_table(c->stream, &shape);
+    c->batch.documents = shape.table;
+}
+
 /* The batch to where kernels read it. */
 static void send_batch(struct compute *c)
 {
@@ -131,6 +138,22 @@ static void send_batch(struct compute *c)
     const int64_t nelem[] = { b->ntok, b->ntok, b->ntok, b->nsupervised, b->nsupervised };
     for (size_t i = 0; i < sizeof to / sizeof to[0]; i++)
         c->device->memory->copy(c->stream, to[i], from[i], (size_t)nelem[i] * sizeof *to[i]);
+    compute_send_documents(c, b->cu_seqlens, b->ndocs);
+}
+
+static void forward_block(struct compute *c, int64_t number)
+{
+    block_forward(c, number, number + 1 < c->m->nlayer ? c->blocks[number + 1].x : c->x_last);
+}
+
+static void recompute_block(struct compute *c, int64_t number)
+{
+    block_forward(c, number, NULL);
+}
+
+static void backward_block(struct compute *c, int64_t number)
+{
+    block_backward(c, number, number > compute_first_layer(c->l) || trains_embedding(c->l));
 }
 
 /* To the last norm's output, in c->h. The end's groups stay entered. */
@@ -146,7 +169,7 @@ static int forward(struct compute *c, const struct compute_hook *hook, struct fs
     for (int64_t i = 0; i < m->nlayer && !rc; i++) {
         rc = compute_enter(hook, (uint32_t)i + 1, err);
         if (!rc) {
-            block_forward(c, i, i + 1 < m->nlayer ? c->blocks[i + 1].x : c->x_last);
+            replay(c, REPLAY_FORWARD, i, forward_block);
             compute_leave(hook, (uint32_t)i + 1);
         }
     }
@@ -192,9 +215,9 @@ static int backward(struct compute *c, const struct compute_hook *hook, struct f
     for (int64_t i = m->nlayer - 1; i >= first && !rc; i--) {
         rc = compute_enter(hook, (uint32_t)i + 1, err);
         if (!rc && i < c->nrecomputed)
-            block_forward(c, i, NULL);
+            replay(c, REPLAY_RECOMPUTED, i, recompute_block);
         if (!rc) {
-            block_backward(c, i, i > first || embed);
+            replay(c, REPLAY_BACKWARD, i, backward_block);
             compute_leave(hook, (uint32_t)i + 1);
             rc = grads_ready(hook, (uint32_t)i + 1, err);
         }

@@ -42,6 +42,7 @@ TIMED(gemm, GEMM, (STREAM, const struct kern_gemm *a), (s, a))
 TIMED(rmsnorm, NORM, (STREAM, const struct kern_rmsnorm *a), (s, a))
 TIMED(rmsnorm_grad, NORM, (STREAM, const struct kern_rmsnorm_grad *a), (s, a))
 TIMED(rope, ROPE, (STREAM, const struct kern_rope_apply *a), (s, a))
+TIMED(attention_table, ATTENTION, (STREAM, struct kern_attention_shape *a), (s, a))
 TIMED(attention, ATTENTION, (STREAM, const struct kern_attention *a), (s, a))
 TIMED(attention_grad, ATTENTION_GRAD, (STREAM, const struct kern_attention_grad *a), (s, a))
 TIMED(swiglu, SWIGLU, (STREAM, struct kern_mat y, struct kern_cmat g, struct kern_cmat u, int64_t m, int64_t n), (s, y, g, u, m, n))
@@ -81,9 +82,10 @@ int profile_new(struct rank *r, struct profile **out, struct fsdpck_error *err)
     p->device = *p->inner;
     p->ops = *p->inner->ops;
     p->device.ops = &p->ops;
+    p->device.record = NULL; /* within a recording there are no times */
 #define TAKE(name) p->ops.name = timed_##name
-    TAKE(gemm); TAKE(rmsnorm); TAKE(rmsnorm_grad); TAKE(rope); TAKE(attention); TAKE(attention_grad); TAKE(swiglu); TAKE(swiglu_grad); TAKE(cast); TAKE(add);
-    TAKE(scale); TAKE(sum_rows); TAKE(sum); TAKE(gather_rows); TAKE(scatter_rows); TAKE(scatter_add); TAKE(gather_cols); TAKE(scatter_add_cols);
+    TAKE(gemm); TAKE(rmsnorm); TAKE(rmsnorm_grad); TAKE(rope); TAKE(attention_table); TAKE(attention); TAKE(attention_grad); TAKE(swiglu); TAKE(swiglu_grad); TAKE(cast);
+    TAKE(add); TAKE(scale); TAKE(sum_rows); TAKE(sum); TAKE(gather_rows); TAKE(scatter_rows); TAKE(scatter_add); TAKE(gather_cols); TAKE(scatter_add_cols);
     TAKE(cross_entropy); TAKE(lora_down); TAKE(lora_up_grad); TAKE(lora_grad_a); TAKE(lora_grad_b); TAKE(dropout); TAKE(gemv); TAKE(attention_one); TAKE(adamw);
     TAKE(sum_squares);
 #undef TAKE

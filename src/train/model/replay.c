@@ -1,0 +1,93 @@
+/* What a block puts on the stream is the same from one micro-batch to the next, while its shape is: where blocks are so small that starting their kernels takes
+ * longer than running them, it is recorded when a shape comes for the second time, and replayed by one call since. (The first time prepares what a shape needs.)
+ * What differs lies in memory that stays where it is; random numbers go with their launches, and dropout is never replayed. */
+#include "model/compute_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 16 }; /* shapes of a part */
+
+/* All that launches depend on. */
+struct variant {
+    int64_t ntok, ntile;
+    const unsigned char *values; /* the block's parameters */
+    uint64_t used;               /* when last; 0: an empty place */
+    struct kern_recording *recording;
+};
+
+struct replays {
+    bool refused; /* once by the device: it is not asked again */
+    uint64_t clock;
+    struct variant parts[][MOST]; /* (nlayer · REPLAY_PARTS) */
+};
+
+/* Some 33 launches of 2.5 us in a block's forward, against its multiplications at 600 TFLOP/s, and three times as much for a slow host. FSDPTRAIN_REPLAY=0 or 1
+ * decides otherwise: to compare. */
+static bool is_worth(const struct compute *c)
+{
+    const struct model *m = c->m;
+    const char *asked = getenv("FSDPTRAIN_REPLAY");
+    const int64_t nheads = 2 * (m->nhead + m->nkv), nweights = m->hidden * (nheads * m->head_dim + 3 * m->inner);
+    return asked ? strcmp(asked, "0") != 0 : nweights <= ((int64_t)1 << 36) / (c->ntok + 1);
+}
+
+int replays_new(struct compute *c, struct fsdpck_error *err)
+{
+    const size_t nparts = (size_t)c->m->nlayer * REPLAY_PARTS, nbytes = sizeof(struct replays) + nparts * sizeof c->replays->parts[0];
+    if (!c->device->record || !is_worth(c))
+        return 0;
+    c->replays = calloc(1, nbytes);
+    return c->replays ? 0 : fsdpck_error_nomem(err, nbytes);
+}
+
+void replays_free(struct compute *c)
+{
+    for (int64_t i = 0; c->replays && i < c->m->nlayer * REPLAY_PARTS * MOST; i++)
+        c->device->recording_free(c->replays->parts[i / MOST][i % MOST].recording);
+    free(c->replays);
+}
+
+static bool is_same(const struct variant *a, const struct variant *b)
+{
+    return a->ntok == b->ntok && a->ntile == b->ntile && a->values == b->values;
+}
+
+/* Its place, an empty one, or that of the shape without a recording that was not used for longest. NULL: all have recordings of others. */
+static struct variant *place_of(struct variant *some, const struct variant *wanted)
+{
+    struct variant *found = NULL;
+    for (int i = 0; i < MOST; i++) {
+        if (some[i].used && is_same(&some[i], wanted))
+            return &some[i];
+        if (!some[i].recording && (!found || some[i].used < found->used))
+            found = &some[i];
+    }
+    if (found)
+        *found = *wanted;
+    return found;
+}
+
+static void record(struct compute *c, struct variant *v, int64_t number, replay_work work)
+{
+    if (c->device->record(c->stream)) {
+        work(c, number);
+        v->recording = c->device->recorded(c->stream);
+    }
+    c->replays->refused = !v->recording;
+}
+
+void replay(struct compute *c, enum replay_part part, int64_t number, replay_work work)
+{
+    struct replays *r = c->replays;
+    const struct variant wanted = { .ntok = c->batch.ntok, .ntile = c->batch.documents.ntile, .values = c->places[number + 1].data };
+    struct variant *v = r && !r->refused && c->device->record && c->dropout == 0 ? place_of(r->parts[number * REPLAY_PARTS + part], &wanted) : NULL;
+    if (v && v->used && !v->recording)
+        record(c, v, number, work);
+    if (v)
+        v->used = ++r->clock;
+    if (v && v->recording)
+        c->device->replay(v->recording, c->stream);
+    else
+        work(c, number);
+}
