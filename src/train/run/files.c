@@ -215,27 +215,33 @@ int files_open_metrics(const struct train_config *config, uint64_t step, FILE **
 }
 
 /* JSON has no NaN. */
-static const char *json_number(double value, char text[32])
+static json_t *number(double value)
 {
-    snprintf(text, 32, isfinite(value) ? "%.17g" : "null", value);
-    return text;
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static json_t *metrics_of(const struct train_metrics *m)
+{
+    json_t *o = json_pack("{s:I, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I}", "step", (json_int_t)m->step, "loss", number(m->loss), "grad_norm",
+                          number(m->grad_norm), "lr", number(m->lr), "tokens", (json_int_t)m->ntok, "supervised_tokens", (json_int_t)m->nsupervised,
+                          "tokens_per_second", number(m->tokens_per_second), "step_seconds", number(m->step_seconds), "data_wait_seconds", number(m->data_wait_seconds),
+                          "comm_seconds", number(m->comm_seconds), "comm_hidden_seconds", number(m->comm_hidden_seconds), "save_stall_seconds",
+                          number(m->save_stall_seconds), "gathered_bytes", (json_int_t)m->gathered_nbytes, "rss_bytes", (json_int_t)m->rss_nbytes, "pss_bytes",
+                          (json_int_t)m->pss_nbytes);
+    if (o && m->evaluated) {
+        json_object_set_new(o, "eval_loss", number(m->eval_loss));
+        json_object_set_new(o, "eval_tokens", json_integer((json_int_t)m->eval_nsupervised));
+        json_object_set_new(o, "eval_seconds", number(m->eval_seconds));
+    }
+    return o;
 }
 
 int files_write_metrics(FILE *f, const struct train_metrics *m, struct fsdpck_error *err)
 {
-    char loss[32], norm[32], eval[160] = "", eval_loss[32];
-    if (m->evaluated)
-        snprintf(eval, sizeof eval, ", \"eval_loss\": %s, \"eval_tokens\": %" PRIu64 ", \"eval_seconds\": %.6g", json_number(m->eval_loss, eval_loss), m->eval_nsupervised,
-                 m->eval_seconds);
-    int n = fprintf(f,
-                    "{\"step\": %" PRIu64 ", \"loss\": %s, \"grad_norm\": %s, \"lr\": %.17g, \"tokens\": %" PRIu64 ", \"supervised_tokens\": %" PRIu64
-                    ", \"tokens_per_second\": %.6g, \"step_seconds\": %.6g, \"data_wait_seconds\": %.6g, \"comm_seconds\": %.6g"
-                    ", \"comm_hidden_seconds\": %.6g, \"save_stall_seconds\": %.6g, \"gathered_bytes\": %" PRIu64
-                    ", \"rss_bytes\": %" PRIu64 ", \"pss_bytes\": %" PRIu64 "%s}\n",
-                    m->step, json_number(m->loss, loss), json_number(m->grad_norm, norm), m->lr, m->ntok, m->nsupervised, m->tokens_per_second, m->step_seconds,
-                    m->data_wait_seconds, m->comm_seconds, m->comm_hidden_seconds, m->save_stall_seconds,
-                    m->gathered_nbytes, m->rss_nbytes, m->pss_nbytes, eval);
-    return n < 0 || fflush(f) ? fsdpck_error_sys(err, errno, "metrics", "write") : 0;
+    json_t *o = metrics_of(m);
+    int rc = !o || json_dumpf(o, f, 0) || fputc('\n', f) == EOF || fflush(f) ? fsdpck_error_sys(err, errno ? errno : EIO, "metrics", "write") : 0;
+    json_decref(o);
+    return rc;
 }
 
 int files_write_summary(const struct job *job, const struct train_result *result, struct fsdpck_error *err)
