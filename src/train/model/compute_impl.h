@@ -45,6 +45,8 @@ int64_t compute_largest_rank(const struct layout *l, int64_t nlayer);
 /* Cosines and sines of ntok positions to where they belong, made by the host in fp64. */
 int compute_send_rope_tables(struct compute *c, int64_t ntok, struct fsdpck_error *err);
 
+/* The batch, padded, to where kernels read it. */
+void compute_send_batch(struct compute *c);
 /* batch.documents, of its ntok tokens. */
 void compute_send_documents(struct compute *c, const int64_t *cu_seqlens, int64_t ndoc);
 

@@ -1,41 +1,6 @@
 /* A micro-batch from token ids to loss and gradients: embedding, blocks, last norm, head; then back. */
 #include "model/compute_impl.h"
 
-#include <stdlib.h>
-
-void embed_forward(struct compute *c, void *x)
-{
-    const struct linear *e = &c->l->embed;
-    const struct kern_ops *ops = c->device->ops;
-    int64_t d = e->nout, n = c->batch.ntok;
-    ops->gather_rows(c->stream, mat(c, x, d), value_of(c, e->w), c->on.ids, n, d, e->nin);
-    if (!e->r)
-        return;
-    ops->gather_cols(c->stream, mat(c, c->s_embed, e->r), value_of(c, e->a), c->on.ids, n, e->r, e->nin);
-    ops->scale(c->stream, mat(c, c->s_embed, e->r), cmat(c, c->s_embed, e->r), e->scale, n, e->r);
-    struct kern_gemm gemm = { .m = n, .n = d, .k = e->r, .a = cmat(c, c->s_embed, e->r), .b = value_of(c, e->b), .trans_b = true, .c = mat(c, x, d),
-                              .alpha = 1, .add = cmat(c, x, d) };
-    ops->gemm(c->stream, &gemm);
-}
-
-void embed_backward(struct compute *c, const void *dx)
-{
-    const struct linear *e = &c->l->embed;
-    const struct kern_ops *ops = c->device->ops;
-    int64_t d = e->nout, n = c->batch.ntok;
-    float *dw = grad_of(c, e->w);
-    if (dw)
-        ops->scatter_add(c->stream, grad_mat(dw, d), cmat(c, dx, d), c->on.ids, n, d, e->nin);
-    if (!e->r)
-        return;
-    struct kern_lora_segment segment = { .nrow = n, .r = e->r, .scale = e->scale, .b = value_of(c, e->b), .db = grad_of(c, e->b), .pitch_db = e->r };
-    struct kern_lora lora = { .nrow = n, .nin = e->nin, .nout = d, .segments = &segment, .nsegments = 1, .dy = cmat(c, dx, d), .s = mat(c, c->s_embed, e->r),
-                              .ds = mat(c, c->ds, e->r) };
-    ops->lora_grad_b(c->stream, &lora);
-    ops->lora_up_grad(c->stream, &lora);
-    ops->scatter_add_cols(c->stream, grad_mat(grad_of(c, e->a), e->nin), cmat(c, c->ds, e->r), c->on.ids, n, e->r, e->nin);
-}
-
 int compute_enter(const struct compute_hook *hook, uint32_t group, struct fsdpck_error *err)
 {
     return hook ? hook->before_group(hook->ctx, group, err) : 0;
@@ -94,53 +59,6 @@ uint32_t compute_uses(const struct model *m, const struct layout *l, uint32_t *n
     return n;
 }
 
-static void find_supervised(struct batch *b)
-{
-    b->nsupervised = 0;
-    for (int64_t i = 0; i < b->ntok; i++) {
-        if (b->targets[i] < 0)
-            continue;
-        b->rows[b->nsupervised] = (int32_t)i;
-        b->row_targets[b->nsupervised++] = b->targets[i];
-    }
-}
-
-/* More tokens, to whole units: a document of their own that nobody sees and nothing is learned from. They repeat a token that is there, and are as sound as it. */
-static void pad(struct compute *c)
-{
-    struct batch *b = &c->batch;
-    const int64_t n = compute_whole_units(c, b->ntok);
-    for (int64_t i = b->ntok; i < n; i++) {
-        b->ids[i] = b->ids[0];
-        b->positions[i] = (int32_t)(i - b->ntok);
-        b->targets[i] = -1;
-    }
-    if (n > b->ntok)
-        b->cu_seqlens[++b->ndocs] = n;
-    b->ntok = n;
-}
-
-void compute_send_documents(struct compute *c, const int64_t *cu_seqlens, int64_t ndoc)
-{
-    struct kern_attention_shape shape = { .ntok = c->batch.ntok, .ndoc = ndoc, .cu_seqlens = cu_seqlens, .table = c->batch.documents };
-    c->device->ops->attention_table(c->stream, &shape);
-    c->batch.documents = shape.table;
-}
-
-/* The batch to where kernels read it. */
-static void send_batch(struct compute *c)
-{
-    struct batch *b = &c->batch;
-    pad(c);
-    find_supervised(b);
-    int32_t *const to[] = { c->on.ids, c->on.positions, c->on.targets, c->on.rows, c->on.row_targets };
-    const int32_t *const from[] = { b->ids, b->positions, b->targets, b->rows, b->row_targets };
-    const int64_t nelem[] = { b->ntok, b->ntok, b->ntok, b->nsupervised, b->nsupervised };
-    for (size_t i = 0; i < sizeof to / sizeof to[0]; i++)
-        c->device->memory->copy(c->stream, to[i], from[i], (size_t)nelem[i] * sizeof *to[i]);
-    compute_send_documents(c, b->cu_seqlens, b->ndocs);
-}
-
 static void forward_block(struct compute *c, int64_t number)
 {
     block_forward(c, number, number + 1 < c->m->nlayer ? c->blocks[number + 1].x : c->x_last);
@@ -160,7 +78,7 @@ static void backward_block(struct compute *c, int64_t number)
 static int forward(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
 {
     const struct model *m = c->m;
-    send_batch(c);
+    compute_send_batch(c);
     int rc = compute_enter(hook, 0, err);
     if (!rc) {
         embed_forward(c, c->blocks[0].x);

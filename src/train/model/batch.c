@@ -1,0 +1,48 @@
+/* A batch made ready on the host, and its way to where kernels read it. */
+#include "model/compute_impl.h"
+
+static void find_supervised(struct batch *b)
+{
+    b->nsupervised = 0;
+    for (int64_t i = 0; i < b->ntok; i++) {
+        if (b->targets[i] < 0)
+            continue;
+        b->rows[b->nsupervised] = (int32_t)i;
+        b->row_targets[b->nsupervised++] = b->targets[i];
+    }
+}
+
+/* More tokens, to whole units: a document of their own that nobody sees and nothing is learned from. They repeat a token that is there, and are as sound as it. */
+static void pad(struct compute *c)
+{
+    struct batch *b = &c->batch;
+    const int64_t n = compute_whole_units(c, b->ntok);
+    for (int64_t i = b->ntok; i < n; i++) {
+        b->ids[i] = b->ids[0];
+        b->positions[i] = (int32_t)(i - b->ntok);
+        b->targets[i] = -1;
+    }
+    if (n > b->ntok)
+        b->cu_seqlens[++b->ndocs] = n;
+    b->ntok = n;
+}
+
+void compute_send_documents(struct compute *c, const int64_t *cu_seqlens, int64_t ndoc)
+{
+    struct kern_attention_shape shape = { .ntok = c->batch.ntok, .ndoc = ndoc, .cu_seqlens = cu_seqlens, .table = c->batch.documents };
+    c->device->ops->attention_table(c->stream, &shape);
+    c->batch.documents = shape.table;
+}
+
+void compute_send_batch(struct compute *c)
+{
+    struct batch *b = &c->batch;
+    pad(c);
+    find_supervised(b);
+    int32_t *const to[] = { c->on.ids, c->on.positions, c->on.targets, c->on.rows, c->on.row_targets };
+    const int32_t *const from[] = { b->ids, b->positions, b->targets, b->rows, b->row_targets };
+    const int64_t nelem[] = { b->ntok, b->ntok, b->ntok, b->nsupervised, b->nsupervised };
+    for (size_t i = 0; i < sizeof to / sizeof to[0]; i++)
+        c->device->memory->copy(c->stream, to[i], from[i], (size_t)nelem[i] * sizeof *to[i]);
+    compute_send_documents(c, b->cu_seqlens, b->ndocs);
+}
