@@ -13,12 +13,6 @@ struct chain {
     struct kern_cmat from;
 };
 
-struct kern_cmat row_of(struct kern_cmat m, int64_t row)
-{
-    m.data = static_cast<const char *>(m.data) + row * m.pitch * kern_dtype_bytes(m.dtype);
-    return m;
-}
-
 bool same_view(struct kern_cmat a, struct kern_mat b)
 {
     return a.data == b.data && a.pitch == b.pitch && a.dtype == b.dtype;
@@ -44,16 +38,15 @@ void add_lowrank(chain &c, const struct kern_lowrank &r)
         return;
     struct product p = {};
     p.m = r.nrow, p.n = c.g->n, p.k = r.r;
-    p.a = row_of(r.s, r.row0), p.b = r.b, p.trans_b = r.trans_b;
+    p.a = rows_from(r.s, r.row0), p.b = r.b, p.trans_b = r.trans_b;
     p.alpha = r.alpha;
-    p.drop_c = r.dropout;
-    p.drop_c.token0 += r.row0;
+    struct kern_dropout dropout = r.dropout;
+    dropout.token0 += r.row0;
     if (r.row0 != 0 || r.nrow != c.g->m || (c.from.data && c.from.dtype != c.g->c.dtype))
         settle(c);
-    p.c = c.g->c;
-    p.c.data = static_cast<char *>(c.g->c.data) + r.row0 * c.g->c.pitch * kern_dtype_bytes(c.g->c.dtype);
-    p.add = c.from.data ? row_of(c.from, r.row0) : c.from;
-    cuda_product(c.stream, &p);
+    p.c = rows_from(c.g->c, r.row0);
+    p.add = c.from.data ? rows_from(c.from, r.row0) : c.from;
+    cuda_product_masked_c(c.stream, &p, &dropout);
     c.from = kern_const(c.g->c);
 }
 

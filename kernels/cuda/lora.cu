@@ -1,20 +1,8 @@
-/* LoRA's thin products, a segment at a time. Dropout is a mask on X while it is read, and its scale a factor of the product. */
+/* LoRA's thin products, a segment at a time. Dropout is a mask on X, and its scale a factor of the product. */
 #include "cuda/ops.h"
 #include "cuda/product.cuh"
 
 namespace {
-
-struct kern_cmat rows_from(struct kern_cmat m, int64_t row)
-{
-    m.data = static_cast<const char *>(m.data) + row * m.pitch * kern_dtype_bytes(m.dtype);
-    return m;
-}
-
-struct kern_mat rows_of(struct kern_mat m, int64_t row)
-{
-    m.data = static_cast<char *>(m.data) + row * m.pitch * kern_dtype_bytes(m.dtype);
-    return m;
-}
 
 /* As the segment's first row sees it. */
 struct kern_dropout drop_from(const struct kern_lora_segment *s)
@@ -24,7 +12,6 @@ struct kern_dropout drop_from(const struct kern_lora_segment *s)
     return d;
 }
 
-/* Of drop(X), whose mask is applied while X is read. */
 float keep_scale(const struct kern_lora_segment *s)
 {
     return s->dropout.p > 0 ? 1.0f / (1.0f - s->dropout.p) : 1.0f;
@@ -32,13 +19,14 @@ float keep_scale(const struct kern_lora_segment *s)
 
 void down(struct kern_stream *stream, const struct kern_lora *l, const struct kern_lora_segment *s)
 {
+    const struct kern_dropout dropout = drop_from(s);
     struct product p = {};
     p.m = s->nrow, p.n = s->r, p.k = l->nin;
-    p.a = rows_from(l->x, s->row0), p.drop_a = drop_from(s);
+    p.a = rows_from(l->x, s->row0);
     p.b = s->a, p.trans_b = true;
-    p.c = rows_of(l->s, s->row0);
+    p.c = rows_from(l->s, s->row0);
     p.alpha = s->scale * keep_scale(s);
-    cuda_product(stream, &p);
+    cuda_product_masked_a(stream, &p, &dropout);
 }
 
 void up_grad(struct kern_stream *stream, const struct kern_lora *l, const struct kern_lora_segment *s)
@@ -47,20 +35,21 @@ void up_grad(struct kern_stream *stream, const struct kern_lora *l, const struct
     p.m = s->nrow, p.n = s->r, p.k = l->nout;
     p.a = rows_from(l->dy, s->row0);
     p.b = s->b;
-    p.c = rows_of(l->ds, s->row0);
+    p.c = rows_from(l->ds, s->row0);
     p.alpha = s->scale;
     cuda_product(stream, &p);
 }
 
 void grad_a(struct kern_stream *stream, const struct kern_lora *l, const struct kern_lora_segment *s)
 {
+    const struct kern_dropout dropout = drop_from(s);
     struct product p = {};
     p.m = s->r, p.n = l->nin, p.k = s->nrow;
-    p.a = kern_const(rows_of(l->ds, s->row0)), p.trans_a = true;
-    p.b = rows_from(l->x, s->row0), p.drop_b = drop_from(s);
+    p.a = kern_const(rows_from(l->ds, s->row0)), p.trans_a = true;
+    p.b = rows_from(l->x, s->row0);
     p.c = kern_mat{s->da, s->pitch_da, KERN_F32}, p.add = kern_const(p.c);
     p.alpha = keep_scale(s);
-    cuda_product(stream, &p);
+    cuda_product_masked_b(stream, &p, &dropout);
 }
 
 void grad_b(struct kern_stream *stream, const struct kern_lora *l, const struct kern_lora_segment *s)
@@ -68,7 +57,7 @@ void grad_b(struct kern_stream *stream, const struct kern_lora *l, const struct 
     struct product p = {};
     p.m = l->nout, p.n = s->r, p.k = s->nrow;
     p.a = rows_from(l->dy, s->row0), p.trans_a = true;
-    p.b = kern_const(rows_of(l->s, s->row0));
+    p.b = kern_const(rows_from(l->s, s->row0));
     p.c = kern_mat{s->db, s->pitch_db, KERN_F32}, p.add = kern_const(p.c);
     p.alpha = 1;
     cuda_product(stream, &p);

@@ -2,7 +2,7 @@
 #include "cuda/product.cuh"
 
 #include "cuda/matmul.h"
-#include "cuda/random.cuh"
+#include "cuda/vec.cuh"
 
 namespace {
 
@@ -16,21 +16,13 @@ struct sums {
     float v[EACH][EACH];
 };
 
-/* Element (row, col) of an operand as it is stored, masked. */
-__device__ __forceinline__ float masked(const struct kern_cmat &m, const struct kern_dropout &drop, int64_t row, int64_t col)
-{
-    const float x = load1<MIXED>(m, row, col);
-    return drop.p > 0 && dropout_factor(drop, row, col, 1.0f) == 0 ? 0.0f : x;
-}
-
 /* (STEP, TILE) of op(X) from (l0, i0), where l runs along k. by_k: stored with k along its rows. Zeros beyond. */
-__device__ __forceinline__ void load_strip(float (*to)[TILE + PAD], const struct kern_cmat &m, const struct kern_dropout &drop, bool by_k, int64_t i0, int64_t ni,
-                                           int64_t l0, int64_t nl)
+__device__ __forceinline__ void load_strip(float (*to)[TILE + PAD], const struct kern_cmat &m, bool by_k, int64_t i0, int64_t ni, int64_t l0, int64_t nl)
 {
     for (int e = (int)threadIdx.x; e < TILE * STEP; e += THREADS) {
         const int i = by_k ? e / STEP : e % TILE, l = by_k ? e % STEP : e / TILE;
         const bool there = i0 + i < ni && l0 + l < nl;
-        to[l][i] = !there ? 0.0f : by_k ? masked(m, drop, i0 + i, l0 + l) : masked(m, drop, l0 + l, i0 + i);
+        to[l][i] = !there ? 0.0f : by_k ? load1<MIXED>(m, i0 + i, l0 + l) : load1<MIXED>(m, l0 + l, i0 + i);
     }
 }
 
@@ -60,10 +52,6 @@ __device__ __forceinline__ void finish(const product &p, int64_t row, int64_t co
     if (row >= p.m || col >= p.n)
         return;
     sum *= p.alpha;
-    if (p.drop_c.p > 0) {
-        const float factor = dropout_factor(p.drop_c, row, col, 1.0f / (1.0f - p.drop_c.p));
-        sum = factor != 0 ? sum * factor : 0.0f;
-    }
     if (p.add.data)
         sum += load1<MIXED>(p.add, row, col);
     if (p.bias)
@@ -79,8 +67,8 @@ __global__ void __launch_bounds__(THREADS) tile_product(product p)
     for (int64_t l = 0; l < p.k; l += STEP) {
         if (l % KERN_ROW_BLOCK == 0)
             fold_into(total, part);
-        load_strip(s.a, p.a, p.drop_a, !p.trans_a, row0, p.m, l, p.k);
-        load_strip(s.b, p.b, p.drop_b, p.trans_b, col0, p.n, l, p.k);
+        load_strip(s.a, p.a, !p.trans_a, row0, p.m, l, p.k);
+        load_strip(s.b, p.b, p.trans_b, col0, p.n, l, p.k);
         __syncthreads();
         multiply(s, part);
         __syncthreads();
@@ -92,11 +80,10 @@ __global__ void __launch_bounds__(THREADS) tile_product(product p)
 
 enum { MOST_ACROSS = 65535 }; /* of a grid's second dimension: 4 million columns */
 
-
 /* Whether it was put on the stream. */
 bool by_library(struct kern_stream *stream, const struct product *p)
 {
-    if (p->k == 0 || p->a.dtype != p->b.dtype || p->drop_a.p > 0 || p->drop_b.p > 0 || p->drop_c.p > 0)
+    if (p->k == 0 || p->a.dtype != p->b.dtype)
         return false;
     if ((p->add.data && p->add.dtype != p->c.dtype) || (p->c.dtype == KERN_BF16 && p->a.dtype == KERN_F32))
         return false;

@@ -5,22 +5,6 @@
 
 namespace {
 
-struct dropout_op {
-    struct kern_mat y;
-    struct kern_cmat x;
-    struct kern_dropout d;
-    float keep;
-    template <types K> __device__ void at(int64_t row, int64_t col, int n, bool whole) const
-    {
-        const f8 u = uniform8(d.rng, (uint64_t)(d.token0 + row) * (uint64_t)d.width + (uint64_t)col);
-        f8 v = load8<K>(x, row, col, n, whole);
-#pragma unroll
-        for (int i = 0; i < WIDTH; i++)
-            v.v[i] = u.v[i] >= d.p ? v.v[i] * keep : 0.0f; /* not x·0: that of an infinity is NaN */
-        store8<K>(y, row, col, n, whole, v);
-    }
-};
-
 struct uniform_op {
     struct kern_mat y;
     struct kern_philox rng;

@@ -38,14 +38,27 @@ __device__ __forceinline__ f8 uniform8(const struct kern_philox &rng, uint64_t i
     return u;
 }
 
-/* The factor of one element: 0, or keep. */
-__device__ __forceinline__ float dropout_factor(const struct kern_dropout &d, int64_t row, int64_t col, float keep)
+/* Those of eight elements: below p they are dropped. */
+__device__ __forceinline__ f8 dropout8(const struct kern_dropout &d, int64_t row, int64_t col)
 {
-    const uint64_t index = (uint64_t)(d.token0 + row) * (uint64_t)d.width + (uint64_t)col;
-    uint32_t word[4];
-    draw_block(d.rng, index / 4, word);
-    const unsigned at = (unsigned)(index % 4);
-    return uniform_of(at == 0 ? word[0] : at == 1 ? word[1] : at == 2 ? word[2] : word[3]) >= d.p ? keep : 0.0f;
+    return uniform8(d.rng, (uint64_t)(d.token0 + row) * (uint64_t)d.width + (uint64_t)col);
 }
+
+/* y = x · keep, or 0 where it is dropped: not x · 0, which of an infinity is NaN. */
+struct dropout_op {
+    struct kern_mat y;
+    struct kern_cmat x;
+    struct kern_dropout d;
+    float keep;
+    template <types K> __device__ void at(int64_t row, int64_t col, int n, bool whole) const
+    {
+        const f8 u = dropout8(d, row, col);
+        f8 v = load8<K>(x, row, col, n, whole);
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            v.v[i] = u.v[i] >= d.p ? v.v[i] * keep : 0.0f;
+        store8<K>(y, row, col, n, whole, v);
+    }
+};
 
 #endif

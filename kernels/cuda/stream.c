@@ -89,8 +89,10 @@ static cudaError_t fill(struct kern_stream *s, bool goes_ahead)
     if (rc == cudaSuccess)
         rc = cudaMemsetAsync(fault, 0, sizeof(*s->fault), handle);
     if (rc == cudaSuccess)
-        rc = cudaMalloc(&s->scratch, CUDA_SCRATCH_BYTES);
+        rc = cudaMalloc(&s->scratch, CUDA_SCRATCH_BYTES + CUDA_PANEL_BYTES);
     s->scratch_nbytes = CUDA_SCRATCH_BYTES;
+    s->panel = (char *)s->scratch + CUDA_SCRATCH_BYTES;
+    s->panel_nbytes = CUDA_PANEL_BYTES;
     return rc == cudaSuccess ? cudaStreamSynchronize(handle) : rc;
 }
 
@@ -103,7 +105,7 @@ static int stream_new(int index, struct kern_pool *pool, struct kern_stream **ou
     }
     s->index = index;
     cudaError_t code = fill(s, pool == NULL);
-    int rc = code == cudaSuccess ? cuda_matmuls_new(&s->matmuls, message) : cuda_say_full(message, "a stream with scratch", CUDA_SCRATCH_BYTES, index, code);
+    int rc = code == cudaSuccess ? cuda_matmuls_new(&s->matmuls, message) : cuda_say_full(message, "a stream with scratch", CUDA_SCRATCH_BYTES + CUDA_PANEL_BYTES, index, code);
     if (rc == KERN_OK)
         *out = s;
     else

@@ -30,12 +30,14 @@ struct kern_stream {
     struct cuda_fault *fault;     /* on the device */
     void *scratch;                /* on the device, aligned to 256: products' workspace, and lists; calls on a stream share it in turn */
     size_t scratch_nbytes;        /* CUDA_SCRATCH_BYTES of them */
+    void *panel;                  /* on the device, aligned to 256: operands that are made for a product */
+    size_t panel_nbytes;
     struct cuda_matmuls *matmuls; /* the library's handle and what it chose, by shape */
     bool warpgroups;              /* the device has wgmma (compute capability 9.x alone) */
 };
 
-/* What cuBLASLt asks for on Hopper. */
-enum { CUDA_SCRATCH_BYTES = 32 << 20 };
+/* What cuBLASLt asks for on Hopper; and a panel, which stays in the cache until it is multiplied. */
+enum { CUDA_SCRATCH_BYTES = 32 << 20, CUDA_PANEL_BYTES = 16 << 20 };
 
 /* Keeps the first failure. Returns status. */
 int cuda_fail(struct kern_stream *stream, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));

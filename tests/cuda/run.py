@@ -76,6 +76,15 @@ class Hosted(Tests):
         for how, got in losses.items():
             self.near(f"{how or 'Hopper'}: loss", max(abs(a - b) for a, b in zip(got, losses[""])), 0.01)
 
+    def dropped(self):
+        """Dropout: the processor's losses, by the same masks."""
+        losses = {}
+        for device in "cuda", "cpu":
+            path, out = self.config(f"dropped-{device}", 150, lora={"r": 8, "target_modules": "all-linear", "lora_dropout": 0.2})
+            self.ends(path, device=device)
+            losses[device] = [m[1] for m in self.bits(out)[0]]
+        self.near("dropout: loss", max(abs(a - b) for a, b in zip(losses["cuda"], losses["cpu"], strict=True)), 0.01)
+
     def counts(self, path, *options, **env):
         """Of the calls that a run made; of some rank, where there are several."""
         self.ends(path, *options, FSDPTRAIN_HOSTED_COUNTS=self.tmp / "counts.json", **env)
@@ -183,7 +192,7 @@ class Hosted(Tests):
         fail, free = "FSDPTRAIN_HOSTED_FAIL", "FSDPTRAIN_HOSTED_FREE"
         cases = (({fail: "cudaDriverGetVersion 1 1"}, "no NVIDIA driver"), ({fail: "cudaGetDeviceCount 1 35"}, "is needed"),
                  ({fail: "cudaGetDeviceCount 1 100"}, "no NVIDIA GPU"), ({"FSDPTRAIN_HOSTED_MAJOR": 7}, "compute capability 7.0"), ({free: 1 << 20}, "free of"),
-                 ({free: 75 << 20}, "a stream with scratch of 33554432 bytes on device"), ({fail: "ncclCommInitRankConfig 1 2"}, "its communicator"))
+                 ({free: 75 << 20}, "a stream with scratch of 50331648 bytes on device"), ({fail: "ncclCommInitRankConfig 1 2"}, "its communicator"))
         for env, words in cases:
             done = self.start(path, "--ranks", 2, **env)
             if words not in self.one_line(done, str(env)) or (free in env) != ("hint: fsdp.activation_checkpointing" in done.stderr):
@@ -201,7 +210,7 @@ def main():
         return 0
     t = Hosted(args)
     checks = [(f"training, {name}", t.golden, name) for name in ("lora-qwen3", "lora-mistral", "full-llama-tied", "lora-ends-untied")]
-    checks += [("training, other kernels", t.refused, "lora-qwen3"), ("replayed", t.replayed), ("launches", t.launches), ("circumstances", t.circumstances), ("each call fails", t.all_fail)]
+    checks += [("training, other kernels", t.refused, "lora-qwen3"), ("training, dropout", t.dropped), ("replayed", t.replayed), ("launches", t.launches), ("circumstances", t.circumstances), ("each call fails", t.all_fail)]
     try:
         for title, *call in checks:
             if args.only in title:

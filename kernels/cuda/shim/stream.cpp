@@ -27,6 +27,8 @@ void shim_upload(struct kern_stream *, void *to, const void *from, size_t nbytes
     memcpy(to, from, nbytes);
 }
 
+enum { SMALL_PANEL = 8 << 10 }; /* so that small products go by several */
+
 struct kern_stream *cuda_shim_stream_new(void)
 {
     struct kern_stream *s = static_cast<struct kern_stream *>(calloc(1, sizeof(*s)));
@@ -35,7 +37,9 @@ struct kern_stream *cuda_shim_stream_new(void)
     s->fault = static_cast<struct cuda_fault *>(calloc(1, sizeof(*s->fault)));
     s->scratch_nbytes = CUDA_SCRATCH_BYTES;
     s->scratch = aligned_alloc(256, s->scratch_nbytes);
-    if (!s->fault || !s->scratch || cuda_matmuls_new(&s->matmuls, s->message) != KERN_OK) {
+    s->panel_nbytes = SMALL_PANEL;
+    s->panel = aligned_alloc(256, s->panel_nbytes);
+    if (!s->fault || !s->scratch || !s->panel || cuda_matmuls_new(&s->matmuls, s->message) != KERN_OK) {
         cuda_shim_stream_free(s);
         return nullptr;
     }
@@ -47,6 +51,7 @@ void cuda_shim_stream_free(struct kern_stream *s)
     if (!s)
         return;
     cuda_matmuls_free(s->matmuls);
+    free(s->panel);
     free(s->scratch);
     free(s->fault);
     free(s);
