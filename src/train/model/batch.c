@@ -1,15 +1,24 @@
 /* A batch made ready on the host, and its way to where kernels read it. */
 #include "model/compute_impl.h"
 
-static void find_supervised(struct batch *b)
+static void add_row(struct batch *b, int64_t token)
 {
-    b->nsupervised = 0;
-    for (int64_t i = 0; i < b->ntok; i++) {
+    b->rows[b->nrow] = (int32_t)token;
+    b->row_targets[b->nrow++] = b->targets[token];
+}
+
+/* Tokens with a target, and others to whole units, of which there are enough. */
+static void find_rows(struct compute *c)
+{
+    struct batch *b = &c->batch;
+    b->nrow = 0;
+    for (int64_t i = 0; i < b->ntok; i++)
+        if (b->targets[i] >= 0)
+            add_row(b, i);
+    const int64_t n = compute_whole_units(c, b->nrow);
+    for (int64_t i = 0; b->nrow < n; i++)
         if (b->targets[i] < 0)
-            continue;
-        b->rows[b->nsupervised] = (int32_t)i;
-        b->row_targets[b->nsupervised++] = b->targets[i];
-    }
+            add_row(b, i);
 }
 
 /* More tokens, to whole units: a document of their own that nobody sees and nothing is learned from. They repeat a token that is there, and are as sound as it. */
@@ -38,10 +47,10 @@ void compute_send_batch(struct compute *c)
 {
     struct batch *b = &c->batch;
     pad(c);
-    find_supervised(b);
+    find_rows(c);
     int32_t *const to[] = { c->on.ids, c->on.positions, c->on.targets, c->on.rows, c->on.row_targets };
     const int32_t *const from[] = { b->ids, b->positions, b->targets, b->rows, b->row_targets };
-    const int64_t nelem[] = { b->ntok, b->ntok, b->ntok, b->nsupervised, b->nsupervised };
+    const int64_t nelem[] = { b->ntok, b->ntok, b->ntok, b->nrow, b->nrow };
     for (size_t i = 0; i < sizeof to / sizeof to[0]; i++)
         c->device->memory->copy(c->stream, to[i], from[i], (size_t)nelem[i] * sizeof *to[i]);
     compute_send_documents(c, b->cu_seqlens, b->ndocs);

@@ -25,12 +25,12 @@ struct block {
 /* Filled by the caller, in memory of the host, and padded where the device has units of rows. */
 struct batch {
     int64_t ntok, ndocs;
-    int64_t nsupervised;        /* compute's own: of them */
     int64_t token0;             /* tokens of the step before this micro-batch */
     uint32_t step;
     float grad_scale;           /* 1 / supervised tokens of the step */
     int32_t *ids, *positions, *targets; /* (ntok): targets -1 where there is none */
-    int32_t *rows, *row_targets; /* compute's own: the rows that have one, and theirs */
+    int64_t nrow;               /* compute's own: tokens that the head sees */
+    int32_t *rows, *row_targets; /* (nrow) compute's own: which, and their targets */
     int64_t *cu_seqlens;        /* (ndocs + 1) */
     struct kern_attention_table documents; /* compute's own */
 };

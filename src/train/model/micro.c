@@ -103,7 +103,7 @@ static struct kern_head head_of(struct compute *c)
     const struct linear *head = &c->l->head;
     struct batch *b = &c->batch;
     struct kern_head h = { .ntok = b->ntok, .d = head->nin, .nvocab = head->nout, .h = cmat(c, c->h, head->nin), .w = value_of(c, head->w),
-                           .nrow = b->nsupervised, .rows = c->on.rows, .target = c->on.row_targets, .grad_scale = b->grad_scale, .loss = c->loss,
+                           .nrow = b->nrow, .rows = c->on.rows, .target = c->on.row_targets, .grad_scale = b->grad_scale, .loss = c->loss,
                            .dh = mat(c, c->dh, head->nin), .dw = grad_of(c, head->w), .compute = c->dtype, .output = c->output, .chunk = head_chunk(c),
                            .panel = head_panel(c), .scratch = c->head };
     if (!head->r)
