@@ -21,13 +21,13 @@ struct kern_recording *cuda_recorded(struct kern_stream *s)
     struct kern_recording *r = calloc(1, sizeof(*r));
     cudaGraph_t graph = NULL;
     cudaError_t rc = cudaStreamEndCapture(s->handle, &graph);
-    if (rc == cudaSuccess && r && s->status == KERN_OK)
-        rc = cudaGraphInstantiateWithFlags(&r->graph, graph, 0);
+    bool there = rc == cudaSuccess && r && s->status == KERN_OK && cudaGraphInstantiateWithFlags(&r->graph, graph, 0) == cudaSuccess;
+    there = there && cudaGraphUpload(r->graph, s->handle) == cudaSuccess; /* what it takes of the device's memory it takes now */
     if (graph)
         cudaGraphDestroy(graph);
-    if (r && r->graph)
+    if (there)
         return r;
-    free(r);
+    cuda_recording_free(r);
     s->status = KERN_OK; /* nothing was done that could have failed */
     return NULL;
 }
@@ -43,7 +43,7 @@ void cuda_replay(struct kern_recording *r, struct kern_stream *s)
 
 void cuda_recording_free(struct kern_recording *r)
 {
-    if (r)
+    if (r && r->graph)
         cudaGraphExecDestroy(r->graph);
     free(r);
 }

@@ -104,6 +104,13 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t grap
     return cudaSuccess;
 }
 
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t s)
+{
+    if (!exec || s->graph)
+        hosted_die(__func__, "no graph, or within a capture");
+    return hosted_enter(__func__);
+}
+
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
     return cudaGraphDestroy((cudaGraph_t)exec);

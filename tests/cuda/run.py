@@ -23,7 +23,7 @@ CALLS = {
 }
 FIRST = ("cudaGetDeviceCount", "cudaGetDeviceProperties", "ncclGetUniqueId")  # made before a device is chosen, or by rank 0 alone
 # What else is done then, and the run ends as it would have.
-REPLAYS = {"cudaStreamBeginCapture": 900, "cudaStreamEndCapture": 901, "cudaGraphInstantiateWithFlags": 2}
+REPLAYS = {"cudaStreamBeginCapture": 900, "cudaStreamEndCapture": 901, "cudaGraphInstantiateWithFlags": 2, "cudaGraphUpload": 2}
 WHEN = (1, 3, 20, 150)  # which of a rank's calls
 
 
