@@ -18,7 +18,7 @@ enum { HOSTED_DEVICES = 2 };
 /* FSDPTRAIN_HOSTED_FAIL="cudaMalloc 3 2 1": the third call of that name that device 1's process makes fails with code 2; without a device any process's. What the
  * call is to answer; 0: it is to do its work. */
 int hosted_fails(const char *name, int device);
-/* With FSDPTRAIN_HOSTED_COUNTS=FILE: how often each call was made so far, as JSON. */
+/* With FSDPTRAIN_HOSTED_COUNTS=FILE: how often each call was made so far, as JSON; the process that says it last. */
 void hosted_tell_counts(void);
 /* The device of the calling thread. */
 int hosted_current(void);
