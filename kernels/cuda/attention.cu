@@ -69,17 +69,23 @@ bool in_vectors(const struct kern_attention_shape *s, std::initializer_list<oper
     return s->head_dim % 8 == 0 && aligned(all);
 }
 
-template <types K> __global__ void __launch_bounds__(THREADS) sum_delta(struct kern_attention_grad g, float *delta)
+enum { LANES = 16 }; /* of a token and head */
+
+template <types K> __global__ void __launch_bounds__(THREADS) sum_delta(struct kern_attention_grad g, float *delta, bool vectors)
 {
     const struct kern_attention_shape &s = g.shape;
-    const int64_t warp = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP, token = warp / s.nhead, head = warp % s.nhead;
-    if (warp >= s.ntok * s.nhead)
-        return;
+    const int64_t number = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / LANES, token = number / s.nhead, head = number % s.nhead;
+    const bool there = token < s.ntok;
     float sum = 0;
-    for (int64_t c = threadIdx.x % WARP; c < s.head_dim; c += WARP)
-        sum += load1<K>(g.d_o, token, head * s.head_dim + c) * load1<K>(g.o, token, head * s.head_dim + c);
-    sum = warp_sum(sum);
-    if (threadIdx.x % WARP == 0)
+    for (int64_t c = threadIdx.x % LANES * WIDTH; there && c < s.head_dim; c += LANES * WIDTH) {
+        const int n = s.head_dim - c < WIDTH ? (int)(s.head_dim - c) : WIDTH;
+        const f8 d_o = load8<K>(g.d_o, token, head * s.head_dim + c, n, vectors), o = load8<K>(g.o, token, head * s.head_dim + c, n, vectors);
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            sum += d_o.v[i] * o.v[i];
+    }
+    sum = group_sum<LANES>(sum);
+    if (there && threadIdx.x % LANES == 0)
         delta[head * s.ntok + token] = sum;
 }
 
@@ -111,18 +117,18 @@ void cuda_attention_table(struct kern_stream *stream, struct kern_attention_shap
     s->table.ntile = (all.ntile + TILES - 1) / TILES * TILES;
 }
 
-void cuda_attention_delta(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p)
+void cuda_attention_delta(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p, bool vectors)
 {
-    const dim3 grid = blocks_for(g->shape.ntok * g->shape.nhead, THREADS / WARP);
+    const dim3 grid = blocks_for(g->shape.ntok * g->shape.nhead, THREADS / LANES);
     switch (types_of({g->o, g->d_o})) {
     case ALL_F32:
-        launch(stream, sum_delta<ALL_F32>, grid, THREADS, 0, *g, p->delta);
+        launch(stream, sum_delta<ALL_F32>, grid, THREADS, 0, *g, p->delta, vectors);
         break;
     case ALL_BF16:
-        launch(stream, sum_delta<ALL_BF16>, grid, THREADS, 0, *g, p->delta);
+        launch(stream, sum_delta<ALL_BF16>, grid, THREADS, 0, *g, p->delta, vectors);
         break;
     case MIXED:
-        launch(stream, sum_delta<MIXED>, grid, THREADS, 0, *g, p->delta);
+        launch(stream, sum_delta<MIXED>, grid, THREADS, 0, *g, p->delta, vectors);
         break;
     }
 }
@@ -159,7 +165,7 @@ void cuda_attention_grad(struct kern_stream *stream, const struct kern_attention
     const bool vectors = in_vectors(&g->shape, all);
     if (!find_packing(stream, &g->shape, g->scratch, &p))
         return;
-    cuda_attention_delta(stream, g, &p);
+    cuda_attention_delta(stream, g, &p, vectors);
     if (!fits_tensor_cores(&g->shape, all))
         cuda_attention_plain_grad(stream, g, &p);
     else if (stream->warpgroups)

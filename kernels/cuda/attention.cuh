@@ -67,7 +67,7 @@ template <int ROWS> __device__ __forceinline__ struct tile find_tile(const struc
 }
 
 /* delta[h][i] = Σ over a head's features of d_o · o. */
-void cuda_attention_delta(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p);
+void cuda_attention_delta(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p, bool vectors);
 
 /* The rows: tensor cores by warpgroups or by warps, for bf16 heads of up to 128 features, in tiles of so many tokens; and any. vectors: all rows are multiples
  * of 16 bytes from multiples of 16. */

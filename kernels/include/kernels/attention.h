@@ -11,7 +11,7 @@ extern "C" {
 
 /* What a device wants to know of documents, for all calls on them: attention_table makes it. Zero on a device that wants nothing. */
 struct kern_attention_table {
-    void *data;    /* of the device: kern_attention_scratch_fn bytes, aligned to 64 */
+    void *data;    /* of the device: attention_table_bytes, aligned to 64 */
     int64_t ntile; /* what calls cut tokens into, rounded up: calls of one shape launch the same wherever it is the same, whatever else the table says */
 };
 
