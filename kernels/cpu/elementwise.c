@@ -98,7 +98,8 @@ static void dropout_strip(const struct cpu_simd *simd, void *ctx, int64_t row, i
 
 void cpu_dropout(struct kern_stream *stream, struct kern_mat y, struct kern_cmat x, int64_t nrow, int64_t ncol, const struct kern_dropout *dropout)
 {
-    struct operands o = {.y = y, .a = x, .dropout = dropout};
+    const struct kern_dropout now = kern_dropout_now(*dropout);
+    struct operands o = {.y = y, .a = x, .dropout = &now};
     if (dropout->p > 0 && cpu_check(stream, dropout->p < 1, "dropout: p must be below 1"))
         cpu_for_strips(stream, nrow, ncol, dropout_strip, &o);
     else

@@ -158,9 +158,9 @@ static int add_lowrank(const struct gemm_work *w, const struct tile *t, const st
     int rc = lowrank_product(w, t, r, row, end - row, t->s.part, false);
     for (int64_t i = row; i < end && rc == KERN_OK; i++) {
         float *part = t->s.part + (i - row) * t->n;
-        const struct kern_dropout *d = &r->dropout;
-        if (d->p > 0)
-            simd->dropout(part, part, d->p, 1.0f / (1.0f - d->p), &d->rng, (uint64_t)(d->token0 + i) * (uint64_t)d->width + (uint64_t)t->col, t->n);
+        const struct kern_dropout d = kern_dropout_now(r->dropout);
+        if (d.p > 0)
+            simd->dropout(part, part, d.p, 1.0f / (1.0f - d.p), &d.rng, (uint64_t)(d.token0 + i) * (uint64_t)d.width + (uint64_t)t->col, t->n);
         simd->add_scaled(t->s.sum + (i - t->row) * t->n, part, r->alpha, t->n);
     }
     return rc;

@@ -18,7 +18,7 @@ static struct kern_mat rows_of(struct kern_mat m, int64_t row)
 /* As the segment's first row sees it. */
 static struct kern_dropout drop_from(const struct kern_lora_segment *s)
 {
-    struct kern_dropout d = s->dropout;
+    struct kern_dropout d = kern_dropout_now(s->dropout);
     d.token0 += s->row0;
     return d;
 }

@@ -41,7 +41,13 @@ __device__ __forceinline__ f8 uniform8(const struct kern_philox &rng, uint64_t i
 /* Those of eight elements: below p they are dropped. */
 __device__ __forceinline__ f8 dropout8(const struct kern_dropout &d, int64_t row, int64_t col)
 {
-    return uniform8(d.rng, (uint64_t)(d.token0 + row) * (uint64_t)d.width + (uint64_t)col);
+    struct kern_philox rng = d.rng;
+    int64_t token = d.token0 + row;
+    if (d.moment) {
+        rng.step += d.moment->step;
+        token += d.moment->token0;
+    }
+    return uniform8(rng, (uint64_t)token * (uint64_t)d.width + (uint64_t)col);
 }
 
 /* y = x · keep, or 0 where it is dropped: not x · 0, which of an infinity is NaN. */

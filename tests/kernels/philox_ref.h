@@ -17,8 +17,9 @@ static inline double dropout_ref(const struct kern_dropout *d, int64_t row, int6
 {
     if (d->p <= 0)
         return 1;
-    uint64_t index = (uint64_t)(d->token0 + row) * (uint64_t)d->width + (uint64_t)col;
-    return uniform_ref(&d->rng, index) >= (double)d->p ? 1 / (1 - (double)d->p) : 0;
+    const struct kern_dropout now = kern_dropout_now(*d);
+    uint64_t index = (uint64_t)(now.token0 + row) * (uint64_t)now.width + (uint64_t)col;
+    return uniform_ref(&now.rng, index) >= (double)d->p ? 1 / (1 - (double)d->p) : 0;
 }
 
 #endif

@@ -19,13 +19,31 @@ struct kern_philox {
 /* The block function itself: ten rounds on counter with key. */
 void kern_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 
+/* Where a run stands, in memory that kernels read. */
+struct kern_moment {
+    int64_t token0;
+    uint32_t step;
+};
+
 /* Element (row, col) of a (token, feature) matrix has index (token0 + row) · width + col, in the logical tensor. It is kept if its uniform number
  * (u >> 8)·2⁻²⁴ is at least p, and then scaled by 1/(1-p). */
 struct kern_dropout {
     float p; /* 0 ≤ p < 1; 0 keeps all and draws nothing */
     struct kern_philox rng;
     int64_t token0, width;
+    const struct kern_moment *moment; /* NULL, or what is added to token0 and rng.step when a kernel runs: launches are the same from step to step */
 };
+
+/* The same without `moment`, for who can read it. */
+static inline struct kern_dropout kern_dropout_now(struct kern_dropout d)
+{
+    if (d.moment) {
+        d.token0 += d.moment->token0;
+        d.rng.step += d.moment->step;
+        d.moment = NULL;
+    }
+    return d;
+}
 
 /* dst[i] = low + (high - low)·u(index0 + i), in fp32. */
 typedef void (*kern_uniform_fn)(struct kern_stream *, float *dst /* (nelem) */, int64_t nelem, struct kern_philox rng, uint64_t index0, float low, float high);

@@ -104,6 +104,7 @@ static void carve_host(struct compute *c, struct carver *v)
     b->row_targets = carve_ints(v, c->ntok);
     b->cu_seqlens = carve(v, (c->ndocs + 1) * sizeof(int64_t));
     c->loss_back = carve(v, sizeof *c->loss_back);
+    c->moment = carve(v, sizeof *c->moment);
 }
 
 static void carve_all(struct compute *c, struct carver *v)
@@ -115,6 +116,7 @@ static void carve_all(struct compute *c, struct carver *v)
     c->on.targets = carve_ints(v, n);
     c->on.rows = carve_ints(v, n);
     c->on.row_targets = carve_ints(v, n);
+    c->on.moment = carve(v, sizeof *c->on.moment);
     c->loss_sum = carve(v, sizeof *c->loss_sum);
     carve_blocks(c, v);
     c->cosines = carve_floats(v, n * m->head_dim / 2);

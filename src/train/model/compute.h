@@ -25,8 +25,7 @@ struct block {
 /* Filled by the caller, in memory of the host, and padded where the device has units of rows. */
 struct batch {
     int64_t ntok, ndocs;
-    int64_t token0;             /* tokens of the step before this micro-batch */
-    uint32_t step;
+    struct kern_moment moment;  /* the step, and its tokens before this micro-batch */
     float grad_scale;           /* 1 / supervised tokens of the step */
     int32_t *ids, *positions, *targets; /* (ntok): targets -1 where there is none */
     int64_t nrow;               /* compute's own: tokens that the head sees */
@@ -38,6 +37,7 @@ struct batch {
 /* What of it kernels read, on the device. */
 struct batch_copy {
     int32_t *ids, *positions, *targets, *rows, *row_targets; /* (ntok) */
+    struct kern_moment *moment;
 };
 
 /* Where it computes. */
@@ -75,6 +75,7 @@ struct compute {
     struct batch batch;
     struct batch_copy on;
     double *loss_sum, *loss_back; /* the micro-batch's: on the device; in pinned memory */
+    struct kern_moment *moment; /* in pinned memory, on its way */
     struct block *blocks;       /* (nlayer); those that are recomputed share everything but x */
     float *cosines, *sines;     /* (ntok, head_dim/2) */
     void *x_last;               /* after the last block */

@@ -103,7 +103,7 @@ void compute_leave_end(struct compute *c, const struct compute_hook *hook);
 
 /* Parts of a micro-batch that are put on the stream as one, where that is worth while. */
 enum replay_part { REPLAY_FORWARD, REPLAY_RECOMPUTED, REPLAY_BACKWARD, REPLAY_PARTS };
-/* Puts a block's work on the stream; what it puts there depends on its number, the batch's shape and places alone, where there is no dropout. */
+/* Puts a block's work on the stream; what it puts there depends on its number, the batch's shape and places alone. */
 typedef void (*replay_work)(struct compute *c, int64_t number);
 /* work, or what it put on the stream before. */
 void replay(struct compute *c, enum replay_part part, int64_t number, replay_work work);

@@ -4,8 +4,7 @@
 
 struct kern_dropout linear_dropout(const struct compute *c, const struct linear *lin)
 {
-    return (struct kern_dropout){ .p = c->dropout, .rng = { .seed = c->seed, .step = c->batch.step, .name = lin->dropout_name },
-                                  .token0 = c->batch.token0, .width = lin->nin };
+    return (struct kern_dropout){ .p = c->dropout, .rng = { .seed = c->seed, .name = lin->dropout_name }, .width = lin->nin, .moment = c->on.moment };
 }
 
 bool linear_trains(const struct compute *c, const struct linear *lin)

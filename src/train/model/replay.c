@@ -1,6 +1,6 @@
 /* What a block puts on the stream is the same from one micro-batch to the next, while its shape is: where blocks are so small that starting their kernels takes
  * longer than running them, it is recorded when a shape comes for the second time, and replayed by one call since. (The first time prepares what a shape needs.)
- * What differs lies in memory that stays where it is; random numbers go with their launches, and dropout is never replayed. */
+ * What differs lies in memory that stays where it is: the batch, its documents, and what dropout counts from. */
 #include "model/compute_impl.h"
 
 #include <stdlib.h>
@@ -11,6 +11,7 @@ enum { MOST = 16 }; /* shapes of a part */
 /* All that launches depend on. */
 struct variant {
     int64_t ntok, ntile;
+    bool drops;
     const unsigned char *values; /* the block's parameters */
     uint64_t used;               /* when last; 0: an empty place */
     struct kern_recording *recording;
@@ -50,7 +51,7 @@ void replays_free(struct compute *c)
 
 static bool is_same(const struct variant *a, const struct variant *b)
 {
-    return a->ntok == b->ntok && a->ntile == b->ntile && a->values == b->values;
+    return a->ntok == b->ntok && a->ntile == b->ntile && a->drops == b->drops && a->values == b->values;
 }
 
 /* Its place, an empty one, or that of the shape without a recording that was not used for longest. NULL: all have recordings of others. */
@@ -80,8 +81,8 @@ static void record(struct compute *c, struct variant *v, int64_t number, replay_
 void replay(struct compute *c, enum replay_part part, int64_t number, replay_work work)
 {
     struct replays *r = c->replays;
-    const struct variant wanted = { .ntok = c->batch.ntok, .ntile = c->batch.documents.ntile, .values = c->places[number + 1].data };
-    struct variant *v = r && !r->refused && c->device->record && c->dropout == 0 ? place_of(r->parts[number * REPLAY_PARTS + part], &wanted) : NULL;
+    const struct variant wanted = { .ntok = c->batch.ntok, .ntile = c->batch.documents.ntile, .drops = c->dropout > 0, .values = c->places[number + 1].data };
+    struct variant *v = r && !r->refused && c->device->record ? place_of(r->parts[number * REPLAY_PARTS + part], &wanted) : NULL;
     if (v && v->used && !v->recording)
         record(c, v, number, work);
     if (v)
