@@ -7,10 +7,9 @@
 namespace {
 
 enum { MOST_HEADS = 65535 }; /* of a grid's second dimension */
-
 enum { TILES = 4 }; /* a number of tiles is rounded up to a multiple: there are few of them, and a block of threads without a tile ends at once */
 
-/* A table travels as arguments of launches: the host's copy need not live on. */
+/* A table travels as arguments of launches, the last of which has all counts: the host's copy need not live on. */
 enum { CHUNK = 400 };
 
 struct chunk {
@@ -101,20 +100,17 @@ void cuda_attention_table(struct kern_stream *stream, struct kern_attention_shap
     const int tile_rows = stream->warpgroups ? GROUPS_ROWS : WARPS_ROWS;
     if (!cuda_check(stream, sound_documents(s) && s->table.data, "attention: documents make no sense, or there is no room for their table"))
         return;
-    struct counts all = {(int32_t)s->ndoc, 0};
-    for (int64_t d = 0; d < s->ndoc; d++)
-        all.ntile += tiles_of(s, d, tile_rows);
-    int32_t tile = 0;
+    struct counts counts = {(int32_t)s->ndoc, 0};
     for (int64_t from = 0; from <= s->ndoc; from += CHUNK) {
         chunk c = {};
         const int n = s->ndoc + 1 - from < CHUNK ? (int)(s->ndoc + 1 - from) : CHUNK;
         for (int i = 0; i < n; i++) {
-            c.docs[i] = document{(int32_t)s->cu_seqlens[from + i], tile};
-            tile += tiles_of(s, from + i, tile_rows);
+            c.docs[i] = document{(int32_t)s->cu_seqlens[from + i], counts.ntile};
+            counts.ntile += tiles_of(s, from + i, tile_rows);
         }
-        launch(stream, write_documents, dim3(1), THREADS, 0, static_cast<struct counts *>(s->table.data), all, docs_of(s->table.data) + from, c, n);
+        launch(stream, write_documents, dim3(1), THREADS, 0, static_cast<struct counts *>(s->table.data), counts, docs_of(s->table.data) + from, c, n);
     }
-    s->table.ntile = (all.ntile + TILES - 1) / TILES * TILES;
+    s->table.ntile = (counts.ntile + TILES - 1) / TILES * TILES;
 }
 
 void cuda_attention_delta(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p, bool vectors)

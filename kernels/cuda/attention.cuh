@@ -17,6 +17,7 @@ struct counts {
     int32_t ntile; /* none of two documents */
 };
 
+/* The documents of a call, as its kernels find them. */
 struct packing {
     const struct counts *counts;
     const struct document *docs;

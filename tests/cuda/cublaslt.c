@@ -289,7 +289,7 @@ struct product {
     float alpha, beta;
 };
 
-static void multiply(void *what)
+static void multiply(const void *what)
 {
     const struct product *x = what;
     const struct layout *lc = &x->p.layout[ALIGNED_C], *ld = &x->p.layout[ALIGNED_D];

@@ -30,8 +30,8 @@ int hosted_start(void *handle);
 /* Which device a stream is of; and the same when one more piece of work is put on it, which is not fit for graphs. */
 int hosted_stream_device(void *handle);
 int hosted_put(void *handle);
-/* Work on a stream of the calling thread's device: done, or kept for a graph where the stream is captured. It gets a copy of `what`, aligned to 16. */
-typedef void (*hosted_work)(void *what);
+/* Work on a stream of the calling thread's device: done, or kept for a graph, with a copy of `what` (aligned to 16), where the stream is captured. */
+typedef void (*hosted_work)(const void *what);
 void hosted_do(void *handle, hosted_work work, const void *what, size_t nbytes);
 /* Ends the program where [p, p + nbytes) begins in an allocation of a device and ends outside it, or where it has to be one of this device's and is none. */
 void hosted_reach(const char *call, const void *p, size_t nbytes, int device);

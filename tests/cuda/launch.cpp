@@ -18,11 +18,11 @@ struct kernel {
 };
 
 /* One at a time: the shim has one place for the thread that runs. */
-void run(void *what)
+void run(const void *what)
 {
-    struct kernel *k = static_cast<struct kernel *>(what);
+    const struct kernel *k = static_cast<const struct kernel *>(what);
     hosted_lock();
-    shim_run(k->grid, k->nthread, k->shared_nbytes, k->body, k->ctx);
+    shim_run(k->grid, k->nthread, k->shared_nbytes, k->body, const_cast<unsigned char *>(k->ctx)); /* a body changes nothing of its own */
     hosted_unlock();
 }
 

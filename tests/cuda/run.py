@@ -87,6 +87,7 @@ class Hosted(Tests):
 
     def counts(self, path, *options, **env):
         """Of the calls that a run made; of some rank, where there are several."""
+        (self.tmp / "counts.json").unlink(missing_ok=True)
         self.ends(path, *options, FSDPTRAIN_HOSTED_COUNTS=self.tmp / "counts.json", **env)
         return json.loads((self.tmp / "counts.json").read_text())
 

@@ -1,5 +1,5 @@
 /* See hosted.h: the runtime. The CUDA Runtime API's own documentation says which call asks for which current device. */
-#include "stream.h"
+#include "hosted_stream.h"
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -361,13 +361,13 @@ struct change {
     size_t nbytes;
 };
 
-static void copy(void *what)
+static void copy(const void *what)
 {
     const struct change *c = what;
     memcpy(c->dst, c->src, c->nbytes);
 }
 
-static void fill(void *what)
+static void fill(const void *what)
 {
     const struct change *c = what;
     memset(c->dst, c->value, c->nbytes);

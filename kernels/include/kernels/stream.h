@@ -36,8 +36,8 @@ struct kern_device {
     /* The same without waiting: what is known so far; it stays. */
     int (*stream_status)(struct kern_stream *, char *message);
 
-    /* Work that comes again and again. What this thread puts on the stream between record and recorded is not done but kept, as long as it is operations and copies
-     * on the device; replay puts all of it on the stream, with the same arguments, by one call. False or NULL: there is no recording, nothing was done, and the
+    /* Work that comes again and again. What this thread puts on the stream between record and recorded is not done but kept: operations but
+     * adamw and sum_squares, and copies on the device; replay puts all of it on the stream, with the same arguments, by one call. False or NULL: there is no recording, nothing was done, and the
      * stream is as before. record is NULL on a device without recordings. */
     bool (*record)(struct kern_stream *);
     struct kern_recording *(*recorded)(struct kern_stream *);

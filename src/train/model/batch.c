@@ -53,7 +53,6 @@ void compute_send_batch(struct compute *c)
     const int64_t nelem[] = { b->ntok, b->ntok, b->ntok, b->nrow, b->nrow };
     for (size_t i = 0; i < sizeof to / sizeof to[0]; i++)
         c->device->memory->copy(c->stream, to[i], from[i], (size_t)nelem[i] * sizeof *to[i]);
-    *c->moment = b->moment;
-    c->device->memory->copy(c->stream, c->on.moment, c->moment, sizeof *c->moment);
+    c->device->memory->copy(c->stream, c->on.moment, b->moment, sizeof *b->moment);
     compute_send_documents(c, b->cu_seqlens, b->ndocs);
 }

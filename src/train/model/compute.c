@@ -104,7 +104,7 @@ static void carve_host(struct compute *c, struct carver *v)
     b->row_targets = carve_ints(v, c->ntok);
     b->cu_seqlens = carve(v, (c->ndocs + 1) * sizeof(int64_t));
     c->loss_back = carve(v, sizeof *c->loss_back);
-    c->moment = carve(v, sizeof *c->moment);
+    b->moment = carve(v, sizeof *b->moment);
 }
 
 static void carve_all(struct compute *c, struct carver *v)

@@ -25,7 +25,7 @@ struct block {
 /* Filled by the caller, in memory of the host, and padded where the device has units of rows. */
 struct batch {
     int64_t ntok, ndocs;
-    struct kern_moment moment;  /* the step, and its tokens before this micro-batch */
+    struct kern_moment *moment; /* the step, and its tokens before this micro-batch */
     float grad_scale;           /* 1 / supervised tokens of the step */
     int32_t *ids, *positions, *targets; /* (ntok): targets -1 where there is none */
     int64_t nrow;               /* compute's own: tokens that the head sees */
@@ -75,7 +75,6 @@ struct compute {
     struct batch batch;
     struct batch_copy on;
     double *loss_sum, *loss_back; /* the micro-batch's: on the device; in pinned memory */
-    struct kern_moment *moment; /* in pinned memory, on its way */
     struct block *blocks;       /* (nlayer); those that are recomputed share everything but x */
     float *cosines, *sines;     /* (ntok, head_dim/2) */
     void *x_last;               /* after the last block */

@@ -239,7 +239,9 @@ static json_t *metrics_of(const struct train_metrics *m)
 int files_write_metrics(FILE *f, const struct train_metrics *m, struct fsdpck_error *err)
 {
     json_t *o = metrics_of(m);
-    int rc = !o || json_dumpf(o, f, 0) || fputc('\n', f) == EOF || fflush(f) ? fsdpck_error_sys(err, errno ? errno : EIO, "metrics", "write") : 0;
+    if (!o)
+        return fsdpck_error_nomem(err, sizeof *m);
+    int rc = json_dumpf(o, f, 0) || fputc('\n', f) == EOF || fflush(f) ? fsdpck_error_sys(err, errno ? errno : EIO, "metrics", "write") : 0;
     json_decref(o);
     return rc;
 }

@@ -11,7 +11,7 @@ void rank_fill(struct rank *r, const struct data *data, const struct step_plan *
     struct batch *b = &r->compute->batch;
     b->ntok = micro->ntok;
     b->ndocs = (int64_t)micro->ndocs;
-    b->moment = (struct kern_moment){ .token0 = micro->token0, .step = (uint32_t)r->step };
+    *b->moment = (struct kern_moment){ .token0 = micro->token0, .step = (uint32_t)r->step };
     b->grad_scale = (float)(1.0 / (double)plan->nsupervised);
     data_fill(data, micro, b->ids, b->positions, b->targets, b->cu_seqlens);
 }
