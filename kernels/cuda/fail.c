@@ -23,6 +23,11 @@ bool cuda_check(struct kern_stream *stream, bool ok, const char *words)
     return stream->status == KERN_OK;
 }
 
+bool cuda_has_scratch(struct kern_stream *stream)
+{
+    return cuda_check(stream, stream->scratch, "a product or a list on a stream that goes ahead of others: it has no scratch memory");
+}
+
 void cuda_fault_report(struct kern_stream *stream, const struct cuda_fault *f)
 {
     if (f->kind == CUDA_FAULT_INDEX || f->kind == CUDA_FAULT_TARGET)

@@ -37,7 +37,7 @@ template <typename T> bool list_is_full(const list<T> &l)
 template <typename T> void list_send(const list<T> &l)
 {
     const int most = (int)(sizeof(l.some) / sizeof(T)), sent = l.n == 0 ? 0 : (l.n - 1) / most * most;
-    if (cuda_check(l.stream, !l.stream->records, "a list is not the same when it is replayed"))
+    if (cuda_has_scratch(l.stream) && cuda_check(l.stream, !l.stream->records, "a list is not the same when it is replayed"))
         upload(l.stream, list_on_device(l) + sent, l.some, (size_t)(l.n - sent) * sizeof(T));
 }
 

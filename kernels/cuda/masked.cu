@@ -33,6 +33,8 @@ struct panel {
 struct panel panel_of(struct kern_stream *stream, int64_t ncol, enum kern_dtype dtype)
 {
     enum { WHOLE = 128 }; /* tiles of products */
+    if (!cuda_has_scratch(stream))
+        return {};
     const int64_t fit = (int64_t)(stream->panel_nbytes / (size_t)kern_dtype_bytes(dtype)) / ncol;
     const struct panel p = {{stream->panel, ncol, dtype}, fit > WHOLE ? fit / WHOLE * WHOLE : fit};
     cuda_check(stream, p.nrow > 0, "dropout: a row wider than a stream's panel");

@@ -205,7 +205,7 @@ static cublasStatus_t find(struct cuda_matmuls *m, const struct cuda_matmul *p, 
 bool cuda_matmul_run(struct kern_stream *stream, const struct cuda_matmul *p)
 {
     struct choice *c;
-    if (stream->status)
+    if (!cuda_has_scratch(stream))
         return true;
     cublasStatus_t rc = find(stream->matmuls, p, &c);
     if (rc == CUBLAS_STATUS_SUCCESS && !c->runs)

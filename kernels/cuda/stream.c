@@ -11,6 +11,8 @@
 
 #include "cuda/ops.h"
 
+enum { SCRATCH_AND_PANEL_BYTES = CUDA_SCRATCH_BYTES + CUDA_PANEL_BYTES };
+
 struct kern_event {
     cudaEvent_t event;
 };
@@ -71,6 +73,17 @@ static cudaError_t make_handle(bool goes_ahead, cudaStream_t *out)
     return rc == cudaSuccess ? cudaStreamCreateWithPriority(out, cudaStreamNonBlocking, goes_ahead ? greatest : least) : rc;
 }
 
+static cudaError_t take_scratch(struct kern_stream *s)
+{
+    cudaError_t rc = cudaMalloc(&s->scratch, SCRATCH_AND_PANEL_BYTES);
+    if (rc != cudaSuccess)
+        return rc;
+    s->scratch_nbytes = CUDA_SCRATCH_BYTES;
+    s->panel = (char *)s->scratch + CUDA_SCRATCH_BYTES;
+    s->panel_nbytes = CUDA_PANEL_BYTES;
+    return cudaSuccess;
+}
+
 static cudaError_t fill(struct kern_stream *s, bool goes_ahead)
 {
     cudaStream_t handle = NULL;
@@ -88,11 +101,8 @@ static cudaError_t fill(struct kern_stream *s, bool goes_ahead)
     s->fault = fault;
     if (rc == cudaSuccess)
         rc = cudaMemsetAsync(fault, 0, sizeof(*s->fault), handle);
-    if (rc == cudaSuccess)
-        rc = cudaMalloc(&s->scratch, CUDA_SCRATCH_BYTES + CUDA_PANEL_BYTES);
-    s->scratch_nbytes = CUDA_SCRATCH_BYTES;
-    s->panel = (char *)s->scratch + CUDA_SCRATCH_BYTES;
-    s->panel_nbytes = CUDA_PANEL_BYTES;
+    if (rc == cudaSuccess && !goes_ahead)
+        rc = take_scratch(s);
     return rc == cudaSuccess ? cudaStreamSynchronize(handle) : rc;
 }
 
@@ -104,8 +114,11 @@ static int stream_new(int index, struct kern_pool *pool, struct kern_stream **ou
         return KERN_ERR_MEMORY;
     }
     s->index = index;
-    cudaError_t code = fill(s, pool == NULL);
-    int rc = code == cudaSuccess ? cuda_matmuls_new(&s->matmuls, message) : cuda_say_full(message, "a stream with scratch", CUDA_SCRATCH_BYTES + CUDA_PANEL_BYTES, index, code);
+    const bool goes_ahead = pool == NULL;
+    cudaError_t code = fill(s, goes_ahead);
+    int rc = code == cudaSuccess ? KERN_OK : cuda_say_full(message, "a stream", goes_ahead ? sizeof(*s->fault) : SCRATCH_AND_PANEL_BYTES, index, code);
+    if (rc == KERN_OK && !goes_ahead)
+        rc = cuda_matmuls_new(&s->matmuls, message);
     if (rc == KERN_OK)
         *out = s;
     else

@@ -28,11 +28,11 @@ struct kern_stream {
     int status;                   /* known on the host so far */
     char message[KERN_MESSAGE_BYTES];
     struct cuda_fault *fault;     /* on the device */
-    void *scratch;                /* on the device, aligned to 256: products' workspace, and lists; calls on a stream share it in turn */
+    void *scratch;                /* on the device, aligned to 256: products' workspace, and lists; calls on a stream share it in turn. NULL where it goes ahead */
     size_t scratch_nbytes;        /* CUDA_SCRATCH_BYTES of them */
     void *panel;                  /* on the device, aligned to 256: operands that are made for a product */
     size_t panel_nbytes;
-    struct cuda_matmuls *matmuls; /* the library's handle and what it chose, by shape */
+    struct cuda_matmuls *matmuls; /* the library's handle and what it chose, by shape. NULL where it goes ahead */
     bool records;                 /* between cuda_record and cuda_recorded */
     bool warpgroups;              /* the device has wgmma (compute capability 9.x alone) */
 };
@@ -40,6 +40,8 @@ struct kern_stream {
 /* What cuBLASLt asks for on Hopper; and a panel, which stays in the cache until it is multiplied. */
 enum { CUDA_SCRATCH_BYTES = 32 << 20, CUDA_PANEL_BYTES = 16 << 20 };
 
+/* Whether a stream has scratch, for products and lists. Where it has none it fails. */
+bool cuda_has_scratch(struct kern_stream *stream);
 /* Keeps the first failure. Returns status. */
 int cuda_fail(struct kern_stream *stream, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* cuda_fail with KERN_ERR_ARG and these words if ok is false; false where the stream has failed. */

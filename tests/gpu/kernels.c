@@ -256,7 +256,9 @@ int main(int argc, char **argv)
     bench.ntok = 8192 / small;
     bench.hidden = HIDDEN / small < SMALLEST ? SMALLEST : HIDDEN / small;
     bench.inner = INNER / small < SMALLEST ? SMALLEST : INNER / small;
-    must(bench.device->stream_new(0, NULL, &bench.stream, message), message);
+    struct kern_pool *pool = kern_pool_new(1);
+    must(pool ? KERN_OK : KERN_ERR_MEMORY, "no memory for a thread");
+    must(bench.device->stream_new(0, pool, &bench.stream, message), message);
     must(bench.device->event_new(0, &bench.from, message), message);
     must(bench.device->event_new(0, &bench.to, message), message);
     if (all)
@@ -266,5 +268,6 @@ int main(int argc, char **argv)
     bench.device->event_free(bench.from);
     bench.device->event_free(bench.to);
     bench.device->stream_free(bench.stream);
+    kern_pool_free(pool);
     return 0;
 }

@@ -52,9 +52,12 @@ void must_free(void *p)
 
 void rig_run_all(rig_test test)
 {
+    struct kern_pool *pool = kern_pool_new(1); /* a stream without one has no scratch */
+    assert_non_null(pool);
     for (int dtype = KERN_F32; dtype <= KERN_BF16; dtype++) {
-        const uint64_t first = rig_run_once(test, NULL, (enum kern_dtype)dtype, NULL, NULL);
-        if (rig_run_once(test, NULL, (enum kern_dtype)dtype, NULL, NULL) != first)
+        const uint64_t first = rig_run_once(test, pool, (enum kern_dtype)dtype, NULL, NULL);
+        if (rig_run_once(test, pool, (enum kern_dtype)dtype, NULL, NULL) != first)
             fail_msg("dtype %d: other bits in the second run", dtype);
     }
+    kern_pool_free(pool);
 }

@@ -132,7 +132,9 @@ static void test_torch(void **state)
     char message[KERN_MESSAGE_BYTES];
     const struct kern_device *device = rig_device();
     struct kern_stream *stream;
-    assert_int_equal(device->stream_new(0, NULL, &stream, message), 0);
+    struct kern_pool *pool = kern_pool_new(1);
+    assert_non_null(pool);
+    assert_int_equal(device->stream_new(0, pool, &stream, message), 0);
     static const float want[3] = {0.967800856f, -1.96480393f, 0.469299436f};
     float *p = float_zeros(3), *m = float_zeros(3), *v = float_zeros(3), *g = float_zeros(3);
     p[0] = 1, p[1] = -2, p[2] = 0.5f;
@@ -146,6 +148,7 @@ static void test_torch(void **state)
         assert_true(fabsf(p[i] - want[i]) < 2e-7f);
     must_free(p), must_free(m), must_free(v), must_free(g);
     device->stream_free(stream);
+    kern_pool_free(pool);
 }
 
 /* Random123's kat_vectors: counter, key, result. */

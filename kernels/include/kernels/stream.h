@@ -27,7 +27,8 @@ struct kern_device {
     const struct kern_memory *memory;
 
     /* index: which of the devices of this kind (CPU: 0). pool: borrowed, for work in line; NULL is one thread, and on a device a stream whose work goes ahead of
-     * those with a pool: copies and exchanges, which kernels wait for. On failure *out is left alone and message, of KERN_MESSAGE_BYTES, says why. */
+     * those with a pool: copies and exchanges, which kernels wait for, and what operations do without scratch, which it has none of: no products, adamw or
+     * sum_squares. On failure *out is left alone and message, of KERN_MESSAGE_BYTES, says why. */
     int (*stream_new)(int index, struct kern_pool *pool, struct kern_stream **out, char *message);
     /* After what is on it has run. NULL does nothing. */
     void (*stream_free)(struct kern_stream *);
@@ -36,9 +37,9 @@ struct kern_device {
     /* The same without waiting: what is known so far; it stays. */
     int (*stream_status)(struct kern_stream *, char *message);
 
-    /* Work that comes again and again. What this thread puts on the stream between record and recorded is not done but kept: operations but
-     * adamw and sum_squares, and copies on the device; replay puts all of it on the stream, with the same arguments, by one call. False or NULL: there is no recording, nothing was done, and the
-     * stream is as before. record is NULL on a device without recordings. */
+    /* Work that comes again and again. What this thread puts on the stream between record and recorded is not done but kept: operations but adamw and
+     * sum_squares, and copies on the device; replay puts all of it on the stream, with the same arguments, by one call. False or NULL: there is no recording,
+     * nothing was done, and the stream is as before. record is NULL on a device without recordings. */
     bool (*record)(struct kern_stream *);
     struct kern_recording *(*recorded)(struct kern_stream *);
     void (*replay)(struct kern_recording *, struct kern_stream *);

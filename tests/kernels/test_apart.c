@@ -1,7 +1,9 @@
-/* Recordings: what is put on a stream is kept and replayed, or there is no recording and nothing was done. For devices that have them. */
+/* Streams of a device that is apart: recordings, where what is put on a stream is kept and replayed, or there is none and nothing was done; and streams that go
+ * ahead of others, which have no scratch. */
 #include "harness.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { NROW = 3, NCOL = 40 };
 
@@ -53,6 +55,31 @@ static void refuses(struct rig *rig)
     must_free(sums), matrix_free(&x);
 }
 
+/* A sum wants none; a product, its own or the library's, and a list end with a sentence, and the stream is good for more. */
+static void goes_ahead(struct rig *rig)
+{
+    char message[KERN_MESSAGE_BYTES];
+    struct kern_stream *with = rig->stream, *ahead;
+    struct matrix x = matrix_new(NROW, NROW, rig->dtype), y = matrix_new(NROW, NROW, rig->dtype);
+    double want[NROW * NROW], *sums = must_alloc(NROW * sizeof(*sums));
+    for (int64_t i = 0; i < NROW * NROW; i++)
+        put(&x, i / NROW, i % NROW, 1), put(&y, i / NROW, i % NROW, 2), want[i] = 3;
+    assert_int_equal(rig->device->stream_new(0, NULL, &ahead, message), 0);
+    const struct kern_rows rows = {.x = cview(&x), .nrow = NROW, .ncol = NROW};
+    const struct kern_gemm product = {.m = NROW, .n = NROW, .k = NROW, .a = cview(&x), .b = cview(&x), .c = view(&y), .alpha = 1};
+    rig->ops->sum_squares(ahead, sums, &rows, 1);
+    assert_int_equal(rig->device->stream_sync(ahead, message), KERN_ERR_ARG);
+    rig->ops->gemm(ahead, &product);
+    assert_int_equal(rig->device->stream_sync(ahead, message), KERN_ERR_ARG);
+    assert_non_null(strstr(message, "no scratch"));
+    rig->ops->add(ahead, view(&y), cview(&y), cview(&x), NROW, NROW);
+    rig->stream = ahead;
+    check_matrix(rig, &y, want, 0, "a sum on a stream that goes ahead");
+    rig->stream = with;
+    rig->device->stream_free(ahead);
+    must_free(sums), matrix_free(&x), matrix_free(&y);
+}
+
 static void test_replays(void **state)
 {
     (void)state;
@@ -65,8 +92,14 @@ static void test_refuses(void **state)
     rig_run_all(refuses);
 }
 
+static void test_goes_ahead(void **state)
+{
+    (void)state;
+    rig_run_all(goes_ahead);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_replays), cmocka_unit_test(test_refuses)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_replays), cmocka_unit_test(test_refuses), cmocka_unit_test(test_goes_ahead)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
