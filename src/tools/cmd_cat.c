@@ -146,7 +146,7 @@ static int find_tensor(struct cat *c, const char *source, const char *name)
         return 0;
     for (size_t i = 0; i < fsdpck_source_ntensors(c->src); i++) {
         const char *known = fsdpck_source_tensor(c->src, i)->name;
-        if (!best || value_distance(name, known) < value_distance(name, best))
+        if (!best || fsdpck_name_distance(name, known) < fsdpck_name_distance(name, best))
             best = known;
     }
     fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, source, "found no tensor '%s'", name);

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <fsdpck/error.h>
+
 #include "help.h"
 #include "text.h"
 #include "tool.h"
@@ -49,11 +51,11 @@ static int unknown_option(const struct command_line *line, const char *typed)
     char name[64];
     snprintf(name, sizeof name, "%.*s", (int)strcspn(typed + 2, "="), typed + 2);
     const char *best = "help";
-    unsigned best_distance = value_distance(name, best);
+    unsigned best_distance = fsdpck_name_distance(name, best);
     for (size_t g = 0; g < line->ngroups; g++) {
         for (size_t i = 0; i < line->groups[g].count; i++) {
             const struct option *o = &line->groups[g].options[i];
-            unsigned distance = value_distance(name, o->name);
+            unsigned distance = fsdpck_name_distance(name, o->name);
             if (o->type != OPTION_LATER && distance < best_distance) {
                 best = o->name;
                 best_distance = distance;

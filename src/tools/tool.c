@@ -42,7 +42,7 @@ static int unknown_verb(const struct tool *tool, const char *name)
     if (value_choice(name, tool->later))
         return usage_error("'%s' is not in this version", name);
     for (size_t i = 1; i < tool->ncommands; i++) {
-        if (value_distance(name, tool->commands[i].name) < value_distance(name, best))
+        if (fsdpck_name_distance(name, tool->commands[i].name) < fsdpck_name_distance(name, best))
             best = tool->commands[i].name;
     }
     return usage_error("'%s' is no verb; the nearest is '%s'", name, best);
@@ -50,7 +50,7 @@ static int unknown_verb(const struct tool *tool, const char *name)
 
 static int unknown_option(const struct tool *tool, const char *name)
 {
-    const char *best = value_distance(name, "--version") < value_distance(name, "--help") ? "--version" : "--help";
+    const char *best = fsdpck_name_distance(name, "--version") < fsdpck_name_distance(name, "--help") ? "--version" : "--help";
     return usage_error("'%s' is no option of %s itself; the nearest is '%s'", name, tool->name, best);
 }
 

@@ -139,29 +139,3 @@ bool value_choice(const char *text, const char *choices)
     }
     return false;
 }
-
-static unsigned least(unsigned a, unsigned b)
-{
-    return a < b ? a : b;
-}
-
-enum { WORD = 40 }; /* longer words are compared by their beginnings */
-
-unsigned value_distance(const char *typed, const char *known)
-{
-    size_t na = strnlen(typed, WORD), nb = strnlen(known, WORD);
-    unsigned d[WORD + 1][WORD + 1];
-    for (size_t i = 0; i <= na; i++) {
-        for (size_t j = 0; j <= nb; j++) {
-            if (i == 0 || j == 0) {
-                d[i][j] = (unsigned)(i + j);
-                continue;
-            }
-            unsigned replaced = d[i - 1][j - 1] + (typed[i - 1] != known[j - 1]);
-            d[i][j] = least(replaced, 1 + least(d[i - 1][j], d[i][j - 1]));
-            if (i > 1 && j > 1 && typed[i - 1] == known[j - 2] && typed[i - 2] == known[j - 1])
-                d[i][j] = least(d[i][j], d[i - 2][j - 2] + 1);
-        }
-    }
-    return na > 0 && strncmp(typed, known, na) == 0 ? 1 : d[na][nb];
-}

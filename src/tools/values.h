@@ -23,7 +23,4 @@ bool value_count(const char *text, uint32_t *out);  /* decimal, 1 … 2^32-1 */
 bool value_number(const char *text, double *out);   /* finite, not negative */
 bool value_choice(const char *text, const char *choices); /* one of "a|b|c"; false for NULL choices */
 
-/* Edits (insert, delete, replace, swap of neighbours) from typed to known; a known word that typed begins counts as near. */
-unsigned value_distance(const char *typed, const char *known);
-
 #endif

@@ -170,6 +170,23 @@ static void exit_codes(void **state)
         assert_int_equal(fsdpck_error_exit_code(table[i].code), table[i].exit);
 }
 
+static void distances(void **state)
+{
+    (void)state;
+    static const struct { const char *typed, *known; unsigned want; } table[] = {
+        { "", "", 0 }, { "ranks", "ranks", 0 }, { "", "ranks", 5 }, { "ranks", "", 5 }, { "rank", "ranks", 1 }, { "r", "ranks", 1 }, { "rnaks", "ranks", 1 },
+        { "rankss", "ranks", 1 }, { "tanks", "ranks", 1 }, { "snark", "ranks", 4 }, { "ca", "abc", 3 }, { "aab", "aba", 1 }, { "lr", "learning_rate", 11 },
+        { "model.layers.10.self_attn.q_proj.lora_A.default.weigth", "model.layers.10.self_attn.q_proj.lora_A.default.weight", 1 },
+    };
+    char a[100] = { 0 }, b[200] = { 0 };
+    memset(a, 'a', sizeof a - 1);
+    memset(b, 'b', sizeof b - 1);
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        assert_int_equal(fsdpck_name_distance(table[i].typed, table[i].known), table[i].want);
+    assert_int_equal(fsdpck_name_distance(a, b), 64);
+    assert_int_equal(fsdpck_name_distance(b, a), 64);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -178,6 +195,7 @@ int main(void)
         cmocka_unit_test(system_errors),                  cmocka_unit_test(one_line_whatever_the_names_hold),
         cmocka_unit_test(long_texts_are_cut),             cmocka_unit_test(a_cut_splits_no_character),
         cmocka_unit_test(small_buffers_are_respected),    cmocka_unit_test(exit_codes),
+        cmocka_unit_test(distances),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

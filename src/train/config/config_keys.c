@@ -7,34 +7,6 @@
 
 #define FAIL(...) fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, __VA_ARGS__)
 
-static unsigned min3(unsigned a, unsigned b, unsigned c)
-{
-    unsigned m = a < b ? a : b;
-    return m < c ? m : c;
-}
-
-/* Edits from a to b; both are short. */
-static unsigned distance(const char *a, const char *b)
-{
-    enum { LONGEST = 64 };
-    unsigned row[LONGEST + 1];
-    size_t n = strlen(b);
-    if (n > LONGEST)
-        return LONGEST;
-    for (unsigned j = 0; j <= n; j++)
-        row[j] = j;
-    for (unsigned i = 1; a[i - 1]; i++) {
-        unsigned diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= n; j++) {
-            unsigned above = row[j];
-            row[j] = min3(above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1]));
-            diagonal = above;
-        }
-    }
-    return row[n];
-}
-
 static bool in_choices(const char *text, const char *choices)
 {
     size_t n = strlen(text);
@@ -236,11 +208,11 @@ static int refuse_unknown(const char *path, const char *name, size_t nsection, c
         if (!*component(keys[i].name, name, nsection, at) || strcmp(at, last) == 0 || used + strlen(at) + 3 > sizeof all)
             continue;
         used += (size_t)sprintf(all + used, "%s%s", used ? ", " : "", at);
-        if (!*best || distance(own, at) < distance(own, best))
+        if (!*best || fsdpck_name_distance(own, at) < fsdpck_name_distance(own, best))
             memcpy(best, at, sizeof best);
         memcpy(last, at, sizeof last);
     }
-    if (distance(own, best) <= 2 && distance(own, best) < strlen(own))
+    if (fsdpck_name_distance(own, best) <= 2 && fsdpck_name_distance(own, best) < strlen(own))
         return FAIL("unknown key '%s'; the nearest is '%.*s%s'", name, (int)(own - name), name, best);
     return nsection ? FAIL("unknown key '%s'; %.*s has %s", name, (int)nsection, name, all) : FAIL("unknown key '%s'; a config has %s", name, all);
 }

@@ -7,22 +7,9 @@
 #include <string.h>
 #include <xxhash.h>
 
-bool data_grow(void **array, size_t *capacity, size_t wanted, size_t item_nbytes)
-{
-    if (wanted <= *capacity)
-        return true;
-    size_t grown = wanted + wanted / 2 + 16;
-    void *moved = reallocarray(*array, grown, item_nbytes);
-    if (!moved)
-        return false;
-    *array = moved;
-    *capacity = grown;
-    return true;
-}
-
 bool lists_end(struct lists *l, size_t at)
 {
-    if (!data_grow((void **)&l->at, &l->capacity, l->count + 2, sizeof *l->at))
+    if (!grow((void **)&l->at, &l->capacity, l->count + 2, sizeof *l->at))
         return false;
     l->at[0] = 0;
     l->at[++l->count] = at;

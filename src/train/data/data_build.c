@@ -112,7 +112,7 @@ static int append(struct build *b, struct data_section *s, struct fsdpck_error *
     struct data *d = b->into;
     if (b->cache)
         return data_cache_append(b->cache, s, err);
-    if (!data_grow((void **)&d->sections, &d->sections_capacity, d->nsections + 1, sizeof *d->sections))
+    if (!grow((void **)&d->sections, &d->sections_capacity, d->nsections + 1, sizeof *d->sections))
         return fsdpck_error_nomem(err, sizeof *s);
     d->sections[d->nsections++] = *s;
     *s = (struct data_section){ 0 };

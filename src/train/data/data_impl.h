@@ -2,6 +2,7 @@
 #ifndef TRAIN_DATA_IMPL_H
 #define TRAIN_DATA_IMPL_H
 
+#include "base/grow.h"
 #include "data/data.h"
 
 struct chat;
@@ -46,8 +47,6 @@ struct data {
     size_t micro_rows, step_rows;
 };
 
-/* Room for `wanted` items; false where there is no memory. */
-bool data_grow(void **array, size_t *capacity, size_t wanted, size_t item_nbytes);
 bool lists_end(struct lists *l, size_t at); /* the open list ends here, the next begins */
 
 /* What lines are turned into documents with; the same for all of a run's. */

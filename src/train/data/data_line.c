@@ -14,8 +14,8 @@ enum { MAX_DOCUMENT = 1 << 24 };
 static struct data_section_doc *new_document(struct data_section *d, size_t n)
 {
     size_t room = d->tok_capacity;
-    if (!data_grow((void **)&d->ids, &d->tok_capacity, d->ntok + n, sizeof *d->ids) || !data_grow((void **)&d->labels, &room, d->ntok + n, sizeof *d->labels) ||
-        !data_grow((void **)&d->docs, &d->docs_capacity, d->ndocs + 1, sizeof *d->docs))
+    if (!grow((void **)&d->ids, &d->tok_capacity, d->ntok + n, sizeof *d->ids) || !grow((void **)&d->labels, &room, d->ntok + n, sizeof *d->labels) ||
+        !grow((void **)&d->docs, &d->docs_capacity, d->ndocs + 1, sizeof *d->docs))
         return NULL;
     struct data_section_doc *doc = &d->docs[d->ndocs++];
     *doc = (struct data_section_doc){ .ntok = (uint32_t)n };

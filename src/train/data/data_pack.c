@@ -91,7 +91,7 @@ static int collect(struct data *d, const struct bins *b, struct fsdpck_error *er
 {
     size_t *count = calloc(b->nrows + 1, sizeof *count), at = 0;
     uint32_t *members = calloc(d->ndocs + 1, sizeof *members);
-    if (!count || !members || !data_grow((void **)&d->groups.at, &d->groups.capacity, b->nrows + 1, sizeof *d->groups.at)) {
+    if (!count || !members || !grow((void **)&d->groups.at, &d->groups.capacity, b->nrows + 1, sizeof *d->groups.at)) {
         free(count);
         free(members);
         return fsdpck_error_nomem(err, d->ndocs * sizeof *members);

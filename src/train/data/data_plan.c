@@ -14,7 +14,7 @@ static int add_row(struct data *d, const char *path, size_t step, json_t *row, s
     json_t *doc;
     if (json_array_size(row) == 0)
         return plan_error(path, step, "a row is a list of at least one document number", err);
-    if (!data_grow((void **)&d->members, &d->members_capacity, d->nmembers + json_array_size(row), sizeof *d->members))
+    if (!grow((void **)&d->members, &d->members_capacity, d->nmembers + json_array_size(row), sizeof *d->members))
         return fsdpck_error_nomem(err, json_array_size(row) * sizeof *d->members);
     json_array_foreach (row, i, doc) {
         if (!json_is_integer(doc) || json_integer_value(doc) < 0 || (size_t)json_integer_value(doc) >= d->ndocs)

@@ -53,7 +53,7 @@ int data_take_section(struct data *d, const struct data_section *s, int64_t nvoc
     *sound = section_is_sound(d, s, nvocab);
     if (!*sound)
         return 0;
-    if (!data_grow((void **)&d->docs, &d->docs_capacity, d->ndocs + s->ndocs, sizeof *d->docs))
+    if (!grow((void **)&d->docs, &d->docs_capacity, d->ndocs + s->ndocs, sizeof *d->docs))
         return fsdpck_error_nomem(err, (d->ndocs + s->ndocs) * sizeof *d->docs);
     for (size_t i = 0; i < s->ndocs; i++) {
         d->docs[d->ndocs++] = (struct document){ s->ids + at, s->labels + at, s->docs[i].ntok, s->docs[i].nsupervised };

@@ -28,7 +28,7 @@ int data_weigh(struct data *d, const struct train_config *config, struct fsdpck_
         while (i >= d->file_ends[file])
             file++;
         size_t n = times(config->seed, i, config->data.files[file].weight);
-        if (ndocs + n > UINT32_MAX || !data_grow((void **)&docs, &capacity, ndocs + n, sizeof *docs)) {
+        if (ndocs + n > UINT32_MAX || !grow((void **)&docs, &capacity, ndocs + n, sizeof *docs)) {
             free(docs);
             return ndocs + n > UINT32_MAX ? fsdpck_error_set(err, FSDPCK_ERR_LIMIT, config->data.train, "the weights make more than 2^32 documents")
                                           : fsdpck_error_nomem(err, ndocs * sizeof *docs);

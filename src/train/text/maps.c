@@ -5,19 +5,6 @@
 #include <string.h>
 #include <xxhash.h>
 
-bool grow(void **array, size_t *capacity, size_t wanted, size_t item_nbytes)
-{
-    if (wanted <= *capacity)
-        return true;
-    size_t grown = wanted + wanted / 2 + 16;
-    void *moved = reallocarray(*array, grown, item_nbytes);
-    if (!moved)
-        return false;
-    *array = moved;
-    *capacity = grown;
-    return true;
-}
-
 bool text_add(struct text *t, const char *s, size_t nbytes, struct span *out)
 {
     if (nbytes >= UINT32_MAX - t->nbytes || !grow((void **)&t->s, &t->capacity, t->nbytes + nbytes + 1, 1))

@@ -2,8 +2,8 @@
 #ifndef TRAIN_TEXT_MAPS_H
 #define TRAIN_TEXT_MAPS_H
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "base/grow.h"
+
 #include <stdint.h>
 
 /* Strings one after the other, each with a NUL behind it. */
@@ -16,9 +16,6 @@ struct span {
 };
 #define NO_SPAN ((struct span){ 0, UINT32_MAX })
 bool text_add(struct text *t, const char *s, size_t nbytes, struct span *out); /* false: no memory, or 4 GiB are full */
-
-/* (n + 1 capacity, grown by half) false: no memory */
-bool grow(void **array, size_t *capacity, size_t wanted, size_t item_nbytes);
 
 /* Open addressing; keys lie in a text that the caller passes along. */
 struct string_map {

@@ -59,6 +59,9 @@ FSDPCK_API void fsdpck_error_hint(struct fsdpck_error *err, const char *fmt, ...
 
 /* "FILE[@OFFSET]: [tensor 'T': ]message", control characters escaped, always NUL-terminated; the hint is not in it. Returns buf. */
 FSDPCK_API char *fsdpck_error_format(const struct fsdpck_error *err, char *buf, size_t nbytes);
+/* How far a typed name is from a known one, for "the nearest is …": letters put in, left out, replaced, or swapped with the next; 1 where it is the known one's
+ * beginning. What is longer than 64 bytes behind their common beginning counts as 64. */
+FSDPCK_API unsigned fsdpck_name_distance(const char *typed, const char *known);
 /* The process exit code that belongs to a code: 0, 2 (usage, exists), 3 (the input is refused), 4 (the system failed us). */
 FSDPCK_API int fsdpck_error_exit_code(int code);
 
