@@ -65,10 +65,22 @@ template <int N> __device__ __forceinline__ void hold_part(held<N> &h, const par
         narrow_part(h.x[k / 16], a, k);
 }
 
+/* Products that add to these follow, up to the next commit. One fence for all of them: ptxas counts what was started before a fence as a group of its own, and a
+ * wait for all but the last group would be one for more than was meant. */
+template <int N> __device__ __forceinline__ void begin(part<N> &c)
+{
+    group_begin<N>(c.v);
+}
+
+template <int N> __device__ __forceinline__ void begin(part<N> &c, part<N> &d)
+{
+    group_pin<N>(d.v);
+    group_begin<N>(c.v);
+}
+
 /* c = A · Bᵀ over features: B is all rows of a tile; A is held, or the warpgroup's rows of a tile where they lie. */
 template <int DIM, int N> __device__ __forceinline__ void start_rows(part<N> &c, const held<DIM> &a, const swizzled<DIM, N> &b)
 {
-    group_begin<N>(c.v);
 #pragma unroll
     for (int k = 0; k < DIM; k += 16)
 #pragma unroll
@@ -79,7 +91,6 @@ template <int DIM, int N> __device__ __forceinline__ void start_rows(part<N> &c,
 template <int DIM, int ROWS, int N> __device__ __forceinline__ void start_rows(part<N> &c, const swizzled<DIM, ROWS> &a, const swizzled<DIM, N> &b)
 {
     const int row0 = __shfl_sync(~0u, (int)threadIdx.x / WARPGROUP, 0) * GROUP_ROWS; /* which the compiler now knows to be a warp's */
-    group_begin<N>(c.v);
 #pragma unroll
     for (int k = 0; k < DIM; k += 16)
 #pragma unroll
@@ -91,7 +102,6 @@ template <int DIM, int ROWS, int N> __device__ __forceinline__ void start_rows(p
 template <int DIM, int N> __device__ __forceinline__ void start_part(part<DIM> &c, const held<N> &a, const swizzled<DIM, N> &b)
 {
     constexpr int WHOLE = swizzled<DIM, N>::WHOLE;
-    group_begin<DIM>(c.v);
 #pragma unroll
     for (int k = 0; k < N; k += 16) {
 #pragma unroll

@@ -124,7 +124,7 @@ __device__ __forceinline__ void store_lse(const struct kern_attention &a, const 
     }
 }
 
-/* lse, in base 2, and delta of a tile's N queries, in shared memory; zeros beyond. */
+/* lse and delta of a tile's N queries, in shared memory; zeros beyond. */
 template <int N> struct query_sums {
     alignas(16) float lse[N], delta[N];
 };
@@ -158,12 +158,14 @@ __device__ __forceinline__ step find_step(const steps &w, int32_t i, int64_t nro
     return step{w.kv * w.shared_by + head, token, rows_from(w.keys, token, nrow)};
 }
 
+/* Asynchronous: they come with the tiles. */
 template <int N> __device__ __forceinline__ void load_sums(query_sums<N> &to, const struct kern_attention_grad &g, const float *delta, const step &at)
 {
     const int i = (int)threadIdx.x;
+    const int64_t from = at.head * g.shape.ntok + at.token + (i < at.n ? i : 0);
     if (i < N) {
-        to.lse[i] = i < at.n ? g.lse[at.head * g.shape.ntok + at.token + i] * LOG2E : 0.0f;
-        to.delta[i] = i < at.n ? delta[at.head * g.shape.ntok + at.token + i] : 0.0f;
+        copy_word_async(&to.lse[i], g.lse + from, i < at.n);
+        copy_word_async(&to.delta[i], delta + from, i < at.n);
     }
 }
 
@@ -179,7 +181,7 @@ __device__ __forceinline__ void weigh_keys(part<N> &s, part<N> &d, const query_s
         for (int e = 0; e < 4; e++) {
             const int col = i * 8 + part_col(e);
             const bool seen = WHOLE || (uint32_t)(before + col - part_row(e)) < limit;
-            const float weight = power_of_two(s.v[i][e] * unit - sums.lse[col]);
+            const float weight = power_of_two(s.v[i][e] * unit - sums.lse[col] * LOG2E);
             s.v[i][e] = seen ? weight : 0.0f;
             d.v[i][e] = seen ? weight * (d.v[i][e] - sums.delta[col]) : 0.0f;
         }

@@ -43,22 +43,25 @@ template <int DIM> __global__ void __launch_bounds__(GROUPS_THREADS, 1) forward(
     load(m.k, a.k, s, w, 0, vectors);
     meet();
     hold_rows(queries, m.q);
-    load(m.k, a.k, s, w, 1, vectors);
-    load(m.v, a.v, s, w, 0, vectors);
+    begin(scores);
     start_rows(scores, queries, m.k[0]);
     group_commit();
+    load(m.k, a.k, s, w, 1, vectors);
+    load(m.v, a.v, s, w, 0, vectors);
     finish<0>(scores);
     hide(scores, s, t, GROUPS_ROWS, w.first);
     soften(scores, r, factor, s.scale * LOG2E);
     hold_part(weights, scores);
     for (int32_t i = 1; i < w.ntile; i++) {
         meet();
-        load(m.k, a.k, s, w, i + 1, vectors);
-        load(m.v, a.v, s, w, i, vectors);
+        begin(scores);
         start_rows(scores, queries, m.k[i % 2]);
         group_commit();
+        begin(o);
         start_part(o, weights, m.v[(i - 1) % 2]);
         group_commit();
+        load(m.k, a.k, s, w, i + 1, vectors);
+        load(m.v, a.v, s, w, i, vectors);
         finish<1>(scores);
         hide(scores, s, t, GROUPS_ROWS, w.first + (int64_t)i * KEYS);
         soften(scores, r, factor, s.scale * LOG2E);
@@ -68,6 +71,7 @@ template <int DIM> __global__ void __launch_bounds__(GROUPS_THREADS, 1) forward(
         hold_part(weights, scores);
     }
     meet();
+    begin(o);
     start_part(o, weights, m.v[(w.ntile - 1) % 2]);
     group_commit();
     finish<0>(o);

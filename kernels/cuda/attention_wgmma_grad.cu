@@ -1,5 +1,6 @@
 /* Attention's backward by warpgroups, in the same two passes as by warps (attention_mma_grad.cu). A step multiplies for its own scores and, at the same time, with
- * the weights of the step before; its own are computed while the latter goes on. */
+ * the weights of the step before; its own are computed while the latter goes on. The next step's tiles are sent for when products are under way; by key_grads, which
+ * has all registers in use then, before. */
 #include "cuda/attention_groups.cuh"
 
 namespace {
@@ -37,6 +38,7 @@ template <typename own, int DIM>
 __device__ __forceinline__ void start_scores(part<COLS> &scores, part<COLS> &grads, const own &a, const own &b, const swizzled<DIM, COLS> &x,
                                              const swizzled<DIM, COLS> &y)
 {
+    begin(scores, grads);
     start_rows(scores, a, x);
     start_rows(grads, b, y);
     group_commit();
@@ -46,6 +48,7 @@ __device__ __forceinline__ void start_scores(part<COLS> &scores, part<COLS> &gra
 template <int DIM>
 __device__ __forceinline__ void start_sums(part<DIM> &dk, part<DIM> &dv, const held<COLS> &d_scores, const held<COLS> &weights, const key_memory<DIM> &m, int32_t i)
 {
+    begin(dv, dk);
     start_part(dv, weights, m.d_o[i % STAGES]);
     start_part(dk, d_scores, m.q[i % STAGES]);
     group_commit();
@@ -122,23 +125,25 @@ template <int DIM> __global__ void __launch_bounds__(GROUPS_THREADS, 1) query_gr
     meet();
     hold_rows(q, m.q);
     hold_rows(d_o, m.d_o);
-    load_keys(m, g, w, 1, vectors);
     start_scores(scores, grads, q, d_o, m.k[0], m.v[0]);
+    load_keys(m, g, w, 1, vectors);
     finish<0>(scores, grads);
     weigh_queries(scores, grads, sums, s, t, GROUPS_ROWS, w.first);
     hold_part(d_scores, grads);
     for (int32_t i = 1; i < w.ntile; i++) {
         meet();
-        load_keys(m, g, w, i + 1, vectors);
         start_scores(scores, grads, q, d_o, m.k[i % STAGES], m.v[i % STAGES]);
+        begin(dq);
         start_part(dq, d_scores, m.k[(i - 1) % STAGES]);
         group_commit();
+        load_keys(m, g, w, i + 1, vectors);
         finish<1>(scores, grads);
         weigh_queries(scores, grads, sums, s, t, GROUPS_ROWS, w.first + (int64_t)i * COLS);
         settle(m.settled, witness_of(grads));
         finish<0>(dq);
         hold_part(d_scores, grads);
     }
+    begin(dq);
     start_part(dq, d_scores, m.k[(w.ntile - 1) % STAGES]);
     group_commit();
     finish<0>(dq);

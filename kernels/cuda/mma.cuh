@@ -44,6 +44,12 @@ __device__ __forceinline__ void copy_async(void *dst, const void *src, unsigned 
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(dst)), "l"(src), "r"(nvalid) : "memory");
 }
 
+/* Four bytes, or zeros. */
+__device__ __forceinline__ void copy_word_async(void *dst, const void *src, bool there)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(dst)), "l"(src), "r"(there ? 4 : 0) : "memory");
+}
+
 __device__ __forceinline__ void copy_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -133,6 +139,11 @@ static inline void multiply_add(float c[4], const uint32_t a[4], uint32_t b0, ui
 static inline void copy_async(void *dst, const void *src, unsigned nvalid)
 {
     shim_copy_async(dst, src, 16, nvalid);
+}
+
+static inline void copy_word_async(void *dst, const void *src, bool there)
+{
+    shim_copy_async(dst, src, 4, there ? 4 : 0);
 }
 
 static inline void copy_commit()
