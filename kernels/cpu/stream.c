@@ -109,9 +109,9 @@ static int stream_sync(struct kern_stream *stream, char *message)
     return status;
 }
 
-static int event_new(int index, struct kern_event **out, char *message)
+static int event_new(int index, bool timed, struct kern_event **out, char *message)
 {
-    (void)index; /* events of the CPU are times: any stream's */
+    (void)index, (void)timed; /* events of the CPU are times: any stream's */
     struct kern_event *event = calloc(1, sizeof(*event));
     if (!event) {
         snprintf(message, KERN_MESSAGE_BYTES, "no memory for an event");

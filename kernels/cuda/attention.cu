@@ -3,26 +3,14 @@
 
 #include "cuda/ops.h"
 #include "cuda/reduce.cuh"
+#include "cuda/upload.cuh"
 
 namespace {
 
 enum { MOST_HEADS = 65535 }; /* of a grid's second dimension */
 enum { TILES = 4 }; /* a number of tiles is rounded up to a multiple: there are few of them, and a block of threads without a tile ends at once */
 
-/* A table travels as arguments of launches, the last of which has all counts: the host's copy need not live on. */
-enum { CHUNK = 400 };
-
-struct chunk {
-    struct document docs[CHUNK];
-};
-
-__global__ void __launch_bounds__(THREADS) write_documents(struct counts *counts, struct counts value, struct document *to, chunk c, int n)
-{
-    if (threadIdx.x == 0)
-        *counts = value;
-    for (int i = (int)threadIdx.x; i < n; i += THREADS)
-        to[i] = c.docs[i];
-}
+enum { CHUNK = sizeof(upload_words) / sizeof(struct document) };
 
 struct document *docs_of(void *table)
 {
@@ -102,14 +90,15 @@ void cuda_attention_table(struct kern_stream *stream, struct kern_attention_shap
         return;
     struct counts counts = {(int32_t)s->ndoc, 0};
     for (int64_t from = 0; from <= s->ndoc; from += CHUNK) {
-        chunk c = {};
+        struct document docs[CHUNK];
         const int n = s->ndoc + 1 - from < CHUNK ? (int)(s->ndoc + 1 - from) : CHUNK;
         for (int i = 0; i < n; i++) {
-            c.docs[i] = document{(int32_t)s->cu_seqlens[from + i], counts.ntile};
+            docs[i] = document{(int32_t)s->cu_seqlens[from + i], counts.ntile};
             counts.ntile += tiles_of(s, from + i, tile_rows);
         }
-        launch(stream, write_documents, dim3(1), THREADS, 0, static_cast<struct counts *>(s->table.data), counts, docs_of(s->table.data) + from, c, n);
+        upload(stream, docs_of(s->table.data) + from, docs, (size_t)n * sizeof(*docs));
     }
+    upload(stream, s->table.data, &counts, sizeof(counts));
     s->table.ntile = (counts.ntile + TILES - 1) / TILES * TILES;
 }
 

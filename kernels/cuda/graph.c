@@ -1,5 +1,5 @@
 /* Recordings, as CUDA's graphs: what is put on a stream is captured, and launched again by one call. The table's operations are fit for it: they start kernels and
- * copy between places that stay, with arguments that travel by value, and cuBLASLt works in the stream's own scratch. Those that bring a list (lists.cuh) are not. */
+ * copy between places that stay, with arguments that travel by value, and cuBLASLt works in the stream's own scratch. */
 #include "cuda/device.h"
 #include "cuda/stream.h"
 
@@ -13,8 +13,7 @@ struct kern_recording {
 /* What other threads do meanwhile is their affair. */
 bool cuda_record(struct kern_stream *s)
 {
-    s->records = s->status == KERN_OK && cudaStreamBeginCapture(s->handle, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
-    return s->records;
+    return s->status == KERN_OK && cudaStreamBeginCapture(s->handle, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
 }
 
 struct kern_recording *cuda_recorded(struct kern_stream *s)
@@ -24,7 +23,6 @@ struct kern_recording *cuda_recorded(struct kern_stream *s)
     cudaError_t rc = cudaStreamEndCapture(s->handle, &graph);
     bool there = rc == cudaSuccess && r && s->status == KERN_OK && cudaGraphInstantiateWithFlags(&r->graph, graph, 0) == cudaSuccess;
     there = there && cudaGraphUpload(r->graph, s->handle) == cudaSuccess; /* what it takes of the device's memory it takes now */
-    s->records = false;
     if (graph)
         cudaGraphDestroy(graph);
     if (there)

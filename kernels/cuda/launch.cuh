@@ -31,16 +31,6 @@ void launch(struct kern_stream *stream, void (*kernel)(Params...), dim3 grid, un
         cuda_fail(stream, KERN_ERR_LIBRARY, "CUDA: a kernel of %u x %u x %u blocks: %s", grid.x, grid.y, grid.z, cudaGetErrorString(e));
 }
 
-/* To the device, behind what is on the stream; what `from` points to may change when it returns. */
-static inline void upload(struct kern_stream *stream, void *to, const void *from, size_t nbytes)
-{
-    if (stream->status || nbytes == 0)
-        return;
-    cudaError_t e = cudaMemcpyAsync(to, from, nbytes, cudaMemcpyHostToDevice, static_cast<cudaStream_t>(stream->handle));
-    if (e != cudaSuccess)
-        cuda_fail(stream, KERN_ERR_LIBRARY, "CUDA: a list of %zu bytes: %s", nbytes, cudaGetErrorString(e));
-}
-
 template <typename T> __device__ __forceinline__ T &shared_memory()
 {
     extern __shared__ __align__(1024) unsigned char shared_bytes[]; /* as swizzled tiles need it */

@@ -177,7 +177,7 @@ static int link_open(const unsigned char *id, uint32_t rank, uint32_t nranks, in
     l->ctx = ctx;
     config.blocking = 0;
     memcpy(theirs.internal, id, KERN_LINK_ID_BYTES);
-    cudaError_t set = cudaSetDevice(index);
+    cudaError_t set = (cudaError_t)cuda_use(index);
     ncclResult_t code = set == cudaSuccess ? nccl.ncclCommInitRankConfig(&l->comm, (int)nranks, theirs, (int)rank, &config) : ncclUnhandledCudaError;
     settle(l, "its communicator", code);
     rc = link_status(l, message);

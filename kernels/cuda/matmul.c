@@ -11,7 +11,7 @@
 struct key {
     int64_t m, n, k, lda, ldb, ldc, ldd;
     int32_t trans_a, trans_b, in, out, adds, bias;
-    uint32_t align_a, align_b, align_c, align_d;
+    uint32_t align_a, align_b, align_c, align_d, align_bias;
 };
 
 struct choice {
@@ -85,7 +85,7 @@ static struct key key_of(const struct cuda_matmul *p)
     k.lda = p->lda, k.ldb = p->ldb, k.ldc = p->ldc, k.ldd = p->ldd;
     k.trans_a = p->trans_a, k.trans_b = p->trans_b, k.in = (int32_t)p->in, k.out = (int32_t)p->out;
     k.adds = p->beta != 0, k.bias = p->bias != NULL;
-    k.align_a = alignment(p->a), k.align_b = alignment(p->b), k.align_c = alignment(p->c), k.align_d = alignment(p->d);
+    k.align_a = alignment(p->a), k.align_b = alignment(p->b), k.align_c = alignment(p->c), k.align_d = alignment(p->d), k.align_bias = p->bias ? alignment(p->bias) : 0;
     return k;
 }
 
@@ -119,7 +119,8 @@ static cublasStatus_t describe(struct choice *c, const struct cuda_matmul *p)
     } all[] = {{CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof(first)},
                {CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second)},
                {CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)},
-               {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof(bias_type)}};
+               {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof(bias_type)},
+               {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof(p->bias)}}; /* which the choice looks at for its alignment */
     cublasStatus_t rc = cublasLtMatmulDescCreate(&c->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]) && rc == CUBLAS_STATUS_SUCCESS; i++)
         rc = cublasLtMatmulDescSetAttribute(c->desc, all[i].name, all[i].value, all[i].nbytes);

@@ -15,7 +15,7 @@ static const struct kern_memory *host_memory(void)
 static int alloc_device(struct kern_place place, size_t nbytes, struct kern_buffer *out, char *message)
 {
     void *data = NULL;
-    cudaError_t code = cudaSetDevice(place.index);
+    cudaError_t code = (cudaError_t)cuda_use(place.index);
     if (code == cudaSuccess)
         code = cudaMalloc(&data, nbytes);
     if (code == cudaSuccess)
@@ -36,7 +36,9 @@ static int alloc_pinned(struct kern_place place, size_t nbytes, struct kern_buff
     int rc = host_memory()->alloc(place, nbytes, out, message);
     if (rc != KERN_OK)
         return rc;
-    cudaError_t code = cudaHostRegister(out->data, nbytes, cudaHostRegisterPortable);
+    cudaError_t code = (cudaError_t)cuda_use(place.index);
+    if (code == cudaSuccess)
+        code = cudaHostRegister(out->data, nbytes, cudaHostRegisterPortable);
     if (code == cudaSuccess)
         return KERN_OK;
     host_memory()->free(out);
@@ -55,6 +57,8 @@ static int alloc(struct kern_place place, size_t nbytes, struct kern_buffer *out
 
 static void release(struct kern_buffer *buffer)
 {
+    if (buffer->data && buffer->place.kind != KERN_PLACE_HOST)
+        cuda_use(buffer->place.index);
     if (buffer->data && buffer->place.kind == KERN_PLACE_DEVICE) {
         cudaFree(buffer->data);
         *buffer = (struct kern_buffer){0};
@@ -73,12 +77,14 @@ static void check(struct kern_stream *s, const char *what, cudaError_t code)
 
 static void copy(struct kern_stream *s, void *dst, const void *src, size_t nbytes)
 {
+    cuda_use(s->index);
     if (!s->status && nbytes)
         check(s, "a copy", cudaMemcpyAsync(dst, src, nbytes, cudaMemcpyDefault, s->handle));
 }
 
 static void zero(struct kern_stream *s, void *dst, size_t nbytes)
 {
+    cuda_use(s->index);
     if (!s->status && nbytes)
         check(s, "zeroes", cudaMemsetAsync(dst, 0, nbytes, s->handle));
 }

@@ -42,7 +42,7 @@ static int describe(int index, struct kern_device_facts *out, char *message)
         return KERN_ERR_DEVICE;
     }
     if (code == cudaSuccess)
-        code = cudaSetDevice(index);
+        code = (cudaError_t)cuda_use(index);
     if (code == cudaSuccess)
         code = cudaMemGetInfo(&nfree, &total);
     if (code != cudaSuccess) {

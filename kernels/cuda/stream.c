@@ -15,7 +15,16 @@ enum { SCRATCH_AND_PANEL_BYTES = CUDA_SCRATCH_BYTES + CUDA_PANEL_BYTES };
 
 struct kern_event {
     cudaEvent_t event;
+    int index; /* of its device */
 };
+
+int cuda_use(int index)
+{
+    static _Thread_local int used = -1;
+    const cudaError_t rc = used == index ? cudaSuccess : cudaSetDevice(index);
+    used = rc == cudaSuccess ? index : -1;
+    return (int)rc;
+}
 
 int cuda_say(char *message, const char *what, int code)
 {
@@ -48,7 +57,7 @@ static void stream_free(struct kern_stream *s)
 {
     if (!s)
         return;
-    cudaSetDevice(s->index);
+    cuda_use(s->index);
     if (s->handle) {
         cudaStreamSynchronize(handle_of(s));
         cudaStreamDestroy(handle_of(s));
@@ -89,7 +98,7 @@ static cudaError_t fill(struct kern_stream *s, bool goes_ahead)
     cudaStream_t handle = NULL;
     void *fault = NULL;
     int major = 0;
-    cudaError_t rc = cudaSetDevice(s->index);
+    cudaError_t rc = (cudaError_t)cuda_use(s->index);
     if (rc == cudaSuccess)
         rc = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, s->index);
     s->warpgroups = major == 9 && !without_warpgroups();
@@ -128,6 +137,7 @@ static int stream_new(int index, struct kern_pool *pool, struct kern_stream **ou
 
 static int stream_status(struct kern_stream *s, char *message)
 {
+    cuda_use(s->index);
     cudaError_t code = cudaStreamQuery(handle_of(s));
     if (code != cudaErrorNotReady)
         check(s, "work on the device", code);
@@ -139,6 +149,7 @@ static int stream_status(struct kern_stream *s, char *message)
 static int stream_sync(struct kern_stream *s, char *message)
 {
     struct cuda_fault found = {0};
+    cuda_use(s->index);
     check(s, "work on the device", cudaMemcpyAsync(&found, s->fault, sizeof(found), cudaMemcpyDeviceToHost, handle_of(s)));
     check(s, "work on the device", cudaStreamSynchronize(handle_of(s)));
     cuda_fault_report(s, &found);
@@ -151,16 +162,17 @@ static int stream_sync(struct kern_stream *s, char *message)
     return status;
 }
 
-static int event_new(int index, struct kern_event **out, char *message)
+static int event_new(int index, bool timed, struct kern_event **out, char *message)
 {
     struct kern_event *e = calloc(1, sizeof(*e));
     if (!e) {
         snprintf(message, KERN_MESSAGE_BYTES, "no memory for an event");
         return KERN_ERR_MEMORY;
     }
-    cudaError_t code = cudaSetDevice(index);
+    e->index = index;
+    cudaError_t code = (cudaError_t)cuda_use(index);
     if (code == cudaSuccess)
-        code = cudaEventCreate(&e->event);
+        code = cudaEventCreateWithFlags(&e->event, timed ? cudaEventDefault : cudaEventDisableTiming);
     if (code != cudaSuccess) {
         free(e);
         return cuda_say(message, "an event", code);
@@ -178,16 +190,19 @@ static void event_free(struct kern_event *e)
 
 static void event_record(struct kern_event *e, struct kern_stream *s)
 {
+    cuda_use(s->index);
     check(s, "an event", cudaEventRecord(e->event, handle_of(s)));
 }
 
 static void event_wait(struct kern_event *e, struct kern_stream *s)
 {
+    cuda_use(s->index);
     check(s, "waiting for an event", cudaStreamWaitEvent(handle_of(s), e->event, 0));
 }
 
 static int event_sync(struct kern_event *e)
 {
+    cuda_use(e->index);
     return cudaEventSynchronize(e->event) == cudaSuccess ? KERN_OK : KERN_ERR_LIBRARY;
 }
 

@@ -33,7 +33,6 @@ struct kern_stream {
     void *panel;                  /* on the device, aligned to 256: operands that are made for a product */
     size_t panel_nbytes;
     struct cuda_matmuls *matmuls; /* the library's handle and what it chose, by shape. NULL where it goes ahead */
-    bool records;                 /* between cuda_record and cuda_recorded */
     bool warpgroups;              /* the device has wgmma (compute capability 9.x alone) */
 };
 

@@ -8,8 +8,8 @@
 
 #define MODULE "libfsdptrain_cuda.so"
 
-/* What the driver makes when it finds a device. */
-static const char device_file[] = "/dev/nvidia0";
+/* What the driver makes when it finds a device; a container that is given some of several devices has it too. */
+static const char device_file[] = "/dev/nvidiactl";
 
 static bool is_there(const char *folder, const char *rest, char path[PATH_MAX])
 {

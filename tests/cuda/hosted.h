@@ -27,9 +27,8 @@ void hosted_die(const char *call, const char *what) __attribute__((noreturn));
 
 /* `handle`: a cudaStream_t. Whether a kernel may be started on it, as it may where its device is the calling thread's: a cudaError_t. */
 int hosted_start(void *handle);
-/* Which device a stream is of; and the same when one more piece of work is put on it, which is not fit for graphs. */
+/* Which device a stream is of. */
 int hosted_stream_device(void *handle);
-int hosted_put(void *handle);
 /* Work on a stream of the calling thread's device: done, or kept for a graph, with a copy of `what` (aligned to 16), where the stream is captured. */
 typedef void (*hosted_work)(const void *what);
 void hosted_do(void *handle, hosted_work work, const void *what, size_t nbytes);

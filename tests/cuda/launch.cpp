@@ -44,9 +44,3 @@ void shim_launch(struct kern_stream *stream, dim3 grid, unsigned nthread, size_t
     memcpy(k.ctx, ctx, nbytes);
     hosted_do(stream->handle, run, &k, offsetof(struct kernel, ctx) + nbytes);
 }
-
-void shim_upload(struct kern_stream *stream, void *to, const void *from, size_t nbytes)
-{
-    hosted_reach("an upload", to, nbytes, hosted_put(stream->handle));
-    memcpy(to, from, nbytes);
-}

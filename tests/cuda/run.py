@@ -14,7 +14,7 @@ from harness import Failure, Tests, config_of
 CALLS = {
     "cudaGetDeviceCount": 100, "cudaGetDeviceProperties": 3, "cudaDeviceGetAttribute": 3, "cudaSetDevice": 46, "cudaMemGetInfo": 3, "cudaMalloc": 2,
     "cudaMemset": 700, "cudaDeviceSynchronize": 700, "cudaHostRegister": 2, "cudaDeviceGetStreamPriorityRange": 3, "cudaStreamCreateWithPriority": 2,
-    "cudaEventCreate": 2, "cudaMemcpyAsync": 700, "cudaMemsetAsync": 700, "kernel": 700, "cudaEventRecord": 700, "cudaStreamWaitEvent": 700,
+    "cudaEventCreateWithFlags": 2, "cudaMemcpyAsync": 700, "cudaMemsetAsync": 700, "kernel": 700, "cudaEventRecord": 700, "cudaStreamWaitEvent": 700,
     "cudaEventSynchronize": 700, "cudaStreamQuery": 700, "cudaStreamSynchronize": 700, "cudaGraphLaunch": 700,
     "cublasLtCreate": 1, "cublasLtMatmulDescCreate": 3, "cublasLtMatmulDescSetAttribute": 7, "cublasLtMatrixLayoutCreate": 3,
     "cublasLtMatmulPreferenceCreate": 3, "cublasLtMatmulPreferenceSetAttribute": 7, "cublasLtMatmulAlgoGetHeuristic": 14, "cublasLtMatmul": 13,

@@ -13,6 +13,7 @@ enum { MOST_BLOCKS = 4096, LIVE = 0x6c697665, ALIGNMENT = 256, LEAST_PRIORITY = 
 
 struct CUevent_st {
     int live, device;
+    bool timed;
     uint64_t ns; /* 0: not recorded */
     struct CUstream_st *stream;
     uint64_t at; /* of its pieces */
@@ -29,10 +30,12 @@ static struct {
     struct block blocks[MOST_BLOCKS];
     size_t used[HOSTED_DEVICES];
     pid_t started; /* the process that the driver was started in */
+    bool elsewhere; /* a thread of it chose another device than the first */
     cudaError_t broken;
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER, .kernel = PTHREAD_MUTEX_INITIALIZER};
 
-static _Thread_local int current;
+static _Thread_local int current; /* the first, as long as the thread chose none */
+static _Thread_local bool chose;
 static _Thread_local cudaError_t last;
 
 static uint64_t asked(const char *name, uint64_t otherwise)
@@ -75,6 +78,13 @@ cudaError_t hosted_enter(const char *call)
         if (entered != cudaSuccess)             \
             return last = entered;              \
     } while (0)
+
+/* Where a call wants its thread's device: the program's threads are on one, and one that never chose makes itself at home on the first, which costs memory there. */
+static void want_device(const char *call)
+{
+    if (!chose && __atomic_load_n(&all.elsewhere, __ATOMIC_RELAXED))
+        hosted_die(call, "in a thread that chose no device");
+}
 
 int hosted_current(void)
 {
@@ -142,6 +152,7 @@ void hosted_reach(const char *call, const void *p, size_t nbytes, int device)
 
 cudaError_t cudaMalloc(void **out, size_t nbytes)
 {
+    want_device(__func__);
     ENTER;
     if (hosted_unfit(NULL) != cudaSuccess)
         return last = cudaErrorStreamCaptureUnsupported;
@@ -164,6 +175,7 @@ cudaError_t cudaMallocManaged(void **out, size_t nbytes, unsigned flags)
 
 cudaError_t cudaFree(void *p)
 {
+    want_device(__func__);
     if (!p)
         return cudaSuccess;
     forget(__func__, p, true);
@@ -174,6 +186,7 @@ cudaError_t cudaFree(void *p)
 
 cudaError_t cudaHostRegister(void *p, size_t nbytes, unsigned flags)
 {
+    want_device(__func__);
     ENTER;
     (void)flags;
     pthread_mutex_lock(&all.lock);
@@ -187,6 +200,7 @@ cudaError_t cudaHostRegister(void *p, size_t nbytes, unsigned flags)
 
 cudaError_t cudaHostUnregister(void *p)
 {
+    want_device(__func__);
     forget(__func__, p, false);
     ENTER;
     return cudaSuccess;
@@ -194,6 +208,7 @@ cudaError_t cudaHostUnregister(void *p)
 
 cudaError_t cudaMemGetInfo(size_t *nfree, size_t *total)
 {
+    want_device(__func__);
     ENTER;
     *total = asked("FSDPTRAIN_HOSTED_FREE", (uint64_t)8 << 30);
     *nfree = *total - all.used[current];
@@ -223,10 +238,13 @@ cudaError_t cudaGetDeviceCount(int *n)
 
 cudaError_t cudaSetDevice(int device)
 {
+    chose = true; /* also where it fails: what follows is its caller's to leave */
     ENTER;
     if (device < 0 || device >= HOSTED_DEVICES)
         return last = cudaErrorInvalidDevice;
     current = device;
+    if (device != 0)
+        __atomic_store_n(&all.elsewhere, true, __ATOMIC_RELAXED);
     return cudaSuccess;
 }
 
@@ -255,6 +273,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 
 cudaError_t cudaDeviceSynchronize(void)
 {
+    want_device(__func__);
     ENTER;
     return last = hosted_unfit(NULL);
 }
@@ -282,20 +301,6 @@ static struct CUstream_st *stream_of(const char *call, cudaStream_t s)
     return s;
 }
 
-/* One more piece of work on a stream. */
-static cudaStream_t put(const char *call, cudaStream_t s)
-{
-    if (stream_of(call, s)->graph)
-        hosted_die(call, "is not fit for a graph");
-    s->put++;
-    return s;
-}
-
-int hosted_put(void *handle)
-{
-    return put("work on a stream", handle)->device;
-}
-
 int hosted_start(void *handle)
 {
     const cudaError_t entered = enter("kernel");
@@ -319,6 +324,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority)
 {
+    want_device(__func__);
     ENTER;
     if (flags != cudaStreamNonBlocking || priority < GREATEST_PRIORITY || priority > LEAST_PRIORITY)
         hosted_die(__func__, "a stream that waits for the default stream, or of no priority");
@@ -331,6 +337,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int 
 
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
+    want_device(__func__);
     stream_of(__func__, s)->live = 0; /* events may still speak of it: it stays */
     hosted_tell_counts();
     ENTER;
@@ -339,6 +346,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
+    want_device(__func__);
     stream_of(__func__, s)->done = s->put;
     ENTER;
     return last = hosted_unfit(s);
@@ -346,6 +354,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
 
 cudaError_t cudaStreamQuery(cudaStream_t s)
 {
+    want_device(__func__);
     const bool busy = stream_of(__func__, s)->done < s->put;
     s->done = s->put;
     ENTER;
@@ -376,6 +385,7 @@ static void fill(const void *what)
 /* A graph would read the host's memory when it is launched. */
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t nbytes, enum cudaMemcpyKind kind, cudaStream_t s)
 {
+    want_device(__func__);
     const struct change change = {.dst = dst, .src = src, .nbytes = nbytes};
     const int device = stream_of(__func__, s)->graph ? s->device : -1;
     (void)kind;
@@ -388,6 +398,7 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t nbytes, enum cuda
 
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t nbytes, cudaStream_t s)
 {
+    want_device(__func__);
     const struct change change = {.dst = dst, .value = value, .nbytes = nbytes};
     hosted_reach(__func__, dst, nbytes, stream_of(__func__, s)->device);
     ENTER;
@@ -412,18 +423,20 @@ static struct CUevent_st *event_of(const char *call, cudaEvent_t e)
     return e;
 }
 
-cudaError_t cudaEventCreate(cudaEvent_t *out)
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
 {
+    want_device(__func__);
     ENTER;
     *out = malloc(sizeof(**out));
     if (!*out)
         return last = cudaErrorMemoryAllocation;
-    **out = (struct CUevent_st){.live = LIVE, .device = current};
+    **out = (struct CUevent_st){.live = LIVE, .device = current, .timed = !(flags & cudaEventDisableTiming)};
     return cudaSuccess;
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t e)
 {
+    want_device(__func__);
     event_of(__func__, e)->live = 0;
     free(e);
     ENTER;
@@ -432,6 +445,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
 
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
+    want_device(__func__);
     struct timespec now;
     ENTER;
     if (event_of(__func__, e)->device != stream_of(__func__, s)->device)
@@ -447,6 +461,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags)
 {
+    want_device(__func__);
     (void)flags;
     if (stream_of(__func__, s)->graph)
         hosted_die(__func__, "in a graph");
@@ -457,6 +472,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags)
 
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
+    want_device(__func__);
     if (event_of(__func__, e)->ns && e->stream->done < e->at)
         e->stream->done = e->at;
     ENTER;
@@ -470,8 +486,9 @@ static bool is_under_way(const struct CUevent_st *e)
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 {
+    want_device(__func__);
     ENTER;
-    if (!event_of(__func__, from)->ns || !event_of(__func__, to)->ns)
+    if (!event_of(__func__, from)->ns || !event_of(__func__, to)->ns || !from->timed || !to->timed)
         return last = cudaErrorInvalidResourceHandle;
     if (is_under_way(from) || is_under_way(to))
         return last = cudaErrorNotReady;

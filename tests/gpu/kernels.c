@@ -259,8 +259,8 @@ int main(int argc, char **argv)
     struct kern_pool *pool = kern_pool_new(1);
     must(pool ? KERN_OK : KERN_ERR_MEMORY, "no memory for a thread");
     must(bench.device->stream_new(0, pool, &bench.stream, message), message);
-    must(bench.device->event_new(0, &bench.from, message), message);
-    must(bench.device->event_new(0, &bench.to, message), message);
+    must(bench.device->event_new(0, true, &bench.from, message), message);
+    must(bench.device->event_new(0, true, &bench.to, message), message);
     if (all)
         measure_all_but_attention();
     measure_attention(4096 / small);

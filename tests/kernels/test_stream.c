@@ -94,8 +94,8 @@ static void test_events(void **state)
     struct kern_stream *stream;
     struct kern_event *from, *to;
     assert_int_equal(cpu()->stream_new(0, NULL, &stream, message), 0);
-    assert_int_equal(cpu()->event_new(0, &from, message), 0);
-    assert_int_equal(cpu()->event_new(0, &to, message), 0);
+    assert_int_equal(cpu()->event_new(0, true, &from, message), 0);
+    assert_int_equal(cpu()->event_new(0, true, &to, message), 0);
     cpu()->event_record(from, stream);
     cpu()->event_wait(from, stream);
     cpu()->event_record(to, stream);

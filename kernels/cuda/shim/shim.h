@@ -66,9 +66,8 @@ void shim_copy_async(void *dst, const void *src, size_t nbytes, size_t nvalid);
 void shim_copy_commit(void);
 void shim_copy_wait(unsigned nleft);
 
-/* What a test's device makes of a launch, whose body is called for each thread by shim_run, and of an upload. ctx: nbytes that may be copied and kept. */
+/* What a test's device makes of a launch, whose body is called for each thread by shim_run. ctx: nbytes that may be copied and kept. */
 void shim_launch(struct kern_stream *stream, dim3 grid, unsigned nthread, size_t shared_nbytes, shim_body body, void *ctx, size_t nbytes);
-void shim_upload(struct kern_stream *stream, void *to, const void *from, size_t nbytes);
 
 template <typename... Params, typename... Args>
 void launch(struct kern_stream *stream, void (*kernel)(Params...), dim3 grid, unsigned nthread, size_t shared_nbytes, Args... args)
@@ -78,12 +77,6 @@ void launch(struct kern_stream *stream, void (*kernel)(Params...), dim3 grid, un
     auto body = [=] { kernel(args...); };
     static_assert(std::is_trivially_copyable<decltype(body)>::value);
     shim_launch(stream, grid, nthread, shared_nbytes, [](void *ctx) { (*static_cast<decltype(body) *>(ctx))(); }, &body, sizeof(body));
-}
-
-static inline void upload(struct kern_stream *stream, void *to, const void *from, size_t nbytes)
-{
-    if (!stream->status && nbytes)
-        shim_upload(stream, to, from, nbytes);
 }
 
 template <typename T> T &shared_memory()

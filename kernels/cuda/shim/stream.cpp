@@ -22,11 +22,6 @@ void shim_launch(struct kern_stream *, dim3 grid, unsigned nthread, size_t share
     shim_run(grid, nthread, shared_nbytes, body, ctx);
 }
 
-void shim_upload(struct kern_stream *, void *to, const void *from, size_t nbytes)
-{
-    memcpy(to, from, nbytes);
-}
-
 enum { SMALL_PANEL = 8 << 10 }; /* so that small products go by several */
 
 struct kern_stream *cuda_shim_stream_new(void)

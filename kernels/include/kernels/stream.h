@@ -37,23 +37,23 @@ struct kern_device {
     /* The same without waiting: what is known so far; it stays. */
     int (*stream_status)(struct kern_stream *, char *message);
 
-    /* Work that comes again and again. What this thread puts on the stream between record and recorded is not done but kept: operations but adamw and
-     * sum_squares, and copies on the device; replay puts all of it on the stream, with the same arguments, by one call. False or NULL: there is no recording,
-     * nothing was done, and the stream is as before. record is NULL on a device without recordings. */
+    /* Work that comes again and again. What this thread puts on the stream between record and recorded is not done but kept: operations, and copies on
+     * the device; replay puts all of it on the stream, with the same arguments, by one call. False or NULL: there is no recording, nothing was done, and the stream
+     * is as before. record is NULL on a device without recordings. */
     bool (*record)(struct kern_stream *);
     struct kern_recording *(*recorded)(struct kern_stream *);
     void (*replay)(struct kern_recording *, struct kern_stream *);
     void (*recording_free)(struct kern_recording *); /* after what it put on streams has run; NULL does nothing */
 
-    /* An event marks a place in a stream. */
-    int (*event_new)(int index, struct kern_event **out, char *message);
+    /* An event marks a place in a stream. timed: event_elapsed_ns takes it, and waiting for it costs more. */
+    int (*event_new)(int index, bool timed, struct kern_event **out, char *message);
     void (*event_free)(struct kern_event *); /* NULL does nothing */
     void (*event_record)(struct kern_event *, struct kern_stream *);
     /* What is put on the stream from now on starts after the event. */
     void (*event_wait)(struct kern_event *, struct kern_stream *);
     /* The calling thread waits. */
     int (*event_sync)(struct kern_event *);
-    /* Between two recorded events, both reached. */
+    /* Between two recorded events that are timed, both reached. */
     uint64_t (*event_elapsed_ns)(struct kern_event *from, struct kern_event *to);
 };
 

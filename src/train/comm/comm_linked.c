@@ -309,8 +309,8 @@ static int start_main(struct linked *c, struct fsdpck_error *err)
 {
     const struct kern_device *device = c->on.device;
     char message[KERN_MESSAGE_BYTES];
-    if (device->stream_new(c->on.index, NULL, &c->stream, message) != KERN_OK || device->event_new(c->on.index, &c->made, message) != KERN_OK ||
-        device->event_new(c->on.index, &c->moved, message) != KERN_OK)
+    if (device->stream_new(c->on.index, NULL, &c->stream, message) != KERN_OK || device->event_new(c->on.index, false, &c->made, message) != KERN_OK ||
+        device->event_new(c->on.index, false, &c->moved, message) != KERN_OK)
         return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "rank %u's stream of what goes between ranks: %s", c->base.rank, message);
     int rc = laps_new(device, c->on.index, 1, LAPS_OF_COMM, &c->base.laps, err);
     return !rc && c->links ? open_link(c, err) : rc;

@@ -28,7 +28,7 @@ int laps_new(const struct kern_device *device, int index, unsigned nkinds, size_
     l->ns = calloc(nkinds, sizeof *l->ns);
     bool there = l->laps && l->ns;
     for (size_t i = 0; i < nlaps && there; i++)
-        there = device->event_new(index, &l->laps[i].from, message) == KERN_OK && device->event_new(index, &l->laps[i].to, message) == KERN_OK;
+        there = device->event_new(index, true, &l->laps[i].from, message) == KERN_OK && device->event_new(index, true, &l->laps[i].to, message) == KERN_OK;
     if (there) {
         *out = l;
         return 0;

@@ -62,7 +62,7 @@ static int make_events(struct reducer *r, struct fsdpck_error *err)
     char message[KERN_MESSAGE_BYTES];
     _Static_assert(REDUCER_JOBS == 2, "an event a job");
     for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
-        if (r->place.device->event_new(r->place.index, events[i], message) != KERN_OK)
+        if (r->place.device->event_new(r->place.index, false, events[i], message) != KERN_OK)
             return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "events of exchanges: %s", message);
     }
     return 0;

@@ -136,7 +136,7 @@ static int make_events(struct ring *r, struct kern_event ***out, struct fsdpck_e
     if (!events)
         return fsdpck_error_nomem(err, r->schedule->nentries * sizeof *events);
     for (uint32_t i = 0; i <= r->schedule->nentries; i++) {
-        if (r->place.device->event_new(r->place.index, &events[i], message) != KERN_OK)
+        if (r->place.device->event_new(r->place.index, false, &events[i], message) != KERN_OK)
             return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "events of gathers: %s", message);
     }
     return 0;

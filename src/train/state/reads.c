@@ -44,7 +44,7 @@ static int start_pinned(struct reads *b, struct fsdpck_error *err)
     int status = device->memory->alloc(pinned, NLOAD * (size_t)PINNED_NBYTES, &b->pinned, message);
     for (int i = 0; i < NLOAD && status == KERN_OK; i++) {
         b->loads[i].data = (char *)b->pinned.data + (size_t)i * PINNED_NBYTES;
-        status = device->event_new(b->r->where->index, &b->loads[i].sent, message);
+        status = device->event_new(b->r->where->index, false, &b->loads[i].sent, message);
         if (status == KERN_OK)
             device->event_record(b->loads[i].sent, b->r->compute->stream);
     }

@@ -117,7 +117,7 @@ static int allocate(struct saver *s, struct fsdpck_error *err)
     const uint64_t nbytes = saver_nbytes(&s->rank->job->layout);
     char message[KERN_MESSAGE_BYTES];
     if (s->device->memory->alloc(pinned, nbytes, &s->memory, message) != KERN_OK || s->device->stream_new(index, NULL, &s->copies, message) != KERN_OK ||
-        s->device->event_new(index, &s->updated, message) != KERN_OK || s->device->event_new(index, &s->rank->copied, message) != KERN_OK)
+        s->device->event_new(index, false, &s->updated, message) != KERN_OK || s->device->event_new(index, false, &s->rank->copied, message) != KERN_OK)
         return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "a copy of the state for checkpoints: %s", message);
     if (nbytes)
         memset(s->memory.data, 0, nbytes);

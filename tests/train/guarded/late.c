@@ -202,9 +202,9 @@ struct kern_stream *late_stream_end(struct kern_stream *s)
     return of(s)->inner;
 }
 
-int late_event_new(int index, struct kern_event **out, char *message)
+int late_event_new(int index, bool timed, struct kern_event **out, char *message)
 {
-    (void)index;
+    (void)index, (void)timed;
     struct kern_event *e = calloc(1, sizeof *e);
     if (!e) {
         snprintf(message, KERN_MESSAGE_BYTES, "no memory for an event");

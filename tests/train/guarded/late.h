@@ -29,7 +29,7 @@ int late_stream_new(struct kern_stream *inner, bool early, struct kern_stream **
 /* Runs what is there. Returns its inner stream, which is the caller's. */
 struct kern_stream *late_stream_end(struct kern_stream *s);
 
-int late_event_new(int index, struct kern_event **out, char *message);
+int late_event_new(int index, bool timed, struct kern_event **out, char *message);
 void late_event_free(struct kern_event *e);
 void late_event_record(struct kern_event *e, struct kern_stream *s);
 void late_event_wait(struct kern_event *e, struct kern_stream *s);
