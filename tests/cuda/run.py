@@ -21,7 +21,7 @@ CALLS = {
     "ncclGetUniqueId": 2, "ncclCommInitRankConfig": 1, "ncclCommGetAsyncError": 6, "ncclGroupStart": 3, "ncclGroupEnd": 6, "ncclAllGather": 3, "ncclSend": 3,
     "ncclRecv": 3,
 }
-FIRST = ("cudaGetDeviceCount", "cudaGetDeviceProperties", "ncclGetUniqueId")  # made before a device is chosen, or by rank 0 alone
+FIRST = ("cudaGetDeviceCount", "cudaGetDeviceProperties", "cudaSetDevice", "ncclGetUniqueId")  # made before a device is chosen, or by rank 0 alone
 # What else is done then, and the run ends as it would have.
 REPLAYS = {"cudaStreamBeginCapture": 900, "cudaStreamEndCapture": 901, "cudaGraphInstantiateWithFlags": 2, "cudaGraphUpload": 2}
 WHEN = (1, 3, 20, 150)  # which of a rank's calls
