@@ -9,12 +9,13 @@
 #include <dlfcn.h>
 #include <nccl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { NAP_NS = 1000000 };
+enum { NAP_NS = 1000000, EAGER_NS = 2000000 };
 
 _Static_assert(KERN_LINK_ID_BYTES == NCCL_UNIQUE_ID_BYTES, "an id is NCCL's");
 
@@ -36,7 +37,7 @@ struct kern_link {
     pthread_mutex_t lock;
     int status;
     char message[KERN_MESSAGE_BYTES];
-    bool grouped; /* between begin and end */
+    bool grouped; /* between begin and end, with the lock: what is put into a group is not freed meanwhile. (None of these calls waits.) */
     bool (*broken)(void *ctx);
     void *ctx;
 };
@@ -82,17 +83,34 @@ static int fail(struct kern_link *l, const char *what, ncclResult_t code)
     return l->status;
 }
 
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* A launch, which NCCL leaves to a thread of its own, takes some ten microseconds; connecting takes as long as others do. */
+static void pause_since(uint64_t since)
+{
+    const struct timespec nap = {0, NAP_NS};
+    if (now_ns() - since < EAGER_NS)
+        sched_yield();
+    else
+        nanosleep(&nap, NULL);
+}
+
 /* Until what was asked of the communicator is under way, or never will be. */
 static void settle(struct kern_link *l, const char *what, ncclResult_t code)
 {
-    const struct timespec nap = {0, NAP_NS};
+    const uint64_t since = now_ns();
     pthread_mutex_lock(&l->lock);
     while (code == ncclInProgress && l->comm && !l->status) {
         ncclResult_t asked = nccl.ncclCommGetAsyncError(l->comm, &code);
         code = asked == ncclSuccess ? code : asked;
         if (code == ncclInProgress) {
             pthread_mutex_unlock(&l->lock);
-            nanosleep(&nap, NULL);
+            pause_since(since);
             bool over = l->broken(l->ctx);
             pthread_mutex_lock(&l->lock);
             code = over ? ncclRemoteError : code;
@@ -190,17 +208,26 @@ static int link_open(const unsigned char *id, uint32_t rank, uint32_t nranks, in
 
 static void begin(struct kern_link *l)
 {
+    pthread_mutex_lock(&l->lock);
     l->grouped = l->comm && !l->status;
-    if (l->grouped)
-        settle(l, "an operation between devices", nccl.ncclGroupStart());
+    ncclResult_t code = l->grouped ? nccl.ncclGroupStart() : ncclSuccess;
+    if (code != ncclSuccess) {
+        fail(l, "an operation between devices", code);
+        l->grouped = false;
+    }
+    if (!l->grouped)
+        pthread_mutex_unlock(&l->lock);
 }
 
 static void end(struct kern_link *l, struct kern_stream *s)
 {
     char message[KERN_MESSAGE_BYTES];
-    if (l->grouped)
-        settle(l, "an operation between devices", nccl.ncclGroupEnd());
-    l->grouped = false;
+    if (l->grouped) {
+        ncclResult_t code = nccl.ncclGroupEnd();
+        l->grouped = false;
+        pthread_mutex_unlock(&l->lock);
+        settle(l, "an operation between devices", code);
+    }
     if (link_status(l, message) != KERN_OK)
         cuda_fail(s, KERN_ERR_LIBRARY, "%s", message);
 }
@@ -208,27 +235,25 @@ static void end(struct kern_link *l, struct kern_stream *s)
 /* Inside a group nothing is under way yet. */
 static void check(struct kern_link *l, const char *what, ncclResult_t code)
 {
-    pthread_mutex_lock(&l->lock);
     if (code != ncclSuccess && code != ncclInProgress)
         fail(l, what, code);
-    pthread_mutex_unlock(&l->lock);
 }
 
 static void all_gather(struct kern_link *l, struct kern_stream *s, void *dst, const void *src, size_t nbytes)
 {
-    if (l->comm && !l->status && nbytes)
+    if (l->grouped && !l->status && nbytes)
         check(l, "a gather between devices", nccl.ncclAllGather(src, dst, nbytes, ncclUint8, l->comm, s->handle));
 }
 
 static void send(struct kern_link *l, struct kern_stream *s, const void *data, size_t nbytes, uint32_t to)
 {
-    if (l->comm && !l->status && nbytes)
+    if (l->grouped && !l->status && nbytes)
         check(l, "sending between devices", nccl.ncclSend(data, nbytes, ncclUint8, (int)to, l->comm, s->handle));
 }
 
 static void receive(struct kern_link *l, struct kern_stream *s, void *data, size_t nbytes, uint32_t from)
 {
-    if (l->comm && !l->status && nbytes)
+    if (l->grouped && !l->status && nbytes)
         check(l, "receiving between devices", nccl.ncclRecv(data, nbytes, ncclUint8, (int)from, l->comm, s->handle));
 }
 

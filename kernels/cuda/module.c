@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 #include <kernels/ops.h>
 #include <stdio.h>
+#include <string.h>
 
 /* The oldest that the kernels are compiled for. */
 enum { MIN_MAJOR = 8 };
@@ -50,6 +51,8 @@ static int describe(int index, struct kern_device_facts *out, char *message)
         return KERN_ERR_DEVICE;
     }
     snprintf(out->name, sizeof(out->name), "%.100s, sm_%d%d", p.name, p.major, p.minor);
+    _Static_assert(sizeof(out->id) == sizeof(p.uuid), "an id is the device's UUID");
+    memcpy(out->id, &p.uuid, sizeof(out->id));
     out->total_nbytes = total;
     out->free_nbytes = nfree;
     return KERN_OK;

@@ -16,7 +16,8 @@ struct ncclComm {
     struct posts posts;
     uint64_t turn;
     pthread_mutex_t lock; /* a thread may ask how it stands while another is inside */
-    int device, devices[BOXES_MAX_RANKS]; /* of the ranks */
+    int device;                           /* among those that the process sees */
+    int which, all[BOXES_MAX_RANKS];      /* of all: the ranks' */
     bool opened;                          /* all ranks are there */
     bool aborted;
     ncclResult_t state;
@@ -59,7 +60,7 @@ static void opened(struct ncclComm *c)
     c->opened = true;
     boxes_shut(&c->boxes);
     for (uint32_t r = 0; r < c->boxes.nranks; r++)
-        if (r != c->boxes.rank && c->devices[r] == c->device)
+        if (r != c->boxes.rank && c->all[r] == c->which)
             c->state = ncclInvalidUsage;
 }
 
@@ -98,11 +99,12 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int nranks, ncclUniqueId id
         return ncclSystemError;
     *c = nothing;
     c->device = hosted_current();
+    c->which = hosted_which(c->device);
     if (!boxes_open(&c->boxes, (const unsigned char *)id.internal, (uint32_t)rank, (uint32_t)nranks)) {
         free(c);
         return ncclSystemError;
     }
-    ask(c, true, (const char *)&c->device, (char *)c->devices, sizeof(c->device));
+    ask(c, true, (const char *)&c->which, (char *)c->all, sizeof(c->which));
     *out = c;
     return ncclInProgress;
 }

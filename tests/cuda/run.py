@@ -9,6 +9,7 @@ import argparse, concurrent.futures, json, os, pathlib, subprocess, sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "train"))
 from harness import Failure, Tests, config_of
+from ranks_harness import MPI_ENV, MPIRUN
 
 # What each call answers when it fails, in NVIDIA's numbers: of the runtime, of cuBLASLt, of NCCL.
 CALLS = {
@@ -190,6 +191,25 @@ class Hosted(Tests):
         if never:
             raise Failure(f"without effect: {never}")
 
+    def shown_one_each(self):
+        """Where a launcher shows each rank a device of its own, the first to each, NCCL links them; where it shows all the same, the host does. The same bits."""
+        if not MPIRUN:
+            print("no mpirun: ranks that see a device each are not tried")
+            return
+        seen = {}
+        for shown in "own", "first":
+            path, out = self.config(f"shown-{shown}")
+            counts = self.tmp / f"shown-{shown}.json"
+            done = subprocess.run([MPIRUN, "--oversubscribe", "-n", "2", self.tool, "run", str(path), "-q", "--device", "cuda"], capture_output=True, text=True, timeout=300,
+                                  stdin=subprocess.DEVNULL, env={**MPI_ENV, "FSDPTRAIN_HOSTED_COUNTS": str(counts), "FSDPTRAIN_HOSTED_SEEN": shown})
+            if done.returncode:
+                raise Failure(f"{shown}: {done.stderr}")
+            gathers, seen[shown] = json.loads(counts.read_text()).get("ncclAllGather", 0), self.bits(out)
+            if (gathers > 0) != (shown == "own"):
+                raise Failure(f"{shown}: {gathers} gathers by NCCL")
+        if seen["own"] != seen["first"]:
+            raise Failure(f"other bits: {seen}")
+
     def circumstances(self):
         path, _ = self.config("circumstances")
         fail, free = "FSDPTRAIN_HOSTED_FAIL", "FSDPTRAIN_HOSTED_FREE"
@@ -213,7 +233,8 @@ def main():
         return 0
     t = Hosted(args)
     checks = [(f"training, {name}", t.golden, name) for name in ("lora-qwen3", "lora-mistral", "full-llama-tied", "lora-ends-untied")]
-    checks += [("training, other kernels", t.refused, "lora-qwen3"), ("training, dropout", t.dropped), ("replayed", t.replayed), ("launches", t.launches), ("circumstances", t.circumstances), ("each call fails", t.all_fail)]
+    checks += [("training, other kernels", t.refused, "lora-qwen3"), ("training, dropout", t.dropped), ("replayed", t.replayed), ("launches", t.launches), ("circumstances", t.circumstances), ("one device each", t.shown_one_each),
+               ("each call fails", t.all_fail)]
     try:
         for title, *call in checks:
             if args.only in title:

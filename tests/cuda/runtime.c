@@ -91,6 +91,17 @@ int hosted_current(void)
     return current;
 }
 
+static bool sees_one(void)
+{
+    return getenv("FSDPTRAIN_HOSTED_SEEN") != NULL;
+}
+
+int hosted_which(int device)
+{
+    const bool own = sees_one() && strcmp(getenv("FSDPTRAIN_HOSTED_SEEN"), "own") == 0;
+    return device + (own ? (int)asked("OMPI_COMM_WORLD_LOCAL_RANK", 0) % HOSTED_DEVICES : 0);
+}
+
 void hosted_lock(void)
 {
     pthread_mutex_lock(&all.kernel);
@@ -232,7 +243,7 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 cudaError_t cudaGetDeviceCount(int *n)
 {
     ENTER;
-    *n = HOSTED_DEVICES;
+    *n = sees_one() ? 1 : HOSTED_DEVICES;
     return cudaSuccess;
 }
 
@@ -240,7 +251,7 @@ cudaError_t cudaSetDevice(int device)
 {
     chose = true; /* also where it fails: what follows is its caller's to leave */
     ENTER;
-    if (device < 0 || device >= HOSTED_DEVICES)
+    if (device < 0 || hosted_which(device) >= HOSTED_DEVICES)
         return last = cudaErrorInvalidDevice;
     current = device;
     if (device != 0)
@@ -259,6 +270,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)
     memset(out, 0, sizeof(*out));
     snprintf(out->name, sizeof(out->name), "hosted %d", device);
     out->major = major();
+    out->uuid.bytes[0] = (char)(hosted_which(device) + 1);
     return cudaSuccess;
 }
 

@@ -108,21 +108,30 @@ class Devices(Tests):
             raise Failure("it did not come to the same end")
 
     def kept_by_what_fits(self):
-        """With less and less room more and more blocks are recomputed: the same bits, until it is said that even all of them do not fit."""
+        """With less and less room more and more blocks are recomputed: the same bits, until it is said that even all of them do not fit. Ranks that share a device
+        have a part of it each."""
         tool, seen = self.guarded / "staged/fsdptrain", {}
+
+        def run(room, ranks=1):
+            path, out = self.config(f"fits-{room}-{ranks}", fsdp={"activation_checkpointing": "auto"}, train={"max_steps": 2})
+            done = subprocess.run([str(tool), "run", str(path), "--device", "cuda", "--ranks", str(ranks)], capture_output=True, text=True, timeout=60,
+                                  env={**os.environ, "FSDPTRAIN_GUARDED_FREE": str(room)})
+            line = next((x for x in done.stderr.splitlines() if "computed anew" in x), "0 0 blocks")
+            blocks = 99 if done.returncode else int(line.split()[1])
+            return blocks, [m["loss"] for m in self.metrics(out)] if blocks < 99 else None
         reserved = (512 << 20) * 32 // 31
         low, high = reserved, reserved + (64 << 20)
         while high - low > 1024 and not any(0 < k < 99 for k in seen):
             room = (low + high) // 2
-            path, out = self.config(f"fits-{room}", fsdp={"activation_checkpointing": "auto"}, train={"max_steps": 2})
-            done = subprocess.run([str(tool), "run", str(path), "--device", "cuda"], capture_output=True, text=True, timeout=60, env={**os.environ, "FSDPTRAIN_GUARDED_FREE": str(room)})
-            line = next((x for x in done.stderr.splitlines() if "computed anew" in x), "0 0 blocks")
-            blocks = 99 if done.returncode else int(line.split()[1])
-            seen[blocks] = [m["loss"] for m in self.metrics(out)] if blocks < 99 else None
+            blocks, losses = run(room)
+            seen[blocks] = losses
             low, high = (low, room) if blocks == 0 else (room, high)
         some = [k for k in seen if 0 < k < 99]
         if not some or 0 not in seen or any(seen[k] != seen[0] for k in some):
             raise Failure(f"recomputed blocks and losses: {seen}")
+        blocks, losses = run(high + (64 << 20), ranks=3)  # the first and the last are on one of two devices
+        if blocks == 0 or losses != seen[0]:
+            raise Failure(f"three ranks on two devices with room for one each: {blocks} blocks, losses {losses}")
 
     def planned(self):
         """What plan says that a rank takes on its device is what a run takes, to the byte: it runs in so much, and not in one byte less."""

@@ -15,6 +15,7 @@ extern "C" {
 /* Which device it is, and what is free on it now. */
 struct kern_device_facts {
     char name[128];       /* "NVIDIA H200, sm_90" */
+    uint64_t id[2];       /* the device's own, whatever its index is where it is one of those that this process may see */
     uint64_t total_nbytes, free_nbytes;
 };
 

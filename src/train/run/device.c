@@ -22,12 +22,12 @@ static int refuse(const char *device, const char *message, struct fsdpck_error *
     return err->code;
 }
 
-int device_open(const struct job *job, uint32_t local, uint32_t nlocal, struct rank_device *out, struct fsdpck_error *err)
+int device_open(const struct job *job, uint32_t local, struct rank_device *out, struct fsdpck_error *err)
 {
     const char *name = job->opt->device ? job->opt->device : "cpu";
     char message[KERN_MESSAGE_BYTES] = "";
     int ndevices = 0;
-    *out = (struct rank_device){ .alone = true };
+    *out = (struct rank_device){ .nsharing = 1 };
     if (strcmp(name, "cpu") == 0) {
         out->device = kern_device_find(name, message);
         return out->device ? 0 : refuse(name, message, err);
@@ -36,6 +36,24 @@ int device_open(const struct job *job, uint32_t local, uint32_t nlocal, struct r
         return refuse(name, message, err);
     out->device = out->module->device;
     out->index = (int)(local % (uint32_t)ndevices);
-    out->alone = nlocal <= (uint32_t)ndevices;
     return out->module->describe(out->index, &out->facts, message) == KERN_OK ? 0 : refuse(name, message, err);
+}
+
+/* By the device's own id: where a launcher shows each rank one device, it is everybody's first. */
+int device_count_sharing(struct rank_device *d, struct comm *host, struct fsdpck_error *err)
+{
+    enum { WORDS = sizeof d->facts.id / sizeof *d->facts.id, AT_ONCE = COMM_MAX_SUM / WORDS };
+    uint64_t ids[AT_ONCE][WORDS];
+    int rc = 0;
+    d->nsharing = 0;
+    for (uint32_t first = 0; first < host->nranks && !rc; first += AT_ONCE) {
+        const uint32_t n = host->nranks - first < AT_ONCE ? host->nranks - first : AT_ONCE;
+        memset(ids, 0, sizeof ids);
+        if (host->rank - first < n)
+            memcpy(ids[host->rank - first], d->facts.id, sizeof d->facts.id);
+        rc = host->ops->sum_u64(host, *ids, n * WORDS, err);
+        for (uint32_t q = 0; q < n && !rc; q++)
+            d->nsharing += memcmp(ids[q], d->facts.id, sizeof d->facts.id) == 0;
+    }
+    return rc;
 }

@@ -87,11 +87,11 @@ static uint64_t host_room(const struct job *job)
     return kib * 1024 / (nlocal ? nlocal : 1);
 }
 
-/* What a rank may take. A device's driver and libraries want some too; on the processor, what the communicator and snapshots take is not in memory_sizes. */
+/* What a rank may take, of a device that others are on an equal part. A device's driver and libraries want some too; on the processor, what the communicator and snapshots take is not in memory_sizes. */
 static uint64_t room_of(const struct job *job, const struct rank_device *where)
 {
     const struct layout *l = &job->layout;
-    uint64_t room = where->module ? where->facts.free_nbytes : host_room(job);
+    uint64_t room = where->module ? where->facts.free_nbytes / where->nsharing : host_room(job);
     uint64_t taken = where->module ? RESERVED_NBYTES : l->value_nbytes / job->nranks + ((uint64_t)l->grad_nelem + 3 * (uint64_t)l->own_nelem) * sizeof(float);
     room -= room / 32;
     return room > taken ? room - taken : 0;

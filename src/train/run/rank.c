@@ -80,7 +80,7 @@ static int open_device(struct rank *r, struct fsdpck_error *err)
     r->memory = calloc(1, sizeof *r->memory);
     if (!r->where || !r->memory)
         return fsdpck_error_nomem(err, sizeof *r->memory);
-    return device_open(r->job, launched ? opt->launched_local : r->host->rank, launched ? opt->launched_nlocal : r->host->nranks, r->where, err);
+    return device_open(r->job, launched ? opt->launched_local : r->host->rank, r->where, err);
 }
 
 static int open_compute(struct rank *r, struct fsdpck_error *err)
@@ -97,9 +97,13 @@ static int open_compute(struct rank *r, struct fsdpck_error *err)
 static int choose_links(struct rank *r, struct fsdpck_error *err)
 {
     const struct kern_links *links = r->where->module ? r->where->module->links : NULL;
-    uint64_t without = !links || !(r->where->alone || links->shares);
-    int rc = r->where->device->apart && r->host->nranks > 1 ? r->host->ops->sum_u64(r->host, &without, 1, err) : 0;
-    if (!rc && r->host->nranks > 1 && without == 0)
+    if (!r->where->device->apart || r->host->nranks == 1)
+        return 0;
+    int rc = device_count_sharing(r->where, r->host, err);
+    uint64_t without = !links || (r->where->nsharing > 1 && !links->shares);
+    if (!rc)
+        rc = r->host->ops->sum_u64(r->host, &without, 1, err);
+    if (!rc && without == 0)
         r->where->links = links;
     return rc;
 }

@@ -98,7 +98,7 @@ static int describe(int index, struct kern_device_facts *out, char *message)
 {
     (void)message;
     const uint64_t few = asked("FSDPTRAIN_GUARDED_FREE");
-    *out = (struct kern_device_facts){ .total_nbytes = (uint64_t)64 << 30, .free_nbytes = few ? few : (uint64_t)64 << 30 };
+    *out = (struct kern_device_facts){ .id = { (uint64_t)index }, .total_nbytes = (uint64_t)64 << 30, .free_nbytes = few ? few : (uint64_t)64 << 30 };
     snprintf(out->name, sizeof out->name, "guarded %d", index);
     return KERN_OK;
 }
