@@ -22,7 +22,7 @@ _Static_assert(KERN_LINK_ID_BYTES == NCCL_UNIQUE_ID_BYTES, "an id is NCCL's");
 /* What of NCCL is called. */
 #define CALLS(X) \
     X(ncclGetUniqueId) X(ncclCommInitRankConfig) X(ncclCommGetAsyncError) X(ncclCommAbort) X(ncclCommDestroy) X(ncclCommFinalize) X(ncclGroupStart) \
-    X(ncclGroupEnd) X(ncclAllGather) X(ncclSend) X(ncclRecv) X(ncclGetErrorString)
+    X(ncclGroupEnd) X(ncclAllGather) X(ncclSend) X(ncclRecv) X(ncclGetErrorString) X(ncclGetLastError)
 
 static struct {
     pthread_mutex_t lock;
@@ -73,14 +73,15 @@ static int load(char *message)
     return loaded ? KERN_OK : KERN_ERR_LIBRARY;
 }
 
-/* The first failure stays. With the lock. */
-static int fail(struct kern_link *l, const char *what, ncclResult_t code)
+/* The first failure stays, with the first line of what NCCL warned of last. With the lock. */
+static void fail(struct kern_link *l, const char *what, ncclResult_t code)
 {
-    if (!l->status) {
-        l->status = KERN_ERR_LIBRARY;
-        snprintf(l->message, sizeof(l->message), "%s: %s", what, nccl.ncclGetErrorString(code));
-    }
-    return l->status;
+    const char *more = nccl.ncclGetLastError(NULL);
+    const int length = more ? (int)strcspn(more, "\n") : 0;
+    if (l->status)
+        return;
+    l->status = KERN_ERR_LIBRARY;
+    snprintf(l->message, sizeof(l->message), "%s: %s%s%.*s", what, nccl.ncclGetErrorString(code), length ? "; " : "", length, length ? more : "");
 }
 
 static uint64_t now_ns(void)

@@ -215,7 +215,7 @@ class Hosted(Tests):
         fail, free = "FSDPTRAIN_HOSTED_FAIL", "FSDPTRAIN_HOSTED_FREE"
         cases = (({fail: "cudaDriverGetVersion 1 1"}, "no NVIDIA driver"), ({fail: "cudaGetDeviceCount 1 35"}, "is needed"),
                  ({fail: "cudaGetDeviceCount 1 100"}, "no NVIDIA GPU"), ({"FSDPTRAIN_HOSTED_MAJOR": 7}, "compute capability 7.0"), ({free: 1 << 20}, "free of"),
-                 ({free: 40 << 20}, "a stream of 50331648 bytes on device"), ({fail: "ncclCommInitRankConfig 1 2"}, "its communicator"))
+                 ({free: 40 << 20}, "a stream of 50331648 bytes on device"), ({fail: "ncclCommInitRankConfig 1 2"}, "its communicator: hosted: failed; as told to"))
         for env, words in cases:
             done = self.start(path, "--ranks", 2, **env)
             if words not in self.one_line(done, str(env)) or (free in env) != ("hint: fsdp.activation_checkpointing" in done.stderr):
