@@ -20,7 +20,7 @@ template <typename T> struct list {
     struct kern_stream *stream;
     int n;           /* there, or in `some` */
     int64_t nblock;
-    T some[64];      /* those that are not there yet */
+    T some[sizeof(upload_words) / sizeof(T)]; /* those that are not there yet: one launch's */
 };
 
 template <typename T> T *list_on_device(const list<T> &l)

@@ -5,9 +5,11 @@
 
 namespace {
 
+/* Small, for hundreds of them go to the device each step. */
 struct adamw_entry {
-    struct kern_mat p, m, v, rounded;
-    struct kern_cmat g;
+    float *p, *m, *v;
+    const float *grad;
+    void *rounded; /* NULL: none */
     int64_t nelem, block0;
     float keep;
     bool aligned;
@@ -18,6 +20,17 @@ struct adamw_step {
     float grad_scale, one_minus_beta1, beta2, one_minus_beta2, step_size, inv_sqrt_bias2, eps;
 };
 
+/* One row, whose pitch nobody asks for. */
+__host__ __device__ __forceinline__ struct kern_cmat row_of(const void *x, enum kern_dtype dtype)
+{
+    return kern_cmat{x, 0, dtype};
+}
+
+__device__ __forceinline__ struct kern_mat row_into(void *x, enum kern_dtype dtype)
+{
+    return kern_mat{x, 0, dtype};
+}
+
 __global__ void __launch_bounds__(THREADS) adamw_ranges(const adamw_entry *entries, int n, adamw_step s)
 {
     const adamw_entry &e = my_entry(entries, n);
@@ -26,9 +39,9 @@ __global__ void __launch_bounds__(THREADS) adamw_ranges(const adamw_entry *entri
         return;
     const int some = e.nelem - col < WIDTH ? (int)(e.nelem - col) : WIDTH;
     const bool whole = e.aligned && some == WIDTH;
-    f8 weight = load8<ALL_F32>(reading(e.p), 0, col, some, whole), mean = load8<ALL_F32>(reading(e.m), 0, col, some, whole);
-    f8 square = load8<ALL_F32>(reading(e.v), 0, col, some, whole);
-    const f8 grad = load8<ALL_F32>(e.g, 0, col, some, whole);
+    f8 weight = load8<ALL_F32>(row_of(e.p, KERN_F32), 0, col, some, whole), mean = load8<ALL_F32>(row_of(e.m, KERN_F32), 0, col, some, whole);
+    f8 square = load8<ALL_F32>(row_of(e.v, KERN_F32), 0, col, some, whole);
+    const f8 grad = load8<ALL_F32>(row_of(e.grad, KERN_F32), 0, col, some, whole);
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
         const float x = grad.v[i] * s.grad_scale;
@@ -36,22 +49,17 @@ __global__ void __launch_bounds__(THREADS) adamw_ranges(const adamw_entry *entri
         square.v[i] = square.v[i] * s.beta2 + x * x * s.one_minus_beta2;
         weight.v[i] = weight.v[i] * e.keep - s.step_size * mean.v[i] / (sqrtf(square.v[i]) * s.inv_sqrt_bias2 + s.eps);
     }
-    store8<ALL_F32>(e.p, 0, col, some, whole, weight);
-    store8<ALL_F32>(e.m, 0, col, some, whole, mean);
-    store8<ALL_F32>(e.v, 0, col, some, whole, square);
-    if (e.rounded.data)
-        store8<ALL_BF16>(e.rounded, 0, col, some, whole, weight);
-}
-
-struct kern_mat flat(float *x, int64_t nelem)
-{
-    return kern_mat{x, nelem, KERN_F32};
+    store8<ALL_F32>(row_into(e.p, KERN_F32), 0, col, some, whole, weight);
+    store8<ALL_F32>(row_into(e.m, KERN_F32), 0, col, some, whole, mean);
+    store8<ALL_F32>(row_into(e.v, KERN_F32), 0, col, some, whole, square);
+    if (e.rounded)
+        store8<ALL_BF16>(row_into(e.rounded, KERN_BF16), 0, col, some, whole, weight);
 }
 
 adamw_entry entry_of(const struct kern_adamw_range &r, double lr)
 {
-    return adamw_entry{flat(r.p, r.nelem), flat(r.m, r.nelem), flat(r.v, r.nelem), kern_mat{r.rounded, r.nelem, KERN_BF16}, kern_cmat{r.grad, r.nelem, KERN_F32},
-                       r.nelem, 0, (float)(1 - lr * r.weight_decay), aligned({r.p, r.m, r.v, r.grad, one_row(kern_cmat{r.rounded, 0, KERN_BF16})})};
+    const bool all = aligned({row_of(r.p, KERN_F32), row_of(r.m, KERN_F32), row_of(r.v, KERN_F32), row_of(r.grad, KERN_F32), row_of(r.rounded, KERN_BF16)});
+    return adamw_entry{r.p, r.m, r.v, r.grad, r.rounded, r.nelem, 0, (float)(1 - lr * r.weight_decay), all};
 }
 
 } // namespace
