@@ -52,9 +52,9 @@ static struct kern_gemv_part describe(struct part *p, const struct matrix *x, in
     return g;
 }
 
-static void gemv_one(struct rig *rig, int64_t k, const int64_t n[3], int64_t r)
+static void gemv_one(struct rig *rig, int64_t k, enum kern_dtype of_x, const int64_t n[3], int64_t r)
 {
-    struct matrix x = matrix_random(rig, 1, k, rig->dtype, 1);
+    struct matrix x = matrix_random(rig, 1, k, of_x, 1);
     struct part parts[3];
     struct kern_gemv_part described[3];
     for (int i = 0; i < 3; i++) {
@@ -73,10 +73,11 @@ static void gemv_one(struct rig *rig, int64_t k, const int64_t n[3], int64_t r)
 static void gemv(struct rig *rig)
 {
     static const int64_t n[][3] = {{1, 1, 1}, {0, 3, 70}, {130, 7, 65}, {700, 40, 3}};
-    static const int64_t k[] = {1, 7, 33, 64, 100, 577, 2500};
+    static const int64_t k[] = {1, 7, 33, 64, 100, 577, 2500, 2184}; /* the last: rows of whole eights, more of them than a warp reads at once, and some over */
     for (size_t i = 0; i < sizeof(n) / sizeof(n[0]); i++)
         for (size_t j = 0; j < sizeof(k) / sizeof(k[0]); j++)
-            gemv_one(rig, k[j], n[i], (int64_t)(j % 4) * 2);
+            gemv_one(rig, k[j], rig->dtype, n[i], (int64_t)(j % 4) * 2);
+    gemv_one(rig, 2184, KERN_F32, n[1], 2);
 }
 
 struct shape {
