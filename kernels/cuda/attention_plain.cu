@@ -1,7 +1,6 @@
 /* Attention for any type and heads of up to 256 features, in fp32 throughout: a warp for each token and head, 32 of the tokens that it sees (or that see it) at a
  * time, a lane for each; then a lane for each feature, over those 32 in order. */
 #include "cuda/attention.cuh"
-#include "cuda/ops.h"
 #include "cuda/reduce.cuh"
 
 namespace {
@@ -180,54 +179,6 @@ __global__ void __launch_bounds__(THREADS) query_grads(struct kern_attention_gra
     store_features(dq, 1, g.dq, t, s.head_dim);
 }
 
-/* One token over keys that all are seen: a block of threads a head, whose warps take 32 keys by turns and put together what they have, in order. */
-struct one_token {
-    struct own_rows rows;
-    float top[NWARP], sum[NWARP];
-};
-
-/* What the warps found, as one: the weights that their sums have in it. */
-__device__ __forceinline__ float join_warps(one_token &shared, float factor[NWARP])
-{
-    float top = -INFINITY, sum = 0;
-    for (int w = 0; w < NWARP; w++)
-        top = fmaxf(top, shared.top[w]);
-    for (int w = 0; w < NWARP; w++) {
-        factor[w] = shared.sum[w] == 0 ? 0.0f : expf(shared.top[w] - top); /* 0: a warp without keys */
-        sum += shared.sum[w] * factor[w];
-    }
-    return sum;
-}
-
-__global__ void __launch_bounds__(THREADS) attend_one(struct kern_attention_one a)
-{
-    one_token &shared = shared_memory<one_token>();
-    const int warp = (int)threadIdx.x / WARP;
-    const int64_t head = blockIdx.x, kv = head / (a.nhead / a.nkv);
-    const task t = {0, head, 0, a.nkeys, (int)threadIdx.x % WARP, shared.rows.row[warp], shared.rows.weight[warp]};
-    features o = {};
-    float top = -INFINITY, sum = 0;
-    load_own(t, 0, a.q, head, a.head_dim);
-    __syncwarp();
-    for (int64_t from = (int64_t)warp * WARP; from < a.nkeys; from += THREADS) {
-        const int64_t n = some_rows(from, a.nkeys);
-        const float weight = soften(t.lane < n ? dot(t.row[0], a.k, from + t.lane, kv, a.head_dim) * a.scale : -INFINITY, t.lane < n, &top, &sum, o);
-        add_rows(t, o, weight, a.v, from, n, kv, a.head_dim);
-    }
-    for (int i = 0; i < PER_LANE; i++)
-        t.row[1][t.lane + i * WARP] = o.v[i];
-    shared.top[warp] = top;
-    shared.sum[warp] = sum;
-    __syncthreads();
-    float factor[NWARP], total = join_warps(shared, factor);
-    for (int64_t c = threadIdx.x; c < a.head_dim; c += THREADS) {
-        float x = 0;
-        for (int w = 0; w < NWARP; w++)
-            x += factor[w] == 0 ? 0.0f : factor[w] * shared.rows.row[w][1][c];
-        store1<MIXED>(a.o, 0, head * a.head_dim + c, x / total);
-    }
-}
-
 bool fits(struct kern_stream *stream, int64_t head_dim)
 {
     return cuda_check(stream, head_dim <= MOST_DIM, "attention: heads of more than 256 features");
@@ -247,12 +198,4 @@ void cuda_attention_plain_grad(struct kern_stream *stream, const struct kern_att
         return;
     launch(stream, key_grads, blocks_for(g->shape.ntok * g->shape.nkv, NWARP), THREADS, sizeof(own_rows), *g, *p);
     launch(stream, query_grads, blocks_for(g->shape.ntok * g->shape.nhead, NWARP), THREADS, sizeof(own_rows), *g, *p);
-}
-
-void cuda_attention_one(struct kern_stream *stream, const struct kern_attention_one *a)
-{
-    if (cuda_check(stream, a->nkeys > 0 && a->head_dim > 0 && a->nkv > 0 && a->nhead % a->nkv == 0 && a->scale > 0,
-                   "attention_one: no keys, query heads that are no multiple of the key heads, or a scale that is not positive") &&
-        fits(stream, a->head_dim))
-        launch(stream, attend_one, dim3((unsigned)a->nhead), THREADS, sizeof(one_token), *a);
 }

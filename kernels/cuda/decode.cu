@@ -1,4 +1,5 @@
-/* Products of matrices with one vector: a warp a row, over the rows of all matrices of a call. Each weight is read once. */
+/* One token at a time. Products of matrices with one vector: a warp a row, over the rows of all matrices of a call; each weight is read once. Attention: a
+ * head's keys are parted among blocks, and in a block among lanes; what the parts come to is put together in their order. */
 #include "cuda/ops.h"
 #include "cuda/reduce.cuh"
 #include "cuda/vec.cuh"
@@ -91,6 +92,193 @@ void run_dot_rows(struct kern_stream *stream, const parts &all, types kind, int6
     }
 }
 
+enum { MOST_DIM = WARP * WIDTH, LEAST_LANES = 8 }; /* of a head; that have a key, each eight of its features */
+template <types K> constexpr int KEYS = K == ALL_BF16 ? 4 : 2; /* on their way at once */
+
+/* What n parts of a head's keys come to: their largest scores, Σ exp(score - top), and the sums of values with those weights, in rows of pitch features. */
+struct found {
+    float *top, *sum, *o;
+    int64_t n, pitch;
+};
+
+/* What a block's lanes bring together. */
+struct one_shared {
+    float top[THREADS / LEAST_LANES], sum[THREADS / LEAST_LANES], o[THREADS * WIDTH];
+};
+
+/* A lane's features: n of eight from a column of the keys and values on, and what it has found there. */
+struct share {
+    int64_t col;
+    int n;
+    bool whole;
+    f8 q, o;
+    float top, sum;
+};
+
+/* One branch for all of them, and none where keys end (the last is read again, and counts for nothing): a load in a branch of its own would be waited for. */
+template <types K, int APART>
+__device__ __forceinline__ void load_keys(raw8<K> x[KEYS<K>], const share &s, const struct kern_cmat &m, int64_t first, int64_t end)
+{
+    int64_t key[KEYS<K>];
+#pragma unroll
+    for (int i = 0; i < KEYS<K>; i++)
+        key[i] = first + i * APART < end ? first + i * APART : end - 1;
+    if (s.whole)
+#pragma unroll
+        for (int i = 0; i < KEYS<K>; i++)
+            x[i] = load_raw8<K>(m, key[i], s.col, WIDTH, true);
+    else
+#pragma unroll
+        for (int i = 0; i < KEYS<K>; i++)
+            x[i] = load_raw8<K>(m, key[i], s.col, s.n, false);
+}
+
+/* Brings what was found to the new maximum, and adds the values of these keys. */
+template <types K> __device__ __forceinline__ void add_keys(share &s, const float score[KEYS<K>], const bool there[KEYS<K>], const raw8<K> v[KEYS<K>])
+{
+    float next = s.top;
+#pragma unroll
+    for (int i = 0; i < KEYS<K>; i++)
+        next = there[i] ? fmaxf(next, score[i]) : next;
+    const float factor = s.top == next ? 1.0f : expf(s.top - next);
+    s.top = next;
+    s.sum *= factor;
+#pragma unroll
+    for (int j = 0; j < WIDTH; j++)
+        s.o.v[j] *= factor;
+#pragma unroll
+    for (int i = 0; i < KEYS<K>; i++) {
+        const float weight = there[i] ? expf(score[i] - next) : 0.0f;
+        const f8 x = unpack(v[i]);
+        s.sum += weight;
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++)
+            s.o.v[j] = there[i] ? s.o.v[j] + weight * x.v[j] : s.o.v[j];
+    }
+}
+
+/* KEYS keys, from this lane's first on. All lanes of a warp come here, those too that have no key any more. */
+template <types K, int LANES> __device__ __forceinline__ void take_keys(share &s, const struct kern_attention_one &a, int64_t first, int64_t end)
+{
+    constexpr int APART = THREADS / LANES;
+    raw8<K> k[KEYS<K>], v[KEYS<K>];
+    float score[KEYS<K>];
+    bool there[KEYS<K>];
+    load_keys<K, APART>(k, s, a.k, first, end);
+    load_keys<K, APART>(v, s, a.v, first, end);
+#pragma unroll
+    for (int i = 0; i < KEYS<K>; i++) {
+        there[i] = first + i * APART < end;
+        score[i] = lanes_sum<LANES>(add_products(0, s.q, unpack(k[i]))) * a.scale;
+    }
+    add_keys<K>(s, score, there, v);
+}
+
+/* Feature col of the parts as one, and their maximum and sum. A part without keys has nothing to bring. */
+__device__ __forceinline__ float join_parts(const found &f, int64_t col, float *top, float *sum)
+{
+    float x = 0;
+    *top = -INFINITY;
+    *sum = 0;
+    for (int64_t i = 0; i < f.n; i++)
+        *top = fmaxf(*top, f.top[i]);
+    for (int64_t i = 0; i < f.n; i++) {
+        const float factor = f.sum[i] == 0 ? 0.0f : expf(f.top[i] - *top);
+        *sum += f.sum[i] * factor;
+        x += factor == 0 ? 0.0f : f.o[i * f.pitch + col] * factor;
+    }
+    return x;
+}
+
+template <types K, int LANES> __device__ __forceinline__ share begin_share(const struct kern_attention_one &a, int64_t head, bool vectors)
+{
+    const int64_t kv = (uint32_t)head / ((uint32_t)a.nhead / (uint32_t)a.nkv);
+    const int col = (int)threadIdx.x % LANES * WIDTH, left = (int)a.head_dim - col, n = left < 0 ? 0 : left < WIDTH ? left : WIDTH;
+    return share{kv * a.head_dim + col, n, vectors && n == WIDTH, load8<K>(a.q, 0, head * a.head_dim + col, n, false), {}, -INFINITY, 0};
+}
+
+/* Behind the barrier all of a block's threads see what its lanes have found. */
+template <int LANES> __device__ __forceinline__ found gather_shares(one_shared &shared, const share &s)
+{
+    const int part = (int)threadIdx.x / LANES;
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++)
+        shared.o[threadIdx.x * WIDTH + i] = s.o.v[i];
+    if (threadIdx.x % LANES == 0) {
+        shared.top[part] = s.top;
+        shared.sum[part] = s.sum;
+    }
+    __syncthreads();
+    return found{shared.top, shared.sum, shared.o, THREADS / LANES, LANES * WIDTH};
+}
+
+/* Those of a head, where all heads' lie one after the other. */
+__device__ __forceinline__ found of_head(const found &all, int64_t head)
+{
+    return found{all.top + head * all.n, all.sum + head * all.n, all.o + head * all.n * all.pitch, all.n, all.pitch};
+}
+
+/* A block for a head and a range of its keys, `each` of them or what is left; then a thread for a feature. If there is one range, that is the result. */
+template <types K, int LANES> __global__ void __launch_bounds__(THREADS, 2) attend_keys(struct kern_attention_one a, found ranges, int64_t each, bool vectors)
+{
+    const int64_t head = blockIdx.x, range = blockIdx.y, feature = threadIdx.x, end = (range + 1) * each < a.nkeys ? (range + 1) * each : a.nkeys;
+    share s = begin_share<K, LANES>(a, head, vectors);
+    for (int64_t first = range * each; first < end; first += THREADS / LANES * KEYS<K>)
+        take_keys<K, LANES>(s, a, first + threadIdx.x / LANES, end);
+    const found all = gather_shares<LANES>(shared_memory<one_shared>(), s), out = of_head(ranges, head);
+    if (feature >= a.head_dim)
+        return;
+    float top, sum, x = join_parts(all, feature, &top, &sum);
+    if (ranges.n == 1) {
+        store1<K>(a.o, 0, head * a.head_dim + feature, x / sum);
+        return;
+    }
+    out.o[range * out.pitch + feature] = x;
+    if (feature == 0) {
+        out.top[range] = top;
+        out.sum[range] = sum;
+    }
+}
+
+__global__ void __launch_bounds__(THREADS) join_ranges(struct kern_attention_one a, found ranges)
+{
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, head = i / a.head_dim;
+    if (head >= a.nhead)
+        return;
+    float top, sum, x = join_parts(of_head(ranges, head), i % a.head_dim, &top, &sum);
+    store1<MIXED>(a.o, 0, i, x / sum);
+}
+
+constexpr int64_t BLOCKS = 256, LEAST_RANGE = 256; /* that a device has at work, about; keys that are not worth a second launch */
+static_assert((MOST_DIM + 2) * BLOCKS * sizeof(float) <= CUDA_SCRATCH_BYTES);
+
+/* Keys of a range: as many as give each block one, by the shape alone. */
+int64_t keys_of_range(const struct kern_attention_one *a)
+{
+    const int64_t most = a->nhead > 0 && a->nhead < BLOCKS ? BLOCKS / a->nhead : 1, even = (a->nkeys + most - 1) / most;
+    return even > LEAST_RANGE ? even : LEAST_RANGE;
+}
+
+template <types K> void run_attend_keys(struct kern_stream *stream, const struct kern_attention_one *a, const found &ranges, int64_t each)
+{
+    const bool vectors = a->head_dim % WIDTH == 0 && aligned({a->k, a->v});
+    const dim3 grid((unsigned)a->nhead, (unsigned)ranges.n);
+    if (a->head_dim <= LEAST_LANES * WIDTH)
+        launch(stream, attend_keys<K, LEAST_LANES>, grid, THREADS, sizeof(one_shared), *a, ranges, each, vectors);
+    else if (a->head_dim <= 16 * WIDTH)
+        launch(stream, attend_keys<K, 16>, grid, THREADS, sizeof(one_shared), *a, ranges, each, vectors);
+    else
+        launch(stream, attend_keys<K, WARP>, grid, THREADS, sizeof(one_shared), *a, ranges, each, vectors);
+}
+
+bool sound(struct kern_stream *stream, const struct kern_attention_one *a)
+{
+    return cuda_check(stream, a->nkeys > 0 && a->head_dim > 0 && a->nkv > 0 && a->nhead % a->nkv == 0 && a->scale > 0,
+                      "attention_one: no keys, query heads that are no multiple of the key heads, or a scale that is not positive") &&
+           cuda_check(stream, a->head_dim <= MOST_DIM, "attention_one: heads of more than 256 features") &&
+           cuda_check(stream, stream->scratch, "attention_one: on a stream that goes ahead of others: it has no scratch memory");
+}
+
 } // namespace
 
 void cuda_gemv(struct kern_stream *stream, const struct kern_gemv *g)
@@ -111,4 +299,26 @@ void cuda_gemv(struct kern_stream *stream, const struct kern_gemv *g)
         }
         run_dot_rows(stream, all, kind, nrow);
     }
+}
+
+void cuda_attention_one(struct kern_stream *stream, const struct kern_attention_one *a)
+{
+    if (!sound(stream, a))
+        return;
+    const int64_t each = keys_of_range(a), n = (a->nkeys + each - 1) / each, all = a->nhead * n;
+    float *scratch = static_cast<float *>(stream->scratch);
+    const found ranges = {scratch, scratch + all, scratch + 2 * all, n, a->head_dim};
+    switch (types_of({a->q, a->k, a->v, a->o})) {
+    case ALL_F32:
+        run_attend_keys<ALL_F32>(stream, a, ranges, each);
+        break;
+    case ALL_BF16:
+        run_attend_keys<ALL_BF16>(stream, a, ranges, each);
+        break;
+    case MIXED:
+        run_attend_keys<MIXED>(stream, a, ranges, each);
+        break;
+    }
+    if (n > 1)
+        launch(stream, join_ranges, blocks_for(a->nhead * a->head_dim, THREADS), THREADS, 0, *a, ranges);
 }
