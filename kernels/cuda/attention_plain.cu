@@ -121,19 +121,18 @@ __global__ void __launch_bounds__(THREADS) forward(struct kern_attention a, pack
         a.lse[t.head * s.ntok + t.token] = top + logf(sum);
 }
 
-/* The weight of a pair of tokens, and its gradient: own rows 0 and 1 are what the other token's rows of x0 and x1 are multiplied with. */
+/* The weight of a pair of tokens, and its gradient: own rows 0 and 1 are what the other token's rows of x0 and x1 are multiplied with; lse and delta are the
+ * query's. */
 struct pair {
     float weight, grad;
 };
 
-__device__ __forceinline__ pair weigh(const struct kern_attention_grad &g, const packing &p, const task &t, const struct kern_cmat &x0, const struct kern_cmat &x1,
-                                      int64_t other, int64_t other_head, int64_t query, int64_t head)
+__device__ __forceinline__ pair weigh(const struct kern_attention_shape &s, const task &t, const struct kern_cmat &x0, const struct kern_cmat &x1, int64_t other,
+                                      int64_t other_head, float lse, float delta)
 {
-    const struct kern_attention_shape &s = g.shape;
-    const float score = dot(t.row[0], x0, other, other_head, s.head_dim) * s.scale;
-    const float weight = expf(score - g.lse[head * s.ntok + query]);
+    const float weight = expf(dot(t.row[0], x0, other, other_head, s.head_dim) * s.scale - lse);
     const float dweight = dot(t.row[1], x1, other, other_head, s.head_dim);
-    return pair{weight, weight * (dweight - p.delta[head * s.ntok + query]) * s.scale};
+    return pair{weight, weight * (dweight - delta) * s.scale};
 }
 
 /* A key's gradients: over the query heads that share it, and the tokens that see it. */
@@ -150,8 +149,8 @@ __global__ void __launch_bounds__(THREADS) key_grads(struct kern_attention_grad 
     __syncwarp();
     for (int64_t head = t.head * shared_by; head < (t.head + 1) * shared_by; head++)
         for (int64_t from = t.token; from < seen; from += WARP) {
-            const int64_t n = some_rows(from, seen), query = from + t.lane;
-            const pair w = t.lane < n ? weigh(g, p, t, g.q, g.d_o, query, head, query, head) : pair{0, 0};
+            const int64_t n = some_rows(from, seen), query = from + t.lane, at = head * s.ntok + query;
+            const pair w = t.lane < n ? weigh(s, t, g.q, g.d_o, query, head, g.lse[at], p.delta[at]) : pair{0, 0};
             add_rows(t, dv, w.weight, g.d_o, from, n, head, s.head_dim);
             add_rows(t, dk, w.grad, g.q, from, n, head, s.head_dim);
         }
@@ -166,14 +165,15 @@ __global__ void __launch_bounds__(THREADS) query_grads(struct kern_attention_gra
     task t;
     if (!find_task(s, p, s.nhead, &t))
         return;
-    const int64_t kv = t.head / (s.nhead / s.nkv);
+    const int64_t kv = t.head / (s.nhead / s.nkv), at = t.head * s.ntok + t.token;
+    const float lse = g.lse[at], delta = p.delta[at];
     features dq = {};
     load_own(t, 0, g.q, t.head, s.head_dim);
     load_own(t, 1, g.d_o, t.head, s.head_dim);
     __syncwarp();
     for (int64_t from = first_key(s, t); from <= t.token; from += WARP) {
         const int64_t n = some_rows(from, t.token + 1);
-        const pair w = t.lane < n ? weigh(g, p, t, g.k, g.v, from + t.lane, kv, t.token, t.head) : pair{0, 0};
+        const pair w = t.lane < n ? weigh(s, t, g.k, g.v, from + t.lane, kv, lse, delta) : pair{0, 0};
         add_rows(t, dq, w.grad, g.k, from, n, kv, s.head_dim);
     }
     store_features(dq, 1, g.dq, t, s.head_dim);
