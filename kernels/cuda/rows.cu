@@ -89,10 +89,23 @@ __device__ __forceinline__ bool any_thread(votes &shared, bool mine)
     return any;
 }
 
+enum { AHEAD = 4 }; /* columns of a thread that are read before one is written: behind a store to what might be src, a load would wait */
+
 template <types K> __device__ __forceinline__ void add_row(const scatter_add &s, int64_t to, int64_t row)
 {
-    for (int64_t col = threadIdx.x; col < s.ncol; col += THREADS)
-        s.dst[to * s.per_index + col * s.per_col] += load1<K>(s.src, row, col);
+    for (int64_t from = threadIdx.x; from < s.ncol; from += AHEAD * THREADS) {
+        float *dst = s.dst + to * s.per_index + from * s.per_col, sum[AHEAD], x[AHEAD];
+        const int64_t left = s.ncol - from, apart = THREADS * s.per_col;
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            x[i] = i * THREADS < left ? load1<K>(s.src, row, from + i * THREADS) : 0.0f;
+            sum[i] = i * THREADS < left ? dst[i * apart] : 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            if (i * THREADS < left)
+                dst[i * apart] = sum[i] + x[i];
+    }
 }
 
 /* Rows from … of THREADS that go to the same place, ascending. */

@@ -91,7 +91,7 @@ static void elementwise(struct rig *rig)
     }
 }
 
-enum { NTOK = 150, NVOCAB = 40, DIM = 72 };
+enum { NTOK = 150, NVOCAB = 40 };
 
 static int32_t *choose(struct rig *rig)
 {
@@ -101,21 +101,21 @@ static int32_t *choose(struct rig *rig)
     return index;
 }
 
-static void embedding(struct rig *rig)
+static void embedding(struct rig *rig, int64_t dim)
 {
-    struct matrix w = matrix_random(rig, NVOCAB, DIM, rig->dtype, 1), y = matrix_new(NTOK, DIM, rig->dtype), dy = matrix_random(rig, NTOK, DIM, rig->dtype, 1);
-    struct matrix dw = matrix_random(rig, NVOCAB, DIM, KERN_F32, 1);
+    struct matrix w = matrix_random(rig, NVOCAB, dim, rig->dtype, 1), y = matrix_new(NTOK, dim, rig->dtype), dy = matrix_random(rig, NTOK, dim, rig->dtype, 1);
+    struct matrix dw = matrix_random(rig, NVOCAB, dim, KERN_F32, 1);
     int32_t *index = choose(rig);
-    double *want = zeros(NTOK * DIM), *want_dw = zeros(NVOCAB * DIM);
-    for (int i = 0; i < NVOCAB * DIM; i++)
-        want_dw[i] = at(&dw, i / DIM, i % DIM);
-    for (int i = 0; i < NTOK * DIM; i++) {
-        want[i] = at(&w, index[i / DIM], i % DIM);
-        want_dw[index[i / DIM] * DIM + i % DIM] += at(&dy, i / DIM, i % DIM);
+    double *want = zeros(NTOK * dim), *want_dw = zeros(NVOCAB * dim);
+    for (int64_t i = 0; i < NVOCAB * dim; i++)
+        want_dw[i] = at(&dw, i / dim, i % dim);
+    for (int64_t i = 0; i < NTOK * dim; i++) {
+        want[i] = at(&w, index[i / dim], i % dim);
+        want_dw[index[i / dim] * dim + i % dim] += at(&dy, i / dim, i % dim);
     }
-    rig->ops->gather_rows(rig->stream, view(&y), cview(&w), index, NTOK, DIM, NVOCAB);
+    rig->ops->gather_rows(rig->stream, view(&y), cview(&w), index, NTOK, dim, NVOCAB);
     check_matrix(rig, &y, want, 0, "gather");
-    rig->ops->scatter_add(rig->stream, view(&dw), cview(&dy), index, NTOK, DIM, NVOCAB);
+    rig->ops->scatter_add(rig->stream, view(&dw), cview(&dy), index, NTOK, dim, NVOCAB);
     check_matrix(rig, &dw, want_dw, 1e-6, "scatter");
     must_free(want), must_free(want_dw), must_free(index);
     matrix_free(&w), matrix_free(&y), matrix_free(&dy), matrix_free(&dw);
@@ -146,7 +146,8 @@ static void embedding_cols(struct rig *rig)
 static void indices(struct rig *rig)
 {
     char message[KERN_MESSAGE_BYTES];
-    embedding(rig);
+    embedding(rig, 72);
+    embedding(rig, 1301); /* more than a block of threads adds in one go */
     embedding_cols(rig);
     /* An index that is none: said later, and what follows does nothing until it was heard. */
     struct matrix w = matrix_random(rig, 3, 4, rig->dtype, 1), y = matrix_random(rig, 2, 4, rig->dtype, 1), before = matrix_copy(&y);
