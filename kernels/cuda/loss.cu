@@ -1,4 +1,5 @@
-/* Cross-entropy: a block of threads a row of logits. The row is read once for its maximum and sum, and once more, from the cache mostly, for its gradient. */
+/* Cross-entropy: a block of threads a row of logits. The row is read once for its maximum and sum, and once more for its gradient: from the cache as far as the
+ * rows that are being read fit there, and they are few, as a block is as large as can be. */
 #include "cuda/ops.h"
 #include "cuda/reduce.cuh"
 #include "cuda/rows.cuh"
@@ -11,8 +12,11 @@ struct soft {
     float top, sum;
 };
 
+enum { ROW_THREADS = 1024 }; /* a multiprocessor has one such block at a time: two would have to do with 32 registers a thread */
+template <types K> constexpr int AHEAD = K == ALL_BF16 ? 4 : 2; /* eights of a thread that are on their way before the first is used */
+
 struct entropy_shared {
-    soft part[THREADS / WARP];
+    soft part[ROW_THREADS / WARP];
     float at; /* the target's logit */
 };
 
@@ -28,20 +32,6 @@ __device__ __forceinline__ soft join(soft a, soft b)
     return soft{top, bring(a, top) + bring(b, top)};
 }
 
-__device__ __forceinline__ soft of_eight(const f8 &x, int n)
-{
-    soft s = {-INFINITY, 0};
-#pragma unroll
-    for (int i = 0; i < WIDTH; i++)
-        if (i < n)
-            s.top = fmaxf(s.top, x.v[i]);
-#pragma unroll
-    for (int i = 0; i < WIDTH; i++)
-        if (i < n)
-            s.sum += x.v[i] == s.top ? 1.0f : expf(x.v[i] - s.top);
-    return s;
-}
-
 __device__ __forceinline__ soft join_block(entropy_shared &shared, soft s)
 {
 #pragma unroll
@@ -51,17 +41,70 @@ __device__ __forceinline__ soft join_block(entropy_shared &shared, soft s)
         shared.part[threadIdx.x / WARP] = s;
     __syncthreads();
     s = shared.part[0];
-    for (int i = 1; i < THREADS / WARP; i++)
+    for (int i = 1; i < ROW_THREADS / WARP; i++)
         s = join(s, shared.part[i]);
+    return s;
+}
+
+/* Elements of a thread's eight i of a stretch of the row, eight or fewer, and the first one's column. */
+__device__ __forceinline__ int eight_of(int64_t from, int i, int64_t ncol, int64_t *col)
+{
+    *col = from + ((int64_t)i * ROW_THREADS + threadIdx.x) * WIDTH;
+    return *col >= ncol ? 0 : ncol - *col < WIDTH ? (int)(ncol - *col) : WIDTH;
+}
+
+/* A thread's eights of a stretch. */
+template <types K> __device__ __forceinline__ void load_eights(raw8<K> x[AHEAD<K>], const struct kern_cross_entropy &e, int64_t row, int64_t from, bool vectors)
+{
+    int64_t col;
+#pragma unroll
+    for (int i = 0; i < AHEAD<K>; i++) {
+        const int n = eight_of(from, i, e.ncol, &col);
+        x[i] = n ? load_raw8<K>(e.logits, row, col, n, vectors && n == WIDTH) : raw8<K>();
+    }
+}
+
+/* The n of eight that there are; the others are no maximum and add nothing. */
+__device__ __forceinline__ f8 only(f8 x, int n)
+{
+    if (n < WIDTH)
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++)
+            x.v[i] = i < n ? x.v[i] : -INFINITY;
+    return x;
+}
+
+/* Eights of a stretch go to the sum together: it is brought to a new maximum once. No maximum, or an infinite one: nothing is taken off, as it would make NaNs. */
+template <types K> __device__ __forceinline__ soft add_eights(soft s, const raw8<K> x[AHEAD<K>], int64_t from, int64_t ncol)
+{
+    int64_t col;
+    float top = s.top;
+#pragma unroll
+    for (int i = 0; i < AHEAD<K>; i++) {
+        const f8 v = only(unpack(x[i]), eight_of(from, i, ncol, &col));
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++)
+            top = fmaxf(top, v.v[j]);
+    }
+    const float off = top - top == 0 ? top : 0.0f;
+    s = soft{top, bring(s, top)};
+#pragma unroll
+    for (int i = 0; i < AHEAD<K>; i++) {
+        const f8 v = only(unpack(x[i]), eight_of(from, i, ncol, &col));
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++)
+            s.sum += expf(v.v[j] - off);
+    }
     return s;
 }
 
 template <types K> __device__ __forceinline__ soft read_row(const struct kern_cross_entropy &e, int64_t row, bool vectors)
 {
     soft s = {-INFINITY, 0};
-    for (int64_t col = (int64_t)threadIdx.x * WIDTH; col < e.ncol; col += THREADS * WIDTH) {
-        const int n = e.ncol - col < WIDTH ? (int)(e.ncol - col) : WIDTH;
-        s = join(s, of_eight(load8<K>(e.logits, row, col, n, vectors && n == WIDTH), n));
+    for (int64_t from = 0; from < e.ncol; from += AHEAD<K> * ROW_THREADS * WIDTH) {
+        raw8<K> x[AHEAD<K>];
+        load_eights<K>(x, e, row, from, vectors);
+        s = add_eights<K>(s, x, from, e.ncol);
     }
     return s;
 }
@@ -70,18 +113,21 @@ template <types K> __device__ __forceinline__ soft read_row(const struct kern_cr
 template <types K> __device__ __forceinline__ void write_row(const struct kern_cross_entropy &e, int64_t row, bool vectors, soft s, float scale)
 {
     const int64_t target = e.target[row];
-    for (int64_t from = 0; from < e.ncol; from += THREADS * WIDTH) {
-        const int64_t col = from + (int64_t)threadIdx.x * WIDTH;
-        const int n = e.ncol - col < WIDTH ? (int)(e.ncol - col) : WIDTH;
-        f8 x = {};
-        if (n > 0)
-            x = load8<K>(e.logits, row, col, n, vectors && n == WIDTH);
+    for (int64_t from = 0; from < e.ncol; from += AHEAD<K> * ROW_THREADS * WIDTH) {
+        raw8<K> raw[AHEAD<K>];
+        load_eights<K>(raw, e, row, from, vectors);
         __syncthreads();
 #pragma unroll
-        for (int i = 0; i < WIDTH; i++)
-            x.v[i] = expf(x.v[i] - s.top) * scale - (col + i == target ? e.grad_scale : 0.0f);
-        if (n > 0)
-            store8<K>(e.dlogits, row, col, n, vectors && n == WIDTH, x);
+        for (int i = 0; i < AHEAD<K>; i++) {
+            int64_t col;
+            const int n = eight_of(from, i, e.ncol, &col), at = target - col < WIDTH ? (int)(target - col) : WIDTH;
+            f8 x = unpack(raw[i]);
+#pragma unroll
+            for (int j = 0; j < WIDTH; j++)
+                x.v[j] = expf(x.v[j] - s.top) * scale - (j == at ? e.grad_scale : 0.0f);
+            if (n)
+                store8<K>(e.dlogits, row, col, n, vectors && n == WIDTH, x);
+        }
     }
 }
 
@@ -91,13 +137,13 @@ __device__ __forceinline__ void skip_row(const struct kern_cross_entropy &e, int
         e.loss[row] = 0;
     if (!e.dlogits.data)
         return;
-    for (int64_t col = (int64_t)threadIdx.x * WIDTH; col < e.ncol; col += THREADS * WIDTH) {
+    for (int64_t col = (int64_t)threadIdx.x * WIDTH; col < e.ncol; col += ROW_THREADS * WIDTH) {
         const int n = e.ncol - col < WIDTH ? (int)(e.ncol - col) : WIDTH;
         store8<MIXED>(e.dlogits, row, col, n, vectors && n == WIDTH, f8{});
     }
 }
 
-template <types K> __global__ void __launch_bounds__(THREADS) entropy_rows(struct kern_cross_entropy e, const struct cuda_fault *fault, bool vectors)
+template <types K> __global__ void __launch_bounds__(ROW_THREADS) entropy_rows(struct kern_cross_entropy e, const struct cuda_fault *fault, bool vectors)
 {
     entropy_shared &shared = shared_memory<entropy_shared>();
     const int64_t row = blockIdx.x;
@@ -125,13 +171,13 @@ void cuda_cross_entropy(struct kern_stream *stream, const struct kern_cross_entr
     cuda_check_indices(stream, e->target, e->nrow, INT32_MIN, e->ncol, CUDA_FAULT_TARGET);
     switch (types_of({e->logits, e->dlogits})) {
     case ALL_F32:
-        launch(stream, entropy_rows<ALL_F32>, grid, THREADS, sizeof(entropy_shared), *e, stream->fault, vectors);
+        launch(stream, entropy_rows<ALL_F32>, grid, ROW_THREADS, sizeof(entropy_shared), *e, stream->fault, vectors);
         break;
     case ALL_BF16:
-        launch(stream, entropy_rows<ALL_BF16>, grid, THREADS, sizeof(entropy_shared), *e, stream->fault, vectors);
+        launch(stream, entropy_rows<ALL_BF16>, grid, ROW_THREADS, sizeof(entropy_shared), *e, stream->fault, vectors);
         break;
     case MIXED:
-        launch(stream, entropy_rows<MIXED>, grid, THREADS, sizeof(entropy_shared), *e, stream->fault, vectors);
+        launch(stream, entropy_rows<MIXED>, grid, ROW_THREADS, sizeof(entropy_shared), *e, stream->fault, vectors);
         break;
     }
 }

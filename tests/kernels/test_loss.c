@@ -69,6 +69,9 @@ static void entropy(struct rig *rig)
     entropy_shape(rig, 3, 4104);
     entropy_over(rig, 3, 5003);
     entropy_over(rig, 3, 6008);
+    entropy_shape(rig, 2, 33000); /* more than a block of threads reads in one go */
+    entropy_over(rig, 3, 33003);
+    entropy_over(rig, 2, 33008);
     int32_t *target = must_alloc(sizeof(*target));
     float *logits = float_zeros(4), *loss = float_zeros(1);
     *target = 4;
@@ -84,7 +87,15 @@ static void entropy(struct rig *rig)
         rig->ops->cross_entropy(rig->stream, &e);
         assert_true(isnan(*loss));
     }
-    must_free(target), must_free(logits), must_free(loss);
+    /* Logits of -inf weigh nothing, whole eights of them too. */
+    float *row = float_zeros(40);
+    for (int j = 0; j < 40; j++)
+        row[j] = j < 2 || j > 20 ? -INFINITY : 1;
+    e.ncol = 40;
+    e.logits = (struct kern_cmat){row, 40, KERN_F32};
+    rig->ops->cross_entropy(rig->stream, &e);
+    check_floats(rig, loss, 1, (const double[]){log(19)}, 1e-6, "loss beside -inf");
+    must_free(target), must_free(logits), must_free(loss), must_free(row);
 }
 
 enum { NTOK = 90, DIM = 24, NVOCAB = 77, R = 3 };
