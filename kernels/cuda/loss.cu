@@ -54,7 +54,8 @@ __device__ __forceinline__ int eight_of(int64_t from, int i, int64_t ncol, int64
 }
 
 /* A thread's eights of a stretch. */
-template <types K> __device__ __forceinline__ void load_eights(raw8<K> x[AHEAD<K>], const struct kern_cross_entropy &e, int64_t row, int64_t from, bool vectors)
+template <types K>
+__device__ __forceinline__ void load_eights(raw8<K> x[AHEAD<K>], const struct kern_cross_entropy &e, int64_t row, int64_t from, bool vectors)
 {
     int64_t col;
 #pragma unroll
@@ -74,7 +75,7 @@ __device__ __forceinline__ f8 only(f8 x, int n)
     return x;
 }
 
-/* Eights of a stretch go to the sum together: it is brought to a new maximum once. No maximum, or an infinite one: nothing is taken off, as it would make NaNs. */
+/* Eights of a stretch go to the sum together: it is brought to a new maximum once. Of no maximum, or an infinite one, nothing is taken off: it would make NaNs. */
 template <types K> __device__ __forceinline__ soft add_eights(soft s, const raw8<K> x[AHEAD<K>], int64_t from, int64_t ncol)
 {
     int64_t col;
