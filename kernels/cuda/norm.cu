@@ -130,8 +130,9 @@ struct gamma_op {
         f8 sum = {};
         for (int64_t group = 0; group < r.ngroup; group++) {
             const int64_t at = group * r.ncol + col;
-            const f8 x = load8<K>(r.x, row, at, n, whole), dy = load8<K>(r.dy, row, at, n, whole);
             const float rstd = r.rstd[row * r.ngroup + group];
+            const raw8<K> raw = load_raw8<K>(r.x, row, at, n, whole), grad = load_raw8<K>(r.dy, row, at, n, whole);
+            const f8 x = unpack(raw), dy = unpack(grad);
 #pragma unroll
             for (int i = 0; i < WIDTH; i++)
                 sum.v[i] += dy.v[i] * (x.v[i] * rstd);
