@@ -276,7 +276,7 @@ bool sound(struct kern_stream *stream, const struct kern_attention_one *a)
     return cuda_check(stream, a->nkeys > 0 && a->head_dim > 0 && a->nkv > 0 && a->nhead % a->nkv == 0 && a->scale > 0,
                       "attention_one: no keys, query heads that are no multiple of the key heads, or a scale that is not positive") &&
            cuda_check(stream, a->head_dim <= MOST_DIM, "attention_one: heads of more than 256 features") &&
-           cuda_check(stream, stream->scratch, "attention_one: on a stream that goes ahead of others: it has no scratch memory");
+           cuda_has_scratch(stream);
 }
 
 } // namespace

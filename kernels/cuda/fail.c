@@ -25,7 +25,7 @@ bool cuda_check(struct kern_stream *stream, bool ok, const char *words)
 
 bool cuda_has_scratch(struct kern_stream *stream)
 {
-    return cuda_check(stream, stream->scratch, "a product or a list on a stream that goes ahead of others: it has no scratch memory");
+    return cuda_check(stream, stream->scratch, "what needs scratch memory, on a stream that goes ahead of others and has none");
 }
 
 void cuda_fault_report(struct kern_stream *stream, const struct cuda_fault *f)

@@ -14,9 +14,18 @@ template <types K, typename Op> __global__ void __launch_bounds__(THREADS) sum_r
     if (i >= e.per_row)
         return;
     const int n = e.ncol - col < WIDTH ? (int)(e.ncol - col) : WIDTH;
+    const bool whole = e.aligned && n == WIDTH;
+    const int64_t end = (block + 1) * KERN_ROW_BLOCK < e.nrow ? (block + 1) * KERN_ROW_BLOCK : e.nrow;
     f8 sum = {};
-    for (int64_t row = block * KERN_ROW_BLOCK; row < e.nrow && row < (block + 1) * KERN_ROW_BLOCK; row++) {
-        const f8 x = op.template value<K>(row, col, n, e.aligned && n == WIDTH);
+    int64_t row = block * KERN_ROW_BLOCK;
+    for (; whole && row + 1 < end; row += 2) {
+        const f8 x = op.template value<K>(row, col, WIDTH, true), y = op.template value<K>(row + 1, col, WIDTH, true);
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++)
+            sum.v[j] = sum.v[j] + x.v[j] + y.v[j];
+    }
+    for (; row < end; row++) {
+        const f8 x = op.template value<K>(row, col, n, whole);
 #pragma unroll
         for (int j = 0; j < WIDTH; j++)
             sum.v[j] += x.v[j];

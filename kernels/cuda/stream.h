@@ -28,7 +28,8 @@ struct kern_stream {
     int status;                   /* known on the host so far */
     char message[KERN_MESSAGE_BYTES];
     struct cuda_fault *fault;     /* on the device */
-    void *scratch;                /* on the device, aligned to 256: products' workspace, and lists; calls on a stream share it in turn. NULL where it goes ahead */
+    void *scratch;                /* on the device, aligned to 256: products' workspace, lists, what blocks leave for a second launch. Calls on a stream share
+                                   * it in turn; NULL where it goes ahead */
     size_t scratch_nbytes;        /* CUDA_SCRATCH_BYTES of them */
     void *panel;                  /* on the device, aligned to 256: operands that are made for a product */
     size_t panel_nbytes;

@@ -89,7 +89,7 @@ static void goes_ahead(struct rig *rig)
     assert_int_equal(rig->device->stream_sync(ahead, message), KERN_ERR_ARG);
     rig->ops->gemm(ahead, &product);
     assert_int_equal(rig->device->stream_sync(ahead, message), KERN_ERR_ARG);
-    assert_non_null(strstr(message, "no scratch"));
+    assert_non_null(strstr(message, "scratch memory"));
     rig->ops->add(ahead, view(&y), cview(&y), cview(&x), NROW, NROW);
     rig->stream = ahead;
     check_matrix(rig, &y, want, 0, "a sum on a stream that goes ahead");
