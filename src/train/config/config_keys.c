@@ -212,7 +212,8 @@ static int refuse_unknown(const char *path, const char *name, size_t nsection, c
             memcpy(best, at, sizeof best);
         memcpy(last, at, sizeof last);
     }
-    if (fsdpck_name_distance(own, best) <= 2 && fsdpck_name_distance(own, best) < strlen(own))
+    const unsigned apart = fsdpck_name_distance(own, best);
+    if (apart <= 2 && apart < strlen(own) && strlen(best) <= strlen(own) + 2) /* the beginning of a long name is not it: "lr" */
         return FAIL("unknown key '%s'; the nearest is '%.*s%s'", name, (int)(own - name), name, best);
     return nsection ? FAIL("unknown key '%s'; %.*s has %s", name, (int)nsection, name, all) : FAIL("unknown key '%s'; a config has %s", name, all);
 }
