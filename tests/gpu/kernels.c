@@ -1,4 +1,5 @@
-/* How fast a module's kernels are on its first device, beside a plain copy on that device: a JSON object a line. Shapes of an 8B Llama, bf16.
+/* How fast a module's kernels are on its first device, beside a plain copy on that device: a JSON object a line, with the median of some rounds, and how far
+ * the fastest and the slowest were apart, as a share of it. Shapes of an 8B Llama, bf16. What only reads and writes has several times what a cache holds.
  *
  *     gpu_kernels MODULE.so [SMALL [attention]]     SMALL: shapes so many times smaller, to try the program itself on a slow device; attention: that alone */
 #include <kernels/memory.h>
@@ -8,15 +9,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WARM = 3, TURNS = 10, HIDDEN = 4096, INNER = 14336, NHEAD = 32, NKV = 8, HEAD = 128, SMALLEST = 64 };
+enum { WARM = 3, TURNS = 10, ROUNDS = 5, HIDDEN = 4096, INNER = 14336, NHEAD = 32, NKV = 8, HEAD = 128, NLAYER = 32, RANK = 16, NADAPTER = 14,
+       SMALLEST = 64 };
 
 static struct {
     const struct kern_device *device;
     struct kern_stream *stream;
     struct kern_event *from, *to;
     int64_t ntok, hidden, inner;
+    int64_t nrow;     /* of norms and RoPE: a matrix of so many is as large as what the copy copies */
     double copy_rate; /* bytes read and written a second */
 } bench;
+
+struct timing {
+    double seconds, spread; /* of one call: the median round, and (slowest - fastest)/median */
+};
 
 static void must(int rc, const char *message)
 {
@@ -34,47 +41,68 @@ static struct kern_buffer take(int64_t nelem, int64_t each)
     return b;
 }
 
-/* Random numbers in ±1, as products of zeros take less power and more clock. */
-static struct kern_mat matrix(struct kern_buffer *b, int64_t nrow, int64_t ncol)
+static void finish(void)
 {
-    const struct kern_philox rng = { .seed = 7 };
-    struct kern_buffer floats = take(ncol, 4);
-    *b = take(nrow * ncol, 2);
-    for (int64_t i = 0; i < nrow; i++) {
-        const struct kern_mat row = { (char *)b->data + i * ncol * 2, ncol, KERN_BF16 };
-        const struct kern_cmat from = { floats.data, ncol, KERN_F32 };
-        bench.device->ops->uniform(bench.stream, floats.data, ncol, rng, (uint64_t)(i * ncol), -1, 1);
-        bench.device->ops->cast(bench.stream, row, from, 1, ncol);
-    }
     char message[KERN_MESSAGE_BYTES];
     must(bench.device->stream_sync(bench.stream, message), message);
-    bench.device->memory->free(&floats);
-    return (struct kern_mat){ b->data, ncol, KERN_BF16 };
 }
 
-/* Seconds of one call. */
-static double seconds(void (*call)(void *), void *ctx)
+/* Floats that differ: zeros take less power to move and to multiply, and so leave the device more clock. */
+static struct kern_buffer noise(int64_t nelem, float low, float high)
 {
-    char message[KERN_MESSAGE_BYTES];
-    for (int i = 0; i < WARM; i++)
-        call(ctx);
+    struct kern_buffer b = take(nelem, 4);
+    bench.device->ops->uniform(bench.stream, b.data, nelem, (struct kern_philox){ .seed = 7 }, 0, low, high);
+    return b;
+}
+
+static struct kern_mat matrix(struct kern_buffer *b, int64_t nrow, int64_t ncol)
+{
+    struct kern_buffer floats = noise(nrow * ncol, -1, 1);
+    *b = take(nrow * ncol, 2);
+    const struct kern_mat m = { b->data, ncol, KERN_BF16 };
+    bench.device->ops->cast(bench.stream, m, (struct kern_cmat){ floats.data, ncol, KERN_F32 }, nrow, ncol);
+    finish();
+    bench.device->memory->free(&floats);
+    return m;
+}
+
+static double round_seconds(void (*call)(void *), void *ctx)
+{
     bench.device->event_record(bench.from, bench.stream);
     for (int i = 0; i < TURNS; i++)
         call(ctx);
     bench.device->event_record(bench.to, bench.stream);
-    must(bench.device->stream_sync(bench.stream, message), message);
+    finish();
     return 1e-9 * (double)bench.device->event_elapsed_ns(bench.from, bench.to) / TURNS;
 }
 
-static void show_bytes(const char *name, double nbytes, double s)
+static int by_value(const void *a, const void *b)
 {
-    printf("{\"kernel\": \"%s\", \"seconds\": %.6g, \"gb_per_second\": %.1f, \"of_copy\": %.3f}\n", name, s, 1e-9 * nbytes / s, nbytes / s / bench.copy_rate);
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static struct timing timed(void (*call)(void *), void *ctx)
+{
+    double s[ROUNDS];
+    for (int i = 0; i < WARM; i++)
+        call(ctx);
+    for (int i = 0; i < ROUNDS; i++)
+        s[i] = round_seconds(call, ctx);
+    qsort(s, ROUNDS, sizeof s[0], by_value);
+    return (struct timing){ s[ROUNDS / 2], (s[ROUNDS - 1] - s[0]) / s[ROUNDS / 2] };
+}
+
+static void show_bytes(const char *name, double nbytes, struct timing t)
+{
+    printf("{\"kernel\": \"%s\", \"seconds\": %.6g, \"spread\": %.3f, \"gb_per_second\": %.1f, \"of_copy\": %.3f}\n", name, t.seconds, t.spread,
+           1e-9 * nbytes / t.seconds, nbytes / t.seconds / bench.copy_rate);
     fflush(stdout);
 }
 
-static void show_flops(const char *name, double flops, double s)
+static void show_flops(const char *name, double flops, struct timing t)
 {
-    printf("{\"kernel\": \"%s\", \"seconds\": %.6g, \"tflops\": %.1f}\n", name, s, 1e-12 * flops / s);
+    printf("{\"kernel\": \"%s\", \"seconds\": %.6g, \"spread\": %.3f, \"tflops\": %.1f}\n", name, t.seconds, t.spread, 1e-12 * flops / t.seconds);
     fflush(stdout);
 }
 
@@ -92,11 +120,11 @@ static void copy(void *ctx)
 static void measure_copy(void)
 {
     const int64_t nbytes = bench.ntok * 65536;
-    struct kern_buffer a = take(nbytes, 1), b = take(nbytes, 1);
+    struct kern_buffer a = noise(nbytes / 4, -1, 1), b = take(nbytes, 1);
     struct copy c = { b.data, a.data, (size_t)nbytes };
-    double s = seconds(copy, &c);
-    bench.copy_rate = 2 * (double)nbytes / s;
-    show_bytes("copy", 2 * (double)nbytes, s);
+    const struct timing t = timed(copy, &c);
+    bench.copy_rate = 2 * (double)nbytes / t.seconds;
+    show_bytes("copy", 2 * (double)nbytes, t);
     bench.device->memory->free(&a);
     bench.device->memory->free(&b);
 }
@@ -106,10 +134,13 @@ static void measure_pinned(void)
 {
     char message[KERN_MESSAGE_BYTES];
     const int64_t nbytes = bench.ntok * 32768;
-    struct kern_buffer host, b = take(nbytes, 1);
+    struct kern_buffer host, b = noise(nbytes / 4, -1, 1);
     must(bench.device->memory->alloc((struct kern_place){ .kind = KERN_PLACE_PINNED }, (size_t)nbytes, &host, message), message);
-    struct copy c = { b.data, host.data, (size_t)nbytes };
-    printf("{\"kernel\": \"pinned memory to the device\", \"gb_per_second\": %.1f}\n", 1e-9 * (double)nbytes / seconds(copy, &c));
+    struct copy there = { host.data, b.data, (size_t)nbytes }, back = { b.data, host.data, (size_t)nbytes };
+    copy(&there);
+    const struct timing t = timed(copy, &back);
+    printf("{\"kernel\": \"pinned memory to the device\", \"spread\": %.3f, \"gb_per_second\": %.1f}\n", t.spread, 1e-9 * (double)nbytes / t.seconds);
+    fflush(stdout);
     bench.device->memory->free(&host);
     bench.device->memory->free(&b);
 }
@@ -136,58 +167,104 @@ static void call_swiglu(void *ctx)
 
 static void measure_norm(void)
 {
-    struct kern_buffer b[5], rstd = take(bench.ntok, 4);
-    const struct kern_mat x = matrix(&b[0], bench.ntok, bench.hidden), dy = matrix(&b[1], bench.ntok, bench.hidden), y = matrix(&b[2], bench.ntok, bench.hidden),
-                          gamma = matrix(&b[3], 1, bench.hidden), add = matrix(&b[4], bench.ntok, bench.hidden);
-    const double nbytes = (double)bench.ntok * (double)bench.hidden * 2;
-    struct kern_rmsnorm f = { .nrow = bench.ntok, .ngroup = 1, .ncol = bench.hidden, .x = kern_const(x), .gamma = kern_const(gamma), .eps = 1e-5f, .y = y, .rstd = rstd.data };
-    struct kern_rmsnorm_grad g = { .nrow = bench.ntok, .ngroup = 1, .ncol = bench.hidden, .x = kern_const(x), .dy = kern_const(dy), .gamma = kern_const(gamma),
+    struct kern_buffer b[5], rstd = take(bench.nrow, 4);
+    const int64_t nrow = bench.nrow, ncol = bench.hidden;
+    const struct kern_mat x = matrix(&b[0], nrow, ncol), dy = matrix(&b[1], nrow, ncol), y = matrix(&b[2], nrow, ncol), gamma = matrix(&b[3], 1, ncol),
+                          add = matrix(&b[4], nrow, ncol);
+    const double nbytes = (double)nrow * (double)ncol * 2;
+    struct kern_rmsnorm f = { .nrow = nrow, .ngroup = 1, .ncol = ncol, .x = kern_const(x), .gamma = kern_const(gamma), .eps = 1e-5f, .y = y, .rstd = rstd.data };
+    struct kern_rmsnorm_grad g = { .nrow = nrow, .ngroup = 1, .ncol = ncol, .x = kern_const(x), .dy = kern_const(dy), .gamma = kern_const(gamma),
                                    .rstd = rstd.data, .add = kern_const(add), .dx = y };
-    show_bytes("RMSNorm forward", 2 * nbytes, seconds(call_rmsnorm, &f));
-    show_bytes("RMSNorm backward, residual added, gamma frozen", 4 * nbytes, seconds(call_rmsnorm_grad, &g));
+    show_bytes("RMSNorm forward", 2 * nbytes, timed(call_rmsnorm, &f));
+    show_bytes("RMSNorm backward, residual added, gamma frozen", 4 * nbytes, timed(call_rmsnorm_grad, &g));
     for (int i = 0; i < 5; i++)
         bench.device->memory->free(&b[i]);
     bench.device->memory->free(&rstd);
 }
 
+/* What the host made, on the device. */
+static struct kern_buffer send(const void *from, size_t nbytes)
+{
+    struct kern_buffer b = take((int64_t)nbytes, 1);
+    bench.device->memory->copy(bench.stream, b.data, from, nbytes);
+    finish();
+    return b;
+}
+
+/* Documents of ntok tokens, one after another. cosines, sines: (ntok, HEAD/2); positions: (nrow). */
+static void send_angles(struct kern_buffer *cosines, struct kern_buffer *sines, struct kern_buffer *positions)
+{
+    const struct kern_rope rope = { .kind = KERN_ROPE_DEFAULT, .dim = HEAD, .theta = 500000 };
+    const size_t nbytes = (size_t)bench.ntok * HEAD / 2 * sizeof(float);
+    double scratch[HEAD / 2];
+    float *c = malloc(nbytes), *s = malloc(nbytes);
+    int32_t *p = malloc((size_t)bench.nrow * sizeof *p);
+    must(c && s && p ? KERN_OK : KERN_ERR_MEMORY, "no memory for RoPE's angles");
+    kern_rope_tables(&rope, bench.ntok, c, s, scratch);
+    for (int64_t i = 0; i < bench.nrow; i++)
+        p[i] = (int32_t)(i % bench.ntok);
+    *cosines = send(c, nbytes);
+    *sines = send(s, nbytes);
+    *positions = send(p, (size_t)bench.nrow * sizeof *p);
+    free(c);
+    free(s);
+    free(p);
+}
+
 static void measure_rope(void)
 {
-    struct kern_buffer b, tables = take(bench.ntok * HEAD, 4), positions = take(bench.ntok, 4);
-    const struct kern_mat x = matrix(&b, bench.ntok, NHEAD * HEAD);
-    struct kern_rope_apply r = { .nrow = bench.ntok, .nhead = NHEAD, .dim = HEAD, .x = x, .cosines = tables.data, .sines = tables.data, .positions = positions.data };
-    show_bytes("RoPE in place", 4.0 * (double)bench.ntok * NHEAD * HEAD, seconds(call_rope, &r));
+    struct kern_buffer b, cosines, sines, positions;
+    const struct kern_mat x = matrix(&b, bench.nrow, NHEAD * HEAD);
+    send_angles(&cosines, &sines, &positions);
+    struct kern_rope_apply r = { .nrow = bench.nrow, .nhead = NHEAD, .dim = HEAD, .x = x, .cosines = cosines.data, .sines = sines.data,
+                                 .positions = positions.data };
+    show_bytes("RoPE in place", 4.0 * (double)bench.nrow * NHEAD * HEAD, timed(call_rope, &r));
     bench.device->memory->free(&b);
-    bench.device->memory->free(&tables);
+    bench.device->memory->free(&cosines);
+    bench.device->memory->free(&sines);
     bench.device->memory->free(&positions);
 }
 
+/* Results go elsewhere: where they came back as operands, values would shrink from call to call. */
 static void measure_swiglu(void)
 {
-    struct kern_buffer b[4];
-    struct kern_mat m[4];
+    struct kern_buffer b[6];
+    struct kern_mat m[6];
     const double nbytes = (double)bench.ntok * (double)bench.inner * 2;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 6; i++)
         m[i] = matrix(&b[i], bench.ntok, bench.inner);
-    struct kern_swiglu_grad g = { .nrow = bench.ntok, .ncol = bench.inner, .gate = kern_const(m[0]), .up = kern_const(m[1]), .dy = kern_const(m[2]), .dgate = m[0], .dup = m[1],
-                                  .y = m[3] };
-    show_bytes("SwiGLU forward", 3 * nbytes, seconds(call_swiglu, &g));
-    show_bytes("SwiGLU backward, with its product anew", 6 * nbytes, seconds(call_swiglu_grad, &g));
-    for (int i = 0; i < 4; i++)
+    struct kern_swiglu_grad g = { .nrow = bench.ntok, .ncol = bench.inner, .gate = kern_const(m[0]), .up = kern_const(m[1]), .dy = kern_const(m[2]),
+                                  .dgate = m[3], .dup = m[4], .y = m[5] };
+    show_bytes("SwiGLU forward", 3 * nbytes, timed(call_swiglu, &g));
+    show_bytes("SwiGLU backward, with its product anew", 6 * nbytes, timed(call_swiglu_grad, &g));
+    for (int i = 0; i < 6; i++)
         bench.device->memory->free(&b[i]);
 }
 
+/* Elements of all adapters of one layer, and of each: A's and B's of q, k, v, o, gate, up and down. */
+static int64_t size_adapters(int64_t nelem[NADAPTER])
+{
+    const int64_t h = bench.hidden, kv = h * NKV / NHEAD, inner = bench.inner, ends[NADAPTER] = { h, h, h, kv, h, kv, h, h, h, inner, h, inner, inner, h };
+    int64_t sum = 0;
+    for (int i = 0; i < NADAPTER; i++)
+        sum += nelem[i] = RANK * ends[i];
+    return sum;
+}
+
+/* As the trainer calls it: each adapter's A and B are ranges of their own, and their rounded weights are wanted. */
 static void measure_adamw(void)
 {
-    const int64_t nelem = bench.ntok * 5120; /* adapters of r 16 on all linears of 8B: 42 million */
-    struct kern_buffer b[4];
-    for (int i = 0; i < 4; i++)
-        b[i] = take(nelem, 4);
-    const struct kern_adamw_range range = { .nelem = nelem, .p = b[0].data, .m = b[1].data, .v = b[2].data, .grad = b[3].data };
-    struct kern_adamw a = { .ranges = &range, .nranges = 1, .grad_scale = 1, .lr = 1e-4, .beta1 = 0.9,
-                            .beta2 = 0.999, .eps = 1e-8, .t = 1 };
-    show_bytes("AdamW", 28 * (double)nelem, seconds(call_adamw, &a));
-    for (int i = 0; i < 4; i++)
-        bench.device->memory->free(&b[i]);
+    int64_t each[NADAPTER], nelem = NLAYER * size_adapters(each), at = 0;
+    struct kern_buffer p = noise(nelem, -1, 1), m = noise(nelem, -1, 1), v = noise(nelem, 0, 1), grad = noise(nelem, -1, 1), rounded = take(nelem, 2);
+    struct kern_adamw_range ranges[NLAYER * NADAPTER];
+    for (int i = 0; i < NLAYER * NADAPTER; at += each[i++ % NADAPTER])
+        ranges[i] = (struct kern_adamw_range){ .nelem = each[i % NADAPTER], .p = (float *)p.data + at, .m = (float *)m.data + at, .v = (float *)v.data + at,
+                                               .grad = (const float *)grad.data + at, .rounded = (uint16_t *)rounded.data + at };
+    struct kern_adamw a = { .ranges = ranges, .nranges = NLAYER * NADAPTER, .grad_scale = 1, .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .t = 1 };
+    show_bytes("AdamW, weights rounded too", 30 * (double)nelem, timed(call_adamw, &a));
+    struct kern_buffer *all[] = { &p, &m, &v, &grad, &rounded };
+    for (int i = 0; i < 5; i++)
+        bench.device->memory->free(all[i]);
 }
 
 static void measure_gemm(void)
@@ -197,8 +274,8 @@ static void measure_gemm(void)
     struct kern_gemm up = { .m = bench.ntok, .n = bench.inner, .k = bench.hidden, .a = kern_const(x), .b = kern_const(w), .trans_b = true, .c = y, .alpha = 1 };
     struct kern_gemm back = { .m = bench.ntok, .n = bench.hidden, .k = bench.inner, .a = kern_const(y), .b = kern_const(w), .c = x, .alpha = 1 };
     const double flops = 2.0 * (double)bench.ntok * (double)bench.hidden * (double)bench.inner;
-    show_flops("product forward", flops, seconds(call_gemm, &up));
-    show_flops("product backward to the input", flops, seconds(call_gemm, &back));
+    show_flops("product forward", flops, timed(call_gemm, &up));
+    show_flops("product backward to the input", flops, timed(call_gemm, &back));
     for (int i = 0; i < 3; i++)
         bench.device->memory->free(&b[i]);
 }
@@ -220,9 +297,9 @@ static void measure_attention(int64_t length)
     struct kern_attention_grad g = { shape, kern_const(q), kern_const(k), kern_const(v), kern_const(o), kern_const(d_o), lse.data, dq, dk, dv, scratch.data };
     const double flops = 2.0 * (double)length * (double)length * NHEAD * HEAD; /* two products of the causal half */
     snprintf(name, sizeof name, "attention forward, %lld tokens", (long long)length);
-    show_flops(name, flops, seconds(call_attention, &f));
+    show_flops(name, flops, timed(call_attention, &f));
     snprintf(name, sizeof name, "attention backward, %lld tokens", (long long)length);
-    show_flops(name, 2.5 * flops, seconds(call_attention_grad, &g));
+    show_flops(name, 2.5 * flops, timed(call_attention_grad, &g));
     for (int i = 0; i < 8; i++)
         bench.device->memory->free(&b[i]);
     bench.device->memory->free(&lse);
@@ -254,6 +331,7 @@ int main(int argc, char **argv)
     must(module->describe(0, &facts, message), message);
     bench.device = module->device;
     bench.ntok = 8192 / small;
+    bench.nrow = 8 * bench.ntok;
     bench.hidden = HIDDEN / small < SMALLEST ? SMALLEST : HIDDEN / small;
     bench.inner = INNER / small < SMALLEST ? SMALLEST : INNER / small;
     struct kern_pool *pool = kern_pool_new(1);
