@@ -30,7 +30,7 @@ def tensors(c):
 def values(name, shape, device):
     if len(shape) == 1:
         return torch.ones(shape, dtype=torch.bfloat16, device=device)
-    scale = 1.0 if "embed" in name else shape[1] ** -0.5
+    scale = 0.02 if "embed" in name else shape[1] ** -0.5  # an embedding may be the head too: with more, logits are so far apart that no loss makes sense
     return torch.empty(shape, dtype=torch.bfloat16, device=device).normal_(0, scale)
 
 
