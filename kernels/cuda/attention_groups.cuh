@@ -78,7 +78,13 @@ template <int N> __device__ __forceinline__ void begin(part<N> &c, part<N> &d)
     group_begin<N>(c.v);
 }
 
-/* c = A · Bᵀ over features: B is all rows of a tile; A is held, or the warpgroup's rows of a tile where they lie. */
+/* The warpgroup's first row of its block's tile: of one lane, so that the compiler knows it to be a warp's. Asked for once: it takes as long as a small product. */
+__device__ __forceinline__ int group_row()
+{
+    return __shfl_sync(~0u, (int)threadIdx.x / WARPGROUP, 0) * GROUP_ROWS;
+}
+
+/* c = A · Bᵀ over features: B is all rows of a tile; A is held, or the rows of a tile from row0 on where they lie. */
 template <int DIM, int N> __device__ __forceinline__ void start_rows(part<N> &c, const held<DIM> &a, const swizzled<DIM, N> &b)
 {
 #pragma unroll
@@ -88,9 +94,8 @@ template <int DIM, int N> __device__ __forceinline__ void start_rows(part<N> &c,
             group_multiply<SLAB, false>(&c.v[n / 8], a.x[k / 16], b.rows(n, k), k > 0);
 }
 
-template <int DIM, int ROWS, int N> __device__ __forceinline__ void start_rows(part<N> &c, const swizzled<DIM, ROWS> &a, const swizzled<DIM, N> &b)
+template <int DIM, int ROWS, int N> __device__ __forceinline__ void start_rows(part<N> &c, const swizzled<DIM, ROWS> &a, int row0, const swizzled<DIM, N> &b)
 {
-    const int row0 = __shfl_sync(~0u, (int)threadIdx.x / WARPGROUP, 0) * GROUP_ROWS; /* which the compiler now knows to be a warp's */
 #pragma unroll
     for (int k = 0; k < DIM; k += 16)
 #pragma unroll

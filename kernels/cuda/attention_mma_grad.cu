@@ -20,12 +20,15 @@ template <int DIM> struct query_memory {
 static_assert(sizeof(key_memory<128>) <= ANY_SHARED_BYTES && sizeof(query_memory<128>) <= ANY_SHARED_BYTES);
 
 template <int DIM>
-__device__ __forceinline__ void load_step(key_memory<DIM> &m, const struct kern_attention_grad &g, const float *delta, const steps &w, int32_t i, bool vectors)
+__device__ __forceinline__ void load_step(key_memory<DIM> &m, const struct kern_attention_grad &g, const float *delta, const steps &w, const step &at, bool vectors)
 {
-    const step at = find_step(w, i, COLS);
-    load_tile(m.q[i % 2], g.q, at.token, at.n, at.head, g.shape.head_dim, vectors);
-    load_tile(m.d_o[i % 2], g.d_o, at.token, at.n, at.head, g.shape.head_dim, vectors);
-    load_sums(m.sums[i % 2], g, delta, at);
+    const int64_t token = token_of<COLS>(w, at), n = queries_of<COLS>(w, at);
+    const int stage = at.number % 2;
+    if (at.number >= w.n)
+        return;
+    load_tile(m.q[stage], g.q, token, n, at.head, g.shape.head_dim, vectors);
+    load_tile(m.d_o[stage], g.d_o, token, n, at.head, g.shape.head_dim, vectors);
+    load_sums(m.sums[stage], g, delta, w, at);
 }
 
 template <int DIM> __global__ void __launch_bounds__(WARPS_THREADS) key_grads(struct kern_attention_grad g, packing p, bool vectors)
@@ -36,21 +39,23 @@ template <int DIM> __global__ void __launch_bounds__(WARPS_THREADS) key_grads(st
     if (number < 0)
         return;
     const steps w = find_steps(s, find_tile<WARPS_ROWS>(p, number), COLS);
+    step at = first_step(w);
     part<DIM> dk = {}, dv = {};
     load_tile(m.k, g.k, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
     load_tile(m.v, g.v, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
-    load_step(m, g, p.delta, w, 0, vectors);
+    load_step(m, g, p.delta, w, at, vectors);
     copy_commit();
     for (int32_t i = 0; i < w.n; i++) {
-        if (i + 1 < w.n)
-            load_step(m, g, p.delta, w, i + 1, vectors);
+        const int64_t token = token_of<COLS>(w, at);
+        at = next_step(w, at);
+        load_step(m, g, p.delta, w, at, vectors);
         copy_commit();
         copy_wait<1>();
         __syncthreads();
         part<COLS> weights = {}, grads = {};
         multiply_rows(weights, m.k, m.q[i % 2]);
         multiply_rows(grads, m.v, m.d_o[i % 2]);
-        weigh_keys(weights, grads, m.sums[i % 2], s, w.keys, WARPS_ROWS, find_step(w, i, COLS).token);
+        weigh_keys(weights, grads, m.sums[i % 2], s, w.keys, WARPS_ROWS, token);
         multiply_part(dv, weights, m.d_o[i % 2]);
         multiply_part(dk, grads, m.q[i % 2]);
         __syncthreads();

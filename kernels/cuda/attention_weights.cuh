@@ -129,15 +129,16 @@ template <int N> struct query_sums {
     alignas(16) float lse[N], delta[N];
 };
 
-/* The backward's way along the queries that see a tile of keys: heads that share them, one after the other, each in tiles of so many queries. */
+/* The backward's way along the queries that see a tile of keys: heads that share them, one after the other, each in ntile tiles of nrow queries. */
 struct steps {
     struct tile keys;
     int64_t kv, shared_by;
     int32_t ntile, n;
 };
 
+/* One of them: its number, and the head and tile that this comes to. Steps are counted on, for a division is as long as a product. */
 struct step {
-    int64_t head, token, n; /* queries that there are */
+    int32_t number, head, tile;
 };
 
 __device__ __forceinline__ steps find_steps(const struct kern_attention_shape &s, const struct tile &keys, int64_t nrow)
@@ -151,21 +152,38 @@ __device__ __forceinline__ steps find_steps(const struct kern_attention_shape &s
     return w;
 }
 
-__device__ __forceinline__ step find_step(const steps &w, int32_t i, int64_t nrow)
+__device__ __forceinline__ step first_step(const steps &w)
 {
-    const int32_t head = i / w.ntile;
-    const int64_t token = w.keys.token + (i - head * w.ntile) * nrow;
-    return step{w.kv * w.shared_by + head, token, rows_from(w.keys, token, nrow)};
+    return step{0, (int32_t)(w.kv * w.shared_by), 0};
+}
+
+__device__ __forceinline__ step next_step(const steps &w, const step &at)
+{
+    const bool same = at.tile + 1 < w.ntile;
+    return step{at.number + 1, same ? at.head : at.head + 1, same ? at.tile + 1 : 0};
+}
+
+template <int N> __device__ __forceinline__ int64_t token_of(const steps &w, const step &at)
+{
+    return w.keys.token + at.tile * N;
+}
+
+/* Queries that there are. */
+template <int N> __device__ __forceinline__ int64_t queries_of(const steps &w, const step &at)
+{
+    return rows_from(w.keys, token_of<N>(w, at), N);
 }
 
 /* Asynchronous: they come with the tiles. */
-template <int N> __device__ __forceinline__ void load_sums(query_sums<N> &to, const struct kern_attention_grad &g, const float *delta, const step &at)
+template <int N>
+__device__ __forceinline__ void load_sums(query_sums<N> &to, const struct kern_attention_grad &g, const float *delta, const steps &w, const step &at)
 {
     const int i = (int)threadIdx.x;
-    const int64_t from = at.head * g.shape.ntok + at.token + (i < at.n ? i : 0);
+    const bool there = i < queries_of<N>(w, at);
+    const int64_t from = at.head * g.shape.ntok + token_of<N>(w, at) + (there ? i : 0);
     if (i < N) {
-        copy_word_async(&to.lse[i], g.lse + from, i < at.n);
-        copy_word_async(&to.delta[i], delta + from, i < at.n);
+        copy_word_async(&to.lse[i], g.lse + from, there);
+        copy_word_async(&to.delta[i], delta + from, there);
     }
 }
 

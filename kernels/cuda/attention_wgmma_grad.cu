@@ -23,24 +23,34 @@ template <int DIM> struct query_memory {
 static_assert(sizeof(key_memory<128>) <= HOPPER_SHARED_BYTES && sizeof(query_memory<128>) <= HOPPER_SHARED_BYTES);
 
 template <int DIM>
-__device__ __forceinline__ void load_step(key_memory<DIM> &m, const struct kern_attention_grad &g, const float *delta, const steps &w, int32_t i, bool vectors)
+__device__ __forceinline__ void load_step(key_memory<DIM> &m, const struct kern_attention_grad &g, const float *delta, const steps &w, const step &at, bool vectors)
 {
-    if (i >= w.n)
+    const int64_t token = token_of<COLS>(w, at), n = queries_of<COLS>(w, at);
+    const int stage = at.number % STAGES;
+    if (at.number >= w.n)
         return;
-    const step at = find_step(w, i, COLS);
-    load_tile(m.q[i % STAGES], g.q, at.token, at.n, at.head, g.shape.head_dim, vectors);
-    load_tile(m.d_o[i % STAGES], g.d_o, at.token, at.n, at.head, g.shape.head_dim, vectors);
-    load_sums(m.sums[i % STAGES], g, delta, at);
+    load_tile(m.q[stage], g.q, token, n, at.head, g.shape.head_dim, vectors);
+    load_tile(m.d_o[stage], g.d_o, token, n, at.head, g.shape.head_dim, vectors);
+    load_sums(m.sums[stage], g, delta, w, at);
 }
 
-/* Scores of a step, a · xᵀ, and their weights' gradients, b · yᵀ. a and b are the block's own, held or where they lie. */
-template <typename own, int DIM>
-__device__ __forceinline__ void start_scores(part<COLS> &scores, part<COLS> &grads, const own &a, const own &b, const swizzled<DIM, COLS> &x,
+/* Scores of a step, a · xᵀ, and their weights' gradients, b · yᵀ: of what is held, or of rows of tiles. */
+template <int DIM>
+__device__ __forceinline__ void start_scores(part<COLS> &scores, part<COLS> &grads, const held<DIM> &a, const held<DIM> &b, const swizzled<DIM, COLS> &x,
                                              const swizzled<DIM, COLS> &y)
 {
     begin(scores, grads);
     start_rows(scores, a, x);
     start_rows(grads, b, y);
+    group_commit();
+}
+
+template <int DIM>
+__device__ __forceinline__ void start_scores(part<COLS> &scores, part<COLS> &grads, const key_memory<DIM> &m, int row0, int stage)
+{
+    begin(scores, grads);
+    start_rows(scores, m.k, row0, m.q[stage]);
+    start_rows(grads, m.v, row0, m.d_o[stage]);
     group_commit();
 }
 
@@ -62,26 +72,31 @@ template <int DIM> __global__ void __launch_bounds__(GROUPS_THREADS, 1) key_grad
     if (number < 0)
         return;
     const steps w = find_steps(s, find_tile<GROUPS_ROWS>(p, number), COLS);
+    const int row0 = group_row();
+    step at = first_step(w);
     part<DIM> dk = {}, dv = {};
     part<COLS> scores, grads;
     held<COLS> weights, d_scores;
     load_tile(m.k, g.k, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
     load_tile(m.v, g.v, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
-    load_step(m, g, p.delta, w, 0, vectors);
+    load_step(m, g, p.delta, w, at, vectors);
     meet();
-    load_step(m, g, p.delta, w, 1, vectors);
-    start_scores(scores, grads, m.k, m.v, m.q[0], m.d_o[0]);
+    at = next_step(w, at);
+    load_step(m, g, p.delta, w, at, vectors);
+    start_scores(scores, grads, m, row0, 0);
     finish<0>(scores, grads);
     weigh_keys(scores, grads, m.sums[0], s, w.keys, GROUPS_ROWS, w.keys.token);
     hold_part(weights, scores);
     hold_part(d_scores, grads);
     for (int32_t i = 1; i < w.n; i++) {
         meet();
-        load_step(m, g, p.delta, w, i + 1, vectors);
-        start_scores(scores, grads, m.k, m.v, m.q[i % STAGES], m.d_o[i % STAGES]);
+        const step next = next_step(w, at);
+        load_step(m, g, p.delta, w, next, vectors);
+        start_scores(scores, grads, m, row0, i % STAGES);
         start_sums(dk, dv, d_scores, weights, m, i - 1);
         finish<1>(scores, grads);
-        weigh_keys(scores, grads, m.sums[i % STAGES], s, w.keys, GROUPS_ROWS, find_step(w, i, COLS).token);
+        weigh_keys(scores, grads, m.sums[i % STAGES], s, w.keys, GROUPS_ROWS, token_of<COLS>(w, at));
+        at = next;
         settle(m.settled, witness_of(grads));
         finish<0>(dk, dv);
         hold_part(weights, scores);
