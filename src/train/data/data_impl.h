@@ -2,7 +2,7 @@
 #ifndef TRAIN_DATA_IMPL_H
 #define TRAIN_DATA_IMPL_H
 
-#include "base/grow.h"
+#include "arrays/grow.h"
 #include "data/data.h"
 
 struct chat;

@@ -2,7 +2,7 @@
 #ifndef TRAIN_TEXT_MAPS_H
 #define TRAIN_TEXT_MAPS_H
 
-#include "base/grow.h"
+#include "arrays/grow.h"
 
 #include <stdint.h>
 

@@ -1,6 +1,6 @@
 /* Arrays that grow. */
-#ifndef TRAIN_BASE_GROW_H
-#define TRAIN_BASE_GROW_H
+#ifndef TRAIN_ARRAYS_GROW_H
+#define TRAIN_ARRAYS_GROW_H
 
 #include <stdbool.h>
 #include <stddef.h>

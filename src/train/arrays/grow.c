@@ -1,4 +1,4 @@
-#include "base/grow.h"
+#include "arrays/grow.h"
 
 #include <stdlib.h>
 
