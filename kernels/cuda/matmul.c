@@ -10,8 +10,8 @@
 /* What a kernel is chosen by. Compared as bytes: filled after memset. */
 struct key {
     int64_t m, n, k, lda, ldb, ldc, ldd;
-    int32_t trans_a, trans_b, in, out, adds, bias;
-    uint32_t align_a, align_b, align_c, align_d, align_bias;
+    int32_t trans_a, trans_b, in, out, adds;
+    uint32_t align_a, align_b, align_c, align_d, align_bias; /* 0: no bias */
 };
 
 struct choice {
@@ -84,8 +84,9 @@ static struct key key_of(const struct cuda_matmul *p)
     k.m = p->m, k.n = p->n, k.k = p->k;
     k.lda = p->lda, k.ldb = p->ldb, k.ldc = p->ldc, k.ldd = p->ldd;
     k.trans_a = p->trans_a, k.trans_b = p->trans_b, k.in = (int32_t)p->in, k.out = (int32_t)p->out;
-    k.adds = p->beta != 0, k.bias = p->bias != NULL;
-    k.align_a = alignment(p->a), k.align_b = alignment(p->b), k.align_c = alignment(p->c), k.align_d = alignment(p->d), k.align_bias = p->bias ? alignment(p->bias) : 0;
+    k.adds = p->beta != 0;
+    k.align_a = alignment(p->a), k.align_b = alignment(p->b), k.align_c = alignment(p->c), k.align_d = alignment(p->d);
+    k.align_bias = p->bias ? alignment(p->bias) : 0;
     return k;
 }
 

@@ -233,8 +233,8 @@ def main():
         return 0
     t = Hosted(args)
     checks = [(f"training, {name}", t.golden, name) for name in ("lora-qwen3", "lora-mistral", "full-llama-tied", "lora-ends-untied")]
-    checks += [("training, other kernels", t.refused, "lora-qwen3"), ("training, dropout", t.dropped), ("replayed", t.replayed), ("launches", t.launches), ("circumstances", t.circumstances), ("one device each", t.shown_one_each),
-               ("each call fails", t.all_fail)]
+    checks += [("training, other kernels", t.refused, "lora-qwen3"), ("training, dropout", t.dropped), ("replayed", t.replayed),
+               ("launches", t.launches), ("circumstances", t.circumstances), ("one device each", t.shown_one_each), ("each call fails", t.all_fail)]
     try:
         for title, *call in checks:
             if args.only in title:

@@ -25,7 +25,7 @@ static inline bool device_is_linked(const struct rank_device *d, uint32_t nranks
 int device_check(const struct train_options *opt, struct fsdpck_error *err);
 /* In a rank's process, which may not fork from now on. local: the rank's number on its host. */
 int device_open(const struct job *job, uint32_t local, struct rank_device *out, struct fsdpck_error *err);
-/* Collective: who else is on it. */
+/* Collective: who else is on it, where it is apart. */
 int device_count_sharing(struct rank_device *d, struct comm *host, struct fsdpck_error *err);
 
 #endif

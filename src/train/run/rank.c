@@ -97,13 +97,9 @@ static int open_compute(struct rank *r, struct fsdpck_error *err)
 static int choose_links(struct rank *r, struct fsdpck_error *err)
 {
     const struct kern_links *links = r->where->module ? r->where->module->links : NULL;
-    if (!r->where->device->apart || r->host->nranks == 1)
-        return 0;
-    int rc = device_count_sharing(r->where, r->host, err);
     uint64_t without = !links || (r->where->nsharing > 1 && !links->shares);
-    if (!rc)
-        rc = r->host->ops->sum_u64(r->host, &without, 1, err);
-    if (!rc && without == 0)
+    int rc = r->where->device->apart && r->host->nranks > 1 ? r->host->ops->sum_u64(r->host, &without, 1, err) : 0;
+    if (!rc && r->host->nranks > 1 && without == 0)
         r->where->links = links;
     return rc;
 }
@@ -185,6 +181,8 @@ int rank_open(const struct job *job, struct comm *host, struct rank **out, struc
     int rc = open_device(r, err);
     if (!rc)
         rc = open_compute(r, err);
+    if (!rc)
+        rc = device_count_sharing(r->where, host, err);
     if (!rc)
         rc = choose_links(r, err);
     if (!rc)
