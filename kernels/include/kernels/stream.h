@@ -27,8 +27,8 @@ struct kern_device {
     const struct kern_memory *memory;
 
     /* index: which of the devices of this kind (CPU: 0). pool: borrowed, for work in line; NULL is one thread, and on a device a stream whose work goes ahead of
-     * those with a pool: copies and exchanges, which kernels wait for, and what operations do without scratch, which it has none of: no products, adamw or
-     * sum_squares. On failure *out is left alone and message, of KERN_MESSAGE_BYTES, says why. */
+     * those with a pool: copies and exchanges, which kernels wait for, and what operations do without scratch, which it has none of: no products, adamw,
+     * sum_squares or attention_one. On failure *out is left alone and message, of KERN_MESSAGE_BYTES, says why. */
     int (*stream_new)(int index, struct kern_pool *pool, struct kern_stream **out, char *message);
     /* After what is on it has run. NULL does nothing. */
     void (*stream_free)(struct kern_stream *);

@@ -87,7 +87,8 @@ static uint64_t host_room(const struct job *job)
     return kib * 1024 / (nlocal ? nlocal : 1);
 }
 
-/* What a rank may take, of a device that others are on an equal part. A device's driver and libraries want some too; on the processor, what the communicator and snapshots take is not in memory_sizes. */
+/* What a rank may take, of a device that others are on an equal part. A device's driver and libraries want some too; on the processor, what the communicator and
+ * snapshots take is not in memory_sizes. */
 static uint64_t room_of(const struct job *job, const struct rank_device *where)
 {
     const struct layout *l = &job->layout;
