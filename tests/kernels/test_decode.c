@@ -105,9 +105,9 @@ static void attention_reference(const struct shape *s, const struct matrix *q, c
     must_free(p);
 }
 
-static void attention_shape(struct rig *rig, struct shape s, bool in_place)
+static void attention_shape(struct rig *rig, struct shape s, enum kern_dtype of_o, bool in_place)
 {
-    struct matrix q = matrix_random(rig, 1, s.nhead * s.head_dim, rig->dtype, 3), o = in_place ? q : matrix_new(1, s.nhead * s.head_dim, KERN_F32);
+    struct matrix q = matrix_random(rig, 1, s.nhead * s.head_dim, rig->dtype, 3), o = in_place ? q : matrix_new(1, s.nhead * s.head_dim, of_o);
     struct matrix k = matrix_random(rig, s.nkeys, s.nkv * s.head_dim, rig->dtype, 3), v = matrix_random(rig, s.nkeys, s.nkv * s.head_dim, rig->dtype, 1);
     double *want = zeros(s.nhead * s.head_dim);
     const float scale = (float)(1 / sqrt((double)s.head_dim));
@@ -128,8 +128,9 @@ static void attention(struct rig *rig)
     static const struct shape shapes[] = {{1, 1, 1, 2},     {7, 2, 1, 10},   {33, 6, 2, 64},   {700, 4, 4, 22}, {300, 9, 3, 80}, {1, 2, 2, 128},
                                           {257, 4, 2, 128}, {1025, 2, 1, 64}, {600, 3, 3, 96}, {513, 2, 1, 256}, {256, 1, 1, 200}};
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-        attention_shape(rig, shapes[i], false);
-        attention_shape(rig, shapes[i], true);
+        attention_shape(rig, shapes[i], KERN_F32, false);
+        attention_shape(rig, shapes[i], rig->dtype, false);
+        attention_shape(rig, shapes[i], rig->dtype, true);
     }
 }
 
