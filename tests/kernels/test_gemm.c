@@ -139,7 +139,7 @@ static void layer(struct rig *rig, int64_t m, bool trans_b)
                           .bias = cview(&bias), .lowrank = low, .nlowrank = 2};
     rig->ops->gemm(rig->stream, &g);
     check_parts(rig, &c, want, 3);
-    free(want);
+    must_free(want);
     struct matrix *all[] = {&x, &w, &s, &b, &s2, &b2, &add, &bias, &c};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         matrix_free(all[i]);
