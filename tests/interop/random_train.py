@@ -84,6 +84,13 @@ def model_config(rng, family):
     return out
 
 
+def saved_modules(rng, nlayer):
+    """Ends of paths of modules that are trained whole: one, several, parts of a block, a module with all that is in it."""
+    layer = rng.randrange(nlayer)
+    return rng.choice((["norm"], ["lm_head"], ["embed_tokens"], ["lm_head", "embed_tokens"], ["model.norm", "lm_head"], ["mlp"], [f"layers.{layer}"],
+                       ["q_proj", "down_proj", "embed_tokens"], [f"{layer}.self_attn", "_layernorm"]))
+
+
 def lora_config(rng, nlayer):
     modules = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "embed_tokens", "lm_head"]
     layer = rng.randrange(nlayer)
@@ -94,6 +101,8 @@ def lora_config(rng, nlayer):
         out["rank_pattern"] = rng.choice(({"q_proj": 2, "down_proj": 9}, {rf"layers\.{layer}\..*": 5}, {f"model.layers.{layer}.mlp.up_proj": 3, "up_proj": 4}))
     if rng.random() < 0.4:
         out["alpha_pattern"] = rng.choice(({"o_proj": 3}, {r".*mlp\.(gate|up)_proj": 20, "lm_head": 2}, {f"^model.layers.{layer}.self_attn.v_proj": 11}))
+    if rng.random() < 0.5:
+        out["modules_to_save"] = saved_modules(rng, nlayer)
     return out
 
 
@@ -160,6 +169,8 @@ def attach(model, lora, folder, seed):
         for name, p in peft.named_parameters():
             if "lora_" in name:
                 p.data = torch.randn(p.shape, generator=g) * (0.1 if "lora_B" in name or "embedding_A" in name else p.shape[1] ** -0.5)
+            elif "modules_to_save" in name and seed % 2:  # else they begin as the base's
+                p.data += torch.randn(p.shape, generator=g) * 0.1
         peft.save_pretrained(folder)
     return peft
 

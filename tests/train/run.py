@@ -140,6 +140,33 @@ class Runs(Texts, Refusals):
         if not losses[-1] < losses[0]:
             raise Failure(f"the loss does not fall: {losses}")
 
+    def saved(self, name):
+        """modules_to_save from the base on, beside drawn adapters: at several numbers of ranks and in bf16; what is trained, and what the folder says."""
+        def run(ranks, param, *options):
+            out = self.tmp / f"{name}-drawn-{param}{ranks}"
+            self.run(self.write(f"{name}-drawn", {
+                "model": str(self.goldens / name / "model"), "output_dir": str(out), "seed": 7, "dtype": {"param": param}, "data": {"train": str(self.goldens / name / "data.jsonl"), "seq_len": 40},
+                "lora": {"r": 3, "lora_dropout": 0.25, "target_modules": ["lm_head", "q_proj"], "modules_to_save": ["lm_head", "1.mlp", "model.norm"]},
+                "train": {"max_steps": 3, "global_batch_size": 5, "learning_rate": 0.01, "warmup_steps": 1}}), "--ranks", str(ranks), "--threads", "1", *options)
+            return out
+        base = self.model(self.goldens / name)
+        for param in "fp32", "bf16":
+            out = run(1, param)
+            for ranks, options in ((2, []), (3, ["--gather", "copy"])):
+                if self.bits(run(ranks, param, *options)) != self.bits(out):
+                    raise Failure(f"{param}: other bits at {ranks} ranks")
+            end = {k.removeprefix("base_model.model."): v for k, v in self.final(out).items()}
+            base["lm_head.weight"] = base["model.embed_tokens.weight"]
+            copies = {k for k in end if "lora_" not in k}
+            if copies != {"lm_head.weight", "model.norm.weight", *(f"model.layers.1.mlp.{x}_proj.weight" for x in ("gate", "up", "down"))} or "lm_head.lora_A.weight" in end:
+                raise Failure(f"{sorted(end)}")
+            for k in copies:
+                if not 0 < np.abs(end[k] - base[k]).max() < 0.05:
+                    raise Failure(f"{k} is not what training made of the base's")
+        written = json.loads((out / "adapter/adapter_config.json").read_text())
+        if written["modules_to_save"] != ["lm_head", "1.mlp", "model.norm"]:
+            raise Failure(f"{written}")
+
     def scalings(self, name):
         """Of any size, as PEFT would write them: whole numbers as such where they are exact. B is zero, and the warm-up's first step leaves it so."""
         for alpha in 32.0, 0.5, 1e19, 3e29:
@@ -283,6 +310,12 @@ def main():
             t.check(f"{name}: packets of two", t.packet_bits, name)
             t.check(f"{name} resumed", t.resumed_bits, name, reference, [1, 4, 3, 2])
             t.check(f"{name} killed", t.kill_and_go_on, name, reference)
+        if "lora-saved-tied" in cases:
+            reference = t.bits(t.tmp / "lora-saved-tied")
+            t.check("modules trained whole, at 3 ranks", t.same_bits, "lora-saved-tied", reference, "ranks3", ["--ranks", "3", "--threads", "1", "--gather", "copy"])
+            t.check("modules trained whole: packets of two", t.packet_bits, "lora-saved-tied")
+            t.check("modules trained whole, resumed", t.resumed_bits, "lora-saved-tied", reference, [2, 3, 1])
+            t.check("modules trained whole, from the base", t.saved, "lora-saved-tied")
         if "lora-qwen3" in cases:
             t.check("text", t.text)
             t.check("tokenize and init", t.verbs)

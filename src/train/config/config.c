@@ -29,6 +29,7 @@ static const struct config_key keys[] = {
     { .name = "lora.use_rslora", .type = KEY_BOOL, .offset = AT(lora.use_rslora) },
     { .name = "lora.rank_pattern", .type = KEY_PATTERNS, .offset = AT(lora.rank_pattern), .min = 1, .max = 65536, .whole = true },
     { .name = "lora.alpha_pattern", .type = KEY_PATTERNS, .offset = AT(lora.alpha_pattern), .min = -1e30, .max = 1e30 },
+    { .name = "lora.modules_to_save", .type = KEY_NAMES, .offset = AT(lora.modules_to_save), .nullable = true },
     { .name = "lora.init_adapter", .type = KEY_STRING, .offset = AT(lora.init_adapter), .nullable = true },
     { .name = "train.max_steps", .type = KEY_U64, .offset = AT(train.max_steps), .min = 1, .max = 1e12 },
     { .name = "train.num_train_epochs", .type = KEY_NUMBER, .offset = AT(train.num_train_epochs), .nullable = true, .min = 1e-9, .max = 1e9 },
@@ -193,6 +194,7 @@ void train_config_free(struct train_config *c)
     free((void *)c->lora.rank_pattern);
     free((void *)c->lora.alpha_pattern);
     free((void *)c->lora.target_names);
+    free((void *)c->lora.modules_to_save);
     free((void *)c->data.files);
     free((void *)c->data.eval_files);
     if (c->root)

@@ -43,6 +43,27 @@ static int get_number(const char *path, const struct config_key *key, json_t *va
     return 0;
 }
 
+/* *out is the config's, also after a failure. */
+static int put_names(const char *path, const struct config_key *key, json_t *value, const char *const **out, size_t *count, struct fsdpck_error *err)
+{
+    size_t n = json_array_size(value);
+    if (!json_is_array(value))
+        return FAIL("key '%s': a list of module names is wanted%s", key->name, key->nullable ? ", or null" : "");
+    const char **names = calloc(n + 1, sizeof *names);
+    if (!names)
+        return fsdpck_error_nomem(err, n * sizeof *names);
+    *out = names;
+    *count = n;
+    for (size_t i = 0; i < n; i++) {
+        names[i] = json_string_value(json_array_get(value, i));
+        if (!names[i])
+            return FAIL("key '%s': entry %zu is no string", key->name, i);
+        if (!*names[i])
+            return FAIL("key '%s': entry %zu is empty", key->name, i);
+    }
+    return 0;
+}
+
 static int put_targets(const char *path, const struct config_key *key, json_t *value, struct train_lora_config *lora, struct fsdpck_error *err)
 {
     lora->all_linear = json_is_string(value) && strcmp(json_string_value(value), "all-linear") == 0;
@@ -50,20 +71,9 @@ static int put_targets(const char *path, const struct config_key *key, json_t *v
         lora->target_regex = lora->all_linear ? NULL : json_string_value(value);
         return 0;
     }
-    size_t n = json_array_size(value);
-    if (n == 0)
+    if (json_array_size(value) == 0)
         return FAIL("key '%s': a list of module names, a regular expression or \"all-linear\" is wanted", key->name);
-    const char **names = calloc(n, sizeof *names);
-    if (!names)
-        return fsdpck_error_nomem(err, n * sizeof *names);
-    lora->target_names = names;
-    lora->ntarget_names = n;
-    for (size_t i = 0; i < n; i++) {
-        names[i] = json_string_value(json_array_get(value, i));
-        if (!names[i])
-            return FAIL("key '%s': entry %zu is no string", key->name, i);
-    }
-    return 0;
+    return put_names(path, key, value, &lora->target_names, &lora->ntarget_names, err);
 }
 
 static int put_patterns(const char *path, const struct config_key *key, json_t *value, const struct train_pattern **out, size_t *count,
@@ -128,7 +138,7 @@ static int put_null(const char *path, const struct config_key *key, char *at, st
 {
     if (!key->nullable)
         return FAIL("key '%s': null is not allowed", key->name);
-    if (key->type == KEY_STRING || key->type == KEY_FILES)
+    if (key->type == KEY_STRING || key->type == KEY_FILES || key->type == KEY_NAMES)
         *(const char **)at = NULL;
     else
         *(double *)at = 0;
@@ -167,6 +177,8 @@ static int put(const char *path, const struct config_key *key, json_t *value, st
         return get_number(path, key, value, false, (double *)at, err);
     case KEY_TARGETS:
         return put_targets(path, key, value, &c->lora, err);
+    case KEY_NAMES:
+        return put_names(path, key, value, &c->lora.modules_to_save, &c->lora.nmodules_to_save, err);
     case KEY_PATTERNS:
         return put_patterns(path, key, value, (const struct train_pattern **)at,
                             (const struct train_pattern **)at == &c->lora.rank_pattern ? &c->lora.nrank_pattern : &c->lora.nalpha_pattern, err);

@@ -11,6 +11,7 @@ enum config_key_type {
     KEY_U64,      /* uint64_t in min … max */
     KEY_NUMBER,   /* double in min … max */
     KEY_TARGETS,  /* a string or a list of strings: lora.target_… */
+    KEY_NAMES,    /* a list of strings: lora.modules_to_save */
     KEY_PATTERNS, /* object of numbers: struct train_pattern * and its count */
     KEY_FILES,    /* a path, or a list of paths and of {"path", "weight"}: data.train, data.eval (const char *: the first) */
     KEY_PROMPTS   /* json_t *: a list of texts, lists of messages and objects */

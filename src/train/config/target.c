@@ -1,4 +1,4 @@
-/* target_modules, rank_pattern and alpha_pattern as PEFT reads them, with Python's regular expressions done by PCRE2. */
+/* target_modules, modules_to_save, rank_pattern and alpha_pattern as PEFT reads them, with Python's regular expressions done by PCRE2. */
 #include "config/target.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -63,6 +63,42 @@ static int is_chosen(const struct train_lora_config *lora, const char *path, boo
     return 0;
 }
 
+static bool ends_with(const char *text, size_t n, const char *end)
+{
+    const size_t m = strlen(end);
+    return n >= m && memcmp(text + n - m, end, m) == 0;
+}
+
+bool target_saves(const char *name, const char *path)
+{
+    for (const char *dot = strchr(path, '.'); dot; dot = strchr(dot + 1, '.'))
+        if (ends_with(path, (size_t)(dot - path), name))
+            return true;
+    return ends_with(path, strlen(path), name);
+}
+
+bool target_is_saved(const struct train_lora_config *lora, const char *path)
+{
+    for (size_t i = 0; i < lora->nmodules_to_save; i++)
+        if (target_saves(lora->modules_to_save[i], path))
+            return true;
+    return false;
+}
+
+/* A module that is trained whole gets no adapter; PEFT takes whole components of the path for that, as patterns, and fails where both rules choose a module. */
+static int exclude_saved(const struct train_lora_config *lora, const char *path, struct fsdpck_error *err)
+{
+    for (size_t i = 0; i < lora->nmodules_to_save; i++) {
+        int rc = match("(^|.*\\.)(?:", lora->modules_to_save[i], ")($|\\..*)", path, "modules_to_save", err);
+        if (rc)
+            return rc;
+    }
+    if (target_is_saved(lora, path))
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "keys 'lora.modules_to_save' and 'lora.target_modules' both choose %s by the end of its path: write the "
+                                "whole name of the module in modules_to_save, or leave it out", path);
+    return 0;
+}
+
 int target_find(const struct train_lora_config *lora, const char *path, bool is_linear, bool is_head, struct target *out, struct fsdpck_error *err)
 {
     double r = (double)lora->r, alpha = lora->alpha;
@@ -70,6 +106,9 @@ int target_find(const struct train_lora_config *lora, const char *path, bool is_
     int rc = is_chosen(lora, path, is_linear, is_head, err);
     if (rc <= 0)
         return rc;
+    rc = exclude_saved(lora, path, err);
+    if (rc)
+        return rc < 0 ? rc : 0;
     rc = find_pattern(lora->rank_pattern, lora->nrank_pattern, "rank_pattern", path, &r, err);
     if (!rc)
         rc = find_pattern(lora->alpha_pattern, lora->nalpha_pattern, "alpha_pattern", path, &alpha, err);

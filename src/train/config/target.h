@@ -1,4 +1,4 @@
-/* PEFT's rules for which modules get an adapter, and with which r and alpha. */
+/* PEFT's rules for which modules get an adapter, and with which r and alpha, and which are trained whole. */
 #ifndef TRAIN_TARGET_H
 #define TRAIN_TARGET_H
 
@@ -13,7 +13,12 @@ struct target {
 /* path: "model.layers.0.self_attn.q_proj". is_head: the output layer, which "all-linear" leaves out; is_linear: false for the embedding. */
 int target_find(const struct train_lora_config *lora, const char *path, bool is_linear, bool is_head, struct target *out, struct fsdpck_error *err);
 
-/* Whether a name of a list means the module at path: the whole path, or its end after a dot. */
+/* Whether modules_to_save has the module at path, or one that it is part of: a name means every module whose path ends with it, so that "norm" is input_layernorm too. */
+bool target_is_saved(const struct train_lora_config *lora, const char *path);
+/* The same of one name. */
+bool target_saves(const char *name, const char *path);
+
+/* Whether a name of target_modules means the module at path: the whole path, or its end after a dot. */
 bool target_is_named(const char *path, const char *name);
 
 #endif

@@ -23,24 +23,29 @@ static int64_t aligned(int64_t nelem)
     return (nelem + 31) / 32 * 32; /* 64 bytes of either type */
 }
 
-/* Returns its number; -1 after a failure. ncol 0: one dimension. */
-static int32_t add_param(struct builder *b, uint32_t group, bool adapter, int64_t nrow, int64_t ncol, const char *path, const char *suffix)
+static struct param *next_param(struct builder *b)
 {
     struct layout *l = b->l;
-    if (b->rc)
-        return -1;
     if (l->nparams == l->capacity) {
         size_t capacity = l->capacity * 2 + 64;
         struct param *moved = reallocarray(l->params, capacity, sizeof *moved);
         if (!moved)
-            return b->rc = fsdpck_error_nomem(b->err, capacity * sizeof *moved), -1;
+            return b->rc = fsdpck_error_nomem(b->err, capacity * sizeof *moved), NULL;
         l->params = moved;
         l->capacity = capacity;
     }
-    struct param *p = &l->params[l->nparams];
-    *p = (struct param){ .ndim = ncol ? 2 : 1, .nrow = nrow, .ncol = ncol ? ncol : 1, .group = group };
-    snprintf(p->name, sizeof p->name, "%s%s%s", adapter ? "base_model.model." : "", path, suffix);
-    p->trainable = !b->config->frozen && (adapter || !b->config->lora.enabled);
+    return &l->params[l->nparams++];
+}
+
+/* Where it lies and what becomes of it; its name is there. Returns its number; -1 after a failure. ncol 0: one dimension. */
+static int32_t place_param(struct builder *b, struct param *p, uint32_t group, int64_t nrow, int64_t ncol)
+{
+    struct layout *l = b->l;
+    p->ndim = ncol ? 2 : 1;
+    p->nrow = nrow;
+    p->ncol = ncol ? ncol : 1;
+    p->group = group;
+    p->trainable = !b->config->frozen && (param_is_adapter(p) || !b->config->lora.enabled);
     p->decay = ncol > 0 || strcmp(b->config->train.weight_decay_on, "all") == 0;
     p->chunk = (nrow + l->nranks - 1) / l->nranks;
     p->dtype = l->masters ? KERN_BF16 : KERN_F32;
@@ -53,7 +58,35 @@ static int32_t add_param(struct builder *b, uint32_t group, bool adapter, int64_
         p->own_at = l->own_nelem;
         l->own_nelem += aligned(p->chunk * p->ncol);
     }
-    return (int32_t)l->nparams++;
+    return (int32_t)(p - l->params);
+}
+
+/* LoRA's own. */
+static int32_t add_adapter(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path, const char *suffix)
+{
+    struct param *p = b->rc ? NULL : next_param(b);
+    if (!p)
+        return -1;
+    *p = (struct param){ 0 };
+    snprintf(p->name, sizeof p->name, "base_model.model.%.200s%s", path, suffix);
+    return place_param(b, p, group, nrow, ncol);
+}
+
+/* The base's, or a copy of it that is trained. source: the module whose tensor it is in the base's files. */
+static int32_t add_param_of(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path, const char *source, const char *suffix)
+{
+    struct param *p = b->rc ? NULL : next_param(b);
+    if (!p)
+        return -1;
+    *p = (struct param){ .saved = b->config->lora.enabled && target_is_saved(&b->config->lora, path) };
+    snprintf(p->source, sizeof p->source, "%s%s", source, suffix);
+    snprintf(p->name, sizeof p->name, "%s%.200s%s", p->saved ? "base_model.model." : "", p->saved ? path : source, suffix);
+    return place_param(b, p, group, nrow, ncol);
+}
+
+static int32_t add_param(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path, const char *suffix)
+{
+    return add_param_of(b, group, nrow, ncol, path, path, suffix);
 }
 
 static void choose_adapter(struct builder *b, struct linear *x, bool is_linear, bool is_head)
@@ -75,19 +108,19 @@ static void add_adapters(struct builder *b, uint32_t group, struct linear *const
     const bool embeds = layers[0] == &b->l->embed;
     for (int i = 0; i < n; i++)
         if (layers[i]->r)
-            layers[i]->a = add_param(b, group, true, layers[i]->r, layers[i]->nin, layers[i]->path, embeds ? ".lora_embedding_A" : ".lora_A.weight");
+            layers[i]->a = add_adapter(b, group, layers[i]->r, layers[i]->nin, layers[i]->path, embeds ? ".lora_embedding_A" : ".lora_A.weight");
     for (int i = 0; i < n; i++)
         if (layers[i]->r)
-            layers[i]->b = add_param(b, group, true, layers[i]->nout, layers[i]->r, layers[i]->path, embeds ? ".lora_embedding_B" : ".lora_B.weight");
+            layers[i]->b = add_adapter(b, group, layers[i]->nout, layers[i]->r, layers[i]->path, embeds ? ".lora_embedding_B" : ".lora_B.weight");
 }
 
 static struct linear add_linear(struct builder *b, uint32_t group, int64_t nin, int64_t nout, bool bias, const char *path)
 {
     struct linear x = { .nin = nin, .nout = nout, .w = -1, .bias = -1, .a = -1, .b = -1 };
     snprintf(x.path, sizeof x.path, "%s", path);
-    x.w = add_param(b, group, false, nout, nin, path, ".weight");
+    x.w = add_param(b, group, nout, nin, path, ".weight");
     if (bias)
-        x.bias = add_param(b, group, false, nout, 0, path, ".bias");
+        x.bias = add_param(b, group, nout, 0, path, ".bias");
     choose_adapter(b, &x, true, false);
     return x;
 }
@@ -100,16 +133,16 @@ static void add_layer(struct builder *b, int64_t number)
     int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim;
     char path[LAYOUT_NAME];
 #define PATH(text) (snprintf(path, sizeof path, "model.layers.%lld." text, (long long)number), path)
-    layer->norm1 = add_param(b, group, false, m->hidden, 0, PATH("input_layernorm"), ".weight");
+    layer->norm1 = add_param(b, group, m->hidden, 0, PATH("input_layernorm"), ".weight");
     layer->q = add_linear(b, group, m->hidden, nq, m->bias_qkv, PATH("self_attn.q_proj"));
     layer->k = add_linear(b, group, m->hidden, nkv, m->bias_qkv, PATH("self_attn.k_proj"));
     layer->v = add_linear(b, group, m->hidden, nkv, m->bias_qkv, PATH("self_attn.v_proj"));
     add_adapters(b, group, (struct linear *[]){ &layer->q, &layer->k, &layer->v }, 3);
     layer->o = add_linear(b, group, nq, m->hidden, m->bias_o, PATH("self_attn.o_proj"));
     add_adapters(b, group, (struct linear *[]){ &layer->o }, 1);
-    layer->q_norm = m->qk_norm ? add_param(b, group, false, m->head_dim, 0, PATH("self_attn.q_norm"), ".weight") : -1;
-    layer->k_norm = m->qk_norm ? add_param(b, group, false, m->head_dim, 0, PATH("self_attn.k_norm"), ".weight") : -1;
-    layer->norm2 = add_param(b, group, false, m->hidden, 0, PATH("post_attention_layernorm"), ".weight");
+    layer->q_norm = m->qk_norm ? add_param(b, group, m->head_dim, 0, PATH("self_attn.q_norm"), ".weight") : -1;
+    layer->k_norm = m->qk_norm ? add_param(b, group, m->head_dim, 0, PATH("self_attn.k_norm"), ".weight") : -1;
+    layer->norm2 = add_param(b, group, m->hidden, 0, PATH("post_attention_layernorm"), ".weight");
     layer->gate = add_linear(b, group, m->hidden, m->inner, m->bias_mlp, PATH("mlp.gate_proj"));
     layer->up = add_linear(b, group, m->hidden, m->inner, m->bias_mlp, PATH("mlp.up_proj"));
     add_adapters(b, group, (struct linear *[]){ &layer->gate, &layer->up }, 2);
@@ -118,22 +151,44 @@ static void add_layer(struct builder *b, int64_t number)
 #undef PATH
 }
 
-/* Embedding and head are linear layers that share a weight where the model ties them; each can have an adapter of its own. */
+/* Embedding and head are linear layers that share a weight where the model ties them; each can have an adapter of its own. Where one of them is trained as a copy,
+ * the other keeps the base's, or has a copy of its own: PEFT does not tie copies. */
 static void add_ends(struct builder *b)
 {
     const struct model *m = b->m;
     struct layout *l = b->l;
     l->embed = (struct linear){ .path = "model.embed_tokens", .nin = m->nvocab, .nout = m->hidden, .w = -1, .bias = -1, .a = -1, .b = -1 };
     l->head = (struct linear){ .path = "lm_head", .nin = m->hidden, .nout = m->nvocab, .w = -1, .bias = -1, .a = -1, .b = -1 };
-    l->embed.w = add_param(b, 0, false, m->nvocab, m->hidden, l->embed.path, ".weight");
+    l->embed.w = add_param(b, 0, m->nvocab, m->hidden, l->embed.path, ".weight");
     choose_adapter(b, &l->embed, false, false);
     add_adapters(b, 0, (struct linear *[]){ &l->embed }, 1);
     for (int64_t i = 0; i < m->nlayer && !b->rc; i++)
         add_layer(b, i);
-    l->norm = add_param(b, l->ngroups - 1, false, m->hidden, 0, "model.norm", ".weight");
-    l->head.w = m->tied ? l->embed.w : add_param(b, l->ngroups - 1, false, m->nvocab, m->hidden, l->head.path, ".weight");
+    l->norm = add_param(b, l->ngroups - 1, m->hidden, 0, "model.norm", ".weight");
+    bool shares = m->tied && !b->rc && !l->params[l->embed.w].saved && !(b->config->lora.enabled && target_is_saved(&b->config->lora, l->head.path));
+    l->head.w = shares ? l->embed.w : add_param_of(b, l->ngroups - 1, m->nvocab, m->hidden, l->head.path, m->tied ? l->embed.path : l->head.path, ".weight");
     choose_adapter(b, &l->head, true, true);
     add_adapters(b, l->ngroups - 1, (struct linear *[]){ &l->head }, 1);
+}
+
+/* A name that no module with parameters has is a slip of the pen; of the list of layers PEFT makes no copy. */
+static int check_saved(const struct layout *l, const struct train_lora_config *lora, struct fsdpck_error *err)
+{
+    for (size_t n = 0; n < lora->nmodules_to_save; n++) {
+        const char *name = lora->modules_to_save[n];
+        bool found = false;
+        for (size_t i = 0; i < l->nparams && !found; i++) {
+            char path[LAYOUT_NAME];
+            const struct param *p = &l->params[i];
+            snprintf(path, sizeof path, "%s", p->name + (p->saved ? strlen("base_model.model.") : 0));
+            *strrchr(path, '.') = '\0'; /* ".weight" or ".bias" */
+            found = p->saved && target_saves(name, path);
+        }
+        if (!found || target_saves(name, "model.layers"))
+            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.modules_to_save': '%.200s' is the end of no module's path that can be trained whole; there are "
+                                    "model.embed_tokens, model.norm, lm_head and, in each layer, self_attn.q_proj, mlp, input_layernorm and others", name);
+    }
+    return 0;
 }
 
 /* A name that no module has is a slip of the pen. */
@@ -168,10 +223,10 @@ static int64_t largest_grads(const struct layout *l, uint32_t parity)
     return most;
 }
 
-/* Where gradients lie. Full fine-tuning with a micro-batch a packet needs a group's only until its backward is over, or its exchange. */
+/* Where gradients lie. Where whole modules are trained, a micro-batch a packet needs a group's only until its backward is over, or its exchange. */
 static void place_grads(struct layout *l, const struct train_config *config)
 {
-    l->grads_by_group = !config->lora.enabled;
+    l->grads_by_group = !config->lora.enabled || config->lora.nmodules_to_save > 0;
     l->grads_take_turns = l->grads_by_group && config->train.accumulation == 1;
     int64_t at = 0, shared = 0, second = l->nranks > 1 ? largest_grads(l, 1) : 0; /* shared: after the embedding's */
     for (size_t i = 0; i < l->nparams; i++) {
@@ -207,6 +262,8 @@ int layout_make(const struct model *m, const struct train_config *config, uint32
         add_ends(&b);
     if (!b.rc && config->lora.enabled)
         b.rc = check_names(&l, m, &config->lora, err);
+    if (!b.rc && config->lora.enabled)
+        b.rc = check_saved(&l, &config->lora, err);
     if (!b.rc && config->lora.enabled && b.ntargets == 0)
         b.rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.target_modules' matches no module of this model; their paths are like model.layers.0.self_attn.q_proj");
     if (!b.rc) {

@@ -11,7 +11,9 @@
 enum { LAYOUT_NAME = 256 };
 
 struct param {
-    char name[LAYOUT_NAME]; /* in files: the model's, or PEFT's for adapters */
+    char name[LAYOUT_NAME];   /* in files: the model's, or PEFT's for what an adapter holds */
+    char source[LAYOUT_NAME]; /* in the base model's files; empty for what is no part of it */
+    bool saved; /* a copy of the base's that an adapter holds (modules_to_save) */
     uint32_t ndim;          /* 1: (nrow); 2: (nrow, ncol) */
     int64_t nrow, ncol;
     bool trainable, decay;
@@ -44,7 +46,7 @@ struct layout {
     struct param *params; /* (nparams) */
     size_t nparams, capacity;
     struct layer *layers; /* (model.nlayer) */
-    struct linear embed, head; /* embed: nin is the vocabulary; head.w == embed.w where they are tied */
+    struct linear embed, head; /* embed: nin is the vocabulary; head.w == embed.w where they are tied and neither is trained as a copy */
     int32_t norm;
     uint32_t nranks, ngroups; /* one a layer, after the embedding's; the last norm and an untied head are the last */
     size_t value_nbytes, shard_nbytes;
@@ -59,6 +61,18 @@ struct layout {
 
 int layout_make(const struct model *m, const struct train_config *config, uint32_t nranks, struct layout *out, struct fsdpck_error *err);
 void layout_free(struct layout *l);
+
+/* Whether the head's weight is the embedding's. */
+static inline bool layout_is_tied(const struct layout *l)
+{
+    return l->head.w == l->embed.w;
+}
+
+/* Whether a parameter lies in an adapter's files: LoRA's, or a copy of the base's. */
+static inline bool param_is_adapter(const struct param *p)
+{
+    return p->saved || !p->source[0];
+}
 
 /* Rows of `rank`'s shard: [*first, *first + result). */
 static inline int64_t param_rows(const struct param *p, uint32_t rank, int64_t *first)

@@ -19,14 +19,14 @@ static int grads_ready(const struct compute_hook *hook, uint32_t group, struct f
 
 int compute_enter_end(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
 {
-    int rc = c->m->tied ? compute_enter(hook, 0, err) : 0;
+    int rc = layout_is_tied(c->l) ? compute_enter(hook, 0, err) : 0;
     return rc ? rc : compute_enter(hook, c->l->ngroups - 1, err);
 }
 
 void compute_leave_end(struct compute *c, const struct compute_hook *hook)
 {
     compute_leave(hook, c->l->ngroups - 1);
-    if (c->m->tied)
+    if (layout_is_tied(c->l))
         compute_leave(hook, 0);
 }
 
@@ -47,7 +47,7 @@ uint32_t compute_uses(const struct model *m, const struct layout *l, uint32_t *n
 #define USE(group) (groups ? at[n] = (group) : 0, n++)
     for (uint32_t i = 0; i + 1 < l->ngroups; i++)
         USE(i);
-    if (m->tied)
+    if (layout_is_tied(l))
         USE(0);
     USE(l->ngroups - 1);
     *nforward = n;

@@ -31,6 +31,13 @@ static int open_eval(struct job *job, const struct fsdpck_options *opt, struct f
     return data_open(&config, job->model.nvocab, opt, &job->eval, err);
 }
 
+/* PEFT warns of it too. */
+static void note_untied(const struct job *job)
+{
+    if (job->model.tied && !layout_is_tied(&job->layout) && job->fs.note)
+        job->fs.note(job->fs.ctx, "the model ties lm_head to embed_tokens; lora.modules_to_save trains a copy of its own, as PEFT does; merged, the two are no longer tied");
+}
+
 int job_open(const struct train_config *config, const struct train_options *opt, struct job *out, struct fsdpck_error *err)
 {
     uint32_t nranks = opt->launched_nranks ? opt->launched_nranks : opt->nranks;
@@ -61,6 +68,8 @@ int job_open(const struct train_config *config, const struct train_options *opt,
         rc = samples_open(config, job.model.nvocab, &job.fs, &job.samples, err);
     if (rc)
         job_close(&job);
+    else
+        note_untied(&job);
     *out = job;
     return rc;
 }

@@ -65,6 +65,8 @@ static int give_away(void *ctx, uint32_t group, struct fsdpck_error *err)
     const struct reducer_job job = { r->slices + first, n, p->in_wave, p->first_of_step, r->job->layout.grads_take_turns };
     if (!p->last)
         return 0;
+    if (n == 0) /* nothing of it is trained; the group after it may lie where one that is in flight does */
+        return r->reducer ? reducer_wait(r->reducer, 0, err) : 0;
     if (r->reducer) {
         reducer_start(r->reducer, &job);
         return reducer_wait(r->reducer, 1, err);

@@ -34,6 +34,14 @@ static json_t *targets_of(const struct train_lora_config *lora)
     return list;
 }
 
+static json_t *saved_of(const struct train_lora_config *lora)
+{
+    json_t *list = lora->nmodules_to_save ? json_array() : json_null();
+    for (size_t i = 0; i < lora->nmodules_to_save; i++)
+        json_array_append_new(list, json_string(lora->modules_to_save[i]));
+    return list;
+}
+
 static json_t *number(double value)
 {
     return fabs(value) < 0x1p53 && value == trunc(value) ? json_integer((json_int_t)value) : json_real(value);
@@ -51,7 +59,7 @@ static json_t *config_of(const struct train_config *c)
     json_object_set_new(o, "init_lora_weights", json_true());
     json_object_set_new(o, "lora_alpha", number(c->lora.alpha));
     json_object_set_new(o, "lora_dropout", json_real(c->lora.dropout));
-    json_object_set_new(o, "modules_to_save", json_null());
+    json_object_set_new(o, "modules_to_save", saved_of(&c->lora));
     json_object_set_new(o, "peft_type", json_string("LORA"));
     json_object_set_new(o, "r", json_integer((json_int_t)c->lora.r));
     json_object_set_new(o, "rank_pattern", patterns_of(c->lora.rank_pattern, c->lora.nrank_pattern, true));
@@ -156,7 +164,7 @@ static bool is_off(const json_t *value)
 
 int adapter_config_read(const char *folder, char path[ADAPTER_PATH], json_t **out, struct fsdpck_error *err)
 {
-    static const char *const refused[] = { "use_dora", "bias", "modules_to_save", "fan_in_fan_out", "lora_bias", "layer_replication", "layers_to_transform",
+    static const char *const refused[] = { "use_dora", "bias", "fan_in_fan_out", "lora_bias", "layer_replication", "layers_to_transform",
                                            "target_parameters", "trainable_token_indices", "use_qalora", "alora_invocation_tokens", "exclude_modules" };
     json_error_t why = { 0 };
     json_t *theirs = NULL;

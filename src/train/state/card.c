@@ -112,16 +112,27 @@ static void put_targets(FILE *f, const struct train_lora_config *lora)
     fputs(" |\n", f);
 }
 
+static void put_saved(FILE *f, const struct train_lora_config *lora)
+{
+    if (lora->nmodules_to_save == 0)
+        return;
+    fputs("| modules_to_save | ", f);
+    for (size_t i = 0; i < lora->nmodules_to_save; i++)
+        fprintf(f, "%s%s", i ? ", " : "", lora->modules_to_save[i]);
+    fputs(" |\n", f);
+}
+
 static void put_settings(FILE *f, const struct job *job)
 {
     const struct train_config *c = job->config;
     fprintf(f, "## Settings\n\n| | |\n|---|---|\n| r, lora_alpha, lora_dropout | %llu, %g, %g%s |\n", (unsigned long long)c->lora.r, c->lora.alpha, c->lora.dropout,
             c->lora.use_rslora ? ", rsLoRA" : "");
     put_targets(f, &c->lora);
+    put_saved(f, &c->lora);
     fprintf(f, "| learning rate | %g, %s, %llu steps of warmup |\n", c->train.learning_rate, c->train.scheduler, (unsigned long long)c->train.warmup_steps);
     fprintf(f, "| rows a step | %llu |\n", (unsigned long long)c->train.global_batch_size);
     fprintf(f, "| AdamW | betas %g and %g, epsilon %g, weight decay %g |\n", c->train.beta1, c->train.beta2, c->train.epsilon, c->train.weight_decay);
-    fprintf(f, "| gradients clipped at | %g |\n| parameters trained | %lld in adapters, %lld frozen |\n", c->train.max_grad_norm, (long long)job->layout.ntrained,
+    fprintf(f, "| gradients clipped at | %g |\n| parameters trained | %lld in the adapter, %lld frozen |\n", c->train.max_grad_norm, (long long)job->layout.ntrained,
             (long long)job->layout.nfrozen);
     fprintf(f, "| precision, seed | %s, %llu |\n\n", c->dtype.param, (unsigned long long)c->seed);
 }

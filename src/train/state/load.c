@@ -12,33 +12,43 @@
 #include "state/reads.h"
 #include "state/state.h"
 
-static bool is_adapter(const struct param *p)
-{
-    return strncmp(p->name, "base_model.", 11) == 0;
-}
-
 static bool is_float(enum fsdpck_dtype dtype)
 {
     return dtype == FSDPCK_FLOAT32 || dtype == FSDPCK_BFLOAT16 || dtype == FSDPCK_FLOAT16 || dtype == FSDPCK_FLOAT64;
 }
 
-static int find(const struct fsdpck_source *src, const struct param *p, const struct fsdpck_tensor **out, struct fsdpck_error *err)
+/* Whether a parameter is read out of the adapter's files, or out of the base's: a copy that is trained begins as the base's where no adapter is given. */
+static bool comes_from(const struct job *job, const struct param *p, bool adapter)
 {
-    const struct fsdpck_tensor *t = fsdpck_source_find(src, p->name);
+    const bool begins = p->saved && !job->config->lora.init_adapter;
+    return (param_is_adapter(p) && !begins) == adapter;
+}
+
+/* As those files call it. */
+static const char *name_in(const struct param *p, bool adapter)
+{
+    return adapter ? p->name : p->source;
+}
+
+static int find(const struct fsdpck_source *src, const struct param *p, bool adapter, const struct fsdpck_tensor **out, struct fsdpck_error *err)
+{
+    const char *name = name_in(p, adapter);
+    const struct fsdpck_tensor *t = fsdpck_source_find(src, name);
     char with_tree[LAYOUT_NAME + 8];
     if (!t) { /* a checkpoint with trees: "model.NAME" */
-        snprintf(with_tree, sizeof with_tree, "model.%s", p->name);
+        snprintf(with_tree, sizeof with_tree, "model.%s", name);
         t = fsdpck_source_find(src, with_tree);
     }
     *out = t;
     if (!t)
-        return fsdpck_error_set(err, FSDPCK_ERR_MISSING, fsdpck_source_path(src), "there is no tensor '%s', which config.json calls for", p->name);
+        return fsdpck_error_set(err, FSDPCK_ERR_MISSING, fsdpck_source_path(src), "there is no tensor '%s', which %s for", name,
+                                adapter ? "lora.target_modules or lora.modules_to_save call" : "config.json calls");
     if (t->ndim != p->ndim || t->shape[0] != (uint64_t)p->nrow || (p->ndim == 2 && t->shape[1] != (uint64_t)p->ncol))
         return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, fsdpck_source_path(src), "tensor '%s' does not have the shape [%lld, %lld] that the configs call for",
-                                p->name, (long long)p->nrow, (long long)p->ncol);
+                                name, (long long)p->nrow, (long long)p->ncol);
     if (!is_float(t->dtype))
         return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, fsdpck_source_path(src), "tensor '%s' is %s; float32, bfloat16, float16 and float64 are trained",
-                                p->name, fsdpck_dtype_info(t->dtype)->name);
+                                name, fsdpck_dtype_info(t->dtype)->name);
     return 0;
 }
 
@@ -57,16 +67,16 @@ static enum fsdpck_dtype destination(const struct rank *r, const struct param *p
 }
 
 /* This rank's rows of one tensor. */
-static int add_read(struct rank *r, const struct fsdpck_source *src, struct reads *reads, const struct param *p, struct loaded *loaded,
+static int add_read(struct rank *r, const struct fsdpck_source *src, struct reads *reads, const struct param *p, bool adapter, struct loaded *loaded,
                     struct fsdpck_error *err)
 {
     const struct fsdpck_tensor *t;
     int64_t first, nrow = param_rows(p, r->comm->rank, &first);
-    int rc = find(src, p, &t, err);
+    int rc = find(src, p, adapter, &t, err);
     if (rc)
         return rc;
     loaded->dtype = t->dtype;
-    loaded->in_tree = strcmp(t->name, p->name) != 0;
+    loaded->in_tree = strcmp(t->name, name_in(p, adapter)) != 0;
     if (nrow <= 0)
         return 0;
     struct reads_rows rows = { .tensor = t, .first = (uint64_t)first, .nrow = (uint64_t)nrow, .ncol = (uint64_t)p->ncol, .content = loaded->content };
@@ -89,18 +99,18 @@ static int open_source(const char *path, bool adapter, const struct fsdpck_optio
 }
 
 /* loaded: (nparams) */
-static int load_all(struct rank *r, const char *path, bool adapters, struct loaded *loaded, struct fsdpck_error *err)
+static int load_all(struct rank *r, const char *path, bool adapter, struct loaded *loaded, struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;
     struct fsdpck_source *src;
     struct reads *reads = NULL;
-    int rc = open_source(path, adapters, &r->job->fs, &src, err);
+    int rc = open_source(path, adapter, &r->job->fs, &src, err);
     if (!rc)
         rc = reads_new(r, src, &reads, err);
     for (size_t i = 0; i < l->nparams && !rc; i++) {
         comm_beat(r->comm);
-        if (is_adapter(&l->params[i]) == adapters)
-            rc = add_read(r, src, reads, &l->params[i], &loaded[i], err);
+        if (comes_from(r->job, &l->params[i], adapter))
+            rc = add_read(r, src, reads, &l->params[i], adapter, &loaded[i], err);
     }
     rc = reads_end(reads, rc, err);
     fsdpck_source_close(src);
@@ -180,7 +190,7 @@ static void store_content(const uint64_t limb[4], uint8_t out[16])
 static struct fsdpck_base_tensor describe(const struct param *p, const struct loaded *loaded, struct base_names *names)
 {
     struct fsdpck_base_tensor t = { .name = names->name, .dtype = loaded->dtype, .ndim = p->ndim, .shape = names->shape };
-    snprintf(names->name, sizeof names->name, "%s%s", loaded->in_tree ? "model." : "", p->name);
+    snprintf(names->name, sizeof names->name, "%s%s", loaded->in_tree ? "model." : "", p->source);
     names->shape[0] = (uint64_t)p->nrow;
     names->shape[1] = (uint64_t)p->ncol;
     store_content(loaded->content, t.content);
@@ -196,7 +206,7 @@ static int name_base(struct rank *r, struct loaded *loaded, struct fsdpck_error 
     r->base_names = calloc(l->nparams + 1, sizeof *r->base_names);
     int rc = tensors && r->base_names ? sum_contents(r, loaded, err) : fsdpck_error_nomem(err, l->nparams * sizeof *r->base_names);
     for (size_t i = 0; i < l->nparams && !rc; i++)
-        if (!is_adapter(&l->params[i])) {
+        if (!param_is_adapter(&l->params[i])) {
             tensors[r->base.ntensors] = describe(&l->params[i], &loaded[i], &r->base_names[r->base.ntensors]);
             r->base.ntensors++;
         }
@@ -243,7 +253,7 @@ int rank_load(struct rank *r, struct fsdpck_error *err)
         rc = load_adapter(r, err);
     r->load_ns = comm_now_ns() - started;
     for (size_t i = 0; i < l->nparams && !rc && !config->lora.init_adapter; i++) {
-        if (is_adapter(&l->params[i]))
+        if (!l->params[i].source[0])
             rc = draw_adapter(r, &l->params[i], err);
     }
     return rc ? rc : rank_publish(r, true, err);
@@ -269,26 +279,23 @@ static bool is_named(const char *theirs, const char *name)
     return strcmp(theirs, name) == 0 || (strncmp(theirs, "model.", 6) == 0 && strcmp(theirs + 6, name) == 0);
 }
 
-static int check_source(const struct job *job, const char *path, bool adapters, struct fsdpck_error *err)
+static int check_source(const struct job *job, const char *path, bool adapter, struct fsdpck_error *err)
 {
     const struct layout *l = &job->layout;
     const struct fsdpck_tensor *t;
     struct fsdpck_source *src;
-    size_t n = 0;
-    int rc = open_source(path, adapters, &job->fs, &src, err);
+    int rc = open_source(path, adapter, &job->fs, &src, err);
     for (size_t i = 0; i < l->nparams && !rc; i++) {
-        if (is_adapter(&l->params[i]) == adapters) {
-            rc = find(src, &l->params[i], &t, err);
-            n++;
-        }
+        if (comes_from(job, &l->params[i], adapter))
+            rc = find(src, &l->params[i], adapter, &t, err);
     }
-    for (size_t i = 0; adapters && !rc && i < fsdpck_source_ntensors(src); i++) {
+    for (size_t i = 0; adapter && !rc && i < fsdpck_source_ntensors(src); i++) {
         t = fsdpck_source_tensor(src, i);
         bool ours = is_copy(job, path, t->name) || strncmp(t->name, "optim.", 6) == 0;
         for (size_t j = 0; j < l->nparams && !ours; j++)
             ours = is_named(t->name, l->params[j].name);
         if (!ours)
-            rc = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "tensor '%s' belongs to no module that lora.target_modules names", t->name);
+            rc = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "tensor '%s' belongs to no module that lora.target_modules or lora.modules_to_save names", t->name);
     }
     fsdpck_source_close(src);
     return rc;

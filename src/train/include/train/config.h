@@ -33,6 +33,8 @@ struct train_lora_config {
     bool all_linear;
     const struct train_pattern *rank_pattern, *alpha_pattern; /* (nrank_pattern), (nalpha_pattern) */
     size_t nrank_pattern, nalpha_pattern;
+    const char *const *modules_to_save; /* (nmodules_to_save) ends of paths of modules that are trained whole, as copies that are the adapter's */
+    size_t nmodules_to_save;
     const char *init_adapter; /* PEFT folder to continue from, or NULL */
 };
 
