@@ -13,7 +13,7 @@ extern "C" {
 struct cuda_matmuls;
 
 /* What a kernel can find wrong with numbers that only the device sees. It lies in device memory, zeroed: kind 0. The first one stays, and kernels that go
- * by indices do nothing while one is there; cuda_fault_message puts it into words. */
+ * by indices do nothing while one is there; cuda_fault_report puts it into words. */
 enum cuda_fault_kind { CUDA_FAULT_NONE, CUDA_FAULT_INDEX, CUDA_FAULT_TARGET };
 
 struct cuda_fault {

@@ -1,5 +1,5 @@
 /* Finds models in the local Hugging Face cache: models--ORG--NAME/refs/REVISION names a commit, snapshots/COMMIT is the folder. Nothing is
- * downloaded. One of the two places that read the environment; it must not know what a checkpoint is. */
+ * downloaded. Reads HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME and HOME. It must not know what a checkpoint is. */
 #include "model_path.h"
 
 #include <dirent.h>

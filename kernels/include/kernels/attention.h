@@ -32,7 +32,7 @@ struct kern_attention {
     struct kern_cmat k, v; /* (ntok, nkv · head_dim) */
     struct kern_mat o;     /* (ntok, nhead · head_dim); may not overlap k or v; may be q */
     float *lse;            /* (nhead, ntok): log of each row's sum of exponents; needed by the backward; NULL: not wanted */
-    void *scratch;         /* kern_attention_scratch bytes, aligned to 64 */
+    void *scratch;         /* what the table's attention_scratch says, aligned to 64 */
 };
 
 struct kern_attention_grad {
@@ -40,7 +40,7 @@ struct kern_attention_grad {
     struct kern_cmat q, k, v, o, d_o; /* as in the forward; d_o as o */
     const float *lse;
     struct kern_mat dq, dk, dv; /* as q, k, v; written. dq may be d_o or o or q, if their views are the same; dk and dv overlap nothing */
-    void *scratch;              /* kern_attention_grad_scratch bytes, aligned to 64 */
+    void *scratch;              /* what the table's attention_grad_scratch says, aligned to 64 */
 };
 
 typedef void (*kern_attention_fn)(struct kern_stream *, const struct kern_attention *);

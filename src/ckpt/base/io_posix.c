@@ -1,4 +1,4 @@
-/* The I/O table on Linux. The only file of the library that makes system calls on files; it decides nothing. */
+/* The I/O table on Linux. It and page_cache.c alone make system calls on files; it decides nothing. */
 #include <fsdpck/io.h>
 
 #include <dirent.h>

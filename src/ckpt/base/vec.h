@@ -1,4 +1,4 @@
-/* A growing array of plain structs: `struct vec v = VEC(struct x); struct x *p = fsdpck_vec_push(&v, err);` */
+/* A growing array of plain structs: `struct fsdpck_vec v = FSDPCK_VEC(struct x); struct x *p = fsdpck_vec_push(&v, err);` */
 #ifndef CKPT_VEC_H
 #define CKPT_VEC_H
 

@@ -1,4 +1,5 @@
-/* What all sources share: the catalogue that openers fill, and its accessors. Knows no format. */
+/* What all sources share: the catalogue that openers fill, and its accessors. Parses no file and knows no format by name:
+ * what differs between formats is asked of src->ops. */
 #include <fsdpck/source.h>
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* The key table of CONFIG.json: types, ranges, choices, and what a later version will know. See cli.md's contract in the README. */
+/* The key table of CONFIG.json: types, ranges, choices, and what a later version will know. The README describes them. */
 #include <train/config.h>
 
 #include <jansson.h>

@@ -277,7 +277,7 @@ static void send(struct decode *d)
     compute_send_documents(c, bounds, 1);
 }
 
-/* What lies in the batch, through the model, as compute_forward goes. */
+/* What lies in the batch, through the model, in the order of compute_logits(). */
 static int run(struct decode *d, const struct compute_hook *hook, const float **logits, struct fsdpck_error *err)
 {
     struct compute *c = &d->c;

@@ -19,7 +19,7 @@ struct job {
     struct data *data, *eval; /* eval: NULL without data.eval */
     struct samples *samples;  /* NULL without sample.prompts */
     uint64_t nsteps;
-    uint32_t first, nranks; /* of all ranks, and the first of this process's */
+    uint32_t first, nranks; /* this process's first rank; how many there are in all processes */
     unsigned nthreads; /* of a rank */
 };
 

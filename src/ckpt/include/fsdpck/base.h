@@ -27,7 +27,7 @@ struct fsdpck_base {
 /* The base that a source names, borrowed; NULL: it names none. */
 FSDPCK_API const struct fsdpck_base *fsdpck_source_base(const struct fsdpck_source *src);
 
-/* Opens the base that src names. FSDPCK_ERR_MISSING, with what was looked for where, if it is not there. It is not looked at: see below. */
+/* Opens the base that src names. FSDPCK_ERR_MISSING, with what was looked for where, if it is not there. Nothing of it is compared: fsdpck_base_compare() does that. */
 FSDPCK_API int fsdpck_base_open(const struct fsdpck_source *src, const struct fsdpck_options *opt, struct fsdpck_source **base, struct fsdpck_error *err);
 
 /* Reports every tensor that `base` lacks, or that is another than src names, by dtype, shape and content. quick: contents only where base knows them

@@ -34,8 +34,8 @@ struct fsdpck_convert_request {
                          * room as uncompressed */
 };
 
-/* The placements ((req->mesh.ndim)) that a conversion gives a tensor: the first rule that matches, --replicate, else the default.
- * FSDPCK_ERR_USAGE where a rule asks for what the tensor's shape cannot have. Scalars are always replicated. */
+/* The placements ((req->mesh.ndim)) that a conversion gives a tensor. Scalars and tensors that req->replicate matches are replicated; for others
+ * the first rule that matches changes the default. FSDPCK_ERR_USAGE where a rule asks for what the tensor's shape cannot have. */
 FSDPCK_API int fsdpck_convert_placements(const struct fsdpck_convert_request *req, const struct fsdpck_tensor *tensor,
                                          struct fsdpck_placement *placements, struct fsdpck_error *err);
 

@@ -29,7 +29,7 @@ struct fsdpck_stat {
 typedef int (*fsdpck_list_fn)(void *visit_ctx, const char *name);
 
 /* Every operation returns a negative errno on failure. Transfers may be short and may return -EINTR: callers go through the
- * helpers in src/ckpt/ioutil.h, which retry. Descriptors are small non-negative integers. All operations are thread-safe. */
+ * helpers in src/ckpt/base/ioutil.h, which retry. Descriptors are small non-negative integers. All operations are thread-safe. */
 struct fsdpck_io {
     void *ctx; /* first argument of every operation */
     int (*open)(void *ctx, const char *path, int flags, unsigned mode);

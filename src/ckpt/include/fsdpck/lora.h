@@ -31,9 +31,10 @@ struct fsdpck_export_lora_request {
     bool force;
 };
 
-/* Gathers an adapter from whatever sharding and writes it. Reads metadata and the adapter's own bytes. Refused, exit 3: A without B, ranks and
- * shapes that do not fit, NaN or infinity, a configuration that contradicts the tensors, what the style cannot hold. Said as notes: B that is all
- * zero, layers that lack what others have, consumers that will ignore something. */
+/* Gathers an adapter from whatever sharding and writes it. Reads metadata and the bytes of what it writes. FSDPCK_ERR_FORMAT, _MISSING or
+ * _UNSUPPORTED: A without B, ranks and shapes that do not fit, NaN or infinity, a configuration that contradicts the tensors, what the style cannot
+ * hold. FSDPCK_ERR_USAGE: which adapter, or its scaling, is not said. Notes tell of B that is all zero, layers that lack what others have, and
+ * consumers that will ignore something. */
 FSDPCK_API int fsdpck_export_lora(struct fsdpck_source *src, const struct fsdpck_export_lora_request *req, const struct fsdpck_options *opt,
                                   struct fsdpck_transfer_result *result, struct fsdpck_error *err);
 

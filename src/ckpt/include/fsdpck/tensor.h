@@ -65,7 +65,7 @@ FSDPCK_API bool fsdpck_mesh_coordinate(const struct fsdpck_mesh *mesh, uint32_t 
 typedef int (*fsdpck_box_fn)(void *ctx, const uint64_t *offset, const uint64_t *size);
 FSDPCK_API int fsdpck_placement_boxes(const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements, uint32_t ndim,
                                       const uint64_t *shape, const uint32_t *coord, fsdpck_box_fn visit, void *ctx);
-/* Whether the rank at `coord` is the one that writes its chunks of tensor `ordinal` (FORMAT.md "Owner of a replicated chunk"). */
+/* Whether the rank at `coord` is the one that writes its chunks of tensor `ordinal` (FORMAT.md section 2). */
 FSDPCK_API bool fsdpck_placement_owner(const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements, uint64_t ordinal,
                                        const uint32_t *coord);
 /* "shard(0)", "replicate", "strided_shard(0,2)". Writes at most nbytes including NUL; returns buf. */

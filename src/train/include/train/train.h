@@ -1,4 +1,5 @@
-/* The trainer: `fsdptrain run` and what tests call. Everything a run needs is in its config and options; nothing is printed, read from the environment or exited. */
+/* The trainer: `fsdptrain run` and what tests call. Everything a run needs is in its config and options; the caller's process prints nothing and is
+ * not ended. Of the environment only FSDPTRAIN_REPLAY and FSDPTRAIN_CUDA_WARPGROUPS are read, which compare ways of computing. */
 #ifndef TRAIN_TRAIN_H
 #define TRAIN_TRAIN_H
 
