@@ -97,6 +97,8 @@ static int finish(const struct run_args *args, const char *config, const struct 
            done->checkpoint);
     if (done->adapter[0])
         printf("the adapter: %s\n", done->adapter);
+    if (done->model[0])
+        printf("the model: %s\n", done->model);
     if (done->save_failed) {
         fprintf(stderr, "fsdptrain: the last checkpoint could not be saved\n");
         return EXIT_SYSTEM;

@@ -253,7 +253,7 @@ def run_ours(tool, folder, config, options):
     if "lora" in config:
         return (numbers, {k: v.double() for k, v in load_file(out / "adapter/adapter_model.safetensors").items() if ".base_layer." not in k}), ""
     end = folder / "end.safetensors"
-    subprocess.run([str(pathlib.Path(tool).with_name("fsdpck")), "export", str(out / f"checkpoints/step-{STEPS:06d}"), str(end), "-q", "--force", "--select", "model"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([str(pathlib.Path(tool).with_name("fsdpck")), "export", str(out / f"checkpoints/step-{STEPS:06d}"), str(end), "-q", "--force", "--select", "model", "--dtype", "fp32"], check=True, stdout=subprocess.DEVNULL)
     return (numbers, {k: v.double() for k, v in load_file(end).items()}), ""
 
 

@@ -121,7 +121,7 @@ class Tests:
     def checkpoint(self, path):
         file = self.tmp / "exported.safetensors"
         file.unlink(missing_ok=True)
-        subprocess.run([str(self.fsdpck), "export", str(path), str(file), "-q", "--select", "model"], check=True, capture_output=True)
+        subprocess.run([str(self.fsdpck), "export", str(path), str(file), "-q", "--select", "model", "--dtype", "fp32"], check=True, capture_output=True)
         return read_safetensors(file)
 
     def near(self, what, distance, limit):

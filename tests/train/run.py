@@ -279,6 +279,54 @@ class Runs(Texts, Refusals):
             raise Failure(done.stderr)
 
 
+    # --- what a run of all weights leaves
+
+    def bf16_model(self, folder):
+        """The model's folder in bfloat16."""
+        model = self.tmp / "bf16-model"
+        subprocess.run([str(self.fsdpck), "export", str(folder / "model"), str(model), "-q", "--dtype", "bf16", "--force"], check=True, capture_output=True)
+        return model
+
+    def diff(self, a, b):
+        done = subprocess.run([str(self.fsdpck), "diff", str(a), str(b)], capture_output=True, text=True)
+        if done.returncode:
+            raise Failure(f"{a} and {b} differ: {done.stdout[-400:]}{done.stderr[-200:]}")
+
+    def whole_model(self, name):
+        """Ends with a folder that from_pretrained loads, in the dtype that the base had; never over a folder that is not the run's."""
+        out, folder = self.tmp / f"{name}-whole", self.goldens / name
+        config = config_of(folder, out)
+        config["model"] = str(self.bf16_model(folder))
+        path = self.write(f"{name}-whole", config)
+        (out / "model").mkdir(parents=True)
+        (out / "model/notes.txt").write_text("mine")
+        refused = self.run(path, want=2).stderr
+        if "checkpoint.export_model" not in refused or (out / "model/notes.txt").read_text() != "mine" or list(out.glob("checkpoints/step-*")):
+            raise Failure(f"a folder of somebody else's: {refused}")
+        (out / "model/notes.txt").unlink()
+        last = self.run(path, "--ranks", "2").stdout.splitlines()[-1]
+        if last != f"the model: {out / 'model'}":
+            raise Failure(f"the last line is '{last}'")
+        checkpoint = sorted((out / "checkpoints").glob("step-*"))[-1]
+        rounded, plain = self.tmp / "rounded.safetensors", self.tmp / "plain.safetensors"
+        for file, options in ((rounded, ["--dtype", "bf16"]), (plain, [])):
+            done = subprocess.run([str(self.fsdpck), "export", str(checkpoint), str(file), "--force", *options], check=True, capture_output=True, text=True)
+            if ("they are written as bfloat16" in done.stderr) != (file == plain):
+                raise Failure(f"export {options} says: {done.stderr}")
+            self.diff(file, out / "model")
+        kept = json.loads((pathlib.Path(config["model"]) / "config.json").read_text())
+        if json.loads((out / "model/config.json").read_text()) != kept or kept.get("dtype", kept.get("torch_dtype")) != "bfloat16":
+            raise Failure("config.json is not the base's")
+        if {p.name for p in (out / "model").iterdir()} != {p.name for p in pathlib.Path(config["model"]).iterdir()}:
+            raise Failure("the folder does not hold what the base's holds")
+        self.run(path)  # finished before: it ends the same way, over its own folder
+        self.diff(plain, out / "model")
+        before = (out / "model/model.safetensors").stat().st_ino
+        self.run(path, "--set", "checkpoint.export_model=false")
+        if (out / "model/model.safetensors").stat().st_ino != before:
+            raise Failure("checkpoint.export_model is false, and the model was written")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("fsdptrain")
@@ -316,6 +364,8 @@ def main():
             t.check("modules trained whole: packets of two", t.packet_bits, "lora-saved-tied")
             t.check("modules trained whole, resumed", t.resumed_bits, "lora-saved-tied", reference, [2, 3, 1])
             t.check("modules trained whole, from the base", t.saved, "lora-saved-tied")
+        if "full-qwen3-untied" in cases:
+            t.check("the whole model", t.whole_model, "full-qwen3-untied")
         if "lora-qwen3" in cases:
             t.check("text", t.text)
             t.check("tokenize and init", t.verbs)

@@ -105,24 +105,54 @@ int fsdpck_assets_gather(const struct fsdpck_source *src, const char *folder, bo
     return rc;
 }
 
-int fsdpck_assets_tied(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, bool *tied, struct fsdpck_error *err)
+/* config.json among them: NULL in *out where there is none. *owned is to be freed. */
+static int config_text(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, const struct fsdpck_asset_out **out, const char **text,
+                       uint64_t *nbytes, char **owned, struct fsdpck_error *err)
 {
-    struct fsdpck_asset_out *config = find_config(assets);
-    struct fsdpck_error why = { 0 };
-    char *text = NULL;
-    uint64_t nbytes;
-    *tied = false;
+    const struct fsdpck_asset_out *config = find_config(assets);
+    *out = config;
+    *owned = NULL;
     if (!config)
         return 0;
-    if (config->data)
-        return fsdpck_config_tied(config->path, config->data, config->nbytes, tied, err);
-    int rc = fsdpck_read_file(io, config->from, FSDPCK_CONFIG_MAX_NBYTES, &text, &nbytes, err);
-    if (rc)
+    int rc = config->data ? 0 : fsdpck_read_file(io, config->from, FSDPCK_CONFIG_MAX_NBYTES, owned, nbytes, err);
+    *text = config->data ? config->data : *owned;
+    *nbytes = config->data ? config->nbytes : *nbytes;
+    return rc;
+}
+
+int fsdpck_assets_tied(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, bool *tied, struct fsdpck_error *err)
+{
+    const struct fsdpck_asset_out *config;
+    struct fsdpck_error why = { 0 };
+    const char *text;
+    char *owned;
+    uint64_t nbytes = 0;
+    *tied = false;
+    int rc = config_text(io, assets, &config, &text, &nbytes, &owned, err);
+    if (rc || !config)
         return rc;
-    if (fsdpck_config_tied(config->from, text, nbytes, tied, &why) != 0)
+    if (config->data)
+        rc = fsdpck_config_tied(config->path, text, nbytes, tied, err);
+    else if (fsdpck_config_tied(config->from, text, nbytes, tied, &why) != 0)
         *tied = false; /* no JSON: then it says nothing of ties */
-    free(text);
-    return 0;
+    free(owned);
+    return rc;
+}
+
+int fsdpck_assets_dtype(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, bool *found, enum fsdpck_dtype *dtype, struct fsdpck_error *err)
+{
+    static const char *const keys[] = { "torch_dtype", "dtype" };
+    const struct fsdpck_asset_out *config;
+    struct fsdpck_error why = { 0 };
+    const char *text;
+    char *owned;
+    uint64_t nbytes = 0;
+    *found = false;
+    int rc = config_text(io, assets, &config, &text, &nbytes, &owned, err);
+    if (!rc && config && fsdpck_config_dtype(config->path, text, nbytes, keys, sizeof keys / sizeof *keys, found, dtype, &why) != 0)
+        *found = false; /* no JSON: then it names no dtype */
+    free(owned);
+    return rc;
 }
 
 void fsdpck_assets_free(struct fsdpck_assets_out *assets)

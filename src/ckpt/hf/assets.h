@@ -31,5 +31,7 @@ int fsdpck_assets_write(const struct fsdpck_io *io, struct fsdpck_assets_out *as
 void fsdpck_assets_free(struct fsdpck_assets_out *assets);
 /* Whether config.json among them says tie_word_embeddings: true. Missing or other: false. */
 int fsdpck_assets_tied(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, bool *tied, struct fsdpck_error *err);
+/* The dtype that config.json among them names for the model. Missing, or none that is known: *found false. */
+int fsdpck_assets_dtype(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, bool *found, enum fsdpck_dtype *dtype, struct fsdpck_error *err);
 
 #endif

@@ -173,6 +173,36 @@ static int find_values(struct fsdpck_json *j, struct fsdpck_vec *spans, bool *ow
     return rc;
 }
 
+static bool is_one_of(const char *key, const char *const *keys, size_t nkeys)
+{
+    for (size_t i = 0; i < nkeys; i++)
+        if (strcmp(key, keys[i]) == 0)
+            return true;
+    return false;
+}
+
+int fsdpck_config_dtype(const char *file, const char *text, size_t nbytes, const char *const *keys, size_t nkeys, bool *found, enum fsdpck_dtype *dtype,
+                        struct fsdpck_error *err)
+{
+    struct fsdpck_error own = { 0 };
+    struct fsdpck_json j;
+    const char *key;
+    *found = false;
+    fsdpck_json_begin(&j, file, 0, text, nbytes, err ? err : (err = &own));
+    fsdpck_json_object(&j);
+    while (fsdpck_json_next_key(&j, &key)) {
+        if (!is_one_of(key, keys, nkeys) || fsdpck_json_peek(&j) != FSDPCK_JSON_STRING) {
+            fsdpck_json_skip(&j);
+            continue;
+        }
+        const char *name = fsdpck_json_string(&j);
+        *found = name && fsdpck_dtype_from_name(name, dtype);
+    }
+    fsdpck_json_end(&j);
+    fsdpck_json_free(&j);
+    return j.failed ? err->code : 0;
+}
+
 static void splice(struct fsdpck_text *t, const char *text, size_t nbytes, const struct fsdpck_vec *spans, bool add, const char *dtype)
 {
     const struct span *s = spans->data;

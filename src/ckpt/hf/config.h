@@ -2,7 +2,7 @@
 #ifndef CKPT_CONFIG_H
 #define CKPT_CONFIG_H
 
-#include <fsdpck/error.h>
+#include <fsdpck/dtype.h>
 
 #define FSDPCK_CONFIG_MAX_NBYTES (16u << 20)
 
@@ -15,6 +15,9 @@ int fsdpck_config_heads(const char *file, const char *text, size_t nbytes, uint6
  * where it has neither. Every other byte stays as it is: numbers, order and spacing. */
 int fsdpck_config_set_dtype(const char *file, const char *text, size_t nbytes, const char *dtype, char **out, uint64_t *out_nbytes,
                             struct fsdpck_error *err);
+/* The dtype that one of `keys` of the outermost object names (config.json: torch_dtype, dtype); *found false where none does. */
+int fsdpck_config_dtype(const char *file, const char *text, size_t nbytes, const char *const *keys, size_t nkeys, bool *found, enum fsdpck_dtype *dtype,
+                        struct fsdpck_error *err);
 /* What the head that is tied to this embedding is called; NULL where the name is no embedding's that is known. */
 const char *fsdpck_config_tied_head(const char *embedding);
 

@@ -121,7 +121,7 @@ static int gather_assets(struct export *x)
 {
     const struct fsdpck_export_request *req = x->req;
     if (!x->with->assets)
-        return fsdpck_assets_gather(x->src, req->assets, req->select.cast, req->select.dtype, &x->assets, x->err);
+        return fsdpck_assets_gather(x->src, req->assets, x->cast, x->dtype, &x->assets, x->err);
     x->assets = *x->with->assets;
     *x->with->assets = (struct fsdpck_assets_out){ 0 };
     return 0;
@@ -130,9 +130,15 @@ static int gather_assets(struct export *x)
 int fsdpck_export_choose(struct export *x)
 {
     uint64_t max = x->one_file || x->with->file ? UINT64_MAX : x->req->max_shard_nbytes ? x->req->max_shard_nbytes : DEFAULT_SHARD_NBYTES;
+    x->cast = x->req->select.cast;
+    x->dtype = x->req->select.dtype;
     int rc = choose_tensors(x);
     if (rc == 0)
+        rc = fsdpck_export_dtype_by_state(x);
+    if (rc == 0)
         rc = gather_assets(x);
+    if (rc == 0)
+        rc = fsdpck_export_dtype_by_config(x);
     if (rc == 0)
         rc = list_tensors(x);
     return rc ? rc : fsdpck_export_lay_out(&x->layout, max, x->with->metadata, x->err);

@@ -18,6 +18,8 @@ struct export {
     const struct fsdpck_io *io;
     bool one_file;
     struct fsdpck_selection selection;
+    bool cast; /* floating-point tensors are written as `dtype` */
+    enum fsdpck_dtype dtype;
     struct fsdpck_assets_out assets;
     struct export_layout layout;
     struct fsdpck_commit *commit;
@@ -31,5 +33,9 @@ struct export {
 
 /* Tensors, names and assets that go out, and how they are cut into files. Writes nothing. */
 int fsdpck_export_choose(struct export *x);
+/* A training checkpoint holds a model in the precision that its optimizer needs. Unless the request names a dtype, the tensors selected go out in
+ * the one that the model had before: what the checkpoint's state says of it, or else config.json among the assets. */
+int fsdpck_export_dtype_by_state(struct export *x);
+int fsdpck_export_dtype_by_config(struct export *x);
 
 #endif

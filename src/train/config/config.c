@@ -62,6 +62,7 @@ static const struct config_key keys[] = {
     { .name = "checkpoint.save_steps", .type = KEY_U64, .offset = AT(checkpoint.save_steps), .max = 1e12 },
     { .name = "checkpoint.keep_last", .type = KEY_U64, .offset = AT(checkpoint.keep_last), .max = 1e9 },
     { .name = "checkpoint.export_adapter", .type = KEY_BOOL, .offset = AT(checkpoint.export_adapter) },
+    { .name = "checkpoint.export_model", .type = KEY_BOOL, .offset = AT(checkpoint.export_model) },
     { .name = "sample.every", .type = KEY_U64, .offset = AT(sample.every), .max = 1e12 },
     { .name = "sample.prompts", .type = KEY_PROMPTS, .offset = AT(sample.prompts) },
     { .name = "log.every", .type = KEY_U64, .offset = AT(log.every), .min = 1, .max = 1e9 },
@@ -104,6 +105,7 @@ static void set_defaults(struct train_config *c)
     c->checkpoint.save_steps = 100;
     c->checkpoint.keep_last = 3;
     c->checkpoint.export_adapter = true;
+    c->checkpoint.export_model = true;
     c->log.every = 1;
     c->log.jsonl = "metrics.jsonl";
 }

@@ -17,6 +17,7 @@
 #include "run/samples.h"
 #include "state/adapter.h"
 #include "state/saver.h"
+#include "state/whole.h"
 
 enum { PSS_EVERY = 100 };
 
@@ -140,15 +141,20 @@ static int save(struct rank *r, struct saver *saver, struct loop_notes *notes, d
     return rc;
 }
 
-static int export_adapter(struct rank *r, const struct loop_notes *notes, struct fsdpck_error *err)
+/* From the last checkpoint: the adapter, or at the end of the run the whole model. */
+static int export_result(struct rank *r, const struct loop_notes *notes, struct fsdpck_error *err)
 {
     const struct train_config *config = r->job->config;
     char path[FILES_PATH], out[FILES_PATH + 16];
-    if (r->comm->rank != 0 || !config->lora.enabled || !config->checkpoint.export_adapter || notes->saved != r->step)
+    if (r->comm->rank != 0 || notes->saved != r->step)
         return 0;
     int rc = files_checkpoint_path(config, r->step, path, err);
     snprintf(out, sizeof out, "%s/adapter", config->output_dir);
-    return rc ? rc : adapter_export(r->job, r->step, path, out, err);
+    if (!rc && config->lora.enabled && config->checkpoint.export_adapter)
+        rc = adapter_export(r->job, r->step, path, out, err);
+    if (!rc && r->step == r->job->nsteps)
+        rc = whole_export(r->job, path, err);
+    return rc;
 }
 
 static bool save_is_due(const struct rank *r, bool stopping)
@@ -269,7 +275,7 @@ int loop_run(struct rank *r, const char *resume, struct loop_notes *notes, struc
     if (!rc && profile)
         rc = profile_report(profile, err);
     if (!rc)
-        rc = export_adapter(r, notes, err);
+        rc = export_result(r, notes, err);
     if (metrics && fclose(metrics) && !rc)
         rc = fsdpck_error_set(err, FSDPCK_ERR_IO, r->job->config->log.jsonl, "could not be written");
     if (rc)

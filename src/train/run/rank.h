@@ -55,6 +55,7 @@ struct rank {
     uint64_t updates; /* applied: AdamW's t */
     struct fsdpck_base base; /* the frozen weights under adapters, as they were read; no tensors without adapters */
     struct base_names *base_names; /* (base.ntensors) what base points into */
+    enum fsdpck_dtype model_dtype; /* that most of the base's elements had where they were read */
     uint64_t load_nbytes, load_ns; /* of rank_load: read of this rank's rows, as they lie in files, and what it took until they were in their place */
 };
 

@@ -6,6 +6,7 @@
 #include "run/files.h"
 #include "run/job.h"
 #include "run/supervise.h"
+#include "state/whole.h"
 
 static void note(const struct train_options *opt, const char *line)
 {
@@ -61,6 +62,8 @@ static int choose_resume(const struct job *job, char path[FILES_PATH], bool *fou
         rc = job_check_resume(job, path, &step, err);
         *found = !rc;
     }
+    if (!rc && !*found)
+        rc = whole_check_place(job->config, err);
     if (!rc && *found) {
         snprintf(line, sizeof line, "going on from %s", path);
         note(job->opt, line);

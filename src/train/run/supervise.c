@@ -17,6 +17,7 @@
 #include "comm/comm_mpi.h"
 #include "run/files.h"
 #include "run/loop.h"
+#include "state/whole.h"
 
 enum { GRACE_MS = 3000, POLL_MS = 20 };
 
@@ -212,8 +213,11 @@ static void take_result(const struct family *f, struct train_result *result)
     result->ndone = notes->ndone;
     result->stopped = notes->stopped;
     result->save_failed = notes->save_failed;
-    if (f->job->config->lora.enabled && f->job->config->checkpoint.export_adapter && notes->ndone == f->job->nsteps && notes->saved == f->job->nsteps)
+    const bool finished = notes->ndone == f->job->nsteps && notes->saved == f->job->nsteps;
+    if (finished && f->job->config->lora.enabled && f->job->config->checkpoint.export_adapter)
         snprintf(result->adapter, sizeof result->adapter, "%s/adapter", f->job->config->output_dir);
+    if (finished && !whole_path(f->job->config, result->model))
+        result->model[0] = '\0';
     if (notes->saved)
         files_checkpoint_path(f->job->config, notes->saved, result->checkpoint, &none);
 }

@@ -213,10 +213,25 @@ static int name_base(struct rank *r, struct loaded *loaded, struct fsdpck_error 
     return rc;
 }
 
+/* What a model that is trained whole is exported as. */
+static enum fsdpck_dtype usual_dtype(const struct layout *l, const struct loaded *loaded)
+{
+    uint64_t nelem[FSDPCK_NDTYPES] = { 0 };
+    int most = FSDPCK_FLOAT32;
+    for (size_t i = 0; i < l->nparams; i++)
+        if (!param_is_adapter(&l->params[i]))
+            nelem[loaded[i].dtype] += (uint64_t)(l->params[i].nrow * l->params[i].ncol);
+    for (int d = 0; d < FSDPCK_NDTYPES; d++)
+        most = nelem[d] > nelem[most] ? d : most;
+    return (enum fsdpck_dtype)most;
+}
+
 static int load_base(struct rank *r, struct fsdpck_error *err)
 {
     struct loaded *loaded = calloc(r->job->layout.nparams, sizeof *loaded);
     int rc = loaded ? load_all(r, r->job->config->model, false, loaded, err) : fsdpck_error_nomem(err, r->job->layout.nparams * sizeof *loaded);
+    if (!rc)
+        r->model_dtype = usual_dtype(&r->job->layout, loaded);
     if (!rc && r->job->config->lora.enabled)
         rc = name_base(r, loaded, err);
     free(loaded);

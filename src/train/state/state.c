@@ -96,6 +96,8 @@ char *state_write(const struct rank *r)
     json_object_set_new(state, "trainer", json_string("fsdptrain"));
     json_object_set_new(state, "step", json_integer((json_int_t)r->step));
     json_object_set_new(state, "updates", json_integer((json_int_t)r->updates));
+    if (!r->job->config->lora.enabled)
+        json_object_set_new(state, "model_dtype", json_string(fsdpck_dtype_info(r->model_dtype)->name));
     json_object_set_new(state, "fixed", fixed_of(r->job));
     json_object_set_new(state, "free", free_of(r->job));
     char *text = json_dumps(state, JSON_COMPACT | JSON_REAL_PRECISION(17));

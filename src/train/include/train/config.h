@@ -70,7 +70,8 @@ struct train_config {
     } dtype;
     struct {
         uint64_t save_steps, keep_last; /* 0: only the last step; 0: keep all */
-        bool export_adapter;
+        bool export_adapter; /* of a LoRA run, to output_dir/adapter, when it ends */
+        bool export_model;   /* of a run that trains all weights, to output_dir/model, when it ends */
     } checkpoint;
     struct {
         uint64_t every; /* 0: only where it is asked for */

@@ -62,6 +62,7 @@ struct train_result {
     bool save_failed; /* the last save did not succeed */
     char checkpoint[4096]; /* the last one, or "" */
     char adapter[4096];    /* of a LoRA run that is finished, or "" */
+    char model[4096];      /* of a finished run that trained all weights: a Hugging Face folder; or "" */
 };
 
 /* Starts the ranks, trains, saves, ends the ranks. Blocks. */

@@ -1,0 +1,84 @@
+/* In which dtype the model of a training checkpoint is exported. Knows names of dtypes, no bytes. */
+#include "verbs/export_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "hf/config.h"
+
+static bool is_float(enum fsdpck_dtype d)
+{
+    return d == FSDPCK_FLOAT64 || d == FSDPCK_FLOAT32 || d == FSDPCK_FLOAT16 || d == FSDPCK_BFLOAT16;
+}
+
+/* The user, or a verb built on this one, has decided. A tree that was asked for by another name than the model's may hold anything. */
+static bool is_decided(const struct export *x)
+{
+    const struct fsdpck_select *s = &x->req->select;
+    return x->cast || x->with->selection || x->src->base || (s->tree && strcmp(s->tree, "model") != 0);
+}
+
+/* Of the first tensor that changes; none does: false. */
+static bool cast_selection(struct export *x, enum fsdpck_dtype to, enum fsdpck_dtype *was)
+{
+    bool any = false;
+    for (size_t i = 0; i < x->selection.ntensors; i++) {
+        struct fsdpck_chosen *c = &x->selection.tensors[i];
+        if (!is_float(c->dtype) || c->dtype == to)
+            continue;
+        *was = any ? *was : c->dtype;
+        any = true;
+        c->dtype = to;
+    }
+    return any;
+}
+
+static void cast_to(struct export *x, enum fsdpck_dtype to)
+{
+    enum fsdpck_dtype was;
+    char line[256];
+    if (!is_float(to) || !cast_selection(x, to, &was))
+        return;
+    x->cast = true;
+    x->dtype = to;
+    snprintf(line, sizeof line, "the checkpoint holds the weights as %s, as they are trained; they are written as %s, the model's own dtype (--dtype keeps or changes it)",
+             fsdpck_dtype_info(was)->name, fsdpck_dtype_info(to)->name);
+    if (x->opt.note)
+        x->opt.note(x->opt.ctx, line);
+}
+
+int fsdpck_export_dtype_by_state(struct export *x)
+{
+    static const char *const key = "model_dtype";
+    const char *state = fsdpck_source_state(x->src);
+    enum fsdpck_dtype to;
+    bool found;
+    if (is_decided(x) || !state)
+        return 0;
+    int rc = fsdpck_config_dtype(fsdpck_source_path(x->src), state, strlen(state), &key, 1, &found, &to, x->err);
+    if (rc == 0 && found)
+        cast_to(x, to);
+    return rc;
+}
+
+static bool has_optimizer(const struct fsdpck_source *src)
+{
+    for (size_t i = 0; i < fsdpck_source_ntensors(src); i++) {
+        const struct fsdpck_tensor *t = fsdpck_source_tensor(src, i);
+        if (t->npath > 1 && t->path[0].str && strncmp(t->path[0].str, "optim", 5) == 0)
+            return true;
+    }
+    return false;
+}
+
+int fsdpck_export_dtype_by_config(struct export *x)
+{
+    enum fsdpck_dtype to;
+    bool found;
+    if (is_decided(x) || !has_optimizer(x->src))
+        return 0;
+    int rc = fsdpck_assets_dtype(x->io, &x->assets, &found, &to, x->err);
+    if (rc == 0 && found && fsdpck_dtype_info(to)->nbytes == 2) /* masters are wider; what is wider than they was never the model's */
+        cast_to(x, to);
+    return rc;
+}

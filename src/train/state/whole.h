@@ -1,0 +1,16 @@
+/* The trained model as a Hugging Face folder, where all of its weights were trained. */
+#ifndef TRAIN_WHOLE_H
+#define TRAIN_WHOLE_H
+
+#include "run/rank.h"
+
+enum { WHOLE_PATH = 4096 };
+
+/* output_dir/model. False: the config asks for none (checkpoint.export_model is off, or adapters are trained). */
+bool whole_path(const struct train_config *config, char path[WHOLE_PATH]);
+/* Before a run that has no checkpoint yet: a folder of that name is somebody else's, and is not replaced at the end (FSDPCK_ERR_EXISTS). */
+int whole_check_place(const struct train_config *config, struct fsdpck_error *err);
+/* Makes it from a committed checkpoint, in the dtype that the weights had before, replacing the one of an earlier end atomically. One process does it. */
+int whole_export(const struct job *job, const char *checkpoint, struct fsdpck_error *err);
+
+#endif
