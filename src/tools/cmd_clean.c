@@ -61,7 +61,7 @@ static int run(const struct clean_args *args, const char *path)
     struct printer p = { .leftovers = args->common.json ? json_array() : NULL, .complete = true };
     int status = EXIT_DONE, rc = args->common.json && !p.leftovers ? fsdpck_error_nomem(&err, sizeof(json_t)) : 0;
     if (!rc)
-        rc = fsdpck_leftovers(path, true, &opt, on_leftover, &p, &err);
+        rc = fsdpck_leftovers(path, FSDPCK_CLEAN_ALL, &opt, on_leftover, &p, &err);
     report_clear(&report);
     if (rc) {
         status = report_error(&report, &err);

@@ -26,7 +26,7 @@ static int list_leftovers(const struct fsdpck_source *src, const struct fsdpck_o
     const char *kind = fsdpck_source_kind(src);
     if (strcmp(kind, "fsdpck") != 0 && strcmp(kind, "dcp") != 0)
         return 0;
-    return fsdpck_leftovers(fsdpck_source_path(src), false, opt, visit, ctx, err);
+    return fsdpck_leftovers(fsdpck_source_path(src), FSDPCK_CLEAN_NOTHING, opt, visit, ctx, err);
 }
 
 static int run(const struct ls_args *args, const char *typed)

@@ -128,7 +128,7 @@ int verb_clean(const struct verb *v, const struct ground *g, const char *root, b
         other_boot = g->boot;
         io.open = open_other_boot;
     }
-    int rc = fsdpck_leftovers(out, remove, &opt, count, seen, err);
+    int rc = fsdpck_leftovers(out, remove ? FSDPCK_CLEAN_DEAD : FSDPCK_CLEAN_NOTHING, &opt, count, seen, err);
     free(out);
     return rc;
 }

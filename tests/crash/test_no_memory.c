@@ -82,7 +82,7 @@ static unsigned clean_after(const struct verb *v, unsigned killed_at, unsigned k
     verb_run_killed(v, &ground, 0, killed_at, 1, true);
     enum verb_state before = verb_state(v, &ground, ground.root, false, &why);
     failing_malloc_begin(k);
-    int rc = fsdpck_leftovers(ground.out, true, &opt, NULL, NULL, &err);
+    int rc = fsdpck_leftovers(ground.out, FSDPCK_CLEAN_DEAD, &opt, NULL, NULL, &err);
     unsigned made = failing_malloc_end();
     if (rc != 0 && (rc != FSDPCK_ERR_NOMEM || err.code != rc || err.message[0] == '\0'))
         complain(v->name, k, rc, &err, "that is not what clean says");
@@ -148,7 +148,7 @@ static int diff(struct fsdpck_error *err, unsigned *nwrong)
 static int leftovers(struct fsdpck_error *err, unsigned *nwrong)
 {
     (void)nwrong;
-    return fsdpck_leftovers(ground.root, false, NULL, NULL, NULL, err);
+    return fsdpck_leftovers(ground.root, FSDPCK_CLEAN_NOTHING, NULL, NULL, NULL, err);
 }
 
 static unsigned run_reader(const char *name, int (*reader)(struct fsdpck_error *, unsigned *), unsigned n)

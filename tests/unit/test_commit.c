@@ -21,6 +21,10 @@
 #include "save_case.h"
 #include "tree.h"
 
+/* What a checkpoint is known by. */
+#define OLD "{\"format\":\"fsdpck\",\"who\":\"old\"}"
+#define NEW "{\"format\":\"fsdpck\",\"who\":\"new\"}"
+
 static const char other_uuid[] = "33333333-3333-4333-9333-333333333333";
 
 static int setup(void **state)
@@ -65,7 +69,7 @@ static int save_dir(const struct fsdpck_io *io, const char *out, bool force, boo
     }
     if (in_place != NULL)
         *in_place = fsdpck_commit_in_place(c);
-    assert_int_equal(fsdpck_write_file(io, fsdpck_commit_record(c), "new", 3, err), 0);
+    assert_int_equal(fsdpck_write_file(io, fsdpck_commit_record(c), NEW, strlen(NEW), err), 0);
     return fsdpck_commit_finish(c, err);
 }
 
@@ -100,7 +104,7 @@ static void test_trailing_slashes(void **state)
 {
     struct fsdpck_error err;
     assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out//"), false, NULL, &err), 0);
-    assert_tree(*state, "out/\nout/index.json=new\n");
+    assert_tree(*state, "out/\nout/index.json=" NEW "\n");
 }
 
 static void test_dots(void **state)
@@ -108,7 +112,7 @@ static void test_dots(void **state)
     struct fsdpck_error err;
     tree_dir(*state, "a");
     assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "a/../b/./c/."), false, NULL, &err), 0);
-    assert_tree(*state, "a/\nb/\nb/c/\nb/c/index.json=new\n");
+    assert_tree(*state, "a/\nb/\nb/c/\nb/c/index.json=" NEW "\n");
     assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "missing/../d"), false, NULL, &err), FSDPCK_ERR_USAGE);
     assert_non_null(strstr(err.message, "'..'"));
     assert_int_equal(save_dir(&fsdpck_io_posix, "", false, NULL, &err), FSDPCK_ERR_USAGE);
@@ -119,7 +123,7 @@ static void test_relative_path(void **state)
     struct fsdpck_error err;
     assert_int_equal(chdir(*state), 0);
     assert_int_equal(save_dir(&fsdpck_io_posix, "x/out", false, NULL, &err), 0);
-    assert_tree(*state, "x/\nx/out/\nx/out/index.json=new\n");
+    assert_tree(*state, "x/\nx/out/\nx/out/index.json=" NEW "\n");
 }
 
 static void test_existing_is_refused(void **state)
@@ -132,11 +136,15 @@ static void test_existing_is_refused(void **state)
     assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), true, NULL, &err), FSDPCK_ERR_EXISTS); /* no checkpoint: somebody's files */
     assert_non_null(strstr(err.message, "neither a checkpoint nor a model"));
     assert_tree(*state, "out/\nout/mine=1\n");
-    tree_file(*state, "out/index.json", "old");
+    tree_file(*state, "out/index.json", OLD);
+    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), true, NULL, &err), FSDPCK_ERR_EXISTS); /* a checkpoint, and somebody's file */
+    assert_non_null(strstr(err.message, "'mine'"));
+    assert_tree(*state, "out/\nout/index.json=" OLD "\nout/mine=1\n");
+    assert_int_equal(unlink(below(*state, "out/mine")), 0);
     assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), false, NULL, &err), FSDPCK_ERR_EXISTS);
     assert_non_null(strstr(err.hint, "--force"));
     assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), true, NULL, &err), 0);
-    assert_tree(*state, "out/\nout/index.json=new\n");
+    assert_tree(*state, "out/\nout/index.json=" NEW "\n");
 }
 
 static void test_other_type_is_refused(void **state)
@@ -172,17 +180,17 @@ static void test_links(void **state)
     assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "dangling"), true, NULL, &err), FSDPCK_ERR_USAGE);
     assert_non_null(strstr(err.message, "symbolic link"));
     assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "dangling/sub"), true, NULL, &err), FSDPCK_ERR_USAGE);
-    assert_tree(*state, "dangling->nowhere\ndisk/\ndisk/index.json=new\ndisk/sub/\ndisk/sub/index.json=new\nlink->disk\n");
+    assert_tree(*state, "dangling->nowhere\ndisk/\ndisk/index.json=" NEW "\ndisk/sub/\ndisk/sub/index.json=" NEW "\nlink->disk\n");
 }
 
 static void test_links_inside_are_not_followed(void **state)
 {
     struct fsdpck_error err;
     tree_file(*state, "precious/data", "keep");
-    tree_file(*state, "out/index.json", "old");
-    assert_int_equal(symlink("../precious", below(*state, "out/link")), 0);
+    tree_file(*state, "out/index.json", OLD);
+    assert_int_equal(symlink("../precious", below(*state, "out/assets")), 0);
     assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), true, NULL, &err), 0);
-    assert_tree(*state, "out/\nout/index.json=new\nprecious/\nprecious/data=keep\n");
+    assert_tree(*state, "out/\nout/index.json=" NEW "\nprecious/\nprecious/data=keep\n");
 }
 
 /* ---- places that are not renamed */
@@ -197,7 +205,7 @@ static void test_working_directory(void **state)
     assert_true(in_place);
     assert_int_equal(access("index.json", F_OK), 0); /* the user's shell sees it without going anywhere */
     assert_int_equal(save_dir(&fsdpck_io_posix, ".", false, NULL, &err), FSDPCK_ERR_EXISTS);
-    assert_tree(*state, "out/\nout/index.json=new\n");
+    assert_tree(*state, "out/\nout/index.json=" NEW "\n");
 }
 
 static void test_fresh_mount_point(void **state)
@@ -210,7 +218,7 @@ static void test_fresh_mount_point(void **state)
     tree_dir(*state, "out/lost+found");
     assert_int_equal(save_dir(faulty_io(f), below(*state, "out"), false, &in_place, &err), 0);
     assert_true(in_place);
-    assert_tree(*state, "out/\nout/index.json=new\nout/lost+found/\n");
+    assert_tree(*state, "out/\nout/index.json=" NEW "\nout/lost+found/\n");
     faulty_free(f);
 }
 
@@ -229,7 +237,7 @@ static void test_mount_point_keeps_what_is_foreign(void **state)
     tree_file(*state, "out/assets-33333333-3333-4333-9333-333333333333/config.json", "old");
     tree_file(*state, "out/assets/picture", "mine");
     assert_int_equal(save_dir(faulty_io(f), below(*state, "out"), true, NULL, &err), 0);
-    assert_tree(*state, "out/\nout/__0_0.distcp.bak=mine\nout/assets/\nout/assets/picture=mine\nout/data.distcp=mine\nout/index.json=new\nout/notes.txt=mine\n");
+    assert_tree(*state, "out/\nout/__0_0.distcp.bak=mine\nout/assets/\nout/assets/picture=mine\nout/data.distcp=mine\nout/index.json=" NEW "\nout/notes.txt=mine\n");
     faulty_free(f);
 }
 
@@ -266,10 +274,10 @@ static void test_parent_is_read_only(void **state)
     tree_dir(*state, "out");
     assert_int_equal(save_dir(faulty_io(f), below(*state, "out"), false, &in_place, &err), 0);
     assert_true(in_place);
-    assert_tree(*state, "out/\nout/index.json=new\n");
+    assert_tree(*state, "out/\nout/index.json=" NEW "\n");
     assert_int_equal(save_dir(faulty_io(f), below(*state, "other"), false, NULL, &err), FSDPCK_ERR_IO);
     assert_int_equal(err.sys_errno, EACCES);
-    assert_tree(*state, "out/\nout/index.json=new\n");
+    assert_tree(*state, "out/\nout/index.json=" NEW "\n");
     faulty_free(f);
 }
 
@@ -296,14 +304,14 @@ static void test_rename_is_refused(void **state)
 {
     static const int codes[] = { EXDEV, EBUSY };
     struct fsdpck_error err;
-    tree_file(*state, "out/index.json", "old");
+    tree_file(*state, "out/index.json", OLD);
     for (size_t i = 0; i < 2; i++) {
         struct faulty *f = faulty_new(*state);
         faulty_fail_rename(f, below(*state, "out"), codes[i]);
         assert_int_equal(save_dir(faulty_io(f), below(*state, "out"), true, NULL, &err), FSDPCK_ERR_IO);
         assert_int_equal(err.sys_errno, codes[i]);
         assert_non_null(strstr(err.hint, "mount point"));
-        assert_tree(*state, "out/\nout/index.json=old\n");
+        assert_tree(*state, "out/\nout/index.json=" OLD "\n");
         faulty_free(f);
     }
 }
@@ -328,12 +336,12 @@ static void test_two_writers(void **state)
     assert_int_equal(begin(&fsdpck_io_posix, below(*state, "./out/"), FSDPCK_COMMIT_CHECKPOINT, other_uuid, true, &b, &err), FSDPCK_ERR_BUSY);
     assert_non_null(strstr(err.message, SAVE_UUID));
     assert_non_null(strstr(err.file, "out"));
-    put(fsdpck_commit_dir(a), "index.json", "a");
+    put(fsdpck_commit_dir(a), "index.json", NEW);
     assert_int_equal(fsdpck_commit_finish(a, &err), 0);
-    assert_tree(*state, "out/\nout/index.json=a\n");
+    assert_tree(*state, "out/\nout/index.json=" NEW "\n");
     assert_int_equal(begin(&fsdpck_io_posix, below(*state, "out"), FSDPCK_COMMIT_CHECKPOINT, other_uuid, true, &b, &err), 0);
     fsdpck_commit_abandon(b);
-    assert_tree(*state, "out/\nout/index.json=a\n");
+    assert_tree(*state, "out/\nout/index.json=" NEW "\n");
 }
 
 static void test_other_outputs_are_free(void **state)
@@ -366,7 +374,7 @@ static void test_stale_lock(void **state)
     assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), false, NULL, &err), 0);
     assert_false(tree_exists(*state, ".out.fsdpck-lock"));
     assert_true(tree_exists(*state, "out/index.json"));
-    assert_true(tree_exists(*state, "out.tmp-33333333-3333-4333-9333-333333333333")); /* clean's business */
+    assert_false(tree_exists(*state, "out.tmp-33333333-3333-4333-9333-333333333333")); /* its writer is dead */
 }
 
 /* Many processes at once: never two inside, and the file of the lock comes and goes all the time. */
@@ -418,7 +426,7 @@ static void test_file_system_without_locks(void **state)
     struct faulty *f = faulty_new(*state);
     faulty_no_locks(f);
     assert_int_equal(save_dir(faulty_io(f), below(*state, "out"), false, NULL, &err), 0);
-    assert_tree(*state, "out/\nout/index.json=new\n");
+    assert_tree(*state, "out/\nout/index.json=" NEW "\n");
     faulty_free(f);
 }
 

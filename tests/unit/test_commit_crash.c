@@ -56,7 +56,7 @@ static int clean(const struct save_case *c, const struct ground *g, const char *
         faulty_redirect(f, "/proc/sys/kernel/random/boot_id", g->boot);
     if (kill_at != UINT32_MAX)
         faulty_kill_at(f, kill_at);
-    int rc = fsdpck_leftovers(out, true, &opt, NULL, NULL, &err);
+    int rc = fsdpck_leftovers(out, FSDPCK_CLEAN_DEAD, &opt, NULL, NULL, &err);
     if (killed != NULL)
         *killed = faulty_hit(f);
     if (rc != 0 && err.sys_errno == ENOENT && !tree_exists(root, "p/q"))

@@ -373,7 +373,7 @@ static void in_place_old_or_new(void **state)
         char *root = new_root("{}"), *out = tree_path(root, "o");
         struct faulty *f;
         struct fsdpck_error err = { 0 };
-        tree_file(root, "o/config.json", "old");
+        tree_file(root, "o/config.json", "{\"model_type\": \"old\"}");
         tree_file(root, "o/model.safetensors", "old");
         tree_file(root, "o/mine.txt", "not fsdpck's");
         f = faulty_new(root);

@@ -82,7 +82,7 @@ static int look(struct fixture *x, const char *name, bool remove)
     struct fsdpck_options opt = { .io = faulty_io(x->f) };
     struct fsdpck_error err = { 0 };
     x->said[0] = '\0';
-    return fsdpck_leftovers(below(x->root, name), remove, &opt, on_leftover, x, &err);
+    return fsdpck_leftovers(below(x->root, name), remove ? FSDPCK_CLEAN_DEAD : FSDPCK_CLEAN_NOTHING, &opt, on_leftover, x, &err);
 }
 
 static void assert_tree(struct fixture *x, const char *want)
@@ -158,7 +158,7 @@ static void test_writer_at_work(void **state)
 static void test_killed_writer(void **state)
 {
     struct fixture *x = *state;
-    tree_file(x->root, "out/index.json", "old");
+    tree_file(x->root, "out/index.json", "{\"format\":\"fsdpck\"}");
     kill_writer(x, "out", A);
     char *before = tree_dump(x->root);
     assert_int_equal(look(x, "out", false), 0);
@@ -167,7 +167,7 @@ static void test_killed_writer(void **state)
     free(before);
     assert_int_equal(look(x, "out", true), 0);
     assert_string_equal(x->said, "out.tmp-" A " dead removed: writer is gone\n.out.fsdpck-lock dead removed: writer is gone\n");
-    assert_tree(x, "out/\nout/index.json=old\n");
+    assert_tree(x, "out/\nout/index.json={\"format\":\"fsdpck\"}\n");
 }
 
 static void test_everything_in_a_directory(void **state)
@@ -391,6 +391,134 @@ static void test_journal_is_hostile(void **state)
     assert_true(tree_exists(x->root, "out/index.json"));
 }
 
+/* ---- removing, and setting aside */
+
+#define INDEX "{\"format\":\"fsdpck\",\"assets\":[{\"path\":\"original/params.json\"},{\"path\":\"config.json\"}],\"hash\":\"\"}"
+
+static void checkpoint(struct fixture *x, const char *name)
+{
+    char *dir = tree_path(x->root, name);
+    tree_file(dir, "index.json", INDEX);
+    tree_file(dir, "__0_0.distcp", "shard");
+    tree_file(dir, "assets/config.json", "{}");
+    tree_file(dir, "assets/original/params.json", "{}");
+    free(dir);
+}
+
+static int discard(struct fixture *x, const struct fsdpck_io *io, const char *name, struct fsdpck_error *err)
+{
+    const struct fsdpck_options opt = { .io = io };
+    memset(err, 0, sizeof *err);
+    return fsdpck_remove(below(x->root, name), &opt, err);
+}
+
+static void test_removed_with_folders_of_assets(void **state)
+{
+    struct fixture *x = *state;
+    struct fsdpck_error err;
+    checkpoint(x, "step-000001");
+    assert_int_equal(discard(x, faulty_io(x->f), "step-000001", &err), 0);
+    assert_tree(x, "");
+    assert_int_equal(discard(x, faulty_io(x->f), "step-000001", &err), FSDPCK_ERR_MISSING);
+}
+
+static void test_what_is_foreign_is_not_removed(void **state)
+{
+    static const char *const foreign[] = { "notes.txt", "assets/notes.txt", "assets/original/notes.txt", "my/notes.txt", "config.json" };
+    struct fixture *x = *state;
+    struct fsdpck_error err;
+    struct fsdpck_commit *c;
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
+        char quoted[64];
+        checkpoint(x, "out");
+        tree_file(below(x->root, "out"), foreign[i], "mine");
+        char *before = tree_dump(x->root);
+        snprintf(quoted, sizeof quoted, "'%s'", foreign[i]);
+        assert_int_equal(discard(x, faulty_io(x->f), "out", &err), FSDPCK_ERR_EXISTS);
+        assert_non_null(strstr(err.message, quoted));
+        assert_int_equal(begin(x, "out", A, &c), FSDPCK_ERR_EXISTS); /* --force */
+        assert_tree(x, before);
+        free(before);
+        tree_remove(below(x->root, "out"));
+    }
+    checkpoint(x, "disk");
+    char *before = tree_dump(x->root);
+    assert_int_equal(symlink("disk", below(x->root, "link")), 0);
+    assert_int_equal(discard(x, faulty_io(x->f), "link", &err), FSDPCK_ERR_EXISTS);
+    assert_non_null(strstr(err.message, "symbolic link"));
+    assert_int_equal(unlink(below(x->root, "link")), 0);
+    assert_tree(x, before);
+    free(before);
+    assert_int_equal(begin(x, "disk", A, &c), 0);
+    assert_int_equal(discard(x, faulty_io(x->f), "disk", &err), FSDPCK_ERR_BUSY);
+    fsdpck_commit_abandon(c);
+}
+
+/* Killed before each of its operations, it leaves the checkpoint, or what `clean` removes. */
+static void test_removal_is_killed(void **state)
+{
+    struct fixture *x = *state;
+    struct fsdpck_error err;
+    char *whole;
+    checkpoint(x, "out");
+    whole = tree_dump(x->root);
+    int rc = -1;
+    for (unsigned n = 0; rc != 0; n++) {
+        tree_remove(below(x->root, "out"));
+        checkpoint(x, "out");
+        struct faulty *f = faulty_new(x->root);
+        faulty_redirect(f, "/proc/sys/kernel/random/boot_id", below(x->top, "boot_id"));
+        faulty_redirect(f, "/proc/sys/kernel/hostname", below(x->top, "hostname"));
+        faulty_kill_at(f, n);
+        rc = discard(x, faulty_io(f), "out", &err);
+        faulty_free(f);
+        assert_int_equal(look(x, "out", true), 0);
+        char *after = tree_dump(x->root);
+        if (strcmp(after, "") != 0 && strcmp(after, whole) != 0)
+            fail_msg("killed at operation %u, and cleaned, it left:\n%s", n, after);
+        free(after);
+        assert_true(n < 1000);
+    }
+    assert_tree(x, "");
+    free(whole);
+}
+
+static void test_set_aside(void **state)
+{
+    struct fixture *x = *state;
+    struct fsdpck_options opt = { .io = faulty_io(x->f) };
+    struct fsdpck_error err = { 0 };
+    char *aside = NULL;
+    checkpoint(x, "step-000001");
+    tree_file(x->root, "step-000001/notes.txt", "mine");
+    assert_int_equal(fsdpck_set_aside(below(x->root, "step-000001"), &opt, &aside, &err), 0);
+    assert_non_null(strstr(aside, "/step-000001.damaged-"));
+    assert_false(tree_exists(x->root, "step-000001"));
+    assert_int_equal(access(aside, F_OK), 0);
+    assert_int_equal(look(x, "", true), 0); /* what the trainer does at its start */
+    assert_non_null(strstr(x->said, "dead: damaged, and set aside\n"));
+    assert_int_equal(access(aside, F_OK), 0);
+    x->said[0] = '\0';
+    assert_int_equal(fsdpck_leftovers(x->root, FSDPCK_CLEAN_ALL, &opt, on_leftover, x, &err), 0);
+    assert_non_null(strstr(x->said, "dead removed: damaged, and set aside\n"));
+    assert_tree(x, "");
+    free(aside);
+}
+
+/* An older version of the trainer could not remove folders of assets. */
+static void test_half_removed_by_an_older_version(void **state)
+{
+    struct fixture *x = *state;
+    tree_file(x->root, "c/step-000010.removed/assets/original/params.json", "{}");
+    tree_file(x->root, "c/step-000020.removed/notes.txt", "mine");
+    tree_file(x->root, "c/other.removed/assets/config.json", "mine");
+    assert_int_equal(look(x, "c", false), 0);
+    assert_string_equal(x->said, "c/step-000010.removed dead: its removal was interrupted\n");
+    assert_int_equal(look(x, "c", true), 0);
+    assert_tree(x, "c/\nc/other.removed/\nc/other.removed/assets/\nc/other.removed/assets/config.json=mine\nc/step-000020.removed/\n"
+                   "c/step-000020.removed/notes.txt=mine\n");
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -411,6 +539,11 @@ int main(void)
         T(test_in_place_of_someone_else),
         T(test_journal_is_of_another_save),
         T(test_journal_is_hostile),
+        T(test_removed_with_folders_of_assets),
+        T(test_what_is_foreign_is_not_removed),
+        T(test_removal_is_killed),
+        T(test_set_aside),
+        T(test_half_removed_by_an_older_version),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,7 +27,6 @@
 
 #include "base/hash.h"
 #include "base/ioutil.h"
-#include "base/suffix.h"
 
 const char *fsdpck_commit_dir(const struct fsdpck_commit *c) { return c->dir; }
 const char *fsdpck_commit_target(const struct fsdpck_commit *c) { return c->place.path; }
@@ -89,13 +88,6 @@ void fsdpck_commit_abandon(struct fsdpck_commit *c)
 
 /* ---- begin */
 
-static int stop_at_first(void *ctx, const char *name)
-{
-    (void)ctx;
-    (void)name;
-    return 1;
-}
-
 int fsdpck_commit_exists(const struct fsdpck_commit *c, const char *what, bool can_force, struct fsdpck_error *err)
 {
     int rc = fsdpck_error_set(err, FSDPCK_ERR_EXISTS, c->out, "%s", what);
@@ -115,42 +107,60 @@ static int check_old_file(const struct fsdpck_commit *c, const struct fsdpck_sta
     return c->force ? 0 : fsdpck_commit_exists(c, "the file exists", true, err);
 }
 
-/* One of the names by which a folder shows that it is a checkpoint or a model. */
-static int stop_at_checkpoint(void *ctx, const char *name)
+static int refuse_foreign(const struct fsdpck_commit *c, const struct commit_own *own, const char *foreign, struct fsdpck_error *err)
+{
+    int rc;
+    if (own->checkpoint || own->model)
+        rc = fsdpck_error_set(err, FSDPCK_ERR_EXISTS, c->out,
+                              "the directory holds '%s', which may be no part of the checkpoint or model there: --force replaces only those", foreign);
+    else
+        rc = fsdpck_error_set(err, FSDPCK_ERR_EXISTS, c->out,
+                              "the directory exists and holds neither a checkpoint nor a model, but '%s': --force replaces only those", foreign);
+    fsdpck_error_hint(err, "move it away, or write to another name");
+    return rc;
+}
+
+/* --force is meant for an older result. Replacing a directory removes all of it: a mistyped OUT must not cost somebody's home. In place, files that are
+ * somebody else's stay where they are, unless the new result needs their names. */
+static int check_forced(const struct fsdpck_commit *c, const struct commit_own *own, struct fsdpck_error *err)
+{
+    const char *foreign = c->in_place && (own->checkpoint || own->model) ? own->contested : own->foreign;
+    return foreign == NULL ? 0 : refuse_foreign(c, own, foreign, err);
+}
+
+static int stop_at_first(void *ctx, const char *name)
 {
     (void)ctx;
-    return strcmp(name, "index.json") == 0 || strcmp(name, ".metadata") == 0 || ends_with(name, ".distcp") || ends_with(name, ".safetensors") ||
-           ends_with(name, ".safetensors.index.json");
+    (void)name;
+    return 1;
 }
 
-/* --force is meant for an older result. Replacing a directory removes all of it: a mistyped OUT must not cost somebody's home. */
-static int check_forced(const struct fsdpck_commit *c, struct fsdpck_error *err)
+static int check_unforced(const struct fsdpck_commit *c, const struct commit_own *own, struct fsdpck_error *err)
 {
-    int rc = c->io->list(c->io->ctx, c->place.path, stop_at_first, NULL);
-    bool empty = rc == 0;
-    if (rc > 0)
-        rc = c->io->list(c->io->ctx, c->place.path, stop_at_checkpoint, NULL);
-    if (rc < 0)
-        return fsdpck_error_sys(err, -rc, c->out, "cannot list");
-    return rc > 0 || empty ? 0
-                           : fsdpck_commit_exists(c, "the directory exists and holds neither a checkpoint nor a model: --force replaces only those", false, err);
-}
-
-static int check_old_directory(const struct fsdpck_commit *c, const struct fsdpck_stat *st, struct fsdpck_error *err)
-{
-    if (st->type != FSDPCK_FILE_DIRECTORY)
-        return fsdpck_commit_exists(c, "there is a file of this name, a directory is to be written", false, err);
-    if (c->force) /* in place, only what fsdpck wrote is replaced */
-        return c->in_place ? 0 : check_forced(c, err);
     if (c->in_place)
         return fsdpck_in_place_check_empty(c->io, c->place.path, err);
     int rc = c->io->list(c->io->ctx, c->place.path, stop_at_first, NULL);
     if (rc < 0)
         return fsdpck_error_sys(err, -rc, c->out, "cannot list");
-    return rc == 0 ? 0 : fsdpck_commit_exists(c, "the directory exists and is not empty", check_forced(c, NULL) == 0, err);
+    return rc == 0 ? 0 : fsdpck_commit_exists(c, "the directory exists and is not empty", check_forced(c, own, NULL) == 0, err);
 }
 
-static int check_old(const struct fsdpck_commit *c, struct fsdpck_error *err)
+static int check_old_directory(struct fsdpck_commit *c, const struct fsdpck_stat *st, struct fsdpck_error *err)
+{
+    struct commit_own own;
+    if (st->type != FSDPCK_FILE_DIRECTORY)
+        return fsdpck_commit_exists(c, "there is a file of this name, a directory is to be written", false, err);
+    int rc = fsdpck_own_look(c->io, c->place.path, c->brings, c->nbrings, &own, err);
+    if (rc != 0)
+        return rc;
+    rc = c->force ? check_forced(c, &own, err) : check_unforced(c, &own, err);
+    if (rc == 0 && c->in_place)
+        rc = fsdpck_in_place_old(&own, c->record_name, &c->old, err);
+    fsdpck_own_free(&own);
+    return rc;
+}
+
+static int check_old(struct fsdpck_commit *c, struct fsdpck_error *err)
 {
     struct fsdpck_stat st;
     int rc = c->io->stat(c->io->ctx, c->place.path, false, &st);
@@ -219,8 +229,7 @@ static int begin_in_place(struct fsdpck_commit *c, struct fsdpck_error *err)
     c->record = fsdpck_trace_path(c->dir, c->record_name, TRACE_STAGING, c->uuid, err);
     if (c->record == NULL)
         return FSDPCK_ERR_NOMEM;
-    int rc = fsdpck_in_place_old(c->io, c->dir, c->kind, c->record_name, &c->old, err);
-    return rc != 0 ? rc : sign_on(c, c->dir, "", err);
+    return sign_on(c, c->dir, "", err);
 }
 
 static int begin(struct fsdpck_commit *c, struct fsdpck_error *err)
@@ -235,6 +244,8 @@ static int begin(struct fsdpck_commit *c, struct fsdpck_error *err)
     if (rc == 0)
         rc = lock_output(c, err);
     if (rc == 0)
+        fsdpck_commit_clear_dead(c->io, &c->place, c->in_place);
+    if (rc == 0)
         rc = check_old(c, err);
     if (rc == 0)
         rc = c->in_place ? begin_in_place(c, err) : begin_staged(c, err);
@@ -242,7 +253,13 @@ static int begin(struct fsdpck_commit *c, struct fsdpck_error *err)
 }
 
 int fsdpck_commit_begin(const struct fsdpck_io *io, const char *out, enum fsdpck_commit_kind kind, const char *record, const uint8_t uuid[16],
-                        bool force, struct fsdpck_commit **out_commit, struct fsdpck_error *err)
+                        bool force, struct fsdpck_commit **c, struct fsdpck_error *err)
+{
+    return fsdpck_commit_begin_bringing(io, out, kind, record, uuid, force, NULL, 0, c, err);
+}
+
+int fsdpck_commit_begin_bringing(const struct fsdpck_io *io, const char *out, enum fsdpck_commit_kind kind, const char *record, const uint8_t uuid[16],
+                                 bool force, const char *const *brings, size_t nbrings, struct fsdpck_commit **out_commit, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
     struct fsdpck_commit *c = calloc(1, sizeof *c);
@@ -252,6 +269,8 @@ int fsdpck_commit_begin(const struct fsdpck_io *io, const char *out, enum fsdpck
     c->io = io;
     c->kind = kind;
     c->force = force;
+    c->brings = brings;
+    c->nbrings = nbrings;
     c->lock = c->inner_lock = c->writer = (struct commit_lock)COMMIT_LOCK_NONE;
     c->made = c->old = (struct fsdpck_vec)FSDPCK_VEC(char *);
     fsdpck_uuid_format(uuid, c->uuid);

@@ -19,10 +19,15 @@ enum fsdpck_commit_kind {
 struct fsdpck_commit; /* opaque */
 
 /* uuid: 16 random bytes of this save. record: name of the file that, in place, is renamed last ("index.json", "model.safetensors.index.json",
- * NULL for FILE). An existing OUT is FSDPCK_ERR_EXISTS unless force or an empty directory; another writer at work on the same OUT is
- * FSDPCK_ERR_BUSY. Temporaries of writers that are gone are left alone. */
+ * NULL for FILE). An existing OUT is FSDPCK_ERR_EXISTS unless it is an empty directory, or force and nothing in it is somebody
+ * else's (commit_own.c); another writer at work on the same OUT is
+ * FSDPCK_ERR_BUSY. What dead writers of the same OUT left is removed. */
 int fsdpck_commit_begin(const struct fsdpck_io *io, const char *out, enum fsdpck_commit_kind kind, const char *record, const uint8_t uuid[16],
                         bool force, struct fsdpck_commit **c, struct fsdpck_error *err);
+/* The same for a folder of which more is known: brings (nbrings, need not outlive the call) are the paths, relative to OUT, of files that the new one will
+ * have besides weights. */
+int fsdpck_commit_begin_bringing(const struct fsdpck_io *io, const char *out, enum fsdpck_commit_kind kind, const char *record, const uint8_t uuid[16],
+                                 bool force, const char *const *brings, size_t nbrings, struct fsdpck_commit **c, struct fsdpck_error *err);
 /* Directory to create files in (FILE: the path of the file to create). */
 const char *fsdpck_commit_dir(const struct fsdpck_commit *c);
 /* Where OUT is, or will be: absolute, without links. */

@@ -25,11 +25,13 @@ bool fsdpck_place_holds_cwd(const struct fsdpck_io *io, const struct commit_plac
  *
  *     X.tmp-U           the staging directory or file: never complete as far as anyone may assume
  *     X.old-U           a complete old one that was moved out of the way: deleting it starts with a rename to X.tmp-U
+ *     X.damaged-U       a damaged one that was moved out of the way, for its owner to judge
  *     .X.writer-U       locked while the writer of U lives; says who that is. Durable before X.tmp-U is made, removed after it is durably gone
  *     .X.fsdpck-lock    locked by the one writer of X
+ *     step-N.removed    what versions before 1 called a checkpoint while its files went (N: digits)
  * In place (inside OUT, no X): .writer-U, .fsdpck-lock, and .commit-U, the journal of commit_in_place.c. */
 
-enum commit_trace { TRACE_NONE, TRACE_STAGING, TRACE_OLD, TRACE_WRITER, TRACE_JOURNAL, TRACE_LOCK };
+enum commit_trace { TRACE_NONE, TRACE_STAGING, TRACE_OLD, TRACE_DAMAGED, TRACE_REMOVED, TRACE_WRITER, TRACE_JOURNAL, TRACE_LOCK };
 
 struct commit_name {
     enum commit_trace trace;
@@ -41,6 +43,9 @@ void fsdpck_trace_parse(const char *name, struct commit_name *out);
 char *fsdpck_trace_path(const char *dir, const char *base, enum commit_trace trace, const char *uuid, struct fsdpck_error *err);
 /* Whether name belongs to the save: its first part holds the save id. */
 bool fsdpck_trace_has(const char *name, const char *uuid);
+/* Whether name is a trace inside the directory whose entries are listed: a lock, a journal, or a file of a save whose writer file is there (it was
+ * never finished, or its clean-up was not). */
+bool fsdpck_trace_is_inner(char *const *list, size_t count, const char *name);
 /* Whether name is NAME.tmp-UUID; then *nbytes is that of NAME. */
 bool fsdpck_trace_is_temporary(const char *name, const char *uuid, size_t *nbytes);
 
@@ -71,11 +76,34 @@ struct commit_verdict {
 /* Judges the writer whose lock or writer file this is. */
 void fsdpck_writer_judge(const struct fsdpck_io *io, const char *path, struct commit_verdict *out);
 
+/* ---- leftovers.c */
+
+/* For a writer that has locked the place (in place, the directory itself): removes what dead writers of the same output left, so that a small disk does not
+ * fill, and completes the clean-up of a save that was committed. A failure leaves it for later. */
+void fsdpck_commit_clear_dead(const struct fsdpck_io *io, const struct commit_place *place, bool in_place);
+
+/* ---- commit_own.c: which files in a directory a replacement may remove */
+
+struct commit_own {
+    bool checkpoint, model; /* it holds one */
+    struct fsdpck_vec names; /* char *: entries of the directory that belong to the results in it */
+    char *foreign;           /* the first file that does not, relative to the directory; NULL: none */
+    char *contested;         /* with foreign files about, the first that a new result would replace and that may be somebody else's too */
+};
+/* brings (nbrings): paths of files that the new result will have; where there is a result, those of the same name count as its own. Traces of saves are
+ * neither. Owned by the caller. */
+int fsdpck_own_look(const struct fsdpck_io *io, const char *dir, const char *const *brings, size_t nbrings, struct commit_own *own,
+                    struct fsdpck_error *err);
+void fsdpck_own_free(struct commit_own *own);
+/* Whether a directory holds what is left of a checkpoint whose removal was interrupted, and nothing else; an empty one does. */
+int fsdpck_own_is_remnant(const struct fsdpck_io *io, const char *dir, bool *is, struct fsdpck_error *err);
+/* Whether a file of this name may belong to a result at all. */
+bool fsdpck_own_may_be(const char *name);
+
 /* ---- commit_in_place.c */
 
-/* The files in dir that an earlier save of this kind left there, and that a new one replaces (char *, appended to names). */
-int fsdpck_in_place_old(const struct fsdpck_io *io, const char *dir, enum fsdpck_commit_kind kind, const char *record, struct fsdpck_vec *names,
-                        struct fsdpck_error *err);
+/* What a new save replaces: of these, all but its record (char *, appended to names). */
+int fsdpck_in_place_old(const struct commit_own *own, const char *record, struct fsdpck_vec *names, struct fsdpck_error *err);
 /* FSDPCK_ERR_EXISTS where dir holds anything but what is no one's result: temporaries, lost+found. */
 int fsdpck_in_place_check_empty(const struct fsdpck_io *io, const char *dir, struct fsdpck_error *err);
 /* The commit. *committed tells whether the record was renamed: after that nothing of the save may be removed. */
@@ -94,6 +122,8 @@ struct fsdpck_commit {
     const struct fsdpck_io *io;
     enum fsdpck_commit_kind kind;
     bool force, in_place;
+    const char *const *brings; /* (nbrings) of the caller, while the commit begins */
+    size_t nbrings;
     char uuid[37];
     struct commit_place place;
     char *out;         /* as the user wrote it, for messages */

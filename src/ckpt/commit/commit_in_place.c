@@ -22,88 +22,28 @@
 #include "base/ioutil.h"
 #include "base/json_read.h"
 #include "base/json_write.h"
+#include "base/suffix.h"
 
 enum { JOURNAL_MAX = 64 << 20, HASH_CHUNK = 65536 };
 
 /* ---- what was there before */
 
-static const char *skip_digits(const char *s, bool *any)
+/* By one of these other programs find what lies there. */
+static bool is_record(const char *name)
 {
-    const char *start = s;
-    while (*s >= '0' && *s <= '9')
-        s++;
-    *any = s > start;
-    return s;
+    return strcmp(name, "index.json") == 0 || strcmp(name, ".metadata") == 0 || strcmp(name, "model.safetensors") == 0 ||
+           strcmp(name, "adapter_model.safetensors") == 0 || ends_with(name, ".index.json");
 }
 
-/* "-UUID" may stand here. */
-static const char *skip_uuid(const char *s)
+int fsdpck_in_place_old(const struct commit_own *own, const char *record, struct fsdpck_vec *names, struct fsdpck_error *err)
 {
-    char text[37];
-    uint8_t uuid[16];
-    if (s[0] != '-' || snprintf(text, sizeof text, "%s", s + 1) < 36 || !fsdpck_uuid_parse(text, uuid))
-        return s;
-    return s + 37;
-}
-
-/* PREFIX digits MIDDLE digits [-UUID] SUFFIX */
-static bool is_numbered(const char *name, const char *prefix, const char *middle, const char *suffix)
-{
-    bool any;
-    if (strncmp(name, prefix, strlen(prefix)) != 0)
-        return false;
-    name = skip_digits(name + strlen(prefix), &any);
-    if (!any || strncmp(name, middle, strlen(middle)) != 0)
-        return false;
-    name = skip_digits(name + strlen(middle), &any);
-    return any && strcmp(skip_uuid(name), suffix) == 0;
-}
-
-/* A folder that is just called so may be anybody's where there is no record. */
-static bool is_assets(const char *name, bool had_record)
-{
-    if (strncmp(name, "assets", 6) != 0)
-        return false;
-    return name[6] == '\0' ? had_record : *skip_uuid(name + 6) == '\0';
-}
-
-/* Names that fsdpck itself writes; anything else in OUT is someone else's and stays. */
-static bool is_replaced(enum fsdpck_commit_kind kind, const char *name, bool had_record)
-{
-    if (kind == FSDPCK_COMMIT_CHECKPOINT)
-        return is_numbered(name, "__", "_", ".distcp") || strcmp(name, ".metadata") == 0 ||
-               is_assets(name, had_record);
-    return is_numbered(name, "model-", "-of-", ".safetensors") || strcmp(name, "model.safetensors") == 0 ||
-           strcmp(name, "model.safetensors.index.json") == 0;
-}
-
-int fsdpck_in_place_old(const struct fsdpck_io *io, const char *dir, enum fsdpck_commit_kind kind, const char *record, struct fsdpck_vec *names,
-                        struct fsdpck_error *err)
-{
-    char **list = NULL;
-    size_t count = 0;
-    bool had_record = false;
-    int rc = fsdpck_list_sorted(io, dir, &list, &count, err);
-    for (size_t i = 0; i < count; i++)
-        had_record |= strcmp(list[i], record) == 0;
-    for (size_t i = 0; rc == 0 && i < count; i++)
-        if (strcmp(list[i], record) != 0 && is_replaced(kind, list[i], had_record))
-            rc = fsdpck_strings_add(names, list[i], err);
-    fsdpck_list_free(list, count);
+    char **list = own->names.data;
+    int rc = 0;
+    for (int records = 1; records >= 0; records--) /* they are removed in this order */
+        for (size_t i = 0; rc == 0 && i < own->names.count; i++)
+            if (is_record(list[i]) == records && strcmp(list[i], record) != 0 && fsdpck_own_may_be(list[i]))
+                rc = fsdpck_strings_add(names, list[i], err);
     return rc;
-}
-
-/* A file of a save whose writer file is still there: it was never finished, or its clean-up was not. */
-static bool is_trace(char **list, size_t count, const char *name)
-{
-    struct commit_name n;
-    for (size_t i = 0; i < count; i++) {
-        fsdpck_trace_parse(list[i], &n);
-        if (n.trace == TRACE_WRITER && n.base[0] == '\0' && fsdpck_trace_has(name, n.uuid))
-            return true;
-    }
-    fsdpck_trace_parse(name, &n);
-    return n.base[0] == '\0' && (n.trace == TRACE_LOCK || n.trace == TRACE_JOURNAL);
 }
 
 int fsdpck_in_place_check_empty(const struct fsdpck_io *io, const char *dir, struct fsdpck_error *err)
@@ -112,7 +52,7 @@ int fsdpck_in_place_check_empty(const struct fsdpck_io *io, const char *dir, str
     size_t count = 0;
     int rc = fsdpck_list_sorted(io, dir, &list, &count, err);
     for (size_t i = 0; rc == 0 && i < count; i++)
-        if (strcmp(list[i], "lost+found") != 0 && !is_trace(list, count, list[i])) {
+        if (strcmp(list[i], "lost+found") != 0 && !fsdpck_trace_is_inner(list, count, list[i])) {
             rc = fsdpck_error_set(err, FSDPCK_ERR_EXISTS, dir, "the directory exists and is not empty: '%s' is in it", list[i]);
             fsdpck_error_hint(err, "--force replaces what fsdpck wrote there, once the new one is complete");
         }
@@ -160,7 +100,7 @@ static void parse_old(struct fsdpck_json *js, struct journal *j)
         const char *name = fsdpck_json_string(js);
         if (name == NULL)
             return;
-        if (!is_replaced(FSDPCK_COMMIT_CHECKPOINT, name, true) && !is_replaced(FSDPCK_COMMIT_FOLDER, name, true))
+        if (!fsdpck_own_may_be(name))
             fsdpck_json_fail(js, FSDPCK_ERR_FORMAT, "'%s' in 'replaces' is no name of a checkpoint file", name);
         else if (fsdpck_strings_add(&j->old, name, js->err) != 0)
             fsdpck_json_fail(js, FSDPCK_ERR_NOMEM, "memory is out");

@@ -17,6 +17,7 @@ static const struct {
 } traces[] = {
     { TRACE_STAGING, false, ".tmp-" },
     { TRACE_OLD, false, ".old-" },
+    { TRACE_DAMAGED, false, ".damaged-" },
     { TRACE_WRITER, true, ".writer-" },
     { TRACE_JOURNAL, true, ".commit-" },
     { TRACE_LOCK, true, ".fsdpck-lock" },
@@ -51,11 +52,24 @@ static bool match(const char *name, size_t nstem, size_t i, struct commit_name *
     return true;
 }
 
+/* "step-N.removed" */
+static bool parse_removed(const char *name, struct commit_name *out)
+{
+    size_t stem = strcspn(name, "."), ndigits = strspn(name + (stem > 5 ? 5 : stem), "0123456789");
+    if (strncmp(name, "step-", 5) != 0 || ndigits == 0 || 5 + ndigits != stem || strcmp(name + stem, ".removed") != 0 || stem >= sizeof out->base)
+        return false;
+    out->trace = TRACE_REMOVED;
+    memcpy(out->base, name, stem);
+    return true;
+}
+
 void fsdpck_trace_parse(const char *name, struct commit_name *out)
 {
     uint8_t uuid[16];
     size_t n = strlen(name);
     memset(out, 0, sizeof *out);
+    if (parse_removed(name, out))
+        return;
     bool has_uuid = n > UUID_NCHARS && fsdpck_uuid_parse(name + n - UUID_NCHARS, uuid);
     for (size_t i = 0; i < NTRACES; i++) {
         bool lock = traces[i].trace == TRACE_LOCK;
@@ -87,6 +101,18 @@ bool fsdpck_trace_has(const char *name, const char *uuid)
 {
     const char *at = strstr(name, uuid);
     return at != NULL && (size_t)(at - name) < strcspn(name, "/");
+}
+
+bool fsdpck_trace_is_inner(char *const *list, size_t count, const char *name)
+{
+    struct commit_name n;
+    for (size_t i = 0; i < count; i++) {
+        fsdpck_trace_parse(list[i], &n);
+        if (n.trace == TRACE_WRITER && n.base[0] == '\0' && fsdpck_trace_has(name, n.uuid))
+            return true;
+    }
+    fsdpck_trace_parse(name, &n);
+    return n.base[0] == '\0' && (n.trace == TRACE_LOCK || n.trace == TRACE_JOURNAL);
 }
 
 bool fsdpck_trace_is_temporary(const char *name, const char *uuid, size_t *nbytes)

@@ -15,7 +15,8 @@ struct scan {
     const struct fsdpck_io *io;
     const char *dir;
     const char *only; /* base name whose left-overs are wanted, or NULL: all */
-    bool remove;
+    bool remove, remove_damaged;
+    bool locked; /* the caller holds the lock of the name, or of the directory that is written in */
     fsdpck_leftover_fn report;
     void *report_ctx;
     char **names; /* sorted; what was there at the start */
@@ -96,6 +97,8 @@ static int move_back(const struct scan *s, const struct commit_name *n, const ch
     struct commit_lock lock = COMMIT_LOCK_NONE;
     struct fsdpck_error e = { 0 };
     *moved = false;
+    if (s->locked)
+        return 0; /* a new one is about to be written: until then the old one is safe where it is */
     int rc = fsdpck_lock_take(s->io, fsdpck_trace_path(s->dir, n->base, TRACE_LOCK, NULL, &e), home, n->uuid, &lock, &e);
     if (rc == FSDPCK_ERR_BUSY)
         return 0;
@@ -164,6 +167,30 @@ static int staging_or_old(const struct scan *s, const struct commit_name *n, con
     int rc = remove_staging(s, path);
     if (rc == 0)
         tell(s, path, false, v.why, true);
+    return rc;
+}
+
+/* ---- X.damaged-U and step-N.removed: made in one rename, so nobody is at work on them */
+
+static int set_aside(const struct scan *s, const char *path)
+{
+    struct fsdpck_leftover l = { .path = path, .why = "damaged, and set aside", .removed = s->remove_damaged, .set_aside = true };
+    int rc = s->remove_damaged ? remove_staging(s, path) : 0;
+    if (rc == 0 && s->report != NULL)
+        s->report(s->report_ctx, &l);
+    return rc;
+}
+
+/* Anybody may call a folder so: it must hold what is left of a checkpoint. */
+static int half_removed(const struct scan *s, const char *path)
+{
+    bool is_ours;
+    int rc = fsdpck_is_directory(s->io, path) ? fsdpck_own_is_remnant(s->io, path, &is_ours, s->err) : 0;
+    if (rc != 0 || !fsdpck_is_directory(s->io, path) || !is_ours)
+        return rc;
+    rc = s->remove ? remove_staging(s, path) : 0;
+    if (rc == 0)
+        tell(s, path, false, "its removal was interrupted", s->remove);
     return rc;
 }
 
@@ -250,7 +277,7 @@ static int clear_in_place(const struct scan *s, const char *uuid, const char *wr
 {
     struct commit_lock lock = COMMIT_LOCK_NONE;
     struct fsdpck_error e = { 0 };
-    int rc = fsdpck_lock_take(s->io, fsdpck_trace_path(s->dir, "", TRACE_LOCK, NULL, &e), s->dir, uuid, &lock, &e);
+    int rc = s->locked ? 0 : fsdpck_lock_take(s->io, fsdpck_trace_path(s->dir, "", TRACE_LOCK, NULL, &e), s->dir, uuid, &lock, &e);
     if (rc == FSDPCK_ERR_BUSY) {
         v->alive = true;
         snprintf(v->why, sizeof v->why, "its writer is gone, another one is at work");
@@ -306,7 +333,11 @@ static int entry(const struct scan *s, const char *name, bool owners)
     int rc = FSDPCK_ERR_NOMEM;
     if (path == NULL)
         return rc;
-    if (!is_owner)
+    if (n.trace == TRACE_DAMAGED)
+        rc = set_aside(s, path);
+    else if (n.trace == TRACE_REMOVED)
+        rc = half_removed(s, path);
+    else if (!is_owner)
         rc = staging_or_old(s, &n, path);
     else if (n.base[0] == '\0' && n.trace == TRACE_WRITER)
         rc = in_place(s, &n, path);
@@ -331,12 +362,25 @@ static int scan_directory(struct scan *s)
     return rc;
 }
 
-int fsdpck_leftovers(const char *path, bool remove, const struct fsdpck_options *opt, fsdpck_leftover_fn report, void *report_ctx,
+void fsdpck_commit_clear_dead(const struct fsdpck_io *io, const struct commit_place *place, bool in_place)
+{
+    struct fsdpck_error ignored = { 0 };
+    struct scan s = { .io = io, .dir = place->parent, .only = place->base, .remove = true, .locked = !in_place, .err = &ignored };
+    if (place->base[0] != '\0' && !in_place)
+        scan_directory(&s);
+    if (!fsdpck_is_directory(io, place->path))
+        return;
+    ignored = (struct fsdpck_error){ 0 };
+    s = (struct scan){ .io = io, .dir = place->path, .only = "", .remove = true, .locked = in_place, .err = &ignored };
+    scan_directory(&s);
+}
+
+int fsdpck_leftovers(const char *path, enum fsdpck_clean clean, const struct fsdpck_options *opt, fsdpck_leftover_fn report, void *report_ctx,
                      struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
     struct commit_place place;
-    struct scan s = { .remove = remove, .report = report, .report_ctx = report_ctx, .err = &own };
+    struct scan s = { .remove = clean >= FSDPCK_CLEAN_DEAD, .remove_damaged = clean == FSDPCK_CLEAN_ALL, .report = report, .report_ctx = report_ctx, .err = &own };
     s.io = opt != NULL && opt->io != NULL ? opt->io : &fsdpck_io_posix;
     int rc = fsdpck_place_resolve(s.io, path, &place, &own);
     if (rc == 0 && place.base[0] != '\0') {

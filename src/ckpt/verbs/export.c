@@ -23,8 +23,15 @@ static int begin(struct export *x)
     int rc = x->io->random(x->io->ctx, x->uuid, sizeof x->uuid);
     if (rc < 0)
         return fsdpck_error_sys(x->err, -rc, NULL, "cannot get random bytes");
-    return fsdpck_commit_begin(x->io, x->req->out, x->one_file ? FSDPCK_COMMIT_FILE : FSDPCK_COMMIT_FOLDER, record, x->uuid, x->req->force,
-                               &x->commit, x->err);
+    const char **brings = calloc(x->assets.count + 1, sizeof *brings);
+    if (!brings)
+        return fsdpck_error_nomem(x->err, (x->assets.count + 1) * sizeof *brings);
+    for (size_t i = 0; i < x->assets.count; i++)
+        brings[i] = x->assets.list[i].path;
+    rc = fsdpck_commit_begin_bringing(x->io, x->req->out, x->one_file ? FSDPCK_COMMIT_FILE : FSDPCK_COMMIT_FOLDER, record, x->uuid, x->req->force, brings,
+                                      x->assets.count, &x->commit, x->err);
+    free(brings);
+    return rc;
 }
 
 static int name_file(struct export *x, size_t i)

@@ -14,8 +14,6 @@
 
 #include "run/job.h"
 
-#define REMOVED ".removed" /* what a checkpoint is called while its files go */
-
 int files_join(char path[FILES_PATH], const char *folder, const char *name, struct fsdpck_error *err)
 {
     int n = snprintf(path, FILES_PATH, "%s/%s", folder, name);
@@ -90,89 +88,32 @@ int files_list_checkpoints(const struct train_config *config, uint64_t **steps, 
     return rc;
 }
 
-/* A folder of files, without looking into folders. */
-static void remove_flat(const char *folder)
-{
-    char file[FILES_PATH + 320];
-    DIR *dir = opendir(folder);
-    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
-        snprintf(file, sizeof file, "%s/%s", folder, e->d_name);
-        unlink(file);
-    }
-    if (dir)
-        closedir(dir);
-    rmdir(folder);
-}
-
-/* With its assets. */
-static void remove_folder(const char *path)
-{
-    char assets[FILES_PATH + 32];
-    snprintf(assets, sizeof assets, "%s/assets", path);
-    remove_flat(assets);
-    remove_flat(path);
-}
-
-/* Renamed away first: a half-removed checkpoint must not look like one. */
-static int remove_checkpoint(const char *path, struct fsdpck_error *err)
-{
-    char away[FILES_PATH + 16];
-    snprintf(away, sizeof away, "%s" REMOVED, path);
-    if (rename(path, away))
-        return fsdpck_error_sys(err, errno, path, "rename");
-    remove_folder(away);
-    return 0;
-}
-
 static void count_removed(void *ctx, const struct fsdpck_leftover *leftover)
 {
     *(size_t *)ctx += leftover->removed;
 }
 
-static bool was_being_removed(const char *name)
-{
-    uint64_t step;
-    char stem[64];
-    size_t n = strlen(name), suffix = sizeof REMOVED - 1;
-    if (n <= suffix || n >= sizeof stem || strcmp(name + n - suffix, REMOVED) != 0)
-        return false;
-    memcpy(stem, name, n - suffix);
-    stem[n - suffix] = '\0';
-    return step_of(stem, &step);
-}
-
 int files_clean(const struct train_config *config, const struct fsdpck_options *opt, size_t *nremoved, struct fsdpck_error *err)
 {
-    char folder[FILES_PATH], path[FILES_PATH];
+    char folder[FILES_PATH];
     *nremoved = 0;
     int rc = files_join(folder, config->output_dir, "checkpoints", err);
-    if (!rc)
-        rc = fsdpck_leftovers(folder, true, opt, count_removed, nremoved, err);
-    DIR *dir = rc ? NULL : opendir(folder);
-    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
-        if (was_being_removed(e->d_name) && files_join(path, folder, e->d_name, NULL) == 0) {
-            remove_folder(path);
-            ++*nremoved;
-        }
-    }
-    if (dir)
-        closedir(dir);
-    return rc;
+    return rc ? rc : fsdpck_leftovers(folder, FSDPCK_CLEAN_DEAD, opt, count_removed, nremoved, err);
 }
 
-int files_prune(const struct train_config *config, uint64_t keep, struct fsdpck_error *err)
+int files_prune(const struct train_config *config, uint64_t keep, const struct fsdpck_options *opt, struct fsdpck_error *err)
 {
     uint64_t *steps;
     size_t count;
     char path[FILES_PATH];
-    int rc = files_list_checkpoints(config, &steps, &count, err);
+    int rc = files_list_checkpoints(config, &steps, &count, err), first = rc;
     for (size_t i = keep; i < count && !rc; i++) {
         rc = files_checkpoint_path(config, steps[i], path, err);
-        if (!rc)
-            rc = remove_checkpoint(path, err);
+        int removed = rc ? 0 : fsdpck_remove(path, opt, err); /* one that cannot be removed keeps no other */
+        first = first ? first : removed;
     }
     free(steps);
-    return rc;
+    return rc ? rc : first;
 }
 
 /* Where the first line begins whose step is beyond `step`, or that is no line of ours (a killed run's last one). */

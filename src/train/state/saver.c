@@ -64,7 +64,7 @@ static void prune(struct saver *s)
     const struct train_config *config = s->rank->job->config;
     struct fsdpck_error err = { 0 };
     char text[2048], line[2200];
-    if (s->comm->rank != 0 || !config->checkpoint.keep_last || files_prune(config, config->checkpoint.keep_last, &err) == 0)
+    if (s->comm->rank != 0 || !config->checkpoint.keep_last || files_prune(config, config->checkpoint.keep_last, &s->fs, &err) == 0)
         return;
     snprintf(line, sizeof line, "an old checkpoint could not be removed: %s", fsdpck_error_format(&err, text, sizeof text));
     pass_note(s, line);

@@ -55,18 +55,34 @@ struct fsdpck_diff_result {
 FSDPCK_API int fsdpck_diff(struct fsdpck_source *a, struct fsdpck_source *b, double tolerance, const struct fsdpck_options *opt,
                            fsdpck_difference_fn report, void *report_ctx, struct fsdpck_diff_result *result, struct fsdpck_error *err);
 
-/* A left-over beside (or inside) a checkpoint path: a writer's temporary, a replaced old one. */
+/* Removes a checkpoint or a model folder that has been replaced or is not wanted any more: its name goes first (to path.tmp-UUID), then its files, so that a
+ * crash leaves a left-over that fsdpck_leftovers() knows. FSDPCK_ERR_EXISTS, and nothing is touched, where a file in it belongs to no checkpoint or model
+ * (the message names it) or path is a symbolic link; FSDPCK_ERR_BUSY while a writer is at work on the path; FSDPCK_ERR_MISSING where nothing is there. */
+FSDPCK_API int fsdpck_remove(const char *path, const struct fsdpck_options *opt, struct fsdpck_error *err);
+
+/* Gives a damaged checkpoint another name, path.damaged-UUID, so that path is free for a new one. Nothing is removed: FSDPCK_CLEAN_ALL does that. *aside:
+ * the new path, malloc'ed, for the caller to free; may be NULL. Errors as above, though foreign files in it go along. */
+FSDPCK_API int fsdpck_set_aside(const char *path, const struct fsdpck_options *opt, char **aside, struct fsdpck_error *err);
+
+/* A left-over beside (or inside) a checkpoint path: a writer's temporary, a replaced old one, a damaged one that was set aside. */
 struct fsdpck_leftover {
     const char *path;
     bool alive;      /* its writer may still be at work: it holds the lock, or lives on another host or boot */
     const char *why; /* "writer is gone", "locked by a writer", "made on host 'x'" */
     bool removed;    /* set when clean removed it */
+    bool set_aside;  /* fsdpck_set_aside() made it */
+};
+
+enum fsdpck_clean {
+    FSDPCK_CLEAN_NOTHING, /* only look */
+    FSDPCK_CLEAN_DEAD,    /* remove what writers that are gone left behind */
+    FSDPCK_CLEAN_ALL,     /* and what was set aside as damaged */
 };
 typedef void (*fsdpck_leftover_fn)(void *ctx, const struct fsdpck_leftover *leftover);
 
 /* Left-overs of `path` itself (path.tmp-…, path.old-…) and, where path is a directory, of everything directly in it. Where the path
- * is missing but a complete old one stands beside it (killed between two renames of a replacement), `remove` moves it back. */
-FSDPCK_API int fsdpck_leftovers(const char *path, bool remove, const struct fsdpck_options *opt, fsdpck_leftover_fn report,
+ * is missing but a complete old one stands beside it (killed between two renames of a replacement), cleaning moves it back. */
+FSDPCK_API int fsdpck_leftovers(const char *path, enum fsdpck_clean clean, const struct fsdpck_options *opt, fsdpck_leftover_fn report,
                                 void *report_ctx, struct fsdpck_error *err);
 
 #ifdef __cplusplus

@@ -1,0 +1,390 @@
+/* Tells the files of a result (a checkpoint, a model folder) from somebody else's in the same directory. A replacement may remove only the former:
+ * FORMAT.md section 6 has the rule. It knows names, and the lists of assets in index.json; nothing of tensors. */
+#include "commit/commit_impl.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/ioutil.h"
+#include "base/json_read.h"
+#include "base/suffix.h"
+
+enum { MAX_DEPTH = 32, MAX_CONFIG_NBYTES = 1 << 20 };
+#define MAX_INDEX_NBYTES (4ull << 30)
+
+/* ---- names ---- */
+
+static const char *skip_digits(const char *s, bool *any)
+{
+    const char *start = s;
+    while (*s >= '0' && *s <= '9')
+        s++;
+    *any = s > start;
+    return s;
+}
+
+/* "-UUID" may stand here. */
+static const char *skip_uuid(const char *s)
+{
+    char text[37];
+    uint8_t uuid[16];
+    if (s[0] != '-' || snprintf(text, sizeof text, "%s", s + 1) < 36 || !fsdpck_uuid_parse(text, uuid))
+        return s;
+    return s + 37;
+}
+
+/* PREFIX digits MIDDLE digits [-UUID] SUFFIX */
+static bool is_numbered(const char *name, const char *prefix, const char *middle, const char *suffix)
+{
+    bool any;
+    if (strncmp(name, prefix, strlen(prefix)) != 0)
+        return false;
+    name = skip_digits(name + strlen(prefix), &any);
+    if (!any || strncmp(name, middle, strlen(middle)) != 0)
+        return false;
+    name = skip_digits(name + strlen(middle), &any);
+    return any && strcmp(skip_uuid(name), suffix) == 0;
+}
+
+static bool is_shard(const char *name) { return is_numbered(name, "__", "_", ".distcp"); }
+static bool is_assets_of_save(const char *name) { return strncmp(name, "assets-", 7) == 0 && *skip_uuid(name + 6) == '\0'; }
+
+static bool is_one_of(const char *name, const char *const *names)
+{
+    for (; *names != NULL; names++)
+        if (strcmp(name, *names) == 0)
+            return true;
+    return false;
+}
+
+/* By one of these a folder shows that it holds a model or an adapter. */
+static bool is_weights(const char *name)
+{
+    static const char *const names[] = { "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors", NULL };
+    return is_one_of(name, names) || is_numbered(name, "model-", "-of-", ".safetensors");
+}
+
+/* What save_pretrained() and the Hub put beside the weights. Anything else in a model folder may be its owner's work. */
+static bool is_of_model(const char *name)
+{
+    static const char *const names[] = {
+        "config.json", "generation_config.json", "adapter_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+        "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
+        "chat_template.json", "chat_template.jinja", "preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json",
+        "params.json", "pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin", NULL,
+    };
+    return is_weights(name) || is_one_of(name, names) || is_numbered(name, "pytorch_model-", "-of-", ".bin");
+}
+
+/* Text for people, which changes no model. */
+static bool is_document(const char *name)
+{
+    static const char *const names[] = { "README.md", "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", "USE_POLICY.md", ".gitattributes", NULL };
+    return is_one_of(name, names);
+}
+
+static bool is_of_checkpoint(const char *name)
+{
+    static const char *const names[] = { "index.json", ".metadata", "assets", NULL };
+    return is_shard(name) || is_assets_of_save(name) || is_one_of(name, names);
+}
+
+bool fsdpck_own_may_be(const char *name) { return is_of_checkpoint(name) || is_of_model(name); }
+
+/* ---- index.json ---- */
+
+struct index_names {
+    bool is_ours; /* it begins as ours do */
+    bool is_whole;
+    char folder[256];         /* of the assets */
+    struct fsdpck_vec assets; /* char *: below it */
+};
+
+static void parse_assets(struct fsdpck_json *j, struct index_names *x)
+{
+    const char *key, *path;
+    fsdpck_json_array(j);
+    while (fsdpck_json_next_item(j)) {
+        fsdpck_json_object(j);
+        while (fsdpck_json_next_key(j, &key)) {
+            if (strcmp(key, "path") != 0)
+                fsdpck_json_skip(j);
+            else if ((path = fsdpck_json_string(j)) != NULL && fsdpck_strings_add(&x->assets, path, j->err) != 0)
+                fsdpck_json_fail(j, FSDPCK_ERR_NOMEM, "memory is out");
+        }
+    }
+}
+
+/* False: it is damaged, or memory is out, which err tells. */
+static int parse_index(const char *path, const char *text, uint64_t nbytes, struct index_names *x, struct fsdpck_error *err)
+{
+    static const char head[] = "{\"format\":\"fsdpck\"";
+    struct fsdpck_error own = { 0 };
+    struct fsdpck_json j;
+    const char *key, *folder;
+    strcpy(x->folder, "assets");
+    x->is_ours = nbytes >= sizeof head - 1 && memcmp(text, head, sizeof head - 1) == 0;
+    if (!x->is_ours)
+        return 0;
+    fsdpck_json_begin(&j, path, 0, text, nbytes, &own);
+    fsdpck_json_object(&j);
+    while (fsdpck_json_next_key(&j, &key)) {
+        x->is_whole |= strcmp(key, "hash") == 0;
+        if (strcmp(key, "assets") == 0)
+            parse_assets(&j, x);
+        else if (strcmp(key, "assets_folder") == 0 && (folder = fsdpck_json_string(&j)) != NULL)
+            snprintf(x->folder, sizeof x->folder, "%s", folder);
+        else
+            fsdpck_json_skip(&j);
+    }
+    fsdpck_json_end(&j);
+    x->is_whole &= !j.failed;
+    fsdpck_json_free(&j);
+    return own.code == FSDPCK_ERR_NOMEM ? fsdpck_error_nomem(err, nbytes) : 0;
+}
+
+static int read_index(const struct fsdpck_io *io, const char *dir, struct index_names *x, struct fsdpck_error *err)
+{
+    char *text = NULL, *path = fsdpck_path_join(dir, "index.json", err);
+    uint64_t nbytes = 0;
+    int rc = path == NULL ? FSDPCK_ERR_NOMEM : 0;
+    if (rc == 0 && fsdpck_is_file(io, path))
+        rc = fsdpck_read_file(io, path, MAX_INDEX_NBYTES, &text, &nbytes, err);
+    if (rc == 0 && text != NULL)
+        rc = parse_index(path, text, nbytes, x, err);
+    free(text);
+    free(path);
+    return rc;
+}
+
+/* ---- the entries ---- */
+
+struct look {
+    const struct fsdpck_io *io;
+    const char *dir;
+    const char *const *brings;
+    size_t nbrings;
+    struct index_names index;
+    bool has_index, has_shards; /* by name */
+    char *doubtful;             /* the first file that belongs to the model only where nothing else is there */
+    struct commit_own *own;
+    struct fsdpck_error *err;
+};
+
+static bool is_directory(const struct look *l, const char *name)
+{
+    struct fsdpck_stat st;
+    char *path = fsdpck_path_join(l->dir, name, NULL);
+    bool is = path != NULL && l->io->stat(l->io->ctx, path, false, &st) == 0 && st.type == FSDPCK_FILE_DIRECTORY;
+    free(path);
+    return is;
+}
+
+static bool is_asset(const struct look *l, const char *path)
+{
+    char **assets = l->index.assets.data;
+    size_t n = strlen(l->index.folder);
+    for (size_t i = 0; i < l->index.assets.count; i++)
+        if (strncmp(path, l->index.folder, n) == 0 && path[n] == '/' && strcmp(path + n + 1, assets[i]) == 0)
+            return true;
+    return false;
+}
+
+static bool is_brought(const struct look *l, const char *path)
+{
+    for (size_t i = 0; i < l->nbrings; i++)
+        if (strcmp(path, l->brings[i]) == 0)
+            return true;
+    return false;
+}
+
+/* The first one counts. */
+static int keep_first(const struct look *l, char **first, const char *path)
+{
+    if (*first == NULL && (*first = strdup(path)) == NULL)
+        return fsdpck_error_nomem(l->err, strlen(path) + 1);
+    return 0;
+}
+
+/* config.json is a name that any program may use. */
+static int is_config_of_model(const struct look *l, const char *name, bool *is)
+{
+    static const char *const keys[] = { "\"model_type\"", "\"architectures\"", "\"peft_type\"", "\"_class_name\"" };
+    struct fsdpck_error own = { 0 };
+    char *text = NULL, *path = fsdpck_path_join(l->dir, name, &own);
+    uint64_t nbytes;
+    *is = false;
+    if (path != NULL && fsdpck_is_file(l->io, path))
+        fsdpck_read_file(l->io, path, MAX_CONFIG_NBYTES, &text, &nbytes, &own);
+    for (size_t i = 0; text != NULL && i < sizeof keys / sizeof *keys; i++)
+        *is |= strstr(text, keys[i]) != NULL;
+    free(text);
+    free(path);
+    if (own.code != FSDPCK_ERR_NOMEM && own.code != FSDPCK_ERR_IO)
+        return 0; /* one that is too long is no model's */
+    *l->err = own;
+    return own.code;
+}
+
+/* A folder belongs to the result where each file in it does; *foreign gets the first one that does not. */
+static int look_below(const struct look *l, const char *folder, unsigned depth, bool (*belongs)(const struct look *, const char *), char **foreign)
+{
+    char **list = NULL, *full = fsdpck_path_join(l->dir, folder, l->err);
+    size_t count = 0;
+    int rc = full == NULL ? FSDPCK_ERR_NOMEM : 0;
+    if (rc == 0)
+        rc = depth > MAX_DEPTH ? keep_first(l, foreign, folder) : fsdpck_list_sorted(l->io, full, &list, &count, l->err);
+    for (size_t i = 0; rc == 0 && i < count && *foreign == NULL; i++) {
+        char *path = fsdpck_path_join(folder, list[i], l->err);
+        if (path == NULL)
+            rc = FSDPCK_ERR_NOMEM;
+        else if (is_directory(l, path))
+            rc = look_below(l, path, depth + 1, belongs, foreign);
+        else if (!belongs(l, path))
+            rc = keep_first(l, foreign, path);
+        free(path);
+    }
+    fsdpck_list_free(list, count);
+    free(full);
+    return rc;
+}
+
+/* `huggingface_hub` makes it beside what it downloads. */
+static bool is_download_cache(const struct look *l, const char *path)
+{
+    (void)l;
+    return strncmp(path, ".cache/huggingface/", 19) == 0;
+}
+
+/* How sure it is that an entry belongs to a result in the directory. */
+enum claim { FOREIGN, DOUBTFUL, OWN };
+
+static int look_at_directory(const struct look *l, const char *name, enum claim *claim, char **foreign)
+{
+    const struct commit_own *own = l->own;
+    bool is_folder = strcmp(name, l->index.folder) == 0 && l->index.is_whole, is_cache = own->model && strcmp(name, ".cache") == 0;
+    bool is_older = own->checkpoint && is_assets_of_save(name); /* of a save that was not cleaned up: nobody else calls a folder so */
+    bool is_guessed = own->checkpoint && l->has_index && !l->index.is_whole && strcmp(name, "assets") == 0;
+    int rc = 0;
+    if (is_folder)
+        rc = look_below(l, name, 0, is_asset, foreign);
+    else if (is_cache)
+        rc = look_below(l, name, 0, is_download_cache, foreign);
+    else if (!is_older && !is_guessed)
+        rc = look_below(l, name, 0, is_brought, foreign);
+    *claim = *foreign != NULL ? FOREIGN : is_folder || is_cache || is_older || is_guessed ? OWN : own->model ? DOUBTFUL : FOREIGN;
+    return rc;
+}
+
+static int look_at_file(const struct look *l, const char *name, enum claim *claim)
+{
+    const struct commit_own *own = l->own;
+    bool is = false;
+    int rc = 0;
+    *claim = FOREIGN;
+    if (strcmp(name, "index.json") == 0) {
+        *claim = l->index.is_ours || l->has_shards ? OWN : FOREIGN;
+    } else if (own->checkpoint && is_of_checkpoint(name)) {
+        *claim = OWN;
+    } else if (own->model && (strcmp(name, "config.json") == 0 || strcmp(name, "adapter_config.json") == 0)) {
+        rc = is_config_of_model(l, name, &is);
+        *claim = is ? OWN : DOUBTFUL;
+    } else if (own->model && is_of_model(name)) {
+        *claim = OWN;
+    } else if (own->model && (is_document(name) || is_brought(l, name))) {
+        *claim = is_brought(l, name) ? DOUBTFUL : OWN;
+    }
+    return rc;
+}
+
+/* What stands in the way of a file that the new result brings. */
+static bool is_in_the_way(const struct look *l, const char *name)
+{
+    size_t n = strlen(name);
+    for (size_t i = 0; i < l->nbrings; i++)
+        if (strncmp(l->brings[i], name, n) == 0 && (l->brings[i][n] == '\0' || l->brings[i][n] == '/'))
+            return true;
+    return false;
+}
+
+static int look_at_entry(struct look *l, const char *name)
+{
+    struct commit_own *own = l->own;
+    enum claim claim = FOREIGN;
+    char *below = NULL;
+    int rc = 0;
+    if (is_directory(l, name))
+        rc = look_at_directory(l, name, &claim, &below);
+    else
+        rc = look_at_file(l, name, &claim);
+    if (rc == 0 && claim == FOREIGN)
+        rc = keep_first(l, &own->foreign, below != NULL ? below : name);
+    if (rc == 0 && claim == FOREIGN && is_in_the_way(l, name))
+        rc = keep_first(l, &own->contested, below != NULL ? below : name);
+    if (rc == 0 && claim == DOUBTFUL)
+        rc = keep_first(l, &l->doubtful, name);
+    if (rc == 0 && claim != FOREIGN)
+        rc = fsdpck_strings_add(&own->names, name, l->err);
+    free(below);
+    return rc;
+}
+
+/* A trace of a save inside the directory, or what a file system puts into its root. */
+static bool is_nobodys(char **list, size_t count, const char *name)
+{
+    return strcmp(name, "lost+found") == 0 || fsdpck_trace_is_inner(list, count, name);
+}
+
+int fsdpck_own_look(const struct fsdpck_io *io, const char *dir, const char *const *brings, size_t nbrings, struct commit_own *own,
+                    struct fsdpck_error *err)
+{
+    struct look l = { .io = io, .dir = dir, .brings = brings, .nbrings = nbrings, .index.assets = FSDPCK_VEC(char *), .own = own };
+    char **list = NULL;
+    size_t count = 0;
+    struct fsdpck_error ignored = { 0 };
+    l.err = err != NULL ? err : &ignored;
+    *own = (struct commit_own){ .names = FSDPCK_VEC(char *) };
+    int rc = fsdpck_list_sorted(io, dir, &list, &count, l.err);
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        l.has_index |= strcmp(list[i], "index.json") == 0;
+        l.has_shards |= is_shard(list[i]);
+        own->model |= is_weights(list[i]);
+    }
+    if (rc == 0 && l.has_index)
+        rc = read_index(io, dir, &l.index, l.err);
+    own->checkpoint = l.index.is_ours || l.has_shards;
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        if (!is_nobodys(list, count, list[i]))
+            rc = look_at_entry(&l, list[i]);
+    if (rc == 0 && own->foreign != NULL && own->contested == NULL && l.doubtful != NULL)
+        rc = keep_first(&l, &own->contested, l.doubtful);
+    fsdpck_list_free(list, count);
+    fsdpck_strings_free(&l.index.assets);
+    free(l.doubtful);
+    if (rc != 0)
+        fsdpck_own_free(own);
+    return rc;
+}
+
+void fsdpck_own_free(struct commit_own *own)
+{
+    fsdpck_strings_free(&own->names);
+    free(own->foreign);
+    free(own->contested);
+    own->foreign = own->contested = NULL;
+}
+
+int fsdpck_own_is_remnant(const struct fsdpck_io *io, const char *dir, bool *is, struct fsdpck_error *err)
+{
+    char **list = NULL;
+    size_t count = 0;
+    int rc = fsdpck_list_sorted(io, dir, &list, &count, err);
+    *is = rc == 0;
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        *is = *is && is_of_checkpoint(list[i]);
+    fsdpck_list_free(list, count);
+    return rc;
+}

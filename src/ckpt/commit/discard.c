@@ -1,0 +1,129 @@
+/* Takes a checkpoint away from its name: for good (fsdpck_remove), or to another name (fsdpck_set_aside). In the order of the commit protocol (commit.c), so
+ * that a crash leaves nothing that fsdpck_leftovers() does not know. */
+#include <fsdpck/check.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "commit/commit_impl.h"
+#include "base/hash.h"
+#include "base/ioutil.h"
+
+struct discard {
+    const struct fsdpck_io *io;
+    const char *path; /* as the caller wrote it */
+    struct commit_place place;
+    char uuid[37];
+    struct commit_lock lock, writer;
+    struct fsdpck_error *err;
+};
+
+/* A link is somebody's arrangement: what it leads to is not removed through it. */
+static int check_path(const struct discard *d)
+{
+    struct fsdpck_stat st;
+    int rc = d->io->stat(d->io->ctx, d->path, false, &st);
+    if (rc < 0)
+        return fsdpck_error_sys(d->err, -rc, d->path, "cannot remove");
+    if (st.type == FSDPCK_FILE_SYMLINK)
+        return fsdpck_error_set(d->err, FSDPCK_ERR_EXISTS, d->path, "is a symbolic link: it is left as it is");
+    return st.type == FSDPCK_FILE_DIRECTORY ? 0 : fsdpck_error_set(d->err, FSDPCK_ERR_EXISTS, d->path, "is no directory: it is left as it is");
+}
+
+static int check_own(const struct discard *d)
+{
+    struct commit_own own;
+    int rc = fsdpck_own_look(d->io, d->place.path, NULL, 0, &own, d->err);
+    if (rc != 0)
+        return rc;
+    if (own.foreign != NULL) {
+        rc = fsdpck_error_set(d->err, FSDPCK_ERR_EXISTS, d->path, "holds '%s', which belongs to no checkpoint or model: it is left as it is", own.foreign);
+        fsdpck_error_hint(d->err, "move the file away");
+    }
+    fsdpck_own_free(&own);
+    return rc;
+}
+
+/* Locks the name against writers. */
+static int begin(struct discard *d)
+{
+    uint8_t uuid[16];
+    int rc = d->io->random(d->io->ctx, uuid, sizeof uuid);
+    if (rc < 0)
+        return fsdpck_error_sys(d->err, -rc, NULL, "cannot get random bytes");
+    fsdpck_uuid_from_random(uuid);
+    fsdpck_uuid_format(uuid, d->uuid);
+    rc = fsdpck_place_resolve(d->io, d->path, &d->place, d->err);
+    if (rc == 0)
+        rc = check_path(d);
+    if (rc != 0)
+        return rc;
+    char *lock = fsdpck_trace_path(d->place.parent, d->place.base, TRACE_LOCK, NULL, d->err);
+    return fsdpck_lock_take(d->io, lock, d->path, d->uuid, &d->lock, d->err);
+}
+
+static void end(struct discard *d)
+{
+    fsdpck_lock_leave(d->io, &d->writer);
+    fsdpck_lock_drop(d->io, &d->lock);
+    fsdpck_place_free(&d->place);
+}
+
+static int rename_away(const struct discard *d, const char *to)
+{
+    int rc = d->io->rename(d->io->ctx, d->place.path, to);
+    return rc < 0 ? fsdpck_error_sys(d->err, -rc, d->path, "cannot rename it out of the way") : fsdpck_fsync_path(d->io, d->place.parent, d->err);
+}
+
+static int remove_it(struct discard *d)
+{
+    char *junk = fsdpck_trace_path(d->place.parent, d->place.base, TRACE_STAGING, d->uuid, d->err);
+    int rc = junk == NULL ? FSDPCK_ERR_NOMEM : check_own(d);
+    if (rc == 0)
+        rc = fsdpck_lock_take(d->io, fsdpck_trace_path(d->place.parent, d->place.base, TRACE_WRITER, d->uuid, d->err), d->path, d->uuid, &d->writer, d->err);
+    if (rc == 0)
+        rc = fsdpck_fsync_path(d->io, d->place.parent, d->err);
+    if (rc == 0)
+        rc = rename_away(d, junk);
+    if (rc != 0 && junk != NULL && !fsdpck_is_directory(d->io, junk))
+        fsdpck_lock_drop(d->io, &d->writer); /* it stands for nothing */
+    if (rc == 0)
+        rc = fsdpck_remove_tree(d->io, junk, d->err);
+    if (rc == 0)
+        rc = fsdpck_fsync_path(d->io, d->place.parent, d->err);
+    if (rc == 0)
+        fsdpck_lock_drop(d->io, &d->writer);
+    free(junk);
+    return rc;
+}
+
+int fsdpck_remove(const char *path, const struct fsdpck_options *opt, struct fsdpck_error *err)
+{
+    struct fsdpck_error own = { 0 };
+    struct discard d = { .io = opt != NULL && opt->io != NULL ? opt->io : &fsdpck_io_posix, .path = path, .lock = COMMIT_LOCK_NONE,
+                         .writer = COMMIT_LOCK_NONE, .err = err != NULL ? err : &own };
+    int rc = begin(&d);
+    if (rc == 0)
+        rc = remove_it(&d);
+    end(&d);
+    return rc;
+}
+
+int fsdpck_set_aside(const char *path, const struct fsdpck_options *opt, char **aside, struct fsdpck_error *err)
+{
+    struct fsdpck_error own = { 0 };
+    struct discard d = { .io = opt != NULL && opt->io != NULL ? opt->io : &fsdpck_io_posix, .path = path, .lock = COMMIT_LOCK_NONE,
+                         .writer = COMMIT_LOCK_NONE, .err = err != NULL ? err : &own };
+    char *to = NULL;
+    int rc = begin(&d);
+    if (rc == 0)
+        rc = (to = fsdpck_trace_path(d.place.parent, d.place.base, TRACE_DAMAGED, d.uuid, d.err)) != NULL ? rename_away(&d, to) : FSDPCK_ERR_NOMEM;
+    end(&d);
+    if (rc == 0 && aside != NULL) {
+        *aside = to;
+        to = NULL;
+    }
+    free(to);
+    return rc;
+}
