@@ -38,6 +38,8 @@ static int run(const struct ls_args *args, const char *typed)
     struct fsdpck_source *src = NULL;
     report_start(&report, &args->common, &opt);
     int status = EXIT_DONE, rc = source_arg_open(typed, &args->source, &opt, &src, &err);
+    if (!rc)
+        rc = fsdpck_globs_check(src, "--tensor", &args->glob, args->glob != NULL, &err);
     if (!rc && args->common.json) {
         ls_json_start(&json, src, args->glob);
         rc = list_leftovers(src, &opt, ls_json_leftover, &json, &err);

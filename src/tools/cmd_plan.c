@@ -101,12 +101,29 @@ static int plan_ranks(struct fsdpck_source *src, const struct fsdpck_mesh *mesh,
     return rc;
 }
 
+static int check_rules(const struct fsdpck_source *src, const struct fsdpck_convert_request *req, struct fsdpck_error *err)
+{
+    size_t ntensors = fsdpck_source_ntensors(src);
+    struct fsdpck_placed *placed = calloc(ntensors + 1, sizeof *placed);
+    if (!placed)
+        return fsdpck_error_nomem(err, ntensors * sizeof *placed);
+    for (size_t i = 0; i < ntensors; i++) {
+        const struct fsdpck_tensor *t = fsdpck_source_tensor(src, i);
+        placed[i] = (struct fsdpck_placed){ t->name, t->ndim, t->alias_of >= 0 };
+    }
+    int rc = fsdpck_convert_rules_check(req, placed, ntensors, fsdpck_source_path(src), err);
+    free(placed);
+    return rc;
+}
+
 /* Owned: (ntensors, mesh.ndim) */
 static int place_tensors(const struct fsdpck_source *src, const struct fsdpck_convert_request *req, struct fsdpck_placement **out,
                          struct fsdpck_error *err)
 {
     size_t ntensors = fsdpck_source_ntensors(src);
-    int rc = 0;
+    int rc = check_rules(src, req, err);
+    if (rc)
+        return rc;
     *out = calloc(ntensors * req->mesh.ndim + 1, sizeof **out);
     if (!*out)
         return fsdpck_error_nomem(err, ntensors * req->mesh.ndim * sizeof **out);

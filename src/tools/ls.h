@@ -3,6 +3,7 @@
 #define TOOLS_LS_H
 
 #include <fsdpck/check.h>
+#include <fsdpck/select.h>
 
 #include "json_out.h"
 

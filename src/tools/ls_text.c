@@ -1,7 +1,6 @@
 /* `fsdpck ls` for people: a header, then a table of tensors. It must not open or check anything. */
 #include "ls.h"
 
-#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +16,7 @@ enum { SHOWN = 8, NAME_WIDTH = 60, SHAPE = 128, PLACEMENT = 256 }; /* SHOWN: of 
 
 bool ls_listed(const struct fsdpck_tensor *t, const char *glob)
 {
-    return !glob || fnmatch(glob, t->name, 0) == 0;
+    return !glob || fsdpck_glob_match(glob, t->name);
 }
 
 static bool known_mesh(const struct fsdpck_mesh *const *meshes, size_t count, const struct fsdpck_mesh *mesh)

@@ -1,4 +1,5 @@
 """Random models and layouts for run.py, and safetensors files written and read by hand. Everything follows from a seed."""
+import fnmatch
 import json
 import os
 import struct
@@ -89,8 +90,9 @@ def random_model(rng):
     return model
 
 
-def random_layout(rng):
-    """Options of convert and reshard."""
+def random_layout(rng, model):
+    """Options of convert and reshard. Patterns that no tensor of the model uses are refused, and left out here."""
+    rule = None
     kind = rng.random()
     a, b = rng.randrange(1, 5), rng.randrange(1, 4)
     if kind < 0.4:
@@ -104,9 +106,11 @@ def random_layout(rng):
                  f"*.w2=strided_shard(0,{b})@dp,shard(0)@tp", f"*.w2=strided_shard(1,{b})@dp,shard(1)@tp",
                  "*.w2=strided_shard(0,2)@dp", "*.w2=shard(1)@tp,replicate@pp"]
         rule = rng.choice(rules)
-        out = ["--mesh", f"dp={a},tp={b}" + (",pp=2" if "@pp" in rule else ""), "--placement", rule]
-    if rng.random() < 0.2:
-        out += ["--replicate", rng.choice(["*norm*", "*bias*", "model*", "*"])]
+        out = ["--mesh", f"dp={a},tp={b}" + (",pp=2" if "@pp" in rule else "")]
+    whole = rng.choice(["*norm*", "*bias*", "model*", "*"]) if rng.random() < 0.2 else ""
+    replicated = fnmatch.filter(model, whole)
+    out += ["--replicate", whole] if replicated else []
+    out += ["--placement", rule] if rule and any(name.endswith(".w2") and name not in replicated for name in model) else []
     if rng.random() < 0.1:
         out += ["--dcp", rng.choice(["never", "always"])]
     return out + ["--threads", str(rng.randrange(1, 4))]

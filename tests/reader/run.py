@@ -79,7 +79,7 @@ def round_trip(tool, rng, work):
     verb, dirs = "convert", []
     for i in range(3):
         out = os.path.join(work, f"ckpt{i}")
-        layout = models.random_layout(rng)
+        layout = models.random_layout(rng, model)
         tool(verb, "-q", at, out, *layout, *compressed(rng, layout))
         check_dir(out, model)
         dirs.append(out)

@@ -237,8 +237,42 @@ static void include_and_exclude(void **state)
     add_item(s, "z.item");
     add_item(s, "lr");
     check(s, &pick, FSDPCK_TREE_KEEP, "a.w[a.w] zz[zz] + z.item");
-    refuse(s, &nothing, FSDPCK_TREE_KEEP, "none of the 4 tensors is selected");
+    refuse(s, &nothing, FSDPCK_TREE_KEEP, "--include: no tensor matches 'nothing'");
+    const char *all[] = { "*" }, *typo[] = { "*.w", "*.biass" };
+    struct fsdpck_select emptied = { .exclude = all, .nexclude = 1 }, mistyped = { .exclude = typo, .nexclude = 2 };
+    refuse(s, &emptied, FSDPCK_TREE_KEEP, "none of the 4 tensors is selected");
+    refuse(s, &mistyped, FSDPCK_TREE_KEEP, "--exclude: no tensor matches '*.biass'");
     fsdpck_source_close(s);
+}
+
+/* A list of which one pattern finds nothing in the tree that goes out is refused, though it would find something elsewhere. */
+static void includes_are_for_the_tree_that_goes_out(void **state)
+{
+    (void)state;
+    struct fsdpck_source *s = new_source();
+    const char *both[] = { "model.*", "optim.*" }, *one[] = { "optim.*" };
+    struct fsdpck_select two = { .include = both, .ninclude = 2 }, only = { .include = one, .ninclude = 1 };
+    add(s, "model/w", FSDPCK_FLOAT32);
+    add(s, "optim/m", FSDPCK_FLOAT32);
+    check(s, &two, FSDPCK_TREE_KEEP, "model.w[model|w] optim.m[optim|m]");
+    check(s, &only, FSDPCK_TREE_MODEL, "m[m]");
+    refuse(s, &two, FSDPCK_TREE_MODEL, "--include: 'optim.*' matches nothing in the tree 'model'");
+    fsdpck_source_close(s);
+}
+
+static void distances_to_patterns(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *glob, *name;
+        unsigned edits;
+    } cases[] = {
+        { "", "", 0 }, { "", "abc", 3 }, { "abc", "", 3 }, { "*", "anything", 0 }, { "*.q_prj.weight", "model.layers.0.self_attn.q_proj.weight", 1 },
+        { "layer.?.w", "layer.1.w", 0 }, { "layer.[0-3].w", "layer.7.w", 1 }, { "\\*a", "*a", 0 }, { "norm", "nrom", 2 }, { "*.wieght", "l.weight", 2 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (fsdpck_glob_distance(cases[i].glob, cases[i].name) != cases[i].edits)
+            fail_msg("'%s' to '%s': %u, wanted %u", cases[i].glob, cases[i].name, fsdpck_glob_distance(cases[i].glob, cases[i].name), cases[i].edits);
 }
 
 static void renames_keep_the_nesting(void **state)
@@ -270,6 +304,9 @@ static void renames_keep_the_nesting(void **state)
     check(s, &two, FSDPCK_TREE_KEEP, "model.layers.0.w[model|layers.0.w] model.norm[model|norm] a.w[a.w]");
     refuse(s, &empty, FSDPCK_TREE_KEEP, "renaming 'flat.w' leaves no name");
     refuse(s, &same, FSDPCK_TREE_KEEP, "two entries would both be called 'flat.w'");
+    const struct fsdpck_pair typo[] = { { "flat.", "a." }, { "modle.", "b." } };
+    struct fsdpck_select mistyped = { .rename = typo, .nrename = 2 };
+    refuse(s, &mistyped, FSDPCK_TREE_KEEP, "--rename: no name begins with 'modle.'");
     fsdpck_source_close(s);
 }
 
@@ -331,6 +368,8 @@ int main(void)
         cmocka_unit_test(the_model_tree_is_found),
         cmocka_unit_test(other_shapes_of_trees),
         cmocka_unit_test(include_and_exclude),
+        cmocka_unit_test(includes_are_for_the_tree_that_goes_out),
+        cmocka_unit_test(distances_to_patterns),
         cmocka_unit_test(renames_keep_the_nesting),
         cmocka_unit_test(aliases_follow_what_they_name),
         cmocka_unit_test(casts_touch_wide_floats_only),

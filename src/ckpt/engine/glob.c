@@ -1,6 +1,6 @@
 /* Shell-like patterns over whole names. One place to go back to is enough: a later '*' can do whatever an earlier one could, so the cost
  * is at most pattern times name, and no pattern from a user or a file can make it explode. */
-#include "engine/selection.h"
+#include <fsdpck/select.h>
 
 #include <string.h>
 
@@ -94,4 +94,48 @@ bool fsdpck_glob_match(const char *glob, const char *name)
     while (*glob == '*')
         glob++;
     return *glob == '\0';
+}
+
+enum { DISTANCE_NBYTES = 255 };
+
+static unsigned least(unsigned a, unsigned b) { return a < b ? a : b; }
+
+/* One element of the pattern that is no '*'. before, after: (n + 1) cost of what was compared with the first so many bytes of the name. Returns the element's end. */
+static const char *compare_element(const char *glob, const char *name, size_t n, const unsigned *before, unsigned *after)
+{
+    const char *end = glob;
+    for (size_t i = 0; i <= n; i++)
+        after[i] = before[i] + 1;
+    for (size_t i = 0; i < n; i++) {
+        const char *g = glob, *to = name + i;
+        const bool match = match_one(&g, &to);
+        const size_t next = (size_t)(to - name) < n ? (size_t)(to - name) : n;
+        end = g > end ? g : end;
+        if (match)
+            after[next] = least(after[next], before[i]);
+        after[i + 1] = least(after[i + 1], least(before[i], after[i]) + 1);
+    }
+    return end > glob ? end : glob + char_nbytes(glob);
+}
+
+unsigned fsdpck_glob_distance(const char *glob, const char *name)
+{
+    unsigned rows[2][DISTANCE_NBYTES + 1], *before = rows[0], *after = rows[1];
+    const char *const stop = glob + strnlen(glob, DISTANCE_NBYTES);
+    const size_t n = strnlen(name, DISTANCE_NBYTES);
+    for (size_t i = 0; i <= n; i++)
+        before[i] = (unsigned)i;
+    while (glob < stop) {
+        if (*glob == '*') {
+            for (size_t i = 1; i <= n; i++)
+                before[i] = least(before[i], before[i - 1]);
+            glob++;
+            continue;
+        }
+        glob = compare_element(glob, name, n, before, after);
+        unsigned *swap = before;
+        before = after;
+        after = swap;
+    }
+    return before[n];
 }

@@ -8,6 +8,7 @@
 
 #include "base/names.h"
 #include "engine/rename.h"
+#include "engine/unmatched.h"
 
 struct choice {
     const struct fsdpck_source *src;
@@ -18,6 +19,7 @@ struct choice {
     char *tree;                /* or NULL */
     bool *kept;                /* (tensors of the source) */
     int64_t *position;         /* (tensors of the source) where its bytes are in the selection, or -1 */
+    bool *renamed;             /* (select->nrename) whether some name begins with FROM */
     struct fsdpck_error *err;
 };
 
@@ -166,16 +168,35 @@ static int rename_one(struct choice *c, struct fsdpck_named *n)
 {
     const struct fsdpck_select *s = c->select;
     int rc = c->tree ? fsdpck_named_drop(&c->out->arena, n, fsdpck_named_in_tree(n, c->tree), c->err) : 0;
-    for (size_t i = 0; i < s->nrename && rc == 0; i++) {
-        if (strncmp(n->name, s->rename[i].key, strlen(s->rename[i].key)) != 0)
+    const char *old = n->name;
+    for (size_t i = 0, done = 0; i < s->nrename && rc == 0; i++) {
+        if (strncmp(old, s->rename[i].key, strlen(s->rename[i].key)) != 0)
             continue;
-        const char *old = n->name;
+        c->renamed[i] = true;
+        if (done++)
+            continue;
         rc = fsdpck_named_exchange(&c->out->arena, n, s->rename[i].key, s->rename[i].value, c->err);
         if (rc == 0 && !*n->name)
             rc = fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, NULL, "renaming '%s' leaves no name", old);
-        break;
     }
     return rc;
+}
+
+/* A FROM that no name begins with is a typo. */
+static int check_renames(struct choice *c)
+{
+    for (size_t i = 0; i < c->select->nrename; i++) {
+        struct fsdpck_unmatched u = { .pattern = c->select->rename[i].key, .prefix = true };
+        if (c->renamed[i])
+            continue;
+        for (size_t k = 0; k < fsdpck_source_ntensors(c->src); k++) {
+            struct fsdpck_named n = named_tensor(c, k);
+            if (c->kept[k] && (!c->tree || fsdpck_named_drop(&c->out->arena, &n, fsdpck_named_in_tree(&n, c->tree), c->err) == 0))
+                fsdpck_unmatched_try(&u, n.name);
+        }
+        return fsdpck_unmatched_error(&u, fsdpck_source_path(c->src), "--rename", c->err);
+    }
+    return 0;
 }
 
 static int claim_name(struct choice *c, const char *name, size_t position)
@@ -232,6 +253,21 @@ static int push_tensors(struct choice *c, bool late)
     return rc;
 }
 
+static int no_such_target(const struct choice *c, const struct fsdpck_pair *alias)
+{
+    const char *best = NULL;
+    fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "alias '%s' is for tensor '%s', which is not among those selected", alias->key,
+                     alias->value);
+    for (size_t i = 0; i < c->out->ntensors; i++) {
+        const char *name = c->out->tensors[i].name;
+        if (!best || fsdpck_name_distance(alias->value, name) < fsdpck_name_distance(alias->value, best))
+            best = name;
+    }
+    if (best)
+        fsdpck_error_hint(c->err, "the nearest name, as it goes out, is '%s'", best);
+    return FSDPCK_ERR_USAGE;
+}
+
 static int push_aliases(struct choice *c)
 {
     const struct fsdpck_select *s = c->select;
@@ -242,8 +278,7 @@ static int push_aliases(struct choice *c)
         if (!*s->alias[i].key)
             return fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, NULL, "an alias for '%s' without a name", s->alias[i].value);
         if (old == SIZE_MAX)
-            return fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "alias '%s' is for tensor '%s', which is not among those selected",
-                                    s->alias[i].key, s->alias[i].value);
+            return no_such_target(c, &s->alias[i]);
         const struct fsdpck_chosen *t = &c->out->tensors[old];
         const struct fsdpck_named target = { t->name, t->path, t->npath };
         rc = fsdpck_named_sibling(&c->out->arena, &target, s->alias[i].key, &n, c->err);
@@ -275,7 +310,8 @@ static int check_request(struct choice *c)
     if (c->select->cast && !castable(c->select->dtype))
         return fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, NULL, "tensors are cast to float64, float32, float16 or bfloat16, not to %s",
                                 fsdpck_dtype_info(c->select->dtype)->name);
-    return 0;
+    int rc = fsdpck_globs_check(c->src, "--include", c->select->include, c->select->ninclude, c->err);
+    return rc ? rc : fsdpck_globs_check(c->src, "--exclude", c->select->exclude, c->select->nexclude, c->err);
 }
 
 static int allocate(struct choice *c)
@@ -286,8 +322,58 @@ static int allocate(struct choice *c)
     c->out->items = fsdpck_arena_array(a, fsdpck_source_nitems(c->src), sizeof *c->out->items, c->err);
     c->kept = calloc(n ? n : 1, sizeof *c->kept);
     c->position = malloc((n ? n : 1) * sizeof *c->position);
-    if (!c->out->tensors || !c->out->items || !c->kept || !c->position)
+    c->renamed = calloc(c->select->nrename + 1, sizeof *c->renamed);
+    if (!c->out->tensors || !c->out->items || !c->kept || !c->position || !c->renamed)
         return fsdpck_error_nomem(c->err, n * sizeof *c->position);
+    return 0;
+}
+
+/* "app.model" of the first `depth` keys; false where it is too long to be worth naming. */
+static bool spell_tree(const struct fsdpck_named *n, uint32_t depth, char *out, size_t nbytes)
+{
+    char buf[24];
+    size_t at = 0;
+    for (uint32_t i = 0; i < depth && at < nbytes; i++)
+        at += (size_t)snprintf(out + at, nbytes - at, "%s%s", i ? "." : "", fsdpck_key_text(&n->path[i], buf));
+    return at < nbytes;
+}
+
+static int no_such_tree(const struct choice *c)
+{
+    char best[128] = "", tree[128];
+    size_t n = fsdpck_source_ntensors(c->src);
+    fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "none of the %zu tensors is in a tree '%s' and selected", n, c->select->tree);
+    for (size_t i = 0; i < n; i++) {
+        const struct fsdpck_named name = named_tensor(c, i);
+        for (uint32_t depth = 1; depth < name.npath && spell_tree(&name, depth, tree, sizeof tree); depth++)
+            if (!*best || fsdpck_name_distance(c->select->tree, tree) < fsdpck_name_distance(c->select->tree, best))
+                memcpy(best, tree, sizeof best);
+    }
+    if (*best)
+        fsdpck_error_hint(c->err, "the nearest tree is '%s'", best);
+    else
+        fsdpck_error_hint(c->err, "its names are flat: it has no trees, and --select is for sources that have");
+    return FSDPCK_ERR_USAGE;
+}
+
+/* In a tree, each --include must find something there: elsewhere does not count. */
+static int check_includes(const struct choice *c)
+{
+    for (size_t g = 0; c->tree && g < c->select->ninclude; g++) {
+        const char *glob = c->select->include[g];
+        bool found = false;
+        for (size_t i = 0; i < fsdpck_source_ntensors(c->src) && !found; i++) {
+            const struct fsdpck_named n = named_tensor(c, i);
+            found = tree_keeps(c, &n) && fsdpck_glob_match(glob, n.name);
+        }
+        for (size_t i = 0; i < fsdpck_source_nitems(c->src) && !found; i++) {
+            const struct fsdpck_item *item = fsdpck_source_item(c->src, i);
+            found = tree_keeps(c, &(struct fsdpck_named){ item->name, item->path, item->npath }) && fsdpck_glob_match(glob, item->name);
+        }
+        if (!found)
+            return fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "--include: '%s' matches nothing in the tree '%s', which goes out", glob,
+                                    c->tree);
+    }
     return 0;
 }
 
@@ -300,13 +386,13 @@ static int keep_tensors(struct choice *c)
         c->position[i] = -1;
         nkept += c->kept[i];
     }
-    if (nkept || n == 0)
+    if (n == 0 && !c->select->tree)
         return 0;
+    if (nkept)
+        return check_includes(c);
     if (c->select->tree)
-        fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "none of the %zu tensors is in a tree '%s' and selected", n, c->select->tree);
-    else
-        fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "none of the %zu tensors is selected", n);
-    return FSDPCK_ERR_USAGE;
+        return no_such_tree(c);
+    return fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "none of the %zu tensors is selected", n);
 }
 
 int fsdpck_selection_make(const struct fsdpck_source *src, const struct fsdpck_select *select, enum fsdpck_tree_policy policy,
@@ -329,10 +415,13 @@ int fsdpck_selection_make(const struct fsdpck_source *src, const struct fsdpck_s
         rc = push_aliases(&c);
     if (rc == 0)
         rc = push_items(&c);
+    if (rc == 0)
+        rc = check_renames(&c);
     fsdpck_names_free(&c.names);
     free(c.tree);
     free(c.kept);
     free(c.position);
+    free(c.renamed);
     if (rc)
         fsdpck_selection_free(out);
     return rc;

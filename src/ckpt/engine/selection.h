@@ -36,12 +36,10 @@ enum fsdpck_tree_policy {
 };
 
 /* A tree is the first key of the nested paths of tensors with more than one key; a flat name belongs to none. Selected by include/exclude on
- * the full source name; items follow the same globs and tree. Two tensors that end with one name, an alias to something not selected, or
- * nothing selected at all are FSDPCK_ERR_USAGE. When the target of an alias is left out but the alias is not, the alias is stored instead. */
+ * the full source name; items follow the same globs and tree. Two tensors that end with one name, an alias to something not selected, a
+ * pattern that matches nothing (see fsdpck/select.h), or nothing selected at all are FSDPCK_ERR_USAGE. When the target of an alias is left out but the alias is not, the alias is stored instead. */
 int fsdpck_selection_make(const struct fsdpck_source *src, const struct fsdpck_select *select, enum fsdpck_tree_policy policy,
                           struct fsdpck_selection *out, struct fsdpck_error *err);
 void fsdpck_selection_free(struct fsdpck_selection *s);
-/* fnmatch-like: '*' any run of bytes, '?' one character, [a-z] [!a-z] sets, '\' quotes. Linear in practice, never exponential. */
-bool fsdpck_glob_match(const char *glob, const char *name);
 
 #endif

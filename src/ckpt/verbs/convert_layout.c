@@ -131,6 +131,24 @@ static int allocate(struct conversion *c)
     return 0;
 }
 
+/* Patterns are for the names that go out. */
+static int check_rules(struct conversion *c)
+{
+    const size_t n = c->selection.ntensors;
+    if (!c->req->nrules && !c->req->nreplicate)
+        return 0;
+    struct fsdpck_placed *placed = calloc(n + 1, sizeof *placed);
+    if (!placed)
+        return fsdpck_error_nomem(c->err, n * sizeof *placed);
+    for (size_t i = 0; i < n; i++) {
+        const struct fsdpck_chosen *x = &c->selection.tensors[i];
+        placed[i] = (struct fsdpck_placed){ x->name, fsdpck_source_tensor(c->src, x->source)->ndim, x->alias_of >= 0 };
+    }
+    int r = fsdpck_convert_rules_check(c->req, placed, n, fsdpck_source_path(c->src), c->err);
+    free(placed);
+    return r;
+}
+
 int fsdpck_convert_lay_out(struct conversion *c)
 {
     int r = check_mesh(&c->req->mesh, c->err);
@@ -138,6 +156,8 @@ int fsdpck_convert_lay_out(struct conversion *c)
         r = fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, NULL, "a compressed checkpoint has no .metadata: PyTorch could not read its chunks");
     if (r == 0)
         r = fsdpck_selection_make(c->src, &c->req->select, c->edit ? FSDPCK_TREE_MODEL : FSDPCK_TREE_KEEP, &c->selection, c->err);
+    if (r == 0)
+        r = check_rules(c);
     if (r != 0)
         return r;
     c->nranks = (uint32_t)fsdpck_mesh_nranks(&c->req->mesh);

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "engine/selection.h"
 #include "base/suffix.h"
+#include "engine/unmatched.h"
 
 static bool replicates(const char *name) { return strcmp(name, "replicate") == 0 || ends_with(name, "_replicate"); }
 
@@ -73,24 +73,85 @@ static int check_dims(const struct fsdpck_tensor *t, const struct fsdpck_placeme
     return 0;
 }
 
+static bool is_replicated(const struct fsdpck_convert_request *req, const char *name)
+{
+    for (size_t i = 0; i < req->nreplicate; i++)
+        if (fsdpck_glob_match(req->replicate[i], name))
+            return true;
+    return false;
+}
+
+/* The first rule that matches; nrules: none does. */
+static size_t rule_of(const struct fsdpck_convert_request *req, const char *name)
+{
+    size_t i = 0;
+    while (i < req->nrules && !fsdpck_glob_match(req->rules[i].glob, name))
+        i++;
+    return i;
+}
+
 int fsdpck_convert_placements(const struct fsdpck_convert_request *req, const struct fsdpck_tensor *tensor, struct fsdpck_placement *placements,
                               struct fsdpck_error *err)
 {
-    const struct fsdpck_placement_rule *rule = NULL;
-    bool replicate = tensor->ndim == 0;
-    for (size_t i = 0; i < req->nreplicate && !replicate; i++)
-        replicate = fsdpck_glob_match(req->replicate[i], tensor->name);
+    bool replicate = tensor->ndim == 0 || is_replicated(req, tensor->name);
     set_defaults(&req->mesh, placements);
     for (uint32_t d = 0; replicate && d < req->mesh.ndim; d++)
         placements[d] = (struct fsdpck_placement){ .kind = FSDPCK_REPLICATE };
     if (replicate)
         return 0;
-    for (size_t i = 0; i < req->nrules && !rule; i++)
-        if (fsdpck_glob_match(req->rules[i].glob, tensor->name))
-            rule = &req->rules[i];
+    const size_t first = rule_of(req, tensor->name);
+    const struct fsdpck_placement_rule *rule = first < req->nrules ? &req->rules[first] : NULL;
     int r = rule ? apply_rule(&req->mesh, rule, placements, err) : 0;
     if (r != 0)
         return r;
     make_strided(&req->mesh, rule, placements);
     return check_dims(tensor, rule, req->mesh.ndim, placements, err);
+}
+
+/* ---- patterns without effect ---- */
+
+static int unmatched(const char *option, const char *glob, const struct fsdpck_placed *tensors, size_t ntensors, const char *file, struct fsdpck_error *err)
+{
+    struct fsdpck_unmatched u = { .pattern = glob };
+    for (size_t i = 0; i < ntensors; i++)
+        fsdpck_unmatched_try(&u, tensors[i].name);
+    return fsdpck_unmatched_error(&u, file, option, err);
+}
+
+static const struct fsdpck_placed *first_match(const char *glob, const struct fsdpck_placed *tensors, size_t ntensors)
+{
+    for (size_t i = 0; i < ntensors; i++)
+        if (fsdpck_glob_match(glob, tensors[i].name))
+            return &tensors[i];
+    return NULL;
+}
+
+static int check_rule(const struct fsdpck_convert_request *req, size_t rule, const struct fsdpck_placed *tensors, size_t ntensors, const char *file,
+                      struct fsdpck_error *err)
+{
+    const char *glob = req->rules[rule].glob;
+    const struct fsdpck_placed *match = first_match(glob, tensors, ntensors);
+    if (!match)
+        return unmatched("--placement", glob, tensors, ntensors, file, err);
+    for (const struct fsdpck_placed *t = match; t < tensors + ntensors; t++)
+        if (t->ndim && !t->alias && fsdpck_glob_match(glob, t->name) && rule_of(req, t->name) == rule && !is_replicated(req, t->name))
+            return 0;
+    fsdpck_error_set(err, FSDPCK_ERR_USAGE, file, "--placement: the rule of '%s' is never used, as '%s' %s", glob, match->name,
+                     match->ndim == 0 ? "is a scalar, which every rank has"
+                     : match->alias   ? "is a second name, with the placement of what it names"
+                                      : "is taken by --replicate or a rule before it");
+    fsdpck_error_hint(err, "the first rule that matches a tensor counts: the narrower glob goes first");
+    return FSDPCK_ERR_USAGE;
+}
+
+int fsdpck_convert_rules_check(const struct fsdpck_convert_request *req, const struct fsdpck_placed *tensors, size_t ntensors, const char *file,
+                               struct fsdpck_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < req->nreplicate && rc == 0; i++)
+        if (!first_match(req->replicate[i], tensors, ntensors))
+            rc = unmatched("--replicate", req->replicate[i], tensors, ntensors, file, err);
+    for (size_t i = 0; i < req->nrules && rc == 0; i++)
+        rc = check_rule(req, i, tensors, ntensors, file, err);
+    return rc;
 }

@@ -39,6 +39,17 @@ struct fsdpck_convert_request {
 FSDPCK_API int fsdpck_convert_placements(const struct fsdpck_convert_request *req, const struct fsdpck_tensor *tensor,
                                          struct fsdpck_placement *placements, struct fsdpck_error *err);
 
+/* What a conversion places: a tensor's name as it goes out. */
+struct fsdpck_placed {
+    const char *name;
+    uint32_t ndim;
+    bool alias; /* a second name: it has the placements of what it names */
+};
+/* Each of the request's rules and replicate globs must be used by one of these tensors: else FSDPCK_ERR_USAGE, which names it and the nearest tensor. A rule
+ * is not used where earlier rules and replicate globs take all that it matches. file: of the source, for messages. */
+FSDPCK_API int fsdpck_convert_rules_check(const struct fsdpck_convert_request *req, const struct fsdpck_placed *tensors, size_t ntensors, const char *file,
+                                          struct fsdpck_error *err);
+
 struct fsdpck_transfer_result {
     uint64_t ntensors, nfiles;
     uint64_t payload_nbytes; /* tensor bytes written */

@@ -12,7 +12,8 @@ struct fsdpck_pair {
     const char *key, *value;
 };
 
-/* Zero-initialise: everything, as it is. Globs match whole names ('*' any run of characters, dots too; '?' one; [a-z] sets). */
+/* Zero-initialise: everything, as it is. Globs match whole names ('*' any run of characters, dots too; '?' one; [a-z] sets). Each of them, and each FROM, OLD
+ * and tree, must match something: FSDPCK_ERR_USAGE otherwise, with the nearest name in the hint. */
 struct fsdpck_select {
     const char *const *include; /* (ninclude) at least one must match, where there are any */
     size_t ninclude;
@@ -26,6 +27,13 @@ struct fsdpck_select {
     bool cast;        /* floating-point tensors (float64 … bfloat16) become `dtype` */
     enum fsdpck_dtype dtype;
 };
+
+/* fnmatch-like: '*' any run of bytes, '?' one character, [a-z] [!a-z] sets, '\' quotes. Linear in practice, never exponential. */
+FSDPCK_API bool fsdpck_glob_match(const char *glob, const char *name);
+/* Edits between the pattern and the name; what a '*' stands for costs nothing. Of either, the first 255 bytes count. */
+FSDPCK_API unsigned fsdpck_glob_distance(const char *glob, const char *name);
+/* Each glob must match the name of a tensor or item: else FSDPCK_ERR_USAGE, which names `option`, the glob and the nearest tensor. */
+FSDPCK_API int fsdpck_globs_check(const struct fsdpck_source *src, const char *option, const char *const *globs, size_t nglobs, struct fsdpck_error *err);
 
 #ifdef __cplusplus
 }
