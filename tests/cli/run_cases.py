@@ -16,7 +16,8 @@ fixtures() below writes, with the tool as `fsdpck` on the PATH:
 A line `| ...` stands for any number of lines, `<*>` inside a line for any text. Before comparing, what changes from run to run is
 replaced: the folder by <TMP>, UUIDs by <ID>, seconds by <T>, rates by <RATE>.
 `flip FILE HEX` (on the PATH too) inverts the first byte of the only place in FILE that holds these bytes. `tensors FILE NAME=SHAPE:VALUE …` writes a
-safetensors file of float32 tensors, all elements VALUE: `tensors a.safetensors l.0.q.lora_A.weight=2,4:0.5`; NAME=SHAPE:i8 makes them int8 zeros.
+safetensors file of float32 tensors, all elements VALUE: `tensors a.safetensors l.0.q.lora_A.weight=2,4:0.5`; NAME=SHAPE:i8 makes them int8 zeros,
+NAME=SHAPE:F8_E4M3 (or another name of safetensors for a dtype) zeros of that dtype.
 """
 import difflib
 import fcntl
@@ -36,6 +37,8 @@ import termios
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIMIT_S = 120  # a command that takes longer hangs
 
+DTYPE_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E8M0": 1, "U8": 1, "I8": 1, "I32": 4, "I64": 8}
+
 FLIP = """#!{python}
 import sys
 name, pattern = sys.argv[1], bytes.fromhex(sys.argv[2])
@@ -49,7 +52,7 @@ open(name, "wb").write(data)
 TENSORS = """#!{python}
 import sys
 sys.path.insert(0, {here!r})
-from run_cases import floats, write_safetensors
+from run_cases import DTYPE_BYTES, floats, write_safetensors
 out = {{}}
 for spec in sys.argv[2:]:
     name, _, rest = spec.rpartition("=")
@@ -58,7 +61,11 @@ for spec in sys.argv[2:]:
     count = 1
     for n in shape:
         count *= n
-    out[name] = ("I8", shape, bytes(count)) if value == "i8" else ("F32", shape, floats([float(value)] * count))
+    dtype = "I8" if value == "i8" else value
+    if dtype in DTYPE_BYTES:
+        out[name] = (dtype, shape, bytes(count * DTYPE_BYTES[dtype]))
+    else:
+        out[name] = ("F32", shape, floats([float(value)] * count))
 write_safetensors(sys.argv[1], out)
 """
 

@@ -2,6 +2,7 @@
  * it, which no parse-and-dump does (1e-05 becomes 1.0000000000000001e-5). It knows key names, not files. */
 #include "hf/config.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/json_read.h"
@@ -202,6 +203,43 @@ int fsdpck_config_dtype(const char *file, const char *text, size_t nbytes, const
     fsdpck_json_free(&j);
     return j.failed ? err->code : 0;
 }
+
+/* ---- quantization_config ---- */
+
+/* depth 1: of a model within the model. */
+static void find_quantized(struct fsdpck_json *j, int depth, char key[64])
+{
+    const char *name;
+    if (fsdpck_json_peek(j) != FSDPCK_JSON_OBJECT) {
+        fsdpck_json_skip(j);
+        return;
+    }
+    fsdpck_json_object(j);
+    while (fsdpck_json_next_key(j, &name)) {
+        const bool quantized = strcmp(name, "quantization_config") == 0 || strcmp(name, "compression_config") == 0;
+        if (quantized && fsdpck_json_peek(j) != FSDPCK_JSON_NULL)
+            snprintf(key, 64, "%s", name);
+        if (!quantized && depth == 0 && is_model_key(name))
+            find_quantized(j, 1, key);
+        else
+            fsdpck_json_skip(j);
+    }
+}
+
+int fsdpck_config_quantized(const char *file, const char *text, size_t nbytes, char key[64], struct fsdpck_error *err)
+{
+    struct fsdpck_json j;
+    struct fsdpck_error own = { 0 };
+    *key = '\0';
+    fsdpck_json_begin(&j, file, 0, text, nbytes, err ? err : (err = &own));
+    find_quantized(&j, 0, key);
+    fsdpck_json_end(&j);
+    int rc = j.failed ? err->code : 0;
+    fsdpck_json_free(&j);
+    return rc;
+}
+
+/* ---- dtype, written ---- */
 
 static void splice(struct fsdpck_text *t, const char *text, size_t nbytes, const struct fsdpck_vec *spans, bool add, const char *dtype)
 {

@@ -1,4 +1,4 @@
-/* The two things that a checkpoint needs of a model's config.json. */
+/* What a checkpoint needs of a model's config.json. */
 #ifndef CKPT_CONFIG_H
 #define CKPT_CONFIG_H
 
@@ -18,6 +18,8 @@ int fsdpck_config_set_dtype(const char *file, const char *text, size_t nbytes, c
 /* The dtype that one of `keys` of the outermost object names (config.json: torch_dtype, dtype); *found false where none does. */
 int fsdpck_config_dtype(const char *file, const char *text, size_t nbytes, const char *const *keys, size_t nkeys, bool *found, enum fsdpck_dtype *dtype,
                         struct fsdpck_error *err);
+/* key becomes "quantization_config" where it, or a model within it, has one that is not null (or an older "compression_config"); else "". */
+int fsdpck_config_quantized(const char *file, const char *text, size_t nbytes, char key[64], struct fsdpck_error *err);
 /* What the head that is tied to this embedding is called; NULL where the name is no embedding's that is known. */
 const char *fsdpck_config_tied_head(const char *embedding);
 

@@ -12,6 +12,7 @@
 #include "engine/files.h"
 #include "engine/source_impl.h"
 #include "engine/stream.h"
+#include "hf/quantized.h"
 #include "verbs/base_look.h"
 #include "verbs/convert_impl.h"
 #include "verbs/export_with.h"
@@ -163,6 +164,18 @@ static int write_all(struct conversion *c, struct fsdpck_transfer_result *result
     return r;
 }
 
+/* A cast of scales, or a sum of codes and an adapter, gives garbage. */
+static int check_quantized(const struct conversion *c)
+{
+    const bool cast = c->req->select.cast;
+    if (!c->edit && !cast)
+        return 0;
+    int r = fsdpck_quantized_refuse(c->src, &c->selection, &c->assets, c->edit ? fsdpck_quantized_merge : fsdpck_quantized_cast, c->err);
+    if (r == 0 && cast)
+        fsdpck_quantized_note_uncast(&c->selection, &c->opt);
+    return r;
+}
+
 static int convert(struct conversion *c, struct fsdpck_transfer_result *result)
 {
     const struct fsdpck_io *io = c->src->io;
@@ -171,6 +184,8 @@ static int convert(struct conversion *c, struct fsdpck_transfer_result *result)
         r = fsdpck_base_look(c->src, &c->opt, c->err);
     if (r == 0)
         r = fsdpck_assets_gather(c->src, c->req->assets, c->req->select.cast, c->req->select.dtype, &c->assets, c->err);
+    if (r == 0)
+        r = check_quantized(c);
     if (r == 0)
         r = fsdpck_draw_save_id(io, c->manifest.save_id, c->err);
     if (r == 0)

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "hf/quantized.h"
 #include "tensor/box.h"
 #include "verbs/diff_values.h"
 #include "base/pool.h"
@@ -89,21 +90,35 @@ static bool same_shape(const struct pair *p)
     return p->a->ndim == p->b->ndim && (p->a->ndim == 0 || memcmp(p->a->shape, p->b->shape, p->a->ndim * sizeof *p->a->shape) == 0);
 }
 
+/* Codes and their scales are no values: a tolerance says nothing of what they stand for. */
+static int refuse_quantized(struct diff *d, const struct pair *p)
+{
+    const char *beside_a = fsdpck_quantized_beside(d->a, p->a), *beside_b = fsdpck_quantized_beside(d->b, p->b);
+    if (beside_a == NULL && beside_b == NULL)
+        return 0;
+    fsdpck_error_set(d->err, FSDPCK_ERR_UNSUPPORTED, fsdpck_source_path(beside_a ? d->a : d->b),
+                     "is part of a quantized weight (with '%.400s'): values cannot be compared by --tolerance", beside_a ? beside_a : beside_b);
+    fsdpck_error_tensor(d->err, p->a->name);
+    fsdpck_error_hint(d->err, "without --tolerance, the stored bits are compared; or dequantize both first");
+    return FSDPCK_ERR_UNSUPPORTED;
+}
+
 /* Decides whether bytes must be read. */
-static void judge_pair(struct diff *d, struct pair *p)
+static int judge_pair(struct diff *d, struct pair *p)
 {
     if (p->a == NULL || p->b == NULL)
-        return;
+        return 0;
     d->result->ntensors++;
     bool same_dtype = p->a->dtype == p->b->dtype;
     if (!same_shape(p) || (!same_dtype && (d->tolerance < 0 || !fsdpck_dtype_comparable(p->a->dtype, p->b->dtype))))
-        return;
+        return 0;
     if (same_dtype && p->a->has_content && p->b->has_content && memcmp(p->a->content, p->b->content, sizeof p->a->content) == 0) {
         d->result->nskipped++;
-        return;
+        return 0;
     }
     p->read = true;
     d->total_nbytes += p->a->nbytes + p->b->nbytes;
+    return d->tolerance >= 0 ? refuse_quantized(d, p) : 0;
 }
 
 static int pair_tensors(struct diff *d)
@@ -120,7 +135,7 @@ static int pair_tensors(struct diff *d)
         int order = i == na ? 1 : j == nb ? -1 : by_name(&a[i], &b[j]);
         p->a = order <= 0 ? a[i++] : NULL;
         p->b = order >= 0 ? b[j++] : NULL;
-        judge_pair(d, p);
+        rc = judge_pair(d, p);
     }
     free(a);
     free(b);

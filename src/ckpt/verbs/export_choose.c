@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "hf/config.h"
+#include "hf/quantized.h"
 
 #define DEFAULT_SHARD_NBYTES 5000000000u /* as transformers cuts: decimal */
 
@@ -127,6 +128,18 @@ static int gather_assets(struct export *x)
     return 0;
 }
 
+/* A cast of scales, or a sum of codes and an adapter, gives garbage. export-lora brings the adapter's own assets: the base's say nothing of the adapter. */
+static int check_quantized(const struct export *x)
+{
+    const bool merges = x->with->edit && !x->with->selection, cast = x->cast;
+    if (!merges && !cast)
+        return 0;
+    int rc = fsdpck_quantized_refuse(x->src, &x->selection, x->with->assets ? NULL : &x->assets, merges ? fsdpck_quantized_merge : fsdpck_quantized_cast, x->err);
+    if (rc == 0 && cast)
+        fsdpck_quantized_note_uncast(&x->selection, &x->opt);
+    return rc;
+}
+
 int fsdpck_export_choose(struct export *x)
 {
     uint64_t max = x->one_file || x->with->file ? UINT64_MAX : x->req->max_shard_nbytes ? x->req->max_shard_nbytes : DEFAULT_SHARD_NBYTES;
@@ -139,6 +152,8 @@ int fsdpck_export_choose(struct export *x)
         rc = gather_assets(x);
     if (rc == 0)
         rc = fsdpck_export_dtype_by_config(x);
+    if (rc == 0)
+        rc = check_quantized(x);
     if (rc == 0)
         rc = list_tensors(x);
     return rc ? rc : fsdpck_export_lay_out(&x->layout, max, x->with->metadata, x->err);

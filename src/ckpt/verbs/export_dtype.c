@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "hf/config.h"
+#include "hf/quantized.h"
 
 static bool is_float(enum fsdpck_dtype d)
 {
@@ -37,7 +38,7 @@ static void cast_to(struct export *x, enum fsdpck_dtype to)
 {
     enum fsdpck_dtype was;
     char line[256];
-    if (!is_float(to) || !cast_selection(x, to, &was))
+    if (!is_float(to) || fsdpck_quantized_refuse(x->src, &x->selection, &x->assets, fsdpck_quantized_cast, NULL) != 0 || !cast_selection(x, to, &was))
         return;
     x->cast = true;
     x->dtype = to;
