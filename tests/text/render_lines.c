@@ -1,27 +1,38 @@
-/* What the interop checks talk to: reads {"template": …, "context": {…}} a line, writes {"text", "spans"} (bytes of {% generation %}) or {"error"}. */
+/* What the interop checks talk to: reads {"template": …, "context": {…}} a line, writes {"text", "spans"} (bytes of {% generation %}) or {"error"}. With "turns": true the
+ * context's messages are rendered as training renders them, and spans are the turns of the assistant; "last": true wants only the last. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/jinja.h"
+#include "text/chat_impl.h"
+
+static int find_turns(struct jinja *j, json_t *o, struct chat_turns *turns, struct fsdpck_error *err)
+{
+    json_t *context = json_object_get(o, "context"), *tools = json_object_get(context, "tools");
+    const struct chat c = { .jinja = j, .special = context };
+    return chat_find_turns(&c, json_object_get(context, "messages"), json_is_null(tools) ? NULL : tools, json_is_true(json_object_get(o, "last")), turns, err);
+}
 
 static json_t *render(json_t *o)
 {
     struct fsdpck_error err = { 0 };
     struct jinja *j;
-    struct jinja_output out = { 0 };
+    struct chat_turns turns = { 0 };
+    struct jinja_output *out = &turns.full;
+    bool wants_turns = json_is_true(json_object_get(o, "turns"));
     json_t *template = json_object_get(o, "template");
     int rc = jinja_parse("template", json_string_value(template), json_string_length(template), &j, &err);
     if (!rc)
-        rc = jinja_render(j, json_object_get(o, "context"), 0, &out, &err);
+        rc = wants_turns ? find_turns(j, o, &turns, &err) : jinja_render(j, json_object_get(o, "context"), 0, out, &err);
+    const struct jinja_span *found = wants_turns ? turns.spans : out->spans;
     json_t *spans = json_array(), *result;
-    for (size_t i = 0; !rc && i < out.nspans; i++)
-        json_array_append_new(spans, json_pack("[I,I]", (json_int_t)out.spans[i].begin, (json_int_t)out.spans[i].end));
+    for (size_t i = 0; !rc && i < (wants_turns ? turns.nspans : out->nspans); i++)
+        json_array_append_new(spans, json_pack("[I,I]", (json_int_t)found[i].begin, (json_int_t)found[i].end));
     result = rc ? json_pack("{s:s,s:i}", "error", err.message, "code", err.code)
-                : json_pack("{s:o,s:O}", "text", json_stringn_nocheck(out.text, out.nbytes), "spans", spans);
+                : json_pack("{s:o,s:O}", "text", json_stringn_nocheck(out->text, out->nbytes), "spans", spans);
     json_decref(spans);
-    jinja_output_free(&out);
+    chat_turns_free(&turns);
     jinja_free(j);
     return result;
 }

@@ -96,15 +96,15 @@ static struct chat *open_chat(const char *template, char folder[200])
     return c;
 }
 
-/* The text of the supervised tokens, "|" between those that do not follow each other. */
-static void supervised_text(const char *template, const char *messages, enum chat_loss loss, const char *want)
+/* The text of the supervised tokens, "|" between those that do not follow each other. Returns what was noted. */
+static unsigned supervised_text(const char *template, const char *messages, enum chat_loss loss, const char *want)
 {
     char folder[200], got[1000] = "";
     struct fsdpck_error err = { 0 };
     struct chat *c = open_chat(template, folder);
     struct chat_coder *w;
     struct chat_tokens tokens;
-    json_t *example = json_pack("{s:o}", "messages", json_loads(messages, 0, NULL));
+    json_t *example = messages[0] == '{' ? json_loads(messages, 0, NULL) : json_pack("{s:o}", "messages", json_loads(messages, 0, NULL));
     assert_int_equal(chat_coder_new(c, &w, &err), 0);
     if (chat_encode(w, example, loss, &tokens, &err))
         snprintf(got, sizeof got, "%s", err.message);
@@ -121,9 +121,11 @@ static void supervised_text(const char *template, const char *messages, enum cha
     }
     if (!strstr(got, want) || (!err.code && strcmp(got, want) != 0))
         fail_msg("supervised '%s', wanted '%s'", got, want);
+    unsigned notes = tokens.notes;
     json_decref(example);
     chat_coder_free(w);
     chat_close(c);
+    return notes;
 }
 
 #define TWO_TURNS "[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"one\"},{\"role\":\"user\",\"content\":\"so\"},{\"role\":\"assistant\",\"content\":\"two\"}]"
@@ -152,13 +154,105 @@ static void test_unclear(void **state)
     (void)state;
     supervised_text("{% for m in messages %}{{ messages | length }}{{ m.role }}{% if loop.last %}{{ m.content }}{% else %}?{% endif %}{% endfor %}", TWO_TURNS, CHAT_LOSS_ASSISTANT,
                     "message 1: the template renders this turn otherwise");
+    supervised_text("{% for m in messages %}{{ m.role }}:{% if loop.last %}{{ m.content }}{% else %}?{% endif %}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}", TWO_TURNS,
+                    CHAT_LOSS_LAST_ASSISTANT, "two");
+}
+
+#define SYSTEM_TURN "{\"role\":\"system\",\"content\":\"be kind\"},"
+#define CALL(name) "\"tool_calls\":[{\"function\":{\"name\":\"" name "\",\"arguments\":{\"a\":1}}}]"
+#define TOOL_TURNS "[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":null," CALL("look") "},{\"role\":\"tool\",\"content\":\"7\"},{\"role\":\"assistant\",\"content\":\"seven\"}]"
+
+/* The last turn has an empty thought in front, also where it calls a tool and is not the last any more (as Qwen 3 has it). */
+static void test_calls(void **state)
+{
+    (void)state;
+    static const char template[] =
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and (loop.last or m.reasoning_content) %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content or '' }}"
+        "{% for t in m.tool_calls or [] %}{% if m.content %}\n{% endif %}<tool_call>\n{\"name\": \"{{ t.function.name }}\", \"arguments\": {{ t.function.arguments | tojson }}}\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    supervised_text(template, TOOL_TURNS, CHAT_LOSS_ASSISTANT,
+                    "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"a\": 1}}\n</tool_call><|im_end|>|<think>\n\n</think>\n\nseven<|im_end|>|");
+    supervised_text(template, TOOL_TURNS, CHAT_LOSS_LAST_ASSISTANT, "<think>\n\n</think>\n\nseven<|im_end|>|");
+    static const char ignores[] = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    supervised_text(ignores, TOOL_TURNS, CHAT_LOSS_ASSISTANT, "message 1 calls the tool 'look', and the chat template does not show tool_calls");
+    supervised_text(ignores, TOOL_TURNS, CHAT_LOSS_ALL, "message 1 calls the tool 'look'");
+    supervised_text(ignores, TOOL_TURNS, CHAT_LOSS_LAST_ASSISTANT, "seven<|im_end|>|");
+    assert_int_equal(supervised_text(ignores, "{\"tools\":[{\"name\":\"look\"}],\"messages\":" TWO_TURNS "}", CHAT_LOSS_ASSISTANT, "one<|im_end|>|two<|im_end|>|"), 1u << CHAT_NOTE_TOOLS);
+    assert_int_equal(supervised_text(ignores, "[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"one\",\"reasoning\":\"so and so\"}]", CHAT_LOSS_ASSISTANT, "one<|im_end|>|"),
+                     1u << CHAT_NOTE_REASONING);
+}
+
+/* A system turn that stands in the last message of the user while that is the last of all (as Mistral has it): the answer begins where its prompt ends. */
+static void test_moved_system(void **state)
+{
+    (void)state;
+    static const char template[] = "{% set rest = messages[1:] %}<s>{% for m in rest %}{% if m.role == 'user' %}[INST] {% if loop.last %}{{ messages[0].content }}\n\n{% endif %}{{ m.content }}[/INST]"
+                                   "{% else %} {{ m.content | trim }}</s>{% endif %}{% endfor %}";
+    supervised_text(template, "[" SYSTEM_TURN "{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"one\"}]", CHAT_LOSS_ASSISTANT, " one</s>");
+    supervised_text(template,
+                    "[" SYSTEM_TURN "{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"one\"},{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"one\"}]",
+                    CHAT_LOSS_ASSISTANT, " one</s>| one</s>");
+}
+
+/* A conversation that ends with something else than an inner turn does (as Phi 3 has it). */
+static void test_other_end(void **state)
+{
+    (void)state;
+    static const char template[] = "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% else %}<|endoftext|>{% endif %}";
+    supervised_text(template, TWO_TURNS, CHAT_LOSS_ASSISTANT, "one<|im_end|>|two<|im_end|>\n<|endoftext|>");
+}
+
+/* Several blocks in a turn, and one that begins within a token: as transformers has them in its mask. */
+static void test_generation_blocks(void **state)
+{
+    (void)state;
+    static const char template[] = "{% for m in messages %}<{{ m.role }}>:{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}!{% generation %}<|im_end|>{% endgeneration %}{% else %}{{ m.content }}{% endif %}\n\n"
+                                   "{% endfor %}{% if add_generation_prompt %}<assistant>:{% endif %}";
+    supervised_text(template, TWO_TURNS, CHAT_LOSS_ASSISTANT, "one|<|im_end|>|two|<|im_end|>|");
+    supervised_text(template, TWO_TURNS, CHAT_LOSS_LAST_ASSISTANT, "two|<|im_end|>|");
+    supervised_text("{% for m in messages %}{{ m.role }}: {% generation %}{{ m.content }}<|im_end|>{% endgeneration %}{% endfor %}", "[{\"role\":\"assistant\",\"content\":\"the\"}]", CHAT_LOSS_ASSISTANT,
+                    " the<|im_end|>");
+    assert_int_equal(supervised_text("{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}",
+                                     "[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"the\"}]", CHAT_LOSS_ASSISTANT, "<|im_end|>"),
+                     1u << CHAT_NOTE_ACROSS);
+}
+
+static void rendered(const char *messages, const char *want)
+{
+    static const char template[] = "{% for m in messages %}{{ m.keys() | list | join(',') }}={{ m.reasoning_content }}/{{ m.thinking }};{% endfor %}";
+    char folder[200], *text;
+    size_t n;
+    struct fsdpck_error err = { 0 };
+    struct chat *c = open_chat(template, folder);
+    struct chat_coder *w;
+    json_t *list = json_loads(messages, 0, NULL);
+    assert_int_equal(chat_coder_new(c, &w, &err), 0);
+    assert_int_equal(chat_render(w, list, NULL, false, &text, &n, &err), 0);
+    assert_string_equal(text, want);
+    free(text);
+    json_decref(list);
+    chat_coder_free(w);
+    chat_close(c);
+}
+
+/* As transformers 5.23 renders them. */
+static void test_reasoning_keys(void **state)
+{
+    (void)state;
+    rendered("[{\"role\":\"a\",\"reasoning\":\"x\"}]", "thinking,role,reasoning,reasoning_content=x/x;");
+    rendered("[{\"role\":\"a\",\"thinking\":\"x\",\"reasoning\":\"y\"}]", "thinking,role,reasoning,reasoning_content=x/x;");
+    rendered("[{\"role\":\"a\",\"reasoning_content\":\"x\"}]", "thinking,role,reasoning_content=x/x;");
+    rendered("[{\"role\":\"a\",\"thinking\":\"t\",\"reasoning_content\":\"x\"}]", "thinking,role,reasoning_content=x/t;");
+    rendered("[{\"role\":\"a\",\"reasoning_content\":null,\"content\":\"\"}]", "role,reasoning_content,content=None/;");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_errors),   cmocka_unit_test(test_caps),    cmocka_unit_test(test_generation),
-        cmocka_unit_test(test_thoughts), cmocka_unit_test(test_unclear),
+        cmocka_unit_test(test_thoughts), cmocka_unit_test(test_unclear), cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_moved_system), cmocka_unit_test(test_other_end), cmocka_unit_test(test_generation_blocks),
+        cmocka_unit_test(test_reasoning_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@ struct chat_coder {
     struct encoder *encoder;
     struct token_list list;
     struct chat_turns turns;
+    unsigned notes; /* of the last example */
     uint8_t *supervised;
     size_t supervised_capacity;
     char *text;
@@ -59,20 +60,47 @@ static void supervise(struct chat_coder *w, size_t begin, size_t end)
         w->supervised[i] |= w->list.begins[i] >= begin && w->list.begins[i] < end;
 }
 
+/* The token that holds the first byte of a span and began before it; SIZE_MAX: one begins there. */
+static size_t token_across(const struct chat_coder *w, const struct jinja_span *span)
+{
+    size_t i = 0;
+    while (i < w->list.count && w->list.begins[i] < span->begin)
+        i++;
+    bool exact = i < w->list.count && w->list.begins[i] == span->begin;
+    return exact || i == 0 || span->end <= span->begin ? SIZE_MAX : i - 1;
+}
+
+/* transformers has such a token in the mask of {% generation %}; where a turn is found by comparing, the prompt for an answer would end within it, and it is not. */
+static void supervise_turns(struct chat_coder *w)
+{
+    const struct chat_turns *t = &w->turns;
+    for (size_t i = 0; i < t->nspans; i++) {
+        size_t across = token_across(w, &t->spans[i]);
+        supervise(w, t->spans[i].begin, t->spans[i].end);
+        if (across != SIZE_MAX && jinja_has_generation(w->chat->jinja))
+            w->supervised[across] = 1;
+        else if (across != SIZE_MAX)
+            w->notes |= 1u << CHAT_NOTE_ACROSS;
+    }
+}
+
 static int encode_messages(struct chat_coder *w, json_t *messages, json_t *tools, enum chat_loss loss, struct fsdpck_error *err)
 {
     struct chat_turns *t = &w->turns;
-    int rc = loss == CHAT_LOSS_ALL ? chat_run(w->chat, messages, tools, false, &t->full, err) : chat_find_turns(w->chat, messages, tools, t, err);
+    bool all = loss == CHAT_LOSS_ALL, last_only = loss == CHAT_LOSS_LAST_ASSISTANT || loss == CHAT_LOSS_COMPLETION;
+    int rc = all ? chat_run(w->chat, messages, tools, false, &t->full, err) : chat_find_turns(w->chat, messages, tools, last_only, t, err);
+    if (!rc)
+        rc = chat_check_shown(w->chat, messages, tools, t, last_only, all, &w->notes, err);
     if (!rc)
         rc = tokenizer_encode(w->encoder, t->full.text, t->full.nbytes, TOKENIZER_BEGINS, &w->list, err);
     if (!rc)
         rc = clear_mask(w, err);
     if (rc)
         return rc;
-    if (loss == CHAT_LOSS_ALL)
+    if (all)
         supervise(w, 0, t->full.nbytes);
-    for (size_t i = loss == CHAT_LOSS_ASSISTANT || t->nspans == 0 ? 0 : t->nspans - 1; loss != CHAT_LOSS_ALL && i < t->nspans; i++)
-        supervise(w, t->spans[i].begin, t->spans[i].end);
+    else
+        supervise_turns(w);
     return 0;
 }
 
@@ -128,6 +156,7 @@ int chat_encode(struct chat_coder *w, json_t *example, enum chat_loss loss, stru
     json_t *tools = json_object_get(example, "tools");
     int rc;
     w->list.count = 0;
+    w->notes = 0;
     if (messages)
         rc = encode_messages(w, messages, json_is_null(tools) ? NULL : tools, loss, err);
     else if (prompt)
@@ -136,7 +165,7 @@ int chat_encode(struct chat_coder *w, json_t *example, enum chat_loss loss, stru
         rc = encode_plain(w, json_string_value(text), json_string_length(text), 0, err);
     else
         rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "none of 'messages', 'prompt' with 'completion', 'text', 'input_ids' with 'labels' is in it");
-    *out = (struct chat_tokens){ w->list.ids, w->supervised, rc ? 0 : w->list.count };
+    *out = (struct chat_tokens){ w->list.ids, w->supervised, rc ? 0 : w->list.count, w->notes };
     return rc;
 }
 

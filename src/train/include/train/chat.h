@@ -34,11 +34,22 @@ struct chat_coder;
 FSDPCK_API int chat_coder_new(const struct chat *c, struct chat_coder **out, struct fsdpck_error *err);
 FSDPCK_API void chat_coder_free(struct chat_coder *w);
 
+/* What was given and cannot be learnt from; a bit each. */
+enum chat_note {
+    CHAT_NOTE_TOOLS,     /* "tools" that the template does not show */
+    CHAT_NOTE_REASONING, /* reasoning of the last turn that it does not show */
+    CHAT_NOTE_CONTENT,   /* content of a turn, beside its calls of tools, that it does not show */
+    CHAT_NOTE_ACROSS,    /* a turn that begins within a token, which is not trained on */
+    CHAT_NNOTES
+};
+FSDPCK_API const char *chat_note_text(enum chat_note note); /* "have …" */
+
 /* What an example became. Borrowed from the coder until its next call. */
 struct chat_tokens {
     const uint32_t *ids;      /* (count) */
     const uint8_t *supervised; /* (count) 1: trained on */
     size_t count;
+    unsigned notes; /* bits 1 << enum chat_note */
 };
 /* An example: {"messages": […]} (with "tools"), {"prompt": …, "completion": …} or {"text": …}. */
 FSDPCK_API int chat_encode(struct chat_coder *w, struct json_t *example, enum chat_loss loss, struct chat_tokens *out, struct fsdpck_error *err);
