@@ -89,6 +89,15 @@ static int show_text(struct shown *s, const char *text, size_t nbytes, struct fs
     return rc;
 }
 
+/* To stderr, as everything that is no result. */
+static void tell_note(const char *file, uint64_t line, enum chat_note note)
+{
+    struct report report = { 0 };
+    char what[600];
+    snprintf(what, sizeof what, "%.200s, line %llu: documents like this one %s", file, (unsigned long long)line, chat_note_text(note));
+    report_note(&report, what);
+}
+
 static int show_line(struct shown *s, struct chat_coder *coder, const char *file, uint64_t line, const char *text, size_t nbytes, struct fsdpck_error *err)
 {
     json_error_t why;
@@ -101,8 +110,14 @@ static int show_line(struct shown *s, struct chat_coder *coder, const char *file
     int rc = chat_encode(coder, example, (enum chat_loss)chat_loss_of(s->args->loss_on), &tokens, &own);
     if (rc)
         rc = fsdpck_error_set(err, rc, file, "line %llu: %.600s", (unsigned long long)line, fsdpck_error_format(&own, what, sizeof what));
-    else if (!s->args->json && line > 1)
+    if (rc && own.hint[0])
+        fsdpck_error_hint(err, "%s", own.hint);
+    if (!rc && !s->args->json && line > 1)
         printf("\n");
+    for (int i = 0; i < CHAT_NNOTES && !rc; i++) {
+        if (tokens.notes >> i & 1)
+            tell_note(file, line, (enum chat_note)i);
+    }
     if (!rc)
         show_tokens(s, tokens.ids, tokens.supervised, tokens.count);
     json_decref(example);

@@ -152,6 +152,20 @@ static void test_weights(void **state)
 }
 
 /* Too long: cut, or left out; both counted. */
+/* The template of the golden knows no tools and no reasoning: said at each start, from the cache too. */
+static void test_left_out(void **state)
+{
+    (void)state;
+    const struct train_data_file file = { write_text("a.jsonl", CHAT "{\"tools\":[{\"name\":\"f\"}],\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"thinking\":\"long\",\"content\":\"no\"}]}\n"), 1 };
+    struct train_config config = config_of(&file, 1);
+    for (int i = 0; i < 2; i++) {
+        notes[0] = '\0';
+        data_close(open_data(&config));
+        assert_non_null(strstr(notes, "1 of 2 documents have \"tools\" that the chat template does not show"));
+        assert_non_null(strstr(notes, "1 of 2 documents have reasoning in their last turn that the chat template does not show"));
+    }
+}
+
 static void test_too_long(void **state)
 {
     (void)state;
@@ -185,6 +199,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_skip, setup, teardown),
         cmocka_unit_test_setup_teardown(test_packed_files, setup, teardown),
         cmocka_unit_test_setup_teardown(test_weights, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_left_out, setup, teardown),
         cmocka_unit_test_setup_teardown(test_too_long, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,13 +5,13 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define MAGIC "fsdptok2"
-#define END_MAGIC "fsdpend2"
+#define MAGIC "fsdptok3" /* 3: turns by what renderings share; notes */
+#define END_MAGIC "fsdpend3"
 
 /* Behind it: docs, ids, labels, zeros to the end of the page. */
 struct section_header {
     uint64_t hash; /* of all of the section's bytes behind this one */
-    uint64_t nbytes, file, ndocs, ntok, nskipped;
+    uint64_t nbytes, file, ndocs, ntok, nskipped, nnoted[CHAT_NNOTES];
 };
 
 static uint64_t hash_behind(const void *bytes, size_t nbytes)
@@ -51,6 +51,7 @@ static char *put(char *at, const void *bytes, size_t nbytes)
 char *cache_section_pack(const struct data_section *s, size_t *nbytes)
 {
     struct section_header h = { .file = s->file, .ndocs = s->ndocs, .ntok = s->ntok, .nskipped = s->nskipped };
+    memcpy(h.nnoted, s->nnoted, sizeof h.nnoted);
     char *bytes = section_nbytes(s->ndocs, s->ntok, &h.nbytes) ? calloc(1, h.nbytes) : NULL;
     if (!bytes)
         return NULL;
@@ -76,6 +77,7 @@ static bool unpack(const char *bytes, uint64_t left, struct data_section *out, u
     const char *docs = bytes + sizeof h, *ids = docs + h.ndocs * sizeof(struct data_section_doc);
     *out = (struct data_section){ .docs = (struct data_section_doc *)(uintptr_t)docs, .ndocs = h.ndocs, .ids = (int32_t *)(uintptr_t)ids, .ntok = h.ntok,
                                   .labels = (int32_t *)(uintptr_t)(ids + h.ntok * sizeof(int32_t)), .nskipped = h.nskipped, .file = (uint32_t)h.file };
+    memcpy(out->nnoted, h.nnoted, sizeof h.nnoted);
     return true;
 }
 

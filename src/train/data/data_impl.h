@@ -5,8 +5,8 @@
 #include "arrays/grow.h"
 #include "data/data.h"
 
-struct chat;
-struct chat_coder; /* one thread's */
+#include <train/chat.h>
+
 typedef struct XXH3_state_s XXH3_state_t;
 
 struct document {
@@ -38,6 +38,7 @@ struct data {
     size_t *file_ends; /* (nfiles) documents of the files up to each */
     size_t nfiles;
     uint64_t nskipped; /* lines left out (data.on_bad_line) */
+    uint64_t nnoted[CHAT_NNOTES]; /* documents with each note */
     bool planned; /* by data.plan: steps → micro-batches → docs. Else rows → docs */
     struct lists steps, groups;
     uint32_t *members; /* documents of the groups (micro-batches or rows) */
@@ -67,7 +68,7 @@ struct data_section {
     size_t ndocs, docs_capacity;
     int32_t *ids, *labels; /* (ntok) */
     size_t ntok, tok_capacity;
-    uint64_t nskipped;
+    uint64_t nskipped, nnoted[CHAT_NNOTES];
     uint32_t file;
 };
 

@@ -61,6 +61,8 @@ static int add_text(struct data_section *d, const struct data_reader *reader, st
     struct data_section_doc *doc = new_document(d, tokens.count);
     if (!doc)
         return fsdpck_error_nomem(err, tokens.count * sizeof *d->ids);
+    for (int i = 0; i < CHAT_NNOTES; i++)
+        d->nnoted[i] += tokens.notes >> i & 1;
     for (size_t i = 0; i < tokens.count; i++) {
         if (tokens.ids[i] >= (uint64_t)reader->nvocab)
             return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "line %llu: token %u of the tokenizer, and the model has a vocabulary of %lld", (unsigned long long)line,
@@ -100,7 +102,7 @@ int data_add_line(struct data_section *d, const struct data_reader *reader, stru
                   struct fsdpck_error *err)
 {
     json_error_t why;
-    size_t ndocs = d->ndocs, ntok = d->ntok;
+    const struct data_section before = *d;
     if (nbytes > DATA_MAX_LINE)
         return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, path, "line %llu is longer than %d bytes", (unsigned long long)line, DATA_MAX_LINE);
     if (is_blank(text, nbytes))
@@ -110,8 +112,9 @@ int data_add_line(struct data_section *d, const struct data_reader *reader, stru
                   : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "line %llu: %s", (unsigned long long)line, why.text);
     json_decref(root);
     if (rc) { /* nothing of a bad line stays */
-        d->ndocs = ndocs;
-        d->ntok = ntok;
+        d->ndocs = before.ndocs;
+        d->ntok = before.ntok;
+        memcpy(d->nnoted, before.nnoted, sizeof d->nnoted);
     }
     return rc;
 }

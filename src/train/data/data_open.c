@@ -102,6 +102,19 @@ static int has_text(const struct train_config *config, bool *out, struct fsdpck_
     return rc;
 }
 
+/* What the tokenizer and the template left out of documents. */
+static void tell_notes(const struct data *d, const struct train_config *config, const struct fsdpck_options *opt)
+{
+    char line[600];
+    for (int i = 0; i < CHAT_NNOTES && opt && opt->note; i++) {
+        if (!d->nnoted[i])
+            continue;
+        snprintf(line, sizeof line, "%.200s%s: %llu of %zu documents %s", config->data.train, d->nfiles > 1 ? " and others" : "", (unsigned long long)d->nnoted[i], d->ndocs,
+                 chat_note_text((enum chat_note)i));
+        opt->note(opt->ctx, line);
+    }
+}
+
 static int open_documents(struct data *d, const struct train_config *config, int64_t nvocab, const struct fsdpck_options *opt, struct fsdpck_error *err)
 {
     struct data_reader reader = { .config = config, .nvocab = nvocab, .opt = opt };
@@ -114,6 +127,8 @@ static int open_documents(struct data *d, const struct train_config *config, int
         snprintf(line, sizeof line, "%.200s: %llu bad lines left out (data.on_bad_line)", config->data.train, (unsigned long long)d->nskipped);
         opt->note(opt->ctx, line);
     }
+    if (!rc)
+        tell_notes(d, config, opt);
     return rc ? rc : data_weigh(d, config, err);
 }
 
@@ -166,6 +181,7 @@ void data_free_documents(struct data *d)
     d->map = NULL;
     d->ndocs = d->docs_capacity = d->nsections = d->sections_capacity = 0;
     d->nskipped = 0;
+    memset(d->nnoted, 0, sizeof d->nnoted);
 }
 
 void data_close(struct data *d)

@@ -62,6 +62,8 @@ int data_take_section(struct data *d, const struct data_section *s, int64_t nvoc
     for (size_t i = s->file; i < d->nfiles; i++)
         d->file_ends[i] = d->ndocs;
     d->nskipped += s->nskipped;
+    for (int i = 0; i < CHAT_NNOTES; i++)
+        d->nnoted[i] += s->nnoted[i];
     if (s->ntok) {
         XXH3_64bits_update(d->ids_hash, s->ids, s->ntok * sizeof *s->ids);
         XXH3_64bits_update(d->labels_hash, s->labels, s->ntok * sizeof *s->labels);
