@@ -89,16 +89,29 @@ static void show_resume(const struct run_args *args, const char *config, uint64_
     fputc('\n', stderr);
 }
 
-static int finish(const struct run_args *args, const char *config, const struct train_result *done)
+/* The last line on stdout, before what follows on stderr. */
+static void show_done(const struct train_result *done)
 {
-    if (args->rank != 0) /* rank 0 speaks for all */
-        return done->save_failed ? EXIT_SYSTEM : EXIT_DONE;
-    printf("%llu of %llu steps done%s%s\n", (unsigned long long)done->ndone, (unsigned long long)done->nsteps, done->checkpoint[0] ? ", saved in " : "",
-           done->checkpoint);
+    if (done->ndone > done->nsteps)
+        printf("nothing to do: %llu steps were done before, and the config asks for %llu", (unsigned long long)done->ndone, (unsigned long long)done->nsteps);
+    else
+        printf("%llu of %llu steps done", (unsigned long long)done->ndone, (unsigned long long)done->nsteps);
+    if (done->save_failed)
+        printf(", NOT saved; the last checkpoint: %s\n", done->checkpoint[0] ? done->checkpoint : "none");
+    else
+        printf("%s%s\n", done->checkpoint[0] ? ", saved in " : "", done->checkpoint);
     if (done->adapter[0])
         printf("the adapter: %s\n", done->adapter);
     if (done->model[0])
         printf("the model: %s\n", done->model);
+    fflush(stdout);
+}
+
+static int finish(const struct run_args *args, const char *config, const struct train_result *done)
+{
+    if (args->rank != 0) /* rank 0 speaks for all */
+        return done->save_failed ? EXIT_SYSTEM : EXIT_DONE;
+    show_done(done);
     if (done->save_failed) {
         fprintf(stderr, "fsdptrain: the last checkpoint could not be saved\n");
         return EXIT_SYSTEM;

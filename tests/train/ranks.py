@@ -102,7 +102,7 @@ class Interrupted(Asked, Mpi):
         process = self.start(path, "--ranks", "2", preexec=small)
         err = self.finish(process, 4)
         for step in (2, 4, 6, 8):
-            if f"the checkpoint of step {step} could NOT be saved, training goes on" not in err:
+            if f"the checkpoint of step {step} could NOT be saved{', training goes on' if step < 8 else ':'}" not in err:
                 raise Failure(f"step {step}: {err[-600:]}")
         if self.done(out) != 8 or list((out / "checkpoints").glob("step-*")):
             raise Failure(f"{self.done(out)} steps, {list((out / 'checkpoints').iterdir())}")
@@ -111,6 +111,28 @@ class Interrupted(Asked, Mpi):
         self.finish(self.start(path, "--ranks", "3"))
         if not json.loads((out / "summary.json").read_text())["finished"]:
             raise Failure("not finished")
+
+    def said_why(self, mpi):
+        """One rank of four has no room: each save names the cause, whichever rank met it, and the last words do not read like a success."""
+        for victim in (3, 1, 0):
+            out, path = self.job(f"why{mpi}{victim}", steps=20, checkpoint={"save_steps": 1})
+            said = self.tmp / "stdout"
+            with said.open("w") as stdout:
+                process = self.start(path, *([] if mpi else ["--ranks", "4"]), mpi=mpi, stdout=stdout,
+                                     preexec=lambda: signal.signal(signal.SIGXFSZ, signal.SIG_IGN))
+                self.until(process, 1)
+                pids = [p for s in sorted(children_of(process.pid)) for p in children_of(s)] if mpi else children_of(process.pid)
+                resource.prlimit(pids[victim], resource.RLIMIT_FSIZE, (12000, 12000))
+                first = self.done(out) + 2
+                lines = self.finish(process, None).splitlines()
+            failed = [line for line in lines if "could NOT be saved" in line]
+            if process.returncode != 4 or len(failed) < 20 - first or any("File too large" not in line or f"__{victim}_0.distcp" not in line for line in failed):
+                raise Failure(f"exit code {process.returncode}, rank {victim}, from step {first}: {failed}, {lines[-15:]}")
+            if "training goes on" in failed[-1] or any("training goes on" not in line for line in failed[:-1]):
+                raise Failure(f"training goes on after the last save: {failed[-2:]}")
+            words = [line for line in lines if line.startswith("fsdptrain: ")]
+            if "could not be saved" not in words[-1] or "NOT saved" not in said.read_text():
+                raise Failure(f"the last words: {words[-1]} and {said.read_text()}")
 
     def tmpfs_full(self):
         """The same on a file system that is really full, and empty again while the run goes on."""
@@ -206,6 +228,8 @@ def main():
                 t.attempt(f"stopped by {number.name}", t.stopped, number, False)
                 t.attempt(f"stopped by {number.name} twice", t.stopped, number, True)
             t.attempt("no room for a checkpoint", t.full_disk)
+            for mpi in (0, 4):
+                t.attempt(f"no room at one of four ranks, mpirun {mpi}", t.said_why, mpi)
             t.attempt("a full disk", t.tmpfs_full)
             t.attempt("checkpoints that are passed over", t.passed_over)
             t.attempt("metrics", t.measured)

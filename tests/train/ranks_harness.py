@@ -49,11 +49,11 @@ class Ranks(Tests):
             config[key] = {**config.get(key, {}), **value} if value else None
         return out, self.write(name, config)
 
-    def start(self, path, *options, mpi=0, preexec=None):
+    def start(self, path, *options, mpi=0, preexec=None, stdout=subprocess.DEVNULL):
         command = [*self.runs, str(path), "--threads", "1", *options]
         if mpi:
             command = self.mpirun(mpi) + command
-        return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True, env=MPI_ENV, preexec_fn=preexec)
+        return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=stdout, stdin=subprocess.DEVNULL, text=True, env=MPI_ENV, preexec_fn=preexec)
 
     def mpirun(self, n):
         if not MPIRUN:

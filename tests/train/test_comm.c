@@ -206,7 +206,7 @@ static void fail_behind(struct comm *c, void *ctx)
         reducer_start(reducer, &(struct reducer_job){ &slice, 1, c->nranks, true, true });
         rc = reducer_wait(reducer, 1, &err);
     }
-    if (rc == FSDPCK_ERR_STOPPED)
+    if (rc == FSDPCK_ERR_PEER)
         __atomic_fetch_add((uint32_t *)ctx, 1, __ATOMIC_RELAXED);
     reducer_free(reducer);
 }
@@ -396,7 +396,7 @@ static void fail_alone(struct comm *c, void *ctx)
     }
     int rc = c->ops->barrier(c, "meeting", &err);
     board_lost(c->board, c->rank, "was killed"); /* too late to be the first */
-    if (rc == FSDPCK_ERR_STOPPED && board_error(c->board, &first) && strcmp(first.message, "no good") == 0)
+    if (rc == FSDPCK_ERR_PEER && board_error(c->board, &first) && strcmp(first.message, "no good") == 0)
         __atomic_fetch_add((uint32_t *)ctx, 1, __ATOMIC_RELAXED);
 }
 

@@ -118,7 +118,7 @@ static int meet(const struct save *s) { return s->req->barrier ? s->req->barrier
 
 static int lost(const struct save *s, int code)
 {
-    return fsdpck_error_set(s->err, FSDPCK_ERR_IO, s->req->out, "the save was given up: the barrier failed (%d), a rank is lost", code);
+    return fsdpck_error_set(s->err, FSDPCK_ERR_PEER, s->req->out, "the save was given up: the barrier failed (%d), a rank is lost", code);
 }
 
 /* The other ranks: whatever the barriers said, the output is this save now, or it was given up. */
@@ -142,7 +142,7 @@ static int look(struct save *s, int barrier_code)
     if (barrier_code != 0)
         return lost(s, barrier_code);
     if (why.code == 0 || why.code == FSDPCK_ERR_MISSING)
-        return fsdpck_error_set(s->err, FSDPCK_ERR_IO, s->req->out, "the save was given up: rank 0, or a rank before it, failed and says why");
+        return fsdpck_error_set(s->err, FSDPCK_ERR_PEER, s->req->out, "the save was given up: rank 0, or a rank before it, failed and says why");
     fsdpck_error_hint(&why, "this rank cannot see whether the save was committed; rank 0 knows");
     *s->err = why;
     return why.code;

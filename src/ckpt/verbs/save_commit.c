@@ -49,7 +49,7 @@ static int read_rank(struct gatherer *g, uint32_t rank)
         return FSDPCK_ERR_NOMEM;
     int fd = io->open(io->ctx, path, FSDPCK_OPEN_READ, 0), r = fd < 0 ? fd : io->fstat(io->ctx, fd, &st);
     if (r == -ENOENT)
-        r = fsdpck_error_set(g->err, FSDPCK_ERR_MISSING, path, "rank %u did not write its shard", rank);
+        r = fsdpck_error_set(g->err, FSDPCK_ERR_PEER, path, "rank %u did not write its shard", rank);
     else if (r < 0)
         r = fsdpck_error_sys(g->err, -r, path, "cannot open");
     else

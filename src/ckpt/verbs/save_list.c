@@ -138,6 +138,6 @@ int fsdpck_save_list_take(const struct fsdpck_io *io, const char *dir, const str
     int r = path ? io->unlink(io->ctx, path) : -ENOMEM;
     free(path);
     if (r == -ENOENT)
-        return fsdpck_error_set(err, FSDPCK_ERR_IO, dir, "the save was given up: another rank failed, and says why");
+        return fsdpck_error_set(err, FSDPCK_ERR_PEER, dir, "the save was given up: another rank failed, and says why");
     return r < 0 ? fsdpck_error_sys(err, -r, dir, "cannot remove the list of tensors") : 0;
 }

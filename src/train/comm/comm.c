@@ -20,7 +20,36 @@ uint64_t comm_wait_ns(const struct comm *c)
 
 int comm_other_failed(const struct comm *c, const char *operation, struct fsdpck_error *err)
 {
-    return fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "rank %u ended in %s because another rank failed", c->rank, operation);
+    return fsdpck_error_set(err, FSDPCK_ERR_PEER, NULL, "rank %u ended in %s because another rank failed", c->rank, operation);
+}
+
+/* What follows from another rank's failure, and what does not. */
+enum { FINE, FOLLOWED, FAILED };
+
+static uint64_t failure_of(const struct fsdpck_error *err)
+{
+    if (err->code == 0)
+        return FINE;
+    return err->code == FSDPCK_ERR_PEER ? FOLLOWED : FAILED;
+}
+
+int comm_first_error(struct comm *c, struct fsdpck_error *first, struct fsdpck_error *err)
+{
+    _Static_assert(sizeof *first <= COMM_MAX_SUM * sizeof(uint64_t), "an error is one sum over ranks");
+    uint64_t failures[COMM_MAX_SUM] = { 0 }, words[COMM_MAX_SUM] = { 0 };
+    uint32_t worst = 0;
+    failures[c->rank] = failure_of(first);
+    int rc = c->ops->sum_u64(c, failures, c->nranks, err);
+    for (uint32_t r = 1; r < c->nranks && !rc; r++)
+        worst = failures[r] > failures[worst] ? r : worst;
+    if (rc || failures[worst] == FINE)
+        return rc;
+    if (worst == c->rank)
+        memcpy(words, first, sizeof *first);
+    rc = c->ops->sum_u64(c, words, COMM_MAX_SUM, err); /* of which one rank's are not zero */
+    if (!rc)
+        memcpy(first, words, sizeof *first);
+    return rc;
 }
 
 int comm_out_of_patience(const struct comm *c, uint32_t late, const char *operation, struct fsdpck_error *err)

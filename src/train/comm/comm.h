@@ -82,6 +82,9 @@ uint64_t comm_now_ns(void);
 uint64_t comm_wait_ns(const struct comm *c);
 /* Another rank failed, and has said why. */
 int comm_other_failed(const struct comm *c, const char *operation, struct fsdpck_error *err);
+/* Collective: *first of each rank (code 0: it has none) becomes that of the first rank whose failure is its own, on every rank. Fails, and leaves *first, only
+ * where the ranks cannot tell each other. */
+int comm_first_error(struct comm *c, struct fsdpck_error *first, struct fsdpck_error *err);
 /* Rank `late` is waited for no longer. */
 int comm_out_of_patience(const struct comm *c, uint32_t late, const char *operation, struct fsdpck_error *err);
 /* This rank's slices, rounded to comm.reduce and moved together at the beginning of where they lie. */

@@ -104,8 +104,9 @@ static int log_step(struct rank *r, FILE *metrics, const struct train_metrics *m
     return rc;
 }
 
-/* A save that fails for want of space or by the disk does not end the run: it is said, and the next save tries again. Every rank gets the same answer. */
-static void take_save(struct rank *r, struct saver *saver, bool wait, struct loop_notes *notes)
+/* A save that fails for want of space or by the disk does not end the run: it is said, and the next save tries again. Every rank gets the same answer. Where a
+ * rank is lost the run ends with that sentence, and no save goes on. last: no step follows. */
+static void take_save(struct rank *r, struct saver *saver, bool wait, bool last, struct loop_notes *notes)
 {
     struct saver_result done;
     char line[2400], text[2048];
@@ -120,9 +121,10 @@ static void take_save(struct rank *r, struct saver *saver, bool wait, struct loo
         }
         return;
     }
-    snprintf(line, sizeof line, "the checkpoint of step %llu could NOT be saved, training goes on: %s", (unsigned long long)done.step,
-             done.why.code ? fsdpck_error_format(&done.why, text, sizeof text) : "another rank failed");
-    note(r, line);
+    snprintf(line, sizeof line, "the checkpoint of step %llu could NOT be saved%s: %s", (unsigned long long)done.step, last ? "" : ", training goes on",
+             fsdpck_error_format(&done.why, text, sizeof text));
+    if (!done.lost)
+        note(r, line);
 }
 
 /* After a step's update and before the next one's: the state is copied, and written behind. *stall: how long training stood still for it. */
@@ -135,7 +137,7 @@ static int save(struct rank *r, struct saver *saver, struct loop_notes *notes, d
         note(r, line);
     }
     comm_at(r->comm, r->step, "saving");
-    take_save(r, saver, true, notes);
+    take_save(r, saver, true, false, notes);
     int rc = saver_start(saver, err);
     *stall = now() - started;
     return rc;
@@ -211,7 +213,7 @@ static int train(struct rank *r, struct saver *saver, struct profile *profile, F
         if (!rc && !stopping && (asked.sample || sampling_is_due(r)))
             rc = rank_sample(r, err);
         gathered = gather_times(r->gather).nbytes;
-        take_save(r, saver, false, notes);
+        take_save(r, saver, false, stopping || r->step == r->job->nsteps, notes);
         if (asked.save)
             notes->asked = r->step;
         if (!rc && (asked.save || save_is_due(r, stopping)))
@@ -223,7 +225,7 @@ static int train(struct rank *r, struct saver *saver, struct profile *profile, F
         notes->ndone = r->step;
     }
     comm_at(r->comm, r->step, "saving");
-    take_save(r, saver, true, notes); /* also where the run has failed: what was good is kept */
+    take_save(r, saver, true, true, notes); /* also where the run has failed: what was good is kept */
     notes->stopped = stopping && r->step < r->job->nsteps;
     return rc;
 }

@@ -84,6 +84,7 @@ _Noreturn static void run_rank(struct family *f, uint32_t number)
     static const int passed_on[] = { SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 }; /* by the supervisor, as a stop or a save */
     for (size_t i = 0; i < sizeof passed_on / sizeof passed_on[0]; i++)
         signal(passed_on[i], SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a limit on files' sizes shows as EFBIG; mpirun does not pass on that it is ignored */
     int rc = tie_to_supervisor(f, &err);
     if (getppid() != f->supervisor)
         _exit(4);
@@ -213,7 +214,7 @@ static void take_result(const struct family *f, struct train_result *result)
     result->ndone = notes->ndone;
     result->stopped = notes->stopped;
     result->save_failed = notes->save_failed;
-    const bool finished = notes->ndone == f->job->nsteps && notes->saved == f->job->nsteps;
+    const bool finished = notes->ndone >= f->job->nsteps && notes->saved == notes->ndone;
     if (finished && f->job->config->lora.enabled && f->job->config->checkpoint.export_adapter)
         snprintf(result->adapter, sizeof result->adapter, "%s/adapter", f->job->config->output_dir);
     if (finished && !whole_path(f->job->config, result->model))

@@ -80,9 +80,11 @@ static void save(struct saver *s)
         rc = files_checkpoint_path(s->rank->job->config, result->step, path, &result->why);
     if (!rc)
         rc = checkpoint_write(s->list, s->comm, s->rank->job, path, s->state, &s->fs, &result->why);
-    uint64_t failed = rc != 0;
-    rc = s->comm->ops->sum_u64(s->comm, &failed, 1, &lost);
-    result->failed = rc || failed;
+    rc = comm_first_error(s->comm, &result->why, &lost);
+    if (rc)
+        board_fail(s->comm->board, &lost); /* the ranks' savers are not in step any more */
+    result->lost = rc || board_failed(s->comm->board);
+    result->failed = rc || result->why.code;
     if (!result->failed)
         prune(s);
     result->seconds = 1e-9 * (double)(comm_now_ns() - s->asked_ns);

@@ -9,8 +9,9 @@ struct saver;
 struct saver_result {
     uint64_t step;   /* of the state that was saved */
     bool failed;     /* on every rank alike */
+    bool lost;       /* a rank is: failed here, and perhaps on no other rank; the run ends */
     double seconds;  /* from the copy to the commit */
-    struct fsdpck_error why; /* this rank's words, where it has any */
+    struct fsdpck_error why; /* where it failed: of the first rank whose failure is its own; the same on every rank */
 };
 
 int saver_new(struct rank *r, struct saver **out, struct fsdpck_error *err);

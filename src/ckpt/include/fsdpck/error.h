@@ -32,6 +32,7 @@ enum fsdpck_code {
     FSDPCK_ERR_NOMEM = -9,       /* allocation failed */
     FSDPCK_ERR_BUSY = -10,       /* another writer is at work on the same output */
     FSDPCK_ERR_STOPPED = -11,    /* the caller asked to stop (options.stop) */
+    FSDPCK_ERR_PEER = -12,       /* another rank failed, or is lost; its own error says why */
 };
 
 /* Zero-initialise before use. The first failure wins: setting a filled error changes nothing. */

@@ -60,7 +60,8 @@ struct fsdpck_save_request {
 };
 
 /* Blocks until the checkpoint is committed (then every rank gets 0) or given up (then every rank gets an error, and nothing stands
- * under `out` that was not there before). result may be NULL; its counts are this rank's. */
+ * under `out` that was not there before). Ranks that gave up because another one failed get FSDPCK_ERR_PEER; the others' errors are the
+ * causes. result may be NULL; its counts are this rank's. */
 FSDPCK_API int fsdpck_save(const struct fsdpck_save_request *req, const struct fsdpck_options *opt, struct fsdpck_transfer_result *result,
                            struct fsdpck_error *err);
 
