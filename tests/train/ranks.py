@@ -134,6 +134,69 @@ class Interrupted(Asked, Mpi):
             if "could not be saved" not in words[-1] or "NOT saved" not in said.read_text():
                 raise Failure(f"the last words: {words[-1]} and {said.read_text()}")
 
+    # --- output_dir, which one run has at a time
+
+    def owned(self, mpi):
+        """A second run in the same output_dir is refused, by the name of the first, and changes nothing; the lock of a dead one stops nobody."""
+        self.reference()
+        out, path = self.job(f"owned{mpi}", train={"max_steps": self.steps})
+        process = self.start(path, *([] if mpi else ["--ranks", "3"]), mpi=mpi)
+        self.until(process, 2)
+        holder = min(children_of(process.pid)) if mpi else process.pid
+        os.kill(process.pid if not mpi else holder, signal.SIGSTOP)  # not to be done before the others have tried
+        second = self.finish(self.start(path, "--ranks", "2"), 4)
+        words = f"another run is at work in it: process {holder} on host"
+        if second.count(words) != 1 or second.count("\n") > 2:
+            raise Failure(f"'{words}' wanted once: {second}")
+        if mpi:
+            third = self.finish(self.start(path, mpi=3), None)
+            if third.count(words) != 1 or third.count("fsdptrain: ") - third.count("fsdptrain: note: ") != 1:
+                raise Failure(f"'{words}' wanted once: {third}")
+        os.kill(process.pid if not mpi else holder, signal.SIGCONT)
+        self.finish(process)
+        self.same(out)
+        if (out / ".fsdpck-lock").exists():
+            raise Failure("the lock is left")
+
+    def owner_gone(self):
+        out, path = self.job("owner-gone", steps=30)
+        process = self.start(path, "--ranks", "3")
+        self.until(process, 2)
+        process.kill()
+        process.wait()
+        self.finish(self.start(path, "--ranks", "2", "--set", "train.max_steps=12"))  # and waits for its ranks to be gone
+        lock = out / ".fsdpck-lock"
+        lock.write_text('{"host":"elsewhere","boot":"0e0e0e0e-0000-4000-8000-000000000000","pid":77,"save_id":""}')
+        err = self.finish(self.start(path), 4)
+        if "process 77 on host 'elsewhere'" not in err or "remove the file '.fsdpck-lock'" not in err:
+            raise Failure(err)
+        lock.write_text("{")  # killed as it began
+        self.finish(self.start(path, "--set", "train.max_steps=14"))
+
+    def removed(self):
+        """What is written to a folder that is gone is lost: said, and the run ends."""
+        for what in ("folder", "replaced", "metrics"):
+            out, path = self.job(f"removed-{what}", steps=4000, checkpoint={"save_steps": 0})
+            process = self.start(path, "--ranks", "2")
+            self.until(process, 3)
+            if what == "metrics":
+                (out / "metrics.jsonl").rename(out / "older.jsonl")
+                said = self.until(process, self.done(out) + 2000)
+                process.send_signal(signal.SIGTERM)
+                said += self.finish(process)
+                steps = [json.loads(line)["step"] for name in ("older.jsonl", "metrics.jsonl") for line in (out / name).read_text().splitlines()]
+                if "metrics.jsonl was moved or removed" not in said or steps != list(range(1, len(steps) + 1)):
+                    raise Failure(f"{said[-500:]}, {steps[:3]} ... {steps[-3:]}")
+                continue
+            out.rename(self.tmp / f"away-{what}")
+            if what == "replaced":
+                out.mkdir()
+            err = self.finish(process, 4)
+            if f"{out}: output_dir" not in err or "was removed or replaced while the run was under way" not in err:
+                raise Failure(err[-600:])
+            if out.exists() != (what == "replaced") or what == "replaced" and list(out.iterdir()):
+                raise Failure("made anew")
+
     def tmpfs_full(self):
         """The same on a file system that is really full, and empty again while the run goes on."""
         if os.geteuid() != 0:
@@ -231,6 +294,10 @@ def main():
             for mpi in (0, 4):
                 t.attempt(f"no room at one of four ranks, mpirun {mpi}", t.said_why, mpi)
             t.attempt("a full disk", t.tmpfs_full)
+            for mpi in (0, 3):
+                t.attempt(f"two runs in one output_dir, mpirun {mpi}", t.owned, mpi)
+            t.attempt("the lock of a run that is gone", t.owner_gone)
+            t.attempt("an output_dir that is removed", t.removed)
             t.attempt("checkpoints that are passed over", t.passed_over)
             t.attempt("metrics", t.measured)
             for lora in ({"lora_dropout": 0}, None):

@@ -7,11 +7,15 @@
  * and what is found there later is not judged dead before the machine was started anew. */
 #include "commit/commit_impl.h"
 
+#include <fsdpck/lock.h>
+
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <jansson.h>
@@ -240,4 +244,111 @@ void fsdpck_writer_judge(const struct fsdpck_io *io, const char *path, struct co
     else
         verdict(out, true, "the file that says who made it cannot be read");
     io->close(io->ctx, fd);
+}
+
+/* ---- a folder's owner */
+
+struct fsdpck_folder_lock {
+    const struct fsdpck_io *io;
+    struct commit_lock lock;
+};
+
+static const char no_save[] = "00000000-0000-0000-0000-000000000000"; /* in the place of a save id */
+
+/* Whether the process that made the lock is gone, while others that parted from it still hold it. They end with it, but not at once. */
+static bool holder_is_ending(const struct fsdpck_io *io, int fd)
+{
+    struct identity who, self;
+    identify(io, &self);
+    return read_identity(io, fd, &who) == 0 && self.boot[0] != '\0' && strcmp(who.boot, self.boot) == 0 && who.pid > 0 && kill((pid_t)who.pid, 0) != 0 &&
+           errno == ESRCH;
+}
+
+/* As open_locked(), and waits a while for what ends. */
+static int open_when_free(const struct fsdpck_io *io, const char *path, int *holder)
+{
+    const struct timespec turn = { .tv_nsec = 50000000 };
+    for (int i = 0;; i++) {
+        *holder = -1;
+        int fd = open_locked(io, path, holder);
+        if (fd != -EAGAIN || i == TRIES || !holder_is_ending(io, *holder))
+            return fd;
+        io->close(io->ctx, *holder);
+        nanosleep(&turn, NULL);
+    }
+}
+
+static int held(const struct fsdpck_io *io, int fd, const char *folder, const char *what, struct fsdpck_error *err)
+{
+    struct identity who;
+    if (read_identity(io, fd, &who) != 0 || who.host[0] == '\0')
+        return fsdpck_error_set(err, FSDPCK_ERR_BUSY, folder, "another %s is at work in it", what);
+    return fsdpck_error_set(err, FSDPCK_ERR_BUSY, folder, "another %s is at work in it: process %" JSON_INTEGER_FORMAT " on host '%s'", what, who.pid, who.host);
+}
+
+/* What an earlier owner left, now that the file is open, and locked where there are locks. */
+static int check_left(const struct fsdpck_io *io, int fd, const char *folder, const char *what, struct fsdpck_error *err)
+{
+    struct fsdpck_stat st;
+    struct identity who;
+    struct commit_verdict v;
+    if (io->fstat(io->ctx, fd, &st) == 0 && st.nbytes == 0)
+        return 0; /* new */
+    int rc = read_identity(io, fd, &who);
+    judge(io, io->lock(io->ctx, fd) == 0 ? 0 : -1, rc == 0, &who, &v); /* a second time: it is ours, or there are no locks */
+    if (!v.alive)
+        return 0;
+    fsdpck_error_set(err, FSDPCK_ERR_BUSY, folder, "another %s may be at work in it: process %" JSON_INTEGER_FORMAT " on host '%s' (%s)", what, who.pid, who.host, v.why);
+    fsdpck_error_hint(err, "nothing here proves that it is gone; if it is, remove the file '.fsdpck-lock' in that folder");
+    return FSDPCK_ERR_BUSY;
+}
+
+int fsdpck_folder_lock(const char *folder, const char *what, const struct fsdpck_options *opt, struct fsdpck_folder_lock **out, struct fsdpck_error *err)
+{
+    struct fsdpck_error own = { 0 };
+    const struct fsdpck_io *io = opt != NULL && opt->io != NULL ? opt->io : &fsdpck_io_posix;
+    struct fsdpck_folder_lock *l = calloc(1, sizeof *l);
+    char *path = fsdpck_trace_path(folder, "", TRACE_LOCK, NULL, &own);
+    int holder = -1, fd = -1, rc = l == NULL ? fsdpck_error_nomem(&own, sizeof *l) : path == NULL ? FSDPCK_ERR_NOMEM : 0;
+    *out = NULL;
+    if (rc == 0) {
+        fd = open_when_free(io, path, &holder);
+        rc = fd >= 0 ? check_left(io, fd, folder, what, &own)
+           : fd == -EAGAIN ? held(io, holder, folder, what, &own) : fsdpck_error_sys(&own, -fd, path, "cannot create and lock the file");
+    }
+    if (rc == 0) {
+        *l = (struct fsdpck_folder_lock){ io, { fd, path } };
+        rc = write_identity(io, &l->lock, no_save, &own);
+        if (rc != 0)
+            fsdpck_lock_drop(io, &l->lock);
+    } else {
+        if (fd >= 0)
+            io->close(io->ctx, fd);
+        free(path);
+    }
+    if (holder >= 0)
+        io->close(io->ctx, holder);
+    if (rc == 0)
+        *out = l;
+    else
+        free(l);
+    if (rc != 0 && err != NULL && err->code == 0)
+        *err = own;
+    return rc;
+}
+
+bool fsdpck_folder_is_locked(const struct fsdpck_folder_lock *lock)
+{
+    return is_still_named(lock->io, lock->lock.fd, lock->lock.path);
+}
+
+void fsdpck_folder_unlock(struct fsdpck_folder_lock *lock)
+{
+    if (lock == NULL)
+        return;
+    if (fsdpck_folder_is_locked(lock))
+        fsdpck_lock_drop(lock->io, &lock->lock);
+    else
+        fsdpck_lock_leave(lock->io, &lock->lock);
+    free(lock);
 }

@@ -116,6 +116,15 @@ int files_prune(const struct train_config *config, uint64_t keep, const struct f
     return rc ? rc : first;
 }
 
+int files_check_folder(const struct job *job, struct fsdpck_error *err)
+{
+    if (!job->lock || fsdpck_folder_is_locked(job->lock))
+        return 0;
+    fsdpck_error_set(err, FSDPCK_ERR_IO, job->config->output_dir, "output_dir, or the file '.fsdpck-lock' in it, was removed or replaced while the run was under way");
+    fsdpck_error_hint(err, "what this run saved there may be gone; nothing more is written");
+    return FSDPCK_ERR_IO;
+}
+
 /* Where the first line begins whose step is beyond `step`, or that is no line of ours (a killed run's last one). */
 static long keep_lines(FILE *f, uint64_t step)
 {
@@ -177,24 +186,46 @@ static json_t *metrics_of(const struct train_metrics *m)
     return o;
 }
 
-int files_write_metrics(FILE *f, const struct train_metrics *m, struct fsdpck_error *err)
+static bool is_named(FILE *f, const char *path)
 {
-    json_t *o = metrics_of(m);
+    struct stat opened, named;
+    return fstat(fileno(f), &opened) == 0 && stat(path, &named) == 0 && opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+}
+
+/* As logs are rotated. */
+static int follow_name(const struct job *job, FILE *f, struct fsdpck_error *err)
+{
+    char path[FILES_PATH], line[FILES_PATH + 100];
+    int rc = files_join(path, job->config->output_dir, job->config->log.jsonl, err);
+    if (rc || is_named(f, path))
+        return rc;
+    if (!freopen(path, "ae", f))
+        return fsdpck_error_sys(err, errno, path, "open");
+    snprintf(line, sizeof line, "%s was moved or removed: it goes on in a new file of that name", path);
+    if (job->opt->note)
+        job->opt->note(job->opt->ctx, line);
+    return 0;
+}
+
+int files_write_metrics(const struct job *job, FILE *f, const struct train_metrics *m, struct fsdpck_error *err)
+{
+    int rc = follow_name(job, f, err);
+    json_t *o = rc ? NULL : metrics_of(m);
     if (!o)
-        return fsdpck_error_nomem(err, sizeof *m);
-    int rc = json_dumpf(o, f, 0) || fputc('\n', f) == EOF || fflush(f) ? fsdpck_error_sys(err, errno ? errno : EIO, "metrics", "write") : 0;
+        return rc ? rc : fsdpck_error_nomem(err, sizeof *m);
+    rc = json_dumpf(o, f, 0) || fputc('\n', f) == EOF || fflush(f) ? fsdpck_error_sys(err, errno ? errno : EIO, job->config->log.jsonl, "write") : 0;
     json_decref(o);
     return rc;
 }
 
-int files_write_summary(const struct job *job, const struct train_result *result, struct fsdpck_error *err)
+int files_write_summary(const struct job *job, const struct train_result *result, bool well, struct fsdpck_error *err)
 {
     char path[FILES_PATH], temporary[FILES_PATH];
     int rc = files_join(path, job->config->output_dir, "summary.json", err);
     if (!rc)
         rc = files_join(temporary, job->config->output_dir, "summary.json.tmp", err);
     json_t *o = json_object();
-    json_object_set_new(o, "finished", json_boolean(result->ndone == result->nsteps && !result->save_failed));
+    json_object_set_new(o, "finished", json_boolean(well && result->ndone >= result->nsteps && !result->save_failed));
     json_object_set_new(o, "step", json_integer((json_int_t)result->ndone));
     json_object_set_new(o, "steps", json_integer((json_int_t)result->nsteps));
     json_object_set_new(o, "checkpoint", result->checkpoint[0] ? json_string(result->checkpoint) : json_null());

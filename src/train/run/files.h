@@ -20,11 +20,14 @@ int files_prune(const struct train_config *config, uint64_t keep, const struct f
 /* What killed runs left in output_dir: half-written checkpoints of writers that are gone, checkpoints that were being removed. *nremoved of them. */
 int files_clean(const struct train_config *config, const struct fsdpck_options *opt, size_t *nremoved, struct fsdpck_error *err);
 
+/* Whether output_dir is still the folder that the run began in: what is written to one that was removed is lost without a word. */
+int files_check_folder(const struct job *job, struct fsdpck_error *err);
 /* metrics.jsonl, cut back to `step` lines' worth: a resumed run goes on where its checkpoint was. */
 int files_open_metrics(const struct train_config *config, uint64_t step, FILE **out, struct fsdpck_error *err);
-int files_write_metrics(FILE *f, const struct train_metrics *m, struct fsdpck_error *err);
-/* Replaced atomically. */
-int files_write_summary(const struct job *job, const struct train_result *result, struct fsdpck_error *err);
+/* Where somebody has moved or removed the file, it goes on in a new one, and a note says so. */
+int files_write_metrics(const struct job *job, FILE *f, const struct train_metrics *m, struct fsdpck_error *err);
+/* Replaced atomically. well: the run did not fail. */
+int files_write_summary(const struct job *job, const struct train_result *result, bool well, struct fsdpck_error *err);
 uint64_t files_rss_nbytes(void);
 uint64_t files_pss_nbytes(void); /* what is shared counted in parts; slow where there is much memory */
 

@@ -98,7 +98,7 @@ static int log_step(struct rank *r, FILE *metrics, const struct train_metrics *m
 {
     if (r->comm->rank != 0)
         return 0;
-    int rc = files_write_metrics(metrics, m, err);
+    int rc = files_write_metrics(r->job, metrics, m, err);
     if (!rc && r->job->opt->on_step && (m->step % r->job->config->log.every == 0 || m->evaluated || m->step == r->job->nsteps))
         r->job->opt->on_step(r->job->opt->ctx, m);
     return rc;
@@ -150,7 +150,9 @@ static int export_result(struct rank *r, const struct loop_notes *notes, struct 
     char path[FILES_PATH], out[FILES_PATH + 16];
     if (r->comm->rank != 0 || notes->saved != r->step)
         return 0;
-    int rc = files_checkpoint_path(config, r->step, path, err);
+    int rc = files_check_folder(r->job, err);
+    if (!rc)
+        rc = files_checkpoint_path(config, r->step, path, err);
     snprintf(out, sizeof out, "%s/adapter", config->output_dir);
     if (!rc && config->lora.enabled && config->checkpoint.export_adapter)
         rc = adapter_export(r->job, r->step, path, out, err);
@@ -204,6 +206,8 @@ static int train(struct rank *r, struct saver *saver, struct profile *profile, F
             control_look(&control, &asked);
         rc = run_step(r, &m, &asked, err);
         stopping = asked.stop;
+        if (!rc && r->comm->rank == 0)
+            rc = files_check_folder(r->job, err); /* before anything is written that would make it anew */
         if (!rc && (r->step == first || r->step % PSS_EVERY == 0))
             rc = look_at_memory(r, &pss_nbytes, err);
         m.pss_nbytes = pss_nbytes;

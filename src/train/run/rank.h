@@ -3,6 +3,7 @@
 #define TRAIN_RANK_H
 
 #include <fsdpck/base.h>
+#include <fsdpck/lock.h>
 #include <train/train.h>
 
 #include "comm/comm.h"
@@ -18,6 +19,7 @@ struct job {
     struct layout layout;
     struct data *data, *eval; /* eval: NULL without data.eval */
     struct samples *samples;  /* NULL without sample.prompts */
+    struct fsdpck_folder_lock *lock; /* of output_dir, held by the process of rank 0 and its supervisor; else NULL */
     uint64_t nsteps;
     uint32_t first, nranks; /* this process's first rank; how many there are in all processes */
     unsigned nthreads; /* of a rank */

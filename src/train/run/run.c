@@ -88,26 +88,41 @@ static void clean(const struct job *job)
     }
 }
 
+/* Of a run, one process holds output_dir. It is named to any other run that would write there. */
+static int lock(struct job *job, struct fsdpck_error *err)
+{
+    return job->first ? 0 : fsdpck_folder_lock(job->config->output_dir, "run", &job->fs, &job->lock, err);
+}
+
+static int train(struct job *job, struct train_result *done, struct fsdpck_error *err)
+{
+    char path[FILES_PATH];
+    bool found = false;
+    clean(job);
+    int rc = choose_resume(job, path, &found, err);
+    if (rc)
+        return rc;
+    rc = supervise(job, found ? path : NULL, done, err);
+    struct fsdpck_error ignored = { 0 }; /* the run's own error counts more */
+    int rc2 = files_check_folder(job, rc ? &ignored : err);
+    if (!rc2 && !job->first)
+        rc2 = files_write_summary(job, done, rc == 0, rc ? &ignored : err);
+    return rc ? rc : rc2;
+}
+
 int train_run(const struct train_config *config, const struct train_options *opt, struct train_result *result, struct fsdpck_error *err)
 {
     struct train_result done = { 0 };
     struct job job;
-    char path[FILES_PATH];
-    bool found = false;
     int rc = job_open(config, opt, &job, err);
     if (rc)
         return rc;
     rc = files_make_folders(config, err);
     if (!rc)
-        clean(&job);
+        rc = lock(&job, err);
     if (!rc)
-        rc = choose_resume(&job, path, &found, err);
-    if (!rc) {
-        rc = supervise(&job, found ? path : NULL, &done, err);
-        struct fsdpck_error ignored = { 0 }; /* the run's own error counts more */
-        int rc2 = job.first ? 0 : files_write_summary(&job, &done, rc ? &ignored : err);
-        rc = rc ? rc : rc2;
-    }
+        rc = train(&job, &done, err);
+    fsdpck_folder_unlock(job.lock);
     job_close(&job);
     if (result)
         *result = done;

@@ -6,6 +6,7 @@
 #include <fsdpck/check.h>
 #include <fsdpck/convert.h>
 #include <fsdpck/export.h>
+#include <fsdpck/lock.h>
 #include <fsdpck/lora.h>
 #include <fsdpck/save.h>
 #include <fsdpck/source.h>
