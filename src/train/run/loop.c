@@ -156,7 +156,7 @@ static int export_result(struct rank *r, const struct loop_notes *notes, struct 
     snprintf(out, sizeof out, "%s/adapter", config->output_dir);
     if (!rc && config->lora.enabled && config->checkpoint.export_adapter)
         rc = adapter_export(r->job, r->step, path, out, err);
-    if (!rc && r->step == r->job->nsteps)
+    if (!rc && r->step >= r->job->nsteps)
         rc = whole_export(r->job, path, err);
     return rc;
 }
