@@ -60,11 +60,11 @@ static void show_note(void *ctx, const char *line)
         report_note(&args->view->report, line);
 }
 
-static void show_progress(void *ctx, uint64_t done_nbytes, uint64_t total_nbytes)
+static void show_phase(void *ctx, enum train_phase phase, uint64_t done, uint64_t total)
 {
     struct run_args *args = ctx;
     if (args->rank == 0)
-        report_progress(&args->view->report, done_nbytes, total_nbytes);
+        run_view_phase(args->view, phase, done, total);
 }
 
 static void show_lost(void *ctx, const struct fsdpck_error *err)
@@ -131,7 +131,7 @@ static int run(struct run_args *args, const char *path)
     device_choose(args->device, &device);
     struct train_options opt = { .device = device.name, .module = device.module, .launched_local = args->local, .launched_nlocal = args->nlocal,
                                  .nranks = args->ranks, .nthreads = args->threads, .resume = args->resume, .patience_seconds = args->patience,
-                                 .on_start = show_start, .on_step = show_step, .note = show_note, .progress = show_progress, .ctx = args,
+                                 .on_start = show_start, .on_step = show_step, .note = show_note, .phase = show_phase, .ctx = args,
                                  .stop = &stop_signal, .saves = &save_signals, .lost = show_lost, .profile = args->profile,
                                  .launched_rank = args->rank, .launched_nranks = args->launched, .several_hosts = args->several_hosts,
                                  .copy_gathers = args->gather && strcmp(args->gather, "copy") == 0 };

@@ -35,6 +35,9 @@ static unsigned terminal_width(void)
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
+/* The last column stays free: some terminals wrap when it is written. */
+unsigned report_columns(void) { return terminal_width() - 1; }
+
 /* "  42% [########            ] 113.0 MB of 269.1 MB, 656 MB/s, 0:01 left" */
 static void format_bar(char *buf, size_t nbytes, uint64_t done, uint64_t total, double seconds, unsigned columns)
 {
@@ -62,10 +65,20 @@ void report_progress(void *report, uint64_t done_nbytes, uint64_t total_nbytes)
     r->drawn_ns = now;
 }
 
+/* How much of a line is drawn: all of it, or what stands before a comma, so that no number is cut. */
+static unsigned fitting(const char *line, unsigned columns)
+{
+    unsigned length = (unsigned)strnlen(line, columns), cut = length;
+    if (line[length] == '\0')
+        return length;
+    while (cut > 0 && line[cut] != ',')
+        cut--;
+    return cut > 0 ? cut : length;
+}
+
 void report_draw(struct report *r, const char *line)
 {
-    /* the last column stays free: some terminals wrap when it is written */
-    unsigned length = (unsigned)strnlen(line, terminal_width() - 1);
+    unsigned length = fitting(line, report_columns());
     fprintf(stderr, "\r%.*s%*s", (int)length, line, r->bar_width > length ? (int)(r->bar_width - length) : 0, "");
     fflush(stderr);
     r->bar_width = length;

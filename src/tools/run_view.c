@@ -10,6 +10,9 @@
 
 #include "text.h"
 
+enum { HISTORY_LINES = 20 };
+static const int64_t minute_ns = 60 * INT64_C(1000000000), plain_ns = 10 * INT64_C(1000000000), redraw_ns = 100000000;
+
 static int64_t now_ns(void)
 {
     struct timespec t;
@@ -83,6 +86,7 @@ void run_view_start(struct run_view *v, const struct train_start *s)
     v->nsteps = s->plan.nsteps;
     if (v->report.quiet)
         return;
+    report_clear(&v->report);
     put_row("model", "%.1000s (%s, %s): %s parameters trained%s, %s frozen", c->model, s->family, c->dtype.param, grouped(s->plan.ntrained, a),
             c->lora.enabled ? " in adapters" : "", grouped(s->plan.nfrozen, b));
     put_row("ranks", "%u, with %s each; parameters %s", s->nranks, text_count(s->nthreads, "thread", a), s->copies ? "gathered by copying" : "mapped and not copied");
@@ -107,16 +111,51 @@ static void tell_rest(struct run_view *v, const struct train_metrics *m, char *t
         v->first_ns = now_ns();
     } else if (m->step > v->first_step) {
         double each = 1e-9 * (double)(now_ns() - v->first_ns) / (double)(m->step - v->first_step);
-        snprintf(text, nbytes, " ETA %s", text_clock(each * (double)(v->nsteps - m->step), clock));
+        snprintf(text, nbytes, "ETA %s", text_clock(each * (double)(v->nsteps - m->step), clock));
     }
 }
 
-/* The most of it within 80 columns. */
+enum { FIELD_NBYTES = 48 };
+
+/* One of the things a step's line says. The lower its place in the order, the later it gives way where the terminal is narrow. */
+struct field {
+    char text[FIELD_NBYTES];
+    unsigned order;
+};
+
+/* Numbers are shown whole or not at all. line: n * FIELD_NBYTES. */
+static void join_fields(struct field *fields, size_t n, unsigned columns, char *line)
+{
+    unsigned length = 0;
+    for (size_t i = 0; i < n; i++)
+        length += *fields[i].text ? (unsigned)strlen(fields[i].text) + (length > 0) : 0;
+    for (unsigned order = (unsigned)n; order-- > 1 && length > columns;)
+        for (size_t i = 0; i < n; i++)
+            if (fields[i].order == order && *fields[i].text) {
+                length -= (unsigned)strlen(fields[i].text) + 1;
+                *fields[i].text = '\0';
+            }
+    char *end = line;
+    *end = '\0';
+    for (size_t i = 0; i < n; i++)
+        if (*fields[i].text)
+            end = stpcpy(stpcpy(end, end > line ? " " : ""), fields[i].text);
+}
+
 static void draw_step(struct run_view *v, const struct train_metrics *m, const char *rest)
 {
-    char line[320], memory[TEXT_NBYTES];
-    snprintf(line, sizeof line, "%" PRIu64 "/%" PRIu64 " loss %.3f norm %.3g lr %.2g %.0f tok/s %.3g s/it%s %s", m->step, v->nsteps, m->loss, m->grad_norm, m->lr,
-             m->tokens_per_second, m->step_seconds, rest, text_bytes(m->pss_nbytes, memory));
+    enum { NFIELDS = 8 };
+    char line[NFIELDS * FIELD_NBYTES], memory[TEXT_NBYTES];
+    struct field f[NFIELDS] = { { .order = 0 }, { .order = 1 }, { .order = 4 }, { .order = 5 }, { .order = 3 }, { .order = 6 }, { .order = 2 }, { .order = 7 } };
+    snprintf(f[0].text, sizeof f[0].text, "%" PRIu64 "/%" PRIu64, m->step, v->nsteps);
+    snprintf(f[1].text, sizeof f[1].text, "loss %.3f", m->loss);
+    snprintf(f[2].text, sizeof f[2].text, "norm %.3g", m->grad_norm);
+    snprintf(f[3].text, sizeof f[3].text, "lr %.2g", m->lr);
+    snprintf(f[4].text, sizeof f[4].text, "%.0f tok/s", m->tokens_per_second);
+    snprintf(f[5].text, sizeof f[5].text, "%.3g s/it", m->step_seconds);
+    snprintf(f[6].text, sizeof f[6].text, "%s", rest);
+    snprintf(f[7].text, sizeof f[7].text, "%s", text_bytes(m->pss_nbytes, memory));
+    join_fields(f, NFIELDS, report_columns(), line);
     report_draw(&v->report, line);
 }
 
@@ -124,22 +163,68 @@ static void print_step(struct run_view *v, const struct train_metrics *m, const 
 {
     char memory[TEXT_NBYTES];
     report_clear(&v->report);
-    fprintf(stderr, "step %" PRIu64 " of %" PRIu64 "  loss %.4f  grad norm %.4f  lr %.3g  %.0f tokens/s  %.3g s/it %s  %s\n", m->step, v->nsteps, m->loss, m->grad_norm, m->lr,
-            m->tokens_per_second, m->step_seconds, rest, text_bytes(m->pss_nbytes, memory));
+    fprintf(stderr, "step %" PRIu64 " of %" PRIu64 "  loss %.4f  grad norm %.4f  lr %.3g  %.0f tokens/s  %.3g s/it  %s%s%s\n", m->step, v->nsteps, m->loss, m->grad_norm,
+            m->lr, m->tokens_per_second, m->step_seconds, rest, *rest ? "  " : "", text_bytes(m->pss_nbytes, memory));
+    v->kept_ns = now_ns();
+}
+
+/* On a terminal a line stays for the first step and the last, for each twentieth of the run, and for each minute: the history of the loss. */
+static bool stays(const struct run_view *v, const struct train_metrics *m)
+{
+    uint64_t every = v->nsteps / HISTORY_LINES > 0 ? v->nsteps / HISTORY_LINES : 1;
+    return !v->report.terminal || m->step == v->first_step || m->step >= v->nsteps || m->step % every == 0 || now_ns() - v->kept_ns >= minute_ns;
 }
 
 void run_view_step(struct run_view *v, const struct train_metrics *m)
 {
-    char rest[64], seconds[TEXT_NBYTES];
+    char rest[TEXT_NBYTES], seconds[TEXT_NBYTES];
     if (v->report.quiet)
         return;
     tell_rest(v, m, rest, sizeof rest);
+    if (stays(v, m))
+        print_step(v, m, rest);
     if (v->report.terminal && m->step < v->nsteps)
         draw_step(v, m, rest);
-    else
-        print_step(v, m, rest);
     if (!m->evaluated)
         return;
     report_clear(&v->report);
     fprintf(stderr, "step %" PRIu64 "  eval loss %.4f over %" PRIu64 " tokens, in %s\n", m->step, m->eval_loss, m->eval_nsupervised, text_seconds(m->eval_seconds, seconds));
+}
+
+/* ---- before the first step */
+
+static void describe_phase(enum train_phase phase, uint64_t done, uint64_t total, double seconds, char *line, size_t nbytes)
+{
+    static const char *const what[] = { [TRAIN_TOKENIZING] = "tokenizing", [TRAIN_LOADING] = "loading the model", [TRAIN_FIRST_STEP] = "first step" };
+    char a[TEXT_NBYTES], clock[TEXT_NBYTES];
+    double part = total ? (double)done / (double)total : 1;
+    int n = snprintf(line, nbytes, "%s: %.0f %%", what[phase], 100 * (part < 1 ? part : 1));
+    if (phase != TRAIN_FIRST_STEP)
+        n += snprintf(line + n, nbytes - (size_t)n, ", %s in all", text_bytes(total, a));
+    if (done && part < 1)
+        snprintf(line + n, nbytes - (size_t)n, ", %s left", text_clock(seconds * (1 - part) / part, clock));
+}
+
+void run_view_phase(struct run_view *v, enum train_phase phase, uint64_t done, uint64_t total)
+{
+    const int64_t now = now_ns();
+    char line[120];
+    if (v->report.quiet)
+        return;
+    if (!v->phase_ns || v->phase != phase) {
+        v->phase = phase;
+        v->phase_ns = v->kept_ns = now;
+    } else if (now - v->report.drawn_ns < redraw_ns) {
+        return;
+    }
+    if (!v->report.terminal && now - v->kept_ns < plain_ns)
+        return;
+    describe_phase(phase, done, total, 1e-9 * (double)(now - v->phase_ns), line, sizeof line);
+    v->report.drawn_ns = now;
+    if (v->report.terminal) {
+        report_draw(&v->report, line);
+        return;
+    }
+    fprintf(stderr, "%s\n", line);
+    v->kept_ns = now;
 }

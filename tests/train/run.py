@@ -9,10 +9,11 @@ import numpy as np
 
 from harness import Failure, add_device, config_of, read_safetensors
 from refusals import MODEL_REFUSALS, REFUSALS, Refusals
+from terminal import Terminal
 from texts import Texts
 
 
-class Runs(Texts, Refusals):
+class Runs(Texts, Terminal, Refusals):
     # --- against the goldens
 
     def golden(self, name):
@@ -370,6 +371,7 @@ def main():
             t.check("text", t.text)
             t.check("tokenize and init", t.verbs)
             t.check("samples", t.samples)
+            t.check("a terminal", t.terminal)
             t.check("drawn adapters, dropout, our packing", t.drawn_bits, "lora-qwen3")
             t.check("another run's checkpoint", t.other_run, "lora-qwen3")
             t.check("plan", t.planned, "lora-qwen3")

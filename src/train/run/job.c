@@ -8,13 +8,27 @@
 #include "run/samples.h"
 #include "state/adapter.h"
 
+static void note_of_data(void *ctx, const char *line)
+{
+    const struct train_options *opt = ctx;
+    opt->note(opt->ctx, line);
+}
+
+static void tokenized(void *ctx, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    const struct train_options *opt = ctx;
+    opt->phase(opt->ctx, TRAIN_TOKENIZING, done_nbytes, total_nbytes);
+}
+
 /* All threads of all ranks of this process, which are not there yet, read data; and a stop is heard while they do. */
 static struct fsdpck_options for_data(const struct job *job)
 {
     struct fsdpck_options opt = job->fs;
+    opt.ctx = (void *)job->opt;
+    opt.note = job->opt->note ? note_of_data : NULL;
+    opt.progress = job->opt->phase ? tokenized : NULL;
     opt.nthreads = job->nthreads * (job->opt->launched_nranks ? 1 : job->nranks);
     opt.stop = job->opt->stop;
-    opt.progress = job->opt->progress;
     return opt;
 }
 

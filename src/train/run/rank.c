@@ -214,6 +214,13 @@ struct rank_times rank_times(const struct rank *r)
     return (struct rank_times){ .exposed_ns = comm_wait_ns(r->comm) + waited, .behind_ns = gathers.gathered_ns + exchanges.busy_ns, .waited_ns = waited };
 }
 
+void rank_tell(const struct rank *r, enum train_phase phase, uint64_t done, uint64_t total)
+{
+    const struct train_options *opt = r->job->opt;
+    if (r->comm->rank == 0 && opt->phase)
+        opt->phase(opt->ctx, phase, done, total);
+}
+
 void rank_fail(const struct job *job, struct board *board, struct fsdpck_error *err)
 {
     memory_hint(job, err);

@@ -55,6 +55,10 @@ struct rank {
     struct optimizer_lists *lists;
     uint64_t step;    /* done */
     uint64_t updates; /* applied: AdamW's t */
+    bool started;     /* a step has begun since this process did */
+    struct {
+        uint64_t done, total;
+    } passes; /* through groups, of the first step since then; total 0: it is over */
     struct fsdpck_base base; /* the frozen weights under adapters, as they were read; no tensors without adapters */
     struct base_names *base_names; /* (base.ntensors) what base points into */
     enum fsdpck_dtype model_dtype; /* that most of the base's elements had where they were read */
@@ -92,6 +96,9 @@ int rank_spread(struct rank *r, bool all, struct fsdpck_error *err);
 /* Numbers between the device and the host; done when they return. */
 int rank_download(const struct rank *r, void *host, const void *device, size_t nbytes, struct fsdpck_error *err);
 int rank_upload(const struct rank *r, void *device, const void *host, size_t nbytes, struct fsdpck_error *err);
+
+/* For who watches a start (train_options.phase): rank 0 tells, the others do not. */
+void rank_tell(const struct rank *r, enum train_phase phase, uint64_t done, uint64_t total);
 
 /* load.c: base weights from config.model, adapters from init_adapter or PEFT's distribution; only this rank's rows. */
 int rank_load(struct rank *r, struct fsdpck_error *err);

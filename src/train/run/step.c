@@ -38,9 +38,17 @@ struct passing {
     bool last; /* micro-batch of the packet, on whichever rank: its groups are ready to be given away */
 };
 
+/* Until the first step of this start has ended, nothing else shows that it lives. */
+static void tell_first_step(struct rank *r)
+{
+    if (r->passes.total)
+        rank_tell(r, TRAIN_FIRST_STEP, ++r->passes.done < r->passes.total ? r->passes.done : r->passes.total, r->passes.total);
+}
+
 static int before_group(void *ctx, uint32_t group, struct fsdpck_error *err)
 {
     struct passing *p = ctx;
+    tell_first_step(p->r);
     return p->gather.before_group(p->gather.ctx, group, err);
 }
 
@@ -123,6 +131,8 @@ int rank_gradients(struct rank *r, const struct step_plan *plan, double *loss, s
     uint32_t n = r->comm->nranks;
     int rc = 0;
     *loss = 0;
+    r->passes.total = r->started ? 0 : (npackets + n - 1) / n * per * 2 * r->job->layout.ngroups;
+    r->started = true;
     for (size_t wave = 0; wave < npackets && !rc; wave += n) {
         size_t in_wave = npackets - wave < n ? npackets - wave : n;
         double mine = 0;

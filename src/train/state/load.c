@@ -98,6 +98,21 @@ static int open_source(const char *path, bool adapter, const struct fsdpck_optio
     return rc ? rc : fsdpck_source_open(path, NULL, opt, out, err);
 }
 
+/* What add_read() will read of them all; a tensor that is not there is its business. */
+static uint64_t rows_nbytes(const struct rank *r, const struct fsdpck_source *src, bool adapter)
+{
+    const struct layout *l = &r->job->layout;
+    uint64_t nbytes = 0;
+    for (size_t i = 0; i < l->nparams; i++) {
+        const struct param *p = &l->params[i];
+        const struct fsdpck_tensor *t;
+        int64_t first, nrow = param_rows(p, r->comm->rank, &first);
+        if (nrow > 0 && comes_from(r->job, p, adapter) && find(src, p, adapter, &t, NULL) == 0)
+            nbytes += (uint64_t)nrow * (uint64_t)p->ncol * fsdpck_dtype_info(t->dtype)->nbytes;
+    }
+    return nbytes;
+}
+
 /* loaded: (nparams) */
 static int load_all(struct rank *r, const char *path, bool adapter, struct loaded *loaded, struct fsdpck_error *err)
 {
@@ -107,6 +122,8 @@ static int load_all(struct rank *r, const char *path, bool adapter, struct loade
     int rc = open_source(path, adapter, &r->job->fs, &src, err);
     if (!rc)
         rc = reads_new(r, src, &reads, err);
+    if (!rc)
+        reads_expect(reads, rows_nbytes(r, src, adapter));
     for (size_t i = 0; i < l->nparams && !rc; i++) {
         comm_beat(r->comm);
         if (comes_from(r->job, &l->params[i], adapter))

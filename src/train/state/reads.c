@@ -9,7 +9,7 @@
 
 #include "run/device.h"
 
-enum { CAST_NBYTES = 32 << 20, NLOAD = 3, PINNED_NBYTES = 64 << 20, ALIGNED = 64, PIECE_NBYTES = 64 << 10 };
+enum { CAST_NBYTES = 32 << 20, STRAIGHT_NBYTES = 256 << 20, NLOAD = 3, PINNED_NBYTES = 64 << 20, ALIGNED = 64, PIECE_NBYTES = 64 << 10 };
 
 struct entry {
     struct reads_rows rows;
@@ -33,6 +33,8 @@ struct reads {
     bool apart;
     struct kern_buffer pinned;          /* apart: of all loads */
     struct load loads[NLOAD], *filling; /* not apart: the first alone */
+    uint64_t waiting_nbytes;            /* not apart: added since the last flush, so that whoever watches hears of it now and then */
+    uint64_t done_nbytes, total_nbytes; /* read, as they lie in files; to be read (0: nobody said) */
     struct load *behind;                /* apart: the one that was read and is not on its way; or NULL */
 };
 
@@ -183,13 +185,34 @@ static int flush_pinned(struct reads *b, struct fsdpck_error *err)
     return now.rc;
 }
 
-static int flush(struct reads *b, struct fsdpck_error *err)
+static uint64_t raw_nbytes(const struct load *load)
 {
-    if (b->apart)
-        return flush_pinned(b, err);
+    uint64_t nbytes = 0;
+    for (size_t i = 0; i < load->n; i++)
+        nbytes += nbytes_of(&load->entries[i], load->entries[i].rows.tensor->dtype);
+    return nbytes;
+}
+
+static int flush_straight(struct reads *b, struct fsdpck_error *err)
+{
     int rc = b->filling->n ? fsdpck_source_read(b->src, b->filling->reads, b->filling->n, err) : 0;
     finish(b, b->filling, rc != 0);
     return rc;
+}
+
+static int flush(struct reads *b, struct fsdpck_error *err)
+{
+    b->done_nbytes += raw_nbytes(b->filling);
+    int rc = b->apart ? flush_pinned(b, err) : flush_straight(b, err);
+    if (!rc && b->total_nbytes)
+        rank_tell(b->r, TRAIN_LOADING, b->done_nbytes, b->total_nbytes);
+    return rc;
+}
+
+void reads_expect(struct reads *b, uint64_t nbytes)
+{
+    b->total_nbytes = nbytes;
+    rank_tell(b->r, TRAIN_LOADING, 0, nbytes);
 }
 
 static int reserve(struct load *b, struct fsdpck_error *err)
@@ -233,7 +256,11 @@ static int add_straight(struct reads *b, const struct reads_rows *rows, struct f
     if (rc)
         return rc;
     add_entry(b->filling, rows, raw, rows->dst);
-    return b->filling->used_nbytes > CAST_NBYTES ? flush(b, err) : 0;
+    b->waiting_nbytes += nbytes;
+    if (b->filling->used_nbytes <= CAST_NBYTES && b->waiting_nbytes <= STRAIGHT_NBYTES)
+        return 0;
+    b->waiting_nbytes = 0;
+    return flush(b, err);
 }
 
 static uint64_t aligned(uint64_t nbytes)

@@ -18,6 +18,8 @@ struct reads_rows {
     uint64_t *content;        /* (4) limbs of the rows' content id, as they lie in the source, added to; NULL: not wanted */
 };
 
+/* How many bytes will be read, of the tensors as they lie: rank 0 then tells how far it is (TRAIN_LOADING). */
+void reads_expect(struct reads *reads, uint64_t nbytes);
 /* They are there after reads_end. */
 int reads_add(struct reads *reads, const struct reads_rows *rows, struct fsdpck_error *err);
 /* Does what is left unless rc says that something failed before, and frees. Returns rc, or the first failure. */

@@ -28,6 +28,13 @@ struct train_metrics {
 
 struct train_start;
 
+/* Where a start is, before the first step has ended. */
+enum train_phase {
+    TRAIN_TOKENIZING, /* bytes of text */
+    TRAIN_LOADING,    /* bytes of weights: rank 0's rows, as they lie in files */
+    TRAIN_FIRST_STEP  /* groups of parameters passed through, forward and backward */
+};
+
 /* Zero-initialise: every zero means the default. */
 struct train_options {
     uint32_t nranks;         /* local processes; default 1 */
@@ -39,7 +46,8 @@ struct train_options {
     /* There too, after each step that log.every asks for, each evaluation and the last step; may be NULL. */
     void (*on_step)(void *ctx, const struct train_metrics *metrics);
     void (*note)(void *ctx, const char *line); /* as in fsdpck_options */
-    void (*progress)(void *ctx, uint64_t done_nbytes, uint64_t total_nbytes); /* of data that is tokenized, before the ranks part; may be NULL */
+    /* How far a phase is, as often as something is done; from rank 0's process, or before the ranks part. May be NULL. */
+    void (*phase)(void *ctx, enum train_phase phase, uint64_t done, uint64_t total);
     /* In the process of a rank whose supervisor was killed, just before it ends: nobody else is left to say so. May be NULL. */
     void (*lost)(void *ctx, const struct fsdpck_error *err);
     void *ctx;
