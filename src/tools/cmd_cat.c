@@ -186,6 +186,8 @@ static int run(const struct cat_args *args, const char *const *at)
         rc = args->raw ? pieces_read(cat.src, cat.tensor, &cat.box, raw_piece(args->common.memory_nbytes), on_bytes, &cat, &err)
              : args->common.json ? print_json(&cat) : print_numbers(&cat);
     }
+    if (!rc) /* a slice too: one CRC-32 stands for all of a stored tensor */
+        rc = fsdpck_source_check(cat.src, &err);
     if (!rc && !args->raw && !args->common.json)
         putchar('\n');
     fsdpck_source_close(cat.src);
@@ -197,7 +199,7 @@ int cmd_cat(const struct command *self, int argc, char **argv)
     struct cat_args args = { 0 };
     const struct option_group groups[] = {
         { "Show", show_options, sizeof show_options / sizeof show_options[0], &args },
-        SOURCE_GROUP(&args.source),
+        READ_GROUP(&args.source),
         COMMON_GROUP(&args.common),
     };
     const struct command_line line = {

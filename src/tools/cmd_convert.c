@@ -83,7 +83,7 @@ static int parse_and_run(const struct command *self, bool sharded_only, int argc
         SELECT_GROUP(&args.select),
         { "Output", output_options, sizeof output_options / sizeof output_options[0], &args },
         NAMES_GROUP(&args.source),
-        SOURCE_GROUP(&args.source),
+        READ_GROUP(&args.source),
         COMMON_GROUP(&args.common),
     };
     const struct command_line line = {

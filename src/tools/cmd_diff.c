@@ -153,7 +153,7 @@ int cmd_diff(const struct command *self, int argc, char **argv)
     struct diff_args args = { .tolerance = -1 };
     const struct option_group groups[] = {
         { "Compare", compare_options, sizeof compare_options / sizeof compare_options[0], &args },
-        SOURCE_GROUP(&args.source),
+        READ_GROUP(&args.source),
         COMMON_GROUP(&args.common),
     };
     const struct command_line line = {

@@ -55,7 +55,7 @@ int cmd_export(const struct command *self, int argc, char **argv)
         { "Output", output_options, sizeof output_options / sizeof output_options[0], &args },
         SELECT_GROUP(&args.select),
         NAMES_GROUP(&args.source),
-        SOURCE_GROUP(&args.source),
+        READ_GROUP(&args.source),
         COMMON_GROUP(&args.common),
     };
     const struct command_line line = {

@@ -63,7 +63,7 @@ int cmd_export_lora(const struct command *self, int argc, char **argv)
         { "Output", output_options, sizeof output_options / sizeof output_options[0], &args },
         LORA_GROUP(&args.lora),
         SELECT_GROUP(&args.select),
-        SOURCE_GROUP(&args.source),
+        READ_GROUP(&args.source),
         COMMON_GROUP(&args.common),
     };
     const struct command_line line = {

@@ -32,7 +32,7 @@ static const struct option output_options[] = {
 static int open_both(const struct merge_lora_args *args, const char *const *at, const struct fsdpck_options *opt, struct fsdpck_options *quiet,
                      struct fsdpck_source **base, struct fsdpck_source **adapter, struct fsdpck_error *err)
 {
-    const struct source_args any = { 0 };
+    const struct source_args any = { .no_verify = args->source.no_verify };
     *quiet = *opt;
     quiet->progress = NULL;
     quiet->nthreads = 1;
@@ -87,7 +87,7 @@ int cmd_merge_lora(const struct command *self, int argc, char **argv)
         LORA_GROUP(&args.lora),
         PLACEMENT_GROUP(&args.placement),
         SELECT_GROUP(&args.select),
-        SOURCE_GROUP(&args.source),
+        READ_GROUP(&args.source),
         COMMON_GROUP(&args.common),
     };
     const struct command_line line = {

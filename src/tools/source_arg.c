@@ -5,9 +5,18 @@
 
 #include "model_path.h"
 
-const struct option source_options[SOURCE_NOPTIONS] = {
-    { .name = "from", .type = OPTION_CHOICE, .offset = offsetof(struct source_args, from), .value = "safetensors|hf|dcp|fsdpck|pt|ranks",
-      .help = "what SOURCE is, instead of finding out from its content" },
+#define FROM                                                                                                                                     \
+    {                                                                                                                                            \
+        .name = "from", .type = OPTION_CHOICE, .offset = offsetof(struct source_args, from), .value = "safetensors|hf|dcp|fsdpck|pt|ranks",      \
+        .help = "what SOURCE is, instead of finding out from its content"                                                                        \
+    }
+
+const struct option source_options[SOURCE_NOPTIONS] = { FROM };
+
+const struct option read_options[READ_NOPTIONS] = {
+    FROM,
+    { .name = "no-verify", .type = OPTION_FLAG, .offset = offsetof(struct source_args, no_verify),
+      .help = "take tensors as they are, without checking their hashes or CRC-32s: to save what is left of a damaged file" },
 };
 
 const struct option names_options[NAMES_NOPTIONS] = {
@@ -19,10 +28,14 @@ int source_arg_open(const char *typed, const struct source_args *args, const str
                     struct fsdpck_error *err)
 {
     char path[PATH_MAX];
+    struct fsdpck_options with = *opt;
     *out = NULL;
+    with.no_verify = args->no_verify;
+    if (args->no_verify && opt->note)
+        opt->note(opt->ctx, "--no-verify: tensors are taken as they are, damaged or not");
     int rc = model_path_resolve(typed, path, sizeof path, err);
     if (!rc)
-        rc = fsdpck_source_open(path, args->from, opt, out, err);
+        rc = fsdpck_source_open(path, args->from, &with, out, err);
     if (!rc && args->names)
         rc = fsdpck_source_set_names(*out, args->names, args->config, err);
     return rc;

@@ -9,6 +9,7 @@
 struct source_args {
     const char *from;   /* kind to insist on, or NULL */
     const char *names;  /* what a Llama's weights shall be called, or NULL */
+    bool no_verify;     /* read payload without checking it */
     const char *config; /* folder whose config.json goes with names, or NULL: the source's */
 };
 
@@ -17,6 +18,10 @@ extern const struct option source_options[SOURCE_NOPTIONS];
 #define NAMES_NOPTIONS 1
 extern const struct option names_options[NAMES_NOPTIONS];
 #define NAMES_GROUP(args) { "Names", names_options, NAMES_NOPTIONS, (args) }
+#define READ_NOPTIONS 2
+extern const struct option read_options[READ_NOPTIONS];
+/* For verbs that read payload, instead of SOURCE_GROUP. */
+#define READ_GROUP(args) { "Input", read_options, READ_NOPTIONS, (args) }
 #define SOURCE_GROUP(args) { "Input", source_options, SOURCE_NOPTIONS, (args) }
 
 /* typed: a path, or org/name of a model in the local Hugging Face cache. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "engine/checks.h"
 #include "engine/files.h"
 
 /* ---- the tensor, and cutting it ---- */
@@ -173,6 +174,7 @@ static struct fsdpck_source *make_source(struct fuzz_stored *s)
     src->path = MEMORY_ROOT;
     src->tensors.item_nbytes = sizeof(struct fsdpck_tensor);
     src->files.item_nbytes = sizeof(struct source_file);
+    FUZZ_CHECK((src->checks = fsdpck_checks_new(&err)));
     src->opt = (struct fsdpck_options){ .io = &s->m.io, .nthreads = 1, .memory_nbytes = 8u << 20 };
     src->io = src->opt.io;
     FUZZ_CHECK(fsdpck_files_init(src, &err) == 0);

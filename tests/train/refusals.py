@@ -1,7 +1,9 @@
 """Configs and models that are refused, each with the sentence that is expected."""
-import json, shutil
+import json, shutil, struct, zipfile
 
-from harness import Failure, Tests, config_of
+import numpy as np
+
+from harness import Failure, Tests, config_of, read_safetensors
 
 
 class Refusals(Tests):
@@ -20,6 +22,44 @@ class Refusals(Tests):
         config = json.loads((model / "config.json").read_text())
         (model / "config.json").write_text(json.dumps({**config, **keys}))
         self.refused(name, put(None, "model", str(model)), 3, words)
+
+    def flipped_bin(self, name):
+        """A model in torch.save's format whose bytes a rank reads only a part of: all of a flipped record is checked by some rank."""
+        model = self.tmp / "bin-model"
+        shutil.copytree(self.goldens / name / "model", model, copy_function=shutil.copyfile)
+        file = model / "pytorch_model.bin"
+        for old in sorted(model.glob("*.safetensors")):
+            write_bin(file, read_safetensors(old))
+            old.unlink()
+        config = config_of(self.goldens / name, self.tmp / "bin")
+        config["model"], config["train"]["max_steps"] = str(model), 1
+        config = self.write("bin", config)
+        self.run(config, "--ranks", "3")
+        data = bytearray(file.read_bytes())
+        for at in [r.header_offset + 3000 for r in zipfile.ZipFile(file).infolist() if "/data/" in r.filename and r.file_size > 4000][:3]:
+            data[at] ^= 1
+            file.write_bytes(data)
+            done = self.run(config, "--ranks", "3", "--set", f"output_dir={self.tmp / 'bin-flipped'}", want=3)
+            if "CRC-32" not in done.stderr or "pytorch_model.bin" not in done.stderr or "tensor 'model." not in done.stderr:
+                raise Failure(f"a flipped byte of the model is not named: {done.stderr[-400:]}")
+            data[at] ^= 1
+
+
+def write_bin(path, tensors):
+    """As torch.save writes float32 tensors."""
+    def text(s):
+        return b"X" + struct.pack("<I", len(s)) + s.encode()
+    def number(x):
+        return b"J" + struct.pack("<i", x)
+    pickle = b"\x80\x02}"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as z:
+        for i, (name, t) in enumerate(tensors.items()):
+            pickle += text(name) + b"ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") + b"ctorch\nFloatStorage\n" + text(str(i)) + text("cpu")
+            pickle += number(t.size) + b"tQ" + number(0) + b"(" + b"".join(map(number, t.shape)) + b"t("
+            pickle += b"".join(number(s // 4) for s in t.strides) + b"t\x89ccollections\nOrderedDict\n)Rt" + b"Rs"
+            z.writestr(f"archive/data/{i}", np.ascontiguousarray(t, np.float32).tobytes())
+        z.writestr("archive/data.pkl", pickle + b".")
+        z.writestr("archive/version", "3\n")
 
 
 def put(section, key, value):

@@ -378,6 +378,7 @@ def main():
             t.check("non-finite", t.nonfinite, "lora-qwen3")
             t.check("scalings", t.scalings, "lora-qwen3")
             t.check("stalled rank", t.stalled, "lora-qwen3")
+            t.check("a flipped byte of a .bin model", t.flipped_bin, "lora-qwen3")
             for change, code, words in REFUSALS:
                 t.check(f"refusal: {words}", t.refused, "lora-qwen3", change, code, words)
             for keys, words in MODEL_REFUSALS:

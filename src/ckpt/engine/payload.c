@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "engine/checks.h"
 #include "engine/decode.h"
 #include "engine/file_read.h"
 #include "engine/files.h"
@@ -62,6 +63,15 @@ static int verify_blocks(struct fsdpck_fetch *f, size_t ordinal, const struct fs
 /* Whoever wants more of a compressed chunk in one piece has room for it himself. */
 uint64_t fsdpck_payload_window(const struct fsdpck_extent *e) { return e->compressed || e->streamed ? FSDPCK_FETCH_DECODED_NBYTES : FSDPCK_FETCH_WINDOW_NBYTES; }
 
+static bool is_hashed(const struct fsdpck_fetch *f, const struct fsdpck_extent *e) { return e->hashes && !f->src->opt.no_verify; }
+
+/* Checks what was read of a payload by whatever there is to check it by. */
+static int verify(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, const uint8_t *data, uint64_t begin, uint64_t end,
+                  struct fsdpck_error *err)
+{
+    return is_hashed(f, e) ? verify_blocks(f, ordinal, e, data, begin, end, err) : fsdpck_checks_bytes(f->src, ordinal, e, begin, data, end - begin, err);
+}
+
 static int read_decoded(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t **data,
                         struct fsdpck_error *err)
 {
@@ -77,7 +87,7 @@ int fsdpck_payload_read(struct fsdpck_fetch *f, size_t ordinal, const struct fsd
     uint64_t first = begin, last = end;
     if (e->compressed || e->streamed)
         return read_decoded(f, ordinal, e, begin, end, data, err);
-    if (e->hashes) {
+    if (is_hashed(f, e)) {
         first = begin / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES;
         last = (end + FSDPCK_BLOCK_NBYTES - 1) / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES;
         last = last < e->payload_nbytes ? last : e->payload_nbytes;
@@ -87,8 +97,8 @@ int fsdpck_payload_read(struct fsdpck_fetch *f, size_t ordinal, const struct fsd
         return 0;
     uint8_t *bytes;
     int r = fsdpck_file_read(f->src, e->file, e->payload + first, last - first, f->scratch, &bytes, err);
-    if (r == 0 && e->hashes)
-        r = verify_blocks(f, ordinal, e, bytes, first, last, err);
+    if (r == 0)
+        r = verify(f, ordinal, e, bytes, first, last, err);
     if (r != 0)
         fsdpck_error_tensor(err, source_tensors(f->src)[ordinal].name);
     *data = bytes + (begin - first);
@@ -103,7 +113,7 @@ int fsdpck_payload_read_straight(struct fsdpck_fetch *f, size_t ordinal, const s
         return fsdpck_decode_range(f, ordinal, e, begin, end, dst, err);
     }
     bool whole = begin % FSDPCK_BLOCK_NBYTES == 0 && (end % FSDPCK_BLOCK_NBYTES == 0 || end == e->payload_nbytes);
-    *done = !f->dry && (whole || !e->hashes) && fsdpck_file_read_cached(f->src, e->file, e->payload + begin, end - begin, dst);
+    *done = !f->dry && (whole || !is_hashed(f, e)) && fsdpck_file_read_cached(f->src, e->file, e->payload + begin, end - begin, dst);
     f->read_nbytes += *done ? end - begin : 0;
-    return *done && e->hashes ? verify_blocks(f, ordinal, e, dst, begin, end, err) : 0;
+    return *done ? verify(f, ordinal, e, dst, begin, end, err) : 0;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "engine/checks.h"
 #include "engine/files.h"
 #include "base/pool.h"
 #include "engine/source_impl.h"
@@ -54,7 +55,7 @@ struct fsdpck_source *fsdpck_source_new(const char *path, const struct fsdpck_op
         src->opt = *opt;
     fsdpck_options_fill(&src->opt);
     src->io = src->opt.io;
-    if (set_path(src, path, err) == 0 && fsdpck_files_init(src, err) == 0)
+    if (set_path(src, path, err) == 0 && fsdpck_files_init(src, err) == 0 && (src->checks = fsdpck_checks_new(err)))
         return src;
     fsdpck_source_close(src);
     return NULL;
@@ -64,6 +65,7 @@ void fsdpck_source_close(struct fsdpck_source *src)
 {
     if (!src)
         return;
+    fsdpck_checks_free(src->checks); /* while the records are there */
     if (src->ops && src->ops->close)
         src->ops->close(src);
     fsdpck_files_free(src);

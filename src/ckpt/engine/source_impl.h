@@ -23,6 +23,7 @@ struct fsdpck_extent {
     const uint64_t *strides; /* (ndim) elements; NULL: dense row-major */
     uint64_t first;          /* element of the payload that the box begins with; not 0 only where strides are given */
     bool swap;               /* stored big-endian */
+    struct fsdpck_crc_record *crc; /* the record that holds it, under a CRC-32: see checks.h. NULL: there is none */
     uint64_t hashes; /* file offset of the XXH3-128s of the payload's blocks (16 bytes each; compressed: of their records); 0: the format has none */
 };
 typedef int (*fsdpck_extent_fn)(void *ctx, const struct fsdpck_extent *e, struct fsdpck_error *err);
@@ -74,6 +75,7 @@ struct fsdpck_source {
     struct fsdpck_vec files;   /* struct source_file */
     struct fsdpck_names names; /* of tensors */
     struct fsdpck_fdcache *fds; /* open descriptors: see files.h */
+    struct fsdpck_checks *checks; /* CRC-32s of what is being read: see checks.h */
     const char *save_id, *state;
     const struct fsdpck_base *base; /* that it names; NULL: none */
     uint64_t nranks;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tensor/box.h"
+#include "engine/checks.h"
 #include "engine/fetch.h"
 #include "engine/lanes.h"
 #include "base/buffer.h"
@@ -341,7 +342,7 @@ static int join_contents(struct engine *e, struct fsdpck_error *err)
     for (size_t i = 0; i < sel->ntensors; i++) {
         const struct fsdpck_tensor *t = &source_tensors(e->t->src)[sel->tensors[i].source];
         struct fsdpck_content want;
-        if (!t->has_content || sel->tensors[i].alias_of >= 0 || sel->tensors[i].dtype != t->dtype || is_edited(e->t, (uint32_t)i))
+        if (!t->has_content || e->t->src->opt.no_verify || sel->tensors[i].alias_of >= 0 || sel->tensors[i].dtype != t->dtype || is_edited(e->t, (uint32_t)i))
             continue;
         fsdpck_content_load(&want, t->content);
         if (contents[i].known && (want.low != contents[i].content.low || want.high != contents[i].content.high)) {
@@ -393,6 +394,8 @@ int fsdpck_transfer_run(struct fsdpck_transfer *t, struct fsdpck_transfer_result
         r = prepare(&e, err);
     if (r == 0)
         r = fsdpck_pool_run(e.nworkers, e.lanes.count, run_lane, &e, e.opt->stop, err);
+    if (r == 0)
+        r = fsdpck_checks_finish(t->src, &result->read_nbytes, err);
     if (r == 0 && edit && edit->end)
         r = edit->end(edit->ctx, err);
     if (r == 0) {

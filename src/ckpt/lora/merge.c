@@ -241,6 +241,13 @@ static bool wants(void *ctx, uint32_t tensor)
     return m->targets[tensor] != NULL;
 }
 
+/* Before anything is committed: what was read of the adapter was what its files say. */
+static int end(void *ctx, struct fsdpck_error *err)
+{
+    const struct fsdpck_lora_merge *m = ctx;
+    return fsdpck_source_check(m->adapter->src, err);
+}
+
 int fsdpck_lora_merge_new(struct fsdpck_source *base, struct fsdpck_lora_adapter *a, const struct fsdpck_options *opt, uint64_t memory_nbytes,
                           struct fsdpck_lora_merge **out, struct fsdpck_error *err)
 {
@@ -250,7 +257,7 @@ int fsdpck_lora_merge_new(struct fsdpck_source *base, struct fsdpck_lora_adapter
     if (!m)
         return rc ? rc : fsdpck_error_nomem(err, sizeof *m);
     *m = (struct fsdpck_lora_merge){ .base = base, .adapter = a, .opt = opt, .memory_nbytes = memory_nbytes, .list = FSDPCK_VEC(struct lora_target *) };
-    m->edit = (struct fsdpck_edit){ .ctx = m, .begin = begin, .wants = wants, .apply = fsdpck_lora_merge_apply };
+    m->edit = (struct fsdpck_edit){ .ctx = m, .begin = begin, .end = end, .wants = wants, .apply = fsdpck_lora_merge_apply };
     *out = m;
     return 0;
 }

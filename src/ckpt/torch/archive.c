@@ -21,7 +21,7 @@ struct opening {
 #define FAIL(o, code, ...) fsdpck_error_at((o)->err, code, (o)->file, (o)->begin, __VA_ARGS__)
 
 /* The bytes of a small record, malloc'ed. */
-static int read_record(struct opening *o, const struct fsdpck_zip_record *record, uint64_t max_nbytes, char **out)
+static int read_record(struct opening *o, const struct fsdpck_zip_record *record, uint64_t max_nbytes, bool check_crc, char **out)
 {
     *out = NULL;
     if (record->nbytes > max_nbytes)
@@ -30,15 +30,19 @@ static int read_record(struct opening *o, const struct fsdpck_zip_record *record
     *out = malloc(record->nbytes + 1);
     if (!*out)
         return fsdpck_error_nomem(o->err, record->nbytes + 1);
-    return fsdpck_read_full(o->io, o->fd, o->file, *out, record->nbytes, record->offset, o->err);
+    int r = fsdpck_read_full(o->io, o->fd, o->file, *out, record->nbytes, record->offset, o->err);
+    if (!r && check_crc && record->crc32 && fsdpck_crc32(0, *out, record->nbytes) != record->crc32)
+        r = fsdpck_error_at(o->err, FSDPCK_ERR_DAMAGED, o->file, record->offset, "record '%s' is damaged: its CRC-32 is not the one in the zip",
+                            record->name);
+    return r;
 }
 
-static int read_byteorder(struct opening *o)
+static int read_byteorder(struct opening *o, const struct fsdpck_archive_terms *terms)
 {
     const struct fsdpck_zip_record *record = fsdpck_zip_find(&o->a->zip, "byteorder");
     char *text = NULL;
     int r = 0;
-    if (record && !(r = read_record(o, record, 64, &text))) {
+    if (record && !(r = read_record(o, record, 64, terms->check_crc, &text))) {
         o->a->swap = record->nbytes == 3 && !memcmp(text, "big", 3);
         if (!o->a->swap && (record->nbytes != 6 || memcmp(text, "little", 6) != 0))
             r = FAIL(o, FSDPCK_ERR_FORMAT, "record '%s' says neither little nor big", record->name);
@@ -53,10 +57,7 @@ static int read_pickle(struct opening *o, const struct fsdpck_archive_terms *ter
     char *pickle = NULL;
     if (!record)
         return FAIL(o, FSDPCK_ERR_FORMAT, "the zip has no record data.pkl");
-    int r = read_record(o, record, terms->max_nbytes, &pickle);
-    if (!r && terms->check_crc && record->crc32 && fsdpck_crc32(0, pickle, record->nbytes) != record->crc32)
-        r = fsdpck_error_at(o->err, FSDPCK_ERR_DAMAGED, o->file, record->offset, "record '%s' is damaged: its CRC-32 is not the one in the zip",
-                            record->name);
+    int r = read_record(o, record, terms->max_nbytes, terms->check_crc, &pickle);
     if (!r)
         r = fsdpck_pickle_parse(o->file, record->offset, pickle, record->nbytes, terms->allowed, &o->a->pickle, o->err);
     free(pickle);
@@ -69,7 +70,7 @@ static int open_zip(struct opening *o, uint64_t nbytes, const struct fsdpck_arch
     if (!r)
         r = read_pickle(o, terms);
     if (!r)
-        r = read_byteorder(o);
+        r = read_byteorder(o, terms);
     if (r)
         fsdpck_archive_free(o->a);
     return r;

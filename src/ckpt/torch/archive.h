@@ -16,7 +16,7 @@ struct fsdpck_archive {
 struct fsdpck_archive_terms {
     const char *const *allowed; /* names that the pickle may hold */
     uint64_t max_nbytes;        /* of data.pkl */
-    bool check_crc;             /* of data.pkl, where the zip has one (torch can be told to write none) */
+    bool check_crc;             /* of data.pkl and byteorder, where the zip has one (torch can be told to write none) */
 };
 
 /* The zip is bytes [offset, offset + nbytes) of a file of src. On failure nothing is left to free. */

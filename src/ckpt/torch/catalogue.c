@@ -206,6 +206,7 @@ static int make_chunk(struct fsdpck_catalogue *c, const struct fsdpck_piece *p, 
     chunk->item = p->item;
     chunk->item_nbytes = p->item_nbytes;
     chunk->place.payload = p->payload;
+    chunk->crc = p->crc;
     if (p->strides) {
         struct dcp_layout *layout = fsdpck_arena_alloc(&c->dcp->layouts, sizeof *layout + ndim * sizeof *layout->strides, c->err);
         if (!layout)

@@ -22,7 +22,7 @@ struct dcp_layout {
     uint64_t strides[]; /* (ndim) elements */
 };
 
-/* There may be millions: 32 bytes. */
+/* There may be millions: 40 bytes, and a record for each that was read. */
 struct dcp_chunk {
     uint64_t item, item_nbytes; /* the zip in the file, or the stream that it is in */
     uint32_t file;
@@ -31,6 +31,7 @@ struct dcp_chunk {
         uint64_t payload;
         const struct dcp_layout *layout;
     } place;
+    struct fsdpck_crc_record *crc; /* counts with place; NULL: the zip states none */
 };
 
 struct dcp_tensor {
@@ -69,6 +70,8 @@ struct dcp_place {
     uint64_t payload; /* file offset of the first element; of a packed item, in what it decodes to */
     bool dense, swap;
     uint64_t strides[FSDPCK_MAX_DIMS]; /* elements; where not dense */
+    uint64_t record, record_nbytes;    /* that the payload is in; as payload */
+    uint32_t crc32;                    /* of it, as the zip states it */
 };
 /* Reads the item's zip directory and data.pkl, holds dtype, shape and bounds against the catalogue. Thread-safe. */
 int fsdpck_dcp_find_place(struct fsdpck_source *src, const struct fsdpck_tensor *t, const struct dcp_chunk *chunk, const uint64_t *size,
@@ -84,6 +87,8 @@ int fsdpck_dcp_extents(struct fsdpck_source *src, size_t ordinal, const uint64_t
                        struct fsdpck_error *err);
 /* dcp_items.c: the non-tensor items that are zstd streams. Decodes each once, for its size. */
 int fsdpck_dcp_measure_items(struct fsdpck_source *src, struct fsdpck_error *err);
+struct fsdpck_zip_subject;
+void fsdpck_dcp_item_subject(const struct source_item *item, struct fsdpck_zip_subject *out); /* what a check of it looks at */
 int fsdpck_dcp_read_item(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at, struct fsdpck_error *err); /* as the ops' read_item */
 void fsdpck_dcp_close(struct fsdpck_source *src); /* NULL impl does nothing */
 /* The extent of one chunk; its item is looked into at the first time. layout lives as long as the source. Thread-safe. */

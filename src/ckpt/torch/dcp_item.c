@@ -59,6 +59,9 @@ static int place(struct look *l, const struct fsdpck_zip *zip, const struct fsdp
     if (!fsdpck_tensor_node_inside(s))
         return FAIL(l, FSDPCK_ERR_FORMAT, "the tensor reaches beyond its storage of %" PRIu64 " elements", s->storage_nelem);
     out->payload = record->offset + s->first * item_nbytes;
+    out->record = record->offset;
+    out->record_nbytes = record->nbytes;
+    out->crc32 = record->crc32;
     out->dense = fsdpck_tensor_node_is_dense(s);
     memcpy(out->strides, s->strides, s->ndim * sizeof *s->strides);
     return 0;
@@ -68,7 +71,7 @@ static int place(struct look *l, const struct fsdpck_zip *zip, const struct fsdp
 static int open_item(struct fsdpck_source *src, const struct fsdpck_tensor *t, const struct dcp_chunk *chunk, const uint64_t *size,
                      struct fsdpck_archive *out, struct fsdpck_error *err)
 {
-    static const struct fsdpck_archive_terms terms = { .allowed = allowed, .max_nbytes = MAX_PICKLE_NBYTES };
+    const struct fsdpck_archive_terms terms = { .allowed = allowed, .max_nbytes = MAX_PICKLE_NBYTES, .check_crc = !src->opt.no_verify };
     const struct fsdpck_zplace place = { .file = chunk->file, .offset = chunk->item, .nbytes = chunk->item_nbytes };
     struct fsdpck_packed packed;
     if (!(atomic_load(&chunk->state) & DCP_PACKED))

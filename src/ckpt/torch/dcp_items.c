@@ -7,6 +7,7 @@
 
 #include "engine/files.h"
 #include "torch/packed.h"
+#include "torch/zip_verify.h"
 
 #define MAX_ITEM_NBYTES (64ull << 20) /* a step's number has 1 KiB, the state of a data loader with a shuffled index some MiB */
 #define MAX_ITEMS_NBYTES (512ull << 20) /* of all together */
@@ -57,11 +58,16 @@ int fsdpck_dcp_read_item(struct fsdpck_source *src, size_t number, void *buf, ui
     struct dcp *dcp = src->impl;
     const struct source_item *item = &source_items(src)[number];
     const struct fsdpck_zplace place = place_of(item);
+    struct fsdpck_zip_subject zip;
+    fsdpck_dcp_item_subject(item, &zip);
+    int r = at || src->opt.no_verify ? 0 : fsdpck_zip_check_one(src, &zip, err); /* its first bytes are asked for first */
+    if (r)
+        return r;
     if (!item->stream_nbytes)
         return fsdpck_files_read(src, item->file, buf, nbytes, item->offset + at, err);
     pthread_mutex_lock(&dcp->lock);
     struct fsdpck_zstream *z = stream_of(src, err);
-    int r = z ? fsdpck_zstream_read(z, &place, at, buf, nbytes, err) : FSDPCK_ERR_NOMEM;
+    r = z ? fsdpck_zstream_read(z, &place, at, buf, nbytes, err) : FSDPCK_ERR_NOMEM;
     pthread_mutex_unlock(&dcp->lock);
     if (r)
         fsdpck_error_tensor(err, item->pub.name);

@@ -26,7 +26,11 @@ static int check_tensor(struct fsdpck_zip_check *c, size_t ordinal)
     return 0;
 }
 
-static uint64_t stored_nbytes(const struct source_item *item) { return item->stream_nbytes ? item->stream_nbytes : item->pub.nbytes; }
+void fsdpck_dcp_item_subject(const struct source_item *item, struct fsdpck_zip_subject *out)
+{
+    *out = (struct fsdpck_zip_subject){ .file = item->file, .offset = item->offset, .nbytes = item->stream_nbytes ? item->stream_nbytes : item->pub.nbytes,
+                                        .name = item->pub.name, .unpacked_max = item->stream_nbytes ? item->pub.nbytes : 0 };
+}
 
 static void count_total(struct fsdpck_zip_check *c)
 {
@@ -34,8 +38,11 @@ static void count_total(struct fsdpck_zip_check *c)
     for (size_t i = 0; i < c->src->tensors.count; i++)
         for (uint64_t k = 0; k < dcp->tensors[i].nchunks; k++)
             c->total_nbytes += dcp->tensors[i].chunks[k].item_nbytes;
-    for (size_t i = 0; i < c->src->items.count; i++)
-        c->total_nbytes += stored_nbytes(&source_items(c->src)[i]);
+    for (size_t i = 0; i < c->src->items.count; i++) {
+        struct fsdpck_zip_subject s;
+        fsdpck_dcp_item_subject(&source_items(c->src)[i], &s);
+        c->total_nbytes += s.nbytes;
+    }
 }
 
 static int check_all(struct fsdpck_zip_check *c)
@@ -47,9 +54,8 @@ static int check_all(struct fsdpck_zip_check *c)
             return r;
     }
     for (size_t i = 0; i < c->src->items.count; i++) {
-        const struct source_item *item = &source_items(c->src)[i];
-        struct fsdpck_zip_subject s = { .file = item->file, .offset = item->offset, .nbytes = stored_nbytes(item), .name = item->pub.name,
-                                        .unpacked_max = item->stream_nbytes ? item->pub.nbytes : 0 };
+        struct fsdpck_zip_subject s;
+        fsdpck_dcp_item_subject(&source_items(c->src)[i], &s);
         int r = fsdpck_zip_check_run(c, &s);
         if (r)
             return r;

@@ -8,7 +8,9 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "base/hash.h"
 #include "base/ioutil.h"
+#include "engine/checks.h"
 #include "engine/files.h"
 #include "tensor/box.h"
 #include "torch/dtensor_node.h"
@@ -81,6 +83,7 @@ int fsdpck_pt_place(struct fsdpck_pt_reading *r, const char *name, const struct 
     out->file = r->file;
     out->found = true;
     out->swap = r->archive.swap;
+    out->crc = r->crcs[i];
     out->payload = nelem ? (*record)->offset + t->first * item_nbytes : 0;
     out->strides = fsdpck_tensor_node_is_dense(t) ? NULL : t->strides;
     return 0;
@@ -177,11 +180,22 @@ static int check_version(struct fsdpck_pt_reading *r)
         int rc = fsdpck_files_read(r->src, r->file, text, record->nbytes, record->offset, r->err);
         if (rc)
             return rc;
+        if (!r->src->opt.no_verify && record->crc32 && fsdpck_crc32(0, text, record->nbytes) != record->crc32)
+            return fsdpck_pt_fail(r, FSDPCK_ERR_DAMAGED, NULL, "is damaged: the CRC-32 of its record 'version' is not the one in the zip");
     }
     unsigned version = (unsigned)strtoul(text, NULL, 10);
     return version >= 1 && version <= MAX_VERSION
                ? 0
                : fsdpck_pt_fail(r, FSDPCK_ERR_UNSUPPORTED, NULL, "is of a version of torch's zip format that is not known");
+}
+
+static int state_crc(struct fsdpck_pt_reading *r, size_t i)
+{
+    const struct fsdpck_zip_record *record = &r->archive.zip.records[i];
+    struct fsdpck_crc_record *crc = fsdpck_arena_alloc(&r->src->arena, sizeof *crc, r->err);
+    if (crc)
+        r->crcs[i] = fsdpck_checks_state(r->src, crc, record->offset, record->nbytes, record->crc32);
+    return crc ? 0 : FSDPCK_ERR_NOMEM;
 }
 
 /* All records lie below the folder of data.pkl. */
@@ -191,13 +205,16 @@ static int list_records(struct fsdpck_pt_reading *r)
     const char *pickle = fsdpck_zip_find(zip, "data.pkl")->name;
     size_t root = strlen(pickle) - strlen("data.pkl"), old;
     char text[400];
+    r->crcs = fsdpck_arena_array(&r->src->arena, zip->nrecords, sizeof *r->crcs, r->err);
+    if (!r->crcs)
+        return FSDPCK_ERR_NOMEM;
     for (size_t i = 0; i < zip->nrecords; i++) {
         const char *name = zip->records[i].name;
         if (strncmp(name, pickle, root) != 0) {
             snprintf(text, sizeof text, "record '%.100s' lies outside of the folder of '%.100s'", name, pickle);
             return fsdpck_pt_fail(r, FSDPCK_ERR_FORMAT, NULL, text);
         }
-        if (fsdpck_names_add(&r->records, name + root, i, &old, r->err))
+        if (fsdpck_names_add(&r->records, name + root, i, &old, r->err) || state_crc(r, i))
             return FSDPCK_ERR_NOMEM;
     }
     if (fsdpck_names_find(&r->records, "constants.pkl") != SIZE_MAX)
@@ -245,7 +262,7 @@ static int read_open(struct fsdpck_pt_reading *r)
 
 int fsdpck_pt_read(struct fsdpck_pt_reading *r, const char *path, const char *name, const struct fsdpck_pt_part *part)
 {
-    static const struct fsdpck_archive_terms terms = { .allowed = fsdpck_pt_names, .max_nbytes = MAX_PICKLE_NBYTES, .check_crc = true };
+    const struct fsdpck_archive_terms terms = { .allowed = fsdpck_pt_names, .max_nbytes = MAX_PICKLE_NBYTES, .check_crc = !r->src->opt.no_verify };
     int rc = fsdpck_source_add_file(r->src, path, name, part ? part->rank : -1, &r->file, r->err);
     if (rc)
         return rc;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/checks.h"
 #include "tensor/box.h"
 #include "base/ioutil.h"
 #include "hf/assets.h"
@@ -13,8 +14,9 @@
 #define MAX_METADATA_NBYTES (4ull << 30)
 
 /* Keeps what was found in an item. Another thread may have done so before: then it found the same. */
-static int publish(struct dcp *dcp, struct dcp_chunk *c, uint32_t ndim, const struct dcp_place *found, struct fsdpck_error *err)
+static int publish(struct fsdpck_source *src, struct dcp_chunk *c, uint32_t ndim, const struct dcp_place *found, struct fsdpck_error *err)
 {
+    struct dcp *dcp = src->impl;
     int r = 0;
     pthread_mutex_lock(&dcp->lock);
     uint32_t before = atomic_load(&c->state);
@@ -31,6 +33,11 @@ static int publish(struct dcp *dcp, struct dcp_chunk *c, uint32_t ndim, const st
             c->place.layout = layout;
             r = layout ? 0 : FSDPCK_ERR_NOMEM;
         }
+        struct fsdpck_crc_record *record = r ? NULL : fsdpck_arena_alloc(&dcp->layouts, sizeof *record, err);
+        if (record)
+            c->crc = fsdpck_checks_state(src, record, found->record, found->record_nbytes, found->crc32);
+        else
+            r = FSDPCK_ERR_NOMEM;
         if (!r)
             atomic_store(&c->state, state);
     }
@@ -49,7 +56,7 @@ int fsdpck_dcp_extent(struct fsdpck_source *src, size_t ordinal, uint64_t chunk,
     if (!(state & DCP_FOUND)) {
         struct dcp_place found;
         int r = fsdpck_dcp_find_place(src, t, c, box + t->ndim, &found, err);
-        if (r || (r = publish(dcp, c, t->ndim, &found, err)))
+        if (r || (r = publish(src, c, t->ndim, &found, err)))
             return r;
         state = atomic_load(&c->state);
     }
@@ -60,7 +67,7 @@ int fsdpck_dcp_extent(struct fsdpck_source *src, size_t ordinal, uint64_t chunk,
     *out = (struct fsdpck_extent){ .file = c->file, .offset = box, .size = box + t->ndim, .swap = state & DCP_SWAPPED,
                                    .payload = strided ? c->place.layout->payload : c->place.payload,
                                    .payload_nbytes = (last + 1) * fsdpck_dtype_info(t->dtype)->nbytes,
-                                   .strides = strided ? c->place.layout->strides : NULL };
+                                   .strides = strided ? c->place.layout->strides : NULL, .crc = c->crc };
     if (state & DCP_PACKED) {
         out->streamed = true;
         out->stream = c->item;

@@ -120,7 +120,37 @@ int fsdpck_zip_check_run(struct fsdpck_zip_check *c, const struct fsdpck_zip_sub
 {
     int r = s->unpacked_max ? check_packed(c, s) : check_plain(c, s);
     c->done_nbytes += s->nbytes;
-    if (c->src->opt.progress)
+    if (c->src->opt.progress && c->total_nbytes)
         c->src->opt.progress(c->src->opt.ctx, c->done_nbytes, c->total_nbytes);
+    return r;
+}
+
+struct first_problem {
+    const struct fsdpck_source *src;
+    const struct fsdpck_zip_subject *subject;
+    struct fsdpck_error error;
+};
+
+static void keep_first(void *ctx, const struct fsdpck_problem *p)
+{
+    struct first_problem *first = ctx;
+    const struct fsdpck_zip_subject *s = first->subject;
+    fsdpck_error_at(&first->error, FSDPCK_ERR_DAMAGED, source_files(first->src)[s->file].path, p->offset, "is damaged: %s", p->what);
+    fsdpck_error_tensor(&first->error, s->name);
+}
+
+int fsdpck_zip_check_one(struct fsdpck_source *src, const struct fsdpck_zip_subject *s, struct fsdpck_error *err)
+{
+    struct fsdpck_verify_result result = { 0 };
+    struct first_problem first = { .src = src, .subject = s };
+    struct fsdpck_zip_check c = { .src = src, .report = keep_first, .ctx = &first, .result = &result, .err = err };
+    int r = fsdpck_zip_check_begin(&c);
+    if (!r)
+        r = fsdpck_zip_check_run(&c, s);
+    fsdpck_zip_check_end(&c);
+    if (!r && first.error.code) {
+        *err = first.error;
+        r = first.error.code;
+    }
     return r;
 }

@@ -15,6 +15,14 @@
 
 const struct fsdpck_base *fsdpck_source_base(const struct fsdpck_source *src) { return src->base; }
 
+/* What the checkpoint was opened without checks for, its base is. */
+static int open_base(const struct fsdpck_source *src, const struct fsdpck_options *opt, struct fsdpck_source **base, struct fsdpck_error *err)
+{
+    struct fsdpck_options with = *opt;
+    with.no_verify = with.no_verify || src->opt.no_verify;
+    return fsdpck_source_open(src->base->path, NULL, &with, base, err);
+}
+
 int fsdpck_base_open(const struct fsdpck_source *src, const struct fsdpck_options *opt, struct fsdpck_source **base, struct fsdpck_error *err)
 {
     struct fsdpck_stat st;
@@ -25,7 +33,7 @@ int fsdpck_base_open(const struct fsdpck_source *src, const struct fsdpck_option
         return FSDPCK_ERR_MISSING;
     }
     if (src->io->stat(src->io->ctx, src->base->path, true, &st) == 0)
-        return fsdpck_source_open(src->base->path, NULL, opt ? opt : &src->opt, base, err);
+        return open_base(src, opt ? opt : &src->opt, base, err);
     fsdpck_error_set(err, FSDPCK_ERR_MISSING, src->base->path, "is not there: the frozen base that the adapters of '%s' belong to", src->path);
     fsdpck_error_hint(err, "the way to it, in index.json, is relative to the checkpoint: the two move together");
     return FSDPCK_ERR_MISSING;
@@ -118,6 +126,8 @@ int fsdpck_base_compare(const struct fsdpck_source *src, struct fsdpck_source *b
         r = fsdpck_error_nomem(c.err, PIECE_NBYTES);
     for (size_t i = 0; r == 0 && src->base && i < src->base->ntensors; i++)
         r = compare(&c, &src->base->tensors[i]);
+    if (r == 0)
+        r = fsdpck_source_check(base, c.err);
     free(c.piece);
     fsdpck_rows_free(&c.rows);
     return r;

@@ -327,7 +327,9 @@ static int run(struct diff *d)
         for (; rc == 0 && d->reported < d->filling; d->reported++)
             report_pair(d, pair_at(d, d->reported));
     }
-    return rc;
+    if (rc == 0)
+        rc = fsdpck_source_check(d->a, d->err);
+    return rc == 0 ? fsdpck_source_check(d->b, d->err) : rc;
 }
 
 static double seconds_now(void)

@@ -113,6 +113,20 @@ static uint64_t rows_nbytes(const struct rank *r, const struct fsdpck_source *sr
     return nbytes;
 }
 
+/* A torch.save file, or a chunk of a PyTorch DCP directory, has one CRC-32 for what many ranks read slices of: each rank reads its share of them whole. */
+static int check_share(struct rank *r, struct fsdpck_source *src, bool adapter, struct fsdpck_error *err)
+{
+    const struct layout *l = &r->job->layout;
+    const struct fsdpck_tensor *t;
+    int rc = 0;
+    for (size_t i = (size_t)r->comm->rank; i < l->nparams && !rc; i += (size_t)r->comm->nranks) {
+        comm_beat(r->comm);
+        if (comes_from(r->job, &l->params[i], adapter) && !(rc = find(src, &l->params[i], adapter, &t, err)))
+            rc = fsdpck_source_check_tensor(src, t, err);
+    }
+    return rc;
+}
+
 /* loaded: (nparams) */
 static int load_all(struct rank *r, const char *path, bool adapter, struct loaded *loaded, struct fsdpck_error *err)
 {
@@ -130,6 +144,8 @@ static int load_all(struct rank *r, const char *path, bool adapter, struct loade
             rc = add_read(r, src, reads, &l->params[i], adapter, &loaded[i], err);
     }
     rc = reads_end(reads, rc, err);
+    if (!rc)
+        rc = check_share(r, src, adapter, err);
     fsdpck_source_close(src);
     return rc;
 }

@@ -27,6 +27,7 @@ struct fsdpck_options {
     /* Things worth saying that are no errors ("lm_head.weight is stored once …"), one line without newline; may be NULL. */
     void (*note)(void *ctx, const char *line);
     void *ctx;
+    bool no_verify; /* payload is taken as it is: neither hashes nor CRC-32s of it are looked at */
     const volatile int *stop; /* where it becomes nonzero, work ends with FSDPCK_ERR_STOPPED and nothing is committed; may be NULL. Read atomically */
 };
 
@@ -104,8 +105,13 @@ FSDPCK_API int fsdpck_source_plan(struct fsdpck_source *src, const struct fsdpck
                                   struct fsdpck_error *err);
 
 /* Reads all boxes, split among threads. Hashed sources are verified: a mismatch is FSDPCK_ERR_DAMAGED, names file, tensor, rows and
- * rank, and leaves the contents of every dst undefined. Boxes may overlap in the source, not in memory. */
+ * rank, and leaves the contents of every dst undefined. Boxes may overlap in the source, not in memory. torch.save files and PyTorch DCP
+ * directories have one CRC-32 a stored tensor, or chunk of one: it is checked by the read that brings the last part of it. */
 FSDPCK_API int fsdpck_source_read(struct fsdpck_source *src, const struct fsdpck_read *reads, size_t nreads, struct fsdpck_error *err);
+/* After the last read: reads the rest of what the reads have brought only parts of, and checks it. Does nothing where no CRC-32 waits. */
+FSDPCK_API int fsdpck_source_check(struct fsdpck_source *src, struct fsdpck_error *err);
+/* The same for everything that is stored of one tensor, whether it was read or not: ranks that read slices share the checking of whole tensors so. */
+FSDPCK_API int fsdpck_source_check_tensor(struct fsdpck_source *src, const struct fsdpck_tensor *tensor, struct fsdpck_error *err);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,400 @@
+/* Joins the CRC-32s of a record's parts. A record of which something was read is open: it has a sorted list of segments, disjoint and never adjacent, each
+ * with its CRC-32; reads that go through a record in order keep one. Knows files and bytes; of zips, only that they state a CRC-32. */
+#include "engine/checks.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buffer.h"
+#include "base/hash.h"
+#include "base/stop.h"
+#include "engine/file_read.h"
+#include "engine/zstream.h"
+
+#define PIECE_NBYTES (1u << 20)
+#define MAX_SEGMENTS 4096u /* of a record; beyond (scattered reads of a transposed tensor) all of it is read at the end */
+
+enum { UNSEEN, OPEN, SOUND, DAMAGED };
+
+struct segment {
+    uint64_t begin, end; /* in the record */
+    uint32_t crc32;
+};
+
+struct open_record {
+    struct open_record *next, *previous;
+    struct fsdpck_crc_record *record;
+    struct fsdpck_zplace stream; /* nbytes 0: the record lies open in the file */
+    uint32_t file;
+    size_t ordinal; /* of the tensor that was being read: for messages */
+    struct segment *segments;
+    size_t count, capacity;
+    bool scattered; /* too many segments: none is kept until the record is read in order */
+};
+
+struct fsdpck_checks {
+    pthread_mutex_t lock; /* of everything here, and of the records' open */
+    struct open_record *first;
+    uint64_t nunchecked;
+};
+
+struct fsdpck_checks *fsdpck_checks_new(struct fsdpck_error *err)
+{
+    struct fsdpck_checks *c = calloc(1, sizeof *c);
+    if (c)
+        pthread_mutex_init(&c->lock, NULL);
+    else
+        fsdpck_error_nomem(err, sizeof *c);
+    return c;
+}
+
+/* Under the lock. */
+static void close_record(struct fsdpck_checks *c, struct open_record *o, uint32_t state)
+{
+    *(o->previous ? &o->previous->next : &c->first) = o->next;
+    if (o->next)
+        o->next->previous = o->previous;
+    o->record->open = NULL;
+    atomic_store(&o->record->state, state);
+    free(o->segments);
+    free(o);
+}
+
+void fsdpck_checks_free(struct fsdpck_checks *c)
+{
+    if (!c)
+        return;
+    while (c->first)
+        close_record(c, c->first, UNSEEN);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+struct fsdpck_crc_record *fsdpck_checks_state(struct fsdpck_source *src, struct fsdpck_crc_record *record, uint64_t offset, uint64_t nbytes, uint32_t crc32)
+{
+    *record = (struct fsdpck_crc_record){ .offset = offset, .nbytes = nbytes, .crc32 = crc32 };
+    if (crc32 || !nbytes)
+        return record;
+    pthread_mutex_lock(&src->checks->lock);
+    src->checks->nunchecked++;
+    pthread_mutex_unlock(&src->checks->lock);
+    return NULL;
+}
+
+/* ---- segments ---- */
+
+/* The first segment that ends behind `at`. */
+static size_t find(const struct open_record *o, uint64_t at)
+{
+    size_t low = 0, high = o->count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (o->segments[middle].end <= at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Moves *begin to the first byte from there on that is missing; *end to where the next segment begins, if that is before it. */
+static void find_gap(const struct open_record *o, uint64_t *begin, uint64_t *end)
+{
+    size_t i = find(o, *begin);
+    if (i < o->count && o->segments[i].begin <= *begin)
+        *begin = o->segments[i++].end;
+    if (i < o->count && o->segments[i].begin < *end)
+        *end = o->segments[i].begin;
+}
+
+static bool append(struct segment *to, const struct segment *more)
+{
+    if (to->end != more->begin)
+        return false;
+    to->crc32 = fsdpck_crc32_combine(to->crc32, more->crc32, more->end - more->begin);
+    to->end = more->end;
+    return true;
+}
+
+static void scatter(struct open_record *o)
+{
+    o->count = 0;
+    o->scattered = true;
+}
+
+static int put_in(struct open_record *o, size_t i, const struct segment *s, struct fsdpck_error *err)
+{
+    if (o->count == MAX_SEGMENTS)
+        return scatter(o), 0;
+    if (o->count == o->capacity) {
+        size_t capacity = o->capacity ? 2 * o->capacity : 4;
+        struct segment *more = reallocarray(o->segments, capacity, sizeof *more);
+        if (!more)
+            return fsdpck_error_nomem(err, capacity * sizeof *more);
+        o->segments = more;
+        o->capacity = capacity;
+    }
+    memmove(&o->segments[i + 1], &o->segments[i], (o->count - i) * sizeof *o->segments);
+    o->segments[i] = *s;
+    o->count++;
+    return 0;
+}
+
+/* Another thread may have brought some of it meanwhile: then its segment stays, and what that lacks is read at the end. */
+static int insert(struct open_record *o, const struct segment *s, struct fsdpck_error *err)
+{
+    size_t i = find(o, s->begin);
+    if (o->scattered || (i < o->count && o->segments[i].begin < s->end))
+        return 0;
+    bool joined = i > 0 && append(&o->segments[i - 1], s);
+    if (!joined) {
+        int r = put_in(o, i, s, err);
+        if (r != 0 || o->scattered)
+            return r;
+        i++;
+    }
+    if (i < o->count && append(&o->segments[i - 1], &o->segments[i])) {
+        memmove(&o->segments[i], &o->segments[i + 1], (o->count - i - 1) * sizeof *o->segments);
+        o->count--;
+    }
+    return 0;
+}
+
+/* ---- records ---- */
+
+/* Under the lock. NULL: no memory. */
+static struct open_record *open_record(struct fsdpck_checks *c, size_t ordinal, const struct fsdpck_extent *e, struct fsdpck_error *err)
+{
+    struct fsdpck_crc_record *record = e->crc;
+    if (record->open)
+        return record->open;
+    struct open_record *o = calloc(1, sizeof *o);
+    if (!o)
+        return fsdpck_error_nomem(err, sizeof *o), NULL;
+    o->record = record;
+    o->file = e->file;
+    o->ordinal = ordinal;
+    if (e->streamed)
+        o->stream = (struct fsdpck_zplace){ .file = e->file, .offset = e->stream, .nbytes = e->stream_nbytes };
+    o->next = c->first;
+    if (c->first)
+        c->first->previous = o;
+    c->first = o;
+    record->open = o;
+    atomic_store(&record->state, OPEN);
+    return o;
+}
+
+static void name_tensor(const struct fsdpck_source *src, size_t ordinal, struct fsdpck_error *err)
+{
+    if (ordinal != FSDPCK_CHECKS_NO_TENSOR)
+        fsdpck_error_tensor(err, source_tensors(src)[ordinal].name);
+}
+
+static int damaged(struct fsdpck_source *src, size_t ordinal, uint32_t file, uint64_t offset, const struct fsdpck_crc_record *record, struct fsdpck_error *err)
+{
+    fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, source_files(src)[file].path, offset,
+                    "is damaged: the CRC-32 of its record of %" PRIu64 " bytes is not %08" PRIx32 ", which the zip says", record->nbytes, record->crc32);
+    name_tensor(src, ordinal, err);
+    return FSDPCK_ERR_DAMAGED;
+}
+
+/* Under the lock: closes the record where all of it has passed. */
+static int judge(struct fsdpck_source *src, struct open_record *o, struct fsdpck_error *err)
+{
+    struct fsdpck_crc_record *record = o->record;
+    const struct segment *s = o->segments;
+    if (record->nbytes && (o->count != 1 || s->begin != 0 || s->end != record->nbytes))
+        return 0;
+    bool sound = !record->nbytes || s->crc32 == record->crc32;
+    int r = sound ? 0 : damaged(src, o->ordinal, o->file, o->stream.nbytes ? o->stream.offset : record->offset, record, err);
+    close_record(src->checks, o, sound ? SOUND : DAMAGED);
+    return r;
+}
+
+/* Bytes [begin, end) of the record, which is open: their CRC-32 is taken without the lock. */
+static int take(struct fsdpck_source *src, struct fsdpck_crc_record *record, uint64_t begin, uint64_t end, const uint8_t *data, struct fsdpck_error *err)
+{
+    const struct segment s = { begin, end, fsdpck_crc32(0, data, end - begin) };
+    int r = 0;
+    pthread_mutex_lock(&src->checks->lock);
+    struct open_record *o = record->open; /* NULL: another thread completed it */
+    if (o && (r = insert(o, &s, err)) == 0)
+        r = judge(src, o, err);
+    pthread_mutex_unlock(&src->checks->lock);
+    return r;
+}
+
+int fsdpck_checks_bytes(struct fsdpck_source *src, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, const void *data, uint64_t nbytes,
+                        struct fsdpck_error *err)
+{
+    struct fsdpck_crc_record *record = src->opt.no_verify ? NULL : e->crc;
+    uint32_t state = record ? atomic_load(&record->state) : SOUND;
+    if (state == DAMAGED)
+        return damaged(src, ordinal, e->file, e->streamed ? e->stream : record->offset, record, err);
+    if (state == SOUND)
+        return 0;
+    const uint64_t first = e->payload + begin - record->offset, last = first + nbytes;
+    int r = 0;
+    for (uint64_t at = first, end; r == 0 && at < last; at = end) {
+        end = last;
+        pthread_mutex_lock(&src->checks->lock);
+        struct open_record *o = atomic_load(&record->state) >= SOUND ? NULL : open_record(src->checks, ordinal, e, err);
+        if (o)
+            find_gap(o, &at, &end);
+        else if (atomic_load(&record->state) < SOUND)
+            r = FSDPCK_ERR_NOMEM;
+        pthread_mutex_unlock(&src->checks->lock);
+        if (r != 0 || !o || at >= last)
+            break;
+        r = take(src, record, at, end, (const uint8_t *)data + (at - first), err);
+    }
+    return r;
+}
+
+/* ---- what no read brought ---- */
+
+struct rest {
+    struct fsdpck_source *src;
+    uint8_t *buffer;
+    struct fsdpck_zstream *stream; /* NULL: not needed yet */
+    uint64_t read_nbytes;
+    struct fsdpck_error *err;
+};
+
+/* Under the lock: the first piece that is missing. False: the record is done. */
+static bool next_piece(struct fsdpck_crc_record *record, uint64_t *begin, uint64_t *end)
+{
+    struct open_record *o = record->open;
+    if (!o)
+        return false;
+    o->scattered = false;
+    *begin = 0;
+    *end = record->nbytes;
+    find_gap(o, begin, end);
+    *end = *end - *begin > PIECE_NBYTES ? *begin + PIECE_NBYTES : *end;
+    return true;
+}
+
+static int read_piece(struct rest *x, const struct open_record *where, uint64_t begin, uint64_t end, uint8_t **data)
+{
+    const uint64_t offset = where->record->offset + begin;
+    x->read_nbytes += end - begin;
+    if (!x->buffer && !(x->buffer = fsdpck_buffer_new(PIECE_NBYTES + 2 * FSDPCK_PAGE_NBYTES)))
+        return fsdpck_error_nomem(x->err, PIECE_NBYTES);
+    if (!where->stream.nbytes)
+        return fsdpck_file_read(x->src, where->file, offset, end - begin, x->buffer, data, x->err);
+    *data = x->buffer;
+    if (!x->stream && !(x->stream = fsdpck_zstream_new(x->src, x->err)))
+        return FSDPCK_ERR_NOMEM;
+    return fsdpck_zstream_read(x->stream, &where->stream, offset, x->buffer, end - begin, x->err);
+}
+
+static int complete(struct rest *x, struct fsdpck_crc_record *record)
+{
+    for (;;) {
+        uint64_t begin, end;
+        uint8_t *data;
+        struct open_record where;
+        pthread_mutex_lock(&x->src->checks->lock);
+        bool more = next_piece(record, &begin, &end);
+        if (more)
+            where = *record->open;
+        pthread_mutex_unlock(&x->src->checks->lock);
+        if (!more)
+            return 0;
+        int r = fsdpck_stop_asked(x->src->opt.stop) ? fsdpck_error_set(x->err, FSDPCK_ERR_STOPPED, NULL, "stopped") : read_piece(x, &where, begin, end, &data);
+        if (r == 0)
+            r = take(x->src, record, begin, end, data, x->err);
+        if (r != 0) {
+            name_tensor(x->src, where.ordinal, x->err);
+            return r;
+        }
+    }
+}
+
+static void end_rest(struct rest *x)
+{
+    free(x->buffer);
+    fsdpck_zstream_free(x->stream);
+}
+
+int fsdpck_checks_extent(struct fsdpck_source *src, size_t ordinal, const struct fsdpck_extent *e, struct fsdpck_error *err)
+{
+    struct rest x = { .src = src, .err = err };
+    int r = fsdpck_checks_bytes(src, ordinal, e, 0, NULL, 0, err); /* refuses what is known to be damaged */
+    if (r != 0 || !e->crc || src->opt.no_verify || atomic_load(&e->crc->state) >= SOUND)
+        return r;
+    pthread_mutex_lock(&src->checks->lock);
+    if (atomic_load(&e->crc->state) < SOUND && !open_record(src->checks, ordinal, e, err))
+        r = FSDPCK_ERR_NOMEM;
+    pthread_mutex_unlock(&src->checks->lock);
+    if (r == 0)
+        r = complete(&x, e->crc);
+    end_rest(&x);
+    return r;
+}
+
+static void tell_unchecked(struct fsdpck_source *src)
+{
+    char line[128];
+    pthread_mutex_lock(&src->checks->lock);
+    uint64_t n = src->checks->nunchecked;
+    src->checks->nunchecked = 0;
+    pthread_mutex_unlock(&src->checks->lock);
+    if (!n || !src->opt.note || src->opt.no_verify)
+        return;
+    snprintf(line, sizeof line, "%" PRIu64 " record%s no CRC-32 to be checked by", n, n == 1 ? " has" : "s have");
+    src->opt.note(src->opt.ctx, line);
+}
+
+int fsdpck_checks_finish(struct fsdpck_source *src, uint64_t *read_nbytes, struct fsdpck_error *err)
+{
+    struct rest x = { .src = src, .err = err };
+    int r = 0;
+    while (r == 0) {
+        pthread_mutex_lock(&src->checks->lock);
+        struct fsdpck_crc_record *record = src->checks->first ? src->checks->first->record : NULL;
+        pthread_mutex_unlock(&src->checks->lock);
+        if (!record)
+            break;
+        r = complete(&x, record);
+    }
+    *read_nbytes += x.read_nbytes;
+    end_rest(&x);
+    tell_unchecked(src);
+    return r;
+}
+
+/* ---- for users of the library ---- */
+
+int fsdpck_source_check(struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    struct fsdpck_error own = { 0 };
+    uint64_t read_nbytes = 0;
+    return fsdpck_checks_finish(src, &read_nbytes, err ? err : &own);
+}
+
+struct checking {
+    struct fsdpck_source *src;
+    size_t ordinal;
+};
+
+static int check_extent(void *ctx, const struct fsdpck_extent *e, struct fsdpck_error *err)
+{
+    const struct checking *c = ctx;
+    return fsdpck_checks_extent(c->src, c->ordinal, e, err);
+}
+
+int fsdpck_source_check_tensor(struct fsdpck_source *src, const struct fsdpck_tensor *tensor, struct fsdpck_error *err)
+{
+    static const uint64_t zeros[FSDPCK_MAX_DIMS];
+    struct fsdpck_error own = { 0 };
+    struct checking c = { src, tensor->alias_of >= 0 ? (size_t)tensor->alias_of : (size_t)(tensor - source_tensors(src)) };
+    if (tensor->nelem == 0 || src->opt.no_verify)
+        return 0;
+    return src->ops->extents(src, c.ordinal, zeros, tensor->shape, check_extent, &c, err ? err : &own);
+}

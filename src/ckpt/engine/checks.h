@@ -1,0 +1,34 @@
+/* CRC-32s of stored records (the zip entries of torch.save files and DCP items), checked while their bytes are read. Reads may bring a record in parts, in any
+ * order and from several threads: the CRCs of the parts are joined, and the last part gives the verdict. What no read brought is read by fsdpck_checks_finish(). */
+#ifndef CKPT_CHECKS_H
+#define CKPT_CHECKS_H
+
+#include <stdatomic.h>
+
+#include "engine/source_impl.h"
+
+/* A record that a CRC-32 stands for. Owned by the source's arena, or what lives as long. */
+struct fsdpck_crc_record {
+    uint64_t offset, nbytes; /* in the file, or in what the zstd stream decodes to */
+    uint32_t crc32;
+    _Atomic uint32_t state;  /* checks.c's; 0: not begun */
+    struct open_record *open;
+};
+
+/* A record's place and CRC-32 as its zip states them; one without a CRC-32 (torch can be told to write none) is only counted, and NULL is returned. */
+struct fsdpck_crc_record *fsdpck_checks_state(struct fsdpck_source *src, struct fsdpck_crc_record *record, uint64_t offset, uint64_t nbytes, uint32_t crc32);
+
+/* Bytes [begin, begin + nbytes) of the extent's payload, as they are stored, passed by. FSDPCK_ERR_DAMAGED names file and tensor where they complete a record
+ * whose CRC-32 is another. */
+int fsdpck_checks_bytes(struct fsdpck_source *src, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, const void *data, uint64_t nbytes,
+                        struct fsdpck_error *err);
+/* Reads the rest of the record that holds the extent. ordinal: of its tensor, or what follows where the source has no tensors yet. */
+#define FSDPCK_CHECKS_NO_TENSOR SIZE_MAX
+int fsdpck_checks_extent(struct fsdpck_source *src, size_t ordinal, const struct fsdpck_extent *e, struct fsdpck_error *err);
+/* Reads the rest of every record of which something was read; *read_nbytes: added to. */
+int fsdpck_checks_finish(struct fsdpck_source *src, uint64_t *read_nbytes, struct fsdpck_error *err);
+
+struct fsdpck_checks *fsdpck_checks_new(struct fsdpck_error *err);
+void fsdpck_checks_free(struct fsdpck_checks *c);
+
+#endif
