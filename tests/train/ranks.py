@@ -228,15 +228,59 @@ class Interrupted(Asked, Mpi):
         newest.unlink()
         middle.write_bytes(middle.read_bytes()[:-40])
         shutil.copytree(out / "checkpoints/step-000004", out / "checkpoints/step-000007.tmp-1234")
-        err = self.finish(self.start(path, "--ranks", "2", "--set", "checkpoint.save_steps=0"), None)
+        err = self.finish(self.start(path, "--ranks", "2", "--set", "checkpoint.save_steps=0"))
         for words in ("passed over: ", "step-000008", "step-000006", f"going on from {out}/checkpoints/step-000004"):
             if words not in err:
                 raise Failure(f"'{words}' is not in: {err[-900:]}")
-        for step in (8, 6):
-            shutil.rmtree(out / f"checkpoints/step-{step:06d}")
-        self.finish(self.start(path, "--ranks", "2"))
+        self.aside(out, ["step-000006", "step-000008"], ["step-000004", "step-000007.tmp-1234", "step-000008"])
         if self.bits(out) != whole:
             raise Failure("other bits")
+
+    def aside(self, out, damaged, whole):
+        """What was damaged has a name that `clean` knows, and stays until then."""
+        names = sorted(p.name for p in (out / "checkpoints").iterdir())
+        if sorted(n.split(".damaged-")[0] for n in names if ".damaged-" in n) != damaged or [n for n in names if ".damaged-" not in n] != whole:
+            raise Failure(f"{names}")
+        subprocess.run([str(self.fsdpck), "clean", str(out / "checkpoints")], check=True, capture_output=True)
+        if any(".damaged-" in p.name for p in (out / "checkpoints").iterdir()):
+            raise Failure("clean does not know them")
+
+    def flip(self, folder, rank):
+        """A bit of a payload: nothing but reading it tells."""
+        file = folder / f"__{rank}_0.distcp"
+        data = file.read_bytes()
+        for at in range(len(data) // 2, len(data), 97):
+            file.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1:])
+            done = subprocess.run([str(self.fsdpck), "verify", str(folder), "--json"], capture_output=True, text=True)
+            if done.returncode == 1 and all(p.get("tensor") for p in json.loads(done.stdout)["problems"]):
+                return
+        raise Failure("no payload found")
+
+    def flipped(self, lora, mpi):
+        """Damage that is found while the state is loaded, by one rank or several: all of them go on from the one before, and where there is none, anew."""
+        sections = {"steps": 8, "checkpoint": {"save_steps": 2, "keep_last": 0}, **({} if lora else {"lora": None})}
+        out, path = self.job(f"flipped{bool(lora)}{mpi}", **sections)
+        options = [] if mpi else ["--ranks", "3"]
+        self.finish(self.start(path, *options, mpi=mpi))
+        whole, checkpoints = self.bits(out), out / "checkpoints"
+        self.flip(checkpoints / "step-000008", 2)
+        self.flip(checkpoints / "step-000006", 1)
+        err = self.finish(self.start(path, "--resume", str(checkpoints / "step-000008"), *options, mpi=mpi), None if mpi else 3)
+        if (err.count("step-000008/__2_0.distcp") != 1 and not mpi) or "step-000008/__2_0.distcp" not in err or not (checkpoints / "step-000008").exists():
+            raise Failure(f"named by --resume: {err[-900:]}")
+        err = self.finish(self.start(path, *options, mpi=mpi))
+        for words in ("step-000008/__2_0.distcp", "step-000006/__1_0.distcp", f"going on from {checkpoints}/step-000004"):
+            if words not in err:
+                raise Failure(f"'{words}' is not in: {err[-1500:]}")
+        self.aside(out, ["step-000006", "step-000008"], [f"step-{n:06d}" for n in (2, 4, 6, 8)])
+        if self.bits(out) != whole:
+            raise Failure("other bits")
+        for step in (2, 4, 6, 8):
+            self.flip(checkpoints / f"step-{step:06d}", step % 3)
+        err = self.finish(self.start(path, *options, mpi=mpi))
+        if "no whole checkpoint is left: the run begins anew, with step 1" not in err or self.bits(out) != whole:
+            raise Failure(f"not anew, or with other bits: {err[-900:]}")
+        self.aside(out, [f"step-{n:06d}" for n in (2, 4, 6, 8)], [f"step-{n:06d}" for n in (2, 4, 6, 8)])
 
     def planned_memory(self, ranks, gather):
         """What plan says that all ranks take together, against the memory that they had. The program and its libraries come on top."""
@@ -299,6 +343,8 @@ def main():
             t.attempt("the lock of a run that is gone", t.owner_gone)
             t.attempt("an output_dir that is removed", t.removed)
             t.attempt("checkpoints that are passed over", t.passed_over)
+            for lora, mpi in ((True, 0), (False, 0), (True, 3)):
+                t.attempt(f"damaged payloads, {'LoRA' if lora else 'full'}, mpirun {mpi}", t.flipped, lora, mpi)
             t.attempt("metrics", t.measured)
             for lora in ({"lora_dropout": 0}, None):
                 t.attempt(f"evaluation: its loss, {lora}", t.evaluated_right, lora)

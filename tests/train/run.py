@@ -242,11 +242,9 @@ class Runs(Texts, Terminal, Refusals):
         newest = sorted((out / "checkpoints").glob("step-*"))[-1]
         index = (newest / "index.json").read_bytes()
         (newest / "index.json").write_bytes(index.replace(b'"step', b'"stEp', 1))
-        done = self.run(path, "--set", "checkpoint.save_steps=20", want=4)
-        if "passed over" not in done.stderr or "going on from" not in done.stderr or "could NOT be saved" not in done.stderr:
+        done = self.run(path, "--set", "checkpoint.save_steps=20")
+        if "passed over" not in done.stderr or "going on from" not in done.stderr or "could NOT be saved" in done.stderr:
             raise Failure(done.stderr)
-        shutil.rmtree(newest)
-        self.run(path)
         if self.bits(out) != before:
             raise Failure("gone on from the one before, with other bits")
 

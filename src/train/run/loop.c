@@ -14,6 +14,7 @@
 #include "run/gather.h"
 #include "run/memory.h"
 #include "run/profile.h"
+#include "run/resume.h"
 #include "run/samples.h"
 #include "state/adapter.h"
 #include "state/saver.h"
@@ -235,13 +236,14 @@ static int train(struct rank *r, struct saver *saver, struct profile *profile, F
 }
 
 /* From the config, the checkpoint, or both to a state that all ranks agree on. */
-static int start(struct rank *r, const char *resume, struct fsdpck_error *err)
+static int start(struct rank *r, const char *resume, struct loop_notes *notes, struct fsdpck_error *err)
 {
     int rc = agree(r, resume, err);
     if (!rc)
         rc = rank_load(r, err);
-    if (!rc && resume)
-        rc = rank_resume(r, resume, err);
+    if (!rc)
+        rc = resume_load(r, resume, &notes->saved, err);
+    notes->ndone = r->step;
     return rc ? rc : r->comm->ops->barrier(r->comm, "start", err);
 }
 
@@ -266,8 +268,7 @@ int loop_run(struct rank *r, const char *resume, struct loop_notes *notes, struc
     FILE *metrics = NULL;
     struct saver *saver = NULL;
     struct profile *profile = NULL;
-    int rc = start(r, resume, err);
-    notes->ndone = notes->saved = r->step;
+    int rc = start(r, resume, notes, err);
     if (!rc)
         rc = saver_new(r, &saver, err);
     if (!rc && r->comm->rank == 0)

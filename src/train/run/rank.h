@@ -102,6 +102,8 @@ void rank_tell(const struct rank *r, enum train_phase phase, uint64_t done, uint
 
 /* load.c: base weights from config.model, adapters from init_adapter or PEFT's distribution; only this rank's rows. */
 int rank_load(struct rank *r, struct fsdpck_error *err);
+/* The same over whatever state the rank has. */
+int rank_start_anew(struct rank *r, struct fsdpck_error *err);
 /* Before the ranks part: all tensors are there, with the right shapes. */
 int job_check_sources(const struct job *job, struct fsdpck_error *err);
 
@@ -126,7 +128,7 @@ double schedule_lr(const struct train_config *config, uint64_t step, uint64_t ns
 /* Name of the first tensor whose gradient is not finite, or "loss". Collective. */
 int rank_find_nonfinite(struct rank *r, const char **name, struct fsdpck_error *err);
 
-/* checkpoint.c */
+/* checkpoint.c: this rank's part of the state, not published yet. After a failure it holds no meaning. */
 int rank_resume(struct rank *r, const char *path, struct fsdpck_error *err);
 /* Before the ranks part: whether the checkpoint fits this run, key by key. *step: steps done. */
 int job_check_resume(const struct job *job, const char *path, uint64_t *step, struct fsdpck_error *err);

@@ -5,70 +5,13 @@
 
 #include "run/files.h"
 #include "run/job.h"
+#include "run/resume.h"
 #include "run/supervise.h"
-#include "state/whole.h"
 
 static void note(const struct train_options *opt, const char *line)
 {
     if (opt->note)
         opt->note(opt->ctx, line);
-}
-
-/* The newest checkpoint that opens and fits; those that do not open are said and passed over. */
-static int find_newest(const struct job *job, char path[FILES_PATH], bool *found, struct fsdpck_error *err)
-{
-    uint64_t *steps, step;
-    size_t count;
-    char line[FILES_PATH + 2400], text[2048];
-    int rc = files_list_checkpoints(job->config, &steps, &count, err);
-    for (size_t i = 0; i < count && !rc && !*found; i++) {
-        struct fsdpck_error why = { 0 };
-        rc = files_checkpoint_path(job->config, steps[i], path, err);
-        int bad = rc ? 0 : job_check_resume(job, path, &step, &why);
-        *found = !rc && !bad;
-        if (bad == FSDPCK_ERR_USAGE) { /* a good one, of another run */
-            *err = why;
-            rc = bad;
-        } else if (bad) {
-            snprintf(line, sizeof line, "checkpoint passed over: %s", fsdpck_error_format(&why, text, sizeof text));
-            note(job->opt, line);
-        }
-    }
-    free(steps);
-    return rc;
-}
-
-/* *found: there is one to go on from, at path. */
-static int choose_resume(const struct job *job, char path[FILES_PATH], bool *found, struct fsdpck_error *err)
-{
-    const char *how = job->opt->resume ? job->opt->resume : "auto";
-    char line[FILES_PATH + 64];
-    uint64_t step;
-    int rc = 0;
-    *found = false;
-    if (strcmp(how, "never") == 0) {
-        uint64_t *steps;
-        size_t count;
-        rc = files_list_checkpoints(job->config, &steps, &count, err);
-        free(steps);
-        if (!rc && count)
-            rc = fsdpck_error_set(err, FSDPCK_ERR_EXISTS, job->config->output_dir, "it holds checkpoints of a run: --resume never needs another output_dir");
-        return rc;
-    }
-    if (strcmp(how, "auto") == 0) {
-        rc = find_newest(job, path, found, err);
-    } else {
-        snprintf(path, FILES_PATH, "%s", how);
-        rc = job_check_resume(job, path, &step, err);
-        *found = !rc;
-    }
-    if (!rc && !*found)
-        rc = whole_check_place(job->config, err);
-    if (!rc && *found) {
-        snprintf(line, sizeof line, "going on from %s", path);
-        note(job->opt, line);
-    }
-    return rc;
 }
 
 /* One rank's supervisor does it; what cannot be removed is no reason not to train. */
@@ -99,7 +42,7 @@ static int train(struct job *job, struct train_result *done, struct fsdpck_error
     char path[FILES_PATH];
     bool found = false;
     clean(job);
-    int rc = choose_resume(job, path, &found, err);
+    int rc = resume_choose(job, path, &found, err);
     if (rc)
         return rc;
     rc = supervise(job, found ? path : NULL, done, err);

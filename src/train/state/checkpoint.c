@@ -176,8 +176,6 @@ int rank_resume(struct rank *r, const char *path, struct fsdpck_error *err)
     rc = reads_end(reads, rc, err);
     if (!rc)
         rc = state_read_counts(src, &r->step, &r->updates, err);
-    if (!rc)
-        rc = rank_publish(r, false, err);
     fsdpck_source_close(src);
     return rc;
 }

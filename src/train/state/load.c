@@ -307,6 +307,26 @@ int rank_load(struct rank *r, struct fsdpck_error *err)
     return rc ? rc : rank_publish(r, true, err);
 }
 
+int rank_start_anew(struct rank *r, struct fsdpck_error *err)
+{
+    const struct layout *l = &r->job->layout;
+    const struct kern_memory *memory = r->compute->device->memory;
+    for (size_t i = 0; i < l->nparams; i++) {
+        const struct param *p = &l->params[i];
+        int64_t first, nrow = p->trainable ? param_rows(p, r->comm->rank, &first) : 0;
+        if (nrow > 0)
+            memory->zero(r->compute->stream, rank_master(r, p), (size_t)(nrow * p->ncol) * sizeof(float));
+    }
+    memory->zero(r->compute->stream, r->m, (size_t)l->own_nelem * sizeof(float));
+    memory->zero(r->compute->stream, r->v, (size_t)l->own_nelem * sizeof(float));
+    r->step = r->updates = 0;
+    free((void *)r->base.tensors);
+    free(r->base_names);
+    r->base = (struct fsdpck_base){ 0 };
+    r->base_names = NULL;
+    return rank_load(r, err);
+}
+
 /* PEFT writes the embedding along where it has an adapter: a copy of the base's. */
 static bool is_copy(const struct job *job, const char *path, const char *name)
 {

@@ -1,0 +1,187 @@
+/* Chooses by looking, and again by loading. Only damage is passed over: a checkpoint of another run, of a later version, or that may not be read ends the run, since
+ * going on from an older one would not be what the user means. */
+#include "run/resume.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <fsdpck/check.h>
+
+#include "state/whole.h"
+
+static bool is_auto(const struct job *job)
+{
+    return !job->opt->resume || strcmp(job->opt->resume, "auto") == 0;
+}
+
+static void note(const struct job *job, const char *line)
+{
+    if (job->first == 0 && job->opt->note)
+        job->opt->note(job->opt->ctx, line);
+}
+
+static bool is_damage(const struct fsdpck_error *why)
+{
+    switch (why->code) {
+    case FSDPCK_ERR_FORMAT:
+    case FSDPCK_ERR_MISSING:
+    case FSDPCK_ERR_DAMAGED:
+    case FSDPCK_ERR_LIMIT: return true;
+    case FSDPCK_ERR_IO: return why->sys_errno == EIO; /* the disk's */
+    default: return false;
+    }
+}
+
+/* Rank 0's. That it cannot be renamed is said: its step can then not be saved again. */
+static void pass_over(const struct job *job, const char *path, const struct fsdpck_error *why)
+{
+    struct fsdpck_error err = { 0 };
+    char *aside = NULL, line[2 * FILES_PATH + 4400], text[2048], text2[2048];
+    if (job->first != 0)
+        return;
+    int rc = fsdpck_set_aside(path, &job->fs, &aside, &err);
+    if (rc == 0)
+        snprintf(line, sizeof line, "checkpoint passed over: %s; set aside as %s", fsdpck_error_format(why, text, sizeof text), aside);
+    else
+        snprintf(line, sizeof line, "checkpoint passed over: %s; it could not be set aside: %s", fsdpck_error_format(why, text, sizeof text),
+                 fsdpck_error_format(&err, text2, sizeof text2));
+    note(job, line);
+    free(aside);
+}
+
+/* The newest checkpoint before step `below` that looks whole; *step 0: there is none, after *npassed damaged ones. */
+static int find_newest(const struct job *job, uint64_t below, uint64_t *step, size_t *npassed, struct fsdpck_error *err)
+{
+    uint64_t *steps, said;
+    size_t count;
+    char path[FILES_PATH];
+    int rc = files_list_checkpoints(job->config, &steps, &count, err);
+    *step = 0;
+    for (size_t i = 0; i < count && !rc && !*step; i++) {
+        struct fsdpck_error why = { 0 };
+        if (steps[i] >= below)
+            continue;
+        rc = files_checkpoint_path(job->config, steps[i], path, err);
+        int bad = rc ? 0 : job_check_resume(job, path, &said, &why);
+        if (bad && is_damage(&why)) {
+            pass_over(job, path, &why);
+            ++*npassed;
+        } else if (bad) {
+            *err = why;
+            rc = bad;
+        } else if (!rc) {
+            *step = steps[i];
+        }
+    }
+    free(steps);
+    return rc;
+}
+
+static void tell_choice(const struct job *job, const char *path, size_t npassed)
+{
+    char line[FILES_PATH + 64];
+    snprintf(line, sizeof line, "going on from %s", path ? path : "");
+    if (path)
+        note(job, line);
+    else if (npassed)
+        note(job, "no whole checkpoint is left: the run begins anew, with step 1");
+}
+
+static int refuse_any(const struct job *job, struct fsdpck_error *err)
+{
+    uint64_t *steps;
+    size_t count;
+    int rc = files_list_checkpoints(job->config, &steps, &count, err);
+    free(steps);
+    if (!rc && count)
+        rc = fsdpck_error_set(err, FSDPCK_ERR_EXISTS, job->config->output_dir, "it holds checkpoints of a run: --resume never needs another output_dir");
+    return rc;
+}
+
+int resume_choose(const struct job *job, char path[FILES_PATH], bool *found, struct fsdpck_error *err)
+{
+    uint64_t step = 0;
+    size_t npassed = 0;
+    int rc;
+    *found = false;
+    if (is_auto(job)) {
+        rc = find_newest(job, UINT64_MAX, &step, &npassed, err);
+        *found = !rc && step;
+        if (*found)
+            rc = files_checkpoint_path(job->config, step, path, err);
+    } else if (strcmp(job->opt->resume, "never") == 0) {
+        rc = refuse_any(job, err);
+    } else {
+        snprintf(path, FILES_PATH, "%s", job->opt->resume);
+        rc = job_check_resume(job, path, &step, err);
+        *found = !rc;
+    }
+    if (!rc && !*found)
+        rc = whole_check_place(job->config, err);
+    if (!rc)
+        tell_choice(job, *found ? path : NULL, npassed);
+    return rc;
+}
+
+/* Whether this checkpoint is output_dir's own of that step, however it was named. */
+static bool is_ours(const struct job *job, const char *path, uint64_t step)
+{
+    struct stat a, b;
+    char own[FILES_PATH];
+    return files_checkpoint_path(job->config, step, own, NULL) == 0 && stat(own, &a) == 0 && stat(path, &b) == 0 && a.st_ino == b.st_ino && a.st_dev == b.st_dev;
+}
+
+/* Rank 0 chooses; all learn the step. 0: none. */
+static int agree_on_next(struct rank *r, const char *path, const struct fsdpck_error *why, uint64_t *step, struct fsdpck_error *err)
+{
+    const char *name = strrchr(path, '/');
+    uint64_t below = strtoull(name ? name + sizeof "/step-" - 1 : "0", NULL, 10);
+    struct fsdpck_error mine = { 0 };
+    size_t npassed = 1;
+    *step = 0;
+    if (r->comm->rank == 0) {
+        pass_over(r->job, path, why);
+        find_newest(r->job, below, step, &npassed, &mine);
+    }
+    int rc = comm_first_error(r->comm, &mine, err);
+    if (!rc && mine.code) {
+        *err = mine;
+        rc = mine.code;
+    }
+    return rc ? rc : r->comm->ops->sum_u64(r->comm, step, 1, err);
+}
+
+int resume_load(struct rank *r, const char *path, uint64_t *saved, struct fsdpck_error *err)
+{
+    char next[FILES_PATH];
+    int rc = 0;
+    *saved = 0;
+    while (path) {
+        struct fsdpck_error why = { 0 };
+        uint64_t step;
+        rank_resume(r, path, &why);
+        rc = comm_first_error(r->comm, &why, err);
+        if (!rc && !why.code) {
+            *saved = is_ours(r->job, path, r->step) ? r->step : 0;
+            return rank_publish(r, false, err);
+        }
+        if (!rc && !(is_auto(r->job) && is_damage(&why))) {
+            *err = why;
+            rc = why.code;
+        }
+        if (!rc)
+            rc = agree_on_next(r, path, &why, &step, err);
+        if (!rc && step)
+            rc = files_checkpoint_path(r->job->config, step, next, err);
+        if (rc)
+            return rc;
+        path = step ? next : NULL;
+        if (r->comm->rank == 0)
+            tell_choice(r->job, path, 1);
+        if (!path)
+            rc = rank_start_anew(r, err);
+    }
+    return rc;
+}
