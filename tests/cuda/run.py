@@ -80,11 +80,12 @@ class Hosted(Tests):
     def dropped(self):
         """Dropout: the processor's losses, by the same masks."""
         losses = {}
-        for device in "cuda", "cpu":
-            path, out = self.config(f"dropped-{device}", 150, lora={"r": 8, "target_modules": "all-linear", "lora_dropout": 0.2})
-            self.ends(path, device=device)
-            losses[device] = [m[1] for m in self.bits(out)[0]]
-        self.near("dropout: loss", max(abs(a - b) for a, b in zip(losses["cuda"], losses["cpu"], strict=True)), 0.01)
+        for dora in False, True:
+            for device in "cuda", "cpu":
+                path, out = self.config(f"dropped-{device}-{dora}", 150, lora={"r": 8, "target_modules": "all-linear", "lora_dropout": 0.2, "use_dora": dora})
+                self.ends(path, device=device)
+                losses[device] = [m[1] for m in self.bits(out)[0]]
+            self.near(f"dropout, DoRA {dora}: loss", max(abs(a - b) for a, b in zip(losses["cuda"], losses["cpu"], strict=True)), 0.01)
 
     def counts(self, path, *options, **env):
         """Of the calls that a run made; of some rank, where there are several."""
@@ -229,7 +230,7 @@ def main():
         print("skipped: the CUDA module is not built here\n0 passed, 0 failed")
         return 0
     t = Hosted(args)
-    checks = [(f"training, {name}", t.golden, name) for name in ("lora-qwen3", "lora-mistral", "full-llama-tied", "lora-ends-untied")]
+    checks = [(f"training, {name}", t.golden, name) for name in ("lora-qwen3", "lora-mistral", "full-llama-tied", "lora-ends-untied", "lora-dora")]
     checks += [("training, other kernels", t.refused, "lora-qwen3"), ("training, dropout", t.dropped), ("replayed", t.replayed),
                ("launches", t.launches), ("circumstances", t.circumstances), ("each call fails", t.all_fail)]
     if MPIRUN:

@@ -103,6 +103,8 @@ def lora_config(rng, nlayer):
         out["alpha_pattern"] = rng.choice(({"o_proj": 3}, {r".*mlp\.(gate|up)_proj": 20, "lm_head": 2}, {f"^model.layers.{layer}.self_attn.v_proj": 11}))
     if rng.random() < 0.5:
         out["modules_to_save"] = saved_modules(rng, nlayer)
+    if rng.random() < 0.5 and not any(end in str(out["target_modules"]) for end in ("embed_tokens", "lm_head")):
+        out["use_dora"] = True
     return out
 
 
@@ -165,10 +167,12 @@ def attach(model, lora, folder, seed):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         peft = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", lora_dropout=0.0, **lora))
-        g = torch.Generator().manual_seed(seed)
+        g, before = torch.Generator().manual_seed(seed), {n: p.data.clone() for n, p in peft.named_parameters() if "magnitude" in n}
         for name, p in peft.named_parameters():
-            if "lora_" in name:
+            if "lora_" in name and "magnitude" not in name:
                 p.data = torch.randn(p.shape, generator=g) * (0.1 if "lora_B" in name or "embedding_A" in name else p.shape[1] ** -0.5)
+            if "magnitude" in name:
+                p.data = before[name] * (1 + 0.2 * torch.randn(p.shape, generator=g))
             elif "modules_to_save" in name and seed % 2:  # else they begin as the base's
                 p.data += torch.randn(p.shape, generator=g) * 0.1
         peft.save_pretrained(folder)

@@ -51,6 +51,37 @@ static void add_adapter(const struct reference *m, const char *path, const doubl
     }
 }
 
+void reference_norms(const struct reference *m, const char *path, double *norms)
+{
+    const struct reference_tensor *w = reference_find(m, "", path, ".weight"), *a = reference_find(m, "base_model.model.", path, ".lora_A.weight");
+    const struct reference_tensor *b = reference_find(m, "base_model.model.", path, ".lora_B.weight");
+    for (int64_t i = 0; i < w->nrow; i++) {
+        double squares = 0;
+        for (int64_t j = 0; j < w->ncol; j++) {
+            double x = w->data[i * w->ncol + j];
+            for (int64_t k = 0; k < a->nrow; k++)
+                x += scale_of(m, a->nrow) * b->data[i * a->nrow + k] * a->data[k * a->ncol + j];
+            squares += x * x;
+        }
+        norms[i] = sqrt(squares);
+    }
+}
+
+/* PEFT's DoRA: what it adds to the base's output is (g - 1)·W·drop(x) + g·scale·B·A·drop(x). add: (ntok, nout), scale·B·A·drop(x). */
+static void add_dora(const struct reference *m, const char *path, const struct reference_tensor *w, const double *x, int64_t ntok, int64_t token0, const double *add, double *y)
+{
+    const struct reference_tensor *magnitude = reference_find(m, "base_model.model.", path, ".lora_magnitude_vector"), *norms = reference_find(m, "norms.", path, "");
+    const struct kern_dropout drop = { .p = (float)m->dropout, .rng = { .seed = m->seed, .name = XXH32(path, strlen(path), 0) }, .token0 = token0, .width = w->ncol };
+    for (int64_t t = 0; t < ntok; t++) {
+        for (int64_t i = 0; i < w->nrow; i++) {
+            double base = 0, g = magnitude->data[i] / norms->data[i];
+            for (int64_t j = 0; j < w->ncol; j++)
+                base += w->data[i * w->ncol + j] * x[t * w->ncol + j] * dropout_ref(&drop, t, j);
+            y[t * w->nrow + i] += (g - 1) * base + g * add[t * w->nrow + i];
+        }
+    }
+}
+
 /* y = x·Wᵀ + bias + adapter; the caller frees. */
 static double *linear(const struct reference *m, const char *path, const struct reference_tensor *w, const double *x, int64_t ntok, int64_t token0)
 {
@@ -64,7 +95,14 @@ static double *linear(const struct reference *m, const char *path, const struct 
             y[t * w->nrow + i] = s;
         }
     }
-    add_adapter(m, path, x, ntok, token0, y);
+    if (m->dora && reference_find(m, "norms.", path, "")) {
+        double *add = room(ntok * w->nrow);
+        add_adapter(m, path, x, ntok, token0, add);
+        add_dora(m, path, w, x, ntok, token0, add, y);
+        free(add);
+    } else {
+        add_adapter(m, path, x, ntok, token0, y);
+    }
     return y;
 }
 

@@ -25,7 +25,7 @@ struct reference {
     enum reference_rope rope;
     double theta, factor, original; /* llama3's other numbers are 1 and 4, yarn's 32 and 1 */
     double alpha, dropout; /* of adapters */
-    bool rslora;
+    bool rslora, dora; /* dora: "norms.PATH" are the rows' norms, which are constants of the gradient */
     uint64_t seed;
     struct reference_tensor *tensors; /* (ntensors) */
     size_t ntensors;
@@ -39,6 +39,8 @@ struct reference_document {
 
 /* The sum over the supervised tokens. */
 double reference_loss(const struct reference *m, const struct reference_document *doc);
+/* ‖W + scale·B·A‖ of each row of the module's weight, as the tensors are now. */
+void reference_norms(const struct reference *m, const char *path, double *norms);
 /* NULL: there is none. */
 struct reference_tensor *reference_find(const struct reference *m, const char *before, const char *path, const char *after);
 

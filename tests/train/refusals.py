@@ -83,6 +83,8 @@ REFUSALS = [
     (put("train", "max_steps", 13), 2, "has 12 steps"),
     (put("lora", "target_modules", ["q_proj", "no_such"]), 2, "'no_such' names no module"),
     (put("lora", "target_modules", "no_such"), 2, "matches no module"),
+    (put("lora", "use_dora", True), 2, "'use_dora' is not that of"),
+    (put(None, "lora", {"use_dora": True, "target_modules": ["q_proj", "embed_tokens"]}), 3, "key 'lora.use_dora': an adapter of model.embed_tokens is not supported"),
     (put("lora", "modules_to_save", ["norms"]), 2, "key 'lora.modules_to_save': 'norms' is the end of no module's path"),
     (put("lora", "modules_to_save", ["act_fn"]), 2, "key 'lora.modules_to_save': 'act_fn' is the end of no module's path"),
     (put("lora", "modules_to_save", ["layers"]), 2, "key 'lora.modules_to_save': 'layers' is the end of no module's path"),

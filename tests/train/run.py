@@ -142,12 +142,12 @@ class Runs(Texts, Terminal, Refusals):
             raise Failure(f"the loss does not fall: {losses}")
 
     def saved(self, name):
-        """modules_to_save from the base on, beside drawn adapters: at several numbers of ranks and in bf16; what is trained, and what the folder says."""
+        """modules_to_save from the base on, beside drawn adapters: at several numbers of ranks, in bf16 with DoRA; what is trained, and what the folder says."""
         def run(ranks, param, *options):
             out = self.tmp / f"{name}-drawn-{param}{ranks}"
             self.run(self.write(f"{name}-drawn", {
                 "model": str(self.goldens / name / "model"), "output_dir": str(out), "seed": 7, "dtype": {"param": param}, "data": {"train": str(self.goldens / name / "data.jsonl"), "seq_len": 40},
-                "lora": {"r": 3, "lora_dropout": 0.25, "target_modules": ["lm_head", "q_proj"], "modules_to_save": ["lm_head", "1.mlp", "model.norm"]},
+                "lora": {"r": 3, "lora_dropout": 0.25, "target_modules": ["lm_head", "q_proj"], "modules_to_save": ["lm_head", "1.mlp", "model.norm"], "use_dora": param == "bf16"},
                 "train": {"max_steps": 3, "global_batch_size": 5, "learning_rate": 0.01, "warmup_steps": 1}}), "--ranks", str(ranks), "--threads", "1", *options)
             return out
         base = self.model(self.goldens / name)
@@ -357,11 +357,14 @@ def main():
             t.check(f"{name}: packets of two", t.packet_bits, name)
             t.check(f"{name} resumed", t.resumed_bits, name, reference, [1, 4, 3, 2])
             t.check(f"{name} killed", t.kill_and_go_on, name, reference)
+        for name in [c for c in ("lora-saved-tied", "lora-dora") if c in cases]:
+            reference = t.bits(t.tmp / name)
+            t.check(f"{name} at 3 ranks", t.same_bits, name, reference, "ranks3", ["--ranks", "3", "--threads", "1", "--gather", "copy"])
+            t.check(f"{name} with recomputed blocks", lambda: t.same_bits(name, reference, "block", ["--ranks", "2"], sets={"fsdp.activation_checkpointing": "block"}))
+            t.check(f"{name} in bf16", t.bf16_bits, name)
+            t.check(f"{name}: packets of two", t.packet_bits, name)
+            t.check(f"{name} resumed", t.resumed_bits, name, reference, [2, 3, 1])
         if "lora-saved-tied" in cases:
-            reference = t.bits(t.tmp / "lora-saved-tied")
-            t.check("modules trained whole, at 3 ranks", t.same_bits, "lora-saved-tied", reference, "ranks3", ["--ranks", "3", "--threads", "1", "--gather", "copy"])
-            t.check("modules trained whole: packets of two", t.packet_bits, "lora-saved-tied")
-            t.check("modules trained whole, resumed", t.resumed_bits, "lora-saved-tied", reference, [2, 3, 1])
             t.check("modules trained whole, from the base", t.saved, "lora-saved-tied")
         if "full-qwen3-untied" in cases:
             t.check("the whole model", t.whole_model, "full-qwen3-untied")

@@ -15,7 +15,7 @@
 
 #include <train/train.h>
 
-static const char *const cases[] = { "full-llama-odd", "full-llama-tied", "full-qwen2", "full-qwen3-untied", "lora-ends-tied", "lora-ends-untied", "lora-llama", "lora-llama-rope3", "lora-mistral",
+static const char *const cases[] = { "full-llama-odd", "full-llama-tied", "full-qwen2", "full-qwen3-untied", "lora-dora", "lora-ends-tied", "lora-ends-untied", "lora-llama", "lora-llama-rope3", "lora-mistral",
                                      "lora-qwen2-window", "lora-qwen3", "lora-saved-tied", "lora-yarn-bias" };
 
 struct golden {

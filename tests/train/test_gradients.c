@@ -92,6 +92,7 @@ static void choose(struct trial *t, int number)
     m->window = strcmp(t->family, "llama") != 0 && below(t, 3) ? 1 + below(t, 9) : 0;
     m->first_window = m->window && strcmp(t->family, "mistral") != 0 ? below(t, m->nlayer) : 0;
     snprintf(t->targets, sizeof t->targets, "%s", targets[below(t, sizeof targets / sizeof targets[0])]);
+    m->dora = t->lora && number % 4 < 3 && !strstr(t->targets, "embed_tokens") && !strstr(t->targets, "lm_head");
 }
 
 static void add_tensor(struct trial *t, const char *name, int64_t nrow, int64_t ncol, double middle, double spread)
@@ -266,6 +267,7 @@ static void write_config(struct trial *t)
     if (t->lora) {
         json_t *lora = json_pack("{s:i, s:f, s:f, s:b, s:{s:i}}", "r", 3, "lora_alpha", t->ref.alpha, "lora_dropout", t->ref.dropout, "use_rslora", t->ref.rslora,
                                  "rank_pattern", "k_proj", 5);
+        json_object_set_new(lora, "use_dora", json_boolean(t->ref.dora));
         json_object_set_new(lora, "target_modules", json_loads(t->targets, JSON_DECODE_ANY, NULL));
         json_object_set_new(o, "lora", lora);
     }
@@ -279,6 +281,23 @@ static void write_config(struct trial *t)
     must(train_config_read(path, NULL, 0, &t->config, &err), &err);
 }
 
+/* Of DoRA: where the gradient is asked for. */
+static void fix_norms(struct trial *t)
+{
+    static const char before[] = "base_model.model.", after[] = ".lora_magnitude_vector";
+    const size_t n = t->ref.ntensors;
+    for (size_t i = 0; i < n; i++) {
+        char path[200], name[210];
+        const char *end = strstr(t->ref.tensors[i].name, after);
+        if (!end)
+            continue;
+        snprintf(path, sizeof path, "%.*s", (int)(end - t->ref.tensors[i].name - (ptrdiff_t)strlen(before)), t->ref.tensors[i].name + strlen(before));
+        snprintf(name, sizeof name, "norms.%s", path);
+        add_tensor(t, name, t->ref.tensors[i].nrow, 1, 0, 0);
+        reference_norms(&t->ref, path, t->ref.tensors[t->ref.ntensors - 1].data);
+    }
+}
+
 /* Adapters are as the session made them but for the half that is zero then; the reference gets the same numbers. */
 static void share_adapters(struct trial *t)
 {
@@ -290,11 +309,13 @@ static void share_adapters(struct trial *t)
         must(train_session_param(t->session, i, &name, &values, &gradients, &n, &err), &err);
         for (int64_t j = 0; j < n; j++)
             values[j] = values[j] == 0 ? (float)(0.3 * uniform(t)) : values[j];
-        const int64_t r = strstr(name, "k_proj") ? 5 : 3, nrow = strstr(name, "lora_B") || strstr(name, "embedding_B") ? n / r : r;
+        const bool b = strstr(name, "lora_B") || strstr(name, "embedding_B");
+        const int64_t r = strstr(name, "k_proj") ? 5 : 3, nrow = strstr(name, "magnitude") ? n : b ? n / r : r;
         add_tensor(t, name, nrow, n / nrow, 0, 0);
         for (int64_t j = 0; j < n; j++)
             t->ref.tensors[t->ref.ntensors - 1].data[j] = (double)values[j];
     }
+    fix_norms(t);
 }
 
 static double mean_loss(const struct trial *t)

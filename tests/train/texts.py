@@ -69,7 +69,7 @@ class Texts(Tests):
         """What a run says of its prompts `sample` says of its checkpoint and of its adapter; the card is filled in, and a user's own stays."""
         model = FIXTURES / "tiny-llama-tied"
         out, chat = self.tmp / "samples", model.parent / "chat.jsonl"
-        config = {"model": str(model), "output_dir": str(out), "data": {"train": str(chat), "seq_len": 128}, "lora": {"r": 4, "modules_to_save": ["norm", "lm_head"]},
+        config = {"model": str(model), "output_dir": str(out), "data": {"train": str(chat), "seq_len": 128}, "lora": {"r": 4, "modules_to_save": ["norm", "lm_head"], "use_dora": True},
                   "train": {"max_steps": 3, "global_batch_size": 3, "warmup_steps": 0, "learning_rate": 0.01},
                   "sample": {"every": 2, "prompts": ["How are you?", {"text": "Once"}]}}
         said = self.run(self.write("samples", config), "--ranks", "2").stderr
@@ -114,7 +114,7 @@ class Texts(Tests):
 
         card = (adapter / "README.md").read_text()
         for words in (f'---\nbase_model: "{model}"\nlibrary_name: peft\npipeline_tag: text-generation\ntags:\n- "base_model:adapter:{model}"\n- lora\n', "| steps | 3 of 3 |",
-                      f"| training loss, last step | {self.metrics(out)[-1]['loss']:.6g} |", f'- "{chat}"', "| r, lora_alpha, lora_dropout | 4, 32, 0 |", "| modules_to_save | norm, lm_head |"):
+                      f"| training loss, last step | {self.metrics(out)[-1]['loss']:.6g} |", f'- "{chat}"', "| r, lora_alpha, lora_dropout | 4, 32, 0, DoRA |", "| modules_to_save | norm, lm_head |"):
             if words not in card:
                 raise Failure(f"{words!r} is not in {card}")
         shutil.rmtree(adapter)

@@ -6,6 +6,7 @@
 
 #include <kernels/attention.h>
 #include <kernels/decode.h>
+#include <kernels/dora.h>
 #include <kernels/elementwise.h>
 #include <kernels/gemm.h>
 #include <kernels/lora.h>
@@ -54,6 +55,10 @@ struct kern_ops {
     kern_lora_fn lora_up_grad;
     kern_lora_fn lora_grad_a;
     kern_lora_fn lora_grad_b;
+
+    kern_dora_norm_fn dora_norm;
+    kern_dora_scale_fn dora_scale;
+    kern_dora_grad_fn dora_grad;
 
     kern_uniform_fn uniform;
     kern_dropout_fn dropout;

@@ -27,6 +27,7 @@ static const struct config_key keys[] = {
     { .name = "lora.lora_dropout", .type = KEY_NUMBER, .offset = AT(lora.dropout), .max = 0.999 },
     { .name = "lora.target_modules", .type = KEY_TARGETS },
     { .name = "lora.use_rslora", .type = KEY_BOOL, .offset = AT(lora.use_rslora) },
+    { .name = "lora.use_dora", .type = KEY_BOOL, .offset = AT(lora.use_dora) },
     { .name = "lora.rank_pattern", .type = KEY_PATTERNS, .offset = AT(lora.rank_pattern), .min = 1, .max = 65536, .whole = true },
     { .name = "lora.alpha_pattern", .type = KEY_PATTERNS, .offset = AT(lora.alpha_pattern), .min = -1e30, .max = 1e30 },
     { .name = "lora.modules_to_save", .type = KEY_NAMES, .offset = AT(lora.modules_to_save), .nullable = true },

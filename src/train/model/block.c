@@ -104,13 +104,13 @@ static void mlp_backward(struct compute *c, int64_t number, enum depth depth)
     } else {
         c->device->ops->swiglu(c->stream, act, dy[0], dy[1], c->batch.ntok, m->inner);
     }
-    bundle_backward_rest(c, &down, c->act, &dx);
+    bundle_backward_rest(c, &down, c->act, b->s_down, &dx);
     if (depth == TO_DOWN)
         return;
     bundle_backward(c, &gate_up, b->s_gate_up, dy, NULL, through ? c->dh : NULL);
     if (linear_trains(c, &layer->gate) || linear_trains(c, &layer->up))
         norm_forward(c, layer->norm2, 1, m->hidden, b->x2, c->h, NULL);
-    bundle_backward_rest(c, &gate_up, c->h, dy);
+    bundle_backward_rest(c, &gate_up, c->h, b->s_gate_up, dy);
     if (through)
         norm_backward(c, layer->norm2, 1, m->hidden, b->x2, b->rstd2, c->dh, c->dx, c->dx);
 }
@@ -125,7 +125,7 @@ static void attention_backward(struct compute *c, int64_t number, enum depth dep
     int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim;
     const struct kern_cmat dx2 = cmat(c, c->dx, m->hidden);
     bundle_backward(c, &o, b->s_o, &dx2, NULL, depth >= TO_QKV ? c->d_o : NULL);
-    bundle_backward_rest(c, &o, b->o, &dx2);
+    bundle_backward_rest(c, &o, b->o, b->s_o, &dx2);
     if (depth < TO_QKV)
         return;
     struct kern_attention_grad grad = { .shape = shape_of(c, number), .q = cmat(c, b->q, nq), .k = cmat(c, b->k, nkv), .v = cmat(c, b->v, nkv),
@@ -151,7 +151,7 @@ static void qkv_backward(struct compute *c, int64_t number, enum depth depth)
     bundle_backward(c, &qkv, b->s_qkv, dy, NULL, depth == TO_INPUT ? c->dh : NULL);
     if (linear_trains(c, &layer->q) || linear_trains(c, &layer->k) || linear_trains(c, &layer->v))
         norm_forward(c, layer->norm1, 1, m->hidden, b->x, c->h, NULL);
-    bundle_backward_rest(c, &qkv, c->h, dy);
+    bundle_backward_rest(c, &qkv, c->h, b->s_qkv, dy);
     if (depth == TO_INPUT)
         norm_backward(c, layer->norm1, 1, m->hidden, b->x, b->rstd1, c->dh, c->dx, c->dx);
 }

@@ -21,6 +21,45 @@ int64_t compute_largest_rank(const struct layout *l, int64_t nlayer)
     return r;
 }
 
+struct dora_widths {
+    int64_t u, dy, dropped;
+};
+
+static void widen_for(struct dora_widths *w, const struct linear *const *layers, int n)
+{
+    int64_t all = 0;
+    for (int i = 0; i < n; i++) {
+        const struct linear *lin = layers[i];
+        all += lin->nout;
+        w->u = lin->magnitude < 0 ? w->u : most(w->u, lin->nout);
+        w->dy = lin->magnitude < 0 ? w->dy : most(w->dy, all);
+        w->dropped = lin->magnitude < 0 ? w->dropped : most(w->dropped, lin->nin);
+    }
+}
+
+/* Features of what DoRA needs of each token; none without it. */
+static struct dora_widths dora_widths(const struct layout *l, int64_t nlayer)
+{
+    struct dora_widths w = { 0 };
+    for (int64_t i = 0; i < nlayer; i++) {
+        const struct layer *x = &l->layers[i];
+        widen_for(&w, (const struct linear *[]){ &x->q, &x->k, &x->v }, 3);
+        widen_for(&w, (const struct linear *[]){ &x->o }, 1);
+        widen_for(&w, (const struct linear *[]){ &x->gate, &x->up }, 2);
+        widen_for(&w, (const struct linear *[]){ &x->down }, 1);
+    }
+    return w;
+}
+
+void compute_carve_dora(struct compute *c, struct carver *v, int64_t ntok, bool backward)
+{
+    const struct dora_widths w = dora_widths(c->l, c->m->nlayer);
+    c->norms = carve_floats(v, c->l->norms_nelem);
+    c->u = carve_acts(v, c->dtype, ntok * w.u);
+    c->dy = carve_acts(v, c->dtype, backward ? ntok * w.dy : 0);
+    c->dropped = carve_acts(v, c->dtype, c->dropout > 0 ? ntok * w.dropped : 0);
+}
+
 int64_t compute_whole_units(const struct compute *c, int64_t ntok)
 {
     const int64_t unit = c->device->row_unit;
@@ -135,6 +174,7 @@ static void carve_all(struct compute *c, struct carver *v)
     c->s_embed = carve_acts(v, c->dtype, n * c->l->embed.r);
     c->a_joint = carve_acts(v, c->dtype, r * m->hidden);
     c->da_joint = carve_floats(v, r * m->hidden);
+    compute_carve_dora(c, v, n, true);
     c->loss = carve_floats(v, n);
     carve_scratch(c, v, c->ndocs);
 }

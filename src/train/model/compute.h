@@ -85,6 +85,9 @@ struct compute {
     void *ds, *s_embed;         /* (T, largest Σ r); (T, r) */
     void *a_joint;              /* (Σ r, hidden): A of adapters that share their input */
     float *da_joint;            /* its gradient */
+    float *norms;               /* DoRA: of rows of W + scale·B·A, (layout.norms_nelem); the forward makes them */
+    void *u, *dy;               /* DoRA: (T, largest nout); (T, largest Σ nout of layers that share an input) */
+    void *dropped;              /* DoRA with dropout: drop(x), (T, largest nin) */
     float *sums;                /* partial sums over tokens */
     float *loss;                /* (T) */
     void *attention, *head;     /* scratch */

@@ -39,6 +39,14 @@ static const struct kern_cmat no_cmat = { NULL, 0, KERN_F32 };
 /* So many tokens and what pads them, as the device likes numbers of rows. */
 int64_t compute_whole_units(const struct compute *c, int64_t ntok);
 
+struct carver;
+/* What DoRA wants: nothing where nothing has it. */
+void compute_carve_dora(struct compute *c, struct carver *v, int64_t ntok, bool backward);
+/* DoRA's norms of a layer, to c->norms. */
+void dora_norms(struct compute *c, const struct linear *lin);
+/* y = (g - minus)·u + bias + add, of a layer with DoRA. bias, add: data NULL for none. */
+void dora_scale(struct compute *c, const struct linear *lin, float minus, struct kern_cmat u, struct kern_cmat bias, struct kern_cmat add, struct kern_mat y);
+
 /* The largest Σ r of layers that share an input. */
 int64_t compute_largest_rank(const struct layout *l, int64_t nlayer);
 
@@ -72,6 +80,7 @@ struct bundle {
     const struct linear *layers[BUNDLE]; /* (n) */
     int64_t at[BUNDLE], r;
     int n;
+    bool dora;  /* some have it */
     bool joint; /* several adapters of one scale, without dropout: their A are multiplied as one */
     float scale;
 };
@@ -84,7 +93,7 @@ void bundle_forward(struct compute *c, const struct bundle *b, const void *x, vo
 /* dx = Σ dy·W + adapters' (+ add), NULL: not wanted; dx may be add. Adds the gradients of the adapters' B; what is left is bundle_backward_rest's, with the same
  * dy and no other bundle in between: all that needs x, which is read only where a layer trains. */
 void bundle_backward(struct compute *c, const struct bundle *b, void *s, const struct kern_cmat *dy, const void *add, void *dx);
-void bundle_backward_rest(struct compute *c, const struct bundle *b, const void *x, const struct kern_cmat *dy);
+void bundle_backward_rest(struct compute *c, const struct bundle *b, const void *x, void *s, const struct kern_cmat *dy);
 
 /* Whether the layer has anything to train. */
 bool linear_trains(const struct compute *c, const struct linear *lin);

@@ -50,6 +50,7 @@ static void carve_all(struct decode *d, struct carver *v)
     d->s_one = carve_floats(v, r);
     d->logits = carve_floats(v, m->nvocab);
     d->c.a_joint = carve_acts(v, act, r * m->hidden);
+    compute_carve_dora(&d->c, v, n, false);
     d->c.s_embed = carve_acts(v, act, n * d->c.l->embed.r);
     d->c.cosines = carve_floats(v, d->most * m->head_dim / 2);
     d->c.sines = carve_floats(v, d->most * m->head_dim / 2);
@@ -183,16 +184,26 @@ static void linear(struct decode *d, const struct linear *const *layers, int n, 
         return;
     }
     struct kern_gemv_part parts[BUNDLE];
+    struct kern_cmat bias[BUNDLE], sum[BUNDLE];
     int64_t at = 0;
     down_one(d, layers, n, x);
     for (int i = 0; i < n; i++) {
         const struct linear *lin = layers[i];
+        const bool dora = lin->magnitude >= 0; /* which scales before it adds */
+        bias[i] = value_of(c, lin->bias);
+        sum[i] = add ? cmat(c, add, lin->nout) : no_cmat;
         parts[i] = (struct kern_gemv_part){ .n = lin->nout, .w = value_of(c, lin->w), .alpha = 1, .r = lin->r, .s = d->s_one + at, .b = value_of(c, lin->b),
-                                            .bias = value_of(c, lin->bias), .add = add ? cmat(c, add, lin->nout) : no_cmat, .y = y[i] };
+                                            .bias = dora ? no_cmat : bias[i], .add = dora ? no_cmat : sum[i], .y = y[i] };
         at += lin->r;
     }
     const struct kern_gemv g = { .k = layers[0]->nin, .x = cmat(c, x, layers[0]->nin), .parts = parts, .nparts = n };
     c->device->ops->gemv(c->stream, &g);
+    for (int i = 0; i < n; i++) {
+        if (layers[i]->magnitude >= 0 && d->ntok == 0) /* else the prompt made them */
+            dora_norms(c, layers[i]);
+        if (layers[i]->magnitude >= 0)
+            dora_scale(c, layers[i], 0, kern_const(y[i]), bias[i], sum[i], y[i]);
+    }
 }
 
 static void turn(struct compute *c, void *x, int64_t nhead)

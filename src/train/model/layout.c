@@ -48,7 +48,7 @@ static int32_t place_param(struct builder *b, struct param *p, uint32_t group, i
     p->trainable = !b->config->frozen && (param_is_adapter(p) || !b->config->lora.enabled);
     p->decay = ncol > 0 || strcmp(b->config->train.weight_decay_on, "all") == 0;
     p->chunk = (nrow + l->nranks - 1) / l->nranks;
-    p->dtype = l->masters ? KERN_BF16 : KERN_F32;
+    p->dtype = l->masters && p->norms_of < 0 ? KERN_BF16 : KERN_F32; /* rounded, a magnitude would change whole rows */
     p->value_at = l->value_nbytes;
     l->value_nbytes += (size_t)(aligned(p->chunk * p->ncol * l->nranks) * kern_dtype_bytes(p->dtype));
     p->shard_at = l->shard_nbytes;
@@ -62,14 +62,26 @@ static int32_t place_param(struct builder *b, struct param *p, uint32_t group, i
 }
 
 /* LoRA's own. */
-static int32_t add_adapter(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path, const char *suffix)
+static int32_t add_adapter_of(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path, const char *suffix, int32_t norms_of)
 {
     struct param *p = b->rc ? NULL : next_param(b);
     if (!p)
         return -1;
-    *p = (struct param){ 0 };
+    *p = (struct param){ .norms_of = norms_of };
     snprintf(p->name, sizeof p->name, "base_model.model.%.200s%s", path, suffix);
     return place_param(b, p, group, nrow, ncol);
+}
+
+static int32_t add_adapter(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path, const char *suffix)
+{
+    return add_adapter_of(b, group, nrow, ncol, path, suffix, -1);
+}
+
+static void add_magnitude(struct builder *b, uint32_t group, struct linear *x)
+{
+    x->magnitude = add_adapter_of(b, group, x->nout, 0, x->path, ".lora_magnitude_vector", x->w);
+    x->norms_at = b->l->norms_nelem;
+    b->l->norms_nelem += aligned(x->nout);
 }
 
 /* The base's, or a copy of it that is trained. source: the module whose tensor it is in the base's files. */
@@ -78,7 +90,7 @@ static int32_t add_param_of(struct builder *b, uint32_t group, int64_t nrow, int
     struct param *p = b->rc ? NULL : next_param(b);
     if (!p)
         return -1;
-    *p = (struct param){ .saved = b->config->lora.enabled && target_is_saved(&b->config->lora, path) };
+    *p = (struct param){ .norms_of = -1, .saved = b->config->lora.enabled && target_is_saved(&b->config->lora, path) };
     snprintf(p->source, sizeof p->source, "%s%s", source, suffix);
     snprintf(p->name, sizeof p->name, "%s%.200s%s", p->saved ? "base_model.model." : "", p->saved ? path : source, suffix);
     return place_param(b, p, group, nrow, ncol);
@@ -96,6 +108,11 @@ static void choose_adapter(struct builder *b, struct linear *x, bool is_linear, 
         b->rc = target_find(&b->config->lora, x->path, is_linear, is_head, &t, b->err);
     if (!t.chosen || b->rc)
         return;
+    if (b->config->lora.use_dora && (is_head || !is_linear)) {
+        b->rc = fsdpck_error_set(b->err, FSDPCK_ERR_UNSUPPORTED, NULL, "key 'lora.use_dora': an adapter of %s is not supported with DoRA; leave it out of "
+                                 "lora.target_modules, or train it whole (lora.modules_to_save)", x->path);
+        return;
+    }
     b->ntargets++;
     x->r = t.r;
     x->scale = (float)t.scale;
@@ -112,11 +129,14 @@ static void add_adapters(struct builder *b, uint32_t group, struct linear *const
     for (int i = 0; i < n; i++)
         if (layers[i]->r)
             layers[i]->b = add_adapter(b, group, layers[i]->nout, layers[i]->r, layers[i]->path, embeds ? ".lora_embedding_B" : ".lora_B.weight");
+    for (int i = 0; i < n && b->config->lora.use_dora; i++)
+        if (layers[i]->r)
+            add_magnitude(b, group, layers[i]);
 }
 
 static struct linear add_linear(struct builder *b, uint32_t group, int64_t nin, int64_t nout, bool bias, const char *path)
 {
-    struct linear x = { .nin = nin, .nout = nout, .w = -1, .bias = -1, .a = -1, .b = -1 };
+    struct linear x = { .nin = nin, .nout = nout, .w = -1, .bias = -1, .a = -1, .b = -1, .magnitude = -1 };
     snprintf(x.path, sizeof x.path, "%s", path);
     x.w = add_param(b, group, nout, nin, path, ".weight");
     if (bias)
@@ -157,8 +177,8 @@ static void add_ends(struct builder *b)
 {
     const struct model *m = b->m;
     struct layout *l = b->l;
-    l->embed = (struct linear){ .path = "model.embed_tokens", .nin = m->nvocab, .nout = m->hidden, .w = -1, .bias = -1, .a = -1, .b = -1 };
-    l->head = (struct linear){ .path = "lm_head", .nin = m->hidden, .nout = m->nvocab, .w = -1, .bias = -1, .a = -1, .b = -1 };
+    l->embed = (struct linear){ .path = "model.embed_tokens", .nin = m->nvocab, .nout = m->hidden, .w = -1, .bias = -1, .a = -1, .b = -1, .magnitude = -1 };
+    l->head = (struct linear){ .path = "lm_head", .nin = m->hidden, .nout = m->nvocab, .w = -1, .bias = -1, .a = -1, .b = -1, .magnitude = -1 };
     l->embed.w = add_param(b, 0, m->nvocab, m->hidden, l->embed.path, ".weight");
     choose_adapter(b, &l->embed, false, false);
     add_adapters(b, 0, (struct linear *[]){ &l->embed }, 1);

@@ -14,6 +14,7 @@ struct param {
     char name[LAYOUT_NAME];   /* in files: the model's, or PEFT's for what an adapter holds */
     char source[LAYOUT_NAME]; /* in the base model's files; empty for what is no part of it */
     bool saved; /* a copy of the base's that an adapter holds (modules_to_save) */
+    int32_t norms_of; /* DoRA's magnitude: the weight whose rows' norms it begins as, and fp32 wherever it lies; -1: none */
     uint32_t ndim;          /* 1: (nrow); 2: (nrow, ncol) */
     int64_t nrow, ncol;
     bool trainable, decay;
@@ -32,6 +33,8 @@ struct linear {
     int64_t nin, nout;
     int32_t w, bias;
     int32_t a, b; /* LoRA: (r, nin), (nout, r) */
+    int32_t magnitude; /* DoRA: (nout) */
+    int64_t norms_at;  /* DoRA: elements: its rows' norms begin here in compute.norms */
     int64_t r;
     float scale;
     uint32_t dropout_name; /* XXH32 of the path */
@@ -50,8 +53,9 @@ struct layout {
     int32_t norm;
     uint32_t nranks, ngroups; /* one a layer, after the embedding's; the last norm and an untied head are the last */
     size_t value_nbytes, shard_nbytes;
-    bool masters; /* what is trained has fp32 masters beside its rounded values: memory like the optimizer's, at own_at */
+    bool masters; /* what is trained has fp32 masters beside its rounded values, where those are rounded: memory like the optimizer's, at own_at */
     int64_t grad_nelem, own_nelem;
+    int64_t norms_nelem; /* of all layers with DoRA */
     bool grads_by_group; /* gradients are given away group by group, in the backward of a packet's last micro-batch */
     bool grads_take_turns; /* where that is the only one: all but the embedding's, which come from both ends, take turns in one place, or in two where there are several
                             * ranks: the one is exchanged while the other is made */

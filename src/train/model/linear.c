@@ -25,6 +25,7 @@ struct bundle bundle_of(const struct compute *c, const struct linear *const *lay
         if (layers[i]->r && nadapters++ > 0)
             same = same && layers[i]->scale == scale;
         scale = layers[i]->r ? layers[i]->scale : scale;
+        b.dora = b.dora || layers[i]->magnitude >= 0;
     }
     b.joint = nadapters > 1 && same;
     b.scale = scale;
@@ -111,6 +112,46 @@ void bundle_down(struct compute *c, const struct bundle *b, const void *x, void 
     }
 }
 
+void dora_norms(struct compute *c, const struct linear *lin)
+{
+    const struct kern_dora_norm norms = { .nrow = lin->nout, .ncol = lin->nin, .r = lin->r, .scale = lin->scale, .w = value_of(c, lin->w), .a = value_of(c, lin->a),
+                                          .b = value_of(c, lin->b), .norm = c->norms + lin->norms_at };
+    c->device->ops->dora_norm(c->stream, &norms);
+}
+
+void dora_scale(struct compute *c, const struct linear *lin, float minus, struct kern_cmat u, struct kern_cmat bias, struct kern_cmat add, struct kern_mat y)
+{
+    const struct kern_dora_scale scale = { .nrow = c->batch.ntok, .ncol = lin->nout, .m = value_of(c, lin->magnitude).data, .norm = c->norms + lin->norms_at,
+                                           .minus = minus, .u = u, .bias = bias, .add = add, .y = y };
+    c->device->ops->dora_scale(c->stream, &scale);
+}
+
+/* u = drop(x)·Wᵀ + S·Bᵀ of a layer, in c->u. */
+static struct kern_cmat dora_product(struct compute *c, const struct bundle *b, int i, const void *x, void *s)
+{
+    const struct linear *lin = b->layers[i];
+    const struct kern_dropout dropout = linear_dropout(c, lin);
+    const struct kern_lowrank low = { .nrow = c->batch.ntok, .r = lin->r, .s = kern_const(columns(c, b, i, s)), .b = value_of(c, lin->b), .trans_b = true, .alpha = 1 };
+    if (dropout.p > 0)
+        c->device->ops->dropout(c->stream, mat(c, c->dropped, lin->nin), cmat(c, x, lin->nin), c->batch.ntok, lin->nin, &dropout);
+    const struct kern_gemm gemm = { .m = c->batch.ntok, .n = lin->nout, .k = lin->nin, .a = cmat(c, dropout.p > 0 ? c->dropped : x, lin->nin),
+                                    .b = value_of(c, lin->w), .trans_b = true, .c = mat(c, c->u, lin->nout), .alpha = 1, .lowrank = &low, .nlowrank = 1 };
+    c->device->ops->gemm(c->stream, &gemm);
+    return cmat(c, c->u, lin->nout);
+}
+
+/* The layer's output from its product; with dropout to what lies in y, which is that of LoRA alone. */
+static void dora_forward(struct compute *c, const struct bundle *b, int i, const void *x, void *s, const void *add, struct kern_mat y)
+{
+    const struct linear *lin = b->layers[i];
+    dora_norms(c, lin);
+    const struct kern_cmat u = dora_product(c, b, i, x, s);
+    if (c->dropout > 0)
+        dora_scale(c, lin, 1, u, no_cmat, kern_const(y), y);
+    else
+        dora_scale(c, lin, 0, u, value_of(c, lin->bias), add ? cmat(c, add, lin->nout) : no_cmat, y);
+}
+
 void bundle_forward(struct compute *c, const struct bundle *b, const void *x, void *s, const void *add, const struct kern_mat *y)
 {
     bundle_down(c, b, x, s);
@@ -120,8 +161,36 @@ void bundle_forward(struct compute *c, const struct bundle *b, const void *x, vo
         struct kern_gemm gemm = { .m = c->batch.ntok, .n = lin->nout, .k = lin->nin, .a = cmat(c, x, lin->nin), .b = value_of(c, lin->w), .c = y[i],
                                   .trans_b = true, .alpha = 1, .add = add ? cmat(c, add, lin->nout) : no_cmat, .bias = value_of(c, lin->bias),
                                   .lowrank = lin->r ? &low : NULL, .nlowrank = lin->r > 0 };
-        c->device->ops->gemm(c->stream, &gemm);
+        if (lin->magnitude < 0 || c->dropout > 0)
+            c->device->ops->gemm(c->stream, &gemm);
+        if (lin->magnitude >= 0)
+            dora_forward(c, b, i, x, s, add, y[i]);
     }
+}
+
+/* dY of each layer, times g - minus where it has DoRA: to c->dy, or as it is. */
+static void dora_scale_grads(struct compute *c, const struct bundle *b, float minus, const struct kern_cmat *dy, struct kern_cmat *out)
+{
+    int64_t at = 0;
+    for (int i = 0; i < b->n; i++) {
+        const struct linear *lin = b->layers[i];
+        const struct kern_mat scaled = mat(c, (char *)c->dy + at * c->batch.ntok * kern_dtype_bytes(c->dtype), lin->nout);
+        out[i] = dy[i];
+        at += lin->nout;
+        if (lin->magnitude < 0)
+            continue;
+        dora_scale(c, lin, minus, dy[i], no_cmat, no_cmat, scaled);
+        out[i] = kern_const(scaled);
+    }
+}
+
+/* dm, from the product anew. */
+static void magnitude_backward(struct compute *c, const struct bundle *b, int i, const void *x, void *s, struct kern_cmat dy)
+{
+    const struct linear *lin = b->layers[i];
+    const struct kern_dora_grad grad = { .nrow = c->batch.ntok, .ncol = lin->nout, .dy = dy, .u = dora_product(c, b, i, x, s), .norm = c->norms + lin->norms_at,
+                                         .dm = grad_of(c, lin->magnitude), .scratch = c->sums };
+    c->device->ops->dora_grad(c->stream, &grad);
 }
 
 /* dB of each layer, and dS, (T, b->r) in c->ds. */
@@ -190,11 +259,11 @@ static void weight_backward(struct compute *c, const struct linear *lin, const v
         c->device->ops->sum_rows(c->stream, dbias, dy, c->batch.ntok, lin->nout, c->sums);
 }
 
-/* The first layer's part is the product itself, the others' and the adapters' are added to it. */
-static void input_backward(struct compute *c, const struct bundle *b, const struct kern_cmat *dy, const void *add, void *dx)
+/* The first layer's part is the product itself, the others' and the adapters' are added to it. dropped: with DoRA and dropout, what comes back through drop(x). */
+static void input_backward(struct compute *c, const struct bundle *b, const struct kern_cmat *dy, const struct kern_cmat *dropped, const void *add, void *dx)
 {
     const struct linear *first = b->layers[0];
-    struct kern_lowrank parts[2 * BUNDLE];
+    struct kern_lowrank parts[3 * BUNDLE];
     int n = 0;
     for (int i = 1; i < b->n; i++)
         parts[n++] = (struct kern_lowrank){ .nrow = c->batch.ntok, .r = b->layers[i]->nout, .s = dy[i], .b = value_of(c, b->layers[i]->w), .alpha = 1 };
@@ -206,6 +275,12 @@ static void input_backward(struct compute *c, const struct bundle *b, const stru
             parts[n++] = (struct kern_lowrank){ .nrow = c->batch.ntok, .r = lin->r, .s = kern_const(columns(c, b, i, c->ds)), .b = value_of(c, lin->a), .alpha = 1,
                                                 .dropout = linear_dropout(c, lin) };
     }
+    for (int i = 0; i < b->n && dropped; i++) {
+        const struct linear *lin = b->layers[i];
+        if (lin->magnitude >= 0)
+            parts[n++] = (struct kern_lowrank){ .nrow = c->batch.ntok, .r = lin->nout, .s = dropped[i], .b = value_of(c, lin->w), .alpha = 1,
+                                                .dropout = linear_dropout(c, lin) };
+    }
     struct kern_gemm gemm = { .m = c->batch.ntok, .n = first->nin, .k = first->nout, .a = dy[0], .b = value_of(c, first->w), .c = mat(c, dx, first->nin),
                               .alpha = 1, .add = add ? cmat(c, add, first->nin) : no_cmat, .lowrank = parts, .nlowrank = n };
     c->device->ops->gemm(c->stream, &gemm);
@@ -213,15 +288,24 @@ static void input_backward(struct compute *c, const struct bundle *b, const stru
 
 void bundle_backward(struct compute *c, const struct bundle *b, void *s, const struct kern_cmat *dy, const void *add, void *dx)
 {
-    up_backward(c, b, s, dy);
-    if (dx)
-        input_backward(c, b, dy, add, dx);
+    struct kern_cmat scaled[BUNDLE];
+    const bool drops = b->dora && c->dropout > 0;
+    dora_scale_grads(c, b, 0, dy, scaled);
+    up_backward(c, b, s, scaled);
+    if (!dx)
+        return;
+    if (drops) /* the base's part has the whole input */
+        dora_scale_grads(c, b, 1, dy, scaled);
+    input_backward(c, b, drops ? dy : scaled, drops ? scaled : NULL, add, dx);
 }
 
-void bundle_backward_rest(struct compute *c, const struct bundle *b, const void *x, const struct kern_cmat *dy)
+void bundle_backward_rest(struct compute *c, const struct bundle *b, const void *x, void *s, const struct kern_cmat *dy)
 {
     if (b->r)
         down_backward(c, b, x);
-    for (int i = 0; i < b->n; i++)
+    for (int i = 0; i < b->n; i++) {
         weight_backward(c, b->layers[i], x, dy[i]);
+        if (b->layers[i]->magnitude >= 0)
+            magnitude_backward(c, b, i, x, s, dy[i]);
+    }
 }

@@ -103,7 +103,7 @@ static size_t list_ranges(const struct rank *r, struct kern_adamw_range *ranges)
         if (p->trainable && nrow > 0)
             ranges[n++] = (struct kern_adamw_range){ .nelem = nrow * p->ncol, .p = rank_master(r, p), .m = r->m + p->own_at, .v = r->v + p->own_at,
                                                      .grad = r->own + p->own_at, .weight_decay = p->decay ? r->job->config->train.weight_decay : 0,
-                                                     .rounded = r->masters ? rank_rows(r, p) : NULL };
+                                                     .rounded = p->dtype != KERN_F32 ? rank_rows(r, p) : NULL };
     }
     return n;
 }

@@ -62,6 +62,9 @@ TIMED(lora_down, LORA, (STREAM, const struct kern_lora *a), (s, a))
 TIMED(lora_up_grad, LORA, (STREAM, const struct kern_lora *a), (s, a))
 TIMED(lora_grad_a, LORA, (STREAM, const struct kern_lora *a), (s, a))
 TIMED(lora_grad_b, LORA, (STREAM, const struct kern_lora *a), (s, a))
+TIMED(dora_norm, LORA, (STREAM, const struct kern_dora_norm *a), (s, a))
+TIMED(dora_scale, LORA, (STREAM, const struct kern_dora_scale *a), (s, a))
+TIMED(dora_grad, LORA, (STREAM, const struct kern_dora_grad *a), (s, a))
 TIMED(dropout, OTHER, (STREAM, struct kern_mat y, struct kern_cmat x, int64_t m, int64_t n, const struct kern_dropout *a), (s, y, x, m, n, a))
 TIMED(gemv, GEMM, (STREAM, const struct kern_gemv *a), (s, a))
 TIMED(attention_one, ATTENTION, (STREAM, const struct kern_attention_one *a), (s, a))
@@ -86,8 +89,8 @@ int profile_new(struct rank *r, struct profile **out, struct fsdpck_error *err)
 #define TAKE(name) p->ops.name = timed_##name
     TAKE(gemm); TAKE(rmsnorm); TAKE(rmsnorm_grad); TAKE(rope); TAKE(attention_table); TAKE(attention); TAKE(attention_grad); TAKE(swiglu); TAKE(swiglu_grad); TAKE(cast);
     TAKE(add); TAKE(scale); TAKE(sum_rows); TAKE(sum); TAKE(gather_rows); TAKE(scatter_rows); TAKE(scatter_add); TAKE(gather_cols); TAKE(scatter_add_cols);
-    TAKE(cross_entropy); TAKE(lora_down); TAKE(lora_up_grad); TAKE(lora_grad_a); TAKE(lora_grad_b); TAKE(dropout); TAKE(gemv); TAKE(attention_one); TAKE(adamw);
-    TAKE(sum_squares);
+    TAKE(cross_entropy); TAKE(lora_down); TAKE(lora_up_grad); TAKE(lora_grad_a); TAKE(lora_grad_b); TAKE(dora_norm); TAKE(dora_scale); TAKE(dora_grad);
+    TAKE(dropout); TAKE(gemv); TAKE(attention_one); TAKE(adamw); TAKE(sum_squares);
 #undef TAKE
     r->compute->device = &p->device;
     active = p;

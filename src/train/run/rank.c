@@ -38,7 +38,7 @@ void *rank_rows(const struct rank *r, const struct param *p)
 
 float *rank_master(const struct rank *r, const struct param *p)
 {
-    return r->masters ? r->masters + p->own_at : rank_rows(r, p);
+    return r->masters && p->dtype != KERN_F32 ? r->masters + p->own_at : rank_rows(r, p);
 }
 
 int rank_publish(struct rank *r, bool all, struct fsdpck_error *err)
@@ -49,7 +49,7 @@ int rank_publish(struct rank *r, bool all, struct fsdpck_error *err)
         int64_t first, nrow = param_rows(p, r->comm->rank, &first);
         struct kern_mat to = { rank_rows(r, p), p->ncol, p->dtype };
         struct kern_cmat from = { rank_master(r, p), p->ncol, KERN_F32 };
-        if (p->trainable && nrow > 0)
+        if (p->trainable && nrow > 0 && p->dtype != KERN_F32)
             r->compute->device->ops->cast(r->compute->stream, to, from, nrow, p->ncol);
     }
     return rank_spread(r, all, err);

@@ -25,7 +25,7 @@ struct sampler {
 /* An adapter's own terms, in those of CONFIG.json; PEFT's defaults where it is silent. */
 static int add_lora(json_t *root, const char *adapter, struct fsdpck_error *err)
 {
-    static const char *const keys[] = { "r", "lora_alpha", "use_rslora", "target_modules", "rank_pattern", "alpha_pattern", "modules_to_save" };
+    static const char *const keys[] = { "r", "lora_alpha", "use_rslora", "target_modules", "rank_pattern", "alpha_pattern", "modules_to_save", "use_dora" };
     char path[ADAPTER_PATH];
     json_t *theirs, *lora = json_pack("{s:s, s:i, s:i}", "init_adapter", adapter, "r", 8, "lora_alpha", 8);
     int rc = lora ? adapter_config_read(adapter, path, &theirs, err) : fsdpck_error_nomem(err, strlen(adapter));

@@ -65,6 +65,7 @@ static json_t *config_of(const struct train_config *c)
     json_object_set_new(o, "rank_pattern", patterns_of(c->lora.rank_pattern, c->lora.nrank_pattern, true));
     json_object_set_new(o, "target_modules", targets_of(&c->lora));
     json_object_set_new(o, "task_type", json_string("CAUSAL_LM"));
+    json_object_set_new(o, "use_dora", json_boolean(c->lora.use_dora));
     json_object_set_new(o, "use_rslora", json_boolean(c->lora.use_rslora));
     return o;
 }
@@ -164,7 +165,7 @@ static bool is_off(const json_t *value)
 
 int adapter_config_read(const char *folder, char path[ADAPTER_PATH], json_t **out, struct fsdpck_error *err)
 {
-    static const char *const refused[] = { "use_dora", "bias", "fan_in_fan_out", "lora_bias", "layer_replication", "layers_to_transform",
+    static const char *const refused[] = { "bias", "fan_in_fan_out", "lora_bias", "layer_replication", "layers_to_transform",
                                            "target_parameters", "trainable_token_indices", "use_qalora", "alora_invocation_tokens", "exclude_modules" };
     json_error_t why = { 0 };
     json_t *theirs = NULL;
@@ -189,7 +190,7 @@ int adapter_config_read(const char *folder, char path[ADAPTER_PATH], json_t **ou
 
 int adapter_check_start(const struct train_config *config, struct fsdpck_error *err)
 {
-    static const char *const same[] = { "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern" };
+    static const char *const same[] = { "r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern" };
     char path[ADAPTER_PATH];
     json_t *theirs;
     int rc = adapter_config_read(config->lora.init_adapter, path, &theirs, err);

@@ -125,8 +125,8 @@ static void put_saved(FILE *f, const struct train_lora_config *lora)
 static void put_settings(FILE *f, const struct job *job)
 {
     const struct train_config *c = job->config;
-    fprintf(f, "## Settings\n\n| | |\n|---|---|\n| r, lora_alpha, lora_dropout | %llu, %g, %g%s |\n", (unsigned long long)c->lora.r, c->lora.alpha, c->lora.dropout,
-            c->lora.use_rslora ? ", rsLoRA" : "");
+    fprintf(f, "## Settings\n\n| | |\n|---|---|\n| r, lora_alpha, lora_dropout | %llu, %g, %g%s%s |\n", (unsigned long long)c->lora.r, c->lora.alpha, c->lora.dropout,
+            c->lora.use_rslora ? ", rsLoRA" : "", c->lora.use_dora ? ", DoRA" : "");
     put_targets(f, &c->lora);
     put_saved(f, &c->lora);
     fprintf(f, "| learning rate | %g, %s, %llu steps of warmup |\n", c->train.learning_rate, c->train.scheduler, (unsigned long long)c->train.warmup_steps);

@@ -111,14 +111,14 @@ void checkpoint_copy(const struct rank *r, struct kern_stream *stream, float *co
 {
     const struct layout *l = &r->job->layout;
     const struct kern_memory *memory = r->compute->device->memory;
-    for (size_t i = 0; i < l->nparams && !r->masters; i++) {
-        const struct param *p = &l->params[i];
-        int64_t first, nrow = param_rows(p, r->comm->rank, &first);
-        if (p->trainable && nrow > 0)
-            memory->copy(stream, trees[0] + p->own_at, rank_master(r, p), (size_t)(nrow * p->ncol) * sizeof(float));
-    }
     if (r->masters)
         memory->copy(stream, trees[0], r->masters, (size_t)l->own_nelem * sizeof(float));
+    for (size_t i = 0; i < l->nparams; i++) { /* what has no master of its own */
+        const struct param *p = &l->params[i];
+        int64_t first, nrow = param_rows(p, r->comm->rank, &first);
+        if (p->trainable && nrow > 0 && p->dtype == KERN_F32)
+            memory->copy(stream, trees[0] + p->own_at, rank_master(r, p), (size_t)(nrow * p->ncol) * sizeof(float));
+    }
     memory->copy(stream, trees[1], r->m, (size_t)l->own_nelem * sizeof(float));
     memory->copy(stream, trees[2], r->v, (size_t)l->own_nelem * sizeof(float));
 }

@@ -177,6 +177,15 @@ static int draw_embedding(struct rank *r, const struct param *p, int64_t nrow, c
     return rc;
 }
 
+/* DoRA's magnitude begins as the norms of its weight's rows, as B is zero; both are sharded alike. */
+static int measure_rows(struct rank *r, const struct param *p, int64_t nrow, struct fsdpck_error *err)
+{
+    const struct param *of = &r->job->layout.params[p->norms_of];
+    const struct kern_dora_norm norms = { .nrow = nrow, .ncol = of->ncol, .w = { rank_rows(r, of), of->ncol, of->dtype }, .norm = rank_rows(r, p) };
+    r->compute->device->ops->dora_norm(r->compute->stream, &norms);
+    return compute_sync(r->compute, err);
+}
+
 /* As PEFT: A uniform in ±1/√in (kaiming_uniform with a = √5), B zero; of an embedding A zero, B normal. Each element by its place in the whole tensor. */
 static int draw_adapter(struct rank *r, const struct param *p, struct fsdpck_error *err)
 {
@@ -185,6 +194,8 @@ static int draw_adapter(struct rank *r, const struct param *p, struct fsdpck_err
     int64_t first, nrow = param_rows(p, r->comm->rank, &first);
     float bound = (float)(1 / sqrt((double)p->ncol));
     struct kern_philox rng = { .seed = r->job->config->seed, .name = XXH32(p->name, strlen(p->name), 0) };
+    if (nrow > 0 && p->norms_of >= 0)
+        return measure_rows(r, p, nrow, err);
     if (nrow <= 0 || zero)
         return 0; /* memory is zero where nobody wrote */
     if (embedding)

@@ -73,6 +73,9 @@ OF_STRUCT(rmsnorm, kern_rmsnorm, a->x.data, a->gamma.data, a->y.data, a->rstd)
 OF_STRUCT(rmsnorm_grad, kern_rmsnorm_grad, a->x.data, a->dy.data, a->gamma.data, a->rstd, a->add.data, a->dx.data, a->dgamma, a->scratch)
 OF_STRUCT(rope, kern_rope_apply, a->x.data, a->cosines, a->sines, a->positions)
 OF_STRUCT(swiglu_grad, kern_swiglu_grad, a->gate.data, a->up.data, a->dy.data, a->dgate.data, a->dup.data, a->y.data)
+OF_STRUCT(dora_norm, kern_dora_norm, a->w.data, a->a.data, a->b.data, a->norm)
+OF_STRUCT(dora_scale, kern_dora_scale, a->m, a->norm, a->u.data, a->bias.data, a->add.data, a->y.data)
+OF_STRUCT(dora_grad, kern_dora_grad, a->dy.data, a->u.data, a->norm, a->dm, a->scratch)
 OF_STRUCT(cross_entropy, kern_cross_entropy, a->logits.data, a->target, a->loss, a->dlogits.data)
 OF_STRUCT(attention_one, kern_attention_one, a->q.data, a->k.data, a->v.data, a->o.data)
 OF_INDEX(gather_rows)
@@ -243,6 +246,6 @@ static size_t attention_grad_scratch(const struct kern_stream *s, const struct k
 const struct kern_ops guarded_ops = {
     OP(gemm), OP(rmsnorm), OP(rmsnorm_grad), OP(rope), OP(attention), OP(attention_grad), OP(swiglu), OP(swiglu_grad), OP(cast), OP(add), OP(scale), OP(sum_rows),
     OP(sum), OP(gather_rows), OP(scatter_rows), OP(scatter_add), OP(gather_cols), OP(scatter_add_cols), OP(cross_entropy), OP(lora_down), OP(lora_up_grad),
-    OP(lora_grad_a), OP(lora_grad_b), OP(uniform), OP(dropout), OP(adamw), OP(sum_squares), OP(gemv), OP(attention_one),
+    OP(lora_grad_a), OP(lora_grad_b), OP(dora_norm), OP(dora_scale), OP(dora_grad), OP(uniform), OP(dropout), OP(adamw), OP(sum_squares), OP(gemv), OP(attention_one),
     .attention_table_bytes = attention_table_bytes, .attention_table = attention_table, .attention_scratch = attention_scratch, .attention_grad_scratch = attention_grad_scratch,
 };

@@ -26,7 +26,7 @@ struct train_lora_config {
     bool enabled;
     uint64_t r;
     double alpha, dropout;
-    bool use_rslora;
+    bool use_rslora, use_dora;
     const char *target_regex;        /* a string that is no "all-linear" */
     const char *const *target_names; /* (ntarget_names) a list */
     size_t ntarget_names;
