@@ -8,7 +8,7 @@ import argparse, importlib.util, json, logging, os, shutil, subprocess, sys, tem
 
 os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", TQDM_DISABLE="1")
 import ckpt_common as c
-import check_dcp, check_lora, check_lora_styles, check_lora_versions, check_safetensors, check_template, check_tokenizer, first_run, make_dcp, make_pt, resume
+import check_dcp, check_lora, check_lora_styles, check_lora_versions, check_lora_whole, check_safetensors, check_template, check_tokenizer, first_run, make_dcp, make_pt, resume
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -388,6 +388,7 @@ def main():
         checks.run("random models, the second reader", check_random, tool, 20 if a.quick else 200)
         # Last: PEFT, diffusers and transformers may start threads, and everything above forks.
         check_lora.run(checks, tool, work, a.quick)
+        check_lora_whole.run(checks, tool, work, a.quick)
         check_lora_versions.run(checks, tool, work, a.quick)
         check_lora_styles.run(checks, tool, work, a.quick)
         checks.run("SmolLM2: a first run, stopped and gone on with, sampled, loaded in PEFT", first_run.check, os.path.join(os.path.dirname(a.binary), "fsdptrain"), a.smollm2, work)

@@ -20,32 +20,42 @@
 static const struct {
     const char *name;
     enum fsdpck_lora_role role;
-    const char *module, *adapter, *leaf;
+    const char *module, *adapter, *leaf, *between;
 } known[] = {
-    { "base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight", LORA_A, "model.layers.0.self_attn.q_proj", "default", "" },
-    { "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight", LORA_B, "model.layers.0.self_attn.q_proj", "", "" },
-    { "_fsdp_wrapped_module.base_model.model.layers.1._fsdp_wrapped_module.q._checkpoint_wrapped_module.lora_A.x.weight", LORA_A, "layers.1.q", "x", "" },
-    { "module._orig_mod.base_model.model.q.lora_B.default.bias", LORA_B_BIAS, "q", "default", "" },
-    { "module.module.q.lora_A.weight", LORA_A, "q", "", "" },
-    { "encoder.module.q.lora_A.weight", LORA_A, "encoder.module.q", "", "" },
-    { "model.base_model.model.q.lora_A.weight", LORA_A, "q", "", "" },
-    { "embed.lora_embedding_A.default", LORA_EMBEDDING_A, "embed", "default", "" },
-    { "embed.lora_embedding_B", LORA_EMBEDDING_B, "embed", "", "" },
-    { "q.lora_magnitude_vector.default.weight", LORA_MAGNITUDE, "q", "default", "" },
-    { "q.lora_magnitude_vector.default", LORA_MAGNITUDE, "q", "default", "" },
-    { "q.lora_magnitude_vector.weight", LORA_MAGNITUDE, "q", "", "" },
-    { "q.lora_magnitude_vector", LORA_MAGNITUDE, "q", "", "" },
-    { "lm_head.modules_to_save.default.weight", LORA_SAVED, "lm_head", "default", "weight" },
-    { "score.modules_to_save.x.dense.bias", LORA_SAVED, "score", "x", "dense.bias" },
-    { "q.base_layer.weight", LORA_BASE, "q", "", "weight" },
-    { "lm_head.original_module.weight", LORA_BASE, "lm_head", "", "weight" },
-    { "model.norm.weight", LORA_PLAIN, "model.norm", "", "weight" },
-    { "weight", LORA_PLAIN, "", "", "weight" },
-    { "q.lora_A.default.weight.exp_avg", LORA_PLAIN, "q.lora_A.default.weight", "", "exp_avg" },
-    { "q.lora_A.default.scale", LORA_UNKNOWN, "q", "default", "" },
-    { "q.lora_E", LORA_UNKNOWN, "q", "", "" },
-    { "embed.token_adapter.trainable_tokens_delta", LORA_UNKNOWN, "embed", "", "" },
-    { "a..b.", LORA_PLAIN, "a..b", "", "" },
+    { "base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight", LORA_A, "model.layers.0.self_attn.q_proj", "default", "", "" },
+    { "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight", LORA_B, "model.layers.0.self_attn.q_proj", "", "", "" },
+    { "_fsdp_wrapped_module.base_model.model.layers.1._fsdp_wrapped_module.q._checkpoint_wrapped_module.lora_A.x.weight", LORA_A, "layers.1.q", "x", "", "" },
+    { "module._orig_mod.base_model.model.q.lora_B.default.bias", LORA_B_BIAS, "q", "default", "", "" },
+    { "module.module.q.lora_A.weight", LORA_A, "q", "", "", "" },
+    { "encoder.module.q.lora_A.weight", LORA_A, "encoder.module.q", "", "", "" },
+    { "model.base_model.model.q.lora_A.weight", LORA_A, "q", "", "", "" },
+    { "embed.lora_embedding_A.default", LORA_EMBEDDING_A, "embed", "default", "", "" },
+    { "embed.lora_embedding_B", LORA_EMBEDDING_B, "embed", "", "", "" },
+    { "q.lora_magnitude_vector.default.weight", LORA_MAGNITUDE, "q", "default", "", "" },
+    { "q.lora_magnitude_vector.default", LORA_MAGNITUDE, "q", "default", "", "" },
+    { "q.lora_magnitude_vector.weight", LORA_MAGNITUDE, "q", "", "", "" },
+    { "q.lora_magnitude_vector", LORA_MAGNITUDE, "q", "", "", "" },
+    { "lm_head.modules_to_save.default.weight", LORA_SAVED, "lm_head", "default", "weight", "" },
+    { "score.modules_to_save.x.dense.bias", LORA_SAVED, "score", "x", "dense.bias", "" },
+    { "q.base_layer.weight", LORA_BASE, "q", "", "weight", "base_layer" },
+    { "lm_head.original_module.weight", LORA_ORIGINAL, "lm_head", "", "weight", "" },
+    { "model.norm.weight", LORA_PLAIN, "model.norm", "", "weight", "" },
+    { "weight", LORA_PLAIN, "", "", "weight", "" },
+    { "q.lora_A.default.weight.exp_avg", LORA_STATE, "q.lora_A.default.weight", "", "exp_avg", "" },
+    { "e.lora_embedding_A.default.exp_avg", LORA_STATE, "e.lora_embedding_A.default", "", "exp_avg", "" },
+    { "q.lora_A.default.scale", LORA_UNKNOWN, "q", "default", "", "" },
+    { "q.lora_E", LORA_UNKNOWN, "q", "", "", "" },
+    { "base_model.model.embed.token_adapter.trainable_tokens_delta", LORA_TOKENS, "embed", "", "trainable_tokens_delta", "token_adapter" },
+    { "embed.token_adapter.trainable_tokens_delta.x", LORA_TOKENS, "embed", "x", "trainable_tokens_delta", "token_adapter" },
+    { "embed.trainable_tokens_delta.default", LORA_TOKENS, "embed", "default", "trainable_tokens_delta", "" },
+    { "embed.trainable_tokens_delta.default.exp_avg", LORA_STATE, "embed.trainable_tokens_delta.default", "", "exp_avg", "" },
+    { "embed.token_adapter.base_layer.weight", LORA_BASE, "embed", "", "weight", "token_adapter.base_layer" },
+    { "embed.token_adapter.trainable_tokens_original.default", LORA_ORIGINAL, "embed", "", "default", "" },
+    { "embed.token_adapter.scale", LORA_UNKNOWN, "embed", "", "", "" },
+    { "q.base_layer.lora_A.default.weight", LORA_UNKNOWN, "q", "", "", "" },
+    { "head.base_layer.trainable_tokens_delta", LORA_UNKNOWN, "head", "", "", "" },
+    { "embed.token_adapter", LORA_UNKNOWN, "embed", "", "", "" },
+    { "a..b.", LORA_PLAIN, "a..b", "", "", "" },
 };
 
 static void names_are_understood_in_every_spelling(void **state)
@@ -56,7 +66,7 @@ static void names_are_understood_in_every_spelling(void **state)
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         struct fsdpck_lora_name n;
         assert_int_equal(fsdpck_lora_name_parse(&a, known[i].name, &n, &err), 0);
-        if (n.role != known[i].role || strcmp(n.module, known[i].module) != 0 || strcmp(n.leaf, known[i].leaf) != 0 ||
+        if (n.role != known[i].role || strcmp(n.module, known[i].module) != 0 || strcmp(n.leaf, known[i].leaf) != 0 || strcmp(n.between, known[i].between) != 0 ||
             (n.role != LORA_UNKNOWN && strcmp(n.adapter, known[i].adapter) != 0))
             fail_msg("'%s': role %d, module '%s', adapter '%s', leaf '%s'", known[i].name, n.role, n.module, n.adapter, n.leaf);
     }
@@ -158,8 +168,80 @@ static void configurations_answer_by_module(void **state)
     assert_true(alpha == 8);
     assert_true(fsdpck_lora_config_targets(&c, "m.q") && !fsdpck_lora_config_targets(&c, "m.xq"));
     assert_string_equal(fsdpck_lora_config_saves(&c, "m.head"), "head");
-    assert_null(fsdpck_lora_config_saves(&c, "head.m"));
+    assert_string_equal(fsdpck_lora_config_saves(&c, "head.m"), "head"); /* it lies in a saved one */
+    assert_string_equal(fsdpck_lora_config_saves(&c, "m.lm_head"), "head"); /* an end is enough, also inside of a word */
+    assert_null(fsdpck_lora_config_saves(&c, "m.headx"));
+    assert_null(fsdpck_lora_config_leaves_out(&c, "m.q"));
     fsdpck_lora_config_free(&c);
+}
+
+static void layers_are_left_out_as_in_peft(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *module, *key;
+    } cases[] = {
+        { "\"exclude_modules\":[\"q\"]", "m.q", "exclude_modules" },
+        { "\"exclude_modules\":[\"q\"]", "m.xq", NULL },
+        { "\"exclude_modules\":\"m\\\\..*\"", "m.k", "exclude_modules" },
+        { "\"target_modules\":[\"q\"],\"layers_to_transform\":[0,2]", "m.layers.2.q", NULL },
+        { "\"target_modules\":[\"q\"],\"layers_to_transform\":[0,2]", "m.layers.1.q", "layers_to_transform" },
+        { "\"target_modules\":[\"q\"],\"layers_to_transform\":1", "m.layers.1.q", NULL },
+        { "\"target_modules\":[\"q\"],\"layers_to_transform\":1", "m.layers.11.q", "layers_to_transform" },
+        { "\"target_modules\":[\"q\"],\"layers_to_transform\":1", "layers.1.q", "layers_to_transform" }, /* without a pattern two parts stand before */
+        { "\"target_modules\":[\"q\"],\"layers_to_transform\":1", "m.layers.1.experts.0.q", NULL },
+        { "\"target_modules\":[\"q\"],\"layers_to_transform\":1", "m.q", "layers_to_transform" },
+        { "\"target_modules\":[\"q\"],\"layers_to_transform\":1,\"layers_pattern\":\"layers\"", "layers.1.q", NULL },
+        { "\"target_modules\":[\"q\"],\"layers_to_transform\":1,\"layers_pattern\":[\"h\",\"blocks?\"]", "x.0.block.1.q", NULL },
+        { "\"target_modules\":[\"q\"],\"layers_to_transform\":1,\"layers_pattern\":[\"h\"]", "m.xh.1.q", "layers_to_transform" },
+        { "\"target_modules\":\".*q\",\"layers_to_transform\":1", "m.layers.2.q", NULL }, /* an expression says it all */
+        { "\"target_modules\":[\"q\"],\"layers_to_transform\":[]", "m.q", NULL },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct fsdpck_lora_config c;
+        struct fsdpck_error err;
+        char text[300];
+        snprintf(text, sizeof text, "{\"peft_type\":\"LORA\",%s}", cases[i].text);
+        if (parse(&c, text, &err) != 0)
+            fail_msg("%s: %s", text, err.message);
+        const char *key = fsdpck_lora_config_leaves_out(&c, cases[i].module);
+        if (!key != !cases[i].key || (key && strcmp(key, cases[i].key) != 0))
+            fail_msg("%s: '%s' is left out by %s", text, cases[i].module, key ? key : "nothing");
+        fsdpck_lora_config_free(&c);
+    }
+}
+
+static void tokens_are_those_of_the_module(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *module;
+        int code;
+        size_t count;
+    } cases[] = {
+        { "\"trainable_token_indices\":[7,3]", "m.embed_tokens", 0, 2 },
+        { "\"trainable_token_indices\":{\"embed_tokens\":[7,3],\"lm_head\":[1]}", "lm_head", 0, 1 },
+        { "\"trainable_token_indices\":{\"embed_tokens\":[7,3]}", "lm_head", 0, 2 }, /* tied to it */
+        { "\"trainable_token_indices\":{\"embed_tokens\":[7,3],\"x\":[1]}", "lm_head", 0, 0 },
+        { "\"r\":3", "m.embed_tokens", 0, 0 },
+        { "\"trainable_token_indices\":[-1]", "m.embed_tokens", FSDPCK_ERR_FORMAT, 1 },
+        { "\"trainable_token_indices\":[4,5,4]", "m.embed_tokens", FSDPCK_ERR_FORMAT, 3 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct fsdpck_lora_config c;
+        struct fsdpck_error err;
+        struct fsdpck_arena a = { 0 };
+        char text[300];
+        uint64_t *rows;
+        size_t n;
+        snprintf(text, sizeof text, "{\"peft_type\":\"LORA\",%s}", cases[i].text);
+        assert_int_equal(parse(&c, text, &err), 0);
+        assert_int_equal(fsdpck_lora_config_tokens(&c, &a, cases[i].module, &rows, &n, &err), cases[i].code);
+        assert_true(n == cases[i].count && !rows == (cases[i].code || !cases[i].count));
+        assert_true(!rows || n < 2 || (rows[0] == 7 && rows[1] == 3));
+        fsdpck_arena_free(&a);
+        fsdpck_lora_config_free(&c);
+    }
 }
 
 static void configurations_that_make_no_sense_are_refused(void **state)
@@ -179,6 +261,10 @@ static void configurations_that_make_no_sense_are_refused(void **state)
         { "{\"peft_type\":\"LORA\",\"rank_pattern\":{\"q\":\"2\"}}", FSDPCK_ERR_FORMAT }, { "{\"peft_type\":\"LORA\",\"alpha_pattern\":{\"q\":null}}", FSDPCK_ERR_FORMAT },
         { "{\"peft_type\":\"LORA\",\"target_modules\":[1]}", FSDPCK_ERR_FORMAT }, { "{\"peft_type\":\"LORA\",\"target_modules\":{}}", FSDPCK_ERR_FORMAT },
         { "{\"peft_type\":\"LORA\",\"modules_to_save\":\"head\"}", FSDPCK_ERR_FORMAT },
+        { "{\"peft_type\":\"LORA\",\"exclude_modules\":7}", FSDPCK_ERR_FORMAT }, { "{\"peft_type\":\"LORA\",\"layers_to_transform\":\"1\"}", FSDPCK_ERR_FORMAT },
+        { "{\"peft_type\":\"LORA\",\"layers_to_transform\":[1.5]}", FSDPCK_ERR_FORMAT }, { "{\"peft_type\":\"LORA\",\"trainable_token_indices\":3}", FSDPCK_ERR_FORMAT },
+        { "{\"peft_type\":\"LORA\",\"trainable_token_indices\":{\"e\":3}}", FSDPCK_ERR_FORMAT },
+        { "{\"peft_type\":\"TRAINABLE_TOKENS\",\"token_indices\":{\"e\":[3]}}", FSDPCK_ERR_FORMAT },
         { "{\"peft_type\":\"LORA\",\"target_parameters\":[\"x\"]}", FSDPCK_ERR_UNSUPPORTED },
         { "{\"peft_type\":\"LORA\",\"init_lora_weights\":\"olora\"}", FSDPCK_ERR_UNSUPPORTED },
     };
@@ -285,6 +371,8 @@ int main(void)
         cmocka_unit_test(names_of_too_many_parts_are_refused),
         cmocka_unit_test(expressions_match_as_in_peft),
         cmocka_unit_test(configurations_answer_by_module),
+        cmocka_unit_test(layers_are_left_out_as_in_peft),
+        cmocka_unit_test(tokens_are_those_of_the_module),
         cmocka_unit_test(configurations_that_make_no_sense_are_refused),
         cmocka_unit_test(configurations_keep_what_says_something),
         cmocka_unit_test(scalings_are_written_as_they_are),

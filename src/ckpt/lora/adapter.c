@@ -1,14 +1,11 @@
-/* Finds an adapter among a source's tensors: parses every name, settles which adapter is meant, brings A, B and what belongs to them together, finds the
- * configuration. What the tensors must be like is checked in adapter_check.c. */
+/* Finds an adapter among a source's tensors: parses every name, settles which adapter is meant, brings A, B and what belongs to them together. Its
+ * configuration is adapter_config.c's, what the tensors must be like adapter_check.c's. */
 #include "lora/adapter.h"
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
-#include "base/ioutil.h"
 
 int fsdpck_lora_refuse(const struct fsdpck_lora_adapter *a, int64_t position, int code, struct fsdpck_error *err, const char *fmt, ...)
 {
@@ -61,24 +58,44 @@ static int no_adapter(const struct fsdpck_lora_adapter *a, struct fsdpck_error *
                             a->selection.ntensors);
 }
 
+struct seen {
+    const char *name;
+    int64_t first;
+    size_t count;
+};
+
+static size_t see_adapters(const struct fsdpck_lora_adapter *a, struct seen *seen, size_t most)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < a->selection.ntensors; i++) {
+        const char *name = called(a->names[i].adapter);
+        size_t k = 0;
+        if (!is_adapter(a->names[i].role))
+            continue;
+        while (k < n && strcmp(seen[k].name, name) != 0)
+            k++;
+        if (k == n && n < most)
+            seen[n++] = (struct seen){ .name = name, .first = (int64_t)i };
+        if (k < n)
+            seen[k].count++;
+    }
+    return n;
+}
+
+/* Names a tensor of the smallest: where one adapter is meant to be alone, that is the stray one. */
 static int several(const struct fsdpck_lora_adapter *a, const char *wanted, struct fsdpck_error *err)
 {
-    const char *seen[8];
+    struct seen seen[8];
     char list[300] = "";
-    size_t n = 0, at = 0;
-    for (size_t i = 0; i < a->selection.ntensors && n < 8; i++) {
-        bool new = is_adapter(a->names[i].role);
-        for (size_t k = 0; k < n; k++)
-            new = new && strcmp(seen[k], called(a->names[i].adapter)) != 0;
-        if (new)
-            seen[n++] = called(a->names[i].adapter);
+    size_t n = see_adapters(a, seen, 8), at = 0, least = 0;
+    for (size_t i = 0; i < n && at < sizeof list - 1; i++) {
+        at += (size_t)snprintf(list + at, sizeof list - at, "%s'%s'", i ? ", " : "", seen[i].name);
+        least = seen[i].count < seen[least].count || (seen[i].count == seen[least].count && i == 1) ? i : least;
     }
-    for (size_t i = 0; i < n && at < sizeof list - 1; i++)
-        at += (size_t)snprintf(list + at, sizeof list - at, "%s'%s'", i ? ", " : "", seen[i]);
     if (wanted)
         fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(a->src), "there is no adapter '%s'; there is %s", wanted, list);
     else
-        fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(a->src), "has several adapters (%s): which one is meant?", list);
+        fsdpck_lora_refuse(a, seen[least].first, FSDPCK_ERR_USAGE, err, "is one adapter's of several (%s): which one is meant?", list);
     fsdpck_error_hint(err, "choose one: --adapter NAME");
     return FSDPCK_ERR_USAGE;
 }
@@ -101,83 +118,6 @@ static int choose_adapter(struct fsdpck_lora_adapter *a, const char *wanted, str
         return several(a, wanted, err);
     a->name = wanted ? wanted : only;
     return 0;
-}
-
-/* ---- its configuration ---- */
-
-/* Among the assets: the adapter's own folder first, as PEFT lays out several adapters. */
-static const struct source_asset *find_config(const struct fsdpck_lora_adapter *a)
-{
-    char own[512];
-    const struct source_asset *list = source_assets(a->src), *plain = NULL;
-    snprintf(own, sizeof own, "%s/" FSDPCK_LORA_CONFIG_NAME, a->name);
-    for (size_t i = 0; i < a->src->assets.count; i++) {
-        if (strcmp(list[i].pub.path, own) == 0)
-            return &list[i];
-        if (strcmp(list[i].pub.path, FSDPCK_LORA_CONFIG_NAME) == 0)
-            plain = &list[i];
-    }
-    return plain;
-}
-
-static int load_config(struct fsdpck_lora_adapter *a, const char *path, const struct source_asset *asset, struct fsdpck_error *err)
-{
-    char *text = NULL;
-    uint64_t nbytes;
-    struct fsdpck_hash128 hash;
-    int rc = fsdpck_read_file(a->src->io, path, FSDPCK_LORA_CONFIG_MAX_NBYTES, &text, &nbytes, err);
-    if (rc == 0 && asset && asset->has_hash) {
-        fsdpck_hash(text, nbytes, &hash);
-        if (memcmp(hash.bytes, asset->hash, sizeof asset->hash) != 0)
-            rc = fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, path, "its hash is not the one that the checkpoint has for it");
-    }
-    if (rc == 0)
-        rc = fsdpck_lora_config_parse(&a->config, path, text, nbytes, err);
-    free(text);
-    return rc;
-}
-
-/* A file of tensors has its configuration beside it. */
-static char *beside(const struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
-{
-    const char *path = fsdpck_source_path(a->src), *slash = strrchr(path, '/');
-    char *dir = strndup(path, slash ? (size_t)(slash - path) : 0), *file = NULL;
-    if (dir)
-        file = fsdpck_path_join(slash == path ? "/" : dir, FSDPCK_LORA_CONFIG_NAME, err);
-    else
-        fsdpck_error_nomem(err, strlen(path));
-    free(dir);
-    return file;
-}
-
-static int find_beside(struct fsdpck_lora_adapter *a, bool *found, struct fsdpck_error *err)
-{
-    char *path = beside(a, err);
-    int rc = path ? 0 : FSDPCK_ERR_NOMEM;
-    *found = rc == 0 && fsdpck_is_file(a->src->io, path);
-    if (*found)
-        rc = load_config(a, path, NULL, err);
-    free(path);
-    return rc;
-}
-
-static int configure(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req, struct fsdpck_error *err)
-{
-    const struct source_asset *asset = find_config(a);
-    bool found = false;
-    if (req->config)
-        return load_config(a, req->config, NULL, err);
-    if (asset)
-        return load_config(a, asset->from, asset, err);
-    int rc = strcmp(fsdpck_source_kind(a->src), "safetensors") == 0 ? find_beside(a, &found, err) : 0;
-    if (rc || found)
-        return rc;
-    a->config.alpha = req->alpha;
-    if (req->has_alpha)
-        return 0;
-    fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(a->src), "has no adapter_config.json: nothing says how the adapter '%s' is scaled", a->name);
-    fsdpck_error_hint(err, "give --adapter-config FILE, or --alpha A where scaling is alpha / rank");
-    return FSDPCK_ERR_USAGE;
 }
 
 /* ---- its tensors ---- */
@@ -219,83 +159,100 @@ static const char *dotted(struct fsdpck_lora_adapter *a, const char *x, const ch
     return text;
 }
 
-static int add_whole(struct fsdpck_lora_adapter *a, size_t i, const char *between, const char *saved, struct fsdpck_error *err)
+static int add_whole(struct fsdpck_lora_adapter *a, size_t i, const char *saved, bool bias, struct fsdpck_error *err)
 {
     const struct fsdpck_lora_name *n = &a->names[i];
+    size_t old;
+    const char *name = dotted(a, n->module, "", n->leaf, err), *key = dotted(a, n->module, n->between, n->leaf, err);
+    if (!name || !key || fsdpck_names_add(&a->whole_index, name, a->whole.count, &old, err) != 0)
+        return FSDPCK_ERR_NOMEM;
+    if (old != SIZE_MAX)
+        return fsdpck_lora_refuse(a, (int64_t)i, FSDPCK_ERR_FORMAT, err, "there are two of it: '%s' means the same", lora_tensor(a, lora_whole(a)[old].position)->name);
     struct fsdpck_lora_whole *w = fsdpck_vec_push(&a->whole, err);
     if (!w)
         return FSDPCK_ERR_NOMEM;
-    *w = (struct fsdpck_lora_whole){ .name = dotted(a, n->module, "", n->leaf, err), .key = dotted(a, n->module, between, n->leaf, err), .saved = saved,
-                                     .position = (int64_t)i };
-    return w->name && w->key ? 0 : FSDPCK_ERR_NOMEM;
+    *w = (struct fsdpck_lora_whole){ .name = name, .key = key, .saved = saved, .bias = bias, .position = (int64_t)i };
+    return 0;
 }
 
-static const char *last_part(const char *path)
-{
-    const char *dot = strrchr(path, '.');
-    return dot ? dot + 1 : path;
-}
-
-static bool is_copy(const struct fsdpck_lora_adapter *a, const char *name)
-{
-    for (size_t i = 0; i < a->whole.count; i++)
-        if (strcmp(lora_whole(a)[i].name, name) == 0)
-            return true;
-    return false;
-}
-
-/* Outside of lora_ and modules_to_save: a saved module of an adapter file, whose names say nothing, or a bias. */
+/* Outside of lora_ and modules_to_save. Beside the model only what the configuration claims is the adapter's; of an adapter's own file, everything. */
 static int add_plain(struct fsdpck_lora_adapter *a, size_t i, struct fsdpck_error *err)
 {
     const struct fsdpck_lora_name *n = &a->names[i];
     const char *saved = n->role == LORA_PLAIN ? fsdpck_lora_config_saves(&a->config, n->module) : NULL;
-    bool adapted = fsdpck_names_find(&a->index, n->module) != SIZE_MAX, bias = strcmp(n->leaf, "bias") == 0;
-    if (!saved && !(bias && (a->config.bias == LORA_BIAS_ALL || (a->config.bias == LORA_BIAS_LORA_ONLY && adapted))))
-        return 0;
-    const char *name = dotted(a, n->module, "", n->leaf, err);
-    if (!name || is_copy(a, name))
-        return name ? 0 : FSDPCK_ERR_NOMEM;
-    return add_whole(a, i, n->role == LORA_BASE ? "base_layer" : "", saved, err);
-}
-
-static bool is_mine(const struct fsdpck_lora_adapter *a, size_t i)
-{
-    return is_adapter(a->names[i].role) && strcmp(called(a->names[i].adapter), a->name) == 0;
+    bool adapted = fsdpck_names_find(&a->index, n->module) != SIZE_MAX;
+    bool bias = strcmp(n->leaf, "bias") == 0 && (a->config.bias == LORA_BIAS_ALL || (a->config.bias == LORA_BIAS_LORA_ONLY && adapted));
+    return saved || bias || !a->beside_model ? add_whole(a, i, saved, !saved && bias, err) : 0;
 }
 
 static int add_saved(struct fsdpck_lora_adapter *a, size_t i, struct fsdpck_error *err)
 {
     const char *name = fsdpck_lora_config_saves(&a->config, a->names[i].module);
-    return add_whole(a, i, "", name ? name : last_part(a->names[i].module), err);
+    return add_whole(a, i, name ? name : a->names[i].module, false, err);
 }
 
-static int gather(struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
+static int add_tokens(struct fsdpck_lora_adapter *a, size_t i, struct fsdpck_error *err)
 {
-    size_t n = a->selection.ntensors, i;
+    const struct fsdpck_lora_name *n = &a->names[i];
+    uint64_t *rows;
+    size_t nrows;
+    const char *key = dotted(a, n->module, n->between, n->leaf, err);
+    int rc = key ? fsdpck_lora_config_tokens(&a->config, &a->arena, n->module, &rows, &nrows, err) : FSDPCK_ERR_NOMEM;
+    struct fsdpck_lora_tokens *t = rc == 0 ? fsdpck_vec_push(&a->tokens, err) : NULL;
+    if (t)
+        *t = (struct fsdpck_lora_tokens){ .module = n->module, .key = key, .position = (int64_t)i, .rows = rows, .nrows = nrows };
+    return rc || t ? rc : FSDPCK_ERR_NOMEM;
+}
+
+bool fsdpck_lora_is_part(const struct fsdpck_lora_adapter *a, size_t i)
+{
+    return is_adapter(a->names[i].role) && strcmp(called(a->names[i].adapter), a->name) == 0;
+}
+
+static int gather_modules(struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
+{
     int rc = 0;
-    for (i = 0; i < n && rc == 0; i++)
-        if (is_mine(a, i))
-            rc = a->names[i].role == LORA_SAVED ? add_saved(a, i, err) : add_part(a, i, err);
-    for (i = 0; i < n && rc == 0; i++)
-        if (!is_adapter(a->names[i].role))
+    for (size_t i = 0; i < a->selection.ntensors && rc == 0; i++)
+        if (fsdpck_lora_is_part(a, i) && a->names[i].role < LORA_TOKENS)
+            rc = add_part(a, i, err);
+    return rc ? rc : fsdpck_lora_find_model(a, err);
+}
+
+static int gather_rest(struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < a->selection.ntensors && rc == 0; i++) {
+        enum fsdpck_lora_role role = a->names[i].role;
+        if (role == LORA_PLAIN || role == LORA_BASE)
             rc = add_plain(a, i, err);
+        else if (fsdpck_lora_is_part(a, i) && role >= LORA_TOKENS)
+            rc = role == LORA_SAVED ? add_saved(a, i, err) : add_tokens(a, i, err);
+    }
     return rc;
 }
 
 /* ---- all of it ---- */
 
-int fsdpck_lora_adapter_open(struct fsdpck_lora_adapter *a, struct fsdpck_source *src, const struct fsdpck_lora_request *req, struct fsdpck_error *err)
+int fsdpck_lora_adapter_find(struct fsdpck_lora_adapter *a, struct fsdpck_source *src, const struct fsdpck_select *select, const char *name,
+                             struct fsdpck_error *err)
 {
-    *a = (struct fsdpck_lora_adapter){ .src = src, .modules = FSDPCK_VEC(struct fsdpck_lora_module), .whole = FSDPCK_VEC(struct fsdpck_lora_whole) };
-    int rc = fsdpck_selection_make(src, req->select, FSDPCK_TREE_MODEL, &a->selection, err);
+    *a = (struct fsdpck_lora_adapter){ .src = src, .modules = FSDPCK_VEC(struct fsdpck_lora_module), .whole = FSDPCK_VEC(struct fsdpck_lora_whole),
+                                       .tokens = FSDPCK_VEC(struct fsdpck_lora_tokens) };
+    int rc = fsdpck_selection_make(src, select, FSDPCK_TREE_MODEL, &a->selection, err);
     if (rc == 0)
         rc = parse_names(a, err);
     if (rc == 0)
-        rc = choose_adapter(a, req->name, err);
+        rc = choose_adapter(a, name, err);
+    return rc ? rc : gather_modules(a, err);
+}
+
+int fsdpck_lora_adapter_open(struct fsdpck_lora_adapter *a, struct fsdpck_source *src, const struct fsdpck_lora_request *req, struct fsdpck_error *err)
+{
+    int rc = fsdpck_lora_adapter_find(a, src, req->select, req->name, err);
     if (rc == 0)
-        rc = configure(a, req, err);
+        rc = fsdpck_lora_adapter_configure(a, req, err);
     if (rc == 0)
-        rc = gather(a, err);
+        rc = gather_rest(a, err);
     return rc ? rc : fsdpck_lora_adapter_check(a, err);
 }
 
@@ -304,7 +261,9 @@ void fsdpck_lora_adapter_free(struct fsdpck_lora_adapter *a)
     fsdpck_lora_config_free(&a->config);
     fsdpck_vec_free(&a->modules);
     fsdpck_vec_free(&a->whole);
+    fsdpck_vec_free(&a->tokens);
     fsdpck_names_free(&a->index);
+    fsdpck_names_free(&a->whole_index);
     fsdpck_arena_free(&a->arena);
     fsdpck_selection_free(&a->selection);
 }

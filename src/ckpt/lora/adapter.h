@@ -21,12 +21,22 @@ struct fsdpck_lora_module {
     double alpha;
 };
 
-/* A whole parameter that the adapter replaces: modules_to_save, or a bias. */
+/* A whole parameter that the adapter replaces: modules_to_save, a bias, or another that lies in its file: PEFT loads whatever has the name of a parameter,
+ * and saves embeddings so. */
 struct fsdpck_lora_whole {
     const char *name;   /* of the parameter in the model: "lm_head.weight" */
     const char *key;    /* of the adapter file, without base_model.model. */
-    const char *saved;  /* modules_to_save: the module's name as the configuration has it; NULL: a bias */
+    const char *saved;  /* modules_to_save: the module's name as the configuration has it, or its path; else NULL */
+    bool bias;          /* the configuration's `bias` claims it */
     int64_t position;
+};
+
+/* Rows of an embedding, or of a head, that the adapter replaces: trainable_token_indices. */
+struct fsdpck_lora_tokens {
+    const char *module, *key; /* as above */
+    int64_t position;
+    const uint64_t *rows; /* (nrows) */
+    size_t nrows;
 };
 
 struct fsdpck_lora_adapter {
@@ -37,15 +47,17 @@ struct fsdpck_lora_adapter {
     struct fsdpck_lora_config config;
     struct fsdpck_vec modules; /* struct fsdpck_lora_module, in the source's order */
     struct fsdpck_vec whole;   /* struct fsdpck_lora_whole */
+    struct fsdpck_vec tokens;  /* struct fsdpck_lora_tokens */
+    bool beside_model;         /* the source holds the frozen model as well, as a training checkpoint does */
     struct fsdpck_arena arena;
-    struct fsdpck_names index; /* of modules */
+    struct fsdpck_names index, whole_index; /* of modules, of whole parameters' names */
 };
 
 struct fsdpck_lora_request {
     const char *name;        /* of the adapter, or NULL: the only one */
     const char *config;      /* path of its adapter_config.json, or NULL: the source's own */
     bool has_alpha;
-    double alpha;            /* where there is no configuration */
+    double alpha;            /* where there is no configuration; refused where there is one that says something else */
     const struct fsdpck_select *select;
 };
 
@@ -53,11 +65,17 @@ struct fsdpck_lora_request {
  * shapes and ranks that do not fit; a configuration that says something else than the tensors; tensors of a kind that is not understood. */
 int fsdpck_lora_adapter_open(struct fsdpck_lora_adapter *a, struct fsdpck_source *src, const struct fsdpck_lora_request *req, struct fsdpck_error *err);
 void fsdpck_lora_adapter_free(struct fsdpck_lora_adapter *a);
-/* Its second half: everything is found, and held against the rules. */
+/* The parts of the above. Tensors, names and modules, without the configuration. */
+int fsdpck_lora_adapter_find(struct fsdpck_lora_adapter *a, struct fsdpck_source *src, const struct fsdpck_select *select, const char *name,
+                             struct fsdpck_error *err);
+/* Finds the configuration and reads it. */
+int fsdpck_lora_adapter_configure(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req, struct fsdpck_error *err);
+/* Everything is found, and held against the rules. */
 int fsdpck_lora_adapter_check(struct fsdpck_lora_adapter *a, struct fsdpck_error *err);
 
 static inline struct fsdpck_lora_module *lora_modules(const struct fsdpck_lora_adapter *a) { return a->modules.data; }
 static inline struct fsdpck_lora_whole *lora_whole(const struct fsdpck_lora_adapter *a) { return a->whole.data; }
+static inline struct fsdpck_lora_tokens *lora_tokens(const struct fsdpck_lora_adapter *a) { return a->tokens.data; }
 static inline const struct fsdpck_tensor *lora_tensor(const struct fsdpck_lora_adapter *a, int64_t position)
 {
     return fsdpck_source_tensor(a->src, a->selection.tensors[position].source);
@@ -66,6 +84,13 @@ static inline const struct fsdpck_tensor *lora_tensor(const struct fsdpck_lora_a
 double fsdpck_lora_scale(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_module *m);
 /* Sets an error about the tensor at the position; returns the code. */
 int fsdpck_lora_refuse(const struct fsdpck_lora_adapter *a, int64_t position, int code, struct fsdpck_error *err, const char *fmt, ...) FSDPCK_PRINTF(5, 6);
+/* Whether a tensor is a part of the adapter by its name: not of another one, and not of the model. */
+bool fsdpck_lora_is_part(const struct fsdpck_lora_adapter *a, size_t position);
+/* Sets beside_model. */
+int fsdpck_lora_find_model(struct fsdpck_lora_adapter *a, struct fsdpck_error *err);
+/* used: (selection.ntensors) the tensors that arrived somewhere. The rest may be the frozen model's or another adapter's: that is noted. Anything else
+ * is refused by its name. */
+int fsdpck_lora_account_for(const struct fsdpck_lora_adapter *a, const bool *used, const struct fsdpck_options *opt, struct fsdpck_error *err);
 /* A note of the caller's options. */
 void fsdpck_lora_say(const struct fsdpck_options *opt, const char *fmt, ...) FSDPCK_PRINTF(2, 3);
 

@@ -107,7 +107,40 @@ static int check_features(const struct fsdpck_lora_adapter *a, const struct fsdp
                                   bias ? "lora_bias" : "no lora_bias", bias ? "no" : "a");
     if (a->config.doc && !fsdpck_lora_config_targets(&a->config, m->path))
         return contradicts(a, m->a, err, FSDPCK_LORA_CONFIG_NAME "'s target_modules do not reach this module", 0, 0);
-    return 0;
+    const char *key = a->config.doc ? fsdpck_lora_config_leaves_out(&a->config, m->path) : NULL;
+    int rc = key ? fsdpck_lora_refuse(a, m->a, FSDPCK_ERR_FORMAT, err, FSDPCK_LORA_CONFIG_NAME "'s %s leaves this module out", key) : 0;
+    if (rc)
+        fsdpck_error_hint(err, "the configuration is that of another adapter: %s", a->config.file);
+    return rc;
+}
+
+/* ---- trained tokens ---- */
+
+static int check_tokens(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_tokens *t, struct fsdpck_error *err)
+{
+    const struct fsdpck_tensor *own = lora_tensor(a, t->position);
+    const char *key = a->config.only_tokens ? "token_indices" : "trainable_token_indices";
+    if (!t->rows)
+        return fsdpck_lora_refuse(a, t->position, FSDPCK_ERR_MISSING, err, "nothing says which tokens its rows are of: %s has no %s for it",
+                                  a->config.doc ? FSDPCK_LORA_CONFIG_NAME : "no " FSDPCK_LORA_CONFIG_NAME " was given, and so", key);
+    int rc = check_one(a, t->position, err);
+    if (rc == 0 && own->ndim != 2)
+        rc = fsdpck_lora_refuse(a, t->position, FSDPCK_ERR_FORMAT, err, "has %u dimensions, rows of an embedding have 2", own->ndim);
+    if (rc == 0 && own->shape[0] != t->nrows)
+        rc = fsdpck_lora_refuse(a, t->position, FSDPCK_ERR_FORMAT, err, "has %llu rows, " FSDPCK_LORA_CONFIG_NAME "'s %s has %zu tokens",
+                                (unsigned long long)own->shape[0], key, t->nrows);
+    return rc;
+}
+
+static int check_all_tokens(const struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < a->tokens.count && rc == 0; i++)
+        rc = check_tokens(a, &lora_tokens(a)[i], err);
+    if (rc || a->tokens.count || !a->config.doc || !fsdpck_lora_config_says(&a->config, "trainable_token_indices"))
+        return rc;
+    return fsdpck_error_set(err, FSDPCK_ERR_MISSING, fsdpck_source_path(a->src), "%s has trainable_token_indices, but there is no tensor trainable_tokens_delta",
+                            a->config.file);
 }
 
 /* A frozen layer that is wrapped for an adapter has that adapter's tensors beside it, or they are lost. */
@@ -120,7 +153,7 @@ static int check_wrapped(const struct fsdpck_lora_adapter *a, struct fsdpck_erro
         if (a->names[i].role > LORA_BASE)
             rc = fsdpck_names_add(&any, a->names[i].module, i, &old, err);
     for (size_t i = 0; i < a->selection.ntensors && rc == 0; i++)
-        if (a->names[i].role == LORA_BASE && fsdpck_names_find(&any, a->names[i].module) == SIZE_MAX)
+        if ((a->names[i].role == LORA_BASE || a->names[i].role == LORA_ORIGINAL) && fsdpck_names_find(&any, a->names[i].module) == SIZE_MAX)
             rc = fsdpck_lora_refuse(a, (int64_t)i, FSDPCK_ERR_MISSING, err, "the layer is adapted, but its module has no LoRA tensors");
     fsdpck_names_free(&any);
     return rc;
@@ -130,7 +163,9 @@ int fsdpck_lora_adapter_check(struct fsdpck_lora_adapter *a, struct fsdpck_error
 {
     struct fsdpck_lora_module *m = lora_modules(a);
     int rc = 0;
-    if (a->modules.count == 0)
+    if (a->config.only_tokens && a->modules.count)
+        return contradicts(a, m->a >= 0 ? m->a : m->b, err, "is LoRA's, and " FSDPCK_LORA_CONFIG_NAME "'s peft_type is TRAINABLE_TOKENS", 0, 0);
+    if (a->modules.count == 0 && a->tokens.count == 0)
         return fsdpck_error_set(err, FSDPCK_ERR_MISSING, fsdpck_source_path(a->src), "adapter '%s' has no pair of lora_A and lora_B", a->name);
     for (size_t i = 0; i < a->modules.count && rc == 0; i++)
         rc = check_pair(a, &m[i], err);
@@ -139,5 +174,7 @@ int fsdpck_lora_adapter_check(struct fsdpck_lora_adapter *a, struct fsdpck_error
             rc = check_features(a, &m[i], err);
     for (size_t i = 0; i < a->whole.count && rc == 0; i++)
         rc = check_one(a, lora_whole(a)[i].position, err);
+    if (rc == 0)
+        rc = check_all_tokens(a, err);
     return rc ? rc : check_wrapped(a, err);
 }

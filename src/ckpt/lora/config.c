@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lora/pattern.h"
-
 /* ---- reading ---- */
 
 static int wrong(const struct fsdpck_lora_config *c, const char *key, const char *wanted, struct fsdpck_error *err)
@@ -96,26 +94,29 @@ static int check_init(const struct fsdpck_lora_config *c, struct fsdpck_error *e
     return 0;
 }
 
-static bool says_something(const json_t *v)
+bool fsdpck_lora_config_says(const struct fsdpck_lora_config *c, const char *key)
 {
+    const json_t *v = json_object_get(c->doc, key);
     return v && !json_is_null(v) && !json_is_false(v) && !(json_is_object(v) && json_object_size(v) == 0) && !(json_is_array(v) && json_array_size(v) == 0);
 }
 
 static int refuse_features(const struct fsdpck_lora_config *c, const char *const *keys, const char *why, struct fsdpck_error *err)
 {
     for (; *keys; keys++)
-        if (says_something(json_object_get(c->doc, *keys)))
+        if (fsdpck_lora_config_says(c, *keys))
             return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, c->file, "'%s' is set: %s", *keys, why);
     return 0;
 }
 
-static int check_kind(const struct fsdpck_lora_config *c, struct fsdpck_error *err)
+static int check_kind(struct fsdpck_lora_config *c, struct fsdpck_error *err)
 {
     static const char *const other[] = { "target_parameters", "use_qalora", "use_bdlora", "kasa_config", "velora_config", "monteclora_config", "arrow_config",
-                                         "trainable_token_indices", "megatron_config", NULL };
+                                         "megatron_config", NULL };
     const char *type = json_string_value(json_object_get(c->doc, "peft_type"));
-    if (!type || strcmp(type, "LORA") != 0)
-        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, c->file, "peft_type is %s%s%s, \"LORA\" is wanted", type ? "\"" : "", type ? type : "missing", type ? "\"" : "");
+    c->only_tokens = type && strcmp(type, "TRAINABLE_TOKENS") == 0;
+    if (!type || (strcmp(type, "LORA") != 0 && !c->only_tokens))
+        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, c->file, "peft_type is %s%s%s, \"LORA\" or \"TRAINABLE_TOKENS\" is wanted", type ? "\"" : "",
+                                type ? type : "missing", type ? "\"" : "");
     int rc = check_init(c, err);
     return rc ? rc : refuse_features(c, other, "adapters of this kind are not supported", err);
 }
@@ -136,7 +137,35 @@ static int read_scalars(struct fsdpck_lora_config *c, struct fsdpck_error *err)
         rc = read_flag(c, "lora_bias", &c->lora_bias, err);
     if (rc == 0)
         rc = read_flag(c, "fan_in_fan_out", &c->fan_in_fan_out, err);
+    if (rc == 0)
+        rc = read_flag(c, "ensure_weight_tying", &c->ensure_tying, err);
     return rc ? rc : read_bias(c, err);
+}
+
+static bool is_list_of_integers(const json_t *v)
+{
+    for (size_t i = 0; json_is_array(v) && i < json_array_size(v); i++)
+        if (!json_is_integer(json_array_get(v, i)))
+            return false;
+    return json_is_array(v);
+}
+
+static int check_layers(const struct fsdpck_lora_config *c, struct fsdpck_error *err)
+{
+    const json_t *v = json_object_get(c->doc, "layers_to_transform");
+    return !v || json_is_null(v) || json_is_integer(v) || is_list_of_integers(v) ? 0 : wrong(c, "layers_to_transform", "a whole number or a list of them", err);
+}
+
+/* One list for the input embedding, or a list for each module. */
+static int check_tokens(const struct fsdpck_lora_config *c, struct fsdpck_error *err)
+{
+    const char *key = c->only_tokens ? "token_indices" : "trainable_token_indices", *name;
+    json_t *v = json_object_get(c->doc, key), *list;
+    bool good = !v || json_is_null(v) || is_list_of_integers(v) || (json_is_object(v) && !c->only_tokens);
+    if (good && json_is_object(v))
+        json_object_foreach(v, name, list)
+            good = good && is_list_of_integers(list);
+    return good ? 0 : wrong(c, key, "a list of whole numbers", err);
 }
 
 int fsdpck_lora_config_parse(struct fsdpck_lora_config *c, const char *file, const char *text, size_t nbytes, struct fsdpck_error *err)
@@ -158,6 +187,14 @@ int fsdpck_lora_config_parse(struct fsdpck_lora_config *c, const char *file, con
         rc = check_pattern(c, "alpha_pattern", false, err);
     if (rc == 0)
         rc = check_strings(c, "target_modules", true, err);
+    if (rc == 0)
+        rc = check_strings(c, "exclude_modules", true, err);
+    if (rc == 0)
+        rc = check_strings(c, "layers_pattern", true, err);
+    if (rc == 0)
+        rc = check_layers(c, err);
+    if (rc == 0)
+        rc = check_tokens(c, err);
     return rc ? rc : check_strings(c, "modules_to_save", false, err);
 }
 
@@ -166,81 +203,6 @@ void fsdpck_lora_config_free(struct fsdpck_lora_config *c)
     json_decref(c->doc);
     free(c->file);
     *c = (struct fsdpck_lora_config){ 0 };
-}
-
-/* ---- asking ---- */
-
-/* The pattern's value for the module, or NULL: as PEFT, the first key that matches. */
-static int find_in_pattern(const struct fsdpck_lora_config *c, const char *key, const char *module, const json_t **found, struct fsdpck_error *err)
-{
-    json_t *v;
-    const char *name;
-    *found = NULL;
-    json_object_foreach(json_object_get(c->doc, key), name, v) {
-        enum fsdpck_pattern_result m = fsdpck_pattern_ends(name, module);
-        if (m == PATTERN_UNKNOWN)
-            return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, c->file, "%s has the expression '%s', which is more than is understood here; list the modules by name",
-                                    key, name);
-        if (m == PATTERN_YES) {
-            *found = v;
-            break;
-        }
-    }
-    return 0;
-}
-
-int fsdpck_lora_config_rank(const struct fsdpck_lora_config *c, const char *module, uint64_t *r, struct fsdpck_error *err)
-{
-    const json_t *v;
-    int rc = find_in_pattern(c, "rank_pattern", module, &v, err);
-    *r = rc == 0 && v ? (uint64_t)json_integer_value(v) : c->r;
-    return rc;
-}
-
-int fsdpck_lora_config_alpha(const struct fsdpck_lora_config *c, const char *module, double *alpha, struct fsdpck_error *err)
-{
-    const json_t *v;
-    int rc = find_in_pattern(c, "alpha_pattern", module, &v, err);
-    *alpha = rc == 0 && v ? json_number_value(v) : c->alpha;
-    return rc;
-}
-
-/* PEFT's rule for lists of names: the path itself, or its end after a dot. */
-static const char *name_among(const json_t *list, const char *module)
-{
-    size_t n = strlen(module);
-    for (size_t i = 0; json_is_array(list) && i < json_array_size(list); i++) {
-        const char *name = json_string_value(json_array_get(list, i));
-        size_t k = strlen(name);
-        if (k && k <= n && strcmp(module + n - k, name) == 0 && (k == n || module[n - k - 1] == '.'))
-            return name;
-    }
-    return NULL;
-}
-
-bool fsdpck_lora_config_has_targets(const struct fsdpck_lora_config *c)
-{
-    const json_t *v = json_object_get(c->doc, "target_modules");
-    return json_is_string(v) ? strcmp(json_string_value(v), "all-linear") != 0 : json_is_array(v) && json_array_size(v) > 0;
-}
-
-bool fsdpck_lora_config_targets(const struct fsdpck_lora_config *c, const char *module)
-{
-    const json_t *v = json_object_get(c->doc, "target_modules");
-    if (!fsdpck_lora_config_has_targets(c))
-        return true;
-    return json_is_string(v) ? fsdpck_pattern_whole(json_string_value(v), module) != PATTERN_NO : name_among(v, module) != NULL;
-}
-
-const char *fsdpck_lora_config_saves(const struct fsdpck_lora_config *c, const char *module)
-{
-    return name_among(json_object_get(c->doc, "modules_to_save"), module);
-}
-
-bool fsdpck_lora_config_picks_layers(const struct fsdpck_lora_config *c)
-{
-    return says_something(json_object_get(c->doc, "layers_to_transform")) || says_something(json_object_get(c->doc, "exclude_modules")) ||
-           (fsdpck_lora_config_has_targets(c) && json_is_string(json_object_get(c->doc, "target_modules")));
 }
 
 int fsdpck_lora_config_mergeable(const struct fsdpck_lora_config *c, struct fsdpck_error *err)

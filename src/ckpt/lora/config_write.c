@@ -110,8 +110,8 @@ static json_t *with_prefix(const json_t *o, const char *prefix)
 int fsdpck_lora_config_write(const struct fsdpck_lora_config *c, const struct fsdpck_lora_facts *facts, const char *prefix, struct fsdpck_text *out,
                              struct fsdpck_error *err)
 {
-    json_t *o = make(c), *named = NULL;
-    bool done = o && fill(o, facts) == 0 && (named = with_prefix(o, prefix)) &&
+    json_t *o = c->only_tokens ? json_copy(c->doc) : make(c), *named = NULL;
+    bool done = o && (c->only_tokens ? put(o, "inference_mode", json_true()) : fill(o, facts)) == 0 && (named = with_prefix(o, prefix)) &&
                 json_dump_callback(named, add_text, out, JSON_INDENT(2) | JSON_SORT_KEYS) == 0;
     json_decref(named);
     json_decref(o);

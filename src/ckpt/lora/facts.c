@@ -2,7 +2,6 @@
  * first key of either that matches: the last part of its path where all modules of that name agree, else the whole path. */
 #include "lora/facts.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,26 +62,8 @@ static int group_modules(const struct fsdpck_lora_adapter *a, struct groups *g, 
 
 /* ---- layers ---- */
 
-struct place { /* "model.layers.", 3, ".self_attn.q_proj" */
-    size_t before, after;
-    long index;
-};
-
-static bool find_layer(const char *path, struct place *p)
-{
-    for (const char *s = path; *s;) {
-        size_t n = strcspn(s, "."), digits = strspn(s, "0123456789");
-        if (n && digits == n && n < 9) {
-            *p = (struct place){ (size_t)(s - path), (size_t)(s - path) + n, strtol(s, NULL, 10) };
-            return true;
-        }
-        s += n + (s[n] == '.');
-    }
-    return false;
-}
-
 /* "model.layers.#.self_attn.q_proj", or with whole false "model.layers.#" and the layer's number. */
-static const char *family(struct fsdpck_arena *a, const char *path, const struct place *p, bool whole, struct fsdpck_error *err)
+static const char *family(struct fsdpck_arena *a, const char *path, const struct fsdpck_lora_layer *p, bool whole, struct fsdpck_error *err)
 {
     size_t nbytes = strlen(path) + 3;
     char *text = fsdpck_arena_alloc(a, nbytes, err);
@@ -95,9 +76,9 @@ static const char *family(struct fsdpck_arena *a, const char *path, const struct
 static int count_layers(struct fsdpck_lora_adapter *a, struct groups *layers, struct groups *stacks, struct groups *modules, struct fsdpck_error *err)
 {
     const struct fsdpck_lora_module *m = lora_modules(a);
-    struct place p;
+    struct fsdpck_lora_layer p;
     for (size_t i = 0; i < a->modules.count; i++) {
-        if (!find_layer(m[i].path, &p))
+        if (!fsdpck_lora_layer_find(m[i].path, &p))
             continue;
         const char *layer = family(&a->arena, m[i].path, &p, false, err), *module = family(&a->arena, m[i].path, &p, true, err);
         const char *stack = module ? fsdpck_arena_strndup(&a->arena, module, p.before, err) : NULL;
@@ -116,9 +97,9 @@ static int count_layers(struct fsdpck_lora_adapter *a, struct groups *layers, st
 static bool find_gap(struct fsdpck_lora_adapter *a, const struct groups *stacks, const struct groups *modules, const struct fsdpck_options *opt)
 {
     const struct group *x = modules->list.data, *s = stacks->list.data;
-    struct place p;
+    struct fsdpck_lora_layer p;
     for (size_t i = 0; i < modules->list.count; i++) {
-        size_t before = find_layer(x[i].first->path, &p) ? p.before : 0;
+        size_t before = fsdpck_lora_layer_find(x[i].first->path, &p) ? p.before : 0;
         for (size_t k = 0; k < stacks->list.count; k++)
             if (strlen(s[k].key) == before && strncmp(s[k].key, x[i].key, before) == 0 && x[i].count < s[k].count) {
                 if (!fsdpck_lora_config_picks_layers(&a->config))
@@ -258,7 +239,10 @@ int fsdpck_lora_facts(struct fsdpck_lora_adapter *a, const struct fsdpck_options
 {
     struct groups g = { .list = FSDPCK_VEC(struct group) };
     bool regular = true;
-    *out = (struct fsdpck_lora_facts){ .alpha = a->config.alpha, .dora = lora_modules(a)->magnitude >= 0 };
+    *out = (struct fsdpck_lora_facts){ .alpha = a->config.alpha };
+    if (!a->modules.count) /* trained tokens alone: the configuration says it all */
+        return 0;
+    out->dora = lora_modules(a)->magnitude >= 0;
     int rc = default_rank(a, &out->r, err);
     if (rc == 0)
         rc = group_modules(a, &g, err);

@@ -10,7 +10,7 @@ static struct lora_target **list_of(const struct fsdpck_lora_merge *m) { return 
 
 /* ---- names of the base ---- */
 
-static const char *parameter(struct fsdpck_arena *a, const char *module, const char *leaf, struct fsdpck_error *err)
+const char *fsdpck_lora_merge_parameter(struct fsdpck_arena *a, const char *module, const char *leaf, struct fsdpck_error *err)
 {
     size_t nbytes = strlen(module) + strlen(leaf) + 2;
     char *text = fsdpck_arena_alloc(a, nbytes, err);
@@ -19,16 +19,16 @@ static const char *parameter(struct fsdpck_arena *a, const char *module, const c
     return text;
 }
 
-static int index_base(struct fsdpck_lora_merge *m, struct fsdpck_names *names, struct fsdpck_error *err)
+static int index_base(struct fsdpck_lora_merge *m, struct fsdpck_error *err)
 {
     int rc = 0;
     for (size_t i = 0; i < m->selection->ntensors && rc == 0; i++) {
         struct fsdpck_lora_name n;
         size_t old;
         rc = fsdpck_lora_name_parse(&m->arena, m->selection->tensors[i].name, &n, err);
-        const char *name = rc == 0 ? parameter(&m->arena, n.module, n.leaf, err) : NULL;
+        const char *name = rc == 0 ? fsdpck_lora_merge_parameter(&m->arena, n.module, n.leaf, err) : NULL;
         if (rc == 0)
-            rc = name ? fsdpck_names_add(names, name, i, &old, err) : FSDPCK_ERR_NOMEM;
+            rc = name ? fsdpck_names_add(&m->names, name, i, &old, err) : FSDPCK_ERR_NOMEM;
     }
     return rc;
 }
@@ -41,10 +41,9 @@ static int no_such_tensor(const struct fsdpck_lora_merge *m, int64_t position, c
 }
 
 /* The target for a parameter of the model: made where the tensor has none yet. Second names are one tensor. */
-static int find_target(struct fsdpck_lora_merge *m, const struct fsdpck_names *names, const char *name, int64_t position, struct lora_target **out,
-                       struct fsdpck_error *err)
+int fsdpck_lora_merge_target(struct fsdpck_lora_merge *m, const char *name, int64_t position, struct lora_target **out, struct fsdpck_error *err)
 {
-    size_t at = fsdpck_names_find(names, name);
+    size_t at = fsdpck_names_find(&m->names, name);
     if (at == SIZE_MAX)
         return no_such_tensor(m, position, name, err);
     const struct fsdpck_chosen *c = &m->selection->tensors[at];
@@ -65,14 +64,6 @@ static int find_target(struct fsdpck_lora_merge *m, const struct fsdpck_names *n
                               fsdpck_dtype_info(dtype)->name);
 }
 
-static bool has_second_name(const struct fsdpck_lora_merge *m, uint32_t stored)
-{
-    for (size_t i = 0; i < m->selection->ntensors; i++)
-        if (m->selection->tensors[i].alias_of == (int64_t)stored)
-            return true;
-    return false;
-}
-
 /* ---- what fits ---- */
 
 static void shape_text(const struct fsdpck_tensor *t, char *buf, size_t nbytes)
@@ -82,7 +73,7 @@ static void shape_text(const struct fsdpck_tensor *t, char *buf, size_t nbytes)
         at += (size_t)snprintf(buf + at, nbytes - at, "%s%llu", d ? ", " : "", (unsigned long long)t->shape[d]);
 }
 
-static int shape_differs(const struct fsdpck_lora_merge *m, const struct lora_target *t, int64_t position, const char *wanted, struct fsdpck_error *err)
+int fsdpck_lora_merge_misfit(const struct fsdpck_lora_merge *m, const struct lora_target *t, int64_t position, const char *wanted, struct fsdpck_error *err)
 {
     char base[200] = "", own[200] = "";
     const struct fsdpck_tensor *b = lora_base_tensor(m, t);
@@ -115,28 +106,21 @@ static int choose_way(const struct fsdpck_lora_merge *m, const struct lora_targe
     *transposed = module->embedding || (m->adapter->config.fan_in_fan_out && turned);
     if (*transposed ? turned : straight)
         return 0;
-    return shape_differs(m, t, module->b, turned ? "it would with \"fan_in_fan_out\": true in adapter_config.json" : "B is wanted as [out, r], A as [r, in]", err);
+    return fsdpck_lora_merge_misfit(m, t, module->b, turned ? "it would with \"fan_in_fan_out\": true in adapter_config.json" : "B is wanted as [out, r], A as [r, in]", err);
 }
 
 /* ---- what changes what ---- */
 
-struct builder {
-    struct fsdpck_lora_merge *m;
-    struct fsdpck_names names; /* of the base's parameters */
-    struct fsdpck_error *err;
-};
-
-static int count_product(struct builder *b, const struct fsdpck_lora_module *module)
+static int count_product(struct fsdpck_lora_merge *m, const struct fsdpck_lora_module *module, struct fsdpck_error *err)
 {
-    struct fsdpck_lora_merge *m = b->m;
     struct lora_target *t;
-    const char *name = parameter(&m->arena, module->path, "weight", b->err);
-    int rc = name ? find_target(m, &b->names, name, module->a, &t, b->err) : FSDPCK_ERR_NOMEM;
+    const char *name = fsdpck_lora_merge_parameter(&m->arena, module->path, "weight", err);
+    int rc = name ? fsdpck_lora_merge_target(m, name, module->a, &t, err) : FSDPCK_ERR_NOMEM;
     if (rc)
         return rc;
     if (!t->products)
         t->products = &m->sets[m->nsets++];
-    struct fsdpck_operand *more = fsdpck_arena_array(&m->arena, t->products->count + 1, sizeof *more, b->err);
+    struct fsdpck_operand *more = fsdpck_arena_array(&m->arena, t->products->count + 1, sizeof *more, err);
     if (!more)
         return FSDPCK_ERR_NOMEM;
     if (t->products->count)
@@ -145,74 +129,76 @@ static int count_product(struct builder *b, const struct fsdpck_lora_module *mod
     struct fsdpck_operand *x = &more[t->products->count++];
     const struct fsdpck_tensor *w = lora_base_tensor(m, t);
     *x = (struct fsdpck_operand){ .module = module };
-    rc = choose_way(m, t, module, &x->transposed, b->err);
+    rc = choose_way(m, t, module, &x->transposed, err);
     if (rc == 0) {
         x->nrow = w->shape[0];
         x->ncol = w->nelem / w->shape[0];
     }
+    m->used[module->a] = m->used[module->b] = true;
+    if (module->magnitude >= 0)
+        m->used[module->magnitude] = true;
     if (rc == 0 && t->products->count > 1 && (module->magnitude >= 0 || more[0].module->magnitude >= 0))
-        rc = fsdpck_lora_refuse(m->adapter, module->a, FSDPCK_ERR_UNSUPPORTED, b->err, "two DoRA modules share one tensor of the base");
+        rc = fsdpck_lora_refuse(m->adapter, module->a, FSDPCK_ERR_UNSUPPORTED, err, "two DoRA modules share one tensor of the base");
     return rc;
 }
 
-static int add_vector(struct builder *b, const struct fsdpck_lora_module *module)
+static int add_vector(struct fsdpck_lora_merge *m, const struct fsdpck_lora_module *module, struct fsdpck_error *err)
 {
-    struct fsdpck_lora_merge *m = b->m;
     struct lora_target *t;
     if (module->bias < 0)
         return 0;
-    const char *name = parameter(&m->arena, module->path, "bias", b->err);
-    int rc = name ? find_target(m, &b->names, name, module->bias, &t, b->err) : FSDPCK_ERR_NOMEM;
+    const char *name = fsdpck_lora_merge_parameter(&m->arena, module->path, "bias", err);
+    int rc = name ? fsdpck_lora_merge_target(m, name, module->bias, &t, err) : FSDPCK_ERR_NOMEM;
     if (rc == 0 && lora_base_tensor(m, t)->nelem != lora_tensor(m->adapter, module->bias)->nelem)
-        rc = shape_differs(m, t, module->bias, "", b->err);
-    if (rc == 0)
+        rc = fsdpck_lora_merge_misfit(m, t, module->bias, "", err);
+    if (rc == 0) {
         t->vector = module;
-    return rc;
-}
-
-static int replace(struct builder *b, const struct fsdpck_lora_whole *w)
-{
-    struct fsdpck_lora_merge *m = b->m;
-    const struct fsdpck_tensor *own = lora_tensor(m->adapter, w->position);
-    struct lora_target *t;
-    int rc = find_target(m, &b->names, w->name, w->position, &t, b->err);
-    if (rc)
-        return rc;
-    const struct fsdpck_tensor *base = lora_base_tensor(m, t);
-    bool same = own->ndim == base->ndim;
-    for (uint32_t d = 0; same && d < own->ndim; d++)
-        same = own->shape[d] == base->shape[d];
-    if (!same)
-        return shape_differs(m, t, w->position, "a model that was resized must be resized before", b->err);
-    if (has_second_name(m, t->chosen))
-        return fsdpck_lora_refuse(m->adapter, w->position, FSDPCK_ERR_UNSUPPORTED, b->err, "the base ties '%s' to another tensor; a copy for one of the two cannot be merged",
-                                  w->name);
-    if (t->products || t->whole)
-        return fsdpck_lora_refuse(m->adapter, w->position, FSDPCK_ERR_FORMAT, b->err, "something else of the adapter changes '%s' too", w->name);
-    t->whole = w;
-    return 0;
-}
-
-static int build(struct builder *b)
-{
-    struct fsdpck_lora_merge *m = b->m;
-    struct fsdpck_lora_adapter *a = m->adapter;
-    int rc = index_base(m, &b->names, b->err);
-    for (size_t i = 0; i < a->modules.count && rc == 0; i++) {
-        rc = count_product(b, &lora_modules(a)[i]);
-        if (rc == 0)
-            rc = add_vector(b, &lora_modules(a)[i]);
+        m->used[module->bias] = true;
     }
-    for (size_t i = 0; i < a->whole.count && rc == 0; i++)
-        rc = replace(b, &lora_whole(a)[i]);
     return rc;
+}
+
+static int build(struct fsdpck_lora_merge *m, struct fsdpck_error *err)
+{
+    struct fsdpck_lora_adapter *a = m->adapter;
+    int rc = index_base(m, err);
+    for (size_t i = 0; i < a->modules.count && rc == 0; i++) {
+        rc = count_product(m, &lora_modules(a)[i], err);
+        if (rc == 0)
+            rc = add_vector(m, &lora_modules(a)[i], err);
+    }
+    if (rc == 0)
+        rc = fsdpck_lora_merge_whole(m, err);
+    if (rc == 0)
+        rc = fsdpck_lora_merge_tokens(m, err);
+    if (rc == 0)
+        rc = fsdpck_lora_merge_frozen(m, err);
+    return rc ? rc : fsdpck_lora_account_for(a, m->used, m->opt, err);
 }
 
 static void tell_ties(const struct fsdpck_lora_merge *m)
 {
     for (size_t i = 0; i < m->list.count; i++)
-        if (has_second_name(m, list_of(m)[i]->chosen))
+        if (lora_base_nnames(m, list_of(m)[i]) > 1)
             fsdpck_lora_say(m->opt, "'%s' has two names in the base: the change is seen under both, as in PEFT", lora_base_tensor(m, list_of(m)[i])->name);
+}
+
+/* What PEFT does without a word where it loads an adapter. */
+static void tell_whole(const struct fsdpck_lora_merge *m)
+{
+    const struct fsdpck_lora_adapter *a = m->adapter;
+    const char *first = NULL, *key;
+    size_t n = 0;
+    for (size_t i = 0; i < a->whole.count; i++)
+        if (!lora_whole(a)[i].saved && !lora_whole(a)[i].bias) {
+            first = first ? first : lora_tensor(a, lora_whole(a)[i].position)->name;
+            n++;
+        }
+    if (n)
+        fsdpck_lora_say(m->opt, "%zu tensors of the adapter, '%s' the first, are whole parameters that its configuration does not name: they replace the base's, as in "
+                        "PEFT", n, first);
+    for (size_t i = 0; a->config.doc && (key = fsdpck_lora_config_unknown(&a->config, i)); i++)
+        fsdpck_lora_say(m->opt, FSDPCK_LORA_CONFIG_NAME " has the key '%s', which is not known here: it is not looked at", key);
 }
 
 /* ---- the edit ---- */
@@ -220,18 +206,18 @@ static void tell_ties(const struct fsdpck_lora_merge *m)
 static int begin(void *ctx, const struct fsdpck_selection *selection, struct fsdpck_error *err)
 {
     struct fsdpck_lora_merge *m = ctx;
-    struct builder b = { .m = m, .err = err };
     m->selection = selection;
     m->targets = fsdpck_arena_array(&m->arena, selection->ntensors, sizeof(struct lora_target *), err);
     m->sets = fsdpck_arena_array(&m->arena, m->adapter->modules.count, sizeof *m->sets, err);
-    int rc = m->targets && m->sets ? build(&b) : FSDPCK_ERR_NOMEM;
+    m->used = fsdpck_arena_array(&m->arena, m->adapter->selection.ntensors, sizeof *m->used, err);
+    int rc = m->targets && m->sets && m->used ? build(m, err) : FSDPCK_ERR_NOMEM;
     if (rc == 0)
         rc = fsdpck_operands_new(m->adapter, m->sets, m->nsets, m->memory_nbytes, &m->operands, err);
     if (rc == 0) {
         tell_ties(m);
+        tell_whole(m);
         rc = fsdpck_lora_merge_factors(m, err);
     }
-    fsdpck_names_free(&b.names);
     return rc;
 }
 
@@ -268,6 +254,7 @@ void fsdpck_lora_merge_free(struct fsdpck_lora_merge *m)
         return;
     fsdpck_operands_free(m->operands);
     fsdpck_vec_free(&m->list);
+    fsdpck_names_free(&m->names);
     fsdpck_arena_free(&m->arena);
     free(m);
 }

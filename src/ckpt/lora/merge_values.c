@@ -140,19 +140,67 @@ static int change_plainly(const struct values *x, uint64_t nelem, struct fsdpck_
     return rc;
 }
 
+/* Rows of trained tokens over what is there. */
+static int change_rows(const struct values *x, uint64_t nelem, struct fsdpck_error *err)
+{
+    const struct fsdpck_lora_tokens *k = x->t->tokens;
+    uint64_t ncol = lora_tensor(x->m->adapter, k->position)->shape[1], to = fsdpck_dtype_info(x->to)->nbytes, end = x->begin + nelem;
+    float *v = malloc(ncol * sizeof *v);
+    int rc = v ? 0 : fsdpck_error_nomem(err, ncol * sizeof *v);
+    for (size_t i = 0; i < k->nrows && rc == 0; i++) {
+        uint64_t first = k->rows[i] * ncol, a = first > x->begin ? first : x->begin, b = first + ncol < end ? first + ncol : end;
+        if (a >= b)
+            continue;
+        rc = read_some(x->m, k->position, i * ncol + (a - first), b - a, v, err);
+        if (rc == 0)
+            fsdpck_dtype_cast(FSDPCK_FLOAT32, v, x->to, x->out + (a - x->begin) * to, b - a);
+    }
+    free(v);
+    return rc;
+}
+
+/* Products on top of a whole copy: of the base's values none is left. */
+static int run_on_whole(const struct values *x, uint64_t ncol, uint64_t nelem, struct fsdpck_error *err)
+{
+    uint64_t to = fsdpck_dtype_info(x->to)->nbytes, most = nelem < PLAIN_ELEMENTS ? nelem : PLAIN_ELEMENTS;
+    float *v = malloc(most * sizeof *v);
+    int rc = v ? 0 : fsdpck_error_nomem(err, most * sizeof *v);
+    for (uint64_t at = 0; at < nelem && rc == 0; at += most) {
+        uint64_t n = nelem - at < most ? nelem - at : most;
+        struct values y = *x;
+        rc = read_some(x->m, x->t->whole->position, x->begin + at, n, v, err);
+        y.from = FSDPCK_FLOAT32;
+        y.in = (const uint8_t *)v;
+        y.begin = x->begin + at;
+        y.out = x->out ? x->out + at * to : NULL;
+        if (rc == 0)
+            run_range(&y, ncol, y.begin, y.begin + n);
+    }
+    free(v);
+    return rc;
+}
+
+static int change_by_products(const struct values *x, uint64_t nelem, struct fsdpck_error *err)
+{
+    struct fsdpck_operand_set *p = x->t->products;
+    int rc = fsdpck_operands_acquire(x->m->operands, p, err);
+    if (rc)
+        return rc;
+    if (x->t->whole)
+        rc = run_on_whole(x, p->list->ncol, nelem, err);
+    else
+        run_range(x, p->list->ncol, x->begin, x->begin + nelem);
+    fsdpck_operands_release(x->m->operands, p);
+    return rc;
+}
+
 int fsdpck_lora_merge_apply(void *ctx, uint32_t tensor, uint64_t begin, uint64_t nelem, const void *in, void *out, struct fsdpck_error *err)
 {
     struct fsdpck_lora_merge *m = ctx;
     struct lora_target *t = m->targets[tensor];
     struct values x = { .m = m, .t = t, .from = lora_base_tensor(m, t)->dtype, .to = m->selection->tensors[tensor].dtype, .in = in, .out = out, .begin = begin };
-    if (!t->products)
-        return change_plainly(&x, nelem, err);
-    int rc = fsdpck_operands_acquire(m->operands, t->products, err);
-    if (rc)
-        return rc;
-    run_range(&x, t->products->list->ncol, begin, begin + nelem);
-    fsdpck_operands_release(m->operands, t->products);
-    return 0;
+    int rc = t->products ? change_by_products(&x, nelem, err) : change_plainly(&x, nelem, err);
+    return rc == 0 && t->tokens ? change_rows(&x, nelem, err) : rc;
 }
 
 /* ---- DoRA ---- */
@@ -166,7 +214,9 @@ static int add_up(const struct fsdpck_lora_merge *m, struct lora_target *t, doub
     uint8_t *raw = malloc(most * item + 1);
     struct values x = { .m = m, .t = t, .from = w->dtype, .to = w->dtype, .in = raw, .squares = squares, .by_column = o->transposed };
     int rc = raw ? fsdpck_fetch_init(&f, m->base, err) : fsdpck_error_nomem(err, most * item);
-    for (uint64_t at = 0; at < w->nelem && rc == 0; at += most) {
+    if (rc == 0 && t->whole)
+        rc = run_on_whole(&x, o->ncol, w->nelem, err);
+    for (uint64_t at = 0; !t->whole && at < w->nelem && rc == 0; at += most) {
         uint64_t end = w->nelem - at < most ? w->nelem : at + most;
         rc = fsdpck_fetch_range(&f, m->selection->tensors[t->chosen].source, at, end, raw, err);
         x.begin = at;

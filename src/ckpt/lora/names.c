@@ -2,6 +2,7 @@
  * (FSDP, torch.compile, DDP, activation checkpointing, PEFT itself) put between them is dropped. Knows no tensors. */
 #include "lora/names.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_PARTS = 128 };
@@ -82,7 +83,7 @@ static bool take_tail(const struct parts *p, size_t at, const char *ending, bool
     return n <= 1;
 }
 
-/* The state that an optimizer keeps of an adapter's parameter is called after it. */
+/* A name that goes on behind an adapter's parameter: an optimizer calls its state after it. */
 static bool goes_on(const struct parts *p, size_t at)
 {
     for (size_t i = at; i + 1 < p->count && i < at + 2; i++)
@@ -98,47 +99,102 @@ static enum fsdpck_lora_role role_of_pair(const struct parts *p, size_t i, const
         return b ? LORA_B : LORA_A;
     if (b && take_tail(p, i + 1, "bias", false, adapter))
         return LORA_B_BIAS;
-    return goes_on(p, i + 1) ? LORA_PLAIN : LORA_UNKNOWN;
+    return goes_on(p, i + 1) ? LORA_STATE : LORA_UNKNOWN;
 }
 
 static enum fsdpck_lora_role role_of_embedding(const struct parts *p, size_t i, const char **adapter)
 {
     *adapter = p->count == i + 2 ? p->at[i + 1] : "";
     if (p->count > i + 2)
-        return LORA_PLAIN;
+        return LORA_STATE;
     return p->at[i][15] == 'B' ? LORA_EMBEDDING_B : LORA_EMBEDDING_A;
 }
 
 static bool begins(const char *s, const char *with) { return strncmp(s, with, strlen(with)) == 0; }
 
+/* What a name is found to be: module [0, at), then what PEFT puts between, leaf [leaf, end). */
+struct place {
+    size_t at, leaf, end;
+    const char *adapter;
+};
+
+static enum fsdpck_lora_role role_of_tokens(const struct parts *p, size_t i, struct place *to)
+{
+    to->leaf = i;
+    to->end = i + 1;
+    to->adapter = p->count > i + 1 ? p->at[i + 1] : "";
+    return p->count <= i + 2 ? LORA_TOKENS : LORA_STATE;
+}
+
+/* trainable_token_indices of a LoRA wraps the embedding as token_adapter; on its own, the method is the layer itself. */
+static enum fsdpck_lora_role role_in_token_adapter(const struct parts *p, size_t i, struct place *to)
+{
+    const char *next = i + 1 < p->count ? p->at[i + 1] : "";
+    if (strcmp(next, "trainable_tokens_delta") == 0)
+        return role_of_tokens(p, i + 1, to);
+    to->leaf = i + 2;
+    if (strcmp(next, "trainable_tokens_original") == 0)
+        return LORA_ORIGINAL;
+    return strcmp(next, "base_layer") == 0 && i + 2 < p->count ? LORA_BASE : LORA_UNKNOWN;
+}
+
+/* An adapter inside of another's layer. */
+static bool goes_deeper(const struct parts *p, size_t i)
+{
+    for (; i < p->count; i++)
+        if (begins(p->at[i], "lora_") || begins(p->at[i], "trainable_tokens_"))
+            return true;
+    return false;
+}
+
 /* The role that part i gives the name; PLAIN: none. */
-static enum fsdpck_lora_role role_at(const struct parts *p, size_t i, const char **adapter)
+static enum fsdpck_lora_role role_at(const struct parts *p, size_t i, struct place *to)
 {
     static const char *const pairs[] = { "lora_A", "lora_B", NULL }, *const embeddings[] = { "lora_embedding_A", "lora_embedding_B", NULL };
-    static const char *const frozen[] = { "base_layer", "original_module", NULL }, *const tokens[] = { "token_adapter", "trainable_tokens_delta", NULL };
-    const char *part = p->at[i];
+    const char *part = p->at[i], **adapter = &to->adapter;
     bool last = i + 1 == p->count;
+    *to = (struct place){ .at = i, .leaf = i + 1, .end = p->count, .adapter = "" };
     if (is_one_of(part, pairs))
         return role_of_pair(p, i, adapter);
     if (is_one_of(part, embeddings))
         return role_of_embedding(p, i, adapter);
     if (strcmp(part, "lora_magnitude_vector") == 0)
-        return take_tail(p, i + 1, "weight", true, adapter) ? LORA_MAGNITUDE : goes_on(p, i + 1) ? LORA_PLAIN : LORA_UNKNOWN;
+        return take_tail(p, i + 1, "weight", true, adapter) ? LORA_MAGNITUDE : goes_on(p, i + 1) ? LORA_STATE : LORA_UNKNOWN;
     if (strcmp(part, "modules_to_save") == 0 && i + 2 < p->count) {
         *adapter = p->at[i + 1];
+        to->leaf = i + 2;
         return LORA_SAVED;
     }
-    if (is_one_of(part, frozen) && !last)
-        return LORA_BASE;
-    return begins(part, "lora_") || is_one_of(part, tokens) ? LORA_UNKNOWN : LORA_PLAIN;
+    if (strcmp(part, "token_adapter") == 0)
+        return role_in_token_adapter(p, i, to);
+    if (strcmp(part, "trainable_tokens_delta") == 0)
+        return role_of_tokens(p, i, to);
+    if (strcmp(part, "original_module") == 0 || strcmp(part, "trainable_tokens_original") == 0)
+        return last ? LORA_PLAIN : LORA_ORIGINAL;
+    if (strcmp(part, "base_layer") == 0)
+        return last ? LORA_PLAIN : goes_deeper(p, i + 1) ? LORA_UNKNOWN : LORA_BASE;
+    return begins(part, "lora_") ? LORA_UNKNOWN : LORA_PLAIN;
+}
+
+static int put_strings(struct fsdpck_arena *a, const struct parts *p, const struct place *at, struct fsdpck_lora_name *out, struct fsdpck_error *err)
+{
+    bool has_leaf = out->role <= LORA_BASE || out->role == LORA_SAVED || out->role == LORA_TOKENS;
+    out->adapter = at->adapter;
+    out->module = join(a, p, 0, at->at, err);
+    if (has_leaf)
+        out->leaf = join(a, p, at->leaf, at->end, err);
+    if (out->role == LORA_BASE || out->role == LORA_TOKENS)
+        out->between = join(a, p, at->at, at->leaf, err);
+    return out->module && out->leaf && out->between ? 0 : FSDPCK_ERR_NOMEM;
 }
 
 int fsdpck_lora_name_parse(struct fsdpck_arena *a, const char *name, struct fsdpck_lora_name *out, struct fsdpck_error *err)
 {
     struct parts p = { .count = 0 };
     char *copy = fsdpck_arena_strndup(a, name, strlen(name), err);
-    size_t i = 0, leaf;
-    *out = (struct fsdpck_lora_name){ .adapter = "", .leaf = "" };
+    struct place at = { 0 };
+    size_t i = 0;
+    *out = (struct fsdpck_lora_name){ .adapter = "", .between = "", .leaf = "" };
     if (!copy)
         return FSDPCK_ERR_NOMEM;
     if (!split(copy, &p)) {
@@ -147,16 +203,22 @@ int fsdpck_lora_name_parse(struct fsdpck_arena *a, const char *name, struct fsdp
         return FSDPCK_ERR_LIMIT;
     }
     drop_wrappers(&p);
-    while (i < p.count && (out->role = role_at(&p, i, &out->adapter)) == LORA_PLAIN)
+    while (i < p.count && (out->role = role_at(&p, i, &at)) == LORA_PLAIN)
         i++;
-    if (i == p.count) { /* nothing of an adapter in it */
-        i = leaf = p.count - 1;
-        out->adapter = "";
-    } else {
-        leaf = out->role == LORA_SAVED ? i + 2 : i + 1;
+    if (out->role <= LORA_STATE) /* a parameter of the module before its last part */
+        at = (struct place){ .at = p.count - 1, .leaf = p.count - 1, .end = p.count, .adapter = "" };
+    return put_strings(a, &p, &at, out, err);
+}
+
+bool fsdpck_lora_layer_find(const char *path, struct fsdpck_lora_layer *out)
+{
+    for (const char *s = path; *s;) {
+        size_t n = strcspn(s, "."), digits = strspn(s, "0123456789");
+        if (n && digits == n && n < 9) {
+            *out = (struct fsdpck_lora_layer){ (size_t)(s - path), (size_t)(s - path) + n, strtol(s, NULL, 10) };
+            return true;
+        }
+        s += n + (s[n] == '.');
     }
-    out->module = join(a, &p, 0, i, err);
-    if (out->role == LORA_PLAIN || out->role == LORA_BASE || out->role == LORA_SAVED)
-        out->leaf = join(a, &p, leaf, p.count, err);
-    return out->module && out->leaf ? 0 : FSDPCK_ERR_NOMEM;
+    return false;
 }

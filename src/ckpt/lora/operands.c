@@ -51,6 +51,28 @@ int fsdpck_lora_read(struct fsdpck_source *src, size_t ordinal, uint64_t begin, 
     return rc ? rc : check_finite(src, ordinal, out, nelem, err);
 }
 
+/* Elements [at, at + n) of both. v: (2 * n) */
+static int same_piece(const struct fsdpck_lora_adapter *a, int64_t x, int64_t y, uint64_t at, uint64_t n, float *v, bool *same, struct fsdpck_error *err)
+{
+    int rc = fsdpck_lora_read(a->src, a->selection.tensors[x].source, at, n, v, err);
+    if (rc == 0)
+        rc = fsdpck_lora_read(a->src, a->selection.tensors[y].source, at, n, v + n, err);
+    *same = rc == 0 && memcmp(v, v + n, n * sizeof *v) == 0;
+    return rc;
+}
+
+int fsdpck_lora_same(const struct fsdpck_lora_adapter *a, int64_t x, int64_t y, bool *same, struct fsdpck_error *err)
+{
+    uint64_t nelem = lora_tensor(a, x)->nelem, most = nelem < PIECE ? nelem : PIECE;
+    float *v = malloc(2 * most * sizeof *v + 1);
+    int rc = v ? 0 : fsdpck_error_nomem(err, 2 * most * sizeof *v);
+    *same = true;
+    for (uint64_t at = 0; at < nelem && rc == 0 && *same; at += most)
+        rc = same_piece(a, x, y, at, nelem - at < most ? nelem - at : most, v, same, err);
+    free(v);
+    return rc;
+}
+
 static void transpose(const float *in, uint64_t rows, uint64_t cols, float *out)
 {
     for (uint64_t i = 0; i < rows; i++)

@@ -35,5 +35,7 @@ void fsdpck_operands_release(struct fsdpck_operands *o, struct fsdpck_operand_se
 
 /* Elements [begin, begin + nelem) of a source's tensor in float32, checked to be finite. */
 int fsdpck_lora_read(struct fsdpck_source *src, size_t ordinal, uint64_t begin, uint64_t nelem, float *out, struct fsdpck_error *err);
+/* Whether two of the adapter's tensors, of one shape, hold the same values. */
+int fsdpck_lora_same(const struct fsdpck_lora_adapter *a, int64_t x, int64_t y, bool *same, struct fsdpck_error *err);
 
 #endif

@@ -117,7 +117,9 @@ static int refuse_extras(const struct fsdpck_lora_adapter *a, enum fsdpck_lora_s
     const struct fsdpck_lora_module *m = lora_modules(a);
     if (a->whole.count)
         return fsdpck_lora_refuse(a, lora_whole(a)->position, FSDPCK_ERR_UNSUPPORTED, err, "style %s has no place for %s", style_names[style],
-                                  lora_whole(a)->saved ? "modules_to_save" : "biases");
+                                  lora_whole(a)->saved ? "modules_to_save" : lora_whole(a)->bias ? "biases" : "whole parameters");
+    if (a->tokens.count)
+        return fsdpck_lora_refuse(a, lora_tokens(a)->position, FSDPCK_ERR_UNSUPPORTED, err, "style %s has no place for trained tokens", style_names[style]);
     for (size_t i = 0; i < a->modules.count; i++) {
         if (m[i].embedding)
             return fsdpck_lora_refuse(a, m[i].a, FSDPCK_ERR_UNSUPPORTED, err, "style %s has no LoRA for embeddings", style_names[style]);
@@ -127,10 +129,47 @@ static int refuse_extras(const struct fsdpck_lora_adapter *a, enum fsdpck_lora_s
     return 0;
 }
 
-static bool is_empty(const char *json) { return strcmp(json, "{}") == 0 || strcmp(json, "null") == 0; }
+static bool is_empty(const char *json) { return !json || strcmp(json, "{}") == 0 || strcmp(json, "null") == 0; }
+
+/* Parameters that nothing in the configuration names; PEFT saves embeddings so that were resized or adapted. */
+static void tell_whole(const struct fsdpck_lora_adapter *a, const struct fsdpck_options *opt)
+{
+    const char *first = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < a->whole.count; i++)
+        if (!lora_whole(a)[i].saved && !lora_whole(a)[i].bias) {
+            first = first ? first : lora_tensor(a, lora_whole(a)[i].position)->name;
+            n++;
+        }
+    if (n)
+        fsdpck_lora_say(opt, "%zu tensors, '%s' the first, are whole parameters: PEFT puts them in place of the base's; vLLM and llama.cpp's converter refuse them "
+                        "(merge-lora first)", n, first);
+}
+
+static bool is_saved(const struct fsdpck_lora_adapter *a, const char *name)
+{
+    for (size_t i = 0; i < a->whole.count; i++)
+        if (lora_whole(a)[i].saved && strcmp(lora_whole(a)[i].saved, name) == 0)
+            return true;
+    return false;
+}
+
+static void tell_config(const struct fsdpck_lora_adapter *a, const struct fsdpck_options *opt)
+{
+    const char *name;
+    for (size_t i = 0; a->config.doc && (name = fsdpck_lora_config_saved_name(&a->config, i)); i++)
+        if (!is_saved(a, name))
+            fsdpck_lora_say(opt, "modules_to_save names '%s', and there is no tensor of it: it is left out of the configuration", name);
+    for (size_t i = 0; a->config.doc && (name = fsdpck_lora_config_unknown(&a->config, i)); i++)
+        fsdpck_lora_say(opt, "adapter_config.json has the key '%s', which is not known here: it is kept as it is", name);
+}
 
 static void warn_peft(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_facts *f, const struct fsdpck_options *opt)
 {
+    tell_whole(a, opt);
+    tell_config(a, opt);
+    if (a->tokens.count)
+        fsdpck_lora_say(opt, "trained tokens: vLLM refuses this adapter, llama.cpp's converter too (merge-lora first); PEFT knows them from 0.15 on");
     if (f->dora)
         fsdpck_lora_say(opt, "DoRA: vLLM refuses this adapter, llama.cpp's converter too (merge-lora first)");
     if (!is_empty(f->modules_to_save))

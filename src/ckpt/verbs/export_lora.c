@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/suffix.h"
 #include "lora/facts.h"
+#include "lora/operands.h"
 #include "lora/styles.h"
 #include "verbs/export_with.h"
 
@@ -25,6 +26,7 @@ struct lora_export {
     struct fsdpck_selection out;     /* what goes out */
     const uint64_t **shapes;         /* (out.ntensors) */
     uint32_t *ndims;
+    bool *used;                      /* (adapter.selection.ntensors) goes out */
     bool *is_b;
     atomic_bool *nonzero;            /* some element is not zero */
     struct fsdpck_export_made *made; /* (nmade) the scaling of each module */
@@ -42,6 +44,7 @@ static int push(struct lora_export *x, int64_t position, const char *name)
     struct fsdpck_chosen *c = &x->out.tensors[x->out.ntensors];
     *c = x->adapter.selection.tensors[position];
     c->name = name;
+    x->used[position] = true;
     c->alias_of = -1; /* two names of one tensor are two tensors in an adapter */
     x->out.ntensors++;
     return 0;
@@ -96,28 +99,64 @@ static int push_module(struct lora_export *x, const struct fsdpck_lora_module *m
     return rc == 0 && lora_style_has_alpha(x->req->style) ? push_alpha(x, m) : rc;
 }
 
-static int push_whole(struct lora_export *x, const struct fsdpck_lora_whole *w)
+static int push_plain(struct lora_export *x, const char *key, int64_t position)
 {
-    size_t nbytes = sizeof "base_model.model." + strlen(w->key);
+    size_t nbytes = sizeof "base_model.model." + strlen(key);
     char *name = fsdpck_arena_alloc(&x->adapter.arena, nbytes, x->err);
     if (!name)
         return FSDPCK_ERR_NOMEM;
-    strcpy(stpcpy(name, "base_model.model."), w->key);
-    return push(x, w->position, name);
+    strcpy(stpcpy(name, "base_model.model."), key);
+    return push(x, position, name);
+}
+
+/* Rows of the input embedding, by all that its name tells. */
+static bool is_embedding(const char *module)
+{
+    const char *dot = strrchr(module, '.'), *last = dot ? dot + 1 : module;
+    return strstr(last, "emb") || strcmp(last, "wte") == 0;
+}
+
+/* A tied head trains the embedding's rows. A checkpoint has them under both names, PEFT's file once, and PEFT misses what the head would have of its own. */
+static int is_tied_copy(const struct lora_export *x, const struct fsdpck_lora_tokens *k, bool *copy)
+{
+    const struct fsdpck_lora_adapter *a = &x->adapter;
+    const struct fsdpck_tensor *own = lora_tensor(a, k->position);
+    int rc = 0;
+    *copy = false;
+    for (size_t i = 0; i < a->tokens.count && rc == 0 && !*copy; i++) {
+        const struct fsdpck_lora_tokens *o = &lora_tokens(a)[i];
+        bool first = fsdpck_lora_config_names_tokens(&a->config, o->module) || (is_embedding(o->module) && !is_embedding(k->module));
+        if (first && o != k && !fsdpck_lora_config_names_tokens(&a->config, k->module) && lora_tensor(a, o->position)->shape[1] == own->shape[1] &&
+            o->nrows == k->nrows && memcmp(o->rows, k->rows, k->nrows * sizeof *k->rows) == 0)
+            rc = fsdpck_lora_same(a, k->position, o->position, copy, x->err);
+    }
+    return rc;
+}
+
+static int push_tokens(struct lora_export *x, const struct fsdpck_lora_tokens *k)
+{
+    bool copy;
+    int rc = is_tied_copy(x, k, &copy);
+    if (rc || !copy)
+        return rc ? rc : push_plain(x, k->key, k->position);
+    x->used[k->position] = true;
+    fsdpck_lora_say(&x->opt, "'%s' is a copy of the embedding's: it is written once, as PEFT has tied rows", lora_tensor(&x->adapter, k->position)->name);
+    return 0;
 }
 
 static int allocate(struct lora_export *x)
 {
     struct fsdpck_arena *a = &x->adapter.arena;
-    size_t n = 4 * x->adapter.modules.count + x->adapter.whole.count, k = x->adapter.modules.count;
+    size_t n = 4 * x->adapter.modules.count + x->adapter.whole.count + x->adapter.tokens.count, k = x->adapter.modules.count;
     x->out.tensors = fsdpck_arena_array(a, n, sizeof *x->out.tensors, x->err);
     x->shapes = fsdpck_arena_array(a, n, sizeof *x->shapes, x->err);
     x->ndims = fsdpck_arena_array(a, n, sizeof *x->ndims, x->err);
+    x->used = fsdpck_arena_array(a, x->adapter.selection.ntensors, sizeof *x->used, x->err);
     x->is_b = fsdpck_arena_array(a, n, sizeof *x->is_b, x->err);
     x->nonzero = fsdpck_arena_array(a, n, sizeof *x->nonzero, x->err);
     x->made = fsdpck_arena_array(a, k, sizeof *x->made, x->err);
     x->alphas = fsdpck_arena_array(a, k, sizeof *x->alphas, x->err);
-    return x->out.tensors && x->shapes && x->ndims && x->is_b && x->nonzero && x->made && x->alphas ? 0 : FSDPCK_ERR_NOMEM;
+    return x->out.tensors && x->shapes && x->ndims && x->used && x->is_b && x->nonzero && x->made && x->alphas ? 0 : FSDPCK_ERR_NOMEM;
 }
 
 static int list(struct lora_export *x)
@@ -126,7 +165,9 @@ static int list(struct lora_export *x)
     for (size_t i = 0; i < x->adapter.modules.count && rc == 0; i++)
         rc = push_module(x, &lora_modules(&x->adapter)[i]);
     for (size_t i = 0; i < x->adapter.whole.count && rc == 0; i++)
-        rc = push_whole(x, &lora_whole(&x->adapter)[i]);
+        rc = push_plain(x, lora_whole(&x->adapter)[i].key, lora_whole(&x->adapter)[i].position);
+    for (size_t i = 0; i < x->adapter.tokens.count && rc == 0; i++)
+        rc = push_tokens(x, &lora_tokens(&x->adapter)[i]);
     return rc;
 }
 
@@ -255,6 +296,8 @@ static int prepare(struct lora_export *x)
         rc = fsdpck_lora_style_check(&x->adapter, x->req->style, &x->facts, &x->opt, x->err);
     if (rc == 0)
         rc = list(x);
+    if (rc == 0)
+        rc = fsdpck_lora_account_for(&x->adapter, x->used, &x->opt, x->err);
     if (rc == 0)
         rc = check_names(x);
     if (rc == 0)

@@ -13,7 +13,7 @@ struct fsdpck_lora_choice {
     const char *adapter; /* name of one of several, or NULL */
     const char *config;  /* path of its adapter_config.json, or NULL: the source's own */
     bool has_alpha;
-    double alpha;        /* lora_alpha, where there is no adapter_config.json */
+    double alpha;        /* lora_alpha, where there is no adapter_config.json; refused where there is one that says something else */
 };
 
 enum fsdpck_lora_style {
@@ -30,6 +30,12 @@ struct fsdpck_export_lora_request {
     struct fsdpck_select select; /* tree NULL: as fsdpck_export(); rename: before names are understood */
     bool force;
 };
+
+/* The account of an adapter's tensors, for whoever reads one by itself. used: (fsdpck_source_ntensors(src)) the tensors that it read. Of the source's model
+ * tree, the others may be another adapter's, or the frozen model's that lies beside an adapter in a training checkpoint: opt->note says how many. Any
+ * other is FSDPCK_ERR_UNSUPPORTED, by its name. adapter: as in struct fsdpck_lora_choice. Reads names only. */
+FSDPCK_API int fsdpck_lora_account(struct fsdpck_source *src, const char *adapter, const bool *used, const struct fsdpck_options *opt,
+                                   struct fsdpck_error *err);
 
 /* Gathers an adapter from whatever sharding and writes it. Reads metadata and the bytes of what it writes. FSDPCK_ERR_FORMAT, _MISSING or
  * _UNSUPPORTED: A without B, ranks and shapes that do not fit, NaN or infinity, a configuration that contradicts the tensors, what the style cannot
@@ -52,7 +58,9 @@ struct fsdpck_merge_lora_request {
 /* base + scale * B * A in float32, rounded once to the output's dtype (to nearest, ties to even); DoRA, rsLoRA, embeddings, convolutions, biases and
  * modules_to_save as PEFT's merge_and_unload() has them. Streams: at most opt->memory_nbytes of buffers, each byte of the base read once (those of
  * DoRA modules twice). Where the adapter's source names the base that it belongs to (fsdpck/base.h), `base` is held against that before: every byte of it
- * is read once more, unless it knows its contents. */
+ * is read once more, unless it knows its contents. So is the frozen model that lies beside the adapter in a training checkpoint. Every other tensor of the
+ * adapter's source is used as PEFT would where it loads the file: whole parameters replace the base's, trained tokens their rows. What has
+ * no place in the base, or another shape, is refused by its name. */
 FSDPCK_API int fsdpck_merge_lora(struct fsdpck_source *base, struct fsdpck_source *adapter, const struct fsdpck_merge_lora_request *req,
                                  const struct fsdpck_options *opt, struct fsdpck_transfer_result *result, struct fsdpck_error *err);
 

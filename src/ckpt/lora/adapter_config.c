@@ -1,0 +1,99 @@
+/* Which adapter_config.json belongs to an adapter: the one that was named, the source's own, or the one beside its file. */
+#include "lora/adapter.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/ioutil.h"
+
+/* Among the assets: the adapter's own folder first, as PEFT lays out several adapters. */
+static const struct source_asset *find_config(const struct fsdpck_lora_adapter *a)
+{
+    char own[512];
+    const struct source_asset *list = source_assets(a->src), *plain = NULL;
+    snprintf(own, sizeof own, "%s/" FSDPCK_LORA_CONFIG_NAME, a->name);
+    for (size_t i = 0; i < a->src->assets.count; i++) {
+        if (strcmp(list[i].pub.path, own) == 0)
+            return &list[i];
+        if (strcmp(list[i].pub.path, FSDPCK_LORA_CONFIG_NAME) == 0)
+            plain = &list[i];
+    }
+    return plain;
+}
+
+/* Neither the command nor the file is to be ignored. */
+static int check_alpha(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req, struct fsdpck_error *err)
+{
+    if (!req->has_alpha || req->alpha == a->config.alpha)
+        return 0;
+    if (a->config.only_tokens)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, a->config.file, "is not LoRA's: there is no lora_alpha in it to be %g", req->alpha);
+    fsdpck_error_set(err, FSDPCK_ERR_USAGE, a->config.file, "says lora_alpha %g, and %g is asked for", a->config.alpha, req->alpha);
+    fsdpck_error_hint(err, "leave out --alpha, or give another configuration: --adapter-config FILE");
+    return FSDPCK_ERR_USAGE;
+}
+
+static int load_config(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req, const char *path,
+                       const struct source_asset *asset, struct fsdpck_error *err)
+{
+    char *text = NULL;
+    uint64_t nbytes;
+    struct fsdpck_hash128 hash;
+    int rc = fsdpck_read_file(a->src->io, path, FSDPCK_LORA_CONFIG_MAX_NBYTES, &text, &nbytes, err);
+    if (rc == 0 && asset && asset->has_hash) {
+        fsdpck_hash(text, nbytes, &hash);
+        if (memcmp(hash.bytes, asset->hash, sizeof asset->hash) != 0)
+            rc = fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, path, "its hash is not the one that the checkpoint has for it");
+    }
+    if (rc == 0)
+        rc = fsdpck_lora_config_parse(&a->config, path, text, nbytes, err);
+    if (rc == 0)
+        rc = check_alpha(a, req, err);
+    free(text);
+    return rc;
+}
+
+/* A file of tensors has its configuration beside it. */
+static char *beside(const struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
+{
+    const char *path = fsdpck_source_path(a->src), *slash = strrchr(path, '/');
+    char *dir = strndup(path, slash ? (size_t)(slash - path) : 0), *file = NULL;
+    if (dir)
+        file = fsdpck_path_join(slash == path ? "/" : dir, FSDPCK_LORA_CONFIG_NAME, err);
+    else
+        fsdpck_error_nomem(err, strlen(path));
+    free(dir);
+    return file;
+}
+
+static int find_beside(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req, bool *found, struct fsdpck_error *err)
+{
+    char *path = beside(a, err);
+    int rc = path ? 0 : FSDPCK_ERR_NOMEM;
+    *found = rc == 0 && fsdpck_is_file(a->src->io, path);
+    if (*found)
+        rc = load_config(a, req, path, NULL, err);
+    free(path);
+    return rc;
+}
+
+int fsdpck_lora_adapter_configure(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req, struct fsdpck_error *err)
+{
+    const struct source_asset *asset = find_config(a);
+    bool found = false;
+    if (req->config)
+        return load_config(a, req, req->config, NULL, err);
+    if (asset)
+        return load_config(a, req, asset->from, asset, err);
+    int rc = strcmp(fsdpck_source_kind(a->src), "safetensors") == 0 ? find_beside(a, req, &found, err) : 0;
+    if (rc || found)
+        return rc;
+    a->config.alpha = req->alpha;
+    if (req->has_alpha || a->modules.count == 0)
+        return 0;
+    fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(a->src), "has no adapter_config.json: nothing says how the adapter '%s' is scaled", a->name);
+    fsdpck_error_hint(err, "give --adapter-config FILE, or --alpha A where scaling is alpha / rank");
+    return FSDPCK_ERR_USAGE;
+}

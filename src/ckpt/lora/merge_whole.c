@@ -1,0 +1,157 @@
+/* Parameters of the base that an adapter replaces, whole or by rows, as PEFT does it where it loads the adapter: which copies fit, and what tied tensors make
+ * of them. */
+#include "lora/merge_impl.h"
+
+#include <string.h>
+
+/* Two tensors of one shape that go to the same one of the base. */
+static int check_same(const struct fsdpck_lora_merge *m, int64_t position, int64_t other, const struct lora_target *t, struct fsdpck_error *err)
+{
+    bool same;
+    int rc = fsdpck_lora_same(m->adapter, position, other, &same, err);
+    if (rc || same)
+        return rc;
+    return fsdpck_lora_refuse(m->adapter, position, FSDPCK_ERR_UNSUPPORTED, err, "the base ties '%s' to another tensor, and '%s' holds other values for the two",
+                              lora_base_tensor(m, t)->name, lora_tensor(m->adapter, other)->name);
+}
+
+/* ---- whole parameters ---- */
+
+static bool has_shape_of(const struct fsdpck_tensor *a, const struct fsdpck_tensor *b)
+{
+    bool same = a->ndim == b->ndim;
+    for (uint32_t d = 0; same && d < a->ndim; d++)
+        same = a->shape[d] == b->shape[d];
+    return same;
+}
+
+/* What an adapted layer has inside may be replaced, and is adapted then; beside it PEFT has no parameter of that name. */
+static int check_products(const struct fsdpck_lora_merge *m, const struct fsdpck_lora_whole *w, const struct lora_target *t, struct fsdpck_error *err)
+{
+    if (!t->products || m->adapter->names[w->position].role == LORA_BASE || lora_base_nnames(m, t) > 1)
+        return 0;
+    return fsdpck_lora_refuse(m->adapter, w->position, FSDPCK_ERR_FORMAT, err, "LoRA of the adapter changes '%s' too; what lies below it is called "
+                              "base_layer", w->name);
+}
+
+static int replace(struct fsdpck_lora_merge *m, const struct fsdpck_lora_whole *w, struct fsdpck_error *err)
+{
+    struct lora_target *t;
+    int rc = fsdpck_lora_merge_target(m, w->name, w->position, &t, err);
+    if (rc == 0 && !has_shape_of(lora_tensor(m->adapter, w->position), lora_base_tensor(m, t)))
+        rc = fsdpck_lora_merge_misfit(m, t, w->position, "a model that was resized must be resized before", err);
+    if (rc == 0)
+        rc = check_products(m, w, t, err);
+    if (rc == 0 && t->whole)
+        rc = check_same(m, w->position, t->whole->position, t, err);
+    if (rc)
+        return rc;
+    t->whole = t->whole && t->whole->saved ? t->whole : w;
+    t->nwhole++;
+    m->used[w->position] = true;
+    return 0;
+}
+
+/* PEFT trains a copy of a saved module, and a tied one goes its own way then. */
+static int check_tied(struct fsdpck_lora_merge *m, const struct fsdpck_lora_whole *w, struct fsdpck_error *err)
+{
+    struct lora_target *t;
+    int rc = fsdpck_lora_merge_target(m, w->name, w->position, &t, err);
+    if (rc || !w->saved || t->nwhole == lora_base_nnames(m, t) || m->adapter->config.ensure_tying)
+        return rc;
+    return fsdpck_lora_refuse(m->adapter, w->position, FSDPCK_ERR_UNSUPPORTED, err, "the base ties '%s' to another tensor; a copy for one of the two cannot be merged",
+                              w->name);
+}
+
+/* A module that modules_to_save names is trained: without its tensor the base's would be kept untrained. */
+static int check_saved(struct fsdpck_lora_merge *m, struct fsdpck_error *err)
+{
+    for (size_t i = 0; i < m->selection->ntensors; i++) {
+        const struct fsdpck_chosen *c = &m->selection->tensors[i];
+        size_t stored = c->alias_of >= 0 ? (size_t)c->alias_of : i;
+        struct fsdpck_lora_name n;
+        int rc = fsdpck_lora_name_parse(&m->arena, c->name, &n, err);
+        const char *saved = rc == 0 ? fsdpck_lora_config_saves(&m->adapter->config, n.module) : NULL;
+        if (rc)
+            return rc;
+        if (saved && !(m->targets[stored] && m->targets[stored]->whole))
+            return fsdpck_error_set(err, FSDPCK_ERR_MISSING, fsdpck_source_path(m->adapter->src),
+                                    "has no tensor for the base's '%s', which modules_to_save trains: PEFT compares '%s' with the ends of modules' names", c->name, saved);
+    }
+    return 0;
+}
+
+int fsdpck_lora_merge_whole(struct fsdpck_lora_merge *m, struct fsdpck_error *err)
+{
+    const struct fsdpck_lora_adapter *a = m->adapter;
+    int rc = 0;
+    for (size_t i = 0; i < a->whole.count && rc == 0; i++)
+        rc = replace(m, &lora_whole(a)[i], err);
+    for (size_t i = 0; i < a->whole.count && rc == 0; i++)
+        rc = check_tied(m, &lora_whole(a)[i], err);
+    return rc || !a->config.doc ? rc : check_saved(m, err);
+}
+
+/* ---- trained tokens ---- */
+
+static int check_fit(const struct fsdpck_lora_merge *m, const struct fsdpck_lora_tokens *k, const struct lora_target *t, struct fsdpck_error *err)
+{
+    const struct fsdpck_tensor *own = lora_tensor(m->adapter, k->position), *base = lora_base_tensor(m, t);
+    if (base->ndim != 2 || base->shape[1] != own->shape[1])
+        return fsdpck_lora_merge_misfit(m, t, k->position, "rows of the base's are wanted", err);
+    for (size_t i = 0; i < k->nrows; i++)
+        if (k->rows[i] >= base->shape[0])
+            return fsdpck_lora_refuse(m->adapter, k->position, FSDPCK_ERR_FORMAT, err, "is for token %llu, and the base's '%s' has %llu rows; a model that was resized "
+                                      "must be resized before", (unsigned long long)k->rows[i], base->name, (unsigned long long)base->shape[0]);
+    if (t->products)
+        return fsdpck_lora_refuse(m->adapter, k->position, FSDPCK_ERR_UNSUPPORTED, err, "LoRA of the adapter changes '%s' too", base->name);
+    return 0;
+}
+
+/* A tied head gets the embedding's rows. The other way round PEFT unties the two. */
+static int check_tokens_tied(const struct fsdpck_lora_merge *m, const struct fsdpck_lora_tokens *k, const struct lora_target *t, struct fsdpck_error *err)
+{
+    const struct fsdpck_lora_tokens *other = t->tokens;
+    bool same = other && other->nrows == k->nrows && memcmp(other->rows, k->rows, k->nrows * sizeof *k->rows) == 0;
+    if (!other)
+        return 0;
+    if (!same)
+        return fsdpck_lora_refuse(m->adapter, k->position, FSDPCK_ERR_UNSUPPORTED, err, "the base ties '%s' to another tensor, and '%s' is for other tokens",
+                                  lora_base_tensor(m, t)->name, lora_tensor(m->adapter, other->position)->name);
+    return check_same(m, k->position, other->position, t, err);
+}
+
+static bool is_second_name(const struct fsdpck_lora_merge *m, const char *name)
+{
+    return m->selection->tensors[fsdpck_names_find(&m->names, name)].alias_of >= 0;
+}
+
+static int replace_rows(struct fsdpck_lora_merge *m, const struct fsdpck_lora_tokens *k, bool second, struct fsdpck_error *err)
+{
+    struct lora_target *t;
+    const char *name = fsdpck_lora_merge_parameter(&m->arena, k->module, "weight", err);
+    int rc = name ? fsdpck_lora_merge_target(m, name, k->position, &t, err) : FSDPCK_ERR_NOMEM;
+    if (rc || is_second_name(m, name) != second)
+        return rc;
+    rc = check_fit(m, k, t, err);
+    if (rc == 0 && second && !t->tokens)
+        rc = fsdpck_lora_refuse(m->adapter, k->position, FSDPCK_ERR_UNSUPPORTED, err, "the base ties '%s' to '%s'; rows for one of the two cannot be merged", name,
+                                lora_base_tensor(m, t)->name);
+    if (rc == 0)
+        rc = check_tokens_tied(m, k, t, err);
+    if (rc)
+        return rc;
+    t->tokens = t->tokens ? t->tokens : k;
+    m->used[k->position] = true;
+    return 0;
+}
+
+int fsdpck_lora_merge_tokens(struct fsdpck_lora_merge *m, struct fsdpck_error *err)
+{
+    const struct fsdpck_lora_adapter *a = m->adapter;
+    int rc = 0;
+    for (int second = 0; second < 2; second++)
+        for (size_t i = 0; i < a->tokens.count && rc == 0; i++)
+            rc = replace_rows(m, &lora_tokens(a)[i], second, err);
+    return rc;
+}
