@@ -89,8 +89,13 @@ static void make_sources(const char *top, const char *who, const struct model *m
     char *file = tree_path(*folder, "model.safetensors"), *exported = tree_path(dir, "export"), *one = tree_path(dir, "one.safetensors");
     model_write_safetensors(m, file);
     must_do(verb_convert(*folder, *checkpoint, OLD_RANKS, false, false, &opt, &err), &err);
-    must_do(verb_export(*checkpoint, exported, false, &opt, &err), &err);
-    must_do(verb_export(*checkpoint, one, false, &opt, &err), &err);
+    char *whole = tree_path(dir, "whole"), *compressed = tree_path(dir, "compressed");
+    must_do(verb_export(*checkpoint, exported, false, false, &opt, &err), &err);
+    must_do(verb_export(*checkpoint, whole, true, false, &opt, &err), &err);
+    must_do(verb_export(*checkpoint, one, false, false, &opt, &err), &err);
+    must_do(verb_convert(*folder, compressed, OLD_RANKS, false, true, &opt, &err), &err);
+    free(compressed);
+    free(whole);
     free(one);
     free(exported);
     free(file);
@@ -200,7 +205,8 @@ void ground_reset(const struct ground *g, const struct verb *v)
     tree_dir(g->top, "root");
     if (!v->old)
         return;
-    char *from = tree_path(g->top, v->kind == VERB_EXPORT_FILE   ? "old/one.safetensors"
+    char *from = tree_path(g->top, v->old_from != NULL             ? v->old_from
+                                   : v->kind == VERB_EXPORT_FILE ? "old/one.safetensors"
                                    : v->kind == VERB_EXPORT_LORA ? "old-lora/adapter"
                                    : verb_is_export(v)           ? "old/export"
                                                                  : "old/checkpoint");

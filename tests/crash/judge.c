@@ -10,7 +10,10 @@
 #include "tree.h"
 
 static const struct model *new_model(const struct verb *v, const struct ground *g) { return v->kind == VERB_EXPORT_LORA ? &g->adapter_is : &g->is; }
-static const struct model *old_model(const struct verb *v, const struct ground *g) { return v->kind == VERB_EXPORT_LORA ? &g->adapter_was : &g->was; }
+static const struct model *old_model(const struct verb *v, const struct ground *g) 
+{
+    return (v->old_from != NULL ? v->old_is_adapter : v->kind == VERB_EXPORT_LORA) ? &g->adapter_was : &g->was;
+}
 
 static char what[1536];
 
@@ -48,9 +51,10 @@ static bool has_adapter_config(const struct ground *g, const char *out, bool new
 static bool has_config(const struct verb *v, const struct ground *g, const char *out, const char *who)
 {
     char want[64];
-    if (v->kind == VERB_EXPORT_LORA)
+    bool of_old = strcmp(who, "old") == 0 && v->old_from != NULL;
+    if (of_old ? v->old_is_adapter : v->kind == VERB_EXPORT_LORA)
         return has_adapter_config(g, out, strcmp(who, "new") == 0);
-    if (!verb_is_folder(v)) /* the checkpoint has its hash, a file has none */
+    if (of_old ? !v->old_is_folder : !verb_is_folder(v)) /* the checkpoint has its hash, a file has none */
         return true;
     snprintf(want, sizeof want, "={\"who\": \"%s\"}\n", who);
     char *path = tree_path(out, "config.json"), *dump = tree_dump(path);

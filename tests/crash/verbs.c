@@ -88,9 +88,9 @@ int verb_convert(const char *from, const char *out, uint32_t nranks, bool force,
     return rc;
 }
 
-int verb_export(const char *from, const char *out, bool force, const struct fsdpck_options *opt, struct fsdpck_error *err)
+int verb_export(const char *from, const char *out, bool whole, bool force, const struct fsdpck_options *opt, struct fsdpck_error *err)
 {
-    const struct fsdpck_export_request req = { .out = out, .max_shard_nbytes = CUT_NBYTES, .force = force };
+    const struct fsdpck_export_request req = { .out = out, .max_shard_nbytes = whole ? 0 : CUT_NBYTES, .force = force };
     struct fsdpck_source *src = NULL;
     int rc = fsdpck_source_open(from, NULL, opt, &src, err);
     if (rc == 0)
@@ -158,7 +158,7 @@ void verb_run(const struct verb *v, const struct ground *g, const struct verb_ho
     else if (v->kind == VERB_MERGE_LORA)
         result->code[0] = merge_lora(g->checkpoint, g->no_change, out, how->force, &opt, &result->err[0]);
     else if (verb_is_export(v))
-        result->code[0] = verb_export(g->checkpoint, out, how->force, &opt, &result->err[0]);
+        result->code[0] = verb_export(g->checkpoint, out, v->whole, how->force, &opt, &result->err[0]);
     else
         result->code[0] = verb_convert(v->reference ? g->referring : v->kind == VERB_RESHARD ? g->checkpoint : g->folder, out, v->nranks, how->force, v->compress, &opt,
                                   &result->err[0]);

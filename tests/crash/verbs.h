@@ -20,6 +20,9 @@ struct verb {
     bool mount;       /* the output cannot be renamed: it is written in place */
     bool no_exchange; /* names cannot be exchanged */
     bool compress;    /* of convert and reshard */
+    bool whole;       /* of an export: cut into no pieces */
+    const char *old_from; /* what is replaced, below the ground's top; NULL: one of the same kind */
+    bool old_is_adapter, old_is_folder; /* what that one is, where it is no checkpoint */
     bool reference;   /* what is written names the new model's folder as its frozen base */
     uint32_t spare_fsyncs; /* bit k: no crash needs fsync k (from 0) */
 };

@@ -220,6 +220,30 @@ class Interrupted(Asked, Mpi):
         finally:
             subprocess.run(["umount", str(out)], check=True)
 
+    def inside_the_model(self):
+        """A model folder with folders of assets, and the run within it: checkpoints carry the model's assets and nothing of runs, and keep_last removes them whole."""
+        golden = self.goldens / "lora-qwen3/model"
+        model = self.tmp / "inside"
+        shutil.copytree(golden, model)
+        (model / "original").mkdir()
+        (model / "original/params.json").write_text("{}")
+        for name in ("first", "second"):
+            out, path = self.job(name, steps=4, checkpoint={"save_steps": 1, "keep_last": 1}, lora=None)
+            config = json.loads(pathlib.Path(path).read_text())
+            out = model / "runs" / name if name == "first" else model / name
+            config |= {"model": str(model), "output_dir": str(out)}
+            pathlib.Path(path).write_text(json.dumps(config))
+            if name == "second":
+                shutil.copytree(model / "runs/first", model / "third")
+            err = self.finish(self.start(path, "--ranks", "2"))
+            if [p.name for p in (out / "checkpoints").iterdir()] != ["step-000004"] or "could not be removed" in err:
+                raise Failure(f"{[p.name for p in (out / 'checkpoints').iterdir()]}: {err[-300:]}")
+            assets = out / "checkpoints/step-000004/assets"
+            got = sorted(str(p.relative_to(assets)) for p in assets.rglob("*") if p.is_file())
+            want = sorted(["original/params.json"] + [p.name for p in golden.iterdir() if "safetensors" not in p.name])
+            if got != want:
+                raise Failure(f"assets {got}, {want} wanted")
+
     def passed_over(self):
         out, path = self.job("damaged", steps=8)
         self.finish(self.start(path, "--ranks", "3"))
@@ -342,6 +366,7 @@ def main():
                 t.attempt(f"two runs in one output_dir, mpirun {mpi}", t.owned, mpi)
             t.attempt("the lock of a run that is gone", t.owner_gone)
             t.attempt("an output_dir that is removed", t.removed)
+            t.attempt("a run inside the model folder", t.inside_the_model)
             t.attempt("checkpoints that are passed over", t.passed_over)
             for lora, mpi in ((True, 0), (False, 0), (True, 3)):
                 t.attempt(f"damaged payloads, {'LoRA' if lora else 'full'}, mpirun {mpi}", t.flipped, lora, mpi)

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -399,6 +401,82 @@ static void in_place_old_or_new(void **state)
     }
 }
 
+/* ---- links among assets */
+
+/* Exports root/FOLDER to root/o and returns the code; then root/o is removed. */
+static int export_links(const char *root, const char *folder, struct fsdpck_error *err)
+{
+    struct fsdpck_source *src = open_under(root, folder, NULL);
+    struct fsdpck_export_request req = { 0 };
+    memset(err, 0, sizeof *err);
+    int rc = export_to(src, root, "o", &req, err);
+    char *out = tree_path(root, "o");
+    if (rc != 0)
+        assert_false(tree_exists(root, "o"));
+    tree_remove(out);
+    free(out);
+    fsdpck_source_close(src);
+    return rc;
+}
+
+static void link_at(const char *root, const char *name, const char *to)
+{
+    char *path = tree_path(root, name);
+    unlink(path);
+    assert_int_equal(symlink(to, path), 0);
+    free(path);
+}
+
+static void links_lead_nowhere_else(void **state)
+{
+    (void)state;
+    struct fsdpck_error err;
+    char *root = new_root("{}"), *pipe = tree_path(root, "m/pipe");
+    tree_file(root, "secret", "secret");
+    tree_dir(root, "secrets");
+    link_at(root, "m/inside.txt", "sub/words.txt");
+    link_at(root, "m/folder", "../secrets");
+    assert_int_equal(mkfifo(pipe, 0600), 0); /* left behind, and never opened */
+    assert_int_equal(export_links(root, "m", &err), 0);
+    static const char *const names[] = { "m/tokenizer.json", "m/sub/tokenizer.json" };
+    for (size_t i = 0; i < 2; i++) {
+        link_at(root, names[i], "/etc/passwd");
+        assert_int_equal(export_links(root, "m", &err), FSDPCK_ERR_UNSUPPORTED);
+        assert_non_null(strstr(err.file, names[i]));
+        assert_non_null(strstr(err.message, "'/etc/passwd'"));
+        char *path = tree_path(root, names[i]);
+        assert_int_equal(unlink(path), 0);
+        free(path);
+    }
+    link_at(root, "m/tokenizer.json", "../secret");
+    assert_int_equal(export_links(root, "m", &err), FSDPCK_ERR_UNSUPPORTED);
+    free(pipe);
+    end_root(root);
+}
+
+/* huggingface_hub keeps files as blobs and links to them. */
+static void links_of_the_hub_are_followed(void **state)
+{
+    (void)state;
+    struct fsdpck_error err;
+    char *root = new_root("{}");
+    tree_file(root, "hub/models--a--b/blobs/1", "{}");
+    tree_file(root, "hub/models--a--c/blobs/2", "{}");
+    tree_file(root, "hub/models--a--b/refs", "{}");
+    tree_dir(root, "hub/models--a--b/snapshots/r/sub");
+    link_at(root, "hub/models--a--b/snapshots/r/model.safetensors", "../../../../m/model.safetensors");
+    link_at(root, "hub/models--a--b/snapshots/r/config.json", "../../blobs/1");
+    link_at(root, "hub/models--a--b/snapshots/r/sub/x.json", "../../../blobs/1");
+    link_at(root, "snapshot", "hub/models--a--b/snapshots/r");
+    assert_int_equal(export_links(root, "hub/models--a--b/snapshots/r", &err), 0);
+    assert_int_equal(export_links(root, "snapshot", &err), 0);
+    link_at(root, "hub/models--a--b/snapshots/r/config.json", "../../../models--a--c/blobs/2");
+    assert_int_equal(export_links(root, "snapshot", &err), FSDPCK_ERR_UNSUPPORTED);
+    link_at(root, "hub/models--a--b/snapshots/r/config.json", "../../refs");
+    assert_int_equal(export_links(root, "snapshot", &err), FSDPCK_ERR_UNSUPPORTED);
+    end_root(root);
+}
+
 static void stopping_leaves_nothing(void **state)
 {
     (void)state;
@@ -431,6 +509,8 @@ int main(void)
         cmocka_unit_test(casting_says_so_in_config),
         cmocka_unit_test(a_failure_anywhere_leaves_nothing),
         cmocka_unit_test(in_place_old_or_new),
+        cmocka_unit_test(links_lead_nowhere_else),
+        cmocka_unit_test(links_of_the_hub_are_followed),
         cmocka_unit_test(stopping_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

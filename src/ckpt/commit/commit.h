@@ -50,6 +50,8 @@ void fsdpck_commit_abandon(struct fsdpck_commit *c); /* NULL does nothing */
 int fsdpck_commit_staging_path(const struct fsdpck_io *io, const char *out, const uint8_t uuid[16], char **dir, struct fsdpck_error *err);
 /* For ranks that join a save which rank 0 has begun: its save id, and the directory to create files in (malloc'ed). in_place: as above. */
 int fsdpck_commit_join(const struct fsdpck_io *io, const char *out, uint8_t uuid[16], char **dir, bool *in_place, struct fsdpck_error *err);
+/* Where OUT is, or would be: absolute, without links; malloc'ed. */
+int fsdpck_commit_resolve(const struct fsdpck_io *io, const char *out, char **path, struct fsdpck_error *err);
 /* Removes a file or a directory tree without following links; what is missing already is fine. */
 int fsdpck_remove_tree(const struct fsdpck_io *io, const char *path, struct fsdpck_error *err);
 

@@ -115,6 +115,9 @@ int fsdpck_in_place_complete(const struct fsdpck_io *io, const char *dir, const 
 int fsdpck_in_place_undo(const struct fsdpck_io *io, const char *dir, const char *uuid, struct fsdpck_error *err);
 /* Whether the record in dir is the one that the journal of this save announced. */
 int fsdpck_in_place_committed(const struct fsdpck_io *io, const char *dir, const char *uuid, bool *committed, struct fsdpck_error *err);
+/* The same, with the record's name and what the save replaces (char *; freed, then filled). */
+int fsdpck_in_place_standing(const struct fsdpck_io *io, const char *dir, const char *uuid, bool *committed, char record[256], struct fsdpck_vec *replaced,
+                             struct fsdpck_error *err);
 
 /* ---- commit.c, commit_finish.c */
 

@@ -234,6 +234,16 @@ int fsdpck_in_place_commit(const struct fsdpck_io *io, const char *dir, const ch
 
 int fsdpck_in_place_committed(const struct fsdpck_io *io, const char *dir, const char *uuid, bool *committed, struct fsdpck_error *err)
 {
+    char record[256];
+    struct fsdpck_vec replaced = FSDPCK_VEC(char *);
+    int rc = fsdpck_in_place_standing(io, dir, uuid, committed, record, &replaced, err);
+    fsdpck_strings_free(&replaced);
+    return rc;
+}
+
+int fsdpck_in_place_standing(const struct fsdpck_io *io, const char *dir, const char *uuid, bool *committed, char record[256], struct fsdpck_vec *replaced,
+                             struct fsdpck_error *err)
+{
     struct journal j = { .old = FSDPCK_VEC(char *) };
     struct fsdpck_hash128 hash;
     struct fsdpck_error e = { 0 };
@@ -247,7 +257,9 @@ int fsdpck_in_place_committed(const struct fsdpck_io *io, const char *dir, const
     else if (rc != 0)
         rc = fsdpck_error_set(err, e.code, e.file, "%s", e.message);
     free(path);
-    fsdpck_strings_free(&j.old);
+    fsdpck_strings_free(replaced);
+    *replaced = j.old;
+    strcpy(record, j.record);
     return rc;
 }
 

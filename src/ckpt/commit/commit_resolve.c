@@ -90,6 +90,18 @@ int fsdpck_place_resolve(const struct fsdpck_io *io, const char *out, struct com
     return 0;
 }
 
+int fsdpck_commit_resolve(const struct fsdpck_io *io, const char *out, char **path, struct fsdpck_error *err)
+{
+    struct commit_place place;
+    int rc = fsdpck_place_resolve(io, out, &place, err);
+    if (rc != 0)
+        return rc;
+    *path = place.path;
+    place.path = NULL;
+    fsdpck_place_free(&place);
+    return 0;
+}
+
 void fsdpck_place_free(struct commit_place *place)
 {
     free(place->path);

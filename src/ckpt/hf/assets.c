@@ -3,9 +3,12 @@
 #include "hf/assets.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "commit/commit.h"
 #include "hf/config.h"
 #include "base/hash.h"
 #include "base/ioutil.h"
@@ -14,12 +17,72 @@
 
 /* ---- gathering ---- */
 
-static int add_asset(const struct fsdpck_source *from, const struct source_asset *a, struct fsdpck_asset_out *out, struct fsdpck_error *err)
+struct gathering {
+    const struct fsdpck_source *from;
+    char root[PATH_MAX];  /* the folder, without links */
+    char cache[PATH_MAX]; /* the model's own folder in the cache of Hugging Face, where root lies in one; "" */
+    const char *target;   /* where the output will be, without links */
+    struct fsdpck_error *err;
+};
+
+static bool is_below(const char *path, const char *dir)
 {
+    size_t n = strlen(dir);
+    return n > 0 && strncmp(path, dir, n) == 0 && (path[n] == '/' || dir[n - 1] == '/');
+}
+
+/* ".../models--ORG--NAME/snapshots/REVISION": its files are links to .../models--ORG--NAME/blobs. */
+static void find_cache(struct gathering *g)
+{
+    const char *snapshots = strstr(g->root, "/snapshots/"), *models = snapshots;
+    while (models != NULL && models > g->root && models[-1] != '/')
+        models--;
+    if (models != NULL && strncmp(models, "models--", 8) == 0)
+        snprintf(g->cache, sizeof g->cache, "%.*s", (int)(snapshots - g->root), g->root);
+}
+
+static bool is_in_cache(const struct gathering *g, const char *path)
+{
+    return is_below(path, g->cache) && (strncmp(path + strlen(g->cache), "/blobs/", 7) == 0 || strncmp(path + strlen(g->cache), "/snapshots/", 11) == 0);
+}
+
+static int begin_gathering(struct gathering *g)
+{
+    const struct fsdpck_io *io = g->from->io;
+    int rc = io->resolve(io->ctx, g->from->path, g->root, sizeof g->root);
+    if (rc < 0)
+        return fsdpck_error_sys(g->err, -rc, g->from->path, "cannot resolve the path");
+    find_cache(g);
+    return 0;
+}
+
+/* A folder from elsewhere must not make a copy of what its user alone may read: a link may not lead out of it. */
+static int check_place(const struct gathering *g, const struct source_asset *a)
+{
+    const struct fsdpck_io *io = g->from->io;
+    char path[PATH_MAX];
+    int rc = io->resolve(io->ctx, a->from, path, sizeof path);
+    if (rc < 0)
+        return fsdpck_error_sys(g->err, -rc, a->from, "cannot resolve the path");
+    if (is_below(path, g->root) || is_in_cache(g, path))
+        return 0;
+    rc = fsdpck_error_set(g->err, FSDPCK_ERR_UNSUPPORTED, a->from, "is a symbolic link that leads out of its folder, to '%s': it is not copied", path);
+    fsdpck_error_hint(g->err, "replace the link by a copy of the file, or remove it");
+    return rc;
+}
+
+static int add_asset(const struct gathering *g, const struct source_asset *a, struct fsdpck_asset_out *out)
+{
+    const struct fsdpck_source *from = g->from;
+    struct fsdpck_error *err = g->err;
     struct fsdpck_stat st;
     int rc = from->io->stat(from->io->ctx, a->from, true, &st);
     if (rc < 0)
         return fsdpck_error_sys(err, -rc, a->from, "cannot open");
+    if (st.type != FSDPCK_FILE_REGULAR)
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, a->from, "is not a regular file");
+    if ((rc = check_place(g, a)) != 0)
+        return rc;
     if (a->has_hash && st.nbytes != a->pub.nbytes)
         return fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, a->from, "has %llu bytes, the checkpoint says %llu", (unsigned long long)st.nbytes,
                                 (unsigned long long)a->pub.nbytes);
@@ -33,24 +96,54 @@ static int add_asset(const struct fsdpck_source *from, const struct source_asset
     return 0;
 }
 
-static int add_assets(const struct fsdpck_source *from, struct fsdpck_assets_out *out, struct fsdpck_error *err)
+/* What is written inside a model folder, and what lies about it there, is no part of the model: the entry of the folder that holds the output. */
+static bool holds_target(const struct gathering *g, const char *path)
 {
-    size_t n = from->assets.count;
-    int rc = 0;
-    if (n && !(out->list = calloc(n, sizeof *out->list)))
-        return fsdpck_error_nomem(err, n * sizeof *out->list);
-    for (out->count = 0; out->count < n && rc == 0; out->count++)
-        rc = add_asset(from, &source_assets(from)[out->count], &out->list[out->count], err);
+    if (g->target == NULL || !is_below(g->target, g->root))
+        return false;
+    const char *entry = g->target + strlen(g->root) + 1;
+    size_t n = strcspn(entry, "/");
+    return strncmp(path, entry, n) == 0 && path[n] == '/';
+}
+
+static void say_left(const struct gathering *g, const char *path)
+{
+    char line[1024];
+    if (!g->from->opt.note)
+        return;
+    snprintf(line, sizeof line, "left '%.*s' behind: the output is written in it", (int)strcspn(path, "/"), path);
+    g->from->opt.note(g->from->opt.ctx, line);
+}
+
+static int add_assets(struct gathering *g, struct fsdpck_assets_out *out)
+{
+    size_t n = g->from->assets.count;
+    bool said = false;
+    int rc = n ? begin_gathering(g) : 0;
+    if (rc == 0 && n && !(out->list = calloc(n, sizeof *out->list)))
+        return fsdpck_error_nomem(g->err, n * sizeof *out->list);
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        const struct source_asset *a = &source_assets(g->from)[i];
+        if (!holds_target(g, a->pub.path)) {
+            rc = add_asset(g, a, &out->list[out->count++]);
+        } else if (!said) {
+            say_left(g, a->pub.path);
+            said = true;
+        }
+    }
     return rc;
 }
 
 /* The folder's assets, listed as if it were a source that has nothing else. */
-static int add_folder(const struct fsdpck_source *src, const char *folder, struct fsdpck_assets_out *out, struct fsdpck_error *err)
+static int add_folder(struct gathering *g, const char *folder, struct fsdpck_assets_out *out)
 {
+    const struct fsdpck_source *src = g->from;
     struct fsdpck_source only = { .opt = src->opt, .io = src->io, .path = folder, .assets = FSDPCK_VEC(struct source_asset) };
-    int rc = fsdpck_assets_scan(&only, folder, err);
+    int rc = fsdpck_assets_scan(&only, folder, g->err);
+    g->from = &only;
     if (rc == 0)
-        rc = add_assets(&only, out, err);
+        rc = add_assets(g, out);
+    g->from = src;
     fsdpck_vec_free(&only.assets);
     fsdpck_arena_free(&only.arena);
     return rc;
@@ -92,14 +185,20 @@ static int cast_config(const struct fsdpck_io *io, struct fsdpck_asset_out *a, e
     return rc;
 }
 
-int fsdpck_assets_gather(const struct fsdpck_source *src, const char *folder, bool cast, enum fsdpck_dtype dtype, struct fsdpck_assets_out *out,
-                         struct fsdpck_error *err)
+int fsdpck_assets_gather(const struct fsdpck_source *src, const char *folder, const char *target, bool cast, enum fsdpck_dtype dtype,
+                         struct fsdpck_assets_out *out, struct fsdpck_error *err)
 {
+    struct gathering g = { .from = src, .err = err };
+    char *resolved = NULL;
     *out = (struct fsdpck_assets_out){ 0 };
-    int rc = folder ? add_folder(src, folder, out, err) : add_assets(src, out, err);
+    int rc = fsdpck_commit_resolve(src->io, target, &resolved, err);
+    g.target = resolved;
+    if (rc == 0)
+        rc = folder ? add_folder(&g, folder, out) : add_assets(&g, out);
     struct fsdpck_asset_out *config = rc == 0 && cast ? find_config(out) : NULL;
     if (config)
         rc = cast_config(src->io, config, dtype, err);
+    free(resolved);
     if (rc)
         fsdpck_assets_free(out);
     return rc;

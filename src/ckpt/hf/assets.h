@@ -23,8 +23,10 @@ struct fsdpck_assets_out {
     size_t count;
 };
 
-/* The assets to write: those of src, or of `folder` where not NULL. cast: config.json's torch_dtype / dtype become that of `dtype`. */
-int fsdpck_assets_gather(const struct fsdpck_source *src, const char *folder, bool cast, enum fsdpck_dtype dtype, struct fsdpck_assets_out *out,
+/* The assets to write at `target`: those of src, or of `folder` where not NULL, but what lies in an entry of the folder that holds the target. A symbolic
+ * link is followed within the folder, and within the model's own folder of a Hugging Face cache; one that leads elsewhere is refused. cast: config.json's
+ * torch_dtype / dtype become that of `dtype`. */
+int fsdpck_assets_gather(const struct fsdpck_source *src, const char *folder, const char *target, bool cast, enum fsdpck_dtype dtype, struct fsdpck_assets_out *out,
                          struct fsdpck_error *err);
 /* Writes them below `dir` (made where missing, sub-folders too), each file fsynced and each folder fsynced; fills hash and nbytes. */
 int fsdpck_assets_write(const struct fsdpck_io *io, struct fsdpck_assets_out *assets, const char *dir, struct fsdpck_error *err);

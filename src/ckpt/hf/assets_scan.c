@@ -7,19 +7,23 @@
 
 #include "base/ioutil.h"
 #include "base/suffix.h"
+#include "commit/commit_view.h"
 
 #define MAX_DEPTH 16
 #define MAX_ASSETS 100000u
 
 struct found {
-    char *path; /* relative */
+    char *path; /* relative; "" for the folder itself */
+    char *from; /* where it lies */
     uint64_t nbytes;
 };
 
 struct scan {
     struct fsdpck_source *src;
     const char *folder;
-    struct fsdpck_vec dirs;  /* char *: relative paths of folders still to be looked at, "" for the folder itself */
+    struct fsdpck_commit_view view; /* what counts in the folder itself */
+    struct fsdpck_vec runs;  /* char *: folders with checkpoints further down */
+    struct fsdpck_vec dirs;  /* struct found: folders still to be looked at */
     struct fsdpck_vec found; /* struct found */
 };
 
@@ -41,41 +45,41 @@ static void say(const struct scan *s, const char *path, const char *why)
     s->src->opt.note(s->src->opt.ctx, line);
 }
 
-static int push_dir(struct scan *s, char *path, struct fsdpck_error *err)
+static int push_dir(struct scan *s, char *path, char *from, struct fsdpck_error *err)
 {
     unsigned depth = 0;
     for (const char *p = path; *p; p++)
         depth += *p == '/';
     if (depth >= MAX_DEPTH)
         return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, s->folder, "folder '%s' is nested deeper than %d levels", path, MAX_DEPTH);
-    char **slot = fsdpck_vec_push(&s->dirs, err);
-    if (!slot)
+    struct found *d = fsdpck_vec_push(&s->dirs, err);
+    if (!d)
         return FSDPCK_ERR_NOMEM;
-    *slot = path;
+    *d = (struct found){ path, from, 0 };
     return 0;
 }
 
-static int push_file(struct scan *s, char *path, uint64_t nbytes, struct fsdpck_error *err)
+static int push_file(struct scan *s, char *path, char *from, uint64_t nbytes, struct fsdpck_error *err)
 {
     if (s->found.count == MAX_ASSETS)
         return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, s->folder, "more than %u files besides weights", MAX_ASSETS);
     struct found *f = fsdpck_vec_push(&s->found, err);
     if (!f)
         return FSDPCK_ERR_NOMEM;
-    *f = (struct found){ path, nbytes };
+    *f = (struct found){ path, from, nbytes };
     return 0;
 }
 
-/* Takes path, or frees it. Links to folders are not followed: they may lead in circles. */
-static int scan_entry(struct scan *s, char *path, struct fsdpck_error *err)
+/* Takes path and full, or frees them. Links to folders are not followed: they may lead in circles. */
+static int scan_entry(struct scan *s, char *path, char *full, struct fsdpck_error *err)
 {
     const struct fsdpck_io *io = s->src->io;
     struct fsdpck_stat own, target;
     bool kept = false;
     int rc = 0;
-    char *full = fsdpck_path_join(s->folder, path, err);
-    if (!full) {
+    if (!path || !full) {
         free(path);
+        free(full);
         return FSDPCK_ERR_NOMEM;
     }
     if (!fsdpck_path_is_plain(path)) {
@@ -83,51 +87,86 @@ static int scan_entry(struct scan *s, char *path, struct fsdpck_error *err)
     } else if (io->stat(io->ctx, full, false, &own) < 0 || io->stat(io->ctx, full, true, &target) < 0) {
         say(s, path, "it cannot be opened (a link to nowhere?)");
     } else if (own.type == FSDPCK_FILE_DIRECTORY) {
-        rc = push_dir(s, path, err);
+        rc = push_dir(s, path, full, err);
         kept = rc == 0;
     } else if (target.type == FSDPCK_FILE_REGULAR) {
-        rc = push_file(s, path, target.nbytes, err);
+        rc = push_file(s, path, full, target.nbytes, err);
         kept = rc == 0;
+    } else {
+        say(s, path, own.type == FSDPCK_FILE_SYMLINK && target.type == FSDPCK_FILE_DIRECTORY ? "a link to a folder" : "not a regular file");
     }
-    if (!kept)
+    if (!kept) {
         free(path);
-    free(full);
+        free(full);
+    }
     return rc;
 }
 
-static int scan_names(struct scan *s, const char *dir, char *const *names, size_t n, struct fsdpck_error *err)
+/* A checkpoint that is deeper than an entry of the folder belongs to a run: so does all else in that entry (metrics, caches). */
+static int note_run(struct scan *s, const char *dir, const char *name, struct fsdpck_error *err)
+{
+    size_t n = strcspn(dir, "/");
+    if (dir[n] == '\0' || !ends_with(name, ".distcp"))
+        return 0;
+    char *run = strndup(dir, n), **slot = run ? fsdpck_vec_push(&s->runs, err) : NULL;
+    if (!slot) {
+        free(run);
+        return fsdpck_error_nomem(err, n + 1);
+    }
+    *slot = run;
+    return 0;
+}
+
+/* An entry "NAME", or one that waits to get that name. */
+static int scan_name(struct scan *s, const struct found *dir, const char *name, struct fsdpck_error *err)
+{
+    size_t waits = *dir->path ? 0 : fsdpck_commit_view_waits(&s->view, name);
+    char *as = strndup(name, waits ? waits : strlen(name));
+    int rc = as ? 0 : fsdpck_error_nomem(err, strlen(name) + 1);
+    if (rc == 0 && as[0] != '.' && !is_weights(as) && !ends_with(as, ".index.json"))
+        rc = scan_entry(s, fsdpck_path_join(dir->path, as, err), fsdpck_path_join(dir->from, name, err), err);
+    free(as);
+    return rc;
+}
+
+static int scan_names(struct scan *s, const struct found *dir, char *const *names, size_t n, struct fsdpck_error *err)
 {
     int rc = 0;
-    for (size_t i = 0; i < n && *dir; i++)
+    for (size_t i = 0; i < n && *dir->path; i++)
         if (is_weights(names[i])) {
-            say(s, dir, "a folder with weights of its own");
-            return 0;
+            say(s, dir->path, "a folder with weights of its own");
+            return note_run(s, dir->path, names[i], err);
         }
-    for (size_t i = 0; i < n && rc == 0; i++) {
-        if (names[i][0] == '.' || is_weights(names[i]) || ends_with(names[i], ".index.json"))
-            continue;
-        char *path = fsdpck_path_join(dir, names[i], err);
-        rc = path ? scan_entry(s, path, err) : FSDPCK_ERR_NOMEM;
-    }
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = scan_name(s, dir, names[i], err);
     return rc;
 }
 
-static int scan_dir(struct scan *s, const char *dir, struct fsdpck_error *err)
+static int scan_dir(struct scan *s, const struct found *dir, struct fsdpck_error *err)
 {
     char **names = NULL;
     size_t n = 0;
-    char *full = *dir ? fsdpck_path_join(s->folder, dir, err) : NULL;
-    if (*dir && !full)
-        return FSDPCK_ERR_NOMEM;
-    int rc = fsdpck_list_sorted(s->src->io, full ? full : s->folder, &names, &n, err);
+    int rc = fsdpck_list_sorted(s->src->io, dir->from, &names, &n, err);
+    if (rc == 0 && !*dir->path)
+        rc = fsdpck_commit_view(s->src->io, s->folder, names, n, &s->view, err);
+    if (rc == 0 && !*dir->path)
+        fsdpck_commit_view_filter(&s->view, names, &n);
     if (rc == 0)
         rc = scan_names(s, dir, names, n, err);
     fsdpck_list_free(names, n);
-    free(full);
     return rc;
 }
 
 static int by_path(const void *a, const void *b) { return strcmp(((const struct found *)a)->path, ((const struct found *)b)->path); }
+
+static bool is_of_run(const struct scan *s, const char *path)
+{
+    char **runs = s->runs.data;
+    for (size_t i = 0; i < s->runs.count; i++)
+        if (strncmp(path, runs[i], strlen(runs[i])) == 0 && path[strlen(runs[i])] == '/')
+            return true;
+    return false;
+}
 
 static int add_found(struct scan *s, struct fsdpck_error *err)
 {
@@ -135,31 +174,43 @@ static int add_found(struct scan *s, struct fsdpck_error *err)
     int rc = 0;
     if (s->found.count)
         qsort(f, s->found.count, sizeof *f, by_path);
-    for (size_t i = 0; i < s->found.count && rc == 0; i++) {
-        char *full = fsdpck_path_join(s->folder, f[i].path, err);
-        if (!full || !fsdpck_source_add_asset(s->src, f[i].path, full, f[i].nbytes, err))
+    for (size_t i = 0; i < s->found.count && rc == 0; i++)
+        if (is_of_run(s, f[i].path))
+            say(s, f[i].path, "it belongs to a run");
+        else if (!fsdpck_source_add_asset(s->src, f[i].path, f[i].from, f[i].nbytes, err))
             rc = FSDPCK_ERR_NOMEM;
-        free(full);
-    }
     return rc;
+}
+
+static void free_found(struct fsdpck_vec *list)
+{
+    struct found *f = list->data;
+    for (size_t i = 0; i < list->count; i++) {
+        free(f[i].path);
+        free(f[i].from);
+    }
+    fsdpck_vec_free(list);
 }
 
 int fsdpck_assets_scan(struct fsdpck_source *src, const char *folder, struct fsdpck_error *err)
 {
-    struct scan s = { src, folder, FSDPCK_VEC(char *), FSDPCK_VEC(struct found) };
-    int rc = scan_dir(&s, "", err);
+    struct scan s = { .src = src, .folder = folder, .runs = FSDPCK_VEC(char *), .dirs = FSDPCK_VEC(struct found), .found = FSDPCK_VEC(struct found) };
+    char top[] = "", *from = strdup(folder);
+    int rc = from ? scan_dir(&s, &(struct found){ top, from, 0 }, err) : fsdpck_error_nomem(err, strlen(folder) + 1);
+    free(from);
     while (rc == 0 && s.dirs.count) {
-        char *dir = ((char **)s.dirs.data)[--s.dirs.count];
-        rc = scan_dir(&s, dir, err);
-        free(dir);
+        struct found dir = ((struct found *)s.dirs.data)[--s.dirs.count];
+        rc = scan_dir(&s, &dir, err);
+        free(dir.path);
+        free(dir.from);
     }
     if (rc == 0)
         rc = add_found(&s, err);
-    for (size_t i = 0; i < s.dirs.count; i++)
-        free(((char **)s.dirs.data)[i]);
-    for (size_t i = 0; i < s.found.count; i++)
-        free(((struct found *)s.found.data)[i].path);
-    fsdpck_vec_free(&s.dirs);
-    fsdpck_vec_free(&s.found);
+    free_found(&s.dirs);
+    free_found(&s.found);
+    for (size_t i = 0; i < s.runs.count; i++)
+        free(((char **)s.runs.data)[i]);
+    fsdpck_commit_view_free(&s.view);
+    fsdpck_vec_free(&s.runs);
     return rc;
 }

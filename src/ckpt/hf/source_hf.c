@@ -11,6 +11,7 @@
 #include "hf/weight_map.h"
 #include "base/ioutil.h"
 #include "base/suffix.h"
+#include "commit/commit_view.h"
 
 static const char index_suffix[] = ".safetensors.index.json", weights_suffix[] = ".safetensors";
 
@@ -272,27 +273,29 @@ static int check_extras(struct folder *f, struct fsdpck_error *err)
     return 0;
 }
 
-/* Written in place (commit/commit_in_place.c) at this moment, or by a writer that was killed: files of two saves lie side by side then, and the
- * index alone says which count. */
-static bool has_writer(const struct folder *f)
+static int list_names(struct folder *f, struct fsdpck_error *err)
 {
-    for (size_t i = 0; i < f->nnames; i++)
-        if (strncmp(f->names[i], ".writer-", 8) == 0 || strncmp(f->names[i], ".commit-", 8) == 0)
-            return true;
-    return false;
+    struct fsdpck_commit_view view = { 0 };
+    int rc = fsdpck_list_sorted(f->src->io, f->src->path, &f->names, &f->nnames, err);
+    if (rc == 0)
+        rc = fsdpck_commit_view(f->src->io, f->src->path, f->names, f->nnames, &view, err);
+    if (rc == 0)
+        fsdpck_commit_view_filter(&view, f->names, &f->nnames);
+    fsdpck_commit_view_free(&view);
+    return rc;
 }
 
 static int open_folder(struct folder *f, struct fsdpck_error *err)
 {
     const char *index = NULL;
-    int rc = fsdpck_list_sorted(f->src->io, f->src->path, &f->names, &f->nnames, err);
+    int rc = list_names(f, err);
     if (rc == 0)
         rc = choose(f, &index, err);
     if (rc == 0 && index)
         rc = read_index(f, index, err);
     if (rc == 0)
         rc = read_files(f, err);
-    if (rc == 0 && index && !has_writer(f))
+    if (rc == 0 && index)
         rc = check_extras(f, err);
     if (rc == 0)
         rc = fsdpck_ties_add(f->src, f->src->path, err);

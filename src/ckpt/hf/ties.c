@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/ioutil.h"
+#include "commit/commit_view.h"
 #include "hf/config.h"
 
 static int add_heads(struct fsdpck_source *src, struct fsdpck_error *err)
@@ -39,9 +40,18 @@ static bool is_tied(struct fsdpck_source *src, const char *path)
 
 int fsdpck_ties_add(struct fsdpck_source *src, const char *folder, struct fsdpck_error *err)
 {
-    char *path = fsdpck_path_join(folder, "config.json", err);
-    if (!path)
-        return FSDPCK_ERR_NOMEM;
+    struct fsdpck_commit_view view = { 0 };
+    char *path = NULL, **names = NULL;
+    size_t count = 0;
+    int rc = fsdpck_list_sorted(src->io, folder, &names, &count, err);
+    if (rc == 0)
+        rc = fsdpck_commit_view(src->io, folder, names, count, &view, err);
+    if (rc == 0 && !(path = fsdpck_commit_view_path(&view, folder, "config.json", err)))
+        rc = FSDPCK_ERR_NOMEM;
+    fsdpck_commit_view_free(&view);
+    fsdpck_list_free(names, count);
+    if (rc)
+        return rc;
     bool tied = fsdpck_is_file(src->io, path) && is_tied(src, path);
     free(path);
     return tied ? add_heads(src, err) : 0;

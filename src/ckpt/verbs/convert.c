@@ -183,7 +183,7 @@ static int convert(struct conversion *c, struct fsdpck_transfer_result *result)
     if (r == 0)
         r = fsdpck_base_look(c->src, &c->opt, c->err);
     if (r == 0)
-        r = fsdpck_assets_gather(c->src, c->req->assets, c->req->select.cast, c->req->select.dtype, &c->assets, c->err);
+        r = fsdpck_assets_gather(c->src, c->req->assets, c->req->out, c->req->select.cast, c->req->select.dtype, &c->assets, c->err);
     if (r == 0)
         r = check_quantized(c);
     if (r == 0)

@@ -122,7 +122,7 @@ static int gather_assets(struct export *x)
 {
     const struct fsdpck_export_request *req = x->req;
     if (!x->with->assets)
-        return fsdpck_assets_gather(x->src, req->assets, x->cast, x->dtype, &x->assets, x->err);
+        return fsdpck_assets_gather(x->src, req->assets, req->out, x->cast, x->dtype, &x->assets, x->err);
     x->assets = *x->with->assets;
     *x->with->assets = (struct fsdpck_assets_out){ 0 };
     return 0;

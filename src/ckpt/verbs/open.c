@@ -8,6 +8,7 @@
 
 #include "base/ioutil.h"
 #include "base/suffix.h"
+#include "commit/commit_view.h"
 #include "engine/source_impl.h"
 
 static const struct {
@@ -39,33 +40,36 @@ struct listing {
     bool safetensors, rank_local, shards, ranks, pt;
 };
 
-static int look_at(void *ctx, const char *name)
+static bool counts(const struct fsdpck_source *src, const struct fsdpck_commit_view *view, const char *name, struct fsdpck_error *err)
 {
-    struct listing *l = ctx;
+    return fsdpck_commit_view_has(view, name) && holds(src, name, err);
+}
+
+static void look_at(struct listing *l, const char *name)
+{
     l->safetensors |= ends_with(name, ".safetensors");
     l->rank_local |= fsdpck_dcp_ranks_is(name);
     l->shards |= fsdpck_dcp_shards_is(name);
     l->ranks |= fsdpck_ranks_is(name);
     l->pt |= name[0] != '.' && (ends_with(name, ".bin") || ends_with(name, ".pt") || ends_with(name, ".pth") || ends_with(name, ".bin.index.json"));
-    return 0;
 }
 
 /* index.json decides before .metadata, even where it is damaged: a checkpoint of ours must never be read as PyTorch's, unverified. Only
  * beside safetensors (which our directories never hold) is an index.json somebody else's. */
-static const char *detect_directory(const struct fsdpck_source *src, struct fsdpck_error *err)
+static const char *detect_names(const struct fsdpck_source *src, const struct fsdpck_commit_view *view, char *const *names, size_t count,
+                                struct fsdpck_error *err)
 {
     struct listing l = { 0 };
-    int r = src->io->list(src->io->ctx, src->path, look_at, &l);
-    bool dcp = l.rank_local || holds(src, ".metadata", err) || holds(src, FSDPCK_DCP_FIRST_PART "/.metadata", err);
-    bool index = holds(src, "index.json", err);
-    bool hf = l.safetensors || holds(src, "model.safetensors.index.json", err);
-    if (r < 0)
-        fsdpck_error_sys(err, -r, src->path, "cannot list");
+    for (size_t i = 0; i < count; i++)
+        look_at(&l, names[i]);
+    bool dcp = l.rank_local || counts(src, view, ".metadata", err) || holds(src, FSDPCK_DCP_FIRST_PART "/.metadata", err);
+    bool index = counts(src, view, "index.json", err);
+    bool hf = l.safetensors || counts(src, view, "model.safetensors.index.json", err);
     if (err->code != 0)
         return NULL;
     if (index && (dcp || !l.safetensors))
         return "fsdpck";
-    dcp |= l.shards && !holds(src, "model.safetensors.index.json", err);
+    dcp |= l.shards && !counts(src, view, "model.safetensors.index.json", err);
     if (dcp || hf)
         return dcp ? "dcp" : "hf";
     if (l.ranks || l.pt)
@@ -74,6 +78,27 @@ static const char *detect_directory(const struct fsdpck_source *src, struct fsdp
                      "no checkpoint found: neither index.json, .metadata, *.safetensors nor *.bin, *.pt is there");
     fsdpck_error_hint(err, "a source is a safetensors or torch.save file, a folder of them, a PyTorch DCP directory or an fsdpck directory");
     return NULL;
+}
+
+/* Old and new may stand side by side where a save is written in place; the record of a new one that was committed says what it is. */
+static const char *detect_directory(const struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    struct fsdpck_commit_view view = { 0 };
+    const char *kind = NULL;
+    char **names = NULL;
+    size_t count = 0;
+    int r = fsdpck_list_sorted(src->io, src->path, &names, &count, err);
+    if (r == 0)
+        r = fsdpck_commit_view(src->io, src->path, names, count, &view, err);
+    if (r == 0 && view.record[0] != '\0')
+        kind = strcmp(view.record, "index.json") == 0 ? "fsdpck" : "hf";
+    else if (r == 0) {
+        fsdpck_commit_view_filter(&view, names, &count);
+        kind = detect_names(src, &view, names, count, err);
+    }
+    fsdpck_commit_view_free(&view);
+    fsdpck_list_free(names, count);
+    return kind;
 }
 
 /* A file is what its first bytes say; whatever nobody knows is safetensors', whose reader explains best what it found. */

@@ -303,7 +303,7 @@ int fsdpck_save_gather(const struct fsdpck_save_request *req, const struct fsdpc
         r = gather(&g);
     struct fsdpck_source none = { .opt = *opt, .io = opt->io };
     if (r == 0 && req->assets)
-        r = fsdpck_assets_gather(&none, req->assets, false, FSDPCK_FLOAT32, &g.assets, g.err);
+        r = fsdpck_assets_gather(&none, req->assets, fsdpck_commit_target(commit), false, FSDPCK_FLOAT32, &g.assets, g.err);
     for (size_t i = 0; r == 0 && i < req->nmade; i++)
         r = add_made(&g, &req->made[i]);
     if (r == 0 && req->base)

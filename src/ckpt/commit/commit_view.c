@@ -1,0 +1,108 @@
+/* Tells a reader which files of a directory count while old and new stand side by side in it (commit_in_place.c). Writes nothing. */
+#include "commit/commit_view.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "commit/commit_impl.h"
+#include "base/ioutil.h"
+
+static bool holds(const struct fsdpck_vec *strings, const char *s)
+{
+    char **list = strings->data;
+    for (size_t i = 0; i < strings->count; i++)
+        if (strcmp(list[i], s) == 0)
+            return true;
+    return false;
+}
+
+static int look_at_save(const struct fsdpck_io *io, const char *dir, const char *uuid, struct fsdpck_commit_view *view, struct fsdpck_error *err)
+{
+    char record[256];
+    bool committed;
+    struct fsdpck_vec replaced = FSDPCK_VEC(char *);
+    int rc = fsdpck_in_place_standing(io, dir, uuid, &committed, record, &replaced, err);
+    if (rc == 0 && committed && view->record[0] == '\0') {
+        strcpy(view->record, record);
+        strcpy(view->committed, uuid);
+        fsdpck_strings_free(&view->replaced);
+        view->replaced = replaced;
+        return 0;
+    }
+    fsdpck_strings_free(&replaced);
+    return rc == 0 && !committed ? fsdpck_strings_add(&view->unfinished, uuid, err) : rc;
+}
+
+static int find_moved(char *const *names, size_t count, struct fsdpck_commit_view *view, struct fsdpck_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        struct commit_name n;
+        fsdpck_trace_parse(names[i], &n);
+        if (n.trace == TRACE_STAGING && strcmp(n.uuid, view->committed) == 0)
+            rc = fsdpck_strings_add(&view->moved, n.base, err);
+    }
+    return rc;
+}
+
+int fsdpck_commit_view(const struct fsdpck_io *io, const char *dir, char *const *names, size_t count, struct fsdpck_commit_view *view,
+                       struct fsdpck_error *err)
+{
+    int rc = 0;
+    *view = (struct fsdpck_commit_view){ .replaced = FSDPCK_VEC(char *), .unfinished = FSDPCK_VEC(char *), .moved = FSDPCK_VEC(char *) };
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        struct commit_name n;
+        fsdpck_trace_parse(names[i], &n);
+        bool is_trace = n.base[0] == '\0' && (n.trace == TRACE_WRITER || n.trace == TRACE_JOURNAL);
+        if (is_trace && strcmp(n.uuid, view->committed) != 0 && !holds(&view->unfinished, n.uuid))
+            rc = look_at_save(io, dir, n.uuid, view, err);
+    }
+    if (rc == 0 && view->record[0] != '\0')
+        rc = find_moved(names, count, view, err);
+    if (rc != 0)
+        fsdpck_commit_view_free(view);
+    return rc;
+}
+
+void fsdpck_commit_view_free(struct fsdpck_commit_view *view)
+{
+    fsdpck_strings_free(&view->replaced);
+    fsdpck_strings_free(&view->unfinished);
+    fsdpck_strings_free(&view->moved);
+    *view = (struct fsdpck_commit_view){ 0 };
+}
+
+size_t fsdpck_commit_view_waits(const struct fsdpck_commit_view *view, const char *name)
+{
+    size_t nbytes;
+    return view->record[0] != '\0' && fsdpck_trace_is_temporary(name, view->committed, &nbytes) ? nbytes : 0;
+}
+
+bool fsdpck_commit_view_has(const struct fsdpck_commit_view *view, const char *name)
+{
+    char **unfinished = view->unfinished.data;
+    for (size_t i = 0; i < view->unfinished.count; i++)
+        if (fsdpck_trace_has(name, unfinished[i]))
+            return false;
+    if (view->record[0] == '\0' || strcmp(name, view->record) == 0)
+        return true;
+    return !holds(&view->replaced, name) && !holds(&view->moved, name);
+}
+
+void fsdpck_commit_view_filter(const struct fsdpck_commit_view *view, char **names, size_t *count)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < *count; i++) {
+        if (fsdpck_commit_view_has(view, names[i]))
+            names[kept++] = names[i];
+        else
+            free(names[i]);
+    }
+    *count = kept;
+}
+
+char *fsdpck_commit_view_path(const struct fsdpck_commit_view *view, const char *dir, const char *name, struct fsdpck_error *err)
+{
+    return holds(&view->moved, name) ? fsdpck_trace_path(dir, name, TRACE_STAGING, view->committed, err) : fsdpck_path_join(dir, name, err);
+}
