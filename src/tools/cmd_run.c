@@ -96,6 +96,8 @@ static void show_done(const struct train_result *done)
         printf("nothing to do: %llu steps were done before, and the config asks for %llu", (unsigned long long)done->ndone, (unsigned long long)done->nsteps);
     else
         printf("%llu of %llu steps done", (unsigned long long)done->ndone, (unsigned long long)done->nsteps);
+    if (done->nskipped)
+        printf(", %llu of them skipped", (unsigned long long)done->nskipped);
     if (done->save_failed)
         printf(", NOT saved; the last checkpoint: %s\n", done->checkpoint[0] ? done->checkpoint : "none");
     else
@@ -110,11 +112,17 @@ static void show_done(const struct train_result *done)
 static int finish(const struct run_args *args, const char *config, const struct train_result *done)
 {
     if (args->rank != 0) /* rank 0 speaks for all */
-        return done->save_failed ? EXIT_SYSTEM : EXIT_DONE;
+        return done->save_failed ? EXIT_SYSTEM : done->diverged ? EXIT_REFUSED : EXIT_DONE;
     show_done(done);
     if (done->save_failed) {
         fprintf(stderr, "fsdptrain: the last checkpoint could not be saved\n");
         return EXIT_SYSTEM;
+    }
+    if (done->diverged) {
+        fprintf(stderr, "fsdptrain: the training diverged: the last %llu steps were skipped, for their gradients were not finite; nothing is exported\n"
+                        "hint: try a smaller train.learning_rate or lora.lora_alpha, or more train.warmup_steps, in another output_dir\n",
+                (unsigned long long)done->ntrailing);
+        return EXIT_REFUSED;
     }
     if (!done->stopped)
         return EXIT_DONE;

@@ -28,6 +28,6 @@ int cmd_sample(const struct command *self, int argc, char **argv);
 int cmd_tokenize(const struct command *self, int argc, char **argv);
 
 /* Exit codes that are no failure of the library: see fsdpck_error_exit_code() for the others. */
-enum { EXIT_DONE = 0, EXIT_NO = 1, EXIT_USAGE = 2, EXIT_SYSTEM = 4 };
+enum { EXIT_DONE = 0, EXIT_NO = 1, EXIT_USAGE = 2, EXIT_REFUSED = 3, EXIT_SYSTEM = 4 };
 
 #endif

@@ -33,6 +33,10 @@ class Interrupted(Asked, Mpi):
             os.kill(process.pid if victim == ranks else pids[victim], signal.SIGKILL)
             err = self.finish(process, -signal.SIGKILL if victim == ranks else 4)
             self.gone(pids)
+            newest = max([0, *(int(p.name[5:]) for p in (out / "checkpoints").glob("step-??????"))])
+            way = f"the checkpoint of step {newest} is committed" if newest else "no checkpoint was committed yet"
+            if victim < ranks and way not in err:
+                raise Failure(f"'{way}' is not in: {err[-400:]}")
             if victim < ranks and f"rank {victim} of {ranks} was killed by signal 9 (Killed) in step" not in err:
                 raise Failure(f"the sentence does not say what was killed: {err[-400:]}")
             step = max([int(p.name[5:]) for p in (out / "checkpoints").glob("step-??????")], default=0)
@@ -55,7 +59,7 @@ class Interrupted(Asked, Mpi):
             time.sleep(delay)
             os.kill(pids[2], signal.SIGKILL)
             err = self.finish(process, 4)
-            if "rank 2 of 3 was killed by signal 9" not in err:
+            if "rank 2 of 3 was killed by signal 9" not in err or "no checkpoint was committed yet" not in err or "is whole" in err:
                 raise Failure(err[-400:])
 
     def stalled(self, ranks, victim, *options):
@@ -90,6 +94,46 @@ class Interrupted(Asked, Mpi):
         command = line[0].split("to go on: ")[1].replace("fsdptrain", self.tool, 1)
         subprocess.run(command, shell=True, check=True, capture_output=True, timeout=600)
         self.same(out)
+
+    def told_to_one(self, number, mpi):
+        """A signal that is sent to one rank is meant for the run."""
+        out, path = self.job(f"told{number}{mpi}", checkpoint={"save_steps": 0, "keep_last": 0})
+        process = self.start(path, *([] if mpi else ["--ranks", "3"]), mpi=mpi)
+        said = self.until(process, 3)
+        ranks = self.under(process)[1] if mpi else children_of(process.pid)
+        os.kill(ranks[1], number)
+        said += self.finish(process)
+        if number == signal.SIGUSR2:
+            if "which was asked for, is saved" not in said and not mpi or len(list((out / "checkpoints").glob("step-*"))) < 2:
+                raise Failure(said[-600:])
+        elif "stopped after step" not in said or not mpi and said.count("stopping: the step is finished and saved first") != 1:
+            raise Failure(said[-600:])
+        else:
+            self.finish(self.start(path, "--ranks", "2"))
+        self.same(out)
+
+    def shrunk(self):
+        """Fewer steps than were done: nothing is claimed that is not so."""
+        out, path = self.job("shrunk", steps=8)
+        self.finish(self.start(path, "--ranks", "2"))
+        done = subprocess.run([*self.runs, str(path), "--set", "train.max_steps=5"], capture_output=True, text=True, timeout=600)
+        if done.returncode or "8 of 5" in done.stdout or "nothing to do: 8 steps were done before, and the config asks for 5" not in done.stdout:
+            raise Failure(f"exit code {done.returncode}: {done.stdout} {done.stderr[-300:]}")
+        if f"the adapter: {out}/adapter" not in done.stdout or not json.loads((out / "summary.json").read_text())["finished"]:
+            raise Failure(f"{done.stdout}")
+
+    def save_and_lost(self):
+        """A rank that is lost while it saves: no word of training that goes on, nor of a step that is finished first."""
+        out, path = self.job("save-lost", steps=4000, checkpoint={"save_steps": 1, "keep_last": 1})
+        for turn in range(8):
+            process = self.start(path, "--ranks", "3")
+            self.until(process, self.done(out) + 2)
+            pids = children_of(process.pid)
+            time.sleep(self.random.random() * 0.01)
+            os.kill(pids[1 + turn % 2], signal.SIGKILL)
+            err = self.finish(process, 4)
+            if "training goes on" in err or "stopping" in err or "rank %d of 3 was killed" % (1 + turn % 2) not in err:
+                raise Failure(err[-900:])
 
     # --- saving
 
@@ -358,6 +402,11 @@ def main():
             for number in (signal.SIGTERM, signal.SIGINT):
                 t.attempt(f"stopped by {number.name}", t.stopped, number, False)
                 t.attempt(f"stopped by {number.name} twice", t.stopped, number, True)
+            for mpi in (0, 3):
+                for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+                    t.attempt(f"{number.name} to one rank, mpirun {mpi}", t.told_to_one, number, mpi)
+            t.attempt("fewer steps than were done", t.shrunk)
+            t.attempt("a rank lost while saving", t.save_and_lost)
             t.attempt("no room for a checkpoint", t.full_disk)
             for mpi in (0, 4):
                 t.attempt(f"no room at one of four ranks, mpirun {mpi}", t.said_why, mpi)

@@ -17,8 +17,8 @@ struct board {
     uint32_t first, nlocal, nranks;
     double patience_seconds;
     size_t nbytes; /* of this mapping */
-    _Atomic uint32_t failed, stop, error_state;
-    _Atomic uint64_t saves;
+    _Atomic uint32_t failed, lost, stop, error_state;
+    _Atomic uint64_t saves, saves_of_ranks;
     struct fsdpck_error error;
     uint64_t notes[BOARD_NOTES];
     struct place places[];
@@ -102,7 +102,9 @@ static void leave_error(struct board *b, const struct fsdpck_error *err, bool ov
 
 void board_fail(struct board *b, const struct fsdpck_error *err)
 {
-    if (!board_failed(b))
+    if (err->code == FSDPCK_ERR_PEER)
+        atomic_store(&b->failed, 1); /* the place is the other rank's, whose error may still be on its way */
+    else
         leave_error(b, err, false);
 }
 
@@ -117,8 +119,13 @@ void board_lost(struct board *b, uint32_t rank, const char *how)
     char where[160];
     board_describe(b, rank, where, sizeof where);
     fsdpck_error_set(&err, FSDPCK_ERR_IO, NULL, "rank %u of %u %s %s; the other ranks were ended", rank, b->nranks, how, where);
-    fsdpck_error_hint(&err, "the last committed checkpoint is whole: run the same command again, with any number of ranks, to go on from it");
+    atomic_store(&b->lost, 1);
     leave_error(b, &err, true);
+}
+
+bool board_has_lost(const struct board *b)
+{
+    return atomic_load(&b->lost) != 0;
 }
 
 bool board_error(const struct board *b, struct fsdpck_error *err)
@@ -146,7 +153,12 @@ void board_ask_saves(struct board *b, uint64_t count)
 
 uint64_t board_saves(const struct board *b)
 {
-    return atomic_load(&b->saves);
+    return atomic_load(&b->saves) + atomic_load(&b->saves_of_ranks);
+}
+
+void board_ask_save(struct board *b)
+{
+    atomic_fetch_add(&b->saves_of_ranks, 1);
 }
 
 uint64_t *board_notes(struct board *b)

@@ -22,18 +22,20 @@ uint64_t board_beats(const struct board *b, uint32_t rank);
 /* "in step 3, forward and backward" */
 void board_describe(const struct board *b, uint32_t rank, char *text, size_t nbytes);
 
-/* A rank that fails leaves its error here: the first one wins. Everybody who waits looks at board_failed(). */
+/* A rank that fails leaves its error here: the first one wins, FSDPCK_ERR_PEER is none. Everybody who waits looks at board_failed(). */
 void board_fail(struct board *b, const struct fsdpck_error *err);
 bool board_failed(const struct board *b);
 /* Supervisor: rank `rank` is gone (how: "was killed by signal 9"), or stalls. */
 void board_lost(struct board *b, uint32_t rank, const char *how);
+bool board_has_lost(const struct board *b); /* that was called */
 /* Supervisor: the first error that was left; false where there is none. */
 bool board_error(const struct board *b, struct fsdpck_error *err);
 
 void board_stop(struct board *b);
 bool board_stopping(const struct board *b);
-/* How often a save was asked for since the run began. */
+/* How often a save was asked for since the run began: of the supervisor, so many times by now; of a rank, once more. */
 void board_ask_saves(struct board *b, uint64_t count);
+void board_ask_save(struct board *b);
 uint64_t board_saves(const struct board *b);
 /* (BOARD_NOTES) for the supervisor, kept when the rank is gone. */
 uint64_t *board_notes(struct board *b);

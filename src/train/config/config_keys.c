@@ -2,6 +2,8 @@
 #include "config/config_keys.h"
 
 #include <jansson.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,13 +35,31 @@ static int put_string(const char *path, const struct config_key *key, json_t *va
     return FAIL("key '%s': \"%s\" is none of %s", key->name, *out, key->choices);
 }
 
+enum { NUMBER = 32 };
+
+/* With all its digits, and as few as tell it: 16777216, 0.1, 1e+30. */
+static const char *show_number(double value, char text[NUMBER])
+{
+    bool whole = fabs(value) < 1e17 && value == floor(value);
+    for (int digits = 6; digits <= 17; digits++) {
+        if (whole)
+            snprintf(text, NUMBER, "%.0f", value);
+        else
+            snprintf(text, NUMBER, "%.*g", digits, value);
+        if (whole || strtod(text, NULL) == value)
+            break;
+    }
+    return text;
+}
+
 static int get_number(const char *path, const struct config_key *key, json_t *value, bool whole, double *out, struct fsdpck_error *err)
 {
     if (whole ? !json_is_integer(value) : !json_is_number(value))
         return FAIL("key '%s': %s is wanted%s", key->name, whole ? "a whole number" : "a number", key->nullable ? ", or null" : "");
+    char is[NUMBER], min[NUMBER], max[NUMBER];
     *out = json_number_value(value);
     if (!(*out >= key->min && *out <= key->max))
-        return FAIL("key '%s' is %g; it must be %g to %g", key->name, *out, key->min, key->max);
+        return FAIL("key '%s' is %s; it must be %s to %s", key->name, show_number(*out, is), show_number(key->min, min), show_number(key->max, max));
     return 0;
 }
 

@@ -49,7 +49,7 @@ static bool take_word(struct control *c, char word[WORD])
 void control_open(struct control *c, const struct rank *r)
 {
     char word[WORD], line[200];
-    *c = (struct control){ .job = r->job, .board = r->comm->board };
+    *c = (struct control){ .job = r->job, .board = r->comm->board, .blind = r->comm->rank != 0 };
     if (!take_word(c, word))
         return;
     snprintf(line, sizeof line, "control: '%s' was asked for before this run began, and is not done", word);

@@ -8,10 +8,10 @@ struct control {
     const struct job *job;
     struct board *board;
     uint64_t nsaves; /* asked for by signal, and taken */
-    bool blind;      /* the file cannot be removed: it is not obeyed any more */
+    bool blind;      /* the file is rank 0's; or it cannot be removed: it is not obeyed any more */
 };
 
-/* Rank 0's. A file that was there before the run is removed, and said. */
+/* Of the first rank of each supervisor. A file that was there before the run is removed, and said. */
 void control_open(struct control *c, const struct rank *r);
 /* At the boundary of a step: adds what was asked for since the last look to *asked, and answers what cannot be done. */
 void control_look(struct control *c, struct asked *asked);

@@ -225,9 +225,10 @@ int files_write_summary(const struct job *job, const struct train_result *result
     if (!rc)
         rc = files_join(temporary, job->config->output_dir, "summary.json.tmp", err);
     json_t *o = json_object();
-    json_object_set_new(o, "finished", json_boolean(well && result->ndone >= result->nsteps && !result->save_failed));
+    json_object_set_new(o, "finished", json_boolean(well && result->ndone >= result->nsteps && !result->save_failed && !result->diverged));
     json_object_set_new(o, "step", json_integer((json_int_t)result->ndone));
     json_object_set_new(o, "steps", json_integer((json_int_t)result->nsteps));
+    json_object_set_new(o, "skipped", json_integer((json_int_t)result->nskipped));
     json_object_set_new(o, "checkpoint", result->checkpoint[0] ? json_string(result->checkpoint) : json_null());
     json_object_set_new(o, "gather", json_string(job_copies(job) ? "copy" : "map"));
     json_object_set_new(o, "parameters_trained", json_integer(job->layout.ntrained));

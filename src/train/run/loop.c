@@ -20,7 +20,7 @@
 #include "state/saver.h"
 #include "state/whole.h"
 
-enum { PSS_EVERY = 100 };
+enum { PSS_EVERY = 100, DIVERGED = 10 };
 
 static double now(void)
 {
@@ -75,6 +75,8 @@ static int run_step(struct rank *r, struct train_metrics *m, struct asked *asked
     if (!rc && finite)
         rc = rank_update(r, m->grad_norm, m->lr, err);
     m->step = ++r->step;
+    if (!rc && finite)
+        r->last_update = r->step;
     m->ntok = (uint64_t)plan.ntok;
     m->nsupervised = (uint64_t)plan.nsupervised;
     m->step_seconds = now() - started;
@@ -144,12 +146,17 @@ static int save(struct rank *r, struct saver *saver, struct loop_notes *notes, d
     return rc;
 }
 
+bool loop_diverged(const struct loop_notes *notes, uint64_t nsteps)
+{
+    return notes->ndone >= nsteps && notes->ndone && (notes->trailing >= DIVERGED || 2 * notes->trailing >= nsteps);
+}
+
 /* From the last checkpoint: the adapter, or at the end of the run the whole model. */
 static int export_result(struct rank *r, const struct loop_notes *notes, struct fsdpck_error *err)
 {
     const struct train_config *config = r->job->config;
     char path[FILES_PATH], out[FILES_PATH + 16];
-    if (r->comm->rank != 0 || notes->saved != r->step)
+    if (r->comm->rank != 0 || notes->saved != r->step || loop_diverged(notes, r->job->nsteps))
         return 0;
     int rc = files_check_folder(r->job, err);
     if (!rc)
@@ -198,12 +205,13 @@ static int train(struct rank *r, struct saver *saver, struct profile *profile, F
     bool stopping = false;
     int rc = 0;
     struct control control;
-    if (r->comm->rank == 0)
+    const bool listens = r->comm->rank == r->job->first;
+    if (listens)
         control_open(&control, r);
     while (r->step < r->job->nsteps && !stopping && !rc) {
         struct train_metrics m = { 0 };
         struct asked asked = { .stop = board_stopping(r->comm->board) };
-        if (r->comm->rank == 0)
+        if (listens)
             control_look(&control, &asked);
         rc = run_step(r, &m, &asked, err);
         stopping = asked.stop;
@@ -227,7 +235,11 @@ static int train(struct rank *r, struct saver *saver, struct profile *profile, F
             profile_step(profile, &m);
         if (!rc)
             rc = log_step(r, metrics, &m, err);
+        if (rc)
+            break;
         notes->ndone = r->step;
+        notes->skipped += r->last_update != r->step;
+        notes->trailing = r->step - r->last_update;
     }
     comm_at(r->comm, r->step, "saving");
     take_save(r, saver, true, true, notes); /* also where the run has failed: what was good is kept */
@@ -244,6 +256,7 @@ static int start(struct rank *r, const char *resume, struct loop_notes *notes, s
     if (!rc)
         rc = resume_load(r, resume, &notes->saved, err);
     notes->ndone = r->step;
+    notes->trailing = r->step - r->last_update;
     return rc ? rc : r->comm->ops->barrier(r->comm, "start", err);
 }
 

@@ -55,6 +55,7 @@ struct rank {
     struct optimizer_lists *lists;
     uint64_t step;    /* done */
     uint64_t updates; /* applied: AdamW's t */
+    uint64_t last_update; /* the step of the last one, 0: none; the steps after it were skipped, for their gradients were not finite */
     bool started;     /* a step has begun since this process did */
     struct {
         uint64_t done, total;

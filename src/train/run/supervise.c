@@ -43,6 +43,21 @@ static void sleep_ms(long ms)
     nanosleep(&t, NULL);
 }
 
+/* What a user can do after a rank was lost. */
+static void hint_way_on(const struct job *job, struct fsdpck_error *err)
+{
+    const char *how = job->opt->resume;
+    struct fsdpck_error none = { 0 };
+    uint64_t *steps;
+    size_t count = 0;
+    if (files_list_checkpoints(job->config, &steps, &count, &none) == 0 && count)
+        fsdpck_error_hint(err, "the checkpoint of step %llu is committed: run the same command again%s, with any number of ranks, to go on from it", (unsigned long long)steps[0],
+                          how && strcmp(how, "auto") != 0 ? " with --resume auto" : "");
+    else
+        fsdpck_error_hint(err, "no checkpoint was committed yet: the same command begins anew");
+    free(steps);
+}
+
 /* A rank whose supervisor was killed says itself what happened, and ends: under a launcher others wait for it. */
 static void *watch_supervisor(void *arg)
 {
@@ -51,7 +66,9 @@ static void *watch_supervisor(void *arg)
     while (getppid() == f->supervisor)
         sleep_ms(POLL_MS);
     board_lost(f->board, f->job->first, "was killed");
-    if (board_error(f->board, &err) && f->job->opt->lost)
+    bool said = board_error(f->board, &err);
+    hint_way_on(f->job, &err);
+    if (said && f->job->opt->lost)
         f->job->opt->lost(f->job->opt->ctx, &err);
     _exit(4);
 }
@@ -74,6 +91,29 @@ static int join(const struct family *f, uint32_t number, struct comm **comm, str
     return comm_mpi_join(f->board, number, f->job->nranks, job_comm_sizes(f->job), comm, err);
 }
 
+static struct board *told_by_signal; /* of the rank that this process is */
+
+static void on_signal(int number)
+{
+    if (number == SIGUSR2)
+        board_ask_save(told_by_signal);
+    else
+        board_stop(told_by_signal);
+}
+
+/* What a rank is sent is meant for the run, as what its supervisor is sent: schedulers signal every process. What was ignored before (nohup) stays so. */
+static void take_signals(struct board *board)
+{
+    static const int all[] = { SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 };
+    const struct sigaction tell = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+    struct sigaction old;
+    told_by_signal = board;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (sigaction(all[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+            sigaction(all[i], &tell, NULL);
+    }
+}
+
 /* In a process of its own. Ends it. */
 _Noreturn static void run_rank(struct family *f, uint32_t number)
 {
@@ -81,9 +121,7 @@ _Noreturn static void run_rank(struct family *f, uint32_t number)
     struct comm *comm = NULL;
     struct rank *r = NULL;
     struct loop_notes scratch = { 0 };
-    static const int passed_on[] = { SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 }; /* by the supervisor, as a stop or a save */
-    for (size_t i = 0; i < sizeof passed_on / sizeof passed_on[0]; i++)
-        signal(passed_on[i], SIG_IGN);
+    take_signals(f->board);
     signal(SIGXFSZ, SIG_IGN); /* a limit on files' sizes shows as EFBIG; mpirun does not pass on that it is ignored */
     int rc = tie_to_supervisor(f, &err);
     if (getppid() != f->supervisor)
@@ -164,23 +202,27 @@ static uint32_t look_at_children(const struct family *f, struct child *children,
     return left;
 }
 
-/* Once, and at once: a step may take long, and who sees nothing asks again, which ends the run without a save. */
-static void ask_to_stop(const struct family *f)
+/* Once, and at once: a step may take long, and who sees nothing asks again, which ends the run without a save. Not where mpirun, which says SIGTERM, kills the
+ * ranks before a step may be done. */
+static void tell_stop(const struct family *f, bool *told)
 {
     const struct train_options *opt = f->job->opt;
-    if (!board_stopping(f->board) && f->job->first == 0 && opt->note)
+    const bool kills = opt->launched_nranks && opt->stop && *opt->stop == SIGTERM;
+    if (!*told && f->job->first == 0 && opt->note && !kills)
         opt->note(opt->ctx, "stopping: the step is finished and saved first");
-    board_stop(f->board);
+    *told = true;
 }
 
 /* Until every process is gone. */
 static bool watch(const struct family *f, struct child *children)
 {
     const volatile int *stop = f->job->opt->stop;
-    bool failed = false;
+    bool failed = false, told = false;
     for (long waited_ms = 0; look_at_children(f, children, &failed) > 0;) {
         if (stop && *stop)
-            ask_to_stop(f);
+            board_stop(f->board);
+        if (board_stopping(f->board) && !failed && !board_failed(f->board))
+            tell_stop(f, &told);
         if (f->job->opt->saves)
             board_ask_saves(f->board, (uint64_t)*f->job->opt->saves);
         if ((failed || board_failed(f->board)) && (waited_ms += POLL_MS) > GRACE_MS)
@@ -214,7 +256,10 @@ static void take_result(const struct family *f, struct train_result *result)
     result->ndone = notes->ndone;
     result->stopped = notes->stopped;
     result->save_failed = notes->save_failed;
-    const bool finished = notes->ndone >= f->job->nsteps && notes->saved == notes->ndone;
+    result->nskipped = notes->skipped;
+    result->ntrailing = notes->trailing;
+    result->diverged = loop_diverged(notes, f->job->nsteps);
+    const bool finished = !result->diverged && notes->ndone >= f->job->nsteps && notes->saved == notes->ndone;
     if (finished && f->job->config->lora.enabled && f->job->config->checkpoint.export_adapter)
         snprintf(result->adapter, sizeof result->adapter, "%s/adapter", f->job->config->output_dir);
     if (finished && !whole_path(f->job->config, result->model))
@@ -238,6 +283,8 @@ int supervise(struct job *job, const char *resume, struct train_result *result, 
         bool failed = watch(&f, children);
         if (!rc && failed)
             rc = board_error(f.board, err) ? err->code : fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "a rank ended without a word");
+        if (board_has_lost(f.board))
+            hint_way_on(job, err);
         take_result(&f, result);
     }
     comm_world_free(f.world);

@@ -165,6 +165,7 @@ int rank_resume(struct rank *r, const char *path, struct fsdpck_error *err)
 {
     struct fsdpck_source *src;
     struct reads *reads = NULL;
+    struct state_counts counts;
     int rc = fsdpck_source_open(path, "fsdpck", &r->job->fs, &src, err);
     comm_at(r->comm, 0, "loading of the checkpoint");
     if (!rc)
@@ -175,7 +176,12 @@ int rank_resume(struct rank *r, const char *path, struct fsdpck_error *err)
         rc = read_tree(r, src, reads, tree, err);
     rc = reads_end(reads, rc, err);
     if (!rc)
-        rc = state_read_counts(src, &r->step, &r->updates, err);
+        rc = state_read_counts(src, &counts, err);
+    if (!rc) {
+        r->step = counts.step;
+        r->updates = counts.updates;
+        r->last_update = counts.last_update;
+    }
     fsdpck_source_close(src);
     return rc;
 }
@@ -202,14 +208,16 @@ static int check_tensors(const struct job *job, const struct fsdpck_source *src,
 int job_check_resume(const struct job *job, const char *path, uint64_t *step, struct fsdpck_error *err)
 {
     struct fsdpck_source *src;
-    uint64_t updates;
+    struct state_counts counts;
     int rc = fsdpck_source_open(path, "fsdpck", &job->fs, &src, err);
     if (!rc)
         rc = state_check(job, src, err);
     if (!rc)
         rc = check_tensors(job, src, err);
     if (!rc)
-        rc = state_read_counts(src, step, &updates, err);
+        rc = state_read_counts(src, &counts, err);
+    if (!rc)
+        *step = counts.step;
     fsdpck_source_close(src);
     return rc;
 }

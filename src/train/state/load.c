@@ -330,7 +330,7 @@ int rank_start_anew(struct rank *r, struct fsdpck_error *err)
     }
     memory->zero(r->compute->stream, r->m, (size_t)l->own_nelem * sizeof(float));
     memory->zero(r->compute->stream, r->v, (size_t)l->own_nelem * sizeof(float));
-    r->step = r->updates = 0;
+    r->step = r->updates = r->last_update = 0;
     free((void *)r->base.tensors);
     free(r->base_names);
     r->base = (struct fsdpck_base){ 0 };

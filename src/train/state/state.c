@@ -96,6 +96,7 @@ char *state_write(const struct rank *r)
     json_object_set_new(state, "trainer", json_string("fsdptrain"));
     json_object_set_new(state, "step", json_integer((json_int_t)r->step));
     json_object_set_new(state, "updates", json_integer((json_int_t)r->updates));
+    json_object_set_new(state, "last_update", json_integer((json_int_t)r->last_update));
     if (!r->job->config->lora.enabled)
         json_object_set_new(state, "model_dtype", json_string(fsdpck_dtype_info(r->model_dtype)->name));
     json_object_set_new(state, "fixed", fixed_of(r->job));
@@ -117,17 +118,19 @@ static json_t *load(const struct fsdpck_source *src, struct fsdpck_error *err)
     return NULL;
 }
 
-int state_read_counts(const struct fsdpck_source *src, uint64_t *step, uint64_t *updates, struct fsdpck_error *err)
+int state_read_counts(const struct fsdpck_source *src, struct state_counts *counts, struct fsdpck_error *err)
 {
-    json_t *state = load(src, err);
+    json_t *state = load(src, err), *last;
     if (!state)
         return err->code;
     json_int_t s = json_integer_value(json_object_get(state, "step")), u = json_integer_value(json_object_get(state, "updates"));
+    last = json_object_get(state, "last_update");
+    json_int_t l = last ? json_integer_value(last) : s; /* older ones do not say */
     json_decref(state);
-    if (s < 1 || u < 0 || u > s)
-        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, fsdpck_source_path(src), "its state says step %lld and %lld updates", (long long)s, (long long)u);
-    *step = (uint64_t)s;
-    *updates = (uint64_t)u;
+    if (s < 1 || u < 0 || u > s || l < 0 || l > s)
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, fsdpck_source_path(src), "its state says step %lld, %lld updates, and the last of them in step %lld", (long long)s,
+                                (long long)u, (long long)l);
+    *counts = (struct state_counts){ (uint64_t)s, (uint64_t)u, (uint64_t)l };
     return 0;
 }
 

@@ -11,6 +11,9 @@ uint64_t state_fingerprint(const struct job *job);
 int state_check(const struct job *job, const struct fsdpck_source *src, struct fsdpck_error *err);
 /* The frozen base that was loaded is the one that the checkpoint's adapters belong to. */
 int state_check_base(const struct rank *r, const struct fsdpck_source *src, struct fsdpck_error *err);
-int state_read_counts(const struct fsdpck_source *src, uint64_t *step, uint64_t *updates, struct fsdpck_error *err);
+struct state_counts {
+    uint64_t step, updates, last_update; /* as of struct rank */
+};
+int state_read_counts(const struct fsdpck_source *src, struct state_counts *counts, struct fsdpck_error *err);
 
 #endif

@@ -66,6 +66,9 @@ struct train_options {
 struct train_result {
     uint64_t nsteps;  /* of the whole run */
     uint64_t ndone;   /* steps done */
+    uint64_t nskipped; /* of those that this call did: gradients were not finite, and the weights stayed as they were (train.on_nonfinite) */
+    uint64_t ntrailing; /* of these, the last ones, without one between them that was not */
+    bool diverged;    /* all steps are done, and ntrailing is ten or half of them: what is left is no result, and is not exported */
     bool stopped;     /* asked to stop before the end; the checkpoint is saved */
     bool save_failed; /* the last save did not succeed */
     char checkpoint[4096]; /* the last one, or "" */
