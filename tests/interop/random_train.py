@@ -7,7 +7,7 @@ Each case draws a config.json (either dialect, keys left out so that defaults co
 fine-tuning, packed rows in uneven micro-batches, some without any supervised token, a schedule, clipping, decay, and at how many ranks and by which strategy ours runs.
 Losses, norms and learning rates of each step and all weights at the end are compared. Then ours runs twice more, in bf16 and with dropout, at one rank and at several by
 other ways of gathering and keeping: the same bits."""
-import argparse, json, os, pathlib, random, shutil, subprocess, sys, tempfile, warnings
+import argparse, json, os, pathlib, random, re, shutil, subprocess, sys, tempfile, warnings
 
 os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_OFFLINE="1", TQDM_DISABLE="1")
 import torch
@@ -105,7 +105,30 @@ def lora_config(rng, nlayer):
         out["modules_to_save"] = saved_modules(rng, nlayer)
     if rng.random() < 0.5 and not any(end in str(out["target_modules"]) for end in ("embed_tokens", "lm_head")):
         out["use_dora"] = True
+    for key in ("rank_pattern", "alpha_pattern"):
+        drop_unused(out, key, nlayer)
     return out
+
+
+def drop_unused(lora, key, nlayer):
+    """A pattern that fits no module with an adapter is refused, where PEFT ignores it: left out here."""
+    linears = [f"model.layers.{i}.{m}" for i in range(nlayer)
+               for m in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")]
+    targets, saved = lora["target_modules"], lora.get("modules_to_save", [])
+    if targets == "all-linear":
+        chosen = linears
+    elif isinstance(targets, str):
+        chosen = [p for p in [*linears, "lm_head", "model.embed_tokens"] if re.fullmatch(targets, p)]
+    else:
+        chosen = [p for p in [*linears, "lm_head", "model.embed_tokens"] if any(p == t or p.endswith("." + t) for t in targets)]
+    left = [p for p in chosen if not any(re.fullmatch(rf"(^|.*\.)(?:{s})($|\..*)", p) for s in saved)]
+    kept = {}
+    for pattern, value in lora.get(key, {}).items():
+        fits = [p for p in left if re.fullmatch(rf"(.*\.)?({pattern})", p)]
+        left = [p for p in left if p not in fits]
+        kept.update({pattern: value} if fits else {})
+    if key in lora:
+        lora[key] = kept
 
 
 def documents(rng, nvocab):

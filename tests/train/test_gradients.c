@@ -265,8 +265,9 @@ static void write_config(struct trial *t)
                           t->recompute ? "block" : "none");
     assert_non_null(o);
     if (t->lora) {
-        json_t *lora = json_pack("{s:i, s:f, s:f, s:b, s:{s:i}}", "r", 3, "lora_alpha", t->ref.alpha, "lora_dropout", t->ref.dropout, "use_rslora", t->ref.rslora,
-                                 "rank_pattern", "k_proj", 5);
+        json_t *lora = json_pack("{s:i, s:f, s:f, s:b}", "r", 3, "lora_alpha", t->ref.alpha, "lora_dropout", t->ref.dropout, "use_rslora", t->ref.rslora);
+        if (strstr(t->targets, "all-linear") || strstr(t->targets, "k_proj") || strstr(t->targets, "|k|")) /* a pattern that fits nothing is refused */
+            json_object_set_new(lora, "rank_pattern", json_pack("{s:i}", "k_proj", 5));
         json_object_set_new(lora, "use_dora", json_boolean(t->ref.dora));
         json_object_set_new(lora, "target_modules", json_loads(t->targets, JSON_DECODE_ANY, NULL));
         json_object_set_new(o, "lora", lora);

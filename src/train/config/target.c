@@ -35,15 +35,17 @@ bool target_is_named(const char *path, const char *name)
     return n >= m && strcmp(path + n - m, name) == 0 && (n == m || path[n - m - 1] == '.');
 }
 
-/* *value becomes that of the first pattern that fits. */
-static int find_pattern(const struct train_pattern *patterns, size_t n, const char *key, const char *path, double *value, struct fsdpck_error *err)
+/* *value becomes that of the first pattern that fits, *which its number. */
+static int find_pattern(const struct train_pattern *patterns, size_t n, const char *key, const char *path, double *value, size_t *which, struct fsdpck_error *err)
 {
+    *which = TARGET_NO_PATTERN;
     for (size_t i = 0; i < n; i++) {
         int rc = match("(.*\\.)?(", patterns[i].regex, ")", path, key, err);
         if (rc < 0)
             return rc;
         if (rc) {
             *value = patterns[i].value;
+            *which = i;
             return 0;
         }
     }
@@ -102,6 +104,7 @@ static int exclude_saved(const struct train_lora_config *lora, const char *path,
 int target_find(const struct train_lora_config *lora, const char *path, bool is_linear, bool is_head, struct target *out, struct fsdpck_error *err)
 {
     double r = (double)lora->r, alpha = lora->alpha;
+    size_t rank_pattern, alpha_pattern = TARGET_NO_PATTERN;
     *out = (struct target){ 0 };
     int rc = is_chosen(lora, path, is_linear, is_head, err);
     if (rc <= 0)
@@ -109,9 +112,10 @@ int target_find(const struct train_lora_config *lora, const char *path, bool is_
     rc = exclude_saved(lora, path, err);
     if (rc)
         return rc < 0 ? rc : 0;
-    rc = find_pattern(lora->rank_pattern, lora->nrank_pattern, "rank_pattern", path, &r, err);
+    rc = find_pattern(lora->rank_pattern, lora->nrank_pattern, "rank_pattern", path, &r, &rank_pattern, err);
     if (!rc)
-        rc = find_pattern(lora->alpha_pattern, lora->nalpha_pattern, "alpha_pattern", path, &alpha, err);
-    *out = (struct target){ .chosen = !rc, .r = (int64_t)r, .scale = alpha / (lora->use_rslora ? sqrt(r) : r) };
+        rc = find_pattern(lora->alpha_pattern, lora->nalpha_pattern, "alpha_pattern", path, &alpha, &alpha_pattern, err);
+    *out = (struct target){ .chosen = !rc, .r = (int64_t)r, .scale = alpha / (lora->use_rslora ? sqrt(r) : r),
+                            .rank_pattern = rank_pattern, .alpha_pattern = alpha_pattern };
     return rc;
 }

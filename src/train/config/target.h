@@ -8,7 +8,9 @@ struct target {
     bool chosen;
     int64_t r;
     double scale;
+    size_t rank_pattern, alpha_pattern; /* that gave r and alpha; TARGET_NO_PATTERN: lora.r, lora.lora_alpha */
 };
+#define TARGET_NO_PATTERN SIZE_MAX
 
 /* path: "model.layers.0.self_attn.q_proj". is_head: the output layer, which "all-linear" leaves out; is_linear: false for the embedding. */
 int target_find(const struct train_lora_config *lora, const char *path, bool is_linear, bool is_head, struct target *out, struct fsdpck_error *err);

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include <fsdpck/select.h>
+
 #include "config/target.h"
 
 struct builder {
@@ -15,6 +17,7 @@ struct builder {
     struct layout *l;
     struct fsdpck_error *err;
     size_t ntargets;
+    bool *rank_used, *alpha_used; /* (lora.nrank_pattern), (lora.nalpha_pattern) whether a module has its r or alpha by this pattern */
     int rc;
 };
 
@@ -114,6 +117,10 @@ static void choose_adapter(struct builder *b, struct linear *x, bool is_linear, 
         return;
     }
     b->ntargets++;
+    if (t.rank_pattern != TARGET_NO_PATTERN)
+        b->rank_used[t.rank_pattern] = true;
+    if (t.alpha_pattern != TARGET_NO_PATTERN)
+        b->alpha_used[t.alpha_pattern] = true;
     x->r = t.r;
     x->scale = (float)t.scale;
     x->dropout_name = XXH32(x->path, strlen(x->path), 0);
@@ -229,6 +236,46 @@ static int check_names(const struct layout *l, const struct model *m, const stru
     return 0;
 }
 
+static void try_nearest(const struct linear *x, const char *glob, const char **best)
+{
+    if (x->r && (!*best || fsdpck_glob_distance(glob, x->path) < fsdpck_glob_distance(glob, *best)))
+        *best = x->path;
+}
+
+/* Of the modules that have adapters, the one whose path ends most like the pattern. */
+static const char *nearest_module(const struct layout *l, const struct model *m, const char *pattern)
+{
+    char glob[256];
+    const char *best = NULL;
+    snprintf(glob, sizeof glob, "*%.200s", pattern);
+    try_nearest(&l->embed, glob, &best);
+    try_nearest(&l->head, glob, &best);
+    for (int64_t i = 0; i < m->nlayer; i++) {
+        const struct layer *x = &l->layers[i];
+        const struct linear *const all[] = { &x->q, &x->k, &x->v, &x->o, &x->gate, &x->up, &x->down };
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+            try_nearest(all[k], glob, &best);
+    }
+    return best;
+}
+
+/* A pattern that gives no module its value is a slip of the pen, or stands behind one that takes all its modules. */
+static int check_patterns(const struct layout *l, const struct model *m, const char *key, const struct train_pattern *patterns, size_t n, const bool *used,
+                          struct fsdpck_error *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (used[i])
+            continue;
+        fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.%s': '%.200s' fits no module that has an adapter%s", key, patterns[i].regex,
+                         i ? " and is not taken by a pattern before it" : "");
+        const char *nearest = nearest_module(l, m, patterns[i].regex);
+        if (nearest)
+            fsdpck_error_hint(err, "the nearest module is '%s'", nearest);
+        return FSDPCK_ERR_USAGE;
+    }
+    return 0;
+}
+
 /* The most that a group of this parity has, the embedding's left out. */
 static int64_t largest_grads(const struct layout *l, uint32_t parity)
 {
@@ -276,7 +323,9 @@ int layout_make(const struct model *m, const struct train_config *config, uint32
     struct layout l = { .nranks = nranks, .ngroups = (uint32_t)m->nlayer + 2, .masters = strcmp(config->dtype.param, "bf16") == 0 };
     struct builder b = { .m = m, .config = config, .l = &l, .err = err };
     l.layers = calloc((size_t)m->nlayer, sizeof *l.layers);
-    if (!l.layers)
+    b.rank_used = calloc(config->lora.nrank_pattern + 1, sizeof *b.rank_used);
+    b.alpha_used = calloc(config->lora.nalpha_pattern + 1, sizeof *b.alpha_used);
+    if (!l.layers || !b.rank_used || !b.alpha_used)
         b.rc = fsdpck_error_nomem(err, (size_t)m->nlayer * sizeof *l.layers);
     else
         add_ends(&b);
@@ -286,6 +335,12 @@ int layout_make(const struct model *m, const struct train_config *config, uint32
         b.rc = check_saved(&l, &config->lora, err);
     if (!b.rc && config->lora.enabled && b.ntargets == 0)
         b.rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.target_modules' matches no module of this model; their paths are like model.layers.0.self_attn.q_proj");
+    if (!b.rc && config->lora.enabled)
+        b.rc = check_patterns(&l, m, "rank_pattern", config->lora.rank_pattern, config->lora.nrank_pattern, b.rank_used, err);
+    if (!b.rc && config->lora.enabled)
+        b.rc = check_patterns(&l, m, "alpha_pattern", config->lora.alpha_pattern, config->lora.nalpha_pattern, b.alpha_used, err);
+    free(b.rank_used);
+    free(b.alpha_used);
     if (!b.rc) {
         l.first_trained_layer = first_trained_layer(&l, m);
         place_grads(&l, config);
