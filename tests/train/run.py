@@ -9,11 +9,12 @@ import numpy as np
 
 from harness import Failure, add_device, config_of, read_safetensors
 from refusals import MODEL_REFUSALS, REFUSALS, Refusals
+from settings import Settings
 from terminal import Terminal
 from texts import Texts
 
 
-class Runs(Texts, Terminal, Refusals):
+class Runs(Texts, Terminal, Refusals, Settings):
     # --- against the goldens
 
     def golden(self, name):
@@ -383,6 +384,8 @@ def main():
             t.check("scalings", t.scalings, "lora-qwen3")
             t.check("stalled rank", t.stalled, "lora-qwen3")
             t.check("a flipped byte of a .bin model", t.flipped_bin, "lora-qwen3")
+            for settings in (t.all_keys_have_a_rule, t.idle_keys_are_said, t.keys_that_count_are_not):
+                t.check(settings.__name__.replace("_", " "), settings)
             for change, code, words in REFUSALS:
                 t.check(f"refusal: {words}", t.refused, "lora-qwen3", change, code, words)
             for keys, words in MODEL_REFUSALS:

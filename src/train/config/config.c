@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "config/config_keys.h"
+#include "config/idle.h"
 
 #define AT(field) offsetof(struct train_config, field)
 
@@ -16,12 +17,12 @@ static const struct config_key keys[] = {
     { .name = "seed", .type = KEY_U64, .offset = AT(seed), .max = 9007199254740992.0 },
     { .name = "data.train", .type = KEY_FILES, .offset = AT(data.train) },
     { .name = "data.eval", .type = KEY_FILES, .offset = AT(data.eval), .nullable = true },
-    { .name = "data.seq_len", .type = KEY_U64, .offset = AT(data.seq_len), .min = 1, .max = 1 << 24 },
-    { .name = "data.packing", .type = KEY_BOOL, .offset = AT(data.packing) },
+    { .name = "data.seq_len", .type = KEY_U64, .offset = AT(data.seq_len), .min = 1, .max = 1 << 24, .idle = idle_by_plan },
+    { .name = "data.packing", .type = KEY_BOOL, .offset = AT(data.packing), .idle = idle_by_plan },
     { .name = "data.plan", .type = KEY_STRING, .offset = AT(data.plan), .nullable = true },
     { .name = "data.loss_on", .type = KEY_CHOICE, .offset = AT(data.loss_on), .choices = "assistant|last_assistant|completion|all" },
     { .name = "data.on_bad_line", .type = KEY_CHOICE, .offset = AT(data.on_bad_line), .choices = "stop|skip" },
-    { .name = "data.too_long", .type = KEY_CHOICE, .offset = AT(data.too_long), .choices = "cut|drop" },
+    { .name = "data.too_long", .type = KEY_CHOICE, .offset = AT(data.too_long), .choices = "cut|drop", .idle = idle_by_plan },
     { .name = "lora.r", .type = KEY_U64, .offset = AT(lora.r), .min = 1, .max = 65536 },
     { .name = "lora.lora_alpha", .type = KEY_NUMBER, .offset = AT(lora.alpha), .min = -1e30, .max = 1e30 },
     { .name = "lora.lora_dropout", .type = KEY_NUMBER, .offset = AT(lora.dropout), .max = 0.999 },
@@ -33,28 +34,28 @@ static const struct config_key keys[] = {
     { .name = "lora.modules_to_save", .type = KEY_NAMES, .offset = AT(lora.modules_to_save), .nullable = true },
     { .name = "lora.init_adapter", .type = KEY_STRING, .offset = AT(lora.init_adapter), .nullable = true },
     { .name = "train.max_steps", .type = KEY_U64, .offset = AT(train.max_steps), .min = 1, .max = 1e12 },
-    { .name = "train.num_train_epochs", .type = KEY_NUMBER, .offset = AT(train.num_train_epochs), .nullable = true, .min = 1e-9, .max = 1e9 },
-    { .name = "train.micro_batch_size", .type = KEY_U64, .offset = AT(train.micro_batch_size), .min = 1, .max = 1 << 20 },
+    { .name = "train.num_train_epochs", .type = KEY_NUMBER, .offset = AT(train.num_train_epochs), .nullable = true, .min = 1e-9, .max = 1e9, .idle = idle_beside_steps },
+    { .name = "train.micro_batch_size", .type = KEY_U64, .offset = AT(train.micro_batch_size), .min = 1, .max = 1 << 20, .idle = idle_by_plan },
     { .name = "train.gradient_accumulation_steps", .type = KEY_U64, .offset = AT(train.accumulation), .min = 1, .max = 1 << 20 },
-    { .name = "train.global_batch_size", .type = KEY_U64, .offset = AT(train.global_batch_size), .min = 1, .max = 1 << 24 },
-    { .name = "train.eval_steps", .type = KEY_U64, .offset = AT(train.eval_steps), .max = 1e12 },
+    { .name = "train.global_batch_size", .type = KEY_U64, .offset = AT(train.global_batch_size), .min = 1, .max = 1 << 24, .idle = idle_by_plan_of_steps },
+    { .name = "train.eval_steps", .type = KEY_U64, .offset = AT(train.eval_steps), .max = 1e12, .idle = idle_without_eval },
     { .name = "train.learning_rate", .type = KEY_NUMBER, .offset = AT(train.learning_rate), .max = 1e6 },
     { .name = "train.lr_scheduler_type", .type = KEY_CHOICE, .offset = AT(train.scheduler), .choices = "cosine|linear|constant",
       .also = "constant_with_warmup|cosine_with_min_lr" },
     { .name = "train.warmup_steps", .type = KEY_U64, .offset = AT(train.warmup_steps), .max = 1e12 },
-    { .name = "train.min_lr_ratio", .type = KEY_NUMBER, .offset = AT(train.min_lr_ratio), .max = 1 },
+    { .name = "train.min_lr_ratio", .type = KEY_NUMBER, .offset = AT(train.min_lr_ratio), .max = 1, .idle = idle_when_constant },
     { .name = "train.adam_beta1", .type = KEY_NUMBER, .offset = AT(train.beta1), .max = 0.9999999999 },
     { .name = "train.adam_beta2", .type = KEY_NUMBER, .offset = AT(train.beta2), .max = 0.9999999999 },
     { .name = "train.adam_epsilon", .type = KEY_NUMBER, .offset = AT(train.epsilon), .max = 1 },
     { .name = "train.weight_decay", .type = KEY_NUMBER, .offset = AT(train.weight_decay), .max = 1e6 },
-    { .name = "train.weight_decay_on", .type = KEY_CHOICE, .offset = AT(train.weight_decay_on), .choices = "matrices|all" },
+    { .name = "train.weight_decay_on", .type = KEY_CHOICE, .offset = AT(train.weight_decay_on), .choices = "matrices|all", .idle = idle_without_decay },
     { .name = "train.max_grad_norm", .type = KEY_NUMBER, .offset = AT(train.max_grad_norm), .nullable = true, .max = 1e30 },
     { .name = "train.on_nonfinite", .type = KEY_CHOICE, .offset = AT(train.on_nonfinite), .choices = "stop|skip" },
     { .name = "fsdp.sharding_strategy", .type = KEY_CHOICE, .offset = AT(fsdp.strategy), .choices = "FULL_SHARD|SHARD_GRAD_OP|NO_SHARD",
-      .later = "HYBRID_SHARD|HYBRID_SHARD_ZERO2" },
-    { .name = "fsdp.reshard_after_forward", .type = KEY_BOOL, .offset = AT(fsdp.reshard_after_forward) },
-    { .name = "fsdp.forward_prefetch", .type = KEY_U64, .offset = AT(fsdp.forward_prefetch), .max = 1024 },
-    { .name = "fsdp.backward_prefetch", .type = KEY_U64, .offset = AT(fsdp.backward_prefetch), .max = 1024 },
+      .later = "HYBRID_SHARD|HYBRID_SHARD_ZERO2", .idle = idle_unless_gathered },
+    { .name = "fsdp.reshard_after_forward", .type = KEY_BOOL, .offset = AT(fsdp.reshard_after_forward), .idle = idle_unless_full_shard },
+    { .name = "fsdp.forward_prefetch", .type = KEY_U64, .offset = AT(fsdp.forward_prefetch), .max = 1024, .idle = idle_unless_sharded },
+    { .name = "fsdp.backward_prefetch", .type = KEY_U64, .offset = AT(fsdp.backward_prefetch), .max = 1024, .idle = idle_unless_sharded },
     { .name = "fsdp.activation_checkpointing", .type = KEY_CHOICE, .offset = AT(fsdp.checkpointing), .choices = "none|block|auto" },
     { .name = "fsdp.reduction", .type = KEY_CHOICE, .offset = AT(fsdp.reduction), .choices = "invariant", .later = "fast" },
     { .name = "dtype.param", .type = KEY_CHOICE, .offset = AT(dtype.param), .choices = "bf16|fp32", .later = "fp16" },
@@ -62,10 +63,10 @@ static const struct config_key keys[] = {
     { .name = "dtype.output", .type = KEY_CHOICE, .offset = AT(dtype.output), .choices = "bf16|fp32", .later = "fp16" },
     { .name = "checkpoint.save_steps", .type = KEY_U64, .offset = AT(checkpoint.save_steps), .max = 1e12 },
     { .name = "checkpoint.keep_last", .type = KEY_U64, .offset = AT(checkpoint.keep_last), .max = 1e9 },
-    { .name = "checkpoint.export_adapter", .type = KEY_BOOL, .offset = AT(checkpoint.export_adapter) },
-    { .name = "checkpoint.export_model", .type = KEY_BOOL, .offset = AT(checkpoint.export_model) },
+    { .name = "checkpoint.export_adapter", .type = KEY_BOOL, .offset = AT(checkpoint.export_adapter), .idle = idle_without_lora },
+    { .name = "checkpoint.export_model", .type = KEY_BOOL, .offset = AT(checkpoint.export_model), .idle = idle_with_lora },
     { .name = "sample.every", .type = KEY_U64, .offset = AT(sample.every), .max = 1e12 },
-    { .name = "sample.prompts", .type = KEY_PROMPTS, .offset = AT(sample.prompts) },
+    { .name = "sample.prompts", .type = KEY_PROMPTS, .offset = AT(sample.prompts), .idle = idle_until_asked },
     { .name = "log.every", .type = KEY_U64, .offset = AT(log.every), .min = 1, .max = 1e9 },
     { .name = "log.jsonl", .type = KEY_STRING, .offset = AT(log.jsonl) },
 };
@@ -190,6 +191,13 @@ int train_config_take(const char *name, json_t *root, struct train_config *out, 
     }
     *out = c;
     return rc;
+}
+
+void train_config_idle(const struct train_config *config, const struct train_place *place, void (*say)(void *ctx, const char *line), void *ctx)
+{
+    struct train_config defaults = { 0 };
+    set_defaults(&defaults);
+    config_idle(keys, NKEYS, config, &defaults, place, say, ctx);
 }
 
 void train_config_free(struct train_config *c)

@@ -26,6 +26,8 @@ struct config_key {
     double min, max;
     const char *choices, *also; /* "a|b" */
     const char *later;          /* values that a later version will know */
+    /* Why the key has no effect in this run, or NULL: it has one. No function: it has one in every run. */
+    const char *(*idle)(const struct train_config *c, const struct train_place *place);
 };
 
 int config_keys_apply(const char *path, const struct config_key *keys, size_t nkeys, struct train_config *c, struct fsdpck_error *err);

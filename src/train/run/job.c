@@ -84,6 +84,8 @@ int job_open(const struct train_config *config, const struct train_options *opt,
         job_close(&job);
     else
         note_untied(&job);
+    if (rc == 0 && job.fs.note)
+        train_config_idle(config, &(struct train_place){ job.nranks, job_copies(&job) }, job.fs.note, job.fs.ctx);
     *out = job;
     return rc;
 }

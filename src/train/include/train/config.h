@@ -90,6 +90,13 @@ struct train_config {
 FSDPCK_API int train_config_read(const char *path, const char *const *sets, size_t nsets, struct train_config *out, struct fsdpck_error *err);
 /* The same of a tree that is at hand (name: what errors call it), and becomes the config's, also on failure. */
 FSDPCK_API int train_config_take(const char *name, struct json_t *root, struct train_config *out, struct fsdpck_error *err);
+/* What the effect of some keys depends on besides the config. */
+struct train_place {
+    uint32_t nranks;
+    bool copies; /* parameters are gathered by copying */
+};
+/* A sentence for each key that was given a value of its own and has no effect in a run there. */
+FSDPCK_API void train_config_idle(const struct train_config *config, const struct train_place *place, void (*say)(void *ctx, const char *line), void *ctx);
 FSDPCK_API void train_config_free(struct train_config *config);
 
 #ifdef __cplusplus

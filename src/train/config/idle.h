@@ -1,0 +1,16 @@
+/* Why a key has no effect in a run: one rule a function, NULL where it has one. The key table names the rule of each key. */
+#ifndef TRAIN_CONFIG_IDLE_H
+#define TRAIN_CONFIG_IDLE_H
+
+#include "config/config_keys.h"
+
+typedef const char *idle_fn(const struct train_config *c, const struct train_place *place);
+
+idle_fn idle_without_eval, idle_by_plan, idle_by_plan_of_steps, idle_beside_steps, idle_when_constant, idle_without_decay, idle_without_lora, idle_with_lora, idle_unless_gathered,
+    idle_unless_sharded, idle_unless_full_shard, idle_until_asked;
+
+/* A sentence for each key of the file whose value is not the default and has no effect. */
+void config_idle(const struct config_key *keys, size_t nkeys, const struct train_config *c, const struct train_config *defaults, const struct train_place *place,
+                 void (*say)(void *ctx, const char *line), void *ctx);
+
+#endif

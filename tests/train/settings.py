@@ -1,0 +1,76 @@
+"""Every key of CONFIG.json either counts in every run, or the run says at its start where it does not. A key that is not listed here fails: it needs a rule, or a
+line that says that it always counts."""
+import re, subprocess
+
+from harness import Failure, Tests, config_of
+
+# What "has … , …" of an unknown key's error lists, by section; None: it counts in every run. Else the sentences that a run must say, and what makes it say them:
+# [(method, options, {section: {key: value}}, words)].
+LORA, FULL, ALONE, COPY, MAP = "lora-qwen3", "full-qwen3-untied", [], ["--ranks", "2", "--gather", "copy"], ["--ranks", "2"]
+BY_PLAN = "data.plan names"
+UNGATHERED = [(LORA, ALONE, {}, "there is one rank"), (LORA, MAP, {}, "map each other's parameters")]
+KEYS = {
+    "data": {"train": None, "eval": None, "plan": None, "loss_on": None, "on_bad_line": None,
+             "seq_len": (300, [(LORA, ALONE, {}, BY_PLAN)]), "packing": (False, [(LORA, ALONE, {}, BY_PLAN)]), "too_long": ("drop", [(LORA, ALONE, {}, BY_PLAN)])},
+    "lora": dict.fromkeys(("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora", "rank_pattern", "alpha_pattern", "modules_to_save", "init_adapter")),
+    "train": {**dict.fromkeys(("max_steps", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type", "warmup_steps", "adam_beta1", "adam_beta2", "adam_epsilon",
+                               "weight_decay", "max_grad_norm", "on_nonfinite")),
+              "num_train_epochs": (2, [(LORA, ALONE, {}, "train.max_steps is given too, and counts")]),
+              "micro_batch_size": (2, [(LORA, ALONE, {}, BY_PLAN)]), "global_batch_size": (9, [(LORA, ALONE, {}, BY_PLAN)]),
+              "eval_steps": (3, [(LORA, ALONE, {}, "there is no data.eval")]),
+              "min_lr_ratio": (0.5, [(LORA, ALONE, {"train": {"lr_scheduler_type": "constant"}}, "the rate does not fall")]),
+              "weight_decay_on": ("matrices", [])},
+    "fsdp": {"activation_checkpointing": None, "reduction": None, "sharding_strategy": ("NO_SHARD", UNGATHERED),
+             "reshard_after_forward": (False, UNGATHERED + [(LORA, COPY, {"fsdp": {"sharding_strategy": "NO_SHARD"}}, "NO_SHARD"),
+                                                            (LORA, COPY, {"fsdp": {"sharding_strategy": "SHARD_GRAD_OP"}}, "SHARD_GRAD_OP")]),
+             "forward_prefetch": (3, UNGATHERED + [(LORA, COPY, {"fsdp": {"sharding_strategy": "NO_SHARD"}}, "NO_SHARD")]),
+             "backward_prefetch": (3, UNGATHERED + [(LORA, COPY, {"fsdp": {"sharding_strategy": "NO_SHARD"}}, "NO_SHARD")])},
+    "dtype": dict.fromkeys(("param", "reduce", "output")),
+    "checkpoint": {"save_steps": None, "keep_last": None, "export_adapter": (False, [(FULL, ALONE, {}, "there is no adapter")]),
+                   "export_model": (False, [(LORA, ALONE, {}, "an adapter is trained")])},
+    "sample": {"every": None, "prompts": ([{"input_ids": [1, 2]}], [(LORA, ALONE, {}, "sample.every is 0")])},
+    "log": {"every": None, "jsonl": None},
+}
+# What makes the same keys count: nothing is said then.
+COUNT = [(COPY, {"fsdp": {"reshard_after_forward": False, "forward_prefetch": 3, "backward_prefetch": 3}}), (COPY, {"fsdp": {"sharding_strategy": "NO_SHARD"}}),
+         (ALONE, {"train": {"lr_scheduler_type": "linear", "min_lr_ratio": 0.5}}), (ALONE, {"train": {"weight_decay": 0.1, "weight_decay_on": "all"}})]
+
+
+class Settings(Tests):
+    def plan_of(self, name, options, changes):
+        config = config_of(self.goldens / name, self.tmp / "settings")
+        config["train"]["weight_decay_on"] = "matrices"
+        for section, keys in changes.items():
+            config.setdefault(section, {}).update(keys)
+        return self.planned_at(config, options, 0)
+
+    def planned_at(self, config, options, code):
+        done = subprocess.run([self.tool, "plan", str(self.write("settings", config)), "--device", "cpu", *options], capture_output=True, text=True, timeout=120)
+        if done.returncode != code:
+            raise Failure(f"exit code {done.returncode}, {code} wanted: {done.stderr[-600:]}")
+        return done.stderr
+
+    def all_keys_have_a_rule(self):
+        for section, keys in KEYS.items():
+            config = config_of(self.goldens / LORA, self.tmp / "settings")
+            config.setdefault(section, {})["zzzzzzzzzzzz"] = 1
+            said = self.planned_at(config, [], 2)
+            known = re.search(r"unknown key '[^']*'; \w+ has (.*)", said).group(1).split(", ")
+            if set(known) != set(keys):
+                raise Failure(f"{section} has {known}; the table has {sorted(keys)}")
+
+    def idle_keys_are_said(self):
+        for section, keys in KEYS.items():
+            for key, (value, cases) in ((k, v) for k, v in keys.items() if v):
+                for name, options, others, words in cases:
+                    changes = {s: dict(k) for s, k in others.items()}
+                    changes.setdefault(section, {})[key] = value
+                    said = self.plan_of(name, options, changes)
+                    if not re.search(rf"note: key '{section}\.{key}' has no effect: .*{re.escape(words)}", said):
+                        raise Failure(f"{section}.{key} with {options} {others}: '{words}' wanted, said: {said}")
+
+    def keys_that_count_are_not(self):
+        for options, changes in COUNT:
+            said = self.plan_of(LORA, options, changes)
+            if "has no effect" in said:
+                raise Failure(f"{changes} with {options}: {said}")
