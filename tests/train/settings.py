@@ -12,7 +12,8 @@ UNGATHERED = [(LORA, ALONE, {}, "there is one rank"), (LORA, MAP, {}, "map each 
 KEYS = {
     "data": {"train": None, "eval": None, "plan": None, "loss_on": None, "on_bad_line": None,
              "seq_len": (300, [(LORA, ALONE, {}, BY_PLAN)]), "packing": (False, [(LORA, ALONE, {}, BY_PLAN)]), "too_long": ("drop", [(LORA, ALONE, {}, BY_PLAN)])},
-    "lora": dict.fromkeys(("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora", "rank_pattern", "alpha_pattern", "modules_to_save", "init_adapter")),
+    "lora": dict.fromkeys(("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save",
+                           "init_adapter")),
     "train": {**dict.fromkeys(("max_steps", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type", "warmup_steps", "adam_beta1", "adam_beta2", "adam_epsilon",
                                "weight_decay", "max_grad_norm", "on_nonfinite")),
               "num_train_epochs": (2, [(LORA, ALONE, {}, "train.max_steps is given too, and counts")]),
