@@ -25,8 +25,8 @@ def write_safetensors(path, tensors):
     """Of float32."""
     header, at = {}, 0
     for name, values in tensors.items():
-        header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [at, at + values.nbytes]}
-        at += values.nbytes
+        header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [at, at + 4 * values.size]}
+        at += 4 * values.size
     head = json.dumps(header).encode()
     pathlib.Path(path).write_bytes(struct.pack("<Q", len(head)) + head + b"".join(np.ascontiguousarray(v, np.float32).tobytes() for v in tensors.values()))
 

@@ -7,7 +7,7 @@ Needs numpy only. The tolerances are the goldens' own (tests/train/goldens/READM
 import argparse, json, os, pathlib, shutil, signal, subprocess, sys, time
 import numpy as np
 
-from harness import Failure, add_device, config_of, read_safetensors
+from harness import Failure, add_device, config_of, read_safetensors, write_safetensors
 from refusals import MODEL_REFUSALS, REFUSALS, Refusals
 from settings import Settings
 from terminal import Terminal
@@ -168,6 +168,52 @@ class Runs(Texts, Terminal, Refusals, Settings):
         written = json.loads((out / "adapter/adapter_config.json").read_text())
         if written["modules_to_save"] != ["lm_head", "1.mlp", "model.norm"]:
             raise Failure(f"{written}")
+
+    def accounted(self, name):
+        """Every tensor of an adapter, of a model and of a checkpoint is used, said or refused by its name."""
+        folder, adapter = self.goldens / name, self.tmp / "accounted-adapter"
+        shutil.copytree(folder / "end_adapter", adapter, copy_function=shutil.copyfile)
+        config = config_of(folder, self.tmp / "accounted")
+        config["lora"]["init_adapter"] = str(adapter)
+        config["train"]["max_steps"] = 2
+        path, file = self.write("accounted", config), adapter / "adapter_model.safetensors"
+        tensors = read_safetensors(file)
+        copy, own = "base_model.model.model.embed_tokens.base_layer.weight", "base_model.model.model.layers.0.self_attn.v_proj."
+        grown = np.concatenate([tensors[copy], tensors[copy][:4]])
+        for change, words in (({copy: tensors[copy] + np.float32(0.01)}, f"'{copy}' is not 'model.embed_tokens.weight'"), ({copy: grown}, f"'{copy}' is not 'model.embed_tokens.weight'"),
+                              ({own + "stray": np.zeros(3, np.float32)}, own + "stray"), ({own + "lora_magnitude_vector": np.ones(3, np.float32)}, own + "lora_magnitude_vector"),
+                              ({"base_model.model.model.norm.weight": np.ones(3, np.float32)}, "'base_model.model.model.norm.weight'"), ({"model.norm.weight": np.ones(3, np.float32)}, "'model.norm.weight'"),
+                              ({"base_model.model.model.embed_tokens.weight": grown}, "'base_model.model.model.embed_tokens.weight'"), ({"optim.x": np.ones(3, np.float32)}, "'optim.x'")):
+            write_safetensors(file, {**tensors, **change})
+            if words not in (done := self.run(path, want=3)).stderr:
+                raise Failure(f"{words}: {done.stderr}")
+        write_safetensors(file, tensors)
+        settings = json.loads((adapter / "adapter_config.json").read_text())
+        for key, value in (("init_lora_weights", "pissa_niter_4"), ("kasa_config", {"x": 1}), ("bias", "all")):
+            (adapter / "adapter_config.json").write_text(json.dumps({**settings, key: value}))
+            if f"key '{key}' is" not in self.run(path, want=3).stderr:
+                raise Failure(key)
+        (adapter / "adapter_config.json").write_text(json.dumps(settings))
+        self.run(path)
+        lora = {"r": 3, "lora_alpha": 6, "target_modules": ["v_proj"]}
+        other = {**config, "output_dir": str(self.tmp / "accounted-resume")}
+        self.run(self.write("accounted", {**other, "lora": {**lora, "modules_to_save": ["model.norm"]}}))
+        for change, words in (({}, "'model.base_model.model.model.norm.weight' is not trained by this config"),
+                              ({"modules_to_save": ["model.norm", "0.mlp"]}, "mlp.gate_proj.weight' is not in it"), ({"use_dora": True}, "lora_magnitude_vector' is not in it")):
+            if words not in (done := self.run(self.write("accounted", {**other, "lora": {**lora, "modules_to_save": [], **change}}), want=2)).stderr:
+                raise Failure(f"{words}: {done.stderr}")
+        base = self.tmp / "accounted-model"
+        shutil.copytree(folder / "model", base, copy_function=shutil.copyfile)
+        tensors, config["model"], config["output_dir"] = read_safetensors(base / "model.safetensors"), str(base), str(self.tmp / "accounted-other")
+        embed = tensors["model.embed_tokens.weight"]
+        write_safetensors(base / "model.safetensors", {**tensors, "lm_head.weight": embed + 1})
+        done = self.run(self.write("accounted", config), want=3)
+        if "tensor 'lm_head.weight' is not 'model.embed_tokens.weight'" not in done.stderr:
+            raise Failure(done.stderr)
+        write_safetensors(base / "model.safetensors", {**tensors, "lm_head.weight": embed, "model.layers.0.self_attn.q_proj.bias": np.ones(3, np.float32), "model.rotary_emb.inv_freq": np.ones(3, np.float32)})
+        done = self.run(self.write("accounted", config))
+        if "'model.layers.0.self_attn.q_proj.bias' is not used: config.json calls for no such parameter" not in done.stderr:
+            raise Failure(done.stderr)
 
     def scalings(self, name):
         """Of any size, as PEFT would write them: whole numbers as such where they are exact. B is zero, and the warm-up's first step leaves it so."""
@@ -372,6 +418,8 @@ def main():
             t.check("modules trained whole, from the base", t.saved, "lora-saved-tied")
         if "full-qwen3-untied" in cases:
             t.check("the whole model", t.whole_model, "full-qwen3-untied")
+        if "lora-ends-tied" in cases:
+            t.check("every tensor is accounted for", t.accounted, "lora-ends-tied")
         if "lora-qwen3" in cases:
             t.check("text", t.text)
             t.check("tokenize and init", t.verbs)

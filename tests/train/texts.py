@@ -1,7 +1,8 @@
 """Text in and out: chats and texts that are trained on, `tokenize`, `init`, `sample`, and the adapter's card."""
 import json, pathlib, shutil, subprocess
+import numpy as np
 
-from harness import Failure, Tests
+from harness import Failure, Tests, read_safetensors, write_safetensors
 
 FIXTURES = pathlib.Path(__file__).resolve().parent.parent.parent / "fixtures"
 
@@ -111,6 +112,12 @@ class Texts(Tests):
                 raise Failure(f"{wrong}: exit code {said.returncode}, {said.stderr}")
         if b"other base" not in tool(self.other_model(model), "--prompt", "x", *tuned, want=2).stderr.replace(b"another base", b"other base"):
             raise Failure("adapters on a base that is not theirs")
+
+        stray = self.tmp / "samples-stray"
+        shutil.copytree(adapter, stray)
+        write_safetensors(stray / "adapter_model.safetensors", {**read_safetensors(adapter / "adapter_model.safetensors"), "base_model.model.model.stray.weight": np.ones(3, np.float32)})
+        if b"'base_model.model.model.stray.weight'" not in tool(model, "--prompt", "x", "--adapter", stray, want=3).stderr:
+            raise Failure("a tensor of an adapter is dropped")
 
         card = (adapter / "README.md").read_text()
         for words in (f'---\nbase_model: "{model}"\nlibrary_name: peft\npipeline_tag: text-generation\ntags:\n- "base_model:adapter:{model}"\n- lora\n', "| steps | 3 of 3 |",

@@ -105,7 +105,7 @@ void rank_tell(const struct rank *r, enum train_phase phase, uint64_t done, uint
 int rank_load(struct rank *r, struct fsdpck_error *err);
 /* The same over whatever state the rank has. */
 int rank_start_anew(struct rank *r, struct fsdpck_error *err);
-/* Before the ranks part: all tensors are there, with the right shapes. */
+/* sources.c: before the ranks part, all tensors are there, with the right shapes, and what else is there is accounted for. */
 int job_check_sources(const struct job *job, struct fsdpck_error *err);
 
 /* step.c: gradients of step r->step in r->own, reduced over all packets; the loss is that of the whole batch. */

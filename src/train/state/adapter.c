@@ -163,10 +163,27 @@ static bool is_off(const json_t *value)
            (json_is_array(value) && json_array_size(value) == 0) || (json_is_object(value) && json_object_size(value) == 0);
 }
 
+/* Values that make A and B, or copies, mean something else. */
+static int check_meaning(const json_t *theirs, const char *path, struct fsdpck_error *err)
+{
+    static const char *const moved[] = { "pissa", "olora", "corda", "lora_ga", "loftq" };
+    const char *init = json_string_value(json_object_get(theirs, "init_lora_weights"));
+    for (size_t i = 0; init && i < sizeof moved / sizeof *moved; i++)
+        if (strncmp(init, moved[i], strlen(moved[i])) == 0) {
+            fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "key 'init_lora_weights' is \"%.40s\": it changes the base's weights, so that the adapter fits no published base", init);
+            fsdpck_error_hint(err, "let PEFT convert it first: save_pretrained(path_initial_model_for_weight_conversion=...)");
+            return err->code;
+        }
+    if (!is_off(json_object_get(theirs, "ensure_weight_tying")) && !is_off(json_object_get(theirs, "modules_to_save")))
+        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "key 'ensure_weight_tying' is not supported with modules_to_save: copies are not tied");
+    return 0;
+}
+
 int adapter_config_read(const char *folder, char path[ADAPTER_PATH], json_t **out, struct fsdpck_error *err)
 {
-    static const char *const refused[] = { "bias", "fan_in_fan_out", "lora_bias", "layer_replication", "layers_to_transform",
-                                           "target_parameters", "trainable_token_indices", "use_qalora", "alora_invocation_tokens", "exclude_modules" };
+    static const char *const refused[] = { "bias", "fan_in_fan_out", "lora_bias", "layer_replication", "layers_to_transform", "layers_pattern",
+                                           "target_parameters", "trainable_token_indices", "use_qalora", "use_bdlora", "kasa_config", "velora_config",
+                                           "monteclora_config", "arrow_config", "alora_invocation_tokens", "exclude_modules" };
     json_error_t why = { 0 };
     json_t *theirs = NULL;
     *out = NULL;
@@ -181,6 +198,8 @@ int adapter_config_read(const char *folder, char path[ADAPTER_PATH], json_t **ou
         if (!is_off(json_object_get(theirs, refused[i])))
             rc = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "key '%s' is not supported", refused[i]);
     }
+    if (!rc)
+        rc = check_meaning(theirs, path, err);
     if (rc)
         json_decref(theirs);
     else

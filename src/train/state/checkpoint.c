@@ -186,23 +186,48 @@ int rank_resume(struct rank *r, const char *path, struct fsdpck_error *err)
     return rc;
 }
 
-/* Every trained tensor is there, in every tree, with its shape. */
+/* One that was trained and is no more would be lost with the next save. nfound: of the checkpoint's tensors, those that are trained. */
+static int check_others(const struct job *job, const struct fsdpck_source *src, size_t nfound, struct fsdpck_error *err)
+{
+    const struct layout *l = &job->layout;
+    size_t nstored = 0;
+    for (size_t k = 0; k < fsdpck_source_ntensors(src); k++)
+        nstored += fsdpck_source_tensor(src, k)->alias_of < 0;
+    for (size_t k = 0; k < fsdpck_source_ntensors(src) && nstored > nfound; k++) {
+        const struct fsdpck_tensor *t = fsdpck_source_tensor(src, k);
+        bool ours = t->alias_of >= 0;
+        for (size_t i = 0; i < l->nparams * TREES && !ours; i++) {
+            struct fsdpck_key path[4];
+            char name[NAME];
+            make_path(&l->params[i / TREES], (int)(i % TREES), path, name);
+            ours = l->params[i / TREES].trainable && strcmp(t->name, name) == 0;
+        }
+        if (!ours)
+            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src),
+                                    "tensor '%s' is not trained by this config: lora.target_modules, lora.modules_to_save or lora.use_dora are not those of this checkpoint", t->name);
+    }
+    return 0;
+}
+
+/* Every trained tensor is there, in every tree, with its shape; and no other. */
 static int check_tensors(const struct job *job, const struct fsdpck_source *src, struct fsdpck_error *err)
 {
     const struct layout *l = &job->layout;
+    size_t nfound = 0;
     for (size_t i = 0; i < l->nparams * TREES; i++) {
         const struct param *p = &l->params[i / TREES];
         struct fsdpck_key path[4];
         char name[NAME];
         if (!p->trainable)
             continue;
+        nfound++;
         make_path(p, (int)(i % TREES), path, name);
         const struct fsdpck_tensor *t = fsdpck_source_find(src, name);
         if (!t || t->dtype != FSDPCK_FLOAT32 || t->ndim != p->ndim || t->shape[0] != (uint64_t)p->nrow || (p->ndim == 2 && t->shape[1] != (uint64_t)p->ncol))
             return fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src),
-                                    "tensor '%s' is %s, so model, lora.r or lora.target_modules are not those of this checkpoint", name, t ? "of another shape" : "not in it");
+                                    "tensor '%s' is %s, so model, lora.r, lora.target_modules or lora.modules_to_save are not those of this checkpoint", name, t ? "of another shape" : "not in it");
     }
-    return 0;
+    return check_others(job, src, nfound, err);
 }
 
 int job_check_resume(const struct job *job, const char *path, uint64_t *step, struct fsdpck_error *err)

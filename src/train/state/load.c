@@ -4,53 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <xxhash.h>
 
-#include "run/files.h"
 #include "run/rank.h"
 #include "state/reads.h"
+#include "state/sources.h"
 #include "state/state.h"
-
-static bool is_float(enum fsdpck_dtype dtype)
-{
-    return dtype == FSDPCK_FLOAT32 || dtype == FSDPCK_BFLOAT16 || dtype == FSDPCK_FLOAT16 || dtype == FSDPCK_FLOAT64;
-}
-
-/* Whether a parameter is read out of the adapter's files, or out of the base's: a copy that is trained begins as the base's where no adapter is given. */
-static bool comes_from(const struct job *job, const struct param *p, bool adapter)
-{
-    const bool begins = p->saved && !job->config->lora.init_adapter;
-    return (param_is_adapter(p) && !begins) == adapter;
-}
-
-/* As those files call it. */
-static const char *name_in(const struct param *p, bool adapter)
-{
-    return adapter ? p->name : p->source;
-}
-
-static int find(const struct fsdpck_source *src, const struct param *p, bool adapter, const struct fsdpck_tensor **out, struct fsdpck_error *err)
-{
-    const char *name = name_in(p, adapter);
-    const struct fsdpck_tensor *t = fsdpck_source_find(src, name);
-    char with_tree[LAYOUT_NAME + 8];
-    if (!t) { /* a checkpoint with trees: "model.NAME" */
-        snprintf(with_tree, sizeof with_tree, "model.%s", name);
-        t = fsdpck_source_find(src, with_tree);
-    }
-    *out = t;
-    if (!t)
-        return fsdpck_error_set(err, FSDPCK_ERR_MISSING, fsdpck_source_path(src), "there is no tensor '%s', which %s for", name,
-                                adapter ? "lora.target_modules or lora.modules_to_save call" : "config.json calls");
-    if (t->ndim != p->ndim || t->shape[0] != (uint64_t)p->nrow || (p->ndim == 2 && t->shape[1] != (uint64_t)p->ncol))
-        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, fsdpck_source_path(src), "tensor '%s' does not have the shape [%lld, %lld] that the configs call for",
-                                name, (long long)p->nrow, (long long)p->ncol);
-    if (!is_float(t->dtype))
-        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, fsdpck_source_path(src), "tensor '%s' is %s; float32, bfloat16, float16 and float64 are trained",
-                                name, fsdpck_dtype_info(t->dtype)->name);
-    return 0;
-}
 
 /* What was read of one parameter. */
 struct loaded {
@@ -72,30 +31,17 @@ static int add_read(struct rank *r, const struct fsdpck_source *src, struct read
 {
     const struct fsdpck_tensor *t;
     int64_t first, nrow = param_rows(p, r->comm->rank, &first);
-    int rc = find(src, p, adapter, &t, err);
+    int rc = sources_find(src, p, adapter, &t, err);
     if (rc)
         return rc;
     loaded->dtype = t->dtype;
-    loaded->in_tree = strcmp(t->name, name_in(p, adapter)) != 0;
+    loaded->in_tree = strcmp(t->name, sources_name(p, adapter)) != 0;
     if (nrow <= 0)
         return 0;
     struct reads_rows rows = { .tensor = t, .first = (uint64_t)first, .nrow = (uint64_t)nrow, .ncol = (uint64_t)p->ncol, .content = loaded->content };
     rows.dtype = destination(r, p, &rows.dst);
     r->load_nbytes += rows.nrow * rows.ncol * fsdpck_dtype_info(t->dtype)->nbytes;
     return reads_add(reads, &rows, err);
-}
-
-/* A PEFT folder's file; a checkpoint as it is. */
-static int open_source(const char *path, bool adapter, const struct fsdpck_options *opt, struct fsdpck_source **out, struct fsdpck_error *err)
-{
-    char file[FILES_PATH];
-    int rc = adapter ? files_join(file, path, "index.json", err) : 0;
-    *out = NULL;
-    if (!rc && adapter && access(file, F_OK) != 0) {
-        rc = files_join(file, path, "adapter_model.safetensors", err);
-        path = file;
-    }
-    return rc ? rc : fsdpck_source_open(path, NULL, opt, out, err);
 }
 
 /* What add_read() will read of them all; a tensor that is not there is its business. */
@@ -107,7 +53,7 @@ static uint64_t rows_nbytes(const struct rank *r, const struct fsdpck_source *sr
         const struct param *p = &l->params[i];
         const struct fsdpck_tensor *t;
         int64_t first, nrow = param_rows(p, r->comm->rank, &first);
-        if (nrow > 0 && comes_from(r->job, p, adapter) && find(src, p, adapter, &t, NULL) == 0)
+        if (nrow > 0 && sources_has(r->job, p, adapter) && sources_find(src, p, adapter, &t, NULL) == 0)
             nbytes += (uint64_t)nrow * (uint64_t)p->ncol * fsdpck_dtype_info(t->dtype)->nbytes;
     }
     return nbytes;
@@ -121,7 +67,7 @@ static int check_share(struct rank *r, struct fsdpck_source *src, bool adapter, 
     int rc = 0;
     for (size_t i = (size_t)r->comm->rank; i < l->nparams && !rc; i += (size_t)r->comm->nranks) {
         comm_beat(r->comm);
-        if (comes_from(r->job, &l->params[i], adapter) && !(rc = find(src, &l->params[i], adapter, &t, err)))
+        if (sources_has(r->job, &l->params[i], adapter) && !(rc = sources_find(src, &l->params[i], adapter, &t, err)))
             rc = fsdpck_source_check_tensor(src, t, err);
     }
     return rc;
@@ -133,14 +79,14 @@ static int load_all(struct rank *r, const char *path, bool adapter, struct loade
     const struct layout *l = &r->job->layout;
     struct fsdpck_source *src;
     struct reads *reads = NULL;
-    int rc = open_source(path, adapter, &r->job->fs, &src, err);
+    int rc = sources_open(path, adapter, &r->job->fs, &src, err);
     if (!rc)
         rc = reads_new(r, src, &reads, err);
     if (!rc)
         reads_expect(reads, rows_nbytes(r, src, adapter));
     for (size_t i = 0; i < l->nparams && !rc; i++) {
         comm_beat(r->comm);
-        if (comes_from(r->job, &l->params[i], adapter))
+        if (sources_has(r->job, &l->params[i], adapter))
             rc = add_read(r, src, reads, &l->params[i], adapter, &loaded[i], err);
     }
     rc = reads_end(reads, rc, err);
@@ -286,7 +232,7 @@ static int load_base(struct rank *r, struct fsdpck_error *err)
 static int check_base(const struct rank *r, struct fsdpck_error *err)
 {
     struct fsdpck_source *src;
-    int rc = open_source(r->job->config->lora.init_adapter, true, &r->job->fs, &src, err);
+    int rc = sources_open(r->job->config->lora.init_adapter, true, &r->job->fs, &src, err);
     if (!rc && fsdpck_source_base(src))
         rc = state_check_base(r, src, err);
     fsdpck_source_close(src);
@@ -336,53 +282,4 @@ int rank_start_anew(struct rank *r, struct fsdpck_error *err)
     r->base = (struct fsdpck_base){ 0 };
     r->base_names = NULL;
     return rank_load(r, err);
-}
-
-/* PEFT writes the embedding along where it has an adapter: a copy of the base's. */
-static bool is_copy(const struct job *job, const char *path, const char *name)
-{
-    static const char suffix[] = ".base_layer.weight";
-    size_t n = strlen(name), m = sizeof suffix - 1;
-    char line[1024];
-    if (n < m || strcmp(name + n - m, suffix) != 0)
-        return false;
-    snprintf(line, sizeof line, "%.400s: '%.300s' is not read: the base's own is used", path, name);
-    if (job->fs.note)
-        job->fs.note(job->fs.ctx, line);
-    return true;
-}
-
-/* As the file calls it, or as a checkpoint's tree does. */
-static bool is_named(const char *theirs, const char *name)
-{
-    return strcmp(theirs, name) == 0 || (strncmp(theirs, "model.", 6) == 0 && strcmp(theirs + 6, name) == 0);
-}
-
-static int check_source(const struct job *job, const char *path, bool adapter, struct fsdpck_error *err)
-{
-    const struct layout *l = &job->layout;
-    const struct fsdpck_tensor *t;
-    struct fsdpck_source *src;
-    int rc = open_source(path, adapter, &job->fs, &src, err);
-    for (size_t i = 0; i < l->nparams && !rc; i++) {
-        if (comes_from(job, &l->params[i], adapter))
-            rc = find(src, &l->params[i], adapter, &t, err);
-    }
-    for (size_t i = 0; adapter && !rc && i < fsdpck_source_ntensors(src); i++) {
-        t = fsdpck_source_tensor(src, i);
-        bool ours = is_copy(job, path, t->name) || strncmp(t->name, "optim.", 6) == 0;
-        for (size_t j = 0; j < l->nparams && !ours; j++)
-            ours = is_named(t->name, l->params[j].name);
-        if (!ours)
-            rc = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "tensor '%s' belongs to no module that lora.target_modules or lora.modules_to_save names", t->name);
-    }
-    fsdpck_source_close(src);
-    return rc;
-}
-
-int job_check_sources(const struct job *job, struct fsdpck_error *err)
-{
-    const char *adapter = job->config->lora.enabled ? job->config->lora.init_adapter : NULL;
-    int rc = check_source(job, job->config->model, false, err);
-    return rc || !adapter ? rc : check_source(job, adapter, true, err);
 }
