@@ -32,7 +32,7 @@ static const struct option init_options[] = {
 
 /* What is decided. */
 struct choice {
-    uint64_t seq_len, batch, warmup, save_steps;
+    uint64_t seq_len, batch, save_steps;
     double epochs;
     bool recompute;
 };
@@ -87,8 +87,8 @@ static json_t *config_json(const struct init_args *args, const char *model, cons
     bool ok = o != NULL;
     if (!args->full)
         ok &= json_out_put(o, "lora", json_pack("{s:i,s:i,s:s}", "r", 16, "lora_alpha", 32, "target_modules", "all-linear"));
-    ok &= json_out_put(o, "train", json_pack("{s:f,s:I,s:f,s:I}", "num_train_epochs", c->epochs, "global_batch_size", (json_int_t)c->batch, "learning_rate",
-                                             args->full ? 2e-5 : 2e-4, "warmup_steps", (json_int_t)c->warmup));
+    ok &= json_out_put(o, "train", json_pack("{s:f,s:I,s:f,s:f}", "num_train_epochs", c->epochs, "global_batch_size", (json_int_t)c->batch, "learning_rate",
+                                             args->full ? 2e-5 : 2e-4, "warmup_ratio", 0.05));
     ok &= json_out_put(o, "fsdp", json_pack("{s:s}", "activation_checkpointing", c->recompute ? "block" : "none"));
     ok &= json_out_put(o, "checkpoint", json_pack("{s:I}", "save_steps", (json_int_t)c->save_steps));
     if (ok)
@@ -147,7 +147,6 @@ static int choose(const struct init_args *args, const char *path, const char *mo
         c->recompute = true;
         rc = try(args, path, model, data, c, plan, err);
     }
-    c->warmup = plan->nsteps / 20 > 100 ? 100 : plan->nsteps / 20 + 1;
     c->save_steps = plan->nsteps / 4 > 100 ? 100 : plan->nsteps / 4 + 1;
     return rc ? rc : try(args, path, model, data, c, plan, err);
 }
@@ -167,7 +166,7 @@ static int run(const struct init_args *args, const char *model, const char *data
     struct report report = { 0 };
     struct train_plan plan = { 0 };
     char resolved[PATH_MAX], temporary[PATH_MAX];
-    struct choice c = { .batch = 1, .epochs = 3, .warmup = 1, .save_steps = 1 };
+    struct choice c = { .batch = 1, .epochs = 3, .save_steps = 1 };
     int n = snprintf(temporary, sizeof temporary, "%s.tmp-%ld", args->out, (long)getpid());
     if (n < 0 || (size_t)n >= sizeof temporary)
         return usage_error("--out: the path is too long");

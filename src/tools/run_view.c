@@ -70,13 +70,16 @@ static void put_data(const char *title, const char *path, const struct train_dat
 static void put_steps(const struct train_start *s)
 {
     const struct train_config *c = s->config;
-    char going_on[80] = "", epochs[80] = "";
+    char going_on[80] = "", epochs[80] = "", share[60] = "";
     if (s->step)
         snprintf(going_on, sizeof going_on, ", %" PRIu64 " of them done", s->step);
     if (!s->data.by_plan)
         snprintf(epochs, sizeof epochs, " of %" PRIu64 " rows, %.3g epochs", c->train.global_batch_size,
                  (double)s->plan.nsteps * (double)c->train.global_batch_size / (double)s->data.nrows);
-    put_row("steps", "%" PRIu64 "%s%s; learning rate %g, %s", s->plan.nsteps, epochs, going_on, c->train.learning_rate, c->train.scheduler);
+    if (!c->train.warmup_given)
+        snprintf(share, sizeof share, " (train.warmup_ratio %g)", c->train.warmup_ratio);
+    put_row("steps", "%" PRIu64 "%s%s; learning rate %g, %s, %" PRIu64 " steps of warm-up%s", s->plan.nsteps, epochs, going_on, c->train.learning_rate, c->train.scheduler,
+            s->warmup_steps, share);
 }
 
 void run_view_start(struct run_view *v, const struct train_start *s)
@@ -98,6 +101,8 @@ void run_view_start(struct run_view *v, const struct train_start *s)
     put_data("data", c->data.nfiles > 1 ? "data.train" : c->data.train, &s->data, s);
     if (c->data.eval)
         put_data("evaluation", c->data.neval_files > 1 ? "data.eval" : c->data.eval, &s->eval, s);
+    if (s->date)
+        put_row("date", "%s, which the chat template shows (data.date)", s->date);
     put_steps(s);
 }
 

@@ -11,10 +11,11 @@ from harness import Failure, add_device, config_of, read_safetensors, write_safe
 from refusals import MODEL_REFUSALS, REFUSALS, Refusals
 from settings import Settings
 from terminal import Terminal
+from said import Said
 from texts import Texts
 
 
-class Runs(Texts, Terminal, Refusals, Settings):
+class Runs(Said, Texts, Terminal, Refusals, Settings):
     # --- against the goldens
 
     def golden(self, name):
@@ -422,6 +423,9 @@ def main():
             t.check("every tensor is accounted for", t.accounted, "lora-ends-tied")
         if "lora-qwen3" in cases:
             t.check("text", t.text)
+            t.check("settings that do not do what they say", t.settings)
+            t.check("the date", t.date)
+            t.check("keys of another run", t.other_keys)
             t.check("tokenize and init", t.verbs)
             t.check("samples", t.samples)
             t.check("a terminal", t.terminal)

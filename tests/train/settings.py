@@ -10,7 +10,7 @@ LORA, FULL, ALONE, COPY, MAP = "lora-qwen3", "full-qwen3-untied", [], ["--ranks"
 BY_PLAN = "data.plan names"
 UNGATHERED = [(LORA, ALONE, {}, "there is one rank"), (LORA, MAP, {}, "map each other's parameters")]
 KEYS = {
-    "data": {"train": None, "eval": None, "plan": None, "loss_on": None, "on_bad_line": None,
+    "data": {"train": None, "eval": None, "plan": None, "loss_on": None, "on_bad_line": None, "date": ("2026-01-01", [(LORA, ALONE, {}, "no chat template asks")]),
              "seq_len": (300, [(LORA, ALONE, {}, BY_PLAN)]), "packing": (False, [(LORA, ALONE, {}, BY_PLAN)]), "too_long": ("drop", [(LORA, ALONE, {}, BY_PLAN)])},
     "lora": dict.fromkeys(("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save",
                            "init_adapter")),
@@ -19,6 +19,7 @@ KEYS = {
               "num_train_epochs": (2, [(LORA, ALONE, {}, "train.max_steps is given too, and counts")]),
               "micro_batch_size": (2, [(LORA, ALONE, {}, BY_PLAN)]), "global_batch_size": (9, [(LORA, ALONE, {}, BY_PLAN)]),
               "eval_steps": (3, [(LORA, ALONE, {}, "there is no data.eval")]),
+              "warmup_ratio": (0.5, [(LORA, ALONE, {}, "train.warmup_steps is given too, and counts")]),
               "min_lr_ratio": (0.5, [(LORA, ALONE, {"train": {"lr_scheduler_type": "constant"}}, "the rate does not fall")]),
               "weight_decay_on": ("matrices", [])},
     "fsdp": {"activation_checkpointing": None, "reduction": None, "sharding_strategy": ("NO_SHARD", UNGATHERED),

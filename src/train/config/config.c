@@ -21,6 +21,7 @@ static const struct config_key keys[] = {
     { .name = "data.packing", .type = KEY_BOOL, .offset = AT(data.packing), .idle = idle_by_plan },
     { .name = "data.plan", .type = KEY_STRING, .offset = AT(data.plan), .nullable = true },
     { .name = "data.loss_on", .type = KEY_CHOICE, .offset = AT(data.loss_on), .choices = "assistant|last_assistant|completion|all" },
+    { .name = "data.date", .type = KEY_STRING, .offset = AT(data.date), .nullable = true },
     { .name = "data.on_bad_line", .type = KEY_CHOICE, .offset = AT(data.on_bad_line), .choices = "stop|skip" },
     { .name = "data.too_long", .type = KEY_CHOICE, .offset = AT(data.too_long), .choices = "cut|drop", .idle = idle_by_plan },
     { .name = "lora.r", .type = KEY_U64, .offset = AT(lora.r), .min = 1, .max = 65536 },
@@ -43,6 +44,7 @@ static const struct config_key keys[] = {
     { .name = "train.lr_scheduler_type", .type = KEY_CHOICE, .offset = AT(train.scheduler), .choices = "cosine|linear|constant",
       .also = "constant_with_warmup|cosine_with_min_lr" },
     { .name = "train.warmup_steps", .type = KEY_U64, .offset = AT(train.warmup_steps), .max = 1e12 },
+    { .name = "train.warmup_ratio", .type = KEY_NUMBER, .offset = AT(train.warmup_ratio), .max = 1, .idle = idle_beside_warmup },
     { .name = "train.min_lr_ratio", .type = KEY_NUMBER, .offset = AT(train.min_lr_ratio), .max = 1, .idle = idle_when_constant },
     { .name = "train.adam_beta1", .type = KEY_NUMBER, .offset = AT(train.beta1), .max = 0.9999999999 },
     { .name = "train.adam_beta2", .type = KEY_NUMBER, .offset = AT(train.beta2), .max = 0.9999999999 },
@@ -90,7 +92,7 @@ static void set_defaults(struct train_config *c)
     c->train.global_batch_size = 8;
     c->train.learning_rate = 2e-4;
     c->train.scheduler = "cosine";
-    c->train.warmup_steps = 10;
+    c->train.warmup_ratio = 0.05;
     c->train.beta1 = 0.9;
     c->train.beta2 = 0.999;
     c->train.epsilon = 1e-8;
@@ -135,11 +137,13 @@ static int apply_set(json_t *root, const char *set, struct fsdpck_error *err)
     return 0;
 }
 
-/* Of both, max_steps counts, as in transformers' TrainingArguments. */
+/* Of both, max_steps counts, as in transformers' TrainingArguments; and warmup_steps. */
 static void settle_length(struct train_config *c)
 {
-    if (json_object_get(json_object_get(c->root, "train"), "max_steps"))
+    const json_t *train = json_object_get(c->root, "train");
+    if (json_object_get(train, "max_steps"))
         c->train.num_train_epochs = 0;
+    c->train.warmup_given = json_object_get(train, "warmup_steps") != NULL;
 }
 
 static int check_required(const char *path, const struct train_config *c, struct fsdpck_error *err)

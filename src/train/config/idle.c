@@ -37,6 +37,12 @@ const char *idle_beside_steps(const struct train_config *c, const struct train_p
     return is_given(c, "train", "max_steps") ? "train.max_steps is given too, and counts" : NULL;
 }
 
+const char *idle_beside_warmup(const struct train_config *c, const struct train_place *place)
+{
+    (void)place;
+    return c->train.warmup_given ? "train.warmup_steps is given too, and counts" : NULL;
+}
+
 const char *idle_when_constant(const struct train_config *c, const struct train_place *place)
 {
     (void)place;

@@ -26,6 +26,16 @@ void data_take_fingerprint(struct data *d)
     d->fingerprint = XXH3_64bits(parts, sizeof parts);
 }
 
+uint64_t data_content(const struct data *d)
+{
+    return XXH3_64bits(d->content, sizeof d->content);
+}
+
+bool data_is_dated(const struct data *d)
+{
+    return d->dated;
+}
+
 uint64_t data_fingerprint(const struct data *d)
 {
     return d->fingerprint;
@@ -47,6 +57,7 @@ void data_tell(const struct data *d, struct train_data_facts *out)
     for (size_t i = 0; i < d->nmembers; i++) {
         const struct document *doc = &d->docs[d->members[i]];
         out->ntok += doc->ntok;
+        out->nempty += doc->nsupervised == 0;
         out->nsupervised += doc->nsupervised;
         out->longest_ntok = doc->ntok > out->longest_ntok ? doc->ntok : out->longest_ntok;
     }

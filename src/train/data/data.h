@@ -33,8 +33,13 @@ int data_nsteps(const struct data *d, const struct train_config *config, uint64_
 /* Tokens and documents of the largest micro-batch that can come, for buffers. */
 void data_largest(const struct data *d, int64_t *ntok, size_t *ndocs);
 void data_tell(const struct data *d, struct train_data_facts *out);
+/* Equal for equal tokens, whatever rows they are packed into. */
+uint64_t data_content(const struct data *d);
 /* Equal for equal data, plan, packing and batch: what a resumed run compares. */
 uint64_t data_fingerprint(const struct data *d);
+
+/* Whether documents hold the date. */
+bool data_is_dated(const struct data *d);
 
 /* step counts from 0. Release with step_plan_free() in every case. One thread at a time: the order of the epoch is kept. */
 int data_step(const struct data *d, const struct train_config *config, uint64_t step, struct step_plan *out, struct fsdpck_error *err);

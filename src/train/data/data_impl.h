@@ -39,6 +39,7 @@ struct data {
     size_t nfiles;
     uint64_t nskipped; /* lines left out (data.on_bad_line) */
     uint64_t nnoted[CHAT_NNOTES]; /* documents with each note */
+    bool dated;   /* the chat template shows the date */
     bool planned; /* by data.plan: steps → micro-batches → docs. Else rows → docs */
     struct lists steps, groups;
     uint32_t *members; /* documents of the groups (micro-batches or rows) */

@@ -49,6 +49,9 @@ static int open_text(struct data *d, struct data_reader *reader, const struct fs
     bool made = false;
     int rc = chat_open(config->model, &chat, err);
     reader->chat = chat;
+    d->dated = !rc && chat_asks_date(chat);
+    if (!rc && config->data.date)
+        rc = chat_set_date(chat, config->data.date, err);
     if (!rc)
         rc = data_cache_key(reader, &id.key, err);
     if (!rc)

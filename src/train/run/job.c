@@ -4,7 +4,9 @@
 #include <jansson.h>
 #include <string.h>
 
+#include "run/date.h"
 #include "run/device.h"
+#include "run/look.h"
 #include "run/samples.h"
 #include "state/adapter.h"
 
@@ -33,9 +35,9 @@ static struct fsdpck_options for_data(const struct job *job)
 }
 
 /* data.eval, read, cut and packed as data.train is. */
-static int open_eval(struct job *job, const struct fsdpck_options *opt, struct fsdpck_error *err)
+static int open_eval(struct job *job, const struct train_config *dated, const struct fsdpck_options *opt, struct fsdpck_error *err)
 {
-    struct train_config config = *job->config;
+    struct train_config config = *dated;
     if (!config.data.eval)
         return 0;
     config.data.train = config.data.eval;
@@ -60,6 +62,7 @@ int job_open(const struct train_config *config, const struct train_options *opt,
     job.nthreads = opt->nthreads ? opt->nthreads : share ? share : 1;
     job.fs = (struct fsdpck_options){ .note = opt->note, .ctx = opt->ctx };
     const struct fsdpck_options data_opt = for_data(&job);
+    struct train_config dated = *config;
     *out = (struct job){ 0 };
     if (device_check(opt, err))
         return err->code;
@@ -73,19 +76,26 @@ int job_open(const struct train_config *config, const struct train_options *opt,
     if (!rc)
         rc = job_check_sources(&job, err);
     if (!rc)
-        rc = data_open(config, job.model.nvocab, &data_opt, &job.data, err);
+        rc = date_choose(config, opt, job.date, err);
+    dated.data.date = job.date;
     if (!rc)
-        rc = open_eval(&job, &data_opt, err);
+        rc = data_open(&dated, job.model.nvocab, &data_opt, &job.data, err);
+    if (!rc)
+        rc = open_eval(&job, &dated, &data_opt, err);
     if (!rc)
         rc = data_nsteps(job.data, config, &job.nsteps, err);
     if (!rc)
-        rc = samples_open(config, job.model.nvocab, &job.fs, &job.samples, err);
+        rc = samples_open(&dated, job.model.nvocab, &job.fs, &job.samples, err);
     if (rc)
         job_close(&job);
     else
         note_untied(&job);
     if (rc == 0 && job.fs.note)
         train_config_idle(config, &(struct train_place){ job.nranks, job_copies(&job) }, job.fs.note, job.fs.ctx);
+    if (!rc && !data_is_dated(job.data) && !(job.eval && data_is_dated(job.eval)))
+        job.date[0] = '\0';
+    if (!rc)
+        job_look(&job);
     *out = job;
     return rc;
 }

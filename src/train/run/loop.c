@@ -50,7 +50,7 @@ static int on_nonfinite(struct rank *r, double loss, double norm, struct fsdpck_
         return 0;
     }
     rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "%s", line);
-    fsdpck_error_hint(err, "try a smaller train.learning_rate, more train.warmup_steps, a smaller train.max_grad_norm, or train.on_nonfinite \"skip\"");
+    fsdpck_error_hint(err, "try a smaller train.learning_rate, a longer warm-up (train.warmup_steps, train.warmup_ratio), a smaller train.max_grad_norm, or train.on_nonfinite \"skip\"");
     return rc;
 }
 
@@ -264,7 +264,8 @@ static int tell_start(const struct rank *r, struct fsdpck_error *err)
 {
     const struct job *job = r->job;
     struct train_start start = { .config = job->config, .family = job->model.family, .nranks = job->nranks, .nthreads = job->nthreads, .copies = job_copies(job),
-                                 .step = r->step, .device = r->where->module ? r->where->facts.name : NULL };
+                                 .step = r->step, .warmup_steps = schedule_warmup(job->config, job->nsteps),
+                                 .date = job->date[0] ? job->date : NULL, .device = r->where->module ? r->where->facts.name : NULL };
     if (r->comm->rank != 0 || !job->opt->on_start)
         return 0;
     data_tell(job->data, &start.data);

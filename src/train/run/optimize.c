@@ -11,10 +11,19 @@ struct optimizer_lists {
     struct kern_rows *rows;
 };
 
+/* As transformers: a share is rounded up. But it leaves a step with the whole rate. */
+uint64_t schedule_warmup(const struct train_config *config, uint64_t nsteps)
+{
+    uint64_t share = (uint64_t)ceil(config->train.warmup_ratio * (double)nsteps);
+    if (config->train.warmup_given)
+        return config->train.warmup_steps;
+    return share < nsteps ? share : nsteps ? nsteps - 1 : 0;
+}
+
 double schedule_lr(const struct train_config *config, uint64_t step, uint64_t nsteps)
 {
     const char *name = config->train.scheduler;
-    double base = config->train.learning_rate, min = config->train.min_lr_ratio, warmup = (double)config->train.warmup_steps, at = (double)step;
+    double base = config->train.learning_rate, min = config->train.min_lr_ratio, warmup = (double)schedule_warmup(config, nsteps), at = (double)step;
     if (at < warmup)
         return base * (at / warmup);
     if (strncmp(name, "constant", 8) == 0)

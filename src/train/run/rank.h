@@ -21,6 +21,7 @@ struct job {
     struct samples *samples;  /* NULL without sample.prompts */
     struct fsdpck_folder_lock *lock; /* of output_dir, held by the process of rank 0 and its supervisor; else NULL */
     uint64_t nsteps;
+    char date[12]; /* that the data shows, where it shows one */
     uint32_t first, nranks; /* this process's first rank; how many there are in all processes */
     unsigned nthreads; /* of a rank */
 };
@@ -125,6 +126,8 @@ int rank_norm(struct rank *r, double *norm, struct asked *asked, struct fsdpck_e
 int rank_optimizer_new(struct rank *r, struct fsdpck_error *err);
 void rank_optimizer_free(struct rank *r);
 int rank_update(struct rank *r, double norm, double lr, struct fsdpck_error *err);
+/* Steps of the run whose learning rate rises to its value. */
+uint64_t schedule_warmup(const struct train_config *config, uint64_t nsteps);
 double schedule_lr(const struct train_config *config, uint64_t step, uint64_t nsteps);
 /* Name of the first tensor whose gradient is not finite, or "loss". Collective. */
 int rank_find_nonfinite(struct rank *r, const char **name, struct fsdpck_error *err);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "run/date.h"
 #include "run/files.h"
 #include "run/job.h"
 #include "run/resume.h"
@@ -43,6 +44,8 @@ static int train(struct job *job, struct train_result *done, struct fsdpck_error
     bool found = false;
     clean(job);
     int rc = resume_choose(job, path, &found, err);
+    if (!rc)
+        rc = date_keep(job, err);
     if (rc)
         return rc;
     rc = supervise(job, found ? path : NULL, done, err);

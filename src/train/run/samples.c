@@ -89,6 +89,8 @@ int samples_open(const struct train_config *config, int64_t nvocab, const struct
     s->rule.max_new_tokens = MOST_NEW;
     if (!rc && chat_open(config->model, &s->chat, all_ids(prompts) ? &none : err) && !all_ids(prompts))
         rc = err ? err->code : FSDPCK_ERR_MISSING;
+    if (!rc && s->chat)
+        rc = chat_set_date(s->chat, config->data.date, err);
     for (size_t i = 0; i < s->n && !rc; i++)
         rc = take_prompt(s, json_array_get(prompts, i), nvocab, &s->prompts[i], err);
     if (rc)

@@ -129,7 +129,7 @@ static void put_settings(FILE *f, const struct job *job)
             c->lora.use_rslora ? ", rsLoRA" : "", c->lora.use_dora ? ", DoRA" : "");
     put_targets(f, &c->lora);
     put_saved(f, &c->lora);
-    fprintf(f, "| learning rate | %g, %s, %llu steps of warmup |\n", c->train.learning_rate, c->train.scheduler, (unsigned long long)c->train.warmup_steps);
+    fprintf(f, "| learning rate | %g, %s, %llu steps of warmup |\n", c->train.learning_rate, c->train.scheduler, (unsigned long long)schedule_warmup(c, job->nsteps));
     fprintf(f, "| rows a step | %llu |\n", (unsigned long long)c->train.global_batch_size);
     fprintf(f, "| AdamW | betas %g and %g, epsilon %g, weight decay %g |\n", c->train.beta1, c->train.beta2, c->train.epsilon, c->train.weight_decay);
     fprintf(f, "| gradients clipped at | %g |\n| parameters trained | %lld in the adapter, %lld frozen |\n", c->train.max_grad_norm, (long long)job->layout.ntrained,

@@ -9,6 +9,7 @@
 #include "state/adapter.h"
 #include "state/reads.h"
 #include "state/state.h"
+#include "state/told.h"
 
 enum { TREES = CHECKPOINT_TREES, NAME = LAYOUT_NAME + 64 };
 
@@ -186,6 +187,14 @@ int rank_resume(struct rank *r, const char *path, struct fsdpck_error *err)
     return rc;
 }
 
+static int refuse_tensor(const struct job *job, const struct fsdpck_source *src, const char *name, const char *what, struct fsdpck_error *err)
+{
+    struct told_list list = { 0 };
+    state_tell_lora(job, src, &list);
+    return fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src), "this checkpoint is of another run: %s (tensor '%s' is %s)",
+                            list.text[0] ? list.text : "model, lora.r or lora.target_modules are not its own", name, what);
+}
+
 /* One that was trained and is no more would be lost with the next save. nfound: of the checkpoint's tensors, those that are trained. */
 static int check_others(const struct job *job, const struct fsdpck_source *src, size_t nfound, struct fsdpck_error *err)
 {
@@ -203,8 +212,7 @@ static int check_others(const struct job *job, const struct fsdpck_source *src, 
             ours = l->params[i / TREES].trainable && strcmp(t->name, name) == 0;
         }
         if (!ours)
-            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src),
-                                    "tensor '%s' is not trained by this config: lora.target_modules, lora.modules_to_save or lora.use_dora are not those of this checkpoint", t->name);
+            return refuse_tensor(job, src, t->name, "not trained by this config", err);
     }
     return 0;
 }
@@ -224,8 +232,7 @@ static int check_tensors(const struct job *job, const struct fsdpck_source *src,
         make_path(p, (int)(i % TREES), path, name);
         const struct fsdpck_tensor *t = fsdpck_source_find(src, name);
         if (!t || t->dtype != FSDPCK_FLOAT32 || t->ndim != p->ndim || t->shape[0] != (uint64_t)p->nrow || (p->ndim == 2 && t->shape[1] != (uint64_t)p->ncol))
-            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src),
-                                    "tensor '%s' is %s, so model, lora.r, lora.target_modules or lora.modules_to_save are not those of this checkpoint", name, t ? "of another shape" : "not in it");
+            return refuse_tensor(job, src, name, t ? "of another shape" : "not in it", err);
     }
     return check_others(job, src, nfound, err);
 }

@@ -6,7 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <train/chat.h>
 #include <xxhash.h>
+
+#include "state/told.h"
 
 static json_t *hex(uint64_t value)
 {
@@ -44,18 +47,25 @@ static uint64_t model_of(const struct model *m)
     return XXH3_64bits(parts, sizeof parts);
 }
 
-/* Keys of CONFIG.json, so that the refusal names what the user wrote. */
+/* As earlier versions called it, too. */
+static const struct {
+    const char *key, *before;
+} hashes[] = {
+    { "data", "data (data.train, data.plan, data.seq_len, data.packing, train.global_batch_size or train.micro_batch_size)" },
+    { "lora.scales", "lora.lora_alpha (or alpha_pattern, use_rslora)" },
+};
+
+/* What must not differ. Where it is a hash, what the user wrote is in "told" (state/told.h), and names the key. */
 static json_t *fixed_of(const struct job *job)
 {
     const struct train_config *c = job->config;
     json_t *fixed = json_object();
     json_object_set_new(fixed, "model", hex(model_of(&job->model)));
     json_object_set_new(fixed, "seed", json_integer((json_int_t)c->seed));
-    json_object_set_new(fixed, "data (data.train, data.plan, data.seq_len, data.packing, train.global_batch_size or train.micro_batch_size)",
-                        hex(data_fingerprint(job->data)));
+    json_object_set_new(fixed, hashes[0].key, hex(data_fingerprint(job->data)));
     json_object_set_new(fixed, "train.gradient_accumulation_steps", json_integer((json_int_t)c->train.accumulation));
     json_object_set_new(fixed, "lora", json_boolean(c->lora.enabled));
-    json_object_set_new(fixed, "lora.lora_alpha (or alpha_pattern, use_rslora)", hex(scales_of(&job->layout, &job->model)));
+    json_object_set_new(fixed, hashes[1].key, hex(scales_of(&job->layout, &job->model)));
     json_object_set_new(fixed, "lora.lora_dropout", json_real(c->lora.dropout));
     json_object_set_new(fixed, "dtype.param", json_string(c->dtype.param));
     json_object_set_new(fixed, "dtype.reduce", json_string(c->dtype.reduce));
@@ -69,7 +79,7 @@ static json_t *free_of(const struct job *job)
     json_t *loose = json_object();
     json_object_set_new(loose, "train.learning_rate", json_real(c->train.learning_rate));
     json_object_set_new(loose, "train.lr_scheduler_type", json_string(c->train.scheduler));
-    json_object_set_new(loose, "train.warmup_steps", json_integer((json_int_t)c->train.warmup_steps));
+    json_object_set_new(loose, "train.warmup_steps", json_integer((json_int_t)schedule_warmup(c, job->nsteps)));
     json_object_set_new(loose, "train.min_lr_ratio", json_real(c->train.min_lr_ratio));
     json_object_set_new(loose, "train.adam_beta1", json_real(c->train.beta1));
     json_object_set_new(loose, "train.adam_beta2", json_real(c->train.beta2));
@@ -101,6 +111,7 @@ char *state_write(const struct rank *r)
         json_object_set_new(state, "model_dtype", json_string(fsdpck_dtype_info(r->model_dtype)->name));
     json_object_set_new(state, "fixed", fixed_of(r->job));
     json_object_set_new(state, "free", free_of(r->job));
+    json_object_set_new(state, "told", told_of(r->job));
     char *text = json_dumps(state, JSON_COMPACT | JSON_REAL_PRECISION(17));
     json_decref(state);
     return text;
@@ -168,16 +179,54 @@ static void note_changes(const struct job *job, const struct fsdpck_source *src,
     }
 }
 
+bool state_read_date(const struct fsdpck_source *src, char *date, size_t nbytes)
+{
+    struct fsdpck_error ignored = { 0 };
+    json_t *state = load(src, &ignored);
+    const char *found = json_string_value(json_object_get(json_object_get(state, "told"), "data.date"));
+    time_t day;
+    bool good = found && strlen(found) < nbytes && chat_read_date(found, &day, &ignored) == 0;
+    if (good)
+        snprintf(date, nbytes, "%s", found);
+    json_decref(state);
+    return good;
+}
+
+/* As it is, or as an earlier version called it. */
+static json_t *find_fixed(const json_t *fixed, const char *key)
+{
+    json_t *found = json_object_get(fixed, key);
+    for (size_t i = 0; !found && i < sizeof hashes / sizeof hashes[0]; i++)
+        found = strcmp(hashes[i].key, key) == 0 ? json_object_get(fixed, hashes[i].before) : NULL;
+    return found;
+}
+
+/* All that differ, each by its key in CONFIG.json. */
+static bool tell_fixed(const struct job *job, const json_t *state, json_t *fixed, struct told_list *list)
+{
+    json_t *now = told_of(job), *value;
+    const char *key;
+    json_object_foreach (fixed, key, value) {
+        json_t *was = find_fixed(json_object_get(state, "fixed"), key);
+        if (json_equal(was, value))
+            continue;
+        list->ndiffering++;
+        if (strcmp(key, "model") == 0 || strcmp(key, "data") == 0 || strcmp(key, "lora.scales") == 0)
+            told_differences(list, key, json_object_get(state, "told"), now);
+        else
+            told_add(list, key, was, value);
+    }
+    json_decref(now);
+    return list->ndiffering > 0;
+}
+
 int state_check(const struct job *job, const struct fsdpck_source *src, struct fsdpck_error *err)
 {
-    json_t *state = load(src, err), *fixed = fixed_of(job), *loose = free_of(job), *value;
-    const char *key;
+    json_t *state = load(src, err), *fixed = fixed_of(job), *loose = free_of(job);
+    struct told_list list = { 0 };
     int rc = state ? 0 : err->code;
-    json_object_foreach (fixed, key, value) {
-        json_t *was = json_object_get(json_object_get(state, "fixed"), key);
-        if (!rc && !json_equal(was, value))
-            rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src), "key '%s' is not what this checkpoint was made with", key);
-    }
+    if (!rc && tell_fixed(job, state, fixed, &list))
+        rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src), "this checkpoint is of another run: %s", list.text);
     if (!rc)
         note_changes(job, src, json_object_get(state, "free"), loose);
     else if (state)
@@ -186,4 +235,13 @@ int state_check(const struct job *job, const struct fsdpck_source *src, struct f
     json_decref(fixed);
     json_decref(loose);
     return rc;
+}
+
+void state_tell_lora(const struct job *job, const struct fsdpck_source *src, struct told_list *list)
+{
+    struct fsdpck_error ignored = { 0 };
+    json_t *state = load(src, &ignored), *now = told_of(job);
+    told_differences(list, "lora", json_object_get(state, "told"), now);
+    json_decref(state);
+    json_decref(now);
 }

@@ -106,8 +106,7 @@ static int read_template(struct chat *c, const char *folder, json_t *config, str
 static void take_fingerprint(struct chat *c)
 {
     char *special = json_dumps(c->special, JSON_SORT_KEYS | JSON_COMPACT);
-    uint64_t parts[] = { tokenizer_fingerprint(c->tokenizer), c->fingerprint, special ? XXH3_64bits(special, strlen(special)) : 0,
-                         c->jinja && jinja_has_clock(c->jinja) ? (uint64_t)c->now / 86400 : 0 };
+    uint64_t parts[] = { tokenizer_fingerprint(c->tokenizer), c->fingerprint, special ? XXH3_64bits(special, strlen(special)) : 0 };
     c->fingerprint = XXH3_64bits(parts, sizeof parts);
     free(special);
 }
@@ -182,9 +181,39 @@ bool chat_has_template(const struct chat *c)
     return c->jinja != NULL;
 }
 
+bool chat_asks_date(const struct chat *c)
+{
+    return c->jinja && jinja_has_clock(c->jinja);
+}
+
+/* Midday: no time zone's summer time makes another day of it. */
+int chat_read_date(const char *date, time_t *out, struct fsdpck_error *err)
+{
+    struct tm day = { .tm_hour = 12, .tm_isdst = -1 };
+    int n = 0;
+    bool read = sscanf(date, "%4d-%2d-%2d%n", &day.tm_year, &day.tm_mon, &day.tm_mday, &n) == 3 && n == 10 && date[n] == '\0';
+    const struct tm typed = { .tm_year = day.tm_year - 1900, .tm_mon = day.tm_mon - 1, .tm_mday = day.tm_mday };
+    day.tm_year = typed.tm_year;
+    day.tm_mon = typed.tm_mon;
+    time_t now = read ? mktime(&day) : (time_t)-1;
+    if (now == (time_t)-1 || day.tm_mday != typed.tm_mday || day.tm_mon != typed.tm_mon || day.tm_year != typed.tm_year)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "\"%.40s\" is no day; one is written YYYY-MM-DD", date);
+    *out = now;
+    return 0;
+}
+
+int chat_set_date(struct chat *c, const char *date, struct fsdpck_error *err)
+{
+    return chat_read_date(date, &c->now, err);
+}
+
 uint64_t chat_fingerprint(const struct chat *c)
 {
-    return c->fingerprint;
+    struct tm day = { 0 };
+    if (!chat_asks_date(c) || !localtime_r(&c->now, &day))
+        return c->fingerprint;
+    const int parts[] = { day.tm_year, day.tm_mon, day.tm_mday };
+    return XXH3_64bits_withSeed(parts, sizeof parts, c->fingerprint);
 }
 
 int chat_loss_of(const char *name)

@@ -2,6 +2,7 @@
 #ifndef TRAIN_CHAT_H
 #define TRAIN_CHAT_H
 
+#include <time.h>
 #include <train/tokenizer.h>
 
 #ifdef __cplusplus
@@ -17,6 +18,10 @@ FSDPCK_API int chat_open(const char *model, struct chat **out, struct fsdpck_err
 FSDPCK_API void chat_close(struct chat *c); /* NULL does nothing */
 FSDPCK_API const struct tokenizer *chat_tokenizer(const struct chat *c);
 FSDPCK_API bool chat_has_template(const struct chat *c);
+/* Whether the template shows the date, which is today's, or what chat_set_date() says: "2026-11-23". Before any coder is made. */
+FSDPCK_API bool chat_asks_date(const struct chat *c);
+FSDPCK_API int chat_read_date(const char *date, time_t *out, struct fsdpck_error *err);
+FSDPCK_API int chat_set_date(struct chat *c, const char *date, struct fsdpck_error *err);
 /* Of tokenizer, template, special tokens; where the template shows the date, of that too. */
 FSDPCK_API uint64_t chat_fingerprint(const struct chat *c);
 

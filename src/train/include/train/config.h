@@ -48,6 +48,7 @@ struct train_config {
         const char *eval; /* the first of them, or NULL */
         const struct train_data_file *eval_files; /* (neval_files) */
         size_t neval_files;
+        const char *date; /* "2026-11-23", for templates that show it; NULL: the day of the first start */
         const char *plan, *loss_on, *on_bad_line, *too_long;
         uint64_t seq_len;
         bool packing;
@@ -57,6 +58,8 @@ struct train_config {
         uint64_t max_steps, eval_steps; /* eval_steps 0: data.eval at the end only */
         double num_train_epochs; /* 0: by max_steps, which counts where the file gives both */
         uint64_t micro_batch_size, accumulation, global_batch_size, warmup_steps;
+        bool warmup_given; /* by the file: warmup_steps counts; else warmup_ratio, a share of the run */
+        double warmup_ratio;
         double learning_rate, min_lr_ratio, beta1, beta2, epsilon, weight_decay, max_grad_norm; /* max_grad_norm 0: no clipping */
         const char *scheduler, *weight_decay_on, *on_nonfinite;
     } train;

@@ -104,6 +104,7 @@ struct train_plan {
 /* What is trained on, or evaluated, after cutting and packing. */
 struct train_data_facts {
     uint64_t ndocs, ntok, nsupervised, longest_ntok, nrows; /* nrows: of an epoch; micro-batches under data.plan */
+    uint64_t nempty; /* documents without a supervised token, under data.plan; else they are left out */
     bool by_plan;
 };
 
@@ -116,6 +117,8 @@ struct train_start {
     const char *device;   /* rank 0's: "NVIDIA H200, sm_90"; NULL: the processor */
     bool copies;          /* parameters are gathered by copying */
     uint64_t step;        /* done: where a resumed run goes on */
+    uint64_t warmup_steps;
+    const char *date;     /* that the data shows; NULL: it shows none */
     struct train_plan plan;
     struct train_data_facts data, eval; /* eval: zero without data.eval */
 };

@@ -1,0 +1,14 @@
+/* The day that a run's data shows, where the chat template asks for one: the same for as long as the run goes on. */
+#ifndef TRAIN_DATE_H
+#define TRAIN_DATE_H
+
+#include "run/rank.h"
+
+enum { DATE_NBYTES = 12 };
+
+/* data.date; else that of the checkpoint that the run goes on from, of output_dir's cache, or today. */
+int date_choose(const struct train_config *config, const struct train_options *opt, char date[DATE_NBYTES], struct fsdpck_error *err);
+/* For the next start, until there is a checkpoint. */
+int date_keep(const struct job *job, struct fsdpck_error *err);
+
+#endif

@@ -1,0 +1,10 @@
+/* What is said about a run's settings before it starts. */
+#ifndef TRAIN_LOOK_H
+#define TRAIN_LOOK_H
+
+#include "run/rank.h"
+
+/* Notes of the process with rank 0. */
+void job_look(const struct job *job);
+
+#endif

@@ -1,0 +1,19 @@
+/* What the user wrote of a run whose sameness is judged by hashes: kept in the state, so that a refusal can name the key and both values. */
+#ifndef TRAIN_TOLD_H
+#define TRAIN_TOLD_H
+
+#include "run/rank.h"
+
+struct json_t;
+
+struct told_list {
+    char text[700];
+    size_t ndiffering;
+};
+
+struct json_t *told_of(const struct job *job); /* owned; NULL: no memory */
+void told_add(struct told_list *list, const char *key, const struct json_t *was, const struct json_t *now);
+/* The keys behind a hash that differs: "model", "data" or "lora…". then: told by the checkpoint, or NULL where an earlier version wrote it. */
+void told_differences(struct told_list *list, const char *hash, const struct json_t *then, const struct json_t *now);
+
+#endif
