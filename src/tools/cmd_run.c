@@ -134,7 +134,7 @@ static int run(struct run_args *args, const char *path)
 {
     struct fsdpck_error err = { 0 };
     struct train_config config;
-    struct train_result done;
+    struct train_result done = { 0 };
     struct device_arg device;
     device_choose(args->device, &device);
     struct train_options opt = { .device = device.name, .module = device.module, .launched_local = args->local, .launched_nlocal = args->nlocal,
@@ -150,9 +150,13 @@ static int run(struct run_args *args, const char *path)
     if (!rc) {
         config.model = model;
         rc = train_run(&config, &opt, &done, &err);
+    } else {
+        done.said_elsewhere = !train_speaks(&opt, &err);
     }
     train_config_free(&config);
     report_clear(&args->view->report);
+    if (rc && done.said_elsewhere)
+        return fsdpck_error_exit_code(err.code);
     return rc == 0 ? finish(args, path, &done) : report_error(&args->view->report, &err);
 }
 

@@ -17,7 +17,7 @@ struct board {
     uint32_t first, nlocal, nranks;
     double patience_seconds;
     size_t nbytes; /* of this mapping */
-    _Atomic uint32_t failed, lost, stop, error_state;
+    _Atomic uint32_t failed, lost, told, stop, error_state;
     _Atomic uint64_t saves, saves_of_ranks;
     struct fsdpck_error error;
     uint64_t notes[BOARD_NOTES];
@@ -121,6 +121,29 @@ void board_lost(struct board *b, uint32_t rank, const char *how)
     fsdpck_error_set(&err, FSDPCK_ERR_IO, NULL, "rank %u of %u %s %s; the other ranks were ended", rank, b->nranks, how, where);
     atomic_store(&b->lost, 1);
     leave_error(b, &err, true);
+}
+
+bool board_tell(struct board *b, const struct fsdpck_error *err)
+{
+    uint32_t state = NO_ERROR;
+    bool first = atomic_compare_exchange_strong(&b->error_state, &state, TAKEN);
+    if (first) {
+        atomic_store(&b->told, 1);
+        b->error = *err;
+        atomic_store(&b->error_state, COMPLETE);
+    }
+    atomic_store(&b->failed, 1);
+    return first;
+}
+
+void board_hush(struct board *b)
+{
+    atomic_store(&b->told, 1);
+}
+
+bool board_was_told(const struct board *b)
+{
+    return atomic_load(&b->told) != 0;
 }
 
 bool board_has_lost(const struct board *b)

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "comm/mpi_alarm.h"
 #include "comm/one_host.h"
 
 enum { TAG = 1, LARGEST_BLOCK = 1 << 30, SPINS = 200, NAP_NS = 50000, MERCY_MS = 2000 };
@@ -21,6 +22,7 @@ struct span {
 struct mpi {
     struct comm base;
     MPI_Comm comm;
+    struct mpi_alarm *alarm; /* the same in all lanes; COMM_MAIN's is freed */
     MPI_Request *requests; /* (2·nranks) those to rank r, then those from rank r */
     struct span *spans;    /* (nspans) */
     size_t nspans;
@@ -64,8 +66,10 @@ static uint32_t pending_peer(const struct mpi *c)
 static int wait_for(struct mpi *c, uint32_t first, uint32_t n, const char *operation, struct fsdpck_error *err)
 {
     uint64_t started = comm_now_ns();
-    if (c->base.lane == COMM_MAIN)
+    if (c->base.lane == COMM_MAIN) {
         board_operation(c->base.board, c->base.rank, operation);
+        mpi_alarm_waiting(c->alarm, true);
+    }
     for (uint64_t turn = 0;; turn++) {
         int done = 0, code = MPI_Testall((int)n, c->requests + first, &done, MPI_STATUSES_IGNORE);
         if (code != MPI_SUCCESS)
@@ -75,11 +79,13 @@ static int wait_for(struct mpi *c, uint32_t first, uint32_t n, const char *opera
         if (board_failed(c->base.board))
             return comm_other_failed(&c->base, operation, err);
         if ((double)(comm_now_ns() - started) > 1e9 * board_patience(c->base.board))
-            return comm_out_of_patience(&c->base, pending_peer(c), operation, err);
+            return comm_out_of_patience(&c->base, mpi_alarm_find_late(c->alarm, pending_peer(c)), operation, err);
         comm_beat(&c->base);
         if (c->base.lane != COMM_MAIN || turn > SPINS)
             nap(NAP_NS);
     }
+    if (c->base.lane == COMM_MAIN)
+        mpi_alarm_waiting(c->alarm, false);
     return 0;
 }
 
@@ -322,6 +328,7 @@ static void free_lane(struct mpi *c)
 static void mpi_free(struct comm *base)
 {
     struct mpi *c = (struct mpi *)base;
+    mpi_alarm_end(c->alarm);
     free(base->contribution);
     munmap(base->values, c->values_nbytes);
     for (int lane = COMM_MAIN + 1; lane < COMM_NLANES; lane++) {
@@ -399,10 +406,15 @@ int comm_mpi_join(struct board *board, uint32_t rank, uint32_t nranks, struct co
 {
     struct comm *lanes[COMM_NLANES];
     *out = NULL;
+    struct mpi_alarm *alarm = NULL;
     int rc = start_mpi(rank, nranks, err);
+    if (!rc)
+        rc = mpi_alarm_start(board, rank, nranks, &alarm, err);
     for (int lane = 0; lane < COMM_NLANES && !rc; lane++) {
         struct mpi *c = new_lane(board, rank, nranks, (enum comm_lane)lane);
         lanes[lane] = c ? &c->base : NULL;
+        if (c)
+            c->alarm = alarm;
         rc = c ? 0 : fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "MPI gives no communicator");
     }
     if (rc)
@@ -412,4 +424,17 @@ int comm_mpi_join(struct board *board, uint32_t rank, uint32_t nranks, struct co
     if (!rc)
         *out = lanes[COMM_MAIN];
     return rc;
+}
+
+void comm_mpi_abandon(struct comm *comm)
+{
+    mpi_alarm_wait(((struct mpi *)comm)->alarm);
+}
+
+void comm_mpi_tell(struct board *board, uint32_t rank, uint32_t nranks)
+{
+    struct fsdpck_error ignored = { 0 };
+    struct mpi_alarm *alarm = NULL;
+    if (start_mpi(rank, nranks, &ignored) == 0 && mpi_alarm_start(board, rank, nranks, &alarm, &ignored) == 0)
+        mpi_alarm_wait(alarm);
 }

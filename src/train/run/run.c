@@ -38,7 +38,7 @@ static int lock(struct job *job, struct fsdpck_error *err)
     return job->first ? 0 : fsdpck_folder_lock(job->config->output_dir, "run", &job->fs, &job->lock, err);
 }
 
-static int train(struct job *job, struct train_result *done, struct fsdpck_error *err)
+static int train(struct job *job, struct train_result *done, bool *joined, struct fsdpck_error *err)
 {
     char path[FILES_PATH];
     bool found = false;
@@ -48,6 +48,7 @@ static int train(struct job *job, struct train_result *done, struct fsdpck_error
         rc = date_keep(job, err);
     if (rc)
         return rc;
+    *joined = true;
     rc = supervise(job, found ? path : NULL, done, err);
     struct fsdpck_error ignored = { 0 }; /* the run's own error counts more */
     int rc2 = files_check_folder(job, rc ? &ignored : err);
@@ -56,21 +57,39 @@ static int train(struct job *job, struct train_result *done, struct fsdpck_error
     return rc ? rc : rc2;
 }
 
+/* *joined: the ranks were started, and have told each other. */
+static int run(struct job *job, struct train_result *done, bool *joined, struct fsdpck_error *err)
+{
+    int rc = files_make_folders(job->config, err);
+    if (!rc)
+        rc = lock(job, err);
+    if (!rc)
+        rc = train(job, done, joined, err);
+    fsdpck_folder_unlock(job->lock);
+    return rc;
+}
+
 int train_run(const struct train_config *config, const struct train_options *opt, struct train_result *result, struct fsdpck_error *err)
 {
     struct train_result done = { 0 };
+    struct fsdpck_error own = { 0 };
     struct job job;
-    int rc = job_open(config, opt, &job, err);
-    if (rc)
-        return rc;
-    rc = files_make_folders(config, err);
-    if (!rc)
-        rc = lock(&job, err);
-    if (!rc)
-        rc = train(&job, &done, err);
-    fsdpck_folder_unlock(job.lock);
-    job_close(&job);
+    bool joined = false;
+    int rc = job_open(config, opt, &job, &own);
+    if (!rc) {
+        rc = run(&job, &done, &joined, &own);
+        job_close(&job);
+    }
+    if (rc && !joined)
+        done.said_elsewhere = !supervise_refusal(opt, &own);
     if (result)
         *result = done;
+    if (rc && err && !err->code)
+        *err = own;
     return rc;
+}
+
+bool train_speaks(const struct train_options *opt, const struct fsdpck_error *err)
+{
+    return supervise_refusal(opt, err);
 }

@@ -19,7 +19,7 @@
 #include "run/loop.h"
 #include "state/whole.h"
 
-enum { GRACE_MS = 3000, POLL_MS = 20 };
+enum { GRACE_MS = 3000, POLL_MS = 20, LAUNCHED_GRACE = 10, TELL_MS = 10000, SPEAK_MS = 20000 };
 
 /* What processes have in common. world: NULL under a launcher. */
 struct family {
@@ -136,6 +136,8 @@ _Noreturn static void run_rank(struct family *f, uint32_t number)
         rc = loop_run(r, f->resume, number == f->job->first ? (struct loop_notes *)board_notes(f->board) : &scratch, &err);
     if (rc)
         rank_fail(f->job, f->board, &err);
+    if (rc && comm && !f->world)
+        comm_mpi_abandon(comm);
     rank_close(r);
     if (comm && (f->world || !rc)) /* MPI would wait for the others */
         comm->ops->free(comm);
@@ -178,7 +180,7 @@ static bool is_stalled(const struct family *f, uint32_t number, struct child *c)
         c->beats = beats;
         c->seen = now();
     }
-    if (now() - c->seen <= board_patience(f->board) + 1)
+    if (now() - c->seen <= board_patience(f->board) + (f->world ? 1 : LAUNCHED_GRACE)) /* where others can tell, they do */
         return false;
     snprintf(how, sizeof how, "has given no sign of life for %.0f s", now() - c->seen);
     board_lost(f->board, number, how);
@@ -248,6 +250,13 @@ static int start(struct family *f, struct child *children, struct fsdpck_error *
     return 0;
 }
 
+/* The first that ends badly has mpirun end all others: not before the one that speaks has spoken. mpirun says so by SIGTERM. */
+static void await_speaker(const struct train_options *opt)
+{
+    for (long ms = 0; ms < SPEAK_MS && !(opt->stop && *opt->stop); ms += POLL_MS)
+        sleep_ms(POLL_MS);
+}
+
 static void take_result(const struct family *f, struct train_result *result)
 {
     const struct loop_notes *notes = (struct loop_notes *)board_notes(f->board);
@@ -286,9 +295,36 @@ int supervise(struct job *job, const char *resume, struct train_result *result, 
         if (board_has_lost(f.board))
             hint_way_on(job, err);
         take_result(&f, result);
+        result->said_elsewhere = rc && board_was_told(f.board);
+        if (result->said_elsewhere)
+            await_speaker(job->opt);
     }
     comm_world_free(f.world);
     board_free(f.board);
     free(children);
     return rc;
+}
+
+bool supervise_refusal(const struct train_options *opt, const struct fsdpck_error *err)
+{
+    struct fsdpck_error ignored = { 0 };
+    struct board *board = NULL;
+    if (!opt->launched_nranks || !comm_mpi_is_built() || board_new(opt->launched_rank, 1, opt->launched_nranks, 1, &board, &ignored))
+        return true;
+    board_fail(board, err);
+    pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        comm_mpi_tell(board, opt->launched_rank, opt->launched_nranks);
+        _exit(0);
+    }
+    for (long ms = 0; pid > 0 && ms < TELL_MS && waitpid(pid, NULL, WNOHANG) == 0; ms += POLL_MS)
+        sleep_ms(POLL_MS);
+    if (pid > 0)
+        kill(pid, SIGKILL);
+    bool speaks = !board_was_told(board);
+    board_free(board);
+    if (!speaks)
+        await_speaker(opt);
+    return speaks;
 }

@@ -70,6 +70,7 @@ struct train_result {
     uint64_t ntrailing; /* of these, the last ones, without one between them that was not */
     bool diverged;    /* all steps are done, and ntrailing is ten or half of them: what is left is no result, and is not exported */
     bool stopped;     /* asked to stop before the end; the checkpoint is saved */
+    bool said_elsewhere; /* the run failed, and another rank of the launcher says why */
     bool save_failed; /* the last save did not succeed */
     char checkpoint[4096]; /* the last one, or "" */
     char adapter[4096];    /* of a LoRA run that is finished, or "" */
@@ -78,6 +79,9 @@ struct train_result {
 
 /* Starts the ranks, trains, saves, ends the ranks. Blocks. */
 FSDPCK_API int train_run(const struct train_config *config, const struct train_options *opt, struct train_result *result, struct fsdpck_error *err);
+
+/* A launcher's rank that cannot even call train_run: tells the others. False: another rank says what it would say. */
+FSDPCK_API bool train_speaks(const struct train_options *opt, const struct fsdpck_error *err);
 
 /* What a run will take, before anything is loaded. Bytes are of one rank (its full share; trailing ranks may have less). */
 struct train_plan {

@@ -1,0 +1,20 @@
+/* Failures between ranks that a launcher started: each board is one supervisor's, so a thread of each rank carries errors from one to the others, and answers those
+ * who look for the rank that stalls. Of ranks that fail at once, the lowest speaks. */
+#ifndef TRAIN_MPI_ALARM_H
+#define TRAIN_MPI_ALARM_H
+
+#include "comm/board.h"
+
+struct mpi_alarm;
+
+/* After MPI_Init_thread, in the process of the rank. board: borrowed. */
+int mpi_alarm_start(struct board *board, uint32_t rank, uint32_t nranks, struct mpi_alarm **out, struct fsdpck_error *err);
+void mpi_alarm_end(struct mpi_alarm *a); /* before MPI_Finalize; NULL does nothing */
+/* This rank has failed: returns when the others know, or after a time. */
+void mpi_alarm_wait(struct mpi_alarm *a);
+/* Whether the rank's main lane waits for others just now. */
+void mpi_alarm_waiting(struct mpi_alarm *a, bool waiting);
+/* Which rank is to blame that `pending` was waited for in vain: one that gives no answer, or works while all others wait. */
+uint32_t mpi_alarm_find_late(struct mpi_alarm *a, uint32_t pending);
+
+#endif
