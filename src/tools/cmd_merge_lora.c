@@ -1,4 +1,6 @@
 /* `fsdpck merge-lora`: base and adapter to full weights, as a Hugging Face folder or sharded. */
+#include <string.h>
+
 #include <fsdpck/base.h>
 
 #include "commands.h"
@@ -42,6 +44,13 @@ static int open_both(const struct merge_lora_args *args, const char *const *at, 
     return rc ? rc : source_arg_open(at[0], &args->source, opt, base, err);
 }
 
+static bool is_one_file(const char *out)
+{
+    static const char end[] = ".safetensors";
+    size_t n = strlen(out), k = sizeof end - 1;
+    return n >= k && strcmp(out + n - k, end) == 0;
+}
+
 static int run(const struct merge_lora_args *args, const char *const *at)
 {
     struct fsdpck_error err = { 0 };
@@ -55,6 +64,8 @@ static int run(const struct merge_lora_args *args, const char *const *at)
     bool shards = placement_given(&args->placement);
     if (shards && args->max_shard_nbytes)
         return usage_error("--max-shard-size is for Hugging Face folders; with --ranks or --mesh, OUT is a sharded checkpoint");
+    if (!shards && is_one_file(at[2]) && (args->max_shard_nbytes || args->assets))
+        return usage_error("--%s is for folders; OUT is one file", args->assets ? "assets" : "max-shard-size");
     if (!at[0] && args->source.from)
         return usage_error("--from says what BASE is, and no BASE is given: it is found from ADAPTER");
     report_start(&report, &args->common, &opt);

@@ -19,6 +19,7 @@ struct kind {
     uint64_t nout, nin, r;
     bool turned, dora;
     unsigned nthreads;
+    bool whole; /* the adapter's file has its own base layer */
 };
 
 static struct model_tensor *add(struct model *m, uint64_t *seed, const char *name, enum fsdpck_dtype dtype, uint64_t rows, uint64_t cols)
@@ -60,7 +61,7 @@ static const struct model_tensor *named(const struct model *m, const char *name)
 /* W + 2/r' * B A, exactly as doubles have it; DoRA by row, or by column where W is stored turned. */
 static void expect(const struct kind *k, const struct model *base, const struct model *lora, double *want)
 {
-    double *w = doubles(named(base, "q.weight")), *a = doubles(named(lora, "q.lora_A.weight")), *b = doubles(named(lora, "q.lora_B.weight"));
+    double *w = doubles(k->whole ? named(lora, "q.base_layer.weight") : named(base, "q.weight")), *a = doubles(named(lora, "q.lora_A.weight")), *b = doubles(named(lora, "q.lora_B.weight"));
     double *norms = calloc(k->nout, sizeof *norms);
     for (uint64_t o = 0; o < k->nout; o++)
         for (uint64_t i = 0; i < k->nin; i++) {
@@ -146,6 +147,8 @@ static void run(const struct kind *k, uint64_t seed)
     add(&lora, &seed, "q.lora_B.weight", FSDPCK_BFLOAT16, k->nout, k->r);
     if (k->dora)
         add(&lora, &seed, "q.lora_magnitude_vector", FSDPCK_FLOAT32, k->nout, 0);
+    if (k->whole)
+        add(&lora, &seed, "q.base_layer.weight", FSDPCK_FLOAT32, k->turned ? k->nin : k->nout, k->turned ? k->nout : k->nin);
     model_write_safetensors(&base, base_path);
     model_write_safetensors(&lora, lora_path);
     configure(root, k);
@@ -173,18 +176,109 @@ static void merges_are_exact_sums_rounded_once(void **state)
 {
     (void)state;
     static const struct kind kinds[] = {
-        { FSDPCK_BFLOAT16, 30, 40, 3, false, false, 1 },
-        { FSDPCK_FLOAT32, 1, 1, 1, false, false, 1 },
-        { FSDPCK_FLOAT16, 17, 257, 5, false, false, 2 },
-        { FSDPCK_FLOAT32, 40, 30, 4, true, false, 2 },
-        { FSDPCK_BFLOAT16, 33, 31, 2, false, true, 2 },
-        { FSDPCK_FLOAT32, 31, 33, 2, true, true, 1 },
-        { FSDPCK_BFLOAT16, 700, 1100, 3, false, false, 3 }, /* several bands, that begin and end inside rows */
-        { FSDPCK_FLOAT16, 300, 400, 2, true, true, 3 },
-        { FSDPCK_BFLOAT16, 1, 700000, 2, false, false, 2 }, /* a row that is longer than a band, and factors beyond their budget */
+        { FSDPCK_BFLOAT16, 30, 40, 3, false, false, 1, false },
+        { FSDPCK_FLOAT32, 1, 1, 1, false, false, 1, false },
+        { FSDPCK_FLOAT16, 17, 257, 5, false, false, 2, false },
+        { FSDPCK_FLOAT32, 40, 30, 4, true, false, 2, false },
+        { FSDPCK_BFLOAT16, 33, 31, 2, false, true, 2, false },
+        { FSDPCK_FLOAT32, 31, 33, 2, true, true, 1, false },
+        { FSDPCK_BFLOAT16, 700, 1100, 3, false, false, 3, false }, /* several bands, that begin and end inside rows */
+        { FSDPCK_FLOAT16, 300, 400, 2, true, true, 3, false },
+        { FSDPCK_BFLOAT16, 410, 307, 3, false, false, 2, true }, /* several pieces of the copy */
+        { FSDPCK_FLOAT32, 290, 310, 2, false, true, 2, true },
+        { FSDPCK_FLOAT16, 280, 300, 2, true, true, 1, true },
+        { FSDPCK_BFLOAT16, 1, 700000, 2, false, false, 2, false }, /* a row that is longer than a band, and factors beyond their budget */
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         run(&kinds[i], 100 + i);
+}
+
+static float *read_floats(const char *root, const char *name, const char *tensor, const struct fsdpck_options *opt)
+{
+    struct fsdpck_source *src = open_at(root, name, opt);
+    const struct fsdpck_tensor *t = fsdpck_source_find(src, tensor);
+    struct fsdpck_error err = { 0 };
+    float *data = malloc(t->nbytes);
+    const struct fsdpck_read read = { .tensor = t, .dst = data };
+    assert_int_equal(fsdpck_source_read(src, &read, 1, &err), 0);
+    fsdpck_source_close(src);
+    return data;
+}
+
+/* Rows in any order, over bands and shards that begin and end inside them; all others stay. */
+static void trained_rows_replace_the_bases(void **state)
+{
+    (void)state;
+    enum { ROWS = 500, COLS = 1201, N = 4 };
+    static const uint64_t rows[N] = { 499, 0, 217, 218 };
+    char *root = tree_new(), *base_path = tree_path(root, "base.safetensors"), *lora_path = tree_path(root, "lora.safetensors");
+    struct model base = { 0 }, lora = { 0 };
+    const struct fsdpck_io io = model_fast_io();
+    const struct fsdpck_options opt = { .io = &io, .nthreads = 3, .memory_nbytes = 16 << 20 };
+    static const struct fsdpck_placement columns = { FSDPCK_SHARD, 1, 0 };
+    const struct fsdpck_placement_rule rule = { .glob = "e.weight", .mesh_dim = { "shard" }, .placement = { columns }, .n = 1 };
+    const struct fsdpck_convert_request sharded = { .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { 3 } }, .rules = &rule, .nrules = 1 };
+    struct fsdpck_error err = { 0 };
+    uint64_t seed = 21;
+    add(&base, &seed, "e.weight", FSDPCK_FLOAT32, ROWS, COLS);
+    add(&lora, &seed, "e.trainable_tokens_delta", FSDPCK_FLOAT32, N, COLS);
+    float *want = malloc(ROWS * COLS * sizeof *want);
+    memcpy(want, base.tensors[0].data, ROWS * COLS * sizeof *want);
+    for (size_t i = 0; i < N; i++)
+        memcpy(want + rows[i] * COLS, lora.tensors[0].data + i * COLS * sizeof *want, COLS * sizeof *want);
+    model_write_safetensors(&base, base_path);
+    model_write_safetensors(&lora, lora_path);
+    tree_file(root, "adapter_config.json", "{\"peft_type\":\"TRAINABLE_TOKENS\",\"token_indices\":[499,0,217,218]}");
+    if (merge(root, "whole.safetensors", &opt, NULL, &err) != 0 || merge(root, "columns", &opt, &sharded, &err) != 0)
+        fail_msg("%s: %s", err.file, err.message);
+    for (int i = 0; i < 2; i++) {
+        float *got = read_floats(root, i ? "columns" : "whole.safetensors", "e.weight", &opt);
+        assert_memory_equal(got, want, ROWS * COLS * sizeof *want);
+        free(got);
+    }
+    free(want);
+    model_free(&base);
+    model_free(&lora);
+    tree_remove(root);
+    free(root);
+    free(base_path);
+    free(lora_path);
+}
+
+/* Whoever reads an adapter by itself says what it read; the rest is the frozen model's, another adapter's, or refused by its name. */
+static void an_account_names_what_was_not_used(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "m.0.q.lora_A.default.weight", "m.0.q.lora_B.default.weight", "m.0.q.base_layer.weight", "m.0.q.lora_A.x.weight",
+                                         "head.modules_to_save.default.weight", "head.original_module.weight" };
+    enum { N = sizeof names / sizeof *names };
+    char *root = tree_new(), *path = tree_path(root, "lora.safetensors");
+    struct model lora = { 0 };
+    const struct fsdpck_io io = model_fast_io();
+    const struct fsdpck_options opt = { .io = &io };
+    uint64_t seed = 3;
+    bool used[N];
+    for (int i = 0; i < N; i++)
+        add(&lora, &seed, names[i], FSDPCK_FLOAT32, 2, 2);
+    model_write_safetensors(&lora, path);
+    struct fsdpck_source *src = open_at(root, "lora.safetensors", &opt);
+    for (int left_out = -1; left_out < N; left_out++) {
+        struct fsdpck_error err = { 0 };
+        for (size_t i = 0; i < N; i++) {
+            const char *name = fsdpck_source_tensor(src, i)->name;
+            used[i] = strcmp(name, names[0]) == 0 || strcmp(name, names[1]) == 0 || strcmp(name, names[4]) == 0;
+            used[i] = used[i] && (left_out < 0 || strcmp(name, names[left_out]) != 0);
+        }
+        bool part = left_out == 0 || left_out == 1 || left_out == 4;
+        assert_int_equal(fsdpck_lora_account(src, "default", used, &opt, &err), part ? FSDPCK_ERR_UNSUPPORTED : 0);
+        if (part)
+            assert_string_equal(err.tensor, names[left_out]);
+    }
+    fsdpck_source_close(src);
+    model_free(&lora);
+    tree_remove(root);
+    free(root);
+    free(path);
 }
 
 /* Rounding goes to the nearest, ties to even: in bf16 1 + 2^-8 is a tie that goes down, 1 + 3 * 2^-8 one that goes up, a little more than a tie goes up. */
@@ -278,6 +372,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(merges_are_exact_sums_rounded_once),
+        cmocka_unit_test(trained_rows_replace_the_bases),
+        cmocka_unit_test(an_account_names_what_was_not_used),
         cmocka_unit_test(ties_go_to_even),
         cmocka_unit_test(factors_share_their_budget),
     };

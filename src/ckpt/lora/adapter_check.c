@@ -1,10 +1,9 @@
 /* Holds an adapter's tensors against each other and against its configuration. Whatever PEFT would drop, fill in or misread without a word is refused
  * here: a wrong adapter loads as easily as a right one. Shapes only, no payload. */
-#include <math.h>
-
 #include "lora/adapter.h"
 
-#include "lora/config.h"
+#include <math.h>
+#include <string.h>
 
 double fsdpck_lora_scale(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_module *m)
 {
@@ -143,6 +142,15 @@ static int check_all_tokens(const struct fsdpck_lora_adapter *a, struct fsdpck_e
                             a->config.file);
 }
 
+/* Beside LoRA an adapted layer has what base_layer holds, and its bias; other tensors of it are another method's, or another program's: a scaling, say. */
+static int check_whole(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_whole *w, struct fsdpck_error *err)
+{
+    const struct fsdpck_lora_name *n = &a->names[w->position];
+    if (n->role == LORA_PLAIN && !w->saved && strcmp(n->leaf, "bias") != 0 && fsdpck_names_find(&a->index, n->module) != SIZE_MAX)
+        return fsdpck_lora_refuse(a, w->position, FSDPCK_ERR_UNSUPPORTED, err, "its module is adapted: PEFT has no such tensor there, and calls the layer below base_layer");
+    return check_one(a, w->position, err);
+}
+
 /* A frozen layer that is wrapped for an adapter has that adapter's tensors beside it, or they are lost. */
 static int check_wrapped(const struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
 {
@@ -173,7 +181,7 @@ int fsdpck_lora_adapter_check(struct fsdpck_lora_adapter *a, struct fsdpck_error
         if ((rc = check_rank(a, &m[i], err)) == 0)
             rc = check_features(a, &m[i], err);
     for (size_t i = 0; i < a->whole.count && rc == 0; i++)
-        rc = check_one(a, lora_whole(a)[i].position, err);
+        rc = check_whole(a, &lora_whole(a)[i], err);
     if (rc == 0)
         rc = check_all_tokens(a, err);
     return rc ? rc : check_wrapped(a, err);

@@ -55,27 +55,31 @@ static int load_config(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_r
     return rc;
 }
 
-/* A file of tensors has its configuration beside it. */
-static char *beside(const struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
+static int try_folder(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req, const char *folder, bool *found, struct fsdpck_error *err)
 {
-    const char *path = fsdpck_source_path(a->src), *slash = strrchr(path, '/');
-    char *dir = strndup(path, slash ? (size_t)(slash - path) : 0), *file = NULL;
-    if (dir)
-        file = fsdpck_path_join(slash == path ? "/" : dir, FSDPCK_LORA_CONFIG_NAME, err);
-    else
-        fsdpck_error_nomem(err, strlen(path));
-    free(dir);
-    return file;
-}
-
-static int find_beside(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req, bool *found, struct fsdpck_error *err)
-{
-    char *path = beside(a, err);
+    char *path = fsdpck_path_join(folder, FSDPCK_LORA_CONFIG_NAME, err);
     int rc = path ? 0 : FSDPCK_ERR_NOMEM;
     *found = rc == 0 && fsdpck_is_file(a->src->io, path);
     if (*found)
         rc = load_config(a, req, path, NULL, err);
     free(path);
+    return rc;
+}
+
+/* A file of tensors has its configuration beside it, a folder inside; several adapters have it in folders of their names. */
+static int find_beside(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req, bool *found, struct fsdpck_error *err)
+{
+    const char *path = fsdpck_source_path(a->src), *slash = strrchr(path, '/');
+    bool file = fsdpck_is_file(a->src->io, path);
+    char *folder = !file ? strdup(path) : slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup("");
+    char *own = folder ? fsdpck_path_join(folder, strchr(a->name, '/') ? "default" : a->name, err) : NULL; /* a tensor's name is no path */
+    int rc = own ? try_folder(a, req, own, found, err) : FSDPCK_ERR_NOMEM;
+    if (!folder)
+        fsdpck_error_nomem(err, strlen(path));
+    if (rc == 0 && !*found)
+        rc = try_folder(a, req, folder, found, err);
+    free(folder);
+    free(own);
     return rc;
 }
 
@@ -87,7 +91,7 @@ int fsdpck_lora_adapter_configure(struct fsdpck_lora_adapter *a, const struct fs
         return load_config(a, req, req->config, NULL, err);
     if (asset)
         return load_config(a, req, asset->from, asset, err);
-    int rc = strcmp(fsdpck_source_kind(a->src), "safetensors") == 0 ? find_beside(a, req, &found, err) : 0;
+    int rc = find_beside(a, req, &found, err);
     if (rc || found)
         return rc;
     a->config.alpha = req->alpha;

@@ -59,26 +59,58 @@ static int check_tied(struct fsdpck_lora_merge *m, const struct fsdpck_lora_whol
     int rc = fsdpck_lora_merge_target(m, w->name, w->position, &t, err);
     if (rc || !w->saved || t->nwhole == lora_base_nnames(m, t) || m->adapter->config.ensure_tying)
         return rc;
-    return fsdpck_lora_refuse(m->adapter, w->position, FSDPCK_ERR_UNSUPPORTED, err, "the base ties '%s' to another tensor; a copy for one of the two cannot be merged",
-                              w->name);
+    fsdpck_lora_refuse(m->adapter, w->position, FSDPCK_ERR_UNSUPPORTED, err, "the base ties '%s' to another tensor; a copy for one of the two cannot be merged", w->name);
+    fsdpck_error_hint(err, "merge into an untied base: with an lm_head.weight of its own and \"tie_word_embeddings\": false");
+    return FSDPCK_ERR_UNSUPPORTED;
 }
 
-/* A module that modules_to_save names is trained: without its tensor the base's would be kept untrained. */
-static int check_saved(struct fsdpck_lora_merge *m, struct fsdpck_error *err)
+static bool is_bias(const struct fsdpck_lora_merge *m, const struct fsdpck_lora_name *n)
 {
-    for (size_t i = 0; i < m->selection->ntensors; i++) {
-        const struct fsdpck_chosen *c = &m->selection->tensors[i];
-        size_t stored = c->alias_of >= 0 ? (size_t)c->alias_of : i;
-        struct fsdpck_lora_name n;
-        int rc = fsdpck_lora_name_parse(&m->arena, c->name, &n, err);
-        const char *saved = rc == 0 ? fsdpck_lora_config_saves(&m->adapter->config, n.module) : NULL;
-        if (rc)
-            return rc;
-        if (saved && !(m->targets[stored] && m->targets[stored]->whole))
-            return fsdpck_error_set(err, FSDPCK_ERR_MISSING, fsdpck_source_path(m->adapter->src),
-                                    "has no tensor for the base's '%s', which modules_to_save trains: PEFT compares '%s' with the ends of modules' names", c->name, saved);
-    }
+    enum fsdpck_lora_bias bias = m->adapter->config.bias;
+    return strcmp(n->leaf, "bias") == 0 && (bias == LORA_BIAS_ALL || (bias == LORA_BIAS_LORA_ONLY && fsdpck_names_find(&m->adapter->index, n->module) != SIZE_MAX));
+}
+
+static int not_there(const struct fsdpck_lora_merge *m, const char *name, const char *saved, struct fsdpck_error *err)
+{
+    const char *file = fsdpck_source_path(m->adapter->src);
+    if (saved)
+        return fsdpck_error_set(err, FSDPCK_ERR_MISSING, file, "has no tensor for the base's '%s', which modules_to_save trains: PEFT compares '%s' with the ends of "
+                                "modules' names", name, saved);
+    return fsdpck_error_set(err, FSDPCK_ERR_MISSING, file, "has no tensor for the base's '%s', which 'bias' trains", name);
+}
+
+/* What the configuration says was trained has a tensor: without it the base's would be kept untrained. */
+static int check_there(struct fsdpck_lora_merge *m, size_t i, size_t *untouched, const char **first, struct fsdpck_error *err)
+{
+    const struct fsdpck_lora_config *config = &m->adapter->config;
+    const struct fsdpck_chosen *c = &m->selection->tensors[i];
+    const struct lora_target *t = m->targets[c->alias_of >= 0 ? (size_t)c->alias_of : i];
+    struct fsdpck_lora_name n;
+    int rc = fsdpck_lora_name_parse(&m->arena, c->name, &n, err);
+    const char *saved = rc == 0 ? fsdpck_lora_config_saves(config, n.module) : NULL;
+    if (rc)
+        return rc;
+    if ((saved || is_bias(m, &n)) && !(t && t->whole))
+        return not_there(m, c->name, saved, err);
+    if (t || saved || strcmp(n.leaf, "weight") != 0 || !fsdpck_lora_config_has_targets(config) || !fsdpck_lora_config_targets(config, n.module) ||
+        fsdpck_lora_config_leaves_out(config, n.module))
+        return 0;
+    *first = *untouched ? *first : c->name;
+    ++*untouched;
     return 0;
+}
+
+/* target_modules may reach layers that the trained model did not have: extra heads, towers. */
+static int check_all_there(struct fsdpck_lora_merge *m, struct fsdpck_error *err)
+{
+    const char *first = NULL;
+    size_t untouched = 0;
+    int rc = 0;
+    for (size_t i = 0; i < m->selection->ntensors && rc == 0; i++)
+        rc = check_there(m, i, &untouched, &first, err);
+    if (rc == 0 && untouched)
+        fsdpck_lora_say(m->opt, "target_modules reaches %zu of the base's tensors that the adapter has nothing for, '%s' the first: they stay as they are", untouched, first);
+    return rc;
 }
 
 int fsdpck_lora_merge_whole(struct fsdpck_lora_merge *m, struct fsdpck_error *err)
@@ -89,7 +121,7 @@ int fsdpck_lora_merge_whole(struct fsdpck_lora_merge *m, struct fsdpck_error *er
         rc = replace(m, &lora_whole(a)[i], err);
     for (size_t i = 0; i < a->whole.count && rc == 0; i++)
         rc = check_tied(m, &lora_whole(a)[i], err);
-    return rc || !a->config.doc ? rc : check_saved(m, err);
+    return rc || !a->config.doc || a->config.only_tokens ? rc : check_all_there(m, err);
 }
 
 /* ---- trained tokens ---- */
