@@ -8,6 +8,7 @@
 #include <fsdpck/check.h>
 
 #include "json_out.h"
+#include "ls.h"
 #include "model_path.h"
 #include "report.h"
 #include "source_arg.h"
@@ -23,6 +24,7 @@ struct printer {
     const char *typed;
     struct report *report;
     json_t *problems; /* NULL: print lines */
+    struct ls_json leftovers; /* with JSON */
     bool complete;    /* every problem got into `problems` */
 };
 
@@ -87,6 +89,7 @@ static int print_json(struct printer *p, const struct fsdpck_verify_result *r, i
     json_t *o = json_object();
     bool ok = json_out_put(o, "path", json_out_text(p->typed)) && p->complete;
     ok = json_out_put(o, "problems", json_incref(p->problems)) && ok;
+    ok = json_out_put(o, "leftovers", json_incref(p->leftovers.leftovers)) && p->leftovers.complete && ok;
     ok = json_out_put(o, "hashed", json_boolean(r->hashed)) && ok;
     ok = json_out_put(o, "files", json_out_u64(r->nfiles)) && ok;
     ok = json_out_put(o, "tensors", json_out_u64(r->ntensors)) && ok;
@@ -107,6 +110,15 @@ static void print_summary(const char *typed, bool quick, const struct fsdpck_ver
            quick ? " (--quick: sizes, tables and index only)" : r->hashed ? ", every byte checked against its hash" : "");
 }
 
+/* What writers left beside or in the checkpoint is no problem of it, and listed apart. */
+static int list_leftovers(struct printer *p, const char *path, const struct fsdpck_options *opt, struct fsdpck_error *err)
+{
+    report_clear(p->report);
+    if (!p->problems)
+        return fsdpck_leftovers(path, FSDPCK_CLEAN_NOTHING, opt, ls_text_leftover, NULL, err);
+    return fsdpck_leftovers(path, FSDPCK_CLEAN_NOTHING, opt, ls_json_leftover, &p->leftovers, err);
+}
+
 static int run(const struct verify_args *args, const char *typed)
 {
     char path[PATH_MAX];
@@ -115,12 +127,16 @@ static int run(const struct verify_args *args, const char *typed)
     struct fsdpck_options opt;
     struct fsdpck_verify_result result = { 0 };
     report_start(&report, &args->common, &opt);
-    struct printer p = { .typed = typed, .report = &report, .problems = args->common.json ? json_array() : NULL, .complete = true };
+    struct printer p = { .typed = typed, .report = &report, .problems = args->common.json ? json_array() : NULL, .leftovers.complete = true, .complete = true };
     int status, rc = args->common.json && !p.problems ? fsdpck_error_nomem(&err, sizeof(json_t)) : 0;
     if (!rc)
         rc = model_path_resolve(typed, path, sizeof path, &err);
     if (!rc)
         rc = fsdpck_verify(path, args->source.from, args->quick, &opt, on_problem, &p, &result, &err);
+    if (!rc && p.problems && !(p.leftovers.leftovers = json_array()))
+        rc = fsdpck_error_nomem(&err, sizeof(json_t));
+    if (!rc)
+        rc = list_leftovers(&p, path, &opt, &err);
     report_clear(&report);
     status = rc ? report_error(&report, &err) : result.nproblems ? EXIT_NO : EXIT_DONE;
     if (!rc && p.problems)
@@ -128,6 +144,7 @@ static int run(const struct verify_args *args, const char *typed)
     else if (!rc)
         print_summary(typed, args->quick, &result);
     json_decref(p.problems);
+    json_decref(p.leftovers.leftovers);
     return status;
 }
 
@@ -141,7 +158,7 @@ int cmd_verify(const struct command *self, int argc, char **argv)
     };
     const struct command_line line = {
         .command = self, .positionals = "SOURCE", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
-        .notes = "Exit code: 0 no problems, 1 problems (one line each on stdout), 3 there is nothing to check.",
+        .notes = "Exit code: 0 no problems, 1 problems (one line each on stdout), 3 there is nothing to check. Left-overs of writers are listed apart.",
     };
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);

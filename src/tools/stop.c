@@ -1,12 +1,27 @@
-/* Turns stop signals into a flag that the library polls. It must not do anything else in a handler. */
+/* Turns stop signals into a flag that the library polls. It must not do anything else in a handler, but say so. */
 #include "stop.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
 
 volatile int stop_signal, save_signals;
+
+/* What Ctrl-C says at once, as the work may take a while to stop. */
+static char announcement[128];
+
+static void announce(void)
+{
+    int kept = errno;
+    ssize_t n = write(STDERR_FILENO, announcement, strlen(announcement));
+    (void)n; /* nobody is there to be told */
+    errno = kept;
+}
 
 static void on_signal(int number)
 {
@@ -15,10 +30,13 @@ static void on_signal(int number)
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
         sigaction(signals[i], &standard, NULL);
     __atomic_store_n(&stop_signal, number, __ATOMIC_RELAXED); /* worker threads look at it */
+    if (number == SIGINT)
+        announce();
 }
 
-void stop_install(void)
+void stop_install(const char *tool)
 {
+    snprintf(announcement, sizeof announcement, "%s%s: stopping; a second Ctrl-C ends it at once\n", isatty(STDERR_FILENO) ? "\n" : "", tool);
     struct sigaction stop = { .sa_handler = on_signal, .sa_flags = SA_RESTART }, old;
     struct sigaction ignore = { .sa_handler = SIG_IGN };
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
@@ -26,6 +44,7 @@ void stop_install(void)
             sigaction(signals[i], &stop, NULL);
     }
     sigaction(SIGPIPE, &ignore, NULL);
+    sigaction(SIGXFSZ, &ignore, NULL);
 }
 
 static void on_save(int number)

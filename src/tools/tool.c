@@ -107,6 +107,6 @@ int tool_main(const struct tool *tool, int argc, char **argv)
 {
     tool_name = tool->name;
     fill_descriptors();
-    stop_install();
+    stop_install(tool->name);
     return close_stdout(tool, dispatch(tool, argc, argv));
 }

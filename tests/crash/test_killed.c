@@ -60,6 +60,8 @@ static void succeed(const struct verb *v, uint32_t rank, unsigned n)
                       result.err[i].message);
     if (verb_state(v, &ground, ground.root, false, &why) != STATE_NEW)
         verb_fail(v, ground.root, "killed at operation %u of rank %u: the next attempt succeeds, but the output is not the new one (%s)", n, rank, why);
+    if (!v->no_exchange && !verb_is_exactly(&ground, ground.root, STATE_NEW)) /* in steps, the old one is kept until the new one stands */
+        verb_fail(v, ground.root, "killed at operation %u of rank %u: the next attempt leaves what the dead ones left", n, rank);
     verb_tables_free(f);
 }
 

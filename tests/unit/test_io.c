@@ -3,11 +3,14 @@
 
 #include <errno.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -359,6 +362,27 @@ static int remove_dir(void **state)
     return io->rmdir(NULL, dir);
 }
 
+/* Where the limit on the size of files would send SIGXFSZ, whose default ends the process. */
+static void a_limit_on_sizes_is_an_error(void **state)
+{
+    (void)state;
+    int status;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        const struct rlimit limit = { 100, 100 };
+        char bytes[101] = { 0 };
+        signal(SIGXFSZ, SIG_DFL);
+        int fd = io->open(io->ctx, at("limited"), FSDPCK_OPEN_WRITE | FSDPCK_OPEN_CREATE, 0666);
+        bool ok = setrlimit(RLIMIT_FSIZE, &limit) == 0 && io->pwrite(io->ctx, fd, bytes, 100, 0) == 100 && io->pwrite(io->ctx, fd, bytes, 101, 0) == -EFBIG &&
+                  io->pwrite(io->ctx, fd, bytes, 1, 100) == -EFBIG && io->truncate(io->ctx, fd, 101) == -EFBIG && io->allocate(io->ctx, fd, 101) == -EFBIG;
+        _exit(ok ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    unlink(at("limited"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -374,6 +398,7 @@ int main(void)
         cmocka_unit_test(files_that_end_early),
         cmocka_unit_test(what_read_file_refuses),
         cmocka_unit_test(paths),
+        cmocka_unit_test(a_limit_on_sizes_is_an_error),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

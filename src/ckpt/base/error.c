@@ -97,8 +97,12 @@ int fsdpck_error_sys(struct fsdpck_error *err, int sys_errno, const char *file, 
     const char *why = strerrordesc_np(sys_errno); /* thread-safe, unlike strerror */
     err->sys_errno = sys_errno;
     if (why != NULL)
-        return fsdpck_error_set(err, code, file, "%s: %s", what, why);
-    return fsdpck_error_set(err, code, file, "%s: system error %d", what, sys_errno);
+        fsdpck_error_set(err, code, file, "%s: %s", what, why);
+    else
+        fsdpck_error_set(err, code, file, "%s: system error %d", what, sys_errno);
+    if (sys_errno == EFBIG)
+        fsdpck_error_hint(err, "a limit on the size of files is in the way: that of the process (ulimit -f), or of the file system");
+    return code;
 }
 
 int fsdpck_error_nomem(struct fsdpck_error *err, size_t nbytes)

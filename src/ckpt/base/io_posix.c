@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -58,9 +59,19 @@ static int64_t posix_pread_cached(void *ctx, int fd, void *buf, uint64_t nbytes,
     return n < 0 ? -errno : n;
 }
 
+/* Beyond the limit on the size of files the kernel sends SIGXFSZ, which ends a process that does not expect it. The signals are the program's business, so
+ * that the library does not come so far. */
+static bool is_over_limit(uint64_t nbytes)
+{
+    struct rlimit limit;
+    return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && nbytes > limit.rlim_cur;
+}
+
 static int64_t posix_pwrite(void *ctx, int fd, const void *buf, uint64_t nbytes, uint64_t offset)
 {
     (void)ctx;
+    if (is_over_limit(offset + nbytes))
+        return -EFBIG;
     ssize_t n = pwrite(fd, buf, nbytes, (off_t)offset);
     return n < 0 ? -errno : n;
 }
@@ -68,6 +79,8 @@ static int64_t posix_pwrite(void *ctx, int fd, const void *buf, uint64_t nbytes,
 static int posix_truncate(void *ctx, int fd, uint64_t nbytes)
 {
     (void)ctx;
+    if (is_over_limit(nbytes))
+        return -EFBIG;
     return result((int)TEMP_FAILURE_RETRY(ftruncate(fd, (off_t)nbytes)));
 }
 
@@ -75,6 +88,8 @@ static int posix_allocate(void *ctx, int fd, uint64_t nbytes)
 {
     if (nbytes == 0)
         return posix_truncate(ctx, fd, 0); /* fallocate refuses a length of 0 */
+    if (is_over_limit(nbytes))
+        return -EFBIG;
     int rc = result((int)TEMP_FAILURE_RETRY(fallocate(fd, 0, 0, (off_t)nbytes)));
     return rc == -ENOSYS ? -EOPNOTSUPP : rc;
 }

@@ -169,6 +169,7 @@ struct look {
     size_t nbrings;
     struct index_names index;
     bool has_index, has_shards; /* by name */
+    bool has_config;            /* that of a model or an adapter */
     char *doubtful;             /* the first file that belongs to the model only where nothing else is there */
     struct commit_own *own;
     struct fsdpck_error *err;
@@ -279,25 +280,19 @@ static int look_at_directory(const struct look *l, const char *name, enum claim 
     return rc;
 }
 
-static int look_at_file(const struct look *l, const char *name, enum claim *claim)
+static void look_at_file(const struct look *l, const char *name, enum claim *claim)
 {
     const struct commit_own *own = l->own;
-    bool is = false;
-    int rc = 0;
     *claim = FOREIGN;
     if (strcmp(name, "index.json") == 0) {
         *claim = l->index.is_ours || l->has_shards ? OWN : FOREIGN;
     } else if (own->checkpoint && is_of_checkpoint(name)) {
         *claim = OWN;
-    } else if (own->model && (strcmp(name, "config.json") == 0 || strcmp(name, "adapter_config.json") == 0)) {
-        rc = is_config_of_model(l, name, &is);
-        *claim = is ? OWN : DOUBTFUL;
     } else if (own->model && is_of_model(name)) {
-        *claim = OWN;
+        *claim = l->has_config ? OWN : DOUBTFUL;
     } else if (own->model && (is_document(name) || is_brought(l, name))) {
         *claim = is_brought(l, name) ? DOUBTFUL : OWN;
     }
-    return rc;
 }
 
 /* What stands in the way of a file that the new result brings. */
@@ -319,7 +314,7 @@ static int look_at_entry(struct look *l, const char *name)
     if (is_directory(l, name))
         rc = look_at_directory(l, name, &claim, &below);
     else
-        rc = look_at_file(l, name, &claim);
+        look_at_file(l, name, &claim);
     if (rc == 0 && claim == FOREIGN)
         rc = keep_first(l, &own->foreign, below != NULL ? below : name);
     if (rc == 0 && claim == FOREIGN && is_in_the_way(l, name))
@@ -356,6 +351,9 @@ int fsdpck_own_look(const struct fsdpck_io *io, const char *dir, const char *con
     if (rc == 0 && l.has_index)
         rc = read_index(io, dir, &l.index, l.err);
     own->checkpoint = l.index.is_ours || l.has_shards;
+    for (size_t i = 0; rc == 0 && own->model && i < count && !l.has_config; i++)
+        if (strcmp(list[i], "config.json") == 0 || strcmp(list[i], "adapter_config.json") == 0)
+            rc = is_config_of_model(&l, list[i], &l.has_config);
     for (size_t i = 0; rc == 0 && i < count; i++)
         if (!is_nobodys(list, count, list[i]))
             rc = look_at_entry(&l, list[i]);

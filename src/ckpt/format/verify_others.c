@@ -7,6 +7,7 @@
 
 #include "base/ioutil.h"
 #include "base/suffix.h"
+#include "commit/commit_view.h"
 #include "base/stop.h"
 
 /* A file, and what index.json says of it. */
@@ -84,12 +85,12 @@ static int check_whole(struct fsdpck_verifier *v, const struct whole *w, struct 
 
 static const struct fsdpck_index *index_of(const struct fsdpck_verifier *v) { return v->src->impl; }
 
-static int check_metadata(struct fsdpck_verifier *v, struct fsdpck_error *err)
+static int check_metadata(struct fsdpck_verifier *v, const struct fsdpck_commit_view *view, struct fsdpck_error *err)
 {
     const struct fsdpck_index *index = index_of(v);
     if (!index->has_metadata)
         return 0;
-    char *path = fsdpck_path_join(v->src->path, ".metadata", err);
+    char *path = fsdpck_commit_view_path(view, v->src->path, ".metadata", err);
     struct whole w = { .path = path, .name = ".metadata", .nbytes = index->metadata_nbytes, .hash = index->metadata_hash.bytes,
                        .differs = "is not the one that belongs to index.json: damaged, or written by a later save of PyTorch into this directory" };
     int r = path ? check_whole(v, &w, err) : FSDPCK_ERR_NOMEM;
@@ -119,27 +120,32 @@ static bool belongs(const struct fsdpck_verifier *v, const char *name)
     return !ends_with(name, ".distcp");
 }
 
-/* Shards and metadata that the index does not know: of another save, or of another number of ranks. Anything else is the user's. */
-static int check_strays(struct fsdpck_verifier *v, struct fsdpck_error *err)
+/* Shards and metadata that the index does not know: of another save, or of another number of ranks. Anything else is the user's. What a writer in place
+ * left behind is no damage: fsdpck_leftovers() tells of it. */
+static void check_strays(struct fsdpck_verifier *v, const struct fsdpck_commit_view *view, char *const *names, size_t count)
 {
-    char **names;
-    size_t count;
-    int r = fsdpck_list_sorted(v->src->io, v->src->path, &names, &count, err);
-    if (r != 0)
-        return r;
     for (size_t i = 0; i < count; i++) {
         struct fsdpck_problem p = { .file = names[i], .rank = -1, .what = "does not belong to this checkpoint: index.json does not name it" };
-        if (!belongs(v, names[i]))
+        if (fsdpck_commit_view_has(view, names[i]) && !belongs(v, names[i]))
             fsdpck_verifier_report(v, &p);
     }
-    fsdpck_list_free(names, count);
-    return 0;
 }
 
 int fsdpck_verify_others(struct fsdpck_verifier *v, struct fsdpck_error *err)
 {
-    int r = check_metadata(v, err);
+    struct fsdpck_commit_view view = { 0 };
+    char **names = NULL;
+    size_t count = 0;
+    int r = fsdpck_list_sorted(v->src->io, v->src->path, &names, &count, err);
+    if (r == 0)
+        r = fsdpck_commit_view(v->src->io, v->src->path, names, count, &view, err);
+    if (r == 0)
+        r = check_metadata(v, &view, err);
     if (r == 0)
         r = check_assets(v, err);
-    return r == 0 ? check_strays(v, err) : r;
+    if (r == 0)
+        check_strays(v, &view, names, count);
+    fsdpck_commit_view_free(&view);
+    fsdpck_list_free(names, count);
+    return r;
 }

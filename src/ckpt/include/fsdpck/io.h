@@ -57,7 +57,8 @@ struct fsdpck_io {
     int64_t (*now_ns)(void *ctx); /* wall clock, since 1970 */
 };
 
-/* POSIX (Linux); ctx is NULL. */
+/* POSIX (Linux); ctx is NULL. Changes no signal: beyond the process's limit on the size of files (RLIMIT_FSIZE), where the kernel would send SIGXFSZ, it fails
+ * with -EFBIG. */
 FSDPCK_API extern const struct fsdpck_io fsdpck_io_posix;
 
 #ifdef __cplusplus
