@@ -22,7 +22,8 @@ class Runs(Said, Texts, Terminal, Refusals, Settings):
         folder, out = self.goldens / name, self.tmp / name
         want = json.loads((folder / "expected.json").read_text())
         tolerance = want["tolerance"]
-        self.run(self.write(name, config_of(folder, out)))
+        if "not used" in (said := self.run(self.write(name, config_of(folder, out))).stderr):
+            raise Failure(said)
         got = self.metrics(out)
         if [m["step"] for m in got] != list(range(1, len(want["loss"]) + 1)):
             raise Failure("metrics.jsonl does not have one line a step")

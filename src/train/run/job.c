@@ -51,7 +51,7 @@ static int open_eval(struct job *job, const struct train_config *dated, const st
 static void note_untied(const struct job *job)
 {
     if (job->model.tied && !layout_is_tied(&job->layout) && job->fs.note)
-        job->fs.note(job->fs.ctx, "the model ties lm_head to embed_tokens; lora.modules_to_save trains a copy of its own, as PEFT does; merged, the two are no longer tied");
+        job->fs.note(job->fs.ctx, "the model ties lm_head to embed_tokens; lora.modules_to_save trains a copy of its own, as PEFT does: with this adapter the two are not tied");
 }
 
 int job_open(const struct train_config *config, const struct train_options *opt, struct job *out, struct fsdpck_error *err)

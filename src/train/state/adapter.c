@@ -170,7 +170,8 @@ static int check_meaning(const json_t *theirs, const char *path, struct fsdpck_e
     const char *init = json_string_value(json_object_get(theirs, "init_lora_weights"));
     for (size_t i = 0; init && i < sizeof moved / sizeof *moved; i++)
         if (strncmp(init, moved[i], strlen(moved[i])) == 0) {
-            fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "key 'init_lora_weights' is \"%.40s\": it changes the base's weights, so that the adapter fits no published base", init);
+            fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "key 'init_lora_weights' is \"%.40s\": it changes the base's weights, so that the adapter fits no "
+                             "published base", init);
             fsdpck_error_hint(err, "let PEFT convert it first: save_pretrained(path_initial_model_for_weight_conversion=...)");
             return err->code;
         }

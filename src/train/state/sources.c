@@ -181,8 +181,9 @@ static int mark_used(const struct job *job, struct fsdpck_source *src, bool adap
     const struct layout *l = &job->layout;
     const struct fsdpck_tensor *t;
     for (size_t i = 0; i < l->nparams; i++) {
-        int rc = sources_has(job, &l->params[i], adapter) ? sources_find(src, &l->params[i], adapter, &t, err) : 1;
-        if (rc < 0)
+        const bool has = sources_has(job, &l->params[i], adapter), replaced = !adapter && l->params[i].saved; /* by the adapter's copy */
+        int rc = has || replaced ? sources_find(src, &l->params[i], adapter, &t, has ? err : NULL) : 1;
+        if (rc < 0 && has)
             return rc;
         for (size_t k = 0; k < fsdpck_source_ntensors(src) && rc == 0; k++)
             used[k] = used[k] || fsdpck_source_tensor(src, k) == t;
