@@ -39,9 +39,11 @@ pc zlib|zlib1g-dev|data in gzip, as a stream
 pc libpcre2-8|libpcre2-dev|regular expressions of adapters, target_modules and tokenizers
 pc libutf8proc|libutf8proc-dev|Unicode normalization of tokenizers
 cc oneapi/dnnl/dnnl.h|libdnnl-dev|matrix products on CPUs'
-needs_test='cmd c++|g++|public headers compile as C++ too; CUDA kernels run on the CPU
-pc cmocka|libcmocka-dev|unit tests
-py numpy|python3 python3-numpy|second reader of the format
+needs_test='pc cmocka|libcmocka-dev|unit tests
+cmd python3|python3|the tests that run the programs'
+# Tests that lack one of these are skipped with the reason.
+wants_numpy='py numpy|python3 python3-numpy|second reader of the format, goldens of the trainer'
+wants_test='cmd c++|g++|public headers compile as C++ too; CUDA kernels run on the CPU
 pc ompi-c|openmpi-bin libopenmpi-dev|ranks on several hosts (the trainer is built without where it is missing)
 cmd ip|iproute2|network namespaces: two hosts on one machine
 cmd strace|strace|kills the program at each of its system calls
@@ -82,26 +84,51 @@ find_missing() {
     done <<<"$1"
 }
 
+# What a long command is doing: the newest line of its output, on a terminal in one line that is written over, elsewhere every few seconds.
+# progress TITLE
+progress() {
+    local line shown=$SECONDS width
+    width=$(tput cols 2>/dev/null) || width=80
+    while IFS= read -r line; do
+        if [ -t 2 ]; then
+            printf '\r\033[K%.*s' $((width - 1)) "  $1: $line" >&2
+        elif ((SECONDS - shown >= 5)); then
+            say "  $1: $line"
+            shown=$SECONDS
+        fi
+    done
+    [ ! -t 2 ] || printf '\r\033[K' >&2
+}
+
+# Whether this user may install packages; sets $as_root to what goes before the command.
+may_install() {
+    as_root=()
+    command -v apt-get >/dev/null 2>&1 || return 1
+    [ "$(id -u)" != 0 ] || return 0
+    command -v sudo >/dev/null 2>&1 || return 1
+    as_root=(sudo)
+}
+
+apt_get() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 -o APT::Status-Fd=1 "$@"; }
+
+# apt-get's status lines in words: "pmstatus:PACKAGE:PERCENT:WHAT", "dlstatus:NUMBER:PERCENT:WHAT".
+apt_words() { sed -u -n -E 's/^(pm|dl)status:[^:]*:([0-9]+)[^:]*:(.*)/\2 % \3/p'; }
+
 # Installs what is missing of these needs (see above), and says so. Without apt-get, or the right to use it, it ends with what to do.
 install_needs() {
-    local needs as_root=()
+    local needs log as_root
     needs=$(printf '%s\n' "$@")
     find_missing "$needs"
     [ -n "$missing" ] || return 0
     command -v apt-get >/dev/null 2>&1 ||
         die "not a Debian or Ubuntu machine: please install these yourself (Debian's names), then run this again:$missing"
-    if [ "$(id -u)" != 0 ]; then
-        command -v sudo >/dev/null 2>&1 || die "packages are missing and there is no sudo; as root: apt-get install$missing"
-        as_root=(sudo)
-    fi
+    may_install || die "packages are missing and there is no sudo; as root: apt-get install$missing"
     say "Installing with apt-get:"
     say "${missing_why%$'\n'}"
-    apt_get() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@"; }
-    local log
     log=$(mktemp)
     # shellcheck disable=SC2086
-    if ! { apt_get update && apt_get install -y --no-install-recommends $missing; } </dev/null >"$log" 2>&1; then
-        cat "$log" >&2
+    if ! { apt_get update && apt_get install -y --no-install-recommends $missing; } </dev/null 2>&1 | tee "$log" | apt_words | progress apt-get; then
+        grep -vE '^(pm|dl)status:' "$log" >&2
         rm -f "$log"
         die "apt-get failed (its words are above); as root: apt-get update && apt-get install$missing"
     fi
@@ -109,6 +136,21 @@ install_needs() {
     hash -r
     find_missing "$needs"
     [ -z "$missing" ] || die "installed, and yet not found:"$'\n'"${missing_why%$'\n'}"
+}
+
+# The same with packages that only some tests need: where they may not be installed, or with FSDPCK_OPTIONAL=no, it says what is missing.
+install_wants() {
+    local wants=$1 as_root
+    shift
+    if [ "${FSDPCK_OPTIONAL:-}" != no ] && may_install; then
+        install_needs "$@" "$wants"
+        return
+    fi
+    install_needs "$@"
+    find_missing "$wants"
+    [ -n "$missing" ] || return 0
+    say "Not installed; the tests that need these are skipped:"
+    say "${missing_why%$'\n'}"
 }
 
 # --- building -------------------------------------------------------------------------------------------------------------------
@@ -139,7 +181,7 @@ build() {
         find "$build" -mindepth 1 -maxdepth 1 -not -name asan -not -name tsan -not -name fuzz -exec rm -rf {} +
         meson setup "$build" "$top" "$@" </dev/null >"$log" 2>&1 || { cat "$log" >&2; rm -f "$log"; die "meson could not configure $build"; }
     fi
-    ninja -C "$build" </dev/null >"$log" 2>&1 || { cat "$log" >&2; rm -f "$log"; die "the build in $build failed"; }
+    ninja -C "$build" </dev/null 2>&1 | tee "$log" | progress ninja || { cat "$log" >&2; rm -f "$log"; die "the build in $build failed"; }
     rm -f "$log"
     fsdpck=$build/src/tools/fsdpck
     [ -x "$fsdpck" ] || die "$fsdpck was not built"
@@ -156,19 +198,22 @@ count() {
     npassed=$((npassed + $1)) nfailed=$((nfailed + $2)) nskipped=$((nskipped + ${3:-0}))
 }
 
-# count_lines CODE LOG : adds up what meson test ("Ok: N" …) or a Python runner ("N passed, N failed") wrote as its last words. A
-# runner that failed without counting a failure counts as one: it died.
+# count_lines CODE LOG : adds up what meson test ("Ok: N" …) or a Python runner ("N passed, N failed") wrote as its last words, and the lines
+# "skipped: WHAT: WHY". A runner that failed without counting a failure counts as one: it died. So does one that ran nothing, or that
+# skipped something, without a word why.
 count_lines() {
-    local code=$1 log=$2 p=0 f=0 s=0
+    local code=$1 log=$2 p=0 f=0 s=0 nprograms=0
+    s=$(grep -cE '^skipped: ' "$log") || true
     if grep -qE '^Ok: +[0-9]+ *$' "$log"; then
         p=$(sum_lines "$log" Ok 'Expected Fail')
         f=$(sum_lines "$log" Fail 'Unexpected Pass' Timeout)
-        s=$(sum_lines "$log" Skipped)
+        nprograms=$(sum_lines "$log" Skipped)
     else
         read -r p _ f _ < <(grep -E '^[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1) || true
     fi
     if [ "$code" != 0 ] && [ "${f:-0}" = 0 ]; then f=1; fi
-    if [ "$code" = 0 ] && [ "$((${p:-0} + ${f:-0}))" = 0 ]; then f=1; say "no test was run"; fi
+    if [ "$code" = 0 ] && [ "$((${p:-0} + ${f:-0} + s))" = 0 ]; then f=1; say "no test was run"; fi
+    if [ "$nprograms" -gt "$s" ]; then f=$((f + 1)); say "$nprograms test programs were skipped, and $s reasons given"; fi
     count "${p:-0}" "${f:-0}" "$s"
 }
 
@@ -197,6 +242,13 @@ check() {
     rm -f "$log"
 }
 
+# skip TITLE WHY : a check that cannot be tried here.
+skip() {
+    say "== $1"
+    echo "skipped: $1: $2"
+    count 0 0 1
+}
+
 # The end of a run: one line of counts, and the exit code that fits it.
 finish() {
     [ -z "${FSDPCK_COUNTS:-}" ] || echo "$npassed $nfailed $nskipped" >>"$FSDPCK_COUNTS"
@@ -218,7 +270,8 @@ make_venv() {
     if [ ! -d "$dir" ]; then
         say "Making a Python environment with PyTorch in $dir (about 4 GB, some minutes, once)"
         tmp=$(mktemp -d "$cache/venv-$key.tmp-XXXXXX")
-        if ! { "$base" -m venv "$tmp" && "$tmp/bin/python" -m pip install -q --no-cache-dir --no-deps -r "$req"; } </dev/null >&2; then
+        if ! { "$base" -m venv "$tmp" && "$tmp/bin/python" -m pip install --progress-bar off --no-cache-dir --no-deps -r "$req"; } </dev/null 2>&1 | tee "$tmp/pip.log" | progress pip; then
+            tail -n 20 "$tmp/pip.log" >&2
             rm -rf "$tmp"
             die "pip could not install tests/interop/requirements.txt"
         fi

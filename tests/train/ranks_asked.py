@@ -1,8 +1,8 @@
 """What a run does beside training, at any number of ranks: evaluations, samples, what it is asked for while it goes."""
-import json, os, signal, subprocess
+import json, signal, subprocess
 
-from harness import Failure
-from ranks_harness import Ranks, children_of
+from harness import Early, Failure
+from ranks_harness import Ranks
 
 
 class Asked(Ranks):
@@ -66,8 +66,8 @@ class Asked(Ranks):
         for ranks, number in ((3, signal.SIGKILL), (2, signal.SIGTERM), (4, signal.SIGKILL)):
             process = self.start(path, "--ranks", str(ranks))
             self.until(process, self.done(out) + 5)
-            os.kill(children_of(process.pid)[0] if number == signal.SIGKILL else process.pid, number)
-            self.finish(process, 4 if number == signal.SIGKILL else 0)
+            self.kill(process, self.children(process, ranks)[0] if number == signal.SIGKILL else process.pid, number)
+            self.touched(process, 4 if number == signal.SIGKILL else 0)
         self.finish(self.start(path, "--ranks", "2"))
         self.same(out, **sections)
         got = self.evaluations(out)
@@ -126,6 +126,8 @@ class Asked(Ranks):
         for word in ("sample", "nonsense", "save", "stop"):
             said += ask(process, word)
         said += self.finish(process)
+        if "stopped after" not in said and self.done(out) == 24:
+            raise Early(said[-300:])
         for words in ("'stop' was asked for before this run", "control: sample: after this step", ", sample 1: ", "'nonsense' is none of", "which was asked for, is saved", "control: stop", "stopped after"):
             if words not in said:
                 raise Failure(f"'{words}' is not in: {said[-1500:]}")
@@ -135,7 +137,8 @@ class Asked(Ranks):
             raise Failure(f"{self.done(out)} steps, {list((out / 'checkpoints').iterdir())}")
         process, _ = start()
         process.send_signal(signal.SIGUSR1)
-        if "stopped after" not in self.finish(process):
-            raise Failure("SIGUSR1 does not stop")
+        said = self.finish(process)
+        if "stopped after" not in said:
+            raise Early(f"SIGUSR1 does not stop: {said[-300:]}")
         self.finish(self.start(path, "--ranks", "2"))
         self.same(out, steps=24)

@@ -2,7 +2,7 @@
 import json, pathlib, shutil, subprocess
 import numpy as np
 
-from harness import Failure, Tests, read_safetensors, write_safetensors
+from harness import LIMIT_S, Failure, Tests, read_safetensors, write_safetensors
 
 FIXTURES = pathlib.Path(__file__).resolve().parent.parent.parent / "fixtures"
 
@@ -43,7 +43,7 @@ class Texts(Tests):
         data.write_text("".join(json.dumps({"messages": [{"role": "user", "content": f"say {i}"}, {"role": "assistant", "content": f" It is {i}. "}]}) + "\n" for i in range(9)))
 
         def tool(*args, want=0):
-            done = subprocess.run([self.tool, *map(str, args)], capture_output=True, text=True, timeout=120, cwd=self.tmp)
+            done = subprocess.run([self.tool, *map(str, args)], capture_output=True, text=True, timeout=LIMIT_S, cwd=self.tmp)
             if done.returncode != want:
                 raise Failure(f"{args}: exit code {done.returncode}, {want} wanted: {done.stderr}")
             return done
@@ -79,7 +79,7 @@ class Texts(Tests):
             raise Failure(said)
 
         def tool(*args, want=0, stdin=b""):
-            done = subprocess.run([self.tool, "sample", *map(str, args)], capture_output=True, timeout=120, input=stdin)
+            done = subprocess.run([self.tool, "sample", *map(str, args)], capture_output=True, timeout=LIMIT_S, input=stdin)
             if done.returncode != want:
                 raise Failure(f"{args}: exit code {done.returncode}, {want} wanted: {done.stderr}")
             return done
@@ -107,7 +107,7 @@ class Texts(Tests):
         for wrong, code, words in ((["--samples", 2], 2, "would be the same text"), (["--top-p", 2], 2, "top-p is 2"), (["--system", "x"], 2, "wants --chat"),
                                    (["--seed", 1.5], 2, "--seed: a whole number"), (["--adapter", self.tmp], 3, "adapter_config.json"), (["--dtype", "fp16"], 2, "--dtype"),
                                    (["--prompt", b"\xff"], 2, "no UTF-8"), (["--top-k", 1e12], 2, "--top-k: a whole number")):
-            said = subprocess.run([self.tool, "sample", model, "--prompt", "x", *(w if isinstance(w, bytes) else str(w) for w in wrong)], capture_output=True, timeout=120)
+            said = subprocess.run([self.tool, "sample", model, "--prompt", "x", *(w if isinstance(w, bytes) else str(w) for w in wrong)], capture_output=True, timeout=LIMIT_S)
             if said.returncode != code or words not in said.stderr.decode() or said.stdout:
                 raise Failure(f"{wrong}: exit code {said.returncode}, {said.stderr}")
         if b"other base" not in tool(self.other_model(model), "--prompt", "x", *tuned, want=2).stderr.replace(b"another base", b"other base"):

@@ -26,8 +26,9 @@ bool boxes_open(struct boxes *b, const unsigned char *id, uint32_t rank, uint32_
     memcpy(&word, id, sizeof word);
     b->rank = rank;
     b->nranks = nranks;
-    snprintf(b->name, sizeof b->name, "/fsdptrain-links-%016llx", (unsigned long long)word);
-    int fd = shm_open(b->name, O_RDWR | O_CREAT, 0600);
+    /* Some containers have no /dev/shm, which shm_open() would need. */
+    snprintf(b->name, sizeof b->name, "%s/fsdptrain-links-%016llx", access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : "/tmp", (unsigned long long)word);
+    int fd = open(b->name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     void *p = fd >= 0 && ftruncate(fd, (off_t)nbytes) == 0 ? mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
     close(fd);
     b->boxes = p == MAP_FAILED ? NULL : p;
@@ -36,7 +37,7 @@ bool boxes_open(struct boxes *b, const unsigned char *id, uint32_t rank, uint32_
 
 void boxes_shut(const struct boxes *b)
 {
-    shm_unlink(b->name); /* the first one does it; the others have it mapped, or are gone */
+    unlink(b->name); /* the first one does it; the others have it mapped, or are gone */
 }
 
 void boxes_close(struct boxes *b)

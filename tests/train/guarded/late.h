@@ -1,6 +1,6 @@
 /* Streams that run as late as they may: what is put on one lies there until somebody waits for it, and then brings with it only what events tie it to. Work that
  * starts without the event it needs, or memory that is used again too early, so gives a wrong result every time, where a GPU would give one now and then. Times
- * of events are those of the work, when it ran. All of kern_device's contract of streams and events (kernels/stream.h) but for this. */
+ * of events are those of a clock that goes on with each piece of work that has run. All of kern_device's contract of streams and events (kernels/stream.h) but for this. */
 #ifndef GUARDED_LATE_H
 #define GUARDED_LATE_H
 
@@ -34,6 +34,8 @@ void late_event_free(struct kern_event *e);
 void late_event_record(struct kern_event *e, struct kern_stream *s);
 void late_event_wait(struct kern_event *e, struct kern_stream *s);
 int late_event_sync(struct kern_event *e);
+/* The clock. */
+uint64_t late_now_ns(void);
 uint64_t late_event_elapsed_ns(struct kern_event *from, struct kern_event *to);
 
 #endif
