@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <train/train.h>
+#include <unistd.h>
 
 #include "device_arg.h"
 #include "model_path.h"
@@ -111,8 +113,8 @@ static void show_done(const struct train_result *done)
 
 static int finish(const struct run_args *args, const char *config, const struct train_result *done)
 {
-    if (args->rank != 0) /* rank 0 speaks for all */
-        return done->save_failed ? EXIT_SYSTEM : done->diverged ? EXIT_REFUSED : EXIT_DONE;
+    if (args->rank != 0) /* rank 0 speaks for all, and mpirun ends it at another's bad exit */
+        return EXIT_DONE;
     show_done(done);
     if (done->save_failed) {
         fprintf(stderr, "fsdptrain: the last checkpoint could not be saved\n");
@@ -160,27 +162,65 @@ static int run(struct run_args *args, const char *path)
     return rc == 0 ? finish(args, path, &done) : report_error(&args->view->report, &err);
 }
 
-/* What a launcher says to each process that it starts. Open MPI's names; other launchers are refused, as they would start one whole run for each rank. */
-static int find_launcher(struct run_args *args)
+/* What a launcher says to each process that it starts: Open MPI's names. */
+static void find_launcher(struct run_args *args)
 {
-    static const char *const others[] = { "PMI_SIZE", "PMIX_RANK", "PMI_RANK" };
     const char *size = getenv("OMPI_COMM_WORLD_SIZE"), *rank = getenv("OMPI_COMM_WORLD_RANK");
     const char *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE"), *local = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
-    if (size && rank) {
-        args->launched = (uint32_t)strtoul(size, NULL, 10);
-        args->rank = (uint32_t)strtoul(rank, NULL, 10);
-        args->nlocal = here ? (uint32_t)strtoul(here, NULL, 10) : 0;
-        args->local = local ? (uint32_t)strtoul(local, NULL, 10) : args->rank;
-        args->several_hosts = args->nlocal != args->launched;
-        if (args->ranks != args->launched && args->ranks != 0)
-            return usage_error("mpirun has started %u ranks: --ranks %u is for ranks without it", args->launched, args->ranks);
-        return OPTIONS_OK;
-    }
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+    if (!size || !rank)
+        return;
+    args->launched = (uint32_t)strtoul(size, NULL, 10);
+    args->rank = (uint32_t)strtoul(rank, NULL, 10);
+    args->nlocal = here ? (uint32_t)strtoul(here, NULL, 10) : 0;
+    args->local = local ? (uint32_t)strtoul(local, NULL, 10) : args->rank;
+    args->several_hosts = args->nlocal != args->launched;
+}
+
+/* Other launchers are refused, as they would start one whole run for each rank. */
+static int check_launcher(const struct run_args *args)
+{
+    static const char *const others[] = { "PMI_SIZE", "PMIX_RANK", "PMI_RANK" };
+    if (args->launched && args->ranks != args->launched && args->ranks != 0)
+        return usage_error("mpirun has started %u ranks: --ranks %u is for ranks without it", args->launched, args->ranks);
+    for (size_t i = 0; !args->launched && i < sizeof others / sizeof others[0]; i++) {
         if (getenv(others[i]))
             return usage_error("this launcher is not supported (Open MPI's mpirun is); --ranks N starts the ranks of one host");
     }
     return OPTIONS_OK;
+}
+
+/* Ranks of a launcher have the same command line, and what is wrong with it is said by one of them: each holds its words back until it knows which. */
+struct held {
+    int out, words; /* stderr, and what stands for it meanwhile; -1: nothing is held */
+};
+
+static struct held hold(const struct run_args *args)
+{
+    struct held h = { -1, -1 };
+    fflush(stderr);
+    if (args->launched)
+        h = (struct held){ dup(STDERR_FILENO), memfd_create("words", MFD_CLOEXEC) };
+    if (h.out >= 0 && h.words >= 0)
+        dup2(h.words, STDERR_FILENO);
+    return h;
+}
+
+static void release(const struct held *h, const struct run_args *args, int status)
+{
+    const struct train_options opt = { .launched_rank = args->rank, .launched_nranks = args->launched, .stop = &stop_signal };
+    struct fsdpck_error err = { .code = FSDPCK_ERR_USAGE };
+    char words[4096];
+    fflush(stderr);
+    if (h->out >= 0 && h->words >= 0) {
+        ssize_t n = pread(h->words, words, sizeof words, 0);
+        dup2(h->out, STDERR_FILENO);
+        if (n > 0 && (status == OPTIONS_OK || train_speaks(&opt, &err)))
+            fwrite(words, 1, (size_t)n, stderr);
+    }
+    if (h->out >= 0)
+        close(h->out);
+    if (h->words >= 0)
+        close(h->words);
 }
 
 int cmd_run(const struct command *self, int argc, char **argv)
@@ -194,9 +234,12 @@ int cmd_run(const struct command *self, int argc, char **argv)
                  "`echo sample` there: sample.prompts now.",
     };
     const char *at[MAX_POSITIONALS];
+    find_launcher(&args);
+    const struct held words = hold(&args);
     int status = options_parse(&line, argc, argv, at);
     if (status == OPTIONS_OK)
-        status = find_launcher(&args);
+        status = check_launcher(&args);
+    release(&words, &args, status);
     if (status == OPTIONS_OK && !(args.view = run_view_new(args.quiet)))
         status = usage_error("no memory");
     stop_on_user_signal(); /* mpirun passes them on, and kills soon after SIGTERM */

@@ -88,6 +88,10 @@ class Mpi(Ranks):
             err = self.finish(self.start(other, mpi=3), None)
             if len(self.said(err)) != 1 or words not in self.said(err)[0]:
                 raise Failure(f"'{words}' wanted once: {err[-1500:]}")
+        for options, words in ((["--rank", "3"], "has no option '--rank'"), (["--ranks", "2"], "mpirun has started 3 ranks")):
+            err = self.finish(self.start(path, *options, mpi=3), None)
+            if err.count(words) != 1:
+                raise Failure(f"'{words}' wanted once: {err[-1500:]}")
         out, path = self.job("mpi-once-killed", steps=4000)
         for victim in (2, 0):
             process = self.start(path, mpi=3)

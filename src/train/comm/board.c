@@ -90,14 +90,16 @@ void board_describe(const struct board *b, uint32_t rank, char *text, size_t nby
 }
 
 /* One that began to write and died is no error that anybody can read: `over` may write in its place. */
-static void leave_error(struct board *b, const struct fsdpck_error *err, bool over)
+static bool leave_error(struct board *b, const struct fsdpck_error *err, bool over)
 {
     uint32_t state = NO_ERROR;
-    if (atomic_compare_exchange_strong(&b->error_state, &state, TAKEN) || (over && state == TAKEN)) {
+    bool first = atomic_compare_exchange_strong(&b->error_state, &state, TAKEN) || (over && state == TAKEN);
+    if (first) {
         b->error = *err;
         atomic_store(&b->error_state, COMPLETE);
     }
     atomic_store(&b->failed, 1);
+    return first;
 }
 
 void board_fail(struct board *b, const struct fsdpck_error *err)
@@ -119,20 +121,15 @@ void board_lost(struct board *b, uint32_t rank, const char *how)
     char where[160];
     board_describe(b, rank, where, sizeof where);
     fsdpck_error_set(&err, FSDPCK_ERR_IO, NULL, "rank %u of %u %s %s; the other ranks were ended", rank, b->nranks, how, where);
-    atomic_store(&b->lost, 1);
-    leave_error(b, &err, true);
+    if (leave_error(b, &err, true))
+        atomic_store(&b->lost, 1);
 }
 
 bool board_tell(struct board *b, const struct fsdpck_error *err)
 {
-    uint32_t state = NO_ERROR;
-    bool first = atomic_compare_exchange_strong(&b->error_state, &state, TAKEN);
-    if (first) {
+    bool first = leave_error(b, err, false);
+    if (first)
         atomic_store(&b->told, 1);
-        b->error = *err;
-        atomic_store(&b->error_state, COMPLETE);
-    }
-    atomic_store(&b->failed, 1);
     return first;
 }
 

@@ -31,7 +31,7 @@ void board_lost(struct board *b, uint32_t rank, const char *how);
 bool board_tell(struct board *b, const struct fsdpck_error *err);
 void board_hush(struct board *b); /* another one says what is to be said */
 bool board_was_told(const struct board *b); /* by either of these: the error that stands here is not to be said here */
-bool board_has_lost(const struct board *b); /* that was called */
+bool board_has_lost(const struct board *b); /* that is the error that stands */
 /* Supervisor: the first error that was left; false where there is none. */
 bool board_error(const struct board *b, struct fsdpck_error *err);
 
