@@ -288,6 +288,25 @@ class Interrupted(Asked, Mpi):
             if got != want:
                 raise Failure(f"assets {got}, {want} wanted")
 
+    def foreign(self):
+        """Files of others in output_dir: what a run would replace is refused, what lies in the adapter's folder stays there."""
+        for name, text in (("metrics.jsonl", '{"epoch": 1}\n'), ("summary.json", '{"mine": 1}')):
+            out, path = self.job(f"foreign-{name}", steps=2)
+            out.mkdir()
+            (out / name).write_text(text)
+            err = self.finish(self.start(path), 2)
+            if f"{name}: this file is of no run of fsdptrain" not in err or (out / name).read_text() != text or (out / "checkpoints").exists():
+                raise Failure(err[-400:])
+        out, path = self.job("beside", steps=2)
+        self.finish(self.start(path))
+        (out / "adapter/notes").mkdir()
+        (out / "adapter/notes/mine.txt").write_text("mine")
+        for steps in (4, 6):
+            self.finish(self.start(path, "--set", f"train.max_steps={steps}"))
+            names = sorted(p.name for p in (out / "adapter").iterdir())
+            if names != ["README.md", "adapter_config.json", "adapter_model.safetensors", "notes"] or (out / "adapter.old").exists():
+                raise Failure(f"{names} after {steps} steps")
+
     def passed_over(self):
         out, path = self.job("damaged", steps=8)
         self.finish(self.start(path, "--ranks", "3"))
@@ -415,6 +434,7 @@ def main():
             t.attempt("the lock of a run that is gone", t.owner_gone)
             t.attempt("an output_dir that is removed", t.removed)
             t.attempt("a run inside the model folder", t.inside_the_model)
+            t.attempt("files of others in output_dir", t.foreign)
             t.attempt("checkpoints that are passed over", t.passed_over)
             for lora, mpi in ((True, 0), (False, 0), (True, 3)):
                 t.attempt(f"damaged payloads, {'LoRA' if lora else 'full'}, mpirun {mpi}", t.flipped, lora, mpi)

@@ -92,7 +92,7 @@ static bool is_of_checkpoint(const char *name)
     return is_shard(name) || is_assets_of_save(name) || is_one_of(name, names);
 }
 
-bool fsdpck_own_may_be(const char *name) { return is_of_checkpoint(name) || is_of_model(name); }
+bool fsdpck_own_may_be(const char *name) { return is_of_checkpoint(name) || is_of_model(name) || strcmp(name, "original") == 0; }
 
 /* ---- index.json ---- */
 
@@ -253,11 +253,12 @@ static int look_below(const struct look *l, const char *folder, unsigned depth, 
     return rc;
 }
 
-/* `huggingface_hub` makes it beside what it downloads. */
-static bool is_download_cache(const struct look *l, const char *path)
+/* What comes with a download: the cache of `huggingface_hub`, and a Llama as Meta has it. */
+static bool is_of_download(const struct look *l, const char *path)
 {
-    (void)l;
-    return strncmp(path, ".cache/huggingface/", 19) == 0;
+    static const char *const names[] = { "original/params.json", "original/tokenizer.model", "original/checklist.chk", NULL };
+    return strncmp(path, ".cache/huggingface/", 19) == 0 || is_one_of(path, names) || (strncmp(path, "original/consolidated.", 22) == 0 && ends_with(path, ".pth")) ||
+           is_brought(l, path);
 }
 
 /* How sure it is that an entry belongs to a result in the directory. */
@@ -266,17 +267,17 @@ enum claim { FOREIGN, DOUBTFUL, OWN };
 static int look_at_directory(const struct look *l, const char *name, enum claim *claim, char **foreign)
 {
     const struct commit_own *own = l->own;
-    bool is_folder = strcmp(name, l->index.folder) == 0 && l->index.is_whole, is_cache = own->model && strcmp(name, ".cache") == 0;
+    bool is_folder = strcmp(name, l->index.folder) == 0 && l->index.is_whole, is_download = own->model && (strcmp(name, ".cache") == 0 || strcmp(name, "original") == 0);
     bool is_older = own->checkpoint && is_assets_of_save(name); /* of a save that was not cleaned up: nobody else calls a folder so */
     bool is_guessed = own->checkpoint && l->has_index && !l->index.is_whole && strcmp(name, "assets") == 0;
     int rc = 0;
     if (is_folder)
         rc = look_below(l, name, 0, is_asset, foreign);
-    else if (is_cache)
-        rc = look_below(l, name, 0, is_download_cache, foreign);
+    else if (is_download)
+        rc = look_below(l, name, 0, is_of_download, foreign);
     else if (!is_older && !is_guessed)
         rc = look_below(l, name, 0, is_brought, foreign);
-    *claim = *foreign != NULL ? FOREIGN : is_folder || is_cache || is_older || is_guessed ? OWN : own->model ? DOUBTFUL : FOREIGN;
+    *claim = *foreign != NULL ? FOREIGN : is_folder || is_download || is_older || is_guessed ? OWN : own->model ? DOUBTFUL : FOREIGN;
     return rc;
 }
 

@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <fsdpck/check.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -39,6 +40,33 @@ int files_make_folders(const struct train_config *config, struct fsdpck_error *e
     char path[FILES_PATH];
     int rc = files_join(path, config->output_dir, "checkpoints", err);
     return rc ? rc : make_folder(path, err);
+}
+
+/* Whether the file begins as ours of this name do, as far as it goes; a missing one is as good. */
+static bool begins_with(const char *path, const char *head)
+{
+    char found[32] = "";
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT;
+    ssize_t n = read(fd, found, strlen(head));
+    close(fd);
+    return n >= 0 && memcmp(found, head, (size_t)n) == 0;
+}
+
+int files_check_own(const struct train_config *config, struct fsdpck_error *err)
+{
+    const struct { const char *name, *head; } written[] = { { config->log.jsonl, "{\"step\": " }, { "summary.json", "{\n  \"finished\": " } };
+    char path[FILES_PATH];
+    int rc = 0;
+    for (size_t i = 0; i < 2 && !rc; i++) {
+        rc = files_join(path, config->output_dir, written[i].name, err);
+        if (!rc && !begins_with(path, written[i].head)) {
+            rc = fsdpck_error_set(err, FSDPCK_ERR_EXISTS, path, "this file is of no run of fsdptrain, and one would replace it");
+            fsdpck_error_hint(err, "move it away, or choose another output_dir");
+        }
+    }
+    return rc;
 }
 
 int files_checkpoint_path(const struct train_config *config, uint64_t step, char path[FILES_PATH], struct fsdpck_error *err)

@@ -11,6 +11,8 @@ enum { FILES_PATH = 4096 };
 int files_join(char path[FILES_PATH], const char *folder, const char *name, struct fsdpck_error *err);
 /* output_dir and output_dir/checkpoints. */
 int files_make_folders(const struct train_config *config, struct fsdpck_error *err);
+/* FSDPCK_ERR_EXISTS where the metrics or the summary would replace a file of somebody else's. */
+int files_check_own(const struct train_config *config, struct fsdpck_error *err);
 int files_checkpoint_path(const struct train_config *config, uint64_t step, char path[FILES_PATH], struct fsdpck_error *err);
 /* Newest first: steps of the folders named step-NUMBER. Owned. */
 int files_list_checkpoints(const struct train_config *config, uint64_t **steps, size_t *count, struct fsdpck_error *err);

@@ -60,7 +60,9 @@ static int train(struct job *job, struct train_result *done, bool *joined, struc
 /* *joined: the ranks were started, and have told each other. */
 static int run(struct job *job, struct train_result *done, bool *joined, struct fsdpck_error *err)
 {
-    int rc = files_make_folders(job->config, err);
+    int rc = files_check_own(job->config, err);
+    if (!rc)
+        rc = files_make_folders(job->config, err);
     if (!rc)
         rc = lock(job, err);
     if (!rc)

@@ -1,6 +1,7 @@
 /* adapter_model.safetensors by libfsdpck's export, adapter_config.json with the keys that PEFT writes. The folder appears under its name when it is whole. */
 #include "state/adapter.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <fsdpck/export.h>
@@ -98,14 +99,26 @@ static int write_config(const struct train_config *config, const char *folder, s
     return failed ? fsdpck_error_sys(err, errno ? errno : EIO, path, "write") : sync_path(path, err);
 }
 
-static void remove_folder(const char *folder)
+static bool is_ours(const char *name)
 {
-    static const char *const files[] = { "adapter_model.safetensors", "adapter_config.json", "README.md" };
-    char path[FILES_PATH];
-    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
-        if (files_join(path, folder, files[i], NULL) == 0)
+    return strcmp(name, "adapter_model.safetensors") == 0 || strcmp(name, "adapter_config.json") == 0 || strcmp(name, "README.md") == 0;
+}
+
+/* What somebody has put beside our files goes to `to`; NULL: it stays, and the folder with it. */
+static void remove_folder(const char *folder, const char *to)
+{
+    char path[FILES_PATH], moved[FILES_PATH];
+    DIR *dir = opendir(folder);
+    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 || files_join(path, folder, e->d_name, NULL))
+            continue;
+        if (is_ours(e->d_name))
             unlink(path);
+        else if (to && files_join(moved, to, e->d_name, NULL) == 0 && access(moved, F_OK) != 0)
+            rename(path, moved);
     }
+    if (dir)
+        closedir(dir);
     rmdir(folder);
 }
 
@@ -114,7 +127,7 @@ static int put_in_place(const char *folder, const char *out, struct fsdpck_error
 {
     char old[FILES_PATH + 8];
     snprintf(old, sizeof old, "%s.old", out);
-    remove_folder(old);
+    remove_folder(old, access(out, F_OK) == 0 ? out : folder); /* of a run that was killed here */
     bool replaces = rename(out, old) == 0;
     if (rename(folder, out)) {
         int failed = errno;
@@ -123,7 +136,7 @@ static int put_in_place(const char *folder, const char *out, struct fsdpck_error
         return fsdpck_error_sys(err, failed, out, "rename");
     }
     if (replaces)
-        remove_folder(old);
+        remove_folder(old, out);
     return 0;
 }
 
@@ -135,7 +148,7 @@ int adapter_export(const struct job *job, uint64_t step, const char *checkpoint,
     int rc = files_join(file, folder, "adapter_model.safetensors", err);
     if (rc)
         return rc;
-    remove_folder(folder);
+    remove_folder(folder, NULL);
     if (mkdir(folder, 0777))
         return fsdpck_error_sys(err, errno, folder, "mkdir");
     const struct fsdpck_export_request req = { .out = file, .select = { .tree = "model" }, .force = true };
@@ -152,7 +165,7 @@ int adapter_export(const struct job *job, uint64_t step, const char *checkpoint,
     if (!rc)
         rc = put_in_place(folder, out, err);
     if (rc)
-        remove_folder(folder);
+        remove_folder(folder, NULL);
     return rc;
 }
 

@@ -26,7 +26,7 @@ static int read_all(const char *path, int fd, char *buffer, size_t wanted, size_
 int text_file_read(const char *path, size_t max_nbytes, char **out, size_t *nbytes, struct fsdpck_error *err)
 {
     struct stat st;
-    int rc = 0, fd = open(path, O_RDONLY | O_CLOEXEC);
+    int rc = 0, fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a FIFO must not wait for a writer: it is refused below */
     char *buffer = NULL;
     *out = NULL;
     *nbytes = 0;
