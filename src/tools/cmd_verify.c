@@ -95,6 +95,7 @@ static int print_json(struct printer *p, const struct fsdpck_verify_result *r, i
     ok = json_out_put(o, "tensors", json_out_u64(r->ntensors)) && ok;
     ok = json_out_put(o, "blocks", json_out_u64(r->nblocks)) && ok;
     ok = json_out_put(o, "read_bytes", json_out_u64(r->read_nbytes)) && ok;
+    ok = json_out_put(o, "unread_files", json_out_u64(r->nunread)) && ok;
     ok = json_out_put(o, "seconds", json_out_double(r->seconds)) && ok;
     return json_out_print(o, ok, status);
 }
@@ -102,12 +103,15 @@ static int print_json(struct printer *p, const struct fsdpck_verify_result *r, i
 static void print_summary(const char *typed, bool quick, const struct fsdpck_verify_result *r)
 {
     char problems[TEXT_NBYTES] = "no problems", files[TEXT_NBYTES], tensors[TEXT_NBYTES], nbytes[TEXT_NBYTES], seconds[TEXT_NBYTES];
+    char missing[TEXT_NBYTES], unread[2 * TEXT_NBYTES] = "";
     if (r->nproblems)
         text_count(r->nproblems, "problem", problems);
+    if (r->nunread)
+        snprintf(unread, sizeof unread, ", %s could not be read to the end", text_count(r->nunread, "file", missing));
     text_print(stdout, typed);
     printf(": %s in %s, %s; %s read in %s%s\n", problems, text_count(r->nfiles, "file", files), text_count(r->ntensors, "tensor", tensors),
            text_bytes(r->read_nbytes, nbytes), text_seconds(r->seconds, seconds),
-           quick ? " (--quick: sizes, tables and index only)" : r->hashed ? ", every byte checked against its hash" : "");
+           quick ? " (--quick: sizes, tables and index only)" : r->hashed ? ", every byte checked against its hash" : unread);
 }
 
 /* What writers left beside or in the checkpoint is no problem of it, and listed apart. */

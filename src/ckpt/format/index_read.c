@@ -137,6 +137,13 @@ static int parse_document(struct index_parse *p, const char *text, uint64_t nbyt
     return ok ? 0 : p->err->code ? p->err->code : FSDPCK_ERR_FORMAT;
 }
 
+static int no_tail(const char *file, uint64_t nbytes, struct fsdpck_error *err)
+{
+    fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, file, nbytes - FSDPCK_INDEX_TAIL_NBYTES, "does not end with its hash: it is cut, or no index of fsdpck");
+    fsdpck_error_hint(err, "'--from' says what the folder is where this file belongs to something else");
+    return FSDPCK_ERR_DAMAGED;
+}
+
 static int check_tail(const char *file, const char *text, uint64_t nbytes, struct fsdpck_error *err)
 {
     struct fsdpck_hash128 want, got;
@@ -146,7 +153,7 @@ static int check_tail(const char *file, const char *text, uint64_t nbytes, struc
     char digits[33] = { 0 };
     memcpy(digits, tail + 8, 32);
     if (memcmp(tail, "\"hash\":\"", 8) != 0 || memcmp(tail + 40, "\"}\n", 3) != 0 || !fsdpck_hex_parse(digits, want.bytes, 16))
-        return fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, file, nbytes - FSDPCK_INDEX_TAIL_NBYTES, "does not end with its hash: it is cut, or no index of fsdpck");
+        return no_tail(file, nbytes, err);
     fsdpck_hash(text, nbytes - FSDPCK_INDEX_TAIL_NBYTES, &got);
     if (!fsdpck_hash_equal(&want, &got))
         return fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, file, "its bytes do not match the hash at its end");

@@ -52,6 +52,22 @@ int fsdpck_trailer_read(const struct fsdpck_io *io, int fd, const char *file, ui
     return 0;
 }
 
+bool fsdpck_shard_is(const struct fsdpck_io *io, const char *path, char save_id[37])
+{
+    struct fsdpck_trailer t;
+    struct fsdpck_stat st;
+    uint8_t magic[8];
+    save_id[0] = '\0';
+    int fd = io->open(io->ctx, path, FSDPCK_OPEN_READ, 0);
+    bool is = fd >= 0 && io->fstat(io->ctx, fd, &st) == 0 && st.nbytes >= FSDPCK_TRAILER_NBYTES &&
+              fsdpck_read_full(io, fd, path, magic, sizeof magic, st.nbytes - FSDPCK_TRAILER_NBYTES, NULL) == 0 && memcmp(magic, trailer_magic, sizeof magic) == 0;
+    if (is && fsdpck_trailer_read(io, fd, path, st.nbytes, &t, NULL) == 0)
+        fsdpck_uuid_format(t.save_id, save_id);
+    if (fd >= 0)
+        io->close(io->ctx, fd);
+    return is;
+}
+
 void fsdpck_trailer_write(const struct fsdpck_trailer *t, uint8_t out[FSDPCK_TRAILER_NBYTES])
 {
     memcpy(out, trailer_magic, 8);

@@ -51,6 +51,8 @@ bool fsdpck_table_nbytes(uint64_t nentries, uint64_t ndims, uint64_t nhashes, ui
 /* Reads and checks the trailer of a file of file_nbytes bytes. */
 int fsdpck_trailer_read(const struct fsdpck_io *io, int fd, const char *file, uint64_t file_nbytes, struct fsdpck_trailer *out,
                         struct fsdpck_error *err);
+/* Whether the file ends as a shard file of fsdpck does; save_id: its text, where the trailer is sound, or "". False also where it cannot be read. */
+bool fsdpck_shard_is(const struct fsdpck_io *io, const char *path, char save_id[37]);
 void fsdpck_trailer_write(const struct fsdpck_trailer *t, uint8_t out[FSDPCK_TRAILER_NBYTES]);
 
 /* Reads the table that the trailer tells of, checks its hash and every field that can be checked without the index. Block hashes stay in

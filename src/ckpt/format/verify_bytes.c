@@ -48,7 +48,8 @@ struct reader {
     pthread_cond_t turned;
     unsigned nwaiting;
     uint64_t left_nbytes;
-    uint64_t done_nbytes, total_nbytes;
+    uint64_t done_nbytes, total_nbytes; /* of decoded payloads */
+    uint64_t read_nbytes;               /* of payloads, as they are stored */
 };
 
 struct window { /* being read */
@@ -86,6 +87,7 @@ static void damaged_block(const struct window *w, const struct fsdpck_table_entr
         const uint64_t *offset = w->t->dims + e->dims, *size = offset + e->ndim;
         uint64_t row = e->ndim && size[0] ? e->decoded / size[0] : 0;
         problem.tensor = source_tensors(src)[e->ordinal].name;
+        fsdpck_verify_contents_suspect(w->rd->v->contents, e->ordinal);
         problem.row_begin = row ? offset[0] + begin / row : 0;
         problem.row_end = row ? offset[0] + (end + row - 1) / row : 0;
     }
@@ -104,6 +106,8 @@ static int check_blocks(const struct window *w, const struct fsdpck_verify_span 
         if (!fsdpck_hash_equal(&got, &want[i]))
             damaged_block(w, e, at, stop, e->payload + at, stop - at, "block hash differs");
     }
+    if (r == 0 && e->kind == FSDPCK_CHUNK_TENSOR)
+        fsdpck_verify_contents_add(w->rd->v->contents, w->rank, w->t, e, s->begin, s->end, data);
     return r;
 }
 
@@ -126,6 +130,8 @@ static void check_record(const struct window *w, const struct fsdpck_table_entry
     }
     if (what)
         damaged_block(w, e, at, at + n, e->payload + record->begin, record->nbytes, what);
+    else if (e->ordinal < src->tensors.count)
+        fsdpck_verify_contents_add(w->rd->v->contents, w->rank, w->t, e, at, at + n, w->w->block);
 }
 
 static int check_compressed(const struct window *w, struct fsdpck_error *err)
@@ -142,6 +148,8 @@ static int check_compressed(const struct window *w, struct fsdpck_error *err)
                              w->w->buffer, &data, err);
     for (uint64_t i = 0; r == 0 && i < n; i++)
         check_record(w, e, first + i, &x, &records[i], data + (records[i].begin - records[0].begin));
+    if (r == 0)
+        __atomic_fetch_add(&w->rd->read_nbytes, records[n - 1].begin + records[n - 1].nbytes - records[0].begin, __ATOMIC_RELAXED);
     return r;
 }
 
@@ -326,11 +334,22 @@ static void count(const struct window *w)
     for (size_t i = 0; i < w->nspans; i++) {
         uint64_t nbytes = entry_of(w, &w->spans[i]) ? w->spans[i].end - w->spans[i].begin : 0;
         w->rd->done_nbytes += nbytes;
+        if (nbytes && entry_of(w, &w->spans[i])->codec == FSDPCK_CODEC_STORED)
+            __atomic_fetch_add(&w->rd->read_nbytes, nbytes, __ATOMIC_RELAXED);
         v->result->nblocks += fsdpck_nblocks(nbytes);
     }
     if (v->src->opt.progress)
         v->src->opt.progress(v->src->opt.ctx, w->rd->done_nbytes, w->rd->total_nbytes);
     pthread_mutex_unlock(&v->lock);
+}
+
+static void suspect_all(const struct window *w)
+{
+    for (size_t i = 0; w->t && i < w->nspans; i++) {
+        const struct fsdpck_table_entry *e = entry_of(w, &w->spans[i]);
+        if (e && e->kind == FSDPCK_CHUNK_TENSOR && e->ordinal < w->rd->v->src->tensors.count)
+            fsdpck_verify_contents_suspect(w->rd->v->contents, e->ordinal);
+    }
 }
 
 static int check_window(void *ctx, size_t number, unsigned worker, struct fsdpck_error *err)
@@ -344,8 +363,12 @@ static int check_window(void *ctx, size_t number, unsigned worker, struct fsdpck
     int r = fsdpck_index_table(rd->v->src, w.rank, &w.t, &e);
     if (r == 0)
         r = check_bytes(&w, &e);
-    if (r != 0)
+    if (r != 0) {
+        suspect_all(&w);
+        if (!fsdpck_is_system_error(r))
+            fsdpck_verifier_unread(rd->v, w.rank);
         return fsdpck_verifier_settle(rd->v, r, &e, w.rank, err);
+    }
     count(&w);
     return 0;
 }
@@ -389,7 +412,7 @@ static int init_worker(struct worker *w, bool decodes, struct fsdpck_error *err)
 static int init_workers(struct reader *rd, struct fsdpck_error *err)
 {
     const struct fsdpck_options *opt = &rd->v->src->opt;
-    uint64_t fit = opt->memory_nbytes / (FSDPCK_VERIFY_WINDOW_NBYTES + 2 * FSDPCK_PAGE_NBYTES + 6 * FSDPCK_BLOCK_NBYTES);
+    uint64_t fit = opt->memory_nbytes / (FSDPCK_VERIFY_WINDOW_NBYTES + 2 * FSDPCK_VERIFY_ROW_NBYTES + 2 * FSDPCK_PAGE_NBYTES + 6 * FSDPCK_BLOCK_NBYTES);
     uint64_t wanted = (uint64_t)opt->nthreads * FSDPCK_POOL_WAITING;
     rd->nworkers = wanted < fit ? (unsigned)wanted : fit ? (unsigned)fit : 1;
     rd->workers = calloc(rd->nworkers, sizeof *rd->workers);
@@ -434,7 +457,7 @@ int fsdpck_verify_bytes(struct fsdpck_verifier *v, struct fsdpck_error *err)
         r = cut_files(&rd, err);
     if (r == 0)
         r = fsdpck_pool_run(rd.nworkers, rd.windows.count, check_window, &rd, v->src->opt.stop, err);
-    v->result->read_nbytes += rd.done_nbytes;
+    v->result->read_nbytes += rd.read_nbytes;
     free_reader(&rd);
     return r;
 }

@@ -28,6 +28,14 @@ void fsdpck_verifier_report_file(struct fsdpck_verifier *v, uint32_t rank, uint6
     fsdpck_verifier_report(v, &p);
 }
 
+void fsdpck_verifier_unread(struct fsdpck_verifier *v, uint32_t rank)
+{
+    pthread_mutex_lock(&v->lock);
+    v->result->nunread += !v->unread[rank];
+    v->unread[rank] = true;
+    pthread_mutex_unlock(&v->lock);
+}
+
 int fsdpck_verifier_settle(struct fsdpck_verifier *v, int code, const struct fsdpck_error *e, uint32_t rank, struct fsdpck_error *err)
 {
     if (fsdpck_is_system_error(code)) {
@@ -52,6 +60,7 @@ static int check_file(struct verifier *v, uint32_t rank, struct fsdpck_error *er
     if (r == 0)
         return 0;
     ((struct index_file *)index_of(v)->files.data + rank)->broken = &unreadable;
+    fsdpck_verifier_unread(&v->common, rank);
     return fsdpck_verifier_settle(&v->common, r, &e, rank, err);
 }
 
@@ -90,6 +99,7 @@ static int check_tensor(struct verifier *v, size_t ordinal, struct fsdpck_error 
     }
     if (r != 0) {
         v->lost_count = true;
+        fsdpck_verify_contents_suspect(v->common.contents, ordinal);
         report_tensor(v, t, &e);
     }
     return 0;
@@ -124,17 +134,25 @@ static int verify(struct verifier *v, struct fsdpck_error *err)
 {
     int r = 0;
     v->nchunks = calloc(v->src->files.count + 1, sizeof *v->nchunks);
-    if (!v->nchunks)
+    v->common.unread = calloc(v->src->files.count + 1, sizeof *v->common.unread);
+    if (!v->nchunks || !v->common.unread)
         return fsdpck_error_nomem(err, v->src->files.count * sizeof *v->nchunks);
     for (uint32_t rank = 0; r == 0 && rank < v->src->files.count; rank++)
         r = check_file(v, rank, err);
+    if (r == 0)
+        r = fsdpck_verify_contents_new(&v->common, &v->common.contents, err);
     for (size_t i = 0; r == 0 && i < v->src->tensors.count; i++)
         r = check_tensor(v, i, err);
     if (r == 0)
         r = check_claims(v);
     if (r == 0)
         r = fsdpck_verify_others(&v->common, err);
-    return r == 0 && !v->common.quick ? fsdpck_verify_bytes(&v->common, err) : r;
+    if (r == 0 && !v->common.quick)
+        r = fsdpck_verify_bytes(&v->common, err);
+    if (r == 0)
+        r = fsdpck_verify_contents_judge(v->common.contents, err);
+    bool compare = index_of(v)->has_metadata && v->common.result->nproblems == 0; /* of sound files: else the same would be said twice */
+    return r == 0 && compare ? fsdpck_verify_metadata(&v->common, err) : r;
 }
 
 int fsdpck_verify_fsdpck(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report_fn, void *report_ctx,
@@ -145,8 +163,10 @@ int fsdpck_verify_fsdpck(struct fsdpck_source *src, bool quick, fsdpck_problem_f
                                       .lock = PTHREAD_MUTEX_INITIALIZER },
                           .src = src };
     int r = verify(&v, err ? err : &own);
-    result->hashed = r == 0 && !quick;
+    result->hashed = r == 0 && !quick && result->nunread == 0;
+    fsdpck_verify_contents_free(v.common.contents);
     free(v.nchunks);
+    free(v.common.unread);
     pthread_mutex_destroy(&v.common.lock);
     return r;
 }

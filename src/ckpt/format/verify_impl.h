@@ -10,6 +10,8 @@ struct fsdpck_verifier {
     fsdpck_problem_fn report;
     void *ctx;
     struct fsdpck_verify_result *result;
+    struct fsdpck_verify_contents *contents;
+    bool *unread; /* (files) */
     pthread_mutex_t lock;
 };
 
@@ -17,6 +19,8 @@ struct fsdpck_verifier {
 void fsdpck_verifier_report(struct fsdpck_verifier *v, const struct fsdpck_problem *problem);
 /* What is wrong with a rank's file, or with one tensor (NULL: none) in it. */
 void fsdpck_verifier_report_file(struct fsdpck_verifier *v, uint32_t rank, uint64_t offset, const char *tensor, const char *what);
+/* Some bytes of a rank's file will not be checked; that was reported. Counted once a file. */
+void fsdpck_verifier_unread(struct fsdpck_verifier *v, uint32_t rank);
 /* What a step on a rank's file came to: a system error goes to err and is returned, anything else is reported, and 0 returned. */
 int fsdpck_verifier_settle(struct fsdpck_verifier *v, int code, const struct fsdpck_error *e, uint32_t rank, struct fsdpck_error *err);
 /* What is wrong with the system, not with the bytes, ends the work. */
@@ -24,6 +28,20 @@ static inline bool fsdpck_is_system_error(int code) { return code == FSDPCK_ERR_
 
 /* Every byte before the chunk tables of the files whose tables were read: payload blocks against their hashes, the rest against the envelopes'. */
 int fsdpck_verify_bytes(struct fsdpck_verifier *v, struct fsdpck_error *err);
+
+/* verify_content.c: the content ids. Made when the tables were read. Rows longer than that are not hashed as they pass by. */
+#define FSDPCK_VERIFY_ROW_NBYTES (1u << 20)
+int fsdpck_verify_contents_new(struct fsdpck_verifier *v, struct fsdpck_verify_contents **out, struct fsdpck_error *err); /* free in any case */
+void fsdpck_verify_contents_free(struct fsdpck_verify_contents *c);
+/* Sound bytes [begin, end) of an entry's decoded payload passed by. Thread-safe, in any order. */
+void fsdpck_verify_contents_add(struct fsdpck_verify_contents *c, uint32_t rank, const struct fsdpck_table *t, const struct fsdpck_table_entry *e, uint64_t begin,
+                                uint64_t end, const uint8_t *data);
+void fsdpck_verify_contents_suspect(struct fsdpck_verify_contents *c, size_t tensor); /* something else was said against it */
+/* At the end: reports what is wrong. quick: holds the index against the tables. */
+int fsdpck_verify_contents_judge(struct fsdpck_verify_contents *c, struct fsdpck_error *err);
+
+/* verify_metadata.c: what .metadata tells against index.json and the tables. Reads items' headers unless quick. */
+int fsdpck_verify_metadata(struct fsdpck_verifier *v, struct fsdpck_error *err);
 
 /* .metadata, assets, and files that do not belong there. */
 int fsdpck_verify_others(struct fsdpck_verifier *v, struct fsdpck_error *err);

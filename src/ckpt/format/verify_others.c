@@ -50,7 +50,7 @@ static int hash_file(struct fsdpck_verifier *v, const struct whole *w, struct fs
 }
 
 /* Size, then bytes. What is wrong with the file becomes e's message. */
-static int compare(struct fsdpck_verifier *v, const struct whole *w, struct fsdpck_error *e)
+static int compare(struct fsdpck_verifier *v, const struct whole *w, bool *was_read, struct fsdpck_error *e)
 {
     struct fsdpck_hash128 got;
     struct fsdpck_stat st;
@@ -64,6 +64,7 @@ static int compare(struct fsdpck_verifier *v, const struct whole *w, struct fsdp
     if (r != 0 || v->quick)
         return r;
     r = hash_file(v, w, &got, e);
+    *was_read = r == 0;
     if (r == 0 && memcmp(got.bytes, w->hash, sizeof got.bytes) != 0)
         r = fsdpck_error_set(e, FSDPCK_ERR_DAMAGED, w->path, "%s", w->differs);
     return r;
@@ -72,12 +73,14 @@ static int compare(struct fsdpck_verifier *v, const struct whole *w, struct fsdp
 static int check_whole(struct fsdpck_verifier *v, const struct whole *w, struct fsdpck_error *err)
 {
     struct fsdpck_error e = { 0 };
-    int r = compare(v, w, &e);
+    bool was_read = false;
+    int r = compare(v, w, &was_read, &e);
     if (fsdpck_is_system_error(r)) {
         *err = e;
         return r;
     }
     struct fsdpck_problem p = { .file = w->name, .rank = -1, .what = e.message };
+    v->result->nunread += r != 0 && !was_read;
     if (r != 0)
         fsdpck_verifier_report(v, &p);
     return 0;

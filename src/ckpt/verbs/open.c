@@ -10,6 +10,8 @@
 #include "base/suffix.h"
 #include "commit/commit_view.h"
 #include "engine/source_impl.h"
+#include "format/table.h"
+#include "verbs/nearby.h"
 
 static const struct {
     const char *kind;
@@ -38,6 +40,7 @@ static bool holds(const struct fsdpck_source *src, const char *name, struct fsdp
 /* What the names in a folder tell. */
 struct listing {
     bool safetensors, rank_local, shards, ranks, pt;
+    char distcp[256]; /* a shard file; "": there is none */
 };
 
 static bool counts(const struct fsdpck_source *src, const struct fsdpck_commit_view *view, const char *name, struct fsdpck_error *err)
@@ -51,12 +54,25 @@ static void look_at(struct listing *l, const char *name)
     l->rank_local |= fsdpck_dcp_ranks_is(name);
     l->shards |= fsdpck_dcp_shards_is(name);
     l->ranks |= fsdpck_ranks_is(name);
+    if (ends_with(name, ".distcp") && strlen(name) < sizeof l->distcp && (!*l->distcp || strcmp(name, l->distcp) < 0))
+        strcpy(l->distcp, name);
     l->pt |= name[0] != '.' && (ends_with(name, ".bin") || ends_with(name, ".pt") || ends_with(name, ".pth") || ends_with(name, ".bin.index.json"));
+}
+
+/* Shards of ours, and neither index.json nor .metadata. With .metadata the DCP reader looks, at the files that it names. */
+static bool is_headless(struct fsdpck_source *src, const char *shard, struct fsdpck_error *err)
+{
+    char save_id[37], *path = *shard ? fsdpck_path_join(src->path, shard, err) : NULL;
+    bool is = path && fsdpck_shard_is(src->io, path, save_id);
+    if (is)
+        fsdpck_dcp_ours(src, shard, save_id, err);
+    free(path);
+    return is;
 }
 
 /* index.json decides before .metadata, even where it is damaged: a checkpoint of ours must never be read as PyTorch's, unverified. Only
  * beside safetensors (which our directories never hold) is an index.json somebody else's. */
-static const char *detect_names(const struct fsdpck_source *src, const struct fsdpck_commit_view *view, char *const *names, size_t count,
+static const char *detect_names(struct fsdpck_source *src, const struct fsdpck_commit_view *view, char *const *names, size_t count,
                                 struct fsdpck_error *err)
 {
     struct listing l = { 0 };
@@ -67,8 +83,10 @@ static const char *detect_names(const struct fsdpck_source *src, const struct fs
     bool hf = l.safetensors || counts(src, view, "model.safetensors.index.json", err);
     if (err->code != 0)
         return NULL;
-    if (index && (dcp || !l.safetensors))
+    if (index && (dcp || *l.distcp || !l.safetensors))
         return "fsdpck";
+    if (!dcp && is_headless(src, l.distcp, err))
+        return NULL;
     dcp |= l.shards && !counts(src, view, "model.safetensors.index.json", err);
     if (dcp || hf)
         return dcp ? "dcp" : "hf";
@@ -76,12 +94,13 @@ static const char *detect_names(const struct fsdpck_source *src, const struct fs
         return l.ranks ? "ranks" : "pt";
     fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, src->path,
                      "no checkpoint found: neither index.json, .metadata, *.safetensors nor *.bin, *.pt is there");
-    fsdpck_error_hint(err, "a source is a safetensors or torch.save file, a folder of them, a PyTorch DCP directory or an fsdpck directory");
+    if (!fsdpck_hint_nearby(src, err))
+        fsdpck_error_hint(err, "a source is a safetensors or torch.save file, a folder of them, a PyTorch DCP directory or an fsdpck directory");
     return NULL;
 }
 
 /* Old and new may stand side by side where a save is written in place; the record of a new one that was committed says what it is. */
-static const char *detect_directory(const struct fsdpck_source *src, struct fsdpck_error *err)
+static const char *detect_directory(struct fsdpck_source *src, struct fsdpck_error *err)
 {
     struct fsdpck_commit_view view = { 0 };
     const char *kind = NULL;
@@ -116,7 +135,7 @@ static const char *detect_file(const struct fsdpck_source *src, struct fsdpck_er
 }
 
 /* NULL: err says why. */
-static const char *detect(const struct fsdpck_source *src, struct fsdpck_error *err)
+static const char *detect(struct fsdpck_source *src, struct fsdpck_error *err)
 {
     const struct fsdpck_io *io = src->io;
     struct fsdpck_stat st;
@@ -148,6 +167,7 @@ int fsdpck_source_open_as(const char *path, const char *from, const struct fsdpc
     if (!src)
         return err->code;
     src->to_verify = to_verify;
+    src->insisted = from != NULL;
     int r = !from && !(from = detect(src, err)) ? err->code : open_kind(src, from, err);
     if (r != 0) {
         fsdpck_source_close(src);

@@ -24,6 +24,7 @@ struct fsdpck_verify_result {
     uint64_t nproblems;
     uint64_t nfiles, ntensors, nblocks;
     uint64_t read_nbytes;
+    uint64_t nunread; /* files of a hashed checkpoint that are not there, or could not be read to their end: problems say which */
     double seconds;
     bool hashed; /* every byte of the checkpoint is under a hash that was checked; false for formats without them (and with quick) */
 };
