@@ -171,6 +171,7 @@ static void configurations_answer_by_module(void **state)
     assert_string_equal(fsdpck_lora_config_saves(&c, "head.m"), "head"); /* it lies in a saved one */
     assert_string_equal(fsdpck_lora_config_saves(&c, "m.lm_head"), "head"); /* an end is enough, also inside of a word */
     assert_null(fsdpck_lora_config_saves(&c, "m.headx"));
+    assert_true(fsdpck_lora_saves("norm", "m.input_layernorm") && fsdpck_lora_saves("0.mlp", "m.0.mlp.up") && !fsdpck_lora_saves("mlp", "m.mlpx.up"));
     assert_null(fsdpck_lora_config_leaves_out(&c, "m.q"));
     fsdpck_lora_config_free(&c);
 }

@@ -70,6 +70,10 @@ int fsdpck_lora_adapter_find(struct fsdpck_lora_adapter *a, struct fsdpck_source
                              struct fsdpck_error *err);
 /* Finds the configuration and reads it. */
 int fsdpck_lora_adapter_configure(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req, struct fsdpck_error *err);
+/* Whether the adapter has a tensor that this name in modules_to_save saves. */
+bool fsdpck_lora_is_saved(const struct fsdpck_lora_adapter *a, const char *name);
+/* Notes what of the configuration has no effect on any tensor. */
+void fsdpck_lora_tell_config(const struct fsdpck_lora_adapter *a, const struct fsdpck_options *opt);
 /* Everything is found, and held against the rules. */
 int fsdpck_lora_adapter_check(struct fsdpck_lora_adapter *a, struct fsdpck_error *err);
 

@@ -7,6 +7,7 @@
 
 #include "base/hash.h"
 #include "base/ioutil.h"
+#include "lora/pattern.h"
 
 /* Among the assets: the adapter's own folder first, as PEFT lays out several adapters. */
 static const struct source_asset *find_config(const struct fsdpck_lora_adapter *a)
@@ -100,4 +101,44 @@ int fsdpck_lora_adapter_configure(struct fsdpck_lora_adapter *a, const struct fs
     fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(a->src), "has no adapter_config.json: nothing says how the adapter '%s' is scaled", a->name);
     fsdpck_error_hint(err, "give --adapter-config FILE, or --alpha A where scaling is alpha / rank");
     return FSDPCK_ERR_USAGE;
+}
+
+/* ---- what of it is idle ---- */
+
+bool fsdpck_lora_is_saved(const struct fsdpck_lora_adapter *a, const char *name)
+{
+    for (size_t i = 0; i < a->whole.count; i++)
+        if (lora_whole(a)[i].saved && fsdpck_lora_saves(name, a->names[lora_whole(a)[i].position].module))
+            return true;
+    return false;
+}
+
+static bool reaches_any(const struct fsdpck_lora_adapter *a, const char *expression)
+{
+    for (size_t i = 0; i < a->modules.count; i++)
+        if (fsdpck_pattern_ends(expression, lora_modules(a)[i].path) != PATTERN_NO)
+            return true;
+    return false;
+}
+
+static void tell_patterns(const struct fsdpck_lora_adapter *a, const char *key, const struct fsdpck_options *opt)
+{
+    const char *name;
+    for (size_t i = 0; (name = fsdpck_lora_config_pattern(&a->config, key, i)); i++)
+        if (!reaches_any(a, name))
+            fsdpck_lora_say(opt, "%s has '%s', which is none of the adapter's modules", key, name);
+}
+
+void fsdpck_lora_tell_config(const struct fsdpck_lora_adapter *a, const struct fsdpck_options *opt)
+{
+    const char *name;
+    if (!a->config.doc || !opt->note)
+        return;
+    for (size_t i = 0; (name = fsdpck_lora_config_saved_name(&a->config, i)); i++)
+        if (!fsdpck_lora_is_saved(a, name))
+            fsdpck_lora_say(opt, "modules_to_save has '%s', and there is no tensor of it", name);
+    tell_patterns(a, "rank_pattern", opt);
+    tell_patterns(a, "alpha_pattern", opt);
+    for (size_t i = 0; (name = fsdpck_lora_config_unknown(&a->config, i)); i++)
+        fsdpck_lora_say(opt, FSDPCK_LORA_CONFIG_NAME " has the key '%s', which is not known here and changes nothing", name);
 }

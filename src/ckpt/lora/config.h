@@ -38,8 +38,10 @@ bool fsdpck_lora_config_targets(const struct fsdpck_lora_config *c, const char *
 bool fsdpck_lora_config_has_targets(const struct fsdpck_lora_config *c);
 /* The key, exclude_modules or layers_to_transform, that keeps PEFT from adapting the module, or NULL. */
 const char *fsdpck_lora_config_leaves_out(const struct fsdpck_lora_config *c, const char *module);
-/* The name in modules_to_save that the path of the module, or of one that it lies in, ends with, or NULL. As in PEFT the name "norm" saves
+/* Whether a name in modules_to_save saves the module: its path, or that of one that it lies in, ends with the name. As in PEFT "norm" saves
  * "input_layernorm" too. */
+bool fsdpck_lora_saves(const char *name, const char *module);
+/* The first name in modules_to_save that does, or NULL. */
 const char *fsdpck_lora_config_saves(const struct fsdpck_lora_config *c, const char *module);
 /* Entry i of modules_to_save, or NULL behind the last. */
 const char *fsdpck_lora_config_saved_name(const struct fsdpck_lora_config *c, size_t i);
@@ -49,6 +51,8 @@ int fsdpck_lora_config_tokens(const struct fsdpck_lora_config *c, struct fsdpck_
                               struct fsdpck_error *err);
 /* Whether the config names the module itself for that; a mere list is the input embedding's, whatever that is called. */
 bool fsdpck_lora_config_names_tokens(const struct fsdpck_lora_config *c, const char *module);
+/* Expression i of rank_pattern or alpha_pattern, or NULL behind the last. */
+const char *fsdpck_lora_config_pattern(const struct fsdpck_lora_config *c, const char *key, size_t i);
 /* Entry i of the keys that say something and are not known here, or NULL behind the last. */
 const char *fsdpck_lora_config_unknown(const struct fsdpck_lora_config *c, size_t i);
 /* Whether the config itself explains that layers differ: layers_to_transform, or an expression for target_modules, or excluded modules. */

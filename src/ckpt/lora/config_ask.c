@@ -128,16 +128,22 @@ static bool ends_so(const char *path, size_t n, const char *end)
     return k && k <= n && strncmp(path + n - k, end, k) == 0;
 }
 
+bool fsdpck_lora_saves(const char *name, const char *module)
+{
+    for (size_t n = strcspn(module, ".");; n += 1 + strcspn(module + n + 1, ".")) {
+        if (ends_so(module, n, name))
+            return true;
+        if (!module[n])
+            return false;
+    }
+}
+
 const char *fsdpck_lora_config_saves(const struct fsdpck_lora_config *c, const char *module)
 {
     const char *name;
     for (size_t i = 0; (name = fsdpck_lora_config_saved_name(c, i)); i++)
-        for (size_t n = strcspn(module, ".");; n += 1 + strcspn(module + n + 1, ".")) {
-            if (ends_so(module, n, name))
-                return name;
-            if (!module[n])
-                break;
-        }
+        if (fsdpck_lora_saves(name, module))
+            return name;
     return NULL;
 }
 
@@ -212,6 +218,16 @@ int fsdpck_lora_config_tokens(const struct fsdpck_lora_config *c, struct fsdpck_
     int rc = check_rows(c, made, *nrows, arena, err);
     *rows = rc ? NULL : made;
     return rc;
+}
+
+const char *fsdpck_lora_config_pattern(const struct fsdpck_lora_config *c, const char *key, size_t i)
+{
+    json_t *v;
+    const char *name;
+    json_object_foreach(json_object_get(c->doc, key), name, v)
+        if (i-- == 0)
+            return name;
+    return NULL;
 }
 
 /* Keys of PEFT's up to 0.21: the others were read above, or change nothing in what the tensors mean. */

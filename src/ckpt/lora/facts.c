@@ -222,15 +222,21 @@ static int write_targets(struct fsdpck_lora_adapter *a, bool regular, const char
     return names ? write_list(a, names, a->modules.count, out, err) : FSDPCK_ERR_NOMEM;
 }
 
+/* The configuration's names as far as there are tensors for them, and modules that it does not know of. */
 static int write_saved(struct fsdpck_lora_adapter *a, const char **out, struct fsdpck_error *err)
 {
-    const char **names = fsdpck_arena_array(&a->arena, a->whole.count, sizeof *names, err);
-    size_t n = 0;
-    for (size_t i = 0; names && i < a->whole.count; i++)
+    const char *name, **names;
+    size_t n = 0, most = a->whole.count;
+    for (size_t i = 0; a->config.doc && fsdpck_lora_config_saved_name(&a->config, i); i++)
+        most++;
+    if (!(names = fsdpck_arena_array(&a->arena, most, sizeof *names, err)))
+        return FSDPCK_ERR_NOMEM;
+    for (size_t i = 0; i < a->whole.count; i++)
         if (lora_whole(a)[i].saved)
             names[n++] = lora_whole(a)[i].saved;
-    if (!names)
-        return FSDPCK_ERR_NOMEM;
+    for (size_t i = 0; a->config.doc && (name = fsdpck_lora_config_saved_name(&a->config, i)); i++)
+        if (fsdpck_lora_is_saved(a, name))
+            names[n++] = name;
     *out = "null";
     return n ? write_list(a, names, n, out, err) : 0;
 }

@@ -187,7 +187,7 @@ static void tell_ties(const struct fsdpck_lora_merge *m)
 static void tell_whole(const struct fsdpck_lora_merge *m)
 {
     const struct fsdpck_lora_adapter *a = m->adapter;
-    const char *first = NULL, *key;
+    const char *first = NULL;
     size_t n = 0;
     for (size_t i = 0; i < a->whole.count; i++)
         if (!lora_whole(a)[i].saved && !lora_whole(a)[i].bias) {
@@ -197,8 +197,6 @@ static void tell_whole(const struct fsdpck_lora_merge *m)
     if (n)
         fsdpck_lora_say(m->opt, "%zu tensors of the adapter, '%s' the first, are whole parameters that its configuration does not name: they replace the base's, as in "
                         "PEFT", n, first);
-    for (size_t i = 0; a->config.doc && (key = fsdpck_lora_config_unknown(&a->config, i)); i++)
-        fsdpck_lora_say(m->opt, FSDPCK_LORA_CONFIG_NAME " has the key '%s', which is not known here: it is not looked at", key);
 }
 
 /* ---- the edit ---- */
@@ -216,6 +214,7 @@ static int begin(void *ctx, const struct fsdpck_selection *selection, struct fsd
     if (rc == 0) {
         tell_ties(m);
         tell_whole(m);
+        fsdpck_lora_tell_config(m->adapter, m->opt);
         rc = fsdpck_lora_merge_factors(m, err);
     }
     return rc;

@@ -146,28 +146,9 @@ static void tell_whole(const struct fsdpck_lora_adapter *a, const struct fsdpck_
                         "(merge-lora first)", n, first);
 }
 
-static bool is_saved(const struct fsdpck_lora_adapter *a, const char *name)
-{
-    for (size_t i = 0; i < a->whole.count; i++)
-        if (lora_whole(a)[i].saved && strcmp(lora_whole(a)[i].saved, name) == 0)
-            return true;
-    return false;
-}
-
-static void tell_config(const struct fsdpck_lora_adapter *a, const struct fsdpck_options *opt)
-{
-    const char *name;
-    for (size_t i = 0; a->config.doc && (name = fsdpck_lora_config_saved_name(&a->config, i)); i++)
-        if (!is_saved(a, name))
-            fsdpck_lora_say(opt, "modules_to_save names '%s', and there is no tensor of it: it is left out of the configuration", name);
-    for (size_t i = 0; a->config.doc && (name = fsdpck_lora_config_unknown(&a->config, i)); i++)
-        fsdpck_lora_say(opt, "adapter_config.json has the key '%s', which is not known here: it is kept as it is", name);
-}
-
 static void warn_peft(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_facts *f, const struct fsdpck_options *opt)
 {
     tell_whole(a, opt);
-    tell_config(a, opt);
     if (a->tokens.count)
         fsdpck_lora_say(opt, "trained tokens: vLLM refuses this adapter, llama.cpp's converter too (merge-lora first); PEFT knows them from 0.15 on");
     if (f->dora)

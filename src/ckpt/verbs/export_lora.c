@@ -291,6 +291,8 @@ static int prepare(struct lora_export *x)
     if (rc == 0)
         rc = fsdpck_lora_adapter_open(&x->adapter, x->src, &want, x->err);
     if (rc == 0)
+        fsdpck_lora_tell_config(&x->adapter, &x->opt);
+    if (rc == 0)
         rc = fsdpck_lora_facts(&x->adapter, &x->opt, &x->facts, x->err);
     if (rc == 0)
         rc = fsdpck_lora_style_check(&x->adapter, x->req->style, &x->facts, &x->opt, x->err);
