@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <train/train.h>
 #include <unistd.h>
 
@@ -39,6 +40,18 @@ struct choice {
 
 enum { SHORTEST = 128, LONGEST = 2048, LARGEST_BATCH = 8 };
 
+static bool is_regular(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 static uint64_t max_positions(const char *model)
 {
     static const char *const places[] = { "config.json", "assets/config.json" };
@@ -46,7 +59,7 @@ static uint64_t max_positions(const char *model)
     uint64_t n = 0;
     for (size_t i = 0; i < 2 && n == 0; i++) {
         snprintf(path, sizeof path, "%s/%s", model, places[i]);
-        json_t *config = json_load_file(path, 0, NULL);
+        json_t *config = is_regular(path) ? json_load_file(path, 0, NULL) : NULL;
         json_int_t said = json_integer_value(json_object_get(config, "max_position_embeddings"));
         n = said > 0 ? (uint64_t)said : 0;
         json_decref(config);
@@ -170,6 +183,9 @@ static int run(const struct init_args *args, const char *model, const char *data
     int n = snprintf(temporary, sizeof temporary, "%s.tmp-%ld", args->out, (long)getpid());
     if (n < 0 || (size_t)n >= sizeof temporary)
         return usage_error("--out: the path is too long");
+    if (is_regular(model) && !is_regular(data))
+        return usage_error("'%s' is a file%s '%s' %s: the model comes first: fsdptrain init MODEL DATA", model, is_folder(data) ? ", and" : ";", data,
+                           is_folder(data) ? "a folder" : "is none");
     if (!args->force && access(args->out, F_OK) == 0)
         return usage_error("%s is there already; --force replaces it", args->out);
     int rc = model_path_resolve(model, resolved, sizeof resolved, &err);

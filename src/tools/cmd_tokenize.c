@@ -15,7 +15,7 @@
 #include "report.h"
 
 struct tokenize_args {
-    bool json, chat, special;
+    bool json, chat, special, text;
     const char *loss_on;
 };
 
@@ -27,6 +27,7 @@ static const struct option tokenize_options[] = {
     { .name = "loss-on", .type = OPTION_CHOICE, .offset = AT(loss_on), .value = "assistant|last_assistant|completion|all",
       .help = "what the mask of --chat marks (default assistant)" },
     { .name = "no-special", .type = OPTION_FLAG, .offset = AT(special), .help = "of a text: without what the tokenizer puts around it (<s> and the like)" },
+    { .name = "text", .type = OPTION_FLAG, .offset = AT(text), .help = "TEXT_OR_FILE is text, whatever it looks like" },
     { .name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "print the result as one JSON object" },
 };
 
@@ -137,10 +138,43 @@ static int show_file(struct shown *s, struct chat_coder *coder, const char *file
     return rc;
 }
 
-static bool is_file(const char *typed)
+static bool is_file(const struct tokenize_args *args, const char *typed)
 {
     struct stat st;
-    return stat(typed, &st) == 0 && S_ISREG(st.st_mode);
+    return !args->text && stat(typed, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+static bool ends_as_a_file(const char *typed)
+{
+    static const char *const ends[] = { ".txt", ".json", ".jsonl", ".gz", ".zst", ".md", ".csv", ".parquet" };
+    size_t n = strlen(typed);
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        if (n > strlen(ends[i]) && strcmp(typed + n - strlen(ends[i]), ends[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* In a folder that is there. */
+static bool has_folder(const char *typed)
+{
+    struct stat st;
+    char folder[PATH_MAX];
+    const char *slash = strrchr(typed, '/');
+    int n = slash ? snprintf(folder, sizeof folder, "%.*s", (int)(slash - typed), typed) : -1;
+    return slash && (slash == typed || (n < PATH_MAX && stat(folder, &st) == 0 && S_ISDIR(st.st_mode)));
+}
+
+/* A name that is no file's: a typo is no text to look at. */
+static int refuse_name(const struct tokenize_args *args, const char *typed, struct fsdpck_error *err)
+{
+    struct stat st;
+    bool there = stat(typed, &st) == 0, one_word = *typed && !typed[strcspn(typed, " \t\r\n{")];
+    if (args->text || is_file(args, typed) || (!there && !(one_word && (ends_as_a_file(typed) || has_folder(typed)))))
+        return 0;
+    fsdpck_error_set(err, there ? FSDPCK_ERR_FORMAT : FSDPCK_ERR_MISSING, typed, "%s", there ? "this is no file; a file is wanted, or text" : "there is no such file");
+    fsdpck_error_hint(err, "--text tokenizes the name itself");
+    return err->code;
 }
 
 static int show_lines(struct shown *s, const struct chat *chat, const char *typed, struct fsdpck_error *err)
@@ -148,18 +182,18 @@ static int show_lines(struct shown *s, const struct chat *chat, const char *type
     struct chat_coder *coder;
     int rc = chat_coder_new(chat, &coder, err);
     if (!rc)
-        rc = is_file(typed) ? show_file(s, coder, typed, err) : show_line(s, coder, "the text", 1, typed, strlen(typed), err);
-    if (rc && !is_file(typed))
+        rc = is_file(s->args, typed) ? show_file(s, coder, typed, err) : show_line(s, coder, "the text", 1, typed, strlen(typed), err);
+    if (rc && !is_file(s->args, typed))
         fsdpck_error_hint(err, "there is no file of that name: it was taken for the text itself");
     chat_coder_free(coder);
     return rc;
 }
 
 /* The file's bytes where there is such a file, else a copy of what was typed. */
-static int take_text(const char *typed, char **text, size_t *nbytes, struct fsdpck_error *err)
+static int take_text(const struct tokenize_args *args, const char *typed, char **text, size_t *nbytes, struct fsdpck_error *err)
 {
     struct stat st;
-    bool file = is_file(typed) && stat(typed, &st) == 0;
+    bool file = is_file(args, typed) && stat(typed, &st) == 0;
     size_t n = file ? (size_t)st.st_size : strlen(typed);
     FILE *f = file ? fopen(typed, "rbe") : NULL;
     if (file && !f)
@@ -184,11 +218,13 @@ static int run(const struct tokenize_args *args, const char *typed_model, const 
     struct shown s = { .args = args, .complete = true, .examples = args->json ? json_array() : NULL };
     char model[PATH_MAX], *text = NULL;
     size_t nbytes = 0;
-    int rc = model_path_resolve(typed_model, model, sizeof model, &err);
+    int rc = refuse_name(args, typed, &err);
+    if (!rc)
+        rc = model_path_resolve(typed_model, model, sizeof model, &err);
     if (!rc)
         rc = chat_open(model, &chat, &err);
     if (!rc && !args->chat)
-        rc = take_text(typed, &text, &nbytes, &err);
+        rc = take_text(args, typed, &text, &nbytes, &err);
     s.tokenizer = rc ? NULL : chat_tokenizer(chat);
     if (!rc)
         rc = args->chat ? show_lines(&s, chat, typed, &err) : show_text(&s, text, nbytes, &err);

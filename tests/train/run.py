@@ -423,6 +423,7 @@ def main():
             t.check("settings that do not do what they say", t.settings)
             t.check("the date", t.date)
             t.check("keys of another run", t.other_keys)
+            t.check("what is no file", t.no_files)
             t.check("tokenize and init", t.verbs)
             t.check("samples", t.samples)
             t.check("a terminal", t.terminal)

@@ -1,5 +1,5 @@
 """What a run says before it starts, what it keeps from its first day, and by which keys it refuses to go on as another run."""
-import datetime, json, pathlib, shutil, subprocess
+import datetime, json, os, pathlib, shutil, socket, subprocess
 
 from harness import Failure, Tests
 
@@ -87,3 +87,30 @@ class Said(Tests):
                 raise Failure(f"{sets}: {said}")
         (self.tmp / "other-keys.jsonl").write_text(pathlib.Path(self.tmp / "other-data.jsonl").read_text())
         self.says(["key 'data.train': the text in the files, or the tokenizer"], "run", config, want=2)
+
+    def no_files(self):
+        """What is no file is refused by its kind, wherever a path is typed, and waits for nobody; a typo is told from text."""
+        config, model = self.said_config("no-files"), FIXTURES / "tiny-llama-tied"
+        fifo, sock, data = self.tmp / "fifo.jsonl", socket.socket(socket.AF_UNIX), self.tmp / "no-files.jsonl"
+        os.mkfifo(fifo)
+        sock.bind(str(self.tmp / "socket.jsonl"))
+        for key, path, words in (("data.train", fifo, "this is a FIFO"), ("data.eval", fifo, "this is a FIFO"), ("data.plan", fifo, "this is a FIFO"), ("model", fifo, "this is a FIFO"),
+                                 ("data.train", self.tmp / "socket.jsonl", "this is a socket"), ("data.train", "/dev/null", "this is a device"), ("data.train", self.tmp, "this is a folder"),
+                                 ("model", "nosuch", "nosuch: there is no such model"), ("model", data, "this is a file; a model is a folder"), ("model", self.tmp, "there is no config.json in it")):
+            self.says([words], "plan", config, "--set", f"{key}={path}", want=3)
+        self.says(["this is a FIFO"], "run", fifo, want=2)
+        copy = self.tmp / "fifo-model"
+        for name in ("config.json", "tokenizer.json", "chat_template.jinja"):
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(model, copy)
+            (copy / name).unlink(missing_ok=True)
+            os.mkfifo(copy / name)
+            self.says([f"{name}: this is a FIFO"], "plan", config, "--set", f"model={copy}", want=3)
+        self.says(["the model comes first"], "init", data, model, want=2)
+        self.says(["there is no such model"], "init", "nosuch", data, want=3)
+        for typed in ("nosuch.txt", "nosuch.jsonl", "./nosuch", f"{self.tmp}/nosuch"):
+            self.says(["there is no such file", "--text"], "tokenize", model, typed, want=3)
+        self.says(["\"n\""], "tokenize", model, "nosuch.txt", "--text")
+        self.says(["this is no file"], "tokenize", model, fifo, want=3)
+        self.says(["\"or\""], "tokenize", model, "and/or")
+        sock.close()

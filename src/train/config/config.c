@@ -8,6 +8,7 @@
 
 #include "config/config_keys.h"
 #include "config/idle.h"
+#include "text/file.h"
 
 #define AT(field) offsetof(struct train_config, field)
 
@@ -165,13 +166,12 @@ static int check_required(const char *path, const struct train_config *c, struct
 
 int train_config_read(const char *path, const char *const *sets, size_t nsets, struct train_config *out, struct fsdpck_error *err)
 {
-    json_error_t why;
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
-    int rc = 0;
+    struct fsdpck_error why = { 0 };
+    json_t *root;
+    int rc = text_file_json(path, &root, &why);
     *out = (struct train_config){ 0 };
-    if (!root)
-        return why.line < 1 ? fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "%s", why.text)
-                            : fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "line %d: %s", why.line, why.text);
+    if (rc)
+        return fsdpck_error_set(err, rc == FSDPCK_ERR_NOMEM ? rc : FSDPCK_ERR_USAGE, path, "%s", why.message);
     for (size_t i = 0; i < nsets && json_is_object(root) && !rc; i++)
         rc = apply_set(root, sets[i], err);
     if (!rc)

@@ -2,21 +2,21 @@
 #include "data/data_hash.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "text/file.h"
+
 int data_file_hash(const char *path, uint64_t *hash, struct fsdpck_error *err)
 {
     enum { CHUNK = 1 << 20 };
-    int fd = open(path, O_RDONLY | O_CLOEXEC), rc = 0;
+    uint64_t nbytes;
+    int fd, rc = text_file_open(path, &fd, &nbytes, err);
     char *chunk = malloc(CHUNK);
     XXH3_state_t *state = XXH3_createState();
     ssize_t n = 1;
-    if (fd < 0)
-        rc = fsdpck_error_sys(err, errno, path, "open");
-    else if (!chunk || !state)
+    if (!rc && (!chunk || !state))
         rc = fsdpck_error_nomem(err, CHUNK);
     if (!rc)
         XXH3_64bits_reset_withSeed(state, *hash);

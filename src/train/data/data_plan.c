@@ -3,6 +3,8 @@
 
 #include <jansson.h>
 
+#include "text/file.h"
+
 static int plan_error(const char *path, size_t step, const char *what, struct fsdpck_error *err)
 {
     return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "step %zu: %s", step, what);
@@ -46,13 +48,11 @@ static int add_step(struct data *d, const char *path, size_t step, json_t *micro
 
 int data_read_plan(struct data *d, const char *path, struct fsdpck_error *err)
 {
-    json_error_t why;
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &why), *steps = json_object_get(root, "steps"), *step;
+    json_t *root, *step;
     size_t i;
-    int rc = 0;
-    if (!root)
-        rc = fsdpck_error_set(err, why.line < 1 ? FSDPCK_ERR_MISSING : FSDPCK_ERR_FORMAT, path, "%s", why.text);
-    else if (json_array_size(steps) == 0)
+    int rc = text_file_json(path, &root, err);
+    json_t *steps = json_object_get(root, "steps");
+    if (!rc && json_array_size(steps) == 0)
         rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "key 'steps': a list of steps is wanted");
     json_array_foreach (steps, i, step) {
         if (!rc)

@@ -2,13 +2,13 @@
 #include "data/data_stream.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
+
+#include "text/file.h"
 
 enum { WINDOW = 1 << 18 };
 
@@ -138,25 +138,15 @@ static int start(struct data_stream *s, struct fsdpck_error *err)
 
 int data_stream_open(const char *path, struct data_stream **out, struct fsdpck_error *err)
 {
-    struct stat st;
     struct data_stream *s = calloc(1, sizeof *s);
     *out = NULL;
     if (!s)
         return fsdpck_error_nomem(err, sizeof *s);
     s->path = path;
-    s->fd = open(path, O_RDONLY | O_CLOEXEC);
     s->window = malloc(WINDOW);
-    int rc = 0;
-    if (s->fd < 0 || fstat(s->fd, &st))
-        rc = fsdpck_error_sys(err, errno, path, "open");
-    else if (!S_ISREG(st.st_mode))
-        rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "this is no file");
-    else if (!s->window)
-        rc = fsdpck_error_nomem(err, WINDOW);
-    if (!rc) {
-        s->file_nbytes = (uint64_t)st.st_size;
-        rc = start(s, err);
-    }
+    int rc = text_file_open(path, &s->fd, &s->file_nbytes, err);
+    if (!rc)
+        rc = s->window ? start(s, err) : fsdpck_error_nomem(err, WINDOW);
     if (rc)
         data_stream_close(s);
     else

@@ -1,5 +1,6 @@
 /* config.json to struct model: both dialects (transformers 4 and 5), the families' own defaults, and a list of what is refused. */
 #include "model/model.h"
+#include "text/file.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -272,15 +273,19 @@ int model_read(const char *folder, const struct fsdpck_options *opt, struct mode
     static const char *const places[] = { "config.json", "assets/config.json" };
     struct reader r = { .opt = opt, .err = err };
     struct model m = { 0 };
-    json_error_t why = { 0 };
-    for (size_t i = 0; i < 2 && !r.root; i++) {
+    struct fsdpck_error why = { .code = FSDPCK_ERR_MISSING };
+    r.rc = text_model_folder(folder, err);
+    for (size_t i = 0; i < 2 && why.code == FSDPCK_ERR_MISSING && !r.rc; i++) {
+        why = (struct fsdpck_error){ 0 };
         snprintf(r.path, sizeof r.path, "%s/%s", folder, places[i]);
-        r.root = json_load_file(r.path, JSON_REJECT_DUPLICATES, &why);
-        if (!r.root && why.line > 0)
-            break;
+        text_file_json(r.path, &r.root, &why);
     }
-    if (!json_is_object(r.root))
-        REFUSE(&r, why.line > 0 ? FSDPCK_ERR_FORMAT : FSDPCK_ERR_MISSING, "%s", why.text[0] ? why.text : "a JSON object is wanted");
+    if (!r.rc && why.code == FSDPCK_ERR_MISSING)
+        r.rc = fsdpck_error_set(err, why.code, folder, "there is no config.json in it; a model's folder has one, a checkpoint's in assets");
+    else if (!r.rc && why.code)
+        REFUSE(&r, why.code, "%s", why.message);
+    else if (!r.rc && !json_is_object(r.root))
+        REFUSE(&r, FSDPCK_ERR_FORMAT, "a JSON object is wanted");
     if (!r.rc)
         read_family(&r, &m);
     if (!r.rc)

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "text/file.h"
+
 enum { PATH = 4096, DEFAULT_MAX_NEW = 256, DEFAULT_TOP_K = 50 };
 
 /* Keys that change the text, and the value that means they are off. */
@@ -33,14 +35,13 @@ struct reader {
 static int load(struct reader *r, const char *name, json_t **root)
 {
     static const char *const places[] = { "", "assets/" };
-    json_error_t why;
     *root = NULL;
     for (size_t i = 0; i < 2; i++) {
         int n = snprintf(r->path, sizeof r->path, "%s/%s%s", r->folder, places[i], name);
         if (n < 0 || (size_t)n >= sizeof r->path || access(r->path, F_OK) != 0)
             continue;
-        *root = json_load_file(r->path, JSON_REJECT_DUPLICATES, &why);
-        return json_is_object(*root) ? 0 : fsdpck_error_set(r->err, FSDPCK_ERR_FORMAT, r->path, "%s", *root ? "a JSON object is wanted" : why.text);
+        int rc = text_file_json(r->path, root, r->err);
+        return rc || json_is_object(*root) ? rc : fsdpck_error_set(r->err, FSDPCK_ERR_FORMAT, r->path, "a JSON object is wanted");
     }
     return 0;
 }

@@ -15,6 +15,7 @@
 
 #include "run/files.h"
 #include "state/card.h"
+#include "text/file.h"
 
 static json_t *patterns_of(const struct train_pattern *p, size_t n, bool whole)
 {
@@ -198,14 +199,12 @@ int adapter_config_read(const char *folder, char path[ADAPTER_PATH], json_t **ou
     static const char *const refused[] = { "bias", "fan_in_fan_out", "lora_bias", "layer_replication", "layers_to_transform", "layers_pattern",
                                            "target_parameters", "trainable_token_indices", "use_qalora", "use_bdlora", "kasa_config", "velora_config",
                                            "monteclora_config", "arrow_config", "alora_invocation_tokens", "exclude_modules" };
-    json_error_t why = { 0 };
     json_t *theirs = NULL;
     *out = NULL;
     int rc = files_join(path, folder, "assets/adapter_config.json", err);
     if (!rc && access(path, F_OK) != 0) /* no checkpoint */
         rc = files_join(path, folder, "adapter_config.json", err);
-    if (!rc && !(theirs = json_load_file(path, JSON_REJECT_DUPLICATES, &why))) {
-        rc = fsdpck_error_set(err, why.line < 1 ? FSDPCK_ERR_MISSING : FSDPCK_ERR_FORMAT, path, "%s", why.text);
+    if (!rc && (rc = text_file_json(path, &theirs, err))) {
         fsdpck_error_hint(err, "an adapter is a PEFT folder, such as OUTPUT_DIR/adapter, or a checkpoint of a LoRA run");
     }
     for (size_t i = 0; i < sizeof refused / sizeof refused[0] && !rc; i++) {

@@ -134,7 +134,9 @@ int chat_open(const char *model, struct chat **out, struct fsdpck_error *err)
         return fsdpck_error_nomem(err, sizeof *c);
     }
     c->now = time(NULL);
-    int rc = find_folder(model, folder, err);
+    int rc = text_model_folder(model, err);
+    if (!rc)
+        rc = find_folder(model, folder, err);
     if (!rc)
         rc = join(path, folder, "tokenizer.json", err);
     if (!rc)
