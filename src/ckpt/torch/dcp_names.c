@@ -15,6 +15,11 @@ const char *const fsdpck_dcp_metadata_names[] = {
     "torch.distributed._shard.sharded_tensor.metadata MEM_FORMAT_ENCODING",
     "torch.distributed.checkpoint.filesystem _StorageInfo",
     "torch.distributed._shard.checkpoint.filesystem _StorageInfo",
+    /* Megatron-core saves its plans along (never read), and up to 0.15 its own classes in place of torch's. */
+    "torch.distributed.checkpoint.planner SavePlan", "torch.distributed.checkpoint.planner WriteItem",
+    "torch.distributed.checkpoint.planner WriteItemType", "torch.distributed.checkpoint.planner TensorWriteData",
+    "torch.distributed.checkpoint.planner BytesIOWriteData",
+    "megatron.core.dist_checkpointing.strategies.torch MCoreSavePlan", "megatron.core.dist_checkpointing.strategies.torch MCoreMetadata",
     "torch Size",
     "torch.serialization _get_layout",
     "collections OrderedDict",

@@ -270,10 +270,33 @@ static int list_storage(struct dcp_reading *r, fsdpck_node dict)
     return 0;
 }
 
+/* Megatron-core up to 0.15 may cut an optimizer's state along its flattened elements; it then has a shape of its own making, [pieces …, elements of one],
+ * and mcore_data has the true one. */
+static void leave_reshaped(struct dcp_reading *r, fsdpck_node dict)
+{
+    const char *first = NULL;
+    char line[600];
+    size_t n = 0, count = fsdpck_pickle_type(r->p, dict) == FSDPCK_PICKLE_DICT ? fsdpck_pickle_count(r->p, dict) : 0;
+    for (size_t i = 0; i + 1 < count; i += 2) {
+        fsdpck_node shape = fsdpck_pickle_get(r->p, fsdpck_pickle_child(r->p, dict, i + 1), "nd_reformulated_orig_global_shape");
+        const char *name = fsdpck_dcp_text(r, fsdpck_pickle_child(r->p, dict, i));
+        size_t e = name && shape != FSDPCK_NO_NODE && fsdpck_pickle_type(r->p, shape) != FSDPCK_PICKLE_NONE ? fsdpck_names_find(&r->names, name) : SIZE_MAX;
+        if (e == SIZE_MAX || r->entries[e].reshaped)
+            continue;
+        r->entries[e].reshaped = true;
+        first = first ? first : name;
+        n++;
+    }
+    snprintf(line, sizeof line, "%zu tensor%s of Megatron's optimizer left out, '%.300s' the first: cut along flattened elements, which is not read", n,
+             n == 1 ? " is" : "s are", first ? first : "");
+    if (n && r->src->opt.note)
+        r->src->opt.note(r->src->opt.ctx, line);
+}
+
 static int read_all(struct dcp_reading *r)
 {
     fsdpck_node root = fsdpck_pickle_root(r->p), version = fsdpck_dcp_attribute(r, root, "version");
-    if (!fsdpck_dcp_is_a(r, root, "Metadata"))
+    if (!fsdpck_dcp_is_a(r, root, "Metadata") && !fsdpck_dcp_is_a(r, root, "MCoreMetadata"))
         return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, NULL, "is not the Metadata of a PyTorch distributed checkpoint");
     const char *text = fsdpck_dcp_text(r, version);
     if (fsdpck_pickle_type(r->p, version) != FSDPCK_PICKLE_NONE && (!text || strcmp(text, "1.0.0") != 0))
@@ -284,8 +307,10 @@ static int read_all(struct dcp_reading *r)
         rc = list_paths(r, fsdpck_dcp_attribute(r, root, "planner_data"));
     if (!rc)
         rc = list_storage(r, fsdpck_dcp_attribute(r, root, "storage_data"));
+    if (!rc)
+        leave_reshaped(r, fsdpck_dcp_attribute(r, root, "mcore_data"));
     for (size_t i = 0; !rc && i < r->nentries; i++)
-        rc = read_entry(r, &r->entries[i]);
+        rc = r->entries[i].reshaped ? 0 : read_entry(r, &r->entries[i]);
     if (rc || r->catalogue)
         return rc;
     r->dcp->tensors = fsdpck_arena_array(&r->src->arena, r->tensors.count, sizeof *r->dcp->tensors, r->err);

@@ -10,6 +10,7 @@
 struct dcp_entry {
     fsdpck_node name, value, path; /* path: planner_data's tuple, or NO_NODE */
     uint64_t first_stored, nstored; /* its part of `stored` */
+    bool reshaped; /* Megatron says that it is not in its own shape */
 };
 
 struct dcp_reading {
