@@ -57,8 +57,11 @@ int comm_out_of_patience(const struct comm *c, uint32_t late, const char *operat
     char theirs[160], ours[160];
     board_describe(c->board, late, theirs, sizeof theirs);
     board_describe(c->board, c->rank, ours, sizeof ours);
-    return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "rank %u (%s) waited %.0f s in %s for rank %u of %u, which is %s; all ranks were ended", c->rank, ours,
-                            board_patience(c->board), operation, late, c->nranks, theirs);
+    struct fsdpck_error why = { 0 };
+    fsdpck_error_set(&why, FSDPCK_ERR_IO, NULL, "rank %u (%s) waited %.0f s in %s for rank %u of %u, which is %s; all ranks were ended", c->rank, ours,
+                     board_patience(c->board), operation, late, c->nranks, theirs);
+    board_fail(c->board, &why); /* at once: the rank's other threads need not wait as long */
+    return fsdpck_error_set(err, why.code, NULL, "%s", why.message);
 }
 
 size_t comm_element_nbytes(const struct comm *c)

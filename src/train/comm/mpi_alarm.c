@@ -2,6 +2,7 @@
  * Nothing waits without end: a rank that is stopped answers nobody. */
 #include "comm/mpi_alarm.h"
 
+#include <errno.h>
 #include <mpi.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -9,7 +10,7 @@
 #include <time.h>
 
 enum { ALARM = 2, ACK, ASK, HERE }; /* tags in MPI_COMM_WORLD */
-enum { POLL_MS = 10, ANSWER_MS = 2000 };
+enum { POLL_MS = 10, ANSWER_MS = 4000 };
 
 struct mpi_alarm {
     struct board *board;
@@ -20,6 +21,7 @@ struct mpi_alarm {
     struct fsdpck_error error; /* that is sent */
     MPI_Request *acks;         /* (nranks); NULL: nothing was sent */
     uint32_t *failed_too;      /* (nranks) */
+    _Atomic bool *silent;      /* (nranks) gave no answer to the roll call: not asked any more */
     long sent_ms;              /* since it was sent */
 };
 
@@ -79,14 +81,21 @@ static void raise_alarm(struct mpi_alarm *a)
     atomic_store(&a->done, acks == NULL);
 }
 
+static bool all_answered(struct mpi_alarm *a)
+{
+    for (uint32_t r = 0; r < a->nranks; r++) {
+        int there = 0;
+        if (!atomic_load(&a->silent[r]) && MPI_Test(&a->acks[r], &there, MPI_STATUS_IGNORE) == MPI_SUCCESS && !there)
+            return false;
+    }
+    return true;
+}
+
 /* A lower rank that has failed by itself speaks for both. */
 static void take_acks(struct mpi_alarm *a)
 {
-    int all = 0;
-    if (MPI_Testall((int)a->nranks, a->acks, &all, MPI_STATUSES_IGNORE) != MPI_SUCCESS)
-        all = 1;
     a->sent_ms += POLL_MS;
-    if (!all && a->sent_ms < ANSWER_MS)
+    if (!all_answered(a) && a->sent_ms < ANSWER_MS)
         return;
     for (uint32_t r = 0; r < a->rank; r++) {
         if (a->failed_too[r] == 1)
@@ -110,26 +119,33 @@ static void *run(void *arg)
     return NULL;
 }
 
+static void free_alarm(struct mpi_alarm *a)
+{
+    pthread_mutex_destroy(&a->roll);
+    free(a->failed_too);
+    free(a->silent);
+    free(a->acks);
+    free(a);
+}
+
 int mpi_alarm_start(struct board *board, uint32_t rank, uint32_t nranks, struct mpi_alarm **out, struct fsdpck_error *err)
 {
     struct mpi_alarm *a = calloc(1, sizeof *a);
     *out = NULL;
-    if (!a || !(a->failed_too = calloc(nranks, sizeof *a->failed_too))) {
-        free(a);
+    if (!a)
         return fsdpck_error_nomem(err, sizeof *a);
-    }
+    a->failed_too = calloc(nranks, sizeof *a->failed_too);
+    a->silent = calloc(nranks, sizeof *a->silent);
     a->board = board;
     a->rank = rank;
     a->nranks = nranks;
     pthread_mutex_init(&a->roll, NULL);
-    int failed = pthread_create(&a->thread, NULL, run, a);
-    if (failed) {
-        free(a->failed_too);
-        free(a);
-        return fsdpck_error_sys(err, failed, NULL, "pthread_create");
-    }
-    *out = a;
-    return 0;
+    int failed = !a->failed_too || !a->silent ? ENOMEM : pthread_create(&a->thread, NULL, run, a);
+    if (failed)
+        free_alarm(a);
+    else
+        *out = a;
+    return failed ? fsdpck_error_sys(err, failed, NULL, "pthread_create") : 0;
 }
 
 void mpi_alarm_end(struct mpi_alarm *a)
@@ -138,10 +154,7 @@ void mpi_alarm_end(struct mpi_alarm *a)
         return;
     atomic_store(&a->ending, true);
     pthread_join(a->thread, NULL);
-    pthread_mutex_destroy(&a->roll);
-    free(a->failed_too);
-    free(a->acks);
-    free(a);
+    free_alarm(a);
 }
 
 void mpi_alarm_wait(struct mpi_alarm *a)
@@ -173,6 +186,7 @@ static void call_roll(struct mpi_alarm *a, uint32_t *places, MPI_Request *reques
         nap();
     }
     for (uint32_t r = 0; r < a->nranks; r++) {
+        atomic_store(&a->silent[r], places[r] == 2);
         if (requests[r] != MPI_REQUEST_NULL && !all)
             MPI_Cancel(&requests[r]);
     }

@@ -19,7 +19,7 @@
 #include "run/loop.h"
 #include "state/whole.h"
 
-enum { GRACE_MS = 3000, POLL_MS = 20, LAUNCHED_GRACE = 10, TELL_MS = 10000, SPEAK_MS = 20000 };
+enum { GRACE_MS = 3000, POLL_MS = 20, LAUNCHED_GRACE = 12, TELL_MS = 10000, SPEAK_MS = 20000 };
 
 /* What processes have in common. world: NULL under a launcher. */
 struct family {
@@ -227,7 +227,7 @@ static bool watch(const struct family *f, struct child *children)
             tell_stop(f, &told);
         if (f->job->opt->saves)
             board_ask_saves(f->board, (uint64_t)*f->job->opt->saves);
-        if ((failed || board_failed(f->board)) && (waited_ms += POLL_MS) > GRACE_MS)
+        if ((failed || board_failed(f->board)) && (waited_ms += POLL_MS) > GRACE_MS + (f->world ? 0 : 1000 * LAUNCHED_GRACE))
             kill_all(children, f->n, SIGKILL);
         sleep_ms(POLL_MS);
     }
