@@ -166,6 +166,51 @@ static void test_left_out(void **state)
     }
 }
 
+/* The same conversation in the forms of other trainers: the same tokens. */
+static void test_other_forms(void **state)
+{
+    (void)state;
+    static const char *const forms[] = {
+        "{\"messages\":[{\"role\":\"system\",\"content\":\"be\"},{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"yes\"},{\"role\":\"user\",\"content\":\"so\\nit\"},{\"role\":\"assistant\",\"content\":\"no\"}]}\n",
+        "{\"conversations\":[{\"from\":\"system\",\"value\":\"be\"},{\"from\":\"human\",\"value\":\"hi\"},{\"from\":\"gpt\",\"value\":\"yes\"},{\"from\":\"human\",\"value\":\"so\\nit\"},{\"from\":\"gpt\",\"value\":\"no\"}]}\n",
+        "{\"system\":\"be\",\"conversations\":[{\"role\":\"user\",\"content\":\"hi\"},{\"from\":\"gpt\",\"value\":\"yes\"},{\"from\":\"user\",\"value\":\"so\\nit\"},{\"from\":\"assistant\",\"value\":\"no\"}]}\n",
+        "{\"system\":\"be\",\"history\":[[\"hi\",\"yes\"]],\"instruction\":\"so\",\"input\":\"it\",\"output\":\"no\"}\n",
+    };
+    struct train_data_file files[4];
+    for (size_t i = 0; i < 4; i++)
+        files[i] = (struct train_data_file){ write_text(i == 0 ? "a.jsonl" : i == 1 ? "b.jsonl" : i == 2 ? "c.jsonl" : "d.jsonl", forms[i]), 1 };
+    struct train_config config = config_of(files, 4);
+    struct data *d = open_data(&config);
+    assert_int_equal(d->ndocs, 4);
+    for (size_t i = 1; i < 4; i++) {
+        assert_int_equal(d->docs[i].ntok, d->docs[0].ntok);
+        assert_memory_equal(d->docs[i].ids, d->docs[0].ids, d->docs[0].ntok * sizeof(int32_t));
+        assert_memory_equal(d->docs[i].labels, d->docs[0].labels, d->docs[0].ntok * sizeof(int32_t));
+    }
+    data_close(d);
+}
+
+static void refused_form(const char *text, const char *words)
+{
+    const struct train_data_file file = { write_text("refused", text), 1 };
+    struct train_config config = config_of(&file, 1);
+    struct fsdpck_error err = { 0 };
+    struct data *d;
+    assert_int_not_equal(data_open(&config, NVOCAB, NULL, &d, &err), 0);
+    if (!strstr(err.message, words))
+        fail_msg("'%s' does not hold '%s'", err.message, words);
+}
+
+static void test_refused_forms(void **state)
+{
+    (void)state;
+    refused_form("PAR1....", "this is Parquet");
+    refused_form("[\n{\"text\":\"x\"}]", "this is one JSON array");
+    refused_form("{\"conversations\":[{\"from\":\"function_call\",\"value\":\"x\"}]}\n", "is from 'function_call', which is none of");
+    refused_form("{\"conversations\":[{\"from\":\"human\"}]}\n", "entry 0 has no 'from' and 'value'");
+    refused_form("{\"instruction\":\"x\"}\n", "'instruction' and 'output' must both be strings");
+}
+
 static void test_too_long(void **state)
 {
     (void)state;
@@ -200,6 +245,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_packed_files, setup, teardown),
         cmocka_unit_test_setup_teardown(test_weights, setup, teardown),
         cmocka_unit_test_setup_teardown(test_left_out, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_other_forms, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_refused_forms, setup, teardown),
         cmocka_unit_test_setup_teardown(test_too_long, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -114,10 +114,29 @@ static int window_log_most(uint64_t file_nbytes)
     return log < 23 ? 23 : log;
 }
 
+/* No library of C reads it that is well kept; Python's does, in one line. */
+static int refuse_parquet(const char *path, struct fsdpck_error *err)
+{
+    fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "this is Parquet; lines of JSON are wanted");
+    fsdpck_error_hint(err, "python -c \"import pandas; pandas.read_parquet('IN.parquet').to_json('OUT.jsonl', orient='records', lines=True, force_ascii=False)\"");
+    return FSDPCK_ERR_UNSUPPORTED;
+}
+
+static int refuse_array(const char *path, struct fsdpck_error *err)
+{
+    fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "this is one JSON array; lines of JSON are wanted, an example each");
+    fsdpck_error_hint(err, "jq -c '.[]' IN.json > OUT.jsonl, or python -c \"import json; [print(json.dumps(x)) for x in json.load(open('IN.json'))]\" > OUT.jsonl");
+    return FSDPCK_ERR_UNSUPPORTED;
+}
+
 /* The first bytes say what it is; the first window of a packed file is packed bytes. */
 static int start(struct data_stream *s, struct fsdpck_error *err)
 {
     int rc = read_some(s, s->window, &s->filled, err);
+    if (!rc && s->filled >= 4 && memcmp(s->window, "PAR1", 4) == 0)
+        return refuse_parquet(s->path, err);
+    if (!rc && s->filled && s->window[0] == '[')
+        return refuse_array(s->path, err);
     bool gzip = s->filled >= 2 && memcmp(s->window, "\x1f\x8b", 2) == 0;
     s->refill = refill_plain;
     if (rc || (!gzip && !(s->filled >= 4 && memcmp(s->window, "\x28\xb5\x2f\xfd", 4) == 0)))

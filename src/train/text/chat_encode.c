@@ -153,10 +153,14 @@ static int encode_completion(struct chat_coder *w, json_t *prompt, json_t *compl
 int chat_encode(struct chat_coder *w, json_t *example, enum chat_loss loss, struct chat_tokens *out, struct fsdpck_error *err)
 {
     json_t *messages = json_object_get(example, "messages"), *prompt = json_object_get(example, "prompt"), *text = json_object_get(example, "text");
-    json_t *tools = json_object_get(example, "tools");
-    int rc;
+    json_t *tools = json_object_get(example, "tools"), *made;
     w->list.count = 0;
     w->notes = 0;
+    *out = (struct chat_tokens){ 0 };
+    int rc = chat_form(example, &made, err);
+    messages = made ? made : messages;
+    if (rc)
+        return rc;
     if (messages)
         rc = encode_messages(w, messages, json_is_null(tools) ? NULL : tools, loss, err);
     else if (prompt)
@@ -164,7 +168,8 @@ int chat_encode(struct chat_coder *w, json_t *example, enum chat_loss loss, stru
     else if (json_is_string(text))
         rc = encode_plain(w, json_string_value(text), json_string_length(text), 0, err);
     else
-        rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "none of 'messages', 'prompt' with 'completion', 'text', 'input_ids' with 'labels' is in it");
+        rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "none of 'messages', 'conversations', 'instruction' with 'output', 'prompt' with 'completion', 'text', 'input_ids' with 'labels' is in it");
+    json_decref(made);
     *out = (struct chat_tokens){ w->list.ids, w->supervised, rc ? 0 : w->list.count, w->notes };
     return rc;
 }

@@ -46,6 +46,8 @@ int chat_find_turns(const struct chat *c, struct json_t *messages, struct json_t
  * tools are left out is refused. whole: all of the text is trained on, else the turns. */
 int chat_check_shown(const struct chat *c, struct json_t *messages, struct json_t *tools, const struct chat_turns *turns, bool last_only, bool whole, unsigned *notes,
                      struct fsdpck_error *err);
+/* Messages of an example in another trainer's form; owned. NULL: it is in none, or has messages itself. */
+int chat_form(struct json_t *example, struct json_t **messages, struct fsdpck_error *err);
 /* Of one message, anywhere in the text. */
 int chat_check_calls(const struct jinja_output *text, struct json_t *message, size_t number, struct fsdpck_error *err);
 
