@@ -105,7 +105,8 @@ int cmd_merge_lora(const struct command *self, int argc, char **argv)
         .command = self, .positionals = "[BASE] ADAPTER OUT", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
         .notes = "BASE and ADAPTER may be anything that fsdpck reads; without BASE, the one that ADAPTER names is taken. OUT is a Hugging Face folder\n"
                  "(or one file where it ends in .safetensors), or with --ranks or --mesh a sharded checkpoint. Sums are made in fp32 and rounded once, to\n"
-                 "the base's types or those of --dtype.",
+                 "the base's types or those of --dtype. Every tensor of ADAPTER is used as PEFT would, or refused by its name; the frozen model in a\n"
+                 "training checkpoint must be BASE.",
     };
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);

@@ -29,7 +29,13 @@ static void check_name(const struct fsdpck_lora_config *c, const char *name)
             why = (struct fsdpck_error){ 0 };
             FUZZ_CHECK(fsdpck_lora_config_alpha(c, n.module, &alpha, &why) == why.code && (why.code || isfinite(alpha)));
             fsdpck_lora_config_targets(c, n.module);
-            fsdpck_lora_config_saves(c, n.module);
+            fsdpck_lora_config_leaves_out(c, n.module);
+            const char *saved = fsdpck_lora_config_saves(c, n.module);
+            FUZZ_CHECK(!saved || fsdpck_lora_saves(saved, n.module));
+            uint64_t *rows;
+            size_t nrows;
+            why = (struct fsdpck_error){ 0 };
+            FUZZ_CHECK(fsdpck_lora_config_tokens(c, &a, n.module, &rows, &nrows, &why) == why.code && (!rows || (nrows && !why.code)));
         }
     }
     fsdpck_arena_free(&a);
