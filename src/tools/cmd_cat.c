@@ -36,6 +36,7 @@ struct cat {
     struct slice box;
     struct array_out array;
     struct fsdpck_error *err;
+    bool json, begun; /* begun: what stands before the values is printed */
     bool whole; /* one piece holds everything: its columns are aligned */
 };
 
@@ -54,9 +55,33 @@ static int on_bytes(void *ctx, const void *data, uint64_t nelem)
     return after_write(c->err);
 }
 
+/* Everything but the values, which do not fit in memory in general: they follow inside the same object, before its closing brace. With the first of them, so
+ * that a tensor that cannot be read is an error object alone. */
+static int begin_json(struct cat *c)
+{
+    if (!c->json || c->begun)
+        return 0;
+    c->begun = true;
+    json_t *name = json_out_text(c->tensor->name), *shape = json_out_u64s(c->array.shape, c->array.ndim);
+    bool ok = name && shape;
+    if (ok) {
+        fputs("{\"tensor\":", stdout);
+        ok = json_out_write(name);
+        printf(",\"dtype\":\"%s\",\"shape\":", fsdpck_dtype_info(c->tensor->dtype)->name);
+        ok = json_out_write(shape) && ok;
+        fputs(",\"values\":", stdout);
+    }
+    json_decref(name);
+    json_decref(shape);
+    return ok ? 0 : fsdpck_error_nomem(c->err, sizeof(json_t));
+}
+
 static int on_numbers(void *ctx, const void *data, uint64_t nelem)
 {
     struct cat *c = ctx;
+    int rc = begin_json(c);
+    if (rc)
+        return rc;
     if (c->whole && c->array.style == NUMBER_TEXT)
         array_out_measure(&c->array, data, nelem);
     array_out_print(&c->array, data, nelem);
@@ -106,23 +131,15 @@ static int print_numbers(struct cat *c)
     int rc = summary && nelem <= MOST_EDGES ? print_summary(c, cut, nelem)
                                             : pieces_read(c->src, c->tensor, &c->box, TEXT_PIECE, on_numbers, c, c->err);
     if (!rc)
+        rc = begin_json(c);
+    if (!rc)
         array_out_finish(&c->array);
     return rc;
 }
 
 static int print_json(struct cat *c)
 {
-    json_t *head = json_object();
-    bool ok = json_out_put(head, "tensor", json_out_text(c->tensor->name));
-    ok = json_out_put(head, "dtype", json_string(fsdpck_dtype_info(c->tensor->dtype)->name)) && ok;
-    ok = json_out_put(head, "shape", json_out_u64s(c->array.shape, c->array.ndim)) && ok;
-    char *text = ok ? json_dumps(head, JSON_COMPACT) : NULL;
-    json_decref(head);
-    if (!text)
-        return fsdpck_error_nomem(c->err, sizeof *head);
-    /* the values do not fit in memory in general: they follow inside the same object, before its closing brace */
-    printf("%.*s,\"values\":", (int)strlen(text) - 1, text);
-    free(text);
+    c->json = true;
     int rc = print_numbers(c);
     if (!rc)
         puts("}");

@@ -167,10 +167,13 @@ static int choose(const struct init_args *args, const char *path, const char *mo
 static void say(const struct init_args *args, const struct choice *c, const struct train_plan *p)
 {
     char memory[TEXT_NBYTES];
-    printf("%s: %llu documents of up to %llu tokens in %llu rows of %llu, %llu steps of %llu rows; %s in all ranks together\n", args->out, (unsigned long long)p->ndocs,
+    text_print(stdout, args->out);
+    printf(": %llu documents of up to %llu tokens in %llu rows of %llu, %llu steps of %llu rows; %s in all ranks together\n", (unsigned long long)p->ndocs,
            (unsigned long long)p->longest_ntok, (unsigned long long)p->nrows, (unsigned long long)c->seq_len, (unsigned long long)p->nsteps, (unsigned long long)c->batch,
            text_bytes(p->all_ranks_nbytes, memory));
-    printf("fsdptrain run %s --ranks %u\n", args->out, args->ranks);
+    fputs("fsdptrain run ", stdout);
+    text_print(stdout, args->out);
+    printf(" --ranks %u\n", args->ranks);
 }
 
 static int run(const struct init_args *args, const char *model, const char *data)

@@ -13,6 +13,7 @@
 #include "model_path.h"
 #include "run_view.h"
 #include "stop.h"
+#include "text.h"
 
 struct run_args {
     bool quiet, profile, several_hosts;
@@ -75,19 +76,36 @@ static void show_lost(void *ctx, const struct fsdpck_error *err)
     report_error(&args->view->report, err);
 }
 
+static void put_quoted(const char *argument)
+{
+    fputc('\'', stderr);
+    text_print(stderr, argument);
+    fputc('\'', stderr);
+}
+
+static void put_line(const char *title, const char *path)
+{
+    fputs(title, stdout);
+    text_print(stdout, path);
+    putchar('\n');
+}
+
 /* The command that goes on, with what this one was told. */
 static void show_resume(const struct run_args *args, const char *config, uint64_t ndone)
 {
     fprintf(stderr, "fsdptrain: stopped after step %llu; to go on: ", (unsigned long long)ndone);
     if (args->launched)
         fprintf(stderr, "mpirun -n %u ", args->launched);
-    fprintf(stderr, "fsdptrain run '%s'", config);
+    fputs("fsdptrain run ", stderr);
+    put_quoted(config);
     if (args->ranks)
         fprintf(stderr, " --ranks %u", args->ranks);
     if (args->device)
         fprintf(stderr, " --device %s", args->device);
-    for (size_t i = 0; i < args->sets.count; i++)
-        fprintf(stderr, " --set '%s'", args->sets.at[i]);
+    for (size_t i = 0; i < args->sets.count; i++) {
+        fputs(" --set ", stderr);
+        put_quoted(args->sets.at[i]);
+    }
     fputc('\n', stderr);
 }
 
@@ -101,13 +119,13 @@ static void show_done(const struct train_result *done)
     if (done->nskipped)
         printf(", %llu of them skipped", (unsigned long long)done->nskipped);
     if (done->save_failed)
-        printf(", NOT saved; the last checkpoint: %s\n", done->checkpoint[0] ? done->checkpoint : "none");
+        put_line(", NOT saved; the last checkpoint: ", done->checkpoint[0] ? done->checkpoint : "none");
     else
-        printf("%s%s\n", done->checkpoint[0] ? ", saved in " : "", done->checkpoint);
+        put_line(done->checkpoint[0] ? ", saved in " : "", done->checkpoint);
     if (done->adapter[0])
-        printf("the adapter: %s\n", done->adapter);
+        put_line("the adapter: ", done->adapter);
     if (done->model[0])
-        printf("the model: %s\n", done->model);
+        put_line("the model: ", done->model);
     fflush(stdout);
 }
 

@@ -42,9 +42,9 @@ struct shown {
 static void print_token(const struct shown *s, uint32_t id, const uint8_t *supervised)
 {
     json_t *token = json_out_text(tokenizer_token(s->tokenizer, id));
-    char *text = token ? json_dumps(token, JSON_ENCODE_ANY) : NULL;
-    printf("%8u  %s%s%s\n", id, supervised ? *supervised ? "*  " : "   " : "", text ? text : "", tokenizer_is_special(s->tokenizer, id) ? "  special" : "");
-    free(text);
+    printf("%8u  %s", id, supervised ? *supervised ? "*  " : "   " : "");
+    json_out_write(token);
+    puts(tokenizer_is_special(s->tokenizer, id) ? "  special" : "");
     json_decref(token);
 }
 

@@ -36,7 +36,7 @@ static void show_note(void *ctx, const char *line)
 {
     const struct plan_args *args = ctx;
     if (!args->quiet)
-        fprintf(stderr, "fsdptrain: note: %s\n", line);
+        report_note(&(struct report){ 0 }, line);
 }
 
 struct line {

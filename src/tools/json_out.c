@@ -7,6 +7,7 @@
 
 #include "commands.h"
 #include "text.h"
+#include "tool.h"
 
 json_t *json_out_text(const char *s)
 {
@@ -77,15 +78,66 @@ bool json_out_append(json_t *array, json_t *value)
     return json_array_append_new(array, value) == 0;
 }
 
+static bool errors_wanted;
+
+/* jansson writes valid UTF-8, and what is not printable lies below U+10000: DEL, C1, directions. Returns its bytes. */
+static size_t write_escaped(const unsigned char *s)
+{
+    size_t n = s[0] < 0x80 ? 1 : s[0] < 0xe0 ? 2 : 3;
+    unsigned code = n == 1 ? s[0] : n == 2 ? (s[0] & 0x1fu) << 6 | (s[1] & 0x3fu) : (s[0] & 0x0fu) << 12 | (s[1] & 0x3fu) << 6 | (s[2] & 0x3fu);
+    printf("\\u%04x", code);
+    return n;
+}
+
+/* Outside of strings JSON has no character that is not printable but white space, so all others are inside of one. */
+bool json_out_write(const json_t *value)
+{
+    char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
+    errors_wanted = false;
+    if (!text)
+        return false;
+    for (const char *s = text; *s;) {
+        size_t n = fsdpck_printable(s);
+        if (n)
+            fwrite(s, 1, n, stdout);
+        else
+            n = write_escaped((const unsigned char *)s);
+        s += n;
+    }
+    free(text);
+    return true;
+}
+
+void json_out_errors(bool on) { errors_wanted = on; }
+
+void json_out_error(const char *message, const struct fsdpck_error *err, int exit_code)
+{
+    if (!errors_wanted)
+        return;
+    json_t *o = json_object();
+    bool ok = json_out_put(o, "error", json_out_text(message));
+    if (err && err->file[0])
+        ok = json_out_put(o, "file", json_out_text(err->file)) && ok;
+    if (err && err->has_offset)
+        ok = json_out_put(o, "offset", json_out_u64(err->offset)) && ok;
+    if (err && err->tensor[0])
+        ok = json_out_put(o, "tensor", json_out_text(err->tensor)) && ok;
+    if (err && err->hint[0])
+        ok = json_out_put(o, "hint", json_out_text(err->hint)) && ok;
+    ok = json_out_put(o, "exit_code", json_out_u64((uint64_t)exit_code)) && ok;
+    json_out_print(o, ok, exit_code);
+}
+
 int json_out_print(json_t *object, bool complete, int done)
 {
-    if (!complete) {
-        fputs("fsdpck: no memory for the JSON object\n", stderr);
+    if (!complete || !json_out_write(object)) {
+        fprintf(stderr, "%s: no memory for the JSON object\n", tool_name);
         done = EXIT_SYSTEM;
-    } else if (json_dumpf(object, stdout, JSON_COMPACT) == 0) {
+    } else {
         /* a failed write shows again, with its reason, when main closes stdout */
         putchar('\n');
     }
+    errors_wanted = false;
     json_decref(object);
     return done;
 }

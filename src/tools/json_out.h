@@ -15,6 +15,13 @@ json_t *json_out_mesh(const struct fsdpck_mesh *mesh); /* [{"name":"shard","size
 bool json_out_put(json_t *object, const char *key, json_t *value);
 bool json_out_append(json_t *array, json_t *value);
 
+/* Writes it on stdout, in one line without its end. No text in it can steer a terminal: control characters are \uNNNN. false: no memory. */
+bool json_out_write(const json_t *value);
+/* On stderr, an error is a line. With --json, it is an object on stdout as well, once: {"error": …, "exit_code": …}. */
+void json_out_errors(bool on);
+/* err may be NULL: of wrong usage there is no more than the message. Does nothing where --json was not given, or a result has been begun. */
+void json_out_error(const char *message, const struct fsdpck_error *err, int exit_code);
+
 /* Prints one line on stdout and releases object. complete: whether everything got into it. Returns `done`, or EXIT_SYSTEM. */
 int json_out_print(json_t *object, bool complete, int done);
 

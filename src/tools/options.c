@@ -4,10 +4,12 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <fsdpck/error.h>
 
 #include "help.h"
+#include "json_out.h"
 #include "text.h"
 #include "tool.h"
 
@@ -29,6 +31,7 @@ int usage_error(const char *fmt, ...)
     fprintf(stderr, "%s: ", tool_name);
     text_print(stderr, text);
     fputc('\n', stderr);
+    json_out_error(text, NULL, EXIT_USAGE);
     return EXIT_USAGE;
 }
 
@@ -85,6 +88,18 @@ static int store_choice(const struct option *o, const char *text, const char **a
     return OPTIONS_OK;
 }
 
+static int store_memory(const struct option *o, const char *text, uint64_t *at)
+{
+    char wanted[80], has[TEXT_NBYTES];
+    uint64_t machine = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    if (!value_size(text, at) || *at == 0)
+        return wrong_value(o, text, "a size such as 4096, 64KiB or 5GB");
+    if (*at <= machine)
+        return OPTIONS_OK;
+    snprintf(wanted, sizeof wanted, "at most the memory of this machine, %s", text_bytes(machine, has));
+    return wrong_value(o, text, wanted);
+}
+
 static int store(const struct option *o, void *at, const char *text)
 {
     uint64_t nbytes;
@@ -106,6 +121,8 @@ static int store(const struct option *o, void *at, const char *text)
             return wrong_value(o, text, "a size such as 4096, 64KiB or 5GB");
         *(uint64_t *)at = nbytes;
         return OPTIONS_OK;
+    case OPTION_MEMORY:
+        return store_memory(o, text, at);
     case OPTION_COUNT:
         return value_count(text, at) ? OPTIONS_OK : wrong_value(o, text, "a whole number from 1");
     case OPTION_NUMBER:
@@ -213,10 +230,21 @@ static int check_complete(const struct parser *p)
                        p->line->positionals, required ? " " : "", required ? required : "");
 }
 
+/* Known before the first argument that is wrong, wherever it stands. */
+static bool wants_json(const struct command_line *line, int argc, char **argv)
+{
+    void *values;
+    bool wants = false;
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++)
+        wants = wants || strcmp(argv[i], "--json") == 0;
+    return wants && find(line, "json", strlen("json"), 0, &values);
+}
+
 int options_parse(const struct command_line *line, int argc, char **argv, const char **positional)
 {
     struct parser p = { .line = line, .argc = argc, .argv = argv, .positional = positional };
     bool ended = false;
+    json_out_errors(wants_json(line, argc, argv));
     while (p.next < argc) {
         const char *arg = argv[p.next++];
         int status = OPTIONS_OK;

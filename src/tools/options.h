@@ -13,6 +13,7 @@ enum option_type {
     OPTION_STRINGS, /* any text, again and again; struct strings */
     OPTION_LIST,    /* comma separated, again and again; struct strings */
     OPTION_SIZE,    /* bytes, not 0; uint64_t */
+    OPTION_MEMORY,  /* the same, at most what this machine has */
     OPTION_COUNT,   /* 1 and more; uint32_t */
     OPTION_NUMBER,  /* 0 and more; double */
     OPTION_LATER    /* refused by name: a later version has it; not in the help */

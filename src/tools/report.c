@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "json_out.h"
 #include "stop.h"
 #include "text.h"
 #include "tool.h"
@@ -16,7 +17,7 @@ const struct option common_options[COMMON_NOPTIONS] = {
     { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = offsetof(struct common_args, quiet), .help = "no progress, no notes" },
     { .name = "threads", .type = OPTION_COUNT, .offset = offsetof(struct common_args, threads), .value = "T",
       .help = "default: the processors that this process may use" },
-    { .name = "memory", .type = OPTION_SIZE, .offset = offsetof(struct common_args, memory_nbytes), .value = "SIZE",
+    { .name = "memory", .type = OPTION_MEMORY, .offset = offsetof(struct common_args, memory_nbytes), .value = "SIZE",
       .help = "budget for buffers, whatever the model's size (default 256MiB)" },
 };
 
@@ -98,6 +99,7 @@ void report_note(void *report, const char *line)
 void report_start(struct report *r, const struct common_args *args, struct fsdpck_options *opt)
 {
     r->quiet = args->quiet;
+    r->memory_nbytes = args->memory_nbytes;
     r->terminal = isatty(STDERR_FILENO);
     r->started_ns = r->drawn_ns = now_ns();
     *opt = (struct fsdpck_options){ .nthreads = args->threads, .memory_nbytes = args->memory_nbytes, .progress = report_progress,
@@ -119,13 +121,17 @@ int report_error(struct report *r, const struct fsdpck_error *err)
     report_clear(r);
     if (err->code == FSDPCK_ERR_STOPPED && stop_signal) {
         fprintf(stderr, "%s: stopped: %s\n", tool_name, strsignal(stop_signal));
+        json_out_error("stopped", NULL, 128 + stop_signal);
         return 128 + stop_signal;
     }
     fprintf(stderr, "%s: %s\n", tool_name, fsdpck_error_format(err, line, sizeof line));
+    if (err->code == FSDPCK_ERR_NOMEM && r->memory_nbytes)
+        fprintf(stderr, "hint: the buffers are those of --memory: less may do\n");
     if (*err->hint) {
         fputs("hint: ", stderr);
         text_print(stderr, err->hint);
         fputc('\n', stderr);
     }
+    json_out_error(line, err, fsdpck_error_exit_code(err->code));
     return fsdpck_error_exit_code(err->code);
 }

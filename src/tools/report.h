@@ -22,6 +22,7 @@ struct report {
     bool quiet, terminal; /* terminal: stderr is one, a bar may be drawn */
     unsigned bar_width;   /* columns of the bar that stands on the screen; 0: none */
     int64_t started_ns, drawn_ns;
+    uint64_t memory_nbytes; /* of --memory; 0: not given */
 };
 
 /* Fills *opt with what the user asked for, and with callbacks that draw on stderr. */

@@ -3,13 +3,15 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "json_out.h"
+#include "text.h"
 
 struct sample_out {
     const struct tokenizer *tokenizer;
     struct token_text *text;
-    bool quiet, titled, complete;
+    bool quiet, titled, complete, terminal;
     size_t prompt, nprompt;
     uint32_t number;
     json_t *samples, *prompt_ids; /* NULL: not as JSON */
@@ -25,6 +27,7 @@ int sample_out_new(const struct tokenizer *t, bool json, bool quiet, bool titled
     o->quiet = quiet;
     o->titled = titled;
     o->complete = true;
+    o->terminal = isatty(STDOUT_FILENO);
     o->samples = json ? json_array() : NULL;
     return token_text_new(t, true, &o->text, err);
 }
@@ -48,6 +51,15 @@ void sample_out_begin(struct sample_out *o, size_t prompt, uint32_t number, cons
     o->prompt_ids = o->samples ? list_of(o, ids->ids, ids->count) : NULL;
 }
 
+/* A file or a program gets the bytes, a terminal nothing that could steer it. */
+static void put_text(const struct sample_out *o, const char *text, size_t nbytes)
+{
+    if (o->terminal)
+        text_print_block(stdout, text, nbytes);
+    else
+        fwrite(text, 1, nbytes, stdout);
+}
+
 int sample_out_token(struct sample_out *o, uint32_t id, struct fsdpck_error *err)
 {
     const char *text;
@@ -56,7 +68,7 @@ int sample_out_token(struct sample_out *o, uint32_t id, struct fsdpck_error *err
         return 0;
     int rc = token_text_add(o->text, id, &text, &nbytes, err);
     if (!rc && nbytes) {
-        fwrite(text, 1, nbytes, stdout);
+        put_text(o, text, nbytes);
         fflush(stdout);
     }
     return rc;
@@ -91,7 +103,7 @@ int sample_out_end(struct sample_out *o, const struct sampled *done, double prom
     int rc = token_text_end(o->text, &text, &nbytes, err);
     if (rc)
         return rc;
-    fwrite(text, 1, nbytes, stdout);
+    put_text(o, text, nbytes);
     putchar('\n');
     fflush(stdout);
     if (!o->quiet && done->count > 1)

@@ -2,51 +2,47 @@
 #include "text.h"
 
 #include <inttypes.h>
-#include <stdbool.h>
 #include <string.h>
 
-/* Bytes of the well-formed, printable UTF-8 character at s; 0 where there is none. */
-static size_t printable(const unsigned char *s)
-{
-    static const uint32_t lowest[] = { 0, 0, 0x80, 0x800, 0x10000 };
-    if (s[0] < 0x80)
-        return s[0] >= 0x20 && s[0] != 0x7f;
-    size_t n = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : s[0] >= 0xc0 ? 2 : 0;
-    if (n == 0 || s[0] >= 0xf8)
-        return 0;
-    uint32_t code = s[0] & (0xffu >> (n + 1));
-    for (size_t i = 1; i < n; i++) {
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-        code = code << 6 | (s[i] & 0x3f);
-    }
-    bool well_formed = code >= lowest[n] && code <= 0x10ffff && (code < 0xd800 || code > 0xdfff);
-    return well_formed && code >= 0xa0 ? n : 0;
-}
+#include <fsdpck/error.h>
 
 void text_print(FILE *f, const char *text)
 {
-    const unsigned char *s = (const unsigned char *)text;
-    while (*s) {
-        size_t n = printable(s);
+    while (*text) {
+        size_t n = fsdpck_printable(text);
         if (n)
-            fwrite(s, 1, n, f);
+            fwrite(text, 1, n, f);
         else
-            fprintf(f, "\\x%02x", *s);
-        s += n ? n : 1;
+            fprintf(f, "\\x%02x", (unsigned char)*text);
+        text += n ? n : 1;
     }
 }
 
 size_t text_width(const char *text)
 {
-    const unsigned char *s = (const unsigned char *)text;
     size_t width = 0;
-    while (*s) {
-        size_t n = printable(s);
+    while (*text) {
+        size_t n = fsdpck_printable(text);
         width += n ? 1 : 4;
-        s += n ? n : 1;
+        text += n ? n : 1;
     }
     return width;
+}
+
+void text_print_block(FILE *f, const char *text, size_t nbytes)
+{
+    char character[8];
+    for (size_t at = 0, n; at < nbytes; at += n) {
+        size_t left = nbytes - at < 4 ? nbytes - at : 4;
+        memcpy(character, text + at, left);
+        character[left] = '\0';
+        n = character[0] == '\n' || character[0] == '\t' ? 1 : fsdpck_printable(character);
+        if (n)
+            fwrite(character, 1, n, f);
+        else
+            fprintf(f, "\\x%02x", (unsigned char)character[0]);
+        n = n ? n : 1;
+    }
 }
 
 void text_print_padded(FILE *f, const char *text, size_t width)

@@ -3,7 +3,7 @@ import json, shutil, struct, zipfile
 
 import numpy as np
 
-from harness import Failure, Tests, config_of, read_safetensors
+from harness import Failure, Tests, config_of, read_safetensors, write_safetensors
 
 
 class Refusals(Tests):
@@ -43,6 +43,16 @@ class Refusals(Tests):
             if "CRC-32" not in done.stderr or "pytorch_model.bin" not in done.stderr or "tensor 'model." not in done.stderr:
                 raise Failure(f"a flipped byte of the model is not named: {done.stderr[-400:]}")
             data[at] ^= 1
+
+    def shape_refused(self, name):
+        """What is found and what is wanted, in the dimensions that the tensor has."""
+        model = self.tmp / "refused-shape"
+        shutil.rmtree(model, ignore_errors=True)
+        shutil.copytree(self.goldens / name / "model", model, copy_function=shutil.copyfile)
+        tensors = read_safetensors(model / "model.safetensors")
+        norm = tensors["model.norm.weight"]
+        write_safetensors(model / "model.safetensors", {**tensors, "model.norm.weight": norm[:3]})
+        self.refused(name, put(None, "model", str(model)), 3, f"'model.norm.weight' does not have the shape [{len(norm)}] that the configs call for: it has [3]")
 
 
 def write_bin(path, tensors):

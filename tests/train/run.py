@@ -438,6 +438,7 @@ def main():
                 t.check(settings.__name__.replace("_", " "), settings)
             for change, code, words in REFUSALS:
                 t.check(f"refusal: {words}", t.refused, "lora-qwen3", change, code, words)
+            t.check("refusal of a shape", t.shape_refused, "lora-qwen3")
             for keys, words in MODEL_REFUSALS:
                 t.check(f"refusal of a model: {words}", t.model_refused, "lora-qwen3", keys, words)
     finally:

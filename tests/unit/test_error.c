@@ -92,9 +92,9 @@ static void one_line_whatever_the_names_hold(void **state)
 {
     (void)state;
     struct fsdpck_error err = { 0 };
-    fsdpck_error_at(&err, FSDPCK_ERR_FORMAT, "a\nb", 3, "x\r\t\x1b[0m\x7f\x01\xff é");
+    fsdpck_error_at(&err, FSDPCK_ERR_FORMAT, "a\nb", 3, "x\r\t\x1b[0m\x7f\x01\xff é\xc2\x9b\xe2\x80\xae\xc3");
     fsdpck_error_tensor(&err, "t\n");
-    assert_string_equal(formatted(&err), "a\\nb@3: tensor 't\\n': x\\r\\t\\x1b[0m\\x7f\\x01\xff é");
+    assert_string_equal(formatted(&err), "a\\nb@3: tensor 't\\n': x\\r\\t\\x1b[0m\\x7f\\x01\\xff é\\xc2\\x9b\\xe2\\x80\\xae\\xc3");
 }
 
 static void long_texts_are_cut(void **state)

@@ -142,22 +142,23 @@ static void put(struct line *l, const char *s, size_t n)
     l->at += n;
 }
 
-/* Names come from files: a newline or an escape sequence in one must not reach a terminal. Bytes above 0x7F pass, valid UTF-8 or not. */
+/* Names come from files: a newline or an escape sequence in one must not reach a terminal. */
 static void put_escaped(struct line *l, const char *s)
 {
-    for (; *s != '\0' && !l->full; s++) {
-        unsigned char c = (unsigned char)*s;
+    while (*s != '\0' && !l->full) {
         char escape[8];
-        if (c == '\n')
+        size_t n = fsdpck_printable(s);
+        if (n)
+            put(l, s, n);
+        else if (*s == '\n')
             put(l, "\\n", 2);
-        else if (c == '\t')
+        else if (*s == '\t')
             put(l, "\\t", 2);
-        else if (c == '\r')
+        else if (*s == '\r')
             put(l, "\\r", 2);
-        else if (c < 0x20 || c == 0x7F)
-            put(l, escape, (size_t)snprintf(escape, sizeof escape, "\\x%02x", c));
         else
-            put(l, s, 1);
+            put(l, escape, (size_t)snprintf(escape, sizeof escape, "\\x%02x", (unsigned char)*s));
+        s += n ? n : 1;
     }
 }
 

@@ -1,8 +1,10 @@
-/* Checks UTF-8. Decodes nothing, changes nothing. */
+/* Checks UTF-8. Changes nothing. */
 #include "base/utf8.h"
 
 #include <stdint.h>
 #include <string.h>
+
+#include <fsdpck/error.h>
 
 static bool continues(unsigned char c) { return (c & 0xC0) == 0x80; }
 
@@ -44,4 +46,23 @@ bool fsdpck_utf8_valid(const char *s, size_t nbytes)
         i += n;
     }
     return true;
+}
+
+/* Control characters (C1), line and paragraph separators, and what turns the direction of text around. */
+static bool steers(uint32_t code)
+{
+    return (code >= 0x80 && code < 0xA0) || code == 0x61C || code == 0x200E || code == 0x200F || (code >= 0x2028 && code <= 0x202E) ||
+           (code >= 0x2066 && code <= 0x2069) || code == 0xFEFF;
+}
+
+size_t fsdpck_printable(const char *s)
+{
+    const unsigned char *p = (const unsigned char *)s;
+    size_t n = character(p, strnlen(s, 4));
+    if (p[0] < 0x80)
+        return p[0] >= 0x20 && p[0] != 0x7F;
+    uint32_t code = n ? p[0] & (0xFFu >> (n + 1)) : 0;
+    for (size_t i = 1; i < n; i++)
+        code = code << 6 | (p[i] & 0x3F);
+    return n && !steers(code) ? n : 0;
 }

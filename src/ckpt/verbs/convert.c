@@ -16,6 +16,7 @@
 #include "verbs/base_look.h"
 #include "verbs/convert_impl.h"
 #include "verbs/export_with.h"
+#include "verbs/out_name.h"
 
 #define ITEM_PIECE_NBYTES (1u << 20) /* a multiple of the hash block */
 
@@ -239,7 +240,9 @@ int fsdpck_convert_with(struct fsdpck_source *src, const struct fsdpck_convert_r
     int64_t start = src->io->now_ns(src->io->ctx);
     result = result ? result : &none;
     memset(result, 0, sizeof *result);
-    int r = convert(&c, result);
+    int r = fsdpck_out_is_folder(src->io, req->out, "a checkpoint is a folder (export writes one file)", c.err);
+    if (r == 0)
+        r = convert(&c, result);
     if (r == 0) {
         result->ntensors = c.selection.ntensors;
         result->nfiles = c.nranks;

@@ -8,6 +8,7 @@
 
 #include "verbs/base_look.h"
 #include "verbs/export_impl.h"
+#include "verbs/out_name.h"
 #include "engine/files.h"
 #include "base/ioutil.h"
 #include "base/suffix.h"
@@ -253,6 +254,16 @@ static int check_names(struct export *x)
     return x->err->code;
 }
 
+/* What is for folders has nothing to do. */
+static int check_one_file(const struct export *x)
+{
+    if (x->req->max_shard_nbytes)
+        return fsdpck_error_set(x->err, FSDPCK_ERR_USAGE, x->req->out, "is one file: --max-shard-size cuts what goes to a folder");
+    if (x->req->assets && x->opt.note)
+        x->opt.note(x->opt.ctx, "OUT is one file: config.json of --assets is looked at, and nothing of that folder is taken along");
+    return 0;
+}
+
 int fsdpck_export_with(struct fsdpck_source *src, const struct fsdpck_export_request *req, const struct fsdpck_export_with *with,
                        const struct fsdpck_options *opt, struct fsdpck_transfer_result *result, struct fsdpck_error *err)
 {
@@ -261,7 +272,10 @@ int fsdpck_export_with(struct fsdpck_source *src, const struct fsdpck_export_req
     int64_t began = src->io->now_ns(src->io->ctx);
     fill_options(&x, opt);
     x.one_file = ends_with(req->out, ".safetensors");
-    int rc = check_names(&x);
+    int rc = x.one_file ? check_one_file(&x)
+                        : fsdpck_out_is_folder(x.io, req->out, "a folder is written, or one file where OUT ends in .safetensors", x.err);
+    if (!rc)
+        rc = check_names(&x);
     if (!rc)
         rc = fsdpck_base_look(src, &x.opt, x.err);
     if (!rc)

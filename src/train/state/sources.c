@@ -26,6 +26,16 @@ const char *sources_name(const struct param *p, bool adapter)
     return adapter ? p->name : p->source;
 }
 
+static char *shape_text(uint32_t ndim, const uint64_t *shape, char *buf, size_t nbytes)
+{
+    size_t at = (size_t)snprintf(buf, nbytes, "[");
+    for (uint32_t d = 0; d < ndim && at < nbytes; d++)
+        at += (size_t)snprintf(buf + at, nbytes - at, "%s%llu", d ? ", " : "", (unsigned long long)shape[d]);
+    if (at < nbytes)
+        snprintf(buf + at, nbytes - at, "]");
+    return buf;
+}
+
 int sources_find(const struct fsdpck_source *src, const struct param *p, bool adapter, const struct fsdpck_tensor **out, struct fsdpck_error *err)
 {
     const char *name = sources_name(p, adapter);
@@ -39,9 +49,12 @@ int sources_find(const struct fsdpck_source *src, const struct param *p, bool ad
     if (!t)
         return fsdpck_error_set(err, FSDPCK_ERR_MISSING, fsdpck_source_path(src), "there is no tensor '%s', which %s for", name,
                                 adapter ? "lora.target_modules or lora.modules_to_save call" : "config.json calls");
-    if (t->ndim != p->ndim || t->shape[0] != (uint64_t)p->nrow || (p->ndim == 2 && t->shape[1] != (uint64_t)p->ncol))
-        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, fsdpck_source_path(src), "tensor '%s' does not have the shape [%lld, %lld] that the configs call for",
-                                name, (long long)p->nrow, (long long)p->ncol);
+    if (t->ndim != p->ndim || t->shape[0] != (uint64_t)p->nrow || (p->ndim == 2 && t->shape[1] != (uint64_t)p->ncol)) {
+        const uint64_t wanted[] = { (uint64_t)p->nrow, (uint64_t)p->ncol };
+        char has[256], wants[64];
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, fsdpck_source_path(src), "tensor '%s' does not have the shape %s that the configs call for: it has %s", name,
+                                shape_text(p->ndim, wanted, wants, sizeof wants), shape_text(t->ndim, t->shape, has, sizeof has));
+    }
     if (!is_float(t->dtype))
         return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, fsdpck_source_path(src), "tensor '%s' is %s; float32, bfloat16, float16 and float64 are trained",
                                 name, fsdpck_dtype_info(t->dtype)->name);
