@@ -100,9 +100,11 @@ class Interrupted(Asked, Mpi):
         out, path = self.job(f"told{number}{mpi}", checkpoint={"save_steps": 0, "keep_last": 0})
         process = self.start(path, *([] if mpi else ["--ranks", "3"]), mpi=mpi)
         said = self.until(process, 3)
-        ranks = self.under(process)[1] if mpi else children_of(process.pid)
-        os.kill(ranks[1], number)
+        ranks = self.under(process)[1] if mpi else self.children(process, 3)
+        self.kill(process, ranks[1], number)
         said += self.finish(process)
+        if number != signal.SIGUSR2 and "stopped after step" not in said or len(list((out / "checkpoints").glob("step-*"))) < (2 if number == signal.SIGUSR2 else 1):
+            raise Early(said[-600:])
         if number == signal.SIGUSR2:
             if "which was asked for, is saved" not in said and not mpi or len(list((out / "checkpoints").glob("step-*"))) < 2:
                 raise Failure(said[-600:])
@@ -128,10 +130,10 @@ class Interrupted(Asked, Mpi):
         for turn in range(8):
             process = self.start(path, "--ranks", "3")
             self.until(process, self.done(out) + 2)
-            pids = children_of(process.pid)
+            pids = self.children(process, 3)
             time.sleep(self.random.random() * 0.01)
-            os.kill(pids[1 + turn % 2], signal.SIGKILL)
-            err = self.finish(process, 4)
+            self.kill(process, pids[1 + turn % 2], signal.SIGKILL)
+            err = self.touched(process, 4)
             if "training goes on" in err or "stopping" in err or "rank %d of 3 was killed" % (1 + turn % 2) not in err:
                 raise Failure(err[-900:])
 
@@ -165,10 +167,15 @@ class Interrupted(Asked, Mpi):
                 process = self.start(path, *([] if mpi else ["--ranks", "4"]), mpi=mpi, stdout=stdout,
                                      preexec=lambda: signal.signal(signal.SIGXFSZ, signal.SIG_IGN))
                 self.until(process, 1)
-                pids = [p for s in sorted(children_of(process.pid)) for p in children_of(s)] if mpi else children_of(process.pid)
-                resource.prlimit(pids[victim], resource.RLIMIT_FSIZE, (12000, 12000))
+                try:
+                    pids = [p for s in sorted(children_of(process.pid)) for p in children_of(s)] if mpi else children_of(process.pid)
+                    resource.prlimit(pids[victim], resource.RLIMIT_FSIZE, (12000, 12000))
+                except (LookupError, OSError):
+                    self.touched(process, None)
                 first = self.done(out) + 2
                 lines = self.finish(process, None).splitlines()
+                if process.returncode == 0 and first > 20:
+                    raise Early(lines[-1:])
             failed = [line for line in lines if "could NOT be saved" in line]
             if process.returncode != 4 or len(failed) < 20 - first or any("File too large" not in line or f"__{victim}_0.distcp" not in line for line in failed):
                 raise Failure(f"exit code {process.returncode}, rank {victim}, from step {first}: {failed}, {lines[-15:]}")
@@ -186,8 +193,11 @@ class Interrupted(Asked, Mpi):
         out, path = self.job(f"owned{mpi}", train={"max_steps": self.steps})
         process = self.start(path, *([] if mpi else ["--ranks", "3"]), mpi=mpi)
         self.until(process, 2)
-        holder = min(children_of(process.pid)) if mpi else process.pid
-        os.kill(process.pid if not mpi else holder, signal.SIGSTOP)  # not to be done before the others have tried
+        holder = min(children_of(process.pid), default=process.pid) if mpi else process.pid
+        self.kill(process, holder, signal.SIGSTOP)  # not to be done before the others have tried
+        if self.done(out) >= self.steps:
+            os.kill(holder, signal.SIGCONT)
+            self.touched(process, None)
         second = self.finish(self.start(path, "--ranks", "2"), 4)
         words = f"another run is at work in it: process {holder} on host"
         if second.count(words) != 1 or second.count("\n") > 2:
