@@ -37,6 +37,8 @@ TEMPLATES = [
     "{{ loop is defined }}{% for a in [1, 2] %}{% for b in 'xy' %}{{ a }}{{ b }}{{ loop.index }}{% endfor %}{{ loop.index }}{{ loop.cycle('p', 'q') }}{% endfor %}",
     "{{ strftime_now is defined }}{{ range is defined }}{{ nope is defined }}{% set range = 5 %}{{ range + 1 }}{{ namespace(a=1).a }}{{ dict(b=2)['b'] }}", "{{ nope() }}", "{{ x() }}",
     "{%+ if true %} x {%+ endif %}\n  {%- if true +%}\n y\n{% endif %}z", "a\r\nb\r{{ '\\u00e9\\x41\\t' }}\n\n",
+    "{{ 3 // 0.1 }} {{ 3 % 0.1 }} {{ -7.5 // 2 }} {{ -7.5 % 2 }} {{ 7.5 % -2 }} {{ 1 // 0.1 }} {{ -2.5 % -2.5 }} {{ 6.0 // 2 }} {{ -0.5 // 1 }} {{ 1e300 // 7 }}",
+    "{% macro g(a) %}{{ a }}{% endmacro %}{{ g(b=2) }}", "{{ [1] + (2,) }}", "{{ 5 | indent }}", "{{ nope | int }}",
     "{{ messages | map('length') | list }}{{ [0, 1, '', 'a'] | select | list }}{{ [1, 2, 3] | reject('odd') | list }}{{ [1, 2, 3] | select('ge', 2) | list }}{{ 4 is divisibleby 2 }}{{ 3 is odd }}{{ 'a' is string }}{{ {} is mapping }}{{ [] is iterable }}",
 ]
 # No large whole numbers: Python would repeat strings as often.

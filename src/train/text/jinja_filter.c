@@ -181,6 +181,10 @@ static int filter_int(struct jrun *r, const struct jvalue *v, const struct jargs
         return jfail(r, "int with a base is not in this version");
     if (v->kind == JV_INT || v->kind == JV_BOOL)
         *out = jint(v->i);
+    if (v->kind == JV_UNDEFINED)
+        return jundefined_error(r, v);
+    if (v->kind == JV_FLOAT && isfinite(v->f) && fabs(v->f) >= 9e18)
+        return jfail(r, "a number is too large");
     if (v->kind == JV_FLOAT && fabs(v->f) < 9e18)
         *out = jint((int64_t)v->f);
     if (v->kind != JV_STRING)
@@ -292,7 +296,7 @@ static int filter_indent(struct jrun *r, const struct jvalue *v, const struct ja
     struct jvalue text;
     int64_t w = width ? width->i : 4;
     char spaces[64];
-    int rc = jtext(r, v, &text);
+    int rc = v->kind == JV_STRING ? jtext(r, v, &text) : jfail(r, "indent of %s", jkind_name(v));
     if (rc || (width && width->kind != JV_INT) || w < 0 || w > 64)
         return rc ? rc : jfail(r, "indent wants a width from 0 to 64");
     memset(spaces, ' ', sizeof spaces);

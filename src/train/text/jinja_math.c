@@ -48,7 +48,11 @@ static int floats(struct jrun *r, enum jop op, double a, double b, struct jvalue
 {
     if ((op == JO_DIV || op == JO_FLOORDIV || op == JO_MOD) && b == 0)
         return jfail(r, "a division by zero");
-    double f = op == JO_ADD ? a + b : op == JO_SUB ? a - b : op == JO_MUL ? a * b : op == JO_DIV ? a / b : op == JO_FLOORDIV ? floor(a / b) : a - b * floor(a / b);
+    double left = op == JO_FLOORDIV || op == JO_MOD ? fmod(a, b) : 0; /* as Python: the remainder has the divisor's sign, and the quotient is what is left without it */
+    if (left != 0 && (left < 0) != (b < 0))
+        left += b;
+    double quotient = op == JO_FLOORDIV ? (a - left) / b : 0, whole = floor(quotient);
+    double f = op == JO_ADD ? a + b : op == JO_SUB ? a - b : op == JO_MUL ? a * b : op == JO_DIV ? a / b : op == JO_FLOORDIV ? whole + (quotient - whole > 0.5) : left != 0 ? left : copysign(0, b);
     *out = (struct jvalue){ .kind = JV_FLOAT, .f = f };
     return 0;
 }
@@ -110,7 +114,7 @@ int jbinary(struct jrun *r, enum jop op, const struct jvalue *a, const struct jv
     }
     if (op == JO_ADD && a->kind == JV_STRING && b->kind == JV_STRING)
         return join(r, a, b, out);
-    if (op == JO_ADD && a->kind == JV_LIST && b->kind == JV_LIST)
+    if (op == JO_ADD && a->kind == JV_LIST && b->kind == JV_LIST && a->tuple == b->tuple)
         return join_lists(r, a, b, out);
     const struct jvalue *many = b->kind == JV_INT || b->kind == JV_BOOL ? a : b, *times = many == a ? b : a;
     if (op == JO_MUL && (times->kind == JV_INT || times->kind == JV_BOOL) && (many->kind == JV_STRING || many->kind == JV_LIST))

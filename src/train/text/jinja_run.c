@@ -169,6 +169,13 @@ int jcall_macro(struct jrun *r, const struct jnode *macro, const struct jnode *l
         if (!rc)
             rc = jassign(r, p->s, p->n, &v);
     }
+    for (size_t i = 0; i < args.count && !rc; i++) {
+        const struct jnode *p = macro->list;
+        while (p && args.names[i] && (args.name_nbytes[i] != p->n || memcmp(args.names[i], p->s, p->n) != 0))
+            p = p->next;
+        if (args.names[i] && !p)
+            rc = jfail(r, "macro '%.*s' takes no argument '%.*s'", (int)(macro->n > 60 ? 60 : macro->n), macro->s, (int)(args.name_nbytes[i] > 60 ? 60 : args.name_nbytes[i]), args.names[i]);
+    }
     if (!rc && args.count > place)
         rc = jfail(r, "macro '%.*s' takes %zu arguments, %zu are given", (int)(macro->n > 60 ? 60 : macro->n), macro->s, place, args.count);
     if (!rc)
