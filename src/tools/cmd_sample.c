@@ -53,6 +53,8 @@ static int make_rule(const struct sample_args *args, const char *model, const st
     rule->top_k = args->top_k >= 0 ? (uint64_t)args->top_k : rule->top_k;
     rule->seed = args->seed >= 0 ? (uint64_t)args->seed : 42;
     rule->max_new_tokens = args->max_new_tokens ? args->max_new_tokens : rule->max_new_tokens;
+    if (rule->temperature == 0 && (args->top_p >= 0 || args->top_k >= 0 || args->seed >= 0) && fs->note)
+        fs->note(fs->ctx, "the likeliest token is taken always (--temperature 0): --top-p, --top-k and --seed have no effect");
     if (rule->temperature == 0 && args->samples > 1)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "%u samples of the likeliest tokens would be the same text: --temperature makes them differ", args->samples);
     return sample_rule_check(rule, err);

@@ -25,8 +25,9 @@ static const struct option tokenize_options[] = {
     { .name = "chat", .type = OPTION_FLAG, .offset = AT(chat),
       .help = "lines of JSON as in data.train (a file may be gzip or Zstandard), through the chat template, with the loss mask" },
     { .name = "loss-on", .type = OPTION_CHOICE, .offset = AT(loss_on), .value = "assistant|last_assistant|completion|all",
-      .help = "what the mask of --chat marks (default assistant)" },
-    { .name = "no-special", .type = OPTION_FLAG, .offset = AT(special), .help = "of a text: without what the tokenizer puts around it (<s> and the like)" },
+      .help = "what the mask of --chat marks (default assistant)", .needs = "chat" },
+    { .name = "no-special", .type = OPTION_FLAG, .offset = AT(special), .help = "of a text: without what the tokenizer puts around it (<s> and the like)",
+      .excludes = "chat" },
     { .name = "text", .type = OPTION_FLAG, .offset = AT(text), .help = "TEXT_OR_FILE is text, whatever it looks like" },
     { .name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "print the result as one JSON object" },
 };

@@ -13,7 +13,11 @@
 #include "text.h"
 #include "tool.h"
 
+enum { MAX_GIVEN = 64 };
+
 struct parser {
+    const struct option *given[MAX_GIVEN]; /* (ngiven) once each */
+    size_t ngiven;
     const struct command_line *line;
     int argc, next; /* next: the argument to look at */
     char **argv;
@@ -137,12 +141,35 @@ static int store(const struct option *o, void *at, const char *text)
     return EXIT_SYSTEM;
 }
 
+static bool is_given(const struct parser *p, const char *choices)
+{
+    for (size_t i = 0; i < p->ngiven; i++)
+        if (value_choice(p->given[i]->name, choices))
+            return true;
+    return false;
+}
+
+/* What was given has an effect, or is refused. */
+static int check_given(const struct parser *p)
+{
+    for (size_t i = 0; i < p->ngiven; i++) {
+        const struct option *o = p->given[i];
+        if (o->needs && !is_given(p, o->needs))
+            return usage_error("--%s has no effect without --%s", o->name, o->needs);
+        if (o->excludes && is_given(p, o->excludes))
+            return usage_error("--%s has no effect with --%s", o->name, o->excludes);
+    }
+    return OPTIONS_OK;
+}
+
 /* attached: the text after '=', or NULL. */
 static int take(struct parser *p, const struct option *o, void *values, const char *attached)
 {
     void *at = (char *)values + o->offset;
     if (o->type == OPTION_LATER)
         return usage_error("'--%s' is not in this version", o->name);
+    if (!is_given(p, o->name) && p->ngiven < MAX_GIVEN)
+        p->given[p->ngiven++] = o;
     if (o->type == OPTION_FLAG) {
         if (attached)
             return usage_error("--%s takes no value, found '%s'", o->name, attached);
@@ -259,7 +286,8 @@ int options_parse(const struct command_line *line, int argc, char **argv, const 
         if (status != OPTIONS_OK)
             return status;
     }
-    return check_complete(&p);
+    int status = check_complete(&p);
+    return status == OPTIONS_OK ? check_given(&p) : status;
 }
 
 void options_free(const struct command_line *line)

@@ -28,6 +28,8 @@ struct option {
     const char *help;
     const char *also;  /* OPTION_CHOICE: further words that are taken but not advertised, or NULL */
     const char *later; /* OPTION_CHOICE: words that a later version will know, or NULL */
+    const char *needs;    /* options ("a|b") without one of which this one would do nothing: refused then; or NULL */
+    const char *excludes; /* options beside any of which it would do nothing: refused then; or NULL */
 };
 
 struct option_group {

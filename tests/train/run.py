@@ -434,7 +434,7 @@ def main():
             t.check("scalings", t.scalings, "lora-qwen3")
             t.check("stalled rank", t.stalled, "lora-qwen3")
             t.check("a flipped byte of a .bin model", t.flipped_bin, "lora-qwen3")
-            for settings in (t.all_keys_have_a_rule, t.idle_keys_are_said, t.keys_that_count_are_not):
+            for settings in (t.all_keys_have_a_rule, t.idle_keys_are_said, t.keys_that_count_are_not, t.idle_options_are_refused):
                 t.check(settings.__name__.replace("_", " "), settings)
             for change, code, words in REFUSALS:
                 t.check(f"refusal: {words}", t.refused, "lora-qwen3", change, code, words)

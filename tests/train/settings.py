@@ -71,6 +71,12 @@ class Settings(Tests):
                     if not re.search(rf"note: key '{section}\.{key}' has no effect: .*{re.escape(words)}", said):
                         raise Failure(f"{section}.{key} with {options} {others}: '{words}' wanted, said: {said}")
 
+    def idle_options_are_refused(self):
+        for options, words in ((["--loss-on", "all"], "--loss-on has no effect without --chat"), (["--no-special", "--chat"], "--no-special has no effect with --chat")):
+            done = subprocess.run([self.tool, "tokenize", "nowhere", "text", *options], capture_output=True, text=True, timeout=60)
+            if done.returncode != 2 or words not in done.stderr:
+                raise Failure(f"tokenize {options}: exit code {done.returncode}, {done.stderr}")
+
     def keys_that_count_are_not(self):
         for options, changes in COUNT:
             said = self.plan_of(LORA, options, changes)
