@@ -307,6 +307,18 @@ class Interrupted(Asked, Mpi):
             err = self.finish(self.start(path), 2)
             if f"{name}: this file is of no run of fsdptrain" not in err or (out / name).read_text() != text or (out / "checkpoints").exists():
                 raise Failure(err[-400:])
+        for name in ("config.json", "tokenizer.json"):
+            model = self.tmp / f"model-{name}"
+            shutil.copytree(self.goldens / "lora-qwen3/model", model, ignore=lambda _, names: [n for n in names if n == name])
+            os.mkfifo(model / name)
+            out, path = self.job(f"pipe-{name}", steps=2)
+            config = json.loads(pathlib.Path(path).read_text()) | {"model": str(model)}
+            config["data"]["train"] = str(self.tmp / "texts.jsonl")
+            (self.tmp / "texts.jsonl").write_text('{"text": "a"}\n')
+            pathlib.Path(path).write_text(json.dumps(config))
+            err = self.finish(self.start(path), 3)
+            if f"{name}: this is a FIFO" not in err:
+                raise Failure(err[-400:])
         out, path = self.job("beside", steps=2)
         self.finish(self.start(path))
         (out / "adapter/notes").mkdir()

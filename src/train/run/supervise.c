@@ -211,7 +211,7 @@ static void tell_stop(const struct family *f, bool *told)
     const struct train_options *opt = f->job->opt;
     const bool kills = opt->launched_nranks && opt->stop && *opt->stop == SIGTERM;
     if (!*told && f->job->first == 0 && opt->note && !kills)
-        opt->note(opt->ctx, "stopping: the step is finished and saved first");
+        opt->note(opt->ctx, "stopping: the step is finished and saved first; a second signal ends the run at once, unsaved");
     *told = true;
 }
 
