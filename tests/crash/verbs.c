@@ -14,6 +14,7 @@
 
 #include <fsdpck/export.h>
 
+#include "base/suffix.h"
 #include "ranks.h"
 #include "tree.h"
 
@@ -90,7 +91,8 @@ int verb_convert(const char *from, const char *out, uint32_t nranks, bool force,
 
 int verb_export(const char *from, const char *out, bool whole, bool force, const struct fsdpck_options *opt, struct fsdpck_error *err)
 {
-    const struct fsdpck_export_request req = { .out = out, .max_shard_nbytes = whole ? 0 : CUT_NBYTES, .force = force };
+    bool is_file = ends_with(out, ".safetensors"); /* which is not cut */
+    const struct fsdpck_export_request req = { .out = out, .max_shard_nbytes = whole || is_file ? 0 : CUT_NBYTES, .force = force };
     struct fsdpck_source *src = NULL;
     int rc = fsdpck_source_open(from, NULL, opt, &src, err);
     if (rc == 0)
