@@ -152,7 +152,7 @@ static int verify(struct verifier *v, struct fsdpck_error *err)
     if (r == 0)
         r = fsdpck_verify_contents_judge(v->common.contents, err);
     bool compare = index_of(v)->has_metadata && v->common.result->nproblems == 0; /* of sound files: else the same would be said twice */
-    return r == 0 && compare ? fsdpck_verify_metadata(&v->common, err) : r;
+    return r == 0 && compare && !v->common.metadata_waits ? fsdpck_verify_metadata(&v->common, err) : r;
 }
 
 int fsdpck_verify_fsdpck(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report_fn, void *report_ctx,

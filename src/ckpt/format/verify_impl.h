@@ -13,6 +13,7 @@ struct fsdpck_verifier {
     struct fsdpck_verify_contents *contents;
     bool *unread; /* (files) */
     pthread_mutex_t lock;
+    bool metadata_waits; /* the .metadata that counts has not got its name yet: a save in place was committed, and not cleaned up */
 };
 
 /* Counts a problem and hands it on, one at a time. */

@@ -97,6 +97,7 @@ static int check_metadata(struct fsdpck_verifier *v, const struct fsdpck_commit_
     struct whole w = { .path = path, .name = ".metadata", .nbytes = index->metadata_nbytes, .hash = index->metadata_hash.bytes,
                        .differs = "is not the one that belongs to index.json: damaged, or written by a later save of PyTorch into this directory" };
     int r = path ? check_whole(v, &w, err) : FSDPCK_ERR_NOMEM;
+    v->metadata_waits = path && !ends_with(path, "/.metadata");
     free(path);
     return r;
 }
