@@ -294,7 +294,7 @@ static void test_failing_barrier(void **state)
             job.fail_at = call;
             job.fail_to = from ? 0 : MAX_RANKS;
             struct fsdpck_error err = save_job_fails(&job, 0);
-            assert_int_equal(err.code, FSDPCK_ERR_IO);
+            assert_int_equal(err.code, FSDPCK_ERR_PEER);
             assert_non_null(strstr(err.message, "the barrier failed (-77)"));
             job.fail_at = 0;
             save_job_succeeds(&job);
