@@ -205,10 +205,45 @@ static void test_refused_forms(void **state)
 {
     (void)state;
     refused_form("PAR1....", "this is Parquet");
-    refused_form("[\n{\"text\":\"x\"}]", "this is one JSON array");
+    refused_form("[{\"text\":\"x\"}", "the array is not closed");
+    refused_form("[{\"text\":\"x\"},]", "a comma without an element");
+    refused_form("[{\"text\":\"x\"},,{\"text\":\"x\"}]", "a comma without an element");
+    refused_form("[{\"text\":\"x\"}] {}", "something stands behind the array");
+    refused_form("[{\"text\":\"x\"}}", "a brace is closed");
+    refused_form("[{\"text\":\"x\ny\"}]", "line 1: ");
+    refused_form("[{\"text\":\"x\"}, {\"txt\":\"x\"}]", "line 2: none of");
+    refused_form("[{\"text\":[1,]}]", "line 1: ");
+    refused_form("[]", "no document in it");
     refused_form("{\"conversations\":[{\"from\":\"function_call\",\"value\":\"x\"}]}\n", "is from 'function_call', which is none of");
     refused_form("{\"conversations\":[{\"from\":\"human\"}]}\n", "entry 0 has no 'from' and 'value'");
     refused_form("{\"instruction\":\"x\"}\n", "'instruction' and 'output' must both be strings");
+}
+
+/* The same documents, whether examples are lines or elements, over several lines or none, and longer than what is in memory of a file. */
+static void test_array(void **state)
+{
+    (void)state;
+    enum { N = 4000, MOST = 200 };
+    char *lines = malloc(N * MOST), *array = malloc(N * (MOST + 40)), *l = lines, *a = array;
+    a += sprintf(a, " \n[");
+    for (int i = 0; i < N; i++) {
+        l += sprintf(l, "{\"text\":\"%d, ] } \\\" [ {\",\"more\":[[1,2],{\"a\":\"\\\\\"}]}\n", i);
+        a += sprintf(a, "%s{\n  \"text\" :\t\"%d, ] } \\\" [ {\",\r\n\"more\": [ [1,\n2], {\"a\":\"\\\\\"} ]\n}", i ? i % 3 ? "," : "\n,\n" : "", i);
+    }
+    sprintf(a, "\n]\n\n");
+    const struct train_data_file as_lines = { write_text("lines.jsonl", lines), 1 }, as_array = { write_text("array.json", array), 1 };
+    const struct train_config one = config_of(&as_lines, 1), other = config_of(&as_array, 1);
+    struct data *x = open_data(&one), *y = open_data(&other);
+    assert_int_equal(x->ndocs, N);
+    assert_int_equal(y->ndocs, N);
+    for (size_t i = 0; i < N; i++) {
+        assert_int_equal(x->docs[i].ntok, y->docs[i].ntok);
+        assert_memory_equal(x->docs[i].ids, y->docs[i].ids, x->docs[i].ntok * sizeof *x->docs[i].ids);
+    }
+    data_close(x);
+    data_close(y);
+    free(lines);
+    free(array);
 }
 
 static void test_too_long(void **state)
@@ -247,6 +282,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_left_out, setup, teardown),
         cmocka_unit_test_setup_teardown(test_other_forms, setup, teardown),
         cmocka_unit_test_setup_teardown(test_refused_forms, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_array, setup, teardown),
         cmocka_unit_test_setup_teardown(test_too_long, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

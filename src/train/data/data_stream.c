@@ -8,6 +8,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include "data/data_array.h"
 #include "text/file.h"
 
 enum { WINDOW = 1 << 18 };
@@ -24,6 +25,8 @@ struct data_stream {
     bool within; /* a gzip member or Zstandard frame that has not ended */
     z_stream gzip;
     ZSTD_DCtx *zstd;
+    bool is_array; /* one JSON array, given out as lines */
+    struct data_array array;
 };
 
 static int read_some(struct data_stream *s, char *into, size_t *nbytes, struct fsdpck_error *err)
@@ -117,15 +120,8 @@ static int window_log_most(uint64_t file_nbytes)
 /* No library of C reads it that is well kept; Python's does, in one line. */
 static int refuse_parquet(const char *path, struct fsdpck_error *err)
 {
-    fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "this is Parquet; lines of JSON are wanted");
+    fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "this is Parquet; lines of JSON, or an array of examples, are wanted");
     fsdpck_error_hint(err, "python -c \"import pandas; pandas.read_parquet('IN.parquet').to_json('OUT.jsonl', orient='records', lines=True, force_ascii=False)\"");
-    return FSDPCK_ERR_UNSUPPORTED;
-}
-
-static int refuse_array(const char *path, struct fsdpck_error *err)
-{
-    fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "this is one JSON array; lines of JSON are wanted, an example each");
-    fsdpck_error_hint(err, "jq -c '.[]' IN.json > OUT.jsonl, or python -c \"import json; [print(json.dumps(x)) for x in json.load(open('IN.json'))]\" > OUT.jsonl");
     return FSDPCK_ERR_UNSUPPORTED;
 }
 
@@ -135,8 +131,6 @@ static int start(struct data_stream *s, struct fsdpck_error *err)
     int rc = read_some(s, s->window, &s->filled, err);
     if (!rc && s->filled >= 4 && memcmp(s->window, "PAR1", 4) == 0)
         return refuse_parquet(s->path, err);
-    if (!rc && s->filled && s->window[0] == '[')
-        return refuse_array(s->path, err);
     bool gzip = s->filled >= 2 && memcmp(s->window, "\x1f\x8b", 2) == 0;
     s->refill = refill_plain;
     if (rc || (!gzip && !(s->filled >= 4 && memcmp(s->window, "\x28\xb5\x2f\xfd", 4) == 0)))
@@ -155,6 +149,29 @@ static int start(struct data_stream *s, struct fsdpck_error *err)
     return 0;
 }
 
+/* Of an array, more of its lines: what was read may hold none. */
+static int refill_lines(struct data_stream *s, struct fsdpck_error *err)
+{
+    int rc = 0;
+    do {
+        if (!rc && s->filled == 0)
+            rc = s->refill(s, err);
+        if (!rc && s->filled == 0)
+            return data_array_end(&s->array, s->path, err);
+        if (!rc)
+            rc = data_array_filter(&s->array, s->path, s->window, &s->filled, err);
+    } while (!rc && s->filled == 0);
+    return rc;
+}
+
+/* The first window, unpacked: an array is told by its first byte. */
+static int look_for_array(struct data_stream *s, struct fsdpck_error *err)
+{
+    int rc = s->filled ? 0 : s->refill(s, err);
+    s->is_array = !rc && data_array_begins(s->window, s->filled);
+    return s->is_array ? refill_lines(s, err) : rc;
+}
+
 int data_stream_open(const char *path, struct data_stream **out, struct fsdpck_error *err)
 {
     struct data_stream *s = calloc(1, sizeof *s);
@@ -166,6 +183,8 @@ int data_stream_open(const char *path, struct data_stream **out, struct fsdpck_e
     int rc = text_file_open(path, &s->fd, &s->file_nbytes, err);
     if (!rc)
         rc = s->window ? start(s, err) : fsdpck_error_nomem(err, WINDOW);
+    if (!rc)
+        rc = look_for_array(s, err);
     if (rc)
         data_stream_close(s);
     else
@@ -193,7 +212,7 @@ int data_stream_peek(struct data_stream *s, const char **bytes, size_t *nbytes, 
     if (s->at == s->filled) {
         s->begin += s->filled;
         s->at = s->filled = 0;
-        rc = s->refill(s, err);
+        rc = s->is_array ? refill_lines(s, err) : s->refill(s, err);
     }
     *bytes = s->window + s->at;
     *nbytes = rc ? 0 : s->filled - s->at;
@@ -212,7 +231,7 @@ uint64_t data_stream_at(const struct data_stream *s)
 
 bool data_stream_is_packed(const struct data_stream *s)
 {
-    return s->packed != NULL;
+    return s->packed != NULL || s->is_array;
 }
 
 uint64_t data_stream_nbytes(const struct data_stream *s)
@@ -222,7 +241,7 @@ uint64_t data_stream_nbytes(const struct data_stream *s)
 
 uint64_t data_stream_packed_at(const struct data_stream *s)
 {
-    return s->packed_begin + s->packed_at;
+    return s->packed ? s->packed_begin + s->packed_at : s->array.at;
 }
 
 int data_stream_seek(struct data_stream *s, uint64_t offset, struct fsdpck_error *err)

@@ -1,4 +1,5 @@
-/* The bytes of a file of data from front to back: as they lie there, or out of gzip or Zstandard, told by the first bytes. A window of them is in memory,
+/* The bytes of a file of data from front to back: as they lie there, or out of gzip or Zstandard, told by the first bytes; of
+ * one JSON array (packed or not) as lines, an element each. A window of them is in memory,
  * whatever the file unpacks to. Knows nothing of lines. One thread at a time. */
 #ifndef TRAIN_DATA_STREAM_H
 #define TRAIN_DATA_STREAM_H
@@ -14,7 +15,7 @@ void data_stream_close(struct data_stream *s); /* NULL does nothing */
 int data_stream_peek(struct data_stream *s, const char **bytes, size_t *nbytes, struct fsdpck_error *err);
 void data_stream_consume(struct data_stream *s, size_t nbytes); /* of what peek gave */
 uint64_t data_stream_at(const struct data_stream *s); /* unpacked bytes consumed */
-/* A file that is not packed knows its size, and can be read from anywhere. */
+/* Packed, or an array: read from front to back only. A file that is neither knows its size, and can be read from anywhere. */
 bool data_stream_is_packed(const struct data_stream *s);
 uint64_t data_stream_nbytes(const struct data_stream *s); /* as it lies there */
 uint64_t data_stream_packed_at(const struct data_stream *s); /* of them consumed, where it is packed */
