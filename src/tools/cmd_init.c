@@ -10,6 +10,7 @@
 #include <train/train.h>
 #include <unistd.h>
 
+#include "init_columns.h"
 #include "json_out.h"
 #include "model_path.h"
 #include "report.h"
@@ -36,6 +37,7 @@ struct choice {
     uint64_t seq_len, batch, save_steps;
     double epochs;
     bool recompute;
+    json_t *columns; /* of the data, or NULL */
 };
 
 enum { SHORTEST = 128, LONGEST = 2048, LARGEST_BATCH = 8 };
@@ -97,7 +99,7 @@ static json_t *config_json(const struct init_args *args, const char *model, cons
     default_folder(model, folder, sizeof folder);
     json_t *o = json_pack("{s:s,s:s,s:s,s:{s:s,s:I,s:s}}", "//", "every key that is left out has its default; keys that begin with // are comments", "model", model,
                           "output_dir", args->output_dir ? args->output_dir : folder, "data", "train", data, "seq_len", (json_int_t)c->seq_len, "loss_on", "assistant");
-    bool ok = o != NULL;
+    bool ok = o != NULL && (!c->columns || json_object_set(json_object_get(o, "data"), "columns", c->columns) == 0);
     if (!args->full)
         ok &= json_out_put(o, "lora", json_pack("{s:i,s:i,s:s}", "r", 16, "lora_alpha", 32, "target_modules", "all-linear"));
     ok &= json_out_put(o, "train", json_pack("{s:f,s:I,s:f,s:f}", "num_train_epochs", c->epochs, "global_batch_size", (json_int_t)c->batch, "learning_rate",
@@ -164,6 +166,14 @@ static int choose(const struct init_args *args, const char *path, const char *mo
     return rc ? rc : try(args, path, model, data, c, plan, err);
 }
 
+static void say_columns(const json_t *columns)
+{
+    const char *ours;
+    json_t *theirs;
+    json_object_foreach ((json_t *)columns, ours, theirs)
+        printf("the data's '%s' is taken for '%s' (data.columns)\n", json_string_value(theirs), ours);
+}
+
 static void say(const struct init_args *args, const struct choice *c, const struct train_plan *p)
 {
     char memory[TEXT_NBYTES];
@@ -171,6 +181,7 @@ static void say(const struct init_args *args, const struct choice *c, const stru
     printf(": %llu documents of up to %llu tokens in %llu rows of %llu, %llu steps of %llu rows; %s in all ranks together\n", (unsigned long long)p->ndocs,
            (unsigned long long)p->longest_ntok, (unsigned long long)p->nrows, (unsigned long long)c->seq_len, (unsigned long long)p->nsteps, (unsigned long long)c->batch,
            text_bytes(p->all_ranks_nbytes, memory));
+    say_columns(c->columns);
     fputs("fsdptrain run ", stdout);
     text_print(stdout, args->out);
     printf(" --ranks %u\n", args->ranks);
@@ -195,16 +206,18 @@ static int run(const struct init_args *args, const char *model, const char *data
     if (!rc) {
         uint64_t limit = max_positions(resolved);
         c.seq_len = limit > LONGEST ? LONGEST : limit;
-        rc = choose(args, temporary, model, data, &c, &plan, &err);
+        rc = init_columns(data, &c.columns, &err);
+        if (!rc)
+            rc = choose(args, temporary, model, data, &c, &plan, &err);
     }
     if (!rc && rename(temporary, args->out))
         rc = fsdpck_error_sys(&err, errno, args->out, "rename");
-    if (rc) {
+    if (rc)
         unlink(temporary);
-        return report_error(&report, &err);
-    }
-    say(args, &c, &plan);
-    return EXIT_DONE;
+    else
+        say(args, &c, &plan);
+    json_decref(c.columns);
+    return rc ? report_error(&report, &err) : EXIT_DONE;
 }
 
 int cmd_init(const struct command *self, int argc, char **argv)

@@ -1,4 +1,5 @@
 /* Text data: the forms of lines, what is supervised, bad lines, packed files, weights, documents that are too long. */
+#include <jansson.h>
 #include <libdeflate.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -246,6 +247,49 @@ static void test_array(void **state)
     free(array);
 }
 
+/* Columns of other names make the same documents, in text and in tokens; one that is missing is told. */
+static void test_columns(void **state)
+{
+    (void)state;
+    const struct train_data_file plain = { write_text("plain.jsonl", COMPLETION "{\"prompt\":\"a\",\"completion\":\"b\"}\n"), 1 };
+    const struct train_data_file named = { write_text("named.jsonl", "{\"prompt\":\"a\",\"completion\":\"b\"}\n{\"answer\":\"b\",\"prompt\":\"z\",\"question\":\"a\"}\n"), 1 };
+    struct train_config config = config_of(&plain, 1);
+    struct fsdpck_error err = { 0 };
+    struct data *x = open_data(&config), *y;
+    config = config_of(&named, 1);
+    config.data.columns = json_pack("{s:s,s:s}", "prompt", "question", "completion", "answer");
+    assert_int_not_equal(data_open(&config, NVOCAB, NULL, &y, &err), 0);
+    if (!strstr(err.message, "line 1: there is no column '"))
+        fail_msg("%s", err.message);
+    config.data.on_bad_line = "skip";
+    y = open_data(&config);
+    assert_int_equal(y->ndocs, 1);
+    assert_int_equal(y->docs[0].ntok, x->docs[1].ntok);
+    assert_memory_equal(y->docs[0].ids, x->docs[1].ids, y->docs[0].ntok * sizeof *y->docs[0].ids);
+    data_close(y);
+    json_decref(config.data.columns);
+    config.data.columns = json_pack("{s:s,s:s}", "prompt", "completion", "completion", "prompt"); /* exchanged, and another cache */
+    y = open_data(&config);
+    assert_int_equal(y->ndocs, 1);
+    assert_memory_not_equal(y->docs[0].ids, x->docs[1].ids, y->docs[0].ntok * sizeof *y->docs[0].ids);
+    data_close(y);
+    json_decref(config.data.columns);
+    data_close(x);
+}
+
+static void test_token_columns(void **state)
+{
+    (void)state;
+    const struct train_data_file file = { write_text("tokens.jsonl", "{\"tokens\":[5,6,7],\"mask\":[-100,6,7]}\n"), 1 };
+    struct train_config config = config_of(&file, 1);
+    config.data.columns = json_pack("{s:s,s:s}", "input_ids", "tokens", "labels", "mask");
+    struct data *d = open_data(&config);
+    assert_int_equal(d->docs[0].ntok, 3);
+    assert_int_equal(d->docs[0].nsupervised, 2);
+    data_close(d);
+    json_decref(config.data.columns);
+}
+
 static void test_too_long(void **state)
 {
     (void)state;
@@ -283,6 +327,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_other_forms, setup, teardown),
         cmocka_unit_test_setup_teardown(test_refused_forms, setup, teardown),
         cmocka_unit_test_setup_teardown(test_array, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_columns, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_token_columns, setup, teardown),
         cmocka_unit_test_setup_teardown(test_too_long, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

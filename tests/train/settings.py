@@ -10,7 +10,7 @@ LORA, FULL, ALONE, COPY, MAP = "lora-qwen3", "full-qwen3-untied", [], ["--ranks"
 BY_PLAN = "data.plan names"
 UNGATHERED = [(LORA, ALONE, {}, "there is one rank"), (LORA, MAP, {}, "map each other's parameters")]
 KEYS = {
-    "data": {"train": None, "eval": None, "plan": None, "loss_on": None, "on_bad_line": None, "date": ("2026-01-01", [(LORA, ALONE, {}, "no chat template asks")]),
+    "data": {"train": None, "eval": None, "plan": None, "loss_on": None, "on_bad_line": None, "columns": None, "date": ("2026-01-01", [(LORA, ALONE, {}, "no chat template asks")]),
              "seq_len": (300, [(LORA, ALONE, {}, BY_PLAN)]), "packing": (False, [(LORA, ALONE, {}, BY_PLAN)]), "too_long": ("drop", [(LORA, ALONE, {}, BY_PLAN)])},
     "lora": dict.fromkeys(("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save",
                            "init_adapter")),

@@ -65,6 +65,18 @@ class Texts(Tests):
             raise Failure(f"init's config does not train: {summary}")
         if json.loads(tool("plan", config, "--set", "train.max_steps=2", "--json").stdout)["steps"] != 2:
             raise Failure("max_steps does not count beside num_train_epochs")
+        for example, columns in (({"question": "a", "answer": "b"}, {"prompt": "question", "completion": "answer"}),
+                                 ({"instruction": "a", "context": None, "response": "b", "category": "c"}, {"instruction": "instruction", "input": "context", "output": "response"}),
+                                 ({"instruction": "a", "output": "b"}, None)):
+            data.write_text(json.dumps([example] * 5, indent=1))
+            said = tool("init", model, data, "--out", config, "--force").stdout
+            written = json.loads(config.read_text())["data"]
+            if written.get("columns") != columns or ("data.columns" in said) != bool(columns):
+                raise Failure(f"init of {example}: {written}, {said}")
+            tool("plan", config)
+        data.write_text(json.dumps({"ask": "a", "reply": "b"}) + "\n")
+        if "data.columns says" not in tool("init", model, data, "--out", config, "--force", want=3).stderr:
+            raise Failure("columns that nobody knows are refused without the way out")
 
     def samples(self):
         """What a run says of its prompts `sample` says of its checkpoint and of its adapter; the card is filled in, and a user's own stays."""

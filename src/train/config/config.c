@@ -22,6 +22,7 @@ static const struct config_key keys[] = {
     { .name = "data.packing", .type = KEY_BOOL, .offset = AT(data.packing), .idle = idle_by_plan },
     { .name = "data.plan", .type = KEY_STRING, .offset = AT(data.plan), .nullable = true },
     { .name = "data.loss_on", .type = KEY_CHOICE, .offset = AT(data.loss_on), .choices = "assistant|last_assistant|completion|all" },
+    { .name = "data.columns", .type = KEY_COLUMNS, .offset = AT(data.columns), .nullable = true },
     { .name = "data.date", .type = KEY_STRING, .offset = AT(data.date), .nullable = true },
     { .name = "data.on_bad_line", .type = KEY_CHOICE, .offset = AT(data.on_bad_line), .choices = "stop|skip" },
     { .name = "data.too_long", .type = KEY_CHOICE, .offset = AT(data.too_long), .choices = "cut|drop", .idle = idle_by_plan },

@@ -160,9 +160,43 @@ static int put_null(const char *path, const struct config_key *key, char *at, st
         return FAIL("key '%s': null is not allowed", key->name);
     if (key->type == KEY_STRING || key->type == KEY_FILES || key->type == KEY_NAMES)
         *(const char **)at = NULL;
+    else if (key->type == KEY_COLUMNS)
+        *(json_t **)at = NULL;
     else
         *(double *)at = 0;
     return 0;
+}
+
+/* What an example of data may hold (chat_encode() and data_line.c read it). */
+static const char *const columns[] = { "messages", "tools", "conversations", "instruction", "input", "output", "system", "history", "prompt", "completion", "text",
+                                       "input_ids", "labels" };
+
+static int check_column(const char *path, const struct config_key *key, const char *name, struct fsdpck_error *err)
+{
+    char all[256] = "";
+    for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++) {
+        if (strcmp(columns[i], name) == 0)
+            return 0;
+        strcat(strcat(all, i ? ", " : ""), columns[i]);
+    }
+    return FAIL("key '%s': '%.60s' is none of %s: the key is this trainer's name of a column, the value the data's", key->name, name, all);
+}
+
+/* Each column of the data set has one name here. */
+static int check_columns(const char *path, const struct config_key *key, json_t *value, struct fsdpck_error *err)
+{
+    const char *name, *other;
+    json_t *column, *same;
+    json_object_foreach (value, name, column) {
+        if (check_column(path, key, name, err))
+            return err->code;
+        if (!json_string_length(column))
+            return FAIL("key '%s': '%s' is no name of a column", key->name, name);
+        json_object_foreach (value, other, same)
+            if (strcmp(name, other) < 0 && json_equal(column, same))
+                return FAIL("key '%s': '%s' and '%s' are both the column '%.60s'", key->name, name, other, json_string_value(column));
+    }
+    return json_is_object(value) ? 0 : FAIL("key '%s': an object of names is wanted", key->name);
 }
 
 static int check_prompts(const char *path, const struct config_key *key, const json_t *value, struct fsdpck_error *err)
@@ -204,6 +238,9 @@ static int put(const char *path, const struct config_key *key, json_t *value, st
                             (const struct train_pattern **)at == &c->lora.rank_pattern ? &c->lora.nrank_pattern : &c->lora.nalpha_pattern, err);
     case KEY_FILES:
         return put_files(path, key, value, c, (const char **)at, err);
+    case KEY_COLUMNS:
+        *(json_t **)at = value;
+        return check_columns(path, key, value, err);
     case KEY_PROMPTS:
         *(json_t **)at = value;
         return check_prompts(path, key, value, err);

@@ -14,6 +14,7 @@ enum config_key_type {
     KEY_NAMES,    /* a list of strings: lora.modules_to_save */
     KEY_PATTERNS, /* object of numbers: struct train_pattern * and its count */
     KEY_FILES,    /* a path, or a list of paths and of {"path", "weight"}: data.train, data.eval (const char *: the first) */
+    KEY_COLUMNS,  /* json_t *: an object of strings; its keys are those that an example may have */
     KEY_PROMPTS   /* json_t *: a list of texts, lists of messages and objects */
 };
 

@@ -17,6 +17,7 @@
 #include <xxhash.h>
 
 #include "data/data_cache_file.h"
+#include "data/data_columns.h"
 #include "data/data_hash.h"
 
 /* Bytes of the lock file that are locked. The progress lies in its first bytes. */
@@ -38,7 +39,8 @@ int data_cache_key(const struct data_reader *reader, uint64_t *key, struct fsdpc
 {
     const struct train_config *config = reader->config;
     uint64_t parts[] = { reader->chat ? chat_fingerprint(reader->chat) : 0, XXH3_64bits(config->data.loss_on, strlen(config->data.loss_on)),
-                         XXH3_64bits(config->data.on_bad_line, strlen(config->data.on_bad_line)), (uint64_t)reader->nvocab, config->data.nfiles };
+                         XXH3_64bits(config->data.on_bad_line, strlen(config->data.on_bad_line)), (uint64_t)reader->nvocab, config->data.nfiles,
+                         data_columns_hash(config->data.columns) };
     int rc = 0;
     *key = XXH3_64bits_withSeed(parts, sizeof parts, sizeof(size_t));
     for (size_t i = 0; i < config->data.nfiles && !rc; i++)

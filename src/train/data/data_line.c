@@ -6,6 +6,7 @@
 #include <string.h>
 #include <train/chat.h>
 
+#include "data/data_columns.h"
 #include "data/data_parts.h"
 
 enum { MAX_DOCUMENT = 1 << 24 };
@@ -77,9 +78,13 @@ static int add_text(struct data_section *d, const struct data_reader *reader, st
 static int add_root(struct data_section *d, const struct data_reader *reader, struct chat_coder *coder, const char *path, uint64_t line, json_t *root,
                     struct fsdpck_error *err)
 {
+    struct fsdpck_error own = { 0 };
+    int rc = data_columns_apply(reader->config->data.columns, root, &own);
     json_t *ids = json_object_get(root, "input_ids"), *labels = json_object_get(root, "labels");
     if (!json_is_object(root))
         return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "line %llu: an object is wanted", (unsigned long long)line);
+    if (rc)
+        return fsdpck_error_set(err, rc, path, "line %llu: %s", (unsigned long long)line, own.message);
     if (ids || labels || !coder) {
         if (!json_is_array(ids) || !json_is_array(labels))
             return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "line %llu: {\"input_ids\":[…],\"labels\":[…]} is wanted%s", (unsigned long long)line,
@@ -119,9 +124,11 @@ int data_add_line(struct data_section *d, const struct data_reader *reader, stru
     return rc;
 }
 
-bool data_line_has_ids(const char *text, size_t nbytes)
+bool data_line_has_ids(const json_t *columns, const char *text, size_t nbytes)
 {
+    struct fsdpck_error ignored = { 0 }; /* whoever reads the line says it */
     json_t *root = json_loadb(text, nbytes, JSON_ALLOW_NUL, NULL);
+    data_columns_apply(columns, root, &ignored);
     bool has = !json_is_object(root) || json_object_get(root, "input_ids") || json_object_get(root, "labels");
     json_decref(root);
     return has;

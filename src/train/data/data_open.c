@@ -80,7 +80,7 @@ static int open_tokens(struct data *d, const struct data_reader *reader, struct 
     return rc;
 }
 
-static int first_line_is_text(const char *path, bool *out, struct fsdpck_error *err)
+static int first_line_is_text(const struct train_config *config, const char *path, bool *out, struct fsdpck_error *err)
 {
     struct train_lines *lines;
     const char *line;
@@ -90,7 +90,7 @@ static int first_line_is_text(const char *path, bool *out, struct fsdpck_error *
     if (rc)
         return rc;
     rc = train_lines_next(lines, &line, &nbytes, &number, err);
-    *out = !rc && line && nbytes > 0 && !data_line_has_ids(line, nbytes);
+    *out = !rc && line && nbytes > 0 && !data_line_has_ids(config->data.columns, line, nbytes);
     train_lines_close(lines);
     return rc;
 }
@@ -101,7 +101,7 @@ static int has_text(const struct train_config *config, bool *out, struct fsdpck_
     int rc = 0;
     *out = false;
     for (size_t i = 0; i < config->data.nfiles && !*out && !rc; i++)
-        rc = first_line_is_text(config->data.files[i].path, out, err);
+        rc = first_line_is_text(config, config->data.files[i].path, out, err);
     return rc;
 }
 

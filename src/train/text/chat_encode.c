@@ -167,8 +167,11 @@ int chat_encode(struct chat_coder *w, json_t *example, enum chat_loss loss, stru
         rc = encode_completion(w, prompt, json_object_get(example, "completion"), loss, err);
     else if (json_is_string(text))
         rc = encode_plain(w, json_string_value(text), json_string_length(text), 0, err);
-    else
-        rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "none of 'messages', 'conversations', 'instruction' with 'output', 'prompt' with 'completion', 'text', 'input_ids' with 'labels' is in it");
+    else {
+        rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL,
+                              "none of 'messages', 'conversations', 'instruction' with 'output', 'prompt' with 'completion', 'text', 'input_ids' with 'labels' is in it");
+        fsdpck_error_hint(err, "data.columns says what other columns stand for: { \"prompt\": \"question\", \"completion\": \"answer\" }");
+    }
     json_decref(made);
     *out = (struct chat_tokens){ w->list.ids, w->supervised, rc ? 0 : w->list.count, w->notes };
     return rc;

@@ -48,6 +48,7 @@ struct train_config {
         const char *eval; /* the first of them, or NULL */
         const struct train_data_file *eval_files; /* (neval_files) */
         size_t neval_files;
+        struct json_t *columns; /* an object: this trainer's name of a column -> the data set's; or NULL. Borrowed from root */
         const char *date; /* "2026-11-23", for templates that show it; NULL: the day of the first start */
         const char *plan, *loss_on, *on_bad_line, *too_long;
         uint64_t seq_len;

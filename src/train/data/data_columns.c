@@ -1,0 +1,42 @@
+/* Renames the columns of one example. All are taken out before any is put back, so that two may exchange their names. */
+#include "data/data_columns.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+static int take_out(const json_t *columns, json_t *example, json_t *taken, struct fsdpck_error *err)
+{
+    const char *name;
+    json_t *column;
+    json_object_foreach ((json_t *)columns, name, column) {
+        json_t *value = json_object_get(example, json_string_value(column));
+        if (!value)
+            return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "there is no column '%.80s', which data.columns names for '%s'", json_string_value(column), name);
+        if (!json_is_null(value) && json_object_set(taken, name, value))
+            return fsdpck_error_nomem(err, 64);
+    }
+    json_object_foreach ((json_t *)columns, name, column)
+        json_object_del(example, json_string_value(column));
+    return 0;
+}
+
+int data_columns_apply(const json_t *columns, json_t *example, struct fsdpck_error *err)
+{
+    if (!columns || !json_is_object(example))
+        return 0;
+    json_t *taken = json_object();
+    int rc = taken ? take_out(columns, example, taken, err) : fsdpck_error_nomem(err, 64);
+    if (!rc && json_object_update(example, taken))
+        rc = fsdpck_error_nomem(err, 64);
+    json_decref(taken);
+    return rc;
+}
+
+uint64_t data_columns_hash(const json_t *columns)
+{
+    char *text = columns ? json_dumps(columns, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    uint64_t hash = text ? XXH3_64bits(text, strlen(text)) : 0;
+    free(text);
+    return hash;
+}
