@@ -135,8 +135,8 @@ static int run(const struct verify_args *args, const char *typed)
     int status, rc = args->common.json && !p.problems ? fsdpck_error_nomem(&err, sizeof(json_t)) : 0;
     if (!rc)
         rc = model_path_resolve(typed, path, sizeof path, &err);
-    if (!rc)
-        rc = fsdpck_verify(path, args->source.from, args->quick, &opt, on_problem, &p, &result, &err);
+    if (!rc && (rc = fsdpck_verify(path, args->source.from, args->quick, &opt, on_problem, &p, &result, &err)))
+        source_arg_blame(&args->source, &err);
     if (!rc && p.problems && !(p.leftovers.leftovers = json_array()))
         rc = fsdpck_error_nomem(&err, sizeof(json_t));
     if (!rc)

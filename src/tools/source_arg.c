@@ -24,6 +24,12 @@ const struct option names_options[NAMES_NOPTIONS] = {
       .help = "call a Llama's weights, and order the rows of q and k, as Hugging Face or as torchtitan does" },
 };
 
+void source_arg_blame(const struct source_args *args, struct fsdpck_error *err)
+{
+    if (args->from && !*err->hint)
+        fsdpck_error_hint(err, "--from says that it is of kind '%s'; without --from, its content says", args->from);
+}
+
 int source_arg_open(const char *typed, const struct source_args *args, const struct fsdpck_options *opt, struct fsdpck_source **out,
                     struct fsdpck_error *err)
 {
@@ -36,6 +42,8 @@ int source_arg_open(const char *typed, const struct source_args *args, const str
     int rc = model_path_resolve(typed, path, sizeof path, err);
     if (!rc)
         rc = fsdpck_source_open(path, args->from, &with, out, err);
+    if (rc)
+        source_arg_blame(args, err);
     if (!rc && args->names)
         rc = fsdpck_source_set_names(*out, args->names, args->config, err);
     return rc;

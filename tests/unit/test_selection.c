@@ -299,9 +299,13 @@ static void renames_keep_the_nesting(void **state)
         struct fsdpck_select sel = { .rename = &cases[i].pair, .nrename = 1 };
         check(s, &sel, FSDPCK_TREE_KEEP, cases[i].want);
     }
-    const struct fsdpck_pair first[] = { { "flat.", "a." }, { "flat.", "b." } }, gone = { "flat.w", "" }, clash = { "model.norm", "flat.w" };
+    const struct fsdpck_pair first[] = { { "flat.", "a." }, { "", "b." } }, gone = { "flat.w", "" }, clash = { "model.norm", "flat.w" };
     struct fsdpck_select two = { .rename = first, .nrename = 2 }, empty = { .rename = &gone, .nrename = 1 }, same = { .rename = &clash, .nrename = 1 };
-    check(s, &two, FSDPCK_TREE_KEEP, "model.layers.0.w[model|layers.0.w] model.norm[model|norm] a.w[a.w]");
+    check(s, &two, FSDPCK_TREE_KEEP, "b.model.layers.0.w[b.model|layers.0.w] b.model.norm[b.model|norm] a.w[a.w]");
+    const struct fsdpck_pair again[] = { { "flat.", "a." }, { "flat.", "b." } }, longer[] = { { "model.", "m." }, { "model.norm", "n" } };
+    struct fsdpck_select shadowed = { .rename = again, .nrename = 2 }, later = { .rename = longer, .nrename = 2 };
+    refuse(s, &shadowed, FSDPCK_TREE_KEEP, "--rename: 'flat.=b.' is never used");
+    refuse(s, &later, FSDPCK_TREE_KEEP, "--rename: 'model.norm=n' is never used");
     refuse(s, &empty, FSDPCK_TREE_KEEP, "renaming 'flat.w' leaves no name");
     refuse(s, &same, FSDPCK_TREE_KEEP, "two entries would both be called 'flat.w'");
     const struct fsdpck_pair typo[] = { { "flat.", "a." }, { "modle.", "b." } };

@@ -19,7 +19,7 @@ struct choice {
     char *tree;                /* or NULL */
     bool *kept;                /* (tensors of the source) */
     int64_t *position;         /* (tensors of the source) where its bytes are in the selection, or -1 */
-    bool *renamed;             /* (select->nrename) whether some name begins with FROM */
+    enum use { UNMATCHED, SHADOWED, USED } *renamed; /* (select->nrename) whether some name begins with FROM, and with none before it */
     struct fsdpck_error *err;
 };
 
@@ -172,9 +172,11 @@ static int rename_one(struct choice *c, struct fsdpck_named *n)
     for (size_t i = 0, done = 0; i < s->nrename && rc == 0; i++) {
         if (strncmp(old, s->rename[i].key, strlen(s->rename[i].key)) != 0)
             continue;
-        c->renamed[i] = true;
-        if (done++)
+        if (done++) {
+            c->renamed[i] = c->renamed[i] == USED ? USED : SHADOWED;
             continue;
+        }
+        c->renamed[i] = USED;
         rc = fsdpck_named_exchange(&c->out->arena, n, s->rename[i].key, s->rename[i].value, c->err);
         if (rc == 0 && !*n->name)
             rc = fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, NULL, "renaming '%s' leaves no name", old);
@@ -182,13 +184,23 @@ static int rename_one(struct choice *c, struct fsdpck_named *n)
     return rc;
 }
 
-/* A FROM that no name begins with is a typo. */
+static int shadowed_rename(struct choice *c, const struct fsdpck_pair *pair)
+{
+    fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "--rename: '%s=%s' is never used, as every name that begins so is taken by one before it",
+                     pair->key, pair->value);
+    fsdpck_error_hint(c->err, "the first FROM that a name begins with counts: the longer one goes first");
+    return c->err->code;
+}
+
+/* A FROM that no name begins with is a typo, and one that never counts says something that does not happen. */
 static int check_renames(struct choice *c)
 {
     for (size_t i = 0; i < c->select->nrename; i++) {
         struct fsdpck_unmatched u = { .pattern = c->select->rename[i].key, .prefix = true };
-        if (c->renamed[i])
+        if (c->renamed[i] == USED)
             continue;
+        if (c->renamed[i] == SHADOWED)
+            return shadowed_rename(c, &c->select->rename[i]);
         for (size_t k = 0; k < fsdpck_source_ntensors(c->src); k++) {
             struct fsdpck_named n = named_tensor(c, k);
             if (c->kept[k] && (!c->tree || fsdpck_named_drop(&c->out->arena, &n, fsdpck_named_in_tree(&n, c->tree), c->err) == 0))
@@ -342,7 +354,7 @@ static int no_such_tree(const struct choice *c)
 {
     char best[128] = "", tree[128];
     size_t n = fsdpck_source_ntensors(c->src);
-    fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "none of the %zu tensors is in a tree '%s' and selected", n, c->select->tree);
+    fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "--select: none of the %zu tensors is in a tree '%s' and selected", n, c->select->tree);
     for (size_t i = 0; i < n; i++) {
         const struct fsdpck_named name = named_tensor(c, i);
         for (uint32_t depth = 1; depth < name.npath && spell_tree(&name, depth, tree, sizeof tree); depth++)
@@ -392,7 +404,9 @@ static int keep_tensors(struct choice *c)
         return check_includes(c);
     if (c->select->tree)
         return no_such_tree(c);
-    return fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "none of the %zu tensors is selected", n);
+    fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "none of the %zu tensors is selected", n);
+    fsdpck_error_hint(c->err, "--include and --exclude leave none together");
+    return FSDPCK_ERR_USAGE;
 }
 
 int fsdpck_selection_make(const struct fsdpck_source *src, const struct fsdpck_select *select, enum fsdpck_tree_policy policy,

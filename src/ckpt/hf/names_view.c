@@ -234,7 +234,7 @@ static int show(struct making *m, size_t inner)
     m->outer[inner] = SIZE_MAX;
     if (!fsdpck_llama_rename(weight_name(t), m->to_hf, name, sizeof name, &role)) {
         m->nleft++;
-        return is_state(t) ? 0 : refuse(m, t->name, "is no weight of a Llama, and only those have both names");
+        return is_state(t) ? 0 : refuse(m, t->name, "is no weight of a Llama, and only those have both names of --names");
     }
     m->outer[inner] = m->src->tensors.count;
     struct shown *s = fsdpck_vec_push(&m->view->shown, m->err);
@@ -269,6 +269,14 @@ static void say_left(const struct making *m)
     m->src->opt.note(m->src->opt.ctx, line);
 }
 
+static void say_has(const struct fsdpck_source *src, const char *names)
+{
+    char line[120];
+    snprintf(line, sizeof line, "--names %s: the weights are called so already, and are taken as they are", names);
+    if (src->opt.note)
+        src->opt.note(src->opt.ctx, line);
+}
+
 static int show_all(struct making *m)
 {
     size_t count = m->view->inner.tensors.count;
@@ -300,7 +308,7 @@ static int read_heads(struct making *m, const char *folder)
     char *path = find_config(m->src, folder), *text = NULL;
     uint64_t nbytes;
     if (!path) {
-        fsdpck_error_set(m->err, FSDPCK_ERR_MISSING, m->src->path, "has no config.json, which says how many heads share the rows of q and k");
+        fsdpck_error_set(m->err, FSDPCK_ERR_MISSING, m->src->path, "has no config.json, which says how many heads share the rows of q and k, as --names needs");
         fsdpck_error_hint(m->err, "give the model's Hugging Face folder: --assets FOLDER");
         return m->err->code;
     }
@@ -334,10 +342,12 @@ int fsdpck_source_set_names(struct fsdpck_source *src, const char *names, const 
     if (!m.to_hf && strcmp(names, "torchtitan") != 0)
         return fsdpck_error_set(m.err, FSDPCK_ERR_USAGE, NULL, "'%s' are no names that a model has; there are hf, torchtitan", names);
     src->names_said = true;
-    if (count_names(src, !m.to_hf, false))
-        return 0; /* has them */
+    if (count_names(src, !m.to_hf, false)) {
+        say_has(src, names);
+        return 0;
+    }
     if (!count_names(src, m.to_hf, false))
-        return fsdpck_error_set(m.err, FSDPCK_ERR_UNSUPPORTED, src->path, "has no weight that is called as a Llama's, by Hugging Face or by torchtitan");
+        return fsdpck_error_set(m.err, FSDPCK_ERR_UNSUPPORTED, src->path, "--names: found no weight that is called as a Llama's, by Hugging Face or by torchtitan");
     int r = read_heads(&m, folder);
     if (r)
         return r;

@@ -54,8 +54,11 @@ static const char *called(const char *adapter) { return *adapter ? adapter : "de
 
 static int no_adapter(const struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
 {
-    return fsdpck_error_set(err, FSDPCK_ERR_MISSING, fsdpck_source_path(a->src), "none of the %zu tensors is a LoRA adapter's (….lora_A.weight, ….lora_B.weight)",
-                            a->selection.ntensors);
+    fsdpck_error_set(err, FSDPCK_ERR_MISSING, fsdpck_source_path(a->src), "none of the %zu tensors is a LoRA adapter's (….lora_A.weight, ….lora_B.weight)",
+                     a->selection.ntensors);
+    if (a->selection.ntensors < fsdpck_source_ntensors(a->src))
+        fsdpck_error_hint(err, "the source has %zu: --select, --include and --exclude say which of them are looked at", fsdpck_source_ntensors(a->src));
+    return FSDPCK_ERR_MISSING;
 }
 
 struct seen {
