@@ -270,3 +270,15 @@ void fsdpck_lora_adapter_free(struct fsdpck_lora_adapter *a)
     fsdpck_arena_free(&a->arena);
     fsdpck_selection_free(&a->selection);
 }
+
+size_t fsdpck_lora_unnamed(const struct fsdpck_lora_adapter *a, const char **first)
+{
+    size_t n = 0;
+    *first = NULL;
+    for (size_t i = 0; i < a->whole.count; i++)
+        if (!lora_whole(a)[i].saved && !lora_whole(a)[i].bias) {
+            *first = *first ? *first : lora_tensor(a, lora_whole(a)[i].position)->name;
+            n++;
+        }
+    return n;
+}

@@ -95,6 +95,8 @@ int fsdpck_lora_find_model(struct fsdpck_lora_adapter *a, struct fsdpck_error *e
 /* used: (selection.ntensors) the tensors that arrived somewhere. The rest may be the frozen model's or another adapter's: that is noted. Anything else
  * is refused by its name. */
 int fsdpck_lora_account_for(const struct fsdpck_lora_adapter *a, const bool *used, const struct fsdpck_options *opt, struct fsdpck_error *err);
+/* How many whole parameters the configuration does not name, and the first one's name. */
+size_t fsdpck_lora_unnamed(const struct fsdpck_lora_adapter *a, const char **first);
 /* A note of the caller's options. */
 void fsdpck_lora_say(const struct fsdpck_options *opt, const char *fmt, ...) FSDPCK_PRINTF(2, 3);
 

@@ -186,14 +186,8 @@ static void tell_ties(const struct fsdpck_lora_merge *m)
 /* What PEFT does without a word where it loads an adapter. */
 static void tell_whole(const struct fsdpck_lora_merge *m)
 {
-    const struct fsdpck_lora_adapter *a = m->adapter;
-    const char *first = NULL;
-    size_t n = 0;
-    for (size_t i = 0; i < a->whole.count; i++)
-        if (!lora_whole(a)[i].saved && !lora_whole(a)[i].bias) {
-            first = first ? first : lora_tensor(a, lora_whole(a)[i].position)->name;
-            n++;
-        }
+    const char *first;
+    size_t n = fsdpck_lora_unnamed(m->adapter, &first);
     if (n)
         fsdpck_lora_say(m->opt, "%zu tensors of the adapter, '%s' the first, are whole parameters that its configuration does not name: they replace the base's, as in "
                         "PEFT", n, first);

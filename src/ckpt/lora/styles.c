@@ -134,13 +134,8 @@ static bool is_empty(const char *json) { return !json || strcmp(json, "{}") == 0
 /* Parameters that nothing in the configuration names; PEFT saves embeddings so that were resized or adapted. */
 static void tell_whole(const struct fsdpck_lora_adapter *a, const struct fsdpck_options *opt)
 {
-    const char *first = NULL;
-    size_t n = 0;
-    for (size_t i = 0; i < a->whole.count; i++)
-        if (!lora_whole(a)[i].saved && !lora_whole(a)[i].bias) {
-            first = first ? first : lora_tensor(a, lora_whole(a)[i].position)->name;
-            n++;
-        }
+    const char *first;
+    size_t n = fsdpck_lora_unnamed(a, &first);
     if (n)
         fsdpck_lora_say(opt, "%zu tensors, '%s' the first, are whole parameters: PEFT puts them in place of the base's; vLLM and llama.cpp's converter refuse them "
                         "(merge-lora first)", n, first);
