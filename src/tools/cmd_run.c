@@ -22,7 +22,7 @@ struct run_args {
     uint32_t local, nlocal;  /* the same on this host */
     const char *resume, *device, *gather;
     struct strings sets;
-    double patience;
+    double patience; /* below 0: not given */
     struct run_view *view;
 };
 
@@ -39,7 +39,7 @@ static const struct option run_options[] = {
       .help = "how ranks of one host get at each other's parameters (default map; between hosts they are copied)" },
     { .name = "exit-on-stop", .type = OPTION_COUNT, .offset = AT(exit_on_stop), .value = "CODE", .help = "exit code after a stop by signal (default 0)" },
     { .name = "patience", .type = OPTION_NUMBER, .offset = AT(patience), .value = "SECONDS",
-      .help = "how long ranks wait for each other before the one that stalls is named (default 600)" },
+      .help = "how long ranks wait for one that stalls, the only one too, before it is named and the run ends (default 600)" },
     { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = AT(quiet), .help = "no steps, no notes" },
     { .name = "profile", .type = OPTION_FLAG, .offset = AT(profile), .help = "where rank 0's time goes: a table at the end, and profile.json in output_dir" },
 };
@@ -150,6 +150,12 @@ static int finish(const struct run_args *args, const char *config, const struct 
     return (int)args->exit_on_stop;
 }
 
+static void note_idle(const struct run_args *args)
+{
+    if (args->rank == 0 && args->several_hosts && args->gather && strcmp(args->gather, "map") == 0)
+        report_note(&args->view->report, "--gather map has no effect: between hosts parameters are copied");
+}
+
 static int run(struct run_args *args, const char *path)
 {
     struct fsdpck_error err = { 0 };
@@ -158,12 +164,13 @@ static int run(struct run_args *args, const char *path)
     struct device_arg device;
     device_choose(args->device, &device);
     struct train_options opt = { .device = device.name, .module = device.module, .launched_local = args->local, .launched_nlocal = args->nlocal,
-                                 .nranks = args->ranks, .nthreads = args->threads, .resume = args->resume, .patience_seconds = args->patience,
+                                 .nranks = args->ranks, .nthreads = args->threads, .resume = args->resume, .patience_seconds = args->patience > 0 ? args->patience : 0,
                                  .on_start = show_start, .on_step = show_step, .note = show_note, .phase = show_phase, .ctx = args,
                                  .stop = &stop_signal, .saves = &save_signals, .lost = show_lost, .profile = args->profile,
                                  .launched_rank = args->rank, .launched_nranks = args->launched, .several_hosts = args->several_hosts,
                                  .copy_gathers = args->gather && strcmp(args->gather, "copy") == 0 };
     char model[PATH_MAX];
+    note_idle(args);
     int rc = train_config_read(path, (const char *const *)args->sets.at, args->sets.count, &config, &err);
     if (!rc)
         rc = model_path_resolve(config.model, model, sizeof model, &err);
@@ -192,6 +199,11 @@ static void find_launcher(struct run_args *args)
     args->nlocal = here ? (uint32_t)strtoul(here, NULL, 10) : 0;
     args->local = local ? (uint32_t)strtoul(local, NULL, 10) : args->rank;
     args->several_hosts = args->nlocal != args->launched;
+}
+
+static int check_patience(const struct run_args *args)
+{
+    return args->patience == 0 ? usage_error("--patience: found 0, wanted a number of seconds above 0") : OPTIONS_OK;
 }
 
 /* Other launchers are refused, as they would start one whole run for each rank. */
@@ -243,7 +255,7 @@ static void release(const struct held *h, const struct run_args *args, int statu
 
 int cmd_run(const struct command *self, int argc, char **argv)
 {
-    struct run_args args = { 0 };
+    struct run_args args = { .patience = -1 };
     const struct option_group groups[] = { { "Options", run_options, sizeof run_options / sizeof run_options[0], &args } };
     const struct command_line line = {
         .command = self, .positionals = "CONFIG.json", .groups = groups, .ngroups = 1,
@@ -255,6 +267,8 @@ int cmd_run(const struct command *self, int argc, char **argv)
     find_launcher(&args);
     const struct held words = hold(&args);
     int status = options_parse(&line, argc, argv, at);
+    if (status == OPTIONS_OK)
+        status = check_patience(&args);
     if (status == OPTIONS_OK)
         status = check_launcher(&args);
     release(&words, &args, status);

@@ -1,6 +1,6 @@
 """Every key of CONFIG.json either counts in every run, or the run says at its start where it does not. A key that is not listed here fails: it needs a rule, or a
 line that says that it always counts."""
-import re, subprocess
+import os, re, subprocess
 
 from harness import Failure, Tests, config_of
 
@@ -76,6 +76,17 @@ class Settings(Tests):
             done = subprocess.run([self.tool, "tokenize", "nowhere", "text", *options], capture_output=True, text=True, timeout=60)
             if done.returncode != 2 or words not in done.stderr:
                 raise Failure(f"tokenize {options}: exit code {done.returncode}, {done.stderr}")
+        config = config_of(self.goldens / LORA, self.tmp / "settings")
+        for options, words in ((["--set", "lora.r=2", "--set", "lora.r=4"], "'--set lora.r=2' comes before it"), (["--set", "lora.r=2", "--set", "lora={}"], "--set lora={}"),
+                               (["--gather", "map", "--gather", "copy"], "--gather is given twice")):
+            if words not in self.planned_at(config, options, 2):
+                raise Failure(f"plan {options}: '{words}' wanted")
+        if "--patience: found 0" not in self.run(self.write("settings", config), "--patience", "0", want=2).stderr:
+            raise Failure("run --patience 0")
+        hosts = {**os.environ, "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
+        said = subprocess.run([self.tool, "run", "nowhere.json", "--gather", "map"], capture_output=True, text=True, timeout=120, env=hosts).stderr
+        if "note: --gather map has no effect" not in said:
+            raise Failure(f"ranks of two hosts: {said}")
 
     def keys_that_count_are_not(self):
         for options, changes in COUNT:

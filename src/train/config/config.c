@@ -139,6 +139,19 @@ static int apply_set(json_t *root, const char *set, struct fsdpck_error *err)
     return 0;
 }
 
+/* One value a key: a later --set that takes the place of an earlier one, or of the section around it, would hide it. */
+static int check_sets(const char *const *sets, size_t nsets, struct fsdpck_error *err)
+{
+    for (size_t i = 0; i < nsets; i++) {
+        size_t n = strcspn(sets[i], "=");
+        for (size_t k = 0; k < i; k++) {
+            if (strncmp(sets[i], sets[k], n) == 0 && (sets[k][n] == '=' || sets[k][n] == '.'))
+                return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "--set %s: '--set %s' comes before it, and would have no effect", sets[i], sets[k]);
+        }
+    }
+    return 0;
+}
+
 /* Of both, max_steps counts, as in transformers' TrainingArguments; and warmup_steps. */
 static void settle_length(struct train_config *c)
 {
@@ -173,6 +186,7 @@ int train_config_read(const char *path, const char *const *sets, size_t nsets, s
     *out = (struct train_config){ 0 };
     if (rc)
         return fsdpck_error_set(err, rc == FSDPCK_ERR_NOMEM ? rc : FSDPCK_ERR_USAGE, path, "%s", why.message);
+    rc = check_sets(sets, nsets, err);
     for (size_t i = 0; i < nsets && json_is_object(root) && !rc; i++)
         rc = apply_set(root, sets[i], err);
     if (!rc)
