@@ -13,6 +13,7 @@ Where the verb refuses the source without the option, it does with it.
 import concurrent.futures
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -21,10 +22,11 @@ import subprocess
 import sys
 import tempfile
 
+from harness import fixtures, is_roomy
 from run_cases import fixtures as write_small
 from run_cases import floats, normalise, write_safetensors
 
-FIXTURES = os.environ.get("FSDPCK_FIXTURES") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "fixtures")
+FIXTURES = fixtures()
 SHARDING = ("convert", "reshard")
 
 # What nobody can see from outside, by nature.
@@ -38,16 +40,16 @@ KINDS = ("safetensors", "hf", "dcp", "fsdpck", "pt", "ranks")
 
 
 class Source:
-    """path: what is given as SOURCE; kind: what it is found to be; name: one of its tensors; module: what that and its fellows of an adapter begin
-    with; trees: there are."""
+    """path: what is given as SOURCE; kind: what it is found to be; name, shape, dtype: of its smallest tensor; module: what the names of that and its
+    fellows of an adapter begin with; trees: those that it has."""
 
     def __init__(self, tool, path, kind):
         self.path, self.kind = path, kind
         listed = json.loads(tool("ls", path, "--json")[1])
         assert listed["kind"] == kind, (path, listed["kind"])
-        tensors = [t for t in listed["tensors"] if t["shape"] and t["dtype"] in ("float32", "bfloat16")]
-        self.name, self.shape = tensors[0]["name"], tensors[0]["shape"]
-        self.dtype = {"float32": "bf16", "bfloat16": "fp32"}[tensors[0]["dtype"]]
+        tensors = [t for t in listed["tensors"] if t["dtype"] in ("float32", "bfloat16") and math.prod(t["shape"]) > 1]
+        smallest = min(tensors, key=lambda t: math.prod(t["shape"]))
+        self.name, self.shape, self.dtype = smallest["name"], smallest["shape"], smallest["dtype"]
         self.trees = sorted({t["path"][0] for t in listed["tensors"] if len(t["path"]) > 1})
         self.module = self.name.rpartition(".lora_")[0] or self.name
 
@@ -193,11 +195,9 @@ class Tables:
     def changed(self, name, s):
         """The same tensor with other values, to compare with."""
         path = os.path.join(self.at, "other-%s.safetensors" % name)
-        count = 1
-        for n in s.shape:
-            count *= n
-        data = floats([3.0] * count) if s.dtype == "bf16" else struct.pack("<%dH" % count, *[0x4040] * count)
-        write_safetensors(path, {s.name: ("F32" if s.dtype == "bf16" else "BF16", s.shape, data)})
+        count = math.prod(s.shape)
+        code, data = ("F32", floats([3.0] * count)) if s.dtype == "float32" else ("BF16", struct.pack("<%dH" % count, *[0x4040] * count))
+        write_safetensors(path, {s.name: (code, s.shape, data)})
         return path
 
     def run(self, verb, source, more, room, replace=False):
@@ -249,7 +249,8 @@ def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     failures = []
-    with tempfile.TemporaryDirectory(prefix="fsdpck-cells-") as folder:
+    quick = "/dev/shm" if is_roomy("/dev/shm") else None  # a disk has every cell wait for it
+    with tempfile.TemporaryDirectory(prefix="fsdpck-cells-", dir=quick) as folder:
         folder = os.path.realpath(folder)
         tool = Tool(sys.argv[1], folder)
         tables = Tables(tool, folder)

@@ -8,6 +8,7 @@
 
 #include "base/names.h"
 #include "engine/rename.h"
+#include "engine/source_impl.h"
 #include "engine/unmatched.h"
 
 struct choice {
@@ -368,24 +369,44 @@ static int no_such_tree(const struct choice *c)
     return FSDPCK_ERR_USAGE;
 }
 
-/* In a tree, each --include must find something there: elsewhere does not count. */
-static int check_includes(const struct choice *c)
+/* Whether something that would go out but for --exclude matches; in a tree, elsewhere does not count. */
+static bool finds(const struct choice *c, const char *glob)
+{
+    const struct fsdpck_select only_included = { .include = c->select->include, .ninclude = c->select->ninclude };
+    for (size_t i = 0; i < fsdpck_source_ntensors(c->src); i++) {
+        const struct fsdpck_named n = named_tensor(c, i);
+        if (fsdpck_glob_match(glob, n.name) && tree_keeps(c, &n) && globs_keep(&only_included, n.name))
+            return true;
+    }
+    for (size_t i = 0; i < fsdpck_source_nitems(c->src); i++) {
+        const struct fsdpck_item *item = fsdpck_source_item(c->src, i);
+        const struct fsdpck_named n = { item->name, item->path, item->npath };
+        if (fsdpck_glob_match(glob, n.name) && tree_keeps(c, &n) && globs_keep(&only_included, n.name))
+            return true;
+    }
+    return false;
+}
+
+/* An --exclude of what does not go out anyway comes to what was asked for: it is said, as it may be a typo. */
+static void note_excludes(const struct choice *c)
+{
+    char line[512];
+    for (size_t g = 0; c->src->opt.note && g < c->select->nexclude; g++) {
+        if (finds(c, c->select->exclude[g]))
+            continue;
+        snprintf(line, sizeof line, "--exclude '%s' has no effect: nothing that it matches would go out without it", c->select->exclude[g]);
+        c->src->opt.note(c->src->opt.ctx, line);
+    }
+}
+
+static int check_globs(const struct choice *c)
 {
     for (size_t g = 0; c->tree && g < c->select->ninclude; g++) {
-        const char *glob = c->select->include[g];
-        bool found = false;
-        for (size_t i = 0; i < fsdpck_source_ntensors(c->src) && !found; i++) {
-            const struct fsdpck_named n = named_tensor(c, i);
-            found = tree_keeps(c, &n) && fsdpck_glob_match(glob, n.name);
-        }
-        for (size_t i = 0; i < fsdpck_source_nitems(c->src) && !found; i++) {
-            const struct fsdpck_item *item = fsdpck_source_item(c->src, i);
-            found = tree_keeps(c, &(struct fsdpck_named){ item->name, item->path, item->npath }) && fsdpck_glob_match(glob, item->name);
-        }
-        if (!found)
-            return fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "--include: '%s' matches nothing in the tree '%s', which goes out", glob,
-                                    c->tree);
+        if (!finds(c, c->select->include[g]))
+            return fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "--include: '%s' matches nothing in the tree '%s', which goes out",
+                                    c->select->include[g], c->tree);
     }
+    note_excludes(c);
     return 0;
 }
 
@@ -401,7 +422,7 @@ static int keep_tensors(struct choice *c)
     if (n == 0 && !c->select->tree)
         return 0;
     if (nkept)
-        return check_includes(c);
+        return check_globs(c);
     if (c->select->tree)
         return no_such_tree(c);
     fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "none of the %zu tensors is selected", n);
