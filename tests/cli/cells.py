@@ -7,8 +7,8 @@ The options of a verb are those of its --help. For each there is a way to try it
 option is used), or a reason in UNSEEN why nobody can see it; an option in neither fails the test. A cell is a verb, a source and an option. It is
 run with the option and without, and passes where
   - exit code, stdout or what is made differ (it was used),
-  - or it exits 2 or 3 and its first line names the option, or a note names it (nobody takes it for used).
-Where the verb refuses the source without the option, it does with it.
+  - or it exits 2 or 3 and its error or hint names the option, or a note names it (nobody takes it for used).
+Where the verb refuses the source without options, only those in ACCEPTING are tried.
 """
 import concurrent.futures
 import hashlib
