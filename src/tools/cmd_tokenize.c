@@ -162,8 +162,12 @@ static bool has_folder(const char *typed)
     struct stat st;
     char folder[PATH_MAX];
     const char *slash = strrchr(typed, '/');
-    int n = slash ? snprintf(folder, sizeof folder, "%.*s", (int)(slash - typed), typed) : -1;
-    return slash && (slash == typed || (n < PATH_MAX && stat(folder, &st) == 0 && S_ISDIR(st.st_mode)));
+    size_t n = slash ? (size_t)(slash - typed) : 0;
+    if (n == 0 || n >= sizeof folder)
+        return slash == typed;
+    memcpy(folder, typed, n);
+    folder[n] = '\0';
+    return stat(folder, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
 /* A name that is no file's: a typo is no text to look at. */

@@ -350,13 +350,13 @@ static void test_items(void **state)
 /* Takes the CRC-32 of each data.pkl out of its two headers: torch can be told to write none. */
 static void forget_crcs(struct made *m)
 {
-    static const char name[] = "archive/data.pkl";
+    static const char name[] = "archive/data.pkl", none[4];
     for (size_t i = 0; i + 46 + sizeof name <= m->nbytes[1]; i++) {
         uint8_t *at = m->file[1] + i;
         if (!memcmp(at, "PK\3\4", 4) && !memcmp(at + 30, name, sizeof name - 1))
-            memset(at + 14, 0, 4);
+            memcpy(at + 14, none, sizeof none);
         if (!memcmp(at, "PK\1\2", 4) && !memcmp(at + 46, name, sizeof name - 1))
-            memset(at + 16, 0, 4);
+            memcpy(at + 16, none, sizeof none);
     }
 }
 
