@@ -351,6 +351,11 @@ class Runs(Said, Texts, Terminal, Refusals, Settings):
         if "checkpoint.export_model" not in refused or (out / "model/notes.txt").read_text() != "mine" or list(out.glob("checkpoints/step-*")):
             raise Failure(f"a folder of somebody else's: {refused}")
         (out / "model/notes.txt").unlink()
+        shutil.copytree(config["model"], out / "model", dirs_exist_ok=True)
+        refused = self.run(path, "--set", f"model={out / 'model'}", want=2).stderr
+        if "the model that the run starts from" not in refused:
+            raise Failure(f"the base's own folder: {refused}")
+        shutil.rmtree(out / "model")
         last = self.run(path, "--ranks", "2").stdout.splitlines()[-1]
         if last != f"the model: {out / 'model'}":
             raise Failure(f"the last line is '{last}'")
@@ -368,6 +373,10 @@ class Runs(Said, Texts, Terminal, Refusals, Settings):
             raise Failure("the folder does not hold what the base's holds")
         self.run(path)  # finished before: it ends the same way, over its own folder
         self.diff(plain, out / "model")
+        elsewhere = self.tmp / f"{name}-elsewhere"  # a checkpoint of another folder makes this one no more the run's
+        shutil.copytree(out / "model", elsewhere / "model")
+        if "not its own" not in self.run(path, "--set", f"output_dir={elsewhere}", "--resume", str(checkpoint), want=2).stderr:
+            raise Failure("a model folder beside no checkpoint is the run's")
         before = (out / "model/model.safetensors").stat().st_ino
         self.run(path, "--set", "checkpoint.export_model=false")
         if (out / "model/model.safetensors").stat().st_ino != before:

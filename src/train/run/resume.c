@@ -118,7 +118,7 @@ int resume_choose(const struct job *job, char path[FILES_PATH], bool *found, str
         rc = job_check_resume(job, path, &step, err);
         *found = !rc;
     }
-    if (!rc && !*found)
+    if (!rc)
         rc = whole_check_place(job->config, err);
     if (!rc)
         tell_choice(job, *found ? path : NULL, npassed);

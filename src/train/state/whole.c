@@ -3,9 +3,13 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fsdpck/export.h>
+
+#include "run/files.h"
 
 bool whole_path(const struct train_config *config, char path[WHOLE_PATH])
 {
@@ -15,14 +19,33 @@ bool whole_path(const struct train_config *config, char path[WHOLE_PATH])
     return n > 0 && n < WHOLE_PATH; /* longer ones are refused with the checkpoints' paths */
 }
 
+static bool is_same_folder(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_ino == y.st_ino && x.st_dev == y.st_dev;
+}
+
+static int refuse(const char *path, const char *why, struct fsdpck_error *err)
+{
+    fsdpck_error_set(err, FSDPCK_ERR_EXISTS, path, "the trained model is to be written there, and %s", why);
+    fsdpck_error_hint(err, "move it away, choose another output_dir, or set checkpoint.export_model to false");
+    return FSDPCK_ERR_EXISTS;
+}
+
 int whole_check_place(const struct train_config *config, struct fsdpck_error *err)
 {
     char path[WHOLE_PATH];
+    uint64_t *steps;
+    size_t count;
     if (!whole_path(config, path) || rmdir(path) == 0 || errno == ENOENT) /* an empty one is as good as none */
         return 0;
-    int rc = fsdpck_error_set(err, FSDPCK_ERR_EXISTS, path, "this run has no checkpoint yet, so the folder is not its own: the trained model is to be written there");
-    fsdpck_error_hint(err, "move it away, choose another output_dir, or set checkpoint.export_model to false");
-    return rc;
+    if (is_same_folder(path, config->model))
+        return refuse(path, "it is the model that the run starts from", err);
+    int rc = files_list_checkpoints(config, &steps, &count, err);
+    free(steps);
+    if (rc || count)
+        return rc;
+    return refuse(path, "this run has no checkpoint yet, so the folder is not its own", err);
 }
 
 int whole_export(const struct job *job, const char *checkpoint, struct fsdpck_error *err)
