@@ -103,10 +103,18 @@ static int close_stdout(const struct tool *tool, int status)
     return EXIT_SYSTEM;
 }
 
+/* Whole lines reach stderr: ranks, and the process that watches them, share it. */
+static void buffer_stderr(void)
+{
+    static char buffer[8192];
+    setvbuf(stderr, buffer, _IOLBF, sizeof buffer);
+}
+
 int tool_main(const struct tool *tool, int argc, char **argv)
 {
     tool_name = tool->name;
     fill_descriptors();
+    buffer_stderr();
     stop_install(tool->name);
     return close_stdout(tool, dispatch(tool, argc, argv));
 }

@@ -430,6 +430,7 @@ def main():
         if "lora-qwen3" in cases:
             t.check("text", t.text)
             t.check("settings that do not do what they say", t.settings)
+            t.check("whole lines", t.whole_lines)
             t.check("the date", t.date)
             t.check("keys of another run", t.other_keys)
             t.check("what is no file", t.no_files)

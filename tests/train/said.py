@@ -1,5 +1,5 @@
 """What a run says before it starts, what it keeps from its first day, and by which keys it refuses to go on as another run."""
-import datetime, json, os, pathlib, shutil, socket, subprocess
+import datetime, fcntl, json, os, pathlib, shutil, socket, subprocess
 
 from harness import Failure, Tests
 
@@ -19,7 +19,7 @@ class Said(Tests):
 
     def says(self, words, *args, want=0):
         command = [*self.runs, *args[1:]] if args[0] == "run" else [self.tool, *args]
-        done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=120, cwd=self.tmp, stdin=subprocess.DEVNULL)
+        done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=600, cwd=self.tmp, stdin=subprocess.DEVNULL)
         if done.returncode != want or any(w not in done.stderr + done.stdout for w in words):
             raise Failure(f"{args}: exit code {done.returncode}, {want} and {words} wanted: {done.stdout}{done.stderr}")
         return done.stderr
@@ -43,6 +43,19 @@ class Said(Tests):
         self.says([f"the longest document has {positions + 5} tokens, and the model has {positions} positions"], "plan", long)
         if "positions" in self.says([], "plan", self.said_config("fits")):
             raise Failure("documents that fit")
+
+    def whole_lines(self):
+        """What ranks and the process that watches them say does not mix within a line: each write(2) ends with one."""
+        config = self.said_config("whole-lines")
+        for args in ((*self.runs, config, "--ranks", "2"), (self.tool, "run", config, "--set", "data.seq_len=-1"), (self.tool, "run", self.tmp / "no-such\x01.json")):
+            read, write = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)  # packets: a read brings what one write brought
+            fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 1 << 20)
+            with subprocess.Popen([*map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=write) as process:
+                os.close(write)
+                packets = [p for p in iter(lambda: os.read(read, 1 << 16), b"")]
+            os.close(read)
+            if not packets or any(not p.endswith(b"\n") for p in packets):
+                raise Failure(f"{args}: {[p for p in packets if not p.endswith(bytes([10]))]} of {len(packets)} writes")
 
     def date(self):
         """A template that shows the date: the day of the first start is kept, goes on the next day, and may be set."""
