@@ -40,7 +40,7 @@ pc libpcre2-8|libpcre2-dev|regular expressions of adapters, target_modules and t
 pc libutf8proc|libutf8proc-dev|Unicode normalization of tokenizers
 cc oneapi/dnnl/dnnl.h|libdnnl-dev|matrix products on CPUs'
 needs_test='pc cmocka|libcmocka-dev|unit tests
-cmd python3|python3|the tests that run the programs'
+py argparse|python3|the tests that run the programs'
 # Tests that lack one of these are skipped with the reason.
 wants_numpy='py numpy|python3 python3-numpy|second reader of the format, goldens of the trainer'
 wants_test='cmd c++|g++|public headers compile as C++ too; CUDA kernels run on the CPU
@@ -50,7 +50,7 @@ cmd strace|strace|kills the program at each of its system calls
 cmd bindfs|bindfs|a file system in user space (FUSE) to test on'
 needs_fuzz='cmd clang|clang|compiler with libFuzzer
 fuzzer address,undefined|libclang-rt-dev|its sanitizers and libFuzzer
-cmd python3|python3|runs the targets'
+py argparse|python3|runs the targets'
 needs_interop='py ensurepip,venv|python3 python3-venv|Python environment with PyTorch'
 
 need_met() {
@@ -128,7 +128,7 @@ install_needs() {
     log=$(mktemp)
     # shellcheck disable=SC2086
     if ! { apt_get update && apt_get install -y --no-install-recommends $missing; } </dev/null 2>&1 | tee "$log" | apt_words | progress apt-get; then
-        grep -vE '^(pm|dl)status:' "$log" >&2
+        grep -vE '^(pm|dl)status:' "$log" >&2 || true
         rm -f "$log"
         die "apt-get failed (its words are above); as root: apt-get update && apt-get install$missing"
     fi
