@@ -47,20 +47,12 @@ static json_t *match(const json_t *example, const struct column *row)
 
 int init_columns(const char *data, json_t **out, struct fsdpck_error *err)
 {
-    struct train_lines *lines;
-    const char *line;
-    size_t nbytes;
-    uint64_t number;
+    json_t *example;
     *out = NULL;
-    int rc = train_lines_open(data, &lines, err);
-    if (rc)
-        return rc;
-    rc = train_lines_next(lines, &line, &nbytes, &number, err);
-    json_t *example = rc || !line ? NULL : json_loadb(line, nbytes, JSON_ALLOW_NUL, NULL);
+    int rc = train_lines_first(data, &example, err);
     if (json_is_object(example) && !is_known_form(example))
         for (size_t i = 0; i < sizeof known / sizeof known[0] && !*out; i++)
             *out = match(example, known[i]);
     json_decref(example);
-    train_lines_close(lines);
     return rc;
 }

@@ -77,8 +77,6 @@ void data_section_free(struct data_section *s);
 /* Adds the document of one line. An error names the line. */
 int data_add_line(struct data_section *s, const struct data_reader *reader, struct chat_coder *coder, const char *path, uint64_t line, const char *text, size_t nbytes,
                   struct fsdpck_error *err);
-/* Whether a line is tokenized already (or is no JSON, which data_add_line() then says). */
-bool data_line_has_ids(const struct json_t *columns, const char *text, size_t nbytes);
 
 /* Sections to documents, in their order; what a section points at must stay. *sound false: it holds what no run may see. */
 int data_take_begin(struct data *d, size_t nfiles, struct fsdpck_error *err);

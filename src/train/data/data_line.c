@@ -123,13 +123,3 @@ int data_add_line(struct data_section *d, const struct data_reader *reader, stru
     }
     return rc;
 }
-
-bool data_line_has_ids(const json_t *columns, const char *text, size_t nbytes)
-{
-    struct fsdpck_error ignored = { 0 }; /* whoever reads the line says it */
-    json_t *root = json_loadb(text, nbytes, JSON_ALLOW_NUL, NULL);
-    data_columns_apply(columns, root, &ignored);
-    bool has = !json_is_object(root) || json_object_get(root, "input_ids") || json_object_get(root, "labels");
-    json_decref(root);
-    return has;
-}

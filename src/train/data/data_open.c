@@ -7,6 +7,7 @@
 #include <train/lines.h>
 
 #include "data/data_cache.h"
+#include "data/data_columns.h"
 
 static void tell(const struct data *d, const struct train_config *config, const struct fsdpck_options *opt, const char *path, bool made)
 {
@@ -82,16 +83,12 @@ static int open_tokens(struct data *d, const struct data_reader *reader, struct 
 
 static int first_line_is_text(const struct train_config *config, const char *path, bool *out, struct fsdpck_error *err)
 {
-    struct train_lines *lines;
-    const char *line;
-    size_t nbytes;
-    uint64_t number;
-    int rc = train_lines_open(path, &lines, err);
-    if (rc)
-        return rc;
-    rc = train_lines_next(lines, &line, &nbytes, &number, err);
-    *out = !rc && line && nbytes > 0 && !data_line_has_ids(config->data.columns, line, nbytes);
-    train_lines_close(lines);
+    struct fsdpck_error ignored = { 0 }; /* whoever reads the line says it */
+    json_t *example;
+    int rc = train_lines_first(path, &example, err);
+    data_columns_apply(config->data.columns, example, &ignored);
+    *out = json_is_object(example) && !json_object_get(example, "input_ids") && !json_object_get(example, "labels");
+    json_decref(example);
     return rc;
 }
 

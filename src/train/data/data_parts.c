@@ -1,6 +1,7 @@
 /* Cuts files at line ends, by seeking where that is possible. */
 #include "data/data_parts.h"
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <train/lines.h>
@@ -268,5 +269,22 @@ int train_lines_next(struct train_lines *l, const char **line, size_t *nbytes, u
     size_t n = l->line.nbytes;
     *line = rc || end ? NULL : l->line.text;
     *nbytes = n && l->line.text[n - 1] == '\n' ? n - 1 : n;
+    return rc;
+}
+
+int train_lines_first(const char *path, json_t **out, struct fsdpck_error *err)
+{
+    struct train_lines *l;
+    const char *line;
+    size_t nbytes;
+    uint64_t number;
+    *out = NULL;
+    int rc = train_lines_open(path, &l, err);
+    if (rc)
+        return rc;
+    rc = train_lines_next(l, &line, &nbytes, &number, err);
+    if (!rc && line)
+        *out = json_loadb(line, nbytes, JSON_ALLOW_NUL, NULL);
+    train_lines_close(l);
     return rc;
 }
