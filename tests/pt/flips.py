@@ -30,9 +30,9 @@ def zips(data):
         begin = end + 22
 
 
-def records(path):
+def records(data):
     """(offset, bytes, name) of every record of a .pt or .distcp file."""
-    data, found = read(path), []
+    found = []
     for start, z in zips(data):
         for info in zipfile.ZipFile(io.BytesIO(z)).infolist():
             name, extra = struct.unpack_from("<HH", z, info.header_offset + 26)
@@ -48,7 +48,7 @@ def payload_files(top):
 
 def payload_bytes(top):
     """(file, offset) of every byte of a record that holds a tensor's elements."""
-    return [(os.path.relpath(f, top), at + i) for f in payload_files(top) for at, n, name in records(f) if "/data/" in name for i in range(n)]
+    return [(os.path.relpath(f, top), at + i) for f in payload_files(top) for at, n, name in records(read(f)) if "/data/" in name for i in range(n)]
 
 
 class Flipped:
@@ -124,6 +124,15 @@ def check_slices(t):
         t.check({t.run("cat", x.path, tensor, "--slice", "%d:%d" % (i, i + 1), "--no-verify").status for i in range(sizes[tensor][0])} == {0}, "none without checks")
 
 
+def items(folder):
+    """The values of a checkpoint that are no tensors: name -> records of its zip. No CRC-32 is over the bytes between these."""
+    index, found = json.loads(read(os.path.join(folder, "index.json"))), {}
+    for name, i in index["items"].items():
+        z = read(os.path.join(folder, index["files"][i["file"]]["path"]))[i["offset"]:i["offset"] + i["bytes"]]
+        found[name] = [z[at:at + n] for at, n, _ in records(z)]
+    return found
+
+
 def check_everywhere(t, source, count):
     """Any byte of any file: refused, or nothing that was read had to do with it."""
     out, rng = t.path("out"), random.Random(7)
@@ -137,7 +146,6 @@ def check_everywhere(t, source, count):
             r = t.run("convert", x.path, out, "--ranks", "2")
             if r.status == 0:
                 t.check(t.run("diff", out, truth).status == 0, "byte %d of %s changes nothing" % (at, x.file), r)
-                items = lambda at: [len(i) for i in json.loads(read(os.path.join(at, "index.json")))["items"]]
                 t.check(items(out) == items(truth), "nor the values beside the tensors", r)
                 shutil.rmtree(out)
             else:
@@ -147,12 +155,11 @@ def check_everywhere(t, source, count):
 def check_values(t):
     """Values that are no tensors: zips of their own in a DCP directory."""
     source = os.path.join(TOP, "dcp/torch-2.15/ckpt")
-    pickles = [(f, at, n) for f in payload_files(source) for start, z in zips(read(f)) if not [i for i in zipfile.ZipFile(io.BytesIO(z)).namelist() if "/data/" in i]
-               for at, n, name in [(start + zipfile.ZipFile(io.BytesIO(z)).infolist()[0].header_offset, 0, "")]]
-    t.check(pickles, "the fixture holds values")
-    for f, at, _ in pickles[:3]:
-        first = min(r for r in records(f) if r[0] > at)
-        x = Flipped(t, source, os.path.relpath(f, source), first[0] + first[1] // 2)
+    values = [(f, start) for f in payload_files(source) for start, z in zips(read(f)) if not any("/data/" in n for n in zipfile.ZipFile(io.BytesIO(z)).namelist())]
+    t.check(values, "the fixture holds values")
+    for f, start in values[:3]:
+        at, n, _ = min(r for r in records(read(f)) if r[0] > start)
+        x = Flipped(t, source, os.path.relpath(f, source), at + n // 2)
         r = t.run("convert", x.path, t.path("out"), "--ranks", "2")
         t.check(r.status == 3 and "CRC-32" in r.err and not os.path.exists(t.path("out")), "a flipped value is refused", r)
 
@@ -168,6 +175,20 @@ def state_dict(values):
         p.text(name).tensor(key=str(i), numel=n, size=shape, stride=strides).raw(b"s")
         storages[str(i)] = struct.pack("<%df" % n, *numbers)
     return archive(p.end(), storages)
+
+
+def without_crc(data, chosen):
+    """A .pt or .distcp file with the CRC-32s of some records zeroed, as if torch had been told to write none."""
+    data = bytearray(data)
+    for start, z in zips(bytes(data)):
+        entry = start + struct.unpack_from("<I", z, len(z) - 6)[0]  # in the zip's directory
+        for info, (at, n, _) in zip(zipfile.ZipFile(io.BytesIO(z)).infolist(), records(z)):
+            header, descriptor = start + info.header_offset, start + at + n
+            fields = [header + 14, entry + 16] + [descriptor + 4] * (data[descriptor:descriptor + 4] == b"PK\x07\x08")
+            for field in fields if chosen(info.filename) else []:
+                data[field:field + 4] = bytes(4)
+            entry += 46 + sum(struct.unpack_from("<HHH", data, entry + 28))
+    return bytes(data)
 
 
 def check_lora(t):
@@ -199,7 +220,7 @@ def check_shared(t):
     p = Pickle().raw(b"}").text("w").tensor(numel=64, offset=8, size=(4, 2), stride=(2, 1)).raw(b"s").end()
     path, out = t.path("flipped.pt"), t.path("out")
     write(path, archive(p, {"0": struct.pack("<64f", *range(64))}))
-    at, n, _ = next(r for r in records(path) if "/data/" in r[2])
+    at, n, _ = next(r for r in records(read(path)) if "/data/" in r[2])
     t.good("convert", path, out, "--ranks", "2")
     shutil.rmtree(out)
     whole = read(path)
@@ -207,15 +228,27 @@ def check_shared(t):
         write(path, whole[:at + k] + bytes([whole[at + k] ^ 4]) + whole[at + k + 1:])
         t.refused("a flipped byte %d of a shared storage" % k, "convert", path, out, "--ranks", "2", saying="CRC-32", naming="tensor 'w'")
         t.refused("the same for cat", "cat", path, "w", "--slice", "0", saying="CRC-32", naming="tensor 'w'")
-    data, info = bytearray(whole), next(i for i in zipfile.ZipFile(io.BytesIO(whole)).infolist() if "/data/" in i.filename)
-    data[info.header_offset + 14:info.header_offset + 18] = bytes(4)
-    directory = data.index(b"PK\x01\x02")
-    while data[directory + 46:directory + 46 + len(info.filename)] != info.filename.encode():
-        directory = data.index(b"PK\x01\x02", directory + 1)
-    data[directory + 16:directory + 20] = bytes(4)
-    write(path, bytes(data))
+    write(path, without_crc(whole, lambda name: "/data/" in name))
     r = t.good("convert", path, out, "--ranks", "2")
     t.check("1 record has no CRC-32" in r.err, "a record without a CRC-32 is mentioned", r)
+    shutil.rmtree(out)
+
+
+def check_without(t):
+    """Records that torch was told to write no CRC-32s for, of all items or of the values alone: they are read, and one line says how many were not checked."""
+    source, out = os.path.join(TOP, "dcp/torch-2.15/ckpt"), t.path("out")
+    for tensors_too in True, False:
+        at = t.fresh(source, "without")
+        for f in payload_files(at):
+            data = read(f)
+            for start, z in zips(data):
+                if tensors_too or not any("/data/" in name for _, _, name in records(z)):
+                    data = data[:start] + without_crc(z, lambda name: True) + data[start + len(z):]
+            write(f, data)
+        r = t.good("convert", at, out, "--ranks", "2")
+        t.check(r.err.count("no CRC-32") == 1 and "records have no CRC-32" in r.err, "records without a CRC-32 are mentioned once", tensors_too, r)
+        t.good("diff", out, source)
+        shutil.rmtree(out)
 
 
 def main():
@@ -228,6 +261,7 @@ def main():
             check_everywhere(t, os.path.join(TOP, source), 12)
         check_lora(t)
         check_shared(t)
+        check_without(t)
     finally:
         status = t.finish()
     return status

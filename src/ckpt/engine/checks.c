@@ -73,14 +73,19 @@ void fsdpck_checks_free(struct fsdpck_checks *c)
     free(c);
 }
 
-struct fsdpck_crc_record *fsdpck_checks_state(struct fsdpck_source *src, struct fsdpck_crc_record *record, uint64_t offset, uint64_t nbytes, uint32_t crc32)
+void fsdpck_checks_unchecked(struct fsdpck_source *src, uint64_t nrecords)
+{
+    pthread_mutex_lock(&src->checks->lock);
+    src->checks->nunchecked += nrecords;
+    pthread_mutex_unlock(&src->checks->lock);
+}
+
+struct fsdpck_crc_record *fsdpck_checks_expect(struct fsdpck_source *src, struct fsdpck_crc_record *record, uint64_t offset, uint64_t nbytes, uint32_t crc32)
 {
     *record = (struct fsdpck_crc_record){ .offset = offset, .nbytes = nbytes, .crc32 = crc32 };
-    if (crc32 || !nbytes)
+    if (crc32 && nbytes)
         return record;
-    pthread_mutex_lock(&src->checks->lock);
-    src->checks->nunchecked++;
-    pthread_mutex_unlock(&src->checks->lock);
+    fsdpck_checks_unchecked(src, nbytes != 0);
     return NULL;
 }
 
@@ -207,9 +212,9 @@ static int judge(struct fsdpck_source *src, struct open_record *o, struct fsdpck
 {
     struct fsdpck_crc_record *record = o->record;
     const struct segment *s = o->segments;
-    if (record->nbytes && (o->count != 1 || s->begin != 0 || s->end != record->nbytes))
+    if (o->count != 1 || s->begin != 0 || s->end != record->nbytes)
         return 0;
-    bool sound = !record->nbytes || s->crc32 == record->crc32;
+    bool sound = s->crc32 == record->crc32;
     int r = sound ? 0 : damaged(src, o->ordinal, o->file, o->stream.nbytes ? o->stream.offset : record->offset, record, err);
     close_record(src->checks, o, sound ? SOUND : DAMAGED);
     return r;
@@ -232,27 +237,25 @@ int fsdpck_checks_bytes(struct fsdpck_source *src, size_t ordinal, const struct 
                         struct fsdpck_error *err)
 {
     struct fsdpck_crc_record *record = src->opt.no_verify ? NULL : e->crc;
-    uint32_t state = record ? atomic_load(&record->state) : SOUND;
-    if (state == DAMAGED)
-        return damaged(src, ordinal, e->file, e->streamed ? e->stream : record->offset, record, err);
-    if (state == SOUND)
+    if (!record)
         return 0;
     const uint64_t first = e->payload + begin - record->offset, last = first + nbytes;
+    uint32_t state = atomic_load(&record->state);
     int r = 0;
-    for (uint64_t at = first, end; r == 0 && at < last; at = end) {
+    for (uint64_t at = first, end; r == 0 && state < SOUND && at < last; at = end) {
         end = last;
         pthread_mutex_lock(&src->checks->lock);
-        struct open_record *o = atomic_load(&record->state) >= SOUND ? NULL : open_record(src->checks, ordinal, e, err);
+        state = atomic_load(&record->state);
+        struct open_record *o = state < SOUND ? open_record(src->checks, ordinal, e, err) : NULL;
         if (o)
             find_gap(o, &at, &end);
-        else if (atomic_load(&record->state) < SOUND)
+        else if (state < SOUND)
             r = FSDPCK_ERR_NOMEM;
         pthread_mutex_unlock(&src->checks->lock);
-        if (r != 0 || !o || at >= last)
-            break;
-        r = take(src, record, at, end, (const uint8_t *)data + (at - first), err);
+        if (o && at < last)
+            r = take(src, record, at, end, (const uint8_t *)data + (at - first), err);
     }
-    return r;
+    return r == 0 && state == DAMAGED ? damaged(src, ordinal, e->file, e->streamed ? e->stream : record->offset, record, err) : r;
 }
 
 /* ---- what no read brought ---- */
@@ -325,30 +328,19 @@ static void end_rest(struct rest *x)
 int fsdpck_checks_extent(struct fsdpck_source *src, size_t ordinal, const struct fsdpck_extent *e, struct fsdpck_error *err)
 {
     struct rest x = { .src = src, .err = err };
-    int r = fsdpck_checks_bytes(src, ordinal, e, 0, NULL, 0, err); /* refuses what is known to be damaged */
-    if (r != 0 || !e->crc || src->opt.no_verify || atomic_load(&e->crc->state) >= SOUND)
-        return r;
+    int r = 0;
+    if (!e->crc || src->opt.no_verify)
+        return 0;
     pthread_mutex_lock(&src->checks->lock);
     if (atomic_load(&e->crc->state) < SOUND && !open_record(src->checks, ordinal, e, err))
         r = FSDPCK_ERR_NOMEM;
     pthread_mutex_unlock(&src->checks->lock);
     if (r == 0)
         r = complete(&x, e->crc);
+    if (r == 0)
+        r = fsdpck_checks_bytes(src, ordinal, e, 0, NULL, 0, err); /* refuses what was known to be damaged, or was completed by another thread */
     end_rest(&x);
     return r;
-}
-
-static void tell_unchecked(struct fsdpck_source *src)
-{
-    char line[128];
-    pthread_mutex_lock(&src->checks->lock);
-    uint64_t n = src->checks->nunchecked;
-    src->checks->nunchecked = 0;
-    pthread_mutex_unlock(&src->checks->lock);
-    if (!n || !src->opt.note || src->opt.no_verify)
-        return;
-    snprintf(line, sizeof line, "%" PRIu64 " record%s no CRC-32 to be checked by", n, n == 1 ? " has" : "s have");
-    src->opt.note(src->opt.ctx, line);
 }
 
 int fsdpck_checks_finish(struct fsdpck_source *src, uint64_t *read_nbytes, struct fsdpck_error *err)
@@ -365,17 +357,31 @@ int fsdpck_checks_finish(struct fsdpck_source *src, uint64_t *read_nbytes, struc
     }
     *read_nbytes += x.read_nbytes;
     end_rest(&x);
-    tell_unchecked(src);
     return r;
 }
 
 /* ---- for users of the library ---- */
 
+static void note_unchecked(struct fsdpck_source *src)
+{
+    char line[128];
+    pthread_mutex_lock(&src->checks->lock);
+    uint64_t n = src->checks->nunchecked;
+    src->checks->nunchecked = 0;
+    pthread_mutex_unlock(&src->checks->lock);
+    if (!n || !src->opt.note || src->opt.no_verify)
+        return;
+    snprintf(line, sizeof line, "%" PRIu64 " record%s no CRC-32 to be checked by", n, n == 1 ? " has" : "s have");
+    src->opt.note(src->opt.ctx, line);
+}
+
 int fsdpck_source_check(struct fsdpck_source *src, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
     uint64_t read_nbytes = 0;
-    return fsdpck_checks_finish(src, &read_nbytes, err ? err : &own);
+    int r = fsdpck_checks_finish(src, &read_nbytes, err ? err : &own);
+    note_unchecked(src);
+    return r;
 }
 
 struct checking {

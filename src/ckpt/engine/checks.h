@@ -15,8 +15,12 @@ struct fsdpck_crc_record {
     struct open_record *open;
 };
 
-/* A record's place and CRC-32 as its zip states them; one without a CRC-32 (torch can be told to write none) is only counted, and NULL is returned. */
-struct fsdpck_crc_record *fsdpck_checks_state(struct fsdpck_source *src, struct fsdpck_crc_record *record, uint64_t offset, uint64_t nbytes, uint32_t crc32);
+/* Fills *record with the place and CRC-32 that its zip states, and returns it. NULL where there is nothing to check: the record is empty, or has no CRC-32
+ * (torch can be told to write none), and then it is counted as unchecked. */
+struct fsdpck_crc_record *fsdpck_checks_expect(struct fsdpck_source *src, struct fsdpck_crc_record *record, uint64_t offset, uint64_t nbytes, uint32_t crc32);
+
+/* Counts records without a CRC-32; fsdpck_source_check() mentions them in one note. */
+void fsdpck_checks_unchecked(struct fsdpck_source *src, uint64_t nrecords);
 
 /* Bytes [begin, begin + nbytes) of the extent's payload, as they are stored, passed by. FSDPCK_ERR_DAMAGED names file and tensor where they complete a record
  * whose CRC-32 is another. */

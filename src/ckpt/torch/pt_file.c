@@ -189,12 +189,12 @@ static int check_version(struct fsdpck_pt_reading *r)
                : fsdpck_pt_fail(r, FSDPCK_ERR_UNSUPPORTED, NULL, "is of a version of torch's zip format that is not known");
 }
 
-static int state_crc(struct fsdpck_pt_reading *r, size_t i)
+static int expect_crc(struct fsdpck_pt_reading *r, size_t i)
 {
     const struct fsdpck_zip_record *record = &r->archive.zip.records[i];
     struct fsdpck_crc_record *crc = fsdpck_arena_alloc(&r->src->arena, sizeof *crc, r->err);
     if (crc)
-        r->crcs[i] = fsdpck_checks_state(r->src, crc, record->offset, record->nbytes, record->crc32);
+        r->crcs[i] = fsdpck_checks_expect(r->src, crc, record->offset, record->nbytes, record->crc32);
     return crc ? 0 : FSDPCK_ERR_NOMEM;
 }
 
@@ -214,7 +214,7 @@ static int list_records(struct fsdpck_pt_reading *r)
             snprintf(text, sizeof text, "record '%.100s' lies outside of the folder of '%.100s'", name, pickle);
             return fsdpck_pt_fail(r, FSDPCK_ERR_FORMAT, NULL, text);
         }
-        if (fsdpck_names_add(&r->records, name + root, i, &old, r->err) || state_crc(r, i))
+        if (fsdpck_names_add(&r->records, name + root, i, &old, r->err) || expect_crc(r, i))
             return FSDPCK_ERR_NOMEM;
     }
     if (fsdpck_names_find(&r->records, "constants.pkl") != SIZE_MAX)

@@ -42,6 +42,11 @@ static int mesh_rank(struct shard *s, uint64_t i, int64_t *out)
         return fail(s, FSDPCK_ERR_FORMAT, "the ranks of its mesh are no tensor of integers");
     if ((rc = fsdpck_pt_place(s->r, s->name, &t, &where, &record)))
         return rc;
+    const struct fsdpck_extent e = { .file = where.file, .payload = where.payload, .crc = where.crc };
+    if ((rc = fsdpck_checks_extent(s->r->src, FSDPCK_CHECKS_NO_TENSOR, &e, s->r->err))) { /* these bytes decide where the shards go */
+        fsdpck_error_tensor(s->r->err, s->name);
+        return rc;
+    }
     uint64_t at = 0, rest = i, width = fsdpck_dtype_info(t.dtype)->nbytes;
     for (uint32_t d = t.ndim; d-- > 0; rest /= t.size[d])
         at += rest % t.size[d] * t.strides[d];
@@ -56,32 +61,14 @@ static int mesh_rank(struct shard *s, uint64_t i, int64_t *out)
     return 0;
 }
 
-/* A mesh that lists its ranks in a tensor: its bytes decide where the shards go. */
-static int check_ranks(struct shard *s)
-{
-    struct fsdpck_tensor_node t;
-    struct fsdpck_piece where;
-    const struct fsdpck_zip_record *record;
-    const char *why;
-    if (s->d.rank_tuple != FSDPCK_NO_NODE || fsdpck_tensor_node_read(s->r->archive.pickle, s->d.rank_tensor, &t, &why))
-        return 0;
-    int rc = fsdpck_pt_place(s->r, s->name, &t, &where, &record);
-    const struct fsdpck_extent e = { .file = where.file, .payload = where.payload, .crc = where.crc };
-    if (!rc && (rc = fsdpck_checks_extent(s->r->src, FSDPCK_CHECKS_NO_TENSOR, &e, s->r->err)))
-        fsdpck_error_tensor(s->r->err, s->name);
-    return rc;
-}
-
 static int find_on_mesh(struct shard *s, uint32_t *coordinate)
 {
     char text[128];
     uint64_t n = fsdpck_mesh_nranks(&s->d.mesh);
     int64_t rank = -1;
-    int rc = check_ranks(s);
-    if (rc)
-        return rc;
     for (uint64_t i = 0; i < n; i++) {
-        if ((rc = mesh_rank(s, i, &rank)))
+        int rc = mesh_rank(s, i, &rank);
+        if (rc)
             return rc;
         if (rank != s->r->rank)
             continue;

@@ -37,7 +37,7 @@ static int publish(struct fsdpck_source *src, struct dcp_chunk *c, uint32_t ndim
         }
         struct fsdpck_crc_record *record = r ? NULL : fsdpck_arena_alloc(&dcp->layouts, sizeof *record, err);
         if (record)
-            c->crc = fsdpck_checks_state(src, record, found->record, found->record_nbytes, found->crc32);
+            c->crc = fsdpck_checks_expect(src, record, found->record, found->record_nbytes, found->crc32);
         else
             r = FSDPCK_ERR_NOMEM;
         if (!r)

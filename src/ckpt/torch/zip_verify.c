@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/ioutil.h"
 #include "base/stop.h"
+#include "engine/checks.h"
 #include "engine/files.h"
 #include "torch/packed.h"
 #include "torch/zip.h"
@@ -147,6 +148,8 @@ int fsdpck_zip_check_one(struct fsdpck_source *src, const struct fsdpck_zip_subj
     int r = fsdpck_zip_check_begin(&c);
     if (!r)
         r = fsdpck_zip_check_run(&c, s);
+    fsdpck_checks_unchecked(src, c.nunchecked);
+    c.nunchecked = 0; /* said once for all that is read, not for each zip */
     fsdpck_zip_check_end(&c);
     if (!r && first.error.code) {
         *err = first.error;

@@ -101,6 +101,8 @@ static int finish_shards(struct conversion *c)
     if (!(c->out = fsdpck_out_files_new(c->src->io, c->files, c->nranks, c->err)))
         return FSDPCK_ERR_NOMEM;
     int r = copy_items(c);
+    if (r == 0)
+        r = fsdpck_source_check(c->src, c->err);
     return r == 0 ? fsdpck_pool_run(c->opt.nthreads, c->nranks, finish_shard, c, c->opt.stop, c->err) : r;
 }
 

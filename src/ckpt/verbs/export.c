@@ -121,6 +121,8 @@ static int move_payload(struct export *x)
         t.nchunks = make_chunks(x, chunks);
         rc = fsdpck_transfer_run(&t, &x->result, x->err);
     }
+    if (rc == 0)
+        rc = fsdpck_source_check(x->src, x->err);
     free(chunks);
     free(contents);
     return rc;

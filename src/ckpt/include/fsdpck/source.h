@@ -108,7 +108,7 @@ FSDPCK_API int fsdpck_source_plan(struct fsdpck_source *src, const struct fsdpck
  * rank, and leaves the contents of every dst undefined. Boxes may overlap in the source, not in memory. torch.save files and PyTorch DCP
  * directories have one CRC-32 a stored tensor, or chunk of one: it is checked by the read that brings the last part of it. */
 FSDPCK_API int fsdpck_source_read(struct fsdpck_source *src, const struct fsdpck_read *reads, size_t nreads, struct fsdpck_error *err);
-/* After the last read: reads the rest of what the reads have brought only parts of, and checks it. Does nothing where no CRC-32 waits. */
+/* After the last read: reads the rest of what the reads have brought only parts of, and checks it. A note tells how many records have no CRC-32. */
 FSDPCK_API int fsdpck_source_check(struct fsdpck_source *src, struct fsdpck_error *err);
 /* The same for everything that is stored of one tensor, whether it was read or not: ranks that read slices share the checking of whole tensors so. */
 FSDPCK_API int fsdpck_source_check_tensor(struct fsdpck_source *src, const struct fsdpck_tensor *tensor, struct fsdpck_error *err);
