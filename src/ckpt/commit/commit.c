@@ -150,7 +150,7 @@ static int check_old_directory(struct fsdpck_commit *c, const struct fsdpck_stat
     struct commit_own own;
     if (st->type != FSDPCK_FILE_DIRECTORY)
         return fsdpck_commit_exists(c, "there is a file of this name, a directory is to be written", false, err);
-    int rc = fsdpck_own_look(c->io, c->place.path, c->brings, c->nbrings, &own, err);
+    int rc = fsdpck_own_look(c->io, c->place.path, c->kind, c->brings, c->nbrings, &own, err);
     if (rc != 0)
         return rc;
     rc = c->force ? check_forced(c, &own, err) : check_unforced(c, &own, err);

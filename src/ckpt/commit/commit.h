@@ -20,8 +20,7 @@ struct fsdpck_commit; /* opaque */
 
 /* uuid: 16 random bytes of this save. record: name of the file that, in place, is renamed last ("index.json", "model.safetensors.index.json",
  * NULL for FILE). An existing OUT is FSDPCK_ERR_EXISTS unless it is an empty directory, or force and nothing in it is somebody
- * else's (commit_own.c); another writer at work on the same OUT is
- * FSDPCK_ERR_BUSY. What dead writers of the same OUT left is removed. */
+ * else's (commit_own.c); another writer at work on the same OUT is FSDPCK_ERR_BUSY. Removes the left-overs of dead writers of the same OUT. */
 int fsdpck_commit_begin(const struct fsdpck_io *io, const char *out, enum fsdpck_commit_kind kind, const char *record, const uint8_t uuid[16],
                         bool force, struct fsdpck_commit **c, struct fsdpck_error *err);
 /* The same for a folder of which more is known: brings (nbrings, need not outlive the call) are the paths, relative to OUT, of files that the new one will

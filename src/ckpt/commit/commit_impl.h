@@ -90,10 +90,10 @@ struct commit_own {
     char *foreign;           /* the first file that does not, relative to the directory; NULL: none */
     char *contested;         /* with foreign files about, the first that a new result would replace and that may be somebody else's too */
 };
-/* brings (nbrings): paths of files that the new result will have; where there is a result, those of the same name count as its own. Traces of saves are
- * neither. Owned by the caller. */
-int fsdpck_own_look(const struct fsdpck_io *io, const char *dir, const char *const *brings, size_t nbrings, struct commit_own *own,
-                    struct fsdpck_error *err);
+/* kind: of the new result, brings (nbrings): paths of files that it will have; where there is a result, those of the same name count as its own. Traces of
+ * saves are neither. Owned by the caller. */
+int fsdpck_own_look(const struct fsdpck_io *io, const char *dir, enum fsdpck_commit_kind kind, const char *const *brings, size_t nbrings,
+                    struct commit_own *own, struct fsdpck_error *err);
 void fsdpck_own_free(struct commit_own *own);
 /* Whether a directory holds what is left of a checkpoint whose removal was interrupted, and nothing else; an empty one does. */
 int fsdpck_own_is_remnant(const struct fsdpck_io *io, const char *dir, bool *is, struct fsdpck_error *err);
@@ -102,7 +102,7 @@ bool fsdpck_own_may_be(const char *name);
 
 /* ---- commit_in_place.c */
 
-/* What a new save replaces: of these, all but its record (char *, appended to names). */
+/* Appends to names (char *) the entries of own->names that a new save in place replaces: not its record, and no documents. Records come first: they go first. */
 int fsdpck_in_place_old(const struct commit_own *own, const char *record, struct fsdpck_vec *names, struct fsdpck_error *err);
 /* FSDPCK_ERR_EXISTS where dir holds anything but what is no one's result: temporaries, lost+found. */
 int fsdpck_in_place_check_empty(const struct fsdpck_io *io, const char *dir, struct fsdpck_error *err);

@@ -286,7 +286,7 @@ static int held(const struct fsdpck_io *io, int fd, const char *folder, const ch
     return fsdpck_error_set(err, FSDPCK_ERR_BUSY, folder, "another %s is at work in it: process %" JSON_INTEGER_FORMAT " on host '%s'", what, who.pid, who.host);
 }
 
-/* What an earlier owner left, now that the file is open, and locked where there are locks. */
+/* Refuses a lock file whose earlier owner may be alive. The file is open, and locked where the file system has locks. */
 static int check_left(const struct fsdpck_io *io, int fd, const char *folder, const char *what, struct fsdpck_error *err)
 {
     struct fsdpck_stat st;

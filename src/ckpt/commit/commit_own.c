@@ -118,7 +118,7 @@ static void parse_assets(struct fsdpck_json *j, struct index_names *x)
     }
 }
 
-/* False: it is damaged, or memory is out, which err tells. */
+/* Fails only where memory is out: a damaged index leaves is_whole false. */
 static int parse_index(const char *path, const char *text, uint64_t nbytes, struct index_names *x, struct fsdpck_error *err)
 {
     static const char head[] = "{\"format\":\"fsdpck\"";
@@ -165,6 +165,7 @@ static int read_index(const struct fsdpck_io *io, const char *dir, struct index_
 struct look {
     const struct fsdpck_io *io;
     const char *dir;
+    enum fsdpck_commit_kind kind; /* of the new result */
     const char *const *brings;
     size_t nbrings;
     struct index_names index;
@@ -296,10 +297,12 @@ static void look_at_file(const struct look *l, const char *name, enum claim *cla
     }
 }
 
-/* What stands in the way of a file that the new result brings. */
+/* Whether the new result would replace it, or a file below it. */
 static bool is_in_the_way(const struct look *l, const char *name)
 {
     size_t n = strlen(name);
+    if (l->kind == FSDPCK_COMMIT_CHECKPOINT && (strcmp(name, "index.json") == 0 || strcmp(name, ".metadata") == 0))
+        return true;
     for (size_t i = 0; i < l->nbrings; i++)
         if (strncmp(l->brings[i], name, n) == 0 && (l->brings[i][n] == '\0' || l->brings[i][n] == '/'))
             return true;
@@ -334,10 +337,10 @@ static bool is_nobodys(char **list, size_t count, const char *name)
     return strcmp(name, "lost+found") == 0 || fsdpck_trace_is_inner(list, count, name);
 }
 
-int fsdpck_own_look(const struct fsdpck_io *io, const char *dir, const char *const *brings, size_t nbrings, struct commit_own *own,
-                    struct fsdpck_error *err)
+int fsdpck_own_look(const struct fsdpck_io *io, const char *dir, enum fsdpck_commit_kind kind, const char *const *brings, size_t nbrings,
+                    struct commit_own *own, struct fsdpck_error *err)
 {
-    struct look l = { .io = io, .dir = dir, .brings = brings, .nbrings = nbrings, .index.assets = FSDPCK_VEC(char *), .own = own };
+    struct look l = { .io = io, .dir = dir, .kind = kind, .brings = brings, .nbrings = nbrings, .index.assets = FSDPCK_VEC(char *), .own = own };
     char **list = NULL;
     size_t count = 0;
     struct fsdpck_error ignored = { 0 };

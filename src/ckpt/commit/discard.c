@@ -34,7 +34,7 @@ static int check_path(const struct discard *d)
 static int check_own(const struct discard *d)
 {
     struct commit_own own;
-    int rc = fsdpck_own_look(d->io, d->place.path, NULL, 0, &own, d->err);
+    int rc = fsdpck_own_look(d->io, d->place.path, FSDPCK_COMMIT_CHECKPOINT, NULL, 0, &own, d->err);
     if (rc != 0)
         return rc;
     if (own.foreign != NULL) {

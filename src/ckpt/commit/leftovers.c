@@ -184,9 +184,9 @@ static int set_aside(const struct scan *s, const char *path)
 /* Anybody may call a folder so: it must hold what is left of a checkpoint. */
 static int half_removed(const struct scan *s, const char *path)
 {
-    bool is_ours;
+    bool is_ours = false;
     int rc = fsdpck_is_directory(s->io, path) ? fsdpck_own_is_remnant(s->io, path, &is_ours, s->err) : 0;
-    if (rc != 0 || !fsdpck_is_directory(s->io, path) || !is_ours)
+    if (rc != 0 || !is_ours)
         return rc;
     rc = s->remove ? remove_staging(s, path) : 0;
     if (rc == 0)
