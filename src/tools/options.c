@@ -92,13 +92,11 @@ static int store_choice(const struct option *o, const char *text, const char **a
     return OPTIONS_OK;
 }
 
-static int store_memory(const struct option *o, const char *text, uint64_t *at)
+static int check_memory(const struct option *o, const char *text, uint64_t nbytes)
 {
     char wanted[80], has[TEXT_NBYTES];
     uint64_t machine = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    if (!value_size(text, at) || *at == 0)
-        return wrong_value(o, text, "a size such as 4096, 64KiB or 5GB");
-    if (*at <= machine)
+    if (nbytes <= machine)
         return OPTIONS_OK;
     snprintf(wanted, sizeof wanted, "at most the memory of this machine, %s", text_bytes(machine, has));
     return wrong_value(o, text, wanted);
@@ -121,12 +119,11 @@ static int store(const struct option *o, void *at, const char *text)
         stored = strings_add_list(at, text);
         break;
     case OPTION_SIZE:
+    case OPTION_MEMORY:
         if (!value_size(text, &nbytes) || nbytes == 0)
             return wrong_value(o, text, "a size such as 4096, 64KiB or 5GB");
         *(uint64_t *)at = nbytes;
-        return OPTIONS_OK;
-    case OPTION_MEMORY:
-        return store_memory(o, text, at);
+        return o->type == OPTION_MEMORY ? check_memory(o, text, nbytes) : OPTIONS_OK;
     case OPTION_COUNT:
         return value_count(text, at) ? OPTIONS_OK : wrong_value(o, text, "a whole number from 1");
     case OPTION_NUMBER:
