@@ -66,13 +66,16 @@ void report_progress(void *report, uint64_t done_nbytes, uint64_t total_nbytes)
     r->drawn_ns = now;
 }
 
-/* How much of a line is drawn: all of it, or what stands before a comma, so that no number is cut. */
+/* A line that does not fit is cut before a comma or colon, so that no number is. */
+static bool may_cut(const char *at) { return *at == ',' || (at[0] == ':' && at[1] == ' '); }
+
+/* Bytes of line that are drawn. */
 static unsigned fitting(const char *line, unsigned columns)
 {
     unsigned length = (unsigned)strnlen(line, columns), cut = length;
     if (line[length] == '\0')
         return length;
-    while (cut > 0 && line[cut] != ',')
+    while (cut > 0 && !may_cut(line + cut))
         cut--;
     return cut > 0 ? cut : length;
 }

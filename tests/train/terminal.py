@@ -32,7 +32,7 @@ class Terminal(Tests):
     def terminal(self):
         config = {"model": str(FIXTURES / "tiny-llama-tied"), "data": {"train": str(FIXTURES / "chat.jsonl"), "seq_len": 128}, "lora": {"r": 4},
                   "train": {"max_steps": 60, "global_batch_size": 1, "warmup_steps": 1}}
-        for columns in (80, 40, 24):
+        for columns in (80, 40, 24, 20):
             config["output_dir"] = str(self.tmp / f"terminal{columns}")
             said, code = on_terminal(columns, [*self.runs, str(self.write(f"terminal{columns}", config))])
             if code:
