@@ -49,6 +49,29 @@ static double *doubles(const struct model_tensor *t)
     return v;
 }
 
+/* A base and an adapter in a folder of their own. */
+struct both {
+    char *root;
+    struct model base, lora;
+};
+
+static void write_both(const struct both *x)
+{
+    char *base = tree_path(x->root, "base.safetensors"), *lora = tree_path(x->root, "lora.safetensors");
+    model_write_safetensors(&x->base, base);
+    model_write_safetensors(&x->lora, lora);
+    free(base);
+    free(lora);
+}
+
+static void free_both(struct both *x)
+{
+    model_free(&x->base);
+    model_free(&x->lora);
+    tree_remove(x->root);
+    free(x->root);
+}
+
 static const struct model_tensor *named(const struct model *m, const char *name)
 {
     for (size_t i = 0; i < m->ntensors; i++)
@@ -134,42 +157,35 @@ static void compare(const char *root, const char *name, const struct kind *k, co
 
 static void run(const struct kind *k, uint64_t seed)
 {
-    char *root = tree_new(), *base_path = tree_path(root, "base.safetensors"), *lora_path = tree_path(root, "lora.safetensors");
-    struct model base = { 0 }, lora = { 0 };
+    struct both x = { .root = tree_new() };
     const struct fsdpck_io io = model_fast_io();
     const struct fsdpck_options opt = { .io = &io, .nthreads = k->nthreads, .memory_nbytes = 16 << 20 };
     struct fsdpck_convert_request sharded = { .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { 3 } } };
     struct fsdpck_error err = { 0 };
     double *want = malloc(k->nout * k->nin * sizeof *want);
-    add(&base, &seed, "q.weight", k->dtype, k->turned ? k->nin : k->nout, k->turned ? k->nout : k->nin);
-    add(&base, &seed, "norm.weight", k->dtype, 77, 0);
-    add(&lora, &seed, "q.lora_A.weight", FSDPCK_FLOAT32, k->r, k->nin);
-    add(&lora, &seed, "q.lora_B.weight", FSDPCK_BFLOAT16, k->nout, k->r);
+    add(&x.base, &seed, "q.weight", k->dtype, k->turned ? k->nin : k->nout, k->turned ? k->nout : k->nin);
+    add(&x.base, &seed, "norm.weight", k->dtype, 77, 0);
+    add(&x.lora, &seed, "q.lora_A.weight", FSDPCK_FLOAT32, k->r, k->nin);
+    add(&x.lora, &seed, "q.lora_B.weight", FSDPCK_BFLOAT16, k->nout, k->r);
     if (k->dora)
-        add(&lora, &seed, "q.lora_magnitude_vector", FSDPCK_FLOAT32, k->nout, 0);
+        add(&x.lora, &seed, "q.lora_magnitude_vector", FSDPCK_FLOAT32, k->nout, 0);
     if (k->whole)
-        add(&lora, &seed, "q.base_layer.weight", FSDPCK_FLOAT32, k->turned ? k->nin : k->nout, k->turned ? k->nout : k->nin);
-    model_write_safetensors(&base, base_path);
-    model_write_safetensors(&lora, lora_path);
-    configure(root, k);
-    expect(k, &base, &lora, want);
-    if (merge(root, "whole.safetensors", &opt, NULL, &err) != 0 || merge(root, "ranks", &opt, &sharded, &err) != 0)
+        add(&x.lora, &seed, "q.base_layer.weight", FSDPCK_FLOAT32, k->turned ? k->nin : k->nout, k->turned ? k->nout : k->nin);
+    write_both(&x);
+    configure(x.root, k);
+    expect(k, &x.base, &x.lora, want);
+    if (merge(x.root, "whole.safetensors", &opt, NULL, &err) != 0 || merge(x.root, "ranks", &opt, &sharded, &err) != 0)
         fail_msg("%s: %s", err.file, err.message);
     static const struct fsdpck_placement columns = { FSDPCK_SHARD, 1, 0 };
     struct fsdpck_placement_rule rule = { .glob = "q.weight", .mesh_dim = { "shard" }, .placement = { columns }, .n = 1 };
     sharded.rules = &rule;
     sharded.nrules = 1;
-    assert_int_equal(merge(root, "columns", &opt, &sharded, &err), 0);
-    compare(root, "whole.safetensors", k, want, &opt);
-    compare(root, "ranks", k, want, &opt);
-    compare(root, "columns", k, want, &opt);
+    assert_int_equal(merge(x.root, "columns", &opt, &sharded, &err), 0);
+    compare(x.root, "whole.safetensors", k, want, &opt);
+    compare(x.root, "ranks", k, want, &opt);
+    compare(x.root, "columns", k, want, &opt);
     free(want);
-    model_free(&base);
-    model_free(&lora);
-    tree_remove(root);
-    free(root);
-    free(base_path);
-    free(lora_path);
+    free_both(&x);
 }
 
 static void merges_are_exact_sums_rounded_once(void **state)
@@ -211,8 +227,7 @@ static void trained_rows_replace_the_bases(void **state)
     (void)state;
     enum { ROWS = 500, COLS = 1201, N = 4 };
     static const uint64_t rows[N] = { 499, 0, 217, 218 };
-    char *root = tree_new(), *base_path = tree_path(root, "base.safetensors"), *lora_path = tree_path(root, "lora.safetensors");
-    struct model base = { 0 }, lora = { 0 };
+    struct both x = { .root = tree_new() };
     const struct fsdpck_io io = model_fast_io();
     const struct fsdpck_options opt = { .io = &io, .nthreads = 3, .memory_nbytes = 16 << 20 };
     static const struct fsdpck_placement columns = { FSDPCK_SHARD, 1, 0 };
@@ -220,29 +235,23 @@ static void trained_rows_replace_the_bases(void **state)
     const struct fsdpck_convert_request sharded = { .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { 3 } }, .rules = &rule, .nrules = 1 };
     struct fsdpck_error err = { 0 };
     uint64_t seed = 21;
-    add(&base, &seed, "e.weight", FSDPCK_FLOAT32, ROWS, COLS);
-    add(&lora, &seed, "e.trainable_tokens_delta", FSDPCK_FLOAT32, N, COLS);
+    add(&x.base, &seed, "e.weight", FSDPCK_FLOAT32, ROWS, COLS);
+    add(&x.lora, &seed, "e.trainable_tokens_delta", FSDPCK_FLOAT32, N, COLS);
     float *want = malloc(ROWS * COLS * sizeof *want);
-    memcpy(want, base.tensors[0].data, ROWS * COLS * sizeof *want);
+    memcpy(want, x.base.tensors[0].data, ROWS * COLS * sizeof *want);
     for (size_t i = 0; i < N; i++)
-        memcpy(want + rows[i] * COLS, lora.tensors[0].data + i * COLS * sizeof *want, COLS * sizeof *want);
-    model_write_safetensors(&base, base_path);
-    model_write_safetensors(&lora, lora_path);
-    tree_file(root, "adapter_config.json", "{\"peft_type\":\"TRAINABLE_TOKENS\",\"token_indices\":[499,0,217,218]}");
-    if (merge(root, "whole.safetensors", &opt, NULL, &err) != 0 || merge(root, "columns", &opt, &sharded, &err) != 0)
+        memcpy(want + rows[i] * COLS, x.lora.tensors[0].data + i * COLS * sizeof *want, COLS * sizeof *want);
+    write_both(&x);
+    tree_file(x.root, "adapter_config.json", "{\"peft_type\":\"TRAINABLE_TOKENS\",\"token_indices\":[499,0,217,218]}");
+    if (merge(x.root, "whole.safetensors", &opt, NULL, &err) != 0 || merge(x.root, "columns", &opt, &sharded, &err) != 0)
         fail_msg("%s: %s", err.file, err.message);
     for (int i = 0; i < 2; i++) {
-        float *got = read_floats(root, i ? "columns" : "whole.safetensors", "e.weight", &opt);
+        float *got = read_floats(x.root, i ? "columns" : "whole.safetensors", "e.weight", &opt);
         assert_memory_equal(got, want, ROWS * COLS * sizeof *want);
         free(got);
     }
     free(want);
-    model_free(&base);
-    model_free(&lora);
-    tree_remove(root);
-    free(root);
-    free(base_path);
-    free(lora_path);
+    free_both(&x);
 }
 
 /* Whoever reads an adapter by itself says what it read; the rest is the frozen model's, another adapter's, or refused by its name. */
@@ -286,24 +295,22 @@ static void ties_go_to_even(void **state)
 {
     (void)state;
     static const float a[] = { 0x1p-8f, 3 * 0x1p-8f, 0x1p-8f + 0x1p-20f, 0 }, want[] = { 1, 1 + 0x1p-6f, 1 + 0x1p-7f, 1 };
-    char *root = tree_new(), *base_path = tree_path(root, "base.safetensors"), *lora_path = tree_path(root, "lora.safetensors");
-    struct model base = { 0 }, lora = { 0 };
+    struct both x = { .root = tree_new() };
     const struct fsdpck_io io = model_fast_io();
     const struct fsdpck_options opt = { .io = &io };
     struct fsdpck_error err = { 0 };
     uint64_t seed = 1;
     float one = 1;
-    struct model_tensor *w = add(&base, &seed, "q.weight", FSDPCK_BFLOAT16, 1, 4), *b;
+    struct model_tensor *w = add(&x.base, &seed, "q.weight", FSDPCK_BFLOAT16, 1, 4), *b;
     for (int i = 0; i < 4; i++)
         fsdpck_dtype_cast(FSDPCK_FLOAT32, &one, FSDPCK_BFLOAT16, w->data + 2 * i, 1);
-    memcpy(add(&lora, &seed, "q.lora_A.weight", FSDPCK_FLOAT32, 1, 4)->data, a, sizeof a);
-    b = add(&lora, &seed, "q.lora_B.weight", FSDPCK_FLOAT32, 1, 1);
+    memcpy(add(&x.lora, &seed, "q.lora_A.weight", FSDPCK_FLOAT32, 1, 4)->data, a, sizeof a);
+    b = add(&x.lora, &seed, "q.lora_B.weight", FSDPCK_FLOAT32, 1, 1);
     memcpy(b->data, &one, sizeof one);
-    model_write_safetensors(&base, base_path);
-    model_write_safetensors(&lora, lora_path);
-    tree_file(root, "adapter_config.json", "{\"peft_type\":\"LORA\",\"r\":1,\"lora_alpha\":1}");
-    assert_int_equal(merge(root, "out.safetensors", &opt, NULL, &err), 0);
-    struct fsdpck_source *src = open_at(root, "out.safetensors", &opt);
+    write_both(&x);
+    tree_file(x.root, "adapter_config.json", "{\"peft_type\":\"LORA\",\"r\":1,\"lora_alpha\":1}");
+    assert_int_equal(merge(x.root, "out.safetensors", &opt, NULL, &err), 0);
+    struct fsdpck_source *src = open_at(x.root, "out.safetensors", &opt);
     uint16_t got[4];
     const struct fsdpck_read read = { .tensor = fsdpck_source_find(src, "q.weight"), .dst = got };
     assert_int_equal(fsdpck_source_read(src, &read, 1, &err), 0);
@@ -313,59 +320,92 @@ static void ties_go_to_even(void **state)
         assert_true(v[0] == (double)want[i]);
     }
     fsdpck_source_close(src);
-    model_free(&base);
-    model_free(&lora);
-    tree_remove(root);
-    free(root);
-    free(base_path);
-    free(lora_path);
+    free_both(&x);
+}
+
+static void put(struct model *m, const char *name, uint64_t at, float v)
+{
+    const struct model_tensor *t = named(m, name);
+    fsdpck_dtype_cast(FSDPCK_FLOAT32, &v, t->dtype, t->data + at * t->item, 1);
+}
+
+static void frozen_model(enum fsdpck_dtype of_base, enum fsdpck_dtype of_copy, bool other)
+{
+    enum { ROWS = 300, COLS = 250 }; /* more than is compared at once */
+    const struct fsdpck_io io = model_fast_io();
+    const struct fsdpck_options opt = { .io = &io };
+    struct both x = { .root = tree_new() };
+    struct fsdpck_error err = { 0 };
+    uint64_t seed = 5;
+    add(&x.base, &seed, "m.0.q.weight", FSDPCK_FLOAT32, 2, 2);
+    memcpy(add(&x.lora, &seed, "m.0.q.base_layer.weight", FSDPCK_FLOAT32, 2, 2)->data, named(&x.base, "m.0.q.weight")->data, 2 * 2 * sizeof(float));
+    add(&x.lora, &seed, "m.0.q.lora_A.default.weight", FSDPCK_FLOAT32, 2, 2);
+    add(&x.lora, &seed, "m.0.q.lora_B.default.weight", FSDPCK_FLOAT32, 2, 2);
+    add(&x.base, &seed, "m.0.k.weight", of_base, ROWS, COLS);
+    add(&x.lora, &seed, "m.0.k.weight", of_copy, ROWS, COLS);
+    for (uint64_t e = 0; e < ROWS * COLS; e++) {
+        float v = e ? (float)(e % 7) / 2 : 1.2345678f; /* every type holds halves; the first value is rounded */
+        put(&x.base, "m.0.k.weight", e, v);
+        put(&x.lora, "m.0.k.weight", e, other && !e ? 1.5f : v);
+    }
+    write_both(&x);
+    tree_file(x.root, "adapter_config.json", "{\"peft_type\":\"LORA\",\"r\":2,\"lora_alpha\":2}");
+    int rc = merge(x.root, "out.safetensors", &opt, NULL, &err);
+    if (rc != (other ? FSDPCK_ERR_FORMAT : 0))
+        fail_msg("%s beside a base of %s: %d, %s", fsdpck_dtype_info(of_copy)->name, fsdpck_dtype_info(of_base)->name, rc, err.message);
+    free_both(&x);
+}
+
+/* A checkpoint of a training holds its base too; rounded to another type it is still the same. */
+static void a_frozen_model_may_be_rounded(void **state)
+{
+    (void)state;
+    for (enum fsdpck_dtype base = FSDPCK_FLOAT64; base <= FSDPCK_BFLOAT16; base++)
+        for (enum fsdpck_dtype copy = FSDPCK_FLOAT64; copy <= FSDPCK_BFLOAT16; copy++) {
+            frozen_model(base, copy, false);
+            frozen_model(base, copy, true);
+        }
 }
 
 /* Twelve modules whose factors together pass the quarter of the budget by far, and threads that fight for room. */
 static void factors_share_their_budget(void **state)
 {
     (void)state;
-    char *root = tree_new(), *base_path = tree_path(root, "base.safetensors"), *lora_path = tree_path(root, "lora.safetensors"), name[32];
-    struct model base = { 0 }, lora = { 0 };
+    struct both x = { .root = tree_new() };
+    char name[32];
     const struct fsdpck_io io = model_fast_io();
     const struct fsdpck_options opt = { .io = &io, .nthreads = 4, .memory_nbytes = 16 << 20 };
     struct fsdpck_error err = { 0 };
     uint64_t seed = 9;
     for (int i = 0; i < 12; i++) {
         snprintf(name, sizeof name, "l.%d.q.weight", i);
-        memset(add(&base, &seed, name, FSDPCK_FLOAT32, 100, 250)->data, 0, 100 * 250 * sizeof(float));
+        memset(add(&x.base, &seed, name, FSDPCK_FLOAT32, 100, 250)->data, 0, 100 * 250 * sizeof(float));
         snprintf(name, sizeof name, "l.%d.q.lora_A.weight", i);
-        add(&lora, &seed, name, FSDPCK_FLOAT32, 400, 250);
+        add(&x.lora, &seed, name, FSDPCK_FLOAT32, 400, 250);
         snprintf(name, sizeof name, "l.%d.q.lora_B.weight", i);
-        struct model_tensor *b = add(&lora, &seed, name, FSDPCK_FLOAT32, 100, 400);
+        struct model_tensor *b = add(&x.lora, &seed, name, FSDPCK_FLOAT32, 100, 400);
         for (uint64_t e = 0; e < b->nelem; e++) { /* each row of B picks the row of A with the row's number */
             float v = e % 400 == e / 400;
             memcpy(b->data + e * sizeof v, &v, sizeof v);
         }
     }
-    model_write_safetensors(&base, base_path);
-    model_write_safetensors(&lora, lora_path);
-    tree_file(root, "adapter_config.json", "{\"peft_type\":\"LORA\",\"r\":400,\"lora_alpha\":400}");
-    if (merge(root, "out.safetensors", &opt, NULL, &err) != 0)
+    write_both(&x);
+    tree_file(x.root, "adapter_config.json", "{\"peft_type\":\"LORA\",\"r\":400,\"lora_alpha\":400}");
+    if (merge(x.root, "out.safetensors", &opt, NULL, &err) != 0)
         fail_msg("%s: %s", err.file, err.message);
-    struct fsdpck_source *src = open_at(root, "out.safetensors", &opt);
+    struct fsdpck_source *src = open_at(x.root, "out.safetensors", &opt);
     float *got = malloc(100 * 250 * sizeof *got);
     for (int i = 0; i < 12; i++) {
         snprintf(name, sizeof name, "l.%d.q.weight", i);
         const struct fsdpck_read read = { .tensor = fsdpck_source_find(src, name), .dst = got };
         assert_int_equal(fsdpck_source_read(src, &read, 1, &err), 0);
         snprintf(name, sizeof name, "l.%d.q.lora_A.weight", i);
-        const uint8_t *a = named(&lora, name)->data;
+        const uint8_t *a = named(&x.lora, name)->data;
         assert_memory_equal(got, a, 100 * 250 * sizeof *got);
     }
     free(got);
     fsdpck_source_close(src);
-    model_free(&base);
-    model_free(&lora);
-    tree_remove(root);
-    free(root);
-    free(base_path);
-    free(lora_path);
+    free_both(&x);
 }
 
 int main(void)
@@ -375,6 +415,7 @@ int main(void)
         cmocka_unit_test(trained_rows_replace_the_bases),
         cmocka_unit_test(an_account_names_what_was_not_used),
         cmocka_unit_test(ties_go_to_even),
+        cmocka_unit_test(a_frozen_model_may_be_rounded),
         cmocka_unit_test(factors_share_their_budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -27,9 +27,11 @@ static int refuse(const struct fsdpck_lora_merge *m, int64_t position, int code,
     return rc;
 }
 
-/* Whether v, rounded to the type, is w. */
-static bool rounds_to(const float *v, const float *w, uint64_t n, enum fsdpck_dtype dtype, float *rounded, uint8_t *raw)
+/* Whether v, rounded to the type, is w. Only the two narrow types change a float32, and raw has room for no wider one. */
+static bool rounds_to(const float *v, const float *w, uint64_t n, enum fsdpck_dtype dtype, float *rounded, uint16_t *raw)
 {
+    if (dtype != FSDPCK_FLOAT16 && dtype != FSDPCK_BFLOAT16)
+        return false;
     fsdpck_dtype_cast(FSDPCK_FLOAT32, v, dtype, raw, n);
     fsdpck_dtype_cast(dtype, raw, FSDPCK_FLOAT32, rounded, n);
     return memcmp(rounded, w, n * sizeof *w) == 0;
@@ -40,15 +42,13 @@ static int compare_piece(const struct fsdpck_lora_merge *m, const struct pair *p
 {
     const struct fsdpck_tensor *own = lora_tensor(m->adapter, p->position), *base = fsdpck_source_tensor(m->base, p->base);
     float *x = v, *y = v + PIECE, *rounded = v + 2 * PIECE;
-    uint8_t *raw = (uint8_t *)(v + 3 * PIECE);
+    uint16_t *raw = (uint16_t *)(v + 3 * PIECE);
     int rc = fsdpck_lora_read(m->adapter->src, m->adapter->selection.tensors[p->position].source, at, n, x, err);
     if (rc == 0)
         rc = fsdpck_lora_read(m->base, p->base, at, n, y, err);
     if (rc)
         return rc;
-    *same = memcmp(x, y, n * sizeof *x) == 0;
-    if (!*same && own->dtype != FSDPCK_FLOAT64)
-        *same = rounds_to(y, x, n, own->dtype, rounded, raw) || rounds_to(x, y, n, base->dtype, rounded, raw);
+    *same = memcmp(x, y, n * sizeof *x) == 0 || rounds_to(y, x, n, own->dtype, rounded, raw) || rounds_to(x, y, n, base->dtype, rounded, raw);
     return 0;
 }
 
