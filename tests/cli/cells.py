@@ -160,6 +160,11 @@ OPTIONS = {
 }
 
 
+def named(option):
+    """How an error names it. Errors about aliases and styles go without the dashes, and no other ones have these words."""
+    return r"%s%s\b" % ("" if option in ("alias", "style") else "--", option)
+
+
 def help_options(tool, verb):
     return re.findall(r"^ {2}(?:-\w, | {4})--([a-z-]+)", tool.good(verb, "--help"), re.M)
 
@@ -232,7 +237,7 @@ class Tables:
         seen, said = self.run(verb, source, more, room, replace)
         if seen[0] in (2, 3):
             why = "".join(line for line in said.splitlines() if not line.startswith("fsdpck: note: "))
-            return None if plain[0] in (2, 3) or re.search(r"\b%s\b" % option, why) else "is refused by words that do not name it: " + said
+            return None if plain[0] in (2, 3) or re.search(named(option), why) else "is refused by words that do not name it: " + said
         if re.search(r"note: .*--%s\b" % option, said):
             return None
         return None if seen != plain else "is not used, and nothing is said: exit %d: %s%s" % (seen[0], seen[1][:200], said)
