@@ -146,15 +146,27 @@ static bool is_given(const struct parser *p, const char *choices)
     return false;
 }
 
+/* "a|b" as "a or --b". */
+static void join_names(const char *choices, char *text, size_t nbytes)
+{
+    size_t n = 0;
+    for (*text = '\0'; *choices && n + sizeof " or --" < nbytes; choices++) {
+        const char one[] = { *choices, '\0' };
+        n += (size_t)snprintf(text + n, nbytes - n, "%s", *choices == '|' ? " or --" : one);
+    }
+}
+
 /* What was given has an effect, or is refused. */
 static int check_given(const struct parser *p)
 {
     for (size_t i = 0; i < p->ngiven; i++) {
         const struct option *o = p->given[i];
-        if (o->needs && !is_given(p, o->needs))
-            return usage_error("--%s has no effect without --%s", o->name, o->needs);
-        if (o->excludes && is_given(p, o->excludes))
-            return usage_error("--%s has no effect with --%s", o->name, o->excludes);
+        bool lacks = o->needs && !is_given(p, o->needs), clashes = o->excludes && is_given(p, o->excludes);
+        char others[80];
+        if (!lacks && !clashes)
+            continue;
+        join_names(lacks ? o->needs : o->excludes, others, sizeof others);
+        return usage_error("--%s has no effect %s --%s", o->name, lacks ? "without" : "with", others);
     }
     return OPTIONS_OK;
 }
