@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "damage"))
-from harness import SANITIZED, Tester, write, write_safetensors
+from harness import SANITIZED, run_checks, write, write_safetensors
 
 SKIPPED = 77
 CALLS = ("openat", "close", "mkdir", "ftruncate", "fallocate", "pwrite64", "fsync", "fcntl", "rename", "renameat2", "unlink", "rmdir")
@@ -83,20 +83,19 @@ def cannot():
     return None
 
 
+def sweep_verbs(t):
+    k = Killer(t)
+    one = ["--threads", "1", "-q"]  # strace counts in each thread
+    k.sweep(["convert", t.path("new"), k.out, "--ranks", "2", *one], None)
+    k.sweep(["convert", t.path("new"), k.out, "--ranks", "2", *one, "--force"], t.path("old.checkpoint"))
+    k.sweep(["export", t.path("new.checkpoint"), k.out, *one, "--force"], t.path("old.export"))
+
+
 def main():
     if cannot():
         print("SKIP the binary killed at each system call: " + cannot())
         return SKIPPED
-    t = Tester(sys.argv[1])
-    try:
-        k = Killer(t)
-        one = ["--threads", "1", "-q"]  # strace counts in each thread
-        k.sweep(["convert", t.path("new"), k.out, "--ranks", "2", *one], None)
-        k.sweep(["convert", t.path("new"), k.out, "--ranks", "2", *one, "--force"], t.path("old.checkpoint"))
-        k.sweep(["export", t.path("new.checkpoint"), k.out, *one, "--force"], t.path("old.export"))
-    finally:
-        status = t.finish()
-    return status
+    return run_checks(sweep_verbs)
 
 
 if __name__ == "__main__":

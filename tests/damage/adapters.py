@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 
-from harness import SANITIZED, Tester, write, write_safetensors
+from harness import SANITIZED, run_checks, write, write_safetensors
 
 A, B = "base_model.model.l.0.q.lora_A.weight", "base_model.model.l.0.q.lora_B.weight"
 GOOD = {A: ("F32", [2, 8], 4), B: ("F32", [6, 2], 4)}
@@ -80,29 +80,24 @@ class Adapters:
             self.t.check(not os.path.exists(self.t.path("no")), "%s: %s leaves nothing" % (what, verb[0]))
 
 
-def main():
-    t = Tester(sys.argv[1])
-    try:
-        a = Adapters(t)
-        for what, tensors, say in TENSORS:
-            a.put(tensors, CONFIG)
-            a.refused(what, say)
-        for what, config, say in CONFIGS:
-            a.put(GOOD, config if isinstance(config, str) else {**CONFIG, **config})
-            if say is not None:
-                a.refused("a configuration: " + what, say)
-                continue
-            r = t.run("export-lora", a.adapter, t.path("no"))
-            t.check(r.status in (0, 3) and (SANITIZED or r.rss < 64 << 20), "a configuration: %s: taken or refused, at little cost" % what, r)
-            shutil.rmtree(t.path("no"), ignore_errors=True)
-        a.put(GOOD, CONFIG)
-        for what, base, say in BASES:
-            write_safetensors(a.base, {**base, "norm.weight": BASE["norm.weight"]}, byte=0)
-            a.refused("a base: " + what, say, ["merge-lora", a.base, a.adapter, t.path("no")])
-    finally:
-        status = t.finish()
-    return status
+def check_all(t):
+    a = Adapters(t)
+    for what, tensors, say in TENSORS:
+        a.put(tensors, CONFIG)
+        a.refused(what, say)
+    for what, config, say in CONFIGS:
+        a.put(GOOD, config if isinstance(config, str) else {**CONFIG, **config})
+        if say is not None:
+            a.refused("a configuration: " + what, say)
+            continue
+        r = t.run("export-lora", a.adapter, t.path("no"))
+        t.check(r.status in (0, 3) and (SANITIZED or r.rss < 64 << 20), "a configuration: %s: taken or refused, at little cost" % what, r)
+        shutil.rmtree(t.path("no"), ignore_errors=True)
+    a.put(GOOD, CONFIG)
+    for what, base, say in BASES:
+        write_safetensors(a.base, {**base, "norm.weight": BASE["norm.weight"]}, byte=0)
+        a.refused("a base: " + what, say, ["merge-lora", a.base, a.adapter, t.path("no")])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_checks(check_all))

@@ -22,7 +22,10 @@ class Hasher:
         self.process.stdin.flush()
         return bytes.fromhex(self.process.stdout.readline().strip())
 
-    def close(self):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
         self.process.stdin.close()
         self.process.wait()
 

@@ -146,6 +146,17 @@ class Tester:
         return 1 if self.failures else 0
 
 
+def run_checks(*checks):
+    """Each check, in one folder, of the binary that the command line begins with. Returns the exit status."""
+    t = Tester(sys.argv[1])
+    try:
+        for check in checks:
+            check(t)
+    finally:
+        status = t.finish()
+    return status
+
+
 def fixtures():
     return os.environ.get("FSDPCK_FIXTURES") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "fixtures")
 

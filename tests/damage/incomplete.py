@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 
-from harness import Tester, fixtures, read, tree, write
+from harness import fixtures, read, run_checks, tree, write
 
 TINY = os.path.join(fixtures(), "tiny-llama-tied")
 DCP = os.path.join(fixtures(), "dcp", "torch-2.15", "ckpt")
@@ -108,15 +108,5 @@ def check_counts(t):
         t.check(not json.loads(t.run("verify", at, "--json").out)["hashed"], "nor as data")
 
 
-def main():
-    t = Tester(sys.argv[1])
-    try:
-        for check in check_headless, check_mixed, check_folders, check_counts:
-            check(t)
-    finally:
-        status = t.finish()
-    return status
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_checks(check_headless, check_mixed, check_folders, check_counts))

@@ -9,7 +9,7 @@ import struct
 import sys
 
 from forge import Forgery, Hasher
-from harness import MEMORY_MAX, SANITIZED, Tester, fixtures, tree, write, write_safetensors
+from harness import MEMORY_MAX, SANITIZED, fixtures, run_checks, tree, write, write_safetensors
 
 LIES = []  # (what, template, function, what the refusal says, whether the payload can be read all the same)
 
@@ -415,19 +415,14 @@ def chunked(f):
     f.index["tensors"]["a"] = {"dtype": "float32", "shape": [8, 4], "chunks": [[0, [0, 0], [3, 4]], [1, [3, 0], [3, 4]], [2, [6, 0], [2, 4]]]}
 
 
-def main():
-    t, hasher = Tester(sys.argv[1]), Hasher(sys.argv[2])
-    try:
+def check_lies(t):
+    with Hasher(sys.argv[2]) as hasher:
         liar = Liar(t, hasher)
         liar.check_forger()
         liar.check_far_block()
         for one in LIES:
             liar.try_one(*one)
-    finally:
-        hasher.close()
-        status = t.finish()
-    return status
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_checks(check_lies))

@@ -10,7 +10,7 @@ import shutil
 import struct
 import sys
 
-from harness import Tester, write
+from harness import run_checks, write
 
 DATA = bytes(range(16))
 
@@ -148,27 +148,22 @@ def check_bad(t, what, source, naming):
     t.check(r.status in (1, 3) and naming in r.out + r.err, "%s: verify" % what, r)
 
 
-def main():
-    t = Tester(sys.argv[1])
+def check_all(t):
     file, folder, out = t.path("model.safetensors"), t.path("folder"), t.path("out")
-    try:
-        for what, data in GOOD.items():
-            write(file, data)
-            t.good("convert", file, out, "--ranks", 2, what=what)
-            t.good("verify", out, what=what)
-            shutil.rmtree(out)
-        for what, data in BAD.items():
-            write(file, data)
-            check_bad(t, what, file, "model.safetensors")
-        for what, (text, naming) in BAD_FOLDERS.items():
-            shutil.rmtree(folder, ignore_errors=True)
-            write(os.path.join(folder, FILE), WEIGHTS)
-            write(os.path.join(folder, "model.safetensors.index.json"), text)
-            check_bad(t, what, folder, naming)
-    finally:
-        status = t.finish()
-    return status
+    for what, data in GOOD.items():
+        write(file, data)
+        t.good("convert", file, out, "--ranks", 2, what=what)
+        t.good("verify", out, what=what)
+        shutil.rmtree(out)
+    for what, data in BAD.items():
+        write(file, data)
+        check_bad(t, what, file, "model.safetensors")
+    for what, (text, naming) in BAD_FOLDERS.items():
+        shutil.rmtree(folder, ignore_errors=True)
+        write(os.path.join(folder, FILE), WEIGHTS)
+        write(os.path.join(folder, "model.safetensors.index.json"), text)
+        check_bad(t, what, folder, naming)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_checks(check_all))

@@ -9,7 +9,7 @@ import shutil
 import sys
 
 from forge import Forgery, Hasher
-from harness import Tester, fixtures, read, write, write_safetensors
+from harness import fixtures, read, run_checks, write, write_safetensors
 
 # Values that mean nothing to a reader: the writer's name and time, and the name of a mesh's dimension.
 FREE = {("writer",), ("created",), ("meshes", 0, "dims", 0)}
@@ -141,9 +141,8 @@ class Mutations:
             self.t.check(r.status == 1 or (r.status == 0 and not differs), "byte %d of .metadata: verify reports what makes a difference" % i, said, r)
 
 
-def main():
-    t, hasher = Tester(sys.argv[1]), Hasher(sys.argv[2])
-    try:
+def check_mutations(t):
+    with Hasher(sys.argv[2]) as hasher:
         m = Mutations(t, hasher)
         for m.template in "plain", "columns", "values", "compressed":
             m.judge("nothing", lambda f: None)
@@ -152,11 +151,7 @@ def main():
         m.template = "plain"
         m.tensors_of_index()
         m.all_of_metadata()
-    finally:
-        hasher.close()
-        status = t.finish()
-    return status
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_checks(check_mutations))

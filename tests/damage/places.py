@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 
-from harness import Tester, fixtures, flip, read, tree, write, write_safetensors
+from harness import fixtures, flip, read, run_checks, tree, write, write_safetensors
 
 TINY = os.path.join(fixtures(), "tiny-llama-tied")
 UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
@@ -311,24 +311,21 @@ def namespace():
     return None
 
 
-def run_cases(binary, cases):
-    t = Tester(binary)
-    try:
+def run_cases(*cases):
+    def run(t):
         p = Places(t)
         for case in cases:
             case(p)
-    finally:
-        status = t.finish()
-    return status
+    return run_checks(run)
 
 
 def main():
     """With `mounts` it runs itself again, where it may mount."""
     binary, what = os.path.abspath(sys.argv[1]), sys.argv[2:]
     if what == ["--own-mounts"]:
-        return run_cases(binary, (mount_point, mount_over_staged, mount_failures, mount_odd, mount_exports))
+        return run_cases(mount_point, mount_over_staged, mount_failures, mount_odd, mount_exports)
     if what != ["mounts"]:
-        return run_cases(binary, (plain_places, here, refusals, writers, read_only_parent))
+        return run_cases(plain_places, here, refusals, writers, read_only_parent)
     prefix = namespace()
     if prefix is None:
         print("SKIP mount points: this user may not mount")

@@ -10,7 +10,7 @@ import shutil
 import sys
 
 from forge import Forgery, Hasher
-from harness import Tester, fixtures, flip, read, tree
+from harness import fixtures, flip, read, run_checks, tree
 
 
 class References:
@@ -167,17 +167,12 @@ def damaged(r):
     shutil.rmtree(t.path("models", "damaged"))
 
 
-def main():
-    t, hasher = Tester(sys.argv[1]), Hasher(sys.argv[2])
-    try:
+def check_references(t):
+    with Hasher(sys.argv[2]) as hasher:
         r = References(t, hasher)
         for test in (found, missing, changed, forged, damaged):
             test(r)
-    finally:
-        hasher.close()
-        status = t.finish()
-    return status
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_checks(check_references))

@@ -10,7 +10,7 @@ import shutil
 import struct
 import sys
 
-from harness import Tester, fixtures, flip, patch, read, tree, write, write_safetensors
+from harness import fixtures, flip, patch, read, run_checks, tree, write, write_safetensors
 
 PAGE = 4096
 TINY = os.path.join(fixtures(), "tiny-llama-tied")
@@ -299,29 +299,24 @@ def check_dcp(t, version):
         t.refused("%s, %s: convert" % (version, what), "convert", bad, t.path("out"), "--ranks", 2, naming=".metadata" if "meta" in what else names[1])
 
 
-def main():
-    t = Tester(sys.argv[1])
-    try:
-        d = Damage(t)
-        damage_pages(d)
-        damage_sizes(d)
-        damage_sets(d)
-        damage_quick(d)
-        d = Damage(t, "--compress")
-        damage_blocks(d)
-        damage_sizes(d)
-        damage_sets(d)
-        damage_quick(d)
-        damage_values(t)
-        damage_windows(t)
-        check_safetensors(t)
-        check_hf(t)
-        for version in sorted(v for v in os.listdir(os.path.join(fixtures(), "dcp")) if v.startswith("torch-")):  # other forms: tests/pt
-            check_dcp(t, version)
-    finally:
-        status = t.finish()
-    return status
+def check_all(t):
+    d = Damage(t)
+    damage_pages(d)
+    damage_sizes(d)
+    damage_sets(d)
+    damage_quick(d)
+    d = Damage(t, "--compress")
+    damage_blocks(d)
+    damage_sizes(d)
+    damage_sets(d)
+    damage_quick(d)
+    damage_values(t)
+    damage_windows(t)
+    check_safetensors(t)
+    check_hf(t)
+    for version in sorted(v for v in os.listdir(os.path.join(fixtures(), "dcp")) if v.startswith("torch-")):  # other forms: tests/pt
+        check_dcp(t, version)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_checks(check_all))

@@ -13,7 +13,7 @@ import struct
 import sys
 import zipfile
 
-from harness import Tester, fixtures, patch, read, tree, write
+from harness import fixtures, patch, read, run_checks, tree, write
 from torch_save import Pickle, archive
 
 TOP = os.path.abspath(fixtures())
@@ -251,21 +251,16 @@ def check_without(t):
         shutil.rmtree(out)
 
 
-def main():
-    t = Tester(sys.argv[1])
-    try:
-        check_payload(t)
-        check_slices(t)
-        check_values(t)
-        for source in "dcp/zstd/ckpt", "dcp/torch-2.15/ckpt", "pt/verl_tp":
-            check_everywhere(t, os.path.join(TOP, source), 12)
-        check_lora(t)
-        check_shared(t)
-        check_without(t)
-    finally:
-        status = t.finish()
-    return status
+def check_all(t):
+    check_payload(t)
+    check_slices(t)
+    check_values(t)
+    for source in "dcp/zstd/ckpt", "dcp/torch-2.15/ckpt", "pt/verl_tp":
+        check_everywhere(t, os.path.join(TOP, source), 12)
+    check_lora(t)
+    check_shared(t)
+    check_without(t)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_checks(check_all))

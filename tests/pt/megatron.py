@@ -5,7 +5,7 @@ usage: megatron.py BINARY
 """
 import sys
 
-from harness import Tester, write
+from harness import run_checks, write
 from packed import METADATA, NAME, item, metadata
 from torch_save import Pickle
 
@@ -37,24 +37,19 @@ def directory(t, root, plan, reshaped=None):
     return t.path("megatron")
 
 
-def main():
-    t = Tester(sys.argv[1])
-    try:
-        for root in (METADATA, "Metadata"), (MEGATRON, "MCoreMetadata"):
-            for plan in (PLANNER, "SavePlan"), (MEGATRON, "MCoreSavePlan"):
-                at = directory(t, root, plan)
-                r = t.good("cat", at, "w", "--slice", "9")
-                t.check(r.out.split() == ["[37.", "38.", "39.", "40.]"], "%s with %s is read" % (root[1], plan[1]), r)
-                t.good("verify", at)
-        at = directory(t, (MEGATRON, "MCoreMetadata"), (MEGATRON, "MCoreSavePlan"), "w")
-        r = t.good("ls", at)
-        t.check("left out" in r.err and "'w'" in r.err and "0 tensors" in r.out, "a tensor in a shape of Megatron's is left out, and that is said", r)
-        at = directory(t, (MEGATRON, "MCoreMetadata"), (MEGATRON, "SomethingElse"))
-        t.refused("a class that nobody knows", "ls", at, saying="SomethingElse")
-    finally:
-        status = t.finish()
-    return status
+def check_classes(t):
+    for root in (METADATA, "Metadata"), (MEGATRON, "MCoreMetadata"):
+        for plan in (PLANNER, "SavePlan"), (MEGATRON, "MCoreSavePlan"):
+            at = directory(t, root, plan)
+            r = t.good("cat", at, "w", "--slice", "9")
+            t.check(r.out.split() == ["[37.", "38.", "39.", "40.]"], "%s with %s is read" % (root[1], plan[1]), r)
+            t.good("verify", at)
+    at = directory(t, (MEGATRON, "MCoreMetadata"), (MEGATRON, "MCoreSavePlan"), "w")
+    r = t.good("ls", at)
+    t.check("left out" in r.err and "'w'" in r.err and "0 tensors" in r.out, "a tensor in a shape of Megatron's is left out, and that is said", r)
+    at = directory(t, (MEGATRON, "MCoreMetadata"), (MEGATRON, "SomethingElse"))
+    t.refused("a class that nobody knows", "ls", at, saying="SomethingElse")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_checks(check_classes))

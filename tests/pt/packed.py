@@ -8,7 +8,7 @@ import os
 import struct
 import sys
 
-from harness import Tester, fixtures, flip, read, write
+from harness import fixtures, flip, read, run_checks, write
 from torch_save import Pickle, archive
 from zstd_frames import frame, skippable
 
@@ -147,15 +147,5 @@ def check_flipped(t):
     t.check("CRC-32" in t.problems(at)[0]["what"], "a flipped payload that zstd cannot see")
 
 
-def main():
-    t = Tester(sys.argv[1])
-    try:
-        for check in (check_sound, check_refused, check_items, check_flipped, check_large):  # the last takes memory here, which its children seem to have
-            check(t)
-    finally:
-        status = t.finish()
-    return status
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_checks(check_sound, check_refused, check_items, check_flipped, check_large))  # the last takes memory here, which its children seem to have

@@ -9,7 +9,7 @@ import shutil
 import struct
 import sys
 
-from harness import Tester, fixtures, read, write
+from harness import fixtures, read, run_checks, write
 from torch_save import archive, one
 
 TOP = os.path.join(os.path.abspath(fixtures()), "pt")
@@ -162,15 +162,5 @@ def check_damage(t):
     t.refused("the format before zip", "ls", os.path.join(TOP, "legacy", "legacy.pt"), saying="before version 1.6")
 
 
-def main():
-    t = Tester(sys.argv[1])
-    try:
-        for check in (check_folders, check_ranks, check_dcp, check_damage, check_names, check_values):
-            check(t)
-    finally:
-        status = t.finish()
-    return status
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_checks(check_folders, check_ranks, check_dcp, check_damage, check_names, check_values))
