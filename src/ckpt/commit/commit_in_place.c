@@ -32,7 +32,7 @@ enum { JOURNAL_MAX = 64 << 20, HASH_CHUNK = 65536 };
 static bool is_record(const char *name)
 {
     return strcmp(name, "index.json") == 0 || strcmp(name, ".metadata") == 0 || strcmp(name, "model.safetensors") == 0 ||
-           strcmp(name, "adapter_model.safetensors") == 0 || ends_with(name, ".index.json");
+           strcmp(name, "adapter_model.safetensors") == 0 || strcmp(name, "pytorch_lora_weights.safetensors") == 0 || ends_with(name, ".index.json");
 }
 
 int fsdpck_in_place_old(const struct commit_own *own, const char *record, struct fsdpck_vec *names, struct fsdpck_error *err)

@@ -63,7 +63,7 @@ static bool is_one_of(const char *name, const char *const *names)
 /* By one of these a folder shows that it holds a model or an adapter. */
 static bool is_weights(const char *name)
 {
-    static const char *const names[] = { "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors", NULL };
+    static const char *const names[] = { "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors", "pytorch_lora_weights.safetensors", NULL };
     return is_one_of(name, names) || is_numbered(name, "model-", "-of-", ".safetensors");
 }
 

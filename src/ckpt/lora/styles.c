@@ -80,13 +80,15 @@ static const char *suffix_of(enum fsdpck_lora_style style, const struct fsdpck_l
 static int no_name(const struct fsdpck_lora_adapter *a, enum fsdpck_lora_style style, const struct fsdpck_lora_module *m, const struct component *c,
                    struct fsdpck_error *err)
 {
+    static const char wrapper[] = "base_model.model.";
+    bool wrapped = strncmp(a->selection.tensors[m->a].name, wrapper, strlen(wrapper)) == 0;
     int rc = fsdpck_lora_refuse(a, m->a, FSDPCK_ERR_UNSUPPORTED, err, c ? "style %s has no name for modules of a diffusers '%s'"
                                                                         : "style %s names modules by their model, and '%s' begins like none of a known one",
                                 style_names[style], c ? c->name : m->path);
     if (c)
         fsdpck_error_hint(err, style == FSDPCK_LORA_COMFY ? "use --style kohya: ComfyUI reads these modules under its names" : "use --style diffusers, or comfy");
     else
-        fsdpck_error_hint(err, "say which it is: --rename base_model.model.=transformer. (or unet., text_encoder., diffusion_model.)");
+        fsdpck_error_hint(err, "say which it is: --rename %s=transformer. (or unet., text_encoder., diffusion_model.)", wrapped ? wrapper : "");
     return rc;
 }
 
