@@ -39,12 +39,27 @@ TEMPLATES = [
     "{%+ if true %} x {%+ endif %}\n  {%- if true +%}\n y\n{% endif %}z", "a\r\nb\r{{ '\\u00e9\\x41\\t' }}\n\n",
     "{{ 3 // 0.1 }} {{ 3 % 0.1 }} {{ -7.5 // 2 }} {{ -7.5 % 2 }} {{ 7.5 % -2 }} {{ 1 // 0.1 }} {{ -2.5 % -2.5 }} {{ 6.0 // 2 }} {{ -0.5 // 1 }} {{ 1e300 // 7 }}",
     "{% macro g(a) %}{{ a }}{% endmacro %}{{ g(b=2) }}", "{{ [1] + (2,) }}", "{{ 5 | indent }}", "{{ nope | int }}",
+    "{{ range(4)[1] }}{{ range(4)[9] }}{{ range(1, 6)[::-2] | list }}{{ range(3) | length }}{{ 2 in range(3) }}{{ range(3) == [0, 1, 2] }}{{ range(2) == range(0, 2) }}{{ range(0) | list or 'none' }}{{ 'y' if range(0) }}",
+    "{% set d = {'b': 1, 'a': 2} %}{{ d.items() | list }}{{ d.keys() | length }}{{ d.values() | first }}{{ d.values() | last }}{{ 'a' in d.keys() }}{{ ('a', 2) in d.items() }}{{ d.keys() == ['b', 'a'] }}{{ d.items()[0] }}{{ 'y' if {}.items() }}",
+    "{{ [1, 2] | reverse | list }}{{ [1, 2] | map('string') | reverse | first }}{{ [3, 1] | map('string') | join('+') }}{{ 3 in [1, 3] | reverse }}{{ 'y' if [] | map('string') }}{{ ([1] | select)[0] }}{% for a in [1, 2] | reverse %}{{ a }}{{ loop.last }}{% endfor %}",
+    "{{ range(3) is sequence }}{{ {}.keys() is sequence }}{{ {}.keys() is iterable }}{{ [] | reverse is sequence }}{{ ([] | reverse) is sequence }}{{ ([] | reverse) is iterable }}{{ ({'a': 1} | items) is sequence }}{{ ({'a': 1} | dictsort) is sequence }}",
+    "{{ range(3) }}", "{{ {'a': 1}.items() }}", "{{ [{'a': 1}.keys()] }}", "{{ [1] | reverse | string }}", "{{ [1] | map('string') }}", "{{ 'x' ~ ([1] | select) }}", "{{ {'a': 1} | items }}", "{{ [1, 1] | unique }}",
+    "{{ range(3) | tojson }}", "{{ [1] | map('string') | length }}", "{{ [1] | reverse | last }}", "{{ range(3) + [1] }}", "{{ [1] + ([2] | reverse) }}", "{{ [1, 2] | map('string') == ['1', '2'] }}",
+    "{% set x = [1, 2] | reverse %}{% for a in x %}{{ a }}{% endfor %}{% for a in x %}{{ a }}{% endfor %}", "{{ {'a': 1}.keys() == {'a': 2}.keys() }}",
+    "{% macro f(a) %}{{ a }}{{ varargs | join }}{% endmacro %}{{ f(1, 2, 3) }}", "{% macro f(a) %}{{ kwargs | length }}{% endmacro %}{{ f(1) }}", "{% macro f(kwargs) %}{{ kwargs }}{% endmacro %}{{ f(1) }}{{ varargs is defined }}",
+    "{% macro f(a, b=2) %}{{ a }}{{ b }}{% endmacro %}{{ f(1, a=3) }}", "{% macro f(a, b=2) %}{{ a }}{{ b }}{% endmacro %}{{ f(b=1) }}{{ f(1, b=3) }}", "{% macro f(a) %}{{ a }}{% endmacro %}{{ f(a=1, a=2) }}", "{% macro f(a, b) %}{% endmacro %}{{ f(a=1, 2) }}",
+    "{% set f = range %}{{ f(3) | list }}{% set n = namespace %}{{ n(a=3).a }}", "{% set f = messages[0].get %}{{ f('role') }}",
+    "{% set p = {'type': 'array', 'items': {'type': 'string'}, 'pop': 1} %}{{ p['items'].type }}{{ p.items.type }}{{ p.items is defined }}{{ p.pop }}{{ p.keys is defined }}{{ p['keys'] is defined }}{{ p['keys']['type'] }}{{ p['nope'] is defined }}{{ 'y' if p['values'] }}",
+    "{{ 'abc'.title is defined }}{{ [1].index is defined }}{{ [1].append is defined }}{{ (1,).copy is defined }}{{ 'a'.items is defined }}", "{{ range(3).stop }}", "{{ messages[0].keys }}", "{{ range }}", "{{ 'a' | upper.lower }}",
+    "{{ {1: 2} == {1: 2} }}{{ {1: 2} == {1.0: 2} }}{{ {(1, 2): 3}[(1, 2)] }}{{ (1, 2) in {(1, 2): 3} }}{{ {none: 1}[none] }}", "{{ {[1]: 2} }}", "{{ {([1],): 2} }}", "{{ [1] in {} }}", "{{ {}.keys() in {} }}", "{{ nope | dictsort }}",
+    "{% set a = {'x': 1, 'y': [2]} %}{% set b = {'y': [2], 'x': 1} %}{{ a.keys() == b.keys() }}{{ a.items() == b.items() }}{{ a.values() == a.values() }}{{ [a.keys()] == [b.keys()] }}{{ a.keys() == {'x': 1}.keys() }}{{ a.items() == {'x': 1, 'y': 2}.items() }}{% set v = a.values() %}{{ v == v }}",
+    "{{ {'a': 1}.keys() <= {'a': 1}.keys() }}",
     "{{ messages | map('length') | list }}{{ [0, 1, '', 'a'] | select | list }}{{ [1, 2, 3] | reject('odd') | list }}{{ [1, 2, 3] | select('ge', 2) | list }}{{ 4 is divisibleby 2 }}{{ 3 is odd }}{{ 'a' is string }}{{ {} is mapping }}{{ [] is iterable }}",
 ]
 # No large whole numbers: Python would repeat strings as often.
-ATOMS = ["1", "0", "-3", "2.5", "'a'", "' Bc '", "''", "x", "none", "true", "nope", "[1, 'a']", "[]", "{'a': 1}", "messages[0].role", "(messages | length)", "(1 + 2)", "1e22", "'é世'"]
+ATOMS = ["1", "0", "-3", "2.5", "'a'", "' Bc '", "''", "x", "none", "true", "nope", "[1, 'a']", "[]", "{'a': 1}", "messages[0].role", "(messages | length)", "(1 + 2)", "1e22", "'é世'", "range(3)", "{'a': 1}.items()", "([1, 'a'] | reverse)", "(messages | map(attribute='role'))", "range", "messages[0].keys", "{1: 2}"]
 BINARY = ["+", "-", "*", "/", "//", "%", "~", "==", "!=", "<", "<=", ">", ">=", "in", "not in", "and", "or", "if x else"]
-SUFFIX = ["", "", "", " | trim", " | length", " | string", " | tojson", "[0]", "[1:]", "[:-1]", " | list", " | first", " | default('d')", " is defined", " is string", " is none", " is not iterable", " is number", " is mapping", ".split('a')", ".strip()"]
+SUFFIX = ["", "", "", " | trim", " | length", " | string", " | tojson", "[0]", "[1:]", "[:-1]", " | list", " | first", " | default('d')", " is defined", " is string", " is none", " is not iterable", " is number", " is mapping", ".split('a')", ".strip()", ".items", "[::-1]", " | reverse | list", " | dictsort", " is sequence"]
 
 
 def expression(rng, depth=0):
@@ -69,7 +84,7 @@ def check(binary, count, seed):
     """[differences]; what both refuse is one answer."""
     rng = random.Random(seed)
     warnings.simplefilter("ignore")  # Python on what the random expressions do
-    jobs = [(t, {"messages": c, "tools": None, "add_generation_prompt": g, "x": 5}) for t in TEMPLATES for c in CONVERSATIONS for g in (False, True)]
+    jobs = [(t, {"messages": c, "tools": None, "add_generation_prompt": g, "x": 5}) for t in TEMPLATES for c in CONVERSATIONS[:None if "messages" in t else 1] for g in (False, True)]
     jobs += [("{{ " + expression(rng) + " }}", {"messages": CONVERSATIONS[1], "tools": None, "add_generation_prompt": False, "x": rng.choice([0, 5, "a", None])}) for _ in range(count)]
     p = subprocess.run([binary], input="".join(json.dumps({"template": t, "context": c}) + "\n" for t, c in jobs), capture_output=True, text=True, timeout=600)
     lines, bad, refused = p.stdout.splitlines(), [], 0

@@ -49,6 +49,12 @@ static void test_errors(void **state)
     expect_error("{% break %}", FSDPCK_ERR_FORMAT, "a loop around it");
     expect_error("{% set x.y = 1 %}", FSDPCK_ERR_FORMAT, "'x' is no namespace");
     expect_error("{{ '\xff' }}", FSDPCK_ERR_FORMAT, "no UTF-8");
+    expect_error("{% set f = messages[0].keys %}{{ f() }}", FSDPCK_ERR_UNSUPPORTED, "calling the method 'keys' without the value before it");
+    expect_error("{% set f = range %}{{ f(3) }}", FSDPCK_ERR_UNSUPPORTED, "a range has no text in this version: write \"| list\" behind it");
+    expect_error("{{ messages[0].keys }}", FSDPCK_ERR_UNSUPPORTED, "the text of a function ('keys')");
+    expect_error("{% set i = messages | reverse %}{{ i | first }}{{ i | list }}", FSDPCK_ERR_UNSUPPORTED, "gone through a second time");
+    expect_error("{% macro m(a) %}{{ varargs }}{% endmacro %}", FSDPCK_ERR_UNSUPPORTED, "'varargs' in a macro");
+    expect_error("{% macro m(a, b) %}{% endmacro %}{{ m(1, a=2) }}", FSDPCK_ERR_FORMAT, "macro 'm' takes no argument 'a', or has it already");
 }
 
 static void test_caps(void **state)

@@ -89,7 +89,7 @@ int jrecase(struct jrun *r, const struct jvalue *v, enum jcase how, struct jvalu
     bool first = true;
     for (size_t i = 0; !rc && i < v->n; i++) {
         if ((unsigned char)s[i] >= 0x80)
-            return jinja_fail(r->j, r->line, FSDPCK_ERR_UNSUPPORTED, r->err, "changing the case of letters beyond ASCII is not in this version");
+            return junsupported(r, "changing the case of letters beyond ASCII is not in this version");
         bool up = how == JCASE_UPPER || (first && how != JCASE_LOWER);
         if (s[i] >= 'a' && s[i] <= 'z' && up)
             s[i] = (char)(s[i] - 32);
@@ -187,9 +187,9 @@ static int string_method(struct jrun *r, const struct jvalue *v, const char *s, 
     case 6:
     case 7:
     case 8: return jrecase(r, v, m == 6 ? JCASE_UPPER : m == 7 ? JCASE_LOWER : JCASE_CAPITALIZE, out);
-    case 9: return args->count > 2 ? jfail(r, "replace with a count is not in this version") : jreplace(r, v, jarg(args, 0, NULL), jarg(args, 1, NULL), out);
+    case 9: return args->count > 2 ? junsupported(r, "replace with a count is not in this version") : jreplace(r, v, jarg(args, 0, NULL), jarg(args, 1, NULL), out);
     case 10: return find(r, v, args, out);
-    default: return jinja_fail(r->j, r->line, FSDPCK_ERR_UNSUPPORTED, r->err, "the method '%.*s' of a string is not in this version", (int)(n > 60 ? 60 : n), s);
+    default: return junsupported(r, "the method '%.*s' of a string is not in this version", (int)(n > 60 ? 60 : n), s);
     }
 }
 
@@ -211,6 +211,10 @@ static int dict_list(struct jrun *r, const struct jdict *d, bool keys, bool valu
         if (!rc)
             rc = jlist_add(r, out->list, &v);
     }
+    if (!rc) {
+        out->kind = JV_VIEW;
+        out->list->values = !keys;
+    }
     return rc;
 }
 
@@ -221,7 +225,7 @@ static int dict_method(struct jrun *r, const struct jvalue *v, const char *s, si
         return dict_list(r, v->dict, items || keys, items || values, out);
     const struct jvalue *key = jarg(args, 0, NULL), *otherwise = jarg(args, 1, NULL), *found;
     if (!jname_is(s, n, "get"))
-        return jinja_fail(r->j, r->line, FSDPCK_ERR_UNSUPPORTED, r->err, "the method '%.*s' of a dictionary is not in this version", (int)(n > 60 ? 60 : n), s);
+        return junsupported(r, "the method '%.*s' of a dictionary is not in this version", (int)(n > 60 ? 60 : n), s);
     if (!key || key->kind != JV_STRING)
         return jfail(r, "get wants a string");
     found = jdict_get(v->dict, key->s, key->n);
@@ -239,7 +243,7 @@ int jmethod(struct jrun *r, const struct jvalue *self, const char *s, size_t n, 
         *out = args->at[self->loop->index % args->count];
         return 0;
     }
-    return jinja_fail(r->j, r->line, FSDPCK_ERR_UNSUPPORTED, r->err, "the method '%.*s' of %s is not in this version", (int)(n > 60 ? 60 : n), s, jkind_name(self));
+    return junsupported(r, "the method '%.*s' of %s is not in this version", (int)(n > 60 ? 60 : n), s, jkind_name(self));
 }
 
 static int range(struct jrun *r, const struct jargs *args, struct jvalue *out)
@@ -258,6 +262,8 @@ static int range(struct jrun *r, const struct jargs *args, struct jvalue *out)
         rc = jlist_add(r, out->list, &v);
         r->steps++;
     }
+    if (!rc)
+        out->kind = JV_RANGE;
     return rc;
 }
 
@@ -337,5 +343,8 @@ bool jfunction_exists(const char *s, size_t n)
 
 int jfunction(struct jrun *r, const char *s, size_t n, const struct jargs *args, struct jvalue *out)
 {
-    return functions[find_function(s, n)].run(r, args, out);
+    size_t i = find_function(s, n);
+    if (i == NFUNCTIONS) /* a method, in a variable */
+        return junsupported(r, "calling the method '%.*s' without the value before it is not in this version", (int)(n > 60 ? 60 : n), s);
+    return functions[i].run(r, args, out);
 }

@@ -6,7 +6,7 @@
 int jattribute(struct jrun *r, const struct jvalue *item, const struct jvalue *name, struct jvalue *out)
 {
     if (name->kind == JV_STRING && memchr(name->s, '.', name->n))
-        return jfail(r, "an attribute with a point in it is not in this version");
+        return junsupported(r, "an attribute with a point in it is not in this version");
     return jitem(r, item, name, out);
 }
 
@@ -41,6 +41,8 @@ int jfilter_map(struct jrun *r, const struct jvalue *v, const struct jargs *args
             rc = jlist_add(r, out->list, &item);
         r->steps++;
     }
+    if (!rc)
+        out->kind = JV_ITERATOR;
     return rc;
 }
 
@@ -69,6 +71,8 @@ static int pick(struct jrun *r, const struct jvalue *v, const struct jargs *args
             rc = jlist_add(r, out->list, &items.list->items[i]);
         r->steps++;
     }
+    if (!rc)
+        out->kind = JV_ITERATOR;
     return rc;
 }
 

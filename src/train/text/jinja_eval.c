@@ -32,12 +32,35 @@ static bool in_range(int64_t *i, size_t n)
     return *i >= 0 && (uint64_t)*i < n;
 }
 
+/* Methods of Python's dict, list and str that are named and not called: to templates they are there and true. Those that change a dictionary or a list
+ * are undefined in transformers' sandbox. */
+static bool is_method(const struct jvalue *v, const char *s, size_t n, struct jvalue *out)
+{
+    static const char *const of_dict[] = { "copy", "fromkeys", "get", "items", "keys", "values", NULL }, *const undefined_of_dict[] = { "clear", "pop", "popitem", "setdefault", "update", NULL },
+                      *const of_list[] = { "copy", "count", "index", NULL },
+                      *const of_string[] = { "capitalize", "casefold", "center", "count", "encode", "endswith", "expandtabs", "find", "format", "format_map", "index", "isalnum", "isalpha", "isascii", "isdecimal",
+                                             "isdigit", "isidentifier", "islower", "isnumeric", "isprintable", "isspace", "istitle", "isupper", "join", "ljust", "lower", "lstrip", "maketrans", "partition",
+                                             "removeprefix", "removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip", "swapcase",
+                                             "title", "translate", "upper", "zfill", NULL };
+    const char *const *name = v->kind == JV_DICT ? of_dict : v->kind == JV_LIST && !v->tuple ? of_list : v->kind == JV_LIST ? of_list + 1 : of_string;
+    while (*name && !jname_is(s, n, *name))
+        name++;
+    *out = jundefined(s, n);
+    if (*name)
+        out->kind = JV_FUNCTION;
+    for (size_t i = 0; v->kind == JV_DICT && !*name && undefined_of_dict[i]; i++) {
+        if (jname_is(s, n, undefined_of_dict[i]))
+            return true;
+    }
+    return *name != NULL;
+}
+
 int jitem(struct jrun *r, const struct jvalue *v, const struct jvalue *key, struct jvalue *out)
 {
     *out = jundefined(key->kind == JV_STRING ? key->s : "item", key->kind == JV_STRING ? key->n : 4);
     if (v->kind == JV_UNDEFINED)
         return jundefined_error(r, v);
-    if ((v->kind == JV_LIST || v->kind == JV_STRING) && (key->kind == JV_INT || key->kind == JV_BOOL)) {
+    if ((v->kind == JV_LIST || v->kind == JV_STRING || v->kind == JV_RANGE) && (key->kind == JV_INT || key->kind == JV_BOOL)) {
         struct jvalue items;
         int64_t i = key->i;
         int rc = jitems(r, v, &items);
@@ -45,13 +68,13 @@ int jitem(struct jrun *r, const struct jvalue *v, const struct jvalue *key, stru
             *out = items.list->items[i];
         return rc;
     }
-    if (v->kind == JV_DICT) {
-        for (size_t i = 0; i < v->dict->count; i++) {
-            if (jequal(&v->dict->pairs[i].key, key, 0)) {
-                *out = v->dict->pairs[i].value;
-                return 0;
-            }
-        }
+    const struct jvalue *found = v->kind == JV_DICT ? jdict_find(v->dict, key) : NULL;
+    if (found) {
+        *out = *found;
+        return 0;
+    }
+    if (v->kind == JV_DICT && key->kind == JV_STRING) {
+        is_method(v, key->s, key->n, out);
         return 0;
     }
     return key->kind == JV_STRING ? jattr(r, v, key->s, key->n, out) : 0;
@@ -77,7 +100,7 @@ static int loop_attr(struct jrun *r, const struct jloop *loop, const char *s, si
             return 0;
         }
     }
-    return jfail(r, "loop.%.*s is not in this version", (int)(n > 60 ? 60 : n), s);
+    return junsupported(r, "loop.%.*s is not in this version", (int)(n > 60 ? 60 : n), s);
 }
 
 int jattr(struct jrun *r, const struct jvalue *v, const char *s, size_t n, struct jvalue *out)
@@ -87,6 +110,10 @@ int jattr(struct jrun *r, const struct jvalue *v, const char *s, size_t n, struc
         return jundefined_error(r, v);
     if (v->kind == JV_LOOP)
         return loop_attr(r, v->loop, s, n, out);
+    if ((v->kind == JV_DICT || v->kind == JV_LIST || v->kind == JV_STRING) && is_method(v, s, n, out))
+        return 0;
+    if (v->kind == JV_RANGE && (jname_is(s, n, "start") || jname_is(s, n, "stop") || jname_is(s, n, "step") || jname_is(s, n, "count") || jname_is(s, n, "index")))
+        return junsupported(r, "'%.*s' of a range is not in this version", (int)n, s);
     if (v->kind == JV_DICT || v->kind == JV_NAMESPACE) {
         const struct jvalue *found = jdict_get(v->dict, s, n);
         if (found)
@@ -127,7 +154,7 @@ static int slice(struct jrun *r, const struct jnode *n, struct jvalue *out)
         return rc;
     if (v.kind == JV_UNDEFINED)
         return jundefined_error(r, &v);
-    if (v.kind != JV_LIST && v.kind != JV_STRING)
+    if (v.kind != JV_LIST && v.kind != JV_STRING && v.kind != JV_RANGE)
         return jfail(r, "%s has no slices", jkind_name(&v));
     rc = jitems(r, &v, &items);
     int64_t count = rc ? 0 : (int64_t)items.list->count;
@@ -152,7 +179,7 @@ static int slice(struct jrun *r, const struct jnode *n, struct jvalue *out)
     if (!rc && joined)
         *out = jstring(joined, text.n);
     else if (!rc)
-        out->tuple = v.tuple;
+        *out = (struct jvalue){ .kind = v.kind, .tuple = v.tuple, .list = out->list };
     return rc;
 }
 
@@ -225,7 +252,7 @@ static int call(struct jrun *r, const struct jnode *n, struct jvalue *out)
     if (f->kind == JN_NAME && self.kind == JV_UNDEFINED)
         return jundefined_error(r, &self);
     if (f->kind == JN_NAME)
-        return self.kind == JV_FUNCTION ? jfunction(r, f->s, f->n, &args, out) : jfail(r, "'%.*s' is %s and cannot be called", (int)(f->n > 60 ? 60 : f->n), f->s, jkind_name(&self));
+        return self.kind == JV_FUNCTION ? jfunction(r, self.s, self.n, &args, out) : jfail(r, "'%.*s' is %s and cannot be called", (int)(f->n > 60 ? 60 : f->n), f->s, jkind_name(&self));
     if (f->kind != JN_ATTR)
         return jfail(r, "this cannot be called");
     rc = jeval(r, f->a, &self);

@@ -109,10 +109,18 @@ static struct jnode *items(struct jparser *p, enum jnode_kind kind, const char *
     return n;
 }
 
-/* Behind "(": expressions, and name=expression. */
+static bool is_argument(const struct jnode *list, const struct jtoken *name)
+{
+    while (list && (list->n != name->n || memcmp(list->s, name->s, name->n) != 0))
+        list = list->next;
+    return list != NULL;
+}
+
+/* Behind "(": expressions, then name=expression. */
 static struct jnode *arguments(struct jparser *p, struct jnode *call)
 {
     struct jnode **last = &call->list;
+    bool has_name = false; /* the argument before it */
     while (!jparse_take(p, JT_OP, ")")) {
         if (last != &call->list && !jparse_want(p, JT_OP, ","))
             return NULL;
@@ -123,10 +131,15 @@ static struct jnode *arguments(struct jparser *p, struct jnode *call)
             return NULL;
         const struct jtoken *t = jparse_peek(p);
         if (t->kind == JT_NAME && t[1].kind == JT_OP && jname_is(t[1].s, t[1].n, "=")) {
+            if (is_argument(call->list, t))
+                return jparse_fail(p, "each argument once is");
             argument->s = t->s;
             argument->n = t->n;
             p->at += 2;
+        } else if (has_name) {
+            return jparse_fail(p, "name=value behind name=value is");
         }
+        has_name = argument->s != NULL;
         argument->a = jparse_expression(p);
         if (!argument->a)
             return NULL;
@@ -154,6 +167,17 @@ static struct jnode *strings(struct jparser *p)
     return constant(p, jstring(s, n));
 }
 
+/* Jinja's names for the arguments of a macro that none of its parameters takes. */
+static bool is_rest_of_arguments(const struct jparser *p, const struct jtoken *t)
+{
+    if (!p->macro || (!jname_is(t->s, t->n, "varargs") && !jname_is(t->s, t->n, "kwargs")))
+        return false;
+    const struct jnode *parameter = p->macro->list;
+    while (parameter && (parameter->n != t->n || memcmp(parameter->s, t->s, t->n) != 0))
+        parameter = parameter->next;
+    return !parameter;
+}
+
 static struct jnode *primary(struct jparser *p)
 {
     const struct jtoken *t = jparse_peek(p);
@@ -170,6 +194,10 @@ static struct jnode *primary(struct jparser *p)
                 p->at++;
                 return constant(p, i < 4 ? jbool(i < 2) : jnone());
             }
+        }
+        if (is_rest_of_arguments(p, t)) {
+            jinja_fail(p->j, t->line, FSDPCK_ERR_UNSUPPORTED, p->err, "'%.*s' in a macro is not in this version: give the macro a parameter for each argument", (int)t->n, t->s);
+            return NULL;
         }
         return name_node(p, JN_NAME, "a name");
     }
@@ -297,7 +325,7 @@ struct jnode *jparse_filters(struct jparser *p, struct jnode *n)
             n = filter(p, n);
         else if (jparse_take(p, JT_NAME, "is"))
             n = test(p, n);
-        else if (jparse_is(p, JT_OP, "(") || jparse_is(p, JT_OP, "."))
+        else if (jparse_is(p, JT_OP, "("))
             n = postfix(p, n);
         else
             break;

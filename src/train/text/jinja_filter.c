@@ -31,7 +31,7 @@ static int filter_length(struct jrun *r, const struct jvalue *v, const struct ja
         *out = jint((int64_t)jnchars(v));
         return 0;
     }
-    int rc = jitems(r, v, &items);
+    int rc = v->kind == JV_ITERATOR ? jfail(r, "%s has no length", jkind_name(v)) : jitems(r, v, &items);
     *out = jint(rc ? 0 : (int64_t)items.list->count);
     return rc;
 }
@@ -145,7 +145,7 @@ static int filter_default(struct jrun *r, const struct jvalue *v, const struct j
 static int one_of(struct jrun *r, const struct jvalue *v, bool first, struct jvalue *out)
 {
     struct jvalue items;
-    int rc = jitems(r, v, &items);
+    int rc = !first && v->kind == JV_ITERATOR ? jfail(r, "%s has no last item", jkind_name(v)) : jitems(r, v, &items);
     *out = jundefined(first ? "first" : "last", first ? 5 : 4);
     if (!rc && items.list->count)
         *out = items.list->items[first ? 0 : items.list->count - 1];
@@ -178,7 +178,7 @@ static int filter_int(struct jrun *r, const struct jvalue *v, const struct jargs
     char text[32];
     *out = otherwise ? *otherwise : jint(0);
     if (args->count > 1)
-        return jfail(r, "int with a base is not in this version");
+        return junsupported(r, "int with a base is not in this version");
     if (v->kind == JV_INT || v->kind == JV_BOOL)
         *out = jint(v->i);
     if (v->kind == JV_UNDEFINED)
@@ -207,7 +207,7 @@ static int filter_float(struct jrun *r, const struct jvalue *v, const struct jar
 {
     (void)args;
     if (v->kind != JV_INT && v->kind != JV_FLOAT && v->kind != JV_BOOL)
-        return jfail(r, "float of %s is not in this version", jkind_name(v));
+        return junsupported(r, "float of %s is not in this version", jkind_name(v));
     *out = (struct jvalue){ .kind = JV_FLOAT, .f = v->kind == JV_FLOAT ? v->f : (double)v->i };
     return 0;
 }
@@ -215,9 +215,10 @@ static int filter_float(struct jrun *r, const struct jvalue *v, const struct jar
 static int filter_items(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
 {
     (void)args;
-    if (v->kind == JV_UNDEFINED)
-        return jlist_new(r, 0, out);
-    return v->kind == JV_DICT ? jmethod(r, v, "items", 5, &(struct jargs){ 0 }, out) : jfail(r, "items of %s", jkind_name(v));
+    int rc = v->kind == JV_UNDEFINED ? jlist_new(r, 0, out) : v->kind == JV_DICT ? jmethod(r, v, "items", 5, &(struct jargs){ 0 }, out) : jfail(r, "items of %s", jkind_name(v));
+    if (!rc)
+        out->kind = JV_ITERATOR;
+    return rc;
 }
 
 static int by_pair_key(const void *a, const void *b)
@@ -229,18 +230,20 @@ static int by_pair_key(const void *a, const void *b)
 
 static int filter_dictsort(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
 {
-    int rc = filter_items(r, v, args, out);
+    int rc = v->kind == JV_UNDEFINED ? jundefined_error(r, v) : filter_items(r, v, args, out);
     if (args->count)
-        return jfail(r, "dictsort with arguments is not in this version");
+        return junsupported(r, "dictsort with arguments is not in this version");
     for (size_t i = 0; !rc && i < out->list->count; i++) {
         const struct jvalue *key = &out->list->items[i].list->items[0];
         if (key->kind != JV_STRING)
-            return jfail(r, "dictsort: a key that is %s", jkind_name(key));
+            return junsupported(r, "dictsort: a key that is %s is not in this version", jkind_name(key));
         for (size_t k = 0; k < key->n; k++) {
             if (((unsigned char)key->s[k] >= 0x80) || (key->s[k] >= 'A' && key->s[k] <= 'Z'))
-                return jfail(r, "dictsort of keys that are not all small ASCII letters is not in this version");
+                return junsupported(r, "dictsort of keys that are not all small ASCII letters is not in this version");
         }
     }
+    if (!rc)
+        out->kind = JV_LIST;
     if (!rc)
         qsort(out->list->items, out->list->count, sizeof *out->list->items, by_pair_key);
     return rc;
@@ -251,7 +254,7 @@ static int filter_replace(struct jrun *r, const struct jvalue *v, const struct j
     struct jvalue text;
     int rc = jtext(r, v, &text);
     if (!rc && args->count > 2)
-        return jfail(r, "replace with a count is not in this version");
+        return junsupported(r, "replace with a count is not in this version");
     return rc ? rc : jreplace(r, &text, jarg(args, 0, "old"), jarg(args, 1, "new"), out);
 }
 
@@ -260,12 +263,14 @@ static int filter_reverse(struct jrun *r, const struct jvalue *v, const struct j
     struct jvalue items;
     (void)args;
     if (v->kind == JV_STRING)
-        return jfail(r, "reverse of a string is not in this version");
+        return junsupported(r, "reverse of a string is not in this version");
     int rc = jitems(r, v, &items);
     if (!rc)
         rc = jlist_new(r, items.list->count, out);
     for (size_t i = rc ? 0 : items.list->count; i > 0 && !rc; i--)
         rc = jlist_add(r, out->list, &items.list->items[i - 1]);
+    if (!rc && v->kind != JV_ITERATOR) /* Python's reversed() takes no iterator, and Jinja makes a list of it first */
+        out->kind = JV_ITERATOR;
     return rc;
 }
 
@@ -274,19 +279,21 @@ static int filter_unique(struct jrun *r, const struct jvalue *v, const struct ja
     struct jvalue items;
     int rc = jitems(r, v, &items);
     if (args->count)
-        return jfail(r, "unique with arguments is not in this version");
+        return junsupported(r, "unique with arguments is not in this version");
     if (!rc)
         rc = jlist_new(r, 4, out);
     for (size_t i = 0; !rc && i < items.list->count; i++) {
         bool seen = false;
         if (items.list->items[i].kind == JV_STRING)
-            return jfail(r, "unique of strings is not in this version"); /* it folds their case */
+            return junsupported(r, "unique of strings is not in this version"); /* it folds their case */
         for (size_t k = 0; k < out->list->count && !seen; k++)
             seen = jequal(&out->list->items[k], &items.list->items[i], 0);
         r->steps += out->list->count;
         if (!seen)
             rc = jlist_add(r, out->list, &items.list->items[i]);
     }
+    if (!rc)
+        out->kind = JV_ITERATOR;
     return rc;
 }
 

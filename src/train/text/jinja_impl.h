@@ -73,6 +73,7 @@ struct jparser {
     struct jinja *j;
     size_t at;
     unsigned depth, loops;
+    const struct jnode *macro; /* whose body it is in; NULL: none */
     struct fsdpck_error *err;
 };
 int jinja_lex(struct jinja *j, struct fsdpck_error *err);
@@ -92,7 +93,11 @@ int jinja_fail(const struct jinja *j, uint32_t line, int code, struct fsdpck_err
 
 /* --- values -------------------------------------------------------------------------------------------------------------------- */
 
-enum jvalue_kind { JV_UNDEFINED, JV_NONE, JV_BOOL, JV_INT, JV_FLOAT, JV_STRING, JV_LIST, JV_DICT, JV_NAMESPACE, JV_LOOP, JV_MACRO, JV_FUNCTION };
+enum jvalue_kind {
+    JV_UNDEFINED, JV_NONE, JV_BOOL, JV_INT, JV_FLOAT, JV_STRING, JV_LIST, JV_DICT, JV_NAMESPACE, JV_LOOP, JV_MACRO, JV_FUNCTION,
+    /* lists to loops and filters, and no lists to anything else: range(), a dictionary's items(), and what filters as map give, which can be gone through once */
+    JV_RANGE, JV_VIEW, JV_ITERATOR,
+};
 struct jvalue {
     enum jvalue_kind kind;
     bool tuple; /* LIST: only how it is shown */
@@ -103,7 +108,7 @@ struct jvalue {
             const char *s; /* STRING; UNDEFINED: what is not defined; FUNCTION: its name */
             size_t n;
         };
-        struct jlist *list;
+        struct jlist *list; /* LIST, RANGE, VIEW, ITERATOR */
         struct jdict *dict; /* DICT, NAMESPACE */
         struct jloop *loop;
         const struct jnode *macro;
@@ -112,6 +117,8 @@ struct jvalue {
 struct jlist {
     struct jvalue *items; /* (count) */
     size_t count, capacity;
+    bool spent;  /* ITERATOR: it was gone through */
+    bool values; /* VIEW: of a dictionary's values; equal to itself only */
 };
 struct jdict {
     struct jpair {
@@ -148,6 +155,7 @@ struct jrun {
 
 /* All of these return 0 or the error that is set; *out is written on success. */
 int jfail(struct jrun *r, const char *fmt, ...) FSDPCK_PRINTF(2, 3);
+int junsupported(struct jrun *r, const char *fmt, ...) FSDPCK_PRINTF(2, 3); /* Jinja knows it, and this version does not */
 int jno_memory(struct jrun *r); /* the arena gave none: its cap, or the system */
 int jeval(struct jrun *r, const struct jnode *n, struct jvalue *out);
 int jrun_body(struct jrun *r, const struct jnode *n); /* 0, an error, or one of the following */
@@ -167,13 +175,14 @@ int jlist_add(struct jrun *r, struct jlist *l, const struct jvalue *v);
 int jdict_new(struct jrun *r, struct jvalue *out);
 int jdict_put(struct jrun *r, struct jdict *d, const struct jvalue *key, const struct jvalue *v);
 const struct jvalue *jdict_get(const struct jdict *d, const char *s, size_t n); /* NULL: no such key */
+const struct jvalue *jdict_find(const struct jdict *d, const struct jvalue *key); /* likewise */
 int jvalue_of_json(struct jrun *r, struct json_t *json, unsigned depth, struct jvalue *out);
 bool jtrue(const struct jvalue *v);
 bool jequal(const struct jvalue *a, const struct jvalue *b, unsigned depth);
 const char *jkind_name(const struct jvalue *v);
 bool jis(const struct jvalue *v, const char *text); /* a string with these bytes */
 size_t jnchars(const struct jvalue *string);
-/* Items of what can be gone through: a list, keys of a dict, characters of a string. */
+/* Items of what can be gone through: a list and its like, keys of a dict, characters of a string. An iterator is spent then. */
 int jitems(struct jrun *r, const struct jvalue *v, struct jvalue *out);
 /* str(v), repr(v), json.dumps(v). */
 int jtext(struct jrun *r, const struct jvalue *v, struct jvalue *out);

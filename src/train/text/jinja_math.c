@@ -104,7 +104,7 @@ int jbinary(struct jrun *r, enum jop op, const struct jvalue *a, const struct jv
     if (op == JO_CONCAT)
         return concat(r, a, b, out);
     if (op == JO_MOD && a->kind == JV_STRING)
-        return jinja_fail(r->j, r->line, FSDPCK_ERR_UNSUPPORTED, r->err, "formatting by %% is not in this version");
+        return junsupported(r, "formatting by %% is not in this version");
     if (a->kind == JV_UNDEFINED || b->kind == JV_UNDEFINED)
         return jundefined_error(r, a->kind == JV_UNDEFINED ? a : b);
     if (is_number(a) && is_number(b)) {

@@ -127,11 +127,14 @@ static struct jnode *parse_macro(struct jparser *p)
         *last = parameter;
         last = &parameter->next;
     }
+    const struct jnode *around = p->macro;
     unsigned loops = p->loops;
     p->loops = 0;
+    p->macro = n;
     if (!block_end(p) || !(n->b = body_to(p, "endmacro", NULL, NULL, &end)) || !block_end(p))
         return NULL;
     p->loops = loops;
+    p->macro = around;
     return n;
 }
 

@@ -149,6 +149,24 @@ static int loop(struct jrun *r, const struct jnode *n)
     return items.list->count == 0 && n->c ? in_frame(r, n->c) : 0;
 }
 
+/* Every argument has a parameter, and no two the same: those without a name come first. */
+static int check_arguments(struct jrun *r, const struct jnode *macro, const struct jargs *args, size_t nparameters)
+{
+    const int shown = (int)(macro->n > 60 ? 60 : macro->n);
+    const struct jnode *free = macro->list;
+    size_t i = 0;
+    for (; i < args->count && !args->names[i] && free; i++)
+        free = free->next;
+    for (; i < args->count && args->names[i]; i++) {
+        const struct jnode *p = free;
+        while (p && (args->name_nbytes[i] != p->n || memcmp(args->names[i], p->s, p->n) != 0))
+            p = p->next;
+        if (!p)
+            return jfail(r, "macro '%.*s' takes no argument '%.*s', or has it already", shown, macro->s, (int)(args->name_nbytes[i] > 60 ? 60 : args->name_nbytes[i]), args->names[i]);
+    }
+    return i < args->count ? jfail(r, "macro '%.*s' takes %zu arguments, %zu are given", shown, macro->s, nparameters, args->count) : 0;
+}
+
 int jcall_macro(struct jrun *r, const struct jnode *macro, const struct jnode *list, struct jvalue *out)
 {
     struct jargs args;
@@ -169,15 +187,8 @@ int jcall_macro(struct jrun *r, const struct jnode *macro, const struct jnode *l
         if (!rc)
             rc = jassign(r, p->s, p->n, &v);
     }
-    for (size_t i = 0; i < args.count && !rc; i++) {
-        const struct jnode *p = macro->list;
-        while (p && args.names[i] && (args.name_nbytes[i] != p->n || memcmp(args.names[i], p->s, p->n) != 0))
-            p = p->next;
-        if (args.names[i] && !p)
-            rc = jfail(r, "macro '%.*s' takes no argument '%.*s'", (int)(macro->n > 60 ? 60 : macro->n), macro->s, (int)(args.name_nbytes[i] > 60 ? 60 : args.name_nbytes[i]), args.names[i]);
-    }
-    if (!rc && args.count > place)
-        rc = jfail(r, "macro '%.*s' takes %zu arguments, %zu are given", (int)(macro->n > 60 ? 60 : macro->n), macro->s, place, args.count);
+    if (!rc)
+        rc = check_arguments(r, macro, &args, place);
     if (!rc)
         rc = capture(r, macro->b, out);
     r->frame = caller;
@@ -188,7 +199,7 @@ static int generation(struct jrun *r, const struct jnode *n)
 {
     struct jinja_output *o = r->out;
     if (r->captures)
-        return jfail(r, "{%% generation %%} inside of a macro or a set block is not in this version");
+        return junsupported(r, "{%% generation %%} inside of a macro or a set block is not in this version");
     size_t begin = o->nbytes;
     int rc = in_frame(r, n->b);
     if (rc < 0)

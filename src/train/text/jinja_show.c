@@ -150,7 +150,7 @@ static int by_key(const void *a, const void *b)
 static int put_pair(struct writer *w, const struct jpair *pair, unsigned depth)
 {
     if (w->json && pair->key.kind != JV_STRING)
-        return jfail(w->r, "tojson: a key that is %s", jkind_name(&pair->key));
+        return junsupported(w->r, "tojson: a key that is %s is not in this version", jkind_name(&pair->key));
     int rc = put_value(w, &pair->key, depth);
     if (!rc)
         rc = put_text(w, w->json ? w->json->key : ": ");
@@ -168,7 +168,7 @@ static int put_dict(struct writer *w, const struct jdict *d, unsigned depth)
         memcpy(pairs, d->pairs, d->count * sizeof *pairs);
         for (size_t i = 0; i < d->count; i++) {
             if (pairs[i].key.kind != JV_STRING)
-                return jfail(w->r, "tojson: a key that is %s", jkind_name(&pairs[i].key));
+                return junsupported(w->r, "tojson: a key that is %s is not in this version", jkind_name(&pairs[i].key));
         }
         qsort(pairs, d->count, sizeof *pairs, by_key);
     }
@@ -202,7 +202,11 @@ static int put_value(struct writer *w, const struct jvalue *v, unsigned depth)
     case JV_UNDEFINED:
         if (!w->json)
             return put_text(w, "Undefined");
-        __attribute__((fallthrough));
+        return jfail(w->r, "%s has no text", jkind_name(v));
+    case JV_RANGE:
+    case JV_VIEW:
+    case JV_ITERATOR: return junsupported(w->r, "%s has no text in this version: write \"| list\" behind it", jkind_name(v));
+    case JV_FUNCTION: return junsupported(w->r, "the text of a function ('%.*s') is not in this version", (int)(v->n > 60 ? 60 : v->n), v->s);
     default: return jfail(w->r, "%s has no text", jkind_name(v));
     }
 }

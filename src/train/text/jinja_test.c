@@ -47,7 +47,7 @@ static int compare(struct jrun *r, enum test_kind kind, const struct jvalue *v, 
 int jtest(struct jrun *r, int test, const struct jvalue *v, const struct jargs *args, bool *out)
 {
     enum jvalue_kind k = v->kind;
-    bool many = k == JV_STRING || k == JV_LIST || k == JV_DICT;
+    bool sequence = k == JV_STRING || k == JV_LIST || k == JV_DICT || k == JV_RANGE || k == JV_UNDEFINED; /* Jinja's undefined has a length, and no items */
     enum test_kind kind = tests[test].kind;
     bool compares = kind == T_EQ || kind == T_NE || kind == T_LT || kind == T_LE || kind == T_GT || kind == T_GE || kind == T_IN || kind == T_DIVISIBLEBY;
     if (compares != (args->count == 1) || args->count > 1)
@@ -66,8 +66,8 @@ int jtest(struct jrun *r, int test, const struct jvalue *v, const struct jargs *
     case T_MAPPING: *out = k == JV_DICT; return 0;
     case T_NONE: *out = k == JV_NONE; return 0;
     case T_STRING: *out = k == JV_STRING; return 0;
-    case T_ITERABLE:
-    case T_SEQUENCE: *out = many || k == JV_UNDEFINED; return 0; /* Jinja's undefined has a length, and no items */
+    case T_ITERABLE: *out = sequence || k == JV_VIEW || k == JV_ITERATOR; return 0;
+    case T_SEQUENCE: *out = sequence; return 0;
     default: return compare(r, kind, v, args, out);
     }
 }

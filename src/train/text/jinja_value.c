@@ -17,6 +17,16 @@ int jfail(struct jrun *r, const char *fmt, ...)
     return jinja_fail(r->j, r->line, FSDPCK_ERR_FORMAT, r->err, "%s", what);
 }
 
+int junsupported(struct jrun *r, const char *fmt, ...)
+{
+    char what[600];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    return jinja_fail(r->j, r->line, FSDPCK_ERR_UNSUPPORTED, r->err, "%s", what);
+}
+
 int jno_memory(struct jrun *r)
 {
     if (r->arena.total > JINJA_MAX_MEMORY / 4)
@@ -107,14 +117,24 @@ int jdict_new(struct jrun *r, struct jvalue *out)
     return 0;
 }
 
+/* Python hashes keys: no list, dictionary or view is one. */
+static bool is_key(const struct jvalue *v, unsigned depth)
+{
+    bool ok = v->kind != JV_DICT && v->kind != JV_VIEW && (v->kind != JV_LIST || v->tuple) && depth <= JINJA_MAX_DEPTH;
+    for (size_t i = 0; ok && v->kind == JV_LIST && i < v->list->count; i++)
+        ok = is_key(&v->list->items[i], depth + 1);
+    return ok;
+}
+
 int jdict_put(struct jrun *r, struct jdict *d, const struct jvalue *key, const struct jvalue *v)
 {
-    for (size_t i = 0; i < d->count; i++) {
-        if (jequal(&d->pairs[i].key, key, 0)) {
-            d->pairs[i].value = *v;
-            return 0;
-        }
+    struct jvalue *found = (struct jvalue *)jdict_find(d, key);
+    if (found) {
+        *found = *v;
+        return 0;
     }
+    if (!is_key(key, 0))
+        return jfail(r, "%s is no key", jkind_name(key));
     r->steps += d->count; /* searching costs */
     const struct jpair pair = { *key, *v };
     int rc = make_room(r, (void **)&d->pairs, d->count, &d->capacity, sizeof *d->pairs);
@@ -128,6 +148,17 @@ const struct jvalue *jdict_get(const struct jdict *d, const char *s, size_t n)
     for (size_t i = 0; i < d->count; i++) {
         const struct jvalue *key = &d->pairs[i].key;
         if (key->kind == JV_STRING && key->n == n && memcmp(key->s, s, n) == 0)
+            return &d->pairs[i].value;
+    }
+    return NULL;
+}
+
+const struct jvalue *jdict_find(const struct jdict *d, const struct jvalue *key)
+{
+    if (key->kind == JV_STRING)
+        return jdict_get(d, key->s, key->n);
+    for (size_t i = 0; i < d->count; i++) {
+        if (jequal(&d->pairs[i].key, key, 0))
             return &d->pairs[i].value;
     }
     return NULL;
@@ -180,7 +211,9 @@ bool jtrue(const struct jvalue *v)
     case JV_INT: return v->i != 0;
     case JV_FLOAT: return v->f != 0;
     case JV_STRING: return v->n > 0;
-    case JV_LIST: return v->list->count > 0;
+    case JV_LIST:
+    case JV_RANGE:
+    case JV_VIEW: return v->list->count > 0;
     case JV_DICT: return v->dict->count > 0;
     default: return true;
     }
@@ -196,6 +229,19 @@ static double number(const struct jvalue *v)
     return v->kind == JV_FLOAT ? v->f : (double)v->i;
 }
 
+/* Keys or items of two dictionaries: sets. */
+static bool same_views(const struct jlist *a, const struct jlist *b, unsigned depth)
+{
+    if (a == b || a->values || b->values)
+        return a == b;
+    size_t found = 0;
+    for (size_t i = 0; i < a->count && a->count == b->count; i++) {
+        for (size_t k = 0; k < b->count && found <= i; k++)
+            found += jequal(&a->items[i], &b->items[k], depth + 1);
+    }
+    return found == a->count && found == b->count;
+}
+
 bool jequal(const struct jvalue *a, const struct jvalue *b, unsigned depth)
 {
     if (is_number(a) && is_number(b))
@@ -205,6 +251,7 @@ bool jequal(const struct jvalue *a, const struct jvalue *b, unsigned depth)
     switch (a->kind) {
     case JV_STRING: return a->n == b->n && memcmp(a->s, b->s, a->n) == 0;
     case JV_LIST:
+    case JV_RANGE:
         if (a->list->count != b->list->count || a->tuple != b->tuple)
             return false;
         for (size_t i = 0; i < a->list->count; i++) {
@@ -216,11 +263,12 @@ bool jequal(const struct jvalue *a, const struct jvalue *b, unsigned depth)
         if (a->dict->count != b->dict->count)
             return false;
         for (size_t i = 0; i < a->dict->count; i++) {
-            const struct jvalue *key = &a->dict->pairs[i].key, *other = key->kind == JV_STRING ? jdict_get(b->dict, key->s, key->n) : NULL;
+            const struct jvalue *other = jdict_find(b->dict, &a->dict->pairs[i].key);
             if (!other || !jequal(&a->dict->pairs[i].value, other, depth + 1))
                 return false;
         }
         return true;
+    case JV_VIEW: return same_views(a->list, b->list, depth);
     case JV_NAMESPACE: return a->dict == b->dict;
     case JV_UNDEFINED:
     case JV_NONE: return true;
@@ -231,7 +279,8 @@ bool jequal(const struct jvalue *a, const struct jvalue *b, unsigned depth)
 
 const char *jkind_name(const struct jvalue *v)
 {
-    static const char *const names[] = { "undefined", "none", "a boolean", "an integer", "a float", "a string", "a list", "a dictionary", "a namespace", "loop", "a macro", "a function" };
+    static const char *const names[] = { "undefined", "none", "a boolean", "an integer", "a float", "a string", "a list", "a dictionary", "a namespace", "loop", "a macro", "a function",
+                                         "a range", "a view of a dictionary", "an iterator" };
     return names[v->kind];
 }
 
@@ -259,12 +308,23 @@ static int characters(struct jrun *r, const struct jvalue *v, struct jvalue *out
     return rc;
 }
 
+static int items_of_other(struct jrun *r, const struct jvalue *v, struct jvalue *out)
+{
+    if (v->list->spent)
+        return junsupported(r, "an iterator (from a filter as map, select or reverse) is gone through a second time: write \"| list\" behind the filter");
+    v->list->spent = v->kind == JV_ITERATOR;
+    out->kind = JV_LIST;
+    return 0;
+}
+
 int jitems(struct jrun *r, const struct jvalue *v, struct jvalue *out)
 {
     int rc = 0;
     *out = *v;
     if (v->kind == JV_LIST)
         return 0;
+    if (v->kind == JV_RANGE || v->kind == JV_VIEW || v->kind == JV_ITERATOR)
+        return items_of_other(r, v, out);
     if (v->kind == JV_STRING)
         return characters(r, v, out);
     if (v->kind == JV_UNDEFINED)
@@ -296,16 +356,15 @@ static int contains(struct jrun *r, const struct jvalue *item, const struct jval
         return 0;
     }
     if (in->kind == JV_DICT) {
-        if (item->kind == JV_LIST || item->kind == JV_DICT)
-            return jfail(r, "%s is no key", jkind_name(item));
-        for (size_t i = 0; i < in->dict->count && !*out; i++)
-            *out = jequal(&in->dict->pairs[i].key, item, 0);
-        return 0;
+        *out = jdict_find(in->dict, item) != NULL;
+        return is_key(item, 0) ? 0 : jfail(r, "%s is no key", jkind_name(item));
     }
-    if (in->kind == JV_LIST) {
-        for (size_t i = 0; i < in->list->count && !*out; i++)
-            *out = jequal(&in->list->items[i], item, 0);
-        return 0;
+    if (in->kind == JV_LIST || in->kind == JV_RANGE || in->kind == JV_VIEW || in->kind == JV_ITERATOR) {
+        struct jvalue items;
+        int rc = jitems(r, in, &items);
+        for (size_t i = 0; !rc && i < items.list->count && !*out; i++)
+            *out = jequal(&items.list->items[i], item, 0);
+        return rc;
     }
     return in->kind == JV_UNDEFINED ? 0 : jfail(r, "'in': %s cannot hold %s", jkind_name(in), jkind_name(item));
 }
@@ -321,8 +380,8 @@ int jcompare(struct jrun *r, enum jop op, const struct jvalue *a, const struct j
         *out = *out == (op == JO_IN);
         return rc;
     }
-    if (a->kind == JV_LIST && b->kind == JV_LIST)
-        return jinja_fail(r->j, r->line, FSDPCK_ERR_UNSUPPORTED, r->err, "the order of lists is not in this version");
+    if (a->kind == b->kind && (a->kind == JV_LIST || a->kind == JV_VIEW))
+        return junsupported(r, "the order of lists or views is not in this version");
     if (!(is_number(a) && is_number(b)) && !(a->kind == JV_STRING && b->kind == JV_STRING))
         return jfail(r, "%s and %s cannot be compared%s%.*s", jkind_name(a), jkind_name(b), a->kind == JV_UNDEFINED ? ": " : "",
                      a->kind == JV_UNDEFINED ? (int)(a->n > 60 ? 60 : a->n) : 0, a->kind == JV_UNDEFINED ? a->s : "");
