@@ -36,7 +36,7 @@ struct cat {
     struct slice box;
     struct array_out array;
     struct fsdpck_error *err;
-    bool json, begun; /* begun: what stands before the values is printed */
+    bool json, begun; /* begun: the part of the object before the values is printed */
     bool whole; /* one piece holds everything: its columns are aligned */
 };
 
@@ -137,18 +137,9 @@ static int print_numbers(struct cat *c)
     return rc;
 }
 
-static int print_json(struct cat *c)
+static void shape_result(struct cat *c)
 {
-    c->json = true;
-    int rc = print_numbers(c);
-    if (!rc)
-        puts("}");
-    return rc;
-}
-
-static void shape_result(struct cat *c, bool json)
-{
-    c->array = (struct array_out){ .dtype = c->tensor->dtype, .style = json ? NUMBER_JSON : NUMBER_TEXT };
+    c->array = (struct array_out){ .dtype = c->tensor->dtype, .style = c->json ? NUMBER_JSON : NUMBER_TEXT };
     for (uint32_t d = 0; d < c->tensor->ndim; d++) {
         if (!c->box.dropped[d])
             c->array.shape[c->array.ndim++] = c->box.size[d];
@@ -186,7 +177,7 @@ static int run(const struct cat_args *args, const char *const *at)
     struct fsdpck_error err = { 0 };
     struct report report = { 0 };
     struct fsdpck_options opt;
-    struct cat cat = { .err = &err };
+    struct cat cat = { .err = &err, .json = args->common.json };
     if (args->raw && args->common.json)
         return usage_error("cat prints either --raw or --json");
     if (args->raw && isatty(STDOUT_FILENO))
@@ -199,14 +190,13 @@ static int run(const struct cat_args *args, const char *const *at)
     if (!rc)
         rc = slice_parse(args->slice, cat.tensor, &cat.box, &err);
     if (!rc) {
-        shape_result(&cat, args->common.json);
-        rc = args->raw ? pieces_read(cat.src, cat.tensor, &cat.box, raw_piece(args->common.memory_nbytes), on_bytes, &cat, &err)
-             : args->common.json ? print_json(&cat) : print_numbers(&cat);
+        shape_result(&cat);
+        rc = args->raw ? pieces_read(cat.src, cat.tensor, &cat.box, raw_piece(args->common.memory_nbytes), on_bytes, &cat, &err) : print_numbers(&cat);
     }
     if (!rc) /* a slice too: one CRC-32 stands for all of a stored tensor */
         rc = fsdpck_source_check(cat.src, &err);
-    if (!rc && !args->raw && !args->common.json)
-        putchar('\n');
+    if (!rc && !args->raw) /* an object that stays open holds values that nobody should take */
+        puts(cat.json ? "}" : "");
     fsdpck_source_close(cat.src);
     return rc < 0 ? report_error(&report, &err) : EXIT_DONE;
 }

@@ -228,6 +228,8 @@ def check_shared(t):
         write(path, whole[:at + k] + bytes([whole[at + k] ^ 4]) + whole[at + k + 1:])
         t.refused("a flipped byte %d of a shared storage" % k, "convert", path, out, "--ranks", "2", saying="CRC-32", naming="tensor 'w'")
         t.refused("the same for cat", "cat", path, "w", "--slice", "0", saying="CRC-32", naming="tensor 'w'")
+        r = t.refused("the same for cat --json", "cat", path, "w", "--slice", "0", "--json", saying="CRC-32", naming="tensor 'w'")
+        t.check(not r.out.rstrip().endswith("}") or '"error"' in r.out, "values that are refused are no whole object", r)
     write(path, without_crc(whole, lambda name: "/data/" in name))
     r = t.good("convert", path, out, "--ranks", "2")
     t.check("1 record has no CRC-32" in r.err, "a record without a CRC-32 is mentioned", r)
