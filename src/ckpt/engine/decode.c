@@ -84,13 +84,18 @@ static int undecodable(const struct window *w, uint64_t number, const struct fsd
     return FSDPCK_ERR_FORMAT;
 }
 
+static bool is_sound(const uint8_t *stored, const struct fsdpck_record *r)
+{
+    struct fsdpck_hash128 got;
+    fsdpck_hash(stored, r->nbytes, &got);
+    return fsdpck_hash_equal(&got, &r->hash);
+}
+
 /* The part of one block that is wanted: straight to its place where that is all of it. */
 static int place_block(struct window *w, uint64_t number, const struct fsdpck_record *r, const uint8_t *stored)
 {
     uint64_t at = number * FSDPCK_BLOCK_NBYTES, stop = at + fsdpck_block_decoded(w->e, number);
-    struct fsdpck_hash128 got;
-    fsdpck_hash(stored, r->nbytes, &got);
-    if (!w->f->src->opt.no_verify && !fsdpck_hash_equal(&got, &r->hash))
+    if (!w->f->src->opt.no_verify && !is_sound(stored, r))
         return fsdpck_fetch_damaged(w->f, w->ordinal, w->e, at, stop, w->err);
     bool whole = at >= w->begin && stop <= w->end;
     uint8_t *out = whole ? w->dst + (at - w->begin) : w->f->block;

@@ -20,7 +20,7 @@ struct choice {
     char *tree;                /* or NULL */
     bool *kept;                /* (tensors of the source) */
     int64_t *position;         /* (tensors of the source) where its bytes are in the selection, or -1 */
-    enum use { UNMATCHED, SHADOWED, USED } *renamed; /* (select->nrename) whether some name begins with FROM, and with none before it */
+    enum use { UNMATCHED, SHADOWED, USED } *renamed; /* (select->nrename) SHADOWED: every name that begins with FROM begins with an earlier one too */
     struct fsdpck_error *err;
 };
 
@@ -193,7 +193,7 @@ static int shadowed_rename(struct choice *c, const struct fsdpck_pair *pair)
     return c->err->code;
 }
 
-/* A FROM that no name begins with is a typo, and one that never counts says something that does not happen. */
+/* A FROM that no name begins with is a typo; one that earlier ones hide has no effect. Both are refused. */
 static int check_renames(struct choice *c)
 {
     for (size_t i = 0; i < c->select->nrename; i++) {
@@ -369,25 +369,30 @@ static int no_such_tree(const struct choice *c)
     return FSDPCK_ERR_USAGE;
 }
 
-/* Whether something that would go out but for --exclude matches; in a tree, elsewhere does not count. */
-static bool finds(const struct choice *c, const char *glob)
+/* Whether the glob matches the name, which would go out without --exclude. */
+static bool finds_one(const struct choice *c, const char *glob, const struct fsdpck_named *n)
 {
     const struct fsdpck_select only_included = { .include = c->select->include, .ninclude = c->select->ninclude };
+    return fsdpck_glob_match(glob, n->name) && tree_keeps(c, n) && globs_keep(&only_included, n->name);
+}
+
+static bool finds(const struct choice *c, const char *glob)
+{
     for (size_t i = 0; i < fsdpck_source_ntensors(c->src); i++) {
         const struct fsdpck_named n = named_tensor(c, i);
-        if (fsdpck_glob_match(glob, n.name) && tree_keeps(c, &n) && globs_keep(&only_included, n.name))
+        if (finds_one(c, glob, &n))
             return true;
     }
     for (size_t i = 0; i < fsdpck_source_nitems(c->src); i++) {
         const struct fsdpck_item *item = fsdpck_source_item(c->src, i);
         const struct fsdpck_named n = { item->name, item->path, item->npath };
-        if (fsdpck_glob_match(glob, n.name) && tree_keeps(c, &n) && globs_keep(&only_included, n.name))
+        if (finds_one(c, glob, &n))
             return true;
     }
     return false;
 }
 
-/* An --exclude of what does not go out anyway comes to what was asked for: it is said, as it may be a typo. */
+/* An --exclude without effect is no error, but may be a typo: a note tells. */
 static void note_excludes(const struct choice *c)
 {
     char line[512];
@@ -426,7 +431,7 @@ static int keep_tensors(struct choice *c)
     if (c->select->tree)
         return no_such_tree(c);
     fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "none of the %zu tensors is selected", n);
-    fsdpck_error_hint(c->err, "--include and --exclude leave none together");
+    fsdpck_error_hint(c->err, "together, --include and --exclude leave none");
     return FSDPCK_ERR_USAGE;
 }
 

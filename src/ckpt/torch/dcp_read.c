@@ -287,8 +287,8 @@ static void leave_reshaped(struct dcp_reading *r, fsdpck_node dict)
         first = first ? first : name;
         n++;
     }
-    snprintf(line, sizeof line, "%zu tensor%s of Megatron's optimizer left out, '%.300s' the first: cut along flattened elements, which is not read", n,
-             n == 1 ? " is" : "s are", first ? first : "");
+    snprintf(line, sizeof line, "%zu tensor%s of Megatron's optimizer, '%.300s' the first, left out: cut along flattened elements, which is not supported", n,
+             n == 1 ? "" : "s", first ? first : "");
     if (n && r->src->opt.note)
         r->src->opt.note(r->src->opt.ctx, line);
 }
