@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What any verb refuses, verify reports: every value in index.json and in the chunk tables of small checkpoints is changed in turn, with every hash made right,
-and so is .metadata; where a verb then refuses, or the two documents tell different things, `verify` must say so, and mostly without reading payload.
+"""`verify` reports whatever another verb refuses. Each value in index.json of small checkpoints is changed in turn, and bytes of .metadata, with all hashes made
+right; if a verb then refuses, or the two documents differ, `verify` must report it, in most cases also with --quick. Chunk tables: see lies.py.
 
 usage: mutations.py BINARY HASH128
 """

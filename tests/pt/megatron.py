@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What Megatron-core puts into a .metadata besides what torch does: its own classes, the plans of the save, and shapes of its own making.
+"""Megatron-core adds to .metadata classes of its own, the plans of the save, and tensors in shapes of its own making.
 
 usage: megatron.py BINARY
 """

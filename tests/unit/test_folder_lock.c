@@ -1,4 +1,4 @@
-/* A folder's owner: named to others, survived by nobody it did not fork, taken over when it is provably gone. */
+/* The lock of a folder: it names its owner to others, and is taken over when the owner is provably gone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -77,7 +77,7 @@ static void test_second(void **state)
     taken(*state, NULL);
 }
 
-/* A child shares the lock: as long as it lives it is held. */
+/* The lock ends with its owner; the file stays, and the next owner takes it over. */
 static void test_killed(void **state)
 {
     struct fsdpck_folder_lock *lock;

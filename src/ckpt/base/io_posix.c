@@ -59,8 +59,8 @@ static int64_t posix_pread_cached(void *ctx, int fd, void *buf, uint64_t nbytes,
     return n < 0 ? -errno : n;
 }
 
-/* Beyond the limit on the size of files the kernel sends SIGXFSZ, which ends a process that does not expect it. The signals are the program's business, so
- * that the library does not come so far. */
+/* A write beyond the limit on the size of files makes the kernel send SIGXFSZ, which by default kills the process. The library leaves signals to the program,
+ * so it asks first. It asks every time: another process may change the limit (prlimit), and the call costs little beside a write. */
 static bool is_over_limit(uint64_t nbytes)
 {
     struct rlimit limit;

@@ -148,7 +148,7 @@ static int put_in(struct open_record *o, size_t i, const struct segment *s, stru
     return 0;
 }
 
-/* Another thread may have brought some of it meanwhile: then its segment stays, and what that lacks is read at the end. */
+/* If another thread has brought some of it meanwhile, that segment stays; the gaps are read at the end. */
 static int insert(struct open_record *o, const struct segment *s, struct fsdpck_error *err)
 {
     size_t i = find(o, s->begin);

@@ -1,5 +1,5 @@
 /* CRC-32s of stored records (the zip entries of torch.save files and DCP items), checked while their bytes are read. Reads may bring a record in parts, in any
- * order and from several threads: the CRCs of the parts are joined, and the last part gives the verdict. What no read brought is read by fsdpck_checks_finish(). */
+ * order and from several threads: the CRCs of the parts are joined, and the last part gives the verdict. fsdpck_checks_finish() reads what no read brought. */
 #ifndef CKPT_CHECKS_H
 #define CKPT_CHECKS_H
 
@@ -7,7 +7,7 @@
 
 #include "engine/source_impl.h"
 
-/* A record that a CRC-32 stands for. Owned by the source's arena, or what lives as long. */
+/* A record with a CRC-32. It lives as long as the source. */
 struct fsdpck_crc_record {
     uint64_t offset, nbytes; /* in the file, or in what the zstd stream decodes to */
     uint32_t crc32;
@@ -22,8 +22,8 @@ struct fsdpck_crc_record *fsdpck_checks_expect(struct fsdpck_source *src, struct
 /* Counts records without a CRC-32; fsdpck_source_check() mentions them in one note. */
 void fsdpck_checks_unchecked(struct fsdpck_source *src, uint64_t nrecords);
 
-/* Bytes [begin, begin + nbytes) of the extent's payload, as they are stored, passed by. FSDPCK_ERR_DAMAGED names file and tensor where they complete a record
- * whose CRC-32 is another. */
+/* A read brought bytes [begin, begin + nbytes) of the extent's payload, as they are stored. FSDPCK_ERR_DAMAGED names file and tensor if they complete a record
+ * with another CRC-32. */
 int fsdpck_checks_bytes(struct fsdpck_source *src, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, const void *data, uint64_t nbytes,
                         struct fsdpck_error *err);
 /* Reads the rest of the record that holds the extent. ordinal: of its tensor, or what follows where the source has no tensors yet. */

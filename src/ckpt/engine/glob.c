@@ -100,7 +100,8 @@ enum { DISTANCE_NBYTES = 255 };
 
 static unsigned least(unsigned a, unsigned b) { return a < b ? a : b; }
 
-/* One element of the pattern that is no '*'. before, after: (n + 1) cost of what was compared with the first so many bytes of the name. Returns the element's end. */
+/* One element of the pattern that is no '*'. before, after: (n + 1) edits between the pattern up to its beginning, or end, and the first i bytes of the name.
+ * Returns its end. */
 static const char *compare_element(const char *glob, const char *name, size_t n, const unsigned *before, unsigned *after)
 {
     const char *end = glob;

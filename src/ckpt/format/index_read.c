@@ -140,7 +140,7 @@ static int parse_document(struct index_parse *p, const char *text, uint64_t nbyt
 static int no_tail(const char *file, uint64_t nbytes, struct fsdpck_error *err)
 {
     fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, file, nbytes - FSDPCK_INDEX_TAIL_NBYTES, "does not end with its hash: it is cut, or no index of fsdpck");
-    fsdpck_error_hint(err, "'--from' says what the folder is where this file belongs to something else");
+    fsdpck_error_hint(err, "if this file belongs to something else, '--from' says what the folder is");
     return FSDPCK_ERR_DAMAGED;
 }
 

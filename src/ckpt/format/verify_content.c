@@ -1,5 +1,5 @@
-/* Content ids (FORMAT.md section 4) against what they are ids of. Rows are hashed as the blocks that hold them pass by; a row that two windows share waits for
- * its other part. Tensors whose rows no chunk has whole (columns), or whose rows are long, are read once more, in order. */
+/* Checks content ids (FORMAT.md section 4). Rows are hashed while the blocks that hold them are read; a row that two windows share waits for its other part.
+ * Tensors that are cut inside rows (columns), or have long rows, are read once more, in order. */
 #include "format/verify_impl.h"
 
 #include <stdlib.h>
@@ -27,7 +27,7 @@ struct tensor_content {
     struct fsdpck_content sum;
     uint64_t nbytes; /* of its chunks in the files that could be read */
     bool unknown; /* some chunk's rows were not all seen */
-    bool suspect; /* something else is wrong with it, and that was said */
+    bool suspect; /* another problem of it was reported */
 };
 
 struct fsdpck_verify_contents {
@@ -128,7 +128,7 @@ static void join(struct fsdpck_verify_contents *c, struct chunk_content *chunk, 
     chunk->nrows++;
 }
 
-/* Bytes of one row that the window has: the others come with another window. Without memory the row stays unknown, and the tensor is read again. */
+/* Keeps the part of a row that this window has; the rest comes with another window. Without memory the row stays unknown, and the tensor is read again. */
 static void keep(struct fsdpck_verify_contents *c, struct chunk_content *chunk, uint64_t begin, uint64_t end, const uint8_t *data, uint64_t nbytes, uint64_t first)
 {
     struct fragment *f = malloc(sizeof *f + (end - begin));
@@ -174,7 +174,7 @@ static bool same(const struct fsdpck_content *sum, const uint8_t want[16])
     return memcmp(got, want, sizeof got) == 0;
 }
 
-/* What is known of a chunk: the sum of its rows as they passed by; where nothing passed (quick), what its table says. */
+/* The content of a chunk: the sum of the rows that were read, or (quick) what its table says. False: some rows were not seen. */
 static bool judge_chunk(struct fsdpck_verify_contents *c, uint32_t rank, const struct fsdpck_table *t, const struct fsdpck_table_entry *e, struct fsdpck_content *out)
 {
     const struct chunk_content *chunk = &c->chunks[rank][e - t->entries];

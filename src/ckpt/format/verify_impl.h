@@ -30,18 +30,18 @@ static inline bool fsdpck_is_system_error(int code) { return code == FSDPCK_ERR_
 /* Every byte before the chunk tables of the files whose tables were read: payload blocks against their hashes, the rest against the envelopes'. */
 int fsdpck_verify_bytes(struct fsdpck_verifier *v, struct fsdpck_error *err);
 
-/* verify_content.c: the content ids. Made when the tables were read. Rows longer than that are not hashed as they pass by. */
+/* verify_content.c: the content ids. Create it after the tables are read. Tensors with longer rows than that are read again. */
 #define FSDPCK_VERIFY_ROW_NBYTES (1u << 20)
 int fsdpck_verify_contents_new(struct fsdpck_verifier *v, struct fsdpck_verify_contents **out, struct fsdpck_error *err); /* free in any case */
 void fsdpck_verify_contents_free(struct fsdpck_verify_contents *c);
-/* Sound bytes [begin, end) of an entry's decoded payload passed by. Thread-safe, in any order. */
+/* Bytes [begin, end) of an entry's decoded payload were read and are sound. Thread-safe, in any order. */
 void fsdpck_verify_contents_add(struct fsdpck_verify_contents *c, uint32_t rank, const struct fsdpck_table *t, const struct fsdpck_table_entry *e, uint64_t begin,
                                 uint64_t end, const uint8_t *data);
-void fsdpck_verify_contents_suspect(struct fsdpck_verify_contents *c, size_t tensor); /* something else was said against it */
+void fsdpck_verify_contents_suspect(struct fsdpck_verify_contents *c, size_t tensor); /* another problem of it was reported */
 /* At the end: reports what is wrong. quick: holds the index against the tables. */
 int fsdpck_verify_contents_judge(struct fsdpck_verify_contents *c, struct fsdpck_error *err);
 
-/* verify_metadata.c: what .metadata tells against index.json and the tables. Reads items' headers unless quick. */
+/* verify_metadata.c: compares .metadata with index.json and the tables. Reads items' headers unless quick. */
 int fsdpck_verify_metadata(struct fsdpck_verifier *v, struct fsdpck_error *err);
 
 /* .metadata, assets, and files that do not belong there. */

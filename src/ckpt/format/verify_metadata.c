@@ -1,5 +1,5 @@
-/* .metadata against index.json: the two must tell the same of every tensor and value, or PyTorch would load another checkpoint than fsdpck does. .metadata is
- * read as a PyTorch DCP directory's; its hash was checked before. */
+/* Compares .metadata with index.json: both must describe the same tensors and values, or PyTorch would load another checkpoint than fsdpck does. The folder is
+ * opened as a PyTorch DCP directory; the hash of .metadata was checked before. */
 #include "format/verify_impl.h"
 
 #include <inttypes.h>
@@ -16,7 +16,7 @@ struct comparison {
     struct fsdpck_source *src, *dcp;
     const struct fsdpck_tensor *tensor; /* being compared; of src */
     size_t there;                       /* its ordinal in dcp */
-    bool differs;                       /* that was said */
+    bool differs;                       /* it was reported */
 };
 
 static void report(struct comparison *c, const char *tensor, const char *what)
@@ -36,7 +36,7 @@ static bool same_path(const struct fsdpck_key *a, uint32_t na, const struct fsdp
 
 static size_t stored(const struct fsdpck_source *src, size_t i) { return source_tensors(src)[i].alias_of >= 0 ? (size_t)source_tensors(src)[i].alias_of : i; }
 
-/* Both list the names of one tensor in the same order, or not: what counts is which names share their bytes. */
+/* The two may list the names of one tensor in different orders: only which names share their bytes counts. */
 static bool same_twins(const struct comparison *c, size_t i)
 {
     const struct fsdpck_tensor *first = &source_tensors(c->src)[stored(c->src, i)], *twin = fsdpck_source_find(c->dcp, first->name);
@@ -112,7 +112,7 @@ static int compare_chunks(struct comparison *c, size_t i, struct fsdpck_error *e
         *err = own;
         return r;
     }
-    return 0; /* what the tables lack was said */
+    return 0; /* problems of the tables were reported before */
 }
 
 /* ---- tensors and values ---- */

@@ -124,8 +124,8 @@ static bool belongs(const struct fsdpck_verifier *v, const char *name)
     return !ends_with(name, ".distcp");
 }
 
-/* Shards and metadata that the index does not know: of another save, or of another number of ranks. Anything else is the user's. What a writer in place
- * left behind is no damage: fsdpck_leftovers() tells of it. */
+/* Shards and metadata that the index does not know: of another save, or of another number of ranks. Anything else is the user's. Files that a
+ * writer in place left behind are no damage: fsdpck_leftovers() lists them. */
 static void check_strays(struct fsdpck_verifier *v, const struct fsdpck_commit_view *view, char *const *names, size_t count)
 {
     for (size_t i = 0; i < count; i++) {

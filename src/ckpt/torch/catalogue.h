@@ -15,7 +15,7 @@ struct fsdpck_piece {
     const uint64_t *strides;  /* (ndim) elements; NULL: dense. Any arena that lives until finish */
     uint64_t item, item_nbytes;
     bool packed;              /* the item is a zstd stream */
-    struct fsdpck_crc_record *crc; /* where it is found: the record that it is in, or NULL */
+    struct fsdpck_crc_record *crc; /* where found: the record that holds it; NULL: it has no CRC-32 */
 };
 
 enum { FSDPCK_CATALOGUE_MESHES = 16 };

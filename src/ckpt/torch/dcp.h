@@ -88,7 +88,7 @@ int fsdpck_dcp_extents(struct fsdpck_source *src, size_t ordinal, const uint64_t
 /* dcp_items.c: the non-tensor items that are zstd streams. Decodes each once, for its size. */
 int fsdpck_dcp_measure_items(struct fsdpck_source *src, struct fsdpck_error *err);
 struct fsdpck_zip_subject;
-void fsdpck_dcp_item_subject(const struct source_item *item, struct fsdpck_zip_subject *out); /* what a check of it looks at */
+void fsdpck_dcp_item_subject(const struct source_item *item, struct fsdpck_zip_subject *out); /* its zip, for fsdpck_zip_check_one() */
 int fsdpck_dcp_read_item(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at, struct fsdpck_error *err); /* as the ops' read_item */
 void fsdpck_dcp_close(struct fsdpck_source *src); /* NULL impl does nothing */
 /* The extent of one chunk; its item is looked into at the first time. layout lives as long as the source. Thread-safe. */

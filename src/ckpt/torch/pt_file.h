@@ -37,7 +37,7 @@ struct fsdpck_pt_reading {
     /* The file being read. */
     struct fsdpck_archive archive;
     struct fsdpck_names records; /* "data/0" -> record */
-    struct fsdpck_crc_record **crcs; /* (records of the zip) what is to be checked while it is read; the source's arena */
+    struct fsdpck_crc_record **crcs; /* (records of the zip) NULL: it has no CRC-32. In the source's arena */
     uint32_t file;
     uint64_t value_nbytes; /* that its values may still take */
     int64_t rank;          /* that saved it; -1: the file stands for itself */

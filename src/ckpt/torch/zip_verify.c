@@ -149,7 +149,7 @@ int fsdpck_zip_check_one(struct fsdpck_source *src, const struct fsdpck_zip_subj
     if (!r)
         r = fsdpck_zip_check_run(&c, s);
     fsdpck_checks_unchecked(src, c.nunchecked);
-    c.nunchecked = 0; /* said once for all that is read, not for each zip */
+    c.nunchecked = 0; /* the source mentions them once for all zips */
     fsdpck_zip_check_end(&c);
     if (!r && first.error.code) {
         *err = first.error;

@@ -26,7 +26,7 @@ struct fsdpck_zip_subject {
     uint64_t row_begin, row_end;
 };
 
-/* The first problem of a zip as an error, for who wants to read it; nothing but the zip is looked at. */
+/* Checks one zip that is about to be read: its first problem becomes the error. */
 int fsdpck_zip_check_one(struct fsdpck_source *src, const struct fsdpck_zip_subject *s, struct fsdpck_error *err);
 int fsdpck_zip_check_begin(struct fsdpck_zip_check *c); /* fsdpck_zip_check_end() in any case */
 void fsdpck_zip_check_end(struct fsdpck_zip_check *c);
