@@ -67,7 +67,7 @@ static bool is_weights(const char *name)
     return is_one_of(name, names) || is_numbered(name, "model-", "-of-", ".safetensors");
 }
 
-/* What save_pretrained() and the Hub put beside the weights. Anything else in a model folder may be its owner's work. */
+/* Files that save_pretrained() and the Hub put beside the weights. Anything else in a model folder may be its owner's work. */
 static bool is_of_model(const char *name)
 {
     static const char *const names[] = {
@@ -254,7 +254,7 @@ static int look_below(const struct look *l, const char *folder, unsigned depth, 
     return rc;
 }
 
-/* What comes with a download: the cache of `huggingface_hub`, and a Llama as Meta has it. */
+/* Files that come with a download: the cache of `huggingface_hub`, and Meta's own form of a Llama. */
 static bool is_of_download(const struct look *l, const char *path)
 {
     static const char *const names[] = { "original/params.json", "original/tokenizer.model", "original/checklist.chk", NULL };

@@ -96,7 +96,7 @@ static int add_asset(const struct gathering *g, const struct source_asset *a, st
     return 0;
 }
 
-/* What is written inside a model folder, and what lies about it there, is no part of the model: the entry of the folder that holds the output. */
+/* Whether path lies in the same entry of the model folder as the output: files in that entry are no part of the model. */
 static bool holds_target(const struct gathering *g, const char *path)
 {
     if (g->target == NULL || !is_below(g->target, g->root))
@@ -204,36 +204,42 @@ int fsdpck_assets_gather(const struct fsdpck_source *src, const char *folder, co
     return rc;
 }
 
-/* config.json among them: NULL in *out where there is none. *owned is to be freed. */
-static int config_text(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, const struct fsdpck_asset_out **out, const char **text,
-                       uint64_t *nbytes, char **owned, struct fsdpck_error *err)
+/* The text of config.json among them; NULL: there is none. *owned is to be freed. */
+static int config_text(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, const char **text, uint64_t *nbytes, char **owned,
+                       struct fsdpck_error *err)
 {
     const struct fsdpck_asset_out *config = find_config(assets);
-    *out = config;
-    *owned = NULL;
-    if (!config)
-        return 0;
-    int rc = config->data ? 0 : fsdpck_read_file(io, config->from, FSDPCK_CONFIG_MAX_NBYTES, owned, nbytes, err);
-    *text = config->data ? config->data : *owned;
-    *nbytes = config->data ? config->nbytes : *nbytes;
+    int rc = 0;
+    *text = *owned = NULL;
+    *nbytes = 0;
+    if (config && config->data) {
+        *text = config->data;
+        *nbytes = config->nbytes;
+    } else if (config) {
+        rc = fsdpck_read_file(io, config->from, FSDPCK_CONFIG_MAX_NBYTES, owned, nbytes, err);
+        *text = *owned;
+    }
     return rc;
+}
+
+/* A config.json that is no JSON says nothing; memory that is out is an error. */
+static int unless_malformed(const struct fsdpck_error *why, uint64_t nbytes, struct fsdpck_error *err)
+{
+    return why->code == FSDPCK_ERR_NOMEM ? fsdpck_error_nomem(err, nbytes) : 0;
 }
 
 int fsdpck_assets_tied(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, bool *tied, struct fsdpck_error *err)
 {
-    const struct fsdpck_asset_out *config;
     struct fsdpck_error why = { 0 };
     const char *text;
     char *owned;
-    uint64_t nbytes = 0;
+    uint64_t nbytes;
     *tied = false;
-    int rc = config_text(io, assets, &config, &text, &nbytes, &owned, err);
-    if (rc || !config)
-        return rc;
-    if (config->data)
-        rc = fsdpck_config_tied(config->path, text, nbytes, tied, err);
-    else if (fsdpck_config_tied(config->from, text, nbytes, tied, &why) != 0)
-        *tied = false; /* no JSON: then it says nothing of ties */
+    int rc = config_text(io, assets, &text, &nbytes, &owned, err);
+    if (text && fsdpck_config_tied("config.json", text, nbytes, tied, &why) != 0) {
+        *tied = false;
+        rc = unless_malformed(&why, nbytes, err);
+    }
     free(owned);
     return rc;
 }
@@ -241,15 +247,16 @@ int fsdpck_assets_tied(const struct fsdpck_io *io, const struct fsdpck_assets_ou
 int fsdpck_assets_dtype(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, bool *found, enum fsdpck_dtype *dtype, struct fsdpck_error *err)
 {
     static const char *const keys[] = { "torch_dtype", "dtype" };
-    const struct fsdpck_asset_out *config;
     struct fsdpck_error why = { 0 };
     const char *text;
     char *owned;
-    uint64_t nbytes = 0;
+    uint64_t nbytes;
     *found = false;
-    int rc = config_text(io, assets, &config, &text, &nbytes, &owned, err);
-    if (!rc && config && fsdpck_config_dtype(config->path, text, nbytes, keys, sizeof keys / sizeof *keys, found, dtype, &why) != 0)
-        *found = false; /* no JSON: then it names no dtype */
+    int rc = config_text(io, assets, &text, &nbytes, &owned, err);
+    if (text && fsdpck_config_dtype("config.json", text, nbytes, keys, sizeof keys / sizeof *keys, found, dtype, &why) != 0) {
+        *found = false;
+        rc = unless_malformed(&why, nbytes, err);
+    }
     free(owned);
     return rc;
 }

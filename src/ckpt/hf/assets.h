@@ -23,7 +23,7 @@ struct fsdpck_assets_out {
     size_t count;
 };
 
-/* The assets to write at `target`: those of src, or of `folder` where not NULL, but what lies in an entry of the folder that holds the target. A symbolic
+/* The assets to write at `target`: those of src, or of `folder` where not NULL, without the entry of that folder in which the target lies. A symbolic
  * link is followed within the folder, and within the model's own folder of a Hugging Face cache; one that leads elsewhere is refused. cast: config.json's
  * torch_dtype / dtype become that of `dtype`. */
 int fsdpck_assets_gather(const struct fsdpck_source *src, const char *folder, const char *target, bool cast, enum fsdpck_dtype dtype, struct fsdpck_assets_out *out,

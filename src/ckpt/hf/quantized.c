@@ -61,7 +61,7 @@ static const struct fsdpck_tensor *find(const struct fsdpck_source *src, const c
     return n > 0 && (size_t)n < sizeof name ? fsdpck_source_find(src, name) : NULL;
 }
 
-/* What most quantizers call a weight's codes. */
+/* Most quantizers' names for a weight's codes. */
 static const char *const usual[] = { "weight", "qweight", "_data", "W_q", NULL };
 
 static bool is_usual(const char *leaf)

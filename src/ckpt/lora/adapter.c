@@ -1,5 +1,5 @@
-/* Finds an adapter among a source's tensors: parses every name, settles which adapter is meant, brings A, B and what belongs to them together. Its
- * configuration is adapter_config.c's, what the tensors must be like adapter_check.c's. */
+/* Finds an adapter among a source's tensors: parses every name, settles which adapter is meant, brings A, B and what belongs to them together.
+ * adapter_config.c finds and reads its configuration, adapter_check.c checks its tensors. */
 #include "lora/adapter.h"
 
 #include <stdarg.h>

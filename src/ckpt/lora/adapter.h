@@ -21,8 +21,8 @@ struct fsdpck_lora_module {
     double alpha;
 };
 
-/* A whole parameter that the adapter replaces: modules_to_save, a bias, or another that lies in its file: PEFT loads whatever has the name of a parameter,
- * and saves embeddings so. */
+/* A whole parameter that the adapter replaces: one of modules_to_save, a bias, or any other in its file. PEFT loads every tensor that has the name of a
+ * parameter, and saves embeddings so. */
 struct fsdpck_lora_whole {
     const char *name;   /* of the parameter in the model: "lm_head.weight" */
     const char *key;    /* of the adapter file, without base_model.model. */
@@ -72,7 +72,7 @@ int fsdpck_lora_adapter_find(struct fsdpck_lora_adapter *a, struct fsdpck_source
 int fsdpck_lora_adapter_configure(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req, struct fsdpck_error *err);
 /* Whether the adapter has a tensor that this name in modules_to_save saves. */
 bool fsdpck_lora_is_saved(const struct fsdpck_lora_adapter *a, const char *name);
-/* Notes what of the configuration has no effect on any tensor. */
+/* Notes the entries of the configuration that have no effect on any tensor. */
 void fsdpck_lora_tell_config(const struct fsdpck_lora_adapter *a, const struct fsdpck_options *opt);
 /* Everything is found, and held against the rules. */
 int fsdpck_lora_adapter_check(struct fsdpck_lora_adapter *a, struct fsdpck_error *err);

@@ -103,7 +103,7 @@ int fsdpck_lora_adapter_configure(struct fsdpck_lora_adapter *a, const struct fs
     return FSDPCK_ERR_USAGE;
 }
 
-/* ---- what of it is idle ---- */
+/* ---- entries without effect ---- */
 
 bool fsdpck_lora_is_saved(const struct fsdpck_lora_adapter *a, const char *name)
 {

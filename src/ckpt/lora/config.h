@@ -71,7 +71,7 @@ struct fsdpck_lora_facts {
 };
 /* A scaling as the patterns above have it; finite. */
 void fsdpck_lora_config_number(struct fsdpck_text *t, double v);
-/* Sorted keys, indented by two; of TRAINABLE_TOKENS as it was read. Of LoRA the keys that PEFT 0.5 knows, and of the later ones those that say something, so that an old PEFT stops at a
+/* Sorted keys, indented by two; a configuration of TRAINABLE_TOKENS as it was read. Of LoRA the keys that PEFT 0.5 knows, and of the later ones those that say something, so that an old PEFT stops at a
  * feature that it lacks and never ignores it. prefix: put before each key (diffusers), or "". */
 int fsdpck_lora_config_write(const struct fsdpck_lora_config *c, const struct fsdpck_lora_facts *facts, const char *prefix, struct fsdpck_text *out,
                              struct fsdpck_error *err);

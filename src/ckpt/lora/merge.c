@@ -183,7 +183,7 @@ static void tell_ties(const struct fsdpck_lora_merge *m)
             fsdpck_lora_say(m->opt, "'%s' has two names in the base: the change is seen under both, as in PEFT", lora_base_tensor(m, list_of(m)[i])->name);
 }
 
-/* What PEFT does without a word where it loads an adapter. */
+/* PEFT replaces these silently. */
 static void tell_whole(const struct fsdpck_lora_merge *m)
 {
     const char *first;

@@ -25,7 +25,7 @@ static bool has_shape_of(const struct fsdpck_tensor *a, const struct fsdpck_tens
     return same;
 }
 
-/* What an adapted layer has inside may be replaced, and is adapted then; beside it PEFT has no parameter of that name. */
+/* The adapter may replace the layer inside an adapted one (base_layer), and LoRA is added to the copy. PEFT has no parameter of that name beside it. */
 static int check_products(const struct fsdpck_lora_merge *m, const struct fsdpck_lora_whole *w, const struct lora_target *t, struct fsdpck_error *err)
 {
     if (!t->products || m->adapter->names[w->position].role == LORA_BASE || lora_base_nnames(m, t) > 1)
@@ -79,7 +79,7 @@ static int not_there(const struct fsdpck_lora_merge *m, const char *name, const 
     return fsdpck_error_set(err, FSDPCK_ERR_MISSING, file, "has no tensor for the base's '%s', which 'bias' trains", name);
 }
 
-/* What the configuration says was trained has a tensor: without it the base's would be kept untrained. */
+/* Every parameter that the configuration calls trained must have a tensor: otherwise the base's untrained one would be kept. */
 static int check_there(struct fsdpck_lora_merge *m, size_t i, size_t *untouched, const char **first, struct fsdpck_error *err)
 {
     const struct fsdpck_lora_config *config = &m->adapter->config;

@@ -112,7 +112,7 @@ static enum fsdpck_lora_role role_of_embedding(const struct parts *p, size_t i, 
 
 static bool begins(const char *s, const char *with) { return strncmp(s, with, strlen(with)) == 0; }
 
-/* What a name is found to be: module [0, at), then what PEFT puts between, leaf [leaf, end). */
+/* The parts of a name: module [0, at), PEFT's own [at, leaf), leaf [leaf, end). */
 struct place {
     size_t at, leaf, end;
     const char *adapter;

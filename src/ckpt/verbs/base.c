@@ -15,7 +15,7 @@
 
 const struct fsdpck_base *fsdpck_source_base(const struct fsdpck_source *src) { return src->base; }
 
-/* What the checkpoint was opened without checks for, its base is. */
+/* The base of a checkpoint that was opened without checks is opened without them too. */
 static int open_base(const struct fsdpck_source *src, const struct fsdpck_options *opt, struct fsdpck_source **base, struct fsdpck_error *err)
 {
     struct fsdpck_options with = *opt;

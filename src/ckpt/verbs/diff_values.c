@@ -22,7 +22,7 @@ static unsigned nparts(enum fsdpck_dtype d) { return is_complex(d) || d == FSDPC
 
 /* ---- elements to doubles */
 
-/* What each code of a one-byte dtype is worth; filled once a call. */
+/* The value of each code of a one-byte dtype; filled once a call. */
 struct codes {
     double worth[256][2];
 };

@@ -256,7 +256,7 @@ static int check_names(struct export *x)
     return x->err->code;
 }
 
-/* What is for folders has nothing to do. */
+/* Options for folders: --max-shard-size is refused for one file, --assets is noted. */
 static int check_one_file(const struct export *x)
 {
     if (x->req->max_shard_nbytes)

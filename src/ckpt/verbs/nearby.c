@@ -9,7 +9,7 @@
 #include "base/ioutil.h"
 #include "base/suffix.h"
 
-/* What a folder that holds weights has in it, besides files whose names tell by their ends. */
+/* Files that show a folder to be a checkpoint. look_at() knows others by the ends of their names. */
 static const char *const marks[] = { "index.json", ".metadata", FSDPCK_DCP_FIRST_PART "/.metadata", "model.safetensors.index.json", NULL };
 
 struct search {

@@ -1,4 +1,4 @@
-/* What to give instead of a folder that holds checkpoints and is none. */
+/* Suggests a checkpoint where the path names a folder that only holds checkpoints. */
 #ifndef CKPT_NEARBY_H
 #define CKPT_NEARBY_H
 

@@ -39,7 +39,7 @@ struct fsdpck_convert_request {
 FSDPCK_API int fsdpck_convert_placements(const struct fsdpck_convert_request *req, const struct fsdpck_tensor *tensor,
                                          struct fsdpck_placement *placements, struct fsdpck_error *err);
 
-/* What a conversion places: a tensor's name as it goes out. */
+/* A tensor that a conversion places, by its name in the output. */
 struct fsdpck_placed {
     const char *name;
     uint32_t ndim;

@@ -10,9 +10,9 @@ extern "C" {
 
 struct fsdpck_folder_lock;
 
-/* Makes and locks folder/.fsdpck-lock, which says whose it is: host, boot, process. Processes that part from the caller (fork) hold it with him. The lock ends
- * with the last of them, and the file of one that was killed is taken over. FSDPCK_ERR_BUSY names the holder; so it does where one is not held by anybody here
- * but its maker cannot be proved dead (another host, a file system without locks), with a hint. what: what the holder is called there, as "run". */
+/* Makes and locks folder/.fsdpck-lock, which says whose it is: host, boot, process. Processes forked from the caller share it: the lock ends
+ * with the last of them. A file that a killed owner left is taken over. FSDPCK_ERR_BUSY names the holder; or, with a hint, the maker of a file that nobody
+ * here holds, where it cannot be proved dead (another host, a file system without locks). what: the word for the holder in that message, as "run". */
 FSDPCK_API int fsdpck_folder_lock(const char *folder, const char *what, const struct fsdpck_options *opt, struct fsdpck_folder_lock **out,
                                   struct fsdpck_error *err);
 /* Whether the file still stands where it was made: else the folder was removed, renamed or replaced. */

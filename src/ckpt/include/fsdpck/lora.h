@@ -31,7 +31,7 @@ struct fsdpck_export_lora_request {
     bool force;
 };
 
-/* The account of an adapter's tensors, for whoever reads one by itself. used: (fsdpck_source_ntensors(src)) the tensors that it read. Of the source's model
+/* The account of an adapter's tensors, for callers that read an adapter themselves. used: (fsdpck_source_ntensors(src)) the tensors that it read. Of the source's model
  * tree, the others may be another adapter's, or the frozen model's that lies beside an adapter in a training checkpoint: opt->note says how many. Any
  * other is FSDPCK_ERR_UNSUPPORTED, by its name. adapter: as in struct fsdpck_lora_choice. Reads names only. */
 FSDPCK_API int fsdpck_lora_account(struct fsdpck_source *src, const char *adapter, const bool *used, const struct fsdpck_options *opt,
