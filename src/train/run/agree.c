@@ -11,8 +11,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "run/files.h"
-#include "run/gather.h"
+#include "rank/files.h"
+#include "rank/gather.h"
 #include "run/samples.h"
 #include "state/state.h"
 

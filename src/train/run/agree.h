@@ -2,7 +2,7 @@
 #ifndef TRAIN_AGREE_H
 #define TRAIN_AGREE_H
 
-#include "run/rank.h"
+#include "rank/rank.h"
 
 /* Collective. resume: the checkpoint that this rank will go on from, or NULL. */
 int agree(struct rank *r, const char *resume, struct fsdpck_error *err);

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "run/files.h"
+#include "rank/files.h"
 
 enum { WORD = 32 };
 

@@ -2,7 +2,7 @@
 #ifndef TRAIN_CONTROL_H
 #define TRAIN_CONTROL_H
 
-#include "run/rank.h"
+#include "run/optimize.h"
 
 struct control {
     const struct job *job;

@@ -8,7 +8,7 @@
 #include <train/chat.h>
 #include <unistd.h>
 
-#include "run/files.h"
+#include "rank/files.h"
 #include "state/state.h"
 
 /* Of a checkpoint; false: it does not open, or its data shows none. */

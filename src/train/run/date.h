@@ -2,7 +2,7 @@
 #ifndef TRAIN_DATE_H
 #define TRAIN_DATE_H
 
-#include "run/rank.h"
+#include "rank/rank.h"
 
 enum { DATE_NBYTES = 12 };
 

@@ -1,6 +1,9 @@
 /* The loss on data.eval: forward only, without dropout. Its micro-batches are dealt out to ranks in waves, and their losses added in the order of the rows, so that
  * it is the same for any number of ranks. Changes nothing that training sees. */
-#include "run/gather.h"
+#include "run/evaluate.h"
+
+#include "rank/gather.h"
+#include "run/step.h"
 
 /* Micro-batch wave + rank, where there is one. */
 static int run_wave(struct rank *r, const struct step_plan *plan, size_t wave, double *sum, struct fsdpck_error *err)

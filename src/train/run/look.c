@@ -4,6 +4,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "rank/schedule.h"
+
 static void __attribute__((format(printf, 2, 3))) tell(const struct job *job, const char *fmt, ...)
 {
     char line[600];

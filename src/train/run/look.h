@@ -2,7 +2,7 @@
 #ifndef TRAIN_LOOK_H
 #define TRAIN_LOOK_H
 
-#include "run/rank.h"
+#include "rank/rank.h"
 
 /* Notes of the process with rank 0. */
 void job_look(const struct job *job);

@@ -7,16 +7,22 @@
 #include <string.h>
 #include <time.h>
 
+#include "rank/device.h"
+#include "rank/files.h"
+#include "rank/gather.h"
+#include "rank/memory.h"
+#include "rank/schedule.h"
 #include "run/agree.h"
 #include "run/control.h"
-#include "run/device.h"
-#include "run/files.h"
-#include "run/gather.h"
-#include "run/memory.h"
+#include "run/evaluate.h"
+#include "run/optimize.h"
+#include "run/plan.h"
 #include "run/profile.h"
 #include "run/resume.h"
 #include "run/samples.h"
+#include "run/step.h"
 #include "state/adapter.h"
+#include "state/load.h"
 #include "state/saver.h"
 #include "state/whole.h"
 

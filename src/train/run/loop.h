@@ -2,7 +2,7 @@
 #ifndef TRAIN_LOOP_H
 #define TRAIN_LOOP_H
 
-#include "run/rank.h"
+#include "rank/rank.h"
 
 /* resume: the checkpoint to go on from, or NULL. notes: survives the process, for the supervisor. */
 struct loop_notes {

@@ -1,41 +1,7 @@
-/* Global norm, clipping, AdamW and the schedule of learning rates, on this rank's rows. */
+/* Global norm, clipping and AdamW, on this rank's rows. */
+#include "run/optimize.h"
+
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "run/rank.h"
-
-/* What one call of a kernel takes: (nparams) of each. */
-struct optimizer_lists {
-    struct kern_adamw_range *ranges;
-    struct kern_rows *rows;
-};
-
-/* As transformers: a share is rounded up. But it leaves a step with the whole rate. */
-uint64_t schedule_warmup(const struct train_config *config, uint64_t nsteps)
-{
-    uint64_t share = (uint64_t)ceil(config->train.warmup_ratio * (double)nsteps);
-    if (config->train.warmup_given)
-        return config->train.warmup_steps;
-    return share < nsteps ? share : nsteps ? nsteps - 1 : 0;
-}
-
-double schedule_lr(const struct train_config *config, uint64_t step, uint64_t nsteps)
-{
-    const char *name = config->train.scheduler;
-    double base = config->train.learning_rate, min = config->train.min_lr_ratio, warmup = (double)schedule_warmup(config, nsteps), at = (double)step;
-    if (at < warmup)
-        return base * (at / warmup);
-    if (strncmp(name, "constant", 8) == 0)
-        return base;
-    double left = (double)nsteps - warmup, progress = (at - warmup) / (left > 1 ? left : 1), factor;
-    if (strncmp(name, "cosine", 6) == 0)
-        factor = 0.5 * (1 + cos(M_PI * 2 * 0.5 * progress));
-    else
-        factor = ((double)nsteps - at) / (left > 1 ? left : 1);
-    factor = factor * (1 - min) + min;
-    return base * (factor > 0 ? factor : 0);
-}
 
 /* Sums of squares of this rank's rows of all that is trained, one parameter after the other, to r->row_sums_back. */
 static int sum_rows(struct rank *r, int64_t *count, struct fsdpck_error *err)
@@ -49,10 +15,10 @@ static int sum_rows(struct rank *r, int64_t *count, struct fsdpck_error *err)
         int64_t first, nrow = param_rows(p, r->comm->rank, &first);
         if (!p->trainable || nrow <= 0)
             continue;
-        r->lists->rows[n++] = (struct kern_rows){ { r->own + p->own_at, p->ncol, KERN_F32 }, nrow, p->ncol };
+        r->rows[n++] = (struct kern_rows){ { r->own + p->own_at, p->ncol, KERN_F32 }, nrow, p->ncol };
         *count += nrow;
     }
-    c->device->ops->sum_squares(c->stream, r->row_sums, r->lists->rows, n);
+    c->device->ops->sum_squares(c->stream, r->row_sums, r->rows, n);
     return rank_download(r, r->row_sums_back.data, r->row_sums, (size_t)*count * sizeof(double), err);
 }
 
@@ -126,29 +92,9 @@ int rank_update(struct rank *r, double norm, double lr, struct fsdpck_error *err
     r->updates++;
     if (r->copied)
         c->device->event_wait(r->copied, c->stream);
-    const struct kern_adamw adamw = { .ranges = r->lists->ranges, .nranges = list_ranges(r, r->lists->ranges), .grad_scale = scale < 1 ? scale : 1, .lr = lr,
+    const struct kern_adamw adamw = { .ranges = r->ranges, .nranges = list_ranges(r, r->ranges), .grad_scale = scale < 1 ? scale : 1, .lr = lr,
                                       .beta1 = config->train.beta1, .beta2 = config->train.beta2, .eps = config->train.epsilon, .t = (int64_t)r->updates };
     c->device->ops->adamw(c->stream, &adamw);
     int rc = rank_spread(r, false, err);
     return rc ? rc : r->comm->ops->barrier(r->comm, "update of parameters", err);
-}
-
-int rank_optimizer_new(struct rank *r, struct fsdpck_error *err)
-{
-    const size_t n = r->job->layout.nparams;
-    r->lists = calloc(1, sizeof *r->lists);
-    if (!r->lists)
-        return fsdpck_error_nomem(err, sizeof *r->lists);
-    r->lists->ranges = calloc(n, sizeof *r->lists->ranges);
-    r->lists->rows = calloc(n, sizeof *r->lists->rows);
-    return r->lists->ranges && r->lists->rows ? 0 : fsdpck_error_nomem(err, n * sizeof *r->lists->ranges);
-}
-
-void rank_optimizer_free(struct rank *r)
-{
-    if (!r->lists)
-        return;
-    free(r->lists->ranges);
-    free(r->lists->rows);
-    free(r->lists);
 }

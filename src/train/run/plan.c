@@ -1,10 +1,10 @@
 /* train_plan: the sizes of a run from its tables alone. No weight is read; buffers are laid out but not touched. */
+#include "run/plan.h"
+
 #include <string.h>
 
-#include "run/gather.h"
-#include "run/job.h"
-#include "run/memory.h"
-#include "run/samples.h"
+#include "rank/gather.h"
+#include "run/open.h"
 #include "state/saver.h"
 
 /* Of rank 0, which has a packet in every wave, in the first step. */
@@ -43,7 +43,7 @@ static void count_data(const struct job *job, struct train_plan *out)
 static void count_on_host(const struct job *job, const struct compute *c, struct train_plan *out)
 {
     const struct layout *l = &job->layout;
-    const struct decode_sizes samples = samples_count(job->samples, c);
+    const struct decode_sizes samples = memory_samples(job, c);
     out->shard_nbytes = l->value_nbytes / job->nranks;
     out->gradient_nbytes = (uint64_t)(l->grad_nelem + l->own_nelem) * 4;
     out->optimizer_nbytes = (uint64_t)l->own_nelem * (l->masters ? 12 : 8);

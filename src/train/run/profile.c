@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "comm/laps.h"
-#include "run/files.h"
+#include "rank/files.h"
 
 enum kind { GEMM, LORA, ATTENTION, ATTENTION_GRAD, NORM, ROPE, SWIGLU, LOSS, EMBEDDING, OPTIMIZER, OTHER, NKINDS };
 static const char *const kind_names[NKINDS] = { "matrix products", "adapters", "attention", "attention backward", "norms", "rope", "swiglu", "loss", "embedding",

@@ -2,7 +2,7 @@
 #ifndef TRAIN_PROFILE_H
 #define TRAIN_PROFILE_H
 
-#include "run/rank.h"
+#include "rank/rank.h"
 
 struct profile;
 

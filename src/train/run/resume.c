@@ -9,6 +9,8 @@
 
 #include <fsdpck/check.h>
 
+#include "state/checkpoint.h"
+#include "state/load.h"
 #include "state/whole.h"
 
 static bool is_auto(const struct job *job)

@@ -2,7 +2,7 @@
 #ifndef TRAIN_RESUME_H
 #define TRAIN_RESUME_H
 
-#include "run/files.h"
+#include "rank/files.h"
 
 /* Before the ranks part, by what can be told without reading payloads. *found: there is one to go on from, at path. One that --resume names must do. */
 int resume_choose(const struct job *job, char path[FILES_PATH], bool *found, struct fsdpck_error *err);

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "rank/files.h"
 #include "run/date.h"
-#include "run/files.h"
-#include "run/job.h"
+#include "run/open.h"
 #include "run/resume.h"
 #include "run/supervise.h"
 

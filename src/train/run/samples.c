@@ -12,9 +12,9 @@
 #include <xxhash.h>
 
 #include "model/decode.h"
-#include "run/files.h"
-#include "run/gather.h"
-#include "run/memory.h"
+#include "rank/files.h"
+#include "rank/gather.h"
+#include "rank/memory.h"
 #include "sample/choose.h"
 
 enum { MOST_NEW = 128, SHOWN = 400 };
@@ -122,9 +122,10 @@ uint64_t samples_hash(const struct samples *s)
     return s ? XXH3_64bits_withSeed(s->rule.stops, s->rule.nstops * sizeof *s->rule.stops, hash) : 0;
 }
 
-struct decode_sizes samples_count(const struct samples *s, const struct compute *c)
+void samples_lengths(const struct samples *s, int64_t *prompt, int64_t *most)
 {
-    return s ? decode_count(c, (int64_t)s->longest, (int64_t)s->longest + MOST_NEW) : (struct decode_sizes){ 0 };
+    *prompt = s ? (int64_t)s->longest : 0;
+    *most = s ? (int64_t)s->longest + MOST_NEW : 0;
 }
 
 /* What a rank says between two forwards: a token + 1, or nothing any more; and whether its run is asked to stop. */

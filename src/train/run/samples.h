@@ -2,8 +2,7 @@
 #ifndef TRAIN_SAMPLES_H
 #define TRAIN_SAMPLES_H
 
-#include "model/decode.h"
-#include "run/rank.h"
+#include "rank/rank.h"
 
 struct samples;
 
@@ -11,8 +10,8 @@ struct samples;
 int samples_open(const struct train_config *config, int64_t nvocab, const struct fsdpck_options *fs, struct samples **out, struct fsdpck_error *err);
 void samples_free(struct samples *s); /* NULL does nothing */
 uint64_t samples_hash(const struct samples *s); /* of the prompts, and when they are used; NULL: 0 */
-/* Of keys, values and activations while there is sampling; NULL: none. */
-struct decode_sizes samples_count(const struct samples *s, const struct compute *c);
+/* Tokens of the longest prompt, and of that with its continuation; NULL: 0. */
+void samples_lengths(const struct samples *s, int64_t *prompt, int64_t *most);
 
 /* Collective: all prompts, dealt out to the ranks, greedily; rank 0 writes output_dir/samples/step-NUMBER.txt and notes. */
 int rank_sample(struct rank *r, struct fsdpck_error *err);

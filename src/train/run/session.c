@@ -3,7 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "run/alone.h"
+#include "rank/alone.h"
+#include "run/open.h"
+#include "run/optimize.h"
+#include "run/step.h"
+#include "state/load.h"
 
 struct train_session {
     struct train_options opt;
@@ -32,6 +36,8 @@ int train_session_open(const struct train_config *config, const struct train_opt
     int rc = job_open(config, &s->opt, &s->job, err);
     if (!rc)
         rc = rank_alone_open(&s->job, rank_open, &s->alone, err);
+    if (!rc)
+        rc = rank_load(s->alone.rank, err);
     if (!rc)
         rc = make_copies(s, err);
     if (rc)

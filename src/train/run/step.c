@@ -1,10 +1,12 @@
 /* A step's gradients. The micro-batches of the global batch make packets, packets are dealt out to ranks, and what comes out does not depend on how many ranks
  * there are: inside a packet gradients add up in order, packets are folded in global order by the owners of the slices. */
+#include "run/step.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "comm/reducer.h"
-#include "run/gather.h"
+#include "rank/gather.h"
 
 void rank_fill(struct rank *r, const struct data *data, const struct step_plan *plan, const struct micro_batch *micro)
 {

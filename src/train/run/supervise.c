@@ -15,7 +15,7 @@
 
 #include "comm/comm_local.h"
 #include "comm/comm_mpi.h"
-#include "run/files.h"
+#include "rank/files.h"
 #include "run/loop.h"
 #include "state/whole.h"
 

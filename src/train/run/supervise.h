@@ -2,7 +2,7 @@
 #ifndef TRAIN_SUPERVISE_H
 #define TRAIN_SUPERVISE_H
 
-#include "run/job.h"
+#include "rank/job.h"
 
 /* Starts this process's ranks (all of the run, or the one that a launcher meant), watches them until they are gone. result: what they noted. The error is the
  * first that a rank left, or the sentence on the one that was lost. resume: the checkpoint to go on from, or NULL. */

@@ -6,9 +6,11 @@
 #include <string.h>
 
 #include "model/decode.h"
-#include "run/alone.h"
+#include "rank/alone.h"
 #include "sample/choose.h"
 #include "state/adapter.h"
+#include "state/load.h"
+#include "state/sources.h"
 
 struct sampler {
     struct train_config config;
@@ -91,6 +93,8 @@ int sampler_open(const char *model, const struct sampler_options *opt, struct sa
     if (!rc)
         rc = rank_alone_open(&s->job, rank_open_bare, &s->alone, err);
     if (!rc)
+        rc = rank_load(s->alone.rank, err);
+    if (!rc)
         rc = choose_new(s->job.model.nvocab, &s->choose, err);
     if (!rc && !(s->first = calloc((size_t)s->job.model.nvocab, sizeof *s->first)))
         rc = fsdpck_error_nomem(err, (size_t)s->job.model.nvocab * sizeof *s->first);
@@ -108,7 +112,7 @@ void sampler_close(struct sampler *s)
     decode_free(s->decode);
     choose_free(s->choose);
     rank_alone_close(&s->alone);
-    job_close(&s->job);
+    job_free(&s->job);
     train_config_free(&s->config);
     free(s->first);
     free(s->prompt);

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "run/files.h"
+#include "rank/files.h"
 #include "state/card.h"
 #include "text/file.h"
 

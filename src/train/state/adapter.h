@@ -2,7 +2,7 @@
 #ifndef TRAIN_ADAPTER_H
 #define TRAIN_ADAPTER_H
 
-#include "run/rank.h"
+#include "rank/rank.h"
 
 /* Makes OUT (replacing an older one, atomically; a README.md that is not ours stays) from the committed checkpoint of a step. One process does it. */
 int adapter_export(const struct job *job, uint64_t step, const char *checkpoint, const char *out, struct fsdpck_error *err);

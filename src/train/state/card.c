@@ -10,7 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "run/files.h"
+#include "rank/files.h"
+#include "rank/schedule.h"
 #include "text/file.h"
 
 static const char mark[] = "<!-- written by fsdptrain, anew with each export; without this line the file is yours and stays -->";

@@ -4,7 +4,7 @@
 
 #include <fsdpck/save.h>
 
-#include "run/rank.h"
+#include "rank/rank.h"
 
 enum { CHECKPOINT_TREES = 3 }; /* values, first and second moments: (own_nelem) each, as layout.own_at has them */
 
@@ -18,5 +18,10 @@ void checkpoint_copy(const struct rank *r, struct kern_stream *stream, float *co
 /* Collective over comm, in any thread. state: from state_write. */
 int checkpoint_write(const struct checkpoint_list *list, struct comm *comm, const struct job *job, const char *path, const char *state,
                      const struct fsdpck_options *fs, struct fsdpck_error *err);
+
+/* This rank's part of the state, not published yet. After a failure it holds no meaning. */
+int rank_resume(struct rank *r, const char *path, struct fsdpck_error *err);
+/* Before the ranks part: whether the checkpoint fits this run, key by key. *step: steps done. */
+int job_check_resume(const struct job *job, const char *path, uint64_t *step, struct fsdpck_error *err);
 
 #endif

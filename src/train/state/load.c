@@ -1,12 +1,13 @@
 /* Start-up: every rank reads its own rows of every tensor, from whatever the model and the adapter lie in, into their place. Adapters that come from nowhere are
  * drawn from PEFT's distribution, each element by its place in the whole tensor. */
+#include "state/load.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
-#include "run/rank.h"
 #include "state/reads.h"
 #include "state/sources.h"
 #include "state/state.h"

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
-#include "run/device.h"
+#include "rank/device.h"
 
 enum { CAST_NBYTES = 32 << 20, STRAIGHT_NBYTES = 256 << 20, NLOAD = 3, PINNED_NBYTES = 64 << 20, ALIGNED = 64, PIECE_NBYTES = 64 << 10 };
 

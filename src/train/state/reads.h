@@ -3,7 +3,7 @@
 #ifndef TRAIN_READS_H
 #define TRAIN_READS_H
 
-#include "run/rank.h"
+#include "rank/rank.h"
 
 struct reads;
 

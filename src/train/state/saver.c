@@ -9,8 +9,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "run/device.h"
-#include "run/files.h"
+#include "rank/device.h"
+#include "rank/files.h"
 #include "state/checkpoint.h"
 #include "state/state.h"
 

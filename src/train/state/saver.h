@@ -2,7 +2,7 @@
 #ifndef TRAIN_SAVER_H
 #define TRAIN_SAVER_H
 
-#include "run/rank.h"
+#include "rank/rank.h"
 
 struct saver;
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "run/files.h"
+#include "rank/files.h"
 
 static bool is_float(enum fsdpck_dtype dtype)
 {

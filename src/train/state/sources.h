@@ -2,7 +2,7 @@
 #ifndef TRAIN_SOURCES_H
 #define TRAIN_SOURCES_H
 
-#include "run/rank.h"
+#include "rank/rank.h"
 
 /* adapter: a PEFT folder's file, or a checkpoint; else a model. */
 int sources_open(const char *path, bool adapter, const struct fsdpck_options *opt, struct fsdpck_source **out, struct fsdpck_error *err);
@@ -12,5 +12,8 @@ bool sources_has(const struct job *job, const struct param *p, bool adapter);
 const char *sources_name(const struct param *p, bool adapter);
 /* The parameter's tensor there, which has its shape and a type that is trained. */
 int sources_find(const struct fsdpck_source *src, const struct param *p, bool adapter, const struct fsdpck_tensor **out, struct fsdpck_error *err);
+
+/* Before the ranks part: all tensors are there, with the right shapes, and what else is there is accounted for. */
+int job_check_sources(const struct job *job, struct fsdpck_error *err);
 
 #endif

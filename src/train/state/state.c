@@ -9,6 +9,7 @@
 #include <train/chat.h>
 #include <xxhash.h>
 
+#include "rank/schedule.h"
 #include "state/told.h"
 
 static json_t *hex(uint64_t value)

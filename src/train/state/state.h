@@ -2,7 +2,7 @@
 #ifndef TRAIN_STATE_H
 #define TRAIN_STATE_H
 
-#include "run/rank.h"
+#include "rank/rank.h"
 
 char *state_write(const struct rank *r); /* owned; NULL: no memory */
 /* Of all that must not differ between the ranks of a run. */

@@ -2,7 +2,7 @@
 #ifndef TRAIN_TOLD_H
 #define TRAIN_TOLD_H
 
-#include "run/rank.h"
+#include "rank/rank.h"
 
 struct json_t;
 

@@ -9,7 +9,7 @@
 
 #include <fsdpck/export.h>
 
-#include "run/files.h"
+#include "rank/files.h"
 
 bool whole_path(const struct train_config *config, char path[WHOLE_PATH])
 {

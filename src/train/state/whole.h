@@ -2,7 +2,7 @@
 #ifndef TRAIN_WHOLE_H
 #define TRAIN_WHOLE_H
 
-#include "run/rank.h"
+#include "rank/rank.h"
 
 enum { WHOLE_PATH = 4096 };
 

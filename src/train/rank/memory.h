@@ -2,7 +2,8 @@
 #ifndef TRAIN_MEMORY_H
 #define TRAIN_MEMORY_H
 
-#include "run/device.h"
+#include "model/decode.h"
+#include "rank/device.h"
 
 /* Bytes of one rank on its device. */
 struct memory_sizes {
@@ -22,6 +23,8 @@ struct memory_map {
     char *ring, *activations, *samples;
 };
 
+/* Keys, values and activations of the samples that a run generates; zeros without samples. */
+struct decode_sizes memory_samples(const struct job *job, const struct compute *c);
 /* c: as it is to be placed. linked: ranks' devices are, or there is one rank. */
 int memory_count(const struct job *job, bool apart, bool linked, const struct compute *c, struct memory_sizes *out, struct fsdpck_error *err);
 uint64_t memory_row_sums_nbytes(const struct layout *l);

@@ -4,7 +4,7 @@
 
 #include "comm/ring.h"
 #include "model/compute.h"
-#include "run/job.h"
+#include "rank/job.h"
 
 struct gather;
 

@@ -1,14 +1,15 @@
 /* Config to job: model, data, layout, checked against what lies on disk. */
-#include "run/job.h"
+#include "run/open.h"
 
 #include <jansson.h>
 #include <string.h>
 
+#include "rank/device.h"
 #include "run/date.h"
-#include "run/device.h"
 #include "run/look.h"
 #include "run/samples.h"
 #include "state/adapter.h"
+#include "state/sources.h"
 
 static void note_of_data(void *ctx, const char *line)
 {
@@ -86,6 +87,7 @@ int job_open(const struct train_config *config, const struct train_options *opt,
         rc = data_nsteps(job.data, config, &job.nsteps, err);
     if (!rc)
         rc = samples_open(&dated, job.model.nvocab, &job.fs, &job.samples, err);
+    samples_lengths(job.samples, &job.sample_prompt, &job.sample_most);
     if (rc)
         job_close(&job);
     else
@@ -100,53 +102,8 @@ int job_open(const struct train_config *config, const struct train_options *opt,
     return rc;
 }
 
-bool job_is_apart(const struct job *job)
-{
-    return job->opt->device && strcmp(job->opt->device, "cpu") != 0;
-}
-
 void job_close(struct job *job)
 {
-    data_close(job->data);
-    data_close(job->eval);
     samples_free(job->samples);
-    layout_free(&job->layout);
-    model_free(&job->model);
-    *job = (struct job){ 0 };
-}
-
-void job_largest(const struct job *job, int64_t *ntok, size_t *ndocs)
-{
-    int64_t eval_ntok;
-    size_t eval_ndocs;
-    data_largest(job->data, ntok, ndocs);
-    if (!job->eval)
-        return;
-    data_largest(job->eval, &eval_ntok, &eval_ndocs);
-    *ntok = eval_ntok > *ntok ? eval_ntok : *ntok;
-    *ndocs = eval_ndocs > *ndocs ? eval_ndocs : *ndocs;
-}
-
-bool job_copies_on_host(const struct job *job)
-{
-    return job->opt->copy_gathers || job->opt->several_hosts;
-}
-
-int64_t job_largest_ntok(const struct job *job)
-{
-    int64_t ntok;
-    size_t ndocs;
-    job_largest(job, &ntok, &ndocs);
-    return ntok;
-}
-
-bool job_copies(const struct job *job)
-{
-    return job_copies_on_host(job) || (job_is_apart(job) && job->nranks > 1);
-}
-
-struct comm_sizes job_comm_sizes(const struct job *job)
-{
-    return (struct comm_sizes){ .value_nbytes = job->layout.value_nbytes, .grad_nelem = job->layout.grad_nelem, .copies = job_copies_on_host(job),
-                                .reduce = strcmp(job->config->dtype.reduce, "bf16") == 0 ? FSDPCK_BFLOAT16 : FSDPCK_FLOAT32 };
+    job_free(job);
 }

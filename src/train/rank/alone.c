@@ -1,5 +1,5 @@
 /* What a lone rank needs around it: nobody waits for anybody, so the board and the world are there for their form. Knows nothing of what the rank is for. */
-#include "run/alone.h"
+#include "rank/alone.h"
 
 int rank_alone_open(const struct job *job, int (*open)(const struct job *job, struct comm *host, struct rank **out, struct fsdpck_error *err),
                     struct rank_alone *out, struct fsdpck_error *err)
@@ -10,9 +10,7 @@ int rank_alone_open(const struct job *job, int (*open)(const struct job *job, st
         rc = comm_world_new(1, job_comm_sizes(job), out->board, &out->world, err);
     if (!rc)
         rc = comm_world_join(out->world, 0, &out->comm, err);
-    if (!rc)
-        rc = open(job, out->comm, &out->rank, err);
-    return rc ? rc : rank_load(out->rank, err);
+    return rc ? rc : open(job, out->comm, &out->rank, err);
 }
 
 void rank_alone_close(struct rank_alone *a)

@@ -4,7 +4,7 @@
 
 #include <kernels/module.h>
 
-#include "run/rank.h"
+#include "rank/rank.h"
 
 struct rank_device {
     const struct kern_device *device;

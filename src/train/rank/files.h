@@ -1,10 +1,10 @@
-/* What lies in output_dir: metrics, summary, the list of checkpoints. */
+/* The files of output_dir: metrics, summary, the list of checkpoints. */
 #ifndef TRAIN_FILES_H
 #define TRAIN_FILES_H
 
 #include <stdio.h>
 
-#include "run/rank.h"
+#include "rank/rank.h"
 
 enum { FILES_PATH = 4096 };
 

@@ -1,19 +1,21 @@
 /* Makes and releases what a rank has: its device, its memory there, its communicator. */
-#include "run/rank.h"
+#include "rank/rank.h"
 
 #include <stdlib.h>
 
 #include "comm/comm_linked.h"
 #include "comm/reducer.h"
-#include "run/gather.h"
-#include "run/memory.h"
+#include "rank/gather.h"
+#include "rank/memory.h"
 
 static int make_slices(struct rank *r, struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;
     r->slices = calloc(l->nparams, sizeof *r->slices);
     r->group_slices = calloc(l->ngroups + 1, sizeof *r->group_slices);
-    if (!r->slices || !r->group_slices)
+    r->ranges = calloc(l->nparams, sizeof *r->ranges);
+    r->rows = calloc(l->nparams, sizeof *r->rows);
+    if (!r->slices || !r->group_slices || !r->ranges || !r->rows)
         return fsdpck_error_nomem(err, l->nparams * sizeof *r->slices);
     for (size_t i = 0; i < l->nparams; i++) { /* which lie in the order of their groups */
         const struct param *p = &l->params[i];
@@ -192,8 +194,6 @@ int rank_open(const struct job *job, struct comm *host, struct rank **out, struc
     if (!rc)
         rc = make_slices(r, err);
     if (!rc)
-        rc = rank_optimizer_new(r, err);
-    if (!rc)
         rc = compute_place(r->compute, r->memory->activations, r->comm->values, r->comm->contribution, err);
     if (!rc)
         rc = gather_new(job, r->comm, r->compute, r->memory->ring, &r->gather, err);
@@ -240,7 +240,8 @@ void rank_close(struct rank *r)
         r->where->device->memory->free(&r->memory->buffer);
         r->where->device->memory->free(&r->row_sums_back);
     }
-    rank_optimizer_free(r);
+    free(r->ranges);
+    free(r->rows);
     free(r->slices);
     free(r->group_slices);
     free(r->where);

@@ -1,5 +1,5 @@
 /* One comm_piece a parameter, one ring_group a group. Embedding and head have buffers of their own: they are large, and used at both ends. */
-#include "run/gather.h"
+#include "rank/gather.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef TRAIN_ALONE_H
 #define TRAIN_ALONE_H
 
-#include "run/job.h"
+#include "rank/rank.h"
 
 struct rank_alone {
     struct board *board;
@@ -11,7 +11,7 @@ struct rank_alone {
     struct rank *rank;
 };
 
-/* Opened by rank_open or rank_open_bare, and its weights loaded. job is borrowed until rank_alone_close, which is due in any case. */
+/* Opened by rank_open or rank_open_bare. job is borrowed until rank_alone_close, which is due in any case. */
 int rank_alone_open(const struct job *job, int (*open)(const struct job *job, struct comm *host, struct rank **out, struct fsdpck_error *err),
                     struct rank_alone *out, struct fsdpck_error *err);
 void rank_alone_close(struct rank_alone *a); /* all zeros: does nothing */

@@ -1,12 +1,11 @@
 /* Sizes, one allocation, and pointers into it. */
-#include "run/memory.h"
+#include "rank/memory.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "comm/comm_linked.h"
-#include "run/gather.h"
-#include "run/samples.h"
+#include "rank/gather.h"
 
 enum { ALIGNED = 4096, RESERVED_NBYTES = 512 << 20 };
 
@@ -29,6 +28,11 @@ static uint64_t tree_nbytes(const struct layout *l)
     return aligned(((uint64_t)l->own_nelem + 16) * sizeof(float));
 }
 
+struct decode_sizes memory_samples(const struct job *job, const struct compute *c)
+{
+    return job->sample_most ? decode_count(c, job->sample_prompt, job->sample_most) : (struct decode_sizes){ 0 };
+}
+
 int memory_count(const struct job *job, bool apart, bool linked, const struct compute *c, struct memory_sizes *out, struct fsdpck_error *err)
 {
     const struct layout *l = &job->layout;
@@ -39,7 +43,7 @@ int memory_count(const struct job *job, bool apart, bool linked, const struct co
                                   .received_nbytes = linked ? aligned(comm_linked_nbytes(job->nranks, l->own_nelem, l->grad_nelem, job_comm_sizes(job).reduce)) : 0,
                                   .state_nbytes = tree_nbytes(l) * (l->masters ? 4 : 3) + aligned(memory_row_sums_nbytes(l)),
                                   .ring_nbytes = aligned(gather.buffer_nbytes), .activation_nbytes = aligned(c->nbytes),
-                                  .sample_nbytes = apart ? aligned(samples_count(job->samples, c).device_nbytes) : 0 };
+                                  .sample_nbytes = apart ? aligned(memory_samples(job, c).device_nbytes) : 0 };
     return rc;
 }
 

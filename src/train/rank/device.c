@@ -1,5 +1,5 @@
 /* The processor, or a device out of a module. What is not there is said in one line, with what can be done instead. */
-#include "run/device.h"
+#include "rank/device.h"
 
 #include <string.h>
 

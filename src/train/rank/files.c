@@ -1,5 +1,5 @@
 /* Small files of a run, plain POSIX: what matters to a resumed run lies in the checkpoints, and those are libfsdpck's. */
-#include "run/files.h"
+#include "rank/files.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -13,7 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "run/job.h"
 
 int files_join(char path[FILES_PATH], const char *folder, const char *name, struct fsdpck_error *err)
 {

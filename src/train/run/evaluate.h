@@ -1,0 +1,11 @@
+/* The loss over data.eval. */
+#ifndef TRAIN_EVALUATE_H
+#define TRAIN_EVALUATE_H
+
+#include "rank/rank.h"
+
+/* The mean loss over the supervised tokens of data.eval. Collective. *stopping: any rank was asked to stop
+ * meanwhile: it was broken off, and there is no loss. */
+int rank_evaluate(struct rank *r, struct train_metrics *m, bool *stopping, struct fsdpck_error *err);
+
+#endif
