@@ -241,15 +241,16 @@ static void rendered(const char *messages, const char *want)
     chat_close(c);
 }
 
-/* As transformers 5.23 renders them. */
-static void test_reasoning_keys(void **state)
+/* As apply_chat_template of transformers 5.23 renders them. */
+static void test_message_keys(void **state)
 {
     (void)state;
     rendered("[{\"role\":\"a\",\"reasoning\":\"x\"}]", "thinking,role,reasoning,reasoning_content=x/x;");
     rendered("[{\"role\":\"a\",\"thinking\":\"x\",\"reasoning\":\"y\"}]", "thinking,role,reasoning,reasoning_content=x/x;");
     rendered("[{\"role\":\"a\",\"reasoning_content\":\"x\"}]", "thinking,role,reasoning_content=x/x;");
     rendered("[{\"role\":\"a\",\"thinking\":\"t\",\"reasoning_content\":\"x\"}]", "thinking,role,reasoning_content=x/t;");
-    rendered("[{\"role\":\"a\",\"reasoning_content\":null,\"content\":\"\"}]", "role,reasoning_content,content=None/;");
+    rendered("[{\"role\":\"a\",\"reasoning_content\":null,\"content\":\"\"}]", "role,content=/;");
+    rendered("[{\"thinking\":null,\"role\":\"a\",\"reasoning\":\"x\",\"content\":null}]", "thinking,role,reasoning,reasoning_content=x/x;");
 }
 
 int main(void)
@@ -258,7 +259,7 @@ int main(void)
         cmocka_unit_test(test_errors),   cmocka_unit_test(test_caps),    cmocka_unit_test(test_generation),
         cmocka_unit_test(test_thoughts), cmocka_unit_test(test_unclear), cmocka_unit_test(test_calls),
         cmocka_unit_test(test_moved_system), cmocka_unit_test(test_other_end), cmocka_unit_test(test_generation_blocks),
-        cmocka_unit_test(test_reasoning_keys),
+        cmocka_unit_test(test_message_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

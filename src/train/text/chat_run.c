@@ -18,26 +18,26 @@ json_t *chat_reasoning(json_t *message)
     return NULL;
 }
 
-/* As transformers 5: "reasoning_content" is there under whichever name it was given, and "thinking" too, unless the message has one. */
-static json_t *alias_message(json_t *message)
+/* As apply_chat_template of transformers 5: keys whose value is null are left out; reasoning is in "reasoning_content", and in "thinking" unless the message has that. */
+static json_t *normal_message(json_t *message)
 {
-    json_t *reasoning = json_is_object(message) ? chat_reasoning(message) : NULL;
-    if (!reasoning)
-        return json_incref(message);
-    json_t *m = json_object();
-    if (m && (json_object_set(m, "thinking", reasoning) || json_object_update(m, message) || json_object_set(m, "reasoning_content", reasoning))) {
-        json_decref(m);
-        m = NULL;
-    }
-    return m;
+    json_t *reasoning = chat_reasoning(message), *m = json_is_object(message) ? json_object() : json_incref(message), *value;
+    const char *key;
+    bool ok = m && (!reasoning || json_object_set(m, "thinking", reasoning) == 0);
+    json_object_foreach (message, key, value)
+        ok = ok && (json_is_null(value) || json_object_set(m, key, value) == 0);
+    if (ok && (!reasoning || json_object_set(m, "reasoning_content", reasoning) == 0))
+        return m;
+    json_decref(m);
+    return NULL;
 }
 
-static json_t *alias_messages(json_t *messages)
+static json_t *normal_messages(json_t *messages)
 {
     json_t *list = json_array(), *m;
     size_t i;
     json_array_foreach (messages, i, m) {
-        if (list && json_array_append_new(list, alias_message(m))) {
+        if (list && json_array_append_new(list, normal_message(m))) {
             json_decref(list);
             list = NULL;
         }
@@ -57,7 +57,7 @@ int chat_run(const struct chat *c, json_t *messages, json_t *tools, bool generat
     if (!c->jinja)
         return no_template(err);
     json_t *context = json_object();
-    bool ok = context && json_object_update(context, c->special) == 0 && json_object_set_new(context, "messages", alias_messages(messages)) == 0 &&
+    bool ok = context && json_object_update(context, c->special) == 0 && json_object_set_new(context, "messages", normal_messages(messages)) == 0 &&
               json_object_set_new(context, "add_generation_prompt", json_boolean(generation_prompt)) == 0 &&
               json_object_set_new(context, "documents", json_null()) == 0 && json_object_set_new(context, "tools", tools ? json_incref(tools) : json_null()) == 0;
     int rc = ok ? jinja_render(c->jinja, context, c->now, out, err) : fsdpck_error_nomem(err, 1024);
