@@ -112,9 +112,9 @@ static int show_line(struct shown *s, struct chat_coder *coder, const char *file
     int rc = chat_encode(coder, example, (enum chat_loss)chat_loss_of(s->args->loss_on), &tokens, &own);
     if (rc)
         rc = fsdpck_error_set(err, rc, file, "line %llu: %.600s", (unsigned long long)line, fsdpck_error_format(&own, what, sizeof what));
-    if (rc && own.hint[0])
+    if (rc)
         fsdpck_error_hint(err, "%s", own.hint);
-    if (!rc && !s->args->json && line > 1)
+    else if (!s->args->json && line > 1)
         printf("\n");
     for (int i = 0; i < CHAT_NNOTES && !rc; i++) {
         if (tokens.notes >> i & 1)
@@ -188,7 +188,7 @@ static int show_lines(struct shown *s, const struct chat *chat, const char *type
     int rc = chat_coder_new(chat, &coder, err);
     if (!rc)
         rc = is_file(s->args, typed) ? show_file(s, coder, typed, err) : show_line(s, coder, "the text", 1, typed, strlen(typed), err);
-    if (rc && !is_file(s->args, typed))
+    if (rc && !s->args->text && !is_file(s->args, typed) && *typed != '{')
         fsdpck_error_hint(err, "there is no file of that name: it was taken for the text itself");
     chat_coder_free(coder);
     return rc;

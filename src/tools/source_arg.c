@@ -26,7 +26,7 @@ const struct option names_options[NAMES_NOPTIONS] = {
 
 void source_arg_blame(const struct source_args *args, struct fsdpck_error *err)
 {
-    if (args->from && !*err->hint)
+    if (args->from)
         fsdpck_error_hint(err, "--from says that it is of kind '%s'; without --from, its content says", args->from);
 }
 

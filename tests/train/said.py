@@ -126,4 +126,8 @@ class Said(Tests):
         self.says(["\"n\""], "tokenize", model, "nosuch.txt", "--text")
         self.says(["this is no file"], "tokenize", model, fifo, want=3)
         self.says(["\"or\""], "tokenize", model, "and/or")
+        self.says(["hint: there is no file of that name"], "tokenize", model, "no words", "--chat", want=3)
+        for typed, *more in (("{", "--chat"), (data, "--chat", "--text")):
+            if "no file of that name" in self.says(["line 1: "], "tokenize", model, typed, *more, want=3):
+                raise Failure(f"tokenize {typed} {more}: this was no mistaken name")
         sock.close()
