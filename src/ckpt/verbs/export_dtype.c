@@ -34,18 +34,24 @@ static bool cast_selection(struct export *x, enum fsdpck_dtype to, enum fsdpck_d
     return any;
 }
 
-static void cast_to(struct export *x, enum fsdpck_dtype to)
+/* Weights that are quantized stay as they are: nobody has asked for a cast. */
+static int cast_to(struct export *x, enum fsdpck_dtype to)
 {
     enum fsdpck_dtype was;
     char line[256];
-    if (!is_float(to) || fsdpck_quantized_refuse(x->src, &x->selection, &x->assets, fsdpck_quantized_cast, NULL) != 0 || !cast_selection(x, to, &was))
-        return;
+    struct fsdpck_error why = { 0 };
+    int rc = fsdpck_quantized_refuse(x->src, &x->selection, &x->assets, fsdpck_quantized_cast, &why);
+    if (rc != 0 && rc != FSDPCK_ERR_UNSUPPORTED)
+        return fsdpck_error_set(x->err, rc, why.file, "%s", why.message);
+    if (rc != 0 || !is_float(to) || !cast_selection(x, to, &was))
+        return 0;
     x->cast = true;
     x->dtype = to;
     snprintf(line, sizeof line, "the checkpoint holds the weights as %s, as they are trained; they are written as %s, the model's own dtype (--dtype keeps or changes it)",
              fsdpck_dtype_info(was)->name, fsdpck_dtype_info(to)->name);
     if (x->opt.note)
         x->opt.note(x->opt.ctx, line);
+    return 0;
 }
 
 int fsdpck_export_dtype_by_state(struct export *x)
@@ -57,9 +63,7 @@ int fsdpck_export_dtype_by_state(struct export *x)
     if (is_decided(x) || !state)
         return 0;
     int rc = fsdpck_config_dtype(fsdpck_source_path(x->src), state, strlen(state), &key, 1, &found, &to, x->err);
-    if (rc == 0 && found)
-        cast_to(x, to);
-    return rc;
+    return rc == 0 && found ? cast_to(x, to) : rc;
 }
 
 static bool has_optimizer(const struct fsdpck_source *src)
@@ -80,6 +84,6 @@ int fsdpck_export_dtype_by_config(struct export *x)
         return 0;
     int rc = fsdpck_assets_dtype(x->io, &x->assets, &found, &to, x->err);
     if (rc == 0 && found && fsdpck_dtype_info(to)->nbytes == 2) /* masters are wider; what is wider than they was never the model's */
-        cast_to(x, to);
+        rc = cast_to(x, to);
     return rc;
 }

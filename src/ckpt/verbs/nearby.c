@@ -51,8 +51,10 @@ static void search(struct search *s, const char *below)
 {
     char **names, *folder = fsdpck_path_join(s->src->path, below, NULL);
     size_t count;
-    if (!folder || !fsdpck_is_directory(s->src->io, folder) || fsdpck_list_sorted(s->src->io, folder, &names, &count, NULL) != 0)
-        return free(folder);
+    if (!folder || !fsdpck_is_directory(s->src->io, folder) || fsdpck_list_sorted(s->src->io, folder, &names, &count, NULL) != 0) {
+        free(folder);
+        return;
+    }
     for (size_t i = 0; i < count; i++) {
         uint64_t step;
         char *path = is_step(names[i], &step) ? fsdpck_path_join(folder, names[i], NULL) : NULL;
