@@ -362,17 +362,22 @@ int fsdpck_checks_finish(struct fsdpck_source *src, uint64_t *read_nbytes, struc
 
 /* ---- for users of the library ---- */
 
-static void note_unchecked(struct fsdpck_source *src)
+void fsdpck_checks_note(const struct fsdpck_options *opt, uint64_t nrecords)
 {
     char line[128];
-    pthread_mutex_lock(&src->checks->lock);
-    uint64_t n = src->checks->nunchecked;
-    src->checks->nunchecked = 0;
-    pthread_mutex_unlock(&src->checks->lock);
-    if (!n || !src->opt.note || src->opt.no_verify)
+    if (!nrecords || !opt->note)
         return;
-    snprintf(line, sizeof line, "%" PRIu64 " record%s no CRC-32 to be checked by", n, n == 1 ? " has" : "s have");
-    src->opt.note(src->opt.ctx, line);
+    snprintf(line, sizeof line, "%" PRIu64 " record%s no CRC-32 to be checked by", nrecords, nrecords == 1 ? " has" : "s have");
+    opt->note(opt->ctx, line);
+}
+
+static uint64_t take_unchecked(struct fsdpck_checks *c)
+{
+    pthread_mutex_lock(&c->lock);
+    uint64_t n = c->nunchecked;
+    c->nunchecked = 0;
+    pthread_mutex_unlock(&c->lock);
+    return n;
 }
 
 int fsdpck_source_check(struct fsdpck_source *src, struct fsdpck_error *err)
@@ -380,7 +385,7 @@ int fsdpck_source_check(struct fsdpck_source *src, struct fsdpck_error *err)
     struct fsdpck_error own = { 0 };
     uint64_t read_nbytes = 0;
     int r = fsdpck_checks_finish(src, &read_nbytes, err ? err : &own);
-    note_unchecked(src);
+    fsdpck_checks_note(&src->opt, src->opt.no_verify ? 0 : take_unchecked(src->checks));
     return r;
 }
 

@@ -21,6 +21,7 @@ struct fsdpck_crc_record *fsdpck_checks_expect(struct fsdpck_source *src, struct
 
 /* Counts records without a CRC-32; fsdpck_source_check() mentions them in one note. */
 void fsdpck_checks_unchecked(struct fsdpck_source *src, uint64_t nrecords);
+void fsdpck_checks_note(const struct fsdpck_options *opt, uint64_t nrecords); /* that note; none for 0 records */
 
 /* A read brought bytes [begin, begin + nbytes) of the extent's payload, as they are stored. FSDPCK_ERR_DAMAGED names file and tensor if they complete a record
  * with another CRC-32. */

@@ -23,13 +23,9 @@ int fsdpck_zip_check_begin(struct fsdpck_zip_check *c)
 
 void fsdpck_zip_check_end(struct fsdpck_zip_check *c)
 {
-    char line[128];
     free(c->piece);
     c->piece = NULL;
-    if (!c->nunchecked || !c->src->opt.note)
-        return;
-    snprintf(line, sizeof line, "%" PRIu64 " record%s no CRC-32 to be checked by", c->nunchecked, c->nunchecked == 1 ? " has" : "s have");
-    c->src->opt.note(c->src->opt.ctx, line);
+    fsdpck_checks_note(&c->src->opt, c->nunchecked);
 }
 
 static void report(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s, uint64_t offset, uint64_t nbytes, const char *what)
