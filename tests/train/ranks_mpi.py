@@ -92,6 +92,11 @@ class Mpi(Ranks):
             err = self.finish(self.start(path, *options, mpi=3), None)
             if err.count(words) != 1:
                 raise Failure(f"'{words}' wanted once: {err[-1500:]}")
+        out, path = self.job("mpi-once-unshared")
+        command = [*self.mpirun(3), "--mca", "btl", "self,tcp", "bash", "-c", 'ulimit -f 20; exec "$@"', "-", *self.runs, str(path), "--threads", "1"]  # MPI's own shared memory is a larger file, too
+        said = self.said(subprocess.run(command, capture_output=True, text=True, env=MPI_ENV, timeout=600).stderr)
+        if len(said) != 1 or "the ranks of this host cannot share memory: memory that ranks share: File too large" not in said[0]:
+            raise Failure(f"no shared memory, once: {said}")
         out, path = self.job("mpi-once-killed", steps=4000)
         for victim in (2, 0):
             process = self.start(path, mpi=3)

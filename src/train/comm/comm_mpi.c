@@ -420,10 +420,8 @@ int comm_mpi_join(struct board *board, uint32_t rank, uint32_t nranks, struct co
     if (rc)
         return rc; /* the process ends */
     memcpy(lanes[COMM_MAIN]->lanes, lanes, sizeof lanes);
-    rc = make_memory(lanes[COMM_MAIN], sizes, err);
-    if (!rc)
-        *out = lanes[COMM_MAIN];
-    return rc;
+    *out = lanes[COMM_MAIN];
+    return make_memory(*out, sizes, err);
 }
 
 void comm_mpi_abandon(struct comm *comm)

@@ -6,7 +6,7 @@
 
 bool comm_mpi_is_built(void);
 /* In the process of the rank, once. Starts MPI; rank and nranks are what the launcher said. board: this rank's; borrowed. *out is its COMM_MAIN; its ops->free
- * waits for the other ranks. !sizes.copies: all are on one host, and map each other's rows. */
+ * waits for the other ranks. After a failure it is NULL, or good for comm_mpi_abandon() only. !sizes.copies: all are on one host, and map each other's rows. */
 int comm_mpi_join(struct board *board, uint32_t rank, uint32_t nranks, struct comm_sizes sizes, struct comm **out, struct fsdpck_error *err);
 /* This rank has left an error on its board: returns when the others know it, or after a time. The process ends then, without ops->free. */
 void comm_mpi_abandon(struct comm *comm);
