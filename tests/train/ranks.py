@@ -230,7 +230,7 @@ class Interrupted(Asked, Mpi):
 
     def removed(self):
         """What is written to a folder that is gone is lost: said, and the run ends."""
-        for what in ("folder", "replaced", "metrics"):
+        for what in ("folder", "replaced", "metrics", "unopenable"):
             out, path = self.job(f"removed-{what}", steps=4000, checkpoint={"save_steps": 0})
             process = self.start(path, "--ranks", "2")
             self.until(process, 3)
@@ -242,6 +242,13 @@ class Interrupted(Asked, Mpi):
                 steps = [json.loads(line)["step"] for name in ("older.jsonl", "metrics.jsonl") for line in (out / name).read_text().splitlines()]
                 if "metrics.jsonl was moved or removed" not in said or steps != list(range(1, len(steps) + 1)):
                     raise Failure(f"{said[-500:]}, {steps[:3]} ... {steps[-3:]}")
+                continue
+            if what == "unopenable":
+                (self.tmp / "folder").symlink_to(self.tmp)
+                (self.tmp / "folder").replace(out / "metrics.jsonl")
+                err = self.finish(process, 4)
+                if f"{out}/metrics.jsonl: open: Is a directory" not in err:
+                    raise Failure(err[-600:])
                 continue
             out.rename(self.tmp / f"away-{what}")
             if what == "replaced":

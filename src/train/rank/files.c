@@ -226,8 +226,13 @@ static int follow_name(const struct job *job, FILE *f, struct fsdpck_error *err)
     int rc = files_join(path, job->config->output_dir, job->config->log.jsonl, err);
     if (rc || is_named(f, path))
         return rc;
-    if (!freopen(path, "ae", f))
-        return fsdpck_error_sys(err, errno, path, "open");
+    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666); /* freopen() closes the stream where it fails, and its owner closes it again */
+    if (fd < 0 || dup3(fd, fileno(f), O_CLOEXEC) < 0)
+        rc = fsdpck_error_sys(err, errno, path, "open");
+    if (fd >= 0)
+        close(fd);
+    if (rc)
+        return rc;
     snprintf(line, sizeof line, "%s was moved or removed: it goes on in a new file of that name", path);
     if (job->opt->note)
         job->opt->note(job->opt->ctx, line);
