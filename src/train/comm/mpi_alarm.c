@@ -19,7 +19,7 @@ struct mpi_alarm {
     pthread_mutex_t roll; /* one roll call at a time */
     _Atomic bool ending, done, waiting;
     struct fsdpck_error error; /* that is sent */
-    MPI_Request *acks;         /* (nranks); NULL: nothing was sent */
+    MPI_Request *_Atomic acks; /* (nranks); NULL: nothing was sent */
     uint32_t *failed_too;      /* (nranks) */
     _Atomic bool *silent;      /* (nranks) gave no answer to the roll call: not asked any more */
     long sent_ms;              /* since it was sent */

@@ -137,7 +137,7 @@ static void take_save(struct rank *r, struct saver *saver, bool wait, bool last,
 }
 
 /* After a step's update and before the next one's: the state is copied, and written behind. *stall: how long training stood still for it. */
-static int save(struct rank *r, struct saver *saver, struct loop_notes *notes, double *stall, struct fsdpck_error *err)
+static int save(struct rank *r, struct saver *saver, bool last, struct loop_notes *notes, double *stall, struct fsdpck_error *err)
 {
     double started = now();
     char line[160];
@@ -146,7 +146,7 @@ static int save(struct rank *r, struct saver *saver, struct loop_notes *notes, d
         note(r, line);
     }
     comm_at(r->comm, r->step, "saving");
-    take_save(r, saver, true, false, notes);
+    take_save(r, saver, true, last, notes);
     int rc = saver_start(saver, err);
     *stall = now() - started;
     return rc;
@@ -232,11 +232,12 @@ static int train(struct rank *r, struct saver *saver, struct profile *profile, F
         if (!rc && !stopping && (asked.sample || sampling_is_due(r)))
             rc = rank_sample(r, err);
         gathered = gather_times(r->gather).nbytes;
-        take_save(r, saver, false, stopping || r->step == r->job->nsteps, notes);
+        const bool last = stopping || r->step == r->job->nsteps;
+        take_save(r, saver, false, last, notes);
         if (asked.save)
             notes->asked = r->step;
         if (!rc && (asked.save || save_is_due(r, stopping)))
-            rc = save(r, saver, notes, &m.save_stall_seconds, err);
+            rc = save(r, saver, last, notes, &m.save_stall_seconds, err);
         if (!rc && profile)
             profile_step(profile, &m);
         if (!rc)

@@ -318,10 +318,15 @@ bool supervise_refusal(const struct train_options *opt, const struct fsdpck_erro
         comm_mpi_tell(board, opt->launched_rank, opt->launched_nranks);
         _exit(0);
     }
-    for (long ms = 0; pid > 0 && ms < TELL_MS && waitpid(pid, NULL, WNOHANG) == 0; ms += POLL_MS)
+    bool ended = pid < 0;
+    for (long ms = 0; ms < TELL_MS && !ended; ms += POLL_MS) {
         sleep_ms(POLL_MS);
-    if (pid > 0)
+        ended = waitpid(pid, NULL, WNOHANG) != 0;
+    }
+    if (!ended) {
         kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+    }
     bool speaks = !board_was_told(board);
     board_free(board);
     if (!speaks)
