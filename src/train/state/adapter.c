@@ -150,7 +150,7 @@ int adapter_export(const struct job *job, uint64_t step, const char *checkpoint,
     if (rc)
         return rc;
     remove_folder(folder, NULL);
-    if (mkdir(folder, 0777))
+    if (mkdir(folder, 0777) && errno != EEXIST) /* it stays where it holds files of somebody else's, which move along */
         return fsdpck_error_sys(err, errno, folder, "mkdir");
     const struct fsdpck_export_request req = { .out = file, .select = { .tree = "model" }, .force = true };
     rc = fsdpck_source_open(checkpoint, "fsdpck", &job->fs, &src, err);
