@@ -1,7 +1,7 @@
 """What a run says before it starts, what it keeps from its first day, and by which keys it refuses to go on as another run."""
 import datetime, fcntl, json, os, pathlib, shutil, socket, subprocess
 
-from harness import Failure, Tests
+from harness import LIMIT_S, Failure, Tests
 
 FIXTURES = pathlib.Path(__file__).resolve().parent.parent.parent / "fixtures"
 CHAT = [{"messages": [{"role": "user", "content": f"What is {i}?"}, {"role": "assistant", "content": f"It is {i}."}]} for i in range(12)]
@@ -19,7 +19,7 @@ class Said(Tests):
 
     def says(self, words, *args, want=0):
         command = [*self.runs, *args[1:]] if args[0] == "run" else [self.tool, *args]
-        done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=600, cwd=self.tmp, stdin=subprocess.DEVNULL)
+        done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=LIMIT_S, cwd=self.tmp, stdin=subprocess.DEVNULL)
         if done.returncode != want or any(w not in done.stderr + done.stdout for w in words):
             raise Failure(f"{args}: exit code {done.returncode}, {want} and {words} wanted: {done.stdout}{done.stderr}")
         return done.stderr

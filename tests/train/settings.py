@@ -2,7 +2,7 @@
 line that says that it always counts."""
 import os, re, subprocess
 
-from harness import Failure, Tests, config_of
+from harness import LIMIT_S, Failure, Tests, config_of
 
 # What "has … , …" of an unknown key's error lists, by section; None: it counts in every run. Else the sentences that a run must say, and what makes it say them:
 # [(method, options, {section: {key: value}}, words)].
@@ -47,7 +47,7 @@ class Settings(Tests):
         return self.planned_at(config, options, 0)
 
     def planned_at(self, config, options, code):
-        done = subprocess.run([self.tool, "plan", str(self.write("settings", config)), "--device", "cpu", *options], capture_output=True, text=True, timeout=120)
+        done = subprocess.run([self.tool, "plan", str(self.write("settings", config)), "--device", "cpu", *options], capture_output=True, text=True, timeout=LIMIT_S)
         if done.returncode != code:
             raise Failure(f"exit code {done.returncode}, {code} wanted: {done.stderr[-600:]}")
         return done.stderr
@@ -73,7 +73,7 @@ class Settings(Tests):
 
     def idle_options_are_refused(self):
         for options, words in ((["--loss-on", "all"], "--loss-on has no effect without --chat"), (["--no-special", "--chat"], "--no-special has no effect with --chat")):
-            done = subprocess.run([self.tool, "tokenize", "nowhere", "text", *options], capture_output=True, text=True, timeout=60)
+            done = subprocess.run([self.tool, "tokenize", "nowhere", "text", *options], capture_output=True, text=True, timeout=LIMIT_S)
             if done.returncode != 2 or words not in done.stderr:
                 raise Failure(f"tokenize {options}: exit code {done.returncode}, {done.stderr}")
         config = config_of(self.goldens / LORA, self.tmp / "settings")
@@ -84,7 +84,7 @@ class Settings(Tests):
         if "--patience: found 0" not in self.run(self.write("settings", config), "--patience", "0", want=2).stderr:
             raise Failure("run --patience 0")
         hosts = {**os.environ, "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
-        said = subprocess.run([self.tool, "run", "nowhere.json", "--gather", "map"], capture_output=True, text=True, timeout=120, env=hosts).stderr
+        said = subprocess.run([self.tool, "run", "nowhere.json", "--gather", "map"], capture_output=True, text=True, timeout=LIMIT_S, env=hosts).stderr
         if "note: --gather map has no effect" not in said:
             raise Failure(f"ranks of two hosts: {said}")
 
