@@ -331,10 +331,12 @@ class Interrupted(Asked, Mpi):
         self.finish(self.start(path))
         (out / "adapter/notes").mkdir()
         (out / "adapter/notes/mine.txt").write_text("mine")
+        (out / "adapter.tmp").mkdir()
+        (out / "adapter.tmp/tmp.txt").write_text("mine")
         for steps in (4, 6):
             self.finish(self.start(path, "--set", f"train.max_steps={steps}"))
             names = sorted(p.name for p in (out / "adapter").iterdir())
-            if names != ["README.md", "adapter_config.json", "adapter_model.safetensors", "notes"] or (out / "adapter.old").exists():
+            if names != ["README.md", "adapter_config.json", "adapter_model.safetensors", "notes", "tmp.txt"] or (out / "adapter.old").exists():
                 raise Failure(f"{names} after {steps} steps")
 
     def passed_over(self):
