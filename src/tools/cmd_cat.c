@@ -55,8 +55,8 @@ static int on_bytes(void *ctx, const void *data, uint64_t nelem)
     return after_write(c->err);
 }
 
-/* Everything but the values, which do not fit in memory in general: they follow inside the same object, before its closing brace. With the first of them, so
- * that a tensor that cannot be read is an error object alone. */
+/* Prints the object up to its values, once the first of them is read: a tensor that cannot be read is an error object alone. The values follow in pieces, as
+ * they do not fit in memory in general. */
 static int begin_json(struct cat *c)
 {
     if (!c->json || c->begun)

@@ -39,7 +39,7 @@ static const struct option run_options[] = {
       .help = "how ranks of one host get at each other's parameters (default map; between hosts they are copied)" },
     { .name = "exit-on-stop", .type = OPTION_COUNT, .offset = AT(exit_on_stop), .value = "CODE", .help = "exit code after a stop by signal (default 0)" },
     { .name = "patience", .type = OPTION_NUMBER, .offset = AT(patience), .value = "SECONDS",
-      .help = "how long ranks wait for one that stalls, the only one too, before it is named and the run ends (default 600)" },
+      .help = "how long a rank may stall before it is named and the run ends (default 600)" },
     { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = AT(quiet), .help = "no steps, no notes" },
     { .name = "profile", .type = OPTION_FLAG, .offset = AT(profile), .help = "where rank 0's time goes: a table at the end, and profile.json in output_dir" },
 };
@@ -131,7 +131,7 @@ static void show_done(const struct train_result *done)
 
 static int finish(const struct run_args *args, const char *config, const struct train_result *done)
 {
-    if (args->rank != 0) /* rank 0 speaks for all, and mpirun ends it at another's bad exit */
+    if (args->rank != 0) /* rank 0 reports for all; mpirun ends it if another rank exits with a failure */
         return EXIT_DONE;
     show_done(done);
     if (done->save_failed) {
@@ -187,7 +187,7 @@ static int run(struct run_args *args, const char *path)
     return rc == 0 ? finish(args, path, &done) : report_error(&args->view->report, &err);
 }
 
-/* What a launcher says to each process that it starts: Open MPI's names. */
+/* Reads the variables that Open MPI sets for each process it starts. */
 static void find_launcher(struct run_args *args)
 {
     const char *size = getenv("OMPI_COMM_WORLD_SIZE"), *rank = getenv("OMPI_COMM_WORLD_RANK");
@@ -219,9 +219,9 @@ static int check_launcher(const struct run_args *args)
     return OPTIONS_OK;
 }
 
-/* Ranks of a launcher have the same command line, and what is wrong with it is said by one of them: each holds its words back until it knows which. */
+/* All ranks of a launcher find the same mistake in their command line, and one of them reports it: each holds its output back until it knows which. */
 struct held {
-    int out, words; /* stderr, and what stands for it meanwhile; -1: nothing is held */
+    int out, words; /* stderr itself, and the file that takes its place; -1: nothing is held */
 };
 
 static struct held hold(const struct run_args *args)

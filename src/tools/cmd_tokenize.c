@@ -91,7 +91,7 @@ static int show_text(struct shown *s, const char *text, size_t nbytes, struct fs
     return rc;
 }
 
-/* To stderr, as everything that is no result. */
+/* Notes are no result: they go to stderr. */
 static void tell_note(const char *file, uint64_t line, enum chat_note note)
 {
     struct report report = { 0 };
@@ -156,7 +156,7 @@ static bool ends_as_a_file(const char *typed)
     return false;
 }
 
-/* In a folder that is there. */
+/* Whether typed is a path in an existing folder. */
 static bool has_folder(const char *typed)
 {
     struct stat st;
@@ -170,7 +170,7 @@ static bool has_folder(const char *typed)
     return stat(folder, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* A name that is no file's: a typo is no text to look at. */
+/* Refuses a word that looks like a path and names no file: rather a typo than text. */
 static int refuse_name(const struct tokenize_args *args, const char *typed, struct fsdpck_error *err)
 {
     struct stat st;

@@ -114,7 +114,7 @@ static void print_summary(const char *typed, bool quick, const struct fsdpck_ver
            quick ? " (--quick: sizes, tables and index only)" : r->hashed ? ", every byte checked against its hash" : unread);
 }
 
-/* What writers left beside or in the checkpoint is no problem of it, and listed apart. */
+/* Left-overs of writers are no problems of the checkpoint: they are listed apart. */
 static int list_leftovers(struct printer *p, const char *path, const struct fsdpck_options *opt, struct fsdpck_error *err)
 {
     report_clear(p->report);

@@ -1,4 +1,4 @@
-/* A table of columns that data sets in use have. The first row whose columns are all there counts. */
+/* A table of columns of common data sets. The first row whose columns all exist is taken. */
 #include "init_columns.h"
 
 #include <string.h>

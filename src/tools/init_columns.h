@@ -1,11 +1,11 @@
-/* What the columns of a data set stand for, where its first example is of no form that the trainer knows. */
+/* Guesses data.columns for a data set whose first example has no form that the trainer knows. */
 #ifndef TOOLS_INIT_COLUMNS_H
 #define TOOLS_INIT_COLUMNS_H
 
 #include <fsdpck/error.h>
 #include <jansson.h>
 
-/* The value of data.columns, or NULL in *out: none is needed, or none is known, which the data's reader then says. Owned. */
+/* *out: the value of data.columns, owned; NULL if none is needed, or none is known: the reader of the data then reports that. */
 int init_columns(const char *data, json_t **out, struct fsdpck_error *err);
 
 #endif

@@ -19,7 +19,7 @@ bool json_out_append(json_t *array, json_t *value);
 bool json_out_write(const json_t *value);
 /* On stderr, an error is a line. With --json, it is an object on stdout as well, once: {"error": …, "exit_code": …}. */
 void json_out_errors(bool on);
-/* err may be NULL: of wrong usage there is no more than the message. Does nothing where --json was not given, or a result has been begun. */
+/* err: NULL for usage errors, which have only a message. Does nothing without --json, or once a result has begun. */
 void json_out_error(const char *message, const struct fsdpck_error *err, int exit_code);
 
 /* Prints one line on stdout and releases object. complete: whether everything got into it. Returns `done`, or EXIT_SYSTEM. */

@@ -156,7 +156,7 @@ static void join_names(const char *choices, char *text, size_t nbytes)
     }
 }
 
-/* What was given has an effect, or is refused. */
+/* Refuses options that would have no effect. */
 static int check_given(const struct parser *p)
 {
     for (size_t i = 0; i < p->ngiven; i++) {
@@ -271,7 +271,7 @@ static int check_complete(const struct parser *p)
                        p->line->positionals, required ? " " : "", required ? required : "");
 }
 
-/* Known before the first argument that is wrong, wherever it stands. */
+/* Looks at all arguments, so that a mistake before --json is reported as JSON too. */
 static bool wants_json(const struct command_line *line, int argc, char **argv)
 {
     void *values;

@@ -13,7 +13,7 @@ enum option_type {
     OPTION_STRINGS, /* any text, again and again; struct strings */
     OPTION_LIST,    /* comma separated, again and again; struct strings */
     OPTION_SIZE,    /* bytes, not 0; uint64_t */
-    OPTION_MEMORY,  /* the same, at most what this machine has */
+    OPTION_MEMORY,  /* the same, at most the memory of this machine */
     OPTION_COUNT,   /* 1 and more; uint32_t */
     OPTION_NUMBER,  /* 0 and more; double */
     OPTION_LATER    /* refused by name: a later version has it; not in the help */
@@ -28,8 +28,8 @@ struct option {
     const char *help;
     const char *also;  /* OPTION_CHOICE: further words that are taken but not advertised, or NULL */
     const char *later; /* OPTION_CHOICE: words that a later version will know, or NULL */
-    const char *needs;    /* options ("a|b") without one of which this one would do nothing: refused then; or NULL */
-    const char *excludes; /* options beside any of which it would do nothing: refused then; or NULL */
+    const char *needs;    /* options ("a|b"): refused without any of them, as it would have no effect; or NULL */
+    const char *excludes; /* options: refused beside any of them, as it would have no effect; or NULL */
 };
 
 struct option_group {

@@ -122,7 +122,7 @@ static void tell_rest(struct run_view *v, const struct train_metrics *m, char *t
 
 enum { FIELD_NBYTES = 48 };
 
-/* One of the things a step's line says. The lower its place in the order, the later it gives way where the terminal is narrow. */
+/* A field of a step's line. On a narrow terminal the field with the highest order is dropped first. */
 struct field {
     char text[FIELD_NBYTES];
     unsigned order;

@@ -51,7 +51,7 @@ void sample_out_begin(struct sample_out *o, size_t prompt, uint32_t number, cons
     o->prompt_ids = o->samples ? list_of(o, ids->ids, ids->count) : NULL;
 }
 
-/* A file or a program gets the bytes, a terminal nothing that could steer it. */
+/* A file or a program gets the bytes as they are; a terminal gets control characters escaped. */
 static void put_text(const struct sample_out *o, const char *text, size_t nbytes)
 {
     if (o->terminal)

@@ -27,7 +27,7 @@ extern const struct option read_options[READ_NOPTIONS];
 /* typed: a path, or org/name of a model in the local Hugging Face cache. */
 int source_arg_open(const char *typed, const struct source_args *args, const struct fsdpck_options *opt, struct fsdpck_source **out,
                     struct fsdpck_error *err);
-/* Opening failed: the hint says that it may be --from, where there is none better. */
+/* After a failed open: adds the hint that --from may be wrong, unless there is a hint already. */
 void source_arg_blame(const struct source_args *args, struct fsdpck_error *err);
 
 #endif

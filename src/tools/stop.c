@@ -1,4 +1,4 @@
-/* Turns stop signals into a flag that the library polls. It must not do anything else in a handler, but say so. */
+/* Turns stop signals into a flag that the library polls. A handler must do nothing else but announce the stop. */
 #include "stop.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@ static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
 
 volatile int stop_signal, save_signals;
 
-/* What Ctrl-C says at once, as the work may take a while to stop. */
+/* Written at once on Ctrl-C, as the work may take a while to stop. */
 static char announcement[128];
 
 static void announce(void)

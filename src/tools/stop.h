@@ -6,7 +6,7 @@
 extern volatile int stop_signal;
 
 /* Call once, before any thread. A signal that was ignored at start (nohup, background jobs) stays so. SIGPIPE is ignored: a reader that
- * went away shows as EPIPE; SIGXFSZ too: a limit on the size of files shows as EFBIG. tool: the name that stands before what SIGINT says. */
+ * went away shows as EPIPE; SIGXFSZ too: a limit on the size of files shows as EFBIG. tool: the name in the line that SIGINT prints. */
 void stop_install(const char *tool);
 
 /* How often SIGUSR2 came. */

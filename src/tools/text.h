@@ -9,10 +9,10 @@
 /* Every text below fits. */
 enum { TEXT_NBYTES = 32 };
 
-/* Names come from files: what fsdpck_printable() does not pass is printed as \xNN, so that no name can steer a terminal
+/* Names come from files: bytes that fsdpck_printable() does not accept are printed as \xNN, so that no name can steer a terminal
  * or fake a line. A backslash stays as it is. */
 void text_print(FILE *f, const char *text);
-/* The same of many lines: newlines and tabs stay. */
+/* The same for several lines: newlines and tabs stay. */
 void text_print_block(FILE *f, const char *text, size_t nbytes);
 size_t text_width(const char *text);                       /* columns that text_print() takes, one a character */
 void text_print_padded(FILE *f, const char *text, size_t width);
