@@ -252,7 +252,7 @@ static void test_columns(void **state)
 {
     (void)state;
     const struct train_data_file plain = { write_text("plain.jsonl", COMPLETION "{\"prompt\":\"a\",\"completion\":\"b\"}\n"), 1 };
-    const struct train_data_file named = { write_text("named.jsonl", "{\"prompt\":\"a\",\"completion\":\"b\"}\n{\"answer\":\"b\",\"prompt\":\"z\",\"question\":\"a\"}\n"), 1 };
+    const struct train_data_file named = { write_text("named.jsonl", "{\"prompt\":\"a\",\"completion\":\"b\"}\n{\"answer\":\"b\",\"prompt\":\"z\",\"question\":\"a\",\"messages\":[],\"text\":\"t\"}\n"), 1 };
     struct train_config config = config_of(&plain, 1);
     struct fsdpck_error err = { 0 };
     struct data *x = open_data(&config), *y;

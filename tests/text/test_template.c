@@ -253,13 +253,34 @@ static void test_message_keys(void **state)
     rendered("[{\"thinking\":null,\"role\":\"a\",\"reasoning\":\"x\",\"content\":null}]", "thinking,role,reasoning,reasoning_content=x/x;");
 }
 
+/* A turn of which nothing is said, messages and tools that are none: refused, whatever is trained on. Tools may be JSON in a string. */
+static void test_forms(void **state)
+{
+    (void)state;
+    static const char template[] = "{% for t in tools or [] %}<{{ t.name }}>{% endfor %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+                                   "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    static const char *const bad[][2] = {
+        { "{\"messages\":\"hi\"}", "'messages' is no list of at least one message" },
+        { "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":null}]}", "message 1 has a role and nothing else" },
+        { "{\"messages\":[{\"content\":\"hi\"}]}", "message 0 has no role" },
+        { "{\"messages\":[{\"role\":\"assistant\",\"content\":\"hi\"}],\"tools\":\"get\"}", "'tools' is neither a list of objects nor the JSON of one in a string" },
+        { "{\"messages\":[{\"role\":\"assistant\",\"content\":\"hi\"}],\"tools\":{\"name\":\"f\"}}", "'tools' is neither" },
+        { "{\"messages\":[{\"role\":\"assistant\",\"content\":\"hi\"}],\"tools\":[\"f\"]}", "'tools': entry 0 is no object" },
+        { "{\"instruction\":\"hi\",\"output\":\"ho\",\"system\":5}", "'system' is no string" },
+    };
+    for (size_t i = 0; i < 2 * sizeof bad / sizeof bad[0]; i++)
+        supervised_text(template, bad[i / 2][0], i % 2 ? CHAT_LOSS_ALL : CHAT_LOSS_ASSISTANT, bad[i / 2][1]);
+    supervised_text(template, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":\"[{\\\"name\\\":\\\"f\\\"}]\"}", CHAT_LOSS_ALL, "<f><|im_start|>user\nhi<|im_end|>\n");
+    supervised_text(template, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":\"\"}", CHAT_LOSS_ALL, "<|im_start|>user\nhi<|im_end|>\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_errors),   cmocka_unit_test(test_caps),    cmocka_unit_test(test_generation),
         cmocka_unit_test(test_thoughts), cmocka_unit_test(test_unclear), cmocka_unit_test(test_calls),
         cmocka_unit_test(test_moved_system), cmocka_unit_test(test_other_end), cmocka_unit_test(test_generation_blocks),
-        cmocka_unit_test(test_message_keys),
+        cmocka_unit_test(test_message_keys), cmocka_unit_test(test_forms),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

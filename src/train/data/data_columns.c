@@ -16,9 +16,28 @@ static int take_out(const json_t *columns, json_t *example, json_t *taken, struc
         if (!json_is_null(value) && json_object_set(taken, name, value))
             return fsdpck_error_nomem(err, 64);
     }
-    json_object_foreach ((json_t *)columns, name, column)
+    json_object_foreach ((json_t *)columns, name, column) {
         json_object_del(example, json_string_value(column));
+        json_object_del(example, name);
+    }
     return 0;
+}
+
+/* Of an example in several forms, the one that has renamed columns counts. */
+static void drop_other_forms(const json_t *columns, json_t *example)
+{
+    static const char *const forms[][5] = { { "messages" }, { "conversations" }, { "instruction", "input", "output", "history" }, { "prompt", "completion" }, { "text" }, { "input_ids", "labels" } };
+    enum { NFORMS = sizeof forms / sizeof forms[0] };
+    bool named[NFORMS] = { false }, any = false;
+    for (size_t i = 0; i < NFORMS; i++) {
+        for (size_t k = 0; forms[i][k]; k++)
+            named[i] |= json_object_get(columns, forms[i][k]) != NULL;
+        any |= named[i];
+    }
+    for (size_t i = 0; i < NFORMS && any; i++) {
+        for (size_t k = 0; forms[i][k] && !named[i]; k++)
+            json_object_del(example, forms[i][k]);
+    }
 }
 
 int data_columns_apply(const json_t *columns, json_t *example, struct fsdpck_error *err)
@@ -27,6 +46,7 @@ int data_columns_apply(const json_t *columns, json_t *example, struct fsdpck_err
         return 0;
     json_t *taken = json_object();
     int rc = taken ? take_out(columns, example, taken, err) : fsdpck_error_nomem(err, 64);
+    drop_other_forms(columns, example);
     if (!rc && json_object_update(example, taken))
         rc = fsdpck_error_nomem(err, 64);
     json_decref(taken);

@@ -104,6 +104,16 @@ static int encode_messages(struct chat_coder *w, json_t *messages, json_t *tools
     return 0;
 }
 
+static int encode_chat(struct chat_coder *w, json_t *messages, json_t *given, enum chat_loss loss, struct fsdpck_error *err)
+{
+    json_t *tools;
+    int rc = chat_tools(given, &tools, err);
+    if (!rc)
+        rc = encode_messages(w, messages, tools, loss, err);
+    json_decref(tools);
+    return rc;
+}
+
 /* What the post-processor puts in front, unless the text says it already. */
 static int encode_text(struct chat_coder *w, const char *text, size_t nbytes, struct fsdpck_error *err)
 {
@@ -153,7 +163,7 @@ static int encode_completion(struct chat_coder *w, json_t *prompt, json_t *compl
 int chat_encode(struct chat_coder *w, json_t *example, enum chat_loss loss, struct chat_tokens *out, struct fsdpck_error *err)
 {
     json_t *messages = json_object_get(example, "messages"), *prompt = json_object_get(example, "prompt"), *text = json_object_get(example, "text");
-    json_t *tools = json_object_get(example, "tools"), *made;
+    json_t *made;
     w->list.count = 0;
     w->notes = 0;
     *out = (struct chat_tokens){ 0 };
@@ -162,7 +172,7 @@ int chat_encode(struct chat_coder *w, json_t *example, enum chat_loss loss, stru
     if (rc)
         return rc;
     if (messages)
-        rc = encode_messages(w, messages, json_is_null(tools) ? NULL : tools, loss, err);
+        rc = encode_chat(w, messages, json_object_get(example, "tools"), loss, err);
     else if (prompt)
         rc = encode_completion(w, prompt, json_object_get(example, "completion"), loss, err);
     else if (json_is_string(text))
@@ -180,7 +190,11 @@ int chat_encode(struct chat_coder *w, json_t *example, enum chat_loss loss, stru
 int chat_render(struct chat_coder *w, json_t *messages, json_t *tools, bool generation_prompt, char **text, size_t *nbytes, struct fsdpck_error *err)
 {
     struct jinja_output out = { 0 };
-    int rc = chat_run(w->chat, messages, tools, generation_prompt, &out, err);
+    json_t *list;
+    int rc = chat_tools(tools, &list, err);
+    if (!rc)
+        rc = chat_run(w->chat, messages, list, generation_prompt, &out, err);
+    json_decref(list);
     free(out.spans);
     if (rc)
         free(out.text);

@@ -81,6 +81,25 @@ static int of_instruction(json_t *example, json_t *messages, struct fsdpck_error
     return rc;
 }
 
+/* TRL and LLaMA-Factory take such a text too: tables have no lists of objects that differ. */
+int chat_tools(json_t *given, json_t **out, struct fsdpck_error *err)
+{
+    size_t nbytes = json_string_length(given), i;
+    json_t *tools = nbytes ? json_loadb(json_string_value(given), nbytes, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : json_is_string(given) ? json_null() : json_incref(given), *tool;
+    int rc = 0;
+    *out = NULL;
+    if ((nbytes && !tools) || (tools && !json_is_null(tools) && !json_is_array(tools)))
+        rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "'tools' is neither a list of objects nor the JSON of one in a string");
+    json_array_foreach (tools, i, tool) {
+        if (!rc && !json_is_object(tool))
+            rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "'tools': entry %zu is no object", i);
+    }
+    if (!rc && json_is_array(tools))
+        *out = json_incref(tools);
+    json_decref(tools);
+    return rc;
+}
+
 int chat_form(json_t *example, json_t **messages, struct fsdpck_error *err)
 {
     json_t *conversations = json_object_get(example, "conversations"), *instruction = json_object_get(example, "instruction"), *system = json_object_get(example, "system");
@@ -88,6 +107,8 @@ int chat_form(json_t *example, json_t **messages, struct fsdpck_error *err)
     *messages = NULL;
     if (json_object_get(example, "messages") || (!conversations && !instruction))
         return 0;
+    if (system && !json_is_null(system) && !json_is_string(system))
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "'system' is no string");
     if (!(*messages = json_array()))
         return fsdpck_error_nomem(err, 64);
     if (json_string_length(system))

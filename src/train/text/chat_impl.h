@@ -25,7 +25,7 @@ struct chat_turns {
 };
 void chat_turns_free(struct chat_turns *t);
 
-/* Renders into out. */
+/* Renders into out. A list of messages that is none, or a message without a role or with nothing else, is FSDPCK_ERR_FORMAT. */
 int chat_run(const struct chat *c, struct json_t *messages, struct json_t *tools, bool generation_prompt, struct jinja_output *out, struct fsdpck_error *err);
 
 /* The first `count` messages, with the prompt for an answer or without; with `letter` for the words of message `varied` (NULL: as they are). */
@@ -38,6 +38,8 @@ struct chat_part {
 /* *rendered false: the template refuses these messages. */
 int chat_run_first(const struct chat *c, struct json_t *messages, struct json_t *tools, const struct chat_part *part, struct jinja_output *out, bool *rendered,
                    struct fsdpck_error *err);
+/* Of messages that chat_run() took. */
+bool chat_is_assistant(struct json_t *message);
 /* What a message has under one of the names of reasoning; NULL: nothing. Borrowed. */
 struct json_t *chat_reasoning(struct json_t *message);
 /* Renders all messages and finds the turns of the assistant in the text (or the last of them), each with its end token. */
@@ -48,6 +50,8 @@ int chat_check_shown(const struct chat *c, struct json_t *messages, struct json_
                      struct fsdpck_error *err);
 /* Messages of an example in another trainer's form; owned. NULL: it is in none, or has messages itself. */
 int chat_form(struct json_t *example, struct json_t **messages, struct fsdpck_error *err);
+/* The list of tools of an example, which may be JSON in a text; owned. NULL: there are none. */
+int chat_tools(struct json_t *given, struct json_t **out, struct fsdpck_error *err);
 /* Of one message, anywhere in the text. */
 int chat_check_calls(const struct jinja_output *text, struct json_t *message, size_t number, struct fsdpck_error *err);
 

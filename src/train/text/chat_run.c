@@ -18,10 +18,41 @@ json_t *chat_reasoning(json_t *message)
     return NULL;
 }
 
+bool chat_is_assistant(json_t *message)
+{
+    return strcmp(json_string_value(json_object_get(message, "role")), "assistant") == 0;
+}
+
+static bool says_something(json_t *message)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach (message, key, value) {
+        if (strcmp(key, "role") != 0 && !json_is_null(value))
+            return true;
+    }
+    return false;
+}
+
+static int check_messages(json_t *messages, struct fsdpck_error *err)
+{
+    size_t i;
+    json_t *m;
+    if (json_array_size(messages) == 0)
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "'messages' is no list of at least one message");
+    json_array_foreach (messages, i, m) {
+        if (!json_is_string(json_object_get(m, "role")))
+            return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "message %zu has no role", i);
+        if (!says_something(m)) /* many templates would make an empty turn of it */
+            return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "message %zu has a role and nothing else", i);
+    }
+    return 0;
+}
+
 /* As apply_chat_template of transformers 5: keys whose value is null are left out; reasoning is in "reasoning_content", and in "thinking" unless the message has that. */
 static json_t *normal_message(json_t *message)
 {
-    json_t *reasoning = chat_reasoning(message), *m = json_is_object(message) ? json_object() : json_incref(message), *value;
+    json_t *reasoning = chat_reasoning(message), *m = json_object(), *value;
     const char *key;
     bool ok = m && (!reasoning || json_object_set(m, "thinking", reasoning) == 0);
     json_object_foreach (message, key, value)
@@ -54,13 +85,14 @@ static int no_template(struct fsdpck_error *err)
 
 int chat_run(const struct chat *c, json_t *messages, json_t *tools, bool generation_prompt, struct jinja_output *out, struct fsdpck_error *err)
 {
-    if (!c->jinja)
-        return no_template(err);
+    int rc = c->jinja ? check_messages(messages, err) : no_template(err);
+    if (rc)
+        return rc;
     json_t *context = json_object();
     bool ok = context && json_object_update(context, c->special) == 0 && json_object_set_new(context, "messages", normal_messages(messages)) == 0 &&
               json_object_set_new(context, "add_generation_prompt", json_boolean(generation_prompt)) == 0 &&
               json_object_set_new(context, "documents", json_null()) == 0 && json_object_set_new(context, "tools", tools ? json_incref(tools) : json_null()) == 0;
-    int rc = ok ? jinja_render(c->jinja, context, c->now, out, err) : fsdpck_error_nomem(err, 1024);
+    rc = ok ? jinja_render(c->jinja, context, c->now, out, err) : fsdpck_error_nomem(err, 1024);
     json_decref(context);
     return rc;
 }

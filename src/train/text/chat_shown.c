@@ -90,22 +90,16 @@ static int check_tools(const struct chat *c, json_t *messages, const struct chat
     return rc;
 }
 
-static bool is_assistant(json_t *message)
-{
-    const char *role = json_string_value(json_object_get(message, "role"));
-    return role && strcmp(role, "assistant") == 0;
-}
-
 int chat_check_shown(const struct chat *c, json_t *messages, json_t *tools, const struct chat_turns *turns, bool last_only, bool whole, unsigned *notes, struct fsdpck_error *err)
 {
     const struct shown s = { turns, whole };
     size_t n = json_array_size(messages), last = n;
     int rc = json_array_size(tools) ? check_tools(c, messages, turns, notes, err) : 0;
     for (size_t i = 0; i < n; i++)
-        last = is_assistant(json_array_get(messages, i)) ? i : last;
+        last = chat_is_assistant(json_array_get(messages, i)) ? i : last;
     for (size_t i = last_only ? last : 0; i < n && !rc; i++) {
         json_t *m = json_array_get(messages, i);
-        if (!is_assistant(m))
+        if (!chat_is_assistant(m))
             continue;
         rc = check_calls(&s, m, i, err);
         if (json_array_size(json_object_get(m, "tool_calls")) && !text_is_shown(&s, json_object_get(m, "content")))

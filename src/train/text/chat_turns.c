@@ -281,42 +281,20 @@ static int take_generated(const struct chat *c, json_t *messages, size_t turn, j
     return 0;
 }
 
-static int check_messages(json_t *messages, struct fsdpck_error *err)
-{
-    size_t i;
-    json_t *m;
-    if (json_array_size(messages) == 0)
-        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "'messages' is no list of at least one message");
-    json_array_foreach (messages, i, m) {
-        if (!json_is_string(json_object_get(m, "role")))
-            return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "message %zu has no role", i);
-        if (json_object_size(m) < 2) /* many templates would make an empty turn of it */
-            return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "message %zu has a role and nothing else", i);
-    }
-    return 0;
-}
-
-static bool is_assistant(json_t *message)
-{
-    return strcmp(json_string_value(json_object_get(message, "role")), "assistant") == 0;
-}
-
 int chat_find_turns(const struct chat *c, json_t *messages, json_t *tools, bool last_only, struct chat_turns *out, struct fsdpck_error *err)
 {
     size_t n = json_array_size(messages), first = 0;
-    int rc = check_messages(messages, err);
     out->nspans = 0;
     out->spans = NULL;
-    if (!rc)
-        rc = chat_run(c, messages, tools, false, &out->full, err);
+    int rc = chat_run(c, messages, tools, false, &out->full, err);
     if (rc)
         return rc;
     for (size_t i = 0; last_only && i < n; i++)
-        first = is_assistant(json_array_get(messages, i)) ? i : first;
+        first = chat_is_assistant(json_array_get(messages, i)) ? i : first;
     if (jinja_has_generation(c->jinja))
         return take_generated(c, messages, first, tools, last_only, out, err);
     for (size_t i = first; i < n && !rc; i++) {
-        if (!is_assistant(json_array_get(messages, i)))
+        if (!chat_is_assistant(json_array_get(messages, i)))
             continue;
         rc = chat_check_calls(&out->full, json_array_get(messages, i), i, err);
         if (!rc)
