@@ -2,6 +2,7 @@
 #include "source_arg.h"
 
 #include <limits.h>
+#include <stdio.h>
 
 #include "model_path.h"
 
@@ -30,6 +31,14 @@ void source_arg_blame(const struct source_args *args, struct fsdpck_error *err)
         fsdpck_error_hint(err, "--from says that it is of kind '%s'; without --from, its content says", args->from);
 }
 
+/* Names the source, as some verbs open several. */
+static void note_no_verify(const char *typed, const struct fsdpck_options *opt)
+{
+    char line[600];
+    snprintf(line, sizeof line, "--no-verify: tensors of %.500s are read without checking them", typed);
+    opt->note(opt->ctx, line);
+}
+
 int source_arg_open(const char *typed, const struct source_args *args, const struct fsdpck_options *opt, struct fsdpck_source **out,
                     struct fsdpck_error *err)
 {
@@ -37,13 +46,13 @@ int source_arg_open(const char *typed, const struct source_args *args, const str
     struct fsdpck_options with = *opt;
     *out = NULL;
     with.no_verify = args->no_verify;
-    if (args->no_verify && opt->note)
-        opt->note(opt->ctx, "--no-verify: tensors are taken as they are, damaged or not");
     int rc = model_path_resolve(typed, path, sizeof path, err);
     if (!rc)
         rc = fsdpck_source_open(path, args->from, &with, out, err);
     if (rc)
         source_arg_blame(args, err);
+    else if (args->no_verify && opt->note)
+        note_no_verify(typed, opt);
     if (!rc && args->names)
         rc = fsdpck_source_set_names(*out, args->names, args->config, err);
     return rc;
