@@ -49,7 +49,7 @@ class Interrupted(Asked, Mpi):
     def early(self):
         """Killed before there is a first step."""
         for delay in (0.0, 0.02, 0.05, 0.1, 0.2):
-            out, path = self.job(f"early{delay}", checkpoint={"save_steps": 1000})
+            out, path = self.job(f"early{delay}", steps=40000, checkpoint={"save_steps": 0})
             process = self.start(path, "--ranks", "3")
             pids = []
             while len(pids) < 3 and process.poll() is None:

@@ -1,5 +1,5 @@
 """The same program under mpirun: the same bits, and what is said of ranks that die, stall, or mean another run."""
-import json, os, shutil, signal, subprocess
+import json, os, re, shutil, signal, subprocess
 
 from harness import Early, Failure, Skip, children_of
 from ranks_harness import MPI_ENV, MPIRUN, PATIENCE, Ranks, need_mpi
@@ -75,8 +75,9 @@ class Mpi(Ranks):
                 raise Failure(f"exit code {done.returncode}: {done.stderr[-900:]}")
 
     def said(self, err):
-        """Errors of fsdptrain: its lines without the notes."""
-        return [line for line in err.splitlines() if line.startswith("fsdptrain: ") and not line.startswith("fsdptrain: note: ") or "step is finished and saved first" in line]
+        """Errors of fsdptrain: its sentences without the notes. mpirun passes on pieces of 4096 bytes: one rank's line may break another's."""
+        sentences = re.findall(r"fsdptrain: (?:(?!fsdptrain: ).)*", err)
+        return [s for s in sentences if not s.startswith("fsdptrain: note: ") or "step is finished and saved first" in s]
 
     def mpi_once(self):
         """What all ranks find, or one, is said once."""
