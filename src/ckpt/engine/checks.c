@@ -105,10 +105,12 @@ static size_t find(const struct open_record *o, uint64_t at)
     return low;
 }
 
-/* Moves *begin to the first byte from there on that is missing; *end to where the next segment begins, if that is before it. */
+/* Moves *begin to the first byte from there on that is wanted; *end to where the next segment begins, if that is before it. */
 static void find_gap(const struct open_record *o, uint64_t *begin, uint64_t *end)
 {
     size_t i = find(o, *begin);
+    if (o->scattered)
+        *begin = *end;
     if (i < o->count && o->segments[i].begin <= *begin)
         *begin = o->segments[i++].end;
     if (i < o->count && o->segments[i].begin < *end)
