@@ -148,4 +148,4 @@ def check_flipped(t):
 
 
 if __name__ == "__main__":
-    sys.exit(run_checks(check_sound, check_refused, check_items, check_flipped, check_large))  # the last takes memory here, which its children seem to have
+    sys.exit(run_checks(check_sound, check_refused, check_items, check_flipped, check_large))
