@@ -111,7 +111,7 @@ class Said(Tests):
                                  ("data.train", self.tmp / "socket.jsonl", "this is a socket"), ("data.train", "/dev/null", "this is a device"), ("data.train", self.tmp, "this is a folder"),
                                  ("model", "nosuch", "nosuch: there is no such model"), ("model", data, "this is a file; a model is a folder"), ("model", self.tmp, "there is no config.json in it")):
             self.says([words], "plan", config, "--set", f"{key}={path}", want=3)
-        self.says(["this is a FIFO"], "run", fifo, want=2)
+        self.says(["this is a FIFO", "write what comes through it to a file first"], "run", fifo, want=2)
         copy = self.tmp / "fifo-model"
         for name in ("config.json", "tokenizer.json", "chat_template.jinja"):
             shutil.rmtree(copy, ignore_errors=True)

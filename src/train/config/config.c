@@ -184,8 +184,12 @@ int train_config_read(const char *path, const char *const *sets, size_t nsets, s
     json_t *root;
     int rc = text_file_json(path, &root, &why);
     *out = (struct train_config){ 0 };
-    if (rc)
-        return fsdpck_error_set(err, rc == FSDPCK_ERR_NOMEM ? rc : FSDPCK_ERR_USAGE, path, "%s", why.message);
+    if (rc) {
+        rc = fsdpck_error_set(err, rc == FSDPCK_ERR_NOMEM ? rc : FSDPCK_ERR_USAGE, path, "%s", why.message);
+        if (why.hint[0])
+            fsdpck_error_hint(err, "%s", why.hint);
+        return rc;
+    }
     rc = check_sets(sets, nsets, err);
     for (size_t i = 0; i < nsets && json_is_object(root) && !rc; i++)
         rc = apply_set(root, sets[i], err);

@@ -125,6 +125,7 @@ void config_idle(const struct config_key *keys, size_t nkeys, const struct train
         if (!why || !dot)
             continue;
         snprintf(section, sizeof section, "%.*s", (int)(dot - keys[i].name), keys[i].name);
+        /* settle_length() has made num_train_epochs the default beside max_steps. */
         if (!is_given(c, section, dot + 1) || (is_default(&keys[i], c, defaults) && keys[i].idle != idle_beside_steps))
             continue;
         snprintf(line, sizeof line, "key '%s' has no effect: %s", keys[i].name, why);
