@@ -2,7 +2,7 @@
  * on its dimensions; a placement's text is read as the same placement; tensors get placements that they can have, or none. */
 #include <string.h>
 
-#include "../../src/tools/placement.h"
+#include "placement.h"
 #include "fuzz.h"
 
 static void check_text(const struct fsdpck_placement *p)

@@ -1,6 +1,6 @@
 /* --slice: the input is the number of dimensions, their sizes (a byte each), then the text. Property: what parses is a box inside the shape, and
  * its size is counted right. */
-#include "../../src/tools/slice.h"
+#include "slice.h"
 #include "fuzz.h"
 
 enum { MAX_DIMS = 5 };

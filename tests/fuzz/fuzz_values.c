@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "../../src/tools/select_arg.h"
-#include "../../src/tools/values.h"
+#include "select_arg.h"
+#include "common/values.h"
 #include "fuzz.h"
 
 static void check_size(const char *text)

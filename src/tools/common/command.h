@@ -1,0 +1,14 @@
+/* A verb of a program: a function in cmd_VERB.c that parses its arguments, calls the library, prints, and returns the exit code. */
+#ifndef TOOLS_COMMAND_H
+#define TOOLS_COMMAND_H
+
+struct command {
+    const char *name;
+    int (*run)(const struct command *self, int argc, char **argv); /* argv[0] is the first argument after the verb */
+    const char *summary;
+};
+
+/* Exit codes that are no failure of the library: see fsdpck_error_exit_code() for the others. */
+enum { EXIT_DONE = 0, EXIT_NO = 1, EXIT_USAGE = 2, EXIT_REFUSED = 3, EXIT_SYSTEM = 4 };
+
+#endif

@@ -1,0 +1,43 @@
+/* What a verb says on stderr while it works: progress, notes, errors. */
+#ifndef TOOLS_REPORT_H
+#define TOOLS_REPORT_H
+
+#include <fsdpck/source.h>
+
+#include "common/options.h"
+
+/* The options of every verb. */
+struct common_args {
+    bool json, quiet;
+    uint32_t threads;
+    uint64_t memory_nbytes;
+};
+
+#define COMMON_NOPTIONS 4
+extern const struct option common_options[COMMON_NOPTIONS];
+#define COMMON_GROUP(args) { "Common options", common_options, COMMON_NOPTIONS, (args) }
+
+/* Zero-initialise, then report_start(). Must outlive the options that point at it. */
+struct report {
+    bool quiet, terminal; /* terminal: stderr is one, a bar may be drawn */
+    unsigned bar_width;   /* columns of the bar that stands on the screen; 0: none */
+    int64_t started_ns, drawn_ns;
+    uint64_t memory_nbytes; /* of --memory; 0: not given */
+};
+
+/* Fills *opt with what the user asked for, and with callbacks that draw on stderr. */
+void report_start(struct report *r, const struct common_args *args, struct fsdpck_options *opt);
+/* Columns that report_draw() can fill. */
+unsigned report_columns(void);
+/* Draws a line of plain ASCII over the bar or the last such line; on a narrow terminal it is cut before a comma or colon. */
+void report_draw(struct report *r, const char *line);
+/* The bar, as far as it is time to draw it again; report: a struct report. */
+void report_progress(void *report, uint64_t done_nbytes, uint64_t total_nbytes);
+/* What notes of the libraries are passed to; report: a struct report. */
+void report_note(void *report, const char *line);
+/* Takes the bar off the screen: before anything else is printed there, and at the end. */
+void report_clear(struct report *r);
+/* Prints the error and its hint; returns the exit code that belongs to it. */
+int report_error(struct report *r, const struct fsdpck_error *err);
+
+#endif

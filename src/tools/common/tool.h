@@ -1,0 +1,20 @@
+/* A program: its name and its table of verbs. */
+#ifndef TOOLS_TOOL_H
+#define TOOLS_TOOL_H
+
+#include <stddef.h>
+
+#include "common/command.h"
+
+struct tool {
+    const char *name;
+    const struct command *commands; /* (ncommands) */
+    size_t ncommands;
+    const char *later; /* verbs that a later version will have: "a|b"; NULL: none */
+};
+
+extern const char *tool_name; /* begins every message on stderr */
+
+int tool_main(const struct tool *tool, int argc, char **argv);
+
+#endif

@@ -1,0 +1,81 @@
+/* `fsdpck export-lora`: a LoRA adapter out of any checkpoint, to a folder that PEFT reads, or to a file as other programs want it. */
+#include <string.h>
+
+#include "common/report.h"
+#include "commands.h"
+#include "lora_arg.h"
+#include "select_arg.h"
+#include "source_arg.h"
+#include "transfer_out.h"
+
+struct export_lora_args {
+    const char *style;
+    bool force;
+    struct common_args common;
+    struct source_args source;
+    struct lora_args lora;
+    struct select_args select;
+};
+
+#define AT(field) .offset = offsetof(struct export_lora_args, field)
+
+static const struct option output_options[] = {
+    { .name = "style", .type = OPTION_CHOICE, AT(style), .value = "peft|diffusers|kohya|comfy", .help = "whose names and files (default peft)" },
+    { .name = "force", .type = OPTION_FLAG, AT(force), .help = "replace OUT where it exists, after the new one is complete" },
+};
+
+static enum fsdpck_lora_style style_of(const char *word)
+{
+    static const char *const words[] = { "peft", "diffusers", "kohya", "comfy" };
+    int i = 0;
+    while (word && strcmp(word, words[i]) != 0)
+        i++;
+    return (enum fsdpck_lora_style)i;
+}
+
+static int run(const struct export_lora_args *args, const char *const *at)
+{
+    struct fsdpck_error err = { 0 };
+    struct report report = { 0 };
+    struct fsdpck_options opt;
+    struct select_spec select = { 0 };
+    struct fsdpck_source *src = NULL;
+    struct fsdpck_transfer_result result = { 0 };
+    report_start(&report, &args->common, &opt);
+    struct fsdpck_export_lora_request req = { .out = at[1], .style = style_of(args->style), .choice = lora_arg_choice(&args->lora), .force = args->force };
+    int status, rc = select_arg_resolve(&args->select, &select, &err);
+    req.select = select.select;
+    if (!rc)
+        rc = source_arg_open(at[0], &args->source, &opt, &src, &err);
+    if (!rc)
+        rc = fsdpck_export_lora(src, &req, &opt, &result, &err);
+    report_clear(&report);
+    status = rc ? report_error(&report, &err) : transfer_out_print(at[1], NULL, &result, args->common.json);
+    fsdpck_source_close(src);
+    select_spec_free(&select);
+    return status;
+}
+
+int cmd_export_lora(const struct command *self, int argc, char **argv)
+{
+    struct export_lora_args args = { .lora.alpha = LORA_NO_ALPHA };
+    const struct option_group groups[] = {
+        { "Output", output_options, sizeof output_options / sizeof output_options[0], &args },
+        LORA_GROUP(&args.lora),
+        SELECT_GROUP(&args.select),
+        READ_GROUP(&args.source),
+        COMMON_GROUP(&args.common),
+    };
+    const struct command_line line = {
+        .command = self, .positionals = "DIR OUT", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
+        .notes = "OUT is a folder with adapter_model.safetensors and adapter_config.json; diffusers: a folder with pytorch_lora_weights.safetensors,\n"
+                 "or one file; kohya, comfy: one file that ends in .safetensors. Names are understood with the prefixes of FSDP, torch.compile, DDP and\n"
+                 "PEFT; --rename comes before that. Only the adapter's bytes are read.",
+    };
+    const char *at[MAX_POSITIONALS];
+    int status = options_parse(&line, argc, argv, at);
+    if (status == OPTIONS_OK)
+        status = run(&args, at);
+    options_free(&line);
+    return status;
+}

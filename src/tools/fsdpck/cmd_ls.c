@@ -1,0 +1,77 @@
+/* `fsdpck ls`: what a checkpoint holds. Prints in ls_text.c or ls_json.c. */
+#include "commands.h"
+
+#include <string.h>
+
+#include <fsdpck/check.h>
+
+#include "common/report.h"
+#include "ls.h"
+#include "source_arg.h"
+
+struct ls_args {
+    const char *glob;
+    struct common_args common;
+    struct source_args source;
+};
+
+static const struct option list_options[] = {
+    { .name = "tensor", .type = OPTION_STRING, .offset = offsetof(struct ls_args, glob), .value = "GLOB", .help = "only tensors whose name matches" },
+};
+
+/* Writers leave temporaries beside sharded checkpoints only. */
+static int list_leftovers(const struct fsdpck_source *src, const struct fsdpck_options *opt, fsdpck_leftover_fn visit, void *ctx,
+                          struct fsdpck_error *err)
+{
+    const char *kind = fsdpck_source_kind(src);
+    if (strcmp(kind, "fsdpck") != 0 && strcmp(kind, "dcp") != 0)
+        return 0;
+    return fsdpck_leftovers(fsdpck_source_path(src), FSDPCK_CLEAN_NOTHING, opt, visit, ctx, err);
+}
+
+static int run(const struct ls_args *args, const char *typed)
+{
+    struct fsdpck_error err = { 0 };
+    struct report report = { 0 };
+    struct fsdpck_options opt;
+    struct ls_json json = { 0 };
+    struct fsdpck_source *src = NULL;
+    report_start(&report, &args->common, &opt);
+    int status = EXIT_DONE, rc = source_arg_open(typed, &args->source, &opt, &src, &err);
+    if (!rc)
+        rc = fsdpck_globs_check(src, "--tensor", &args->glob, args->glob != NULL, &err);
+    if (!rc && args->common.json) {
+        ls_json_start(&json, src, args->glob);
+        rc = list_leftovers(src, &opt, ls_json_leftover, &json, &err);
+    } else if (!rc) {
+        ls_text_header(src);
+        rc = list_leftovers(src, &opt, ls_text_leftover, NULL, &err);
+    }
+    report_clear(&report);
+    if (rc)
+        status = report_error(&report, &err);
+    else if (args->common.json)
+        status = json_out_print(json_incref(json.object), json.complete, EXIT_DONE);
+    else
+        ls_text_tensors(src, args->glob);
+    json_decref(json.object);
+    fsdpck_source_close(src);
+    return status;
+}
+
+int cmd_ls(const struct command *self, int argc, char **argv)
+{
+    struct ls_args args = { 0 };
+    const struct option_group groups[] = {
+        { "List", list_options, sizeof list_options / sizeof list_options[0], &args },
+        SOURCE_GROUP(&args.source),
+        COMMON_GROUP(&args.common),
+    };
+    const struct command_line line = { .command = self, .positionals = "SOURCE", .groups = groups, .ngroups = sizeof groups / sizeof groups[0] };
+    const char *at[MAX_POSITIONALS];
+    int status = options_parse(&line, argc, argv, at);
+    if (status == OPTIONS_OK)
+        status = run(&args, at[0]);
+    options_free(&line);
+    return status;
+}

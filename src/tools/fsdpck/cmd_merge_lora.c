@@ -1,0 +1,117 @@
+/* `fsdpck merge-lora`: base and adapter to full weights, as a Hugging Face folder or sharded. */
+#include <string.h>
+
+#include <fsdpck/base.h>
+
+#include "common/report.h"
+#include "commands.h"
+#include "lora_arg.h"
+#include "placement.h"
+#include "select_arg.h"
+#include "source_arg.h"
+#include "transfer_out.h"
+
+struct merge_lora_args {
+    uint64_t max_shard_nbytes;
+    const char *assets;
+    bool force;
+    struct common_args common;
+    struct source_args source;
+    struct lora_args lora;
+    struct placement_args placement;
+    struct select_args select;
+};
+
+#define AT(field) .offset = offsetof(struct merge_lora_args, field)
+
+static const struct option output_options[] = {
+    { .name = "max-shard-size", .type = OPTION_SIZE, AT(max_shard_nbytes), .value = "SIZE", .help = "of one file of a folder (default 5GB); a tensor is never split" },
+    { .name = "force", .type = OPTION_FLAG, AT(force), .help = "replace OUT where it exists, after the new one is complete" },
+    { .name = "assets", .type = OPTION_STRING, AT(assets), .value = "FOLDER", .help = "config.json, tokenizer … to take along, instead of the base's" },
+};
+
+/* The adapter is small, and read by the threads that need it: no bar and no threads of its own. */
+static int open_both(const struct merge_lora_args *args, const char *const *at, const struct fsdpck_options *opt, struct fsdpck_options *quiet,
+                     struct fsdpck_source **base, struct fsdpck_source **adapter, struct fsdpck_error *err)
+{
+    const struct source_args any = { .no_verify = args->source.no_verify };
+    *quiet = *opt;
+    quiet->progress = NULL;
+    quiet->nthreads = 1;
+    int rc = source_arg_open(at[1], &any, quiet, adapter, err);
+    if (!rc && !at[0])
+        return fsdpck_base_open(*adapter, opt, base, err);
+    return rc ? rc : source_arg_open(at[0], &args->source, opt, base, err);
+}
+
+static bool is_one_file(const char *out)
+{
+    static const char end[] = ".safetensors";
+    size_t n = strlen(out), k = sizeof end - 1;
+    return n >= k && strcmp(out + n - k, end) == 0;
+}
+
+static int run(const struct merge_lora_args *args, const char *const *at)
+{
+    struct fsdpck_error err = { 0 };
+    struct report report = { 0 };
+    struct fsdpck_options opt, quiet;
+    struct placement_spec placement = { 0 };
+    struct select_spec select = { 0 };
+    struct fsdpck_convert_request sharded = { 0 };
+    struct fsdpck_source *base = NULL, *adapter = NULL;
+    struct fsdpck_transfer_result result = { 0 };
+    bool shards = placement_given(&args->placement);
+    if (shards && args->max_shard_nbytes)
+        return usage_error("--max-shard-size is for Hugging Face folders; with --ranks or --mesh, OUT is a sharded checkpoint");
+    if (!shards && is_one_file(at[2]) && (args->max_shard_nbytes || args->assets))
+        return usage_error("--%s is for folders; OUT is one file", args->assets ? "assets" : "max-shard-size");
+    if (!at[0] && args->source.from)
+        return usage_error("--from says what BASE is, and no BASE is given: it is found from ADAPTER");
+    report_start(&report, &args->common, &opt);
+    struct fsdpck_merge_lora_request req = { .out = at[2], .choice = lora_arg_choice(&args->lora), .max_shard_nbytes = args->max_shard_nbytes,
+                                             .sharded = shards ? &sharded : NULL, .assets = args->assets, .force = args->force };
+    int status, rc = shards ? placement_resolve(&args->placement, &placement, &err) : 0;
+    if (!rc && shards)
+        placement_fill(&args->placement, &placement, &sharded);
+    if (!rc)
+        rc = select_arg_resolve(&args->select, &select, &err);
+    req.select = select.select;
+    if (!rc)
+        rc = open_both(args, at, &opt, &quiet, &base, &adapter, &err);
+    if (!rc)
+        rc = fsdpck_merge_lora(base, adapter, &req, &opt, &result, &err);
+    report_clear(&report);
+    status = rc ? report_error(&report, &err) : transfer_out_print(at[2], shards ? &sharded.mesh : NULL, &result, args->common.json);
+    fsdpck_source_close(base);
+    fsdpck_source_close(adapter);
+    select_spec_free(&select);
+    placement_spec_free(&placement);
+    return status;
+}
+
+int cmd_merge_lora(const struct command *self, int argc, char **argv)
+{
+    struct merge_lora_args args = { .lora.alpha = LORA_NO_ALPHA };
+    const struct option_group groups[] = {
+        { "Output", output_options, sizeof output_options / sizeof output_options[0], &args },
+        LORA_GROUP(&args.lora),
+        PLACEMENT_GROUP(&args.placement),
+        SELECT_GROUP(&args.select),
+        READ_GROUP(&args.source),
+        COMMON_GROUP(&args.common),
+    };
+    const struct command_line line = {
+        .command = self, .positionals = "[BASE] ADAPTER OUT", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
+        .notes = "BASE and ADAPTER may be anything that fsdpck reads; without BASE, the one that ADAPTER names is taken. OUT is a Hugging Face folder\n"
+                 "(or one file where it ends in .safetensors), or with --ranks or --mesh a sharded checkpoint. Sums are made in fp32 and rounded once, to\n"
+                 "the base's types or those of --dtype. Every tensor of ADAPTER is used as PEFT would, or refused by its name; the frozen model in a\n"
+                 "training checkpoint must be BASE.",
+    };
+    const char *at[MAX_POSITIONALS];
+    int status = options_parse(&line, argc, argv, at);
+    if (status == OPTIONS_OK)
+        status = run(&args, at);
+    options_free(&line);
+    return status;
+}

@@ -1,0 +1,37 @@
+/* --ranks, --mesh, --placement, --replicate: who holds what. */
+#ifndef TOOLS_PLACEMENT_H
+#define TOOLS_PLACEMENT_H
+
+#include <fsdpck/convert.h>
+
+#include "common/options.h"
+
+struct placement_args {
+    uint32_t ranks; /* 0: not given */
+    const char *mesh;
+    struct strings placement, replicate;
+};
+
+#define PLACEMENT_NOPTIONS 4
+extern const struct option placement_options[PLACEMENT_NOPTIONS];
+#define PLACEMENT_GROUP(args) { "Placement", placement_options, PLACEMENT_NOPTIONS, (args) }
+
+/* The same for the library. Borrows from the args; zero-initialise. */
+struct placement_spec {
+    struct fsdpck_mesh mesh;
+    struct fsdpck_placement_rule *rules; /* (nrules) */
+    size_t nrules;
+    struct strings words; /* names and globs that the above point at */
+};
+
+/* Whether any of the options was given. */
+bool placement_given(const struct placement_args *args);
+
+/* FSDPCK_ERR_USAGE where neither --ranks nor --mesh was given, or the text makes no sense. */
+int placement_resolve(const struct placement_args *args, struct placement_spec *out, struct fsdpck_error *err);
+void placement_spec_free(struct placement_spec *spec);
+
+/* Hands mesh, rules and replicate globs to a request. */
+void placement_fill(const struct placement_args *args, const struct placement_spec *spec, struct fsdpck_convert_request *req);
+
+#endif

@@ -1,0 +1,59 @@
+/* --from, and the way from what was typed to an open source. It must not know what the verb does with it. */
+#include "source_arg.h"
+
+#include <limits.h>
+#include <stdio.h>
+
+#include "common/model_path.h"
+
+#define FROM                                                                                                                                     \
+    {                                                                                                                                            \
+        .name = "from", .type = OPTION_CHOICE, .offset = offsetof(struct source_args, from), .value = "safetensors|hf|dcp|fsdpck|pt|ranks",      \
+        .help = "what SOURCE is, instead of finding out from its content"                                                                        \
+    }
+
+const struct option source_options[SOURCE_NOPTIONS] = { FROM };
+
+const struct option read_options[READ_NOPTIONS] = {
+    FROM,
+    { .name = "no-verify", .type = OPTION_FLAG, .offset = offsetof(struct source_args, no_verify),
+      .help = "take tensors as they are, without checking their hashes or CRC-32s: to save what is left of a damaged file" },
+};
+
+const struct option names_options[NAMES_NOPTIONS] = {
+    { .name = "names", .type = OPTION_CHOICE, .offset = offsetof(struct source_args, names), .value = "hf|torchtitan",
+      .help = "call a Llama's weights, and order the rows of q and k, as Hugging Face or as torchtitan does" },
+};
+
+void source_arg_blame(const struct source_args *args, struct fsdpck_error *err)
+{
+    if (args->from)
+        fsdpck_error_hint(err, "--from says that it is of kind '%s'; without --from, its content says", args->from);
+}
+
+/* Names the source, as some verbs open several. */
+static void note_no_verify(const char *typed, const struct fsdpck_options *opt)
+{
+    char line[600];
+    snprintf(line, sizeof line, "--no-verify: tensors of %.500s are read without checking them", typed);
+    opt->note(opt->ctx, line);
+}
+
+int source_arg_open(const char *typed, const struct source_args *args, const struct fsdpck_options *opt, struct fsdpck_source **out,
+                    struct fsdpck_error *err)
+{
+    char path[PATH_MAX];
+    struct fsdpck_options with = *opt;
+    *out = NULL;
+    with.no_verify = args->no_verify;
+    int rc = model_path_resolve(typed, path, sizeof path, err);
+    if (!rc)
+        rc = fsdpck_source_open(path, args->from, &with, out, err);
+    if (rc)
+        source_arg_blame(args, err);
+    else if (args->no_verify && opt->note)
+        note_no_verify(typed, opt);
+    if (!rc && args->names)
+        rc = fsdpck_source_set_names(*out, args->names, args->config, err);
+    return rc;
+}

@@ -1,0 +1,188 @@
+/* `fsdptrain sample`: goes on from prompts, and shows the text while it grows. */
+#include "commands.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/model_path.h"
+#include "common/stop.h"
+#include "sample_out.h"
+#include "sample_prompts.h"
+
+struct sample_args {
+    bool json, quiet, chat;
+    const char *adapter, *dtype, *system;
+    struct strings prompts;
+    uint32_t samples, threads, max_new_tokens;
+    double temperature, top_p, top_k, seed; /* below 0: not given */
+};
+
+#define AT(field) offsetof(struct sample_args, field)
+
+static const struct option sample_options[] = {
+    { .name = "adapter", .type = OPTION_STRING, .offset = AT(adapter), .value = "DIR", .help = "a PEFT folder, or a checkpoint of a LoRA run" },
+    { .name = "prompt", .type = OPTION_STRINGS, .offset = AT(prompts), .value = "TEXT", .help = "what to go on from; again and again (default: standard input)" },
+    { .name = "chat", .type = OPTION_FLAG, .offset = AT(chat), .help = "a prompt is a user's message (or a JSON list of messages): through the chat template" },
+    { .name = "system", .type = OPTION_STRING, .offset = AT(system), .value = "TEXT", .help = "a system message before each --chat prompt" },
+    { .name = "max-new-tokens", .type = OPTION_COUNT, .offset = AT(max_new_tokens), .value = "N", .help = "at most so many (default: the model's, or 256)" },
+    { .name = "temperature", .type = OPTION_NUMBER, .offset = AT(temperature), .value = "T", .help = "0: the likeliest token, always (default: the model's, or 0)" },
+    { .name = "top-p", .type = OPTION_NUMBER, .offset = AT(top_p), .value = "P", .help = "of the likeliest tokens that together have this probability" },
+    { .name = "top-k", .type = OPTION_NUMBER, .offset = AT(top_k), .value = "K", .help = "of the K likeliest tokens; 0: of all (default: the model's, or 50)" },
+    { .name = "seed", .type = OPTION_NUMBER, .offset = AT(seed), .value = "S", .help = "the same seed gives the same text, with any number of threads (default 42)" },
+    { .name = "samples", .type = OPTION_COUNT, .offset = AT(samples), .value = "N", .help = "of each prompt (default 1)" },
+    { .name = "dtype", .type = OPTION_CHOICE, .offset = AT(dtype), .value = "bf16|fp32", .help = "of weights, keys and values (default bf16)" },
+    { .name = "threads", .type = OPTION_COUNT, .offset = AT(threads), .value = "T", .help = "default: the processors this process may use" },
+    { .name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "print the result as one JSON object" },
+    { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = AT(quiet), .help = "no notes, no rates" },
+};
+
+/* From the model's folder and the command line, which counts more. Naming top-p or top-k means sampling. */
+static int make_rule(const struct sample_args *args, const char *model, const struct fsdpck_options *fs, struct sample_rule *rule, struct fsdpck_error *err)
+{
+    int rc = sample_rule_read(model, fs, rule, err);
+    if (rc)
+        return rc;
+    if (args->temperature >= 0)
+        rule->temperature = args->temperature;
+    else if (rule->temperature == 0 && (args->top_p >= 0 || args->top_k >= 0))
+        rule->temperature = 1;
+    rule->top_p = args->top_p >= 0 ? args->top_p : rule->top_p;
+    rule->top_k = args->top_k >= 0 ? (uint64_t)args->top_k : rule->top_k;
+    rule->seed = args->seed >= 0 ? (uint64_t)args->seed : 42;
+    rule->max_new_tokens = args->max_new_tokens ? args->max_new_tokens : rule->max_new_tokens;
+    if (rule->temperature == 0 && (args->top_p >= 0 || args->top_k >= 0 || args->seed >= 0) && fs->note)
+        fs->note(fs->ctx, "the likeliest token is taken always (--temperature 0): --top-p, --top-k and --seed have no effect");
+    if (rule->temperature == 0 && args->samples > 1)
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "%u samples of the likeliest tokens would be the same text: --temperature makes them differ", args->samples);
+    return sample_rule_check(rule, err);
+}
+
+static int check_args(const struct sample_args *args)
+{
+    if (args->system && !args->chat)
+        return usage_error("--system is a message of a conversation: it wants --chat");
+    if (args->seed > 0x1p53 || (args->seed >= 0 && floor(args->seed) != args->seed))
+        return usage_error("--seed: a whole number from 0 to 2^53 is wanted");
+    if (args->top_k > 0x1p31 || (args->top_k >= 0 && floor(args->top_k) != args->top_k))
+        return usage_error("--top-k: a whole number from 0 is wanted");
+    return OPTIONS_OK;
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* What a sample's tokens are passed to. */
+struct growing {
+    struct sample_out *out;
+    double first; /* when the first token was there */
+    struct fsdpck_error *err;
+    int rc;
+};
+
+/* Nobody wants to hear more: a signal came, or the reader of standard output went away. */
+static bool is_over(void)
+{
+    return stop_signal || ferror(stdout);
+}
+
+static int on_token(void *ctx, uint32_t id)
+{
+    struct growing *g = ctx;
+    g->first = g->first > 0 ? g->first : now();
+    g->rc = sample_out_token(g->out, id, g->err);
+    return g->rc || is_over();
+}
+
+static int run_prompt(const struct sample_args *args, struct sampler *s, const struct sample_rule *rule, const struct token_list *prompt, size_t number,
+                      struct sample_out *out, struct fsdpck_error *err)
+{
+    double started = now();
+    int rc = sampler_prompt(s, prompt->ids, prompt->count, rule->max_new_tokens, err);
+    for (uint32_t i = 0; i < (args->samples ? args->samples : 1) && !rc && !is_over(); i++) {
+        struct growing g = { .out = out, .err = err };
+        struct sampled done;
+        sample_out_begin(out, number, i, prompt);
+        rc = sampler_run(s, rule, (uint64_t)number << 32 | i, on_token, &g, &done, err);
+        rc = rc ? rc : g.rc;
+        if (!rc)
+            rc = sample_out_end(out, &done, g.first - started, now() - g.first, err);
+        started = now();
+    }
+    return rc;
+}
+
+static int run_prompts(const struct sample_args *args, struct sampler *s, const struct chat *chat, const struct sample_rule *rule, json_t *prompts,
+                       struct sample_out *out, struct fsdpck_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < json_array_size(prompts) && !rc && !is_over(); i++) {
+        struct token_list list = { 0 };
+        rc = sample_prompt_encode(chat, json_array_get(prompts, i), args->chat, &list, err);
+        if (!rc)
+            rc = run_prompt(args, s, rule, &list, i, out, err);
+        token_list_free(&list);
+    }
+    return rc;
+}
+
+/* Everything that can be refused is refused before the weights are read. */
+static int run(const struct sample_args *args, const char *typed)
+{
+    struct fsdpck_error err = { 0 };
+    struct report report = { 0 };
+    struct sampler_options opt = { .dtype = args->dtype, .nthreads = args->threads,
+                                   .fs = { .note = args->quiet ? NULL : report_note, .ctx = &report, .nthreads = args->threads } };
+    struct sampler *sampler = NULL;
+    struct chat *chat = NULL;
+    struct sample_out *out = NULL;
+    struct sample_rule rule;
+    json_t *prompts = NULL;
+    char model[4096], adapter[4096];
+    int rc = model_path_resolve(typed, model, sizeof model, &err);
+    if (!rc && args->adapter)
+        rc = model_path_resolve(args->adapter, adapter, sizeof adapter, &err);
+    opt.adapter = args->adapter ? adapter : NULL;
+    if (!rc)
+        rc = make_rule(args, model, &opt.fs, &rule, &err);
+    if (!rc)
+        rc = sample_prompts_read(&args->prompts, args->chat, args->system, &prompts, &err);
+    if (!rc)
+        rc = chat_open(model, &chat, &err);
+    if (!rc)
+        rc = sampler_open(model, &opt, &sampler, &err);
+    if (!rc)
+        rc = sample_out_new(chat_tokenizer(chat), args->json, args->quiet, json_array_size(prompts) > 1 || args->samples > 1, &out, &err);
+    if (!rc)
+        rc = run_prompts(args, sampler, chat, &rule, prompts, out, &err);
+    int status = sample_out_finish(out, rc == 0);
+    sampler_close(sampler);
+    chat_close(chat);
+    json_decref(prompts);
+    if (rc)
+        return report_error(&report, &err);
+    return stop_signal ? 128 + stop_signal : status;
+}
+
+int cmd_sample(const struct command *self, int argc, char **argv)
+{
+    struct sample_args args = { .temperature = -1, .top_p = -1, .top_k = -1, .seed = -1 };
+    const struct option_group groups[] = { { "Options", sample_options, sizeof sample_options / sizeof sample_options[0], &args } };
+    const struct command_line line = { .command = self, .positionals = "MODEL", .required = "--prompt TEXT", .groups = groups, .ngroups = 1,
+                                       .notes = "What is generated goes to standard output as it comes, without the prompt. It ends with a stop token of the model\n"
+                                                "(eos_token_id of generation_config.json, or of config.json) or after --max-new-tokens." };
+    const char *at[MAX_POSITIONALS];
+    int status = options_parse(&line, argc, argv, at);
+    if (status == OPTIONS_OK)
+        status = check_args(&args);
+    if (status == OPTIONS_OK)
+        status = run(&args, at[0]);
+    options_free(&line);
+    return status;
+}

@@ -1,0 +1,259 @@
+/* `fsdptrain tokenize`: ids, tokens and loss mask, to look at what a model will see. */
+#include "commands.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <train/chat.h>
+#include <train/lines.h>
+
+#include "common/json_out.h"
+#include "common/model_path.h"
+#include "common/report.h"
+
+struct tokenize_args {
+    bool json, chat, special, text;
+    const char *loss_on;
+};
+
+#define AT(field) offsetof(struct tokenize_args, field)
+
+static const struct option tokenize_options[] = {
+    { .name = "chat", .type = OPTION_FLAG, .offset = AT(chat),
+      .help = "lines of JSON as in data.train (a file may be gzip or Zstandard), through the chat template, with the loss mask" },
+    { .name = "loss-on", .type = OPTION_CHOICE, .offset = AT(loss_on), .value = "assistant|last_assistant|completion|all",
+      .help = "what the mask of --chat marks (default assistant)", .needs = "chat" },
+    { .name = "no-special", .type = OPTION_FLAG, .offset = AT(special), .help = "of a text: without what the tokenizer puts around it (<s> and the like)",
+      .excludes = "chat" },
+    { .name = "text", .type = OPTION_FLAG, .offset = AT(text), .help = "TEXT_OR_FILE is text, whatever it looks like" },
+    { .name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "print the result as one JSON object" },
+};
+
+/* Printed as it comes, or kept for --json. */
+struct shown {
+    const struct tokenize_args *args;
+    const struct tokenizer *tokenizer;
+    json_t *examples;
+    bool complete;
+};
+
+static void print_token(const struct shown *s, uint32_t id, const uint8_t *supervised)
+{
+    json_t *token = json_out_text(tokenizer_token(s->tokenizer, id));
+    printf("%8u  %s", id, supervised ? *supervised ? "*  " : "   " : "");
+    json_out_write(token);
+    puts(tokenizer_is_special(s->tokenizer, id) ? "  special" : "");
+    json_decref(token);
+}
+
+static void keep_example(struct shown *s, const uint32_t *ids, const uint8_t *supervised, size_t count)
+{
+    json_t *o = json_object(), *list = json_array(), *tokens = json_array(), *mask = json_array();
+    for (size_t i = 0; i < count; i++) {
+        s->complete &= json_out_append(list, json_out_u64(ids[i]));
+        s->complete &= json_out_append(tokens, json_out_text(tokenizer_token(s->tokenizer, ids[i])));
+        if (supervised)
+            s->complete &= json_out_append(mask, json_out_u64(supervised[i]));
+    }
+    s->complete &= json_out_put(o, "ids", list);
+    s->complete &= json_out_put(o, "tokens", tokens);
+    if (supervised)
+        s->complete &= json_out_put(o, "mask", mask);
+    else
+        json_decref(mask);
+    s->complete &= json_out_append(s->examples, o);
+}
+
+static void show_tokens(struct shown *s, const uint32_t *ids, const uint8_t *supervised, size_t count)
+{
+    if (s->args->json) {
+        keep_example(s, ids, supervised, count);
+        return;
+    }
+    for (size_t i = 0; i < count; i++)
+        print_token(s, ids[i], supervised ? &supervised[i] : NULL);
+}
+
+static int show_text(struct shown *s, const char *text, size_t nbytes, struct fsdpck_error *err)
+{
+    struct token_list list = { 0 };
+    struct encoder *e;
+    int rc = encoder_new(s->tokenizer, &e, err);
+    if (!rc)
+        rc = tokenizer_encode(e, text, nbytes, s->args->special ? 0 : TOKENIZER_SPECIAL, &list, err);
+    if (!rc)
+        show_tokens(s, list.ids, NULL, list.count);
+    token_list_free(&list);
+    encoder_free(e);
+    return rc;
+}
+
+/* Notes are no result: they go to stderr. */
+static void tell_note(const char *file, uint64_t line, enum chat_note note)
+{
+    struct report report = { 0 };
+    char what[600];
+    snprintf(what, sizeof what, "%.200s, line %llu: documents like this one %s", file, (unsigned long long)line, chat_note_text(note));
+    report_note(&report, what);
+}
+
+static int show_line(struct shown *s, struct chat_coder *coder, const char *file, uint64_t line, const char *text, size_t nbytes, struct fsdpck_error *err)
+{
+    json_error_t why;
+    struct chat_tokens tokens;
+    struct fsdpck_error own = { 0 };
+    char what[1400];
+    json_t *example = json_loadb(text, nbytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    if (!example)
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, file, "line %llu: %s", (unsigned long long)line, why.text);
+    int rc = chat_encode(coder, example, (enum chat_loss)chat_loss_of(s->args->loss_on), &tokens, &own);
+    if (rc)
+        rc = fsdpck_error_set(err, rc, file, "line %llu: %.600s", (unsigned long long)line, fsdpck_error_format(&own, what, sizeof what));
+    if (rc)
+        fsdpck_error_hint(err, "%s", own.hint);
+    else if (!s->args->json && line > 1)
+        printf("\n");
+    for (int i = 0; i < CHAT_NNOTES && !rc; i++) {
+        if (tokens.notes >> i & 1)
+            tell_note(file, line, (enum chat_note)i);
+    }
+    if (!rc)
+        show_tokens(s, tokens.ids, tokens.supervised, tokens.count);
+    json_decref(example);
+    return rc;
+}
+
+static int show_file(struct shown *s, struct chat_coder *coder, const char *file, struct fsdpck_error *err)
+{
+    struct train_lines *lines;
+    const char *line;
+    size_t nbytes;
+    uint64_t number;
+    int rc = train_lines_open(file, &lines, err);
+    while (!rc && !(rc = train_lines_next(lines, &line, &nbytes, &number, err)) && line)
+        rc = show_line(s, coder, file, number, line, nbytes, err);
+    train_lines_close(lines);
+    return rc;
+}
+
+static bool is_file(const struct tokenize_args *args, const char *typed)
+{
+    struct stat st;
+    return !args->text && stat(typed, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+static bool ends_as_a_file(const char *typed)
+{
+    static const char *const ends[] = { ".txt", ".json", ".jsonl", ".gz", ".zst", ".md", ".csv", ".parquet" };
+    size_t n = strlen(typed);
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        if (n > strlen(ends[i]) && strcmp(typed + n - strlen(ends[i]), ends[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Whether typed is a path in an existing folder. */
+static bool has_folder(const char *typed)
+{
+    struct stat st;
+    char folder[PATH_MAX];
+    const char *slash = strrchr(typed, '/');
+    size_t n = slash ? (size_t)(slash - typed) : 0;
+    if (n == 0 || n >= sizeof folder)
+        return slash == typed;
+    memcpy(folder, typed, n);
+    folder[n] = '\0';
+    return stat(folder, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* Refuses a word that looks like a path and names no file: rather a typo than text. */
+static int refuse_name(const struct tokenize_args *args, const char *typed, struct fsdpck_error *err)
+{
+    struct stat st;
+    bool there = stat(typed, &st) == 0, one_word = *typed && !typed[strcspn(typed, " \t\r\n{")];
+    if (args->text || is_file(args, typed) || (!there && !(one_word && (ends_as_a_file(typed) || has_folder(typed)))))
+        return 0;
+    fsdpck_error_set(err, there ? FSDPCK_ERR_FORMAT : FSDPCK_ERR_MISSING, typed, "%s", there ? "this is no file; a file is wanted, or text" : "there is no such file");
+    fsdpck_error_hint(err, "--text tokenizes the name itself");
+    return err->code;
+}
+
+static int show_lines(struct shown *s, const struct chat *chat, const char *typed, struct fsdpck_error *err)
+{
+    struct chat_coder *coder;
+    int rc = chat_coder_new(chat, &coder, err);
+    if (!rc)
+        rc = is_file(s->args, typed) ? show_file(s, coder, typed, err) : show_line(s, coder, "the text", 1, typed, strlen(typed), err);
+    if (rc && !s->args->text && !is_file(s->args, typed) && *typed != '{')
+        fsdpck_error_hint(err, "there is no file of that name: it was taken for the text itself");
+    chat_coder_free(coder);
+    return rc;
+}
+
+/* The file's bytes where there is such a file, else a copy of what was typed. */
+static int take_text(const struct tokenize_args *args, const char *typed, char **text, size_t *nbytes, struct fsdpck_error *err)
+{
+    struct stat st;
+    bool file = is_file(args, typed) && stat(typed, &st) == 0;
+    size_t n = file ? (size_t)st.st_size : strlen(typed);
+    FILE *f = file ? fopen(typed, "rbe") : NULL;
+    if (file && !f)
+        return fsdpck_error_sys(err, errno, typed, "open");
+    *text = malloc(n + 1);
+    if (*text && f)
+        n = fread(*text, 1, n, f);
+    else if (*text)
+        memcpy(*text, typed, n);
+    *nbytes = n;
+    int rc = !*text ? fsdpck_error_nomem(err, n) : f && ferror(f) ? fsdpck_error_sys(err, errno, typed, "read") : 0;
+    if (f)
+        fclose(f);
+    return rc;
+}
+
+static int run(const struct tokenize_args *args, const char *typed_model, const char *typed)
+{
+    struct fsdpck_error err = { 0 };
+    struct report report = { 0 };
+    struct chat *chat = NULL;
+    struct shown s = { .args = args, .complete = true, .examples = args->json ? json_array() : NULL };
+    char model[PATH_MAX], *text = NULL;
+    size_t nbytes = 0;
+    int rc = refuse_name(args, typed, &err);
+    if (!rc)
+        rc = model_path_resolve(typed_model, model, sizeof model, &err);
+    if (!rc)
+        rc = chat_open(model, &chat, &err);
+    if (!rc && !args->chat)
+        rc = take_text(args, typed, &text, &nbytes, &err);
+    s.tokenizer = rc ? NULL : chat_tokenizer(chat);
+    if (!rc)
+        rc = args->chat ? show_lines(&s, chat, typed, &err) : show_text(&s, text, nbytes, &err);
+    chat_close(chat);
+    free(text);
+    if (rc || !args->json) {
+        json_decref(s.examples);
+        return rc ? report_error(&report, &err) : EXIT_DONE;
+    }
+    json_t *o = json_object();
+    s.complete &= json_out_put(o, "examples", s.examples);
+    return json_out_print(o, s.complete, EXIT_DONE);
+}
+
+int cmd_tokenize(const struct command *self, int argc, char **argv)
+{
+    struct tokenize_args args = { .loss_on = "assistant" };
+    const struct option_group groups[] = { { "Options", tokenize_options, sizeof tokenize_options / sizeof tokenize_options[0], &args } };
+    const struct command_line line = { .command = self, .positionals = "MODEL TEXT_OR_FILE", .groups = groups, .ngroups = 1,
+                                       .notes = "A line a token: its id, with --chat a star where it is trained on, and the token as tokenizer.json has it." };
+    const char *at[MAX_POSITIONALS];
+    int status = options_parse(&line, argc, argv, at);
+    if (status == OPTIONS_OK)
+        status = run(&args, at[0], at[1]);
+    options_free(&line);
+    return status;
+}

@@ -1,0 +1,13 @@
+/* The verbs of fsdptrain, one file each: cmd_VERB.c. */
+#ifndef TOOLS_FSDPTRAIN_COMMANDS_H
+#define TOOLS_FSDPTRAIN_COMMANDS_H
+
+#include "common/command.h"
+
+int cmd_plan(const struct command *self, int argc, char **argv);
+int cmd_run(const struct command *self, int argc, char **argv);
+int cmd_init(const struct command *self, int argc, char **argv);
+int cmd_sample(const struct command *self, int argc, char **argv);
+int cmd_tokenize(const struct command *self, int argc, char **argv);
+
+#endif
