@@ -407,9 +407,12 @@ static void note_excludes(const struct choice *c)
 static int check_globs(const struct choice *c)
 {
     for (size_t g = 0; c->tree && g < c->select->ninclude; g++) {
-        if (!finds(c, c->select->include[g]))
-            return fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "--include: '%s' matches nothing in the tree '%s', which goes out",
-                                    c->select->include[g], c->tree);
+        if (finds(c, c->select->include[g]))
+            continue;
+        fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "--include: '%s' matches nothing in the tree '%s', which goes out", c->select->include[g],
+                         c->tree);
+        fsdpck_error_hint(c->err, "--select TREE says which tree goes out");
+        return FSDPCK_ERR_USAGE;
     }
     note_excludes(c);
     return 0;
