@@ -79,6 +79,9 @@ class Said(Tests):
         self.says(["date        2024-03-01"], "run", config, "--set", "data.date=2024-03-01")
         if self.bits(out) == first:
             raise Failure("another date, the same text")
+        tokens = self.said_config("dated-samples", [{"input_ids": [1] * 9, "labels": [1] * 9}] * 4, model=model, train={"max_steps": 1}, sample={"prompts": ["How?"]})
+        self.says(["date        2024-02-29"], "run", tokens, "--set", "data.date=2024-02-29")
+        self.says(["date        2024-02-29", "going on from"], "run", tokens, "--set", "train.max_steps=2")
 
     def other_keys(self):
         """A run that would be another one: every key that differs is named, with what it was and is."""

@@ -22,7 +22,7 @@ struct job {
     int64_t sample_prompt, sample_most; /* tokens of its longest prompt, and of that with its continuation; 0 without */
     struct fsdpck_folder_lock *lock; /* of output_dir, held by the process of rank 0 and its supervisor; else NULL */
     uint64_t nsteps;
-    char date[12]; /* that the data shows, where it shows one */
+    char date[12]; /* that data or samples show; empty: they show none */
     uint32_t first, nranks; /* this process's first rank; how many there are in all processes */
     unsigned nthreads; /* of a rank */
 };

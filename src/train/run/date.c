@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <train/chat.h>
 #include <unistd.h>
@@ -70,10 +71,14 @@ int date_choose(const struct train_config *config, const struct train_options *o
 
 int date_keep(const struct job *job, struct fsdpck_error *err)
 {
-    char path[FILES_PATH], temporary[FILES_PATH + 32];
-    int rc = files_join(path, job->config->output_dir, "cache/date", err);
+    char folder[FILES_PATH], path[FILES_PATH], temporary[FILES_PATH + 32];
+    int rc = files_join(folder, job->config->output_dir, "cache", err);
+    if (!rc)
+        rc = files_join(path, folder, "date", err);
     if (rc || !job->date[0] || job->first != 0)
         return rc;
+    if (mkdir(folder, 0777) && errno != EEXIST) /* data of tokens has no cache */
+        return fsdpck_error_sys(err, errno, folder, "mkdir");
     snprintf(temporary, sizeof temporary, "%s.tmp-%ld", path, (long)getpid());
     FILE *f = fopen(temporary, "we");
     bool failed = !f || fprintf(f, "%s\n", job->date) < 0;

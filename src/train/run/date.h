@@ -1,4 +1,4 @@
-/* The day that a run's data shows, where the chat template asks for one: the same for as long as the run goes on. */
+/* The day that the chat template shows in a run's data and samples, where it asks for one: the same for as long as the run goes on. */
 #ifndef TRAIN_DATE_H
 #define TRAIN_DATE_H
 

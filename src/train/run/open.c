@@ -94,7 +94,7 @@ int job_open(const struct train_config *config, const struct train_options *opt,
         note_untied(&job);
     if (rc == 0 && job.fs.note)
         train_config_idle(config, &(struct train_place){ job.nranks, job_copies(&job) }, job.fs.note, job.fs.ctx);
-    if (!rc && !data_is_dated(job.data) && !(job.eval && data_is_dated(job.eval)))
+    if (!rc && !data_is_dated(job.data) && !(job.eval && data_is_dated(job.eval)) && !samples_are_dated(job.samples))
         job.date[0] = '\0';
     if (!rc)
         job_look(&job);

@@ -25,6 +25,7 @@ struct samples {
     struct token_list *prompts, *texts; /* (n); texts: what came of each, last time */
     size_t n, longest;
     uint64_t every;
+    bool dated;
 };
 
 /* {"input_ids": […]}, as data.train may have it. */
@@ -91,6 +92,7 @@ int samples_open(const struct train_config *config, int64_t nvocab, const struct
         rc = err ? err->code : FSDPCK_ERR_MISSING;
     if (!rc && s->chat)
         rc = chat_set_date(s->chat, config->data.date, err);
+    s->dated = !rc && s->chat && !all_ids(prompts) && chat_asks_date(s->chat);
     for (size_t i = 0; i < s->n && !rc; i++)
         rc = take_prompt(s, json_array_get(prompts, i), nvocab, &s->prompts[i], err);
     if (rc)
@@ -112,6 +114,11 @@ void samples_free(struct samples *s)
     free(s->texts);
     chat_close(s->chat);
     free(s);
+}
+
+bool samples_are_dated(const struct samples *s)
+{
+    return s && s->dated;
 }
 
 uint64_t samples_hash(const struct samples *s)
