@@ -53,7 +53,10 @@ TEMPLATES = [
     "{{ 'abc'.title is defined }}{{ [1].index is defined }}{{ [1].append is defined }}{{ (1,).copy is defined }}{{ 'a'.items is defined }}", "{{ range(3).stop }}", "{{ messages[0].keys }}", "{{ range }}", "{{ 'a' | upper.lower }}",
     "{{ {1: 2} == {1: 2} }}{{ {1: 2} == {1.0: 2} }}{{ {(1, 2): 3}[(1, 2)] }}{{ (1, 2) in {(1, 2): 3} }}{{ {none: 1}[none] }}", "{{ {[1]: 2} }}", "{{ {([1],): 2} }}", "{{ [1] in {} }}", "{{ {}.keys() in {} }}", "{{ nope | dictsort }}",
     "{% set a = {'x': 1, 'y': [2]} %}{% set b = {'y': [2], 'x': 1} %}{{ a.keys() == b.keys() }}{{ a.items() == b.items() }}{{ a.values() == a.values() }}{{ [a.keys()] == [b.keys()] }}{{ a.keys() == {'x': 1}.keys() }}{{ a.items() == {'x': 1, 'y': 2}.items() }}{% set v = a.values() %}{{ v == v }}",
-    "{{ {'a': 1}.keys() <= {'a': 1}.keys() }}",
+    "{{ {'a': 1}.keys() <= {'a': 1}.keys() }}", "{{ {1: 2}.get(1) }}{{ {1: 2}.get(3, 4) }}", "{{ 'abc'.startswith('b', 1) }}", "{% for a in [1, 2] %}{% macro f() %}{{ a }}{% endmacro %}{{ f() }}{% endfor %}",
+    "{% macro f(a) %}{% macro g() %}{{ a }}{% endmacro %}{{ g() }}{% endmacro %}{{ f(3) }}",
+    *("{{ '%s' | int(7) }}" % s for s in ("1e3", "1.2.3", "--5", "+5", "-", ".", "-.5", "3.", "1e", "0x1f", "inf", "nan", "1e400", "")),
+    *("{{ '%s' | int }}" % s for s in ("1_000", "\u0661\u0662", "99999999999999999999")),
     "{{ messages | map('length') | list }}{{ [0, 1, '', 'a'] | select | list }}{{ [1, 2, 3] | reject('odd') | list }}{{ [1, 2, 3] | select('ge', 2) | list }}{{ 4 is divisibleby 2 }}{{ 3 is odd }}{{ 'a' is string }}{{ {} is mapping }}{{ [] is iterable }}",
 ]
 # No large whole numbers: Python would repeat strings as often.

@@ -172,10 +172,42 @@ static int filter_list(struct jrun *r, const struct jvalue *v, const struct jarg
     return rc;
 }
 
+/* *out stays where Python reads no number. */
+static int int_of_text(struct jrun *r, const struct jvalue *v, struct jvalue *out)
+{
+    const struct jvalue trimmed = jstrip(v, NULL, true, true);
+    char text[32], *end;
+    size_t ascii = 0;
+    while (ascii < trimmed.n && (unsigned char)trimmed.s[ascii] < 0x80 && trimmed.s[ascii] != '_')
+        ascii++;
+    if (ascii < trimmed.n)
+        return junsupported(r, "int of a text with '_' or beyond ASCII is not in this version");
+    size_t n = 0;
+    while (n < trimmed.n && memchr("+-0123456789.eE", trimmed.s[n], 15))
+        n++;
+    if (n == 0 || n < trimmed.n)
+        return 0;
+    if (n > 18)
+        return junsupported(r, "int of a text of more than 18 characters is not in this version");
+    memcpy(text, trimmed.s, n);
+    text[n] = '\0';
+    long long i = strtoll(text, &end, 10);
+    if (*end == '\0') {
+        *out = jint(i);
+        return 0;
+    }
+    double f = strtod(text, &end);
+    if (*end != '\0' || isinf(f))
+        return 0;
+    if (fabs(f) >= 9e18)
+        return jfail(r, "a number is too large");
+    *out = jint((int64_t)f);
+    return 0;
+}
+
 static int filter_int(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
 {
     const struct jvalue *otherwise = jarg(args, 0, "default");
-    char text[32];
     *out = otherwise ? *otherwise : jint(0);
     if (args->count > 1)
         return junsupported(r, "int with a base is not in this version");
@@ -189,18 +221,7 @@ static int filter_int(struct jrun *r, const struct jvalue *v, const struct jargs
         *out = jint((int64_t)v->f);
     if (v->kind != JV_STRING)
         return 0;
-    struct jvalue trimmed = jstrip(v, NULL, true, true);
-    if (trimmed.n == 0 || trimmed.n > 18)
-        return 0;
-    memcpy(text, trimmed.s, trimmed.n);
-    text[trimmed.n] = '\0';
-    char *end;
-    long long i = strtoll(text, &end, 10);
-    if (*end == '\0')
-        *out = jint(i);
-    else if (strspn(text, "+-0123456789.") == trimmed.n)
-        *out = jint((int64_t)strtod(text, NULL));
-    return 0;
+    return int_of_text(r, v, out);
 }
 
 static int filter_float(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)

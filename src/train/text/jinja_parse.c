@@ -111,6 +111,10 @@ static struct jnode *parse_macro(struct jparser *p)
     const char *end;
     if (!n || !jparse_want(p, JT_NAME, NULL) || !jparse_want(p, JT_OP, "("))
         return NULL;
+    if (p->loops || p->macro) { /* it would see the variables around it */
+        jinja_fail(p->j, t->line, FSDPCK_ERR_UNSUPPORTED, p->err, "a macro inside of a loop or macro is not in this version: define '%.*s' outside", (int)(t->n > 60 ? 60 : t->n), t->s);
+        return NULL;
+    }
     n->s = t->s;
     n->n = t->n;
     while (!jparse_take(p, JT_OP, ")")) {
@@ -127,14 +131,10 @@ static struct jnode *parse_macro(struct jparser *p)
         *last = parameter;
         last = &parameter->next;
     }
-    const struct jnode *around = p->macro;
-    unsigned loops = p->loops;
-    p->loops = 0;
     p->macro = n;
     if (!block_end(p) || !(n->b = body_to(p, "endmacro", NULL, NULL, &end)) || !block_end(p))
         return NULL;
-    p->loops = loops;
-    p->macro = around;
+    p->macro = NULL;
     return n;
 }
 
