@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "fuzz.h"
-#include "text/jinja.h"
+#include "text/jinja/jinja.h"
 
 static void check_render(const struct jinja *j, json_t *context)
 {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the tokenizers library takes for a letter, a number, white space and so on, asked of it code point by code point.
 
-usage: make_unicode.py RANGES.inc CATEGORIES.inc        (unicode_ranges.inc and unicode_categories.inc of src/train/text are its output)
+usage: make_unicode.py RANGES.inc CATEGORIES.inc        (unicode_ranges.inc and unicode_categories.inc of src/train/text/tokenizer are its output)
 
 The library mixes three engines (Oniguruma, Rust's char, Rust's regex) of three versions of Unicode; only asking shows what each of them thinks."""
 import sys

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/chat_impl.h"
+#include "text/chat/impl.h"
 
 static int find_turns(struct jinja *j, json_t *o, struct chat_turns *turns, struct fsdpck_error *err)
 {

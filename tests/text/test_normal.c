@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/split.h"
-#include "text/tok_work.h"
+#include "text/tokenizer/split.h"
+#include "text/tokenizer/work.h"
 #include "text/utf8.h"
 
 static bool gives(const struct tokenizer *t, const char *text, const char *wanted)

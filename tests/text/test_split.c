@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/split.h"
+#include "text/tokenizer/split.h"
 #include "text/utf8.h"
 
 static uint64_t state = 1;

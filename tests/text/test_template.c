@@ -12,7 +12,7 @@
 
 #include <train/chat.h>
 
-#include "text/jinja.h"
+#include "text/jinja/jinja.h"
 
 static void expect_error(const char *source, int code, const char *words)
 {
