@@ -48,7 +48,7 @@ bool fsdpck_utf8_valid(const char *s, size_t nbytes)
     return true;
 }
 
-/* Control characters (C1), line and paragraph separators, and what turns the direction of text around. */
+/* Control characters (C1), line and paragraph separators, and characters that change the direction of text. */
 static bool steers(uint32_t code)
 {
     return (code >= 0x80 && code < 0xA0) || code == 0x61C || code == 0x200E || code == 0x200F || (code >= 0x2028 && code <= 0x202E) ||

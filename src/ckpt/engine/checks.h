@@ -27,7 +27,7 @@ void fsdpck_checks_note(const struct fsdpck_options *opt, uint64_t nrecords); /*
  * with another CRC-32. */
 int fsdpck_checks_bytes(struct fsdpck_source *src, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, const void *data, uint64_t nbytes,
                         struct fsdpck_error *err);
-/* Reads the rest of the record that holds the extent. ordinal: of its tensor, or what follows where the source has no tensors yet. */
+/* Reads the rest of the record that holds the extent. ordinal: of its tensor; FSDPCK_CHECKS_NO_TENSOR while the source has none. */
 #define FSDPCK_CHECKS_NO_TENSOR SIZE_MAX
 int fsdpck_checks_extent(struct fsdpck_source *src, size_t ordinal, const struct fsdpck_extent *e, struct fsdpck_error *err);
 /* Reads the rest of every record of which something was read; *read_nbytes: added to. */

@@ -65,7 +65,7 @@ uint64_t fsdpck_payload_window(const struct fsdpck_extent *e) { return e->compre
 
 static bool is_hashed(const struct fsdpck_fetch *f, const struct fsdpck_extent *e) { return e->hashes && !f->src->opt.no_verify; }
 
-/* Checks what was read of a payload by whatever there is to check it by. */
+/* Checks bytes of a payload by its hashes, or its CRC-32, if it has either. */
 static int verify(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, const uint8_t *data, uint64_t begin, uint64_t end,
                   struct fsdpck_error *err)
 {

@@ -6,7 +6,7 @@
 
 enum { PREFIX_NBYTES = 256 };
 
-/* The pattern that matches what begins with `text`: quoted, and a star. */
+/* A glob for the names that begin with `text`: the text quoted, and a star. */
 static void quote_prefix(const char *text, char out[2 * PREFIX_NBYTES + 2])
 {
     size_t n = 0;

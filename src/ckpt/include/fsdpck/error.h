@@ -60,8 +60,8 @@ FSDPCK_API void fsdpck_error_hint(struct fsdpck_error *err, const char *fmt, ...
 
 /* "FILE[@OFFSET]: [tensor 'T': ]message", what is not printable escaped, always NUL-terminated; the hint is not in it. Returns buf. */
 FSDPCK_API char *fsdpck_error_format(const struct fsdpck_error *err, char *buf, size_t nbytes);
-/* Bytes of the character at s, where a terminal may be shown it as it is; 0 for control characters (C0, DEL, C1), what turns the direction of text around, and what
- * is no UTF-8: one byte of that is shown as \\xNN. Everything that reaches a terminal and comes from a file, a config or an argument goes through it. */
+/* Bytes of the character at s if a terminal may show it as it is; 0 for control characters (C0, DEL, C1), characters that change the direction of text, and
+ * invalid UTF-8: one byte of these is shown as \\xNN. Text from files, configurations and arguments must go through it on its way to a terminal. */
 FSDPCK_API size_t fsdpck_printable(const char *s);
 /* How far a typed name is from a known one, for "the nearest is …": letters put in, left out, replaced, or swapped with the next; 1 where it is the known one's
  * beginning. What is longer than 64 bytes behind their common beginning counts as 64. */

@@ -30,7 +30,7 @@ struct fsdpck_select {
 
 /* fnmatch-like: '*' any run of bytes, '?' one character, [a-z] [!a-z] sets, '\' quotes. Linear in practice, never exponential. */
 FSDPCK_API bool fsdpck_glob_match(const char *glob, const char *name);
-/* Edits between the pattern and the name; what a '*' stands for costs nothing. Of either, the first 255 bytes count. */
+/* Edits between the pattern and the name; a '*' matches anything at no cost. Only the first 255 bytes of each count. */
 FSDPCK_API unsigned fsdpck_glob_distance(const char *glob, const char *name);
 /* Each glob must match the name of a tensor or item: else FSDPCK_ERR_USAGE, which names `option`, the glob and the nearest tensor. */
 FSDPCK_API int fsdpck_globs_check(const struct fsdpck_source *src, const char *option, const char *const *globs, size_t nglobs, struct fsdpck_error *err);
