@@ -101,6 +101,9 @@ class Said(Tests):
             said = self.says(wanted, "run", config, *(x for k, v in sets.items() for x in ("--set", f"{k}={v}")), want=2)
             if any(w in said.split("another run: ")[1].split("\n")[0] for w in unwanted):
                 raise Failure(f"{sets}: {said}")
+        for i, order in enumerate((["[qk]_proj", "[kv]_proj"], ["[kv]_proj", "[qk]_proj"])):  # the first that fits counts
+            ordered = self.said_config("other-order", train={"max_steps": 1}, lora={"rank_pattern": {p: 2 if "q" in p else 3 for p in order}})
+            self.says(["'lora.rank_pattern' or 'lora.alpha_pattern' stand in another order"] * i, "run", ordered, want=2 * i)
         (self.tmp / "other-keys.jsonl").write_text(pathlib.Path(self.tmp / "other-data.jsonl").read_text())
         self.says(["key 'data.train': the text in the files, or the tokenizer"], "run", config, want=2)
 

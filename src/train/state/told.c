@@ -140,6 +140,6 @@ void told_differences(struct told_list *list, const char *hash, const json_t *th
         told_add(list, "model", json_object_get(then, "model"), json_object_get(now, "model"));
     else if (data)
         add_data(list, then, now);
-    else
-        add_differing(list, of_lora, COUNT(of_lora), then, now);
+    else if (add_differing(list, of_lora, COUNT(of_lora), then, now) == 0 && strcmp(hash, "lora.scales") == 0 && !list->text[0])
+        add(list, "the patterns in key 'lora.rank_pattern' or 'lora.alpha_pattern' stand in another order");
 }
