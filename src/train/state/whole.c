@@ -2,21 +2,17 @@
 #include "state/whole.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <fsdpck/export.h>
 
-#include "rank/files.h"
-
-bool whole_path(const struct train_config *config, char path[WHOLE_PATH])
+bool whole_path(const struct train_config *config, char path[FILES_PATH])
 {
     if (config->lora.enabled || !config->checkpoint.export_model)
         return false;
-    int n = snprintf(path, WHOLE_PATH, "%s/model", config->output_dir);
-    return n > 0 && n < WHOLE_PATH; /* longer ones are refused with the checkpoints' paths */
+    return files_join(path, config->output_dir, "model", NULL) == 0; /* longer ones are refused with the checkpoints' paths */
 }
 
 static bool is_same_folder(const char *a, const char *b)
@@ -34,7 +30,7 @@ static int refuse(const char *path, const char *why, struct fsdpck_error *err)
 
 int whole_check_place(const struct train_config *config, struct fsdpck_error *err)
 {
-    char path[WHOLE_PATH];
+    char path[FILES_PATH];
     uint64_t *steps;
     size_t count;
     if (!whole_path(config, path) || rmdir(path) == 0 || errno == ENOENT) /* an empty one is as good as none */
@@ -50,7 +46,7 @@ int whole_check_place(const struct train_config *config, struct fsdpck_error *er
 
 int whole_export(const struct job *job, const char *checkpoint, struct fsdpck_error *err)
 {
-    char path[WHOLE_PATH];
+    char path[FILES_PATH];
     struct fsdpck_source *src = NULL;
     const struct fsdpck_export_request req = { .out = path, .force = true };
     if (!whole_path(job->config, path))

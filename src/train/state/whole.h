@@ -2,12 +2,11 @@
 #ifndef TRAIN_WHOLE_H
 #define TRAIN_WHOLE_H
 
+#include "rank/files.h"
 #include "rank/rank.h"
 
-enum { WHOLE_PATH = 4096 };
-
 /* output_dir/model. False: the config asks for none (checkpoint.export_model is off, or adapters are trained). */
-bool whole_path(const struct train_config *config, char path[WHOLE_PATH]);
+bool whole_path(const struct train_config *config, char path[FILES_PATH]);
 /* Before a run: the end of it would replace that folder. FSDPCK_ERR_EXISTS where the run starts from it, or where output_dir holds no checkpoint yet, so that it
  * is somebody else's. */
 int whole_check_place(const struct train_config *config, struct fsdpck_error *err);
