@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "base/checked.h"
-#include "base/hash.h"
 #include "base/ioutil.h"
 #include "engine/checks.h"
 #include "engine/files.h"
@@ -177,11 +176,12 @@ static int check_version(struct fsdpck_pt_reading *r)
     if (!record)
         return 0;
     if (record->nbytes < sizeof text) {
+        const struct fsdpck_extent e = { .file = r->file, .payload = record->offset, .crc = r->crcs[record - r->archive.zip.records] };
         int rc = fsdpck_files_read(r->src, r->file, text, record->nbytes, record->offset, r->err);
+        if (!rc)
+            rc = fsdpck_checks_bytes(r->src, FSDPCK_CHECKS_NO_TENSOR, &e, 0, text, record->nbytes, r->err);
         if (rc)
             return rc;
-        if (!r->src->opt.no_verify && record->crc32 && fsdpck_crc32(0, text, record->nbytes) != record->crc32)
-            return fsdpck_pt_fail(r, FSDPCK_ERR_DAMAGED, NULL, "is damaged: the CRC-32 of its record 'version' is not the one in the zip");
     }
     unsigned version = (unsigned)strtoul(text, NULL, 10);
     return version >= 1 && version <= MAX_VERSION
