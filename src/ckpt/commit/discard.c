@@ -25,7 +25,7 @@ static int check_path(const struct discard *d)
     struct fsdpck_stat st;
     int rc = d->io->stat(d->io->ctx, d->path, false, &st);
     if (rc < 0)
-        return fsdpck_error_sys(d->err, -rc, d->path, "cannot remove");
+        return fsdpck_error_sys(d->err, -rc, d->path, "cannot look at it");
     if (st.type == FSDPCK_FILE_SYMLINK)
         return fsdpck_error_set(d->err, FSDPCK_ERR_EXISTS, d->path, "is a symbolic link: it is left as it is");
     return st.type == FSDPCK_FILE_DIRECTORY ? 0 : fsdpck_error_set(d->err, FSDPCK_ERR_EXISTS, d->path, "is no directory: it is left as it is");

@@ -178,13 +178,18 @@ static int add_whole(struct fsdpck_lora_adapter *a, size_t i, const char *saved,
     return 0;
 }
 
+bool fsdpck_lora_trains_bias(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_name *n)
+{
+    bool adapted = fsdpck_names_find(&a->index, n->module) != SIZE_MAX;
+    return strcmp(n->leaf, "bias") == 0 && (a->config.bias == LORA_BIAS_ALL || (a->config.bias == LORA_BIAS_LORA_ONLY && adapted));
+}
+
 /* Outside of lora_ and modules_to_save. Beside the model only what the configuration claims is the adapter's; of an adapter's own file, everything. */
 static int add_plain(struct fsdpck_lora_adapter *a, size_t i, struct fsdpck_error *err)
 {
     const struct fsdpck_lora_name *n = &a->names[i];
     const char *saved = n->role == LORA_PLAIN ? fsdpck_lora_config_saves(&a->config, n->module) : NULL;
-    bool adapted = fsdpck_names_find(&a->index, n->module) != SIZE_MAX;
-    bool bias = strcmp(n->leaf, "bias") == 0 && (a->config.bias == LORA_BIAS_ALL || (a->config.bias == LORA_BIAS_LORA_ONLY && adapted));
+    bool bias = fsdpck_lora_trains_bias(a, n);
     return saved || bias || !a->beside_model ? add_whole(a, i, saved, !saved && bias, err) : 0;
 }
 

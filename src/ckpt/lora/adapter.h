@@ -90,6 +90,8 @@ double fsdpck_lora_scale(const struct fsdpck_lora_adapter *a, const struct fsdpc
 int fsdpck_lora_refuse(const struct fsdpck_lora_adapter *a, int64_t position, int code, struct fsdpck_error *err, const char *fmt, ...) FSDPCK_PRINTF(5, 6);
 /* Whether a tensor is a part of the adapter by its name: not of another one, and not of the model. */
 bool fsdpck_lora_is_part(const struct fsdpck_lora_adapter *a, size_t position);
+/* Whether the parameter is a bias that the configuration's `bias` trains. */
+bool fsdpck_lora_trains_bias(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_name *n);
 /* Sets beside_model. */
 int fsdpck_lora_find_model(struct fsdpck_lora_adapter *a, struct fsdpck_error *err);
 /* used: (selection.ntensors) the tensors that arrived somewhere. The rest may be the frozen model's or another adapter's: that is noted. Anything else

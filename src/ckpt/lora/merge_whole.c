@@ -64,12 +64,6 @@ static int check_tied(struct fsdpck_lora_merge *m, const struct fsdpck_lora_whol
     return FSDPCK_ERR_UNSUPPORTED;
 }
 
-static bool is_bias(const struct fsdpck_lora_merge *m, const struct fsdpck_lora_name *n)
-{
-    enum fsdpck_lora_bias bias = m->adapter->config.bias;
-    return strcmp(n->leaf, "bias") == 0 && (bias == LORA_BIAS_ALL || (bias == LORA_BIAS_LORA_ONLY && fsdpck_names_find(&m->adapter->index, n->module) != SIZE_MAX));
-}
-
 static int not_there(const struct fsdpck_lora_merge *m, const char *name, const char *saved, struct fsdpck_error *err)
 {
     const char *file = fsdpck_source_path(m->adapter->src);
@@ -90,7 +84,7 @@ static int check_there(struct fsdpck_lora_merge *m, size_t i, size_t *untouched,
     const char *saved = rc == 0 ? fsdpck_lora_config_saves(config, n.module) : NULL;
     if (rc)
         return rc;
-    if ((saved || is_bias(m, &n)) && !(t && t->whole))
+    if ((saved || fsdpck_lora_trains_bias(m->adapter, &n)) && !(t && t->whole))
         return not_there(m, c->name, saved, err);
     if (t || saved || strcmp(n.leaf, "weight") != 0 || !fsdpck_lora_config_has_targets(config) || !fsdpck_lora_config_targets(config, n.module) ||
         fsdpck_lora_config_leaves_out(config, n.module))
