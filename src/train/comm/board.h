@@ -22,22 +22,22 @@ uint64_t board_beats(const struct board *b, uint32_t rank);
 /* "in step 3, forward and backward" */
 void board_describe(const struct board *b, uint32_t rank, char *text, size_t nbytes);
 
-/* A rank that fails leaves its error here: the first one wins, FSDPCK_ERR_PEER is none. Everybody who waits looks at board_failed(). */
+/* A failed rank records its error here. The first one wins; FSDPCK_ERR_PEER is not recorded. Whoever waits polls board_failed(). */
 void board_fail(struct board *b, const struct fsdpck_error *err);
 bool board_failed(const struct board *b);
 /* Supervisor: rank `rank` is gone (how: "was killed by signal 9"), or stalls. */
 void board_lost(struct board *b, uint32_t rank, const char *how);
-/* Of a rank elsewhere, which says it itself: kept here where there is none yet (true). */
+/* Records the error of a rank of another supervisor, which prints it. Returns whether it is the first error here. */
 bool board_tell(struct board *b, const struct fsdpck_error *err);
-void board_hush(struct board *b); /* another one says what is to be said */
-bool board_was_told(const struct board *b); /* by either of these: the error that stands here is not to be said here */
-bool board_has_lost(const struct board *b); /* that is the error that stands */
+void board_hush(struct board *b); /* another supervisor prints an error for both */
+bool board_was_told(const struct board *b); /* one of these was called: this supervisor does not print the error */
+bool board_has_lost(const struct board *b); /* the error is that of board_lost() */
 /* Supervisor: the first error that was left; false where there is none. */
 bool board_error(const struct board *b, struct fsdpck_error *err);
 
 void board_stop(struct board *b);
 bool board_stopping(const struct board *b);
-/* How often a save was asked for since the run began: of the supervisor, so many times by now; of a rank, once more. */
+/* Requests for a save since the run began. The supervisor sets the number of its own; a rank adds one. */
 void board_ask_saves(struct board *b, uint64_t count);
 void board_ask_save(struct board *b);
 uint64_t board_saves(const struct board *b);

@@ -23,7 +23,7 @@ int comm_other_failed(const struct comm *c, const char *operation, struct fsdpck
     return fsdpck_error_set(err, FSDPCK_ERR_PEER, NULL, "rank %u ended in %s because another rank failed", c->rank, operation);
 }
 
-/* What follows from another rank's failure, and what does not. */
+/* FOLLOWED: the rank failed only because another one did. */
 enum { FINE, FOLLOWED, FAILED };
 
 static uint64_t failure_of(const struct fsdpck_error *err)

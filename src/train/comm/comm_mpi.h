@@ -10,7 +10,7 @@ bool comm_mpi_is_built(void);
 int comm_mpi_join(struct board *board, uint32_t rank, uint32_t nranks, struct comm_sizes sizes, struct comm **out, struct fsdpck_error *err);
 /* This rank has left an error on its board: returns when the others know it, or after a time. The process ends then, without ops->free. */
 void comm_mpi_abandon(struct comm *comm);
-/* The same of a rank that has not joined and will not. */
+/* The same for a rank that has not joined and will not. */
 void comm_mpi_tell(struct board *board, uint32_t rank, uint32_t nranks);
 
 #endif

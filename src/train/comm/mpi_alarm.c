@@ -31,7 +31,7 @@ static void nap(void)
     nanosleep(&t, NULL);
 }
 
-/* What is never waited for: the message is short, and the process may end before it has gone. */
+/* Nothing waits for the send: the message is short, and the process may end before it has gone. */
 static void send(const void *data, size_t nbytes, uint32_t to, int tag)
 {
     MPI_Request request;

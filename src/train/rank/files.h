@@ -22,7 +22,7 @@ int files_prune(const struct train_config *config, uint64_t keep, const struct f
 /* What killed runs left in output_dir: half-written checkpoints of writers that are gone, checkpoints that were being removed. *nremoved of them. */
 int files_clean(const struct train_config *config, const struct fsdpck_options *opt, size_t *nremoved, struct fsdpck_error *err);
 
-/* Whether output_dir is still the folder that the run began in: what is written to one that was removed is lost without a word. */
+/* Fails if output_dir is no longer the folder in which the run began: writes to a removed folder are lost silently. */
 int files_check_folder(const struct job *job, struct fsdpck_error *err);
 /* metrics.jsonl, cut back to `step` lines' worth: a resumed run goes on where its checkpoint was. */
 int files_open_metrics(const struct train_config *config, uint64_t step, FILE **out, struct fsdpck_error *err);

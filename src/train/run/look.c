@@ -1,4 +1,4 @@
-/* Settings that do not do what they say, told before the first step: each of them may be meant, and all of them cost a run where they are not. */
+/* Notes on settings that do not do what they say. Each may be intended; where it is a mistake, it costs a run. */
 #include "run/look.h"
 
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* What is said about a run's settings before it starts. */
+/* Notes on a run's settings before it starts. */
 #ifndef TRAIN_LOOK_H
 #define TRAIN_LOOK_H
 

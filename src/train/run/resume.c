@@ -36,7 +36,7 @@ static bool is_damage(const struct fsdpck_error *why)
     }
 }
 
-/* Rank 0's. That it cannot be renamed is said: its step can then not be saved again. */
+/* By rank 0. A note says if it cannot be renamed: its step can then not be saved again. */
 static void pass_over(const struct job *job, const char *path, const struct fsdpck_error *why)
 {
     struct fsdpck_error err = { 0 };

@@ -43,7 +43,7 @@ static void sleep_ms(long ms)
     nanosleep(&t, NULL);
 }
 
-/* What a user can do after a rank was lost. */
+/* Hints how to continue after a rank was lost. */
 static void hint_way_on(const struct job *job, struct fsdpck_error *err)
 {
     const char *how = job->opt->resume;
@@ -101,7 +101,7 @@ static void on_signal(int number)
         board_stop(told_by_signal);
 }
 
-/* What a rank is sent is meant for the run, as what its supervisor is sent: schedulers signal every process. What was ignored before (nohup) stays so. */
+/* A signal to a rank is meant for the run, like one to its supervisor: schedulers signal every process. A signal that was ignored before (nohup) stays ignored. */
 static void take_signals(struct board *board)
 {
     static const int all[] = { SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 };
@@ -204,8 +204,8 @@ static uint32_t look_at_children(const struct family *f, struct child *children,
     return left;
 }
 
-/* Once, and at once: a step may take long, and who sees nothing asks again, which ends the run without a save. Not where mpirun, which says SIGTERM, kills the
- * ranks before a step may be done. */
+/* Prints the note once, and at once: a step may take long, and a user who sees nothing signals again, which ends the run unsaved. On SIGTERM under mpirun there is
+ * no note, because mpirun kills the ranks before a step may end. */
 static void tell_stop(const struct family *f, bool *told)
 {
     const struct train_options *opt = f->job->opt;
@@ -250,7 +250,7 @@ static int start(struct family *f, struct child *children, struct fsdpck_error *
     return 0;
 }
 
-/* The first that ends badly has mpirun end all others: not before the one that speaks has spoken. mpirun says so by SIGTERM. */
+/* mpirun ends all processes when the first one ends badly. So this one waits until the rank that prints the error has ended, and mpirun sends SIGTERM. */
 static void await_speaker(const struct train_options *opt)
 {
     for (long ms = 0; ms < SPEAK_MS && !(opt->stop && *opt->stop); ms += POLL_MS)

@@ -1,4 +1,4 @@
-/* Before ranks part: all that a run needs is there, and all that lies there is used, known to be another's, or refused by its name. */
+/* Checks before the ranks start: every tensor that the run needs is there; every other tensor is known, reported by a note, or refused by name. */
 #include "state/sources.h"
 
 #include <fsdpck/lora.h>

@@ -1,4 +1,4 @@
-/* What the user wrote of a run whose sameness is judged by hashes: kept in the state, so that a refusal can name the key and both values. */
+/* The settings behind the hashes that tell runs apart. Checkpoints keep them, so that a refusal can name the key and both values. */
 #ifndef TRAIN_TOLD_H
 #define TRAIN_TOLD_H
 

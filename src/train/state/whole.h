@@ -7,7 +7,7 @@
 
 /* output_dir/model. False: the config asks for none (checkpoint.export_model is off, or adapters are trained). */
 bool whole_path(const struct train_config *config, char path[FILES_PATH]);
-/* Before a run: the end of it would replace that folder. FSDPCK_ERR_EXISTS where the run starts from it, or where output_dir holds no checkpoint yet, so that it
+/* Before a run, whose end replaces that folder. FSDPCK_ERR_EXISTS where the run starts from it, or where output_dir holds no checkpoint yet, so that it
  * is somebody else's. */
 int whole_check_place(const struct train_config *config, struct fsdpck_error *err);
 /* Makes it from a committed checkpoint, in the dtype that the weights had before, replacing the one of an earlier end atomically. One process does it. */
