@@ -37,7 +37,7 @@ static int put_string(const char *path, const struct config_key *key, json_t *va
 
 enum { NUMBER = 32 };
 
-/* With all its digits, and as few as tell it: 16777216, 0.1, 1e+30. */
+/* The fewest digits that give the number back: 16777216, 0.1, 1e+30. */
 static const char *show_number(double value, char text[NUMBER])
 {
     bool whole = fabs(value) < 1e17 && value == floor(value);
@@ -182,7 +182,7 @@ static int check_column(const char *path, const struct config_key *key, const ch
     return FAIL("key '%s': '%.60s' is none of %s: the key is this trainer's name of a column, the value the data's", key->name, name, all);
 }
 
-/* Each column of the data set has one name here. */
+/* Two names may not stand for one column of the data set. */
 static int check_columns(const char *path, const struct config_key *key, json_t *value, struct fsdpck_error *err)
 {
     const char *name, *other;

@@ -97,7 +97,7 @@ const char *idle_until_asked(const struct train_config *c, const struct train_pl
     return c->sample.every ? NULL : "sample.every is 0: only `echo sample > OUTPUT_DIR/control` asks for them";
 }
 
-/* ---- which of them are worth saying ---- */
+/* --- which of them the user is told ---------------------------------------------------------------------------------------------- */
 
 static bool is_default(const struct config_key *key, const struct train_config *c, const struct train_config *defaults)
 {

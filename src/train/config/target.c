@@ -35,7 +35,7 @@ bool target_is_named(const char *path, const char *name)
     return n >= m && strcmp(path + n - m, name) == 0 && (n == m || path[n - m - 1] == '.');
 }
 
-/* *value becomes that of the first pattern that fits, *which its number. */
+/* *value and *which: value and index of the first pattern that matches. */
 static int find_pattern(const struct train_pattern *patterns, size_t n, const char *key, const char *path, double *value, size_t *which, struct fsdpck_error *err)
 {
     *which = TARGET_NO_PATTERN;

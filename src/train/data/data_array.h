@@ -1,4 +1,4 @@
-/* One JSON array of examples as lines, an element each, while its bytes pass. Knows where elements end; what is in them is for who reads the lines. */
+/* One JSON array of examples as lines, an element each, while its bytes pass. Knows where elements end; whoever reads the lines checks them. */
 #ifndef TRAIN_DATA_ARRAY_H
 #define TRAIN_DATA_ARRAY_H
 

@@ -23,7 +23,7 @@ static int take_out(const json_t *columns, json_t *example, json_t *taken, struc
     return 0;
 }
 
-/* Of an example in several forms, the one that has renamed columns counts. */
+/* An example may have several forms: data.columns chooses the one that it names. */
 static void drop_other_forms(const json_t *columns, json_t *example)
 {
     static const char *const forms[][5] = { { "messages" }, { "conversations" }, { "instruction", "input", "output", "history" }, { "prompt", "completion" }, { "text" }, { "input_ids", "labels" } };

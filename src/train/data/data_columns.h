@@ -1,4 +1,4 @@
-/* data.columns: what the columns of a data set are called that this trainer knows by other names. */
+/* data.columns: gives the columns of a data set the names that this trainer knows. */
 #ifndef TRAIN_DATA_COLUMNS_H
 #define TRAIN_DATA_COLUMNS_H
 

@@ -117,7 +117,7 @@ static int window_log_most(uint64_t file_nbytes)
     return log < 23 ? 23 : log;
 }
 
-/* No library of C reads it that is well kept; Python's does, in one line. */
+/* No well-kept C library reads Parquet; pandas converts it in one line. */
 static int refuse_parquet(const char *path, struct fsdpck_error *err)
 {
     fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "this is Parquet; lines of JSON, or an array of examples, are wanted");
@@ -149,7 +149,7 @@ static int start(struct data_stream *s, struct fsdpck_error *err)
     return 0;
 }
 
-/* Of an array, more of its lines: what was read may hold none. */
+/* The next lines of an array. A window may hold no whole line: it reads on. */
 static int refill_lines(struct data_stream *s, struct fsdpck_error *err)
 {
     int rc = 0;

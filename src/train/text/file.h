@@ -1,4 +1,4 @@
-/* Files whose path a user typed: opened without waiting for anybody, and refused where they are none. */
+/* Files whose path a user typed: opened without blocking; anything but a file is refused. */
 #ifndef TRAIN_TEXT_FILE_H
 #define TRAIN_TEXT_FILE_H
 

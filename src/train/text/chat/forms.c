@@ -81,7 +81,7 @@ static int of_instruction(json_t *example, json_t *messages, struct fsdpck_error
     return rc;
 }
 
-/* TRL and LLaMA-Factory take such a text too: tables have no lists of objects that differ. */
+/* TRL and LLaMA-Factory take JSON in a string too: columns of a table cannot hold objects of different shapes. */
 int chat_tools(json_t *given, json_t **out, struct fsdpck_error *err)
 {
     size_t nbytes = json_string_length(given), i;

@@ -97,7 +97,7 @@ int chat_run(const struct chat *c, json_t *messages, json_t *tools, bool generat
     return rc;
 }
 
-/* Whether there was text, which is `letter` now. */
+/* Replaces texts by `letter`; returns whether there were any. */
 static bool replace_text(json_t *object, const char *key, const char *letter)
 {
     json_t *value = json_object_get(object, key), *item;

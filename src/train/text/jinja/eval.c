@@ -32,8 +32,8 @@ static bool in_range(int64_t *i, size_t n)
     return *i >= 0 && (uint64_t)*i < n;
 }
 
-/* Methods of Python's dict, list and str that are named and not called: to templates they are there and true. Those that change a dictionary or a list
- * are undefined in transformers' sandbox. */
+/* A method of Python's dict, list or str that is named and not called: a template finds it defined and true. Methods that change a dictionary or a list are
+ * undefined in transformers' sandbox. */
 static bool is_method(const struct jvalue *v, const char *s, size_t n, struct jvalue *out)
 {
     static const char *const of_dict[] = { "copy", "fromkeys", "get", "items", "keys", "values", NULL }, *const undefined_of_dict[] = { "clear", "pop", "popitem", "setdefault", "update", NULL },

@@ -172,7 +172,7 @@ static int filter_list(struct jrun *r, const struct jvalue *v, const struct jarg
     return rc;
 }
 
-/* *out stays where Python reads no number. */
+/* *out is the default, and stays where Python reads no number. */
 static int int_of_text(struct jrun *r, const struct jvalue *v, struct jvalue *out)
 {
     const struct jvalue trimmed = jstrip(v, NULL, true, true);
