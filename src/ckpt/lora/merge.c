@@ -188,7 +188,9 @@ static void tell_whole(const struct fsdpck_lora_merge *m)
 {
     const char *first;
     size_t n = fsdpck_lora_unnamed(m->adapter, &first);
-    if (n)
+    if (n == 1)
+        fsdpck_lora_say(m->opt, "the adapter's '%s' is a whole parameter that its configuration does not name: it replaces the base's, as in PEFT", first);
+    else if (n)
         fsdpck_lora_say(m->opt, "%zu tensors of the adapter, '%s' the first, are whole parameters that its configuration does not name: they replace the base's, as in "
                         "PEFT", n, first);
 }

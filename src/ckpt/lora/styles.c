@@ -138,7 +138,9 @@ static void tell_whole(const struct fsdpck_lora_adapter *a, const struct fsdpck_
 {
     const char *first;
     size_t n = fsdpck_lora_unnamed(a, &first);
-    if (n)
+    if (n == 1)
+        fsdpck_lora_say(opt, "'%s' is a whole parameter: PEFT puts it in place of the base's; vLLM and llama.cpp's converter refuse it (merge-lora first)", first);
+    else if (n)
         fsdpck_lora_say(opt, "%zu tensors, '%s' the first, are whole parameters: PEFT puts them in place of the base's; vLLM and llama.cpp's converter refuse them "
                         "(merge-lora first)", n, first);
 }
