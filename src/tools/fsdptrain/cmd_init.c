@@ -93,23 +93,55 @@ static void default_folder(const char *model, char *folder, size_t nbytes)
     snprintf(folder, nbytes, "runs/%.*s", named ? (int)(end - begin) : 5, named ? model + begin : "first");
 }
 
-static json_t *config_json(const struct init_args *args, const char *model, const char *data, const struct choice *c)
+/* Adds a key with its default, so that the user sees it: name is "section.key". */
+static bool put_default(json_t *section, const char *name)
 {
-    char folder[300];
-    default_folder(model, folder, sizeof folder);
-    json_t *o = json_pack("{s:s,s:s,s:s,s:{s:s,s:I,s:s}}", "//", "every key that is left out has its default; keys that begin with // are comments", "model", model,
-                          "output_dir", args->output_dir ? args->output_dir : folder, "data", "train", data, "seq_len", (json_int_t)c->seq_len, "loss_on", "assistant");
-    bool ok = o != NULL && (!c->columns || json_object_set(json_object_get(o, "data"), "columns", c->columns) == 0);
-    if (!args->full)
-        ok &= json_out_put(o, "lora", json_pack("{s:i,s:i,s:s}", "r", 16, "lora_alpha", 32, "target_modules", "all-linear"));
-    ok &= json_out_put(o, "train", json_pack("{s:f,s:I,s:f,s:f}", "num_train_epochs", c->epochs, "global_batch_size", (json_int_t)c->batch, "learning_rate",
-                                             args->full ? 2e-5 : 2e-4, "warmup_ratio", 0.05));
-    ok &= json_out_put(o, "fsdp", json_pack("{s:s}", "activation_checkpointing", c->recompute ? "block" : "none"));
-    ok &= json_out_put(o, "checkpoint", json_pack("{s:I}", "save_steps", (json_int_t)c->save_steps));
+    struct train_config_key key;
+    return train_config_find(name, &key) &&
+           json_out_put(section, strchr(name, '.') + 1, json_loads(key.usual, JSON_DECODE_ANY, NULL));
+}
+
+static json_t *complete(json_t *o, bool ok)
+{
     if (ok)
         return o;
     json_decref(o);
     return NULL;
+}
+
+static json_t *data_json(const char *data, const struct choice *c)
+{
+    json_t *o = json_pack("{s:s,s:I}", "train", data, "seq_len", (json_int_t)c->seq_len);
+    bool ok = put_default(o, "data.loss_on") && (!c->columns || json_object_set(o, "columns", c->columns) == 0);
+    return complete(o, ok);
+}
+
+static json_t *lora_json(void)
+{
+    json_t *o = json_object();
+    return complete(o, put_default(o, "lora.r") && put_default(o, "lora.lora_alpha") && put_default(o, "lora.target_modules"));
+}
+
+static json_t *train_json(bool full, const struct choice *c)
+{
+    json_t *o = json_pack("{s:f,s:I}", "num_train_epochs", c->epochs, "global_batch_size", (json_int_t)c->batch);
+    bool ok = full ? json_out_put(o, "learning_rate", json_real(2e-5)) : put_default(o, "train.learning_rate");
+    return complete(o, ok && put_default(o, "train.warmup_ratio"));
+}
+
+static json_t *config_json(const struct init_args *args, const char *model, const char *data, const struct choice *c)
+{
+    char folder[300];
+    default_folder(model, folder, sizeof folder);
+    json_t *o = json_pack("{s:s,s:s,s:s}", "//", "every key that is left out has its default; keys that begin with // are comments",
+                          "model", model, "output_dir", args->output_dir ? args->output_dir : folder);
+    bool ok = json_out_put(o, "data", data_json(data, c));
+    if (!args->full)
+        ok &= json_out_put(o, "lora", lora_json());
+    ok &= json_out_put(o, "train", train_json(args->full, c));
+    ok &= json_out_put(o, "fsdp", json_pack("{s:s}", "activation_checkpointing", c->recompute ? "block" : "none"));
+    ok &= json_out_put(o, "checkpoint", json_pack("{s:I}", "save_steps", (json_int_t)c->save_steps));
+    return complete(o, ok);
 }
 
 static int write_config(const char *path, json_t *o, struct fsdpck_error *err)

@@ -35,17 +35,14 @@ static int put_string(const char *path, const struct config_key *key, json_t *va
     return FAIL("key '%s': \"%s\" is none of %s", key->name, *out, key->choices);
 }
 
-enum { NUMBER = 32 };
-
-/* The fewest digits that give the number back: 16777216, 0.1, 1e+30. */
-static const char *show_number(double value, char text[NUMBER])
+const char *config_show_number(double value, char text[CONFIG_NUMBER])
 {
     bool whole = fabs(value) < 1e17 && value == floor(value);
     for (int digits = 6; digits <= 17; digits++) {
         if (whole)
-            snprintf(text, NUMBER, "%.0f", value);
+            snprintf(text, CONFIG_NUMBER, "%.0f", value);
         else
-            snprintf(text, NUMBER, "%.*g", digits, value);
+            snprintf(text, CONFIG_NUMBER, "%.*g", digits, value);
         if (whole || strtod(text, NULL) == value)
             break;
     }
@@ -56,10 +53,10 @@ static int get_number(const char *path, const struct config_key *key, json_t *va
 {
     if (whole ? !json_is_integer(value) : !json_is_number(value))
         return FAIL("key '%s': %s is wanted%s", key->name, whole ? "a whole number" : "a number", key->nullable ? ", or null" : "");
-    char is[NUMBER], min[NUMBER], max[NUMBER];
+    char is[CONFIG_NUMBER], min[CONFIG_NUMBER], max[CONFIG_NUMBER];
     *out = json_number_value(value);
     if (!(*out >= key->min && *out <= key->max))
-        return FAIL("key '%s' is %s; it must be %s to %s", key->name, show_number(*out, is), show_number(key->min, min), show_number(key->max, max));
+        return FAIL("key '%s' is %s; it must be %s to %s", key->name, config_show_number(*out, is), config_show_number(key->min, min), config_show_number(key->max, max));
     return 0;
 }
 
@@ -168,16 +165,17 @@ static int put_null(const char *path, const struct config_key *key, char *at, st
 }
 
 /* What an example of data may hold (chat_encode() and data_line.c read it). */
-static const char *const columns[] = { "messages", "tools", "conversations", "instruction", "input", "output", "system", "history", "prompt", "completion", "text",
+const char *const config_columns[] = { "messages", "tools", "conversations", "instruction", "input", "output", "system", "history", "prompt", "completion", "text",
                                        "input_ids", "labels" };
+const size_t config_ncolumns = sizeof config_columns / sizeof config_columns[0];
 
 static int check_column(const char *path, const struct config_key *key, const char *name, struct fsdpck_error *err)
 {
     char all[256] = "";
-    for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++) {
-        if (strcmp(columns[i], name) == 0)
+    for (size_t i = 0; i < config_ncolumns; i++) {
+        if (strcmp(config_columns[i], name) == 0)
             return 0;
-        strcat(strcat(all, i ? ", " : ""), columns[i]);
+        strcat(strcat(all, i ? ", " : ""), config_columns[i]);
     }
     return FAIL("key '%s': '%.60s' is none of %s: the key is this trainer's name of a column, the value the data's", key->name, name, all);
 }
@@ -248,11 +246,11 @@ static int put(const char *path, const struct config_key *key, json_t *value, st
     return 0;
 }
 
-static bool is_section(const char *name, const struct config_key *keys, size_t nkeys)
+static bool is_section(const char *name)
 {
     size_t n = strlen(name);
-    for (size_t i = 0; i < nkeys; i++) {
-        if (strncmp(keys[i].name, name, n) == 0 && keys[i].name[n] == '.')
+    for (size_t i = 0; i < config_nkeys; i++) {
+        if (strncmp(config_keys[i].name, name, n) == 0 && config_keys[i].name[n] == '.')
             return true;
     }
     return false;
@@ -268,13 +266,13 @@ static const char *component(const char *key, const char *section, size_t nsecti
 }
 
 /* What may have been meant: the one of the section's names that is near, or all of them. */
-static int refuse_unknown(const char *path, const char *name, size_t nsection, const struct config_key *keys, size_t nkeys, struct fsdpck_error *err)
+static int refuse_unknown(const char *path, const char *name, size_t nsection, struct fsdpck_error *err)
 {
     const char *own = name + nsection + (nsection > 0);
     char all[1024] = "", best[64] = "", last[64] = "", at[64];
     size_t used = 0;
-    for (size_t i = 0; i < nkeys; i++) {
-        if (!*component(keys[i].name, name, nsection, at) || strcmp(at, last) == 0 || used + strlen(at) + 3 > sizeof all)
+    for (size_t i = 0; i < config_nkeys; i++) {
+        if (!*component(config_keys[i].name, name, nsection, at) || strcmp(at, last) == 0 || used + strlen(at) + 3 > sizeof all)
             continue;
         used += (size_t)sprintf(all + used, "%s%s", used ? ", " : "", at);
         if (!*best || fsdpck_name_distance(own, at) < fsdpck_name_distance(own, best))
@@ -288,17 +286,17 @@ static int refuse_unknown(const char *path, const char *name, size_t nsection, c
 }
 
 /* name: its section's name and a dot come first, of nsection characters without the dot. */
-static int apply_one(const char *path, const struct config_key *keys, size_t nkeys, const char *name, size_t nsection, json_t *value, struct train_config *c,
+static int apply_one(const char *path, const char *name, size_t nsection, json_t *value, struct train_config *c,
                      struct fsdpck_error *err)
 {
-    for (size_t i = 0; i < nkeys; i++) {
-        if (strcmp(keys[i].name, name) == 0)
-            return put(path, &keys[i], value, c, err);
+    for (size_t i = 0; i < config_nkeys; i++) {
+        if (strcmp(config_keys[i].name, name) == 0)
+            return put(path, &config_keys[i], value, c, err);
     }
-    return refuse_unknown(path, name, nsection, keys, nkeys, err);
+    return refuse_unknown(path, name, nsection, err);
 }
 
-static int apply_section(const char *path, const struct config_key *keys, size_t nkeys, const char *section, json_t *tree, struct train_config *c,
+static int apply_section(const char *path, const char *section, json_t *tree, struct train_config *c,
                          struct fsdpck_error *err)
 {
     const char *key;
@@ -308,14 +306,14 @@ static int apply_section(const char *path, const struct config_key *keys, size_t
         if (strncmp(key, "//", 2) == 0)
             continue;
         snprintf(name, sizeof name, "%s.%s", section, key);
-        int rc = apply_one(path, keys, nkeys, name, strlen(section), value, c, err);
+        int rc = apply_one(path, name, strlen(section), value, c, err);
         if (rc)
             return rc;
     }
     return 0;
 }
 
-int config_keys_apply(const char *path, const struct config_key *keys, size_t nkeys, struct train_config *c, struct fsdpck_error *err)
+int config_keys_apply(const char *path, struct train_config *c, struct fsdpck_error *err)
 {
     const char *key;
     json_t *value;
@@ -323,14 +321,59 @@ int config_keys_apply(const char *path, const struct config_key *keys, size_t nk
     json_object_foreach (c->root, key, value) {
         if (rc || strncmp(key, "//", 2) == 0)
             continue;
-        bool section = is_section(key, keys, nkeys), lora = strcmp(key, "lora") == 0;
+        bool section = is_section(key), lora = strcmp(key, "lora") == 0;
         if (lora && json_is_null(value))
             continue;
         c->lora.enabled |= lora;
         if (section && !json_is_object(value))
             rc = FAIL("key '%s': an object is wanted", key);
         else
-            rc = section ? apply_section(path, keys, nkeys, key, value, c, err) : apply_one(path, keys, nkeys, key, 0, value, c, err);
+            rc = section ? apply_section(path, key, value, c, err) : apply_one(path, key, 0, value, c, err);
     }
     return rc;
+}
+
+static void put_usual(const struct config_key *key, struct train_config *c)
+{
+    char *at = (char *)c + key->offset;
+    switch (key->type) {
+    case KEY_STRING:
+    case KEY_CHOICE:
+        *(const char **)at = key->usual.text;
+        break;
+    case KEY_BOOL:
+        *(bool *)at = key->usual.yes;
+        break;
+    case KEY_U64:
+        *(uint64_t *)at = (uint64_t)key->usual.number;
+        break;
+    case KEY_NUMBER:
+        *(double *)at = key->usual.number;
+        break;
+    case KEY_TARGETS:
+        c->lora.all_linear = strcmp(key->usual.text, "all-linear") == 0;
+        break;
+    case KEY_NAMES:
+    case KEY_PATTERNS:
+    case KEY_FILES:
+    case KEY_COLUMNS:
+    case KEY_PROMPTS:
+        break;
+    }
+}
+
+void config_keys_defaults(struct train_config *c)
+{
+    for (size_t i = 0; i < config_nkeys; i++)
+        put_usual(&config_keys[i], c);
+}
+
+int config_keys_required(const char *path, const struct train_config *c, struct fsdpck_error *err)
+{
+    for (size_t i = 0; i < config_nkeys; i++) {
+        const struct config_key *key = &config_keys[i];
+        if (key->required && !*(const char *const *)((const char *)c + key->offset))
+            return FAIL("key '%s' is missing; it has no default", key->name);
+    }
+    return 0;
 }

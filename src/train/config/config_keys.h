@@ -18,10 +18,22 @@ enum config_key_type {
     KEY_PROMPTS   /* json_t *: a list of texts, lists of messages and objects */
 };
 
+/* The value of a key that the file does not have: of KEY_STRING, KEY_CHOICE and KEY_TARGETS a text, of KEY_U64 and KEY_NUMBER
+ * a number, of KEY_BOOL yes or no. Every other type is empty. */
+union config_usual {
+    const char *text;
+    double number;
+    bool yes;
+};
+
 struct config_key {
     const char *name; /* "section.key" */
     enum config_key_type type;
-    size_t offset; /* in struct train_config */
+    size_t offset;     /* in struct train_config */
+    const char *doc;   /* for users: what the key does, in sentences */
+    union config_usual usual;
+    bool required; /* it has no default */
+    bool unset;    /* the same, and the run does without it */
     bool nullable; /* null is allowed and means 0 or NULL */
     bool whole;    /* KEY_PATTERNS: integers only */
     double min, max;
@@ -31,6 +43,29 @@ struct config_key {
     const char *(*idle)(const struct train_config *c, const struct train_place *place);
 };
 
-int config_keys_apply(const char *path, const struct config_key *keys, size_t nkeys, struct train_config *c, struct fsdpck_error *err);
+struct config_section {
+    const char *name, *doc; /* name: "" for the top level */
+};
+
+extern const struct config_key config_keys[]; /* (config_nkeys) one section after the other */
+extern const size_t config_nkeys;
+extern const struct config_section config_sections[]; /* (config_nsections) in the order of config_keys */
+extern const size_t config_nsections;
+
+/* The columns that an example of data may have: the keys of KEY_COLUMNS. */
+extern const char *const config_columns[]; /* (config_ncolumns) */
+extern const size_t config_ncolumns;
+
+enum { CONFIG_NUMBER = 32 };
+
+/* The fewest digits that give the number back: 16777216, 0.1, 1e+30. */
+const char *config_show_number(double value, char text[CONFIG_NUMBER]);
+
+/* Gives every key of the table its usual value. */
+void config_keys_defaults(struct train_config *c);
+/* Fills c from the tree in c->root. path: what errors call the file. */
+int config_keys_apply(const char *path, struct train_config *c, struct fsdpck_error *err);
+/* Fails where a required key has no value. */
+int config_keys_required(const char *path, const struct train_config *c, struct fsdpck_error *err);
 
 #endif

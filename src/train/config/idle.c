@@ -115,20 +115,21 @@ static bool is_default(const struct config_key *key, const struct train_config *
     }
 }
 
-void config_idle(const struct config_key *keys, size_t nkeys, const struct train_config *c, const struct train_config *defaults, const struct train_place *place,
+void config_idle(const struct train_config *c, const struct train_config *defaults, const struct train_place *place,
                  void (*say)(void *ctx, const char *line), void *ctx)
 {
     char line[512], section[64];
-    for (size_t i = 0; i < nkeys; i++) {
-        const char *dot = strchr(keys[i].name, '.');
-        const char *why = keys[i].idle ? keys[i].idle(c, place) : NULL;
+    for (size_t i = 0; i < config_nkeys; i++) {
+        const char *dot = strchr(config_keys[i].name, '.');
+        const char *why = config_keys[i].idle ? config_keys[i].idle(c, place) : NULL;
         if (!why || !dot)
             continue;
-        snprintf(section, sizeof section, "%.*s", (int)(dot - keys[i].name), keys[i].name);
+        snprintf(section, sizeof section, "%.*s", (int)(dot - config_keys[i].name), config_keys[i].name);
         /* settle_length() has made num_train_epochs the default beside max_steps. */
-        if (!is_given(c, section, dot + 1) || (is_default(&keys[i], c, defaults) && keys[i].idle != idle_beside_steps))
+        if (!is_given(c, section, dot + 1) ||
+            (is_default(&config_keys[i], c, defaults) && config_keys[i].idle != idle_beside_steps))
             continue;
-        snprintf(line, sizeof line, "key '%s' has no effect: %s", keys[i].name, why);
+        snprintf(line, sizeof line, "key '%s' has no effect: %s", config_keys[i].name, why);
         say(ctx, line);
     }
 }

@@ -10,7 +10,7 @@ idle_fn idle_without_eval, idle_by_plan, idle_by_plan_of_steps, idle_beside_step
     idle_unless_sharded, idle_unless_full_shard, idle_until_asked;
 
 /* A sentence for each key of the file whose value is not the default and has no effect. */
-void config_idle(const struct config_key *keys, size_t nkeys, const struct train_config *c, const struct train_config *defaults, const struct train_place *place,
+void config_idle(const struct train_config *c, const struct train_config *defaults, const struct train_place *place,
                  void (*say)(void *ctx, const char *line), void *ctx);
 
 #endif

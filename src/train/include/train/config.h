@@ -103,6 +103,26 @@ struct train_place {
 FSDPCK_API void train_config_idle(const struct train_config *config, const struct train_place *place, void (*say)(void *ctx, const char *line), void *ctx);
 FSDPCK_API void train_config_free(struct train_config *config);
 
+/* A key of CONFIG.json as the table that the parser reads has it: for pages and completions. */
+struct train_config_key {
+    const char *name;           /* "train.max_steps" */
+    const char *doc;            /* what it does, in sentences */
+    const char *choices, *also; /* its words, "true|false", and synonyms that are not advertised; NULL: values says it */
+    char values[200];           /* "whole number from 1 to 65536" */
+    char usual[40];             /* the default as JSON; "": it has none */
+    bool required;              /* a config without it is refused */
+    bool nullable;              /* null is a value too */
+};
+
+FSDPCK_API size_t train_config_nkeys(void);
+FSDPCK_API void train_config_key(size_t i, struct train_config_key *out);
+/* Sections in the order of their keys; the name of the top level is "". */
+FSDPCK_API size_t train_config_nsections(void);
+FSDPCK_API const char *train_config_section(size_t i, const char **doc);
+FSDPCK_API bool train_config_is_in(const char *key, const char *section);
+/* The key of this name; false: there is none. */
+FSDPCK_API bool train_config_find(const char *name, struct train_config_key *out);
+
 #ifdef __cplusplus
 }
 #endif
