@@ -2,10 +2,14 @@
 #ifndef TOOLS_COMMAND_H
 #define TOOLS_COMMAND_H
 
+struct command_line;
+
 struct command {
     const char *name;
     int (*run)(const struct command *self, int argc, char **argv); /* argv[0] is the first argument after the verb */
     const char *summary;
+    /* Writes what --help asks for on stdout; NULL: help_print_verb() does. */
+    void (*describe)(const struct command_line *line);
 };
 
 /* Exit codes that are no failure of the library: see fsdpck_error_exit_code() for the others. */

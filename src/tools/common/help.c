@@ -7,21 +7,35 @@
 #include "common/text.h"
 #include "common/tool.h"
 
+const struct option help_option = { .name = "help", .letter = 'h', .type = OPTION_FLAG, .help = "print this text" };
+
 enum { COLUMN = 28, LINE = 100 }; /* where the explanations start, and where lines end */
 
-/* Words of text from column COLUMN on, wrapped. */
-static void wrap(const char *text, int column)
+/* Columns of valid UTF-8: one a character. */
+static int width_of(const char *text, size_t nbytes)
 {
-    while (*text) {
-        int n = (int)strcspn(text, " ");
-        if (column > COLUMN && column + 1 + n > LINE) {
+    int n = 0;
+    for (size_t i = 0; i < nbytes; i++)
+        n += (text[i] & 0xc0) != 0x80;
+    return n;
+}
+
+/* The words of text (nbytes) from column `indent` on, wrapped. column: where the cursor is. */
+static void wrap(const char *text, size_t nbytes, int indent, int column)
+{
+    const char *end = text + nbytes;
+    while (text < end) {
+        const size_t left = (size_t)(end - text), n = strcspn(text, " ") < left ? strcspn(text, " ") : left;
+        const int width = width_of(text, n);
+        if (column > indent && column + 1 + width > LINE) {
             putchar('\n');
             column = 0;
         }
-        int pad = column < COLUMN ? COLUMN - column : 1;
-        printf("%*s%.*s", pad, "", n, text);
-        column += pad + n;
-        text += n + strspn(text + n, " ");
+        int pad = column < indent ? indent - column : column > 0;
+        printf("%*s%.*s", pad, "", (int)n, text);
+        column += pad + width;
+        text += n;
+        text += strspn(text, " ");
     }
     putchar('\n');
 }
@@ -40,12 +54,25 @@ static void print_option(const struct option *o)
         putchar('\n');
         n = 0;
     }
-    wrap(o->help, n);
+    wrap(o->help, strlen(o->help), COLUMN, n);
+}
+
+/* Each line of text as a paragraph; NULL: none. */
+static void print_lines(const char *title, const char *text, int indent)
+{
+    if (text)
+        putchar('\n');
+    if (text && title)
+        printf("%s:\n", title);
+    while (text && *text) {
+        size_t n = strcspn(text, "\n");
+        wrap(text, n, indent, 0);
+        text += n + (text[n] == '\n');
+    }
 }
 
 void help_print_verb(const struct command_line *line)
 {
-    static const struct option help = { .name = "help", .letter = 'h', .type = OPTION_FLAG, .help = "this text" };
     printf("usage: %s %s %s%s%s [options]\n\n%s\n", tool_name, line->command->name, line->positionals, line->required ? " " : "",
            line->required ? line->required : "", line->command->summary);
     for (size_t g = 0; g < line->ngroups; g++) {
@@ -55,7 +82,7 @@ void help_print_verb(const struct command_line *line)
                 print_option(&line->groups[g].options[i]);
         }
     }
-    print_option(&help);
-    if (line->notes)
-        printf("\n%s\n", line->notes);
+    print_option(&help_option);
+    print_lines(NULL, line->notes, 0);
+    print_lines("Examples", line->examples, 2);
 }

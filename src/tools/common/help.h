@@ -4,6 +4,8 @@
 
 #include "common/options.h"
 
+extern const struct option help_option; /* of every verb, and in no table */
+
 void help_print_verb(const struct command_line *line);
 
 #endif

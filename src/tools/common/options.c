@@ -195,14 +195,19 @@ static int take(struct parser *p, const struct option *o, void *values, const ch
     return store(o, at, attached ? attached : p->argv[p->next++]);
 }
 
+static int describe(const struct command_line *line)
+{
+    (line->command->describe ? line->command->describe : help_print_verb)(line);
+    return EXIT_DONE;
+}
+
 static int take_long(struct parser *p, const char *arg)
 {
     size_t n = strcspn(arg + 2, "=");
     const char *attached = arg[2 + n] ? arg + 2 + n + 1 : NULL;
     void *values = NULL;
     if (strcmp(arg, "--help") == 0) {
-        help_print_verb(p->line);
-        return EXIT_DONE;
+        return describe(p->line);
     }
     const struct option *o = find(p->line, arg + 2, n, 0, &values);
     return o ? take(p, o, values, attached) : unknown_option(p->line, arg);
@@ -214,8 +219,7 @@ static int take_short(struct parser *p, const char *arg)
     for (const char *letter = arg + 1; *letter; letter++) {
         void *values = NULL;
         if (*letter == 'h') {
-            help_print_verb(p->line);
-            return EXIT_DONE;
+            return describe(p->line);
         }
         const struct option *o = find(p->line, NULL, 0, *letter, &values);
         if (!o)

@@ -14,9 +14,9 @@
 
 const struct option common_options[COMMON_NOPTIONS] = {
     { .name = "json", .type = OPTION_FLAG, .offset = offsetof(struct common_args, json), .help = "print the result as one JSON object" },
-    { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = offsetof(struct common_args, quiet), .help = "no progress, no notes" },
+    { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = offsetof(struct common_args, quiet), .help = "print no progress and no notes" },
     { .name = "threads", .type = OPTION_COUNT, .offset = offsetof(struct common_args, threads), .value = "T",
-      .help = "default: the processors that this process may use" },
+      .help = "number of threads (default: the processors that this process may use)" },
     { .name = "memory", .type = OPTION_MEMORY, .offset = offsetof(struct common_args, memory_nbytes), .value = "SIZE",
       .help = "budget for buffers, whatever the model's size (default 256MiB)" },
 };

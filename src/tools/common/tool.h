@@ -8,11 +8,14 @@
 
 struct tool {
     const char *name;
+    const char *summary; /* what it is for, on one line */
+    const char *notes;   /* for its man page: paragraphs, one a line */
     const struct command *commands; /* (ncommands) */
     size_t ncommands;
     const char *later; /* verbs that a later version will have: "a|b"; NULL: none */
 };
 
+extern const struct tool the_tool; /* of the program that is linked */
 extern const char *tool_name; /* begins every message on stderr */
 
 int tool_main(const struct tool *tool, int argc, char **argv);

@@ -26,7 +26,7 @@ struct cat_args {
 #define AT(field) .offset = offsetof(struct cat_args, field)
 
 static const struct option show_options[] = {
-    { .name = "slice", .type = OPTION_STRING, AT(slice), .value = "0:8,:", .help = "part of the tensor, as numpy has it; steps are not known" },
+    { .name = "slice", .type = OPTION_STRING, AT(slice), .value = "0:8,:", .help = "part of the tensor, in numpy's notation without steps" },
     { .name = "raw", .type = OPTION_FLAG, AT(raw), .help = "the bytes (little-endian, row-major) instead of numbers" },
 };
 
@@ -211,7 +211,9 @@ int cmd_cat(const struct command *self, int argc, char **argv)
     };
     const struct command_line line = {
         .command = self, .positionals = "SOURCE TENSOR", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
-        .notes = "Numbers have the digits that give the same bits back. On a terminal, more than 1000 elements are summarised.",
+        .notes = "Numbers have as many digits as give the same bits back. On a terminal, more than 1000 elements "
+                 "are summarised.",
+        .examples = "fsdpck cat model/ model.norm.weight --slice 0:8",
     };
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);

@@ -81,7 +81,9 @@ int cmd_clean(const struct command *self, int argc, char **argv)
     const struct option_group groups[] = { COMMON_GROUP(&args.common) };
     const struct command_line line = {
         .command = self, .positionals = "DIR", .groups = groups, .ngroups = 1,
-        .notes = "Looks beside DIR (DIR.tmp-…, DIR.old-…, DIR.damaged-…) and directly in it. What belongs to a writer that may be alive stays.",
+        .notes = "clean looks beside DIR, for DIR.tmp-…, DIR.old-… and DIR.damaged-…, and directly in it. It "
+                 "leaves what belongs to a writer that may be alive.",
+        .examples = "fsdpck clean step-000200/",
     };
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);

@@ -22,9 +22,9 @@ struct convert_args {
 
 static const struct option output_options[] = {
     { .name = "force", .type = OPTION_FLAG, AT(force), .help = "replace OUT where it exists, after the new one is complete" },
-    { .name = "dcp", .type = OPTION_CHOICE, AT(dcp), .value = "auto|always|never", .help = "whether .metadata for PyTorch is written (auto: up to 2 million chunks)" },
-    { .name = "assets", .type = OPTION_STRING, AT(assets), .value = "FOLDER", .help = "config.json, tokenizer … to take along, instead of the source's" },
-    { .name = "compress", .type = OPTION_FLAG, AT(compress), .help = "compress without loss; fsdpck reads it, PyTorch does not (convert without it turns it back)" },
+    { .name = "dcp", .type = OPTION_CHOICE, AT(dcp), .value = "auto|always|never", .help = "write .metadata for PyTorch (auto: for up to 2 million chunks)" },
+    { .name = "assets", .type = OPTION_STRING, AT(assets), .value = "FOLDER", .help = "take config.json, tokenizer and the like from FOLDER, not from the source" },
+    { .name = "compress", .type = OPTION_FLAG, AT(compress), .help = "compress without loss; only fsdpck reads the result, and converts it back" },
 };
 
 static enum fsdpck_dcp_mode dcp_mode(const char *text)
@@ -88,7 +88,12 @@ static int parse_and_run(const struct command *self, bool sharded_only, int argc
     };
     const struct command_line line = {
         .command = self, .positionals = sharded_only ? "DIR OUT" : "SOURCE OUT", .required = "--ranks N", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
-        .notes = sharded_only ? "Example: fsdpck reshard step-000200/ resharded/ --ranks 3" : "Example: fsdpck convert full.safetensors out/ --ranks 8",
+        .notes = sharded_only ? "DIR is a sharded checkpoint: of fsdpck, of PyTorch DCP, or torch.save files of every rank."
+                              : "SOURCE may be anything that fsdpck reads, or org/name of a model in the local Hugging Face cache. "
+                                "With .metadata, and without --compress, OUT is a PyTorch DCP checkpoint too.",
+        .examples = sharded_only ? "fsdpck reshard step-000200/ resharded/ --ranks 3"
+                                 : "fsdpck convert full.safetensors out/ --ranks 8\n"
+                                   "fsdpck convert model/ small/ --mesh replicate=2,shard=4 --compress",
     };
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);

@@ -19,7 +19,7 @@ struct diff_args {
 
 static const struct option compare_options[] = {
     { .name = "tolerance", .type = OPTION_NUMBER, .offset = offsetof(struct diff_args, tolerance), .value = "X",
-      .help = "values may differ by so much (default: every bit counts)" },
+      .help = "ignore differences up to X (default: every bit counts)" },
 };
 
 struct printer {
@@ -158,7 +158,9 @@ int cmd_diff(const struct command *self, int argc, char **argv)
     };
     const struct command_line line = {
         .command = self, .positionals = "A B", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
-        .notes = "Exit code: 0 equal, 1 different (one line a tensor on stdout).",
+        .notes = "Exit status 0: the checkpoints are equal. 1: they differ; stdout has one line for each tensor "
+                 "that differs.",
+        .examples = "fsdpck diff step-000200/ exported/",
     };
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);

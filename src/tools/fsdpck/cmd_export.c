@@ -20,9 +20,9 @@ struct export_args {
 #define AT(field) .offset = offsetof(struct export_args, field)
 
 static const struct option output_options[] = {
-    { .name = "max-shard-size", .type = OPTION_SIZE, AT(max_shard_nbytes), .value = "SIZE", .help = "of one file of a folder (default 5GB); a tensor is never split" },
+    { .name = "max-shard-size", .type = OPTION_SIZE, AT(max_shard_nbytes), .value = "SIZE", .help = "size limit of each file in a folder (default 5GB); tensors are never split" },
     { .name = "force", .type = OPTION_FLAG, AT(force), .help = "replace OUT where it exists, after the new one is complete" },
-    { .name = "assets", .type = OPTION_STRING, AT(assets), .value = "FOLDER", .help = "config.json, tokenizer … to take along, instead of the source's" },
+    { .name = "assets", .type = OPTION_STRING, AT(assets), .value = "FOLDER", .help = "take config.json, tokenizer and the like from FOLDER, not from the source" },
 };
 
 static int run(const struct export_args *args, const char *const *at)
@@ -60,8 +60,11 @@ int cmd_export(const struct command *self, int argc, char **argv)
     };
     const struct command_line line = {
         .command = self, .positionals = "DIR OUT", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
-        .notes = "OUT is a folder (with model.safetensors.index.json where there are several files), or one file where it ends in\n"
-                 ".safetensors. Of a checkpoint with several trees (model, optim …) the model tree goes out.",
+        .notes = "OUT is a Hugging Face folder, or one file where its name ends in .safetensors. A folder with "
+                 "several files has model.safetensors.index.json. Of a checkpoint with several trees (model, "
+                 "optim …), the model tree is exported.",
+        .examples = "fsdpck export step-000200/ exported/\n"
+                    "fsdpck export step-000200/ model.safetensors --dtype bf16",
     };
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);

@@ -20,7 +20,7 @@ struct export_lora_args {
 #define AT(field) .offset = offsetof(struct export_lora_args, field)
 
 static const struct option output_options[] = {
-    { .name = "style", .type = OPTION_CHOICE, AT(style), .value = "peft|diffusers|kohya|comfy", .help = "whose names and files (default peft)" },
+    { .name = "style", .type = OPTION_CHOICE, AT(style), .value = "peft|diffusers|kohya|comfy", .help = "write names and files for this reader (default peft)" },
     { .name = "force", .type = OPTION_FLAG, AT(force), .help = "replace OUT where it exists, after the new one is complete" },
 };
 
@@ -68,9 +68,13 @@ int cmd_export_lora(const struct command *self, int argc, char **argv)
     };
     const struct command_line line = {
         .command = self, .positionals = "DIR OUT", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
-        .notes = "OUT is a folder with adapter_model.safetensors and adapter_config.json; diffusers: a folder with pytorch_lora_weights.safetensors,\n"
-                 "or one file; kohya, comfy: one file that ends in .safetensors. Names are understood with the prefixes of FSDP, torch.compile, DDP and\n"
-                 "PEFT; --rename comes before that. Only the adapter's bytes are read.",
+        .notes = "With --style peft, OUT is a folder with adapter_model.safetensors and adapter_config.json. With "
+                 "diffusers, it is a folder with pytorch_lora_weights.safetensors, or one file. With kohya and "
+                 "comfy, it is one file whose name ends in .safetensors.\n"
+                 "Names may have the prefixes of FSDP, torch.compile, DDP and PEFT. --rename applies before these "
+                 "are removed. Only the adapter's bytes are read.",
+        .examples = "fsdpck export-lora lora-run/ adapter/\n"
+                    "fsdpck export-lora lora-run/ adapter-bf16/ --dtype bf16",
     };
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);

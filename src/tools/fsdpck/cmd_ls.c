@@ -67,7 +67,9 @@ int cmd_ls(const struct command *self, int argc, char **argv)
         SOURCE_GROUP(&args.source),
         COMMON_GROUP(&args.common),
     };
-    const struct command_line line = { .command = self, .positionals = "SOURCE", .groups = groups, .ngroups = sizeof groups / sizeof groups[0] };
+    const struct command_line line = { .command = self, .positionals = "SOURCE", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
+        .examples = "fsdpck ls step-000200/ --tensor '*norm*'",
+    };
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);
     if (status == OPTIONS_OK)

@@ -25,9 +25,9 @@ struct merge_lora_args {
 #define AT(field) .offset = offsetof(struct merge_lora_args, field)
 
 static const struct option output_options[] = {
-    { .name = "max-shard-size", .type = OPTION_SIZE, AT(max_shard_nbytes), .value = "SIZE", .help = "of one file of a folder (default 5GB); a tensor is never split" },
+    { .name = "max-shard-size", .type = OPTION_SIZE, AT(max_shard_nbytes), .value = "SIZE", .help = "size limit of each file in a folder (default 5GB); tensors are never split" },
     { .name = "force", .type = OPTION_FLAG, AT(force), .help = "replace OUT where it exists, after the new one is complete" },
-    { .name = "assets", .type = OPTION_STRING, AT(assets), .value = "FOLDER", .help = "config.json, tokenizer … to take along, instead of the base's" },
+    { .name = "assets", .type = OPTION_STRING, AT(assets), .value = "FOLDER", .help = "take config.json, tokenizer and the like from FOLDER, not from the base" },
 };
 
 /* The adapter is small, and read by the threads that need it: no bar and no threads of its own. */
@@ -103,10 +103,14 @@ int cmd_merge_lora(const struct command *self, int argc, char **argv)
     };
     const struct command_line line = {
         .command = self, .positionals = "[BASE] ADAPTER OUT", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
-        .notes = "BASE and ADAPTER may be anything that fsdpck reads; without BASE, the one that ADAPTER names is taken. OUT is a Hugging Face folder\n"
-                 "(or one file where it ends in .safetensors), or with --ranks or --mesh a sharded checkpoint. Sums are made in fp32 and rounded once, to\n"
-                 "the base's types or those of --dtype. Every tensor of ADAPTER is used as PEFT would, or refused by its name; the frozen model in a\n"
-                 "training checkpoint must be BASE.",
+        .notes = "BASE and ADAPTER may be anything that fsdpck reads. Without BASE, the base that ADAPTER names "
+                 "is used. OUT is a Hugging Face folder, or one file where its name ends in .safetensors, or with "
+                 "--ranks or --mesh a sharded checkpoint.\n"
+                 "Sums are computed in fp32 and rounded once, to the types of the base or of --dtype. Every "
+                 "tensor of ADAPTER is used as PEFT uses it, or refused by name. The frozen model in a training "
+                 "checkpoint must be BASE.",
+        .examples = "fsdpck merge-lora model/ adapter/ merged/\n"
+                    "fsdpck merge-lora model/ adapter/ merged-8/ --ranks 8",
     };
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);

@@ -162,7 +162,10 @@ int cmd_verify(const struct command *self, int argc, char **argv)
     };
     const struct command_line line = {
         .command = self, .positionals = "SOURCE", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
-        .notes = "Exit code: 0 no problems, 1 problems (one line each on stdout), 3 there is nothing to check. Left-overs of writers are listed apart.",
+        .notes = "Exit status 0: there are no problems. 1: there are problems; stdout has one line for each. 3: "
+                 "there is nothing to check. Left-over files of writers are listed apart.",
+        .examples = "fsdpck verify step-000200/\n"
+                    "fsdpck verify step-000200/ --quick",
     };
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);

@@ -9,7 +9,7 @@
 #define FROM                                                                                                                                     \
     {                                                                                                                                            \
         .name = "from", .type = OPTION_CHOICE, .offset = offsetof(struct source_args, from), .value = "safetensors|hf|dcp|fsdpck|pt|ranks",      \
-        .help = "what SOURCE is, instead of finding out from its content"                                                                        \
+        .help = "kind of SOURCE (default: detected from its content)"                                                                        \
     }
 
 const struct option source_options[SOURCE_NOPTIONS] = { FROM };
@@ -17,12 +17,12 @@ const struct option source_options[SOURCE_NOPTIONS] = { FROM };
 const struct option read_options[READ_NOPTIONS] = {
     FROM,
     { .name = "no-verify", .type = OPTION_FLAG, .offset = offsetof(struct source_args, no_verify),
-      .help = "take tensors as they are, without checking their hashes or CRC-32s: to save what is left of a damaged file" },
+      .help = "check no hashes and no CRC-32s, to rescue what is left of a damaged file" },
 };
 
 const struct option names_options[NAMES_NOPTIONS] = {
     { .name = "names", .type = OPTION_CHOICE, .offset = offsetof(struct source_args, names), .value = "hf|torchtitan",
-      .help = "call a Llama's weights, and order the rows of q and k, as Hugging Face or as torchtitan does" },
+      .help = "name the weights of a Llama, and order the rows of q and k, as Hugging Face or torchtitan does" },
 };
 
 void source_arg_blame(const struct source_args *args, struct fsdpck_error *err)

@@ -25,10 +25,10 @@ struct init_args {
 #define AT(field) offsetof(struct init_args, field)
 
 static const struct option init_options[] = {
-    { .name = "out", .type = OPTION_STRING, .offset = AT(out), .value = "FILE", .help = "the config to write (default fsdptrain.json)" },
-    { .name = "output-dir", .type = OPTION_STRING, .offset = AT(output_dir), .value = "DIR", .help = "where the run shall write (default runs/ and the model's name)" },
-    { .name = "ranks", .type = OPTION_COUNT, .offset = AT(ranks), .value = "N", .help = "local processes it shall fit (default 1)" },
-    { .name = "full", .type = OPTION_FLAG, .offset = AT(full), .help = "train every parameter, not a LoRA" },
+    { .name = "out", .type = OPTION_STRING, .offset = AT(out), .value = "FILE", .help = "config to write (default fsdptrain.json)" },
+    { .name = "output-dir", .type = OPTION_STRING, .offset = AT(output_dir), .value = "DIR", .help = "output_dir of the config (default runs/ and the model's name)" },
+    { .name = "ranks", .type = OPTION_COUNT, .offset = AT(ranks), .value = "N", .help = "number of local processes that the run must fit (default 1)" },
+    { .name = "full", .type = OPTION_FLAG, .offset = AT(full), .help = "train every parameter, without an adapter" },
     { .name = "force", .type = OPTION_FLAG, .offset = AT(force), .help = "replace FILE" },
 };
 
@@ -257,7 +257,9 @@ int cmd_init(const struct command *self, int argc, char **argv)
     struct init_args args = { .out = "fsdptrain.json", .ranks = 1 };
     const struct option_group groups[] = { { "Options", init_options, sizeof init_options / sizeof init_options[0], &args } };
     const struct command_line line = { .command = self, .positionals = "MODEL DATA", .groups = groups, .ngroups = 1,
-                                       .notes = "Text is tokenized on the way and kept in output_dir/cache, where the run will find it." };
+        .notes = "init also tokenizes the data, into output_dir/cache. The run reads it from there.",
+        .examples = "fsdptrain init model/ chat.jsonl --out lora.json --ranks 2",
+    };
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);
     if (status == OPTIONS_OK)

@@ -22,14 +22,14 @@ struct plan_args {
 #define AT(field) offsetof(struct plan_args, field)
 
 static const struct option plan_options[] = {
-    { .name = "ranks", .type = OPTION_COUNT, .offset = AT(ranks), .value = "N", .help = "local processes that share the model (default 1)" },
+    { .name = "ranks", .type = OPTION_COUNT, .offset = AT(ranks), .value = "N", .help = "number of local processes that share the model (default 1)" },
     { .name = "gather", .type = OPTION_CHOICE, .offset = AT(gather), .value = "map|copy",
-      .help = "how ranks get at each other's parameters: as on one host (default map), or as under mpirun" },
+      .help = "how ranks read each other's parameters: map, as on one host (default), or copy, as between hosts" },
     { .name = "device", .type = OPTION_CHOICE, .offset = AT(device), .value = "cpu|cuda",
-      .help = "where it would compute (default: cuda where there is one); no GPU is needed" },
-    { .name = "set", .type = OPTION_STRINGS, .offset = AT(sets), .value = "KEY=VALUE", .help = "a key of the config, as in train.max_steps=10; again and again" },
+      .help = "device of the run (default: cuda where there is one); the plan itself needs no GPU" },
+    { .name = "set", .type = OPTION_STRINGS, .offset = AT(sets), .value = "KEY=VALUE", .help = "set a key of the config, as in train.max_steps=10 (may be repeated)" },
     { .name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "print the result as one JSON object" },
-    { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = AT(quiet), .help = "no notes" },
+    { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = AT(quiet), .help = "print no notes" },
 };
 
 static void show_note(void *ctx, const char *line)
@@ -117,8 +117,11 @@ int cmd_plan(const struct command *self, int argc, char **argv)
     struct plan_args args = { .ranks = 1 };
     const struct option_group groups[] = { { "Options", plan_options, sizeof plan_options / sizeof plan_options[0], &args } };
     const struct command_line line = { .command = self, .positionals = "CONFIG.json", .required = "--ranks N", .groups = groups, .ngroups = 1,
-                                       .notes = "Parameters are mapped by all ranks of a host and held once, or gathered into buffers; the program itself and\n"
-                                                "libraries come on top. On devices ranks have one each, and the driver wants some 0.5 GiB more." };
+        .notes = "The ranks of one host map parameters once between them, or gather them into buffers. The memory "
+                 "of the program itself and of its libraries is not included. On GPUs, each rank has a device, "
+                 "and the driver takes about 0.5 GiB more.",
+        .examples = "fsdptrain plan lora.json --ranks 2",
+    };
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);
     if (status == OPTIONS_OK)

@@ -29,19 +29,19 @@ struct run_args {
 #define AT(field) offsetof(struct run_args, field)
 
 static const struct option run_options[] = {
-    { .name = "ranks", .type = OPTION_COUNT, .offset = AT(ranks), .value = "N", .help = "local processes that share the model (default 1)" },
-    { .name = "threads", .type = OPTION_COUNT, .offset = AT(threads), .value = "T", .help = "of each rank (default: the processors, shared among the ranks)" },
+    { .name = "ranks", .type = OPTION_COUNT, .offset = AT(ranks), .value = "N", .help = "number of local processes that share the model (default 1)" },
+    { .name = "threads", .type = OPTION_COUNT, .offset = AT(threads), .value = "T", .help = "threads of each rank (default: the processors, divided among the ranks)" },
     { .name = "resume", .type = OPTION_STRING, .offset = AT(resume), .value = "auto|never|DIR",
-      .help = "auto (default): go on from the newest complete checkpoint in output_dir" },
-    { .name = "set", .type = OPTION_STRINGS, .offset = AT(sets), .value = "KEY=VALUE", .help = "a key of the config, as in train.max_steps=10; again and again" },
-    { .name = "device", .type = OPTION_CHOICE, .offset = AT(device), .value = "cpu|cuda", .help = "where to compute (default: cuda where there is one)" },
+      .help = "checkpoint to resume from; auto (default) takes the newest complete one in output_dir" },
+    { .name = "set", .type = OPTION_STRINGS, .offset = AT(sets), .value = "KEY=VALUE", .help = "set a key of the config, as in train.max_steps=10 (may be repeated)" },
+    { .name = "device", .type = OPTION_CHOICE, .offset = AT(device), .value = "cpu|cuda", .help = "device to compute on (default: cuda where there is one)" },
     { .name = "gather", .type = OPTION_CHOICE, .offset = AT(gather), .value = "map|copy",
-      .help = "how ranks of one host get at each other's parameters (default map; between hosts they are copied)" },
+      .help = "how ranks of one host read each other's parameters (default map; hosts always copy)" },
     { .name = "exit-on-stop", .type = OPTION_COUNT, .offset = AT(exit_on_stop), .value = "CODE", .help = "exit code after a stop by signal (default 0)" },
     { .name = "patience", .type = OPTION_NUMBER, .offset = AT(patience), .value = "SECONDS",
       .help = "how long a rank may stall before it is named and the run ends (default 600)" },
-    { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = AT(quiet), .help = "no steps, no notes" },
-    { .name = "profile", .type = OPTION_FLAG, .offset = AT(profile), .help = "where rank 0's time goes: a table at the end, and profile.json in output_dir" },
+    { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = AT(quiet), .help = "print no steps and no notes" },
+    { .name = "profile", .type = OPTION_FLAG, .offset = AT(profile), .help = "show where the time of rank 0 goes, in a table at the end and in output_dir/profile.json" },
 };
 
 static void show_start(void *ctx, const struct train_start *start)
@@ -259,9 +259,13 @@ int cmd_run(const struct command *self, int argc, char **argv)
     const struct option_group groups[] = { { "Options", run_options, sizeof run_options / sizeof run_options[0], &args } };
     const struct command_line line = {
         .command = self, .positionals = "CONFIG.json", .groups = groups, .ngroups = 1,
-        .notes = "Losses, norms and weights are the same bits for any number of ranks and threads. Ctrl-C, SIGTERM or SIGUSR1: the step is finished and saved.\n"
-                 "SIGUSR2, or `echo save > OUTPUT_DIR/control`: a checkpoint, and the run goes on; `echo stop` there: as Ctrl-C;\n"
-                 "`echo sample` there: sample.prompts now.",
+        .notes = "Losses, gradient norms and weights have the same bits for any number of ranks and threads.\n"
+                 "On Ctrl-C, SIGTERM or SIGUSR1, the run finishes the step, saves a checkpoint and ends. On "
+                 "SIGUSR2, it saves a checkpoint and continues.\n"
+                 "While it trains, it reads words from OUTPUT_DIR/control: `echo save > OUTPUT_DIR/control` saves a "
+                 "checkpoint, `echo stop` acts as Ctrl-C, `echo sample` generates from sample.prompts.",
+        .examples = "fsdptrain run lora.json --ranks 2\n"
+                    "fsdptrain run lora.json --ranks 3 --set train.max_steps=20 --set log.every=5",
     };
     const char *at[MAX_POSITIONALS];
     find_launcher(&args);

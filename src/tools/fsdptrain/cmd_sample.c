@@ -24,19 +24,19 @@ struct sample_args {
 
 static const struct option sample_options[] = {
     { .name = "adapter", .type = OPTION_STRING, .offset = AT(adapter), .value = "DIR", .help = "a PEFT folder, or a checkpoint of a LoRA run" },
-    { .name = "prompt", .type = OPTION_STRINGS, .offset = AT(prompts), .value = "TEXT", .help = "what to go on from; again and again (default: standard input)" },
-    { .name = "chat", .type = OPTION_FLAG, .offset = AT(chat), .help = "a prompt is a user's message (or a JSON list of messages): through the chat template" },
+    { .name = "prompt", .type = OPTION_STRINGS, .offset = AT(prompts), .value = "TEXT", .help = "prompt to continue (may be repeated; default: standard input)" },
+    { .name = "chat", .type = OPTION_FLAG, .offset = AT(chat), .help = "apply the chat template: a prompt is a user's message, or a JSON list of messages" },
     { .name = "system", .type = OPTION_STRING, .offset = AT(system), .value = "TEXT", .help = "a system message before each --chat prompt" },
-    { .name = "max-new-tokens", .type = OPTION_COUNT, .offset = AT(max_new_tokens), .value = "N", .help = "at most so many (default: the model's, or 256)" },
-    { .name = "temperature", .type = OPTION_NUMBER, .offset = AT(temperature), .value = "T", .help = "0: the likeliest token, always (default: the model's, or 0)" },
-    { .name = "top-p", .type = OPTION_NUMBER, .offset = AT(top_p), .value = "P", .help = "of the likeliest tokens that together have this probability" },
-    { .name = "top-k", .type = OPTION_NUMBER, .offset = AT(top_k), .value = "K", .help = "of the K likeliest tokens; 0: of all (default: the model's, or 50)" },
-    { .name = "seed", .type = OPTION_NUMBER, .offset = AT(seed), .value = "S", .help = "the same seed gives the same text, with any number of threads (default 42)" },
-    { .name = "samples", .type = OPTION_COUNT, .offset = AT(samples), .value = "N", .help = "of each prompt (default 1)" },
-    { .name = "dtype", .type = OPTION_CHOICE, .offset = AT(dtype), .value = "bf16|fp32", .help = "of weights, keys and values (default bf16)" },
-    { .name = "threads", .type = OPTION_COUNT, .offset = AT(threads), .value = "T", .help = "default: the processors this process may use" },
+    { .name = "max-new-tokens", .type = OPTION_COUNT, .offset = AT(max_new_tokens), .value = "N", .help = "generate at most N tokens (default: the model's, or 256)" },
+    { .name = "temperature", .type = OPTION_NUMBER, .offset = AT(temperature), .value = "T", .help = "sampling temperature; 0 takes the likeliest token (default: the model's, or 0)" },
+    { .name = "top-p", .type = OPTION_NUMBER, .offset = AT(top_p), .value = "P", .help = "sample from the likeliest tokens that together have this probability" },
+    { .name = "top-k", .type = OPTION_NUMBER, .offset = AT(top_k), .value = "K", .help = "sample from the K likeliest tokens, or from all with 0 (default: the model's, or 50)" },
+    { .name = "seed", .type = OPTION_NUMBER, .offset = AT(seed), .value = "S", .help = "random seed; the text does not depend on the number of threads (default 42)" },
+    { .name = "samples", .type = OPTION_COUNT, .offset = AT(samples), .value = "N", .help = "number of texts for each prompt (default 1)" },
+    { .name = "dtype", .type = OPTION_CHOICE, .offset = AT(dtype), .value = "bf16|fp32", .help = "type of weights, keys and values (default bf16)" },
+    { .name = "threads", .type = OPTION_COUNT, .offset = AT(threads), .value = "T", .help = "number of threads (default: the processors that this process may use)" },
     { .name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "print the result as one JSON object" },
-    { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = AT(quiet), .help = "no notes, no rates" },
+    { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = AT(quiet), .help = "print no notes and no rates" },
 };
 
 /* From the model's folder and the command line, which counts more. Naming top-p or top-k means sampling. */
@@ -175,8 +175,12 @@ int cmd_sample(const struct command *self, int argc, char **argv)
     struct sample_args args = { .temperature = -1, .top_p = -1, .top_k = -1, .seed = -1 };
     const struct option_group groups[] = { { "Options", sample_options, sizeof sample_options / sizeof sample_options[0], &args } };
     const struct command_line line = { .command = self, .positionals = "MODEL", .required = "--prompt TEXT", .groups = groups, .ngroups = 1,
-                                       .notes = "What is generated goes to standard output as it comes, without the prompt. It ends with a stop token of the model\n"
-                                                "(eos_token_id of generation_config.json, or of config.json) or after --max-new-tokens." };
+        .notes = "Generated text goes to standard output as it grows, without the prompt. It ends with a stop "
+                 "token of the model (eos_token_id in generation_config.json, or in config.json) or after "
+                 "--max-new-tokens.",
+        .examples = "fsdptrain sample model/ --prompt 'Once upon a time'\n"
+                    "fsdptrain sample model/ --adapter runs/model/adapter --chat --prompt 'What have you learnt?'",
+    };
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);
     if (status == OPTIONS_OK)

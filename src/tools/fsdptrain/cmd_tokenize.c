@@ -23,12 +23,12 @@ struct tokenize_args {
 
 static const struct option tokenize_options[] = {
     { .name = "chat", .type = OPTION_FLAG, .offset = AT(chat),
-      .help = "lines of JSON as in data.train (a file may be gzip or Zstandard), through the chat template, with the loss mask" },
+      .help = "read lines of JSON as in data.train, apply the chat template, show the loss mask" },
     { .name = "loss-on", .type = OPTION_CHOICE, .offset = AT(loss_on), .value = "assistant|last_assistant|completion|all",
-      .help = "what the mask of --chat marks (default assistant)", .needs = "chat" },
-    { .name = "no-special", .type = OPTION_FLAG, .offset = AT(special), .help = "of a text: without what the tokenizer puts around it (<s> and the like)",
+      .help = "tokens that the loss mask marks (default assistant)", .needs = "chat" },
+    { .name = "no-special", .type = OPTION_FLAG, .offset = AT(special), .help = "leave out special tokens such as <s> around a text",
       .excludes = "chat" },
-    { .name = "text", .type = OPTION_FLAG, .offset = AT(text), .help = "TEXT_OR_FILE is text, whatever it looks like" },
+    { .name = "text", .type = OPTION_FLAG, .offset = AT(text), .help = "take TEXT_OR_FILE as text, even if it names a file" },
     { .name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "print the result as one JSON object" },
 };
 
@@ -249,7 +249,11 @@ int cmd_tokenize(const struct command *self, int argc, char **argv)
     struct tokenize_args args = { .loss_on = "assistant" };
     const struct option_group groups[] = { { "Options", tokenize_options, sizeof tokenize_options / sizeof tokenize_options[0], &args } };
     const struct command_line line = { .command = self, .positionals = "MODEL TEXT_OR_FILE", .groups = groups, .ngroups = 1,
-                                       .notes = "A line a token: its id, with --chat a star where it is trained on, and the token as tokenizer.json has it." };
+        .notes = "Every token takes one line: its id, with --chat a star where the loss is computed on it, and "
+                 "the token as tokenizer.json has it.",
+        .examples = "fsdptrain tokenize model/ 'Hello, world'\n"
+                    "fsdptrain tokenize model/ chat.jsonl --chat",
+    };
     const char *at[MAX_POSITIONALS];
     int status = options_parse(&line, argc, argv, at);
     if (status == OPTIONS_OK)

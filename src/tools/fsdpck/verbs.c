@@ -1,0 +1,39 @@
+/* fsdpck: the table of its verbs. */
+#include "commands.h"
+#include "common/tool.h"
+
+static const struct command commands[] = {
+    { .name = "convert", .run = cmd_convert, .summary = "convert any source to a sharded checkpoint directory" },
+    { .name = "reshard",
+      .run = cmd_reshard,
+      .summary = "change the number of ranks or the mesh of a sharded checkpoint" },
+    { .name = "export", .run = cmd_export, .summary = "write Hugging Face safetensors: a folder or one file" },
+    { .name = "export-lora",
+      .run = cmd_export_lora,
+      .summary = "write the LoRA adapter of a checkpoint, for PEFT and others" },
+    { .name = "merge-lora",
+      .run = cmd_merge_lora,
+      .summary = "merge an adapter into its base, as a folder or sharded" },
+    { .name = "ls",
+      .run = cmd_ls,
+      .summary = "list tensors, dtypes, shapes, placements, files and left-over temporaries" },
+    { .name = "verify", .run = cmd_verify, .summary = "check a checkpoint and report every problem" },
+    { .name = "diff", .run = cmd_diff, .summary = "compare two checkpoints of any kind and sharding" },
+    { .name = "plan", .run = cmd_plan, .summary = "show what each rank would read" },
+    { .name = "cat", .run = cmd_cat, .summary = "print one tensor as numbers or bytes" },
+    { .name = "clean", .run = cmd_clean, .summary = "remove left-over temporaries of writers that are gone" },
+};
+
+const struct tool the_tool = {
+    .name = "fsdpck",
+    .summary = "convert, check and read sharded checkpoints of large models",
+    .notes = "fsdpck shards a model for any number of ranks or any device mesh, and reshards, verifies, compares and "
+             "exports it again. It reads safetensors files, Hugging Face folders, torch.save files, PyTorch DCP "
+             "directories and its own checkpoints. The kind of a source is detected from its content. Tensors are "
+             "streamed within the budget of --memory, whatever the size of the model.\n"
+             "Results go to standard output, progress and errors to standard error. With --json, the result is one "
+             "JSON object. An existing output is never overwritten without --force, and then only after the new one "
+             "is complete.",
+    .commands = commands,
+    .ncommands = sizeof commands / sizeof commands[0],
+};
