@@ -1,0 +1,6 @@
+/* fsdpck has no config: nothing beside its verbs. */
+#include "describe/describe.h"
+
+const struct describe_more describe_more = { .exit_no =
+                                                 "The answer is no: diff found a difference, or verify found damage.",
+                                             .also = "fsdpck(5)" };

@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""The examples of --help and of the man pages work, in a folder where their files exist.
+
+usage: examples.py FSDPCK FSDPTRAIN FIXTURES"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from verbs import ask, verbs
+
+fsdpck, fsdptrain, fixtures = map(os.path.abspath, sys.argv[1:])
+
+
+def prepare(cwd):
+    model = os.path.join(cwd, "model")
+    shutil.copytree(os.path.join(fixtures, "tiny-llama-tied"), model)
+    shutil.copytree(os.path.join(fixtures, "lora-run"), os.path.join(cwd, "lora-run"))
+    os.symlink("model", os.path.join(cwd, "tiny-llama-tied"))  # the base that lora-run names
+    shutil.copy(os.path.join(fixtures, "chat.jsonl"), cwd)
+    for args in (["export", model, "full.safetensors"], ["convert", model, "step-000200", "--ranks", "2"]):
+        subprocess.run([fsdpck, *args], cwd=cwd, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def examples(tool, verb):
+    said = ask(tool, verb, "--help").split("\nExamples:\n")
+    return re.findall(r"^  (.*)$", said[1], re.M) if len(said) > 1 else []
+
+
+def main():
+    bad = count = 0
+    bin_path = os.pathsep.join({os.path.dirname(tool) for tool in (fsdpck, fsdptrain)})
+    env = dict(os.environ, PATH=bin_path + os.pathsep + os.environ["PATH"])
+    order = ["init"]  # writes the config of the others
+    with tempfile.TemporaryDirectory() as cwd:
+        prepare(cwd)
+        for tool in (fsdptrain, fsdpck):
+            for verb in sorted(verbs(tool), key=lambda v: v not in order):
+                found = examples(tool, verb)
+                if not found:
+                    print("%s has no example" % verb)
+                    bad += 1
+                for line in found:
+                    done = subprocess.run(line, shell=True, cwd=cwd, env=env, stdin=subprocess.DEVNULL, text=True,
+                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                    count += 1
+                    if done.returncode:
+                        print("%s\n%s= %d" % (line, done.stdout, done.returncode))
+                        bad += 1
+    print("%d examples, %d bad" % (count, bad))
+    return bad > 0
+
+
+sys.exit(main())

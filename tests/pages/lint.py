@@ -1,0 +1,33 @@
+#!/usr/bin/env python3
+"""groff and mandoc have no complaint about the man pages.
+
+usage: lint.py FOLDER"""
+import glob
+import os
+import shutil
+import subprocess
+import sys
+
+pages = sorted(glob.glob(os.path.join(sys.argv[1], "*.[15]")))
+bad = tried = 0
+
+
+def run(*command):
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
+
+
+for page in pages:
+    said = ""
+    if shutil.which("groff"):
+        tried |= 1
+        said += run("groff", "-man", "-Tutf8", "-ww", "-z", page)
+    if shutil.which("mandoc"):
+        tried |= 2
+        lines = run("mandoc", "-T", "lint", "-W", "warning", page).splitlines(True)
+        # A date would make two builds of one source differ.
+        said += "".join(line for line in lines if "missing date" not in line)
+    if said:
+        print(page, said, sep="\n")
+        bad += 1
+print("%d pages%s" % (len(pages), "" if tried == 3 else "; not tried: %s" % ("groff" if tried == 2 else "mandoc")))
+sys.exit(bad > 0 if tried else print("SKIP man pages: there is no groff and no mandoc") or 77)
