@@ -100,10 +100,10 @@ def check(binary, count, seed):
         if "has no slices" in got.get("error", ""):  # Jinja folds constants, and then it is undefined
             continue
         if "error" in got and got["code"] == -4:  # said to be unsupported
-            refused += 1
+            refused += template not in TEMPLATES
             continue
         if got.get("text") != want.get("text") or got.get("spans") != want.get("spans"):
             bad.append(f"{template!r}: {got}, transformers says {want}")
-    if refused > len(jobs) / 20:
-        bad.append(f"{refused} of {len(jobs)} are said to be unsupported")
+    if refused > count / 10:
+        bad.append(f"{refused} of {count} random expressions are said to be unsupported")
     return bad
