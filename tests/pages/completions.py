@@ -61,6 +61,7 @@ def unique(names):
 
 def cases():
     yield "fsdpck conv\t", ["convert"]
+    yield "fsdpck help conv\t", ["help", "convert"]
     yield "fsdptrain tok\t", ["tokenize"]
     yield "fsdpck convert full.s\tout --ranks 2", ["convert", "full.safetensors", "out", "--ranks", "2"]
     yield "fsdpck convert --dcp al\t", ["convert", "--dcp", "always"]

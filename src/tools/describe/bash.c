@@ -53,55 +53,59 @@ static void verb(const struct command_line *line)
     printf("        esac ;;\n");
 }
 
-/* Words are cut at "=" where COMP_WORDBREAKS has it: they are joined again, and the part before the last "=" is taken
- * off the replies. */
-static const char tail[] = "    local word=${COMP_WORDS[COMP_CWORD]} n=$COMP_CWORD option value options takes words\n"
-                           "    if [[ $word == = ]]; then\n"
-                           "        word=${COMP_WORDS[n - 1]}=\n"
-                           "        ((n -= 1))\n"
-                           "    fi\n"
-                           "    while ((n > 2)) && [[ ${COMP_WORDS[n - 1]} == = ]]; do\n"
-                           "        word=${COMP_WORDS[n - 2]}=$word\n"
-                           "        ((n -= 2))\n"
-                           "    done\n"
-                           "    option=${COMP_WORDS[n - 1]} value=$word\n"
-                           "    if [[ $word == --*=* ]]; then\n"
-                           "        option=${word%%=*} value=${word#*=}\n"
-                           "    fi\n";
+/* bash cuts words at "=" where COMP_WORDBREAKS has it. word is joined again; n is the place of its first piece. */
+static const char join_pieces[] =
+    "    local word=${COMP_WORDS[COMP_CWORD]} n=$COMP_CWORD option value options takes words\n"
+    "    if [[ $word == = ]]; then\n"
+    "        word=${COMP_WORDS[n - 1]}=\n"
+    "        ((n -= 1))\n"
+    "    fi\n"
+    "    while ((n > 2)) && [[ ${COMP_WORDS[n - 1]} == = ]]; do\n"
+    "        word=${COMP_WORDS[n - 2]}=$word\n"
+    "        ((n -= 2))\n"
+    "    done\n"
+    "    option=${COMP_WORDS[n - 1]} value=$word\n"
+    "    if [[ $word == --*=* ]]; then\n"
+    "        option=${word%%=*} value=${word#*=}\n"
+    "    fi\n"
+    "    COMPREPLY=()\n";
 
-static void end(const struct tool *tool)
+/* bash replaces only the last piece, so a reply loses what is before its "=". Without one, bash offers file names. */
+static const char reply[] =
+    "    if [[ $takes && $words ]]; then\n"
+    "        COMPREPLY=($(compgen -W \"$words\" -- \"$value\"))\n"
+    "        [[ $value == *=* && $COMP_WORDBREAKS == *=* ]] && COMPREPLY=(\"${COMPREPLY[@]#\"${value%=*}=\"}\")\n"
+    "        [[ $word == --*=* && $COMP_WORDBREAKS != *=* ]] && COMPREPLY=(\"${COMPREPLY[@]/#/$option=}\")\n"
+    "        if [[ $takes == files ]]; then\n"
+    "            mapfile -t -O ${#COMPREPLY[@]} COMPREPLY < <(compgen -f -- \"$value\")\n"
+    "            compopt -o filenames 2>/dev/null\n"
+    "        fi\n"
+    "        [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace 2>/dev/null\n"
+    "    elif [[ ! $takes && $word == -* ]]; then\n"
+    "        COMPREPLY=($(compgen -W \"$options\" -- \"$word\"))\n"
+    "    fi\n"
+    "    [[ $takes == any || $takes == words ]] && compopt +o default 2>/dev/null\n"
+    "    return 0\n"
+    "}\n\n";
+
+static void put_verbs(const struct tool *tool)
 {
-    printf("    esac\n}\n\n_%s() {\n%s", tool->name, tail);
-    printf("    COMPREPLY=()\n"
-           "    if ((n == 1)); then\n"
+    printf("    if ((n == 1)) || [[ $n,${COMP_WORDS[1]} == 2,help ]]; then\n"
            "        compopt +o default 2>/dev/null\n"
            "        COMPREPLY=($(compgen -W '");
     for (size_t i = 0; i < tool->ncommands; i++)
         printf("%s ", tool->commands[i].name);
     printf("--help --version' -- \"$word\"))\n"
            "        return\n"
-           "    fi\n"
-           "    _%s_facts \"${COMP_WORDS[1]}\" \"$option\"\n",
-           tool->name);
-    printf(
-        "    if [[ $takes && $words ]]; then\n"
-        "        COMPREPLY=($(compgen -W \"$words\" -- \"$value\"))\n"
-        "        [[ $value == *=* && $COMP_WORDBREAKS == *=* ]] && COMPREPLY=(\"${COMPREPLY[@]#\"${value%%=*}=\"}\")\n"
-        "        [[ $word == --*=* && $COMP_WORDBREAKS != *=* ]] && COMPREPLY=(\"${COMPREPLY[@]/#/$option=}\")\n"
-        "        if [[ $takes == files ]]; then\n"
-        "            mapfile -t -O ${#COMPREPLY[@]} COMPREPLY < <(compgen -f -- \"$value\")\n"
-        "            compopt -o filenames 2>/dev/null\n"
-        "        fi\n"
-        "        [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace 2>/dev/null\n"
-        "    elif [[ ! $takes && $word == -* ]]; then\n"
-        "        COMPREPLY=($(compgen -W \"$options\" -- \"$word\"))\n"
-        "    fi\n"
-        "    # Without a reply, file names are offered.\n"
-        "    [[ $takes == any || $takes == words ]] && compopt +o default 2>/dev/null\n"
-        "    return 0\n"
-        "}\n\n"
-        "complete -o default -F _%s %s\n",
-        tool->name, tool->name);
+           "    fi\n");
+}
+
+static void end(const struct tool *tool)
+{
+    printf("    esac\n}\n\n_%s() {\n%s", tool->name, join_pieces);
+    put_verbs(tool);
+    printf("    _%s_facts \"${COMP_WORDS[1]}\" \"$option\"\n%s", tool->name, reply);
+    printf("complete -o default -F _%s %s\n", tool->name, tool->name);
 }
 
 const struct form form_bash = { .name = "bash", .begin = begin, .verb = verb, .end = end };

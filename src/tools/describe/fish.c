@@ -37,6 +37,8 @@ static void begin(const struct tool *tool)
     for (size_t i = 0; i < tool->ncommands; i++) {
         printf("complete -c %s -n __%s_has_no_verb -a %s", name, name, tool->commands[i].name);
         put_description(tool->commands[i].summary);
+        printf("complete -c %s -n '__%s_verb_is help' -f -a %s", name, name, tool->commands[i].name);
+        put_description(tool->commands[i].summary);
     }
 }
 

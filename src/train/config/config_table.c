@@ -38,7 +38,7 @@ const struct config_key config_keys[] = {
              "eval_loss." },
     { .name = "data.seq_len", .type = KEY_U64, .offset = AT(data.seq_len), .usual.number = 2048, .min = 1,
       .max = 1 << 24, .idle = idle_by_plan,
-      .doc = "Length of a row, in tokens. Documents are packed into rows." },
+      .doc = "Length of a row in tokens. Documents are packed into rows." },
     { .name = "data.packing", .type = KEY_BOOL, .offset = AT(data.packing), .usual.yes = true, .idle = idle_by_plan,
       .doc = "Put several documents into a row where they fit. Documents in one row do not attend to each other." },
     { .name = "data.plan", .type = KEY_STRING, .offset = AT(data.plan), .nullable = true,
@@ -69,16 +69,16 @@ const struct config_key config_keys[] = {
       .doc = "Rank of the adapter." },
     { .name = "lora.lora_alpha", .type = KEY_NUMBER, .offset = AT(lora.alpha), .usual.number = 32, .min = -1e30,
       .max = 1e30,
-      .doc = "Scale of the adapter: its product is multiplied by lora_alpha / r." },
+      .doc = "Scale of the adapter. Its product is multiplied by lora_alpha / r." },
     { .name = "lora.lora_dropout", .type = KEY_NUMBER, .offset = AT(lora.dropout), .max = 0.999,
       .doc = "Probability that an element of the adapter's input is dropped in training." },
     { .name = "lora.target_modules", .type = KEY_TARGETS, .usual.text = "all-linear",
       .doc = "Modules that get an adapter. A list names the ends of their paths. A regular expression matches whole "
              "paths. \"all-linear\" selects every linear module but the head." },
     { .name = "lora.use_rslora", .type = KEY_BOOL, .offset = AT(lora.use_rslora),
-      .doc = "Rank-stabilised LoRA: scale by lora_alpha / sqrt(r) instead." },
+      .doc = "Use rank-stabilised LoRA: scale by lora_alpha / sqrt(r) instead of lora_alpha / r." },
     { .name = "lora.use_dora", .type = KEY_BOOL, .offset = AT(lora.use_dora),
-      .doc = "DoRA: also train a magnitude for every output of the adapted linear modules." },
+      .doc = "Use DoRA: also train a magnitude for every output of the adapted linear modules." },
     { .name = "lora.rank_pattern", .type = KEY_PATTERNS, .offset = AT(lora.rank_pattern), .min = 1, .max = 65536,
       .whole = true,
       .doc = "Other ranks for some modules, as {\"down_proj\": 8}. A regular expression matches a whole path, or "
@@ -101,25 +101,25 @@ const struct config_key config_keys[] = {
              "train.max_steps." },
     { .name = "train.micro_batch_size", .type = KEY_U64, .offset = AT(train.micro_batch_size), .usual.number = 1,
       .min = 1, .max = 1 << 20, .idle = idle_by_plan,
-      .doc = "Rows of one forward and backward pass." },
+      .doc = "Number of rows in one forward and backward pass." },
     { .name = "train.gradient_accumulation_steps", .type = KEY_U64, .offset = AT(train.accumulation), .usual.number = 1,
       .min = 1, .max = 1 << 20,
-      .doc = "Micro-batches whose gradients one rank adds up before ranks exchange them." },
+      .doc = "Number of micro-batches whose gradients one rank adds up before ranks exchange them." },
     { .name = "train.global_batch_size", .type = KEY_U64, .offset = AT(train.global_batch_size), .usual.number = 8,
       .min = 1, .max = 1 << 24, .idle = idle_by_plan_of_steps,
-      .doc = "Rows of one optimizer step, over all ranks." },
+      .doc = "Number of rows in one optimizer step, over all ranks." },
     { .name = "train.eval_steps", .type = KEY_U64, .offset = AT(train.eval_steps), .usual.number = 100, .max = 1e12,
       .idle = idle_without_eval,
-      .doc = "Steps from one evaluation of data.eval to the next. The last step is always evaluated. With 0, it is "
-             "the only one." },
+      .doc = "Number of steps between evaluations of data.eval. The last step is always evaluated. With 0, only the "
+             "last step is." },
     { .name = "train.learning_rate", .type = KEY_NUMBER, .offset = AT(train.learning_rate), .usual.number = 2e-4,
       .max = 1e6,
       .doc = "Learning rate at the end of the warm-up." },
     { .name = "train.lr_scheduler_type", .type = KEY_CHOICE, .offset = AT(train.scheduler), .usual.text = "cosine",
       .choices = "cosine|linear|constant", .also = "constant_with_warmup|cosine_with_min_lr",
-      .doc = "Course of the learning rate after the warm-up." },
+      .doc = "Learning rate after the warm-up. It falls along a cosine, falls linearly, or stays constant." },
     { .name = "train.warmup_steps", .type = KEY_U64, .offset = AT(train.warmup_steps), .unset = true, .max = 1e12,
-      .doc = "Steps in which the learning rate rises from 0. It takes precedence over train.warmup_ratio." },
+      .doc = "Number of steps in which the learning rate rises from 0. It takes precedence over train.warmup_ratio." },
     { .name = "train.warmup_ratio", .type = KEY_NUMBER, .offset = AT(train.warmup_ratio), .usual.number = 0.05,
       .max = 1, .idle = idle_beside_warmup,
       .doc = "Share of the run's steps in which the learning rate rises from 0, rounded up to whole steps." },
@@ -159,10 +159,10 @@ const struct config_key config_keys[] = {
              "pass." },
     { .name = "fsdp.forward_prefetch", .type = KEY_U64, .offset = AT(fsdp.forward_prefetch), .usual.number = 1,
       .max = 1024, .idle = idle_unless_sharded,
-      .doc = "Number of parameter groups that are gathered ahead of the forward pass." },
+      .doc = "Number of parameter groups (blocks) that are gathered ahead of their use in the forward pass." },
     { .name = "fsdp.backward_prefetch", .type = KEY_U64, .offset = AT(fsdp.backward_prefetch), .usual.number = 1,
       .max = 1024, .idle = idle_unless_sharded,
-      .doc = "Number of parameter groups that are gathered ahead of the backward pass." },
+      .doc = "Number of parameter groups (blocks) that are gathered ahead of their use in the backward pass." },
     { .name = "fsdp.activation_checkpointing", .type = KEY_CHOICE, .offset = AT(fsdp.checkpointing),
       .usual.text = "none", .choices = "none|block|auto",
       .doc = "Blocks whose activations are recomputed in the backward pass. With block, these are all blocks. With "
@@ -174,8 +174,7 @@ const struct config_key config_keys[] = {
 
     { .name = "dtype.param", .type = KEY_CHOICE, .offset = AT(dtype.param), .usual.text = "bf16",
       .choices = "bf16|fp32", .later = "fp16",
-      .doc = "Type in which parameters are gathered and computed with. With bf16, trained parameters have fp32 "
-             "masters." },
+      .doc = "Type in which parameters are gathered and used. With bf16, trained parameters have fp32 masters." },
     { .name = "dtype.reduce", .type = KEY_CHOICE, .offset = AT(dtype.reduce), .usual.text = "fp32",
       .choices = "bf16|fp32", .later = "fp16",
       .doc = "Type to which gradients are rounded before ranks exchange them. They are summed in fp32." },
@@ -185,8 +184,8 @@ const struct config_key config_keys[] = {
 
     { .name = "checkpoint.save_steps", .type = KEY_U64, .offset = AT(checkpoint.save_steps), .usual.number = 100,
       .max = 1e12,
-      .doc = "Steps from one checkpoint to the next. The last step, and a run that is stopped, are always saved. "
-             "With 0, nothing else is." },
+      .doc = "Number of steps between checkpoints. The run also saves after the last step and when it is stopped. "
+             "With 0, it saves only then." },
     { .name = "checkpoint.keep_last", .type = KEY_U64, .offset = AT(checkpoint.keep_last), .usual.number = 3,
       .max = 1e9,
       .doc = "Number of newest checkpoints to keep. Older ones are removed after each save. With 0, all are kept." },
@@ -199,15 +198,15 @@ const struct config_key config_keys[] = {
              "trains all parameters." },
 
     { .name = "sample.every", .type = KEY_U64, .offset = AT(sample.every), .max = 1e12,
-      .doc = "Steps from one set of samples to the next. The last step is sampled too. With 0, samples are made "
-             "only on request: `echo sample > output_dir/control`." },
+      .doc = "Number of steps between samples. The last step is sampled too. With 0, samples are made only on "
+             "request: `echo sample > output_dir/control`." },
     { .name = "sample.prompts", .type = KEY_PROMPTS, .offset = AT(sample.prompts), .idle = idle_until_asked,
       .doc = "Prompts to continue greedily, by at most 128 tokens each. A string is a user's message where the "
              "model has a chat template. The other forms are taken as they are." },
 
     { .name = "log.every", .type = KEY_U64, .offset = AT(log.every), .usual.number = 1, .min = 1, .max = 1e9,
-      .doc = "Steps from one line of progress to the next. Evaluations and the last step are always shown." },
+      .doc = "Number of steps between lines of progress. Evaluations and the last step are always shown." },
     { .name = "log.jsonl", .type = KEY_STRING, .offset = AT(log.jsonl), .usual.text = "metrics.jsonl",
-      .doc = "File in output_dir that gets one JSON object a step." },
+      .doc = "File in output_dir that gets one JSON object for each step." },
 };
 const size_t config_nkeys = sizeof config_keys / sizeof config_keys[0];
