@@ -24,7 +24,7 @@ static const struct option output_options[] = {
     { .name = "force", .type = OPTION_FLAG, AT(force), .help = "replace OUT where it exists, after the new one is complete" },
     { .name = "dcp", .type = OPTION_CHOICE, AT(dcp), .value = "auto|always|never", .help = "write .metadata for PyTorch (auto: for up to 2 million chunks)" },
     { .name = "assets", .type = OPTION_STRING, AT(assets), .value = "FOLDER", .help = "take config.json, tokenizer and the like from FOLDER, not from the source" },
-    { .name = "compress", .type = OPTION_FLAG, AT(compress), .help = "compress without loss; only fsdpck reads the result, and converts it back" },
+    { .name = "compress", .type = OPTION_FLAG, AT(compress), .help = "compress without loss; only fsdpck can read the result (and convert it back)" },
 };
 
 static enum fsdpck_dcp_mode dcp_mode(const char *text)
@@ -90,7 +90,7 @@ static int parse_and_run(const struct command *self, bool sharded_only, int argc
         .command = self, .positionals = sharded_only ? "DIR OUT" : "SOURCE OUT", .required = "--ranks N", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
         .notes = sharded_only ? "DIR is a sharded checkpoint: of fsdpck, of PyTorch DCP, or torch.save files of every rank."
                               : "SOURCE may be anything that fsdpck reads, or org/name of a model in the local Hugging Face cache. "
-                                "With .metadata, and without --compress, OUT is a PyTorch DCP checkpoint too.",
+                                "OUT is a PyTorch DCP checkpoint too, unless .metadata is left out (--compress, --dcp).",
         .examples = sharded_only ? "fsdpck reshard step-000200/ resharded/ --ranks 3"
                                  : "fsdpck convert full.safetensors out/ --ranks 8\n"
                                    "fsdpck convert model/ small/ --mesh replicate=2,shard=4 --compress",

@@ -16,7 +16,7 @@ struct ls_args {
 };
 
 static const struct option list_options[] = {
-    { .name = "tensor", .type = OPTION_STRING, .offset = offsetof(struct ls_args, glob), .value = "GLOB", .help = "only tensors whose name matches" },
+    { .name = "tensor", .type = OPTION_STRING, .offset = offsetof(struct ls_args, glob), .value = "GLOB", .help = "list only tensors whose name matches" },
 };
 
 /* Writers leave temporaries beside sharded checkpoints only. */

@@ -172,9 +172,9 @@ int cmd_plan(const struct command *self, int argc, char **argv)
     const struct option_group groups[] = { PLACEMENT_GROUP(&args.placement), SOURCE_GROUP(&args.source), COMMON_GROUP(&args.common) };
     const struct command_line line = {
         .command = self, .positionals = "SOURCE", .required = "--ranks N", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
-        .notes = "needed: bytes of the rank's own shards. read: the same with the rest of hashed blocks and with "
-                 "gaps that are cheaper to read than to skip. runs: separate reads. peak memory: the shards and "
-                 "the buffers for reading them.",
+        .notes = "needed counts the bytes of the rank's own shards. read adds the rest of hashed blocks, and gaps "
+                 "that are cheaper to read than to skip. runs counts separate reads. peak memory is that of the "
+                 "shards and of the buffers for reading them.",
         .examples = "fsdpck plan model/ --ranks 8",
     };
     const char *at[MAX_POSITIONALS];

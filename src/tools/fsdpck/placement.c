@@ -11,9 +11,9 @@ const struct option placement_options[PLACEMENT_NOPTIONS] = {
     { .name = "ranks", .type = OPTION_COUNT, AT(ranks), .value = "N", .help = "shard dim 0 of every tensor among N ranks, as FSDP2 does" },
     { .name = "mesh", .type = OPTION_STRING, AT(mesh), .value = "NAME=SIZE,…", .help = "device mesh, as replicate=2,shard=4 (HSDP) or dp=4,tp=2" },
     { .name = "placement", .type = OPTION_STRINGS, AT(placement), .value = "'GLOB=PLACEMENT@DIM,…'", .needs = "ranks|mesh",
-      .help = "place tensors whose name matches so on these mesh dimensions: '*.up_proj.weight=shard(0)@tp', "
+      .help = "placement, on these mesh dimensions, of tensors whose name matches: '*.up_proj.weight=shard(0)@tp', "
               "'*norm*=replicate@tp' (may be repeated; the first match counts)" },
-    { .name = "replicate", .type = OPTION_LIST, AT(replicate), .value = "GLOB", .needs = "ranks|mesh", .help = "keep tensors whole whose name matches (a list; may be repeated)" },
+    { .name = "replicate", .type = OPTION_LIST, AT(replicate), .value = "GLOB", .needs = "ranks|mesh", .help = "keep whole the tensors whose name matches (a list; may be repeated)" },
 };
 
 /* Keeps a copy that lives as long as the spec. */

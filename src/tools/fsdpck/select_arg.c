@@ -7,9 +7,9 @@
 #define AT(field) .offset = offsetof(struct select_args, field)
 
 const struct option select_options[SELECT_NOPTIONS] = {
-    { .name = "include", .type = OPTION_LIST, AT(include), .value = "GLOB", .help = "only tensors whose name matches, as 'model.layers.*' (a list; may be repeated)" },
-    { .name = "exclude", .type = OPTION_LIST, AT(exclude), .value = "GLOB", .help = "no tensors whose name matches (a list; may be repeated)" },
-    { .name = "select", .type = OPTION_STRING, AT(tree), .value = "TREE", .help = "only this top-level tree (model, optim …), without its prefix" },
+    { .name = "include", .type = OPTION_LIST, AT(include), .value = "GLOB", .help = "take only tensors whose name matches, as 'model.layers.*' (a list; may be repeated)" },
+    { .name = "exclude", .type = OPTION_LIST, AT(exclude), .value = "GLOB", .help = "leave out tensors whose name matches (a list; may be repeated)" },
+    { .name = "select", .type = OPTION_STRING, AT(tree), .value = "TREE", .help = "take only this top-level tree (model, optim …), and remove its prefix" },
     { .name = "rename", .type = OPTION_LIST, AT(rename), .value = "FROM=TO", .help = "replace the prefix FROM of names with TO (a list; may be repeated)" },
     { .name = "alias", .type = OPTION_LIST, AT(alias), .value = "NEW=OLD", .help = "list the tensor OLD under a second name (a list; may be repeated)" },
     { .name = "dtype", .type = OPTION_CHOICE, AT(dtype), .value = "bf16|fp16|fp32", .also = "bfloat16|float16|float32|torch.bfloat16|torch.float16|torch.float32",

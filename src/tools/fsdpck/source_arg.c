@@ -17,7 +17,7 @@ const struct option source_options[SOURCE_NOPTIONS] = { FROM };
 const struct option read_options[READ_NOPTIONS] = {
     FROM,
     { .name = "no-verify", .type = OPTION_FLAG, .offset = offsetof(struct source_args, no_verify),
-      .help = "check no hashes and no CRC-32s, to rescue what is left of a damaged file" },
+      .help = "do not check hashes and CRC-32s, to rescue what is left of a damaged file" },
 };
 
 const struct option names_options[NAMES_NOPTIONS] = {

@@ -117,9 +117,9 @@ int cmd_plan(const struct command *self, int argc, char **argv)
     struct plan_args args = { .ranks = 1 };
     const struct option_group groups[] = { { "Options", plan_options, sizeof plan_options / sizeof plan_options[0], &args } };
     const struct command_line line = { .command = self, .positionals = "CONFIG.json", .required = "--ranks N", .groups = groups, .ngroups = 1,
-        .notes = "The ranks of one host map parameters once between them, or gather them into buffers. The memory "
-                 "of the program itself and of its libraries is not included. On GPUs, each rank has a device, "
-                 "and the driver takes about 0.5 GiB more.",
+        .notes = "The ranks of one host map parameters and hold them once between them, or gather them into "
+                 "buffers (--gather copy). The figures leave out the program itself and its libraries. On GPUs "
+                 "each rank has a device, and the driver takes about 0.5 GiB more.",
         .examples = "fsdptrain plan lora.json --ranks 2",
     };
     const char *at[MAX_POSITIONALS];

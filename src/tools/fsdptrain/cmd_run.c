@@ -36,7 +36,7 @@ static const struct option run_options[] = {
     { .name = "set", .type = OPTION_STRINGS, .offset = AT(sets), .value = "KEY=VALUE", .help = "set a key of the config, as in train.max_steps=10 (may be repeated)" },
     { .name = "device", .type = OPTION_CHOICE, .offset = AT(device), .value = "cpu|cuda", .help = "device to compute on (default: cuda where there is one)" },
     { .name = "gather", .type = OPTION_CHOICE, .offset = AT(gather), .value = "map|copy",
-      .help = "how ranks of one host read each other's parameters (default map; hosts always copy)" },
+      .help = "how ranks of one host read each other's parameters (default map); between hosts they are copied" },
     { .name = "exit-on-stop", .type = OPTION_COUNT, .offset = AT(exit_on_stop), .value = "CODE", .help = "exit code after a stop by signal (default 0)" },
     { .name = "patience", .type = OPTION_NUMBER, .offset = AT(patience), .value = "SECONDS",
       .help = "how long a rank may stall before it is named and the run ends (default 600)" },

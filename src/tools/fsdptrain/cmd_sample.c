@@ -23,10 +23,10 @@ struct sample_args {
 #define AT(field) offsetof(struct sample_args, field)
 
 static const struct option sample_options[] = {
-    { .name = "adapter", .type = OPTION_STRING, .offset = AT(adapter), .value = "DIR", .help = "a PEFT folder, or a checkpoint of a LoRA run" },
+    { .name = "adapter", .type = OPTION_STRING, .offset = AT(adapter), .value = "DIR", .help = "apply an adapter: a PEFT folder, or a checkpoint of a LoRA run" },
     { .name = "prompt", .type = OPTION_STRINGS, .offset = AT(prompts), .value = "TEXT", .help = "prompt to continue (may be repeated; default: standard input)" },
     { .name = "chat", .type = OPTION_FLAG, .offset = AT(chat), .help = "apply the chat template: a prompt is a user's message, or a JSON list of messages" },
-    { .name = "system", .type = OPTION_STRING, .offset = AT(system), .value = "TEXT", .help = "a system message before each --chat prompt" },
+    { .name = "system", .type = OPTION_STRING, .offset = AT(system), .value = "TEXT", .help = "system message before each --chat prompt" },
     { .name = "max-new-tokens", .type = OPTION_COUNT, .offset = AT(max_new_tokens), .value = "N", .help = "generate at most N tokens (default: the model's, or 256)" },
     { .name = "temperature", .type = OPTION_NUMBER, .offset = AT(temperature), .value = "T", .help = "sampling temperature; 0 takes the likeliest token (default: the model's, or 0)" },
     { .name = "top-p", .type = OPTION_NUMBER, .offset = AT(top_p), .value = "P", .help = "sample from the likeliest tokens that together have this probability" },

@@ -23,7 +23,7 @@ struct tokenize_args {
 
 static const struct option tokenize_options[] = {
     { .name = "chat", .type = OPTION_FLAG, .offset = AT(chat),
-      .help = "read lines of JSON as in data.train, apply the chat template, show the loss mask" },
+      .help = "read lines of JSON as in data.train, apply the chat template, and show the loss mask" },
     { .name = "loss-on", .type = OPTION_CHOICE, .offset = AT(loss_on), .value = "assistant|last_assistant|completion|all",
       .help = "tokens that the loss mask marks (default assistant)", .needs = "chat" },
     { .name = "no-special", .type = OPTION_FLAG, .offset = AT(special), .help = "leave out special tokens such as <s> around a text",
@@ -249,7 +249,7 @@ int cmd_tokenize(const struct command *self, int argc, char **argv)
     struct tokenize_args args = { .loss_on = "assistant" };
     const struct option_group groups[] = { { "Options", tokenize_options, sizeof tokenize_options / sizeof tokenize_options[0], &args } };
     const struct command_line line = { .command = self, .positionals = "MODEL TEXT_OR_FILE", .groups = groups, .ngroups = 1,
-        .notes = "Every token takes one line: its id, with --chat a star where the loss is computed on it, and "
+        .notes = "Each token takes one line: its id, a star where the loss is computed on it (with --chat), and "
                  "the token as tokenizer.json has it.",
         .examples = "fsdptrain tokenize model/ 'Hello, world'\n"
                     "fsdptrain tokenize model/ chat.jsonl --chat",
