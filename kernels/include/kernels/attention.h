@@ -43,13 +43,13 @@ struct kern_attention_grad {
     void *scratch;              /* what the table's attention_grad_scratch says, aligned to 64 */
 };
 
-typedef void (*kern_attention_fn)(struct kern_stream *, const struct kern_attention *);
-typedef void (*kern_attention_grad_fn)(struct kern_stream *, const struct kern_attention_grad *);
+typedef void kern_attention_fn(struct kern_stream *, const struct kern_attention *);
+typedef void kern_attention_grad_fn(struct kern_stream *, const struct kern_attention_grad *);
 /* Bytes of scratch, enough for any division of as many tokens or fewer among as many documents or fewer; cu_seqlens is not read. They depend on the rest of the
  * shape and, in line, on the stream's number of threads; a device's row does not look at the stream, which may be another's (a plan's). */
-typedef size_t (*kern_attention_scratch_fn)(const struct kern_stream *, const struct kern_attention_shape *);
+typedef size_t kern_attention_scratch_fn(const struct kern_stream *, const struct kern_attention_shape *);
 /* shape->table of shape's documents, put on the stream; its data is the caller's. Of shape only ntok, ndoc and cu_seqlens are read. */
-typedef void (*kern_attention_table_fn)(struct kern_stream *, struct kern_attention_shape *shape);
+typedef void kern_attention_table_fn(struct kern_stream *, struct kern_attention_shape *shape);
 
 #ifdef __cplusplus
 }

@@ -29,7 +29,7 @@ struct kern_gemv {
     const struct kern_gemv_part *parts; /* (nparts) borrowed during the call */
     int nparts;
 };
-typedef void (*kern_gemv_fn)(struct kern_stream *, const struct kern_gemv *);
+typedef void kern_gemv_fn(struct kern_stream *, const struct kern_gemv *);
 
 /* o = softmax(scale · q·Kᵀ)·V for one token; query heads share key heads as in kern_attention. A window is the caller's: keys that are not seen are not passed. */
 struct kern_attention_one {
@@ -39,7 +39,7 @@ struct kern_attention_one {
     struct kern_cmat k, v; /* (nkeys, nkv · head_dim) */
     struct kern_mat o;     /* (nhead · head_dim), pitch ignored; may be q */
 };
-typedef void (*kern_attention_one_fn)(struct kern_stream *, const struct kern_attention_one *);
+typedef void kern_attention_one_fn(struct kern_stream *, const struct kern_attention_one *);
 
 #ifdef __cplusplus
 }

@@ -27,7 +27,7 @@ struct kern_dora_norm {
     float *norm;        /* (nrow) */
 };
 /* Elements are summed in fp32, k ascending, their squares in fp64. */
-typedef void (*kern_dora_norm_fn)(struct kern_stream *, const struct kern_dora_norm *);
+typedef void kern_dora_norm_fn(struct kern_stream *, const struct kern_dora_norm *);
 
 struct kern_dora_scale {
     int64_t nrow, ncol;
@@ -39,7 +39,7 @@ struct kern_dora_scale {
     struct kern_mat y;     /* (nrow, ncol); may be u or add */
 };
 /* y = (m / norm - minus)·u + bias + add. */
-typedef void (*kern_dora_scale_fn)(struct kern_stream *, const struct kern_dora_scale *);
+typedef void kern_dora_scale_fn(struct kern_stream *, const struct kern_dora_scale *);
 
 struct kern_dora_grad {
     int64_t nrow, ncol;
@@ -48,7 +48,7 @@ struct kern_dora_grad {
     float *dm;              /* (ncol), added to */
     float *scratch;         /* kern_sum_rows_scratch floats */
 };
-typedef void (*kern_dora_grad_fn)(struct kern_stream *, const struct kern_dora_grad *);
+typedef void kern_dora_grad_fn(struct kern_stream *, const struct kern_dora_grad *);
 
 #ifdef __cplusplus
 }

@@ -38,7 +38,7 @@ struct kern_gemm {
 
 /* C may not overlap A, B or S. A GPU rounds a bf16 C at each of its parts, the low-rank ones before the product, and not once at the end: an fp32 sum would cost more
  * memory traffic than the products take time. (PyTorch rounds each part, and each sum of two.) */
-typedef void (*kern_gemm_fn)(struct kern_stream *, const struct kern_gemm *);
+typedef void kern_gemm_fn(struct kern_stream *, const struct kern_gemm *);
 
 #ifdef __cplusplus
 }

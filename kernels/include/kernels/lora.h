@@ -43,7 +43,7 @@ struct kern_lora {
 };
 
 /* Each reads and writes only what its line above names; other members may be empty. */
-typedef void (*kern_lora_fn)(struct kern_stream *, const struct kern_lora *);
+typedef void kern_lora_fn(struct kern_stream *, const struct kern_lora *);
 
 #ifdef __cplusplus
 }

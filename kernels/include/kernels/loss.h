@@ -19,7 +19,7 @@ struct kern_cross_entropy {
     float *loss;             /* (nrow) */
     struct kern_mat dlogits; /* (nrow, ncol); may start where logits does, also as bf16 over fp32 at the same pitch in bytes; data NULL: not wanted */
 };
-typedef void (*kern_cross_entropy_fn)(struct kern_stream *, const struct kern_cross_entropy *);
+typedef void kern_cross_entropy_fn(struct kern_stream *, const struct kern_cross_entropy *);
 
 /* LoRA on the head: logits += scale · (drop(H)·Aᵀ)·Bᵀ. Its gradients are added to da and db (fp32). r = 0: none. */
 struct kern_head_lora {

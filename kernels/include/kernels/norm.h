@@ -36,8 +36,8 @@ static inline int64_t kern_rmsnorm_scratch(int64_t nrow, int64_t ncol)
     return kern_row_blocks(nrow) * ncol;
 }
 
-typedef void (*kern_rmsnorm_fn)(struct kern_stream *, const struct kern_rmsnorm *);
-typedef void (*kern_rmsnorm_grad_fn)(struct kern_stream *, const struct kern_rmsnorm_grad *);
+typedef void kern_rmsnorm_fn(struct kern_stream *, const struct kern_rmsnorm *);
+typedef void kern_rmsnorm_grad_fn(struct kern_stream *, const struct kern_rmsnorm_grad *);
 
 #ifdef __cplusplus
 }

@@ -21,53 +21,29 @@
 extern "C" {
 #endif
 
+/* Every operation: its name, and the type kern_TYPE_fn whose comment says what it does. The tables of devices, their declarations and the tables that wrap them
+ * are made from this list. */
+#define KERN_OPS(OP) \
+    OP(gemm, gemm) \
+    OP(rmsnorm, rmsnorm) OP(rmsnorm_grad, rmsnorm_grad) OP(rope, rope) \
+    OP(attention_table_bytes, attention_scratch) OP(attention_table, attention_table) \
+    OP(attention_scratch, attention_scratch) OP(attention_grad_scratch, attention_scratch) OP(attention, attention) \
+    OP(attention_grad, attention_grad) \
+    OP(swiglu, swiglu) OP(swiglu_grad, swiglu_grad) \
+    OP(cast, cast) OP(add, add) OP(scale, scale) OP(sum_rows, sum_rows) OP(sum, sum) OP(gather_rows, gather_rows) \
+    OP(scatter_rows, scatter_rows) OP(scatter_add, scatter_add) OP(gather_cols, gather_cols) \
+    OP(scatter_add_cols, scatter_add_cols) \
+    OP(cross_entropy, cross_entropy) \
+    OP(lora_down, lora) OP(lora_up_grad, lora) OP(lora_grad_a, lora) OP(lora_grad_b, lora) \
+    OP(dora_norm, dora_norm) OP(dora_scale, dora_scale) OP(dora_grad, dora_grad) \
+    OP(uniform, uniform) OP(dropout, dropout) \
+    OP(gemv, gemv) OP(attention_one, attention_one) \
+    OP(adamw, adamw) OP(sum_squares, sum_squares)
+
 struct kern_ops {
-    kern_gemm_fn gemm;
-
-    kern_rmsnorm_fn rmsnorm;
-    kern_rmsnorm_grad_fn rmsnorm_grad;
-    kern_rope_fn rope;
-
-    kern_attention_scratch_fn attention_table_bytes;
-    kern_attention_table_fn attention_table;
-    kern_attention_scratch_fn attention_scratch;
-    kern_attention_scratch_fn attention_grad_scratch;
-    kern_attention_fn attention;
-    kern_attention_grad_fn attention_grad;
-
-    kern_swiglu_fn swiglu;
-    kern_swiglu_grad_fn swiglu_grad;
-
-    kern_cast_fn cast;
-    kern_add_fn add;
-    kern_scale_fn scale;
-    kern_sum_rows_fn sum_rows;
-    kern_sum_fn sum;
-    kern_gather_rows_fn gather_rows;
-    kern_scatter_rows_fn scatter_rows;
-    kern_scatter_add_fn scatter_add;
-    kern_gather_cols_fn gather_cols;
-    kern_scatter_add_cols_fn scatter_add_cols;
-
-    kern_cross_entropy_fn cross_entropy;
-
-    kern_lora_fn lora_down;
-    kern_lora_fn lora_up_grad;
-    kern_lora_fn lora_grad_a;
-    kern_lora_fn lora_grad_b;
-
-    kern_dora_norm_fn dora_norm;
-    kern_dora_scale_fn dora_scale;
-    kern_dora_grad_fn dora_grad;
-
-    kern_uniform_fn uniform;
-    kern_dropout_fn dropout;
-
-    kern_gemv_fn gemv;
-    kern_attention_one_fn attention_one;
-
-    kern_adamw_fn adamw;
-    kern_sum_squares_fn sum_squares;
+#define KERN_MEMBER(name, type) kern_##type##_fn *name;
+    KERN_OPS(KERN_MEMBER)
+#undef KERN_MEMBER
 };
 
 #ifdef __cplusplus

@@ -27,14 +27,14 @@ struct kern_adamw {
     double lr, beta1, beta2, eps;
     int64_t t;         /* counts from 1 */
 };
-typedef void (*kern_adamw_fn)(struct kern_stream *, const struct kern_adamw *);
+typedef void kern_adamw_fn(struct kern_stream *, const struct kern_adamw *);
 
 /* out[i] = Σ over j of x[i][j]², fp64, of all rows of all matrices, one after another. The order inside a row depends on ncol alone. */
 struct kern_rows {
     struct kern_cmat x;
     int64_t nrow, ncol;
 };
-typedef void (*kern_sum_squares_fn)(struct kern_stream *, double *out, const struct kern_rows *matrices /* read before the call returns */, size_t nmatrices);
+typedef void kern_sum_squares_fn(struct kern_stream *, double *out, const struct kern_rows *matrices /* read before the call returns */, size_t nmatrices);
 
 /* A sum of non-negative doubles without rounding: 32 bits in each 64-bit limb, lowest first, so that the accumulators of up to 2³¹ ranks can be added limb
  * by limb (an integer all-reduce). The last limb counts the numbers that were infinite, NaN or negative. */

@@ -46,10 +46,10 @@ static inline struct kern_dropout kern_dropout_now(struct kern_dropout d)
 }
 
 /* dst[i] = low + (high - low)·u(index0 + i), in fp32. */
-typedef void (*kern_uniform_fn)(struct kern_stream *, float *dst /* (nelem) */, int64_t nelem, struct kern_philox rng, uint64_t index0, float low, float high);
+typedef void kern_uniform_fn(struct kern_stream *, float *dst /* (nelem) */, int64_t nelem, struct kern_philox rng, uint64_t index0, float low, float high);
 
 /* y = x masked and scaled; in place allowed. */
-typedef void (*kern_dropout_fn)(struct kern_stream *, struct kern_mat y, struct kern_cmat x, int64_t nrow, int64_t ncol, const struct kern_dropout *);
+typedef void kern_dropout_fn(struct kern_stream *, struct kern_mat y, struct kern_cmat x, int64_t nrow, int64_t ncol, const struct kern_dropout *);
 
 #ifdef __cplusplus
 }

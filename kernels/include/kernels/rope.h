@@ -38,7 +38,7 @@ struct kern_rope_apply {
     bool inverse;               /* turn back: what the gradient needs */
 };
 
-typedef void (*kern_rope_fn)(struct kern_stream *, const struct kern_rope_apply *);
+typedef void kern_rope_fn(struct kern_stream *, const struct kern_rope_apply *);
 
 #ifdef __cplusplus
 }

@@ -37,10 +37,16 @@ static _Thread_local struct profile *active;
         laps_end(active->laps, s); \
     }
 #define STREAM struct kern_stream *s
+/* Sizes, which no stream computes. */
+#define UNTIMED(name) \
+    static size_t timed_##name(const struct kern_stream *s, const struct kern_attention_shape *a) { return active->inner->ops->name(s, a); }
 
 TIMED(gemm, GEMM, (STREAM, const struct kern_gemm *a), (s, a))
 TIMED(rmsnorm, NORM, (STREAM, const struct kern_rmsnorm *a), (s, a))
 TIMED(rmsnorm_grad, NORM, (STREAM, const struct kern_rmsnorm_grad *a), (s, a))
+UNTIMED(attention_table_bytes)
+UNTIMED(attention_scratch)
+UNTIMED(attention_grad_scratch)
 TIMED(rope, ROPE, (STREAM, const struct kern_rope_apply *a), (s, a))
 TIMED(attention_table, ATTENTION, (STREAM, struct kern_attention_shape *a), (s, a))
 TIMED(attention, ATTENTION, (STREAM, const struct kern_attention *a), (s, a))
@@ -65,6 +71,7 @@ TIMED(lora_grad_b, LORA, (STREAM, const struct kern_lora *a), (s, a))
 TIMED(dora_norm, LORA, (STREAM, const struct kern_dora_norm *a), (s, a))
 TIMED(dora_scale, LORA, (STREAM, const struct kern_dora_scale *a), (s, a))
 TIMED(dora_grad, LORA, (STREAM, const struct kern_dora_grad *a), (s, a))
+TIMED(uniform, OTHER, (STREAM, float *d, int64_t n, struct kern_philox rng, uint64_t i, float low, float high), (s, d, n, rng, i, low, high))
 TIMED(dropout, OTHER, (STREAM, struct kern_mat y, struct kern_cmat x, int64_t m, int64_t n, const struct kern_dropout *a), (s, y, x, m, n, a))
 TIMED(gemv, GEMM, (STREAM, const struct kern_gemv *a), (s, a))
 TIMED(attention_one, ATTENTION, (STREAM, const struct kern_attention_one *a), (s, a))
@@ -86,11 +93,8 @@ int profile_new(struct rank *r, struct profile **out, struct fsdpck_error *err)
     p->ops = *p->inner->ops;
     p->device.ops = &p->ops;
     p->device.record = NULL; /* within a recording there are no times */
-#define TAKE(name) p->ops.name = timed_##name
-    TAKE(gemm); TAKE(rmsnorm); TAKE(rmsnorm_grad); TAKE(rope); TAKE(attention_table); TAKE(attention); TAKE(attention_grad); TAKE(swiglu); TAKE(swiglu_grad); TAKE(cast);
-    TAKE(add); TAKE(scale); TAKE(sum_rows); TAKE(sum); TAKE(gather_rows); TAKE(scatter_rows); TAKE(scatter_add); TAKE(gather_cols); TAKE(scatter_add_cols);
-    TAKE(cross_entropy); TAKE(lora_down); TAKE(lora_up_grad); TAKE(lora_grad_a); TAKE(lora_grad_b); TAKE(dora_norm); TAKE(dora_scale); TAKE(dora_grad);
-    TAKE(dropout); TAKE(gemv); TAKE(attention_one); TAKE(adamw); TAKE(sum_squares);
+#define TAKE(name, type) p->ops.name = timed_##name;
+    KERN_OPS(TAKE)
 #undef TAKE
     r->compute->device = &p->device;
     active = p;

@@ -217,35 +217,30 @@ static const struct kern_stream *any_inner(void)
     return one_thread;
 }
 
-static size_t attention_table_bytes(const struct kern_stream *s, const struct kern_attention_shape *shape)
+static size_t late_attention_table_bytes(const struct kern_stream *s, const struct kern_attention_shape *shape)
 {
     (void)s;
     return guarded_cpu()->ops->attention_table_bytes(any_inner(), shape);
 }
 
 /* The processor's table is nothing that would lie in memory. */
-static void attention_table(struct kern_stream *s, struct kern_attention_shape *shape)
+static void late_attention_table(struct kern_stream *s, struct kern_attention_shape *shape)
 {
     (void)s;
     guarded_cpu()->ops->attention_table(one_thread, shape);
 }
 
-static size_t attention_scratch(const struct kern_stream *s, const struct kern_attention_shape *shape)
+static size_t late_attention_scratch(const struct kern_stream *s, const struct kern_attention_shape *shape)
 {
     (void)s;
     return guarded_cpu()->ops->attention_scratch(any_inner(), shape);
 }
 
-static size_t attention_grad_scratch(const struct kern_stream *s, const struct kern_attention_shape *shape)
+static size_t late_attention_grad_scratch(const struct kern_stream *s, const struct kern_attention_shape *shape)
 {
     (void)s;
     return guarded_cpu()->ops->attention_grad_scratch(any_inner(), shape);
 }
 
-#define OP(name) .name = late_##name
-const struct kern_ops guarded_ops = {
-    OP(gemm), OP(rmsnorm), OP(rmsnorm_grad), OP(rope), OP(attention), OP(attention_grad), OP(swiglu), OP(swiglu_grad), OP(cast), OP(add), OP(scale), OP(sum_rows),
-    OP(sum), OP(gather_rows), OP(scatter_rows), OP(scatter_add), OP(gather_cols), OP(scatter_add_cols), OP(cross_entropy), OP(lora_down), OP(lora_up_grad),
-    OP(lora_grad_a), OP(lora_grad_b), OP(dora_norm), OP(dora_scale), OP(dora_grad), OP(uniform), OP(dropout), OP(adamw), OP(sum_squares), OP(gemv), OP(attention_one),
-    .attention_table_bytes = attention_table_bytes, .attention_table = attention_table, .attention_scratch = attention_scratch, .attention_grad_scratch = attention_grad_scratch,
-};
+#define ROW(name, type) .name = late_##name,
+const struct kern_ops guarded_ops = { KERN_OPS(ROW) };
