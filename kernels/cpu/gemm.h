@@ -2,13 +2,7 @@
 #ifndef CPU_GEMM_H
 #define CPU_GEMM_H
 
-#include <kernels/gemm.h>
-
-/* A mask on an operand: element (row, col) of the matrix as it is stored. The scale 1/(1-p) is left to alpha, so that masking does not round. p 0: none. */
-struct cpu_product {
-    struct kern_gemm g;
-    struct kern_dropout drop_a, drop_b;
-};
+#include "cpu/product.h"
 
 void cpu_product(struct kern_stream *stream, const struct cpu_product *product);
 

@@ -2,7 +2,7 @@
  * sizes (a byte each), for which a .metadata is written here; the zip is the rest. */
 #include <string.h>
 
-#include "torch/dcp_metadata.h"
+#include "torch/dcp/metadata.h"
 #include "fuzz.h"
 #include "fuzz_source.h"
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "fuzz.h"
-#include "torch/pickle.h"
+#include "torch/pickle/pickle.h"
 #include "base/utf8.h"
 
 static const char *const allowed[] = { "torch._utils _rebuild_tensor_v2", "collections OrderedDict", "torch Size", "torch FloatStorage", "pathlib *", NULL };

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/lanes.h"
+#include "engine/transfer.h"
 #include "fuzz_stored.h"
 #include "tensor/box.h"
 

@@ -4,7 +4,7 @@
 
 #include "fuzz.h"
 #include "../support/memory_io.h"
-#include "torch/zip.h"
+#include "torch/zip/zip.h"
 
 #define PATH MEMORY_ROOT "/x"
 enum { BEFORE = 2 };

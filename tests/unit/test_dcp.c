@@ -13,11 +13,11 @@
 
 #include "../support/opened.h"
 #include "../support/tree.h"
-#include "torch/dcp.h"
-#include "torch/dcp_metadata.h"
+#include "torch/dcp/dcp.h"
+#include "torch/dcp/metadata.h"
 #include "base/hash.h"
 #include "base/ioutil.h"
-#include "torch/item.h"
+#include "torch/zip/item.h"
 #include "engine/source_impl.h"
 
 /* ---- directories made here: int32 [4, 2], one chunk a pair of rows ---- */

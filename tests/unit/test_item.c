@@ -9,9 +9,9 @@
 #include <cmocka.h>
 
 #include "base/hash.h"
-#include "torch/item.h"
-#include "torch/pickle.h"
-#include "torch/zip.h"
+#include "torch/zip/item.h"
+#include "torch/pickle/pickle.h"
+#include "torch/zip/zip.h"
 
 static const char *const allowed[] = { "torch._utils *", "torch *", "torch.storage *", "collections OrderedDict", NULL };
 

@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
-#include "torch/dcp.h"
+#include "torch/dcp/dcp.h"
 #include "base/ioutil.h"
-#include "torch/pickle.h"
+#include "torch/pickle/pickle.h"
 
 static const char *const allowed[] = { "torch Size", "collections OrderedDict", "dtypes *", "builtins getattr", NULL };
 

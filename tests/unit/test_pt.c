@@ -9,10 +9,10 @@
 
 #include <cmocka.h>
 
-#include "torch/pt_file.h"
-#include "torch/pt_value.h"
-#include "torch/pt_walk.h"
-#include "torch/tensor_node.h"
+#include "torch/pt/file.h"
+#include "torch/pt/value.h"
+#include "torch/pt/walk.h"
+#include "torch/pickle/tensor_node.h"
 
 /* A tensor's pickle: storage "0" of 4 floats, first 0, size (2, 2), stride (2, 1). */
 #define TENSOR "ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0000X\3\0\0\0cpuK\4tQK\0K\2K\2\x86K\2K\1\x86\x89" \

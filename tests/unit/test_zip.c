@@ -11,8 +11,8 @@
 
 #include "base/hash.h"
 #include "base/ioutil.h"
-#include "torch/item.h"
-#include "torch/zip.h"
+#include "torch/zip/item.h"
+#include "torch/zip/zip.h"
 
 struct bytes {
     uint8_t *data;

@@ -3,7 +3,7 @@
 #define CKPT_DECODE_H
 
 #include "base/hash.h"
-#include "engine/fetch.h"
+#include "engine/workspace.h"
 
 #define FSDPCK_RECORD_NBYTES 32u
 

@@ -3,42 +3,12 @@
  * Knows nothing of plans, threads or sinks. */
 #include "engine/fetch.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#include "tensor/box.h"
 #include "engine/payload.h"
-#include "base/block_codec.h"
-#include "base/buffer.h"
-#include "base/hash.h"
+#include "tensor/box.h"
 
 #define READ_THROUGH_NBYTES (128u << 10) /* a gap up to this is read through: another request would cost more */
-
-int fsdpck_fetch_init(struct fsdpck_fetch *f, struct fsdpck_source *src, struct fsdpck_error *err)
-{
-    size_t nbytes = FSDPCK_FETCH_WINDOW_NBYTES + 2 * FSDPCK_BLOCK_NBYTES + 2 * FSDPCK_PAGE_NBYTES;
-    *f = (struct fsdpck_fetch){ .src = src };
-    f->scratch = fsdpck_buffer_new(nbytes);
-    return f->scratch ? 0 : fsdpck_error_nomem(err, nbytes);
-}
-
-void fsdpck_fetch_free(struct fsdpck_fetch *f)
-{
-    free(f->scratch);
-    fsdpck_decoder_free(f->decoder);
-    free(f->block);
-    free(f->decoded);
-    fsdpck_zstream_free(f->stream);
-    *f = (struct fsdpck_fetch){ .read_nbytes = f->read_nbytes, .needed_nbytes = f->needed_nbytes, .nruns = f->nruns };
-}
-
-uint64_t fsdpck_fetch_stream_nbytes(const struct fsdpck_source *src) { return src->streamed ? FSDPCK_FETCH_DECODED_NBYTES + FSDPCK_ZSTREAM_NBYTES : 0; }
-
-uint64_t fsdpck_fetch_nbytes(const struct fsdpck_source *src)
-{
-    uint64_t decoding = FSDPCK_FETCH_DECODED_NBYTES + 6 * FSDPCK_BLOCK_NBYTES;
-    return FSDPCK_FETCH_WINDOW_NBYTES + 4 * FSDPCK_BLOCK_NBYTES + (src->compressed ? decoding : 0) + fsdpck_fetch_stream_nbytes(src);
-}
 
 static void swap_bytes(enum fsdpck_dtype dtype, uint8_t *data, uint64_t nbytes)
 {

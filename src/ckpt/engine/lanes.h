@@ -3,7 +3,7 @@
 #ifndef CKPT_LANES_H
 #define CKPT_LANES_H
 
-#include "engine/transfer.h"
+#include "engine/transfer_plan.h"
 
 struct fsdpck_lane {
     uint32_t tensor;     /* in the selection */

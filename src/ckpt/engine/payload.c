@@ -9,41 +9,6 @@
 #include "engine/file_read.h"
 #include "engine/files.h"
 
-/* Rows [rows[0], rows[1]) that bytes [begin, end) lie in; a scalar counts as one. Messages name the first and the last, as verify does. */
-static void rows_of(const struct fsdpck_extent *e, uint32_t ndim, uint64_t item, uint64_t begin, uint64_t end, uint64_t rows[2])
-{
-    rows[0] = 0;
-    rows[1] = 1;
-    if (ndim == 0)
-        return;
-    if (e->strides) { /* in another order than stored */
-        rows[0] = e->offset[0];
-        rows[1] = e->offset[0] + e->size[0];
-        return;
-    }
-    uint64_t row_nbytes = item;
-    for (uint32_t d = 1; d < ndim; d++)
-        row_nbytes *= e->size[d];
-    rows[0] = e->offset[0] + begin / row_nbytes;
-    rows[1] = e->offset[0] + (end + row_nbytes - 1) / row_nbytes;
-}
-
-int fsdpck_fetch_damaged(const struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end,
-                         struct fsdpck_error *err)
-{
-    const struct fsdpck_tensor *t = &source_tensors(f->src)[ordinal];
-    const struct source_file *file = &source_files(f->src)[e->file];
-    const char *in = e->compressed ? "the compressed chunk" : "";
-    uint64_t rows[2], base = e->compressed ? 0 : e->payload; /* inside a compressed chunk, bytes of the elements have no place in the file */
-    rows_of(e, t->ndim, fsdpck_dtype_info(t->dtype)->nbytes, begin, end, rows);
-    fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, file->path, e->payload + (e->compressed ? 0 : begin),
-                    "rows %llu..%llu of rank %lld are damaged: the hash of bytes %llu..%llu%s%s does not match", (unsigned long long)rows[0],
-                    (unsigned long long)rows[1] - 1, (long long)file->pub.rank, (unsigned long long)(base + begin), (unsigned long long)(base + end) - 1,
-                    *in ? " of " : "", in);
-    fsdpck_error_tensor(err, t->name);
-    return FSDPCK_ERR_DAMAGED;
-}
-
 /* Checks payload bytes [begin, end), whole blocks (the last one may be short), against the stored hashes. */
 static int verify_blocks(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, const uint8_t *data, uint64_t begin,
                          uint64_t end, struct fsdpck_error *err)

@@ -2,7 +2,7 @@
 #ifndef CKPT_PAYLOAD_H
 #define CKPT_PAYLOAD_H
 
-#include "engine/fetch.h"
+#include "engine/workspace.h"
 
 /* Most that may be asked for at a time by whoever wants it in the fetch's own memory. */
 uint64_t fsdpck_payload_window(const struct fsdpck_extent *e);

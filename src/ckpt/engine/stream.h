@@ -4,7 +4,7 @@
 
 #include "base/out_files.h"
 #include "engine/packer.h"
-#include "engine/transfer.h"
+#include "engine/transfer_plan.h"
 
 struct fsdpck_stream {
     struct fsdpck_out_files *out;

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "torch/dcp_metadata.h"
+#include "torch/dcp/metadata.h"
 #include "base/ioutil.h"
 #include "format/table.h"
 #include "base/json_write.h"

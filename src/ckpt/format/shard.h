@@ -2,7 +2,7 @@
 #ifndef CKPT_SHARD_H
 #define CKPT_SHARD_H
 
-#include "torch/item.h"
+#include "torch/zip/item.h"
 #include "base/out_files.h"
 #include "format/table.h"
 #include "base/vec.h"
@@ -43,8 +43,6 @@ static inline uint64_t fsdpck_shard_hashes(const struct fsdpck_shard *s, const s
 {
     return s->table + s->table_nbytes - 16 * (s->nhashes - e->first_hash);
 }
-/* Payloads and block hashes are in the file: writes envelopes, table and trailer as file `file` of `out`, and fsyncs it. */
-int fsdpck_shard_finish(struct fsdpck_shard *s, struct fsdpck_out_files *out, uint32_t file, const uint8_t save_id[16], struct fsdpck_error *err);
 void fsdpck_shard_free(struct fsdpck_shard *s);
 
 static inline struct fsdpck_shard_entry *shard_entries(const struct fsdpck_shard *s) { return s->entries.data; }

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "tensor/box.h"
-#include "torch/dcp.h"
-#include "torch/tensor_node.h"
+#include "torch/dcp/dcp.h"
+#include "torch/pickle/tensor_node.h"
 
 struct comparison {
     struct fsdpck_verifier *v;

@@ -9,7 +9,7 @@
 #include "base/checked.h"
 #include "tensor/box.h"
 #include "tensor/cover.h"
-#include "torch/tensor_node.h"
+#include "torch/pickle/tensor_node.h"
 
 struct catalogue_entry {
     const char *name;

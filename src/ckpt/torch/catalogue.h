@@ -3,7 +3,7 @@
 #ifndef CKPT_CATALOGUE_H
 #define CKPT_CATALOGUE_H
 
-#include "torch/dcp.h"
+#include "torch/dcp/dcp.h"
 
 /* Where a box of a tensor is stored. */
 struct fsdpck_piece {

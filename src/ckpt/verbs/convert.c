@@ -5,13 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "commit/commit.h"
 #include "base/ioutil.h"
 #include "base/pool.h"
-#include "format/shard_name.h"
+#include "commit/commit.h"
 #include "engine/files.h"
 #include "engine/source_impl.h"
 #include "engine/stream.h"
+#include "format/shard_finish.h"
+#include "format/shard_name.h"
 #include "hf/quantized.h"
 #include "verbs/base_look.h"
 #include "verbs/convert_impl.h"

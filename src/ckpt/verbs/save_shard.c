@@ -10,7 +10,7 @@
 #include "base/checked.h"
 #include "base/pool.h"
 #include "tensor/rows.h"
-#include "format/shard.h"
+#include "format/shard_finish.h"
 #include "engine/stream.h"
 #include "base/utf8.h"
 #include "base/stop.h"

@@ -16,7 +16,6 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "data/data_cache_file.h"
 #include "data/data_columns.h"
 #include "data/data_hash.h"
 

@@ -3,19 +3,13 @@
 #ifndef TRAIN_DATA_CACHE_H
 #define TRAIN_DATA_CACHE_H
 
-#include "data/data_impl.h"
+#include "data/data_cache_file.h"
 
 /* Of everything that goes into it. */
 int data_cache_key(const struct data_reader *reader, uint64_t *key, struct fsdpck_error *err);
 /* Its path; makes the folders above it. */
 int data_cache_path(const struct train_config *config, uint64_t key, char *path, size_t path_nbytes, struct fsdpck_error *err);
 
-/* One process that uses or builds it. */
-struct data_cache_id {
-    const char *path; /* outlives the cache */
-    uint64_t key, nfiles;
-    int64_t nvocab;
-};
 /* *found false: there is none, or it is damaged. */
 int data_cache_map(struct data *d, const struct data_cache_id *id, bool *found, struct fsdpck_error *err);
 /* To build it. *found: another process has finished it meanwhile, and it is mapped: *out is NULL. */

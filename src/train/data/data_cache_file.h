@@ -2,9 +2,16 @@
 #ifndef TRAIN_DATA_CACHE_FILE_H
 #define TRAIN_DATA_CACHE_FILE_H
 
-#include "data/data_cache.h"
+#include "data/data_impl.h"
 
 enum { CACHE_PAGE = 4096 }; /* sections begin at multiples, so that hosts which share the folder never write into the same page */
+
+/* Which cache: its file, and the data that it must hold. */
+struct data_cache_id {
+    const char *path; /* outlives the cache */
+    uint64_t key, nfiles;
+    int64_t nvocab;
+};
 
 struct cache_header {
     char magic[8];

@@ -1,0 +1,68 @@
+/* Makes and frees a thread's workspace, and puts into words what is found damaged with it. Decoders are made when the first compressed payload is read. */
+#include "engine/workspace.h"
+
+#include <stdlib.h>
+
+#include "base/block_codec.h"
+#include "base/buffer.h"
+
+int fsdpck_fetch_init(struct fsdpck_fetch *f, struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    size_t nbytes = FSDPCK_FETCH_WINDOW_NBYTES + 2 * FSDPCK_BLOCK_NBYTES + 2 * FSDPCK_PAGE_NBYTES;
+    *f = (struct fsdpck_fetch){ .src = src };
+    f->scratch = fsdpck_buffer_new(nbytes);
+    return f->scratch ? 0 : fsdpck_error_nomem(err, nbytes);
+}
+
+void fsdpck_fetch_free(struct fsdpck_fetch *f)
+{
+    free(f->scratch);
+    fsdpck_decoder_free(f->decoder);
+    free(f->block);
+    free(f->decoded);
+    fsdpck_zstream_free(f->stream);
+    *f = (struct fsdpck_fetch){ .read_nbytes = f->read_nbytes, .needed_nbytes = f->needed_nbytes, .nruns = f->nruns };
+}
+
+uint64_t fsdpck_fetch_stream_nbytes(const struct fsdpck_source *src) { return src->streamed ? FSDPCK_FETCH_DECODED_NBYTES + FSDPCK_ZSTREAM_NBYTES : 0; }
+
+uint64_t fsdpck_fetch_nbytes(const struct fsdpck_source *src)
+{
+    uint64_t decoding = FSDPCK_FETCH_DECODED_NBYTES + 6 * FSDPCK_BLOCK_NBYTES;
+    return FSDPCK_FETCH_WINDOW_NBYTES + 4 * FSDPCK_BLOCK_NBYTES + (src->compressed ? decoding : 0) + fsdpck_fetch_stream_nbytes(src);
+}
+
+/* Rows [rows[0], rows[1]) that bytes [begin, end) lie in; a scalar counts as one. Messages name the first and the last, as verify does. */
+static void rows_of(const struct fsdpck_extent *e, uint32_t ndim, uint64_t item, uint64_t begin, uint64_t end, uint64_t rows[2])
+{
+    rows[0] = 0;
+    rows[1] = 1;
+    if (ndim == 0)
+        return;
+    if (e->strides) { /* in another order than stored */
+        rows[0] = e->offset[0];
+        rows[1] = e->offset[0] + e->size[0];
+        return;
+    }
+    uint64_t row_nbytes = item;
+    for (uint32_t d = 1; d < ndim; d++)
+        row_nbytes *= e->size[d];
+    rows[0] = e->offset[0] + begin / row_nbytes;
+    rows[1] = e->offset[0] + (end + row_nbytes - 1) / row_nbytes;
+}
+
+int fsdpck_fetch_damaged(const struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end,
+                         struct fsdpck_error *err)
+{
+    const struct fsdpck_tensor *t = &source_tensors(f->src)[ordinal];
+    const struct source_file *file = &source_files(f->src)[e->file];
+    const char *in = e->compressed ? "the compressed chunk" : "";
+    uint64_t rows[2], base = e->compressed ? 0 : e->payload; /* inside a compressed chunk, bytes of the elements have no place in the file */
+    rows_of(e, t->ndim, fsdpck_dtype_info(t->dtype)->nbytes, begin, end, rows);
+    fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, file->path, e->payload + (e->compressed ? 0 : begin),
+                    "rows %llu..%llu of rank %lld are damaged: the hash of bytes %llu..%llu%s%s does not match", (unsigned long long)rows[0],
+                    (unsigned long long)rows[1] - 1, (long long)file->pub.rank, (unsigned long long)(base + begin), (unsigned long long)(base + end) - 1,
+                    *in ? " of " : "", in);
+    fsdpck_error_tensor(err, t->name);
+    return FSDPCK_ERR_DAMAGED;
+}

@@ -1,0 +1,75 @@
+/* The non-tensor items of a DCP directory that are zstd streams: how many bytes each decodes to, and those bytes. .metadata tells neither, so that each
+ * is decoded when the directory is opened; what they may cost then is capped. */
+#include "torch/dcp/dcp.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "engine/files.h"
+#include "torch/zip/packed.h"
+#include "torch/zip/verify.h"
+
+#define MAX_ITEM_NBYTES (64ull << 20) /* a step's number has 1 KiB, the state of a data loader with a shuffled index some MiB */
+#define MAX_ITEMS_NBYTES (512ull << 20) /* of all together */
+
+static struct fsdpck_zplace place_of(const struct source_item *item)
+{
+    return (struct fsdpck_zplace){ .file = item->file, .offset = item->offset, .nbytes = item->stream_nbytes };
+}
+
+/* One stream, kept from item to item: most have less than a block. */
+static struct fsdpck_zstream *stream_of(struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    struct dcp *dcp = src->impl;
+    if (!dcp->items)
+        dcp->items = fsdpck_zstream_new(src, err);
+    return dcp->items;
+}
+
+static int measure(struct fsdpck_source *src, struct source_item *item, uint8_t *kept, uint64_t *budget, struct fsdpck_error *err)
+{
+    const struct fsdpck_zplace place = place_of(item);
+    struct fsdpck_zstream *z = stream_of(src, err);
+    uint64_t most = *budget < MAX_ITEM_NBYTES ? *budget : MAX_ITEM_NBYTES;
+    int r = z ? fsdpck_packed_measure(z, src, &place, most, kept, &item->pub.nbytes, err) : FSDPCK_ERR_NOMEM;
+    if (r)
+        fsdpck_error_tensor(err, item->pub.name);
+    else
+        *budget -= item->pub.nbytes;
+    return r;
+}
+
+int fsdpck_dcp_measure_items(struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    uint64_t budget = MAX_ITEMS_NBYTES;
+    uint8_t *kept = src->streamed ? malloc(FSDPCK_PACKED_KEPT_NBYTES) : NULL;
+    if (src->streamed && !kept)
+        return fsdpck_error_nomem(err, FSDPCK_PACKED_KEPT_NBYTES);
+    int r = 0;
+    for (size_t i = 0; !r && i < src->items.count; i++)
+        if (source_items(src)[i].stream_nbytes)
+            r = measure(src, &source_items(src)[i], kept, &budget, err);
+    free(kept);
+    return r;
+}
+
+int fsdpck_dcp_read_item(struct fsdpck_source *src, size_t number, void *buf, uint64_t nbytes, uint64_t at, struct fsdpck_error *err)
+{
+    struct dcp *dcp = src->impl;
+    const struct source_item *item = &source_items(src)[number];
+    const struct fsdpck_zplace place = place_of(item);
+    struct fsdpck_zip_subject zip;
+    fsdpck_dcp_item_subject(item, &zip);
+    int r = at || src->opt.no_verify ? 0 : fsdpck_zip_check_one(src, &zip, err); /* its first bytes are asked for first */
+    if (r)
+        return r;
+    if (!item->stream_nbytes)
+        return fsdpck_files_read(src, item->file, buf, nbytes, item->offset + at, err);
+    pthread_mutex_lock(&dcp->lock);
+    struct fsdpck_zstream *z = stream_of(src, err);
+    r = z ? fsdpck_zstream_read(z, &place, at, buf, nbytes, err) : FSDPCK_ERR_NOMEM;
+    pthread_mutex_unlock(&dcp->lock);
+    if (r)
+        fsdpck_error_tensor(err, item->pub.name);
+    return r;
+}

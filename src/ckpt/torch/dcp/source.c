@@ -1,0 +1,262 @@
+/* A PyTorch DCP directory as a source: opens .metadata, and answers where the bytes of a box lie. Items are looked into at their first use,
+ * since a checkpoint may have millions of them. */
+#include "torch/dcp/ranks.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/checks.h"
+#include "format/table.h"
+#include "tensor/box.h"
+#include "base/ioutil.h"
+#include "hf/assets.h"
+#include "torch/dcp/shards.h"
+
+#define MAX_METADATA_NBYTES (4ull << 30)
+
+/* Keeps what was found in an item. Another thread may have done so before: then it found the same. */
+static int publish(struct fsdpck_source *src, struct dcp_chunk *c, uint32_t ndim, const struct dcp_place *found, struct fsdpck_error *err)
+{
+    struct dcp *dcp = src->impl;
+    int r = 0;
+    pthread_mutex_lock(&dcp->lock);
+    uint32_t before = atomic_load(&c->state);
+    if (!(before & DCP_FOUND)) {
+        uint32_t state = before | DCP_FOUND | (found->swap ? DCP_SWAPPED : 0u) | (found->dense ? 0u : DCP_STRIDED);
+        c->place.payload = found->payload;
+        if (!found->dense) {
+            struct dcp_layout *layout = fsdpck_arena_alloc(&dcp->layouts, sizeof *layout + ndim * sizeof *layout->strides, err);
+            if (layout) {
+                layout->payload = found->payload;
+                for (uint32_t d = 0; d < ndim; d++)
+                    layout->strides[d] = found->strides[d];
+            }
+            c->place.layout = layout;
+            r = layout ? 0 : FSDPCK_ERR_NOMEM;
+        }
+        struct fsdpck_crc_record *record = r ? NULL : fsdpck_arena_alloc(&dcp->layouts, sizeof *record, err);
+        if (record)
+            c->crc = fsdpck_checks_expect(src, record, found->record, found->record_nbytes, found->crc32);
+        else
+            r = FSDPCK_ERR_NOMEM;
+        if (!r)
+            atomic_store(&c->state, state);
+    }
+    pthread_mutex_unlock(&dcp->lock);
+    return r;
+}
+
+int fsdpck_dcp_extent(struct fsdpck_source *src, size_t ordinal, uint64_t chunk, struct fsdpck_extent *out, struct fsdpck_error *err)
+{
+    struct dcp *dcp = src->impl;
+    const struct fsdpck_tensor *t = &source_tensors(src)[ordinal];
+    const struct dcp_tensor *d = &dcp->tensors[ordinal];
+    const uint64_t *box = dcp_box(d, t->ndim, chunk);
+    struct dcp_chunk *c = &d->chunks[chunk];
+    uint32_t state = atomic_load(&c->state);
+    if (!(state & DCP_FOUND)) {
+        struct dcp_place found;
+        int r = fsdpck_dcp_find_place(src, t, c, box + t->ndim, &found, err);
+        if (r || (r = publish(src, c, t->ndim, &found, err)))
+            return r;
+        state = atomic_load(&c->state);
+    }
+    bool strided = state & DCP_STRIDED;
+    uint64_t last = strided ? 0 : fsdpck_box_nelem(box + t->ndim, t->ndim) - 1;
+    for (uint32_t k = 0; strided && k < t->ndim; k++)
+        last += (box[t->ndim + k] - 1) * c->place.layout->strides[k];
+    *out = (struct fsdpck_extent){ .file = c->file, .offset = box, .size = box + t->ndim, .swap = state & DCP_SWAPPED,
+                                   .payload = strided ? c->place.layout->payload : c->place.payload,
+                                   .payload_nbytes = (last + 1) * fsdpck_dtype_info(t->dtype)->nbytes,
+                                   .strides = strided ? c->place.layout->strides : NULL, .crc = c->crc };
+    if (state & DCP_PACKED) {
+        out->streamed = true;
+        out->stream = c->item;
+        out->stream_nbytes = c->item_nbytes;
+    }
+    return 0;
+}
+
+/* The first chunk that begins at or behind `row`; chunks are sorted. */
+static uint64_t first_from(const struct dcp_tensor *d, uint32_t ndim, uint64_t row)
+{
+    uint64_t low = 0, high = d->nchunks;
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        if (dcp_box(d, ndim, middle)[0] < row)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+int fsdpck_dcp_extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size, fsdpck_extent_fn visit, void *ctx,
+                       struct fsdpck_error *err)
+{
+    const struct dcp_tensor *d = &((const struct dcp *)src->impl)->tensors[ordinal];
+    uint32_t ndim = source_tensors(src)[ordinal].ndim;
+    uint64_t first = 0, end = d->nchunks, o[FSDPCK_MAX_DIMS], s[FSDPCK_MAX_DIMS];
+    if (ndim) {
+        first = offset[0] >= d->longest ? first_from(d, ndim, offset[0] - d->longest + 1) : 0;
+        end = first_from(d, ndim, offset[0] + size[0]);
+    }
+    for (uint64_t i = first; i < end; i++) {
+        const uint64_t *box = dcp_box(d, ndim, i);
+        struct fsdpck_extent e;
+        int r = 0;
+        if (fsdpck_box_intersect(ndim, box, box + ndim, offset, size, o, s) && !(r = fsdpck_dcp_extent(src, ordinal, i, &e, err)))
+            r = visit(ctx, &e, err);
+        if (r)
+            return r;
+    }
+    return 0;
+}
+
+void fsdpck_dcp_close(struct fsdpck_source *src)
+{
+    struct dcp *dcp = src->impl;
+    if (!dcp)
+        return;
+    fsdpck_arena_free(&dcp->layouts);
+    fsdpck_zstream_free(dcp->items);
+    pthread_mutex_destroy(&dcp->lock);
+    free(dcp);
+}
+
+static const struct fsdpck_source_ops ops = {
+    .kind = "dcp",
+    .extents = fsdpck_dcp_extents,
+    .verify = fsdpck_dcp_verify,
+    .read_item = fsdpck_dcp_read_item,
+    .close = fsdpck_dcp_close,
+};
+
+static const struct fsdpck_source_ops shard_ops = { /* in safetensors form: no zips to verify */
+    .kind = "dcp",
+    .extents = fsdpck_dcp_extents,
+    .close = fsdpck_dcp_close,
+};
+
+static int match_rank(void *ctx, const char *name)
+{
+    (void)ctx;
+    return fsdpck_dcp_ranks_is(name);
+}
+
+static int match_shard(void *ctx, const char *name)
+{
+    (void)ctx;
+    return fsdpck_dcp_shards_is(name);
+}
+
+int fsdpck_dcp_read_document(struct fsdpck_source *src, struct dcp *dcp, const char *name, const struct fsdpck_dcp_document *doc,
+                             struct fsdpck_error *err)
+{
+    struct fsdpck_pickle *p = NULL;
+    char *data = NULL, *below = fsdpck_path_join(doc->folder, name, err), *file = below ? fsdpck_path_join(src->path, below, err) : NULL;
+    uint64_t nbytes = 0;
+    int r = file ? fsdpck_read_file(src->io, file, MAX_METADATA_NBYTES, &data, &nbytes, err) : FSDPCK_ERR_NOMEM;
+    if (!r)
+        r = fsdpck_pickle_parse(file, 0, data, nbytes, fsdpck_dcp_metadata_names, &p, err);
+    free(data); /* before the catalogue is made: both grow with the model */
+    struct fsdpck_dcp_document full = *doc;
+    full.file = file;
+    if (!r)
+        r = fsdpck_dcp_read(src, dcp, &full, p, nbytes, err);
+    fsdpck_pickle_free(p);
+    free(below);
+    free(file);
+    return r;
+}
+
+static bool holds(const struct fsdpck_source *src, const char *folder, const char *name)
+{
+    char *below = fsdpck_path_join(folder, name, NULL), *file = below ? fsdpck_path_join(src->path, below, NULL) : NULL;
+    bool there = file && fsdpck_is_file(src->io, file);
+    free(below);
+    free(file);
+    return there;
+}
+
+/* Saves without coordination leave one __R.metadata a rank. */
+static int read_folder(struct fsdpck_source *src, const char *folder, struct fsdpck_error *err)
+{
+    struct fsdpck_dcp_document doc = { .folder = folder };
+    if (!holds(src, folder, ".metadata") && holds(src, folder, "__0.metadata"))
+        return fsdpck_dcp_read_ranks(src, src->impl, folder, err);
+    return fsdpck_dcp_read_document(src, src->impl, ".metadata", &doc, err);
+}
+
+/* accelerate, and with it Hugging Face's Trainer, saves model and optimizer in folders of their own, each a DCP directory; the names inside begin
+ * with "model" and "optimizer". */
+static bool is_part(const char *name) { return !strncmp(name, "pytorch_model_fsdp_", 19) || !strncmp(name, "optimizer_", 10); }
+
+static int read_parts(struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    char **names;
+    size_t count;
+    int r = fsdpck_list_sorted(src->io, src->path, &names, &count, err);
+    if (r)
+        return r;
+    for (size_t i = count; !r && i-- > 0;) /* the model first: 'p' comes after 'o' */
+        if (is_part(names[i]) && (holds(src, names[i], ".metadata") || holds(src, names[i], "__0.metadata")))
+            r = read_folder(src, names[i], err);
+    fsdpck_list_free(names, count);
+    return r ? r : fsdpck_assets_scan(src, src->path, err);
+}
+
+static int read_any(struct fsdpck_source *src, struct dcp *dcp, struct fsdpck_error *err)
+{
+    if (holds(src, "", ".metadata"))
+        return read_folder(src, "", err);
+    if (src->io->list(src->io->ctx, src->path, match_rank, NULL) > 0)
+        return fsdpck_dcp_read_ranks(src, dcp, "", err);
+    if (holds(src, FSDPCK_DCP_FIRST_PART, ".metadata"))
+        return read_parts(src, err);
+    if (src->io->list(src->io->ctx, src->path, match_shard, NULL) > 0) {
+        src->ops = &shard_ops;
+        return fsdpck_dcp_read_shards(src, dcp, err);
+    }
+    return read_folder(src, "", err); /* says what is missing */
+}
+
+int fsdpck_dcp_ours(struct fsdpck_source *src, const char *file, const char *save_id, struct fsdpck_error *err)
+{
+    fsdpck_error_set(err, FSDPCK_ERR_MISSING, src->path, "is incomplete: '%s' is a shard of the fsdpck checkpoint of save %s, whose index.json is not here", file,
+                     *save_id ? save_id : "(its trailer is damaged)");
+    fsdpck_error_hint(err, "its writer did not finish, or the file was lost; '--from dcp' reads what .metadata names, without its hashes");
+    return FSDPCK_ERR_MISSING;
+}
+
+/* A checkpoint of ours that lost its index must not be taken for one of PyTorch's, which has no hashes. */
+static int check_shards(struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    char save_id[37], line[200];
+    for (size_t i = 0; src->ops == &ops && i < src->files.count; i++) {
+        if (!fsdpck_shard_is(src->io, source_files(src)[i].path, save_id))
+            continue;
+        if (!src->insisted)
+            return fsdpck_dcp_ours(src, source_files(src)[i].pub.name, save_id, err);
+        snprintf(line, sizeof line, "an fsdpck checkpoint (save %s) is read as PyTorch's: the hashes in its shards are not looked at", save_id);
+        if (src->opt.note)
+            src->opt.note(src->opt.ctx, line);
+        return 0;
+    }
+    return 0;
+}
+
+int fsdpck_open_dcp(struct fsdpck_source *src, struct fsdpck_error *err)
+{
+    struct dcp *dcp = calloc(1, sizeof *dcp);
+    src->ops = &ops;
+    src->impl = dcp;
+    if (!dcp)
+        return fsdpck_error_nomem(err, sizeof *dcp);
+    pthread_mutex_init(&dcp->lock, NULL);
+    int r = read_any(src, dcp, err);
+    if (!r)
+        r = check_shards(src, err);
+    return r ? r : fsdpck_dcp_measure_items(src, err);
+}

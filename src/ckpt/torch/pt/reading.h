@@ -1,0 +1,60 @@
+/* The reading of .pt files: what its parts share. */
+#ifndef CKPT_PT_READING_H
+#define CKPT_PT_READING_H
+
+#include "torch/zip/archive.h"
+#include "torch/catalogue.h"
+#include "torch/pickle/tensor_node.h"
+
+extern const char *const fsdpck_pt_names[]; /* NULL-terminated: what a .pt may name */
+
+/* A .pt source. The catalogue is a DCP directory's, with every chunk already found. */
+struct fsdpck_pt {
+    struct dcp dcp;           /* first: dcp/source.c's functions take it for theirs */
+    struct fsdpck_vec values; /* const uint8_t *: the bytes of each item, in the source's arena */
+};
+
+/* What the first rank saved for a tensor that every rank saves whole. */
+struct fsdpck_pt_plain {
+    bool known, differs;
+    uint32_t crc32;
+    uint64_t nbytes;
+};
+
+/* Where the file's rank is on a mesh. */
+struct fsdpck_pt_mesh {
+    fsdpck_node node; /* NO_NODE: not known yet */
+    uint32_t coordinate[FSDPCK_MAX_MESH_DIMS];
+};
+
+struct fsdpck_pt_reading {
+    struct fsdpck_source *src;
+    struct fsdpck_pt *pt;
+    struct fsdpck_catalogue catalogue;
+    struct fsdpck_names values; /* of items: name -> ordinal */
+    struct fsdpck_error *err;   /* never NULL */
+    uint64_t file_nbytes, tensor_nbytes; /* of all files so far */
+    struct fsdpck_vec plain;             /* struct fsdpck_pt_plain, by ordinal in the catalogue */
+    /* The file being read. */
+    struct fsdpck_archive archive;
+    struct fsdpck_names records; /* "data/0" -> record */
+    struct fsdpck_crc_record **crcs; /* (records of the zip) NULL: it has no CRC-32. In the source's arena */
+    uint32_t file;
+    uint64_t value_nbytes; /* that its values may still take */
+    int64_t rank;          /* that saved it; -1: the file stands for itself */
+    uint64_t nranks;
+    const char *tree;
+    bool per_rank;
+    struct fsdpck_pt_mesh mesh;
+};
+
+/* Of the file being read, for messages. */
+const char *fsdpck_pt_path(const struct fsdpck_pt_reading *r);
+/* Fills err with file and tensor (name may be NULL) and returns the code. */
+int fsdpck_pt_fail(struct fsdpck_pt_reading *r, int code, const char *name, const char *what);
+/* Where a tensor lies in the file being read; out->strides points into t. */
+int fsdpck_pt_place(struct fsdpck_pt_reading *r, const char *name, const struct fsdpck_tensor_node *t, struct fsdpck_piece *out,
+                    const struct fsdpck_zip_record **record);
+uint32_t fsdpck_pt_part(const struct fsdpck_pt_reading *r); /* what the catalogue tells files of one set apart by */
+
+#endif
