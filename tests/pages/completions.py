@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Completions, as a user gets them: typed into a shell on a terminal, with the Tab key.
 
-usage: completions.py bash|zsh|fish FSDPCK FSDPTRAIN FOLDER"""
+usage: completions.py bash|zsh|fish FOLDER FSDPCK [FSDPTRAIN]"""
 import os
 import pty
 import re
@@ -14,13 +14,13 @@ import time
 
 from verbs import options, verbs
 
-shell, fsdpck, fsdptrain, folder = sys.argv[1:]
+shell, folder, *tools = sys.argv[1:]
 LIMIT_S = 60
 
 # Each shell takes the completions, and has functions instead of the tools that print their arguments.
 SHOW = "fsdpck() { printf 'AR''GS'; printf '<%s>' \"$@\"; printf ' EN''D\\n'; }\nfsdptrain() { fsdpck \"$@\"; }\n"
 START = {
-    "bash": (["bash", "--norc", "--noprofile", "-i"], "source FOLDER/fsdpck; source FOLDER/fsdptrain\n" + SHOW),
+    "bash": (["bash", "--norc", "--noprofile", "-i"], "for f in fsdpck fsdptrain; do [ -e FOLDER/$f ] && source FOLDER/$f; done\n" + SHOW),
     "zsh": (["zsh", "-f", "-i"], "fpath=(FOLDER $fpath); autoload -Uz compinit; compinit -u -D\n"
             "unsetopt beep auto_remove_slash\n" + SHOW),
 }
@@ -62,20 +62,26 @@ def unique(names):
 def cases():
     yield "fsdpck conv\t", ["convert"]
     yield "fsdpck help conv\t", ["help", "convert"]
-    yield "fsdptrain tok\t", ["tokenize"]
     yield "fsdpck convert full.s\tout --ranks 2", ["convert", "full.safetensors", "out", "--ranks", "2"]
     yield "fsdpck convert --dcp al\t", ["convert", "--dcp", "always"]
     yield "fsdpck convert --dcp=ne\t", ["convert", "--dcp=never"]
     yield "fsdpck convert --assets fol\t", ["convert", "--assets", "folder/"]
+    if len(tools) > 1:
+        yield from train_cases()
+    for tool in tools:
+        name = os.path.basename(tool)
+        for verb in verbs(tool):
+            for option in unique(["--" + o for _, o, _ in options(tool, verb)]):
+                yield "%s %s %s\t" % (name, verb, option[:-1]), [verb, option]
+
+
+def train_cases():
+    yield "fsdptrain tok\t", ["tokenize"]
     yield "fsdptrain run conf\t--set train.max_s\t3", ["run", "config.json", "--set", "train.max_steps=3"]
     yield "fsdptrain run --set fsdp.reduction=\t", ["run", "--set", "fsdp.reduction=invariant"]
     yield "fsdptrain run --set=log.j\tx", ["run", "--set=log.jsonl=x"]
     yield "fsdptrain run --resume ne\t", ["run", "--resume", "never"]
     yield "fsdptrain run --resume fol\t", ["run", "--resume", "folder/"]
-    for name, tool in (("fsdpck", fsdpck), ("fsdptrain", fsdptrain)):
-        for verb in verbs(tool):
-            for option in unique(["--" + o for _, o, _ in options(tool, verb)]):
-                yield "%s %s %s\t" % (name, verb, option[:-1]), [verb, option]
 
 
 def on_terminal(cwd):
@@ -91,7 +97,7 @@ def on_terminal(cwd):
 
 def fish_says(cwd, line):
     """fish's own answer: the completions of a line."""
-    script = "source %s/fsdpck.fish; source %s/fsdptrain.fish; complete -C $argv[1]" % (folder, folder)
+    script = "for f in %s/*.fish; source $f; end; complete -C $argv[1]" % folder
     said = subprocess.run(["fish", "-N", "-c", script, line], cwd=cwd, check=True, stdout=subprocess.PIPE, text=True,
                           env=dict(os.environ, HOME=cwd))
     return [row.split("\t")[0] for row in said.stdout.splitlines()]
@@ -101,7 +107,8 @@ def on_fish(cwd):
     for line, wanted in cases():
         if line.endswith("\t"):
             yield line, fish_says(cwd, line[:-1]), [wanted[-1]]
-    for name, tool in (("fsdpck", fsdpck), ("fsdptrain", fsdptrain)):
+    for tool in tools:
+        name = os.path.basename(tool)
         yield name, sorted(fish_says(cwd, name + " ")), sorted(verbs(tool))
         for verb in verbs(tool):
             line = "%s %s --" % (name, verb)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The examples of --help and of the man pages work, in a folder where their files exist.
 
-usage: examples.py FSDPCK FSDPTRAIN FIXTURES"""
+usage: examples.py FIXTURES FSDPCK [FSDPTRAIN]"""
 import os
 import re
 import shutil
@@ -11,7 +11,7 @@ import tempfile
 
 from verbs import ask, verbs
 
-fsdpck, fsdptrain, fixtures = map(os.path.abspath, sys.argv[1:])
+fixtures, *tools = map(os.path.abspath, sys.argv[1:])
 
 
 def prepare(cwd):
@@ -21,7 +21,7 @@ def prepare(cwd):
     os.symlink("model", os.path.join(cwd, "tiny-llama-tied"))  # the base that lora-run names
     shutil.copy(os.path.join(fixtures, "chat.jsonl"), cwd)
     for args in (["export", model, "full.safetensors"], ["convert", model, "step-000200", "--ranks", "2"]):
-        subprocess.run([fsdpck, *args], cwd=cwd, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run([tools[0], *args], cwd=cwd, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def examples(tool, verb):
@@ -31,12 +31,12 @@ def examples(tool, verb):
 
 def main():
     bad = count = 0
-    bin_path = os.pathsep.join({os.path.dirname(tool) for tool in (fsdpck, fsdptrain)})
+    bin_path = os.pathsep.join({os.path.dirname(tool) for tool in tools})
     env = dict(os.environ, PATH=bin_path + os.pathsep + os.environ["PATH"])
     order = ["init"]  # writes the config of the others
     with tempfile.TemporaryDirectory() as cwd:
         prepare(cwd)
-        for tool in (fsdptrain, fsdpck):
+        for tool in tools:
             for verb in sorted(verbs(tool), key=lambda v: v not in order):
                 found = examples(tool, verb)
                 if not found:
