@@ -85,27 +85,9 @@ static dnnl_status_t append_sum(dnnl_post_ops_t ops)
 {
     return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
 }
-/* brgemm of version 3.7 reads and writes a row or column as if its elements were adjacent, also where they are lda or ldc apart. */
-static bool brgemm_errs(const struct cpu_matmul *s)
+static dnnl_status_t product_desc(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, layout_t a, layout_t b, layout_t c, dnnl_primitive_attr_t attr)
 {
-    return (s->n == 1 && s->m > 1) || (s->m == 1 && s->trans_a);
-}
-static dnnl_status_t skip_brgemm(dnnl_primitive_desc_t pd)
-{
-    const char *name = "";
-    dnnl_status_t status = dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name);
-    while (status == dnnl_success && strncmp(name, "brg", 3) == 0) {
-        status = dnnl_primitive_desc_next_impl(pd);
-        if (status == dnnl_success)
-            status = dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name);
-    }
-    return status;
-}
-static dnnl_status_t product_desc(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, const struct cpu_matmul *s, layout_t a, layout_t b, layout_t c,
-                                  dnnl_primitive_attr_t attr)
-{
-    dnnl_status_t status = dnnl_matmul_primitive_desc_create(pd, engine, a, b, NULL, c, attr);
-    return status == dnnl_success && brgemm_errs(s) ? skip_brgemm(*pd) : status;
+    return dnnl_matmul_primitive_desc_create(pd, engine, a, b, NULL, c, attr);
 }
 #else
 typedef dnnl_memory_desc_t layout_t;
@@ -123,10 +105,8 @@ static dnnl_status_t append_sum(dnnl_post_ops_t ops)
 {
     return dnnl_post_ops_append_sum(ops, 1.0f);
 }
-static dnnl_status_t product_desc(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, const struct cpu_matmul *s, layout_t a, layout_t b, layout_t c,
-                                  dnnl_primitive_attr_t attr)
+static dnnl_status_t product_desc(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, layout_t a, layout_t b, layout_t c, dnnl_primitive_attr_t attr)
 {
-    (void)s;
     dnnl_matmul_desc_t desc;
     dnnl_status_t status = dnnl_matmul_desc_init(&desc, &a, &b, NULL, &c);
     return status == dnnl_success ? dnnl_primitive_desc_create(pd, &desc, attr, engine, NULL) : status;
@@ -166,7 +146,7 @@ static dnnl_status_t make_desc(dnnl_engine_t engine, const struct cpu_matmul *s,
     if (status == dnnl_success)
         status = layout_make(&c, s->m, s->n, s->ldc, 1, type_of(s->out));
     if (status == dnnl_success)
-        status = product_desc(pd, engine, s, a, b, c, attr);
+        status = product_desc(pd, engine, a, b, c, attr);
     layout_free(a);
     layout_free(b);
     layout_free(c);

@@ -96,7 +96,7 @@ static bool ends_are_sound(const struct data_cache_id *id, const char *bytes, ui
 
 int cache_take(struct data *d, const struct data_cache_id *id, const char *bytes, uint64_t nbytes, bool *sound, struct fsdpck_error *err)
 {
-    uint64_t at = sizeof(struct cache_header), nsections = 0, n = 0;
+    uint64_t at = sizeof(struct cache_header), nsections = 0, n;
     int rc = 0;
     *sound = ends_are_sound(id, bytes, nbytes, &nsections);
     if (*sound)
