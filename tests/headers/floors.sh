@@ -4,18 +4,18 @@
 set -eu
 root=$1
 shift
-for header in "$root"/src/ckpt/*/*.h "$root"/src/train/*/*.h; do
+find "$root/src/ckpt" "$root/src/train" -name '*.h' ! -path '*/include/*' | while read -r header; do
     name=${header#"$root"/src/*/}
     if echo "#include \"$name\"" | "$@" -x c -I "$root/src/ckpt/include" -I "$root/src/train/include" -iquote "$root/src/tools" -fsyntax-only - 2>/dev/null; then
         echo "src/tools can include the private header $name"
         exit 1
     fi
 done
-if grep -nE '#include [<"](\.\./|tools/|train/)' "$root"/src/ckpt/*/*.[ch] "$root"/src/ckpt/include/fsdpck/*.h; then
+if grep -nE '#include [<"](\.\./|tools/|train/)' -r "$root/src/ckpt"; then
     echo "the library includes what lies above it"
     exit 1
 fi
-if grep -nE '#include [<"](tools/|engine/|base/|format/|commit/|hf/|torch/|verbs/|tensor/|cpu/)' "$root"/src/train/*/*.[ch] "$root"/src/train/include/train/*.h; then
+if grep -nE '#include [<"](tools/|engine/|base/|format/|commit/|hf/|torch/|verbs/|tensor/|cpu/)' -r "$root/src/train"; then
     echo "the trainer includes what lies above it, or what is private below"
     exit 1
 fi

@@ -82,7 +82,6 @@ struct fsdpck_source {
     bool compressed; /* extents may be */
     bool streamed;   /* so, in another way: extents and items */
     bool names_said; /* the caller chose how a Llama's weights are called */
-    bool insisted;  /* the caller named the kind */
     bool to_verify; /* opened to find out what is wrong: a file that is missing or has another size is a problem among others */
     void *impl;
 };
@@ -130,8 +129,6 @@ int fsdpck_open_hf(struct fsdpck_source *src, struct fsdpck_error *err);        
 bool fsdpck_dcp_ranks_is(const char *name);  /* whether a file is called as one rank's metadata: "__3.metadata" */
 bool fsdpck_dcp_shards_is(const char *name); /* whether a file is called as a rank's of a DCP save in safetensors form */
 int fsdpck_open_dcp(struct fsdpck_source *src, struct fsdpck_error *err);         /* path: a folder */
-/* The error: `file` is a shard of ours, without its index. */
-int fsdpck_dcp_ours(struct fsdpck_source *src, const char *file, const char *save_id, struct fsdpck_error *err);
 int fsdpck_open_fsdpck(struct fsdpck_source *src, struct fsdpck_error *err);      /* path: a folder */
 bool fsdpck_pt_is(const uint8_t head[512]); /* whether a file that begins so (zeros behind its end) is torch.save's, of any age */
 int fsdpck_open_pt(struct fsdpck_source *src, struct fsdpck_error *err);          /* path: a torch.save file, or a folder of them */

@@ -197,8 +197,6 @@ int fsdpck_verify_metadata(struct fsdpck_verifier *v, struct fsdpck_error *err)
     opt.note = NULL;
     opt.progress = NULL;
     struct comparison c = { .v = v, .src = v->src, .dcp = fsdpck_source_new(v->src->path, &opt, err) };
-    if (c.dcp)
-        c.dcp->insisted = true;
     int r = c.dcp ? fsdpck_open_dcp(c.dcp, &own) : FSDPCK_ERR_NOMEM;
     if (r == 0)
         r = compare_all(&c, &own);

@@ -10,7 +10,7 @@
 #include "base/suffix.h"
 #include "commit/commit_view.h"
 #include "engine/source_impl.h"
-#include "format/table.h"
+#include "verbs/headless.h"
 #include "verbs/nearby.h"
 
 static const struct {
@@ -59,17 +59,6 @@ static void look_at(struct listing *l, const char *name)
     l->pt |= name[0] != '.' && (ends_with(name, ".bin") || ends_with(name, ".pt") || ends_with(name, ".pth") || ends_with(name, ".bin.index.json"));
 }
 
-/* Shards of ours, and neither index.json nor .metadata. With .metadata the DCP reader looks, at the files that it names. */
-static bool is_headless(struct fsdpck_source *src, const char *shard, struct fsdpck_error *err)
-{
-    char save_id[37], *path = *shard ? fsdpck_path_join(src->path, shard, err) : NULL;
-    bool is = path && fsdpck_shard_is(src->io, path, save_id);
-    if (is)
-        fsdpck_dcp_ours(src, shard, save_id, err);
-    free(path);
-    return is;
-}
-
 /* index.json decides before .metadata, even where it is damaged: a checkpoint of ours must never be read as PyTorch's, unverified. Only
  * beside safetensors (which our directories never hold) is an index.json somebody else's. */
 static const char *detect_names(struct fsdpck_source *src, const struct fsdpck_commit_view *view, char *const *names, size_t count,
@@ -85,7 +74,7 @@ static const char *detect_names(struct fsdpck_source *src, const struct fsdpck_c
         return NULL;
     if (index && (dcp || *l.distcp || !l.safetensors))
         return "fsdpck";
-    if (!dcp && is_headless(src, l.distcp, err))
+    if (!dcp && fsdpck_is_headless(src, l.distcp, err)) /* with .metadata, the files that it names are asked, after opening */
         return NULL;
     dcp |= l.shards && !counts(src, view, "model.safetensors.index.json", err);
     if (dcp || hf)
@@ -167,8 +156,10 @@ int fsdpck_source_open_as(const char *path, const char *from, const struct fsdpc
     if (!src)
         return err->code;
     src->to_verify = to_verify;
-    src->insisted = from != NULL;
+    const bool insists = from != NULL;
     int r = !from && !(from = detect(src, err)) ? err->code : open_kind(src, from, err);
+    if (r == 0 && strcmp(from, "dcp") == 0)
+        r = fsdpck_headless_check(src, insists, err);
     if (r != 0) {
         fsdpck_source_close(src);
         return r;

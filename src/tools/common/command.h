@@ -12,6 +12,8 @@ struct command {
     void (*describe)(const struct command_line *line);
 };
 
+extern const char *tool_name; /* of the program: begins every message on stderr */
+
 /* Exit codes that are no failure of the library: see fsdpck_error_exit_code() for the others. */
 enum { EXIT_DONE = 0, EXIT_NO = 1, EXIT_USAGE = 2, EXIT_REFUSED = 3, EXIT_SYSTEM = 4 };
 

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/command.h"
 #include "common/text.h"
-#include "common/tool.h"
 
 const struct option help_option = { .name = "help", .letter = 'h', .type = OPTION_FLAG, .help = "print this text" };
 

@@ -2,7 +2,7 @@
 #ifndef TOOLS_HELP_H
 #define TOOLS_HELP_H
 
-#include "common/options.h"
+#include "common/option_table.h"
 
 extern const struct option help_option; /* of every verb, and in no table */
 

@@ -7,7 +7,6 @@
 
 #include "common/command.h"
 #include "common/text.h"
-#include "common/tool.h"
 
 json_t *json_out_text(const char *s)
 {

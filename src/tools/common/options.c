@@ -1,7 +1,6 @@
 /* Parses a verb's command line by its option tables. It must not know what any option means. */
 #include "common/options.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,7 +10,6 @@
 #include "common/help.h"
 #include "common/json_out.h"
 #include "common/text.h"
-#include "common/tool.h"
 
 enum { MAX_GIVEN = 64 };
 
@@ -24,20 +22,6 @@ struct parser {
     const char **positional;
     size_t npositional;
 };
-
-int usage_error(const char *fmt, ...)
-{
-    char text[1024];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    fprintf(stderr, "%s: ", tool_name);
-    text_print(stderr, text);
-    fputc('\n', stderr);
-    json_out_error(text, NULL, EXIT_USAGE);
-    return EXIT_USAGE;
-}
 
 static const struct option *find(const struct command_line *line, const char *name, size_t nbytes, char letter, void **values)
 {

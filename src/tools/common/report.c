@@ -7,10 +7,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/command.h"
 #include "common/json_out.h"
 #include "common/stop.h"
 #include "common/text.h"
-#include "common/tool.h"
 
 const struct option common_options[COMMON_NOPTIONS] = {
     { .name = "json", .type = OPTION_FLAG, .offset = offsetof(struct common_args, json), .help = "print the result as one JSON object" },

@@ -12,8 +12,8 @@
 
 #include <fsdpck/fsdpck.h>
 
-#include "common/options.h"
 #include "common/stop.h"
+#include "common/usage.h"
 #include "common/values.h"
 
 const char *tool_name;

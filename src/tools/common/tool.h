@@ -16,7 +16,6 @@ struct tool {
 };
 
 extern const struct tool the_tool; /* of the program that is linked */
-extern const char *tool_name; /* begins every message on stderr */
 
 int tool_main(const struct tool *tool, int argc, char **argv);
 

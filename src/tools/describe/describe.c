@@ -1,4 +1,5 @@
 /* describe-TOOL FORM [VERB]: writes one form of TOOL's description, of one verb or of all. */
+#include "common/command.h"
 #include "describe/describe.h"
 
 #include <stdio.h>

@@ -3,9 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/command.h"
+#include "common/help.h"
 #include "describe/describe.h"
 #include "describe/roff.h"
-#include "common/help.h"
 
 static void put(const char *text) { roff_text(text, strlen(text)); }
 

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "engine/checks.h"
-#include "format/table.h"
 #include "tensor/box.h"
 #include "base/ioutil.h"
 #include "hf/assets.h"
@@ -222,31 +221,6 @@ static int read_any(struct fsdpck_source *src, struct dcp *dcp, struct fsdpck_er
     return read_folder(src, "", err); /* says what is missing */
 }
 
-int fsdpck_dcp_ours(struct fsdpck_source *src, const char *file, const char *save_id, struct fsdpck_error *err)
-{
-    fsdpck_error_set(err, FSDPCK_ERR_MISSING, src->path, "is incomplete: '%s' is a shard of the fsdpck checkpoint of save %s, whose index.json is not here", file,
-                     *save_id ? save_id : "(its trailer is damaged)");
-    fsdpck_error_hint(err, "its writer did not finish, or the file was lost; '--from dcp' reads what .metadata names, without its hashes");
-    return FSDPCK_ERR_MISSING;
-}
-
-/* A checkpoint of ours that lost its index must not be taken for one of PyTorch's, which has no hashes. */
-static int check_shards(struct fsdpck_source *src, struct fsdpck_error *err)
-{
-    char save_id[37], line[200];
-    for (size_t i = 0; src->ops == &ops && i < src->files.count; i++) {
-        if (!fsdpck_shard_is(src->io, source_files(src)[i].path, save_id))
-            continue;
-        if (!src->insisted)
-            return fsdpck_dcp_ours(src, source_files(src)[i].pub.name, save_id, err);
-        snprintf(line, sizeof line, "an fsdpck checkpoint (save %s) is read as PyTorch's: the hashes in its shards are not looked at", save_id);
-        if (src->opt.note)
-            src->opt.note(src->opt.ctx, line);
-        return 0;
-    }
-    return 0;
-}
-
 int fsdpck_open_dcp(struct fsdpck_source *src, struct fsdpck_error *err)
 {
     struct dcp *dcp = calloc(1, sizeof *dcp);
@@ -256,7 +230,5 @@ int fsdpck_open_dcp(struct fsdpck_source *src, struct fsdpck_error *err)
         return fsdpck_error_nomem(err, sizeof *dcp);
     pthread_mutex_init(&dcp->lock, NULL);
     int r = read_any(src, dcp, err);
-    if (!r)
-        r = check_shards(src, err);
     return r ? r : fsdpck_dcp_measure_items(src, err);
 }

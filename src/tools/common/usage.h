@@ -1,0 +1,8 @@
+/* Wrong usage, in one line on stderr. */
+#ifndef TOOLS_USAGE_H
+#define TOOLS_USAGE_H
+
+/* Prints "fsdpck: …" on stderr; returns EXIT_USAGE. */
+int usage_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+#endif
