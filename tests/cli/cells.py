@@ -61,7 +61,7 @@ class Tool:
         self.env.update(LC_ALL="C", HOME=folder)
 
     def __call__(self, *args, cwd=None):
-        p = subprocess.run([self.binary, *map(str, args)], cwd=cwd or self.folder, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, timeout=600)
+        p = subprocess.run([self.binary, *map(str, args)], cwd=cwd or self.folder, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, timeout=1800)
         return p.returncode, p.stdout.decode("utf-8", "replace"), p.stderr.decode("utf-8", "replace")
 
     def good(self, *args):

@@ -34,7 +34,7 @@ class Hosted(Tests):
                                             fsdpck=str(args.build / "src/tools/fsdpck")))
 
     def start(self, path, *options, device="cuda", **env):
-        return subprocess.run([self.tool, "run", str(path), "-q", "--device", device, *map(str, options)], capture_output=True, text=True, timeout=300,
+        return subprocess.run([self.tool, "run", str(path), "-q", "--device", device, *map(str, options)], capture_output=True, text=True, timeout=1800,
                               stdin=subprocess.DEVNULL, env={**os.environ, **{k: str(v) for k, v in env.items()}})
 
     def ends(self, path, *options, **env):
@@ -199,7 +199,7 @@ class Hosted(Tests):
         for shown in "own", "first":
             path, out = self.config(f"shown-{shown}")
             counts = self.tmp / f"shown-{shown}.json"
-            done = subprocess.run([MPIRUN, "--oversubscribe", "-n", "2", self.tool, "run", str(path), "-q", "--device", "cuda"], capture_output=True, text=True, timeout=300,
+            done = subprocess.run([MPIRUN, "--oversubscribe", "-n", "2", self.tool, "run", str(path), "-q", "--device", "cuda"], capture_output=True, text=True, timeout=1800,
                                   stdin=subprocess.DEVNULL, env={**MPI_ENV, "FSDPTRAIN_HOSTED_COUNTS": str(counts), "FSDPTRAIN_HOSTED_SEEN": shown})
             if done.returncode:
                 raise Failure(f"{shown}: {done.stderr}")

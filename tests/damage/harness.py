@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 
-LIMIT_S = 600            # a command that takes longer hangs
+LIMIT_S = 1800           # a command that takes longer hangs
 MEMORY_MAX = 64 << 20    # resident, for what is small or refused
 SANITIZED = "FSDPCK_SANITIZED" in os.environ  # its memory is not ours to judge
 # What a sanitizer finds must not look like one of the tool's own exit codes.

@@ -60,7 +60,7 @@ def check(tool, work, version):
         prepare(tool, folder, folder.rsplit("-", 1)[1])
     path = os.pathsep.join([installed(version), HERE])
     p = subprocess.run([sys.executable, os.path.abspath(__file__), version, BASE, *folders], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                       timeout=600, env={**os.environ, "PYTHONPATH": path})
+                       timeout=1800, env={**os.environ, "PYTHONPATH": path})
     return [] if p.returncode == 0 else [(p.stdout + p.stderr).strip()[-600:]]
 
 

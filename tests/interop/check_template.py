@@ -89,7 +89,7 @@ def check(binary, count, seed):
     warnings.simplefilter("ignore")  # Python on what the random expressions do
     jobs = [(t, {"messages": c, "tools": None, "add_generation_prompt": g, "x": 5}) for t in TEMPLATES for c in CONVERSATIONS[:None if "messages" in t else 1] for g in (False, True)]
     jobs += [("{{ " + expression(rng) + " }}", {"messages": CONVERSATIONS[1], "tools": None, "add_generation_prompt": False, "x": rng.choice([0, 5, "a", None])}) for _ in range(count)]
-    p = subprocess.run([binary], input="".join(json.dumps({"template": t, "context": c}) + "\n" for t, c in jobs), capture_output=True, text=True, timeout=600)
+    p = subprocess.run([binary], input="".join(json.dumps({"template": t, "context": c}) + "\n" for t, c in jobs), capture_output=True, text=True, timeout=1800)
     lines, bad, refused = p.stdout.splitlines(), [], 0
     if p.returncode or len(lines) != len(jobs):
         return [f"render_lines ended with {p.returncode} after {len(lines)} of {len(jobs)} templates: {p.stderr[-500:]}"]

@@ -81,7 +81,7 @@ def check(binary, path, count, seed):
     tok = Tokenizer.from_file(path)
     special = [t.content for t in tok.get_added_tokens_decoder().values()] or ["<s>"]
     texts = list(strings(count, seed, special))
-    p = subprocess.run([binary, path], input="".join(json.dumps(t) + "\n" for t in texts), capture_output=True, text=True, timeout=900)
+    p = subprocess.run([binary, path], input="".join(json.dumps(t) + "\n" for t in texts), capture_output=True, text=True, timeout=1800)
     if p.returncode:
         return [f"encode_lines ended with {p.returncode}: {p.stderr}"]
     bad, lines = [], p.stdout.splitlines()

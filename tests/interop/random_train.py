@@ -272,7 +272,7 @@ def truth(model, steps, docs, train):
 
 def run_ours(tool, folder, config, options):
     (folder / "run.json").write_text(json.dumps(config))
-    done = subprocess.run([tool, "run", str(folder / "run.json"), "-q", *options], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
+    done = subprocess.run([tool, "run", str(folder / "run.json"), "-q", *options], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=1800)
     if done.returncode:
         return None, done.stderr[-600:]
     out = folder / "out"

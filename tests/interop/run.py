@@ -70,7 +70,7 @@ class Tool:
         self.binary = os.path.abspath(binary)
 
     def __call__(self, *args):
-        p = subprocess.run([self.binary, *args], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600)
+        p = subprocess.run([self.binary, *args], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1800)
         if p.returncode:
             raise ToolError(f"fsdpck {' '.join(args)} ended with {p.returncode}: {p.stdout}{p.stderr}")
         return p.stdout

@@ -15,7 +15,7 @@ import time
 from verbs import options, verbs
 
 shell, folder, *tools = sys.argv[1:]
-LIMIT_S = 60
+LIMIT_S = 1800
 
 # Each shell takes the completions, and has functions instead of the tools that print their arguments.
 SHOW = "fsdpck() { printf 'AR''GS'; printf '<%s>' \"$@\"; printf ' EN''D\\n'; }\nfsdptrain() { fsdpck \"$@\"; }\n"

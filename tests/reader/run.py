@@ -23,7 +23,7 @@ TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16
          "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool", "C64": "complex64",
          "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
          "F8_E8M0": "float8_e8m0fnu", "F4": "float4_e2m1fn_x2"}
-MOST_SECONDS = 600   # for one command: far more than any needs; a hang should fail, not stay
+MOST_SECONDS = 1800   # for one command: far more than any needs; a hang should fail, not stay
 
 
 class Failed(Exception):

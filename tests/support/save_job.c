@@ -16,7 +16,7 @@
 #include "shard_check.h"
 #include "tree.h"
 
-#define TIMEOUT_SECONDS 300
+#define TIMEOUT_SECONDS 1800
 
 /* ---- the barrier of a few processes, which gives up rather than hang ---- */
 

@@ -51,7 +51,7 @@ def config_of(folder, out, **train):
     return config
 
 
-LIMIT_S = 600  # what takes longer hangs
+LIMIT_S = 1800  # what takes longer hangs
 
 
 def children_of(pid):

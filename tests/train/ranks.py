@@ -92,7 +92,7 @@ class Interrupted(Asked, Mpi):
         if not line:
             raise Failure(err[-400:])
         command = line[0].split("to go on: ")[1].replace("fsdptrain", shlex.quote(self.tool), 1)
-        subprocess.run(command, shell=True, check=True, capture_output=True, timeout=600)
+        subprocess.run(command, shell=True, check=True, capture_output=True, timeout=1800)
         self.same(out)
 
     def told_to_one(self, number, mpi):
@@ -118,7 +118,7 @@ class Interrupted(Asked, Mpi):
         """Fewer steps than were done: nothing is claimed that is not so."""
         out, path = self.job("shrunk", steps=8)
         self.finish(self.start(path, "--ranks", "2"))
-        done = subprocess.run([*self.runs, str(path), "--set", "train.max_steps=5"], capture_output=True, text=True, timeout=600)
+        done = subprocess.run([*self.runs, str(path), "--set", "train.max_steps=5"], capture_output=True, text=True, timeout=1800)
         if done.returncode or "8 of 5" in done.stdout or "nothing to do: 8 steps were done before, and the config asks for 5" not in done.stdout:
             raise Failure(f"exit code {done.returncode}: {done.stdout} {done.stderr[-300:]}")
         if f"the adapter: {out}/adapter" not in done.stdout or not json.loads((out / "summary.json").read_text())["finished"]:

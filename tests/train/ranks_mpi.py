@@ -69,7 +69,7 @@ class Mpi(Ranks):
         for theirs, words in ((other, "does not see what rank 0 writes"), (changed, "does not have the same config, model or data as rank 0")):
             ours, others = ([*self.runs, str(config), "--threads", "1"] for config in (path, theirs))
             command = [*self.mpirun(1), *ours, ":", "-n", "1", *others]
-            done = subprocess.run(command, capture_output=True, text=True, env=MPI_ENV, timeout=600)
+            done = subprocess.run(command, capture_output=True, text=True, env=MPI_ENV, timeout=1800)
             said = self.said(done.stderr)
             if done.returncode == 0 or len(said) != 1 or words not in said[0] or "rank 1" not in said[0]:
                 raise Failure(f"exit code {done.returncode}: {done.stderr[-900:]}")
@@ -95,7 +95,7 @@ class Mpi(Ranks):
                 raise Failure(f"'{words}' wanted once: {err[-1500:]}")
         out, path = self.job("mpi-once-unshared")
         command = [*self.mpirun(3), "--mca", "btl", "self,tcp", "bash", "-c", 'ulimit -f 20; exec "$@"', "-", *self.runs, str(path), "--threads", "1"]  # MPI's own shared memory is a larger file, too
-        said = self.said(subprocess.run(command, capture_output=True, text=True, env=MPI_ENV, timeout=600).stderr)
+        said = self.said(subprocess.run(command, capture_output=True, text=True, env=MPI_ENV, timeout=1800).stderr)
         if len(said) != 1 or "the ranks of this host cannot share memory: memory that ranks share: File too large" not in said[0]:
             raise Failure(f"no shared memory, once: {said}")
         out, path = self.job("mpi-once-killed", steps=4000)
@@ -140,7 +140,7 @@ exec ip netns exec "$ns" unshare --uts sh -c 'hostname "$0"; exec sh -c "$1"' "$
                      "10.99.77.0/24", "--mca", "btl_tcp_if_include", "10.99.77.0/24", "--mca", "pml", "ob1", "--mca", "btl", "self,tcp", *self.runs, str(path),
                      "--threads", "1"]
             done = subprocess.run(["ip", "netns", "exec", names[0], "unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', names[0], *inner], capture_output=True,
-                                  text=True, env=MPI_ENV, timeout=600)
+                                  text=True, env=MPI_ENV, timeout=1800)
             if done.returncode:
                 raise Failure(f"exit code {done.returncode}: {done.stderr[-900:]}")
             self.same(out)

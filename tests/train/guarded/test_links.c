@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-enum { NBYTES = 1 << 16, SECONDS = 600, /* what takes longer hangs */ EXIT_UNREADY = 3 };
+enum { NBYTES = 1 << 16, SECONDS = 1800, /* what takes longer hangs */ EXIT_UNREADY = 3 };
 
 /* A letter an operation: g(ather), G: a larger one, x: an exchange, s: a gather on another stream, l: another link is opened, b: one is begun inside another. */
 struct ranks {
