@@ -3,8 +3,8 @@
 
 usage: run.py page PAGE.md --tool FILE ... [--lib FILE] [--cc "CC ..."] [--write]
            run the commands of a page, compare their output. FILE: the programs that are built, the library
-       run.py check
-           every page: paths, links, quoted messages, length of README.md
+       run.py check [--tool FILE ...]
+           every page: paths, links, quoted messages, options of commands, length of README.md
 
 A page runs in an empty folder of its own that holds a copy of fixtures/. Its fenced blocks are taken in order:
 
@@ -23,6 +23,7 @@ Exit code: 0 all is well, 1 it is not, 77 the page needs a program that is not b
 """
 import argparse
 import difflib
+import functools
 import json
 import os
 import pathlib
@@ -272,6 +273,34 @@ def check_paths(path):
                 yield "%d: %s has no heading #%s" % (number, there.name, fragment)
 
 
+TYPED_VERB = re.compile(r"\b(fsdpck|fsdptrain) ([a-z][a-z-]*)((?: [^|;`]*)?)")
+
+
+def check_options(path, tools):
+    """Options that a page shows in a command, run or not, and that the verb does not have."""
+    blocks, outside = blocks_of(path)
+    shown = [(n, span) for n, line in outside for span in re.findall(r"`(fsdp(?:ck|train) [^`]+)`", line)]
+    shown += [(b.line, line) for b in blocks if b.language == "console" for line in b.lines if line.startswith("$ ")]
+    for number, text in shown:
+        for program, verb, rest in TYPED_VERB.findall(text):
+            tool = next((t for t in tools if t.name == program), None)
+            options = re.findall(r"(?<!\S)\[?(--[a-z][a-z-]*)", rest)
+            if tool and options:
+                yield from missing_options(number, tool, verb, options)
+
+
+@functools.lru_cache(None)
+def help_of(tool, verb):
+    return subprocess.run([tool, verb, "--help"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
+
+
+def missing_options(number, tool, verb, options):
+    known = set(re.findall(r"--[a-z][a-z-]*", help_of(tool, verb)))
+    for option in options:
+        if option not in known:
+            yield "%d: %s %s has no option %s" % (number, tool.name, verb, option)
+
+
 STRING = r'"(?:[^"\\\n]|\\.)*"'
 LITERAL = re.compile(r'%s(?:\s*(?:%s|PRI[a-zA-Z0-9]+))*' % (STRING, STRING))
 CONVERSION = re.compile(r"%[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|h|ll|l|z|j|t)?[a-zA-Z]")
@@ -307,13 +336,14 @@ def check_messages(path, known):
         yield "1: it quotes no message"
 
 
-def check():
+def check(tools):
     problems = []
     known = literals()
     for path in pages():
         name = path.relative_to(ROOT)
         problems += ["%s: %s" % (b.where(), wrong_block(b)) for b in blocks_of(path)[0] if wrong_block(b)]
         problems += ["%s:%s" % (name, p) for p in check_paths(path)]
+        problems += ["%s:%s" % (name, p) for p in check_options(path, tools)]
         indented = [n for n, line in blocks_of(path)[1] if line.startswith("    ")]
         problems += ["%s:%d: an indented block: use a fence" % (name, n) for n in indented]
     listed = (ROOT / "tests/docs/meson.build").read_text(encoding="utf-8")
@@ -338,7 +368,7 @@ def main():
     ap.add_argument("--write", action="store_true")
     args = ap.parse_args()
     if args.what == "check":
-        return check()
+        return check([tool.resolve() for tool in args.tool])
     if not args.page:
         ap.error("no PAGE.md")
     return run_page(args.page.resolve(), args)
