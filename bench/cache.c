@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How building the token cache scales: cache MODEL DATA.jsonl WORKDIR [ROUNDS]. One thread, then as many threads and as many processes as there are processors, as
  * `--ranks N` and mpirun have them; each from nothing, in turn, the best of ROUNDS (3) counts. Prints a line each; checks that the files are equal. */
 #include <glob.h>

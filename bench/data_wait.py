@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """How long training waits for data: data_wait.py BUILD MODEL WORKDIR [STEPS]. Many short conversations (30 MB, some 100,000 documents), packed and shuffled by the
 trainer itself, LoRA on all processors as 2 ranks. Prints the share of the steps' time, from metrics.jsonl, and how long the run took to get to its first step, where the
 text was tokenized before and where it was not."""

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Speed of `diff`'s comparison of elements on one core, where all of them differ: GB/s of one side, for each dtype with itself and for some pairs. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the disk itself can do: reads or writes one file past the page cache, from memory in huge pages, some requests at a time. Nothing is looked at.
  *
  *     disk read FILE        the whole of it, again and again into the same memory

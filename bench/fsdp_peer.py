@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """One rank of what bench/train_ranks.py asks of fsdptrain, done by torch's fully_shard over gloo. Rank 0 prints the seconds and the loss of every step as JSON.
 
 usage: fsdp_peer.py MODEL TOKENS.jsonl RANK NRANKS STORE --dtype fp32|bf16 [--batch N] [--steps N]

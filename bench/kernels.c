@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* GFLOP/s of the kernels at the shapes of SmolLM2-135M and some larger: products against one plain oneDNN call with as many threads, attention, the head,
  * and the element-wise ones in GB/s. Usage: kernels [THREADS [cpu]]. Best of interleaved rounds: other work on the machine only ever makes a round slower.
  * With "cpu", processor time is counted: for one thread on a machine that is not idle. */

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes a PEFT adapter for every *_proj of a model, with random values; and with --checkpoint a safetensors file of the model and the adapter together,
 under the names that a LoRA run has. numpy only; the same arguments give the same bytes.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes a BF16 safetensors file with the shapes of a Llama of about 1.1 billion parameters (2.2 GB) and weights as trained models have
 them: normal, standard deviation 0.02. numpy only. The same arguments give the same bytes."""
 import argparse

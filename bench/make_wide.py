@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes what one rank needs to start from a checkpoint of very many tensors and ranks: index.json, and the shard files of a few ranks, with
 their chunk tables (FORMAT.md sections 1 to 3) and holes where the payloads would be. Planning reads no more than that.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What compression gives and costs: ratio, and GB of elements per CPU second each way, for the first tensor of 64 MiB or more of a model, and for the
  * same numbers cast to the other floating-point types. Prints one JSON object. */
 #include <fsdpck/source.h>

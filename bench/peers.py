@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The same jobs as bench/run.py asks of fsdpck, done by PyTorch and safetensors. Prints one JSON object: `work_s` is the job without imports and
 process start, `peak_bytes` the largest resident size of a process.
 

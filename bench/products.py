@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Matrix products of a training step beside PyTorch's: GFLOP/s of each shape that bench/kernels.c has, and their ratio; above 1, fsdptrain's is faster.
 
 usage: products.py BUILD_DIR --python PYTHON_WITH_TORCH [--rounds 3] [--threads 2]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Times fsdpck against what else does the same job, and prints a table of ratios.
 
 usage: run.py BUILD_DIR MODEL.safetensors WORKDIR [--runs 5] [--ranks 8] [--python PYTHON_WITH_TORCH] [--only ROW[,ROW…]]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Times sampling at batch 1 against transformers' generate, and shows how near it is to what memory allows.
 
 usage: sample.py BUILD_DIR MODEL_FOLDER --python PYTHON_WITH_TORCH [--rounds 5] [--tokens 100] [--threads 2] [--adapter DIR] [--dtype bf16]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What bench/sample.py asks of fsdptrain, done by transformers (and PEFT): greedy tokens at batch 1, by generate with its own cache. For each line on standard input
 it generates once and prints one JSON object: the seconds of all tokens but the first, and the ids.
 

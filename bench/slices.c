@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What one rank of a job does at start-up, timed: opens a model, plans, and reads its slices into memory. Prints one JSON object.
  *
  *     slices MODEL rows|columns|whole|plan|open RANK NRANKS [THREADS]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Text to ids on one thread, against the tokenizers library: text_ids.py BUILD TOKENIZER.json TEXT, with a Python that has tokenizers and numpy.
 
 The library gets the text as documents of 10,000 characters (one call on everything is slower for it), the best of its ways counts; ids are compared on the

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Times training steps of fsdptrain against PyTorch + transformers + PEFT, and prints a table of ratios.
 
 usage: train.py BUILD_DIR MODEL_FOLDER WORKDIR --python PYTHON_WITH_TORCH [--rounds 2] [--steps 3] [--threads 2] [--only ROW[,ROW…]] [--compiled]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What bench/train.py asks of fsdptrain, done by PyTorch, transformers and PEFT. Prints one JSON object: the seconds and the loss of every step, the
 seconds from process start to the end of the first step, and the largest resident size.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What sharding costs: the same LoRA job of 2,048 tokens a step as 1 rank of 2 threads, as 2 ranks of 1 thread that map each other's parameters, that gather them by
 copying, under mpirun, and by torch's fully_shard over gloo. Prints a table.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which kinds of device there are. */
 #include "cpu/stream.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sums of doubles without rounding, in a wide integer whose unit is 2⁻¹⁰⁷⁴, the smallest double. */
 #include <kernels/optimizer.h>
 

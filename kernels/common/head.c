@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The head by chunks of rows, from the device's own kernels: the same code for every device. */
 #include <kernels/loss.h>
 #include <kernels/memory.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Loads modules. What it says when that fails is for a user who asked for a device. */
 #include <kernels/module.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Philox4x32-10's block function, as the paper has it: one text for C, for vector-free C++ and for kernels on a GPU. */
 #ifndef COMMON_PHILOX_H
 #define COMMON_PHILOX_H

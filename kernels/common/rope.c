@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Frequencies and tables of rotary positions, on the host in fp64. Each scaling is what transformers' modeling_rope_utils computes. */
 #include <kernels/rope.h>
 

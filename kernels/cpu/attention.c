@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Attention's forward: a piece of work is a block of queries of a stack of heads, which runs over the keys that it sees, a span at a time, with a running
  * maximum and sum. */
 #include "cpu/attention.h"

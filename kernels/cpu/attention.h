@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What attention's forward and backward share: how tokens are cut into blocks, keys and values packed by document, and query heads stacked that share a key
  * head. Products inside are oneDNN's, in bf16 where that is worth it, else in fp32. */
 #ifndef CPU_ATTENTION_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Attention's backward. A piece of work is a document, a stack of heads, and a part of the document's query blocks (every nth): it runs over the spans of keys
  * that each sees, finishes dq, and adds to dk and dv of its own in scratch, which are then added in order. */
 #include "cpu/attention.h"

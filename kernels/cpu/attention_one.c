@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Attention of one token: a head is a piece, its weights lie in the worker's scratch. Heads that share keys find them in the cache. */
 #include "cpu/ops.h"
 #include "cpu/work.h"

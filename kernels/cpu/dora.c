@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* DoRA: norms of rows of W + scale·B·A, which is made in pieces of strips, and what is scaled by them. */
 #include "cpu/ops.h"
 #include "cpu/work.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Casts, sums of matrices, SwiGLU, dropout: what works on elements alone. */
 #include "cpu/ops.h"
 #include "cpu/work.h"

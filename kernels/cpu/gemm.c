@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products by a tile grid. A tile's product goes straight into C where nothing else is to be done, else into the worker's scratch, from where the rest
  * (low-rank parts, bias, sum, rounding) is done while it is in the cache. */
 #include "cpu/gemm.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The product behind kern_ops.gemm and LoRA's: a kern_gemm whose A or B may also be masked by dropout while it is read. */
 #ifndef CPU_GEMM_H
 #define CPU_GEMM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products with one vector. The rows of all matrices of a call make one list of pieces; a row's sum is one thread's, from its first element to its last. */
 #include "cpu/ops.h"
 #include "cpu/work.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* LoRA's thin products, a segment at a time. Dropout is a mask on X while it is read, and its scale a factor of the product. */
 #include "cpu/gemm.h"
 #include "cpu/ops.h"

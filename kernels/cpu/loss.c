@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cross-entropy by rows of logits. */
 #include "cpu/ops.h"
 #include "cpu/work.h"

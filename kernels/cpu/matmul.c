@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* oneDNN, versions 2 and 3. A primitive is made for each shape and kept, with memory objects for each worker, as making them costs more than a small product.
  * A training step has some hundred shapes; numbers of tokens make new ones without end, of about 130 KB each, so the longest unused go.
  * It must not know of tiles: a call here is one product in one thread. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One matrix product as one single-threaded call of oneDNN, with primitives kept by shape. All that knows oneDNN is matmul.c. */
 #ifndef CPU_MATMUL_H
 #define CPU_MATMUL_H

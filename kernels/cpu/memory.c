@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Host memory, by mmap: zero-filled, returned to the system at once, on huge pages or near a NUMA node where that is asked for. */
 #include "cpu/stream.h"
 

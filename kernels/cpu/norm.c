@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* RMSNorm and its gradient. A group (a row, or a head of one) is read twice in strips: once for its sums, once for its result. */
 #include "cpu/ops.h"
 #include "cpu/work.h"

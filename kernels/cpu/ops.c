@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The CPU's row of the kernel table. */
 #include "cpu/ops.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The CPU's kernels: what ops.c puts into the table. */
 #ifndef CPU_OPS_H
 #define CPU_OPS_H

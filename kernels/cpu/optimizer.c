@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* AdamW's step and sums of squares. */
 #include "cpu/ops.h"
 #include "cpu/work.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products through panels.h. B is packed, strip by strip; A is read as it lies, or packed by groups where it is transposed. A product whose A has fewer rows than
  * B has columns can be turned round (Cᵀ = Bᵀ·Aᵀ): then A is what is packed, and a weight is read once, as it lies. Who works at a piece packs for itself where
  * that is little beside the work: what another processor has just written is slow to read. An element of C has the same bits in all of these. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products through panels.h: packs what has to be packed, and hands out the tiles. */
 #ifndef CPU_PACKED_H
 #define CPU_PACKED_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Own matrix products from packed panels, where the processor has AVX-512 (for bf16 AVX512-BF16 without AMX): small kernels that keep a tile of C in registers
  * while they go along K, also through several products that are added (adapters), and finish it on the way out. A unit is four bytes: one fp32, or two bf16
  * that follow each other along K. An element of C is one fp32 sum over K in order, whatever the tile that it lies in: its bits depend on K alone. */

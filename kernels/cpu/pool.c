@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Threads that stay. A run is a generation number: threads spin for it a little while (kernels follow each other closely), then give way to who else wants
  * the processor, then sleep. It must not know what the pieces compute. */
 #include <kernels/pool.h>

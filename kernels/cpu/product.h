@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A product whose operands may be masked by dropout while they are read. */
 #ifndef CPU_PRODUCT_H
 #define CPU_PRODUCT_H

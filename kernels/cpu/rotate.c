@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rotary positions applied to the heads of a row, in place. */
 #include "cpu/ops.h"
 #include "cpu/work.h"

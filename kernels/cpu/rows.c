@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sums over tokens, and rows and columns chosen by index. */
 #include "cpu/ops.h"
 #include "cpu/work.h"

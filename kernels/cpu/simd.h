@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is worth vector instructions: loops over a strip of fp32. The files in simd/ are compiled once for each
  * instruction set and fill one table each; the best that the processor has is chosen at run time. All of them give right results; the last bits differ from
  * table to table. Any two operands may be the same strip, none may overlap otherwise. */

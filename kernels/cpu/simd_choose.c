@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which of the tables this processor can run, and which are worth it. */
 #include "cpu/panels.h"
 #include "cpu/simd.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Streams and events of the CPU. Work runs in line, so that an event is a time, and waiting for one is nothing. */
 #include "cpu/stream.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The CPU's stream: where work runs (in line, in a pool), what went wrong, and the scratch and primitives that products keep. */
 #ifndef CPU_STREAM_H
 #define CPU_STREAM_H

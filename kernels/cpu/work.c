@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See work.h. */
 #include "cpu/work.h"
 

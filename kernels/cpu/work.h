@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How CPU kernels cut their work, and rows as fp32 strips whatever their type. Cuts depend on shapes alone. */
 #ifndef CPU_WORK_H
 #define CPU_WORK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Attention: the table of documents, delta, and the choice between the rows. */
 #include "cuda/attention.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the kernels of attention share: documents and their tiles as a table on the device, and which row of work implements a call. */
 #ifndef CUDA_ATTENTION_CUH
 #define CUDA_ATTENTION_CUH

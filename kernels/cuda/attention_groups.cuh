@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Attention's products by warpgroups (wgmma, Hopper alone). A block has two, 64 rows each, that share the tiles they go along. Tiles are slabs of 64 features,
  * swizzled as warpgroup.cuh says. Products are started, and finished when what they give is needed: weights are computed while others are under way. */
 #ifndef CUDA_ATTENTION_GROUPS_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Attention's forward on tensor cores, by warps: a block of threads has a tile of 64 queries of a head, each warp 16 of them, and goes along the tiles of keys
  * that they see, the next one on its way while one is multiplied. Weights are rounded to bf16 before they are multiplied; sums and the softmax are fp32. */
 #include "cuda/attention_warps.cuh"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Attention's backward on tensor cores, by warps, in two passes without atomics: keys and values first, a block of threads for a tile of keys, over the query heads
  * that share them and the tiles of queries that see them, in order; then queries, which may lie over what the first pass read. Scores are computed in both. */
 #include "cuda/attention_warps.cuh"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Attention for any type and heads of up to 256 features, in fp32 throughout: a warp for each token and head, 32 of the tokens that it sees (or that see it) at a
  * time, a lane for each; then a lane for each feature, over those 32 in order. */
 #include "cuda/attention.cuh"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tiles of bf16 in shared memory for attention on tensor cores, whatever multiplies them: what goes in and out. A tile type has DIM features of ROWS rows,
  * at(row, col), where eight elements from a multiple of eight lie together, and the THREADS of the blocks that use it. */
 #ifndef CUDA_ATTENTION_TILES_CUH

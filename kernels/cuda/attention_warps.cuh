@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Attention's products by warps alone (mma.m16n8k16, Ampere and later). A block has four warps, 16 rows each; a tile's rows are DIM features and 8 more elements
  * of nothing: an odd number of 16 bytes, so that eight rows' pieces lie in different banks. */
 #ifndef CUDA_ATTENTION_WARPS_CUH

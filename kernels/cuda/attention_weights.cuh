@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From scores to weights, in registers: what attention's kernels on tensor cores share, whatever multiplies. A part is a warp's 16 rows (attention_tiles.cuh). */
 #ifndef CUDA_ATTENTION_WEIGHTS_CUH
 #define CUDA_ATTENTION_WEIGHTS_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Attention's forward by warpgroups: a block of threads has a tile of 128 queries of a head and goes along the tiles of keys that they see. A step multiplies the
  * queries with a tile of keys and, at the same time, the weights of the tile before with its values; the softmax of the step is computed while the latter goes on
  * (as Shah et al. 2024, "FlashAttention-3", 3.2). The next tiles are on their way meanwhile. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Attention's backward by warpgroups, in the same two passes as by warps (attention_mma_grad.cu). A step multiplies for its own scores and, at the same time, with
  * the weights of the step before; its own are computed while the latter goes on. The next step's tiles are sent for when products are under way; by key_grads, which
  * has all registers in use then, before. */

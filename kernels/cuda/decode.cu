@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One token at a time. Products of matrices with one vector: a warp a row, over the rows of all matrices of a call; each weight is read once. Attention: a
  * head's keys are parted among blocks, and in a block among lanes; what the parts come to is put together in their order. */
 #include "cuda/ops.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA row: what its files of the runtime (streams, memory, links) give to the module. No CUDA type stands here. */
 #ifndef CUDA_DEVICE_H
 #define CUDA_DEVICE_H

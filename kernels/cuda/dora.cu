@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* DoRA: norms of rows of W + scale·B·A, a block of threads a row, and what is scaled by them. */
 #include "cuda/fold.cuh"
 #include "cuda/ops.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Casts, sums of matrices, SwiGLU: what works on elements alone. Each result is computed before it is stored, as it may lie over an operand. */
 #include "cuda/ops.h"
 #include "cuda/vec.cuh"

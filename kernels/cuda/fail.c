@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A stream's first failure, and what kernels found put into words. Knows nothing of CUDA. */
 #include "cuda/stream.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sums over tokens: partial sums of each block of KERN_ROW_BLOCK rows, then their fold in order, ((dst + p0) + p1) + …, as on the CPU. */
 #ifndef CUDA_FOLD_CUH
 #define CUDA_FOLD_CUH

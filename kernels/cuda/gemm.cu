@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products as kernels/gemm.h has them, made of the library's: D = A·B + C, in steps that each add to what is there. A bf16 C is its own sum, rounded at each step,
  * the adapters' small parts before the product: an fp32 sum beside it would cost more than its products. */
 #include "cuda/ops.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Recordings, as CUDA's graphs: what is put on a stream is captured, and launched again by one call. The table's operations are fit for it: they start kernels and
  * copy between places that stay, with arguments that travel by value, and cuBLASLt works in the stream's own scratch. */
 #include "cuda/device.h"

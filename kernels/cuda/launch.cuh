@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How a .cu file starts its kernels and what a kernel may use: CUDA's own words under nvcc; under a C++ compiler the shim, which gives them the same meaning
  * on the CPU, slowly. Kernels use blocks of one dimension, whole warps, and shared memory by shared_memory<T>() alone. */
 #ifndef CUDA_LAUNCH_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL, found when ranks are linked and not before: its library is large, and one rank needs none. Communicators do not block, so that a rank which waits for
  * others sees that one of them is gone. */
 #include <kernels/link.h>

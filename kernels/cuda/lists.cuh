@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One launch for a list of pieces of work: each has its blocks, and a block finds out whose it is. The list goes to the stream's scratch memory. */
 #ifndef CUDA_LISTS_CUH
 #define CUDA_LISTS_CUH

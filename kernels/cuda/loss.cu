@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cross-entropy: a block of threads a row of logits. The row is read once for its maximum and sum, and once more for its gradient: from the cache as far as the
  * rows that are being read fit there, and they are few, as a block is as large as can be. */
 #include "cuda/ops.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products with dropout: what is masked is made in the stream's panel, some rows at a time, and the library multiplies. */
 #include "cuda/product.cuh"
 #include "cuda/random.cuh"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The one file that knows cuBLASLt: products by the kernel that its heuristics name first for a shape, asked once and kept. fp32 is never TF32, and sums that are
  * split along k are added up in fp32 in an order of their own, without atomics: the same call gives the same bits. */
 #include "cuda/matmul.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One product by the library: what cuBLASLt takes in one call. gemm.cu makes of it what kernels/gemm.h promises. Row-major, as everywhere. */
 #ifndef CUDA_MATMUL_H
 #define CUDA_MATMUL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of the device, and of the host where the device copies from it at full speed: the processor's own, locked and made known to the driver. */
 #include <kernels/memory.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a warp does together on tensor cores, and copies that go on while it works: PTX under nvcc, the shim's on the CPU. The layouts are PTX's for
  * mma.m16n8k16: with g = lane / 4 and t = lane % 4, C's registers are (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1). */
 #ifndef CUDA_MMA_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The module's one symbol: which devices there are, and whether the kernels run on them. */
 #include <kernels/module.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* RMSNorm and its gradient. A group of columns (a row, or a head of one) belongs to lanes of a warp where it is short, else to a block of threads. What a thread has
  * of it stays in its registers until its result; of long rows it is read again, from the cache. */
 #include "cuda/fold.cuh"

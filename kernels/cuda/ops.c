@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA row of the kernel table. */
 #include "cuda/ops.h"
 

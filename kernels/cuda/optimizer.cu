@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* AdamW's step: one launch for all ranges. */
 #include "cuda/lists.cuh"
 #include "cuda/ops.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See product.cuh. A block of threads makes a tile of C; sums over k run by blocks of KERN_ROW_BLOCK, whose sums are added in order. */
 #include "cuda/product.cuh"
 

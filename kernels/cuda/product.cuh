@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products: the library's, and the CUDA row's own for what that does not take, such as operands of two types; with dropout's masks on one of the three. */
 #ifndef CUDA_PRODUCT_CUH
 #define CUDA_PRODUCT_CUH

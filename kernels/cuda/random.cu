@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Dropout and uniform numbers. */
 #include "cuda/random.cuh"
 

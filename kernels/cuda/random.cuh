@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Dropout's factors where they are needed: the numbers are those of kernels/random.h. */
 #ifndef CUDA_RANDOM_CUH
 #define CUDA_RANDOM_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rotary positions, in place. A thread turns eight features of a head's lower half with their partners in the upper. */
 #include "cuda/ops.h"
 #include "cuda/vec.cuh"

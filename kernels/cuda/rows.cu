@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows and columns chosen by index: embeddings, supervised rows, and their gradients. Indices are looked at first, in a launch of their own; where one is none
  * of the rows there are, the stream's fault is set and the kernels here do nothing. */
 #include "cuda/ops.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Indices that only the device sees are looked at there, before they are used. */
 #ifndef CUDA_ROWS_CUH
 #define CUDA_ROWS_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the CUDA row's operations need of a stream: a place to put work, scratch that is planned before step 0, and two ways for a failure to come back.
  * streams.c fills it from the CUDA runtime; the shim, which runs the same kernels on the CPU, fills it without. Nothing here names a CUDA type, so that C files
  * see it without CUDA's headers. */

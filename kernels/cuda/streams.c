@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Streams and events of the CUDA runtime. What kernels find wrong lies in the device's memory until somebody waits. */
 #include "cuda/stream.h"
 

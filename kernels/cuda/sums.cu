@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sums over tokens and over all elements, in fixed orders. */
 #include "cuda/fold.cuh"
 #include "cuda/lists.cuh"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the host knows goes to the device's memory as arguments of launches: they travel by value, so that what they were made of may change at once, and a recording
  * keeps them. (A copy from memory that is not pinned may read it later than its call, or wait for the stream.) */
 #ifndef CUDA_UPLOAD_CUH

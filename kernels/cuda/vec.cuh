@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Eight elements of a row at a time, whatever their type: one access of 16 bytes where the row allows it. A kernel is compiled three times: all operands bf16,
  * all fp32, or each its own; and element-wise ones are started here. */
 #ifndef CUDA_VEC_CUH

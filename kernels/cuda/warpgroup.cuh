@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a warpgroup (four warps that begin at a multiple of four) multiplies together on Hopper's tensor cores, out of shared memory: PTX's wgmma under nvcc for
  * sm_90a, the shim's on the CPU. The threads go on while it works: from group_begin to the group_wait that covers it nobody touches the accumulators, the
  * registers of A or the memory. A warp has 16 of the 64 rows, laid out as by mma.m16n8k16 (mma.cuh), each eight columns after the other.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Every option of every verb on every kind of source: it is used, refused, or said to have no effect.
 
 usage: cells.py BINARY [VERB[/SOURCE[/OPTION]] ...]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs the fsdpck tool on the cases in tests/cli/cases/*.txt and compares stdout, stderr and exit code.
 
 usage: run_cases.py BINARY [CASE.txt ...]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The wrappers (failing_malloc.h). Each only decides whether it is its turn. */
 #include "failing_malloc.h"
 

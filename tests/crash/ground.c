@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What verbs start from (verbs.h): the old model and the new one, as each kind of source. */
 #include <setjmp.h>
 #include <stdarg.h>

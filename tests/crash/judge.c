@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a verb left behind (verbs.h): the old state, the new one, or neither, and what is cleared up. */
 #include "verbs_impl.h"
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The real binary, killed by strace as it enters each system call that changes something: what stands under the output's name is wholly the old one or
 wholly the new one; `clean` removes the rest, or the next attempt does. (Every operation of every verb, within one process: test_killed.c.)
 

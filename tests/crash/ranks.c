@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks as threads (ranks.h). Knows how tensors are cut among ranks, and nothing of files. */
 #include "ranks.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A save by several ranks in one process: a thread each, and a barrier that gives up when one is gone. */
 #ifndef TESTS_RANKS_H
 #define TESTS_RANKS_H

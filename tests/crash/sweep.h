@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which operations a sweep visits: all of them up to 200, then every 7th. Under sanitizers, which make each run many times slower, fewer. */
 #ifndef TESTS_SWEEP_H
 #define TESTS_SWEEP_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Direct reads and writes on a file system that is strict about them: every offset, length and address must be a multiple of the page, and transfers
  * come short as they please. Simulated, so that it is the same wherever the test runs. */
 #include <setjmp.h>

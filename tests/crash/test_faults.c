@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every verb, and each of its operations fails once: ENOSPC, EIO, EACCES, ENOMEM, an interruption, a short transfer. Either that is harmless and the
  * new output stands, or the verb says what failed and where, and leaves everything as it was. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The world changes under a verb: files of the source shrink, grow or are replaced while it reads them; the place of the output cannot be written, or
  * is full. Either the output is right, or the error names the file, and nothing is left. */
 #include <setjmp.h>

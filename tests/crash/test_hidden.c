@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* File systems that give a file another name while it is open, instead of removing it (.fuse_hidden…, .nfs…): its folder cannot go before it is
  * closed. Every verb must have closed what it replaces, and what somebody else holds open must not be waited for. */
 #include <setjmp.h>

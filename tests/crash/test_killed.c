@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every verb, killed before each of its operations: what stands under the output's name is wholly the old one or wholly the new one, what lies
  * about is seen and removed, and the next attempt succeeds: also when it is killed too. */
 #include <setjmp.h>

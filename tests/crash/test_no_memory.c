@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every allocation of every verb fails once: the verb says that memory is out, and leaves everything as it was. Leaks and wild pointers on the way
  * are for AddressSanitizer to find. */
 #include <setjmp.h>

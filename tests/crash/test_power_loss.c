@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every verb, and the power goes after each of its changes: what was not fsynced is lost, half there, or reordered. The output is wholly the old
  * one or wholly the new one, and the new one once the verb has returned. And the proof that this can fail: without any one of its fsyncs, it does. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs whole verbs (verbs.h). Uses the public side of the library only. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The verbs of the library, whole, on a model of a few tensors: each is run from its old state through an I/O table of the test's, and what it
  * leaves is judged. Shared by the tests that kill, cut the power and fail operations. All of it aborts when the system refuses. */
 #ifndef TESTS_VERBS_H

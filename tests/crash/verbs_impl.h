@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the files behind verbs.h call of each other. */
 #ifndef TESTS_VERBS_IMPL_H
 #define TESTS_VERBS_IMPL_H

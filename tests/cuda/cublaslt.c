@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See hosted.h: cuBLASLt, by plain loops. Matrices have their columns together; D = alpha * op(A) * op(B) + beta * C, and a bias that runs along D's rows. */
 #include "hosted.h"
 

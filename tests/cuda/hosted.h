@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A CUDA runtime, cuBLASLt and NCCL in the host's memory, as far as the CUDA row uses them: so that what wraps them runs without a GPU, and its failures can be
  * had on demand. Everything is done when the call returns; the kernels are the shim's. What NVIDIA's libraries would answer with an error is answered so; what they
  * leave undefined ends the program with a word. The environment says how a device is: FSDPTRAIN_HOSTED_FREE, its bytes (8 GiB); FSDPTRAIN_HOSTED_MAJOR, its

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A stream as the runtime's files see it. Work counts as under way until somebody waits for it, or asks a second time. */
 #ifndef CUDA_HOSTED_STREAM_H
 #define CUDA_HOSTED_STREAM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Calls as they are made: counted, and failing on demand. */
 #include "hosted.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How a kernel of the shim starts on a hosted stream, by CUDA's rules. */
 #include "cuda/shim/shim.h"
 

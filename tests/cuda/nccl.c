@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See hosted.h: NCCL for ranks of one host. Communicators do not block: what is asked is under way when the call returns, and goes on when somebody asks how it
  * stands. Two ranks on one device are refused, as NCCL does. */
 #include "boxes.h"

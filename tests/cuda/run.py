@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The CUDA module itself, on NVIDIA's libraries in the host's memory (hosted.h) and the shim's kernels: it trains as the processor does, with the same bits for any
 number of ranks, and whatever call of a library fails, a run ends with one line, without a hang, its last checkpoint whole.
 

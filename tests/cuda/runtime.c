@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See hosted.h: the runtime. The CUDA Runtime API's own documentation says which call asks for which current device. */
 #include "hosted_stream.h"
 

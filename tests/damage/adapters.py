@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Adapters and bases that do not fit, lie or try to cost: each is refused with one line that names file, tensor and reason, in little memory.
 
 usage: adapters.py BINARY

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Changes fields of a good checkpoint and makes every hash right again (FORMAT.md sections 1 and 3), so that only the lie itself can be found out."""
 import json
 import os

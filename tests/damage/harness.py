@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the damage tests share: running the tool under limits, small sources, and counting what fails. Standard library only."""
 import json
 import multiprocessing

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hashes for the forger in Python: a line of hex digits in, the XXH3-128 of those bytes out, until the end of the input. */
 #include <stdio.h>
 #include <stdlib.h>

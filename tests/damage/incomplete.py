@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints of which a part is missing, and folders that hold checkpoints: what is there is named, and never taken for something else.
 
 usage: incomplete.py BINARY

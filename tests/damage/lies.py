@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints that lie, with right hashes: every verb refuses them with one line, in little memory, without hanging or crashing.
 
 usage: lies.py BINARY HASH128

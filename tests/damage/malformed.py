@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Malformed safetensors files and Hugging Face folders, each tiny and with one defect: lies about sizes, holes, overlaps, overflows, duplicate keys,
 deep nesting, paths that lead out. Each is refused in under 64 MiB with exit 3 and one line that names the file; the good ones among them are read.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """`verify` reports whatever another verb refuses. Each value in index.json of small checkpoints is changed in turn, and bytes of .metadata, with all hashes made
 right; if a verb then refuses, or the two documents differ, `verify` must report it, in most cases also with --quick. Chunk tables: see lies.py.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The places where a checkpoint can be put: ".", links, empty and other directories, read-only parents, and real mount points, which cannot be renamed.
 Mounting needs root or user namespaces; where neither is allowed, those cases are skipped, and a line says so.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints that name a frozen base: it is found from wherever the checkpoint was written to, missed in one sentence, refused where it is another; and
 what a forged reference meets.
 

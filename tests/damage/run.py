@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Damages good checkpoints in the ways that disks, copies and people do, and checks that `verify` names it and that reading refuses it or is not touched.
 (Every single byte and every length of a small checkpoint: unit/test_damage.c. Lies with right hashes: lies.py.)
 

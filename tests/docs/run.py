@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs what README.md and the pages in docs/ show, and checks what they name.
 
 usage: run.py page PAGE.md --tool FILE ... [--lib FILE] [--cc "CC ..."] [--write]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Small things for targets. Knows nothing of the library. */
 #include "fuzz.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One stored block: whatever it is, it decodes to just as many bytes as it should, or to none; and whatever bytes there are, they come back. The input
  * begins with a dtype and the decoded size (a byte, and two). */
 #include "base/block_codec.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A line of data.train through a tokenizer and template of the goldens. Properties: a document has as many ids as labels, a label is -1 or the id; a line that
  * is refused leaves nothing behind. */
 #include <string.h>

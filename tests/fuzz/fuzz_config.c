@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rewriting the dtypes of a config.json. Properties: the result is JSON where the input was; nothing but dtypes changes; doing it twice changes
  * nothing; what it says of tied embeddings is what jansson sees. */
 #include <string.h>

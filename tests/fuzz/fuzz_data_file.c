@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A file of data, lines or an array, plain, gzip, Zstandard, or broken: its lines, and its parts. Properties: the parts are the lines, in order, whether every part is taken or only some;
  * where the one fails, so does the other. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Files of the source tree as files in memory: what stands beside the file that a target makes up. */
 #include "fuzz_source.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Globs: the input is pattern, newline, name. Property: fsdpck_glob_match(), which goes back to the last '*' only, says what a table of all ways
  * to match says; from a pattern that matches to the name no edit is needed. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A Hugging Face folder: the input is its model.safetensors.index.json; two sound files and a config.json lie beside it. */
 #include <string.h>
 

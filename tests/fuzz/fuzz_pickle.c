@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The pickle reader alone. Properties: every node is of a kind, its children are nodes, text is what it says; what was read up to STOP reads the same
  * without what follows; only allowed names come through. */
 #include <string.h>

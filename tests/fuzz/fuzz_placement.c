@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* --mesh and --placement: the first line of the input is the mesh, every other one a rule. Properties: what parses is a mesh that exists and rules
  * on its dimensions; a placement's text is read as the same placement; tensors get placements that they can have, or none. */
 #include <string.h>

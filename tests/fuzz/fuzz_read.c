@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Boxes of a stored tensor into strided memory, against one element at a time. Properties: each byte of the place is the tensor's, no byte beside it
  * is touched, the plan counts the same bytes, and a range of elements in row-major order is that range. */
 #include <string.h>

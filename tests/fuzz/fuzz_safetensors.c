@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A safetensors file: the whole of it is the input. Property besides fuzz_source()'s: tensors lie in the file, after the header, and share no byte. */
 #include <stdlib.h>
 

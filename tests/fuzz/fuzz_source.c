@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One pass of a careful reader over a checkpoint in memory. Properties: what opens has a consistent catalogue; a part of a tensor is that part of
  * the whole; a plan counts what a read needs; what verify finds clean can be opened and read; no descriptor is left open. */
 #include "fuzz_source.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Everything that a reader does with a checkpoint, done to files in memory: open, look at the catalogue, plan, read, verify. What must hold of
  * any bytes is checked: see fuzz_source.c. */
 #ifndef TESTS_FUZZ_SOURCE_H

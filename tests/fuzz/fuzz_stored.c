@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Lays a tensor out in chunks, byte by byte, and answers where they are. Written to be obviously right; uses the library only to make the
  * source that is put under test. */
 #include "fuzz_stored.h"

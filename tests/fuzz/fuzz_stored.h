@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A tensor of random elements, cut in chunks that lie in files in memory in every way that a format can have them: a source for targets that
  * are about the engine. The input decides everything. */
 #ifndef TESTS_FUZZ_STORED_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A shard file: the input is all of rank 0's, and begins where the file does. Its trailer's hashes are put right here, and an index.json
  * that knows size and hash is written around it, or no change of a byte would ever get past them; the other ranks' files are sound. Property besides
  * fuzz_source()'s: what reads as a table is what FORMAT.md section 3.2 says. */

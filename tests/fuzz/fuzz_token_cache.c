@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The body of a token cache, between a header and an end that are right, its sections' hashes put right where that can be. Properties: what is sound has documents
  * within the bytes, as many as their counts say; what is not leaves nothing behind. */
 #include <stdlib.h>

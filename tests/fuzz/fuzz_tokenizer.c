@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer.json, the byte 0xff, a text. Properties: ids are the tokenizer's; tokens begin in order and in the text; what comes from the cache of words is
  * what was merged; text that is no UTF-8 is refused; every list of ids can be decoded. */
 #include <string.h>

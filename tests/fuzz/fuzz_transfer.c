@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A stored tensor through the engine into chunks cut another way, against one element at a time. Properties: lanes hold every chunk and cover every
  * element; payloads, block hashes, CRC-32s and content ids are those of the tensor's elements; no byte outside payloads and hashes is touched. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Values as typed on the command line: sizes, counts, numbers, lists, pairs. Properties: a value written out plainly is read as the same; a list's
  * parts joined give the list; distances are distances. */
 #include <inttypes.h>

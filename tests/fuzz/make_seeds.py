@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes the seeds of the fuzz targets: make_seeds.py FSDPCK FOLDER writes FOLDER/TARGET/seed-N, from the fixtures and the output of the fsdpck
 binary; `fuzz_TARGET -merge=1 corpus/TARGET FOLDER/TARGET` keeps of them what adds to a corpus. Standard library only.
 

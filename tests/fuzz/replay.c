@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs a fuzz target over every file of its corpus, as an ordinary test: replay FOLDER. Bytes only; what they mean is the target's. */
 #include <dirent.h>
 #include <string.h>

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs the fuzz targets of a build with -Dfuzz=true for so many seconds each, as many at a time as there are processors. Each starts from its corpus
 in the tree and goes on from what earlier runs of this build found, in BUILD/fuzz-work; the tree is changed by --keep only. Standard library only.
 

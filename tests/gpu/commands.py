@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How tests/gpu/all runs commands: one after another within its time, keeping what they said and what was measured, with an eye on the device's memory."""
 import json, os, shlex, signal, subprocess, threading, time
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How fast a module's kernels are on its first device, beside a plain copy on that device: a JSON object a line, with the median of some rounds, and how far
  * the fastest and the slowest were apart, as a share of it. Shapes of an 8B Llama, bf16. What only reads and writes has several times what a cache holds.
  *

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A Llama with random weights, made on the GPU, as a Hugging Face folder; and rows of random tokens to train it on. Needs PyTorch.
 
     make_model.py 0.1B|0.6B|8B OUT"""

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The same training steps by PyTorch + transformers + PEFT on one GPU. Prints a JSON object. Or, with --attention, how fast cuDNN's attention is there.
 
     peer.py MODEL_FOLDER --mode eager|checkpointing|compiled --adapters bf16|autocast [--seq 4096] [--batch 2] [--steps 6]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training steps of a random Llama, by us and by PyTorch + PEFT: a part of tests/gpu/all."""
 import json, pathlib, shutil, statistics, sys, time
 

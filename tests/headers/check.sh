@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # check.sh INCLUDE_DIR COMPILER [ARGS]: every public header compiles alone, without a warning.
 set -eu
 include=$1

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # floors.sh SOURCE_ROOT CC [ARGS]: what the floors forbid does not compile. The command line sees the public headers of the library and of the trainer and nothing
 # else of them; the library sees neither the command line nor the trainer.
 set -eu

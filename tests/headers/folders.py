@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """folders.py ROOT: includes go down. Each floor's folders stand in an order, lowest first, and a file includes its own folder's headers, those below, and no
 file that includes it."""
 import collections, pathlib, re, sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks that DIR is a PyTorch DCP checkpoint holding exactly the tensors of REF, bit for bit: through torch itself, and statically."""
 import io, json, os, zipfile
 

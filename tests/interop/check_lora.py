@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LoRA both ways against the real PEFT: adapters of every kind that it trains, found again in sharded checkpoints under the names that wrappers give,
 and merged. Used by run.py; `python check_lora.py BINARY [WORD]` runs it alone."""
 import json, os, shutil, sys, tempfile, warnings

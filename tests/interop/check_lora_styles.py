@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """export-lora for diffusion models: --style diffusers against diffusers itself, kohya and comfy against strict checkers of what sd-scripts and ComfyUI read
 (their loaders are no packages). Used by run.py."""
 import os, tempfile

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adapters that export-lora wrote, through the real PEFT of every age: each version is one directory of pure Python on top of the environment that the
 other checks use. A version loads the folder onto the base, and its logits are those of what merge-lora makes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an adapter of PEFT's holds besides A and B: saved modules, resized and adapted embeddings, trained tokens, on tied and untied models. merge-lora gives
 what PEFT makes of the same files, or refuses by a tensor's name; export-lora finds the same file again in a training checkpoint. And strays: every one is
 refused or arrives. Used by run.py; `python check_lora_whole.py BINARY [WORD]` runs it alone."""

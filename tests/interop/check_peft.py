@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """An adapter folder that fsdptrain wrote, with PEFT itself: it is accepted, holds exactly the keys and shapes that PEFT wants, loads without a warning about keys,
 changes the logits, and gives those that fsdptrain computes with it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks a safetensors file, or an HF folder with model.safetensors.index.json, against REF, bit for bit, through the official library."""
 import json, os, struct
 

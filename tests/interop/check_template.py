@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Templates against transformers' own environment: what is in TEMPLATES, on CONVERSATIONS, and random expressions; text, {% generation %} spans, and errors."""
 import json, random, subprocess, warnings
 

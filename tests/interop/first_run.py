@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a new user does, on SmolLM2: init, run on two ranks, Ctrl-C, run again, sample with the adapter, load it in PEFT. Few steps, on the conversations of fixtures/."""
 import json, os, signal, subprocess, sys
 

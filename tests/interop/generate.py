@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Greedy tokens of a Hugging Face folder as transformers gives them: the proof that a folder still is the model it was."""
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes a real PyTorch DCP checkpoint on N gloo processes, with the truth beside it:
 
   OUT/ckpt/              what torch.distributed.checkpoint wrote

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Greedy tokens of transformers (and PEFT) for the trainer's goldens, in float32.
 
 usage: make_generate.py GOLDENS OUT.json        (tests/train/goldens/generate.json is its output)

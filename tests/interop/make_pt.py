@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes torch.save files in the shapes found in the wild, each with the truth as safetensors.
 
   OUT/<case>/…            the .pt / .bin files

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the weights and configuration of fixtures/tiny-llama-tied: a seeded, tied 2-layer Llama in three files.
 
 Weights come from numpy's PCG64 integers on a fixed grid, so the same seed gives the same bytes on any machine. Norm weights are random

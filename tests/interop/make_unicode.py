@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What the tokenizers library takes for a letter, a number, white space and so on, asked of it code point by code point.
 
 usage: make_unicode.py RANGES.inc CATEGORIES.inc        (unicode_ranges.inc and unicode_categories.inc of src/train/text/tokenizer are its output)
@@ -38,7 +39,7 @@ def write_categories(path):
         if c == 0 or category[c] != category[c - 1]:
             starts.append("%#x" % (c << 5 | category[c]))
     with open(path, "w") as f:
-        f.write("/* Made by tests/interop/make_unicode.py: the first code point of each run, times 32, and its category. */\n")
+        f.write("/* SPDX-License-Identifier: Apache-2.0 */\n/* Made by tests/interop/make_unicode.py: the first code point of each run, times 32, and its category. */\n")
         for i in range(0, len(starts), 16):
             f.write(",".join(starts[i:i + 16]) + ",\n")
     print(f"{len(starts)} runs of categories")
@@ -97,7 +98,7 @@ def main():
                 ranges.append("{%#x,%#x,%d}" % (start, c - 1, bits[start]))
             start = c
     with open(sys.argv[1], "w") as f:
-        f.write("/* Made by tests/interop/make_unicode.py: first, last, bits. */\n")
+        f.write("/* SPDX-License-Identifier: Apache-2.0 */\n/* Made by tests/interop/make_unicode.py: first, last, bits. */\n")
         for i in range(0, len(ranges), 8):
             f.write(",".join(ranges[i:i + 8]) + ",\n")
     print(f"{len(ranges)} ranges")

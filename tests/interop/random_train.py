@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Random small models, adapters, data and settings: what transformers + PEFT make of them in a few steps of float32, and what `fsdptrain run` makes of them.
 
     random_train.py FSDPTRAIN [--count 36] [--seed N] [--keep DIR]

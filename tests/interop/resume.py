@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A torch program that trains, saves, is resharded by fsdpck, and goes on: with exactly the losses of the run that was never broken.
 
 Only rank 0 has a loss, so that sums over any number of ranks add zeros and nothing rounds differently: whatever differs is the checkpoint's fault."""

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """fsdpck against the real PyTorch, safetensors, transformers, PEFT and diffusers: what it writes they load, what they write it reads, bit for bit.
 
 usage: run.py BINARY --smollm2 FOLDER [--quick] [--only WORD] [--keep DIR]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What tests of kernels share: matrices with gaps between rows, random but the same each time, and runs of one test at every number of threads and every
  * instruction set, whose results must be the same bits for any number of threads. */
 #ifndef KERNELS_HARNESS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Dropout's factor of one element, straight from design: counter, block, word, uniform. */
 #ifndef PHILOX_REF_H
 #define PHILOX_REF_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Attention against a plain fp64 reference that stores T×T, its gradients too; these against finite differences; documents do not see each other. */
 #include "harness.h"
 

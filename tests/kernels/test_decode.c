@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products with one vector, and the attention of one token, against fp64. */
 #include "harness.h"
 

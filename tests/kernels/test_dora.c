@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* DoRA's norms, scaling and magnitude's gradient against fp64. */
 #include "harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Casts, sums, SwiGLU, row gather and scatter, dropout. */
 #include "harness.h"
 #include "philox_ref.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products against fp64: layouts, odd shapes, sums, bias, low-rank segments with dropout. */
 #include "harness.h"
 #include "philox_ref.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cross-entropy, and the head by chunks, against fp64: all rows or chosen ones, frozen or not, with LoRA and dropout. */
 #include "harness.h"
 #include "philox_ref.h"

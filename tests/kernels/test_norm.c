@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* RMSNorm, q/k-norm and rotary positions against fp64. */
 #include "harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* AdamW, sums of squares, the exact sum, and Philox's known answers. */
 #include "harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The shim itself: it must show what it is there to show. A kernel without its barrier, and one that reads a copy or a product it did not wait for, give other
  * results than the sound ones (the latter two where they come late); one whose products read what was not published ends; and the sound ones give theirs in
  * every order of threads. */

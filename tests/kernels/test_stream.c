@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pools, streams, events, memory: what kernels run on. */
 #include "harness.h"
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Completions, as a user gets them: typed into a shell on a terminal, with the Tab key.
 
 usage: completions.py bash|zsh|fish FOLDER FSDPCK [FSDPTRAIN]"""

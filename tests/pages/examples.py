@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The examples of --help and of the man pages work, in a folder where their files exist.
 
 usage: examples.py FIXTURES FSDPCK [FSDPTRAIN]"""

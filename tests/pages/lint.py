@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """groff and mandoc have no complaint about the man pages.
 
 usage: lint.py FOLDER"""

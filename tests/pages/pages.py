@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Man pages and docs/config.md say what the programs say.
 
 usage: pages.py FOLDER CONFIG.md FSDPCK [FSDPTRAIN]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a program says of itself: its verbs, and the options of each."""
 import re
 import subprocess

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Flipped bytes in sources that carry a CRC-32 a record: every verb that reads them refuses, names file and tensor, and leaves nothing; --no-verify takes them
 as they are. Sound sources give the same bytes as ever.
 

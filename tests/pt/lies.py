@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """torch.save files that nobody should have written: code, cycles, bombs, lies. Each is refused with one line, in little memory, and nothing runs.
 
 usage: lies.py BINARY

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Megatron-core adds to .metadata classes of its own, the plans of the save, and tensors in shapes of its own making.
 
 usage: megatron.py BINARY

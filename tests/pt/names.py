@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A Llama under torchtitan's names and under Hugging Face's: rows of q and k change places, whatever the sharding, and back.
 
 usage: names.py BINARY

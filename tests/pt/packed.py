@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """DCP directories whose items are zstd streams: sound ones of every make, and streams that are cut, flipped, foreign, or too long.
 
 usage: packed.py BINARY

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What torch saved, read by the tool: every tensor as the truth beside it says; sharded, exported and damaged.
 
 usage: run.py BINARY

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes torch.save files byte by byte, right ones and wrong ones. Standard library only."""
 import io
 import struct

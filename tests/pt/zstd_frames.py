@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes zstd frames byte by byte: blocks as they are and blocks of one byte, no entropy coder. Standard library only."""
 import struct
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stored blocks of compressed chunks (FORMAT.md section 8.2) to elements. Written from the page; frames are libzstd's to decode."""
 import ctypes
 import ctypes.util

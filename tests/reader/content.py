@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Content ids (FORMAT.md section 4)."""
 from xxh3 import xxh3_128
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Frozen bases by reference (FORMAT.md section 9). Written from the page."""
 import json
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A second reader of fsdpck checkpoints, written from src/ckpt/FORMAT.md alone, to prove that the page is enough.
 
 usage: fsdpck_reader.py DIR [--against FULL.safetensors]

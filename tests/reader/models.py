@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random models and layouts for run.py, and safetensors files written and read by hand. Everything follows from a seed."""
 import fnmatch
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FORMAT.md section 2: which rank holds which boxes of a tensor. Pure arithmetic; knows nothing of files."""
 import itertools
 import re

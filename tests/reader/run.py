@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Random models through `convert | reshard | reshard | export`, every checkpoint on the way read by the second reader, and damaged ones.
 
 usage: run.py BINARY [--count N] [--seed S] [--keep DIR]

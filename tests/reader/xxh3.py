@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """XXH3-128, from xxHash's specification, in Python and numpy.
 
 What the second reader hashes with, so that it needs numpy only, and proof that the format needs no particular library. Knows nothing of

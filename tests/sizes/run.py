@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Sizes and places that nobody tests: items over 4 GiB, 2^31 elements, thousands of ranks, 100,000 tensors, long names, poor file systems, little memory.
 Files are sparse and folders are removed. One case a run, so that one that cannot be tried here is counted as skipped, with its reason.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Converts and exports through the library on a file system that is poor in three ways: no direct I/O, no reserving of space, and no fsync; and
  * that keeps holes: blocks of zeros are not written. So outputs of many gigabytes of zeros cost nearly nothing. Knows nothing of what is converted.
  *

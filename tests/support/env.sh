@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash disable=SC2034 # the scripts that source this use them
 # What ./quickstart, ./test and .ci/run share: finding and installing what is needed, build directories, the Python parts, counts.
 # Sourced by bash, with $top set to the repository's root. Knows nothing of what the checks check.

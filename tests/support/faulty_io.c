@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table that fails on purpose: counting, failing, lying. What it records, and the model of power loss, is in power_loss.c. */
 #include "faulty_io.h"
 

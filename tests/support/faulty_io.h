@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An I/O table for tests that stands before the POSIX one: it counts operations, fails or stops at a chosen one, and keeps a record of all
  * changes below one directory from which it can tell what a loss of power could have left there.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The I/O table over an array of names and bytes. A descriptor is the file's number: readers never depend on a position. */
 #include "memory_io.h"
 

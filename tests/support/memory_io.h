@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A small file system in memory behind the I/O table: names with bytes, read-only but for files that a test has given room for. Directories are
  * the prefixes of names. Every operation has bounds of its own, so a reader that trusts a file too much meets an error and no luck. Not
  * thread-safe. */

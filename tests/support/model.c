@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random models, and what is true of them. Written to be obviously right rather than fast; knows no checkpoint format but safetensors. */
 #include "model.h"
 

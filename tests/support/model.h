@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random models for tests: tensors with their bytes in memory, a safetensors file of them, and the plain element-by-element truth that readers
  * and writers are held against. Uses nothing of the library but its list of element types. All of it aborts when the system refuses. */
 #ifndef TESTS_MODEL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A source that a test reads: what fails ends the test with the error's words. */
 #ifndef TESTS_OPENED_H
 #define TESTS_OPENED_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The model of power loss (faulty_io.h says what it is). Everything is kept in memory as a list of events on numbered nodes; the tree that
  * a crash leaves is worked out from the list, so that one run of a program gives all its crashes. */
 #include "power_loss.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A small save in every mode of the commit protocol. Knows the protocol's public side only. */
 #include "save_case.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One way to commit, with the old and the new state it may end in: shared by the tests of the commit protocol and of its left-overs. */
 #ifndef TESTS_SAVE_CASE_H
 #define TESTS_SAVE_CASE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks as forked processes that save a model together. The barrier gives up rather than hang. */
 #include "save_job.h"
 

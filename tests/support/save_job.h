@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Saves by several processes that share a directory and a barrier, as tests make them: a model, how it is spread over ranks, what goes wrong on the way,
  * and what must be true afterwards. */
 #ifndef TESTS_SAVE_JOB_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Open addressing (seen.h). Knows nothing of what the digests are of. */
 #include "seen.h"
 

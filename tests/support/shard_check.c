@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shard files read as FORMAT.md describes them: the chunk table by the library, everything else by hand. */
 #include "shard_check.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Looks at shard files without the library's readers of payloads: every chunk that a table lists, its bytes, block hashes, CRC-32s (in the table and
  * in the zip around it) and content, against a model. */
 #ifndef TESTS_SHARD_CHECK_H

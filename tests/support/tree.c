@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Small directory trees for tests. Knows nothing of the library, so that it cannot share its mistakes. */
 #include "tree.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Small directory trees for tests: made from text, and turned into text to compare. All of these abort when the system refuses. */
 #ifndef TESTS_TREE_H
 #define TESTS_TREE_H

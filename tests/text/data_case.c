@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fixtures of the tests of data. */
 #include <ftw.h>
 #include <setjmp.h>

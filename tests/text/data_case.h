@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A folder for a test of data, what lies in it, and a config that reads it. */
 #ifndef TESTS_TEXT_DATA_CASE_H
 #define TESTS_TEXT_DATA_CASE_H

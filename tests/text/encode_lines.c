@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the interop checks talk to: encode_lines TOKENIZER.json [--regex] reads JSON strings, one a line, and writes for each the ids of the text, its
  * decoding, and its decoding without special tokens, as one line of JSON. */
 #include <jansson.h>

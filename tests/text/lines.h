@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading JSONL goldens. */
 #ifndef TESTS_TEXT_LINES_H
 #define TESTS_TEXT_LINES_H

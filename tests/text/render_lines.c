@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the interop checks talk to: reads {"template": …, "context": {…}} a line, writes {"text", "spans"} (bytes of {% generation %}) or {"error"}. With "turns": true the
  * context's messages are rendered as training renders them, and spans are the turns of the assistant; "last": true wants only the last. */
 #include <jansson.h>

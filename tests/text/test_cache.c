@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The token cache: damaged, built by many threads and processes at a time, of which some are killed; and the parts that files are cut into for it. */
 #include <fcntl.h>
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Chat templates against what transformers renders: test_chat GOLDENS STYLE [FOLDER]. Text, ids, loss mask up to the end token, and the template's errors. */
 #include <stdio.h>
 #include <stdlib.h>

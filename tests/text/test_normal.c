@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Unicode's normal forms as the tokenizers library has them: its Unicode is older than utf8proc's, and a mark that it does not know stays where it is. What is wanted here
  * is what the library says. Thousands of random strings: tests/interop. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The scanners by hand cut random texts where PCRE2 cuts them by the pattern that they stand for. Texts hold every class of character, contractions in every
  * case, and code points of all planes. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Templates: errors by line, what is not known by name, caps; and which tokens are the assistant's where a template says so itself, or renders turns otherwise
  * when others follow. */
 #include <jansson.h>

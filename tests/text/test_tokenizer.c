@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tokenizers against what the tokenizers library says: test_tokenizer GOLDENS STYLE [TOKENIZER.json]. Ids with and without special tokens, decoded text. */
 #include <stdio.h>
 #include <stdlib.h>

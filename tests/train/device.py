@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What a run says where its device is not there, too small, or fails: one line, the right exit code, no hang, and the last checkpoint intact.
 
     device.py BUILD GOLDENS

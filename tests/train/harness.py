@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of runs of the trainer share: starting one, and reading what it leaves behind."""
 import json, os, pathlib, shutil, signal, struct, subprocess, tempfile, threading
 import numpy as np

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The logits of a run's first micro-batch, as raw fp32: what scripts hold against those of PEFT.
  *
  *     logits CONFIG.json OUT */

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Ranks that are killed, stopped and started again, saving that fails, and the same program under mpirun: what a run must survive, and what it must say.
 
     ranks.py FSDPTRAIN GOLDENS [--model FOLDER --steps N] [--only WORD]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run does beside training, at any number of ranks: evaluations, samples, what it is asked for while it goes."""
 import json, signal, subprocess
 

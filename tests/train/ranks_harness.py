@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs of several ranks, and of several under mpirun, that are watched while they go, against the one that nobody touches."""
 import concurrent.futures, os, pathlib, random, shutil, subprocess, time
 

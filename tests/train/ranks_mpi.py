@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same program under mpirun: the same bits, and what is said of ranks that die, stall, or mean another run."""
 import json, os, re, shutil, signal, subprocess
 

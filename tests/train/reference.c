@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plain loops, nothing kept from one token's sum to the next. */
 #include "reference.h"
 

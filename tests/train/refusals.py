@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Configs and models that are refused, each with the sentence that is expected."""
 import json, shutil, struct, zipfile
 

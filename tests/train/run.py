@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The goldens of transformers + PEFT through `fsdptrain run` (data.plan), at several numbers of ranks and threads, after resumes, kills and stops.
 
     run.py FSDPTRAIN GOLDENS [--case NAME]

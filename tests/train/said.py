@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run says before it starts, what it keeps from its first day, and by which keys it refuses to go on as another run."""
 import datetime, fcntl, json, os, pathlib, shutil, socket, subprocess
 

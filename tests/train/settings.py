@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every key of CONFIG.json either counts in every run, or the run says at its start where it does not. A key that is not listed here fails: it needs a rule, or a
 line that says that it always counts."""
 import os, re, subprocess

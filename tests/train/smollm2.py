@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """SmolLM2-135M on real conversations: 20 steps of LoRA, in fp32 and in bf16, follow transformers + PEFT in float32 within the golden's tolerances, at 1, 2 and 3
 ranks with the same bits, and take the memory that `fsdptrain plan` said. What the fp32 run wrote loads in PEFT, with the logits that fsdptrain computes. What
 `fsdptrain sample` says, with and without an adapter, is what transformers' generate does.

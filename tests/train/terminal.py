@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run shows on a terminal of several widths: something before the first step, a history of losses that stays, numbers that are whole."""
 import fcntl, os, pathlib, pty, re, struct, subprocess, termios
 

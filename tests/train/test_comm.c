@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Communicator, reducer, ring and board with threads as ranks: what they hand over against what each can compute alone, and what a rank that is late, lost or failing does
  * to the others. Runs under TSan. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Each golden's first step through the C API: logits, loss, norm and every gradient, within the golden's own tolerances. FSDPTRAIN_MODULE: a device's module to
  * compute on, instead of the processor. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients of whole models through the C API against central differences of the fp64 reference: random small models of every family with adapters or without,
  * biases, windows, packed documents, tied heads, dropout and every kind of rotary positions. Each tensor is tried along a random direction, in which every element
  * counts, and at the elements where its gradient is largest. */

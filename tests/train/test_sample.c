@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Generating: greedy tokens are those of transformers, keys that were kept give what a fresh forward gives, and choosing follows its rules. */
 #include <setjmp.h>
 #include <stdarg.h>

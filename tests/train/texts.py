@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text in and out: chats and texts that are trained on, `tokenize`, `init`, `sample`, and the adapter's card."""
 import json, pathlib, shutil, subprocess
 import numpy as np

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Byte planes and stored blocks: there and back for every type, what does not shrink stays, and no bytes whatever decode to more than they may. */
 #include <setjmp.h>
 #include <stdarg.h>

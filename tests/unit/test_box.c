@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Boxes, runs and strided copies, all against loops over single elements, on random shapes. */
 #include "tensor/box.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the commit protocol accepts, refuses and finds: kinds of OUT, two writers, places that cannot be renamed. (Crashes: test_commit_crash.c.) */
 #include <setjmp.h>
 #include <stdarg.h>

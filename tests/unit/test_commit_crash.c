@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The commit protocol against its enemies: killed before every operation, every operation failing once, and power lost after every change.
  * Whatever happens, OUT is wholly the old one or wholly the new one, and clean leaves nothing else. */
 #include <setjmp.h>

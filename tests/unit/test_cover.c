@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Boxes that fill a tensor, and boxes that do not: held against counting every element. */
 #include "tensor/cover.h"
 

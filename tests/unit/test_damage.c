@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Damage to a good checkpoint, tried almost without exception: every byte of every file changed in one bit, every file cut at many lengths. `verify`
  * must name the file each time, and reading must either name it too or give the right bytes, which may happen only where the byte is not read. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* PyTorch DCP directories made here: a good one, and others with one defect each. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* PyTorch DCP directories that real torch versions wrote, read value by value. */
 #include <setjmp.h>
 #include <stdarg.h>

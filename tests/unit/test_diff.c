@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fsdpck_diff(): what counts as a difference, bit for bit and by value, in any order, shape, sharding and memory. */
 #include <setjmp.h>
 #include <stdarg.h>

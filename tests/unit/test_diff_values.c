@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fsdpck_values_compare() against one element at a time: random bits of every pair of dtypes, tails, offsets, tolerances. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Element types: the table, every code of the small floats (against hashes of what torch 2.15 gives), casts against a search for the nearest
  * representable value. */
 #include <fsdpck/dtype.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sentences: how failures are filled in, cut, escaped and turned into exit codes. */
 #include <fsdpck/error.h>
 

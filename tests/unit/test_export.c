@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Export: what stands in the files, what becomes of second names, config.json, items and types that safetensors lacks; and that a failure at any
  * operation leaves nothing behind. */
 #include <fsdpck/export.h>

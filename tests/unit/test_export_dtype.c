@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* In which dtype an export writes the model of a training checkpoint: what its state says, or config.json where there is an optimizer; never where
  * the caller decides, and never anything else than the model. */
 #include <setjmp.h>

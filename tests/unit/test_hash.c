@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hashes against the header-only reference of xxHash, CRC-32 combination against direct computation, content ids, UUIDs. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>

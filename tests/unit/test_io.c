@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The POSIX I/O table on a real file system, and the helpers on it, with short and interrupted transfers. */
 #include "base/ioutil.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The streaming JSON reader: what it accepts and refuses, against a list and, on random documents, against jansson; and that what
  * json_write.c writes comes back. */
 #include "base/json_read.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What fsdpck_leftovers() finds, whom it believes dead, and what it removes. */
 #include <setjmp.h>
 #include <stdarg.h>

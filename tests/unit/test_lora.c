@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* LoRA's parts by themselves: names in every spelling, PEFT's expressions, configurations good and bad, products against a plain loop, and one rounding. */
 #include "lora/config.h"
 #include "lora/names.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Arena, growing array, name table: contents, alignment, growth, refusals. */
 #include "base/arena.h"
 #include "base/names.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ways between absolute paths, and which texts are one. */
 #include "base/paths.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Placements against lists of row numbers, cut one by one: what each rank holds, that together they hold everything once, who writes. */
 #include <fsdpck/tensor.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The pool: every piece once, the lowest failure, stopping. Also run under ThreadSanitizer. */
 #include "base/pool.h"
 

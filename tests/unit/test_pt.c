@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What torch.save's pickles are made into: names and paths of leaves, values pickled again, where a view's elements lie. */
 #include <setjmp.h>
 #include <stdarg.h>

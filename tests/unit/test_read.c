@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Boxes of tensors into memory, whatever the sharding of the checkpoint, the shape of the memory, the threads and the budget: held against copying
  * one element at a time. And damage, lies and a difficult operating system. */
 #include <fsdpck/convert.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* safetensors in: files with one defect each and the sentence that is expected, folders whose index lies, and what counts as fine. */
 #include <fsdpck/source.h>
 

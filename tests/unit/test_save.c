@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Saves by several processes: what they hand over is what is read back, however it lay in their memory. */
 #include <fsdpck/fsdpck.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Saves by several processes where one of them goes wrong: all of them are told, and nothing is left. */
 #include <fsdpck/fsdpck.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Globs, trees, renames and aliases, on a catalogue made by hand: no files. */
 #include "engine/selection.h"
 #include "engine/source_impl.h"

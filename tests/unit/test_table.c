@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Chunk tables: what is written is read back; whatever is cut or changed is refused; and what is changed together with its hash is either refused
  * or still makes sense. */
 #include "format/table.h"

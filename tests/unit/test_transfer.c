@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The engine as a whole: models are converted and resharded over meshes of all kinds within the smallest memory, and what comes out, content ids
  * included, is what an element-by-element look at the input says. */
 #include <fsdpck/fsdpck.h>

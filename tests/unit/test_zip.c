@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The zip directory reader, on one of our items and one of torch's: cut at every length, every byte changed, every header field lied about. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Dropout's mask from Philox, four numbers a block. Compiled once for each instruction set. */
 #include "cpu/simd/table.h"
 #include "cpu/simd/vec.h"

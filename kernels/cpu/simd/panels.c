@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels of panels.h. Compiled once for fp32 and once for bf16 (PANELS_BF16), with AVX-512. They must not know of threads or of how a product is cut. */
 #include "cpu/panels.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Names of one instruction set's table and of the functions that other files of simd/ put into it. SIMD_SET is base, avx2 or avx512. */
 #ifndef SIMD_TABLE_H
 #define SIMD_TABLE_H

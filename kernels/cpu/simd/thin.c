@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of bf16 against one vector of fp32, widened in registers: what reads each weight once. Compiled once for each instruction set. */
 #include "cpu/simd/table.h"
 #include "cpu/simd/vec.h"

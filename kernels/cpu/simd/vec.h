@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Vectors of the instruction set that the file is compiled for, and what C has no operator for. Only files in simd/ include it. */
 #ifndef SIMD_VEC_H
 #define SIMD_VEC_H

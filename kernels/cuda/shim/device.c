@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See device.h. Streams run in line; events and allocation are the CPU's. */
 #include "cuda/shim/device.h"
 

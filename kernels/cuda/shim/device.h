@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The shim as a device: the CUDA row's kernels on fibers, over the CPU's memory. For tests. */
 #ifndef CUDA_SHIM_DEVICE_H
 #define CUDA_SHIM_DEVICE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The shim's products: what stands in the place of cuBLASLt. Plain loops, fp32 sums. */
 #include "cuda/matmul.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The shim's fibers and their scheduler. One launch at a time, in the calling thread. */
 #include "cuda/shim/shim.h"
 

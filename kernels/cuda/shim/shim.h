@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CUDA's words for a C++ compiler: each thread of a block is a fiber, blocks run one after another. What is emulated is what the kernels use: barriers, warp
  * shuffles and votes, and through mma.cuh and warpgroup.cuh products and asynchronous copies. Fibers run in an order drawn from shim_seed and change places
  * wherever they wait, so that a missing barrier gives other results for other seeds; shared memory starts as NaN and ends where the launch says

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The shim's streams: the struct that the CUDA row's operations see, filled from the heap, where kernels run at once. Apart from device.c, which sees the CPU's
  * struct of that name. */
 #include "cuda/matmul.h"

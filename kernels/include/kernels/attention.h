@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Causal attention in tiles (Dao 2023, "FlashAttention-2"): softmax(scale · Q·Kᵀ)·V with a running maximum and sum; no T×T matrix is ever stored. Documents
  * packed in one row do not see each other. The number of query heads is a multiple of the number of key heads (grouped-query attention). */
 #ifndef KERNELS_ATTENTION_H

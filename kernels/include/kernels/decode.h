@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One token at a time: products of matrices with one vector, and the attention of one token over all that came before it. Both are bound by memory: every weight
  * is read once, widened in registers. Sums are fp32 in an order that the shape alone determines. */
 #ifndef KERNELS_DECODE_H

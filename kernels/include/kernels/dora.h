@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* DoRA (Liu et al. 2024, arXiv:2402.09353): each row of W + scale·B·A, an output's, is brought to a length m of its own that is trained. With n the rows' norms and
  * g = m / n, what a linear layer gives is g·(X·Wᵀ + scale·X·Aᵀ·Bᵀ) + bias. The norm is constant in the gradient (section 4.3), so that only m is new there:
  *

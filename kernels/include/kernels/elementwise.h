@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What works on elements or rows alone: casts, sums, SwiGLU, row gather and scatter, sums over tokens. */
 #ifndef KERNELS_ELEMENTWISE_H
 #define KERNELS_ELEMENTWISE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products: C = alpha · A · B + add + bias + Σ low-rank segments, all summed in fp32 and rounded once (on GPUs at each part: see kern_gemm_fn). In what order an
  * element is summed depends on the shape alone, so that results do not depend on the number of threads.
  * Any mix of dtypes; bf16 × bf16 runs as such where that is faster (AMX, AVX512-BF16), else widened. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bytes from device to device, between ranks: what NCCL does. A rank has one link to all others; operations are put on streams, in the same order by every rank.
  * Nothing here knows what is sent. */
 #ifndef KERNELS_LINK_H

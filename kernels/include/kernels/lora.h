@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* LoRA (Hu et al. 2021): Y = X·Wᵀ + scale · (drop(X)·Aᵀ)·Bᵀ, by segments of rows (one segment is one adapter; several are tenants). The products with W
  * carry the low-rank part themselves (kern_gemm.lowrank), rounded as kern_gemm_fn says; here is what is left:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The head and the cross-entropy, by chunks of supervised rows: the logits of all tokens never exist, and tokens without a label cost nothing. */
 #ifndef KERNELS_LOSS_H
 #define KERNELS_LOSS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory by place, and copies on a stream. Nothing here knows what the bytes mean. */
 #ifndef KERNELS_MEMORY_H
 #define KERNELS_MEMORY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A kind of device that is no part of the program: a shared library that is loaded when it is asked for, since what it needs in turn (a driver, hundreds of
  * megabytes of kernels) is not everywhere, and slow to load. It exports one symbol, KERN_MODULE_SYMBOL, a struct kern_module. */
 #ifndef KERNELS_MODULE_H

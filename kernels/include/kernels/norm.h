@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* RMSNorm (Zhang and Sennrich 2019, as in Llama): y = x · rstd · gamma, rstd = 1/√(mean(x²) + eps) over groups of ncol features. ngroup > 1 is q/k-norm:
  * each head of a row is a group of its own, all share gamma. */
 #ifndef KERNELS_NORM_H

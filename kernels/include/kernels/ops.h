@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The kernel table: one row a kind of device (kern_device.ops). The CPU's is the reference and always complete. A kernel allocates nothing that its caller
  * would have to know of; scratch is the caller's and the family's header says how much. The first call of a shape may prepare a library's primitive, which
  * the stream keeps. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The optimizer's step, and the norm of all gradients: of all that a rank has in one call, so that a device is given one piece of work. The norm is
  * exact: each row's sum of squares is taken in fp64 in a fixed order, and the rows are added in a wide integer, so that the sum does not depend on who owns which
  * rows. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Threads that stay, for CPU kernels. Results may not depend on how many threads there are or which of them takes which piece: work is cut by
  * the shape alone, or so that an element has the same bits in every cut. */
 #ifndef KERNELS_POOL_H

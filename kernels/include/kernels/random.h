@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random numbers by counter: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11; checked against Random123's known
  * answers). A number depends on (seed, step, name, index) and on nothing else: not on threads, ranks or the order of calls. */
 #ifndef KERNELS_RANDOM_H

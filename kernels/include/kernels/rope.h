@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rotary positions (Su et al. 2021) in the "rotate half" form of Hugging Face: feature j and j + dim/2 of a head turn by position · inv_freq[j].
  * Scalings: linear (Chen et al. 2023), llama3 (Llama 3.1's), yarn (Peng et al. 2023), each as transformers computes it, but in fp64. */
 #ifndef KERNELS_ROPE_H

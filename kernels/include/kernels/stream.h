@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Devices, streams and events. Kernels and copies take a stream: a device's runs later and in order, the CPU's runs in line, in the calling thread and its
  * pool. Errors come late: a call that fails leaves its words in the stream, and what follows on that stream does nothing until they are taken. What a device's
  * kernel finds wrong with numbers that only it sees (an index) is known when somebody waits: kernels that go by indices do nothing from then on, others may have

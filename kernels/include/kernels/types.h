@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What every kernel header shares: element types and views of matrices. A view is a pointer, a row pitch and a type; it owns nothing, and its shape stands
  * in the call that takes it. All matrices are row-major, all counts are elements. */
 #ifndef KERNELS_TYPES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory in blocks, released all at once. Knows nothing of what is kept in it. */
 #include "base/arena.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that is released all at once: names, shapes and tables of a source. Not thread-safe. */
 #ifndef CKPT_ARENA_H
 #define CKPT_ARENA_H

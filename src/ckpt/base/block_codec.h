@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One block of numbers, compressed and back (FORMAT.md section 8.2). A block never grows: what does not shrink is stored as it is, and its size says so.
  * Knows nothing of files. */
 #ifndef CKPT_BLOCK_CODEC_H

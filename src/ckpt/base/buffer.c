@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Buffers for file operations. Knows the sizes of pages, and nothing of files. */
 #include "base/buffer.h"
 

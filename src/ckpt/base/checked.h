@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Arithmetic on numbers from files: false when the result does not fit. */
 #ifndef CKPT_CHECKED_H
 #define CKPT_CHECKED_H

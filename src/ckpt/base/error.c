@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Turns failures into one line of text. Works on the caller's fixed-size struct alone: no memory, no locale, no knowledge of what failed. */
 #include <fsdpck/error.h>
 

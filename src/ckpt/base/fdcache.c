@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Keeps descriptors open until another file needs their place: thousands of shard files under a limit of 256. Knows nothing of what they hold. */
 #include "base/fdcache.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A bounded number of open descriptors for a numbered set of files, each perhaps with a second one that bypasses the page cache. Thread-safe. */
 #ifndef CKPT_FDCACHE_H
 #define CKPT_FDCACHE_H

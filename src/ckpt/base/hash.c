@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hashes, content ids, CRC-32 and UUID text. Knows bytes, not where they come from. */
 #include "base/hash.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* XXH3-128 in canonical (big-endian) bytes, content ids, little-endian integers, CRC-32. */
 #ifndef CKPT_HASH_H
 #define CKPT_HASH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The I/O table on Linux. It and page_cache.c alone make system calls on files; it decides nothing. */
 #include <fsdpck/io.h>
 

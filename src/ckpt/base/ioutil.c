@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whole transfers and small conveniences on top of the I/O table. Knows files, not what is in them. */
 #include "base/ioutil.h"
 

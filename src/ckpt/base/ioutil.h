@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whole transfers and small conveniences on top of the I/O table: retries EINTR and short counts, turns errno into sentences. */
 #ifndef CKPT_IOUTIL_H
 #define CKPT_IOUTIL_H

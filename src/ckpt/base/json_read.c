@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The pull reader for JSON. Knows the grammar of RFC 8259, not what any document means. */
 #include "base/json_read.h"
 

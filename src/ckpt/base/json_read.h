@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A pull reader for JSON documents that grow with the model (safetensors headers, index.json): RFC 8259, strict, no DOM.
  *
  * One pass over a buffer the caller holds. Refused: invalid UTF-8, lone surrogates, byte order marks, comments, trailing commas, text

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Text that grows, and JSON's way of writing strings. Knows no document. */
 #include "base/json_write.h"
 

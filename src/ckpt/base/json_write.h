@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A growing text buffer that knows how JSON escapes: for documents that grow with the model, which no DOM should hold.
  * After running out of memory every call does nothing; fsdpck_text_check() tells. */
 #ifndef CKPT_JSON_WRITE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Name -> ordinal, by open addressing with linear probing. Keeps pointers to the strings, never the strings. */
 #include "base/names.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finds the ordinal of a name: an open hash table over strings that others own. */
 #ifndef CKPT_NAMES_H
 #define CKPT_NAMES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which name may have been meant: edits between two words. */
 #include <fsdpck/error.h>
 

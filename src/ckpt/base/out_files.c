@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writing output files, from several threads and in any order. Pages that a direct write has filled are never touched by a buffered one, so the
  * two cannot disagree. Knows nothing of what is written. */
 #include "base/out_files.h"

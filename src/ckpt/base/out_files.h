@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The files that a transfer or a save makes: created on first use, a bounded number open, big aligned pieces written past the page cache. */
 #ifndef CKPT_OUT_FILES_H
 #define CKPT_OUT_FILES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether bytes of a file lie in the page cache, found out without touching it: for io_posix.c alone. */
 #ifndef CKPT_PAGE_CACHE_H
 #define CKPT_PAGE_CACHE_H

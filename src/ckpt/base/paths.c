@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ways between absolute paths, part by part. Only text: what links would change was resolved before. */
 #include "base/paths.h"
 

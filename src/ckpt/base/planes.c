@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Loops over numbers of one width, written so that compilers vectorize them. Knows nothing of blocks or codecs. */
 #include "base/planes.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A few threads that take numbered pieces of work in turn. Knows nothing of the work. */
 #include "base/pool.h"
 

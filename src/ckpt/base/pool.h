@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs numbered pieces of work on a few threads. The first error ends it and is returned; pieces start in order. */
 #ifndef CKPT_POOL_H
 #define CKPT_POOL_H

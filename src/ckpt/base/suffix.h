@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How a file's name ends. */
 #ifndef CKPT_SUFFIX_H
 #define CKPT_SUFFIX_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A growing array. Knows the size of its items and nothing else about them. */
 #include "base/vec.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A growing array of plain structs: `struct fsdpck_vec v = FSDPCK_VEC(struct x); struct x *p = fsdpck_vec_push(&v, err);` */
 #ifndef CKPT_VEC_H
 #define CKPT_VEC_H

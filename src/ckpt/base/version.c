@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The version, as meson.build has it. */
 #include <fsdpck/fsdpck.h>
 

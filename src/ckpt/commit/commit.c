@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The commit protocol: from nothing or the old output to the new one without anything between. It must not know what is written. This
  * file begins and abandons; commit_finish.c commits.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The way from "nothing" or "the old one" to "the new one" without anything between: staging, lock, fsync, rename (design: FORMAT.md "Commit").
  *
  *     fsdpck_commit_begin()   resolves OUT, refuses or accepts what is there, makes and locks the staging place

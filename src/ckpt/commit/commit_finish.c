@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The second half of the commit protocol (commit.c): the new one gets the name, the old one goes. It must not know what was written. */
 #include "commit/commit_impl.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the parts of the commit protocol share: where OUT really is, the names of temporaries, and who is at work. */
 #ifndef CKPT_COMMIT_IMPL_H
 #define CKPT_COMMIT_IMPL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Commits inside a directory that cannot be renamed. Every new file has the save id in its name, as STEM-UUID.EXT or NAME.tmp-UUID, so that
  * old and new stand side by side. The order, each step durable before the next:
  *

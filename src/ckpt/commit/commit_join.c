@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How the other ranks of a save find the place that rank 0 began: the lock of the output names the save that is being written. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Who is at work: lock files that say whose they are, and the judgement whether that one is gone. Knows nothing of what is written.
  *
  * A lock is an OFD lock on a file, so that it ends with its process however that ends: a file that was left behind means nothing, and the

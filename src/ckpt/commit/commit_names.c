@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The names of a save's temporaries, made and recognised, and lists of names. Knows no files: only text. */
 #include "commit/commit_impl.h"
 

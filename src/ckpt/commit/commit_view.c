@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tells a reader which files of a directory count while old and new stand side by side in it (commit_in_place.c). Writes nothing. */
 #include "commit/commit_view.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which files of a directory count for a reader while a save is written in place, or after its writer was killed: the old ones or the new ones, never both. */
 #ifndef CKPT_COMMIT_VIEW_H
 #define CKPT_COMMIT_VIEW_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Takes a checkpoint away from its name: for good (fsdpck_remove), or to another name (fsdpck_set_aside). In the order of the commit protocol (commit.c), so
  * that a crash leaves nothing that fsdpck_leftovers() does not know. */
 #include <fsdpck/check.h>

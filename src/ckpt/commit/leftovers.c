@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finds what writers left behind beside or inside a path, judges whether they are gone, and clears up: the other end of the commit
  * protocol (commit.c, commit_in_place.c). What cannot be proved dead stays. It must not know what is in a checkpoint. */
 #include <fsdpck/check.h>

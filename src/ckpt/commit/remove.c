@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Removes trees without following links and without recursion. Knows nothing of what they held. */
 #include "commit/commit_impl.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CRC-32s of stored records (the zip entries of torch.save files and DCP items), checked while their bytes are read. Reads may bring a record in parts, in any
  * order and from several threads: the CRCs of the parts are joined, and the last part gives the verdict. fsdpck_checks_finish() reads what no read brought. */
 #ifndef CKPT_CHECKS_H

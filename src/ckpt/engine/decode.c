@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From compressed blocks, or a stream, to elements. A record says where its block lies, so that any part of a payload is found by reading the records
  * of just the blocks in question; what they say is checked before it is followed. Knows nothing of tables or sinks. */
 #include "engine/decode.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From files to memory, for one tensor at a time. Two shapes of work: a run that lies in one piece in its chunk is read in windows cut at
  * hash blocks; anything else is halved along its widest dimension until it is a run, or so close together that reading through is cheaper.
  * Knows nothing of plans, threads or sinks. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The read path of payloads. Pages that are cached are copied (a direct read would go to the disk for them); what is not is read with
  * O_DIRECT, which spares the page cache and, on many machines, half of the time. Knows files and bytes, no tensors. */
 #include "engine/file_read.h"

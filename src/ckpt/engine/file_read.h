@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading a byte range of a source's file as fast as the machine allows: from the page cache what lies there, the rest past it. */
 #ifndef CKPT_FILE_READ_H
 #define CKPT_FILE_READ_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The read descriptors of a source, and the check that a file is still the one that was listed. Knows nothing of what the files hold. */
 #include "engine/files.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Read descriptors of a source's files: opened on first use, a bounded number at a time, shared by threads. A file whose size or identity is
  * not what it was when the source was opened is refused ("changed while being read"). */
 #ifndef CKPT_FILES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shell-like patterns over whole names. One place to go back to is enough: a later '*' can do whatever an earlier one could, so the cost
  * is at most pattern times name, and no pattern from a user or a file can make it explode. */
 #include <fsdpck/select.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The order of a transfer: a lane is a range of one tensor, in row-major order, and the chunks that it feeds. Inside a lane everything goes in order,
  * so each chunk needs one open hash state; lanes are independent, so threads share them. Pure: no I/O, no memory but its own. */
 #ifndef CKPT_LANES_H

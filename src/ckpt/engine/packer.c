@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Compresses blocks and writes them, many at a time, with their records. Knows nothing of shards. */
 #include "engine/packer.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One thread's workspace for compressing blocks on their way into a file. */
 #ifndef CKPT_PACKER_H
 #define CKPT_PACKER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From a chunk's payload to memory, verified: reads are widened to whole hash blocks, and what is under a hash that does not match is named by its rows.
  * Knows chunks and their blocks, no boxes. */
 #include "engine/payload.h"

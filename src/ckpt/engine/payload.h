@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bytes of one chunk's payload, whatever it takes to have them: whole hashed blocks are read and verified, compressed ones decoded. */
 #ifndef CKPT_PAYLOAD_H
 #define CKPT_PAYLOAD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Changes names without losing the nesting of PyTorch's state dicts. It knows one name at a time, and no source. */
 #include "engine/rename.h"
 

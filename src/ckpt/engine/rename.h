@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Names and nested keys, kept in step: dropping a tree, exchanging a prefix, naming a sibling. Strings and arrays come from the arena. */
 #ifndef CKPT_RENAME_H
 #define CKPT_RENAME_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Turns what a user asked for (trees, globs, renames, aliases, a dtype) into the list of tensors and items that go out. It reads a
  * source's catalogue, never bytes, and knows nothing of outputs. */
 #include "engine/selection.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The outcome of struct fsdpck_select on a source: the list of tensors and items that go out, named as they will be called. */
 #ifndef CKPT_SELECTION_H
 #define CKPT_SELECTION_H

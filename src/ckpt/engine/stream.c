@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hash, CRC and write of one chunk's bytes, in order. Knows files and blocks; not where the bytes come from. */
 #include "engine/stream.h"
 #include "base/buffer.h"

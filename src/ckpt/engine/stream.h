@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The bytes of one chunk on their way into an output file: hashed in blocks, CRC-32 kept, written where they belong. */
 #ifndef CKPT_STREAM_H
 #define CKPT_STREAM_H

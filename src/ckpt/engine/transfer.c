@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The engine's loop: lanes are handed to threads; a thread brings a lane's elements band by band from the source, casts them, and passes them to the
  * chunks they belong to. Knows neither formats nor directories. */
 #include "engine/transfer.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a transfer is asked to do: the selection of a source, the files and chunks that its bytes go to, and what happens to them on their way. */
 #ifndef CKPT_TRANSFER_PLAN_H
 #define CKPT_TRANSFER_PLAN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Who may write next, for each file. The pool starts lanes in order, so that a lane waits only for lanes that run already: no two wait for each other.
  * Knows nothing of what is written. */
 #include "engine/turns.h"

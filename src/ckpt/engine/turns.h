@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Lanes whose output has no place before it is compressed write their file one behind another. While one writes, the others read and compress: what is
  * waited for is only the size of what stands before. */
 #ifndef CKPT_TURNS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finds the name that a pattern without a match may have meant. It runs on the way to an error only: the cost is pattern times name for every name. */
 #include "engine/unmatched.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The error for a pattern of the user's that matches nothing: it names the option, the pattern and the nearest name. */
 #ifndef CKPT_UNMATCHED_H
 #define CKPT_UNMATCHED_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What one thread reads with: buffers and decoders, reused from read to read, and counts of what was read. */
 #ifndef CKPT_WORKSPACE_H
 #define CKPT_WORKSPACE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Decodes zstd frames one behind another. What the stream says is believed by zstd alone: the caller decides how much of it is too much. */
 #include "engine/zstream.h"
 

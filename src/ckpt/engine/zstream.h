@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bytes out of a zstd stream that lies in a file of a source. A stream has no index: what lies ahead is reached by decoding up to it, what lies behind by
  * starting anew. Memory is bounded by zstd's window, whatever the stream's length. Knows nothing of what the bytes are. */
 #ifndef CKPT_ZSTREAM_H

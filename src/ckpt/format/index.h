@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* index.json in memory (FORMAT.md section 1): what source_fsdpck.c needs besides the common catalogue. */
 #ifndef CKPT_INDEX_H
 #define CKPT_INDEX_H

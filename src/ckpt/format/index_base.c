@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The key `base` of index.json (FORMAT.md section 9): the way to a frozen base, and what its tensors must be. Does not look whether it is there. */
 #include "format/index_parse.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What index.json says of places in files: shard files, non-tensor items, assets (FORMAT.md sections 1, 1.2 and 1.4). */
 #include "format/index_parse.h"
 

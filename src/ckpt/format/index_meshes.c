@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The meshes of index.json (FORMAT.md section 1.1). */
 #include "format/index_parse.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Between the files that read index.json: the state of the parser, and the values that occur in several places. Each fsdpck_index_parse_X() consumes
  * the value of key X; failures stop the JSON reader everywhere, so that they are looked at once. */
 #ifndef CKPT_INDEX_PARSE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* index.json to the catalogue of a source: the document as a whole. The hash at its end is checked before anything is believed; after that, the
  * document is still untrusted: it may come from anybody. Knows nothing of payloads. */
 #include "format/index_parse.h"

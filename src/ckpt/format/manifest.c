@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* index.json and .metadata, from one set of facts. Pure but for writing the two files. */
 #include "format/manifest.h"
 

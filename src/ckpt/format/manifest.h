@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Everything that index.json and .metadata say, gathered by whoever made the shard files: the two are written from the same facts. */
 #ifndef CKPT_MANIFEST_H
 #define CKPT_MANIFEST_H

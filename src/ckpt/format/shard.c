@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Layout of a shard file: where each payload, the table and the trailer go. Knows nothing of sources or directories. */
 #include "format/shard.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One rank's shard file in the making (FORMAT.md section 3): laid out before a byte is known, finished once all payloads are in place. */
 #ifndef CKPT_SHARD_H
 #define CKPT_SHARD_H

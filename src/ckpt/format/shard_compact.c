@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* While a shard is written, every chunk has as much room as it would take uncompressed, so that threads write wherever they are. Here, in one pass in
  * file order, the gaps are closed: nothing ever moves to a later place, so that what is overwritten was read before. */
 #include "format/shard_compact.h"

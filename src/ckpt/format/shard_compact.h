@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shards whose chunks turned out smaller than the room that was laid out for them. */
 #ifndef CKPT_SHARD_COMPACT_H
 #define CKPT_SHARD_COMPACT_H

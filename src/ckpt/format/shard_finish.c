@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Envelopes, table and trailer of a shard file. Since the envelopes follow from shapes and CRC-32s alone, they are made at the end, in file order, and hashed
  * while they are written: nothing but counts is kept in memory. */
 #include "format/shard_finish.h"

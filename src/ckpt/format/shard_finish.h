@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes what stands around the payloads of a shard file. */
 #ifndef CKPT_SHARD_FINISH_H
 #define CKPT_SHARD_FINISH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What files of a checkpoint are called. */
 #ifndef CKPT_SHARD_NAME_H
 #define CKPT_SHARD_NAME_H

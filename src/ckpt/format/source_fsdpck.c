@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading our own checkpoints: which ranks can hold a box is computed from the placement rule, then only their chunk tables are read. The boxes
  * in a table must be those of the rule: so chunks can neither overlap nor leave holes, whatever a file says. */
 #include "format/source_fsdpck.h"

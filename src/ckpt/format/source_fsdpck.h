@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Between the files of the fsdpck reader: loading chunk tables, and what verify looks at. */
 #ifndef CKPT_SOURCE_FSDPCK_H
 #define CKPT_SOURCE_FSDPCK_H

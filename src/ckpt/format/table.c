@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Chunk tables and trailers, to and from bytes. Everything read is checked against the file's size and against itself; what only the index
  * knows (shapes, dtypes, placements) is checked by whoever has it. */
 #include "format/table.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The chunk table and trailer of a shard file (FORMAT.md sections 3.2 and 3.3): bytes to structs and back, everything checked. */
 #ifndef CKPT_TABLE_H
 #define CKPT_TABLE_H

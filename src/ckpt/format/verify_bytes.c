@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every byte of shard files, read once and in large pieces, by several threads: blocks of payloads against their hashes, and what lies around the
  * payloads, which is under one hash a file, in file order. A window that is done before its turn leaves its part of that behind for whoever comes to it, or
  * waits where too much lies about; windows start in order, so that the ones waited for are under way. Knows nothing of the index. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checks content ids (FORMAT.md section 4). Rows are hashed while the blocks that hold them are read; a row that two windows share waits for its other part.
  * Tensors that are cut inside rows (columns), or have long rows, are read once more, in order. */
 #include "format/verify_impl.h"

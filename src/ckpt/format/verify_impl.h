@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Between the files that verify an fsdpck directory. */
 #ifndef CKPT_VERIFY_IMPL_H
 #define CKPT_VERIFY_IMPL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Compares .metadata with index.json: both must describe the same tensors and values, or PyTorch would load another checkpoint than fsdpck does. The folder is
  * opened as a PyTorch DCP directory; the hash of .metadata was checked before. */
 #include "format/verify_impl.h"

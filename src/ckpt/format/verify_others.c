@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The files of an fsdpck directory that hold no shards, against index.json: .metadata, assets, and what should not be there. Knows nothing of tensors. */
 #include "format/verify_impl.h"
 

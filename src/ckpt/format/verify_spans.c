@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cutting shard files for verify: neighbours in the file share a window, so that small chunks and the bytes around them cost no reads of their own,
  * and long ones are cut where hash blocks end. Knows tables, no bytes. */
 #include "format/verify_spans.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A shard file cut, in file order, into spans of payloads and of what lies between them, and these into windows: one read each. Pure: no I/O. */
 #ifndef CKPT_VERIFY_SPANS_H
 #define CKPT_VERIFY_SPANS_H

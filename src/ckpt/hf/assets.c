@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Carries a model folder's assets from where they lie into an output: gathered before anything is written, so that what is missing is
  * found out early, then copied, hashed and fsynced. What is in them is of no concern here, config.json's dtype aside. */
 #include "hf/assets.h"

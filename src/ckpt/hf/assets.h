@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a model folder holds besides weights: found in a Hugging Face folder, copied into a checkpoint's assets/, and out again. */
 #ifndef CKPT_ASSETS_H
 #define CKPT_ASSETS_H

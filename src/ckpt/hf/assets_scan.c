@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finds the assets of a model folder: what is there besides weights. It looks at names and types only, never into a file. */
 #include "hf/assets.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a checkpoint needs of a model's config.json. */
 #ifndef CKPT_CONFIG_H
 #define CKPT_CONFIG_H

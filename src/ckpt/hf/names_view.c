@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shows a source's Llama under the names of the other side: the same bytes, q and k in another order of rows. The rows of a head are stored as
  * pairs (b, 0), (b, 1) by torchtitan and as halves (0, b), (1, b) by Hugging Face; either is a strided view of the other, so nothing is copied. */
 #include <fsdpck/source.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The names under which quantizers keep codes and scales: fp8 and compressed-tensors, modelopt, GPTQ and AWQ, bitsandbytes, MXFP4 of gpt-oss, quanto, and
  * others that put a scale beside 8-bit codes. It knows names and dtypes, no formula. */
 #include "hf/quantized.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Recognises quantized weights: codes that mean nothing without the scales beside them. By names and dtypes of tensors, and by what a model folder says. */
 #ifndef CKPT_QUANTIZED_H
 #define CKPT_QUANTIZED_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parses the JSON header of a safetensors file and checks everything that it claims against the file's size. Knows one file; what
  * becomes of its tensors is the visitor's business. */
 #include "hf/safetensors_header.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The header of one safetensors file, checked in full; shared by the file and the folder source. */
 #ifndef CKPT_SAFETENSORS_HEADER_H
 #define CKPT_SAFETENSORS_HEADER_H

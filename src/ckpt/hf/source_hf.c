@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A Hugging Face folder as a source: one or several safetensors files, the index that says which tensor lies in which, and the files
  * around them. The index is believed in nothing: the files' headers decide, and where the two differ the folder is refused. */
 #include "hf/safetensors_header.h"

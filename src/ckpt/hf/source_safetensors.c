@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A single safetensors file as a source, and what the folder source shares with it: the catalogue entry and the place of each tensor.
  * It must not parse: safetensors_header.c does. */
 #include "hf/safetensors_header.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tied embeddings: the two names that a model has for one tensor, where its files list only one. */
 #include "hf/ties.h"
 

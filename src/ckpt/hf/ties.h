@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Embeddings that config.json ties to a head which the files do not list. */
 #ifndef CKPT_TIES_H
 #define CKPT_TIES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the weight_map of a Hugging Face index. Believes nothing of it: whoever asks compares it with the files. */
 #include "hf/weight_map.h"
 

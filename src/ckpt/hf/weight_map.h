@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The index of a Hugging Face folder with several files of weights (*.index.json): which tensor lies in which. */
 #ifndef CKPT_WEIGHT_MAP_H
 #define CKPT_WEIGHT_MAP_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The account of an adapter's tensors: each was used, or is known not to be the adapter's, or is refused by its name. Nothing is dropped silently. */
 #include <string.h>
 

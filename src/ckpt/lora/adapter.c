@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finds an adapter among a source's tensors: parses every name, settles which adapter is meant, brings A, B and what belongs to them together.
  * adapter_config.c finds and reads its configuration, adapter_check.c checks its tensors. */
 #include "lora/adapter.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One LoRA adapter found in a source: its modules with their tensors, and what its configuration says of them, checked against each other. Reads
  * names, shapes and the configuration, no payload. */
 #ifndef CKPT_LORA_ADAPTER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Holds an adapter's tensors against each other and against its configuration. Whatever PEFT would drop, fill in or misread without a word is refused
  * here: a wrong adapter loads as easily as a right one. Shapes only, no payload. */
 #include "lora/adapter.h"

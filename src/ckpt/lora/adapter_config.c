@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which adapter_config.json belongs to an adapter: the one that was named, the source's own, or the one beside its file. */
 #include "lora/adapter.h"
 

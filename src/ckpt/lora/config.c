@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adapter_config.json in. Every key that is relied on is checked for its type; every feature of PEFT's that changes what A and B mean is refused
  * by name, so that nothing is exported or merged under a wrong reading. */
 #include "lora/config.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adapter_config.json: read with suspicion, asked for ranks and scalings, written so that every PEFT since 0.5 takes it. Knows no tensors. */
 #ifndef CKPT_LORA_CONFIG_H
 #define CKPT_LORA_CONFIG_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adapter_config.json asked: what it says of a module, as PEFT would read it. Knows no tensors. */
 #include "lora/config.h"
 

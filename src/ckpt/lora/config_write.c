@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adapter_config.json out. PEFT before 0.16 fails on keys that it does not know; the keys of 0.5 are always written, later ones only where they say
  * something. Knows what the tensors say, not the tensors. */
 #include "lora/config.h"

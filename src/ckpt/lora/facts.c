@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Derives the lists of adapter_config.json from tensors. A module gets one key, the same in rank_pattern and alpha_pattern, because old PEFT looks for the
  * first key of either that matches: the last part of its path where all modules of that name agree, else the whole path. */
 #include "lora/facts.h"

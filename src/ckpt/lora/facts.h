@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What an adapter's tensors say that adapter_config.json must say too: ranks and scalings by module, which modules, which are saved whole. */
 #ifndef CKPT_LORA_FACTS_H
 #define CKPT_LORA_FACTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finds the base's tensor for everything that an adapter holds, and refuses what does not fit: nothing of an adapter is left out silently, and nothing
  * is merged under a guess. */
 #include "lora/merge_impl.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An adapter on its way into the weights of a base: finds what each of its tensors changes, checks that it fits, and changes values as they pass. */
 #ifndef CKPT_LORA_MERGE_H
 #define CKPT_LORA_MERGE_H

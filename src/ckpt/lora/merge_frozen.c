@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A training checkpoint holds the model that its adapter was trained on. Where that is not the base, what comes out would be neither: so the two are held
  * against each other. */
 #include "lora/merge_impl.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the two halves of a merge share: merge.c decides what happens to which tensor, merge_values.c does it. */
 #ifndef CKPT_LORA_MERGE_IMPL_H
 #define CKPT_LORA_MERGE_IMPL_H

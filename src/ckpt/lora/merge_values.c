@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Changes values: a range of a tensor's elements comes in as stored, goes through float32 tile by tile, and leaves rounded once. Runs in many threads at a
  * time on ranges of any length, so nothing is kept between calls but the factors. */
 #include "lora/merge_impl.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parameters of the base that an adapter replaces, whole or by rows, as PEFT does it where it loads the adapter: which copies fit, and what tied tensors make
  * of them. */
 #include "lora/merge_impl.h"

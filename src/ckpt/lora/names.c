@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Takes names apart at their dots. PEFT's parameters are PyTorch attributes, and those cannot hold a dot, so the parts are real; what wrappers
  * (FSDP, torch.compile, DDP, activation checkpointing, PEFT itself) put between them is dropped. Knows no tensors. */
 #include "lora/names.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A small cache between threads that need factors and the source that has them. */
 #include "lora/operands.h"
 

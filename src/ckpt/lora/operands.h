@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The factors of merges, in float32: loaded when the first thread needs them, kept while they fit, shared among threads. */
 #ifndef CKPT_LORA_OPERANDS_H
 #define CKPT_LORA_OPERANDS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Python expressions on PCRE2, where both mean the same by them; what they read differently is not taken. Costs are bounded: a file from anywhere brings these. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "lora/pattern.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The regular expressions of adapter_config.json (keys of rank_pattern and alpha_pattern, a target_modules string), as PEFT matches them. */
 #ifndef CKPT_LORA_PATTERN_H
 #define CKPT_LORA_PATTERN_H

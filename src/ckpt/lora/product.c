@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Eight rows by thirty-two columns stay in registers while k runs. The columns of R that they need are packed first: rows of R lie a power of two apart as
  * often as not, and then fight for the same few lines of the first cache. The vectors are the compiler's: the same code is built for AVX-512, AVX2 with
  * FMA, and whatever the machine at least has. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The arithmetic of a merge: values + scale * L * R in float32, a tile at a time. Knows no tensors and no files. */
 #ifndef CKPT_LORA_PRODUCT_H
 #define CKPT_LORA_PRODUCT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Four ways to write one adapter: PEFT's folder, diffusers' pipeline file, kohya-ss sd-scripts' flat names, ComfyUI's. They differ in how a module is
  * named and where the scaling stands. Knows no files. */
 #include "lora/styles.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Boxes, runs and strided copies: the arithmetic under every plan. It knows shapes and strides, and nothing of files. */
 #include "tensor/box.h"
 

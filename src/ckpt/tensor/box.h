@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Boxes and runs of row-major tensors. All counts in elements. Pure arithmetic.
  *
  * The fact everything here rests on: the elements of a box, in the tensor's row-major order, are the box's own row-major order. So a

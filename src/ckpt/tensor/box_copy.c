@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Copying a box of elements between two strided places, as few and as long moves as the strides allow. It knows bytes only. */
 #include "tensor/box.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finding overlaps and holes in a set of boxes. Boxes are split, dimension by dimension, into clusters whose intervals touch each other; boxes of
  * different clusters cannot overlap. Grids fall apart into single boxes this way; what does not is compared pair by pair. Then the volumes tell
  * whether there is a hole. */

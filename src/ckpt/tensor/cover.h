@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether a set of boxes fills a tensor exactly: every element in one box, none in two. For sources whose chunks follow no rule. */
 #ifndef CKPT_COVER_H
 #define CKPT_COVER_H

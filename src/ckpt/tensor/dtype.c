@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The element types as one table, and what a single element is worth as a number. It must not know files or formats: those
  * look their names up here. Bulk conversion is dtype_cast.c's. */
 #include <fsdpck/dtype.h>

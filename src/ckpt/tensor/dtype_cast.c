@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Casts between the four wide floating-point types, in bulk. Every cast goes through float32, a block at a time: widening is exact,
  * and float64 is first rounded, still as float64, to what the target can hold, so that nothing is rounded twice. The loops run
  * over whole blocks of constant length without branches, so that compilers vectorise them at -O2. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which part of a tensor a rank holds, and which of several equal holders writes it: the rules of FSDP2 and DTensor as
  * arithmetic on intervals. It must not know files, nor who runs the ranks. */
 #include <fsdpck/tensor.h>

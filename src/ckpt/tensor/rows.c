@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows in, their content id out; whole rows are hashed in place, only one that straddles two pieces goes through the streaming state. */
 #include "tensor/rows.h"
 

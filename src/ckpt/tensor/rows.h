@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The content id of rows that pass by in pieces of any length. */
 #ifndef CKPT_ROWS_H
 #define CKPT_ROWS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors and their pieces, collected and joined. */
 #include "torch/catalogue.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finding the frozen base that a checkpoint of adapters names, and holding it against what the adapters were trained on. Knows no format. */
 #include "verbs/base_look.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the verbs that carry adapters elsewhere do about the base that stays where it is. */
 #ifndef CKPT_BASE_LOOK_H
 #define CKPT_BASE_LOOK_H

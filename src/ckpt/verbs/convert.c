@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `convert` and `reshard`: any source into a sharded checkpoint directory. Lays the shard files out, lets the transfer move the payloads, then writes
  * what stands around them and commits. */
 #include <fsdpck/convert.h>

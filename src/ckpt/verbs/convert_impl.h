@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Between the parts of a conversion: what it knows by the time it has laid out its files. */
 #ifndef CKPT_CONVERT_IMPL_H
 #define CKPT_CONVERT_IMPL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which chunk of which tensor goes where in which shard file, before a byte is read. */
 #include "verbs/convert_impl.h"
 

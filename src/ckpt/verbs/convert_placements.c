@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How `convert` places a tensor on a mesh: FSDP2's defaults, and the rules that change them. Pure. */
 #include <fsdpck/convert.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Compares two checkpoints of any kind and sharding: tensors are paired by name and read in batches of pieces that fit the memory budget,
  * then compared by all threads. Knows no format. */
 #include <fsdpck/check.h>

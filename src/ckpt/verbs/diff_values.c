@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Compares elements. Knows dtypes, not tensors. A block at a time: equal bytes cost one memcmp; any other block is widened to doubles and
  * subtracted in loops of constant length without branches, so that compilers vectorise them. */
 #include "verbs/diff_values.h"

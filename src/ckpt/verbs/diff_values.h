@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Comparing two dense runs of elements, bit for bit or by value. Pure. */
 #ifndef CKPT_DIFF_VALUES_H
 #define CKPT_DIFF_VALUES_H

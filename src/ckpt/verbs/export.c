@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Export to Hugging Face safetensors, start to end: choose, lay out, move, write headers, assets and index, commit. How bytes move is the
  * transfer's business, how they become the output the commit's. */
 #include <fsdpck/export.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What an export writes: the tensors that safetensors can hold, under names that transformers looks for, ties stored once; and the assets beside them. */
 #include "verbs/export_impl.h"
 

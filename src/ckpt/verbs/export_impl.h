@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Between the parts of an export: what it knows by the time it has chosen what goes out. */
 #ifndef CKPT_EXPORT_IMPL_H
 #define CKPT_EXPORT_IMPL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Places tensors in safetensors files and writes the headers and the index as text. It must not know sources, nor open anything. */
 #include "verbs/export_layout.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which tensor goes where in the safetensors files of an export, and the headers that say so. Pure arithmetic and text: no files. */
 #ifndef CKPT_EXPORT_LAYOUT_H
 #define CKPT_EXPORT_LAYOUT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* export-lora, start to end: find the adapter, settle names and configuration, let the export write it while every value passes under the eyes of a
  * checker. How files become the output is the export's business. */
 #include <fsdpck/lora.h>

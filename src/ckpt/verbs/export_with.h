@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the verbs built on export and convert ask for beyond a public request: other names and headers, tensors that no source has, values changed
  * on the way. */
 #ifndef CKPT_EXPORT_WITH_H

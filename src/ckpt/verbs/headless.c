@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Our shard files say in their trailers what they belong to, also where the index that names them is gone. */
 #include "verbs/headless.h"
 

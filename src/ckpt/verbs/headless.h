@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of ours that lost their index.json. */
 #ifndef CKPT_HEADLESS_H
 #define CKPT_HEADLESS_H

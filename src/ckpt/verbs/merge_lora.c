@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* merge-lora: an export, or a conversion, of the base whose values an adapter changes on the way. */
 #include <fsdpck/base.h>
 #include <fsdpck/lora.h>

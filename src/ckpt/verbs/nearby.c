@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Run folders and folders of steps, as trainers leave them: step-000200, checkpoint-500, iter_0000007, global_step12, 1000. */
 #include "verbs/nearby.h"
 

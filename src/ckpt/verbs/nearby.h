@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Suggests a checkpoint where the path names a folder that only holds checkpoints. */
 #ifndef CKPT_NEARBY_H
 #define CKPT_NEARBY_H

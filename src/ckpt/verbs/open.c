@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opening a source: what lies at the path is recognised, and its format's opener fills the catalogue. Knows of every format what tells it from another,
  * and no more. */
 #include "verbs/open.h"

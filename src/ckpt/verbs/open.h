@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opening a source inside the library: what fsdpck_source_open() does, and to verify it. */
 #ifndef CKPT_VERBS_OPEN_H
 #define CKPT_VERBS_OPEN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Endings that nobody gives a folder. It opens nothing. */
 #include "verbs/out_name.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether OUT can be meant as a folder: a name that ends as files do was meant as one. */
 #ifndef CKPT_OUT_NAME_H
 #define CKPT_OUT_NAME_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fsdpck_save(): the steps of a save and who takes them. Every rank passes the same three barriers whatever went wrong, so nobody waits for ever. */
 #include <fsdpck/save.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads back the chunk tables of all ranks, holds them against the list of tensors, and writes the index. A rank that failed, or that was called with
  * another list, is found out here. */
 #include "verbs/save_commit.h"

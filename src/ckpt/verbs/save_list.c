@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The list of tensors as a hash, and the file that carries it. Ranks share no words but the directory: without this, one that was called with two
  * tensors exchanged would be believed, and so would a file whose rank knows that it may not have reached the disk. */
 #include "verbs/save_list.h"

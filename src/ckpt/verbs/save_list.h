@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the ranks of a save tell each other through the directory: an empty file beside the shards says by its name which list of tensors rank 0 was
  * called with, and whether a rank has failed. It is gone before the commit. */
 #ifndef CKPT_SAVE_LIST_H

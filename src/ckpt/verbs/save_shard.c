@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rank writes what it holds: boxes in its memory, strided as they may be, become the chunks of one shard file. Knows nothing of other ranks. */
 #include "verbs/save_shard.h"
 

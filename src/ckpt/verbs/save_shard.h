@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One rank's part of a save: its shard file. */
 #ifndef CKPT_SAVE_SHARD_H
 #define CKPT_SAVE_SHARD_H

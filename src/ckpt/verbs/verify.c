@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `verify`: opens, lets the format check what only it knows, and turns damage that keeps a checkpoint from opening into a problem like any other. */
 #include <fsdpck/base.h>
 

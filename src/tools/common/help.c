@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Prints a verb's help from its option tables, on stdout. It must not know any verb or option by name but --help. */
 #include "common/help.h"
 

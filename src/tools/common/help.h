@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Help texts out of the tables that parse. */
 #ifndef TOOLS_HELP_H
 #define TOOLS_HELP_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Builds and prints the one JSON object of --json. It must not know the verbs. */
 #include "common/json_out.h"
 

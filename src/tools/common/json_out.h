@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Small helpers around jansson for --json. NULL results (no memory) are safe to pass on: jansson's "_new" functions refuse NULL, and
  * json_out_print() says so. */
 #ifndef TOOLS_JSON_OUT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A program: the verbs that it is linked with. */
 #include "common/tool.h"
 

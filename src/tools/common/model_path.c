@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finds models in the local Hugging Face cache: models--ORG--NAME/refs/REVISION names a commit, snapshots/COMMIT is the folder. Nothing is
  * downloaded. Reads HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME and HOME. It must not know what a checkpoint is. */
 #include "common/model_path.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* SOURCE may be `org/name` of a model in the local Hugging Face cache. */
 #ifndef TOOLS_MODEL_PATH_H
 #define TOOLS_MODEL_PATH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parses a verb's command line by its option tables. It must not know what any option means. */
 #include "common/options.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parses the command line of a verb by its option tables. */
 #ifndef TOOLS_OPTIONS_H
 #define TOOLS_OPTIONS_H

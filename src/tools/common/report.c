@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Draws the progress bar and prints notes and errors on stderr. It must not know which verb runs. */
 #include "common/report.h"
 

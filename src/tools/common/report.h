@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a verb says on stderr while it works: progress, notes, errors. */
 #ifndef TOOLS_REPORT_H
 #define TOOLS_REPORT_H

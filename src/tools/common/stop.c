@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Turns stop signals into a flag that the library polls. A handler must do nothing else but announce the stop. */
 #include "common/stop.h"
 

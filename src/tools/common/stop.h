@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* SIGINT, SIGTERM and SIGHUP: the first asks the work to stop and clean up, the second ends the process at once. */
 #ifndef TOOLS_STOP_H
 #define TOOLS_STOP_H

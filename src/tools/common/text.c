@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Formats numbers and names for people. It must not know where they come from. */
 #include "common/text.h"
 

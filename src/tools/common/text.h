@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Text for people: names that may hold anything, sizes, rates, times, shapes. */
 #ifndef TOOLS_TEXT_H
 #define TOOLS_TEXT_H

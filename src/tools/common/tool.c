@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What holds for every verb of every program: finding it, signals, closed descriptors, a stdout that cannot be written. */
 #include "common/tool.h"
 

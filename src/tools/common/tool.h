@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A program: its name and its table of verbs. */
 #ifndef TOOLS_TOOL_H
 #define TOOLS_TOOL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Prints what is wrong with a command line, and where to read more. */
 #include "common/usage.h"
 

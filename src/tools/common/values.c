@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Turns typed text into values, exactly or not at all. It must not know which option a value belongs to, and prints nothing. */
 #include "common/values.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading one value that a user typed: sizes, counts, numbers, choices, comma-separated lists. */
 #ifndef TOOLS_VALUES_H
 #define TOOLS_VALUES_H

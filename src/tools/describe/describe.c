@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* describe-TOOL FORM [VERB]: writes one form of TOOL's description, of one verb or of all. */
 #include "common/command.h"
 #include "describe/describe.h"

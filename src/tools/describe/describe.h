@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A tool in other forms than --help: man pages and shell completions, written on stdout by programs that only the build
  * runs. They call the tool's own verbs with --help, so that every form has the option tables that the tool parses with.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A completion for fish: one `complete` command an option. */
 #include <stdio.h>
 

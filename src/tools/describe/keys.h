@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The keys of CONFIG.json in the forms that people read. */
 #ifndef TOOLS_KEYS_H
 #define TOOLS_KEYS_H

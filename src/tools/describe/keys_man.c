@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fsdptrain-config(5): every key of CONFIG.json. */
 #include <stdio.h>
 #include <string.h>

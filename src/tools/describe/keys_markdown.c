@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* docs/config.md: every key of CONFIG.json. */
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A man page for a tool, and one for each of its verbs. */
 #include <ctype.h>
 #include <stdio.h>

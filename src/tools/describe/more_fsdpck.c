@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fsdpck has no config: nothing beside its verbs. */
 #include "describe/describe.h"
 

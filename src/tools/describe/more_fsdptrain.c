@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What fsdptrain has beside its verbs: the keys of its config. */
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Escapes text for man(7). It must not know what a page is about. */
 #include "describe/roff.h"
 

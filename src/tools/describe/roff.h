@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Text for man(7) pages: nothing in it is taken for a request or an escape. */
 #ifndef TOOLS_ROFF_H
 #define TOOLS_ROFF_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the value column of option tables: capitals name something, small letters are words to type. */
 #include "describe/words.h"
 

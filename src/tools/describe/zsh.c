@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A completion for zsh: a function of _arguments specifications. */
 #include <stdio.h>
 #include <string.h>

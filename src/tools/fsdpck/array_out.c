@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Brackets, separators and columns of arrays on stdout. It must not know where the elements come from. */
 #include "array_out.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Prints an array element by element, nested in brackets, as it comes in row-major order. */
 #ifndef TOOLS_ARRAY_OUT_H
 #define TOOLS_ARRAY_OUT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `fsdpck cat`: one tensor, or a slice of it, as numbers or bytes; streamed, whatever its size. */
 #include "commands.h"
 

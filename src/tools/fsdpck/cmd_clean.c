@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `fsdpck clean`: removes what writers that are gone left behind. */
 #include "commands.h"
 

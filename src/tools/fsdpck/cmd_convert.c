@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `fsdpck convert` and `fsdpck reshard`: any source, or a sharded one, to a sharded checkpoint directory. */
 #include "commands.h"
 

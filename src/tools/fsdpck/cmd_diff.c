@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `fsdpck diff`: what differs between two checkpoints of any kind and sharding. */
 #include "commands.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `fsdpck export`: any source to Hugging Face safetensors. */
 #include "commands.h"
 

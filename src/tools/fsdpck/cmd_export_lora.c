@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `fsdpck export-lora`: a LoRA adapter out of any checkpoint, to a folder that PEFT reads, or to a file as other programs want it. */
 #include <string.h>
 

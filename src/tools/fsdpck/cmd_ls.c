@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `fsdpck ls`: what a checkpoint holds. Prints in ls_text.c or ls_json.c. */
 #include "commands.h"
 

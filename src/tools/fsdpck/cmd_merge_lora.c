@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `fsdpck merge-lora`: base and adapter to full weights, as a Hugging Face folder or sharded. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `fsdpck plan`: what each rank would read of a source, from metadata alone. */
 #include "commands.h"
 

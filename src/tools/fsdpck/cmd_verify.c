@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `fsdpck verify`: every problem of a checkpoint, one line each. */
 #include "commands.h"
 

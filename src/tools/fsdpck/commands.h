@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The verbs of fsdpck, one file each: cmd_VERB.c. */
 #ifndef TOOLS_FSDPCK_COMMANDS_H
 #define TOOLS_FSDPCK_COMMANDS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The options that name an adapter, for export-lora and merge-lora. */
 #include "lora_arg.h"
 

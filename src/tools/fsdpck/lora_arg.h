@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* --adapter, --adapter-config, --alpha: which adapter, and how it is scaled. */
 #ifndef TOOLS_LORA_ARG_H
 #define TOOLS_LORA_ARG_H

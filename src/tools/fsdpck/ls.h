@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The two faces of `fsdpck ls`: for people and as JSON. */
 #ifndef TOOLS_LS_H
 #define TOOLS_LS_H

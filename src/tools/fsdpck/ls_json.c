@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `fsdpck ls --json`: everything that the source says about itself. It must not open or check anything. */
 #include "ls.h"
 

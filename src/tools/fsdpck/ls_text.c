@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `fsdpck ls` for people: a header, then a table of tensors. It must not open or check anything. */
 #include "ls.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Formats elements of every dtype. It must not know arrays. */
 #include "number.h"
 

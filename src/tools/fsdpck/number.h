@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One element as text, with the fewest digits that give the same bits back in its dtype. */
 #ifndef TOOLS_NUMBER_H
 #define TOOLS_NUMBER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cuts a box into pieces that follow each other in row-major order, and reads them. It must not know what becomes of the bytes. */
 #include "pieces.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A box of a tensor, read in pieces of bounded size and in row-major order. */
 #ifndef TOOLS_PIECES_H
 #define TOOLS_PIECES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parses what the user says about meshes and placements. It must not know any tensor: rules are globs, the library applies them. */
 #include "placement.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* --ranks, --mesh, --placement, --replicate: who holds what. */
 #ifndef TOOLS_PLACEMENT_H
 #define TOOLS_PLACEMENT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Prints what the ranks would read. It must not know how that was found out. */
 #include "plan_out.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Turns the selecting options into the library's request. It must not know which tensors there are. */
 #include "select_arg.h"
 

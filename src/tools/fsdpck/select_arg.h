@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* --include, --exclude, --rename, --alias, --select, --dtype: which tensors go out, and how. */
 #ifndef TOOLS_SELECT_ARG_H
 #define TOOLS_SELECT_ARG_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parses slices against a tensor's shape. It must not know what is done with the box. */
 #include "slice.h"
 

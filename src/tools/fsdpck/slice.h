@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* numpy-like slices of a tensor: "0:8,:", "-1", "3,:,2:". */
 #ifndef TOOLS_SLICE_H
 #define TOOLS_SLICE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* --from, and the way from what was typed to an open source. It must not know what the verb does with it. */
 #include "source_arg.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opening the SOURCE that a verb was given. */
 #ifndef TOOLS_SOURCE_ARG_H
 #define TOOLS_SOURCE_ARG_H

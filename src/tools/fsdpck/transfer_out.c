@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Prints what a finished transfer did, for people or as JSON. */
 #include "transfer_out.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The result of convert, reshard and export, printed. */
 #ifndef TOOLS_TRANSFER_OUT_H
 #define TOOLS_TRANSFER_OUT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fsdpck: the table of its verbs. */
 #include "commands.h"
 #include "common/tool.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `fsdptrain init`: a config for this machine, model and data. Values are tried as `plan` would, nothing is trained. */
 #include "commands.h"
 

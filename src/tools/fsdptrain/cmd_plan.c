@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `fsdptrain plan`: what each rank of a run will take, before anything starts. */
 #include "commands.h"
 

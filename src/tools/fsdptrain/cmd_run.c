@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `fsdptrain run`: reads the config, runs the trainer, shows the steps. */
 #include "commands.h"
 

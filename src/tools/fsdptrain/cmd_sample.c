@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `fsdptrain sample`: goes on from prompts, and shows the text while it grows. */
 #include "commands.h"
 

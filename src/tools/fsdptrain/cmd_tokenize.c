@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `fsdptrain tokenize`: ids, tokens and loss mask, to look at what a model will see. */
 #include "commands.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The verbs of fsdptrain, one file each: cmd_VERB.c. */
 #ifndef TOOLS_FSDPTRAIN_COMMANDS_H
 #define TOOLS_FSDPTRAIN_COMMANDS_H

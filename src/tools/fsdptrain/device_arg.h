@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* --device: where a run computes, and which module has it. */
 #ifndef TOOLS_DEVICE_ARG_H
 #define TOOLS_DEVICE_ARG_H

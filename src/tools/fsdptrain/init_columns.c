@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A table of columns of common data sets. The first row whose columns all exist is taken. */
 #include "init_columns.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Guesses data.columns for a data set whose first example has no form that the trainer knows. */
 #ifndef TOOLS_INIT_COLUMNS_H
 #define TOOLS_INIT_COLUMNS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The start table, the lines of steps, and how long it will take: by the time since the first step that was shown, saves and evaluations included. */
 #include "run_view.h"
 

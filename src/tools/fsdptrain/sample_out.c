@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Text goes out as soon as it is whole characters, so that a reader sees it grow; rates go to standard error. */
 #include "sample_out.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Samples on standard output: as text while they grow, or at the end as JSON. */
 #ifndef TOOLS_SAMPLE_OUT_H
 #define TOOLS_SAMPLE_OUT_H

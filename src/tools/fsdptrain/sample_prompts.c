@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A prompt is text: what a shell or a pipe gave. Its last line's end is the pipe's, not the prompt's. */
 #include "sample_prompts.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Prompts from the command line or from standard input. */
 #ifndef TOOLS_SAMPLE_PROMPTS_H
 #define TOOLS_SAMPLE_PROMPTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Arrays that grow. */
 #ifndef TRAIN_ARRAYS_GROW_H
 #define TRAIN_ARRAYS_GROW_H

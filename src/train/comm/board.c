@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared memory with atomics in it: a process that dies in the middle of anything leaves nothing locked. */
 #include "comm/board.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What ranks and their supervisor tell each other without a message: where each rank is, that it is alive, the first error, a stop that was asked for. One piece
  * of memory that the supervisor makes before its ranks part from it; it outlives them. Knows nothing of how ranks reach each other. */
 #ifndef TRAIN_BOARD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What ranks do together, as one small table: a row for processes of one host over shared memory, one for MPI, and, over either of them, one for data in the
  * memory of devices. Every operation is entered by every rank in the same order, lane by lane. Knows nothing of models or steps: operations carry a name for
  * messages. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* All-gathers of padded shards straight into their places, and gradients sent to the owners of their rows, who add them up in the order of ranks. A rank has one
  * link, and puts all of it on one stream, from one thread: two operations are never under way at once, and every rank has them in the same order, without which
  * devices wait for each other for ever. Another thread looks after the link: it ends what is under way where another rank has failed, so that nobody waits for a

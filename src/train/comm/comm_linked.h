@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks whose devices are linked: parameters and gradients go from device to device, on streams, and never through the host's memory; or the only rank there is.
  * What is agreed on by words goes over the host's communicator. */
 #ifndef TRAIN_COMM_LINKED_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared memory between processes of one host. Waiting is done on futexes with a time limit, so that a lost or stalled rank is named and not waited for. */
 #include "comm/comm_local.h"
 

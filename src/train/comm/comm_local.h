@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks of one host, over memory that they share: made before the processes part, joined by each. */
 #ifndef TRAIN_COMM_LOCAL_H
 #define TRAIN_COMM_LOCAL_H

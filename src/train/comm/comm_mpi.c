@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The MPI row. Everything is made of messages between two ranks, so that a wait knows for whom it waits; nothing here blocks inside MPI, so that a lost or stalled
  * rank is named after a time. A lane is a communicator of its own, and a thread of its own (MPI_THREAD_MULTIPLE). */
 #include "comm/comm_mpi.h"

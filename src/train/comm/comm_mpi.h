@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks that a launcher started, on any hosts, through MPI. Where MPI is not built in, joining fails with a sentence. */
 #ifndef TRAIN_COMM_MPI_H
 #define TRAIN_COMM_MPI_H

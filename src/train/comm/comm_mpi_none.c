@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A build without MPI. */
 #include "comm/comm_mpi.h"
 

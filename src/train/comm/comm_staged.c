@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rank's parts go down to the host's communicator when they have changed, whole groups come up when they are gathered; gradients go down to be folded by the
  * host, and their sums come up. */
 #include "comm/comm_staged.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A list of pairs of events that is filled, asked and filled again. */
 #include "comm/laps.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How long work took on a stream, by kind: a pair of events a piece, asked when it is over. The host sees only how long it took to put it there. One thread. */
 #ifndef TRAIN_LAPS_H
 #define TRAIN_LAPS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Messages between two ranks, beside those of the lanes: ALARM carries an error, ACK says whether who got it has failed by itself, ASK and HERE are the roll call.
  * Nothing waits without end: a rank that is stopped answers nobody. */
 #include "comm/mpi_alarm.h"

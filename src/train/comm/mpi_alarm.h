@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Failures between ranks that a launcher started: each board is one supervisor's, so a thread of each rank carries errors from one to the others, and answers those
  * who look for the rank that stalls. Of ranks that fail at once, the lowest speaks. */
 #ifndef TRAIN_MPI_ALARM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that ranks of one host share although no parent made it for them. */
 #ifndef TRAIN_ONE_HOST_H
 #define TRAIN_ONE_HOST_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One worker or none, two counters that only grow: exchanges that were started, and those that are over (or waited for, by the compute stream). */
 #include "comm/reducer.h"
 

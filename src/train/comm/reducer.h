@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Exchanges gradients behind the backward that makes them, on a thread of its own: what is started first is exchanged first, on every rank alike. Where an exchange
  * is only put on its way (comm.launches) there is no thread, and events keep it and the backward's kernels apart. Knows of slices only. */
 #ifndef TRAIN_REDUCER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One worker or none, counters that only grow during a micro-batch: uses wanted, there, and over. */
 #include "comm/ring.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gathers groups of parameters into a ring of buffers, ahead of their use, by a fixed schedule, on a thread of its own. Where data moves on a stream, gathers and
  * kernels are kept apart by events; where a gather is only put on its way there is no thread: the caller's does it, at fixed places of its program. Knows of groups
  * and bytes only. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Walks the uses of a micro-batch once and deals out slots: what lies in one already is not gathered again (the last layer forward is the first one backward), else
  * the slot goes whose use is over for longest. */
 #include "comm/schedule.h"

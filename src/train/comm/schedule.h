@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* When which group of parameters is gathered, and into which buffer: fixed before the first step, the same on every rank. Pure. */
 #ifndef TRAIN_SCHEDULE_H
 #define TRAIN_SCHEDULE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Its beginning and its end. */
 #include "comm/worker.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A mutex, and mostly a thread under it that does what there is to do and else waits to be told: what gathers ahead and exchanges behind have in common. Must not
  * know what it does. */
 #ifndef TRAIN_WORKER_H

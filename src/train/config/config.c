@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads CONFIG.json: the file, --set, and what the key table cannot say of one key alone. */
 #include <train/config.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Walks CONFIG.json by the key table: unknown keys, wrong types and values out of range end with a sentence that names the key. */
 #include "config/config_keys.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One table entry a key of CONFIG.json, and the walk that fills a struct train_config from a tree of JSON by that table. */
 #ifndef TRAIN_CONFIG_KEYS_H
 #define TRAIN_CONFIG_KEYS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The key table of CONFIG.json: name, type, default, range, choices and documentation of every key.
  * The parser reads it; docs/config.md, the man page fsdptrain-config(5) and the completions of --set are made from
  * it. */

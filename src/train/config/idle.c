@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Keys that have no effect beside what other keys say. Each rule stands in the key table, by its name here; a key without one counts in every run. */
 #include "config/idle.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Why a key has no effect in a run: one rule a function, NULL where it has one. The key table names the rule of each key. */
 #ifndef TRAIN_CONFIG_IDLE_H
 #define TRAIN_CONFIG_IDLE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* target_modules, modules_to_save, rank_pattern and alpha_pattern as PEFT reads them, with Python's regular expressions done by PCRE2. */
 #include "config/target.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* PEFT's rules for which modules get an adapter, and with which r and alpha, and which are trained whole. */
 #ifndef TRAIN_TARGET_H
 #define TRAIN_TARGET_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which documents make which step: as data.plan says, or rows packed once and shuffled anew each epoch. */
 #include "data/data_impl.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What every step trains on: documents (token ids and labels), and which of them make which micro-batch of which step. A pure function of
  * (files, seed, step): nothing here depends on ranks, and nothing needs to be stored to go on later. */
 #ifndef TRAIN_DATA_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Follows strings and brackets, and nothing else of JSON: a comma or the closing bracket at the outermost level ends a line. */
 #include "data/data_array.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One JSON array of examples as lines, an element each, while its bytes pass. Knows where elements end; whoever reads the lines checks them. */
 #ifndef TRAIN_DATA_ARRAY_H
 #define TRAIN_DATA_ARRAY_H

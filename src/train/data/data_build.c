@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The files of data to sections: every thread takes the next part that nobody has, and what is made is appended in the order of the parts. Other processes that build
  * the same cache are seen by their claims alone; where one is gone, or stands still for long, its part is made here. */
 #include <errno.h>

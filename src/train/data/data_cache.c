@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The token cache as a file that several processes write: who makes what is settled by locks on bytes of a second file, which the end of a process releases, and
  * how far the file has come is written there. Sections are appended in their order only, and whoever appends a section writes the same bytes at the same
  * place: one who is late, or works without locks on a file system that has none, does no harm. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The token cache: one file in output_dir that every rank maps, and that the ranks build together: sections in the order of the parts of the data, appended by
  * whoever made them. Its bytes depend on the data alone. Whoever is killed while building leaves a file that the others, or the next run, go on with. */
 #ifndef TRAIN_DATA_CACHE_H

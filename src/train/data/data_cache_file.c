@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sections to bytes and back, checked. */
 #include "data/data_cache_file.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is in the file of a token cache: a header page, sections, an end. Numbers are of this machine's order; a hash covers every byte. */
 #ifndef TRAIN_DATA_CACHE_FILE_H
 #define TRAIN_DATA_CACHE_FILE_H

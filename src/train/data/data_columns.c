@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Renames the columns of one example. All are taken out before any is put back, so that two may exchange their names. */
 #include "data/data_columns.h"
 

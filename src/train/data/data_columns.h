@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* data.columns: gives the columns of a data set the names that this trainer knows. */
 #ifndef TRAIN_DATA_COLUMNS_H
 #define TRAIN_DATA_COLUMNS_H

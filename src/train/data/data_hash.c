@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The hash of a file, in pieces. */
 #include "data/data_hash.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a file of data holds, as a number. */
 #ifndef TRAIN_DATA_HASH_H
 #define TRAIN_DATA_HASH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One line of JSONL to a document: tokens that are given, or text by way of the model's tokenizer and template. Lines are untrusted, and counted from 1. */
 #include "data/data_impl.h"
 

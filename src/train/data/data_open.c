@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From the files of the config to rows: documents out of the token cache, which is built where there is none, weighed, and packed. */
 #include <stdio.h>
 #include <stdlib.h>

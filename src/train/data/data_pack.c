@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Packs documents into rows of seq_len tokens: longest first, each into the row that it fills best. Done once; epochs shuffle rows. */
 #include "data/data_impl.h"
 

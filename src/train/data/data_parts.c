@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cuts files at line ends, by seeking where that is possible. */
 #include "data/data_parts.h"
 

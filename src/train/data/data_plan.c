@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads data.plan: which documents make which micro-batch of which step. Untrusted like the documents. */
 #include "data/data_impl.h"
 

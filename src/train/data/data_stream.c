@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One window of unpacked bytes, refilled by one of three functions. */
 #include "data/data_stream.h"
 

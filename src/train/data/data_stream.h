@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The bytes of a file of data from front to back: as they lie there, or out of gzip or Zstandard, told by the first bytes; of
  * one JSON array (packed or not) as lines, an element each. A window of them is in memory,
  * whatever the file unpacks to. Knows nothing of lines. One thread at a time. */

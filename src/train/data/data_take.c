@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sections to documents: what a run may rely on is checked here, whoever made them. */
 #include <stdlib.h>
 #include <xxhash.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Several files with weights: the documents of a file as often as its weight says, what is left of it by lot. */
 #include "data/data_impl.h"
 

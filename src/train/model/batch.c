@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A batch made ready on the host, and its way to where kernels read it. */
 #include "model/compute_impl.h"
 

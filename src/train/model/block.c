@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One transformer block: attention and SwiGLU, each behind a norm and around a residual. Norms' outputs and SwiGLU's product are computed anew in the backward:
  * they are cheap, and as large as anything that is kept. */
 #include "model/compute_impl.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One piece of memory, cut up by the same lines when it is only counted and when it is there. Must not know what for. */
 #ifndef TRAIN_CARVE_H
 #define TRAIN_CARVE_H

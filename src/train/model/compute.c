@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Buffers of a micro-batch: one piece of memory, cut up the same way when it is only counted and when it is there. */
 #include "model/compute_impl.h"
 

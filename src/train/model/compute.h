@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One micro-batch forward and backward, written out over the kernel table. Sees parameters as one piece of memory, whoever holds the shards; adds gradients to
  * another. All that kernels touch is memory of the device, which the host may not be able to read. Knows nothing of ranks, files or steps. */
 #ifndef TRAIN_COMPUTE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of a micro-batch: views, and what its files call of each other. */
 #ifndef TRAIN_COMPUTE_IMPL_H
 #define TRAIN_COMPUTE_IMPL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A forward without a backward: nothing is kept but keys and values. A prompt takes the products of training; a single token takes those for one vector, and its
  * adapters' thin products stay in fp32. */
 #include "model/decode.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The embedding: rows of its weight by token id, and of its adapter. */
 #include "model/compute_impl.h"
 

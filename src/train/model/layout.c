@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Builds the tables of layout.h from a model and a config. */
 #include "model/layout.h"
 

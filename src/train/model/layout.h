@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is trained and what is frozen, as tables: parameters, the linear layers made of them, and groups of parameters that are gathered together. Every
  * parameter is sharded along dim 0 as FSDP2 does: ceil(rows/N) rows to each rank in turn, padded to that. Pure: no memory of weights, no ranks talking. */
 #ifndef TRAIN_LAYOUT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Linear layers with bias and adapter, forward and backward over the kernel table. Layers that share an input make a bundle: their adapters' A are multiplied
  * as one matrix, and the gradient of their input is one product of several parts, summed as kern_gemm says. */
 #include "model/compute_impl.h"

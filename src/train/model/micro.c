@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A micro-batch from token ids to loss and gradients: embedding, blocks, last norm, head; then back. */
 #include "model/compute_impl.h"
 

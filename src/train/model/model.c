@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* config.json to struct model: both dialects (transformers 4 and 5), the families' own defaults, and a list of what is refused. */
 #include "model/model.h"
 #include "text/file.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A Hugging Face config.json as numbers: what the forward pass needs to know of a decoder. Knows nothing of weights, ranks or training. */
 #ifndef TRAIN_MODEL_H
 #define TRAIN_MODEL_H

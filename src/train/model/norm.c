@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* RMSNorm forward and backward over the kernel table. */
 #include "model/compute_impl.h"
 

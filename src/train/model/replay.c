@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a block puts on the stream is the same from one micro-batch to the next, while its shape is: where blocks are so small that starting their kernels takes
  * longer than running them, it is recorded when a shape comes for the second time, and replayed by one call since. (The first time prepares what a shape needs.)
  * What differs lies in memory that stays where it is: the batch, its documents, and what dropout counts from. */

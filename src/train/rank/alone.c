@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a lone rank needs around it: nobody waits for anybody, so the board and the world are there for their form. Knows nothing of what the rank is for. */
 #include "rank/alone.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A world of one rank in the caller's process: for tests that look into one, and to sample. */
 #ifndef TRAIN_ALONE_H
 #define TRAIN_ALONE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The processor, or a device out of a module. What is not there is said in one line, with what can be done instead. */
 #include "rank/device.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Small files of a run, plain POSIX: what matters to a resumed run lies in the checkpoints, and those are libfsdpck's. */
 #include "rank/files.h"
 

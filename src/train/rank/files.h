@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The files of output_dir: metrics, summary, the list of checkpoints. */
 #ifndef TRAIN_FILES_H
 #define TRAIN_FILES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One comm_piece a parameter, one ring_group a group. Embedding and head have buffers of their own: they are large, and used at both ends. */
 #include "rank/gather.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What of a layout is gathered when: groups and uses for a ring of buffers, by fsdp.* of the config. Where ranks map each other's rows there is nothing to do. */
 #ifndef TRAIN_GATHER_H
 #define TRAIN_GATHER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Frees a job, and answers what follows from its parts. */
 #include "rank/job.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What all ranks of a run know before they part, and what follows from it. */
 #ifndef TRAIN_JOB_H
 #define TRAIN_JOB_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sizes, one allocation, and pointers into it. */
 #include "rank/memory.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The memory of a rank's device: one piece, planned and taken before the first step, and what lies where in it. */
 #ifndef TRAIN_MEMORY_H
 #define TRAIN_MEMORY_H

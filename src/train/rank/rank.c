@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Makes and releases what a rank has: its device, its memory there, its communicator. */
 #include "rank/rank.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One rank: its place among the others, the buffers it owns, and what a step is made of. */
 #ifndef TRAIN_RANK_H
 #define TRAIN_RANK_H

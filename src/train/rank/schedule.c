@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The schedules of learning rates that CONFIG.json names. */
 #include "rank/schedule.h"
 

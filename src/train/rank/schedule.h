@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The learning rate of each step. */
 #ifndef TRAIN_LR_SCHEDULE_H
 #define TRAIN_LR_SCHEDULE_H

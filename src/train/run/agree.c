@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hashes of what ranks must have in common, and a file that rank 0 puts into output_dir for the others to see. Ranks of one supervisor agree by birth; ranks that
  * a launcher started on other hosts may have read other files. */
 #include "run/agree.h"

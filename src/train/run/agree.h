@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Before step 0: all ranks mean the same run, and see the same output_dir. */
 #ifndef TRAIN_AGREE_H
 #define TRAIN_AGREE_H

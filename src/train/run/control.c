@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The control file is read, removed and only then obeyed, so that nothing is done twice. Whoever writes to output_dir may write it: it is short, plain and untrusted. */
 #include "run/control.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a user asks of a run that is under way: by signals, which the supervisor passes on, and by output_dir/control, a file with one word in it. */
 #ifndef TRAIN_CONTROL_H
 #define TRAIN_CONTROL_H

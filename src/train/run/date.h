@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The day that the chat template shows in a run's data and samples, where it asks for one: the same for as long as the run goes on. */
 #ifndef TRAIN_DATE_H
 #define TRAIN_DATE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The loss on data.eval: forward only, without dropout. Its micro-batches are dealt out to ranks in waves, and their losses added in the order of the rows, so that
  * it is the same for any number of ranks. Changes nothing that training sees. */
 #include "run/evaluate.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The loss over data.eval. */
 #ifndef TRAIN_EVALUATE_H
 #define TRAIN_EVALUATE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Notes on settings that do not do what they say. Each may be intended; where it is a mistake, it costs a run. */
 #include "run/look.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Notes on a run's settings before it starts. */
 #ifndef TRAIN_LOOK_H
 #define TRAIN_LOOK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The training loop. Every rank runs it in step; rank 0 also writes the small files. */
 #include "run/loop.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The life of one rank: load, train, save, end. */
 #ifndef TRAIN_LOOP_H
 #define TRAIN_LOOP_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Config to job: model, data, layout, checked against what lies on disk. */
 #include "run/open.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From a config to a job: everything that can be refused before the ranks part is refused here. */
 #ifndef TRAIN_OPEN_H
 #define TRAIN_OPEN_H

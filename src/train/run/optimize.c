@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Global norm, clipping and AdamW, on this rank's rows. */
 #include "run/optimize.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The norm of a step's gradients, and the update of the parameters. */
 #ifndef TRAIN_OPTIMIZE_H
 #define TRAIN_OPTIMIZE_H

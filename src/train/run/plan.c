@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* train_plan: the sizes of a run from its tables alone. No weight is read; buffers are laid out but not touched. */
 #include "run/plan.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The memory and the traffic of a rank, from the tables of a job. */
 #ifndef TRAIN_PLAN_H
 #define TRAIN_PLAN_H

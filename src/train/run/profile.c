@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A device whose every kernel is that of another one, timed. */
 #include "run/profile.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where a rank's time goes: kernels by kind, what others are waited for, data, saving. */
 #ifndef TRAIN_PROFILE_H
 #define TRAIN_PROFILE_H

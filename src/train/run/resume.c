@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Chooses by looking, and again by loading. Only damage is passed over: a checkpoint of another run, of a later version, or that may not be read ends the run, since
  * going on from an older one would not be what the user means. */
 #include "run/resume.h"

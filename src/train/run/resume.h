@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which checkpoint a run goes on from: the newest that is whole. Damaged ones are named and set aside, so that their steps can be saved again. */
 #ifndef TRAIN_RESUME_H
 #define TRAIN_RESUME_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* train_run: checks everything that can be refused, chooses what to go on from, hands over to the supervisor of the ranks, and says what became of the run. */
 #include <stdio.h>
 #include <stdlib.h>

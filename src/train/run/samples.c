@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Prompts are dealt out to ranks in waves. All ranks go through each forward together, as it gathers parameters; between two of them one sum carries what every rank
  * has chosen, so that all know when a wave is over, and rank 0 knows the text. */
 #include "run/samples.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One rank in the caller's process: what tests look into. */
 #include <math.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A step's gradients. The micro-batches of the global batch make packets, packets are dealt out to ranks, and what comes out does not depend on how many ranks
  * there are: inside a packet gradients add up in order, packets are folded in global order by the owners of the slices. */
 #include "run/step.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The gradients of one step: micro-batches forward and backward, reduced over ranks. */
 #ifndef TRAIN_STEP_H
 #define TRAIN_STEP_H

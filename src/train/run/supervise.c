@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The supervisor starts a process for each rank, watches them, and says what became of them. A rank that dies or stalls is named and ends the others; none is
  * waited for without end. Under a launcher it has one rank, the launcher's, and is what stays to speak for it. */
 #include "run/supervise.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From one process to the ranks and back. */
 #ifndef TRAIN_SUPERVISE_H
 #define TRAIN_SUPERVISE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The order is that of transformers: repetition penalty, temperature, top-k, top-p. The draw is Philox's, by (seed, sample, token), so that it does not depend on
  * who draws or on what was drawn before. */
 #include "sample/choose.h"

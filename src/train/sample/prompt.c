@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a user typed, or a line of data, to the tokens that a model goes on from. */
 #include <train/sample.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a model's folder says about generating: generation_config.json, and config.json where that is silent, as transformers reads them. */
 #include <train/sample.h>
 

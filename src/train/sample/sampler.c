@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A model in this process, whole, by the tables and the loading that training has: one rank of one, with nothing that is trained. */
 #include <train/sample.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adapter_model.safetensors by libfsdpck's export, adapter_config.json with the keys that PEFT writes. The folder appears under its name when it is whole. */
 #include "state/adapter.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The card says what can be known: base, data, hyperparameters, and the last line of the metrics. It carries a mark; a README without it is the user's, and stays. */
 #include "state/card.h"
 

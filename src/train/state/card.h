@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The model card of an adapter: README.md as PEFT writes one, filled in from the run. */
 #ifndef TRAIN_CARD_H
 #define TRAIN_CARD_H

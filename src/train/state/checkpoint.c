@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A run's state through libfsdpck: trained parameters (tree "model"), AdamW's moments (tree "optim"), and in the state what a resumed run must agree on. Sharded by
  * the ranks that save, read back by any other number. A LoRA run's checkpoint holds no base: it names it. */
 #include "state/checkpoint.h"

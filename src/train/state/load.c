@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Start-up: every rank reads its own rows of every tensor, from whatever the model and the adapter lie in, into their place. Adapters that come from nowhere are
  * drawn from PEFT's distribution, each element by its place in the whole tensor. */
 #include "state/load.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Weights into a rank, before its first step. */
 #ifndef TRAIN_LOAD_H
 #define TRAIN_LOAD_H

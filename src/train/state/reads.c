@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Loads of reads. One is full when its memory is: that of casts, or its part of the pinned memory. What was read is hashed and cast by the rank's threads; on the
  * way to a device a load is read while the one before is hashed, cast and put on its way, and the one before that travels. */
 #include "state/reads.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of tensors from a source to where a rank computes: straight to their place where the host reaches it, else through pinned memory, in loads: one
  * is read while the one before is hashed and cast and another is on its way to the device. Several reads go together, so that threads share them. */
 #ifndef TRAIN_READS_H

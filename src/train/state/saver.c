@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A thread with one job at a time. It talks to the others' on COMM_SAVE, so that training and saving never wait for each other's collectives. */
 #include "state/saver.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Saves behind the next steps: a copy of the state is taken into buffers that were there before step 0, and a thread writes it. One save is in flight. */
 #ifndef TRAIN_SAVER_H
 #define TRAIN_SAVER_H

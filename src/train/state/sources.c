@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checks before the ranks start: every tensor that the run needs is there; every other tensor is known, reported by a note, or refused by name. */
 #include "state/sources.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The files that a run's weights come from: the base's and the adapter's, what each parameter is called there, and an account of what lies in them. */
 #ifndef TRAIN_SOURCES_H
 #define TRAIN_SOURCES_H

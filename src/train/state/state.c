@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What must agree ("fixed") and what may change ("free") between a checkpoint and the run that goes on from it. */
 #include "state/state.h"
 

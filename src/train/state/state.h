@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The JSON that a run keeps in its checkpoints: where it is, and what a run that goes on from there must have in common with it. */
 #ifndef TRAIN_STATE_H
 #define TRAIN_STATE_H

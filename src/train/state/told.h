@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The settings behind the hashes that tell runs apart. Checkpoints keep them, so that a refusal can name the key and both values. */
 #ifndef TRAIN_TOLD_H
 #define TRAIN_TOLD_H

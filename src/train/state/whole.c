@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* output_dir/model, by libfsdpck's export: it knows the dtype, the assets and how a folder is replaced. */
 #include "state/whole.h"
 

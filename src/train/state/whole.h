@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The trained model as a Hugging Face folder, where all of its weights were trained. */
 #ifndef TRAIN_WHOLE_H
 #define TRAIN_WHOLE_H

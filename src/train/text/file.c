@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Files of users; small ones whole. A file that grows while it is read is cut where it was when it was opened. */
 #include "text/file.h"
 

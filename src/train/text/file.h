@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Files whose path a user typed: opened without blocking; anything but a file is refused. */
 #ifndef TRAIN_TEXT_FILE_H
 #define TRAIN_TEXT_FILE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* UTF-8 as Unicode defines it: no overlong forms, no surrogates, at most U+10FFFF. */
 #include "text/utf8.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* UTF-8 by hand. The decoders take valid text only: tokenizer_encode() has checked it. */
 #ifndef TRAIN_TEXT_UTF8_H
 #define TRAIN_TEXT_UTF8_H

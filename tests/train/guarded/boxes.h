@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Messages between ranks of one host, through memory that they share: in the order in which they were sent, in pieces, by whoever calls. What two ranks hold
  * against each other has to match. */
 #ifndef GUARDED_BOXES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the parts of the guarded device know of each other. */
 #ifndef GUARDED_GUARDED_H
 #define GUARDED_GUARDED_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* See late.h. A thread that waits for a place in a stream runs the stream's commands up to there; where one of them waits for a place in another, it first runs
  * that one's. Nothing is held meanwhile but the right to run one command, so that threads which run several streams cannot lock each other out. */
 #include "late.h"

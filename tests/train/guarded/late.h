@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Streams that run as late as they may: what is put on one lies there until somebody waits for it, and then brings with it only what events tie it to. Work that
  * starts without the event it needs, or memory that is used again too early, so gives a wrong result every time, where a GPU would give one now and then. Times
  * of events are those of a clock that goes on with each piece of work that has run. All of kern_device's contract of streams and events (kernels/stream.h) but for this. */

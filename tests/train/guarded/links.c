@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Links between the guarded devices of ranks of one host: what NCCL would do, through memory that the ranks share. Messages between two ranks arrive in the order
  * in which they were sent; everything between begin and end is one operation, which runs late as all that is on a stream. Another rank may wait for it where this
  * one waits for nothing: what has lain there for a while is pushed. What NCCL may lock up by ends the program with a word: operations of a rank that could be under

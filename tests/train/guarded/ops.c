@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The guarded device's kernels: every operand is looked at, then the processor's runs. What a call is given is copied, with the lists that it borrows, for they may
  * be gone by then. */
 #include "guarded.h"

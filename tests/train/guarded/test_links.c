@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The guarded links end a program whose operations between devices could lock up with NCCL, and let one pass whose cannot: what the trainer's runs on them prove
  * rests on it. Ranks are threads of a child process. */
 #include <kernels/memory.h>

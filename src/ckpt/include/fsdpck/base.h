@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The frozen base of an adapter's checkpoint, by reference (FORMAT.md section 9): where it is, and whether it is still the one that the adapter was
  * trained on. */
 #ifndef FSDPCK_BASE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Looking for trouble: verify one checkpoint, compare two, clean up after writers that are gone. */
 #ifndef FSDPCK_CHECK_H
 #define FSDPCK_CHECK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any source to a sharded checkpoint directory: `fsdpck convert` and `fsdpck reshard`. */
 #ifndef FSDPCK_CONVERT_H
 #define FSDPCK_CONVERT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Element types: every fixed-size dtype that torch saves, by torch's names. */
 #ifndef FSDPCK_DTYPE_H
 #define FSDPCK_DTYPE_H

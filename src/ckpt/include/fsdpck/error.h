@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What went wrong, in words a user can act on. Caller-owned, fixed size, works without memory. */
 #ifndef FSDPCK_ERROR_H
 #define FSDPCK_ERROR_H

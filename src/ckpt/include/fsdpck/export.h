@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any source to Hugging Face safetensors: a folder with index and assets, or one file. */
 #ifndef FSDPCK_EXPORT_H
 #define FSDPCK_EXPORT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Everything at once. */
 #ifndef FSDPCK_FSDPCK_H
 #define FSDPCK_FSDPCK_H

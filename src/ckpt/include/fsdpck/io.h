@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The one table through which every file operation goes. Tests replace it: kill, ENOSPC, short transfers, power loss. */
 #ifndef FSDPCK_IO_H
 #define FSDPCK_IO_H

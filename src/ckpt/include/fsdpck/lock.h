@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A folder with one owner at a time: two runs that write to the same one would mix what they write. */
 #ifndef FSDPCK_LOCK_H
 #define FSDPCK_LOCK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* LoRA adapters out of any source, and into the weights of a base: `fsdpck export-lora` and `fsdpck merge-lora`. */
 #ifndef FSDPCK_LORA_H
 #define FSDPCK_LORA_H

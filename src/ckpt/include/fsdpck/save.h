@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Saving by many ranks: each hands over the boxes it holds; together they commit one checkpoint.
  *
  * The ranks share nothing but a directory and a barrier that the caller supplies. Every rank calls fsdpck_save() with the same list

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which tensors of a source go out, under which names: what --include, --exclude, --rename, --alias, --select and --dtype ask for. */
 #ifndef FSDPCK_SELECT_H
 #define FSDPCK_SELECT_H

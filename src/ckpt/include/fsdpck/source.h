@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading checkpoints of any kind: open, list, and read boxes of tensors into the caller's memory, verified.
  *
  * A source is opened once and may then be used by several threads at a time. Opening reads metadata only; cost: the index (or

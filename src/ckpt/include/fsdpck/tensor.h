@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a checkpoint says about a tensor: name, shape, mesh and placement. Pure descriptions: no bytes here. */
 #ifndef FSDPCK_TENSOR_H
 #define FSDPCK_TENSOR_H

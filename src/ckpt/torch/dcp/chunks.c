@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The chunks of one tensor: its boxes from state_dict_metadata, joined with the items that storage_data gives for their offsets, and checked
  * to fill the tensor. Looks into no file. */
 #include "torch/dcp/reading.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A PyTorch DCP directory as a source. read.c turns .metadata into the catalogue, item.c finds the payload inside an item,
  * verify.c reads everything, source.c answers where the bytes of a box lie. */
 #ifndef CKPT_DCP_H

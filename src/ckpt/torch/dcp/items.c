@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The non-tensor items of a DCP directory that are zstd streams: how many bytes each decodes to, and those bytes. .metadata tells neither, so that each
  * is decoded when the directory is opened; what they may cost then is capped. */
 #include "torch/dcp/dcp.h"

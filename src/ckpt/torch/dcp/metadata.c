@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes .metadata as torch 2.4 to 2.15 load it: Metadata with five fields, five-tuple TensorProperties, no transforms. Whatever comes
  * more than once (classes, keys, names, files) is put into the pickle's memo at its first time. Knows no checkpoint and no file. */
 #include "torch/dcp/metadata.h"

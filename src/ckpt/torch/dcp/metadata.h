@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* PyTorch's .metadata (torch.distributed.checkpoint.metadata.Metadata) as pickle protocol 2 that torch 2.4 and newer load.
  * A writer that streams: tensors first, then storage, as the caller walks its own tables twice. */
 #ifndef CKPT_DCP_METADATA_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The closed list of names that a .metadata may hold, as torch 1.13 to 2.15 write it. Anything else is refused, unread. */
 #include "torch/dcp/dcp.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where .metadata says that an item lies: file, offset, length, and what was done to its bytes. Opens no file. */
 #include "torch/dcp/reading.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Joins what the ranks of a rank-local save say. */
 #include "torch/dcp/ranks.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rank-local DCP saves: one __R.metadata a rank, no .metadata. Each knows its own chunks only; together they are a checkpoint. */
 #ifndef CKPT_DCP_RANKS_H
 #define CKPT_DCP_RANKS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From the pickle of .metadata to the catalogue: tensors, items, files. Believes nothing that it has not compared; opens no file. */
 #include "torch/dcp/reading.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What every part of reading .metadata asks of its pickle, and how it fails. */
 #include "torch/dcp/reading.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Between the parts of reading .metadata: read.c goes over its tables, place.c says where items lie, chunks.c joins a tensor's chunks with
  * their storage. */
 #ifndef CKPT_DCP_READING_H

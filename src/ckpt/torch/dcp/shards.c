@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A PyTorch DCP save in safetensors form: shard-RRRRR-model-….safetensors of every rank, each with its slices and where they begin. Nothing says how
  * large a tensor is, nor how many ranks there were: the slices have to fill what they span. */
 #include "torch/dcp/shards.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A PyTorch DCP directory as a source: opens .metadata, and answers where the bytes of a box lie. Items are looked into at their first use,
  * since a checkpoint may have millions of them. */
 #include "torch/dcp/ranks.h"

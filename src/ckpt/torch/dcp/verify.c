@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads every item of a DCP directory: zip structure, CRC-32 of each record, and what the items say about their tensors. DCP has no hashes, so
  * this is all that can be checked, and the note says so. */
 #include "torch/dcp/dcp.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads DTensor nodes. torch has changed the mesh's pickle twice, the class's home three times; all of them are accepted. */
 #include "torch/pickle/dtensor_node.h"
 

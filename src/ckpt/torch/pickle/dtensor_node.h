@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A DTensor as torch 2.4 to 2.15 pickle it: one rank's shard, the mesh, and the placements. */
 #ifndef CKPT_DTENSOR_NODE_H
 #define CKPT_DTENSOR_NODE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of the pickle reader: the pool of nodes (pickle_tree.c) that the opcode machine (pickle.c) fills. */
 #ifndef CKPT_PICKLE_IMPL_H
 #define CKPT_PICKLE_IMPL_H

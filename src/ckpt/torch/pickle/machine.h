@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The state of the opcode machine, and what every opcode does with it: takes bytes of the input, and values off the stack. All of these fail with
  * m->p->err filled: NULL or false. */
 #ifndef CKPT_PICKLE_MACHINE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opcodes that name things, and that say what was made of them. Nothing is made: names are held against a list, and calls become nodes of the tree. */
 #include "torch/pickle/machine.h"
 

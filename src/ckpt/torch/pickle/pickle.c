@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The opcode machine of the pickle reader: a stack, marks and a memo that build the tree of pickle_tree.c. It runs nothing, imports
  * nothing, and must not know what any name means. */
 #include "torch/pickle/machine.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A closed reader of Python pickles (protocols 2 to 5): builds a tree of plain nodes and runs nothing.
  *
  * GLOBAL and STACK_GLOBAL give a node that is a name; a name outside the caller's list is refused at once, quoted. REDUCE, NEWOBJ and

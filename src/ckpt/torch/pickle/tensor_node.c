@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads what torch's pickles say of a tensor. Nothing is believed but what the arithmetic allows. */
 #include "torch/pickle/tensor_node.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A tensor as torch pickles it: a view of a storage, made by _rebuild_tensor_v2 or its kin. Looks at nodes of a pickle; knows no file, and what
  * a container of tensors is. */
 #ifndef CKPT_TENSOR_NODE_H

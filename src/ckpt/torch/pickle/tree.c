@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The values of a pickle as a pool of small nodes: how they are stored, and how they are looked at. Knows no opcode, no class and no
  * meaning of any name. */
 #include "torch/pickle/impl.h"

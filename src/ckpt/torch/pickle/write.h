@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The one value of the pickles we write that is not fixed text: integers, in protocol 2, in their shortest form. */
 #ifndef CKPT_PICKLE_WRITE_H
 #define CKPT_PICKLE_WRITE_H

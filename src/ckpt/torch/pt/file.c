@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One torch.save file after another into a catalogue: which records there are, which tensors view them, which values travel as items. DTensors
  * are shard.c's. */
 #include "torch/pt/file.h"

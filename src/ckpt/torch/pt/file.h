@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads torch.save files into a catalogue. One reading may go over many files: shards of a model, or the files of all ranks. */
 #ifndef CKPT_PT_FILE_H
 #define CKPT_PT_FILE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The closed list of names that a .pt may hold: those of torch's weights-only loader, what it takes for DTensors, and numpy's scalars and arrays
  * as trainers save them. Names that are listed only to be refused with the tensor they stand for are among them. */
 #include "torch/pt/file.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which file is being read, where a tensor's bytes lie in it, and how reading fails. */
 #include "torch/pt/reading.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The reading of .pt files: what its parts share. */
 #ifndef CKPT_PT_READING_H
 #define CKPT_PT_READING_H

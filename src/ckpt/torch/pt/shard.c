@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One rank's shards: mesh, placements and rank give the boxes, and the local tensor is those boxes side by side. */
 #include "torch/pt/shard.h"
 

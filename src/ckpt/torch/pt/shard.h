@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of reading .pt files: one rank's shards, and what ranks hold alike. */
 #ifndef CKPT_PT_SHARD_H
 #define CKPT_PT_SHARD_H

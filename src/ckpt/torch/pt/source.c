@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* torch.save files as a source: one file, or a folder of them, with or without Hugging Face's index of which tensor lies in which. */
 #include "torch/pt/file.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A folder of files that each rank saved for itself, as verl does: model_world_size_N_rank_R.pt, and with them optim_… and extra_state_….
  * Together they are one checkpoint; a rank that is missing, there twice, or of another world is named. */
 #include "torch/pt/file.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes pickles (protocol 2) of values that were read from one. */
 #include "torch/pt/value.h"
 

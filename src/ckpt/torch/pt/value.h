@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A value out of a parsed pickle, pickled again on its own: what is no tensor in a .pt travels so as an item of a checkpoint. */
 #ifndef CKPT_PT_VALUE_H
 #define CKPT_PT_VALUE_H

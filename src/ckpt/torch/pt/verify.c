@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads every byte of .pt files: zip structure and CRC-32s are all that the format has to check by. */
 #include "torch/pt/file.h"
 #include "torch/zip/verify.h"

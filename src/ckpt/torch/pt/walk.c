@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The walk over a pickled tree. Sharing makes a small pickle a huge tree, so every step is paid for from a budget that the pickle's size sets. */
 #include "torch/pt/walk.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Flattens what torch.save saved: dicts, and lists that hold dicts or tensors, as torch.distributed.checkpoint does. */
 #ifndef CKPT_PT_WALK_H
 #define CKPT_PT_WALK_H

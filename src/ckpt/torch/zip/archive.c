@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opens a torch.save zip: directory, data.pkl, byteorder. Touches no tensor's bytes. */
 #include "torch/zip/archive.h"
 

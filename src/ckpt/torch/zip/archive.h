@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A torch.save zip, opened: its records, the pickle in it, its byte order. What the pickle means is the caller's. */
 #ifndef CKPT_ARCHIVE_H
 #define CKPT_ARCHIVE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The envelope around a payload: a zip as torch.save makes, with the payload as its last record. Knows bytes and offsets; no files. */
 #include "torch/zip/item.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One tensor chunk as a self-contained torch.save zip: the envelope around a payload, for .distcp files (FORMAT.md "Items").
  * Pure: geometry first (before any payload byte is known), bytes later (when its CRC-32 is). */
 #ifndef CKPT_ITEM_H

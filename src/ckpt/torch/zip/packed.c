@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random access to a decoded item, good where it is asked for its ends and then front to back, as zips are. */
 #include "torch/zip/packed.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A torch.save zip that is one zstd stream (DCP's `stream.zstd` extension), to be read like one that lies open in a file: what reads zips by range
  * gets an I/O table whose only file is the decoded item. Both ends are kept, where a zip has its directory and its small records; what lies
  * between them is decoded again when somebody asks for it. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checks zips record by record. Knows nothing of what their pickles say. */
 #include "torch/zip/verify.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading whole torch.save zips to check them: structure and CRC-32 of every record. */
 #ifndef CKPT_ZIP_VERIFY_H
 #define CKPT_ZIP_VERIFY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads a zip's directory and holds it against the local headers. Knows STORED records only, and nothing of what they hold. */
 #include "torch/zip/zip.h"
 

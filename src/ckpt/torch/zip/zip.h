@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the directory of a STORED zip that is a byte range of a file, as torch.save writes one. Nothing is extracted.
  *
  * Refused: compression, encryption, records outside the range or on top of each other, a name twice, central and local names or sizes

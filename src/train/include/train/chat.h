@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Conversations to tokens with a loss mask: a model folder's tokenizer and chat template. Knows nothing of files of data, packing or training. */
 #ifndef TRAIN_CHAT_H
 #define TRAIN_CHAT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CONFIG.json as the user wrote it: every key has a place here or is refused by name. Knows nothing of models, ranks or steps. */
 #ifndef TRAIN_CONFIG_H
 #define TRAIN_CONFIG_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Lines of a file of data, one after the other: plain, gzip or Zstandard, told by its first bytes. One thread at a time. */
 #ifndef TRAIN_LINES_H
 #define TRAIN_LINES_H

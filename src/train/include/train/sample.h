@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Text out of a model: what `fsdptrain sample` calls. A model and perhaps an adapter are loaded once; prompts go through one after the other, each in one forward,
  * and any number of samples follow each. Tokens depend on the seed, the sample's number and the model: not on threads. */
 #ifndef TRAIN_SAMPLE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Text to token ids and back, exactly as the `tokenizers` library does by tokenizer.json. Knows nothing of chats, documents or training. */
 #ifndef TRAIN_TOKENIZER_H
 #define TRAIN_TOKENIZER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The trainer: `fsdptrain run` and what tests call. Everything a run needs is in its config and options; the caller's process prints nothing and is
  * not ended. Of the environment only FSDPTRAIN_REPLAY and FSDPTRAIN_CUDA_WARPGROUPS are read, which compare ways of computing. */
 #ifndef TRAIN_TRAIN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a model folder says about chats: special tokens and the template. */
 #include <jansson.h>
 #include <stdio.h>

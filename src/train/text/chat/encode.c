@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Examples to tokens and their loss mask. */
 #include <jansson.h>
 #include <stdlib.h>

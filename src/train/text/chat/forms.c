@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Forms of examples that other trainers read, to messages: ShareGPT's conversations, and Alpaca's instruction, input and output as LLaMA-Factory joins them. */
 #include <jansson.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of a chat: what is read from a model folder. */
 #ifndef TRAIN_TEXT_CHAT_IMPL_H
 #define TRAIN_TEXT_CHAT_IMPL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether a rendered conversation shows what its messages hold: templates leave out, without a word, what they do not know. */
 #include <jansson.h>
 #include <string.h>

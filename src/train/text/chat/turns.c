@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which parts of a rendered conversation the assistant wrote. A template with {% generation %} says so itself. For others a turn is what the whole text shares with
  * renderings of the messages before it (with the prompt for an answer) and of those up to it; where a template renders a turn otherwise when others follow, its bounds
  * are found by exchanging the words of a message: what stays as it is lies outside of them. What none of that tells is refused. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What templates call: methods of strings and dictionaries, and the few functions that Jinja and transformers give them. */
 #include <stdio.h>
 #include <string.h>

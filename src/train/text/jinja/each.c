@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Filters that go through items: map, select and reject. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Operands in templates' expressions: tokens to nodes, with what stands behind them (attributes, calls, filters, tests). */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Filters and tests of templates. Names are resolved when a template is parsed: what is not in these tables is refused there. */
 #include <math.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of templates: tokens, nodes, values, and the state of a run. */
 #ifndef TRAIN_TEXT_JINJA_IMPL_H
 #define TRAIN_TEXT_JINJA_IMPL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Chat templates: the part of Jinja that they use, as transformers runs it (trim_blocks, lstrip_blocks, loop controls, {% generation %}). A template is
  * untrusted: its steps, its depth, its memory and what it writes are capped. Knows nothing of chats or tokens. */
 #ifndef TRAIN_TEXT_JINJA_H

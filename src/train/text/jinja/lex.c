@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Source to tokens, with the white space rules of trim_blocks and lstrip_blocks. */
 #include <errno.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What operators do with two values, as in Python. */
 #include <math.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Operators in templates' expressions, with Jinja's precedences. */
 #include <string.h>
 

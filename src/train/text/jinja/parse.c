@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Statements of templates: tokens to a list of nodes. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Statements: what a template writes. */
 #include <jansson.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Values as text: what {{ }} writes (Python's str and repr), and tojson. */
 #include <math.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tests behind "is". */
 #include "text/jinja/impl.h"
 

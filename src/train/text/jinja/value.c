@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Values of templates: making, comparing, going through them. They live until the rendering ends. */
 #include <jansson.h>
 #include <stdarg.h>

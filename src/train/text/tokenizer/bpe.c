@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Byte-pair encoding of one word: the pair of lowest rank first, of equal ones the leftmost. Short words by scanning, long ones by a heap, and words seen
  * before from a cache. */
 #include <stdlib.h>

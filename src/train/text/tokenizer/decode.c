@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ids to text: the tokens as they stand in the file, then the decoder's steps over that list of strings, then all in one. */
 #include <stdlib.h>
 #include <string.h>

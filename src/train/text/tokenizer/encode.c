@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The way of a text: added tokens are cut out, the rest is normalized, added tokens are cut out of that too, the rest is split into words, and each word is
  * merged. */
 #include <stdlib.h>

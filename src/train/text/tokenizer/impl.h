@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of a tokenizer: what its reader fills and its encoder and decoder use. */
 #ifndef TRAIN_TEXT_TOK_IMPL_H
 #define TRAIN_TEXT_TOK_IMPL_H

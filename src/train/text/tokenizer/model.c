@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The "model" of a tokenizer.json: vocabulary and merges of BPE. */
 #include <jansson.h>
 #include <stdio.h>

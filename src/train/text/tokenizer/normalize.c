@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The normalizer: Prepend, Replace and Unicode's normal forms, keeping track of where each byte comes from. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer.json to a tokenizer. The file is untrusted: JSON by jansson, then every part by its reader. */
 #include <jansson.h>
 #include <stdlib.h>

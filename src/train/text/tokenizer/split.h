@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pre-tokenization: where words end. Scanners by hand for the patterns that models really have, PCRE2 for others. */
 #ifndef TRAIN_TEXT_SPLIT_H
 #define TRAIN_TEXT_SPLIT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Patterns that have no scanner: PCRE2. Only what means the same to it and to the library's engine is let through, and since PCRE2's Unicode is another,
  * characters that it takes for something else are searched as ones of the same length that it takes for the right thing. */
 #define PCRE2_CODE_UNIT_WIDTH 8

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The patterns of GPT-2 and of Llama 3 and Qwen 2 by hand: an alternative a branch, in the order of the pattern. Equal to PCRE2 by test. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* "normalizer" and "pre_tokenizer" of a tokenizer.json: lists of steps, each known exactly or refused by name. */
 #include <jansson.h>
 #include <string.h>

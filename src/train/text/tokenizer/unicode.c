@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranges to a flat table: one load a character. */
 #include "text/tokenizer/unicode.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the tokenizers library takes each code point for. Its engines disagree with every version of Unicode that C libraries have, so the table is
  * made by asking it (tests/interop/make_unicode.py). */
 #ifndef TRAIN_TEXT_UNICODE_H

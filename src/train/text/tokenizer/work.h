@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What one thread has while it encodes: pieces of text, buffers, the cache of words. */
 #ifndef TRAIN_TEXT_TOK_WORK_H
 #define TRAIN_TEXT_TOK_WORK_H
