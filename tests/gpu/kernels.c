@@ -2,7 +2,9 @@
 /* How fast a module's kernels are on its first device, beside a plain copy on that device: a JSON object a line, with the median of some rounds, and how far
  * the fastest and the slowest were apart, as a share of it. Shapes of an 8B Llama, bf16. What only reads and writes has several times what a cache holds.
  *
- *     gpu_kernels MODULE.so [SMALL [attention]]     SMALL: shapes so many times smaller, to try the program itself on a slow device; attention: that alone */
+ *     gpu_kernels MODULE.so [SMALL [attention]]
+ *
+ * SMALL: shapes so many times smaller, to try the program itself on a slow device; attention: that kernel alone. */
 #include <kernels/memory.h>
 #include <kernels/module.h>
 #include <kernels/ops.h>

@@ -5,7 +5,7 @@
  *   norms       n  = ‖W + scale·B·A‖ of each row              dora_norm
  *   forward     U  = X·Wᵀ + S·Bᵀ                              gemm, lowrank; S by lora_down
  *               Y  = g·U + bias                               dora_scale
- *   backward    dU = g·dY                                     dora_scale; then dB, dS, dA, dX from dU as LoRA has them (lora.h)
+ *   backward    dU = g·dY                                     dora_scale; then dB, dS, dA, dX from dU (lora.h)
  *               dm += Σ over rows of dY·U / n                 dora_grad
  *
  * With dropout PEFT gives the base its whole input and the change drop(X): U = drop(X)·Wᵀ + S·Bᵀ, Y = X·Wᵀ + bias + S·Bᵀ + (g - 1)·U, and the gradient of X

@@ -6,7 +6,7 @@
  * FSDPCK_JSON_MAX_DEPTH. Every error names the file and the byte offset. Duplicate keys are for the caller to find.
  *
  *     fsdpck_json_object(j);                      // '{'
- *     while (fsdpck_json_next_key(j, &key)) …     // true: one value must be consumed now; false: '}' was read, or an error
+ *     while (fsdpck_json_next_key(j, &key)) …     // true: one value must be consumed now; false: '}' or an error
  *     fsdpck_json_end(j);                         // nothing but white space may follow
  *     if (j->failed) …                            // calls after a failure do nothing: check once
  */

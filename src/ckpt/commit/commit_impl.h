@@ -27,7 +27,8 @@ bool fsdpck_place_holds_cwd(const struct fsdpck_io *io, const struct commit_plac
  *     X.tmp-U           the staging directory or file: never complete as far as anyone may assume
  *     X.old-U           a complete old one that was moved out of the way: deleting it starts with a rename to X.tmp-U
  *     X.damaged-U       a damaged one that was moved out of the way, for its owner to judge
- *     .X.writer-U       locked while the writer of U lives; says who that is. Durable before X.tmp-U is made, removed after it is durably gone
+ *     .X.writer-U       locked while the writer of U lives; says who that is. Durable before X.tmp-U is made, removed
+ *                       after that is durably gone
  *     .X.fsdpck-lock    locked by the one writer of X
  *     step-N.removed    what versions before 1 called a checkpoint while its files went (N: digits)
  * In place (inside OUT, no X): .writer-U, .fsdpck-lock, and .commit-U, the journal of commit_in_place.c. */
