@@ -99,7 +99,7 @@ int main(int argc, char **argv)
     snprintf(kept, sizeof kept, "%s/cache-bench.kept", argv[3]);
     const struct train_config config = {
         .model = argv[1], .output_dir = folder,
-        .data = { .train = argv[2], .files = &file, .nfiles = 1, .loss_on = "assistant", .on_bad_line = "stop", .too_long = "cut", .seq_len = 2048, .packing = true },
+        .data = { .train = argv[2], .files = &file, .nfiles = 1, .loss_on = CHAT_LOSS_ASSISTANT, .on_bad_line = TRAIN_BAD_LINE_STOP, .too_long = TRAIN_TOO_LONG_CUT, .seq_len = 2048, .packing = true },
         .train = { .micro_batch_size = 1, .global_batch_size = 1, .max_steps = 1 },
     };
     struct way ways[] = { { "1 thread", 1, 1, 1e30 }, { "threads", 1, n, 1e30 }, { "processes", n, 1, 1e30 } };

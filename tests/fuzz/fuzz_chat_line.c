@@ -25,12 +25,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 {
     static struct chat *chat;
     static struct chat_coder *coder;
-    static const char *const losses[] = { "assistant", "last_assistant", "completion", "all" };
     struct fsdpck_error err = { 0 };
     if (!chat)
         FUZZ_CHECK(chat_open(FUZZ_TOP "/tests/text/goldens/qwen2", &chat, &err) == 0 && chat_coder_new(chat, &coder, &err) == 0);
     struct fuzz_bytes b = { data, nbytes };
-    const struct train_config config = { .data = { .loss_on = losses[fuzz_below(&b, 4)] } };
+    const struct train_config config = { .data = { .loss_on = (enum chat_loss)fuzz_below(&b, 4) } };
     const struct data_reader reader = { .config = &config, .chat = chat, .nvocab = NVOCAB };
     struct data_section d = { 0 };
     char *line = (char *)fuzz_copy(b.at, b.nbytes);

@@ -71,7 +71,7 @@ static void test_cache(void **state)
 
     /* Other data, other settings: another file. */
     struct train_config other = config;
-    other.data.loss_on = "all";
+    other.data.loss_on = CHAT_LOSS_ALL;
     notes[0] = '\0';
     data_close(open_data(&other));
     assert_non_null(strstr(notes, "kept in"));

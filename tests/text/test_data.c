@@ -29,7 +29,7 @@ static uint32_t supervised_of(const char *lines, const char *loss_on, size_t doc
 {
     const struct train_data_file file = { write_text("forms.jsonl", lines), 1 };
     struct train_config config = config_of(&file, 1);
-    config.data.loss_on = loss_on;
+    config.data.loss_on = (enum chat_loss)train_config_choice("data.loss_on", loss_on);
     struct data *d = open_data(&config);
     uint32_t n = d->docs[doc].nsupervised;
     data_close(d);
@@ -92,7 +92,7 @@ static void test_skip(void **state)
     (void)state;
     const struct train_data_file file = { write_text("s.jsonl", "{}\n" TEXT "\n" CHAT "{\"text\":1}\n"), 1 };
     struct train_config config = config_of(&file, 1);
-    config.data.on_bad_line = "skip";
+    config.data.on_bad_line = TRAIN_BAD_LINE_SKIP;
     for (int again = 0; again < 2; again++) { /* made, then from the cache */
         notes[0] = '\0';
         struct data *d = open_data(&config);
@@ -262,7 +262,7 @@ static void test_columns(void **state)
     assert_int_not_equal(data_open(&config, NVOCAB, NULL, &y, &err), 0);
     if (!strstr(err.message, "line 1: there is no column '"))
         fail_msg("%s", err.message);
-    config.data.on_bad_line = "skip";
+    config.data.on_bad_line = TRAIN_BAD_LINE_SKIP;
     y = open_data(&config);
     assert_int_equal(y->ndocs, 1);
     assert_int_equal(y->docs[0].ntok, x->docs[1].ntok);
@@ -306,7 +306,7 @@ static void test_too_long(void **state)
     assert_true(facts.ndocs == 2 && facts.longest_ntok == 128);
     assert_non_null(strstr(notes, "of 2 documents 1 cut at data.seq_len (128 tokens)"));
     data_close(d);
-    config.data.too_long = "drop";
+    config.data.too_long = TRAIN_TOO_LONG_DROP;
     d = open_data(&config);
     data_tell(d, &facts);
     assert_true(facts.ndocs == 1 && facts.longest_ntok < 128);

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <train/chat.h>
+#include <train/config.h>
 #include <train/lines.h>
 
 #include "common/json_out.h"
@@ -110,7 +111,7 @@ static int show_line(struct shown *s, struct chat_coder *coder, const char *file
     json_t *example = json_loadb(text, nbytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     if (!example)
         return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, file, "line %llu: %s", (unsigned long long)line, why.text);
-    int rc = chat_encode(coder, example, (enum chat_loss)chat_loss_of(s->args->loss_on), &tokens, &own);
+    int rc = chat_encode(coder, example, (enum chat_loss)train_config_choice("data.loss_on", s->args->loss_on), &tokens, &own);
     if (rc)
         rc = fsdpck_error_set(err, rc, file, "line %llu: %.600s", (unsigned long long)line, fsdpck_error_format(&own, what, sizeof what));
     if (rc)

@@ -71,7 +71,7 @@ static void put_data(const char *title, const char *path, const struct train_dat
 static void put_steps(const struct train_start *s)
 {
     const struct train_config *c = s->config;
-    char going_on[80] = "", epochs[80] = "", share[60] = "";
+    char going_on[80] = "", epochs[80] = "", share[60] = "", schedule[TRAIN_WORD_NBYTES];
     if (s->step)
         snprintf(going_on, sizeof going_on, ", %" PRIu64 " of them done", s->step);
     if (!s->data.by_plan)
@@ -79,20 +79,20 @@ static void put_steps(const struct train_start *s)
                  (double)s->plan.nsteps * (double)c->train.global_batch_size / (double)s->data.nrows);
     if (!c->train.warmup_given)
         snprintf(share, sizeof share, " (train.warmup_ratio %g)", c->train.warmup_ratio);
-    put_row("steps", "%" PRIu64 "%s%s; learning rate %g, %s, %" PRIu64 " steps of warm-up%s", s->plan.nsteps, epochs, going_on, c->train.learning_rate, c->train.scheduler,
-            s->warmup_steps, share);
+    put_row("steps", "%" PRIu64 "%s%s; learning rate %g, %s, %" PRIu64 " steps of warm-up%s", s->plan.nsteps, epochs, going_on, c->train.learning_rate,
+            train_config_word("train.lr_scheduler_type", c->train.scheduler, schedule), s->warmup_steps, share);
 }
 
 void run_view_start(struct run_view *v, const struct train_start *s)
 {
     const struct train_config *c = s->config;
-    char a[TEXT_NBYTES], b[TEXT_NBYTES];
+    char a[TEXT_NBYTES], b[TEXT_NBYTES], dtype[TRAIN_WORD_NBYTES];
     v->nsteps = s->plan.nsteps;
     if (v->report.quiet)
         return;
     report_clear(&v->report);
-    put_row("model", "%.1000s (%s, %s): %s parameters trained%s, %s frozen", c->model, s->family, c->dtype.param, grouped(s->plan.ntrained, a),
-            c->lora.enabled ? " in adapters" : "", grouped(s->plan.nfrozen, b));
+    put_row("model", "%.1000s (%s, %s): %s parameters trained%s, %s frozen", c->model, s->family,
+            train_config_word("dtype.param", c->dtype.param, dtype), grouped(s->plan.ntrained, a), c->lora.enabled ? " in adapters" : "", grouped(s->plan.nfrozen, b));
     put_row("ranks", "%u, with %s each; parameters %s", s->nranks, text_count(s->nthreads, "thread", a), s->copies ? "gathered by copying" : "mapped and not copied");
     if (s->device)
         put_row("device", "%s", s->device);

@@ -109,11 +109,8 @@ bool train_config_is_in(const char *key, const char *section)
 
 bool train_config_find(const char *name, struct train_config_key *out)
 {
-    for (size_t i = 0; i < config_nkeys; i++) {
-        if (strcmp(config_keys[i].name, name) == 0) {
-            train_config_key(i, out);
-            return true;
-        }
-    }
-    return false;
+    const struct config_key *key = config_key_find(name);
+    if (key)
+        train_config_key((size_t)(key - config_keys), out);
+    return key != NULL;
 }

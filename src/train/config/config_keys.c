@@ -10,30 +10,27 @@
 
 #define FAIL(...) fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, __VA_ARGS__)
 
-static bool in_choices(const char *text, const char *choices)
-{
-    size_t n = strlen(text);
-    for (const char *at = choices; at && *at; at += *at == '|') {
-        size_t part = strcspn(at, "|");
-        if (part == n && memcmp(at, text, n) == 0)
-            return true;
-        at += part;
-    }
-    return false;
-}
-
 static int put_string(const char *path, const struct config_key *key, json_t *value, const char **out, struct fsdpck_error *err)
 {
     if (!json_is_string(value) || strlen(json_string_value(value)) != json_string_length(value))
         return FAIL("key '%s': a string is wanted%s", key->name, key->nullable ? ", or null" : "");
     *out = json_string_value(value);
-    if (key->type == KEY_STRING)
-        return 0;
-    if (in_choices(*out, key->choices) || in_choices(*out, key->also))
-        return 0;
-    if (in_choices(*out, key->later))
-        return FAIL("key '%s': \"%s\" is not in this version; this one knows %s", key->name, *out, key->choices);
-    return FAIL("key '%s': \"%s\" is none of %s", key->name, *out, key->choices);
+    return 0;
+}
+
+static int put_choice(const char *path, const struct config_key *key, json_t *value, unsigned *out, struct fsdpck_error *err)
+{
+    const char *word = "";
+    int rc = put_string(path, key, value, &word, err);
+    if (rc)
+        return rc;
+    int choice = config_key_choice(key, word);
+    if (choice < 0 && config_key_is_later(key, word))
+        return FAIL("key '%s': \"%s\" is not in this version; this one knows %s", key->name, word, key->choices);
+    if (choice < 0)
+        return FAIL("key '%s': \"%s\" is none of %s", key->name, word, key->choices);
+    *out = (unsigned)choice;
+    return 0;
 }
 
 const char *config_show_number(double value, char text[CONFIG_NUMBER])
@@ -217,8 +214,9 @@ static int put(const char *path, const struct config_key *key, json_t *value, st
         return put_null(path, key, at, err);
     switch (key->type) {
     case KEY_STRING:
-    case KEY_CHOICE:
         return put_string(path, key, value, (const char **)at, err);
+    case KEY_CHOICE:
+        return put_choice(path, key, value, (unsigned *)at, err);
     case KEY_BOOL:
         *(bool *)at = json_is_true(value);
         return json_is_boolean(value) ? 0 : FAIL("key '%s': true or false is wanted", key->name);
@@ -286,15 +284,21 @@ static int refuse_unknown(const char *path, const char *name, size_t nsection, s
     return nsection ? FAIL("unknown key '%s'; %.*s has %s", name, (int)nsection, name, all) : FAIL("unknown key '%s'; a config has %s", name, all);
 }
 
+const struct config_key *config_key_find(const char *name)
+{
+    for (size_t i = 0; i < config_nkeys; i++) {
+        if (strcmp(config_keys[i].name, name) == 0)
+            return &config_keys[i];
+    }
+    return NULL;
+}
+
 /* name: its section's name and a dot come first, of nsection characters without the dot. */
 static int apply_one(const char *path, const char *name, size_t nsection, json_t *value, struct train_config *c,
                      struct fsdpck_error *err)
 {
-    for (size_t i = 0; i < config_nkeys; i++) {
-        if (strcmp(config_keys[i].name, name) == 0)
-            return put(path, &config_keys[i], value, c, err);
-    }
-    return refuse_unknown(path, name, nsection, err);
+    const struct config_key *key = config_key_find(name);
+    return key ? put(path, key, value, c, err) : refuse_unknown(path, name, nsection, err);
 }
 
 static int apply_section(const char *path, const char *section, json_t *tree, struct train_config *c,
@@ -339,8 +343,10 @@ static void put_usual(const struct config_key *key, struct train_config *c)
     char *at = (char *)c + key->offset;
     switch (key->type) {
     case KEY_STRING:
-    case KEY_CHOICE:
         *(const char **)at = key->usual.text;
+        break;
+    case KEY_CHOICE:
+        *(unsigned *)at = (unsigned)config_key_choice(key, key->usual.text);
         break;
     case KEY_BOOL:
         *(bool *)at = key->usual.yes;

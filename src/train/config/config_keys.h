@@ -7,7 +7,7 @@
 
 enum config_key_type {
     KEY_STRING,   /* const char * */
-    KEY_CHOICE,   /* const char *: one of `choices`, or of `also` */
+    KEY_CHOICE,   /* an enum: the number of the word in `choices`, or, counted on, in `also` */
     KEY_BOOL,     /* bool */
     KEY_U64,      /* uint64_t in min … max */
     KEY_NUMBER,   /* double in min … max */
@@ -56,6 +56,13 @@ extern const size_t config_nsections;
 /* The columns that an example of data may have: the keys of KEY_COLUMNS. */
 extern const char *const config_columns[]; /* (config_ncolumns) */
 extern const size_t config_ncolumns;
+
+/* The key of this name, or NULL. */
+const struct config_key *config_key_find(const char *name);
+/* The choice of a word; -1: the key has no such word. */
+int config_key_choice(const struct config_key *key, const char *word);
+/* Whether a later version of the program will know the word. */
+bool config_key_is_later(const struct config_key *key, const char *word);
 
 enum { CONFIG_NUMBER = 32 };
 

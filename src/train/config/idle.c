@@ -47,7 +47,7 @@ const char *idle_beside_warmup(const struct train_config *c, const struct train_
 const char *idle_when_constant(const struct train_config *c, const struct train_place *place)
 {
     (void)place;
-    return strncmp(c->train.scheduler, "constant", 8) == 0 ? "train.lr_scheduler_type is constant: the rate does not fall" : NULL;
+    return c->train.scheduler == TRAIN_CONSTANT || c->train.scheduler == TRAIN_CONSTANT_WITH_WARMUP ? "train.lr_scheduler_type is constant: the rate does not fall" : NULL;
 }
 
 const char *idle_without_decay(const struct train_config *c, const struct train_place *place)
@@ -81,7 +81,7 @@ const char *idle_unless_sharded(const struct train_config *c, const struct train
     const char *mapped = idle_unless_gathered(c, place);
     if (mapped)
         return mapped;
-    return strcmp(c->fsdp.strategy, "NO_SHARD") == 0 ? "fsdp.sharding_strategy is NO_SHARD: parameters are gathered once a step" : NULL;
+    return c->fsdp.strategy == TRAIN_NO_SHARD ? "fsdp.sharding_strategy is NO_SHARD: parameters are gathered once a step" : NULL;
 }
 
 const char *idle_unless_full_shard(const struct train_config *c, const struct train_place *place)
@@ -89,7 +89,7 @@ const char *idle_unless_full_shard(const struct train_config *c, const struct tr
     const char *unsharded = idle_unless_sharded(c, place);
     if (unsharded)
         return unsharded;
-    return strcmp(c->fsdp.strategy, "SHARD_GRAD_OP") == 0 ? "fsdp.sharding_strategy is SHARD_GRAD_OP: it keeps parameters after the forward" : NULL;
+    return c->fsdp.strategy == TRAIN_SHARD_GRAD_OP ? "fsdp.sharding_strategy is SHARD_GRAD_OP: it keeps parameters after the forward" : NULL;
 }
 
 const char *idle_until_asked(const struct train_config *c, const struct train_place *place)
@@ -107,8 +107,8 @@ static bool is_default(const struct config_key *key, const struct train_config *
     case KEY_BOOL: return *(const bool *)at == *(const bool *)usual;
     case KEY_U64: return *(const uint64_t *)at == *(const uint64_t *)usual;
     case KEY_NUMBER: return *(const double *)at == *(const double *)usual;
-    case KEY_STRING:
-    case KEY_CHOICE: {
+    case KEY_CHOICE: return *(const unsigned *)at == *(const unsigned *)usual;
+    case KEY_STRING: {
         const char *a = *(const char *const *)at, *b = *(const char *const *)usual;
         return a == b || (a && b && strcmp(a, b) == 0);
     }

@@ -63,7 +63,7 @@ static int tell_line(struct maker *m, struct data_section *s, uint64_t line, con
 static int add_lines(struct maker *m, struct data_section *s, struct fsdpck_error *err)
 {
     const char *at = m->part.text, *end = at + m->part.nbytes;
-    bool skip = strcmp(m->b->reader->config->data.on_bad_line, "skip") == 0;
+    bool skip = m->b->reader->config->data.on_bad_line == TRAIN_BAD_LINE_SKIP;
     s->file = m->part.file;
     for (uint64_t line = 0; at < end; line++) {
         struct fsdpck_error why = { 0 };

@@ -35,11 +35,18 @@ struct data_cache {
     struct progress progress; /* only ever goes on */
 };
 
+static uint64_t hash_word(const char *key, unsigned choice)
+{
+    char word[TRAIN_WORD_NBYTES];
+    train_config_word(key, choice, word);
+    return XXH3_64bits(word, strlen(word));
+}
+
 int data_cache_key(const struct data_reader *reader, uint64_t *key, struct fsdpck_error *err)
 {
     const struct train_config *config = reader->config;
-    uint64_t parts[] = { reader->chat ? chat_fingerprint(reader->chat) : 0, XXH3_64bits(config->data.loss_on, strlen(config->data.loss_on)),
-                         XXH3_64bits(config->data.on_bad_line, strlen(config->data.on_bad_line)), (uint64_t)reader->nvocab, config->data.nfiles,
+    uint64_t parts[] = { reader->chat ? chat_fingerprint(reader->chat) : 0, hash_word("data.loss_on", config->data.loss_on),
+                         hash_word("data.on_bad_line", config->data.on_bad_line), (uint64_t)reader->nvocab, config->data.nfiles,
                          data_columns_hash(config->data.columns) };
     int rc = 0;
     *key = XXH3_64bits_withSeed(parts, sizeof parts, sizeof(size_t));

@@ -51,7 +51,7 @@ static int add_text(struct data_section *d, const struct data_reader *reader, st
     char why[1400];
     struct chat_tokens tokens;
     struct fsdpck_error own = { 0 };
-    int rc = chat_encode(coder, root, (enum chat_loss)chat_loss_of(reader->config->data.loss_on), &tokens, &own);
+    int rc = chat_encode(coder, root, reader->config->data.loss_on, &tokens, &own);
     if (rc) {
         rc = fsdpck_error_set(err, rc, path, "line %llu: %.600s", (unsigned long long)line, fsdpck_error_format(&own, why, sizeof why));
         if (own.hint[0])

@@ -72,7 +72,7 @@ static void cut(struct document *doc, uint32_t seq_len)
 static void fit(struct data *d, const struct train_config *config, const struct fsdpck_options *opt)
 {
     struct left_out n = { 0 };
-    bool drop = strcmp(config->data.too_long, "drop") == 0;
+    bool drop = config->data.too_long == TRAIN_TOO_LONG_DROP;
     for (size_t i = 0; i < d->ndocs; i++) {
         struct document *doc = &d->docs[i];
         bool long_one = doc->ntok > config->data.seq_len;
@@ -136,7 +136,7 @@ int data_pack(struct data *d, const struct train_config *config, const struct fs
             b.row[order[i]] = doc->nsupervised ? place(&b, doc->ntok, config->data.packing) : -1;
         }
         rc = b.nrows ? collect(d, &b, err) : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, config->data.train, "no document %shas a supervised token",
-                                                                    strcmp(config->data.too_long, "drop") == 0 ? "that fits into data.seq_len " : "");
+                                                                    config->data.too_long == TRAIN_TOO_LONG_DROP ? "that fits into data.seq_len " : "");
     }
     free(order);
     free(b.head);

@@ -226,8 +226,8 @@ static void describe(struct compute *c, const struct model *m, const struct layo
     c->m = m;
     c->l = l;
     c->dtype = l->params[0].dtype;
-    c->output = strcmp(config->dtype.output, "bf16") == 0 ? KERN_BF16 : KERN_F32;
-    c->nrecomputed = strcmp(config->fsdp.checkpointing, "block") == 0 ? m->nlayer : 0;
+    c->output = config->dtype.output == TRAIN_BF16 ? KERN_BF16 : KERN_F32;
+    c->nrecomputed = config->fsdp.checkpointing == TRAIN_RECOMPUTE_BLOCK ? m->nlayer : 0;
     c->dropout = (float)config->lora.dropout;
     c->seed = config->seed;
 }

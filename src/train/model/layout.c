@@ -50,7 +50,7 @@ static int32_t place_param(struct builder *b, struct param *p, uint32_t group, i
     p->ncol = ncol ? ncol : 1;
     p->group = group;
     p->trainable = !b->config->frozen && (param_is_adapter(p) || !b->config->lora.enabled);
-    p->decay = ncol > 0 || strcmp(b->config->train.weight_decay_on, "all") == 0;
+    p->decay = ncol > 0 || b->config->train.weight_decay_on == TRAIN_DECAY_ALL;
     p->chunk = (nrow + l->nranks - 1) / l->nranks;
     p->dtype = l->masters && p->norms_of < 0 ? KERN_BF16 : KERN_F32; /* rounded, a magnitude would change whole rows */
     p->value_at = l->value_nbytes;
@@ -321,7 +321,7 @@ static int64_t first_trained_layer(const struct layout *l, const struct model *m
 
 int layout_make(const struct model *m, const struct train_config *config, uint32_t nranks, struct layout *out, struct fsdpck_error *err)
 {
-    struct layout l = { .nranks = nranks, .ngroups = (uint32_t)m->nlayer + 2, .masters = strcmp(config->dtype.param, "bf16") == 0 };
+    struct layout l = { .nranks = nranks, .ngroups = (uint32_t)m->nlayer + 2, .masters = config->dtype.param == TRAIN_BF16 };
     struct builder b = { .m = m, .config = config, .l = &l, .err = err };
     l.layers = calloc((size_t)m->nlayer, sizeof *l.layers);
     b.rank_used = calloc(config->lora.nrank_pattern + 1, sizeof *b.rank_used);

@@ -97,8 +97,8 @@ static int tables_make(const struct job *job, struct tables *t, struct fsdpck_er
 {
     const struct layout *l = &job->layout;
     *t = (struct tables){ .ngroups = l->ngroups };
-    t->whole = strcmp(job->config->fsdp.strategy, "NO_SHARD") == 0;
-    t->stays = t->whole || strcmp(job->config->fsdp.strategy, "SHARD_GRAD_OP") == 0 || !job->config->fsdp.reshard_after_forward;
+    t->whole = job->config->fsdp.strategy == TRAIN_NO_SHARD;
+    t->stays = t->whole || job->config->fsdp.strategy == TRAIN_SHARD_GRAD_OP || !job->config->fsdp.reshard_after_forward;
     t->pieces = calloc(l->nparams, sizeof *t->pieces);
     t->groups = calloc(l->ngroups, sizeof *t->groups);
     t->group_at = calloc(l->ngroups, sizeof *t->group_at);

@@ -109,7 +109,7 @@ int memory_choose(const struct job *job, const struct rank_device *where, bool l
     struct memory_sizes sizes;
     int64_t n = 0;
     int rc;
-    if (strcmp(job->config->fsdp.checkpointing, "auto") != 0)
+    if (job->config->fsdp.checkpointing != TRAIN_RECOMPUTE_AUTO)
         return 0;
     do {
         compute_recompute(c, n);
@@ -122,7 +122,7 @@ int memory_choose(const struct job *job, const struct rank_device *where, bool l
 static const char *advice(const struct job *job)
 {
     const struct train_config *c = job->config;
-    if (strcmp(c->fsdp.checkpointing, "none") == 0)
+    if (c->fsdp.checkpointing == TRAIN_RECOMPUTE_NONE)
         return "fsdp.activation_checkpointing \"auto\" keeps as much of each block as fits; a smaller data.seq_len or train.micro_batch_size, or more ranks, take less too";
     if (c->train.micro_batch_size > 1)
         return "a smaller train.micro_batch_size or data.seq_len, or more ranks, take less";

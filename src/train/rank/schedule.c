@@ -3,7 +3,6 @@
 #include "rank/schedule.h"
 
 #include <math.h>
-#include <string.h>
 
 /* As transformers: a share is rounded up. But it leaves a step with the whole rate. */
 uint64_t schedule_warmup(const struct train_config *config, uint64_t nsteps)
@@ -16,14 +15,14 @@ uint64_t schedule_warmup(const struct train_config *config, uint64_t nsteps)
 
 double schedule_lr(const struct train_config *config, uint64_t step, uint64_t nsteps)
 {
-    const char *name = config->train.scheduler;
+    const enum train_scheduler schedule = config->train.scheduler;
     double base = config->train.learning_rate, min = config->train.min_lr_ratio, warmup = (double)schedule_warmup(config, nsteps), at = (double)step;
     if (at < warmup)
         return base * (at / warmup);
-    if (strncmp(name, "constant", 8) == 0)
+    if (schedule == TRAIN_CONSTANT || schedule == TRAIN_CONSTANT_WITH_WARMUP)
         return base;
     double left = (double)nsteps - warmup, progress = (at - warmup) / (left > 1 ? left : 1), factor;
-    if (strncmp(name, "cosine", 6) == 0)
+    if (schedule == TRAIN_COSINE || schedule == TRAIN_COSINE_WITH_MIN_LR)
         factor = 0.5 * (1 + cos(M_PI * 2 * 0.5 * progress));
     else
         factor = ((double)nsteps - at) / (left > 1 ? left : 1);

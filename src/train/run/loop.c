@@ -51,7 +51,7 @@ static int on_nonfinite(struct rank *r, double loss, double norm, struct fsdpck_
         return rc;
     snprintf(line, sizeof line, "step %llu: loss %g, gradient norm %g; the first tensor whose gradient is not finite is '%s'", (unsigned long long)r->step + 1, loss,
              norm, name);
-    if (strcmp(r->job->config->train.on_nonfinite, "skip") == 0) {
+    if (r->job->config->train.on_nonfinite == TRAIN_NONFINITE_SKIP) {
         strncat(line, "; the step is skipped", sizeof line - strlen(line) - 1);
         note(r, line);
         return 0;

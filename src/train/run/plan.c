@@ -104,7 +104,7 @@ static int open_on_paper(const struct job *job, struct rank_device *where, struc
 /* Which blocks are recomputed depends on what is free: on this host, where it is the host's memory that counts; of a device all that could be and none are said. */
 static int count_memory(const struct job *job, struct compute *c, const struct rank_device *where, struct train_plan *out, struct fsdpck_error *err)
 {
-    const bool chooses = strcmp(job->config->fsdp.checkpointing, "auto") == 0, linked = device_is_linked(where, job->nranks);
+    const bool chooses = job->config->fsdp.checkpointing == TRAIN_RECOMPUTE_AUTO, linked = device_is_linked(where, job->nranks);
     struct memory_sizes sizes, least = { 0 };
     int rc = 0;
     if (!where->device->apart) {

@@ -93,6 +93,7 @@ static void put_data(FILE *f, const struct job *job)
 {
     const struct train_config *c = job->config;
     struct train_data_facts data;
+    char loss_on[TRAIN_WORD_NBYTES];
     data_tell(job->data, &data);
     fputs("## Data\n\n", f);
     for (size_t i = 0; i < c->data.nfiles; i++)
@@ -100,7 +101,7 @@ static void put_data(FILE *f, const struct job *job)
     for (size_t i = 0; i < c->data.neval_files; i++)
         put_quoted(f, "- evaluated on ", c->data.eval_files[i].path);
     fprintf(f, "\n%llu documents, %llu tokens, %llu of them supervised (loss on: %s), in rows of %llu tokens%s.\n\n", (unsigned long long)data.ndocs,
-            (unsigned long long)data.ntok, (unsigned long long)data.nsupervised, c->data.loss_on, (unsigned long long)c->data.seq_len,
+            (unsigned long long)data.ntok, (unsigned long long)data.nsupervised, train_config_word("data.loss_on", c->data.loss_on, loss_on), (unsigned long long)c->data.seq_len,
             c->data.packing ? ", packed" : "");
 }
 
@@ -127,16 +128,18 @@ static void put_saved(FILE *f, const struct train_lora_config *lora)
 static void put_settings(FILE *f, const struct job *job)
 {
     const struct train_config *c = job->config;
+    char word[TRAIN_WORD_NBYTES];
     fprintf(f, "## Settings\n\n| | |\n|---|---|\n| r, lora_alpha, lora_dropout | %llu, %g, %g%s%s |\n", (unsigned long long)c->lora.r, c->lora.alpha, c->lora.dropout,
             c->lora.use_rslora ? ", rsLoRA" : "", c->lora.use_dora ? ", DoRA" : "");
     put_targets(f, &c->lora);
     put_saved(f, &c->lora);
-    fprintf(f, "| learning rate | %g, %s, %llu steps of warmup |\n", c->train.learning_rate, c->train.scheduler, (unsigned long long)schedule_warmup(c, job->nsteps));
+    fprintf(f, "| learning rate | %g, %s, %llu steps of warmup |\n", c->train.learning_rate,
+            train_config_word("train.lr_scheduler_type", c->train.scheduler, word), (unsigned long long)schedule_warmup(c, job->nsteps));
     fprintf(f, "| rows a step | %llu |\n", (unsigned long long)c->train.global_batch_size);
     fprintf(f, "| AdamW | betas %g and %g, epsilon %g, weight decay %g |\n", c->train.beta1, c->train.beta2, c->train.epsilon, c->train.weight_decay);
     fprintf(f, "| gradients clipped at | %g |\n| parameters trained | %lld in the adapter, %lld frozen |\n", c->train.max_grad_norm, (long long)job->layout.ntrained,
             (long long)job->layout.nfrozen);
-    fprintf(f, "| precision, seed | %s, %llu |\n\n", c->dtype.param, (unsigned long long)c->seed);
+    fprintf(f, "| precision, seed | %s, %llu |\n\n", train_config_word("dtype.param", c->dtype.param, word), (unsigned long long)c->seed);
 }
 
 static void put_card(FILE *f, const struct job *job, uint64_t step)

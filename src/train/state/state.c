@@ -69,9 +69,9 @@ static json_t *fixed_of(const struct job *job)
     json_object_set_new(fixed, "lora", json_boolean(c->lora.enabled));
     json_object_set_new(fixed, hashes[1].key, hex(scales_of(&job->layout, &job->model)));
     json_object_set_new(fixed, "lora.lora_dropout", json_real(c->lora.dropout));
-    json_object_set_new(fixed, "dtype.param", json_string(c->dtype.param));
-    json_object_set_new(fixed, "dtype.reduce", json_string(c->dtype.reduce));
-    json_object_set_new(fixed, "dtype.output", json_string(c->dtype.output));
+    told_word(fixed, "dtype.param", c->dtype.param);
+    told_word(fixed, "dtype.reduce", c->dtype.reduce);
+    told_word(fixed, "dtype.output", c->dtype.output);
     return fixed;
 }
 
@@ -80,7 +80,7 @@ static json_t *free_of(const struct job *job)
     const struct train_config *c = job->config;
     json_t *loose = json_object();
     json_object_set_new(loose, "train.learning_rate", json_real(c->train.learning_rate));
-    json_object_set_new(loose, "train.lr_scheduler_type", json_string(c->train.scheduler));
+    told_word(loose, "train.lr_scheduler_type", c->train.scheduler);
     json_object_set_new(loose, "train.warmup_steps", json_integer((json_int_t)schedule_warmup(c, job->nsteps)));
     json_object_set_new(loose, "train.min_lr_ratio", json_real(c->train.min_lr_ratio));
     json_object_set_new(loose, "train.adam_beta1", json_real(c->train.beta1));

@@ -19,6 +19,12 @@ static json_t *text_or_null(const char *text)
     return text ? json_string(text) : json_null();
 }
 
+void told_word(json_t *o, const char *key, unsigned choice)
+{
+    char word[TRAIN_WORD_NBYTES];
+    json_object_set_new(o, key, json_string(train_config_word(key, choice, word)));
+}
+
 static void tell_data(json_t *told, const struct job *job)
 {
     const struct train_config *c = job->config;
@@ -33,9 +39,9 @@ static void tell_data(json_t *told, const struct job *job)
     json_object_set_new(told, "data.train", paths);
     json_object_set_new(told, "data.weights", weights);
     json_object_set_new(told, "data.plan", text_or_null(c->data.plan));
-    json_object_set_new(told, "data.loss_on", json_string(c->data.loss_on));
-    json_object_set_new(told, "data.on_bad_line", json_string(c->data.on_bad_line));
-    json_object_set_new(told, "data.too_long", json_string(c->data.too_long));
+    told_word(told, "data.loss_on", c->data.loss_on);
+    told_word(told, "data.on_bad_line", c->data.on_bad_line);
+    told_word(told, "data.too_long", c->data.too_long);
     json_object_set_new(told, "data.seq_len", json_integer((json_int_t)c->data.seq_len));
     json_object_set_new(told, "data.packing", json_boolean(c->data.packing));
     json_object_set_new(told, "data.date", text_or_null(job->date[0] ? job->date : NULL));

@@ -26,14 +26,13 @@ FSDPCK_API int chat_set_date(struct chat *c, const char *date, struct fsdpck_err
 /* Of tokenizer, template, special tokens; where the template shows the date, of that too. */
 FSDPCK_API uint64_t chat_fingerprint(const struct chat *c);
 
-/* Which tokens are trained on. */
+/* Which tokens are trained on: the choices of data.loss_on, in their order. */
 enum chat_loss {
     CHAT_LOSS_ASSISTANT,      /* assistant turns with their end token; completions; all of a plain text */
     CHAT_LOSS_LAST_ASSISTANT, /* as ASSISTANT, of a conversation the last turn of the assistant only */
     CHAT_LOSS_COMPLETION,     /* the same under the name that prompt-and-completion data gives it */
     CHAT_LOSS_ALL,
 };
-FSDPCK_API int chat_loss_of(const char *name); /* "assistant", …; -1: none of them */
 
 /* One thread's work. The chat must outlive it. */
 struct chat_coder;

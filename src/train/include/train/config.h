@@ -3,13 +3,38 @@
 #ifndef TRAIN_CONFIG_H
 #define TRAIN_CONFIG_H
 
-#include <fsdpck/error.h>
+#include <train/chat.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 struct json_t;
+
+/* The values of keys that take one of some words, in the order of the words in the key table: first those that are
+ * documented, then synonyms. */
+enum train_on_bad_line { TRAIN_BAD_LINE_STOP, TRAIN_BAD_LINE_SKIP };
+enum train_too_long { TRAIN_TOO_LONG_CUT, TRAIN_TOO_LONG_DROP };
+enum train_scheduler {
+    TRAIN_COSINE,
+    TRAIN_LINEAR,
+    TRAIN_CONSTANT,
+    TRAIN_CONSTANT_WITH_WARMUP, /* the same as TRAIN_CONSTANT */
+    TRAIN_COSINE_WITH_MIN_LR    /* the same as TRAIN_COSINE */
+};
+enum train_weight_decay_on { TRAIN_DECAY_MATRICES, TRAIN_DECAY_ALL };
+enum train_on_nonfinite { TRAIN_NONFINITE_STOP, TRAIN_NONFINITE_SKIP };
+enum train_sharding { TRAIN_FULL_SHARD, TRAIN_SHARD_GRAD_OP, TRAIN_NO_SHARD };
+enum train_recompute { TRAIN_RECOMPUTE_NONE, TRAIN_RECOMPUTE_BLOCK, TRAIN_RECOMPUTE_AUTO };
+enum train_reduction { TRAIN_REDUCTION_INVARIANT };
+enum train_dtype { TRAIN_BF16, TRAIN_FP32 };
+
+enum { TRAIN_WORD_NBYTES = 32 };
+
+/* The word of a choice: of "dtype.param" and TRAIN_BF16, "bf16". "" where the key has no such choice. */
+FSDPCK_API const char *train_config_word(const char *key, unsigned choice, char word[TRAIN_WORD_NBYTES]);
+/* The choice of a word; -1: the key has no such word. */
+FSDPCK_API int train_config_choice(const char *key, const char *word);
 
 /* "down_proj": 2 in rank_pattern or alpha_pattern, in the order of the file. */
 struct train_pattern {
@@ -51,7 +76,10 @@ struct train_config {
         size_t neval_files;
         struct json_t *columns; /* an object: this trainer's name of a column -> the data set's; or NULL. Borrowed from root */
         const char *date; /* "2026-11-23", for templates that show it; NULL: the day of the first start */
-        const char *plan, *loss_on, *on_bad_line, *too_long;
+        const char *plan;
+        enum chat_loss loss_on;
+        enum train_on_bad_line on_bad_line;
+        enum train_too_long too_long;
         uint64_t seq_len;
         bool packing;
     } data;
@@ -63,15 +91,19 @@ struct train_config {
         bool warmup_given; /* by the file: warmup_steps counts; else warmup_ratio, a share of the run */
         double warmup_ratio;
         double learning_rate, min_lr_ratio, beta1, beta2, epsilon, weight_decay, max_grad_norm; /* max_grad_norm 0: no clipping */
-        const char *scheduler, *weight_decay_on, *on_nonfinite;
+        enum train_scheduler scheduler;
+        enum train_weight_decay_on weight_decay_on;
+        enum train_on_nonfinite on_nonfinite;
     } train;
     struct {
-        const char *strategy, *checkpointing, *reduction;
+        enum train_sharding strategy;
+        enum train_recompute checkpointing;
+        enum train_reduction reduction;
         bool reshard_after_forward;
         uint64_t forward_prefetch, backward_prefetch;
     } fsdp;
     struct {
-        const char *param, *reduce, *output;
+        enum train_dtype param, reduce, output;
     } dtype;
     struct {
         uint64_t save_steps, keep_last; /* 0: only the last step; 0: keep all */

@@ -218,13 +218,3 @@ uint64_t chat_fingerprint(const struct chat *c)
     const int parts[] = { day.tm_year, day.tm_mon, day.tm_mday };
     return XXH3_64bits_withSeed(parts, sizeof parts, c->fingerprint);
 }
-
-int chat_loss_of(const char *name)
-{
-    static const char *const names[] = { "assistant", "last_assistant", "completion", "all" };
-    for (int i = 0; i < 4; i++) {
-        if (strcmp(name, names[i]) == 0)
-            return i;
-    }
-    return -1;
-}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys of CONFIG.json whose value is one of some words: the enums of the public header have the order of the words in
+ * the key table. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+#include <train/config.h>
+
+struct choice {
+    const char *key;
+    size_t offset;
+    unsigned value;
+    const char *word;
+};
+#define ROW(key, field, value, word) { key, offsetof(struct train_config, field), value, word }
+
+static const struct choice choices[] = {
+    ROW("data.loss_on", data.loss_on, CHAT_LOSS_ASSISTANT, "assistant"),
+    ROW("data.loss_on", data.loss_on, CHAT_LOSS_LAST_ASSISTANT, "last_assistant"),
+    ROW("data.loss_on", data.loss_on, CHAT_LOSS_COMPLETION, "completion"),
+    ROW("data.loss_on", data.loss_on, CHAT_LOSS_ALL, "all"),
+    ROW("data.on_bad_line", data.on_bad_line, TRAIN_BAD_LINE_STOP, "stop"),
+    ROW("data.on_bad_line", data.on_bad_line, TRAIN_BAD_LINE_SKIP, "skip"),
+    ROW("data.too_long", data.too_long, TRAIN_TOO_LONG_CUT, "cut"),
+    ROW("data.too_long", data.too_long, TRAIN_TOO_LONG_DROP, "drop"),
+    ROW("train.lr_scheduler_type", train.scheduler, TRAIN_COSINE, "cosine"),
+    ROW("train.lr_scheduler_type", train.scheduler, TRAIN_LINEAR, "linear"),
+    ROW("train.lr_scheduler_type", train.scheduler, TRAIN_CONSTANT, "constant"),
+    ROW("train.lr_scheduler_type", train.scheduler, TRAIN_CONSTANT_WITH_WARMUP, "constant_with_warmup"),
+    ROW("train.lr_scheduler_type", train.scheduler, TRAIN_COSINE_WITH_MIN_LR, "cosine_with_min_lr"),
+    ROW("train.weight_decay_on", train.weight_decay_on, TRAIN_DECAY_MATRICES, "matrices"),
+    ROW("train.weight_decay_on", train.weight_decay_on, TRAIN_DECAY_ALL, "all"),
+    ROW("train.on_nonfinite", train.on_nonfinite, TRAIN_NONFINITE_STOP, "stop"),
+    ROW("train.on_nonfinite", train.on_nonfinite, TRAIN_NONFINITE_SKIP, "skip"),
+    ROW("fsdp.sharding_strategy", fsdp.strategy, TRAIN_FULL_SHARD, "FULL_SHARD"),
+    ROW("fsdp.sharding_strategy", fsdp.strategy, TRAIN_SHARD_GRAD_OP, "SHARD_GRAD_OP"),
+    ROW("fsdp.sharding_strategy", fsdp.strategy, TRAIN_NO_SHARD, "NO_SHARD"),
+    ROW("fsdp.activation_checkpointing", fsdp.checkpointing, TRAIN_RECOMPUTE_NONE, "none"),
+    ROW("fsdp.activation_checkpointing", fsdp.checkpointing, TRAIN_RECOMPUTE_BLOCK, "block"),
+    ROW("fsdp.activation_checkpointing", fsdp.checkpointing, TRAIN_RECOMPUTE_AUTO, "auto"),
+    ROW("fsdp.reduction", fsdp.reduction, TRAIN_REDUCTION_INVARIANT, "invariant"),
+    ROW("dtype.param", dtype.param, TRAIN_BF16, "bf16"),
+    ROW("dtype.param", dtype.param, TRAIN_FP32, "fp32"),
+    ROW("dtype.reduce", dtype.reduce, TRAIN_BF16, "bf16"),
+    ROW("dtype.reduce", dtype.reduce, TRAIN_FP32, "fp32"),
+    ROW("dtype.output", dtype.output, TRAIN_BF16, "bf16"),
+    ROW("dtype.output", dtype.output, TRAIN_FP32, "fp32"),
+};
+enum { NCHOICES = sizeof choices / sizeof choices[0] };
+
+static unsigned value_of(const struct train_config *c, size_t offset)
+{
+    unsigned value;
+    memcpy(&value, (const char *)c + offset, sizeof value);
+    return value;
+}
+
+static void test_parsed(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < NCHOICES; i++) {
+        const char *dot = strchr(choices[i].key, '.');
+        char section[16] = "";
+        memcpy(section, choices[i].key, (size_t)(dot - choices[i].key));
+        json_t *root = json_pack("{s:s, s:{s:s}}", "model", "m", "data", "train", "t.jsonl");
+        json_t *object = json_object_get(root, section);
+        if (!object)
+            json_object_set_new(root, section, object = json_object());
+        json_object_set_new(object, dot + 1, json_string(choices[i].word));
+        struct train_config c;
+        struct fsdpck_error err = { 0 };
+        if (train_config_take("c.json", root, &c, &err))
+            fail_msg("%s", err.message);
+        assert_int_equal(value_of(&c, choices[i].offset), choices[i].value);
+        train_config_free(&c);
+    }
+}
+
+static void test_words(void **state)
+{
+    (void)state;
+    char word[TRAIN_WORD_NBYTES];
+    for (size_t i = 0; i < NCHOICES; i++) {
+        assert_string_equal(train_config_word(choices[i].key, choices[i].value, word), choices[i].word);
+        assert_int_equal(train_config_choice(choices[i].key, choices[i].word), (int)choices[i].value);
+    }
+    assert_int_equal(train_config_choice("dtype.param", "fp16"), -1);
+    assert_int_equal(train_config_choice("dtype.param", ""), -1);
+    assert_int_equal(train_config_choice("dtype.parameter", "bf16"), -1);
+    assert_string_equal(train_config_word("dtype.parameter", TRAIN_BF16, word), "");
+}
+
+/* The list above has every word of the key table. */
+static void test_complete(void **state)
+{
+    (void)state;
+    char word[TRAIN_WORD_NBYTES];
+    size_t nwords = 0;
+    for (size_t i = 0; i < train_config_nkeys(); i++) {
+        struct train_config_key key;
+        train_config_key(i, &key);
+        for (unsigned n = 0; *train_config_word(key.name, n, word); n++)
+            nwords++;
+    }
+    assert_int_equal(nwords, NCHOICES);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_parsed), cmocka_unit_test(test_words),
+                                        cmocka_unit_test(test_complete) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
