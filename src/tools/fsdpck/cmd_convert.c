@@ -4,11 +4,8 @@
 
 #include <string.h>
 
-#include "common/report.h"
 #include "placement.h"
-#include "select_arg.h"
-#include "source_arg.h"
-#include "transfer_out.h"
+#include "transfer.h"
 
 struct convert_args {
     const char *dcp, *assets;
@@ -45,34 +42,41 @@ static int check_sharded(const struct fsdpck_source *src, const char *typed, str
     return FSDPCK_ERR_USAGE;
 }
 
+struct conversion {
+    const struct convert_args *args;
+    const char *typed; /* SOURCE */
+    bool sharded_only;
+    struct placement_spec placement;
+    struct fsdpck_convert_request req;
+};
+
+static int prepare(void *request, struct fsdpck_error *err)
+{
+    struct conversion *c = request;
+    int rc = placement_resolve(&c->args->placement, &c->placement, err);
+    placement_fill(&c->args->placement, &c->placement, &c->req);
+    return rc;
+}
+
+static int write_out(void *request, struct fsdpck_source *src, const struct fsdpck_select *select,
+                     const struct fsdpck_options *opt, struct fsdpck_transfer_result *result, struct fsdpck_error *err)
+{
+    struct conversion *c = request;
+    c->req.select = *select;
+    int rc = c->sharded_only ? check_sharded(src, c->typed, err) : 0;
+    return rc ? rc : fsdpck_convert(src, &c->req, opt, result, err);
+}
+
 static int run(const struct convert_args *args, bool sharded_only, const char *const *at)
 {
-    struct fsdpck_error err = { 0 };
-    struct report report = { 0 };
-    struct fsdpck_options opt;
-    struct placement_spec placement = { 0 };
-    struct select_spec select = { 0 };
-    struct fsdpck_source *src = NULL;
-    struct fsdpck_transfer_result result = { 0 };
-    report_start(&report, &args->common, &opt);
-    struct fsdpck_convert_request req = { .out = at[1], .dcp = dcp_mode(args->dcp), .assets = args->assets, .force = args->force,
-                                          .compress = args->compress };
-    int status, rc = placement_resolve(&args->placement, &placement, &err);
-    if (!rc)
-        rc = select_arg_resolve(&args->select, &select, &err);
-    placement_fill(&args->placement, &placement, &req);
-    req.select = select.select;
-    if (!rc)
-        rc = source_arg_open(at[0], &args->source, &opt, &src, &err);
-    if (!rc && sharded_only)
-        rc = check_sharded(src, at[0], &err);
-    if (!rc)
-        rc = fsdpck_convert(src, &req, &opt, &result, &err);
-    report_clear(&report);
-    status = rc ? report_error(&report, &err) : transfer_out_print(at[1], &req.mesh, &result, args->common.json);
-    fsdpck_source_close(src);
-    select_spec_free(&select);
-    placement_spec_free(&placement);
+    struct conversion c = { .args = args, .typed = at[0], .sharded_only = sharded_only,
+        .req = { .out = at[1], .dcp = dcp_mode(args->dcp), .assets = args->assets, .force = args->force, .compress = args->compress },
+    };
+    const struct transfer t = { .in = at[0], .out = at[1], .common = &args->common, .source = &args->source,
+                                .select = &args->select, .mesh = &c.req.mesh, .prepare = prepare, .write = write_out,
+                                .request = &c };
+    int status = transfer_run(&t);
+    placement_spec_free(&c.placement);
     return status;
 }
 

@@ -4,10 +4,7 @@
 
 #include <fsdpck/export.h>
 
-#include "common/report.h"
-#include "select_arg.h"
-#include "source_arg.h"
-#include "transfer_out.h"
+#include "transfer.h"
 
 struct export_args {
     uint64_t max_shard_nbytes;
@@ -26,27 +23,20 @@ static const struct option output_options[] = {
     { .name = "assets", .type = OPTION_STRING, AT(assets), .value = "FOLDER", .help = "take config.json, tokenizer and the like from FOLDER, not from the source" },
 };
 
+static int write_out(void *request, struct fsdpck_source *src, const struct fsdpck_select *select,
+                     const struct fsdpck_options *opt, struct fsdpck_transfer_result *result, struct fsdpck_error *err)
+{
+    struct fsdpck_export_request *req = request;
+    req->select = *select;
+    return fsdpck_export(src, req, opt, result, err);
+}
+
 static int run(const struct export_args *args, const char *const *at)
 {
-    struct fsdpck_error err = { 0 };
-    struct report report = { 0 };
-    struct fsdpck_options opt;
-    struct select_spec select = { 0 };
-    struct fsdpck_source *src = NULL;
-    struct fsdpck_transfer_result result = { 0 };
-    report_start(&report, &args->common, &opt);
     struct fsdpck_export_request req = { .out = at[1], .max_shard_nbytes = args->max_shard_nbytes, .assets = args->assets, .force = args->force };
-    int status, rc = select_arg_resolve(&args->select, &select, &err);
-    req.select = select.select;
-    if (!rc)
-        rc = source_arg_open(at[0], &args->source, &opt, &src, &err);
-    if (!rc)
-        rc = fsdpck_export(src, &req, &opt, &result, &err);
-    report_clear(&report);
-    status = rc ? report_error(&report, &err) : transfer_out_print(at[1], NULL, &result, args->common.json);
-    fsdpck_source_close(src);
-    select_spec_free(&select);
-    return status;
+    const struct transfer t = { .in = at[0], .out = at[1], .common = &args->common, .source = &args->source,
+                                .select = &args->select, .write = write_out, .request = &req };
+    return transfer_run(&t);
 }
 
 int cmd_export(const struct command *self, int argc, char **argv)

@@ -2,12 +2,9 @@
 /* `fsdpck export-lora`: a LoRA adapter out of any checkpoint, to a folder that PEFT reads, or to a file as other programs want it. */
 #include <string.h>
 
-#include "common/report.h"
 #include "commands.h"
 #include "lora_arg.h"
-#include "select_arg.h"
-#include "source_arg.h"
-#include "transfer_out.h"
+#include "transfer.h"
 
 struct export_lora_args {
     const char *style;
@@ -34,27 +31,20 @@ static enum fsdpck_lora_style style_of(const char *word)
     return (enum fsdpck_lora_style)i;
 }
 
+static int write_out(void *request, struct fsdpck_source *src, const struct fsdpck_select *select,
+                     const struct fsdpck_options *opt, struct fsdpck_transfer_result *result, struct fsdpck_error *err)
+{
+    struct fsdpck_export_lora_request *req = request;
+    req->select = *select;
+    return fsdpck_export_lora(src, req, opt, result, err);
+}
+
 static int run(const struct export_lora_args *args, const char *const *at)
 {
-    struct fsdpck_error err = { 0 };
-    struct report report = { 0 };
-    struct fsdpck_options opt;
-    struct select_spec select = { 0 };
-    struct fsdpck_source *src = NULL;
-    struct fsdpck_transfer_result result = { 0 };
-    report_start(&report, &args->common, &opt);
     struct fsdpck_export_lora_request req = { .out = at[1], .style = style_of(args->style), .choice = lora_arg_choice(&args->lora), .force = args->force };
-    int status, rc = select_arg_resolve(&args->select, &select, &err);
-    req.select = select.select;
-    if (!rc)
-        rc = source_arg_open(at[0], &args->source, &opt, &src, &err);
-    if (!rc)
-        rc = fsdpck_export_lora(src, &req, &opt, &result, &err);
-    report_clear(&report);
-    status = rc ? report_error(&report, &err) : transfer_out_print(at[1], NULL, &result, args->common.json);
-    fsdpck_source_close(src);
-    select_spec_free(&select);
-    return status;
+    const struct transfer t = { .in = at[0], .out = at[1], .common = &args->common, .source = &args->source,
+                                .select = &args->select, .write = write_out, .request = &req };
+    return transfer_run(&t);
 }
 
 int cmd_export_lora(const struct command *self, int argc, char **argv)
