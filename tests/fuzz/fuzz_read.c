@@ -8,14 +8,14 @@
 
 #define GUARD 0xee
 
-struct place {
+struct read_target {
     struct fuzz_box box;
     int64_t strides[MODEL_MAX_DIMS];
     uint64_t nbytes, first; /* of the memory; where in it the first element lies */
 };
 
 /* Dimensions of the place in any order, each with gaps, and forwards or backwards. */
-static void choose_place(const struct model_tensor *t, struct fuzz_bytes *in, struct place *p)
+static void choose_target(const struct model_tensor *t, struct fuzz_bytes *in, struct read_target *p)
 {
     uint64_t step = t->item + fuzz_below(in, 4), used = t->item;
     uint32_t rotate = t->ndim ? (uint32_t)fuzz_below(in, t->ndim) : 0;
@@ -39,10 +39,10 @@ static void choose_place(const struct model_tensor *t, struct fuzz_bytes *in, st
 
 static void check_box(struct fuzz_stored *s, struct fuzz_bytes *in)
 {
-    struct place p;
+    struct read_target p;
     struct fsdpck_plan plan;
     struct fsdpck_error err = { 0 };
-    choose_place(s->t, in, &p);
+    choose_target(s->t, in, &p);
     uint8_t *got = malloc(p.nbytes), *want = malloc(p.nbytes);
     uint64_t needed = s->t->item;
     FUZZ_CHECK(got && want);

@@ -25,7 +25,7 @@ static void ways_lead_there_and_back(void **state)
         char *way = fsdpck_path_relative(cases[i][0], cases[i][1], &err), *back = fsdpck_path_follow(cases[i][0], way, &err);
         assert_string_equal(way, cases[i][2]);
         assert_string_equal(back, cases[i][1]);
-        assert_true(fsdpck_path_is_way(way));
+        assert_true(fsdpck_path_is_relative(way));
         free(way);
         free(back);
     }
@@ -50,7 +50,7 @@ static void random_ways_lead_back(void **state)
         random_path(&random, from);
         random_path(&random, to);
         char *way = fsdpck_path_relative(from, to, &err), *back = fsdpck_path_follow(from, way, &err);
-        if (strcmp(back, to) != 0 || !fsdpck_path_is_way(way))
+        if (strcmp(back, to) != 0 || !fsdpck_path_is_relative(way))
             fail_msg("from %s to %s: '%s' leads to %s", from, to, way, back);
         free(way);
         free(back);
@@ -75,14 +75,14 @@ static void other_texts_are_no_way(void **state)
     char longest[5000];
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        if (fsdpck_path_is_way(bad[i]))
+        if (fsdpck_path_is_relative(bad[i]))
             fail_msg("'%s' is taken", bad[i]);
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
-        if (!fsdpck_path_is_way(good[i]))
+        if (!fsdpck_path_is_relative(good[i]))
             fail_msg("'%s' is refused", good[i]);
     memset(longest, 'a', sizeof longest);
     longest[4999] = '\0';
-    assert_false(fsdpck_path_is_way(longest));
+    assert_false(fsdpck_path_is_relative(longest));
 }
 
 int main(void)

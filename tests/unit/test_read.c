@@ -21,14 +21,14 @@
 
 enum { GUARD = 0xa5 };
 
-struct place { /* a directory with model.safetensors in it, and checkpoints of it */
+struct fixture { /* a directory with model.safetensors in it, and checkpoints of it */
     char *root, *file, *out;
     struct model model;
     struct fsdpck_io io;
     struct fsdpck_options opt;
 };
 
-static void place_free(struct place *p)
+static void fixture_free(struct fixture *p)
 {
     tree_remove(p->root);
     free(p->root);
@@ -37,7 +37,7 @@ static void place_free(struct place *p)
     model_free(&p->model);
 }
 
-static void place_write(struct place *p)
+static void fixture_write(struct fixture *p)
 {
     p->root = tree_new();
     p->file = tree_path(p->root, "model.safetensors");
@@ -47,7 +47,7 @@ static void place_write(struct place *p)
     model_write_safetensors(&p->model, p->file);
 }
 
-static struct fsdpck_source *open_source(const struct place *p, const char *path)
+static struct fsdpck_source *open_source(const struct fixture *p, const char *path)
 {
     struct fsdpck_source *src = NULL;
     struct fsdpck_error err = { 0 };
@@ -57,7 +57,7 @@ static struct fsdpck_source *open_source(const struct place *p, const char *path
 }
 
 /* The model as a checkpoint on this mesh. */
-static void place_convert(struct place *p, const struct fsdpck_mesh *mesh, const struct fsdpck_placement_rule *rules, size_t nrules, bool compress)
+static void fixture_convert(struct fixture *p, const struct fsdpck_mesh *mesh, const struct fsdpck_placement_rule *rules, size_t nrules, bool compress)
 {
     struct fsdpck_error err = { 0 };
     struct fsdpck_source *src = open_source(p, p->file);
@@ -203,7 +203,7 @@ static void test_random_boxes(void **state)
     (void)state;
     uint64_t rng = 1;
     for (int i = 0; i < 18; i++) {
-        struct place p = { 0 };
+        struct fixture p = { 0 };
         bool two = i % 3 == 2;
         for (int k = 0; k < 6; k++) {
             model_add_random(&p.model, &rng, 1 + model_below(&rng, k == 0 ? 600000 : 90000));
@@ -213,9 +213,9 @@ static void test_random_boxes(void **state)
             }
         }
         model_calm(&p.model);
-        place_write(&p);
+        fixture_write(&p);
         struct sharding s = random_sharding(&rng, two);
-        place_convert(&p, &s.mesh, &s.rule, two, i % 2);
+        fixture_convert(&p, &s.mesh, &s.rule, two, i % 2);
         struct fsdpck_source *checkpoint = open_source(&p, p.out), *file = open_source(&p, p.file);
         for (int k = 0; k < 8; k++) {
             check_reads(checkpoint, &p.model, &rng, 1 + model_below(&rng, 6));
@@ -223,7 +223,7 @@ static void test_random_boxes(void **state)
         }
         fsdpck_source_close(checkpoint);
         fsdpck_source_close(file);
-        place_free(&p);
+        fixture_free(&p);
     }
 }
 
@@ -248,13 +248,13 @@ static void test_large_tensors(void **state)
 {
     (void)state;
     uint64_t rng = 2;
-    struct place p = { 0 };
+    struct fixture p = { 0 };
     add_large(&p.model, &rng);
     model_calm(&p.model);
-    place_write(&p);
+    fixture_write(&p);
     for (int i = 0; i < 8; i++) {
         if (i % 4 == 0)
-            place_convert(&p, &(struct fsdpck_mesh){ .ndim = 1, .names = { "shard" }, .sizes = { 2 } }, NULL, 0, i >= 4);
+            fixture_convert(&p, &(struct fsdpck_mesh){ .ndim = 1, .names = { "shard" }, .sizes = { 2 } }, NULL, 0, i >= 4);
         p.opt.nthreads = i % 2 ? 1 : 3;
         p.opt.memory_nbytes = i % 4 < 2 ? 0 : 8u << 20;
         p.io.pread_cached = i % 4 == 1 || i % 4 == 2 ? nothing_cached : fsdpck_io_posix.pread_cached;
@@ -269,7 +269,7 @@ static void test_large_tensors(void **state)
         fsdpck_source_close(checkpoint);
         fsdpck_source_close(file);
     }
-    place_free(&p);
+    fixture_free(&p);
 }
 
 /* Rows are what a rank asks for: no more than two blocks beside them may be read for each piece. */
@@ -277,10 +277,10 @@ static void test_plan_of_rows(void **state)
 {
     (void)state;
     uint64_t rng = 3;
-    struct place p = { 0 };
+    struct fixture p = { 0 };
     add_large(&p.model, &rng);
-    place_write(&p);
-    place_convert(&p, &(struct fsdpck_mesh){ .ndim = 1, .names = { "shard" }, .sizes = { 3 } }, NULL, 0, false);
+    fixture_write(&p);
+    fixture_convert(&p, &(struct fsdpck_mesh){ .ndim = 1, .names = { "shard" }, .sizes = { 3 } }, NULL, 0, false);
     for (int kind = 0; kind < 2; kind++) {
         struct fsdpck_source *src = open_source(&p, kind ? p.file : p.out);
         for (int i = 0; i < 300; i++) {
@@ -300,7 +300,7 @@ static void test_plan_of_rows(void **state)
         }
         fsdpck_source_close(src);
     }
-    place_free(&p);
+    fixture_free(&p);
 }
 
 /* ---- requests that make no sense ---- */
@@ -309,10 +309,10 @@ static void test_bad_requests(void **state)
 {
     (void)state;
     uint64_t rng = 4;
-    struct place p = { 0 };
+    struct fixture p = { 0 };
     model_add(&p.model, &rng, FSDPCK_FLOAT32, 2, (uint64_t[]){ 10, 6 });
-    place_write(&p);
-    place_convert(&p, &(struct fsdpck_mesh){ .ndim = 1, .names = { "shard" }, .sizes = { 3 } }, NULL, 0, false);
+    fixture_write(&p);
+    fixture_convert(&p, &(struct fsdpck_mesh){ .ndim = 1, .names = { "shard" }, .sizes = { 3 } }, NULL, 0, false);
     struct fsdpck_source *src = open_source(&p, p.out), *other = open_source(&p, p.file);
     static const uint64_t bad[][4] = { { 0, 0, 11, 6 }, { 0, 1, 1, 6 }, { 10, 0, 1, 1 }, { 11, 0, 0, 0 }, { UINT64_MAX, 0, 2, 1 }, { 1, 0, UINT64_MAX, 1 } };
     uint8_t dst[240];
@@ -334,7 +334,7 @@ static void test_bad_requests(void **state)
     assert_int_equal(fsdpck_source_read(src, NULL, 0, NULL), 0);
     fsdpck_source_close(src);
     fsdpck_source_close(other);
-    place_free(&p);
+    fixture_free(&p);
 }
 
 /* ---- damage ---- */
@@ -349,7 +349,7 @@ static void flip(const char *path, uint64_t offset)
     close(fd);
 }
 
-struct where {
+struct extent_location {
     uint64_t payload, nbytes;
     uint32_t file;
 };
@@ -357,7 +357,7 @@ struct where {
 static int note_extent(void *ctx, const struct fsdpck_extent *e, struct fsdpck_error *err)
 {
     (void)err;
-    *(struct where *)ctx = (struct where){ e->payload, e->payload_nbytes, e->file };
+    *(struct extent_location *)ctx = (struct extent_location){ e->payload, e->payload_nbytes, e->file };
     return 0;
 }
 
@@ -367,17 +367,17 @@ static void test_damage(void **state)
     (void)state;
     enum { ROW = 2000, EACH = 334 };
     uint64_t rng = 5;
-    struct place p = { 0 };
+    struct fixture p = { 0 };
     model_add(&p.model, &rng, FSDPCK_INT32, 2, (uint64_t[]){ 1000, ROW / 4 });
-    place_write(&p);
-    place_convert(&p, &(struct fsdpck_mesh){ .ndim = 1, .names = { "shard" }, .sizes = { 3 } }, NULL, 0, false);
+    fixture_write(&p);
+    fixture_convert(&p, &(struct fsdpck_mesh){ .ndim = 1, .names = { "shard" }, .sizes = { 3 } }, NULL, 0, false);
     uint8_t *dst = malloc(1000 * ROW);
     assert_non_null(dst);
     for (int i = 0; i < 30; i++) {
         struct fsdpck_source *src = open_source(&p, p.out);
         const struct fsdpck_tensor *t = fsdpck_source_tensor(src, 0);
         uint64_t row = model_below(&rng, 1000), rank = row / EACH, at = (row - rank * EACH) * ROW + model_below(&rng, ROW), block = at / FSDPCK_BLOCK_NBYTES;
-        struct where w = { 0 };
+        struct extent_location w = { 0 };
         assert_int_equal(src->ops->extents(src, 0, (uint64_t[]){ row, 0 }, (uint64_t[]){ 1, 1 }, note_extent, &w, NULL), 0);
         assert_int_equal(w.file, rank);
         const char *path = source_files(src)[rank].path;
@@ -406,7 +406,7 @@ static void test_damage(void **state)
         fsdpck_source_close(src);
     }
     free(dst);
-    place_free(&p);
+    fixture_free(&p);
 }
 
 /* A stored hash is as much a part of the proof as the payload. */
@@ -414,10 +414,10 @@ static void test_damaged_hash(void **state)
 {
     (void)state;
     uint64_t rng = 6;
-    struct place p = { 0 };
+    struct fixture p = { 0 };
     model_add(&p.model, &rng, FSDPCK_INT32, 2, (uint64_t[]){ 1000, 500 });
-    place_write(&p);
-    place_convert(&p, &(struct fsdpck_mesh){ .ndim = 1, .names = { "shard" }, .sizes = { 1 } }, NULL, 0, false);
+    fixture_write(&p);
+    fixture_convert(&p, &(struct fsdpck_mesh){ .ndim = 1, .names = { "shard" }, .sizes = { 1 } }, NULL, 0, false);
     struct fsdpck_source *src = open_source(&p, p.out);
     uint8_t *dst = malloc(2000000);
     struct fsdpck_read read = { .tensor = fsdpck_source_tensor(src, 0), .dst = dst };
@@ -426,7 +426,7 @@ static void test_damaged_hash(void **state)
     assert_int_equal(fsdpck_source_read(src, &read, 1, &err), FSDPCK_ERR_DAMAGED);
     free(dst);
     fsdpck_source_close(src);
-    place_free(&p);
+    fixture_free(&p);
 }
 
 /* ---- a system that does what it may ---- */
@@ -469,11 +469,11 @@ static void test_moody_system(void **state)
 {
     (void)state;
     uint64_t rng = 7;
-    struct place p = { 0 };
+    struct fixture p = { 0 };
     model_add(&p.model, &rng, FSDPCK_FLOAT32, 2, (uint64_t[]){ 900, 1301 });
     model_add(&p.model, &rng, FSDPCK_UINT8, 1, (uint64_t[]){ 700001 });
-    place_write(&p);
-    place_convert(&p, &(struct fsdpck_mesh){ .ndim = 1, .names = { "shard" }, .sizes = { 2 } }, NULL, 0, false);
+    fixture_write(&p);
+    fixture_convert(&p, &(struct fsdpck_mesh){ .ndim = 1, .names = { "shard" }, .sizes = { 2 } }, NULL, 0, false);
     for (int i = 0; i < 9; i++) {
         struct moody m = { .io = p.io, .rng = rng, .mood = i % 3 };
         m.io.ctx = &m;
@@ -488,7 +488,7 @@ static void test_moody_system(void **state)
         fsdpck_source_close(checkpoint);
         fsdpck_source_close(file);
     }
-    place_free(&p);
+    fixture_free(&p);
 }
 
 /* The file is cut while it is open: an error, soon. */
@@ -496,9 +496,9 @@ static void test_cut_while_open(void **state)
 {
     (void)state;
     uint64_t rng = 8;
-    struct place p = { 0 };
+    struct fixture p = { 0 };
     model_add(&p.model, &rng, FSDPCK_UINT8, 1, (uint64_t[]){ 3000000 });
-    place_write(&p);
+    fixture_write(&p);
     p.io.pread_cached = nothing_cached;
     struct fsdpck_source *src = open_source(&p, p.file);
     uint8_t *dst = malloc(3000000);
@@ -513,7 +513,7 @@ static void test_cut_while_open(void **state)
     }
     free(dst);
     fsdpck_source_close(src);
-    place_free(&p);
+    fixture_free(&p);
 }
 
 static void test_stop(void **state)
@@ -521,16 +521,16 @@ static void test_stop(void **state)
     (void)state;
     uint64_t rng = 9;
     volatile int stop = 1;
-    struct place p = { 0 };
+    struct fixture p = { 0 };
     model_add(&p.model, &rng, FSDPCK_UINT8, 1, (uint64_t[]){ 100 });
-    place_write(&p);
+    fixture_write(&p);
     p.opt.stop = &stop;
     struct fsdpck_source *src = open_source(&p, p.file);
     uint8_t dst[100];
     struct fsdpck_read read = { .tensor = fsdpck_source_tensor(src, 0), .dst = dst };
     assert_int_equal(fsdpck_source_read(src, &read, 1, NULL), FSDPCK_ERR_STOPPED);
     fsdpck_source_close(src);
-    place_free(&p);
+    fixture_free(&p);
 }
 
 int main(void)

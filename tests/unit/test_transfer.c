@@ -17,7 +17,7 @@
 
 #define SMALL_MEMORY (8u << 20)
 
-struct place {
+struct fixture {
     char *root;
     struct model model;
     struct fsdpck_io io;
@@ -30,20 +30,20 @@ struct place {
 
 static void take_progress(void *ctx, uint64_t done, uint64_t total)
 {
-    struct place *p = ctx;
+    struct fixture *p = ctx;
     p->went_back |= done < p->done || done > total;
     p->done = done;
     p->total = total;
 }
 
-static void place_begin(struct place *p)
+static void fixture_begin(struct fixture *p)
 {
     p->root = tree_new();
     p->io = model_fast_io();
     p->opt = (struct fsdpck_options){ .io = &p->io, .memory_nbytes = SMALL_MEMORY };
 }
 
-static void place_free(struct place *p)
+static void fixture_free(struct fixture *p)
 {
     tree_remove(p->root);
     free(p->root);
@@ -51,14 +51,14 @@ static void place_free(struct place *p)
 }
 
 /* The file of the model, then the output of each step. */
-static char *path_of(const struct place *p, unsigned step)
+static char *path_of(const struct fixture *p, unsigned step)
 {
     char name[32];
     snprintf(name, sizeof name, step ? "step-%u" : "model.safetensors", step);
     return tree_path(p->root, name);
 }
 
-static struct fsdpck_source *open_step(struct place *p, unsigned step)
+static struct fsdpck_source *open_step(struct fixture *p, unsigned step)
 {
     struct fsdpck_source *src = NULL;
     struct fsdpck_error err = { 0 };
@@ -78,7 +78,7 @@ static uint64_t model_nbytes(const struct model *m)
 }
 
 /* The last step's output, converted once more. */
-static void convert(struct place *p, struct fsdpck_convert_request req)
+static void convert(struct fixture *p, struct fsdpck_convert_request req)
 {
     struct fsdpck_error err = { 0 };
     struct fsdpck_transfer_result result;
@@ -103,7 +103,7 @@ static void convert(struct place *p, struct fsdpck_convert_request req)
     free(out);
 }
 
-static void check_step(struct place *p, bool rows_known)
+static void check_step(struct fixture *p, bool rows_known)
 {
     struct fsdpck_source *src = open_step(p, p->nsteps);
     struct fsdpck_error err = { 0 };
@@ -131,7 +131,7 @@ static void expect_no_problem(void *ctx, const struct fsdpck_problem *p)
     fail_msg("%s@%llu: %s", p->file, (unsigned long long)p->offset, p->what);
 }
 
-static void verify_step(struct place *p)
+static void verify_step(struct fixture *p)
 {
     struct fsdpck_verify_result result;
     struct fsdpck_error err = { 0 };
@@ -141,14 +141,14 @@ static void verify_step(struct place *p)
     free(path);
 }
 
-static void drop_step(struct place *p, unsigned step)
+static void drop_step(struct fixture *p, unsigned step)
 {
     char *path = path_of(p, step);
     tree_remove(path);
     free(path);
 }
 
-static void write_model(struct place *p)
+static void write_model(struct fixture *p)
 {
     char *path = path_of(p, 0);
     model_write_safetensors(&p->model, path);
@@ -188,8 +188,8 @@ static void test_random_chains(void **state)
     (void)state;
     uint64_t rng = 1;
     for (int i = 0; i < 20; i++) {
-        struct place p = { 0 };
-        place_begin(&p);
+        struct fixture p = { 0 };
+        fixture_begin(&p);
         for (uint64_t k = 1 + model_below(&rng, 6); p.model.ntensors < k;) {
             if (model_add_random(&p.model, &rng, 1 + model_below(&rng, 300000))->ndim < 2) /* a rule may shard dimension 1 of all of them */
                 free(p.model.tensors[--p.model.ntensors].data);
@@ -205,7 +205,7 @@ static void test_random_chains(void **state)
             check_step(&p, false);
             verify_step(&p);
         }
-        place_free(&p);
+        fixture_free(&p);
     }
 }
 
@@ -214,8 +214,8 @@ static void test_small_tensors(void **state)
 {
     (void)state;
     uint64_t rng = 2;
-    struct place p = { 0 };
-    place_begin(&p);
+    struct fixture p = { 0 };
+    fixture_begin(&p);
     model_add(&p.model, &rng, FSDPCK_FLOAT64, 0, NULL);
     model_add(&p.model, &rng, FSDPCK_BOOL, 1, (uint64_t[]){ 3 });
     model_add(&p.model, &rng, FSDPCK_INT16, 2, (uint64_t[]){ 5, 0 });
@@ -232,7 +232,7 @@ static void test_small_tensors(void **state)
     convert(&p, (struct fsdpck_convert_request){ .mesh = { .ndim = 2, .names = { "replicate", "shard" }, .sizes = { 3, 2 } } });
     check_step(&p, true);
     verify_step(&p);
-    place_free(&p);
+    fixture_free(&p);
 }
 
 /* Tensors that are many times the memory: lanes of many chunks, windows, cut chunks. */
@@ -249,8 +249,8 @@ static void test_large_tensors(void **state)
 {
     (void)state;
     uint64_t rng = 3;
-    struct place p = { 0 };
-    place_begin(&p);
+    struct fixture p = { 0 };
+    fixture_begin(&p);
     add_large(&p.model, &rng);
     model_calm(&p.model);
     write_model(&p);
@@ -272,7 +272,7 @@ static void test_large_tensors(void **state)
         drop_step(&p, p.nsteps - 1);
     }
     verify_step(&p);
-    place_free(&p);
+    fixture_free(&p);
 }
 
 /* ---- casts ---- */
@@ -303,16 +303,16 @@ static void test_casts(void **state)
     for (int k = 0; k < 3; k++)
         for (int by_columns = k == 2; by_columns < 1 + (k != 1); by_columns++) {
             uint64_t rng = 4;
-            struct place p = { 0 };
+            struct fixture p = { 0 };
             struct fsdpck_convert_request req = { .mesh = { .ndim = 2, .names = { "dp", "tp" }, .sizes = { 1, 3 } }, .rules = by_columns ? &columns : NULL,
                                                   .nrules = (size_t)by_columns, .select = { .cast = true, .dtype = to[k] } };
-            place_begin(&p);
+            fixture_begin(&p);
             add_large(&p.model, &rng);
             write_model(&p);
             convert(&p, req);
             cast_model(&p.model, to[k]);
             check_step(&p, true); /* the content is that of what was written */
-            place_free(&p);
+            fixture_free(&p);
         }
 }
 
@@ -322,8 +322,8 @@ static void test_too_little_memory(void **state)
 {
     (void)state;
     uint64_t rng = 5;
-    struct place p = { 0 };
-    place_begin(&p);
+    struct fixture p = { 0 };
+    fixture_begin(&p);
     model_add(&p.model, &rng, FSDPCK_INT8, 1, (uint64_t[]){ 10 });
     write_model(&p);
     struct fsdpck_source *src = open_step(&p, 0);
@@ -339,7 +339,7 @@ static void test_too_little_memory(void **state)
     free(after);
     free(out);
     fsdpck_source_close(src);
-    place_free(&p);
+    fixture_free(&p);
 }
 
 int main(void)

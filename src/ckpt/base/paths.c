@@ -27,46 +27,46 @@ char *fsdpck_path_relative(const char *dir, const char *to, struct fsdpck_error 
     for (const char *p = rest + same; *p; p++)
         nup += *p == '/';
     tail += same + (tail[same] == '/');
-    char *way = malloc(3 * nup + strlen(tail) + 2), *at = way;
-    if (!way) {
+    char *relative = malloc(3 * nup + strlen(tail) + 2), *at = relative;
+    if (!relative) {
         fsdpck_error_nomem(err, 3 * nup + strlen(tail) + 2);
         return NULL;
     }
     for (size_t i = 0; i < nup; i++)
         at = stpcpy(at, i + 1 < nup || *tail ? "../" : "..");
     strcpy(at, *tail || nup ? tail : ".");
-    return way;
+    return relative;
 }
 
-static bool goes_up(const char *way) { return way[0] == '.' && way[1] == '.' && (way[2] == '/' || way[2] == '\0'); }
+static bool starts_with_parent(const char *relative) { return relative[0] == '.' && relative[1] == '.' && (relative[2] == '/' || relative[2] == '\0'); }
 
-char *fsdpck_path_follow(const char *dir, const char *way, struct fsdpck_error *err)
+char *fsdpck_path_follow(const char *dir, const char *relative, struct fsdpck_error *err)
 {
-    size_t n = strlen(dir), nbytes = n + strlen(way) + 2;
+    size_t n = strlen(dir), nbytes = n + strlen(relative) + 2;
     char *path = malloc(nbytes);
     if (!path) {
         fsdpck_error_nomem(err, nbytes);
         return NULL;
     }
     memcpy(path, dir, n + 1);
-    for (; goes_up(way); way += 2 + (way[2] == '/'))
+    for (; starts_with_parent(relative); relative += 2 + (relative[2] == '/'))
         while (n && path[--n] != '/')
             ;
     n -= n && path[n - 1] == '/';
     path[n] = '\0';
-    bool stays = strcmp(way, ".") == 0 || !*way;
+    bool stays = strcmp(relative, ".") == 0 || !*relative;
     if (!stays)
-        stpcpy(stpcpy(path + n, "/"), way);
+        stpcpy(stpcpy(path + n, "/"), relative);
     else if (n == 0)
         strcpy(path, "/");
     return path;
 }
 
-bool fsdpck_path_is_way(const char *way)
+bool fsdpck_path_is_relative(const char *relative)
 {
-    const char *rest = way;
-    while (goes_up(rest))
+    const char *rest = relative;
+    while (starts_with_parent(rest))
         rest += 2 + (rest[2] == '/');
-    bool ends_up = rest > way && *rest == '\0' && rest[-1] != '/';
-    return strnlen(way, 4096) < 4096 && (ends_up || strcmp(way, ".") == 0 || fsdpck_path_is_plain(rest));
+    bool ends_up = rest > relative && *rest == '\0' && rest[-1] != '/';
+    return strnlen(relative, 4096) < 4096 && (ends_up || strcmp(relative, ".") == 0 || fsdpck_path_is_plain(rest));
 }

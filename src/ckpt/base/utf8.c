@@ -50,7 +50,7 @@ bool fsdpck_utf8_valid(const char *s, size_t nbytes)
 }
 
 /* Control characters (C1), line and paragraph separators, and characters that change the direction of text. */
-static bool steers(uint32_t code)
+static bool is_terminal_control(uint32_t code)
 {
     return (code >= 0x80 && code < 0xA0) || code == 0x61C || code == 0x200E || code == 0x200F || (code >= 0x2028 && code <= 0x202E) ||
            (code >= 0x2066 && code <= 0x2069) || code == 0xFEFF;
@@ -65,5 +65,5 @@ size_t fsdpck_printable(const char *s)
     uint32_t code = n ? p[0] & (0xFFu >> (n + 1)) : 0;
     for (size_t i = 1; i < n; i++)
         code = code << 6 | (p[i] & 0x3F);
-    return n && !steers(code) ? n : 0;
+    return n && !is_terminal_control(code) ? n : 0;
 }

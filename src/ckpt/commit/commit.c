@@ -30,7 +30,7 @@
 #include "base/ioutil.h"
 
 const char *fsdpck_commit_dir(const struct fsdpck_commit *c) { return c->dir; }
-const char *fsdpck_commit_target(const struct fsdpck_commit *c) { return c->place.path; }
+const char *fsdpck_commit_target(const struct fsdpck_commit *c) { return c->output.path; }
 bool fsdpck_commit_in_place(const struct fsdpck_commit *c) { return c->in_place; }
 const char *fsdpck_commit_record(const struct fsdpck_commit *c) { return c->record; }
 
@@ -39,7 +39,7 @@ void fsdpck_commit_free(struct fsdpck_commit *c)
     fsdpck_lock_leave(c->io, &c->writer);
     fsdpck_lock_leave(c->io, &c->inner_lock);
     fsdpck_lock_leave(c->io, &c->lock);
-    fsdpck_place_free(&c->place);
+    fsdpck_output_free(&c->output);
     fsdpck_strings_free(&c->made);
     fsdpck_strings_free(&c->old);
     free(c->out);
@@ -49,7 +49,7 @@ void fsdpck_commit_free(struct fsdpck_commit *c)
     free(c);
 }
 
-bool fsdpck_commit_sign_off(struct fsdpck_commit *c, bool clean)
+bool fsdpck_commit_end_writer(struct fsdpck_commit *c, bool clean)
 {
     bool gone = clean && fsdpck_lock_drop(c->io, &c->writer);
     fsdpck_lock_drop(c->io, &c->inner_lock);
@@ -62,7 +62,7 @@ bool fsdpck_commit_remove_staging(struct fsdpck_commit *c)
     struct fsdpck_stat st;
     if (c->io->stat(c->io->ctx, c->dir, false, &st) == -ENOENT)
         return true; /* a file that was renamed over another */
-    return fsdpck_remove_tree(c->io, c->dir, NULL) == 0 && fsdpck_fsync_path(c->io, c->place.parent, NULL) == 0;
+    return fsdpck_remove_tree(c->io, c->dir, NULL) == 0 && fsdpck_fsync_path(c->io, c->output.parent, NULL) == 0;
 }
 
 static void remove_parents(struct fsdpck_commit *c)
@@ -79,10 +79,10 @@ void fsdpck_commit_abandon(struct fsdpck_commit *c)
         return;
     bool clean = true;
     if (c->writer.fd >= 0 && c->in_place)
-        clean = fsdpck_in_place_undo(c->io, c->place.path, c->uuid, NULL) == 0;
+        clean = fsdpck_in_place_undo(c->io, c->output.path, c->uuid, NULL) == 0;
     else if (c->staged)
         clean = fsdpck_commit_remove_staging(c) && !c->old_stays;
-    fsdpck_commit_sign_off(c, clean);
+    fsdpck_commit_end_writer(c, clean);
     remove_parents(c);
     fsdpck_commit_free(c);
 }
@@ -103,7 +103,7 @@ static int check_old_file(const struct fsdpck_commit *c, const struct fsdpck_sta
         return fsdpck_commit_exists(c, "there is a directory of this name, a file is to be written", false, err);
     if (st->type != FSDPCK_FILE_REGULAR)
         return fsdpck_commit_exists(c, "this is a device, pipe or socket, a regular file is to be written", false, err);
-    if (fsdpck_place_is_mount(c->io, &c->place))
+    if (fsdpck_output_is_mount(c->io, &c->output))
         return fsdpck_commit_exists(c, "the file is a mount point, which cannot be replaced", false, err);
     return c->force ? 0 : fsdpck_commit_exists(c, "the file exists", true, err);
 }
@@ -139,8 +139,8 @@ static int stop_at_first(void *ctx, const char *name)
 static int check_unforced(const struct fsdpck_commit *c, const struct commit_own *own, struct fsdpck_error *err)
 {
     if (c->in_place)
-        return fsdpck_in_place_check_empty(c->io, c->place.path, err);
-    int rc = c->io->list(c->io->ctx, c->place.path, stop_at_first, NULL);
+        return fsdpck_in_place_check_empty(c->io, c->output.path, err);
+    int rc = c->io->list(c->io->ctx, c->output.path, stop_at_first, NULL);
     if (rc < 0)
         return fsdpck_error_sys(err, -rc, c->out, "cannot list");
     return rc == 0 ? 0 : fsdpck_commit_exists(c, "the directory exists and is not empty", check_forced(c, own, NULL) == 0, err);
@@ -151,7 +151,7 @@ static int check_old_directory(struct fsdpck_commit *c, const struct fsdpck_stat
     struct commit_own own;
     if (st->type != FSDPCK_FILE_DIRECTORY)
         return fsdpck_commit_exists(c, "there is a file of this name, a directory is to be written", false, err);
-    int rc = fsdpck_own_look(c->io, c->place.path, c->kind, c->brings, c->nbrings, &own, err);
+    int rc = fsdpck_own_scan(c->io, c->output.path, c->kind, c->brings, c->nbrings, &own, err);
     if (rc != 0)
         return rc;
     rc = c->force ? check_forced(c, &own, err) : check_unforced(c, &own, err);
@@ -164,7 +164,7 @@ static int check_old_directory(struct fsdpck_commit *c, const struct fsdpck_stat
 static int check_old(struct fsdpck_commit *c, struct fsdpck_error *err)
 {
     struct fsdpck_stat st;
-    int rc = c->io->stat(c->io->ctx, c->place.path, false, &st);
+    int rc = c->io->stat(c->io->ctx, c->output.path, false, &st);
     if (rc == -ENOENT)
         return 0;
     if (rc < 0)
@@ -178,10 +178,10 @@ static bool may_not_write(int sys_errno) { return sys_errno == EACCES || sys_err
 static int lock_output(struct fsdpck_commit *c, struct fsdpck_error *err)
 {
     struct fsdpck_error beside = { 0 };
-    bool is_dir = c->kind != FSDPCK_COMMIT_FILE && fsdpck_is_directory(c->io, c->place.path);
-    c->in_place = is_dir && (fsdpck_place_is_mount(c->io, &c->place) || fsdpck_place_holds_cwd(c->io, &c->place));
-    if (c->place.base[0] != '\0') {
-        char *path = fsdpck_trace_path(c->place.parent, c->place.base, TRACE_LOCK, NULL, &beside);
+    bool is_dir = c->kind != FSDPCK_COMMIT_FILE && fsdpck_is_directory(c->io, c->output.path);
+    c->in_place = is_dir && (fsdpck_output_is_mount(c->io, &c->output) || fsdpck_output_holds_cwd(c->io, &c->output));
+    if (c->output.base[0] != '\0') {
+        char *path = fsdpck_trace_path(c->output.parent, c->output.base, TRACE_LOCK, NULL, &beside);
         int rc = fsdpck_lock_take(c->io, path, c->out, c->uuid, &c->lock, &beside);
         if (rc != 0 && is_dir && may_not_write(beside.sys_errno))
             c->in_place = true;
@@ -192,11 +192,11 @@ static int lock_output(struct fsdpck_commit *c, struct fsdpck_error *err)
     }
     if (!c->in_place)
         return 0;
-    return fsdpck_lock_take(c->io, fsdpck_trace_path(c->place.path, "", TRACE_LOCK, NULL, err), c->out, c->uuid, &c->inner_lock, err);
+    return fsdpck_lock_take(c->io, fsdpck_trace_path(c->output.path, "", TRACE_LOCK, NULL, err), c->out, c->uuid, &c->inner_lock, err);
 }
 
 /* The writer file, durable before anything that it stands for. */
-static int sign_on(struct fsdpck_commit *c, const char *dir, const char *base, struct fsdpck_error *err)
+static int begin_writer(struct fsdpck_commit *c, const char *dir, const char *base, struct fsdpck_error *err)
 {
     int rc = fsdpck_lock_take(c->io, fsdpck_trace_path(dir, base, TRACE_WRITER, c->uuid, err), c->out, c->uuid, &c->writer, err);
     return rc != 0 ? rc : fsdpck_fsync_path(c->io, dir, err);
@@ -204,13 +204,13 @@ static int sign_on(struct fsdpck_commit *c, const char *dir, const char *base, s
 
 static int begin_staged(struct fsdpck_commit *c, struct fsdpck_error *err)
 {
-    c->dir = fsdpck_trace_path(c->place.parent, c->place.base, TRACE_STAGING, c->uuid, err);
+    c->dir = fsdpck_trace_path(c->output.parent, c->output.base, TRACE_STAGING, c->uuid, err);
     if (c->dir == NULL)
         return FSDPCK_ERR_NOMEM;
     c->record = c->record_name != NULL ? fsdpck_path_join(c->dir, c->record_name, err) : strdup(c->dir);
     if (c->record == NULL)
         return fsdpck_error_nomem(err, strlen(c->dir) + 1);
-    int rc = sign_on(c, c->place.parent, c->place.base, err);
+    int rc = begin_writer(c, c->output.parent, c->output.base, err);
     if (rc != 0)
         return rc;
     if (c->kind != FSDPCK_COMMIT_FILE) {
@@ -224,28 +224,28 @@ static int begin_staged(struct fsdpck_commit *c, struct fsdpck_error *err)
 
 static int begin_in_place(struct fsdpck_commit *c, struct fsdpck_error *err)
 {
-    c->dir = strdup(c->place.path);
+    c->dir = strdup(c->output.path);
     if (c->dir == NULL)
-        return fsdpck_error_nomem(err, strlen(c->place.path) + 1);
+        return fsdpck_error_nomem(err, strlen(c->output.path) + 1);
     c->record = fsdpck_trace_path(c->dir, c->record_name, TRACE_STAGING, c->uuid, err);
     if (c->record == NULL)
         return FSDPCK_ERR_NOMEM;
-    return sign_on(c, c->dir, "", err);
+    return begin_writer(c, c->dir, "", err);
 }
 
 static int begin(struct fsdpck_commit *c, struct fsdpck_error *err)
 {
     size_t n = strlen(c->out);
-    int rc = fsdpck_place_resolve(c->io, c->out, &c->place, err);
+    int rc = fsdpck_output_resolve(c->io, c->out, &c->output, err);
     if (rc != 0)
         return rc;
-    if (c->kind == FSDPCK_COMMIT_FILE && (c->out[n - 1] == '/' || c->place.base[0] == '\0'))
+    if (c->kind == FSDPCK_COMMIT_FILE && (c->out[n - 1] == '/' || c->output.base[0] == '\0'))
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, c->out, "the path names a directory, a file is to be written");
-    rc = fsdpck_place_make_parents(c->io, &c->place, &c->made, err);
+    rc = fsdpck_output_make_parents(c->io, &c->output, &c->made, err);
     if (rc == 0)
         rc = lock_output(c, err);
     if (rc == 0)
-        fsdpck_commit_clear_dead(c->io, &c->place, c->in_place);
+        fsdpck_commit_clear_dead(c->io, &c->output, c->in_place);
     if (rc == 0)
         rc = check_old(c, err);
     if (rc == 0)
@@ -297,13 +297,13 @@ int fsdpck_commit_created(struct fsdpck_commit *c, const char *name, struct fsdp
 
 int fsdpck_commit_staging_path(const struct fsdpck_io *io, const char *out, const uint8_t uuid[16], char **dir, struct fsdpck_error *err)
 {
-    struct commit_place place;
+    struct commit_output output;
     char text[37];
     fsdpck_uuid_format(uuid, text);
-    int rc = fsdpck_place_resolve(io, out, &place, err);
+    int rc = fsdpck_output_resolve(io, out, &output, err);
     if (rc != 0)
         return rc;
-    *dir = fsdpck_trace_path(place.parent, place.base, TRACE_STAGING, text, err);
-    fsdpck_place_free(&place);
+    *dir = fsdpck_trace_path(output.parent, output.base, TRACE_STAGING, text, err);
+    fsdpck_output_free(&output);
     return *dir != NULL ? 0 : FSDPCK_ERR_NOMEM;
 }

@@ -28,13 +28,13 @@ static int rename_to_free(const struct fsdpck_commit *c, bool *was_empty)
     const struct fsdpck_io *io = c->io;
     struct fsdpck_stat st;
     *was_empty = false;
-    int rc = io->rename_new(io->ctx, c->dir, c->place.path);
+    int rc = io->rename_new(io->ctx, c->dir, c->output.path);
     if (rc == -EINVAL) {
-        rc = io->stat(io->ctx, c->place.path, false, &st);
-        rc = rc == -ENOENT ? io->rename(io->ctx, c->dir, c->place.path) : rc < 0 ? rc : -EEXIST;
+        rc = io->stat(io->ctx, c->output.path, false, &st);
+        rc = rc == -ENOENT ? io->rename(io->ctx, c->dir, c->output.path) : rc < 0 ? rc : -EEXIST;
     }
     if (rc == -EEXIST && c->kind != FSDPCK_COMMIT_FILE) {
-        rc = io->rename(io->ctx, c->dir, c->place.path); /* the system itself refuses one that is not empty */
+        rc = io->rename(io->ctx, c->dir, c->output.path); /* the system itself refuses one that is not empty */
         *was_empty = rc == 0;
     }
     return rc == -ENOTEMPTY || rc == -ENOTDIR ? -EEXIST : rc;
@@ -43,12 +43,12 @@ static int rename_to_free(const struct fsdpck_commit *c, bool *was_empty)
 /* Whatever cannot be made durable is undone. */
 static int install(struct fsdpck_commit *c, bool was_empty, struct fsdpck_error *err)
 {
-    int rc = fsdpck_fsync_path(c->io, c->place.parent, err);
+    int rc = fsdpck_fsync_path(c->io, c->output.parent, err);
     if (rc == 0)
         return 0;
-    c->io->rename(c->io->ctx, c->place.path, c->dir);
+    c->io->rename(c->io->ctx, c->output.path, c->dir);
     if (was_empty)
-        c->io->mkdir(c->io->ctx, c->place.path, 0777);
+        c->io->mkdir(c->io->ctx, c->output.path, 0777);
     return rc;
 }
 
@@ -59,13 +59,13 @@ static int exchange_in_steps(struct fsdpck_commit *c)
 {
     const struct fsdpck_io *io = c->io;
     struct fsdpck_error e = { 0 };
-    if (fsdpck_fsync_path(io, c->place.parent, &e) != 0)
+    if (fsdpck_fsync_path(io, c->output.parent, &e) != 0)
         return e.sys_errno != 0 ? -e.sys_errno : -EIO;
-    char *old = fsdpck_trace_path(c->place.parent, c->place.base, TRACE_OLD, c->uuid, NULL);
-    int rc = old == NULL ? -ENOMEM : io->rename(io->ctx, c->place.path, old);
+    char *old = fsdpck_trace_path(c->output.parent, c->output.base, TRACE_OLD, c->uuid, NULL);
+    int rc = old == NULL ? -ENOMEM : io->rename(io->ctx, c->output.path, old);
     if (rc == 0) {
-        rc = io->rename(io->ctx, c->dir, c->place.path);
-        c->old_stays = io->rename(io->ctx, old, rc == 0 ? c->dir : c->place.path) != 0;
+        rc = io->rename(io->ctx, c->dir, c->output.path);
+        c->old_stays = io->rename(io->ctx, old, rc == 0 ? c->dir : c->output.path) != 0;
     }
     free(old);
     return rc;
@@ -74,10 +74,10 @@ static int exchange_in_steps(struct fsdpck_commit *c)
 /* One file over another: rename(2) does that in one step, though not back. */
 static int exchange(struct fsdpck_commit *c)
 {
-    int rc = c->io->exchange(c->io->ctx, c->dir, c->place.path);
+    int rc = c->io->exchange(c->io->ctx, c->dir, c->output.path);
     if (rc != -EINVAL)
         return rc;
-    return c->kind == FSDPCK_COMMIT_FILE ? c->io->rename(c->io->ctx, c->dir, c->place.path) : exchange_in_steps(c);
+    return c->kind == FSDPCK_COMMIT_FILE ? c->io->rename(c->io->ctx, c->dir, c->output.path) : exchange_in_steps(c);
 }
 
 static int replace(struct fsdpck_commit *c, struct fsdpck_error *err)
@@ -85,7 +85,7 @@ static int replace(struct fsdpck_commit *c, struct fsdpck_error *err)
     int rc = exchange(c);
     if (rc < 0)
         return rename_failed(c, rc, err);
-    rc = fsdpck_fsync_path(c->io, c->place.parent, err);
+    rc = fsdpck_fsync_path(c->io, c->output.parent, err);
     if (rc != 0 && (c->old_stays || exchange(c) != 0))
         hint_new_stands(err);
     return rc;
@@ -101,7 +101,7 @@ static int finish_staged(struct fsdpck_commit *c, struct fsdpck_error *err)
     if (rc == 0) {
         rc = install(c, was_empty, err);
         if (rc == 0)
-            fsdpck_commit_sign_off(c, true);
+            fsdpck_commit_end_writer(c, true);
         return rc;
     }
     if (rc != -EEXIST)
@@ -110,17 +110,17 @@ static int finish_staged(struct fsdpck_commit *c, struct fsdpck_error *err)
         return fsdpck_commit_exists(c, "something of this name appeared while the new one was written", true, err);
     rc = replace(c, err);
     if (rc == 0)
-        fsdpck_commit_sign_off(c, !c->old_stays && fsdpck_commit_remove_staging(c));
+        fsdpck_commit_end_writer(c, !c->old_stays && fsdpck_commit_remove_staging(c));
     return rc;
 }
 
 /* The journal goes after the writer file: without a journal, a writer file means a save that was never committed. */
-static void sign_off_in_place(struct fsdpck_commit *c)
+static void end_writer_in_place(struct fsdpck_commit *c)
 {
     const struct fsdpck_io *io = c->io;
     char *journal = fsdpck_trace_path(c->dir, "", TRACE_JOURNAL, c->uuid, NULL);
     bool clean = journal != NULL && fsdpck_in_place_complete(io, c->dir, c->uuid, NULL) == 0;
-    if (fsdpck_commit_sign_off(c, clean) && fsdpck_fsync_path(io, c->dir, NULL) == 0)
+    if (fsdpck_commit_end_writer(c, clean) && fsdpck_fsync_path(io, c->dir, NULL) == 0)
         io->unlink(io->ctx, journal);
     free(journal);
 }
@@ -129,10 +129,10 @@ static int finish_in_place(struct fsdpck_commit *c, bool *committed, struct fsdp
 {
     int rc = fsdpck_in_place_commit(c->io, c->dir, c->record_name, c->uuid, &c->old, committed, err);
     if (rc == 0)
-        sign_off_in_place(c);
+        end_writer_in_place(c);
     else if (*committed) {
         hint_new_stands(err);
-        fsdpck_commit_sign_off(c, false);
+        fsdpck_commit_end_writer(c, false);
     }
     return rc;
 }

@@ -8,19 +8,19 @@
 
 /* ---- commit_resolve.c: where OUT really is */
 
-struct commit_place {
+struct commit_output {
     char *path;   /* absolute, without links and trailing slashes; may be missing */
     char *parent; /* directory that holds it; "/" for "/" itself */
     char *base;   /* last part; "" for "/" itself */
 };
-int fsdpck_place_resolve(const struct fsdpck_io *io, const char *out, struct commit_place *place, struct fsdpck_error *err);
-void fsdpck_place_free(struct commit_place *place);
+int fsdpck_output_resolve(const struct fsdpck_io *io, const char *out, struct commit_output *output, struct fsdpck_error *err);
+void fsdpck_output_free(struct commit_output *output);
 /* Makes the missing directories above, durably; those it made are appended to made (char *, malloc'ed), outermost first. */
-int fsdpck_place_make_parents(const struct fsdpck_io *io, const struct commit_place *place, struct fsdpck_vec *made, struct fsdpck_error *err);
+int fsdpck_output_make_parents(const struct fsdpck_io *io, const struct commit_output *output, struct fsdpck_vec *made, struct fsdpck_error *err);
 /* Whether the place itself cannot be renamed: a mount point. */
-bool fsdpck_place_is_mount(const struct fsdpck_io *io, const struct commit_place *place);
+bool fsdpck_output_is_mount(const struct fsdpck_io *io, const struct commit_output *output);
 /* Whether the process works in the place or below it: renaming it away would leave the user's shell in a directory that is gone. */
-bool fsdpck_place_holds_cwd(const struct fsdpck_io *io, const struct commit_place *place);
+bool fsdpck_output_holds_cwd(const struct fsdpck_io *io, const struct commit_output *output);
 
 /* ---- commit_names.c: the names of temporaries. X is the base name of what is written, U the save id.
  *
@@ -76,13 +76,13 @@ struct commit_verdict {
     char why[256];
 };
 /* Judges the writer whose lock or writer file this is. */
-void fsdpck_writer_judge(const struct fsdpck_io *io, const char *path, struct commit_verdict *out);
+void fsdpck_writer_probe(const struct fsdpck_io *io, const char *path, struct commit_verdict *out);
 
 /* ---- leftovers.c */
 
 /* For a writer that has locked the place (in place, the directory itself): removes what dead writers of the same output left, so that a small disk does not
  * fill, and completes the clean-up of a save that was committed. A failure leaves it for later. */
-void fsdpck_commit_clear_dead(const struct fsdpck_io *io, const struct commit_place *place, bool in_place);
+void fsdpck_commit_clear_dead(const struct fsdpck_io *io, const struct commit_output *output, bool in_place);
 
 /* ---- commit_own.c: which files in a directory a replacement may remove */
 
@@ -94,7 +94,7 @@ struct commit_own {
 };
 /* kind: of the new result, brings (nbrings): paths of files that it will have; where there is a result, those of the same name count as its own. Traces of
  * saves are neither. Owned by the caller. */
-int fsdpck_own_look(const struct fsdpck_io *io, const char *dir, enum fsdpck_commit_kind kind, const char *const *brings, size_t nbrings,
+int fsdpck_own_scan(const struct fsdpck_io *io, const char *dir, enum fsdpck_commit_kind kind, const char *const *brings, size_t nbrings,
                     struct commit_own *own, struct fsdpck_error *err);
 void fsdpck_own_free(struct commit_own *own);
 /* Whether a directory holds what is left of a checkpoint whose removal was interrupted, and nothing else; an empty one does. */
@@ -130,7 +130,7 @@ struct fsdpck_commit {
     const char *const *brings; /* (nbrings) of the caller, while the commit begins */
     size_t nbrings;
     char uuid[37];
-    struct commit_place place;
+    struct commit_output output;
     char *out;         /* as the user wrote it, for messages */
     char *record_name; /* NULL for a file */
     char *dir;         /* where files are made; FILE: the file */
@@ -146,7 +146,7 @@ void fsdpck_commit_free(struct fsdpck_commit *c);
 int fsdpck_commit_exists(const struct fsdpck_commit *c, const char *what, bool can_force, struct fsdpck_error *err);
 /* The end of a writer, good or bad: its temporaries are durably gone where `clean`; else its writer file stays, unlocked, for others to judge.
  * True when the writer file is gone. */
-bool fsdpck_commit_sign_off(struct fsdpck_commit *c, bool clean);
+bool fsdpck_commit_end_writer(struct fsdpck_commit *c, bool clean);
 /* Removes what stands under the staging name; true when that is durable. */
 bool fsdpck_commit_remove_staging(struct fsdpck_commit *c);
 

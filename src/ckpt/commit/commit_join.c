@@ -42,15 +42,15 @@ static int read_lock(const struct fsdpck_io *io, const char *dir, const char *ba
 
 int fsdpck_commit_join(const struct fsdpck_io *io, const char *out, uint8_t uuid[16], char **dir, bool *in_place, struct fsdpck_error *err)
 {
-    struct commit_place place;
+    struct commit_output output;
     struct fsdpck_error beside = { 0 };
     *dir = NULL;
-    int r = fsdpck_place_resolve(io, out, &place, err);
+    int r = fsdpck_output_resolve(io, out, &output, err);
     if (r != 0)
         return r;
-    r = read_lock(io, place.parent, place.base, uuid, &beside);
+    r = read_lock(io, output.parent, output.base, uuid, &beside);
     if (r == FSDPCK_ERR_MISSING) /* a parent that cannot be written has no lock: it is inside then */
-        r = read_lock(io, place.path, "", uuid, err);
+        r = read_lock(io, output.path, "", uuid, err);
     else if (r != 0 && err && err->code == 0)
         *err = beside;
     if (r == 0)
@@ -58,9 +58,9 @@ int fsdpck_commit_join(const struct fsdpck_io *io, const char *out, uint8_t uuid
     *in_place = r == 0 && !fsdpck_is_directory(io, *dir);
     if (*in_place) {
         free(*dir);
-        *dir = strdup(place.path);
-        r = *dir ? 0 : fsdpck_error_nomem(err, strlen(place.path));
+        *dir = strdup(output.path);
+        r = *dir ? 0 : fsdpck_error_nomem(err, strlen(output.path));
     }
-    fsdpck_place_free(&place);
+    fsdpck_output_free(&output);
     return r;
 }

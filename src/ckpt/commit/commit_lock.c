@@ -210,7 +210,7 @@ static void verdict(struct commit_verdict *out, bool alive, const char *why)
 }
 
 /* probe: 1 locked, 0 not, negative where that cannot be told. */
-static void judge(const struct fsdpck_io *io, int probe, bool readable, const struct identity *who, struct commit_verdict *out)
+static void probe_writer(const struct fsdpck_io *io, int probe, bool readable, const struct identity *who, struct commit_verdict *out)
 {
     struct identity self;
     identify(io, &self);
@@ -230,7 +230,7 @@ static void judge(const struct fsdpck_io *io, int probe, bool readable, const st
         verdict(out, probe != 0, probe == 0 ? "writer is gone" : "the file system has no locks: its writer may be at work");
 }
 
-void fsdpck_writer_judge(const struct fsdpck_io *io, const char *path, struct commit_verdict *out)
+void fsdpck_writer_probe(const struct fsdpck_io *io, const char *path, struct commit_verdict *out)
 {
     struct identity who;
     int fd = io->open(io->ctx, path, FSDPCK_OPEN_READ, 0);
@@ -241,7 +241,7 @@ void fsdpck_writer_judge(const struct fsdpck_io *io, const char *path, struct co
     int probe = io->lock_probe(io->ctx, fd);
     int rc = read_identity(io, fd, &who);
     if (rc == 0 || rc == FSDPCK_ERR_FORMAT || probe == 1)
-        judge(io, probe, rc == 0, &who, out);
+        probe_writer(io, probe, rc == 0, &who, out);
     else
         verdict(out, true, "the file that says who made it cannot be read");
     io->close(io->ctx, fd);
@@ -279,7 +279,7 @@ static int open_when_free(const struct fsdpck_io *io, const char *path, int *hol
     }
 }
 
-static int held(const struct fsdpck_io *io, int fd, const char *folder, const char *what, struct fsdpck_error *err)
+static int fail_busy(const struct fsdpck_io *io, int fd, const char *folder, const char *what, struct fsdpck_error *err)
 {
     struct identity who;
     if (read_identity(io, fd, &who) != 0 || who.host[0] == '\0')
@@ -296,7 +296,7 @@ static int check_left(const struct fsdpck_io *io, int fd, const char *folder, co
     if (io->fstat(io->ctx, fd, &st) == 0 && st.nbytes == 0)
         return 0; /* new */
     int rc = read_identity(io, fd, &who);
-    judge(io, io->lock(io->ctx, fd) == 0 ? 0 : -1, rc == 0, &who, &v); /* a second time: it is ours, or there are no locks */
+    probe_writer(io, io->lock(io->ctx, fd) == 0 ? 0 : -1, rc == 0, &who, &v); /* a second time: it is ours, or there are no locks */
     if (!v.alive)
         return 0;
     fsdpck_error_set(err, FSDPCK_ERR_BUSY, folder, "another %s may be at work in it: process %" JSON_INTEGER_FORMAT " on host '%s' (%s)", what, who.pid, who.host, v.why);
@@ -315,7 +315,7 @@ int fsdpck_folder_lock(const char *folder, const char *what, const struct fsdpck
     if (rc == 0) {
         fd = open_when_free(io, path, &holder);
         rc = fd >= 0 ? check_left(io, fd, folder, what, &own)
-           : fd == -EAGAIN ? held(io, holder, folder, what, &own) : fsdpck_error_sys(&own, -fd, path, "cannot create and lock the file");
+           : fd == -EAGAIN ? fail_busy(io, holder, folder, what, &own) : fsdpck_error_sys(&own, -fd, path, "cannot create and lock the file");
     }
     if (rc == 0) {
         *l = (struct fsdpck_folder_lock){ io, { fd, path } };

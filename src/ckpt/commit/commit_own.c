@@ -163,7 +163,7 @@ static int read_index(const struct fsdpck_io *io, const char *dir, struct index_
 
 /* ---- the entries ---- */
 
-struct look {
+struct own_scan {
     const struct fsdpck_io *io;
     const char *dir;
     enum fsdpck_commit_kind kind; /* of the new result */
@@ -177,7 +177,7 @@ struct look {
     struct fsdpck_error *err;
 };
 
-static bool is_directory(const struct look *l, const char *name)
+static bool is_directory(const struct own_scan *l, const char *name)
 {
     struct fsdpck_stat st;
     char *path = fsdpck_path_join(l->dir, name, NULL);
@@ -186,7 +186,7 @@ static bool is_directory(const struct look *l, const char *name)
     return is;
 }
 
-static bool is_asset(const struct look *l, const char *path)
+static bool is_asset(const struct own_scan *l, const char *path)
 {
     char **assets = l->index.assets.data;
     size_t n = strlen(l->index.folder);
@@ -196,7 +196,7 @@ static bool is_asset(const struct look *l, const char *path)
     return false;
 }
 
-static bool is_brought(const struct look *l, const char *path)
+static bool is_brought(const struct own_scan *l, const char *path)
 {
     for (size_t i = 0; i < l->nbrings; i++)
         if (strcmp(path, l->brings[i]) == 0)
@@ -205,7 +205,7 @@ static bool is_brought(const struct look *l, const char *path)
 }
 
 /* The first one counts. */
-static int keep_first(const struct look *l, char **first, const char *path)
+static int keep_first(const struct own_scan *l, char **first, const char *path)
 {
     if (*first == NULL && (*first = strdup(path)) == NULL)
         return fsdpck_error_nomem(l->err, strlen(path) + 1);
@@ -213,7 +213,7 @@ static int keep_first(const struct look *l, char **first, const char *path)
 }
 
 /* config.json is a name that any program may use. */
-static int is_config_of_model(const struct look *l, const char *name, bool *is)
+static int is_config_of_model(const struct own_scan *l, const char *name, bool *is)
 {
     static const char *const keys[] = { "\"model_type\"", "\"architectures\"", "\"peft_type\"", "\"_class_name\"" };
     struct fsdpck_error own = { 0 };
@@ -233,7 +233,7 @@ static int is_config_of_model(const struct look *l, const char *name, bool *is)
 }
 
 /* A folder belongs to the result where each file in it does; *foreign gets the first one that does not. */
-static int look_below(const struct look *l, const char *folder, unsigned depth, bool (*belongs)(const struct look *, const char *), char **foreign)
+static int scan_below(const struct own_scan *l, const char *folder, unsigned depth, bool (*belongs)(const struct own_scan *, const char *), char **foreign)
 {
     char **list = NULL, *full = fsdpck_path_join(l->dir, folder, l->err);
     size_t count = 0;
@@ -245,7 +245,7 @@ static int look_below(const struct look *l, const char *folder, unsigned depth, 
         if (path == NULL)
             rc = FSDPCK_ERR_NOMEM;
         else if (is_directory(l, path))
-            rc = look_below(l, path, depth + 1, belongs, foreign);
+            rc = scan_below(l, path, depth + 1, belongs, foreign);
         else if (!belongs(l, path))
             rc = keep_first(l, foreign, path);
         free(path);
@@ -256,7 +256,7 @@ static int look_below(const struct look *l, const char *folder, unsigned depth, 
 }
 
 /* Files that come with a download: the cache of `huggingface_hub`, and Meta's own form of a Llama. */
-static bool is_of_download(const struct look *l, const char *path)
+static bool is_of_download(const struct own_scan *l, const char *path)
 {
     static const char *const names[] = { "original/params.json", "original/tokenizer.model", "original/checklist.chk", NULL };
     return strncmp(path, ".cache/huggingface/", 19) == 0 || is_one_of(path, names) || (strncmp(path, "original/consolidated.", 22) == 0 && ends_with(path, ".pth")) ||
@@ -266,7 +266,7 @@ static bool is_of_download(const struct look *l, const char *path)
 /* How sure it is that an entry belongs to a result in the directory. */
 enum claim { FOREIGN, DOUBTFUL, OWN };
 
-static int look_at_directory(const struct look *l, const char *name, enum claim *claim, char **foreign)
+static int classify_directory(const struct own_scan *l, const char *name, enum claim *claim, char **foreign)
 {
     const struct commit_own *own = l->own;
     bool is_folder = strcmp(name, l->index.folder) == 0 && l->index.is_whole, is_download = own->model && (strcmp(name, ".cache") == 0 || strcmp(name, "original") == 0);
@@ -274,16 +274,16 @@ static int look_at_directory(const struct look *l, const char *name, enum claim 
     bool is_guessed = own->checkpoint && l->has_index && !l->index.is_whole && strcmp(name, "assets") == 0;
     int rc = 0;
     if (is_folder)
-        rc = look_below(l, name, 0, is_asset, foreign);
+        rc = scan_below(l, name, 0, is_asset, foreign);
     else if (is_download)
-        rc = look_below(l, name, 0, is_of_download, foreign);
+        rc = scan_below(l, name, 0, is_of_download, foreign);
     else if (!is_older && !is_guessed)
-        rc = look_below(l, name, 0, is_brought, foreign);
+        rc = scan_below(l, name, 0, is_brought, foreign);
     *claim = *foreign != NULL ? FOREIGN : is_folder || is_download || is_older || is_guessed ? OWN : own->model ? DOUBTFUL : FOREIGN;
     return rc;
 }
 
-static void look_at_file(const struct look *l, const char *name, enum claim *claim)
+static void classify_file(const struct own_scan *l, const char *name, enum claim *claim)
 {
     const struct commit_own *own = l->own;
     *claim = FOREIGN;
@@ -299,7 +299,7 @@ static void look_at_file(const struct look *l, const char *name, enum claim *cla
 }
 
 /* Whether the new result would replace it, or a file below it. */
-static bool is_in_the_way(const struct look *l, const char *name)
+static bool would_be_replaced(const struct own_scan *l, const char *name)
 {
     size_t n = strlen(name);
     if (l->kind == FSDPCK_COMMIT_CHECKPOINT && (strcmp(name, "index.json") == 0 || strcmp(name, ".metadata") == 0))
@@ -310,19 +310,19 @@ static bool is_in_the_way(const struct look *l, const char *name)
     return false;
 }
 
-static int look_at_entry(struct look *l, const char *name)
+static int classify_entry(struct own_scan *l, const char *name)
 {
     struct commit_own *own = l->own;
     enum claim claim = FOREIGN;
     char *below = NULL;
     int rc = 0;
     if (is_directory(l, name))
-        rc = look_at_directory(l, name, &claim, &below);
+        rc = classify_directory(l, name, &claim, &below);
     else
-        look_at_file(l, name, &claim);
+        classify_file(l, name, &claim);
     if (rc == 0 && claim == FOREIGN)
         rc = keep_first(l, &own->foreign, below != NULL ? below : name);
-    if (rc == 0 && claim == FOREIGN && is_in_the_way(l, name))
+    if (rc == 0 && claim == FOREIGN && would_be_replaced(l, name))
         rc = keep_first(l, &own->contested, below != NULL ? below : name);
     if (rc == 0 && claim == DOUBTFUL)
         rc = keep_first(l, &l->doubtful, name);
@@ -333,15 +333,15 @@ static int look_at_entry(struct look *l, const char *name)
 }
 
 /* A trace of a save inside the directory, or what a file system puts into its root. */
-static bool is_nobodys(char **list, size_t count, const char *name)
+static bool is_ignored(char **list, size_t count, const char *name)
 {
     return strcmp(name, "lost+found") == 0 || fsdpck_trace_is_inner(list, count, name);
 }
 
-int fsdpck_own_look(const struct fsdpck_io *io, const char *dir, enum fsdpck_commit_kind kind, const char *const *brings, size_t nbrings,
+int fsdpck_own_scan(const struct fsdpck_io *io, const char *dir, enum fsdpck_commit_kind kind, const char *const *brings, size_t nbrings,
                     struct commit_own *own, struct fsdpck_error *err)
 {
-    struct look l = { .io = io, .dir = dir, .kind = kind, .brings = brings, .nbrings = nbrings, .index.assets = FSDPCK_VEC(char *), .own = own };
+    struct own_scan l = { .io = io, .dir = dir, .kind = kind, .brings = brings, .nbrings = nbrings, .index.assets = FSDPCK_VEC(char *), .own = own };
     char **list = NULL;
     size_t count = 0;
     struct fsdpck_error ignored = { 0 };
@@ -360,8 +360,8 @@ int fsdpck_own_look(const struct fsdpck_io *io, const char *dir, enum fsdpck_com
         if (strcmp(list[i], "config.json") == 0 || strcmp(list[i], "adapter_config.json") == 0)
             rc = is_config_of_model(&l, list[i], &l.has_config);
     for (size_t i = 0; rc == 0 && i < count; i++)
-        if (!is_nobodys(list, count, list[i]))
-            rc = look_at_entry(&l, list[i]);
+        if (!is_ignored(list, count, list[i]))
+            rc = classify_entry(&l, list[i]);
     if (rc == 0 && own->foreign != NULL && own->contested == NULL && l.doubtful != NULL)
         rc = keep_first(&l, &own->contested, l.doubtful);
     fsdpck_list_free(list, count);

@@ -73,19 +73,19 @@ static int resolve(const struct fsdpck_io *io, const char *out, char *full, stru
     return snprintf(full, PATH_MAX, "%s%s", head, tail) < PATH_MAX ? 0 : too_long(out, err);
 }
 
-int fsdpck_place_resolve(const struct fsdpck_io *io, const char *out, struct commit_place *place, struct fsdpck_error *err)
+int fsdpck_output_resolve(const struct fsdpck_io *io, const char *out, struct commit_output *output, struct fsdpck_error *err)
 {
     char full[PATH_MAX];
-    memset(place, 0, sizeof *place);
+    memset(output, 0, sizeof *output);
     int rc = resolve(io, out, full, err);
     if (rc != 0)
         return rc;
     const char *slash = strrchr(full, '/');
-    place->path = strdup(full);
-    place->base = strdup(slash + 1);
-    place->parent = strndup(full, slash == full ? 1 : (size_t)(slash - full));
-    if (place->path == NULL || place->base == NULL || place->parent == NULL) {
-        fsdpck_place_free(place);
+    output->path = strdup(full);
+    output->base = strdup(slash + 1);
+    output->parent = strndup(full, slash == full ? 1 : (size_t)(slash - full));
+    if (output->path == NULL || output->base == NULL || output->parent == NULL) {
+        fsdpck_output_free(output);
         return fsdpck_error_nomem(err, strlen(full) + 1);
     }
     return 0;
@@ -93,22 +93,22 @@ int fsdpck_place_resolve(const struct fsdpck_io *io, const char *out, struct com
 
 int fsdpck_commit_resolve(const struct fsdpck_io *io, const char *out, char **path, struct fsdpck_error *err)
 {
-    struct commit_place place;
-    int rc = fsdpck_place_resolve(io, out, &place, err);
+    struct commit_output output;
+    int rc = fsdpck_output_resolve(io, out, &output, err);
     if (rc != 0)
         return rc;
-    *path = place.path;
-    place.path = NULL;
-    fsdpck_place_free(&place);
+    *path = output.path;
+    output.path = NULL;
+    fsdpck_output_free(&output);
     return 0;
 }
 
-void fsdpck_place_free(struct commit_place *place)
+void fsdpck_output_free(struct commit_output *output)
 {
-    free(place->path);
-    free(place->parent);
-    free(place->base);
-    memset(place, 0, sizeof *place);
+    free(output->path);
+    free(output->parent);
+    free(output->base);
+    memset(output, 0, sizeof *output);
 }
 
 static char *parent_of(const char *path, struct fsdpck_error *err)
@@ -136,14 +136,14 @@ static int make_one(const struct fsdpck_io *io, const char *path, struct fsdpck_
     return rc;
 }
 
-int fsdpck_place_make_parents(const struct fsdpck_io *io, const struct commit_place *place, struct fsdpck_vec *made, struct fsdpck_error *err)
+int fsdpck_output_make_parents(const struct fsdpck_io *io, const struct commit_output *output, struct fsdpck_vec *made, struct fsdpck_error *err)
 {
     char path[PATH_MAX];
     struct fsdpck_stat st;
-    for (size_t n = 1; place->parent[n - 1] != '\0'; n++) {
-        if (place->parent[n] != '/' && place->parent[n] != '\0')
+    for (size_t n = 1; output->parent[n - 1] != '\0'; n++) {
+        if (output->parent[n] != '/' && output->parent[n] != '\0')
             continue;
-        memcpy(path, place->parent, n);
+        memcpy(path, output->parent, n);
         path[n] = '\0';
         if (io->stat(io->ctx, path, true, &st) != -ENOENT)
             continue;
@@ -209,19 +209,19 @@ static bool is_listed_mount(const struct fsdpck_io *io, const char *path)
     return found;
 }
 
-bool fsdpck_place_is_mount(const struct fsdpck_io *io, const struct commit_place *place)
+bool fsdpck_output_is_mount(const struct fsdpck_io *io, const struct commit_output *output)
 {
     struct fsdpck_stat own, parent;
-    if (place->base[0] == '\0')
+    if (output->base[0] == '\0')
         return true;
-    if (io->stat(io->ctx, place->path, false, &own) != 0 || io->stat(io->ctx, place->parent, true, &parent) != 0)
+    if (io->stat(io->ctx, output->path, false, &own) != 0 || io->stat(io->ctx, output->parent, true, &parent) != 0)
         return false;
-    return own.device != parent.device || is_listed_mount(io, place->path);
+    return own.device != parent.device || is_listed_mount(io, output->path);
 }
 
-bool fsdpck_place_holds_cwd(const struct fsdpck_io *io, const struct commit_place *place)
+bool fsdpck_output_holds_cwd(const struct fsdpck_io *io, const struct commit_output *output)
 {
     char cwd[PATH_MAX];
-    size_t n = strlen(place->path);
-    return io->resolve(io->ctx, ".", cwd, sizeof cwd) == 0 && strncmp(cwd, place->path, n) == 0 && (cwd[n] == '\0' || cwd[n] == '/');
+    size_t n = strlen(output->path);
+    return io->resolve(io->ctx, ".", cwd, sizeof cwd) == 0 && strncmp(cwd, output->path, n) == 0 && (cwd[n] == '\0' || cwd[n] == '/');
 }

@@ -14,7 +14,7 @@
 struct discard {
     const struct fsdpck_io *io;
     const char *path; /* as the caller wrote it */
-    struct commit_place place;
+    struct commit_output output;
     char uuid[37];
     struct commit_lock lock, writer;
     struct fsdpck_error *err;
@@ -35,7 +35,7 @@ static int check_path(const struct discard *d)
 static int check_own(const struct discard *d)
 {
     struct commit_own own;
-    int rc = fsdpck_own_look(d->io, d->place.path, FSDPCK_COMMIT_CHECKPOINT, NULL, 0, &own, d->err);
+    int rc = fsdpck_own_scan(d->io, d->output.path, FSDPCK_COMMIT_CHECKPOINT, NULL, 0, &own, d->err);
     if (rc != 0)
         return rc;
     if (own.foreign != NULL) {
@@ -55,12 +55,12 @@ static int begin(struct discard *d)
         return fsdpck_error_sys(d->err, -rc, NULL, "cannot get random bytes");
     fsdpck_uuid_from_random(uuid);
     fsdpck_uuid_format(uuid, d->uuid);
-    rc = fsdpck_place_resolve(d->io, d->path, &d->place, d->err);
+    rc = fsdpck_output_resolve(d->io, d->path, &d->output, d->err);
     if (rc == 0)
         rc = check_path(d);
     if (rc != 0)
         return rc;
-    char *lock = fsdpck_trace_path(d->place.parent, d->place.base, TRACE_LOCK, NULL, d->err);
+    char *lock = fsdpck_trace_path(d->output.parent, d->output.base, TRACE_LOCK, NULL, d->err);
     return fsdpck_lock_take(d->io, lock, d->path, d->uuid, &d->lock, d->err);
 }
 
@@ -68,23 +68,23 @@ static void end(struct discard *d)
 {
     fsdpck_lock_leave(d->io, &d->writer);
     fsdpck_lock_drop(d->io, &d->lock);
-    fsdpck_place_free(&d->place);
+    fsdpck_output_free(&d->output);
 }
 
 static int rename_away(const struct discard *d, const char *to)
 {
-    int rc = d->io->rename(d->io->ctx, d->place.path, to);
-    return rc < 0 ? fsdpck_error_sys(d->err, -rc, d->path, "cannot rename it out of the way") : fsdpck_fsync_path(d->io, d->place.parent, d->err);
+    int rc = d->io->rename(d->io->ctx, d->output.path, to);
+    return rc < 0 ? fsdpck_error_sys(d->err, -rc, d->path, "cannot rename it out of the way") : fsdpck_fsync_path(d->io, d->output.parent, d->err);
 }
 
 static int remove_it(struct discard *d)
 {
-    char *junk = fsdpck_trace_path(d->place.parent, d->place.base, TRACE_STAGING, d->uuid, d->err);
+    char *junk = fsdpck_trace_path(d->output.parent, d->output.base, TRACE_STAGING, d->uuid, d->err);
     int rc = junk == NULL ? FSDPCK_ERR_NOMEM : check_own(d);
     if (rc == 0)
-        rc = fsdpck_lock_take(d->io, fsdpck_trace_path(d->place.parent, d->place.base, TRACE_WRITER, d->uuid, d->err), d->path, d->uuid, &d->writer, d->err);
+        rc = fsdpck_lock_take(d->io, fsdpck_trace_path(d->output.parent, d->output.base, TRACE_WRITER, d->uuid, d->err), d->path, d->uuid, &d->writer, d->err);
     if (rc == 0)
-        rc = fsdpck_fsync_path(d->io, d->place.parent, d->err);
+        rc = fsdpck_fsync_path(d->io, d->output.parent, d->err);
     if (rc == 0)
         rc = rename_away(d, junk);
     if (rc != 0 && junk != NULL && !fsdpck_is_directory(d->io, junk))
@@ -92,7 +92,7 @@ static int remove_it(struct discard *d)
     if (rc == 0)
         rc = fsdpck_remove_tree(d->io, junk, d->err);
     if (rc == 0)
-        rc = fsdpck_fsync_path(d->io, d->place.parent, d->err);
+        rc = fsdpck_fsync_path(d->io, d->output.parent, d->err);
     if (rc == 0)
         fsdpck_lock_drop(d->io, &d->writer);
     free(junk);
@@ -119,7 +119,7 @@ int fsdpck_set_aside(const char *path, const struct fsdpck_options *opt, char **
     char *to = NULL;
     int rc = begin(&d);
     if (rc == 0)
-        rc = (to = fsdpck_trace_path(d.place.parent, d.place.base, TRACE_DAMAGED, d.uuid, d.err)) != NULL ? rename_away(&d, to) : FSDPCK_ERR_NOMEM;
+        rc = (to = fsdpck_trace_path(d.output.parent, d.output.base, TRACE_DAMAGED, d.uuid, d.err)) != NULL ? rename_away(&d, to) : FSDPCK_ERR_NOMEM;
     end(&d);
     if (rc == 0 && aside != NULL) {
         *aside = to;

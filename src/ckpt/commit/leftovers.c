@@ -25,7 +25,7 @@ struct scan {
     struct fsdpck_error *err;
 };
 
-static void tell(const struct scan *s, const char *path, bool alive, const char *why, bool removed)
+static void report_leftover(const struct scan *s, const char *path, bool alive, const char *why, bool removed)
 {
     struct fsdpck_leftover l = { .path = path, .alive = alive, .why = why, .removed = removed };
     if (s->report != NULL)
@@ -121,18 +121,18 @@ static int dead_old(const struct scan *s, const struct commit_name *n, const cha
     char *home = fsdpck_path_join(s->dir, n->base, s->err);
     int rc = home == NULL ? FSDPCK_ERR_NOMEM : 0;
     if (rc == 0 && is_missing(s, home) && !is_youngest_old(s, n, path)) {
-        tell(s, path, false, why, false); /* not before the youngest is back in its place */
+        report_leftover(s, path, false, why, false); /* not before the youngest is back in its place */
     } else if (rc == 0 && is_missing(s, home)) {
         if (s->remove)
             rc = move_back(s, n, path, home, &moved);
         snprintf(text, sizeof text, moved ? "%s; it is complete and '%.255s' was missing: moved back to that name"
                                           : "%s; it is complete and '%.255s' is missing: clean moves it back", why, n->base);
         if (rc == 0)
-            tell(s, path, false, text, moved);
+            report_leftover(s, path, false, text, moved);
     } else if (rc == 0) {
         rc = s->remove ? remove_old(s, n, path) : 0;
         if (rc == 0)
-            tell(s, path, false, why, s->remove);
+            report_leftover(s, path, false, why, s->remove);
     }
     free(home);
     return rc;
@@ -157,17 +157,17 @@ static int staging_or_old(const struct scan *s, const struct commit_name *n, con
     char *writer = writer_of(s, n);
     if (writer == NULL)
         return s->err != NULL && s->err->code != 0 ? s->err->code : 0;
-    fsdpck_writer_judge(s->io, writer, &v);
+    fsdpck_writer_probe(s->io, writer, &v);
     free(writer);
     if (v.alive || (!s->remove && n->trace == TRACE_STAGING)) {
-        tell(s, path, v.alive, v.why, false);
+        report_leftover(s, path, v.alive, v.why, false);
         return 0;
     }
     if (n->trace == TRACE_OLD)
         return dead_old(s, n, path, v.why);
     int rc = remove_staging(s, path);
     if (rc == 0)
-        tell(s, path, false, v.why, true);
+        report_leftover(s, path, false, v.why, true);
     return rc;
 }
 
@@ -191,7 +191,7 @@ static int half_removed(const struct scan *s, const char *path)
         return rc;
     rc = s->remove ? remove_staging(s, path) : 0;
     if (rc == 0)
-        tell(s, path, false, "its removal was interrupted", s->remove);
+        report_leftover(s, path, false, "its removal was interrupted", s->remove);
     return rc;
 }
 
@@ -225,13 +225,13 @@ static int owner_file(const struct scan *s, const struct commit_name *n, const c
     int rc = 0;
     if (n->trace == TRACE_WRITER && still_needed(s, n))
         return 0;
-    fsdpck_writer_judge(s->io, path, &v);
+    fsdpck_writer_probe(s->io, path, &v);
     if (v.alive && n->trace == TRACE_LOCK)
         return 0; /* its writer has more to show than this */
     if (!v.alive && s->remove)
         rc = remove_lock(s, path, n->uuid, &removed);
     if (rc == 0 && !(n->trace == TRACE_WRITER && was_listed(s, n)))
-        tell(s, path, v.alive, v.why, removed);
+        report_leftover(s, path, v.alive, v.why, removed);
     return rc;
 }
 
@@ -247,7 +247,7 @@ static void tell_in_place(const struct scan *s, const struct commit_name *n, con
             continue;
         char *path = fsdpck_path_join(s->dir, s->names[i], NULL);
         if (path != NULL)
-            tell(s, path, v->alive, why, s->remove && !v->alive);
+            report_leftover(s, path, v->alive, why, s->remove && !v->alive);
         free(path);
     }
 }
@@ -298,7 +298,7 @@ static int in_place(const struct scan *s, const struct commit_name *n, const cha
     struct commit_verdict v;
     bool committed = false;
     int rc = 0;
-    fsdpck_writer_judge(s->io, writer, &v);
+    fsdpck_writer_probe(s->io, writer, &v);
     if (!v.alive)
         rc = s->remove ? clear_in_place(s, n->uuid, writer, &committed, &v)
                        : fsdpck_in_place_committed(s->io, s->dir, n->uuid, &committed, s->err);
@@ -315,7 +315,7 @@ static int lone_journal(const struct scan *s, const struct commit_name *n, const
     if (rc == 0 && is_missing(s, writer)) {
         rc = s->remove ? remove_journal(s, n->uuid) : 0;
         if (rc == 0)
-            tell(s, path, false, "writer is done", s->remove);
+            report_leftover(s, path, false, "writer is done", s->remove);
     }
     free(writer);
     return rc;
@@ -363,16 +363,16 @@ static int scan_directory(struct scan *s)
     return rc;
 }
 
-void fsdpck_commit_clear_dead(const struct fsdpck_io *io, const struct commit_place *place, bool in_place)
+void fsdpck_commit_clear_dead(const struct fsdpck_io *io, const struct commit_output *output, bool in_place)
 {
     struct fsdpck_error ignored = { 0 };
-    struct scan s = { .io = io, .dir = place->parent, .only = place->base, .remove = true, .locked = !in_place, .err = &ignored };
-    if (place->base[0] != '\0' && !in_place)
+    struct scan s = { .io = io, .dir = output->parent, .only = output->base, .remove = true, .locked = !in_place, .err = &ignored };
+    if (output->base[0] != '\0' && !in_place)
         scan_directory(&s);
-    if (!fsdpck_is_directory(io, place->path))
+    if (!fsdpck_is_directory(io, output->path))
         return;
     ignored = (struct fsdpck_error){ 0 };
-    s = (struct scan){ .io = io, .dir = place->path, .only = "", .remove = true, .locked = in_place, .err = &ignored };
+    s = (struct scan){ .io = io, .dir = output->path, .only = "", .remove = true, .locked = in_place, .err = &ignored };
     scan_directory(&s);
 }
 
@@ -380,25 +380,25 @@ int fsdpck_leftovers(const char *path, enum fsdpck_clean clean, const struct fsd
                      struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
-    struct commit_place place;
+    struct commit_output output;
     struct scan s = { .remove = clean >= FSDPCK_CLEAN_DEAD, .remove_damaged = clean == FSDPCK_CLEAN_ALL, .report = report, .report_ctx = report_ctx, .err = &own };
     s.io = opt != NULL && opt->io != NULL ? opt->io : &fsdpck_io_posix;
-    int rc = fsdpck_place_resolve(s.io, path, &place, &own);
-    if (rc == 0 && place.base[0] != '\0') {
-        s.dir = place.parent;
-        s.only = place.base;
+    int rc = fsdpck_output_resolve(s.io, path, &output, &own);
+    if (rc == 0 && output.base[0] != '\0') {
+        s.dir = output.parent;
+        s.only = output.base;
         rc = scan_directory(&s);
-        if (rc != 0 && own.sys_errno == EACCES && fsdpck_is_directory(s.io, place.path)) {
+        if (rc != 0 && own.sys_errno == EACCES && fsdpck_is_directory(s.io, output.path)) {
             memset(&own, 0, sizeof own); /* one may not look beside it, but inside */
             rc = 0;
         }
     }
-    if (rc == 0 && fsdpck_is_directory(s.io, place.path)) {
-        s.dir = place.path;
+    if (rc == 0 && fsdpck_is_directory(s.io, output.path)) {
+        s.dir = output.path;
         s.only = NULL;
         rc = scan_directory(&s);
     }
-    fsdpck_place_free(&place);
+    fsdpck_output_free(&output);
     if (rc != 0 && err != NULL && err->code == 0)
         *err = own;
     return rc;

@@ -28,7 +28,7 @@ struct segment {
 struct open_record {
     struct open_record *next, *previous;
     struct fsdpck_crc_record *record;
-    struct fsdpck_zplace stream; /* nbytes 0: the record lies open in the file */
+    struct fsdpck_zstream_range stream; /* nbytes 0: the record lies open in the file */
     uint32_t file;
     size_t ordinal; /* of the tensor that was being read: for messages */
     struct segment *segments;
@@ -186,7 +186,7 @@ static struct open_record *open_record(struct fsdpck_checks *c, size_t ordinal, 
     o->file = e->file;
     o->ordinal = ordinal;
     if (e->streamed)
-        o->stream = (struct fsdpck_zplace){ .file = e->file, .offset = e->stream, .nbytes = e->stream_nbytes };
+        o->stream = (struct fsdpck_zstream_range){ .file = e->file, .offset = e->stream, .nbytes = e->stream_nbytes };
     o->next = c->first;
     if (c->first)
         c->first->previous = o;
@@ -211,7 +211,7 @@ static int damaged(struct fsdpck_source *src, size_t ordinal, uint32_t file, uin
 }
 
 /* Under the lock: closes the record where all of it has passed. */
-static int judge(struct fsdpck_source *src, struct open_record *o, struct fsdpck_error *err)
+static int finish_record(struct fsdpck_source *src, struct open_record *o, struct fsdpck_error *err)
 {
     struct fsdpck_crc_record *record = o->record;
     const struct segment *s = o->segments;
@@ -231,7 +231,7 @@ static int take(struct fsdpck_source *src, struct fsdpck_crc_record *record, uin
     pthread_mutex_lock(&src->checks->lock);
     struct open_record *o = record->open; /* NULL: another thread completed it */
     if (o && (r = insert(o, &s, err)) == 0)
-        r = judge(src, o, err);
+        r = finish_record(src, o, err);
     pthread_mutex_unlock(&src->checks->lock);
     return r;
 }

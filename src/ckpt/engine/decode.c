@@ -121,18 +121,18 @@ static int init_decoder(struct fsdpck_fetch *f, struct fsdpck_error *err)
 static int read_stream(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t *dst,
                        struct fsdpck_error *err)
 {
-    const struct fsdpck_zplace place = { .file = e->file, .offset = e->stream, .nbytes = e->stream_nbytes };
-    bool same = f->dry_place.file == place.file && f->dry_place.offset == place.offset && f->dry_place.nbytes == place.nbytes;
+    const struct fsdpck_zstream_range range = { .file = e->file, .offset = e->stream, .nbytes = e->stream_nbytes };
+    bool same = f->dry_range.file == range.file && f->dry_range.offset == range.offset && f->dry_range.nbytes == range.nbytes;
     if (f->dry) {
-        f->read_nbytes += same && f->dry_at <= begin ? 0 : place.nbytes;
-        f->dry_place = place;
+        f->read_nbytes += same && f->dry_at <= begin ? 0 : range.nbytes;
+        f->dry_range = range;
         f->dry_at = end;
         return 0;
     }
     if (!f->stream && !(f->stream = fsdpck_zstream_new(f->src, err)))
         return FSDPCK_ERR_NOMEM;
-    f->read_nbytes += fsdpck_zstream_is_ahead(f->stream, &place, e->payload + begin) ? 0 : place.nbytes;
-    int r = fsdpck_zstream_read(f->stream, &place, e->payload + begin, dst, end - begin, err);
+    f->read_nbytes += fsdpck_zstream_is_ahead(f->stream, &range, e->payload + begin) ? 0 : range.nbytes;
+    int r = fsdpck_zstream_read(f->stream, &range, e->payload + begin, dst, end - begin, err);
     if (r == 0)
         r = fsdpck_checks_bytes(f->src, ordinal, e, begin, dst, end - begin, err);
     if (r != 0)

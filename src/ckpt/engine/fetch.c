@@ -26,7 +26,7 @@ static void swap_bytes(enum fsdpck_dtype dtype, uint8_t *data, uint64_t nbytes)
 
 struct run_target { /* where run elements [first, first + nelem) go */
     uint8_t *dense; /* in one piece from here; NULL: by place() */
-    void (*place)(void *ctx, const uint8_t *data, uint64_t first, uint64_t nelem);
+    void (*copy)(void *ctx, const uint8_t *data, uint64_t first, uint64_t nelem);
     void *ctx;
 };
 
@@ -46,7 +46,7 @@ static int fetch_window(struct fsdpck_fetch *f, size_t ordinal, const struct fsd
     if (e->swap)
         swap_bytes(dtype, data, end - begin);
     if (!dst)
-        to->place(to->ctx, data, first, (end - begin) / item);
+        to->copy(to->ctx, data, first, (end - begin) / item);
     else if (!done)
         memcpy(dst, data, end - begin);
     return 0;
@@ -79,7 +79,7 @@ static void chunk_strides(const struct fsdpck_extent *e, uint32_t ndim, uint64_t
         strides[d] = e->strides ? e->strides[d] : dense;
 }
 
-struct piece { /* of an extent, on its way to a target */
+struct extent_copy { /* of an extent, on its way to a target */
     struct fsdpck_fetch *f;
     const struct fsdpck_extent *e;
     const struct fsdpck_fetch_target *to;
@@ -90,7 +90,7 @@ struct piece { /* of an extent, on its way to a target */
     uint64_t skip;                     /* elements of that box before the run */
 };
 
-static uint8_t *place_of(const struct piece *p, const uint64_t *offset)
+static uint8_t *dst_address(const struct extent_copy *p, const uint64_t *offset)
 {
     uint8_t *dst = p->to->dst;
     for (uint32_t d = 0; d < p->ndim; d++)
@@ -99,7 +99,7 @@ static uint8_t *place_of(const struct piece *p, const uint64_t *offset)
 }
 
 /* First payload element and span of a box. */
-static uint64_t first_of(const struct piece *p, const uint64_t *offset)
+static uint64_t first_of(const struct extent_copy *p, const uint64_t *offset)
 {
     uint64_t first = p->e->first;
     for (uint32_t d = 0; d < p->ndim; d++)
@@ -107,7 +107,7 @@ static uint64_t first_of(const struct piece *p, const uint64_t *offset)
     return first;
 }
 
-static uint64_t span_of(const struct piece *p, const uint64_t *size)
+static uint64_t span_of(const struct extent_copy *p, const uint64_t *size)
 {
     uint64_t span = 1;
     for (uint32_t d = 0; d < p->ndim; d++)
@@ -116,7 +116,7 @@ static uint64_t span_of(const struct piece *p, const uint64_t *size)
 }
 
 /* The whole box in one read. */
-static int read_box(struct piece *p, const uint64_t *o, const uint64_t *s, struct fsdpck_error *err)
+static int read_box(struct extent_copy *p, const uint64_t *o, const uint64_t *s, struct fsdpck_error *err)
 {
     int64_t from[FSDPCK_MAX_DIMS];
     uint8_t *data = NULL;
@@ -130,12 +130,12 @@ static int read_box(struct piece *p, const uint64_t *o, const uint64_t *s, struc
         swap_bytes(source_tensors(p->f->src)[p->to->ordinal].dtype, data, nbytes);
     for (uint32_t d = 0; d < p->ndim; d++)
         from[d] = (int64_t)(p->strides[d] * p->item);
-    fsdpck_copy_strided(p->ndim, s, p->item, place_of(p, o), p->to->strides, data, from);
+    fsdpck_copy_strided(p->ndim, s, p->item, dst_address(p, o), p->to->strides, data, from);
     return 0;
 }
 
 /* The widest gap between bytes of the box in the payload. */
-static uint64_t gap_of(const struct piece *p, const uint64_t *s)
+static uint64_t gap_of(const struct extent_copy *p, const uint64_t *s)
 {
     uint64_t one[FSDPCK_MAX_DIMS], widest = 0;
     for (uint32_t d = 0; d < p->ndim; d++) { /* from one index of d to the next, what lies inside being passed over */
@@ -151,7 +151,7 @@ static uint64_t gap_of(const struct piece *p, const uint64_t *s)
 }
 
 /* Halves a box along its widest dimension until it fits a window and has no gap worth a request of its own. Depth at most 64 * log2(size). */
-static int read_split(struct piece *p, const uint64_t *o, const uint64_t *s, struct fsdpck_error *err)
+static int read_split(struct extent_copy *p, const uint64_t *o, const uint64_t *s, struct fsdpck_error *err)
 {
     if (span_of(p, s) * p->item <= fsdpck_payload_window(p->e) && gap_of(p, s) <= READ_THROUGH_NBYTES)
         return read_box(p, o, s, err);
@@ -170,25 +170,25 @@ static int read_split(struct piece *p, const uint64_t *o, const uint64_t *s, str
 }
 
 struct placing { /* a window of a run, cut back into boxes */
-    const struct piece *p;
+    const struct extent_copy *p;
     const uint8_t *data;
 };
 
 static int copy_part(void *ctx, const uint64_t *offset, const uint64_t *size)
 {
     struct placing *w = ctx;
-    const struct piece *p = w->p;
+    const struct extent_copy *p = w->p;
     uint64_t o[FSDPCK_MAX_DIMS];
     int64_t from[FSDPCK_MAX_DIMS];
     for (uint32_t d = 0; d < p->ndim; d++)
         o[d] = p->offset[d] + offset[d];
     fsdpck_dense_strides(p->ndim, size, p->item, from);
-    fsdpck_copy_strided(p->ndim, size, p->item, place_of(p, o), p->to->strides, w->data, from);
+    fsdpck_copy_strided(p->ndim, size, p->item, dst_address(p, o), p->to->strides, w->data, from);
     w->data += fsdpck_box_nelem(size, p->ndim) * p->item;
     return 0;
 }
 
-static void place_box(void *ctx, const uint8_t *data, uint64_t first, uint64_t nelem)
+static void copy_box(void *ctx, const uint8_t *data, uint64_t first, uint64_t nelem)
 {
     struct placing w = { .p = ctx, .data = data };
     first += w.p->skip;
@@ -196,7 +196,7 @@ static void place_box(void *ctx, const uint8_t *data, uint64_t first, uint64_t n
 }
 
 /* Whether the box lies in one piece in the target. */
-static bool is_dense(const struct piece *p, const uint64_t *s)
+static bool is_dense(const struct extent_copy *p, const uint64_t *s)
 {
     int64_t dense[FSDPCK_MAX_DIMS];
     fsdpck_dense_strides(p->ndim, s, p->item, dense);
@@ -208,7 +208,7 @@ static bool is_dense(const struct piece *p, const uint64_t *s)
 
 bool fsdpck_fetch_is_run(const struct fsdpck_extent *e, uint32_t ndim, const uint64_t *o, const uint64_t *s, uint64_t *first)
 {
-    struct piece p = { .e = e, .ndim = ndim };
+    struct extent_copy p = { .e = e, .ndim = ndim };
     chunk_strides(e, ndim, p.strides);
     *first = first_of(&p, o);
     return !e->strides && span_of(&p, s) == fsdpck_box_nelem(s, ndim);
@@ -218,14 +218,14 @@ int fsdpck_fetch_box(struct fsdpck_fetch *f, const struct fsdpck_extent *e, cons
                      const struct fsdpck_fetch_target *to, struct fsdpck_error *err)
 {
     const struct fsdpck_tensor *t = &source_tensors(f->src)[to->ordinal];
-    struct piece p = { .f = f, .e = e, .to = to, .ndim = t->ndim, .item = fsdpck_dtype_info(t->dtype)->nbytes, .offset = o, .size = s };
+    struct extent_copy p = { .f = f, .e = e, .to = to, .ndim = t->ndim, .item = fsdpck_dtype_info(t->dtype)->nbytes, .offset = o, .size = s };
     uint64_t first;
     chunk_strides(e, t->ndim, p.strides);
     if (!fsdpck_fetch_is_run(e, t->ndim, o, s, &first))
         return read_split(&p, o, s, err);
-    struct run_target run = { .place = place_box, .ctx = &p };
+    struct run_target run = { .copy = copy_box, .ctx = &p };
     if (!f->dry && is_dense(&p, s))
-        run.dense = place_of(&p, o) + begin * p.item;
+        run.dense = dst_address(&p, o) + begin * p.item;
     p.skip = begin;
     return fetch_run(f, to->ordinal, e, first + begin, end - begin, &run, err);
 }

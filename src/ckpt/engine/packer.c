@@ -51,20 +51,20 @@ static int write_records(const struct fsdpck_packer *p, const struct fsdpck_pack
 
 /* In turn, bytes are where they stay: shifted as far into a page as they are in the file, whole pages of them go past the page cache. Others are moved
  * soon, through the page cache, and so they go there: never as far into a page. */
-static const uint8_t *shift(struct fsdpck_packer *p, uint64_t place)
+static const uint8_t *shift(struct fsdpck_packer *p, uint64_t file_offset)
 {
-    uint64_t lead = (place + (p->turns ? 0 : 1)) % FSDPCK_PAGE_NBYTES;
+    uint64_t lead = (file_offset + (p->turns ? 0 : 1)) % FSDPCK_PAGE_NBYTES;
     if (lead)
         memmove(p->packed + lead, p->packed, p->fill);
     return p->packed + lead;
 }
 
 /* What was gathered, to this place in the file. */
-static int flush(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint64_t place, struct fsdpck_error *err)
+static int flush(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint64_t file_offset, struct fsdpck_error *err)
 {
     for (uint64_t i = 0; i < p->count; i++)
-        p->records[i].begin += place;
-    int r = fsdpck_out_files_write(to->out, to->file, shift(p, place), p->fill, place, err);
+        p->records[i].begin += file_offset;
+    int r = fsdpck_out_files_write(to->out, to->file, shift(p, file_offset), p->fill, file_offset, err);
     if (r == 0)
         r = write_records(p, to, err);
     p->fill = p->count = 0;
@@ -74,12 +74,12 @@ static int flush(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint6
 static int flush_in_turn(struct fsdpck_packer *p, const struct fsdpck_packing *to, struct fsdpck_error *err)
 {
     int r = p->my_turn ? 0 : fsdpck_turns_wait(p->turns, p->lane, &p->at, err);
-    uint64_t place = p->at;
+    uint64_t file_offset = p->at;
     if (r != 0)
         return r;
     p->my_turn = true;
     p->at += p->fill;
-    return flush(p, to, place, err);
+    return flush(p, to, file_offset, err);
 }
 
 static void pack(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint64_t number, const uint8_t *data, uint32_t nbytes)
@@ -93,7 +93,7 @@ static void pack(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint6
     p->fill += r->nbytes;
 }
 
-int fsdpck_packer_write(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint64_t first, uint64_t place, const uint8_t *data, uint64_t nbytes,
+int fsdpck_packer_write(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint64_t first, uint64_t file_offset, const uint8_t *data, uint64_t nbytes,
                         struct fsdpck_error *err)
 {
     uint64_t begun = 0; /* bytes of data before packed[0] */
@@ -105,7 +105,7 @@ int fsdpck_packer_write(struct fsdpck_packer *p, const struct fsdpck_packing *to
         if (p->turns && is_full)
             r = flush_in_turn(p, to, err);
         if (!p->turns && (is_full || is_last)) {
-            r = flush(p, to, place + begun, err);
+            r = flush(p, to, file_offset + begun, err);
             begun = at + FSDPCK_BLOCK_NBYTES;
         }
     }

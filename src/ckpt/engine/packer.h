@@ -40,7 +40,7 @@ void fsdpck_packer_free(struct fsdpck_packer *p);
 void fsdpck_packer_begin(struct fsdpck_packer *p, struct fsdpck_turns *turns, size_t lane);
 /* Whole blocks from number `first` of the chunk on, the last of a chunk may be short. With turns they may stay in memory; without, they are written at
  * `place`, and take no more room than their elements. */
-int fsdpck_packer_write(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint64_t first, uint64_t place, const uint8_t *data, uint64_t nbytes,
+int fsdpck_packer_write(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint64_t first, uint64_t file_offset, const uint8_t *data, uint64_t nbytes,
                         struct fsdpck_error *err);
 /* The lane has ended: writes what is in memory, and passes the turn on. */
 int fsdpck_packer_end(struct fsdpck_packer *p, const struct fsdpck_packing *to, struct fsdpck_error *err);

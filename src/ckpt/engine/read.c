@@ -116,7 +116,7 @@ static int cut_read(struct jobs *js, const struct fsdpck_read *read, struct fsdp
     return FSDPCK_ERR_MISSING;
 }
 
-static int by_place(const void *a, const void *b)
+static int by_position(const void *a, const void *b)
 {
     const struct job *x = a, *y = b;
     if (x->e.file != y->e.file)
@@ -135,7 +135,7 @@ static int cut_reads(struct jobs *js, const struct fsdpck_read *reads, size_t nr
             return r;
     }
     if (js->list.count)
-        qsort(js->list.data, js->list.count, sizeof(struct job), by_place);
+        qsort(js->list.data, js->list.count, sizeof(struct job), by_position);
     return 0;
 }
 

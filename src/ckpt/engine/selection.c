@@ -87,7 +87,7 @@ static void add_to_level(struct level *l, const struct fsdpck_named *n, uint32_t
 }
 
 /* Below the keys that c->tree spells (all, where it is NULL). */
-static void survey(const struct choice *c, uint32_t depth, struct level *l)
+static void list_trees(const struct choice *c, uint32_t depth, struct level *l)
 {
     *l = (struct level){ 0 };
     for (size_t i = 0; i < fsdpck_source_ntensors(c->src); i++) {
@@ -136,7 +136,7 @@ static int find_model_tree(struct choice *c)
     static const struct fsdpck_key model = { "model", 0 };
     struct level l;
     for (uint32_t depth = 0; depth < 2; depth++) {
-        survey(c, depth, &l);
+        list_trees(c, depth, &l);
         if (l.has_model)
             return enter_tree(c, &model);
         if (l.flat || l.ntrees == 0) {

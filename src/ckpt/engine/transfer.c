@@ -173,7 +173,7 @@ static int load(struct band *b, uint64_t position)
 
 static uint64_t row_elements(const struct fsdpck_tensor *t) { return t->ndim ? t->nelem / t->shape[0] : 1; }
 
-struct part { /* of a band, of one chunk */
+struct chunk_copy { /* of a band, of one chunk */
     const struct band *b;
     const struct fsdpck_out_chunk *c;
     uint8_t *dst;
@@ -183,7 +183,7 @@ struct part { /* of a band, of one chunk */
 
 static int copy_part(void *ctx, const uint64_t *offset, const uint64_t *size)
 {
-    struct part *p = ctx;
+    struct chunk_copy *p = ctx;
     uint32_t n = p->b->t->ndim;
     uint64_t o[FSDPCK_MAX_DIMS], s[FSDPCK_MAX_DIMS], skip = 0;
     int64_t from[FSDPCK_MAX_DIMS], to[FSDPCK_MAX_DIMS];
@@ -203,7 +203,7 @@ static int copy_part(void *ctx, const uint64_t *offset, const uint64_t *size)
 /* The band's elements that belong to a chunk, in the chunk's order, into its stream. */
 static int feed(struct band *b, struct fsdpck_stream *s)
 {
-    struct part p = { .b = b, .c = s->chunk, .dst = b->w->gather, .data = b->data, .item = fsdpck_dtype_info(b->to)->nbytes };
+    struct chunk_copy p = { .b = b, .c = s->chunk, .dst = b->w->gather, .data = b->data, .item = fsdpck_dtype_info(b->to)->nbytes };
     fsdpck_range_boxes(b->t->ndim, b->t->shape, b->begin, b->end, copy_part, &p);
     return fsdpck_stream_gather(s, b->w->gather, (uint64_t)(p.dst - b->w->gather), b->err);
 }

@@ -24,7 +24,7 @@ struct fsdpck_fetch {
     uint8_t *block;   /* one, of which a part is wanted */
     uint8_t *decoded; /* what goes from there to many places */
     struct fsdpck_zstream *stream; /* for payloads in one, likewise: it stands where the last read ended */
-    struct fsdpck_zplace dry_place; /* where it would stand, in a dry fetch */
+    struct fsdpck_zstream_range dry_range; /* where it would stand, in a dry fetch */
     uint64_t dry_at;
 };
 

@@ -16,7 +16,7 @@
 struct fsdpck_zstream {
     struct fsdpck_source *src;
     ZSTD_DCtx *zstd;
-    struct fsdpck_zplace place;
+    struct fsdpck_zstream_range range;
     bool started, failed;
     bool between;      /* a frame has ended, and no other begun */
     uint64_t taken;    /* bytes of the stream that went into input */
@@ -44,9 +44,9 @@ void fsdpck_zstream_free(struct fsdpck_zstream *z)
     free(z);
 }
 
-int fsdpck_zstream_start(struct fsdpck_zstream *z, const struct fsdpck_zplace *place, struct fsdpck_error *err)
+int fsdpck_zstream_start(struct fsdpck_zstream *z, const struct fsdpck_zstream_range *range, struct fsdpck_error *err)
 {
-    z->place = *place;
+    z->range = *range;
     z->started = true;
     z->failed = z->between = false;
     z->taken = z->at = 0;
@@ -56,7 +56,7 @@ int fsdpck_zstream_start(struct fsdpck_zstream *z, const struct fsdpck_zplace *p
     return 0;
 }
 
-#define FAIL(z, code, ...) fsdpck_error_at(err, code, source_files((z)->src)[(z)->place.file].path, (z)->place.offset, __VA_ARGS__)
+#define FAIL(z, code, ...) fsdpck_error_at(err, code, source_files((z)->src)[(z)->range.file].path, (z)->range.offset, __VA_ARGS__)
 
 /* What zstd has against the stream, in words of ours where there is more to say than it does. */
 static int refuse(const struct fsdpck_zstream *z, size_t result, struct fsdpck_error *err)
@@ -81,8 +81,8 @@ static int refuse(const struct fsdpck_zstream *z, size_t result, struct fsdpck_e
 
 static int refill(struct fsdpck_zstream *z, struct fsdpck_error *err)
 {
-    uint64_t left = z->place.nbytes - z->taken, n = left < INPUT_NBYTES ? left : INPUT_NBYTES;
-    int r = fsdpck_files_read(z->src, z->place.file, z->input, n, z->place.offset + z->taken, err);
+    uint64_t left = z->range.nbytes - z->taken, n = left < INPUT_NBYTES ? left : INPUT_NBYTES;
+    int r = fsdpck_files_read(z->src, z->range.file, z->input, n, z->range.offset + z->taken, err);
     if (r == 0) {
         z->taken += n;
         z->in = (ZSTD_inBuffer){ .src = z->input, .size = n };
@@ -93,7 +93,7 @@ static int refill(struct fsdpck_zstream *z, struct fsdpck_error *err)
 /* One call of zstd's, with fresh input where it has used up the old. *end: the stream ends here, behind a whole frame. */
 static int step(struct fsdpck_zstream *z, ZSTD_outBuffer *out, bool *end, struct fsdpck_error *err)
 {
-    if (z->in.pos == z->in.size && z->taken < z->place.nbytes) {
+    if (z->in.pos == z->in.size && z->taken < z->range.nbytes) {
         int r = refill(z, err);
         if (r != 0)
             return r;
@@ -108,7 +108,7 @@ static int step(struct fsdpck_zstream *z, ZSTD_outBuffer *out, bool *end, struct
     z->between = result == 0;
     if (z->in.pos == in_before && out->pos == out_before && z->in.pos == z->in.size)
         return FAIL(z, FSDPCK_ERR_DAMAGED, "the item's zstd stream of %llu bytes ends early, behind byte %llu of the item",
-                    (unsigned long long)z->place.nbytes, (unsigned long long)z->at);
+                    (unsigned long long)z->range.nbytes, (unsigned long long)z->at);
     return 0;
 }
 
@@ -124,14 +124,14 @@ int fsdpck_zstream_next(struct fsdpck_zstream *z, void *buf, uint64_t nbytes, ui
     return r;
 }
 
-bool fsdpck_zstream_is_ahead(const struct fsdpck_zstream *z, const struct fsdpck_zplace *place, uint64_t at)
+bool fsdpck_zstream_is_ahead(const struct fsdpck_zstream *z, const struct fsdpck_zstream_range *range, uint64_t at)
 {
-    return z->started && !z->failed && z->place.file == place->file && z->place.offset == place->offset && z->place.nbytes == place->nbytes && z->at <= at;
+    return z->started && !z->failed && z->range.file == range->file && z->range.offset == range->offset && z->range.nbytes == range->nbytes && z->at <= at;
 }
 
-int fsdpck_zstream_read(struct fsdpck_zstream *z, const struct fsdpck_zplace *place, uint64_t at, void *buf, uint64_t nbytes, struct fsdpck_error *err)
+int fsdpck_zstream_read(struct fsdpck_zstream *z, const struct fsdpck_zstream_range *range, uint64_t at, void *buf, uint64_t nbytes, struct fsdpck_error *err)
 {
-    int r = fsdpck_zstream_is_ahead(z, place, at) ? 0 : fsdpck_zstream_start(z, place, err);
+    int r = fsdpck_zstream_is_ahead(z, range, at) ? 0 : fsdpck_zstream_start(z, range, err);
     uint64_t n = 0, got = 0;
     while (r == 0 && z->at < at && got == n) {
         n = at - z->at < SKIP_NBYTES ? at - z->at : SKIP_NBYTES;

@@ -10,7 +10,7 @@
 #define FSDPCK_ZSTREAM_NBYTES ((1u << FSDPCK_ZSTREAM_WINDOW_LOG) + (1u << 20)) /* memory of one, at most */
 
 /* Where a stream lies: one or more frames, and nothing behind them. */
-struct fsdpck_zplace {
+struct fsdpck_zstream_range {
     uint32_t file;
     uint64_t offset, nbytes;
 };
@@ -20,12 +20,12 @@ struct fsdpck_zstream *fsdpck_zstream_new(struct fsdpck_source *src, struct fsdp
 void fsdpck_zstream_free(struct fsdpck_zstream *z); /* NULL does nothing */
 
 /* To the first byte of a stream. */
-int fsdpck_zstream_start(struct fsdpck_zstream *z, const struct fsdpck_zplace *place, struct fsdpck_error *err);
+int fsdpck_zstream_start(struct fsdpck_zstream *z, const struct fsdpck_zstream_range *range, struct fsdpck_error *err);
 /* The next nbytes; *got is fewer only where the stream has come to its end, which is then sound. */
 int fsdpck_zstream_next(struct fsdpck_zstream *z, void *buf, uint64_t nbytes, uint64_t *got, struct fsdpck_error *err);
 /* Whether bytes from `at` on come without starting anew. */
-bool fsdpck_zstream_is_ahead(const struct fsdpck_zstream *z, const struct fsdpck_zplace *place, uint64_t at);
+bool fsdpck_zstream_is_ahead(const struct fsdpck_zstream *z, const struct fsdpck_zstream_range *range, uint64_t at);
 /* Bytes [at, at + nbytes) of what the stream decodes to: all of them, or an error. Costs least where calls go forward in one stream. */
-int fsdpck_zstream_read(struct fsdpck_zstream *z, const struct fsdpck_zplace *place, uint64_t at, void *buf, uint64_t nbytes, struct fsdpck_error *err);
+int fsdpck_zstream_read(struct fsdpck_zstream *z, const struct fsdpck_zstream_range *range, uint64_t at, void *buf, uint64_t nbytes, struct fsdpck_error *err);
 
 #endif

@@ -80,7 +80,7 @@ void fsdpck_index_parse_base(struct index_parse *p)
         return;
     if (seen != ALL)
         fsdpck_index_bad(p, "base wants path and tensors");
-    else if (!fsdpck_path_is_way(base->path))
+    else if (!fsdpck_path_is_relative(base->path))
         fsdpck_index_bad(p, "base: path is not relative and plain but for leading '..'");
     if (p->j.failed || fsdpck_index_failed(p, find(p, base)))
         return;

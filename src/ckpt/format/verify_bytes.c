@@ -16,7 +16,7 @@
 #include "engine/files.h"
 #include "format/verify_spans.h"
 
-#define LEFT_MAX_NBYTES (1u << 20) /* of gaps that wait for their turn */
+#define DEFERRED_MAX_NBYTES (1u << 20) /* of gaps that wait for their turn */
 #define WINDOW_BLOCKS (FSDPCK_VERIFY_WINDOW_NBYTES / FSDPCK_BLOCK_NBYTES)
 
 struct worker {
@@ -25,8 +25,8 @@ struct worker {
     uint8_t block[FSDPCK_BLOCK_NBYTES];
 };
 
-struct left { /* gaps of a window that was done before its turn */
-    struct left *next;
+struct deferred_gaps { /* gaps of a window that was done before its turn */
+    struct deferred_gaps *next;
     uint32_t turn;
     uint64_t nbytes;
     uint8_t bytes[];
@@ -34,7 +34,7 @@ struct left { /* gaps of a window that was done before its turn */
 
 struct envelope { /* of a file */
     struct fsdpck_hasher *hasher; /* belongs to the window whose turn it is */
-    struct left *left;
+    struct deferred_gaps *left;
     uint32_t turn, nturns; /* whose turn it is */
     bool lost;             /* some of it could not be read: that is said elsewhere */
 };
@@ -48,7 +48,7 @@ struct reader {
     pthread_mutex_t lock; /* of turns and what was left behind */
     pthread_cond_t turned;
     unsigned nwaiting;
-    uint64_t left_nbytes;
+    uint64_t deferred_nbytes;
     uint64_t done_nbytes, total_nbytes; /* of decoded payloads */
     uint64_t read_nbytes;               /* of payloads, as they are stored */
 };
@@ -68,7 +68,7 @@ static const struct fsdpck_table_entry *entry_of(const struct window *w, const s
 }
 
 /* Where a span of stored bytes begins in the file. */
-static uint64_t place_of(const struct window *w, const struct fsdpck_verify_span *s)
+static uint64_t position_of(const struct window *w, const struct fsdpck_verify_span *s)
 {
     const struct fsdpck_table_entry *e = entry_of(w, s);
     return s->begin + (e ? e->payload : 0);
@@ -177,7 +177,7 @@ static int hash_long_gap(const struct window *w, struct fsdpck_error *err)
 /* Copies the gaps to `out`, or adds them to a hash (one of the two is NULL). Returns their bytes. */
 static uint64_t take_gaps(const struct window *w, const uint8_t *data, uint8_t *out, struct fsdpck_hasher *h)
 {
-    uint64_t begin = place_of(w, w->spans), done = 0;
+    uint64_t begin = position_of(w, w->spans), done = 0;
     for (size_t i = 0; i < w->nspans; i++) {
         uint64_t n = entry_of(w, &w->spans[i]) ? 0 : w->spans[i].end - w->spans[i].begin;
         if (n && out)
@@ -190,33 +190,33 @@ static uint64_t take_gaps(const struct window *w, const uint8_t *data, uint8_t *
 }
 
 /* Under the lock. data NULL: there is nothing to be taken. False: there is no room. */
-static bool leave_behind(const struct window *w, const uint8_t *data)
+static bool defer_gaps(const struct window *w, const uint8_t *data)
 {
     struct envelope *env = &w->rd->envelopes[w->rank];
     uint64_t n = data ? take_gaps(w, data, NULL, NULL) : 0;
-    struct left *l = w->rd->left_nbytes + n + sizeof *l > LEFT_MAX_NBYTES ? NULL : malloc(sizeof *l + n);
+    struct deferred_gaps *l = w->rd->deferred_nbytes + n + sizeof *l > DEFERRED_MAX_NBYTES ? NULL : malloc(sizeof *l + n);
     if (!l)
         return false;
-    *l = (struct left){ .next = env->left, .turn = w->turn, .nbytes = n };
+    *l = (struct deferred_gaps){ .next = env->left, .turn = w->turn, .nbytes = n };
     if (data)
         take_gaps(w, data, l->bytes, NULL);
     env->left = l;
-    w->rd->left_nbytes += sizeof *l + n;
+    w->rd->deferred_nbytes += sizeof *l + n;
     return true;
 }
 
 /* Under the lock: what was left behind by the windows that follow. */
-static void pick_up(struct reader *rd, struct envelope *env)
+static void hash_deferred(struct reader *rd, struct envelope *env)
 {
-    for (struct left **p = &env->left; *p;) {
-        struct left *l = *p;
+    for (struct deferred_gaps **p = &env->left; *p;) {
+        struct deferred_gaps *l = *p;
         if (l->turn != env->turn) {
             p = &l->next;
             continue;
         }
         *p = l->next;
         fsdpck_hasher_add(env->hasher, l->bytes, l->nbytes);
-        rd->left_nbytes -= sizeof *l + l->nbytes;
+        rd->deferred_nbytes -= sizeof *l + l->nbytes;
         free(l);
         env->turn++;
         p = &env->left; /* the next one may lie before this */
@@ -246,7 +246,7 @@ static int ask_for_turn(const struct window *w, const uint8_t *data, bool *mine,
     int r = 0;
     pthread_mutex_lock(&w->rd->lock);
     *mine = env->turn == w->turn;
-    if (!*mine && (is_long_gap(w) || !leave_behind(w, data))) {
+    if (!*mine && (is_long_gap(w) || !defer_gaps(w, data))) {
         r = wait_for_turn(w, err);
         *mine = r == 0;
     }
@@ -268,7 +268,7 @@ static void end_turn(const struct window *w)
     struct envelope *env = &rd->envelopes[w->rank];
     pthread_mutex_lock(&rd->lock);
     env->turn++;
-    pick_up(rd, env);
+    hash_deferred(rd, env);
     bool last = env->turn == env->nturns;
     if (rd->nwaiting)
         pthread_cond_broadcast(&rd->turned);
@@ -308,11 +308,11 @@ static int take_turn(const struct window *w, const uint8_t *data, int code, stru
 static int read_window(const struct window *w, uint8_t **data, struct fsdpck_error *err)
 {
     const struct fsdpck_verify_span *last = &w->spans[w->nspans - 1];
-    uint64_t begin = place_of(w, w->spans), end = place_of(w, last) + (last->end - last->begin);
+    uint64_t begin = position_of(w, w->spans), end = position_of(w, last) + (last->end - last->begin);
     int r = fsdpck_file_read(w->rd->v->src, w->rank, begin, end - begin, w->w->buffer, data, err);
     for (size_t i = 0; r == 0 && i < w->nspans; i++)
         if (entry_of(w, &w->spans[i]))
-            r = check_blocks(w, &w->spans[i], *data + (place_of(w, &w->spans[i]) - begin), err);
+            r = check_blocks(w, &w->spans[i], *data + (position_of(w, &w->spans[i]) - begin), err);
     return r;
 }
 
@@ -368,7 +368,7 @@ static int check_window(void *ctx, size_t number, unsigned worker, struct fsdpck
         suspect_all(&w);
         if (!fsdpck_is_system_error(r))
             fsdpck_verifier_unread(rd->v, w.rank);
-        return fsdpck_verifier_settle(rd->v, r, &e, w.rank, err);
+        return fsdpck_verifier_report_error(rd->v, r, &e, w.rank, err);
     }
     count(&w);
     return 0;
@@ -425,7 +425,7 @@ static int init_workers(struct reader *rd, struct fsdpck_error *err)
 
 static void free_envelope(struct envelope *env)
 {
-    for (struct left *l = env->left, *next; l; l = next) { /* after an error */
+    for (struct deferred_gaps *l = env->left, *next; l; l = next) { /* after an error */
         next = l->next;
         free(l);
     }

@@ -176,7 +176,7 @@ static bool same(const struct fsdpck_content *sum, const uint8_t want[16])
 }
 
 /* The content of a chunk: the sum of the rows that were read, or (quick) what its table says. False: some rows were not seen. */
-static bool judge_chunk(struct fsdpck_verify_contents *c, uint32_t rank, const struct fsdpck_table *t, const struct fsdpck_table_entry *e, struct fsdpck_content *out)
+static bool check_chunk_content(struct fsdpck_verify_contents *c, uint32_t rank, const struct fsdpck_table *t, const struct fsdpck_table_entry *e, struct fsdpck_content *out)
 {
     const struct chunk_content *chunk = &c->chunks[rank][e - t->entries];
     const struct fsdpck_tensor *tensor = whole_rows(c, t, e);
@@ -200,7 +200,7 @@ static void add_up(struct fsdpck_verify_contents *c, uint32_t rank)
         if (e->kind != FSDPCK_CHUNK_TENSOR || e->ordinal >= c->v->src->tensors.count)
             continue;
         c->tensors[e->ordinal].nbytes += e->decoded;
-        if (judge_chunk(c, rank, t, e, &part))
+        if (check_chunk_content(c, rank, t, e, &part))
             fsdpck_content_add(&c->tensors[e->ordinal].sum, &part);
         else
             c->tensors[e->ordinal].unknown = true;
@@ -234,7 +234,7 @@ static int read_again(struct fsdpck_verify_contents *c, size_t ordinal, struct f
     return r;
 }
 
-static int judge_tensor(struct fsdpck_verify_contents *c, size_t ordinal, struct fsdpck_error *err)
+static int check_tensor_content(struct fsdpck_verify_contents *c, size_t ordinal, struct fsdpck_error *err)
 {
     const struct fsdpck_tensor *t = &source_tensors(c->v->src)[ordinal];
     struct tensor_content *x = &c->tensors[ordinal];
@@ -253,12 +253,12 @@ static int judge_tensor(struct fsdpck_verify_contents *c, size_t ordinal, struct
     return 0;
 }
 
-int fsdpck_verify_contents_judge(struct fsdpck_verify_contents *c, struct fsdpck_error *err)
+int fsdpck_verify_contents_check(struct fsdpck_verify_contents *c, struct fsdpck_error *err)
 {
     int r = 0;
     for (uint32_t rank = 0; rank < c->v->src->files.count; rank++)
         add_up(c, rank);
     for (size_t i = 0; r == 0 && i < c->v->src->tensors.count; i++)
-        r = judge_tensor(c, i, err);
+        r = check_tensor_content(c, i, err);
     return r;
 }

@@ -37,7 +37,7 @@ void fsdpck_verifier_unread(struct fsdpck_verifier *v, uint32_t rank)
     pthread_mutex_unlock(&v->lock);
 }
 
-int fsdpck_verifier_settle(struct fsdpck_verifier *v, int code, const struct fsdpck_error *e, uint32_t rank, struct fsdpck_error *err)
+int fsdpck_verifier_report_error(struct fsdpck_verifier *v, int code, const struct fsdpck_error *e, uint32_t rank, struct fsdpck_error *err)
 {
     if (fsdpck_is_system_error(code)) {
         if (err && err->code == 0)
@@ -62,7 +62,7 @@ static int check_file(struct verifier *v, uint32_t rank, struct fsdpck_error *er
         return 0;
     ((struct index_file *)index_of(v)->files.data + rank)->broken = &unreadable;
     fsdpck_verifier_unread(&v->common, rank);
-    return fsdpck_verifier_settle(&v->common, r, &e, rank, err);
+    return fsdpck_verifier_report_error(&v->common, r, &e, rank, err);
 }
 
 /* ---- tables against the index ---- */
@@ -151,7 +151,7 @@ static int verify(struct verifier *v, struct fsdpck_error *err)
     if (r == 0 && !v->common.quick)
         r = fsdpck_verify_bytes(&v->common, err);
     if (r == 0)
-        r = fsdpck_verify_contents_judge(v->common.contents, err);
+        r = fsdpck_verify_contents_check(v->common.contents, err);
     bool compare = index_of(v)->has_metadata && v->common.result->nproblems == 0; /* of sound files: else the same would be said twice */
     return r == 0 && compare && !v->common.metadata_waits ? fsdpck_verify_metadata(&v->common, err) : r;
 }

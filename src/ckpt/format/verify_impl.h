@@ -24,7 +24,7 @@ void fsdpck_verifier_report_file(struct fsdpck_verifier *v, uint32_t rank, uint6
 /* Some bytes of a rank's file will not be checked; that was reported. Counted once a file. */
 void fsdpck_verifier_unread(struct fsdpck_verifier *v, uint32_t rank);
 /* What a step on a rank's file came to: a system error goes to err and is returned, anything else is reported, and 0 returned. */
-int fsdpck_verifier_settle(struct fsdpck_verifier *v, int code, const struct fsdpck_error *e, uint32_t rank, struct fsdpck_error *err);
+int fsdpck_verifier_report_error(struct fsdpck_verifier *v, int code, const struct fsdpck_error *e, uint32_t rank, struct fsdpck_error *err);
 /* What is wrong with the system, not with the bytes, ends the work. */
 static inline bool fsdpck_is_system_error(int code) { return code == FSDPCK_ERR_IO || code == FSDPCK_ERR_NOMEM || code == FSDPCK_ERR_STOPPED; }
 
@@ -40,7 +40,7 @@ void fsdpck_verify_contents_add(struct fsdpck_verify_contents *c, uint32_t rank,
                                 uint64_t end, const uint8_t *data);
 void fsdpck_verify_contents_suspect(struct fsdpck_verify_contents *c, size_t tensor); /* another problem of it was reported */
 /* At the end: reports what is wrong. quick: holds the index against the tables. */
-int fsdpck_verify_contents_judge(struct fsdpck_verify_contents *c, struct fsdpck_error *err);
+int fsdpck_verify_contents_check(struct fsdpck_verify_contents *c, struct fsdpck_error *err);
 
 /* verify_metadata.c: compares .metadata with index.json and the tables. Reads items' headers unless quick. */
 int fsdpck_verify_metadata(struct fsdpck_verifier *v, struct fsdpck_error *err);

@@ -65,14 +65,14 @@ static const struct dcp_chunk *find_chunk(const struct dcp_tensor *d, uint32_t n
     return NULL;
 }
 
-struct looked_up {
+struct payload_match {
     uint64_t payload; /* that is wanted */
     bool found;
 };
 
 static int compare_payload(void *ctx, const struct fsdpck_extent *e, struct fsdpck_error *err)
 {
-    struct looked_up *x = ctx;
+    struct payload_match *x = ctx;
     (void)err;
     x->found = e->payload == x->payload && !e->strides && !e->swap && !e->streamed;
     return 0;
@@ -84,7 +84,7 @@ static int compare_chunk(void *ctx, const struct fsdpck_extent *e, struct fsdpck
     struct comparison *c = ctx;
     const struct dcp_tensor *d = &((const struct dcp *)c->dcp->impl)->tensors[c->there];
     const struct dcp_chunk *chunk = find_chunk(d, c->tensor->ndim, e->offset, e->size);
-    struct looked_up x = { e->payload, c->v->quick };
+    struct payload_match x = { e->payload, c->v->quick };
     struct fsdpck_error own = { 0 };
     if (c->differs)
         return 0;

@@ -12,14 +12,14 @@
 #include "base/stop.h"
 
 /* A file, and what index.json says of it. */
-struct whole {
+struct whole_file {
     const char *path, *name;
     uint64_t nbytes;
     const uint8_t *hash;
     const char *differs; /* what to say when it is another */
 };
 
-static int hash_bytes(struct fsdpck_verifier *v, const struct whole *w, int fd, struct fsdpck_hash128 *got, struct fsdpck_error *err)
+static int hash_bytes(struct fsdpck_verifier *v, const struct whole_file *w, int fd, struct fsdpck_hash128 *got, struct fsdpck_error *err)
 {
     struct fsdpck_hasher *h = fsdpck_hasher_new();
     uint8_t *buf = malloc(FSDPCK_BLOCK_NBYTES);
@@ -40,7 +40,7 @@ static int hash_bytes(struct fsdpck_verifier *v, const struct whole *w, int fd, 
     return r;
 }
 
-static int hash_file(struct fsdpck_verifier *v, const struct whole *w, struct fsdpck_hash128 *got, struct fsdpck_error *err)
+static int hash_file(struct fsdpck_verifier *v, const struct whole_file *w, struct fsdpck_hash128 *got, struct fsdpck_error *err)
 {
     int fd = v->src->io->open(v->src->io->ctx, w->path, FSDPCK_OPEN_READ, 0);
     if (fd < 0)
@@ -51,7 +51,7 @@ static int hash_file(struct fsdpck_verifier *v, const struct whole *w, struct fs
 }
 
 /* Size, then bytes. What is wrong with the file becomes e's message. */
-static int compare(struct fsdpck_verifier *v, const struct whole *w, bool *was_read, struct fsdpck_error *e)
+static int compare(struct fsdpck_verifier *v, const struct whole_file *w, bool *was_read, struct fsdpck_error *e)
 {
     struct fsdpck_hash128 got;
     struct fsdpck_stat st;
@@ -71,7 +71,7 @@ static int compare(struct fsdpck_verifier *v, const struct whole *w, bool *was_r
     return r;
 }
 
-static int check_whole(struct fsdpck_verifier *v, const struct whole *w, struct fsdpck_error *err)
+static int check_whole(struct fsdpck_verifier *v, const struct whole_file *w, struct fsdpck_error *err)
 {
     struct fsdpck_error e = { 0 };
     bool was_read = false;
@@ -95,7 +95,7 @@ static int check_metadata(struct fsdpck_verifier *v, const struct fsdpck_commit_
     if (!index->has_metadata)
         return 0;
     char *path = fsdpck_commit_view_path(view, v->src->path, ".metadata", err);
-    struct whole w = { .path = path, .name = ".metadata", .nbytes = index->metadata_nbytes, .hash = index->metadata_hash.bytes,
+    struct whole_file w = { .path = path, .name = ".metadata", .nbytes = index->metadata_nbytes, .hash = index->metadata_hash.bytes,
                        .differs = "is not the one that belongs to index.json: damaged, or written by a later save of PyTorch into this directory" };
     int r = path ? check_whole(v, &w, err) : FSDPCK_ERR_NOMEM;
     v->metadata_waits = path && !ends_with(path, "/.metadata");
@@ -108,7 +108,7 @@ static int check_assets(struct fsdpck_verifier *v, struct fsdpck_error *err)
     int r = 0;
     for (size_t i = 0; r == 0 && i < v->src->assets.count; i++) {
         const struct source_asset *a = &source_assets(v->src)[i];
-        struct whole w = { .path = a->from, .name = a->from + strlen(v->src->path) + 1, .nbytes = a->pub.nbytes, .hash = a->hash,
+        struct whole_file w = { .path = a->from, .name = a->from + strlen(v->src->path) + 1, .nbytes = a->pub.nbytes, .hash = a->hash,
                            .differs = "is not the one that index.json names: damaged, or edited" };
         r = check_whole(v, &w, err);
     }

@@ -37,7 +37,7 @@ static bool is_weights(const char *name)
     return false;
 }
 
-static void say(const struct scan *s, const char *path, const char *why)
+static void note_skipped(const struct scan *s, const char *path, const char *why)
 {
     char line[1024];
     if (!s->src->opt.note)
@@ -84,9 +84,9 @@ static int scan_entry(struct scan *s, char *path, char *full, struct fsdpck_erro
         return FSDPCK_ERR_NOMEM;
     }
     if (!fsdpck_path_is_plain(path)) {
-        say(s, path, "its name is not plain");
+        note_skipped(s, path, "its name is not plain");
     } else if (io->stat(io->ctx, full, false, &own) < 0 || io->stat(io->ctx, full, true, &target) < 0) {
-        say(s, path, "it cannot be opened (a link to nowhere?)");
+        note_skipped(s, path, "it cannot be opened (a link to nowhere?)");
     } else if (own.type == FSDPCK_FILE_DIRECTORY) {
         rc = push_dir(s, path, full, err);
         kept = rc == 0;
@@ -94,7 +94,7 @@ static int scan_entry(struct scan *s, char *path, char *full, struct fsdpck_erro
         rc = push_file(s, path, full, target.nbytes, err);
         kept = rc == 0;
     } else {
-        say(s, path, own.type == FSDPCK_FILE_SYMLINK && target.type == FSDPCK_FILE_DIRECTORY ? "a link to a folder" : "not a regular file");
+        note_skipped(s, path, own.type == FSDPCK_FILE_SYMLINK && target.type == FSDPCK_FILE_DIRECTORY ? "a link to a folder" : "not a regular file");
     }
     if (!kept) {
         free(path);
@@ -135,7 +135,7 @@ static int scan_names(struct scan *s, const struct found *dir, char *const *name
     int rc = 0;
     for (size_t i = 0; i < n && *dir->path; i++)
         if (is_weights(names[i])) {
-            say(s, dir->path, "a folder with weights of its own");
+            note_skipped(s, dir->path, "a folder with weights of its own");
             return note_run(s, dir->path, names[i], err);
         }
     for (size_t i = 0; i < n && rc == 0; i++)
@@ -177,7 +177,7 @@ static int add_found(struct scan *s, struct fsdpck_error *err)
         qsort(f, s->found.count, sizeof *f, by_path);
     for (size_t i = 0; i < s->found.count && rc == 0; i++)
         if (is_of_run(s, f[i].path))
-            say(s, f[i].path, "it belongs to a run");
+            note_skipped(s, f[i].path, "it belongs to a run");
         else if (!fsdpck_source_add_asset(s->src, f[i].path, f[i].from, f[i].nbytes, err))
             rc = FSDPCK_ERR_NOMEM;
     return rc;

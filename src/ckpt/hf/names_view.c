@@ -15,7 +15,7 @@
 #include "tensor/box.h"
 
 /* A tensor whose rows are shown in another order: all its extents, by the first row they show. */
-struct turned {
+struct permuted_rows {
     struct fsdpck_extent *extents;
     size_t count;
     uint64_t longest; /* rows of one */
@@ -24,15 +24,15 @@ struct turned {
 struct view {
     struct fsdpck_source inner; /* as it was opened: its catalogue is shown by nobody any more */
     struct fsdpck_source_ops ops;
-    struct fsdpck_vec shown; /* struct shown, parallel to the source's tensors */
+    struct fsdpck_vec shown; /* struct view_tensor, parallel to the source's tensors */
 };
 
-struct shown {
+struct view_tensor {
     size_t inner; /* ordinal there */
-    struct turned *turned; /* NULL: as it is */
+    struct permuted_rows *turned; /* NULL: as it is */
 };
 
-struct making {
+struct view_builder {
     struct fsdpck_source *src;
     struct view *view;
     bool to_hf;
@@ -48,7 +48,7 @@ struct making {
 
 /* ---- the order of rows ---- */
 
-static int add_extent(struct making *m, const struct fsdpck_extent *e, uint64_t shown_row, uint64_t nrows, uint64_t stored_row, uint64_t step)
+static int add_extent(struct view_builder *m, const struct fsdpck_extent *e, uint64_t shown_row, uint64_t nrows, uint64_t stored_row, uint64_t step)
 {
     uint32_t ndim = m->t->ndim;
     uint64_t *box = fsdpck_arena_array(&m->src->arena, 3 * ndim, sizeof *box, m->err), dense = 1;
@@ -73,7 +73,7 @@ static int add_extent(struct making *m, const struct fsdpck_extent *e, uint64_t 
 }
 
 /* Rows of one head that the chunk holds, one half (to Hugging Face) at a time: b is the pair, a the half. */
-static int add_halves(struct making *m, const struct fsdpck_extent *e, uint64_t head)
+static int add_halves(struct view_builder *m, const struct fsdpck_extent *e, uint64_t head)
 {
     uint64_t begin = e->offset[0], end = e->offset[0] + e->size[0], base = head * 2 * m->half;
     int r = 0;
@@ -88,7 +88,7 @@ static int add_halves(struct making *m, const struct fsdpck_extent *e, uint64_t 
 }
 
 /* The same from Hugging Face: rows that lie side by side come from two halves, so each is an extent. */
-static int add_pairs(struct making *m, const struct fsdpck_extent *e, uint64_t head)
+static int add_pairs(struct view_builder *m, const struct fsdpck_extent *e, uint64_t head)
 {
     uint64_t base = head * 2 * m->half;
     int r = 0;
@@ -100,7 +100,7 @@ static int add_pairs(struct making *m, const struct fsdpck_extent *e, uint64_t h
 
 static int turn_extent(void *ctx, const struct fsdpck_extent *e, struct fsdpck_error *err)
 {
-    struct making *m = ctx;
+    struct view_builder *m = ctx;
     uint64_t per_head = 2 * m->half;
     int r = 0;
     (void)err;
@@ -115,14 +115,14 @@ static int by_row(const void *a, const void *b)
     return x->offset[0] < y->offset[0] ? -1 : x->offset[0] > y->offset[0];
 }
 
-static int refuse(struct making *m, const char *name, const char *what)
+static int refuse(struct view_builder *m, const char *name, const char *what)
 {
     fsdpck_error_set(m->err, FSDPCK_ERR_UNSUPPORTED, m->src->path, "%s", what);
     fsdpck_error_tensor(m->err, name);
     return m->err->code;
 }
 
-static int turn(struct making *m, size_t inner, enum fsdpck_llama_role role, struct turned **out)
+static int turn(struct view_builder *m, size_t inner, enum fsdpck_llama_role role, struct permuted_rows **out)
 {
     static const uint64_t origin[FSDPCK_MAX_DIMS];
     char text[160];
@@ -135,12 +135,12 @@ static int turn(struct making *m, size_t inner, enum fsdpck_llama_role role, str
     m->half = m->t->shape[0] / heads / 2;
     m->extents = (struct fsdpck_vec)FSDPCK_VEC(struct fsdpck_extent);
     int r = m->view->inner.ops->extents(&m->view->inner, inner, origin, m->t->shape, turn_extent, m, m->err);
-    struct turned *turned = r ? NULL : fsdpck_arena_alloc(&m->src->arena, sizeof *turned, m->err);
+    struct permuted_rows *turned = r ? NULL : fsdpck_arena_alloc(&m->src->arena, sizeof *turned, m->err);
     struct fsdpck_extent *copy = turned ? fsdpck_arena_array(&m->src->arena, m->extents.count, sizeof *copy, m->err) : NULL;
     if (copy && m->extents.count) {
         qsort(m->extents.data, m->extents.count, sizeof *copy, by_row);
         memcpy(copy, m->extents.data, m->extents.count * sizeof *copy);
-        *turned = (struct turned){ copy, m->extents.count, 0 };
+        *turned = (struct permuted_rows){ copy, m->extents.count, 0 };
         for (size_t i = 0; i < turned->count; i++)
             turned->longest = copy[i].size[0] > turned->longest ? copy[i].size[0] : turned->longest;
     }
@@ -155,7 +155,7 @@ static int extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *of
                    struct fsdpck_error *err)
 {
     struct view *v = src->impl;
-    const struct shown *s = (const struct shown *)v->shown.data + ordinal;
+    const struct view_tensor *s = (const struct view_tensor *)v->shown.data + ordinal;
     uint32_t ndim = source_tensors(src)[ordinal].ndim;
     uint64_t o[FSDPCK_MAX_DIMS], n[FSDPCK_MAX_DIMS];
     if (!s->turned)
@@ -196,7 +196,7 @@ static struct view *make_view(struct fsdpck_source *src)
         return NULL;
     v->inner = *src;
     v->ops = (struct fsdpck_source_ops){ .kind = src->ops->kind, .extents = extents, .close = close_view };
-    v->shown = (struct fsdpck_vec)FSDPCK_VEC(struct shown);
+    v->shown = (struct fsdpck_vec)FSDPCK_VEC(struct view_tensor);
     src->ops = &v->ops;
     src->impl = v;
     src->tensors = (struct fsdpck_vec){ NULL, 0, 0, v->inner.tensors.item_nbytes };
@@ -226,19 +226,19 @@ static bool is_state(const struct fsdpck_tensor *t)
     return false;
 }
 
-static int show(struct making *m, size_t inner)
+static int show(struct view_builder *m, size_t inner)
 {
     const struct fsdpck_tensor *t = (const struct fsdpck_tensor *)m->view->inner.tensors.data + inner;
     char name[512];
     enum fsdpck_llama_role role;
-    struct turned *turned = NULL;
+    struct permuted_rows *turned = NULL;
     m->outer[inner] = SIZE_MAX;
     if (!fsdpck_llama_rename(weight_name(t), m->to_hf, name, sizeof name, &role)) {
         m->nleft++;
         return is_state(t) ? 0 : refuse(m, t->name, "is no weight of a Llama, and only those have both names of --names");
     }
     m->outer[inner] = m->src->tensors.count;
-    struct shown *s = fsdpck_vec_push(&m->view->shown, m->err);
+    struct view_tensor *s = fsdpck_vec_push(&m->view->shown, m->err);
     if (!s)
         return FSDPCK_ERR_NOMEM;
     s->inner = inner;
@@ -260,7 +260,7 @@ static int show(struct making *m, size_t inner)
     return 0;
 }
 
-static void say_left(const struct making *m)
+static void say_left(const struct view_builder *m)
 {
     char line[160];
     size_t nitems = m->view->inner.items.count;
@@ -278,7 +278,7 @@ static void say_has(const struct fsdpck_source *src, const char *names)
         src->opt.note(src->opt.ctx, line);
 }
 
-static int show_all(struct making *m)
+static int show_all(struct view_builder *m)
 {
     size_t count = m->view->inner.tensors.count;
     int r = 0;
@@ -304,7 +304,7 @@ static char *find_config(const struct fsdpck_source *src, const char *folder)
     return NULL;
 }
 
-static int read_heads(struct making *m, const char *folder)
+static int read_heads(struct view_builder *m, const char *folder)
 {
     char *path = find_config(m->src, folder), *text = NULL;
     uint64_t nbytes;
@@ -339,7 +339,7 @@ bool fsdpck_source_is_torchtitan(const struct fsdpck_source *src) { return !src-
 int fsdpck_source_set_names(struct fsdpck_source *src, const char *names, const char *folder, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
-    struct making m = { .src = src, .to_hf = !strcmp(names, "hf"), .err = err ? err : &own };
+    struct view_builder m = { .src = src, .to_hf = !strcmp(names, "hf"), .err = err ? err : &own };
     if (!m.to_hf && strcmp(names, "torchtitan") != 0)
         return fsdpck_error_set(m.err, FSDPCK_ERR_USAGE, NULL, "'%s' are no names that a model has; there are hf, torchtitan", names);
     src->names_said = true;

@@ -31,7 +31,7 @@ static bool is_integer(const struct fsdpck_tensor *t)
 }
 
 /* Names that nothing but a quantizer gives. leaf: after the last dot. Words packed into integers; tables of bitsandbytes, of its optimizers too. */
-static bool says_so(const struct fsdpck_tensor *t, const char *leaf)
+static bool is_quantized_name(const struct fsdpck_tensor *t, const char *leaf)
 {
     static const char *const tables[] = { "absmax", "quant_map", "nested_absmax", "nested_quant_map", "qmap", "bitsandbytes__", NULL };
     static const char *const packed[] = { "qweight", "qzeros", "weight_packed", "weight_zero_point", NULL };
@@ -52,7 +52,7 @@ static const char *leaf_of(const char *name)
     return dot ? dot + 1 : name;
 }
 
-static bool is_codes(const struct fsdpck_tensor *t) { return t && (is_narrow(t) || says_so(t, leaf_of(t->name))); }
+static bool is_codes(const struct fsdpck_tensor *t) { return t && (is_narrow(t) || is_quantized_name(t, leaf_of(t->name))); }
 
 /* The tensor called PREFIX (nprefix bytes) MIDDLE (nmiddle bytes) SUFFIX; NULL: there is none. */
 static const struct fsdpck_tensor *find(const struct fsdpck_source *src, const char *prefix, size_t nprefix, const char *middle, size_t nmiddle, const char *suffix)
@@ -115,7 +115,7 @@ const char *fsdpck_quantized_beside(const struct fsdpck_source *src, const struc
     static const char *const tables[] = { ".absmax", ".quant_map" };
     const char *leaf = leaf_of(t->name);
     const struct fsdpck_tensor *other = NULL;
-    if (says_so(t, leaf))
+    if (is_quantized_name(t, leaf))
         return t->name;
     other = codes_of(src, t->name, leaf);
     if (!other && is_narrow(t))

@@ -35,7 +35,7 @@ struct header {
 /* ---- the file's frame ---- */
 
 /* Files that people take for safetensors files. True where it is one, err filled. */
-static bool known_stranger(const char *path, const char *head, size_t nbytes, struct fsdpck_error *err)
+static bool is_other_format(const char *path, const char *head, size_t nbytes, struct fsdpck_error *err)
 {
     static const char lfs[] = "version https://git-lfs";
     size_t at = 0;
@@ -63,7 +63,7 @@ static bool known_stranger(const char *path, const char *head, size_t nbytes, st
 
 static int check_frame(struct header *h, const uint8_t *head, size_t head_nbytes, uint64_t file_nbytes)
 {
-    if (known_stranger(h->path, (const char *)head, head_nbytes, h->err))
+    if (is_other_format(h->path, (const char *)head, head_nbytes, h->err))
         return FSDPCK_ERR_FORMAT;
     if (file_nbytes < 8)
         return fsdpck_error_set(h->err, FSDPCK_ERR_FORMAT, h->path, "file of %llu bytes; a safetensors file begins with 8 bytes of header length",

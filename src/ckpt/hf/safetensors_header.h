@@ -26,11 +26,11 @@ int fsdpck_safetensors_slices(const struct fsdpck_io *io, const char *path, safe
                               struct fsdpck_error *err);
 
 /* Where the tensor of the same ordinal lies, in sources of this format. */
-struct safetensors_place {
+struct safetensors_location {
     uint64_t payload;
     uint32_t file;
 };
-/* Appends the entry to the catalogue of src, whose impl is a `struct fsdpck_vec` of struct safetensors_place. */
+/* Appends the entry to the catalogue of src, whose impl is a `struct fsdpck_vec` of struct safetensors_location. */
 int fsdpck_safetensors_add(struct fsdpck_source *src, uint32_t file, const struct safetensors_entry *e, struct fsdpck_error *err);
 /* Makes impl, and sets ops. */
 int fsdpck_safetensors_begin(struct fsdpck_source *src, const struct fsdpck_source_ops *ops, struct fsdpck_error *err);

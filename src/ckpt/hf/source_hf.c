@@ -48,7 +48,7 @@ struct folder {
     bool conflict;
 };
 
-static void say(const struct folder *f, const char *before, const char *name, const char *after)
+static void note_weights(const struct folder *f, const char *before, const char *name, const char *after)
 {
     char line[1024];
     if (!f->src->opt.note)
@@ -269,7 +269,7 @@ static int check_extras(struct folder *f, struct fsdpck_error *err)
             *err = found;
             return found.code;
         }
-        say(f, "ignored ", extra.name, ": the index does not name it");
+        note_weights(f, "ignored ", extra.name, ": the index does not name it");
     }
     return 0;
 }

@@ -14,11 +14,11 @@ static const struct fsdpck_source_ops ops = {
 
 int fsdpck_safetensors_begin(struct fsdpck_source *src, const struct fsdpck_source_ops *source_ops, struct fsdpck_error *err)
 {
-    struct fsdpck_vec *places = malloc(sizeof *places);
-    if (!places)
-        return fsdpck_error_nomem(err, sizeof *places);
-    *places = (struct fsdpck_vec)FSDPCK_VEC(struct safetensors_place);
-    src->impl = places;
+    struct fsdpck_vec *locations = malloc(sizeof *locations);
+    if (!locations)
+        return fsdpck_error_nomem(err, sizeof *locations);
+    *locations = (struct fsdpck_vec)FSDPCK_VEC(struct safetensors_location);
+    src->impl = locations;
     src->ops = source_ops;
     return 0;
 }
@@ -36,15 +36,15 @@ int fsdpck_safetensors_add(struct fsdpck_source *src, uint32_t file, const struc
     struct fsdpck_error own = { 0 };
     const char *path = source_files(src)[file].path;
     size_t old = fsdpck_names_find(&src->names, e->name);
-    const struct safetensors_place *places = ((struct fsdpck_vec *)src->impl)->data;
+    const struct safetensors_location *locations = ((struct fsdpck_vec *)src->impl)->data;
     if (!err)
         err = &own;
-    if (old != SIZE_MAX && places[old].file != file)
-        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "tensor '%s' is also in '%s'", e->name, source_files(src)[places[old].file].pub.name);
-    struct safetensors_place *place = fsdpck_vec_push(src->impl, err);
-    if (!place)
+    if (old != SIZE_MAX && locations[old].file != file)
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "tensor '%s' is also in '%s'", e->name, source_files(src)[locations[old].file].pub.name);
+    struct safetensors_location *location = fsdpck_vec_push(src->impl, err);
+    if (!location)
         return FSDPCK_ERR_NOMEM;
-    *place = (struct safetensors_place){ e->payload, file };
+    *location = (struct safetensors_location){ e->payload, file };
     return fsdpck_source_add_tensor(src, path, e->name, NULL, 0, e->dtype, e->ndim, e->shape, err) ? 0 : err->code;
 }
 
@@ -53,10 +53,10 @@ int fsdpck_safetensors_extents(struct fsdpck_source *src, size_t ordinal, const 
 {
     static const uint64_t origin[FSDPCK_MAX_DIMS];
     const struct fsdpck_tensor *t = &source_tensors(src)[ordinal];
-    const struct safetensors_place *place = (const struct safetensors_place *)((struct fsdpck_vec *)src->impl)->data + ordinal;
+    const struct safetensors_location *location = (const struct safetensors_location *)((struct fsdpck_vec *)src->impl)->data + ordinal;
     (void)offset; /* one chunk holds every box */
     (void)size;
-    struct fsdpck_extent e = { .file = place->file, .offset = origin, .size = t->shape, .payload = place->payload, .payload_nbytes = t->nbytes };
+    struct fsdpck_extent e = { .file = location->file, .offset = origin, .size = t->shape, .payload = location->payload, .payload_nbytes = t->nbytes };
     return visit(ctx, &e, err);
 }
 

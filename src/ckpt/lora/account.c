@@ -72,23 +72,23 @@ int fsdpck_lora_find_model(struct fsdpck_lora_adapter *a, struct fsdpck_error *e
 
 /* ---- the account ---- */
 
-struct beside {
+struct unused_tensors {
     const char *first;
     size_t count;
 };
 
-static void count(struct beside *b, const struct fsdpck_tensor *t)
+static void count_unused(struct unused_tensors *b, const struct fsdpck_tensor *t)
 {
     b->first = b->first ? b->first : t->name;
     b->count++;
 }
 
-static void say(const struct beside *b, const char *whose, const struct fsdpck_options *opt)
+static void note_unused(const struct unused_tensors *b, const char *whose, const struct fsdpck_options *opt)
 {
     if (b->count == 1)
-        fsdpck_lora_say(opt, "'%s' is %s, and no part of this adapter", b->first, whose);
+        fsdpck_lora_note(opt, "'%s' is %s, and no part of this adapter", b->first, whose);
     else if (b->count)
-        fsdpck_lora_say(opt, "%zu tensors, '%s' the first, are %s, and no part of this adapter", b->count, b->first, whose);
+        fsdpck_lora_note(opt, "%zu tensors, '%s' the first, are %s, and no part of this adapter", b->count, b->first, whose);
 }
 
 static int not_used(const struct fsdpck_lora_adapter *a, size_t i, struct fsdpck_error *err)
@@ -100,21 +100,21 @@ static int not_used(const struct fsdpck_lora_adapter *a, size_t i, struct fsdpck
 
 int fsdpck_lora_account_for(const struct fsdpck_lora_adapter *a, const bool *used, const struct fsdpck_options *opt, struct fsdpck_error *err)
 {
-    struct beside model = { 0 }, others = { 0 };
+    struct unused_tensors model = { 0 }, others = { 0 };
     for (size_t i = 0; i < a->selection.ntensors; i++) {
         enum fsdpck_lora_role role = a->names[i].role;
         const struct fsdpck_tensor *t = lora_tensor(a, (int64_t)i);
         if (used[i])
             continue;
         if (role == LORA_ORIGINAL || (role < LORA_A && a->beside_model))
-            count(&model, t);
+            count_unused(&model, t);
         else if (role >= LORA_A && !fsdpck_lora_is_part(a, i))
-            count(&others, t);
+            count_unused(&others, t);
         else
             return not_used(a, i, err);
     }
-    say(&model, "of the frozen model", opt);
-    say(&others, "another adapter's", opt);
+    note_unused(&model, "of the frozen model", opt);
+    note_unused(&others, "another adapter's", opt);
     return 0;
 }
 

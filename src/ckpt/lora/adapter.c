@@ -20,7 +20,7 @@ int fsdpck_lora_refuse(const struct fsdpck_lora_adapter *a, int64_t position, in
     return code;
 }
 
-void fsdpck_lora_say(const struct fsdpck_options *opt, const char *fmt, ...)
+void fsdpck_lora_note(const struct fsdpck_options *opt, const char *fmt, ...)
 {
     char line[1024];
     va_list ap;
@@ -62,13 +62,13 @@ static int no_adapter(const struct fsdpck_lora_adapter *a, struct fsdpck_error *
     return FSDPCK_ERR_MISSING;
 }
 
-struct seen {
+struct adapter_count {
     const char *name;
     int64_t first;
     size_t count;
 };
 
-static size_t see_adapters(const struct fsdpck_lora_adapter *a, struct seen *seen, size_t most)
+static size_t count_adapters(const struct fsdpck_lora_adapter *a, struct adapter_count *seen, size_t most)
 {
     size_t n = 0;
     for (size_t i = 0; i < a->selection.ntensors; i++) {
@@ -79,7 +79,7 @@ static size_t see_adapters(const struct fsdpck_lora_adapter *a, struct seen *see
         while (k < n && strcmp(seen[k].name, name) != 0)
             k++;
         if (k == n && n < most)
-            seen[n++] = (struct seen){ .name = name, .first = (int64_t)i };
+            seen[n++] = (struct adapter_count){ .name = name, .first = (int64_t)i };
         if (k < n)
             seen[k].count++;
     }
@@ -89,9 +89,9 @@ static size_t see_adapters(const struct fsdpck_lora_adapter *a, struct seen *see
 /* Names a tensor of the smallest: where one adapter is meant to be alone, that is the stray one. */
 static int several(const struct fsdpck_lora_adapter *a, const char *wanted, struct fsdpck_error *err)
 {
-    struct seen seen[8];
+    struct adapter_count seen[8];
     char list[300] = "";
-    size_t n = see_adapters(a, seen, 8), at = 0, least = 0;
+    size_t n = count_adapters(a, seen, 8), at = 0, least = 0;
     for (size_t i = 0; i < n && at < sizeof list - 1; i++) {
         at += (size_t)snprintf(list + at, sizeof list - at, "%s'%s'", i ? ", " : "", seen[i].name);
         least = seen[i].count < seen[least].count || (seen[i].count == seen[least].count && i == 1) ? i : least;

@@ -74,7 +74,7 @@ int fsdpck_lora_adapter_configure(struct fsdpck_lora_adapter *a, const struct fs
 /* Whether the adapter has a tensor that this name in modules_to_save saves. */
 bool fsdpck_lora_is_saved(const struct fsdpck_lora_adapter *a, const char *name);
 /* Notes the entries of the configuration that have no effect on any tensor. */
-void fsdpck_lora_tell_config(const struct fsdpck_lora_adapter *a, const struct fsdpck_options *opt);
+void fsdpck_lora_note_config(const struct fsdpck_lora_adapter *a, const struct fsdpck_options *opt);
 /* Everything is found, and held against the rules. */
 int fsdpck_lora_adapter_check(struct fsdpck_lora_adapter *a, struct fsdpck_error *err);
 
@@ -101,6 +101,6 @@ int fsdpck_lora_account_for(const struct fsdpck_lora_adapter *a, const bool *use
 /* How many whole parameters the configuration does not name, and the first one's name. */
 size_t fsdpck_lora_unnamed(const struct fsdpck_lora_adapter *a, const char **first);
 /* A note of the caller's options. */
-void fsdpck_lora_say(const struct fsdpck_options *opt, const char *fmt, ...) FSDPCK_PRINTF(2, 3);
+void fsdpck_lora_note(const struct fsdpck_options *opt, const char *fmt, ...) FSDPCK_PRINTF(2, 3);
 
 #endif

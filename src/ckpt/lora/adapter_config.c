@@ -122,24 +122,24 @@ static bool reaches_any(const struct fsdpck_lora_adapter *a, const char *express
     return false;
 }
 
-static void tell_patterns(const struct fsdpck_lora_adapter *a, const char *key, const struct fsdpck_options *opt)
+static void note_patterns(const struct fsdpck_lora_adapter *a, const char *key, const struct fsdpck_options *opt)
 {
     const char *name;
     for (size_t i = 0; (name = fsdpck_lora_config_pattern(&a->config, key, i)); i++)
         if (!reaches_any(a, name))
-            fsdpck_lora_say(opt, "%s has '%s', which is none of the adapter's modules", key, name);
+            fsdpck_lora_note(opt, "%s has '%s', which is none of the adapter's modules", key, name);
 }
 
-void fsdpck_lora_tell_config(const struct fsdpck_lora_adapter *a, const struct fsdpck_options *opt)
+void fsdpck_lora_note_config(const struct fsdpck_lora_adapter *a, const struct fsdpck_options *opt)
 {
     const char *name;
     if (!a->config.doc || !opt->note)
         return;
     for (size_t i = 0; (name = fsdpck_lora_config_saved_name(&a->config, i)); i++)
         if (!fsdpck_lora_is_saved(a, name))
-            fsdpck_lora_say(opt, "modules_to_save has '%s', and there is no tensor of it", name);
-    tell_patterns(a, "rank_pattern", opt);
-    tell_patterns(a, "alpha_pattern", opt);
+            fsdpck_lora_note(opt, "modules_to_save has '%s', and there is no tensor of it", name);
+    note_patterns(a, "rank_pattern", opt);
+    note_patterns(a, "alpha_pattern", opt);
     for (size_t i = 0; (name = fsdpck_lora_config_unknown(&a->config, i)); i++)
-        fsdpck_lora_say(opt, FSDPCK_LORA_CONFIG_NAME " has the key '%s', which is not known here and changes nothing", name);
+        fsdpck_lora_note(opt, FSDPCK_LORA_CONFIG_NAME " has the key '%s', which is not known here and changes nothing", name);
 }

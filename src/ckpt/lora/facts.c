@@ -104,7 +104,7 @@ static bool find_gap(struct fsdpck_lora_adapter *a, const struct groups *stacks,
         for (size_t k = 0; k < stacks->list.count; k++)
             if (strlen(s[k].key) == before && strncmp(s[k].key, x[i].key, before) == 0 && x[i].count < s[k].count) {
                 if (!fsdpck_lora_config_picks_layers(&a->config))
-                    fsdpck_lora_say(opt, "'%s' has LoRA in %zu of %zu layers: where the model has it in all of them, tensors are missing", x[i].key, x[i].count, s[k].count);
+                    fsdpck_lora_note(opt, "'%s' has LoRA in %zu of %zu layers: where the model has it in all of them, tensors are missing", x[i].key, x[i].count, s[k].count);
                 return true;
             }
     }

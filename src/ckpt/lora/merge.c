@@ -99,7 +99,7 @@ static bool fits_transposed(const struct fsdpck_tensor *w, const struct fsdpck_t
 }
 
 /* A square layer fits both ways: then the configuration decides. */
-static int choose_way(const struct fsdpck_lora_merge *m, const struct lora_target *t, const struct fsdpck_lora_module *module, bool *transposed,
+static int choose_orientation(const struct fsdpck_lora_merge *m, const struct lora_target *t, const struct fsdpck_lora_module *module, bool *transposed,
                       struct fsdpck_error *err)
 {
     const struct fsdpck_tensor *w = lora_base_tensor(m, t), *a = lora_tensor(m->adapter, module->a), *b = lora_tensor(m->adapter, module->b);
@@ -130,7 +130,7 @@ static int count_product(struct fsdpck_lora_merge *m, const struct fsdpck_lora_m
     struct fsdpck_operand *x = &more[t->products->count++];
     const struct fsdpck_tensor *w = lora_base_tensor(m, t);
     *x = (struct fsdpck_operand){ .module = module };
-    rc = choose_way(m, t, module, &x->transposed, err);
+    rc = choose_orientation(m, t, module, &x->transposed, err);
     if (rc == 0) {
         x->nrow = w->shape[0];
         x->ncol = w->nelem / w->shape[0];
@@ -177,22 +177,22 @@ static int build(struct fsdpck_lora_merge *m, struct fsdpck_error *err)
     return rc ? rc : fsdpck_lora_account_for(a, m->used, m->opt, err);
 }
 
-static void tell_ties(const struct fsdpck_lora_merge *m)
+static void note_ties(const struct fsdpck_lora_merge *m)
 {
     for (size_t i = 0; i < m->list.count; i++)
         if (lora_base_nnames(m, list_of(m)[i]) > 1)
-            fsdpck_lora_say(m->opt, "'%s' has two names in the base: the change is seen under both, as in PEFT", lora_base_tensor(m, list_of(m)[i])->name);
+            fsdpck_lora_note(m->opt, "'%s' has two names in the base: the change is seen under both, as in PEFT", lora_base_tensor(m, list_of(m)[i])->name);
 }
 
 /* PEFT replaces these silently. */
-static void tell_whole(const struct fsdpck_lora_merge *m)
+static void note_whole(const struct fsdpck_lora_merge *m)
 {
     const char *first;
     size_t n = fsdpck_lora_unnamed(m->adapter, &first);
     if (n == 1)
-        fsdpck_lora_say(m->opt, "the adapter's '%s' is a whole parameter that its configuration does not name: it replaces the base's, as in PEFT", first);
+        fsdpck_lora_note(m->opt, "the adapter's '%s' is a whole parameter that its configuration does not name: it replaces the base's, as in PEFT", first);
     else if (n)
-        fsdpck_lora_say(m->opt, "%zu tensors of the adapter, '%s' the first, are whole parameters that its configuration does not name: they replace the base's, as in "
+        fsdpck_lora_note(m->opt, "%zu tensors of the adapter, '%s' the first, are whole parameters that its configuration does not name: they replace the base's, as in "
                         "PEFT", n, first);
 }
 
@@ -209,9 +209,9 @@ static int begin(void *ctx, const struct fsdpck_selection *selection, struct fsd
     if (rc == 0)
         rc = fsdpck_operands_new(m->adapter, m->sets, m->nsets, m->memory_nbytes, &m->operands, err);
     if (rc == 0) {
-        tell_ties(m);
-        tell_whole(m);
-        fsdpck_lora_tell_config(m->adapter, m->opt);
+        note_ties(m);
+        note_whole(m);
+        fsdpck_lora_note_config(m->adapter, m->opt);
         rc = fsdpck_lora_merge_factors(m, err);
     }
     return rc;

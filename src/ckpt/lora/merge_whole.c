@@ -104,7 +104,7 @@ static int check_all_there(struct fsdpck_lora_merge *m, struct fsdpck_error *err
     for (size_t i = 0; i < m->selection->ntensors && rc == 0; i++)
         rc = check_there(m, i, &untouched, &first, err);
     if (rc == 0 && untouched)
-        fsdpck_lora_say(m->opt, "target_modules reaches %zu of the base's tensors that the adapter has nothing for, '%s' the first: they stay as they are", untouched, first);
+        fsdpck_lora_note(m->opt, "target_modules reaches %zu of the base's tensors that the adapter has nothing for, '%s' the first: they stay as they are", untouched, first);
     return rc;
 }
 

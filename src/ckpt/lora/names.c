@@ -8,7 +8,7 @@
 
 enum { MAX_PARTS = 128 };
 
-struct parts {
+struct name_parts {
     const char *at[MAX_PARTS];
     size_t count;
 };
@@ -21,14 +21,14 @@ static bool is_one_of(const char *s, const char *const *words)
     return false;
 }
 
-static void drop(struct parts *p, size_t first, size_t n)
+static void drop(struct name_parts *p, size_t first, size_t n)
 {
     memmove(p->at + first, p->at + first + n, (p->count - first - n) * sizeof *p->at);
     p->count -= n;
 }
 
 /* Cuts the copy at its dots. */
-static bool split(char *copy, struct parts *p)
+static bool split(char *copy, struct name_parts *p)
 {
     for (char *dot = copy; copy; copy = dot ? dot + 1 : NULL) {
         if (p->count == MAX_PARTS)
@@ -40,7 +40,7 @@ static bool split(char *copy, struct parts *p)
     return true;
 }
 
-static void drop_wrappers(struct parts *p)
+static void drop_wrappers(struct name_parts *p)
 {
     static const char *const anywhere[] = { "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_ddp_wrapped_module", NULL };
     for (size_t i = 0; i + 1 < p->count;)
@@ -57,7 +57,7 @@ static void drop_wrappers(struct parts *p)
         }
 }
 
-static const char *join(struct fsdpck_arena *a, const struct parts *p, size_t first, size_t end, struct fsdpck_error *err)
+static const char *join(struct fsdpck_arena *a, const struct name_parts *p, size_t first, size_t end, struct fsdpck_error *err)
 {
     size_t nbytes = 1;
     for (size_t i = first; i < end; i++)
@@ -72,7 +72,7 @@ static const char *join(struct fsdpck_arena *a, const struct parts *p, size_t fi
 }
 
 /* What follows the adapter's own part: [adapter] [ending]. Sets *adapter, and returns whether that is all there is. */
-static bool take_tail(const struct parts *p, size_t at, const char *ending, bool may_lack_ending, const char **adapter)
+static bool take_tail(const struct name_parts *p, size_t at, const char *ending, bool may_lack_ending, const char **adapter)
 {
     size_t n = p->count - at;
     bool ends = n && strcmp(p->at[p->count - 1], ending) == 0;
@@ -85,7 +85,7 @@ static bool take_tail(const struct parts *p, size_t at, const char *ending, bool
 }
 
 /* A name that goes on behind an adapter's parameter: an optimizer calls its state after it. */
-static bool goes_on(const struct parts *p, size_t at)
+static bool is_optimizer_state(const struct name_parts *p, size_t at)
 {
     for (size_t i = at; i + 1 < p->count && i < at + 2; i++)
         if (strcmp(p->at[i], "weight") == 0 || strcmp(p->at[i], "bias") == 0)
@@ -93,17 +93,17 @@ static bool goes_on(const struct parts *p, size_t at)
     return false;
 }
 
-static enum fsdpck_lora_role role_of_pair(const struct parts *p, size_t i, const char **adapter)
+static enum fsdpck_lora_role role_of_pair(const struct name_parts *p, size_t i, const char **adapter)
 {
     bool b = p->at[i][5] == 'B';
     if (take_tail(p, i + 1, "weight", false, adapter))
         return b ? LORA_B : LORA_A;
     if (b && take_tail(p, i + 1, "bias", false, adapter))
         return LORA_B_BIAS;
-    return goes_on(p, i + 1) ? LORA_STATE : LORA_UNKNOWN;
+    return is_optimizer_state(p, i + 1) ? LORA_STATE : LORA_UNKNOWN;
 }
 
-static enum fsdpck_lora_role role_of_embedding(const struct parts *p, size_t i, const char **adapter)
+static enum fsdpck_lora_role role_of_embedding(const struct name_parts *p, size_t i, const char **adapter)
 {
     *adapter = p->count == i + 2 ? p->at[i + 1] : "";
     if (p->count > i + 2)
@@ -114,12 +114,12 @@ static enum fsdpck_lora_role role_of_embedding(const struct parts *p, size_t i, 
 static bool begins(const char *s, const char *with) { return strncmp(s, with, strlen(with)) == 0; }
 
 /* The parts of a name: module [0, at), PEFT's own [at, leaf), leaf [leaf, end). */
-struct place {
+struct name_sections {
     size_t at, leaf, end;
     const char *adapter;
 };
 
-static enum fsdpck_lora_role role_of_tokens(const struct parts *p, size_t i, struct place *to)
+static enum fsdpck_lora_role role_of_tokens(const struct name_parts *p, size_t i, struct name_sections *to)
 {
     to->leaf = i;
     to->end = i + 1;
@@ -128,7 +128,7 @@ static enum fsdpck_lora_role role_of_tokens(const struct parts *p, size_t i, str
 }
 
 /* trainable_token_indices of a LoRA wraps the embedding as token_adapter; on its own, the method is the layer itself. */
-static enum fsdpck_lora_role role_in_token_adapter(const struct parts *p, size_t i, struct place *to)
+static enum fsdpck_lora_role role_in_token_adapter(const struct name_parts *p, size_t i, struct name_sections *to)
 {
     const char *next = i + 1 < p->count ? p->at[i + 1] : "";
     if (strcmp(next, "trainable_tokens_delta") == 0)
@@ -140,7 +140,7 @@ static enum fsdpck_lora_role role_in_token_adapter(const struct parts *p, size_t
 }
 
 /* An adapter inside of another's layer. */
-static bool goes_deeper(const struct parts *p, size_t i)
+static bool has_inner_adapter(const struct name_parts *p, size_t i)
 {
     for (; i < p->count; i++)
         if (begins(p->at[i], "lora_") || begins(p->at[i], "trainable_tokens_"))
@@ -149,18 +149,18 @@ static bool goes_deeper(const struct parts *p, size_t i)
 }
 
 /* The role that part i gives the name; PLAIN: none. */
-static enum fsdpck_lora_role role_at(const struct parts *p, size_t i, struct place *to)
+static enum fsdpck_lora_role role_at(const struct name_parts *p, size_t i, struct name_sections *to)
 {
     static const char *const pairs[] = { "lora_A", "lora_B", NULL }, *const embeddings[] = { "lora_embedding_A", "lora_embedding_B", NULL };
     const char *part = p->at[i], **adapter = &to->adapter;
     bool last = i + 1 == p->count;
-    *to = (struct place){ .at = i, .leaf = i + 1, .end = p->count, .adapter = "" };
+    *to = (struct name_sections){ .at = i, .leaf = i + 1, .end = p->count, .adapter = "" };
     if (is_one_of(part, pairs))
         return role_of_pair(p, i, adapter);
     if (is_one_of(part, embeddings))
         return role_of_embedding(p, i, adapter);
     if (strcmp(part, "lora_magnitude_vector") == 0)
-        return take_tail(p, i + 1, "weight", true, adapter) ? LORA_MAGNITUDE : goes_on(p, i + 1) ? LORA_STATE : LORA_UNKNOWN;
+        return take_tail(p, i + 1, "weight", true, adapter) ? LORA_MAGNITUDE : is_optimizer_state(p, i + 1) ? LORA_STATE : LORA_UNKNOWN;
     if (strcmp(part, "modules_to_save") == 0 && i + 2 < p->count) {
         *adapter = p->at[i + 1];
         to->leaf = i + 2;
@@ -173,11 +173,11 @@ static enum fsdpck_lora_role role_at(const struct parts *p, size_t i, struct pla
     if (strcmp(part, "original_module") == 0 || strcmp(part, "trainable_tokens_original") == 0)
         return last ? LORA_PLAIN : LORA_ORIGINAL;
     if (strcmp(part, "base_layer") == 0)
-        return last ? LORA_PLAIN : goes_deeper(p, i + 1) ? LORA_UNKNOWN : LORA_BASE;
+        return last ? LORA_PLAIN : has_inner_adapter(p, i + 1) ? LORA_UNKNOWN : LORA_BASE;
     return begins(part, "lora_") ? LORA_UNKNOWN : LORA_PLAIN;
 }
 
-static int put_strings(struct fsdpck_arena *a, const struct parts *p, const struct place *at, struct fsdpck_lora_name *out, struct fsdpck_error *err)
+static int put_strings(struct fsdpck_arena *a, const struct name_parts *p, const struct name_sections *at, struct fsdpck_lora_name *out, struct fsdpck_error *err)
 {
     bool has_leaf = out->role <= LORA_BASE || out->role == LORA_SAVED || out->role == LORA_TOKENS;
     out->adapter = at->adapter;
@@ -191,9 +191,9 @@ static int put_strings(struct fsdpck_arena *a, const struct parts *p, const stru
 
 int fsdpck_lora_name_parse(struct fsdpck_arena *a, const char *name, struct fsdpck_lora_name *out, struct fsdpck_error *err)
 {
-    struct parts p = { .count = 0 };
+    struct name_parts p = { .count = 0 };
     char *copy = fsdpck_arena_strndup(a, name, strlen(name), err);
-    struct place at = { 0 };
+    struct name_sections at = { 0 };
     size_t i = 0;
     *out = (struct fsdpck_lora_name){ .adapter = "", .between = "", .leaf = "" };
     if (!copy)
@@ -207,7 +207,7 @@ int fsdpck_lora_name_parse(struct fsdpck_arena *a, const char *name, struct fsdp
     while (i < p.count && (out->role = role_at(&p, i, &at)) == LORA_PLAIN)
         i++;
     if (out->role <= LORA_STATE) /* a parameter of the module before its last part */
-        at = (struct place){ .at = p.count - 1, .leaf = p.count - 1, .end = p.count, .adapter = "" };
+        at = (struct name_sections){ .at = p.count - 1, .leaf = p.count - 1, .end = p.count, .adapter = "" };
     return put_strings(a, &p, &at, out, err);
 }
 

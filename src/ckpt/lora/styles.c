@@ -135,32 +135,32 @@ static int refuse_extras(const struct fsdpck_lora_adapter *a, enum fsdpck_lora_s
 static bool is_empty(const char *json) { return !json || strcmp(json, "{}") == 0 || strcmp(json, "null") == 0; }
 
 /* Parameters that nothing in the configuration names; PEFT saves embeddings so that were resized or adapted. */
-static void tell_whole(const struct fsdpck_lora_adapter *a, const struct fsdpck_options *opt)
+static void note_whole(const struct fsdpck_lora_adapter *a, const struct fsdpck_options *opt)
 {
     const char *first;
     size_t n = fsdpck_lora_unnamed(a, &first);
     if (n == 1)
-        fsdpck_lora_say(opt, "'%s' is a whole parameter: PEFT puts it in place of the base's; vLLM and llama.cpp's converter refuse it (merge-lora first)", first);
+        fsdpck_lora_note(opt, "'%s' is a whole parameter: PEFT puts it in place of the base's; vLLM and llama.cpp's converter refuse it (merge-lora first)", first);
     else if (n)
-        fsdpck_lora_say(opt, "%zu tensors, '%s' the first, are whole parameters: PEFT puts them in place of the base's; vLLM and llama.cpp's converter refuse them "
+        fsdpck_lora_note(opt, "%zu tensors, '%s' the first, are whole parameters: PEFT puts them in place of the base's; vLLM and llama.cpp's converter refuse them "
                         "(merge-lora first)", n, first);
 }
 
 static void warn_peft(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_facts *f, const struct fsdpck_options *opt)
 {
-    tell_whole(a, opt);
+    note_whole(a, opt);
     if (a->tokens.count)
-        fsdpck_lora_say(opt, "trained tokens: vLLM refuses this adapter, llama.cpp's converter too (merge-lora first); PEFT knows them from 0.15 on");
+        fsdpck_lora_note(opt, "trained tokens: vLLM refuses this adapter, llama.cpp's converter too (merge-lora first); PEFT knows them from 0.15 on");
     if (f->dora)
-        fsdpck_lora_say(opt, "DoRA: vLLM refuses this adapter, llama.cpp's converter too (merge-lora first)");
+        fsdpck_lora_note(opt, "DoRA: vLLM refuses this adapter, llama.cpp's converter too (merge-lora first)");
     if (!is_empty(f->modules_to_save))
-        fsdpck_lora_say(opt, "modules_to_save: vLLM refuses this adapter, llama.cpp's converter too (merge-lora first)");
+        fsdpck_lora_note(opt, "modules_to_save: vLLM refuses this adapter, llama.cpp's converter too (merge-lora first)");
     if (!is_empty(f->alpha_pattern))
-        fsdpck_lora_say(opt, "alpha_pattern: llama.cpp, vLLM and PEFT 0.5 ignore it, and would scale those modules wrongly (merge-lora first)");
+        fsdpck_lora_note(opt, "alpha_pattern: llama.cpp, vLLM and PEFT 0.5 ignore it, and would scale those modules wrongly (merge-lora first)");
     if (a->config.rslora)
-        fsdpck_lora_say(opt, "rsLoRA: llama.cpp ignores use_rslora, and would scale wrongly (merge-lora first); PEFT knows it from 0.8 on");
+        fsdpck_lora_note(opt, "rsLoRA: llama.cpp ignores use_rslora, and would scale wrongly (merge-lora first); PEFT knows it from 0.8 on");
     if (!a->config.doc)
-        fsdpck_lora_say(opt, "no adapter_config.json was given: what is written has no task_type and no base_model_name_or_path");
+        fsdpck_lora_note(opt, "no adapter_config.json was given: what is written has no task_type and no base_model_name_or_path");
 }
 
 int fsdpck_lora_style_check(struct fsdpck_lora_adapter *a, enum fsdpck_lora_style style, const struct fsdpck_lora_facts *facts,
@@ -172,12 +172,12 @@ int fsdpck_lora_style_check(struct fsdpck_lora_adapter *a, enum fsdpck_lora_styl
     }
     int rc = refuse_extras(a, style, err);
     if (rc == 0 && style == FSDPCK_LORA_KOHYA && facts->dora)
-        fsdpck_lora_say(opt, "DoRA: sd-scripts ignores dora_scale; LyCORIS and ComfyUI read it");
+        fsdpck_lora_note(opt, "DoRA: sd-scripts ignores dora_scale; LyCORIS and ComfyUI read it");
     if (rc == 0 && style == FSDPCK_LORA_COMFY && facts->dora)
-        fsdpck_lora_say(opt, "DoRA: a ComfyUI of before 2025 takes dora_scale along the inputs, and gets it wrong");
+        fsdpck_lora_note(opt, "DoRA: a ComfyUI of before 2025 takes dora_scale along the inputs, and gets it wrong");
     for (size_t i = 0; rc == 0 && style == FSDPCK_LORA_DIFFUSERS && i < a->modules.count; i++)
         if (fsdpck_lora_scale(a, &lora_modules(a)[i]) != 1) {
-            fsdpck_lora_say(opt, "diffusers before 0.35 and ComfyUI ignore the header's lora_adapter_metadata, and take alpha to be the rank");
+            fsdpck_lora_note(opt, "diffusers before 0.35 and ComfyUI ignore the header's lora_adapter_metadata, and take alpha to be the rank");
             break;
         }
     return rc;

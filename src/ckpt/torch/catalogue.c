@@ -29,7 +29,7 @@ struct catalogue_entry {
 void fsdpck_catalogue_begin(struct fsdpck_catalogue *c, struct fsdpck_source *src, struct dcp *dcp, struct fsdpck_error *err)
 {
     *c = (struct fsdpck_catalogue){ .src = src, .dcp = dcp, .err = err, .entries = FSDPCK_VEC(struct catalogue_entry),
-                                    .pieces = FSDPCK_VEC(struct fsdpck_piece) };
+                                    .pieces = FSDPCK_VEC(struct fsdpck_stored_box) };
 }
 
 void fsdpck_catalogue_free(struct fsdpck_catalogue *c)
@@ -149,14 +149,14 @@ int fsdpck_catalogue_placed(struct fsdpck_catalogue *c, size_t ordinal, const st
     return 0;
 }
 
-int fsdpck_catalogue_piece(struct fsdpck_catalogue *c, const struct fsdpck_piece *piece)
+int fsdpck_catalogue_add_box(struct fsdpck_catalogue *c, const struct fsdpck_stored_box *piece)
 {
     uint32_t ndim = entries(c)[piece->tensor].ndim;
     if (!fsdpck_box_nelem(piece->box + ndim, ndim))
         return 0;
     uint64_t *box = fsdpck_arena_array(&c->src->arena, 2 * ndim, sizeof *box, c->err);
     uint64_t *strides = piece->strides ? fsdpck_arena_array(&c->scratch, ndim, sizeof *strides, c->err) : NULL;
-    struct fsdpck_piece *p = fsdpck_vec_push(&c->pieces, c->err);
+    struct fsdpck_stored_box *p = fsdpck_vec_push(&c->pieces, c->err);
     if (!box || (piece->strides && !strides) || !p)
         return FSDPCK_ERR_NOMEM;
     *p = *piece;
@@ -183,7 +183,7 @@ const char *fsdpck_catalogue_incomplete(const struct fsdpck_catalogue *c, uint32
 
 /* ---- joining ---- */
 
-static int compare_boxes(const struct fsdpck_piece *a, const struct fsdpck_piece *b, uint32_t ndim)
+static int compare_boxes(const struct fsdpck_stored_box *a, const struct fsdpck_stored_box *b, uint32_t ndim)
 {
     for (uint32_t d = 0; d < 2 * ndim; d++)
         if (a->box[d] != b->box[d])
@@ -194,19 +194,19 @@ static int compare_boxes(const struct fsdpck_piece *a, const struct fsdpck_piece
 /* By tensor, box, file. */
 static int compare_pieces(const void *a, const void *b, void *ctx)
 {
-    const struct fsdpck_piece *x = a, *y = b;
+    const struct fsdpck_stored_box *x = a, *y = b;
     if (x->tensor != y->tensor)
         return x->tensor < y->tensor ? -1 : 1;
     int order = compare_boxes(x, y, entries(ctx)[x->tensor].ndim);
     return order ? order : x->file < y->file ? -1 : x->file > y->file;
 }
 
-static int make_chunk(struct fsdpck_catalogue *c, const struct fsdpck_piece *p, uint32_t ndim, struct dcp_chunk *chunk)
+static int make_chunk(struct fsdpck_catalogue *c, const struct fsdpck_stored_box *p, uint32_t ndim, struct dcp_chunk *chunk)
 {
     chunk->file = p->file;
     chunk->item = p->item;
     chunk->item_nbytes = p->item_nbytes;
-    chunk->place.payload = p->payload;
+    chunk->location.payload = p->payload;
     chunk->crc = p->crc;
     if (p->strides) {
         struct dcp_layout *layout = fsdpck_arena_alloc(&c->dcp->layouts, sizeof *layout + ndim * sizeof *layout->strides, c->err);
@@ -215,7 +215,7 @@ static int make_chunk(struct fsdpck_catalogue *c, const struct fsdpck_piece *p, 
         layout->payload = p->payload;
         if (ndim)
             memcpy(layout->strides, p->strides, ndim * sizeof *layout->strides);
-        chunk->place.layout = layout;
+        chunk->location.layout = layout;
     }
     if (p->packed)
         atomic_store(&chunk->state, DCP_PACKED);
@@ -237,8 +237,8 @@ static int check_cover(struct fsdpck_catalogue *c, const char *file, const struc
 }
 
 /* Pieces [begin, end) are those of the tensor; of equal boxes the first is kept. */
-static int make_chunks(struct fsdpck_catalogue *c, const char *file, const struct catalogue_entry *e, const struct fsdpck_piece *begin,
-                       const struct fsdpck_piece *end, struct dcp_tensor *out)
+static int make_chunks(struct fsdpck_catalogue *c, const char *file, const struct catalogue_entry *e, const struct fsdpck_stored_box *begin,
+                       const struct fsdpck_stored_box *end, struct dcp_tensor *out)
 {
     size_t most = (size_t)(end - begin);
     uint64_t *boxes = fsdpck_arena_array(&c->src->arena, most, 2 * e->ndim * sizeof *boxes, c->err);
@@ -246,7 +246,7 @@ static int make_chunks(struct fsdpck_catalogue *c, const char *file, const struc
     if (!boxes || !chunks)
         return FSDPCK_ERR_NOMEM;
     *out = (struct dcp_tensor){ .boxes = boxes, .chunks = chunks };
-    for (const struct fsdpck_piece *p = begin; p < end; p++) {
+    for (const struct fsdpck_stored_box *p = begin; p < end; p++) {
         if (p > begin && compare_boxes(p - 1, p, e->ndim) == 0)
             continue;
         if (!fsdpck_box_inside(e->ndim, p->box, p->box + e->ndim, e->shape))
@@ -273,9 +273,9 @@ static bool same_chunks(const struct fsdpck_tensor *t, const struct dcp_tensor *
         uint32_t state = atomic_load(&x->state);
         if (x->file != y->file || x->item != y->item || state != atomic_load(&y->state))
             return false;
-        if (!(state & DCP_STRIDED) ? x->place.payload != y->place.payload
-                                   : x->place.layout->payload != y->place.layout->payload ||
-                                         memcmp(x->place.layout->strides, y->place.layout->strides, t->ndim * sizeof(uint64_t)) != 0)
+        if (!(state & DCP_STRIDED) ? x->location.payload != y->location.payload
+                                   : x->location.layout->payload != y->location.layout->payload ||
+                                         memcmp(x->location.layout->strides, y->location.layout->strides, t->ndim * sizeof(uint64_t)) != 0)
             return false;
     }
     return true;
@@ -292,7 +292,7 @@ static int find_twin(struct fsdpck_catalogue *c, const struct catalogue_entry *e
     const struct dcp_chunk *first = &d->chunks[0];
     bool strided = atomic_load(&first->state) & DCP_STRIDED;
     snprintf(key, sizeof key, "%" PRIu32 "@%" PRIu64 "+%" PRIu64 " %s %s", first->file, first->item,
-             strided ? first->place.layout->payload : first->place.payload, fsdpck_dtype_info(e->dtype)->name,
+             strided ? first->location.layout->payload : first->location.payload, fsdpck_dtype_info(e->dtype)->name,
              fsdpck_format_dims(shape, sizeof shape, e->shape, e->ndim));
     size_t old = fsdpck_names_find(&c->places, key);
     if (old != SIZE_MAX) {
@@ -326,7 +326,7 @@ static int add_tensor(struct fsdpck_catalogue *c, const char *file, const struct
 int fsdpck_catalogue_finish(struct fsdpck_catalogue *c, const char *file)
 {
     size_t ntensors = c->entries.count, at = 0;
-    struct fsdpck_piece *pieces = c->pieces.data;
+    struct fsdpck_stored_box *pieces = c->pieces.data;
     struct dcp_tensor *all = fsdpck_arena_array(&c->src->arena, ntensors, sizeof *all, c->err);
     if (!all)
         return FSDPCK_ERR_NOMEM;

@@ -7,7 +7,7 @@
 #include "torch/dcp/dcp.h"
 
 /* Where a box of a tensor is stored. */
-struct fsdpck_piece {
+struct fsdpck_stored_box {
     uint32_t tensor;          /* ordinal in the catalogue */
     uint32_t file;            /* ordinal in the source */
     const uint64_t *box;      /* (2, ndim): offsets, sizes; the source's arena */
@@ -29,7 +29,7 @@ struct fsdpck_catalogue {
     struct fsdpck_names items;  /* for the caller: names that several parts list -> ordinal in the source */
     struct fsdpck_names places; /* "file@payload …" of each tensor's first chunk -> ordinal: finds names that share their bytes */
     struct fsdpck_vec entries;  /* struct catalogue_entry */
-    struct fsdpck_vec pieces;   /* struct fsdpck_piece */
+    struct fsdpck_vec pieces;   /* struct fsdpck_stored_box */
     const struct fsdpck_mesh *meshes[FSDPCK_CATALOGUE_MESHES]; /* (nmeshes) that tensors were placed on, in the source's arena */
     size_t nmeshes;
     struct fsdpck_arena scratch;
@@ -43,7 +43,7 @@ int fsdpck_catalogue_tensor(struct fsdpck_catalogue *c, const char *file, uint32
 int fsdpck_catalogue_placed(struct fsdpck_catalogue *c, size_t ordinal, const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements);
 const char *fsdpck_catalogue_name(const struct fsdpck_catalogue *c, size_t ordinal); /* of a tensor, in order of appearance */
 /* Copies the piece; box (2 * ndim) is copied into the source's arena, strides into the scratch. Empty boxes are passed over. */
-int fsdpck_catalogue_piece(struct fsdpck_catalogue *c, const struct fsdpck_piece *piece);
+int fsdpck_catalogue_add_box(struct fsdpck_catalogue *c, const struct fsdpck_stored_box *piece);
 /* The first tensor that fewer than nparts parts listed, NULL where there is none; *part: one that does not. */
 const char *fsdpck_catalogue_incomplete(const struct fsdpck_catalogue *c, uint32_t nparts, uint32_t *part);
 /* Fills the source's tensors and dcp->tensors. file: for messages. */

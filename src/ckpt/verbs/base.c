@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finding the frozen base that a checkpoint of adapters names, and holding it against what the adapters were trained on. Knows no format. */
-#include "verbs/base_look.h"
+#include "verbs/base_check.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -158,7 +158,7 @@ int fsdpck_base_check(const struct fsdpck_source *src, struct fsdpck_source *bas
     return first.code;
 }
 
-int fsdpck_base_look(const struct fsdpck_source *src, const struct fsdpck_options *opt, struct fsdpck_error *err)
+int fsdpck_base_check_quick(const struct fsdpck_source *src, const struct fsdpck_options *opt, struct fsdpck_error *err)
 {
     struct fsdpck_source *base = NULL;
     struct fsdpck_error why = { 0 };

@@ -15,7 +15,7 @@
 #include "format/shard_finish.h"
 #include "format/shard_name.h"
 #include "hf/quantized.h"
-#include "verbs/base_look.h"
+#include "verbs/base_check.h"
 #include "verbs/convert_impl.h"
 #include "verbs/export_with.h"
 #include "verbs/out_name.h"
@@ -186,7 +186,7 @@ static int convert(struct conversion *c, struct fsdpck_transfer_result *result)
     const struct fsdpck_io *io = c->src->io;
     int r = fsdpck_convert_lay_out(c);
     if (r == 0)
-        r = fsdpck_base_look(c->src, &c->opt, c->err);
+        r = fsdpck_base_check_quick(c->src, &c->opt, c->err);
     if (r == 0)
         r = fsdpck_assets_gather(c->src, c->req->assets, c->req->out, c->req->select.cast, c->req->select.dtype, &c->assets, c->err);
     if (r == 0)

@@ -23,14 +23,14 @@ static int check_mesh(const struct fsdpck_mesh *mesh, struct fsdpck_error *err)
     return 0;
 }
 
-struct place { /* of a tensor being laid out */
+struct chunk_owner { /* of a tensor being laid out */
     struct conversion *c;
     uint32_t tensor, rank;
 };
 
 static int add_chunk(void *ctx, const uint64_t *offset, const uint64_t *size)
 {
-    struct place *p = ctx;
+    struct chunk_owner *p = ctx;
     struct conversion *c = p->c;
     const struct manifest_tensor *t = &c->tensors[p->tensor];
     struct fsdpck_shard *s = &c->shards[p->rank];
@@ -54,7 +54,7 @@ static int place_tensor(struct conversion *c, uint32_t tensor)
 {
     const struct manifest_tensor *t = &c->tensors[tensor];
     const struct fsdpck_mesh *mesh = &c->req->mesh;
-    struct place p = { .c = c, .tensor = tensor };
+    struct chunk_owner p = { .c = c, .tensor = tensor };
     uint32_t coord[FSDPCK_MAX_MESH_DIMS];
     uint64_t nelem = fsdpck_box_nelem(t->shape, t->ndim);
     for (p.rank = 0; t->alias_of < 0 && nelem && p.rank < c->nranks; p.rank++) {

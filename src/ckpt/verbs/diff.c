@@ -15,7 +15,7 @@
 #include "base/vec.h"
 #include "base/stop.h"
 
-enum { BATCH_MAX_PIECES = 1024, COMPARE_NBYTES = 1 << 20 };
+enum { BATCH_MAX_BOXES = 1024, COMPARE_NBYTES = 1 << 20 };
 #define BATCH_MAX_NBYTES (64ull << 20) /* of one side; more is not faster */
 #define BATCH_MIN_NBYTES 4096ull       /* an element has 16 bytes at most */
 
@@ -27,7 +27,7 @@ struct pair {
 };
 
 /* A box of a pair that lies dense in both buffers. */
-struct piece {
+struct dense_box {
     size_t pair;
     uint64_t a_at, b_at; /* bytes, in the buffers */
     uint64_t nelem;
@@ -51,7 +51,7 @@ struct diff {
     struct fsdpck_diff_result *result;
     struct fsdpck_error *err;
     struct fsdpck_vec pairs;  /* struct pair, by name */
-    struct fsdpck_vec pieces; /* struct piece, of the batch */
+    struct fsdpck_vec boxes; /* struct dense_box, of the batch */
     struct fsdpck_vec slices; /* struct slice, of the batch */
     struct fsdpck_vec reads;  /* struct fsdpck_read */
     char *a_buf, *b_buf;
@@ -105,7 +105,7 @@ static int refuse_quantized(struct diff *d, const struct pair *p)
 }
 
 /* Decides whether bytes must be read. */
-static int judge_pair(struct diff *d, struct pair *p)
+static int compare_pair(struct diff *d, struct pair *p)
 {
     if (p->a == NULL || p->b == NULL)
         return 0;
@@ -136,7 +136,7 @@ static int pair_tensors(struct diff *d)
         int order = i == na ? 1 : j == nb ? -1 : by_name(&a[i], &b[j]);
         p->a = order <= 0 ? a[i++] : NULL;
         p->b = order >= 0 ? b[j++] : NULL;
-        rc = judge_pair(d, p);
+        rc = compare_pair(d, p);
     }
     free(a);
     free(b);
@@ -151,19 +151,19 @@ static int add_piece(void *ctx, const uint64_t *offset, const uint64_t *size)
 {
     struct diff *d = ctx;
     const struct pair *p = pair_at(d, d->filling);
-    struct piece *piece = fsdpck_vec_push(&d->pieces, d->err);
-    if (piece == NULL)
+    struct dense_box *box = fsdpck_vec_push(&d->boxes, d->err);
+    if (box == NULL)
         return FSDPCK_ERR_NOMEM;
-    piece->pair = d->filling;
-    piece->a_at = d->a_used;
-    piece->b_at = d->b_used;
+    box->pair = d->filling;
+    box->a_at = d->a_used;
+    box->b_at = d->b_used;
     if (p->a->ndim > 0) {
-        memcpy(piece->offset, offset, p->a->ndim * sizeof *offset);
-        memcpy(piece->size, size, p->a->ndim * sizeof *size);
+        memcpy(box->offset, offset, p->a->ndim * sizeof *offset);
+        memcpy(box->size, size, p->a->ndim * sizeof *size);
     }
-    piece->nelem = fsdpck_box_nelem(piece->size, p->a->ndim);
-    d->a_used += piece->nelem * element_nbytes(p->a);
-    d->b_used += piece->nelem * element_nbytes(p->b);
+    box->nelem = fsdpck_box_nelem(box->size, p->a->ndim);
+    d->a_used += box->nelem * element_nbytes(p->a);
+    d->b_used += box->nelem * element_nbytes(p->b);
     return 0;
 }
 
@@ -185,8 +185,8 @@ static uint64_t fitting(const struct diff *d, const struct pair *p)
 static int fill_batch(struct diff *d)
 {
     d->a_used = d->b_used = 0;
-    d->pieces.count = 0;
-    while (d->filling < d->pairs.count && d->pieces.count < BATCH_MAX_PIECES) {
+    d->boxes.count = 0;
+    while (d->filling < d->pairs.count && d->boxes.count < BATCH_MAX_BOXES) {
         const struct pair *p = pair_at(d, d->filling);
         uint64_t n = p->read ? fitting(d, p) : 0;
         if (n > 0) {
@@ -207,34 +207,34 @@ static int fill_batch(struct diff *d)
 
 static int read_side(struct diff *d, bool b_side)
 {
-    const struct piece *pieces = d->pieces.data;
+    const struct dense_box *boxes = d->boxes.data;
     d->reads.count = 0;
-    for (size_t i = 0; i < d->pieces.count; i++) {
-        const struct pair *p = pair_at(d, pieces[i].pair);
+    for (size_t i = 0; i < d->boxes.count; i++) {
+        const struct pair *p = pair_at(d, boxes[i].pair);
         struct fsdpck_read *r = fsdpck_vec_push(&d->reads, d->err);
         if (r == NULL)
             return FSDPCK_ERR_NOMEM;
-        *r = (struct fsdpck_read){ .tensor = b_side ? p->b : p->a, .offset = pieces[i].offset, .size = pieces[i].size,
-                                   .dst = b_side ? d->b_buf + pieces[i].b_at : d->a_buf + pieces[i].a_at };
+        *r = (struct fsdpck_read){ .tensor = b_side ? p->b : p->a, .offset = boxes[i].offset, .size = boxes[i].size,
+                                   .dst = b_side ? d->b_buf + boxes[i].b_at : d->a_buf + boxes[i].a_at };
     }
     return fsdpck_source_read(b_side ? d->b : d->a, d->reads.data, d->reads.count, d->err);
 }
 
 static int cut_slices(struct diff *d)
 {
-    const struct piece *pieces = d->pieces.data;
+    const struct dense_box *boxes = d->boxes.data;
     d->slices.count = 0;
-    for (size_t i = 0; i < d->pieces.count; i++) {
-        const struct pair *p = pair_at(d, pieces[i].pair);
+    for (size_t i = 0; i < d->boxes.count; i++) {
+        const struct pair *p = pair_at(d, boxes[i].pair);
         uint64_t a_nbytes = element_nbytes(p->a), b_nbytes = element_nbytes(p->b), most = COMPARE_NBYTES / a_nbytes;
-        for (uint64_t at = 0; at < pieces[i].nelem;) {
+        for (uint64_t at = 0; at < boxes[i].nelem;) {
             struct slice *s = fsdpck_vec_push(&d->slices, d->err);
             if (s == NULL)
                 return FSDPCK_ERR_NOMEM;
-            s->pair = pieces[i].pair;
-            s->a = d->a_buf + pieces[i].a_at + at * a_nbytes;
-            s->b = d->b_buf + pieces[i].b_at + at * b_nbytes;
-            s->nelem = pieces[i].nelem - at < most ? pieces[i].nelem - at : most;
+            s->pair = boxes[i].pair;
+            s->a = d->a_buf + boxes[i].a_at + at * a_nbytes;
+            s->b = d->b_buf + boxes[i].b_at + at * b_nbytes;
+            s->nelem = boxes[i].nelem - at < most ? boxes[i].nelem - at : most;
             at += s->nelem;
         }
     }
@@ -323,7 +323,7 @@ static int run(struct diff *d)
         if (fsdpck_stop_asked(d->opt.stop))
             return fsdpck_error_set(d->err, FSDPCK_ERR_STOPPED, NULL, "stopped");
         rc = fill_batch(d);
-        if (rc == 0 && d->pieces.count > 0)
+        if (rc == 0 && d->boxes.count > 0)
             rc = run_batch(d);
         for (; rc == 0 && d->reported < d->filling; d->reported++)
             report_pair(d, pair_at(d, d->reported));
@@ -347,7 +347,7 @@ int fsdpck_diff(struct fsdpck_source *a, struct fsdpck_source *b, double toleran
     struct fsdpck_diff_result counts = { 0 };
     struct fsdpck_error own = { 0 };
     struct diff d = { .a = a, .b = b, .tolerance = tolerance, .report = report, .report_ctx = report_ctx, .result = &counts,
-                      .err = err != NULL ? err : &own, .pairs = FSDPCK_VEC(struct pair), .pieces = FSDPCK_VEC(struct piece),
+                      .err = err != NULL ? err : &own, .pairs = FSDPCK_VEC(struct pair), .boxes = FSDPCK_VEC(struct dense_box),
                       .slices = FSDPCK_VEC(struct slice), .reads = FSDPCK_VEC(struct fsdpck_read) };
     if (isnan(tolerance))
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "the tolerance is not a number");
@@ -359,7 +359,7 @@ int fsdpck_diff(struct fsdpck_source *a, struct fsdpck_source *b, double toleran
     free(d.a_buf);
     free(d.b_buf);
     fsdpck_vec_free(&d.pairs);
-    fsdpck_vec_free(&d.pieces);
+    fsdpck_vec_free(&d.boxes);
     fsdpck_vec_free(&d.slices);
     fsdpck_vec_free(&d.reads);
     counts.seconds = seconds_now() - start;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "verbs/base_look.h"
+#include "verbs/base_check.h"
 #include "verbs/export_impl.h"
 #include "verbs/out_name.h"
 #include "engine/files.h"
@@ -280,7 +280,7 @@ int fsdpck_export_with(struct fsdpck_source *src, const struct fsdpck_export_req
     if (!rc)
         rc = check_names(&x);
     if (!rc)
-        rc = fsdpck_base_look(src, &x.opt, x.err);
+        rc = fsdpck_base_check_quick(src, &x.opt, x.err);
     if (!rc)
         rc = run(&x);
     x.result.ntensors = x.layout.tensors.count;

@@ -97,7 +97,7 @@ static bool place_in_order(struct export_tensor *t, size_t n, uint64_t *end)
     return aligned;
 }
 
-static void place(struct export_layout *l, struct export_file *f)
+static void assign_offsets(struct export_layout *l, struct export_file *f)
 {
     struct export_tensor *t = tensors_of(l) + f->first;
     if (f->count && !place_in_order(t, f->count, &f->data_nbytes)) {
@@ -151,7 +151,7 @@ int fsdpck_export_lay_out(struct export_layout *l, uint64_t max_shard_nbytes, co
 {
     int rc = split(l, max_shard_nbytes, err);
     for (size_t i = 0; i < l->nfiles && rc == 0; i++) {
-        place(l, &l->files[i]);
+        assign_offsets(l, &l->files[i]);
         rc = make_header(l, &l->files[i], metadata, err);
     }
     return rc;

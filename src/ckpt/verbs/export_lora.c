@@ -141,7 +141,7 @@ static int push_tokens(struct lora_export *x, const struct fsdpck_lora_tokens *k
     if (rc || !copy)
         return rc ? rc : push_plain(x, k->key, k->position);
     x->used[k->position] = true;
-    fsdpck_lora_say(&x->opt, "'%s' is a copy of the embedding's: it is written once, as PEFT has tied rows", lora_tensor(&x->adapter, k->position)->name);
+    fsdpck_lora_note(&x->opt, "'%s' is a copy of the embedding's: it is written once, as PEFT has tied rows", lora_tensor(&x->adapter, k->position)->name);
     return 0;
 }
 
@@ -189,7 +189,7 @@ static int check_names(struct lora_export *x)
 
 /* ---- values ---- */
 
-static bool look_at_all(void *ctx, uint32_t tensor)
+static bool wants_all(void *ctx, uint32_t tensor)
 {
     (void)ctx;
     (void)tensor;
@@ -234,7 +234,7 @@ static int pass(void *ctx, uint32_t tensor, uint64_t begin, uint64_t nelem, cons
     return 0;
 }
 
-static int tell_zeros(void *ctx, struct fsdpck_error *err)
+static int note_zeros(void *ctx, struct fsdpck_error *err)
 {
     const struct lora_export *x = ctx;
     size_t zeros = 0, all = 0;
@@ -248,7 +248,7 @@ static int tell_zeros(void *ctx, struct fsdpck_error *err)
         }
     }
     if (zeros)
-        fsdpck_lora_say(&x->opt, "%zu of %zu lora_B are all zero, '%s' the first: these modules change nothing%s", zeros, all, first,
+        fsdpck_lora_note(&x->opt, "%zu of %zu lora_B are all zero, '%s' the first: these modules change nothing%s", zeros, all, first,
                         zeros == all ? " (an adapter that was never trained?)" : "");
     return 0;
 }
@@ -292,7 +292,7 @@ static int prepare(struct lora_export *x)
     if (rc == 0)
         rc = fsdpck_lora_adapter_open(&x->adapter, x->src, &want, x->err);
     if (rc == 0)
-        fsdpck_lora_tell_config(&x->adapter, &x->opt);
+        fsdpck_lora_note_config(&x->adapter, &x->opt);
     if (rc == 0)
         rc = fsdpck_lora_facts(&x->adapter, &x->opt, &x->facts, x->err);
     if (rc == 0)
@@ -314,7 +314,7 @@ int fsdpck_export_lora(struct fsdpck_source *src, const struct fsdpck_export_lor
     struct fsdpck_error own = { 0 };
     struct lora_export x = { .src = src, .req = req, .opt = fsdpck_source_options(src, opt), .err = err ? err : &own };
     const struct fsdpck_export_request to = { .out = req->out, .select = req->select, .force = req->force };
-    const struct fsdpck_edit edit = { .ctx = &x, .end = tell_zeros, .wants = look_at_all, .apply = pass };
+    const struct fsdpck_edit edit = { .ctx = &x, .end = note_zeros, .wants = wants_all, .apply = pass };
     int64_t began = src->io->now_ns(src->io->ctx);
     int rc = prepare(&x);
     if (rc == 0) {

@@ -115,7 +115,7 @@ static int end(struct save *s, int r)
     return r;
 }
 
-static int meet(const struct save *s) { return s->req->barrier ? s->req->barrier(s->req->barrier_ctx) : 0; }
+static int wait_for_ranks(const struct save *s) { return s->req->barrier ? s->req->barrier(s->req->barrier_ctx) : 0; }
 
 static int lost(const struct save *s, int code)
 {
@@ -155,19 +155,19 @@ static int save(struct save *s, struct fsdpck_transfer_result *result)
     int r = fsdpck_save_check(s->req, s->err);
     if (r == 0 && first)
         r = begin(s);
-    int code = meet(s);
+    int code = wait_for_ranks(s);
     if (r == 0 && code != 0)
         r = lost(s, code);
     if (r == 0 && !first)
         r = join(s);
     if (r == 0)
         r = write_shard(s, result);
-    code = meet(s);
+    code = wait_for_ranks(s);
     if (r == 0 && first && code != 0)
         r = lost(s, code);
     if (s->commit)
         r = end(s, r);
-    int last = meet(s);
+    int last = wait_for_ranks(s);
     return r == 0 && !first ? look(s, code ? code : last) : r; /* after the commit a lost rank changes nothing */
 }
 

@@ -135,13 +135,13 @@ static int describe_all(struct gatherer *g)
 
 /* ---- holding one against the other ---- */
 
-struct expecting { /* chunks of a tensor on one rank */
+struct expected_chunks { /* chunks of a tensor on one rank */
     struct gatherer *g;
     uint32_t tensor, rank;
     uint64_t at, end; /* entries of the rank's table */
 };
 
-static int mismatch(struct expecting *x)
+static int mismatch(struct expected_chunks *x)
 {
     fsdpck_error_set(x->g->err, FSDPCK_ERR_FORMAT, x->g->files[x->rank].name,
                      "rank %u did not write the chunks that the placement gives it; do all ranks pass the same list of tensors?", x->rank);
@@ -149,7 +149,7 @@ static int mismatch(struct expecting *x)
     return FSDPCK_ERR_FORMAT;
 }
 
-static int take_entry(struct expecting *x)
+static int take_entry(struct expected_chunks *x)
 {
     struct gatherer *g = x->g;
     struct manifest_tensor *t = &g->tensors[x->tensor];
@@ -172,7 +172,7 @@ static int take_entry(struct expecting *x)
 
 static int expect_box(void *ctx, const uint64_t *offset, const uint64_t *size)
 {
-    struct expecting *x = ctx;
+    struct expected_chunks *x = ctx;
     const struct fsdpck_table *table = &x->g->tables[x->rank];
     uint32_t n = x->g->tensors[x->tensor].ndim;
     const uint64_t *dims = x->at < x->end ? table->dims + table->entries[x->at].dims : NULL;
@@ -184,7 +184,7 @@ static int expect_box(void *ctx, const uint64_t *offset, const uint64_t *size)
 static int take_rank(struct gatherer *g, uint32_t tensor, uint32_t rank)
 {
     const struct fsdpck_save_tensor *t = &g->req->tensors[tensor];
-    struct expecting x = { .g = g, .tensor = tensor, .rank = rank };
+    struct expected_chunks x = { .g = g, .tensor = tensor, .rank = rank };
     uint32_t coord[FSDPCK_MAX_MESH_DIMS];
     uint64_t count;
     int r = 0;

@@ -18,7 +18,7 @@
 
 #define BAND_NBYTES (4u << 20) /* a multiple of the hash block */
 
-struct part { /* a box and its entry in the shard */
+struct shard_box { /* a box and its entry in the shard */
     const struct fsdpck_save_tensor *t;
     const struct fsdpck_save_box *box;
     size_t entry;
@@ -28,7 +28,7 @@ struct saver {
     const struct fsdpck_save_request *req;
     const struct fsdpck_options *opt;
     struct fsdpck_shard shard;
-    struct fsdpck_vec parts; /* struct part */
+    struct fsdpck_vec boxes; /* struct shard_box */
     struct fsdpck_out_files *out;
     pthread_mutex_t lock;
     uint64_t done_nbytes, total_nbytes;
@@ -43,14 +43,14 @@ static int complain(const struct fsdpck_save_tensor *t, struct fsdpck_error *err
     return FSDPCK_ERR_USAGE;
 }
 
-struct matching { /* the boxes of the rule against those handed over */
+struct box_match { /* the boxes of the rule against those handed over */
     const struct fsdpck_save_tensor *t;
     size_t nth;
 };
 
 static int match_box(void *ctx, const uint64_t *offset, const uint64_t *size)
 {
-    struct matching *m = ctx;
+    struct box_match *m = ctx;
     const struct fsdpck_save_box *b = m->nth < m->t->nboxes ? &m->t->boxes[m->nth] : NULL;
     m->nth++;
     size_t n = m->t->ndim * sizeof *offset;
@@ -78,7 +78,7 @@ static bool check_mesh(const struct fsdpck_mesh *mesh, uint32_t nranks)
 static int check_rule(const struct fsdpck_save_request *req, const struct fsdpck_save_tensor *t, struct fsdpck_error *err)
 {
     uint32_t coord[FSDPCK_MAX_MESH_DIMS];
-    struct matching m = { .t = t };
+    struct box_match m = { .t = t };
     if (!t->placements || t->mesh->ndim == 0 || t->mesh->ndim > FSDPCK_MAX_MESH_DIMS || !check_mesh(t->mesh, req->nranks))
         return complain(t, err, "its mesh has no placements, too many dimensions, or ranks that the save does not have (or one of them twice)");
     for (uint32_t d = 0; d < t->mesh->ndim; d++)
@@ -133,7 +133,7 @@ static bool writes(const struct fsdpck_save_request *req, size_t ordinal)
 
 static int by_offset(const void *a, const void *b)
 {
-    const struct part *x = a, *y = b;
+    const struct shard_box *x = a, *y = b;
     for (uint32_t d = 0; d < x->t->ndim; d++)
         if (x->box->offset[d] != y->box->offset[d])
             return x->box->offset[d] < y->box->offset[d] ? -1 : 1;
@@ -143,23 +143,23 @@ static int by_offset(const void *a, const void *b)
 static int lay_out_tensor(struct saver *s, size_t ordinal, struct fsdpck_error *err)
 {
     const struct fsdpck_save_tensor *t = &s->req->tensors[ordinal];
-    size_t first = s->parts.count;
+    size_t first = s->boxes.count;
     if (t->alias_of || !writes(s->req, ordinal))
         return 0;
     for (size_t i = 0; i < t->nboxes; i++) {
         if (fsdpck_box_nelem(t->boxes[i].size, t->ndim) == 0)
             continue;
-        struct part *p = fsdpck_vec_push(&s->parts, err);
+        struct shard_box *p = fsdpck_vec_push(&s->boxes, err);
         if (!p)
             return FSDPCK_ERR_NOMEM;
-        *p = (struct part){ .t = t, .box = &t->boxes[i] };
+        *p = (struct shard_box){ .t = t, .box = &t->boxes[i] };
     }
-    struct part *parts = s->parts.data;
-    if (s->parts.count > first + 1)
-        qsort(parts + first, s->parts.count - first, sizeof *parts, by_offset);
-    for (size_t i = first; i < s->parts.count; i++) {
-        const struct fsdpck_save_box *b = parts[i].box;
-        parts[i].entry = s->shard.entries.count;
+    struct shard_box *boxes = s->boxes.data;
+    if (s->boxes.count > first + 1)
+        qsort(boxes + first, s->boxes.count - first, sizeof *boxes, by_offset);
+    for (size_t i = first; i < s->boxes.count; i++) {
+        const struct fsdpck_save_box *b = boxes[i].box;
+        boxes[i].entry = s->shard.entries.count;
         s->total_nbytes += fsdpck_box_nelem(b->size, t->ndim) * fsdpck_dtype_info(t->dtype)->nbytes;
         int r = fsdpck_shard_add_chunk(&s->shard, (uint32_t)ordinal, t->dtype, t->ndim, b->offset, b->size, err);
         if (r != 0)
@@ -171,7 +171,7 @@ static int lay_out_tensor(struct saver *s, size_t ordinal, struct fsdpck_error *
 /* ---- writing ---- */
 
 struct band { /* elements of a box on their way out of the caller's memory */
-    const struct part *p;
+    const struct shard_box *p;
     const int64_t *strides;
     uint64_t item;
     uint8_t *dst;
@@ -190,7 +190,7 @@ static int gather_box(void *ctx, const uint64_t *offset, const uint64_t *size)
     return 0;
 }
 
-static bool is_whole_rows(const struct part *p)
+static bool is_whole_rows(const struct shard_box *p)
 {
     for (uint32_t d = 1; d < p->t->ndim; d++)
         if (p->box->size[d] != p->t->shape[d])
@@ -198,7 +198,7 @@ static bool is_whole_rows(const struct part *p)
     return true;
 }
 
-static int write_bands(struct saver *s, const struct part *p, struct fsdpck_stream *stream, struct fsdpck_rows *rows, uint8_t *buf,
+static int write_bands(struct saver *s, const struct shard_box *p, struct fsdpck_stream *stream, struct fsdpck_rows *rows, uint8_t *buf,
                        struct fsdpck_error *err)
 {
     uint64_t item = fsdpck_dtype_info(p->t->dtype)->nbytes, nelem = fsdpck_box_nelem(p->box->size, p->t->ndim);
@@ -221,10 +221,10 @@ static int write_bands(struct saver *s, const struct part *p, struct fsdpck_stre
     return 0;
 }
 
-static int write_part(void *ctx, size_t number, unsigned worker, struct fsdpck_error *err)
+static int write_box(void *ctx, size_t number, unsigned worker, struct fsdpck_error *err)
 {
     struct saver *s = ctx;
-    const struct part *p = (const struct part *)s->parts.data + number;
+    const struct shard_box *p = (const struct shard_box *)s->boxes.data + number;
     struct fsdpck_shard_entry *e = &shard_entries(&s->shard)[p->entry];
     struct fsdpck_out_chunk chunk = { .payload = fsdpck_shard_payload(e), .hashes = fsdpck_shard_hashes(&s->shard, e) };
     struct fsdpck_stream stream;
@@ -262,14 +262,14 @@ static int write_file(struct saver *s, const struct fsdpck_out_file *file, const
         return FSDPCK_ERR_NOMEM;
     int r = fsdpck_out_files_create(s->out, err);
     if (r == 0)
-        r = fsdpck_pool_run(n, s->parts.count, write_part, s, s->opt->stop, err);
+        r = fsdpck_pool_run(n, s->boxes.count, write_box, s, s->opt->stop, err);
     return r == 0 ? fsdpck_shard_finish(&s->shard, s->out, 0, save_id, err) : r;
 }
 
 int fsdpck_save_shard(const struct fsdpck_save_request *req, const struct fsdpck_options *opt, const char *path, const uint8_t save_id[16],
                       struct fsdpck_transfer_result *result, struct fsdpck_error *err)
 {
-    struct saver s = { .req = req, .opt = opt, .parts = FSDPCK_VEC(struct part), .lock = PTHREAD_MUTEX_INITIALIZER };
+    struct saver s = { .req = req, .opt = opt, .boxes = FSDPCK_VEC(struct shard_box), .lock = PTHREAD_MUTEX_INITIALIZER };
     int r = 0;
     fsdpck_shard_begin(&s.shard, req->rank);
     for (size_t i = 0; r == 0 && i < req->ntensors; i++)
@@ -281,7 +281,7 @@ int fsdpck_save_shard(const struct fsdpck_save_request *req, const struct fsdpck
     result->payload_nbytes = s.done_nbytes;
     result->written_nbytes = s.shard.nbytes;
     fsdpck_out_files_free(s.out);
-    fsdpck_vec_free(&s.parts);
+    fsdpck_vec_free(&s.boxes);
     fsdpck_shard_free(&s.shard);
     pthread_mutex_destroy(&s.lock);
     return r;

@@ -74,7 +74,7 @@ static int check(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report
     return quick ? 0 : read_files(src, result, err);
 }
 
-struct counting {
+struct problem_counter {
     fsdpck_problem_fn report;
     void *ctx;
     struct fsdpck_verify_result *result;
@@ -82,7 +82,7 @@ struct counting {
 
 static void count(void *ctx, const struct fsdpck_problem *p)
 {
-    struct counting *c = ctx;
+    struct problem_counter *c = ctx;
     c->result->nproblems++;
     c->report(c->ctx, p);
 }
@@ -91,7 +91,7 @@ static void count(void *ctx, const struct fsdpck_problem *p)
 static int check_base(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report, void *ctx, struct fsdpck_verify_result *result,
                       struct fsdpck_error *err)
 {
-    struct counting counting = { .report = report, .ctx = ctx, .result = result };
+    struct problem_counter counting = { .report = report, .ctx = ctx, .result = result };
     struct fsdpck_source *base = NULL;
     struct fsdpck_error why = { 0 };
     int r = fsdpck_base_open(src, NULL, &base, &why);

@@ -156,7 +156,7 @@ static int check_given(const struct parser *p)
     return OPTIONS_OK;
 }
 
-static bool takes_many(const struct option *o) { return o->type == OPTION_STRINGS || o->type == OPTION_LIST; }
+static bool is_repeatable(const struct option *o) { return o->type == OPTION_STRINGS || o->type == OPTION_LIST; }
 
 /* attached: the text after '=', or NULL. */
 static int take(struct parser *p, const struct option *o, void *values, const char *attached)
@@ -165,7 +165,7 @@ static int take(struct parser *p, const struct option *o, void *values, const ch
     if (o->type == OPTION_LATER)
         return usage_error("'--%s' is not in this version", o->name);
     bool again = is_given(p, o->name);
-    if (again && o->type != OPTION_FLAG && !takes_many(o))
+    if (again && o->type != OPTION_FLAG && !is_repeatable(o))
         return usage_error("--%s is given twice; it takes one value", o->name);
     if (!again && p->ngiven < MAX_GIVEN)
         p->given[p->ngiven++] = o;
@@ -298,7 +298,7 @@ void options_free(const struct command_line *line)
     for (size_t g = 0; g < line->ngroups; g++) {
         for (size_t i = 0; i < line->groups[g].count; i++) {
             const struct option *o = &line->groups[g].options[i];
-            if (takes_many(o))
+            if (is_repeatable(o))
                 strings_free((struct strings *)((char *)line->groups[g].values + o->offset));
         }
     }

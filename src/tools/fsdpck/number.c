@@ -22,7 +22,7 @@ static int most_digits(enum fsdpck_dtype dtype)
     }
 }
 
-static bool gives_back(enum fsdpck_dtype dtype, const char *text, double value)
+static bool round_trips(enum fsdpck_dtype dtype, const char *text, double value)
 {
     double parsed = strtod(text, NULL), back[2] = { parsed, 0 };
     unsigned char element[8];
@@ -43,7 +43,7 @@ static void shortest(enum fsdpck_dtype dtype, double value, char *buf, size_t nb
     while (low < high) {
         int middle = (low + high) / 2;
         snprintf(buf, nbytes, "%.*e", middle - 1, value);
-        if (gives_back(dtype, buf, value))
+        if (round_trips(dtype, buf, value))
             high = middle;
         else
             low = middle + 1;

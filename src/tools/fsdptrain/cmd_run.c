@@ -221,22 +221,22 @@ static int check_launcher(const struct run_args *args)
 }
 
 /* All ranks of a launcher find the same mistake in their command line, and one of them reports it: each holds its output back until it knows which. */
-struct held {
+struct captured_stderr {
     int out, words; /* stderr itself, and the file that takes its place; -1: nothing is held */
 };
 
-static struct held hold(const struct run_args *args)
+static struct captured_stderr capture_stderr(const struct run_args *args)
 {
-    struct held h = { -1, -1 };
+    struct captured_stderr h = { -1, -1 };
     fflush(stderr);
     if (args->launched)
-        h = (struct held){ dup(STDERR_FILENO), memfd_create("words", MFD_CLOEXEC) };
+        h = (struct captured_stderr){ dup(STDERR_FILENO), memfd_create("words", MFD_CLOEXEC) };
     if (h.out >= 0 && h.words >= 0)
         dup2(h.words, STDERR_FILENO);
     return h;
 }
 
-static void release(const struct held *h, const struct run_args *args, int status)
+static void print_captured(const struct captured_stderr *h, const struct run_args *args, int status)
 {
     const struct train_options opt = { .launched_rank = args->rank, .launched_nranks = args->launched, .stop = &stop_signal };
     struct fsdpck_error err = { .code = FSDPCK_ERR_USAGE };
@@ -270,13 +270,13 @@ int cmd_run(const struct command *self, int argc, char **argv)
     };
     const char *at[MAX_POSITIONALS];
     find_launcher(&args);
-    const struct held words = hold(&args);
+    const struct captured_stderr words = capture_stderr(&args);
     int status = options_parse(&line, argc, argv, at);
     if (status == OPTIONS_OK)
         status = check_patience(&args);
     if (status == OPTIONS_OK)
         status = check_launcher(&args);
-    release(&words, &args, status);
+    print_captured(&words, &args, status);
     if (status == OPTIONS_OK && !(args.view = run_view_new(args.quiet)))
         status = usage_error("no memory");
     stop_on_user_signal(); /* mpirun passes them on, and kills soon after SIGTERM */

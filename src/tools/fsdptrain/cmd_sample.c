@@ -80,7 +80,7 @@ static double now(void)
 }
 
 /* What a sample's tokens are passed to. */
-struct growing {
+struct sample_progress {
     struct sample_out *out;
     double first; /* when the first token was there */
     struct fsdpck_error *err;
@@ -95,7 +95,7 @@ static bool is_over(void)
 
 static int on_token(void *ctx, uint32_t id)
 {
-    struct growing *g = ctx;
+    struct sample_progress *g = ctx;
     g->first = g->first > 0 ? g->first : now();
     g->rc = sample_out_token(g->out, id, g->err);
     return g->rc || is_over();
@@ -107,7 +107,7 @@ static int run_prompt(const struct sample_args *args, struct sampler *s, const s
     double started = now();
     int rc = sampler_prompt(s, prompt->ids, prompt->count, rule->max_new_tokens, err);
     for (uint32_t i = 0; i < (args->samples ? args->samples : 1) && !rc && !is_over(); i++) {
-        struct growing g = { .out = out, .err = err };
+        struct sample_progress g = { .out = out, .err = err };
         struct sampled done;
         sample_out_begin(out, number, i, prompt);
         rc = sampler_run(s, rule, (uint64_t)number << 32 | i, on_token, &g, &done, err);

@@ -35,14 +35,14 @@ static const struct option tokenize_options[] = {
 };
 
 /* Printed as it comes, or kept for --json. */
-struct shown {
+struct example_printer {
     const struct tokenize_args *args;
     const struct tokenizer *tokenizer;
     json_t *examples;
     bool complete;
 };
 
-static void print_token(const struct shown *s, uint32_t id, const uint8_t *supervised)
+static void print_token(const struct example_printer *s, uint32_t id, const uint8_t *supervised)
 {
     json_t *token = json_out_text(tokenizer_token(s->tokenizer, id));
     printf("%8u  %s", id, supervised ? *supervised ? "*  " : "   " : "");
@@ -51,7 +51,7 @@ static void print_token(const struct shown *s, uint32_t id, const uint8_t *super
     json_decref(token);
 }
 
-static void keep_example(struct shown *s, const uint32_t *ids, const uint8_t *supervised, size_t count)
+static void keep_example(struct example_printer *s, const uint32_t *ids, const uint8_t *supervised, size_t count)
 {
     json_t *o = json_object(), *list = json_array(), *tokens = json_array(), *mask = json_array();
     for (size_t i = 0; i < count; i++) {
@@ -69,7 +69,7 @@ static void keep_example(struct shown *s, const uint32_t *ids, const uint8_t *su
     s->complete &= json_out_append(s->examples, o);
 }
 
-static void show_tokens(struct shown *s, const uint32_t *ids, const uint8_t *supervised, size_t count)
+static void show_tokens(struct example_printer *s, const uint32_t *ids, const uint8_t *supervised, size_t count)
 {
     if (s->args->json) {
         keep_example(s, ids, supervised, count);
@@ -79,7 +79,7 @@ static void show_tokens(struct shown *s, const uint32_t *ids, const uint8_t *sup
         print_token(s, ids[i], supervised ? &supervised[i] : NULL);
 }
 
-static int show_text(struct shown *s, const char *text, size_t nbytes, struct fsdpck_error *err)
+static int show_text(struct example_printer *s, const char *text, size_t nbytes, struct fsdpck_error *err)
 {
     struct token_list list = { 0 };
     struct encoder *e;
@@ -102,7 +102,7 @@ static void tell_note(const char *file, uint64_t line, enum chat_note note)
     report_note(&report, what);
 }
 
-static int show_line(struct shown *s, struct chat_coder *coder, const char *file, uint64_t line, const char *text, size_t nbytes, struct fsdpck_error *err)
+static int show_line(struct example_printer *s, struct chat_coder *coder, const char *file, uint64_t line, const char *text, size_t nbytes, struct fsdpck_error *err)
 {
     json_error_t why;
     struct chat_tokens tokens;
@@ -128,7 +128,7 @@ static int show_line(struct shown *s, struct chat_coder *coder, const char *file
     return rc;
 }
 
-static int show_file(struct shown *s, struct chat_coder *coder, const char *file, struct fsdpck_error *err)
+static int show_file(struct example_printer *s, struct chat_coder *coder, const char *file, struct fsdpck_error *err)
 {
     struct train_lines *lines;
     const char *line;
@@ -184,7 +184,7 @@ static int refuse_name(const struct tokenize_args *args, const char *typed, stru
     return err->code;
 }
 
-static int show_lines(struct shown *s, const struct chat *chat, const char *typed, struct fsdpck_error *err)
+static int show_lines(struct example_printer *s, const struct chat *chat, const char *typed, struct fsdpck_error *err)
 {
     struct chat_coder *coder;
     int rc = chat_coder_new(chat, &coder, err);
@@ -222,7 +222,7 @@ static int run(const struct tokenize_args *args, const char *typed_model, const 
     struct fsdpck_error err = { 0 };
     struct report report = { 0 };
     struct chat *chat = NULL;
-    struct shown s = { .args = args, .complete = true, .examples = args->json ? json_array() : NULL };
+    struct example_printer s = { .args = args, .complete = true, .examples = args->json ? json_array() : NULL };
     char model[PATH_MAX], *text = NULL;
     size_t nbytes = 0;
     int rc = refuse_name(args, typed, &err);

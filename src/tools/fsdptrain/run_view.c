@@ -175,7 +175,7 @@ static void print_step(struct run_view *v, const struct train_metrics *m, const 
 }
 
 /* On a terminal a line stays for the first step and the last, for each twentieth of the run, and for each minute: the history of the loss. */
-static bool stays(const struct run_view *v, const struct train_metrics *m)
+static bool keeps_line(const struct run_view *v, const struct train_metrics *m)
 {
     uint64_t every = v->nsteps / HISTORY_LINES > 0 ? v->nsteps / HISTORY_LINES : 1;
     return !v->report.terminal || m->step == v->first_step || m->step >= v->nsteps || m->step % every == 0 || now_ns() - v->kept_ns >= minute_ns;
@@ -187,7 +187,7 @@ void run_view_step(struct run_view *v, const struct train_metrics *m)
     if (v->report.quiet)
         return;
     tell_rest(v, m, rest, sizeof rest);
-    if (stays(v, m))
+    if (keeps_line(v, m))
         print_step(v, m, rest);
     if (v->report.terminal && m->step < v->nsteps)
         draw_step(v, m, rest);

@@ -25,7 +25,7 @@ struct join {
     uint64_t nchunks;
     uint64_t *boxes; /* (nchunks, 2, ndim) as listed */
     uint64_t *offsets; /* (e->nstored, ndim) of storage_data */
-    struct dcp_item_place *places; /* (e->nstored) */
+    struct dcp_item_location *locations; /* (e->nstored) */
     uint64_t *chunk_order, *stored_order; /* by offsets */
 };
 
@@ -91,23 +91,23 @@ static int read_stored(struct join *j)
             return fsdpck_dcp_fail(j->r, FSDPCK_ERR_FORMAT, j->name, "storage_data has an entry whose offset is not %u integers", j->ndim);
         if (ndim)
             memcpy(j->offsets + i * ndim, dims, ndim * sizeof *dims);
-        int r = fsdpck_dcp_read_place(j->r, j->name, fsdpck_pickle_child(p, j->r->storage, 2 * at + 1), &j->places[i]);
+        int r = fsdpck_dcp_read_location(j->r, j->name, fsdpck_pickle_child(p, j->r->storage, 2 * at + 1), &j->locations[i]);
         if (r)
             return r;
     }
     return 0;
 }
 
-static bool same_place(const struct dcp_item_place *a, const struct dcp_item_place *b)
+static bool same_place(const struct dcp_item_location *a, const struct dcp_item_location *b)
 {
     return a->file == b->file && a->offset == b->offset && a->nbytes == b->nbytes;
 }
 
 /* The item of the box at `offset`: both lists are sorted, *k moves on. */
-static int find_item(struct join *j, const uint64_t *offset, uint64_t *k, struct dcp_item_place *out)
+static int find_item(struct join *j, const uint64_t *offset, uint64_t *k, struct dcp_item_location *out)
 {
     char text[128];
-    const struct dcp_item_place *found = NULL;
+    const struct dcp_item_location *found = NULL;
     for (; *k < j->e->nstored; ++*k) {
         uint64_t s = j->stored_order[*k];
         int order = compare_dims(j->offsets + s * j->ndim, offset, j->ndim);
@@ -115,10 +115,10 @@ static int find_item(struct join *j, const uint64_t *offset, uint64_t *k, struct
             break;
         if (order < 0)
             continue;
-        if (found && !same_place(found, &j->places[s]))
+        if (found && !same_place(found, &j->locations[s]))
             return fsdpck_dcp_fail(j->r, FSDPCK_ERR_FORMAT, j->name, "storage_data has two places for the chunk at %s",
                                    fsdpck_format_dims(text, sizeof text, offset, j->ndim));
-        found = &j->places[s];
+        found = &j->locations[s];
     }
     if (!found)
         return fsdpck_dcp_fail(j->r, FSDPCK_ERR_MISSING, j->name, "storage_data has no entry for the chunk at %s",
@@ -137,18 +137,18 @@ static int join_chunks(struct join *j, struct dcp_tensor *out)
     *out = (struct dcp_tensor){ .nchunks = j->nchunks, .boxes = boxes, .chunks = chunks };
     for (uint64_t i = 0; i < j->nchunks; i++) {
         const uint64_t *box = j->boxes + j->chunk_order[i] * 2 * j->ndim;
-        struct dcp_item_place place = { 0 };
-        int r = find_item(j, box, &k, &place);
+        struct dcp_item_location location = { 0 };
+        int r = find_item(j, box, &k, &location);
         if (r)
             return r;
         if (j->ndim) {
             memcpy(boxes + i * 2 * j->ndim, box, 2 * j->ndim * sizeof *box);
             out->longest = box[j->ndim] > out->longest ? box[j->ndim] : out->longest;
         }
-        chunks[i].item = place.offset;
-        chunks[i].item_nbytes = place.nbytes;
-        chunks[i].file = place.file;
-        atomic_store(&chunks[i].state, place.packed ? DCP_PACKED : 0);
+        chunks[i].item = location.offset;
+        chunks[i].item_nbytes = location.nbytes;
+        chunks[i].file = location.file;
+        atomic_store(&chunks[i].state, location.packed ? DCP_PACKED : 0);
     }
     return 0;
 }
@@ -183,10 +183,10 @@ static int run(struct join *j, fsdpck_node list, struct dcp_tensor *out)
         return r;
     j->boxes = malloc((listed + 1) * (2 * j->ndim + 1) * sizeof *j->boxes);
     j->offsets = malloc((stored + 1) * (j->ndim + 1) * sizeof *j->offsets);
-    j->places = malloc((stored + 1) * sizeof *j->places);
+    j->locations = malloc((stored + 1) * sizeof *j->locations);
     j->chunk_order = malloc((most + 1) * sizeof *j->chunk_order);
     j->stored_order = malloc((most + 1) * sizeof *j->stored_order);
-    if (!j->boxes || !j->offsets || !j->places || !j->chunk_order || !j->stored_order)
+    if (!j->boxes || !j->offsets || !j->locations || !j->chunk_order || !j->stored_order)
         return fsdpck_error_nomem(j->r->err, (most + 1) * (2 * j->ndim + 1) * sizeof *j->boxes);
     if ((r = read_boxes(j, list)) || (r = read_stored(j)))
         return r;
@@ -206,7 +206,7 @@ int fsdpck_dcp_read_chunks(struct dcp_reading *r, const struct dcp_entry *e, con
     int rc = run(&j, list, out);
     free(j.boxes);
     free(j.offsets);
-    free(j.places);
+    free(j.locations);
     free(j.chunk_order);
     free(j.stored_order);
     return rc;

@@ -31,7 +31,7 @@ struct dcp_chunk {
     union {
         uint64_t payload;
         const struct dcp_layout *layout;
-    } place;
+    } location;
     struct fsdpck_crc_record *crc; /* counts with place; NULL: the zip states none */
 };
 
@@ -70,7 +70,7 @@ int fsdpck_dcp_read(struct fsdpck_source *src, struct dcp *dcp, const struct fsd
 extern const char *const fsdpck_dcp_metadata_names[];
 
 /* What an item says about where its tensor's elements lie. */
-struct dcp_place {
+struct dcp_payload {
     uint64_t payload; /* file offset of the first element; of a packed item, in what it decodes to */
     bool dense, swap;
     uint64_t strides[FSDPCK_MAX_DIMS]; /* elements; where not dense */
@@ -78,8 +78,8 @@ struct dcp_place {
     uint32_t crc32;                    /* of it, as the zip states it */
 };
 /* Reads the item's zip directory and data.pkl, holds dtype, shape and bounds against the catalogue. Thread-safe. */
-int fsdpck_dcp_find_place(struct fsdpck_source *src, const struct fsdpck_tensor *t, const struct dcp_chunk *chunk, const uint64_t *size,
-                          struct dcp_place *out, struct fsdpck_error *err);
+int fsdpck_dcp_find_payload(struct fsdpck_source *src, const struct fsdpck_tensor *t, const struct dcp_chunk *chunk, const uint64_t *size,
+                          struct dcp_payload *out, struct fsdpck_error *err);
 
 /* Bytes that the packed item of a chunk may decode to. */
 uint64_t fsdpck_dcp_packed_max(const struct fsdpck_tensor *t, const uint64_t *size);

@@ -24,7 +24,7 @@ static const char *const allowed[] = {
     "torch float8_e5m2fnuz", "torch float8_e8m0fnu", "torch float4_e2m1fn_x2", NULL,
 };
 
-struct look {
+struct item_check {
     const struct fsdpck_tensor *t;
     const uint64_t *size; /* of the chunk */
     const char *file;
@@ -34,7 +34,7 @@ struct look {
 
 #define FAIL(l, code, ...) fsdpck_error_at((l)->err, code, (l)->file, (l)->item, __VA_ARGS__)
 
-static int check_kind(struct look *l, const struct fsdpck_tensor_node *s)
+static int check_kind(struct item_check *l, const struct fsdpck_tensor_node *s)
 {
     char have[128], want[128];
     if (s->dtype != l->t->dtype)
@@ -46,7 +46,7 @@ static int check_kind(struct look *l, const struct fsdpck_tensor_node *s)
     return 0;
 }
 
-static int place(struct look *l, const struct fsdpck_zip *zip, const struct fsdpck_tensor_node *s, struct dcp_place *out)
+static int locate_payload(struct item_check *l, const struct fsdpck_zip *zip, const struct fsdpck_tensor_node *s, struct dcp_payload *out)
 {
     char name[300];
     uint64_t item_nbytes = fsdpck_dtype_info(s->dtype)->nbytes, nbytes;
@@ -73,11 +73,11 @@ static int open_item(struct fsdpck_source *src, const struct fsdpck_tensor *t, c
                      struct fsdpck_archive *out, struct fsdpck_error *err)
 {
     const struct fsdpck_archive_terms terms = { .allowed = allowed, .max_nbytes = MAX_PICKLE_NBYTES, .check_crc = !src->opt.no_verify };
-    const struct fsdpck_zplace place = { .file = chunk->file, .offset = chunk->item, .nbytes = chunk->item_nbytes };
+    const struct fsdpck_zstream_range range = { .file = chunk->file, .offset = chunk->item, .nbytes = chunk->item_nbytes };
     struct fsdpck_packed packed;
     if (!(atomic_load(&chunk->state) & DCP_PACKED))
         return fsdpck_archive_open(src, chunk->file, chunk->item, chunk->item_nbytes, &terms, out, err);
-    int r = fsdpck_packed_open(src, &place, fsdpck_dcp_packed_max(t, size), &packed, err);
+    int r = fsdpck_packed_open(src, &range, fsdpck_dcp_packed_max(t, size), &packed, err);
     if (!r)
         r = fsdpck_archive_open_packed(&packed, source_files(src)[chunk->file].path, &terms, out, err);
     fsdpck_packed_free(&packed);
@@ -90,20 +90,20 @@ uint64_t fsdpck_dcp_packed_max(const struct fsdpck_tensor *t, const uint64_t *si
     return nbytes < UINT64_MAX - FSDPCK_PACKED_ENVELOPE_NBYTES ? nbytes + FSDPCK_PACKED_ENVELOPE_NBYTES : UINT64_MAX;
 }
 
-int fsdpck_dcp_find_place(struct fsdpck_source *src, const struct fsdpck_tensor *t, const struct dcp_chunk *chunk, const uint64_t *size,
-                          struct dcp_place *out, struct fsdpck_error *err)
+int fsdpck_dcp_find_payload(struct fsdpck_source *src, const struct fsdpck_tensor *t, const struct dcp_chunk *chunk, const uint64_t *size,
+                          struct dcp_payload *out, struct fsdpck_error *err)
 {
-    struct look l = { .t = t, .size = size, .file = source_files(src)[chunk->file].path, .item = chunk->item, .err = err };
+    struct item_check l = { .t = t, .size = size, .file = source_files(src)[chunk->file].path, .item = chunk->item, .err = err };
     struct fsdpck_archive archive;
     struct fsdpck_tensor_node saved;
     const char *why;
-    *out = (struct dcp_place){ 0 };
+    *out = (struct dcp_payload){ 0 };
     int r = open_item(src, t, chunk, size, &archive, err);
     if (!r) {
         if ((r = fsdpck_tensor_node_read(archive.pickle, fsdpck_pickle_root(archive.pickle), &saved, &why)))
             FAIL(&l, r, "%s", why);
         else if (!(r = check_kind(&l, &saved)))
-            r = place(&l, &archive.zip, &saved, out);
+            r = locate_payload(&l, &archive.zip, &saved, out);
         out->swap = archive.swap;
         fsdpck_archive_free(&archive);
     }

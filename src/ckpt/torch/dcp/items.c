@@ -13,9 +13,9 @@
 #define MAX_ITEM_NBYTES (64ull << 20) /* a step's number has 1 KiB, the state of a data loader with a shuffled index some MiB */
 #define MAX_ITEMS_NBYTES (512ull << 20) /* of all together */
 
-static struct fsdpck_zplace place_of(const struct source_item *item)
+static struct fsdpck_zstream_range range_of(const struct source_item *item)
 {
-    return (struct fsdpck_zplace){ .file = item->file, .offset = item->offset, .nbytes = item->stream_nbytes };
+    return (struct fsdpck_zstream_range){ .file = item->file, .offset = item->offset, .nbytes = item->stream_nbytes };
 }
 
 /* One stream, kept from item to item: most have less than a block. */
@@ -27,12 +27,12 @@ static struct fsdpck_zstream *stream_of(struct fsdpck_source *src, struct fsdpck
     return dcp->items;
 }
 
-static int measure(struct fsdpck_source *src, struct source_item *item, uint8_t *kept, uint64_t *budget, struct fsdpck_error *err)
+static int measure(struct fsdpck_source *src, struct source_item *item, uint8_t *cache, uint64_t *budget, struct fsdpck_error *err)
 {
-    const struct fsdpck_zplace place = place_of(item);
+    const struct fsdpck_zstream_range range = range_of(item);
     struct fsdpck_zstream *z = stream_of(src, err);
     uint64_t most = *budget < MAX_ITEM_NBYTES ? *budget : MAX_ITEM_NBYTES;
-    int r = z ? fsdpck_packed_measure(z, src, &place, most, kept, &item->pub.nbytes, err) : FSDPCK_ERR_NOMEM;
+    int r = z ? fsdpck_packed_measure(z, src, &range, most, cache, &item->pub.nbytes, err) : FSDPCK_ERR_NOMEM;
     if (r)
         fsdpck_error_tensor(err, item->pub.name);
     else
@@ -43,14 +43,14 @@ static int measure(struct fsdpck_source *src, struct source_item *item, uint8_t 
 int fsdpck_dcp_measure_items(struct fsdpck_source *src, struct fsdpck_error *err)
 {
     uint64_t budget = MAX_ITEMS_NBYTES;
-    uint8_t *kept = src->streamed ? malloc(FSDPCK_PACKED_KEPT_NBYTES) : NULL;
-    if (src->streamed && !kept)
-        return fsdpck_error_nomem(err, FSDPCK_PACKED_KEPT_NBYTES);
+    uint8_t *cache = src->streamed ? malloc(FSDPCK_PACKED_CACHE_NBYTES) : NULL;
+    if (src->streamed && !cache)
+        return fsdpck_error_nomem(err, FSDPCK_PACKED_CACHE_NBYTES);
     int r = 0;
     for (size_t i = 0; !r && i < src->items.count; i++)
         if (source_items(src)[i].stream_nbytes)
-            r = measure(src, &source_items(src)[i], kept, &budget, err);
-    free(kept);
+            r = measure(src, &source_items(src)[i], cache, &budget, err);
+    free(cache);
     return r;
 }
 
@@ -58,7 +58,7 @@ int fsdpck_dcp_read_item(struct fsdpck_source *src, size_t number, void *buf, ui
 {
     struct dcp *dcp = src->impl;
     const struct source_item *item = &source_items(src)[number];
-    const struct fsdpck_zplace place = place_of(item);
+    const struct fsdpck_zstream_range range = range_of(item);
     struct fsdpck_zip_subject zip;
     fsdpck_dcp_item_subject(item, &zip);
     int r = at || src->opt.no_verify ? 0 : fsdpck_zip_check_one(src, &zip, err); /* its first bytes are asked for first */
@@ -68,7 +68,7 @@ int fsdpck_dcp_read_item(struct fsdpck_source *src, size_t number, void *buf, ui
         return fsdpck_files_read(src, item->file, buf, nbytes, item->offset + at, err);
     pthread_mutex_lock(&dcp->lock);
     struct fsdpck_zstream *z = stream_of(src, err);
-    r = z ? fsdpck_zstream_read(z, &place, at, buf, nbytes, err) : FSDPCK_ERR_NOMEM;
+    r = z ? fsdpck_zstream_read(z, &range, at, buf, nbytes, err) : FSDPCK_ERR_NOMEM;
     pthread_mutex_unlock(&dcp->lock);
     if (r)
         fsdpck_error_tensor(err, item->pub.name);

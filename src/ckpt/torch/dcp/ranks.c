@@ -99,15 +99,15 @@ int fsdpck_dcp_rank_tensor(struct dcp_reading *r, const char *name, const struct
     int rc = fsdpck_catalogue_tensor(r->catalogue, r->file, r->part, name, path, npath, dtype, ndim, shape, &ordinal);
     for (uint64_t i = 0; !rc && i < found->nchunks; i++) {
         const struct dcp_chunk *chunk = &found->chunks[i];
-        struct fsdpck_piece piece = { .tensor = ordinal, .file = chunk->file, .box = dcp_box(found, ndim, i), .item = chunk->item,
+        struct fsdpck_stored_box piece = { .tensor = ordinal, .file = chunk->file, .box = dcp_box(found, ndim, i), .item = chunk->item,
                                       .item_nbytes = chunk->item_nbytes,
                                       .packed = atomic_load(&chunk->state) & DCP_PACKED };
-        rc = fsdpck_catalogue_piece(r->catalogue, &piece);
+        rc = fsdpck_catalogue_add_box(r->catalogue, &piece);
     }
     return rc;
 }
 
-static bool same_bytes(struct fsdpck_source *src, const struct source_item *a, const struct dcp_item_place *b)
+static bool same_bytes(struct fsdpck_source *src, const struct source_item *a, const struct dcp_item_location *b)
 {
     if (a->pub.nbytes != b->nbytes)
         return false;
@@ -121,14 +121,14 @@ static bool same_bytes(struct fsdpck_source *src, const struct source_item *a, c
     return same;
 }
 
-bool fsdpck_dcp_rank_item(const struct dcp_reading *r, const char *name, const struct dcp_item_place *place)
+bool fsdpck_dcp_rank_item(const struct dcp_reading *r, const char *name, const struct dcp_item_location *location)
 {
     char line[512];
     size_t i = fsdpck_names_find(&r->catalogue->items, name);
     if (i == SIZE_MAX)
         return false;
     snprintf(line, sizeof line, "%s is not the same on all ranks: the lowest rank's is taken", name);
-    if (r->src->opt.note && !same_bytes(r->src, &source_items(r->src)[i], place))
+    if (r->src->opt.note && !same_bytes(r->src, &source_items(r->src)[i], location))
         r->src->opt.note(r->src->opt.ctx, line);
     return true;
 }

@@ -11,6 +11,6 @@ int fsdpck_dcp_read_ranks(struct fsdpck_source *src, struct dcp *dcp, const char
 int fsdpck_dcp_rank_tensor(struct dcp_reading *r, const char *name, const struct fsdpck_key *path, uint32_t npath, enum fsdpck_dtype dtype,
                            uint32_t ndim, const uint64_t *shape, const struct dcp_tensor *found);
 /* Whether an item of this name was listed by a rank before: that one is taken, and where the two differ that is noted. */
-bool fsdpck_dcp_rank_item(const struct dcp_reading *r, const char *name, const struct dcp_item_place *place);
+bool fsdpck_dcp_rank_item(const struct dcp_reading *r, const char *name, const struct dcp_item_location *location);
 
 #endif

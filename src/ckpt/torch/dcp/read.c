@@ -121,23 +121,23 @@ static int read_tensor(struct dcp_reading *r, const struct dcp_entry *e, const c
 
 static int read_item(struct dcp_reading *r, const struct dcp_entry *e, const char *name, const struct fsdpck_key *path, uint32_t npath)
 {
-    struct dcp_item_place place;
+    struct dcp_item_location location;
     if (e->nstored != 1)
         return fsdpck_dcp_fail(r, e->nstored ? FSDPCK_ERR_FORMAT : FSDPCK_ERR_MISSING, name,
                                "storage_data has %" PRIu64 " entries for it, one is wanted", e->nstored);
     fsdpck_node info = fsdpck_pickle_child(r->p, r->storage, 2 * (size_t)r->stored[e->first_stored] + 1);
-    int rc = fsdpck_dcp_read_place(r, name, info, &place);
+    int rc = fsdpck_dcp_read_location(r, name, info, &location);
     if (rc)
         return rc;
-    if (r->catalogue && fsdpck_dcp_rank_item(r, name, &place))
+    if (r->catalogue && fsdpck_dcp_rank_item(r, name, &location))
         return 0;
     struct source_item *item = fsdpck_source_add_item(r->src, name, path, npath, r->err);
     if (!item)
         return r->err->code;
-    item->file = place.file;
-    item->offset = place.offset;
-    item->pub.nbytes = place.nbytes;
-    item->stream_nbytes = place.packed ? place.nbytes : 0; /* pub.nbytes gets its value when all is read */
+    item->file = location.file;
+    item->offset = location.offset;
+    item->pub.nbytes = location.nbytes;
+    item->stream_nbytes = location.packed ? location.nbytes : 0; /* pub.nbytes gets its value when all is read */
     size_t old;
     return r->catalogue ? fsdpck_names_add(&r->catalogue->items, item->pub.name, r->src->items.count - 1, &old, r->err) : 0;
 }
@@ -238,7 +238,7 @@ static int list_storage(struct dcp_reading *r, fsdpck_node dict)
 
 /* Megatron-core up to 0.15 may cut an optimizer's state along its flattened elements; it then has a shape of its own making, [pieces …, elements of one],
  * and mcore_data has the true one. */
-static void leave_reshaped(struct dcp_reading *r, fsdpck_node dict)
+static void skip_reshaped(struct dcp_reading *r, fsdpck_node dict)
 {
     const char *first = NULL;
     char line[600];
@@ -274,7 +274,7 @@ static int read_all(struct dcp_reading *r)
     if (!rc)
         rc = list_storage(r, fsdpck_dcp_attribute(r, root, "storage_data"));
     if (!rc)
-        leave_reshaped(r, fsdpck_dcp_attribute(r, root, "mcore_data"));
+        skip_reshaped(r, fsdpck_dcp_attribute(r, root, "mcore_data"));
     for (size_t i = 0; !rc && i < r->nentries; i++)
         rc = r->entries[i].reshaped ? 0 : read_entry(r, &r->entries[i]);
     if (rc || r->catalogue)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between the parts of reading .metadata: read.c goes over its tables, place.c says where items lie, chunks.c joins a tensor's chunks with
+/* Between the parts of reading .metadata: read.c goes over its tables, location.c says where items lie, chunks.c joins a tensor's chunks with
  * their storage. */
 #ifndef CKPT_DCP_READING_H
 #define CKPT_DCP_READING_H
@@ -36,7 +36,7 @@ struct dcp_reading {
 };
 
 /* Where an item lies. */
-struct dcp_item_place {
+struct dcp_item_location {
     uint32_t file;
     uint64_t offset, nbytes;
     bool packed; /* a zstd stream */
@@ -51,7 +51,7 @@ const char *fsdpck_dcp_text(const struct dcp_reading *r, fsdpck_node n);
 /* Attribute of an object. */
 fsdpck_node fsdpck_dcp_attribute(const struct dcp_reading *r, fsdpck_node object, const char *key);
 /* Reads _StorageInfo; adds its file to the source where it is new. */
-int fsdpck_dcp_read_place(struct dcp_reading *r, const char *name, fsdpck_node info, struct dcp_item_place *out);
+int fsdpck_dcp_read_location(struct dcp_reading *r, const char *name, fsdpck_node info, struct dcp_item_location *out);
 /* The chunks of a tensor, sorted and joined with their items; they fill the tensor exactly. Arrays are the arena's. */
 int fsdpck_dcp_read_chunks(struct dcp_reading *r, const struct dcp_entry *e, const char *name, uint32_t ndim, const uint64_t *shape,
                            struct dcp_tensor *out);

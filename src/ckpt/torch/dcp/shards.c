@@ -186,11 +186,11 @@ static int collect(struct shards *s, struct fsdpck_catalogue *c, uint64_t *const
     for (size_t i = 0; !rc && i < s->slices.count; i++) {
         const struct slice *x = &slices(s)[i];
         const struct source_file *file = &source_files(s->src)[x->file];
-        struct fsdpck_piece piece = { .file = x->file, .box = x->box, .found = true, .payload = x->payload };
+        struct fsdpck_stored_box piece = { .file = x->file, .box = x->box, .found = true, .payload = x->payload };
         rc = fsdpck_catalogue_tensor(c, file->path, x->file, x->name, NULL, 0, x->dtype, x->ndim, shapes[fsdpck_names_find(&s->whole, x->name)],
                                      &piece.tensor);
         if (!rc)
-            rc = fsdpck_catalogue_piece(c, &piece);
+            rc = fsdpck_catalogue_add_box(c, &piece);
     }
     return rc ? rc : fsdpck_catalogue_finish(c, s->src->path);
 }

@@ -16,7 +16,7 @@
 #define MAX_METADATA_NBYTES (4ull << 30)
 
 /* Keeps what was found in an item. Another thread may have done so before: then it found the same. */
-static int publish(struct fsdpck_source *src, struct dcp_chunk *c, uint32_t ndim, const struct dcp_place *found, struct fsdpck_error *err)
+static int publish(struct fsdpck_source *src, struct dcp_chunk *c, uint32_t ndim, const struct dcp_payload *found, struct fsdpck_error *err)
 {
     struct dcp *dcp = src->impl;
     int r = 0;
@@ -24,7 +24,7 @@ static int publish(struct fsdpck_source *src, struct dcp_chunk *c, uint32_t ndim
     uint32_t before = atomic_load(&c->state);
     if (!(before & DCP_FOUND)) {
         uint32_t state = before | DCP_FOUND | (found->swap ? DCP_SWAPPED : 0u) | (found->dense ? 0u : DCP_STRIDED);
-        c->place.payload = found->payload;
+        c->location.payload = found->payload;
         if (!found->dense) {
             struct dcp_layout *layout = fsdpck_arena_alloc(&dcp->layouts, sizeof *layout + ndim * sizeof *layout->strides, err);
             if (layout) {
@@ -32,7 +32,7 @@ static int publish(struct fsdpck_source *src, struct dcp_chunk *c, uint32_t ndim
                 for (uint32_t d = 0; d < ndim; d++)
                     layout->strides[d] = found->strides[d];
             }
-            c->place.layout = layout;
+            c->location.layout = layout;
             r = layout ? 0 : FSDPCK_ERR_NOMEM;
         }
         struct fsdpck_crc_record *record = r ? NULL : fsdpck_arena_alloc(&dcp->layouts, sizeof *record, err);
@@ -56,8 +56,8 @@ int fsdpck_dcp_extent(struct fsdpck_source *src, size_t ordinal, uint64_t chunk,
     struct dcp_chunk *c = &d->chunks[chunk];
     uint32_t state = atomic_load(&c->state);
     if (!(state & DCP_FOUND)) {
-        struct dcp_place found;
-        int r = fsdpck_dcp_find_place(src, t, c, box + t->ndim, &found, err);
+        struct dcp_payload found;
+        int r = fsdpck_dcp_find_payload(src, t, c, box + t->ndim, &found, err);
         if (r || (r = publish(src, c, t->ndim, &found, err)))
             return r;
         state = atomic_load(&c->state);
@@ -65,11 +65,11 @@ int fsdpck_dcp_extent(struct fsdpck_source *src, size_t ordinal, uint64_t chunk,
     bool strided = state & DCP_STRIDED;
     uint64_t last = strided ? 0 : fsdpck_box_nelem(box + t->ndim, t->ndim) - 1;
     for (uint32_t k = 0; strided && k < t->ndim; k++)
-        last += (box[t->ndim + k] - 1) * c->place.layout->strides[k];
+        last += (box[t->ndim + k] - 1) * c->location.layout->strides[k];
     *out = (struct fsdpck_extent){ .file = c->file, .offset = box, .size = box + t->ndim, .swap = state & DCP_SWAPPED,
-                                   .payload = strided ? c->place.layout->payload : c->place.payload,
+                                   .payload = strided ? c->location.layout->payload : c->location.payload,
                                    .payload_nbytes = (last + 1) * fsdpck_dtype_info(t->dtype)->nbytes,
-                                   .strides = strided ? c->place.layout->strides : NULL, .crc = c->crc };
+                                   .strides = strided ? c->location.layout->strides : NULL, .crc = c->crc };
     if (state & DCP_PACKED) {
         out->streamed = true;
         out->stream = c->item;

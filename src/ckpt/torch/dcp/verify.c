@@ -20,7 +20,7 @@ static int check_tensor(struct fsdpck_zip_check *c, size_t ordinal)
         int r = fsdpck_zip_check_run(c, &s);
         /* An item whose records are sound may still hold another tensor. */
         if (!r && c->result->nproblems == before)
-            r = fsdpck_zip_check_settle(c, &s, fsdpck_dcp_extent(c->src, ordinal, i, &extent, &e), &e);
+            r = fsdpck_zip_check_report_error(c, &s, fsdpck_dcp_extent(c->src, ordinal, i, &extent, &e), &e);
         if (r)
             return r;
     }

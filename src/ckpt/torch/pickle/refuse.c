@@ -25,15 +25,15 @@ static bool is_dotted_name(const char *s, size_t nbytes)
     return nbytes > 0 && nbytes < 256;
 }
 
-static int shown(size_t nbytes) { return nbytes < 100 ? (int)nbytes : 100; }
+static int shown_nbytes(size_t nbytes) { return nbytes < 100 ? (int)nbytes : 100; }
 
 fsdpck_node fsdpck_pickle_new_global(struct fsdpck_pickle *p, const char *const *allowed, fsdpck_node *seen, const char *module,
                                      size_t module_nbytes, const char *name, size_t name_nbytes)
 {
     char key[512];
     if (!is_dotted_name(module, module_nbytes) || !is_dotted_name(name, name_nbytes)) {
-        fsdpck_error_at(p->err, FSDPCK_ERR_FORMAT, p->file, p->at, "'%.*s' '%.*s' is not the name of a Python object", shown(module_nbytes),
-                        module, shown(name_nbytes), name);
+        fsdpck_error_at(p->err, FSDPCK_ERR_FORMAT, p->file, p->at, "'%.*s' '%.*s' is not the name of a Python object", shown_nbytes(module_nbytes),
+                        module, shown_nbytes(name_nbytes), name);
         return FSDPCK_NO_NODE;
     }
     memcpy(key, module, module_nbytes);
@@ -44,7 +44,7 @@ fsdpck_node fsdpck_pickle_new_global(struct fsdpck_pickle *p, const char *const 
     size_t i = find_allowed(allowed, key, module_nbytes, &wild);
     if (i == SIZE_MAX) {
         fsdpck_error_at(p->err, FSDPCK_ERR_UNSUPPORTED, p->file, p->at, "the pickle asks for '%.*s.%.*s', which has no place here",
-                        shown(module_nbytes), module, shown(name_nbytes), name);
+                        shown_nbytes(module_nbytes), module, shown_nbytes(name_nbytes), name);
         return FSDPCK_NO_NODE;
     }
     if (!wild && seen[i] != FSDPCK_NO_NODE)

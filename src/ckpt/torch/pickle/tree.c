@@ -194,19 +194,19 @@ size_t fsdpck_pickle_used(const struct fsdpck_pickle *p) { return p->used; }
 static const struct pickle_node none = {.type = FSDPCK_PICKLE_NONE};
 
 /* NONE for what is no node: lookups that found nothing may be asked on. */
-static const struct pickle_node *look(const struct fsdpck_pickle *p, fsdpck_node n)
+static const struct pickle_node *node_or_none(const struct fsdpck_pickle *p, fsdpck_node n)
 {
     return n < p->nodes.count ? pickle_node(p, n) : &none;
 }
 
 enum fsdpck_pickle_type fsdpck_pickle_type(const struct fsdpck_pickle *p, fsdpck_node n)
 {
-    return pickle_immediate(n) ? FSDPCK_PICKLE_INT : (enum fsdpck_pickle_type)look(p, n)->type;
+    return pickle_immediate(n) ? FSDPCK_PICKLE_INT : (enum fsdpck_pickle_type)node_or_none(p, n)->type;
 }
 
 const char *fsdpck_pickle_text(const struct fsdpck_pickle *p, fsdpck_node n, size_t *nbytes)
 {
-    const struct pickle_node *node = look(p, n);
+    const struct pickle_node *node = node_or_none(p, n);
     switch (node->type) {
     case FSDPCK_PICKLE_STRING:
     case FSDPCK_PICKLE_BYTES:
@@ -225,7 +225,7 @@ bool fsdpck_pickle_int(const struct fsdpck_pickle *p, fsdpck_node n, int64_t *ou
     enum fsdpck_pickle_type type = fsdpck_pickle_type(p, n);
     if (type != FSDPCK_PICKLE_INT && type != FSDPCK_PICKLE_BOOL)
         return false;
-    *out = pickle_immediate(n) ? (int64_t)(n & ~PICKLE_IMMEDIATE) : look(p, n)->as.number;
+    *out = pickle_immediate(n) ? (int64_t)(n & ~PICKLE_IMMEDIATE) : node_or_none(p, n)->as.number;
     return true;
 }
 
@@ -233,13 +233,13 @@ bool fsdpck_pickle_float(const struct fsdpck_pickle *p, fsdpck_node n, double *o
 {
     if (fsdpck_pickle_type(p, n) != FSDPCK_PICKLE_FLOAT)
         return false;
-    *out = look(p, n)->as.real;
+    *out = node_or_none(p, n)->as.real;
     return true;
 }
 
 size_t fsdpck_pickle_count(const struct fsdpck_pickle *p, fsdpck_node n)
 {
-    const struct pickle_node *node = look(p, n);
+    const struct pickle_node *node = node_or_none(p, n);
     switch (fsdpck_pickle_type(p, n)) {
     case FSDPCK_PICKLE_TUPLE:
     case FSDPCK_PICKLE_LIST:
@@ -261,7 +261,7 @@ fsdpck_node fsdpck_pickle_child(const struct fsdpck_pickle *p, fsdpck_node n, si
     size_t count = fsdpck_pickle_count(p, n);
     if (i >= count)
         return FSDPCK_NO_NODE;
-    const struct pickle_node *node = look(p, n);
+    const struct pickle_node *node = node_or_none(p, n);
     bool inside = node->type >= FSDPCK_PICKLE_CALL || (node->type == FSDPCK_PICKLE_TUPLE && count <= 2);
     return inside ? node->as.pair[i] : ((const fsdpck_node *)p->children.data)[node->as.first + i];
 }
@@ -282,7 +282,7 @@ fsdpck_node fsdpck_pickle_get(const struct fsdpck_pickle *p, fsdpck_node dict, c
 fsdpck_node fsdpck_pickle_state(const struct fsdpck_pickle *p, fsdpck_node n)
 {
     enum fsdpck_pickle_type type = fsdpck_pickle_type(p, n);
-    return type == FSDPCK_PICKLE_CALL || type == FSDPCK_PICKLE_OBJECT ? look(p, n)->count : FSDPCK_NO_NODE;
+    return type == FSDPCK_PICKLE_CALL || type == FSDPCK_PICKLE_OBJECT ? node_or_none(p, n)->count : FSDPCK_NO_NODE;
 }
 
 bool fsdpck_pickle_is(const struct fsdpck_pickle *p, fsdpck_node n, const char *name)

@@ -44,7 +44,7 @@ static void say(const struct fsdpck_pt_reading *r, const char *name, const char 
 static int add_whole(struct fsdpck_pt_reading *r, const char *name, const struct fsdpck_key *path, uint32_t npath, fsdpck_node n)
 {
     struct fsdpck_tensor_node t;
-    struct fsdpck_piece piece = { 0 };
+    struct fsdpck_stored_box piece = { 0 };
     const struct fsdpck_zip_record *record;
     const char *why;
     uint64_t box[2 * FSDPCK_MAX_DIMS] = { 0 };
@@ -62,7 +62,7 @@ static int add_whole(struct fsdpck_pt_reading *r, const char *name, const struct
             return fsdpck_pt_fail(r, FSDPCK_ERR_UNSUPPORTED, name, "is not the same on all ranks, and is no DTensor that says which part of it each rank has");
         say(r, name, "is not the same on all ranks: the lowest rank's is taken");
     }
-    return fsdpck_catalogue_piece(&r->catalogue, &piece);
+    return fsdpck_catalogue_add_box(&r->catalogue, &piece);
 }
 
 static int on_tensor(void *ctx, const char *name, const struct fsdpck_key *path, uint32_t npath, fsdpck_node n)
@@ -210,7 +210,7 @@ static int read_open(struct fsdpck_pt_reading *r)
     return rc ? rc : fsdpck_pt_walk(&walk);
 }
 
-int fsdpck_pt_read(struct fsdpck_pt_reading *r, const char *path, const char *name, const struct fsdpck_pt_part *part)
+int fsdpck_pt_read(struct fsdpck_pt_reading *r, const char *path, const char *name, const struct fsdpck_pt_rank_file *part)
 {
     const struct fsdpck_archive_terms terms = { .allowed = fsdpck_pt_names, .max_nbytes = MAX_PICKLE_NBYTES, .check_crc = !r->src->opt.no_verify };
     int rc = fsdpck_source_add_file(r->src, path, name, part ? part->rank : -1, &r->file, r->err);

@@ -8,14 +8,14 @@
 /* What tells one kind of source apart is set by the caller: ops. */
 int fsdpck_pt_begin(struct fsdpck_pt_reading *r, struct fsdpck_source *src, struct fsdpck_error *err);
 /* What a file is in a set of rank files. */
-struct fsdpck_pt_part {
+struct fsdpck_pt_rank_file {
     int64_t rank;
     uint64_t nranks;
     const char *tree; /* first key of its names, or NULL */
     bool per_rank;    /* ranks may differ in it (random states): the lowest rank's values are taken, and that is noted */
 };
 /* Adds the file at `path` to the source and reads what it lists. part NULL: the file stands for itself. */
-int fsdpck_pt_read(struct fsdpck_pt_reading *r, const char *path, const char *name, const struct fsdpck_pt_part *part);
+int fsdpck_pt_read(struct fsdpck_pt_reading *r, const char *path, const char *name, const struct fsdpck_pt_rank_file *part);
 /* Makes the source's catalogue. */
 int fsdpck_pt_finish(struct fsdpck_pt_reading *r);
 void fsdpck_pt_end(struct fsdpck_pt_reading *r); /* frees the reading, never the source */

@@ -21,7 +21,7 @@ int fsdpck_pt_fail(struct fsdpck_pt_reading *r, int code, const char *name, cons
     return r->err->code;
 }
 
-int fsdpck_pt_place(struct fsdpck_pt_reading *r, const char *name, const struct fsdpck_tensor_node *t, struct fsdpck_piece *out,
+int fsdpck_pt_place(struct fsdpck_pt_reading *r, const char *name, const struct fsdpck_tensor_node *t, struct fsdpck_stored_box *out,
                     const struct fsdpck_zip_record **record)
 {
     char key[300], text[512];

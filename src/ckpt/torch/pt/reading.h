@@ -54,7 +54,7 @@ const char *fsdpck_pt_path(const struct fsdpck_pt_reading *r);
 /* Fills err with file and tensor (name may be NULL) and returns the code. */
 int fsdpck_pt_fail(struct fsdpck_pt_reading *r, int code, const char *name, const char *what);
 /* Where a tensor lies in the file being read; out->strides points into t. */
-int fsdpck_pt_place(struct fsdpck_pt_reading *r, const char *name, const struct fsdpck_tensor_node *t, struct fsdpck_piece *out,
+int fsdpck_pt_place(struct fsdpck_pt_reading *r, const char *name, const struct fsdpck_tensor_node *t, struct fsdpck_stored_box *out,
                     const struct fsdpck_zip_record **record);
 uint32_t fsdpck_pt_part(const struct fsdpck_pt_reading *r); /* what the catalogue tells files of one set apart by */
 

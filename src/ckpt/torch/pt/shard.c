@@ -19,7 +19,7 @@ struct shard {
     const char *name;
     struct fsdpck_dtensor_node d;
     struct fsdpck_tensor_node t; /* the local tensor */
-    struct fsdpck_piece piece;
+    struct fsdpck_stored_box piece;
     struct fsdpck_vec boxes; /* (2 * ndim) integers each */
 };
 
@@ -32,7 +32,7 @@ static int mesh_rank(struct shard *s, uint64_t i, int64_t *out)
 {
     const struct fsdpck_pickle *p = s->r->archive.pickle;
     struct fsdpck_tensor_node t;
-    struct fsdpck_piece where;
+    struct fsdpck_stored_box where;
     const struct fsdpck_zip_record *record;
     const char *why;
     uint8_t bytes[8] = { 0 };
@@ -175,12 +175,12 @@ static int add_pieces(struct shard *s)
             measure(s, d, box[d], &before, &total);
             first += before * s->t.strides[d];
         }
-        struct fsdpck_piece piece = s->piece;
+        struct fsdpck_stored_box piece = s->piece;
         piece.box = box;
         piece.payload += first * fsdpck_dtype_info(s->d.dtype)->nbytes;
         if (s->boxes.count > 1)
             piece.strides = s->t.strides; /* a part of a dense tensor is dense only by chance */
-        rc = fsdpck_catalogue_piece(&s->r->catalogue, &piece);
+        rc = fsdpck_catalogue_add_box(&s->r->catalogue, &piece);
     }
     return rc;
 }

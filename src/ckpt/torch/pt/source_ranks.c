@@ -110,7 +110,7 @@ static int list_files(struct set *s)
 static int read_file(struct set *s, int kind, uint64_t rank, bool trees)
 {
     char *path = fsdpck_path_join(s->r.src->path, s->files[kind][rank], s->r.err);
-    struct fsdpck_pt_part part = { .rank = (int64_t)rank, .nranks = s->nranks, .tree = trees ? kinds[kind] : NULL, .per_rank = kind == NKINDS - 1 };
+    struct fsdpck_pt_rank_file part = { .rank = (int64_t)rank, .nranks = s->nranks, .tree = trees ? kinds[kind] : NULL, .per_rank = kind == NKINDS - 1 };
     int rc = path ? fsdpck_pt_read(&s->r, path, s->files[kind][rank], &part) : FSDPCK_ERR_NOMEM;
     free(path);
     return rc;

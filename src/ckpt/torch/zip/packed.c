@@ -10,31 +10,31 @@
 #define PIECE_NBYTES FSDPCK_PACKED_PIECE_NBYTES
 
 /* Where piece k is kept, if it is: the first has a place of its own, the others take turns. */
-static uint8_t *slot(uint8_t *kept, uint64_t k) { return kept + (k ? 1 + k % 2 : 0) * PIECE_NBYTES; }
+static uint8_t *slot(uint8_t *cache, uint64_t k) { return cache + (k ? 1 + k % 2 : 0) * PIECE_NBYTES; }
 
-int fsdpck_packed_measure(struct fsdpck_zstream *z, struct fsdpck_source *src, const struct fsdpck_zplace *place, uint64_t max_nbytes, uint8_t *kept,
+int fsdpck_packed_measure(struct fsdpck_zstream *z, struct fsdpck_source *src, const struct fsdpck_zstream_range *range, uint64_t max_nbytes, uint8_t *cache,
                           uint64_t *nbytes, struct fsdpck_error *err)
 {
     uint64_t got = PIECE_NBYTES;
-    int r = fsdpck_zstream_start(z, place, err);
+    int r = fsdpck_zstream_start(z, range, err);
     *nbytes = 0;
     for (uint64_t k = 0; r == 0 && got == PIECE_NBYTES; k++) {
-        r = fsdpck_zstream_next(z, slot(kept, k), PIECE_NBYTES, &got, err);
+        r = fsdpck_zstream_next(z, slot(cache, k), PIECE_NBYTES, &got, err);
         *nbytes += got;
         if (r == 0 && *nbytes > max_nbytes)
-            r = fsdpck_error_at(err, FSDPCK_ERR_LIMIT, source_files(src)[place->file].path, place->offset,
+            r = fsdpck_error_at(err, FSDPCK_ERR_LIMIT, source_files(src)[range->file].path, range->offset,
                                 "the item's zstd stream decodes to more than %" PRIu64 " bytes, all that the item may have", max_nbytes);
     }
     return r;
 }
 
 /* Bytes at `offset` that are kept, as many as lie in one piece; 0: they are not. */
-static uint64_t kept_at(const struct fsdpck_packed *p, uint64_t offset, const uint8_t **data)
+static uint64_t cached_at(const struct fsdpck_packed *p, uint64_t offset, const uint8_t **data)
 {
     uint64_t k = offset / PIECE_NBYTES, last = p->nbytes / PIECE_NBYTES, end = (k + 1) * PIECE_NBYTES;
     if (k && k + 1 < last)
         return 0;
-    *data = slot(p->kept, k) + offset % PIECE_NBYTES;
+    *data = slot(p->cache, k) + offset % PIECE_NBYTES;
     return (end < p->nbytes ? end : p->nbytes) - offset;
 }
 
@@ -45,7 +45,7 @@ static int64_t read_packed(void *ctx, int fd, void *buf, uint64_t nbytes, uint64
     (void)fd;
     if (offset >= p->nbytes)
         return 0;
-    uint64_t left = p->nbytes - offset, n = kept_at(p, offset, &data);
+    uint64_t left = p->nbytes - offset, n = cached_at(p, offset, &data);
     if (n) {
         n = n < nbytes ? n : nbytes;
         memcpy(buf, data, n);
@@ -53,24 +53,24 @@ static int64_t read_packed(void *ctx, int fd, void *buf, uint64_t nbytes, uint64
     }
     /* It was decoded before: what fails now is the system. */
     n = nbytes < left ? nbytes : left;
-    return fsdpck_zstream_read(p->stream, &p->place, offset, buf, n, NULL) == 0 ? (int64_t)n : -EIO;
+    return fsdpck_zstream_read(p->stream, &p->range, offset, buf, n, NULL) == 0 ? (int64_t)n : -EIO;
 }
 
-int fsdpck_packed_open(struct fsdpck_source *src, const struct fsdpck_zplace *place, uint64_t max_nbytes, struct fsdpck_packed *out, struct fsdpck_error *err)
+int fsdpck_packed_open(struct fsdpck_source *src, const struct fsdpck_zstream_range *range, uint64_t max_nbytes, struct fsdpck_packed *out, struct fsdpck_error *err)
 {
-    *out = (struct fsdpck_packed){ .place = *place, .io = { .ctx = out, .pread = read_packed } };
+    *out = (struct fsdpck_packed){ .range = *range, .io = { .ctx = out, .pread = read_packed } };
     out->stream = fsdpck_zstream_new(src, err);
     if (!out->stream)
         return FSDPCK_ERR_NOMEM;
-    out->kept = malloc(FSDPCK_PACKED_KEPT_NBYTES);
-    if (!out->kept)
-        return fsdpck_error_nomem(err, FSDPCK_PACKED_KEPT_NBYTES);
-    return fsdpck_packed_measure(out->stream, src, place, max_nbytes, out->kept, &out->nbytes, err);
+    out->cache = malloc(FSDPCK_PACKED_CACHE_NBYTES);
+    if (!out->cache)
+        return fsdpck_error_nomem(err, FSDPCK_PACKED_CACHE_NBYTES);
+    return fsdpck_packed_measure(out->stream, src, range, max_nbytes, out->cache, &out->nbytes, err);
 }
 
 void fsdpck_packed_free(struct fsdpck_packed *p)
 {
     fsdpck_zstream_free(p->stream);
-    free(p->kept);
+    free(p->cache);
     *p = (struct fsdpck_packed){ 0 };
 }

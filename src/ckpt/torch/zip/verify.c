@@ -40,7 +40,7 @@ static void report(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *
     c->report(c->ctx, &problem);
 }
 
-int fsdpck_zip_check_settle(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s, int code, const struct fsdpck_error *e)
+int fsdpck_zip_check_report_error(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s, int code, const struct fsdpck_error *e)
 {
     if (!code)
         return 0;
@@ -65,7 +65,7 @@ static int crc_record(struct fsdpck_zip_check *c, const struct fsdpck_zip_subjec
             return fsdpck_error_set(c->err, FSDPCK_ERR_STOPPED, NULL, "stopped");
         int r = fsdpck_read_full(io, fd, source_files(c->src)[s->file].path, c->piece, n, record->offset + at, e);
         if (r)
-            return fsdpck_zip_check_settle(c, s, r, e);
+            return fsdpck_zip_check_report_error(c, s, r, e);
         crc = fsdpck_crc32(crc, c->piece, n);
         c->result->read_nbytes += n;
     }
@@ -85,7 +85,7 @@ static int check_records(struct fsdpck_zip_check *c, const struct fsdpck_zip_sub
     struct fsdpck_zip zip;
     int r = fsdpck_zip_open(io, fd, source_files(c->src)[s->file].path, offset, nbytes, &zip, &e);
     if (r)
-        r = fsdpck_zip_check_settle(c, s, r, &e);
+        r = fsdpck_zip_check_report_error(c, s, r, &e);
     for (size_t i = 0; !r && i < zip.nrecords; i++)
         r = crc_record(c, s, io, fd, &zip.records[i], &e);
     fsdpck_zip_free(&zip);
@@ -94,11 +94,11 @@ static int check_records(struct fsdpck_zip_check *c, const struct fsdpck_zip_sub
 
 static int check_packed(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s)
 {
-    const struct fsdpck_zplace place = { .file = s->file, .offset = s->offset, .nbytes = s->nbytes };
+    const struct fsdpck_zstream_range range = { .file = s->file, .offset = s->offset, .nbytes = s->nbytes };
     struct fsdpck_error e = { 0 };
     struct fsdpck_packed packed;
-    int r = fsdpck_packed_open(c->src, &place, s->unpacked_max, &packed, &e);
-    r = r ? fsdpck_zip_check_settle(c, s, r, &e) : check_records(c, s, &packed.io, 0, 0, packed.nbytes);
+    int r = fsdpck_packed_open(c->src, &range, s->unpacked_max, &packed, &e);
+    r = r ? fsdpck_zip_check_report_error(c, s, r, &e) : check_records(c, s, &packed.io, 0, 0, packed.nbytes);
     fsdpck_packed_free(&packed);
     return r;
 }
@@ -108,7 +108,7 @@ static int check_plain(struct fsdpck_zip_check *c, const struct fsdpck_zip_subje
     struct fsdpck_error e = { 0 };
     int fd, r = fsdpck_files_acquire(c->src, s->file, false, &fd, &e);
     if (r)
-        return fsdpck_zip_check_settle(c, s, r, &e);
+        return fsdpck_zip_check_report_error(c, s, r, &e);
     r = check_records(c, s, c->src->io, fd, s->offset, s->nbytes);
     fsdpck_files_release(c->src, s->file, false);
     return r;

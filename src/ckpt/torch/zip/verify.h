@@ -34,6 +34,6 @@ void fsdpck_zip_check_end(struct fsdpck_zip_check *c);
 /* Reports every problem; fails only where the system does. */
 int fsdpck_zip_check_run(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s);
 /* An error that is about the bytes becomes a problem, and 0; one of the system stays an error. */
-int fsdpck_zip_check_settle(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s, int code, const struct fsdpck_error *e);
+int fsdpck_zip_check_report_error(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s, int code, const struct fsdpck_error *e);
 
 #endif

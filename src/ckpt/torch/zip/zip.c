@@ -29,11 +29,11 @@ struct reader {
     struct window head, tail;
     uint64_t nrecords, directory, directory_nbytes;
     struct fsdpck_zip *zip;
-    struct place *places; /* (nrecords) where the records lie */
+    struct record_span *spans; /* (nrecords) where the records lie */
     struct fsdpck_error *err;
 };
 
-struct place {
+struct record_span {
     uint64_t header, end; /* of local header, data and descriptor */
 };
 
@@ -214,7 +214,7 @@ static bool skip_descriptor(struct reader *r, const struct entry *e, uint64_t *e
 }
 
 /* Finds where the data begins, behind the local header. */
-static bool read_local(struct reader *r, const struct entry *e, struct place *place, uint64_t *data)
+static bool read_local(struct reader *r, const struct entry *e, struct record_span *span, uint64_t *data)
 {
     uint8_t b[LOCAL_NBYTES], *rest = NULL;
     bool ok = false;
@@ -241,22 +241,22 @@ static bool read_local(struct reader *r, const struct entry *e, struct place *pl
     free(rest);
     if (ok && e->flags & FLAG_DESCRIPTOR)
         ok = skip_descriptor(r, e, &end);
-    *place = (struct place){ e->header, end };
+    *span = (struct record_span){ e->header, end };
     return ok;
 }
 
-static int compare_places(const void *a, const void *b)
+static int compare_spans(const void *a, const void *b)
 {
-    const struct place *x = a, *y = b;
+    const struct record_span *x = a, *y = b;
     return x->header < y->header ? -1 : x->header > y->header;
 }
 
 static bool check_overlaps(struct reader *r)
 {
-    qsort(r->places, r->nrecords, sizeof *r->places, compare_places);
+    qsort(r->spans, r->nrecords, sizeof *r->spans, compare_spans);
     for (uint64_t i = 1; i < r->nrecords; i++)
-        if (r->places[i].header < r->places[i - 1].end)
-            return BAD(r, r->places[i].header, "two records of the zip overlap");
+        if (r->spans[i].header < r->spans[i - 1].end)
+            return BAD(r, r->spans[i].header, "two records of the zip overlap");
     return true;
 }
 
@@ -269,7 +269,7 @@ static bool read_records(struct reader *r, const uint8_t *directory, struct fsdp
         struct entry e;
         size_t old;
         if (!read_entry(r, directory + at, r->directory_nbytes - at, r->directory + at, &e, &used) ||
-            !read_local(r, &e, &r->places[i], &record->offset))
+            !read_local(r, &e, &r->spans[i], &record->offset))
             return false;
         memcpy(text, e.name, e.name_nbytes);
         text[e.name_nbytes] = 0;
@@ -293,14 +293,14 @@ static bool read_directory(struct reader *r)
     uint8_t *directory = malloc(r->directory_nbytes + 1);
     r->zip->text = malloc(r->directory_nbytes + 1);
     r->zip->records = calloc(r->nrecords + 1, sizeof *r->zip->records);
-    r->places = calloc(r->nrecords + 1, sizeof *r->places);
-    if (!directory || !r->zip->text || !r->zip->records || !r->places)
+    r->spans = calloc(r->nrecords + 1, sizeof *r->spans);
+    if (!directory || !r->zip->text || !r->zip->records || !r->spans)
         fsdpck_error_nomem(r->err, r->directory_nbytes);
     else
         ok = get(r, r->directory, directory, r->directory_nbytes) && read_records(r, directory, &names);
     fsdpck_names_free(&names);
     free(directory);
-    free(r->places);
+    free(r->spans);
     return ok;
 }
 

@@ -82,7 +82,7 @@ static int read_transforms(const struct dcp_reading *r, const char *name, fsdpck
     return rc;
 }
 
-int fsdpck_dcp_read_place(struct dcp_reading *r, const char *name, fsdpck_node info, struct dcp_item_place *out)
+int fsdpck_dcp_read_location(struct dcp_reading *r, const char *name, fsdpck_node info, struct dcp_item_location *out)
 {
     const char *path = fsdpck_dcp_text(r, fsdpck_dcp_attribute(r, info, "relative_path"));
     int64_t offset, nbytes;
