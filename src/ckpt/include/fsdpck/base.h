@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The frozen base of an adapter's checkpoint, by reference (FORMAT.md section 9): where it is, and whether it is still the one that the adapter was
- * trained on. */
+/* The frozen base of an adapter's checkpoint, by reference (FORMAT.md section 9). These functions find the base and compare it with the one that
+ * the adapter was trained on. */
 #ifndef FSDPCK_BASE_H
 #define FSDPCK_BASE_H
 
@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/* What a tensor of the base must be. */
+/* The expected dtype, shape and content of one tensor of the base. */
 struct fsdpck_base_tensor {
     const char *name;
     enum fsdpck_dtype dtype;
@@ -20,23 +20,24 @@ struct fsdpck_base_tensor {
 };
 
 struct fsdpck_base {
-    const char *path; /* where it is; from a checkpoint: absolute */
+    const char *path; /* location of the base; absolute if it comes from a checkpoint */
     const struct fsdpck_base_tensor *tensors; /* (ntensors) */
     size_t ntensors;
 };
 
-/* The base that a source names, borrowed; NULL: it names none. */
+/* Returns the base that a source names (borrowed), or NULL if it names none. */
 FSDPCK_API const struct fsdpck_base *fsdpck_source_base(const struct fsdpck_source *src);
 
-/* Opens the base that src names. FSDPCK_ERR_MISSING, with what was looked for where, if it is not there. Nothing of it is compared: fsdpck_base_compare() does that. */
+/* Opens the base that src names. If the base is missing, returns FSDPCK_ERR_MISSING; the message gives the path that was tried.
+ * Compares nothing: see fsdpck_base_compare(). */
 FSDPCK_API int fsdpck_base_open(const struct fsdpck_source *src, const struct fsdpck_options *opt, struct fsdpck_source **base, struct fsdpck_error *err);
 
-/* Reports every tensor that `base` lacks, or that is another than src names, by dtype, shape and content. quick: contents only where base knows them
- * without reading; else each is read once. *read_nbytes is added to. An error only where the work could not be done. */
+/* Reports every tensor that `base` lacks, or whose dtype, shape or content differs from the one that src names. Reads each tensor once; quick: reads
+ * none, and compares a content id only if base has it stored. Adds to *read_nbytes. Returns an error only if the comparison could not be done. */
 FSDPCK_API int fsdpck_base_compare(const struct fsdpck_source *src, struct fsdpck_source *base, bool quick, fsdpck_problem_fn report, void *report_ctx,
                                    uint64_t *read_nbytes, struct fsdpck_error *err);
 
-/* The same as a refusal: FSDPCK_ERR_DAMAGED names the first such tensor. 0 where src names no base. */
+/* As fsdpck_base_compare(), but returns FSDPCK_ERR_DAMAGED, which names the first tensor that differs. Returns 0 if src names no base. */
 FSDPCK_API int fsdpck_base_check(const struct fsdpck_source *src, struct fsdpck_source *base, bool quick, struct fsdpck_error *err);
 
 #ifdef __cplusplus

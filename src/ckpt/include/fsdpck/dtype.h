@@ -23,26 +23,26 @@ enum fsdpck_dtype_kind { FSDPCK_KIND_FLOAT, FSDPCK_KIND_INT, FSDPCK_KIND_UINT, F
 
 struct fsdpck_dtype_info {
     const char *name;          /* torch's: "bfloat16" (also the GLOBAL `torch bfloat16` in pickles) */
-    const char *safetensors;   /* "BF16", or NULL where safetensors has none */
+    const char *safetensors;   /* "BF16", or NULL: safetensors has no such dtype */
     const char *torch_storage; /* "BFloat16Storage", or NULL: saved as UntypedStorage with _rebuild_tensor_v3 */
     enum fsdpck_dtype_kind kind;
     uint32_t nbytes; /* of one element: 1, 2, 4, 8, 16 */
     uint32_t swap;   /* unit of byte order, in bytes: 4 for complex64; 1 = none */
 };
 
-/* Never NULL for a valid dtype; static storage. */
+/* Returns a static description; never NULL for a valid dtype. */
 FSDPCK_API const struct fsdpck_dtype_info *fsdpck_dtype_info(enum fsdpck_dtype dtype);
-/* By torch's name, without "torch."; false where unknown. */
+/* Finds a dtype by torch's name, without "torch."; returns false if the name is unknown. */
 FSDPCK_API bool fsdpck_dtype_from_name(const char *name, enum fsdpck_dtype *out);
 FSDPCK_API bool fsdpck_dtype_from_safetensors(const char *code, enum fsdpck_dtype *out);
 
-/* Casts between float64, float32, float16 and bfloat16, rounding to nearest, ties to even; NaN stays NaN (quiet, sign kept),
- * overflow gives infinity: what torch's .to() gives. src and dst (nelem elements) may not overlap, may be unaligned.
- * false where one of the dtypes is none of those four. */
+/* Casts between float64, float32, float16 and bfloat16, as torch's .to() does: rounds to nearest, ties to even; a NaN stays a quiet NaN
+ * with its sign; overflow gives infinity. src and dst (nelem elements) must not overlap and may be unaligned. Returns false for any
+ * other dtype. */
 FSDPCK_API bool fsdpck_dtype_cast(enum fsdpck_dtype from, const void *src, enum fsdpck_dtype to, void *dst, uint64_t nelem);
 
-/* One element as a double (complex: real part first, then imag; bool: 0 or 1), for printing and comparing. 64-bit integers
- * beyond 2^53 round: print those as integers. FLOAT4 gives two values: v[0] low nibble, v[1] high. */
+/* Converts one element to double, for printing and comparing. A complex element gives its real and imaginary part, a bool 0 or 1,
+ * a FLOAT4 byte two values: v[0] is the low nibble, v[1] the high one. 64-bit integers beyond 2^53 are rounded: print them as integers. */
 FSDPCK_API void fsdpck_dtype_to_double(enum fsdpck_dtype dtype, const void *element, double v[2]);
 
 #ifdef __cplusplus

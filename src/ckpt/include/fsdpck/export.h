@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any source to Hugging Face safetensors: a folder with index and assets, or one file. */
+/* Exports any source to Hugging Face safetensors: a folder with index and assets, or one file. */
 #ifndef FSDPCK_EXPORT_H
 #define FSDPCK_EXPORT_H
 
@@ -10,9 +10,9 @@ extern "C" {
 #endif
 
 struct fsdpck_export_request {
-    const char *out;                /* folder; or one file where it ends in ".safetensors" */
-    uint64_t max_shard_nbytes;      /* payload of one file of a folder; 0: 5 GB. One tensor is never split */
-    struct fsdpck_select select;    /* tree NULL: the only tree, or "model" where there are several, else an error that names them */
+    const char *out;                /* folder; or one file if it ends in ".safetensors" */
+    uint64_t max_shard_nbytes;      /* payload of one file of a folder; 0: 5 GB. A tensor is never split */
+    struct fsdpck_select select;    /* tree NULL: the only tree, or "model" if there are several; otherwise an error lists the trees */
     const char *assets;             /* as in fsdpck_convert_request */
     bool force;
 };

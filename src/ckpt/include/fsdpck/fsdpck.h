@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Everything at once. */
+/* Includes the whole public interface. */
 #ifndef FSDPCK_FSDPCK_H
 #define FSDPCK_FSDPCK_H
 

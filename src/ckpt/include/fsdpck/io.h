@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one table through which every file operation goes. Tests replace it: kill, ENOSPC, short transfers, power loss. */
+/* The table of all file operations that the library uses. Tests replace it to simulate kills, a full disk, short transfers and power loss. */
 #ifndef FSDPCK_IO_H
 #define FSDPCK_IO_H
 
@@ -13,7 +13,7 @@ enum fsdpck_open_flag {
     FSDPCK_OPEN_READ = 1 << 0,
     FSDPCK_OPEN_WRITE = 1 << 1,
     FSDPCK_OPEN_CREATE = 1 << 2,   /* must not exist yet */
-    FSDPCK_OPEN_DIRECT = 1 << 3,   /* bypass the page cache; -EINVAL where the file system cannot */
+    FSDPCK_OPEN_DIRECT = 1 << 3,   /* bypass the page cache; -EINVAL if the file system cannot */
     FSDPCK_OPEN_DIRECTORY = 1 << 4 /* for fsync of a directory */
 };
 
@@ -26,21 +26,21 @@ struct fsdpck_stat {
     int64_t mtime_ns;
 };
 
-/* Called once an entry, never for "." and "..", in no particular order; a nonzero return ends the listing and is returned. */
+/* Called once for each entry except "." and "..", in no particular order. A nonzero return ends the listing and becomes its result. */
 typedef int (*fsdpck_list_fn)(void *visit_ctx, const char *name);
 
-/* Every operation returns a negative errno on failure. Transfers may be short and may return -EINTR: callers go through the
- * helpers in src/ckpt/base/ioutil.h, which retry. Descriptors are small non-negative integers. All operations are thread-safe. */
+/* Every operation returns a negative errno on failure. Transfers may be short and may return -EINTR: the helpers in
+ * src/ckpt/base/ioutil.h retry. Descriptors are small non-negative integers. All operations are thread-safe. */
 struct fsdpck_io {
     void *ctx; /* first argument of every operation */
     int (*open)(void *ctx, const char *path, int flags, unsigned mode);
     int (*close)(void *ctx, int fd);
     int64_t (*pread)(void *ctx, int fd, void *buf, uint64_t nbytes, uint64_t offset);
-    /* As pread, where the page cache holds the whole range already; else -EAGAIN, and nothing is read ahead. -EOPNOTSUPP: cannot be told. */
+    /* As pread if the page cache holds the whole range; else -EAGAIN, without read-ahead. -EOPNOTSUPP: the cache cannot be queried. */
     int64_t (*pread_cached)(void *ctx, int fd, void *buf, uint64_t nbytes, uint64_t offset);
     int64_t (*pwrite)(void *ctx, int fd, const void *buf, uint64_t nbytes, uint64_t offset);
     int (*truncate)(void *ctx, int fd, uint64_t nbytes);
-    int (*allocate)(void *ctx, int fd, uint64_t nbytes); /* reserve blocks and set the size; -EOPNOTSUPP is no failure */
+    int (*allocate)(void *ctx, int fd, uint64_t nbytes); /* reserve blocks and set the size; callers ignore -EOPNOTSUPP */
     int (*fsync)(void *ctx, int fd);
     int (*fstat)(void *ctx, int fd, struct fsdpck_stat *out);
     int (*stat)(void *ctx, const char *path, bool follow, struct fsdpck_stat *out);
@@ -48,18 +48,18 @@ struct fsdpck_io {
     int (*resolve)(void *ctx, const char *path, char *out, size_t out_nbytes); /* realpath */
     int (*mkdir)(void *ctx, const char *path, unsigned mode);
     int (*rename)(void *ctx, const char *from, const char *to);
-    int (*rename_new)(void *ctx, const char *from, const char *to); /* -EEXIST instead of replacing; -EINVAL where the file system cannot */
-    int (*exchange)(void *ctx, const char *a, const char *b);       /* swap two names atomically; -EINVAL where the file system cannot */
+    int (*rename_new)(void *ctx, const char *from, const char *to); /* -EEXIST instead of replacing; -EINVAL if the file system cannot */
+    int (*exchange)(void *ctx, const char *a, const char *b);       /* swap two names atomically; -EINVAL if the file system cannot */
     int (*unlink)(void *ctx, const char *path);
     int (*rmdir)(void *ctx, const char *path);
-    int (*lock)(void *ctx, int fd);      /* exclusive, non-blocking, owned by the open file; -EAGAIN when another holds it */
-    int (*lock_probe)(void *ctx, int fd); /* 1 when another holds a lock on it, 0 when not; takes nothing */
+    int (*lock)(void *ctx, int fd);      /* exclusive, non-blocking, owned by the open file; -EAGAIN if another holds the lock */
+    int (*lock_probe)(void *ctx, int fd); /* 1 if another holds a lock on the file, else 0; takes no lock */
     int (*random)(void *ctx, void *buf, size_t nbytes);
     int64_t (*now_ns)(void *ctx); /* wall clock, since 1970 */
 };
 
-/* POSIX (Linux); ctx is NULL. Changes no signal: beyond the process's limit on the size of files (RLIMIT_FSIZE), where the kernel would send SIGXFSZ, it fails
- * with -EFBIG. */
+/* POSIX (Linux); ctx is NULL. Changes no signal handler. A write beyond the process's file size limit (RLIMIT_FSIZE), for which the kernel would send SIGXFSZ,
+ * fails with -EFBIG. */
 FSDPCK_API extern const struct fsdpck_io fsdpck_io_posix;
 
 #ifdef __cplusplus

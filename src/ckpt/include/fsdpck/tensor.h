@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a checkpoint says about a tensor: name, shape, mesh and placement. Pure descriptions: no bytes here. */
+/* The description of a tensor in a checkpoint: name, shape, mesh and placement. Describes only: holds no payload. */
 #ifndef FSDPCK_TENSOR_H
 #define FSDPCK_TENSOR_H
 
@@ -13,13 +13,13 @@ extern "C" {
 #define FSDPCK_MAX_MESH_DIMS 8  /* of a device mesh */
 #define FSDPCK_MAX_RANKS 65536u
 
-/* One step of a nested key: a dict key, or a list position where str is NULL. */
+/* One step of a nested key: a dict key, or (if str is NULL) a list position. */
 struct fsdpck_key {
     const char *str;
     uint64_t position;
 };
 
-/* A device mesh. Rank at coordinate (i, j, …) is ranks[row-major index], or the row-major index itself where ranks is NULL. */
+/* A device mesh. The rank at coordinate (i, j, …) is ranks[row-major index], or the row-major index itself if ranks is NULL. */
 struct fsdpck_mesh {
     uint32_t ndim; /* 1 … FSDPCK_MAX_MESH_DIMS */
     const char *names[FSDPCK_MAX_MESH_DIMS];
@@ -29,8 +29,8 @@ struct fsdpck_mesh {
 
 enum fsdpck_placement_kind { FSDPCK_REPLICATE, FSDPCK_SHARD, FSDPCK_STRIDED_SHARD };
 
-/* How one mesh dimension holds a tensor. SHARD: torch.chunk along `dim`: ceil(d/n) rows to each coordinate in turn, trailing ones
- * short or empty. STRIDED_SHARD(dim, split): the dimension is first cut in `split` chunks, each of these among the coordinates
+/* How one mesh dimension distributes a tensor. SHARD is torch.chunk along `dim`: each coordinate in turn gets ceil(d/n) rows, the last
+ * ones fewer or none. STRIDED_SHARD(dim, split) first cuts the dimension into `split` chunks, then each chunk among the coordinates
  * (FSDP over tensor parallelism; torch's _StridedShard). Placements apply from the first mesh dimension to the last. */
 struct fsdpck_placement {
     enum fsdpck_placement_kind kind;
@@ -38,7 +38,7 @@ struct fsdpck_placement {
     uint32_t split; /* STRIDED_SHARD only, else 0 */
 };
 
-/* Borrowed from whatever listed it (a source); lives as long as that. */
+/* Borrowed from the source that lists it; lives as long as the source. */
 struct fsdpck_tensor {
     const char *name;              /* full key, UTF-8 without NUL; unique */
     const struct fsdpck_key *path; /* (npath) nested keys; a flat name is one key. Never obtained by splitting at dots */
@@ -47,8 +47,8 @@ struct fsdpck_tensor {
     uint32_t ndim;         /* 0 = scalar */
     const uint64_t *shape; /* (ndim) */
     uint64_t nelem, nbytes; /* of the whole tensor */
-    const struct fsdpck_mesh *mesh;            /* NULL where the source does not say */
-    const struct fsdpck_placement *placements; /* (mesh->ndim), or NULL: explicit chunks, or not known */
+    const struct fsdpck_mesh *mesh;            /* NULL: unknown */
+    const struct fsdpck_placement *placements; /* (mesh->ndim), or NULL: explicit chunks, or unknown */
     int64_t alias_of;    /* ordinal of the tensor that holds the bytes, or -1 */
     bool has_content;    /* content is known */
     uint8_t content[16]; /* FORMAT.md "Content id" */
@@ -56,20 +56,20 @@ struct fsdpck_tensor {
 
 /* Number of ranks of a mesh. */
 FSDPCK_API uint64_t fsdpck_mesh_nranks(const struct fsdpck_mesh *mesh);
-/* Coordinate of `rank` on the mesh; false where the rank is not on it. coord: (mesh->ndim). */
+/* Finds the coordinate of `rank` on the mesh; returns false if the rank is not on it. coord: (mesh->ndim). */
 FSDPCK_API bool fsdpck_mesh_coordinate(const struct fsdpck_mesh *mesh, uint32_t rank, uint32_t *coord);
 
-/* The boxes (offset, size: (ndim) elements of the logical tensor) that the rank at `coord` holds, in row-major order; none where its
- * shard is empty; more than one only with strided shards. Owner or replica alike. A nonzero return of visit ends and is returned;
- * else 0, or FSDPCK_ERR_USAGE (a placement names a dimension that the tensor lacks), FSDPCK_ERR_LIMIT (more than a million stripes),
- * FSDPCK_ERR_NOMEM (both only with strided shards). */
+/* Calls visit for each box (offset, size: (ndim) elements of the logical tensor) that the rank at `coord` holds, owner or replica, in
+ * row-major order. An empty shard has no box; only strided shards have more than one. A nonzero return of visit ends the walk and
+ * becomes its result. Otherwise returns 0, or FSDPCK_ERR_USAGE if a placement names a dimension that the tensor lacks. Strided shards
+ * may also return FSDPCK_ERR_LIMIT (more than a million stripes) and FSDPCK_ERR_NOMEM. */
 typedef int (*fsdpck_box_fn)(void *ctx, const uint64_t *offset, const uint64_t *size);
 FSDPCK_API int fsdpck_placement_boxes(const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements, uint32_t ndim,
                                       const uint64_t *shape, const uint32_t *coord, fsdpck_box_fn visit, void *ctx);
-/* Whether the rank at `coord` is the one that writes its chunks of tensor `ordinal` (FORMAT.md section 2). */
+/* Returns true if the rank at `coord` writes its chunks of tensor `ordinal` (FORMAT.md section 2). */
 FSDPCK_API bool fsdpck_placement_owner(const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements, uint64_t ordinal,
                                        const uint32_t *coord);
-/* "shard(0)", "replicate", "strided_shard(0,2)". Writes at most nbytes including NUL; returns buf. */
+/* Formats a placement as "shard(0)", "replicate" or "strided_shard(0,2)". Writes at most nbytes including NUL; returns buf. */
 FSDPCK_API char *fsdpck_placement_format(const struct fsdpck_placement *p, char *buf, size_t nbytes);
 FSDPCK_API bool fsdpck_placement_parse(const char *text, struct fsdpck_placement *out);
 
