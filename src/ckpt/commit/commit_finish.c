@@ -40,7 +40,7 @@ static int rename_to_free(const struct fsdpck_commit *c, bool *was_empty)
     return rc == -ENOTEMPTY || rc == -ENOTDIR ? -EEXIST : rc;
 }
 
-/* Whatever cannot be made durable is undone. */
+/* Makes the commit durable, or undoes it. */
 static int install(struct fsdpck_commit *c, bool was_empty, struct fsdpck_error *err)
 {
     int rc = fsdpck_fsync_path(c->io, c->output.parent, err);

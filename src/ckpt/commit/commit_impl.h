@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of the commit protocol share: where OUT really is, the names of temporaries, and who is at work. */
+/* Shared by the parts of the commit protocol: the resolved path of OUT, the names of temporaries, and writer locks. */
 #ifndef CKPT_COMMIT_IMPL_H
 #define CKPT_COMMIT_IMPL_H
 
@@ -17,7 +17,7 @@ int fsdpck_output_resolve(const struct fsdpck_io *io, const char *out, struct co
 void fsdpck_output_free(struct commit_output *output);
 /* Makes the missing directories above, durably; those it made are appended to made (char *, malloc'ed), outermost first. */
 int fsdpck_output_make_parents(const struct fsdpck_io *io, const struct commit_output *output, struct fsdpck_vec *made, struct fsdpck_error *err);
-/* Whether the place itself cannot be renamed: a mount point. */
+/* Returns true if the output itself cannot be renamed because it is a mount point. */
 bool fsdpck_output_is_mount(const struct fsdpck_io *io, const struct commit_output *output);
 /* Whether the process works in the place or below it: renaming it away would leave the user's shell in a directory that is gone. */
 bool fsdpck_output_holds_cwd(const struct fsdpck_io *io, const struct commit_output *output);
@@ -111,7 +111,7 @@ int fsdpck_in_place_check_empty(const struct fsdpck_io *io, const char *dir, str
 /* The commit. *committed tells whether the record was renamed: after that nothing of the save may be removed. */
 int fsdpck_in_place_commit(const struct fsdpck_io *io, const char *dir, const char *record, const char *uuid, const struct fsdpck_vec *old,
                            bool *committed, struct fsdpck_error *err);
-/* What is left to do after a commit; may be repeated. */
+/* Does the remaining work after a commit; may be repeated. */
 int fsdpck_in_place_complete(const struct fsdpck_io *io, const char *dir, const char *uuid, struct fsdpck_error *err);
 /* Removes every file of the save but its writer file. */
 int fsdpck_in_place_undo(const struct fsdpck_io *io, const char *dir, const char *uuid, struct fsdpck_error *err);

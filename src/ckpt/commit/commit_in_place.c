@@ -173,7 +173,7 @@ static bool is_moved(char **list, size_t count, const char *uuid, const char *na
     return false;
 }
 
-/* What will be removed: the old files but those that others of the same name replace. */
+/* Lists the files to remove: all old files except those that new files of the same name replace. */
 static int replaced_json(const struct fsdpck_io *io, const char *dir, const char *uuid, const struct fsdpck_vec *old, json_t **out,
                          struct fsdpck_error *err)
 {

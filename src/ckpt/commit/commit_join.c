@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the other ranks of a save find the place that rank 0 began: the lock of the output names the save that is being written. */
+/* Lets the other ranks of a save find the staging directory that rank 0 made: the output's lock file names the save. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -260,7 +260,7 @@ static int remove_journal(const struct scan *s, const char *uuid)
     return rc;
 }
 
-/* What commit_finish.c does at its end, or abandon; the journal is the last to go (see there). */
+/* Completes or abandons a save as commit_finish.c does; removes the journal last (see there). */
 static int clear_locked(const struct scan *s, const char *uuid, const char *writer, bool committed)
 {
     bool removed = false;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Joins the CRC-32s of a record's parts. A record of which something was read is open: it has a sorted list of segments, disjoint and never adjacent, each
- * with its CRC-32; reads that go through a record in order keep one. Knows files and bytes; of zips, only that they state a CRC-32. */
+/* Joins the CRC-32s of a record's parts. A record that was read in part is open: it has a sorted list of disjoint, non-adjacent segments, each with its
+ * CRC-32. Sequential reads need only one segment. Knows files and bytes; of zips, only that they state a CRC-32. */
 #include "engine/checks.h"
 
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CRC-32s of stored records (the zip entries of torch.save files and DCP items), checked while their bytes are read. Reads may bring a record in parts, in any
- * order and from several threads: the CRCs of the parts are joined, and the last part gives the verdict. fsdpck_checks_finish() reads what no read brought. */
+/* Checks CRC-32s of stored records (the zip entries of torch.save files and DCP items) while their bytes are read. Several threads may read the parts of a
+ * record in any order: the CRCs of the parts are joined, and the last part completes the check. fsdpck_checks_finish() reads the missing parts. */
 #ifndef CKPT_CHECKS_H
 #define CKPT_CHECKS_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From compressed blocks, or a stream, to elements. A record says where its block lies, so that any part of a payload is found by reading the records
- * of just the blocks in question; what they say is checked before it is followed. Knows nothing of tables or sinks. */
+/* Decodes compressed blocks, or a stream, to elements. A block's record gives its offset, so that reading part of a payload needs the records of its
+ * blocks only. Records are checked before they are used. Knows nothing of tables or sinks. */
 #include "engine/decode.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compressed payloads: the records of their blocks (FORMAT.md section 8), and elements out of them, or out of a zstd stream. */
+/* Decodes compressed payloads: reads the records of their blocks (FORMAT.md section 8), and elements from blocks or a zstd stream. */
 #ifndef CKPT_DECODE_H
 #define CKPT_DECODE_H
 

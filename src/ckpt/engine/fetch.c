@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From files to memory, for one tensor at a time. Two shapes of work: a run that lies in one piece in its chunk is read in windows cut at
- * hash blocks; anything else is halved along its widest dimension until it is a run, or so close together that reading through is cheaper.
+/* Reads elements of one tensor from files into memory. A run that is contiguous in its chunk is read in windows cut at hash blocks. Any
+ * other box is halved along its widest dimension until it is a run, or so dense that reading its gaps too is cheaper.
  * Knows nothing of plans, threads or sinks. */
 #include "engine/fetch.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Brings elements of one tensor from the files of a source into memory: whole hashed blocks are read and verified, gaps that are cheaper to
- * read through than to seek over are read through, cached pages are copied and the rest comes past the page cache. */
+/* Reads elements of one tensor from the files of a source into memory. Reads and verifies whole hashed blocks, reads gaps that are cheaper
+ * to read than to skip, copies cached pages, and reads the rest past the page cache. */
 #ifndef CKPT_FETCH_H
 #define CKPT_FETCH_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The read path of payloads. Pages that are cached are copied (a direct read would go to the disk for them); what is not is read with
- * O_DIRECT, which spares the page cache and, on many machines, half of the time. Knows files and bytes, no tensors. */
+/* Reads payload bytes. Copies cached pages (a direct read would go to the disk for them) and reads the rest with O_DIRECT, which spares
+ * the page cache and, on many machines, half of the time. Knows files and bytes, no tensors. */
 #include "engine/file_read.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading a byte range of a source's file as fast as the machine allows: from the page cache what lies there, the rest past it. */
+/* Reads a byte range of a source's file as fast as the machine allows: cached pages from the page cache, the rest past it. */
 #ifndef CKPT_FILE_READ_H
 #define CKPT_FILE_READ_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Read descriptors of a source's files: opened on first use, a bounded number at a time, shared by threads. A file whose size or identity is
- * not what it was when the source was opened is refused ("changed while being read"). */
+/* Read descriptors of a source's files: opened on first use, a bounded number at a time, shared by threads. A file whose size or identity
+ * changed since the source was opened is refused ("changed while being read"). */
 #ifndef CKPT_FILES_H
 #define CKPT_FILES_H
 

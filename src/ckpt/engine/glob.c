@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shell-like patterns over whole names. One place to go back to is enough: a later '*' can do whatever an earlier one could, so the cost
- * is at most pattern times name, and no pattern from a user or a file can make it explode. */
+/* Matches shell-like patterns against whole names. Backtracks to the last '*' only: a later '*' can match whatever an earlier one could. So
+ * the cost is at most pattern length times name length, for any pattern from a user or a file. */
 #include <fsdpck/select.h>
 
 #include <string.h>

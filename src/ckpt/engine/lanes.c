@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cutting a transfer into lanes. Chunks of a tensor whose spans (first to last element) overlap must be fed together, or the source would be read
- * once for each: they share a lane. A chunk that is one run of its tensor has a lane of its own, and a long one is cut where both a row and a hash
- * block end, so that the parts' hashes and content ids simply join. */
+/* Cuts a transfer into lanes. Chunks of a tensor whose spans (first to last element) overlap share a lane, or the source would be read once for
+ * each. A chunk that is one run of its tensor has its own lane. A long lane is cut where both a row and a hash block end, so that the hashes and
+ * content ids of its parts can be joined. */
 #include "engine/lanes.h"
 
 #include <stdlib.h>

@@ -59,7 +59,7 @@ static const uint8_t *shift(struct fsdpck_packer *p, uint64_t file_offset)
     return p->packed + lead;
 }
 
-/* What was gathered, to this place in the file. */
+/* Writes the gathered blocks at this file offset. */
 static int flush(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint64_t file_offset, struct fsdpck_error *err)
 {
     for (uint64_t i = 0; i < p->count; i++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a chunk's payload to memory, verified: reads are widened to whole hash blocks, and what is under a hash that does not match is named by its rows.
+/* Reads a chunk's payload into memory and verifies it: widens reads to whole hash blocks, and reports the rows of a block whose hash does not match.
  * Knows chunks and their blocks, no boxes. */
 #include "engine/payload.h"
 
@@ -26,7 +26,7 @@ static int verify_blocks(struct fsdpck_fetch *f, size_t ordinal, const struct fs
     return r;
 }
 
-/* Whoever wants more of a compressed chunk in one piece has room for it himself. */
+/* A caller that wants more of a compressed chunk at once supplies its own buffer. */
 uint64_t fsdpck_payload_window(const struct fsdpck_extent *e) { return e->compressed || e->streamed ? FSDPCK_FETCH_DECODED_NBYTES : FSDPCK_FETCH_WINDOW_NBYTES; }
 
 static bool is_hashed(const struct fsdpck_fetch *f, const struct fsdpck_extent *e) { return e->hashes && !f->src->opt.no_verify; }

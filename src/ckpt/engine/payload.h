@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes of one chunk's payload, whatever it takes to have them: whole hashed blocks are read and verified, compressed ones decoded. */
+/* Reads bytes of one chunk's payload: reads and verifies whole hashed blocks, and decodes compressed ones. */
 #ifndef CKPT_PAYLOAD_H
 #define CKPT_PAYLOAD_H
 

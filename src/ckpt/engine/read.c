@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Boxes of tensors into the caller's memory: fsdpck_source_plan() and fsdpck_source_read(). Requests are cut into jobs, one a stored chunk (or
- * part of one), sorted by file and offset, and split among threads. Knows no format and no sink. */
+/* Reads boxes of tensors into the caller's memory: fsdpck_source_plan() and fsdpck_source_read(). Cuts requests into jobs, one for each stored chunk
+ * or part of one, sorts them by file and offset, and divides them among threads. Knows no format and no sink. */
 #include <fsdpck/source.h>
 
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Turns what a user asked for (trees, globs, renames, aliases, a dtype) into the list of tensors and items that go out. It reads a
- * source's catalogue, never bytes, and knows nothing of outputs. */
+/* Turns a user's selection (trees, globs, renames, aliases, a dtype) into the list of tensors and items to write. Reads a source's
+ * catalogue, never payload, and knows nothing of outputs. */
 #include "engine/selection.h"
 
 #include <stdio.h>
@@ -57,7 +57,7 @@ static struct fsdpck_named named_tensor(const struct choice *c, size_t ordinal)
 
 #define MAX_TREES 16
 
-/* What lies below some leading keys: names that end there, and the trees, each by a tensor in it. */
+/* The contents below some leading keys: whether names end there, and the trees, each given by one of its tensors. */
 struct level {
     bool flat;
     size_t ntrees; /* up to MAX_TREES + 1 */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all sources share: the catalogue that openers fill, and its accessors. Parses no file and knows no format by name:
+/* Common to all sources: the catalogue that openers fill, and its accessors. Parses no file and knows no format by name:
  * what differs between formats is asked of src->ops. */
 #include <fsdpck/source.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of a source: the catalogue that every format fills at open, and the one question that only the format can answer: where do
- * the bytes of a box lie? One file a format: source_NAME.c in format/, hf/ and torch/. */
+/* The inside of a source: the catalogue that every format fills at open, and the operation that only the format can do: find the bytes
+ * of a box. Each format has one file: source_NAME.c in format/, hf/ and torch/. */
 #ifndef CKPT_SOURCE_IMPL_H
 #define CKPT_SOURCE_IMPL_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's loop: lanes are handed to threads; a thread brings a lane's elements band by band from the source, casts them, and passes them to the
- * chunks they belong to. Knows neither formats nor directories. */
+/* The engine's loop. Threads take lanes; a thread reads a lane's elements band by band from the source, casts them, and passes them to their
+ * chunks. Knows neither formats nor directories. */
 #include "engine/transfer.h"
 
 #include <pthread.h>
@@ -256,7 +256,7 @@ static int run_band(struct band *b, uint64_t end)
     return r;
 }
 
-/* What the lane's chunks learnt on the way. */
+/* Stores the CRC-32s of the lane's chunks, and its content id. */
 static void keep_results(struct band *b, size_t number)
 {
     struct engine *e = b->e;

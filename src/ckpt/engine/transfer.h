@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The engine: moves the bytes of a selection from a source into chunks of output files, each byte read and written once, within a memory
- * budget. A sink is a list of files and chunks; what stands around the payloads in the files is the sink's own business. */
+ * budget. A sink is a list of files and chunks; the sink itself writes the bytes around the payloads. */
 #ifndef CKPT_TRANSFER_H
 #define CKPT_TRANSFER_H
 

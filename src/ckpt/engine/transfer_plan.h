@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a transfer is asked to do: the selection of a source, the files and chunks that its bytes go to, and what happens to them on their way. */
+/* The request of a transfer: the selection of a source, the output files and chunks, and the casts and edits between them. */
 #ifndef CKPT_TRANSFER_PLAN_H
 #define CKPT_TRANSFER_PLAN_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who may write next, for each file. The pool starts lanes in order, so that a lane waits only for lanes that run already: no two wait for each other.
+/* Decides, for each file, which lane may write next. The pool starts lanes in order, so a lane waits only for lanes that already run: no deadlock.
  * Knows nothing of what is written. */
 #include "engine/turns.h"
 

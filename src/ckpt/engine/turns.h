@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lanes whose output has no place before it is compressed write their file one behind another. While one writes, the others read and compress: what is
- * waited for is only the size of what stands before. */
+/* Orders lanes whose output has no file offset before it is compressed: they write their file one after another. While one lane writes, the others read and
+ * compress; a lane waits only for the sizes of the output before it. */
 #ifndef CKPT_TURNS_H
 #define CKPT_TURNS_H
 

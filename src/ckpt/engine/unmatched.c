@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the name that a pattern without a match may have meant. It runs on the way to an error only: the cost is pattern times name for every name. */
+/* Finds the name that is nearest to a pattern without a match. Expensive (pattern times name, for every name), but runs only before an error. */
 #include "engine/unmatched.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes and frees a thread's workspace, and puts into words what is found damaged with it. Decoders are made when the first compressed payload is read. */
+/* Makes and frees a thread's workspace, and words the errors about damaged payloads. Makes decoders when the first compressed payload is read. */
 #include "engine/workspace.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one thread reads with: buffers and decoders, reused from read to read, and counts of what was read. */
+/* A thread's workspace for reads: buffers and decoders, reused from read to read, and counts of bytes read. */
 #ifndef CKPT_WORKSPACE_H
 #define CKPT_WORKSPACE_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decodes zstd frames one behind another. What the stream says is believed by zstd alone: the caller decides how much of it is too much. */
+/* Decodes consecutive zstd frames. Does not limit the decoded size: the caller does. */
 #include "engine/zstream.h"
 
 #include <stdlib.h>
@@ -58,7 +58,7 @@ int fsdpck_zstream_start(struct fsdpck_zstream *z, const struct fsdpck_zstream_r
 
 #define FAIL(z, code, ...) fsdpck_error_at(err, code, source_files((z)->src)[(z)->range.file].path, (z)->range.offset, __VA_ARGS__)
 
-/* What zstd has against the stream, in words of ours where there is more to say than it does. */
+/* Reports zstd's error, with a clearer message where there is one. */
 static int refuse(const struct fsdpck_zstream *z, size_t result, struct fsdpck_error *err)
 {
     switch (ZSTD_getErrorCode(result)) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes out of a zstd stream that lies in a file of a source. A stream has no index: what lies ahead is reached by decoding up to it, what lies behind by
- * starting anew. Memory is bounded by zstd's window, whatever the stream's length. Knows nothing of what the bytes are. */
+/* Reads bytes of a zstd stream in a file of a source. A stream has no index: to reach a later byte, the reader decodes up to it; to reach an earlier one, it
+ * starts again. zstd's window bounds the memory, whatever the stream's length. Does not interpret the bytes. */
 #ifndef CKPT_ZSTREAM_H
 #define CKPT_ZSTREAM_H
 

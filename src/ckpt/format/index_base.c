@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The key `base` of index.json (FORMAT.md section 9): the way to a frozen base, and what its tensors must be. Does not look whether it is there. */
+/* Parses the key `base` of index.json (FORMAT.md section 9): the path of a frozen base, and the expected tensors. Does not open the base. */
 #include "format/index_parse.h"
 
 #include <limits.h>

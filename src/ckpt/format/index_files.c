@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What index.json says of places in files: shard files, non-tensor items, assets (FORMAT.md sections 1, 1.2 and 1.4). */
+/* Parses the files that index.json lists: shard files, non-tensor items, assets (FORMAT.md sections 1, 1.2 and 1.4). */
 #include "format/index_parse.h"
 
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* index.json to the catalogue of a source: the document as a whole. The hash at its end is checked before anything is believed; after that, the
- * document is still untrusted: it may come from anybody. Knows nothing of payloads. */
+/* Reads index.json into the catalogue of a source. Checks the hash at the end of the document first. The document is still untrusted after that:
+ * anybody can compute the hash. Knows nothing of payloads. */
 #include "format/index_parse.h"
 
 #include <inttypes.h>

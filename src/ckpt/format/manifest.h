@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Everything that index.json and .metadata say, gathered by whoever made the shard files: the two are written from the same facts. */
+/* The contents of index.json and .metadata, gathered by the code that writes the shard files: both files are written from this struct. */
 #ifndef CKPT_MANIFEST_H
 #define CKPT_MANIFEST_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* While a shard is written, every chunk has as much room as it would take uncompressed, so that threads write wherever they are. Here, in one pass in
- * file order, the gaps are closed: nothing ever moves to a later place, so that what is overwritten was read before. */
+/* Closes the gaps of a compressed shard file. While the shard is written, each chunk has room for its uncompressed size, so that threads can write chunks in
+ * any order. This pass runs in file order and moves bytes only to lower offsets, so it has read every byte that it overwrites. */
 #include "format/shard_compact.h"
 
 #include <stdlib.h>

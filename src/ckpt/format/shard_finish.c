@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Envelopes, table and trailer of a shard file. Since the envelopes follow from shapes and CRC-32s alone, they are made at the end, in file order, and hashed
- * while they are written: nothing but counts is kept in memory. */
+/* Writes the envelopes, table and trailer of a shard file. The envelopes depend only on shapes and CRC-32s, so they are made at the end, in file order, and
+ * hashed while they are written. Memory holds only counts. */
 #include "format/shard_finish.h"
 
 #include <stdlib.h>

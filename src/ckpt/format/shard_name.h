@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What files of a checkpoint are called. */
+/* The names of a checkpoint's files. */
 #ifndef CKPT_SHARD_NAME_H
 #define CKPT_SHARD_NAME_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading our own checkpoints: which ranks can hold a box is computed from the placement rule, then only their chunk tables are read. The boxes
- * in a table must be those of the rule: so chunks can neither overlap nor leave holes, whatever a file says. */
+/* Reads fsdpck checkpoints. Computes from the placement rule which ranks can hold a box, and reads only their chunk tables. The boxes in a table
+ * must be those of the rule, so that chunks of a malicious file can neither overlap nor leave holes. */
 #include "format/source_fsdpck.h"
 
 #include <inttypes.h>

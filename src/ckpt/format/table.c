@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunk tables and trailers, to and from bytes. Everything read is checked against the file's size and against itself; what only the index
- * knows (shapes, dtypes, placements) is checked by whoever has it. */
+/* Converts chunk tables and trailers to and from bytes. Checks everything that it reads against the file's size and for consistency; a caller
+ * that has the index checks shapes, dtypes and placements. */
 #include "format/table.h"
 
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every byte of shard files, read once and in large pieces, by several threads: blocks of payloads against their hashes, and what lies around the
- * payloads, which is under one hash a file, in file order. A window that is done before its turn leaves its part of that behind for whoever comes to it, or
- * waits where too much lies about; windows start in order, so that the ones waited for are under way. Knows nothing of the index. */
+/* Reads every byte of shard files once, in large windows, in several threads. Checks payload blocks against their hashes, and the bytes between the payloads
+ * against the file's envelope hash. That hash needs its bytes in file order: a window that is done before its turn stores its gaps for the thread whose turn
+ * comes first, or waits if too much is stored. Windows start in order, so a window waits only for windows that run. Knows nothing of the index. */
 #include "format/verify_impl.h"
 
 #include <stdlib.h>

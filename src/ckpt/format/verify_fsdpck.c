@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An fsdpck directory against itself: its chunk tables, and the tables against the index and the placement rule. The bytes that the tables tell of are
- * verify_bytes.c's. Problems are reported one by one, and the work goes on with what is not lost. */
+/* Verifies an fsdpck directory: its chunk tables, and the tables against the index and the placement rule. verify_bytes.c checks the bytes that the
+ * tables describe. Reports each problem and continues with the readable rest. */
 #include "format/verify_impl.h"
 
 #include <stdlib.h>

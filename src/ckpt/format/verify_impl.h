@@ -19,13 +19,13 @@ struct fsdpck_verifier {
 
 /* Counts a problem and hands it on, one at a time. */
 void fsdpck_verifier_report(struct fsdpck_verifier *v, const struct fsdpck_problem *problem);
-/* What is wrong with a rank's file, or with one tensor (NULL: none) in it. */
+/* Reports a problem with a rank's file, or with one tensor in it (NULL: none). */
 void fsdpck_verifier_report_file(struct fsdpck_verifier *v, uint32_t rank, uint64_t offset, const char *tensor, const char *what);
 /* Some bytes of a rank's file will not be checked; that was reported. Counted once a file. */
 void fsdpck_verifier_unread(struct fsdpck_verifier *v, uint32_t rank);
-/* What a step on a rank's file came to: a system error goes to err and is returned, anything else is reported, and 0 returned. */
+/* Handles the error of a step on a rank's file: copies a system error to err and returns it; reports any other error as a problem and returns 0. */
 int fsdpck_verifier_report_error(struct fsdpck_verifier *v, int code, const struct fsdpck_error *e, uint32_t rank, struct fsdpck_error *err);
-/* What is wrong with the system, not with the bytes, ends the work. */
+/* Returns true for errors of the system, as opposed to damaged bytes: they end the work. */
 static inline bool fsdpck_is_system_error(int code) { return code == FSDPCK_ERR_IO || code == FSDPCK_ERR_NOMEM || code == FSDPCK_ERR_STOPPED; }
 
 /* Every byte before the chunk tables of the files whose tables were read: payload blocks against their hashes, the rest against the envelopes'. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The files of an fsdpck directory that hold no shards, against index.json: .metadata, assets, and what should not be there. Knows nothing of tensors. */
+/* Verifies the other files of an fsdpck directory against index.json: .metadata, assets, and stray files. Knows nothing of tensors. */
 #include "format/verify_impl.h"
 
 #include <inttypes.h>

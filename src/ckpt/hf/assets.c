@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Carries a model folder's assets from where they lie into an output: gathered before anything is written, so that what is missing is
- * found out early, then copied, hashed and fsynced. What is in them is of no concern here, config.json's dtype aside. */
+/* Copies a model folder's assets into an output. Gathers them before anything is written, so that a missing file is an early error; then
+ * copies, hashes and fsyncs them. Does not interpret them, except for the dtype in config.json. */
 #include "hf/assets.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a model folder holds besides weights: found in a Hugging Face folder, copied into a checkpoint's assets/, and out again. */
+/* Assets: the files of a model folder besides weights. They are copied from a Hugging Face folder into a checkpoint's assets/, and back. */
 #ifndef CKPT_ASSETS_H
 #define CKPT_ASSETS_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads and edits config.json as text, not as a tree: whatever is not about dtypes comes out byte for byte as the model's author wrote
- * it, which no parse-and-dump does (1e-05 becomes 1.0000000000000001e-5). It knows key names, not files. */
+/* Reads and edits config.json as text, not as a tree, so that all but the dtypes stays byte for byte as the model's author wrote it.
+ * Parsing and dumping would change it (1e-05 becomes 1.0000000000000001e-5). Knows key names, not files. */
 #include "hf/config.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a checkpoint needs of a model's config.json. */
+/* Reads and edits the keys of a model's config.json that a checkpoint needs. */
 #ifndef CKPT_CONFIG_H
 #define CKPT_CONFIG_H
 
@@ -21,7 +21,7 @@ int fsdpck_config_dtype(const char *file, const char *text, size_t nbytes, const
                         struct fsdpck_error *err);
 /* key becomes "quantization_config" where it, or a model within it, has one that is not null (or an older "compression_config"); else "". */
 int fsdpck_config_quantized(const char *file, const char *text, size_t nbytes, char key[64], struct fsdpck_error *err);
-/* What the head that is tied to this embedding is called; NULL where the name is no embedding's that is known. */
+/* Returns the name of the head that is tied to this embedding, or NULL if the name is not that of a known embedding. */
 const char *fsdpck_config_tied_head(const char *embedding);
 
 #endif

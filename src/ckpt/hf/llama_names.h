@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two ways in which a Llama's weights are called: Hugging Face's, and torchtitan's (Meta's own). The names differ, and so does the order of
- * the rows of q and k: torchtitan keeps the two halves of a rotary pair side by side, Hugging Face half a head apart. */
+/* The two conventions for a Llama's weights: Hugging Face's, and torchtitan's (Meta's own). They differ in names and in the row order of q and k:
+ * torchtitan stores the two halves of a rotary pair side by side, Hugging Face half a head apart. */
 #ifndef CKPT_LLAMA_NAMES_H
 #define CKPT_LLAMA_NAMES_H
 

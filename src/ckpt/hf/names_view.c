@@ -214,7 +214,7 @@ static const char *weight_name(const struct fsdpck_tensor *t)
     return nested ? t->name + 6 : t->name;
 }
 
-/* What trainers save beside the weights. */
+/* Tensors that trainers save beside the weights. */
 static bool is_state(const struct fsdpck_tensor *t)
 {
     static const char *const trees[] = { "optimizer", "optim", "state", "param_groups", "lr_scheduler", "train_state", "dataloader", "ema", "extra_state" };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parses the JSON header of a safetensors file and checks everything that it claims against the file's size. Knows one file; what
- * becomes of its tensors is the visitor's business. */
+/* Parses the JSON header of a safetensors file and checks it against the file's size. Knows one file; passes its tensors to a
+ * visitor. */
 #include "hf/safetensors_header.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A Hugging Face folder as a source: one or several safetensors files, the index that says which tensor lies in which, and the files
- * around them. The index is believed in nothing: the files' headers decide, and where the two differ the folder is refused. */
+ * around them. The files' headers decide, not the index: a folder whose index contradicts them is refused. */
 #include "hf/safetensors_header.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The account of an adapter's tensors: each was used, or is known not to be the adapter's, or is refused by its name. Nothing is dropped silently. */
+/* Accounts for every tensor of an adapter: it was used, or is known to belong elsewhere, or is an error that names it. Drops nothing silently. */
 #include <string.h>
 
 #include "lora/adapter.h"

@@ -85,7 +85,7 @@ static inline const struct fsdpck_tensor *lora_tensor(const struct fsdpck_lora_a
 {
     return fsdpck_source_tensor(a->src, a->selection.tensors[position].source);
 }
-/* What the product of B and A is multiplied by. */
+/* Returns the factor of the product B·A. */
 double fsdpck_lora_scale(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_module *m);
 /* Sets an error about the tensor at the position; returns the code. */
 int fsdpck_lora_refuse(const struct fsdpck_lora_adapter *a, int64_t position, int code, struct fsdpck_error *err, const char *fmt, ...) FSDPCK_PRINTF(5, 6);

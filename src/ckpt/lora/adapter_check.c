@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Holds an adapter's tensors against each other and against its configuration. Whatever PEFT would drop, fill in or misread without a word is refused
- * here: a wrong adapter loads as easily as a right one. Shapes only, no payload. */
+/* Checks an adapter's tensors against each other and against its configuration. Refuses everything that PEFT would silently drop, fill in or
+ * misread. Reads shapes only, no payload. */
 #include "lora/adapter.h"
 
 #include <math.h>

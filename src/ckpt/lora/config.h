@@ -30,7 +30,7 @@ void fsdpck_lora_config_free(struct fsdpck_lora_config *c);
 
 /* The key is there, and neither null, false nor empty. */
 bool fsdpck_lora_config_says(const struct fsdpck_lora_config *c, const char *key);
-/* What the config says of a module: pattern, else the default. FSDPCK_ERR_UNSUPPORTED where a pattern that cannot be evaluated might say more. */
+/* Returns a module's value: from the first pattern that matches, else the default. FSDPCK_ERR_UNSUPPORTED if a pattern that cannot be evaluated might match. */
 int fsdpck_lora_config_rank(const struct fsdpck_lora_config *c, const char *module, uint64_t *r, struct fsdpck_error *err);
 int fsdpck_lora_config_alpha(const struct fsdpck_lora_config *c, const char *module, double *alpha, struct fsdpck_error *err);
 /* Whether target_modules reaches the module; true where it says nothing that can be checked. */
@@ -61,7 +61,7 @@ bool fsdpck_lora_config_picks_layers(const struct fsdpck_lora_config *c);
 /* Ways of training or of using an adapter that a merge into the weights cannot keep. */
 int fsdpck_lora_config_mergeable(const struct fsdpck_lora_config *c, struct fsdpck_error *err);
 
-/* What the tensors say, for the file that goes out. Lists are JSON arrays or objects as text. */
+/* Facts derived from the tensors, for the configuration file to write. Lists are JSON arrays or objects as text. */
 struct fsdpck_lora_facts {
     uint64_t r;
     double alpha;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an adapter's tensors say that adapter_config.json must say too: ranks and scalings by module, which modules, which are saved whole. */
+/* Derives from an adapter's tensors what adapter_config.json must state: the modules, their ranks and scalings, and the modules saved whole. */
 #ifndef CKPT_LORA_FACTS_H
 #define CKPT_LORA_FACTS_H
 

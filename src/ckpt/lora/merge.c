@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the base's tensor for everything that an adapter holds, and refuses what does not fit: nothing of an adapter is left out silently, and nothing
- * is merged under a guess. */
+/* Finds the tensor of the base that each tensor of an adapter changes, and refuses tensors that do not fit. Drops nothing silently and guesses
+ * nothing. */
 #include "lora/merge_impl.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An adapter on its way into the weights of a base: finds what each of its tensors changes, checks that it fits, and changes values as they pass. */
+/* Merges an adapter into the weights of a base: finds and checks the tensor that each of its tensors changes, and changes values during the transfer. */
 #ifndef CKPT_LORA_MERGE_H
 #define CKPT_LORA_MERGE_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A training checkpoint holds the model that its adapter was trained on. Where that is not the base, what comes out would be neither: so the two are held
- * against each other. */
+/* Compares the frozen model of a training checkpoint with the base. The adapter was trained on the frozen model; merged into another base it would give
+ * wrong weights. */
 #include "lora/merge_impl.h"
 
 #include <stdlib.h>

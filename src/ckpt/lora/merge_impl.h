@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the two halves of a merge share: merge.c decides what happens to which tensor, merge_values.c does it. */
+/* Shared by the two halves of a merge: merge.c decides how each tensor changes, merge_values.c computes the values. */
 #ifndef CKPT_LORA_MERGE_IMPL_H
 #define CKPT_LORA_MERGE_IMPL_H
 
 #include "lora/merge.h"
 
-/* What happens to one stored tensor of the base. */
+/* The changes to one stored tensor of the base. */
 struct lora_target {
     uint32_t chosen;                           /* position in the base's selection */
     const struct fsdpck_lora_whole *whole;     /* replaced by this before the rest is done, or NULL */

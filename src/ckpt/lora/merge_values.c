@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Changes values: a range of a tensor's elements comes in as stored, goes through float32 tile by tile, and leaves rounded once. Runs in many threads at a
- * time on ranges of any length, so nothing is kept between calls but the factors. */
+/* Changes values: converts a range of a tensor's stored elements to float32, tile by tile, changes them, and rounds once. Many threads call it at the same
+ * time with ranges of any length, so only the factors persist between calls. */
 #include "lora/merge_impl.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Takes names apart at their dots. PEFT's parameters are PyTorch attributes, and those cannot hold a dot, so the parts are real; what wrappers
- * (FSDP, torch.compile, DDP, activation checkpointing, PEFT itself) put between them is dropped. Knows no tensors. */
+/* Splits names at their dots. PEFT's parameters are PyTorch attributes, which cannot contain a dot, so the parts are unambiguous. Drops the parts that
+ * wrappers (FSDP, torch.compile, DDP, activation checkpointing, PEFT itself) insert. Knows no tensors. */
 #include "lora/names.h"
 
 #include <stdlib.h>
@@ -84,7 +84,7 @@ static bool take_tail(const struct name_parts *p, size_t at, const char *ending,
     return n <= 1;
 }
 
-/* A name that goes on behind an adapter's parameter: an optimizer calls its state after it. */
+/* Returns true if the name continues after an adapter's parameter: optimizers name their state so. */
 static bool is_optimizer_state(const struct name_parts *p, size_t at)
 {
     for (size_t i = at; i + 1 < p->count && i < at + 2; i++)
@@ -139,7 +139,7 @@ static enum fsdpck_lora_role role_in_token_adapter(const struct name_parts *p, s
     return strcmp(next, "base_layer") == 0 && i + 2 < p->count ? LORA_BASE : LORA_UNKNOWN;
 }
 
-/* An adapter inside of another's layer. */
+/* Returns true if another adapter's parts follow: an adapter inside another's layer. */
 static bool has_inner_adapter(const struct name_parts *p, size_t i)
 {
     for (; i < p->count; i++)

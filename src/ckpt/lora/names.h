@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a tensor is to a LoRA adapter, told from its name alone, in any of the forms that trainers leave behind. Pure text. */
+/* Finds a tensor's role in a LoRA adapter from its name alone, in any form that trainers write. Pure text. */
 #ifndef CKPT_LORA_NAMES_H
 #define CKPT_LORA_NAMES_H
 

@@ -59,7 +59,7 @@ static bool has_second_encoder(const struct fsdpck_lora_adapter *a)
     return false;
 }
 
-/* What stands before the path in the style's names; NULL: there is no such thing. */
+/* Returns the prefix of the path in the style's names, or NULL if there is none. */
 static const char *prefix_of(const struct fsdpck_lora_adapter *a, enum fsdpck_lora_style style, const struct component *c)
 {
     if (!c)

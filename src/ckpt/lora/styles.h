@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the consumers of LoRA call its tensors, and what else their files hold. Pure text. */
+/* The tensor names and file metadata that consumers of LoRA expect. Pure text. */
 #ifndef CKPT_LORA_STYLES_H
 #define CKPT_LORA_STYLES_H
 

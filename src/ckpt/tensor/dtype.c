@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The element types as one table, and what a single element is worth as a number. It must not know files or formats: those
- * look their names up here. Bulk conversion is dtype_cast.c's. */
+/* The element types as one table, and the numeric value of a single element. Knows no files or formats: those look their
+ * names up here. dtype_cast.c converts in bulk. */
 #include <fsdpck/dtype.h>
 
 #include <assert.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows in, their content id out; whole rows are hashed in place, only one that straddles two pieces goes through the streaming state. */
+/* Computes the content id of rows. Hashes whole rows in place; only a row that spans two calls goes through the streaming state. */
 #include "tensor/rows.h"
 
 int fsdpck_rows_init(struct fsdpck_rows *r, struct fsdpck_error *err)

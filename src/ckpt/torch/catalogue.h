@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collects the stored pieces of tensors from any number of files, in any order, and makes one catalogue of them: boxes that several ranks hold
- * (replicas) are listed once, names that share their bytes become aliases, and what does not fill its tensor is refused. Reads no file. */
+/* Collects the stored boxes of tensors from any number of files, in any order, and makes one catalogue of them. Lists a box that several ranks hold
+ * (replicas) once, turns names that share their bytes into aliases, and refuses boxes that do not fill their tensor. Reads no file. */
 #ifndef CKPT_CATALOGUE_H
 #define CKPT_CATALOGUE_H
 

@@ -34,7 +34,7 @@ struct dense_box {
     uint64_t offset[FSDPCK_MAX_DIMS], size[FSDPCK_MAX_DIMS];
 };
 
-/* What one thread compares at a time: part of a piece. */
+/* The part of a box that one thread compares at a time. */
 struct slice {
     size_t pair;
     const char *a, *b;

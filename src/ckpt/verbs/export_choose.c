@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an export writes: the tensors that safetensors can hold, under names that transformers looks for, ties stored once; and the assets beside them. */
+/* Chooses what an export writes: the tensors that safetensors can hold, under the names that transformers expects, with tied tensors stored once; and the assets. */
 #include "verbs/export_impl.h"
 
 #include <stdarg.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the verbs built on export and convert ask for beyond a public request: other names and headers, tensors that no source has, values changed
- * on the way. */
+/* Requests beyond the public ones, for verbs built on export and convert: other names and headers, tensors that no source has, changed values. */
 #ifndef CKPT_EXPORT_WITH_H
 #define CKPT_EXPORT_WITH_H
 

@@ -26,7 +26,7 @@ static const struct {
     { "ranks", fsdpck_open_ranks },
 };
 
-/* What cannot be looked at is an error, not a file that is not there: else a checkpoint of one kind could be taken for another. */
+/* A file that cannot be examined is an error, not a missing file: otherwise a checkpoint could be taken for one of another kind. */
 static bool holds(const struct fsdpck_source *src, const char *name, struct fsdpck_error *err)
 {
     struct fsdpck_stat st;
@@ -38,7 +38,7 @@ static bool holds(const struct fsdpck_source *src, const char *name, struct fsdp
     return r == 0 && st.type == FSDPCK_FILE_REGULAR;
 }
 
-/* What the names in a folder tell. */
+/* The kinds of files in a folder, by their names. */
 struct listing {
     bool safetensors, rank_local, shards, ranks, pt;
     char distcp[256]; /* a shard file; "": there is none */

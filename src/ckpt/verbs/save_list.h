@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the ranks of a save tell each other through the directory: an empty file beside the shards says by its name which list of tensors rank 0 was
- * called with, and whether a rank has failed. It is gone before the commit. */
+/* Messages between the ranks of a save, through the directory: the name of an empty file beside the shards gives a hash of the list of tensors, and
+ * whether the rank failed. These files are removed before the commit. */
 #ifndef CKPT_SAVE_LIST_H
 #define CKPT_SAVE_LIST_H
 

@@ -6,7 +6,7 @@
 #include "common/command.h"
 #include "common/values.h"
 
-/* What an option takes, and what stands at its offset. */
+/* The kind of value that an option takes, and its C type in the struct. */
 enum option_type {
     OPTION_FLAG,    /* nothing; bool */
     OPTION_STRING,  /* any text; const char *, borrowed from argv */
@@ -40,7 +40,7 @@ struct option_group {
     void *values; /* preset to the defaults */
 };
 
-/* What a verb takes. --help belongs to every verb and is in no table. */
+/* The options and arguments of a verb. Every verb has --help, which is in no table. */
 struct command_line {
     const struct command *command;
     const char *positionals; /* "SOURCE OUT": all are required */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a verb says on stderr while it works: progress, notes, errors. */
+/* A verb's output on stderr: progress, notes, errors. */
 #ifndef TOOLS_REPORT_H
 #define TOOLS_REPORT_H
 
@@ -34,7 +34,7 @@ unsigned report_columns(void);
 void report_draw(struct report *r, const char *line);
 /* The bar, as far as it is time to draw it again; report: a struct report. */
 void report_progress(void *report, uint64_t done_nbytes, uint64_t total_nbytes);
-/* What notes of the libraries are passed to; report: a struct report. */
+/* Callback for the libraries' notes; report: a struct report. */
 void report_note(void *report, const char *line);
 /* Takes the bar off the screen: before anything else is printed there, and at the end. */
 void report_clear(struct report *r);

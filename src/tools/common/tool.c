@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What holds for every verb of every program: finding it, signals, closed descriptors, a stdout that cannot be written. */
+/* Common to every verb of every program: dispatch, signals, closed descriptors, errors of stdout. */
 #include "common/tool.h"
 
 #include <errno.h>

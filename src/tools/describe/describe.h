@@ -18,7 +18,7 @@ struct form {
 
 extern const struct form form_man, form_bash, form_zsh, form_fish;
 
-/* What only one tool has. */
+/* The parts of a description that only one tool has. */
 struct describe_more {
     /* Calls put with each word that the value of a KEY=VALUE option may begin with: "train.max_steps=". NULL: there is
      * no such option. */

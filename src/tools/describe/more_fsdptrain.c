@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What fsdptrain has beside its verbs: the keys of its config. */
+/* The keys of fsdptrain's config, which its pages describe beside its verbs. */
 #include <stdio.h>
 #include <string.h>
 #include <train/config.h>

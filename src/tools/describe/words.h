@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the shell completions have in common: which words may follow an option. */
+/* Common to the shell completions: the words that may follow an option. */
 #ifndef TOOLS_WORDS_H
 #define TOOLS_WORDS_H
 

@@ -33,7 +33,7 @@ static const struct option init_options[] = {
     { .name = "force", .type = OPTION_FLAG, .offset = AT(force), .help = "replace FILE" },
 };
 
-/* What is decided. */
+/* The decisions. */
 struct choice {
     uint64_t seq_len, batch, save_steps;
     double epochs;

@@ -79,7 +79,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* What a sample's tokens are passed to. */
+/* The state of a sample while its tokens arrive. */
 struct sample_progress {
     struct sample_out *out;
     double first; /* when the first token was there */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a run shows on stderr: a table when it starts, then a line a step; on a terminal one line that is drawn again. Knows nothing of how a run is started. */
+/* Shows a run on stderr: a table at its start, then one line for each step; on a terminal, a single line that is redrawn. Does not know how a run is started. */
 #ifndef TOOLS_RUN_VIEW_H
 #define TOOLS_RUN_VIEW_H
 

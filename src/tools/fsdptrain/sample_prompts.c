@@ -37,7 +37,7 @@ static int read_stdin(char **text, size_t *nbytes, struct fsdpck_error *err)
     return 0;
 }
 
-/* What the text is as a conversation, or NULL: it is only text. */
+/* Parses the text as a conversation; returns NULL if it is plain text. */
 static json_t *conversation(const char *text, size_t nbytes)
 {
     json_t *value = json_loadb(text, nbytes, JSON_REJECT_DUPLICATES, NULL);

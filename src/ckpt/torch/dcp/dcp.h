@@ -69,7 +69,7 @@ int fsdpck_dcp_read(struct fsdpck_source *src, struct dcp *dcp, const struct fsd
 /* NULL-terminated: the names that a .metadata may hold. */
 extern const char *const fsdpck_dcp_metadata_names[];
 
-/* What an item says about where its tensor's elements lie. */
+/* The location and layout of a tensor's elements, as its item gives them. */
 struct dcp_payload {
     uint64_t payload; /* file offset of the first element; of a packed item, in what it decodes to */
     bool dense, swap;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Looks into one item of a .distcp file: a torch.save zip that holds one tensor. Finds out where its elements lie and checks that they are
- * what .metadata said. Knows nothing of other items. */
+/* Reads one item of a .distcp file: a torch.save zip that holds one tensor. Finds the location of the elements and checks the tensor against
+ * .metadata. Knows nothing of other items. */
 #include "torch/dcp/dcp.h"
 
 #include <inttypes.h>

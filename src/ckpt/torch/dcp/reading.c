@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every part of reading .metadata asks of its pickle, and how it fails. */
+/* Accessors of the .metadata pickle, and errors, for all parts that read it. */
 #include "torch/dcp/reading.h"
 
 #include <stdarg.h>

@@ -35,7 +35,7 @@ struct dcp_reading {
     uint64_t budget;            /* integers of boxes that may still be read: a pickle may list one chunk a million times, torch never does */
 };
 
-/* Where an item lies. */
+/* The location of an item in a file. */
 struct dcp_item_location {
     uint32_t file;
     uint64_t offset, nbytes;

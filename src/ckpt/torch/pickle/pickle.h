@@ -41,7 +41,7 @@ size_t fsdpck_pickle_count(const struct fsdpck_pickle *p, fsdpck_node n); /* chi
 fsdpck_node fsdpck_pickle_child(const struct fsdpck_pickle *p, fsdpck_node n, size_t i); /* FSDPCK_NO_NODE beyond the end */
 /* The value of a string key in a DICT, FSDPCK_NO_NODE where missing. */
 fsdpck_node fsdpck_pickle_get(const struct fsdpck_pickle *p, fsdpck_node dict, const char *key);
-/* What BUILD gave an OBJECT or CALL, FSDPCK_NO_NODE where nothing. */
+/* Returns the state that BUILD gave an OBJECT or CALL, or FSDPCK_NO_NODE. */
 fsdpck_node fsdpck_pickle_state(const struct fsdpck_pickle *p, fsdpck_node n);
 /* Whether n is the GLOBAL `name` ("torch Size"); whether n is a CALL or an OBJECT of it. */
 bool fsdpck_pickle_is(const struct fsdpck_pickle *p, fsdpck_node n, const char *name);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a pickle may not have: names that are not on the caller's list, and opcodes that none of torch's writers uses. Names are kept as
- * text; nothing is ever looked up or imported. */
+/* Refuses names that are not on the caller's list, and opcodes that none of torch's writers uses. Names stay text; nothing is ever
+ * looked up or imported. */
 #include "torch/pickle/impl.h"
 
 #include <stdio.h>

@@ -5,9 +5,9 @@
 
 #include "torch/pt/reading.h"
 
-/* What tells one kind of source apart is set by the caller: ops. */
+/* Begins a reading. The caller sets ops, which differ between kinds of sources. */
 int fsdpck_pt_begin(struct fsdpck_pt_reading *r, struct fsdpck_source *src, struct fsdpck_error *err);
-/* What a file is in a set of rank files. */
+/* The role of a file in a set of rank files. */
 struct fsdpck_pt_rank_file {
     int64_t rank;
     uint64_t nranks;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A torch.save zip that is one zstd stream (DCP's `stream.zstd` extension), to be read like one that lies open in a file: what reads zips by range
- * gets an I/O table whose only file is the decoded item. Both ends are kept, where a zip has its directory and its small records; what lies
- * between them is decoded again when somebody asks for it. */
+/* Reads a torch.save zip that is one zstd stream (DCP's `stream.zstd` extension) like an uncompressed one: the zip reader gets an I/O table whose only
+ * file is the decoded item. Caches both ends, where a zip has its directory and its small records; decodes the bytes between them again for each
+ * read. */
 #ifndef CKPT_PACKED_H
 #define CKPT_PACKED_H
 
