@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory in blocks, released all at once. Knows nothing of what is kept in it. */
+/* Memory in blocks, released all at once. */
 #include "base/arena.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Byte planes, of which the first goes through zstd's entropy stage; planes of one value are one byte, the others stay. */
+/* Compresses byte planes: the first with zstd's entropy stage, a plane of one value to one byte. The other planes are stored uncompressed. */
 #define ZSTD_STATIC_LINKING_ONLY /* ZSTD_c_literalCompressionMode: as good as stable, the same number from 1.4 on */
 #include "base/block_codec.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One block of numbers, compressed and back (FORMAT.md section 8.2). A block never grows: what does not shrink is stored as it is, and its size says so.
- * Knows nothing of files. */
+/* Compresses one block of numbers, and decompresses it (FORMAT.md section 8.2). A block never grows: a block that does not shrink is stored uncompressed,
+ * and its size shows that. Knows nothing of files. */
 #ifndef CKPT_BLOCK_CODEC_H
 #define CKPT_BLOCK_CODEC_H
 

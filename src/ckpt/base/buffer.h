@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that files are read into and written from. Long buffers ask for huge pages: a disk then gets few long pieces of memory instead of one for every
- * 4 KiB. On a virtual disk that alone made direct reads three times as fast, and direct writes 1.6 times. */
+/* Buffers for file I/O. Long buffers ask for huge pages, so that the disk gets few long segments of memory instead of one for every 4 KiB. On a virtual
+ * disk that alone made direct reads three times as fast, and direct writes 1.6 times. */
 #ifndef CKPT_BUFFER_H
 #define CKPT_BUFFER_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keeps descriptors open until another file needs their place: thousands of shard files under a limit of 256. Knows nothing of what they hold. */
+/* Keeps descriptors open until another file needs their slot: thousands of shard files under a limit of 256. */
 #include "base/fdcache.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which name may have been meant: edits between two words. */
+/* Computes the edit distance between two words, to suggest the nearest known name. */
 #include <fsdpck/error.h>
 
 #include <string.h>

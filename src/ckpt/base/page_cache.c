@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Asking the kernel what is cached. preadv2(RWF_NOWAIT) would tell as well, but sets off readahead of what is not there: the disk then reads
- * everything twice, once for the cache and once directly. cachestat (Linux 6.5) counts pages; before that, mincore looks through a mapping. */
+/* Asks the kernel which pages are cached. preadv2(RWF_NOWAIT) would also tell, but starts readahead of missing pages: the disk then reads
+ * everything twice, once for the cache and once directly. cachestat (Linux 6.5) counts pages; before that, mincore inspects a mapping. */
 #include "base/page_cache.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ways between absolute paths, part by part. Only text: what links would change was resolved before. */
+/* Computes relative paths between absolute ones, component by component. Text only: callers resolve links first. */
 #include "base/paths.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Paths as text: from one absolute place to another and back. Looks at no file. */
+/* Relative paths between absolute ones, as text. Accesses no file. */
 #ifndef CKPT_PATHS_H
 #define CKPT_PATHS_H
 

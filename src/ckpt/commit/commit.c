@@ -10,16 +10,16 @@
  *     rename X.tmp-U to X, or exchange the two; fsync of the directory: the commit
  *     remove the old one (now X.tmp-U), fsync of the directory, remove the writer file, remove the lock
  *
- * The writer file stands beside the staging directory, not in it: so it is there before and after, and never part of a result. Where names
- * cannot be exchanged, X moves to X.old-U first; a crash right there leaves X missing and X.old-U complete, which fsdpck_leftovers() undoes.
- * An X.old-U is complete by definition: it is renamed to X.tmp-U before its first file is removed.
+ * The writer file is beside the staging directory, not in it, so that it exists before and after, and is never part of a result. If names
+ * cannot be exchanged, X is renamed to X.old-U first. A crash at that point leaves X missing and X.old-U complete; fsdpck_leftovers() undoes this.
+ * An X.old-U is always complete: it is renamed to X.tmp-U before its first file is removed.
  *
- * In place, where OUT cannot be renamed (a mount point, no right to write beside it) or should not be (a process, and most likely a shell,
- * works in it): commit_in_place.c. Its lock is taken inside OUT, and beside it too where that can be.
+ * In place: if OUT cannot be renamed (a mount point, no right to write beside it) or should not be (it is the working directory of a process, most
+ * likely a shell), commit_in_place.c writes inside it. The lock is taken inside OUT, and also beside it if possible.
  *
- * A failure before the commit restores the old state. One after it (an old file that cannot be removed) is no failure: what is left over is
- * found by fsdpck_leftovers(). If fsync of the directory fails after the rename, the rename is undone; in place, and for a file where names
- * cannot be exchanged, it cannot be, and the error then says that the new one stands. */
+ * A failure before the commit restores the old state. A failure after it (an old file that cannot be removed) is not an error:
+ * fsdpck_leftovers() finds the left-overs. If fsync of the directory fails after the rename, the rename is undone. That is impossible in place, and
+ * for a file if names cannot be exchanged; the error then says that the new output is in place. */
 #include "commit/commit_impl.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The way from "nothing" or "the old one" to "the new one" without anything between: staging, lock, fsync, rename (design: FORMAT.md "Commit").
+/* Replaces an output atomically, so that readers see the old one (or nothing) or the new one: staging, lock, fsync, rename (design: FORMAT.md "Commit").
  *
- *     fsdpck_commit_begin()   resolves OUT, refuses or accepts what is there, makes and locks the staging place
+ *     fsdpck_commit_begin()   resolves OUT, refuses or accepts an existing output, makes and locks the staging directory
  *     …write and fsync files below fsdpck_commit_dir()…
  *     fsdpck_commit_finish()  makes it the output, durably; or
  *     fsdpck_commit_abandon() removes every trace

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The second half of the commit protocol (commit.c): the new one gets the name, the old one goes. It must not know what was written. */
+/* The second half of the commit protocol (commit.c): gives the new output its name and removes the old one. Knows nothing of the contents. */
 #include "commit/commit_impl.h"
 
 #include <errno.h>

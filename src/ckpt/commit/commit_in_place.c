@@ -8,8 +8,8 @@
  *     NAME.tmp-UUID -> NAME             files that must have a fixed name (.metadata, assets); old files removed
  *     .writer-UUID removed, then .commit-UUID
  *
- * Whoever finds a journal knows by the hash whether its save is the one that stands: then the rest is done (it may be repeated), else all
- * files of that save are removed. Knows names and bytes, not what is in them. */
+ * The hash in a left-over journal tells whether its save was committed. If so, the remaining steps are done (they may be repeated); otherwise all
+ * files of that save are removed. Knows names and bytes, not their meaning. */
 #include "commit/commit_impl.h"
 
 #include <errno.h>

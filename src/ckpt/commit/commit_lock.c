@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who is at work: lock files that say whose they are, and the judgement whether that one is gone. Knows nothing of what is written.
+/* Lock files that name their owner, and the decision whether that owner is dead. Knows nothing of the data that is written.
  *
- * A lock is an OFD lock on a file, so that it ends with its process however that ends: a file that was left behind means nothing, and the
- * next one takes it over. The file is removed while it is still locked. One who opened it before that then gets the lock of a file without
- * a name; so everybody looks, after locking, whether the name still leads to the file that was locked, and starts over where it does not.
- * File systems without locks (some network ones) let everybody through: saves have names of their own, so that they still cannot mix,
- * and what is found there later is not judged dead before the machine was started anew. */
+ * A lock is an OFD lock on a file: it ends with its process, however that ends. A file that a dead process left means nothing, and the
+ * next process takes it over. The owner removes the file while it still holds the lock. A process that opened the file before that then
+ * locks a file without a name. So every process checks, after locking, that the name still leads to the locked file, and starts again if not.
+ * File systems without locks (some network ones) let every process through. Saves still cannot mix, as their files have different names;
+ * left-overs there do not count as dead before the machine was restarted. */
 #include "commit/commit_impl.h"
 
 #include <fsdpck/lock.h>

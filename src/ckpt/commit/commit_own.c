@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tells the files of a result (a checkpoint, a model folder) from somebody else's in the same directory. A replacement may remove only the former:
- * FORMAT.md section 6 has the rule. It knows names, and the lists of assets in index.json; nothing of tensors. */
+/* Tells the files of a result (a checkpoint, a model folder) from foreign files in the same directory. A replacement may remove only the former:
+ * FORMAT.md section 6 has the rule. Knows names, and the lists of assets in index.json; nothing of tensors. */
 #include "commit/commit_impl.h"
 
 #include <errno.h>

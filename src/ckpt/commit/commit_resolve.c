@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds out where an output really is: through links, '.', '..' and trailing slashes, whether it exists or not, and whether it can be
+/* Finds the real path of an output: through links, '.', '..' and trailing slashes, whether it exists or not, and whether it can be
  * renamed. Knows nothing of what will be written there. */
 #include "commit/commit_impl.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Takes a checkpoint away from its name: for good (fsdpck_remove), or to another name (fsdpck_set_aside). In the order of the commit protocol (commit.c), so
- * that a crash leaves nothing that fsdpck_leftovers() does not know. */
+/* Removes a checkpoint (fsdpck_remove) or renames it (fsdpck_set_aside), in the order of the commit protocol (commit.c), so that fsdpck_leftovers()
+ * recognises the remains of a crash. */
 #include <fsdpck/check.h>
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds what writers left behind beside or inside a path, judges whether they are gone, and clears up: the other end of the commit
- * protocol (commit.c, commit_in_place.c). What cannot be proved dead stays. It must not know what is in a checkpoint. */
+/* Finds the left-overs of writers beside or inside a path, and removes them if their writer is dead: the other end of the commit
+ * protocol (commit.c, commit_in_place.c). A left-over stays if its writer cannot be proved dead. Knows nothing of a checkpoint's contents. */
 #include <fsdpck/check.h>
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Export to Hugging Face safetensors, start to end: choose, lay out, move, write headers, assets and index, commit. How bytes move is the
- * transfer's business, how they become the output the commit's. */
+/* Exports to Hugging Face safetensors, start to end: choose, lay out, move, write headers, assets and index, commit. The transfer moves the
+ * bytes, the commit makes them the output. */
 #include <fsdpck/export.h>
 
 #include <stdio.h>

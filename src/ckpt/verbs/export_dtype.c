@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In which dtype the model of a training checkpoint is exported. Knows names of dtypes, no bytes. */
+/* Decides the dtype in which the model of a training checkpoint is exported. Knows names of dtypes, no bytes. */
 #include "verbs/export_impl.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between the parts of an export: what it knows by the time it has chosen what goes out. */
+/* Shared by the parts of an export: its state after it has chosen the tensors to write. */
 #ifndef CKPT_EXPORT_IMPL_H
 #define CKPT_EXPORT_IMPL_H
 

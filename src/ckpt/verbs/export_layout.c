@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Places tensors in safetensors files and writes the headers and the index as text. It must not know sources, nor open anything. */
+/* Assigns tensors to safetensors files and writes the headers and the index as text. Knows no sources and opens no file. */
 #include "verbs/export_layout.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which tensor goes where in the safetensors files of an export, and the headers that say so. Pure arithmetic and text: no files. */
+/* The layout of an export's safetensors files: the file and offset of each tensor, and the headers. Pure arithmetic and text: no files. */
 #ifndef CKPT_EXPORT_LAYOUT_H
 #define CKPT_EXPORT_LAYOUT_H
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* export-lora, start to end: find the adapter, settle names and configuration, let the export write it while every value passes under the eyes of a
- * checker. How files become the output is the export's business. */
+/* export-lora, start to end: finds the adapter, decides names and configuration, and lets the export write it. Checks every value during the transfer. */
 #include <fsdpck/lora.h>
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Our shard files say in their trailers what they belong to, also where the index that names them is gone. */
+/* Recognises an fsdpck checkpoint without its index by the trailers of its shard files. */
 #include "verbs/headless.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints of ours that lost their index.json. */
+/* Recognises fsdpck checkpoints that lost their index.json. */
 #ifndef CKPT_HEADLESS_H
 #define CKPT_HEADLESS_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* merge-lora: an export, or a conversion, of the base whose values an adapter changes on the way. */
+/* merge-lora: exports or converts the base, and adds an adapter to its values during the transfer. */
 #include <fsdpck/base.h>
 #include <fsdpck/lora.h>
 

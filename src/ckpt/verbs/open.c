@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening a source: what lies at the path is recognised, and its format's opener fills the catalogue. Knows of every format what tells it from another,
- * and no more. */
+/* Opens a source: recognises the format at the path, and lets the format's opener fill the catalogue. Knows of each format only how to recognise
+ * it. */
 #include "verbs/open.h"
 
 #include <errno.h>

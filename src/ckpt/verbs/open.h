@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening a source inside the library: what fsdpck_source_open() does, and to verify it. */
+/* Opens a source inside the library: as fsdpck_source_open() does, or for verify. */
 #ifndef CKPT_VERBS_OPEN_H
 #define CKPT_VERBS_OPEN_H
 

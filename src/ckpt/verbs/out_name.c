@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Endings that nobody gives a folder. It opens nothing. */
+/* The file name endings that no folder has. Opens nothing. */
 #include "verbs/out_name.h"
 
 #include <string.h>

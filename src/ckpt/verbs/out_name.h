@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether OUT can be meant as a folder: a name that ends as files do was meant as one. */
+/* Tells whether OUT can be a folder's name: a name with a file's ending is taken for a file. */
 #ifndef CKPT_OUT_NAME_H
 #define CKPT_OUT_NAME_H
 

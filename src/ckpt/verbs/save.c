@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fsdpck_save(): the steps of a save and who takes them. Every rank passes the same three barriers whatever went wrong, so nobody waits for ever. */
+/* fsdpck_save(): the steps of a save on each rank. Every rank passes the same three barriers, also after an error, so that no rank waits for ever. */
 #include <fsdpck/save.h>
 
 #include <stdlib.h>

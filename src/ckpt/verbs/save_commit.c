@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads back the chunk tables of all ranks, holds them against the list of tensors, and writes the index. A rank that failed, or that was called with
- * another list, is found out here. */
+/* Reads back the chunk tables of all ranks, compares them with the list of tensors, and writes the index. Detects a rank that failed, or that was
+ * called with another list. */
 #include "verbs/save_commit.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rank 0's part of a save: what all ranks wrote, gathered from their chunk tables into one index. */
+/* Rank 0's part of a save: gathers the chunk tables of all ranks into one index. */
 #ifndef CKPT_SAVE_COMMIT_H
 #define CKPT_SAVE_COMMIT_H
 

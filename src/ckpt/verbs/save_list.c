@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of tensors as a hash, and the file that carries it. Ranks share no words but the directory: without this, one that was called with two
- * tensors exchanged would be believed, and so would a file whose rank knows that it may not have reached the disk. */
+/* The hash of the list of tensors, and the file whose name carries it. Ranks communicate only through the directory. Without this file, a rank that was
+ * called with two tensors exchanged would go unnoticed, and so would a shard file whose rank knows that it may not have reached the disk. */
 #include "verbs/save_list.h"
 
 #include <errno.h>

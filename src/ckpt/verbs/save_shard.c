@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank writes what it holds: boxes in its memory, strided as they may be, become the chunks of one shard file. Knows nothing of other ranks. */
+/* Writes one rank's shard file: each (possibly strided) box in its memory becomes a chunk. Knows nothing of other ranks. */
 #include "verbs/save_shard.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `verify`: opens, lets the format check what only it knows, and turns damage that keeps a checkpoint from opening into a problem like any other. */
+/* `verify`: opens a checkpoint and lets the format check itself. Damage that keeps the checkpoint from opening becomes a problem like any other. */
 #include <fsdpck/base.h>
 
 #include <stdlib.h>
