@@ -2,6 +2,8 @@
 /* Computes the content id of rows. Hashes whole rows in place; only a row that spans two calls goes through the streaming state. */
 #include "tensor/rows.h"
 
+#include <fsdpck/tensor.h>
+
 int fsdpck_rows_init(struct fsdpck_rows *r, struct fsdpck_error *err)
 {
     *r = (struct fsdpck_rows){ .hasher = fsdpck_hasher_new() };
@@ -47,4 +49,12 @@ void fsdpck_rows_free(struct fsdpck_rows *r)
 {
     fsdpck_hasher_free(r->hasher);
     r->hasher = NULL;
+}
+
+void fsdpck_content_of_rows(const void *rows, uint64_t row_nbytes, uint64_t first, uint64_t nrow, uint8_t out[16])
+{
+    struct fsdpck_content sum = { 0 };
+    for (uint64_t i = 0; i < nrow; i++)
+        fsdpck_content_add_row(&sum, (const uint8_t *)rows + i * row_nbytes, row_nbytes, first + i);
+    fsdpck_content_store(&sum, out);
 }

@@ -6,7 +6,6 @@
 #include <kernels/pool.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <xxhash.h>
 
 #include "rank/device.h"
 
@@ -84,19 +83,17 @@ int reads_new(const struct rank *r, struct fsdpck_source *src, struct reads **ou
     return rc;
 }
 
-/* A tensor's content id (FORMAT.md): the sum over rows of their hashes, so that ranks and threads can add up theirs. limbs: 32 bits each, lowest first. */
+/* Adds the rows' content id to limbs of 32 bits, lowest first. Ranks and threads add theirs in any order. */
 static void add_content(const unsigned char *rows, uint64_t row_nbytes, uint64_t first, uint64_t nrow, uint64_t limbs[4])
 {
-    uint64_t limb[4] = { 0 };
-    for (uint64_t i = 0; i < nrow; i++) {
-        XXH128_hash_t h = XXH3_128bits_withSeed(rows + i * row_nbytes, row_nbytes, first + i);
-        limb[0] += (uint32_t)h.low64;
-        limb[1] += h.low64 >> 32;
-        limb[2] += (uint32_t)h.high64;
-        limb[3] += h.high64 >> 32;
+    uint8_t id[16];
+    fsdpck_content_of_rows(rows, row_nbytes, first, nrow, id);
+    for (int k = 0; k < 4; k++) {
+        uint64_t limb = 0;
+        for (int b = 3; b >= 0; b--)
+            limb = limb << 8 | id[4 * k + b];
+        __atomic_fetch_add(&limbs[k], limb, __ATOMIC_RELAXED);
     }
-    for (int k = 0; k < 4; k++)
-        __atomic_fetch_add(&limbs[k], limb[k], __ATOMIC_RELAXED);
 }
 
 static uint64_t nbytes_of(const struct entry *e, enum fsdpck_dtype dtype)

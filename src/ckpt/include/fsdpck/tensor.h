@@ -54,6 +54,11 @@ struct fsdpck_tensor {
     uint8_t content[16]; /* FORMAT.md "Content id" */
 };
 
+/* The content id of `nrow` rows of a tensor from row `first` on. The ids of a tensor's rows, added up modulo 2^128 as
+ * little-endian numbers, are that of the tensor. */
+FSDPCK_API void fsdpck_content_of_rows(const void *rows, uint64_t row_nbytes, uint64_t first, uint64_t nrow,
+                                       uint8_t out[16]);
+
 /* Number of ranks of a mesh. */
 FSDPCK_API uint64_t fsdpck_mesh_nranks(const struct fsdpck_mesh *mesh);
 /* Finds the coordinate of `rank` on the mesh; returns false if the rank is not on it. coord: (mesh->ndim). */
