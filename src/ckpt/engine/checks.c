@@ -12,6 +12,7 @@
 #include "base/buffer.h"
 #include "base/hash.h"
 #include "base/stop.h"
+#include "base/vec.h"
 #include "engine/file_read.h"
 #include "engine/zstream.h"
 
@@ -31,8 +32,7 @@ struct open_record {
     struct fsdpck_zstream_range stream; /* nbytes 0: the record lies open in the file */
     uint32_t file;
     size_t ordinal; /* of the tensor that was being read: for messages */
-    struct segment *segments;
-    size_t count, capacity;
+    struct fsdpck_vec segments; /* of struct segment */
     bool scattered; /* too many segments: none is kept until the record is read in order */
 };
 
@@ -60,7 +60,7 @@ static void close_record(struct fsdpck_checks *c, struct open_record *o, uint32_
         o->next->previous = o->previous;
     o->record->open = NULL;
     atomic_store(&o->record->state, state);
-    free(o->segments);
+    fsdpck_vec_free(&o->segments);
     free(o);
 }
 
@@ -92,13 +92,18 @@ struct fsdpck_crc_record *fsdpck_checks_expect(struct fsdpck_source *src, struct
 
 /* ---- segments ---- */
 
+static struct segment *segment(const struct open_record *o, size_t i)
+{
+    return (struct segment *)o->segments.data + i;
+}
+
 /* The first segment that ends behind `at`. */
 static size_t find(const struct open_record *o, uint64_t at)
 {
-    size_t low = 0, high = o->count;
+    size_t low = 0, high = o->segments.count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (o->segments[middle].end <= at)
+        if (segment(o, middle)->end <= at)
             low = middle + 1;
         else
             high = middle;
@@ -112,10 +117,10 @@ static void find_gap(const struct open_record *o, uint64_t *begin, uint64_t *end
     size_t i = find(o, *begin);
     if (o->scattered)
         *begin = *end;
-    if (i < o->count && o->segments[i].begin <= *begin)
-        *begin = o->segments[i++].end;
-    if (i < o->count && o->segments[i].begin < *end)
-        *end = o->segments[i].begin;
+    if (i < o->segments.count && segment(o, i)->begin <= *begin)
+        *begin = segment(o, i++)->end;
+    if (i < o->segments.count && segment(o, i)->begin < *end)
+        *end = segment(o, i)->begin;
 }
 
 static bool append(struct segment *to, const struct segment *more)
@@ -129,25 +134,19 @@ static bool append(struct segment *to, const struct segment *more)
 
 static void scatter(struct open_record *o)
 {
-    o->count = 0;
+    o->segments.count = 0;
     o->scattered = true;
 }
 
 static int put_in(struct open_record *o, size_t i, const struct segment *s, struct fsdpck_error *err)
 {
-    if (o->count == MAX_SEGMENTS)
+    if (o->segments.count == MAX_SEGMENTS)
         return scatter(o), 0;
-    if (o->count == o->capacity) {
-        size_t capacity = o->capacity ? 2 * o->capacity : 4;
-        struct segment *more = reallocarray(o->segments, capacity, sizeof *more);
-        if (!more)
-            return fsdpck_error_nomem(err, capacity * sizeof *more);
-        o->segments = more;
-        o->capacity = capacity;
-    }
-    memmove(&o->segments[i + 1], &o->segments[i], (o->count - i) * sizeof *o->segments);
-    o->segments[i] = *s;
-    o->count++;
+    if (!fsdpck_vec_push(&o->segments, err))
+        return FSDPCK_ERR_NOMEM;
+    struct segment *at = segment(o, i);
+    memmove(at + 1, at, (o->segments.count - 1 - i) * sizeof *at);
+    *at = *s;
     return 0;
 }
 
@@ -155,18 +154,18 @@ static int put_in(struct open_record *o, size_t i, const struct segment *s, stru
 static int insert(struct open_record *o, const struct segment *s, struct fsdpck_error *err)
 {
     size_t i = find(o, s->begin);
-    if (o->scattered || (i < o->count && o->segments[i].begin < s->end))
+    if (o->scattered || (i < o->segments.count && segment(o, i)->begin < s->end))
         return 0;
-    bool joined = i > 0 && append(&o->segments[i - 1], s);
+    bool joined = i > 0 && append(segment(o, i - 1), s);
     if (!joined) {
         int r = put_in(o, i, s, err);
         if (r != 0 || o->scattered)
             return r;
         i++;
     }
-    if (i < o->count && append(&o->segments[i - 1], &o->segments[i])) {
-        memmove(&o->segments[i], &o->segments[i + 1], (o->count - i - 1) * sizeof *o->segments);
-        o->count--;
+    if (i < o->segments.count && append(segment(o, i - 1), segment(o, i))) {
+        memmove(segment(o, i), segment(o, i + 1), (o->segments.count - i - 1) * sizeof(struct segment));
+        o->segments.count--;
     }
     return 0;
 }
@@ -183,6 +182,7 @@ static struct open_record *open_record(struct fsdpck_checks *c, size_t ordinal, 
     if (!o)
         return fsdpck_error_nomem(err, sizeof *o), NULL;
     o->record = record;
+    o->segments = (struct fsdpck_vec)FSDPCK_VEC(struct segment);
     o->file = e->file;
     o->ordinal = ordinal;
     if (e->streamed)
@@ -214,8 +214,8 @@ static int damaged(struct fsdpck_source *src, size_t ordinal, uint32_t file, uin
 static int finish_record(struct fsdpck_source *src, struct open_record *o, struct fsdpck_error *err)
 {
     struct fsdpck_crc_record *record = o->record;
-    const struct segment *s = o->segments;
-    if (o->count != 1 || s->begin != 0 || s->end != record->nbytes)
+    const struct segment *s = o->segments.data;
+    if (o->segments.count != 1 || s->begin != 0 || s->end != record->nbytes)
         return 0;
     bool sound = s->crc32 == record->crc32;
     int r = sound ? 0 : damaged(src, o->ordinal, o->file, o->stream.nbytes ? o->stream.offset : record->offset, record, err);

@@ -18,60 +18,35 @@ struct plan_args {
 
 /* The reads of one rank, and where their boxes are kept. */
 struct reads {
-    struct fsdpck_read *at; /* (count) */
-    size_t count, capacity;
-    uint64_t *numbers; /* offsets and sizes of the boxes: each read takes 2*ndim of them */
-    size_t nnumbers, numbers_capacity;
+    struct fsdpck_read *at; /* (count) NULL: they are only counted */
+    size_t count;
+    uint64_t *numbers; /* (nnumbers) offsets and sizes of the boxes: each read takes 2*ndim of them */
+    size_t nnumbers;
     const struct fsdpck_tensor *tensor; /* whose boxes arrive */
-    struct fsdpck_error *err;
 };
 
-static int reserve(void **array, size_t *capacity, size_t wanted, size_t element_nbytes, struct fsdpck_error *err)
-{
-    if (wanted <= *capacity)
-        return 0;
-    size_t grown = wanted + wanted / 2 + 64;
-    void *moved = reallocarray(*array, grown, element_nbytes);
-    if (!moved)
-        return fsdpck_error_nomem(err, grown * element_nbytes);
-    *array = moved;
-    *capacity = grown;
-    return 0;
-}
-
+/* A scalar has no numbers: the whole tensor is read. */
 static int add_box(void *ctx, const uint64_t *offset, const uint64_t *size)
 {
     struct reads *r = ctx;
-    uint32_t ndim = r->tensor->ndim;
-    int rc = reserve((void **)&r->at, &r->capacity, r->count + 1, sizeof *r->at, r->err);
-    if (!rc)
-        rc = reserve((void **)&r->numbers, &r->numbers_capacity, r->nnumbers + 2 * (size_t)ndim, sizeof *r->numbers, r->err);
-    if (rc)
-        return rc;
-    for (uint32_t d = 0; d < ndim; d++) {
-        r->numbers[r->nnumbers + d] = offset[d];
-        r->numbers[r->nnumbers + ndim + d] = size[d];
+    const uint32_t ndim = r->tensor->ndim;
+    if (r->at) {
+        uint64_t *box = r->numbers + r->nnumbers;
+        for (uint32_t d = 0; d < ndim; d++) {
+            box[d] = offset[d];
+            box[ndim + d] = size[d];
+        }
+        r->at[r->count] = (struct fsdpck_read){ .tensor = r->tensor, .offset = ndim ? box : NULL,
+                                                .size = ndim ? box + ndim : NULL };
     }
     r->nnumbers += 2 * (size_t)ndim;
-    r->at[r->count++] = (struct fsdpck_read){ .tensor = r->tensor };
+    r->count++;
     return 0;
 }
 
-/* Once the numbers do not move any more. A scalar has none: the whole tensor. */
-static void point_at_boxes(struct reads *r)
-{
-    const uint64_t *next = r->numbers;
-    for (size_t i = 0; i < r->count; i++) {
-        uint32_t ndim = r->at[i].tensor->ndim;
-        r->at[i].offset = ndim ? next : NULL;
-        r->at[i].size = ndim ? next + ndim : NULL;
-        next += 2 * (size_t)ndim;
-    }
-}
-
 /* placements: (ntensors, mesh.ndim) */
-static int plan_rank(struct fsdpck_source *src, const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements, uint32_t rank,
-                     struct reads *r, struct fsdpck_plan *out)
+static int add_boxes(const struct fsdpck_source *src, const struct fsdpck_mesh *mesh,
+                     const struct fsdpck_placement *placements, uint32_t rank, struct reads *r)
 {
     uint32_t coord[FSDPCK_MAX_MESH_DIMS];
     int rc = 0;
@@ -82,23 +57,36 @@ static int plan_rank(struct fsdpck_source *src, const struct fsdpck_mesh *mesh, 
         if (r->tensor->alias_of < 0)
             rc = fsdpck_placement_boxes(mesh, placements + i * mesh->ndim, r->tensor->ndim, r->tensor->shape, coord, add_box, r);
     }
-    point_at_boxes(r);
-    return rc ? rc : fsdpck_source_plan(src, r->at, r->count, out, r->err);
+    return rc;
+}
+
+static int plan_rank(struct fsdpck_source *src, const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements, uint32_t rank,
+                     struct fsdpck_plan *out, struct fsdpck_error *err)
+{
+    struct reads r = { 0 };
+    int rc = add_boxes(src, mesh, placements, rank, &r);
+    if (!rc) {
+        r.at = calloc(r.count + 1, sizeof *r.at);
+        r.numbers = calloc(r.nnumbers + 1, sizeof *r.numbers);
+        rc = r.at && r.numbers ? add_boxes(src, mesh, placements, rank, &r) : fsdpck_error_nomem(err, r.count * sizeof *r.at);
+    }
+    if (!rc)
+        rc = fsdpck_source_plan(src, r.at, r.count, out, err);
+    free(r.at);
+    free(r.numbers);
+    return rc;
 }
 
 static int plan_ranks(struct fsdpck_source *src, const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements,
                       const struct fsdpck_options *opt, struct fsdpck_plan *plans, struct fsdpck_error *err)
 {
-    struct reads reads = { .err = err };
     int rc = 0;
     uint64_t nranks = fsdpck_mesh_nranks(mesh);
     for (uint32_t rank = 0; rank < nranks && !rc; rank++) {
-        rc = plan_rank(src, mesh, placements, rank, &reads, &plans[rank]);
+        rc = plan_rank(src, mesh, placements, rank, &plans[rank], err);
         if (!rc && *opt->stop)
             rc = fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "stopped");
     }
-    free(reads.at);
-    free(reads.numbers);
     return rc;
 }
 

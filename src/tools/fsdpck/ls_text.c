@@ -31,23 +31,17 @@ static bool known_mesh(const struct fsdpck_mesh *const *meshes, size_t count, co
 
 bool ls_meshes(const struct fsdpck_source *src, const struct fsdpck_mesh ***out, size_t *count)
 {
-    const struct fsdpck_mesh **meshes = NULL;
+    const size_t ntensors = fsdpck_source_ntensors(src);
+    const struct fsdpck_mesh **meshes = calloc(ntensors + 1, sizeof *meshes);
     size_t n = 0;
-    for (size_t i = 0; i < fsdpck_source_ntensors(src); i++) {
+    for (size_t i = 0; i < ntensors && meshes; i++) {
         const struct fsdpck_mesh *mesh = fsdpck_source_tensor(src, i)->mesh;
-        if (!mesh || known_mesh(meshes, n, mesh))
-            continue;
-        const struct fsdpck_mesh **grown = realloc(meshes, (n + 1) * sizeof *grown);
-        if (!grown) {
-            free(meshes);
-            return false;
-        }
-        meshes = grown;
-        meshes[n++] = mesh;
+        if (mesh && !known_mesh(meshes, n, mesh))
+            meshes[n++] = mesh;
     }
     *out = meshes;
     *count = n;
-    return true;
+    return meshes != NULL;
 }
 
 static void print_meshes(const struct fsdpck_source *src)

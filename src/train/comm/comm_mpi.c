@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "arrays/grow.h"
 #include "comm/mpi_alarm.h"
 #include "comm/one_host.h"
 
@@ -102,14 +103,7 @@ static int wait_all(struct mpi *c, const char *operation, struct fsdpck_error *e
 static int reserve_spans(struct mpi *c, size_t n, size_t nbytes, struct fsdpck_error *err)
 {
     n += nbytes / LARGEST_BLOCK + 1;
-    if (n <= c->nspans)
-        return 0;
-    struct span *grown = reallocarray(c->spans, n, sizeof *grown);
-    if (!grown)
-        return fsdpck_error_nomem(err, n * sizeof *grown);
-    c->spans = grown;
-    c->nspans = n;
-    return 0;
+    return grow((void **)&c->spans, &c->nspans, n, sizeof *c->spans) ? 0 : fsdpck_error_nomem(err, n * sizeof *c->spans);
 }
 
 static size_t add_span(struct mpi *c, size_t n, size_t at, size_t nbytes)

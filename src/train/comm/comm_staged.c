@@ -5,6 +5,8 @@
 
 #include <stdlib.h>
 
+#include "arrays/grow.h"
+
 struct staged {
     struct comm base;
     struct comm *host; /* the same lane of it */
@@ -82,13 +84,8 @@ static int staged_gather(struct comm *base, const struct comm_piece *pieces, siz
 static int mirror(struct staged *c, const struct comm_slice *slices, size_t nslices, struct fsdpck_error *err)
 {
     float *sums = c->sums.data;
-    if (nslices > c->nslices) {
-        struct comm_slice *grown = reallocarray(c->slices, nslices, sizeof *grown);
-        if (!grown)
-            return fsdpck_error_nomem(err, nslices * sizeof *grown);
-        c->slices = grown;
-        c->nslices = nslices;
-    }
+    if (!grow((void **)&c->slices, &c->nslices, nslices, sizeof *c->slices))
+        return fsdpck_error_nomem(err, nslices * sizeof *c->slices);
     for (size_t i = 0; i < nslices; i++) {
         c->slices[i] = slices[i];
         c->slices[i].into = sums + (slices[i].into - c->on.own);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <train/lines.h>
 
+#include "arrays/grow.h"
 #include "data/data_stream.h"
 
 /* Small enough that all processors have work, large enough that claiming a part costs nothing. */
@@ -72,14 +73,8 @@ static size_t count_ends(const char *text, size_t nbytes)
 
 static int keep(struct data_part *out, const char *bytes, size_t nbytes, struct fsdpck_error *err)
 {
-    if (out->nbytes + nbytes > out->capacity) {
-        size_t larger = out->nbytes + nbytes + (out->nbytes + nbytes) / 4 + SMALLEST;
-        char *moved = realloc(out->text, larger);
-        if (!moved)
-            return fsdpck_error_nomem(err, larger);
-        out->text = moved;
-        out->capacity = larger;
-    }
+    if (!grow((void **)&out->text, &out->capacity, out->nbytes + nbytes, 1))
+        return fsdpck_error_nomem(err, out->nbytes + nbytes);
     memcpy(out->text + out->nbytes, bytes, nbytes);
     out->nbytes += nbytes;
     return 0;

@@ -10,6 +10,7 @@
 
 #include <fsdpck/select.h>
 
+#include "arrays/grow.h"
 #include "config/target.h"
 
 struct builder {
@@ -30,14 +31,8 @@ static int64_t aligned(int64_t nelem)
 static struct param *next_param(struct builder *b)
 {
     struct layout *l = b->l;
-    if (l->nparams == l->capacity) {
-        size_t capacity = l->capacity * 2 + 64;
-        struct param *moved = reallocarray(l->params, capacity, sizeof *moved);
-        if (!moved)
-            return b->rc = fsdpck_error_nomem(b->err, capacity * sizeof *moved), NULL;
-        l->params = moved;
-        l->capacity = capacity;
-    }
+    if (!grow((void **)&l->params, &l->capacity, l->nparams + 1, sizeof *l->params))
+        return b->rc = fsdpck_error_nomem(b->err, (l->nparams + 1) * sizeof *l->params), NULL;
     return &l->params[l->nparams++];
 }
 

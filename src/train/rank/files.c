@@ -14,6 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "arrays/grow.h"
+
 
 int files_join(char path[FILES_PATH], const char *folder, const char *name, struct fsdpck_error *err)
 {
@@ -94,6 +96,7 @@ static int newest_first(const void *a, const void *b)
 int files_list_checkpoints(const struct train_config *config, uint64_t **steps, size_t *count, struct fsdpck_error *err)
 {
     char path[FILES_PATH];
+    size_t capacity = 0;
     *steps = NULL;
     *count = 0;
     int rc = files_join(path, config->output_dir, "checkpoints", err);
@@ -101,14 +104,13 @@ int files_list_checkpoints(const struct train_config *config, uint64_t **steps, 
     if (!dir)
         return rc || errno == ENOENT ? rc : fsdpck_error_sys(err, errno, path, "opendir");
     for (struct dirent *e; !rc && (e = readdir(dir)) != NULL;) {
-        uint64_t step, *grown;
+        uint64_t step;
         if (!step_of(e->d_name, &step))
             continue;
-        grown = reallocarray(*steps, *count + 1, sizeof *grown);
-        if (!grown)
-            rc = fsdpck_error_nomem(err, (*count + 1) * sizeof *grown);
+        if (grow((void **)steps, &capacity, *count + 1, sizeof **steps))
+            (*steps)[(*count)++] = step;
         else
-            (*steps = grown)[(*count)++] = step;
+            rc = fsdpck_error_nomem(err, (*count + 1) * sizeof **steps);
     }
     closedir(dir);
     if (*count)

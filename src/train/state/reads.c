@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "arrays/grow.h"
 #include "rank/device.h"
 
 enum { CAST_NBYTES = 32 << 20, STRAIGHT_NBYTES = 256 << 20, NLOAD = 3, PINNED_NBYTES = 64 << 20, ALIGNED = 64, PIECE_NBYTES = 64 << 10 };
@@ -215,22 +216,16 @@ void reads_expect(struct reads *b, uint64_t nbytes)
 
 static int reserve(struct load *b, struct fsdpck_error *err)
 {
+    size_t nreads = b->capacity; /* both arrays have the same room */
     if (b->n < b->capacity)
         return 0;
-    size_t capacity = 2 * b->capacity + 64;
-    struct fsdpck_read *reads = reallocarray(b->reads, capacity, sizeof *reads);
-    if (reads)
-        b->reads = reads;
-    struct entry *entries = reallocarray(b->entries, capacity, sizeof *entries);
-    if (entries)
-        b->entries = entries;
-    if (!reads || !entries)
-        return fsdpck_error_nomem(err, capacity * sizeof *entries);
+    if (!grow((void **)&b->reads, &nreads, b->n + 1, sizeof *b->reads) ||
+        !grow((void **)&b->entries, &b->capacity, b->n + 1, sizeof *b->entries))
+        return fsdpck_error_nomem(err, (b->n + 1) * sizeof *b->entries);
     for (size_t i = 0; i < b->n; i++) { /* which point into the entries */
-        reads[i].offset = entries[i].offset;
-        reads[i].size = entries[i].size;
+        b->reads[i].offset = b->entries[i].offset;
+        b->reads[i].size = b->entries[i].size;
     }
-    b->capacity = capacity;
     return 0;
 }
 

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arrays/grow.h"
+
 struct token_text {
     const struct tokenizer *tokenizer;
     bool skip_special;
@@ -38,14 +40,8 @@ void token_text_free(struct token_text *w)
 static int append(struct token_text *w, uint32_t id, struct fsdpck_error *err)
 {
     struct token_list *l = &w->list;
-    if (l->count == l->capacity) {
-        size_t capacity = 2 * l->capacity + 64;
-        uint32_t *moved = reallocarray(l->ids, capacity, sizeof *moved);
-        if (!moved)
-            return fsdpck_error_nomem(err, capacity * sizeof *moved);
-        l->ids = moved;
-        l->capacity = capacity;
-    }
+    if (!grow((void **)&l->ids, &l->capacity, l->count + 1, sizeof *l->ids))
+        return fsdpck_error_nomem(err, (l->count + 1) * sizeof *l->ids);
     l->ids[l->count++] = id;
     return 0;
 }
