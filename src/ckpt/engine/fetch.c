@@ -25,7 +25,7 @@ static void swap_bytes(enum fsdpck_dtype dtype, uint8_t *data, uint64_t nbytes)
 /* ---- runs: elements that lie in one piece in a dense chunk ---- */
 
 struct run_target { /* where run elements [first, first + nelem) go */
-    uint8_t *dense; /* in one piece from here; NULL: by place() */
+    uint8_t *dense; /* address of a contiguous target; NULL: call copy() */
     void (*copy)(void *ctx, const uint8_t *data, uint64_t first, uint64_t nelem);
     void *ctx;
 };

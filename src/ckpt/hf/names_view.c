@@ -40,7 +40,7 @@ struct view_builder {
     size_t *outer; /* inner ordinal -> ordinal shown; SIZE_MAX: left out */
     size_t nleft;
     struct fsdpck_error *err;
-    /* The tensor being turned. */
+    /* The tensor whose rows are being permuted. */
     const struct fsdpck_tensor *t;
     uint64_t half; /* rows of half a head */
     struct fsdpck_vec extents;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors and their pieces, collected and joined. */
+/* Collects tensors and their stored boxes, and joins them. */
 #include "torch/catalogue.h"
 
 #include <inttypes.h>

@@ -42,7 +42,7 @@ int fsdpck_catalogue_tensor(struct fsdpck_catalogue *c, const char *file, uint32
 /* How the tensor was sharded, as a part of it says; copied. What is stored where does not depend on it. */
 int fsdpck_catalogue_placed(struct fsdpck_catalogue *c, size_t ordinal, const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements);
 const char *fsdpck_catalogue_name(const struct fsdpck_catalogue *c, size_t ordinal); /* of a tensor, in order of appearance */
-/* Copies the piece; box (2 * ndim) is copied into the source's arena, strides into the scratch. Empty boxes are passed over. */
+/* Adds a copy; copies box (2 * ndim) into the source's arena, strides into the scratch. Skips empty boxes. */
 int fsdpck_catalogue_add_box(struct fsdpck_catalogue *c, const struct fsdpck_stored_box *piece);
 /* The first tensor that fewer than nparts parts listed, NULL where there is none; *part: one that does not. */
 const char *fsdpck_catalogue_incomplete(const struct fsdpck_catalogue *c, uint32_t nparts, uint32_t *part);

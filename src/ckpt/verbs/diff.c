@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compares two checkpoints of any kind and sharding: tensors are paired by name and read in batches of pieces that fit the memory budget,
+/* Compares two checkpoints of any kind and sharding: tensors are paired by name and read in batches of boxes that fit the memory budget,
  * then compared by all threads. Knows no format. */
 #include <fsdpck/check.h>
 
@@ -57,7 +57,7 @@ struct diff {
     char *a_buf, *b_buf;
     uint64_t batch_nbytes; /* room in each buffer */
     uint64_t a_used, b_used;
-    size_t filling;   /* pair whose elements are cut into pieces */
+    size_t filling;   /* pair whose elements are cut into boxes */
     uint64_t element; /* the first that is not yet */
     size_t reported;
     uint64_t done_nbytes, total_nbytes;

@@ -12,10 +12,10 @@
 #include "engine/zstream.h"
 
 enum { /* of struct dcp_chunk.state */
-    DCP_FOUND = 1,   /* the item was looked into: place counts */
-    DCP_STRIDED = 2, /* not dense row-major: place points to its layout */
+    DCP_FOUND = 1,   /* the item was read: location is valid */
+    DCP_STRIDED = 2, /* not dense row-major: location.layout is valid */
     DCP_SWAPPED = 4, /* big-endian */
-    DCP_PACKED = 8   /* the item is a zstd stream, place in what it decodes to; set from the beginning */
+    DCP_PACKED = 8   /* the item is a zstd stream, and location is in its decoded bytes; set from the beginning */
 };
 
 struct dcp_layout {
@@ -27,12 +27,12 @@ struct dcp_layout {
 struct dcp_chunk {
     uint64_t item, item_nbytes; /* the zip in the file, or the stream that it is in */
     uint32_t file;
-    _Atomic uint32_t state; /* DCP_FOUND is set once and for all, after place */
+    _Atomic uint32_t state; /* DCP_FOUND is set once, after location */
     union {
         uint64_t payload;
         const struct dcp_layout *layout;
     } location;
-    struct fsdpck_crc_record *crc; /* counts with place; NULL: the zip states none */
+    struct fsdpck_crc_record *crc; /* valid with location; NULL: the zip states none */
 };
 
 struct dcp_tensor {
@@ -44,7 +44,7 @@ struct dcp_tensor {
 
 struct dcp {
     struct dcp_tensor *tensors; /* (number of tensors in the source); aliases have no chunks */
-    pthread_mutex_t lock;       /* of layouts, of publishing a place, and of items */
+    pthread_mutex_t lock;       /* guards layouts, the publishing of a location, and items */
     struct fsdpck_arena layouts;
     struct fsdpck_zstream *items; /* for the non-tensor items that are in streams; NULL: not yet */
 };

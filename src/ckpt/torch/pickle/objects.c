@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opcodes that name things, and that say what was made of them. Nothing is made: names are held against a list, and calls become nodes of the tree. */
+/* Opcodes for names and for objects. Creates no object: compares names with a list, and turns calls into nodes of the tree. */
 #include "torch/pickle/machine.h"
 
 #include <string.h>

@@ -9,7 +9,7 @@
 
 #define PIECE_NBYTES FSDPCK_PACKED_PIECE_NBYTES
 
-/* Where piece k is kept, if it is: the first has a place of its own, the others take turns. */
+/* Returns the cache slot of piece k: the first piece has its own slot, the others share two slots in turn. */
 static uint8_t *slot(uint8_t *cache, uint64_t k) { return cache + (k ? 1 + k % 2 : 0) * PIECE_NBYTES; }
 
 int fsdpck_packed_measure(struct fsdpck_zstream *z, struct fsdpck_source *src, const struct fsdpck_zstream_range *range, uint64_t max_nbytes, uint8_t *cache,
@@ -28,7 +28,7 @@ int fsdpck_packed_measure(struct fsdpck_zstream *z, struct fsdpck_source *src, c
     return r;
 }
 
-/* Bytes at `offset` that are kept, as many as lie in one piece; 0: they are not. */
+/* Returns the number of cached bytes at `offset`, within one piece; 0: not cached. */
 static uint64_t cached_at(const struct fsdpck_packed *p, uint64_t offset, const uint8_t **data)
 {
     uint64_t k = offset / PIECE_NBYTES, last = p->nbytes / PIECE_NBYTES, end = (k + 1) * PIECE_NBYTES;
