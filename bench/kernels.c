@@ -28,7 +28,7 @@ static void *buffer(int64_t nelem, enum kern_dtype dtype)
 {
     struct kern_buffer b;
     char message[KERN_MESSAGE_BYTES];
-    if (device->memory->alloc((struct kern_place){.huge_pages = true}, (size_t)(nelem * kern_dtype_bytes(dtype)), &b, message) != 0) {
+    if (device->memory->alloc((struct kern_location){.huge_pages = true}, (size_t)(nelem * kern_dtype_bytes(dtype)), &b, message) != 0) {
         fprintf(stderr, "bench: %s\n", message);
         exit(4);
     }

@@ -49,13 +49,13 @@ static void *take(char *base, size_t *at, int64_t nelem, enum kern_dtype dtype)
     return part;
 }
 
-/* Of the logits: rows that begin at the same place of a page would meet in one set of a cache. */
+/* Pitch of the logits. Rows that all began at the same offset in a page would compete for one set of the cache. */
 static int64_t pitch_of(const struct kern_head *h)
 {
     return (h->nvocab + 31) / 32 * 32 + 32;
 }
 
-static size_t carve(const struct kern_head *h, char *base, struct parts *p)
+static size_t split_scratch(const struct kern_head *h, char *base, struct parts *p)
 {
     size_t at = 0;
     const int64_t chunk = chunk_of(h);
@@ -71,7 +71,7 @@ static size_t carve(const struct kern_head *h, char *base, struct parts *p)
 size_t kern_head_scratch(const struct kern_head *head)
 {
     struct parts p;
-    return carve(head, NULL, &p);
+    return split_scratch(head, NULL, &p);
 }
 
 /* One chunk's matrices. */
@@ -199,7 +199,7 @@ static void clear_rest(const struct kern_device *device, struct kern_stream *str
 void kern_head_run(const struct kern_device *device, struct kern_stream *stream, const struct kern_head *head)
 {
     struct head_work w = {.ops = device->ops, .stream = stream, .head = head, .chunk = chunk_of(head)};
-    carve(head, head->scratch, &w.parts);
+    split_scratch(head, head->scratch, &w.parts);
     if (head->dh.data)
         clear_rest(device, stream, head);
     for (int64_t row = 0; row < head->nrow; row += w.chunk) {

@@ -6,7 +6,7 @@
 
 static const double pi = 3.14159265358979323846;
 
-/* Frequencies that turn slowly are stretched, fast ones kept, those between blended. */
+/* Low frequencies are stretched, high ones stay, those between are blended. */
 static double llama3_frequency(const struct kern_rope *r, double inv_freq)
 {
     double wavelength = 2 * pi / inv_freq;
@@ -18,7 +18,7 @@ static double llama3_frequency(const struct kern_rope *r, double inv_freq)
     return (1 - smooth) * inv_freq / r->factor + smooth * inv_freq;
 }
 
-/* The feature that makes this many turns over the original context. */
+/* The (fractional) feature that makes `turns` full rotations over the original context. */
 static double yarn_dimension(const struct kern_rope *r, double turns)
 {
     return (double)r->dim * log(r->original_max_position / (turns * 2 * pi)) / (2 * log(r->theta));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention's forward: a piece of work is a block of queries of a stack of heads, which runs over the keys that it sees, a span at a time, with a running
- * maximum and sum. */
+/* Forward pass of attention. A piece of work is a block of queries of a stack of heads. It loops over the keys that
+ * they see, a span at a time, with an online softmax: a running maximum and sum. */
 #include "cpu/attention.h"
 
 #include "cpu/matmul.h"
@@ -15,7 +15,7 @@ struct forward {
     char *keys, *values; /* (nkv, nblock) panels in p.compute */
 };
 
-/* A worker's part of a query block. */
+/* State of a worker for one block of queries. */
 struct query {
     unsigned worker;
     struct cpu_stack stack;
@@ -33,7 +33,7 @@ size_t cpu_attention_table_bytes(const struct kern_stream *stream, const struct 
     return 0;
 }
 
-/* Kernels read the host's list. */
+/* The CPU kernels read cu_seqlens itself and need no table. */
 void cpu_attention_table(struct kern_stream *stream, struct kern_attention_shape *shape)
 {
     (void)stream;
@@ -55,15 +55,15 @@ static void pack(void *ctx, int64_t piece, unsigned worker)
     cpu_attention_pack_panel(&f->p, f->values, f->a->v, piece);
 }
 
-/* A row of scores becomes weights; what was summed before is brought to the new maximum. */
-static void soften(const struct forward *f, struct query *w, int64_t row, int64_t span, int64_t from, int64_t to)
+/* One step of the online softmax for a row: turns its scores into weights, and rescales the sums to the new maximum. */
+static void online_softmax_step(const struct forward *f, struct query *w, int64_t row, int64_t span, int64_t from, int64_t to)
 {
     const struct cpu_simd *simd = f->p.stream->simd;
     const int64_t dim = f->p.shape->head_dim;
     float *s = w->s + row * span;
     if (from < to) {
         float top = simd->max(s + from, to - from) * f->p.shape->scale;
-        if (!(top <= w->top[row])) { /* also where it is NaN */
+        if (!(top <= w->top[row])) { /* true for NaN too */
             float factor = w->sum[row] == 0 ? 0 : expf(w->top[row] - top);
             w->sum[row] *= factor;
             simd->scale(w->o + row * dim, w->o + row * dim, factor, dim);
@@ -74,25 +74,25 @@ static void soften(const struct forward *f, struct query *w, int64_t row, int64_
     cpu_attention_weights(&f->p, w->weights + row * span, s, from, to, span);
 }
 
-static void soften_span(const struct forward *f, struct query *w, const struct cpu_token_block *k, int64_t span)
+static void online_softmax_span(const struct forward *f, struct query *w, const struct cpu_token_block *k, int64_t span)
 {
     for (int64_t row = 0; row < w->stack.n * CPU_BLOCK; row++) {
         int64_t from = 0, to = 0, i = row % CPU_BLOCK;
         if (i < w->block->n)
             cpu_attention_seen(&f->p, w->block->token + i, k, span, &from, &to);
-        soften(f, w, row, span, from, to);
+        online_softmax_step(f, w, row, span, from, to);
     }
 }
 
-/* Blocks block … block+n-1 of keys. */
-static int see_span(const struct forward *f, struct query *w, int64_t block, int64_t n)
+/* Adds blocks block … block+n-1 of keys. */
+static int attend_span(const struct forward *f, struct query *w, int64_t block, int64_t n)
 {
     const int64_t dim = f->p.shape->head_dim, rows = w->stack.n * CPU_BLOCK, span = n * CPU_BLOCK;
     const int64_t at = (w->stack.kv * f->p.nblock + block) * cpu_attention_panel(&f->p) * kern_dtype_bytes(f->p.compute);
     int rc = cpu_attention_product(&f->p, w->worker, rows, span, dim, w->q, dim, false, f->keys + at, dim, true, w->s, span, false);
     if (rc != KERN_OK)
         return rc;
-    soften_span(f, w, &f->p.blocks[block], span);
+    online_softmax_span(f, w, &f->p.blocks[block], span);
     const void *weights = f->p.compute == KERN_F32 ? (const void *)w->s : w->weights;
     return cpu_attention_product(&f->p, w->worker, rows, dim, span, weights, span, false, f->values + at, dim, false, w->o, dim, true);
 }
@@ -133,7 +133,7 @@ static void attend(void *ctx, int64_t piece, unsigned worker)
     for (int i = 0; i < CPU_STACKED; i++)
         w.top[i] = -INFINITY;
     for (int64_t b = cpu_attention_first(&f->p, block); b <= block; b += CPU_SPAN / CPU_BLOCK)
-        if (see_span(f, &w, b, block + 1 - b < CPU_SPAN / CPU_BLOCK ? block + 1 - b : CPU_SPAN / CPU_BLOCK) != KERN_OK)
+        if (attend_span(f, &w, b, block + 1 - b < CPU_SPAN / CPU_BLOCK ? block + 1 - b : CPU_SPAN / CPU_BLOCK) != KERN_OK)
             return;
     store(f, &w);
 }

@@ -60,8 +60,8 @@ static void pack(void *ctx, int64_t piece, unsigned worker)
     cpu_attention_pack_panel(&b->p, b->values, b->g->v, piece);
 }
 
-/* w->s and w->ds, as scores and as d_o · v, become weights and the scores' gradient. */
-static void soften_row(const struct backward *b, struct query *w, int64_t row, int64_t span, int64_t from, int64_t to)
+/* Turns the scores in w->s into weights, and the products d_o · v in w->ds into the gradients of the scores. */
+static void softmax_grad_row(const struct backward *b, struct query *w, int64_t row, int64_t span, int64_t from, int64_t to)
 {
     const struct cpu_simd *simd = b->p.stream->simd;
     const float scale = b->p.shape->scale;
@@ -75,18 +75,18 @@ static void soften_row(const struct backward *b, struct query *w, int64_t row, i
     cpu_attention_weights(&b->p, w->dw + row * span, ds, from, to, span);
 }
 
-static void soften(const struct backward *b, struct query *w, const struct cpu_token_block *k, int64_t span)
+static void softmax_grad_span(const struct backward *b, struct query *w, const struct cpu_token_block *k, int64_t span)
 {
     for (int64_t row = 0; row < w->stack.n * CPU_BLOCK; row++) {
         int64_t from = 0, to = 0, i = row % CPU_BLOCK;
         if (i < w->block->n)
             cpu_attention_seen(&b->p, w->block->token + i, k, span, &from, &to);
-        soften_row(b, w, row, span, from, to);
+        softmax_grad_row(b, w, row, span, from, to);
     }
 }
 
-/* Blocks block … block+n-1 of keys. */
-static int see_span(const struct backward *b, struct query *w, int64_t block, int64_t n)
+/* Adds blocks block … block+n-1 of keys. */
+static int attend_span(const struct backward *b, struct query *w, int64_t block, int64_t n)
 {
     const struct cpu_packing *p = &b->p;
     const int64_t dim = p->shape->head_dim, rows = w->stack.n * CPU_BLOCK, span = n * CPU_BLOCK, panel = cpu_attention_panel(p);
@@ -96,7 +96,7 @@ static int see_span(const struct backward *b, struct query *w, int64_t block, in
         rc = cpu_attention_product(p, w->worker, rows, span, dim, w->d_o, dim, false, b->values + at, dim, true, w->ds, span, false);
     if (rc != KERN_OK)
         return rc;
-    soften(b, w, &p->blocks[block], span);
+    softmax_grad_span(b, w, &p->blocks[block], span);
     const void *weights = p->compute == KERN_F32 ? (const void *)w->s : w->weights, *dw = p->compute == KERN_F32 ? (const void *)w->ds : w->dw;
     rc = cpu_attention_product(p, w->worker, span, dim, rows, weights, span, true, w->d_o, dim, false, w->dv + block * panel, dim, true);
     if (rc == KERN_OK)
@@ -135,7 +135,7 @@ static int query_block(const struct backward *b, struct query *w, int64_t block)
     load_delta(b, w);
     memset(w->dq, 0, (size_t)(CPU_STACKED * b->p.shape->head_dim) * sizeof(*w->dq));
     for (int64_t k = cpu_attention_first(&b->p, block); k <= block; k += CPU_SPAN / CPU_BLOCK) {
-        int rc = see_span(b, w, k, block + 1 - k < CPU_SPAN / CPU_BLOCK ? block + 1 - k : CPU_SPAN / CPU_BLOCK);
+        int rc = attend_span(b, w, k, block + 1 - k < CPU_SPAN / CPU_BLOCK ? block + 1 - k : CPU_SPAN / CPU_BLOCK);
         if (rc != KERN_OK)
             return rc;
     }
@@ -148,7 +148,7 @@ static size_t worker_bytes(int64_t dim)
     return (size_t)(3 * CPU_STACKED * dim + 2 * CPU_STACKED * CPU_SPAN) * sizeof(float) + (size_t)(2 * CPU_STACKED * CPU_SPAN) * sizeof(uint16_t);
 }
 
-static struct query carve(const struct backward *b, unsigned worker, int64_t stack, int64_t part)
+static struct query split_scratch(const struct backward *b, unsigned worker, int64_t stack, int64_t part)
 {
     const int64_t dim = b->p.shape->head_dim, mine = (stack * b->npart + part) * b->p.nblock * cpu_attention_panel(&b->p);
     float *scratch = b->p.stream->scratch[worker].data;
@@ -175,7 +175,7 @@ static void attend_back(void *ctx, int64_t piece, unsigned worker)
     const int64_t nstacks = b->p.shape->nkv * b->p.nstack, panel = cpu_attention_panel(&b->p);
     const int64_t part = piece % b->npart, stack = piece / b->npart % nstacks, doc = piece / b->npart / nstacks;
     const int64_t first = blocks_before(b->p.shape, doc), end = blocks_before(b->p.shape, doc + 1);
-    struct query w = carve(b, worker, stack, part);
+    struct query w = split_scratch(b, worker, stack, part);
     memset(w.dk + first * panel, 0, (size_t)((end - first) * panel) * sizeof(float));
     memset(w.dv + first * panel, 0, (size_t)((end - first) * panel) * sizeof(float));
     for (int64_t block = first + part; block < end; block += b->npart)

@@ -198,7 +198,7 @@ static int start_sum(const struct gemm_work *w, const struct tile *t)
     return rc;
 }
 
-static struct tile_scratch carve(const struct gemm_work *w, unsigned worker)
+static struct tile_scratch split_scratch(const struct gemm_work *w, unsigned worker)
 {
     float *data = w->stream->scratch[worker].data;
     struct tile_scratch s = {.sum = data};
@@ -212,7 +212,7 @@ static void run_tile(void *ctx, int64_t piece, unsigned worker)
 {
     const struct gemm_work *w = ctx;
     const struct kern_gemm *g = &w->p->g;
-    struct tile t = {.row = piece / w->ntile_n * w->tile_m, .col = piece % w->ntile_n * w->tile_n, .worker = worker, .s = carve(w, worker)};
+    struct tile t = {.row = piece / w->ntile_n * w->tile_m, .col = piece % w->ntile_n * w->tile_n, .worker = worker, .s = split_scratch(w, worker)};
     t.m = min(w->tile_m, g->m - t.row);
     t.n = min(w->tile_n, g->n - t.col);
     if (w->direct) {

@@ -27,9 +27,9 @@ static int prefer_node(void *data, size_t nbytes, int node, char *message)
     return KERN_ERR_SYSTEM;
 }
 
-static int alloc(struct kern_place place, size_t nbytes, struct kern_buffer *out, char *message)
+static int alloc(struct kern_location location, size_t nbytes, struct kern_buffer *out, char *message)
 {
-    *out = (struct kern_buffer){.place = place};
+    *out = (struct kern_buffer){.location = location};
     if (nbytes == 0)
         return KERN_OK;
     void *data = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -37,9 +37,9 @@ static int alloc(struct kern_place place, size_t nbytes, struct kern_buffer *out
         snprintf(message, KERN_MESSAGE_BYTES, "no memory for a buffer of %zu bytes: %s", nbytes, strerror(errno));
         return KERN_ERR_MEMORY;
     }
-    if (place.huge_pages)
+    if (location.huge_pages)
         madvise(data, nbytes, MADV_HUGEPAGE); /* a wish: refused where the system has none */
-    int rc = place.numa_node ? prefer_node(data, nbytes, place.numa_node - 1, message) : KERN_OK;
+    int rc = location.numa_node ? prefer_node(data, nbytes, location.numa_node - 1, message) : KERN_OK;
     if (rc != KERN_OK) {
         munmap(data, nbytes);
         return rc;

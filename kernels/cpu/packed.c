@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products through panels.h. B is packed, strip by strip; A is read as it lies, or packed by groups where it is transposed. A product whose A has fewer rows than
- * B has columns can be turned round (Cᵀ = Bᵀ·Aᵀ): then A is what is packed, and a weight is read once, as it lies. Who works at a piece packs for itself where
- * that is little beside the work: what another processor has just written is slow to read. An element of C has the same bits in all of these. */
+/* Matrix products with the panel kernels of panels.h. B is packed, strip by strip; A is read in place, or packed in
+ * groups of rows where it is transposed. A product whose A has fewer rows than B has columns may be computed
+ * transposed (Cᵀ = Bᵀ·Aᵀ): then the small A is packed, and each weight is read once, in place. A worker packs for its
+ * own piece where that is little beside its work, because reading what another core has just written is slow. An
+ * element of C has the same bits in all of these strategies. */
 #include "cpu/packed.h"
 
 #include "cpu/panels.h"
@@ -12,19 +14,19 @@ enum {
     MOST_PARTS = 8,
     GROUP = CPU_PANEL_GROUP,
     BLOCK = 2 * GROUP,    /* rows of a piece where A is transposed */
-    TURNED = 64,          /* rows at a time of a product that is turned round: whole lines of C */
-    EACH = 8,             /* pieces that a thread should have */
+    TRANSPOSED_ROWS = 64,          /* rows at a time of a transposed product: whole cache lines of C */
+    EACH = 8,             /* pieces for each thread */
     CACHE = 1 << 17,      /* units of B that stay in a worker's cache beside some rows of A */
     ROWS = 128,           /* rows of a piece at least, for packing to be little beside the work */
-    FEW = 512,            /* rows of A up to which a product with W is turned round */
-    THIN = 2 * BLOCK,     /* rows of a transposed A up to which a piece is strips, not a block of rows */
+    FEW = 512,            /* most rows of A for which a product with W is computed transposed */
+    THIN = 2 * BLOCK,     /* most rows of a transposed A for which a piece is a few strips, not a block of rows */
     UNITS = 32,           /* of K in a piece of packing for all */
-    MOST_UNITS = 1 << 16, /* of K: a worker's scratch stays below some MiB */
-    SHARED = 1 << 21,     /* units of B that are packed for all at once: they should not fill a cache */
-    LITTLE = 1 << 18      /* products of units that are not worth waking anybody for: some 2 µs, as waiting for others is */
+    MOST_UNITS = 1 << 16, /* of K: bounds the scratch of a worker to some MiB */
+    SHARED = 1 << 21,     /* units of B packed for all at once: fewer than fill a cache */
+    LITTLE = 1 << 18      /* products of units not worth waking a thread for: about 2 µs, as long as waiting for the others */
 };
 
-/* C += a · b; as in kern_gemm. */
+/* C += a · b, as in kern_gemm. */
 struct operands {
     struct kern_cmat a, b;
     int64_t k;
@@ -36,13 +38,13 @@ struct packed {
     struct kern_stream *stream;
     const struct cpu_panels *panels;
     const struct kern_gemm *g;
-    bool turned;
+    bool transposed;
     int64_t m, n; /* of the product as it is computed */
     struct operands parts[MOST_PARTS];
     int nparts;
     int64_t units;        /* of K, of all parts */
     int64_t rows, nstrip; /* of a piece: rows, or strips */
-    int64_t col0, ncol;   /* columns at hand, where they are packed for all */
+    int64_t col0, ncol;   /* the columns packed for all at present */
     float *shared;
 };
 
@@ -98,8 +100,9 @@ static bool collect(struct packed *w, const struct cpu_product *p)
     return good && w->nparts > 0 && w->units <= MOST_UNITS;
 }
 
-/* A weight's rows can be read as they lie, and the few of A are what is packed; or of two that are transposed the narrow one makes the groups. */
-static bool is_turned(const struct packed *w)
+/* Whether to compute the transposed product. With W: its rows are read in place and the few rows of A are packed. With
+ * two transposed operands: the narrow one forms the groups. */
+static bool should_transpose(const struct packed *w)
 {
     const struct kern_gemm *g = w->g;
     if (g->trans_a)
@@ -110,9 +113,9 @@ static bool is_turned(const struct packed *w)
     return good;
 }
 
-static void turn_round(struct packed *w)
+static void transpose_product(struct packed *w)
 {
-    w->turned = true;
+    w->transposed = true;
     w->m = w->g->n;
     w->n = w->g->m;
     for (int i = 0; i < w->nparts; i++) {
@@ -121,7 +124,7 @@ static void turn_round(struct packed *w)
     }
 }
 
-/* Rows that are read as they lie end with a whole unit. */
+/* Rows that are read in place must end with a whole unit. */
 static bool fits(const struct packed *w)
 {
     for (int i = 0; i < w->nparts; i++)
@@ -130,24 +133,24 @@ static bool fits(const struct packed *w)
     return true;
 }
 
-/* A worker's scratch: a bias, the sums of a piece that is turned, and what the way of cutting needs. */
+/* Scratch of a worker: a bias, the sums of a transposed piece, and the panels that it packs. */
 struct scratch {
     float *bias, *sums, *rest;
 };
 
-static struct scratch carve(const struct packed *w, unsigned worker)
+static struct scratch split_scratch(const struct packed *w, unsigned worker)
 {
     float *data = w->stream->scratch[worker].data;
-    return (struct scratch){data, data + CPU_PANEL_WIDTH, data + CPU_PANEL_WIDTH * (1 + TURNED)};
+    return (struct scratch){data, data + CPU_PANEL_WIDTH, data + CPU_PANEL_WIDTH * (1 + TRANSPOSED_ROWS)};
 }
 
 static bool reserve(struct packed *w, int64_t rest)
 {
-    return cpu_reserve(w->stream, (size_t)(CPU_PANEL_WIDTH * (1 + TURNED) + rest) * sizeof(float));
+    return cpu_reserve(w->stream, (size_t)(CPU_PANEL_WIDTH * (1 + TRANSPOSED_ROWS) + rest) * sizeof(float));
 }
 
-/* As many threads as there are, but where there is little to do. */
-static void share_out(struct packed *w, int64_t npieces, kern_pool_fn fn)
+/* Runs the pieces on all threads, or on the calling one where there is little to do. */
+static void parallel_for(struct packed *w, int64_t npieces, kern_pool_fn fn)
 {
     kern_pool_run(w->m * w->n * w->units > LITTLE ? w->stream->pool : NULL, npieces, fn, w);
 }
@@ -189,25 +192,25 @@ static struct cpu_panel_out out_of(const struct packed *w, const struct scratch 
     return out;
 }
 
-/* At most TURNED rows of a strip, whose C lies turned. */
-static void run_turned(const struct packed *w, const struct scratch *s, int64_t row, int64_t nrow, int64_t col, const struct cpu_panel_part *parts)
+/* Runs at most TRANSPOSED_ROWS rows of a strip and stores them transposed. */
+static void run_transposed(const struct packed *w, const struct scratch *s, int64_t row, int64_t nrow, int64_t col, const struct cpu_panel_part *parts)
 {
     const int64_t ncol = min(w->n - col, CPU_PANEL_WIDTH);
     const struct cpu_panel_out sums = {.c = {s->sums, CPU_PANEL_WIDTH, KERN_F32}, .alpha = 1, .ncol = CPU_PANEL_WIDTH}, out = out_of(w, s, col, row, nrow);
     w->panels->strip(nrow, vectors(ncol), parts, w->nparts, &sums);
-    w->panels->turn(ncol, s->sums, &out);
+    w->panels->store_transposed(ncol, s->sums, &out);
 }
 
-/* Rows row … row+nrow-1 of a strip; parts begin there. Turned: at most TURNED of them. */
+/* Computes rows row … row+nrow-1 of a strip; parts begin there. At most TRANSPOSED_ROWS rows of a transposed product. */
 static void run(const struct packed *w, const struct scratch *s, int64_t row, int64_t nrow, int64_t col, const struct cpu_panel_part *parts)
 {
     const int64_t ncol = min(w->n - col, CPU_PANEL_WIDTH);
-    if (!w->turned) {
+    if (!w->transposed) {
         const struct cpu_panel_out out = out_of(w, s, row, col, ncol);
         w->panels->strip(nrow, vectors(ncol), parts, w->nparts, &out);
         return;
     }
-    run_turned(w, s, row, nrow, col, parts);
+    run_transposed(w, s, row, nrow, col, parts);
 }
 
 /* A strip of B, of all parts, without gaps. */
@@ -230,7 +233,7 @@ static void plain_strip(const struct packed *w, const struct scratch *s, const f
     run(w, s, row, nrow, col, parts);
 }
 
-/* Rows first … end-1 of strips that are packed one behind the other: some rows at a time, while they are in the cache. */
+/* Rows first … end-1 of strips that are packed one behind the other: `each` rows at a time, which stay in the cache. */
 static void plain_rows(const struct packed *w, const struct scratch *s, int64_t first, int64_t end, int64_t each, int64_t from_col, int64_t to_col)
 {
     for (int64_t row = first; row < end; row += each)
@@ -249,12 +252,13 @@ static void plain_piece(void *ctx, int64_t piece, unsigned worker)
 {
     const struct packed *w = ctx;
     const int64_t width = w->nstrip * CPU_PANEL_WIDTH, nacross = parts_of(w->n, width), row = piece / nacross * w->rows, col = piece % nacross * width;
-    struct scratch s = carve(w, worker);
+    struct scratch s = split_scratch(w, worker);
     pack_strips(w, s.rest, col, min(col + width, w->n));
     plain_rows(w, &s, row, min(row + w->rows, w->m), w->nstrip > 1 ? BLOCK : w->rows, col, min(col + width, w->n));
 }
 
-/* Strips together, so that A comes from memory less often, if there are many of them and they stay in a worker's cache. */
+/* A piece takes several strips at a time, so that A is read from memory less often: if there are many strips and they
+ * fit in the cache of a worker. */
 static void plain(struct packed *w)
 {
     const int64_t nstrip = parts_of(w->n, CPU_PANEL_WIDTH), room = CACHE / (w->units * CPU_PANEL_WIDTH), together = min(nstrip / EACH, room);
@@ -263,24 +267,24 @@ static void plain(struct packed *w)
     w->rows = parts_of(parts_of(w->m, parts_of(EACH * nthreads(w), nacross)), GROUP) * GROUP;
     w->rows = w->rows < ROWS ? ROWS : w->rows;
     if (reserve(w, w->nstrip * CPU_PANEL_WIDTH * w->units))
-        share_out(w, parts_of(w->m, w->rows) * nacross, plain_piece);
+        parallel_for(w, parts_of(w->m, w->rows) * nacross, plain_piece);
 }
 
 /* Some rows of a weight, all columns. */
-static void turned_piece(void *ctx, int64_t piece, unsigned worker)
+static void transposed_piece(void *ctx, int64_t piece, unsigned worker)
 {
     const struct packed *w = ctx;
     const int64_t first = piece * w->rows, end = min(first + w->rows, w->m);
-    struct scratch s = carve(w, worker);
+    struct scratch s = split_scratch(w, worker);
     pack_strips(w, s.rest, 0, w->n);
-    plain_rows(w, &s, first, end, TURNED, 0, w->n);
+    plain_rows(w, &s, first, end, TRANSPOSED_ROWS, 0, w->n);
 }
 
-static void turned(struct packed *w)
+static void transposed(struct packed *w)
 {
-    w->rows = parts_of(parts_of(w->m, EACH * nthreads(w)), TURNED) * TURNED;
+    w->rows = parts_of(parts_of(w->m, EACH * nthreads(w)), TRANSPOSED_ROWS) * TRANSPOSED_ROWS;
     if (reserve(w, parts_of(w->n, CPU_PANEL_WIDTH) * CPU_PANEL_WIDTH * w->units))
-        share_out(w, parts_of(w->m, w->rows), turned_piece);
+        parallel_for(w, parts_of(w->m, w->rows), transposed_piece);
 }
 
 /* --- A transposed ---------------------------------------------------------------------------------------------------------------- */
@@ -296,7 +300,7 @@ static void group_strip(const struct packed *w, const struct scratch *s, const f
 static void thin_piece(void *ctx, int64_t piece, unsigned worker)
 {
     const struct packed *w = ctx;
-    struct scratch s = carve(w, worker);
+    struct scratch s = split_scratch(w, worker);
     const int64_t ngroup = parts_of(w->m, GROUP), first = piece * w->nstrip * CPU_PANEL_WIDTH, end = min(first + w->nstrip * CPU_PANEL_WIDTH, w->n);
     float *strip = s.rest, *groups = s.rest + CPU_PANEL_WIDTH * w->units; /* strips are aligned */
     for (int64_t group = 0; group < ngroup; group++)
@@ -313,7 +317,7 @@ static void thin(struct packed *w)
     const int64_t nstrip = parts_of(w->n, CPU_PANEL_WIDTH);
     w->nstrip = parts_of(nstrip, EACH * nthreads(w) / 2);
     if (reserve(w, (parts_of(w->m, GROUP) * GROUP + CPU_PANEL_WIDTH) * w->units))
-        share_out(w, parts_of(nstrip, w->nstrip), thin_piece);
+        parallel_for(w, parts_of(nstrip, w->nstrip), thin_piece);
 }
 
 static float *strip_at(const struct packed *w, int64_t col)
@@ -331,11 +335,11 @@ static void pack_cut(void *ctx, int64_t piece, unsigned worker)
         pack_b(w, &w->parts[0], strip_at(w, col), col, u, min(w->units - u, UNITS));
 }
 
-/* A piece is a block of rows, of the columns at hand. */
+/* A piece is a block of rows, for the columns packed at present. */
 static void block_piece(void *ctx, int64_t piece, unsigned worker)
 {
     const struct packed *w = ctx;
-    struct scratch s = carve(w, worker);
+    struct scratch s = split_scratch(w, worker);
     const int64_t first = piece * (BLOCK / GROUP), ngroup = min(BLOCK / GROUP, parts_of(w->m, GROUP) - first);
     for (int64_t i = 0; i < ngroup; i++)
         pack_group(w, s.rest + i * w->units * GROUP, first + i);
@@ -352,8 +356,8 @@ static void blocks(struct packed *w)
         return;
     for (w->col0 = 0; w->col0 < w->n; w->col0 += each) {
         w->ncol = min(w->n - w->col0, each);
-        share_out(w, parts_of(w->units, UNITS), pack_cut);
-        share_out(w, parts_of(w->m, BLOCK), block_piece);
+        parallel_for(w, parts_of(w->units, UNITS), pack_cut);
+        parallel_for(w, parts_of(w->m, BLOCK), block_piece);
     }
 }
 
@@ -363,12 +367,12 @@ bool cpu_packed_product(struct kern_stream *stream, const struct cpu_product *p)
     struct packed w = {.stream = stream, .panels = stream->panels[p->g.a.dtype], .g = &p->g, .m = p->g.m, .n = p->g.n};
     if (!w.panels || (p->g.trans_a && p->g.a.dtype == KERN_F32) || !collect(&w, p))
         return false;
-    if (is_turned(&w))
-        turn_round(&w);
+    if (should_transpose(&w))
+        transpose_product(&w);
     if (!fits(&w))
         return false;
-    if (!w.parts[0].trans_a && w.turned)
-        turned(&w);
+    if (!w.parts[0].trans_a && w.transposed)
+        transposed(&w);
     else if (!w.parts[0].trans_a)
         plain(&w);
     else if (w.m <= THIN)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Own matrix products from packed panels, where the processor has AVX-512 (for bf16 AVX512-BF16 without AMX): small kernels that keep a tile of C in registers
- * while they go along K, also through several products that are added (adapters), and finish it on the way out. A unit is four bytes: one fp32, or two bf16
- * that follow each other along K. An element of C is one fp32 sum over K in order, whatever the tile that it lies in: its bits depend on K alone. */
+/* Matrix products from packed panels, on processors with AVX-512 (for bf16: AVX512-BF16 and no AMX). A kernel keeps a
+ * tile of C in registers along all of K, also through further products that are added (adapters), and then applies
+ * alpha, bias and sum and rounds. A unit is four bytes: one fp32, or two bf16 that are neighbours along K. An element
+ * of C is one fp32 sum over K in order, in whatever tile it lies: its bits depend on K only. */
 #ifndef CPU_PANELS_H
 #define CPU_PANELS_H
 
@@ -14,7 +15,8 @@ enum {
     CPU_PANEL_GROUP = 24,  /* rows of a packed A: a multiple of every tile's */
 };
 
-/* One product of those that are added. Row i's unit u of A is at a + i·row + u·unit bytes; B is (nunit, 16·nvec) units, aligned to 64 bytes. */
+/* One of the products that are added. Unit u of row i of A is at a + i·row + u·unit bytes; B is (nunit, 16·nvec)
+ * units, aligned to 64 bytes. */
 struct cpu_panel_part {
     const char *a;
     int64_t row, unit;
@@ -22,7 +24,8 @@ struct cpu_panel_part {
     int64_t nunit;
 };
 
-/* Where a strip's rows go: C = alpha·sum + bias + add, rounded once. Columns of the last vector that do not exist are left alone. */
+/* Destination of the rows of a strip: C = alpha·sum + bias + add, rounded once. Columns beyond ncol in the last vector
+ * are left alone. */
 struct cpu_panel_out {
     struct kern_mat c;     /* from the strip's first element on */
     struct kern_cmat add;  /* the same; data NULL: none */
@@ -35,15 +38,17 @@ struct cpu_panels {
     int64_t elements; /* of a unit */
     /* Rows 0 … nrow-1 of a strip of nvec vectors. */
     void (*strip)(int64_t nrow, int nvec, const struct cpu_panel_part *parts, int nparts, const struct cpu_panel_out *out);
-    /* The same end for C's transpose, which lies in sums: (ncol, CPU_PANEL_WIDTH), of which the first nrow of each are C's rows. */
-    void (*turn)(int64_t nrow, float *sums, const struct cpu_panel_out *out);
-    /* dst (units of k, width): unit u of column j from row j of src, (ncol, k); width is a multiple of 16. What is not there is 0. */
+    /* Finishes rows of C from their transpose in sums: (ncol, CPU_PANEL_WIDTH), of which the first nrow of each row
+     * are used. */
+    void (*store_transposed)(int64_t nrow, float *sums, const struct cpu_panel_out *out);
+    /* dst (units of k, width): packs row j of src (ncol, k) as column j. width is a multiple of 16. Missing elements
+     * are 0. */
     void (*pack_rows)(float *dst, int64_t width, struct kern_cmat src, int64_t ncol, int64_t k);
     /* The same from src (k, ncol); any width. */
     void (*pack_cols)(float *dst, int64_t width, struct kern_cmat src, int64_t ncol, int64_t k);
 };
 
-/* NULL where oneDNN is the better choice, or the only one. */
+/* NULL where oneDNN is faster or the only choice. */
 const struct cpu_panels *cpu_panels_best(enum kern_dtype dtype);
 
 /* On x86-64 only. */

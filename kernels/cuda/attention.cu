@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention: the table of documents, delta, and the choice between the rows. */
+/* Attention on the device: the table of documents, delta, and the choice of the kernels for a call. */
 #include "cuda/attention.cuh"
 
 #include "cuda/ops.h"
@@ -8,8 +8,8 @@
 
 namespace {
 
-enum { MOST_HEADS = 65535 }; /* of a grid's second dimension */
-enum { TILES = 4 }; /* a number of tiles is rounded up to a multiple: there are few of them, and a block of threads without a tile ends at once */
+enum { MOST_HEADS = 65535 }; /* limit of the second dimension of a grid */
+enum { TILES = 4 }; /* numbers of tiles are rounded up to a multiple, so that few different ones occur; a block without a tile ends at once */
 
 enum { CHUNK = sizeof(upload_words) / sizeof(struct document) };
 
@@ -36,7 +36,7 @@ bool sound(const struct kern_attention_shape *s)
     return s->ntok >= 0 && s->nhead > 0 && s->nkv > 0 && s->nhead % s->nkv == 0 && s->head_dim > 0 && s->window >= 0 && s->table.data;
 }
 
-/* False: there is nothing to do, or the stream fails. */
+/* Returns false if there is nothing to do or the stream has failed. */
 bool find_packing(struct kern_stream *stream, const struct kern_attention_shape *s, void *scratch, struct packing *p)
 {
     if (!cuda_check(stream, sound(s), "attention: heads or window make no sense, or there is no table of documents"))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernels of attention share: documents and their tiles as a table on the device, and which row of work implements a call. */
+/* Shared by the kernels of attention: documents and their tiles as a table on the device, and the choice between the
+ * three implementations. */
 #ifndef CUDA_ATTENTION_CUH
 #define CUDA_ATTENTION_CUH
 
@@ -7,30 +8,31 @@
 
 #include <kernels/attention.h>
 
-/* A document: its first token, and its first tile of queries or keys. One more stands behind the last. */
+/* A document: its first token, and its first tile of queries or keys. The table ends with one extra entry. */
 struct document {
     int32_t token, tile;
 };
 
-/* What the table begins with. Only the device reads it: a launch is the same for other documents. */
+/* Header of the table. Only the device reads it, so that a launch is the same for other documents. */
 struct counts {
     int32_t ndoc;
-    int32_t ntile; /* none of two documents */
+    int32_t ntile; /* a tile never spans two documents */
 };
 
-/* The documents of a call, as its kernels find them. */
+/* The documents of a call, as the kernels get them. */
 struct packing {
     const struct counts *counts;
     const struct document *docs;
     float *delta; /* (nhead, ntok); only the backward has it */
 };
 
-/* A tile's tokens, and its document's. */
+/* The tokens of a tile, and those of its document. */
 struct tile {
     int64_t token, n, begin, end;
 };
 
-/* The document that holds a token or a tile: the last that does not start behind it. Empty ones start where the next does, and are passed over. */
+/* Finds the document that holds a token or a tile: the last one that does not start behind it. Empty documents start
+ * where the next one does and are skipped. */
 template <int32_t document::*START> __device__ __forceinline__ int find_document(const struct packing &p, int32_t at)
 {
     int low = 0, high = p.counts->ndoc;

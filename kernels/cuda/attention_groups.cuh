@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention's products by warpgroups (wgmma, Hopper alone). A block has two, 64 rows each, that share the tiles they go along. Tiles are slabs of 64 features,
- * swizzled as warpgroup.cuh says. Products are started, and finished when what they give is needed: weights are computed while others are under way. */
+/* The products of attention by warpgroups (wgmma, Hopper only). A block of threads has two warpgroups of 64 rows each,
+ * which share the tiles of the other operand. A tile consists of slabs of 64 features, swizzled as warpgroup.cuh
+ * describes. Products are asynchronous: a kernel starts them, computes weights meanwhile, and waits for them when it
+ * needs the result. */
 #ifndef CUDA_ATTENTION_GROUPS_CUH
 #define CUDA_ATTENTION_GROUPS_CUH
 
@@ -47,27 +49,27 @@ template <int D, int R> struct swizzled {
     }
 };
 
-/* A warpgroup's 64 rows of a matrix of N columns as A, in registers. */
-template <int N> struct held {
+/* The A operand of wgmma in registers: the 64 rows of a warpgroup, N columns. */
+template <int N> struct a_fragment {
     uint32_t x[N / 16][4];
 };
 
-template <int DIM, int ROWS> __device__ __forceinline__ void hold_rows(held<DIM> &h, const swizzled<DIM, ROWS> &t)
+template <int DIM, int ROWS> __device__ __forceinline__ void load_a_fragment(a_fragment<DIM> &h, const swizzled<DIM, ROWS> &t)
 {
 #pragma unroll
     for (int k = 0; k < DIM; k += 16)
         load_rows(h.x[k / 16], t, k);
 }
 
-template <int N> __device__ __forceinline__ void hold_part(held<N> &h, const part<N> &a)
+template <int N> __device__ __forceinline__ void narrow_to_fragment(a_fragment<N> &h, const part<N> &a)
 {
 #pragma unroll
     for (int k = 0; k < N; k += 16)
         narrow_part(h.x[k / 16], a, k);
 }
 
-/* Products that add to these follow, up to the next commit. One fence for all of them: ptxas counts what was started before a fence as a group of its own, and a
- * wait for all but the last group would be one for more than was meant. */
+/* Starts a group of products that add to c (and d), up to the next commit. One fence serves all of them: ptxas counts
+ * products before a fence as a group of its own, and a wait for all groups but the last would then wait for too many. */
 template <int N> __device__ __forceinline__ void begin(part<N> &c)
 {
     group_begin<N>(c.v);
@@ -79,14 +81,16 @@ template <int N> __device__ __forceinline__ void begin(part<N> &c, part<N> &d)
     group_begin<N>(c.v);
 }
 
-/* The warpgroup's first row of its block's tile: of one lane, so that the compiler knows it to be a warp's. Asked for once: it takes as long as a small product. */
+/* First row of the warpgroup in the tile of its block. One lane provides it, so that the compiler knows it to be
+ * uniform in the warp. Ask once: it takes as long as a small product. */
 __device__ __forceinline__ int group_row()
 {
     return __shfl_sync(~0u, (int)threadIdx.x / WARPGROUP, 0) * GROUP_ROWS;
 }
 
-/* c = A · Bᵀ over features: B is all rows of a tile; A is held, or the rows of a tile from row0 on where they lie. */
-template <int DIM, int N> __device__ __forceinline__ void start_rows(part<N> &c, const held<DIM> &a, const swizzled<DIM, N> &b)
+/* c = A · Bᵀ over features. B is all rows of a tile. A is a fragment in registers, or the rows from row0 on of a tile
+ * in shared memory. */
+template <int DIM, int N> __device__ __forceinline__ void start_rows(part<N> &c, const a_fragment<DIM> &a, const swizzled<DIM, N> &b)
 {
 #pragma unroll
     for (int k = 0; k < DIM; k += 16)
@@ -104,8 +108,8 @@ template <int DIM, int ROWS, int N> __device__ __forceinline__ void start_rows(p
             group_multiply(&c.v[n / 8], a.rows(row0, k), b.rows(n, k), k > 0);
 }
 
-/* c += A · B: A is held, B a tile whose rows are A's columns. */
-template <int DIM, int N> __device__ __forceinline__ void start_part(part<DIM> &c, const held<N> &a, const swizzled<DIM, N> &b)
+/* c += A · B. A is a fragment in registers; the rows of the tile B are the columns of A. */
+template <int DIM, int N> __device__ __forceinline__ void start_part(part<DIM> &c, const a_fragment<N> &a, const swizzled<DIM, N> &b)
 {
     constexpr int WHOLE = swizzled<DIM, N>::WHOLE;
 #pragma unroll
@@ -118,7 +122,7 @@ template <int DIM, int N> __device__ __forceinline__ void start_part(part<DIM> &
     }
 }
 
-/* All that was started is done but the last LEFT that were committed, and these are among it. */
+/* Waits until at most LEFT of the committed groups are in flight. c (and d) must belong to the finished ones. */
 template <int LEFT, int N> __device__ __forceinline__ void finish(part<N> &c)
 {
     group_wait<LEFT>();
@@ -131,8 +135,8 @@ template <int LEFT, int N> __device__ __forceinline__ void finish(part<N> &c, pa
     group_pin<N>(d.v);
 }
 
-/* What comes of a part's elements, to settle by. */
-template <int N> __device__ __forceinline__ uint32_t witness_of(const part<N> &c)
+/* XOR of all elements of a part, for keep_before_wait. */
+template <int N> __device__ __forceinline__ uint32_t xor_of(const part<N> &c)
 {
     uint32_t all = 0;
 #pragma unroll
@@ -143,15 +147,16 @@ template <int N> __device__ __forceinline__ uint32_t witness_of(const part<N> &c
     return all;
 }
 
-/* The witness, and what it was computed of, is there before the next wait begins. ptxas moves a wait up as far as memory lets it, which would leave nothing to do
- * while products are under way: so the witness is written to memory that nobody reads. */
-__device__ __forceinline__ void settle(uint32_t (&to)[GROUPS_THREADS], uint32_t witness)
+/* Forces the computation of `witness` before the next wait. ptxas otherwise moves the wait up as far as memory
+ * operations allow, and nothing would run beside the products; so the value is written to memory that nobody reads. */
+__device__ __forceinline__ void keep_before_wait(uint32_t (&to)[GROUPS_THREADS], uint32_t witness)
 {
     *static_cast<volatile uint32_t *>(&to[threadIdx.x]) = witness;
 }
 
-/* All copies have landed, and products may read them; and everybody is here. */
-__device__ __forceinline__ void meet()
+/* Waits until all asynchronous copies of the block have landed, and makes them visible to wgmma. A barrier for the
+ * block. */
+__device__ __forceinline__ void wait_for_copies()
 {
     copy_commit();
     copy_wait<0>();

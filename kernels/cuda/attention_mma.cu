@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention's forward on tensor cores, by warps: a block of threads has a tile of 64 queries of a head, each warp 16 of them, and goes along the tiles of keys
- * that they see, the next one on its way while one is multiplied. Weights are rounded to bf16 before they are multiplied; sums and the softmax are fp32. */
+/* Forward pass of attention on tensor cores, by warps. A block of threads takes a tile of 64 queries of one head, 16
+ * for each warp, and loops over the tiles of keys that they see. It loads the next tile while it multiplies the
+ * current one. Weights are rounded to bf16 before the second product; sums and the softmax are fp32. */
 #include "cuda/attention_warps.cuh"
 
 namespace {
@@ -21,10 +22,10 @@ template <int DIM> __global__ void __launch_bounds__(WARPS_THREADS) forward(stru
     const int32_t number = tile_down(p);
     if (number < 0)
         return;
-    const way w = find_way(s, find_tile<WARPS_ROWS>(p, number), KEYS);
+    const key_tiles w = find_key_tiles(s, find_tile<WARPS_ROWS>(p, number), KEYS);
     const struct tile &t = w.queries;
     part<DIM> o = {};
-    running r = {{-INFINITY, -INFINITY}, {0, 0}};
+    softmax_state r = {{-INFINITY, -INFINITY}, {0, 0}};
     float factor[2];
     load_tile(m.q, a.q, t.token, t.n, w.head, s.head_dim, vectors);
     load_keys<KEYS>(m, a, w, 0, vectors);
@@ -36,11 +37,11 @@ template <int DIM> __global__ void __launch_bounds__(WARPS_THREADS) forward(stru
         __syncthreads();
         part<KEYS> scores = {};
         multiply_rows(scores, m.q, m.k[i % 2]);
-        hide(scores, s, t, WARPS_ROWS, w.first + (int64_t)i * KEYS);
-        soften(scores, r, factor, s.scale * LOG2E);
+        apply_mask(scores, s, t, WARPS_ROWS, w.first + (int64_t)i * KEYS);
+        online_softmax_step(scores, r, factor, s.scale * LOG2E);
         scale_rows(o, factor);
         multiply_part(o, scores, m.v[i % 2]);
-        __syncthreads(); /* the next but one is loaded over this one */
+        __syncthreads(); /* the next load but one overwrites this stage */
     }
     copy_wait<0>();
     finish_rows(r, factor);

@@ -21,7 +21,7 @@ template <int DIM> struct query_memory {
 static_assert(sizeof(key_memory<128>) <= ANY_SHARED_BYTES && sizeof(query_memory<128>) <= ANY_SHARED_BYTES);
 
 template <int DIM>
-__device__ __forceinline__ void load_step(key_memory<DIM> &m, const struct kern_attention_grad &g, const float *delta, const steps &w, const step &at, bool vectors)
+__device__ __forceinline__ void load_step(key_memory<DIM> &m, const struct kern_attention_grad &g, const float *delta, const query_steps &w, const step &at, bool vectors)
 {
     const int64_t token = token_of<COLS>(w, at), n = queries_of<COLS>(w, at);
     const int stage = at.number % 2;
@@ -39,7 +39,7 @@ template <int DIM> __global__ void __launch_bounds__(WARPS_THREADS) key_grads(st
     const int32_t number = tile_up(p);
     if (number < 0)
         return;
-    const steps w = find_steps(s, find_tile<WARPS_ROWS>(p, number), COLS);
+    const query_steps w = find_steps(s, find_tile<WARPS_ROWS>(p, number), COLS);
     step at = first_step(w);
     part<DIM> dk = {}, dv = {};
     load_tile(m.k, g.k, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
@@ -74,7 +74,7 @@ template <int DIM> __global__ void __launch_bounds__(WARPS_THREADS) query_grads(
     const int32_t number = tile_down(p);
     if (number < 0)
         return;
-    const way w = find_way(s, find_tile<WARPS_ROWS>(p, number), COLS);
+    const key_tiles w = find_key_tiles(s, find_tile<WARPS_ROWS>(p, number), COLS);
     const struct tile &t = w.queries;
     const row_sums sums = load_row_sums(g, p.delta, t, w.head);
     part<DIM> dq = {};

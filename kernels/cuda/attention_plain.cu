@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention for any type and heads of up to 256 features, in fp32 throughout: a warp for each token and head, 32 of the tokens that it sees (or that see it) at a
- * time, a lane for each; then a lane for each feature, over those 32 in order. */
+/* Attention in fp32 throughout, for any element type and heads of up to 256 features. A warp takes one token and head.
+ * It takes the tokens that this one sees (or that see it) 32 at a time: first one lane for each of them, then one lane
+ * for each feature, over the 32 in order. */
 #include "cuda/attention.cuh"
 #include "cuda/reduce.cuh"
 
@@ -8,8 +9,8 @@ namespace {
 
 enum { MOST_DIM = 256, PER_LANE = MOST_DIM / WARP, NWARP = THREADS / WARP };
 
-/* A warp's: two rows of features, its own token's, and its lanes' weights, by turns. */
-struct own_rows {
+/* Shared memory of each warp: two rows of features of its own token, and the weights of its lanes. */
+struct warp_scratch {
     float row[NWARP][2][MOST_DIM];
     float weight[NWARP][WARP];
 };
@@ -18,7 +19,7 @@ struct features {
     float v[PER_LANE];
 };
 
-/* This warp's token and head, of nhead. */
+/* The token and head of this warp, out of nhead heads. */
 struct task {
     int64_t token, head, begin, end; /* the document's */
     int lane;
@@ -37,8 +38,8 @@ __device__ __forceinline__ bool find_task(const struct kern_attention_shape &s, 
     const int d = find_document<&document::token>(p, (int32_t)t->token);
     t->begin = p.docs[d].token;
     t->end = p.docs[d + 1].token;
-    t->row = shared_memory<own_rows>().row[threadIdx.x / WARP];
-    t->weight = shared_memory<own_rows>().weight[threadIdx.x / WARP];
+    t->row = shared_memory<warp_scratch>().row[threadIdx.x / WARP];
+    t->weight = shared_memory<warp_scratch>().weight[threadIdx.x / WARP];
     return true;
 }
 
@@ -56,7 +57,7 @@ __device__ __forceinline__ float dot(const float *row, const struct kern_cmat &m
     return sum;
 }
 
-/* sum += Σ over the lanes' weights of token from + lane's row. */
+/* Adds to sum: Σ over lanes of the weight of the lane times row from + lane. */
 __device__ __forceinline__ void add_rows(const task &t, features &sum, float weight, const struct kern_cmat &m, int64_t from, int64_t n, int64_t head, int64_t dim)
 {
     t.weight[t.lane] = weight;
@@ -88,8 +89,9 @@ __device__ __forceinline__ int64_t some_rows(int64_t from, int64_t end)
     return end - from < WARP ? end - from : WARP;
 }
 
-/* This lane's weight of a score, if it has one; what was summed before is brought to the new maximum. */
-__device__ __forceinline__ float soften(float score, bool there, float *top, float *sum, features &o)
+/* One step of the online softmax: returns the weight of this lane's score (0 where !there) and rescales the sums to
+ * the new maximum. */
+__device__ __forceinline__ float online_softmax_step(float score, bool there, float *top, float *sum, features &o)
 {
     const float next = fmaxf(*top, warp_max(score)), factor = *top == next ? 1.0f : expf(*top - next);
     const float weight = there ? expf(score - next) : 0.0f;
@@ -114,7 +116,7 @@ __global__ void __launch_bounds__(THREADS) forward(struct kern_attention a, pack
     __syncwarp();
     for (int64_t from = first_key(s, t); from <= t.token; from += WARP) {
         const int64_t n = some_rows(from, t.token + 1);
-        const float weight = soften(t.lane < n ? dot(t.row[0], a.k, from + t.lane, kv, s.head_dim) * s.scale : -INFINITY, t.lane < n, &top, &sum, o);
+        const float weight = online_softmax_step(t.lane < n ? dot(t.row[0], a.k, from + t.lane, kv, s.head_dim) * s.scale : -INFINITY, t.lane < n, &top, &sum, o);
         add_rows(t, o, weight, a.v, from, n, kv, s.head_dim);
     }
     store_features(o, 1.0f / sum, a.o, t, s.head_dim);
@@ -122,8 +124,8 @@ __global__ void __launch_bounds__(THREADS) forward(struct kern_attention a, pack
         a.lse[t.head * s.ntok + t.token] = top + logf(sum);
 }
 
-/* The weight of a pair of tokens, and its gradient: own rows 0 and 1 are what the other token's rows of x0 and x1 are multiplied with; lse and delta are the
- * query's. */
+/* The weight of a pair of tokens, and its gradient. Own rows 0 and 1 are multiplied with the rows of the other token
+ * in x0 and x1; lse and delta belong to the query. */
 struct pair {
     float weight, grad;
 };
@@ -136,7 +138,7 @@ __device__ __forceinline__ pair weigh(const struct kern_attention_shape &s, cons
     return pair{weight, weight * (dweight - delta) * s.scale};
 }
 
-/* A key's gradients: over the query heads that share it, and the tokens that see it. */
+/* Gradients of one key: a sum over the query heads that share it, and the tokens that see it. */
 __global__ void __launch_bounds__(THREADS) key_grads(struct kern_attention_grad g, packing p)
 {
     const struct kern_attention_shape &s = g.shape;
@@ -159,7 +161,7 @@ __global__ void __launch_bounds__(THREADS) key_grads(struct kern_attention_grad 
     store_features(dv, 1, g.dv, t, s.head_dim);
 }
 
-/* After key_grads: dq may lie over q, o or d_o, of which a warp reads its own row alone. */
+/* Runs after key_grads: dq may be the same memory as q, o or d_o, of which a warp reads its own row only. */
 __global__ void __launch_bounds__(THREADS) query_grads(struct kern_attention_grad g, packing p)
 {
     const struct kern_attention_shape &s = g.shape;
@@ -190,13 +192,13 @@ bool fits(struct kern_stream *stream, int64_t head_dim)
 void cuda_attention_plain(struct kern_stream *stream, const struct kern_attention *a, const struct packing *p)
 {
     if (fits(stream, a->shape.head_dim))
-        launch(stream, forward, blocks_for(a->shape.ntok * a->shape.nhead, NWARP), THREADS, sizeof(own_rows), *a, *p);
+        launch(stream, forward, blocks_for(a->shape.ntok * a->shape.nhead, NWARP), THREADS, sizeof(warp_scratch), *a, *p);
 }
 
 void cuda_attention_plain_grad(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p)
 {
     if (!fits(stream, g->shape.head_dim))
         return;
-    launch(stream, key_grads, blocks_for(g->shape.ntok * g->shape.nkv, NWARP), THREADS, sizeof(own_rows), *g, *p);
-    launch(stream, query_grads, blocks_for(g->shape.ntok * g->shape.nhead, NWARP), THREADS, sizeof(own_rows), *g, *p);
+    launch(stream, key_grads, blocks_for(g->shape.ntok * g->shape.nkv, NWARP), THREADS, sizeof(warp_scratch), *g, *p);
+    launch(stream, query_grads, blocks_for(g->shape.ntok * g->shape.nhead, NWARP), THREADS, sizeof(warp_scratch), *g, *p);
 }

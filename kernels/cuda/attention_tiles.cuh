@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tiles of bf16 in shared memory for attention on tensor cores, whatever multiplies them: what goes in and out. A tile type has DIM features of ROWS rows,
- * at(row, col), where eight elements from a multiple of eight lie together, and the THREADS of the blocks that use it. */
+/* Tiles of bf16 in shared memory, for attention on tensor cores: loads and stores. A tile type has ROWS rows of DIM
+ * features, and THREADS, the size of the blocks that use it. at(row, col) gives an element; eight elements from a
+ * multiple of eight on are contiguous. */
 #ifndef CUDA_ATTENTION_TILES_CUH
 #define CUDA_ATTENTION_TILES_CUH
 
@@ -8,15 +9,16 @@
 #include "cuda/mma.cuh"
 #include "cuda/reduce.cuh"
 
-/* What a block of threads may have of shared memory: on every device since 8.0 (8.6, 8.9 and 12.x have the least), and on Hopper. */
+/* Shared memory that a block of threads may use: on every device since compute capability 8.0 (8.6, 8.9 and 12.x have
+ * the least), and on Hopper. */
 constexpr size_t ANY_SHARED_BYTES = 99 << 10, HOPPER_SHARED_BYTES = 227 << 10;
 
-/* A warp's part of a matrix: 16 rows, N / 8 times 8 columns. */
+/* The accumulators of a warp: 16 rows, N / 8 groups of 8 columns. */
 template <int N> struct part {
     float v[N / 8][4];
 };
 
-/* Row of a part's element e, counted in the warp's 16, and its column in its eight. */
+/* Row of element e of a part, within the 16 rows of the warp, and its column within its group of eight. */
 __device__ __forceinline__ int part_row(int e)
 {
     return (int)threadIdx.x % WARP / 4 + e / 2 * 8;
@@ -33,8 +35,9 @@ __device__ __forceinline__ int first_row()
     return (int)threadIdx.x / WARP * 16;
 }
 
-/* Rows token … token+n-1 of a head into a tile, zeros beyond n and beyond its dim. Asynchronous where addresses are multiples of 16 bytes. A thread keeps its
- * eight features and goes down the rows in steps of a multiple of eight: its addresses differ by what does not change. */
+/* Loads rows token … token+n-1 of a head into a tile, with zeros beyond row n and beyond the features of the head. The
+ * copies are asynchronous where addresses are multiples of 16 bytes. Each thread takes the same eight features of
+ * several rows, whose distance is a multiple of eight: then only a constant separates its addresses. */
 template <typename tile_type>
 __device__ __forceinline__ void load_tile(tile_type &to, const struct kern_cmat &m, int64_t token, int64_t n, int64_t head, int64_t dim, bool vectors)
 {
@@ -46,7 +49,7 @@ __device__ __forceinline__ void load_tile(tile_type &to, const struct kern_cmat 
     const uint16_t *from = static_cast<const uint16_t *>(m.data) + (nrow ? (token + row0) * m.pitch + head * dim + col : 0);
     if (vectors) {
 #pragma unroll
-        for (int i = 0; i < tile_type::ROWS / DOWN; i++) /* of what is not there nothing is read */
+        for (int i = 0; i < tile_type::ROWS / DOWN; i++) /* rows beyond nrow are not read */
             copy_async(to.at(row0 + i * DOWN, col), from + i * DOWN * m.pitch, row0 + i * DOWN < nrow ? 16 : 0);
         return;
     }
@@ -73,7 +76,8 @@ template <typename tile_type> __device__ __forceinline__ void load_rows(uint32_t
     load_matrices(x, t.at(first_row() + lane % 16, k + lane / 16 * 8));
 }
 
-/* A warp's 16 rows go out by way of its rows of a tile, which nobody else reads any more: stores of 16 bytes. Row r is scaled by factor[r / 8]. */
+/* Stores the 16 rows of a warp with 16-byte stores. They pass through the rows of the warp in a tile of shared memory,
+ * which nobody else reads by then. Row r is scaled by factor[r / 8]. */
 template <typename tile_type>
 __device__ __forceinline__ void store_part(const struct kern_mat &m, tile_type &by, const part<tile_type::DIM> &c, const float factor[2], int64_t token, int64_t n,
                                            int64_t head, int64_t dim, bool vectors)
@@ -101,7 +105,7 @@ __device__ __forceinline__ void store_part(const struct kern_mat &m, tile_type &
     }
 }
 
-/* Sum or maximum of a row of a part: over the four lanes that share it. */
+/* Sum or maximum of one row of a part, over the four lanes that share it. */
 __device__ __forceinline__ float row_sum(float x)
 {
     x += __shfl_xor_sync(~0u, x, 1);
@@ -114,13 +118,14 @@ __device__ __forceinline__ float row_max(float x)
     return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 }
 
-/* Of a tile of nrow that starts at a token of t's document: rows that are the document's. */
+/* Number of rows of a tile that belong to the document of t. The tile has nrow rows and starts at a token of that
+ * document. */
 __device__ __forceinline__ int64_t rows_from(const struct tile &t, int64_t token, int64_t nrow)
 {
     return t.end - token < nrow ? t.end - token : nrow;
 }
 
-/* For blocks of threads: any of the sizes that heads are padded to. */
+/* Calls call(DIM) with the smallest padded head size that holds dim features. */
 #define FOR_DIM(dim, call)                                                                                                                                     \
     do {                                                                                                                                                       \
         if ((dim) <= 64)                                                                                                                                       \

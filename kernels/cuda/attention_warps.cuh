@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention's products by warps alone (mma.m16n8k16, Ampere and later). A block has four warps, 16 rows each; a tile's rows are DIM features and 8 more elements
- * of nothing: an odd number of 16 bytes, so that eight rows' pieces lie in different banks. */
+/* The products of attention by warps (mma.m16n8k16, Ampere and later). A block has four warps of 16 rows each. A row
+ * of a tile has DIM features and 8 elements of padding, so that its length is an odd multiple of 16 bytes and eight
+ * consecutive rows lie in different banks. */
 #ifndef CUDA_ATTENTION_WARPS_CUH
 #define CUDA_ATTENTION_WARPS_CUH
 
@@ -22,7 +23,7 @@ template <int D, int R> struct padded {
     }
 };
 
-/* c += A · Bᵀ over features: A is a warp's rows of a tile, B all rows of another. */
+/* c += A · Bᵀ over features. A is the rows of a warp in a tile, B all rows of another tile. */
 template <int DIM, int N> __device__ __forceinline__ void multiply_rows(part<N> &c, const padded<DIM, WARPS_ROWS> &a, const padded<DIM, N> &b)
 {
     const int lane = (int)threadIdx.x % WARP;
@@ -40,7 +41,7 @@ template <int DIM, int N> __device__ __forceinline__ void multiply_rows(part<N> 
     }
 }
 
-/* c += A · B: A is a part in registers, rounded to bf16, B a tile whose rows are A's columns. */
+/* c += A · B. A is a part in registers, rounded to bf16; the rows of the tile B are the columns of A. */
 template <int DIM, int N> __device__ __forceinline__ void multiply_part(part<DIM> &c, const part<N> &a, const padded<DIM, N> &b)
 {
     const int lane = (int)threadIdx.x % WARP;
@@ -58,10 +59,10 @@ template <int DIM, int N> __device__ __forceinline__ void multiply_part(part<DIM
     }
 }
 
-/* A tile of NROW keys and its values into the one of m's two stages whose turn it is, if there is one. For the forward's memory and arguments, and the
- * backward's. */
+/* Loads tile i of NROW keys and its values into stage i % 2 of m, if there is such a tile. Serves the forward and the
+ * backward pass. */
 template <int NROW, typename memory, typename arguments>
-__device__ __forceinline__ void load_keys(memory &m, const arguments &a, const way &w, int32_t i, bool vectors)
+__device__ __forceinline__ void load_keys(memory &m, const arguments &a, const key_tiles &w, int32_t i, bool vectors)
 {
     const int64_t token = w.first + (int64_t)i * NROW, n = rows_from(w.queries, token, NROW);
     if (i >= w.ntile)

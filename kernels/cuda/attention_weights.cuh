@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From scores to weights, in registers: what attention's kernels on tensor cores share, whatever multiplies. A part is a warp's 16 rows (attention_tiles.cuh). */
+/* The softmax of attention in registers. The kernels on tensor cores share it, whether warps (mma) or warpgroups
+ * (wgmma) multiply. A part is the 16 rows of a warp (attention_tiles.cuh). */
 #ifndef CUDA_ATTENTION_WEIGHTS_CUH
 #define CUDA_ATTENTION_WEIGHTS_CUH
 
@@ -7,7 +8,7 @@
 
 constexpr float LOG2E = 1.44269504f;
 
-/* To two units in the last place; nothing where a result would be subnormal. */
+/* 2ˣ, to two units in the last place. A subnormal result is flushed to zero. */
 __device__ __forceinline__ float power_of_two(float x)
 {
 #ifdef __CUDACC__
@@ -18,24 +19,24 @@ __device__ __forceinline__ float power_of_two(float x)
 #endif
 }
 
-/* A query sees the keys of its document that are fewer than this before it, if not behind the document's end: itself among them. */
-__device__ __forceinline__ uint32_t reach(const struct kern_attention_shape &s)
+/* A query sees the keys of its document at distances 0 … window_of - 1 before it. */
+__device__ __forceinline__ uint32_t window_of(const struct kern_attention_shape &s)
 {
     return s.window && s.window < INT32_MAX ? (uint32_t)s.window : INT32_MAX;
 }
 
-/* The way along the tiles of nrow keys that a tile of queries of a head sees: tile i of ntile begins at token first + i · nrow, counted in such tiles from the
- * document's start. */
-struct way {
+/* The tiles of keys that a tile of queries of one head sees. There are ntile of them, of nrow keys each; tile i begins
+ * at token first + i · nrow. Tiles are counted from the start of the document. */
+struct key_tiles {
     struct tile queries;
     int64_t head, kv, first;
     int32_t ntile;
 };
 
-__device__ __forceinline__ way find_way(const struct kern_attention_shape &s, const struct tile &queries, int64_t nrow)
+__device__ __forceinline__ key_tiles find_key_tiles(const struct kern_attention_shape &s, const struct tile &queries, int64_t nrow)
 {
     const int64_t unseen = s.window && queries.token - s.window + 1 > queries.begin ? queries.token - s.window + 1 - queries.begin : 0; /* of the document's keys */
-    way w;
+    key_tiles w;
     w.queries = queries;
     w.head = blockIdx.y;
     w.kv = blockIdx.y / ((uint32_t)s.nhead / (uint32_t)s.nkv);
@@ -44,7 +45,7 @@ __device__ __forceinline__ way find_way(const struct kern_attention_shape &s, co
     return w;
 }
 
-/* Behind the last query of its document that sees a key of a tile. */
+/* The token after the last query of the document that sees a key of the tile. */
 __device__ __forceinline__ int64_t last_seeing(const struct kern_attention_shape &s, const struct tile &keys)
 {
     const int64_t last = keys.token + keys.n - 1; /* key */
@@ -54,19 +55,20 @@ __device__ __forceinline__ int64_t last_seeing(const struct kern_attention_shape
 /* Whether each of nquery queries from `query` sees each of nkey keys from `key`. */
 __device__ __forceinline__ bool all_seen(const struct kern_attention_shape &s, int64_t query, int64_t nquery, int64_t key, int64_t nkey)
 {
-    return query >= key + nkey - 1 && query + nquery - 1 - key < reach(s);
+    return query >= key + nkey - 1 && query + nquery - 1 - key < window_of(s);
 }
 
-/* Of a warp's rows: each thread has a part of two, 8 apart. */
-struct running {
+/* The running maximum and sum of the online softmax. A thread holds parts of two rows, 8 apart. */
+struct softmax_state {
     float top[2], sum[2];
 };
 
-/* Of scores (queries, keys), those that are not seen: of a block's tile of nrow queries, the part's among them, and N keys of its document from key0. */
-template <int N> __device__ __forceinline__ void hide(part<N> &s, const struct kern_attention_shape &shape, const struct tile &t, int64_t nrow, int64_t key0)
+/* Sets the scores of masked keys to -inf. s: scores (queries, keys) of a part of the tile t, which has nrow queries,
+ * with N keys of its document from key0 on. */
+template <int N> __device__ __forceinline__ void apply_mask(part<N> &s, const struct kern_attention_shape &shape, const struct tile &t, int64_t nrow, int64_t key0)
 {
     const int before = (int)(t.token - key0) + first_row();
-    const uint32_t limit = reach(shape);
+    const uint32_t limit = window_of(shape);
     if (all_seen(shape, t.token, nrow, key0, N))
         return;
 #pragma unroll
@@ -77,8 +79,9 @@ template <int N> __device__ __forceinline__ void hide(part<N> &s, const struct k
                 s.v[i][e] = -INFINITY;
 }
 
-/* Scores, in units of the base-2 logarithm, become weights; what was summed before has to be brought to the new maximum, by factor. */
-template <int N> __device__ __forceinline__ void soften(part<N> &s, running &r, float factor[2], float unit)
+/* One step of the online softmax (FlashAttention). Turns scores into weights and updates the maximum and the sum; the
+ * caller multiplies what it summed before by factor. unit: one unit of a score, in base-2 logarithms. */
+template <int N> __device__ __forceinline__ void online_softmax_step(part<N> &s, softmax_state &r, float factor[2], float unit)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -108,15 +111,15 @@ template <int N> __device__ __forceinline__ void scale_rows(part<N> &c, const fl
             c.v[i][e] *= factor[e / 2];
 }
 
-/* What rows are multiplied with in the end. */
-__device__ __forceinline__ void finish_rows(const running &r, float factor[2])
+/* The factors that normalise the output rows at the end. */
+__device__ __forceinline__ void finish_rows(const softmax_state &r, float factor[2])
 {
     factor[0] = 1.0f / r.sum[0];
     factor[1] = 1.0f / r.sum[1];
 }
 
-/* The log of each row's sum of exponents: (nhead, ntok). */
-__device__ __forceinline__ void store_lse(const struct kern_attention &a, const struct tile &t, int64_t head, const running &r)
+/* Stores the log-sum-exp of each row: (nhead, ntok). */
+__device__ __forceinline__ void store_lse(const struct kern_attention &a, const struct tile &t, int64_t head, const softmax_state &r)
 {
     for (int half = 0; a.lse && threadIdx.x % 4 == 0 && half < 2; half++) {
         const int row = first_row() + part_row(2 * half);
@@ -125,26 +128,28 @@ __device__ __forceinline__ void store_lse(const struct kern_attention &a, const 
     }
 }
 
-/* lse and delta of a tile's N queries, in shared memory; zeros beyond. */
+/* lse and delta of the N queries of a tile, in shared memory. Zeros beyond the last query. */
 template <int N> struct query_sums {
     alignas(16) float lse[N], delta[N];
 };
 
-/* The backward's way along the queries that see a tile of keys: heads that share them, one after the other, each in ntile tiles of nrow queries. */
-struct steps {
+/* The tiles of queries that see a tile of keys, for the backward pass. The query heads that share the key head come
+ * one after another; each has ntile tiles of nrow queries. */
+struct query_steps {
     struct tile keys;
     int64_t kv, shared_by;
     int32_t ntile, n;
 };
 
-/* One of them: its number, and the head and tile that this comes to. Steps are counted on, for a division is as long as a product. */
+/* One of these steps: its number, its head and its tile. next_step counts them up, because a division takes as long as
+ * a product. */
 struct step {
     int32_t number, head, tile;
 };
 
-__device__ __forceinline__ steps find_steps(const struct kern_attention_shape &s, const struct tile &keys, int64_t nrow)
+__device__ __forceinline__ query_steps find_steps(const struct kern_attention_shape &s, const struct tile &keys, int64_t nrow)
 {
-    steps w;
+    query_steps w;
     w.keys = keys;
     w.kv = blockIdx.y;
     w.shared_by = (uint32_t)s.nhead / (uint32_t)s.nkv;
@@ -153,31 +158,31 @@ __device__ __forceinline__ steps find_steps(const struct kern_attention_shape &s
     return w;
 }
 
-__device__ __forceinline__ step first_step(const steps &w)
+__device__ __forceinline__ step first_step(const query_steps &w)
 {
     return step{0, (int32_t)(w.kv * w.shared_by), 0};
 }
 
-__device__ __forceinline__ step next_step(const steps &w, const step &at)
+__device__ __forceinline__ step next_step(const query_steps &w, const step &at)
 {
     const bool same = at.tile + 1 < w.ntile;
     return step{at.number + 1, same ? at.head : at.head + 1, same ? at.tile + 1 : 0};
 }
 
-template <int N> __device__ __forceinline__ int64_t token_of(const steps &w, const step &at)
+template <int N> __device__ __forceinline__ int64_t token_of(const query_steps &w, const step &at)
 {
     return w.keys.token + at.tile * N;
 }
 
-/* Queries that there are. */
-template <int N> __device__ __forceinline__ int64_t queries_of(const steps &w, const step &at)
+/* The number of queries in the tile of a step. */
+template <int N> __device__ __forceinline__ int64_t queries_of(const query_steps &w, const step &at)
 {
     return rows_from(w.keys, token_of<N>(w, at), N);
 }
 
-/* Asynchronous: they come with the tiles. */
+/* Copies lse and delta asynchronously, together with the tiles. */
 template <int N>
-__device__ __forceinline__ void load_sums(query_sums<N> &to, const struct kern_attention_grad &g, const float *delta, const steps &w, const step &at)
+__device__ __forceinline__ void load_sums(query_sums<N> &to, const struct kern_attention_grad &g, const float *delta, const query_steps &w, const step &at)
 {
     const int i = (int)threadIdx.x;
     const bool there = i < queries_of<N>(w, at);
@@ -188,9 +193,10 @@ __device__ __forceinline__ void load_sums(query_sums<N> &to, const struct kern_a
     }
 }
 
-/* Scores (keys, queries) become weights, and what their products gave the scores' gradients but for the scale, which the sums of these are multiplied with in
- * the end. unit: of a score, in base 2; before: the first query's distance from the part's first key; where WHOLE, all keys are seen by all. Queries that there
- * are not, behind the document's end, are rows of zeros, as are their gradients: whatever their weights, they add nothing. */
+/* Turns scores (keys, queries) in s into weights, and their gradients in d into gradients of the scores. The factor
+ * `scale` is left out; the caller multiplies the sums by it at the end. unit: one unit of a score, in base-2
+ * logarithms. before: the distance from the first key of the part to the first query. WHOLE: every query sees every
+ * key. Queries beyond the end of the document add nothing, whatever their weights: their rows and gradients are zeros. */
 template <bool WHOLE, int N>
 __device__ __forceinline__ void weigh_keys(part<N> &s, part<N> &d, const query_sums<N> &sums, float unit, int before, uint32_t limit)
 {
@@ -206,7 +212,7 @@ __device__ __forceinline__ void weigh_keys(part<N> &s, part<N> &d, const query_s
         }
 }
 
-/* For a block's tile of nrow keys, the part's among them, and N queries of its document from query0. */
+/* The same for a part of the tile t, which has nrow keys, and N queries of its document from query0 on. */
 template <int N>
 __device__ __forceinline__ void weigh_keys(part<N> &s, part<N> &d, const query_sums<N> &sums, const struct kern_attention_shape &shape, const struct tile &t,
                                            int64_t nrow, int64_t query0)
@@ -215,10 +221,10 @@ __device__ __forceinline__ void weigh_keys(part<N> &s, part<N> &d, const query_s
     if (all_seen(shape, query0, N, t.token, nrow))
         weigh_keys<true>(s, d, sums, shape.scale * LOG2E, before, 0);
     else
-        weigh_keys<false>(s, d, sums, shape.scale * LOG2E, before, reach(shape));
+        weigh_keys<false>(s, d, sums, shape.scale * LOG2E, before, window_of(shape));
 }
 
-/* A thread's two rows' lse, in base 2, and delta. */
+/* lse (base 2) and delta of the two rows of a thread. */
 struct row_sums {
     float lse[2], delta[2];
 };
@@ -236,8 +242,8 @@ __device__ __forceinline__ row_sums load_row_sums(const struct kern_attention_gr
     return r;
 }
 
-/* Scores (queries, keys) become weights, and these with their gradients the scores' gradients, in d, but for the scale. before: the part's first query's distance
- * from the first key; where WHOLE, all keys are seen by all. */
+/* Turns the gradients of the weights in d into gradients of the scores (queries, keys), without the factor `scale`.
+ * before: the distance from the first key to the first query of the part. WHOLE: every query sees every key. */
 template <bool WHOLE, int N>
 __device__ __forceinline__ void weigh_queries(const part<N> &s, part<N> &d, const row_sums &sums, float unit, int before, uint32_t limit)
 {
@@ -251,7 +257,7 @@ __device__ __forceinline__ void weigh_queries(const part<N> &s, part<N> &d, cons
         }
 }
 
-/* For a block's tile of nrow queries, the part's among them, and N keys of its document from key0. */
+/* The same for a part of the tile t, which has nrow queries, and N keys of its document from key0 on. */
 template <int N>
 __device__ __forceinline__ void weigh_queries(const part<N> &s, part<N> &d, const row_sums &sums, const struct kern_attention_shape &shape, const struct tile &t,
                                               int64_t nrow, int64_t key0)
@@ -260,7 +266,7 @@ __device__ __forceinline__ void weigh_queries(const part<N> &s, part<N> &d, cons
     if (all_seen(shape, t.token, nrow, key0, N))
         weigh_queries<true>(s, d, sums, shape.scale * LOG2E, before, 0);
     else
-        weigh_queries<false>(s, d, sums, shape.scale * LOG2E, before, reach(shape));
+        weigh_queries<false>(s, d, sums, shape.scale * LOG2E, before, window_of(shape));
 }
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention's forward by warpgroups: a block of threads has a tile of 128 queries of a head and goes along the tiles of keys that they see. A step multiplies the
- * queries with a tile of keys and, at the same time, the weights of the tile before with its values; the softmax of the step is computed while the latter goes on
- * (as Shah et al. 2024, "FlashAttention-3", 3.2). The next tiles are on their way meanwhile. */
+/* Forward pass of attention by warpgroups. A block of threads takes a tile of 128 queries of one head and loops over
+ * the tiles of keys that they see. Each step starts two products: the queries with a tile of keys, and the weights of
+ * the previous tile with its values. The softmax of the step runs while the second product is in flight (Shah et al.
+ * 2024, "FlashAttention-3", section 3.2). The next tiles are loaded meanwhile. */
 #include "cuda/attention_groups.cuh"
 
 namespace {
@@ -11,13 +12,13 @@ enum { KEYS = 128 }; /* of a step */
 template <int DIM> struct forward_memory {
     swizzled<DIM, GROUPS_ROWS> q;
     swizzled<DIM, KEYS> k[2], v[2];
-    uint32_t settled[GROUPS_THREADS];
+    uint32_t witness[GROUPS_THREADS];
 };
 
 static_assert(sizeof(forward_memory<128>) <= HOPPER_SHARED_BYTES);
 
 template <int DIM>
-__device__ __forceinline__ void load(swizzled<DIM, KEYS> (&to)[2], const struct kern_cmat &from, const struct kern_attention_shape &s, const way &w, int32_t i,
+__device__ __forceinline__ void load(swizzled<DIM, KEYS> (&to)[2], const struct kern_cmat &from, const struct kern_attention_shape &s, const key_tiles &w, int32_t i,
                                      bool vectors)
 {
     const int64_t token = w.first + (int64_t)i * KEYS;
@@ -32,29 +33,29 @@ template <int DIM> __global__ void __launch_bounds__(GROUPS_THREADS, 1) forward(
     const int32_t number = tile_down(p);
     if (number < 0)
         return;
-    const way w = find_way(s, find_tile<GROUPS_ROWS>(p, number), KEYS);
+    const key_tiles w = find_key_tiles(s, find_tile<GROUPS_ROWS>(p, number), KEYS);
     const struct tile &t = w.queries;
     part<DIM> o = {};
     part<KEYS> scores;
-    held<DIM> queries;
-    held<KEYS> weights;
-    running r = {{-INFINITY, -INFINITY}, {0, 0}};
+    a_fragment<DIM> queries;
+    a_fragment<KEYS> weights;
+    softmax_state r = {{-INFINITY, -INFINITY}, {0, 0}};
     float factor[2];
     load_tile(m.q, a.q, t.token, t.n, w.head, s.head_dim, vectors);
     load(m.k, a.k, s, w, 0, vectors);
-    meet();
-    hold_rows(queries, m.q);
+    wait_for_copies();
+    load_a_fragment(queries, m.q);
     begin(scores);
     start_rows(scores, queries, m.k[0]);
     group_commit();
     load(m.k, a.k, s, w, 1, vectors);
     load(m.v, a.v, s, w, 0, vectors);
     finish<0>(scores);
-    hide(scores, s, t, GROUPS_ROWS, w.first);
-    soften(scores, r, factor, s.scale * LOG2E);
-    hold_part(weights, scores);
+    apply_mask(scores, s, t, GROUPS_ROWS, w.first);
+    online_softmax_step(scores, r, factor, s.scale * LOG2E);
+    narrow_to_fragment(weights, scores);
     for (int32_t i = 1; i < w.ntile; i++) {
-        meet();
+        wait_for_copies();
         begin(scores);
         start_rows(scores, queries, m.k[i % 2]);
         group_commit();
@@ -64,14 +65,14 @@ template <int DIM> __global__ void __launch_bounds__(GROUPS_THREADS, 1) forward(
         load(m.k, a.k, s, w, i + 1, vectors);
         load(m.v, a.v, s, w, i, vectors);
         finish<1>(scores);
-        hide(scores, s, t, GROUPS_ROWS, w.first + (int64_t)i * KEYS);
-        soften(scores, r, factor, s.scale * LOG2E);
-        settle(m.settled, bits_of(r.sum[0] + r.sum[1]));
+        apply_mask(scores, s, t, GROUPS_ROWS, w.first + (int64_t)i * KEYS);
+        online_softmax_step(scores, r, factor, s.scale * LOG2E);
+        keep_before_wait(m.witness, bits_of(r.sum[0] + r.sum[1]));
         finish<0>(o);
         scale_rows(o, factor);
-        hold_part(weights, scores);
+        narrow_to_fragment(weights, scores);
     }
-    meet();
+    wait_for_copies();
     begin(o);
     start_part(o, weights, m.v[(w.ntile - 1) % 2]);
     group_commit();

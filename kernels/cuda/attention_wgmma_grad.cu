@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention's backward by warpgroups, in the same two passes as by warps (attention_mma_grad.cu). A step multiplies for its own scores and, at the same time, with
- * the weights of the step before; its own are computed while the latter goes on. The next step's tiles are sent for when products are under way; by key_grads, which
- * has all registers in use then, before. */
+/* Backward pass of attention by warpgroups, in the same two passes as by warps (attention_mma_grad.cu). Each step
+ * starts the products for its own scores and those with the weights of the previous step; it computes its own weights
+ * while the latter are in flight. The next tiles are loaded while products are in flight, except in key_grads, which
+ * loads them before: it has no registers left then. */
 #include "cuda/attention_groups.cuh"
 
 namespace {
 
-enum { COLS = 64, STAGES = 3 }; /* queries or keys of a step: the one before, this one, and the next, which is on its way */
+enum { COLS = 64, STAGES = 3 }; /* queries or keys in a step; stages for the previous step, this one, and the one being loaded */
 
 template <int DIM> struct key_memory {
     swizzled<DIM, GROUPS_ROWS> k, v;
     swizzled<DIM, COLS> q[STAGES], d_o[STAGES];
     query_sums<COLS> sums[STAGES];
-    uint32_t settled[GROUPS_THREADS];
+    uint32_t witness[GROUPS_THREADS];
 };
 
 template <int DIM> struct query_memory {
     swizzled<DIM, GROUPS_ROWS> q, d_o;
     swizzled<DIM, COLS> k[STAGES], v[STAGES];
-    uint32_t settled[GROUPS_THREADS];
+    uint32_t witness[GROUPS_THREADS];
 };
 
 static_assert(sizeof(key_memory<128>) <= HOPPER_SHARED_BYTES && sizeof(query_memory<128>) <= HOPPER_SHARED_BYTES);
 
 template <int DIM>
-__device__ __forceinline__ void load_step(key_memory<DIM> &m, const struct kern_attention_grad &g, const float *delta, const steps &w, const step &at, bool vectors)
+__device__ __forceinline__ void load_step(key_memory<DIM> &m, const struct kern_attention_grad &g, const float *delta, const query_steps &w, const step &at, bool vectors)
 {
     const int64_t token = token_of<COLS>(w, at), n = queries_of<COLS>(w, at);
     const int stage = at.number % STAGES;
@@ -35,9 +36,10 @@ __device__ __forceinline__ void load_step(key_memory<DIM> &m, const struct kern_
     load_sums(m.sums[stage], g, delta, w, at);
 }
 
-/* Scores of a step, a · xᵀ, and their weights' gradients, b · yᵀ: of what is held, or of rows of tiles. */
+/* Starts the scores of a step, a · xᵀ, and the gradients of its weights, b · yᵀ. a and b are fragments in registers,
+ * or rows of tiles. */
 template <int DIM>
-__device__ __forceinline__ void start_scores(part<COLS> &scores, part<COLS> &grads, const held<DIM> &a, const held<DIM> &b, const swizzled<DIM, COLS> &x,
+__device__ __forceinline__ void start_scores(part<COLS> &scores, part<COLS> &grads, const a_fragment<DIM> &a, const a_fragment<DIM> &b, const swizzled<DIM, COLS> &x,
                                              const swizzled<DIM, COLS> &y)
 {
     begin(scores, grads);
@@ -55,9 +57,9 @@ __device__ __forceinline__ void start_scores(part<COLS> &scores, part<COLS> &gra
     group_commit();
 }
 
-/* What a step adds to the gradients of keys and values. */
+/* Starts the products that add a step to the gradients of keys and values. */
 template <int DIM>
-__device__ __forceinline__ void start_sums(part<DIM> &dk, part<DIM> &dv, const held<COLS> &d_scores, const held<COLS> &weights, const key_memory<DIM> &m, int32_t i)
+__device__ __forceinline__ void start_sums(part<DIM> &dk, part<DIM> &dv, const a_fragment<COLS> &d_scores, const a_fragment<COLS> &weights, const key_memory<DIM> &m, int32_t i)
 {
     begin(dv, dk);
     start_part(dv, weights, m.d_o[i % STAGES]);
@@ -72,25 +74,25 @@ template <int DIM> __global__ void __launch_bounds__(GROUPS_THREADS, 1) key_grad
     const int32_t number = tile_up(p);
     if (number < 0)
         return;
-    const steps w = find_steps(s, find_tile<GROUPS_ROWS>(p, number), COLS);
+    const query_steps w = find_steps(s, find_tile<GROUPS_ROWS>(p, number), COLS);
     const int row0 = group_row();
     step at = first_step(w);
     part<DIM> dk = {}, dv = {};
     part<COLS> scores, grads;
-    held<COLS> weights, d_scores;
+    a_fragment<COLS> weights, d_scores;
     load_tile(m.k, g.k, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
     load_tile(m.v, g.v, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
     load_step(m, g, p.delta, w, at, vectors);
-    meet();
+    wait_for_copies();
     at = next_step(w, at);
     load_step(m, g, p.delta, w, at, vectors);
     start_scores(scores, grads, m, row0, 0);
     finish<0>(scores, grads);
     weigh_keys(scores, grads, m.sums[0], s, w.keys, GROUPS_ROWS, w.keys.token);
-    hold_part(weights, scores);
-    hold_part(d_scores, grads);
+    narrow_to_fragment(weights, scores);
+    narrow_to_fragment(d_scores, grads);
     for (int32_t i = 1; i < w.n; i++) {
-        meet();
+        wait_for_copies();
         const step next = next_step(w, at);
         load_step(m, g, p.delta, w, next, vectors);
         start_scores(scores, grads, m, row0, i % STAGES);
@@ -98,21 +100,21 @@ template <int DIM> __global__ void __launch_bounds__(GROUPS_THREADS, 1) key_grad
         finish<1>(scores, grads);
         weigh_keys(scores, grads, m.sums[i % STAGES], s, w.keys, GROUPS_ROWS, token_of<COLS>(w, at));
         at = next;
-        settle(m.settled, witness_of(grads));
+        keep_before_wait(m.witness, xor_of(grads));
         finish<0>(dk, dv);
-        hold_part(weights, scores);
-        hold_part(d_scores, grads);
+        narrow_to_fragment(weights, scores);
+        narrow_to_fragment(d_scores, grads);
     }
     start_sums(dk, dv, d_scores, weights, m, w.n - 1);
     finish<0>(dk, dv);
-    __syncthreads(); /* k and v are written over */
+    __syncthreads(); /* store_part overwrites k and v */
     const float one[2] = {1, 1}, scale[2] = {s.scale, s.scale};
     store_part(g.dk, m.k, dk, scale, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
     store_part(g.dv, m.v, dv, one, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
 }
 
 template <int DIM>
-__device__ __forceinline__ void load_keys(query_memory<DIM> &m, const struct kern_attention_grad &g, const way &w, int32_t i, bool vectors)
+__device__ __forceinline__ void load_keys(query_memory<DIM> &m, const struct kern_attention_grad &g, const key_tiles &w, int32_t i, bool vectors)
 {
     const int64_t token = w.first + (int64_t)i * COLS, n = rows_from(w.queries, token, COLS);
     if (i >= w.ntile)
@@ -128,26 +130,26 @@ template <int DIM> __global__ void __launch_bounds__(GROUPS_THREADS, 1) query_gr
     const int32_t number = tile_down(p);
     if (number < 0)
         return;
-    const way w = find_way(s, find_tile<GROUPS_ROWS>(p, number), COLS);
+    const key_tiles w = find_key_tiles(s, find_tile<GROUPS_ROWS>(p, number), COLS);
     const struct tile &t = w.queries;
     const row_sums sums = load_row_sums(g, p.delta, t, w.head);
     part<DIM> dq = {};
     part<COLS> scores, grads;
-    held<DIM> q, d_o;
-    held<COLS> d_scores;
+    a_fragment<DIM> q, d_o;
+    a_fragment<COLS> d_scores;
     load_tile(m.q, g.q, t.token, t.n, w.head, s.head_dim, vectors);
     load_tile(m.d_o, g.d_o, t.token, t.n, w.head, s.head_dim, vectors);
     load_keys(m, g, w, 0, vectors);
-    meet();
-    hold_rows(q, m.q);
-    hold_rows(d_o, m.d_o);
+    wait_for_copies();
+    load_a_fragment(q, m.q);
+    load_a_fragment(d_o, m.d_o);
     start_scores(scores, grads, q, d_o, m.k[0], m.v[0]);
     load_keys(m, g, w, 1, vectors);
     finish<0>(scores, grads);
     weigh_queries(scores, grads, sums, s, t, GROUPS_ROWS, w.first);
-    hold_part(d_scores, grads);
+    narrow_to_fragment(d_scores, grads);
     for (int32_t i = 1; i < w.ntile; i++) {
-        meet();
+        wait_for_copies();
         start_scores(scores, grads, q, d_o, m.k[i % STAGES], m.v[i % STAGES]);
         begin(dq);
         start_part(dq, d_scores, m.k[(i - 1) % STAGES]);
@@ -155,9 +157,9 @@ template <int DIM> __global__ void __launch_bounds__(GROUPS_THREADS, 1) query_gr
         load_keys(m, g, w, i + 1, vectors);
         finish<1>(scores, grads);
         weigh_queries(scores, grads, sums, s, t, GROUPS_ROWS, w.first + (int64_t)i * COLS);
-        settle(m.settled, witness_of(grads));
+        keep_before_wait(m.witness, xor_of(grads));
         finish<0>(dq);
-        hold_part(d_scores, grads);
+        narrow_to_fragment(d_scores, grads);
     }
     begin(dq);
     start_part(dq, d_scores, m.k[(w.ntile - 1) % STAGES]);

@@ -18,7 +18,7 @@ struct parts {
 };
 
 enum { STEP = WARP * WIDTH }; /* columns that a warp has at a time */
-template <types K> constexpr int AHEAD = K == ALL_BF16 ? 4 : 2; /* steps that are on their way before the first is used */
+template <types K> constexpr int AHEAD = K == ALL_BF16 ? 4 : 2; /* steps that are loaded ahead of the one in use */
 
 __device__ __forceinline__ float add_products(float sum, const f8 &a, const f8 &b)
 {
@@ -60,7 +60,8 @@ __device__ __forceinline__ void finish_row(const struct kern_gemv_part &p, int64
     store1<MIXED>(p.y, 0, row, sum);
 }
 
-/* Four blocks a multiprocessor leave the registers for what is on its way: unasked, the compiler saves them and waits in between. */
+/* Four blocks a multiprocessor leave enough registers for the loads in flight. Without this bound the compiler saves
+ * registers and waits between loads. */
 template <types K> __global__ void __launch_bounds__(THREADS, 4) dot_rows(parts all)
 {
     int64_t row = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP;
@@ -94,20 +95,22 @@ void run_dot_rows(struct kern_stream *stream, const parts &all, types kind, int6
 }
 
 enum { MOST_DIM = WARP * WIDTH, LEAST_LANES = 8 }; /* of a head; that have a key, each eight of its features */
-template <types K> constexpr int KEYS = K == ALL_BF16 ? 4 : 2; /* on their way at once */
+template <types K> constexpr int KEYS = K == ALL_BF16 ? 4 : 2; /* keys in flight at once */
 
-/* What n parts of a head's keys come to: their largest scores, Σ exp(score - top), and the sums of values with those weights, in rows of pitch features. */
-struct found {
+/* Partial results of attention over n ranges of the keys of a head: the maximum scores, Σ exp(score - top), and the
+ * sums of values with those weights, in rows of pitch features. */
+struct key_part {
     float *top, *sum, *o;
     int64_t n, pitch;
 };
 
-/* What a block's lanes bring together. */
+/* Partial results of the lanes of a block, in shared memory. */
 struct one_shared {
     float top[THREADS / LEAST_LANES], sum[THREADS / LEAST_LANES], o[THREADS * WIDTH];
 };
 
-/* A lane's features: n of eight from a column of the keys and values on, and what it has found there. */
+/* The state of a lane: n of eight features from column col of keys and values on, and the online softmax of the keys
+ * that it has seen. */
 struct share {
     int64_t col;
     int n;
@@ -116,7 +119,8 @@ struct share {
     float top, sum;
 };
 
-/* One branch for all of them, and none where keys end (the last is read again, and counts for nothing): a load in a branch of its own would be waited for. */
+/* All keys are loaded behind one branch, with none for the end of the range: the last key is read again there, and
+ * ignored. The compiler would wait for each load in a branch of its own. */
 template <types K, int APART>
 __device__ __forceinline__ void load_keys(raw8<K> x[KEYS<K>], const share &s, const struct kern_cmat &m, int64_t first, int64_t end)
 {
@@ -134,7 +138,7 @@ __device__ __forceinline__ void load_keys(raw8<K> x[KEYS<K>], const share &s, co
             x[i] = load_raw8<K>(m, key[i], s.col, s.n, false);
 }
 
-/* Brings what was found to the new maximum, and adds the values of these keys. */
+/* Rescales the sums to the new maximum, and adds the values of these keys. */
 template <types K> __device__ __forceinline__ void add_keys(share &s, const float score[KEYS<K>], const bool there[KEYS<K>], const raw8<K> v[KEYS<K>])
 {
     float next = s.top;
@@ -158,7 +162,7 @@ template <types K> __device__ __forceinline__ void add_keys(share &s, const floa
     }
 }
 
-/* KEYS keys, from this lane's first on. All lanes of a warp come here, those too that have no key any more. */
+/* Takes KEYS keys from the first one of this lane on. All lanes of a warp must call it, also those without a key. */
 template <types K, int LANES> __device__ __forceinline__ void take_keys(share &s, const struct kern_attention_one &a, int64_t first, int64_t end)
 {
     constexpr int APART = THREADS / LANES;
@@ -175,8 +179,8 @@ template <types K, int LANES> __device__ __forceinline__ void take_keys(share &s
     add_keys<K>(s, score, there, v);
 }
 
-/* Feature col of the parts as one, and their maximum and sum. A part without keys has nothing to bring. */
-__device__ __forceinline__ float join_parts(const found &f, int64_t col, float *top, float *sum)
+/* Joins the partial results of feature col, and their maximum and sum. A range without keys adds nothing. */
+__device__ __forceinline__ float join_parts(const key_part &f, int64_t col, float *top, float *sum)
 {
     float x = 0;
     *top = -INFINITY;
@@ -198,8 +202,8 @@ template <types K, int LANES> __device__ __forceinline__ share begin_share(const
     return share{kv * a.head_dim + col, n, vectors && n == WIDTH, load8<K>(a.q, 0, head * a.head_dim + col, n, false), {}, -INFINITY, 0};
 }
 
-/* Behind the barrier all of a block's threads see what its lanes have found. */
-template <int LANES> __device__ __forceinline__ found gather_shares(one_shared &shared, const share &s)
+/* Collects the partial results of the lanes. After its barrier all threads of the block see them. */
+template <int LANES> __device__ __forceinline__ key_part gather_shares(one_shared &shared, const share &s)
 {
     const int part = (int)threadIdx.x / LANES;
 #pragma unroll
@@ -210,23 +214,24 @@ template <int LANES> __device__ __forceinline__ found gather_shares(one_shared &
         shared.sum[part] = s.sum;
     }
     __syncthreads();
-    return found{shared.top, shared.sum, shared.o, THREADS / LANES, LANES * WIDTH};
+    return key_part{shared.top, shared.sum, shared.o, THREADS / LANES, LANES * WIDTH};
 }
 
-/* Those of a head, where all heads' lie one after the other. */
-__device__ __forceinline__ found of_head(const found &all, int64_t head)
+/* The partial results of one head, out of those of all heads. */
+__device__ __forceinline__ key_part of_head(const key_part &all, int64_t head)
 {
-    return found{all.top + head * all.n, all.sum + head * all.n, all.o + head * all.n * all.pitch, all.n, all.pitch};
+    return key_part{all.top + head * all.n, all.sum + head * all.n, all.o + head * all.n * all.pitch, all.n, all.pitch};
 }
 
-/* A block for a head and a range of its keys, `each` of them or what is left; then a thread for a feature. If there is one range, that is the result. */
-template <types K, int LANES> __global__ void __launch_bounds__(THREADS, 2) attend_keys(struct kern_attention_one a, found ranges, int64_t each, bool vectors)
+/* A block takes one head and a range of its keys, `each` of them or what is left; at the end each thread takes a
+ * feature. With one range only, it writes the result itself. */
+template <types K, int LANES> __global__ void __launch_bounds__(THREADS, 2) attend_keys(struct kern_attention_one a, key_part ranges, int64_t each, bool vectors)
 {
     const int64_t head = blockIdx.x, range = blockIdx.y, feature = threadIdx.x, end = (range + 1) * each < a.nkeys ? (range + 1) * each : a.nkeys;
     share s = begin_share<K, LANES>(a, head, vectors);
     for (int64_t first = range * each; first < end; first += THREADS / LANES * KEYS<K>)
         take_keys<K, LANES>(s, a, first + threadIdx.x / LANES, end);
-    const found all = gather_shares<LANES>(shared_memory<one_shared>(), s), out = of_head(ranges, head);
+    const key_part all = gather_shares<LANES>(shared_memory<one_shared>(), s), out = of_head(ranges, head);
     if (feature >= a.head_dim)
         return;
     float top, sum, x = join_parts(all, feature, &top, &sum);
@@ -241,7 +246,7 @@ template <types K, int LANES> __global__ void __launch_bounds__(THREADS, 2) atte
     }
 }
 
-__global__ void __launch_bounds__(THREADS) join_ranges(struct kern_attention_one a, found ranges)
+__global__ void __launch_bounds__(THREADS) join_ranges(struct kern_attention_one a, key_part ranges)
 {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, head = i / a.head_dim;
     if (head >= a.nhead)
@@ -250,17 +255,17 @@ __global__ void __launch_bounds__(THREADS) join_ranges(struct kern_attention_one
     store1<MIXED>(a.o, 0, i, x / sum);
 }
 
-constexpr int64_t BLOCKS = 256, LEAST_RANGE = 256; /* that a device has at work, about; keys that are not worth a second launch */
+constexpr int64_t BLOCKS = 256, LEAST_RANGE = 256; /* blocks that keep a device busy; fewer keys than this are not worth a second launch */
 static_assert((MOST_DIM + 2) * BLOCKS * sizeof(float) <= CUDA_SCRATCH_BYTES);
 
-/* Keys of a range: as many as give each block one, by the shape alone. */
+/* Number of keys in a range, chosen so that the device gets about BLOCKS blocks. Depends on the shape only. */
 int64_t keys_of_range(const struct kern_attention_one *a)
 {
     const int64_t most = a->nhead > 0 && a->nhead < BLOCKS ? BLOCKS / a->nhead : 1, even = (a->nkeys + most - 1) / most;
     return even > LEAST_RANGE ? even : LEAST_RANGE;
 }
 
-template <types K> void run_attend_keys(struct kern_stream *stream, const struct kern_attention_one *a, const found &ranges, int64_t each)
+template <types K> void run_attend_keys(struct kern_stream *stream, const struct kern_attention_one *a, const key_part &ranges, int64_t each)
 {
     const bool vectors = a->head_dim % WIDTH == 0 && aligned({a->k, a->v});
     const dim3 grid((unsigned)a->nhead, (unsigned)ranges.n);
@@ -308,7 +313,7 @@ void cuda_attention_one(struct kern_stream *stream, const struct kern_attention_
         return;
     const int64_t each = keys_of_range(a), n = (a->nkeys + each - 1) / each, all = a->nhead * n;
     float *scratch = static_cast<float *>(stream->scratch);
-    const found ranges = {scratch, scratch + all, scratch + 2 * all, n, a->head_dim};
+    const key_part ranges = {scratch, scratch + all, scratch + 2 * all, n, a->head_dim};
     switch (types_of({a->q, a->k, a->v, a->o})) {
     case ALL_F32:
         run_attend_keys<ALL_F32>(stream, a, ranges, each);

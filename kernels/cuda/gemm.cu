@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products as kernels/gemm.h has them, made of the library's: D = A·B + C, in steps that each add to what is there. A bf16 C is its own sum, rounded at each step,
- * the adapters' small parts before the product: an fp32 sum beside it would cost more than its products. */
+/* The products of kernels/gemm.h, built from library calls of the form D = A·B + C that each add to the sum so far. A
+ * bf16 C holds this sum itself, rounded at each step; the small products of adapters come first. A separate fp32 sum
+ * would cost more memory traffic than the products take time. */
 #include "cuda/ops.h"
 #include "cuda/product.cuh"
 #include "cuda/vec.cuh"
 
 namespace {
 
-/* What has been summed so far: `from` (none: nothing), next to be found in C. */
+/* The sum so far. `from` says where it is (data NULL: nothing was summed yet); the next step leaves it in C. */
 struct chain {
     struct kern_stream *stream;
     const struct kern_gemm *g;
@@ -19,8 +20,8 @@ bool same_view(struct kern_cmat a, struct kern_mat b)
     return a.data == b.data && a.pitch == b.pitch && a.dtype == b.dtype;
 }
 
-/* What was summed moves to where steps can add to parts of it. */
-void settle(chain &c)
+/* Moves the sum to C, where a step can add to a part of it. */
+void move_sum_to_c(chain &c)
 {
     if (same_view(c.from, c.g->c))
         return;
@@ -44,7 +45,7 @@ void add_lowrank(chain &c, const struct kern_lowrank &r)
     struct kern_dropout dropout = r.dropout;
     dropout.token0 += r.row0;
     if (r.row0 != 0 || r.nrow != c.g->m || (c.from.data && c.from.dtype != c.g->c.dtype))
-        settle(c);
+        move_sum_to_c(c);
     p.c = rows_from(c.g->c, r.row0);
     p.add = c.from.data ? rows_from(c.from, r.row0) : c.from;
     cuda_product_masked_c(c.stream, &p, &dropout);
@@ -72,7 +73,7 @@ void add_product(chain &c)
     if (g->k == 0 || g->alpha == 0)
         return;
     if (c.from.data && c.from.dtype != g->c.dtype)
-        settle(c);
+        move_sum_to_c(c);
     p.m = g->m, p.n = g->n, p.k = g->k;
     p.a = g->a, p.b = g->b, p.trans_a = g->trans_a, p.trans_b = g->trans_b;
     p.c = g->c, p.add = c.from;
@@ -88,7 +89,7 @@ void add_bias(chain &c)
     const bool done = g->k != 0 && g->alpha != 0 && g->bias.dtype == g->c.dtype; /* with the product */
     if (!g->bias.data || done)
         return;
-    settle(c);
+    move_sum_to_c(c);
     for_eights(c.stream, {g->c, one_row(g->bias)}, g->m, g->n, bias_op{g->c, g->bias});
 }
 
@@ -114,5 +115,5 @@ void cuda_gemm(struct kern_stream *stream, const struct kern_gemm *g)
         add_lowrank(c, g->lowrank[i]);
     add_product(c);
     add_bias(c);
-    settle(c);
+    move_sum_to_c(c);
 }

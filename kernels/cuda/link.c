@@ -102,8 +102,8 @@ static void pause_since(uint64_t since)
         nanosleep(&nap, NULL);
 }
 
-/* Until what was asked of the communicator is under way, or never will be. */
-static void settle(struct kern_link *l, const char *what, ncclResult_t code)
+/* Waits until NCCL has accepted a non-blocking call on the communicator, or the communicator has failed. */
+static void wait_for_nccl(struct kern_link *l, const char *what, ncclResult_t code)
 {
     const uint64_t since = now_ns();
     pthread_mutex_lock(&l->lock);
@@ -170,7 +170,7 @@ static void link_close(struct kern_link *l)
     if (!l)
         return;
     if (l->comm && !l->status)
-        settle(l, "the end of a link", nccl.ncclCommFinalize(l->comm));
+        wait_for_nccl(l, "the end of a link", nccl.ncclCommFinalize(l->comm));
     if (l->comm && !l->status)
         nccl.ncclCommDestroy(l->comm);
     else
@@ -199,7 +199,7 @@ static int link_open(const unsigned char *id, uint32_t rank, uint32_t nranks, in
     memcpy(theirs.internal, id, KERN_LINK_ID_BYTES);
     cudaError_t set = (cudaError_t)cuda_use(index);
     ncclResult_t code = set == cudaSuccess ? nccl.ncclCommInitRankConfig(&l->comm, (int)nranks, theirs, (int)rank, &config) : ncclUnhandledCudaError;
-    settle(l, "its communicator", code);
+    wait_for_nccl(l, "its communicator", code);
     rc = link_status(l, message);
     if (rc == KERN_OK)
         *out = l;
@@ -228,7 +228,7 @@ static void end(struct kern_link *l, struct kern_stream *s)
         ncclResult_t code = nccl.ncclGroupEnd();
         l->grouped = false;
         pthread_mutex_unlock(&l->lock);
-        settle(l, "an operation between devices", code);
+        wait_for_nccl(l, "an operation between devices", code);
     }
     if (link_status(l, message) != KERN_OK)
         cuda_fail(s, KERN_ERR_LIBRARY, "%s", message);

@@ -13,10 +13,10 @@ static const struct kern_memory *host_memory(void)
     return kern_device_find("cpu", message)->memory;
 }
 
-static int alloc_device(struct kern_place place, size_t nbytes, struct kern_buffer *out, char *message)
+static int alloc_device(struct kern_location location, size_t nbytes, struct kern_buffer *out, char *message)
 {
     void *data = NULL;
-    cudaError_t code = (cudaError_t)cuda_use(place.index);
+    cudaError_t code = (cudaError_t)cuda_use(location.index);
     if (code == cudaSuccess)
         code = cudaMalloc(&data, nbytes);
     if (code == cudaSuccess)
@@ -29,15 +29,15 @@ static int alloc_device(struct kern_place place, size_t nbytes, struct kern_buff
         return KERN_OK;
     }
     cudaFree(data);
-    return cuda_say_full(message, "a buffer", nbytes, place.index, code);
+    return cuda_say_full(message, "a buffer", nbytes, location.index, code);
 }
 
-static int alloc_pinned(struct kern_place place, size_t nbytes, struct kern_buffer *out, char *message)
+static int alloc_pinned(struct kern_location location, size_t nbytes, struct kern_buffer *out, char *message)
 {
-    int rc = host_memory()->alloc(place, nbytes, out, message);
+    int rc = host_memory()->alloc(location, nbytes, out, message);
     if (rc != KERN_OK)
         return rc;
-    cudaError_t code = (cudaError_t)cuda_use(place.index);
+    cudaError_t code = (cudaError_t)cuda_use(location.index);
     if (code == cudaSuccess)
         code = cudaHostRegister(out->data, nbytes, cudaHostRegisterPortable);
     if (code == cudaSuccess)
@@ -46,26 +46,26 @@ static int alloc_pinned(struct kern_place place, size_t nbytes, struct kern_buff
     return cuda_say(message, "locking host memory", code);
 }
 
-static int alloc(struct kern_place place, size_t nbytes, struct kern_buffer *out, char *message)
+static int alloc(struct kern_location location, size_t nbytes, struct kern_buffer *out, char *message)
 {
-    *out = (struct kern_buffer){.place = place};
+    *out = (struct kern_buffer){.location = location};
     if (nbytes == 0)
         return KERN_OK;
-    if (place.kind == KERN_PLACE_DEVICE)
-        return alloc_device(place, nbytes, out, message);
-    return place.kind == KERN_PLACE_PINNED ? alloc_pinned(place, nbytes, out, message) : host_memory()->alloc(place, nbytes, out, message);
+    if (location.kind == KERN_MEMORY_DEVICE)
+        return alloc_device(location, nbytes, out, message);
+    return location.kind == KERN_MEMORY_PINNED ? alloc_pinned(location, nbytes, out, message) : host_memory()->alloc(location, nbytes, out, message);
 }
 
 static void release(struct kern_buffer *buffer)
 {
-    if (buffer->data && buffer->place.kind != KERN_PLACE_HOST)
-        cuda_use(buffer->place.index);
-    if (buffer->data && buffer->place.kind == KERN_PLACE_DEVICE) {
+    if (buffer->data && buffer->location.kind != KERN_MEMORY_HOST)
+        cuda_use(buffer->location.index);
+    if (buffer->data && buffer->location.kind == KERN_MEMORY_DEVICE) {
         cudaFree(buffer->data);
         *buffer = (struct kern_buffer){0};
         return;
     }
-    if (buffer->data && buffer->place.kind == KERN_PLACE_PINNED)
+    if (buffer->data && buffer->location.kind == KERN_MEMORY_PINNED)
         cudaHostUnregister(buffer->data);
     host_memory()->free(buffer);
 }

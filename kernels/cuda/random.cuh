@@ -44,9 +44,9 @@ __device__ __forceinline__ f8 dropout8(const struct kern_dropout &d, int64_t row
 {
     struct kern_philox rng = d.rng;
     int64_t token = d.token0 + row;
-    if (d.moment) {
-        rng.step += d.moment->step;
-        token += d.moment->token0;
+    if (d.rng_offset) {
+        rng.step += d.rng_offset->step;
+        token += d.rng_offset->token0;
     }
     return uniform8(rng, (uint64_t)token * (uint64_t)d.width + (uint64_t)col);
 }

@@ -40,7 +40,7 @@ static struct kern_buffer take(int64_t nelem, int64_t each)
 {
     char message[KERN_MESSAGE_BYTES];
     struct kern_buffer b;
-    must(bench.device->memory->alloc((struct kern_place){ .kind = KERN_PLACE_DEVICE }, (size_t)(nelem * each), &b, message), message);
+    must(bench.device->memory->alloc((struct kern_location){ .kind = KERN_MEMORY_DEVICE }, (size_t)(nelem * each), &b, message), message);
     return b;
 }
 
@@ -138,7 +138,7 @@ static void measure_pinned(void)
     char message[KERN_MESSAGE_BYTES];
     const int64_t nbytes = bench.ntok * 32768;
     struct kern_buffer host, b = noise(nbytes / 4, -1, 1);
-    must(bench.device->memory->alloc((struct kern_place){ .kind = KERN_PLACE_PINNED }, (size_t)nbytes, &host, message), message);
+    must(bench.device->memory->alloc((struct kern_location){ .kind = KERN_MEMORY_PINNED }, (size_t)nbytes, &host, message), message);
     struct copy there = { host.data, b.data, (size_t)nbytes }, back = { b.data, host.data, (size_t)nbytes };
     copy(&there);
     const struct timing t = timed(copy, &back);

@@ -180,13 +180,13 @@ static void dropout(struct rig *rig)
     assert_in_range(dropped, NROW * NCOL * 27 / 100, NROW * NCOL * 33 / 100);
     rig->ops->dropout(rig->stream, view(&y), cview(&x), NROW, NCOL, &d);
     check_matrix(rig, &y, want, 1e-6, "dropout");
-    struct kern_moment *moment = must_alloc(sizeof(*moment));
-    *moment = (struct kern_moment){.token0 = 1000, .step = 3};
+    struct kern_rng_offset *rng_offset = must_alloc(sizeof(*rng_offset));
+    *rng_offset = (struct kern_rng_offset){.token0 = 1000, .step = 3};
     struct kern_dropout from = d;
-    from.token0 -= moment->token0, from.rng.step -= moment->step, from.moment = moment;
+    from.token0 -= rng_offset->token0, from.rng.step -= rng_offset->step, from.rng_offset = rng_offset;
     rig->ops->dropout(rig->stream, view(&y), cview(&x), NROW, NCOL, &from);
-    check_matrix(rig, &y, want, 1e-6, "dropout from a moment on");
-    must_free(moment);
+    check_matrix(rig, &y, want, 1e-6, "dropout at an rng offset");
+    must_free(rng_offset);
     float *u = float_zeros(NROW * NCOL);
     rig->ops->uniform(rig->stream, u, NROW * NCOL, d.rng, 7, -2, 1);
     check_floats(rig, u, NROW * NCOL, uniform, 1e-6, "uniform");

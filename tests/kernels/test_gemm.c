@@ -175,11 +175,11 @@ static void all_at_once(struct rig *rig)
     struct matrix x = matrix_random(rig, M, K, rig->dtype, 1), w = matrix_random(rig, N, K, rig->dtype, 1), c = matrix_new(M, N, rig->dtype);
     struct matrix add = matrix_random(rig, M, N, rig->dtype, 1), bias = matrix_random(rig, 1, N, rig->dtype, 1);
     struct matrix s = matrix_random(rig, M, R, rig->dtype, 1), b0 = matrix_random(rig, N, R, rig->dtype, 1), b1 = matrix_random(rig, R, N, KERN_F32, 1);
-    struct kern_moment *moment = must_alloc(sizeof(*moment));
-    *moment = (struct kern_moment){.token0 = 900, .step = 2};
+    struct kern_rng_offset *rng_offset = must_alloc(sizeof(*rng_offset));
+    *rng_offset = (struct kern_rng_offset){.token0 = 900, .step = 2};
     struct kern_lowrank low[3] = {
         {.row0 = 10, .nrow = 200, .r = R, .s = cview(&s), .b = cview(&b0), .trans_b = true, .alpha = 2},
-        {.row0 = 250, .nrow = 31, .r = R, .s = cview(&s), .b = cview(&b1), .alpha = 0.25f, .dropout = {.p = 0.4f, .rng = {7, 1, 11}, .token0 = 100, .width = N, .moment = moment}},
+        {.row0 = 250, .nrow = 31, .r = R, .s = cview(&s), .b = cview(&b1), .alpha = 0.25f, .dropout = {.p = 0.4f, .rng = {7, 1, 11}, .token0 = 100, .width = N, .rng_offset = rng_offset}},
         {.row0 = 100, .nrow = 160, .r = R, .s = cview(&s), .b = cview(&b0), .trans_b = true, .alpha = 1},
     };
     double *want = zeros(M * N);
@@ -199,7 +199,7 @@ static void all_at_once(struct rig *rig)
                           .bias = cview(&bias), .lowrank = low, .nlowrank = 3};
     rig->ops->gemm(rig->stream, &g);
     check_parts(rig, &c, want, 4);
-    must_free(want), must_free(moment);
+    must_free(want), must_free(rng_offset);
     struct matrix *all[] = {&x, &w, &c, &add, &bias, &s, &b0, &b1};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         matrix_free(all[i]);

@@ -12,7 +12,7 @@ struct lora_case {
     float *da[2], *db[2];
     struct kern_lora_segment segments[2];
     struct kern_lora lora;
-    struct kern_moment *moment;
+    struct kern_rng_offset *rng_offset;
     double *s_ref, *ds_ref, *da_ref[2], *db_ref[2];
 };
 
@@ -21,8 +21,8 @@ static void lora_new(struct rig *rig, struct lora_case *c)
     *c = (struct lora_case){.x = matrix_random(rig, NROW, NIN, rig->dtype, 1), .dy = matrix_random(rig, NROW, NOUT, rig->dtype, 1),
                             .s = matrix_random(rig, NROW, R, KERN_F32, 1), .ds = matrix_random(rig, NROW, R, KERN_F32, 1),
                             .s_ref = zeros(NROW * R), .ds_ref = zeros(NROW * R)};
-    c->moment = must_alloc(sizeof(*c->moment));
-    *c->moment = (struct kern_moment){.token0 = 40, .step = 4};
+    c->rng_offset = must_alloc(sizeof(*c->rng_offset));
+    *c->rng_offset = (struct kern_rng_offset){.token0 = 40, .step = 4};
     for (int i = 0; i < 2; i++) {
         const int64_t r = i ? R : 2;
         c->a[i] = matrix_random(rig, r, NIN, rig->dtype, 1);
@@ -35,7 +35,7 @@ static void lora_new(struct rig *rig, struct lora_case *c)
         c->da_ref[i][3] = 1;
         c->segments[i] = (struct kern_lora_segment){.row0 = i ? 60 : 0, .nrow = i ? 85 : 50, .r = r, .scale = i ? 0.5f : 2.0f, .a = cview(&c->a[i]),
                                                     .b = cview(&c->b[i]), .da = c->da[i], .db = c->db[i], .pitch_da = NIN, .pitch_db = r,
-                                                    .dropout = {.p = i ? 0.2f : 0, .rng = {5, 2, 7}, .token0 = 260, .width = NIN, .moment = c->moment}};
+                                                    .dropout = {.p = i ? 0.2f : 0, .rng = {5, 2, 7}, .token0 = 260, .width = NIN, .rng_offset = c->rng_offset}};
     }
     c->lora = (struct kern_lora){.nrow = NROW, .nin = NIN, .nout = NOUT, .segments = c->segments, .nsegments = 2, .x = cview(&c->x), .dy = cview(&c->dy),
                                  .s = view(&c->s), .ds = view(&c->ds)};
@@ -85,7 +85,7 @@ static void segments(struct rig *rig)
         must_free(c.da[i]), must_free(c.db[i]), must_free(c.da_ref[i]), must_free(c.db_ref[i]);
         matrix_free(&c.a[i]), matrix_free(&c.b[i]);
     }
-    must_free(c.s_ref), must_free(c.ds_ref), must_free(c.moment);
+    must_free(c.s_ref), must_free(c.ds_ref), must_free(c.rng_offset);
     matrix_free(&c.x), matrix_free(&c.dy), matrix_free(&c.s), matrix_free(&c.ds);
 }
 

@@ -68,8 +68,8 @@ static void test_memory(void **state)
     struct kern_stream *stream;
     struct kern_buffer a, b;
     assert_int_equal(cpu()->stream_new(0, NULL, &stream, message), 0);
-    assert_int_equal(memory->alloc((struct kern_place){.kind = KERN_PLACE_PINNED, .huge_pages = true, .numa_node = 1}, 100000, &a, message), 0);
-    assert_int_equal(memory->alloc((struct kern_place){.kind = KERN_PLACE_DEVICE}, 0, &b, message), 0);
+    assert_int_equal(memory->alloc((struct kern_location){.kind = KERN_MEMORY_PINNED, .huge_pages = true, .numa_node = 1}, 100000, &a, message), 0);
+    assert_int_equal(memory->alloc((struct kern_location){.kind = KERN_MEMORY_DEVICE}, 0, &b, message), 0);
     assert_null(b.data);
     memory->free(&b);
     assert_int_equal((uintptr_t)a.data % 4096, 0);
@@ -83,8 +83,8 @@ static void test_memory(void **state)
     assert_memory_equal(bytes, "\0\0\0\0efghij", 10);
     memory->free(&a);
     assert_null(a.data);
-    assert_int_equal(memory->alloc((struct kern_place){0}, SIZE_MAX / 2, &a, message), KERN_ERR_MEMORY);
-    assert_int_equal(memory->alloc((struct kern_place){.numa_node = 5000}, 4096, &a, message), KERN_ERR_ARG);
+    assert_int_equal(memory->alloc((struct kern_location){0}, SIZE_MAX / 2, &a, message), KERN_ERR_MEMORY);
+    assert_int_equal(memory->alloc((struct kern_location){.numa_node = 5000}, 4096, &a, message), KERN_ERR_ARG);
     cpu()->stream_free(stream);
 }
 

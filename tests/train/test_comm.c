@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communicator, reducer, ring and board with threads as ranks: what they hand over against what each can compute alone, and what a rank that is late, lost or failing does
+/* Communicator, reducer, ring and job status with threads as ranks: what they hand over against what each can compute alone, and what a rank that is late, lost or failing does
  * to the others. Runs under TSan. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,7 @@
 enum { MAX_RANKS = 5, NGROUPS = 7, NPARAMS = 17, NSTEPS = 3 };
 
 struct job_ranks {
-    struct board *board;
+    struct job_status *job_status;
     struct comm_world *world;
     uint32_t nranks;
     void (*body)(struct comm *, void *ctx);
@@ -48,8 +48,8 @@ static void run_ranks(uint32_t nranks, struct comm_sizes sizes, double patience,
     struct fsdpck_error err = { 0 };
     struct one ones[MAX_RANKS];
     pthread_t threads[MAX_RANKS];
-    assert_int_equal(board_new(0, nranks, nranks, patience, &all.board, &err), 0);
-    assert_int_equal(comm_world_new(nranks, sizes, all.board, &all.world, &err), 0);
+    assert_int_equal(job_status_new(0, nranks, nranks, patience, &all.job_status, &err), 0);
+    assert_int_equal(comm_world_new(nranks, sizes, all.job_status, &all.world, &err), 0);
     for (uint32_t r = 0; r < nranks; r++) {
         ones[r] = (struct one){ &all, r };
         assert_int_equal(pthread_create(&threads[r], NULL, be_rank, &ones[r]), 0);
@@ -57,7 +57,7 @@ static void run_ranks(uint32_t nranks, struct comm_sizes sizes, double patience,
     for (uint32_t r = 0; r < nranks; r++)
         pthread_join(threads[r], NULL);
     comm_world_free(all.world);
-    board_free(all.board);
+    job_status_free(all.job_status);
 }
 
 /* --- sums and exchanges */
@@ -199,7 +199,7 @@ static void fail_behind(struct comm *c, void *ctx)
     struct fsdpck_error err = { 0 };
     if (c->rank == 1) {
         fsdpck_error_set(&err, FSDPCK_ERR_FORMAT, NULL, "no good");
-        board_fail(c->board, &err);
+        job_status_fail(c->job_status, &err);
         return;
     }
     int rc = reducer_new(c->lanes[COMM_REDUCE], NULL, &reducer, &err);
@@ -306,8 +306,8 @@ static void gather(struct comm *c, void *ctx)
     struct ring *ring = NULL;
     struct fsdpck_error err = { 0 };
     char *memory = aligned_alloc(4096, ring_nbytes(&k->schedule, k->groups, NGROUPS) + 4096);
-    const struct ring_place place = { .memory = memory }; /* no device: data has moved when a gather returns */
-    int rc = memory ? ring_new(c->lanes[COMM_GATHER], &k->schedule, k->groups, NGROUPS, &place, &ring, &err) : -1;
+    const struct ring_device on = { .memory = memory }; /* no device: data has moved when a gather returns */
+    int rc = memory ? ring_new(c->lanes[COMM_GATHER], &k->schedule, k->groups, NGROUPS, &on, &ring, &err) : -1;
     bool all_stay = true;
     for (uint32_t g = 0; g < NGROUPS; g++)
         all_stay &= k->stays[g];
@@ -387,7 +387,7 @@ static void come_late(struct comm *c, void *ctx)
     int rc = c->ops->barrier(c, "meeting", &err);
     if (rc == FSDPCK_ERR_IO && strstr(err.message, "for rank 1 of 2, which is in step 7, arithmetic"))
         __atomic_fetch_add((uint32_t *)ctx, 1, __ATOMIC_RELAXED);
-    board_fail(c->board, &err);
+    job_status_fail(c->job_status, &err);
 }
 
 static void fail_alone(struct comm *c, void *ctx)
@@ -395,12 +395,12 @@ static void fail_alone(struct comm *c, void *ctx)
     struct fsdpck_error err = { 0 }, first = { 0 };
     if (c->rank == 1) {
         fsdpck_error_set(&err, FSDPCK_ERR_FORMAT, NULL, "no good");
-        board_fail(c->board, &err);
+        job_status_fail(c->job_status, &err);
         return;
     }
     int rc = c->ops->barrier(c, "meeting", &err);
-    board_lost(c->board, c->rank, "was killed"); /* too late to be the first */
-    if (rc == FSDPCK_ERR_PEER && board_error(c->board, &first) && strcmp(first.message, "no good") == 0)
+    job_status_lost(c->job_status, c->rank, "was killed"); /* too late to be the first */
+    if (rc == FSDPCK_ERR_PEER && job_status_error(c->job_status, &first) && strcmp(first.message, "no good") == 0)
         __atomic_fetch_add((uint32_t *)ctx, 1, __ATOMIC_RELAXED);
 }
 
@@ -419,15 +419,15 @@ static void test_late_and_failing(void **state)
 static void test_lost(void **state)
 {
     (void)state;
-    struct board *b;
+    struct job_status *b;
     struct fsdpck_error err = { 0 };
-    assert_int_equal(board_new(3, 2, 8, 1, &b, &err), 0);
-    board_at(b, 4, 12, "optimizer");
-    assert_false(board_error(b, &err));
-    board_lost(b, 4, "was killed by signal 9");
-    assert_true(board_failed(b) && board_error(b, &err));
+    assert_int_equal(job_status_new(3, 2, 8, 1, &b, &err), 0);
+    job_status_at(b, 4, 12, "optimizer");
+    assert_false(job_status_error(b, &err));
+    job_status_lost(b, 4, "was killed by signal 9");
+    assert_true(job_status_failed(b) && job_status_error(b, &err));
     assert_string_equal(err.message, "rank 4 of 8 was killed by signal 9 in step 12, optimizer; the other ranks were ended");
-    board_free(b);
+    job_status_free(b);
 }
 
 int main(void)

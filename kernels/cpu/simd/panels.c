@@ -201,7 +201,7 @@ INLINE void transpose(__m512i r[LANES])
     }
 }
 
-static void turn(int64_t nrow, float *sums, const struct cpu_panel_out *out)
+static void store_transposed(int64_t nrow, float *sums, const struct cpu_panel_out *out)
 {
     for (int64_t col = 0; col < out->ncol; col += LANES)
         for (int64_t row = 0; row < nrow; row += LANES) {
@@ -283,4 +283,4 @@ static void pack_cols(float *dst, int64_t width, struct kern_cmat src, int64_t n
                                      unit_row(p + (u * ELEMENTS * src.pitch + col) * BYTES, src.pitch, ncol - col, k - u * ELEMENTS > 1));
 }
 
-const struct cpu_panels TABLE = {.elements = ELEMENTS, .strip = strip, .turn = turn, .pack_rows = pack_rows, .pack_cols = pack_cols};
+const struct cpu_panels TABLE = {.elements = ELEMENTS, .strip = strip, .store_transposed = store_transposed, .pack_rows = pack_rows, .pack_cols = pack_cols};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One token at a time: products of matrices with one vector, and the attention of one token over all that came before it. Both are bound by memory: every weight
- * is read once, widened in registers. Sums are fp32 in an order that the shape alone determines. */
+/* Decoding, one token at a time: matrix-vector products, and the attention of one token over all tokens before it.
+ * Both are bound by memory bandwidth: every weight is read once and widened in registers. Sums are fp32, in an order
+ * that only the shape determines. */
 #ifndef KERNELS_DECODE_H
 #define KERNELS_DECODE_H
 
@@ -23,7 +24,7 @@ struct kern_gemv_part {
     struct kern_mat y;     /* (n), pitch ignored; may not overlap x or another part's operands */
 };
 
-/* Matrices that share x: layers that read the same input, so that threads part the work of all of them at once. */
+/* Matrices with a common x: layers with the same input, whose work the threads share out in one call. */
 struct kern_gemv {
     int64_t k;
     struct kern_cmat x; /* (k), pitch ignored */
@@ -32,7 +33,8 @@ struct kern_gemv {
 };
 typedef void kern_gemv_fn(struct kern_stream *, const struct kern_gemv *);
 
-/* o = softmax(scale · q·Kᵀ)·V for one token; query heads share key heads as in kern_attention. A window is the caller's: keys that are not seen are not passed. */
+/* o = softmax(scale · q·Kᵀ)·V for one token. Query heads share key heads as in kern_attention. For a sliding window
+ * the caller passes only the keys inside it. */
 struct kern_attention_one {
     int64_t nkeys, nhead, nkv, head_dim; /* nkeys ≥ 1, the token's own included */
     float scale;

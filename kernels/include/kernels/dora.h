@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DoRA (Liu et al. 2024, arXiv:2402.09353): each row of W + scale·B·A, an output's, is brought to a length m of its own that is trained. With n the rows' norms and
- * g = m / n, what a linear layer gives is g·(X·Wᵀ + scale·X·Aᵀ·Bᵀ) + bias. The norm is constant in the gradient (section 4.3), so that only m is new there:
+/* DoRA (Liu et al. 2024, arXiv:2402.09353). Each row of W + scale·B·A is rescaled to a trained length m. With n the
+ * norms of the rows and g = m / n, a linear layer computes g·(X·Wᵀ + scale·X·Aᵀ·Bᵀ) + bias. The gradient treats n as a
+ * constant (section 4.3), so that only the gradient of m is new:
  *
  *   norms       n  = ‖W + scale·B·A‖ of each row              dora_norm
  *   forward     U  = X·Wᵀ + S·Bᵀ                              gemm, lowrank; S by lora_down
  *               Y  = g·U + bias                               dora_scale
- *   backward    dU = g·dY                                     dora_scale; then dB, dS, dA, dX from dU (lora.h)
+ *   backward    dU = g·dY                                     dora_scale; then dB, dS, dA, dX from dU as in LoRA (lora.h)
  *               dm += Σ over rows of dY·U / n                 dora_grad
  *
- * With dropout PEFT gives the base its whole input and the change drop(X): U = drop(X)·Wᵀ + S·Bᵀ, Y = X·Wᵀ + bias + S·Bᵀ + (g - 1)·U, and the gradient of X
- * is dY·W + mask((g - 1)·dY·W) + mask(dS·A). */
+ * With dropout PEFT gives the base layer the whole input and the change drop(X): U = drop(X)·Wᵀ + S·Bᵀ, Y = X·Wᵀ +
+ * bias + S·Bᵀ + (g - 1)·U. The gradient of X is then dY·W + mask((g - 1)·dY·W) + mask(dS·A). */
 #ifndef KERNELS_DORA_H
 #define KERNELS_DORA_H
 
@@ -20,14 +21,14 @@ extern "C" {
 #endif
 
 struct kern_dora_norm {
-    int64_t nrow, ncol, r; /* r 0: of W alone */
+    int64_t nrow, ncol, r; /* r = 0: norms of W alone */
     float scale;
     struct kern_cmat w; /* (nrow, ncol) */
     struct kern_cmat a; /* (r, ncol) */
     struct kern_cmat b; /* (nrow, r) */
     float *norm;        /* (nrow) */
 };
-/* Elements are summed in fp32, k ascending, their squares in fp64. */
+/* Elements of W + scale·B·A are summed in fp32, k ascending; their squares in fp64. */
 typedef void kern_dora_norm_fn(struct kern_stream *, const struct kern_dora_norm *);
 
 struct kern_dora_scale {

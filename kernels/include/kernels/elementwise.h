@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What works on elements or rows alone: casts, sums, SwiGLU, row gather and scatter, sums over tokens. */
+/* Operations on single elements or rows: casts, sums, SwiGLU, gather and scatter of rows, sums over tokens. */
 #ifndef KERNELS_ELEMENTWISE_H
 #define KERNELS_ELEMENTWISE_H
 
@@ -25,31 +25,35 @@ struct kern_swiglu_grad {
     int64_t nrow, ncol;
     struct kern_cmat gate, up, dy;
     struct kern_mat dgate, dup; /* may be any of gate, up, dy, but not each other */
-    struct kern_mat y;          /* SwiGLU's y anew, while gate and up are at hand; may be dy if no other result is; data NULL: not wanted */
+    struct kern_mat y;          /* recomputes y of SwiGLU from gate and up; may be dy if no other result is; data NULL: not wanted */
 };
 /* dup = dy·silu(gate); dgate = dy·up·σ(gate)·(1 + gate·(1 - σ(gate))). */
 typedef void kern_swiglu_grad_fn(struct kern_stream *, const struct kern_swiglu_grad *);
 
-/* dst[j] += Σ over rows of x[·][j]: a bias's gradient. scratch: kern_sum_rows_scratch floats. */
+/* dst[j] += Σ over rows of x[·][j]: the gradient of a bias. scratch: kern_sum_rows_scratch floats. */
 typedef void kern_sum_rows_fn(struct kern_stream *, float *dst /* (ncol) */, struct kern_cmat x, int64_t nrow, int64_t ncol, float *scratch);
 static inline int64_t kern_sum_rows_scratch(int64_t nrow, int64_t ncol)
 {
     return kern_row_blocks(nrow) * ncol;
 }
 
-/* *dst = Σ x, in fp64, by blocks of KERN_ROW_BLOCK elements folded in order: the loss of many tokens. dst where the stream's kernels can write. */
+/* *dst = Σ x in fp64, over blocks of KERN_ROW_BLOCK elements whose sums are added in order: the loss of many tokens.
+ * The kernels of the stream must be able to write dst. */
 typedef void kern_sum_fn(struct kern_stream *, double *dst, const float *x, int64_t nelem);
 
-/* Row i of dst = row index[i] of src. src has nsrc rows; an index outside of them is KERN_ERR_ARG. An embedding, or the choice of supervised rows. */
+/* Row i of dst = row index[i] of src. An index outside of the nsrc rows of src is KERN_ERR_ARG. Serves embeddings and
+ * the choice of supervised rows. */
 typedef void kern_gather_rows_fn(struct kern_stream *, struct kern_mat dst, struct kern_cmat src, const int32_t *index, int64_t nrow, int64_t ncol,
                                  int64_t nsrc);
-/* Row index[i] of dst = row i of src; the indices differ. dst has ndst rows, and those without an index stay. */
+/* Row index[i] of dst = row i of src. The indices must differ. dst has ndst rows; rows without an index are left
+ * alone. */
 typedef void kern_scatter_rows_fn(struct kern_stream *, struct kern_mat dst, struct kern_cmat src, const int32_t *index, int64_t nrow, int64_t ncol,
                                   int64_t ndst);
-/* Row index[i] of dst += row i of src, for i ascending: an embedding's gradient. dst is fp32 and has ndst rows. */
+/* Row index[i] of dst += row i of src, for i ascending: the gradient of an embedding. dst is fp32 and has ndst rows. */
 typedef void kern_scatter_add_fn(struct kern_stream *, struct kern_mat dst, struct kern_cmat src, const int32_t *index, int64_t nrow, int64_t ncol,
                                  int64_t ndst);
-/* The same for a matrix that is kept transposed, as LoRA's A of an embedding is (r, vocabulary): dst[i][j] = src[j][index[i]], and its gradient. */
+/* The same for a matrix that is stored transposed, as A of a LoRA embedding is (r, vocabulary): dst[i][j] =
+ * src[j][index[i]]; and its gradient. */
 typedef void kern_gather_cols_fn(struct kern_stream *, struct kern_mat dst, struct kern_cmat src, const int32_t *index, int64_t nrow, int64_t ncol,
                                  int64_t nsrc);
 typedef void kern_scatter_add_cols_fn(struct kern_stream *, struct kern_mat dst, struct kern_cmat src, const int32_t *index, int64_t nrow, int64_t ncol,

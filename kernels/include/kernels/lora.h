@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LoRA (Hu et al. 2021): Y = X·Wᵀ + scale · (drop(X)·Aᵀ)·Bᵀ, by segments of rows (one segment is one adapter; several are tenants). The products with W
- * carry the low-rank part themselves (kern_gemm.lowrank), rounded as kern_gemm_fn says; here is what is left:
+/* LoRA (Hu et al. 2021): Y = X·Wᵀ + scale · (drop(X)·Aᵀ)·Bᵀ, by segments of rows (one segment is one adapter). The
+ * products with W include the low-rank part (kern_gemm.lowrank), rounded as kern_gemm_fn says. The remaining products
+ * are:
  *
  *   forward     S  = scale · drop(X)·Aᵀ       lora_down
  *               Y  = X·Wᵀ + S·Bᵀ              gemm, lowrank {s: S, b: B, trans_b, alpha: 1}
@@ -9,8 +10,9 @@
  *               dA += dSᵀ·drop(X)             lora_grad_a
  *               dX  = dY·W + mask(dS·A)       gemm, lowrank {s: dS, b: A, alpha: 1, dropout}
  *
- * The scale is in S, where it is rounded with it: what is added to a tile needs no factor. Modules that share X (q, k, v; gate, up) can have their A one under
- * the other and S side by side: with one scale and no dropout lora_down and lora_grad_a are one call with r = Σ r. */
+ * S includes the scale and is rounded with it, so that alpha is 1 in gemm. Modules that share X (q, k, v; gate, up)
+ * may have their A stacked and their S side by side: with a common scale and no dropout, one call of lora_down or
+ * lora_grad_a with r = Σ r does them all. */
 #ifndef KERNELS_LORA_H
 #define KERNELS_LORA_H
 
@@ -43,7 +45,7 @@ struct kern_lora {
     struct kern_mat ds;  /* (nrow, max r): written by lora_up_grad, read by lora_grad_a */
 };
 
-/* Each reads and writes only what its line above names; other members may be empty. */
+/* Each operation reads and writes only what its line above names; other members may be empty. */
 typedef void kern_lora_fn(struct kern_stream *, const struct kern_lora *);
 
 #ifdef __cplusplus

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The head and the cross-entropy, by chunks of supervised rows: the logits of all tokens never exist, and tokens without a label cost nothing. */
+/* The output head and the cross-entropy, by chunks of supervised rows. The logits of all tokens are never stored at
+ * once, and tokens without a label cost nothing. */
 #ifndef KERNELS_LOSS_H
 #define KERNELS_LOSS_H
 
@@ -11,48 +12,49 @@
 extern "C" {
 #endif
 
-/* loss[i] = ln Σ exp(logits[i]) - logits[i][target[i]]; dlogits = (softmax - onehot) · grad_scale. A negative target: loss 0, gradient 0. */
+/* loss[i] = ln Σ exp(logits[i]) - logits[i][target[i]]; dlogits = (softmax - onehot) · grad_scale. A negative target
+ * gives loss 0 and gradient 0. */
 struct kern_cross_entropy {
     int64_t nrow, ncol;
     struct kern_cmat logits; /* (nrow, ncol) */
     const int32_t *target;   /* (nrow), below ncol */
     float grad_scale;
     float *loss;             /* (nrow) */
-    struct kern_mat dlogits; /* (nrow, ncol); may start where logits does, also as bf16 over fp32 at the same pitch in bytes; data NULL: not wanted */
+    struct kern_mat dlogits; /* (nrow, ncol); may start where logits does, also as bf16 over fp32 with the same pitch in bytes; data NULL: not wanted */
 };
 typedef void kern_cross_entropy_fn(struct kern_stream *, const struct kern_cross_entropy *);
 
-/* LoRA on the head: logits += scale · (drop(H)·Aᵀ)·Bᵀ. Its gradients are added to da and db (fp32). r = 0: none. */
+/* LoRA on the head: logits += scale · (drop(H)·Aᵀ)·Bᵀ. Gradients are added to da and db (fp32). r = 0: no LoRA. */
 struct kern_head_lora {
     int64_t r;
     float scale;
     struct kern_cmat a, b;       /* (r, d), (nvocab, r) */
-    float *da, *db;              /* the same shapes, without gaps; needed if dh is */
-    struct kern_dropout dropout; /* on H; token0 and width as kern_dropout says */
+    float *da, *db;              /* the same shapes, contiguous; required if dh is wanted */
+    struct kern_dropout dropout; /* on H; token0 and width as in kern_dropout */
 };
 
 struct kern_head {
     int64_t ntok, d, nvocab;
     struct kern_cmat h;     /* (ntok, d): after the last norm */
     struct kern_cmat w;     /* (nvocab, d) */
-    int64_t nrow;           /* rows that are supervised */
-    const int32_t *rows;    /* (nrow) which they are, ascending; NULL: the first nrow rows. Must be NULL with dropout, whose numbers go by row */
-    const int32_t *target;  /* (nrow) the token to be predicted there; negative: none after all */
+    int64_t nrow;           /* number of supervised rows */
+    const int32_t *rows;    /* (nrow) their indices, ascending; NULL: the first nrow rows. Must be NULL with dropout, whose random numbers are indexed by row */
+    const int32_t *target;  /* (nrow) the token to predict; negative: not supervised after all */
     float grad_scale;       /* 1 / (supervised tokens of the whole global batch) */
     float *loss;            /* (nrow), not scaled */
-    struct kern_mat dh;     /* (ntok, d), all of it written: 0 where nothing is supervised; data NULL: only the loss. May not overlap h */
-    float *dw;              /* (nvocab, d) without gaps, added to; NULL: frozen */
+    struct kern_mat dh;     /* (ntok, d), written in full: 0 where nothing is supervised; data NULL: only the loss is wanted. Must not overlap h */
+    float *dw;              /* (nvocab, d) contiguous, added to; NULL: frozen */
     struct kern_head_lora lora;
-    enum kern_dtype output;  /* the logits are rounded to this before the loss looks at them */
-    enum kern_dtype compute; /* the logits' gradient and LoRA's thin products are rounded to this before they are multiplied */
-    int64_t chunk;           /* rows at a time; part of the shape: other chunks may give dw other bits. 0: kern_head_chunk's */
-    int64_t panel;           /* rows of W that a product of the input's gradient goes along at once, as part of the shape; 0: what a processor's cache wants */
+    enum kern_dtype output;  /* dtype that logits are rounded to before the loss */
+    enum kern_dtype compute; /* dtype that gradients of logits, and the low-rank products, are rounded to before the next product */
+    int64_t chunk;           /* rows of a chunk. Part of the shape: another value may change bits of dw. 0: kern_head_chunk */
+    int64_t panel;           /* number of rows of W in a block of the product dX = dY·W, part of the shape; 0: as fits the cache of the processor */
     void *scratch;           /* kern_head_scratch bytes, aligned to 64 */
 };
 
 int64_t kern_head_chunk(int64_t nvocab);
 size_t kern_head_scratch(const struct kern_head *head);
-/* Built on the device's table: gather rows, product, cross-entropy, products, scatter. */
+/* Composed of the device's operations: gather rows, product, cross-entropy, products, scatter. */
 void kern_head_run(const struct kern_device *device, struct kern_stream *stream, const struct kern_head *head);
 
 #ifdef __cplusplus

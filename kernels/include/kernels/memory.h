@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory by place, and copies on a stream. Nothing here knows what the bytes mean. */
+/* Memory on the host and on devices, and copies on a stream. */
 #ifndef KERNELS_MEMORY_H
 #define KERNELS_MEMORY_H
 
@@ -10,16 +10,16 @@
 extern "C" {
 #endif
 
-enum kern_place_kind {
-    KERN_PLACE_HOST,
-    KERN_PLACE_PINNED, /* host memory that a device copies from at full speed; on the CPU the same as KERN_PLACE_HOST */
-    KERN_PLACE_DEVICE, /* the device's own; on the CPU the same as KERN_PLACE_HOST */
+enum kern_memory_kind {
+    KERN_MEMORY_HOST,
+    KERN_MEMORY_PINNED, /* host memory that a device copies from at full speed; on the CPU the same as KERN_MEMORY_HOST */
+    KERN_MEMORY_DEVICE, /* the device's own; on the CPU the same as KERN_MEMORY_HOST */
 };
 
-struct kern_place {
-    enum kern_place_kind kind;
-    int index;       /* which device, for KERN_PLACE_DEVICE and _PINNED */
-    int numa_node;   /* host memory: preferred node + 1; 0 is wherever it is touched first */
+struct kern_location {
+    enum kern_memory_kind kind;
+    int index;       /* device number, for KERN_MEMORY_DEVICE and KERN_MEMORY_PINNED */
+    int numa_node;   /* host memory: preferred NUMA node + 1; 0: the node that touches it first */
     bool huge_pages; /* host memory: ask for them (madvise) */
 };
 
@@ -27,15 +27,15 @@ struct kern_place {
 struct kern_buffer {
     void *data; /* aligned to 4096 */
     size_t nbytes;
-    struct kern_place place;
+    struct kern_location location;
 };
 
 struct kern_memory {
     /* Zero-filled. On failure *out is empty and message (KERN_MESSAGE_BYTES) says why. */
-    int (*alloc)(struct kern_place place, size_t nbytes, struct kern_buffer *out, char *message);
-    /* Leaves *buffer empty. Work that uses it must be done. */
+    int (*alloc)(struct kern_location location, size_t nbytes, struct kern_buffer *out, char *message);
+    /* Leaves *buffer empty. All work that uses it must have ended. */
     void (*free)(struct kern_buffer *buffer);
-    /* Between any two places that this device reaches; may not overlap. */
+    /* Between any two locations that the device can access. dst and src must not overlap. */
     void (*copy)(struct kern_stream *, void *dst, const void *src, size_t nbytes);
     void (*zero)(struct kern_stream *, void *dst, size_t nbytes);
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* RMSNorm (Zhang and Sennrich 2019, as in Llama): y = x · rstd · gamma, rstd = 1/√(mean(x²) + eps) over groups of ncol features. ngroup > 1 is q/k-norm:
- * each head of a row is a group of its own, all share gamma. */
+/* RMSNorm (Zhang and Sennrich 2019, as in Llama): y = x · rstd · gamma, rstd = 1/√(mean(x²) + eps) over groups of ncol
+ * features. With ngroup > 1 it is q/k-norm: each head of a row is a group of its own, and all share gamma. */
 #ifndef KERNELS_NORM_H
 #define KERNELS_NORM_H
 

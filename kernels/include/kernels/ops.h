@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernel table: one row a kind of device (kern_device.ops). The CPU's is the reference and always complete. A kernel allocates nothing that its caller
- * would have to know of; scratch is the caller's and the family's header says how much. The first call of a shape may prepare a library's primitive, which
- * the stream keeps. */
+/* The table of operations that every device provides (kern_device.ops). The table of the CPU is the reference and
+ * always complete. Kernels allocate no memory that the caller must know of: the caller provides scratch, and the
+ * header of each group of operations says how much. The first call of a shape may create a library primitive, which
+ * the stream caches. */
 #ifndef KERNELS_OPS_H
 #define KERNELS_OPS_H
 
@@ -22,8 +23,8 @@
 extern "C" {
 #endif
 
-/* Every operation: its name, and the type kern_TYPE_fn whose comment says what it does. The tables of devices, their declarations and the tables that wrap them
- * are made from this list. */
+/* Every operation: its name, and its type kern_TYPE_fn, whose comment describes it. The tables of devices, their
+ * declarations and the tables that wrap them are generated from this list. */
 #define KERN_OPS(OP) \
     OP(gemm, gemm) \
     OP(rmsnorm, rmsnorm) OP(rmsnorm_grad, rmsnorm_grad) OP(rope, rope) \

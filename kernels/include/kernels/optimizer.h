@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The optimizer's step, and the norm of all gradients: of all that a rank has in one call, so that a device is given one piece of work. The norm is
- * exact: each row's sum of squares is taken in fp64 in a fixed order, and the rows are added in a wide integer, so that the sum does not depend on who owns which
- * rows. */
+/* The step of the optimizer, and the norm of all gradients. One call takes everything that a rank owns, so that a
+ * device gets one launch. The norm is exact: the sum of squares of a row is computed in fp64 in a fixed order, and
+ * rows are added in a wide integer. It therefore does not depend on which rank owns which rows. */
 #ifndef KERNELS_OPTIMIZER_H
 #define KERNELS_OPTIMIZER_H
 
@@ -19,10 +19,10 @@ struct kern_adamw_range {
     float *p, *m, *v;  /* master weights and moments, fp32 */
     const float *grad; /* fp32 */
     double weight_decay;
-    void *rounded;     /* gets p as bf16; NULL: nowhere. Overlaps no range */
+    void *rounded;     /* receives p as bf16; NULL: not wanted. Must not overlap any range */
 };
 struct kern_adamw {
-    const struct kern_adamw_range *ranges; /* (nranges) that do not overlap; read by the host, before the call returns */
+    const struct kern_adamw_range *ranges; /* (nranges) must not overlap; read by the host before the call returns */
     size_t nranges;
     double grad_scale; /* the clip coefficient; 1: none */
     double lr, beta1, beta2, eps;
@@ -37,14 +37,16 @@ struct kern_rows {
 };
 typedef void kern_sum_squares_fn(struct kern_stream *, double *out, const struct kern_rows *matrices /* read before the call returns */, size_t nmatrices);
 
-/* A sum of non-negative doubles without rounding: 32 bits in each 64-bit limb, lowest first, so that the accumulators of up to 2³¹ ranks can be added limb
- * by limb (an integer all-reduce). The last limb counts the numbers that were infinite, NaN or negative. */
+/* A sum of non-negative doubles without rounding. Each 64-bit limb holds 32 bits, lowest first, so that the
+ * accumulators of up to 2³¹ ranks can be added limb by limb (an integer all-reduce). The last limb counts the numbers
+ * that were infinite, NaN or negative. */
 enum { KERN_EXACT_LIMBS = 68 };
 struct kern_exact {
     uint64_t limb[KERN_EXACT_LIMBS + 1];
 };
 void kern_exact_add(struct kern_exact *sum, const double *x, int64_t nelem);
-/* The sum, rounded to nearest even once; NaN if one of the numbers was not finite. Limbs may be those of several accumulators added up. */
+/* The sum, rounded to nearest even once; NaN if a number was not finite. The limbs may be sums over several
+ * accumulators. */
 double kern_exact_value(const struct kern_exact *sum);
 
 #ifdef __cplusplus

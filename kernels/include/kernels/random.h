@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random numbers by counter: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11; checked against Random123's known
- * answers). A number depends on (seed, step, name, index) and on nothing else: not on threads, ranks or the order of calls. */
+/* Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11;
+ * checked against the known answers of Random123). A number depends only on (seed, step, name, index): not on threads,
+ * ranks or the order of calls. */
 #ifndef KERNELS_RANDOM_H
 #define KERNELS_RANDOM_H
 
@@ -20,28 +21,29 @@ struct kern_philox {
 /* The block function itself: ten rounds on counter with key. */
 void kern_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 
-/* Where a run stands, in memory that kernels read. */
-struct kern_moment {
+/* Offsets into the random streams, in memory that kernels read. They change from step to step while recorded launches
+ * stay the same. */
+struct kern_rng_offset {
     int64_t token0;
     uint32_t step;
 };
 
-/* Element (row, col) of a (token, feature) matrix has index (token0 + row) · width + col, in the logical tensor. It is kept if its uniform number
- * (u >> 8)·2⁻²⁴ is at least p, and then scaled by 1/(1-p). */
+/* Element (row, col) of a (token, feature) matrix has index (token0 + row) · width + col in the logical tensor. It is
+ * kept if its uniform number (u >> 8)·2⁻²⁴ is at least p, and then scaled by 1/(1-p). */
 struct kern_dropout {
-    float p; /* 0 ≤ p < 1; 0 keeps all and draws nothing */
+    float p; /* 0 ≤ p < 1; 0 keeps everything and draws no numbers */
     struct kern_philox rng;
     int64_t token0, width;
-    const struct kern_moment *moment; /* NULL, or what is added to token0 and rng.step when a kernel runs: launches are the same from step to step */
+    const struct kern_rng_offset *rng_offset; /* added to token0 and rng.step when a kernel runs; NULL: nothing is added */
 };
 
-/* The same without `moment`, for who can read it. */
+/* Adds the offset on the host, which must be able to read it, and clears rng_offset. */
 static inline struct kern_dropout kern_dropout_now(struct kern_dropout d)
 {
-    if (d.moment) {
-        d.token0 += d.moment->token0;
-        d.rng.step += d.moment->step;
-        d.moment = NULL;
+    if (d.rng_offset) {
+        d.token0 += d.rng_offset->token0;
+        d.rng.step += d.rng_offset->step;
+        d.rng_offset = NULL;
     }
     return d;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rotary positions (Su et al. 2021) in the "rotate half" form of Hugging Face: feature j and j + dim/2 of a head turn by position · inv_freq[j].
- * Scalings: linear (Chen et al. 2023), llama3 (Llama 3.1's), yarn (Peng et al. 2023), each as transformers computes it, but in fp64. */
+/* Rotary position embeddings (Su et al. 2021) in the "rotate half" form of Hugging Face: features j and j + dim/2 of a
+ * head are rotated by position · inv_freq[j]. Scalings: linear (Chen et al. 2023), llama3 (Llama 3.1), yarn (Peng et
+ * al. 2023), each as transformers computes it, but in fp64. */
 #ifndef KERNELS_ROPE_H
 #define KERNELS_ROPE_H
 
@@ -19,24 +20,24 @@ struct kern_rope {
     double factor;                            /* all but default */
     double original_max_position;             /* llama3, yarn */
     double low_freq_factor, high_freq_factor; /* llama3 */
-    double beta_fast, beta_slow;              /* yarn: 32 and 1 where the config has none */
+    double beta_fast, beta_slow;              /* yarn: 32 and 1 if the config has none */
     double attention_factor;                  /* yarn; 0: from mscale and mscale_all_dim if both are set, else 0.1·ln(factor) + 1 */
     double mscale, mscale_all_dim;            /* yarn; 0: not set */
     bool no_truncate;                         /* yarn: the config says "truncate": false */
 };
 
-/* inv_freq: (dim/2). Returns the factor that cosines and sines are multiplied by (1 but for yarn). */
+/* inv_freq: (dim/2). Returns the factor for cosines and sines (1 except with yarn). */
 double kern_rope_frequencies(const struct kern_rope *rope, double *inv_freq);
-/* Host tables, (npos, dim/2) each, for positions 0 … npos-1, with that factor in them. scratch: dim/2 doubles. */
+/* Tables on the host, (npos, dim/2) each, for positions 0 … npos-1; they include that factor. scratch: dim/2 doubles. */
 void kern_rope_tables(const struct kern_rope *rope, int64_t npos, float *cosines, float *sines, double *scratch);
 
 struct kern_rope_apply {
     int64_t nrow, nhead, dim;
-    struct kern_mat x;          /* (nrow, nhead · dim), turned in place */
-    const float *cosines;       /* (npos, dim/2), where the stream's kernels can read them */
+    struct kern_mat x;          /* (nrow, nhead · dim), rotated in place */
+    const float *cosines;       /* (npos, dim/2), readable by the kernels of the stream */
     const float *sines;
     const int32_t *positions;   /* (nrow), each below npos: the position inside its document */
-    bool inverse;               /* turn back: what the gradient needs */
+    bool inverse;               /* rotate backwards, for the gradient */
 };
 
 typedef void kern_rope_fn(struct kern_stream *, const struct kern_rope_apply *);

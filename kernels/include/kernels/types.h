@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every kernel header shares: element types and views of matrices. A view is a pointer, a row pitch and a type; it owns nothing, and its shape stands
- * in the call that takes it. All matrices are row-major, all counts are elements. */
+/* Shared by all kernel headers: element types and views of matrices. A view is a pointer, a row pitch and a type. It
+ * owns nothing, and the call that takes it defines its shape. All matrices are row-major; all counts are elements. */
 #ifndef KERNELS_TYPES_H
 #define KERNELS_TYPES_H
 
@@ -29,10 +29,10 @@ struct kern_cmat {
     enum kern_dtype dtype;
 };
 
-/* A kernel's status, and what a stream's is: the first failure wins. */
+/* Status of a kernel, or of a stream: the first failure wins. */
 enum kern_status {
     KERN_OK = 0,
-    KERN_ERR_ARG = -1,     /* a shape or type that the kernel does not do */
+    KERN_ERR_ARG = -1,     /* a shape or type that the kernel does not support */
     KERN_ERR_MEMORY = -2,  /* no memory */
     KERN_ERR_LIBRARY = -3, /* oneDNN, CUDA … refused; the message says what */
     KERN_ERR_SYSTEM = -4,  /* threads, mmap */
@@ -41,7 +41,7 @@ enum kern_status {
 
 enum { KERN_MESSAGE_BYTES = 256 };
 
-/* Sums over tokens run over blocks of this many rows, and the blocks' sums are added in order. */
+/* Sums over tokens run over blocks of this many rows; the sums of blocks are added in order. */
 enum { KERN_ROW_BLOCK = 128 };
 
 static inline int64_t kern_dtype_bytes(enum kern_dtype dtype)
@@ -49,7 +49,7 @@ static inline int64_t kern_dtype_bytes(enum kern_dtype dtype)
     return dtype == KERN_BF16 ? 2 : 4;
 }
 
-/* Blocks of KERN_ROW_BLOCK rows that nrow rows make. */
+/* Number of blocks of KERN_ROW_BLOCK rows in nrow rows. */
 static inline int64_t kern_row_blocks(int64_t nrow)
 {
     return (nrow + KERN_ROW_BLOCK - 1) / KERN_ROW_BLOCK;

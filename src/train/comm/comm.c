@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the rows of the communicator table have in common. */
+/* Shared parts of the implementations of struct comm. */
 #include "comm/comm.h"
 
 #include <string.h>
 #include <time.h>
 
-#include "comm/laps.h"
+#include "comm/stream_timer.h"
 
 uint64_t comm_now_ns(void)
 {
@@ -16,7 +16,7 @@ uint64_t comm_now_ns(void)
 
 uint64_t comm_wait_ns(const struct comm *c)
 {
-    return c->wait_ns + (c->laps ? laps_ns(c->laps, 0) : 0);
+    return c->wait_ns + (c->timer ? stream_timer_ns(c->timer, 0) : 0);
 }
 
 int comm_other_failed(const struct comm *c, const char *operation, struct fsdpck_error *err)
@@ -53,15 +53,15 @@ int comm_first_error(struct comm *c, struct fsdpck_error *first, struct fsdpck_e
     return rc;
 }
 
-int comm_out_of_patience(const struct comm *c, uint32_t late, const char *operation, struct fsdpck_error *err)
+int comm_timed_out(const struct comm *c, uint32_t late, const char *operation, struct fsdpck_error *err)
 {
     char theirs[160], ours[160];
-    board_describe(c->board, late, theirs, sizeof theirs);
-    board_describe(c->board, c->rank, ours, sizeof ours);
+    job_status_describe(c->job_status, late, theirs, sizeof theirs);
+    job_status_describe(c->job_status, c->rank, ours, sizeof ours);
     struct fsdpck_error why = { 0 };
     fsdpck_error_set(&why, FSDPCK_ERR_IO, NULL, "rank %u (%s) waited %.0f s in %s for rank %u of %u, which is %s; all ranks were ended", c->rank, ours,
-                     board_patience(c->board), operation, late, c->nranks, theirs);
-    board_fail(c->board, &why); /* at once: the rank's other threads need not wait as long */
+                     job_status_patience(c->job_status), operation, late, c->nranks, theirs);
+    job_status_fail(c->job_status, &why); /* at once: the rank's other threads need not wait as long */
     return fsdpck_error_set(err, why.code, NULL, "%s", why.message);
 }
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks do together, as one small table: a row for processes of one host over shared memory, one for MPI, and, over either of them, one for data in the
- * memory of devices. Every operation is entered by every rank in the same order, lane by lane. Knows nothing of models or steps: operations carry a name for
- * messages. */
+/* Collective operations between ranks, as a small table of functions. Implementations: shared memory for the processes
+ * of one host, MPI, and, on top of either, one for data in device memory. All ranks must enter the operations of a
+ * lane in the same order. Knows nothing of models or steps; each operation has a name for messages. */
 #ifndef TRAIN_COMM_H
 #define TRAIN_COMM_H
 
 #include <fsdpck/dtype.h>
 #include <fsdpck/error.h>
 
-#include "comm/board.h"
+#include "comm/job_status.h"
 
 struct comm;
 struct kern_stream;
@@ -51,7 +51,7 @@ enum { COMM_MAX_SUM = 256 };
 
 struct comm {
     const struct comm_ops *ops;
-    struct board *board; /* borrowed */
+    struct job_status *job_status; /* borrowed */
     enum comm_lane lane;
     uint32_t rank, nranks;
     /* Data moves on it, and an operation may return before it has moved; NULL: it has moved when the operation returns. */
@@ -61,7 +61,7 @@ struct comm {
     unsigned char *values; /* the parameters (layout.value_at): this rank's rows at least; everybody's where `views` */
     float *contribution; /* this rank's gradients (layout.grad_at) */
     uint64_t wait_ns;    /* time that the host spent in operations of this lane */
-    struct laps *laps;   /* of linked devices: how long operations take on the stream that they are put on; else NULL */
+    struct stream_timer *timer;   /* of linked devices: how long operations take on the stream that they are put on; else NULL */
     enum fsdpck_dtype reduce; /* what gradients are exchanged as: FSDPCK_FLOAT32 or FSDPCK_BFLOAT16 */
     bool views;          /* all rows of all ranks lie in `values`: nothing has to be gathered */
     struct comm *lanes[COMM_NLANES]; /* of COMM_MAIN only: itself and the others, which are freed with it */
@@ -70,12 +70,12 @@ struct comm {
 /* Of COMM_MAIN. operation: static text. */
 static inline void comm_at(struct comm *c, uint64_t step, const char *operation)
 {
-    board_at(c->board, c->rank, step, operation);
+    job_status_at(c->job_status, c->rank, step, operation);
 }
 
-static inline void comm_beat(struct comm *c)
+static inline void comm_heartbeat(struct comm *c)
 {
-    board_beat(c->board, c->rank);
+    job_status_heartbeat(c->job_status, c->rank);
 }
 
 uint64_t comm_now_ns(void);
@@ -87,7 +87,7 @@ int comm_other_failed(const struct comm *c, const char *operation, struct fsdpck
  * where the ranks cannot tell each other. */
 int comm_first_error(struct comm *c, struct fsdpck_error *first, struct fsdpck_error *err);
 /* Rank `late` is waited for no longer. */
-int comm_out_of_patience(const struct comm *c, uint32_t late, const char *operation, struct fsdpck_error *err);
+int comm_timed_out(const struct comm *c, uint32_t late, const char *operation, struct fsdpck_error *err);
 /* This rank's slices, rounded to comm.reduce and moved together at the beginning of where they lie. */
 void comm_round(const struct comm *c, const struct comm_slice *slices, size_t nslices);
 /* Element `begin` of a slice in a rank's contribution, rounded: bytes. */

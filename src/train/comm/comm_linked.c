@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All-gathers of padded shards straight into their places, and gradients sent to the owners of their rows, who add them up in the order of ranks. A rank has one
- * link, and puts all of it on one stream, from one thread: two operations are never under way at once, and every rank has them in the same order, without which
- * devices wait for each other for ever. Another thread looks after the link: it ends what is under way where another rank has failed, so that nobody waits for a
- * device that waits for a rank that is gone. */
+/* Collectives over device links: all-gathers of padded shards straight into their destination, and sends of gradients
+ * to the owners of their rows, who add them in the order of ranks. A rank has one link, and one thread enqueues all
+ * operations on one stream. So two operations never overlap, and all ranks enqueue them in the same order; otherwise
+ * devices would deadlock. Another thread watches the link: if another rank has failed, it aborts the operations in
+ * flight, so that no device waits for a rank that is gone. */
 #include "comm/comm_linked.h"
 
 #include <kernels/ops.h>
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "comm/laps.h"
+#include "comm/stream_timer.h"
 
 enum { LOOK_MS = 50, FOLD_COLS = 4096, ALIGNED = 4096 };
 
@@ -57,8 +58,8 @@ static int linked_sum(struct comm *base, uint64_t *values, size_t n, struct fsdp
 static int look(const struct linked *c, const char *operation, struct fsdpck_error *err)
 {
     char message[KERN_MESSAGE_BYTES];
-    comm_beat((struct comm *)&c->base);
-    if (board_failed(c->base.board))
+    comm_heartbeat((struct comm *)&c->base);
+    if (job_status_failed(c->base.job_status))
         return comm_other_failed(&c->base, operation, err);
     if (c->on.device->stream_status(c->folds, message) == KERN_OK && (!c->link || c->links->status(c->link, message) == KERN_OK))
         return 0;
@@ -68,7 +69,7 @@ static int look(const struct linked *c, const char *operation, struct fsdpck_err
 static int linked_gather(struct comm *base, const struct comm_piece *pieces, size_t npieces, char *into, struct fsdpck_error *err)
 {
     struct linked *c = (struct linked *)base;
-    laps_begin(base->laps, 0, c->stream);
+    stream_timer_begin(base->timer, 0, c->stream);
     if (c->link)
         c->links->begin(c->link);
     for (size_t i = 0; i < npieces; i++) {
@@ -79,7 +80,7 @@ static int linked_gather(struct comm *base, const struct comm_piece *pieces, siz
     }
     if (c->link)
         c->links->end(c->link, c->stream);
-    laps_end(base->laps, c->stream);
+    stream_timer_end(base->timer, c->stream);
     return look(c, "gather of parameters", err);
 }
 
@@ -210,7 +211,7 @@ static void follow(const struct linked *c, struct kern_event *event, struct kern
 static int linked_exchange(struct comm *base, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions, bool first, struct fsdpck_error *err)
 {
     struct linked *c = (struct linked *)base;
-    laps_begin(base->laps, 0, c->folds);
+    stream_timer_begin(base->timer, 0, c->folds);
     if (base->rank < ncontributions)
         round_own(c, slices, nslices);
     if (c->link) {
@@ -224,15 +225,15 @@ static int linked_exchange(struct comm *base, const struct comm_slice *slices, s
         else
             fold_received(c, slices, nslices, q, first && q == 0);
     }
-    laps_end(base->laps, c->folds);
+    stream_timer_end(base->timer, c->folds);
     return look(c, "exchange of gradients", err);
 }
 
 static bool is_over(void *ctx)
 {
     const struct linked *c = ctx;
-    comm_beat((struct comm *)&c->base);
-    return board_failed(c->base.board);
+    comm_heartbeat((struct comm *)&c->base);
+    return job_status_failed(c->base.job_status);
 }
 
 /* The first failure of the link is told to all; then, or when another rank has failed, nothing here is waited for any more. */
@@ -240,14 +241,14 @@ static void *watch(void *arg)
 {
     struct linked *c = arg;
     const struct timespec nap = { 0, LOOK_MS * 1000000 };
-    while (!atomic_load(&c->ending) && !board_failed(c->base.board)) {
+    while (!atomic_load(&c->ending) && !job_status_failed(c->base.job_status)) {
         char message[KERN_MESSAGE_BYTES];
         struct fsdpck_error err = { 0 };
         nanosleep(&nap, NULL);
         if (c->links->status(c->link, message) == KERN_OK)
             continue;
         fsdpck_error_set(&err, FSDPCK_ERR_IO, NULL, "rank %u of %u, link between devices: %s", c->base.rank, c->base.nranks, message);
-        board_fail(c->base.board, &err);
+        job_status_fail(c->base.job_status, &err);
     }
     if (!atomic_load(&c->ending))
         c->links->abort(c->link);
@@ -257,7 +258,7 @@ static void *watch(void *arg)
 static void free_lane(struct comm *lane)
 {
     if (lane)
-        laps_free(lane->laps);
+        stream_timer_free(lane->timer);
     free(lane);
 }
 
@@ -282,7 +283,7 @@ static const struct comm_ops linked_ops = { "linked", linked_barrier, linked_exc
 
 static int link_failed(const struct linked *c, const char *message, struct fsdpck_error *err)
 {
-    if (board_failed(c->base.board))
+    if (job_status_failed(c->base.job_status))
         return comm_other_failed(&c->base, "linking of devices", err);
     return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "rank %u of %u: its device cannot be linked to the others by %s: %s", c->base.rank, c->base.nranks, c->links->name,
                             message);
@@ -313,7 +314,7 @@ static int start_main(struct linked *c, struct fsdpck_error *err)
     if (device->stream_new(c->on.index, NULL, &c->stream, message) != KERN_OK || device->event_new(c->on.index, false, &c->made, message) != KERN_OK ||
         device->event_new(c->on.index, false, &c->moved, message) != KERN_OK)
         return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "rank %u's stream of what goes between ranks: %s", c->base.rank, message);
-    int rc = laps_new(device, c->on.index, 1, LAPS_OF_COMM, &c->base.laps, err);
+    int rc = stream_timer_new(device, c->on.index, 1, STREAM_TIMER_INTERVALS, &c->base.timer, err);
     return !rc && c->links ? open_link(c, err) : rc;
 }
 
@@ -330,7 +331,7 @@ static int add_lane(struct linked *main, enum comm_lane lane, struct fsdpck_erro
     c->base.stream = c->stream;
     c->base.launches = true;
     main->base.lanes[lane] = &c->base;
-    return laps_new(c->on.device, c->on.index, 1, LAPS_OF_COMM, &c->base.laps, err);
+    return stream_timer_new(c->on.device, c->on.index, 1, STREAM_TIMER_INTERVALS, &c->base.timer, err);
 }
 
 static uint64_t received_nbytes(uint32_t nranks, int64_t own_nelem, enum fsdpck_dtype reduce)
@@ -356,7 +357,7 @@ static struct linked *new_main(struct comm *host, const struct comm_on_device *o
     c->received = memory;
     if (host->reduce != FSDPCK_FLOAT32)
         c->rounded = memory + (received_nbytes(host->nranks, on->own_nelem, host->reduce) + ALIGNED - 1) / ALIGNED * ALIGNED;
-    c->base = (struct comm){ .ops = &linked_ops, .board = host->board, .lane = COMM_MAIN, .rank = host->rank, .nranks = host->nranks, .values = on->values,
+    c->base = (struct comm){ .ops = &linked_ops, .job_status = host->job_status, .lane = COMM_MAIN, .rank = host->rank, .nranks = host->nranks, .values = on->values,
                              .contribution = on->contribution, .reduce = host->reduce, .views = views };
     c->base.lanes[COMM_MAIN] = &c->base;
     c->base.lanes[COMM_SAVE] = host->lanes[COMM_SAVE];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks whose devices are linked: parameters and gradients go from device to device, on streams, and never through the host's memory; or the only rank there is.
- * What is agreed on by words goes over the host's communicator. */
+/* Ranks whose devices are linked: parameters and gradients go from device to device on streams and never pass through
+ * host memory. Also serves a single rank. Small messages use the communicator of the host. */
 #ifndef TRAIN_COMM_LINKED_H
 #define TRAIN_COMM_LINKED_H
 

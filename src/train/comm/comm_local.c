@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared memory between processes of one host. Waiting is done on futexes with a time limit, so that a lost or stalled rank is named and not waited for. */
+/* Shared memory between processes of one host. Waits use futexes with a timeout, so that a lost or stalled rank is
+ * named instead of waited for. */
 #include "comm/comm_local.h"
 
 #include <linux/futex.h>
@@ -26,7 +27,7 @@ struct comm_world {
     uint32_t nranks;
     size_t nbytes; /* of this mapping */
     struct comm_sizes sizes;
-    struct board *board;
+    struct job_status *job_status;
     unsigned char *values;
     float *grads; /* mappings of their own, at the same address everywhere */
     size_t values_nbytes, grads_nbytes;
@@ -57,7 +58,7 @@ static void *map_for(uint32_t nranks, size_t nbytes)
     return p;
 }
 
-int comm_world_new(uint32_t nranks, struct comm_sizes sizes, struct board *board, struct comm_world **out, struct fsdpck_error *err)
+int comm_world_new(uint32_t nranks, struct comm_sizes sizes, struct job_status *job_status, struct comm_world **out, struct fsdpck_error *err)
 {
     size_t nbytes = sizeof(struct comm_world) + nranks * sizeof(struct shared_rank);
     struct comm_world *w = map_shared(nbytes);
@@ -67,7 +68,7 @@ int comm_world_new(uint32_t nranks, struct comm_sizes sizes, struct board *board
     w->nranks = nranks;
     w->nbytes = nbytes;
     w->sizes = sizes;
-    w->board = board;
+    w->job_status = job_status;
     w->values_nbytes = sizes.value_nbytes;
     w->grads_nbytes = (size_t)sizes.grad_nelem * nranks * sizeof(float);
     w->values = map_for(nranks, w->values_nbytes);
@@ -116,11 +117,11 @@ static int wait_generation(struct local *c, struct gate *gate, uint32_t seen, co
 {
     uint64_t started = comm_now_ns();
     while (atomic_load(&gate->generation) == seen) {
-        if (board_failed(c->base.board))
+        if (job_status_failed(c->base.job_status))
             return comm_other_failed(&c->base, operation, err);
-        if ((double)(comm_now_ns() - started) > 1e9 * board_patience(c->base.board))
-            return comm_out_of_patience(&c->base, late_rank(c), operation, err);
-        comm_beat(&c->base);
+        if ((double)(comm_now_ns() - started) > 1e9 * job_status_patience(c->base.job_status))
+            return comm_timed_out(&c->base, late_rank(c), operation, err);
+        comm_heartbeat(&c->base);
         futex_wait(&gate->generation, seen, 100000000);
     }
     return 0;
@@ -134,9 +135,9 @@ static int local_barrier(struct comm *base, const char *operation, struct fsdpck
     uint32_t seen = atomic_load(&gate->generation);
     int rc = 0;
     if (base->lane == COMM_MAIN)
-        board_operation(base->board, base->rank, operation);
+        job_status_operation(base->job_status, base->rank, operation);
     atomic_fetch_add(&c->world->ranks[base->rank].arrivals[base->lane], 1);
-    if (board_failed(base->board))
+    if (job_status_failed(base->job_status))
         return comm_other_failed(base, operation, err);
     if (atomic_fetch_add(&gate->arrived, 1) + 1 == c->world->nranks) {
         atomic_store(&gate->arrived, 0);
@@ -177,9 +178,9 @@ static int local_gather(struct comm *base, const struct comm_piece *pieces, size
     uint64_t started = comm_now_ns();
     for (size_t i = 0; i < npieces; i++)
         memcpy(into + pieces[i].into, base->values + pieces[i].at, pieces[i].nbytes);
-    comm_beat(base);
+    comm_heartbeat(base);
     base->wait_ns += comm_now_ns() - started;
-    return board_failed(base->board) ? comm_other_failed(base, "gather of parameters", err) : 0;
+    return job_status_failed(base->job_status) ? comm_other_failed(base, "gather of parameters", err) : 0;
 }
 
 static int local_sum(struct comm *base, uint64_t *values, size_t n, struct fsdpck_error *err)
@@ -210,7 +211,7 @@ static struct comm *join_lane(struct comm_world *w, uint32_t rank, enum comm_lan
     if (!c)
         return NULL;
     c->world = w;
-    c->base = (struct comm){ .ops = &local_ops, .board = w->board, .lane = lane, .rank = rank, .nranks = w->nranks, .values = w->values,
+    c->base = (struct comm){ .ops = &local_ops, .job_status = w->job_status, .lane = lane, .rank = rank, .nranks = w->nranks, .values = w->values,
                              .contribution = w->grads + (int64_t)rank * w->sizes.grad_nelem, .reduce = w->sizes.reduce, .views = !w->sizes.copies };
     return &c->base;
 }

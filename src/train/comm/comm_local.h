@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks of one host, over memory that they share: made before the processes part, joined by each. */
+/* Ranks of one host that communicate over shared memory. It is created before the processes fork, and each rank joins
+ * it. */
 #ifndef TRAIN_COMM_LOCAL_H
 #define TRAIN_COMM_LOCAL_H
 
@@ -14,8 +15,8 @@ struct comm_sizes {
     bool copies; /* gather by copying although memory is shared */
 };
 
-/* Memory is backed when it is touched. board: of all ranks; borrowed. */
-int comm_world_new(uint32_t nranks, struct comm_sizes sizes, struct board *board, struct comm_world **out, struct fsdpck_error *err);
+/* Memory is backed when it is touched. job_status: that of all ranks; borrowed. */
+int comm_world_new(uint32_t nranks, struct comm_sizes sizes, struct job_status *job_status, struct comm_world **out, struct fsdpck_error *err);
 void comm_world_free(struct comm_world *w); /* NULL does nothing */
 /* The caller is rank `rank` from now on. *out is its COMM_MAIN, freed with its ops->free. */
 int comm_world_join(struct comm_world *w, uint32_t rank, struct comm **out, struct fsdpck_error *err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The MPI row. Everything is made of messages between two ranks, so that a wait knows for whom it waits; nothing here blocks inside MPI, so that a lost or stalled
- * rank is named after a time. A lane is a communicator of its own, and a thread of its own (MPI_THREAD_MULTIPLE). */
+/* The MPI implementation. All operations consist of messages between two ranks, so that a wait knows the rank it waits
+ * for. Nothing blocks inside MPI, so that a lost or stalled rank is named after a timeout. Each lane has a
+ * communicator and a thread of its own (MPI_THREAD_MULTIPLE). */
 #include "comm/comm_mpi.h"
 
 #include <mpi.h>
@@ -69,7 +70,7 @@ static int wait_for(struct mpi *c, uint32_t first, uint32_t n, const char *opera
 {
     uint64_t started = comm_now_ns();
     if (c->base.lane == COMM_MAIN) {
-        board_operation(c->base.board, c->base.rank, operation);
+        job_status_operation(c->base.job_status, c->base.rank, operation);
         mpi_alarm_waiting(c->alarm, true);
     }
     for (uint64_t turn = 0;; turn++) {
@@ -78,11 +79,11 @@ static int wait_for(struct mpi *c, uint32_t first, uint32_t n, const char *opera
             return mpi_failed(c, code, operation, err);
         if (done)
             break;
-        if (board_failed(c->base.board))
+        if (job_status_failed(c->base.job_status))
             return comm_other_failed(&c->base, operation, err);
-        if ((double)(comm_now_ns() - started) > 1e9 * board_patience(c->base.board))
-            return comm_out_of_patience(&c->base, mpi_alarm_find_late(c->alarm, pending_peer(c)), operation, err);
-        comm_beat(&c->base);
+        if ((double)(comm_now_ns() - started) > 1e9 * job_status_patience(c->base.job_status))
+            return comm_timed_out(&c->base, mpi_alarm_find_late(c->alarm, pending_peer(c)), operation, err);
+        comm_heartbeat(&c->base);
         if (c->base.lane != COMM_MAIN || turn > SPINS)
             nap(NAP_NS);
     }
@@ -337,12 +338,12 @@ static void mpi_free(struct comm *base)
 
 static const struct comm_ops mpi_ops = { "mpi", mpi_barrier, mpi_exchange, mpi_gather, NULL, mpi_sum, mpi_free };
 
-static struct mpi *new_lane(struct board *board, uint32_t rank, uint32_t nranks, enum comm_lane lane)
+static struct mpi *new_lane(struct job_status *job_status, uint32_t rank, uint32_t nranks, enum comm_lane lane)
 {
     struct mpi *c = calloc(1, sizeof *c);
     if (!c)
         return NULL;
-    c->base = (struct comm){ .ops = &mpi_ops, .board = board, .lane = lane, .rank = rank, .nranks = nranks };
+    c->base = (struct comm){ .ops = &mpi_ops, .job_status = job_status, .lane = lane, .rank = rank, .nranks = nranks };
     c->requests = calloc(2 * (size_t)nranks, sizeof(MPI_Request));
     c->sums = calloc((size_t)nranks * COMM_MAX_SUM, sizeof *c->sums);
     if (c->requests && c->sums && MPI_Comm_dup(MPI_COMM_WORLD, &c->comm) == MPI_SUCCESS) {
@@ -397,16 +398,16 @@ static int start_mpi(uint32_t rank, uint32_t nranks, struct fsdpck_error *err)
     return 0;
 }
 
-int comm_mpi_join(struct board *board, uint32_t rank, uint32_t nranks, struct comm_sizes sizes, struct comm **out, struct fsdpck_error *err)
+int comm_mpi_join(struct job_status *job_status, uint32_t rank, uint32_t nranks, struct comm_sizes sizes, struct comm **out, struct fsdpck_error *err)
 {
     struct comm *lanes[COMM_NLANES];
     *out = NULL;
     struct mpi_alarm *alarm = NULL;
     int rc = start_mpi(rank, nranks, err);
     if (!rc)
-        rc = mpi_alarm_start(board, rank, nranks, &alarm, err);
+        rc = mpi_alarm_start(job_status, rank, nranks, &alarm, err);
     for (int lane = 0; lane < COMM_NLANES && !rc; lane++) {
-        struct mpi *c = new_lane(board, rank, nranks, (enum comm_lane)lane);
+        struct mpi *c = new_lane(job_status, rank, nranks, (enum comm_lane)lane);
         lanes[lane] = c ? &c->base : NULL;
         if (c)
             c->alarm = alarm;
@@ -424,10 +425,10 @@ void comm_mpi_abandon(struct comm *comm)
     mpi_alarm_wait(((struct mpi *)comm)->alarm);
 }
 
-void comm_mpi_tell(struct board *board, uint32_t rank, uint32_t nranks)
+void comm_mpi_tell(struct job_status *job_status, uint32_t rank, uint32_t nranks)
 {
     struct fsdpck_error ignored = { 0 };
     struct mpi_alarm *alarm = NULL;
-    if (start_mpi(rank, nranks, &ignored) == 0 && mpi_alarm_start(board, rank, nranks, &alarm, &ignored) == 0)
+    if (start_mpi(rank, nranks, &ignored) == 0 && mpi_alarm_start(job_status, rank, nranks, &alarm, &ignored) == 0)
         mpi_alarm_wait(alarm);
 }

@@ -7,9 +7,9 @@ bool comm_mpi_is_built(void)
     return false;
 }
 
-int comm_mpi_join(struct board *board, uint32_t rank, uint32_t nranks, struct comm_sizes sizes, struct comm **out, struct fsdpck_error *err)
+int comm_mpi_join(struct job_status *job_status, uint32_t rank, uint32_t nranks, struct comm_sizes sizes, struct comm **out, struct fsdpck_error *err)
 {
-    (void)board;
+    (void)job_status;
     (void)rank;
     (void)nranks;
     (void)sizes;
@@ -22,9 +22,9 @@ void comm_mpi_abandon(struct comm *comm)
     (void)comm;
 }
 
-void comm_mpi_tell(struct board *board, uint32_t rank, uint32_t nranks)
+void comm_mpi_tell(struct job_status *job_status, uint32_t rank, uint32_t nranks)
 {
-    (void)board;
+    (void)job_status;
     (void)rank;
     (void)nranks;
 }

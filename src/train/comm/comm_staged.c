@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank's parts go down to the host's communicator when they have changed, whole groups come up when they are gathered; gradients go down to be folded by the
- * host, and their sums come up. */
+/* The rank copies its shard to the communicator of the host when it has changed, and whole groups back to the device
+ * when they are gathered. Gradients are copied to the host, which folds them, and their sums are copied back. */
 #include "comm/comm_staged.h"
 
 #include <stdlib.h>
@@ -75,9 +75,9 @@ static int staged_gather(struct comm *base, const struct comm_piece *pieces, siz
     }
     if (!rc)
         rc = sync(c, operation, err);
-    comm_beat(base);
+    comm_heartbeat(base);
     base->wait_ns += comm_now_ns() - started;
-    return !rc && board_failed(base->board) ? comm_other_failed(base, operation, err) : rc;
+    return !rc && job_status_failed(base->job_status) ? comm_other_failed(base, operation, err) : rc;
 }
 
 /* The caller's slices, into `sums`. */
@@ -147,7 +147,7 @@ static const struct comm_ops staged_ops = { "staged", staged_barrier, staged_exc
 
 static int start_lane(struct staged *c, char *message)
 {
-    const struct kern_place pinned = { .kind = KERN_PLACE_PINNED, .index = c->on.index };
+    const struct kern_location pinned = { .kind = KERN_MEMORY_PINNED, .index = c->on.index };
     const size_t sums_nbytes = (size_t)c->on.own_nelem * sizeof(float);
     if (c->base.lane == COMM_MAIN) {
         c->copies = c->on.compute;
@@ -166,7 +166,7 @@ static int new_lane(struct comm *host, const struct comm_on_device *on, struct s
         return fsdpck_error_nomem(err, sizeof *c);
     c->host = host;
     c->on = *on;
-    c->base = (struct comm){ .ops = &staged_ops, .board = host->board, .lane = host->lane, .rank = host->rank, .nranks = host->nranks,
+    c->base = (struct comm){ .ops = &staged_ops, .job_status = host->job_status, .lane = host->lane, .rank = host->rank, .nranks = host->nranks,
                              .values = on->values, .contribution = on->contribution };
     if (start_lane(c, message) != KERN_OK)
         return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "rank %u's memory for what passes through the host: %s", host->rank, message);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks whose parameters and gradients lie in devices' memory, over the host's communicator: everything goes through the host's memory. For several ranks on one
- * device, and for devices without links of their own. The schedule and the bits are those of the host's. */
+/* Ranks with parameters and gradients in device memory that communicate through host memory. For several ranks on one
+ * device, and for devices without links. The schedule and the bits are those of the host communicator. */
 #ifndef TRAIN_COMM_STAGED_H
 #define TRAIN_COMM_STAGED_H
 

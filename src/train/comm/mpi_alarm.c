@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages between two ranks, beside those of the lanes: ALARM carries an error, ACK says whether who got it has failed by itself, ASK and HERE are the roll call.
- * Nothing waits without end: a rank that is stopped answers nobody. */
+/* Messages between two ranks, apart from those of the lanes. ALARM carries an error; ACK answers it and says whether
+ * the receiver has failed by itself; ASK and HERE are the roll call. No wait is unbounded: a rank that is stopped
+ * never answers. */
 #include "comm/mpi_alarm.h"
 
 #include <errno.h>
@@ -14,7 +15,7 @@ enum { ALARM = 2, ACK, ASK, HERE }; /* tags in MPI_COMM_WORLD */
 enum { POLL_MS = 10, ANSWER_MS = 4000 };
 
 struct mpi_alarm {
-    struct board *board;
+    struct job_status *job_status;
     uint32_t rank, nranks;
     pthread_t thread;
     pthread_mutex_t roll; /* one roll call at a time */
@@ -57,7 +58,7 @@ static void take_alarms(struct mpi_alarm *a)
     struct fsdpck_error err;
     uint32_t from;
     while (take(ALARM, &err, sizeof err, &from))
-        send(&answers[!board_tell(a->board, &err)], sizeof answers[0], from, ACK);
+        send(&answers[!job_status_adopt(a->job_status, &err)], sizeof answers[0], from, ACK);
 }
 
 static void answer(struct mpi_alarm *a)
@@ -100,7 +101,7 @@ static void take_acks(struct mpi_alarm *a)
         return;
     for (uint32_t r = 0; r < a->rank; r++) {
         if (a->failed_too[r] == 1)
-            board_hush(a->board);
+            job_status_mute(a->job_status);
     }
     atomic_store(&a->done, true);
 }
@@ -113,7 +114,7 @@ static void *run(void *arg)
         answer(a);
         if (a->acks && !atomic_load(&a->done))
             take_acks(a);
-        else if (!a->acks && !board_was_told(a->board) && board_error(a->board, &a->error))
+        else if (!a->acks && !job_status_is_muted(a->job_status) && job_status_error(a->job_status, &a->error))
             raise_alarm(a);
         nap();
     }
@@ -129,7 +130,7 @@ static void free_alarm(struct mpi_alarm *a)
     free(a);
 }
 
-int mpi_alarm_start(struct board *board, uint32_t rank, uint32_t nranks, struct mpi_alarm **out, struct fsdpck_error *err)
+int mpi_alarm_start(struct job_status *job_status, uint32_t rank, uint32_t nranks, struct mpi_alarm **out, struct fsdpck_error *err)
 {
     struct mpi_alarm *a = calloc(1, sizeof *a);
     *out = NULL;
@@ -137,7 +138,7 @@ int mpi_alarm_start(struct board *board, uint32_t rank, uint32_t nranks, struct 
         return fsdpck_error_nomem(err, sizeof *a);
     a->failed_too = calloc(nranks, sizeof *a->failed_too);
     a->silent = calloc(nranks, sizeof *a->silent);
-    a->board = board;
+    a->job_status = job_status;
     a->rank = rank;
     a->nranks = nranks;
     pthread_mutex_init(&a->roll, NULL);
@@ -160,7 +161,7 @@ void mpi_alarm_end(struct mpi_alarm *a)
 
 void mpi_alarm_wait(struct mpi_alarm *a)
 {
-    for (long ms = 0; ms < 2 * ANSWER_MS && !atomic_load(&a->done) && !(board_was_told(a->board) && !a->acks); ms += POLL_MS)
+    for (long ms = 0; ms < 2 * ANSWER_MS && !atomic_load(&a->done) && !(job_status_is_muted(a->job_status) && !a->acks); ms += POLL_MS)
         nap();
 }
 

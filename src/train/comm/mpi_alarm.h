@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Failures between ranks that a launcher started: each board is one supervisor's, so a thread of each rank carries errors from one to the others, and answers those
- * who look for the rank that stalls. Of ranks that fail at once, the lowest speaks. */
+/* Propagates failures between ranks that a launcher started. Each rank has a supervisor and a job_status of its own;
+ * so a thread in each rank carries errors between them, and answers ranks that look for a stalled one. If several
+ * ranks fail at once, the lowest reports. */
 #ifndef TRAIN_MPI_ALARM_H
 #define TRAIN_MPI_ALARM_H
 
-#include "comm/board.h"
+#include "comm/job_status.h"
 
 struct mpi_alarm;
 
-/* After MPI_Init_thread, in the process of the rank. board: borrowed. */
-int mpi_alarm_start(struct board *board, uint32_t rank, uint32_t nranks, struct mpi_alarm **out, struct fsdpck_error *err);
+/* After MPI_Init_thread, in the process of the rank. job_status: borrowed. */
+int mpi_alarm_start(struct job_status *job_status, uint32_t rank, uint32_t nranks, struct mpi_alarm **out, struct fsdpck_error *err);
 void mpi_alarm_end(struct mpi_alarm *a); /* before MPI_Finalize; NULL does nothing */
 /* This rank has failed: returns when the others know, or after a time. */
 void mpi_alarm_wait(struct mpi_alarm *a);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rank 0 makes a file without a name, the others open it through /proc. A random number in it tells that it is the right one: a process of another container may
- * have the same number. */
+/* Rank 0 makes a nameless file, and the others open it through /proc. A random number in it proves that it is the
+ * right one: a process of another container may have the same process id. */
 #include "comm/one_host.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that ranks of one host share although no parent made it for them. */
+/* Shared memory for ranks of one host that have no common parent process. */
 #ifndef TRAIN_ONE_HOST_H
 #define TRAIN_ONE_HOST_H
 

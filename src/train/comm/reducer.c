@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One worker or none, two counters that only grow: exchanges that were started, and those that are over (or waited for, by the compute stream). */
+/* At most one worker thread, and two counters that only grow: exchanges started, and exchanges done (or waited for by
+ * the compute stream). */
 #include "comm/reducer.h"
 
 #include <stdlib.h>
@@ -7,14 +8,14 @@
 
 #include <kernels/memory.h>
 
-#include "comm/laps.h"
+#include "comm/stream_timer.h"
 #include "comm/worker.h"
 
 struct reducer {
     struct comm *comm;
-    struct reducer_place place; /* where comm launches */
+    struct reducer_device on; /* where comm launches */
     struct kern_event *made, *done[REDUCER_JOBS];
-    struct laps *stalls; /* of the compute stream, for exchanges */
+    struct stream_timer *stalls; /* of the compute stream, for exchanges */
     struct worker worker;
     /* under its lock */
     struct reducer_job jobs[REDUCER_JOBS]; /* job i is jobs[i % REDUCER_JOBS] */
@@ -63,13 +64,13 @@ static int make_events(struct reducer *r, struct fsdpck_error *err)
     char message[KERN_MESSAGE_BYTES];
     _Static_assert(REDUCER_JOBS == 2, "an event a job");
     for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
-        if (r->place.device->event_new(r->place.index, false, events[i], message) != KERN_OK)
+        if (r->on.device->event_new(r->on.index, false, events[i], message) != KERN_OK)
             return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "events of exchanges: %s", message);
     }
     return 0;
 }
 
-int reducer_new(struct comm *comm, const struct reducer_place *place, struct reducer **out, struct fsdpck_error *err)
+int reducer_new(struct comm *comm, const struct reducer_device *on, struct reducer **out, struct fsdpck_error *err)
 {
     struct reducer *r = calloc(1, sizeof *r);
     *out = NULL;
@@ -77,12 +78,12 @@ int reducer_new(struct comm *comm, const struct reducer_place *place, struct red
         return fsdpck_error_nomem(err, sizeof *r);
     r->comm = comm;
     if (comm->launches)
-        r->place = *place;
+        r->on = *on;
     int rc = worker_start(&r->worker, comm->launches ? NULL : do_next, r, err);
     if (!rc && comm->launches)
         rc = make_events(r, err);
     if (!rc && comm->launches)
-        rc = laps_new(place->device, place->index, 1, LAPS_OF_COMM, &r->stalls, err);
+        rc = stream_timer_new(on->device, on->index, 1, STREAM_TIMER_INTERVALS, &r->stalls, err);
     if (rc)
         reducer_free(r);
     else
@@ -95,21 +96,21 @@ void reducer_free(struct reducer *r)
     if (!r)
         return;
     worker_stop(&r->worker);
-    if (r->place.device) {
-        r->place.device->event_free(r->made);
-        r->place.device->event_free(r->done[0]);
-        r->place.device->event_free(r->done[1]);
+    if (r->on.device) {
+        r->on.device->event_free(r->made);
+        r->on.device->event_free(r->done[0]);
+        r->on.device->event_free(r->done[1]);
     }
-    laps_free(r->stalls);
+    stream_timer_free(r->stalls);
     free(r);
 }
 
 /* Behind what the compute stream has, and in front of an event that it can wait for. */
 static void launch(struct reducer *r, const struct reducer_job *job)
 {
-    const struct kern_device *device = r->place.device;
+    const struct kern_device *device = r->on.device;
     struct fsdpck_error err = { 0 };
-    device->event_record(r->made, r->place.compute);
+    device->event_record(r->made, r->on.compute);
     device->event_wait(r->made, r->comm->stream);
     if (!r->error.code && r->comm->ops->exchange(r->comm, job->slices, job->nslices, job->ncontributions, job->first, &err))
         r->error = err;
@@ -124,14 +125,14 @@ static void wait_on_device(struct reducer *r, uint32_t left)
     if (r->started - r->over <= left)
         return;
     r->over = r->started - left;
-    laps_begin(r->stalls, 0, r->place.compute);
-    r->place.device->event_wait(r->done[(r->over - 1) % REDUCER_JOBS], r->place.compute);
-    laps_end(r->stalls, r->place.compute);
+    stream_timer_begin(r->stalls, 0, r->on.compute);
+    r->on.device->event_wait(r->done[(r->over - 1) % REDUCER_JOBS], r->on.compute);
+    stream_timer_end(r->stalls, r->on.compute);
 }
 
 void reducer_start(struct reducer *r, const struct reducer_job *job)
 {
-    if (r->place.device) {
+    if (r->on.device) {
         launch(r, job);
         return;
     }
@@ -145,7 +146,7 @@ int reducer_wait(struct reducer *r, uint32_t left, struct fsdpck_error *err)
 {
     uint64_t started = comm_now_ns();
     pthread_mutex_lock(&r->worker.lock);
-    if (r->place.device)
+    if (r->on.device)
         wait_on_device(r, left);
     while (r->started - r->over > left)
         pthread_cond_wait(&r->worker.changed, &r->worker.lock);
@@ -164,7 +165,7 @@ struct reducer_times reducer_times(const struct reducer *r)
     struct reducer_times t = r->times;
     pthread_mutex_unlock(&lock->worker.lock);
     if (r->stalls) {
-        t.waited_ns = laps_ns(r->stalls, 0);
+        t.waited_ns = stream_timer_ns(r->stalls, 0);
         t.busy_ns = comm_wait_ns(r->comm);
     }
     return t;

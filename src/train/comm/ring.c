@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One worker or none, counters that only grow during a micro-batch: uses wanted, there, and over. */
+/* At most one worker thread, and counters that only grow during a micro-batch: uses requested, gathered, and over. */
 #include "comm/ring.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/laps.h"
+#include "comm/stream_timer.h"
 #include "comm/worker.h"
 
 struct ring {
     struct comm *comm;
     const struct schedule *schedule;
     const struct ring_group *groups;
-    struct ring_place place;
+    struct ring_device on;
     char **slots; /* (schedule->nslots) */
     /* Where comm moves data on a stream, else NULL: (schedule->nentries) a use's group has been gathered, on comm's stream; (and one more) a use is over, on the
      * compute stream, the last one being the beginning of the micro-batch, when parameters have changed and all buffers are free. */
     struct kern_event **arrived, **left;
-    struct laps *stalls;  /* where comm launches: of the compute stream, for gathers */
+    struct stream_timer *stalls;  /* where comm launches: of the compute stream, for gathers */
     struct worker worker; /* where comm launches, without a thread: the caller gathers */
     /* under its lock */
     enum ring_mode mode;
@@ -86,12 +86,12 @@ static bool gather_next(void *ctx)
     pthread_mutex_unlock(&r->worker.lock);
     const uint64_t started = comm_now_ns();
     if (r->left)
-        r->place.device->event_wait(e->after > 0 ? r->left[e->after - 1] : r->left[r->schedule->nentries], r->comm->stream);
+        r->on.device->event_wait(e->after > 0 ? r->left[e->after - 1] : r->left[r->schedule->nentries], r->comm->stream);
     int rc = n ? r->comm->ops->gather(r->comm, pieces, n, r->slots[e->slot], &err) : 0;
     for (size_t i = 0; i < n; i++)
         nbytes += pieces[i].nbytes;
     if (r->arrived)
-        r->place.device->event_record(r->arrived[use], r->comm->stream);
+        r->on.device->event_record(r->arrived[use], r->comm->stream);
     pthread_mutex_lock(&r->worker.lock);
     r->times.gathered_ns += comm_now_ns() - started;
     r->times.nbytes += nbytes;
@@ -117,7 +117,7 @@ static int cut_slots(struct ring *r, uint32_t ngroups, struct fsdpck_error *err)
     if (!r->slots)
         return fsdpck_error_nomem(err, r->schedule->nslots * sizeof *r->slots);
     for (uint32_t i = 0; i < r->schedule->nslots; i++) {
-        r->slots[i] = r->place.memory + at;
+        r->slots[i] = r->on.memory + at;
         at += slot_nbytes(r->schedule, r->groups, ngroups, i);
     }
     return 0;
@@ -126,7 +126,7 @@ static int cut_slots(struct ring *r, uint32_t ngroups, struct fsdpck_error *err)
 static void free_events(const struct ring *r, struct kern_event **events)
 {
     for (uint32_t i = 0; events && i <= r->schedule->nentries; i++)
-        r->place.device->event_free(events[i]);
+        r->on.device->event_free(events[i]);
     free(events);
 }
 
@@ -137,13 +137,13 @@ static int make_events(struct ring *r, struct kern_event ***out, struct fsdpck_e
     if (!events)
         return fsdpck_error_nomem(err, r->schedule->nentries * sizeof *events);
     for (uint32_t i = 0; i <= r->schedule->nentries; i++) {
-        if (r->place.device->event_new(r->place.index, false, &events[i], message) != KERN_OK)
+        if (r->on.device->event_new(r->on.index, false, &events[i], message) != KERN_OK)
             return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "events of gathers: %s", message);
     }
     return 0;
 }
 
-int ring_new(struct comm *comm, const struct schedule *schedule, const struct ring_group *groups, uint32_t ngroups, const struct ring_place *place,
+int ring_new(struct comm *comm, const struct schedule *schedule, const struct ring_group *groups, uint32_t ngroups, const struct ring_device *on,
              struct ring **out, struct fsdpck_error *err)
 {
     struct ring *r = calloc(1, sizeof *r);
@@ -153,7 +153,7 @@ int ring_new(struct comm *comm, const struct schedule *schedule, const struct ri
     r->comm = comm;
     r->schedule = schedule;
     r->groups = groups;
-    r->place = *place;
+    r->on = *on;
     r->nuses = r->there = r->over = r->wanted = 0; /* no micro-batch has begun */
     int rc = cut_slots(r, ngroups, err);
     if (!rc && comm->stream)
@@ -161,7 +161,7 @@ int ring_new(struct comm *comm, const struct schedule *schedule, const struct ri
     if (!rc && comm->stream)
         rc = make_events(r, &r->left, err);
     if (!rc && comm->launches)
-        rc = laps_new(place->device, place->index, 1, LAPS_OF_COMM, &r->stalls, err);
+        rc = stream_timer_new(on->device, on->index, 1, STREAM_TIMER_INTERVALS, &r->stalls, err);
     if (!rc)
         rc = worker_start(&r->worker, comm->launches ? NULL : gather_next, r, err);
     if (rc)
@@ -178,7 +178,7 @@ void ring_free(struct ring *r)
     worker_stop(&r->worker);
     free_events(r, r->arrived);
     free_events(r, r->left);
-    laps_free(r->stalls);
+    stream_timer_free(r->stalls);
     free(r->slots);
     free(r);
 }
@@ -190,7 +190,7 @@ void ring_begin(struct ring *r, enum ring_mode mode, uint32_t nuses)
     r->nuses = nuses;
     r->wanted = r->there = r->over = r->live = 0;
     if (r->left)
-        r->place.device->event_record(r->left[r->schedule->nentries], r->place.compute);
+        r->on.device->event_record(r->left[r->schedule->nentries], r->on.compute);
     gather_in_line(r);
     pthread_cond_broadcast(&r->worker.changed);
     pthread_mutex_unlock(&r->worker.lock);
@@ -199,10 +199,10 @@ void ring_begin(struct ring *r, enum ring_mode mode, uint32_t nuses)
 static void wait_on_device(struct ring *r, uint32_t use)
 {
     if (r->stalls)
-        laps_begin(r->stalls, 0, r->place.compute);
-    r->place.device->event_wait(r->arrived[use], r->place.compute);
+        stream_timer_begin(r->stalls, 0, r->on.compute);
+    r->on.device->event_wait(r->arrived[use], r->on.compute);
     if (r->stalls)
-        laps_end(r->stalls, r->place.compute);
+        stream_timer_end(r->stalls, r->on.compute);
 }
 
 int ring_enter(struct ring *r, uint32_t group, char **data, struct fsdpck_error *err)
@@ -239,7 +239,7 @@ void ring_leave(struct ring *r)
     pthread_mutex_lock(&r->worker.lock);
     if (--r->live == 0) {
         for (uint32_t use = r->over; r->left && use < r->wanted; use++)
-            r->place.device->event_record(r->left[use], r->place.compute);
+            r->on.device->event_record(r->left[use], r->on.compute);
         r->over = r->wanted;
     }
     gather_in_line(r);
@@ -254,7 +254,7 @@ struct ring_times ring_times(const struct ring *r)
     struct ring_times t = r->times;
     pthread_mutex_unlock(&lock->worker.lock);
     if (r->stalls) {
-        t.waited_ns = laps_ns(r->stalls, 0);
+        t.waited_ns = stream_timer_ns(r->stalls, 0);
         t.gathered_ns = comm_wait_ns(r->comm);
     }
     return t;

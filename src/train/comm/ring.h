@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gathers groups of parameters into a ring of buffers, ahead of their use, by a fixed schedule, on a thread of its own. Where data moves on a stream, gathers and
- * kernels are kept apart by events; where a gather is only put on its way there is no thread: the caller's does it, at fixed places of its program. Knows of groups
- * and bytes only. */
+/* Gathers groups of parameters into a ring of buffers, ahead of their use, by a fixed schedule, on a thread of its
+ * own. Events order gathers and kernels where data moves on a stream. Where gathers are only launched on a stream
+ * there is no thread: the caller launches them at fixed points of its program. Knows of groups and bytes only. */
 #ifndef TRAIN_RING_H
 #define TRAIN_RING_H
 
@@ -12,42 +12,43 @@
 
 struct ring;
 
-/* Its pieces; those that are trained are the last ones. */
+/* The pieces of a group; trained ones come last. */
 struct ring_group {
     const struct comm_piece *pieces; /* (npieces) borrowed */
     size_t npieces, nfrozen;
-    size_t nbytes; /* that they fill, with what a gather of full shards writes behind the last one */
+    size_t nbytes; /* bytes of the pieces, with the padding that a gather of full shards writes behind the last one */
 };
 
-/* Where the buffers are, and what uses them. Borrowed. */
-struct ring_place {
+/* The buffers, and the device and stream that use them. Borrowed. */
+struct ring_device {
     char *memory; /* ring_nbytes, aligned to 64 */
     const struct kern_device *device;
     int index;
-    struct kern_stream *compute; /* kernels of the groups that are entered and not yet left are put on it */
+    struct kern_stream *compute; /* the stream for kernels that use groups between enter and leave */
 };
 
 enum ring_mode {
-    RING_ALL,     /* everything is gathered */
-    RING_TRAINED, /* what stays has its frozen parameters already */
-    RING_NOTHING, /* what stays is whole already */
+    RING_ALL,     /* gather everything */
+    RING_TRAINED, /* resident groups have their frozen parameters already */
+    RING_NOTHING, /* resident groups are complete */
 };
 
 struct ring_times {
-    uint64_t waited_ns;   /* the caller, or the compute stream, stood still for what it entered: exposed */
-    uint64_t gathered_ns; /* a thread, or a stream, was busy gathering, exposed or hidden */
+    uint64_t waited_ns;   /* time that the caller, or the compute stream, waited for groups: exposed */
+    uint64_t gathered_ns; /* time that the thread, or the stream, spent gathering, exposed or hidden */
     uint64_t nbytes;      /* gathered */
 };
 
 /* schedule, groups (ngroups) and comm (COMM_GATHER) are borrowed. */
-int ring_new(struct comm *comm, const struct schedule *schedule, const struct ring_group *groups, uint32_t ngroups, const struct ring_place *place,
+int ring_new(struct comm *comm, const struct schedule *schedule, const struct ring_group *groups, uint32_t ngroups, const struct ring_device *on,
              struct ring **out, struct fsdpck_error *err);
 void ring_free(struct ring *r); /* NULL does nothing */
 uint64_t ring_nbytes(const struct schedule *schedule, const struct ring_group *groups, uint32_t ngroups);
 
-/* A micro-batch begins; every rank begins it, with the same mode. It has the first `nuses` uses of the schedule and must come to all of them. */
+/* Begins a micro-batch, on every rank with the same mode. It covers the first `nuses` uses of the schedule, and the
+ * caller must enter all of them. */
 void ring_begin(struct ring *r, enum ring_mode mode, uint32_t nuses);
-/* The next use of the schedule: waits until the group is there. *data stays until ring_leave. */
+/* Enters the next use of the schedule: waits until the group is gathered. *data stays valid until ring_leave. */
 int ring_enter(struct ring *r, uint32_t group, char **data, struct fsdpck_error *err);
 void ring_leave(struct ring *r);
 struct ring_times ring_times(const struct ring *r);

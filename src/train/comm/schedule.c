@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Walks the uses of a micro-batch once and deals out slots: what lies in one already is not gathered again (the last layer forward is the first one backward), else
- * the slot goes whose use is over for longest. */
+/* Walks the uses of a micro-batch once and assigns slots. A group that a slot still holds is not gathered again (the
+ * last layer forward is the first one backward); otherwise the least recently used slot is evicted. */
 #include "comm/schedule.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When which group of parameters is gathered, and into which buffer: fixed before the first step, the same on every rank. Pure. */
+/* The schedule of gathers: when each group of parameters is gathered, and into which buffer. Fixed before the first
+ * step, the same on every rank. Pure. */
 #ifndef TRAIN_SCHEDULE_H
 #define TRAIN_SCHEDULE_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Its beginning and its end. */
+/* Starts and stops the thread of a worker. */
 #include "comm/worker.h"
 
 static void *run(void *arg)

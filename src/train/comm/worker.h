@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A mutex, and mostly a thread under it that does what there is to do and else waits to be told: what gathers ahead and exchanges behind have in common. Must not
- * know what it does. */
+/* A mutex and, mostly, a thread that works while there is work and otherwise sleeps until it is signalled. Shared by
+ * ring and reducer. Must not know what the work is. */
 #ifndef TRAIN_WORKER_H
 #define TRAIN_WORKER_H
 

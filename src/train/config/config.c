@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads CONFIG.json: the file, --set, and what the key table cannot say of one key alone. */
+/* Reads CONFIG.json and --set, and checks rules that involve more than one key, which the key table cannot express. */
 #include <train/config.h>
 
 #include <jansson.h>
@@ -111,11 +111,11 @@ int train_config_take(const char *name, json_t *root, struct train_config *out, 
     return rc;
 }
 
-void train_config_idle(const struct train_config *config, const struct train_place *place, void (*say)(void *ctx, const char *line), void *ctx)
+void train_config_idle(const struct train_config *config, const struct train_job_size *size, void (*say)(void *ctx, const char *line), void *ctx)
 {
     struct train_config defaults = { 0 };
     config_keys_defaults(&defaults);
-    config_idle(config, &defaults, place, say, ctx);
+    config_idle(config, &defaults, size, say, ctx);
 }
 
 void train_config_free(struct train_config *c)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The key table as text, for pages and completions. It must not know how a page looks. */
+/* The key table as text, for manual pages and completions. It must not know how a page looks. */
 #include <stdio.h>
 #include <string.h>
 #include <train/config.h>

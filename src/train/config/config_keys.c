@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Walks CONFIG.json by the key table: unknown keys, wrong types and values out of range end with a sentence that names the key. */
+/* Walks CONFIG.json by the key table. An unknown key, a wrong type or a value out of range is an error that names the
+ * key. */
 #include "config/config_keys.h"
 
 #include <jansson.h>

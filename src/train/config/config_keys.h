@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One table entry a key of CONFIG.json, and the walk that fills a struct train_config from a tree of JSON by that table. */
+/* The key table of CONFIG.json, with one entry for each key, and the walk that fills a struct train_config from a JSON
+ * tree. */
 #ifndef TRAIN_CONFIG_KEYS_H
 #define TRAIN_CONFIG_KEYS_H
 
@@ -41,7 +42,7 @@ struct config_key {
     const char *choices, *also; /* "a|b" */
     const char *later;          /* values that a later version will know */
     /* Why the key has no effect in this run, or NULL: it has one. No function: it has one in every run. */
-    const char *(*idle)(const struct train_config *c, const struct train_place *place);
+    const char *(*idle)(const struct train_config *c, const struct train_job_size *size);
 };
 
 struct config_section {

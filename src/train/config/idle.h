@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Why a key has no effect in a run: one rule a function, NULL where it has one. The key table names the rule of each key. */
+/* Why a key has no effect in a run: one function for each rule, which returns NULL if the key has an effect. */
 #ifndef TRAIN_CONFIG_IDLE_H
 #define TRAIN_CONFIG_IDLE_H
 
 #include "config/config_keys.h"
 
-typedef const char *idle_fn(const struct train_config *c, const struct train_place *place);
+typedef const char *idle_fn(const struct train_config *c, const struct train_job_size *size);
 
 idle_fn idle_without_eval, idle_by_plan, idle_by_plan_of_steps, idle_beside_steps, idle_beside_warmup, idle_when_constant, idle_without_decay, idle_without_lora, idle_with_lora, idle_unless_gathered,
     idle_unless_sharded, idle_unless_full_shard, idle_until_asked;
 
 /* A sentence for each key of the file whose value is not the default and has no effect. */
-void config_idle(const struct train_config *c, const struct train_config *defaults, const struct train_place *place,
+void config_idle(const struct train_config *c, const struct train_config *defaults, const struct train_job_size *size,
                  void (*say)(void *ctx, const char *line), void *ctx);
 
 #endif

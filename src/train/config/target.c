@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* target_modules, modules_to_save, rank_pattern and alpha_pattern as PEFT reads them, with Python's regular expressions done by PCRE2. */
+/* Matches target_modules, modules_to_save, rank_pattern and alpha_pattern as PEFT does. PCRE2 executes the regular
+ * expressions of Python. */
 #include "config/target.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8

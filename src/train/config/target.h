@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* PEFT's rules for which modules get an adapter, and with which r and alpha, and which are trained whole. */
+/* The rules of PEFT: which modules get an adapter, with which r and alpha, and which are trained in full. */
 #ifndef TRAIN_TARGET_H
 #define TRAIN_TARGET_H
 

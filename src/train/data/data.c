@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which documents make which step: as data.plan says, or rows packed once and shuffled anew each epoch. */
+/* Decides which documents make which step: as data.plan says, or rows packed once and shuffled in each epoch. */
 #include "data/data_impl.h"
 
 #include <kernels/random.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every step trains on: documents (token ids and labels), and which of them make which micro-batch of which step. A pure function of
- * (files, seed, step): nothing here depends on ranks, and nothing needs to be stored to go on later. */
+/* The training data: documents (token ids and labels), and the assignment of documents to micro-batches and steps. A
+ * pure function of (files, seed, step): it does not depend on ranks, and resuming needs no stored state. */
 #ifndef TRAIN_DATA_H
 #define TRAIN_DATA_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Follows strings and brackets, and nothing else of JSON: a comma or the closing bracket at the outermost level ends a line. */
+/* Follows strings and brackets, and no other JSON: a comma or the closing bracket at the outermost level ends a line. */
 #include "data/data_array.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One JSON array of examples as lines, an element each, while its bytes pass. Knows where elements end; whoever reads the lines checks them. */
+/* Splits one JSON array of examples into lines, one for each element, while its bytes stream through. Knows where
+ * elements end; the reader of the lines validates them. */
 #ifndef TRAIN_DATA_ARRAY_H
 #define TRAIN_DATA_ARRAY_H
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The files of data to sections: every thread takes the next part that nobody has, and what is made is appended in the order of the parts. Other processes that build
- * the same cache are seen by their claims alone; where one is gone, or stands still for long, its part is made here. */
+/* Builds the sections of the token cache from data files. Each thread takes the next free part, and sections are
+ * appended in the order of the parts. Other processes that build the same cache are visible only by their locks. If
+ * one of them dies, or stalls for long, this process makes its part. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The token cache as a file that several processes write: who makes what is settled by locks on bytes of a second file, which the end of a process releases, and
- * how far the file has come is written there. Sections are appended in their order only, and whoever appends a section writes the same bytes at the same
- * place: one who is late, or works without locks on a file system that has none, does no harm. */
+/* The token cache as a file that several processes write. Locks on bytes of a second file decide who makes a part;
+ * they are released when a process ends. The same file records how far the cache has got. Sections are appended in
+ * order, and every process would write the same bytes at the same offset: a late process, or one without locks (the
+ * file system may have none), does no harm. */
 #include "data/data_cache.h"
 
 #include <dirent.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The token cache: one file in output_dir that every rank maps, and that the ranks build together: sections in the order of the parts of the data, appended by
- * whoever made them. Its bytes depend on the data alone. Whoever is killed while building leaves a file that the others, or the next run, go on with. */
+/* The token cache: one file in output_dir that every rank maps. The ranks build it together from sections, appended in
+ * the order of the parts of the data. Its bytes depend on the data only. An interrupted build resumes where it
+ * stopped. */
 #ifndef TRAIN_DATA_CACHE_H
 #define TRAIN_DATA_CACHE_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sections to bytes and back, checked. */
+/* Serialises sections, parses and checks them. */
 #include "data/data_cache_file.h"
 
 #include <stdlib.h>

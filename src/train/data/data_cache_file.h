@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is in the file of a token cache: a header page, sections, an end. Numbers are of this machine's order; a hash covers every byte. */
+/* The file format of the token cache: a header page, sections, an end. Numbers have the byte order of this machine; a
+ * hash covers every byte. */
 #ifndef TRAIN_DATA_CACHE_FILE_H
 #define TRAIN_DATA_CACHE_FILE_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The hash of a file, in pieces. */
+/* Hashes a file piece by piece. */
 #include "data/data_hash.h"
 
 #include <errno.h>

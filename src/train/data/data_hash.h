@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a file of data holds, as a number. */
+/* Content hash of a data file. */
 #ifndef TRAIN_DATA_HASH_H
 #define TRAIN_DATA_HASH_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of struct data, shared by its reader, its packer and its plan. */
+/* Internals of struct data, shared by its reader, its packer and its plan. */
 #ifndef TRAIN_DATA_IMPL_H
 #define TRAIN_DATA_IMPL_H
 

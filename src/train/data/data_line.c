@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One line of JSONL to a document: tokens that are given, or text by way of the model's tokenizer and template. Lines are untrusted, and counted from 1. */
+/* Converts a line of JSONL to a document: from token ids, or from text with the tokenizer and template of the model.
+ * Lines are untrusted. They count from 1. */
 #include "data/data_impl.h"
 
 #include <jansson.h>

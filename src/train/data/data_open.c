@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the files of the config to rows: documents out of the token cache, which is built where there is none, weighed, and packed. */
+/* Opens the data of a config: reads documents from the token cache (builds it if there is none), weighs them and packs
+ * them into rows. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of data as parts of whole lines, numbered through all files: who makes which part is nobody's business here, and what a part holds depends on the files
- * alone. A part begins with the first line that begins at or behind a multiple of the part's size, and ends where the next one begins. */
+/* Splits data files into parts of whole lines, numbered through all files. The content of a part depends on the files
+ * only. A part begins with the first line that begins at or behind a multiple of the part size, and ends where the
+ * next one begins. */
 #ifndef TRAIN_DATA_PARTS_H
 #define TRAIN_DATA_PARTS_H
 

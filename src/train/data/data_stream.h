@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bytes of a file of data from front to back: as they lie there, or out of gzip or Zstandard, told by the first bytes; of
- * one JSON array (packed or not) as lines, an element each. A window of them is in memory,
- * whatever the file unpacks to. Knows nothing of lines. One thread at a time. */
+/* Streams the bytes of a data file: plain, or unpacked from gzip or Zstandard, detected from the first bytes. Of one
+ * JSON array (packed or not) it makes lines, one for each element. Memory holds one window, whatever the size of the
+ * unpacked file. Knows nothing of lines. For one thread at a time. */
 #ifndef TRAIN_DATA_STREAM_H
 #define TRAIN_DATA_STREAM_H
 

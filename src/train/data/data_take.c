@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sections to documents: what a run may rely on is checked here, whoever made them. */
+/* Converts sections to documents, and checks everything that a run relies on, whichever process made the sections. */
 #include <stdlib.h>
 #include <xxhash.h>
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Several files with weights: the documents of a file as often as its weight says, what is left of it by lot. */
+/* Applies the weights of several files: each document occurs as often as the weight of its file says, and a fractional
+ * rest is drawn at random. */
 #include "data/data_impl.h"
 
 #include <kernels/random.h>

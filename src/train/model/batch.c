@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A batch made ready on the host, and its way to where kernels read it. */
+/* Prepares a batch on the host and copies it to where kernels read it. */
 #include "model/compute_impl.h"
 
 static void add_row(struct batch *b, int64_t token)
@@ -54,6 +54,6 @@ void compute_send_batch(struct compute *c)
     const int64_t nelem[] = { b->ntok, b->ntok, b->ntok, b->nrow, b->nrow };
     for (size_t i = 0; i < sizeof to / sizeof to[0]; i++)
         c->device->memory->copy(c->stream, to[i], from[i], (size_t)nelem[i] * sizeof *to[i]);
-    c->device->memory->copy(c->stream, c->on.moment, b->moment, sizeof *b->moment);
+    c->device->memory->copy(c->stream, c->on.rng_offset, b->rng_offset, sizeof *b->rng_offset);
     compute_send_documents(c, b->cu_seqlens, b->ndocs);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One transformer block: attention and SwiGLU, each behind a norm and around a residual. Norms' outputs and SwiGLU's product are computed anew in the backward:
- * they are cheap, and as large as anything that is kept. */
+/* One transformer block: attention and SwiGLU, each with a norm before it and a residual around it. The backward pass
+ * recomputes the outputs of norms and the product of SwiGLU: they are cheap, and as large as any stored activation. */
 #include "model/compute_impl.h"
 
 static struct bundle qkv_of(const struct compute *c, const struct layer *l)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Buffers of a micro-batch: one piece of memory, cut up the same way when it is only counted and when it is there. */
+/* The buffers of a micro-batch: one piece of memory. The same code computes its size and the pointers into it
+ * (bump.h). */
 #include "model/compute_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/carve.h"
+#include "model/bump.h"
 
 static int64_t most(int64_t a, int64_t b)
 {
@@ -52,13 +53,13 @@ static struct dora_widths dora_widths(const struct layout *l, int64_t nlayer)
     return w;
 }
 
-void compute_carve_dora(struct compute *c, struct carver *v, int64_t ntok, bool backward)
+void compute_alloc_dora(struct compute *c, struct bump *v, int64_t ntok, bool backward)
 {
     const struct dora_widths w = dora_widths(c->l, c->m->nlayer);
-    c->norms = carve_floats(v, c->l->norms_nelem);
-    c->u = carve_acts(v, c->dtype, ntok * w.u);
-    c->dy = carve_acts(v, c->dtype, backward ? ntok * w.dy : 0);
-    c->dropped = carve_acts(v, c->dtype, c->dropout > 0 ? ntok * w.dropped : 0);
+    c->norms = bump_floats(v, c->l->norms_nelem);
+    c->u = bump_acts(v, c->dtype, ntok * w.u);
+    c->dy = bump_acts(v, c->dtype, backward ? ntok * w.dy : 0);
+    c->dropped = bump_acts(v, c->dtype, c->dropout > 0 ? ntok * w.dropped : 0);
 }
 
 int64_t compute_whole_units(const struct compute *c, int64_t ntok)
@@ -67,117 +68,117 @@ int64_t compute_whole_units(const struct compute *c, int64_t ntok)
     return (ntok + unit - 1) / unit * unit;
 }
 
-static void carve_block(const struct compute *c, struct carver *v, const struct layer *layer, struct block *b)
+static void alloc_block(const struct compute *c, struct bump *v, const struct layer *layer, struct block *b)
 {
     const struct model *m = c->m;
     int64_t ntok = c->ntok, nq = ntok * m->nhead * m->head_dim, nkv = ntok * m->nkv * m->head_dim;
-    b->x2 = carve_acts(v, c->dtype, ntok * m->hidden);
-    b->rstd1 = carve_floats(v, ntok);
-    b->rstd2 = carve_floats(v, ntok);
-    b->q = carve_acts(v, c->dtype, nq);
-    b->k = carve_acts(v, c->dtype, nkv);
-    b->v = carve_acts(v, c->dtype, nkv);
-    b->o = carve_acts(v, c->dtype, nq);
-    b->q_raw = m->qk_norm ? carve_acts(v, c->dtype, nq) : b->q;
-    b->k_raw = m->qk_norm ? carve_acts(v, c->dtype, nkv) : b->k;
-    b->rstd_q = m->qk_norm ? carve_floats(v, ntok * m->nhead) : NULL;
-    b->rstd_k = m->qk_norm ? carve_floats(v, ntok * m->nkv) : NULL;
-    b->lse = carve_floats(v, ntok * m->nhead);
-    b->gate = carve_acts(v, c->dtype, ntok * m->inner);
-    b->up = carve_acts(v, c->dtype, ntok * m->inner);
-    b->s_qkv = carve_acts(v, c->dtype, ntok * (layer->q.r + layer->k.r + layer->v.r));
-    b->s_o = carve_acts(v, c->dtype, ntok * layer->o.r);
-    b->s_gate_up = carve_acts(v, c->dtype, ntok * (layer->gate.r + layer->up.r));
-    b->s_down = carve_acts(v, c->dtype, ntok * layer->down.r);
+    b->x2 = bump_acts(v, c->dtype, ntok * m->hidden);
+    b->rstd1 = bump_floats(v, ntok);
+    b->rstd2 = bump_floats(v, ntok);
+    b->q = bump_acts(v, c->dtype, nq);
+    b->k = bump_acts(v, c->dtype, nkv);
+    b->v = bump_acts(v, c->dtype, nkv);
+    b->o = bump_acts(v, c->dtype, nq);
+    b->q_raw = m->qk_norm ? bump_acts(v, c->dtype, nq) : b->q;
+    b->k_raw = m->qk_norm ? bump_acts(v, c->dtype, nkv) : b->k;
+    b->rstd_q = m->qk_norm ? bump_floats(v, ntok * m->nhead) : NULL;
+    b->rstd_k = m->qk_norm ? bump_floats(v, ntok * m->nkv) : NULL;
+    b->lse = bump_floats(v, ntok * m->nhead);
+    b->gate = bump_acts(v, c->dtype, ntok * m->inner);
+    b->up = bump_acts(v, c->dtype, ntok * m->inner);
+    b->s_qkv = bump_acts(v, c->dtype, ntok * (layer->q.r + layer->k.r + layer->v.r));
+    b->s_o = bump_acts(v, c->dtype, ntok * layer->o.r);
+    b->s_gate_up = bump_acts(v, c->dtype, ntok * (layer->gate.r + layer->up.r));
+    b->s_down = bump_acts(v, c->dtype, ntok * layer->down.r);
 }
 
 /* Blocks whose activations no backward needs, and those that are recomputed, lie in one place, which is as large as the largest; the former keep no x either: two
  * of them take turns. */
-static void carve_blocks(struct compute *c, struct carver *v)
+static void alloc_blocks(struct compute *c, struct bump *v)
 {
     int64_t nlayer = c->m->nlayer, first = compute_first_layer(c->l), nshared = most(first, c->nrecomputed);
     size_t begin, end;
     for (int64_t i = 0; i < nlayer; i++)
-        c->blocks[i].x = i >= 2 && i < first ? c->blocks[i - 2].x : carve_acts(v, c->dtype, c->ntok * c->m->hidden);
+        c->blocks[i].x = i >= 2 && i < first ? c->blocks[i - 2].x : bump_acts(v, c->dtype, c->ntok * c->m->hidden);
     begin = end = v->at;
     for (int64_t i = 0; i < nlayer; i++) {
         if (i < nshared)
             v->at = begin;
         else if (i == nshared)
             v->at = end;
-        carve_block(c, v, &c->l->layers[i], &c->blocks[i]);
+        alloc_block(c, v, &c->l->layers[i], &c->blocks[i]);
         end = v->at > end ? v->at : end;
     }
     v->at = end;
 }
 
-static void carve_attention(struct compute *c, struct carver *v, size_t ndocs)
+static void alloc_attention(struct compute *c, struct bump *v, size_t ndocs)
 {
     const struct model *m = c->m;
     const struct kern_ops *ops = c->device->ops;
     const struct kern_attention_shape shape = { .ntok = c->ntok, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .ndoc = (int64_t)ndocs, .scale = 1 };
     size_t forward = ops->attention_scratch(c->stream, &shape), backward = ops->attention_grad_scratch(c->stream, &shape);
-    c->attention = carve(v, forward > backward ? forward : backward);
-    c->batch.documents.data = carve(v, ops->attention_table_bytes(c->stream, &shape));
+    c->attention = bump_alloc(v, forward > backward ? forward : backward);
+    c->batch.documents.data = bump_alloc(v, ops->attention_table_bytes(c->stream, &shape));
 }
 
-static void carve_scratch(struct compute *c, struct carver *v, size_t ndocs)
+static void alloc_scratch(struct compute *c, struct bump *v, size_t ndocs)
 {
     const struct model *m = c->m;
     static const int32_t some_row; /* rows are gathered */
     int64_t largest = most(most(m->inner, m->hidden), m->nhead * m->head_dim);
     struct kern_head head = { .ntok = c->ntok, .nrow = c->ntok, .rows = &some_row, .d = m->hidden, .nvocab = m->nvocab, .compute = c->dtype, .output = c->output,
                               .h.dtype = c->dtype, .dh.dtype = c->dtype, .lora = { .r = c->l->head.r }, .chunk = head_chunk(c) };
-    carve_attention(c, v, ndocs);
-    c->head = carve(v, kern_head_scratch(&head));
-    c->sums = carve_floats(v, kern_rmsnorm_scratch(c->ntok, largest));
+    alloc_attention(c, v, ndocs);
+    c->head = bump_alloc(v, kern_head_scratch(&head));
+    c->sums = bump_floats(v, kern_rmsnorm_scratch(c->ntok, largest));
 }
 
 /* Memory of the host. */
-static void carve_host(struct compute *c, struct carver *v)
+static void alloc_host(struct compute *c, struct bump *v)
 {
     struct batch *b = &c->batch;
-    b->ids = carve_ints(v, c->ntok);
-    b->positions = carve_ints(v, c->ntok);
-    b->targets = carve_ints(v, c->ntok);
-    b->rows = carve_ints(v, c->ntok);
-    b->row_targets = carve_ints(v, c->ntok);
-    b->cu_seqlens = carve(v, (c->ndocs + 1) * sizeof(int64_t));
-    c->loss_back = carve(v, sizeof *c->loss_back);
-    b->moment = carve(v, sizeof *b->moment);
+    b->ids = bump_ints(v, c->ntok);
+    b->positions = bump_ints(v, c->ntok);
+    b->targets = bump_ints(v, c->ntok);
+    b->rows = bump_ints(v, c->ntok);
+    b->row_targets = bump_ints(v, c->ntok);
+    b->cu_seqlens = bump_alloc(v, (c->ndocs + 1) * sizeof(int64_t));
+    c->loss_back = bump_alloc(v, sizeof *c->loss_back);
+    b->rng_offset = bump_alloc(v, sizeof *b->rng_offset);
 }
 
-static void carve_all(struct compute *c, struct carver *v)
+static void alloc_all(struct compute *c, struct bump *v)
 {
     const struct model *m = c->m;
     int64_t n = c->ntok, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim, r = compute_largest_rank(c->l, m->nlayer);
-    c->on.ids = carve_ints(v, n);
-    c->on.positions = carve_ints(v, n);
-    c->on.targets = carve_ints(v, n);
-    c->on.rows = carve_ints(v, n);
-    c->on.row_targets = carve_ints(v, n);
-    c->on.moment = carve(v, sizeof *c->on.moment);
-    c->loss_sum = carve(v, sizeof *c->loss_sum);
-    carve_blocks(c, v);
-    c->cosines = carve_floats(v, n * m->head_dim / 2);
-    c->sines = carve_floats(v, n * m->head_dim / 2);
-    c->x_last = carve_acts(v, c->dtype, n * m->hidden);
-    c->rstd_last = carve_floats(v, n);
-    c->h = carve_acts(v, c->dtype, n * m->hidden);
-    c->dx = carve_acts(v, c->dtype, n * m->hidden);
-    c->dh = carve_acts(v, c->dtype, n * m->hidden);
-    c->dq = carve_acts(v, c->dtype, n * nq);
-    c->dk = carve_acts(v, c->dtype, n * nkv);
-    c->dv = carve_acts(v, c->dtype, n * nkv);
-    c->d_o = carve_acts(v, c->dtype, n * nq);
-    c->act = carve_acts(v, c->dtype, n * m->inner);
-    c->ds = carve_acts(v, c->dtype, n * r);
-    c->s_embed = carve_acts(v, c->dtype, n * c->l->embed.r);
-    c->a_joint = carve_acts(v, c->dtype, r * m->hidden);
-    c->da_joint = carve_floats(v, r * m->hidden);
-    compute_carve_dora(c, v, n, true);
-    c->loss = carve_floats(v, n);
-    carve_scratch(c, v, c->ndocs);
+    c->on.ids = bump_ints(v, n);
+    c->on.positions = bump_ints(v, n);
+    c->on.targets = bump_ints(v, n);
+    c->on.rows = bump_ints(v, n);
+    c->on.row_targets = bump_ints(v, n);
+    c->on.rng_offset = bump_alloc(v, sizeof *c->on.rng_offset);
+    c->loss_sum = bump_alloc(v, sizeof *c->loss_sum);
+    alloc_blocks(c, v);
+    c->cosines = bump_floats(v, n * m->head_dim / 2);
+    c->sines = bump_floats(v, n * m->head_dim / 2);
+    c->x_last = bump_acts(v, c->dtype, n * m->hidden);
+    c->rstd_last = bump_floats(v, n);
+    c->h = bump_acts(v, c->dtype, n * m->hidden);
+    c->dx = bump_acts(v, c->dtype, n * m->hidden);
+    c->dh = bump_acts(v, c->dtype, n * m->hidden);
+    c->dq = bump_acts(v, c->dtype, n * nq);
+    c->dk = bump_acts(v, c->dtype, n * nkv);
+    c->dv = bump_acts(v, c->dtype, n * nkv);
+    c->d_o = bump_acts(v, c->dtype, n * nq);
+    c->act = bump_acts(v, c->dtype, n * m->inner);
+    c->ds = bump_acts(v, c->dtype, n * r);
+    c->s_embed = bump_acts(v, c->dtype, n * c->l->embed.r);
+    c->a_joint = bump_acts(v, c->dtype, r * m->hidden);
+    c->da_joint = bump_floats(v, r * m->hidden);
+    compute_alloc_dora(c, v, n, true);
+    c->loss = bump_floats(v, n);
+    alloc_scratch(c, v, c->ndocs);
 }
 
 static int start_device(struct compute *c, const struct compute_device *where, struct fsdpck_error *err)
@@ -194,13 +195,13 @@ static int start_device(struct compute *c, const struct compute_device *where, s
 static int allocate_host(struct compute *c, struct fsdpck_error *err)
 {
     char message[KERN_MESSAGE_BYTES] = "";
-    const struct kern_place pinned = { .kind = KERN_PLACE_PINNED, .index = c->index };
-    struct carver v = { 0 };
-    carve_host(c, &v);
+    const struct kern_location pinned = { .kind = KERN_MEMORY_PINNED, .index = c->index };
+    struct bump v = { 0 };
+    alloc_host(c, &v);
     if (c->device->memory->alloc(pinned, v.at, &c->host, message) != KERN_OK)
         return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "no memory for the batch of %lld tokens: %s", (long long)c->ntok, message);
-    v = (struct carver){ .base = c->host.data };
-    carve_host(c, &v);
+    v = (struct bump){ .base = c->host.data };
+    alloc_host(c, &v);
     return 0;
 }
 
@@ -277,9 +278,9 @@ int compute_new(const struct model *m, const struct layout *l, const struct trai
 
 void compute_recompute(struct compute *c, int64_t n)
 {
-    struct carver v = { 0 };
+    struct bump v = { 0 };
     c->nrecomputed = n;
-    carve_all(c, &v);
+    alloc_all(c, &v);
     c->nbytes = v.at;
 }
 
@@ -291,8 +292,8 @@ void compute_set_values(struct compute *c, unsigned char *values)
 
 int compute_place(struct compute *c, void *memory, unsigned char *values, float *grads, struct fsdpck_error *err)
 {
-    struct carver v = { .base = memory };
-    carve_all(c, &v);
+    struct bump v = { .base = memory };
+    alloc_all(c, &v);
     c->grads = grads;
     compute_set_values(c, values);
     int rc = allocate_host(c, err);

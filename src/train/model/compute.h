@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One micro-batch forward and backward, written out over the kernel table. Sees parameters as one piece of memory, whoever holds the shards; adds gradients to
- * another. All that kernels touch is memory of the device, which the host may not be able to read. Knows nothing of ranks, files or steps. */
+/* Forward and backward pass of one micro-batch, written with the table of kernels. Reads parameters from one piece of
+ * memory, whoever owns the shards; adds gradients to another. Kernels use device memory only, which the host may not
+ * be able to read. Knows nothing of ranks, files or steps. */
 #ifndef TRAIN_COMPUTE_H
 #define TRAIN_COMPUTE_H
 
@@ -26,7 +27,7 @@ struct block {
 /* Filled by the caller, in memory of the host, and padded where the device has units of rows. */
 struct batch {
     int64_t ntok, ndocs;
-    struct kern_moment *moment; /* the step, and its tokens before this micro-batch */
+    struct kern_rng_offset *rng_offset; /* the step, and its tokens before this micro-batch */
     float grad_scale;           /* 1 / supervised tokens of the step */
     int32_t *ids, *positions, *targets; /* (ntok): targets -1 where there is none */
     int64_t nrow;               /* compute's own: tokens that the head sees */
@@ -38,7 +39,7 @@ struct batch {
 /* What of it kernels read, on the device. */
 struct batch_copy {
     int32_t *ids, *positions, *targets, *rows, *row_targets; /* (ntok) */
-    struct kern_moment *moment;
+    struct kern_rng_offset *rng_offset;
 };
 
 /* Where it computes. */
@@ -49,7 +50,7 @@ struct compute_device {
 };
 
 /* Where a group's parameters lie now: byte `at` of layout.value_at is data[0]. */
-struct compute_place {
+struct compute_group_data {
     unsigned char *data;
     size_t at;
 };
@@ -72,7 +73,7 @@ struct compute {
     enum kern_dtype output;     /* of logits, as the loss sees them */
     float *grads;               /* layout.grad_at; borrowed */
     uint32_t *uses, nuses, nforward; /* (nuses) compute_uses of it */
-    struct compute_place *places; /* (ngroups) all of the `values` that compute_new was given, until a hook moves them */
+    struct compute_group_data *places; /* (ngroups) all of the `values` that compute_new was given, until a hook moves them */
     struct batch batch;
     struct batch_copy on;
     double *loss_sum, *loss_back; /* the micro-batch's: on the device; in pinned memory */

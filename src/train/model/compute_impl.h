@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of a micro-batch: views, and what its files call of each other. */
+/* Internals of a micro-batch: views, and functions shared by its files. */
 #ifndef TRAIN_COMPUTE_IMPL_H
 #define TRAIN_COMPUTE_IMPL_H
 
@@ -40,9 +40,9 @@ static const struct kern_cmat no_cmat = { NULL, 0, KERN_F32 };
 /* So many tokens and what pads them, as the device likes numbers of rows. */
 int64_t compute_whole_units(const struct compute *c, int64_t ntok);
 
-struct carver;
+struct bump;
 /* What DoRA wants: nothing where nothing has it. */
-void compute_carve_dora(struct compute *c, struct carver *v, int64_t ntok, bool backward);
+void compute_alloc_dora(struct compute *c, struct bump *v, int64_t ntok, bool backward);
 /* DoRA's norms of a layer, to c->norms. */
 void dora_norms(struct compute *c, const struct linear *lin);
 /* y = (g - minus)·u + bias + add, of a layer with DoRA. bias, add: data NULL for none. */
@@ -65,7 +65,7 @@ static inline struct kern_cmat value_of(const struct compute *c, int32_t param)
     if (param < 0)
         return no_cmat;
     const struct param *p = &c->l->params[param];
-    const struct compute_place *place = &c->places[p->group];
+    const struct compute_group_data *place = &c->places[p->group];
     return (struct kern_cmat){ place->data + (p->value_at - place->at), p->ncol, p->dtype };
 }
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A forward without a backward: nothing is kept but keys and values. A prompt takes the products of training; a single token takes those for one vector, and its
- * adapters' thin products stay in fp32. */
+/* A forward pass without a backward: it stores only keys and values. A prompt uses the products of training. A single
+ * token uses matrix-vector products, and the low-rank products of its adapters stay in fp32. */
 #include "model/decode.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/carve.h"
+#include "model/bump.h"
 #include "model/compute_impl.h"
 
 struct decode {
@@ -28,45 +28,45 @@ static int64_t max(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-static void carve_all(struct decode *d, struct carver *v)
+static void alloc_all(struct decode *d, struct bump *v)
 {
     const struct model *m = d->c.m;
     const enum kern_dtype act = d->c.dtype;
     int64_t n = d->room, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim, r = compute_largest_rank(d->c.l, m->nlayer), bounds[2] = { 0, n };
     for (int64_t i = 0; i < m->nlayer; i++) {
-        void *k = carve_acts(v, act, d->most * nkv), *values = carve_acts(v, act, d->most * nkv);
+        void *k = bump_acts(v, act, d->most * nkv), *values = bump_acts(v, act, d->most * nkv);
         if (v->base) {
             d->k[i] = k;
             d->v[i] = values;
         }
     }
-    d->x = carve_acts(v, act, n * m->hidden);
-    d->x2 = carve_acts(v, act, n * m->hidden);
-    d->h = carve_acts(v, act, n * m->hidden);
-    d->q = carve_acts(v, act, n * nq);
-    d->o = carve_acts(v, act, n * nq);
-    d->gate = carve_acts(v, act, n * m->inner);
-    d->up = carve_acts(v, act, n * m->inner);
-    d->s = carve_acts(v, act, n * r);
-    d->s_one = carve_floats(v, r);
-    d->logits = carve_floats(v, m->nvocab);
-    d->c.a_joint = carve_acts(v, act, r * m->hidden);
-    compute_carve_dora(&d->c, v, n, false);
-    d->c.s_embed = carve_acts(v, act, n * d->c.l->embed.r);
-    d->c.cosines = carve_floats(v, d->most * m->head_dim / 2);
-    d->c.sines = carve_floats(v, d->most * m->head_dim / 2);
-    d->c.on.ids = carve_ints(v, n);
-    d->c.on.positions = carve_ints(v, n);
+    d->x = bump_acts(v, act, n * m->hidden);
+    d->x2 = bump_acts(v, act, n * m->hidden);
+    d->h = bump_acts(v, act, n * m->hidden);
+    d->q = bump_acts(v, act, n * nq);
+    d->o = bump_acts(v, act, n * nq);
+    d->gate = bump_acts(v, act, n * m->inner);
+    d->up = bump_acts(v, act, n * m->inner);
+    d->s = bump_acts(v, act, n * r);
+    d->s_one = bump_floats(v, r);
+    d->logits = bump_floats(v, m->nvocab);
+    d->c.a_joint = bump_acts(v, act, r * m->hidden);
+    compute_alloc_dora(&d->c, v, n, false);
+    d->c.s_embed = bump_acts(v, act, n * d->c.l->embed.r);
+    d->c.cosines = bump_floats(v, d->most * m->head_dim / 2);
+    d->c.sines = bump_floats(v, d->most * m->head_dim / 2);
+    d->c.on.ids = bump_ints(v, n);
+    d->c.on.positions = bump_ints(v, n);
     const struct kern_attention_shape shape = { .ntok = n, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .cu_seqlens = bounds, .ndoc = 1, .scale = 1 };
-    d->c.attention = carve(v, d->c.device->ops->attention_scratch(d->c.stream, &shape));
-    d->c.batch.documents.data = carve(v, d->c.device->ops->attention_table_bytes(d->c.stream, &shape));
+    d->c.attention = bump_alloc(v, d->c.device->ops->attention_scratch(d->c.stream, &shape));
+    d->c.batch.documents.data = bump_alloc(v, d->c.device->ops->attention_table_bytes(d->c.stream, &shape));
 }
 
-static void carve_host(struct decode *d, struct carver *v)
+static void alloc_host(struct decode *d, struct bump *v)
 {
-    d->c.batch.ids = carve_ints(v, d->room);
-    d->c.batch.positions = carve_ints(v, d->room);
-    d->seen = carve_floats(v, d->c.m->nvocab);
+    d->c.batch.ids = bump_ints(v, d->room);
+    d->c.batch.positions = bump_ints(v, d->room);
+    d->seen = bump_floats(v, d->c.m->nvocab);
 }
 
 static void view(struct decode *d, const struct compute *from, int64_t prompt, int64_t most)
@@ -82,42 +82,42 @@ static void view(struct decode *d, const struct compute *from, int64_t prompt, i
 struct decode_sizes decode_count(const struct compute *from, int64_t prompt, int64_t most)
 {
     struct decode d = { 0 };
-    struct carver device = { 0 }, host = { 0 };
+    struct bump device = { 0 }, host = { 0 };
     view(&d, from, prompt, most);
-    carve_all(&d, &device);
-    carve_host(&d, &host);
+    alloc_all(&d, &device);
+    alloc_host(&d, &host);
     return (struct decode_sizes){ .device_nbytes = device.at, .host_nbytes = host.at };
 }
 
 /* Counted, taken, and cut up. */
-static int allocate_at(struct decode *d, struct kern_place place, void (*cut)(struct decode *d, struct carver *v), struct kern_buffer *out,
+static int allocate_at(struct decode *d, struct kern_location location, void (*cut)(struct decode *d, struct bump *v), struct kern_buffer *out,
                        struct fsdpck_error *err)
 {
     char message[KERN_MESSAGE_BYTES] = "";
-    struct carver v = { 0 };
+    struct bump v = { 0 };
     cut(d, &v);
-    if (d->c.device->memory->alloc(place, v.at, out, message) != KERN_OK)
+    if (d->c.device->memory->alloc(location, v.at, out, message) != KERN_OK)
         return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "no memory for the keys and values of %lld tokens (%zu bytes): %s", (long long)d->most, v.at, message);
-    v = (struct carver){ .base = out->data };
+    v = (struct bump){ .base = out->data };
     cut(d, &v);
     return 0;
 }
 
 static int allocate(struct decode *d, void *memory, struct fsdpck_error *err)
 {
-    const struct kern_place own = { .kind = KERN_PLACE_DEVICE, .index = d->c.index, .huge_pages = true }, pinned = { .kind = KERN_PLACE_PINNED, .index = d->c.index };
+    const struct kern_location own = { .kind = KERN_MEMORY_DEVICE, .index = d->c.index, .huge_pages = true }, pinned = { .kind = KERN_MEMORY_PINNED, .index = d->c.index };
     const struct model *m = d->c.m;
     d->k = calloc((size_t)m->nlayer, sizeof *d->k);
     d->v = calloc((size_t)m->nlayer, sizeof *d->v);
     int rc = d->k && d->v ? 0 : fsdpck_error_nomem(err, (size_t)m->nlayer * sizeof *d->k);
     if (!rc && memory) {
-        struct carver v = { .base = memory };
-        carve_all(d, &v);
+        struct bump v = { .base = memory };
+        alloc_all(d, &v);
     } else if (!rc) {
-        rc = allocate_at(d, own, carve_all, &d->memory, err);
+        rc = allocate_at(d, own, alloc_all, &d->memory, err);
     }
     if (!rc)
-        rc = allocate_at(d, pinned, carve_host, &d->host, err);
+        rc = allocate_at(d, pinned, alloc_host, &d->host, err);
     return rc ? rc : compute_send_rope_tables(&d->c, d->most, err);
 }
 

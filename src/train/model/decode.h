@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text that grows: a prompt through the model in one forward, then a token at a time, with keys and values kept. Sees parameters as compute.h does, whoever holds
- * the shards, and calls the same hook. Knows nothing of text, of how tokens are chosen, or of ranks. */
+/* Generation with a key-value cache: a prompt goes through the model in one forward pass, further tokens one by one.
+ * Reads parameters as compute.h does, whoever owns the shards, and calls the same hook. Knows nothing of text,
+ * sampling or ranks. */
 #ifndef TRAIN_DECODE_H
 #define TRAIN_DECODE_H
 

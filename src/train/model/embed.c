@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The embedding: rows of its weight by token id, and of its adapter. */
+/* The embedding: gathers rows of its weight, and of its adapter, by token id. */
 #include "model/compute_impl.h"
 
 void embed_forward(struct compute *c, void *x)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is trained and what is frozen, as tables: parameters, the linear layers made of them, and groups of parameters that are gathered together. Every
- * parameter is sharded along dim 0 as FSDP2 does: ceil(rows/N) rows to each rank in turn, padded to that. Pure: no memory of weights, no ranks talking. */
+/* The layout of a model as tables: trained and frozen parameters, the linear layers made of them, and the groups of
+ * parameters that are gathered together. Every parameter is sharded along dim 0 as in FSDP2: ceil(rows/N) rows for
+ * each rank in turn, padded to that. Pure: holds no weights and does not communicate. */
 #ifndef TRAIN_LAYOUT_H
 #define TRAIN_LAYOUT_H
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linear layers with bias and adapter, forward and backward over the kernel table. Layers that share an input make a bundle: their adapters' A are multiplied
- * as one matrix, and the gradient of their input is one product of several parts, summed as kern_gemm says. */
+/* Linear layers with bias and adapter, forward and backward, written with the table of kernels. Layers with a common
+ * input form a bundle: their adapters' A are multiplied as one matrix, and the gradient of their input is one product
+ * of several parts, summed as kern_gemm says. */
 #include "model/compute_impl.h"
 
 struct kern_dropout linear_dropout(const struct compute *c, const struct linear *lin)
 {
-    return (struct kern_dropout){ .p = c->dropout, .rng = { .seed = c->seed, .name = lin->dropout_name }, .width = lin->nin, .moment = c->on.moment };
+    return (struct kern_dropout){ .p = c->dropout, .rng = { .seed = c->seed, .name = lin->dropout_name }, .width = lin->nin, .rng_offset = c->on.rng_offset };
 }
 
 bool linear_trains(const struct compute *c, const struct linear *lin)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A micro-batch from token ids to loss and gradients: embedding, blocks, last norm, head; then back. */
+/* A micro-batch from token ids to loss and gradients: embedding, blocks, last norm, head; then backwards. */
 #include "model/compute_impl.h"
 
 int compute_enter(const struct compute_hook *hook, uint32_t group, struct fsdpck_error *err)
@@ -241,10 +241,10 @@ int compute_logits(struct compute *c, const struct compute_hook *hook, float *lo
     const struct bundle bundle = bundle_of(c, &head, 1);
     const int64_t ntok = c->batch.ntok;
     const size_t one = (size_t)head->nout * sizeof *logits, nbytes = (size_t)compute_whole_units(c, ntok) * one;
-    const struct kern_place place = { .kind = KERN_PLACE_DEVICE, .index = c->index };
+    const struct kern_location location = { .kind = KERN_MEMORY_DEVICE, .index = c->index };
     char message[KERN_MESSAGE_BYTES];
     struct kern_buffer buffer;
-    int rc = c->device->memory->alloc(place, nbytes, &buffer, message) == KERN_OK ? 0 : fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "logits: %s", message);
+    int rc = c->device->memory->alloc(location, nbytes, &buffer, message) == KERN_OK ? 0 : fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "logits: %s", message);
     if (!rc)
         rc = forward(c, hook, err);
     if (!rc) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config.json to struct model: both dialects (transformers 4 and 5), the families' own defaults, and a list of what is refused. */
+/* Parses config.json into struct model: both dialects (transformers 4 and 5), the defaults of each model family, and a
+ * list of what is refused. */
 #include "model/model.h"
 #include "text/file.h"
 

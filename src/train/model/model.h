@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A Hugging Face config.json as numbers: what the forward pass needs to know of a decoder. Knows nothing of weights, ranks or training. */
+/* The numbers of a Hugging Face config.json that the forward pass of a decoder needs. Knows nothing of weights, ranks
+ * or training. */
 #ifndef TRAIN_MODEL_H
 #define TRAIN_MODEL_H
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a block puts on the stream is the same from one micro-batch to the next, while its shape is: where blocks are so small that starting their kernels takes
- * longer than running them, it is recorded when a shape comes for the second time, and replayed by one call since. (The first time prepares what a shape needs.)
- * What differs lies in memory that stays where it is: the batch, its documents, and what dropout counts from. */
+/* Records the kernels of a block and replays them. While the shape of the micro-batch stays the same, a block enqueues
+ * the same work each time. If blocks are so small that launching takes longer than running, the work is recorded when
+ * a shape comes for the second time, and replayed by one call from then on. (The first time prepares what a shape
+ * needs.) Data that changes is at fixed addresses: the batch, its documents, and the offsets of dropout's random
+ * numbers. */
 #include "model/compute_impl.h"
 
 #include <stdlib.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A world of one rank in the caller's process: for tests that look into one, and to sample. */
+/* A world of one rank in the process of the caller: for tests, and for sampling. */
 #ifndef TRAIN_ALONE_H
 #define TRAIN_ALONE_H
 
 #include "rank/rank.h"
 
 struct rank_alone {
-    struct board *board;
+    struct job_status *job_status;
     struct comm_world *world;
     struct comm *comm;
     struct rank *rank;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The processor, or a device out of a module. What is not there is said in one line, with what can be done instead. */
+/* Opens the CPU or a device of a module. A missing device is reported in one line, with the alternatives. */
 #include "rank/device.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which device a rank computes on. */
+/* The device that a rank computes on. */
 #ifndef TRAIN_DEVICE_H
 #define TRAIN_DEVICE_H
 

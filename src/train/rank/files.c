@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small files of a run, plain POSIX: what matters to a resumed run lies in the checkpoints, and those are libfsdpck's. */
+/* The small files of a run, with plain POSIX calls. State that a resumed run needs is in the checkpoints, which
+ * libfsdpck writes. */
 #include "rank/files.h"
 
 #include <dirent.h>

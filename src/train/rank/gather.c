@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One comm_piece a parameter, one ring_group a group. Embedding and head have buffers of their own: they are large, and used at both ends. */
+/* Makes one comm_piece for each parameter, and one ring_group for each group. Embedding and head have buffers of their
+ * own: they are large, and used at both ends. */
 #include "rank/gather.h"
 
 #include <stdlib.h>
@@ -115,7 +116,7 @@ static int tables_make(const struct job *job, struct tables *t, struct fsdpck_er
 
 int gather_new(const struct job *job, struct comm *comm, struct compute *c, char *memory, struct gather **out, struct fsdpck_error *err)
 {
-    const struct ring_place place = { .memory = memory, .device = c->device, .index = c->index, .compute = c->stream };
+    const struct ring_device on = { .memory = memory, .device = c->device, .index = c->index, .compute = c->stream };
     struct gather *g = calloc(1, sizeof *g);
     *out = NULL;
     if (!g)
@@ -129,7 +130,7 @@ int gather_new(const struct job *job, struct comm *comm, struct compute *c, char
         return rc;
     }
     if (!comm->views)
-        rc = ring_new(comm->lanes[COMM_GATHER], &g->tables.schedule, g->tables.groups, g->tables.ngroups, &place, &g->ring, err);
+        rc = ring_new(comm->lanes[COMM_GATHER], &g->tables.schedule, g->tables.groups, g->tables.ngroups, &on, &g->ring, err);
     if (rc)
         gather_free(g);
     else
@@ -161,13 +162,13 @@ static int before_group(void *ctx, uint32_t group, struct fsdpck_error *err)
 {
     struct gather *g = ctx;
     char *data;
-    comm_beat(g->comm);
-    if (board_failed(g->comm->board))
+    comm_heartbeat(g->comm);
+    if (job_status_failed(g->comm->job_status))
         return comm_other_failed(g->comm, "forward and backward", err);
     if (!g->ring)
         return 0;
     int rc = ring_enter(g->ring, group, &data, err);
-    g->compute->places[group] = (struct compute_place){ (unsigned char *)data, g->tables.group_at[group] };
+    g->compute->places[group] = (struct compute_group_data){ (unsigned char *)data, g->tables.group_at[group] };
     return rc;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of a layout is gathered when: groups and uses for a ring of buffers, by fsdp.* of the config. Where ranks map each other's rows there is nothing to do. */
+/* Plans the gathers of a layout: groups and uses for a ring of buffers, according to fsdp.* of the config. There is
+ * nothing to gather where ranks map the rows of each other. */
 #ifndef TRAIN_GATHER_H
 #define TRAIN_GATHER_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frees a job, and answers what follows from its parts. */
+/* Functions of a job: derived values, and its release. */
 #include "rank/job.h"
 
 #include <string.h>

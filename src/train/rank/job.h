@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all ranks of a run know before they part, and what follows from it. */
+/* A job: everything that all ranks of a run know before they are forked, and values derived from it. */
 #ifndef TRAIN_JOB_H
 #define TRAIN_JOB_H
 

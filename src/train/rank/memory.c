@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sizes, one allocation, and pointers into it. */
+/* Computes the sizes, allocates once, and sets the pointers. */
 #include "rank/memory.h"
 
 #include <stdio.h>
@@ -157,12 +157,12 @@ static int refuse(const struct job *job, const struct rank_device *where, const 
 
 int memory_take(const struct job *job, const struct rank_device *where, const struct memory_sizes *sizes, struct memory_map *out, struct fsdpck_error *err)
 {
-    const struct kern_place place = { .kind = KERN_PLACE_DEVICE, .index = where->index, .huge_pages = true };
+    const struct kern_location location = { .kind = KERN_MEMORY_DEVICE, .index = where->index, .huge_pages = true };
     char message[KERN_MESSAGE_BYTES] = "";
     *out = (struct memory_map){ .sizes = *sizes };
     if (where->module && memory_sum(sizes) > where->facts.free_nbytes)
         return refuse(job, where, sizes, NULL, err);
-    if (where->device->memory->alloc(place, memory_sum(sizes), &out->buffer, message) != KERN_OK)
+    if (where->device->memory->alloc(location, memory_sum(sizes), &out->buffer, message) != KERN_OK)
         return refuse(job, where, sizes, message, err);
     cut_all(&job->layout, sizes, out);
     return 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory of a rank's device: one piece, planned and taken before the first step, and what lies where in it. */
+/* The device memory of a rank: one allocation, sized before the first step, and its division. */
 #ifndef TRAIN_MEMORY_H
 #define TRAIN_MEMORY_H
 

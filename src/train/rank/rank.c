@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes and releases what a rank has: its device, its memory there, its communicator. */
+/* Creates and releases the resources of a rank: its device, its memory there, its communicator. */
 #include "rank/rank.h"
 
 #include <stdlib.h>
@@ -111,7 +111,7 @@ static int choose_links(struct rank *r, struct fsdpck_error *err)
 static int take_memory(struct rank *r, struct fsdpck_error *err)
 {
     const struct kern_device *device = r->where->device;
-    const struct kern_place pinned = { .kind = KERN_PLACE_PINNED, .index = r->where->index };
+    const struct kern_location pinned = { .kind = KERN_MEMORY_PINNED, .index = r->where->index };
     const bool linked = device_is_linked(r->where, r->host->nranks);
     struct memory_sizes sizes;
     char message[KERN_MESSAGE_BYTES];
@@ -169,8 +169,8 @@ int rank_open_bare(const struct job *job, struct comm *host, struct rank **out, 
 
 static int open_reducer(struct rank *r, struct fsdpck_error *err)
 {
-    const struct reducer_place place = { r->where->device, r->where->index, r->compute->stream };
-    return reducer_new(r->comm->lanes[COMM_REDUCE], &place, &r->reducer, err);
+    const struct reducer_device on = { r->where->device, r->where->index, r->compute->stream };
+    return reducer_new(r->comm->lanes[COMM_REDUCE], &on, &r->reducer, err);
 }
 
 int rank_open(const struct job *job, struct comm *host, struct rank **out, struct fsdpck_error *err)
@@ -222,10 +222,10 @@ void rank_tell(const struct rank *r, enum train_phase phase, uint64_t done, uint
         opt->phase(opt->ctx, phase, done, total);
 }
 
-void rank_fail(const struct job *job, struct board *board, struct fsdpck_error *err)
+void rank_fail(const struct job *job, struct job_status *job_status, struct fsdpck_error *err)
 {
     memory_hint(job, err);
-    board_fail(board, err);
+    job_status_fail(job_status, err);
 }
 
 void rank_close(struct rank *r)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rank: its place among the others, the buffers it owns, and what a step is made of. */
+/* One rank: its number among the others, its buffers, and the operations that make a step. */
 #ifndef TRAIN_RANK_H
 #define TRAIN_RANK_H
 
@@ -64,7 +64,7 @@ int rank_open(const struct job *job, struct comm *host, struct rank **out, struc
 int rank_open_bare(const struct job *job, struct comm *host, struct rank **out, struct fsdpck_error *err);
 void rank_close(struct rank *r); /* NULL does nothing */
 /* Leaves the error by which a rank ends to the others; where it is for lack of memory, with what would take less. */
-void rank_fail(const struct job *job, struct board *board, struct fsdpck_error *err);
+void rank_fail(const struct job *job, struct job_status *job_status, struct fsdpck_error *err);
 
 /* This rank's rows in the parameters' memory, and the fp32 values that are trained and saved, which may be the same memory. */
 void *rank_rows(const struct rank *r, const struct param *p);

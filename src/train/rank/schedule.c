@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The schedules of learning rates that CONFIG.json names. */
+/* The learning rate schedules that CONFIG.json names. */
 #include "rank/schedule.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hashes of what ranks must have in common, and a file that rank 0 puts into output_dir for the others to see. Ranks of one supervisor agree by birth; ranks that
- * a launcher started on other hosts may have read other files. */
+/* Compares hashes of the facts that ranks must share, and checks that all see a file that rank 0 writes to output_dir.
+ * Ranks of one supervisor share them by fork; ranks that a launcher started on other hosts may have read other files. */
 #include "run/agree.h"
 
 #include <errno.h>

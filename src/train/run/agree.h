@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Before step 0: all ranks mean the same run, and see the same output_dir. */
+/* Checks before step 0 that all ranks have the same run and see the same output_dir. */
 #ifndef TRAIN_AGREE_H
 #define TRAIN_AGREE_H
 

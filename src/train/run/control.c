@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The control file is read, removed and only then obeyed, so that nothing is done twice. Whoever writes to output_dir may write it: it is short, plain and untrusted. */
+/* Reads and removes the control file before obeying it, so that no request is executed twice. Anyone who may write to
+ * output_dir may write it: it is short, plain and untrusted. */
 #include "run/control.h"
 
 #include <errno.h>
@@ -50,7 +51,7 @@ static bool take_word(struct control *c, char word[WORD])
 void control_open(struct control *c, const struct rank *r)
 {
     char word[WORD], line[200];
-    *c = (struct control){ .job = r->job, .board = r->comm->board, .blind = r->comm->rank != 0 };
+    *c = (struct control){ .job = r->job, .job_status = r->comm->job_status, .blind = r->comm->rank != 0 };
     if (!take_word(c, word))
         return;
     snprintf(line, sizeof line, "control: '%s' was asked for before this run began, and is not done", word);
@@ -79,7 +80,7 @@ static void obey(const struct control *c, const char *word, struct asked *asked)
 void control_look(struct control *c, struct asked *asked)
 {
     char word[WORD];
-    uint64_t nsaves = board_saves(c->board);
+    uint64_t nsaves = job_status_saves(c->job_status);
     asked->save |= nsaves != c->nsaves;
     c->nsaves = nsaves;
     if (take_word(c, word))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a user asks of a run that is under way: by signals, which the supervisor passes on, and by output_dir/control, a file with one word in it. */
+/* Requests of the user during a run: signals, which the supervisor passes on, and output_dir/control, a file with one
+ * word. */
 #ifndef TRAIN_CONTROL_H
 #define TRAIN_CONTROL_H
 
@@ -7,7 +8,7 @@
 
 struct control {
     const struct job *job;
-    struct board *board;
+    struct job_status *job_status;
     uint64_t nsaves; /* asked for by signal, and taken */
     bool blind;      /* the file is rank 0's; or it cannot be removed: it is not obeyed any more */
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The day that the chat template shows in a run's data and samples, where it asks for one: the same for as long as the run goes on. */
+/* The date that the chat template shows in the data and samples of a run, if it asks for one. It stays the same for
+ * the whole run, also when it is resumed. */
 #ifndef TRAIN_DATE_H
 #define TRAIN_DATE_H
 

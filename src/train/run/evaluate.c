@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loss on data.eval: forward only, without dropout. Its micro-batches are dealt out to ranks in waves, and their losses added in the order of the rows, so that
- * it is the same for any number of ranks. Changes nothing that training sees. */
+/* Computes the loss on data.eval: forward only, without dropout. Micro-batches are dealt out to ranks in waves, and
+ * losses are added in the order of the rows, so that the sum is the same for any number of ranks. Training is not
+ * affected. */
 #include "run/evaluate.h"
 
 #include "rank/gather.h"
@@ -26,7 +27,7 @@ static int run_wave(struct rank *r, const struct step_plan *plan, size_t wave, d
 /* Whether any rank was asked to stop. */
 static int agree_on_stop(struct rank *r, bool *stopping, struct fsdpck_error *err)
 {
-    uint64_t asked = *stopping || board_stopping(r->comm->board);
+    uint64_t asked = *stopping || job_status_stopping(r->comm->job_status);
     int rc = r->comm->ops->sum_u64(r->comm, &asked, 1, err);
     *stopping = asked > 0;
     return rc;

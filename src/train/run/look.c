@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Notes on settings that do not do what they say. Each may be intended; where it is a mistake, it costs a run. */
+/* Notes on settings that have no effect, or an unlikely one. They may be intended; as a mistake they cost a run. */
 #include "run/look.h"
 
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Notes on a run's settings before it starts. */
+/* Prints notes on suspicious settings before a run starts. */
 #ifndef TRAIN_LOOK_H
 #define TRAIN_LOOK_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The training loop. Every rank runs it in step; rank 0 also writes the small files. */
+/* The training loop. All ranks execute it in lockstep; rank 0 also writes the small files. */
 #include "run/loop.h"
 
 #include <fsdpck/io.h>
@@ -73,7 +73,7 @@ static int run_step(struct rank *r, struct train_metrics *m, struct asked *asked
     m->lr = schedule_lr(job->config, r->step, job->nsteps);
     if (!rc)
         rc = rank_gradients(r, &plan, &m->loss, err);
-    asked->stop |= board_stopping(r->comm->board); /* what was asked for while it was computed counts for this step, not for one more */
+    asked->stop |= job_status_stopping(r->comm->job_status); /* what was asked for while it was computed counts for this step, not for one more */
     if (!rc)
         rc = rank_norm(r, &m->grad_norm, asked, err);
     bool finite = isfinite(m->loss) && isfinite(m->grad_norm);
@@ -217,7 +217,7 @@ static int train(struct rank *r, struct saver *saver, struct profile *profile, F
         control_open(&control, r);
     while (r->step < r->job->nsteps && !stopping && !rc) {
         struct train_metrics m = { 0 };
-        struct asked asked = { .stop = board_stopping(r->comm->board) };
+        struct asked asked = { .stop = job_status_stopping(r->comm->job_status) };
         if (listens)
             control_look(&control, &asked);
         rc = run_step(r, &m, &asked, err);
@@ -308,7 +308,7 @@ int loop_run(struct rank *r, const char *resume, struct loop_notes *notes, struc
     if (metrics && fclose(metrics) && !rc)
         rc = fsdpck_error_set(err, FSDPCK_ERR_IO, r->job->config->log.jsonl, "could not be written");
     if (rc)
-        rank_fail(r->job, r->comm->board, err); /* nobody waits for this rank's thread */
+        rank_fail(r->job, r->comm->job_status, err); /* nobody waits for this rank's thread */
     saver_free(saver);
     profile_free(profile);
     return rc ? rc : r->comm->ops->barrier(r->comm, "end", err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of one rank: load, train, save, end. */
+/* The main function of a rank: load, train, save, end. */
 #ifndef TRAIN_LOOP_H
 #define TRAIN_LOOP_H
 

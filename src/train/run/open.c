@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Config to job: model, data, layout, checked against what lies on disk. */
+/* Makes a job from a config: model, data and layout, checked against the files. */
 #include "run/open.h"
 
 #include <jansson.h>
@@ -94,7 +94,7 @@ int job_open(const struct train_config *config, const struct train_options *opt,
     else
         note_untied(&job);
     if (rc == 0 && job.fs.note)
-        train_config_idle(config, &(struct train_place){ job.nranks, job_copies(&job) }, job.fs.note, job.fs.ctx);
+        train_config_idle(config, &(struct train_job_size){ job.nranks, job_copies(&job) }, job.fs.note, job.fs.ctx);
     if (!rc && !data_is_dated(job.data) && !(job.eval && data_is_dated(job.eval)) && !samples_are_dated(job.samples))
         job.date[0] = '\0';
     if (!rc)

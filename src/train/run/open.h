@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a config to a job: everything that can be refused before the ranks part is refused here. */
+/* Makes a job from a config. Refuses everything that can be refused before the ranks are forked. */
 #ifndef TRAIN_OPEN_H
 #define TRAIN_OPEN_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* train_plan: the sizes of a run from its tables alone. No weight is read; buffers are laid out but not touched. */
+/* train_plan: computes the sizes of a run from its tables. It reads no weights, and counts buffers without allocating
+ * them. */
 #include "run/plan.h"
 
 #include <string.h>

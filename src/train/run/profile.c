@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A device whose every kernel is that of another one, timed. */
+/* A device that wraps the kernels of another one and times each call. */
 #include "run/profile.h"
 
 #include <jansson.h>
@@ -7,17 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/laps.h"
+#include "comm/stream_timer.h"
 #include "rank/files.h"
 
 enum kind { GEMM, LORA, ATTENTION, ATTENTION_GRAD, NORM, ROPE, SWIGLU, LOSS, EMBEDDING, OPTIMIZER, OTHER, NKINDS };
 static const char *const kind_names[NKINDS] = { "matrix products", "adapters", "attention", "attention backward", "norms", "rope", "swiglu", "loss", "embedding",
                                                 "optimizer and norm", "other kernels" };
 
-enum { NLAPS = 4096 };
+enum { NINTERVALS = 4096 };
 
 struct profile {
-    struct laps *laps; /* of kernels, by kind */
+    struct stream_timer *timer; /* of kernels, by kind */
     struct rank *rank;
     const struct kern_device *inner;
     struct kern_device device;
@@ -33,9 +33,9 @@ static _Thread_local struct profile *active;
 #define TIMED(name, kind, params, args) \
     static void timed_##name params \
     { \
-        laps_begin(active->laps, kind, s); \
+        stream_timer_begin(active->timer, kind, s); \
         active->inner->ops->name args; \
-        laps_end(active->laps, s); \
+        stream_timer_end(active->timer, s); \
     }
 #define STREAM struct kern_stream *s
 /* Sizes, which no stream computes. */
@@ -87,7 +87,7 @@ int profile_new(struct rank *r, struct profile **out, struct fsdpck_error *err)
         return fsdpck_error_nomem(err, sizeof *p);
     p->rank = r;
     p->inner = r->compute->device;
-    int rc = laps_new(p->inner, r->compute->index, NKINDS, NLAPS, &p->laps, err);
+    int rc = stream_timer_new(p->inner, r->compute->index, NKINDS, NINTERVALS, &p->timer, err);
     if (rc)
         return rc;
     p->device = *p->inner;
@@ -108,14 +108,14 @@ void profile_free(struct profile *p)
         return;
     p->rank->compute->device = p->inner;
     active = NULL;
-    laps_free(p->laps);
+    stream_timer_free(p->timer);
     free(p);
 }
 
 void profile_step(struct profile *p, const struct train_metrics *m)
 {
     for (unsigned k = 0; k < NKINDS; k++)
-        p->ns[k] = laps_ns(p->laps, k);
+        p->ns[k] = stream_timer_ns(p->timer, k);
     p->nsteps++;
     p->step += m->step_seconds + m->save_stall_seconds;
     p->data += m->data_wait_seconds;

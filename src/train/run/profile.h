@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a rank's time goes: kernels by kind, what others are waited for, data, saving. */
+/* Profile of a rank: time in kernels by kind, in waits for other ranks, data and saves. */
 #ifndef TRAIN_PROFILE_H
 #define TRAIN_PROFILE_H
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chooses by looking, and again by loading. Only damage is passed over: a checkpoint of another run, of a later version, or that may not be read ends the run, since
- * going on from an older one would not be what the user means. */
+/* Chooses a checkpoint by inspecting it, and again by loading it. Only damaged ones are skipped. A checkpoint of
+ * another run, of a later version or without read permission ends the run: resuming from an older one would not be
+ * what the user wants. */
 #include "run/resume.h"
 
 #include <errno.h>

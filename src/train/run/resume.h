@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which checkpoint a run goes on from: the newest that is whole. Damaged ones are named and set aside, so that their steps can be saved again. */
+/* Chooses the checkpoint to resume from: the newest undamaged one. Damaged ones are named and set aside, so that their
+ * steps can be saved again. */
 #ifndef TRAIN_RESUME_H
 #define TRAIN_RESUME_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* train_run: checks everything that can be refused, chooses what to go on from, hands over to the supervisor of the ranks, and says what became of the run. */
+/* train_run: checks everything that can be refused, chooses the checkpoint to resume from, starts the supervisor of
+ * the ranks, and reports the result. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +59,7 @@ static int train(struct job *job, struct train_result *done, bool *joined, struc
     return rc ? rc : rc2;
 }
 
-/* *joined: the ranks were started, and have told each other. */
+/* *joined: the ranks were started and know of each other. */
 static int run(struct job *job, struct train_result *done, bool *joined, struct fsdpck_error *err)
 {
     int rc = files_check_own(job->config, err);

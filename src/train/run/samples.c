@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prompts are dealt out to ranks in waves. All ranks go through each forward together, as it gathers parameters; between two of them one sum carries what every rank
- * has chosen, so that all know when a wave is over, and rank 0 knows the text. */
+/* Prompts are dealt out to ranks in waves. All ranks take part in each forward pass, because it gathers parameters.
+ * Between two passes one sum distributes the token that each rank has chosen: all ranks learn when a wave is over, and
+ * rank 0 learns the text. */
 #include "run/samples.h"
 
 #include <errno.h>
@@ -170,7 +171,7 @@ static int choose_next(struct wave *w, const float *logits, uint64_t at, uint32_
     struct fsdpck_error ignored = { 0 };
     memset(said, 0, COMM_MAX_SUM * sizeof *said);
     w->growing = w->growing && choose_token(w->choose, &w->s->rule, logits, 0, at, token, &ignored) == 0;
-    said[comm->rank] = (w->growing ? (uint64_t)*token + 1 : 0) | (board_stopping(comm->board) ? stopping : 0);
+    said[comm->rank] = (w->growing ? (uint64_t)*token + 1 : 0) | (job_status_stopping(comm->job_status) ? stopping : 0);
     w->growing = w->growing && !choose_is_stop(&w->s->rule, *token);
     return comm->ops->sum_u64(comm, said, comm->nranks, err);
 }

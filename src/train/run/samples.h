@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text that a run generates while it trains, from sample.prompts: on the sharded model, with the same tokens for any number of ranks. */
+/* Generates text from sample.prompts during training, with the sharded model. The tokens are the same for any number
+ * of ranks. */
 #ifndef TRAIN_SAMPLES_H
 #define TRAIN_SAMPLES_H
 

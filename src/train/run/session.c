@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rank in the caller's process: what tests look into. */
+/* One rank in the process of the caller, for tests. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,7 +86,7 @@ int train_session_logits(struct train_session *s, uint64_t step, size_t micro, f
         *ntok = b->ntok = m->ntok;
         *nvocab = s->job.model.nvocab;
         b->ndocs = (int64_t)m->ndocs;
-        *b->moment = (struct kern_moment){ .token0 = m->token0 };
+        *b->rng_offset = (struct kern_rng_offset){ .token0 = m->token0 };
         data_fill(s->job.data, m, b->ids, b->positions, b->targets, b->cu_seqlens);
         *logits = calloc((size_t)(*ntok * *nvocab), sizeof **logits);
         rc = *logits ? compute_logits(s->alone.rank->compute, NULL, *logits, err) : fsdpck_error_nomem(err, (size_t)(*ntok * *nvocab) * sizeof **logits);

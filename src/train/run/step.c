@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A step's gradients. The micro-batches of the global batch make packets, packets are dealt out to ranks, and what comes out does not depend on how many ranks
- * there are: inside a packet gradients add up in order, packets are folded in global order by the owners of the slices. */
+/* Computes the gradients of a step. The micro-batches of the global batch form packets, which are dealt out to ranks.
+ * The result does not depend on the number of ranks: gradients add up in order inside a packet, and the owner of each
+ * slice folds packets in global order. */
 #include "run/step.h"
 
 #include <stdlib.h>
@@ -14,7 +15,7 @@ void rank_fill(struct rank *r, const struct data *data, const struct step_plan *
     struct batch *b = &r->compute->batch;
     b->ntok = micro->ntok;
     b->ndocs = (int64_t)micro->ndocs;
-    *b->moment = (struct kern_moment){ .token0 = micro->token0, .step = (uint32_t)r->step };
+    *b->rng_offset = (struct kern_rng_offset){ .token0 = micro->token0, .step = (uint32_t)r->step };
     b->grad_scale = (float)(1.0 / (double)plan->nsupervised);
     data_fill(data, micro, b->ids, b->positions, b->targets, b->cu_seqlens);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The supervisor starts a process for each rank, watches them, and says what became of them. A rank that dies or stalls is named and ends the others; none is
- * waited for without end. Under a launcher it has one rank, the launcher's, and is what stays to speak for it. */
+/* The supervisor starts a process for each rank, watches them, and reports their end. If a rank dies or stalls, the
+ * supervisor names it and ends the others; no wait is unbounded. Under a launcher it has one rank, the one the
+ * launcher started, and reports for it. */
 #include "run/supervise.h"
 
 #include <errno.h>
@@ -23,9 +24,9 @@
 enum { GRACE_MS = 3000, POLL_MS = 20, LAUNCHED_GRACE = 12, TELL_MS = 10000, SPEAK_MS = 20000 };
 
 /* What processes have in common. world: NULL under a launcher. */
-struct family {
+struct supervisor {
     struct job *job;
-    struct board *board;
+    struct job_status *job_status;
     struct comm_world *world;
     const char *resume;
     pid_t supervisor;
@@ -62,19 +63,19 @@ static void hint_way_on(const struct job *job, struct fsdpck_error *err)
 /* A rank whose supervisor was killed says itself what happened, and ends: under a launcher others wait for it. */
 static void *watch_supervisor(void *arg)
 {
-    const struct family *f = arg;
+    const struct supervisor *f = arg;
     struct fsdpck_error err = { 0 };
     while (getppid() == f->supervisor)
         sleep_ms(POLL_MS);
-    board_lost(f->board, f->job->first, "was killed");
-    bool said = board_error(f->board, &err);
+    job_status_lost(f->job_status, f->job->first, "was killed");
+    bool said = job_status_error(f->job_status, &err);
     hint_way_on(f->job, &err);
     if (said && f->job->opt->lost)
         f->job->opt->lost(f->job->opt->ctx, &err);
     _exit(4);
 }
 
-static int tie_to_supervisor(struct family *f, struct fsdpck_error *err)
+static int tie_to_supervisor(struct supervisor *f, struct fsdpck_error *err)
 {
     pthread_t thread;
     if (f->world)
@@ -85,30 +86,30 @@ static int tie_to_supervisor(struct family *f, struct fsdpck_error *err)
     return failed ? fsdpck_error_sys(err, failed, NULL, "pthread_create") : 0;
 }
 
-static int join(const struct family *f, uint32_t number, struct comm **comm, struct fsdpck_error *err)
+static int join(const struct supervisor *f, uint32_t number, struct comm **comm, struct fsdpck_error *err)
 {
     if (f->world)
         return comm_world_join(f->world, number, comm, err);
-    return comm_mpi_join(f->board, number, f->job->nranks, job_comm_sizes(f->job), comm, err);
+    return comm_mpi_join(f->job_status, number, f->job->nranks, job_comm_sizes(f->job), comm, err);
 }
 
-static struct board *told_by_signal; /* of the rank that this process is */
+static struct job_status *signalled_status; /* of the rank that this process is */
 
 static void on_signal(int number)
 {
     if (number == SIGUSR2)
-        board_ask_save(told_by_signal);
+        job_status_ask_save(signalled_status);
     else
-        board_stop(told_by_signal);
+        job_status_stop(signalled_status);
 }
 
 /* A signal to a rank is meant for the run, like one to its supervisor: schedulers signal every process. A signal that was ignored before (nohup) stays ignored. */
-static void take_signals(struct board *board)
+static void take_signals(struct job_status *job_status)
 {
     static const int all[] = { SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 };
     const struct sigaction tell = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
     struct sigaction old;
-    told_by_signal = board;
+    signalled_status = job_status;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (sigaction(all[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
             sigaction(all[i], &tell, NULL);
@@ -116,13 +117,13 @@ static void take_signals(struct board *board)
 }
 
 /* In a process of its own. Ends it. */
-_Noreturn static void run_rank(struct family *f, uint32_t number)
+_Noreturn static void run_rank(struct supervisor *f, uint32_t number)
 {
     struct fsdpck_error err = { 0 };
     struct comm *comm = NULL;
     struct rank *r = NULL;
     struct loop_notes scratch = { 0 };
-    take_signals(f->board);
+    take_signals(f->job_status);
     signal(SIGXFSZ, SIG_IGN); /* a limit on files' sizes shows as EFBIG; mpirun does not pass on that it is ignored */
     int rc = tie_to_supervisor(f, &err);
     if (getppid() != f->supervisor)
@@ -134,9 +135,9 @@ _Noreturn static void run_rank(struct family *f, uint32_t number)
     if (!rc)
         rc = rank_open(f->job, comm, &r, &err);
     if (!rc)
-        rc = loop_run(r, f->resume, number == f->job->first ? (struct loop_notes *)board_notes(f->board) : &scratch, &err);
+        rc = loop_run(r, f->resume, number == f->job->first ? (struct loop_notes *)job_status_notes(f->job_status) : &scratch, &err);
     if (rc)
-        rank_fail(f->job, f->board, &err);
+        rank_fail(f->job, f->job_status, &err);
     if (rc && comm && !f->world)
         comm_mpi_abandon(comm);
     rank_close(r);
@@ -154,7 +155,7 @@ static void kill_all(const struct child *children, uint32_t n, int signal_number
 }
 
 /* Says to the others what became of a rank that did not end well: nothing where it has left an error itself. */
-static void child_ended(const struct family *f, uint32_t number, int status, bool *failed)
+static void child_ended(const struct supervisor *f, uint32_t number, int status, bool *failed)
 {
     char how[80];
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
@@ -164,7 +165,7 @@ static void child_ended(const struct family *f, uint32_t number, int status, boo
         snprintf(how, sizeof how, "was killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
     else
         snprintf(how, sizeof how, "ended with code %d", WEXITSTATUS(status));
-    board_lost(f->board, number, how);
+    job_status_lost(f->job_status, number, how);
 }
 
 static double now(void)
@@ -173,22 +174,22 @@ static double now(void)
 }
 
 /* Ranks that wait for each other give signs of life; one that gives none is stopped, or stuck in the system. */
-static bool is_stalled(const struct family *f, uint32_t number, struct child *c)
+static bool is_stalled(const struct supervisor *f, uint32_t number, struct child *c)
 {
-    uint64_t beats = board_beats(f->board, number);
+    uint64_t beats = job_status_heartbeats(f->job_status, number);
     char how[80];
     if (beats != c->beats || c->seen == 0) {
         c->beats = beats;
         c->seen = now();
     }
-    if (now() - c->seen <= board_patience(f->board) + (f->world ? 1 : LAUNCHED_GRACE)) /* where others can tell, they do */
+    if (now() - c->seen <= job_status_patience(f->job_status) + (f->world ? 1 : LAUNCHED_GRACE)) /* where others can tell, they do */
         return false;
     snprintf(how, sizeof how, "has given no sign of life for %.0f s", now() - c->seen);
-    board_lost(f->board, number, how);
+    job_status_lost(f->job_status, number, how);
     return true;
 }
 
-static uint32_t look_at_children(const struct family *f, struct child *children, bool *failed)
+static uint32_t look_at_children(const struct supervisor *f, struct child *children, bool *failed)
 {
     uint32_t left = 0;
     int status;
@@ -207,35 +208,35 @@ static uint32_t look_at_children(const struct family *f, struct child *children,
 
 /* Prints the note once, and at once: a step may take long, and a user who sees nothing signals again, which ends the run unsaved. On SIGTERM under mpirun there is
  * no note, because mpirun kills the ranks before a step may end. */
-static void tell_stop(const struct family *f, bool *told)
+static void tell_stop(const struct supervisor *f, bool *noted)
 {
     const struct train_options *opt = f->job->opt;
     const bool kills = opt->launched_nranks && opt->stop && *opt->stop == SIGTERM;
-    if (!*told && f->job->first == 0 && opt->note && !kills)
+    if (!*noted && f->job->first == 0 && opt->note && !kills)
         opt->note(opt->ctx, "stopping: the step is finished and saved first; a second signal ends the run at once, unsaved");
-    *told = true;
+    *noted = true;
 }
 
 /* Until every process is gone. */
-static bool watch(const struct family *f, struct child *children)
+static bool watch(const struct supervisor *f, struct child *children)
 {
     const volatile int *stop = f->job->opt->stop;
-    bool failed = false, told = false;
+    bool failed = false, noted = false;
     for (long waited_ms = 0; look_at_children(f, children, &failed) > 0;) {
         if (stop && *stop)
-            board_stop(f->board);
-        if (board_stopping(f->board) && !failed && !board_failed(f->board))
-            tell_stop(f, &told);
+            job_status_stop(f->job_status);
+        if (job_status_stopping(f->job_status) && !failed && !job_status_failed(f->job_status))
+            tell_stop(f, &noted);
         if (f->job->opt->saves)
-            board_ask_saves(f->board, (uint64_t)*f->job->opt->saves);
-        if ((failed || board_failed(f->board)) && (waited_ms += POLL_MS) > GRACE_MS + (f->world ? 0 : 1000 * LAUNCHED_GRACE))
+            job_status_ask_saves(f->job_status, (uint64_t)*f->job->opt->saves);
+        if ((failed || job_status_failed(f->job_status)) && (waited_ms += POLL_MS) > GRACE_MS + (f->world ? 0 : 1000 * LAUNCHED_GRACE))
             kill_all(children, f->n, SIGKILL);
         sleep_ms(POLL_MS);
     }
     return failed;
 }
 
-static int start(struct family *f, struct child *children, struct fsdpck_error *err)
+static int start(struct supervisor *f, struct child *children, struct fsdpck_error *err)
 {
     f->supervisor = getpid();
     for (uint32_t i = 0; i < f->n; i++) {
@@ -258,9 +259,9 @@ static void await_speaker(const struct train_options *opt)
         sleep_ms(POLL_MS);
 }
 
-static void take_result(const struct family *f, struct train_result *result)
+static void take_result(const struct supervisor *f, struct train_result *result)
 {
-    const struct loop_notes *notes = (struct loop_notes *)board_notes(f->board);
+    const struct loop_notes *notes = (struct loop_notes *)job_status_notes(f->job_status);
     struct fsdpck_error none = { 0 };
     result->nsteps = f->job->nsteps;
     result->ndone = notes->ndone;
@@ -281,27 +282,27 @@ static void take_result(const struct family *f, struct train_result *result)
 int supervise(struct job *job, const char *resume, struct train_result *result, struct fsdpck_error *err)
 {
     double patience = job->opt->patience_seconds > 0 ? job->opt->patience_seconds : 600;
-    struct family f = { .job = job, .resume = resume, .n = job->opt->launched_nranks ? 1 : job->nranks };
+    struct supervisor f = { .job = job, .resume = resume, .n = job->opt->launched_nranks ? 1 : job->nranks };
     struct child *children = calloc(f.n, sizeof *children);
     int rc = children ? 0 : fsdpck_error_nomem(err, f.n * sizeof *children);
     if (!rc)
-        rc = board_new(job->first, f.n, job->nranks, patience, &f.board, err);
+        rc = job_status_new(job->first, f.n, job->nranks, patience, &f.job_status, err);
     if (!rc && !job->opt->launched_nranks)
-        rc = comm_world_new(job->nranks, job_comm_sizes(job), f.board, &f.world, err);
+        rc = comm_world_new(job->nranks, job_comm_sizes(job), f.job_status, &f.world, err);
     if (!rc) {
         rc = start(&f, children, err);
         bool failed = watch(&f, children);
         if (!rc && failed)
-            rc = board_error(f.board, err) ? err->code : fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "a rank ended without a word");
-        if (board_has_lost(f.board))
+            rc = job_status_error(f.job_status, err) ? err->code : fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "a rank ended without a word");
+        if (job_status_has_lost(f.job_status))
             hint_way_on(job, err);
         take_result(&f, result);
-        result->said_elsewhere = rc && board_was_told(f.board);
+        result->said_elsewhere = rc && job_status_is_muted(f.job_status);
         if (result->said_elsewhere)
             await_speaker(job->opt);
     }
     comm_world_free(f.world);
-    board_free(f.board);
+    job_status_free(f.job_status);
     free(children);
     return rc;
 }
@@ -309,14 +310,14 @@ int supervise(struct job *job, const char *resume, struct train_result *result, 
 bool supervise_refusal(const struct train_options *opt, const struct fsdpck_error *err)
 {
     struct fsdpck_error ignored = { 0 };
-    struct board *board = NULL;
-    if (!opt->launched_nranks || !comm_mpi_is_built() || board_new(opt->launched_rank, 1, opt->launched_nranks, 1, &board, &ignored))
+    struct job_status *job_status = NULL;
+    if (!opt->launched_nranks || !comm_mpi_is_built() || job_status_new(opt->launched_rank, 1, opt->launched_nranks, 1, &job_status, &ignored))
         return true;
-    board_fail(board, err);
+    job_status_fail(job_status, err);
     pid_t pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        comm_mpi_tell(board, opt->launched_rank, opt->launched_nranks);
+        comm_mpi_tell(job_status, opt->launched_rank, opt->launched_nranks);
         _exit(0);
     }
     bool ended = pid < 0;
@@ -328,8 +329,8 @@ bool supervise_refusal(const struct train_options *opt, const struct fsdpck_erro
         kill(pid, SIGKILL);
         waitpid(pid, NULL, 0);
     }
-    bool speaks = !board_was_told(board);
-    board_free(board);
+    bool speaks = !job_status_is_muted(job_status);
+    job_status_free(job_status);
     if (!speaks)
         await_speaker(opt);
     return speaks;

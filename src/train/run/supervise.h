@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From one process to the ranks and back. */
+/* Forks the ranks and collects their result. */
 #ifndef TRAIN_SUPERVISE_H
 #define TRAIN_SUPERVISE_H
 

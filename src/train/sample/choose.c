@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order is that of transformers: repetition penalty, temperature, top-k, top-p. The draw is Philox's, by (seed, sample, token), so that it does not depend on
- * who draws or on what was drawn before. */
+/* The order of steps is that of transformers: repetition penalty, temperature, top-k, top-p. The draw uses Philox with
+ * (seed, sample, token): it does not depend on which rank draws, or on earlier draws. */
 #include "sample/choose.h"
 
 #include <kernels/random.h>
@@ -134,7 +134,7 @@ static size_t keep_top_k(struct choose *c, const float *logits, size_t k)
 }
 
 /* Weights of the softmax from logits; returns their sum. */
-static double soften(struct candidate *list, size_t n, double top, double temperature)
+static double softmax(struct candidate *list, size_t n, double top, double temperature)
 {
     double sum = 0;
     for (size_t i = 0; i < n; i++)
@@ -195,7 +195,7 @@ int choose_token(struct choose *c, const struct sample_rule *rule, const float *
     } else {
         const size_t nvocab = (size_t)c->nvocab;
         size_t n = keep_top_k(c, logits, rule->top_k && rule->top_k < nvocab ? (size_t)rule->top_k : nvocab);
-        double sum = soften(c->list, n, (double)logits[best], rule->temperature);
+        double sum = softmax(c->list, n, (double)logits[best], rule->temperature);
         if (rule->top_p < 1)
             n = keep_top_p(c->list, n, sum, rule->top_p);
         *id = pick(c->list, n, draw(rule->seed, number, at));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From logits to a token, by a sample_rule. Knows nothing of models or text. */
+/* Chooses a token from logits by a sample_rule. Knows nothing of models or text. */
 #ifndef TRAIN_CHOOSE_H
 #define TRAIN_CHOOSE_H
 

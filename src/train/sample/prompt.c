@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a user typed, or a line of data, to the tokens that a model goes on from. */
+/* Converts a prompt, typed or a line of data, to the tokens that generation starts from. */
 #include <train/sample.h>
 
 #include <jansson.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a model's folder says about generating: generation_config.json, and config.json where that is silent, as transformers reads them. */
+/* Reads generation defaults from a model folder: generation_config.json, and config.json for keys missing there, as
+ * transformers does. */
 #include <train/sample.h>
 
 #include <jansson.h>

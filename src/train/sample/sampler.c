@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A model in this process, whole, by the tables and the loading that training has: one rank of one, with nothing that is trained. */
+/* A whole model in this process. Uses the tables and the loading code of training: one rank of one, with no trained
+ * parameters. */
 #include <train/sample.h>
 
 #include <jansson.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* adapter_model.safetensors by libfsdpck's export, adapter_config.json with the keys that PEFT writes. The folder appears under its name when it is whole. */
+/* Writes adapter_model.safetensors with the export of libfsdpck, and adapter_config.json with the keys of PEFT. The
+ * folder gets its name when it is complete. */
 #include "state/adapter.h"
 
 #include <dirent.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The adapter as a folder that PEFT loads. */
+/* Writes the adapter as a folder that PEFT loads. */
 #ifndef TRAIN_ADAPTER_H
 #define TRAIN_ADAPTER_H
 

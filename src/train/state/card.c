@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The card says what can be known: base, data, hyperparameters, and the last line of the metrics. It carries a mark; a README without it is the user's, and stays. */
+/* Writes the facts of the run: base, data, hyperparameters, and the last line of the metrics. The card has a marker; a
+ * README without it belongs to the user and is left alone. */
 #include "state/card.h"
 
 #include <errno.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A run's state through libfsdpck: trained parameters (tree "model"), AdamW's moments (tree "optim"), and in the state what a resumed run must agree on. Sharded by
- * the ranks that save, read back by any other number. A LoRA run's checkpoint holds no base: it names it. */
+/* Saves the state of a run with libfsdpck: trained parameters (tree "model"), the moments of AdamW (tree "optim"), and
+ * the state that a resumed run must agree on. The ranks that save determine the sharding; any other number can read
+ * it. The checkpoint of a LoRA run names its base model but does not contain it. */
 #include "state/checkpoint.h"
 
 #include <stdio.h>
@@ -10,7 +11,7 @@
 #include "state/adapter.h"
 #include "state/reads.h"
 #include "state/state.h"
-#include "state/told.h"
+#include "state/settings.h"
 
 enum { TREES = CHECKPOINT_TREES, NAME = LAYOUT_NAME + 64 };
 
@@ -155,7 +156,7 @@ static int read_tree(struct rank *r, struct fsdpck_source *src, struct reads *re
         int64_t first, nrow = param_rows(p, r->comm->rank, &first);
         if (!p->trainable || nrow <= 0)
             continue;
-        comm_beat(r->comm);
+        comm_heartbeat(r->comm);
         make_path(p, tree, path, name);
         rc = reads_add(reads, &(struct reads_rows){ .tensor = fsdpck_source_find(src, name), .first = (uint64_t)first, .nrow = (uint64_t)nrow,
                                                     .ncol = (uint64_t)p->ncol, .dst = memory_of(r, p, tree), .dtype = FSDPCK_FLOAT32 }, err);
@@ -190,7 +191,7 @@ int rank_resume(struct rank *r, const char *path, struct fsdpck_error *err)
 
 static int refuse_tensor(const struct job *job, const struct fsdpck_source *src, const char *name, const char *what, struct fsdpck_error *err)
 {
-    struct told_list list = { 0 };
+    struct settings_diff list = { 0 };
     state_tell_lora(job, src, &list);
     return fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src), "this checkpoint is of another run: %s (tensor '%s' is %s)",
                             list.text[0] ? list.text : "model, lora.r or lora.target_modules are not its own", name, what);

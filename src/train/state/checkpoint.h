@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a checkpoint lists, copied out of a rank and written by libfsdpck. */
+/* The tensors of a checkpoint, copied out of a rank and written by libfsdpck. */
 #ifndef TRAIN_CHECKPOINT_H
 #define TRAIN_CHECKPOINT_H
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Start-up: every rank reads its own rows of every tensor, from whatever the model and the adapter lie in, into their place. Adapters that come from nowhere are
- * drawn from PEFT's distribution, each element by its place in the whole tensor. */
+/* Start-up: every rank reads its own rows of every tensor, from whatever format the model and the adapter have,
+ * straight to their destination. New adapters are initialised from the distribution that PEFT uses; each element
+ * depends on its position in the whole tensor. */
 #include "state/load.h"
 
 #include <math.h>
@@ -68,7 +69,7 @@ static int check_share(struct rank *r, struct fsdpck_source *src, bool adapter, 
     const struct fsdpck_tensor *t;
     int rc = 0;
     for (size_t i = (size_t)r->comm->rank; i < l->nparams && !rc; i += (size_t)r->comm->nranks) {
-        comm_beat(r->comm);
+        comm_heartbeat(r->comm);
         if (sources_has(r->job, &l->params[i], adapter) && !(rc = sources_find(src, &l->params[i], adapter, &t, err)))
             rc = fsdpck_source_check_tensor(src, t, err);
     }
@@ -87,7 +88,7 @@ static int load_all(struct rank *r, const char *path, bool adapter, struct loade
     if (!rc)
         reads_expect(reads, rows_nbytes(r, src, adapter));
     for (size_t i = 0; i < l->nparams && !rc; i++) {
-        comm_beat(r->comm);
+        comm_heartbeat(r->comm);
         if (sources_has(r->job, &l->params[i], adapter))
             rc = add_read(r, src, reads, &l->params[i], adapter, &loaded[i], err);
     }

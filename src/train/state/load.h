@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights into a rank, before its first step. */
+/* Loads weights into a rank before its first step. */
 #ifndef TRAIN_LOAD_H
 #define TRAIN_LOAD_H
 

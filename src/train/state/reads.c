@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loads of reads. One is full when its memory is: that of casts, or its part of the pinned memory. What was read is hashed and cast by the rank's threads; on the
- * way to a device a load is read while the one before is hashed, cast and put on its way, and the one before that travels. */
+/* Batches of reads ("loads"). A load is full when its memory is: the memory for casts, or its part of the pinned
+ * memory. The threads of the rank hash and cast what was read. For a device this is a pipeline of three loads: one is
+ * read, the one before is hashed, cast and enqueued, and the one before that is copied to the device. */
 #include "state/reads.h"
 
 #include <kernels/pool.h>
@@ -42,7 +43,7 @@ struct reads {
 static int start_pinned(struct reads *b, struct fsdpck_error *err)
 {
     const struct kern_device *device = b->r->where->device;
-    const struct kern_place pinned = { .kind = KERN_PLACE_PINNED, .index = b->r->where->index };
+    const struct kern_location pinned = { .kind = KERN_MEMORY_PINNED, .index = b->r->where->index };
     char message[KERN_MESSAGE_BYTES];
     int status = device->memory->alloc(pinned, NLOAD * (size_t)PINNED_NBYTES, &b->pinned, message);
     for (int i = 0; i < NLOAD && status == KERN_OK; i++) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of tensors from a source to where a rank computes: straight to their place where the host reaches it, else through pinned memory, in loads: one
- * is read while the one before is hashed and cast and another is on its way to the device. Several reads go together, so that threads share them. */
+/* Reads rows of tensors from a source into the memory of a rank: straight to their destination where the host can
+ * access it, otherwise through pinned memory, in loads. One load is read while the previous one is hashed and cast and
+ * another is copied to the device. Several reads form one load, so that threads share them. */
 #ifndef TRAIN_READS_H
 #define TRAIN_READS_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A thread with one job at a time. It talks to the others' on COMM_SAVE, so that training and saving never wait for each other's collectives. */
+/* A thread with one job at a time. It communicates with the savers of other ranks on COMM_SAVE, so that training and
+ * saving never wait for collectives of each other. */
 #include "state/saver.h"
 
 #include <pthread.h>
@@ -49,7 +50,7 @@ static void beat(void *ctx, uint64_t done_nbytes, uint64_t total_nbytes)
     struct saver *s = ctx;
     (void)done_nbytes;
     (void)total_nbytes;
-    comm_beat(s->comm);
+    comm_heartbeat(s->comm);
 }
 
 static void pass_note(void *ctx, const char *line)
@@ -83,8 +84,8 @@ static void save(struct saver *s)
         rc = checkpoint_write(s->list, s->comm, s->rank->job, path, s->state, &s->fs, &result->why);
     rc = comm_first_error(s->comm, &result->why, &lost);
     if (rc)
-        board_fail(s->comm->board, &lost); /* the ranks' savers are not in step any more */
-    result->lost = rc || board_failed(s->comm->board);
+        job_status_fail(s->comm->job_status, &lost); /* the ranks' savers are not in step any more */
+    result->lost = rc || job_status_failed(s->comm->job_status);
     result->failed = rc || result->why.code;
     if (!result->failed)
         prune(s);
@@ -116,7 +117,7 @@ static void *run(void *arg)
 static int allocate(struct saver *s, struct fsdpck_error *err)
 {
     const int index = s->rank->where->index;
-    const struct kern_place pinned = { .kind = KERN_PLACE_PINNED, .index = index };
+    const struct kern_location pinned = { .kind = KERN_MEMORY_PINNED, .index = index };
     const uint64_t nbytes = saver_nbytes(&s->rank->job->layout);
     char message[KERN_MESSAGE_BYTES];
     if (s->device->memory->alloc(pinned, nbytes, &s->memory, message) != KERN_OK || s->device->stream_new(index, NULL, &s->copies, message) != KERN_OK ||

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saves behind the next steps: a copy of the state is taken into buffers that were there before step 0, and a thread writes it. One save is in flight. */
+/* Saves in the background. The state is copied into buffers that were allocated before step 0, and a thread writes
+ * them while the next steps run. One save is in flight at a time. */
 #ifndef TRAIN_SAVER_H
 #define TRAIN_SAVER_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The files that a run's weights come from: the base's and the adapter's, what each parameter is called there, and an account of what lies in them. */
+/* The files with the weights of a run, those of the base model and of the adapter: the name of each parameter there,
+ * and an account of the other tensors. */
 #ifndef TRAIN_SOURCES_H
 #define TRAIN_SOURCES_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must agree ("fixed") and what may change ("free") between a checkpoint and the run that goes on from it. */
+/* The keys that a checkpoint and the run that resumes it must share ("fixed"), and those that may differ ("free"). */
 #include "state/state.h"
 
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 #include <xxhash.h>
 
 #include "rank/schedule.h"
-#include "state/told.h"
+#include "state/settings.h"
 
 static json_t *hex(uint64_t value)
 {
@@ -57,7 +57,7 @@ static const struct {
     { "lora.scales", "lora.lora_alpha (or alpha_pattern, use_rslora)" },
 };
 
-/* What must not differ. Where it is a hash, what the user wrote is in "told" (state/told.h), and names the key. */
+/* What must not differ. Where it is a hash, what the user wrote is in "told" (state/settings.h), and names the key. */
 static json_t *fixed_of(const struct job *job)
 {
     const struct train_config *c = job->config;
@@ -69,9 +69,9 @@ static json_t *fixed_of(const struct job *job)
     json_object_set_new(fixed, "lora", json_boolean(c->lora.enabled));
     json_object_set_new(fixed, hashes[1].key, hex(scales_of(&job->layout, &job->model)));
     json_object_set_new(fixed, "lora.lora_dropout", json_real(c->lora.dropout));
-    told_word(fixed, "dtype.param", c->dtype.param);
-    told_word(fixed, "dtype.reduce", c->dtype.reduce);
-    told_word(fixed, "dtype.output", c->dtype.output);
+    settings_put_word(fixed, "dtype.param", c->dtype.param);
+    settings_put_word(fixed, "dtype.reduce", c->dtype.reduce);
+    settings_put_word(fixed, "dtype.output", c->dtype.output);
     return fixed;
 }
 
@@ -80,7 +80,7 @@ static json_t *free_of(const struct job *job)
     const struct train_config *c = job->config;
     json_t *loose = json_object();
     json_object_set_new(loose, "train.learning_rate", json_real(c->train.learning_rate));
-    told_word(loose, "train.lr_scheduler_type", c->train.scheduler);
+    settings_put_word(loose, "train.lr_scheduler_type", c->train.scheduler);
     json_object_set_new(loose, "train.warmup_steps", json_integer((json_int_t)schedule_warmup(c, job->nsteps)));
     json_object_set_new(loose, "train.min_lr_ratio", json_real(c->train.min_lr_ratio));
     json_object_set_new(loose, "train.adam_beta1", json_real(c->train.beta1));
@@ -113,7 +113,7 @@ char *state_write(const struct rank *r)
         json_object_set_new(state, "model_dtype", json_string(fsdpck_dtype_info(r->model_dtype)->name));
     json_object_set_new(state, "fixed", fixed_of(r->job));
     json_object_set_new(state, "free", free_of(r->job));
-    json_object_set_new(state, "told", told_of(r->job));
+    json_object_set_new(state, "told", settings_of(r->job));
     char *text = json_dumps(state, JSON_COMPACT | JSON_REAL_PRECISION(17));
     json_decref(state);
     return text;
@@ -204,9 +204,9 @@ static json_t *find_fixed(const json_t *fixed, const char *key)
 }
 
 /* All that differ, each by its key in CONFIG.json. */
-static bool tell_fixed(const struct job *job, const json_t *state, json_t *fixed, struct told_list *list)
+static bool tell_fixed(const struct job *job, const json_t *state, json_t *fixed, struct settings_diff *list)
 {
-    json_t *now = told_of(job), *value;
+    json_t *now = settings_of(job), *value;
     const char *key;
     json_object_foreach (fixed, key, value) {
         json_t *was = find_fixed(json_object_get(state, "fixed"), key);
@@ -214,9 +214,9 @@ static bool tell_fixed(const struct job *job, const json_t *state, json_t *fixed
             continue;
         list->ndiffering++;
         if (strcmp(key, "model") == 0 || strcmp(key, "data") == 0 || strcmp(key, "lora.scales") == 0)
-            told_differences(list, key, json_object_get(state, "told"), now);
+            settings_diff_find(list, key, json_object_get(state, "told"), now);
         else
-            told_add(list, key, was, value);
+            settings_diff_add(list, key, was, value);
     }
     json_decref(now);
     return list->ndiffering > 0;
@@ -225,7 +225,7 @@ static bool tell_fixed(const struct job *job, const json_t *state, json_t *fixed
 int state_check(const struct job *job, const struct fsdpck_source *src, struct fsdpck_error *err)
 {
     json_t *state = load(src, err), *fixed = fixed_of(job), *loose = free_of(job);
-    struct told_list list = { 0 };
+    struct settings_diff list = { 0 };
     int rc = state ? 0 : err->code;
     if (!rc && tell_fixed(job, state, fixed, &list))
         rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src), "this checkpoint is of another run: %s", list.text);
@@ -239,11 +239,11 @@ int state_check(const struct job *job, const struct fsdpck_source *src, struct f
     return rc;
 }
 
-void state_tell_lora(const struct job *job, const struct fsdpck_source *src, struct told_list *list)
+void state_tell_lora(const struct job *job, const struct fsdpck_source *src, struct settings_diff *list)
 {
     struct fsdpck_error ignored = { 0 };
-    json_t *state = load(src, &ignored), *now = told_of(job);
-    told_differences(list, "lora", json_object_get(state, "told"), now);
+    json_t *state = load(src, &ignored), *now = settings_of(job);
+    settings_diff_find(list, "lora", json_object_get(state, "told"), now);
     json_decref(state);
     json_decref(now);
 }

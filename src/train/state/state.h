@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The JSON that a run keeps in its checkpoints: where it is, and what a run that goes on from there must have in common with it. */
+/* The JSON state in checkpoints: the position of the run, and the settings that a resumed run must share. */
 #ifndef TRAIN_STATE_H
 #define TRAIN_STATE_H
 
@@ -8,9 +8,9 @@
 char *state_write(const struct rank *r); /* owned; NULL: no memory */
 /* Of all that must not differ between the ranks of a run. */
 uint64_t state_fingerprint(const struct job *job);
-struct told_list;
+struct settings_diff;
 /* Adds the keys of the config's lora that differ from the checkpoint's. */
-void state_tell_lora(const struct job *job, const struct fsdpck_source *src, struct told_list *list);
+void state_tell_lora(const struct job *job, const struct fsdpck_source *src, struct settings_diff *list);
 /* Refuses, key by key, what would make it another run; differences that are allowed (learning rate, length) are noted. */
 int state_check(const struct job *job, const struct fsdpck_source *src, struct fsdpck_error *err);
 /* The frozen base that was loaded is the one that the checkpoint's adapters belong to. */

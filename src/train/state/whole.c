@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* output_dir/model, by libfsdpck's export: it knows the dtype, the assets and how a folder is replaced. */
+/* Writes output_dir/model with the export of libfsdpck, which handles dtype, assets and the replacement of a folder. */
 #include "state/whole.h"
 
 #include <errno.h>

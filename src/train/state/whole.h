@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The trained model as a Hugging Face folder, where all of its weights were trained. */
+/* Writes the trained model as a Hugging Face folder, if all of its weights were trained. */
 #ifndef TRAIN_WHOLE_H
 #define TRAIN_WHOLE_H
 

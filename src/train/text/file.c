@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of users; small ones whole. A file that grows while it is read is cut where it was when it was opened. */
+/* Opens and reads files of the user, small ones as a whole. If a file grows meanwhile, it is read up to the size that
+ * it had when it was opened. */
 #include "text/file.h"
 
 #include <errno.h>

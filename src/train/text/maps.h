@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small containers of the tokenizer: a growing text, strings and pairs to numbers, a trie for the longest match. They know nothing of tokens. */
+/* Small containers of the tokenizer: a growing text, maps from strings and pairs to numbers, a trie for the longest
+ * match. They know nothing of tokens. */
 #ifndef TRAIN_TEXT_MAPS_H
 #define TRAIN_TEXT_MAPS_H
 

@@ -15,7 +15,7 @@ enum { MAX_REGIONS = 256 };
 struct region {
     char *data;
     size_t nbytes;
-    enum kern_place_kind kind;
+    enum kern_memory_kind kind;
 };
 
 static struct {
@@ -29,7 +29,7 @@ static void protect(int rights)
 {
     for (int i = 0; i < MAX_REGIONS; i++) {
         const struct region *r = &guard.regions[i];
-        if (r->data && r->kind == KERN_PLACE_DEVICE && mprotect(r->data, r->nbytes, rights))
+        if (r->data && r->kind == KERN_MEMORY_DEVICE && mprotect(r->data, r->nbytes, rights))
             guarded_die("mprotect", "failed");
     }
 }
@@ -61,18 +61,18 @@ static struct region *find(const void *p)
     return NULL;
 }
 
-static enum kern_place_kind kind_of(const void *p)
+static enum kern_memory_kind kind_of(const void *p)
 {
     pthread_mutex_lock(&guard.lock);
     const struct region *r = find(p);
-    enum kern_place_kind kind = r ? r->kind : KERN_PLACE_HOST;
+    enum kern_memory_kind kind = r ? r->kind : KERN_MEMORY_HOST;
     pthread_mutex_unlock(&guard.lock);
     return kind;
 }
 
 void guarded_must_own(const char *kernel, const void *p)
 {
-    if (p && kind_of(p) != KERN_PLACE_DEVICE)
+    if (p && kind_of(p) != KERN_MEMORY_DEVICE)
         guarded_die("an operand is not in the device's memory", kernel);
 }
 
@@ -85,16 +85,16 @@ static void add_region(struct region region)
     if (!r)
         guarded_die("too many buffers", "alloc");
     *r = region;
-    if (region.kind == KERN_PLACE_DEVICE && !guard.inside && mprotect(r->data, r->nbytes, PROT_NONE))
+    if (region.kind == KERN_MEMORY_DEVICE && !guard.inside && mprotect(r->data, r->nbytes, PROT_NONE))
         guarded_die("mprotect", "failed");
     pthread_mutex_unlock(&guard.lock);
 }
 
-static int alloc(struct kern_place place, size_t nbytes, struct kern_buffer *out, char *message)
+static int alloc(struct kern_location location, size_t nbytes, struct kern_buffer *out, char *message)
 {
-    int rc = guarded_cpu()->memory->alloc(place, nbytes, out, message);
-    if (rc == KERN_OK && place.kind != KERN_PLACE_HOST && nbytes > 0)
-        add_region((struct region){ out->data, (nbytes + 4095) / 4096 * 4096, place.kind });
+    int rc = guarded_cpu()->memory->alloc(location, nbytes, out, message);
+    if (rc == KERN_OK && location.kind != KERN_MEMORY_HOST && nbytes > 0)
+        add_region((struct region){ out->data, (nbytes + 4095) / 4096 * 4096, location.kind });
     return rc;
 }
 
@@ -112,7 +112,7 @@ struct copy {
     char *dst;
     const char *src;
     size_t nbytes;
-    enum kern_place_kind to, from;
+    enum kern_memory_kind to, from;
 };
 
 static void run_copy(struct kern_stream *s, void *args)
@@ -129,13 +129,13 @@ static void copy(struct kern_stream *s, void *dst, const void *src, size_t nbyte
     struct copy copy = { dst, src, nbytes, kind_of(dst), kind_of(src) };
     if (nbytes == 0)
         return;
-    const size_t span = copy.from == KERN_PLACE_HOST ? nbytes : 0;
+    const size_t span = copy.from == KERN_MEMORY_HOST ? nbytes : 0;
     void *staged;
     struct copy *args = late_copy(&copy, sizeof copy, src, span, &staged);
     if (span > 0)
         args->src = staged;
     late_put(s, run_copy, args);
-    if (copy.to == KERN_PLACE_HOST)
+    if (copy.to == KERN_MEMORY_HOST)
         late_run(s);
 }
 

@@ -108,7 +108,7 @@ struct dropout_args {
 static void run_dropout(struct kern_stream *s, void *args)
 {
     const struct dropout_args *a = args;
-    LOOK("dropout", a->y.data, a->x.data, a->how.moment);
+    LOOK("dropout", a->y.data, a->x.data, a->how.rng_offset);
     CALL(dropout, s, a->y, a->x, a->m, a->n, &a->how);
 }
 
@@ -128,7 +128,7 @@ static void run_gemm(struct kern_stream *s, void *args)
     const struct kern_gemm *a = args;
     LOOK("gemm", a->a.data, a->b.data, a->c.data, a->add.data, a->bias.data);
     for (int i = 0; i < a->nlowrank; i++)
-        LOOK("gemm, low rank", a->lowrank[i].s.data, a->lowrank[i].b.data, a->lowrank[i].dropout.moment);
+        LOOK("gemm, low rank", a->lowrank[i].s.data, a->lowrank[i].b.data, a->lowrank[i].dropout.rng_offset);
     CALL(gemm, s, a);
 }
 
@@ -138,7 +138,7 @@ static void look_lora(const char *name, const struct kern_lora *a)
 {
     LOOK(name, a->x.data, a->dy.data, a->s.data, a->ds.data);
     for (int i = 0; i < a->nsegments; i++)
-        LOOK(name, a->segments[i].a.data, a->segments[i].b.data, a->segments[i].da, a->segments[i].db, a->segments[i].dropout.moment);
+        LOOK(name, a->segments[i].a.data, a->segments[i].b.data, a->segments[i].da, a->segments[i].db, a->segments[i].dropout.rng_offset);
 }
 
 #define OF_LORA(name) \

@@ -87,7 +87,7 @@ static void *run_rank(void *arg)
     struct kern_buffer buffer;
     char message[KERN_MESSAGE_BYTES];
     make_streams(streams);
-    must(module->device->memory->alloc((struct kern_place){ .kind = KERN_PLACE_DEVICE }, NBYTES, &buffer, message));
+    must(module->device->memory->alloc((struct kern_location){ .kind = KERN_MEMORY_DEVICE }, NBYTES, &buffer, message));
     must(module->links->open(r->all->id, r->rank, 2, 0, never, NULL, &link, message));
     for (const char *letter = r->all->program[r->rank]; *letter; letter++)
         do_one(*letter, r, link, streams, buffer.data);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CONFIG.json as the user wrote it: every key has a place here or is refused by name. Knows nothing of models, ranks or steps. */
+/* CONFIG.json as the user wrote it. An unknown key is refused by name. Knows nothing of models, ranks or steps. */
 #ifndef TRAIN_CONFIG_H
 #define TRAIN_CONFIG_H
 
@@ -36,13 +36,13 @@ FSDPCK_API const char *train_config_word(const char *key, unsigned choice, char 
 /* The choice of a word; -1: the key has no such word. */
 FSDPCK_API int train_config_choice(const char *key, const char *word);
 
-/* "down_proj": 2 in rank_pattern or alpha_pattern, in the order of the file. */
+/* An entry of rank_pattern or alpha_pattern, such as "down_proj": 2, in the order of the file. */
 struct train_pattern {
     const char *regex;
     double value;
 };
 
-/* A file of data, and how often an epoch has its documents: 2 is twice, 0.5 every second one by lot. */
+/* A data file, and how often an epoch contains its documents: 2 is twice; 0.5 is a random half of them. */
 struct train_data_file {
     const char *path;
     double weight;
@@ -53,13 +53,13 @@ struct train_lora_config {
     uint64_t r;
     double alpha, dropout;
     bool use_rslora, use_dora;
-    const char *target_regex;        /* a string that is no "all-linear" */
-    const char *const *target_names; /* (ntarget_names) a list */
+    const char *target_regex;        /* set if target_modules is a string other than "all-linear" */
+    const char *const *target_names; /* (ntarget_names) set if target_modules is a list */
     size_t ntarget_names;
     bool all_linear;
     const struct train_pattern *rank_pattern, *alpha_pattern; /* (nrank_pattern), (nalpha_pattern) */
     size_t nrank_pattern, nalpha_pattern;
-    const char *const *modules_to_save; /* (nmodules_to_save) ends of paths of modules that are trained whole, as copies that are the adapter's */
+    const char *const *modules_to_save; /* (nmodules_to_save) suffixes of the paths of modules that are trained in full, as copies in the adapter */
     size_t nmodules_to_save;
     const char *init_adapter; /* PEFT folder to continue from, or NULL */
 };
@@ -74,8 +74,8 @@ struct train_config {
         const char *eval; /* the first of them, or NULL */
         const struct train_data_file *eval_files; /* (neval_files) */
         size_t neval_files;
-        struct json_t *columns; /* an object: this trainer's name of a column -> the data set's; or NULL. Borrowed from root */
-        const char *date; /* "2026-11-23", for templates that show it; NULL: the day of the first start */
+        struct json_t *columns; /* an object that maps this trainer's column names to those of the data set, or NULL. Borrowed from root */
+        const char *date; /* "2026-11-23", for templates that show the date; NULL: the day of the first start */
         const char *plan;
         enum chat_loss loss_on;
         enum train_on_bad_line on_bad_line;
@@ -86,9 +86,9 @@ struct train_config {
     struct train_lora_config lora;
     struct {
         uint64_t max_steps, eval_steps; /* eval_steps 0: data.eval at the end only */
-        double num_train_epochs; /* 0: by max_steps, which counts where the file gives both */
+        double num_train_epochs; /* 0: max_steps counts; max_steps wins if the file has both */
         uint64_t micro_batch_size, accumulation, global_batch_size, warmup_steps;
-        bool warmup_given; /* by the file: warmup_steps counts; else warmup_ratio, a share of the run */
+        bool warmup_given; /* whether the file has warmup_steps, which then wins over warmup_ratio (a fraction of the run) */
         double warmup_ratio;
         double learning_rate, min_lr_ratio, beta1, beta2, epsilon, weight_decay, max_grad_norm; /* max_grad_norm 0: no clipping */
         enum train_scheduler scheduler;
@@ -106,45 +106,46 @@ struct train_config {
         enum train_dtype param, reduce, output;
     } dtype;
     struct {
-        uint64_t save_steps, keep_last; /* 0: only the last step; 0: keep all */
-        bool export_adapter; /* of a LoRA run, to output_dir/adapter, when it ends */
-        bool export_model;   /* of a run that trains all weights, to output_dir/model, when it ends */
+        uint64_t save_steps, keep_last; /* save_steps 0: only the last step; keep_last 0: keep all */
+        bool export_adapter; /* of a LoRA run: write output_dir/adapter at the end */
+        bool export_model;   /* of a run that trains all weights: write output_dir/model at the end */
     } checkpoint;
     struct {
-        uint64_t every; /* 0: only where it is asked for */
-        struct json_t *prompts; /* a list of what sample_prompt_encode takes, or of {"input_ids"}; or NULL */
+        uint64_t every; /* 0: only on request */
+        struct json_t *prompts; /* a list whose elements sample_prompt_encode accepts, or {"input_ids"} objects; or NULL */
     } sample;
     struct {
         uint64_t every;
         const char *jsonl;
     } log;
-    bool frozen; /* nothing is trained: a model to sample from */
+    bool frozen; /* nothing is trained: the model only generates */
     struct json_t *root; /* owns every string above */
 };
 
-/* Reads PATH, applies `sets` ("train.max_steps=3"; the value is JSON, or else a string), checks every key and value. Wrong keys and
- * values are FSDPCK_ERR_USAGE and name the key. On failure *out is empty; else the caller calls train_config_free(). */
+/* Reads PATH, applies `sets` ("train.max_steps=3"; the value is JSON, or else a string) and checks every key and
+ * value. A wrong key or value is FSDPCK_ERR_USAGE and is named. On success the caller must call train_config_free();
+ * on failure *out is empty. */
 FSDPCK_API int train_config_read(const char *path, const char *const *sets, size_t nsets, struct train_config *out, struct fsdpck_error *err);
-/* The same of a tree that is at hand (name: what errors call it), and becomes the config's, also on failure. */
+/* Same for a parsed tree; errors call it `name`. The config owns the tree afterwards, also on failure. */
 FSDPCK_API int train_config_take(const char *name, struct json_t *root, struct train_config *out, struct fsdpck_error *err);
-/* What the effect of some keys depends on besides the config. */
-struct train_place {
+/* The facts besides the config that decide whether some keys have an effect. */
+struct train_job_size {
     uint32_t nranks;
     bool copies; /* parameters are gathered by copying */
 };
-/* A sentence for each key that was given a value of its own and has no effect in a run there. */
-FSDPCK_API void train_config_idle(const struct train_config *config, const struct train_place *place, void (*say)(void *ctx, const char *line), void *ctx);
+/* Calls say with a sentence for each key that has a value of its own but no effect in such a run. */
+FSDPCK_API void train_config_idle(const struct train_config *config, const struct train_job_size *size, void (*say)(void *ctx, const char *line), void *ctx);
 FSDPCK_API void train_config_free(struct train_config *config);
 
-/* A key of CONFIG.json as the table that the parser reads has it: for pages and completions. */
+/* A key of CONFIG.json, from the table that the parser uses: for manual pages and completions. */
 struct train_config_key {
     const char *name;           /* "train.max_steps" */
     const char *doc;            /* what it does, in sentences */
-    const char *choices, *also; /* its words, "true|false", and synonyms that are not advertised; NULL: values says it */
+    const char *choices, *also; /* its choices, "true|false", and undocumented synonyms; NULL: see values */
     char values[200];           /* "whole number from 1 to 65536" */
-    char usual[40];             /* the default as JSON; "": it has none */
+    char usual[40];             /* the default as JSON; "": none */
     bool required;              /* a config without it is refused */
-    bool nullable;              /* null is a value too */
+    bool nullable;              /* null is allowed */
 };
 
 FSDPCK_API size_t train_config_nkeys(void);
@@ -153,7 +154,7 @@ FSDPCK_API void train_config_key(size_t i, struct train_config_key *out);
 FSDPCK_API size_t train_config_nsections(void);
 FSDPCK_API const char *train_config_section(size_t i, const char **doc);
 FSDPCK_API bool train_config_is_in(const char *key, const char *section);
-/* The key of this name; false: there is none. */
+/* Finds a key by name; false if there is none. */
 FSDPCK_API bool train_config_find(const char *name, struct train_config_key *out);
 
 #ifdef __cplusplus

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text to token ids and back, exactly as the `tokenizers` library does by tokenizer.json. Knows nothing of chats, documents or training. */
+/* Converts text to token ids and back, exactly as the `tokenizers` library does with the same tokenizer.json. Knows
+ * nothing of chats, documents or training. */
 #ifndef TRAIN_TOKENIZER_H
 #define TRAIN_TOKENIZER_H
 
@@ -9,24 +10,25 @@
 extern "C" {
 #endif
 
-/* Read once, then used by any number of threads. */
+/* Immutable after loading: any number of threads may use it. */
 struct tokenizer;
 
-/* Reads FILE, a tokenizer.json. What cannot be done exactly is refused by name. Cost: seconds for the largest vocabularies. */
+/* Reads FILE, a tokenizer.json. A feature that is not supported exactly is refused by name. Takes seconds for the
+ * largest vocabularies. */
 FSDPCK_API int tokenizer_open(const char *file, struct tokenizer **out, struct fsdpck_error *err);
-/* The same from memory; name: what errors call it. */
+/* Same from memory; errors call it `name`. */
 FSDPCK_API int tokenizer_parse(const char *name, const char *json, size_t nbytes, struct tokenizer **out, struct fsdpck_error *err);
 FSDPCK_API void tokenizer_close(struct tokenizer *t); /* NULL does nothing */
 
 FSDPCK_API uint32_t tokenizer_nvocab(const struct tokenizer *t);        /* largest id + 1 */
 FSDPCK_API uint64_t tokenizer_fingerprint(const struct tokenizer *t);   /* of the file's bytes */
-/* The token as it stands in the file, NUL-terminated; NULL: no such id. */
+/* The token as written in the file, NUL-terminated; NULL: no such id. */
 FSDPCK_API const char *tokenizer_token(const struct tokenizer *t, uint32_t id);
 FSDPCK_API bool tokenizer_is_special(const struct tokenizer *t, uint32_t id);
-/* The id of a whole token as it stands in the file, or -1. */
+/* The id of a token as written in the file, or -1. */
 FSDPCK_API int64_t tokenizer_id(const struct tokenizer *t, const char *token);
 
-/* One thread's buffers and its cache of words. The tokenizer must outlive it. */
+/* An encoder serves one thread: it has buffers and a cache of words. The tokenizer must outlive it. */
 struct encoder;
 FSDPCK_API int encoder_new(const struct tokenizer *t, struct encoder **out, struct fsdpck_error *err);
 FSDPCK_API void encoder_free(struct encoder *e);
@@ -34,30 +36,31 @@ FSDPCK_API void encoder_free(struct encoder *e);
 /* Zero-initialise; token_list_free() when done. */
 struct token_list {
     uint32_t *ids;    /* (count) */
-    uint32_t *begins; /* (count) byte of the text where each token begins; only where wanted */
+    uint32_t *begins; /* (count) byte offset in the text where each token begins; filled on request */
     size_t count, capacity, begins_capacity;
 };
 FSDPCK_API void token_list_free(struct token_list *list);
 
 enum tokenizer_flag {
-    TOKENIZER_SPECIAL = 1 << 0, /* what the post-processor adds: <s> and the like */
+    TOKENIZER_SPECIAL = 1 << 0, /* add what the post-processor adds: <s> and the like */
     TOKENIZER_BEGINS = 1 << 1,  /* fill begins */
 };
-/* Adds the tokens of text to list. Text that is not UTF-8 is refused with its offset. */
+/* Appends the tokens of text to list. Text that is not UTF-8 is refused, with the offset. */
 FSDPCK_API int tokenizer_encode(struct encoder *e, const char *text, size_t nbytes, int flags, struct token_list *list, struct fsdpck_error *err);
 
-/* The text of ids, NUL-terminated, free() it; broken UTF-8 becomes U+FFFD, ids that are none are left out, as the library does. */
+/* Decodes ids into text, NUL-terminated; the caller frees it. As in the library, broken UTF-8 becomes U+FFFD and
+ * invalid ids are skipped. */
 FSDPCK_API int tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t count, bool skip_special, char **out, size_t *nbytes,
                                 struct fsdpck_error *err);
 
-/* The same token by token, for text that is read while it grows: incomplete characters are held back. Where bytes make none in
- * the end, what was shown before them stays as it was. The tokenizer must outlive it. */
+/* Decodes token by token, for text that is displayed while it grows. Incomplete characters are held back; text once
+ * returned never changes. The tokenizer must outlive it. */
 struct token_text;
 FSDPCK_API int token_text_new(const struct tokenizer *t, bool skip_special, struct token_text **out, struct fsdpck_error *err);
 FSDPCK_API void token_text_free(struct token_text *w); /* NULL does nothing */
-/* *text: what can be shown now, perhaps nothing; borrowed until the next call. */
+/* *text: the text that can be shown now, possibly empty; borrowed until the next call. */
 FSDPCK_API int token_text_add(struct token_text *w, uint32_t id, const char **text, size_t *nbytes, struct fsdpck_error *err);
-/* What is left; the next token begins another text. */
+/* Returns the rest of the text; the next token begins a new one. */
 FSDPCK_API int token_text_end(struct token_text *w, const char **text, size_t *nbytes, struct fsdpck_error *err);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a model folder says about chats: special tokens and the template. */
+/* Reads the chat settings of a model folder: special tokens and the template. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

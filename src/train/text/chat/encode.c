@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Examples to tokens and their loss mask. */
+/* Converts examples to tokens and their loss mask. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>

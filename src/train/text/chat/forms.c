@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Forms of examples that other trainers read, to messages: ShareGPT's conversations, and Alpaca's instruction, input and output as LLaMA-Factory joins them. */
+/* Converts formats of other trainers to messages: conversations of ShareGPT; instruction, input and output of Alpaca,
+ * joined as in LLaMA-Factory. */
 #include <jansson.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of a chat: what is read from a model folder. */
+/* Internals of a chat: what is read from a model folder. */
 #ifndef TRAIN_TEXT_CHAT_IMPL_H
 #define TRAIN_TEXT_CHAT_IMPL_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Renders a conversation as transformers does, whole or in part, and with a message's own words exchanged. Knows nothing of tokens or masks. */
+/* Renders a conversation as transformers does: whole, in part, or with the words of a message replaced. Knows nothing
+ * of tokens or masks. */
 #include <jansson.h>
 #include <string.h>
 

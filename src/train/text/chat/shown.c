@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether a rendered conversation shows what its messages hold: templates leave out, without a word, what they do not know. */
+/* Checks that a rendered conversation shows the content of its messages: templates drop unknown content silently. */
 #include <jansson.h>
 #include <string.h>
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which parts of a rendered conversation the assistant wrote. A template with {% generation %} says so itself. For others a turn is what the whole text shares with
- * renderings of the messages before it (with the prompt for an answer) and of those up to it; where a template renders a turn otherwise when others follow, its bounds
- * are found by exchanging the words of a message: what stays as it is lies outside of them. What none of that tells is refused. */
+/* Finds the parts of a rendered conversation that the assistant wrote. A template with {% generation %} marks them
+ * itself. For other templates, a turn lies between the common prefix of the whole text with the rendering of the
+ * messages before it (or with the prompt for an answer) and that of the messages up to it. If a template renders a
+ * turn differently when others follow, the words of a message are replaced: text that does not change lies outside of
+ * the turn. If no method is conclusive, the example is refused. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,10 +22,10 @@ struct search {
     bool has_prompt, has_history;
 };
 
-/* Where words differ that a message has: bytes before them, and behind them. `told` false: the text does not show them, or the template refused. */
+/* Where words differ that a message has: bytes before them, and behind them. `located` false: the text does not show them, or the template refused. */
 struct bounds {
     size_t before, behind;
-    bool told;
+    bool located;
 };
 
 void chat_turns_free(struct chat_turns *t)
@@ -85,15 +87,15 @@ static int find_bounds(struct search *s, const struct jinja_output *text, size_t
 {
     int rc = 0;
     *out = (struct bounds){ text->nbytes, text->nbytes, true };
-    for (int i = 0; i < 2 && !rc && out->told; i++) {
+    for (int i = 0; i < 2 && !rc && out->located; i++) {
         const struct chat_part part = { count, prompt, varied, i ? "B" : "A" };
-        rc = chat_run_first(s->chat, s->messages, s->tools, &part, &s->scratch, &out->told, err);
-        if (rc || !out->told)
+        rc = chat_run_first(s->chat, s->messages, s->tools, &part, &s->scratch, &out->located, err);
+        if (rc || !out->located)
             break;
         out->before = smaller(out->before, common_prefix(text->text, text->nbytes, s->scratch.text, s->scratch.nbytes));
         out->behind = smaller(out->behind, common_suffix(text, &s->scratch));
     }
-    out->told = !rc && out->told && out->before < text->nbytes;
+    out->located = !rc && out->located && out->before < text->nbytes;
     return rc;
 }
 
@@ -116,9 +118,9 @@ static int begin_behind_previous(struct search *s, size_t *begin, bool *found, s
 {
     struct bounds asked, whole;
     int rc = find_bounds(s, &s->prompt, s->turn, true, s->turn - 1, &asked, err);
-    if (!rc && asked.told)
+    if (!rc && asked.located)
         rc = find_bounds(s, s->full, json_array_size(s->messages), false, s->turn - 1, &whole, err);
-    if (rc || !asked.told || !whole.told)
+    if (rc || !asked.located || !whole.located)
         return rc;
     size_t shared = common_prefix(s->prompt.text + s->prompt.nbytes - asked.behind, asked.behind, s->full->text + s->full->nbytes - whole.behind, whole.behind);
     *begin = s->full->nbytes - whole.behind + shared;
@@ -158,7 +160,7 @@ static int find_begin(struct search *s, size_t *begin, bool *found, struct fsdpc
     rc = find_bounds(s, s->full, json_array_size(s->messages), false, s->turn, &words, err);
     if (!rc && s->turn)
         rc = render(s, s->turn, false, &s->history, &s->has_history, err);
-    if (rc || !words.told)
+    if (rc || !words.located)
         return rc;
     if (s->has_prompt && s->has_history && begins_with(s->full, &s->history, s->history.nbytes)) { /* the prompt goes on otherwise than the turn does */
         *begin = common_prefix(s->prompt.text, s->prompt.nbytes, s->full->text, s->full->nbytes);
@@ -191,9 +193,9 @@ static int end_behind_words(struct search *s, bool prompt, size_t n, size_t *end
 {
     struct bounds alone, whole;
     int rc = find_bounds(s, &s->until, s->turn + 1, prompt, s->turn, &alone, err);
-    if (!rc && alone.told)
+    if (!rc && alone.located)
         rc = find_bounds(s, s->full, json_array_size(s->messages), false, s->turn, &whole, err);
-    if (rc || !alone.told || !whole.told)
+    if (rc || !alone.located || !whole.located)
         return rc;
     size_t from = s->until.nbytes - alone.behind, at = s->full->nbytes - whole.behind, left = from < n ? n - from : 0;
     size_t shared = common_prefix(s->until.text + from, left, s->full->text + at, whole.behind), closed = before_open_tag(s->full->text, at + shared);

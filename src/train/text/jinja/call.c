@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What templates call: methods of strings and dictionaries, and the few functions that Jinja and transformers give them. */
+/* The functions that templates call: methods of strings and dictionaries, and the few globals of Jinja and
+ * transformers. */
 #include <stdio.h>
 #include <string.h>
 

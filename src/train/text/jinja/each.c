@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filters that go through items: map, select and reject. */
+/* Filters over items: map, select and reject. */
 #include <string.h>
 
 #include "text/jinja/impl.h"

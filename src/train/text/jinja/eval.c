@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Expressions to values. */
+/* Evaluates expressions. */
 #include <string.h>
 
 #include "text/jinja/impl.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operands in templates' expressions: tokens to nodes, with what stands behind them (attributes, calls, filters, tests). */
+/* Parses the operands of expressions with their postfixes (attributes, calls, filters, tests). */
 #include <string.h>
 
 #include "text/jinja/impl.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of templates: tokens, nodes, values, and the state of a run. */
+/* Internals of the template engine: tokens, nodes, values, and the state of a rendering. */
 #ifndef TRAIN_TEXT_JINJA_IMPL_H
 #define TRAIN_TEXT_JINJA_IMPL_H
 

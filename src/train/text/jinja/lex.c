@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Source to tokens, with the white space rules of trim_blocks and lstrip_blocks. */
+/* Tokenizes a template, with the white space rules of trim_blocks and lstrip_blocks. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What operators do with two values, as in Python. */
+/* Applies binary operators to values, as Python does. */
 #include <math.h>
 #include <string.h>
 

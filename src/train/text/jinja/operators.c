@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operators in templates' expressions, with Jinja's precedences. */
+/* Parses operators in expressions, with the precedences of Jinja. */
 #include <string.h>
 
 #include "text/jinja/impl.h"

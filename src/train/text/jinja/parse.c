@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Statements of templates: tokens to a list of nodes. */
+/* Parses the statements of a template into a list of nodes. */
 #include <stdlib.h>
 #include <string.h>
 

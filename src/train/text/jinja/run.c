@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Statements: what a template writes. */
+/* Executes the statements of a template and writes its output. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>

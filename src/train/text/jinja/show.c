@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values as text: what {{ }} writes (Python's str and repr), and tojson. */
+/* Formats values: {{ }} (str and repr of Python), and tojson. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tests behind "is". */
+/* The tests after "is". */
 #include "text/jinja/impl.h"
 
 enum test_kind {

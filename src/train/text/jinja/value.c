@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values of templates: making, comparing, going through them. They live until the rendering ends. */
+/* The values of templates: construction, comparison, iteration. They live until the rendering ends. */
 #include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>

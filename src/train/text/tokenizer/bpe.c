@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Byte-pair encoding of one word: the pair of lowest rank first, of equal ones the leftmost. Short words by scanning, long ones by a heap, and words seen
- * before from a cache. */
+/* Byte-pair encoding of one word: merges the pair of lowest rank first, the leftmost of equal ones. Scans short words,
+ * uses a heap for long ones, and caches words. */
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>

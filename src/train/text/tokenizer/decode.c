@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ids to text: the tokens as they stand in the file, then the decoder's steps over that list of strings, then all in one. */
+/* Decodes ids: looks up the tokens as written in the file, applies the steps of the decoder to that list of strings,
+ * and joins them. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The way of a text: added tokens are cut out, the rest is normalized, added tokens are cut out of that too, the rest is split into words, and each word is
- * merged. */
+/* Encodes a text in four steps: cut out added tokens, normalise the rest and cut out added tokens again, split the
+ * rest into words, merge each word. */
 #include <stdlib.h>
 #include <string.h>
 

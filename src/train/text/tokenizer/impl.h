@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of a tokenizer: what its reader fills and its encoder and decoder use. */
+/* Internals of a tokenizer: its reader fills them, its encoder and decoder use them. */
 #ifndef TRAIN_TEXT_TOK_IMPL_H
 #define TRAIN_TEXT_TOK_IMPL_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The "model" of a tokenizer.json: vocabulary and merges of BPE. */
+/* Reads the "model" of a tokenizer.json: vocabulary and merges of BPE. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

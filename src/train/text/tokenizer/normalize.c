@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The normalizer: Prepend, Replace and Unicode's normal forms, keeping track of where each byte comes from. */
+/* The normalizer: Prepend, Replace and the Unicode normal forms. Tracks the origin of each byte. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tokenizer.json to a tokenizer. The file is untrusted: JSON by jansson, then every part by its reader. */
+/* Reads a tokenizer.json. The file is untrusted: jansson parses the JSON, then each part has a reader. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>

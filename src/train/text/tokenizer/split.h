@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pre-tokenization: where words end. Scanners by hand for the patterns that models really have, PCRE2 for others. */
+/* Pre-tokenization: finds the ends of words. Common patterns of models have hand-written scanners; PCRE2 handles the
+ * others. */
 #ifndef TRAIN_TEXT_SPLIT_H
 #define TRAIN_TEXT_SPLIT_H
 

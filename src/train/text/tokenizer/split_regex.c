@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Patterns that have no scanner: PCRE2. Only what means the same to it and to the library's engine is let through, and since PCRE2's Unicode is another,
- * characters that it takes for something else are searched as ones of the same length that it takes for the right thing. */
+/* PCRE2 for patterns without a scanner. A pattern is accepted only if PCRE2 and the engine of the library agree on its
+ * meaning. PCRE2 has another version of Unicode: a character that it classifies differently is replaced, in the
+ * searched text, by one of the same length and the right class. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The patterns of GPT-2 and of Llama 3 and Qwen 2 by hand: an alternative a branch, in the order of the pattern. Equal to PCRE2 by test. */
+/* Hand-written scanners for the patterns of GPT-2 and of Llama 3 and Qwen 2: one branch for each alternative, in the
+ * order of the pattern. Tests compare them with PCRE2. */
 #include <string.h>
 
 #include "text/tokenizer/split.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* "normalizer" and "pre_tokenizer" of a tokenizer.json: lists of steps, each known exactly or refused by name. */
+/* Reads "normalizer" and "pre_tokenizer" of a tokenizer.json: lists of steps. A step that is not supported exactly is
+ * refused by name. */
 #include <jansson.h>
 #include <string.h>
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tokens to text as they come. A token may be a part of a character, and how it reads may depend on the one before it: the last tokens are decoded with and
- * without what is new, and what the difference is is text, unless it ends in the middle of a character. */
+/* Decodes tokens as they arrive. A token may be a part of a character, and its text may depend on the token before it.
+ * So the last tokens are decoded with and without the new one, and the difference is the new text, unless it ends
+ * within a character. */
 #include <train/tokenizer.h>
 
 #include <stdlib.h>

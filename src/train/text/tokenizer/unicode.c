@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranges to a flat table: one load a character. */
+/* Expands ranges into a flat table: one load for each character. */
 #include "text/tokenizer/unicode.h"
 
 #include <string.h>

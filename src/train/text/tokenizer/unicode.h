@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tokenizers library takes each code point for. Its engines disagree with every version of Unicode that C libraries have, so the table is
- * made by asking it (tests/interop/make_unicode.py). */
+/* The class that the tokenizers library assigns to each code point. Its engines disagree with every Unicode version of
+ * C libraries; so tests/interop/make_unicode.py generates the table by asking the library. */
 #ifndef TRAIN_TEXT_UNICODE_H
 #define TRAIN_TEXT_UNICODE_H
 

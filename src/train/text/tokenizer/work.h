@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one thread has while it encodes: pieces of text, buffers, the cache of words. */
+/* The state of one encoding thread: pieces of text, buffers, the cache of words. */
 #ifndef TRAIN_TEXT_TOK_WORK_H
 #define TRAIN_TEXT_TOK_WORK_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "state/told.h"
+#include "state/settings.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -19,13 +19,13 @@ static json_t *text_or_null(const char *text)
     return text ? json_string(text) : json_null();
 }
 
-void told_word(json_t *o, const char *key, unsigned choice)
+void settings_put_word(json_t *o, const char *key, unsigned choice)
 {
     char word[TRAIN_WORD_NBYTES];
     json_object_set_new(o, key, json_string(train_config_word(key, choice, word)));
 }
 
-static void tell_data(json_t *told, const struct job *job)
+static void put_data(json_t *settings, const struct job *job)
 {
     const struct train_config *c = job->config;
     json_t *paths = json_array(), *weights = json_array();
@@ -35,18 +35,18 @@ static void tell_data(json_t *told, const struct job *job)
         json_array_append_new(weights, json_real(c->data.files[i].weight));
     }
     snprintf(content, sizeof content, "%016" PRIx64, data_content(job->data));
-    json_object_set_new(told, "content", json_string(content));
-    json_object_set_new(told, "data.train", paths);
-    json_object_set_new(told, "data.weights", weights);
-    json_object_set_new(told, "data.plan", text_or_null(c->data.plan));
-    told_word(told, "data.loss_on", c->data.loss_on);
-    told_word(told, "data.on_bad_line", c->data.on_bad_line);
-    told_word(told, "data.too_long", c->data.too_long);
-    json_object_set_new(told, "data.seq_len", json_integer((json_int_t)c->data.seq_len));
-    json_object_set_new(told, "data.packing", json_boolean(c->data.packing));
-    json_object_set_new(told, "data.date", text_or_null(job->date[0] ? job->date : NULL));
-    json_object_set_new(told, "train.global_batch_size", json_integer((json_int_t)c->train.global_batch_size));
-    json_object_set_new(told, "train.micro_batch_size", json_integer((json_int_t)c->train.micro_batch_size));
+    json_object_set_new(settings, "content", json_string(content));
+    json_object_set_new(settings, "data.train", paths);
+    json_object_set_new(settings, "data.weights", weights);
+    json_object_set_new(settings, "data.plan", text_or_null(c->data.plan));
+    settings_put_word(settings, "data.loss_on", c->data.loss_on);
+    settings_put_word(settings, "data.on_bad_line", c->data.on_bad_line);
+    settings_put_word(settings, "data.too_long", c->data.too_long);
+    json_object_set_new(settings, "data.seq_len", json_integer((json_int_t)c->data.seq_len));
+    json_object_set_new(settings, "data.packing", json_boolean(c->data.packing));
+    json_object_set_new(settings, "data.date", text_or_null(job->date[0] ? job->date : NULL));
+    json_object_set_new(settings, "train.global_batch_size", json_integer((json_int_t)c->train.global_batch_size));
+    json_object_set_new(settings, "train.micro_batch_size", json_integer((json_int_t)c->train.micro_batch_size));
 }
 
 static json_t *patterns(const struct train_pattern *list, size_t count)
@@ -65,30 +65,30 @@ static json_t *names(const char *const *list, size_t count)
     return all;
 }
 
-static void tell_lora(json_t *told, const struct train_lora_config *lora)
+static void put_lora(json_t *settings, const struct train_lora_config *lora)
 {
-    json_object_set_new(told, "lora.r", json_integer((json_int_t)lora->r));
-    json_object_set_new(told, "lora.lora_alpha", json_real(lora->alpha));
-    json_object_set_new(told, "lora.use_rslora", json_boolean(lora->use_rslora));
-    json_object_set_new(told, "lora.use_dora", json_boolean(lora->use_dora));
-    json_object_set_new(told, "lora.rank_pattern", patterns(lora->rank_pattern, lora->nrank_pattern));
-    json_object_set_new(told, "lora.alpha_pattern", patterns(lora->alpha_pattern, lora->nalpha_pattern));
-    json_object_set_new(told, "lora.target_modules", lora->all_linear ? json_string("all-linear") : lora->target_regex ? json_string(lora->target_regex)
+    json_object_set_new(settings, "lora.r", json_integer((json_int_t)lora->r));
+    json_object_set_new(settings, "lora.lora_alpha", json_real(lora->alpha));
+    json_object_set_new(settings, "lora.use_rslora", json_boolean(lora->use_rslora));
+    json_object_set_new(settings, "lora.use_dora", json_boolean(lora->use_dora));
+    json_object_set_new(settings, "lora.rank_pattern", patterns(lora->rank_pattern, lora->nrank_pattern));
+    json_object_set_new(settings, "lora.alpha_pattern", patterns(lora->alpha_pattern, lora->nalpha_pattern));
+    json_object_set_new(settings, "lora.target_modules", lora->all_linear ? json_string("all-linear") : lora->target_regex ? json_string(lora->target_regex)
                                                                                                         : names(lora->target_names, lora->ntarget_names));
-    json_object_set_new(told, "lora.modules_to_save", names(lora->modules_to_save, lora->nmodules_to_save));
+    json_object_set_new(settings, "lora.modules_to_save", names(lora->modules_to_save, lora->nmodules_to_save));
 }
 
-json_t *told_of(const struct job *job)
+json_t *settings_of(const struct job *job)
 {
-    json_t *told = json_object();
-    json_object_set_new(told, "model", json_string(job->config->model));
-    tell_data(told, job);
+    json_t *settings = json_object();
+    json_object_set_new(settings, "model", json_string(job->config->model));
+    put_data(settings, job);
     if (job->config->lora.enabled)
-        tell_lora(told, &job->config->lora);
-    return told;
+        put_lora(settings, &job->config->lora);
+    return settings;
 }
 
-static void __attribute__((format(printf, 2, 3))) add(struct told_list *list, const char *fmt, ...)
+static void __attribute__((format(printf, 2, 3))) add(struct settings_diff *list, const char *fmt, ...)
 {
     size_t n = strlen(list->text);
     va_list ap;
@@ -99,7 +99,7 @@ static void __attribute__((format(printf, 2, 3))) add(struct told_list *list, co
     va_end(ap);
 }
 
-void told_add(struct told_list *list, const char *key, const json_t *was, const json_t *now)
+void settings_diff_add(struct settings_diff *list, const char *key, const json_t *was, const json_t *now)
 {
     char *a = json_dumps(was, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12)), *b = json_dumps(now, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12));
     add(list, "key '%s' was %.100s and is %.100s", key, was && a ? a : "not kept", b ? b : "?");
@@ -107,21 +107,21 @@ void told_add(struct told_list *list, const char *key, const json_t *was, const 
     free(b);
 }
 
-static size_t add_differing(struct told_list *list, const char *const *keys, size_t count, const json_t *then, const json_t *now)
+static size_t add_differing(struct settings_diff *list, const char *const *keys, size_t count, const json_t *then, const json_t *now)
 {
     size_t n = 0;
     for (size_t i = 0; i < count; i++) {
         const json_t *was = json_object_get(then, keys[i]), *is = json_object_get(now, keys[i]);
         if (!was || !is || json_equal(was, is))
             continue;
-        told_add(list, strcmp(keys[i], "data.weights") == 0 ? "data.train (weights)" : keys[i], was, is);
+        settings_diff_add(list, strcmp(keys[i], "data.weights") == 0 ? "data.train (weights)" : keys[i], was, is);
         n++;
     }
     return n;
 }
 
 /* Tokens that are the same are, wherever they come from. */
-static void add_data(struct told_list *list, const json_t *then, const json_t *now)
+static void add_data(struct settings_diff *list, const json_t *then, const json_t *now)
 {
     bool other = !json_equal(json_object_get(then, "content"), json_object_get(now, "content"));
     size_t found = other ? add_differing(list, of_content, COUNT(of_content), then, now) : 0;
@@ -132,7 +132,7 @@ static void add_data(struct told_list *list, const json_t *then, const json_t *n
         add(list, "key 'data.plan': the plan in the file is not that of this checkpoint");
 }
 
-void told_differences(struct told_list *list, const char *hash, const json_t *then, const json_t *now)
+void settings_diff_find(struct settings_diff *list, const char *hash, const json_t *then, const json_t *now)
 {
     bool model = strcmp(hash, "model") == 0, data = strcmp(hash, "data") == 0;
     if (!then)
@@ -144,7 +144,7 @@ void told_differences(struct told_list *list, const char *hash, const json_t *th
     else if (model && json_equal(json_object_get(then, "model"), json_object_get(now, "model")))
         add(list, "key 'model': its config.json says other sizes, or another RoPE, than this checkpoint's");
     else if (model)
-        told_add(list, "model", json_object_get(then, "model"), json_object_get(now, "model"));
+        settings_diff_add(list, "model", json_object_get(then, "model"), json_object_get(now, "model"));
     else if (data)
         add_data(list, then, now);
     else if (add_differing(list, of_lora, COUNT(of_lora), then, now) == 0 && strcmp(hash, "lora.scales") == 0 && !list->text[0])
