@@ -13,36 +13,40 @@
 struct comm;
 struct kern_stream;
 
-/* Threads of a rank that talk to the same threads of the others; lanes never wait for each other. */
+/* The lanes of communication. The threads of a lane, one in each rank, talk to each other; lanes never wait for each
+ * other. */
 enum comm_lane { COMM_MAIN, COMM_GATHER, COMM_REDUCE, COMM_SAVE, COMM_NLANES };
 
-/* A part of every rank's contribution: owner s gets elements [s·chunk, min((s+1)·chunk, nelem)) of it. */
+/* A slice of the contributions of all ranks: owner s gets elements [s·chunk, min((s+1)·chunk, nelem)) of it. */
 struct comm_slice {
-    int64_t at;    /* elements: where it begins in each rank's contribution */
+    int64_t at;    /* elements: its offset in the contribution of each rank */
     int64_t nelem, chunk;
-    float *into;   /* (up to chunk) of the calling rank */
+    float *into;   /* (up to chunk) output of the calling rank */
 };
 
-/* A parameter that is put together: rank r has bytes [r·chunk, min((r+1)·chunk, nbytes)) of it. */
+/* A sharded parameter: rank r owns bytes [r·chunk, min((r+1)·chunk, nbytes)) of it. */
 struct comm_piece {
-    size_t at;   /* bytes: where it begins in `values` */
-    size_t into; /* bytes: where it goes */
+    size_t at;   /* bytes: its offset in `values` */
+    size_t into; /* bytes: its offset in the output buffer */
     size_t nbytes, chunk;
-    size_t own;  /* bytes: where the calling rank's part begins in the memory of its device, if it is in one */
+    size_t own;  /* bytes: offset of the own shard in device memory, if it is there */
 };
 
 struct comm_ops {
     const char *name;
-    /* Returns when every rank has called it. */
+    /* Returns when all ranks have called it. */
     int (*barrier)(struct comm *, const char *operation, struct fsdpck_error *err);
-    /* The reduce-scatter of a wave: ranks 0 … ncontributions-1 have one each, which is rounded to comm.reduce where it lies, also before it goes to the same rank:
-     * what it was is gone. into = their left fold by rank, in fp32; `first` says whether the first is assigned or added to what is there. */
+    /* Reduce-scatter of a wave: ranks 0 … ncontributions-1 contribute. Each contribution is rounded to comm.reduce in
+     * place, also the part that stays on its rank; its old content is lost. into = the left fold of the contributions
+     * by rank, in fp32. `first`: whether the first one is assigned, or added to into. */
     int (*exchange)(struct comm *, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions, bool first, struct fsdpck_error *err);
-    /* Every piece, whole, into a buffer of the caller's. Nobody may change his rows of them meanwhile. */
+    /* All-gather: writes every piece in full to the buffer of the caller. No rank may change its rows of them
+     * meanwhile. */
     int (*gather)(struct comm *, const struct comm_piece *pieces, size_t npieces, char *into, struct fsdpck_error *err);
-    /* The calling rank's parts of these have changed. Every rank calls it before the barrier after which they are gathered; NULL: gathered from where they lie. */
+    /* Announces that the shards of this rank in these pieces have changed. Every rank calls it before the barrier
+     * after which they are gathered. NULL: gathers read them in place. */
     int (*publish)(struct comm *, const struct comm_piece *pieces, size_t npieces, struct fsdpck_error *err);
-    /* values[i] = the sum over ranks. n is at most COMM_MAX_SUM. */
+    /* values[i] = the sum over ranks. n ≤ COMM_MAX_SUM. */
     int (*sum_u64)(struct comm *, uint64_t *values, size_t n, struct fsdpck_error *err);
     void (*free)(struct comm *);
 };
@@ -54,20 +58,21 @@ struct comm {
     struct job_status *job_status; /* borrowed */
     enum comm_lane lane;
     uint32_t rank, nranks;
-    /* Data moves on it, and an operation may return before it has moved; NULL: it has moved when the operation returns. */
+    /* The stream on which data moves: an operation may return earlier. NULL: data has moved when an operation returns. */
     struct kern_stream *stream;
-    /* Its operations only put work on the stream. They are called in one thread of a rank, so that the order of its program, the same on every rank, is theirs. */
+    /* Operations only enqueue work on the stream. One thread of a rank calls all of them, so that all ranks enqueue
+     * them in the order of the program. */
     bool launches;
-    unsigned char *values; /* the parameters (layout.value_at): this rank's rows at least; everybody's where `views` */
-    float *contribution; /* this rank's gradients (layout.grad_at) */
+    unsigned char *values; /* the parameters (layout.value_at): at least the rows of this rank; those of all ranks if `views` */
+    float *contribution; /* the gradients of this rank (layout.grad_at) */
     uint64_t wait_ns;    /* time that the host spent in operations of this lane */
-    struct stream_timer *timer;   /* of linked devices: how long operations take on the stream that they are put on; else NULL */
-    enum fsdpck_dtype reduce; /* what gradients are exchanged as: FSDPCK_FLOAT32 or FSDPCK_BFLOAT16 */
-    bool views;          /* all rows of all ranks lie in `values`: nothing has to be gathered */
-    struct comm *lanes[COMM_NLANES]; /* of COMM_MAIN only: itself and the others, which are freed with it */
+    struct stream_timer *timer;   /* linked devices only: time of operations on their stream; else NULL */
+    enum fsdpck_dtype reduce; /* exchange dtype of gradients: FSDPCK_FLOAT32 or FSDPCK_BFLOAT16 */
+    bool views;          /* `values` holds the rows of all ranks: nothing has to be gathered */
+    struct comm *lanes[COMM_NLANES]; /* in COMM_MAIN only: itself and the other lanes, which are freed with it */
 };
 
-/* Of COMM_MAIN. operation: static text. */
+/* For COMM_MAIN. operation: static text. */
 static inline void comm_at(struct comm *c, uint64_t step, const char *operation)
 {
     job_status_at(c->job_status, c->rank, step, operation);
@@ -79,23 +84,23 @@ static inline void comm_heartbeat(struct comm *c)
 }
 
 uint64_t comm_now_ns(void);
-/* How long operations of this lane took, on the host or on a stream. What runs there is waited for. */
+/* Time that operations of this lane took, on the host or on a stream. Waits for operations on the stream. */
 uint64_t comm_wait_ns(const struct comm *c);
-/* Another rank failed, and has said why. */
+/* The error for "another rank failed and reports why". */
 int comm_other_failed(const struct comm *c, const char *operation, struct fsdpck_error *err);
-/* Collective: *first of each rank (code 0: it has none) becomes that of the first rank whose failure is its own, on every rank. Fails, and leaves *first, only
- * where the ranks cannot tell each other. */
+/* Collective. Each rank passes its error in *first (code 0: none). On every rank *first becomes the error of the first
+ * rank that failed by itself. Fails, and leaves *first unchanged, only if the ranks cannot communicate. */
 int comm_first_error(struct comm *c, struct fsdpck_error *first, struct fsdpck_error *err);
-/* Rank `late` is waited for no longer. */
+/* The error for a timeout while waiting for rank `late`. */
 int comm_timed_out(const struct comm *c, uint32_t late, const char *operation, struct fsdpck_error *err);
-/* This rank's slices, rounded to comm.reduce and moved together at the beginning of where they lie. */
+/* Rounds the slices of this rank to comm.reduce and compacts them at the start of their memory. */
 void comm_round(const struct comm *c, const struct comm_slice *slices, size_t nslices);
-/* Element `begin` of a slice in a rank's contribution, rounded: bytes. */
+/* Byte offset of element `begin` of a slice in the rounded contribution of a rank. */
 size_t comm_slice_at(const struct comm *c, const struct comm_slice *s, int64_t begin);
 size_t comm_element_nbytes(const struct comm *c);
-/* into = from, or into += from; from: (nelem) of comm.reduce. */
+/* into = from (assign), or into += from. from: (nelem) of comm.reduce. */
 void comm_fold(const struct comm *c, float *into, const void *from, int64_t nelem, bool assign);
-/* The elements of a slice that rank r owns: [*begin, *begin + result); none where the result is not positive. */
+/* The elements of a slice that rank r owns: [*begin, *begin + result). None if the result is not positive. */
 int64_t comm_slice_part(const struct comm_slice *s, uint32_t r, int64_t *begin);
 
 #endif

@@ -238,8 +238,8 @@ static int make_tables(struct compute *c, struct fsdpck_error *err)
     c->nuses = compute_uses(c->m, c->l, &c->nforward, NULL);
     c->uses = calloc(c->nuses, sizeof *c->uses);
     c->blocks = calloc((size_t)c->m->nlayer, sizeof *c->blocks);
-    c->places = calloc(c->l->ngroups, sizeof *c->places);
-    if (!c->uses || !c->blocks || !c->places)
+    c->group_data = calloc(c->l->ngroups, sizeof *c->group_data);
+    if (!c->uses || !c->blocks || !c->group_data)
         return fsdpck_error_nomem(err, (size_t)c->m->nlayer * sizeof *c->blocks);
     compute_uses(c->m, c->l, &c->nforward, c->uses);
     return 0;
@@ -287,10 +287,10 @@ void compute_recompute(struct compute *c, int64_t n)
 void compute_set_values(struct compute *c, unsigned char *values)
 {
     for (uint32_t i = 0; i < c->l->ngroups; i++)
-        c->places[i].data = values;
+        c->group_data[i].data = values;
 }
 
-int compute_place(struct compute *c, void *memory, unsigned char *values, float *grads, struct fsdpck_error *err)
+int compute_bind(struct compute *c, void *memory, unsigned char *values, float *grads, struct fsdpck_error *err)
 {
     struct bump v = { .base = memory };
     alloc_all(c, &v);
@@ -314,6 +314,6 @@ void compute_free(struct compute *c)
     kern_pool_free(c->pool);
     free(c->blocks);
     free(c->uses);
-    free(c->places);
+    free(c->group_data);
     free(c);
 }

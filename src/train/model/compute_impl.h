@@ -65,8 +65,8 @@ static inline struct kern_cmat value_of(const struct compute *c, int32_t param)
     if (param < 0)
         return no_cmat;
     const struct param *p = &c->l->params[param];
-    const struct compute_group_data *place = &c->places[p->group];
-    return (struct kern_cmat){ place->data + (p->value_at - place->at), p->ncol, p->dtype };
+    const struct compute_group_data *data = &c->group_data[p->group];
+    return (struct kern_cmat){ data->data + (p->value_at - data->at), p->ncol, p->dtype };
 }
 
 /* NULL also where it is frozen. */

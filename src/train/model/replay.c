@@ -84,7 +84,7 @@ static void record(struct compute *c, struct variant *v, int64_t number, replay_
 void replay(struct compute *c, enum replay_part part, int64_t number, replay_work work)
 {
     struct replays *r = c->replays;
-    const struct variant wanted = { .ntok = c->batch.ntok, .ntile = c->batch.documents.ntile, .drops = c->dropout > 0, .values = c->places[number + 1].data };
+    const struct variant wanted = { .ntok = c->batch.ntok, .ntile = c->batch.documents.ntile, .drops = c->dropout > 0, .values = c->group_data[number + 1].data };
     struct variant *v = r && !r->refused && c->device->record ? place_of(r->parts[number * REPLAY_PARTS + part], &wanted) : NULL;
     if (v && v->used && !v->recording)
         record(c, v, number, work);

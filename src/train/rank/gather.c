@@ -168,7 +168,7 @@ static int before_group(void *ctx, uint32_t group, struct fsdpck_error *err)
     if (!g->ring)
         return 0;
     int rc = ring_enter(g->ring, group, &data, err);
-    g->compute->places[group] = (struct compute_group_data){ (unsigned char *)data, g->tables.group_at[group] };
+    g->compute->group_data[group] = (struct compute_group_data){ (unsigned char *)data, g->tables.group_at[group] };
     return rc;
 }
 

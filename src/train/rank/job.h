@@ -20,26 +20,26 @@ struct job {
     struct layout layout;
     struct data *data, *eval; /* eval: NULL without data.eval */
     struct samples *samples;  /* NULL without sample.prompts */
-    int64_t sample_prompt, sample_most; /* tokens of its longest prompt, and of that with its continuation; 0 without */
-    struct fsdpck_folder_lock *lock; /* of output_dir, held by the process of rank 0 and its supervisor; else NULL */
+    int64_t sample_prompt, sample_most; /* tokens of the longest prompt, and of a prompt with its continuation; 0 without samples */
+    struct fsdpck_folder_lock *lock; /* of output_dir, held by rank 0 and its supervisor; else NULL */
     uint64_t nsteps;
-    char date[12]; /* that data or samples show; empty: they show none */
-    uint32_t first, nranks; /* this process's first rank; how many there are in all processes */
+    char date[12]; /* the date that data or samples show; empty: none */
+    uint32_t first, nranks; /* first rank of this process; number of ranks in all processes */
     unsigned nthreads; /* of a rank */
 };
 
-/* Releases what job holds except samples, lock and what is borrowed; zeroes it. */
+/* Releases all members except samples, lock and borrowed ones; zeroes job. */
 void job_free(struct job *job);
-/* Tokens and documents of the largest micro-batch, of training or evaluation. */
+/* Size of the largest micro-batch, of training or evaluation. */
 void job_largest(const struct job *job, int64_t *ntok, size_t *ndocs);
 int64_t job_largest_ntok(const struct job *job);
-/* Whether ranks compute on devices whose memory is their own. */
+/* Whether ranks compute on devices with separate memory. */
 bool job_is_apart(const struct job *job);
-/* Whether parameters are gathered into buffers; else all ranks see all of them. */
+/* Whether parameters are gathered into buffers; otherwise all ranks map all of them. */
 bool job_copies(const struct job *job);
-/* The same of the communicator between hosts' memories: its ranks see their own rows only. */
+/* Same for the communicator between hosts: whether its ranks see only their own rows. */
 bool job_copies_on_host(const struct job *job);
-/* What its ranks share. */
+/* Sizes of the memory that its ranks share. */
 struct comm_sizes job_comm_sizes(const struct job *job);
 
 #endif

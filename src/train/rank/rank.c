@@ -195,7 +195,7 @@ int rank_open(const struct job *job, struct comm *host, struct rank **out, struc
     if (!rc)
         rc = make_slices(r, err);
     if (!rc)
-        rc = compute_place(r->compute, r->memory->activations, r->comm->values, r->comm->contribution, err);
+        rc = compute_bind(r->compute, r->memory->activations, r->comm->values, r->comm->contribution, err);
     if (!rc)
         rc = gather_new(job, r->comm, r->compute, r->memory->ring, &r->gather, err);
     if (!rc && host->nranks > 1 && job->layout.grads_by_group && (!r->where->device->apart || device_is_linked(r->where, host->nranks)))
