@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How building the token cache scales: cache MODEL DATA.jsonl WORKDIR [ROUNDS]. One thread, then as many threads and as many processes as there are processors, as
- * `--ranks N` and mpirun have them; each from nothing, in turn, the best of ROUNDS (3) counts. Prints a line each; checks that the files are equal. */
+/* How building the token cache scales: cache MODEL DATA.jsonl WORKDIR [ROUNDS]. One thread, then as many threads and as
+ * many processes as there are processors, as
+ * `--ranks N` and mpirun have them; each from nothing, in turn, the best of ROUNDS (3) counts. Prints a line each;
+ * checks that the files are equal. */
 #include <glob.h>
 #include <sched.h>
 #include <stdio.h>
@@ -82,7 +84,8 @@ static bool take_away(const char *folder, const char *kept, bool first, uint64_t
     if (glob(pattern, 0, NULL, &found) || found.gl_pathc != 1 || stat(found.gl_pathv[0], &st))
         return false;
     *nbytes = (uint64_t)st.st_size;
-    bool same = first ? rename(found.gl_pathv[0], kept) == 0 : same_files(found.gl_pathv[0], kept) && unlink(found.gl_pathv[0]) == 0;
+    bool same = first ? rename(found.gl_pathv[0], kept) == 0
+                      : same_files(found.gl_pathv[0], kept) && unlink(found.gl_pathv[0]) == 0;
     globfree(&found);
     return same;
 }
@@ -98,8 +101,16 @@ int main(int argc, char **argv)
     snprintf(folder, sizeof folder, "%s/cache-bench", argv[3]);
     snprintf(kept, sizeof kept, "%s/cache-bench.kept", argv[3]);
     const struct train_config config = {
-        .model = argv[1], .output_dir = folder,
-        .data = { .train = argv[2], .files = &file, .nfiles = 1, .loss_on = CHAT_LOSS_ASSISTANT, .on_bad_line = TRAIN_BAD_LINE_STOP, .too_long = TRAIN_TOO_LONG_CUT, .seq_len = 2048, .packing = true },
+        .model = argv[1],
+        .output_dir = folder,
+        .data = { .train = argv[2],
+                  .files = &file,
+                  .nfiles = 1,
+                  .loss_on = CHAT_LOSS_ASSISTANT,
+                  .on_bad_line = TRAIN_BAD_LINE_STOP,
+                  .too_long = TRAIN_TOO_LONG_CUT,
+                  .seq_len = 2048,
+                  .packing = true },
         .train = { .micro_batch_size = 1, .global_batch_size = 1, .max_steps = 1 },
     };
     struct way ways[] = { { "1 thread", 1, 1, 1e30 }, { "threads", 1, n, 1e30 }, { "processes", n, 1, 1e30 } };
@@ -114,8 +125,8 @@ int main(int argc, char **argv)
     }
     unlink(kept);
     for (size_t i = 0; i < 3; i++)
-        printf("%-10s of %u  %8.3f s  %6.2f times one thread, %.2f of N\n", ways[i].name, i ? n : 1, ways[i].best, ways[0].best / ways[i].best,
-               ways[0].best / ways[i].best / (i ? n : 1));
+        printf("%-10s of %u  %8.3f s  %6.2f times one thread, %.2f of N\n", ways[i].name, i ? n : 1, ways[i].best,
+               ways[0].best / ways[i].best, ways[0].best / ways[i].best / (i ? n : 1));
     printf("%.1f MB of cache, the same bytes each time\n", 1e-6 * (double)nbytes);
     return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the engine's checksums cost: CPU seconds per GB for XXH3-128 of 64 KiB blocks, for CRC-32, and for both in one pass over a payload in memory.
- * Prints one JSON object. */
+/* What the engine's checksums cost: CPU seconds per GB for XXH3-128 of 64 KiB blocks, for CRC-32, and for both in one
+ * pass over a payload in memory. Prints one JSON object. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -39,7 +39,8 @@ int main(void)
         return 4;
     for (size_t i = 0; i < (size_t)NBLOCKS * BLOCK_NBYTES; i++)
         data[i] = (uint8_t)(i * 2654435761u >> 13);
-    printf("{\"hash_s_per_gb\":%.4f,\"crc_s_per_gb\":%.4f,\"both_s_per_gb\":%.4f}\n", measure(data, 1, 0), measure(data, 0, 1), measure(data, 1, 1));
+    printf("{\"hash_s_per_gb\":%.4f,\"crc_s_per_gb\":%.4f,\"both_s_per_gb\":%.4f}\n", measure(data, 1, 0),
+           measure(data, 0, 1), measure(data, 1, 1));
     free(data);
     return 0;
 }

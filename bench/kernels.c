@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GFLOP/s of the kernels at the shapes of SmolLM2-135M and some larger: products against one plain oneDNN call with as many threads, attention, the head,
- * and the element-wise ones in GB/s. Usage: kernels [THREADS [cpu]]. Best of interleaved rounds: other work on the machine only ever makes a round slower.
- * With "cpu", processor time is counted: for one thread on a machine that is not idle. */
+/* GFLOP/s of the kernels at the shapes of SmolLM2-135M and some larger: products against one plain oneDNN call with as
+ * many threads, attention, the head, and the element-wise ones in GB/s. Usage: kernels [THREADS [cpu]]. Best of
+ * interleaved rounds: other work on the machine only ever makes a round slower. With "cpu", processor time is counted:
+ * for one thread on a machine that is not idle. */
 #include <kernels/memory.h>
 #include <kernels/ops.h>
 #include <oneapi/dnnl/dnnl.h>
@@ -28,7 +29,8 @@ static void *buffer(int64_t nelem, enum kern_dtype dtype)
 {
     struct kern_buffer b;
     char message[KERN_MESSAGE_BYTES];
-    if (device->memory->alloc((struct kern_location){.huge_pages = true}, (size_t)(nelem * kern_dtype_bytes(dtype)), &b, message) != 0) {
+    if (device->memory->alloc((struct kern_location){ .huge_pages = true }, (size_t)(nelem * kern_dtype_bytes(dtype)),
+                              &b, message) != 0) {
         fprintf(stderr, "bench: %s\n", message);
         exit(4);
     }
@@ -48,7 +50,7 @@ static void *buffer(int64_t nelem, enum kern_dtype dtype)
 
 static void release(void *data, int64_t nelem, enum kern_dtype dtype)
 {
-    struct kern_buffer b = {.data = data, .nbytes = (size_t)(nelem * kern_dtype_bytes(dtype))};
+    struct kern_buffer b = { .data = data, .nbytes = (size_t)(nelem * kern_dtype_bytes(dtype)) };
     device->memory->free(&b);
 }
 
@@ -76,7 +78,8 @@ static double best_of(job_fn job, void *ctx)
     return best;
 }
 
-/* --- products ------------------------------------------------------------------------------------------------------------------ */
+/* --- products
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 struct product {
     struct kern_gemm g;
@@ -95,7 +98,7 @@ static void our_product(void *ctx)
 static void plain_product(void *ctx)
 {
     struct product *p = ctx;
-    dnnl_exec_arg_t args[3] = {{DNNL_ARG_SRC, p->a}, {DNNL_ARG_WEIGHTS, p->b}, {DNNL_ARG_DST, p->c}};
+    dnnl_exec_arg_t args[3] = { { DNNL_ARG_SRC, p->a }, { DNNL_ARG_WEIGHTS, p->b }, { DNNL_ARG_DST, p->c } };
     dnnl_primitive_execute(p->primitive, p->dnnl_stream, 3, args);
     dnnl_stream_wait(p->dnnl_stream);
 }
@@ -104,7 +107,7 @@ static void plain_product(void *ctx)
 static dnnl_memory_desc_t layout(int64_t rows, int64_t cols, int64_t pitch, bool trans, enum kern_dtype dtype)
 {
     dnnl_memory_desc_t md;
-    dnnl_dims_t dims = {rows, cols}, strides = {trans ? 1 : pitch, trans ? pitch : 1};
+    dnnl_dims_t dims = { rows, cols }, strides = { trans ? 1 : pitch, trans ? pitch : 1 };
     dnnl_memory_desc_init_by_strides(&md, 2, dims, dtype == KERN_BF16 ? dnnl_bf16 : dnnl_f32, strides);
     return md;
 }
@@ -112,7 +115,8 @@ static dnnl_memory_desc_t layout(int64_t rows, int64_t cols, int64_t pitch, bool
 static bool prepare_plain(struct product *p)
 {
     const struct kern_gemm *g = &p->g;
-    dnnl_memory_desc_t a = layout(g->m, g->k, g->a.pitch, g->trans_a, g->a.dtype), b = layout(g->k, g->n, g->b.pitch, g->trans_b, g->b.dtype);
+    dnnl_memory_desc_t a = layout(g->m, g->k, g->a.pitch, g->trans_a, g->a.dtype),
+                       b = layout(g->k, g->n, g->b.pitch, g->trans_b, g->b.dtype);
     dnnl_memory_desc_t c = layout(g->m, g->n, g->c.pitch, false, g->c.dtype);
     dnnl_matmul_desc_t desc;
     dnnl_primitive_desc_t pd;
@@ -147,10 +151,10 @@ static struct product product_of(const struct shape *s, enum kern_dtype dtype)
 {
     const bool ta = s->layout == 'W', tb = s->layout == 'T';
     enum kern_dtype out = ta ? KERN_F32 : dtype;
-    struct product p = {.g = {.m = s->m, .n = s->n, .k = s->k, .trans_a = ta, .trans_b = tb, .alpha = 1}};
-    p.g.a = (struct kern_cmat){buffer(s->m * s->k, dtype), ta ? s->m : s->k, dtype};
-    p.g.b = (struct kern_cmat){buffer(s->n * s->k, dtype), tb ? s->k : s->n, dtype};
-    p.g.c = (struct kern_mat){buffer(s->m * s->n, out), s->n, out};
+    struct product p = { .g = { .m = s->m, .n = s->n, .k = s->k, .trans_a = ta, .trans_b = tb, .alpha = 1 } };
+    p.g.a = (struct kern_cmat){ buffer(s->m * s->k, dtype), ta ? s->m : s->k, dtype };
+    p.g.b = (struct kern_cmat){ buffer(s->n * s->k, dtype), tb ? s->k : s->n, dtype };
+    p.g.c = (struct kern_mat){ buffer(s->m * s->n, out), s->n, out };
     return p;
 }
 
@@ -177,8 +181,9 @@ static void bench_product(const struct shape *s, enum kern_dtype dtype)
         if (has_plain)
             plain = best_round(plain_product, &p, plain);
     }
-    printf("%-22s %5lldx%5lldx%5lld %c %s  ours %7.1f  oneDNN %7.1f  ratio %.2f\n", s->what, (long long)s->m, (long long)s->n, (long long)s->k, s->layout,
-           dtype == KERN_BF16 ? "bf16" : "fp32", flops / ours * 1e-9, has_plain ? flops / plain * 1e-9 : 0, has_plain ? plain / ours : 0);
+    printf("%-22s %5lldx%5lldx%5lld %c %s  ours %7.1f  oneDNN %7.1f  ratio %.2f\n", s->what, (long long)s->m,
+           (long long)s->n, (long long)s->k, s->layout, dtype == KERN_BF16 ? "bf16" : "fp32", flops / ours * 1e-9,
+           has_plain ? flops / plain * 1e-9 : 0, has_plain ? plain / ours : 0);
     if (has_plain) {
         dnnl_primitive_destroy(p.primitive);
         dnnl_memory_destroy(p.a), dnnl_memory_destroy(p.b), dnnl_memory_destroy(p.c);
@@ -189,15 +194,27 @@ static void bench_product(const struct shape *s, enum kern_dtype dtype)
 }
 
 static const struct shape shapes[] = {
-    {"q, o", 2048, 576, 576, 'T'},          {"gate, up", 2048, 1536, 576, 'T'},    {"down", 2048, 576, 1536, 'T'},
-    {"q dx", 2048, 576, 576, 'N'},          {"gate dx", 2048, 576, 1536, 'N'},     {"down dx", 2048, 1536, 576, 'N'},
-    {"q dW", 576, 576, 2048, 'W'},          {"gate dW", 1536, 576, 2048, 'W'},     {"head, 256 rows", 256, 49152, 576, 'T'},
-    {"head dx, 256 rows", 256, 576, 49152, 'N'}, {"LoRA S", 2048, 16, 576, 'T'},   {"LoRA S of q, k, v", 2048, 48, 576, 'T'},
-    {"LoRA dS", 2048, 16, 576, 'N'},        {"LoRA S·B", 2048, 576, 16, 'T'},      {"LoRA dA", 16, 576, 2048, 'W'},
-    {"LoRA dB", 576, 16, 2048, 'W'},        {"large", 2048, 4096, 4096, 'T'},
+    { "q, o", 2048, 576, 576, 'T' },
+    { "gate, up", 2048, 1536, 576, 'T' },
+    { "down", 2048, 576, 1536, 'T' },
+    { "q dx", 2048, 576, 576, 'N' },
+    { "gate dx", 2048, 576, 1536, 'N' },
+    { "down dx", 2048, 1536, 576, 'N' },
+    { "q dW", 576, 576, 2048, 'W' },
+    { "gate dW", 1536, 576, 2048, 'W' },
+    { "head, 256 rows", 256, 49152, 576, 'T' },
+    { "head dx, 256 rows", 256, 576, 49152, 'N' },
+    { "LoRA S", 2048, 16, 576, 'T' },
+    { "LoRA S of q, k, v", 2048, 48, 576, 'T' },
+    { "LoRA dS", 2048, 16, 576, 'N' },
+    { "LoRA S·B", 2048, 576, 16, 'T' },
+    { "LoRA dA", 16, 576, 2048, 'W' },
+    { "LoRA dB", 576, 16, 2048, 'W' },
+    { "large", 2048, 4096, 4096, 'T' },
 };
 
-/* --- the rest ------------------------------------------------------------------------------------------------------------------ */
+/* --- the rest
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 static void run_attention(void *ctx)
 {
@@ -212,22 +229,38 @@ static void run_attention_grad(void *ctx)
 static void bench_attention(int64_t ntok, int64_t len, enum kern_dtype dtype)
 {
     enum { NHEAD = 9, NKV = 3, DIM = 64 };
-    int64_t cu[65] = {0};
+    int64_t cu[65] = { 0 };
     for (int64_t d = 0; d < ntok / len; d++)
         cu[d + 1] = (d + 1) * len;
-    struct kern_attention_shape s = {.ntok = ntok, .nhead = NHEAD, .nkv = NKV, .head_dim = DIM, .cu_seqlens = cu, .ndoc = ntok / len, .scale = 0.125f};
+    struct kern_attention_shape s = {
+        .ntok = ntok, .nhead = NHEAD, .nkv = NKV, .head_dim = DIM, .cu_seqlens = cu, .ndoc = ntok / len, .scale = 0.125f
+    };
     s.table.data = buffer((int64_t)device->ops->attention_table_bytes(stream, &s) / 4, KERN_F32);
     device->ops->attention_table(stream, &s);
-    struct kern_attention a = {.shape = s, .q = {buffer(ntok * NHEAD * DIM, dtype), NHEAD * DIM, dtype}, .k = {buffer(ntok * NKV * DIM, dtype), NKV * DIM, dtype},
-                               .v = {buffer(ntok * NKV * DIM, dtype), NKV * DIM, dtype}, .o = {buffer(ntok * NHEAD * DIM, dtype), NHEAD * DIM, dtype},
-                               .lse = buffer(ntok * NHEAD, KERN_F32), .scratch = buffer((int64_t)device->ops->attention_scratch(stream, &s) / 4, KERN_F32)};
-    struct kern_attention_grad g = {.shape = s, .q = a.q, .k = a.k, .v = a.v, .o = kern_const(a.o), .d_o = {buffer(ntok * NHEAD * DIM, dtype), NHEAD * DIM, dtype},
-                                    .lse = a.lse, .dq = {buffer(ntok * NHEAD * DIM, dtype), NHEAD * DIM, dtype}, .dk = {buffer(ntok * NKV * DIM, dtype), NKV * DIM, dtype},
-                                    .dv = {buffer(ntok * NKV * DIM, dtype), NKV * DIM, dtype},
-                                    .scratch = buffer((int64_t)device->ops->attention_grad_scratch(stream, &s) / 4, KERN_F32)};
-    double flops = 4.0 * NHEAD * DIM * (double)ntok * (double)len / 2, fwd = best_of(run_attention, &a), bwd = best_of(run_attention_grad, &g);
-    printf("attention %lldx%lld %s  forward %.2f ms %.1f GFLOP/s  backward %.2f ms %.1f GFLOP/s\n", (long long)(ntok / len), (long long)len,
-           dtype == KERN_BF16 ? "bf16" : "fp32", fwd * 1e3, flops / fwd * 1e-9, bwd * 1e3, 2.5 * flops / bwd * 1e-9);
+    struct kern_attention a = { .shape = s,
+                                .q = { buffer(ntok * NHEAD * DIM, dtype), NHEAD * DIM, dtype },
+                                .k = { buffer(ntok * NKV * DIM, dtype), NKV * DIM, dtype },
+                                .v = { buffer(ntok * NKV * DIM, dtype), NKV * DIM, dtype },
+                                .o = { buffer(ntok * NHEAD * DIM, dtype), NHEAD * DIM, dtype },
+                                .lse = buffer(ntok * NHEAD, KERN_F32),
+                                .scratch = buffer((int64_t)device->ops->attention_scratch(stream, &s) / 4, KERN_F32) };
+    struct kern_attention_grad g = { .shape = s,
+                                     .q = a.q,
+                                     .k = a.k,
+                                     .v = a.v,
+                                     .o = kern_const(a.o),
+                                     .d_o = { buffer(ntok * NHEAD * DIM, dtype), NHEAD * DIM, dtype },
+                                     .lse = a.lse,
+                                     .dq = { buffer(ntok * NHEAD * DIM, dtype), NHEAD * DIM, dtype },
+                                     .dk = { buffer(ntok * NKV * DIM, dtype), NKV * DIM, dtype },
+                                     .dv = { buffer(ntok * NKV * DIM, dtype), NKV * DIM, dtype },
+                                     .scratch = buffer((int64_t)device->ops->attention_grad_scratch(stream, &s) / 4,
+                                                       KERN_F32) };
+    double flops = 4.0 * NHEAD * DIM * (double)ntok * (double)len / 2, fwd = best_of(run_attention, &a),
+           bwd = best_of(run_attention_grad, &g);
+    printf("attention %lldx%lld %s  forward %.2f ms %.1f GFLOP/s  backward %.2f ms %.1f GFLOP/s\n",
+           (long long)(ntok / len), (long long)len, dtype == KERN_BF16 ? "bf16" : "fp32", fwd * 1e3, flops / fwd * 1e-9,
+           bwd * 1e3, 2.5 * flops / bwd * 1e-9);
 }
 
 static void run_head(void *ctx)
@@ -242,11 +275,21 @@ static void bench_head(enum kern_dtype dtype)
     float loss[NTOK];
     for (int i = 0; i < NTOK; i++)
         target[i] = i * 90;
-    struct kern_head h = {.ntok = NTOK, .d = DIM, .nvocab = NVOCAB, .h = {buffer(NTOK * DIM, dtype), DIM, dtype}, .w = {buffer(NVOCAB * DIM, dtype), DIM, dtype},
-                          .nrow = NTOK, .target = target, .grad_scale = 1, .loss = loss, .dh = {buffer(NTOK * DIM, dtype), DIM, dtype}, .compute = dtype};
+    struct kern_head h = { .ntok = NTOK,
+                           .d = DIM,
+                           .nvocab = NVOCAB,
+                           .h = { buffer(NTOK * DIM, dtype), DIM, dtype },
+                           .w = { buffer(NVOCAB * DIM, dtype), DIM, dtype },
+                           .nrow = NTOK,
+                           .target = target,
+                           .grad_scale = 1,
+                           .loss = loss,
+                           .dh = { buffer(NTOK * DIM, dtype), DIM, dtype },
+                           .compute = dtype };
     h.scratch = buffer((int64_t)kern_head_scratch(&h) / 4, KERN_F32);
     double t = best_of(run_head, &h);
-    printf("head, 512 tokens, frozen %s  %.1f ms %.1f GFLOP/s\n", dtype == KERN_BF16 ? "bf16" : "fp32", t * 1e3, 4.0 * NTOK * DIM * NVOCAB / t * 1e-9);
+    printf("head, 512 tokens, frozen %s  %.1f ms %.1f GFLOP/s\n", dtype == KERN_BF16 ? "bf16" : "fp32", t * 1e3,
+           4.0 * NTOK * DIM * NVOCAB / t * 1e-9);
 }
 
 static struct kern_rmsnorm norm_args;
@@ -284,15 +327,25 @@ static void bench_elementwise(enum kern_dtype dtype)
 {
     enum { NTOK = 2048, DIM = 576, INNER = 1536 };
     const double width = (double)kern_dtype_bytes(dtype);
-    struct kern_mat x = {buffer(NTOK * DIM, dtype), DIM, dtype}, y = {buffer(NTOK * DIM, dtype), DIM, dtype}, dy = {buffer(NTOK * DIM, dtype), DIM, dtype};
-    struct kern_cmat gamma = {buffer(DIM, dtype), DIM, dtype};
+    struct kern_mat x = { buffer(NTOK * DIM, dtype), DIM, dtype }, y = { buffer(NTOK * DIM, dtype), DIM, dtype },
+                    dy = { buffer(NTOK * DIM, dtype), DIM, dtype };
+    struct kern_cmat gamma = { buffer(DIM, dtype), DIM, dtype };
     struct kern_mat m[5];
     float *rstd = buffer(NTOK, KERN_F32);
     for (int i = 0; i < 5; i++)
-        m[i] = (struct kern_mat){buffer(NTOK * INNER, dtype), INNER, dtype};
-    norm_args = (struct kern_rmsnorm){NTOK, 1, DIM, kern_const(x), gamma, 1e-5f, y, rstd};
-    norm_grad_args = (struct kern_rmsnorm_grad){.nrow = NTOK, .ngroup = 1, .ncol = DIM, .x = kern_const(x), .dy = kern_const(dy), .gamma = gamma, .rstd = rstd, .dx = y};
-    swiglu_grad_args = (struct kern_swiglu_grad){NTOK, INNER, kern_const(m[0]), kern_const(m[1]), kern_const(m[2]), m[3], m[4], {0}};
+        m[i] = (struct kern_mat){ buffer(NTOK * INNER, dtype), INNER, dtype };
+    norm_args = (struct kern_rmsnorm){ NTOK, 1, DIM, kern_const(x), gamma, 1e-5f, y, rstd };
+    norm_grad_args = (struct kern_rmsnorm_grad){ .nrow = NTOK,
+                                                 .ngroup = 1,
+                                                 .ncol = DIM,
+                                                 .x = kern_const(x),
+                                                 .dy = kern_const(dy),
+                                                 .gamma = gamma,
+                                                 .rstd = rstd,
+                                                 .dx = y };
+    swiglu_grad_args = (struct kern_swiglu_grad){
+        NTOK, INNER, kern_const(m[0]), kern_const(m[1]), kern_const(m[2]), m[3], m[4], { 0 }
+    };
     rate("rmsnorm", dtype, run_norm, &norm_args, 2.0 * NTOK * DIM * width);
     rate("rmsnorm grad", dtype, run_norm_grad, &norm_grad_args, 3.0 * NTOK * DIM * width);
     rate("swiglu", dtype, run_swiglu, &swiglu_grad_args, 3.0 * NTOK * INNER * width);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What compression gives and costs: ratio, and GB of elements per CPU second each way, for the first tensor of 64 MiB or more of a model, and for the
- * same numbers cast to the other floating-point types. Prints one JSON object. */
+/* What compression gives and costs: ratio, and GB of elements per CPU second each way, for the first tensor of 64 MiB
+ * or more of a model, and for the same numbers cast to the other floating-point types. Prints one JSON object. */
 #include <fsdpck/source.h>
 
 #include <stdio.h>
@@ -38,17 +38,20 @@ static bool measure(struct work *w, enum fsdpck_dtype dtype)
         double start = cpu_now();
         total = 0;
         for (size_t i = 0; i < NBLOCKS; i++)
-            total += w->nstored[i] = fsdpck_block_encode(w->encoder, &p, w->in + i * FSDPCK_BLOCK_NBYTES, FSDPCK_BLOCK_NBYTES, w->stored + i * FSDPCK_BLOCK_NBYTES);
+            total += w->nstored[i] = fsdpck_block_encode(w->encoder, &p, w->in + i * FSDPCK_BLOCK_NBYTES,
+                                                         FSDPCK_BLOCK_NBYTES, w->stored + i * FSDPCK_BLOCK_NBYTES);
         double middle = cpu_now();
         for (size_t i = 0; i < NBLOCKS; i++)
-            if (!fsdpck_block_decode(w->decoder, &p, w->stored + i * FSDPCK_BLOCK_NBYTES, w->nstored[i], w->back + i * FSDPCK_BLOCK_NBYTES, FSDPCK_BLOCK_NBYTES))
+            if (!fsdpck_block_decode(w->decoder, &p, w->stored + i * FSDPCK_BLOCK_NBYTES, w->nstored[i],
+                                     w->back + i * FSDPCK_BLOCK_NBYTES, FSDPCK_BLOCK_NBYTES))
                 return false;
         double end = cpu_now();
         pack = NBYTES / 1e9 / (middle - start) > pack ? NBYTES / 1e9 / (middle - start) : pack;
         unpack = NBYTES / 1e9 / (end - middle) > unpack ? NBYTES / 1e9 / (end - middle) : unpack;
     }
-    printf("%s\"%s\":{\"ratio\":%.4f,\"compress_gb_per_s\":%.2f,\"decompress_gb_per_s\":%.2f}", dtype == FSDPCK_BFLOAT16 ? "{" : ",", fsdpck_dtype_info(dtype)->name,
-           (double)total / (double)NBYTES, pack, unpack);
+    printf("%s\"%s\":{\"ratio\":%.4f,\"compress_gb_per_s\":%.2f,\"decompress_gb_per_s\":%.2f}",
+           dtype == FSDPCK_BFLOAT16 ? "{" : ",", fsdpck_dtype_info(dtype)->name, (double)total / (double)NBYTES, pack,
+           unpack);
     return memcmp(w->in, w->back, NBYTES) == 0;
 }
 
@@ -56,7 +59,8 @@ static const struct fsdpck_tensor *large_tensor(const struct fsdpck_source *src)
 {
     for (size_t i = 0; i < fsdpck_source_ntensors(src); i++) {
         const struct fsdpck_tensor *t = fsdpck_source_tensor(src, i);
-        if (t->alias_of < 0 && t->nbytes >= NBYTES && (t->dtype == FSDPCK_BFLOAT16 || t->dtype == FSDPCK_FLOAT16 || t->dtype == FSDPCK_FLOAT32))
+        if (t->alias_of < 0 && t->nbytes >= NBYTES &&
+            (t->dtype == FSDPCK_BFLOAT16 || t->dtype == FSDPCK_FLOAT16 || t->dtype == FSDPCK_FLOAT32))
             return t;
     }
     return NULL;
@@ -77,12 +81,15 @@ int main(int argc, char **argv)
     w.in = malloc(NBYTES);
     w.stored = calloc(1, NBYTES);
     w.back = calloc(1, NBYTES);
-    if (!data || !w.encoder || !w.decoder || !w.in || !w.stored || !w.back || fsdpck_source_read(src, &read, 1, NULL) != 0)
-        return fprintf(stderr, "packing: no tensor of 64 MiB in bfloat16, float16 or float32, or it cannot be read\n"), 4;
+    if (!data || !w.encoder || !w.decoder || !w.in || !w.stored || !w.back ||
+        fsdpck_source_read(src, &read, 1, NULL) != 0)
+        return fprintf(stderr, "packing: no tensor of 64 MiB in bfloat16, float16 or float32, or it cannot be read\n"),
+               4;
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
         uint64_t nelem = NBYTES / fsdpck_dtype_info(dtypes[i])->nbytes, have = t->nelem;
         for (uint64_t at = 0; at < nelem; at += have) /* a narrower type has too few: again from the start */
-            fsdpck_dtype_cast(t->dtype, data, dtypes[i], w.in + at * fsdpck_dtype_info(dtypes[i])->nbytes, nelem - at < have ? nelem - at : have);
+            fsdpck_dtype_cast(t->dtype, data, dtypes[i], w.in + at * fsdpck_dtype_info(dtypes[i])->nbytes,
+                              nelem - at < have ? nelem - at : have);
         if (t->dtype == dtypes[i])
             memcpy(w.in, data, NBYTES);
         if (!measure(&w, dtypes[i]))

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one rank of a job does at start-up, timed: opens a model, plans, and reads its slices into memory. Prints one JSON object.
+/* What one rank of a job does at start-up, timed: opens a model, plans, and reads its slices into memory. Prints one
+ * JSON object.
  *
  *     slices MODEL rows|columns|whole|plan|open RANK NRANKS [THREADS]
  *
- * rows: shard(0) of every tensor; columns: shard(1), of a vector shard(0); whole: everything; plan: rows, planned and not read; open: not even planned.
- * The time has the memory in it, its first touch too. */
+ * rows: shard(0) of every tensor; columns: shard(1), of a vector shard(0); whole: everything; plan: rows, planned and
+ * not read; open: not even planned. The time has the memory in it, its first touch too. */
 #include <fsdpck/fsdpck.h>
 
 #include <stdio.h>
@@ -45,7 +46,8 @@ static int add_box(void *ctx, const uint64_t *offset, const uint64_t *size)
         box[FSDPCK_MAX_DIMS + d] = size[d];
         nbytes *= size[d];
     }
-    s->reads[s->count++] = (struct fsdpck_read){ .tensor = t, .offset = box, .size = box + FSDPCK_MAX_DIMS, .dst = (void *)s->nbytes };
+    s->reads[s->count++] =
+        (struct fsdpck_read){ .tensor = t, .offset = box, .size = box + FSDPCK_MAX_DIMS, .dst = (void *)s->nbytes };
     s->nbytes += (nbytes + 63) / 64 * 64;
     return 0;
 }
@@ -55,7 +57,8 @@ static void place(struct slices *s, const struct fsdpck_source *src, const char 
     const struct fsdpck_mesh mesh = { .ndim = 1, .names = { "shard" }, .sizes = { nranks } };
     for (size_t i = 0; i < fsdpck_source_ntensors(src); i++) {
         s->tensor = fsdpck_source_tensor(src, i);
-        struct fsdpck_placement p = { .kind = FSDPCK_SHARD, .dim = strcmp(how, "columns") == 0 && s->tensor->ndim > 1 ? 1 : 0 };
+        struct fsdpck_placement p = { .kind = FSDPCK_SHARD,
+                                      .dim = strcmp(how, "columns") == 0 && s->tensor->ndim > 1 ? 1 : 0 };
         if (s->tensor->ndim == 0 || strcmp(how, "whole") == 0)
             p = (struct fsdpck_placement){ .kind = FSDPCK_REPLICATE };
         if (s->tensor->alias_of < 0)
@@ -100,7 +103,8 @@ int main(int argc, char **argv)
     open_s = now() - start;
     if (strcmp(argv[2], "open") != 0) {
         size_t n = fsdpck_source_ntensors(src);
-        struct slices s = { .reads = calloc(n, sizeof *s.reads), .boxes = calloc(n, 2 * FSDPCK_MAX_DIMS * sizeof *s.boxes) };
+        struct slices s = { .reads = calloc(n, sizeof *s.reads),
+                            .boxes = calloc(n, 2 * FSDPCK_MAX_DIMS * sizeof *s.boxes) };
         place(&s, src, argv[2], (uint32_t)atoi(argv[3]), (uint32_t)atoi(argv[4]));
         start = now();
         if (fsdpck_source_plan(src, s.reads, s.count, &plan, &err) != 0)
@@ -114,7 +118,8 @@ int main(int argc, char **argv)
             read_s = now() - start;
         }
     }
-    printf("{\"open_s\":%.6f,\"plan_s\":%.6f,\"read_s\":%.6f,\"work_s\":%.6f,\"needed_bytes\":%llu,\"plan_bytes\":%llu,\"runs\":%llu,\"disk_bytes\":%llu}\n",
+    printf("{\"open_s\":%.6f,\"plan_s\":%.6f,\"read_s\":%.6f,\"work_s\":%.6f,\"needed_bytes\":%llu,\"plan_bytes\":%llu,"
+           "\"runs\":%llu,\"disk_bytes\":%llu}\n",
            open_s, plan_s, read_s, open_s + (read_s > 0 ? read_s : plan_s), (unsigned long long)plan.needed_nbytes,
            (unsigned long long)plan.read_nbytes, (unsigned long long)plan.nruns, disk_nbytes());
     fsdpck_source_close(src);

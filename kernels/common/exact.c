@@ -53,7 +53,8 @@ double kern_exact_value(const struct kern_exact *sum)
     int top = KERN_EXACT_LIMBS - 1;
     while (top > 1 && !limb[top])
         top--;
-    /* Three limbs hold the 53 bits that count and more; whether anything lies below them decides ties, as one sticky bit. */
+    /* Three limbs hold the 53 bits that count and more; whether anything lies below them decides ties, as one sticky
+     * bit. */
     unsigned __int128 head = (unsigned __int128)limb[top] << 64 | limb[top - 1] << 32 | (top >= 2 ? limb[top - 2] : 0);
     int exponent = (top - 2) * 32 - 1074, sticky = 0;
     for (int i = 0; i < top - 2; i++)

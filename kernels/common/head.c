@@ -11,8 +11,8 @@ int64_t kern_head_chunk(int64_t nvocab)
     return wanted < 128 ? 128 : wanted > 1024 ? 1024 : wanted;
 }
 
-/* Rows of W that a product of the input's gradient goes along at once: they stay in a processor's cache while every tile reads them, and W is read from memory
- * once. */
+/* Rows of W that a product of the input's gradient goes along at once: they stay in a processor's cache while every
+ * tile reads them, and W is read from memory once. */
 enum { PANEL = 2048 };
 
 static int64_t panel_of(const struct kern_head *h)
@@ -22,10 +22,10 @@ static int64_t panel_of(const struct kern_head *h)
 
 /* What lies in scratch, each part aligned to 64 bytes. */
 struct parts {
-    void *logits, *dlogits;    /* (chunk, pitch); the gradient lies over them where its elements are no larger */
-    void *h;                   /* (chunk, d): rows that were gathered */
-    float *dh;                 /* (chunk, d): their gradient, while it is added up */
-    void *s, *ds;              /* (chunk, r) */
+    void *logits, *dlogits; /* (chunk, pitch); the gradient lies over them where its elements are no larger */
+    void *h;                /* (chunk, d): rows that were gathered */
+    float *dh;              /* (chunk, d): their gradient, while it is added up */
+    void *s, *ds;           /* (chunk, r) */
 };
 
 struct head_work {
@@ -60,7 +60,9 @@ static size_t split_scratch(const struct kern_head *h, char *base, struct parts 
     size_t at = 0;
     const int64_t chunk = chunk_of(h);
     p->logits = take(base, &at, chunk * pitch_of(h), h->output);
-    p->dlogits = kern_dtype_bytes(h->compute) <= kern_dtype_bytes(h->output) ? p->logits : take(base, &at, chunk * pitch_of(h), h->compute);
+    p->dlogits = kern_dtype_bytes(h->compute) <= kern_dtype_bytes(h->output)
+                     ? p->logits
+                     : take(base, &at, chunk * pitch_of(h), h->compute);
     p->h = take(base, &at, h->rows ? chunk * h->d : 0, h->h.dtype);
     p->dh = take(base, &at, chunk * h->d, KERN_F32);
     p->s = take(base, &at, chunk * h->lora.r, h->compute);
@@ -90,37 +92,56 @@ static void *row_at(void *data, int64_t pitch, enum kern_dtype dtype, int64_t ro
 static struct chunk chunk_at(const struct head_work *w, int64_t row)
 {
     const struct kern_head *h = w->head;
-    struct chunk c = {.row = row, .n = h->nrow - row < w->chunk ? h->nrow - row : w->chunk};
-    c.logits = (struct kern_mat){w->parts.logits, pitch_of(h), h->output};
-    c.dlogits = (struct kern_mat){w->parts.dlogits, pitch_of(h), h->compute};
+    struct chunk c = { .row = row, .n = h->nrow - row < w->chunk ? h->nrow - row : w->chunk };
+    c.logits = (struct kern_mat){ w->parts.logits, pitch_of(h), h->output };
+    c.dlogits = (struct kern_mat){ w->parts.dlogits, pitch_of(h), h->compute };
     if (w->parts.dlogits == w->parts.logits) /* rows begin where those of the logits do */
         c.dlogits.pitch = pitch_of(h) * kern_dtype_bytes(h->output) / kern_dtype_bytes(h->compute);
-    c.s = (struct kern_mat){w->parts.s, h->lora.r, h->compute};
-    c.ds = (struct kern_mat){w->parts.ds, h->lora.r, h->compute};
-    c.dh = (struct kern_mat){w->parts.dh, h->d, KERN_F32};
-    c.h = (struct kern_cmat){w->parts.h, h->d, h->h.dtype};
+    c.s = (struct kern_mat){ w->parts.s, h->lora.r, h->compute };
+    c.ds = (struct kern_mat){ w->parts.ds, h->lora.r, h->compute };
+    c.dh = (struct kern_mat){ w->parts.dh, h->d, KERN_F32 };
+    c.h = (struct kern_cmat){ w->parts.h, h->d, h->h.dtype };
     if (!h->rows) {
         c.h = h->h;
         c.h.data = (const char *)h->h.data + row * h->h.pitch * kern_dtype_bytes(h->h.dtype);
     }
-    c.segment = (struct kern_lora_segment){.nrow = c.n, .r = h->lora.r, .scale = h->lora.scale, .a = h->lora.a, .b = h->lora.b, .da = h->lora.da,
-                                           .db = h->lora.db, .pitch_da = h->d, .pitch_db = h->lora.r, .dropout = h->lora.dropout};
+    c.segment = (struct kern_lora_segment){ .nrow = c.n,
+                                            .r = h->lora.r,
+                                            .scale = h->lora.scale,
+                                            .a = h->lora.a,
+                                            .b = h->lora.b,
+                                            .da = h->lora.da,
+                                            .db = h->lora.db,
+                                            .pitch_da = h->d,
+                                            .pitch_db = h->lora.r,
+                                            .dropout = h->lora.dropout };
     c.segment.dropout.token0 += row;
     return c;
 }
 
 static struct kern_lora lora_of(const struct head_work *w, const struct chunk *c)
 {
-    return (struct kern_lora){.nrow = c->n, .nin = w->head->d, .nout = w->head->nvocab, .segments = &c->segment, .nsegments = 1, .x = c->h,
-                              .dy = kern_const(c->dlogits), .s = c->s, .ds = c->ds};
+    return (struct kern_lora){ .nrow = c->n,
+                               .nin = w->head->d,
+                               .nout = w->head->nvocab,
+                               .segments = &c->segment,
+                               .nsegments = 1,
+                               .x = c->h,
+                               .dy = kern_const(c->dlogits),
+                               .s = c->s,
+                               .ds = c->ds };
 }
 
 static void logits_forward(const struct head_work *w, const struct chunk *c)
 {
     const struct kern_head *h = w->head;
     struct kern_lora lora = lora_of(w, c);
-    struct kern_lowrank low = {.nrow = c->n, .r = h->lora.r, .s = kern_const(c->s), .b = h->lora.b, .trans_b = true, .alpha = 1};
-    struct kern_gemm g = {.m = c->n, .n = h->nvocab, .k = h->d, .a = c->h, .b = h->w, .trans_b = true, .c = c->logits, .alpha = 1};
+    struct kern_lowrank low = {
+        .nrow = c->n, .r = h->lora.r, .s = kern_const(c->s), .b = h->lora.b, .trans_b = true, .alpha = 1
+    };
+    struct kern_gemm g = {
+        .m = c->n, .n = h->nvocab, .k = h->d, .a = c->h, .b = h->w, .trans_b = true, .c = c->logits, .alpha = 1
+    };
     if (h->lora.r) {
         w->ops->lora_down(w->stream, &lora);
         g.lowrank = &low;
@@ -132,8 +153,12 @@ static void logits_forward(const struct head_work *w, const struct chunk *c)
 static void entropy(const struct head_work *w, const struct chunk *c)
 {
     const struct kern_head *h = w->head;
-    struct kern_cross_entropy e = {.nrow = c->n, .ncol = h->nvocab, .logits = kern_const(c->logits), .target = h->target + c->row,
-                                   .grad_scale = h->grad_scale, .loss = h->loss + c->row};
+    struct kern_cross_entropy e = { .nrow = c->n,
+                                    .ncol = h->nvocab,
+                                    .logits = kern_const(c->logits),
+                                    .target = h->target + c->row,
+                                    .grad_scale = h->grad_scale,
+                                    .loss = h->loss + c->row };
     if (h->dh.data || h->dw)
         e.dlogits = c->dlogits;
     w->ops->cross_entropy(w->stream, &e);
@@ -144,9 +169,16 @@ static void weight_grads(const struct head_work *w, const struct chunk *c)
     const struct kern_head *h = w->head;
     struct kern_lora lora = lora_of(w, c);
     if (h->dw) {
-        struct kern_mat dw = {h->dw, h->d, KERN_F32};
-        struct kern_gemm g = {.m = h->nvocab, .n = h->d, .k = c->n, .a = kern_const(c->dlogits), .trans_a = true, .b = c->h, .c = dw, .alpha = 1,
-                              .add = kern_const(dw)};
+        struct kern_mat dw = { h->dw, h->d, KERN_F32 };
+        struct kern_gemm g = { .m = h->nvocab,
+                               .n = h->d,
+                               .k = c->n,
+                               .a = kern_const(c->dlogits),
+                               .trans_a = true,
+                               .b = c->h,
+                               .c = dw,
+                               .alpha = 1,
+                               .add = kern_const(dw) };
         w->ops->gemm(w->stream, &g);
     }
     if (h->lora.r && h->dh.data) {
@@ -160,8 +192,13 @@ static void weight_grads(const struct head_work *w, const struct chunk *c)
 static void panel_grad(const struct head_work *w, const struct chunk *c, int64_t from)
 {
     const struct kern_head *h = w->head;
-    struct kern_gemm g = {.m = c->n, .n = h->d, .k = h->nvocab - from < panel_of(h) ? h->nvocab - from : panel_of(h), .a = kern_const(c->dlogits), .b = h->w, .c = c->dh,
-                          .alpha = 1};
+    struct kern_gemm g = { .m = c->n,
+                           .n = h->d,
+                           .k = h->nvocab - from < panel_of(h) ? h->nvocab - from : panel_of(h),
+                           .a = kern_const(c->dlogits),
+                           .b = h->w,
+                           .c = c->dh,
+                           .alpha = 1 };
     g.a.data = (const char *)g.a.data + from * kern_dtype_bytes(g.a.dtype);
     g.b.data = (const char *)g.b.data + from * g.b.pitch * kern_dtype_bytes(g.b.dtype);
     if (from > 0)
@@ -172,8 +209,12 @@ static void panel_grad(const struct head_work *w, const struct chunk *c, int64_t
 static void input_grad(const struct head_work *w, const struct chunk *c)
 {
     const struct kern_head *h = w->head;
-    struct kern_lowrank low = {.nrow = c->n, .r = h->lora.r, .s = kern_const(c->ds), .b = h->lora.a, .alpha = 1, .dropout = c->segment.dropout};
-    struct kern_gemm adapter = {.m = c->n, .n = h->d, .c = c->dh, .alpha = 1, .add = kern_const(c->dh), .lowrank = &low, .nlowrank = 1};
+    struct kern_lowrank low = {
+        .nrow = c->n, .r = h->lora.r, .s = kern_const(c->ds), .b = h->lora.a, .alpha = 1, .dropout = c->segment.dropout
+    };
+    struct kern_gemm adapter = {
+        .m = c->n, .n = h->d, .c = c->dh, .alpha = 1, .add = kern_const(c->dh), .lowrank = &low, .nlowrank = 1
+    };
     struct kern_mat to = h->dh;
     for (int64_t from = 0; from < h->nvocab; from += panel_of(h))
         panel_grad(w, c, from);
@@ -190,22 +231,25 @@ static void input_grad(const struct head_work *w, const struct chunk *c)
 /* Rows of dh that no chunk writes. Rows without gaps are one call: on a device each is a launch. */
 static void clear_rest(const struct kern_device *device, struct kern_stream *stream, const struct kern_head *h)
 {
-    const int64_t from = h->rows ? 0 : h->nrow, nrow = h->nrow < h->ntok ? h->ntok - from : 0, nbytes = h->d * kern_dtype_bytes(h->dh.dtype);
+    const int64_t from = h->rows ? 0 : h->nrow, nrow = h->nrow < h->ntok ? h->ntok - from : 0,
+                  nbytes = h->d * kern_dtype_bytes(h->dh.dtype);
     const int64_t calls = h->dh.pitch == h->d ? nrow > 0 : nrow, each = calls ? nrow / calls : 0;
     for (int64_t i = 0; i < calls; i++)
-        device->memory->zero(stream, row_at(h->dh.data, h->dh.pitch, h->dh.dtype, from + i * each), (size_t)(each * nbytes));
+        device->memory->zero(stream, row_at(h->dh.data, h->dh.pitch, h->dh.dtype, from + i * each),
+                             (size_t)(each * nbytes));
 }
 
 void kern_head_run(const struct kern_device *device, struct kern_stream *stream, const struct kern_head *head)
 {
-    struct head_work w = {.ops = device->ops, .stream = stream, .head = head, .chunk = chunk_of(head)};
+    struct head_work w = { .ops = device->ops, .stream = stream, .head = head, .chunk = chunk_of(head) };
     split_scratch(head, head->scratch, &w.parts);
     if (head->dh.data)
         clear_rest(device, stream, head);
     for (int64_t row = 0; row < head->nrow; row += w.chunk) {
         struct chunk c = chunk_at(&w, row);
         if (head->rows)
-            w.ops->gather_rows(stream, (struct kern_mat){w.parts.h, head->d, head->h.dtype}, head->h, head->rows + row, c.n, head->d, head->ntok);
+            w.ops->gather_rows(stream, (struct kern_mat){ w.parts.h, head->d, head->h.dtype }, head->h,
+                               head->rows + row, c.n, head->d, head->ntok);
         logits_forward(&w, &c);
         entropy(&w, &c);
         weight_grads(&w, &c);

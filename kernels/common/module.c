@@ -10,8 +10,8 @@
 
 static int check(const struct kern_module *m, const char *path, char *message)
 {
-    if (m && m->module_nbytes == sizeof(*m) && m->ops_nbytes == sizeof(struct kern_ops) && m->device_nbytes == sizeof(struct kern_device) &&
-        strcmp(m->build, KERN_BUILD) == 0)
+    if (m && m->module_nbytes == sizeof(*m) && m->ops_nbytes == sizeof(struct kern_ops) &&
+        m->device_nbytes == sizeof(struct kern_device) && strcmp(m->build, KERN_BUILD) == 0)
         return KERN_OK;
     snprintf(message, KERN_MESSAGE_BYTES, "the module '%.160s' belongs to another build than this program", path);
     return KERN_ERR_DEVICE;

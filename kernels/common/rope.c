@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frequencies and tables of rotary positions, on the host in fp64. Each scaling is what transformers' modeling_rope_utils computes. */
+/* Frequencies and tables of rotary positions, on the host in fp64. Each scaling is what transformers'
+ * modeling_rope_utils computes. */
 #include <kernels/rope.h>
 
 #include <math.h>
@@ -14,7 +15,8 @@ static double llama3_frequency(const struct kern_rope *r, double inv_freq)
         return inv_freq / r->factor;
     if (wavelength < r->original_max_position / r->high_freq_factor)
         return inv_freq;
-    double smooth = (r->original_max_position / wavelength - r->low_freq_factor) / (r->high_freq_factor - r->low_freq_factor);
+    double smooth =
+        (r->original_max_position / wavelength - r->low_freq_factor) / (r->high_freq_factor - r->low_freq_factor);
     return (1 - smooth) * inv_freq / r->factor + smooth * inv_freq;
 }
 

@@ -44,7 +44,8 @@ size_t cpu_attention_scratch(const struct kern_stream *stream, const struct kern
 {
     (void)stream;
     const int64_t nblock = cpu_attention_most_blocks(shape, shape->ndoc);
-    return cpu_attention_blocks_bytes(nblock) + (size_t)(2 * shape->nkv * nblock * CPU_BLOCK * shape->head_dim) * sizeof(float);
+    return cpu_attention_blocks_bytes(nblock) +
+           (size_t)(2 * shape->nkv * nblock * CPU_BLOCK * shape->head_dim) * sizeof(float);
 }
 
 static void pack(void *ctx, int64_t piece, unsigned worker)
@@ -56,7 +57,8 @@ static void pack(void *ctx, int64_t piece, unsigned worker)
 }
 
 /* One step of the online softmax for a row: turns its scores into weights, and rescales the sums to the new maximum. */
-static void online_softmax_step(const struct forward *f, struct query *w, int64_t row, int64_t span, int64_t from, int64_t to)
+static void online_softmax_step(const struct forward *f, struct query *w, int64_t row, int64_t span, int64_t from,
+                                int64_t to)
 {
     const struct cpu_simd *simd = f->p.stream->simd;
     const int64_t dim = f->p.shape->head_dim;
@@ -88,13 +90,16 @@ static void online_softmax_span(const struct forward *f, struct query *w, const 
 static int attend_span(const struct forward *f, struct query *w, int64_t block, int64_t n)
 {
     const int64_t dim = f->p.shape->head_dim, rows = w->stack.n * CPU_BLOCK, span = n * CPU_BLOCK;
-    const int64_t at = (w->stack.kv * f->p.nblock + block) * cpu_attention_panel(&f->p) * kern_dtype_bytes(f->p.compute);
-    int rc = cpu_attention_product(&f->p, w->worker, rows, span, dim, w->q, dim, false, f->keys + at, dim, true, w->s, span, false);
+    const int64_t at =
+        (w->stack.kv * f->p.nblock + block) * cpu_attention_panel(&f->p) * kern_dtype_bytes(f->p.compute);
+    int rc = cpu_attention_product(&f->p, w->worker, rows, span, dim, w->q, dim, false, f->keys + at, dim, true, w->s,
+                                   span, false);
     if (rc != KERN_OK)
         return rc;
     online_softmax_span(f, w, &f->p.blocks[block], span);
     const void *weights = f->p.compute == KERN_F32 ? (const void *)w->s : w->weights;
-    return cpu_attention_product(&f->p, w->worker, rows, dim, span, weights, span, false, f->values + at, dim, false, w->o, dim, true);
+    return cpu_attention_product(&f->p, w->worker, rows, dim, span, weights, span, false, f->values + at, dim, false,
+                                 w->o, dim, true);
 }
 
 static void store(const struct forward *f, struct query *w)
@@ -114,7 +119,8 @@ static void store(const struct forward *f, struct query *w)
 
 static size_t worker_bytes(int64_t dim)
 {
-    return (size_t)(2 * CPU_STACKED * dim + CPU_STACKED * CPU_SPAN) * sizeof(float) + (size_t)(CPU_STACKED * CPU_SPAN) * sizeof(uint16_t);
+    return (size_t)(2 * CPU_STACKED * dim + CPU_STACKED * CPU_SPAN) * sizeof(float) +
+           (size_t)(CPU_STACKED * CPU_SPAN) * sizeof(uint16_t);
 }
 
 static void attend(void *ctx, int64_t piece, unsigned worker)
@@ -123,7 +129,9 @@ static void attend(void *ctx, int64_t piece, unsigned worker)
     const int64_t nstacks = f->p.shape->nkv * f->p.nstack, dim = f->p.shape->head_dim;
     const int64_t block = f->p.nblock - 1 - piece / nstacks; /* long ones first */
     float *scratch = f->p.stream->scratch[worker].data;
-    struct query w = {.worker = worker, .stack = cpu_attention_stack(&f->p, piece % nstacks), .block = &f->p.blocks[block]};
+    struct query w = { .worker = worker,
+                       .stack = cpu_attention_stack(&f->p, piece % nstacks),
+                       .block = &f->p.blocks[block] };
     w.q = scratch;
     w.o = scratch + CPU_STACKED * dim;
     w.s = w.o + CPU_STACKED * dim;
@@ -133,14 +141,15 @@ static void attend(void *ctx, int64_t piece, unsigned worker)
     for (int i = 0; i < CPU_STACKED; i++)
         w.top[i] = -INFINITY;
     for (int64_t b = cpu_attention_first(&f->p, block); b <= block; b += CPU_SPAN / CPU_BLOCK)
-        if (attend_span(f, &w, b, block + 1 - b < CPU_SPAN / CPU_BLOCK ? block + 1 - b : CPU_SPAN / CPU_BLOCK) != KERN_OK)
+        if (attend_span(f, &w, b, block + 1 - b < CPU_SPAN / CPU_BLOCK ? block + 1 - b : CPU_SPAN / CPU_BLOCK) !=
+            KERN_OK)
             return;
     store(f, &w);
 }
 
 void cpu_attention(struct kern_stream *stream, const struct kern_attention *a)
 {
-    struct forward f = {.a = a};
+    struct forward f = { .a = a };
     if (!cpu_attention_check(stream, &a->shape) || !cpu_reserve(stream, worker_bytes(a->shape.head_dim)))
         return;
     cpu_attention_blocks(&f.p, stream, &a->shape, a->q.dtype, a->scratch);

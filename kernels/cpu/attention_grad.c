@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention's backward. A piece of work is a document, a stack of heads, and a part of the document's query blocks (every nth): it runs over the spans of keys
- * that each sees, finishes dq, and adds to dk and dv of its own in scratch, which are then added in order. */
+/* Attention's backward. A piece of work is a document, a stack of heads, and a part of the document's query blocks
+ * (every nth): it runs over the spans of keys that each sees, finishes dq, and adds to dk and dv of its own in scratch,
+ * which are then added in order. */
 #include "cpu/attention.h"
 
 #include "cpu/matmul.h"
@@ -34,7 +35,8 @@ enum { WANTED = 16, MOST_PARTS = 8 };
 
 static int64_t parts_of(const struct kern_attention_shape *shape, int64_t ndoc, int64_t nblock)
 {
-    int64_t npieces = shape->nkv * cpu_attention_nstack(shape) * (ndoc > 0 ? ndoc : 1), n = (WANTED + npieces - 1) / npieces;
+    int64_t npieces = shape->nkv * cpu_attention_nstack(shape) * (ndoc > 0 ? ndoc : 1),
+            n = (WANTED + npieces - 1) / npieces;
     n = n < MOST_PARTS ? n : MOST_PARTS;
     return n < nblock ? n : nblock > 0 ? nblock : 1;
 }
@@ -43,13 +45,16 @@ size_t cpu_attention_grad_scratch(const struct kern_stream *stream, const struct
 {
     (void)stream;
     const int64_t nblock = cpu_attention_most_blocks(shape, shape->ndoc);
-    /* Panels of a key head: of keys, values, and their gradients by parts. Fewer documents are fewer blocks, but of more parts. */
+    /* Panels of a key head: of keys, values, and their gradients by parts. Fewer documents are fewer blocks, but of
+     * more parts. */
     int64_t most = (2 + 2 * cpu_attention_nstack(shape)) * nblock;
     for (int64_t ndoc = 1; ndoc <= WANTED && ndoc <= shape->ndoc; ndoc++) {
-        const int64_t n = cpu_attention_most_blocks(shape, ndoc), npanel = (2 + 2 * cpu_attention_nstack(shape) * parts_of(shape, ndoc, n)) * n;
+        const int64_t n = cpu_attention_most_blocks(shape, ndoc),
+                      npanel = (2 + 2 * cpu_attention_nstack(shape) * parts_of(shape, ndoc, n)) * n;
         most = npanel > most ? npanel : most;
     }
-    return cpu_attention_blocks_bytes(nblock) + (size_t)(most * shape->nkv * CPU_BLOCK * shape->head_dim) * sizeof(float);
+    return cpu_attention_blocks_bytes(nblock) +
+           (size_t)(most * shape->nkv * CPU_BLOCK * shape->head_dim) * sizeof(float);
 }
 
 static void pack(void *ctx, int64_t piece, unsigned worker)
@@ -61,7 +66,8 @@ static void pack(void *ctx, int64_t piece, unsigned worker)
 }
 
 /* Turns the scores in w->s into weights, and the products d_o · v in w->ds into the gradients of the scores. */
-static void softmax_grad_row(const struct backward *b, struct query *w, int64_t row, int64_t span, int64_t from, int64_t to)
+static void softmax_grad_row(const struct backward *b, struct query *w, int64_t row, int64_t span, int64_t from,
+                             int64_t to)
 {
     const struct cpu_simd *simd = b->p.stream->simd;
     const float scale = b->p.shape->scale;
@@ -89,20 +95,27 @@ static void softmax_grad_span(const struct backward *b, struct query *w, const s
 static int attend_span(const struct backward *b, struct query *w, int64_t block, int64_t n)
 {
     const struct cpu_packing *p = &b->p;
-    const int64_t dim = p->shape->head_dim, rows = w->stack.n * CPU_BLOCK, span = n * CPU_BLOCK, panel = cpu_attention_panel(p);
+    const int64_t dim = p->shape->head_dim, rows = w->stack.n * CPU_BLOCK, span = n * CPU_BLOCK,
+                  panel = cpu_attention_panel(p);
     const int64_t at = (w->stack.kv * p->nblock + block) * panel * kern_dtype_bytes(p->compute);
-    int rc = cpu_attention_product(p, w->worker, rows, span, dim, w->q, dim, false, b->keys + at, dim, true, w->s, span, false);
+    int rc = cpu_attention_product(p, w->worker, rows, span, dim, w->q, dim, false, b->keys + at, dim, true, w->s, span,
+                                   false);
     if (rc == KERN_OK)
-        rc = cpu_attention_product(p, w->worker, rows, span, dim, w->d_o, dim, false, b->values + at, dim, true, w->ds, span, false);
+        rc = cpu_attention_product(p, w->worker, rows, span, dim, w->d_o, dim, false, b->values + at, dim, true, w->ds,
+                                   span, false);
     if (rc != KERN_OK)
         return rc;
     softmax_grad_span(b, w, &p->blocks[block], span);
-    const void *weights = p->compute == KERN_F32 ? (const void *)w->s : w->weights, *dw = p->compute == KERN_F32 ? (const void *)w->ds : w->dw;
-    rc = cpu_attention_product(p, w->worker, span, dim, rows, weights, span, true, w->d_o, dim, false, w->dv + block * panel, dim, true);
+    const void *weights = p->compute == KERN_F32 ? (const void *)w->s : w->weights,
+               *dw = p->compute == KERN_F32 ? (const void *)w->ds : w->dw;
+    rc = cpu_attention_product(p, w->worker, span, dim, rows, weights, span, true, w->d_o, dim, false,
+                               w->dv + block * panel, dim, true);
     if (rc == KERN_OK)
-        rc = cpu_attention_product(p, w->worker, span, dim, rows, dw, span, true, w->q, dim, false, w->dk + block * panel, dim, true);
+        rc = cpu_attention_product(p, w->worker, span, dim, rows, dw, span, true, w->q, dim, false,
+                                   w->dk + block * panel, dim, true);
     if (rc == KERN_OK)
-        rc = cpu_attention_product(p, w->worker, rows, dim, span, dw, span, false, b->keys + at, dim, false, w->dq, dim, true);
+        rc = cpu_attention_product(p, w->worker, rows, dim, span, dw, span, false, b->keys + at, dim, false, w->dq, dim,
+                                   true);
     return rc;
 }
 
@@ -114,7 +127,8 @@ static void load_delta(const struct backward *b, struct query *w)
     for (int64_t h = 0; h < w->stack.n; h++)
         for (int64_t i = 0; i < w->block->n; i++) {
             const int64_t token = w->block->token + i, col = (w->stack.head + h) * dim;
-            w->delta[h * CPU_BLOCK + i] = simd->dot(cpu_load(simd, b->g->d_o, token, col, dim, d_o), cpu_load(simd, b->g->o, token, col, dim, o), dim);
+            w->delta[h * CPU_BLOCK + i] = simd->dot(cpu_load(simd, b->g->d_o, token, col, dim, d_o),
+                                                    cpu_load(simd, b->g->o, token, col, dim, o), dim);
         }
 }
 
@@ -123,7 +137,8 @@ static void store_dq(const struct backward *b, const struct query *w)
     const int64_t dim = b->p.shape->head_dim;
     for (int64_t h = 0; h < w->stack.n; h++)
         for (int64_t i = 0; i < w->block->n; i++)
-            cpu_store(b->p.stream->simd, b->g->dq, w->block->token + i, (w->stack.head + h) * dim, dim, w->dq + (h * CPU_BLOCK + i) * dim);
+            cpu_store(b->p.stream->simd, b->g->dq, w->block->token + i, (w->stack.head + h) * dim, dim,
+                      w->dq + (h * CPU_BLOCK + i) * dim);
 }
 
 /* Reads q, d_o and o of the block, of which dq may be one, before anything of it is written. */
@@ -145,14 +160,20 @@ static int query_block(const struct backward *b, struct query *w, int64_t block)
 
 static size_t worker_bytes(int64_t dim)
 {
-    return (size_t)(3 * CPU_STACKED * dim + 2 * CPU_STACKED * CPU_SPAN) * sizeof(float) + (size_t)(2 * CPU_STACKED * CPU_SPAN) * sizeof(uint16_t);
+    return (size_t)(3 * CPU_STACKED * dim + 2 * CPU_STACKED * CPU_SPAN) * sizeof(float) +
+           (size_t)(2 * CPU_STACKED * CPU_SPAN) * sizeof(uint16_t);
 }
 
 static struct query split_scratch(const struct backward *b, unsigned worker, int64_t stack, int64_t part)
 {
-    const int64_t dim = b->p.shape->head_dim, mine = (stack * b->npart + part) * b->p.nblock * cpu_attention_panel(&b->p);
+    const int64_t dim = b->p.shape->head_dim,
+                  mine = (stack * b->npart + part) * b->p.nblock * cpu_attention_panel(&b->p);
     float *scratch = b->p.stream->scratch[worker].data;
-    struct query w = {.worker = worker, .stack = cpu_attention_stack(&b->p, stack), .q = scratch, .dk = b->dk + mine, .dv = b->dv + mine};
+    struct query w = { .worker = worker,
+                       .stack = cpu_attention_stack(&b->p, stack),
+                       .q = scratch,
+                       .dk = b->dk + mine,
+                       .dv = b->dv + mine };
     w.d_o = scratch + CPU_STACKED * dim;
     w.dq = scratch + 2 * CPU_STACKED * dim;
     w.s = w.dq + CPU_STACKED * dim;
@@ -206,7 +227,7 @@ static void fold_block(void *ctx, int64_t piece, unsigned worker)
 
 void cpu_attention_grad(struct kern_stream *stream, const struct kern_attention_grad *g)
 {
-    struct backward b = {.g = g};
+    struct backward b = { .g = g };
     if (!cpu_attention_check(stream, &g->shape) || !cpu_reserve(stream, worker_bytes(g->shape.head_dim)))
         return;
     cpu_attention_blocks(&b.p, stream, &g->shape, g->q.dtype, g->scratch);

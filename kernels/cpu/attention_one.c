@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention of one token: a head is a piece, its weights lie in the worker's scratch. Heads that share keys find them in the cache. */
+/* Attention of one token: a head is a piece, its weights lie in the worker's scratch. Heads that share keys find them
+ * in the cache. */
 #include "cpu/ops.h"
 #include "cpu/work.h"
 
@@ -19,7 +20,8 @@ static struct kern_cmat columns_from(struct kern_cmat m, int64_t col)
 }
 
 /* weights (nkeys) = q · keys, not scaled. */
-static void score(const struct cpu_simd *simd, const struct kern_attention_one *a, struct kern_cmat k, const float *q, float *weights)
+static void score(const struct cpu_simd *simd, const struct kern_attention_one *a, struct kern_cmat k, const float *q,
+                  float *weights)
 {
     if (k.dtype == KERN_BF16) {
         simd->dot_rows(weights, k.data, k.pitch, q, a->nkeys, a->head_dim);
@@ -29,7 +31,8 @@ static void score(const struct cpu_simd *simd, const struct kern_attention_one *
         weights[i] = simd->dot(q, (const float *)k.data + i * k.pitch, a->head_dim);
 }
 
-static void mix(const struct cpu_simd *simd, const struct kern_attention_one *a, struct kern_cmat v, const float *weights, float *o)
+static void mix(const struct cpu_simd *simd, const struct kern_attention_one *a, struct kern_cmat v,
+                const float *weights, float *o)
 {
     if (v.dtype == KERN_BF16) {
         simd->sum_scaled_rows(o, v.data, v.pitch, weights, a->nkeys, a->head_dim);
@@ -57,9 +60,10 @@ static void run_head(void *ctx, int64_t head, unsigned worker)
 
 void cpu_attention_one(struct kern_stream *stream, const struct kern_attention_one *a)
 {
-    struct one_work w = {stream, a};
+    struct one_work w = { stream, a };
     if (!cpu_check(stream, a->nkeys > 0 && a->head_dim > 0 && a->nkv > 0 && a->nhead % a->nkv == 0 && a->scale > 0,
-                   "attention_one: no keys, query heads that are no multiple of the key heads, or a scale that is not positive"))
+                   "attention_one: no keys, query heads that are no multiple of the key heads, or a scale that is not "
+                   "positive"))
         return;
     if (cpu_reserve(stream, (size_t)(2 * a->head_dim + a->nkeys) * sizeof(float)))
         kern_pool_run(a->nkeys * a->nhead * a->head_dim <= ALONE ? NULL : stream->pool, a->nhead, run_head, &w);

@@ -15,7 +15,8 @@ struct norm_work {
 };
 
 /* Rows row0 … row0+nrow-1 of W + scale·B·A, columns col … col+n-1. */
-static void make_strips(const struct norm_work *w, int64_t row0, int64_t nrow, int64_t col, int64_t n, float strips[ROWS][CPU_STRIP])
+static void make_strips(const struct norm_work *w, int64_t row0, int64_t nrow, int64_t col, int64_t n,
+                        float strips[ROWS][CPU_STRIP])
 {
     const struct kern_dora_norm *d = w->d;
     float a[CPU_STRIP], one;
@@ -34,7 +35,7 @@ static void norm_rows(void *ctx, int64_t piece, unsigned worker)
     const struct kern_dora_norm *d = w->d;
     const int64_t row0 = piece * ROWS, nrow = d->nrow - row0 < ROWS ? d->nrow - row0 : ROWS;
     float strips[ROWS][CPU_STRIP];
-    double sums[ROWS] = {0};
+    double sums[ROWS] = { 0 };
     (void)worker;
     for (int64_t col = 0; col < d->ncol; col += CPU_STRIP) {
         const int64_t n = d->ncol - col < CPU_STRIP ? d->ncol - col : CPU_STRIP;
@@ -48,7 +49,7 @@ static void norm_rows(void *ctx, int64_t piece, unsigned worker)
 
 void cpu_dora_norm(struct kern_stream *stream, const struct kern_dora_norm *d)
 {
-    struct norm_work w = {stream->simd, d};
+    struct norm_work w = { stream->simd, d };
     if (!stream->status)
         kern_pool_run(stream->pool, (d->nrow + ROWS - 1) / ROWS, norm_rows, &w);
 }

@@ -20,7 +20,7 @@ static void cast_strip(const struct cpu_simd *simd, void *ctx, int64_t row, int6
 
 void cpu_cast(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, int64_t nrow, int64_t ncol)
 {
-    struct operands o = {.y = dst, .a = src};
+    struct operands o = { .y = dst, .a = src };
     cpu_for_strips(stream, nrow, ncol, cast_strip, &o);
 }
 
@@ -32,9 +32,10 @@ static void add_strip(const struct cpu_simd *simd, void *ctx, int64_t row, int64
     cpu_store(simd, o->y, row, col, n, out);
 }
 
-void cpu_add(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat a, struct kern_cmat b, int64_t nrow, int64_t ncol)
+void cpu_add(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat a, struct kern_cmat b, int64_t nrow,
+             int64_t ncol)
 {
-    struct operands o = {.y = dst, .a = a, .b = b};
+    struct operands o = { .y = dst, .a = a, .b = b };
     cpu_for_strips(stream, nrow, ncol, add_strip, &o);
 }
 
@@ -46,9 +47,10 @@ static void scale_strip(const struct cpu_simd *simd, void *ctx, int64_t row, int
     cpu_store(simd, o->y, row, col, n, out);
 }
 
-void cpu_scale(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, float factor, int64_t nrow, int64_t ncol)
+void cpu_scale(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, float factor, int64_t nrow,
+               int64_t ncol)
 {
-    struct operands o = {.y = dst, .a = src, .factor = factor};
+    struct operands o = { .y = dst, .a = src, .factor = factor };
     cpu_for_strips(stream, nrow, ncol, scale_strip, &o);
 }
 
@@ -60,9 +62,10 @@ static void swiglu_strip(const struct cpu_simd *simd, void *ctx, int64_t row, in
     cpu_store(simd, o->y, row, col, n, out);
 }
 
-void cpu_swiglu(struct kern_stream *stream, struct kern_mat y, struct kern_cmat gate, struct kern_cmat up, int64_t nrow, int64_t ncol)
+void cpu_swiglu(struct kern_stream *stream, struct kern_mat y, struct kern_cmat gate, struct kern_cmat up, int64_t nrow,
+                int64_t ncol)
 {
-    struct operands o = {.y = y, .a = gate, .b = up};
+    struct operands o = { .y = y, .a = gate, .b = up };
     cpu_for_strips(stream, nrow, ncol, swiglu_strip, &o);
 }
 
@@ -83,7 +86,7 @@ static void swiglu_grad_strip(const struct cpu_simd *simd, void *ctx, int64_t ro
 
 void cpu_swiglu_grad(struct kern_stream *stream, const struct kern_swiglu_grad *g)
 {
-    struct operands o = {.y = g->dgate, .y2 = g->dup, .y3 = g->y, .a = g->gate, .b = g->up, .c = g->dy};
+    struct operands o = { .y = g->dgate, .y2 = g->dup, .y3 = g->y, .a = g->gate, .b = g->up, .c = g->dy };
     cpu_for_strips(stream, g->nrow, g->ncol, swiglu_grad_strip, &o);
 }
 
@@ -97,10 +100,11 @@ static void dropout_strip(const struct cpu_simd *simd, void *ctx, int64_t row, i
     cpu_store(simd, o->y, row, col, n, out);
 }
 
-void cpu_dropout(struct kern_stream *stream, struct kern_mat y, struct kern_cmat x, int64_t nrow, int64_t ncol, const struct kern_dropout *dropout)
+void cpu_dropout(struct kern_stream *stream, struct kern_mat y, struct kern_cmat x, int64_t nrow, int64_t ncol,
+                 const struct kern_dropout *dropout)
 {
     const struct kern_dropout now = kern_dropout_now(*dropout);
-    struct operands o = {.y = y, .a = x, .dropout = &now};
+    struct operands o = { .y = y, .a = x, .dropout = &now };
     if (dropout->p > 0 && cpu_check(stream, dropout->p < 1, "dropout: p must be below 1"))
         cpu_for_strips(stream, nrow, ncol, dropout_strip, &o);
     else
@@ -117,19 +121,20 @@ static void uniform_strip(const struct cpu_simd *simd, void *ctx, int64_t row, i
 {
     const struct uniform *u = ctx;
     (void)simd, (void)row;
-    uint32_t key[2] = {(uint32_t)u->rng.seed, (uint32_t)(u->rng.seed >> 32)}, out[4] = {0};
+    uint32_t key[2] = { (uint32_t)u->rng.seed, (uint32_t)(u->rng.seed >> 32) }, out[4] = { 0 };
     for (int64_t i = col; i < col + n; i++) {
         uint64_t index = u->index0 + (uint64_t)i;
         if (i == col || index % 4 == 0) {
-            uint32_t counter[4] = {(uint32_t)(index / 4), (uint32_t)(index / 4 >> 32), u->rng.step, u->rng.name};
+            uint32_t counter[4] = { (uint32_t)(index / 4), (uint32_t)(index / 4 >> 32), u->rng.step, u->rng.name };
             kern_philox4x32(counter, key, out);
         }
         u->dst[i] = u->low + u->range * ((float)(out[index % 4] >> 8) * 0x1p-24f);
     }
 }
 
-void cpu_uniform(struct kern_stream *stream, float *dst, int64_t nelem, struct kern_philox rng, uint64_t index0, float low, float high)
+void cpu_uniform(struct kern_stream *stream, float *dst, int64_t nelem, struct kern_philox rng, uint64_t index0,
+                 float low, float high)
 {
-    struct uniform u = {dst, low, high - low, rng, index0};
+    struct uniform u = { dst, low, high - low, rng, index0 };
     cpu_for_strips(stream, 1, nelem, uniform_strip, &u);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products by a tile grid. A tile's product goes straight into C where nothing else is to be done, else into the worker's scratch, from where the rest
- * (low-rank parts, bias, sum, rounding) is done while it is in the cache. */
+/* Matrix products by a tile grid. A tile's product goes straight into C where nothing else is to be done, else into the
+ * worker's scratch, from where the rest (low-rank parts, bias, sum, rounding) is done while it is in the cache. */
 #include "cpu/gemm.h"
 
 #include "cpu/matmul.h"
@@ -11,11 +11,12 @@
 #include <string.h>
 
 enum {
-    TILE = 256,     /* largest side of a tile that passes through scratch: it stays in the second cache */
-    LARGE = 512,    /* of one that goes straight into C */
-    LEAST = 64,     /* smallest that a side is cut to; twice that across a B that is not transposed, which is read by lines of it */
-    WANTED = 16,    /* tiles that a product should have, for threads to share; more of them are slower each */
-    WIDE_K = 1024,  /* of operands that are widened or masked first: their strips of a tile */
+    TILE = 256,  /* largest side of a tile that passes through scratch: it stays in the second cache */
+    LARGE = 512, /* of one that goes straight into C */
+    LEAST = 64,  /* smallest that a side is cut to; twice that across a B that is not transposed, which is read by lines
+                    of it */
+    WANTED = 16, /* tiles that a product should have, for threads to share; more of them are slower each */
+    WIDE_K = 1024, /* of operands that are widened or masked first: their strips of a tile */
 };
 
 struct gemm_work {
@@ -73,7 +74,8 @@ static const void *element(struct kern_cmat m, bool trans, int64_t i, int64_t l)
     return (const char *)m.data + at * kern_dtype_bytes(m.dtype);
 }
 
-static int run(const struct gemm_work *w, const struct tile *t, struct cpu_matmul shape, const void *a, const void *b, void *c)
+static int run(const struct gemm_work *w, const struct tile *t, struct cpu_matmul shape, const void *a, const void *b,
+               void *c)
 {
     char message[KERN_MESSAGE_BYTES];
     if (shape.in == KERN_F32)
@@ -83,19 +85,20 @@ static int run(const struct gemm_work *w, const struct tile *t, struct cpu_matmu
 }
 
 /* Copies (rows, cols) of an operand from (row, col), widened and masked, into dst without gaps. */
-static void widen(const struct cpu_simd *simd, float *dst, struct kern_cmat m, const struct kern_dropout *drop, int64_t row, int64_t col, int64_t rows,
-                  int64_t cols)
+static void widen(const struct cpu_simd *simd, float *dst, struct kern_cmat m, const struct kern_dropout *drop,
+                  int64_t row, int64_t col, int64_t rows, int64_t cols)
 {
     for (int64_t i = 0; i < rows; i++) {
         float *to = dst + i * cols;
         cpu_load_copy(simd, to, m, row + i, col, cols);
         if (drop->p > 0)
-            simd->dropout(to, to, drop->p, 1.0f, &drop->rng, (uint64_t)(drop->token0 + row + i) * (uint64_t)drop->width + (uint64_t)col, cols);
+            simd->dropout(to, to, drop->p, 1.0f, &drop->rng,
+                          (uint64_t)(drop->token0 + row + i) * (uint64_t)drop->width + (uint64_t)col, cols);
     }
 }
 
-static void widen_op(const struct cpu_simd *simd, float *dst, struct kern_cmat m, const struct kern_dropout *drop, bool trans, int64_t i, int64_t l,
-                     int64_t ni, int64_t nl)
+static void widen_op(const struct cpu_simd *simd, float *dst, struct kern_cmat m, const struct kern_dropout *drop,
+                     bool trans, int64_t i, int64_t l, int64_t ni, int64_t nl)
 {
     if (trans)
         widen(simd, dst, m, drop, l, i, nl, ni);
@@ -111,8 +114,16 @@ static int wide_product(const struct gemm_work *w, const struct tile *t, float *
         int64_t nl = min(WIDE_K, g->k - l);
         widen_op(w->stream->simd, t->s.a, g->a, &w->p->drop_a, g->trans_a, t->row, l, t->m, nl);
         widen_op(w->stream->simd, t->s.b, g->b, &w->p->drop_b, !g->trans_b, t->col, l, t->n, nl);
-        struct cpu_matmul shape = {.m = t->m, .n = t->n, .k = nl, .lda = g->trans_a ? t->m : nl, .ldb = g->trans_b ? nl : t->n, .ldc = ldc,
-                                   .trans_a = g->trans_a, .trans_b = g->trans_b, .accumulate = accumulate || l > 0, .in = KERN_F32};
+        struct cpu_matmul shape = { .m = t->m,
+                                    .n = t->n,
+                                    .k = nl,
+                                    .lda = g->trans_a ? t->m : nl,
+                                    .ldb = g->trans_b ? nl : t->n,
+                                    .ldc = ldc,
+                                    .trans_a = g->trans_a,
+                                    .trans_b = g->trans_b,
+                                    .accumulate = accumulate || l > 0,
+                                    .in = KERN_F32 };
         int rc = run(w, t, shape, t->s.a, t->s.b, c);
         if (rc != KERN_OK)
             return rc;
@@ -120,15 +131,26 @@ static int wide_product(const struct gemm_work *w, const struct tile *t, float *
     return KERN_OK;
 }
 
-static int plain_product(const struct gemm_work *w, const struct tile *t, void *c, int64_t ldc, enum kern_dtype out, bool accumulate)
+static int plain_product(const struct gemm_work *w, const struct tile *t, void *c, int64_t ldc, enum kern_dtype out,
+                         bool accumulate)
 {
     const struct kern_gemm *g = &w->p->g;
-    struct cpu_matmul shape = {.m = t->m, .n = t->n, .k = g->k, .lda = g->a.pitch, .ldb = g->b.pitch, .ldc = ldc, .trans_a = g->trans_a,
-                               .trans_b = g->trans_b, .accumulate = accumulate, .in = g->a.dtype, .out = out};
+    struct cpu_matmul shape = { .m = t->m,
+                                .n = t->n,
+                                .k = g->k,
+                                .lda = g->a.pitch,
+                                .ldb = g->b.pitch,
+                                .ldc = ldc,
+                                .trans_a = g->trans_a,
+                                .trans_b = g->trans_b,
+                                .accumulate = accumulate,
+                                .in = g->a.dtype,
+                                .out = out };
     return run(w, t, shape, element(g->a, g->trans_a, t->row, 0), element(g->b, !g->trans_b, t->col, 0), c);
 }
 
-static int product(const struct gemm_work *w, const struct tile *t, void *c, int64_t ldc, enum kern_dtype out, bool accumulate)
+static int product(const struct gemm_work *w, const struct tile *t, void *c, int64_t ldc, enum kern_dtype out,
+                   bool accumulate)
 {
     if (w->widen)
         return wide_product(w, t, c, ldc, accumulate);
@@ -136,9 +158,12 @@ static int product(const struct gemm_work *w, const struct tile *t, void *c, int
 }
 
 /* c (rows, n) = or += S · B for a segment's rows row … row+rows-1. Widened where the types call for it. */
-static int lowrank_product(const struct gemm_work *w, const struct tile *t, const struct kern_lowrank *r, int64_t row, int64_t rows, float *c, bool accumulate)
+static int lowrank_product(const struct gemm_work *w, const struct tile *t, const struct kern_lowrank *r, int64_t row,
+                           int64_t rows, float *c, bool accumulate)
 {
-    struct cpu_product p = {.g = {.m = w->p->g.m, .n = w->p->g.n, .k = r->r, .a = r->s, .b = r->b, .trans_b = r->trans_b}};
+    struct cpu_product p = {
+        .g = { .m = w->p->g.m, .n = w->p->g.n, .k = r->r, .a = r->s, .b = r->b, .trans_b = r->trans_b }
+    };
     struct gemm_work sub = *w;
     struct tile t2 = *t;
     sub.p = &p;
@@ -161,7 +186,8 @@ static int add_lowrank(const struct gemm_work *w, const struct tile *t, const st
         float *part = t->s.part + (i - row) * t->n;
         const struct kern_dropout d = kern_dropout_now(r->dropout);
         if (d.p > 0)
-            simd->dropout(part, part, d.p, 1.0f / (1.0f - d.p), &d.rng, (uint64_t)(d.token0 + i) * (uint64_t)d.width + (uint64_t)t->col, t->n);
+            simd->dropout(part, part, d.p, 1.0f / (1.0f - d.p), &d.rng,
+                          (uint64_t)(d.token0 + i) * (uint64_t)d.width + (uint64_t)t->col, t->n);
         simd->add_scaled(t->s.sum + (i - t->row) * t->n, part, r->alpha, t->n);
     }
     return rc;
@@ -201,7 +227,7 @@ static int start_sum(const struct gemm_work *w, const struct tile *t)
 static struct tile_scratch split_scratch(const struct gemm_work *w, unsigned worker)
 {
     float *data = w->stream->scratch[worker].data;
-    struct tile_scratch s = {.sum = data};
+    struct tile_scratch s = { .sum = data };
     s.part = s.sum + TILE * TILE;
     s.a = s.part + TILE * TILE;
     s.b = s.a + TILE * WIDE_K;
@@ -212,7 +238,10 @@ static void run_tile(void *ctx, int64_t piece, unsigned worker)
 {
     const struct gemm_work *w = ctx;
     const struct kern_gemm *g = &w->p->g;
-    struct tile t = {.row = piece / w->ntile_n * w->tile_m, .col = piece % w->ntile_n * w->tile_n, .worker = worker, .s = split_scratch(w, worker)};
+    struct tile t = { .row = piece / w->ntile_n * w->tile_m,
+                      .col = piece % w->ntile_n * w->tile_n,
+                      .worker = worker,
+                      .s = split_scratch(w, worker) };
     t.m = min(w->tile_m, g->m - t.row);
     t.n = min(w->tile_n, g->n - t.col);
     if (w->direct) {
@@ -234,20 +263,24 @@ static bool is_direct(const struct gemm_work *w)
     bool in_place = g->add.data == g->c.data && g->add.pitch == g->c.pitch && g->add.dtype == g->c.dtype;
     if (g->alpha != 1 || g->nlowrank || g->bias.data || g->k == 0)
         return false;
-    return g->c.dtype == KERN_F32 ? !g->add.data || in_place : !g->add.data && !w->widen && g->a.dtype == KERN_BF16; /* of fp32 operands the product is fp32 */
+    /* of fp32 operands the product is fp32 */
+    return g->c.dtype == KERN_F32 ? !g->add.data || in_place : !g->add.data && !w->widen && g->a.dtype == KERN_BF16;
 }
 
 void cpu_product(struct kern_stream *stream, const struct cpu_product *p)
 {
     const struct kern_gemm *g = &p->g;
-    if (!cpu_check(stream, g->m >= 0 && g->n >= 0 && g->k >= 0 && !(g->trans_a && g->trans_b), "gemm: negative shape, or both operands transposed"))
+    if (!cpu_check(stream, g->m >= 0 && g->n >= 0 && g->k >= 0 && !(g->trans_a && g->trans_b),
+                   "gemm: negative shape, or both operands transposed"))
         return;
     if (g->m == 0 || g->n == 0 || cpu_packed_product(stream, p))
         return;
-    struct gemm_work w = {.stream = stream, .p = p};
-    w.widen = g->a.dtype != g->b.dtype || (g->a.dtype == KERN_BF16 && !cpu_matmul_bf16()) || p->drop_a.p > 0 || p->drop_b.p > 0;
+    struct gemm_work w = { .stream = stream, .p = p };
+    w.widen = g->a.dtype != g->b.dtype || (g->a.dtype == KERN_BF16 && !cpu_matmul_bf16()) || p->drop_a.p > 0 ||
+              p->drop_b.p > 0;
     w.direct = is_direct(&w);
-    cpu_gemm_grid(g->m, g->n, w.direct && !w.widen ? LARGE : TILE, g->trans_b ? LEAST : 2 * LEAST, &w.tile_m, &w.tile_n);
+    cpu_gemm_grid(g->m, g->n, w.direct && !w.widen ? LARGE : TILE, g->trans_b ? LEAST : 2 * LEAST, &w.tile_m,
+                  &w.tile_n);
     w.ntile_n = (g->n + w.tile_n - 1) / w.tile_n;
     if (!cpu_reserve(stream, (2 * TILE * TILE + 2 * TILE * WIDE_K) * sizeof(float)))
         return;
@@ -258,6 +291,6 @@ void cpu_product(struct kern_stream *stream, const struct cpu_product *p)
 
 void cpu_gemm(struct kern_stream *stream, const struct kern_gemm *g)
 {
-    struct cpu_product p = {.g = *g};
+    struct cpu_product p = { .g = *g };
     cpu_product(stream, &p);
 }

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products with one vector. The rows of all matrices of a call make one list of pieces; a row's sum is one thread's, from its first element to its last. */
+/* Products with one vector. The rows of all matrices of a call make one list of pieces; a row's sum is one thread's,
+ * from its first element to its last. */
 #include "cpu/ops.h"
 #include "cpu/work.h"
 
 #include <string.h>
 
 enum {
-    PIECE = 32 * 1024,    /* elements: long enough to read from memory at full speed, short enough for threads to share a small matrix */
-    ALONE = 32 * 1024,    /* of a whole call that is not worth waking anybody for */
-    ROWS = 512,           /* of a piece, at most */
+    PIECE = 32 * 1024, /* elements: long enough to read from memory at full speed, short enough for threads to share a
+                          small matrix */
+    ALONE = 32 * 1024, /* of a whole call that is not worth waking anybody for */
+    ROWS = 512,        /* of a piece, at most */
 };
 
 struct gemv_work {
@@ -19,7 +21,8 @@ struct gemv_work {
 };
 
 /* y (nrow) = rows row … of w, times x. */
-static void dot_rows(const struct cpu_simd *simd, float *y, struct kern_cmat w, int64_t row, int64_t nrow, const float *x, int64_t n)
+static void dot_rows(const struct cpu_simd *simd, float *y, struct kern_cmat w, int64_t row, int64_t nrow,
+                     const float *x, int64_t n)
 {
     if (w.dtype == KERN_BF16) {
         simd->dot_rows(y, (const uint16_t *)w.data + row * w.pitch, w.pitch, x, nrow, n);
@@ -65,14 +68,15 @@ static void run_piece(void *ctx, int64_t piece, unsigned worker)
 
 void cpu_gemv(struct kern_stream *stream, const struct kern_gemv *g)
 {
-    struct gemv_work w = {.simd = stream->simd, .g = g, .rows = g->k > 0 ? PIECE / g->k : ROWS};
+    struct gemv_work w = { .simd = stream->simd, .g = g, .rows = g->k > 0 ? PIECE / g->k : ROWS };
     int64_t npieces = 0, nrow = 0;
     w.rows = w.rows < 1 ? 1 : w.rows > ROWS ? ROWS : w.rows;
     for (int i = 0; i < g->nparts; i++) {
         npieces += pieces_of(&w, &g->parts[i]);
         nrow += g->parts[i].n;
     }
-    if (!cpu_check(stream, g->k >= 0, "gemv: negative shape") || !cpu_reserve(stream, (size_t)(g->k + 1) * sizeof(float)))
+    if (!cpu_check(stream, g->k >= 0, "gemv: negative shape") ||
+        !cpu_reserve(stream, (size_t)(g->k + 1) * sizeof(float)))
         return;
     float *x = stream->scratch[0].data; /* the caller's, which the others only read */
     cpu_load_copy(w.simd, x, g->x, 0, 0, g->k);

@@ -37,7 +37,8 @@ static double row_sum(const struct cpu_simd *simd, const struct kern_cross_entro
 }
 
 /* Forward through the row, each strip read before it is written: the gradient may lie over the logits. */
-static void row_grad(const struct cpu_simd *simd, const struct kern_cross_entropy *e, int64_t row, float shift, double sum)
+static void row_grad(const struct cpu_simd *simd, const struct kern_cross_entropy *e, int64_t row, float shift,
+                     double sum)
 {
     float strip[CPU_STRIP];
     const int64_t target = e->target[row];
@@ -55,7 +56,8 @@ static void skip_row(const struct kern_cross_entropy *e, int64_t row)
 {
     e->loss[row] = 0;
     if (e->dlogits.data)
-        memset((char *)e->dlogits.data + row * e->dlogits.pitch * kern_dtype_bytes(e->dlogits.dtype), 0, (size_t)(e->ncol * kern_dtype_bytes(e->dlogits.dtype)));
+        memset((char *)e->dlogits.data + row * e->dlogits.pitch * kern_dtype_bytes(e->dlogits.dtype), 0,
+               (size_t)(e->ncol * kern_dtype_bytes(e->dlogits.dtype)));
 }
 
 static void entropy_row(const struct cpu_simd *simd, const struct kern_cross_entropy *e, int64_t row)
@@ -87,10 +89,11 @@ static void entropy_piece(void *ctx, int64_t piece, unsigned worker)
 
 void cpu_cross_entropy(struct kern_stream *stream, const struct kern_cross_entropy *e)
 {
-    struct entropy_work w = {stream->simd, e};
+    struct entropy_work w = { stream->simd, e };
     for (int64_t i = 0; i < e->nrow && !stream->status; i++)
         if (e->target[i] >= e->ncol)
-            cpu_fail(stream, KERN_ERR_ARG, "row %lld: target %d is not one of %lld", (long long)i, (int)e->target[i], (long long)e->ncol);
+            cpu_fail(stream, KERN_ERR_ARG, "row %lld: target %d is not one of %lld", (long long)i, (int)e->target[i],
+                     (long long)e->ncol);
     if (!stream->status)
         kern_pool_run(stream->pool, e->nrow, entropy_piece, &w);
 }

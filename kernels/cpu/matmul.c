@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oneDNN, versions 2 and 3. A primitive is made for each shape and kept, with memory objects for each worker, as making them costs more than a small product.
- * A training step has some hundred shapes; numbers of tokens make new ones without end, of about 130 KB each, so the longest unused go.
- * It must not know of tiles: a call here is one product in one thread. */
+/* oneDNN, versions 2 and 3. A primitive is made for each shape and kept, with memory objects for each worker, as making
+ * them costs more than a small product. A training step has some hundred shapes; numbers of tokens make new ones
+ * without end, of about 130 KB each, so the longest unused go. It must not know of tiles: a call here is one product in
+ * one thread. */
 #include "cpu/matmul.h"
 
 #include "cpu/simd.h"
@@ -72,9 +73,10 @@ static int fail(char *message, const char *what, dnnl_status_t status)
 #if DNNL_VERSION_MAJOR >= 3
 typedef dnnl_memory_desc_t layout_t;
 typedef const_dnnl_memory_desc_t const_layout_t;
-static dnnl_status_t layout_make(layout_t *l, int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stride, dnnl_data_type_t type)
+static dnnl_status_t layout_make(layout_t *l, int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stride,
+                                 dnnl_data_type_t type)
 {
-    dnnl_dims_t dims = {rows, cols}, strides = {row_stride, col_stride};
+    dnnl_dims_t dims = { rows, cols }, strides = { row_stride, col_stride };
     return dnnl_memory_desc_create_with_strides(l, 2, dims, type, strides);
 }
 static void layout_free(layout_t l)
@@ -86,16 +88,18 @@ static dnnl_status_t append_sum(dnnl_post_ops_t ops)
 {
     return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
 }
-static dnnl_status_t product_desc(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, layout_t a, layout_t b, layout_t c, dnnl_primitive_attr_t attr)
+static dnnl_status_t product_desc(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, layout_t a, layout_t b, layout_t c,
+                                  dnnl_primitive_attr_t attr)
 {
     return dnnl_matmul_primitive_desc_create(pd, engine, a, b, NULL, c, attr);
 }
 #else
 typedef dnnl_memory_desc_t layout_t;
 typedef const dnnl_memory_desc_t *const_layout_t;
-static dnnl_status_t layout_make(layout_t *l, int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stride, dnnl_data_type_t type)
+static dnnl_status_t layout_make(layout_t *l, int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stride,
+                                 dnnl_data_type_t type)
 {
-    dnnl_dims_t dims = {rows, cols}, strides = {row_stride, col_stride};
+    dnnl_dims_t dims = { rows, cols }, strides = { row_stride, col_stride };
     return dnnl_memory_desc_init_by_strides(l, 2, dims, type, strides);
 }
 static void layout_free(layout_t l)
@@ -106,7 +110,8 @@ static dnnl_status_t append_sum(dnnl_post_ops_t ops)
 {
     return dnnl_post_ops_append_sum(ops, 1.0f);
 }
-static dnnl_status_t product_desc(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, layout_t a, layout_t b, layout_t c, dnnl_primitive_attr_t attr)
+static dnnl_status_t product_desc(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, layout_t a, layout_t b, layout_t c,
+                                  dnnl_primitive_attr_t attr)
 {
     dnnl_matmul_desc_t desc;
     dnnl_status_t status = dnnl_matmul_desc_init(&desc, &a, &b, NULL, &c);
@@ -123,7 +128,8 @@ static dnnl_status_t make_attr(const struct cpu_matmul *s, dnnl_primitive_attr_t
 {
     dnnl_status_t status = dnnl_primitive_attr_create(attr);
     if (status == dnnl_success)
-        status = dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user); /* the library's own is one thread's */
+        /* the library's own is one thread's */
+        status = dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user);
     if (status == dnnl_success && s->accumulate) {
         status = dnnl_post_ops_create(ops);
         if (status == dnnl_success)
@@ -136,7 +142,7 @@ static dnnl_status_t make_attr(const struct cpu_matmul *s, dnnl_primitive_attr_t
 
 static dnnl_status_t make_desc(dnnl_engine_t engine, const struct cpu_matmul *s, dnnl_primitive_desc_t *pd)
 {
-    layout_t a = {0}, b = {0}, c = {0};
+    layout_t a = { 0 }, b = { 0 }, c = { 0 };
     dnnl_primitive_attr_t attr = NULL;
     dnnl_post_ops_t ops = NULL;
     dnnl_status_t status = make_attr(s, &attr, &ops);
@@ -177,7 +183,8 @@ static void primitive_free(struct primitive *p, unsigned nworkers)
     free(p);
 }
 
-static int primitive_new(struct cpu_matmuls *matmuls, const struct cpu_matmul *shape, struct primitive **out, char *message)
+static int primitive_new(struct cpu_matmuls *matmuls, const struct cpu_matmul *shape, struct primitive **out,
+                         char *message)
 {
     struct primitive *p = calloc(1, sizeof(*p));
     if (p)
@@ -201,13 +208,15 @@ static int primitive_new(struct cpu_matmuls *matmuls, const struct cpu_matmul *s
 
 static bool same_shape(const struct cpu_matmul *a, const struct cpu_matmul *b)
 {
-    return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb && a->ldc == b->ldc && a->trans_a == b->trans_a &&
-           a->trans_b == b->trans_b && a->accumulate == b->accumulate && a->in == b->in && a->out == b->out;
+    return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb && a->ldc == b->ldc &&
+           a->trans_a == b->trans_a && a->trans_b == b->trans_b && a->accumulate == b->accumulate && a->in == b->in &&
+           a->out == b->out;
 }
 
 static size_t bucket_of(const struct cpu_matmul *s)
 {
-    const int64_t part[] = {s->m, s->n, s->k, s->lda, s->ldb, s->ldc, s->trans_a, s->trans_b, s->accumulate, (int64_t)s->in, (int64_t)s->out};
+    const int64_t part[] = { s->m,       s->n,       s->k,          s->lda,         s->ldb,         s->ldc,
+                             s->trans_a, s->trans_b, s->accumulate, (int64_t)s->in, (int64_t)s->out };
     uint64_t hash = 14695981039346656037u; /* FNV-1a, a number at a time */
     for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++)
         hash = (hash ^ (uint64_t)part[i]) * 1099511628211u;
@@ -230,7 +239,8 @@ static void drop_oldest(struct cpu_matmuls *matmuls)
     matmuls->nkept--;
 }
 
-static int keep_new(struct cpu_matmuls *matmuls, const struct cpu_matmul *shape, struct primitive **bucket, struct primitive **out, char *message)
+static int keep_new(struct cpu_matmuls *matmuls, const struct cpu_matmul *shape, struct primitive **bucket,
+                    struct primitive **out, char *message)
 {
     if (matmuls->nkept >= MOST_KEPT)
         drop_oldest(matmuls);
@@ -265,9 +275,12 @@ static int find(struct cpu_matmuls *matmuls, const struct cpu_matmul *shape, str
 
 static dnnl_status_t bind(const struct cpu_matmuls *matmuls, const struct primitive *p, struct bound *b)
 {
-    static const dnnl_query_t what[NARG] = {dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md, dnnl_query_scratchpad_md};
+    static const dnnl_query_t what[NARG] = { dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md,
+                                             dnnl_query_scratchpad_md };
     for (int i = 0; i < NARG; i++) {
-        dnnl_status_t status = b->arg[i] ? dnnl_success : dnnl_memory_create(&b->arg[i], desc_of(p, what[i]), matmuls->engine, DNNL_MEMORY_NONE);
+        dnnl_status_t status =
+            b->arg[i] ? dnnl_success
+                      : dnnl_memory_create(&b->arg[i], desc_of(p, what[i]), matmuls->engine, DNNL_MEMORY_NONE);
         if (status != dnnl_success)
             return status;
     }
@@ -301,7 +314,8 @@ static bool reserve(struct worker_state *w, size_t nbytes)
     return w->scratch != NULL;
 }
 
-static int execute(const struct cpu_matmuls *matmuls, unsigned worker, struct primitive *p, const void *a, const void *b, void *c, char *message)
+static int execute(const struct cpu_matmuls *matmuls, unsigned worker, struct primitive *p, const void *a,
+                   const void *b, void *c, char *message)
 {
     struct worker_state *w = &matmuls->workers[worker];
     struct bound *bound = &p->bound[worker];
@@ -312,13 +326,16 @@ static int execute(const struct cpu_matmuls *matmuls, unsigned worker, struct pr
         status = point(bound, a, b, c, w->scratch);
     if (status != dnnl_success)
         return fail(message, "binding a product's matrices", status);
-    dnnl_exec_arg_t args[NARG] = {
-        {DNNL_ARG_SRC, bound->arg[0]}, {DNNL_ARG_WEIGHTS, bound->arg[1]}, {DNNL_ARG_DST, bound->arg[2]}, {DNNL_ARG_SCRATCHPAD, bound->arg[3]}};
+    dnnl_exec_arg_t args[NARG] = { { DNNL_ARG_SRC, bound->arg[0] },
+                                   { DNNL_ARG_WEIGHTS, bound->arg[1] },
+                                   { DNNL_ARG_DST, bound->arg[2] },
+                                   { DNNL_ARG_SCRATCHPAD, bound->arg[3] } };
     status = dnnl_primitive_execute(p->primitive, w->stream, NARG, args);
     return status == dnnl_success ? KERN_OK : fail(message, "a product", status);
 }
 
-int cpu_matmul_run(struct cpu_matmuls *matmuls, unsigned worker, const struct cpu_matmul *shape, const void *a, const void *b, void *c, char *message)
+int cpu_matmul_run(struct cpu_matmuls *matmuls, unsigned worker, const struct cpu_matmul *shape, const void *a,
+                   const void *b, void *c, char *message)
 {
     struct primitive *p;
     omp_set_num_threads(1);
@@ -371,7 +388,8 @@ void cpu_matmuls_free(struct cpu_matmuls *matmuls)
     free(matmuls);
 }
 
-/* Sapphire Rapids' AVX512-BF16 is slower than its fp32, AMD's is twice as fast (measured): so Intel's counts only with AMX, which oneDNN then uses. */
+/* Sapphire Rapids' AVX512-BF16 is slower than its fp32, AMD's is twice as fast (measured): so Intel's counts only with
+ * AMX, which oneDNN then uses. */
 bool cpu_matmul_bf16(void)
 {
     dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
@@ -387,6 +405,6 @@ bool cpu_matmul_bf16(void)
 void kern_cpu_describe(char *text)
 {
     const dnnl_version_t *v = dnnl_version();
-    snprintf(text, KERN_MESSAGE_BYTES, "%s, oneDNN %d.%d.%d, bf16 products %s", cpu_simd_best()->name, v->major, v->minor, v->patch,
-             cpu_matmul_bf16() ? "as such" : "widened to fp32");
+    snprintf(text, KERN_MESSAGE_BYTES, "%s, oneDNN %d.%d.%d, bf16 products %s", cpu_simd_best()->name, v->major,
+             v->minor, v->patch, cpu_matmul_bf16() ? "as such" : "widened to fp32");
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host memory, by mmap: zero-filled, returned to the system at once, on huge pages or near a NUMA node where that is asked for. */
+/* Host memory, by mmap: zero-filled, returned to the system at once, on huge pages or near a NUMA node where that is
+ * asked for. */
 #include "cpu/stream.h"
 
 #include <errno.h>
@@ -15,13 +16,14 @@ enum { PREFERRED = 1, MAX_NODES = 1024 }; /* MPOL_PREFERRED, without libnuma's h
 /* A wish: where the kernel does not grant it, memory is merely further away. A node that does not exist is an error. */
 static int prefer_node(void *data, size_t nbytes, int node, char *message)
 {
-    unsigned long mask[MAX_NODES / (8 * sizeof(unsigned long))] = {0};
+    unsigned long mask[MAX_NODES / (8 * sizeof(unsigned long))] = { 0 };
     if (node < 0 || node >= MAX_NODES) {
         snprintf(message, KERN_MESSAGE_BYTES, "NUMA node %d is out of range", node);
         return KERN_ERR_ARG;
     }
     mask[(size_t)node / (8 * sizeof(*mask))] = 1ul << ((size_t)node % (8 * sizeof(*mask)));
-    if (syscall(SYS_mbind, data, nbytes, PREFERRED, mask, (unsigned long)MAX_NODES, 0u) == 0 || errno == EPERM || errno == ENOSYS)
+    if (syscall(SYS_mbind, data, nbytes, PREFERRED, mask, (unsigned long)MAX_NODES, 0u) == 0 || errno == EPERM ||
+        errno == ENOSYS)
         return KERN_OK;
     snprintf(message, KERN_MESSAGE_BYTES, "NUMA node %d: %s", node, strerror(errno));
     return KERN_ERR_SYSTEM;
@@ -29,7 +31,7 @@ static int prefer_node(void *data, size_t nbytes, int node, char *message)
 
 static int alloc(struct kern_location location, size_t nbytes, struct kern_buffer *out, char *message)
 {
-    *out = (struct kern_buffer){.location = location};
+    *out = (struct kern_buffer){ .location = location };
     if (nbytes == 0)
         return KERN_OK;
     void *data = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -53,7 +55,7 @@ static void release(struct kern_buffer *buffer)
 {
     if (buffer->data)
         munmap(buffer->data, buffer->nbytes);
-    *buffer = (struct kern_buffer){0};
+    *buffer = (struct kern_buffer){ 0 };
 }
 
 static void copy(struct kern_stream *stream, void *dst, const void *src, size_t nbytes)
@@ -68,4 +70,4 @@ static void zero(struct kern_stream *stream, void *dst, size_t nbytes)
         memset(dst, 0, nbytes);
 }
 
-const struct kern_memory cpu_memory = {.alloc = alloc, .free = release, .copy = copy, .zero = zero};
+const struct kern_memory cpu_memory = { .alloc = alloc, .free = release, .copy = copy, .zero = zero };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* RMSNorm and its gradient. A group (a row, or a head of one) is read twice in strips: once for its sums, once for its result. */
+/* RMSNorm and its gradient. A group (a row, or a head of one) is read twice in strips: once for its sums, once for its
+ * result. */
 #include "cpu/ops.h"
 #include "cpu/work.h"
 
@@ -55,19 +56,21 @@ static void norm_rows(void *ctx, int64_t piece, unsigned worker)
 
 void cpu_rmsnorm(struct kern_stream *stream, const struct kern_rmsnorm *r)
 {
-    struct norm_work w = {stream->simd, r};
+    struct norm_work w = { stream->simd, r };
     if (!stream->status)
         kern_pool_run(stream->pool, (r->nrow + ROWS - 1) / ROWS, norm_rows, &w);
 }
 
 /* Σ g·x over a group, and dgamma's part where it is wanted. */
-static double grad_sums(const struct cpu_simd *simd, const struct kern_rmsnorm_grad *r, int64_t row, int64_t col0, float rstd, float *dgamma)
+static double grad_sums(const struct cpu_simd *simd, const struct kern_rmsnorm_grad *r, int64_t row, int64_t col0,
+                        float rstd, float *dgamma)
 {
     float x[CPU_STRIP], dy[CPU_STRIP], gamma[CPU_STRIP];
     double sum = 0;
     for (int64_t col = 0; col < r->ncol; col += CPU_STRIP) {
         int64_t n = strip_of(r->ncol, col);
-        const float *xs = cpu_load(simd, r->x, row, col0 + col, n, x), *dys = cpu_load(simd, r->dy, row, col0 + col, n, dy);
+        const float *xs = cpu_load(simd, r->x, row, col0 + col, n, x),
+                    *dys = cpu_load(simd, r->dy, row, col0 + col, n, dy);
         if (r->dx.data)
             sum += (double)simd->dot3(dys, cpu_load(simd, r->gamma, 0, col, n, gamma), xs, n);
         if (dgamma)
@@ -76,7 +79,8 @@ static double grad_sums(const struct cpu_simd *simd, const struct kern_rmsnorm_g
     return sum;
 }
 
-static void grad_group(const struct cpu_simd *simd, const struct kern_rmsnorm_grad *r, int64_t row, int64_t group, float *dgamma)
+static void grad_group(const struct cpu_simd *simd, const struct kern_rmsnorm_grad *r, int64_t row, int64_t group,
+                       float *dgamma)
 {
     float x[CPU_STRIP], dy[CPU_STRIP], gamma[CPU_STRIP], add[CPU_STRIP], dx[CPU_STRIP];
     float rstd = r->rstd[row * r->ngroup + group];
@@ -85,7 +89,8 @@ static void grad_group(const struct cpu_simd *simd, const struct kern_rmsnorm_gr
     float c = (float)(sum * (double)rstd * (double)rstd * (double)rstd / (double)r->ncol);
     for (int64_t col = 0; col < r->ncol && r->dx.data; col += CPU_STRIP) {
         int64_t n = strip_of(r->ncol, col), at = group * r->ncol + col;
-        simd->norm_grad(dx, cpu_load(simd, r->dy, row, at, n, dy), cpu_load(simd, r->gamma, 0, col, n, gamma), cpu_load(simd, r->x, row, at, n, x), rstd, c, n);
+        simd->norm_grad(dx, cpu_load(simd, r->dy, row, at, n, dy), cpu_load(simd, r->gamma, 0, col, n, gamma),
+                        cpu_load(simd, r->x, row, at, n, x), rstd, c, n);
         if (r->add.data)
             simd->add(dx, cpu_load(simd, r->add, row, at, n, add), dx, n);
         cpu_store(simd, r->dx, row, at, n, dx);

@@ -68,7 +68,7 @@ static void squares_block(const struct cpu_simd *simd, void *ctx, int64_t block,
 void cpu_sum_squares(struct kern_stream *stream, double *out, const struct kern_rows *matrices, size_t nmatrices)
 {
     for (size_t i = 0; i < nmatrices; i++) {
-        struct squares_work w = {out, matrices[i].x, matrices[i].ncol};
+        struct squares_work w = { out, matrices[i].x, matrices[i].ncol };
         cpu_for_blocks(stream, matrices[i].nrow, squares_block, &w);
         out += matrices[i].nrow;
     }

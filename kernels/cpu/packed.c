@@ -14,7 +14,7 @@ enum {
     MOST_PARTS = 8,
     GROUP = CPU_PANEL_GROUP,
     BLOCK = 2 * GROUP,    /* rows of a piece where A is transposed */
-    TRANSPOSED_ROWS = 64,          /* rows at a time of a transposed product: whole cache lines of C */
+    TRANSPOSED_ROWS = 64, /* rows at a time of a transposed product: whole cache lines of C */
     EACH = 8,             /* pieces for each thread */
     CACHE = 1 << 17,      /* units of B that stay in a worker's cache beside some rows of A */
     ROWS = 128,           /* rows of a piece at least, for packing to be little beside the work */
@@ -23,7 +23,8 @@ enum {
     UNITS = 32,           /* of K in a piece of packing for all */
     MOST_UNITS = 1 << 16, /* of K: bounds the scratch of a worker to some MiB */
     SHARED = 1 << 21,     /* units of B packed for all at once: fewer than fill a cache */
-    LITTLE = 1 << 18      /* products of units not worth waking a thread for: about 2 µs, as long as waiting for the others */
+    LITTLE =
+        1 << 18 /* products of units not worth waking a thread for: about 2 µs, as long as waiting for the others */
 };
 
 /* C += a · b, as in kern_gemm. */
@@ -91,11 +92,13 @@ static bool add_part(struct packed *w, struct operands o)
 static bool collect(struct packed *w, const struct cpu_product *p)
 {
     const struct kern_gemm *g = w->g;
-    bool good = p->drop_a.p == 0 && p->drop_b.p == 0 && g->alpha != 0 && (g->nlowrank == 0 || (g->alpha == 1 && !g->trans_a));
-    good = good && add_part(w, (struct operands){g->a, g->b, g->k, g->trans_a, g->trans_b, 0});
+    bool good =
+        p->drop_a.p == 0 && p->drop_b.p == 0 && g->alpha != 0 && (g->nlowrank == 0 || (g->alpha == 1 && !g->trans_a));
+    good = good && add_part(w, (struct operands){ g->a, g->b, g->k, g->trans_a, g->trans_b, 0 });
     for (int i = 0; i < g->nlowrank && good; i++) {
         const struct kern_lowrank *r = &g->lowrank[i];
-        good = r->alpha == 1 && r->dropout.p == 0 && r->row0 == 0 && r->nrow == g->m && add_part(w, (struct operands){r->s, r->b, r->r, false, r->trans_b, 0});
+        good = r->alpha == 1 && r->dropout.p == 0 && r->row0 == 0 && r->nrow == g->m &&
+               add_part(w, (struct operands){ r->s, r->b, r->r, false, r->trans_b, 0 });
     }
     return good && w->nparts > 0 && w->units <= MOST_UNITS;
 }
@@ -120,7 +123,7 @@ static void transpose_product(struct packed *w)
     w->n = w->g->m;
     for (int i = 0; i < w->nparts; i++) {
         struct operands o = w->parts[i];
-        w->parts[i] = (struct operands){o.b, o.a, o.k, !o.trans_b, !o.trans_a, o.at};
+        w->parts[i] = (struct operands){ o.b, o.a, o.k, !o.trans_b, !o.trans_a, o.at };
     }
 }
 
@@ -141,7 +144,7 @@ struct scratch {
 static struct scratch split_scratch(const struct packed *w, unsigned worker)
 {
     float *data = w->stream->scratch[worker].data;
-    return (struct scratch){data, data + CPU_PANEL_WIDTH, data + CPU_PANEL_WIDTH * (1 + TRANSPOSED_ROWS)};
+    return (struct scratch){ data, data + CPU_PANEL_WIDTH, data + CPU_PANEL_WIDTH * (1 + TRANSPOSED_ROWS) };
 }
 
 static bool reserve(struct packed *w, int64_t rest)
@@ -163,7 +166,8 @@ static int64_t nthreads(const struct packed *w)
 /* Units u … u+n-1 of a part's columns of B from col on, at their place in a strip. */
 static void pack_b(const struct packed *w, const struct operands *o, float *strip, int64_t col, int64_t u, int64_t n)
 {
-    const int64_t ncol = min(w->n - col, CPU_PANEL_WIDTH), width = vectors(ncol) * CPU_PANEL_LANES, l = u * w->panels->elements;
+    const int64_t ncol = min(w->n - col, CPU_PANEL_WIDTH), width = vectors(ncol) * CPU_PANEL_LANES,
+                  l = u * w->panels->elements;
     const int64_t k = min(o->k - l, n * w->panels->elements);
     if (o->trans_b)
         w->panels->pack_rows(strip + (o->at + u) * width, width, from(o->b, col, l), ncol, k);
@@ -178,11 +182,14 @@ static void pack_group(const struct packed *w, float *dst, int64_t group)
     w->panels->pack_cols(dst, GROUP, from(o->a, 0, group * GROUP), min(w->m - group * GROUP, GROUP), o->k);
 }
 
-static struct cpu_panel_out out_of(const struct packed *w, const struct scratch *s, int64_t row, int64_t col, int64_t ncol)
+static struct cpu_panel_out out_of(const struct packed *w, const struct scratch *s, int64_t row, int64_t col,
+                                   int64_t ncol)
 {
     const struct kern_gemm *g = w->g;
     const int64_t at = (row * g->c.pitch + col) * kern_dtype_bytes(g->c.dtype);
-    struct cpu_panel_out out = {.c = {(char *)g->c.data + at, g->c.pitch, g->c.dtype}, .alpha = g->alpha, .ncol = ncol};
+    struct cpu_panel_out out = { .c = { (char *)g->c.data + at, g->c.pitch, g->c.dtype },
+                                 .alpha = g->alpha,
+                                 .ncol = ncol };
     if (g->add.data)
         out.add = from(g->add, row, col);
     if (g->bias.data) {
@@ -193,16 +200,22 @@ static struct cpu_panel_out out_of(const struct packed *w, const struct scratch 
 }
 
 /* Runs at most TRANSPOSED_ROWS rows of a strip and stores them transposed. */
-static void run_transposed(const struct packed *w, const struct scratch *s, int64_t row, int64_t nrow, int64_t col, const struct cpu_panel_part *parts)
+static void run_transposed(const struct packed *w, const struct scratch *s, int64_t row, int64_t nrow, int64_t col,
+                           const struct cpu_panel_part *parts)
 {
     const int64_t ncol = min(w->n - col, CPU_PANEL_WIDTH);
-    const struct cpu_panel_out sums = {.c = {s->sums, CPU_PANEL_WIDTH, KERN_F32}, .alpha = 1, .ncol = CPU_PANEL_WIDTH}, out = out_of(w, s, col, row, nrow);
+    const struct cpu_panel_out sums = { .c = { s->sums, CPU_PANEL_WIDTH, KERN_F32 },
+                                        .alpha = 1,
+                                        .ncol = CPU_PANEL_WIDTH },
+                               out = out_of(w, s, col, row, nrow);
     w->panels->strip(nrow, vectors(ncol), parts, w->nparts, &sums);
     w->panels->store_transposed(ncol, s->sums, &out);
 }
 
-/* Computes rows row … row+nrow-1 of a strip; parts begin there. At most TRANSPOSED_ROWS rows of a transposed product. */
-static void run(const struct packed *w, const struct scratch *s, int64_t row, int64_t nrow, int64_t col, const struct cpu_panel_part *parts)
+/* Computes rows row … row+nrow-1 of a strip; parts begin there. At most TRANSPOSED_ROWS rows of a transposed product.
+ */
+static void run(const struct packed *w, const struct scratch *s, int64_t row, int64_t nrow, int64_t col,
+                const struct cpu_panel_part *parts)
 {
     const int64_t ncol = min(w->n - col, CPU_PANEL_WIDTH);
     if (!w->transposed) {
@@ -220,21 +233,24 @@ static void pack_strip(const struct packed *w, float *strip, int64_t col)
         pack_b(w, &w->parts[i], strip, col, 0, units(w, w->parts[i].k));
 }
 
-/* --- A as it lies ---------------------------------------------------------------------------------------------------------------- */
+/* --- A as it lies
+ * ---------------------------------------------------------------------------------------------------------------- */
 
-static void plain_strip(const struct packed *w, const struct scratch *s, const float *strip, int64_t row, int64_t nrow, int64_t col)
+static void plain_strip(const struct packed *w, const struct scratch *s, const float *strip, int64_t row, int64_t nrow,
+                        int64_t col)
 {
     struct cpu_panel_part parts[MOST_PARTS];
     for (int i = 0; i < w->nparts; i++) {
         const struct operands *o = &w->parts[i];
-        parts[i] = (struct cpu_panel_part){from(o->a, row, 0).data, o->a.pitch * kern_dtype_bytes(o->a.dtype), 4,
-                                           strip + o->at * vectors(w->n - col) * CPU_PANEL_LANES, units(w, o->k)};
+        parts[i] = (struct cpu_panel_part){ from(o->a, row, 0).data, o->a.pitch * kern_dtype_bytes(o->a.dtype), 4,
+                                            strip + o->at * vectors(w->n - col) * CPU_PANEL_LANES, units(w, o->k) };
     }
     run(w, s, row, nrow, col, parts);
 }
 
 /* Rows first … end-1 of strips that are packed one behind the other: `each` rows at a time, which stay in the cache. */
-static void plain_rows(const struct packed *w, const struct scratch *s, int64_t first, int64_t end, int64_t each, int64_t from_col, int64_t to_col)
+static void plain_rows(const struct packed *w, const struct scratch *s, int64_t first, int64_t end, int64_t each,
+                       int64_t from_col, int64_t to_col)
 {
     for (int64_t row = first; row < end; row += each)
         for (int64_t col = from_col; col < to_col; col += CPU_PANEL_WIDTH)
@@ -251,7 +267,8 @@ static void pack_strips(const struct packed *w, float *strips, int64_t from_col,
 static void plain_piece(void *ctx, int64_t piece, unsigned worker)
 {
     const struct packed *w = ctx;
-    const int64_t width = w->nstrip * CPU_PANEL_WIDTH, nacross = parts_of(w->n, width), row = piece / nacross * w->rows, col = piece % nacross * width;
+    const int64_t width = w->nstrip * CPU_PANEL_WIDTH, nacross = parts_of(w->n, width), row = piece / nacross * w->rows,
+                  col = piece % nacross * width;
     struct scratch s = split_scratch(w, worker);
     pack_strips(w, s.rest, col, min(col + width, w->n));
     plain_rows(w, &s, row, min(row + w->rows, w->m), w->nstrip > 1 ? BLOCK : w->rows, col, min(col + width, w->n));
@@ -261,7 +278,8 @@ static void plain_piece(void *ctx, int64_t piece, unsigned worker)
  * fit in the cache of a worker. */
 static void plain(struct packed *w)
 {
-    const int64_t nstrip = parts_of(w->n, CPU_PANEL_WIDTH), room = CACHE / (w->units * CPU_PANEL_WIDTH), together = min(nstrip / EACH, room);
+    const int64_t nstrip = parts_of(w->n, CPU_PANEL_WIDTH), room = CACHE / (w->units * CPU_PANEL_WIDTH),
+                  together = min(nstrip / EACH, room);
     w->nstrip = together > 1 ? together : 1;
     const int64_t nacross = parts_of(nstrip, w->nstrip);
     w->rows = parts_of(parts_of(w->m, parts_of(EACH * nthreads(w), nacross)), GROUP) * GROUP;
@@ -287,12 +305,14 @@ static void transposed(struct packed *w)
         parallel_for(w, parts_of(w->m, w->rows), transposed_piece);
 }
 
-/* --- A transposed ---------------------------------------------------------------------------------------------------------------- */
+/* --- A transposed
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 /* One strip and one group. */
-static void group_strip(const struct packed *w, const struct scratch *s, const float *a, const float *b, int64_t group, int64_t col)
+static void group_strip(const struct packed *w, const struct scratch *s, const float *a, const float *b, int64_t group,
+                        int64_t col)
 {
-    const struct cpu_panel_part part = {(const char *)a, 4, GROUP * 4, b, w->units};
+    const struct cpu_panel_part part = { (const char *)a, 4, GROUP * 4, b, w->units };
     run(w, s, group * GROUP, min(w->m - group * GROUP, GROUP), col, &part);
 }
 
@@ -301,7 +321,8 @@ static void thin_piece(void *ctx, int64_t piece, unsigned worker)
 {
     const struct packed *w = ctx;
     struct scratch s = split_scratch(w, worker);
-    const int64_t ngroup = parts_of(w->m, GROUP), first = piece * w->nstrip * CPU_PANEL_WIDTH, end = min(first + w->nstrip * CPU_PANEL_WIDTH, w->n);
+    const int64_t ngroup = parts_of(w->m, GROUP), first = piece * w->nstrip * CPU_PANEL_WIDTH,
+                  end = min(first + w->nstrip * CPU_PANEL_WIDTH, w->n);
     float *strip = s.rest, *groups = s.rest + CPU_PANEL_WIDTH * w->units; /* strips are aligned */
     for (int64_t group = 0; group < ngroup; group++)
         pack_group(w, groups + group * GROUP * w->units, group);
@@ -351,7 +372,8 @@ static void block_piece(void *ctx, int64_t piece, unsigned worker)
 static void blocks(struct packed *w)
 {
     const int64_t most = SHARED / (w->units * CPU_PANEL_WIDTH), each = (most > 0 ? most : 1) * CPU_PANEL_WIDTH;
-    w->shared = cpu_reserve_shared(w->stream, (size_t)(min(each, parts_of(w->n, CPU_PANEL_WIDTH) * CPU_PANEL_WIDTH) * w->units) * sizeof(float));
+    w->shared = cpu_reserve_shared(
+        w->stream, (size_t)(min(each, parts_of(w->n, CPU_PANEL_WIDTH) * CPU_PANEL_WIDTH) * w->units) * sizeof(float));
     if (!w->shared || !reserve(w, BLOCK * w->units))
         return;
     for (w->col0 = 0; w->col0 < w->n; w->col0 += each) {
@@ -364,7 +386,9 @@ static void blocks(struct packed *w)
 /* oneDNN is the faster one where A is transposed and fp32 (measured: it takes K in parts). */
 bool cpu_packed_product(struct kern_stream *stream, const struct cpu_product *p)
 {
-    struct packed w = {.stream = stream, .panels = stream->panels[p->g.a.dtype], .g = &p->g, .m = p->g.m, .n = p->g.n};
+    struct packed w = {
+        .stream = stream, .panels = stream->panels[p->g.a.dtype], .g = &p->g, .m = p->g.m, .n = p->g.n
+    };
     if (!w.panels || (p->g.trans_a && p->g.a.dtype == KERN_F32) || !collect(&w, p))
         return false;
     if (should_transpose(&w))

@@ -5,7 +5,8 @@
 
 #include "cpu/product.h"
 
-/* False where the product is not one for panels.h: no such kernels here, mixed types, masks, adapters on some rows only. Then nothing was done. */
+/* False where the product is not one for panels.h: no such kernels here, mixed types, masks, adapters on some rows
+ * only. Then nothing was done. */
 bool cpu_packed_product(struct kern_stream *stream, const struct cpu_product *product);
 
 #endif

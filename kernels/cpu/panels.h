@@ -12,7 +12,7 @@ enum {
     CPU_PANEL_LANES = 16,  /* columns of a vector */
     CPU_PANEL_VECTORS = 4, /* of a strip at most */
     CPU_PANEL_WIDTH = CPU_PANEL_LANES * CPU_PANEL_VECTORS,
-    CPU_PANEL_GROUP = 24,  /* rows of a packed A: a multiple of every tile's */
+    CPU_PANEL_GROUP = 24, /* rows of a packed A: a multiple of every tile's */
 };
 
 /* One of the products that are added. Unit u of row i of A is at a + i·row + u·unit bytes; B is (nunit, 16·nvec)
@@ -27,9 +27,9 @@ struct cpu_panel_part {
 /* Destination of the rows of a strip: C = alpha·sum + bias + add, rounded once. Columns beyond ncol in the last vector
  * are left alone. */
 struct cpu_panel_out {
-    struct kern_mat c;     /* from the strip's first element on */
-    struct kern_cmat add;  /* the same; data NULL: none */
-    const float *bias;     /* (16·nvec) or NULL */
+    struct kern_mat c;    /* from the strip's first element on */
+    struct kern_cmat add; /* the same; data NULL: none */
+    const float *bias;    /* (16·nvec) or NULL */
     float alpha;
     int64_t ncol;
 };
@@ -37,7 +37,8 @@ struct cpu_panel_out {
 struct cpu_panels {
     int64_t elements; /* of a unit */
     /* Rows 0 … nrow-1 of a strip of nvec vectors. */
-    void (*strip)(int64_t nrow, int nvec, const struct cpu_panel_part *parts, int nparts, const struct cpu_panel_out *out);
+    void (*strip)(int64_t nrow, int nvec, const struct cpu_panel_part *parts, int nparts,
+                  const struct cpu_panel_out *out);
     /* Finishes rows of C from their transpose in sums: (ncol, CPU_PANEL_WIDTH), of which the first nrow of each row
      * are used. */
     void (*store_transposed)(int64_t nrow, float *sums, const struct cpu_panel_out *out);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads that stay. A run is a generation number: threads spin for it a little while (kernels follow each other closely), then give way to who else wants
- * the processor, then sleep. It must not know what the pieces compute. */
+/* Threads that stay. A run is a generation number: threads spin for it a little while (kernels follow each other
+ * closely), then give way to who else wants the processor, then sleep. It must not know what the pieces compute. */
 #include <kernels/pool.h>
 
 #include <pthread.h>
@@ -14,7 +14,8 @@ struct worker {
     pthread_t thread;
 };
 
-/* A worker's own pieces of a run: neighbours, and in the next run of as many pieces the same ones, so that what it wrote is near when it reads it. */
+/* A worker's own pieces of a run: neighbours, and in the next run of as many pieces the same ones, so that what it
+ * wrote is near when it reads it. */
 struct share {
     _Alignas(64) atomic_llong next; /* may run past the end */
     int64_t end;
@@ -36,10 +37,11 @@ struct kern_pool {
     struct share *shares; /* (nthreads) */
 };
 
-/* About 20 µs: longer than the gap between two kernels, shorter than what another process would miss. None where there are more threads than processors: who
- * spins then keeps another from working. */
+/* About 20 µs: longer than the gap between two kernels, shorter than what another process would miss. None where there
+ * are more threads than processors: who spins then keeps another from working. */
 enum { SPINS = 2000 };
-/* Some 100 µs more where nobody else wants the processor: as long as a piece takes, and less than waking up may in a virtual machine. */
+/* Some 100 µs more where nobody else wants the processor: as long as a piece takes, and less than waking up may in a
+ * virtual machine. */
 enum { YIELDS = 250 };
 
 static void relax(void)
@@ -140,7 +142,7 @@ struct kern_pool *kern_pool_new(unsigned nthreads)
     pool->workers = calloc(pool->nthreads, sizeof(*pool->workers));
     pool->shares = aligned_alloc(64, pool->nthreads * sizeof(*pool->shares));
     for (unsigned i = 1; pool->workers && pool->shares && i < pool->nthreads; i++) {
-        pool->workers[i] = (struct worker){.pool = pool, .number = i};
+        pool->workers[i] = (struct worker){ .pool = pool, .number = i };
         if (pthread_create(&pool->workers[i].thread, NULL, work, &pool->workers[i]) != 0)
             break;
         pool->nstarted++;

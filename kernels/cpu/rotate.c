@@ -26,7 +26,8 @@ static void rotate_wide(const struct cpu_simd *simd, const struct kern_rope_appl
 }
 
 /* Heads head … head+n-1 of a row, which fill a strip at most: widened and rounded together. */
-static void rotate_heads(const struct cpu_simd *simd, const struct kern_rope_apply *r, int64_t row, int64_t head, int64_t n)
+static void rotate_heads(const struct cpu_simd *simd, const struct kern_rope_apply *r, int64_t row, int64_t head,
+                         int64_t n)
 {
     float strip[CPU_STRIP], sign = r->inverse ? -1.0f : 1.0f;
     const int64_t half = r->dim / 2, at = r->positions[row] * half;
@@ -55,7 +56,7 @@ static void rotate_rows(void *ctx, int64_t piece, unsigned worker)
 
 void cpu_rope(struct kern_stream *stream, const struct kern_rope_apply *r)
 {
-    struct rope_work w = {stream->simd, r};
+    struct rope_work w = { stream->simd, r };
     if (cpu_check(stream, r->dim > 0 && r->dim % 2 == 0, "rope: the head's dimension must be even"))
         kern_pool_run(stream->pool, (r->nrow + ROWS - 1) / ROWS, rotate_rows, &w);
 }

@@ -23,9 +23,10 @@ static void sum_block(const struct cpu_simd *simd, void *ctx, int64_t block, int
         }
 }
 
-void cpu_sum_rows(struct kern_stream *stream, float *dst, struct kern_cmat x, int64_t nrow, int64_t ncol, float *scratch)
+void cpu_sum_rows(struct kern_stream *stream, float *dst, struct kern_cmat x, int64_t nrow, int64_t ncol,
+                  float *scratch)
 {
-    struct sum_rows s = {x, ncol, scratch};
+    struct sum_rows s = { x, ncol, scratch };
     cpu_for_blocks(stream, nrow, sum_block, &s);
     cpu_fold(stream, dst, scratch, kern_row_blocks(nrow), ncol);
 }
@@ -56,7 +57,8 @@ static bool indices_fit(struct kern_stream *stream, const int32_t *index, int64_
 {
     for (int64_t i = 0; i < nrow && !stream->status; i++)
         if (index[i] < 0 || index[i] >= limit)
-            cpu_fail(stream, KERN_ERR_ARG, "row %lld: index %d is not one of %lld", (long long)i, (int)index[i], (long long)limit);
+            cpu_fail(stream, KERN_ERR_ARG, "row %lld: index %d is not one of %lld", (long long)i, (int)index[i],
+                     (long long)limit);
     return !stream->status;
 }
 
@@ -67,9 +69,10 @@ static void gather_strip(const struct cpu_simd *simd, void *ctx, int64_t row, in
     cpu_store(simd, g->dst, row, col, n, cpu_load(simd, g->src, g->index[row], col, n, strip));
 }
 
-void cpu_gather_rows(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, const int32_t *index, int64_t nrow, int64_t ncol, int64_t nsrc)
+void cpu_gather_rows(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, const int32_t *index,
+                     int64_t nrow, int64_t ncol, int64_t nsrc)
 {
-    struct indexed g = {dst, src, index, nrow};
+    struct indexed g = { dst, src, index, nrow };
     if (indices_fit(stream, index, nrow, nsrc))
         cpu_for_strips(stream, nrow, ncol, gather_strip, &g);
 }
@@ -81,9 +84,10 @@ static void scatter_strip(const struct cpu_simd *simd, void *ctx, int64_t row, i
     cpu_store(simd, g->dst, g->index[row], col, n, cpu_load(simd, g->src, row, col, n, strip));
 }
 
-void cpu_scatter_rows(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, const int32_t *index, int64_t nrow, int64_t ncol, int64_t ndst)
+void cpu_scatter_rows(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, const int32_t *index,
+                      int64_t nrow, int64_t ncol, int64_t ndst)
 {
-    struct indexed g = {dst, src, index, nrow};
+    struct indexed g = { dst, src, index, nrow };
     if (indices_fit(stream, index, nrow, ndst))
         cpu_for_strips(stream, nrow, ncol, scatter_strip, &g);
 }
@@ -109,10 +113,12 @@ static void scatter_cols(void *ctx, int64_t piece, unsigned worker)
     }
 }
 
-void cpu_scatter_add(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, const int32_t *index, int64_t nrow, int64_t ncol, int64_t ndst)
+void cpu_scatter_add(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, const int32_t *index,
+                     int64_t nrow, int64_t ncol, int64_t ndst)
 {
-    struct scatter s = {stream->simd, {dst, src, index, nrow}, ncol};
-    if (cpu_check(stream, dst.dtype == KERN_F32, "scatter_add: gradients are added in fp32") && indices_fit(stream, index, nrow, ndst))
+    struct scatter s = { stream->simd, { dst, src, index, nrow }, ncol };
+    if (cpu_check(stream, dst.dtype == KERN_F32, "scatter_add: gradients are added in fp32") &&
+        indices_fit(stream, index, nrow, ndst))
         kern_pool_run(stream->pool, (ncol + SCATTER_COLS - 1) / SCATTER_COLS, scatter_cols, &s);
 }
 
@@ -136,9 +142,10 @@ static void gather_cols_strip(const struct cpu_simd *simd, void *ctx, int64_t ro
     cpu_store(simd, g->dst, row, col, n, strip);
 }
 
-void cpu_gather_cols(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, const int32_t *index, int64_t nrow, int64_t ncol, int64_t nsrc)
+void cpu_gather_cols(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, const int32_t *index,
+                     int64_t nrow, int64_t ncol, int64_t nsrc)
 {
-    struct indexed g = {dst, src, index, nrow};
+    struct indexed g = { dst, src, index, nrow };
     if (indices_fit(stream, index, nrow, nsrc))
         cpu_for_strips(stream, nrow, ncol, gather_cols_strip, &g);
 }
@@ -153,10 +160,11 @@ static void scatter_row(void *ctx, int64_t piece, unsigned worker)
         row[g->index[i]] += element(g->src, i, piece);
 }
 
-void cpu_scatter_add_cols(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, const int32_t *index, int64_t nrow, int64_t ncol,
-                          int64_t ndst)
+void cpu_scatter_add_cols(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, const int32_t *index,
+                          int64_t nrow, int64_t ncol, int64_t ndst)
 {
-    struct indexed g = {dst, src, index, nrow};
-    if (cpu_check(stream, dst.dtype == KERN_F32, "scatter_add_cols: gradients are added in fp32") && indices_fit(stream, index, nrow, ndst))
+    struct indexed g = { dst, src, index, nrow };
+    if (cpu_check(stream, dst.dtype == KERN_F32, "scatter_add_cols: gradients are added in fp32") &&
+        indices_fit(stream, index, nrow, ndst))
         kern_pool_run(stream->pool, ncol, scatter_row, &g);
 }

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is worth vector instructions: loops over a strip of fp32. The files in simd/ are compiled once for each
- * instruction set and fill one table each; the best that the processor has is chosen at run time. All of them give right results; the last bits differ from
- * table to table. Any two operands may be the same strip, none may overlap otherwise. */
+ * instruction set and fill one table each; the best that the processor has is chosen at run time. All of them give
+ * right results; the last bits differ from table to table. Any two operands may be the same strip, none may overlap
+ * otherwise. */
 #ifndef CPU_SIMD_H
 #define CPU_SIMD_H
 
 #include <kernels/random.h>
 #include <kernels/types.h>
 
-/* Kernels work on rows in strips of this many elements, so that what was widened lies on the stack and in the first cache. */
+/* Kernels work on rows in strips of this many elements, so that what was widened lies on the stack and in the first
+ * cache. */
 enum { CPU_STRIP = 1024 };
 
 /* Constants of one AdamW step, already rounded to fp32. */
@@ -28,23 +30,27 @@ struct cpu_simd {
 
     double (*sum_squares)(const float *x, int64_t n);
     float (*dot)(const float *a, const float *b, int64_t n);
-    float (*dot3)(const float *a, const float *b, const float *c, int64_t n);                              /* Σ a·b·c */
-    void (*norm)(float *y, const float *x, const float *gamma, float rstd, int64_t n);                     /* y = x · rstd · gamma */
-    void (*norm_grad)(float *dx, const float *dy, const float *gamma, const float *x, float rstd, float c, int64_t n); /* dx = rstd·dy·gamma - c·x */
-    void (*norm_gamma)(float *sum, const float *dy, const float *x, float rstd, int64_t n);                /* sum += dy · x · rstd */
+    float (*dot3)(const float *a, const float *b, const float *c, int64_t n);          /* Σ a·b·c */
+    void (*norm)(float *y, const float *x, const float *gamma, float rstd, int64_t n); /* y = x · rstd · gamma */
+    void (*norm_grad)(float *dx, const float *dy, const float *gamma, const float *x, float rstd, float c,
+                      int64_t n); /* dx = rstd·dy·gamma - c·x */
+    void (*norm_gamma)(float *sum, const float *dy, const float *x, float rstd, int64_t n); /* sum += dy · x · rstd */
 
     void (*rotate)(float *low, float *high, const float *cosines, const float *sines, float sign, int64_t n);
     void (*swiglu)(float *y, const float *gate, const float *up, int64_t n);
     void (*swiglu_grad)(float *dgate, float *dup, const float *gate, const float *up, const float *dy, int64_t n);
 
-    float (*max)(const float *x, int64_t n);                                            /* -inf for n = 0 */
-    float (*sum_exp)(const float *x, float scale, float shift, int64_t n);              /* Σ exp(x·scale - shift) */
-    float (*exp)(float *y, const float *x, float scale, float shift, int64_t n);        /* y = exp(x·scale - shift); returns Σ y */
-    void (*soft_grad)(float *ds, const float *p, const float *dp, float delta, float scale, int64_t n); /* ds = p·(dp - delta)·scale */
+    float (*max)(const float *x, int64_t n);                               /* -inf for n = 0 */
+    float (*sum_exp)(const float *x, float scale, float shift, int64_t n); /* Σ exp(x·scale - shift) */
+    float (*exp)(float *y, const float *x, float scale, float shift,
+                 int64_t n); /* y = exp(x·scale - shift); returns Σ y */
+    void (*soft_grad)(float *ds, const float *p, const float *dp, float delta, float scale,
+                      int64_t n); /* ds = p·(dp - delta)·scale */
 
     void (*adamw)(float *p, float *m, float *v, const float *g, const struct cpu_adamw *, int64_t n);
     /* y = x · keep where the uniform number is at least p, else 0; index: the first element's. */
-    void (*dropout)(float *y, const float *x, float p, float keep, const struct kern_philox *, uint64_t index, int64_t n);
+    void (*dropout)(float *y, const float *x, float p, float keep, const struct kern_philox *, uint64_t index,
+                    int64_t n);
 
     /* Of bf16 rows, (nrow, n) at pitch: y[row] = row · x; y (n) = Σ factors[row] · row. */
     void (*dot_rows)(float *y, const uint16_t *w, int64_t pitch, const float *x, int64_t nrow, int64_t n);

@@ -89,7 +89,7 @@ static int stream_new(int index, struct kern_pool *pool, struct kern_stream **ou
     }
     if (rc == KERN_ERR_MEMORY)
         snprintf(message, KERN_MESSAGE_BYTES, "no memory for a stream");
-    if (rc == 0)
+    if (!rc)
         *out = stream;
     else
         stream_free(stream);

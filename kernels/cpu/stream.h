@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CPU's stream: where work runs (in line, in a pool), what went wrong, and the scratch and primitives that products keep. */
+/* The CPU's stream: where work runs (in line, in a pool), what went wrong, and the scratch and primitives that products
+ * keep. */
 #ifndef CPU_STREAM_H
 #define CPU_STREAM_H
 
@@ -32,7 +33,8 @@ struct kern_stream {
 /* Keeps the first failure. Returns status. */
 int cpu_fail(struct kern_stream *stream, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Makes every worker's scratch at least nbytes, aligned to 64. False, and the stream failed, where memory is not to be had. */
+/* Makes every worker's scratch at least nbytes, aligned to 64. False, and the stream failed, where memory is not to be
+ * had. */
 bool cpu_reserve(struct kern_stream *stream, size_t nbytes);
 /* Scratch that all workers share; NULL likewise. What was in it is lost. */
 void *cpu_reserve_shared(struct kern_stream *stream, size_t nbytes);

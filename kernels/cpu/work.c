@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-/* Elements of a piece: enough that taking one costs nothing beside it, few enough that a row of a model makes several. */
+/* Elements of a piece: enough that taking one costs nothing beside it, few enough that a row of a model makes several.
+ */
 enum { PIECE = 16 * CPU_STRIP };
 
 struct strips {
@@ -34,7 +35,7 @@ void cpu_for_strips(struct kern_stream *stream, int64_t nrow, int64_t ncol, cpu_
 {
     if (stream->status || nrow <= 0 || ncol <= 0)
         return;
-    struct strips s = {.simd = stream->simd, .fn = fn, .ctx = ctx, .nrow = nrow, .ncol = ncol};
+    struct strips s = { .simd = stream->simd, .fn = fn, .ctx = ctx, .nrow = nrow, .ncol = ncol };
     s.cols = min(ncol, PIECE);
     s.rows = PIECE / s.cols;
     s.ncuts = (ncol + s.cols - 1) / s.cols;
@@ -59,7 +60,7 @@ void cpu_for_blocks(struct kern_stream *stream, int64_t nrow, cpu_block_fn fn, v
 {
     if (stream->status || nrow <= 0)
         return;
-    struct blocks b = {.simd = stream->simd, .fn = fn, .ctx = ctx, .nrow = nrow};
+    struct blocks b = { .simd = stream->simd, .fn = fn, .ctx = ctx, .nrow = nrow };
     kern_pool_run(stream->pool, kern_row_blocks(nrow), run_block, &b);
 }
 
@@ -79,11 +80,12 @@ static void fold_strip(const struct cpu_simd *simd, void *ctx, int64_t row, int6
 
 void cpu_fold(struct kern_stream *stream, float *dst, const float *parts, int64_t npart, int64_t ncol)
 {
-    struct fold f = {dst, parts, npart, ncol};
+    struct fold f = { dst, parts, npart, ncol };
     cpu_for_strips(stream, 1, ncol, fold_strip, &f);
 }
 
-const float *cpu_load(const struct cpu_simd *simd, struct kern_cmat m, int64_t row, int64_t col, int64_t n, float *strip)
+const float *cpu_load(const struct cpu_simd *simd, struct kern_cmat m, int64_t row, int64_t col, int64_t n,
+                      float *strip)
 {
     int64_t at = row * m.pitch + col;
     if (m.dtype == KERN_F32)

@@ -19,12 +19,14 @@ void cpu_for_blocks(struct kern_stream *stream, int64_t nrow, cpu_block_fn fn, v
 void cpu_fold(struct kern_stream *stream, float *dst, const float *parts, int64_t npart, int64_t ncol);
 
 /* n elements of a row from column col: the matrix's own where it is fp32, else widened into strip. */
-const float *cpu_load(const struct cpu_simd *simd, struct kern_cmat m, int64_t row, int64_t col, int64_t n, float *strip);
+const float *cpu_load(const struct cpu_simd *simd, struct kern_cmat m, int64_t row, int64_t col, int64_t n,
+                      float *strip);
 /* The same, always a copy. */
 void cpu_load_copy(const struct cpu_simd *simd, float *dst, struct kern_cmat m, int64_t row, int64_t col, int64_t n);
 /* Where to compute n elements that cpu_store puts into the matrix: its own memory where it is fp32, else strip. */
 float *cpu_target(struct kern_mat m, int64_t row, int64_t col, float *strip);
-void cpu_store(const struct cpu_simd *simd, struct kern_mat m, int64_t row, int64_t col, int64_t n, const float *values);
+void cpu_store(const struct cpu_simd *simd, struct kern_mat m, int64_t row, int64_t col, int64_t n,
+               const float *values);
 
 /* Whether a kernel may run: the stream is well, and the shapes make sense (else it fails with what). */
 bool cpu_check(struct kern_stream *stream, bool good, const char *what);

@@ -9,7 +9,10 @@
 namespace {
 
 enum { MOST_HEADS = 65535 }; /* limit of the second dimension of a grid */
-enum { TILES = 4 }; /* numbers of tiles are rounded up to a multiple, so that few different ones occur; a block without a tile ends at once */
+enum {
+    TILES = 4
+}; /* numbers of tiles are rounded up to a multiple, so that few different ones occur; a block without a tile ends at
+      once */
 
 enum { CHUNK = sizeof(upload_words) / sizeof(struct document) };
 
@@ -25,7 +28,8 @@ int32_t tiles_of(const struct kern_attention_shape *s, int64_t doc, int tile_row
 
 bool sound_documents(const struct kern_attention_shape *s)
 {
-    bool docs = s->ntok >= 0 && s->ntok < INT32_MAX / 2 && s->ndoc > 0 && s->ndoc < INT32_MAX && s->cu_seqlens[0] == 0 && s->cu_seqlens[s->ndoc] == s->ntok;
+    bool docs = s->ntok >= 0 && s->ntok < INT32_MAX / 2 && s->ndoc > 0 && s->ndoc < INT32_MAX &&
+                s->cu_seqlens[0] == 0 && s->cu_seqlens[s->ndoc] == s->ntok;
     for (int64_t d = 0; docs && d < s->ndoc; d++)
         docs = s->cu_seqlens[d] <= s->cu_seqlens[d + 1];
     return docs;
@@ -33,7 +37,8 @@ bool sound_documents(const struct kern_attention_shape *s)
 
 bool sound(const struct kern_attention_shape *s)
 {
-    return s->ntok >= 0 && s->nhead > 0 && s->nkv > 0 && s->nhead % s->nkv == 0 && s->head_dim > 0 && s->window >= 0 && s->table.data;
+    return s->ntok >= 0 && s->nhead > 0 && s->nkv > 0 && s->nhead % s->nkv == 0 && s->head_dim > 0 && s->window >= 0 &&
+           s->table.data;
 }
 
 /* Returns false if there is nothing to do or the stream has failed. */
@@ -59,15 +64,18 @@ bool in_vectors(const struct kern_attention_shape *s, std::initializer_list<oper
 
 enum { LANES = 16 }; /* of a token and head */
 
-template <types K> __global__ void __launch_bounds__(THREADS) sum_delta(struct kern_attention_grad g, float *delta, bool vectors)
+template <types K>
+__global__ void __launch_bounds__(THREADS) sum_delta(struct kern_attention_grad g, float *delta, bool vectors)
 {
     const struct kern_attention_shape &s = g.shape;
-    const int64_t number = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / LANES, token = number / s.nhead, head = number % s.nhead;
+    const int64_t number = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / LANES, token = number / s.nhead,
+                  head = number % s.nhead;
     const bool there = token < s.ntok;
     float sum = 0;
     for (int64_t c = threadIdx.x % LANES * WIDTH; there && c < s.head_dim; c += LANES * WIDTH) {
         const int n = s.head_dim - c < WIDTH ? (int)(s.head_dim - c) : WIDTH;
-        const f8 d_o = load8<K>(g.d_o, token, head * s.head_dim + c, n, vectors), o = load8<K>(g.o, token, head * s.head_dim + c, n, vectors);
+        const f8 d_o = load8<K>(g.d_o, token, head * s.head_dim + c, n, vectors),
+                 o = load8<K>(g.o, token, head * s.head_dim + c, n, vectors);
 #pragma unroll
         for (int i = 0; i < WIDTH; i++)
             sum += d_o.v[i] * o.v[i];
@@ -87,14 +95,15 @@ size_t cuda_attention_table_bytes(const struct kern_stream *, const struct kern_
 void cuda_attention_table(struct kern_stream *stream, struct kern_attention_shape *s)
 {
     const int tile_rows = stream->warpgroups ? GROUPS_ROWS : WARPS_ROWS;
-    if (!cuda_check(stream, sound_documents(s) && s->table.data, "attention: documents make no sense, or there is no room for their table"))
+    if (!cuda_check(stream, sound_documents(s) && s->table.data,
+                    "attention: documents make no sense, or there is no room for their table"))
         return;
-    struct counts counts = {(int32_t)s->ndoc, 0};
+    struct counts counts = { (int32_t)s->ndoc, 0 };
     for (int64_t from = 0; from <= s->ndoc; from += CHUNK) {
         struct document docs[CHUNK];
         const int n = s->ndoc + 1 - from < CHUNK ? (int)(s->ndoc + 1 - from) : CHUNK;
         for (int i = 0; i < n; i++) {
-            docs[i] = document{(int32_t)s->cu_seqlens[from + i], counts.ntile};
+            docs[i] = document{ (int32_t)s->cu_seqlens[from + i], counts.ntile };
             counts.ntile += tiles_of(s, from + i, tile_rows);
         }
         upload(stream, docs_of(s->table.data) + from, docs, (size_t)n * sizeof(*docs));
@@ -103,19 +112,14 @@ void cuda_attention_table(struct kern_stream *stream, struct kern_attention_shap
     s->table.ntile = (counts.ntile + TILES - 1) / TILES * TILES;
 }
 
-void cuda_attention_delta(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p, bool vectors)
+void cuda_attention_delta(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p,
+                          bool vectors)
 {
     const dim3 grid = blocks_for(g->shape.ntok * g->shape.nhead, THREADS / LANES);
-    switch (types_of({g->o, g->d_o})) {
-    case ALL_F32:
-        launch(stream, sum_delta<ALL_F32>, grid, THREADS, 0, *g, p->delta, vectors);
-        break;
-    case ALL_BF16:
-        launch(stream, sum_delta<ALL_BF16>, grid, THREADS, 0, *g, p->delta, vectors);
-        break;
-    case MIXED:
-        launch(stream, sum_delta<MIXED>, grid, THREADS, 0, *g, p->delta, vectors);
-        break;
+    switch (types_of({ g->o, g->d_o })) {
+    case ALL_F32: launch(stream, sum_delta<ALL_F32>, grid, THREADS, 0, *g, p->delta, vectors); break;
+    case ALL_BF16: launch(stream, sum_delta<ALL_BF16>, grid, THREADS, 0, *g, p->delta, vectors); break;
+    case MIXED: launch(stream, sum_delta<MIXED>, grid, THREADS, 0, *g, p->delta, vectors); break;
     }
 }
 
@@ -132,7 +136,7 @@ size_t cuda_attention_grad_scratch(const struct kern_stream *, const struct kern
 void cuda_attention(struct kern_stream *stream, const struct kern_attention *a)
 {
     struct packing p;
-    const std::initializer_list<operand> all = {a->q, a->k, a->v, a->o};
+    const std::initializer_list<operand> all = { a->q, a->k, a->v, a->o };
     const bool vectors = in_vectors(&a->shape, all);
     if (!find_packing(stream, &a->shape, a->scratch, &p))
         return;
@@ -147,7 +151,7 @@ void cuda_attention(struct kern_stream *stream, const struct kern_attention *a)
 void cuda_attention_grad(struct kern_stream *stream, const struct kern_attention_grad *g)
 {
     struct packing p;
-    const std::initializer_list<operand> all = {g->q, g->k, g->v, g->o, g->d_o, g->dq, g->dk, g->dv};
+    const std::initializer_list<operand> all = { g->q, g->k, g->v, g->o, g->d_o, g->dq, g->dk, g->dv };
     const bool vectors = in_vectors(&g->shape, all);
     if (!find_packing(stream, &g->shape, g->scratch, &p))
         return;

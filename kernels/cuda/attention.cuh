@@ -46,8 +46,8 @@ template <int32_t document::*START> __device__ __forceinline__ int find_document
     return low;
 }
 
-/* The tile that a block of threads has, from the first on, or from the last: later tiles of queries see more, and start first. Negative: none, for a grid is
- * rounded up. */
+/* The tile that a block of threads has, from the first on, or from the last: later tiles of queries see more, and start
+ * first. Negative: none, for a grid is rounded up. */
 __device__ __forceinline__ int32_t tile_up(const struct packing &p)
 {
     return (int32_t)blockIdx.x < p.counts->ntile ? (int32_t)blockIdx.x : -1;
@@ -71,16 +71,22 @@ template <int ROWS> __device__ __forceinline__ struct tile find_tile(const struc
 }
 
 /* delta[h][i] = Σ over a head's features of d_o · o. */
-void cuda_attention_delta(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p, bool vectors);
+void cuda_attention_delta(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p,
+                          bool vectors);
 
-/* The rows: tensor cores by warpgroups or by warps, for bf16 heads of up to 128 features, in tiles of so many tokens; and any. vectors: all rows are multiples
- * of 16 bytes from multiples of 16. */
+/* The rows: tensor cores by warpgroups or by warps, for bf16 heads of up to 128 features, in tiles of so many tokens;
+ * and any. vectors: all rows are multiples of 16 bytes from multiples of 16. */
 enum { GROUPS_ROWS = 128, WARPS_ROWS = 64 };
-void cuda_attention_wgmma(struct kern_stream *stream, const struct kern_attention *a, const struct packing *p, bool vectors);
-void cuda_attention_wgmma_grad(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p, bool vectors);
-void cuda_attention_mma(struct kern_stream *stream, const struct kern_attention *a, const struct packing *p, bool vectors);
-void cuda_attention_mma_grad(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p, bool vectors);
+void cuda_attention_wgmma(struct kern_stream *stream, const struct kern_attention *a, const struct packing *p,
+                          bool vectors);
+void cuda_attention_wgmma_grad(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p,
+                               bool vectors);
+void cuda_attention_mma(struct kern_stream *stream, const struct kern_attention *a, const struct packing *p,
+                        bool vectors);
+void cuda_attention_mma_grad(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p,
+                             bool vectors);
 void cuda_attention_plain(struct kern_stream *stream, const struct kern_attention *a, const struct packing *p);
-void cuda_attention_plain_grad(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p);
+void cuda_attention_plain_grad(struct kern_stream *stream, const struct kern_attention_grad *g,
+                               const struct packing *p);
 
 #endif

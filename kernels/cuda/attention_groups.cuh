@@ -12,7 +12,8 @@
 enum { GROUPS_THREADS = GROUPS_ROWS / GROUP_ROWS * WARPGROUP };
 
 template <int D, int R> struct swizzled {
-    static constexpr int DIM = D, ROWS = R, THREADS = GROUPS_THREADS, WHOLE = D / SLAB * SLAB; /* features in whole slabs */
+    /* features in whole slabs */
+    static constexpr int DIM = D, ROWS = R, THREADS = GROUPS_THREADS, WHOLE = D / SLAB * SLAB;
     static_assert(D == WHOLE || D == WHOLE + HALF_SLAB);
     alignas(1024) uint16_t v[DIM * ROWS];
 
@@ -45,7 +46,8 @@ template <int D, int R> struct swizzled {
     /* The slab that feature col is in. */
     __device__ __forceinline__ uint64_t part_of(int col) const
     {
-        return col < WHOLE ? group_matrix<SLAB>(v) + (uint64_t)(col / SLAB * ROWS * SLAB / 8) : group_matrix<HALF_SLAB>(v) + (uint64_t)(WHOLE * ROWS / 8);
+        return col < WHOLE ? group_matrix<SLAB>(v) + (uint64_t)(col / SLAB * ROWS * SLAB / 8)
+                           : group_matrix<HALF_SLAB>(v) + (uint64_t)(WHOLE * ROWS / 8);
     }
 };
 
@@ -54,7 +56,8 @@ template <int N> struct a_fragment {
     uint32_t x[N / 16][4];
 };
 
-template <int DIM, int ROWS> __device__ __forceinline__ void load_a_fragment(a_fragment<DIM> &h, const swizzled<DIM, ROWS> &t)
+template <int DIM, int ROWS>
+__device__ __forceinline__ void load_a_fragment(a_fragment<DIM> &h, const swizzled<DIM, ROWS> &t)
 {
 #pragma unroll
     for (int k = 0; k < DIM; k += 16)
@@ -69,7 +72,8 @@ template <int N> __device__ __forceinline__ void narrow_to_fragment(a_fragment<N
 }
 
 /* Starts a group of products that add to c (and d), up to the next commit. One fence serves all of them: ptxas counts
- * products before a fence as a group of its own, and a wait for all groups but the last would then wait for too many. */
+ * products before a fence as a group of its own, and a wait for all groups but the last would then wait for too many.
+ */
 template <int N> __device__ __forceinline__ void begin(part<N> &c)
 {
     group_begin<N>(c.v);
@@ -90,7 +94,8 @@ __device__ __forceinline__ int group_row()
 
 /* c = A · Bᵀ over features. B is all rows of a tile. A is a fragment in registers, or the rows from row0 on of a tile
  * in shared memory. */
-template <int DIM, int N> __device__ __forceinline__ void start_rows(part<N> &c, const a_fragment<DIM> &a, const swizzled<DIM, N> &b)
+template <int DIM, int N>
+__device__ __forceinline__ void start_rows(part<N> &c, const a_fragment<DIM> &a, const swizzled<DIM, N> &b)
 {
 #pragma unroll
     for (int k = 0; k < DIM; k += 16)
@@ -99,7 +104,9 @@ template <int DIM, int N> __device__ __forceinline__ void start_rows(part<N> &c,
             group_multiply<SLAB, false>(&c.v[n / 8], a.x[k / 16], b.rows(n, k), k > 0);
 }
 
-template <int DIM, int ROWS, int N> __device__ __forceinline__ void start_rows(part<N> &c, const swizzled<DIM, ROWS> &a, int row0, const swizzled<DIM, N> &b)
+template <int DIM, int ROWS, int N>
+__device__ __forceinline__ void start_rows(part<N> &c, const swizzled<DIM, ROWS> &a, int row0,
+                                           const swizzled<DIM, N> &b)
 {
 #pragma unroll
     for (int k = 0; k < DIM; k += 16)
@@ -109,7 +116,8 @@ template <int DIM, int ROWS, int N> __device__ __forceinline__ void start_rows(p
 }
 
 /* c += A · B. A is a fragment in registers; the rows of the tile B are the columns of A. */
-template <int DIM, int N> __device__ __forceinline__ void start_part(part<DIM> &c, const a_fragment<N> &a, const swizzled<DIM, N> &b)
+template <int DIM, int N>
+__device__ __forceinline__ void start_part(part<DIM> &c, const a_fragment<N> &a, const swizzled<DIM, N> &b)
 {
     constexpr int WHOLE = swizzled<DIM, N>::WHOLE;
 #pragma unroll

@@ -15,7 +15,8 @@ template <int DIM> struct forward_memory {
 
 static_assert(sizeof(forward_memory<128>) <= ANY_SHARED_BYTES);
 
-template <int DIM> __global__ void __launch_bounds__(WARPS_THREADS) forward(struct kern_attention a, packing p, bool vectors)
+template <int DIM>
+__global__ void __launch_bounds__(WARPS_THREADS) forward(struct kern_attention a, packing p, bool vectors)
 {
     forward_memory<DIM> &m = shared_memory<forward_memory<DIM>>();
     const struct kern_attention_shape &s = a.shape;
@@ -25,7 +26,7 @@ template <int DIM> __global__ void __launch_bounds__(WARPS_THREADS) forward(stru
     const key_tiles w = find_key_tiles(s, find_tile<WARPS_ROWS>(p, number), KEYS);
     const struct tile &t = w.queries;
     part<DIM> o = {};
-    softmax_state r = {{-INFINITY, -INFINITY}, {0, 0}};
+    softmax_state r = { { -INFINITY, -INFINITY }, { 0, 0 } };
     float factor[2];
     load_tile(m.q, a.q, t.token, t.n, w.head, s.head_dim, vectors);
     load_keys<KEYS>(m, a, w, 0, vectors);
@@ -51,7 +52,8 @@ template <int DIM> __global__ void __launch_bounds__(WARPS_THREADS) forward(stru
 
 } // namespace
 
-void cuda_attention_mma(struct kern_stream *stream, const struct kern_attention *a, const struct packing *p, bool vectors)
+void cuda_attention_mma(struct kern_stream *stream, const struct kern_attention *a, const struct packing *p,
+                        bool vectors)
 {
     const dim3 grid((unsigned)a->shape.table.ntile, (unsigned)a->shape.nhead);
 #define FORWARD(DIM) launch(stream, forward<DIM>, grid, WARPS_THREADS, sizeof(forward_memory<DIM>), *a, *p, vectors)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention's backward on tensor cores, by warps, in two passes without atomics: keys and values first, a block of threads for a tile of keys, over the query heads
- * that share them and the tiles of queries that see them, in order; then queries, which may lie over what the first pass read. Scores are computed in both. */
+/* Attention's backward on tensor cores, by warps, in two passes without atomics: keys and values first, a block of
+ * threads for a tile of keys, over the query heads that share them and the tiles of queries that see them, in order;
+ * then queries, which may lie over what the first pass read. Scores are computed in both. */
 #include "cuda/attention_warps.cuh"
 
 namespace {
@@ -21,7 +22,8 @@ template <int DIM> struct query_memory {
 static_assert(sizeof(key_memory<128>) <= ANY_SHARED_BYTES && sizeof(query_memory<128>) <= ANY_SHARED_BYTES);
 
 template <int DIM>
-__device__ __forceinline__ void load_step(key_memory<DIM> &m, const struct kern_attention_grad &g, const float *delta, const query_steps &w, const step &at, bool vectors)
+__device__ __forceinline__ void load_step(key_memory<DIM> &m, const struct kern_attention_grad &g, const float *delta,
+                                          const query_steps &w, const step &at, bool vectors)
 {
     const int64_t token = token_of<COLS>(w, at), n = queries_of<COLS>(w, at);
     const int stage = at.number % 2;
@@ -32,7 +34,8 @@ __device__ __forceinline__ void load_step(key_memory<DIM> &m, const struct kern_
     load_sums(m.sums[stage], g, delta, w, at);
 }
 
-template <int DIM> __global__ void __launch_bounds__(WARPS_THREADS) key_grads(struct kern_attention_grad g, packing p, bool vectors)
+template <int DIM>
+__global__ void __launch_bounds__(WARPS_THREADS) key_grads(struct kern_attention_grad g, packing p, bool vectors)
 {
     key_memory<DIM> &m = shared_memory<key_memory<DIM>>();
     const struct kern_attention_shape &s = g.shape;
@@ -62,12 +65,13 @@ template <int DIM> __global__ void __launch_bounds__(WARPS_THREADS) key_grads(st
         __syncthreads();
     }
     copy_wait<0>();
-    const float one[2] = {1, 1}, scale[2] = {s.scale, s.scale};
+    const float one[2] = { 1, 1 }, scale[2] = { s.scale, s.scale };
     store_part(g.dk, m.k, dk, scale, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
     store_part(g.dv, m.v, dv, one, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
 }
 
-template <int DIM> __global__ void __launch_bounds__(WARPS_THREADS) query_grads(struct kern_attention_grad g, packing p, bool vectors)
+template <int DIM>
+__global__ void __launch_bounds__(WARPS_THREADS) query_grads(struct kern_attention_grad g, packing p, bool vectors)
 {
     query_memory<DIM> &m = shared_memory<query_memory<DIM>>();
     const struct kern_attention_shape &s = g.shape;
@@ -95,20 +99,22 @@ template <int DIM> __global__ void __launch_bounds__(WARPS_THREADS) query_grads(
         __syncthreads();
     }
     copy_wait<0>();
-    const float scale[2] = {s.scale, s.scale};
+    const float scale[2] = { s.scale, s.scale };
     store_part(g.dq, m.q, dq, scale, t.token, t.n, w.head, s.head_dim, vectors);
 }
 
 } // namespace
 
-void cuda_attention_mma_grad(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p, bool vectors)
+void cuda_attention_mma_grad(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p,
+                             bool vectors)
 {
     const unsigned ntile = (unsigned)g->shape.table.ntile;
     const dim3 keys(ntile, (unsigned)g->shape.nkv), queries(ntile, (unsigned)g->shape.nhead);
 #define KEYS(DIM) launch(stream, key_grads<DIM>, keys, WARPS_THREADS, sizeof(key_memory<DIM>), *g, *p, vectors)
     FOR_DIM(g->shape.head_dim, KEYS);
 #undef KEYS
-#define QUERIES(DIM) launch(stream, query_grads<DIM>, queries, WARPS_THREADS, sizeof(query_memory<DIM>), *g, *p, vectors)
+#define QUERIES(DIM) \
+    launch(stream, query_grads<DIM>, queries, WARPS_THREADS, sizeof(query_memory<DIM>), *g, *p, vectors)
     FOR_DIM(g->shape.head_dim, QUERIES);
 #undef QUERIES
 }

@@ -27,7 +27,8 @@ struct task {
     float *weight;
 };
 
-__device__ __forceinline__ bool find_task(const struct kern_attention_shape &s, const struct packing &p, int64_t nhead, task *t)
+__device__ __forceinline__ bool find_task(const struct kern_attention_shape &s, const struct packing &p, int64_t nhead,
+                                          task *t)
 {
     const int64_t warp = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP;
     if (warp >= s.ntok * nhead)
@@ -49,7 +50,8 @@ __device__ __forceinline__ void load_own(const task &t, int which, const struct 
         t.row[which][c] = load1<MIXED>(m, t.token, head * dim + c);
 }
 
-__device__ __forceinline__ float dot(const float *row, const struct kern_cmat &m, int64_t token, int64_t head, int64_t dim)
+__device__ __forceinline__ float dot(const float *row, const struct kern_cmat &m, int64_t token, int64_t head,
+                                     int64_t dim)
 {
     float sum = 0;
     for (int64_t c = 0; c < dim; c++)
@@ -58,7 +60,8 @@ __device__ __forceinline__ float dot(const float *row, const struct kern_cmat &m
 }
 
 /* Adds to sum: Σ over lanes of the weight of the lane times row from + lane. */
-__device__ __forceinline__ void add_rows(const task &t, features &sum, float weight, const struct kern_cmat &m, int64_t from, int64_t n, int64_t head, int64_t dim)
+__device__ __forceinline__ void add_rows(const task &t, features &sum, float weight, const struct kern_cmat &m,
+                                         int64_t from, int64_t n, int64_t head, int64_t dim)
 {
     t.weight[t.lane] = weight;
     __syncwarp();
@@ -70,7 +73,8 @@ __device__ __forceinline__ void add_rows(const task &t, features &sum, float wei
     __syncwarp();
 }
 
-__device__ __forceinline__ void store_features(const features &x, float factor, const struct kern_mat &m, const task &t, int64_t dim)
+__device__ __forceinline__ void store_features(const features &x, float factor, const struct kern_mat &m, const task &t,
+                                               int64_t dim)
 {
 #pragma unroll
     for (int i = 0; i < PER_LANE; i++)
@@ -116,7 +120,9 @@ __global__ void __launch_bounds__(THREADS) forward(struct kern_attention a, pack
     __syncwarp();
     for (int64_t from = first_key(s, t); from <= t.token; from += WARP) {
         const int64_t n = some_rows(from, t.token + 1);
-        const float weight = online_softmax_step(t.lane < n ? dot(t.row[0], a.k, from + t.lane, kv, s.head_dim) * s.scale : -INFINITY, t.lane < n, &top, &sum, o);
+        const float weight =
+            online_softmax_step(t.lane < n ? dot(t.row[0], a.k, from + t.lane, kv, s.head_dim) * s.scale : -INFINITY,
+                                t.lane < n, &top, &sum, o);
         add_rows(t, o, weight, a.v, from, n, kv, s.head_dim);
     }
     store_features(o, 1.0f / sum, a.o, t, s.head_dim);
@@ -130,12 +136,13 @@ struct pair {
     float weight, grad;
 };
 
-__device__ __forceinline__ pair weigh(const struct kern_attention_shape &s, const task &t, const struct kern_cmat &x0, const struct kern_cmat &x1, int64_t other,
-                                      int64_t other_head, float lse, float delta)
+__device__ __forceinline__ pair weigh(const struct kern_attention_shape &s, const task &t, const struct kern_cmat &x0,
+                                      const struct kern_cmat &x1, int64_t other, int64_t other_head, float lse,
+                                      float delta)
 {
     const float weight = expf(dot(t.row[0], x0, other, other_head, s.head_dim) * s.scale - lse);
     const float dweight = dot(t.row[1], x1, other, other_head, s.head_dim);
-    return pair{weight, weight * (dweight - delta) * s.scale};
+    return pair{ weight, weight * (dweight - delta) * s.scale };
 }
 
 /* Gradients of one key: a sum over the query heads that share it, and the tokens that see it. */
@@ -145,7 +152,8 @@ __global__ void __launch_bounds__(THREADS) key_grads(struct kern_attention_grad 
     task t;
     if (!find_task(s, p, s.nkv, &t))
         return;
-    const int64_t shared_by = s.nhead / s.nkv, seen = s.window && t.token + s.window < t.end ? t.token + s.window : t.end;
+    const int64_t shared_by = s.nhead / s.nkv,
+                  seen = s.window && t.token + s.window < t.end ? t.token + s.window : t.end;
     features dk = {}, dv = {};
     load_own(t, 0, g.k, t.head, s.head_dim);
     load_own(t, 1, g.v, t.head, s.head_dim);
@@ -153,7 +161,7 @@ __global__ void __launch_bounds__(THREADS) key_grads(struct kern_attention_grad 
     for (int64_t head = t.head * shared_by; head < (t.head + 1) * shared_by; head++)
         for (int64_t from = t.token; from < seen; from += WARP) {
             const int64_t n = some_rows(from, seen), query = from + t.lane, at = head * s.ntok + query;
-            const pair w = t.lane < n ? weigh(s, t, g.q, g.d_o, query, head, g.lse[at], p.delta[at]) : pair{0, 0};
+            const pair w = t.lane < n ? weigh(s, t, g.q, g.d_o, query, head, g.lse[at], p.delta[at]) : pair{ 0, 0 };
             add_rows(t, dv, w.weight, g.d_o, from, n, head, s.head_dim);
             add_rows(t, dk, w.grad, g.q, from, n, head, s.head_dim);
         }
@@ -176,7 +184,7 @@ __global__ void __launch_bounds__(THREADS) query_grads(struct kern_attention_gra
     __syncwarp();
     for (int64_t from = first_key(s, t); from <= t.token; from += WARP) {
         const int64_t n = some_rows(from, t.token + 1);
-        const pair w = t.lane < n ? weigh(s, t, g.k, g.v, from + t.lane, kv, lse, delta) : pair{0, 0};
+        const pair w = t.lane < n ? weigh(s, t, g.k, g.v, from + t.lane, kv, lse, delta) : pair{ 0, 0 };
         add_rows(t, dq, w.grad, g.k, from, n, kv, s.head_dim);
     }
     store_features(dq, 1, g.dq, t, s.head_dim);
@@ -192,7 +200,8 @@ bool fits(struct kern_stream *stream, int64_t head_dim)
 void cuda_attention_plain(struct kern_stream *stream, const struct kern_attention *a, const struct packing *p)
 {
     if (fits(stream, a->shape.head_dim))
-        launch(stream, forward, blocks_for(a->shape.ntok * a->shape.nhead, NWARP), THREADS, sizeof(warp_scratch), *a, *p);
+        launch(stream, forward, blocks_for(a->shape.ntok * a->shape.nhead, NWARP), THREADS, sizeof(warp_scratch), *a,
+               *p);
 }
 
 void cuda_attention_plain_grad(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p)
@@ -200,5 +209,6 @@ void cuda_attention_plain_grad(struct kern_stream *stream, const struct kern_att
     if (!fits(stream, g->shape.head_dim))
         return;
     launch(stream, key_grads, blocks_for(g->shape.ntok * g->shape.nkv, NWARP), THREADS, sizeof(warp_scratch), *g, *p);
-    launch(stream, query_grads, blocks_for(g->shape.ntok * g->shape.nhead, NWARP), THREADS, sizeof(warp_scratch), *g, *p);
+    launch(stream, query_grads, blocks_for(g->shape.ntok * g->shape.nhead, NWARP), THREADS, sizeof(warp_scratch), *g,
+           *p);
 }

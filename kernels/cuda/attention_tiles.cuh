@@ -39,14 +39,16 @@ __device__ __forceinline__ int first_row()
  * copies are asynchronous where addresses are multiples of 16 bytes. Each thread takes the same eight features of
  * several rows, whose distance is a multiple of eight: then only a constant separates its addresses. */
 template <typename tile_type>
-__device__ __forceinline__ void load_tile(tile_type &to, const struct kern_cmat &m, int64_t token, int64_t n, int64_t head, int64_t dim, bool vectors)
+__device__ __forceinline__ void load_tile(tile_type &to, const struct kern_cmat &m, int64_t token, int64_t n,
+                                          int64_t head, int64_t dim, bool vectors)
 {
     constexpr int ACROSS = tile_type::DIM <= 64 ? 8 : 16, DOWN = tile_type::THREADS / ACROSS;
     const int row0 = (int)threadIdx.x / ACROSS, col = (int)threadIdx.x % ACROSS * 8;
     if (col >= tile_type::DIM)
         return;
     const int nrow = col >= dim ? 0 : n < tile_type::ROWS ? (int)n : tile_type::ROWS;
-    const uint16_t *from = static_cast<const uint16_t *>(m.data) + (nrow ? (token + row0) * m.pitch + head * dim + col : 0);
+    const uint16_t *from =
+        static_cast<const uint16_t *>(m.data) + (nrow ? (token + row0) * m.pitch + head * dim + col : 0);
     if (vectors) {
 #pragma unroll
         for (int i = 0; i < tile_type::ROWS / DOWN; i++) /* rows beyond nrow are not read */
@@ -56,7 +58,8 @@ __device__ __forceinline__ void load_tile(tile_type &to, const struct kern_cmat 
 #pragma unroll 1
     for (int i = 0; i < tile_type::ROWS / DOWN; i++)
         for (int j = 0; j < 8; j++)
-            to.at(row0 + i * DOWN, col)[j] = row0 + i * DOWN < nrow && col + j < dim ? from[i * DOWN * m.pitch + j] : (uint16_t)0;
+            to.at(row0 + i * DOWN, col)[j] =
+                row0 + i * DOWN < nrow && col + j < dim ? from[i * DOWN * m.pitch + j] : (uint16_t)0;
 }
 
 /* Columns k … k+15 of a part, rounded to bf16: a product's A. */
@@ -79,8 +82,9 @@ template <typename tile_type> __device__ __forceinline__ void load_rows(uint32_t
 /* Stores the 16 rows of a warp with 16-byte stores. They pass through the rows of the warp in a tile of shared memory,
  * which nobody else reads by then. Row r is scaled by factor[r / 8]. */
 template <typename tile_type>
-__device__ __forceinline__ void store_part(const struct kern_mat &m, tile_type &by, const part<tile_type::DIM> &c, const float factor[2], int64_t token, int64_t n,
-                                           int64_t head, int64_t dim, bool vectors)
+__device__ __forceinline__ void store_part(const struct kern_mat &m, tile_type &by, const part<tile_type::DIM> &c,
+                                           const float factor[2], int64_t token, int64_t n, int64_t head, int64_t dim,
+                                           bool vectors)
 {
     constexpr int WIDE = tile_type::DIM / 8;
     const int lane = (int)threadIdx.x % WARP, row0 = first_row();
@@ -90,7 +94,8 @@ __device__ __forceinline__ void store_part(const struct kern_mat &m, tile_type &
     for (int i = 0; i < WIDE; i++)
 #pragma unroll
         for (int e = 0; e < 4; e += 2)
-            *reinterpret_cast<uint32_t *>(by.at(row0 + part_row(e), i * 8 + part_col(e))) = narrow2(c.v[i][e] * factor[e / 2], c.v[i][e + 1] * factor[e / 2]);
+            *reinterpret_cast<uint32_t *>(by.at(row0 + part_row(e), i * 8 + part_col(e))) =
+                narrow2(c.v[i][e] * factor[e / 2], c.v[i][e + 1] * factor[e / 2]);
     __syncwarp();
     for (int i = lane; i < 16 * WIDE; i += WARP) {
         const int row = row0 + i / WIDE, col = i % WIDE * 8;
@@ -126,14 +131,14 @@ __device__ __forceinline__ int64_t rows_from(const struct tile &t, int64_t token
 }
 
 /* Calls call(DIM) with the smallest padded head size that holds dim features. */
-#define FOR_DIM(dim, call)                                                                                                                                     \
-    do {                                                                                                                                                       \
-        if ((dim) <= 64)                                                                                                                                       \
-            call(64);                                                                                                                                          \
-        else if ((dim) <= 96)                                                                                                                                  \
-            call(96);                                                                                                                                          \
-        else                                                                                                                                                   \
-            call(128);                                                                                                                                         \
+#define FOR_DIM(dim, call) \
+    do { \
+        if ((dim) <= 64) \
+            call(64); \
+        else if ((dim) <= 96) \
+            call(96); \
+        else \
+            call(128); \
     } while (0)
 
 #endif

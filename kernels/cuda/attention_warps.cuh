@@ -24,7 +24,8 @@ template <int D, int R> struct padded {
 };
 
 /* c += A · Bᵀ over features. A is the rows of a warp in a tile, B all rows of another tile. */
-template <int DIM, int N> __device__ __forceinline__ void multiply_rows(part<N> &c, const padded<DIM, WARPS_ROWS> &a, const padded<DIM, N> &b)
+template <int DIM, int N>
+__device__ __forceinline__ void multiply_rows(part<N> &c, const padded<DIM, WARPS_ROWS> &a, const padded<DIM, N> &b)
 {
     const int lane = (int)threadIdx.x % WARP;
 #pragma unroll
@@ -42,7 +43,8 @@ template <int DIM, int N> __device__ __forceinline__ void multiply_rows(part<N> 
 }
 
 /* c += A · B. A is a part in registers, rounded to bf16; the rows of the tile B are the columns of A. */
-template <int DIM, int N> __device__ __forceinline__ void multiply_part(part<DIM> &c, const part<N> &a, const padded<DIM, N> &b)
+template <int DIM, int N>
+__device__ __forceinline__ void multiply_part(part<DIM> &c, const part<N> &a, const padded<DIM, N> &b)
 {
     const int lane = (int)threadIdx.x % WARP;
 #pragma unroll

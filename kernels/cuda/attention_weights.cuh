@@ -33,9 +33,12 @@ struct key_tiles {
     int32_t ntile;
 };
 
-__device__ __forceinline__ key_tiles find_key_tiles(const struct kern_attention_shape &s, const struct tile &queries, int64_t nrow)
+__device__ __forceinline__ key_tiles find_key_tiles(const struct kern_attention_shape &s, const struct tile &queries,
+                                                    int64_t nrow)
 {
-    const int64_t unseen = s.window && queries.token - s.window + 1 > queries.begin ? queries.token - s.window + 1 - queries.begin : 0; /* of the document's keys */
+    /* of the document's keys */
+    const int64_t unseen =
+        s.window && queries.token - s.window + 1 > queries.begin ? queries.token - s.window + 1 - queries.begin : 0;
     key_tiles w;
     w.queries = queries;
     w.head = blockIdx.y;
@@ -53,7 +56,8 @@ __device__ __forceinline__ int64_t last_seeing(const struct kern_attention_shape
 }
 
 /* Whether each of nquery queries from `query` sees each of nkey keys from `key`. */
-__device__ __forceinline__ bool all_seen(const struct kern_attention_shape &s, int64_t query, int64_t nquery, int64_t key, int64_t nkey)
+__device__ __forceinline__ bool all_seen(const struct kern_attention_shape &s, int64_t query, int64_t nquery,
+                                         int64_t key, int64_t nkey)
 {
     return query >= key + nkey - 1 && query + nquery - 1 - key < window_of(s);
 }
@@ -65,7 +69,9 @@ struct softmax_state {
 
 /* Sets the scores of masked keys to -inf. s: scores (queries, keys) of a part of the tile t, which has nrow queries,
  * with N keys of its document from key0 on. */
-template <int N> __device__ __forceinline__ void apply_mask(part<N> &s, const struct kern_attention_shape &shape, const struct tile &t, int64_t nrow, int64_t key0)
+template <int N>
+__device__ __forceinline__ void apply_mask(part<N> &s, const struct kern_attention_shape &shape, const struct tile &t,
+                                           int64_t nrow, int64_t key0)
 {
     const int before = (int)(t.token - key0) + first_row();
     const uint32_t limit = window_of(shape);
@@ -81,7 +87,8 @@ template <int N> __device__ __forceinline__ void apply_mask(part<N> &s, const st
 
 /* One step of the online softmax (FlashAttention). Turns scores into weights and updates the maximum and the sum; the
  * caller multiplies what it summed before by factor. unit: one unit of a score, in base-2 logarithms. */
-template <int N> __device__ __forceinline__ void online_softmax_step(part<N> &s, softmax_state &r, float factor[2], float unit)
+template <int N>
+__device__ __forceinline__ void online_softmax_step(part<N> &s, softmax_state &r, float factor[2], float unit)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -119,7 +126,8 @@ __device__ __forceinline__ void finish_rows(const softmax_state &r, float factor
 }
 
 /* Stores the log-sum-exp of each row: (nhead, ntok). */
-__device__ __forceinline__ void store_lse(const struct kern_attention &a, const struct tile &t, int64_t head, const softmax_state &r)
+__device__ __forceinline__ void store_lse(const struct kern_attention &a, const struct tile &t, int64_t head,
+                                          const softmax_state &r)
 {
     for (int half = 0; a.lse && threadIdx.x % 4 == 0 && half < 2; half++) {
         const int row = first_row() + part_row(2 * half);
@@ -147,7 +155,8 @@ struct step {
     int32_t number, head, tile;
 };
 
-__device__ __forceinline__ query_steps find_steps(const struct kern_attention_shape &s, const struct tile &keys, int64_t nrow)
+__device__ __forceinline__ query_steps find_steps(const struct kern_attention_shape &s, const struct tile &keys,
+                                                  int64_t nrow)
 {
     query_steps w;
     w.keys = keys;
@@ -160,13 +169,13 @@ __device__ __forceinline__ query_steps find_steps(const struct kern_attention_sh
 
 __device__ __forceinline__ step first_step(const query_steps &w)
 {
-    return step{0, (int32_t)(w.kv * w.shared_by), 0};
+    return step{ 0, (int32_t)(w.kv * w.shared_by), 0 };
 }
 
 __device__ __forceinline__ step next_step(const query_steps &w, const step &at)
 {
     const bool same = at.tile + 1 < w.ntile;
-    return step{at.number + 1, same ? at.head : at.head + 1, same ? at.tile + 1 : 0};
+    return step{ at.number + 1, same ? at.head : at.head + 1, same ? at.tile + 1 : 0 };
 }
 
 template <int N> __device__ __forceinline__ int64_t token_of(const query_steps &w, const step &at)
@@ -182,7 +191,8 @@ template <int N> __device__ __forceinline__ int64_t queries_of(const query_steps
 
 /* Copies lse and delta asynchronously, together with the tiles. */
 template <int N>
-__device__ __forceinline__ void load_sums(query_sums<N> &to, const struct kern_attention_grad &g, const float *delta, const query_steps &w, const step &at)
+__device__ __forceinline__ void load_sums(query_sums<N> &to, const struct kern_attention_grad &g, const float *delta,
+                                          const query_steps &w, const step &at)
 {
     const int i = (int)threadIdx.x;
     const bool there = i < queries_of<N>(w, at);
@@ -196,9 +206,11 @@ __device__ __forceinline__ void load_sums(query_sums<N> &to, const struct kern_a
 /* Turns scores (keys, queries) in s into weights, and their gradients in d into gradients of the scores. The factor
  * `scale` is left out; the caller multiplies the sums by it at the end. unit: one unit of a score, in base-2
  * logarithms. before: the distance from the first key of the part to the first query. WHOLE: every query sees every
- * key. Queries beyond the end of the document add nothing, whatever their weights: their rows and gradients are zeros. */
+ * key. Queries beyond the end of the document add nothing, whatever their weights: their rows and gradients are zeros.
+ */
 template <bool WHOLE, int N>
-__device__ __forceinline__ void weigh_keys(part<N> &s, part<N> &d, const query_sums<N> &sums, float unit, int before, uint32_t limit)
+__device__ __forceinline__ void weigh_keys(part<N> &s, part<N> &d, const query_sums<N> &sums, float unit, int before,
+                                           uint32_t limit)
 {
 #pragma unroll
     for (int i = 0; i < N / 8; i++)
@@ -214,8 +226,9 @@ __device__ __forceinline__ void weigh_keys(part<N> &s, part<N> &d, const query_s
 
 /* The same for a part of the tile t, which has nrow keys, and N queries of its document from query0 on. */
 template <int N>
-__device__ __forceinline__ void weigh_keys(part<N> &s, part<N> &d, const query_sums<N> &sums, const struct kern_attention_shape &shape, const struct tile &t,
-                                           int64_t nrow, int64_t query0)
+__device__ __forceinline__ void weigh_keys(part<N> &s, part<N> &d, const query_sums<N> &sums,
+                                           const struct kern_attention_shape &shape, const struct tile &t, int64_t nrow,
+                                           int64_t query0)
 {
     const int before = (int)(query0 - t.token) - first_row();
     if (all_seen(shape, query0, N, t.token, nrow))
@@ -229,7 +242,8 @@ struct row_sums {
     float lse[2], delta[2];
 };
 
-__device__ __forceinline__ row_sums load_row_sums(const struct kern_attention_grad &g, const float *delta, const struct tile &t, int64_t head)
+__device__ __forceinline__ row_sums load_row_sums(const struct kern_attention_grad &g, const float *delta,
+                                                  const struct tile &t, int64_t head)
 {
     row_sums r = {};
     for (int half = 0; half < 2; half++) {
@@ -245,7 +259,8 @@ __device__ __forceinline__ row_sums load_row_sums(const struct kern_attention_gr
 /* Turns the gradients of the weights in d into gradients of the scores (queries, keys), without the factor `scale`.
  * before: the distance from the first key to the first query of the part. WHOLE: every query sees every key. */
 template <bool WHOLE, int N>
-__device__ __forceinline__ void weigh_queries(const part<N> &s, part<N> &d, const row_sums &sums, float unit, int before, uint32_t limit)
+__device__ __forceinline__ void weigh_queries(const part<N> &s, part<N> &d, const row_sums &sums, float unit,
+                                              int before, uint32_t limit)
 {
 #pragma unroll
     for (int i = 0; i < N / 8; i++)
@@ -259,7 +274,8 @@ __device__ __forceinline__ void weigh_queries(const part<N> &s, part<N> &d, cons
 
 /* The same for a part of the tile t, which has nrow queries, and N keys of its document from key0 on. */
 template <int N>
-__device__ __forceinline__ void weigh_queries(const part<N> &s, part<N> &d, const row_sums &sums, const struct kern_attention_shape &shape, const struct tile &t,
+__device__ __forceinline__ void weigh_queries(const part<N> &s, part<N> &d, const row_sums &sums,
+                                              const struct kern_attention_shape &shape, const struct tile &t,
                                               int64_t nrow, int64_t key0)
 {
     const int before = (int)(t.token - key0) + first_row();

@@ -18,15 +18,16 @@ template <int DIM> struct forward_memory {
 static_assert(sizeof(forward_memory<128>) <= HOPPER_SHARED_BYTES);
 
 template <int DIM>
-__device__ __forceinline__ void load(swizzled<DIM, KEYS> (&to)[2], const struct kern_cmat &from, const struct kern_attention_shape &s, const key_tiles &w, int32_t i,
-                                     bool vectors)
+__device__ __forceinline__ void load(swizzled<DIM, KEYS> (&to)[2], const struct kern_cmat &from,
+                                     const struct kern_attention_shape &s, const key_tiles &w, int32_t i, bool vectors)
 {
     const int64_t token = w.first + (int64_t)i * KEYS;
     if (i < w.ntile)
         load_tile(to[i % 2], from, token, rows_from(w.queries, token, KEYS), w.kv, s.head_dim, vectors);
 }
 
-template <int DIM> __global__ void __launch_bounds__(GROUPS_THREADS, 1) forward(struct kern_attention a, packing p, bool vectors)
+template <int DIM>
+__global__ void __launch_bounds__(GROUPS_THREADS, 1) forward(struct kern_attention a, packing p, bool vectors)
 {
     forward_memory<DIM> &m = shared_memory<forward_memory<DIM>>();
     const struct kern_attention_shape &s = a.shape;
@@ -39,7 +40,7 @@ template <int DIM> __global__ void __launch_bounds__(GROUPS_THREADS, 1) forward(
     part<KEYS> scores;
     a_fragment<DIM> queries;
     a_fragment<KEYS> weights;
-    softmax_state r = {{-INFINITY, -INFINITY}, {0, 0}};
+    softmax_state r = { { -INFINITY, -INFINITY }, { 0, 0 } };
     float factor[2];
     load_tile(m.q, a.q, t.token, t.n, w.head, s.head_dim, vectors);
     load(m.k, a.k, s, w, 0, vectors);
@@ -84,7 +85,8 @@ template <int DIM> __global__ void __launch_bounds__(GROUPS_THREADS, 1) forward(
 
 } // namespace
 
-void cuda_attention_wgmma(struct kern_stream *stream, const struct kern_attention *a, const struct packing *p, bool vectors)
+void cuda_attention_wgmma(struct kern_stream *stream, const struct kern_attention *a, const struct packing *p,
+                          bool vectors)
 {
     const dim3 grid((unsigned)a->shape.table.ntile, (unsigned)a->shape.nhead);
 #define FORWARD(DIM) launch(stream, forward<DIM>, grid, GROUPS_THREADS, sizeof(forward_memory<DIM>), *a, *p, vectors)

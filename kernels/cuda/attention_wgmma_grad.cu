@@ -7,7 +7,10 @@
 
 namespace {
 
-enum { COLS = 64, STAGES = 3 }; /* queries or keys in a step; stages for the previous step, this one, and the one being loaded */
+enum {
+    COLS = 64,
+    STAGES = 3
+}; /* queries or keys in a step; stages for the previous step, this one, and the one being loaded */
 
 template <int DIM> struct key_memory {
     swizzled<DIM, GROUPS_ROWS> k, v;
@@ -25,7 +28,8 @@ template <int DIM> struct query_memory {
 static_assert(sizeof(key_memory<128>) <= HOPPER_SHARED_BYTES && sizeof(query_memory<128>) <= HOPPER_SHARED_BYTES);
 
 template <int DIM>
-__device__ __forceinline__ void load_step(key_memory<DIM> &m, const struct kern_attention_grad &g, const float *delta, const query_steps &w, const step &at, bool vectors)
+__device__ __forceinline__ void load_step(key_memory<DIM> &m, const struct kern_attention_grad &g, const float *delta,
+                                          const query_steps &w, const step &at, bool vectors)
 {
     const int64_t token = token_of<COLS>(w, at), n = queries_of<COLS>(w, at);
     const int stage = at.number % STAGES;
@@ -39,7 +43,8 @@ __device__ __forceinline__ void load_step(key_memory<DIM> &m, const struct kern_
 /* Starts the scores of a step, a · xᵀ, and the gradients of its weights, b · yᵀ. a and b are fragments in registers,
  * or rows of tiles. */
 template <int DIM>
-__device__ __forceinline__ void start_scores(part<COLS> &scores, part<COLS> &grads, const a_fragment<DIM> &a, const a_fragment<DIM> &b, const swizzled<DIM, COLS> &x,
+__device__ __forceinline__ void start_scores(part<COLS> &scores, part<COLS> &grads, const a_fragment<DIM> &a,
+                                             const a_fragment<DIM> &b, const swizzled<DIM, COLS> &x,
                                              const swizzled<DIM, COLS> &y)
 {
     begin(scores, grads);
@@ -49,7 +54,8 @@ __device__ __forceinline__ void start_scores(part<COLS> &scores, part<COLS> &gra
 }
 
 template <int DIM>
-__device__ __forceinline__ void start_scores(part<COLS> &scores, part<COLS> &grads, const key_memory<DIM> &m, int row0, int stage)
+__device__ __forceinline__ void start_scores(part<COLS> &scores, part<COLS> &grads, const key_memory<DIM> &m, int row0,
+                                             int stage)
 {
     begin(scores, grads);
     start_rows(scores, m.k, row0, m.q[stage]);
@@ -59,7 +65,8 @@ __device__ __forceinline__ void start_scores(part<COLS> &scores, part<COLS> &gra
 
 /* Starts the products that add a step to the gradients of keys and values. */
 template <int DIM>
-__device__ __forceinline__ void start_sums(part<DIM> &dk, part<DIM> &dv, const a_fragment<COLS> &d_scores, const a_fragment<COLS> &weights, const key_memory<DIM> &m, int32_t i)
+__device__ __forceinline__ void start_sums(part<DIM> &dk, part<DIM> &dv, const a_fragment<COLS> &d_scores,
+                                           const a_fragment<COLS> &weights, const key_memory<DIM> &m, int32_t i)
 {
     begin(dv, dk);
     start_part(dv, weights, m.d_o[i % STAGES]);
@@ -67,7 +74,8 @@ __device__ __forceinline__ void start_sums(part<DIM> &dk, part<DIM> &dv, const a
     group_commit();
 }
 
-template <int DIM> __global__ void __launch_bounds__(GROUPS_THREADS, 1) key_grads(struct kern_attention_grad g, packing p, bool vectors)
+template <int DIM>
+__global__ void __launch_bounds__(GROUPS_THREADS, 1) key_grads(struct kern_attention_grad g, packing p, bool vectors)
 {
     key_memory<DIM> &m = shared_memory<key_memory<DIM>>();
     const struct kern_attention_shape &s = g.shape;
@@ -108,13 +116,14 @@ template <int DIM> __global__ void __launch_bounds__(GROUPS_THREADS, 1) key_grad
     start_sums(dk, dv, d_scores, weights, m, w.n - 1);
     finish<0>(dk, dv);
     __syncthreads(); /* store_part overwrites k and v */
-    const float one[2] = {1, 1}, scale[2] = {s.scale, s.scale};
+    const float one[2] = { 1, 1 }, scale[2] = { s.scale, s.scale };
     store_part(g.dk, m.k, dk, scale, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
     store_part(g.dv, m.v, dv, one, w.keys.token, w.keys.n, w.kv, s.head_dim, vectors);
 }
 
 template <int DIM>
-__device__ __forceinline__ void load_keys(query_memory<DIM> &m, const struct kern_attention_grad &g, const key_tiles &w, int32_t i, bool vectors)
+__device__ __forceinline__ void load_keys(query_memory<DIM> &m, const struct kern_attention_grad &g, const key_tiles &w,
+                                          int32_t i, bool vectors)
 {
     const int64_t token = w.first + (int64_t)i * COLS, n = rows_from(w.queries, token, COLS);
     if (i >= w.ntile)
@@ -123,7 +132,8 @@ __device__ __forceinline__ void load_keys(query_memory<DIM> &m, const struct ker
     load_tile(m.v[i % STAGES], g.v, token, n, w.kv, g.shape.head_dim, vectors);
 }
 
-template <int DIM> __global__ void __launch_bounds__(GROUPS_THREADS, 1) query_grads(struct kern_attention_grad g, packing p, bool vectors)
+template <int DIM>
+__global__ void __launch_bounds__(GROUPS_THREADS, 1) query_grads(struct kern_attention_grad g, packing p, bool vectors)
 {
     query_memory<DIM> &m = shared_memory<query_memory<DIM>>();
     const struct kern_attention_shape &s = g.shape;
@@ -165,20 +175,22 @@ template <int DIM> __global__ void __launch_bounds__(GROUPS_THREADS, 1) query_gr
     start_part(dq, d_scores, m.k[(w.ntile - 1) % STAGES]);
     group_commit();
     finish<0>(dq);
-    const float scale[2] = {s.scale, s.scale};
+    const float scale[2] = { s.scale, s.scale };
     store_part(g.dq, m.q, dq, scale, t.token, t.n, w.head, s.head_dim, vectors);
 }
 
 } // namespace
 
-void cuda_attention_wgmma_grad(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p, bool vectors)
+void cuda_attention_wgmma_grad(struct kern_stream *stream, const struct kern_attention_grad *g, const struct packing *p,
+                               bool vectors)
 {
     const unsigned ntile = (unsigned)g->shape.table.ntile;
     const dim3 keys(ntile, (unsigned)g->shape.nkv), queries(ntile, (unsigned)g->shape.nhead);
 #define KEYS(DIM) launch(stream, key_grads<DIM>, keys, GROUPS_THREADS, sizeof(key_memory<DIM>), *g, *p, vectors)
     FOR_DIM(g->shape.head_dim, KEYS);
 #undef KEYS
-#define QUERIES(DIM) launch(stream, query_grads<DIM>, queries, GROUPS_THREADS, sizeof(query_memory<DIM>), *g, *p, vectors)
+#define QUERIES(DIM) \
+    launch(stream, query_grads<DIM>, queries, GROUPS_THREADS, sizeof(query_memory<DIM>), *g, *p, vectors)
     FOR_DIM(g->shape.head_dim, QUERIES);
 #undef QUERIES
 }

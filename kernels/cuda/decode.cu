@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One token at a time. Products of matrices with one vector: a warp a row, over the rows of all matrices of a call; each weight is read once. Attention: a
- * head's keys are parted among blocks, and in a block among lanes; what the parts come to is put together in their order. */
+/* One token at a time. Products of matrices with one vector: a warp a row, over the rows of all matrices of a call;
+ * each weight is read once. Attention: a head's keys are parted among blocks, and in a block among lanes; what the
+ * parts come to is put together in their order. */
 #include "cuda/ops.h"
 #include "cuda/reduce.cuh"
 #include "cuda/vec.cuh"
@@ -17,7 +18,7 @@ struct parts {
     int n;
 };
 
-enum { STEP = WARP * WIDTH }; /* columns that a warp has at a time */
+enum { STEP = WARP * WIDTH };                                   /* columns that a warp has at a time */
 template <types K> constexpr int AHEAD = K == ALL_BF16 ? 4 : 2; /* steps that are loaded ahead of the one in use */
 
 __device__ __forceinline__ float add_products(float sum, const f8 &a, const f8 &b)
@@ -28,7 +29,9 @@ __device__ __forceinline__ float add_products(float sum, const f8 &a, const f8 &
     return sum;
 }
 
-template <types K> __device__ __forceinline__ float dot_row(const struct kern_cmat &w, int64_t row, const struct kern_cmat &x, int64_t k, bool vectors)
+template <types K>
+__device__ __forceinline__ float dot_row(const struct kern_cmat &w, int64_t row, const struct kern_cmat &x, int64_t k,
+                                         bool vectors)
 {
     int64_t col = (int64_t)(threadIdx.x % WARP) * WIDTH;
     float sum = 0;
@@ -46,7 +49,8 @@ template <types K> __device__ __forceinline__ float dot_row(const struct kern_cm
     }
     for (; col < k; col += STEP) {
         const int n = k - col < WIDTH ? (int)(k - col) : WIDTH;
-        sum = add_products(sum, load8<K>(w, row, col, n, vectors && n == WIDTH), load8<K>(x, 0, col, n, vectors && n == WIDTH));
+        sum = add_products(sum, load8<K>(w, row, col, n, vectors && n == WIDTH),
+                           load8<K>(x, 0, col, n, vectors && n == WIDTH));
     }
     return warp_sum(sum);
 }
@@ -73,7 +77,7 @@ template <types K> __global__ void __launch_bounds__(THREADS, 4) dot_rows(parts 
     const struct kern_gemv_part &p = all.part[i];
     float sum = p.alpha * dot_row<K>(p.w, row, all.x, all.k, all.vectors[i]);
     if (p.r)
-        sum += dot_row<MIXED>(p.b, row, kern_cmat{p.s, p.r, KERN_F32}, p.r, false);
+        sum += dot_row<MIXED>(p.b, row, kern_cmat{ p.s, p.r, KERN_F32 }, p.r, false);
     if (threadIdx.x % WARP == 0)
         finish_row(p, row, sum);
 }
@@ -82,15 +86,9 @@ void run_dot_rows(struct kern_stream *stream, const parts &all, types kind, int6
 {
     const dim3 grid = blocks_for(nrow, THREADS / WARP);
     switch (kind) {
-    case ALL_F32:
-        launch(stream, dot_rows<ALL_F32>, grid, THREADS, 0, all);
-        break;
-    case ALL_BF16:
-        launch(stream, dot_rows<ALL_BF16>, grid, THREADS, 0, all);
-        break;
-    case MIXED:
-        launch(stream, dot_rows<MIXED>, grid, THREADS, 0, all);
-        break;
+    case ALL_F32: launch(stream, dot_rows<ALL_F32>, grid, THREADS, 0, all); break;
+    case ALL_BF16: launch(stream, dot_rows<ALL_BF16>, grid, THREADS, 0, all); break;
+    case MIXED: launch(stream, dot_rows<MIXED>, grid, THREADS, 0, all); break;
     }
 }
 
@@ -122,7 +120,8 @@ struct share {
 /* All keys are loaded behind one branch, with none for the end of the range: the last key is read again there, and
  * ignored. The compiler would wait for each load in a branch of its own. */
 template <types K, int APART>
-__device__ __forceinline__ void load_keys(raw8<K> x[KEYS<K>], const share &s, const struct kern_cmat &m, int64_t first, int64_t end)
+__device__ __forceinline__ void load_keys(raw8<K> x[KEYS<K>], const share &s, const struct kern_cmat &m, int64_t first,
+                                          int64_t end)
 {
     int64_t key[KEYS<K>];
 #pragma unroll
@@ -139,7 +138,9 @@ __device__ __forceinline__ void load_keys(raw8<K> x[KEYS<K>], const share &s, co
 }
 
 /* Rescales the sums to the new maximum, and adds the values of these keys. */
-template <types K> __device__ __forceinline__ void add_keys(share &s, const float score[KEYS<K>], const bool there[KEYS<K>], const raw8<K> v[KEYS<K>])
+template <types K>
+__device__ __forceinline__ void add_keys(share &s, const float score[KEYS<K>], const bool there[KEYS<K>],
+                                         const raw8<K> v[KEYS<K>])
 {
     float next = s.top;
 #pragma unroll
@@ -163,7 +164,8 @@ template <types K> __device__ __forceinline__ void add_keys(share &s, const floa
 }
 
 /* Takes KEYS keys from the first one of this lane on. All lanes of a warp must call it, also those without a key. */
-template <types K, int LANES> __device__ __forceinline__ void take_keys(share &s, const struct kern_attention_one &a, int64_t first, int64_t end)
+template <types K, int LANES>
+__device__ __forceinline__ void take_keys(share &s, const struct kern_attention_one &a, int64_t first, int64_t end)
 {
     constexpr int APART = THREADS / LANES;
     raw8<K> k[KEYS<K>], v[KEYS<K>];
@@ -195,11 +197,21 @@ __device__ __forceinline__ float join_parts(const key_part &f, int64_t col, floa
     return x;
 }
 
-template <types K, int LANES> __device__ __forceinline__ share begin_share(const struct kern_attention_one &a, int64_t head, bool vectors)
+template <types K, int LANES>
+__device__ __forceinline__ share begin_share(const struct kern_attention_one &a, int64_t head, bool vectors)
 {
     const int64_t kv = (uint32_t)head / ((uint32_t)a.nhead / (uint32_t)a.nkv);
-    const int col = (int)threadIdx.x % LANES * WIDTH, left = (int)a.head_dim - col, n = left < 0 ? 0 : left < WIDTH ? left : WIDTH;
-    return share{kv * a.head_dim + col, n, vectors && n == WIDTH, load8<K>(a.q, 0, head * a.head_dim + col, n, false), {}, -INFINITY, 0};
+    const int col = (int)threadIdx.x % LANES * WIDTH, left = (int)a.head_dim - col,
+              n = left < 0       ? 0
+                  : left < WIDTH ? left
+                                 : WIDTH;
+    return share{ kv * a.head_dim + col,
+                  n,
+                  vectors && n == WIDTH,
+                  load8<K>(a.q, 0, head * a.head_dim + col, n, false),
+                  {},
+                  -INFINITY,
+                  0 };
 }
 
 /* Collects the partial results of the lanes. After its barrier all threads of the block see them. */
@@ -214,20 +226,24 @@ template <int LANES> __device__ __forceinline__ key_part gather_shares(one_share
         shared.sum[part] = s.sum;
     }
     __syncthreads();
-    return key_part{shared.top, shared.sum, shared.o, THREADS / LANES, LANES * WIDTH};
+    return key_part{ shared.top, shared.sum, shared.o, THREADS / LANES, LANES * WIDTH };
 }
 
 /* The partial results of one head, out of those of all heads. */
 __device__ __forceinline__ key_part of_head(const key_part &all, int64_t head)
 {
-    return key_part{all.top + head * all.n, all.sum + head * all.n, all.o + head * all.n * all.pitch, all.n, all.pitch};
+    return key_part{ all.top + head * all.n, all.sum + head * all.n, all.o + head * all.n * all.pitch, all.n,
+                     all.pitch };
 }
 
 /* A block takes one head and a range of its keys, `each` of them or what is left; at the end each thread takes a
  * feature. With one range only, it writes the result itself. */
-template <types K, int LANES> __global__ void __launch_bounds__(THREADS, 2) attend_keys(struct kern_attention_one a, key_part ranges, int64_t each, bool vectors)
+template <types K, int LANES>
+__global__ void __launch_bounds__(THREADS, 2)
+    attend_keys(struct kern_attention_one a, key_part ranges, int64_t each, bool vectors)
 {
-    const int64_t head = blockIdx.x, range = blockIdx.y, feature = threadIdx.x, end = (range + 1) * each < a.nkeys ? (range + 1) * each : a.nkeys;
+    const int64_t head = blockIdx.x, range = blockIdx.y, feature = threadIdx.x,
+                  end = (range + 1) * each < a.nkeys ? (range + 1) * each : a.nkeys;
     share s = begin_share<K, LANES>(a, head, vectors);
     for (int64_t first = range * each; first < end; first += THREADS / LANES * KEYS<K>)
         take_keys<K, LANES>(s, a, first + threadIdx.x / LANES, end);
@@ -255,7 +271,9 @@ __global__ void __launch_bounds__(THREADS) join_ranges(struct kern_attention_one
     store1<MIXED>(a.o, 0, i, x / sum);
 }
 
-constexpr int64_t BLOCKS = 256, LEAST_RANGE = 256; /* blocks that keep a device busy; fewer keys than this are not worth a second launch */
+constexpr int64_t BLOCKS = 256,
+                  LEAST_RANGE =
+                      256; /* blocks that keep a device busy; fewer keys than this are not worth a second launch */
 static_assert((MOST_DIM + 2) * BLOCKS * sizeof(float) <= CUDA_SCRATCH_BYTES);
 
 /* Number of keys in a range, chosen so that the device gets about BLOCKS blocks. Depends on the shape only. */
@@ -265,9 +283,11 @@ int64_t keys_of_range(const struct kern_attention_one *a)
     return even > LEAST_RANGE ? even : LEAST_RANGE;
 }
 
-template <types K> void run_attend_keys(struct kern_stream *stream, const struct kern_attention_one *a, const key_part &ranges, int64_t each)
+template <types K>
+void run_attend_keys(struct kern_stream *stream, const struct kern_attention_one *a, const key_part &ranges,
+                     int64_t each)
 {
-    const bool vectors = a->head_dim % WIDTH == 0 && aligned({a->k, a->v});
+    const bool vectors = a->head_dim % WIDTH == 0 && aligned({ a->k, a->v });
     const dim3 grid((unsigned)a->nhead, (unsigned)ranges.n);
     if (a->head_dim <= LEAST_LANES * WIDTH)
         launch(stream, attend_keys<K, LEAST_LANES>, grid, THREADS, sizeof(one_shared), *a, ranges, each, vectors);
@@ -280,7 +300,8 @@ template <types K> void run_attend_keys(struct kern_stream *stream, const struct
 bool sound(struct kern_stream *stream, const struct kern_attention_one *a)
 {
     return cuda_check(stream, a->nkeys > 0 && a->head_dim > 0 && a->nkv > 0 && a->nhead % a->nkv == 0 && a->scale > 0,
-                      "attention_one: no keys, query heads that are no multiple of the key heads, or a scale that is not positive") &&
+                      "attention_one: no keys, query heads that are no multiple of the key heads, or a scale that is "
+                      "not positive") &&
            cuda_check(stream, a->head_dim <= MOST_DIM, "attention_one: heads of more than 256 features") &&
            cuda_has_scratch(stream);
 }
@@ -293,14 +314,14 @@ void cuda_gemv(struct kern_stream *stream, const struct kern_gemv *g)
         return;
     for (int from = 0; from < g->nparts; from += PARTS) {
         parts all = {};
-        types kind = types_of({g->x});
+        types kind = types_of({ g->x });
         int64_t nrow = 0;
         all.k = g->k;
         all.x = g->x;
         for (; all.n < PARTS && from + all.n < g->nparts; all.n++) {
             all.part[all.n] = g->parts[from + all.n];
-            all.vectors[all.n] = aligned({all.part[all.n].w, one_row(g->x)});
-            kind = types_of({all.part[all.n].w, g->x}) == kind ? kind : MIXED;
+            all.vectors[all.n] = aligned({ all.part[all.n].w, one_row(g->x) });
+            kind = types_of({ all.part[all.n].w, g->x }) == kind ? kind : MIXED;
             nrow += all.part[all.n].n;
         }
         run_dot_rows(stream, all, kind, nrow);
@@ -313,17 +334,11 @@ void cuda_attention_one(struct kern_stream *stream, const struct kern_attention_
         return;
     const int64_t each = keys_of_range(a), n = (a->nkeys + each - 1) / each, all = a->nhead * n;
     float *scratch = static_cast<float *>(stream->scratch);
-    const key_part ranges = {scratch, scratch + all, scratch + 2 * all, n, a->head_dim};
-    switch (types_of({a->q, a->k, a->v, a->o})) {
-    case ALL_F32:
-        run_attend_keys<ALL_F32>(stream, a, ranges, each);
-        break;
-    case ALL_BF16:
-        run_attend_keys<ALL_BF16>(stream, a, ranges, each);
-        break;
-    case MIXED:
-        run_attend_keys<MIXED>(stream, a, ranges, each);
-        break;
+    const key_part ranges = { scratch, scratch + all, scratch + 2 * all, n, a->head_dim };
+    switch (types_of({ a->q, a->k, a->v, a->o })) {
+    case ALL_F32: run_attend_keys<ALL_F32>(stream, a, ranges, each); break;
+    case ALL_BF16: run_attend_keys<ALL_BF16>(stream, a, ranges, each); break;
+    case MIXED: run_attend_keys<MIXED>(stream, a, ranges, each); break;
     }
     if (n > 1)
         launch(stream, join_ranges, blocks_for(a->nhead * a->head_dim, THREADS), THREADS, 0, *a, ranges);

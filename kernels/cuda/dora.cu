@@ -58,25 +58,20 @@ struct grad_op {
 void cuda_dora_norm(struct kern_stream *stream, const struct kern_dora_norm *d)
 {
     const dim3 grid = blocks_for(d->nrow, 1);
-    switch (types_of({d->w, d->a, d->b})) {
-    case ALL_F32:
-        launch(stream, norm_rows<ALL_F32>, grid, THREADS, sizeof(block_parts<double>), *d);
-        break;
-    case ALL_BF16:
-        launch(stream, norm_rows<ALL_BF16>, grid, THREADS, sizeof(block_parts<double>), *d);
-        break;
-    case MIXED:
-        launch(stream, norm_rows<MIXED>, grid, THREADS, sizeof(block_parts<double>), *d);
-        break;
+    switch (types_of({ d->w, d->a, d->b })) {
+    case ALL_F32: launch(stream, norm_rows<ALL_F32>, grid, THREADS, sizeof(block_parts<double>), *d); break;
+    case ALL_BF16: launch(stream, norm_rows<ALL_BF16>, grid, THREADS, sizeof(block_parts<double>), *d); break;
+    case MIXED: launch(stream, norm_rows<MIXED>, grid, THREADS, sizeof(block_parts<double>), *d); break;
     }
 }
 
 void cuda_dora_scale(struct kern_stream *stream, const struct kern_dora_scale *d)
 {
-    for_eights(stream, {d->u, one_row(d->bias), d->add, d->y}, d->nrow, d->ncol, scale_op{*d});
+    for_eights(stream, { d->u, one_row(d->bias), d->add, d->y }, d->nrow, d->ncol, scale_op{ *d });
 }
 
 void cuda_dora_grad(struct kern_stream *stream, const struct kern_dora_grad *d)
 {
-    sum_rows_by_blocks(stream, {d->dy, d->u}, aligned({d->dy, d->u}), d->nrow, d->ncol, grad_op{*d}, d->dm, d->scratch);
+    sum_rows_by_blocks(stream, { d->dy, d->u }, aligned({ d->dy, d->u }), d->nrow, d->ncol, grad_op{ *d }, d->dm,
+                       d->scratch);
 }

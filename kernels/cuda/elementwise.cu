@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Casts, sums of matrices, SwiGLU: what works on elements alone. Each result is computed before it is stored, as it may lie over an operand. */
+/* Casts, sums of matrices, SwiGLU: what works on elements alone. Each result is computed before it is stored, as it may
+ * lie over an operand. */
 #include "cuda/ops.h"
 #include "cuda/vec.cuh"
 
@@ -70,7 +71,8 @@ struct swiglu_grad_op {
     struct kern_swiglu_grad r;
     template <types K> __device__ void at(int64_t row, int64_t col, int n, bool whole) const
     {
-        const f8 g = load8<K>(r.gate, row, col, n, whole), u = load8<K>(r.up, row, col, n, whole), d = load8<K>(r.dy, row, col, n, whole);
+        const f8 g = load8<K>(r.gate, row, col, n, whole), u = load8<K>(r.up, row, col, n, whole),
+                 d = load8<K>(r.dy, row, col, n, whole);
         f8 dgate, dup, y;
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
@@ -90,25 +92,28 @@ struct swiglu_grad_op {
 
 void cuda_cast(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, int64_t nrow, int64_t ncol)
 {
-    for_elements(stream, {dst, src}, nrow, ncol, cast_op{dst, src});
+    for_elements(stream, { dst, src }, nrow, ncol, cast_op{ dst, src });
 }
 
-void cuda_add(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat a, struct kern_cmat b, int64_t nrow, int64_t ncol)
+void cuda_add(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat a, struct kern_cmat b, int64_t nrow,
+              int64_t ncol)
 {
-    for_elements(stream, {dst, a, b}, nrow, ncol, add_op{dst, a, b});
+    for_elements(stream, { dst, a, b }, nrow, ncol, add_op{ dst, a, b });
 }
 
-void cuda_scale(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, float factor, int64_t nrow, int64_t ncol)
+void cuda_scale(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, float factor, int64_t nrow,
+                int64_t ncol)
 {
-    for_elements(stream, {dst, src}, nrow, ncol, scale_op{dst, src, factor});
+    for_elements(stream, { dst, src }, nrow, ncol, scale_op{ dst, src, factor });
 }
 
-void cuda_swiglu(struct kern_stream *stream, struct kern_mat y, struct kern_cmat gate, struct kern_cmat up, int64_t nrow, int64_t ncol)
+void cuda_swiglu(struct kern_stream *stream, struct kern_mat y, struct kern_cmat gate, struct kern_cmat up,
+                 int64_t nrow, int64_t ncol)
 {
-    for_elements(stream, {y, gate, up}, nrow, ncol, swiglu_op{y, gate, up});
+    for_elements(stream, { y, gate, up }, nrow, ncol, swiglu_op{ y, gate, up });
 }
 
 void cuda_swiglu_grad(struct kern_stream *stream, const struct kern_swiglu_grad *r)
 {
-    for_elements(stream, {r->gate, r->up, r->dy, r->dgate, r->dup, r->y}, r->nrow, r->ncol, swiglu_grad_op{*r});
+    for_elements(stream, { r->gate, r->up, r->dy, r->dgate, r->dup, r->y }, r->nrow, r->ncol, swiglu_grad_op{ *r });
 }

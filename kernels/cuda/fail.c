@@ -26,12 +26,13 @@ bool cuda_check(struct kern_stream *stream, bool ok, const char *words)
 
 bool cuda_has_scratch(struct kern_stream *stream)
 {
-    return cuda_check(stream, stream->scratch, "what needs scratch memory, on a stream that goes ahead of others and has none");
+    return cuda_check(stream, stream->scratch,
+                      "what needs scratch memory, on a stream that goes ahead of others and has none");
 }
 
 void cuda_fault_report(struct kern_stream *stream, const struct cuda_fault *f)
 {
     if (f->kind == CUDA_FAULT_INDEX || f->kind == CUDA_FAULT_TARGET)
-        cuda_fail(stream, KERN_ERR_ARG, "row %lld: %s %d is not one of %lld", (long long)f->row, f->kind == CUDA_FAULT_INDEX ? "index" : "target", (int)f->value,
-                  (long long)f->limit);
+        cuda_fail(stream, KERN_ERR_ARG, "row %lld: %s %d is not one of %lld", (long long)f->row,
+                  f->kind == CUDA_FAULT_INDEX ? "index" : "target", (int)f->value, (long long)f->limit);
 }

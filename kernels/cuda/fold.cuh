@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums over tokens: partial sums of each block of KERN_ROW_BLOCK rows, then their fold in order, ((dst + p0) + p1) + …, as on the CPU. */
+/* Sums over tokens: partial sums of each block of KERN_ROW_BLOCK rows, then their fold in order, ((dst + p0) + p1) + …,
+ * as on the CPU. */
 #ifndef CUDA_FOLD_CUH
 #define CUDA_FOLD_CUH
 
@@ -8,7 +9,8 @@
 /* dst[j] += parts[0][j] + parts[1][j] …; parts: (npart, ncol). */
 void cuda_fold(struct kern_stream *stream, float *dst, const float *parts, int64_t npart, int64_t ncol);
 
-/* The blocks' partial sums of what op.value<types>(row, col, n, whole) gives, for each eight columns: parts (blocks of rows, ncol). */
+/* The blocks' partial sums of what op.value<types>(row, col, n, whole) gives, for each eight columns: parts (blocks of
+ * rows, ncol). */
 template <types K, typename Op> __global__ void __launch_bounds__(THREADS) sum_row_blocks(Op op, eights e, float *parts)
 {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, col = i * WIDTH, block = blockIdx.y;
@@ -39,23 +41,18 @@ enum { MOST_ROW_BLOCKS = 65535 }; /* of a grid's second dimension: 8 million row
 
 /* vectors: eights start at multiples of 16 bytes. */
 template <typename Op>
-void sum_rows_by_blocks(struct kern_stream *stream, std::initializer_list<operand> all, bool vectors, int64_t nrow, int64_t ncol, Op op, float *dst, float *parts)
+void sum_rows_by_blocks(struct kern_stream *stream, std::initializer_list<operand> all, bool vectors, int64_t nrow,
+                        int64_t ncol, Op op, float *dst, float *parts)
 {
-    const eights e = {nrow, ncol, (ncol + WIDTH - 1) / WIDTH, vectors};
+    const eights e = { nrow, ncol, (ncol + WIDTH - 1) / WIDTH, vectors };
     const int64_t nblock = kern_row_blocks(nrow);
     if (!cuda_check(stream, nblock <= MOST_ROW_BLOCKS, "sum over rows: more rows than 8 million"))
         return;
     const dim3 grid(blocks_for(e.per_row, THREADS).x, (unsigned)nblock);
     switch (types_of(all)) {
-    case ALL_F32:
-        launch(stream, sum_row_blocks<ALL_F32, Op>, grid, THREADS, 0, op, e, parts);
-        break;
-    case ALL_BF16:
-        launch(stream, sum_row_blocks<ALL_BF16, Op>, grid, THREADS, 0, op, e, parts);
-        break;
-    case MIXED:
-        launch(stream, sum_row_blocks<MIXED, Op>, grid, THREADS, 0, op, e, parts);
-        break;
+    case ALL_F32: launch(stream, sum_row_blocks<ALL_F32, Op>, grid, THREADS, 0, op, e, parts); break;
+    case ALL_BF16: launch(stream, sum_row_blocks<ALL_BF16, Op>, grid, THREADS, 0, op, e, parts); break;
+    case MIXED: launch(stream, sum_row_blocks<MIXED, Op>, grid, THREADS, 0, op, e, parts); break;
     }
     cuda_fold(stream, dst, parts, nblock, ncol);
 }

@@ -90,7 +90,7 @@ void add_bias(chain &c)
     if (!g->bias.data || done)
         return;
     move_sum_to_c(c);
-    for_eights(c.stream, {g->c, one_row(g->bias)}, g->m, g->n, bias_op{g->c, g->bias});
+    for_eights(c.stream, { g->c, one_row(g->bias) }, g->m, g->n, bias_op{ g->c, g->bias });
 }
 
 bool sound(struct kern_stream *stream, const struct kern_gemm *g)
@@ -100,7 +100,8 @@ bool sound(struct kern_stream *stream, const struct kern_gemm *g)
         const struct kern_lowrank *r = &g->lowrank[i];
         rows = rows && r->row0 >= 0 && r->nrow >= 0 && r->nrow <= g->m - r->row0 && r->r >= 0;
     }
-    return cuda_check(stream, g->m >= 0 && g->n >= 0 && g->k >= 0 && !(g->trans_a && g->trans_b), "gemm: negative shape, or both operands transposed") &&
+    return cuda_check(stream, g->m >= 0 && g->n >= 0 && g->k >= 0 && !(g->trans_a && g->trans_b),
+                      "gemm: negative shape, or both operands transposed") &&
            cuda_check(stream, rows, "gemm: a low-rank part outside of the rows");
 }
 
@@ -110,7 +111,7 @@ void cuda_gemm(struct kern_stream *stream, const struct kern_gemm *g)
 {
     if (!sound(stream, g) || g->m == 0 || g->n == 0)
         return;
-    chain c = {stream, g, g->add};
+    chain c = { stream, g, g->add };
     for (int i = 0; i < g->nlowrank; i++)
         add_lowrank(c, g->lowrank[i]);
     add_product(c);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Recordings, as CUDA's graphs: what is put on a stream is captured, and launched again by one call. The table's operations are fit for it: they start kernels and
- * copy between places that stay, with arguments that travel by value, and cuBLASLt works in the stream's own scratch. */
+/* Recordings, as CUDA's graphs: what is put on a stream is captured, and launched again by one call. The table's
+ * operations are fit for it: they start kernels and copy between places that stay, with arguments that travel by value,
+ * and cuBLASLt works in the stream's own scratch. */
 #include "cuda/device.h"
 #include "cuda/stream.h"
 
@@ -22,8 +23,10 @@ struct kern_recording *cuda_recorded(struct kern_stream *s)
     struct kern_recording *r = calloc(1, sizeof(*r));
     cudaGraph_t graph = NULL;
     cudaError_t rc = cudaStreamEndCapture(s->handle, &graph);
-    bool there = rc == cudaSuccess && r && s->status == KERN_OK && cudaGraphInstantiateWithFlags(&r->graph, graph, 0) == cudaSuccess;
-    there = there && cudaGraphUpload(r->graph, s->handle) == cudaSuccess; /* what it takes of the device's memory it takes now */
+    bool there = rc == cudaSuccess && r && s->status == KERN_OK &&
+                 cudaGraphInstantiateWithFlags(&r->graph, graph, 0) == cudaSuccess;
+    there = there &&
+            cudaGraphUpload(r->graph, s->handle) == cudaSuccess; /* what it takes of the device's memory it takes now */
     if (graph)
         cudaGraphDestroy(graph);
     if (there)

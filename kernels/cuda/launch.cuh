@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a .cu file starts its kernels and what a kernel may use: CUDA's own words under nvcc; under a C++ compiler the shim, which gives them the same meaning
- * on the CPU, slowly. Kernels use blocks of one dimension, whole warps, and shared memory by shared_memory<T>() alone. */
+/* How a .cu file starts its kernels and what a kernel may use: CUDA's own words under nvcc; under a C++ compiler the
+ * shim, which gives them the same meaning on the CPU, slowly. Kernels use blocks of one dimension, whole warps, and
+ * shared memory by shared_memory<T>() alone. */
 #ifndef CUDA_LAUNCH_CUH
 #define CUDA_LAUNCH_CUH
 
@@ -14,22 +15,26 @@ enum { PLAIN_SHARED_BYTES = 48 << 10 }; /* more has to be asked for */
 
 /* Grids of no blocks are no work. */
 template <typename... Params, typename... Args>
-void launch(struct kern_stream *stream, void (*kernel)(Params...), dim3 grid, unsigned nthread, size_t shared_nbytes, Args... args)
+void launch(struct kern_stream *stream, void (*kernel)(Params...), dim3 grid, unsigned nthread, size_t shared_nbytes,
+            Args... args)
 {
     if (stream->status || grid.x == 0 || grid.y == 0 || grid.z == 0)
         return;
     cudaError_t e = cudaSuccess;
     if (shared_nbytes > PLAIN_SHARED_BYTES)
-        e = cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_nbytes);
+        e = cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 (int)shared_nbytes);
     cudaLaunchConfig_t how = {};
     how.gridDim = grid;
     how.blockDim = dim3(nthread);
     how.dynamicSmemBytes = shared_nbytes;
     how.stream = static_cast<cudaStream_t>(stream->handle);
     if (e == cudaSuccess)
-        e = cudaLaunchKernelEx(&how, kernel, args...); /* its own answer, not the thread's last: that may be an older call's */
+        /* its own answer, not the thread's last: that may be an older call's */
+        e = cudaLaunchKernelEx(&how, kernel, args...);
     if (e != cudaSuccess)
-        cuda_fail(stream, KERN_ERR_LIBRARY, "CUDA: a kernel of %u x %u x %u blocks: %s", grid.x, grid.y, grid.z, cudaGetErrorString(e));
+        cuda_fail(stream, KERN_ERR_LIBRARY, "CUDA: a kernel of %u x %u x %u blocks: %s", grid.x, grid.y, grid.z,
+                  cudaGetErrorString(e));
 }
 
 template <typename T> __device__ __forceinline__ T &shared_memory()
@@ -42,7 +47,8 @@ template <typename T> __device__ __forceinline__ T &shared_memory()
 #include "cuda/shim/shim.h"
 #endif
 
-/* Blocks of a kernel whose thread i does piece i. More pieces than a grid holds are no matrix that a device's memory could take. */
+/* Blocks of a kernel whose thread i does piece i. More pieces than a grid holds are no matrix that a device's memory
+ * could take. */
 static inline dim3 blocks_for(int64_t npieces, int64_t nthread)
 {
     return dim3((unsigned)((npieces + nthread - 1) / nthread));

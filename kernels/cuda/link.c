@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL, found when ranks are linked and not before: its library is large, and one rank needs none. Communicators do not block, so that a rank which waits for
- * others sees that one of them is gone. */
+/* NCCL, found when ranks are linked and not before: its library is large, and one rank needs none. Communicators do not
+ * block, so that a rank which waits for others sees that one of them is gone. */
 #include <kernels/link.h>
 
 #include "cuda/device.h"
@@ -22,8 +22,19 @@ _Static_assert(KERN_LINK_ID_BYTES == NCCL_UNIQUE_ID_BYTES, "an id is NCCL's");
 
 /* What of NCCL is called. */
 #define CALLS(X) \
-    X(ncclGetUniqueId) X(ncclCommInitRankConfig) X(ncclCommGetAsyncError) X(ncclCommAbort) X(ncclCommDestroy) X(ncclCommFinalize) X(ncclGroupStart) \
-    X(ncclGroupEnd) X(ncclAllGather) X(ncclSend) X(ncclRecv) X(ncclGetErrorString) X(ncclGetLastError)
+    X(ncclGetUniqueId) \
+    X(ncclCommInitRankConfig) \
+    X(ncclCommGetAsyncError) \
+    X(ncclCommAbort) \
+    X(ncclCommDestroy) \
+    X(ncclCommFinalize) \
+    X(ncclGroupStart) \
+    X(ncclGroupEnd) \
+    X(ncclAllGather) \
+    X(ncclSend) \
+    X(ncclRecv) \
+    X(ncclGetErrorString) \
+    X(ncclGetLastError)
 
 static struct {
     pthread_mutex_t lock;
@@ -31,14 +42,15 @@ static struct {
 #define POINTER(name) __typeof__(&name) name;
     CALLS(POINTER)
 #undef POINTER
-} nccl = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} nccl = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 struct kern_link {
     ncclComm_t comm; /* NULL: aborted, or never there */
     pthread_mutex_t lock;
     int status;
     char message[KERN_MESSAGE_BYTES];
-    bool grouped; /* between begin and end, with the lock: what is put into a group is not freed meanwhile. (None of these calls waits.) */
+    bool grouped; /* between begin and end, with the lock: what is put into a group is not freed meanwhile. (None of
+                     these calls waits.) */
     bool (*broken)(void *ctx);
     void *ctx;
 };
@@ -82,7 +94,8 @@ static void fail(struct kern_link *l, const char *what, ncclResult_t code)
     if (l->status)
         return;
     l->status = KERN_ERR_LIBRARY;
-    snprintf(l->message, sizeof(l->message), "%s: %s%s%.*s", what, nccl.ncclGetErrorString(code), length ? "; " : "", length, length ? more : "");
+    snprintf(l->message, sizeof(l->message), "%s: %s%s%.*s", what, nccl.ncclGetErrorString(code), length ? "; " : "",
+             length, length ? more : "");
 }
 
 static uint64_t now_ns(void)
@@ -92,10 +105,11 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* A launch, which NCCL leaves to a thread of its own, takes some ten microseconds; connecting takes as long as others do. */
+/* A launch, which NCCL leaves to a thread of its own, takes some ten microseconds; connecting takes as long as others
+ * do. */
 static void pause_since(uint64_t since)
 {
-    const struct timespec nap = {0, NAP_NS};
+    const struct timespec nap = { 0, NAP_NS };
     if (now_ns() - since < EAGER_NS)
         sched_yield();
     else
@@ -142,7 +156,8 @@ static int link_status(struct kern_link *l, char *message)
 {
     ncclResult_t code = ncclSuccess;
     pthread_mutex_lock(&l->lock);
-    if (l->comm && !l->status && nccl.ncclCommGetAsyncError(l->comm, &code) == ncclSuccess && code != ncclSuccess && code != ncclInProgress)
+    if (l->comm && !l->status && nccl.ncclCommGetAsyncError(l->comm, &code) == ncclSuccess && code != ncclSuccess &&
+        code != ncclInProgress)
         fail(l, "a link failed", code);
     int status = l->status;
     if (status)
@@ -179,7 +194,8 @@ static void link_close(struct kern_link *l)
     free(l);
 }
 
-static int link_open(const unsigned char *id, uint32_t rank, uint32_t nranks, int index, bool (*broken)(void *ctx), void *ctx, struct kern_link **out, char *message)
+static int link_open(const unsigned char *id, uint32_t rank, uint32_t nranks, int index, bool (*broken)(void *ctx),
+                     void *ctx, struct kern_link **out, char *message)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId theirs;
@@ -198,7 +214,9 @@ static int link_open(const unsigned char *id, uint32_t rank, uint32_t nranks, in
     config.blocking = 0;
     memcpy(theirs.internal, id, KERN_LINK_ID_BYTES);
     cudaError_t set = (cudaError_t)cuda_use(index);
-    ncclResult_t code = set == cudaSuccess ? nccl.ncclCommInitRankConfig(&l->comm, (int)nranks, theirs, (int)rank, &config) : ncclUnhandledCudaError;
+    ncclResult_t code = set == cudaSuccess
+                            ? nccl.ncclCommInitRankConfig(&l->comm, (int)nranks, theirs, (int)rank, &config)
+                            : ncclUnhandledCudaError;
     wait_for_nccl(l, "its communicator", code);
     rc = link_status(l, message);
     if (rc == KERN_OK)
@@ -259,5 +277,14 @@ static void receive(struct kern_link *l, struct kern_stream *s, void *data, size
         check(l, "receiving between devices", nccl.ncclRecv(data, nbytes, ncclUint8, (int)from, l->comm, s->handle));
 }
 
-const struct kern_links cuda_links = {.name = "NCCL", .make_id = make_id, .open = link_open, .close = link_close, .abort = link_abort, .status = link_status,
-                                      .begin = begin, .all_gather = all_gather, .send = send, .receive = receive, .end = end};
+const struct kern_links cuda_links = { .name = "NCCL",
+                                       .make_id = make_id,
+                                       .open = link_open,
+                                       .close = link_close,
+                                       .abort = link_abort,
+                                       .status = link_status,
+                                       .begin = begin,
+                                       .all_gather = all_gather,
+                                       .send = send,
+                                       .receive = receive,
+                                       .end = end };

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One launch for a list of pieces of work: each has its blocks, and a block finds out whose it is. The list goes to the stream's scratch memory. */
+/* One launch for a list of pieces of work: each has its blocks, and a block finds out whose it is. The list goes to the
+ * stream's scratch memory. */
 #ifndef CUDA_LISTS_CUH
 #define CUDA_LISTS_CUH
 
 #include "cuda/upload.cuh"
 
-/* As T::block0: its first block. The last one that does not begin after this block; those with blocks only are in the list. */
+/* As T::block0: its first block. The last one that does not begin after this block; those with blocks only are in the
+ * list. */
 template <typename T> __device__ __forceinline__ const T &my_entry(const T *entries, int n)
 {
     int low = 0, high = n;
@@ -19,7 +21,7 @@ template <typename T> __device__ __forceinline__ const T &my_entry(const T *entr
 /* A list on its way to the device. */
 template <typename T> struct list {
     struct kern_stream *stream;
-    int n;           /* there, or in `some` */
+    int n; /* there, or in `some` */
     int64_t nblock;
     T some[sizeof(upload_words) / sizeof(T)]; /* those that are not there yet: one launch's */
 };

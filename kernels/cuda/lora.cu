@@ -48,7 +48,7 @@ void grad_a(struct kern_stream *stream, const struct kern_lora *l, const struct 
     p.m = s->r, p.n = l->nin, p.k = s->nrow;
     p.a = kern_const(rows_from(l->ds, s->row0)), p.trans_a = true;
     p.b = rows_from(l->x, s->row0);
-    p.c = kern_mat{s->da, s->pitch_da, KERN_F32}, p.add = kern_const(p.c);
+    p.c = kern_mat{ s->da, s->pitch_da, KERN_F32 }, p.add = kern_const(p.c);
     p.alpha = keep_scale(s);
     cuda_product_masked_b(stream, &p, &dropout);
 }
@@ -59,7 +59,7 @@ void grad_b(struct kern_stream *stream, const struct kern_lora *l, const struct 
     p.m = l->nout, p.n = s->r, p.k = s->nrow;
     p.a = rows_from(l->dy, s->row0), p.trans_a = true;
     p.b = kern_const(rows_from(l->s, s->row0));
-    p.c = kern_mat{s->db, s->pitch_db, KERN_F32}, p.add = kern_const(p.c);
+    p.c = kern_mat{ s->db, s->pitch_db, KERN_F32 }, p.add = kern_const(p.c);
     p.alpha = 1;
     cuda_product(stream, &p);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cross-entropy: a block of threads a row of logits. The row is read once for its maximum and sum, and once more for its gradient: from the cache as far as the
- * rows that are being read fit there, and they are few, as a block is as large as can be. */
+/* Cross-entropy: a block of threads a row of logits. The row is read once for its maximum and sum, and once more for
+ * its gradient: from the cache as far as the rows that are being read fit there, and they are few, as a block is as
+ * large as can be. */
 #include "cuda/ops.h"
 #include "cuda/reduce.cuh"
 #include "cuda/rows.cuh"
@@ -13,8 +14,11 @@ struct soft {
     float top, sum;
 };
 
-enum { ROW_THREADS = 1024 }; /* a multiprocessor has one such block at a time: two would have to do with 32 registers a thread */
-template <types K> constexpr int AHEAD = K == ALL_BF16 ? 4 : 2; /* eights of a thread that are on their way before the first is used */
+enum {
+    ROW_THREADS = 1024
+}; /* a multiprocessor has one such block at a time: two would have to do with 32 registers a thread */
+template <types K>
+constexpr int AHEAD = K == ALL_BF16 ? 4 : 2; /* eights of a thread that are on their way before the first is used */
 
 struct entropy_shared {
     soft part[ROW_THREADS / WARP];
@@ -30,14 +34,14 @@ __device__ __forceinline__ float bring(soft s, float top)
 __device__ __forceinline__ soft join(soft a, soft b)
 {
     const float top = fmaxf(a.top, b.top);
-    return soft{top, bring(a, top) + bring(b, top)};
+    return soft{ top, bring(a, top) + bring(b, top) };
 }
 
 __device__ __forceinline__ soft join_block(entropy_shared &shared, soft s)
 {
 #pragma unroll
     for (int with = WARP / 2; with > 0; with /= 2)
-        s = join(s, soft{__shfl_xor_sync(~0u, s.top, with), __shfl_xor_sync(~0u, s.sum, with)});
+        s = join(s, soft{ __shfl_xor_sync(~0u, s.top, with), __shfl_xor_sync(~0u, s.sum, with) });
     if (threadIdx.x % WARP == 0)
         shared.part[threadIdx.x / WARP] = s;
     __syncthreads();
@@ -56,7 +60,8 @@ __device__ __forceinline__ int eight_of(int64_t from, int i, int64_t ncol, int64
 
 /* A thread's eights of a stretch. */
 template <types K>
-__device__ __forceinline__ void load_eights(raw8<K> x[AHEAD<K>], const struct kern_cross_entropy &e, int64_t row, int64_t from, bool vectors)
+__device__ __forceinline__ void load_eights(raw8<K> x[AHEAD<K>], const struct kern_cross_entropy &e, int64_t row,
+                                            int64_t from, bool vectors)
 {
     int64_t col;
 #pragma unroll
@@ -76,8 +81,10 @@ __device__ __forceinline__ f8 only(f8 x, int n)
     return x;
 }
 
-/* Eights of a stretch go to the sum together: it is brought to a new maximum once. Of no maximum, or an infinite one, nothing is taken off: it would make NaNs. */
-template <types K> __device__ __forceinline__ soft add_eights(soft s, const raw8<K> x[AHEAD<K>], int64_t from, int64_t ncol)
+/* Eights of a stretch go to the sum together: it is brought to a new maximum once. Of no maximum, or an infinite one,
+ * nothing is taken off: it would make NaNs. */
+template <types K>
+__device__ __forceinline__ soft add_eights(soft s, const raw8<K> x[AHEAD<K>], int64_t from, int64_t ncol)
 {
     int64_t col;
     float top = s.top;
@@ -89,7 +96,7 @@ template <types K> __device__ __forceinline__ soft add_eights(soft s, const raw8
             top = fmaxf(top, v.v[j]);
     }
     const float off = top - top == 0 ? top : 0.0f;
-    s = soft{top, bring(s, top)};
+    s = soft{ top, bring(s, top) };
 #pragma unroll
     for (int i = 0; i < AHEAD<K>; i++) {
         const f8 v = only(unpack(x[i]), eight_of(from, i, ncol, &col));
@@ -100,9 +107,10 @@ template <types K> __device__ __forceinline__ soft add_eights(soft s, const raw8
     return s;
 }
 
-template <types K> __device__ __forceinline__ soft read_row(const struct kern_cross_entropy &e, int64_t row, bool vectors)
+template <types K>
+__device__ __forceinline__ soft read_row(const struct kern_cross_entropy &e, int64_t row, bool vectors)
 {
-    soft s = {-INFINITY, 0};
+    soft s = { -INFINITY, 0 };
     for (int64_t from = 0; from < e.ncol; from += AHEAD<K> * ROW_THREADS * WIDTH) {
         raw8<K> x[AHEAD<K>];
         load_eights<K>(x, e, row, from, vectors);
@@ -111,8 +119,11 @@ template <types K> __device__ __forceinline__ soft read_row(const struct kern_cr
     return s;
 }
 
-/* Forward through the row, a stretch of all threads at a time, each read by all before one writes: the gradient may lie over the logits, at half their width. */
-template <types K> __device__ __forceinline__ void write_row(const struct kern_cross_entropy &e, int64_t row, bool vectors, soft s, float scale)
+/* Forward through the row, a stretch of all threads at a time, each read by all before one writes: the gradient may lie
+ * over the logits, at half their width. */
+template <types K>
+__device__ __forceinline__ void write_row(const struct kern_cross_entropy &e, int64_t row, bool vectors, soft s,
+                                          float scale)
 {
     const int64_t target = e.target[row];
     for (int64_t from = 0; from < e.ncol; from += AHEAD<K> * ROW_THREADS * WIDTH) {
@@ -145,7 +156,9 @@ __device__ __forceinline__ void skip_row(const struct kern_cross_entropy &e, int
     }
 }
 
-template <types K> __global__ void __launch_bounds__(ROW_THREADS) entropy_rows(struct kern_cross_entropy e, const struct cuda_fault *fault, bool vectors)
+template <types K>
+__global__ void __launch_bounds__(ROW_THREADS)
+    entropy_rows(struct kern_cross_entropy e, const struct cuda_fault *fault, bool vectors)
 {
     entropy_shared &shared = shared_memory<entropy_shared>();
     const int64_t row = blockIdx.x;
@@ -168,10 +181,10 @@ template <types K> __global__ void __launch_bounds__(ROW_THREADS) entropy_rows(s
 
 void cuda_cross_entropy(struct kern_stream *stream, const struct kern_cross_entropy *e)
 {
-    const bool vectors = aligned({e->logits, e->dlogits});
+    const bool vectors = aligned({ e->logits, e->dlogits });
     const dim3 grid((unsigned)e->nrow);
     cuda_check_indices(stream, e->target, e->nrow, INT32_MIN, e->ncol, CUDA_FAULT_TARGET);
-    switch (types_of({e->logits, e->dlogits})) {
+    switch (types_of({ e->logits, e->dlogits })) {
     case ALL_F32:
         launch(stream, entropy_rows<ALL_F32>, grid, ROW_THREADS, sizeof(entropy_shared), *e, stream->fault, vectors);
         break;

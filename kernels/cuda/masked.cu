@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products with dropout: what is masked is made in the stream's panel, some rows at a time, and the library multiplies. */
+/* Products with dropout: what is masked is made in the stream's panel, some rows at a time, and the library multiplies.
+ */
 #include "cuda/product.cuh"
 #include "cuda/random.cuh"
 
@@ -37,7 +38,7 @@ struct panel panel_of(struct kern_stream *stream, int64_t ncol, enum kern_dtype 
     if (!cuda_has_scratch(stream))
         return {};
     const int64_t fit = (int64_t)(stream->panel_nbytes / (size_t)kern_dtype_bytes(dtype)) / ncol;
-    const struct panel p = {{stream->panel, ncol, dtype}, fit > WHOLE ? fit / WHOLE * WHOLE : fit};
+    const struct panel p = { { stream->panel, ncol, dtype }, fit > WHOLE ? fit / WHOLE * WHOLE : fit };
     cuda_check(stream, p.nrow > 0, "dropout: a row wider than a stream's panel");
     return p;
 }
@@ -53,10 +54,11 @@ struct kern_dropout from_row(struct kern_dropout d, int64_t row)
     return d;
 }
 
-void mask(struct kern_stream *stream, const struct panel &to, struct kern_cmat x, int64_t row, int64_t nrow, const struct kern_dropout &d)
+void mask(struct kern_stream *stream, const struct panel &to, struct kern_cmat x, int64_t row, int64_t nrow,
+          const struct kern_dropout &d)
 {
     const struct kern_cmat from = rows_from(x, row);
-    for_eights(stream, {to.m, from}, nrow, to.m.pitch, dropout_op{to.m, from, from_row(d, row), 1});
+    for_eights(stream, { to.m, from }, nrow, to.m.pitch, dropout_op{ to.m, from, from_row(d, row), 1 });
 }
 
 struct kern_cmat sum_so_far(const struct product &p, int64_t row)
@@ -107,6 +109,7 @@ void cuda_product_masked_c(struct kern_stream *stream, const struct product *p, 
         n = some(c, row, p->m);
         part.m = n, part.a = rows_from(p->a, row), part.c = c.m, part.add = kern_cmat{};
         cuda_product(stream, &part);
-        for_eights(stream, {to, add, c.m}, n, p->n, add_masked_op{to, add, kern_const(c.m), from_row(*d, row), 1.0f / (1.0f - d->p)});
+        for_eights(stream, { to, add, c.m }, n, p->n,
+                   add_masked_op{ to, add, kern_const(c.m), from_row(*d, row), 1.0f / (1.0f - d->p) });
     }
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one file that knows cuBLASLt: products by the kernel that its heuristics name first for a shape, asked once and kept. fp32 is never TF32, and sums that are
- * split along k are added up in fp32 in an order of their own, without atomics: the same call gives the same bits. */
+/* The one file that knows cuBLASLt: products by the kernel that its heuristics name first for a shape, asked once and
+ * kept. fp32 is never TF32, and sums that are split along k are added up in fp32 in an order of their own, without
+ * atomics: the same call gives the same bits. */
 #include "cuda/matmul.h"
 
 #include <cublasLt.h>
@@ -54,7 +55,7 @@ static void choice_clear(struct choice *c)
 {
     if (c->desc)
         cublasLtMatmulDescDestroy(c->desc);
-    cublasLtMatrixLayout_t all[] = {c->a, c->b, c->c, c->d};
+    cublasLtMatrixLayout_t all[] = { c->a, c->b, c->c, c->d };
     for (int i = 0; i < 4; i++)
         if (all[i])
             cublasLtMatrixLayoutDestroy(all[i]);
@@ -96,12 +97,15 @@ static cudaDataType_t type_of(enum kern_dtype dtype)
     return dtype == KERN_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-/* The library's matrices have their columns together: ours are theirs transposed, so that D = A·B is D' = B'·A', and our B is its first operand. */
+/* The library's matrices have their columns together: ours are theirs transposed, so that D = A·B is D' = B'·A', and
+ * our B is its first operand. */
 static cublasStatus_t layouts(struct choice *c, const struct cuda_matmul *p)
 {
-    cublasStatus_t rc = cublasLtMatrixLayoutCreate(&c->a, type_of(p->in), (uint64_t)(p->trans_b ? p->k : p->n), (uint64_t)(p->trans_b ? p->n : p->k), p->ldb);
+    cublasStatus_t rc = cublasLtMatrixLayoutCreate(&c->a, type_of(p->in), (uint64_t)(p->trans_b ? p->k : p->n),
+                                                   (uint64_t)(p->trans_b ? p->n : p->k), p->ldb);
     if (rc == CUBLAS_STATUS_SUCCESS)
-        rc = cublasLtMatrixLayoutCreate(&c->b, type_of(p->in), (uint64_t)(p->trans_a ? p->m : p->k), (uint64_t)(p->trans_a ? p->k : p->m), p->lda);
+        rc = cublasLtMatrixLayoutCreate(&c->b, type_of(p->in), (uint64_t)(p->trans_a ? p->m : p->k),
+                                        (uint64_t)(p->trans_a ? p->k : p->m), p->lda);
     if (rc == CUBLAS_STATUS_SUCCESS)
         rc = cublasLtMatrixLayoutCreate(&c->c, type_of(p->out), (uint64_t)p->n, (uint64_t)p->m, p->ldc);
     if (rc == CUBLAS_STATUS_SUCCESS)
@@ -111,18 +115,20 @@ static cublasStatus_t layouts(struct choice *c, const struct cuda_matmul *p)
 
 static cublasStatus_t describe(struct choice *c, const struct cuda_matmul *p)
 {
-    const cublasOperation_t first = p->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, second = p->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t first = p->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N,
+                            second = p->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasLtEpilogue_t epilogue = p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     const int32_t bias_type = (int32_t)type_of(p->out);
     const struct {
         cublasLtMatmulDescAttributes_t name;
         const void *value;
         size_t nbytes;
-    } all[] = {{CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof(first)},
-               {CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second)},
-               {CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)},
-               {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof(bias_type)},
-               {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof(p->bias)}}; /* which the choice looks at for its alignment */
+    } all[] = { { CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof(first) },
+                { CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second) },
+                { CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue) },
+                { CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof(bias_type) },
+                { CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias,
+                  sizeof(p->bias) } }; /* which the choice looks at for its alignment */
     cublasStatus_t rc = cublasLtMatmulDescCreate(&c->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]) && rc == CUBLAS_STATUS_SUCCESS; i++)
         rc = cublasLtMatmulDescSetAttribute(c->desc, all[i].name, all[i].value, all[i].nbytes);
@@ -138,12 +144,12 @@ static cublasStatus_t prefer(cublasLtMatmulPreference_t preference, const struct
         cublasLtMatmulPreferenceAttributes_t name;
         const void *value;
         size_t nbytes;
-    } all[] = {{CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace)},
-               {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction, sizeof(reduction)},
-               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &k->align_b, sizeof(uint32_t)},
-               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &k->align_a, sizeof(uint32_t)},
-               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &k->align_c, sizeof(uint32_t)},
-               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &k->align_d, sizeof(uint32_t)}};
+    } all[] = { { CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace) },
+                { CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction, sizeof(reduction) },
+                { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &k->align_b, sizeof(uint32_t) },
+                { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &k->align_a, sizeof(uint32_t) },
+                { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &k->align_c, sizeof(uint32_t) },
+                { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &k->align_d, sizeof(uint32_t) } };
     cublasStatus_t rc = CUBLAS_STATUS_SUCCESS;
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]) && rc == CUBLAS_STATUS_SUCCESS; i++)
         rc = cublasLtMatmulPreferenceSetAttribute(preference, all[i].name, all[i].value, all[i].nbytes);
@@ -154,7 +160,8 @@ static cublasStatus_t choose(struct cuda_matmuls *m, struct choice *c, cublasLtM
 {
     cublasLtMatmulHeuristicResult_t best;
     int n = 0;
-    cublasStatus_t rc = cublasLtMatmulAlgoGetHeuristic(m->handle, c->desc, c->a, c->b, c->c, c->d, preference, 1, &best, &n);
+    cublasStatus_t rc =
+        cublasLtMatmulAlgoGetHeuristic(m->handle, c->desc, c->a, c->b, c->c, c->d, preference, 1, &best, &n);
     c->runs = rc == CUBLAS_STATUS_SUCCESS && n == 1 && best.state == CUBLAS_STATUS_SUCCESS;
     if (c->runs)
         c->algo = best.algo;
@@ -216,9 +223,10 @@ bool cuda_matmul_run(struct kern_stream *stream, const struct cuda_matmul *p)
     if (rc == CUBLAS_STATUS_SUCCESS && p->bias)
         rc = cublasLtMatmulDescSetAttribute(c->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof(p->bias));
     if (rc == CUBLAS_STATUS_SUCCESS)
-        rc = cublasLtMatmul(stream->matmuls->handle, c->desc, &p->alpha, p->b, c->a, p->a, c->b, &p->beta, p->c, c->c, p->d, c->d, &c->algo, stream->scratch,
-                            CUDA_SCRATCH_BYTES, (cudaStream_t)stream->handle);
+        rc = cublasLtMatmul(stream->matmuls->handle, c->desc, &p->alpha, p->b, c->a, p->a, c->b, &p->beta, p->c, c->c,
+                            p->d, c->d, &c->algo, stream->scratch, CUDA_SCRATCH_BYTES, (cudaStream_t)stream->handle);
     if (rc != CUBLAS_STATUS_SUCCESS)
-        cuda_fail(stream, KERN_ERR_LIBRARY, "cuBLASLt, %lld x %lld x %lld: %s", (long long)p->m, (long long)p->n, (long long)p->k, cublasLtGetStatusString(rc));
+        cuda_fail(stream, KERN_ERR_LIBRARY, "cuBLASLt, %lld x %lld x %lld: %s", (long long)p->m, (long long)p->n,
+                  (long long)p->k, cublasLtGetStatusString(rc));
     return true;
 }

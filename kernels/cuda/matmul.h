@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One product by the library: what cuBLASLt takes in one call. gemm.cu makes of it what kernels/gemm.h promises. Row-major, as everywhere. */
+/* One product by the library: what cuBLASLt takes in one call. gemm.cu makes of it what kernels/gemm.h promises.
+ * Row-major, as everywhere. */
 #ifndef CUDA_MATMUL_H
 #define CUDA_MATMUL_H
 
@@ -9,7 +10,8 @@
 extern "C" {
 #endif
 
-/* D = alpha · op(A) · op(B) + beta · C: A and B of one type; C and D of one type, that or fp32. C may be D; beta 0 reads no C. */
+/* D = alpha · op(A) · op(B) + beta · C: A and B of one type; C and D of one type, that or fp32. C may be D; beta 0
+ * reads no C. */
 struct cuda_matmul {
     int64_t m, n, k;
     int64_t lda, ldb, ldc, ldd;
@@ -24,8 +26,9 @@ struct cuda_matmul {
 /* The library's handle, and what it chose for each shape. message: KERN_MESSAGE_BYTES. */
 int cuda_matmuls_new(struct cuda_matmuls **out, char *message);
 void cuda_matmuls_free(struct cuda_matmuls *matmuls);
-/* Puts it on the stream, with the stream's workspace; false where the library has no kernel for it, and nothing was done. The same shape, pitches and
- * alignment give the same kernel and the same bits. A failure is the stream's, and true. */
+/* Puts it on the stream, with the stream's workspace; false where the library has no kernel for it, and nothing was
+ * done. The same shape, pitches and alignment give the same kernel and the same bits. A failure is the stream's, and
+ * true. */
 bool cuda_matmul_run(struct kern_stream *stream, const struct cuda_matmul *matmul);
 
 #ifdef __cplusplus

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of the device, and of the host where the device copies from it at full speed: the processor's own, locked and made known to the driver. */
+/* Memory of the device, and of the host where the device copies from it at full speed: the processor's own, locked and
+ * made known to the driver. */
 #include <kernels/memory.h>
 
 #include "cuda/device.h"
@@ -48,12 +49,13 @@ static int alloc_pinned(struct kern_location location, size_t nbytes, struct ker
 
 static int alloc(struct kern_location location, size_t nbytes, struct kern_buffer *out, char *message)
 {
-    *out = (struct kern_buffer){.location = location};
+    *out = (struct kern_buffer){ .location = location };
     if (nbytes == 0)
         return KERN_OK;
     if (location.kind == KERN_MEMORY_DEVICE)
         return alloc_device(location, nbytes, out, message);
-    return location.kind == KERN_MEMORY_PINNED ? alloc_pinned(location, nbytes, out, message) : host_memory()->alloc(location, nbytes, out, message);
+    return location.kind == KERN_MEMORY_PINNED ? alloc_pinned(location, nbytes, out, message)
+                                               : host_memory()->alloc(location, nbytes, out, message);
 }
 
 static void release(struct kern_buffer *buffer)
@@ -62,7 +64,7 @@ static void release(struct kern_buffer *buffer)
         cuda_use(buffer->location.index);
     if (buffer->data && buffer->location.kind == KERN_MEMORY_DEVICE) {
         cudaFree(buffer->data);
-        *buffer = (struct kern_buffer){0};
+        *buffer = (struct kern_buffer){ 0 };
         return;
     }
     if (buffer->data && buffer->location.kind == KERN_MEMORY_PINNED)
@@ -90,4 +92,4 @@ static void zero(struct kern_stream *s, void *dst, size_t nbytes)
         check(s, "zeroes", cudaMemsetAsync(dst, 0, nbytes, s->handle));
 }
 
-const struct kern_memory cuda_memory = {.alloc = alloc, .free = release, .copy = copy, .zero = zero};
+const struct kern_memory cuda_memory = { .alloc = alloc, .free = release, .copy = copy, .zero = zero };

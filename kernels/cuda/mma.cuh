@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a warp does together on tensor cores, and copies that go on while it works: PTX under nvcc, the shim's on the CPU. The layouts are PTX's for
- * mma.m16n8k16: with g = lane / 4 and t = lane % 4, C's registers are (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1). */
+/* What a warp does together on tensor cores, and copies that go on while it works: PTX under nvcc, the shim's on the
+ * CPU. The layouts are PTX's for mma.m16n8k16: with g = lane / 4 and t = lane % 4, C's registers are (g, 2t), (g,
+ * 2t+1), (g+8, 2t), (g+8, 2t+1). */
 #ifndef CUDA_MMA_CUH
 #define CUDA_MMA_CUH
 
@@ -13,7 +14,8 @@ __device__ __forceinline__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* Four 8 x 8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8. Lane i gets elements 2t and 2t+1 of row g of each. */
+/* Four 8 x 8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8. Lane i gets elements
+ * 2t and 2t+1 of row g of each. */
 __device__ __forceinline__ void load_matrices(uint32_t r[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -34,7 +36,8 @@ __device__ __forceinline__ void load_matrices_across(uint32_t r[4], const void *
 /* C (16, 8) += A (16, 16) · B (16, 8), bf16 into fp32. */
 __device__ __forceinline__ void multiply_add(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -42,13 +45,15 @@ __device__ __forceinline__ void multiply_add(float c[4], const uint32_t a[4], ui
 /* 16 bytes of which the first nvalid come from src, the rest are zeros. */
 __device__ __forceinline__ void copy_async(void *dst, const void *src, unsigned nvalid)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(dst)), "l"(src), "r"(nvalid) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(dst)), "l"(src), "r"(nvalid)
+                 : "memory");
 }
 
 /* Four bytes, or zeros. */
 __device__ __forceinline__ void copy_word_async(void *dst, const void *src, bool there)
 {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(dst)), "l"(src), "r"(there ? 4 : 0) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(dst)), "l"(src), "r"(there ? 4 : 0)
+                 : "memory");
 }
 
 __device__ __forceinline__ void copy_commit()
@@ -81,7 +86,9 @@ template <bool ACROSS> void shim_load_matrices(void *const lane[32])
             uint16_t pair[2];
             for (int e = 0; e < 2; e++) {
                 const int row = ACROSS ? 2 * (i % 4) + e : i / 4, col = ACROSS ? i / 4 : 2 * (i % 4) + e;
-                memcpy(&pair[e], static_cast<const uint16_t *>(static_cast<shim_matrices *>(lane[8 * m + row])->row) + col, sizeof(pair[e]));
+                memcpy(&pair[e],
+                       static_cast<const uint16_t *>(static_cast<shim_matrices *>(lane[8 * m + row])->row) + col,
+                       sizeof(pair[e]));
             }
             static_cast<shim_matrices *>(lane[i])->r[m] = pair[0] | (uint32_t)pair[1] << 16;
         }
@@ -89,13 +96,13 @@ template <bool ACROSS> void shim_load_matrices(void *const lane[32])
 
 static inline void load_matrices(uint32_t r[4], const void *row)
 {
-    shim_matrices mine = {row, r};
+    shim_matrices mine = { row, r };
     shim_warp(shim_load_matrices<false>, &mine);
 }
 
 static inline void load_matrices_across(uint32_t r[4], const void *row)
 {
-    shim_matrices mine = {row, r};
+    shim_matrices mine = { row, r };
     shim_warp(shim_load_matrices<true>, &mine);
 }
 
@@ -133,7 +140,7 @@ static inline void shim_multiply_add(void *const lane[32])
 
 static inline void multiply_add(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
 {
-    shim_product mine = {c, a, {b0, b1}};
+    shim_product mine = { c, a, { b0, b1 } };
     shim_warp(shim_multiply_add, &mine);
 }
 

@@ -21,8 +21,8 @@ static int count(int *ndevices, char *message)
     if (driver == 0) {
         snprintf(message, KERN_MESSAGE_BYTES, "there is no NVIDIA driver on this machine");
     } else if (code == cudaErrorInsufficientDriver) {
-        snprintf(message, KERN_MESSAGE_BYTES, "the NVIDIA driver is for CUDA %d.%d, and CUDA %d.%d is needed", driver / 1000, driver % 1000 / 10, runtime / 1000,
-                 runtime % 1000 / 10);
+        snprintf(message, KERN_MESSAGE_BYTES, "the NVIDIA driver is for CUDA %d.%d, and CUDA %d.%d is needed",
+                 driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     } else if (code == cudaErrorNoDevice || (code == cudaSuccess && n == 0)) {
         snprintf(message, KERN_MESSAGE_BYTES, "the driver finds no NVIDIA GPU");
     } else if (code != cudaSuccess) {
@@ -40,7 +40,8 @@ static int describe(int index, struct kern_device_facts *out, char *message)
     size_t nfree = 0, total = 0;
     cudaError_t code = cudaGetDeviceProperties(&p, index);
     if (code == cudaSuccess && p.major < MIN_MAJOR) {
-        snprintf(message, KERN_MESSAGE_BYTES, "device %d (%.100s) is of compute capability %d.%d, and %d.0 is needed", index, p.name, p.major, p.minor, MIN_MAJOR);
+        snprintf(message, KERN_MESSAGE_BYTES, "device %d (%.100s) is of compute capability %d.%d, and %d.0 is needed",
+                 index, p.name, p.major, p.minor, MIN_MAJOR);
         return KERN_ERR_DEVICE;
     }
     if (code == cudaSuccess)
@@ -60,6 +61,12 @@ static int describe(int index, struct kern_device_facts *out, char *message)
 }
 
 __attribute__((visibility("default"))) const struct kern_module kern_module = {
-    .build = KERN_BUILD, .ops_nbytes = sizeof(struct kern_ops), .device_nbytes = sizeof(struct kern_device), .module_nbytes = sizeof(struct kern_module),
-    .device = &cuda_device, .links = &cuda_links, .count = count, .describe = describe,
+    .build = KERN_BUILD,
+    .ops_nbytes = sizeof(struct kern_ops),
+    .device_nbytes = sizeof(struct kern_device),
+    .module_nbytes = sizeof(struct kern_module),
+    .device = &cuda_device,
+    .links = &cuda_links,
+    .count = count,
+    .describe = describe,
 };

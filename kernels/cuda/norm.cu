@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* RMSNorm and its gradient. A group of columns (a row, or a head of one) belongs to lanes of a warp where it is short, else to a block of threads. What a thread has
- * of it stays in its registers until its result; of long rows it is read again, from the cache. */
+/* RMSNorm and its gradient. A group of columns (a row, or a head of one) belongs to lanes of a warp where it is short,
+ * else to a block of threads. What a thread has of it stays in its registers until its result; of long rows it is read
+ * again, from the cache. */
 #include "cuda/fold.cuh"
 #include "cuda/ops.h"
 #include "cuda/reduce.cuh"
 
 namespace {
 
-/* A thread's group of columns, where there is one for it, and its number among the group's threads. All threads of a block come to sums, those of no group too. */
+/* A thread's group of columns, where there is one for it, and its number among the group's threads. All threads of a
+ * block come to sums, those of no group too. */
 struct member {
     int64_t row, col0;
     uint32_t group;
@@ -33,7 +35,8 @@ template <int GROUP> __device__ __forceinline__ int piece_of(const member &m, in
     return !m.there || *col >= ncol ? 0 : ncol - *col < WIDTH ? (int)(ncol - *col) : WIDTH;
 }
 
-/* EACH: pieces that a thread keeps, all of them on their way before the first is used; 0: there are more, and each is read again. */
+/* EACH: pieces that a thread keeps, all of them on their way before the first is used; 0: there are more, and each is
+ * read again. */
 template <int GROUP, int EACH> __device__ __forceinline__ int npieces(int64_t ncol)
 {
     return EACH ? EACH : (int)((ncol + GROUP * WIDTH - 1) / (GROUP * WIDTH));
@@ -41,14 +44,17 @@ template <int GROUP, int EACH> __device__ __forceinline__ int npieces(int64_t nc
 
 template <int EACH> constexpr int KEPT = EACH ? EACH : 1; /* no array is empty */
 
-template <types K, int GROUP> __device__ __forceinline__ raw8<K> load_piece(const struct kern_cmat &from, const member &m, int i, int64_t ncol, bool vectors)
+template <types K, int GROUP>
+__device__ __forceinline__ raw8<K> load_piece(const struct kern_cmat &from, const member &m, int i, int64_t ncol,
+                                              bool vectors)
 {
     int64_t col;
     const int n = piece_of<GROUP>(m, i, ncol, &col);
     return n ? load_raw8<K>(from, m.row, m.col0 + col, n, vectors && n == WIDTH) : raw8<K>();
 }
 
-template <types K, int GROUP, int EACH> __global__ void __launch_bounds__(THREADS) norm_groups(struct kern_rmsnorm r, bool vectors)
+template <types K, int GROUP, int EACH>
+__global__ void __launch_bounds__(THREADS) norm_groups(struct kern_rmsnorm r, bool vectors)
 {
     const member m = my_group<GROUP>(r.nrow, r.ngroup, r.ncol);
     raw8<K> mine[KEPT<EACH>] = {};
@@ -56,7 +62,7 @@ template <types K, int GROUP, int EACH> __global__ void __launch_bounds__(THREAD
 #pragma unroll
     for (int i = 0; i < EACH; i++)
         mine[i] = load_piece<K, GROUP>(r.x, m, i, r.ncol, vectors);
-#pragma unroll KEPT<EACH>
+#pragma unroll KEPT < EACH>
     for (int i = 0; i < npieces<GROUP, EACH>(r.ncol); i++) {
         const f8 x = unpack(EACH ? mine[EACH ? i : 0] : load_piece<K, GROUP>(r.x, m, i, r.ncol, vectors));
 #pragma unroll
@@ -64,7 +70,7 @@ template <types K, int GROUP, int EACH> __global__ void __launch_bounds__(THREAD
             sum += x.v[j] * x.v[j];
     }
     const float rstd = 1.0f / sqrtf(group_sum<GROUP>(sum) / (float)r.ncol + r.eps);
-#pragma unroll KEPT<EACH>
+#pragma unroll KEPT < EACH>
     for (int i = 0; i < npieces<GROUP, EACH>(r.ncol); i++) {
         int64_t col;
         const int n = piece_of<GROUP>(m, i, r.ncol, &col);
@@ -82,7 +88,8 @@ template <types K, int GROUP, int EACH> __global__ void __launch_bounds__(THREAD
         r.rstd[m.group] = rstd;
 }
 
-template <types K, int GROUP, int EACH> __global__ void __launch_bounds__(THREADS) grad_groups(struct kern_rmsnorm_grad r, bool vectors)
+template <types K, int GROUP, int EACH>
+__global__ void __launch_bounds__(THREADS) grad_groups(struct kern_rmsnorm_grad r, bool vectors)
 {
     const member m = my_group<GROUP>(r.nrow, r.ngroup, r.ncol);
     const float rstd = m.there ? r.rstd[m.group] : 0;
@@ -93,7 +100,7 @@ template <types K, int GROUP, int EACH> __global__ void __launch_bounds__(THREAD
         mine[i] = load_piece<K, GROUP>(r.x, m, i, r.ncol, vectors);
         grads[i] = load_piece<K, GROUP>(r.dy, m, i, r.ncol, vectors);
     }
-#pragma unroll KEPT<EACH>
+#pragma unroll KEPT < EACH>
     for (int i = 0; i < npieces<GROUP, EACH>(r.ncol); i++) {
         int64_t col;
         const int n = piece_of<GROUP>(m, i, r.ncol, &col);
@@ -104,15 +111,17 @@ template <types K, int GROUP, int EACH> __global__ void __launch_bounds__(THREAD
         for (int j = 0; j < WIDTH; j++)
             sum += dy.v[j] * gamma.v[j] * x.v[j];
     }
-    const float c = group_sum<GROUP>(sum) / (float)r.ncol * rstd * rstd * rstd; /* rstd · xh · mean(g·xh) = x · rstd³ · Σ g·x / ncol */
-#pragma unroll KEPT<EACH>
+    const float c = group_sum<GROUP>(sum) / (float)r.ncol * rstd * rstd *
+                    rstd; /* rstd · xh · mean(g·xh) = x · rstd³ · Σ g·x / ncol */
+#pragma unroll KEPT < EACH>
     for (int i = 0; i < npieces<GROUP, EACH>(r.ncol); i++) {
         int64_t col;
         const int n = piece_of<GROUP>(m, i, r.ncol, &col);
         if (n == 0)
             continue;
         const bool whole = vectors && n == WIDTH;
-        const f8 x = EACH ? unpack(mine[EACH ? i : 0]) : load8<K>(r.x, m.row, m.col0 + col, n, whole), gamma = load8<K>(r.gamma, 0, col, n, whole);
+        const f8 x = EACH ? unpack(mine[EACH ? i : 0]) : load8<K>(r.x, m.row, m.col0 + col, n, whole),
+                 gamma = load8<K>(r.gamma, 0, col, n, whole);
         f8 dx = EACH ? unpack(grads[EACH ? i : 0]) : load8<K>(r.dy, m.row, m.col0 + col, n, whole), add = {};
         if (r.add.data)
             add = load8<K>(r.add, m.row, m.col0 + col, n, whole);
@@ -149,34 +158,36 @@ bool vectors_fit(std::initializer_list<operand> all, int64_t ngroup, int64_t nco
 }
 
 /* The smallest group that has a group of columns in registers, if there is one. */
-#define FOR_GROUP(ncol, call)                                                                                                                                  \
-    do {                                                                                                                                                       \
-        if ((ncol) <= 8 * WIDTH)                                                                                                                               \
-            call(8, 1);                                                                                                                                        \
-        else if ((ncol) <= 16 * WIDTH)                                                                                                                         \
-            call(16, 1);                                                                                                                                       \
-        else if ((ncol) <= WARP * WIDTH)                                                                                                                       \
-            call(WARP, 1);                                                                                                                                     \
-        else if ((ncol) <= 2 * THREADS * WIDTH)                                                                                                                \
-            call(THREADS, 2);                                                                                                                                  \
-        else if (K == ALL_BF16 && (ncol) <= 4 * THREADS * WIDTH)                                                                                               \
-            call(THREADS, K == ALL_BF16 ? 4 : 0);                                                                                                              \
-        else                                                                                                                                                   \
-            call(THREADS, 0);                                                                                                                                  \
+#define FOR_GROUP(ncol, call) \
+    do { \
+        if ((ncol) <= 8 * WIDTH) \
+            call(8, 1); \
+        else if ((ncol) <= 16 * WIDTH) \
+            call(16, 1); \
+        else if ((ncol) <= WARP * WIDTH) \
+            call(WARP, 1); \
+        else if ((ncol) <= 2 * THREADS * WIDTH) \
+            call(THREADS, 2); \
+        else if (K == ALL_BF16 && (ncol) <= 4 * THREADS * WIDTH) \
+            call(THREADS, K == ALL_BF16 ? 4 : 0); \
+        else \
+            call(THREADS, 0); \
     } while (0)
 
 template <types K> void run_norm(struct kern_stream *stream, const struct kern_rmsnorm *r, bool vectors)
 {
-#define NORM(GROUP, EACH)                                                                                                                                      \
-    launch(stream, norm_groups<K, GROUP, EACH>, blocks_for(r->nrow * r->ngroup, THREADS / (GROUP)), THREADS, sizeof(block_parts<float>), *r, vectors)
+#define NORM(GROUP, EACH) \
+    launch(stream, norm_groups<K, GROUP, EACH>, blocks_for(r->nrow * r->ngroup, THREADS / (GROUP)), THREADS, \
+           sizeof(block_parts<float>), *r, vectors)
     FOR_GROUP(r->ncol, NORM);
 #undef NORM
 }
 
 template <types K> void run_grad(struct kern_stream *stream, const struct kern_rmsnorm_grad *r, bool vectors)
 {
-#define GRAD(GROUP, EACH)                                                                                                                                      \
-    launch(stream, grad_groups<K, GROUP, EACH>, blocks_for(r->nrow * r->ngroup, THREADS / (GROUP)), THREADS, sizeof(block_parts<float>), *r, vectors)
+#define GRAD(GROUP, EACH) \
+    launch(stream, grad_groups<K, GROUP, EACH>, blocks_for(r->nrow * r->ngroup, THREADS / (GROUP)), THREADS, \
+           sizeof(block_parts<float>), *r, vectors)
     FOR_GROUP(r->ncol, GRAD);
 #undef GRAD
 }
@@ -185,37 +196,25 @@ template <types K> void run_grad(struct kern_stream *stream, const struct kern_r
 
 void cuda_rmsnorm(struct kern_stream *stream, const struct kern_rmsnorm *r)
 {
-    const bool vectors = vectors_fit({r->x, one_row(r->gamma), r->y}, r->ngroup, r->ncol);
-    switch (types_of({r->x, r->gamma, r->y})) {
-    case ALL_F32:
-        run_norm<ALL_F32>(stream, r, vectors);
-        break;
-    case ALL_BF16:
-        run_norm<ALL_BF16>(stream, r, vectors);
-        break;
-    case MIXED:
-        run_norm<MIXED>(stream, r, vectors);
-        break;
+    const bool vectors = vectors_fit({ r->x, one_row(r->gamma), r->y }, r->ngroup, r->ncol);
+    switch (types_of({ r->x, r->gamma, r->y })) {
+    case ALL_F32: run_norm<ALL_F32>(stream, r, vectors); break;
+    case ALL_BF16: run_norm<ALL_BF16>(stream, r, vectors); break;
+    case MIXED: run_norm<MIXED>(stream, r, vectors); break;
     }
 }
 
 /* dgamma first: dx may lie over dy. */
 void cuda_rmsnorm_grad(struct kern_stream *stream, const struct kern_rmsnorm_grad *r)
 {
-    const bool vectors = vectors_fit({r->x, r->dy, one_row(r->gamma), r->add, r->dx}, r->ngroup, r->ncol);
+    const bool vectors = vectors_fit({ r->x, r->dy, one_row(r->gamma), r->add, r->dx }, r->ngroup, r->ncol);
     if (r->dgamma)
-        sum_rows_by_blocks(stream, {r->x, r->dy}, vectors, r->nrow, r->ncol, gamma_op{*r}, r->dgamma, r->scratch);
+        sum_rows_by_blocks(stream, { r->x, r->dy }, vectors, r->nrow, r->ncol, gamma_op{ *r }, r->dgamma, r->scratch);
     if (!r->dx.data)
         return;
-    switch (types_of({r->x, r->dy, r->gamma, r->add, r->dx})) {
-    case ALL_F32:
-        run_grad<ALL_F32>(stream, r, vectors);
-        break;
-    case ALL_BF16:
-        run_grad<ALL_BF16>(stream, r, vectors);
-        break;
-    case MIXED:
-        run_grad<MIXED>(stream, r, vectors);
-        break;
+    switch (types_of({ r->x, r->dy, r->gamma, r->add, r->dx })) {
+    case ALL_F32: run_grad<ALL_F32>(stream, r, vectors); break;
+    case ALL_BF16: run_grad<ALL_BF16>(stream, r, vectors); break;
+    case MIXED: run_grad<MIXED>(stream, r, vectors); break;
     }
 }

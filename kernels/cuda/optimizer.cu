@@ -24,12 +24,12 @@ struct adamw_step {
 /* One row, whose pitch nobody asks for. */
 __host__ __device__ __forceinline__ struct kern_cmat row_of(const void *x, enum kern_dtype dtype)
 {
-    return kern_cmat{x, 0, dtype};
+    return kern_cmat{ x, 0, dtype };
 }
 
 __device__ __forceinline__ struct kern_mat row_into(void *x, enum kern_dtype dtype)
 {
-    return kern_mat{x, 0, dtype};
+    return kern_mat{ x, 0, dtype };
 }
 
 __global__ void __launch_bounds__(THREADS) adamw_ranges(const adamw_entry *entries, int n, adamw_step s)
@@ -40,7 +40,8 @@ __global__ void __launch_bounds__(THREADS) adamw_ranges(const adamw_entry *entri
         return;
     const int some = e.nelem - col < WIDTH ? (int)(e.nelem - col) : WIDTH;
     const bool whole = e.aligned && some == WIDTH;
-    f8 weight = load8<ALL_F32>(row_of(e.p, KERN_F32), 0, col, some, whole), mean = load8<ALL_F32>(row_of(e.m, KERN_F32), 0, col, some, whole);
+    f8 weight = load8<ALL_F32>(row_of(e.p, KERN_F32), 0, col, some, whole),
+       mean = load8<ALL_F32>(row_of(e.m, KERN_F32), 0, col, some, whole);
     f8 square = load8<ALL_F32>(row_of(e.v, KERN_F32), 0, col, some, whole);
     const f8 grad = load8<ALL_F32>(row_of(e.grad, KERN_F32), 0, col, some, whole);
 #pragma unroll
@@ -59,8 +60,9 @@ __global__ void __launch_bounds__(THREADS) adamw_ranges(const adamw_entry *entri
 
 adamw_entry entry_of(const struct kern_adamw_range &r, double lr)
 {
-    const bool all = aligned({row_of(r.p, KERN_F32), row_of(r.m, KERN_F32), row_of(r.v, KERN_F32), row_of(r.grad, KERN_F32), row_of(r.rounded, KERN_BF16)});
-    return adamw_entry{r.p, r.m, r.v, r.grad, r.rounded, r.nelem, 0, (float)(1 - lr * r.weight_decay), all};
+    const bool all = aligned({ row_of(r.p, KERN_F32), row_of(r.m, KERN_F32), row_of(r.v, KERN_F32),
+                               row_of(r.grad, KERN_F32), row_of(r.rounded, KERN_BF16) });
+    return adamw_entry{ r.p, r.m, r.v, r.grad, r.rounded, r.nelem, 0, (float)(1 - lr * r.weight_decay), all };
 }
 
 } // namespace
@@ -70,9 +72,9 @@ void cuda_adamw(struct kern_stream *stream, const struct kern_adamw *a)
     if (!cuda_check(stream, a->t >= 1, "adamw: steps count from 1"))
         return;
     const double bias1 = 1 - pow(a->beta1, (double)a->t), bias2 = 1 - pow(a->beta2, (double)a->t);
-    const adamw_step step = {(float)a->grad_scale, (float)(1 - a->beta1), (float)a->beta2, (float)(1 - a->beta2), (float)(a->lr / bias1), (float)(1 / sqrt(bias2)),
-                             (float)a->eps};
-    list<adamw_entry> l = {stream, 0, 0, {}};
+    const adamw_step step = { (float)a->grad_scale,   (float)(1 - a->beta1),    (float)a->beta2, (float)(1 - a->beta2),
+                              (float)(a->lr / bias1), (float)(1 / sqrt(bias2)), (float)a->eps };
+    list<adamw_entry> l = { stream, 0, 0, {} };
     for (size_t i = 0; i < a->nranges; i++) {
         list_add(l, entry_of(a->ranges[i], a->lr), (a->ranges[i].nelem + THREADS * WIDTH - 1) / (THREADS * WIDTH));
         if (l.n > 0 && (i + 1 == a->nranges || list_is_full(l))) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See product.cuh. A block of threads makes a tile of C; sums over k run by blocks of KERN_ROW_BLOCK, whose sums are added in order. */
+/* See product.cuh. A block of threads makes a tile of C; sums over k run by blocks of KERN_ROW_BLOCK, whose sums are
+ * added in order. */
 #include "cuda/product.cuh"
 
 #include "cuda/matmul.h"
@@ -18,7 +19,8 @@ struct sums {
 };
 
 /* (STEP, TILE) of op(X) from (l0, i0), where l runs along k. by_k: stored with k along its rows. Zeros beyond. */
-__device__ __forceinline__ void load_strip(float (*to)[TILE + PAD], const struct kern_cmat &m, bool by_k, int64_t i0, int64_t ni, int64_t l0, int64_t nl)
+__device__ __forceinline__ void load_strip(float (*to)[TILE + PAD], const struct kern_cmat &m, bool by_k, int64_t i0,
+                                           int64_t ni, int64_t l0, int64_t nl)
 {
     for (int e = (int)threadIdx.x; e < TILE * STEP; e += THREADS) {
         const int i = by_k ? e / STEP : e % TILE, l = by_k ? e % STEP : e / TILE;
@@ -56,7 +58,7 @@ __device__ __forceinline__ void finish(const product &p, int64_t row, int64_t co
     if (p.add.data)
         sum += load1<MIXED>(p.add, row, col);
     if (p.bias)
-        sum += load1<MIXED>(kern_cmat{p.bias, 0, p.c.dtype}, 0, col);
+        sum += load1<MIXED>(kern_cmat{ p.bias, 0, p.c.dtype }, 0, col);
     store1<MIXED>(p.c, row, col, sum);
 }
 
@@ -76,7 +78,8 @@ __global__ void __launch_bounds__(THREADS) tile_product(product p)
     }
     fold_into(total, part);
     for (int i = 0; i < EACH * EACH; i++)
-        finish(p, row0 + (int)threadIdx.x / ACROSS * EACH + i / EACH, col0 + (int)threadIdx.x % ACROSS * EACH + i % EACH, total.v[i / EACH][i % EACH]);
+        finish(p, row0 + (int)threadIdx.x / ACROSS * EACH + i / EACH,
+               col0 + (int)threadIdx.x % ACROSS * EACH + i % EACH, total.v[i / EACH][i % EACH]);
 }
 
 enum { MOST_ACROSS = 65535 }; /* of a grid's second dimension: 4 million columns */

@@ -23,16 +23,18 @@ struct uniform_op {
 
 } // namespace
 
-void cuda_uniform(struct kern_stream *stream, float *dst, int64_t nelem, struct kern_philox rng, uint64_t index0, float low, float high)
+void cuda_uniform(struct kern_stream *stream, float *dst, int64_t nelem, struct kern_philox rng, uint64_t index0,
+                  float low, float high)
 {
-    const struct kern_mat y = {dst, nelem, KERN_F32};
-    for_eights(stream, {dst}, 1, nelem, uniform_op{y, rng, index0, low, high - low});
+    const struct kern_mat y = { dst, nelem, KERN_F32 };
+    for_eights(stream, { dst }, 1, nelem, uniform_op{ y, rng, index0, low, high - low });
 }
 
-void cuda_dropout(struct kern_stream *stream, struct kern_mat y, struct kern_cmat x, int64_t nrow, int64_t ncol, const struct kern_dropout *d)
+void cuda_dropout(struct kern_stream *stream, struct kern_mat y, struct kern_cmat x, int64_t nrow, int64_t ncol,
+                  const struct kern_dropout *d)
 {
     if (d->p > 0 && cuda_check(stream, d->p < 1, "dropout: p must be below 1"))
-        for_eights(stream, {y, x}, nrow, ncol, dropout_op{y, x, *d, 1.0f / (1.0f - d->p)});
+        for_eights(stream, { y, x }, nrow, ncol, dropout_op{ y, x, *d, 1.0f / (1.0f - d->p) });
     else
         cuda_cast(stream, y, x, nrow, ncol);
 }

@@ -23,7 +23,8 @@ __device__ __forceinline__ float uniform_of(uint32_t word)
     return (float)(word >> 8) * 0x1p-24f;
 }
 
-/* Eight uniform numbers from `index` on. Three blocks where it is no multiple of 4; registers are not indexed at run time, hence the choice among four. */
+/* Eight uniform numbers from `index` on. Three blocks where it is no multiple of 4; registers are not indexed at run
+ * time, hence the choice among four. */
 __device__ __forceinline__ f8 uniform8(const struct kern_philox &rng, uint64_t index)
 {
     uint32_t word[12] = {};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums and maxima over a warp or a block, in an order that is always the same: a butterfly over lanes, then over warps. All threads get the result. */
+/* Sums and maxima over a warp or a block, in an order that is always the same: a butterfly over lanes, then over warps.
+ * All threads get the result. */
 #ifndef CUDA_REDUCE_CUH
 #define CUDA_REDUCE_CUH
 

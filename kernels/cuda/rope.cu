@@ -17,9 +17,10 @@ struct rope_op {
         const int n = half - j < WIDTH ? (int)(half - j) : WIDTH;
         const bool whole = vectors && n == WIDTH;
         const int64_t low_at = head * r.dim + j, position = r.positions[row];
-        const f8 c = load8<ALL_F32>(kern_cmat{r.cosines, half, KERN_F32}, position, j, n, whole);
-        const f8 s = load8<ALL_F32>(kern_cmat{r.sines, half, KERN_F32}, position, j, n, whole);
-        f8 low = load8<K>(reading(r.x), row, low_at, n, whole), high = load8<K>(reading(r.x), row, low_at + half, n, whole);
+        const f8 c = load8<ALL_F32>(kern_cmat{ r.cosines, half, KERN_F32 }, position, j, n, whole);
+        const f8 s = load8<ALL_F32>(kern_cmat{ r.sines, half, KERN_F32 }, position, j, n, whole);
+        f8 low = load8<K>(reading(r.x), row, low_at, n, whole),
+           high = load8<K>(reading(r.x), row, low_at + half, n, whole);
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
             const float a = low.v[i], b = high.v[i], sine = r.inverse ? -s.v[i] : s.v[i];
@@ -36,6 +37,6 @@ struct rope_op {
 void cuda_rope(struct kern_stream *stream, const struct kern_rope_apply *r)
 {
     const int64_t half = r->dim / 2, per_head = (half + WIDTH - 1) / WIDTH;
-    const bool vectors = aligned({r->x, r->cosines, r->sines}) && half % WIDTH == 0;
-    for_eights(stream, {r->x}, r->nrow, r->nhead * per_head * WIDTH, rope_op{*r, (uint32_t)per_head, vectors});
+    const bool vectors = aligned({ r->x, r->cosines, r->sines }) && half % WIDTH == 0;
+    for_eights(stream, { r->x }, r->nrow, r->nhead * per_head * WIDTH, rope_op{ *r, (uint32_t)per_head, vectors });
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows and columns chosen by index: embeddings, supervised rows, and their gradients. Indices are looked at first, in a launch of their own; where one is none
- * of the rows there are, the stream's fault is set and the kernels here do nothing. */
+/* Rows and columns chosen by index: embeddings, supervised rows, and their gradients. Indices are looked at first, in a
+ * launch of their own; where one is none of the rows there are, the stream's fault is set and the kernels here do
+ * nothing. */
 #include "cuda/ops.h"
 #include "cuda/rows.cuh"
 #include "cuda/vec.cuh"
@@ -11,8 +12,10 @@ struct firsts {
     int64_t row[THREADS];
 };
 
-/* One block of threads: the first bad row of all is the one that is told. Negative values are no fault where lowest allows them. */
-__global__ void __launch_bounds__(THREADS) check_indices(struct cuda_fault *fault, const int32_t *index, int64_t nrow, int64_t lowest, int64_t limit, int kind)
+/* One block of threads: the first bad row of all is the one that is told. Negative values are no fault where lowest
+ * allows them. */
+__global__ void __launch_bounds__(THREADS)
+    check_indices(struct cuda_fault *fault, const int32_t *index, int64_t nrow, int64_t lowest, int64_t limit, int kind)
 {
     firsts &shared = shared_memory<firsts>();
     int64_t first = nrow;
@@ -26,7 +29,7 @@ __global__ void __launch_bounds__(THREADS) check_indices(struct cuda_fault *faul
     for (int i = 1; i < THREADS; i++)
         first = shared.row[i] < first ? shared.row[i] : first;
     if (first < nrow)
-        *fault = cuda_fault{kind, index[first], first, limit};
+        *fault = cuda_fault{ kind, index[first], first, limit };
 }
 
 /* Row index[i] of src to row i of dst, or the other way. */
@@ -90,7 +93,9 @@ __device__ __forceinline__ bool any_thread(votes &shared, bool mine)
     return any;
 }
 
-enum { AHEAD = 4 }; /* columns of a thread that are read before one is written: behind a store to what might be src, a load would wait */
+enum {
+    AHEAD = 4
+}; /* columns of a thread that are read before one is written: behind a store to what might be src, a load would wait */
 
 template <types K> __device__ __forceinline__ void add_row(const scatter_add &s, int64_t to, int64_t row)
 {
@@ -110,7 +115,8 @@ template <types K> __device__ __forceinline__ void add_row(const scatter_add &s,
 }
 
 /* Rows from … of THREADS that go to the same place, ascending. */
-template <types K> __device__ __forceinline__ void add_same(const scatter_add &s, votes &shared, int64_t to, int64_t from)
+template <types K>
+__device__ __forceinline__ void add_same(const scatter_add &s, votes &shared, int64_t to, int64_t from)
 {
     const int64_t i = from + threadIdx.x;
     const unsigned mine = __ballot_sync(~0u, i < s.nrow && s.index[i] == to);
@@ -123,7 +129,8 @@ template <types K> __device__ __forceinline__ void add_same(const scatter_add &s
     __syncthreads();
 }
 
-/* A block of threads for each row. The first row that goes to a place takes all that go there, in order; a thread has its columns to itself. */
+/* A block of threads for each row. The first row that goes to a place takes all that go there, in order; a thread has
+ * its columns to itself. */
 template <types K> __global__ void __launch_bounds__(THREADS) scatter_add_rows(scatter_add s)
 {
     votes &shared = shared_memory<votes>();
@@ -150,40 +157,47 @@ void run_scatter_add(struct kern_stream *stream, const scatter_add &s, int64_t n
 
 } // namespace
 
-void cuda_check_indices(struct kern_stream *stream, const int32_t *index, int64_t nrow, int64_t lowest, int64_t limit, enum cuda_fault_kind kind)
+void cuda_check_indices(struct kern_stream *stream, const int32_t *index, int64_t nrow, int64_t lowest, int64_t limit,
+                        enum cuda_fault_kind kind)
 {
     if (nrow > 0)
-        launch(stream, check_indices, dim3(1), THREADS, sizeof(firsts), stream->fault, index, nrow, lowest, limit, (int)kind);
+        launch(stream, check_indices, dim3(1), THREADS, sizeof(firsts), stream->fault, index, nrow, lowest, limit,
+               (int)kind);
 }
 
-void cuda_gather_rows(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, const int32_t *index, int64_t nrow, int64_t ncol, int64_t nsrc)
+void cuda_gather_rows(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, const int32_t *index,
+                      int64_t nrow, int64_t ncol, int64_t nsrc)
 {
     cuda_check_indices(stream, index, nrow, 0, nsrc, CUDA_FAULT_INDEX);
-    for_eights(stream, {dst, src}, nrow, ncol, move_rows{dst, src, index, stream->fault, false});
+    for_eights(stream, { dst, src }, nrow, ncol, move_rows{ dst, src, index, stream->fault, false });
 }
 
-void cuda_scatter_rows(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, const int32_t *index, int64_t nrow, int64_t ncol, int64_t ndst)
+void cuda_scatter_rows(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, const int32_t *index,
+                       int64_t nrow, int64_t ncol, int64_t ndst)
 {
     cuda_check_indices(stream, index, nrow, 0, ndst, CUDA_FAULT_INDEX);
-    for_eights(stream, {dst, src}, nrow, ncol, move_rows{dst, src, index, stream->fault, true});
+    for_eights(stream, { dst, src }, nrow, ncol, move_rows{ dst, src, index, stream->fault, true });
 }
 
-void cuda_scatter_add(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, const int32_t *index, int64_t nrow, int64_t ncol, int64_t ndst)
+void cuda_scatter_add(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, const int32_t *index,
+                      int64_t nrow, int64_t ncol, int64_t ndst)
 {
-    const scatter_add s = {static_cast<float *>(dst.data), dst.pitch, 1, src, index, nrow, ncol, stream->fault};
+    const scatter_add s = { static_cast<float *>(dst.data), dst.pitch, 1, src, index, nrow, ncol, stream->fault };
     if (cuda_check(stream, dst.dtype == KERN_F32, "scatter_add: gradients are added in fp32"))
         run_scatter_add(stream, s, ndst);
 }
 
-void cuda_gather_cols(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, const int32_t *index, int64_t nrow, int64_t ncol, int64_t nsrc)
+void cuda_gather_cols(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, const int32_t *index,
+                      int64_t nrow, int64_t ncol, int64_t nsrc)
 {
     cuda_check_indices(stream, index, nrow, 0, nsrc, CUDA_FAULT_INDEX);
-    for_eights(stream, {dst, src}, nrow, ncol, take_columns{dst, src, index, stream->fault});
+    for_eights(stream, { dst, src }, nrow, ncol, take_columns{ dst, src, index, stream->fault });
 }
 
-void cuda_scatter_add_cols(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, const int32_t *index, int64_t nrow, int64_t ncol, int64_t ndst)
+void cuda_scatter_add_cols(struct kern_stream *stream, struct kern_mat dst, struct kern_cmat src, const int32_t *index,
+                           int64_t nrow, int64_t ncol, int64_t ndst)
 {
-    const scatter_add s = {static_cast<float *>(dst.data), 1, dst.pitch, src, index, nrow, ncol, stream->fault};
+    const scatter_add s = { static_cast<float *>(dst.data), 1, dst.pitch, src, index, nrow, ncol, stream->fault };
     if (cuda_check(stream, dst.dtype == KERN_F32, "scatter_add_cols: gradients are added in fp32"))
         run_scatter_add(stream, s, ndst);
 }

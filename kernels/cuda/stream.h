@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the CUDA row's operations need of a stream: a place to put work, scratch that is planned before step 0, and two ways for a failure to come back.
- * streams.c fills it from the CUDA runtime; the shim, which runs the same kernels on the CPU, fills it without. Nothing here names a CUDA type, so that C files
- * see it without CUDA's headers. */
+/* What the CUDA row's operations need of a stream: a place to put work, scratch that is planned before step 0, and two
+ * ways for a failure to come back. streams.c fills it from the CUDA runtime; the shim, which runs the same kernels on
+ * the CPU, fills it without. Nothing here names a CUDA type, so that C files see it without CUDA's headers. */
 #ifndef CUDA_STREAM_H
 #define CUDA_STREAM_H
 
@@ -13,8 +13,9 @@ extern "C" {
 
 struct cuda_matmuls;
 
-/* What a kernel can find wrong with numbers that only the device sees. It lies in device memory, zeroed: kind 0. The first one stays, and kernels that go
- * by indices do nothing while one is there; cuda_fault_report puts it into words. */
+/* What a kernel can find wrong with numbers that only the device sees. It lies in device memory, zeroed: kind 0. The
+ * first one stays, and kernels that go by indices do nothing while one is there; cuda_fault_report puts it into words.
+ */
 enum cuda_fault_kind { CUDA_FAULT_NONE, CUDA_FAULT_INDEX, CUDA_FAULT_TARGET };
 
 struct cuda_fault {
@@ -24,15 +25,15 @@ struct cuda_fault {
 };
 
 struct kern_stream {
-    void *handle;                 /* cudaStream_t */
-    int index;                    /* which device */
-    int status;                   /* known on the host so far */
+    void *handle; /* cudaStream_t */
+    int index;    /* which device */
+    int status;   /* known on the host so far */
     char message[KERN_MESSAGE_BYTES];
-    struct cuda_fault *fault;     /* on the device */
-    void *scratch;                /* on the device, aligned to 256: products' workspace, lists, what blocks leave for a second launch. Calls on a stream share
-                                   * it in turn; NULL where it goes ahead */
-    size_t scratch_nbytes;        /* CUDA_SCRATCH_BYTES of them */
-    void *panel;                  /* on the device, aligned to 256: operands that are made for a product */
+    struct cuda_fault *fault; /* on the device */
+    void *scratch; /* on the device, aligned to 256: products' workspace, lists, what blocks leave for a second launch.
+                    * Calls on a stream share it in turn; NULL where it goes ahead */
+    size_t scratch_nbytes; /* CUDA_SCRATCH_BYTES of them */
+    void *panel;           /* on the device, aligned to 256: operands that are made for a product */
     size_t panel_nbytes;
     struct cuda_matmuls *matmuls; /* the library's handle and what it chose, by shape. NULL where it goes ahead */
     bool warpgroups;              /* the device has wgmma (compute capability 9.x alone) */

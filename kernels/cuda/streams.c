@@ -38,7 +38,8 @@ int cuda_say_full(char *message, const char *what, size_t nbytes, int index, int
     size_t nfree = 0, total = 0;
     int rc = cuda_say(message, what, code);
     if (rc == KERN_ERR_MEMORY && cudaMemGetInfo(&nfree, &total) == cudaSuccess)
-        snprintf(message, KERN_MESSAGE_BYTES, "%s of %zu bytes on device %d, which has %zu free of %zu", what, nbytes, index, nfree, total);
+        snprintf(message, KERN_MESSAGE_BYTES, "%s of %zu bytes on device %d, which has %zu free of %zu", what, nbytes,
+                 index, nfree, total);
     return rc;
 }
 
@@ -51,7 +52,8 @@ static cudaStream_t handle_of(const struct kern_stream *s)
 static void check(struct kern_stream *s, const char *what, cudaError_t code)
 {
     if (code != cudaSuccess)
-        cuda_fail(s, code == cudaErrorMemoryAllocation ? KERN_ERR_MEMORY : KERN_ERR_LIBRARY, "%s: %s", what, cudaGetErrorString(code));
+        cuda_fail(s, code == cudaErrorMemoryAllocation ? KERN_ERR_MEMORY : KERN_ERR_LIBRARY, "%s: %s", what,
+                  cudaGetErrorString(code));
 }
 
 static void stream_free(struct kern_stream *s)
@@ -80,7 +82,8 @@ static cudaError_t make_handle(bool goes_ahead, cudaStream_t *out)
 {
     int least = 0, greatest = 0;
     cudaError_t rc = cudaDeviceGetStreamPriorityRange(&least, &greatest);
-    return rc == cudaSuccess ? cudaStreamCreateWithPriority(out, cudaStreamNonBlocking, goes_ahead ? greatest : least) : rc;
+    return rc == cudaSuccess ? cudaStreamCreateWithPriority(out, cudaStreamNonBlocking, goes_ahead ? greatest : least)
+                             : rc;
 }
 
 static cudaError_t take_scratch(struct kern_stream *s)
@@ -124,9 +127,11 @@ static int stream_new(int index, struct kern_pool *pool, struct kern_stream **ou
         return KERN_ERR_MEMORY;
     }
     s->index = index;
-    const bool goes_ahead = pool == NULL;
+    const bool goes_ahead = !pool;
     cudaError_t code = fill(s, goes_ahead);
-    int rc = code == cudaSuccess ? KERN_OK : cuda_say_full(message, "a stream", goes_ahead ? sizeof(*s->fault) : SCRATCH_AND_PANEL_BYTES, index, code);
+    int rc = code == cudaSuccess ? KERN_OK
+                                 : cuda_say_full(message, "a stream",
+                                                 goes_ahead ? sizeof(*s->fault) : SCRATCH_AND_PANEL_BYTES, index, code);
     if (rc == KERN_OK && !goes_ahead)
         rc = cuda_matmuls_new(&s->matmuls, message);
     if (rc == KERN_OK)
@@ -149,9 +154,10 @@ static int stream_status(struct kern_stream *s, char *message)
 
 static int stream_sync(struct kern_stream *s, char *message)
 {
-    struct cuda_fault found = {0};
+    struct cuda_fault found = { 0 };
     cuda_use(s->index);
-    check(s, "work on the device", cudaMemcpyAsync(&found, s->fault, sizeof(found), cudaMemcpyDeviceToHost, handle_of(s)));
+    check(s, "work on the device",
+          cudaMemcpyAsync(&found, s->fault, sizeof(found), cudaMemcpyDeviceToHost, handle_of(s)));
     check(s, "work on the device", cudaStreamSynchronize(handle_of(s)));
     cuda_fault_report(s, &found);
     if (found.kind)

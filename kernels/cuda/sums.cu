@@ -30,7 +30,8 @@ struct block_sums {
     double part[THREADS];
 };
 
-/* One block of threads for all: it is some thousand losses. A thread takes KERN_ROW_BLOCK elements, the first thread adds what all have found, in order. */
+/* One block of threads for all: it is some thousand losses. A thread takes KERN_ROW_BLOCK elements, the first thread
+ * adds what all have found, in order. */
 __global__ void __launch_bounds__(THREADS) sum_all(double *dst, const float *x, int64_t nelem)
 {
     block_sums &shared = shared_memory<block_sums>();
@@ -88,9 +89,10 @@ void cuda_fold(struct kern_stream *stream, float *dst, const float *parts, int64
     launch(stream, fold_parts, blocks_for(ncol, THREADS), THREADS, 0, dst, parts, npart, ncol);
 }
 
-void cuda_sum_rows(struct kern_stream *stream, float *dst, struct kern_cmat x, int64_t nrow, int64_t ncol, float *scratch)
+void cuda_sum_rows(struct kern_stream *stream, float *dst, struct kern_cmat x, int64_t nrow, int64_t ncol,
+                   float *scratch)
 {
-    sum_rows_by_blocks(stream, {x}, aligned({x}), nrow, ncol, rows_op{x}, dst, scratch);
+    sum_rows_by_blocks(stream, { x }, aligned({ x }), nrow, ncol, rows_op{ x }, dst, scratch);
 }
 
 void cuda_sum(struct kern_stream *stream, double *dst, const float *x, int64_t nelem)
@@ -100,14 +102,15 @@ void cuda_sum(struct kern_stream *stream, double *dst, const float *x, int64_t n
 
 void cuda_sum_squares(struct kern_stream *stream, double *out, const struct kern_rows *matrices, size_t nmatrices)
 {
-    list<rows_entry> l = {stream, 0, 0, {}};
+    list<rows_entry> l = { stream, 0, 0, {} };
     for (size_t i = 0; i < nmatrices; i++) {
         const struct kern_rows *m = &matrices[i];
-        list_add(l, rows_entry{m->x, m->ncol, 0, out, aligned({m->x})}, m->nrow);
+        list_add(l, rows_entry{ m->x, m->ncol, 0, out, aligned({ m->x }) }, m->nrow);
         out += m->nrow;
         if (l.n > 0 && (i + 1 == nmatrices || list_is_full(l))) {
             list_send(l);
-            launch(stream, square_rows, dim3((unsigned)l.nblock), THREADS, sizeof(block_parts<double>), list_on_device(l), l.n);
+            launch(stream, square_rows, dim3((unsigned)l.nblock), THREADS, sizeof(block_parts<double>),
+                   list_on_device(l), l.n);
             l.n = 0, l.nblock = 0;
         }
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the host knows goes to the device's memory as arguments of launches: they travel by value, so that what they were made of may change at once, and a recording
- * keeps them. (A copy from memory that is not pinned may read it later than its call, or wait for the stream.) */
+/* What the host knows goes to the device's memory as arguments of launches: they travel by value, so that what they
+ * were made of may change at once, and a recording keeps them. (A copy from memory that is not pinned may read it later
+ * than its call, or wait for the stream.) */
 #ifndef CUDA_UPLOAD_CUH
 #define CUDA_UPLOAD_CUH
 
@@ -24,7 +25,8 @@ static inline void upload(struct kern_stream *stream, void *to, const void *from
     for (size_t done = 0, n; done < nbytes; done += n) {
         n = nbytes - done < sizeof(words) ? nbytes - done : sizeof(words);
         memcpy(words.at, static_cast<const char *>(from) + done, n);
-        launch(stream, write_words, dim3(1), THREADS, 0, reinterpret_cast<uint64_t *>(static_cast<char *>(to) + done), words, (int)(n / sizeof(uint64_t)));
+        launch(stream, write_words, dim3(1), THREADS, 0, reinterpret_cast<uint64_t *>(static_cast<char *>(to) + done),
+               words, (int)(n / sizeof(uint64_t)));
     }
 }
 

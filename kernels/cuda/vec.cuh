@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Eight elements of a row at a time, whatever their type: one access of 16 bytes where the row allows it. A kernel is compiled three times: all operands bf16,
- * all fp32, or each its own; and element-wise ones are started here. */
+/* Eight elements of a row at a time, whatever their type: one access of 16 bytes where the row allows it. A kernel is
+ * compiled three times: all operands bf16, all fp32, or each its own; and element-wise ones are started here. */
 #ifndef CUDA_VEC_CUH
 #define CUDA_VEC_CUH
 
@@ -88,8 +88,8 @@ template <types K> __device__ __forceinline__ void store1(struct kern_mat m, int
 
 __device__ __forceinline__ f8 unpack(uint4 x)
 {
-    return f8{{float_of(x.x << 16), float_of(x.x & 0xffff0000), float_of(x.y << 16), float_of(x.y & 0xffff0000), float_of(x.z << 16),
-               float_of(x.z & 0xffff0000), float_of(x.w << 16), float_of(x.w & 0xffff0000)}};
+    return f8{ { float_of(x.x << 16), float_of(x.x & 0xffff0000), float_of(x.y << 16), float_of(x.y & 0xffff0000),
+                 float_of(x.z << 16), float_of(x.z & 0xffff0000), float_of(x.w << 16), float_of(x.w & 0xffff0000) } };
 }
 
 __device__ __forceinline__ f8 unpack(const f8 &x)
@@ -99,7 +99,7 @@ __device__ __forceinline__ f8 unpack(const f8 &x)
 
 __device__ __forceinline__ uint4 pack(const f8 &x)
 {
-    return uint4{narrow2(x.v[0], x.v[1]), narrow2(x.v[2], x.v[3]), narrow2(x.v[4], x.v[5]), narrow2(x.v[6], x.v[7])};
+    return uint4{ narrow2(x.v[0], x.v[1]), narrow2(x.v[2], x.v[3]), narrow2(x.v[4], x.v[5]), narrow2(x.v[6], x.v[7]) };
 }
 
 /* n of them, 1 … 8, the others 0. whole: n is 8 and the address is a multiple of 16 bytes. */
@@ -113,7 +113,7 @@ template <types K> __device__ __forceinline__ f8 load8(struct kern_cmat m, int64
     } else if (wide<K>(m.dtype)) {
         const float4 *from = reinterpret_cast<const float4 *>(static_cast<const float *>(m.data) + row * m.pitch + col);
         const float4 a = from[0], b = from[1];
-        x = f8{{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
+        x = f8{ { a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w } };
     } else {
         x = unpack(*reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(m.data) + row * m.pitch + col));
     }
@@ -129,15 +129,18 @@ template <> struct raw<ALL_BF16> {
 };
 template <types K> using raw8 = typename raw<K>::type;
 
-template <types K> __device__ __forceinline__ raw8<K> load_raw8(struct kern_cmat m, int64_t row, int64_t col, int n, bool whole)
+template <types K>
+__device__ __forceinline__ raw8<K> load_raw8(struct kern_cmat m, int64_t row, int64_t col, int n, bool whole)
 {
     if constexpr (K != ALL_BF16)
         return load8<K>(m, row, col, n, whole);
     else
-        return whole ? *reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(m.data) + row * m.pitch + col) : pack(load8<K>(m, row, col, n, false));
+        return whole ? *reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(m.data) + row * m.pitch + col)
+                     : pack(load8<K>(m, row, col, n, false));
 }
 
-template <types K> __device__ __forceinline__ void store8(struct kern_mat m, int64_t row, int64_t col, int n, bool whole, const f8 &x)
+template <types K>
+__device__ __forceinline__ void store8(struct kern_mat m, int64_t row, int64_t col, int n, bool whole, const f8 &x)
 {
     if (!whole) {
 #pragma unroll
@@ -146,8 +149,8 @@ template <types K> __device__ __forceinline__ void store8(struct kern_mat m, int
                 store1<K>(m, row, col + i, x.v[i]);
     } else if (wide<K>(m.dtype)) {
         float4 *to = reinterpret_cast<float4 *>(static_cast<float *>(m.data) + row * m.pitch + col);
-        to[0] = float4{x.v[0], x.v[1], x.v[2], x.v[3]};
-        to[1] = float4{x.v[4], x.v[5], x.v[6], x.v[7]};
+        to[0] = float4{ x.v[0], x.v[1], x.v[2], x.v[3] };
+        to[1] = float4{ x.v[4], x.v[5], x.v[6], x.v[7] };
     } else {
         *reinterpret_cast<uint4 *>(static_cast<uint16_t *>(m.data) + row * m.pitch + col) = pack(x);
     }
@@ -156,7 +159,7 @@ template <types K> __device__ __forceinline__ void store8(struct kern_mat m, int
 /* A matrix that is read and written. */
 __device__ __forceinline__ struct kern_cmat reading(const struct kern_mat &m)
 {
-    return kern_cmat{m.data, m.pitch, m.dtype};
+    return kern_cmat{ m.data, m.pitch, m.dtype };
 }
 
 /* Operands of a call: what they have in common. Those without data count for nothing. */
@@ -164,9 +167,15 @@ struct operand {
     const void *data;
     int64_t pitch;
     enum kern_dtype dtype;
-    operand(struct kern_mat m) : data(m.data), pitch(m.pitch), dtype(m.dtype) {}
-    operand(struct kern_cmat m) : data(m.data), pitch(m.pitch), dtype(m.dtype) {}
-    operand(const float *x) : data(x), pitch(0), dtype(KERN_F32) {}
+    operand(struct kern_mat m) : data(m.data), pitch(m.pitch), dtype(m.dtype)
+    {
+    }
+    operand(struct kern_cmat m) : data(m.data), pitch(m.pitch), dtype(m.dtype)
+    {
+    }
+    operand(const float *x) : data(x), pitch(0), dtype(KERN_F32)
+    {
+    }
 };
 
 /* Of one row: its pitch means nothing. */
@@ -228,25 +237,21 @@ template <types K, typename Op> __global__ void __launch_bounds__(THREADS) each_
 }
 
 /* Runs op.at<types>(row, col, n, whole) for each eight of (nrow, ncol). Op goes by value to the device. */
-template <typename Op> void for_eights(struct kern_stream *stream, std::initializer_list<operand> all, int64_t nrow, int64_t ncol, Op op)
+template <typename Op>
+void for_eights(struct kern_stream *stream, std::initializer_list<operand> all, int64_t nrow, int64_t ncol, Op op)
 {
-    const eights e = {nrow, ncol, (ncol + WIDTH - 1) / WIDTH, aligned(all)};
+    const eights e = { nrow, ncol, (ncol + WIDTH - 1) / WIDTH, aligned(all) };
     const dim3 grid = blocks_for(nrow * e.per_row, THREADS);
     switch (types_of(all)) {
-    case ALL_F32:
-        launch(stream, each_eight<ALL_F32, Op>, grid, THREADS, 0, op, e);
-        break;
-    case ALL_BF16:
-        launch(stream, each_eight<ALL_BF16, Op>, grid, THREADS, 0, op, e);
-        break;
-    case MIXED:
-        launch(stream, each_eight<MIXED, Op>, grid, THREADS, 0, op, e);
-        break;
+    case ALL_F32: launch(stream, each_eight<ALL_F32, Op>, grid, THREADS, 0, op, e); break;
+    case ALL_BF16: launch(stream, each_eight<ALL_BF16, Op>, grid, THREADS, 0, op, e); break;
+    case MIXED: launch(stream, each_eight<MIXED, Op>, grid, THREADS, 0, op, e); break;
     }
 }
 
 /* The same where position does not matter: operands without gaps are one long row. */
-template <typename Op> void for_elements(struct kern_stream *stream, std::initializer_list<operand> all, int64_t nrow, int64_t ncol, Op op)
+template <typename Op>
+void for_elements(struct kern_stream *stream, std::initializer_list<operand> all, int64_t nrow, int64_t ncol, Op op)
 {
     bool gaps = false;
     for (const operand &o : all)

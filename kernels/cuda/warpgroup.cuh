@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a warpgroup (four warps that begin at a multiple of four) multiplies together on Hopper's tensor cores, out of shared memory: PTX's wgmma under nvcc for
- * sm_90a, the shim's on the CPU. The threads go on while it works: from group_begin to the group_wait that covers it nobody touches the accumulators, the
- * registers of A or the memory. A warp has 16 of the 64 rows, laid out as by mma.m16n8k16 (mma.cuh), each eight columns after the other.
+/* What a warpgroup (four warps that begin at a multiple of four) multiplies together on Hopper's tensor cores, out of
+ * shared memory: PTX's wgmma under nvcc for sm_90a, the shim's on the CPU. The threads go on while it works: from
+ * group_begin to the group_wait that covers it nobody touches the accumulators, the registers of A or the memory. A
+ * warp has 16 of the 64 rows, laid out as by mma.m16n8k16 (mma.cuh), each eight columns after the other.
  *
- * Matrices in shared memory are slabs of 64 features: rows of 128 bytes from a multiple of 1024, in which the 16 bytes number c of row r lie at c ^ (r % 8); or
- * half slabs of 32: rows of 64 bytes, at c ^ (r / 2 % 4). PTX ISA 8.0, "Asynchronous warpgroup level matrix instructions": swizzling by 128 and by 64 bytes. */
+ * Matrices in shared memory are slabs of 64 features: rows of 128 bytes from a multiple of 1024, in which the 16 bytes
+ * number c of row r lie at c ^ (r % 8); or half slabs of 32: rows of 64 bytes, at c ^ (r / 2 % 4). PTX ISA 8.0,
+ * "Asynchronous warpgroup level matrix instructions": swizzling by 128 and by 64 bytes. */
 #ifndef CUDA_WARPGROUP_CUH
 #define CUDA_WARPGROUP_CUH
 
@@ -12,8 +14,9 @@
 
 enum { WARPGROUP = 128, GROUP_ROWS = 64, SLAB = 64, HALF_SLAB = SLAB / 2 };
 
-/* The descriptor of a matrix whose first element is at p, in a slab or half of one: the address and the stride of eight rows, in units of 16 bytes, and the kind
- * of swizzling. A leading stride does not matter: a product reads no more than a slab's width. */
+/* The descriptor of a matrix whose first element is at p, in a slab or half of one: the address and the stride of eight
+ * rows, in units of 16 bytes, and the kind of swizzling. A leading stride does not matter: a product reads no more than
+ * a slab's width. */
 template <int WIDTH> __device__ __forceinline__ uint64_t group_matrix(const void *p)
 {
     static_assert(WIDTH == SLAB || WIDTH == HALF_SLAB);
@@ -53,7 +56,7 @@ template <int LEFT> __device__ __forceinline__ void group_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
-#define FOUR(c) "+f"((c)[0]), "+f"((c)[1]), "+f"((c)[2]), "+f"((c)[3])
+#define FOUR(c)    "+f"((c)[0]), "+f"((c)[1]), "+f"((c)[2]), "+f"((c)[3])
 #define SIXTEEN(c) FOUR((c)[0]), FOUR((c)[1]), FOUR((c)[2]), FOUR((c)[3])
 
 /* C (64, 64) = or, where `add`, += A (64, 16) · B: both in shared memory, B as (64, 16). */
@@ -69,8 +72,10 @@ __device__ __forceinline__ void group_multiply(float (*c)[4], uint64_t a, uint64
                  : "memory");
 }
 
-/* C (64, N) = or += A (64, 16) · B: A in registers, as for mma.m16n8k16; B in shared memory, as (N, 16) or, where ACROSS, as (16, N). */
-template <int N, bool ACROSS> __device__ __forceinline__ void group_multiply(float (*c)[4], const uint32_t a[4], uint64_t b, bool add)
+/* C (64, N) = or += A (64, 16) · B: A in registers, as for mma.m16n8k16; B in shared memory, as (N, 16) or, where
+ * ACROSS, as (16, N). */
+template <int N, bool ACROSS>
+__device__ __forceinline__ void group_multiply(float (*c)[4], const uint32_t a[4], uint64_t b, bool add)
 {
     static_assert(N == SLAB || N == HALF_SLAB);
     if constexpr (N == SLAB)
@@ -98,13 +103,29 @@ template <int N, bool ACROSS> __device__ __forceinline__ void group_multiply(flo
 #elif defined(__CUDACC__)
 
 /* Compiled for other devices too, where nobody calls it. */
-__device__ __forceinline__ void group_publish() {}
-template <int N> __device__ __forceinline__ void group_pin(float (*)[4]) {}
-template <int N> __device__ __forceinline__ void group_begin(float (*)[4]) { __trap(); }
-__device__ __forceinline__ void group_commit() {}
-template <int LEFT> __device__ __forceinline__ void group_wait() {}
-__device__ __forceinline__ void group_multiply(float (*)[4], uint64_t, uint64_t, bool) {}
-template <int N, bool ACROSS> __device__ __forceinline__ void group_multiply(float (*)[4], const uint32_t *, uint64_t, bool) {}
+__device__ __forceinline__ void group_publish()
+{
+}
+template <int N> __device__ __forceinline__ void group_pin(float (*)[4])
+{
+}
+template <int N> __device__ __forceinline__ void group_begin(float (*)[4])
+{
+    __trap();
+}
+__device__ __forceinline__ void group_commit()
+{
+}
+template <int LEFT> __device__ __forceinline__ void group_wait()
+{
+}
+__device__ __forceinline__ void group_multiply(float (*)[4], uint64_t, uint64_t, bool)
+{
+}
+template <int N, bool ACROSS>
+__device__ __forceinline__ void group_multiply(float (*)[4], const uint32_t *, uint64_t, bool)
+{
+}
 
 #else
 
@@ -113,8 +134,12 @@ static inline void group_publish()
     shim_publish();
 }
 
-template <int N> void group_pin(float (*)[4]) {}
-template <int N> void group_begin(float (*)[4]) {}
+template <int N> void group_pin(float (*)[4])
+{
+}
+template <int N> void group_begin(float (*)[4])
+{
+}
 
 static inline void group_commit()
 {
@@ -134,10 +159,12 @@ struct shim_group_product {
     uint64_t a_matrix, b_matrix;
 };
 
-/* Element (row, feature) of a matrix in shared memory; where ACROSS, its (feature, row): what is together in memory is a feature's rows. */
+/* Element (row, feature) of a matrix in shared memory; where ACROSS, its (feature, row): what is together in memory is
+ * a feature's rows. */
 template <bool ACROSS> float shim_group_element(uint64_t matrix, int row, int feature)
 {
-    const uint64_t start = (matrix & 0x3fff) << 4, stride = (matrix >> 32 & 0x3fff) << 4, kind = matrix >> 62, row_nbytes = kind == 1 ? 128 : 64;
+    const uint64_t start = (matrix & 0x3fff) << 4, stride = (matrix >> 32 & 0x3fff) << 4, kind = matrix >> 62,
+                   row_nbytes = kind == 1 ? 128 : 64;
     const uint64_t along = 2 * (uint64_t)(ACROSS ? row : feature), down = (uint64_t)(ACROSS ? feature : row);
     if ((kind != 1 && kind != 2) || (matrix & 0x3fffc000ffffc000) != 0 || start % row_nbytes + along >= row_nbytes)
         shim_bug("a descriptor that the kernels do not use");
@@ -157,7 +184,8 @@ template <int N, bool ACROSS> void shim_group_multiply(void *const lane[WARPGROU
             for (int e = 0; e < 2; e++) {
                 const int row = i / 32 * 16 + i % 32 / 4 + r % 2 * 8, col = i % 4 * 2 + e + r / 2 * 8;
                 const shim_group_product *p = static_cast<const shim_group_product *>(lane[i]);
-                a[row][col] = p->in_registers ? shim_half(p->a[r], e) : shim_group_element<false>(p->a_matrix, row, col);
+                a[row][col] =
+                    p->in_registers ? shim_half(p->a[r], e) : shim_group_element<false>(p->a_matrix, row, col);
             }
     for (int k = 0; k < 16; k++)
         for (int n = 0; n < N; n++)
@@ -175,13 +203,13 @@ template <int N, bool ACROSS> void shim_group_multiply(void *const lane[WARPGROU
 
 static inline void group_multiply(float (*c)[4], uint64_t a, uint64_t b, bool add)
 {
-    const shim_group_product mine = {c, add, false, {}, a, b};
+    const shim_group_product mine = { c, add, false, {}, a, b };
     shim_group(shim_group_multiply<64, false>, &mine, sizeof(mine));
 }
 
 template <int N, bool ACROSS> void group_multiply(float (*c)[4], const uint32_t a[4], uint64_t b, bool add)
 {
-    const shim_group_product mine = {c, add, true, {a[0], a[1], a[2], a[3]}, 0, b};
+    const shim_group_product mine = { c, add, true, { a[0], a[1], a[2], a[3] }, 0, b };
     shim_group(shim_group_multiply<N, ACROSS>, &mine, sizeof(mine));
 }
 

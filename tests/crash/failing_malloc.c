@@ -13,7 +13,10 @@
 static atomic_uint made, at = UINT_MAX;
 static atomic_bool counting;
 
-static bool fails(void) { return atomic_load(&counting) && atomic_fetch_add(&made, 1) == atomic_load(&at); }
+static bool fails(void)
+{
+    return atomic_load(&counting) && atomic_fetch_add(&made, 1) == atomic_load(&at);
+}
 
 void *__real_malloc(size_t nbytes);
 void *__real_calloc(size_t n, size_t nbytes);
@@ -28,12 +31,30 @@ void *__wrap_aligned_alloc(size_t align, size_t nbytes);
 char *__wrap_strdup(const char *s);
 char *__wrap_strndup(const char *s, size_t n);
 
-void *__wrap_malloc(size_t nbytes) { return fails() ? NULL : __real_malloc(nbytes); }
-void *__wrap_calloc(size_t n, size_t nbytes) { return fails() ? NULL : __real_calloc(n, nbytes); }
-void *__wrap_realloc(void *p, size_t nbytes) { return fails() ? NULL : __real_realloc(p, nbytes); }
-void *__wrap_aligned_alloc(size_t align, size_t nbytes) { return fails() ? NULL : __real_aligned_alloc(align, nbytes); }
-char *__wrap_strdup(const char *s) { return fails() ? NULL : __real_strdup(s); }
-char *__wrap_strndup(const char *s, size_t n) { return fails() ? NULL : __real_strndup(s, n); }
+void *__wrap_malloc(size_t nbytes)
+{
+    return fails() ? NULL : __real_malloc(nbytes);
+}
+void *__wrap_calloc(size_t n, size_t nbytes)
+{
+    return fails() ? NULL : __real_calloc(n, nbytes);
+}
+void *__wrap_realloc(void *p, size_t nbytes)
+{
+    return fails() ? NULL : __real_realloc(p, nbytes);
+}
+void *__wrap_aligned_alloc(size_t align, size_t nbytes)
+{
+    return fails() ? NULL : __real_aligned_alloc(align, nbytes);
+}
+char *__wrap_strdup(const char *s)
+{
+    return fails() ? NULL : __real_strdup(s);
+}
+char *__wrap_strndup(const char *s, size_t n)
+{
+    return fails() ? NULL : __real_strndup(s, n);
+}
 
 void failing_malloc_begin(unsigned fail_at)
 {

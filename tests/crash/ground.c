@@ -27,7 +27,8 @@ static void make_numbers(struct model_tensor *t, float first)
     }
 }
 
-/* An adapter under the names that it will have in PEFT's file; for the tensor t2 of make_model, and where `first` is 0 one that changes nothing. */
+/* An adapter under the names that it will have in PEFT's file; for the tensor t2 of make_model, and where `first` is 0
+ * one that changes nothing. */
 static void make_adapter(struct model *m, float first)
 {
     uint64_t seed = 1;
@@ -41,12 +42,14 @@ static void make_adapter(struct model *m, float first)
     snprintf(b->name, sizeof b->name, "base_model.model.t2.lora_B.weight");
 }
 
-/* One tensor that fills a direct write even in one piece, one whose halves are over the size that is aligned, and small ones. */
+/* One tensor that fills a direct write even in one piece, one whose halves are over the size that is aligned, and small
+ * ones. */
 static void make_model(struct model *m, uint64_t seed)
 {
     model_add(m, &seed, FSDPCK_FLOAT32, 2, (uint64_t[]){ 34, 1024 });
     model_add(m, &seed, FSDPCK_BFLOAT16, 2, (uint64_t[]){ 75, 1024 });
-    make_numbers(model_add(m, &seed, FSDPCK_FLOAT32, 2, (uint64_t[]){ 5, 3 }), (float)seed); /* no NaN: a merge may quieten those */
+    make_numbers(model_add(m, &seed, FSDPCK_FLOAT32, 2, (uint64_t[]){ 5, 3 }),
+                 (float)seed); /* no NaN: a merge may quieten those */
     model_add(m, &seed, FSDPCK_FLOAT32, 0, NULL);
     model_add(m, &seed, FSDPCK_INT64, 1, (uint64_t[]){ 7 });
 }
@@ -60,7 +63,8 @@ static void must_do(int code, const struct fsdpck_error *err)
 }
 
 /* The adapter as a file, which is returned, and as a folder. */
-static char *make_adapter_sources(const char *top, const char *name, const struct model *m, const struct fsdpck_lora_choice *choice)
+static char *make_adapter_sources(const char *top, const char *name, const struct model *m,
+                                  const struct fsdpck_lora_choice *choice)
 {
     struct fsdpck_error err = { 0 };
     const struct fsdpck_io io = model_fast_io();
@@ -87,7 +91,8 @@ static void make_sources(const char *top, const char *who, const struct model *m
     *folder = tree_path(dir, "folder");
     *checkpoint = tree_path(dir, "checkpoint");
     tree_file(*folder, "config.json", config);
-    char *file = tree_path(*folder, "model.safetensors"), *exported = tree_path(dir, "export"), *one = tree_path(dir, "one.safetensors");
+    char *file = tree_path(*folder, "model.safetensors"), *exported = tree_path(dir, "export"),
+         *one = tree_path(dir, "one.safetensors");
     model_write_safetensors(m, file);
     must_do(verb_convert(*folder, *checkpoint, OLD_RANKS, false, false, &opt, &err), &err);
     char *whole = tree_path(dir, "whole"), *compressed = tree_path(dir, "compressed");
@@ -113,7 +118,8 @@ static void refer(struct ground *g)
     struct fsdpck_content content = { 0 };
     for (uint64_t row = 0; row < t->shape[0]; row++)
         fsdpck_content_add_row(&content, t->data + row * (t->nbytes / t->shape[0]), t->nbytes / t->shape[0], row);
-    g->base_tensor = (struct fsdpck_base_tensor){ .name = t->name, .dtype = t->dtype, .ndim = t->ndim, .shape = t->shape };
+    g->base_tensor =
+        (struct fsdpck_base_tensor){ .name = t->name, .dtype = t->dtype, .ndim = t->ndim, .shape = t->shape };
     fsdpck_content_store(&content, g->base_tensor.content);
     g->base = (struct fsdpck_base){ .path = g->folder, .tensors = &g->base_tensor, .ntensors = 1 };
     g->referring = tree_path(g->top, "referring");
@@ -206,7 +212,7 @@ void ground_reset(const struct ground *g, const struct verb *v)
     tree_dir(g->top, "root");
     if (!v->old)
         return;
-    char *from = tree_path(g->top, v->old_from != NULL             ? v->old_from
+    char *from = tree_path(g->top, v->old_from != NULL           ? v->old_from
                                    : v->kind == VERB_EXPORT_FILE ? "old/one.safetensors"
                                    : v->kind == VERB_EXPORT_LORA ? "old-lora/adapter"
                                    : verb_is_export(v)           ? "old/export"

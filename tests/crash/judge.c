@@ -10,8 +10,11 @@
 
 #include "tree.h"
 
-static const struct model *new_model(const struct verb *v, const struct ground *g) { return v->kind == VERB_EXPORT_LORA ? &g->adapter_is : &g->is; }
-static const struct model *old_model(const struct verb *v, const struct ground *g) 
+static const struct model *new_model(const struct verb *v, const struct ground *g)
+{
+    return v->kind == VERB_EXPORT_LORA ? &g->adapter_is : &g->is;
+}
+static const struct model *old_model(const struct verb *v, const struct ground *g)
 {
     return (v->old_from != NULL ? v->old_is_adapter : v->kind == VERB_EXPORT_LORA) ? &g->adapter_was : &g->was;
 }
@@ -37,7 +40,9 @@ static bool verifies(const char *out, const struct fsdpck_options *opt)
 
 static bool has_adapter_config(const struct ground *g, const char *out, bool new)
 {
-    char *path = tree_path(out, "adapter_config.json"), *own = tree_path(g->top, new ? "new-lora/adapter/adapter_config.json" : "old-lora/adapter/adapter_config.json");
+    char *path = tree_path(out, "adapter_config.json"),
+         *own =
+             tree_path(g->top, new ? "new-lora/adapter/adapter_config.json" : "old-lora/adapter/adapter_config.json");
     char *dump = tree_dump(path), *want = tree_dump(own);
     bool same = strcmp(dump, want) == 0;
     if (!same)
@@ -67,7 +72,8 @@ static bool has_config(const struct verb *v, const struct ground *g, const char 
     return same;
 }
 
-enum verb_state verb_state(const struct verb *v, const struct ground *g, const char *root, bool cleaned, const char **why)
+enum verb_state verb_state(const struct verb *v, const struct ground *g, const char *root, bool cleaned,
+                           const char **why)
 {
     struct fsdpck_error err = { 0 };
     const struct fsdpck_options opt = verb_options(NULL, 1);
@@ -87,7 +93,8 @@ enum verb_state verb_state(const struct verb *v, const struct ground *g, const c
             snprintf(what, sizeof what, "its base is not named");
         else if (differs == NULL && (!strict || has_config(v, g, out, "new")))
             state = STATE_NEW;
-        else if (differs != NULL && model_differs(old_model(v, g), src, &err) == NULL && (!strict || has_config(v, g, out, "old")))
+        else if (differs != NULL && model_differs(old_model(v, g), src, &err) == NULL &&
+                 (!strict || has_config(v, g, out, "old")))
             state = STATE_OLD;
         else if (differs != NULL)
             snprintf(what, sizeof what, "tensor '%s' is neither old nor new", differs);
@@ -109,7 +116,8 @@ static const char *other_boot;
 
 static int open_other_boot(void *ctx, const char *path, int flags, unsigned mode)
 {
-    return fsdpck_io_posix.open(ctx, strcmp(path, "/proc/sys/kernel/random/boot_id") == 0 ? other_boot : path, flags, mode);
+    return fsdpck_io_posix.open(ctx, strcmp(path, "/proc/sys/kernel/random/boot_id") == 0 ? other_boot : path, flags,
+                                mode);
 }
 
 static void count(void *ctx, const struct fsdpck_leftover *l)
@@ -120,8 +128,8 @@ static void count(void *ctx, const struct fsdpck_leftover *l)
     seen->nremoved += l->removed;
 }
 
-int verb_clean(const struct verb *v, const struct ground *g, const char *root, bool remove, bool rebooted, struct verb_leftovers *seen,
-               struct fsdpck_error *err)
+int verb_clean(const struct verb *v, const struct ground *g, const char *root, bool remove, bool rebooted,
+               struct verb_leftovers *seen, struct fsdpck_error *err)
 {
     struct verb_leftovers none;
     struct fsdpck_io io = model_fast_io();

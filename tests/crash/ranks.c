@@ -32,7 +32,10 @@ struct rank {
     struct fsdpck_error err;
 };
 
-static bool is_dead(const struct rank *r) { return r->mortal != NULL && faulty_hit(r->mortal); }
+static bool is_dead(const struct rank *r)
+{
+    return r->mortal != NULL && faulty_hit(r->mortal);
+}
 
 static int meet(void *ctx)
 {
@@ -68,7 +71,8 @@ static int take_box(void *ctx, const uint64_t *offset, const uint64_t *size)
         dims[d] = offset[d];
         dims[n + d] = size[d];
     }
-    c->r->boxes[c->i] = (struct fsdpck_save_box){ .offset = dims, .size = dims + n, .data = c->t->data + (n > 0 ? dims[0] * row : 0) };
+    c->r->boxes[c->i] =
+        (struct fsdpck_save_box){ .offset = dims, .size = dims + n, .data = c->t->data + (n > 0 ? dims[0] * row : 0) };
     c->r->tensors[c->i].nboxes = 1;
     return 0;
 }
@@ -80,8 +84,13 @@ static void cut(struct rank *r, const struct model *m, const struct fsdpck_mesh 
         struct cutting c = { r, t, i };
         bool whole = i == 0 || t->ndim == 0;
         r->placements[i] = (struct fsdpck_placement){ .kind = whole ? FSDPCK_REPLICATE : FSDPCK_SHARD };
-        r->tensors[i] = (struct fsdpck_save_tensor){ .name = t->name, .dtype = t->dtype, .ndim = t->ndim, .shape = t->shape, .mesh = mesh,
-                                                     .placements = &r->placements[i], .boxes = &r->boxes[i] };
+        r->tensors[i] = (struct fsdpck_save_tensor){ .name = t->name,
+                                                     .dtype = t->dtype,
+                                                     .ndim = t->ndim,
+                                                     .shape = t->shape,
+                                                     .mesh = mesh,
+                                                     .placements = &r->placements[i],
+                                                     .boxes = &r->boxes[i] };
         if (fsdpck_placement_boxes(mesh, &r->placements[i], t->ndim, t->shape, &r->req.rank, take_box, &c) != 0)
             abort();
     }
@@ -94,8 +103,9 @@ static void *run(void *arg)
     return NULL;
 }
 
-void ranks_save(const struct model *m, const char *out, const char *assets, const struct fsdpck_base *base, uint32_t nranks, const struct fsdpck_options *opt,
-                const struct verb_how *how, struct verb_result *result)
+void ranks_save(const struct model *m, const char *out, const char *assets, const struct fsdpck_base *base,
+                uint32_t nranks, const struct fsdpck_options *opt, const struct verb_how *how,
+                struct verb_result *result)
 {
     struct rank ranks[VERB_MAX_RANKS] = { 0 };
     struct group group = { .lock = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER, .nranks = nranks };
@@ -108,8 +118,17 @@ void ranks_save(const struct model *m, const char *out, const char *assets, cons
         r->mortal = how->mortal[i];
         r->opt = *opt;
         r->opt.io = how->io[i];
-        r->req = (struct fsdpck_save_request){ .out = out, .rank = i, .nranks = nranks, .barrier = meet, .barrier_ctx = r, .tensors = r->tensors,
-                                               .ntensors = m->ntensors, .state = "{\"step\":1}", .assets = assets, .base = base, .force = how->force };
+        r->req = (struct fsdpck_save_request){ .out = out,
+                                               .rank = i,
+                                               .nranks = nranks,
+                                               .barrier = meet,
+                                               .barrier_ctx = r,
+                                               .tensors = r->tensors,
+                                               .ntensors = m->ntensors,
+                                               .state = "{\"step\":1}",
+                                               .assets = assets,
+                                               .base = base,
+                                               .force = how->force };
         cut(r, m, &mesh);
         if (pthread_create(&r->thread, NULL, run, r) != 0)
             abort();

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which operations a sweep visits: all of them up to 200, then every 7th. Under sanitizers, which make each run many times slower, fewer. */
+/* Which operations a sweep visits: all of them up to 200, then every 7th. Under sanitizers, which make each run many
+ * times slower, fewer. */
 #ifndef TESTS_SWEEP_H
 #define TESTS_SWEEP_H
 
@@ -15,6 +16,9 @@ enum { SWEEP_STEP = 1 };
 enum { SWEEP_STEP = 1 };
 #endif
 
-static inline unsigned sweep_next(unsigned n) { return n + (n < 200 ? SWEEP_STEP : 7 * SWEEP_STEP); }
+static inline unsigned sweep_next(unsigned n)
+{
+    return n + (n < 200 ? SWEEP_STEP : 7 * SWEEP_STEP);
+}
 
 #endif

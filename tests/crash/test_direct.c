@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Direct reads and writes on a file system that is strict about them: every offset, length and address must be a multiple of the page, and transfers
- * come short as they please. Simulated, so that it is the same wherever the test runs. */
+/* Direct reads and writes on a file system that is strict about them: every offset, length and address must be a
+ * multiple of the page, and transfers come short as they please. Simulated, so that it is the same wherever the test
+ * runs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -108,7 +109,8 @@ static void convert(const char *from, const char *out, const struct fsdpck_optio
 {
     struct fsdpck_error err = { 0 };
     struct fsdpck_source *src = NULL;
-    const struct fsdpck_convert_request req = { .out = out, .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { 1 } } };
+    const struct fsdpck_convert_request req = { .out = out,
+                                                .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { 1 } } };
     if (fsdpck_source_open(from, NULL, opt, &src, &err) != 0 || fsdpck_convert(src, &req, opt, NULL, &err) != 0)
         fail_msg("%s: %s", err.file, err.message);
     fsdpck_source_close(src);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every verb, and each of its operations fails once: ENOSPC, EIO, EACCES, ENOMEM, an interruption, a short transfer. Either that is harmless and the
- * new output stands, or the verb says what failed and where, and leaves everything as it was. */
+/* Every verb, and each of its operations fails once: ENOSPC, EIO, EACCES, ENOMEM, an interruption, a short transfer.
+ * Either that is harmless and the new output stands, or the verb says what failed and where, and leaves everything as
+ * it was. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +17,6 @@
 #include <stdio.h>
 #include <string.h>
 
-
 struct fault {
     const struct verb *v;
     uint32_t rank;
@@ -26,11 +26,15 @@ struct fault {
 
 static void wrong(const struct fault *x, const char *what, const struct verb_result *r)
 {
-    verb_fail(x->v, ground.root, "%s, operation %u of rank %u: %s (its rank says %d, errno %d: '%s': %s)", x->sys_errno ? strerror(x->sys_errno) : "a short transfer",
-              x->n, x->rank, what, r->code[x->rank], r->err[x->rank].sys_errno, r->err[x->rank].file, r->err[x->rank].message);
+    verb_fail(x->v, ground.root, "%s, operation %u of rank %u: %s (its rank says %d, errno %d: '%s': %s)",
+              x->sys_errno ? strerror(x->sys_errno) : "a short transfer", x->n, x->rank, what, r->code[x->rank],
+              r->err[x->rank].sys_errno, r->err[x->rank].file, r->err[x->rank].message);
 }
 
-static bool has_hint(const struct verb_result *r, uint32_t rank, const char *text) { return strstr(r->err[rank].hint, text) != NULL; }
+static bool has_hint(const struct verb_result *r, uint32_t rank, const char *text)
+{
+    return strstr(r->err[rank].hint, text) != NULL;
+}
 
 /* Failures after the commit, and a rank that cannot see the commit: both say so. */
 static bool may_stand(const struct fault *x, const struct verb_result *r)
@@ -61,14 +65,17 @@ static void check_after(const struct fault *x, const struct verb_result *r, bool
     bool stands = !failed || may_stand(x, r);
     if (!stands && !verb_is_exactly(&ground, ground.root, old))
         wrong(x, "it failed and left something", r);
-    if (verb_clean(x->v, &ground, ground.root, true, false, NULL, &err) != 0) /* what a fault in the last tidying left */
+    if (verb_clean(x->v, &ground, ground.root, true, false, NULL, &err) !=
+        0) /* what a fault in the last tidying left */
         wrong(x, "cannot be cleaned", r);
     enum verb_state state = verb_state(x->v, &ground, ground.root, true, &why);
     bool exactly = verb_is_exactly(&ground, ground.root, state);
-    if (x->sys_errno == EACCES && !failed) /* where one may not write beside the output it is written in place: other names, but nothing left */
+    if (x->sys_errno == EACCES &&
+        !failed) /* where one may not write beside the output it is written in place: other names, but nothing left */
         exactly = verb_clean(x->v, &ground, ground.root, false, false, &left, &err) == 0 && left.nfound == 0;
     if (state != (stands ? STATE_NEW : old) || !exactly)
-        wrong(x, stands ? "it succeeded and the new one does not stand" : "it failed and the old one does not stand", r);
+        wrong(x, stands ? "it succeeded and the new one does not stand" : "it failed and the old one does not stand",
+              r);
 }
 
 static bool run_fault(const struct fault *x)
@@ -146,8 +153,9 @@ static void test_short_transfers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_space),    cmocka_unit_test(test_input_output_error), cmocka_unit_test(test_no_permission),
-        cmocka_unit_test(test_interrupted), cmocka_unit_test(test_short_transfers),    cmocka_unit_test(test_no_memory_in_the_kernel),
+        cmocka_unit_test(test_no_space),        cmocka_unit_test(test_input_output_error),
+        cmocka_unit_test(test_no_permission),   cmocka_unit_test(test_interrupted),
+        cmocka_unit_test(test_short_transfers), cmocka_unit_test(test_no_memory_in_the_kernel),
     };
     return cmocka_run_group_tests(tests, group_set_up, group_tear_down);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The world changes under a verb: files of the source shrink, grow or are replaced while it reads them; the place of the output cannot be written, or
- * is full. Either the output is right, or the error names the file, and nothing is left. */
+/* The world changes under a verb: files of the source shrink, grow or are replaced while it reads them; the place of
+ * the output cannot be written, or is full. Either the output is right, or the error names the file, and nothing is
+ * left. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,11 +21,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-
 /* ---- files that change while they are read */
 
 enum change { SHRINK_A_LITTLE, SHRINK_TO_HALF, SHRINK_TO_NOTHING, GROW, REPLACE, REMOVE, NCHANGES };
-static const char *const change_names[NCHANGES] = { "shrinks a little", "shrinks to half", "shrinks to nothing", "grows", "is replaced", "is removed" };
+static const char *const change_names[NCHANGES] = { "shrinks a little",   "shrinks to half",
+                                                    "shrinks to nothing", "grows",
+                                                    "is replaced",        "is removed" };
 
 /* A table that changes a file before its operation n. */
 struct meddler {
@@ -52,9 +54,7 @@ static void change_file(const struct meddler *m)
         if (rename(m->spare, m->path) != 0)
             abort();
         return;
-    default:
-        unlink(m->path);
-        return;
+    default: unlink(m->path); return;
     }
     if (truncate(m->path, st.st_size) != 0)
         abort();
@@ -123,12 +123,13 @@ static bool run_changing(const struct verb *v, const char *file, enum change cha
     const struct fsdpck_error *err = &r.err[0];
     nrefused += r.code[0] != 0;
     if (r.code[0] == 0 && verb_state(v, &ground, ground.root, true, &why) != STATE_NEW)
-        verb_fail(v, ground.root, "'%s' %s before operation %u: it succeeds, and the output is not right (%s)", file, change_names[change], at, why);
+        verb_fail(v, ground.root, "'%s' %s before operation %u: it succeeds, and the output is not right (%s)", file,
+                  change_names[change], at, why);
     if (r.code[0] != 0 && !verb_is_exactly(&ground, ground.root, STATE_OLD))
         verb_fail(v, ground.root, "'%s' %s before operation %u: something is left", file, change_names[change], at);
     if (r.code[0] != 0 && (!names_file(err, path) || err->code == FSDPCK_ERR_USAGE || err->code == FSDPCK_ERR_NOMEM))
-        verb_fail(v, ground.root, "'%s' %s before operation %u: the error does not say so (%d: '%s': %s)", file, change_names[change], at, err->code,
-                  err->file, err->message);
+        verb_fail(v, ground.root, "'%s' %s before operation %u: the error does not say so (%d: '%s': %s)", file,
+                  change_names[change], at, err->code, err->file, err->message);
     tree_remove(spoiled);
     tree_remove(kept);
     free(path);
@@ -178,7 +179,8 @@ static void test_read_only_directory(void **state)
         verb_run(v, &ground, &how, &r);
         verb_tables_free(f);
         if (r.code[0] != FSDPCK_ERR_IO || r.err[0].sys_errno != EACCES || strstr(r.err[0].file, ground.root) == NULL)
-            verb_fail(v, ground.root, "a read-only directory: %d, errno %d: '%s': %s", r.code[0], r.err[0].sys_errno, r.err[0].file, r.err[0].message);
+            verb_fail(v, ground.root, "a read-only directory: %d, errno %d: '%s': %s", r.code[0], r.err[0].sys_errno,
+                      r.err[0].file, r.err[0].message);
         if (!verb_is_exactly(&ground, ground.root, STATE_OLD))
             verb_fail(v, ground.root, "a read-only directory, and something is left");
     }
@@ -202,8 +204,10 @@ static void run_full(const struct verb *v)
     io.pwrite = counting_pwrite;
     npayloads = 0;
     verb_run(v, &ground, &how, &r);
-    if (r.code[0] != FSDPCK_ERR_IO || r.err[0].sys_errno != ENOSPC || strstr(r.err[0].message, "space") == NULL || r.err[0].file[0] == '\0')
-        verb_fail(v, ground.root, "a full disk: %d, errno %d: '%s': %s", r.code[0], r.err[0].sys_errno, r.err[0].file, r.err[0].message);
+    if (r.code[0] != FSDPCK_ERR_IO || r.err[0].sys_errno != ENOSPC || strstr(r.err[0].message, "space") == NULL ||
+        r.err[0].file[0] == '\0')
+        verb_fail(v, ground.root, "a full disk: %d, errno %d: '%s': %s", r.code[0], r.err[0].sys_errno, r.err[0].file,
+                  r.err[0].message);
     if (npayloads > 0)
         verb_fail(v, ground.root, "a full disk was found after %u writes", npayloads);
     if (!verb_is_exactly(&ground, ground.root, STATE_OLD))
@@ -221,7 +225,8 @@ static void test_full_disk(void **state)
         ground_set_up(&ground, v);
         ground_reset(&ground, v);
         if (mount("fsdpck-test", ground.root, "tmpfs", MS_NOSUID | MS_NODEV, "size=200k") != 0) {
-            print_message("SKIP a full disk, in one process: a file system of 200 KiB cannot be mounted (%s)\n", strerror(errno));
+            print_message("SKIP a full disk, in one process: a file system of 200 KiB cannot be mounted (%s)\n",
+                          strerror(errno));
             skip();
         }
         run_full(v);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* File systems that give a file another name while it is open, instead of removing it (.fuse_hidden…, .nfs…): its folder cannot go before it is
- * closed. Every verb must have closed what it replaces, and what somebody else holds open must not be waited for. */
+/* File systems that give a file another name while it is open, instead of removing it (.fuse_hidden…, .nfs…): its
+ * folder cannot go before it is closed. Every verb must have closed what it replaces, and what somebody else holds open
+ * must not be waited for. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +28,7 @@ enum { MAX_FD = 1024 };
 
 struct hiding {
     struct fsdpck_io io;
-    ino_t open[MAX_FD];          /* 0: not open */
+    ino_t open[MAX_FD];            /* 0: not open */
     char hidden[MAX_FD][PATH_MAX]; /* to be removed when it is closed */
     unsigned nhidden;
 };
@@ -99,7 +100,8 @@ static void test_what_is_replaced_was_closed(void **state)
         const struct verb *v = &verbs[i];
         struct verb_how how = { .force = v->old };
         struct verb_result r;
-        if (v->kind == VERB_SAVE || v->mount || v->no_exchange) /* ranks are threads, which this table is not for; lies need another */
+        if (v->kind == VERB_SAVE || v->mount ||
+            v->no_exchange) /* ranks are threads, which this table is not for; lies need another */
             continue;
         ground_set_up(&ground, v);
         ground_reset(&ground, v);
@@ -122,7 +124,9 @@ static void test_resharded_onto_itself(void **state)
     ground_reset(&ground, v);
     hiding_begin(&hiding);
     const struct fsdpck_options opt = { .io = &hiding.io, .nthreads = 1 };
-    const struct fsdpck_convert_request req = { .out = ground.out, .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { v->nranks } }, .force = true };
+    const struct fsdpck_convert_request req = { .out = ground.out,
+                                                .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { v->nranks } },
+                                                .force = true };
     int rc = fsdpck_source_open(ground.out, NULL, &opt, &src, &err);
     if (rc == 0)
         rc = fsdpck_convert(src, &req, &opt, NULL, &err);

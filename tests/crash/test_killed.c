@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every verb, killed before each of its operations: what stands under the output's name is wholly the old one or wholly the new one, what lies
- * about is seen and removed, and the next attempt succeeds: also when it is killed too. */
+/* Every verb, killed before each of its operations: what stands under the output's name is wholly the old one or wholly
+ * the new one, what lies about is seen and removed, and the next attempt succeeds: also when it is killed too. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,16 +15,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-
-/* The old one moved away and the new one not yet there: the one state without an output, and only where names cannot be exchanged. */
-static bool may_be_missing(const struct verb *v) { return !v->old || v->no_exchange; }
+/* The old one moved away and the new one not yet there: the one state without an output, and only where names cannot be
+ * exchanged. */
+static bool may_be_missing(const struct verb *v)
+{
+    return !v->old || v->no_exchange;
+}
 
 static enum verb_state judge(const struct verb *v, uint32_t rank, unsigned n, bool cleaned, const char *when)
 {
     const char *why;
     enum verb_state state = verb_state(v, &ground, ground.root, cleaned, &why);
     if (state == STATE_BROKEN || (state == STATE_OLD && !v->old) || (state == STATE_NONE && !may_be_missing(v)))
-        verb_fail(v, ground.root, "killed at operation %u of rank %u, %s: neither old nor new (%s)", n, rank, when, why);
+        verb_fail(v, ground.root, "killed at operation %u of rank %u, %s: neither old nor new (%s)", n, rank, when,
+                  why);
     return state;
 }
 
@@ -34,16 +38,20 @@ static void clean(const struct verb *v, uint32_t rank, unsigned n)
     struct fsdpck_error err = { 0 };
     enum verb_state before = judge(v, rank, n, false, "before clean");
     bool exact = verb_is_exactly(&ground, ground.root, before);
-    if (verb_clean(v, &ground, ground.root, false, false, &seen, &err) != 0 || verb_clean(v, &ground, ground.root, true, false, &removed, &err) != 0)
-        verb_fail(v, ground.root, "killed at operation %u of rank %u: cannot be cleaned: %s: %s", n, rank, err.file, err.message);
+    if (verb_clean(v, &ground, ground.root, false, false, &seen, &err) != 0 ||
+        verb_clean(v, &ground, ground.root, true, false, &removed, &err) != 0)
+        verb_fail(v, ground.root, "killed at operation %u of rank %u: cannot be cleaned: %s: %s", n, rank, err.file,
+                  err.message);
     if (!exact && seen.nfound == 0)
         verb_fail(v, ground.root, "killed at operation %u of rank %u: left-overs were not seen", n, rank);
     if (seen.nalive > 0)
-        verb_fail(v, ground.root, "killed at operation %u of rank %u: a dead writer's left-overs count as alive", n, rank);
+        verb_fail(v, ground.root, "killed at operation %u of rank %u: a dead writer's left-overs count as alive", n,
+                  rank);
     enum verb_state after = judge(v, rank, n, true, "after clean");
     if ((before != after && before != STATE_NONE) || !verb_is_exactly(&ground, ground.root, after))
-        verb_fail(v, ground.root, "killed at operation %u of rank %u: something is left after clean (%u seen, %u removed)", n, rank, seen.nfound,
-                  removed.nremoved);
+        verb_fail(v, ground.root,
+                  "killed at operation %u of rank %u: something is left after clean (%u seen, %u removed)", n, rank,
+                  seen.nfound, removed.nremoved);
 }
 
 /* The attempt after the crash, with the crash's left-overs about; force as its output may be there. */
@@ -57,12 +65,17 @@ static void succeed(const struct verb *v, uint32_t rank, unsigned n)
     verb_run(v, &ground, &how, &result);
     for (uint32_t i = 0; i < verb_writers(v); i++)
         if (result.code[i] != 0)
-            verb_fail(v, ground.root, "killed at operation %u of rank %u: the next attempt fails: %s: %s", n, rank, result.err[i].file,
-                      result.err[i].message);
+            verb_fail(v, ground.root, "killed at operation %u of rank %u: the next attempt fails: %s: %s", n, rank,
+                      result.err[i].file, result.err[i].message);
     if (verb_state(v, &ground, ground.root, false, &why) != STATE_NEW)
-        verb_fail(v, ground.root, "killed at operation %u of rank %u: the next attempt succeeds, but the output is not the new one (%s)", n, rank, why);
-    if (!v->no_exchange && !verb_is_exactly(&ground, ground.root, STATE_NEW)) /* in steps, the old one is kept until the new one stands */
-        verb_fail(v, ground.root, "killed at operation %u of rank %u: the next attempt leaves what the dead ones left", n, rank);
+        verb_fail(
+            v, ground.root,
+            "killed at operation %u of rank %u: the next attempt succeeds, but the output is not the new one (%s)", n,
+            rank, why);
+    if (!v->no_exchange &&
+        !verb_is_exactly(&ground, ground.root, STATE_NEW)) /* in steps, the old one is kept until the new one stands */
+        verb_fail(v, ground.root, "killed at operation %u of rank %u: the next attempt leaves what the dead ones left",
+                  n, rank);
     verb_tables_free(f);
 }
 

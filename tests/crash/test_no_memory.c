@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every allocation of every verb fails once: the verb says that memory is out, and leaves everything as it was. Leaks and wild pointers on the way
- * are for AddressSanitizer to find. */
+/* Every allocation of every verb fails once: the verb says that memory is out, and leaves everything as it was. Leaks
+ * and wild pointers on the way are for AddressSanitizer to find. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,6 @@
 #include <string.h>
 
 #include <fsdpck/check.h>
-
 
 static void complain(const char *what, unsigned n, int code, const struct fsdpck_error *err, const char *why)
 {
@@ -90,8 +89,10 @@ static unsigned clean_after(const struct verb *v, unsigned killed_at, unsigned k
     if (verb_clean(v, &ground, ground.root, true, false, NULL, &err) != 0)
         complain(v->name, k, err.code, &err, "the second clean fails");
     enum verb_state after = verb_state(v, &ground, ground.root, true, &why);
-    if ((before != after && before != STATE_NONE) || after == STATE_BROKEN || !verb_is_exactly(&ground, ground.root, after))
-        verb_fail(v, ground.root, "killed at %u, allocation %u of clean fails: neither old nor new (%s)", killed_at, k, why);
+    if ((before != after && before != STATE_NONE) || after == STATE_BROKEN ||
+        !verb_is_exactly(&ground, ground.root, after))
+        verb_fail(v, ground.root, "killed at %u, allocation %u of clean fails: neither old nor new (%s)", killed_at, k,
+                  why);
     return made;
 }
 

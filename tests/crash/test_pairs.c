@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An output of one kind replaces one of another, in place and by exchange: afterwards there is the same, whatever was replaced. Killed before each of the
- * last operations, and before some of the others: what can be read is wholly the old one or wholly the new one. */
+/* An output of one kind replaces one of another, in place and by exchange: afterwards there is the same, whatever was
+ * replaced. Killed before each of the last operations, and before some of the others: what can be read is wholly the
+ * old one or wholly the new one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,10 +31,8 @@ static const struct {
     const char *name, *from;
     bool adapter, folder;
 } olds[] = {
-    { "a checkpoint", "old/checkpoint", false, false },
-    { "a compressed checkpoint", "old/compressed", false, false },
-    { "a folder", "old/export", false, true },
-    { "a folder of one file", "old/whole", false, true },
+    { "a checkpoint", "old/checkpoint", false, false }, { "a compressed checkpoint", "old/compressed", false, false },
+    { "a folder", "old/export", false, true },          { "a folder of one file", "old/whole", false, true },
     { "an adapter", "old-lora/adapter", true, false },
 };
 enum { NOLDS = sizeof olds / sizeof olds[0] };
@@ -59,7 +58,8 @@ static enum verb_state judge(const struct verb *v, uint32_t rank, unsigned n, bo
     const char *why;
     enum verb_state state = verb_state(v, &ground, ground.root, cleaned, &why);
     if (state != STATE_OLD && state != STATE_NEW)
-        verb_fail(v, ground.root, "killed at operation %u of rank %u, %s clean: neither old nor new (%s)", n, rank, cleaned ? "after" : "before", why);
+        verb_fail(v, ground.root, "killed at operation %u of rank %u, %s clean: neither old nor new (%s)", n, rank,
+                  cleaned ? "after" : "before", why);
     return state;
 }
 
@@ -70,9 +70,11 @@ static void kill_once(const struct verb *v, uint32_t rank, unsigned n)
     verb_run_killed(v, &ground, rank, n, 1, true);
     enum verb_state before = judge(v, rank, n, false);
     if (verb_clean(v, &ground, ground.root, true, false, NULL, &err) != 0)
-        verb_fail(v, ground.root, "killed at operation %u of rank %u: cannot be cleaned: %s: %s", n, rank, err.file, err.message);
+        verb_fail(v, ground.root, "killed at operation %u of rank %u: cannot be cleaned: %s: %s", n, rank, err.file,
+                  err.message);
     if (judge(v, rank, n, true) != before || !verb_is_exactly(&ground, ground.root, before))
-        verb_fail(v, ground.root, "killed at operation %u of rank %u: cleaning changes what stands there, or leaves more", n, rank);
+        verb_fail(v, ground.root,
+                  "killed at operation %u of rank %u: cleaning changes what stands there, or leaves more", n, rank);
 }
 
 static void test_only_the_new_one_is_left(void **state)

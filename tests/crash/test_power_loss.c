@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every verb, and the power goes after each of its changes: what was not fsynced is lost, half there, or reordered. The output is wholly the old
- * one or wholly the new one, and the new one once the verb has returned. And the proof that this can fail: without any one of its fsyncs, it does. */
+/* Every verb, and the power goes after each of its changes: what was not fsynced is lost, half there, or reordered. The
+ * output is wholly the old one or wholly the new one, and the new one once the verb has returned. And the proof that
+ * this can fail: without any one of its fsyncs, it does. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +16,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-
 
 /* Seeds 4k lose all that is not safe, 4k + 1 nothing (as FAULTY_ALL), others draw. */
 static const int seeds[] = { 0, FAULTY_ALL, 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23 };
@@ -81,7 +81,9 @@ static void test_power_loss(void **state)
     for (size_t i = 0; i < nverbs; i++) {
         struct faulty *f = record(&verbs[i]);
         char event[300];
-        for (size_t n = 0; n <= faulty_nevents(f); n = n == faulty_nevents(f) ? n + 1 : n + SWEEP_STEP > faulty_nevents(f) ? faulty_nevents(f) : n + SWEEP_STEP)
+        for (size_t n = 0; n <= faulty_nevents(f); n = n == faulty_nevents(f)               ? n + 1
+                                                       : n + SWEEP_STEP > faulty_nevents(f) ? faulty_nevents(f)
+                                                                                            : n + SWEEP_STEP)
             for (int s = 0; s < NSEEDS_EACH; s++) {
                 const char *wrong = check(&verbs[i], f, n, seeds[s], -1);
                 if (wrong != NULL)
@@ -112,8 +114,9 @@ static void test_every_fsync_matters(void **state)
         for (int k = 0; k < (int)faulty_nfsyncs(f); k++)
             spare |= is_caught(&verbs[i], f, k) ? 0 : 1u << k;
         if (spare != verbs[i].spare_fsyncs)
-            verb_fail(&verbs[i], ground.root, "of %zu fsyncs those in %#x can be left out and no crash shows it, %#x are expected to", faulty_nfsyncs(f),
-                      spare, verbs[i].spare_fsyncs);
+            verb_fail(&verbs[i], ground.root,
+                      "of %zu fsyncs those in %#x can be left out and no crash shows it, %#x are expected to",
+                      faulty_nfsyncs(f), spare, verbs[i].spare_fsyncs);
         faulty_free(f);
     }
 }

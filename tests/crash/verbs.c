@@ -22,10 +22,16 @@
 enum { CUT_NBYTES = 160 << 10 };
 #define MEMORY_NBYTES (16ull << 20) /* one worker a thread */
 
-/* Fsyncs that no crash needs: the folder's own after its assets were written (the commit does it again), and the one after which an exchange is
- * undone where it fails. An adapter's folder has nothing written to it between the two, so either will do; and as
- * its files keep their names, none of the old one's is removed in place, and the fsync after that has nothing to do. */
-enum { SPARE_FOLDER = 1 << 4, SPARE_UNDO = 1 << 2, SPARE_ONE_OF_TWO = 1 << 3 | 1 << 4, SPARE_IN_PLACE = 1 << 3 | 1 << 8 };
+/* Fsyncs that no crash needs: the folder's own after its assets were written (the commit does it again), and the one
+ * after which an exchange is undone where it fails. An adapter's folder has nothing written to it between the two, so
+ * either will do; and as its files keep their names, none of the old one's is removed in place, and the fsync after
+ * that has nothing to do. */
+enum {
+    SPARE_FOLDER = 1 << 4,
+    SPARE_UNDO = 1 << 2,
+    SPARE_ONE_OF_TWO = 1 << 3 | 1 << 4,
+    SPARE_IN_PLACE = 1 << 3 | 1 << 8
+};
 
 const struct verb verbs[] = {
     { .name = "convert", .kind = VERB_CONVERT, .nranks = 2 },
@@ -34,15 +40,34 @@ const struct verb verbs[] = {
     { .name = "convert --force, in place", .kind = VERB_CONVERT, .nranks = 2, .old = true, .mount = true },
     { .name = "convert --compress", .kind = VERB_CONVERT, .nranks = 2, .compress = true },
     { .name = "reshard", .kind = VERB_RESHARD, .nranks = 2 },
-    { .name = "reshard --compress --force, in place", .kind = VERB_RESHARD, .nranks = 2, .old = true, .mount = true, .compress = true },
+    { .name = "reshard --compress --force, in place",
+      .kind = VERB_RESHARD,
+      .nranks = 2,
+      .old = true,
+      .mount = true,
+      .compress = true },
     { .name = "reshard, with a base", .kind = VERB_RESHARD, .nranks = 2, .reference = true },
     { .name = "export", .kind = VERB_EXPORT_FOLDER, .nranks = 1, .spare_fsyncs = SPARE_FOLDER },
     { .name = "export --force", .kind = VERB_EXPORT_FOLDER, .nranks = 1, .old = true, .spare_fsyncs = SPARE_FOLDER },
-    { .name = "export --force, in place", .kind = VERB_EXPORT_FOLDER, .nranks = 1, .old = true, .mount = true, .spare_fsyncs = SPARE_FOLDER },
+    { .name = "export --force, in place",
+      .kind = VERB_EXPORT_FOLDER,
+      .nranks = 1,
+      .old = true,
+      .mount = true,
+      .spare_fsyncs = SPARE_FOLDER },
     { .name = "export to a file", .kind = VERB_EXPORT_FILE, .nranks = 1 },
-    { .name = "export to a file, --force", .kind = VERB_EXPORT_FILE, .nranks = 1, .old = true, .spare_fsyncs = SPARE_UNDO },
+    { .name = "export to a file, --force",
+      .kind = VERB_EXPORT_FILE,
+      .nranks = 1,
+      .old = true,
+      .spare_fsyncs = SPARE_UNDO },
     { .name = "export-lora", .kind = VERB_EXPORT_LORA, .nranks = 1, .spare_fsyncs = SPARE_ONE_OF_TWO },
-    { .name = "export-lora --force, in place", .kind = VERB_EXPORT_LORA, .nranks = 1, .old = true, .mount = true, .spare_fsyncs = SPARE_IN_PLACE },
+    { .name = "export-lora --force, in place",
+      .kind = VERB_EXPORT_LORA,
+      .nranks = 1,
+      .old = true,
+      .mount = true,
+      .spare_fsyncs = SPARE_IN_PLACE },
     { .name = "merge-lora", .kind = VERB_MERGE_LORA, .nranks = 1, .spare_fsyncs = SPARE_FOLDER },
     { .name = "merge-lora --force", .kind = VERB_MERGE_LORA, .nranks = 1, .old = true, .spare_fsyncs = SPARE_FOLDER },
     { .name = "save", .kind = VERB_SAVE, .nranks = 2 },
@@ -52,11 +77,23 @@ const struct verb verbs[] = {
 };
 const size_t nverbs = sizeof verbs / sizeof verbs[0];
 
-uint32_t verb_writers(const struct verb *v) { return v->kind == VERB_SAVE ? v->nranks : 1; }
-const char *verb_out(const struct verb *v) { return v->kind == VERB_EXPORT_FILE ? "out.safetensors" : "out"; }
+uint32_t verb_writers(const struct verb *v)
+{
+    return v->kind == VERB_SAVE ? v->nranks : 1;
+}
+const char *verb_out(const struct verb *v)
+{
+    return v->kind == VERB_EXPORT_FILE ? "out.safetensors" : "out";
+}
 
-bool verb_is_folder(const struct verb *v) { return v->kind == VERB_EXPORT_FOLDER || v->kind == VERB_MERGE_LORA; }
-bool verb_is_export(const struct verb *v) { return verb_is_folder(v) || v->kind == VERB_EXPORT_FILE; }
+bool verb_is_folder(const struct verb *v)
+{
+    return v->kind == VERB_EXPORT_FOLDER || v->kind == VERB_MERGE_LORA;
+}
+bool verb_is_export(const struct verb *v)
+{
+    return verb_is_folder(v) || v->kind == VERB_EXPORT_FILE;
+}
 
 void verb_fail(const struct verb *v, const char *root, const char *fmt, ...)
 {
@@ -77,11 +114,16 @@ struct fsdpck_options verb_options(const struct fsdpck_io *io, unsigned nthreads
     return (struct fsdpck_options){ .io = io, .nthreads = nthreads, .memory_nbytes = nthreads * MEMORY_NBYTES };
 }
 
-int verb_convert(const char *from, const char *out, uint32_t nranks, bool force, bool compress, const struct fsdpck_options *opt, struct fsdpck_error *err)
+int verb_convert(const char *from, const char *out, uint32_t nranks, bool force, bool compress,
+                 const struct fsdpck_options *opt, struct fsdpck_error *err)
 {
     static const char *const whole[] = { RANKS_REPLICATED };
-    struct fsdpck_convert_request req = { .out = out, .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { nranks } }, .replicate = whole,
-                                          .nreplicate = 1, .force = force, .compress = compress };
+    struct fsdpck_convert_request req = { .out = out,
+                                          .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { nranks } },
+                                          .replicate = whole,
+                                          .nreplicate = 1,
+                                          .force = force,
+                                          .compress = compress };
     struct fsdpck_source *src = NULL;
     int rc = fsdpck_source_open(from, NULL, opt, &src, err);
     if (rc == 0)
@@ -90,10 +132,13 @@ int verb_convert(const char *from, const char *out, uint32_t nranks, bool force,
     return rc;
 }
 
-int verb_export(const char *from, const char *out, bool whole, bool force, const struct fsdpck_options *opt, struct fsdpck_error *err)
+int verb_export(const char *from, const char *out, bool whole, bool force, const struct fsdpck_options *opt,
+                struct fsdpck_error *err)
 {
     bool is_file = ends_with(out, ".safetensors"); /* which is not cut */
-    const struct fsdpck_export_request req = { .out = out, .max_shard_nbytes = whole || is_file ? 0 : CUT_NBYTES, .force = force };
+    const struct fsdpck_export_request req = { .out = out,
+                                               .max_shard_nbytes = whole || is_file ? 0 : CUT_NBYTES,
+                                               .force = force };
     struct fsdpck_source *src = NULL;
     int rc = fsdpck_source_open(from, NULL, opt, &src, err);
     if (rc == 0)
@@ -102,7 +147,8 @@ int verb_export(const char *from, const char *out, bool whole, bool force, const
     return rc;
 }
 
-int verb_export_lora(const char *from, const char *out, const struct fsdpck_lora_choice *choice, bool force, const struct fsdpck_options *opt, struct fsdpck_error *err)
+int verb_export_lora(const char *from, const char *out, const struct fsdpck_lora_choice *choice, bool force,
+                     const struct fsdpck_options *opt, struct fsdpck_error *err)
 {
     const struct fsdpck_export_lora_request req = { .out = out, .choice = *choice, .force = force };
     struct fsdpck_source *src = NULL;
@@ -113,11 +159,15 @@ int verb_export_lora(const char *from, const char *out, const struct fsdpck_lora
     return rc;
 }
 
-const struct fsdpck_lora_choice verb_scaling = { .has_alpha = true, .alpha = 2 }, verb_old_scaling = { .has_alpha = true, .alpha = 3 };
+const struct fsdpck_lora_choice verb_scaling = { .has_alpha = true, .alpha = 2 },
+                                verb_old_scaling = { .has_alpha = true, .alpha = 3 };
 
-static int merge_lora(const char *from, const char *adapter, const char *out, bool force, const struct fsdpck_options *opt, struct fsdpck_error *err)
+static int merge_lora(const char *from, const char *adapter, const char *out, bool force,
+                      const struct fsdpck_options *opt, struct fsdpck_error *err)
 {
-    const struct fsdpck_merge_lora_request req = { .out = out, .choice = verb_scaling, .max_shard_nbytes = CUT_NBYTES, .force = force };
+    const struct fsdpck_merge_lora_request req = {
+        .out = out, .choice = verb_scaling, .max_shard_nbytes = CUT_NBYTES, .force = force
+    };
     struct fsdpck_source *base = NULL, *lora = NULL;
     int rc = fsdpck_source_open(from, NULL, opt, &base, err);
     if (rc == 0)
@@ -163,11 +213,14 @@ void verb_run(const struct verb *v, const struct ground *g, const struct verb_ho
     else if (verb_is_export(v))
         result->code[0] = verb_export(g->checkpoint, out, v->whole, how->force, &opt, &result->err[0]);
     else
-        result->code[0] = verb_convert(v->reference ? g->referring : v->kind == VERB_RESHARD ? g->checkpoint : g->folder, out, v->nranks, how->force, v->compress, &opt,
-                                  &result->err[0]);
+        result->code[0] = verb_convert(v->reference              ? g->referring
+                                       : v->kind == VERB_RESHARD ? g->checkpoint
+                                                                 : g->folder,
+                                       out, v->nranks, how->force, v->compress, &opt, &result->err[0]);
 }
 
-bool verb_run_killed(const struct verb *v, const struct ground *g, uint32_t rank, unsigned n, unsigned nthreads, bool force)
+bool verb_run_killed(const struct verb *v, const struct ground *g, uint32_t rank, unsigned n, unsigned nthreads,
+                     bool force)
 {
     struct faulty *f[VERB_MAX_RANKS];
     struct verb_how how = { .nthreads = nthreads, .force = force };

@@ -12,9 +12,12 @@ bool verb_is_export(const struct verb *v);
 
 /* nthreads 0: one. */
 struct fsdpck_options verb_options(const struct fsdpck_io *io, unsigned nthreads);
-int verb_convert(const char *from, const char *out, uint32_t nranks, bool force, bool compress, const struct fsdpck_options *opt, struct fsdpck_error *err);
-int verb_export(const char *from, const char *out, bool whole, bool force, const struct fsdpck_options *opt, struct fsdpck_error *err);
-int verb_export_lora(const char *from, const char *out, const struct fsdpck_lora_choice *choice, bool force, const struct fsdpck_options *opt, struct fsdpck_error *err);
+int verb_convert(const char *from, const char *out, uint32_t nranks, bool force, bool compress,
+                 const struct fsdpck_options *opt, struct fsdpck_error *err);
+int verb_export(const char *from, const char *out, bool whole, bool force, const struct fsdpck_options *opt,
+                struct fsdpck_error *err);
+int verb_export_lora(const char *from, const char *out, const struct fsdpck_lora_choice *choice, bool force,
+                     const struct fsdpck_options *opt, struct fsdpck_error *err);
 
 /* The new adapter's scaling, and the old one's: adapter_config.json tells them apart. */
 extern const struct fsdpck_lora_choice verb_scaling, verb_old_scaling;

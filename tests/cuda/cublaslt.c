@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See hosted.h: cuBLASLt, by plain loops. Matrices have their columns together; D = alpha * op(A) * op(B) + beta * C, and a bias that runs along D's rows. */
+/* See hosted.h: cuBLASLt, by plain loops. Matrices have their columns together; D = alpha * op(A) * op(B) + beta * C,
+ * and a bias that runs along D's rows. */
 #include "hosted.h"
 
 #include <cublasLt.h>
@@ -52,11 +53,11 @@ static void *must(void *p)
     return p;
 }
 
-#define ENTER(name)                                          \
-    do {                                                     \
+#define ENTER(name) \
+    do { \
         const int code = hosted_fails(name, hosted_current()); \
-        if (code)                                            \
-            return (cublasStatus_t)code;                     \
+        if (code) \
+            return (cublasStatus_t)code; \
     } while (0)
 
 const char *cublasLtGetStatusString(cublasStatus_t status)
@@ -78,7 +79,8 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t nrow, uint64_t ncol, int64_t ld)
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t nrow, uint64_t ncol,
+                                          int64_t ld)
 {
     ENTER("cublasLtMatrixLayoutCreate");
     if (nrow == 0 || ncol == 0 || ld < (int64_t)nrow)
@@ -122,7 +124,8 @@ static cublasStatus_t put(void *to, size_t size, const void *value, size_t nbyte
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t name, const void *value, size_t nbytes)
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t name,
+                                              const void *value, size_t nbytes)
 {
     struct desc *d = (struct desc *)desc;
     ENTER("cublasLtMatmulDescSetAttribute");
@@ -153,17 +156,23 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t name, const void *value, size_t nbytes)
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t name, const void *value,
+                                                    size_t nbytes)
 {
     struct preference *p = (struct preference *)preference;
     ENTER("cublasLtMatmulPreferenceSetAttribute");
     switch (name) {
     case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return put(&p->workspace, sizeof(p->workspace), value, nbytes);
     case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return put(&p->reduction, sizeof(p->reduction), value, nbytes);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: return put(&p->alignment[ALIGNED_A], sizeof(uint32_t), value, nbytes);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: return put(&p->alignment[ALIGNED_B], sizeof(uint32_t), value, nbytes);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: return put(&p->alignment[ALIGNED_C], sizeof(uint32_t), value, nbytes);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: return put(&p->alignment[ALIGNED_D], sizeof(uint32_t), value, nbytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+        return put(&p->alignment[ALIGNED_A], sizeof(uint32_t), value, nbytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+        return put(&p->alignment[ALIGNED_B], sizeof(uint32_t), value, nbytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+        return put(&p->alignment[ALIGNED_C], sizeof(uint32_t), value, nbytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+        return put(&p->alignment[ALIGNED_D], sizeof(uint32_t), value, nbytes);
     default: return CUBLAS_STATUS_INVALID_VALUE;
     }
 }
@@ -175,7 +184,8 @@ static size_t size_of(cudaDataType_t type)
     return type == CUDA_R_16BF ? 2 : 4;
 }
 
-static struct problem problem_of(const struct desc *d, const struct layout *a, const struct layout *b, const struct layout *c, const struct layout *out)
+static struct problem problem_of(const struct desc *d, const struct layout *a, const struct layout *b,
+                                 const struct layout *c, const struct layout *out)
 {
     struct problem p;
     memset(&p, 0, sizeof(p));
@@ -199,17 +209,20 @@ static uint64_t inner_of(const struct problem *p)
 
 static bool fits(const struct problem *p)
 {
-    const struct layout *a = &p->layout[ALIGNED_A], *b = &p->layout[ALIGNED_B], *c = &p->layout[ALIGNED_C], *d = &p->layout[ALIGNED_D];
+    const struct layout *a = &p->layout[ALIGNED_A], *b = &p->layout[ALIGNED_B], *c = &p->layout[ALIGNED_C],
+                        *d = &p->layout[ALIGNED_D];
     const bool ta = p->trans_a == CUBLAS_OP_T, tb = p->trans_b == CUBLAS_OP_T;
-    return (ta ? a->ncol : a->nrow) == d->nrow && (tb ? b->nrow : b->ncol) == d->ncol && (tb ? b->ncol : b->nrow) == inner_of(p) && c->nrow == d->nrow &&
-           c->ncol == d->ncol;
+    return (ta ? a->ncol : a->nrow) == d->nrow && (tb ? b->nrow : b->ncol) == d->ncol &&
+           (tb ? b->ncol : b->nrow) == inner_of(p) && c->nrow == d->nrow && c->ncol == d->ncol;
 }
 
 static bool has_types(const struct problem *p, const struct desc *d)
 {
     const cudaDataType_t in = p->layout[ALIGNED_A].type, out = p->layout[ALIGNED_D].type;
-    const bool known = (in == CUDA_R_16BF && (out == CUDA_R_16BF || out == CUDA_R_32F)) || (in == CUDA_R_32F && out == CUDA_R_32F);
-    return known && p->layout[ALIGNED_B].type == in && p->layout[ALIGNED_C].type == out && (d->epilogue == CUBLASLT_EPILOGUE_DEFAULT || d->bias_type == (int32_t)out);
+    const bool known =
+        (in == CUDA_R_16BF && (out == CUDA_R_16BF || out == CUDA_R_32F)) || (in == CUDA_R_32F && out == CUDA_R_32F);
+    return known && p->layout[ALIGNED_B].type == in && p->layout[ALIGNED_C].type == out &&
+           (d->epilogue == CUBLASLT_EPILOGUE_DEFAULT || d->bias_type == (int32_t)out);
 }
 
 static bool is_refused(const struct problem *p, const struct preference *preference)
@@ -220,14 +233,17 @@ static bool is_refused(const struct problem *p, const struct preference *prefere
     return refused && getenv("FSDPTRAIN_HOSTED_REFUSE");
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference, int nwanted,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int nwanted,
                                               cublasLtMatmulHeuristicResult_t results[], int *nfound)
 {
     const struct preference *with = (const struct preference *)preference;
     const struct desc *what = (const struct desc *)desc;
-    const struct problem p = problem_of(what, (const struct layout *)a, (const struct layout *)b, (const struct layout *)c, (const struct layout *)d);
-    struct algo algo = {hash_of(&p), {0}, with->workspace};
+    const struct problem p = problem_of(what, (const struct layout *)a, (const struct layout *)b,
+                                        (const struct layout *)c, (const struct layout *)d);
+    struct algo algo = { hash_of(&p), { 0 }, with->workspace };
     ENTER("cublasLtMatmulAlgoGetHeuristic");
     *nfound = 0;
     if (!handle || nwanted < 1 || !fits(&p))
@@ -261,7 +277,8 @@ static void store(void *p, cudaDataType_t type, int64_t i, float x)
     if (type == CUDA_R_32F)
         ((float *)p)[i] = x;
     else
-        ((uint16_t *)p)[i] = (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+        ((uint16_t *)p)[i] =
+            (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 /* An operand lies on its device, and as it was promised to. */
@@ -276,7 +293,8 @@ static float sum(const struct problem *p, const void *a, const void *b, int64_t 
 {
     const struct layout *la = &p->layout[ALIGNED_A], *lb = &p->layout[ALIGNED_B];
     const int64_t step_a = p->trans_a == CUBLAS_OP_T ? 1 : la->ld, step_b = p->trans_b == CUBLAS_OP_T ? lb->ld : 1;
-    const int64_t from_a = p->trans_a == CUBLAS_OP_T ? row * la->ld : row, from_b = p->trans_b == CUBLAS_OP_T ? col : col * lb->ld;
+    const int64_t from_a = p->trans_a == CUBLAS_OP_T ? row * la->ld : row,
+                  from_b = p->trans_b == CUBLAS_OP_T ? col : col * lb->ld;
     float total = 0;
     for (int64_t k = 0; k < (int64_t)inner_of(p); k++)
         total += load(a, la->type, from_a + k * step_a) * load(b, lb->type, from_b + k * step_b);
@@ -305,9 +323,11 @@ static void multiply(const void *what)
         }
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
-                              cublasLtMatrixLayout_t b_layout, const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
-                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t nbytes, cudaStream_t stream)
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
+                              cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
+                              const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algorithm, void *workspace,
+                              size_t nbytes, cudaStream_t stream)
 {
     const struct desc *what = (const struct desc *)desc;
     const struct layout *ld = (const struct layout *)d_layout, *lc = (const struct layout *)c_layout;
@@ -317,7 +337,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     ENTER("cublasLtMatmul");
     if (hosted_stream_device(stream) != hosted_current() || handle->device != hosted_current())
         return CUBLAS_STATUS_EXECUTION_FAILED;
-    if (algo.problem != hash_of(&p) || nbytes < algo.workspace || (uintptr_t)workspace % 256 != 0 || (c == d && lc->ld != ld->ld))
+    if (algo.problem != hash_of(&p) || nbytes < algo.workspace || (uintptr_t)workspace % 256 != 0 ||
+        (c == d && lc->ld != ld->ld))
         return CUBLAS_STATUS_INVALID_VALUE;
     hosted_reach("cublasLtMatmul", workspace, nbytes, handle->device);
     look(a, &p.layout[ALIGNED_A], algo.alignment[ALIGNED_A], handle->device);
@@ -326,7 +347,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     look(d, ld, algo.alignment[ALIGNED_D], handle->device);
     if (what->epilogue == CUBLASLT_EPILOGUE_BIAS)
         hosted_reach("cublasLtMatmul", what->bias, ld->nrow * size_of(ld->type), handle->device);
-    const struct product product = {p, what->bias, a, b, c, d, *(const float *)alpha, *(const float *)beta};
+    const struct product product = { p, what->bias, a, b, c, d, *(const float *)alpha, *(const float *)beta };
     hosted_do(stream, multiply, &product, sizeof(product));
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stream as the runtime's files see it. Work counts as under way until somebody waits for it, or asks a second time. */
+/* A stream as the runtime's files see it. Work counts as under way until somebody waits for it, or asks a second time.
+ */
 #ifndef CUDA_HOSTED_STREAM_H
 #define CUDA_HOSTED_STREAM_H
 
@@ -9,9 +10,9 @@
 
 struct CUstream_st {
     int live, device;
-    uint64_t put, done; /* pieces of work */
+    uint64_t put, done;       /* pieces of work */
     struct CUgraph_st *graph; /* NULL: it is not captured */
-    bool spoilt;        /* what is captured */
+    bool spoilt;              /* what is captured */
 };
 
 /* What a call of this name has to answer before it does anything. */

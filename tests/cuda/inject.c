@@ -21,7 +21,7 @@ static struct {
     const char *name[MOST_NAMES];
     uint64_t ncalls[MOST_NAMES];
     int n;
-} counts = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} counts = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static void count(const char *name)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See hosted.h: NCCL for ranks of one host. Communicators do not block: what is asked is under way when the call returns, and goes on when somebody asks how it
- * stands. Two ranks on one device are refused, as NCCL does. */
+/* See hosted.h: NCCL for ranks of one host. Communicators do not block: what is asked is under way when the call
+ * returns, and goes on when somebody asks how it stands. Two ranks on one device are refused, as NCCL does. */
 #include "boxes.h"
 #include "hosted.h"
 
@@ -16,29 +16,33 @@ struct ncclComm {
     struct boxes boxes;
     struct posts posts;
     uint64_t turn;
-    pthread_mutex_t lock; /* a thread may ask how it stands while another is inside */
-    int device;                           /* among those that the process sees */
-    int which, all[BOXES_MAX_RANKS];      /* of all: the ranks' */
-    bool opened;                          /* all ranks are there */
+    pthread_mutex_t lock;            /* a thread may ask how it stands while another is inside */
+    int device;                      /* among those that the process sees */
+    int which, all[BOXES_MAX_RANKS]; /* of all: the ranks' */
+    bool opened;                     /* all ranks are there */
     bool aborted;
     ncclResult_t state;
 };
 
-static const struct ncclComm nothing = {.lock = PTHREAD_MUTEX_INITIALIZER, .boxes = {.die = hosted_die}, .state = ncclInProgress};
+static const struct ncclComm nothing = { .lock = PTHREAD_MUTEX_INITIALIZER,
+                                         .boxes = { .die = hosted_die },
+                                         .state = ncclInProgress };
 
-static _Thread_local int depth;            /* of groups */
+static _Thread_local int depth;                /* of groups */
 static _Thread_local struct ncclComm *grouped; /* what the open group asked of */
 
-#define ENTER                                                       \
-    do {                                                            \
-        const int code = hosted_fails(__func__, hosted_current());  \
-        if (code)                                                   \
-            return (ncclResult_t)code;                              \
+#define ENTER \
+    do { \
+        const int code = hosted_fails(__func__, hosted_current()); \
+        if (code) \
+            return (ncclResult_t)code; \
     } while (0)
 
 const char *ncclGetErrorString(ncclResult_t code)
 {
-    return code == ncclInvalidUsage ? "hosted: invalid usage" : code == ncclRemoteError ? "hosted: remote error" : "hosted: failed";
+    return code == ncclInvalidUsage  ? "hosted: invalid usage"
+           : code == ncclRemoteError ? "hosted: remote error"
+                                     : "hosted: failed";
 }
 
 const char *ncclGetLastError(ncclComm_t comm)
@@ -57,8 +61,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 static void ask(struct ncclComm *c, bool gathers, const char *mine, char *theirs, size_t nbytes)
 {
     for (uint32_t r = 0; r < c->boxes.nranks; r++) {
-        posts_add(&c->posts, &(struct post){true, r, (char *)mine, {c->turn, gathers, nbytes}, 0});
-        posts_add(&c->posts, &(struct post){false, r, theirs + r * nbytes, {c->turn, gathers, nbytes}, 0});
+        posts_add(&c->posts, &(struct post){ true, r, (char *)mine, { c->turn, gathers, nbytes }, 0 });
+        posts_add(&c->posts, &(struct post){ false, r, theirs + r * nbytes, { c->turn, gathers, nbytes }, 0 });
     }
 }
 
@@ -87,7 +91,8 @@ static ncclResult_t go_on(struct ncclComm *c, ncclResult_t failure)
     pthread_mutex_lock(&c->lock);
     if (failure != ncclSuccess)
         c->state = failure;
-    for (int i = 0; i < TRIES && left && c->state == ncclInProgress && !__atomic_load_n(&c->aborted, __ATOMIC_RELAXED); i++)
+    for (int i = 0; i < TRIES && left && c->state == ncclInProgress && !__atomic_load_n(&c->aborted, __ATOMIC_RELAXED);
+         i++)
         boxes_pass(&c->boxes, c->posts.list, c->posts.n, &left);
     if (!left && c->state == ncclInProgress)
         finished(c);
@@ -171,10 +176,12 @@ static ncclResult_t takes(struct ncclComm *c, ncclDataType_t type, cudaStream_t 
     if (depth == 0 || (grouped && grouped != c))
         hosted_die("NCCL", "an operation outside a group, or of another communicator's");
     grouped = c;
-    return c->state != ncclSuccess || type != ncclUint8 || hosted_stream_device(stream) != c->device ? ncclInvalidUsage : ncclSuccess;
+    return c->state != ncclSuccess || type != ncclUint8 || hosted_stream_device(stream) != c->device ? ncclInvalidUsage
+                                                                                                     : ncclSuccess;
 }
 
-ncclResult_t ncclAllGather(const void *mine, void *all, size_t nbytes, ncclDataType_t type, ncclComm_t c, cudaStream_t stream)
+ncclResult_t ncclAllGather(const void *mine, void *all, size_t nbytes, ncclDataType_t type, ncclComm_t c,
+                           cudaStream_t stream)
 {
     ENTER;
     const ncclResult_t code = takes(c, type, stream);
@@ -191,7 +198,7 @@ ncclResult_t ncclSend(const void *data, size_t nbytes, ncclDataType_t type, int 
     const ncclResult_t code = takes(c, type, stream);
     hosted_reach(__func__, data, nbytes, c->device);
     if (code == ncclSuccess)
-        posts_add(&c->posts, &(struct post){true, (uint32_t)peer, (char *)data, {c->turn, false, nbytes}, 0});
+        posts_add(&c->posts, &(struct post){ true, (uint32_t)peer, (char *)data, { c->turn, false, nbytes }, 0 });
     return code;
 }
 
@@ -201,6 +208,6 @@ ncclResult_t ncclRecv(void *data, size_t nbytes, ncclDataType_t type, int peer, 
     const ncclResult_t code = takes(c, type, stream);
     hosted_reach(__func__, data, nbytes, c->device);
     if (code == ncclSuccess)
-        posts_add(&c->posts, &(struct post){false, (uint32_t)peer, data, {c->turn, false, nbytes}, 0});
+        posts_add(&c->posts, &(struct post){ false, (uint32_t)peer, data, { c->turn, false, nbytes }, 0 });
     return code;
 }

@@ -30,10 +30,10 @@ static struct {
     pthread_mutex_t lock, kernel;
     struct block blocks[MOST_BLOCKS];
     size_t used[HOSTED_DEVICES];
-    pid_t started; /* the process that the driver was started in */
+    pid_t started;  /* the process that the driver was started in */
     bool elsewhere; /* a thread of it chose another device than the first */
     cudaError_t broken;
-} all = {.lock = PTHREAD_MUTEX_INITIALIZER, .kernel = PTHREAD_MUTEX_INITIALIZER};
+} all = { .lock = PTHREAD_MUTEX_INITIALIZER, .kernel = PTHREAD_MUTEX_INITIALIZER };
 
 static _Thread_local int current; /* the first, as long as the thread chose none */
 static _Thread_local bool chose;
@@ -48,11 +48,12 @@ static uint64_t asked(const char *name, uint64_t otherwise)
 /* A lack of memory, or a capture that cannot be. */
 static bool passes(int code)
 {
-    return code == cudaErrorMemoryAllocation || (code >= cudaErrorStreamCaptureUnsupported && code <= cudaErrorStreamCaptureWrongThread);
+    return code == cudaErrorMemoryAllocation ||
+           (code >= cudaErrorStreamCaptureUnsupported && code <= cudaErrorStreamCaptureWrongThread);
 }
 
-/* What a call of this name has to answer before it does anything. A device that failed by more than a lack of memory stays so, and a process that came of a fork
- * has no driver. */
+/* What a call of this name has to answer before it does anything. A device that failed by more than a lack of memory
+ * stays so, and a process that came of a fork has no driver. */
 static cudaError_t enter(const char *name)
 {
     pthread_mutex_lock(&all.lock);
@@ -73,14 +74,15 @@ cudaError_t hosted_enter(const char *call)
     return last = enter(call);
 }
 
-#define ENTER                                   \
-    do {                                        \
-        cudaError_t entered = enter(__func__);  \
-        if (entered != cudaSuccess)             \
-            return last = entered;              \
+#define ENTER \
+    do { \
+        cudaError_t entered = enter(__func__); \
+        if (entered != cudaSuccess) \
+            return last = entered; \
     } while (0)
 
-/* Where a call wants its thread's device: the program's threads are on one, and one that never chose makes itself at home on the first, which costs memory there. */
+/* Where a call wants its thread's device: the program's threads are on one, and one that never chose makes itself at
+ * home on the first, which costs memory there. */
 static void want_device(const char *call)
 {
     if (!chose && __atomic_load_n(&all.elsewhere, __ATOMIC_RELAXED))
@@ -132,7 +134,7 @@ static void keep(const char *call, void *data, size_t nbytes, int device)
         b++;
     if (b == all.blocks + MOST_BLOCKS)
         hosted_die(call, "too many blocks");
-    *b = (struct block){data, nbytes, device};
+    *b = (struct block){ data, nbytes, device };
     if (device >= 0)
         all.used[device] += nbytes;
     pthread_mutex_unlock(&all.lock);
@@ -344,7 +346,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int 
     *out = malloc(sizeof(**out));
     if (!*out)
         return last = cudaErrorMemoryAllocation;
-    **out = (struct CUstream_st){.live = LIVE, .device = current};
+    **out = (struct CUstream_st){ .live = LIVE, .device = current };
     return cudaSuccess;
 }
 
@@ -399,7 +401,7 @@ static void fill(const void *what)
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t nbytes, enum cudaMemcpyKind kind, cudaStream_t s)
 {
     want_device(__func__);
-    const struct change change = {.dst = dst, .src = src, .nbytes = nbytes};
+    const struct change change = { .dst = dst, .src = src, .nbytes = nbytes };
     const int device = stream_of(__func__, s)->graph ? s->device : -1;
     (void)kind;
     hosted_reach(__func__, dst, nbytes, device);
@@ -412,7 +414,7 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t nbytes, enum cuda
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t nbytes, cudaStream_t s)
 {
     want_device(__func__);
-    const struct change change = {.dst = dst, .value = value, .nbytes = nbytes};
+    const struct change change = { .dst = dst, .value = value, .nbytes = nbytes };
     hosted_reach(__func__, dst, nbytes, stream_of(__func__, s)->device);
     ENTER;
     hosted_do(s, fill, &change, sizeof(change));
@@ -443,7 +445,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
     *out = malloc(sizeof(**out));
     if (!*out)
         return last = cudaErrorMemoryAllocation;
-    **out = (struct CUevent_st){.live = LIVE, .device = current, .timed = !(flags & cudaEventDisableTiming)};
+    **out = (struct CUevent_st){ .live = LIVE, .device = current, .timed = !(flags & cudaEventDisableTiming) };
     return cudaSuccess;
 }
 

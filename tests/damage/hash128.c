@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hashes for the forger in Python: a line of hex digits in, the XXH3-128 of those bytes out, until the end of the input. */
+/* Hashes for the forger in Python: a line of hex digits in, the XXH3-128 of those bytes out, until the end of the
+ * input. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,7 +14,8 @@ int main(void)
     for (ssize_t n; (n = getline(&line, &capacity, stdin)) > 0;) {
         struct fsdpck_hash128 hash;
         size_t nbytes = (size_t)n / 2; /* an odd one out: the newline */
-        if (!fsdpck_hex_parse(line, (uint8_t *)line, nbytes)) /* in place: byte i is written after digits 2i and 2i + 1 were read */
+        if (!fsdpck_hex_parse(line, (uint8_t *)line,
+                              nbytes)) /* in place: byte i is written after digits 2i and 2i + 1 were read */
             return 1;
         fsdpck_hash(line, nbytes, &hash);
         fsdpck_hex_format(hash.bytes, sizeof hash.bytes, digits);

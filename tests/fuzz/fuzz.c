@@ -23,7 +23,10 @@ uint8_t *fuzz_copy(const uint8_t *data, size_t nbytes)
     return copy;
 }
 
-uint8_t fuzz_byte(struct fuzz_bytes *b) { return b->nbytes ? (b->nbytes--, *b->at++) : 0; }
+uint8_t fuzz_byte(struct fuzz_bytes *b)
+{
+    return b->nbytes ? (b->nbytes--, *b->at++) : 0;
+}
 
 uint64_t fuzz_below(struct fuzz_bytes *b, uint64_t n)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One stored block: whatever it is, it decodes to just as many bytes as it should, or to none; and whatever bytes there are, they come back. The input
- * begins with a dtype and the decoded size (a byte, and two). */
+/* One stored block: whatever it is, it decodes to just as many bytes as it should, or to none; and whatever bytes there
+ * are, they come back. The input begins with a dtype and the decoded size (a byte, and two). */
 #include "base/block_codec.h"
 #include "base/hash.h"
 #include "fuzz.h"
@@ -26,7 +26,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 {
     struct fuzz_bytes in = { data, nbytes };
     struct fsdpck_planes p = fsdpck_planes_of((enum fsdpck_dtype)fuzz_below(&in, FSDPCK_NDTYPES));
-    uint32_t decoded = 1 + (uint32_t)fuzz_below(&in, FSDPCK_BLOCK_NBYTES), stored = (uint32_t)(in.nbytes < decoded ? in.nbytes : decoded);
+    uint32_t decoded = 1 + (uint32_t)fuzz_below(&in, FSDPCK_BLOCK_NBYTES),
+             stored = (uint32_t)(in.nbytes < decoded ? in.nbytes : decoded);
     uint8_t *copy = fuzz_copy(in.at, stored), *out = malloc(decoded);
     struct fsdpck_decoder *d = fsdpck_decoder_new();
     FUZZ_CHECK(d && out && copy);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Placements: random mesh, placements and shape, decoded from the input. Property: over all ranks of the mesh, owners hold every element exactly once;
- * every replica holds it; boxes come in row-major order. */
+/* Placements: random mesh, placements and shape, decoded from the input. Property: over all ranks of the mesh, owners
+ * hold every element exactly once; every replica holds it; boxes come in row-major order. */
 #include <string.h>
 
 #include <fsdpck/tensor.h>
@@ -15,7 +15,7 @@ struct task {
     uint32_t ndim;
     uint64_t shape[MAX_DIMS], nelem;
     uint8_t owners[MAX_NELEM], holders[MAX_NELEM];
-    bool owner; /* of the boxes that come now */
+    bool owner;    /* of the boxes that come now */
     uint64_t last; /* flat place of the last box, plus one */
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A line of data.train through a tokenizer and template of the goldens. Properties: a document has as many ids as labels, a label is -1 or the id; a line that
- * is refused leaves nothing behind. */
+/* A line of data.train through a tokenizer and template of the goldens. Properties: a document has as many ids as
+ * labels, a label is -1 or the id; a line that is refused leaves nothing behind. */
 #include <string.h>
 #include <train/chat.h>
 
@@ -27,7 +27,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
     static struct chat_coder *coder;
     struct fsdpck_error err = { 0 };
     if (!chat)
-        FUZZ_CHECK(chat_open(FUZZ_TOP "/tests/text/goldens/qwen2", &chat, &err) == 0 && chat_coder_new(chat, &coder, &err) == 0);
+        FUZZ_CHECK(chat_open(FUZZ_TOP "/tests/text/goldens/qwen2", &chat, &err) == 0 &&
+                   chat_coder_new(chat, &coder, &err) == 0);
     struct fuzz_bytes b = { data, nbytes };
     const struct train_config config = { .data = { .loss_on = (enum chat_loss)fuzz_below(&b, 4) } };
     const struct data_reader reader = { .config = &config, .chat = chat, .nvocab = NVOCAB };

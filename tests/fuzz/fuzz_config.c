@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rewriting the dtypes of a config.json. Properties: the result is JSON where the input was; nothing but dtypes changes; doing it twice changes
- * nothing; what it says of tied embeddings is what jansson sees. */
+/* Rewriting the dtypes of a config.json. Properties: the result is JSON where the input was; nothing but dtypes
+ * changes; doing it twice changes nothing; what it says of tied embeddings is what jansson sees. */
 #include <string.h>
 
 #include <jansson.h>
@@ -27,7 +27,7 @@ static bool same_otherwise(json_t *a, json_t *b)
     const char *key;
     for (int i = 0; i < 2; i++) {
         drop_dtypes(both[i]);
-        json_object_foreach(both[i], key, value)
+        json_object_foreach (both[i], key, value)
             if (is_model(key) && json_is_object(value))
                 drop_dtypes(value);
     }

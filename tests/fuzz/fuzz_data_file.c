@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file of data, lines or an array, plain, gzip, Zstandard, or broken: its lines, and its parts. Properties: the parts are the lines, in order, whether every part is taken or only some;
- * where the one fails, so does the other. */
+/* A file of data, lines or an array, plain, gzip, Zstandard, or broken: its lines, and its parts. Properties: the parts
+ * are the lines, in order, whether every part is taken or only some; where the one fails, so does the other. */
 #include <string.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,7 +80,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
     if (unpacked >= MOST)
         return 0;
     int parts = hash_parts(&config, 1, &b), some = hash_parts(&config, 3, &c);
-    FUZZ_CHECK(lines ? parts != 0 : parts == 0 || parts == FSDPCK_ERR_FORMAT); /* an empty file is no data, and has no lines */
+    /* an empty file is no data, and has no lines */
+    FUZZ_CHECK(lines ? parts != 0 : parts == 0 || parts == FSDPCK_ERR_FORMAT);
     FUZZ_CHECK(parts != 0 || (a == b && some == 0));
     return 0;
 }

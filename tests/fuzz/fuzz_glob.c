@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Globs: the input is pattern, newline, name. Property: fsdpck_glob_match(), which goes back to the last '*' only, says what a table of all ways
- * to match says; from a pattern that matches to the name no edit is needed. */
+/* Globs: the input is pattern, newline, name. Property: fsdpck_glob_match(), which goes back to the last '*' only, says
+ * what a table of all ways to match says; from a pattern that matches to the name no edit is needed. */
 #include <string.h>
 
 #include "fuzz.h"
@@ -97,7 +97,8 @@ static bool reference(const char *glob, const char *name)
             else if (glob[i] == '*')
                 matches[i][k] = matches[i + 1][k] || (k < nn && matches[i][k + char_nbytes(name + k)]);
             else
-                matches[i][k] = k < nn && takes(glob + i, name + k, &next) && matches[next - glob][k + char_nbytes(name + k)];
+                matches[i][k] =
+                    k < nn && takes(glob + i, name + k, &next) && matches[next - glob][k + char_nbytes(name + k)];
         }
     }
     return matches[0][0];
@@ -122,7 +123,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
     char *glob = fuzz_text(data, nbytes), *name = strchr(glob, '\n');
     if (name) {
         *name++ = '\0';
-        bool answer = fsdpck_glob_match(glob, name), text = fsdpck_utf8_valid(glob, strlen(glob)) && fsdpck_utf8_valid(name, strlen(name));
+        bool answer = fsdpck_glob_match(glob, name),
+             text = fsdpck_utf8_valid(glob, strlen(glob)) && fsdpck_utf8_valid(name, strlen(name));
         FUZZ_CHECK(fsdpck_glob_match("*", name));
         if (text && strlen(glob) <= MAX && strlen(name) <= MAX) {
             FUZZ_CHECK(answer == reference(glob, name));

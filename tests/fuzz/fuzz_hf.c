@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A Hugging Face folder: the input is its model.safetensors.index.json; two sound files and a config.json lie beside it. */
+/* A Hugging Face folder: the input is its model.safetensors.index.json; two sound files and a config.json lie beside
+ * it. */
 #include <string.h>
 
 #include "fuzz.h"
 #include "fuzz_source.h"
 
 #define ONE "{\"model.embed_tokens.weight\":{\"dtype\":\"BF16\",\"shape\":[2,2],\"data_offsets\":[0,8]}}"
-#define TWO "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},\"b\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[3,11]}}"
+#define TWO \
+    "{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},\"b\":{\"dtype\":\"I64\",\"shape\":[],\"data_" \
+    "offsets\":[3,11]}}"
 
 struct sound {
     uint8_t bytes[256];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One item of a .distcp file: a torch.save zip with its data.pkl, or a zstd stream of one. The input begins with dtype, number of dimensions and
- * sizes (a byte each), for which a .metadata is written here; the zip is the rest. */
+/* One item of a .distcp file: a torch.save zip with its data.pkl, or a zstd stream of one. The input begins with dtype,
+ * number of dimensions and sizes (a byte each), for which a .metadata is written here; the zip is the rest. */
 #include <string.h>
 
 #include "torch/dcp/metadata.h"
@@ -9,9 +9,13 @@
 
 enum { MAX_DIMS = 4 };
 
-static bool is_stream(const struct fuzz_bytes *item) { return item->nbytes >= 4 && memcmp(item->at, "\x28\xb5\x2f\xfd", 4) == 0; }
+static bool is_stream(const struct fuzz_bytes *item)
+{
+    return item->nbytes >= 4 && memcmp(item->at, "\x28\xb5\x2f\xfd", 4) == 0;
+}
 
-static void write_metadata(struct fsdpck_dcp_writer *w, enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size, const struct fuzz_bytes *item)
+static void write_metadata(struct fsdpck_dcp_writer *w, enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size,
+                           const struct fuzz_bytes *item)
 {
     static const uint64_t zeros[MAX_DIMS];
     static const char transforms[] = "X\x15\0\0\0transform_descriptors](X\x0d\0\0\0stream.zstd/1eub";

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* adapter_config.json and tensor names: the input is a configuration, a NUL, and names, one a line. Properties: a configuration that is taken answers for
- * every module, and is taken again as it is written, with the same answers; a name that is understood is understood the same without its wrappers. */
+/* adapter_config.json and tensor names: the input is a configuration, a NUL, and names, one a line. Properties: a
+ * configuration that is taken answers for every module, and is taken again as it is written, with the same answers; a
+ * name that is understood is understood the same without its wrappers. */
 #include <math.h>
 #include <string.h>
 
@@ -22,13 +23,15 @@ static void check_name(const struct fsdpck_lora_config *c, const char *name)
         char *wrapped = malloc(strlen(name) + 12);
         FUZZ_CHECK(wrapped != NULL);
         strcpy(stpcpy(wrapped, "_orig_mod."), name);
-        FUZZ_CHECK(fsdpck_lora_name_parse(&a, wrapped, &bare, &err) == FSDPCK_ERR_LIMIT || (bare.role == n.role && strcmp(bare.module, n.module) == 0));
+        FUZZ_CHECK(fsdpck_lora_name_parse(&a, wrapped, &bare, &err) == FSDPCK_ERR_LIMIT ||
+                   (bare.role == n.role && strcmp(bare.module, n.module) == 0));
         free(wrapped);
         if (c) {
             struct fsdpck_error why = { 0 };
             FUZZ_CHECK(fsdpck_lora_config_rank(c, n.module, &r, &why) == why.code && (why.code || r > 0));
             why = (struct fsdpck_error){ 0 };
-            FUZZ_CHECK(fsdpck_lora_config_alpha(c, n.module, &alpha, &why) == why.code && (why.code || isfinite(alpha)));
+            FUZZ_CHECK(fsdpck_lora_config_alpha(c, n.module, &alpha, &why) == why.code &&
+                       (why.code || isfinite(alpha)));
             fsdpck_lora_config_targets(c, n.module);
             fsdpck_lora_config_leaves_out(c, n.module);
             const char *saved = fsdpck_lora_config_saves(c, n.module);
@@ -36,7 +39,8 @@ static void check_name(const struct fsdpck_lora_config *c, const char *name)
             uint64_t *rows;
             size_t nrows;
             why = (struct fsdpck_error){ 0 };
-            FUZZ_CHECK(fsdpck_lora_config_tokens(c, &a, n.module, &rows, &nrows, &why) == why.code && (!rows || (nrows && !why.code)));
+            FUZZ_CHECK(fsdpck_lora_config_tokens(c, &a, n.module, &rows, &nrows, &why) == why.code &&
+                       (!rows || (nrows && !why.code)));
         }
     }
     fsdpck_arena_free(&a);
@@ -51,10 +55,16 @@ static void check_written(const struct fsdpck_lora_config *c)
     fsdpck_text_printf(&pattern, "{\"q\":");
     fsdpck_lora_config_number(&pattern, c->alpha);
     fsdpck_text_printf(&pattern, "}");
-    const struct fsdpck_lora_facts facts = { .r = c->r, .alpha = c->alpha, .rank_pattern = "{}", .alpha_pattern = pattern.data, .modules_to_save = "null", .dora = c->dora };
+    const struct fsdpck_lora_facts facts = { .r = c->r,
+                                             .alpha = c->alpha,
+                                             .rank_pattern = "{}",
+                                             .alpha_pattern = pattern.data,
+                                             .modules_to_save = "null",
+                                             .dora = c->dora };
     FUZZ_CHECK(fsdpck_lora_config_write(c, &facts, "", &t, &err) == 0);
     FUZZ_CHECK(fsdpck_lora_config_parse(&again, "again", t.data, t.nbytes, &err) == 0);
-    FUZZ_CHECK(again.r == c->r && again.alpha == c->alpha && again.dora == c->dora && again.rslora == c->rslora && again.bias == c->bias);
+    FUZZ_CHECK(again.r == c->r && again.alpha == c->alpha && again.dora == c->dora && again.rslora == c->rslora &&
+               again.bias == c->bias);
     fsdpck_lora_config_free(&again);
     fsdpck_text_free(&pattern);
     fsdpck_text_free(&t);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pickle reader alone. Properties: every node is of a kind, its children are nodes, text is what it says; what was read up to STOP reads the same
- * without what follows; only allowed names come through. */
+/* The pickle reader alone. Properties: every node is of a kind, its children are nodes, text is what it says; what was
+ * read up to STOP reads the same without what follows; only allowed names come through. */
 #include <string.h>
 
 #include "fuzz.h"
 #include "torch/pickle/pickle.h"
 #include "base/utf8.h"
 
-static const char *const allowed[] = { "torch._utils _rebuild_tensor_v2", "collections OrderedDict", "torch Size", "torch FloatStorage", "pathlib *", NULL };
+static const char *const allowed[] = {
+    "torch._utils _rebuild_tensor_v2", "collections OrderedDict", "torch Size", "torch FloatStorage", "pathlib *", NULL
+};
 
 static void check_text(const struct fsdpck_pickle *p, fsdpck_node n)
 {

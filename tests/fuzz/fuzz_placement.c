@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --mesh and --placement: the first line of the input is the mesh, every other one a rule. Properties: what parses is a mesh that exists and rules
- * on its dimensions; a placement's text is read as the same placement; tensors get placements that they can have, or none. */
+/* --mesh and --placement: the first line of the input is the mesh, every other one a rule. Properties: what parses is a
+ * mesh that exists and rules on its dimensions; a placement's text is read as the same placement; tensors get
+ * placements that they can have, or none. */
 #include <string.h>
 
 #include "placement.h"
@@ -17,7 +18,8 @@ static void check_text(const struct fsdpck_placement *p)
 static void check_spec(const struct placement_spec *spec)
 {
     uint64_t nranks = fsdpck_mesh_nranks(&spec->mesh);
-    FUZZ_CHECK(spec->mesh.ndim >= 1 && spec->mesh.ndim <= FSDPCK_MAX_MESH_DIMS && nranks >= 1 && nranks <= FSDPCK_MAX_RANKS);
+    FUZZ_CHECK(spec->mesh.ndim >= 1 && spec->mesh.ndim <= FSDPCK_MAX_MESH_DIMS && nranks >= 1 &&
+               nranks <= FSDPCK_MAX_RANKS);
     for (size_t i = 0; i < spec->nrules; i++) {
         FUZZ_CHECK(spec->rules[i].glob && spec->rules[i].n >= 1 && spec->rules[i].n <= spec->mesh.ndim);
         for (size_t k = 0; k < spec->rules[i].n; k++)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* torch.save files. The input's first byte is a number of ranks: 0 for a file that stands for itself, else every rank's file is the rest of it. */
+/* torch.save files. The input's first byte is a number of ranks: 0 for a file that stands for itself, else every rank's
+ * file is the rest of it. */
 #include <stdio.h>
 
 #include "fuzz.h"

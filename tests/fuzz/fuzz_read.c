@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Boxes of a stored tensor into strided memory, against one element at a time. Properties: each byte of the place is the tensor's, no byte beside it
- * is touched, the plan counts the same bytes, and a range of elements in row-major order is that range. */
+/* Boxes of a stored tensor into strided memory, against one element at a time. Properties: each byte of the place is
+ * the tensor's, no byte beside it is touched, the plan counts the same bytes, and a range of elements in row-major
+ * order is that range. */
 #include <string.h>
 
 #include "engine/fetch.h"
@@ -48,7 +49,10 @@ static void check_box(struct fuzz_stored *s, struct fuzz_bytes *in)
     FUZZ_CHECK(got && want);
     memset(got, GUARD, p.nbytes);
     memset(want, GUARD, p.nbytes);
-    struct fsdpck_read read = { .tensor = fsdpck_source_tensor(s->src, 0), .offset = p.box.offset, .size = p.box.size, .dst = got + p.first,
+    struct fsdpck_read read = { .tensor = fsdpck_source_tensor(s->src, 0),
+                                .offset = p.box.offset,
+                                .size = p.box.size,
+                                .dst = got + p.first,
                                 .strides = p.strides };
     FUZZ_CHECK(fsdpck_source_read(s->src, &read, 1, &err) == 0);
     FUZZ_CHECK(fsdpck_source_plan(s->src, &read, 1, &plan, &err) == 0);
@@ -67,7 +71,8 @@ static void check_range(struct fuzz_stored *s, struct fuzz_bytes *in)
     struct fsdpck_fetch f;
     struct fsdpck_error err = { 0 };
     uint64_t n = s->t->nelem, begin = fuzz_below(in, n + 1 < 65536 ? n + 1 : 65536);
-    uint64_t end = begin + fuzz_below(in, n - begin + 1 < 65536 ? n - begin + 1 : 65536), nbytes = (end - begin) * s->t->item;
+    uint64_t end = begin + fuzz_below(in, n - begin + 1 < 65536 ? n - begin + 1 : 65536),
+             nbytes = (end - begin) * s->t->item;
     uint8_t *got = malloc(nbytes ? nbytes : 1);
     FUZZ_CHECK(got && fsdpck_fetch_init(&f, s->src, &err) == 0);
     if (end > begin) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --slice: the input is the number of dimensions, their sizes (a byte each), then the text. Property: what parses is a box inside the shape, and
- * its size is counted right. */
+/* --slice: the input is the number of dimensions, their sizes (a byte each), then the text. Property: what parses is a
+ * box inside the shape, and its size is counted right. */
 #include "slice.h"
 #include "fuzz.h"
 

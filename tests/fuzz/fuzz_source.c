@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One pass of a careful reader over a checkpoint in memory. Properties: what opens has a consistent catalogue; a part of a tensor is that part of
- * the whole; a plan counts what a read needs; what verify finds clean can be opened and read; no descriptor is left open. */
+/* One pass of a careful reader over a checkpoint in memory. Properties: what opens has a consistent catalogue; a part
+ * of a tensor is that part of the whole; a plan counts what a read needs; what verify finds clean can be opened and
+ * read; no descriptor is left open. */
 #include "fuzz_source.h"
 
 #include <string.h>
@@ -14,9 +15,12 @@
 #include "base/utf8.h"
 
 #define MAX_READ_NBYTES (64u << 10) /* tensors above are not read: slow, and nothing new */
-#define MAX_TENSORS 16u             /* that are read */
+#define MAX_TENSORS     16u         /* that are read */
 
-static struct fsdpck_options options_of(struct memory_io *m) { return (struct fsdpck_options){ .io = &m->io, .nthreads = 1, .memory_nbytes = 8u << 20 }; }
+static struct fsdpck_options options_of(struct memory_io *m)
+{
+    return (struct fsdpck_options){ .io = &m->io, .nthreads = 1, .memory_nbytes = 8u << 20 };
+}
 
 static void check_error(int code, const struct fsdpck_error *err)
 {
@@ -104,7 +108,8 @@ static void choose_middle(const struct fsdpck_tensor *t, struct middle *m)
     }
 }
 
-static void compare_middle(const struct fsdpck_tensor *t, const struct middle *m, const uint8_t *whole, const uint8_t *part)
+static void compare_middle(const struct fsdpck_tensor *t, const struct middle *m, const uint8_t *whole,
+                           const uint8_t *part)
 {
     for (uint64_t n = 0; n < m->nelem; n++) {
         uint64_t rest = n, from = 0, scale = 1;
@@ -125,7 +130,8 @@ static void check_plan(struct fsdpck_source *src, const struct fsdpck_read *read
     check_error(r, &err);
     /* torch's views may show one element many times (stride 0). */
     bool views = strcmp(fsdpck_source_kind(src), "pt") == 0 || strcmp(fsdpck_source_kind(src), "ranks") == 0;
-    FUZZ_CHECK(r != 0 || (plan.needed_nbytes == read->tensor->nbytes && (views || plan.read_nbytes >= plan.needed_nbytes)));
+    FUZZ_CHECK(r != 0 ||
+               (plan.needed_nbytes == read->tensor->nbytes && (views || plan.read_nbytes >= plan.needed_nbytes)));
 }
 
 /* Returns whether it could be read. */
@@ -136,8 +142,10 @@ static bool read_tensor(struct fsdpck_source *src, const struct fsdpck_tensor *t
     choose_middle(t, &m);
     uint8_t *whole = malloc(t->nbytes), *part = malloc(m.nelem * m.item);
     FUZZ_CHECK(whole && part);
-    struct fsdpck_read reads[2] = { { .tensor = t, .dst = whole },
-                                    { .tensor = t, .offset = m.offset, .size = m.size, .dst = part + m.first, .strides = m.strides } };
+    struct fsdpck_read reads[2] = {
+        { .tensor = t, .dst = whole },
+        { .tensor = t, .offset = m.offset, .size = m.size, .dst = part + m.first, .strides = m.strides }
+    };
     check_plan(src, reads);
     int r = fsdpck_source_read(src, reads, 2, &err);
     check_error(r, &err);

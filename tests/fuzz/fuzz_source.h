@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Everything that a reader does with a checkpoint, done to files in memory: open, look at the catalogue, plan, read, verify. What must hold of
- * any bytes is checked: see fuzz_source.c. */
+/* Everything that a reader does with a checkpoint, done to files in memory: open, look at the catalogue, plan, read,
+ * verify. What must hold of any bytes is checked: see fuzz_source.c. */
 #ifndef TESTS_FUZZ_SOURCE_H
 #define TESTS_FUZZ_SOURCE_H
 
@@ -9,7 +9,8 @@
 /* from: the kind to insist on, or NULL. */
 void fuzz_source(struct memory_io *m, const char *path, const char *from);
 
-/* Adds every file of a folder of the source tree, as MEMORY_ROOT/name. They are read from disk once: a process has one such folder. */
+/* Adds every file of a folder of the source tree, as MEMORY_ROOT/name. They are read from disk once: a process has one
+ * such folder. */
 void fuzz_add_folder(struct memory_io *m, const char *folder);
 /* One of them. */
 const struct memory_file *fuzz_find_file(const struct memory_io *m, const char *path);

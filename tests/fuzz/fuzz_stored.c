@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lays a tensor out in chunks, byte by byte, and answers where they are. Written to be obviously right; uses the library only to make the
- * source that is put under test. */
+/* Lays a tensor out in chunks, byte by byte, and answers where they are. Written to be obviously right; uses the
+ * library only to make the source that is put under test. */
 #include "fuzz_stored.h"
 
 #include <string.h>
@@ -13,7 +13,8 @@
 
 static void make_tensor(struct fuzz_stored *s, struct fuzz_bytes *in)
 {
-    static const enum fsdpck_dtype dtypes[] = { FSDPCK_UINT8, FSDPCK_BFLOAT16, FSDPCK_FLOAT32, FSDPCK_FLOAT64, FSDPCK_COMPLEX64, FSDPCK_COMPLEX128 };
+    static const enum fsdpck_dtype dtypes[] = { FSDPCK_UINT8,   FSDPCK_BFLOAT16,  FSDPCK_FLOAT32,
+                                                FSDPCK_FLOAT64, FSDPCK_COMPLEX64, FSDPCK_COMPLEX128 };
     enum fsdpck_dtype dtype = dtypes[fuzz_below(in, sizeof dtypes / sizeof *dtypes)];
     uint32_t ndim = (uint32_t)fuzz_below(in, MODEL_MAX_DIMS + 1);
     uint64_t shape[MODEL_MAX_DIMS], nbytes = fsdpck_dtype_info(dtype)->nbytes, seed = 1;
@@ -58,8 +59,8 @@ size_t fuzz_cut(const struct model_tensor *t, struct fuzz_bytes *in, struct fuzz
 
 /* ---- chunks in files ---- */
 
-
-/* Row-major, or with the dimensions in another order and gaps between elements. Returns the elements from first to last. */
+/* Row-major, or with the dimensions in another order and gaps between elements. Returns the elements from first to
+ * last. */
 static uint64_t choose_strides(struct fuzz_chunk *c, uint32_t ndim, struct fuzz_bytes *in, bool dense)
 {
     uint32_t order[MODEL_MAX_DIMS];
@@ -106,8 +107,13 @@ static void put_chunk(struct fuzz_stored *s, struct fuzz_chunk *c, struct fuzz_b
     put_elements(t, c, s->files[file] + at);
     if (swap)
         swap_elements(t, s->files[file] + at, nbytes);
-    c->extent = (struct fsdpck_extent){ .file = file, .offset = c->box.offset, .size = c->box.size, .payload = at, .payload_nbytes = nbytes,
-                                        .strides = dense ? NULL : c->strides, .swap = swap };
+    c->extent = (struct fsdpck_extent){ .file = file,
+                                        .offset = c->box.offset,
+                                        .size = c->box.size,
+                                        .payload = at,
+                                        .payload_nbytes = nbytes,
+                                        .strides = dense ? NULL : c->strides,
+                                        .swap = swap };
     s->ends[file] = at + nbytes;
 }
 
@@ -148,8 +154,8 @@ static bool meets(const struct fuzz_box *b, uint32_t ndim, const uint64_t *offse
     return true;
 }
 
-static int extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size, fsdpck_extent_fn visit, void *ctx,
-                   struct fsdpck_error *err)
+static int extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size,
+                   fsdpck_extent_fn visit, void *ctx, struct fsdpck_error *err)
 {
     struct fuzz_stored *s = src->impl;
     FUZZ_CHECK(ordinal == 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A tensor of random elements, cut in chunks that lie in files in memory in every way that a format can have them: a source for targets that
- * are about the engine. The input decides everything. */
+/* A tensor of random elements, cut in chunks that lie in files in memory in every way that a format can have them: a
+ * source for targets that are about the engine. The input decides everything. */
 #ifndef TESTS_FUZZ_STORED_H
 #define TESTS_FUZZ_STORED_H
 
@@ -15,7 +15,8 @@ struct fuzz_box {
     uint64_t offset[MODEL_MAX_DIMS], size[MODEL_MAX_DIMS]; /* (ndim) */
 };
 
-/* Boxes that fill the tensor: every dimension is cut in up to three parts. Returns how many; none where the tensor is empty. */
+/* Boxes that fill the tensor: every dimension is cut in up to three parts. Returns how many; none where the tensor is
+ * empty. */
 size_t fuzz_cut(const struct model_tensor *t, struct fuzz_bytes *in, struct fuzz_box boxes[FUZZ_MAX_BOXES]);
 
 struct fuzz_chunk {

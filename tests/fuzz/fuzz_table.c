@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A shard file: the input is all of rank 0's, and begins where the file does. Its trailer's hashes are put right here, and an index.json
- * that knows size and hash is written around it, or no change of a byte would ever get past them; the other ranks' files are sound. Property besides
- * fuzz_source()'s: what reads as a table is what FORMAT.md section 3.2 says. */
+/* A shard file: the input is all of rank 0's, and begins where the file does. Its trailer's hashes are put right here,
+ * and an index.json that knows size and hash is written around it, or no change of a byte would ever get past them; the
+ * other ranks' files are sound. Property besides fuzz_source()'s: what reads as a table is what FORMAT.md section 3.2
+ * says. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -30,13 +31,15 @@ static struct fsdpck_trailer fix_trailer(uint8_t *file, size_t nbytes)
 }
 
 /* The sound index, but for what it says of rank 0's file. */
-static void write_index(struct fsdpck_text *t, const char *sound, size_t sound_nbytes, const struct fsdpck_trailer *trailer, size_t nbytes)
+static void write_index(struct fsdpck_text *t, const char *sound, size_t sound_nbytes,
+                        const struct fsdpck_trailer *trailer, size_t nbytes)
 {
     const char *files = strstr(sound, "\"files\":"), *first = strchr(files, '{'), *after = strchr(first, '}');
     struct fsdpck_hash128 hash;
     fsdpck_text_add(t, sound, (size_t)(first - sound));
-    fsdpck_text_printf(t, "{\"path\":\"__0_0.distcp\",\"rank\":0,\"bytes\":%zu,\"table\":[%" PRIu64 ",%" PRIu64 "],\"hash\":", nbytes, trailer->table,
-                       trailer->table_nbytes);
+    fsdpck_text_printf(
+        t, "{\"path\":\"__0_0.distcp\",\"rank\":0,\"bytes\":%zu,\"table\":[%" PRIu64 ",%" PRIu64 "],\"hash\":", nbytes,
+        trailer->table, trailer->table_nbytes);
     fsdpck_text_hex(t, trailer->table_hash.bytes, sizeof trailer->table_hash.bytes);
     fsdpck_text_add(t, after, (size_t)(sound + sound_nbytes - FSDPCK_INDEX_TAIL_NBYTES - after));
     fsdpck_hash(t->data, t->nbytes, &hash);

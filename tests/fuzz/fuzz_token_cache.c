@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The body of a token cache, between a header and an end that are right, its sections' hashes put right where that can be. Properties: what is sound has documents
- * within the bytes, as many as their counts say; what is not leaves nothing behind. */
+/* The body of a token cache, between a header and an end that are right, its sections' hashes put right where that can
+ * be. Properties: what is sound has documents within the bytes, as many as their counts say; what is not leaves nothing
+ * behind. */
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -10,7 +11,8 @@
 
 enum { NVOCAB = 1000, NFILES = 3, MOST_PAGES = 8 };
 
-/* A section begins with its hash and its bytes; both are made right as far as the body goes. Returns how many there are. */
+/* A section begins with its hash and its bytes; both are made right as far as the body goes. Returns how many there
+ * are. */
 static uint64_t mend(char *body, size_t nbytes)
 {
     uint64_t nsections = 0;
@@ -30,7 +32,8 @@ static void check_documents(const struct data *d, const char *bytes, size_t nbyt
     FUZZ_CHECK(d->nfiles == NFILES && d->file_ends[NFILES - 1] == d->ndocs);
     for (size_t i = 0; i < d->ndocs; i++) {
         const struct document *doc = &d->docs[i];
-        FUZZ_CHECK(doc->ntok > 0 && doc->nsupervised < doc->ntok && (const char *)doc->ids >= bytes && (const char *)(doc->labels + doc->ntok) <= bytes + nbytes);
+        FUZZ_CHECK(doc->ntok > 0 && doc->nsupervised < doc->ntok && (const char *)doc->ids >= bytes &&
+                   (const char *)(doc->labels + doc->ntok) <= bytes + nbytes);
         for (uint32_t t = 0; t < doc->ntok; t++)
             FUZZ_CHECK(doc->ids[t] >= 0 && doc->ids[t] < NVOCAB && doc->labels[t] >= -1 && doc->labels[t] < NVOCAB);
     }

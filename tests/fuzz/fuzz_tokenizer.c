@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tokenizer.json, the byte 0xff, a text. Properties: ids are the tokenizer's; tokens begin in order and in the text; what comes from the cache of words is
- * what was merged; text that is no UTF-8 is refused; every list of ids can be decoded. */
+/* tokenizer.json, the byte 0xff, a text. Properties: ids are the tokenizer's; tokens begin in order and in the text;
+ * what comes from the cache of words is what was merged; text that is no UTF-8 is refused; every list of ids can be
+ * decoded. */
 #include <string.h>
 #include <train/tokenizer.h>
 
@@ -23,7 +24,8 @@ static void check_text(const struct tokenizer *t, const char *text, size_t nbyte
     }
     if (rc == 0) {
         FUZZ_CHECK(tokenizer_encode(e, text, nbytes, TOKENIZER_SPECIAL, &list, &err) == 0);
-        FUZZ_CHECK(list.count == 2 * count && (count == 0 || memcmp(list.ids, list.ids + count, count * sizeof *list.ids) == 0));
+        FUZZ_CHECK(list.count == 2 * count &&
+                   (count == 0 || memcmp(list.ids, list.ids + count, count * sizeof *list.ids) == 0));
         FUZZ_CHECK(tokenizer_decode(t, list.ids, count, true, &decoded, &decoded_nbytes, &err) == 0);
         FUZZ_CHECK(decoded[decoded_nbytes] == '\0');
         free(decoded);

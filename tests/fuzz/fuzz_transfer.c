@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stored tensor through the engine into chunks cut another way, against one element at a time. Properties: lanes hold every chunk and cover every
- * element; payloads, block hashes, CRC-32s and content ids are those of the tensor's elements; no byte outside payloads and hashes is touched. */
+/* A stored tensor through the engine into chunks cut another way, against one element at a time. Properties: lanes hold
+ * every chunk and cover every element; payloads, block hashes, CRC-32s and content ids are those of the tensor's
+ * elements; no byte outside payloads and hashes is touched. */
 #include <string.h>
 
 #include "engine/lanes.h"
@@ -37,7 +38,10 @@ static void choose_dtype(struct task *k, struct fuzz_bytes *in)
     FUZZ_CHECK(w->data && fsdpck_dtype_cast(FSDPCK_FLOAT32, k->stored.t->data, w->dtype, w->data, w->nelem));
 }
 
-static uint64_t chunk_nbytes(const struct task *k, const struct fsdpck_out_chunk *c) { return fsdpck_box_nelem(c->size, k->want.ndim) * k->want.item; }
+static uint64_t chunk_nbytes(const struct task *k, const struct fsdpck_out_chunk *c)
+{
+    return fsdpck_box_nelem(c->size, k->want.ndim) * k->want.item;
+}
 
 /* Payload, then perhaps its hashes. */
 static void place_chunks(struct task *k, struct fuzz_bytes *in)
@@ -48,7 +52,10 @@ static void place_chunks(struct task *k, struct fuzz_bytes *in)
     for (size_t i = 0; i < k->nchunks; i++) {
         struct fsdpck_out_chunk *c = &k->chunks[i];
         uint32_t file = (uint32_t)fuzz_below(in, FUZZ_NFILES);
-        *c = (struct fsdpck_out_chunk){ .file = file, .offset = k->boxes[i].offset, .size = k->boxes[i].size, .payload = ends[file] + fuzz_below(in, 70) };
+        *c = (struct fsdpck_out_chunk){ .file = file,
+                                        .offset = k->boxes[i].offset,
+                                        .size = k->boxes[i].size,
+                                        .payload = ends[file] + fuzz_below(in, 70) };
         ends[file] = c->payload + chunk_nbytes(k, c);
         if (hashed) {
             c->hashes = ends[file];
@@ -70,8 +77,13 @@ static void prepare(struct task *k, struct fuzz_bytes *in)
     }
     k->chosen = (struct fsdpck_chosen){ .name = k->want.name, .alias_of = -1, .dtype = k->want.dtype };
     k->selection = (struct fsdpck_selection){ .tensors = &k->chosen, .ntensors = 1 };
-    k->transfer = (struct fsdpck_transfer){ .src = k->stored.src, .selection = &k->selection, .files = k->files, .nfiles = FUZZ_NFILES,
-                                            .chunks = k->chunks, .nchunks = k->nchunks, .contents = &k->content };
+    k->transfer = (struct fsdpck_transfer){ .src = k->stored.src,
+                                            .selection = &k->selection,
+                                            .files = k->files,
+                                            .nfiles = FUZZ_NFILES,
+                                            .chunks = k->chunks,
+                                            .nchunks = k->nchunks,
+                                            .contents = &k->content };
 }
 
 /* Every chunk is in lanes that together hold all of its span; a lane owns its elements' content once. */
@@ -83,7 +95,8 @@ static void check_lanes(const struct task *k, size_t max_chunks)
     FUZZ_CHECK(fsdpck_lanes_make(&k->transfer, max_chunks, &lanes, &err) == 0);
     for (size_t i = 0; i < lanes.count; i++) {
         const struct fsdpck_lane *l = &lanes.list[i];
-        FUZZ_CHECK(l->begin < l->end && l->end <= k->want.nelem && l->count >= 1 && l->count <= max_chunks && l->first + l->count <= k->nchunks);
+        FUZZ_CHECK(l->begin < l->end && l->end <= k->want.nelem && l->count >= 1 && l->count <= max_chunks &&
+                   l->first + l->count <= k->nchunks);
         owned += l->owns_content ? l->end - l->begin : 0;
         for (size_t n = 0; n < l->count; n++) {
             uint32_t c = lanes.order[l->first + n];

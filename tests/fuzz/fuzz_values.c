@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values as typed on the command line: sizes, counts, numbers, lists, pairs. Properties: a value written out plainly is read as the same; a list's
- * parts joined give the list; distances are distances. */
+/* Values as typed on the command line: sizes, counts, numbers, lists, pairs. Properties: a value written out plainly is
+ * read as the same; a list's parts joined give the list; distances are distances. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -71,7 +71,9 @@ static void check_pairs(const char *text)
 
 static void check_distance(const char *text)
 {
-    static const char *const known[] = { "ranks", "max-shard-size", "", "a-word-that-is-longer-than-those-sixty-four-bytes-of-which-a-distance-is-made" };
+    static const char *const known[] = {
+        "ranks", "max-shard-size", "", "a-word-that-is-longer-than-those-sixty-four-bytes-of-which-a-distance-is-made"
+    };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         FUZZ_CHECK(fsdpck_name_distance(text, known[i]) <= 64);
         FUZZ_CHECK(fsdpck_name_distance(known[i], text) <= 64);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs a fuzz target over every file of its corpus, as an ordinary test: replay FOLDER. Bytes only; what they mean is the target's. */
+/* Runs a fuzz target over every file of its corpus, as an ordinary test: replay FOLDER. Bytes only; what they mean is
+ * the target's. */
 #include <dirent.h>
 #include <string.h>
 

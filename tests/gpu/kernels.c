@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How fast a module's kernels are on its first device, beside a plain copy on that device: a JSON object a line, with the median of some rounds, and how far
- * the fastest and the slowest were apart, as a share of it. Shapes of an 8B Llama, bf16. What only reads and writes has several times what a cache holds.
+/* How fast a module's kernels are on its first device, beside a plain copy on that device: a JSON object a line, with
+ * the median of some rounds, and how far the fastest and the slowest were apart, as a share of it. Shapes of an 8B
+ * Llama, bf16. What only reads and writes has several times what a cache holds.
  *
  *     gpu_kernels MODULE.so [SMALL [attention]]
  *
@@ -12,8 +13,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WARM = 3, TURNS = 10, ROUNDS = 5, HIDDEN = 4096, INNER = 14336, NHEAD = 32, NKV = 8, HEAD = 128, NLAYER = 32, RANK = 16, NADAPTER = 14,
-       SMALLEST = 64 };
+enum {
+    WARM = 3,
+    TURNS = 10,
+    ROUNDS = 5,
+    HIDDEN = 4096,
+    INNER = 14336,
+    NHEAD = 32,
+    NKV = 8,
+    HEAD = 128,
+    NLAYER = 32,
+    RANK = 16,
+    NADAPTER = 14,
+    SMALLEST = 64
+};
 
 static struct {
     const struct kern_device *device;
@@ -40,7 +53,9 @@ static struct kern_buffer take(int64_t nelem, int64_t each)
 {
     char message[KERN_MESSAGE_BYTES];
     struct kern_buffer b;
-    must(bench.device->memory->alloc((struct kern_location){ .kind = KERN_MEMORY_DEVICE }, (size_t)(nelem * each), &b, message), message);
+    must(bench.device->memory->alloc((struct kern_location){ .kind = KERN_MEMORY_DEVICE }, (size_t)(nelem * each), &b,
+                                     message),
+         message);
     return b;
 }
 
@@ -98,14 +113,15 @@ static struct timing timed(void (*call)(void *), void *ctx)
 
 static void show_bytes(const char *name, double nbytes, struct timing t)
 {
-    printf("{\"kernel\": \"%s\", \"seconds\": %.6g, \"spread\": %.3f, \"gb_per_second\": %.1f, \"of_copy\": %.3f}\n", name, t.seconds, t.spread,
-           1e-9 * nbytes / t.seconds, nbytes / t.seconds / bench.copy_rate);
+    printf("{\"kernel\": \"%s\", \"seconds\": %.6g, \"spread\": %.3f, \"gb_per_second\": %.1f, \"of_copy\": %.3f}\n",
+           name, t.seconds, t.spread, 1e-9 * nbytes / t.seconds, nbytes / t.seconds / bench.copy_rate);
     fflush(stdout);
 }
 
 static void show_flops(const char *name, double flops, struct timing t)
 {
-    printf("{\"kernel\": \"%s\", \"seconds\": %.6g, \"spread\": %.3f, \"tflops\": %.1f}\n", name, t.seconds, t.spread, 1e-12 * flops / t.seconds);
+    printf("{\"kernel\": \"%s\", \"seconds\": %.6g, \"spread\": %.3f, \"tflops\": %.1f}\n", name, t.seconds, t.spread,
+           1e-12 * flops / t.seconds);
     fflush(stdout);
 }
 
@@ -138,11 +154,14 @@ static void measure_pinned(void)
     char message[KERN_MESSAGE_BYTES];
     const int64_t nbytes = bench.ntok * 32768;
     struct kern_buffer host, b = noise(nbytes / 4, -1, 1);
-    must(bench.device->memory->alloc((struct kern_location){ .kind = KERN_MEMORY_PINNED }, (size_t)nbytes, &host, message), message);
+    must(bench.device->memory->alloc((struct kern_location){ .kind = KERN_MEMORY_PINNED }, (size_t)nbytes, &host,
+                                     message),
+         message);
     struct copy there = { host.data, b.data, (size_t)nbytes }, back = { b.data, host.data, (size_t)nbytes };
     copy(&there);
     const struct timing t = timed(copy, &back);
-    printf("{\"kernel\": \"pinned memory to the device\", \"spread\": %.3f, \"gb_per_second\": %.1f}\n", t.spread, 1e-9 * (double)nbytes / t.seconds);
+    printf("{\"kernel\": \"pinned memory to the device\", \"spread\": %.3f, \"gb_per_second\": %.1f}\n", t.spread,
+           1e-9 * (double)nbytes / t.seconds);
     fflush(stdout);
     bench.device->memory->free(&host);
     bench.device->memory->free(&b);
@@ -172,12 +191,26 @@ static void measure_norm(void)
 {
     struct kern_buffer b[5], rstd = take(bench.nrow, 4);
     const int64_t nrow = bench.nrow, ncol = bench.hidden;
-    const struct kern_mat x = matrix(&b[0], nrow, ncol), dy = matrix(&b[1], nrow, ncol), y = matrix(&b[2], nrow, ncol), gamma = matrix(&b[3], 1, ncol),
-                          add = matrix(&b[4], nrow, ncol);
+    const struct kern_mat x = matrix(&b[0], nrow, ncol), dy = matrix(&b[1], nrow, ncol), y = matrix(&b[2], nrow, ncol),
+                          gamma = matrix(&b[3], 1, ncol), add = matrix(&b[4], nrow, ncol);
     const double nbytes = (double)nrow * (double)ncol * 2;
-    struct kern_rmsnorm f = { .nrow = nrow, .ngroup = 1, .ncol = ncol, .x = kern_const(x), .gamma = kern_const(gamma), .eps = 1e-5f, .y = y, .rstd = rstd.data };
-    struct kern_rmsnorm_grad g = { .nrow = nrow, .ngroup = 1, .ncol = ncol, .x = kern_const(x), .dy = kern_const(dy), .gamma = kern_const(gamma),
-                                   .rstd = rstd.data, .add = kern_const(add), .dx = y };
+    struct kern_rmsnorm f = { .nrow = nrow,
+                              .ngroup = 1,
+                              .ncol = ncol,
+                              .x = kern_const(x),
+                              .gamma = kern_const(gamma),
+                              .eps = 1e-5f,
+                              .y = y,
+                              .rstd = rstd.data };
+    struct kern_rmsnorm_grad g = { .nrow = nrow,
+                                   .ngroup = 1,
+                                   .ncol = ncol,
+                                   .x = kern_const(x),
+                                   .dy = kern_const(dy),
+                                   .gamma = kern_const(gamma),
+                                   .rstd = rstd.data,
+                                   .add = kern_const(add),
+                                   .dx = y };
     show_bytes("RMSNorm forward", 2 * nbytes, timed(call_rmsnorm, &f));
     show_bytes("RMSNorm backward, residual added, gamma frozen", 4 * nbytes, timed(call_rmsnorm_grad, &g));
     for (int i = 0; i < 5; i++)
@@ -219,7 +252,12 @@ static void measure_rope(void)
     struct kern_buffer b, cosines, sines, positions;
     const struct kern_mat x = matrix(&b, bench.nrow, NHEAD * HEAD);
     send_angles(&cosines, &sines, &positions);
-    struct kern_rope_apply r = { .nrow = bench.nrow, .nhead = NHEAD, .dim = HEAD, .x = x, .cosines = cosines.data, .sines = sines.data,
+    struct kern_rope_apply r = { .nrow = bench.nrow,
+                                 .nhead = NHEAD,
+                                 .dim = HEAD,
+                                 .x = x,
+                                 .cosines = cosines.data,
+                                 .sines = sines.data,
                                  .positions = positions.data };
     show_bytes("RoPE in place", 4.0 * (double)bench.nrow * NHEAD * HEAD, timed(call_rope, &r));
     bench.device->memory->free(&b);
@@ -236,8 +274,14 @@ static void measure_swiglu(void)
     const double nbytes = (double)bench.ntok * (double)bench.inner * 2;
     for (int i = 0; i < 6; i++)
         m[i] = matrix(&b[i], bench.ntok, bench.inner);
-    struct kern_swiglu_grad g = { .nrow = bench.ntok, .ncol = bench.inner, .gate = kern_const(m[0]), .up = kern_const(m[1]), .dy = kern_const(m[2]),
-                                  .dgate = m[3], .dup = m[4], .y = m[5] };
+    struct kern_swiglu_grad g = { .nrow = bench.ntok,
+                                  .ncol = bench.inner,
+                                  .gate = kern_const(m[0]),
+                                  .up = kern_const(m[1]),
+                                  .dy = kern_const(m[2]),
+                                  .dgate = m[3],
+                                  .dup = m[4],
+                                  .y = m[5] };
     show_bytes("SwiGLU forward", 3 * nbytes, timed(call_swiglu, &g));
     show_bytes("SwiGLU backward, with its product anew", 6 * nbytes, timed(call_swiglu_grad, &g));
     for (int i = 0; i < 6; i++)
@@ -247,7 +291,8 @@ static void measure_swiglu(void)
 /* Elements of all adapters of one layer, and of each: A's and B's of q, k, v, o, gate, up and down. */
 static int64_t size_adapters(int64_t nelem[NADAPTER])
 {
-    const int64_t h = bench.hidden, kv = h * NKV / NHEAD, inner = bench.inner, ends[NADAPTER] = { h, h, h, kv, h, kv, h, h, h, inner, h, inner, inner, h };
+    const int64_t h = bench.hidden, kv = h * NKV / NHEAD, inner = bench.inner,
+                  ends[NADAPTER] = { h, h, h, kv, h, kv, h, h, h, inner, h, inner, inner, h };
     int64_t sum = 0;
     for (int i = 0; i < NADAPTER; i++)
         sum += nelem[i] = RANK * ends[i];
@@ -258,12 +303,24 @@ static int64_t size_adapters(int64_t nelem[NADAPTER])
 static void measure_adamw(void)
 {
     int64_t each[NADAPTER], nelem = NLAYER * size_adapters(each), at = 0;
-    struct kern_buffer p = noise(nelem, -1, 1), m = noise(nelem, -1, 1), v = noise(nelem, 0, 1), grad = noise(nelem, -1, 1), rounded = take(nelem, 2);
+    struct kern_buffer p = noise(nelem, -1, 1), m = noise(nelem, -1, 1), v = noise(nelem, 0, 1),
+                       grad = noise(nelem, -1, 1), rounded = take(nelem, 2);
     struct kern_adamw_range ranges[NLAYER * NADAPTER];
     for (int i = 0; i < NLAYER * NADAPTER; at += each[i++ % NADAPTER])
-        ranges[i] = (struct kern_adamw_range){ .nelem = each[i % NADAPTER], .p = (float *)p.data + at, .m = (float *)m.data + at, .v = (float *)v.data + at,
-                                               .grad = (const float *)grad.data + at, .rounded = (uint16_t *)rounded.data + at };
-    struct kern_adamw a = { .ranges = ranges, .nranges = NLAYER * NADAPTER, .grad_scale = 1, .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .t = 1 };
+        ranges[i] = (struct kern_adamw_range){ .nelem = each[i % NADAPTER],
+                                               .p = (float *)p.data + at,
+                                               .m = (float *)m.data + at,
+                                               .v = (float *)v.data + at,
+                                               .grad = (const float *)grad.data + at,
+                                               .rounded = (uint16_t *)rounded.data + at };
+    struct kern_adamw a = { .ranges = ranges,
+                            .nranges = NLAYER * NADAPTER,
+                            .grad_scale = 1,
+                            .lr = 1e-4,
+                            .beta1 = 0.9,
+                            .beta2 = 0.999,
+                            .eps = 1e-8,
+                            .t = 1 };
     show_bytes("AdamW, weights rounded too", 30 * (double)nelem, timed(call_adamw, &a));
     struct kern_buffer *all[] = { &p, &m, &v, &grad, &rounded };
     for (int i = 0; i < 5; i++)
@@ -273,9 +330,19 @@ static void measure_adamw(void)
 static void measure_gemm(void)
 {
     struct kern_buffer b[3];
-    const struct kern_mat x = matrix(&b[0], bench.ntok, bench.hidden), w = matrix(&b[1], bench.inner, bench.hidden), y = matrix(&b[2], bench.ntok, bench.inner);
-    struct kern_gemm up = { .m = bench.ntok, .n = bench.inner, .k = bench.hidden, .a = kern_const(x), .b = kern_const(w), .trans_b = true, .c = y, .alpha = 1 };
-    struct kern_gemm back = { .m = bench.ntok, .n = bench.hidden, .k = bench.inner, .a = kern_const(y), .b = kern_const(w), .c = x, .alpha = 1 };
+    const struct kern_mat x = matrix(&b[0], bench.ntok, bench.hidden), w = matrix(&b[1], bench.inner, bench.hidden),
+                          y = matrix(&b[2], bench.ntok, bench.inner);
+    struct kern_gemm up = { .m = bench.ntok,
+                            .n = bench.inner,
+                            .k = bench.hidden,
+                            .a = kern_const(x),
+                            .b = kern_const(w),
+                            .trans_b = true,
+                            .c = y,
+                            .alpha = 1 };
+    struct kern_gemm back = {
+        .m = bench.ntok, .n = bench.hidden, .k = bench.inner, .a = kern_const(y), .b = kern_const(w), .c = x, .alpha = 1
+    };
     const double flops = 2.0 * (double)bench.ntok * (double)bench.hidden * (double)bench.inner;
     show_flops("product forward", flops, timed(call_gemm, &up));
     show_flops("product backward to the input", flops, timed(call_gemm, &back));
@@ -288,16 +355,28 @@ static void measure_attention(int64_t length)
     char name[80];
     const int64_t bounds[] = { 0, length };
     struct kern_buffer b[8], lse = take(length * NHEAD, 4);
-    const struct kern_mat q = matrix(&b[0], length, NHEAD * HEAD), k = matrix(&b[1], length, NKV * HEAD), v = matrix(&b[2], length, NKV * HEAD),
-                          o = matrix(&b[3], length, NHEAD * HEAD), d_o = matrix(&b[4], length, NHEAD * HEAD), dq = matrix(&b[5], length, NHEAD * HEAD),
+    const struct kern_mat q = matrix(&b[0], length, NHEAD * HEAD), k = matrix(&b[1], length, NKV * HEAD),
+                          v = matrix(&b[2], length, NKV * HEAD), o = matrix(&b[3], length, NHEAD * HEAD),
+                          d_o = matrix(&b[4], length, NHEAD * HEAD), dq = matrix(&b[5], length, NHEAD * HEAD),
                           dk = matrix(&b[6], length, NKV * HEAD), dv = matrix(&b[7], length, NKV * HEAD);
-    struct kern_attention_shape shape = { .ntok = length, .nhead = NHEAD, .nkv = NKV, .head_dim = HEAD, .cu_seqlens = bounds, .ndoc = 1, .scale = 0.088388348f };
-    size_t one = bench.device->ops->attention_scratch(bench.stream, &shape), two = bench.device->ops->attention_grad_scratch(bench.stream, &shape);
-    struct kern_buffer scratch = take((int64_t)(one > two ? one : two) + 64, 1), table = take((int64_t)bench.device->ops->attention_table_bytes(bench.stream, &shape), 1);
+    struct kern_attention_shape shape = { .ntok = length,
+                                          .nhead = NHEAD,
+                                          .nkv = NKV,
+                                          .head_dim = HEAD,
+                                          .cu_seqlens = bounds,
+                                          .ndoc = 1,
+                                          .scale = 0.088388348f };
+    size_t one = bench.device->ops->attention_scratch(bench.stream, &shape),
+           two = bench.device->ops->attention_grad_scratch(bench.stream, &shape);
+    struct kern_buffer scratch = take((int64_t)(one > two ? one : two) + 64, 1),
+                       table = take((int64_t)bench.device->ops->attention_table_bytes(bench.stream, &shape), 1);
     shape.table.data = table.data;
     bench.device->ops->attention_table(bench.stream, &shape);
     struct kern_attention f = { shape, kern_const(q), kern_const(k), kern_const(v), o, lse.data, scratch.data };
-    struct kern_attention_grad g = { shape, kern_const(q), kern_const(k), kern_const(v), kern_const(o), kern_const(d_o), lse.data, dq, dk, dv, scratch.data };
+    struct kern_attention_grad g = {
+        shape, kern_const(q), kern_const(k), kern_const(v), kern_const(o), kern_const(d_o), lse.data, dq, dk,
+        dv,    scratch.data
+    };
     const double flops = 2.0 * (double)length * (double)length * NHEAD * HEAD; /* two products of the causal half */
     snprintf(name, sizeof name, "attention forward, %lld tokens", (long long)length);
     show_flops(name, flops, timed(call_attention, &f));

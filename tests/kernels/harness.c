@@ -13,10 +13,11 @@ enum { WATCHED = true };
 enum { WATCHED = false };
 #endif
 
-uint64_t rig_run_once(rig_test test, struct kern_pool *pool, enum kern_dtype dtype, void (*prepare)(struct kern_stream *, const void *), const void *ctx)
+uint64_t rig_run_once(rig_test test, struct kern_pool *pool, enum kern_dtype dtype,
+                      void (*prepare)(struct kern_stream *, const void *), const void *ctx)
 {
     char message[KERN_MESSAGE_BYTES];
-    struct rig rig = {.device = rig_device(), .dtype = dtype, .random = 42};
+    struct rig rig = { .device = rig_device(), .dtype = dtype, .random = 42 };
     assert_non_null(rig.device);
     rig.ops = rig.device->ops;
     rig.slow = WATCHED || strcmp(rig.device->name, "cuda-shim") == 0;
@@ -59,7 +60,7 @@ float *float_zeros(int64_t n)
 /* Rows of eights start at multiples of 16 bytes, for kernels that then read as much at once; others do not. */
 struct matrix matrix_new(int64_t nrow, int64_t ncol, enum kern_dtype dtype)
 {
-    struct matrix m = {nrow, ncol, ncol + (ncol % 8 ? 5 : 8), dtype, NULL};
+    struct matrix m = { nrow, ncol, ncol + (ncol % 8 ? 5 : 8), dtype, NULL };
     size_t nbytes = (size_t)(nrow * m.pitch * kern_dtype_bytes(dtype));
     m.data = must_alloc(nbytes);
     memset(m.data, 0x7b, nbytes);
@@ -119,12 +120,12 @@ void put(struct matrix *m, int64_t row, int64_t col, double value)
 
 struct kern_mat view(const struct matrix *m)
 {
-    return (struct kern_mat){m->data, m->pitch, m->dtype};
+    return (struct kern_mat){ m->data, m->pitch, m->dtype };
 }
 
 struct kern_cmat cview(const struct matrix *m)
 {
-    return (struct kern_cmat){m->data, m->pitch, m->dtype};
+    return (struct kern_cmat){ m->data, m->pitch, m->dtype };
 }
 
 static void stir(struct rig *rig, double value)
@@ -144,7 +145,8 @@ static double largest(const double *want, int64_t n)
     return top;
 }
 
-static void check_one(struct rig *rig, double got, double want, double allowed, const char *what, long long row, long long col)
+static void check_one(struct rig *rig, double got, double want, double allowed, const char *what, long long row,
+                      long long col)
 {
     stir(rig, got);
     if (!(fabs(got - want) <= allowed))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests of kernels share: matrices with gaps between rows, random but the same each time, and runs of one test at every number of threads and every
- * instruction set, whose results must be the same bits for any number of threads. */
+/* What tests of kernels share: matrices with gaps between rows, random but the same each time, and runs of one test at
+ * every number of threads and every instruction set, whose results must be the same bits for any number of threads. */
 #ifndef KERNELS_HARNESS_H
 #define KERNELS_HARNESS_H
 
@@ -22,13 +22,16 @@ struct rig {
 };
 
 typedef void (*rig_test)(struct rig *rig);
-/* The device that this program tests: the CPU (harness_cpu.c), or the CUDA row, on the shim (harness_shim.c) or a GPU (harness_gpu.c). */
+/* The device that this program tests: the CPU (harness_cpu.c), or the CUDA row, on the shim (harness_shim.c) or a GPU
+ * (harness_gpu.c). */
 const struct kern_device *rig_device(void);
-/* Runs a test in fp32 and bf16. The CPU: with 1, 2, 3, 7 and 16 threads and every instruction set that this processor has; the shim: with its threads in
- * several orders; a GPU: twice. Each must give the same bits. */
+/* Runs a test in fp32 and bf16. The CPU: with 1, 2, 3, 7 and 16 threads and every instruction set that this processor
+ * has; the shim: with its threads in several orders; a GPU: twice. Each must give the same bits. */
 void rig_run_all(rig_test test);
-/* One run on a stream of rig_device with this pool; prepare, if there is one, gets the stream first. Returns the hash of what was checked. */
-uint64_t rig_run_once(rig_test test, struct kern_pool *pool, enum kern_dtype dtype, void (*prepare)(struct kern_stream *, const void *), const void *ctx);
+/* One run on a stream of rig_device with this pool; prepare, if there is one, gets the stream first. Returns the hash
+ * of what was checked. */
+uint64_t rig_run_once(rig_test test, struct kern_pool *pool, enum kern_dtype dtype,
+                      void (*prepare)(struct kern_stream *, const void *), const void *ctx);
 
 double rig_uniform(struct rig *rig); /* -1 … 1 */
 
@@ -48,7 +51,8 @@ void put(struct matrix *m, int64_t row, int64_t col, double value);
 struct kern_mat view(const struct matrix *m);
 struct kern_cmat cview(const struct matrix *m);
 
-/* want (nrow, ncol), without gaps. An element may be off by tolerance times the largest |want|, and where the matrix is bf16 by its rounding. */
+/* want (nrow, ncol), without gaps. An element may be off by tolerance times the largest |want|, and where the matrix is
+ * bf16 by its rounding. */
 void check_matrix(struct rig *rig, const struct matrix *m, const double *want, double tolerance, const char *what);
 void check_floats(struct rig *rig, const float *x, int64_t n, const double *want, double tolerance, const char *what);
 /* Fails if the stream has failed. */

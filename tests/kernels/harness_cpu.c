@@ -5,7 +5,7 @@
 #include "cpu/simd.h"
 #include "cpu/stream.h"
 
-static const unsigned thread_counts[] = {1, 2, 3, 7, 16};
+static const unsigned thread_counts[] = { 1, 2, 3, 7, 16 };
 
 const struct kern_device *rig_device(void)
 {
@@ -36,6 +36,7 @@ void rig_run_all(rig_test test)
             uint64_t first = run(test, thread_counts[0], *simd, (enum kern_dtype)dtype);
             for (size_t i = 1; i < sizeof(thread_counts) / sizeof(thread_counts[0]); i++)
                 if (run(test, thread_counts[i], *simd, (enum kern_dtype)dtype) != first)
-                    fail_msg("%s, dtype %d: other bits at %u threads than at 1", (*simd)->name, dtype, thread_counts[i]);
+                    fail_msg("%s, dtype %d: other bits at %u threads than at 1", (*simd)->name, dtype,
+                             thread_counts[i]);
         }
 }

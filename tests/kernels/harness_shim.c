@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CUDA row on the shim as the device under test, as one with warpgroups or, by RIG_WARPGROUPS, without. Other bits in another order of threads are a race. */
+/* The CUDA row on the shim as the device under test, as one with warpgroups or, by RIG_WARPGROUPS, without. Other bits
+ * in another order of threads are a race. */
 #include "harness.h"
 
 #include "cuda/shim/device.h"

@@ -7,8 +7,8 @@
 
 static inline double uniform_ref(const struct kern_philox *rng, uint64_t index)
 {
-    const uint32_t counter[4] = {(uint32_t)(index / 4), (uint32_t)(index / 4 >> 32), rng->step, rng->name};
-    const uint32_t key[2] = {(uint32_t)rng->seed, (uint32_t)(rng->seed >> 32)};
+    const uint32_t counter[4] = { (uint32_t)(index / 4), (uint32_t)(index / 4 >> 32), rng->step, rng->name };
+    const uint32_t key[2] = { (uint32_t)rng->seed, (uint32_t)(rng->seed >> 32) };
     uint32_t out[4];
     kern_philox4x32(counter, key, out);
     return (double)(out[index % 4] >> 8) * 0x1p-24;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams of a device that is apart: recordings, where what is put on a stream is kept and replayed, or there is none and nothing was done; and streams that go
- * ahead of others, which have no scratch. */
+/* Streams of a device that is apart: recordings, where what is put on a stream is kept and replayed, or there is none
+ * and nothing was done; and streams that go ahead of others, which have no scratch. */
 #include "harness.h"
 
 #include <stdlib.h>
@@ -45,7 +45,7 @@ static void replays_lists(struct rig *rig)
     assert_non_null(rows);
     for (int64_t i = 0; i < NROW * NCOL; i++)
         put(&x, i / NCOL, i % NCOL, 2);
-    *rows = (struct kern_rows){.x = cview(&x), .nrow = NROW, .ncol = NCOL};
+    *rows = (struct kern_rows){ .x = cview(&x), .nrow = NROW, .ncol = NCOL };
     sums[0] = 1;
     assert_true(rig->device->record(rig->stream));
     rig->ops->sum_squares(rig->stream, sums, rows, 1);
@@ -66,7 +66,9 @@ static void replays_lists(struct rig *rig)
 static void refuses(struct rig *rig)
 {
     struct matrix x = matrix_new(NROW, NCOL, rig->dtype);
-    const struct kern_gemm none = {.m = -1, .n = 1, .k = 1, .a = cview(&x), .b = cview(&x), .c = view(&x), .alpha = 1};
+    const struct kern_gemm none = {
+        .m = -1, .n = 1, .k = 1, .a = cview(&x), .b = cview(&x), .c = view(&x), .alpha = 1
+    };
     assert_true(rig->device->record(rig->stream));
     rig->ops->gemm(rig->stream, &none);
     assert_null(rig->device->recorded(rig->stream));
@@ -74,7 +76,8 @@ static void refuses(struct rig *rig)
     matrix_free(&x);
 }
 
-/* A sum wants none; a product, its own or the library's, and a list end with a sentence, and the stream is good for more. */
+/* A sum wants none; a product, its own or the library's, and a list end with a sentence, and the stream is good for
+ * more. */
 static void goes_ahead(struct rig *rig)
 {
     char message[KERN_MESSAGE_BYTES];
@@ -84,8 +87,10 @@ static void goes_ahead(struct rig *rig)
     for (int64_t i = 0; i < NROW * NROW; i++)
         put(&x, i / NROW, i % NROW, 1), put(&y, i / NROW, i % NROW, 2), want[i] = 3;
     assert_int_equal(rig->device->stream_new(0, NULL, &ahead, message), 0);
-    const struct kern_rows rows = {.x = cview(&x), .nrow = NROW, .ncol = NROW};
-    const struct kern_gemm product = {.m = NROW, .n = NROW, .k = NROW, .a = cview(&x), .b = cview(&x), .c = view(&y), .alpha = 1};
+    const struct kern_rows rows = { .x = cview(&x), .nrow = NROW, .ncol = NROW };
+    const struct kern_gemm product = {
+        .m = NROW, .n = NROW, .k = NROW, .a = cview(&x), .b = cview(&x), .c = view(&y), .alpha = 1
+    };
     rig->ops->sum_squares(ahead, sums, &rows, 1);
     assert_int_equal(rig->device->stream_sync(ahead, message), KERN_ERR_ARG);
     rig->ops->gemm(ahead, &product);
@@ -125,6 +130,7 @@ static void test_goes_ahead(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_replays), cmocka_unit_test(test_replays_lists), cmocka_unit_test(test_refuses), cmocka_unit_test(test_goes_ahead)};
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_replays), cmocka_unit_test(test_replays_lists),
+                                        cmocka_unit_test(test_refuses), cmocka_unit_test(test_goes_ahead) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

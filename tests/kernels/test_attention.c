@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention against a plain fp64 reference that stores T×T, its gradients too; these against finite differences; documents do not see each other. */
+/* Attention against a plain fp64 reference that stores T×T, its gradients too; these against finite differences;
+ * documents do not see each other. */
 #include "harness.h"
 
 #include <math.h>
@@ -12,23 +13,31 @@ struct job {
     const char *what;
 };
 
-static const int64_t one[] = {0, 5}, packed[] = {0, 1, 70, 70, 203, 300}, whole[] = {0, 200}, short_one[] = {0, 90}, long_one[] = {0, 300}, two[] = {0, 129, 260}, tail[] = {0, 65, 130};
+static const int64_t one[] = { 0, 5 }, packed[] = { 0, 1, 70, 70, 203, 300 }, whole[] = { 0, 200 },
+                     short_one[] = { 0, 90 }, long_one[] = { 0, 300 }, two[] = { 0, 129, 260 }, tail[] = { 0, 65, 130 };
 /* Without a table. */
-#define SHAPE(ntok, nhead, nkv, head_dim, docs, ndoc, window, scale) {ntok, nhead, nkv, head_dim, docs, ndoc, window, scale, {NULL, 0}}
+#define SHAPE(ntok, nhead, nkv, head_dim, docs, ndoc, window, scale) \
+    { \
+        ntok, nhead, nkv, head_dim, docs, ndoc, window, scale, \
+        { \
+            NULL, 0 \
+        } \
+    }
 static const struct job jobs[] = {
-    {SHAPE(5, 1, 1, 1, one, 1, 0, 1), "one head of one feature"},
-    {SHAPE(300, 4, 2, 20, packed, 5, 0, 0.3f), "packed documents, one empty, grouped heads"},
-    {SHAPE(200, 2, 1, 64, whole, 1, 65, 0.125f), "a window across blocks"},
-    {SHAPE(260, 3, 3, 34, two, 2, 1, 0.2f), "a window of one"},
-    {SHAPE(90, 5, 1, 130, short_one, 1, 70, 0.1f), "wide heads, two stacks"},
-    {SHAPE(90, 2, 1, 96, short_one, 1, 0, 0.1f), "heads of 96"},
-    {SHAPE(130, 1, 1, 128, tail, 2, 0, 0.09f), "heads of 128, documents of one token more than a block"},
-    {SHAPE(130, 1, 1, 72, tail, 2, 0, 0.1f), "heads of 72"},
-    /* the last query that sees a block of keys, alone in its block; the first key that the last query of a block does not see */
-    {SHAPE(300, 1, 1, 64, long_one, 1, 66, 0.1f), "a window of 66"},
-    {SHAPE(300, 1, 1, 64, long_one, 1, 127, 0.1f), "a window of 127"},
-    {SHAPE(300, 1, 1, 64, long_one, 1, 191, 0.1f), "a window of 191"},
-    {SHAPE(300, 1, 1, 64, long_one, 1, 255, 0.1f), "a window of 255"},
+    { SHAPE(5, 1, 1, 1, one, 1, 0, 1), "one head of one feature" },
+    { SHAPE(300, 4, 2, 20, packed, 5, 0, 0.3f), "packed documents, one empty, grouped heads" },
+    { SHAPE(200, 2, 1, 64, whole, 1, 65, 0.125f), "a window across blocks" },
+    { SHAPE(260, 3, 3, 34, two, 2, 1, 0.2f), "a window of one" },
+    { SHAPE(90, 5, 1, 130, short_one, 1, 70, 0.1f), "wide heads, two stacks" },
+    { SHAPE(90, 2, 1, 96, short_one, 1, 0, 0.1f), "heads of 96" },
+    { SHAPE(130, 1, 1, 128, tail, 2, 0, 0.09f), "heads of 128, documents of one token more than a block" },
+    { SHAPE(130, 1, 1, 72, tail, 2, 0, 0.1f), "heads of 72" },
+    /* the last query that sees a block of keys, alone in its block; the first key that the last query of a block does
+       not see */
+    { SHAPE(300, 1, 1, 64, long_one, 1, 66, 0.1f), "a window of 66" },
+    { SHAPE(300, 1, 1, 64, long_one, 1, 127, 0.1f), "a window of 127" },
+    { SHAPE(300, 1, 1, 64, long_one, 1, 191, 0.1f), "a window of 191" },
+    { SHAPE(300, 1, 1, 64, long_one, 1, 255, 0.1f), "a window of 255" },
 };
 enum { NJOB = sizeof(jobs) / sizeof(jobs[0]) };
 
@@ -105,26 +114,26 @@ static void reference(struct bench *b)
 static struct bench bench_new(struct rig *rig, const struct kern_attention_shape *s)
 {
     const int64_t nq = s->nhead * s->head_dim, nkv = s->nkv * s->head_dim;
-    struct bench b = {.s = *s,
-                      .q = matrix_random(rig, s->ntok, nq, rig->dtype, 2),
-                      .k = matrix_random(rig, s->ntok, nkv, rig->dtype, 2),
-                      .v = matrix_random(rig, s->ntok, nkv, rig->dtype, 1),
-                      .o = matrix_new(s->ntok, nq, rig->dtype),
-                      .d_o = matrix_random(rig, s->ntok, nq, rig->dtype, 1),
-                      .dq = matrix_new(s->ntok, nq, rig->dtype),
-                      .dk = matrix_new(s->ntok, nkv, rig->dtype),
-                      .dv = matrix_new(s->ntok, nkv, rig->dtype),
-                      .o_ref = zeros(s->ntok * nq),
-                      .lse_ref = zeros(s->nhead * s->ntok),
-                      .dq_ref = zeros(s->ntok * nq),
-                      .dk_ref = zeros(s->ntok * nkv),
-                      .dv_ref = zeros(s->ntok * nkv)};
+    struct bench b = { .s = *s,
+                       .q = matrix_random(rig, s->ntok, nq, rig->dtype, 2),
+                       .k = matrix_random(rig, s->ntok, nkv, rig->dtype, 2),
+                       .v = matrix_random(rig, s->ntok, nkv, rig->dtype, 1),
+                       .o = matrix_new(s->ntok, nq, rig->dtype),
+                       .d_o = matrix_random(rig, s->ntok, nq, rig->dtype, 1),
+                       .dq = matrix_new(s->ntok, nq, rig->dtype),
+                       .dk = matrix_new(s->ntok, nkv, rig->dtype),
+                       .dv = matrix_new(s->ntok, nkv, rig->dtype),
+                       .o_ref = zeros(s->ntok * nq),
+                       .lse_ref = zeros(s->nhead * s->ntok),
+                       .dq_ref = zeros(s->ntok * nq),
+                       .dk_ref = zeros(s->ntok * nkv),
+                       .dv_ref = zeros(s->ntok * nkv) };
     return b;
 }
 
 static void bench_free(struct bench *b)
 {
-    struct matrix *all[] = {&b->q, &b->k, &b->v, &b->o, &b->d_o, &b->dq, &b->dk, &b->dv};
+    struct matrix *all[] = { &b->q, &b->k, &b->v, &b->o, &b->d_o, &b->dq, &b->dk, &b->dv };
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         matrix_free(all[i]);
     must_free(b->o_ref), must_free(b->lse_ref), must_free(b->dq_ref), must_free(b->dk_ref), must_free(b->dv_ref);
@@ -133,15 +142,17 @@ static void bench_free(struct bench *b)
 enum { GUARD = 4096 };
 
 /* What is there for the most tokens and documents holds any of fewer: what lies behind it stays. */
-static void check_guard(const unsigned char *behind, const char *what, const struct kern_attention_shape *s, const struct kern_attention_shape *most)
+static void check_guard(const unsigned char *behind, const char *what, const struct kern_attention_shape *s,
+                        const struct kern_attention_shape *most)
 {
     for (int i = 0; i < GUARD; i++)
         if (behind[i] != 0x5a)
-            fail_msg("%s: %lld tokens in %lld documents write beyond the memory of %lld in %lld", what, (long long)s->ntok, (long long)s->ndoc, (long long)most->ntok,
-                     (long long)most->ndoc);
+            fail_msg("%s: %lld tokens in %lld documents write beyond the memory of %lld in %lld", what,
+                     (long long)s->ntok, (long long)s->ndoc, (long long)most->ntok, (long long)most->ndoc);
 }
 
-/* The table of b's documents, in memory that is the caller's. most: room for so many tokens and documents; GUARD bytes behind it stay. */
+/* The table of b's documents, in memory that is the caller's. most: room for so many tokens and documents; GUARD bytes
+ * behind it stay. */
 static void make_table(struct rig *rig, struct bench *b, const struct kern_attention_shape *most)
 {
     const size_t nbytes = rig->ops->attention_table_bytes(rig->stream, most);
@@ -156,17 +167,33 @@ static void make_table(struct rig *rig, struct bench *b, const struct kern_atten
 static void run_forward(struct rig *rig, struct bench *b, float *lse)
 {
     make_table(rig, b, &b->s);
-    struct kern_attention a = {b->s, cview(&b->q), cview(&b->k), cview(&b->v), view(&b->o), lse, must_alloc(rig->ops->attention_scratch(rig->stream, &b->s))};
+    struct kern_attention a = { b->s,
+                                cview(&b->q),
+                                cview(&b->k),
+                                cview(&b->v),
+                                view(&b->o),
+                                lse,
+                                must_alloc(rig->ops->attention_scratch(rig->stream, &b->s)) };
     rig->ops->attention(rig->stream, &a);
     must_free(a.scratch);
     must_free(b->s.table.data);
 }
 
-static void run_backward(struct rig *rig, struct bench *b, const float *lse, struct matrix *dq, const struct matrix *d_o)
+static void run_backward(struct rig *rig, struct bench *b, const float *lse, struct matrix *dq,
+                         const struct matrix *d_o)
 {
     make_table(rig, b, &b->s);
-    struct kern_attention_grad g = {b->s, cview(&b->q), cview(&b->k), cview(&b->v), cview(&b->o), cview(d_o), lse, view(dq), view(&b->dk), view(&b->dv),
-                                    must_alloc(rig->ops->attention_grad_scratch(rig->stream, &b->s))};
+    struct kern_attention_grad g = { b->s,
+                                     cview(&b->q),
+                                     cview(&b->k),
+                                     cview(&b->v),
+                                     cview(&b->o),
+                                     cview(d_o),
+                                     lse,
+                                     view(dq),
+                                     view(&b->dk),
+                                     view(&b->dv),
+                                     must_alloc(rig->ops->attention_grad_scratch(rig->stream, &b->s)) };
     rig->ops->attention_grad(rig->stream, &g);
     must_free(g.scratch);
     must_free(b->s.table.data);
@@ -200,10 +227,11 @@ static void against_reference(struct rig *rig)
         one_job(rig, &jobs[i]);
 }
 
-/* Gradients that come of one query alone, which for a key is one of many: the last query that sees keys of a block, and the first of its own. */
+/* Gradients that come of one query alone, which for a key is one of many: the last query that sees keys of a block, and
+ * the first of its own. */
 static void one_query(struct rig *rig)
 {
-    static const int64_t queries[] = {128, 192};
+    static const int64_t queries[] = { 128, 192 };
     for (int q = 0; q < 2; q++) {
         const struct kern_attention_shape s = SHAPE(300, 1, 1, 64, long_one, 1, 66, 0.1f);
         struct bench b = bench_new(rig, &s);
@@ -228,13 +256,16 @@ static int64_t below(struct rig *rig, int64_t n)
     return (int64_t)((rig_uniform(rig) + 1) / 2 * 0.999999 * (double)n);
 }
 
-/* Any heads, features, documents and window: blocks of 64 and 128 rows whole and cut, and more than one of them seen in part. */
+/* Any heads, features, documents and window: blocks of 64 and 128 rows whole and cut, and more than one of them seen in
+ * part. */
 static void any_shape(struct rig *rig)
 {
-    static const int64_t dims[] = {64, 96, 128};
+    static const int64_t dims[] = { 64, 96, 128 };
     for (int i = 0; i < (rig->slow ? 4 : 8); i++) {
-        int64_t docs[5] = {0};
-        struct kern_attention_shape s = {.nkv = 1 + below(rig, 2), .cu_seqlens = docs, .ndoc = 1 + below(rig, 4), .window = i % 2 * below(rig, 300)};
+        int64_t docs[5] = { 0 };
+        struct kern_attention_shape s = {
+            .nkv = 1 + below(rig, 2), .cu_seqlens = docs, .ndoc = 1 + below(rig, 4), .window = i % 2 * below(rig, 300)
+        };
         s.nhead = s.nkv * (1 + below(rig, 3));
         s.head_dim = i % 4 < 3 ? dims[i % 4] : 1 + below(rig, 140);
         s.scale = (float)(1 / sqrt((double)s.head_dim));
@@ -242,9 +273,9 @@ static void any_shape(struct rig *rig)
             docs[d + 1] = docs[d] + below(rig, 420 / s.ndoc);
         s.ntok = docs[s.ndoc];
         char what[120];
-        snprintf(what, sizeof(what), "shape %d: %lld tokens, %lld documents, %lld heads of %lld, window %lld", i, (long long)s.ntok, (long long)s.ndoc, (long long)s.nhead,
-                 (long long)s.head_dim, (long long)s.window);
-        const struct job job = {s, what};
+        snprintf(what, sizeof(what), "shape %d: %lld tokens, %lld documents, %lld heads of %lld, window %lld", i,
+                 (long long)s.ntok, (long long)s.ndoc, (long long)s.nhead, (long long)s.head_dim, (long long)s.window);
+        const struct job job = { s, what };
         if (s.ntok)
             one_job(rig, &job);
     }
@@ -258,7 +289,7 @@ static void documents(struct rig *rig)
     float *lse = float_zeros(s->nhead * s->ntok);
     run_forward(rig, &b, lse);
     run_backward(rig, &b, lse, &b.dq, &b.d_o);
-    struct matrix before[] = {matrix_copy(&b.o), matrix_copy(&b.dq), matrix_copy(&b.dk), matrix_copy(&b.dv)};
+    struct matrix before[] = { matrix_copy(&b.o), matrix_copy(&b.dq), matrix_copy(&b.dk), matrix_copy(&b.dv) };
     for (int64_t i = 70; i < 203; i++) {
         for (int64_t j = 0; j < b.q.ncol; j++)
             put(&b.q, i, j, rig_uniform(rig) * 9);
@@ -269,11 +300,11 @@ static void documents(struct rig *rig)
     }
     run_forward(rig, &b, lse);
     run_backward(rig, &b, lse, &b.dq, &b.d_o);
-    const struct matrix *after[] = {&b.o, &b.dq, &b.dk, &b.dv};
+    const struct matrix *after[] = { &b.o, &b.dq, &b.dk, &b.dv };
     for (size_t m = 0; m < 4; m++) {
         for (int64_t i = 0; i < s->ntok; i++)
             for (int64_t j = 0; j < before[m].ncol && (i < 70 || i >= 203); j++)
-                if (memcmp(&(double){at(after[m], i, j)}, &(double){at(&before[m], i, j)}, sizeof(double)) != 0)
+                if (memcmp(&(double){ at(after[m], i, j) }, &(double){ at(&before[m], i, j) }, sizeof(double)) != 0)
                     fail_msg("matrix %zu, token %lld changed with another document", m, (long long)i);
         matrix_free(&before[m]);
     }
@@ -284,14 +315,16 @@ static void documents(struct rig *rig)
 
 static void run_in(struct rig *rig, struct bench *b, const struct kern_attention_shape *most)
 {
-    const size_t sizes[] = {rig->ops->attention_scratch(rig->stream, most), rig->ops->attention_grad_scratch(rig->stream, most)};
+    const size_t sizes[] = { rig->ops->attention_scratch(rig->stream, most),
+                             rig->ops->attention_grad_scratch(rig->stream, most) };
     float *lse = float_zeros(b->s.nhead * b->s.ntok);
     make_table(rig, b, most);
     for (int i = 0; i < 2; i++) {
         unsigned char *scratch = must_alloc(sizes[i] + GUARD);
         memset(scratch + sizes[i], 0x5a, GUARD);
-        struct kern_attention a = {b->s, cview(&b->q), cview(&b->k), cview(&b->v), view(&b->o), lse, scratch};
-        struct kern_attention_grad g = {b->s, cview(&b->q), cview(&b->k), cview(&b->v), cview(&b->o), cview(&b->d_o), lse, view(&b->dq), view(&b->dk), view(&b->dv), scratch};
+        struct kern_attention a = { b->s, cview(&b->q), cview(&b->k), cview(&b->v), view(&b->o), lse, scratch };
+        struct kern_attention_grad g = { b->s, cview(&b->q), cview(&b->k), cview(&b->v), cview(&b->o), cview(&b->d_o),
+                                         lse,  view(&b->dq), view(&b->dk), view(&b->dv), scratch };
         if (i)
             rig->ops->attention_grad(rig->stream, &g);
         else
@@ -307,8 +340,14 @@ static void run_in(struct rig *rig, struct bench *b, const struct kern_attention
 static void scratch_of_more(struct rig *rig)
 {
     for (int i = 0; i < 40; i += rig->slow ? 7 : 1) {
-        int64_t docs[24] = {0}, nkv = 1 + i % 3, ndoc = 1 + i % 13;
-        struct kern_attention_shape s = {.nhead = nkv * (1 + i % 2 * 5), .nkv = nkv, .head_dim = 6, .cu_seqlens = docs, .ndoc = ndoc, .scale = 0.4f}, most = s;
+        int64_t docs[24] = { 0 }, nkv = 1 + i % 3, ndoc = 1 + i % 13;
+        struct kern_attention_shape s = { .nhead = nkv * (1 + i % 2 * 5),
+                                          .nkv = nkv,
+                                          .head_dim = 6,
+                                          .cu_seqlens = docs,
+                                          .ndoc = ndoc,
+                                          .scale = 0.4f },
+                                    most = s;
         for (int64_t d = 0; d < ndoc; d++)
             docs[d + 1] = docs[d] + 1 + (int64_t)((rig_uniform(rig) + 1) * (i % 4 ? 7 : 70));
         s.ntok = docs[ndoc];
@@ -345,15 +384,16 @@ static void check_difference(struct bench *b, struct matrix *m, const double *gr
     put(m, row, col, value);
     const double slope = (high - low) / (up - down);
     if (fabs(slope - grad[row * m->ncol + col]) > 1e-4)
-        fail_msg("[%lld][%lld]: slope %.8f, gradient %.8f", (long long)row, (long long)col, slope, grad[row * m->ncol + col]);
+        fail_msg("[%lld][%lld]: slope %.8f, gradient %.8f", (long long)row, (long long)col, slope,
+                 grad[row * m->ncol + col]);
 }
 
 static void test_differences(void **state)
 {
     (void)state;
-    static const int64_t docs[] = {0, 9, 20};
+    static const int64_t docs[] = { 0, 9, 20 };
     const struct kern_attention_shape s = SHAPE(20, 2, 1, 6, docs, 2, 5, 0.4f);
-    struct rig rig = {.dtype = KERN_F32, .random = 3};
+    struct rig rig = { .dtype = KERN_F32, .random = 3 };
     struct bench b = bench_new(&rig, &s);
     reference(&b);
     for (int64_t row = 0; row < s.ntok; row += 3) {
@@ -396,7 +436,8 @@ static void test_scratch(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_reference), cmocka_unit_test(test_one_query),
-                                       cmocka_unit_test(test_any_shape), cmocka_unit_test(test_documents), cmocka_unit_test(test_scratch)};
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_differences), cmocka_unit_test(test_reference),
+                                        cmocka_unit_test(test_one_query),   cmocka_unit_test(test_any_shape),
+                                        cmocka_unit_test(test_documents),   cmocka_unit_test(test_scratch) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,8 +13,13 @@ struct part {
 
 static struct part part_new(struct rig *rig, int64_t n, int64_t k, int64_t r, enum kern_dtype out)
 {
-    struct part p = {matrix_random(rig, n, k, rig->dtype, 1), matrix_random(rig, n, r, rig->dtype, 1), matrix_random(rig, 1, n, rig->dtype, 1),
-                     matrix_random(rig, 1, n, rig->dtype, 1), matrix_new(1, n, out), float_zeros(r), zeros(n)};
+    struct part p = { matrix_random(rig, n, k, rig->dtype, 1),
+                      matrix_random(rig, n, r, rig->dtype, 1),
+                      matrix_random(rig, 1, n, rig->dtype, 1),
+                      matrix_random(rig, 1, n, rig->dtype, 1),
+                      matrix_new(1, n, out),
+                      float_zeros(r),
+                      zeros(n) };
     for (int64_t l = 0; l < r; l++)
         p.s[l] = (float)rig_uniform(rig);
     return p;
@@ -34,7 +39,7 @@ static void part_free(struct part *p)
 /* rest: with bias, sum and a low-rank part. */
 static struct kern_gemv_part describe(struct part *p, const struct matrix *x, int64_t r, float alpha, bool rest)
 {
-    struct kern_gemv_part g = {.n = p->w.nrow, .w = cview(&p->w), .alpha = alpha, .y = view(&p->y)};
+    struct kern_gemv_part g = { .n = p->w.nrow, .w = cview(&p->w), .alpha = alpha, .y = view(&p->y) };
     for (int64_t i = 0; i < g.n; i++) {
         double sum = 0, low = 0;
         for (int64_t l = 0; l < p->w.ncol; l++)
@@ -62,7 +67,7 @@ static void gemv_one(struct rig *rig, int64_t k, enum kern_dtype of_x, const int
         parts[i] = part_new(rig, n[i], k, r, i == 1 ? KERN_F32 : rig->dtype);
         described[i] = describe(&parts[i], &x, r, i == 2 ? 0.5f : 1.0f, i != 1);
     }
-    struct kern_gemv g = {.k = k, .x = cview(&x), .parts = described, .nparts = 3};
+    struct kern_gemv g = { .k = k, .x = cview(&x), .parts = described, .nparts = 3 };
     rig->ops->gemv(rig->stream, &g);
     for (int i = 0; i < 3; i++) {
         check_matrix(rig, &parts[i].y, parts[i].want, 2e-5, "gemv");
@@ -73,8 +78,10 @@ static void gemv_one(struct rig *rig, int64_t k, enum kern_dtype of_x, const int
 
 static void gemv(struct rig *rig)
 {
-    static const int64_t n[][3] = {{1, 1, 1}, {0, 3, 70}, {130, 7, 65}, {700, 40, 3}};
-    static const int64_t k[] = {1, 7, 33, 64, 100, 577, 2500, 2184}; /* the last: rows of whole eights, more of them than a warp reads at once, and some over */
+    static const int64_t n[][3] = { { 1, 1, 1 }, { 0, 3, 70 }, { 130, 7, 65 }, { 700, 40, 3 } };
+    static const int64_t k[] = {
+        1, 7, 33, 64, 100, 577, 2500, 2184
+    }; /* the last: rows of whole eights, more of them than a warp reads at once, and some over */
     for (size_t i = 0; i < sizeof(n) / sizeof(n[0]); i++)
         for (size_t j = 0; j < sizeof(k) / sizeof(k[0]); j++)
             gemv_one(rig, k[j], rig->dtype, n[i], (int64_t)(j % 4) * 2);
@@ -85,7 +92,8 @@ struct shape {
     int64_t nkeys, nhead, nkv, head_dim;
 };
 
-static void attention_reference(const struct shape *s, const struct matrix *q, const struct matrix *k, const struct matrix *v, double scale, double *want)
+static void attention_reference(const struct shape *s, const struct matrix *q, const struct matrix *k,
+                                const struct matrix *v, double scale, double *want)
 {
     double *p = zeros(s->nkeys);
     for (int64_t h = 0; h < s->nhead; h++) {
@@ -108,12 +116,15 @@ static void attention_reference(const struct shape *s, const struct matrix *q, c
 
 static void attention_shape(struct rig *rig, struct shape s, enum kern_dtype of_o, bool in_place)
 {
-    struct matrix q = matrix_random(rig, 1, s.nhead * s.head_dim, rig->dtype, 3), o = in_place ? q : matrix_new(1, s.nhead * s.head_dim, of_o);
-    struct matrix k = matrix_random(rig, s.nkeys, s.nkv * s.head_dim, rig->dtype, 3), v = matrix_random(rig, s.nkeys, s.nkv * s.head_dim, rig->dtype, 1);
+    struct matrix q = matrix_random(rig, 1, s.nhead * s.head_dim, rig->dtype, 3),
+                  o = in_place ? q : matrix_new(1, s.nhead * s.head_dim, of_o);
+    struct matrix k = matrix_random(rig, s.nkeys, s.nkv * s.head_dim, rig->dtype, 3),
+                  v = matrix_random(rig, s.nkeys, s.nkv * s.head_dim, rig->dtype, 1);
     double *want = zeros(s.nhead * s.head_dim);
     const float scale = (float)(1 / sqrt((double)s.head_dim));
     attention_reference(&s, &q, &k, &v, (double)scale, want);
-    struct kern_attention_one a = {s.nkeys, s.nhead, s.nkv, s.head_dim, scale, cview(&q), cview(&k), cview(&v), view(&o)};
+    struct kern_attention_one a = { s.nkeys,   s.nhead,   s.nkv,     s.head_dim, scale,
+                                    cview(&q), cview(&k), cview(&v), view(&o) };
     rig->ops->attention_one(rig->stream, &a);
     check_matrix(rig, &o, want, 1e-5, "o");
     must_free(want);
@@ -126,8 +137,10 @@ static void attention_shape(struct rig *rig, struct shape s, enum kern_dtype of_
 
 static void attention(struct rig *rig)
 {
-    static const struct shape shapes[] = {{1, 1, 1, 2},     {7, 2, 1, 10},   {33, 6, 2, 64},   {700, 4, 4, 22}, {300, 9, 3, 80}, {1, 2, 2, 128},
-                                          {257, 4, 2, 128}, {1025, 2, 1, 64}, {600, 3, 3, 96}, {513, 2, 1, 256}, {256, 1, 1, 200}};
+    static const struct shape shapes[] = { { 1, 1, 1, 2 },     { 7, 2, 1, 10 },    { 33, 6, 2, 64 },
+                                           { 700, 4, 4, 22 },  { 300, 9, 3, 80 },  { 1, 2, 2, 128 },
+                                           { 257, 4, 2, 128 }, { 1025, 2, 1, 64 }, { 600, 3, 3, 96 },
+                                           { 513, 2, 1, 256 }, { 256, 1, 1, 200 } };
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         attention_shape(rig, shapes[i], KERN_F32, false);
         attention_shape(rig, shapes[i], rig->dtype, false);
@@ -139,10 +152,10 @@ static void attention(struct rig *rig)
 static void refused(struct rig *rig)
 {
     char message[KERN_MESSAGE_BYTES];
-    struct kern_attention_one none = {.nkeys = 0, .nhead = 1, .nkv = 1, .head_dim = 2, .scale = 1};
+    struct kern_attention_one none = { .nkeys = 0, .nhead = 1, .nkv = 1, .head_dim = 2, .scale = 1 };
     rig->ops->attention_one(rig->stream, &none);
     assert_int_equal(rig->device->stream_sync(rig->stream, message), KERN_ERR_ARG);
-    struct kern_gemv negative = {.k = -1};
+    struct kern_gemv negative = { .k = -1 };
     rig->ops->gemv(rig->stream, &negative);
     assert_int_equal(rig->device->stream_sync(rig->stream, message), KERN_ERR_ARG);
 }
@@ -167,6 +180,7 @@ static void run_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(run_gemv), cmocka_unit_test(run_attention), cmocka_unit_test(run_refused)};
+    const struct CMUnitTest tests[] = { cmocka_unit_test(run_gemv), cmocka_unit_test(run_attention),
+                                        cmocka_unit_test(run_refused) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,7 +9,7 @@
 
 static const struct {
     int64_t nrow, ncol;
-} shapes[] = {{1, 1}, {7, 5}, {300, 33}, {3, 2104}, {3, 2100}, {1, 20000}};
+} shapes[] = { { 1, 1 }, { 7, 5 }, { 300, 33 }, { 3, 2104 }, { 3, 2100 }, { 1, 20000 } };
 enum { NSHAPE = sizeof(shapes) / sizeof(shapes[0]) };
 
 static double silu(double x)
@@ -19,7 +19,8 @@ static double silu(double x)
 
 static void sums(struct rig *rig, int64_t nrow, int64_t ncol)
 {
-    struct matrix a = matrix_random(rig, nrow, ncol, rig->dtype, 1), b = matrix_random(rig, nrow, ncol, KERN_F32, 1), y = matrix_new(nrow, ncol, rig->dtype);
+    struct matrix a = matrix_random(rig, nrow, ncol, rig->dtype, 1), b = matrix_random(rig, nrow, ncol, KERN_F32, 1),
+                  y = matrix_new(nrow, ncol, rig->dtype);
     double *want = zeros(nrow * ncol), *scaled = zeros(nrow * ncol);
     for (int64_t i = 0; i < nrow * ncol; i++) {
         want[i] = at(&a, i / ncol, i % ncol) + at(&b, i / ncol, i % ncol);
@@ -46,14 +47,15 @@ static void swiglu(struct rig *rig, int64_t nrow, int64_t ncol)
     double *want = zeros(nrow * ncol), *dgate = zeros(nrow * ncol), *dup = zeros(nrow * ncol);
     put(&g, 0, 0, -120); /* beyond exp's range */
     for (int64_t i = 0; i < nrow * ncol; i++) {
-        double x = at(&g, i / ncol, i % ncol), up = at(&u, i / ncol, i % ncol), d = at(&dy, i / ncol, i % ncol), s = 1 / (1 + exp(-x));
+        double x = at(&g, i / ncol, i % ncol), up = at(&u, i / ncol, i % ncol), d = at(&dy, i / ncol, i % ncol),
+               s = 1 / (1 + exp(-x));
         want[i] = silu(x) * up;
         dup[i] = d * silu(x);
         dgate[i] = d * up * s * (1 + x * (1 - s));
     }
     rig->ops->swiglu(rig->stream, view(&y), cview(&g), cview(&u), nrow, ncol);
     check_matrix(rig, &y, want, 1e-6, "swiglu");
-    struct kern_swiglu_grad r = {nrow, ncol, cview(&g), cview(&u), cview(&dy), view(&g), view(&u), view(&dy)};
+    struct kern_swiglu_grad r = { nrow, ncol, cview(&g), cview(&u), cview(&dy), view(&g), view(&u), view(&dy) };
     rig->ops->swiglu_grad(rig->stream, &r);
     check_matrix(rig, &g, dgate, 1e-6, "dgate over gate");
     check_matrix(rig, &u, dup, 1e-6, "dup over up");
@@ -66,7 +68,8 @@ static void sum_rows(struct rig *rig, int64_t nrow, int64_t ncol)
 {
     struct matrix x = matrix_random(rig, nrow, ncol, rig->dtype, 1);
     double *want = zeros(ncol), *total = zeros(1), want_total = 0;
-    float *dst = float_zeros(ncol), *scratch = float_zeros(kern_sum_rows_scratch(nrow, ncol)), *column = float_zeros(nrow);
+    float *dst = float_zeros(ncol), *scratch = float_zeros(kern_sum_rows_scratch(nrow, ncol)),
+          *column = float_zeros(nrow);
     for (int64_t j = 0; j < ncol; j++) {
         dst[j] = 3;
         want[j] = 3;
@@ -104,7 +107,8 @@ static int32_t *choose(struct rig *rig)
 
 static void embedding(struct rig *rig, int64_t dim)
 {
-    struct matrix w = matrix_random(rig, NVOCAB, dim, rig->dtype, 1), y = matrix_new(NTOK, dim, rig->dtype), dy = matrix_random(rig, NTOK, dim, rig->dtype, 1);
+    struct matrix w = matrix_random(rig, NVOCAB, dim, rig->dtype, 1), y = matrix_new(NTOK, dim, rig->dtype),
+                  dy = matrix_random(rig, NTOK, dim, rig->dtype, 1);
     struct matrix dw = matrix_random(rig, NVOCAB, dim, KERN_F32, 1);
     int32_t *index = choose(rig);
     double *want = zeros(NTOK * dim), *want_dw = zeros(NVOCAB * dim);
@@ -126,7 +130,8 @@ static void embedding(struct rig *rig, int64_t dim)
 static void embedding_cols(struct rig *rig)
 {
     enum { R = 4 };
-    struct matrix a = matrix_random(rig, R, NVOCAB, rig->dtype, 1), s = matrix_new(NTOK, R, rig->dtype), ds = matrix_random(rig, NTOK, R, rig->dtype, 1);
+    struct matrix a = matrix_random(rig, R, NVOCAB, rig->dtype, 1), s = matrix_new(NTOK, R, rig->dtype),
+                  ds = matrix_random(rig, NTOK, R, rig->dtype, 1);
     struct matrix da = matrix_random(rig, R, NVOCAB, KERN_F32, 1);
     int32_t *index = choose(rig);
     double want[NTOK * R], want_da[R * NVOCAB];
@@ -151,7 +156,8 @@ static void indices(struct rig *rig)
     embedding(rig, 1301); /* more than a block of threads adds in one go */
     embedding_cols(rig);
     /* An index that is none: said later, and what follows does nothing until it was heard. */
-    struct matrix w = matrix_random(rig, 3, 4, rig->dtype, 1), y = matrix_random(rig, 2, 4, rig->dtype, 1), before = matrix_copy(&y);
+    struct matrix w = matrix_random(rig, 3, 4, rig->dtype, 1), y = matrix_random(rig, 2, 4, rig->dtype, 1),
+                  before = matrix_copy(&y);
     int32_t *bad = must_alloc(2 * sizeof(*bad)), *good = must_alloc(2 * sizeof(*good));
     bad[0] = good[0] = 0, bad[1] = 3, good[1] = 2;
     rig->ops->gather_rows(rig->stream, view(&y), cview(&w), bad, 2, 4, 3);
@@ -169,7 +175,9 @@ static void dropout(struct rig *rig)
 {
     enum { NROW = 9, NCOL = 1500 };
     struct matrix x = matrix_random(rig, NROW, NCOL, rig->dtype, 1), y = matrix_new(NROW, NCOL, rig->dtype);
-    struct kern_dropout d = {.p = 0.3f, .rng = {0x123456789abcdefu, 17, 0xdeadbeef}, .token0 = ((int64_t)1 << 33) + 1, .width = 1501};
+    struct kern_dropout d = {
+        .p = 0.3f, .rng = { 0x123456789abcdefu, 17, 0xdeadbeef }, .token0 = ((int64_t)1 << 33) + 1, .width = 1501
+    };
     double *want = zeros(NROW * NCOL), *uniform = zeros(NROW * NCOL);
     int64_t dropped = 0;
     for (int64_t i = 0; i < NROW * NCOL; i++) {
@@ -181,7 +189,7 @@ static void dropout(struct rig *rig)
     rig->ops->dropout(rig->stream, view(&y), cview(&x), NROW, NCOL, &d);
     check_matrix(rig, &y, want, 1e-6, "dropout");
     struct kern_rng_offset *rng_offset = must_alloc(sizeof(*rng_offset));
-    *rng_offset = (struct kern_rng_offset){.token0 = 1000, .step = 3};
+    *rng_offset = (struct kern_rng_offset){ .token0 = 1000, .step = 3 };
     struct kern_dropout from = d;
     from.token0 -= rng_offset->token0, from.rng.step -= rng_offset->step, from.rng_offset = rng_offset;
     rig->ops->dropout(rig->stream, view(&y), cview(&x), NROW, NCOL, &from);
@@ -197,15 +205,18 @@ static void dropout(struct rig *rig)
 /* Each fp32 that matters: ties, the largest, infinities, NaN, subnormals. */
 static void casts(struct rig *rig)
 {
-    static const uint32_t from[] = {0x3f800000, 0x3f808000, 0x3f818000, 0x3f808001, 0x3f807fff, 0x7f7fffff, 0x7f800000, 0xff800000, 0x00000001,
-                                    0x00008000, 0x00018000, 0x80008001, 0x7f800001, 0xffffffff};
-    static const uint16_t to[] = {0x3f80, 0x3f80, 0x3f82, 0x3f81, 0x3f80, 0x7f80, 0x7f80, 0xff80, 0x0000, 0x0000, 0x0002, 0x8001, 0x7fc0, 0xffff};
+    static const uint32_t from[] = {
+        0x3f800000, 0x3f808000, 0x3f818000, 0x3f808001, 0x3f807fff, 0x7f7fffff, 0x7f800000,
+        0xff800000, 0x00000001, 0x00008000, 0x00018000, 0x80008001, 0x7f800001, 0xffffffff
+    };
+    static const uint16_t to[] = { 0x3f80, 0x3f80, 0x3f82, 0x3f81, 0x3f80, 0x7f80, 0x7f80,
+                                   0xff80, 0x0000, 0x0000, 0x0002, 0x8001, 0x7fc0, 0xffff };
     enum { N = sizeof(to) / sizeof(to[0]) };
     uint16_t *got = must_alloc(sizeof(to));
     uint32_t *values = must_alloc(sizeof(from)), *back = must_alloc(sizeof(from));
     memcpy(values, from, sizeof(from));
-    struct kern_mat narrow = {got, N, KERN_BF16}, wide = {back, N, KERN_F32};
-    rig->ops->cast(rig->stream, narrow, (struct kern_cmat){values, N, KERN_F32}, 1, N);
+    struct kern_mat narrow = { got, N, KERN_BF16 }, wide = { back, N, KERN_F32 };
+    rig->ops->cast(rig->stream, narrow, (struct kern_cmat){ values, N, KERN_F32 }, 1, N);
     rig->ops->cast(rig->stream, wide, kern_const(narrow), 1, N);
     for (int i = 0; i < N; i++) {
         const bool nan = (from[i] & 0x7fffffff) > 0x7f800000; /* any NaN will do */
@@ -216,11 +227,11 @@ static void casts(struct rig *rig)
     must_free(got), must_free(values), must_free(back);
 }
 
-#define TEST(name)                                                                                                                                             \
-    static void test_##name(void **state)                                                                                                                     \
-    {                                                                                                                                                          \
-        (void)state;                                                                                                                                           \
-        rig_run_all(name);                                                                                                                                     \
+#define TEST(name) \
+    static void test_##name(void **state) \
+    { \
+        (void)state; \
+        rig_run_all(name); \
     }
 TEST(elementwise)
 TEST(indices)
@@ -229,6 +240,7 @@ TEST(casts)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_elementwise), cmocka_unit_test(test_indices), cmocka_unit_test(test_dropout), cmocka_unit_test(test_casts)};
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_elementwise), cmocka_unit_test(test_indices),
+                                        cmocka_unit_test(test_dropout), cmocka_unit_test(test_casts) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,11 +18,14 @@ struct lora_case {
 
 static void lora_new(struct rig *rig, struct lora_case *c)
 {
-    *c = (struct lora_case){.x = matrix_random(rig, NROW, NIN, rig->dtype, 1), .dy = matrix_random(rig, NROW, NOUT, rig->dtype, 1),
-                            .s = matrix_random(rig, NROW, R, KERN_F32, 1), .ds = matrix_random(rig, NROW, R, KERN_F32, 1),
-                            .s_ref = zeros(NROW * R), .ds_ref = zeros(NROW * R)};
+    *c = (struct lora_case){ .x = matrix_random(rig, NROW, NIN, rig->dtype, 1),
+                             .dy = matrix_random(rig, NROW, NOUT, rig->dtype, 1),
+                             .s = matrix_random(rig, NROW, R, KERN_F32, 1),
+                             .ds = matrix_random(rig, NROW, R, KERN_F32, 1),
+                             .s_ref = zeros(NROW * R),
+                             .ds_ref = zeros(NROW * R) };
     c->rng_offset = must_alloc(sizeof(*c->rng_offset));
-    *c->rng_offset = (struct kern_rng_offset){.token0 = 40, .step = 4};
+    *c->rng_offset = (struct kern_rng_offset){ .token0 = 40, .step = 4 };
     for (int i = 0; i < 2; i++) {
         const int64_t r = i ? R : 2;
         c->a[i] = matrix_random(rig, r, NIN, rig->dtype, 1);
@@ -33,12 +36,31 @@ static void lora_new(struct rig *rig, struct lora_case *c)
         c->db_ref[i] = zeros(NOUT * r);
         c->da[i][3] = 1;
         c->da_ref[i][3] = 1;
-        c->segments[i] = (struct kern_lora_segment){.row0 = i ? 60 : 0, .nrow = i ? 85 : 50, .r = r, .scale = i ? 0.5f : 2.0f, .a = cview(&c->a[i]),
-                                                    .b = cview(&c->b[i]), .da = c->da[i], .db = c->db[i], .pitch_da = NIN, .pitch_db = r,
-                                                    .dropout = {.p = i ? 0.2f : 0, .rng = {5, 2, 7}, .token0 = 260, .width = NIN, .rng_offset = c->rng_offset}};
+        c->segments[i] = (struct kern_lora_segment){ .row0 = i ? 60 : 0,
+                                                     .nrow = i ? 85 : 50,
+                                                     .r = r,
+                                                     .scale = i ? 0.5f : 2.0f,
+                                                     .a = cview(&c->a[i]),
+                                                     .b = cview(&c->b[i]),
+                                                     .da = c->da[i],
+                                                     .db = c->db[i],
+                                                     .pitch_da = NIN,
+                                                     .pitch_db = r,
+                                                     .dropout = { .p = i ? 0.2f : 0,
+                                                                  .rng = { 5, 2, 7 },
+                                                                  .token0 = 260,
+                                                                  .width = NIN,
+                                                                  .rng_offset = c->rng_offset } };
     }
-    c->lora = (struct kern_lora){.nrow = NROW, .nin = NIN, .nout = NOUT, .segments = c->segments, .nsegments = 2, .x = cview(&c->x), .dy = cview(&c->dy),
-                                 .s = view(&c->s), .ds = view(&c->ds)};
+    c->lora = (struct kern_lora){ .nrow = NROW,
+                                  .nin = NIN,
+                                  .nout = NOUT,
+                                  .segments = c->segments,
+                                  .nsegments = 2,
+                                  .x = cview(&c->x),
+                                  .dy = cview(&c->dy),
+                                  .s = view(&c->s),
+                                  .ds = view(&c->ds) };
 }
 
 /* Rows and columns that no segment covers stay as they were. */
@@ -97,6 +119,6 @@ static void test_segments(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_segments)};
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_segments) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

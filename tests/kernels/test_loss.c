@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cross-entropy, and the head by chunks, against fp64: all rows or chosen ones, frozen or not, with LoRA and dropout. */
+/* Cross-entropy, and the head by chunks, against fp64: all rows or chosen ones, frozen or not, with LoRA and dropout.
+ */
 #include "harness.h"
 #include "philox_ref.h"
 
@@ -32,7 +33,7 @@ static void entropy_shape(struct rig *rig, int64_t nrow, int64_t ncol)
             row[j] = at(&logits, i, j);
         want_loss[i] = row_reference(row, ncol, target[i], 0.125, want + i * ncol);
     }
-    struct kern_cross_entropy e = {nrow, ncol, cview(&logits), target, 0.125f, loss, view(&logits)};
+    struct kern_cross_entropy e = { nrow, ncol, cview(&logits), target, 0.125f, loss, view(&logits) };
     rig->ops->cross_entropy(rig->stream, &e);
     check_floats(rig, loss, nrow, want_loss, 1e-6, "loss");
     check_matrix(rig, &logits, want, 1e-6, "gradient over logits");
@@ -43,7 +44,8 @@ static void entropy_shape(struct rig *rig, int64_t nrow, int64_t ncol)
 /* A bf16 gradient over fp32 logits, each row where its logits were. */
 static void entropy_over(struct rig *rig, int64_t nrow, int64_t ncol)
 {
-    struct matrix logits = matrix_random(rig, nrow, ncol, KERN_F32, 20), grad = {nrow, ncol, 2 * logits.pitch, KERN_BF16, logits.data};
+    struct matrix logits = matrix_random(rig, nrow, ncol, KERN_F32, 20),
+                  grad = { nrow, ncol, 2 * logits.pitch, KERN_BF16, logits.data };
     double *want = zeros(nrow * ncol), *row = zeros(ncol), *want_loss = zeros(nrow);
     int32_t *target = must_alloc((size_t)nrow * sizeof(*target));
     float *loss = float_zeros(nrow);
@@ -53,7 +55,7 @@ static void entropy_over(struct rig *rig, int64_t nrow, int64_t ncol)
             row[j] = at(&logits, i, j);
         want_loss[i] = row_reference(row, ncol, target[i], 0.5, want + i * ncol);
     }
-    struct kern_cross_entropy e = {nrow, ncol, cview(&logits), target, 0.5f, loss, view(&grad)};
+    struct kern_cross_entropy e = { nrow, ncol, cview(&logits), target, 0.5f, loss, view(&grad) };
     rig->ops->cross_entropy(rig->stream, &e);
     check_floats(rig, loss, nrow, want_loss, 1e-6, "loss");
     check_matrix(rig, &grad, want, 1e-6, "bf16 gradient over fp32 logits");
@@ -76,7 +78,7 @@ static void entropy(struct rig *rig)
     int32_t *target = must_alloc(sizeof(*target));
     float *logits = float_zeros(4), *loss = float_zeros(1);
     *target = 4;
-    struct kern_cross_entropy e = {1, 4, {logits, 4, KERN_F32}, target, 1, loss, {NULL, 0, KERN_F32}};
+    struct kern_cross_entropy e = { 1, 4, { logits, 4, KERN_F32 }, target, 1, loss, { NULL, 0, KERN_F32 } };
     rig->ops->cross_entropy(rig->stream, &e);
     assert_int_equal(rig->device->stream_sync(rig->stream, message), KERN_ERR_ARG);
     assert_string_equal(message, "row 0: target 4 is not one of 4");
@@ -93,9 +95,9 @@ static void entropy(struct rig *rig)
     for (int j = 0; j < 40; j++)
         row[j] = j < 2 || j > 20 ? -INFINITY : 1;
     e.ncol = 40;
-    e.logits = (struct kern_cmat){row, 40, KERN_F32};
+    e.logits = (struct kern_cmat){ row, 40, KERN_F32 };
     rig->ops->cross_entropy(rig->stream, &e);
-    check_floats(rig, loss, 1, (const double[]){log(19)}, 1e-6, "loss beside -inf");
+    check_floats(rig, loss, 1, (const double[]){ log(19) }, 1e-6, "loss beside -inf");
     must_free(target), must_free(logits), must_free(loss), must_free(row);
 }
 
@@ -122,7 +124,7 @@ static double to_bf16(double x)
 static void token_reference(struct head_case *c, int64_t i, int64_t token)
 {
     const double scale = (double)c->head.lora.scale;
-    double x[DIM], s[R] = {0}, ds[R] = {0}, logits[NVOCAB] = {0}, grad[NVOCAB];
+    double x[DIM], s[R] = { 0 }, ds[R] = { 0 }, logits[NVOCAB] = { 0 }, grad[NVOCAB];
     for (int j = 0; j < DIM; j++)
         x[j] = at(&c->h, token, j) * dropout_ref(&c->head.lora.dropout, token, j);
     for (int k = 0; k < c->head.lora.r; k++)
@@ -156,24 +158,50 @@ static void token_reference(struct head_case *c, int64_t i, int64_t token)
 
 static void head_new(struct rig *rig, struct head_case *c, bool chosen, bool lora, float p)
 {
-    *c = (struct head_case){.h = matrix_random(rig, NTOK, DIM, rig->dtype, 1), .w = matrix_random(rig, NVOCAB, DIM, rig->dtype, 1),
-                            .a = matrix_random(rig, R, DIM, rig->dtype, 1), .b = matrix_random(rig, NVOCAB, R, rig->dtype, 1),
-                            .dh = matrix_random(rig, NTOK, DIM, rig->dtype, 1), .loss = float_zeros(NTOK), .dw = float_zeros(NVOCAB * DIM),
-                            .da = float_zeros(R * DIM), .db = float_zeros(NVOCAB * R), .want_loss = zeros(NTOK), .want_dh = zeros(NTOK * DIM),
-                            .want_dw = zeros(NVOCAB * DIM), .want_da = zeros(R * DIM), .want_db = zeros(NVOCAB * R),
-                            .rows = must_alloc(NTOK * sizeof(int32_t)), .target = must_alloc(NTOK * sizeof(int32_t))};
+    *c = (struct head_case){ .h = matrix_random(rig, NTOK, DIM, rig->dtype, 1),
+                             .w = matrix_random(rig, NVOCAB, DIM, rig->dtype, 1),
+                             .a = matrix_random(rig, R, DIM, rig->dtype, 1),
+                             .b = matrix_random(rig, NVOCAB, R, rig->dtype, 1),
+                             .dh = matrix_random(rig, NTOK, DIM, rig->dtype, 1),
+                             .loss = float_zeros(NTOK),
+                             .dw = float_zeros(NVOCAB * DIM),
+                             .da = float_zeros(R * DIM),
+                             .db = float_zeros(NVOCAB * R),
+                             .want_loss = zeros(NTOK),
+                             .want_dh = zeros(NTOK * DIM),
+                             .want_dw = zeros(NVOCAB * DIM),
+                             .want_da = zeros(R * DIM),
+                             .want_db = zeros(NVOCAB * R),
+                             .rows = must_alloc(NTOK * sizeof(int32_t)),
+                             .target = must_alloc(NTOK * sizeof(int32_t)) };
     for (int i = 0; i < NTOK; i++) {
         c->target[i] = i % 7 == 2 ? -1 : i * 5 % NVOCAB;
     }
     for (int i = 0, n = 0; i < NTOK; i++) /* ascending */
         if (i % 3 != 1)
             c->rows[n++] = i;
-    c->head = (struct kern_head){.ntok = NTOK, .d = DIM, .nvocab = NVOCAB, .h = cview(&c->h), .w = cview(&c->w), .nrow = chosen ? NTOK / 3 * 2 : NTOK - 4,
-                                 .rows = chosen ? c->rows : NULL, .target = c->target, .grad_scale = 0.05f, .loss = c->loss, .dh = view(&c->dh),
-                                 .dw = c->dw, .compute = rig->dtype, .chunk = 32};
+    c->head = (struct kern_head){ .ntok = NTOK,
+                                  .d = DIM,
+                                  .nvocab = NVOCAB,
+                                  .h = cview(&c->h),
+                                  .w = cview(&c->w),
+                                  .nrow = chosen ? NTOK / 3 * 2 : NTOK - 4,
+                                  .rows = chosen ? c->rows : NULL,
+                                  .target = c->target,
+                                  .grad_scale = 0.05f,
+                                  .loss = c->loss,
+                                  .dh = view(&c->dh),
+                                  .dw = c->dw,
+                                  .compute = rig->dtype,
+                                  .chunk = 32 };
     if (lora)
-        c->head.lora = (struct kern_head_lora){.r = R, .scale = 1.5f, .a = cview(&c->a), .b = cview(&c->b), .da = c->da, .db = c->db,
-                                               .dropout = {.p = p, .rng = {9, 1, 2}, .token0 = 40, .width = DIM}};
+        c->head.lora = (struct kern_head_lora){ .r = R,
+                                                .scale = 1.5f,
+                                                .a = cview(&c->a),
+                                                .b = cview(&c->b),
+                                                .da = c->da,
+                                                .db = c->db,
+                                                .dropout = { .p = p, .rng = { 9, 1, 2 }, .token0 = 40, .width = DIM } };
 }
 
 /* Few bits: products of them are exact in fp32, and what they round to is no matter of chance. */
@@ -196,7 +224,8 @@ static void head_one(struct rig *rig, bool chosen, bool lora, float p, enum kern
     c.head.scratch = must_alloc(kern_head_scratch(&c.head));
     kern_head_run(rig->device, rig->stream, &c.head);
     /* bf16: the logits' gradient, S and dS are rounded on the way. */
-    const double tolerance = rig->dtype == KERN_BF16 ? 1e-2 : 3e-6, loss_tolerance = rig->dtype == KERN_BF16 && lora ? 3e-3 : 2e-6;
+    const double tolerance = rig->dtype == KERN_BF16 ? 1e-2 : 3e-6,
+                 loss_tolerance = rig->dtype == KERN_BF16 && lora ? 3e-3 : 2e-6;
     check_floats(rig, c.loss, c.head.nrow, c.want_loss, loss_tolerance, "loss");
     check_matrix(rig, &c.dh, c.want_dh, tolerance, "dh");
     check_floats(rig, c.dw, NVOCAB * DIM, c.want_dw, tolerance, "dw");
@@ -232,6 +261,6 @@ static void test_head(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_entropy), cmocka_unit_test(test_head)};
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_entropy), cmocka_unit_test(test_head) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,8 +10,8 @@ struct shape {
     int64_t nrow, ngroup, ncol;
 };
 /* A group of few columns, of as many as a warp or a part of one takes in one go, and of more than a block keeps. */
-static const struct shape shapes[] = {{1, 1, 1},   {5, 1, 7},    {130, 1, 576}, {3, 1, 2500}, {200, 3, 20},
-                                      {7, 3, 128}, {40, 2, 100}, {6, 1, 200},   {3, 1, 4100}, {2, 1, 8300}};
+static const struct shape shapes[] = { { 1, 1, 1 },   { 5, 1, 7 },    { 130, 1, 576 }, { 3, 1, 2500 }, { 200, 3, 20 },
+                                       { 7, 3, 128 }, { 40, 2, 100 }, { 6, 1, 200 },   { 3, 1, 4100 }, { 2, 1, 8300 } };
 enum { NSHAPE = sizeof(shapes) / sizeof(shapes[0]) };
 
 static const double eps = 1e-5;
@@ -26,7 +26,8 @@ static double rstd_of(const struct matrix *x, struct shape s, int64_t row, int64
 
 static void forward_one(struct rig *rig, struct shape s, bool in_place)
 {
-    struct matrix x = matrix_random(rig, s.nrow, s.ngroup * s.ncol, rig->dtype, 2), gamma = matrix_random(rig, 1, s.ncol, rig->dtype, 1);
+    struct matrix x = matrix_random(rig, s.nrow, s.ngroup * s.ncol, rig->dtype, 2),
+                  gamma = matrix_random(rig, 1, s.ncol, rig->dtype, 1);
     struct matrix y = in_place ? x : matrix_new(s.nrow, s.ngroup * s.ncol, rig->dtype);
     double *want = zeros(s.nrow * s.ngroup * s.ncol), *want_rstd = zeros(s.nrow * s.ngroup);
     for (int64_t i = 0; i < s.nrow * s.ngroup; i++) {
@@ -35,7 +36,7 @@ static void forward_one(struct rig *rig, struct shape s, bool in_place)
             want[i * s.ncol + j] = at(&x, i / s.ngroup, i % s.ngroup * s.ncol + j) * want_rstd[i] * at(&gamma, 0, j);
     }
     float *rstd = float_zeros(s.nrow * s.ngroup);
-    struct kern_rmsnorm r = {s.nrow, s.ngroup, s.ncol, cview(&x), cview(&gamma), (float)eps, view(&y), rstd};
+    struct kern_rmsnorm r = { s.nrow, s.ngroup, s.ncol, cview(&x), cview(&gamma), (float)eps, view(&y), rstd };
     rig->ops->rmsnorm(rig->stream, &r);
     check_matrix(rig, &y, want, 1e-6, "y");
     check_floats(rig, rstd, s.nrow * s.ngroup, want_rstd, 1e-6, "rstd");
@@ -55,8 +56,8 @@ static void forward(struct rig *rig)
 }
 
 /* What the kernel should give, by the formulas of norm.h in fp64. */
-static void grad_reference(struct shape s, const struct matrix *x, const struct matrix *dy, const struct matrix *gamma, const struct matrix *add, double *dx,
-                           double *dgamma)
+static void grad_reference(struct shape s, const struct matrix *x, const struct matrix *dy, const struct matrix *gamma,
+                           const struct matrix *add, double *dx, double *dgamma)
 {
     for (int64_t i = 0; i < s.nrow * s.ngroup; i++) {
         const int64_t row = i / s.ngroup, col0 = i % s.ngroup * s.ncol;
@@ -74,17 +75,29 @@ static void grad_reference(struct shape s, const struct matrix *x, const struct 
 static void grad_one(struct rig *rig, struct shape s)
 {
     const int64_t ncol = s.ngroup * s.ncol;
-    struct matrix x = matrix_random(rig, s.nrow, ncol, rig->dtype, 2), dy = matrix_random(rig, s.nrow, ncol, rig->dtype, 1);
-    struct matrix gamma = matrix_random(rig, 1, s.ncol, rig->dtype, 1), add = matrix_random(rig, s.nrow, ncol, rig->dtype, 1), dx = matrix_copy(&dy);
+    struct matrix x = matrix_random(rig, s.nrow, ncol, rig->dtype, 2),
+                  dy = matrix_random(rig, s.nrow, ncol, rig->dtype, 1);
+    struct matrix gamma = matrix_random(rig, 1, s.ncol, rig->dtype, 1),
+                  add = matrix_random(rig, s.nrow, ncol, rig->dtype, 1), dx = matrix_copy(&dy);
     double *want = zeros(s.nrow * ncol), *want_gamma = zeros(s.ncol);
-    float *rstd = float_zeros(s.nrow * s.ngroup), *dgamma = float_zeros(s.ncol), *scratch = float_zeros(kern_rmsnorm_scratch(s.nrow, s.ncol));
+    float *rstd = float_zeros(s.nrow * s.ngroup), *dgamma = float_zeros(s.ncol),
+          *scratch = float_zeros(kern_rmsnorm_scratch(s.nrow, s.ncol));
     for (int64_t j = 0; j < s.ncol; j++)
         want_gamma[j] = dgamma[j] = 0.5f;
     for (int64_t i = 0; i < s.nrow * s.ngroup; i++)
         rstd[i] = (float)rstd_of(&x, s, i / s.ngroup, i % s.ngroup);
     grad_reference(s, &x, &dy, &gamma, &add, want, want_gamma);
-    struct kern_rmsnorm_grad r = {.nrow = s.nrow, .ngroup = s.ngroup, .ncol = s.ncol, .x = cview(&x), .dy = cview(&dx), .gamma = cview(&gamma),
-                                  .rstd = rstd, .add = cview(&add), .dx = view(&dx), .dgamma = dgamma, .scratch = scratch};
+    struct kern_rmsnorm_grad r = { .nrow = s.nrow,
+                                   .ngroup = s.ngroup,
+                                   .ncol = s.ncol,
+                                   .x = cview(&x),
+                                   .dy = cview(&dx),
+                                   .gamma = cview(&gamma),
+                                   .rstd = rstd,
+                                   .add = cview(&add),
+                                   .dx = view(&dx),
+                                   .dgamma = dgamma,
+                                   .scratch = scratch };
     rig->ops->rmsnorm_grad(rig->stream, &r);
     check_matrix(rig, &dx, want, 3e-6, "dx over dy");
     check_floats(rig, dgamma, s.ncol, want_gamma, 3e-6, "dgamma");
@@ -97,7 +110,7 @@ static void grad_one(struct rig *rig, struct shape s)
     rig->ops->rmsnorm_grad(rig->stream, &r);
     check_matrix(rig, &add, want, 3e-6, "dx over add");
     must_free(want), must_free(want_gamma), must_free(rstd), must_free(dgamma), must_free(scratch);
-    struct matrix *all[] = {&x, &dy, &gamma, &add, &dx};
+    struct matrix *all[] = { &x, &dy, &gamma, &add, &dx };
     for (size_t i = 0; i < 5; i++)
         matrix_free(all[i]);
 }
@@ -112,7 +125,7 @@ enum { NROW = 37, NHEAD = 3, NPOS = 50 };
 
 static void rope_dim(struct rig *rig, int64_t dim)
 {
-    struct kern_rope params = {.kind = KERN_ROPE_DEFAULT, .dim = dim, .theta = 10000};
+    struct kern_rope params = { .kind = KERN_ROPE_DEFAULT, .dim = dim, .theta = 10000 };
     struct matrix x = matrix_random(rig, NROW, NHEAD * dim, rig->dtype, 1), before = matrix_copy(&x);
     float *cosines = float_zeros(NPOS * dim / 2), *sines = float_zeros(NPOS * dim / 2);
     double *scratch = zeros(dim / 2), *want = zeros(NROW * NHEAD * dim);
@@ -128,7 +141,7 @@ static void rope_dim(struct rig *rig, int64_t dim)
                 want[(i * NHEAD + h) * dim + dim / 2 + j] = high * cos(angle) + low * sin(angle);
             }
     }
-    struct kern_rope_apply r = {NROW, NHEAD, dim, view(&x), cosines, sines, positions, false};
+    struct kern_rope_apply r = { NROW, NHEAD, dim, view(&x), cosines, sines, positions, false };
     rig->ops->rope(rig->stream, &r);
     check_matrix(rig, &x, want, 1e-6, "rope");
     /* The inverse of a rotation is its transpose: the gradient. */
@@ -189,6 +202,7 @@ static void test_rope(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_forward), cmocka_unit_test(test_grad), cmocka_unit_test(test_rope), cmocka_unit_test(test_scalings)};
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_forward), cmocka_unit_test(test_grad),
+                                        cmocka_unit_test(test_rope), cmocka_unit_test(test_scalings) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

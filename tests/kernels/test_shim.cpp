@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shim itself: it must show what it is there to show. A kernel without its barrier, and one that reads a copy or a product it did not wait for, give other
- * results than the sound ones (the latter two where they come late); one whose products read what was not published ends; and the sound ones give theirs in
- * every order of threads. */
+/* The shim itself: it must show what it is there to show. A kernel without its barrier, and one that reads a copy or a
+ * product it did not wait for, give other results than the sound ones (the latter two where they come late); one whose
+ * products read what was not published ends; and the sound ones give theirs in every order of threads. */
 #include "cuda/shim/device.h"
 #include "cuda/warpgroup.cuh"
 
@@ -47,7 +47,8 @@ struct alignas(1024) square {
     uint16_t x[SLAB][SLAB];
 };
 
-/* c = B · B for a square of bf16 that lies swizzled: the first is read as rows, the second across. WAIT: for the product; PUBLISH: the copies. */
+/* c = B · B for a square of bf16 that lies swizzled: the first is read as rows, the second across. WAIT: for the
+ * product; PUBLISH: the copies. */
 template <bool WAIT, bool PUBLISH> __global__ void multiply(float *out, const uint16_t *in)
 {
     square &m = shared_memory<square>();
@@ -83,7 +84,8 @@ static bool multiplied(struct kern_stream *stream, void (*kernel)(float *, const
     static float out[SLAB * SLAB];
     for (int i = 0; i < SLAB * SLAB; i++)
         in[i] = narrow((float)(i * 7 % 13 - 6));
-    launch(stream, kernel, dim3(1), WARPGROUP, sizeof(square), static_cast<float *>(out), static_cast<const uint16_t *>(in));
+    launch(stream, kernel, dim3(1), WARPGROUP, sizeof(square), static_cast<float *>(out),
+           static_cast<const uint16_t *>(in));
     for (int i = 0; i < SLAB * SLAB; i++) {
         float sum = 0;
         for (int k = 0; k < SLAB; k++)
@@ -108,8 +110,8 @@ static bool ended(struct kern_stream *stream, void (*kernel)(float *, const uint
     return waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
 }
 
-/* What Triton 3.9 puts into descriptors for sm_90 beside addresses, where tiles of bf16 are swizzled by 128 and by 64 bytes: known to work on the hardware, which
- * the shim is not. */
+/* What Triton 3.9 puts into descriptors for sm_90 beside addresses, where tiles of bf16 are swizzled by 128 and by 64
+ * bytes: known to work on the hardware, which the shim is not. */
 template <int WIDTH> __global__ void describe(uint64_t *out, uint64_t expected)
 {
     square &m = shared_memory<square>();
@@ -141,7 +143,7 @@ static bool fetched(struct kern_stream *stream, void (*kernel)(uint4 *, const ui
 {
     uint4 in[N], out[N];
     for (unsigned i = 0; i < N; i++)
-        in[i] = uint4{i, i + 1, i + 2, i + 3};
+        in[i] = uint4{ i, i + 1, i + 2, i + 3 };
     launch(stream, kernel, dim3(1), N, sizeof(pieces), static_cast<uint4 *>(out), static_cast<const uint4 *>(in));
     return memcmp(in, out, sizeof(in)) == 0;
 }
@@ -149,20 +151,23 @@ static bool fetched(struct kern_stream *stream, void (*kernel)(uint4 *, const ui
 static int expect(bool got, bool wanted, const char *what, int order)
 {
     if (got != wanted)
-        fprintf(stderr, "%s, order %d: %s\n", what, order, got ? "right, and should not be" : "wrong, and should be right");
+        fprintf(stderr, "%s, order %d: %s\n", what, order,
+                got ? "right, and should not be" : "wrong, and should be right");
     return got != wanted;
 }
 
 int main()
 {
     struct kern_stream stream = {};
-    int nbad = expect(described<SLAB>(&stream, 0x4000004000000000) && described<HALF_SLAB>(&stream, 0x8000002000000000), true, "descriptors", 0);
+    int nbad = expect(described<SLAB>(&stream, 0x4000004000000000) && described<HALF_SLAB>(&stream, 0x8000002000000000),
+                      true, "descriptors", 0);
     for (int order = 0; order < ORDERS; order++) {
         cuda_shim_order((uint64_t)order);
         nbad += expect(reversed(&stream, reverse<true>), true, "with a barrier", order);
         nbad += expect(reversed(&stream, reverse<false>), false, "without a barrier", order);
         nbad += expect(fetched(&stream, fetch<true>), true, "with a wait", order);
-        nbad += expect(fetched(&stream, fetch<false>), order % 2 != 0, "without a wait", order); /* odd: copies and products are early */
+        nbad += expect(fetched(&stream, fetch<false>), order % 2 != 0, "without a wait",
+                       order); /* odd: copies and products are early */
         nbad += expect(multiplied(&stream, multiply<true, true>), true, "a product with a wait", order);
         nbad += expect(multiplied(&stream, multiply<false, true>), order % 2 != 0, "a product without a wait", order);
         nbad += expect(ended(&stream, multiply<true, false>), true, "copies that were not published", order);

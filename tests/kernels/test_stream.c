@@ -68,8 +68,11 @@ static void test_memory(void **state)
     struct kern_stream *stream;
     struct kern_buffer a, b;
     assert_int_equal(cpu()->stream_new(0, NULL, &stream, message), 0);
-    assert_int_equal(memory->alloc((struct kern_location){.kind = KERN_MEMORY_PINNED, .huge_pages = true, .numa_node = 1}, 100000, &a, message), 0);
-    assert_int_equal(memory->alloc((struct kern_location){.kind = KERN_MEMORY_DEVICE}, 0, &b, message), 0);
+    assert_int_equal(
+        memory->alloc((struct kern_location){ .kind = KERN_MEMORY_PINNED, .huge_pages = true, .numa_node = 1 }, 100000,
+                      &a, message),
+        0);
+    assert_int_equal(memory->alloc((struct kern_location){ .kind = KERN_MEMORY_DEVICE }, 0, &b, message), 0);
     assert_null(b.data);
     memory->free(&b);
     assert_int_equal((uintptr_t)a.data % 4096, 0);
@@ -83,8 +86,8 @@ static void test_memory(void **state)
     assert_memory_equal(bytes, "\0\0\0\0efghij", 10);
     memory->free(&a);
     assert_null(a.data);
-    assert_int_equal(memory->alloc((struct kern_location){0}, SIZE_MAX / 2, &a, message), KERN_ERR_MEMORY);
-    assert_int_equal(memory->alloc((struct kern_location){.numa_node = 5000}, 4096, &a, message), KERN_ERR_ARG);
+    assert_int_equal(memory->alloc((struct kern_location){ 0 }, SIZE_MAX / 2, &a, message), KERN_ERR_MEMORY);
+    assert_int_equal(memory->alloc((struct kern_location){ .numa_node = 5000 }, 4096, &a, message), KERN_ERR_ARG);
     cpu()->stream_free(stream);
 }
 
@@ -109,7 +112,8 @@ static void test_events(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pool), cmocka_unit_test(test_devices), cmocka_unit_test(test_table), cmocka_unit_test(test_memory),
-                                       cmocka_unit_test(test_events)};
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_pool), cmocka_unit_test(test_devices),
+                                        cmocka_unit_test(test_table), cmocka_unit_test(test_memory),
+                                        cmocka_unit_test(test_events) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

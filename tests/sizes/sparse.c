@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Converts and exports through the library on a file system that is poor in three ways: no direct I/O, no reserving of space, and no fsync; and
- * that keeps holes: blocks of zeros are not written. So outputs of many gigabytes of zeros cost nearly nothing. Knows nothing of what is converted.
+/* Converts and exports through the library on a file system that is poor in three ways: no direct I/O, no reserving of
+ * space, and no fsync; and that keeps holes: blocks of zeros are not written. So outputs of many gigabytes of zeros
+ * cost nearly nothing. Knows nothing of what is converted.
  *
  * usage: sparse convert SOURCE OUT RANKS | sparse export SOURCE OUT */
 #include <errno.h>
@@ -29,7 +30,10 @@ static int poor_fsync(void *ctx, int fd)
     return 0;
 }
 
-static bool is_zero(const uint8_t *p, uint64_t nbytes) { return p[0] == 0 && memcmp(p, p + 1, nbytes - 1) == 0; }
+static bool is_zero(const uint8_t *p, uint64_t nbytes)
+{
+    return p[0] == 0 && memcmp(p, p + 1, nbytes - 1) == 0;
+}
 
 /* The files have their size before they are written: what is left out is a hole in them. */
 static int64_t sparse_pwrite(void *ctx, int fd, const void *buf, uint64_t nbytes, uint64_t offset)
@@ -40,13 +44,16 @@ static int64_t sparse_pwrite(void *ctx, int fd, const void *buf, uint64_t nbytes
     return fsdpck_io_posix.pwrite(ctx, fd, buf, piece, offset);
 }
 
-static int transfer(int argc, char **argv, struct fsdpck_source *src, const struct fsdpck_options *opt, struct fsdpck_error *err)
+static int transfer(int argc, char **argv, struct fsdpck_source *src, const struct fsdpck_options *opt,
+                    struct fsdpck_error *err)
 {
     if (argc == 4) {
         const struct fsdpck_export_request req = { .out = argv[3] };
         return fsdpck_export(src, &req, opt, NULL, err);
     }
-    const struct fsdpck_convert_request req = { .out = argv[3], .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { (uint32_t)atoi(argv[4]) } } };
+    const struct fsdpck_convert_request req = {
+        .out = argv[3], .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { (uint32_t)atoi(argv[4]) } }
+    };
     return fsdpck_convert(src, &req, opt, NULL, err);
 }
 

@@ -48,7 +48,8 @@ wants_test='cmd c++|g++|public headers compile as C++ too; CUDA kernels run on t
 pc ompi-c|openmpi-bin libopenmpi-dev|ranks on several hosts (the trainer is built without where it is missing)
 cmd ip|iproute2|network namespaces: two hosts on one machine
 cmd strace|strace|kills the program at each of its system calls
-cmd bindfs|bindfs|a file system in user space (FUSE) to test on'
+cmd bindfs|bindfs|a file system in user space (FUSE) to test on
+cmd clang-format-14|clang-format-14|the format of the code'
 needs_fuzz='cmd clang|clang|compiler with libFuzzer
 fuzzer address,undefined|libclang-rt-dev|its sanitizers and libFuzzer
 py argparse|python3|runs the targets'

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table that fails on purpose: counting, failing, lying. What it records, and the model of power loss, is in power_loss.c. */
+/* The table that fails on purpose: counting, failing, lying. What it records, and the model of power loss, is in
+ * power_loss.c. */
 #include "faulty_io.h"
 
 #include <errno.h>
@@ -37,7 +38,10 @@ static struct faulty *enter(void *ctx)
     return f;
 }
 
-static void leave(struct faulty **f) { pthread_mutex_unlock(&(*f)->lock); }
+static void leave(struct faulty **f)
+{
+    pthread_mutex_unlock(&(*f)->lock);
+}
 
 /* First declaration of each operation: the lock goes with the scope. */
 #define ENTER(f, ctx) __attribute__((cleanup(leave))) struct faulty *f = enter(ctx)
@@ -64,7 +68,10 @@ static int gate(struct faulty *f, bool transfer)
     return -f->fail_errno;
 }
 
-static bool is_dead(const struct faulty *f) { return f->nops > f->kill_at; }
+static bool is_dead(const struct faulty *f)
+{
+    return f->nops > f->kill_at;
+}
 
 /* A short transfer: half, but at least a byte. */
 static uint64_t shorten(struct faulty *f, uint64_t nbytes)
@@ -296,10 +303,28 @@ static int64_t f_now_ns(void *ctx)
 }
 
 static const struct fsdpck_io table = {
-    .open = f_open, .close = f_close, .pread = f_pread, .pread_cached = f_pread_cached, .pwrite = f_pwrite, .truncate = f_truncate,
-    .allocate = f_allocate, .fsync = f_fsync, .fstat = f_fstat, .stat = f_stat, .list = f_list, .resolve = f_resolve, .mkdir = f_mkdir,
-    .rename = f_rename, .rename_new = f_rename_new, .exchange = f_exchange, .unlink = f_unlink, .rmdir = f_rmdir, .lock = f_lock,
-    .lock_probe = f_lock_probe, .random = f_random, .now_ns = f_now_ns,
+    .open = f_open,
+    .close = f_close,
+    .pread = f_pread,
+    .pread_cached = f_pread_cached,
+    .pwrite = f_pwrite,
+    .truncate = f_truncate,
+    .allocate = f_allocate,
+    .fsync = f_fsync,
+    .fstat = f_fstat,
+    .stat = f_stat,
+    .list = f_list,
+    .resolve = f_resolve,
+    .mkdir = f_mkdir,
+    .rename = f_rename,
+    .rename_new = f_rename_new,
+    .exchange = f_exchange,
+    .unlink = f_unlink,
+    .rmdir = f_rmdir,
+    .lock = f_lock,
+    .lock_probe = f_lock_probe,
+    .random = f_random,
+    .now_ns = f_now_ns,
 };
 
 struct faulty *faulty_new(const char *root)
@@ -329,10 +354,22 @@ void faulty_free(struct faulty *f)
     free(f);
 }
 
-const struct fsdpck_io *faulty_io(struct faulty *f) { return &f->io; }
-unsigned faulty_nops(const struct faulty *f) { return f->nops; }
-void faulty_kill_at(struct faulty *f, unsigned n) { f->kill_at = n; }
-bool faulty_hit(const struct faulty *f) { return f->hit; }
+const struct fsdpck_io *faulty_io(struct faulty *f)
+{
+    return &f->io;
+}
+unsigned faulty_nops(const struct faulty *f)
+{
+    return f->nops;
+}
+void faulty_kill_at(struct faulty *f, unsigned n)
+{
+    f->kill_at = n;
+}
+bool faulty_hit(const struct faulty *f)
+{
+    return f->hit;
+}
 
 void faulty_fail_at(struct faulty *f, unsigned n, int sys_errno)
 {
@@ -350,16 +387,43 @@ static void add_lie(struct lie *lies, size_t *n, const char *path, const char *t
     lie->sys_errno = sys_errno;
 }
 
-void faulty_other_device(struct faulty *f, const char *path) { add_lie(f->devices, &f->ndevices, path, "", 0); }
-void faulty_redirect(struct faulty *f, const char *from, const char *to) { add_lie(f->redirects, &f->nredirects, from, to, 0); }
-void faulty_fail_rename(struct faulty *f, const char *to, int sys_errno) { add_lie(f->renames, &f->nrenames, to, "", sys_errno); }
-void faulty_read_only(struct faulty *f, const char *dir) { add_lie(f->read_only, &f->nread_only, dir, "", 0); }
-void faulty_no_exchange(struct faulty *f) { f->no_exchange = true; }
-void faulty_no_rename_new(struct faulty *f) { f->no_rename_new = true; }
-void faulty_no_locks(struct faulty *f) { f->no_locks = true; }
+void faulty_other_device(struct faulty *f, const char *path)
+{
+    add_lie(f->devices, &f->ndevices, path, "", 0);
+}
+void faulty_redirect(struct faulty *f, const char *from, const char *to)
+{
+    add_lie(f->redirects, &f->nredirects, from, to, 0);
+}
+void faulty_fail_rename(struct faulty *f, const char *to, int sys_errno)
+{
+    add_lie(f->renames, &f->nrenames, to, "", sys_errno);
+}
+void faulty_read_only(struct faulty *f, const char *dir)
+{
+    add_lie(f->read_only, &f->nread_only, dir, "", 0);
+}
+void faulty_no_exchange(struct faulty *f)
+{
+    f->no_exchange = true;
+}
+void faulty_no_rename_new(struct faulty *f)
+{
+    f->no_rename_new = true;
+}
+void faulty_no_locks(struct faulty *f)
+{
+    f->no_locks = true;
+}
 
-size_t faulty_nevents(const struct faulty *f) { return power_log_nevents(f->log); }
-size_t faulty_nfsyncs(const struct faulty *f) { return power_log_nfsyncs(f->log); }
+size_t faulty_nevents(const struct faulty *f)
+{
+    return power_log_nevents(f->log);
+}
+size_t faulty_nfsyncs(const struct faulty *f)
+{
+    return power_log_nfsyncs(f->log);
+}
 
 uint64_t faulty_after_crash(const struct faulty *f, size_t nevents, int seed, int ignored, const char *to)
 {

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An I/O table for tests that stands before the POSIX one: it counts operations, fails or stops at a chosen one, and keeps a record of all
- * changes below one directory from which it can tell what a loss of power could have left there.
+/* An I/O table for tests that stands before the POSIX one: it counts operations, fails or stops at a chosen one, and
+ * keeps a record of all changes below one directory from which it can tell what a loss of power could have left there.
  *
- * The model of power loss. Bytes of a file are safe when the file was fsynced after they were written; others may be there, missing, half
- * there, or zero. A name (made, removed, renamed, exchanged) is safe when its directory was fsynced afterwards; each other change of names
- * may or may not have happened, in any combination that the file system could have reached. One rename or exchange is never half done.
- * An fsync of a file does not save its name. The table may be used by several threads; the rest wants them gone. */
+ * The model of power loss. Bytes of a file are safe when the file was fsynced after they were written; others may be
+ * there, missing, half there, or zero. A name (made, removed, renamed, exchanged) is safe when its directory was
+ * fsynced afterwards; each other change of names may or may not have happened, in any combination that the file system
+ * could have reached. One rename or exchange is never half done. An fsync of a file does not save its name. The table
+ * may be used by several threads; the rest wants them gone. */
 #ifndef TESTS_FAULTY_IO_H
 #define TESTS_FAULTY_IO_H
 
@@ -22,27 +23,29 @@ const struct fsdpck_io *faulty_io(struct faulty *f);
 unsigned faulty_nops(const struct faulty *f);
 /* Operation n (from 0) and all later ones fail with EIO, and do nothing, as if the process had been killed before n. */
 void faulty_kill_at(struct faulty *f, unsigned n);
-/* Operation n alone fails with this errno, and does nothing. EINTR hits only transfers; a lock is never hit. 0: it is a short
- * transfer. */
+/* Operation n alone fails with this errno, and does nothing. EINTR hits only transfers; a lock is never hit. 0: it is a
+ * short transfer. */
 void faulty_fail_at(struct faulty *f, unsigned n, int sys_errno);
 bool faulty_hit(const struct faulty *f); /* the chosen operation came, and was failed */
 
 /* Lies. Up to 8 of each. */
-void faulty_other_device(struct faulty *f, const char *path);             /* stat of this path gives a device of its own: a mount point */
+void faulty_other_device(struct faulty *f,
+                         const char *path); /* stat of this path gives a device of its own: a mount point */
 void faulty_redirect(struct faulty *f, const char *from, const char *to); /* open of `from` opens `to` */
 void faulty_no_exchange(struct faulty *f);                                /* exchange is -EINVAL */
 void faulty_no_rename_new(struct faulty *f);                              /* rename_new is -EINVAL */
-void faulty_fail_rename(struct faulty *f, const char *to, int sys_errno); /* rename, rename_new, exchange to this path */
-void faulty_read_only(struct faulty *f, const char *dir);                 /* creating an entry directly in it is -EACCES */
-void faulty_no_locks(struct faulty *f);                                   /* lock and lock_probe are -ENOLCK */
+void faulty_fail_rename(struct faulty *f, const char *to,
+                        int sys_errno);                   /* rename, rename_new, exchange to this path */
+void faulty_read_only(struct faulty *f, const char *dir); /* creating an entry directly in it is -EACCES */
+void faulty_no_locks(struct faulty *f);                   /* lock and lock_probe are -ENOLCK */
 
 /* The record: a list of events (changes and fsyncs), in order. */
 size_t faulty_nevents(const struct faulty *f);
 size_t faulty_nfsyncs(const struct faulty *f);
 enum { FAULTY_ALL = -1 }; /* no seed: nothing is lost, as after kill -9 */
-/* Builds in `to` (made; must not exist) what is there when the power goes after the first `nevents` events. seed chooses what of the unsafe
- * happened. ignored: an fsync (from 0) that is taken as not made, or -1. Returns a digest of names and contents: different crashes often leave the
- * same. to NULL: nothing is built. */
+/* Builds in `to` (made; must not exist) what is there when the power goes after the first `nevents` events. seed
+ * chooses what of the unsafe happened. ignored: an fsync (from 0) that is taken as not made, or -1. Returns a digest of
+ * names and contents: different crashes often leave the same. to NULL: nothing is built. */
 uint64_t faulty_after_crash(const struct faulty *f, size_t nevents, int seed, int ignored, const char *to);
 /* "rename a b" and so on, for messages. */
 const char *faulty_event_text(const struct faulty *f, size_t event, char *buf, size_t nbytes);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The I/O table over an array of names and bytes. A descriptor is the file's number: readers never depend on a position. */
+/* The I/O table over an array of names and bytes. A descriptor is the file's number: readers never depend on a
+ * position. */
 #include "memory_io.h"
 
 #include <assert.h>
@@ -169,11 +170,26 @@ static int resolve(void *ctx, const char *path, char *out, size_t out_nbytes)
     return 0;
 }
 
-static int read_only(void) { return -EROFS; }
-static int no_mkdir(void *ctx, const char *path, unsigned mode) { return (void)ctx, (void)path, (void)mode, read_only(); }
-static int no_pair(void *ctx, const char *a, const char *b) { return (void)ctx, (void)a, (void)b, read_only(); }
-static int no_name(void *ctx, const char *path) { return (void)ctx, (void)path, read_only(); }
-static int no_lock(void *ctx, int fd) { return (void)ctx, (void)fd, 0; }
+static int read_only(void)
+{
+    return -EROFS;
+}
+static int no_mkdir(void *ctx, const char *path, unsigned mode)
+{
+    return (void)ctx, (void)path, (void)mode, read_only();
+}
+static int no_pair(void *ctx, const char *a, const char *b)
+{
+    return (void)ctx, (void)a, (void)b, read_only();
+}
+static int no_name(void *ctx, const char *path)
+{
+    return (void)ctx, (void)path, read_only();
+}
+static int no_lock(void *ctx, int fd)
+{
+    return (void)ctx, (void)fd, 0;
+}
 
 static int fixed_random(void *ctx, void *buf, size_t nbytes)
 {
@@ -182,15 +198,37 @@ static int fixed_random(void *ctx, void *buf, size_t nbytes)
     return 0;
 }
 
-static int64_t fixed_time(void *ctx) { return (void)ctx, 0; }
+static int64_t fixed_time(void *ctx)
+{
+    return (void)ctx, 0;
+}
 
 void memory_io_init(struct memory_io *m)
 {
     *m = (struct memory_io){
-        .io = { .ctx = m, .open = open_file, .close = close_file, .pread = read_file, .pread_cached = read_file, .pwrite = write_file,
-                .truncate = set_nbytes, .allocate = set_nbytes, .fsync = sync_file, .fstat = stat_fd, .stat = stat_path, .list = list,
-                .resolve = resolve, .mkdir = no_mkdir, .rename = no_pair, .rename_new = no_pair, .exchange = no_pair, .unlink = no_name,
-                .rmdir = no_name, .lock = no_lock, .lock_probe = no_lock, .random = fixed_random, .now_ns = fixed_time },
+        .io = { .ctx = m,
+                .open = open_file,
+                .close = close_file,
+                .pread = read_file,
+                .pread_cached = read_file,
+                .pwrite = write_file,
+                .truncate = set_nbytes,
+                .allocate = set_nbytes,
+                .fsync = sync_file,
+                .fstat = stat_fd,
+                .stat = stat_path,
+                .list = list,
+                .resolve = resolve,
+                .mkdir = no_mkdir,
+                .rename = no_pair,
+                .rename_new = no_pair,
+                .exchange = no_pair,
+                .unlink = no_name,
+                .rmdir = no_name,
+                .lock = no_lock,
+                .lock_probe = no_lock,
+                .random = fixed_random,
+                .now_ns = fixed_time },
     };
 }
 

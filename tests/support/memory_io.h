@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A small file system in memory behind the I/O table: names with bytes, read-only but for files that a test has given room for. Directories are
- * the prefixes of names. Every operation has bounds of its own, so a reader that trusts a file too much meets an error and no luck. Not
- * thread-safe. */
+/* A small file system in memory behind the I/O table: names with bytes, read-only but for files that a test has given
+ * room for. Directories are the prefixes of names. Every operation has bounds of its own, so a reader that trusts a
+ * file too much meets an error and no luck. Not thread-safe. */
 #ifndef TESTS_MEMORY_IO_H
 #define TESTS_MEMORY_IO_H
 
 #include <fsdpck/io.h>
 
 #define MEMORY_MAX_FILES 16
-#define MEMORY_ROOT "/m" /* where tests put their directory */
+#define MEMORY_ROOT      "/m" /* where tests put their directory */
 
 struct memory_file {
     const char *path;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random models, and what is true of them. Written to be obviously right rather than fast; knows no checkpoint format but safetensors. */
+/* Random models, and what is true of them. Written to be obviously right rather than fast; knows no checkpoint format
+ * but safetensors. */
 #include "model.h"
 
 #include <stdio.h>
@@ -24,9 +25,13 @@ uint64_t model_random(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-uint64_t model_below(uint64_t *state, uint64_t n) { return model_random(state) % n; }
+uint64_t model_below(uint64_t *state, uint64_t n)
+{
+    return model_random(state) % n;
+}
 
-struct model_tensor *model_add(struct model *m, uint64_t *state, enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *shape)
+struct model_tensor *model_add(struct model *m, uint64_t *state, enum fsdpck_dtype dtype, uint32_t ndim,
+                               const uint64_t *shape)
 {
     m->tensors = must(realloc(m->tensors, (m->ntensors + 1) * sizeof *m->tensors));
     struct model_tensor *t = &m->tensors[m->ntensors];
@@ -85,10 +90,12 @@ static void put(FILE *f, const void *bytes, size_t nbytes)
 
 static size_t describe(const struct model_tensor *t, bool first, uint64_t at, char *text, size_t nbytes)
 {
-    size_t n = (size_t)snprintf(text, nbytes, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[", first ? "{" : ",", t->name, fsdpck_dtype_info(t->dtype)->safetensors);
+    size_t n = (size_t)snprintf(text, nbytes, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[", first ? "{" : ",", t->name,
+                                fsdpck_dtype_info(t->dtype)->safetensors);
     for (uint32_t d = 0; d < t->ndim; d++)
         n += (size_t)snprintf(text + n, nbytes - n, "%s%llu", d ? "," : "", (unsigned long long)t->shape[d]);
-    return n + (size_t)snprintf(text + n, nbytes - n, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)at, (unsigned long long)(at + t->nbytes));
+    return n + (size_t)snprintf(text + n, nbytes - n, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)at,
+                                (unsigned long long)(at + t->nbytes));
 }
 
 void model_write_safetensors(const struct model *m, const char *path)
@@ -129,7 +136,8 @@ void model_content(const struct model_tensor *t, uint8_t out[16])
     }
 }
 
-void model_get_box(const struct model_tensor *t, const uint64_t *offset, const uint64_t *size, uint8_t *dst, const int64_t *strides)
+void model_get_box(const struct model_tensor *t, const uint64_t *offset, const uint64_t *size, uint8_t *dst,
+                   const int64_t *strides)
 {
     uint64_t index[MODEL_MAX_DIMS] = { 0 };
     uint32_t ndim = t->ndim;

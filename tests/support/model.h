@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random models for tests: tensors with their bytes in memory, a safetensors file of them, and the plain element-by-element truth that readers
- * and writers are held against. Uses nothing of the library but its list of element types. All of it aborts when the system refuses. */
+/* Random models for tests: tensors with their bytes in memory, a safetensors file of them, and the plain
+ * element-by-element truth that readers and writers are held against. Uses nothing of the library but its list of
+ * element types. All of it aborts when the system refuses. */
 #ifndef TESTS_MODEL_H
 #define TESTS_MODEL_H
 
@@ -22,10 +23,11 @@ struct model {
     size_t ntensors;
 };
 
-uint64_t model_random(uint64_t *state);                  /* any state begins a sequence */
-uint64_t model_below(uint64_t *state, uint64_t n);       /* 0 … n-1 */
+uint64_t model_random(uint64_t *state);            /* any state begins a sequence */
+uint64_t model_below(uint64_t *state, uint64_t n); /* 0 … n-1 */
 /* A tensor of random bytes, named "t<number>.weight". */
-struct model_tensor *model_add(struct model *m, uint64_t *state, enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *shape);
+struct model_tensor *model_add(struct model *m, uint64_t *state, enum fsdpck_dtype dtype, uint32_t ndim,
+                               const uint64_t *shape);
 /* Any dtype that safetensors has, 0 to 4 dimensions, now and then empty; at most about max_nbytes. */
 struct model_tensor *model_add_random(struct model *m, uint64_t *state, uint64_t max_nbytes);
 void model_free(struct model *m);
@@ -34,7 +36,8 @@ void model_write_safetensors(const struct model *m, const char *path);
 /* Row by row, as FORMAT.md has it. */
 void model_content(const struct model_tensor *t, uint8_t out[16]);
 /* The box to a strided place, an element (or dense row) at a time. */
-void model_get_box(const struct model_tensor *t, const uint64_t *offset, const uint64_t *size, uint8_t *dst, const int64_t *strides);
+void model_get_box(const struct model_tensor *t, const uint64_t *offset, const uint64_t *size, uint8_t *dst,
+                   const int64_t *strides);
 /* Reads every tensor whole through the library: NULL, or the name of the first that is missing or differs. */
 /* Every other tensor gets few values in the highest byte of its elements, as weights have: it can be compressed. */
 void model_calm(struct model *m);

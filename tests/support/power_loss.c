@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model of power loss (faulty_io.h says what it is). Everything is kept in memory as a list of events on numbered nodes; the tree that
- * a crash leaves is worked out from the list, so that one run of a program gives all its crashes. */
+/* The model of power loss (faulty_io.h says what it is). Everything is kept in memory as a list of events on numbered
+ * nodes; the tree that a crash leaves is worked out from the list, so that one run of a program gives all its crashes.
+ */
 #include "power_loss.h"
 
 #include <dirent.h>
@@ -270,7 +271,10 @@ void power_log_close(struct power_log *log, int fd)
         log->fds[fd] = -1;
 }
 
-static int node_of(const struct power_log *log, int fd) { return fd >= 0 && fd < MAX_FD ? log->fds[fd] : -1; }
+static int node_of(const struct power_log *log, int fd)
+{
+    return fd >= 0 && fd < MAX_FD ? log->fds[fd] : -1;
+}
 
 void power_log_write(struct power_log *log, int fd, const void *data, size_t nbytes, uint64_t offset)
 {
@@ -293,7 +297,10 @@ void power_log_fsync(struct power_log *log, int fd)
         add_event(log, EV_FSYNC, node_of(log, fd))->fsync = log->nfsyncs++;
 }
 
-void power_log_mkdir(struct power_log *log, const char *path) { add_link(log, path, NODE_DIR); }
+void power_log_mkdir(struct power_log *log, const char *path)
+{
+    add_link(log, path, NODE_DIR);
+}
 
 void power_log_rename(struct power_log *log, const char *from, const char *to)
 {
@@ -338,8 +345,14 @@ void power_log_remove(struct power_log *log, const char *path)
     unset(&log->now, dir, leaf);
 }
 
-size_t power_log_nevents(const struct power_log *log) { return log->nevents; }
-size_t power_log_nfsyncs(const struct power_log *log) { return (size_t)log->nfsyncs; }
+size_t power_log_nevents(const struct power_log *log)
+{
+    return log->nevents;
+}
+size_t power_log_nfsyncs(const struct power_log *log)
+{
+    return (size_t)log->nfsyncs;
+}
 
 /* ---- what a crash leaves */
 
@@ -359,7 +372,10 @@ static uint64_t draw(struct crash *c, uint64_t n)
     return (z ^ (z >> 31)) % n;
 }
 
-static bool is_effective(const struct crash *c, const struct event *e) { return e->kind == EV_FSYNC && e->fsync != c->ignored; }
+static bool is_effective(const struct crash *c, const struct event *e)
+{
+    return e->kind == EV_FSYNC && e->fsync != c->ignored;
+}
 
 static bool synced_after(const struct crash *c, size_t i, int node)
 {
@@ -411,8 +427,7 @@ static void apply(struct crash *c, const struct event *e)
             set(&c->names, e->dir2, e->name2, e->node);
         }
         break;
-    default:
-        break;
+    default: break;
     }
 }
 
@@ -537,6 +552,7 @@ const char *power_log_text(const struct power_log *log, size_t event, char *buf,
     for (size_t i = 0; i < log->now.count && name[0] == '\0'; i++)
         if (log->now.list[i].node == e->node)
             name = log->now.list[i].name;
-    snprintf(buf, nbytes, "%s %s%s%s", kinds[e->kind], name[0] != '\0' ? name : "(root or removed)", e->name2[0] != '\0' ? " to " : "", e->name2);
+    snprintf(buf, nbytes, "%s %s%s%s", kinds[e->kind], name[0] != '\0' ? name : "(root or removed)",
+             e->name2[0] != '\0' ? " to " : "", e->name2);
     return buf;
 }

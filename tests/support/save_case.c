@@ -10,7 +10,7 @@
 #include "base/ioutil.h"
 #include "tree.h"
 
-#define CKPT FSDPCK_COMMIT_CHECKPOINT
+#define CKPT  FSDPCK_COMMIT_CHECKPOINT
 #define FILE_ FSDPCK_COMMIT_FILE
 
 const struct save_case save_cases[] = {
@@ -32,11 +32,14 @@ enum { NCASES = sizeof save_cases / sizeof save_cases[0] };
 const size_t nsave_cases = NCASES;
 
 static const char *const old_files[][2] = {
-    { "__0_0.distcp", "old rank 0" }, { "__1_0.distcp", "old rank 1" }, { ".metadata", "old metadata" }, { "index.json", "old index" },
-    { "assets/config.json", "old config" }, { "assets/old_only.txt", "old asset" },
+    { "__0_0.distcp", "old rank 0" }, { "__1_0.distcp", "old rank 1" },       { ".metadata", "old metadata" },
+    { "index.json", "old index" },    { "assets/config.json", "old config" }, { "assets/old_only.txt", "old asset" },
 };
 static const char *const new_files[][2] = {
-    { "__0_0.distcp", "new rank 0" }, { ".metadata", "new metadata" }, { "assets/config.json", "new config" }, { "index.json", "new index" },
+    { "__0_0.distcp", "new rank 0" },
+    { ".metadata", "new metadata" },
+    { "assets/config.json", "new config" },
+    { "index.json", "new index" },
 };
 enum { NOLD = sizeof old_files / sizeof old_files[0], NNEW = sizeof new_files / sizeof new_files[0] };
 static const char in_place_data[] = "__0_0-" SAVE_UUID ".distcp";
@@ -79,7 +82,8 @@ void save_case_lies(const struct save_case *c, struct faulty *f, const char *roo
 
 /* ---- the save */
 
-static int write_one(struct fsdpck_commit *w, const struct fsdpck_io *io, const char *name, const char *text, struct fsdpck_error *err)
+static int write_one(struct fsdpck_commit *w, const struct fsdpck_io *io, const char *name, const char *text,
+                     struct fsdpck_error *err)
 {
     char *path = tree_path(fsdpck_commit_dir(w), name);
     int rc = fsdpck_write_file(io, path, text, strlen(text), err);
@@ -99,7 +103,8 @@ static int write_assets(struct fsdpck_commit *w, const struct fsdpck_io *io, con
     return rc;
 }
 
-static int write_new(const struct save_case *c, struct fsdpck_commit *w, const struct fsdpck_io *io, struct fsdpck_error *err)
+static int write_new(const struct save_case *c, struct fsdpck_commit *w, const struct fsdpck_io *io,
+                     struct fsdpck_error *err)
 {
     bool in_place = fsdpck_commit_in_place(w);
     if (c->kind == FILE_)
@@ -185,7 +190,8 @@ bool save_case_is_old(const struct save_case *c, const char *root)
 {
     char *dump = tree_dump(root);
     bool nested = strchr(c->out, '/') != NULL;
-    bool equal = strcmp(dump, models_of(c)->root[MODEL_OLD]) == 0 || (nested && (strcmp(dump, "p/\n") == 0 || strcmp(dump, "p/\np/q/\n") == 0));
+    bool equal = strcmp(dump, models_of(c)->root[MODEL_OLD]) == 0 ||
+                 (nested && (strcmp(dump, "p/\n") == 0 || strcmp(dump, "p/\np/q/\n") == 0));
     free(dump);
     return equal;
 }
@@ -219,9 +225,11 @@ static bool is_whole_staged(const struct save_case *c, const char *root, const c
 {
     const struct models *m = models_of(c);
     if (!tree_exists(root, c->out)) /* between the two renames the old one stands beside it */
-        return !c->empty && (!c->old || (c->no_exchange && c->kind != FILE_ && tree_exists(root, "out.old-" SAVE_UUID)));
+        return !c->empty &&
+               (!c->old || (c->no_exchange && c->kind != FILE_ && tree_exists(root, "out.old-" SAVE_UUID)));
     char *dump = tree_dump(out);
-    bool whole = (m->out[MODEL_OLD] != NULL && strcmp(dump, m->out[MODEL_OLD]) == 0) || strcmp(dump, m->out[MODEL_NEW]) == 0;
+    bool whole =
+        (m->out[MODEL_OLD] != NULL && strcmp(dump, m->out[MODEL_OLD]) == 0) || strcmp(dump, m->out[MODEL_NEW]) == 0;
     free(dump);
     return whole;
 }

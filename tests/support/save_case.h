@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One way to commit, with the old and the new state it may end in: shared by the tests of the commit protocol and of its left-overs. */
+/* One way to commit, with the old and the new state it may end in: shared by the tests of the commit protocol and of
+ * its left-overs. */
 #ifndef TESTS_SAVE_CASE_H
 #define TESTS_SAVE_CASE_H
 
@@ -9,19 +10,20 @@
 struct save_case {
     const char *name;
     enum fsdpck_commit_kind kind;
-    const char *out;   /* below the root */
-    bool old;          /* there is one to be replaced, with force */
-    bool empty;        /* OUT is an empty directory */
-    bool mount;        /* OUT is a mount point: written in place */
+    const char *out; /* below the root */
+    bool old;        /* there is one to be replaced, with force */
+    bool empty;      /* OUT is an empty directory */
+    bool mount;      /* OUT is a mount point: written in place */
     bool no_exchange, no_rename_new;
-    int spare_fsync;   /* number (from 1) of an fsync that no crash needs: there so that the exchange is undone where it fails */
+    int spare_fsync; /* number (from 1) of an fsync that no crash needs: there so that the exchange is undone where it
+                        fails */
 };
 extern const struct save_case save_cases[];
 extern const size_t nsave_cases;
 
 #define SAVE_UUID "11111111-1111-4111-9111-111111111111"
 
-void save_case_setup(const struct save_case *c, const char *root);           /* the old state */
+void save_case_setup(const struct save_case *c, const char *root); /* the old state */
 void save_case_lies(const struct save_case *c, struct faulty *f, const char *root);
 /* Begin, write, finish; abandons on failure. */
 int save_case_run(const struct save_case *c, const struct fsdpck_io *io, const char *root, struct fsdpck_error *err);

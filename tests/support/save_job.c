@@ -106,7 +106,9 @@ static int hold_box(void *ctx, const uint64_t *offset, const uint64_t *size)
     if (!(h->memory = malloc((size_t)(low + extent) + 1)))
         abort();
     model_get_box(t, offset, size, h->memory + low, h->strides);
-    r->boxes[r->nheld++] = (struct fsdpck_save_box){ .offset = h->offset, .size = h->size, .data = h->memory + low, .strides = dense ? NULL : h->strides };
+    r->boxes[r->nheld++] = (struct fsdpck_save_box){
+        .offset = h->offset, .size = h->size, .data = h->memory + low, .strides = dense ? NULL : h->strides
+    };
     return 0;
 }
 
@@ -117,8 +119,15 @@ static void hand_over(struct rank *r, uint32_t rank, size_t i, struct fsdpck_sav
     uint32_t coord[FSDPCK_MAX_MESH_DIMS];
     size_t first = r->nheld;
     r->t = &r->job->model.tensors[i];
-    *out = (struct fsdpck_save_tensor){ .name = r->t->name, .path = s->path, .npath = s->npath, .dtype = r->t->dtype, .ndim = r->t->ndim, .shape = r->t->shape,
-                                        .mesh = mesh, .placements = mesh ? s->placements : NULL, .boxes = r->boxes + first };
+    *out = (struct fsdpck_save_tensor){ .name = r->t->name,
+                                        .path = s->path,
+                                        .npath = s->npath,
+                                        .dtype = r->t->dtype,
+                                        .ndim = r->t->ndim,
+                                        .shape = r->t->shape,
+                                        .mesh = mesh,
+                                        .placements = mesh ? s->placements : NULL,
+                                        .boxes = r->boxes + first };
     for (size_t b = 0; b < s->nboxes; b++)
         if (s->rank[b] == rank)
             hold_box(r, s->offset[b], s->size[b]);
@@ -135,14 +144,22 @@ static void run_rank(struct save_job *job, uint32_t rank, struct save_shared *sh
     struct fsdpck_options opt = { .io = &io, .nthreads = 1 + rank % 2 };
     struct fsdpck_transfer_result result;
     struct seat seat = { shared, rank, rank >= job->fail_from && rank <= job->fail_to ? job->fail_at : 0 };
-    struct fsdpck_save_request req = { .out = job->out, .rank = rank, .nranks = job->nranks, .barrier = job->nranks > 1 || job->fail_at ? meet : NULL,
-                                       .barrier_ctx = &seat, .tensors = tensors, .ntensors = job->model.ntensors, .state = job->state,
-                                       .assets = job->assets, .force = job->force };
+    struct fsdpck_save_request req = { .out = job->out,
+                                       .rank = rank,
+                                       .nranks = job->nranks,
+                                       .barrier = job->nranks > 1 || job->fail_at ? meet : NULL,
+                                       .barrier_ctx = &seat,
+                                       .tensors = tensors,
+                                       .ntensors = job->model.ntensors,
+                                       .state = job->state,
+                                       .assets = job->assets,
+                                       .force = job->force };
     r = (struct rank){ .job = job, .rng = job->seed * 100 + rank };
     for (size_t i = 0; i < job->model.ntensors; i++)
         hand_over(&r, rank, i, &tensors[i]);
     if (job->alias)
-        tensors[req.ntensors++] = (struct fsdpck_save_tensor){ .name = "tied.weight", .alias_of = job->model.tensors[0].name };
+        tensors[req.ntensors++] =
+            (struct fsdpck_save_tensor){ .name = "tied.weight", .alias_of = job->model.tensors[0].name };
     if (job->spoil)
         job->spoil(job, &req, tensors, &io);
     shared->code[rank] = fsdpck_save(&req, &opt, &result, &shared->err[rank]);
@@ -233,16 +250,20 @@ struct save_job save_job_new(uint64_t seed, uint32_t nranks)
     uint32_t half = nranks % 2 == 0 ? 2 : 1;
     static const uint32_t backwards[] = { 7, 6, 5, 4, 3, 2, 1, 0 };
     job.meshes[0] = (struct fsdpck_mesh){ .ndim = 1, .names = { "shard" }, .sizes = { nranks } };
-    job.meshes[1] = (struct fsdpck_mesh){ .ndim = 2, .names = { "replicate", "shard" }, .sizes = { half, nranks / half } };
+    job.meshes[1] =
+        (struct fsdpck_mesh){ .ndim = 2, .names = { "replicate", "shard" }, .sizes = { half, nranks / half } };
     job.meshes[2] = (struct fsdpck_mesh){ .ndim = 2, .names = { "dp", "tp" }, .sizes = { nranks / half, half } };
-    job.meshes[3] = (struct fsdpck_mesh){ .ndim = 1, .names = { "few" }, .sizes = { nranks - nranks / 3 }, .ranks = backwards + MAX_RANKS - nranks };
+    job.meshes[3] = (struct fsdpck_mesh){
+        .ndim = 1, .names = { "few" }, .sizes = { nranks - nranks / 3 }, .ranks = backwards + MAX_RANKS - nranks
+    };
     return job;
 }
 
 static bool keeps_rows(const struct fsdpck_mesh *mesh, const struct save_spread *s, const struct model_tensor *t)
 {
     for (uint32_t m = 0; m < mesh->ndim; m++)
-        if (s->placements[m].kind != FSDPCK_REPLICATE && s->placements[m].dim != 0 && mesh->sizes[m] > 1 && t->shape[s->placements[m].dim] > 1)
+        if (s->placements[m].kind != FSDPCK_REPLICATE && s->placements[m].dim != 0 && mesh->sizes[m] > 1 &&
+            t->shape[s->placements[m].dim] > 1)
             return false;
     return true;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saves by several processes that share a directory and a barrier, as tests make them: a model, how it is spread over ranks, what goes wrong on the way,
- * and what must be true afterwards. */
+/* Saves by several processes that share a directory and a barrier, as tests make them: a model, how it is spread over
+ * ranks, what goes wrong on the way, and what must be true afterwards. */
 #ifndef TESTS_SAVE_JOB_H
 #define TESTS_SAVE_JOB_H
 
@@ -24,7 +24,7 @@ struct save_shared { /* memory of all ranks */
 };
 
 struct save_spread { /* of a tensor */
-    int mesh; /* number in job.meshes, or -1: explicit boxes */
+    int mesh;        /* number in job.meshes, or -1: explicit boxes */
     struct fsdpck_placement placements[FSDPCK_MAX_MESH_DIMS];
     size_t nboxes; /* explicit */
     uint64_t offset[MAX_BOXES][MODEL_MAX_DIMS], size[MAX_BOXES][MODEL_MAX_DIMS];
@@ -36,7 +36,8 @@ struct save_spread { /* of a tensor */
 
 struct save_job;
 /* Called in the process of a rank before it saves: may spoil its request, or its I/O. */
-typedef void (*save_spoil_fn)(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *tensors, struct fsdpck_io *io);
+typedef void (*save_spoil_fn)(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *tensors,
+                              struct fsdpck_io *io);
 
 struct save_job {
     char *root, *out; /* out is in root, alone */
@@ -46,7 +47,7 @@ struct save_job {
     uint32_t nranks;
     uint64_t seed;
     const char *state, *assets;
-    bool in_place; /* shard files have other names then */
+    bool in_place;     /* shard files have other names then */
     bool force, alias; /* alias: "tied.weight" is another name of tensor 0 */
     unsigned fail_at;
     uint32_t fail_from, fail_to; /* ranks whose barrier fails */
@@ -64,7 +65,8 @@ void save_job_free(struct save_job *job);
 void save_job_add_tensors(struct save_job *job, size_t n, uint64_t max_nbytes);
 
 struct save_run save_job_start(struct save_job *job); /* all ranks, each a process of its own */
-struct save_shared *save_job_finish(const struct save_run *run, uint32_t nranks); /* the caller unmaps what is returned */
+struct save_shared *save_job_finish(const struct save_run *run,
+                                    uint32_t nranks); /* the caller unmaps what is returned */
 void save_job_succeeds(struct save_job *job);
 /* Everybody fails, and the directory is as it was. Returns what the rank says. */
 struct fsdpck_error save_job_fails(struct save_job *job, uint32_t rank);

@@ -49,18 +49,20 @@ static uint8_t *expected(const struct model_tensor *t, const uint64_t *offset, c
 static const char *check_blocks(const struct look *l, const struct fsdpck_table_entry *e, const uint8_t *data)
 {
     for (uint64_t b = 0; b * FSDPCK_BLOCK_NBYTES < e->nbytes; b++) {
-        uint64_t at = b * FSDPCK_BLOCK_NBYTES, n = e->nbytes - at < FSDPCK_BLOCK_NBYTES ? e->nbytes - at : FSDPCK_BLOCK_NBYTES;
+        uint64_t at = b * FSDPCK_BLOCK_NBYTES,
+                 n = e->nbytes - at < FSDPCK_BLOCK_NBYTES ? e->nbytes - at : FSDPCK_BLOCK_NBYTES;
         XXH128_canonical_t want, have;
         XXH128_canonicalFromHash(&want, XXH3_128bits(data + at, n));
-        if (pread(l->fd, &have, 16, (off_t)(l->table.hashes + 16 * (e->first_hash + b))) != 16 || memcmp(&want, &have, 16) != 0)
+        if (pread(l->fd, &have, 16, (off_t)(l->table.hashes + 16 * (e->first_hash + b))) != 16 ||
+            memcmp(&want, &have, 16) != 0)
             return complain("the hash of a block differs", b);
     }
     return NULL;
 }
 
 /* The part of the content id that rows [offset, offset + size) of the tensor make. */
-static const char *check_content(const struct model_tensor *t, const struct fsdpck_table_entry *e, const uint64_t *offset, const uint64_t *size,
-                                 const uint8_t *data)
+static const char *check_content(const struct model_tensor *t, const struct fsdpck_table_entry *e,
+                                 const uint64_t *offset, const uint64_t *size, const uint8_t *data)
 {
     uint64_t first = t->ndim ? offset[0] : 0, nrows = t->ndim ? size[0] : 1, low = 0, high = 0;
     if (!e->has_content)
@@ -72,7 +74,9 @@ static const char *check_content(const struct model_tensor *t, const struct fsdp
         XXH128_hash_t h = XXH3_128bits_withSeed(data + r * (e->nbytes / nrows), e->nbytes / nrows, first + r);
         high += h.high64 + __builtin_add_overflow(low, h.low64, &low);
     }
-    return fsdpck_le64(e->content) == low && fsdpck_le64(e->content + 8) == high ? NULL : complain("the content of a chunk differs", first);
+    return fsdpck_le64(e->content) == low && fsdpck_le64(e->content + 8) == high
+               ? NULL
+               : complain("the content of a chunk differs", first);
 }
 
 /* In the local header, whose 30 bytes and name stand before data and extra field: searched for by its signature. */
@@ -85,15 +89,18 @@ static bool zip_has_crc(const struct look *l, const struct fsdpck_table_entry *e
     if (pread(l->fd, head, n, (off_t)e->item) != (ssize_t)n)
         abort();
     for (; !found && i + 30 + sizeof name - 1 <= n; i++)
-        found = memcmp(head + i, "PK\3\4", 4) == 0 && memcmp(head + i + 30, name, sizeof name - 1) == 0 && fsdpck_le32(head + i + 14) == crc;
+        found = memcmp(head + i, "PK\3\4", 4) == 0 && memcmp(head + i + 30, name, sizeof name - 1) == 0 &&
+                fsdpck_le32(head + i + 14) == crc;
     free(head);
     return found;
 }
 
-static const char *check_bytes(const struct look *l, const struct fsdpck_table_entry *e, const uint8_t *want, uint64_t nbytes)
+static const char *check_bytes(const struct look *l, const struct fsdpck_table_entry *e, const uint8_t *want,
+                               uint64_t nbytes)
 {
     uint8_t *have = must(malloc(nbytes + 1));
-    bool same = e->nbytes == nbytes && pread(l->fd, have, nbytes, (off_t)e->payload) == (ssize_t)nbytes && memcmp(want, have, nbytes) == 0;
+    bool same = e->nbytes == nbytes && pread(l->fd, have, nbytes, (off_t)e->payload) == (ssize_t)nbytes &&
+                memcmp(want, have, nbytes) == 0;
     uint32_t crc = libdeflate_crc32(0, want, nbytes);
     free(have);
     if (!same)

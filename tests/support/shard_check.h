@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Looks at shard files without the library's readers of payloads: every chunk that a table lists, its bytes, block hashes, CRC-32s (in the table and
- * in the zip around it) and content, against a model. */
+/* Looks at shard files without the library's readers of payloads: every chunk that a table lists, its bytes, block
+ * hashes, CRC-32s (in the table and in the zip around it) and content, against a model. */
 #ifndef TESTS_SHARD_CHECK_H
 #define TESTS_SHARD_CHECK_H
 
 #include "model.h"
 
-/* Files __0_0.distcp … of `dir`; tensor ordinals are positions in the model. NULL, or what is wrong (borrowed until the next call). */
+/* Files __0_0.distcp … of `dir`; tensor ordinals are positions in the model. NULL, or what is wrong (borrowed until the
+ * next call). */
 const char *shard_check(const struct model *m, const char *dir, uint32_t nranks);
 
 #endif

@@ -30,7 +30,8 @@ char *tree_path(const char *dir, const char *name)
 static bool is_roomy(const char *dir)
 {
     struct statvfs st;
-    return access(dir, W_OK | X_OK) == 0 && statvfs(dir, &st) == 0 && (uint64_t)st.f_bavail * st.f_frsize >= (uint64_t)4 << 30;
+    return access(dir, W_OK | X_OK) == 0 && statvfs(dir, &st) == 0 &&
+           (uint64_t)st.f_bavail * st.f_frsize >= (uint64_t)4 << 30;
 }
 
 char *tree_new(void)
@@ -45,7 +46,10 @@ char *tree_new(void)
     return path;
 }
 
-static int compare_strings(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+static int compare_strings(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
 
 /* The entries, sorted; NULL at the end. */
 static char **entries(const char *path)
@@ -137,7 +141,10 @@ static void append(struct text *t, const char *bytes, size_t nbytes)
     t->data[t->nbytes] = '\0';
 }
 
-static void append_string(struct text *t, const char *s) { append(t, s, strlen(s)); }
+static void append_string(struct text *t, const char *s)
+{
+    append(t, s, strlen(s));
+}
 
 static void dump_entry(struct text *t, const char *path, const char *name);
 
@@ -145,7 +152,8 @@ static void dump_dir(struct text *t, const char *path, const char *name)
 {
     char **list = entries(path);
     for (size_t i = 0; list[i] != NULL; i++) {
-        char *child = tree_path(path, list[i]), *full = name[0] != '\0' ? tree_path(name, list[i]) : must(strdup(list[i]));
+        char *child = tree_path(path, list[i]),
+             *full = name[0] != '\0' ? tree_path(name, list[i]) : must(strdup(list[i]));
         dump_entry(t, child, full);
         free(full);
         free(child);
@@ -198,8 +206,14 @@ static char *dump(const char *path, bool names)
     return t.data;
 }
 
-char *tree_dump(const char *path) { return dump(path, false); }
-char *tree_names(const char *path) { return dump(path, true); }
+char *tree_dump(const char *path)
+{
+    return dump(path, false);
+}
+char *tree_names(const char *path)
+{
+    return dump(path, true);
+}
 
 static void copy_file(const char *from, const char *to)
 {

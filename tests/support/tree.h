@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small directory trees for tests: made from text, and turned into text to compare. All of these abort when the system refuses. */
+/* Small directory trees for tests: made from text, and turned into text to compare. All of these abort when the system
+ * refuses. */
 #ifndef TESTS_TREE_H
 #define TESTS_TREE_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-char *tree_new(void);                                    /* a new empty directory, without links in its path; malloc'ed */
-void tree_remove(const char *path);                      /* whatever is there; missing is fine */
-char *tree_path(const char *dir, const char *name);      /* "dir/name", malloc'ed */
-void tree_file(const char *dir, const char *name, const char *text); /* made or replaced, with the directories above it */
+char *tree_new(void);                               /* a new empty directory, without links in its path; malloc'ed */
+void tree_remove(const char *path);                 /* whatever is there; missing is fine */
+char *tree_path(const char *dir, const char *name); /* "dir/name", malloc'ed */
+void tree_file(const char *dir, const char *name,
+               const char *text); /* made or replaced, with the directories above it */
 void tree_dir(const char *dir, const char *name);
-bool tree_exists(const char *dir, const char *name);     /* a dangling link exists too */
-char *tree_dump(const char *path);                       /* "a/\na/b=text of b\n", sorted; "" where there is nothing; malloc'ed */
+bool tree_exists(const char *dir, const char *name); /* a dangling link exists too */
+char *tree_dump(const char *path); /* "a/\na/b=text of b\n", sorted; "" where there is nothing; malloc'ed */
 
-char *tree_names(const char *path);                      /* the same without what is in the files: "a/\na/b\n" */
-void tree_copy(const char *from, const char *to);        /* files and directories; `to` is made, or filled */
+char *tree_names(const char *path);               /* the same without what is in the files: "a/\na/b\n" */
+void tree_copy(const char *from, const char *to); /* files and directories; `to` is made, or filled */
 
 #endif

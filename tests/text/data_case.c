@@ -74,8 +74,17 @@ struct train_config config_of(const struct train_data_file *files, size_t nfiles
     snprintf(out, sizeof out, "%s/out/run", folder);
     snprintf(model, sizeof model, "%s/qwen2", getenv("FSDPCK_TEXT_GOLDENS"));
     return (struct train_config){
-        .model = model, .output_dir = out, .seed = 7,
-        .data = { .train = files[0].path, .files = files, .nfiles = nfiles, .loss_on = CHAT_LOSS_ASSISTANT, .on_bad_line = TRAIN_BAD_LINE_STOP, .too_long = TRAIN_TOO_LONG_CUT, .seq_len = 128, .packing = true },
+        .model = model,
+        .output_dir = out,
+        .seed = 7,
+        .data = { .train = files[0].path,
+                  .files = files,
+                  .nfiles = nfiles,
+                  .loss_on = CHAT_LOSS_ASSISTANT,
+                  .on_bad_line = TRAIN_BAD_LINE_STOP,
+                  .too_long = TRAIN_TOO_LONG_CUT,
+                  .seq_len = 128,
+                  .packing = true },
         .train = { .micro_batch_size = 1, .global_batch_size = 1, .max_steps = 1 },
     };
 }

@@ -7,10 +7,12 @@
 
 enum { NVOCAB = 1007, PATH = 512 };
 
-#define CHAT "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"yes\"},{\"role\":\"user\",\"content\":\"so\"},{\"role\":\"assistant\",\"content\":\"no\"}]}\n"
+#define CHAT \
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"yes\"},{\"role\":" \
+    "\"user\",\"content\":\"so\"},{\"role\":\"assistant\",\"content\":\"no\"}]}\n"
 #define COMPLETION "{\"prompt\":\"two \",\"completion\":\"three\"}\n"
-#define TEXT "{\"text\":\"plain\"}\n"
-#define IDS "{\"input_ids\":[5,6,7],\"labels\":[-100,6,7]}\n"
+#define TEXT       "{\"text\":\"plain\"}\n"
+#define IDS        "{\"input_ids\":[5,6,7],\"labels\":[-100,6,7]}\n"
 
 extern char notes[4000]; /* of what data_open said since the test began */
 

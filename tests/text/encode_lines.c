@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the interop checks talk to: encode_lines TOKENIZER.json [--regex] reads JSON strings, one a line, and writes for each the ids of the text, its
- * decoding, and its decoding without special tokens, as one line of JSON. */
+/* What the interop checks talk to: encode_lines TOKENIZER.json [--regex] reads JSON strings, one a line, and writes for
+ * each the ids of the text, its decoding, and its decoding without special tokens, as one line of JSON. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,8 @@ static int fail(const struct fsdpck_error *err)
     return 1;
 }
 
-static int put_decoded(const struct tokenizer *t, const struct token_list *list, bool skip, json_t *out, struct fsdpck_error *err)
+static int put_decoded(const struct tokenizer *t, const struct token_list *list, bool skip, json_t *out,
+                       struct fsdpck_error *err)
 {
     char *text;
     size_t n;
@@ -56,7 +57,8 @@ int main(int argc, char **argv)
     int rc = 0;
     while (!rc && (n = getline(&line, &capacity, stdin)) > 0) {
         json_t *text = json_loadb(line, (size_t)n, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
-        rc = text ? run_line(t, e, text, &err) : fsdpck_error_set(&err, FSDPCK_ERR_FORMAT, "stdin", "a line is no JSON");
+        rc =
+            text ? run_line(t, e, text, &err) : fsdpck_error_set(&err, FSDPCK_ERR_FORMAT, "stdin", "a line is no JSON");
         json_decref(text);
     }
     free(line);

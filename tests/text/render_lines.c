@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the interop checks talk to: reads {"template": …, "context": {…}} a line, writes {"text", "spans"} (bytes of {% generation %}) or {"error"}. With "turns": true the
- * context's messages are rendered as training renders them, and spans are the turns of the assistant; "last": true wants only the last. */
+/* What the interop checks talk to: reads {"template": …, "context": {…}} a line, writes {"text", "spans"} (bytes of {%
+ * generation %}) or {"error"}. With "turns": true the context's messages are rendered as training renders them, and
+ * spans are the turns of the assistant; "last": true wants only the last. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,8 @@ static int find_turns(struct jinja *j, json_t *o, struct chat_turns *turns, stru
 {
     json_t *context = json_object_get(o, "context"), *tools = json_object_get(context, "tools");
     const struct chat c = { .jinja = j, .special = context };
-    return chat_find_turns(&c, json_object_get(context, "messages"), json_is_null(tools) ? NULL : tools, json_is_true(json_object_get(o, "last")), turns, err);
+    return chat_find_turns(&c, json_object_get(context, "messages"), json_is_null(tools) ? NULL : tools,
+                           json_is_true(json_object_get(o, "last")), turns, err);
 }
 
 static json_t *render(json_t *o)
@@ -25,7 +27,8 @@ static json_t *render(json_t *o)
     json_t *template = json_object_get(o, "template");
     int rc = jinja_parse("template", json_string_value(template), json_string_length(template), &j, &err);
     if (!rc)
-        rc = wants_turns ? find_turns(j, o, &turns, &err) : jinja_render(j, json_object_get(o, "context"), 0, out, &err);
+        rc =
+            wants_turns ? find_turns(j, o, &turns, &err) : jinja_render(j, json_object_get(o, "context"), 0, out, &err);
     const struct jinja_span *found = wants_turns ? turns.spans : out->spans;
     json_t *spans = json_array(), *result;
     for (size_t i = 0; !rc && i < (wants_turns ? turns.nspans : out->nspans); i++)

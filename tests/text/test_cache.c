@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The token cache: damaged, built by many threads and processes at a time, of which some are killed; and the parts that files are cut into for it. */
+/* The token cache: damaged, built by many threads and processes at a time, of which some are killed; and the parts that
+ * files are cut into for it. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -93,7 +94,8 @@ static const char *write_lines(const char *name, size_t wanted)
     return path;
 }
 
-/* Whatever the parts are, they are the file; each begins with the first line behind its multiple, packed or not, taken or passed over. */
+/* Whatever the parts are, they are the file; each begins with the first line behind its multiple, packed or not, taken
+ * or passed over. */
 static void test_parts(void **state)
 {
     (void)state;
@@ -155,7 +157,8 @@ static pid_t start_limited(const struct train_config *config, unsigned nthreads,
 {
     pid_t pid = fork();
     if (pid == 0) {
-        if (most_nbytes > 0 && (signal(SIGXFSZ, SIG_DFL) == SIG_ERR || setrlimit(RLIMIT_FSIZE, &(struct rlimit){ most_nbytes, most_nbytes })))
+        if (most_nbytes > 0 && (signal(SIGXFSZ, SIG_DFL) == SIG_ERR ||
+                                setrlimit(RLIMIT_FSIZE, &(struct rlimit){ most_nbytes, most_nbytes })))
             _exit(1);
         const struct fsdpck_options opt = { .nthreads = nthreads };
         struct fsdpck_error err = { 0 };
@@ -196,11 +199,13 @@ static void only_one_file(const struct train_config *config)
 static void test_built_together(void **state)
 {
     (void)state;
-    const struct train_data_file files[] = { { write_lines("1.jsonl", 800000), 1 }, { write_lines("2.jsonl", 300000), 1 } };
+    const struct train_data_file files[] = { { write_lines("1.jsonl", 800000), 1 },
+                                             { write_lines("2.jsonl", 300000), 1 } };
     const struct train_config config = config_of(files, 2);
     unsigned seed = 1;
     int status;
-    assert_int_equal(waitpid(start_builder(&config, 1), &status, 0) > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0, 1);
+    assert_int_equal(
+        waitpid(start_builder(&config, 1), &status, 0) > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0, 1);
     char path[PATH + 200];
     snprintf(path, sizeof path, "%s", cache_file(&config));
     uint64_t whole = hash_of(path);
@@ -220,13 +225,15 @@ static void test_built_together(void **state)
             assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
         }
         if (nleft == 0) /* the next run goes on */
-            assert_int_equal(waitpid(start_builder(&config, 2), &status, 0) > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0, 1);
+            assert_int_equal(
+                waitpid(start_builder(&config, 2), &status, 0) > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0, 1);
         assert_int_equal(hash_of(path), whole);
         only_one_file(&config);
     }
 }
 
-/* A part that a stopped process has claimed keeps nobody waiting for ever: but that takes long. What one who is killed had made, the next does not make again. */
+/* A part that a stopped process has claimed keeps nobody waiting for ever: but that takes long. What one who is killed
+ * had made, the next does not make again. */
 static void test_goes_on(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chat templates against what transformers renders: test_chat GOLDENS STYLE [FOLDER]. Text, ids, loss mask up to the end token, and the template's errors. */
+/* Chat templates against what transformers renders: test_chat GOLDENS STYLE [FOLDER]. Text, ids, loss mask up to the
+ * end token, and the template's errors. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,11 +31,13 @@ static void check_text(struct chat_coder *w, json_t *o, size_t line)
     size_t n;
     json_t *want = json_object_get(o, "text");
     const char *error = json_string_value(json_object_get(o, "error"));
-    int rc = chat_render(w, json_object_get(o, "messages"), NULL, json_is_true(json_object_get(o, "add_generation_prompt")), &text, &n, &err);
+    int rc = chat_render(w, json_object_get(o, "messages"), NULL,
+                         json_is_true(json_object_get(o, "add_generation_prompt")), &text, &n, &err);
     if (error)
         check(rc == FSDPCK_ERR_FORMAT && strstr(err.message, error), "the template's error", line, err.message);
     else
-        check(rc == 0 && n == json_string_length(want) && memcmp(text, json_string_value(want), n) == 0, "text", line, rc ? err.message : text);
+        check(rc == 0 && n == json_string_length(want) && memcmp(text, json_string_value(want), n) == 0, "text", line,
+              rc ? err.message : text);
     free(text);
 }
 
@@ -74,7 +77,8 @@ int main(int argc, char **argv)
         fail(&err);
     json_t *lines = lines_read(argv[1], name);
     json_array_foreach (lines, i, o) {
-        if (json_array_size(json_object_get(o, "messages")) == 0) /* the goldens' maker leaves the template out; here it is refused */
+        if (json_array_size(json_object_get(o, "messages")) ==
+            0) /* the goldens' maker leaves the template out; here it is refused */
             continue;
         check_text(w, o, i);
         check_tokens(w, o, i);

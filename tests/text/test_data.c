@@ -40,7 +40,8 @@ static void test_forms(void **state)
 {
     (void)state;
     static const char all[] = CHAT COMPLETION TEXT IDS;
-    uint32_t turns = supervised_of(all, "assistant", 0), last = supervised_of(all, "last_assistant", 0), every = supervised_of(all, "all", 0);
+    uint32_t turns = supervised_of(all, "assistant", 0), last = supervised_of(all, "last_assistant", 0),
+             every = supervised_of(all, "all", 0);
     assert_true(turns > last && last >= 2 && every > turns); /* "no" and its end token */
     assert_int_equal(supervised_of(all, "completion", 0), last);
     assert_true(supervised_of(all, "all", 1) > supervised_of(all, "completion", 1));
@@ -69,7 +70,8 @@ static void test_bad_lines(void **state)
     refused(CHAT "{\"text\":\n", FSDPCK_ERR_FORMAT, "line 2: ");
     refused(CHAT "\n" CHAT, FSDPCK_ERR_FORMAT, "line 2 is empty");
     refused(CHAT "{\"prompt\":\"a\"}\n", FSDPCK_ERR_FORMAT, "line 2: 'prompt' and 'completion' must both be strings");
-    refused(CHAT "{\"input_ids\":[2000],\"labels\":[1]}\n", FSDPCK_ERR_FORMAT, "line 2, token 0: ids are whole numbers below the vocabulary's 1007");
+    refused(CHAT "{\"input_ids\":[2000],\"labels\":[1]}\n", FSDPCK_ERR_FORMAT,
+            "line 2, token 0: ids are whole numbers below the vocabulary's 1007");
     refused(CHAT "{\"messages\":[{\"role\":\"user\",\"content\":5}]}\n", FSDPCK_ERR_FORMAT, "line 2: ");
     refused(CHAT "[1]\n", FSDPCK_ERR_FORMAT, "line 2: an object is wanted");
     refused("", FSDPCK_ERR_FORMAT, "no document in it");
@@ -142,7 +144,8 @@ static void test_weights(void **state)
     char lines[400 * 20 + 1] = "";
     for (int i = 0; i < 400; i++)
         strcat(lines, TEXT);
-    const struct train_data_file files[] = { { write_text("one.jsonl", CHAT CHAT), 3 }, { write_text("many.jsonl", lines), 0.25 } };
+    const struct train_data_file files[] = { { write_text("one.jsonl", CHAT CHAT), 3 },
+                                             { write_text("many.jsonl", lines), 0.25 } };
     const struct train_config config = config_of(files, 2);
     struct data *d = open_data(&config), *again = open_data(&config);
     assert_true(d->ndocs > 6 + 60 && d->ndocs < 6 + 140);
@@ -158,13 +161,18 @@ static void test_weights(void **state)
 static void test_left_out(void **state)
 {
     (void)state;
-    const struct train_data_file file = { write_text("a.jsonl", CHAT "{\"tools\":[{\"name\":\"f\"}],\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"thinking\":\"long\",\"content\":\"no\"}]}\n"), 1 };
+    const struct train_data_file file = {
+        write_text("a.jsonl", CHAT "{\"tools\":[{\"name\":\"f\"}],\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},"
+                                   "{\"role\":\"assistant\",\"thinking\":\"long\",\"content\":\"no\"}]}\n"),
+        1
+    };
     struct train_config config = config_of(&file, 1);
     for (int i = 0; i < 2; i++) {
         notes[0] = '\0';
         data_close(open_data(&config));
         assert_non_null(strstr(notes, "1 of 2 documents have \"tools\" that the chat template does not show"));
-        assert_non_null(strstr(notes, "1 of 2 documents have reasoning in their last turn that the chat template does not show"));
+        assert_non_null(
+            strstr(notes, "1 of 2 documents have reasoning in their last turn that the chat template does not show"));
     }
 }
 
@@ -173,14 +181,24 @@ static void test_other_forms(void **state)
 {
     (void)state;
     static const char *const forms[] = {
-        "{\"messages\":[{\"role\":\"system\",\"content\":\"be\"},{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"yes\"},{\"role\":\"user\",\"content\":\"so\\nit\"},{\"role\":\"assistant\",\"content\":\"no\"}]}\n",
-        "{\"conversations\":[{\"from\":\"system\",\"value\":\"be\"},{\"from\":\"human\",\"value\":\"hi\"},{\"from\":\"gpt\",\"value\":\"yes\"},{\"from\":\"human\",\"value\":\"so\\nit\"},{\"from\":\"gpt\",\"value\":\"no\"}]}\n",
-        "{\"system\":\"be\",\"conversations\":[{\"role\":\"user\",\"content\":\"hi\"},{\"from\":\"gpt\",\"value\":\"yes\"},{\"from\":\"user\",\"value\":\"so\\nit\"},{\"from\":\"assistant\",\"value\":\"no\"}]}\n",
-        "{\"system\":\"be\",\"history\":[[\"hi\",\"yes\"]],\"instruction\":\"so\",\"input\":\"it\",\"output\":\"no\"}\n",
+        "{\"messages\":[{\"role\":\"system\",\"content\":\"be\"},{\"role\":\"user\",\"content\":\"hi\"},{\"role\":"
+        "\"assistant\",\"content\":\"yes\"},{\"role\":\"user\",\"content\":\"so\\nit\"},{\"role\":\"assistant\","
+        "\"content\":\"no\"}]}\n",
+        "{\"conversations\":[{\"from\":\"system\",\"value\":\"be\"},{\"from\":\"human\",\"value\":\"hi\"},{\"from\":"
+        "\"gpt\",\"value\":\"yes\"},{\"from\":\"human\",\"value\":\"so\\nit\"},{\"from\":\"gpt\",\"value\":\"no\"}]}\n",
+        "{\"system\":\"be\",\"conversations\":[{\"role\":\"user\",\"content\":\"hi\"},{\"from\":\"gpt\",\"value\":"
+        "\"yes\"},{\"from\":\"user\",\"value\":\"so\\nit\"},{\"from\":\"assistant\",\"value\":\"no\"}]}\n",
+        "{\"system\":\"be\",\"history\":[[\"hi\",\"yes\"]],\"instruction\":\"so\",\"input\":\"it\",\"output\":\"no\"}"
+        "\n",
     };
     struct train_data_file files[4];
     for (size_t i = 0; i < 4; i++)
-        files[i] = (struct train_data_file){ write_text(i == 0 ? "a.jsonl" : i == 1 ? "b.jsonl" : i == 2 ? "c.jsonl" : "d.jsonl", forms[i]), 1 };
+        files[i] = (struct train_data_file){ write_text(i == 0   ? "a.jsonl"
+                                                        : i == 1 ? "b.jsonl"
+                                                        : i == 2 ? "c.jsonl"
+                                                                 : "d.jsonl",
+                                                        forms[i]),
+                                             1 };
     struct train_config config = config_of(files, 4);
     struct data *d = open_data(&config);
     assert_int_equal(d->ndocs, 4);
@@ -216,12 +234,14 @@ static void test_refused_forms(void **state)
     refused_form("[{\"text\":\"x\"}, {\"txt\":\"x\"}]", "line 2: none of");
     refused_form("[{\"text\":[1,]}]", "line 1: ");
     refused_form("[]", "no document in it");
-    refused_form("{\"conversations\":[{\"from\":\"function_call\",\"value\":\"x\"}]}\n", "is from 'function_call', which is none of");
+    refused_form("{\"conversations\":[{\"from\":\"function_call\",\"value\":\"x\"}]}\n",
+                 "is from 'function_call', which is none of");
     refused_form("{\"conversations\":[{\"from\":\"human\"}]}\n", "entry 0 has no 'from' and 'value'");
     refused_form("{\"instruction\":\"x\"}\n", "'instruction' and 'output' must both be strings");
 }
 
-/* The same documents, whether examples are lines or elements, over several lines or none, and longer than what is in memory of a file. */
+/* The same documents, whether examples are lines or elements, over several lines or none, and longer than what is in
+ * memory of a file. */
 static void test_array(void **state)
 {
     (void)state;
@@ -230,10 +250,12 @@ static void test_array(void **state)
     a += sprintf(a, " \n[");
     for (int i = 0; i < N; i++) {
         l += sprintf(l, "{\"text\":\"%d, ] } \\\" [ {\",\"more\":[[1,2],{\"a\":\"\\\\\"}]}\n", i);
-        a += sprintf(a, "%s{\n  \"text\" :\t\"%d, ] } \\\" [ {\",\r\n\"more\": [ [1,\n2], {\"a\":\"\\\\\"} ]\n}", i ? i % 3 ? "," : "\n,\n" : "", i);
+        a += sprintf(a, "%s{\n  \"text\" :\t\"%d, ] } \\\" [ {\",\r\n\"more\": [ [1,\n2], {\"a\":\"\\\\\"} ]\n}",
+                     i ? i % 3 ? "," : "\n,\n" : "", i);
     }
     sprintf(a, "\n]\n\n");
-    const struct train_data_file as_lines = { write_text("lines.jsonl", lines), 1 }, as_array = { write_text("array.json", array), 1 };
+    const struct train_data_file as_lines = { write_text("lines.jsonl", lines), 1 },
+                                 as_array = { write_text("array.json", array), 1 };
     const struct train_config one = config_of(&as_lines, 1), other = config_of(&as_array, 1);
     struct data *x = open_data(&one), *y = open_data(&other);
     assert_int_equal(x->ndocs, N);
@@ -252,8 +274,14 @@ static void test_array(void **state)
 static void test_columns(void **state)
 {
     (void)state;
-    const struct train_data_file plain = { write_text("plain.jsonl", COMPLETION "{\"prompt\":\"a\",\"completion\":\"b\"}\n"), 1 };
-    const struct train_data_file named = { write_text("named.jsonl", "{\"prompt\":\"a\",\"completion\":\"b\"}\n{\"answer\":\"b\",\"prompt\":\"z\",\"question\":\"a\",\"messages\":[],\"text\":\"t\"}\n"), 1 };
+    const struct train_data_file plain = {
+        write_text("plain.jsonl", COMPLETION "{\"prompt\":\"a\",\"completion\":\"b\"}\n"), 1
+    };
+    const struct train_data_file named = {
+        write_text("named.jsonl", "{\"prompt\":\"a\",\"completion\":\"b\"}\n{\"answer\":\"b\",\"prompt\":\"z\","
+                                  "\"question\":\"a\",\"messages\":[],\"text\":\"t\"}\n"),
+        1
+    };
     struct train_config config = config_of(&plain, 1);
     struct fsdpck_error err = { 0 };
     struct data *x = open_data(&config), *y;
@@ -269,7 +297,8 @@ static void test_columns(void **state)
     assert_memory_equal(y->docs[0].ids, x->docs[1].ids, y->docs[0].ntok * sizeof *y->docs[0].ids);
     data_close(y);
     json_decref(config.data.columns);
-    config.data.columns = json_pack("{s:s,s:s}", "prompt", "completion", "completion", "prompt"); /* exchanged, and another cache */
+    /* exchanged, and another cache */
+    config.data.columns = json_pack("{s:s,s:s}", "prompt", "completion", "completion", "prompt");
     y = open_data(&config);
     assert_int_equal(y->ndocs, 1);
     assert_memory_not_equal(y->docs[0].ids, x->docs[1].ids, y->docs[0].ntok * sizeof *y->docs[0].ids);

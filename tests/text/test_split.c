@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scanners by hand cut random texts where PCRE2 cuts them by the pattern that they stand for. Texts hold every class of character, contractions in every
- * case, and code points of all planes. */
+/* The scanners by hand cut random texts where PCRE2 cuts them by the pattern that they stand for. Texts hold every
+ * class of character, contractions in every case, and code points of all planes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,10 @@ static uint32_t below(uint32_t n)
 
 static size_t add_piece(char *out)
 {
-    static const char *const pieces[] = { " ", "  ", "\n", "\r\n", "\t", "'", "'s", "'LL", "'Re", "'\xc5\xbf", "a", "Z", "\xc3\xa9", "1", "23", "\xc2\xb2", ".", "!?", "\xe4\xb8\x80", "\xc2\xa0", "\xe2\x80\xa8", "\xe1\xa0\x8e" };
+    static const char *const pieces[] = {
+        " ", "  ",       "\n", "\r\n", "\t",       "'", "'s", "'LL",          "'Re",      "'\xc5\xbf",    "a",
+        "Z", "\xc3\xa9", "1",  "23",   "\xc2\xb2", ".", "!?", "\xe4\xb8\x80", "\xc2\xa0", "\xe2\x80\xa8", "\xe1\xa0\x8e"
+    };
     if (below(8) > 0) {
         const char *p = pieces[below(sizeof pieces / sizeof pieces[0])];
         memcpy(out, p, strlen(p));
@@ -28,7 +31,8 @@ static size_t add_piece(char *out)
     return utf8_put(c >= 0xd800 && c <= 0xdfff ? 'x' : c, out);
 }
 
-static bool same(const char *pattern, struct split_regex *r, struct split_work *w, const uint8_t *bits, const char *text, size_t n)
+static bool same(const char *pattern, struct split_regex *r, struct split_work *w, const uint8_t *bits,
+                 const char *text, size_t n)
 {
     split_scan_fn scan = split_scan_of(pattern);
     struct fsdpck_error err = { 0 };
@@ -39,7 +43,8 @@ static bool same(const char *pattern, struct split_regex *r, struct split_work *
             return false;
         size_t got = scan(bits, text + at, n - at);
         if (begin != at || end != at + got) {
-            printf("%s\nat byte %zu of '%.*s': PCRE2 %zu … %zu, by hand %zu … %zu\n", pattern, at, (int)n, text, begin, end, at, at + got);
+            printf("%s\nat byte %zu of '%.*s': PCRE2 %zu … %zu, by hand %zu … %zu\n", pattern, at, (int)n, text, begin,
+                   end, at, at + got);
             return false;
         }
     }
@@ -50,8 +55,10 @@ int main(void)
 {
     static const char *const patterns[] = {
         "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
-        "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-        "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+        "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
+        "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+        "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
+        "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
     };
     uint8_t *bits = malloc(UNICODE_NPOINTS);
     int failed = 0;
@@ -76,7 +83,9 @@ int main(void)
         split_regex_free(r);
     }
     /* What PCRE2 could read otherwise than the library is refused. */
-    static const char *const refused[] = { "\\w+", ".", "a{1,2}+", "[[:alpha:]]", "^a", "(a)", "\\p{Han}", "(?i:\\p{Lu})", "[a-\xc3\xa9]", "(?i:x)", "\\d", "(?<=a)b", "[a&&b]" };
+    static const char *const refused[] = { "\\w+", ".",        "a{1,2}+",      "[[:alpha:]]",  "^a",
+                                           "(a)",  "\\p{Han}", "(?i:\\p{Lu})", "[a-\xc3\xa9]", "(?i:x)",
+                                           "\\d",  "(?<=a)b",  "[a&&b]" };
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         struct fsdpck_error err = { 0 };
         struct split_regex *r;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Templates: errors by line, what is not known by name, caps; and which tokens are the assistant's where a template says so itself, or renders turns otherwise
- * when others follow. */
+/* Templates: errors by line, what is not known by name, caps; and which tokens are the assistant's where a template
+ * says so itself, or renders turns otherwise when others follow. */
 #include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,7 +35,8 @@ static void expect_error(const char *source, int code, const char *words)
 static void test_errors(void **state)
 {
     (void)state;
-    expect_error("a\n{{ x | nope }}", FSDPCK_ERR_UNSUPPORTED, "line 2 of the template: the filter 'nope' is not in this version");
+    expect_error("a\n{{ x | nope }}", FSDPCK_ERR_UNSUPPORTED,
+                 "line 2 of the template: the filter 'nope' is not in this version");
     expect_error("{{ x is nope }}", FSDPCK_ERR_UNSUPPORTED, "the test 'nope' is not in this version");
     expect_error("{{ 'x'.nope() }}", FSDPCK_ERR_UNSUPPORTED, "the method 'nope' of a string is not in this version");
     expect_error("\n\n{% raw %}", FSDPCK_ERR_UNSUPPORTED, "line 3 of the template: {% raw %}");
@@ -50,12 +51,16 @@ static void test_errors(void **state)
     expect_error("{% break %}", FSDPCK_ERR_FORMAT, "a loop around it");
     expect_error("{% set x.y = 1 %}", FSDPCK_ERR_FORMAT, "'x' is no namespace");
     expect_error("{{ '\xff' }}", FSDPCK_ERR_FORMAT, "no UTF-8");
-    expect_error("{% set f = messages[0].keys %}{{ f() }}", FSDPCK_ERR_UNSUPPORTED, "calling the method 'keys' without the value before it");
-    expect_error("{% set f = range %}{{ f(3) }}", FSDPCK_ERR_UNSUPPORTED, "a range has no text in this version: write \"| list\" behind it");
+    expect_error("{% set f = messages[0].keys %}{{ f() }}", FSDPCK_ERR_UNSUPPORTED,
+                 "calling the method 'keys' without the value before it");
+    expect_error("{% set f = range %}{{ f(3) }}", FSDPCK_ERR_UNSUPPORTED,
+                 "a range has no text in this version: write \"| list\" behind it");
     expect_error("{{ messages[0].keys }}", FSDPCK_ERR_UNSUPPORTED, "the text of a function ('keys')");
-    expect_error("{% set i = messages | reverse %}{{ i | first }}{{ i | list }}", FSDPCK_ERR_UNSUPPORTED, "gone through a second time");
+    expect_error("{% set i = messages | reverse %}{{ i | first }}{{ i | list }}", FSDPCK_ERR_UNSUPPORTED,
+                 "gone through a second time");
     expect_error("{% macro m(a) %}{{ varargs }}{% endmacro %}", FSDPCK_ERR_UNSUPPORTED, "'varargs' in a macro");
-    expect_error("{% macro m(a, b) %}{% endmacro %}{{ m(1, a=2) }}", FSDPCK_ERR_FORMAT, "macro 'm' takes no argument 'a', or has it already");
+    expect_error("{% macro m(a, b) %}{% endmacro %}{{ m(1, a=2) }}", FSDPCK_ERR_FORMAT,
+                 "macro 'm' takes no argument 'a', or has it already");
 }
 
 static void test_caps(void **state)
@@ -67,8 +72,11 @@ static void test_caps(void **state)
         strcat(deep, "{% if not x %}{% endif %}");
     strcat(deep, "{% endfor %}");
     expect_error(deep, FSDPCK_ERR_LIMIT, "it takes more than");
-    expect_error("{% set ns = namespace(s='aaaaaaaaaaaaaaaa') %}{% for a in range(40) %}{% set ns.s = ns.s + ns.s %}{% endfor %}", FSDPCK_ERR_LIMIT, "it makes values of more than");
-    expect_error("{% set s = 'a' * 1000000 %}{% for a in range(100) %}{{ s }}{% endfor %}", FSDPCK_ERR_LIMIT, "it writes more than");
+    expect_error("{% set ns = namespace(s='aaaaaaaaaaaaaaaa') %}{% for a in range(40) %}{% set ns.s = ns.s + ns.s %}{% "
+                 "endfor %}",
+                 FSDPCK_ERR_LIMIT, "it makes values of more than");
+    expect_error("{% set s = 'a' * 1000000 %}{% for a in range(100) %}{{ s }}{% endfor %}", FSDPCK_ERR_LIMIT,
+                 "it writes more than");
     expect_error("{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}", FSDPCK_ERR_LIMIT, "calls itself");
     memset(deep, '(', 5000);
     memcpy(deep, "{{ ", 3);
@@ -111,7 +119,8 @@ static unsigned supervised_text(const char *template, const char *messages, enum
     struct chat *c = open_chat(template, folder);
     struct chat_coder *w;
     struct chat_tokens tokens;
-    json_t *example = messages[0] == '{' ? json_loads(messages, 0, NULL) : json_pack("{s:o}", "messages", json_loads(messages, 0, NULL));
+    json_t *example = messages[0] == '{' ? json_loads(messages, 0, NULL)
+                                         : json_pack("{s:o}", "messages", json_loads(messages, 0, NULL));
     assert_int_equal(chat_coder_new(c, &w, &err), 0);
     if (chat_encode(w, example, loss, &tokens, &err))
         snprintf(got, sizeof got, "%s", err.message);
@@ -135,21 +144,27 @@ static unsigned supervised_text(const char *template, const char *messages, enum
     return notes;
 }
 
-#define TWO_TURNS "[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"one\"},{\"role\":\"user\",\"content\":\"so\"},{\"role\":\"assistant\",\"content\":\"two\"}]"
+#define TWO_TURNS \
+    "[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"one\"},{\"role\":\"user\"," \
+    "\"content\":\"so\"},{\"role\":\"assistant\",\"content\":\"two\"}]"
 
 static void test_generation(void **state)
 {
     (void)state;
-    static const char template[] = "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}{% else %}{{ m.content }}{% endif %}\n\n{% endfor %}";
+    static const char template[] =
+        "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}{{ m.content "
+        "}}<|im_end|>{% endgeneration %}{% else %}{{ m.content }}{% endif %}\n\n{% endfor %}";
     supervised_text(template, TWO_TURNS, CHAT_LOSS_ASSISTANT, "one<|im_end|>|two<|im_end|>|");
     supervised_text(template, TWO_TURNS, CHAT_LOSS_LAST_ASSISTANT, "two<|im_end|>|");
 }
 
-/* As templates of models that reason do it: the last turn has a (here empty) thought in front, earlier ones have none. */
+/* As templates of models that reason do it: the last turn has a (here empty) thought in front, earlier ones have none.
+ */
 static void test_thoughts(void **state)
 {
     (void)state;
-    static const char template[] = "{% for m in messages %}<|im_start|>{{ m.role }}:{% if m.role == 'assistant' and loop.last %}<think>\n\n</think>{% endif %}{{ m.content }}<|im_end|>\n\n{% endfor %}"
+    static const char template[] = "{% for m in messages %}<|im_start|>{{ m.role }}:{% if m.role == 'assistant' and "
+                                   "loop.last %}<think>\n\n</think>{% endif %}{{ m.content }}<|im_end|>\n\n{% endfor %}"
                                    "{% if add_generation_prompt %}<|im_start|>assistant:{% endif %}";
     supervised_text(template, TWO_TURNS, CHAT_LOSS_ASSISTANT, "one<|im_end|>|<think>\n\n</think>two<|im_end|>|");
     supervised_text(template, TWO_TURNS, CHAT_LOSS_LAST_ASSISTANT, "<think>\n\n</think>two<|im_end|>|");
@@ -159,45 +174,68 @@ static void test_thoughts(void **state)
 static void test_unclear(void **state)
 {
     (void)state;
-    supervised_text("{% for m in messages %}{{ messages | length }}{{ m.role }}{% if loop.last %}{{ m.content }}{% else %}?{% endif %}{% endfor %}", TWO_TURNS, CHAT_LOSS_ASSISTANT,
-                    "message 1: the template renders this turn otherwise");
-    supervised_text("{% for m in messages %}{{ m.role }}:{% if loop.last %}{{ m.content }}{% else %}?{% endif %}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}", TWO_TURNS,
-                    CHAT_LOSS_LAST_ASSISTANT, "two");
+    supervised_text("{% for m in messages %}{{ messages | length }}{{ m.role }}{% if loop.last %}{{ m.content }}{% "
+                    "else %}?{% endif %}{% endfor %}",
+                    TWO_TURNS, CHAT_LOSS_ASSISTANT, "message 1: the template renders this turn otherwise");
+    supervised_text("{% for m in messages %}{{ m.role }}:{% if loop.last %}{{ m.content }}{% else %}?{% endif %}{% "
+                    "endfor %}{% if add_generation_prompt %}assistant:{% endif %}",
+                    TWO_TURNS, CHAT_LOSS_LAST_ASSISTANT, "two");
 }
 
 #define SYSTEM_TURN "{\"role\":\"system\",\"content\":\"be kind\"},"
-#define CALL(name) "\"tool_calls\":[{\"function\":{\"name\":\"" name "\",\"arguments\":{\"a\":1}}}]"
-#define TOOL_TURNS "[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":null," CALL("look") "},{\"role\":\"tool\",\"content\":\"7\"},{\"role\":\"assistant\",\"content\":\"seven\"}]"
+#define CALL(name)  "\"tool_calls\":[{\"function\":{\"name\":\"" name "\",\"arguments\":{\"a\":1}}}]"
+#define TOOL_TURNS \
+    "[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":null," CALL( \
+        "look") "},{\"role\":\"tool\",\"content\":\"7\"},{\"role\":\"assistant\",\"content\":\"seven\"}]"
 
-/* The last turn has an empty thought in front, also where it calls a tool and is not the last any more (as Qwen 3 has it). */
+/* The last turn has an empty thought in front, also where it calls a tool and is not the last any more (as Qwen 3 has
+ * it). */
 static void test_calls(void **state)
 {
     (void)state;
     static const char template[] =
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and (loop.last or m.reasoning_content) %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content or '' }}"
-        "{% for t in m.tool_calls or [] %}{% if m.content %}\n{% endif %}<tool_call>\n{\"name\": \"{{ t.function.name }}\", \"arguments\": {{ t.function.arguments | tojson }}}\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and (loop.last or "
+        "m.reasoning_content) %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content or '' }}"
+        "{% for t in m.tool_calls or [] %}{% if m.content %}\n{% endif %}<tool_call>\n{\"name\": \"{{ t.function.name "
+        "}}\", \"arguments\": {{ t.function.arguments | tojson }}}\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
     supervised_text(template, TOOL_TURNS, CHAT_LOSS_ASSISTANT,
-                    "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"a\": 1}}\n</tool_call><|im_end|>|<think>\n\n</think>\n\nseven<|im_end|>|");
+                    "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"a\": "
+                    "1}}\n</tool_call><|im_end|>|<think>\n\n</think>\n\nseven<|im_end|>|");
     supervised_text(template, TOOL_TURNS, CHAT_LOSS_LAST_ASSISTANT, "<think>\n\n</think>\n\nseven<|im_end|>|");
-    static const char ignores[] = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-    supervised_text(ignores, TOOL_TURNS, CHAT_LOSS_ASSISTANT, "message 1 calls the tool 'look', and the chat template does not show tool_calls");
+    static const char ignores[] =
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}<|im_end|>\n{% endfor %}{% if "
+        "add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    supervised_text(ignores, TOOL_TURNS, CHAT_LOSS_ASSISTANT,
+                    "message 1 calls the tool 'look', and the chat template does not show tool_calls");
     supervised_text(ignores, TOOL_TURNS, CHAT_LOSS_ALL, "message 1 calls the tool 'look'");
     supervised_text(ignores, TOOL_TURNS, CHAT_LOSS_LAST_ASSISTANT, "seven<|im_end|>|");
-    assert_int_equal(supervised_text(ignores, "{\"tools\":[{\"name\":\"look\"}],\"messages\":" TWO_TURNS "}", CHAT_LOSS_ASSISTANT, "one<|im_end|>|two<|im_end|>|"), 1u << CHAT_NOTE_TOOLS);
-    assert_int_equal(supervised_text(ignores, "[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"one\",\"reasoning\":\"so and so\"}]", CHAT_LOSS_ASSISTANT, "one<|im_end|>|"),
+    assert_int_equal(supervised_text(ignores, "{\"tools\":[{\"name\":\"look\"}],\"messages\":" TWO_TURNS "}",
+                                     CHAT_LOSS_ASSISTANT, "one<|im_end|>|two<|im_end|>|"),
+                     1u << CHAT_NOTE_TOOLS);
+    assert_int_equal(supervised_text(ignores,
+                                     "[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":"
+                                     "\"one\",\"reasoning\":\"so and so\"}]",
+                                     CHAT_LOSS_ASSISTANT, "one<|im_end|>|"),
                      1u << CHAT_NOTE_REASONING);
 }
 
-/* A system turn that stands in the last message of the user while that is the last of all (as Mistral has it): the answer begins where its prompt ends. */
+/* A system turn that stands in the last message of the user while that is the last of all (as Mistral has it): the
+ * answer begins where its prompt ends. */
 static void test_moved_system(void **state)
 {
     (void)state;
-    static const char template[] = "{% set rest = messages[1:] %}<s>{% for m in rest %}{% if m.role == 'user' %}[INST] {% if loop.last %}{{ messages[0].content }}\n\n{% endif %}{{ m.content }}[/INST]"
+    static const char template[] = "{% set rest = messages[1:] %}<s>{% for m in rest %}{% if m.role == 'user' %}[INST] "
+                                   "{% if loop.last %}{{ messages[0].content }}\n\n{% endif %}{{ m.content }}[/INST]"
                                    "{% else %} {{ m.content | trim }}</s>{% endif %}{% endfor %}";
-    supervised_text(template, "[" SYSTEM_TURN "{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"one\"}]", CHAT_LOSS_ASSISTANT, " one</s>");
     supervised_text(template,
-                    "[" SYSTEM_TURN "{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"one\"},{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"one\"}]",
+                    "[" SYSTEM_TURN
+                    "{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"one\"}]",
+                    CHAT_LOSS_ASSISTANT, " one</s>");
+    supervised_text(template,
+                    "[" SYSTEM_TURN
+                    "{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"one\"},{\"role\":"
+                    "\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"one\"}]",
                     CHAT_LOSS_ASSISTANT, " one</s>| one</s>");
 }
 
@@ -205,7 +243,8 @@ static void test_moved_system(void **state)
 static void test_other_end(void **state)
 {
     (void)state;
-    static const char template[] = "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% else %}<|endoftext|>{% endif %}";
+    static const char template[] = "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|im_end|>\n{% endfor %}{% "
+                                   "if add_generation_prompt %}<|assistant|>\n{% else %}<|endoftext|>{% endif %}";
     supervised_text(template, TWO_TURNS, CHAT_LOSS_ASSISTANT, "one<|im_end|>|two<|im_end|>\n<|endoftext|>");
 }
 
@@ -213,20 +252,27 @@ static void test_other_end(void **state)
 static void test_generation_blocks(void **state)
 {
     (void)state;
-    static const char template[] = "{% for m in messages %}<{{ m.role }}>:{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}!{% generation %}<|im_end|>{% endgeneration %}{% else %}{{ m.content }}{% endif %}\n\n"
-                                   "{% endfor %}{% if add_generation_prompt %}<assistant>:{% endif %}";
+    static const char template[] =
+        "{% for m in messages %}<{{ m.role }}>:{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% "
+        "endgeneration %}!{% generation %}<|im_end|>{% endgeneration %}{% else %}{{ m.content }}{% endif %}\n\n"
+        "{% endfor %}{% if add_generation_prompt %}<assistant>:{% endif %}";
     supervised_text(template, TWO_TURNS, CHAT_LOSS_ASSISTANT, "one|<|im_end|>|two|<|im_end|>|");
     supervised_text(template, TWO_TURNS, CHAT_LOSS_LAST_ASSISTANT, "two|<|im_end|>|");
-    supervised_text("{% for m in messages %}{{ m.role }}: {% generation %}{{ m.content }}<|im_end|>{% endgeneration %}{% endfor %}", "[{\"role\":\"assistant\",\"content\":\"the\"}]", CHAT_LOSS_ASSISTANT,
-                    " the<|im_end|>");
-    assert_int_equal(supervised_text("{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}",
-                                     "[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"the\"}]", CHAT_LOSS_ASSISTANT, "<|im_end|>"),
-                     1u << CHAT_NOTE_ACROSS);
+    supervised_text(
+        "{% for m in messages %}{{ m.role }}: {% generation %}{{ m.content }}<|im_end|>{% endgeneration %}{% endfor %}",
+        "[{\"role\":\"assistant\",\"content\":\"the\"}]", CHAT_LOSS_ASSISTANT, " the<|im_end|>");
+    assert_int_equal(
+        supervised_text("{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}{% if "
+                        "add_generation_prompt %}assistant: {% endif %}",
+                        "[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"the\"}]",
+                        CHAT_LOSS_ASSISTANT, "<|im_end|>"),
+        1u << CHAT_NOTE_ACROSS);
 }
 
 static void rendered(const char *messages, const char *want)
 {
-    static const char template[] = "{% for m in messages %}{{ m.keys() | list | join(',') }}={{ m.reasoning_content }}/{{ m.thinking }};{% endfor %}";
+    static const char template[] = "{% for m in messages %}{{ m.keys() | list | join(',') }}={{ m.reasoning_content "
+                                   "}}/{{ m.thinking }};{% endfor %}";
     char folder[200], *text;
     size_t n;
     struct fsdpck_error err = { 0 };
@@ -247,39 +293,51 @@ static void test_message_keys(void **state)
 {
     (void)state;
     rendered("[{\"role\":\"a\",\"reasoning\":\"x\"}]", "thinking,role,reasoning,reasoning_content=x/x;");
-    rendered("[{\"role\":\"a\",\"thinking\":\"x\",\"reasoning\":\"y\"}]", "thinking,role,reasoning,reasoning_content=x/x;");
+    rendered("[{\"role\":\"a\",\"thinking\":\"x\",\"reasoning\":\"y\"}]",
+             "thinking,role,reasoning,reasoning_content=x/x;");
     rendered("[{\"role\":\"a\",\"reasoning_content\":\"x\"}]", "thinking,role,reasoning_content=x/x;");
-    rendered("[{\"role\":\"a\",\"thinking\":\"t\",\"reasoning_content\":\"x\"}]", "thinking,role,reasoning_content=x/t;");
+    rendered("[{\"role\":\"a\",\"thinking\":\"t\",\"reasoning_content\":\"x\"}]",
+             "thinking,role,reasoning_content=x/t;");
     rendered("[{\"role\":\"a\",\"reasoning_content\":null,\"content\":\"\"}]", "role,content=/;");
-    rendered("[{\"thinking\":null,\"role\":\"a\",\"reasoning\":\"x\",\"content\":null}]", "thinking,role,reasoning,reasoning_content=x/x;");
+    rendered("[{\"thinking\":null,\"role\":\"a\",\"reasoning\":\"x\",\"content\":null}]",
+             "thinking,role,reasoning,reasoning_content=x/x;");
 }
 
-/* A turn of which nothing is said, messages and tools that are none: refused, whatever is trained on. Tools may be JSON in a string. */
+/* A turn of which nothing is said, messages and tools that are none: refused, whatever is trained on. Tools may be JSON
+ * in a string. */
 static void test_forms(void **state)
 {
     (void)state;
-    static const char template[] = "{% for t in tools or [] %}<{{ t.name }}>{% endfor %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    static const char template[] = "{% for t in tools or [] %}<{{ t.name }}>{% endfor %}{% for m in messages "
+                                   "%}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
                                    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
     static const char *const bad[][2] = {
         { "{\"messages\":\"hi\"}", "'messages' is no list of at least one message" },
-        { "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":null}]}", "message 1 has a role and nothing else" },
+        { "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":null}]}",
+          "message 1 has a role and nothing else" },
         { "{\"messages\":[{\"content\":\"hi\"}]}", "message 0 has no role" },
-        { "{\"messages\":[{\"role\":\"assistant\",\"content\":\"hi\"}],\"tools\":\"get\"}", "'tools' is neither a list of objects nor the JSON of one in a string" },
-        { "{\"messages\":[{\"role\":\"assistant\",\"content\":\"hi\"}],\"tools\":{\"name\":\"f\"}}", "'tools' is neither" },
-        { "{\"messages\":[{\"role\":\"assistant\",\"content\":\"hi\"}],\"tools\":[\"f\"]}", "'tools': entry 0 is no object" },
+        { "{\"messages\":[{\"role\":\"assistant\",\"content\":\"hi\"}],\"tools\":\"get\"}",
+          "'tools' is neither a list of objects nor the JSON of one in a string" },
+        { "{\"messages\":[{\"role\":\"assistant\",\"content\":\"hi\"}],\"tools\":{\"name\":\"f\"}}",
+          "'tools' is neither" },
+        { "{\"messages\":[{\"role\":\"assistant\",\"content\":\"hi\"}],\"tools\":[\"f\"]}",
+          "'tools': entry 0 is no object" },
         { "{\"instruction\":\"hi\",\"output\":\"ho\",\"system\":5}", "'system' is no string" },
     };
     for (size_t i = 0; i < 2 * sizeof bad / sizeof bad[0]; i++)
         supervised_text(template, bad[i / 2][0], i % 2 ? CHAT_LOSS_ALL : CHAT_LOSS_ASSISTANT, bad[i / 2][1]);
-    supervised_text(template, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":\"[{\\\"name\\\":\\\"f\\\"}]\"}", CHAT_LOSS_ALL, "<f><|im_start|>user\nhi<|im_end|>\n");
-    supervised_text(template, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":\"\"}", CHAT_LOSS_ALL, "<|im_start|>user\nhi<|im_end|>\n");
+    supervised_text(template,
+                    "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":\"[{\\\"name\\\":\\\"f\\\"}]\"}",
+                    CHAT_LOSS_ALL, "<f><|im_start|>user\nhi<|im_end|>\n");
+    supervised_text(template, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":\"\"}", CHAT_LOSS_ALL,
+                    "<|im_start|>user\nhi<|im_end|>\n");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_errors),   cmocka_unit_test(test_caps),    cmocka_unit_test(test_generation),
-        cmocka_unit_test(test_thoughts), cmocka_unit_test(test_unclear), cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_errors),       cmocka_unit_test(test_caps),      cmocka_unit_test(test_generation),
+        cmocka_unit_test(test_thoughts),     cmocka_unit_test(test_unclear),   cmocka_unit_test(test_calls),
         cmocka_unit_test(test_moved_system), cmocka_unit_test(test_other_end), cmocka_unit_test(test_generation_blocks),
         cmocka_unit_test(test_message_keys), cmocka_unit_test(test_forms),
     };

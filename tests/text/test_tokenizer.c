@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tokenizers against what the tokenizers library says: test_tokenizer GOLDENS STYLE [TOKENIZER.json]. Ids with and without special tokens, decoded text. */
+/* Tokenizers against what the tokenizers library says: test_tokenizer GOLDENS STYLE [TOKENIZER.json]. Ids with and
+ * without special tokens, decoded text. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +32,8 @@ static bool same_ids(const struct token_list *got, json_t *want)
     return same;
 }
 
-static void check_encode(struct encoder *e, json_t *text, int flags, json_t *want, const char *what, size_t line, struct token_list *list)
+static void check_encode(struct encoder *e, json_t *text, int flags, json_t *want, const char *what, size_t line,
+                         struct token_list *list)
 {
     struct fsdpck_error err = { 0 };
     list->count = 0;
@@ -44,7 +46,8 @@ static void check_encode(struct encoder *e, json_t *text, int flags, json_t *wan
     check(ordered, "begins", line, json_string_value(text));
 }
 
-static void check_decode(const struct tokenizer *t, const uint32_t *ids, size_t count, bool skip, json_t *want, const char *what, size_t line)
+static void check_decode(const struct tokenizer *t, const uint32_t *ids, size_t count, bool skip, json_t *want,
+                         const char *what, size_t line)
 {
     struct fsdpck_error err = { 0 };
     char *text;
@@ -56,7 +59,8 @@ static void check_decode(const struct tokenizer *t, const uint32_t *ids, size_t 
 }
 
 /* Token by token it is the same text, and what is shown meanwhile is whole characters. */
-static void check_stream(const struct tokenizer *t, const uint32_t *ids, size_t count, bool skip, json_t *want, size_t line)
+static void check_stream(const struct tokenizer *t, const uint32_t *ids, size_t count, bool skip, json_t *want,
+                         size_t line)
 {
     struct fsdpck_error err = { 0 };
     struct token_text *w;
@@ -74,7 +78,8 @@ static void check_stream(const struct tokenizer *t, const uint32_t *ids, size_t 
         if (i < count && nbytes)
             check((text[0] & 0xc0) != 0x80, "a character shown in two parts", line, text);
     }
-    check(n == json_string_length(want) && n < sizeof shown && memcmp(shown, json_string_value(want), n) == 0, "decoded token by token", line, json_string_value(want));
+    check(n == json_string_length(want) && n < sizeof shown && memcmp(shown, json_string_value(want), n) == 0,
+          "decoded token by token", line, json_string_value(want));
     token_text_free(w);
 }
 
@@ -91,13 +96,17 @@ static void run_encode(const struct tokenizer *t, const char *folder, const char
         fail(&err);
     for (int again = 0; again < 2; again++) { /* the second time words come from the cache */
         json_array_foreach (wants, i, o) {
-            json_t *text = json_object_get(json_array_get(strings, i), "text"), *special = json_object_get(o, "with_special"), *decoded;
-            check_encode(e, text, TOKENIZER_SPECIAL, special ? special : json_object_get(o, "ids"), "with special tokens", i, &list);
+            json_t *text = json_object_get(json_array_get(strings, i), "text"),
+                   *special = json_object_get(o, "with_special"), *decoded;
+            check_encode(e, text, TOKENIZER_SPECIAL, special ? special : json_object_get(o, "ids"),
+                         "with special tokens", i, &list);
             check_encode(e, text, TOKENIZER_BEGINS, json_object_get(o, "ids"), "ids", i, &list);
             decoded = json_object_get(o, "decoded") ? json_object_get(o, "decoded") : text;
             check_decode(t, list.ids, list.count, false, decoded, "decoded", i);
             check_stream(t, list.ids, list.count, false, decoded, i);
-            check_decode(t, list.ids, list.count, true, json_object_get(o, "decoded_skip") ? json_object_get(o, "decoded_skip") : decoded, "decoded without special tokens", i);
+            check_decode(t, list.ids, list.count, true,
+                         json_object_get(o, "decoded_skip") ? json_object_get(o, "decoded_skip") : decoded,
+                         "decoded without special tokens", i);
         }
     }
     token_list_free(&list);

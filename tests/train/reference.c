@@ -10,7 +10,8 @@
 
 #include "../kernels/philox_ref.h"
 
-struct reference_tensor *reference_find(const struct reference *m, const char *before, const char *path, const char *after)
+struct reference_tensor *reference_find(const struct reference *m, const char *before, const char *path,
+                                        const char *after)
 {
     char name[200];
     snprintf(name, sizeof name, "%s%s%s", before, path, after);
@@ -35,12 +36,17 @@ static double scale_of(const struct reference *m, int64_t r)
 }
 
 /* y[t] += scale·B·A·drop(x[t]) */
-static void add_adapter(const struct reference *m, const char *path, const double *x, int64_t ntok, int64_t token0, double *y)
+static void add_adapter(const struct reference *m, const char *path, const double *x, int64_t ntok, int64_t token0,
+                        double *y)
 {
-    const struct reference_tensor *a = reference_find(m, "base_model.model.", path, ".lora_A.weight"), *b = reference_find(m, "base_model.model.", path, ".lora_B.weight");
+    const struct reference_tensor *a = reference_find(m, "base_model.model.", path, ".lora_A.weight"),
+                                  *b = reference_find(m, "base_model.model.", path, ".lora_B.weight");
     if (!a)
         return;
-    const struct kern_dropout drop = { .p = (float)m->dropout, .rng = { .seed = m->seed, .name = XXH32(path, strlen(path), 0) }, .token0 = token0, .width = a->ncol };
+    const struct kern_dropout drop = { .p = (float)m->dropout,
+                                       .rng = { .seed = m->seed, .name = XXH32(path, strlen(path), 0) },
+                                       .token0 = token0,
+                                       .width = a->ncol };
     for (int64_t t = 0; t < ntok; t++) {
         for (int64_t k = 0; k < a->nrow; k++) {
             double s = 0;
@@ -54,7 +60,8 @@ static void add_adapter(const struct reference *m, const char *path, const doubl
 
 void reference_norms(const struct reference *m, const char *path, double *norms)
 {
-    const struct reference_tensor *w = reference_find(m, "", path, ".weight"), *a = reference_find(m, "base_model.model.", path, ".lora_A.weight");
+    const struct reference_tensor *w = reference_find(m, "", path, ".weight"),
+                                  *a = reference_find(m, "base_model.model.", path, ".lora_A.weight");
     const struct reference_tensor *b = reference_find(m, "base_model.model.", path, ".lora_B.weight");
     for (int64_t i = 0; i < w->nrow; i++) {
         double squares = 0;
@@ -68,11 +75,17 @@ void reference_norms(const struct reference *m, const char *path, double *norms)
     }
 }
 
-/* PEFT's DoRA: what it adds to the base's output is (g - 1)·W·drop(x) + g·scale·B·A·drop(x). add: (ntok, nout), scale·B·A·drop(x). */
-static void add_dora(const struct reference *m, const char *path, const struct reference_tensor *w, const double *x, int64_t ntok, int64_t token0, const double *add, double *y)
+/* PEFT's DoRA: what it adds to the base's output is (g - 1)·W·drop(x) + g·scale·B·A·drop(x). add: (ntok, nout),
+ * scale·B·A·drop(x). */
+static void add_dora(const struct reference *m, const char *path, const struct reference_tensor *w, const double *x,
+                     int64_t ntok, int64_t token0, const double *add, double *y)
 {
-    const struct reference_tensor *magnitude = reference_find(m, "base_model.model.", path, ".lora_magnitude_vector"), *norms = reference_find(m, "norms.", path, "");
-    const struct kern_dropout drop = { .p = (float)m->dropout, .rng = { .seed = m->seed, .name = XXH32(path, strlen(path), 0) }, .token0 = token0, .width = w->ncol };
+    const struct reference_tensor *magnitude = reference_find(m, "base_model.model.", path, ".lora_magnitude_vector"),
+                                  *norms = reference_find(m, "norms.", path, "");
+    const struct kern_dropout drop = { .p = (float)m->dropout,
+                                       .rng = { .seed = m->seed, .name = XXH32(path, strlen(path), 0) },
+                                       .token0 = token0,
+                                       .width = w->ncol };
     for (int64_t t = 0; t < ntok; t++) {
         for (int64_t i = 0; i < w->nrow; i++) {
             double base = 0, g = magnitude->data[i] / norms->data[i];
@@ -84,7 +97,8 @@ static void add_dora(const struct reference *m, const char *path, const struct r
 }
 
 /* y = x·Wᵀ + bias + adapter; the caller frees. */
-static double *linear(const struct reference *m, const char *path, const struct reference_tensor *w, const double *x, int64_t ntok, int64_t token0)
+static double *linear(const struct reference *m, const char *path, const struct reference_tensor *w, const double *x,
+                      int64_t ntok, int64_t token0)
 {
     const struct reference_tensor *bias = reference_find(m, "", path, ".bias");
     double *y = room(ntok * w->nrow);
@@ -107,7 +121,8 @@ static double *linear(const struct reference *m, const char *path, const struct 
     return y;
 }
 
-static double *layer_linear(const struct reference *m, int64_t layer, const char *module, const double *x, int64_t ntok, int64_t token0)
+static double *layer_linear(const struct reference *m, int64_t layer, const char *module, const double *x, int64_t ntok,
+                            int64_t token0)
 {
     char path[120];
     snprintf(path, sizeof path, "model.layers.%lld.%s", (long long)layer, module);
@@ -129,7 +144,8 @@ static double *norm(const struct reference *m, const char *path, const double *x
     return y;
 }
 
-static double *layer_norm(const struct reference *m, int64_t layer, const char *name, const double *x, int64_t n, int64_t width)
+static double *layer_norm(const struct reference *m, int64_t layer, const char *name, const double *x, int64_t n,
+                          int64_t width)
 {
     char path[120];
     snprintf(path, sizeof path, "model.layers.%lld.%s", (long long)layer, name);
@@ -147,7 +163,8 @@ static double llama3(const struct reference *m, double f)
 static double yarn(const struct reference *m, double f, int64_t j)
 {
     double d = (double)m->head_dim, per = d / (2 * log(m->theta));
-    double low = fmax(floor(per * log(m->original / (32 * 2 * M_PI))), 0), high = fmin(ceil(per * log(m->original / (2 * M_PI))), d - 1);
+    double low = fmax(floor(per * log(m->original / (32 * 2 * M_PI))), 0),
+           high = fmin(ceil(per * log(m->original / (2 * M_PI))), d - 1);
     double ramp = ((double)j - low) / (high == low ? 0.001 : high - low);
     ramp = fmin(fmax(ramp, 0), 1);
     return f / m->factor * ramp + f * (1 - ramp);
@@ -182,7 +199,8 @@ static void turn(const struct reference *m, double *x, int64_t ntok, int64_t nhe
 }
 
 /* One query against the keys that it sees: o += softmax·V. */
-static void attend_one(const struct reference *m, int64_t t, int64_t first, const double *q, const double *k, const double *v, double *o)
+static void attend_one(const struct reference *m, int64_t t, int64_t first, const double *q, const double *k,
+                       const double *v, double *o)
 {
     const int64_t d = m->head_dim, pitch = m->nkv * d;
     double *p = room(t + 1), most = -INFINITY, sum = 0;
@@ -200,7 +218,8 @@ static void attend_one(const struct reference *m, int64_t t, int64_t first, cons
     free(p);
 }
 
-static double *attend(const struct reference *m, int64_t layer, const double *q, const double *k, const double *v, int64_t ntok)
+static double *attend(const struct reference *m, int64_t layer, const double *q, const double *k, const double *v,
+                      int64_t ntok)
 {
     const int64_t d = m->head_dim, window = layer >= m->first_window ? m->window : 0;
     double *o = room(ntok * m->nhead * d);
@@ -222,8 +241,10 @@ static void add_to(double *x, double *y, int64_t n)
 
 static void attention(const struct reference *m, int64_t layer, double *x, int64_t ntok, int64_t token0)
 {
-    double *h = layer_norm(m, layer, "input_layernorm", x, ntok, m->hidden), *q = layer_linear(m, layer, "self_attn.q_proj", h, ntok, token0);
-    double *k = layer_linear(m, layer, "self_attn.k_proj", h, ntok, token0), *v = layer_linear(m, layer, "self_attn.v_proj", h, ntok, token0);
+    double *h = layer_norm(m, layer, "input_layernorm", x, ntok, m->hidden),
+           *q = layer_linear(m, layer, "self_attn.q_proj", h, ntok, token0);
+    double *k = layer_linear(m, layer, "self_attn.k_proj", h, ntok, token0),
+           *v = layer_linear(m, layer, "self_attn.v_proj", h, ntok, token0);
     if (m->qk_norm) {
         double *raw_q = q, *raw_k = k;
         q = layer_norm(m, layer, "self_attn.q_norm", raw_q, ntok * m->nhead, m->head_dim);
@@ -245,7 +266,8 @@ static void attention(const struct reference *m, int64_t layer, double *x, int64
 static void mlp(const struct reference *m, int64_t layer, double *x, int64_t ntok, int64_t token0)
 {
     double *h = layer_norm(m, layer, "post_attention_layernorm", x, ntok, m->hidden);
-    double *gate = layer_linear(m, layer, "mlp.gate_proj", h, ntok, token0), *up = layer_linear(m, layer, "mlp.up_proj", h, ntok, token0);
+    double *gate = layer_linear(m, layer, "mlp.gate_proj", h, ntok, token0),
+           *up = layer_linear(m, layer, "mlp.up_proj", h, ntok, token0);
     for (int64_t i = 0; i < ntok * m->inner; i++)
         up[i] *= gate[i] / (1 + exp(-gate[i]));
     add_to(x, layer_linear(m, layer, "mlp.down_proj", up, ntok, token0), ntok * m->hidden);
@@ -258,14 +280,16 @@ static void mlp(const struct reference *m, int64_t layer, double *x, int64_t nto
 static double *embed(const struct reference *m, const struct reference_document *doc)
 {
     static const char path[] = "model.embed_tokens";
-    const struct reference_tensor *w = reference_find(m, "", path, ".weight"), *a = reference_find(m, "base_model.model.", path, ".lora_embedding_A");
+    const struct reference_tensor *w = reference_find(m, "", path, ".weight"),
+                                  *a = reference_find(m, "base_model.model.", path, ".lora_embedding_A");
     const struct reference_tensor *b = reference_find(m, "base_model.model.", path, ".lora_embedding_B");
     double *x = room(doc->ntok * m->hidden);
     for (int64_t t = 0; t < doc->ntok; t++) {
         for (int64_t i = 0; i < m->hidden; i++) {
             x[t * m->hidden + i] = w->data[doc->ids[t] * m->hidden + i];
             for (int64_t k = 0; a && k < a->nrow; k++)
-                x[t * m->hidden + i] += scale_of(m, a->nrow) * b->data[i * a->nrow + k] * a->data[k * m->nvocab + doc->ids[t]];
+                x[t * m->hidden + i] +=
+                    scale_of(m, a->nrow) * b->data[i * a->nrow + k] * a->data[k * m->nvocab + doc->ids[t]];
         }
     }
     return x;
@@ -289,7 +313,8 @@ double reference_loss(const struct reference *m, const struct reference_document
         attention(m, layer, x, doc->ntok, doc->token0);
         mlp(m, layer, x, doc->ntok, doc->token0);
     }
-    double *h = norm(m, "model.norm", x, doc->ntok, m->hidden), *logits = linear(m, "lm_head", head, h, doc->ntok, doc->token0);
+    double *h = norm(m, "model.norm", x, doc->ntok, m->hidden),
+           *logits = linear(m, "lm_head", head, h, doc->ntok, doc->token0);
     for (int64_t t = 0; t + 1 < doc->ntok; t++) {
         if (doc->labels[t + 1] >= 0)
             loss += cross_entropy(logits + t * m->nvocab, m->nvocab, doc->labels[t + 1]);

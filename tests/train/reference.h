@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A decoder's loss in fp64, one token after the other, straight from the formulas: what gradients are held against by finite differences. It knows nothing of the
- * trainer's code, and documents are run one by one, so that nothing of how they are packed is in it. */
+/* A decoder's loss in fp64, one token after the other, straight from the formulas: what gradients are held against by
+ * finite differences. It knows nothing of the trainer's code, and documents are run one by one, so that nothing of how
+ * they are packed is in it. */
 #ifndef TESTS_TRAIN_REFERENCE_H
 #define TESTS_TRAIN_REFERENCE_H
 
@@ -11,7 +12,7 @@
 enum { REFERENCE_HALF_HEAD = 32 }; /* head_dim / 2, at most */
 
 struct reference_tensor {
-    char name[200]; /* as in files: PEFT's for adapters */
+    char name[200];     /* as in files: PEFT's for adapters */
     int64_t nrow, ncol; /* ncol 1: a vector */
     double *data;
 };
@@ -25,8 +26,8 @@ struct reference {
     double eps;
     enum reference_rope rope;
     double theta, factor, original; /* llama3's other numbers are 1 and 4, yarn's 32 and 1 */
-    double alpha, dropout; /* of adapters */
-    bool rslora, dora; /* dora: "norms.PATH" are the rows' norms, which are constants of the gradient */
+    double alpha, dropout;          /* of adapters */
+    bool rslora, dora;              /* dora: "norms.PATH" are the rows' norms, which are constants of the gradient */
     uint64_t seed;
     struct reference_tensor *tensors; /* (ntensors) */
     size_t ntensors;
@@ -43,6 +44,7 @@ double reference_loss(const struct reference *m, const struct reference_document
 /* ‖W + scale·B·A‖ of each row of the module's weight, as the tensors are now. */
 void reference_norms(const struct reference *m, const char *path, double *norms);
 /* NULL: there is none. */
-struct reference_tensor *reference_find(const struct reference *m, const char *before, const char *path, const char *after);
+struct reference_tensor *reference_find(const struct reference *m, const char *before, const char *path,
+                                        const char *after);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communicator, reducer, ring and job status with threads as ranks: what they hand over against what each can compute alone, and what a rank that is late, lost or failing does
- * to the others. Runs under TSan. */
+/* Communicator, reducer, ring and job status with threads as ranks: what they hand over against what each can compute
+ * alone, and what a rank that is late, lost or failing does to the others. Runs under TSan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -42,7 +42,8 @@ static void *be_rank(void *arg)
     return NULL;
 }
 
-static void run_ranks(uint32_t nranks, struct comm_sizes sizes, double patience, void (*body)(struct comm *, void *), void *ctx)
+static void run_ranks(uint32_t nranks, struct comm_sizes sizes, double patience, void (*body)(struct comm *, void *),
+                      void *ctx)
 {
     struct job_ranks all = { .nranks = nranks, .body = body, .ctx = ctx };
     struct fsdpck_error err = { 0 };
@@ -140,7 +141,8 @@ static void test_lanes(void **state)
     (void)state;
     for (uint32_t n = 1; n <= MAX_RANKS; n += 2) {
         uint32_t wrong = 0;
-        run_ranks(n, (struct comm_sizes){ .value_nbytes = 64, .grad_nelem = 64, .reduce = FSDPCK_FLOAT32 }, 600, sum_on_two_lanes, &wrong);
+        run_ranks(n, (struct comm_sizes){ .value_nbytes = 64, .grad_nelem = 64, .reduce = FSDPCK_FLOAT32 }, 600,
+                  sum_on_two_lanes, &wrong);
         assert_int_equal(wrong, 0);
     }
 }
@@ -151,7 +153,10 @@ static void test_exchange(void **state)
     for (uint32_t n = 1; n <= MAX_RANKS; n++) {
         for (int i = 0; i < 2; i++) {
             uint32_t wrong = 0;
-            run_ranks(n, (struct comm_sizes){ .value_nbytes = 64, .grad_nelem = 128, .reduce = i ? FSDPCK_BFLOAT16 : FSDPCK_FLOAT32 }, 600, exchange, &wrong);
+            run_ranks(n,
+                      (struct comm_sizes){
+                          .value_nbytes = 64, .grad_nelem = 128, .reduce = i ? FSDPCK_BFLOAT16 : FSDPCK_FLOAT32 },
+                      600, exchange, &wrong);
             assert_int_equal(wrong, 0);
         }
     }
@@ -218,10 +223,12 @@ static void test_reducer(void **state)
     uint32_t ended = 0;
     for (uint32_t n = 1; n <= MAX_RANKS; n++) {
         uint32_t wrong = 0;
-        run_ranks(n, (struct comm_sizes){ .value_nbytes = 64, .grad_nelem = 2 * PART, .reduce = FSDPCK_FLOAT32 }, 600, exchange_behind, &wrong);
+        run_ranks(n, (struct comm_sizes){ .value_nbytes = 64, .grad_nelem = 2 * PART, .reduce = FSDPCK_FLOAT32 }, 600,
+                  exchange_behind, &wrong);
         assert_int_equal(wrong, 0);
     }
-    run_ranks(3, (struct comm_sizes){ .value_nbytes = 64, .grad_nelem = PART, .reduce = FSDPCK_FLOAT32 }, 600, fail_behind, &ended);
+    run_ranks(3, (struct comm_sizes){ .value_nbytes = 64, .grad_nelem = PART, .reduce = FSDPCK_FLOAT32 }, 600,
+              fail_behind, &ended);
     assert_int_equal(ended, 2);
 }
 
@@ -337,11 +344,14 @@ static void make_case(struct ring_case *k, uint32_t nranks, unsigned seed)
     *k = (struct ring_case){ .forward = seed % 4, .backward = seed / 4 % 4 };
     for (uint32_t g = 0; g < NGROUPS; g++) {
         k->stays[g] = seed % 3 == 2 || (seed % 3 == 1 && (g == 0 || g == NGROUPS - 1));
-        k->groups[g] = (struct ring_group){ .pieces = &k->pieces[n], .npieces = 1 + (g + seed) % 3, .nfrozen = (g + seed) % 2 };
+        k->groups[g] =
+            (struct ring_group){ .pieces = &k->pieces[n], .npieces = 1 + (g + seed) % 3, .nfrozen = (g + seed) % 2 };
         k->group_at[g] = at;
         for (size_t i = 0; i < k->groups[g].npieces; i++) {
-            size_t rows = 1 + (g * 5 + i * 3 + seed) % 11, row = 8 + 8 * ((g + i) % 4), chunk = (rows + nranks - 1) / nranks * row;
-            k->pieces[n++] = (struct comm_piece){ .at = at, .into = at - k->group_at[g], .nbytes = rows * row, .chunk = chunk };
+            size_t rows = 1 + (g * 5 + i * 3 + seed) % 11, row = 8 + 8 * ((g + i) % 4),
+                   chunk = (rows + nranks - 1) / nranks * row;
+            k->pieces[n++] =
+                (struct comm_piece){ .at = at, .into = at - k->group_at[g], .nbytes = rows * row, .chunk = chunk };
             k->groups[g].nbytes = at - k->group_at[g] + rows * row;
             at += chunk * nranks;
         }
@@ -364,10 +374,17 @@ static void test_ring(void **state)
         make_case(&k, nranks, seed);
         if (!k.stays[0] && k.forward == 0 && k.backward == 0)
             k.forward = 1; /* two groups at once need two slots */
-        const struct schedule_request req = { .uses = k.uses, .nuses = k.nuses, .ngroups = NGROUPS, .forward_prefetch = k.forward, .backward_prefetch = k.backward,
+        const struct schedule_request req = { .uses = k.uses,
+                                              .nuses = k.nuses,
+                                              .ngroups = NGROUPS,
+                                              .forward_prefetch = k.forward,
+                                              .backward_prefetch = k.backward,
                                               .stays = k.stays };
         assert_int_equal(schedule_make(&req, &k.schedule, &err), 0);
-        run_ranks(nranks, (struct comm_sizes){ .value_nbytes = k.nbytes, .grad_nelem = 0, .copies = true, .reduce = FSDPCK_FLOAT32 }, 600, gather, &k);
+        run_ranks(
+            nranks,
+            (struct comm_sizes){ .value_nbytes = k.nbytes, .grad_nelem = 0, .copies = true, .reduce = FSDPCK_FLOAT32 },
+            600, gather, &k);
         assert_int_equal(k.wrong, 0);
         schedule_free(&k.schedule);
     }
@@ -409,10 +426,12 @@ static void test_late_and_failing(void **state)
     (void)state;
     uint32_t named = 0, ended = 0;
     assert_int_equal(pthread_barrier_init(&both, NULL, 2), 0);
-    run_ranks(2, (struct comm_sizes){ .value_nbytes = 64, .grad_nelem = 64, .reduce = FSDPCK_FLOAT32 }, 0.2, come_late, &named);
+    run_ranks(2, (struct comm_sizes){ .value_nbytes = 64, .grad_nelem = 64, .reduce = FSDPCK_FLOAT32 }, 0.2, come_late,
+              &named);
     pthread_barrier_destroy(&both);
     assert_int_equal(named, 1);
-    run_ranks(3, (struct comm_sizes){ .value_nbytes = 64, .grad_nelem = 64, .reduce = FSDPCK_FLOAT32 }, 600, fail_alone, &ended);
+    run_ranks(3, (struct comm_sizes){ .value_nbytes = 64, .grad_nelem = 64, .reduce = FSDPCK_FLOAT32 }, 600, fail_alone,
+              &ended);
     assert_int_equal(ended, 2);
 }
 
@@ -426,19 +445,17 @@ static void test_lost(void **state)
     assert_false(job_status_error(b, &err));
     job_status_lost(b, 4, "was killed by signal 9");
     assert_true(job_status_failed(b) && job_status_error(b, &err));
-    assert_string_equal(err.message, "rank 4 of 8 was killed by signal 9 in step 12, optimizer; the other ranks were ended");
+    assert_string_equal(err.message,
+                        "rank 4 of 8 was killed by signal 9 in step 12, optimizer; the other ranks were ended");
     job_status_free(b);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exchange),
-        cmocka_unit_test(test_lanes),
-        cmocka_unit_test(test_reducer),
-        cmocka_unit_test(test_ring),
-        cmocka_unit_test(test_late_and_failing),
-        cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_exchange),         cmocka_unit_test(test_lanes),
+        cmocka_unit_test(test_reducer),          cmocka_unit_test(test_ring),
+        cmocka_unit_test(test_late_and_failing), cmocka_unit_test(test_lost),
     };
     return cmocka_run_group_tests_name("comm", tests, NULL, NULL);
 }

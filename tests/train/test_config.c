@@ -16,7 +16,10 @@ struct choice {
     unsigned value;
     const char *word;
 };
-#define ROW(key, field, value, word) { key, offsetof(struct train_config, field), value, word }
+#define ROW(key, field, value, word) \
+    { \
+        key, offsetof(struct train_config, field), value, word \
+    }
 
 static const struct choice choices[] = {
     ROW("data.loss_on", data.loss_on, CHAT_LOSS_ASSISTANT, "assistant"),

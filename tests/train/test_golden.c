@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each golden's first step through the C API: logits, loss, norm and every gradient, within the golden's own tolerances. FSDPTRAIN_MODULE: a device's module to
- * compute on, instead of the processor. */
+/* Each golden's first step through the C API: logits, loss, norm and every gradient, within the golden's own
+ * tolerances. FSDPTRAIN_MODULE: a device's module to compute on, instead of the processor. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,8 +16,10 @@
 
 #include <train/train.h>
 
-static const char *const cases[] = { "full-llama-odd", "full-llama-tied", "full-qwen2", "full-qwen3-untied", "lora-dora", "lora-ends-tied", "lora-ends-untied", "lora-llama", "lora-llama-rope3", "lora-mistral",
-                                     "lora-qwen2-window", "lora-qwen3", "lora-saved-tied", "lora-yarn-bias" };
+static const char *const cases[] = { "full-llama-odd",   "full-llama-tied", "full-qwen2",        "full-qwen3-untied",
+                                     "lora-dora",        "lora-ends-tied",  "lora-ends-untied",  "lora-llama",
+                                     "lora-llama-rope3", "lora-mistral",    "lora-qwen2-window", "lora-qwen3",
+                                     "lora-saved-tied",  "lora-yarn-bias" };
 
 struct golden {
     char folder[3000];
@@ -44,7 +46,8 @@ static void write_config(const struct golden *g, const char *path)
 {
     char text[3100];
     snprintf(text, sizeof text, "%s/case.json", g->folder);
-    json_t *theirs = json_load_file(text, 0, NULL), *ours = json_object(), *data = json_object(), *lora = json_object_get(theirs, "lora");
+    json_t *theirs = json_load_file(text, 0, NULL), *ours = json_object(), *data = json_object(),
+           *lora = json_object_get(theirs, "lora");
     assert_non_null(theirs);
     json_object_set_new(data, "plan", json_string(text));
     snprintf(text, sizeof text, "%s/data.jsonl", g->folder);
@@ -155,7 +158,8 @@ static void check_gradients(const struct golden *g)
     struct fsdpck_error err = { 0 };
     double loss, norm, all = json_number_value(json_array_get(json_object_get(g->expected, "grad_norm"), 0));
     must(train_session_gradients(g->session, 0, &loss, &norm, &err), &err);
-    assert_true(fabs(loss - json_number_value(json_array_get(json_object_get(g->expected, "loss"), 0))) <= tolerance(g, "loss_abs"));
+    assert_true(fabs(loss - json_number_value(json_array_get(json_object_get(g->expected, "loss"), 0))) <=
+                tolerance(g, "loss_abs"));
     assert_true(fabs(norm / all - 1) <= tolerance(g, "grad_norm_rel"));
     for (size_t i = 0; i < train_session_ntrained(g->session); i++) {
         const char *name;
@@ -172,7 +176,8 @@ static void check_gradients(const struct golden *g)
         distance(got, want, nelem, &off, &size);
         free(want);
         if (!(off <= tolerance(g, "grad_rel_l2") * (size + 1e-3 * all)))
-            fail_msg("%s: %s is %g off, %g allowed", g->folder, name, off, tolerance(g, "grad_rel_l2") * (size + 1e-3 * all));
+            fail_msg("%s: %s is %g off, %g allowed", g->folder, name, off,
+                     tolerance(g, "grad_rel_l2") * (size + 1e-3 * all));
     }
 }
 
@@ -214,7 +219,8 @@ static void test_recompute(void **state)
 {
     (void)state;
     for (int i = 0; i < 4; i++) {
-        const char *name = i & 1 ? "full-qwen3-untied" : "lora-qwen3", *dtype = i & 2 ? "dtype.param=bf16" : "dtype.param=fp32";
+        const char *name = i & 1 ? "full-qwen3-untied" : "lora-qwen3",
+                   *dtype = i & 2 ? "dtype.param=bf16" : "dtype.param=fp32";
         float *all[2];
         double loss[2];
         int64_t n[2];
@@ -270,14 +276,25 @@ static const float *gradient_of(const struct golden *g, const char *wanted, int6
     return NULL;
 }
 
-/* While every B is zero, an adapter's gradient is the same whichever others there are: also where the backward ends above what nobody needs. */
+/* While every B is zero, an adapter's gradient is the same whichever others there are: also where the backward ends
+ * above what nobody needs. */
 static void test_subsets(void **state)
 {
     (void)state;
-    static const char *const subsets[] = { "[\"down_proj\"]", "[\"up_proj\"]", "[\"o_proj\"]", "[\"q_proj\"]", "[\"v_proj\",\"gate_proj\"]", "[\"lm_head\"]",
-                                           "model\\.layers\\.1\\..*_proj", "[\"embed_tokens\"]" };
-    const char *const all_sets[] = { "lora.init_adapter=null", "lora.r=3", "lora.target_modules=[\"embed_tokens\",\"lm_head\",\"q_proj\",\"k_proj\",\"v_proj\","
-                                     "\"o_proj\",\"gate_proj\",\"up_proj\",\"down_proj\"]", NULL };
+    static const char *const subsets[] = { "[\"down_proj\"]",
+                                           "[\"up_proj\"]",
+                                           "[\"o_proj\"]",
+                                           "[\"q_proj\"]",
+                                           "[\"v_proj\",\"gate_proj\"]",
+                                           "[\"lm_head\"]",
+                                           "model\\.layers\\.1\\..*_proj",
+                                           "[\"embed_tokens\"]" };
+    const char *const all_sets[] = {
+        "lora.init_adapter=null", "lora.r=3",
+        "lora.target_modules=[\"embed_tokens\",\"lm_head\",\"q_proj\",\"k_proj\",\"v_proj\","
+        "\"o_proj\",\"gate_proj\",\"up_proj\",\"down_proj\"]",
+        NULL
+    };
     struct fsdpck_error err = { 0 };
     struct golden all = { 0 };
     double loss, norm, loss_all;
@@ -319,14 +336,16 @@ static void test_accumulation(void **state)
     close_golden(&g);
 }
 
-/* A packet's gradients are rounded once on the way to their owners; where there is one packet that is all that dtype.reduce does. */
+/* A packet's gradients are rounded once on the way to their owners; where there is one packet that is all that
+ * dtype.reduce does. */
 static void test_reduce(void **state)
 {
     (void)state;
     if (getenv("FSDPTRAIN_MODULE"))
         skip(); /* only the processor exchanges bf16 */
     for (int i = 0; i < 2; i++) {
-        const char *const sets[] = { i ? "train.gradient_accumulation_steps=1" : "train.gradient_accumulation_steps=3", NULL };
+        const char *const sets[] = { i ? "train.gradient_accumulation_steps=1" : "train.gradient_accumulation_steps=3",
+                                     NULL };
         const char *const rounded[] = { sets[0], "dtype.reduce=bf16", NULL };
         struct golden fp32 = { 0 }, bf16 = { 0 };
         double loss[2], off, size;
@@ -354,8 +373,8 @@ static void test_reduce(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_first_steps), cmocka_unit_test(test_recompute), cmocka_unit_test(test_accumulation),
-                                        cmocka_unit_test(test_bf16), cmocka_unit_test(test_subsets),
-                                        cmocka_unit_test(test_reduce) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_first_steps),  cmocka_unit_test(test_recompute),
+                                        cmocka_unit_test(test_accumulation), cmocka_unit_test(test_bf16),
+                                        cmocka_unit_test(test_subsets),      cmocka_unit_test(test_reduce) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients of whole models through the C API against central differences of the fp64 reference: random small models of every family with adapters or without,
- * biases, windows, packed documents, tied heads, dropout and every kind of rotary positions. Each tensor is tried along a random direction, in which every element
- * counts, and at the elements where its gradient is largest. */
+/* Gradients of whole models through the C API against central differences of the fp64 reference: random small models of
+ * every family with adapters or without, biases, windows, packed documents, tied heads, dropout and every kind of
+ * rotary positions. Each tensor is tried along a random direction, in which every element counts, and at the elements
+ * where its gradient is largest. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -64,8 +65,12 @@ static double uniform(struct trial *t)
 static void choose(struct trial *t, int number)
 {
     static const char *const families[] = { "llama", "mistral", "qwen2", "qwen3" };
-    static const char *const targets[] = { "\"all-linear\"", "[\"q_proj\",\"v_proj\"]", "[\"embed_tokens\",\"lm_head\",\"o_proj\"]", "[\"embed_tokens\",\"down_proj\"]",
-                                           "[\"lm_head\",\"gate_proj\",\"k_proj\"]", "\"model.layers.1.(mlp|self_attn).(up|k|v)_proj\"" };
+    static const char *const targets[] = { "\"all-linear\"",
+                                           "[\"q_proj\",\"v_proj\"]",
+                                           "[\"embed_tokens\",\"lm_head\",\"o_proj\"]",
+                                           "[\"embed_tokens\",\"down_proj\"]",
+                                           "[\"lm_head\",\"gate_proj\",\"k_proj\"]",
+                                           "\"model.layers.1.(mlp|self_attn).(up|k|v)_proj\"" };
     struct reference *m = &t->ref;
     t->family = families[number % 4];
     t->lora = number / 4 % 2;
@@ -101,7 +106,8 @@ static void add_tensor(struct trial *t, const char *name, int64_t nrow, int64_t 
     struct reference *m = &t->ref;
     m->tensors = realloc(m->tensors, (m->ntensors + 1) * sizeof *m->tensors);
     struct reference_tensor *x = &m->tensors[m->ntensors++];
-    *x = (struct reference_tensor){ .nrow = nrow, .ncol = ncol, .data = malloc((size_t)(nrow * ncol) * sizeof(double)) };
+    *x =
+        (struct reference_tensor){ .nrow = nrow, .ncol = ncol, .data = malloc((size_t)(nrow * ncol) * sizeof(double)) };
     snprintf(x->name, sizeof x->name, "%s", name);
     for (int64_t i = 0; i < nrow * ncol; i++)
         x->data[i] = (double)(float)(middle + spread * uniform(t)); /* what the file can hold */
@@ -189,17 +195,20 @@ static void write_model(const struct trial *t)
 {
     const struct reference *m = &t->ref;
     bool qwen = strncmp(t->family, "qwen", 4) == 0;
-    json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:f, s:f, s:o}", "model_type", t->family, "vocab_size", (json_int_t)m->nvocab, "hidden_size",
-                          (json_int_t)m->hidden, "intermediate_size", (json_int_t)m->inner, "num_hidden_layers", (json_int_t)m->nlayer, "num_attention_heads",
-                          (json_int_t)m->nhead, "num_key_value_heads", (json_int_t)m->nkv, "head_dim", (json_int_t)m->head_dim, "tie_word_embeddings", m->tied,
-                          "rms_norm_eps", m->eps, "rope_theta", m->theta, "rope_scaling", rope_of(m));
+    json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:f, s:f, s:o}", "model_type", t->family,
+                          "vocab_size", (json_int_t)m->nvocab, "hidden_size", (json_int_t)m->hidden,
+                          "intermediate_size", (json_int_t)m->inner, "num_hidden_layers", (json_int_t)m->nlayer,
+                          "num_attention_heads", (json_int_t)m->nhead, "num_key_value_heads", (json_int_t)m->nkv,
+                          "head_dim", (json_int_t)m->head_dim, "tie_word_embeddings", m->tied, "rms_norm_eps", m->eps,
+                          "rope_theta", m->theta, "rope_scaling", rope_of(m));
     assert_non_null(o);
     if (strcmp(t->family, "llama") == 0)
         json_object_set_new(o, "mlp_bias", json_boolean(t->mlp_bias));
     if (strcmp(t->family, "llama") == 0 || strcmp(t->family, "qwen3") == 0)
         json_object_set_new(o, "attention_bias", json_boolean(t->attention_bias));
     if (qwen)
-        json_object_update_new(o, json_pack("{s:b, s:I}", "use_sliding_window", m->window > 0, "max_window_layers", (json_int_t)m->first_window));
+        json_object_update_new(o, json_pack("{s:b, s:I}", "use_sliding_window", m->window > 0, "max_window_layers",
+                                            (json_int_t)m->first_window));
     if (qwen || strcmp(t->family, "mistral") == 0)
         json_object_set_new(o, "sliding_window", m->window ? json_integer((json_int_t)m->window) : json_null());
     write_text(t, "config.json", o);
@@ -212,9 +221,12 @@ static void write_weights(const struct trial *t)
     int64_t at = 0;
     for (size_t i = 0; i < t->ref.ntensors; i++) {
         const struct reference_tensor *x = &t->ref.tensors[i];
-        json_t *shape = x->ncol == 1 ? json_pack("[I]", (json_int_t)x->nrow) : json_pack("[I, I]", (json_int_t)x->nrow, (json_int_t)x->ncol);
+        json_t *shape = x->ncol == 1 ? json_pack("[I]", (json_int_t)x->nrow)
+                                     : json_pack("[I, I]", (json_int_t)x->nrow, (json_int_t)x->ncol);
         int64_t end = at + x->nrow * x->ncol * 4;
-        json_object_set_new(header, x->name, json_pack("{s:s, s:o, s:[I, I]}", "dtype", "F32", "shape", shape, "data_offsets", (json_int_t)at, (json_int_t)end));
+        json_object_set_new(header, x->name,
+                            json_pack("{s:s, s:o, s:[I, I]}", "dtype", "F32", "shape", shape, "data_offsets",
+                                      (json_int_t)at, (json_int_t)end));
         at = end;
     }
     snprintf(path, sizeof path, "%s/model.safetensors", t->folder);
@@ -261,22 +273,26 @@ static void write_config(struct trial *t)
     char data[80], plan[80], path[80];
     snprintf(data, sizeof data, "%s/data.jsonl", t->folder);
     snprintf(plan, sizeof plan, "%s/plan.json", t->folder);
-    json_t *o = json_pack("{s:s, s:I, s:{s:s, s:s}, s:{s:i, s:i}, s:{s:s}, s:{s:s}}", "model", t->folder, "seed", (json_int_t)t->ref.seed, "data", "train", data, "plan", plan,
-                          "train", "max_steps", 1, "gradient_accumulation_steps", 1 + (int)below(t, 3), "dtype", "param", "fp32", "fsdp", "activation_checkpointing",
-                          t->recompute ? "block" : "none");
+    json_t *o = json_pack("{s:s, s:I, s:{s:s, s:s}, s:{s:i, s:i}, s:{s:s}, s:{s:s}}", "model", t->folder, "seed",
+                          (json_int_t)t->ref.seed, "data", "train", data, "plan", plan, "train", "max_steps", 1,
+                          "gradient_accumulation_steps", 1 + (int)below(t, 3), "dtype", "param", "fp32", "fsdp",
+                          "activation_checkpointing", t->recompute ? "block" : "none");
     assert_non_null(o);
     if (t->lora) {
-        json_t *lora = json_pack("{s:i, s:f, s:f, s:b}", "r", 3, "lora_alpha", t->ref.alpha, "lora_dropout", t->ref.dropout, "use_rslora", t->ref.rslora);
-        if (strstr(t->targets, "all-linear") || strstr(t->targets, "k_proj") || strstr(t->targets, "|k|")) /* a pattern that fits nothing is refused */
+        json_t *lora = json_pack("{s:i, s:f, s:f, s:b}", "r", 3, "lora_alpha", t->ref.alpha, "lora_dropout",
+                                 t->ref.dropout, "use_rslora", t->ref.rslora);
+        if (strstr(t->targets, "all-linear") || strstr(t->targets, "k_proj") ||
+            strstr(t->targets, "|k|")) /* a pattern that fits nothing is refused */
             json_object_set_new(lora, "rank_pattern", json_pack("{s:i}", "k_proj", 5));
         json_object_set_new(lora, "use_dora", json_boolean(t->ref.dora));
         json_object_set_new(lora, "target_modules", json_loads(t->targets, JSON_DECODE_ANY, NULL));
         json_object_set_new(o, "lora", lora);
     }
     char *model = json_dumps(json_object_get(o, "lora"), JSON_COMPACT);
-    snprintf(t->text, sizeof t->text, "%s, hidden %d, inner %d, heads %d/%d of %d, rope %d, window %d from %d, tied %d, lora %.300s", t->family, (int)t->ref.hidden,
-             (int)t->ref.inner, (int)t->ref.nhead, (int)t->ref.nkv, (int)t->ref.head_dim, (int)t->ref.rope, (int)t->ref.window, (int)t->ref.first_window, t->ref.tied,
-             model ? model : "none");
+    snprintf(t->text, sizeof t->text,
+             "%s, hidden %d, inner %d, heads %d/%d of %d, rope %d, window %d from %d, tied %d, lora %.300s", t->family,
+             (int)t->ref.hidden, (int)t->ref.inner, (int)t->ref.nhead, (int)t->ref.nkv, (int)t->ref.head_dim,
+             (int)t->ref.rope, (int)t->ref.window, (int)t->ref.first_window, t->ref.tied, model ? model : "none");
     free(model);
     write_text(t, "run.json", o);
     snprintf(path, sizeof path, "%s/run.json", t->folder);
@@ -293,7 +309,8 @@ static void fix_norms(struct trial *t)
         const char *end = strstr(t->ref.tensors[i].name, after);
         if (!end)
             continue;
-        snprintf(path, sizeof path, "%.*s", (int)(end - t->ref.tensors[i].name - (ptrdiff_t)strlen(before)), t->ref.tensors[i].name + strlen(before));
+        snprintf(path, sizeof path, "%.*s", (int)(end - t->ref.tensors[i].name - (ptrdiff_t)strlen(before)),
+                 t->ref.tensors[i].name + strlen(before));
         snprintf(name, sizeof name, "norms.%s", path);
         add_tensor(t, name, t->ref.tensors[i].nrow, 1, 0, 0);
         reference_norms(&t->ref, path, t->ref.tensors[t->ref.ntensors - 1].data);
@@ -347,7 +364,8 @@ static double loss_at(const struct trial *t, struct reference_tensor *x, const d
     return loss;
 }
 
-static void compare(const struct trial *t, struct reference_tensor *x, const double *direction, const float *gradient, double allowed, const char *what)
+static void compare(const struct trial *t, struct reference_tensor *x, const double *direction, const float *gradient,
+                    double allowed, const char *what)
 {
     const double step = 2e-5;
     double got = 0, want = (loss_at(t, x, direction, step) - loss_at(t, x, direction, -step)) / (2 * step);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Generating: greedy tokens are those of transformers, keys that were kept give what a fresh forward gives, and choosing follows its rules. */
+/* Generating: greedy tokens are those of transformers, keys that were kept give what a fresh forward gives, and
+ * choosing follows its rules. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -57,7 +58,9 @@ static struct sampler *open_golden(const struct golden *g, const char *dtype, un
 {
     struct fsdpck_error err = { 0 };
     struct sampler *s;
-    struct sampler_options opt = { .adapter = access(g->adapter, F_OK) == 0 ? g->adapter : NULL, .dtype = dtype, .nthreads = nthreads };
+    struct sampler_options opt = { .adapter = access(g->adapter, F_OK) == 0 ? g->adapter : NULL,
+                                   .dtype = dtype,
+                                   .nthreads = nthreads };
     must(sampler_open(g->model, &opt, &s, &err), &err);
     return s;
 }
@@ -188,7 +191,9 @@ static void test_samples(void **state)
     json_t *all = load_goldens();
     const struct golden g = golden_of("lora-llama", json_object_get(all, "lora-llama"));
     struct sampler *s = open_golden(&g, "fp32", 2);
-    struct sample_rule rule = { .max_new_tokens = NEW, .top_p = 0.95, .top_k = 50, .temperature = 1.5, .repetition_penalty = 1, .seed = 7 };
+    struct sample_rule rule = {
+        .max_new_tokens = NEW, .top_p = 0.95, .top_k = 50, .temperature = 1.5, .repetition_penalty = 1, .seed = 7
+    };
     struct fsdpck_error err = { 0 };
     struct sampled done;
     uint32_t first[NEW];
@@ -328,11 +333,15 @@ static void test_rule(void **state)
     write_file(folder, "config.json", "{\"eos_token_id\": 5}");
     must(sample_rule_read(folder, &opt, &rule, &err), &err);
     assert_true(rule.nstops == 1 && rule.stops[0] == 5 && rule.temperature == 0 && rule.max_new_tokens == 256);
-    write_file(folder, "generation_config.json", "{\"eos_token_id\": [7, 8], \"do_sample\": true, \"temperature\": 0.6, \"top_p\": 0.9, \"num_beams\": 4}");
+    write_file(
+        folder, "generation_config.json",
+        "{\"eos_token_id\": [7, 8], \"do_sample\": true, \"temperature\": 0.6, \"top_p\": 0.9, \"num_beams\": 4}");
     must(sample_rule_read(folder, &opt, &rule, &err), &err);
-    assert_true(rule.nstops == 2 && rule.stops[0] == 7 && rule.stops[1] == 8 && rule.temperature == 0.6 && rule.top_p == 0.9 && rule.top_k == 50);
+    assert_true(rule.nstops == 2 && rule.stops[0] == 7 && rule.stops[1] == 8 && rule.temperature == 0.6 &&
+                rule.top_p == 0.9 && rule.top_k == 50);
     assert_int_equal(nnotes, 1);
-    static const char *const wrong[] = { "{\"eos_token_id\": \"x\"}", "{\"top_p\": 2}", "{\"temperature\": \"hot\"}", "[]", "{" };
+    static const char *const wrong[] = { "{\"eos_token_id\": \"x\"}", "{\"top_p\": 2}", "{\"temperature\": \"hot\"}",
+                                         "[]", "{" };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         err = (struct fsdpck_error){ 0 };
         write_file(folder, "generation_config.json", wrong[i]);
@@ -347,7 +356,9 @@ static void test_rule(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_greedy), cmocka_unit_test(test_cache), cmocka_unit_test(test_threads), cmocka_unit_test(test_samples),
-                                        cmocka_unit_test(test_choose), cmocka_unit_test(test_choose_greedy), cmocka_unit_test(test_rule) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_greedy),  cmocka_unit_test(test_cache),
+                                        cmocka_unit_test(test_threads), cmocka_unit_test(test_samples),
+                                        cmocka_unit_test(test_choose),  cmocka_unit_test(test_choose_greedy),
+                                        cmocka_unit_test(test_rule) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Byte planes and stored blocks: there and back for every type, what does not shrink stays, and no bytes whatever decode to more than they may. */
+/* Byte planes and stored blocks: there and back for every type, what does not shrink stays, and no bytes whatever
+ * decode to more than they may. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -83,7 +84,8 @@ static void fill_weights(struct bench *b, enum fsdpck_dtype dtype)
 
 static uint32_t some_size(struct bench *b, uint32_t item)
 {
-    uint32_t n = model_below(&b->rng, 3) ? 1 + (uint32_t)model_below(&b->rng, 300) : (uint32_t)model_below(&b->rng, MAX / item) + 1;
+    uint32_t n = model_below(&b->rng, 3) ? 1 + (uint32_t)model_below(&b->rng, 300)
+                                         : (uint32_t)model_below(&b->rng, MAX / item) + 1;
     return (n * item < MAX ? n * item : MAX) / item * item;
 }
 
@@ -117,7 +119,9 @@ static void weights_shrink(void **state)
     static const struct {
         enum fsdpck_dtype dtype;
         double most;
-    } want[] = { { FSDPCK_BFLOAT16, 0.675 }, { FSDPCK_FLOAT16, 0.93 }, { FSDPCK_FLOAT32, 0.84 }, { FSDPCK_FLOAT64, 0.95 } };
+    } want[] = {
+        { FSDPCK_BFLOAT16, 0.675 }, { FSDPCK_FLOAT16, 0.93 }, { FSDPCK_FLOAT32, 0.84 }, { FSDPCK_FLOAT64, 0.95 }
+    };
     struct bench *b = *state;
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         fill_weights(b, want[i].dtype);
@@ -130,7 +134,8 @@ static void one_value_is_one_byte_a_plane(void **state)
     struct bench *b = *state;
     for (int dtype = 0; dtype < FSDPCK_NDTYPES; dtype++) {
         memset(b->in, 0, MAX);
-        assert_int_equal(round_trip(b, (enum fsdpck_dtype)dtype, MAX), 3 * fsdpck_planes_of((enum fsdpck_dtype)dtype).unit);
+        assert_int_equal(round_trip(b, (enum fsdpck_dtype)dtype, MAX),
+                         3 * fsdpck_planes_of((enum fsdpck_dtype)dtype).unit);
     }
 }
 
@@ -138,14 +143,17 @@ static void one_value_is_one_byte_a_plane(void **state)
 static void bytes_are_where_the_page_says(void **state)
 {
     struct bench *b = *state;
-    static const uint8_t ones[] = { 0x80, 0x3f, 0x80, 0xbf, 0x80, 0x3f, 0x80, 0x3f, 0x80, 0x3f, 0x80, 0x3f, 0x80, 0x3f, 0x80, 0x3f }; /* 1, -1, 1 … */
+    /* 1, -1, 1 … */
+    static const uint8_t ones[] = { 0x80, 0x3f, 0x80, 0xbf, 0x80, 0x3f, 0x80, 0x3f,
+                                    0x80, 0x3f, 0x80, 0x3f, 0x80, 0x3f, 0x80, 0x3f };
     static const uint8_t want[] = { 1, 0, 8, 0, 0x7f, 0, 1, 0, 0, 0, 0, 0, 0 };
     memcpy(b->in, ones, sizeof ones);
     assert_int_equal(round_trip(b, FSDPCK_BFLOAT16, sizeof ones), sizeof want);
     assert_memory_equal(b->stored, want, sizeof want);
 }
 
-/* Changed, cut and made-up blocks: accepted or refused, but never more than nbytes written, and a refusal for sizes that cannot be. */
+/* Changed, cut and made-up blocks: accepted or refused, but never more than nbytes written, and a refusal for sizes
+ * that cannot be. */
 static void lies_do_no_harm(void **state)
 {
     struct bench *b = *state;

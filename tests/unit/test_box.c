@@ -73,7 +73,8 @@ static void intersect_and_inside(void **state)
 {
     (void)state;
     for (int round = 0; round < 400; round++) {
-        uint64_t shape[MAX_NDIM], ao[MAX_NDIM], as[MAX_NDIM], bo[MAX_NDIM], bs[MAX_NDIM], o[MAX_NDIM], s[MAX_NDIM], common = 0;
+        uint64_t shape[MAX_NDIM], ao[MAX_NDIM], as[MAX_NDIM], bo[MAX_NDIM], bs[MAX_NDIM], o[MAX_NDIM], s[MAX_NDIM],
+            common = 0;
         uint32_t ndim = random_shape(shape);
         random_box(ndim, shape, ao, as);
         random_box(ndim, shape, bo, bs);
@@ -125,7 +126,8 @@ static void ranges_become_few_boxes(void **state)
     for (int round = 0; round < 2000; round++) {
         uint64_t shape[MAX_NDIM];
         uint32_t ndim = random_shape(shape);
-        uint64_t nelem = fsdpck_box_nelem(shape, ndim), begin = below(nelem + 1), end = begin + below(nelem - begin + 1);
+        uint64_t nelem = fsdpck_box_nelem(shape, ndim), begin = below(nelem + 1),
+                 end = begin + below(nelem - begin + 1);
         struct cutter c = { ndim, shape, begin, 0 };
         assert_int_equal(fsdpck_range_boxes(ndim, shape, begin, end, take_box, &c), 0);
         assert_int_equal(c.next, end);
@@ -147,7 +149,8 @@ static int64_t place_of(uint32_t ndim, const uint64_t *size, const int64_t *stri
     return at;
 }
 
-/* Strides of the box inside a larger array whose dimensions lie in random order, some backwards; *origin is where its first element is. */
+/* Strides of the box inside a larger array whose dimensions lie in random order, some backwards; *origin is where its
+ * first element is. */
 static uint64_t random_strides(uint32_t ndim, const uint64_t *size, uint64_t item, int64_t *strides, int64_t *origin)
 {
     uint32_t order[MAX_NDIM] = { 0 };
@@ -179,7 +182,8 @@ static void strided_copies_move_every_element_once(void **state)
         uint64_t size[MAX_NDIM], item = items[below(7)];
         int64_t from[MAX_NDIM], to[MAX_NDIM], src0, dst0;
         uint32_t ndim = random_shape(size);
-        uint64_t nsrc = random_strides(ndim, size, item, from, &src0), ndst = random_strides(ndim, size, item, to, &dst0);
+        uint64_t nsrc = random_strides(ndim, size, item, from, &src0),
+                 ndst = random_strides(ndim, size, item, to, &dst0);
         unsigned char *src = malloc(nsrc), *dst = malloc(ndst), *want = malloc(ndst);
         assert_true(src && dst && want);
         for (uint64_t i = 0; i < nsrc; i++)
@@ -213,8 +217,8 @@ static void empty_boxes_copy_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(elements_before_and_span),    cmocka_unit_test(intersect_and_inside),
-        cmocka_unit_test(ranges_become_few_boxes),     cmocka_unit_test(strided_copies_move_every_element_once),
+        cmocka_unit_test(elements_before_and_span), cmocka_unit_test(intersect_and_inside),
+        cmocka_unit_test(ranges_become_few_boxes),  cmocka_unit_test(strided_copies_move_every_element_once),
         cmocka_unit_test(empty_boxes_copy_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

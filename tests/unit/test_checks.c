@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CRC-32 of a record, joined of its parts: whatever the order of the parts, their overlaps and the threads that bring them, one changed byte is found, and a
- * sound record is sound. Only the gaps are read at the end. */
+/* The CRC-32 of a record, joined of its parts: whatever the order of the parts, their overlaps and the threads that
+ * bring them, one changed byte is found, and a sound record is sound. Only the gaps are read at the end. */
 #include "engine/checks.h"
 
 #include <pthread.h>
@@ -218,7 +218,7 @@ static void any_order_of_any_parts(void **state)
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = { T(only_gaps_are_read), T(scattered_parts), T(damage_is_remembered), T(records_without_a_crc_are_counted),
-                                        T(any_order_of_any_parts) };
+    const struct CMUnitTest tests[] = { T(only_gaps_are_read), T(scattered_parts), T(damage_is_remembered),
+                                        T(records_without_a_crc_are_counted), T(any_order_of_any_parts) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the commit protocol accepts, refuses and finds: kinds of OUT, two writers, places that cannot be renamed. (Crashes: test_commit_crash.c.) */
+/* What the commit protocol accepts, refuses and finds: kinds of OUT, two writers, places that cannot be renamed.
+ * (Crashes: test_commit_crash.c.) */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -43,8 +44,8 @@ static int teardown(void **state)
     return 0;
 }
 
-static int begin(const struct fsdpck_io *io, const char *out, enum fsdpck_commit_kind kind, const char *uuid_text, bool force,
-                 struct fsdpck_commit **c, struct fsdpck_error *err)
+static int begin(const struct fsdpck_io *io, const char *out, enum fsdpck_commit_kind kind, const char *uuid_text,
+                 bool force, struct fsdpck_commit **c, struct fsdpck_error *err)
 {
     uint8_t uuid[16];
     memset(err, 0, sizeof *err);
@@ -134,11 +135,13 @@ static void test_existing_is_refused(void **state)
     assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), false, NULL, &err), FSDPCK_ERR_EXISTS);
     assert_non_null(strstr(err.message, "not empty"));
     assert_null(strstr(err.hint, "--force"));
-    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), true, NULL, &err), FSDPCK_ERR_EXISTS); /* no checkpoint: somebody's files */
+    /* no checkpoint: somebody's files */
+    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), true, NULL, &err), FSDPCK_ERR_EXISTS);
     assert_non_null(strstr(err.message, "neither a checkpoint nor a model"));
     assert_tree(*state, "out/\nout/mine=1\n");
     tree_file(*state, "out/index.json", OLD);
-    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), true, NULL, &err), FSDPCK_ERR_EXISTS); /* a checkpoint, and somebody's file */
+    /* a checkpoint, and somebody's file */
+    assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "out"), true, NULL, &err), FSDPCK_ERR_EXISTS);
     assert_non_null(strstr(err.message, "'mine'"));
     assert_tree(*state, "out/\nout/index.json=" OLD "\nout/mine=1\n");
     assert_int_equal(unlink(below(*state, "out/mine")), 0);
@@ -181,7 +184,8 @@ static void test_links(void **state)
     assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "dangling"), true, NULL, &err), FSDPCK_ERR_USAGE);
     assert_non_null(strstr(err.message, "symbolic link"));
     assert_int_equal(save_dir(&fsdpck_io_posix, below(*state, "dangling/sub"), true, NULL, &err), FSDPCK_ERR_USAGE);
-    assert_tree(*state, "dangling->nowhere\ndisk/\ndisk/index.json=" NEW "\ndisk/sub/\ndisk/sub/index.json=" NEW "\nlink->disk\n");
+    assert_tree(*state, "dangling->nowhere\ndisk/\ndisk/index.json=" NEW "\ndisk/sub/\ndisk/sub/index.json=" NEW
+                        "\nlink->disk\n");
 }
 
 static void test_links_inside_are_not_followed(void **state)
@@ -238,7 +242,8 @@ static void test_mount_point_keeps_what_is_foreign(void **state)
     tree_file(*state, "out/assets-33333333-3333-4333-9333-333333333333/config.json", "old");
     tree_file(*state, "out/assets/picture", "mine");
     assert_int_equal(save_dir(faulty_io(f), below(*state, "out"), true, NULL, &err), 0);
-    assert_tree(*state, "out/\nout/__0_0.distcp.bak=mine\nout/assets/\nout/assets/picture=mine\nout/data.distcp=mine\nout/index.json=" NEW "\nout/notes.txt=mine\n");
+    assert_tree(*state, "out/\nout/__0_0.distcp.bak=mine\nout/assets/\nout/assets/picture=mine\nout/"
+                        "data.distcp=mine\nout/index.json=" NEW "\nout/notes.txt=mine\n");
     faulty_free(f);
 }
 
@@ -252,8 +257,10 @@ static void test_bind_mount(void **state)
     faulty_redirect(f, "/proc/self/mountinfo", below(*state, "mountinfo"));
     text[0] = '\0';
     for (int i = 0; i < 300; i++) /* longer than is read at a time */
-        sprintf(text + strlen(text), "%d 1 8:1 / /mnt/some/other/disk/number/%d rw,relatime - ext4 /dev/sda1 rw\n", i, i);
-    sprintf(text + strlen(text), "999 1 8:1 /src %s/out\\040put rw,relatime - ext4 /dev/sda1 rw\n", (const char *)*state);
+        sprintf(text + strlen(text), "%d 1 8:1 / /mnt/some/other/disk/number/%d rw,relatime - ext4 /dev/sda1 rw\n", i,
+                i);
+    sprintf(text + strlen(text), "999 1 8:1 /src %s/out\\040put rw,relatime - ext4 /dev/sda1 rw\n",
+            (const char *)*state);
     tree_file(*state, "mountinfo", text);
     tree_dir(*state, "out put");
     assert_int_equal(save_dir(faulty_io(f), out, false, &in_place, &err), 0);
@@ -289,7 +296,8 @@ static void test_in_place_names(void **state)
     struct faulty *f = faulty_new(*state);
     faulty_other_device(f, below(*state, "out"));
     tree_dir(*state, "out");
-    assert_int_equal(begin(faulty_io(f), below(*state, "out"), FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, false, &c, &err), 0);
+    assert_int_equal(begin(faulty_io(f), below(*state, "out"), FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, false, &c, &err),
+                     0);
     assert_string_equal(fsdpck_commit_dir(c), below(*state, "out"));
     assert_string_equal(fsdpck_commit_record(c), below(*state, "out/index.json.tmp-" SAVE_UUID));
     assert_int_equal(fsdpck_commit_created(c, "__0_0.distcp", &err), FSDPCK_ERR_USAGE);
@@ -321,7 +329,8 @@ static void test_appeared_meanwhile(void **state)
 {
     struct fsdpck_error err;
     struct fsdpck_commit *c;
-    assert_int_equal(begin(&fsdpck_io_posix, below(*state, "out"), FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, false, &c, &err), 0);
+    assert_int_equal(
+        begin(&fsdpck_io_posix, below(*state, "out"), FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, false, &c, &err), 0);
     tree_file(*state, "out/other", "1");
     assert_int_equal(fsdpck_commit_finish(c, &err), FSDPCK_ERR_EXISTS);
     assert_tree(*state, "out/\nout/other=1\n");
@@ -333,14 +342,18 @@ static void test_two_writers(void **state)
 {
     struct fsdpck_error err;
     struct fsdpck_commit *a, *b;
-    assert_int_equal(begin(&fsdpck_io_posix, below(*state, "out"), FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, false, &a, &err), 0);
-    assert_int_equal(begin(&fsdpck_io_posix, below(*state, "./out/"), FSDPCK_COMMIT_CHECKPOINT, other_uuid, true, &b, &err), FSDPCK_ERR_BUSY);
+    assert_int_equal(
+        begin(&fsdpck_io_posix, below(*state, "out"), FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, false, &a, &err), 0);
+    assert_int_equal(
+        begin(&fsdpck_io_posix, below(*state, "./out/"), FSDPCK_COMMIT_CHECKPOINT, other_uuid, true, &b, &err),
+        FSDPCK_ERR_BUSY);
     assert_non_null(strstr(err.message, SAVE_UUID));
     assert_non_null(strstr(err.file, "out"));
     put(fsdpck_commit_dir(a), "index.json", NEW);
     assert_int_equal(fsdpck_commit_finish(a, &err), 0);
     assert_tree(*state, "out/\nout/index.json=" NEW "\n");
-    assert_int_equal(begin(&fsdpck_io_posix, below(*state, "out"), FSDPCK_COMMIT_CHECKPOINT, other_uuid, true, &b, &err), 0);
+    assert_int_equal(
+        begin(&fsdpck_io_posix, below(*state, "out"), FSDPCK_COMMIT_CHECKPOINT, other_uuid, true, &b, &err), 0);
     fsdpck_commit_abandon(b);
     assert_tree(*state, "out/\nout/index.json=" NEW "\n");
 }
@@ -349,7 +362,8 @@ static void test_other_outputs_are_free(void **state)
 {
     struct fsdpck_error err;
     struct fsdpck_commit *a, *b;
-    assert_int_equal(begin(&fsdpck_io_posix, below(*state, "a"), FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, false, &a, &err), 0);
+    assert_int_equal(begin(&fsdpck_io_posix, below(*state, "a"), FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, false, &a, &err),
+                     0);
     assert_int_equal(begin(&fsdpck_io_posix, below(*state, "b"), FSDPCK_COMMIT_FILE, other_uuid, false, &b, &err), 0);
     fsdpck_commit_abandon(b);
     fsdpck_commit_abandon(a);
@@ -438,7 +452,8 @@ static void test_abandon_removes_parents(void **state)
     struct fsdpck_error err;
     struct fsdpck_commit *c;
     tree_dir(*state, "a");
-    assert_int_equal(begin(&fsdpck_io_posix, below(*state, "a/b/c/out"), FSDPCK_COMMIT_FOLDER, SAVE_UUID, false, &c, &err), 0);
+    assert_int_equal(
+        begin(&fsdpck_io_posix, below(*state, "a/b/c/out"), FSDPCK_COMMIT_FOLDER, SAVE_UUID, false, &c, &err), 0);
     tree_file(fsdpck_commit_dir(c), "sub/deep/file", "x");
     fsdpck_commit_abandon(c);
     assert_tree(*state, "a/\n");
@@ -453,7 +468,8 @@ static void test_staging_path(void **state)
     assert_true(fsdpck_uuid_parse(SAVE_UUID, uuid));
     tree_dir(*state, "disk");
     assert_int_equal(symlink("disk", below(*state, "link")), 0);
-    assert_int_equal(begin(&fsdpck_io_posix, below(*state, "link/x/"), FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, false, &c, &err), 0);
+    assert_int_equal(
+        begin(&fsdpck_io_posix, below(*state, "link/x/"), FSDPCK_COMMIT_CHECKPOINT, SAVE_UUID, false, &c, &err), 0);
     assert_int_equal(fsdpck_commit_staging_path(&fsdpck_io_posix, below(*state, "link/./x"), uuid, &dir, &err), 0);
     assert_string_equal(dir, fsdpck_commit_dir(c));
     free(dir);

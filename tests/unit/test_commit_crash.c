@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The commit protocol against its enemies: killed before every operation, every operation failing once, and power lost after every change.
- * Whatever happens, OUT is wholly the old one or wholly the new one, and clean leaves nothing else. */
+/* The commit protocol against its enemies: killed before every operation, every operation failing once, and power lost
+ * after every change. Whatever happens, OUT is wholly the old one or wholly the new one, and clean leaves nothing else.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,7 +48,8 @@ static void ground_free(struct ground *g)
 }
 
 /* Clears up after a crash; other_boot: the machine was started anew. */
-static int clean(const struct save_case *c, const struct ground *g, const char *root, bool other_boot, unsigned kill_at, bool *killed)
+static int clean(const struct save_case *c, const struct ground *g, const char *root, bool other_boot, unsigned kill_at,
+                 bool *killed)
 {
     struct fsdpck_error err = { 0 };
     struct faulty *f = faulty_new(root);
@@ -88,7 +90,8 @@ static void fail_with_tree(const struct save_case *c, const char *root, const ch
 
 /* ---- loss of power, and kill -9 */
 
-static const char *check_crash(const struct save_case *c, const struct ground *g, const struct faulty *f, size_t nevents, int seed, int ignored)
+static const char *check_crash(const struct save_case *c, const struct ground *g, const struct faulty *f,
+                               size_t nevents, int seed, int ignored)
 {
     bool complete = nevents == faulty_nevents(f);
     uint64_t digest = faulty_after_crash(f, nevents, seed, ignored, NULL) + 2 * complete + (seed >= 0);
@@ -114,7 +117,8 @@ static void explore(const struct save_case *c, const struct ground *g, const str
             const char *wrong = check_crash(c, g, f, n, seed, -1);
             if (wrong == NULL)
                 continue;
-            snprintf(text, sizeof text, "%s (seed %d, after '%s'), event", wrong, seed, n > 0 ? faulty_event_text(f, n - 1, event, sizeof event) : "");
+            snprintf(text, sizeof text, "%s (seed %d, after '%s'), event", wrong, seed,
+                     n > 0 ? faulty_event_text(f, n - 1, event, sizeof event) : "");
             fail_with_tree(c, g->crash, text, (long)n);
         }
 }
@@ -159,7 +163,8 @@ static void test_every_fsync_matters(void **state)
         assert_true(faulty_nfsyncs(f) > 0);
         for (int k = 0; k < (int)faulty_nfsyncs(f); k++)
             if (k != save_cases[i].spare_fsync - 1 && !is_caught(&save_cases[i], &g, f, k))
-                fail_msg("%s: fsync %d of %zu can be left out and no crash shows it", save_cases[i].name, k, faulty_nfsyncs(f));
+                fail_msg("%s: fsync %d of %zu can be left out and no crash shows it", save_cases[i].name, k,
+                         faulty_nfsyncs(f));
         faulty_free(f);
         ground_free(&g);
     }
@@ -192,7 +197,9 @@ static bool run_fault(const struct save_case *c, const struct ground *g, unsigne
     if (clean(c, g, g->root, false, UINT32_MAX, NULL) != 0)
         fail_with_tree(c, g->root, "cannot be cleaned, operation", (long)n);
     if (!save_case_is_new(c, g->root) && (rc == 0 || !save_case_is_old(c, g->root)))
-        fail_with_tree(c, g->root, rc == 0 ? "not new after success, operation" : "neither old nor new once cleaned, operation", (long)n);
+        fail_with_tree(c, g->root,
+                       rc == 0 ? "not new after success, operation" : "neither old nor new once cleaned, operation",
+                       (long)n);
     return hit;
 }
 
@@ -259,7 +266,8 @@ static void kill_clean(const struct save_case *c, const struct ground *g, const 
         clean(c, g, g->crash, false, n, &killed);
         if (!save_case_is_whole(c, g->crash))
             fail_with_tree(c, g->crash, "clean was killed and left neither old nor new, operation", (long)n);
-        if (clean(c, g, g->crash, false, UINT32_MAX, NULL) != 0 || (!save_case_is_old(c, g->crash) && !save_case_is_new(c, g->crash)))
+        if (clean(c, g, g->crash, false, UINT32_MAX, NULL) != 0 ||
+            (!save_case_is_old(c, g->crash) && !save_case_is_new(c, g->crash)))
             fail_with_tree(c, g->crash, "clean was killed and cannot go on, operation", (long)n);
     }
 }
@@ -284,9 +292,15 @@ static void test_clean_is_killed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_crashes),       cmocka_unit_test(test_every_fsync_matters), cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_no_space),      cmocka_unit_test(test_input_output_error),  cmocka_unit_test(test_no_permission),
-        cmocka_unit_test(test_interrupted),   cmocka_unit_test(test_short_transfers),     cmocka_unit_test(test_clean_is_killed),
+        cmocka_unit_test(test_crashes),
+        cmocka_unit_test(test_every_fsync_matters),
+        cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_no_space),
+        cmocka_unit_test(test_input_output_error),
+        cmocka_unit_test(test_no_permission),
+        cmocka_unit_test(test_interrupted),
+        cmocka_unit_test(test_short_transfers),
+        cmocka_unit_test(test_clean_is_killed),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     seen_forget(&good);

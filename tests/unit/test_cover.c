@@ -39,7 +39,8 @@ static void shuffle(struct boxes *b, uint64_t *rng)
     for (size_t i = b->n; i-- > 1;) {
         size_t k = model_below(rng, i + 1);
         uint64_t t[NDIM];
-        memcpy(t, b->offset[i], sizeof t), memcpy(b->offset[i], b->offset[k], sizeof t), memcpy(b->offset[k], t, sizeof t);
+        memcpy(t, b->offset[i], sizeof t), memcpy(b->offset[i], b->offset[k], sizeof t),
+            memcpy(b->offset[k], t, sizeof t);
         memcpy(t, b->size[i], sizeof t), memcpy(b->size[i], b->size[k], sizeof t), memcpy(b->size[k], t, sizeof t);
     }
 }
@@ -144,7 +145,9 @@ static void test_messages(void **state)
 {
     (void)state;
     struct fsdpck_error err;
-    struct boxes b = { .ndim = 2, .shape = { 4, 6 }, .n = 2, .offset = { { 0, 0 }, { 2, 0 } }, .size = { { 3, 6 }, { 2, 6 } } };
+    struct boxes b = {
+        .ndim = 2, .shape = { 4, 6 }, .n = 2, .offset = { { 0, 0 }, { 2, 0 } }, .size = { { 3, 6 }, { 2, 6 } }
+    };
     assert_int_equal(check(&b, &err), FSDPCK_ERR_FORMAT);
     assert_string_equal(err.message, "tensor 'w': the chunks at (0, 0) and (2, 0) overlap");
     assert_string_equal(err.file, "file");
@@ -161,7 +164,9 @@ static void test_large_numbers(void **state)
 {
     (void)state;
     struct fsdpck_error err;
-    struct boxes b = { .ndim = 1, .shape = { 10 }, .n = 2, .offset = { { 0 }, { 5 } }, .size = { { 5 }, { UINT64_MAX } } };
+    struct boxes b = {
+        .ndim = 1, .shape = { 10 }, .n = 2, .offset = { { 0 }, { 5 } }, .size = { { 5 }, { UINT64_MAX } }
+    };
     assert_int_equal(check(&b, &err), FSDPCK_ERR_FORMAT);
     b = (struct boxes){ .ndim = 1, .shape = { 10 }, .n = 1, .offset = { { UINT64_MAX } }, .size = { { 11 } } };
     assert_int_equal(check(&b, &err), FSDPCK_ERR_FORMAT);
@@ -207,8 +212,12 @@ static void test_large_grids(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_cuts),   cmocka_unit_test(test_spoilt_cuts),         cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_large_numbers), cmocka_unit_test(test_scalars_and_nothing), cmocka_unit_test(test_large_grids),
+        cmocka_unit_test(test_random_cuts),
+        cmocka_unit_test(test_spoilt_cuts),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_large_numbers),
+        cmocka_unit_test(test_scalars_and_nothing),
+        cmocka_unit_test(test_large_grids),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Damage to a good checkpoint, tried almost without exception: every byte of every file changed in one bit, every file cut at many lengths. `verify`
- * must name the file each time, and reading must either name it too or give the right bytes, which may happen only where the byte is not read. */
+/* Damage to a good checkpoint, tried almost without exception: every byte of every file changed in one bit, every file
+ * cut at many lengths. `verify` must name the file each time, and reading must either name it too or give the right
+ * bytes, which may happen only where the byte is not read. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +25,8 @@
 
 enum { NRANKS = 3, MAX_DATA = 8192, MAX_TENSORS = 8 };
 
-static const char *const file_names[] = { "index.json", ".metadata", "__0_0.distcp", "__1_0.distcp", "__2_0.distcp", "assets/config.json", "assets/sub/words" };
+static const char *const file_names[] = { "index.json",   ".metadata",          "__0_0.distcp",    "__1_0.distcp",
+                                          "__2_0.distcp", "assets/config.json", "assets/sub/words" };
 enum { NFILES = sizeof file_names / sizeof file_names[0] };
 static bool compress; /* the checkpoint of the tests that run is compressed: it has no .metadata */
 
@@ -112,7 +114,9 @@ static int setup(void **state)
     tree_file(w->root, "assets/config.json", "{\"hidden_size\": 4}");
     tree_file(w->root, "assets/sub/words", "words");
     char *assets = tree_path(w->root, "assets");
-    struct fsdpck_convert_request req = { .out = w->ckpt, .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { NRANKS } }, .assets = assets,
+    struct fsdpck_convert_request req = { .out = w->ckpt,
+                                          .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { NRANKS } },
+                                          .assets = assets,
                                           .compress = compress };
     int r = fsdpck_source_open(from, NULL, &w->opt, &src, &err);
     if (r == 0)
@@ -158,7 +162,8 @@ static void on_problem(void *ctx, const struct fsdpck_problem *p)
 {
     struct found *f = ctx;
     f->nproblems++;
-    f->in_range |= p->nbytes && f->offset >= p->offset && f->offset < p->offset + p->nbytes && p->tensor && p->rank >= 0;
+    f->in_range |=
+        p->nbytes && f->offset >= p->offset && f->offset < p->offset + p->nbytes && p->tensor && p->rank >= 0;
     if (strcmp(p->file, f->file) == 0)
         return;
     f->nwrong++;
@@ -202,7 +207,10 @@ static enum where where_is(const struct world *w, const char *file, uint64_t at)
     return ENVELOPE;
 }
 
-static bool is_read(enum where where) { return where != ENVELOPE && where != UNREAD; }
+static bool is_read(enum where where)
+{
+    return where != ENVELOPE && where != UNREAD;
+}
 
 static bool names_file(const struct fsdpck_error *err, const char *file)
 {

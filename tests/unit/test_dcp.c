@@ -46,7 +46,8 @@ static struct made *begin(const char *const *names, size_t nnames, const uint64_
         uint8_t *payload = m->file[i] + m->at[i].head_nbytes;
         for (int k = 0; k < 4; k++)
             payload[4 * k] = (uint8_t)(4 * i + k);
-        fsdpck_item_write(FSDPCK_INT32, 2, size, &m->at[i], fsdpck_crc32(0, payload, CHUNK_NBYTES), m->file[i], payload + CHUNK_NBYTES);
+        fsdpck_item_write(FSDPCK_INT32, 2, size, &m->at[i], fsdpck_crc32(0, payload, CHUNK_NBYTES), m->file[i],
+                          payload + CHUNK_NBYTES);
         m->nbytes[i] = m->at[i].head_nbytes + CHUNK_NBYTES + m->at[i].tail_nbytes;
     }
     fsdpck_dcp_begin(&m->w);
@@ -190,7 +191,8 @@ static void test_boxes(void **state)
     drop(m);
 }
 
-/* One chunk of eight dimensions, listed so often, two bytes a time, that the list is refused before there is memory for it. */
+/* One chunk of eight dimensions, listed so often, two bytes a time, that the list is refused before there is memory for
+ * it. */
 static void test_many_chunks(void **state)
 {
     (void)state;
@@ -292,9 +294,11 @@ static struct made *make_lie(const char *from, size_t from_nbytes, const char *t
 static void test_properties(void **state)
 {
     (void)state;
-    refuse_open(make_lie("torch.strided", 13, "torch._mkldnn", 13), FSDPCK_ERR_UNSUPPORTED, "its layout is 'torch._mkldnn'; only torch.strided is read");
+    refuse_open(make_lie("torch.strided", 13, "torch._mkldnn", 13), FSDPCK_ERR_UNSUPPORTED,
+                "its layout is 'torch._mkldnn'; only torch.strided is read");
     /* ( X list q n K 3 t */
-    refuse_open(make_lie("(X\4\0\0\0list", 10, "X\12\0\0\0no tuple!!", 15), FSDPCK_ERR_FORMAT, "planner_data gives no tuple of keys");
+    refuse_open(make_lie("(X\4\0\0\0list", 10, "X\12\0\0\0no tuple!!", 15), FSDPCK_ERR_FORMAT,
+                "planner_data gives no tuple of keys");
 }
 
 /* ---- what items say ---- */
@@ -466,7 +470,8 @@ static void test_verify(void **state)
     drop(m);
 }
 
-/* Every byte of .metadata changed: read or refused, never a crash, and never memory that the file cannot account for. */
+/* Every byte of .metadata changed: read or refused, never a crash, and never memory that the file cannot account for.
+ */
 static void test_damage(void **state)
 {
     (void)state;
@@ -485,9 +490,10 @@ static void test_damage(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good), cmocka_unit_test(test_alias), cmocka_unit_test(test_boxes), cmocka_unit_test(test_many_chunks),
-        cmocka_unit_test(test_storage), cmocka_unit_test(test_files), cmocka_unit_test(test_version), cmocka_unit_test(test_properties),
-        cmocka_unit_test(test_items), cmocka_unit_test(test_layouts), cmocka_unit_test(test_big_endian), cmocka_unit_test(test_verify),
+        cmocka_unit_test(test_good),        cmocka_unit_test(test_alias),      cmocka_unit_test(test_boxes),
+        cmocka_unit_test(test_many_chunks), cmocka_unit_test(test_storage),    cmocka_unit_test(test_files),
+        cmocka_unit_test(test_version),     cmocka_unit_test(test_properties), cmocka_unit_test(test_items),
+        cmocka_unit_test(test_layouts),     cmocka_unit_test(test_big_endian), cmocka_unit_test(test_verify),
         cmocka_unit_test(test_damage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -72,7 +72,8 @@ static void check_items(struct fsdpck_source *src, const json_t *want)
         assert_int_equal(fsdpck_source_read_item(src, i, data, item->pub.nbytes, 0, NULL), 0);
         assert_memory_equal(data, "PK\3\4", 4);
         assert_memory_equal(data + item->pub.nbytes - 22, "PK\5\6", 4);
-        assert_int_equal(fsdpck_source_read_item(src, i, data, 4, item->pub.nbytes - 22, NULL), 0); /* back, in what is a stream */
+        assert_int_equal(fsdpck_source_read_item(src, i, data, 4, item->pub.nbytes - 22, NULL),
+                         0); /* back, in what is a stream */
         assert_memory_equal(data, "PK\5\6", 4);
         free(data);
     }
@@ -92,7 +93,8 @@ static void check_golden(const char *version)
     assert_int_equal(fsdpck_source_nranks(src), 3);
     assert_int_equal(fsdpck_source_nfiles(src), 3);
     assert_int_equal(fsdpck_source_ntensors(src), json_object_size(tensors));
-    json_object_foreach(tensors, name, value) check_tensor(src, name, value);
+    json_object_foreach (tensors, name, value)
+        check_tensor(src, name, value);
     check_paths(src);
     check_items(src, json_object_get(truth, "items"));
     struct fsdpck_verify_result result;
@@ -137,7 +139,7 @@ static void test_golden_zstd(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden_24), cmocka_unit_test(test_golden_26), cmocka_unit_test(test_golden_215),
+        cmocka_unit_test(test_golden_24),         cmocka_unit_test(test_golden_26),   cmocka_unit_test(test_golden_215),
         cmocka_unit_test(test_golden_python_311), cmocka_unit_test(test_golden_zstd),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -61,8 +61,8 @@ static void write_safetensors(const char *path, const struct made *tensors, size
     size_t at = 0;
     for (size_t i = 0; i < n; i++) {
         char one[512];
-        snprintf(one, sizeof one, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}", i > 0 ? "," : "", tensors[i].name,
-                 tensors[i].dtype, tensors[i].shape, at, at + tensors[i].nbytes);
+        snprintf(one, sizeof one, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}",
+                 i > 0 ? "," : "", tensors[i].name, tensors[i].dtype, tensors[i].shape, at, at + tensors[i].nbytes);
         at += tensors[i].nbytes;
         strcat(header, one);
     }
@@ -84,8 +84,8 @@ static void on_difference(void *ctx, const struct fsdpck_difference *d)
     if (d->a == NULL || d->b == NULL)
         snprintf(x->said + n, sizeof x->said - n, "%s only %s\n", d->tensor, d->a != NULL ? "a" : "b");
     else
-        snprintf(x->said + n, sizeof x->said - n, "%s%s%s %" PRIu64 " %g\n", d->tensor, d->same_dtype ? "" : " dtype", d->same_shape ? "" : " shape",
-                 d->ndifferent, d->max_abs);
+        snprintf(x->said + n, sizeof x->said - n, "%s%s%s %" PRIu64 " %g\n", d->tensor, d->same_dtype ? "" : " dtype",
+                 d->same_shape ? "" : " shape", d->ndifferent, d->max_abs);
 }
 
 static void on_progress(void *ctx, uint64_t done, uint64_t total)
@@ -122,8 +122,8 @@ static int diff(struct fixture *x, const struct made *a, size_t na, const struct
 }
 
 /* One tensor "w" against another. */
-static const char *diff_one(struct fixture *x, const char *a_dtype, const void *a, size_t a_nbytes, const char *b_dtype, const void *b, size_t b_nbytes,
-                            const char *shape)
+static const char *diff_one(struct fixture *x, const char *a_dtype, const void *a, size_t a_nbytes, const char *b_dtype,
+                            const void *b, size_t b_nbytes, const char *shape)
 {
     struct made ta = { "w", a_dtype, shape, a, a_nbytes }, tb = { "w", b_dtype, shape, b, b_nbytes };
     assert_int_equal(diff(x, &ta, 1, &tb, 1), 0);
@@ -136,8 +136,12 @@ static void test_equal(void **state)
 {
     struct fixture *x = *state;
     float w[6] = { 1, 2, 3, 4, 5, NAN };
-    struct made a[] = { { "scalar", "F32", "[]", w, 4 }, { "empty", "F32", "[0,3]", w, 0 }, { "w", "F32", "[2,3]", w, 24 } };
-    struct made b[] = { { "w", "F32", "[2,3]", w, 24 }, { "scalar", "F32", "[]", w, 4 }, { "empty", "F32", "[0,3]", w, 0 } };
+    struct made a[] = { { "scalar", "F32", "[]", w, 4 },
+                        { "empty", "F32", "[0,3]", w, 0 },
+                        { "w", "F32", "[2,3]", w, 24 } };
+    struct made b[] = { { "w", "F32", "[2,3]", w, 24 },
+                        { "scalar", "F32", "[]", w, 4 },
+                        { "empty", "F32", "[0,3]", w, 0 } };
     assert_int_equal(diff(x, a, 3, b, 3), 0);
     assert_string_equal(x->said, "");
     assert_int_equal(x->result.ntensors, 3);
@@ -156,8 +160,14 @@ static void test_names_and_shapes(void **state)
 {
     struct fixture *x = *state;
     float w[6] = { 1, 2, 3, 4, 5, 6 }, v[6] = { 1, 2, 3, 4, 5, 7.5f };
-    struct made a[] = { { "z", "F32", "[2,3]", w, 24 }, { "b", "F32", "[6]", w, 24 }, { "a.10", "F32", "[1]", w, 4 }, { "s", "F32", "[2,3]", w, 24 } };
-    struct made b[] = { { "c", "F32", "[2,3]", w, 24 }, { "z", "F32", "[2,3]", v, 24 }, { "a.9", "F32", "[1]", w, 4 }, { "s", "F32", "[3,2]", w, 24 } };
+    struct made a[] = { { "z", "F32", "[2,3]", w, 24 },
+                        { "b", "F32", "[6]", w, 24 },
+                        { "a.10", "F32", "[1]", w, 4 },
+                        { "s", "F32", "[2,3]", w, 24 } };
+    struct made b[] = { { "c", "F32", "[2,3]", w, 24 },
+                        { "z", "F32", "[2,3]", v, 24 },
+                        { "a.9", "F32", "[1]", w, 4 },
+                        { "s", "F32", "[3,2]", w, 24 } };
     assert_int_equal(diff(x, a, 4, b, 4), 0);
     assert_string_equal(x->said, "a.10 only a\na.9 only b\nb only a\nc only b\ns shape 0 0\nz 1 1.5\n");
     assert_int_equal(x->result.ntensors, 2);
@@ -233,7 +243,8 @@ static uint64_t draw(uint64_t *s, uint64_t n)
 /* Whatever the budget and threads, the counts are those of a plain loop. */
 static void test_any_budget(void **state)
 {
-    static const char *const shapes[] = { "[60000]", "[1,60000]", "[60000,1]", "[3,20000]", "[20,30,100]", "[2,2,15000]", "[60,1000]" };
+    static const char *const shapes[] = { "[60000]",     "[1,60000]",   "[60000,1]", "[3,20000]",
+                                          "[20,30,100]", "[2,2,15000]", "[60,1000]" };
     enum { N = 60000 };
     struct fixture *x = *state;
     static float a[N], b[N];
@@ -305,7 +316,8 @@ static void convert(struct fixture *x, const char *from, const char *to, uint32_
     struct fsdpck_error err = { 0 };
     char *in = tree_path(x->root, from), *out = tree_path(x->root, to);
     struct fsdpck_source *src = opened(in, NULL);
-    struct fsdpck_convert_request req = { .out = out, .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { nranks } } };
+    struct fsdpck_convert_request req = { .out = out,
+                                          .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { nranks } } };
     struct fsdpck_transfer_result result;
     if (fsdpck_convert(src, &req, NULL, &result, &err) != 0)
         fail_msg("%s", err.message);
@@ -370,18 +382,9 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_equal),
-        T(test_no_tensors),
-        T(test_names_and_shapes),
-        T(test_bits),
-        T(test_tolerance),
-        T(test_dtypes),
-        T(test_other_kinds),
-        T(test_any_budget),
-        T(test_many_tensors),
-        T(test_stop),
-        T(test_content_ids),
-        T(test_content_id_of_another_shape),
+        T(test_equal),        T(test_no_tensors), T(test_names_and_shapes), T(test_bits),
+        T(test_tolerance),    T(test_dtypes),     T(test_other_kinds),      T(test_any_budget),
+        T(test_many_tensors), T(test_stop),       T(test_content_ids),      T(test_content_id_of_another_shape),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fsdpck_values_compare() against one element at a time: random bits of every pair of dtypes, tails, offsets, tolerances. */
+/* fsdpck_values_compare() against one element at a time: random bits of every pair of dtypes, tails, offsets,
+ * tolerances. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -45,15 +46,16 @@ static double plain_distance(enum fsdpck_dtype a_dtype, const char *a, enum fsdp
         return integer_distance(a_dtype, a, b);
     fsdpck_dtype_to_double(a_dtype, a, x);
     fsdpck_dtype_to_double(b_dtype, b, y);
-    bool a_complex = fsdpck_dtype_info(a_dtype)->kind == FSDPCK_KIND_COMPLEX, b_complex = fsdpck_dtype_info(b_dtype)->kind == FSDPCK_KIND_COMPLEX;
+    bool a_complex = fsdpck_dtype_info(a_dtype)->kind == FSDPCK_KIND_COMPLEX,
+         b_complex = fsdpck_dtype_info(b_dtype)->kind == FSDPCK_KIND_COMPLEX;
     double first = distance(x[0], y[0]);
     if (a_dtype == FSDPCK_FLOAT4_E2M1FN_X2)
         return fmax(first, distance(x[1], y[1]));
     return a_complex || b_complex ? hypot(first, distance(a_complex ? x[1] : 0, b_complex ? y[1] : 0)) : first;
 }
 
-static void plain_compare(enum fsdpck_dtype a_dtype, const char *a, enum fsdpck_dtype b_dtype, const char *b, uint64_t nelem, double tolerance,
-                          struct fsdpck_value_diff *out)
+static void plain_compare(enum fsdpck_dtype a_dtype, const char *a, enum fsdpck_dtype b_dtype, const char *b,
+                          uint64_t nelem, double tolerance, struct fsdpck_value_diff *out)
 {
     uint64_t na = fsdpck_dtype_info(a_dtype)->nbytes, nb = fsdpck_dtype_info(b_dtype)->nbytes;
     for (uint64_t i = 0; i < nelem; i++, a += na, b += nb) {
@@ -73,7 +75,10 @@ static void fill(char *a, char *b, size_t nbytes, bool alike)
 }
 
 /* Rounding of a sum of squares may differ from hypot's in the last place. */
-static bool near(double a, double b) { return a == b || fabs(a - b) <= 1e-15 * b; }
+static bool near(double a, double b)
+{
+    return a == b || fabs(a - b) <= 1e-15 * b;
+}
 
 static void check(enum fsdpck_dtype a_dtype, enum fsdpck_dtype b_dtype, double tolerance)
 {
@@ -84,9 +89,10 @@ static void check(enum fsdpck_dtype a_dtype, enum fsdpck_dtype b_dtype, double t
     fsdpck_values_compare(a_dtype, a + a_at, b_dtype, b + b_at, nelem, tolerance, &got);
     plain_compare(a_dtype, a + a_at, b_dtype, b + b_at, nelem, tolerance, &want);
     if (got.ndifferent != want.ndifferent || !near(got.max_abs, want.max_abs))
-        fail_msg("%s and %s, %llu elements, tolerance %g: %llu differ by %.17g, %llu by %.17g wanted", fsdpck_dtype_info(a_dtype)->name,
-                 fsdpck_dtype_info(b_dtype)->name, (unsigned long long)nelem, tolerance, (unsigned long long)got.ndifferent, got.max_abs,
-                 (unsigned long long)want.ndifferent, want.max_abs);
+        fail_msg("%s and %s, %llu elements, tolerance %g: %llu differ by %.17g, %llu by %.17g wanted",
+                 fsdpck_dtype_info(a_dtype)->name, fsdpck_dtype_info(b_dtype)->name, (unsigned long long)nelem,
+                 tolerance, (unsigned long long)got.ndifferent, got.max_abs, (unsigned long long)want.ndifferent,
+                 want.max_abs);
 }
 
 static void test_all_pairs(void **state)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element types: the table, every code of the small floats (against hashes of what torch 2.15 gives), casts against a search for the nearest
- * representable value. */
+/* Element types: the table, every code of the small floats (against hashes of what torch 2.15 gives), casts against a
+ * search for the nearest representable value. */
 #include <fsdpck/dtype.h>
 
 #include <math.h>
@@ -73,13 +73,15 @@ static void every_code_of_small_floats_is_what_torch_says(void **state)
         enum fsdpck_dtype dtype;
         uint64_t hash;
     } known[] = {
-        { FSDPCK_FLOAT8_E4M3FN, 0x4d4ded90c4f5d9b5u },     { FSDPCK_FLOAT8_E5M2, 0x61a099e723174195u }, { FSDPCK_FLOAT8_E4M3FNUZ, 0x33a06c4d119992b0u },
-        { FSDPCK_FLOAT8_E5M2FNUZ, 0x08d9906cc5ea2650u },   { FSDPCK_FLOAT8_E8M0FNU, 0x04b7d9d85633d505u }, { FSDPCK_FLOAT16, 0xfe87bb782adb2fc5u },
+        { FSDPCK_FLOAT8_E4M3FN, 0x4d4ded90c4f5d9b5u },   { FSDPCK_FLOAT8_E5M2, 0x61a099e723174195u },
+        { FSDPCK_FLOAT8_E4M3FNUZ, 0x33a06c4d119992b0u }, { FSDPCK_FLOAT8_E5M2FNUZ, 0x08d9906cc5ea2650u },
+        { FSDPCK_FLOAT8_E8M0FNU, 0x04b7d9d85633d505u },  { FSDPCK_FLOAT16, 0xfe87bb782adb2fc5u },
         { FSDPCK_BFLOAT16, 0x5e93c8468f9404d5u },
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (hash_codes(known[i].dtype) != known[i].hash)
-            fail_msg("%s: hash of all codes is %016llx", fsdpck_dtype_info(known[i].dtype)->name, (unsigned long long)hash_codes(known[i].dtype));
+            fail_msg("%s: hash of all codes is %016llx", fsdpck_dtype_info(known[i].dtype)->name,
+                     (unsigned long long)hash_codes(known[i].dtype));
     const uint8_t max = 0x7e, inf = 0x7c;
     assert_true(decode(FSDPCK_FLOAT8_E4M3FN, &max) == 448);
     assert_true(isinf(decode(FSDPCK_FLOAT8_E5M2, &inf)));
@@ -123,7 +125,8 @@ static void other_types_as_numbers(void **state)
 
 /* ---- casts ---- */
 
-/* The 16-bit code nearest to x, found by bisection over all finite codes; the midpoint of two neighbours is exact in double. */
+/* The 16-bit code nearest to x, found by bisection over all finite codes; the midpoint of two neighbours is exact in
+ * double. */
 static uint16_t nearest(enum fsdpck_dtype to, double x)
 {
     uint16_t infinity = to == FSDPCK_FLOAT16 ? 0x7c00 : 0x7f80, low = 0, sign = signbit(x) ? 0x8000 : 0;
@@ -157,8 +160,8 @@ static void check_narrow(enum fsdpck_dtype from, enum fsdpck_dtype to, const voi
         uint16_t quiet = to == FSDPCK_FLOAT16 ? 0x7e00 : 0x7fc0;
         bool ok = isnan(x) ? (out[i] & quiet) == quiet && !(out[i] & 0x8000) == !signbit(x) : out[i] == nearest(to, x);
         if (!ok)
-            fail_msg("%s -> %s: %a gives %04x, wanted %04x", fsdpck_dtype_info(from)->name, fsdpck_dtype_info(to)->name, x, out[i],
-                     isnan(x) ? quiet : nearest(to, x));
+            fail_msg("%s -> %s: %a gives %04x, wanted %04x", fsdpck_dtype_info(from)->name, fsdpck_dtype_info(to)->name,
+                     x, out[i], isnan(x) ? quiet : nearest(to, x));
     }
     free(out);
 }
@@ -201,9 +204,33 @@ static void narrowing_rounds_to_nearest_even(void **state)
 static void special_values_survive(void **state)
 {
     (void)state;
-    static const double d[] = { 0.0, -0.0, INFINITY, -INFINITY, NAN, -NAN, 65504, 65519.999, 65520, 65536, 1e300, -1e300, 0x1p-24, 0x1p-25, 0x1.8p-25,
-                                0x1.0000000000001p-25, 0x1p-133, 0x1p-134, 0x1.0000000000001p-134, 5e-324, 3.4028235677973366e38, 0x1.fep127, 0x1.ffp127,
-                                0x1.fefffffffffffp127, 1.00390625, 1.01171875, 1.003906250000001 };
+    static const double d[] = { 0.0,
+                                -0.0,
+                                INFINITY,
+                                -INFINITY,
+                                NAN,
+                                -NAN,
+                                65504,
+                                65519.999,
+                                65520,
+                                65536,
+                                1e300,
+                                -1e300,
+                                0x1p-24,
+                                0x1p-25,
+                                0x1.8p-25,
+                                0x1.0000000000001p-25,
+                                0x1p-133,
+                                0x1p-134,
+                                0x1.0000000000001p-134,
+                                5e-324,
+                                3.4028235677973366e38,
+                                0x1.fep127,
+                                0x1.ffp127,
+                                0x1.fefffffffffffp127,
+                                1.00390625,
+                                1.01171875,
+                                1.003906250000001 };
     float f[sizeof d / sizeof *d];
     uint64_t n = sizeof d / sizeof *d;
     assert_true(fsdpck_dtype_cast(FSDPCK_FLOAT64, d, FSDPCK_FLOAT32, f, n));
@@ -221,7 +248,8 @@ static void special_values_survive(void **state)
 static void widening_and_back_gives_every_code_again(void **state)
 {
     (void)state;
-    static const enum fsdpck_dtype narrow[] = { FSDPCK_FLOAT16, FSDPCK_BFLOAT16 }, wide[] = { FSDPCK_FLOAT32, FSDPCK_FLOAT64 };
+    static const enum fsdpck_dtype narrow[] = { FSDPCK_FLOAT16, FSDPCK_BFLOAT16 },
+                                   wide[] = { FSDPCK_FLOAT32, FSDPCK_FLOAT64 };
     static uint16_t codes[65536], back[65536];
     static double buf[65536];
     for (uint32_t i = 0; i < 65536; i++)

@@ -95,7 +95,8 @@ static void one_line_whatever_the_names_hold(void **state)
     struct fsdpck_error err = { 0 };
     fsdpck_error_at(&err, FSDPCK_ERR_FORMAT, "a\nb", 3, "x\r\t\x1b[0m\x7f\x01\xff é\xc2\x9b\xe2\x80\xae\xc3");
     fsdpck_error_tensor(&err, "t\n");
-    assert_string_equal(formatted(&err), "a\\nb@3: tensor 't\\n': x\\r\\t\\x1b[0m\\x7f\\x01\\xff é\\xc2\\x9b\\xe2\\x80\\xae\\xc3");
+    assert_string_equal(formatted(&err),
+                        "a\\nb@3: tensor 't\\n': x\\r\\t\\x1b[0m\\x7f\\x01\\xff é\\xc2\\x9b\\xe2\\x80\\xae\\xc3");
 }
 
 static void long_texts_are_cut(void **state)
@@ -162,10 +163,13 @@ static void small_buffers_are_respected(void **state)
 static void exit_codes(void **state)
 {
     (void)state;
-    static const struct { int code, exit; } table[] = {
-        { FSDPCK_OK, 0 }, { FSDPCK_ERR_USAGE, 2 }, { FSDPCK_ERR_EXISTS, 2 }, { FSDPCK_ERR_FORMAT, 3 }, { FSDPCK_ERR_UNSUPPORTED, 3 },
-        { FSDPCK_ERR_MISSING, 3 }, { FSDPCK_ERR_DAMAGED, 3 }, { FSDPCK_ERR_LIMIT, 3 }, { FSDPCK_ERR_IO, 4 }, { FSDPCK_ERR_NOMEM, 4 },
-        { FSDPCK_ERR_BUSY, 4 }, { FSDPCK_ERR_STOPPED, 4 },
+    static const struct {
+        int code, exit;
+    } table[] = {
+        { FSDPCK_OK, 0 },          { FSDPCK_ERR_USAGE, 2 },       { FSDPCK_ERR_EXISTS, 2 },
+        { FSDPCK_ERR_FORMAT, 3 },  { FSDPCK_ERR_UNSUPPORTED, 3 }, { FSDPCK_ERR_MISSING, 3 },
+        { FSDPCK_ERR_DAMAGED, 3 }, { FSDPCK_ERR_LIMIT, 3 },       { FSDPCK_ERR_IO, 4 },
+        { FSDPCK_ERR_NOMEM, 4 },   { FSDPCK_ERR_BUSY, 4 },        { FSDPCK_ERR_STOPPED, 4 },
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         assert_int_equal(fsdpck_error_exit_code(table[i].code), table[i].exit);
@@ -174,10 +178,25 @@ static void exit_codes(void **state)
 static void distances(void **state)
 {
     (void)state;
-    static const struct { const char *typed, *known; unsigned want; } table[] = {
-        { "", "", 0 }, { "ranks", "ranks", 0 }, { "", "ranks", 5 }, { "ranks", "", 5 }, { "rank", "ranks", 1 }, { "r", "ranks", 1 }, { "rnaks", "ranks", 1 },
-        { "rankss", "ranks", 1 }, { "tanks", "ranks", 1 }, { "snark", "ranks", 4 }, { "ca", "abc", 3 }, { "aab", "aba", 1 }, { "lr", "learning_rate", 11 },
-        { "model.layers.10.self_attn.q_proj.lora_A.default.weigth", "model.layers.10.self_attn.q_proj.lora_A.default.weight", 1 },
+    static const struct {
+        const char *typed, *known;
+        unsigned want;
+    } table[] = {
+        { "", "", 0 },
+        { "ranks", "ranks", 0 },
+        { "", "ranks", 5 },
+        { "ranks", "", 5 },
+        { "rank", "ranks", 1 },
+        { "r", "ranks", 1 },
+        { "rnaks", "ranks", 1 },
+        { "rankss", "ranks", 1 },
+        { "tanks", "ranks", 1 },
+        { "snark", "ranks", 4 },
+        { "ca", "abc", 3 },
+        { "aab", "aba", 1 },
+        { "lr", "learning_rate", 11 },
+        { "model.layers.10.self_attn.q_proj.lora_A.default.weigth",
+          "model.layers.10.self_attn.q_proj.lora_A.default.weight", 1 },
     };
     char a[100] = { 0 }, b[200] = { 0 };
     memset(a, 'a', sizeof a - 1);
@@ -191,11 +210,16 @@ static void distances(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_are_left_out_where_empty), cmocka_unit_test(first_failure_wins),
-        cmocka_unit_test(nothing_is_added_to_success),    cmocka_unit_test(null_gives_the_code_back),
-        cmocka_unit_test(system_errors),                  cmocka_unit_test(one_line_whatever_the_names_hold),
-        cmocka_unit_test(long_texts_are_cut),             cmocka_unit_test(a_cut_splits_no_character),
-        cmocka_unit_test(small_buffers_are_respected),    cmocka_unit_test(exit_codes),
+        cmocka_unit_test(parts_are_left_out_where_empty),
+        cmocka_unit_test(first_failure_wins),
+        cmocka_unit_test(nothing_is_added_to_success),
+        cmocka_unit_test(null_gives_the_code_back),
+        cmocka_unit_test(system_errors),
+        cmocka_unit_test(one_line_whatever_the_names_hold),
+        cmocka_unit_test(long_texts_are_cut),
+        cmocka_unit_test(a_cut_splits_no_character),
+        cmocka_unit_test(small_buffers_are_respected),
+        cmocka_unit_test(exit_codes),
         cmocka_unit_test(distances),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Export: what stands in the files, what becomes of second names, config.json, items and types that safetensors lacks; and that a failure at any
- * operation leaves nothing behind. */
+/* Export: what stands in the files, what becomes of second names, config.json, items and types that safetensors lacks;
+ * and that a failure at any operation leaves nothing behind. */
 #include <fsdpck/export.h>
 
 #include <errno.h>
@@ -22,8 +22,8 @@
 #include "tree.h"
 
 #define EMBED "\"model.embed_tokens.weight\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}"
-#define HALF "\"h\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[24,30]}"
-#define BYTE "\"z.u8\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[30,32]}"
+#define HALF  "\"h\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[24,30]}"
+#define BYTE  "\"z.u8\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[30,32]}"
 
 struct told {
     char notes[1024];
@@ -78,7 +78,8 @@ static struct fsdpck_source *open_under(const char *root, const char *name, cons
     return src;
 }
 
-static int export_to(struct fsdpck_source *src, const char *root, const char *out, struct fsdpck_export_request *req, struct fsdpck_error *err)
+static int export_to(struct fsdpck_source *src, const char *root, const char *out, struct fsdpck_export_request *req,
+                     struct fsdpck_error *err)
 {
     char *path = tree_path(root, out);
     req->out = path;
@@ -136,7 +137,8 @@ static void a_folder_comes_out_as_it_went_in(void **state)
     assert_false(tree_exists(root, "o/model.safetensors.index.json"));
     back = open_under(root, "o", NULL);
     for (size_t i = 0; i < 3; i++) {
-        const struct fsdpck_read from = { .tensor = fsdpck_source_tensor(src, i), .dst = a }, to = { .tensor = fsdpck_source_tensor(back, i), .dst = b };
+        const struct fsdpck_read from = { .tensor = fsdpck_source_tensor(src, i), .dst = a },
+                                 to = { .tensor = fsdpck_source_tensor(back, i), .dst = b };
         assert_int_equal(fsdpck_source_read(src, &from, 1, NULL), 0);
         assert_int_equal(fsdpck_source_read(back, &to, 1, NULL), 0);
         assert_memory_equal(a, b, from.tensor->nbytes);
@@ -175,22 +177,32 @@ static void one_file_is_aligned_for_every_type(void **state)
     struct fsdpck_source *src = open_under(root, "m", NULL);
     const struct fsdpck_pair names[] = { { "h", "b" } };
     const char *const no_embed[] = { "h", "z*" };
-    struct fsdpck_export_request req = { .select = { .rename = names, .nrename = 1, .include = no_embed, .ninclude = 2, .cast = true, .dtype = FSDPCK_FLOAT64 } };
+    struct fsdpck_export_request req = { .select = { .rename = names,
+                                                     .nrename = 1,
+                                                     .include = no_embed,
+                                                     .ninclude = 2,
+                                                     .cast = true,
+                                                     .dtype = FSDPCK_FLOAT64 } };
     assert_int_equal(export_to(src, root, "o.safetensors", &req, NULL), 0);
-    check_header(root, "o.safetensors",
-                 "{\"__metadata__\":{\"format\":\"pt\"},\"b\":{\"dtype\":\"F64\",\"shape\":[3],\"data_offsets\":[0,24]},"
-                 "\"z.u8\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[24,26]}}");
+    check_header(
+        root, "o.safetensors",
+        "{\"__metadata__\":{\"format\":\"pt\"},\"b\":{\"dtype\":\"F64\",\"shape\":[3],\"data_offsets\":[0,24]},"
+        "\"z.u8\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[24,26]}}");
     fsdpck_source_close(src);
 
     put(root, "odd.safetensors",
-        "{\"u\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"f\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[2,10]},"
-        "\"d\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[10,18]},\"g\":{\"dtype\":\"F32\",\"shape\":[1,0],\"data_offsets\":[18,18]}}", 18);
+        "{\"u\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"f\":{\"dtype\":\"F32\",\"shape\":[2],\"data_"
+        "offsets\":[2,10]},"
+        "\"d\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[10,18]},\"g\":{\"dtype\":\"F32\",\"shape\":[1,0],"
+        "\"data_offsets\":[18,18]}}",
+        18);
     src = open_under(root, "odd.safetensors", NULL);
     memset(&req, 0, sizeof req);
     assert_int_equal(export_to(src, root, "p.safetensors", &req, NULL), 0);
     check_header(root, "p.safetensors",
                  "{\"__metadata__\":{\"format\":\"pt\"},\"d\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]},"
-                 "\"f\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]},\"g\":{\"dtype\":\"F32\",\"shape\":[1,0],\"data_offsets\":[16,16]},"
+                 "\"f\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]},\"g\":{\"dtype\":\"F32\",\"shape\":["
+                 "1,0],\"data_offsets\":[16,16]},"
                  "\"u\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[16,18]}}");
     uint64_t nbytes;
     char *bytes = read_text(root, "p.safetensors", &nbytes);
@@ -285,12 +297,15 @@ static void only_dtypes_change_in_config(void **state)
 {
     (void)state;
     static const char *const cases[][2] = {
-        { "{\n \"a\": 1e-05,\n \"torch_dtype\": \"float32\" }\n", "{\n \"a\": 1e-05,\n \"torch_dtype\": \"bfloat16\" }\n" },
+        { "{\n \"a\": 1e-05,\n \"torch_dtype\": \"float32\" }\n",
+          "{\n \"a\": 1e-05,\n \"torch_dtype\": \"bfloat16\" }\n" },
         { "{\"dtype\":null,\"torch_dtype\":\"auto\"}", "{\"dtype\":\"bfloat16\",\"torch_dtype\":\"bfloat16\"}" },
         { "{\"x\": 1}", "{\n  \"torch_dtype\": \"bfloat16\",\"x\": 1}" },
         { "{}", "{\n  \"torch_dtype\": \"bfloat16\"\n}" },
-        { "{\"dtype\":\"float32\",\"text_config\":{\"dtype\":\"float32\",\"n\":2},\"quantization_config\":{\"dtype\":\"int8\"},\"vision_config\":{\"dtype\":null}}",
-          "{\"dtype\":\"bfloat16\",\"text_config\":{\"dtype\":\"bfloat16\",\"n\":2},\"quantization_config\":{\"dtype\":\"int8\"},\"vision_config\":{\"dtype\":null}}" },
+        { "{\"dtype\":\"float32\",\"text_config\":{\"dtype\":\"float32\",\"n\":2},\"quantization_config\":{\"dtype\":"
+          "\"int8\"},\"vision_config\":{\"dtype\":null}}",
+          "{\"dtype\":\"bfloat16\",\"text_config\":{\"dtype\":\"bfloat16\",\"n\":2},\"quantization_config\":{\"dtype\":"
+          "\"int8\"},\"vision_config\":{\"dtype\":null}}" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *out = NULL;
@@ -354,7 +369,8 @@ static void a_failure_anywhere_leaves_nothing(void **state)
             after = tree_dump(root);
             if (rc != 0 && (strcmp(before, after) != 0 || err.code != rc || !*err.message))
                 fail_msg("fault %d at operation %u left:\n%s\n(%s)", faults[k], n, after, err.message);
-            if (rc == 0 && !(tree_exists(root, "o/model.safetensors.index.json") && tree_exists(root, "o/sub/words.txt")))
+            if (rc == 0 &&
+                !(tree_exists(root, "o/model.safetensors.index.json") && tree_exists(root, "o/sub/words.txt")))
                 fail_msg("fault %d at operation %u: success, but the output is not complete:\n%s", faults[k], n, after);
             if (rc != 0 && (faults[k] == EINTR || faults[k] == 0))
                 fail_msg("fault %d at operation %u ended the export: %s", faults[k], n, err.message);

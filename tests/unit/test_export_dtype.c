@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In which dtype an export writes the model of a training checkpoint: what its state says, or config.json where there is an optimizer; never where
- * the caller decides, and never anything else than the model. */
+/* In which dtype an export writes the model of a training checkpoint: what its state says, or config.json where there
+ * is an optimizer; never where the caller decides, and never anything else than the model. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,53 +23,85 @@ struct trained {
     const char *about, *state, *config;
     bool optimizer, cast;
     const char *tree;
-    const char *tensor;     /* in the export */
+    const char *tensor; /* in the export */
     enum fsdpck_dtype want;
-    bool told;              /* that the dtype changed */
+    bool told; /* that the dtype changed */
 };
 
 static const struct trained cases[] = {
-    { "its state", "{\"step\":3,\"model_dtype\":\"bfloat16\"}", "{\"dtype\":\"float16\"}", true, false, NULL, "w", FSDPCK_BFLOAT16, true },
-    { "its state, without an optimizer", "{\"model_dtype\":\"float16\"}", NULL, false, false, NULL, "w", FSDPCK_FLOAT16, true },
-    { "its state, and nothing to do", "{\"model_dtype\":\"float32\"}", "{\"dtype\":\"float32\"}", true, false, NULL, "w", FSDPCK_FLOAT32, false },
+    { "its state", "{\"step\":3,\"model_dtype\":\"bfloat16\"}", "{\"dtype\":\"float16\"}", true, false, NULL, "w",
+      FSDPCK_BFLOAT16, true },
+    { "its state, without an optimizer", "{\"model_dtype\":\"float16\"}", NULL, false, false, NULL, "w", FSDPCK_FLOAT16,
+      true },
+    { "its state, and nothing to do", "{\"model_dtype\":\"float32\"}", "{\"dtype\":\"float32\"}", true, false, NULL,
+      "w", FSDPCK_FLOAT32, false },
     { "another key of the state", "{\"dtype\":\"bfloat16\"}", NULL, true, false, NULL, "w", FSDPCK_FLOAT32, false },
     { "an integer's name", "{\"model_dtype\":\"int8\"}", NULL, true, false, NULL, "w", FSDPCK_FLOAT32, false },
     { "config.json", NULL, "{\"torch_dtype\":\"bfloat16\"}", true, false, NULL, "w", FSDPCK_BFLOAT16, true },
-    { "config.json, the tree by name", NULL, "{\"dtype\":\"bfloat16\"}", true, false, "model", "w", FSDPCK_BFLOAT16, true },
+    { "config.json, the tree by name", NULL, "{\"dtype\":\"bfloat16\"}", true, false, "model", "w", FSDPCK_BFLOAT16,
+      true },
     { "config.json of no training", NULL, "{\"dtype\":\"bfloat16\"}", false, false, NULL, "w", FSDPCK_FLOAT32, false },
-    { "config.json without a dtype", NULL, "{\"text_config\":{\"dtype\":\"bfloat16\"}}", true, false, NULL, "w", FSDPCK_FLOAT32, false },
-    { "--dtype", "{\"model_dtype\":\"bfloat16\"}", "{\"dtype\":\"bfloat16\"}", true, true, NULL, "w", FSDPCK_FLOAT64, false },
-    { "the optimizer", "{\"model_dtype\":\"bfloat16\"}", "{\"dtype\":\"bfloat16\"}", true, false, "optim", "w.exp_avg", FSDPCK_FLOAT32, false },
+    { "config.json without a dtype", NULL, "{\"text_config\":{\"dtype\":\"bfloat16\"}}", true, false, NULL, "w",
+      FSDPCK_FLOAT32, false },
+    { "--dtype", "{\"model_dtype\":\"bfloat16\"}", "{\"dtype\":\"bfloat16\"}", true, true, NULL, "w", FSDPCK_FLOAT64,
+      false },
+    { "the optimizer", "{\"model_dtype\":\"bfloat16\"}", "{\"dtype\":\"bfloat16\"}", true, false, "optim", "w.exp_avg",
+      FSDPCK_FLOAT32, false },
 };
 
 static void save(const char *root, const struct trained *c)
 {
     static const float values[4] = { 1, 2, 3, 4.001f };
     static const uint64_t origin[1] = { 0 }, shape[1] = { 4 };
-    static const struct fsdpck_key model[] = { { "model", 0 }, { "w", 0 } }, moment[] = { { "optim", 0 }, { "w.exp_avg", 0 } };
+    static const struct fsdpck_key model[] = { { "model", 0 }, { "w", 0 } },
+                                   moment[] = { { "optim", 0 }, { "w.exp_avg", 0 } };
     const struct fsdpck_save_box box = { .offset = origin, .size = shape, .data = values };
     const struct fsdpck_save_tensor tensors[] = {
-        { .name = "model.w", .path = model, .npath = 2, .dtype = FSDPCK_FLOAT32, .ndim = 1, .shape = shape, .boxes = &box, .nboxes = 1 },
-        { .name = "optim.w.exp_avg", .path = moment, .npath = 2, .dtype = FSDPCK_FLOAT32, .ndim = 1, .shape = shape, .boxes = &box, .nboxes = 1 },
+        { .name = "model.w",
+          .path = model,
+          .npath = 2,
+          .dtype = FSDPCK_FLOAT32,
+          .ndim = 1,
+          .shape = shape,
+          .boxes = &box,
+          .nboxes = 1 },
+        { .name = "optim.w.exp_avg",
+          .path = moment,
+          .npath = 2,
+          .dtype = FSDPCK_FLOAT32,
+          .ndim = 1,
+          .shape = shape,
+          .boxes = &box,
+          .nboxes = 1 },
     };
     const struct fsdpck_save_asset config = { "config.json", c->config, c->config ? strlen(c->config) : 0 };
     struct fsdpck_error err = { 0 };
     char *out = tree_path(root, "ckpt");
-    const struct fsdpck_save_request req = { .out = out, .nranks = 1, .tensors = tensors, .ntensors = c->optimizer ? 2 : 1, .state = c->state,
-                                             .made = &config, .nmade = c->config != NULL };
+    const struct fsdpck_save_request req = { .out = out,
+                                             .nranks = 1,
+                                             .tensors = tensors,
+                                             .ntensors = c->optimizer ? 2 : 1,
+                                             .state = c->state,
+                                             .made = &config,
+                                             .nmade = c->config != NULL };
     if (fsdpck_save(&req, NULL, NULL, &err) != 0)
         fail_msg("%s: %s", c->about, err.message);
     free(out);
 }
 
-static void take_note(void *ctx, const char *line) { snprintf(ctx, 512, "%s", line); }
+static void take_note(void *ctx, const char *line)
+{
+    snprintf(ctx, 512, "%s", line);
+}
 
 static void check(const struct trained *c)
 {
     char *root = tree_new(), *from = tree_path(root, "ckpt"), *to = tree_path(root, "out"), notes[512] = "";
     struct fsdpck_error err = { 0 };
     const struct fsdpck_options opt = { .note = take_note, .ctx = notes };
-    const struct fsdpck_export_request req = { .out = to, .select = { .tree = c->tree, .cast = c->cast, .dtype = FSDPCK_FLOAT64 } };
+    const struct fsdpck_export_request req = {
+        .out = to, .select = { .tree = c->tree, .cast = c->cast, .dtype = FSDPCK_FLOAT64 }
+    };
     save(root, c);
     struct fsdpck_source *src = opened(from, NULL);
     if (fsdpck_export(src, &req, &opt, NULL, &err) != 0)

@@ -106,7 +106,8 @@ static void test_killed(void **state)
 
 static void test_elsewhere(void **state)
 {
-    tree_file(*state, ".fsdpck-lock", "{\"host\":\"elsewhere\",\"boot\":\"0e0e0e0e-0000-4000-8000-000000000000\",\"pid\":77,\"save_id\":\"\"}");
+    tree_file(*state, ".fsdpck-lock",
+              "{\"host\":\"elsewhere\",\"boot\":\"0e0e0e0e-0000-4000-8000-000000000000\",\"pid\":77,\"save_id\":\"\"}");
     refused(*state, NULL, "another run may be at work in it: process 77 on host 'elsewhere'");
     tree_file(*state, ".fsdpck-lock", "{\"ho");
     taken(*state, NULL); /* killed as it began, and not locked */
@@ -144,6 +145,7 @@ static void test_no_locks(void **state)
 int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-    const struct CMUnitTest tests[] = { T(test_second), T(test_killed), T(test_elsewhere), T(test_removed), T(test_no_locks) };
+    const struct CMUnitTest tests[] = { T(test_second), T(test_killed), T(test_elsewhere), T(test_removed),
+                                        T(test_no_locks) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

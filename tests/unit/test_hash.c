@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hashes against the header-only reference of xxHash, CRC-32 combination against direct computation, content ids, UUIDs. */
+/* Hashes against the header-only reference of xxHash, CRC-32 combination against direct computation, content ids,
+ * UUIDs. */
 #define XXH_INLINE_ALL
 #include <fsdpck/tensor.h>
 #include <xxhash.h>
@@ -219,8 +220,13 @@ static void uuid_text_and_back(void **state)
     assert_true(fsdpck_uuid_parse(text, back));
     assert_memory_equal(uuid, back, 16);
     static const char *const bad[] = {
-        "", "f0f1f2f3-f4f5-46f7-b8f9-fafbfcfdfef", "f0f1f2f3-f4f5-46f7-b8f9-fafbfcfdfeff0", "f0f1f2f3-f4f5-46f7-b8f9-fafbfcfdfefg",
-        "F0f1f2f3-f4f5-46f7-b8f9-fafbfcfdfeff", "f0f1f2f3+f4f5-46f7-b8f9-fafbfcfdfeff", "f0f1f2f3f4f5-46f7-b8f9-fafbfcfdfeff00",
+        "",
+        "f0f1f2f3-f4f5-46f7-b8f9-fafbfcfdfef",
+        "f0f1f2f3-f4f5-46f7-b8f9-fafbfcfdfeff0",
+        "f0f1f2f3-f4f5-46f7-b8f9-fafbfcfdfefg",
+        "F0f1f2f3-f4f5-46f7-b8f9-fafbfcfdfeff",
+        "f0f1f2f3+f4f5-46f7-b8f9-fafbfcfdfeff",
+        "f0f1f2f3f4f5-46f7-b8f9-fafbfcfdfeff00",
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_false(fsdpck_uuid_parse(bad[i], back));

@@ -292,7 +292,8 @@ static void files_that_end_early(void **state)
     assert_int_equal(fsdpck_read_full(io, fd, "short", buf, 10, 0, &err), 0);
     assert_int_equal(fsdpck_read_full(io, fd, "short", buf, 0, 99, &err), 0);
     assert_int_equal(fsdpck_read_full(io, fd, "short", buf, 8, 4, &err), FSDPCK_ERR_MISSING);
-    assert_string_equal(fsdpck_error_format(&err, line, sizeof line), "short@10: file ends at 10, 8 bytes are wanted at 4");
+    assert_string_equal(fsdpck_error_format(&err, line, sizeof line),
+                        "short@10: file ends at 10, 8 bytes are wanted at 4");
     struct fsdpck_error beyond = { 0 };
     assert_int_equal(fsdpck_read_full(io, fd, "short", buf, 8, 400, &beyond), FSDPCK_ERR_MISSING);
     assert_string_equal(beyond.message, "file ends at 10, 8 bytes are wanted at 400");
@@ -331,7 +332,8 @@ static void paths(void **state)
     assert_joined("/", "b", "/b");
     assert_joined("", "b", "b");
     static const char *const plain[] = { "a", "a/b.c/d", "...", ".hidden", "a/..b", "caf\xc3\xa9", "a b" };
-    static const char *const other[] = { "", "/a", "a/", "a//b", ".", "..", "a/./b", "../a", "a/..", "a\nb", "a\x7f", "\x01" };
+    static const char *const other[] = { "",      "/a",   "a/",   "a//b", ".",     "..",
+                                         "a/./b", "../a", "a/..", "a\nb", "a\x7f", "\x01" };
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
         assert_true(fsdpck_path_is_plain(plain[i]));
     for (size_t i = 0; i < sizeof other / sizeof *other; i++)
@@ -375,8 +377,10 @@ static void a_limit_on_sizes_is_an_error(void **state)
         char bytes[101] = { 0 };
         signal(SIGXFSZ, SIG_DFL);
         int fd = io->open(io->ctx, at("limited"), FSDPCK_OPEN_WRITE | FSDPCK_OPEN_CREATE, 0666);
-        bool ok = setrlimit(RLIMIT_FSIZE, &limit) == 0 && io->pwrite(io->ctx, fd, bytes, 100, 0) == 100 && io->pwrite(io->ctx, fd, bytes, 101, 0) == -EFBIG &&
-                  io->pwrite(io->ctx, fd, bytes, 1, 100) == -EFBIG && io->truncate(io->ctx, fd, 101) == -EFBIG && io->allocate(io->ctx, fd, 101) == -EFBIG;
+        bool ok = setrlimit(RLIMIT_FSIZE, &limit) == 0 && io->pwrite(io->ctx, fd, bytes, 100, 0) == 100 &&
+                  io->pwrite(io->ctx, fd, bytes, 101, 0) == -EFBIG &&
+                  io->pwrite(io->ctx, fd, bytes, 1, 100) == -EFBIG && io->truncate(io->ctx, fd, 101) == -EFBIG &&
+                  io->allocate(io->ctx, fd, 101) == -EFBIG;
         _exit(ok ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &status, 0), child);

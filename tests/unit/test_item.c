@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The envelope around a payload: alignment, sizes and records on random shapes, read back by the zip and pickle readers. */
+/* The envelope around a payload: alignment, sizes and records on random shapes, read back by the zip and pickle
+ * readers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +15,8 @@
 #include "torch/pickle/pickle.h"
 #include "torch/zip/zip.h"
 
-static const char *const allowed[] = { "torch._utils *", "torch *", "torch.storage *", "collections OrderedDict", NULL };
+static const char *const allowed[] = { "torch._utils *", "torch *", "torch.storage *", "collections OrderedDict",
+                                       NULL };
 
 /* A file that is `head` at begin and `tail` behind a payload of zeros, which may be huge. */
 struct sparse {
@@ -46,8 +48,8 @@ static void assert_dims(const struct fsdpck_pickle *p, fsdpck_node n, uint32_t n
     }
 }
 
-static void check_pickle(const struct sparse *s, const struct fsdpck_zip_record *record, enum fsdpck_dtype dtype, uint32_t ndim,
-                         const uint64_t *size)
+static void check_pickle(const struct sparse *s, const struct fsdpck_zip_record *record, enum fsdpck_dtype dtype,
+                         uint32_t ndim, const uint64_t *size)
 {
     const struct fsdpck_dtype_info *info = fsdpck_dtype_info(dtype);
     struct fsdpck_pickle *p;
@@ -55,13 +57,16 @@ static void check_pickle(const struct sparse *s, const struct fsdpck_zip_record 
     uint64_t strides[FSDPCK_MAX_DIMS], step = 1;
     int64_t v;
     char class[64] = "torch ";
-    assert_int_equal(fsdpck_pickle_parse("f", 0, s->head + (record->offset - s->at.begin), record->nbytes, allowed, &p, &err), 0);
+    assert_int_equal(
+        fsdpck_pickle_parse("f", 0, s->head + (record->offset - s->at.begin), record->nbytes, allowed, &p, &err), 0);
     assert_int_equal(fsdpck_pickle_used(p), record->nbytes);
     fsdpck_node root = fsdpck_pickle_root(p), args = fsdpck_pickle_child(p, root, 1);
     fsdpck_node id = fsdpck_pickle_child(p, fsdpck_pickle_child(p, args, 0), 0);
-    assert_true(fsdpck_pickle_made_by(p, root, info->torch_storage ? "torch._utils _rebuild_tensor_v2" : "torch._utils _rebuild_tensor_v3"));
+    assert_true(fsdpck_pickle_made_by(
+        p, root, info->torch_storage ? "torch._utils _rebuild_tensor_v2" : "torch._utils _rebuild_tensor_v3"));
     strcat(class, info->torch_storage ? info->torch_storage : "");
-    assert_true(fsdpck_pickle_is(p, fsdpck_pickle_child(p, id, 1), info->torch_storage ? class : "torch.storage UntypedStorage"));
+    assert_true(fsdpck_pickle_is(p, fsdpck_pickle_child(p, id, 1),
+                                 info->torch_storage ? class : "torch.storage UntypedStorage"));
     assert_true(fsdpck_pickle_int(p, fsdpck_pickle_child(p, id, 4), &v));
     assert_int_equal(v, s->at.payload_nbytes / (info->torch_storage ? info->nbytes : 1));
     for (uint32_t d = ndim; d-- > 0; step *= size[d] ? size[d] : 1)
@@ -91,7 +96,8 @@ static void check(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size, 
     assert_memory_equal(&s, &again, sizeof s);
     if (fsdpck_zip_open(&io, 0, "f", begin, s.at.head_nbytes + nbytes + s.at.tail_nbytes, &zip, &err))
         fail_msg("%s", err.message);
-    const struct fsdpck_zip_record *payload = fsdpck_zip_find(&zip, "data/0"), *order = fsdpck_zip_find(&zip, "byteorder");
+    const struct fsdpck_zip_record *payload = fsdpck_zip_find(&zip, "data/0"),
+                                   *order = fsdpck_zip_find(&zip, "byteorder");
     assert_int_equal(zip.nrecords, 4);
     assert_ptr_equal(payload, &zip.records[3]);
     assert_int_equal(payload->offset, begin + s.at.head_nbytes);
@@ -99,7 +105,8 @@ static void check(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size, 
     assert_int_equal(payload->crc32, 0x12345678);
     assert_memory_equal(s.head + (order->offset - begin), "little", 6);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(zip.records[i].crc32, fsdpck_crc32(0, s.head + (zip.records[i].offset - begin), zip.records[i].nbytes));
+        assert_int_equal(zip.records[i].crc32,
+                         fsdpck_crc32(0, s.head + (zip.records[i].offset - begin), zip.records[i].nbytes));
     check_pickle(&s, fsdpck_zip_find(&zip, "data.pkl"), dtype, ndim, size);
     fsdpck_zip_free(&zip);
 }
@@ -132,7 +139,8 @@ static void test_many_dims(void **state)
 static void test_zip64(void **state)
 {
     (void)state;
-    const uint64_t near[] = { 0xffffffffull - 5000, 0xffffffffull - 4096, 0xffffffffull - 1, 0xffffffffull, 0x100000000ull, 1ull << 42 };
+    const uint64_t near[] = { 0xffffffffull - 5000, 0xffffffffull - 4096, 0xffffffffull - 1,
+                              0xffffffffull,        0x100000000ull,       1ull << 42 };
     for (size_t i = 0; i < sizeof near / sizeof *near; i++)
         for (uint64_t begin = 0; begin < 5000; begin += 1013)
             check(FSDPCK_UINT8, 1, &near[i], begin);
@@ -140,6 +148,7 @@ static void test_zip64(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_random_shapes), cmocka_unit_test(test_many_dims), cmocka_unit_test(test_zip64) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_random_shapes), cmocka_unit_test(test_many_dims),
+                                        cmocka_unit_test(test_zip64) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The streaming JSON reader: what it accepts and refuses, against a list and, on random documents, against jansson; and that what
- * json_write.c writes comes back. */
+/* The streaming JSON reader: what it accepts and refuses, against a list and, on random documents, against jansson; and
+ * that what json_write.c writes comes back. */
 #include "base/json_read.h"
 #include "base/json_write.h"
 #include "base/utf8.h"
@@ -44,10 +44,34 @@ static void accepted(void **state)
 {
     (void)state;
     static const char *const docs[] = {
-        "{}", "[]", " [ ] ", "0", "-0", "1", "-1.5e+10", "1E5", "0.0", "123456789012345678901234567890", "\"\"", "true", "false", "null",
-        "\t\r\n {\"a\" : [ 1 , 2 ] }\n", "[[[[]]]]", "{\"a\":{\"a\":{}}}", "\"\\u0041\\n\\\"\\\\\\/\\b\\f\\n\\r\\t\"", "\"\\ud83d\\uDE00\"",
-        "\"\x7f\"", "\"caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80\"", "{\"\":\"\"}", "[1,[2,{\"x\":null}],\"y\"]", "{\"a\":1,\"a\":2}",
-        "\"\\uFFFF\"", "\"\xf4\x8f\xbf\xbf\"", "\"\xed\x9f\xbf\xee\x80\x80\"", "[true,false,null]",
+        "{}",
+        "[]",
+        " [ ] ",
+        "0",
+        "-0",
+        "1",
+        "-1.5e+10",
+        "1E5",
+        "0.0",
+        "123456789012345678901234567890",
+        "\"\"",
+        "true",
+        "false",
+        "null",
+        "\t\r\n {\"a\" : [ 1 , 2 ] }\n",
+        "[[[[]]]]",
+        "{\"a\":{\"a\":{}}}",
+        "\"\\u0041\\n\\\"\\\\\\/\\b\\f\\n\\r\\t\"",
+        "\"\\ud83d\\uDE00\"",
+        "\"\x7f\"",
+        "\"caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80\"",
+        "{\"\":\"\"}",
+        "[1,[2,{\"x\":null}],\"y\"]",
+        "{\"a\":1,\"a\":2}",
+        "\"\\uFFFF\"",
+        "\"\xf4\x8f\xbf\xbf\"",
+        "\"\xed\x9f\xbf\xee\x80\x80\"",
+        "[true,false,null]",
     };
     for (size_t i = 0; i < sizeof docs / sizeof *docs; i++) {
         struct fsdpck_error err = { 0 };
@@ -153,7 +177,8 @@ static void nesting_has_a_cap(void **state)
 static void a_header_is_pulled(void **state)
 {
     (void)state;
-    const char *text = " {\"__metadata__\": {\"format\":\"pt\"}, \"a\\u002eb\": {\"shape\":[2, 18446744073709551615 ,0],\"big\":true,\"end\":false}}\n";
+    const char *text = " {\"__metadata__\": {\"format\":\"pt\"}, \"a\\u002eb\": {\"shape\":[2, 18446744073709551615 "
+                       ",0],\"big\":true,\"end\":false}}\n";
     struct fsdpck_json j;
     struct fsdpck_error err = { 0 };
     const char *key, *raw;
@@ -205,8 +230,10 @@ static void wrong_types_are_said(void **state)
         { 'u', "-0", "number -0 in JSON where a whole number from 0 to 2^64-1 is wanted" },
         { 'u', "1.0", "number 1.0 in JSON where a whole number from 0 to 2^64-1 is wanted" },
         { 'u', "1e3", "number 1e3 in JSON where a whole number from 0 to 2^64-1 is wanted" },
-        { 'u', "18446744073709551616", "number 18446744073709551616 in JSON where a whole number from 0 to 2^64-1 is wanted" },
-        { 'u', "18446744073709551620", "number 18446744073709551620 in JSON where a whole number from 0 to 2^64-1 is wanted" },
+        { 'u', "18446744073709551616",
+          "number 18446744073709551616 in JSON where a whole number from 0 to 2^64-1 is wanted" },
+        { 'u', "18446744073709551620",
+          "number 18446744073709551620 in JSON where a whole number from 0 to 2^64-1 is wanted" },
         { 'u', "00", "a JSON number begins with 0" },
         { 'u', "", "the JSON text ends where a whole number from 0 is wanted" },
         { 'b', "null", "'n' in JSON where true or false is wanted" },
@@ -290,8 +317,22 @@ static json_t *build(struct fsdpck_json *j)
 
 static void random_string(struct fsdpck_text *t)
 {
-    static const char *const pieces[] = { "weight", ".", "model.layers.", "\\n", "\\u00e9", "\\ud83d\\ude00", "\xc3\xa9", "\xe2\x82\xac",
-                                          "\xf0\x9f\x98\x80", "\\\\", "\\\"", "\\/", "0123456789abcdefghijklmnop", " ", "\x7f", "\\u001f" };
+    static const char *const pieces[] = { "weight",
+                                          ".",
+                                          "model.layers.",
+                                          "\\n",
+                                          "\\u00e9",
+                                          "\\ud83d\\ude00",
+                                          "\xc3\xa9",
+                                          "\xe2\x82\xac",
+                                          "\xf0\x9f\x98\x80",
+                                          "\\\\",
+                                          "\\\"",
+                                          "\\/",
+                                          "0123456789abcdefghijklmnop",
+                                          " ",
+                                          "\x7f",
+                                          "\\u001f" };
     fsdpck_text_add(t, "\"", 1);
     for (uint64_t n = draw(6); n > 0; n--) {
         const char *s = pieces[draw(sizeof pieces / sizeof *pieces)];
@@ -308,7 +349,8 @@ static void random_space(struct fsdpck_text *t)
 
 static void random_value(struct fsdpck_text *t, unsigned depth)
 {
-    static const char *const scalars[] = { "0", "-0", "12", "1.5", "-2e3", "1E-2", "true", "false", "null", "184467440737095516150" };
+    static const char *const scalars[] = { "0",    "-0",   "12",    "1.5",  "-2e3",
+                                           "1E-2", "true", "false", "null", "184467440737095516150" };
     random_space(t);
     uint64_t kind = draw(depth == 0 ? 2 : 4);
     if (kind == 0) {
@@ -367,8 +409,8 @@ static void same_as_jansson(void **state)
         struct fsdpck_error err = { 0 };
         bool ok = accepts(t.data, t.nbytes, &err);
         if (ok != (want != NULL))
-            fail_msg("%s by us (%s), %s by jansson (%s): %.*s", ok ? "accepted" : "refused", err.message, want ? "accepted" : "refused",
-                     why.text, (int)t.nbytes, t.data);
+            fail_msg("%s by us (%s), %s by jansson (%s): %.*s", ok ? "accepted" : "refused", err.message,
+                     want ? "accepted" : "refused", why.text, (int)t.nbytes, t.data);
         struct fsdpck_json j;
         struct fsdpck_error again = { 0 };
         fsdpck_json_begin(&j, "doc", 0, t.data, t.nbytes, &again);
@@ -437,7 +479,8 @@ static void writer_forms(void **state)
     uint8_t back[3];
     assert_true(fsdpck_hex_parse("00ff1a", back, 3));
     assert_memory_equal(back, bytes, 3);
-    assert_false(fsdpck_hex_parse("00FF1a", back, 3) || fsdpck_hex_parse("00ff1", back, 3) || fsdpck_hex_parse("00ff1g", back, 3));
+    assert_false(fsdpck_hex_parse("00FF1a", back, 3) || fsdpck_hex_parse("00ff1", back, 3) ||
+                 fsdpck_hex_parse("00ff1g", back, 3));
 }
 
 /* By the definition: every code point but the surrogates has one form, the shortest. */

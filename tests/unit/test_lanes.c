@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lanes: whatever the chunks of a transfer, each element of each chunk is fed to it once and in order, rows count once for the content, and a long
- * chunk is cut only where its block hashes and rows can be joined. */
+/* Lanes: whatever the chunks of a transfer, each element of each chunk is fed to it once and in order, rows count once
+ * for the content, and a long chunk is cut only where its block hashes and rows can be joined. */
 #include "engine/lanes.h"
 
 #include <setjmp.h>
@@ -41,7 +41,8 @@ static uint32_t add_tensor(struct scene *s, enum fsdpck_dtype dtype, uint32_t nd
     size_t i = s->selection.ntensors++;
     if (ndim)
         memcpy(s->shapes[i], shape, ndim * 8);
-    s->tensors[i] = (struct fsdpck_tensor){ .name = "t", .dtype = dtype, .ndim = ndim, .shape = s->shapes[i], .alias_of = -1 };
+    s->tensors[i] =
+        (struct fsdpck_tensor){ .name = "t", .dtype = dtype, .ndim = ndim, .shape = s->shapes[i], .alias_of = -1 };
     s->tensors[i].nelem = fsdpck_box_nelem(s->shapes[i], ndim);
     s->chosen[i] = (struct fsdpck_chosen){ .name = "t", .source = i, .alias_of = -1, .dtype = dtype };
     s->src.tensors.count = i + 1;
@@ -54,7 +55,9 @@ static void add_chunk(struct scene *s, uint32_t tensor, const uint64_t *offset, 
     assert_true(i < MAX_CHUNKS);
     memcpy(s->boxes[i][0], offset, s->tensors[tensor].ndim * 8);
     memcpy(s->boxes[i][1], size, s->tensors[tensor].ndim * 8);
-    s->chunks[i] = (struct fsdpck_out_chunk){ .tensor = tensor, .offset = s->boxes[i][0], .size = s->boxes[i][1], .hashes = hashed };
+    s->chunks[i] = (struct fsdpck_out_chunk){
+        .tensor = tensor, .offset = s->boxes[i][0], .size = s->boxes[i][1], .hashes = hashed
+    };
 }
 
 /* Cuts the tensor at random: chunks of a tensor cover it once. */
@@ -152,7 +155,8 @@ static void check_parts(const struct scene *s, size_t most, size_t least)
     fsdpck_box_span(t->ndim, t->shape, s->chunks[0].offset, s->chunks[0].size, &first, &last);
     for (size_t i = 0; i < lanes.count; i++) {
         const struct fsdpck_lane *l = &lanes.list[i];
-        assert_true(l->single && l->owns_content && l->count == 1 && lanes.order[l->first] == 0 && l->first == lanes.list[0].first);
+        assert_true(l->single && l->owns_content && l->count == 1 && lanes.order[l->first] == 0 &&
+                    l->first == lanes.list[0].first);
         assert_int_equal(l->begin, i ? lanes.list[i - 1].end : first);
         if (s->chunks[0].hashes) {
             assert_int_equal((l->begin - first) * item % FSDPCK_BLOCK_NBYTES, 0);
@@ -172,18 +176,19 @@ static void test_long_chunks(void **state)
         bool hashed;
         size_t least, most; /* parts */
     } cases[] = {
-        { FSDPCK_FLOAT32, 100000, 1024, true, 10, 20 },      /* 400 MB, rows of 4 KiB */
-        { FSDPCK_BFLOAT16, 49152, 576, true, 1, 4 },         /* 56 MB, rows of 1152 bytes */
-        { FSDPCK_FLOAT32, 8000, 4097, true, 1, 1 },          /* rows and blocks meet every 256 MB: not cut */
-        { FSDPCK_FLOAT32, 8000, 4097, false, 4, 5 },         /* without hashes anywhere */
+        { FSDPCK_FLOAT32, 100000, 1024, true, 10, 20 }, /* 400 MB, rows of 4 KiB */
+        { FSDPCK_BFLOAT16, 49152, 576, true, 1, 4 },    /* 56 MB, rows of 1152 bytes */
+        { FSDPCK_FLOAT32, 8000, 4097, true, 1, 1 },     /* rows and blocks meet every 256 MB: not cut */
+        { FSDPCK_FLOAT32, 8000, 4097, false, 4, 5 },    /* without hashes anywhere */
         { FSDPCK_UINT8, 3, 100000000, true, 1, 3 },
         { FSDPCK_COMPLEX128, 1u << 20, 8, true, 4, 4 },
         { FSDPCK_FLOAT64, 1, 1, true, 1, 1 },
-        { FSDPCK_INT8, 33554432, 1, true, 1, 1 },            /* 32 MiB, to the byte */
+        { FSDPCK_INT8, 33554432, 1, true, 1, 1 }, /* 32 MiB, to the byte */
         { FSDPCK_INT8, 33554433, 1, true, 2, 2 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (uint64_t skip = 0; skip < 2 && skip < cases[i].rows; skip++) { /* a chunk that begins with the tensor, or not */
+        for (uint64_t skip = 0; skip < 2 && skip < cases[i].rows;
+             skip++) { /* a chunk that begins with the tensor, or not */
             struct scene *s = new_scene();
             add_tensor(s, cases[i].dtype, 2, (uint64_t[]){ cases[i].rows + skip, cases[i].columns });
             add_chunk(s, 0, (uint64_t[]){ skip, 0 }, (uint64_t[]){ cases[i].rows, cases[i].columns }, cases[i].hashed);

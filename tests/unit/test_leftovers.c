@@ -26,8 +26,8 @@
 #define B "bbbbbbbb-bbbb-4bbb-9bbb-bbbbbbbbbbbb"
 
 /* The machine and boot that the tests pretend to be on. */
-#define HERE "here"
-#define BOOT "22222222-2222-4222-9222-222222222222"
+#define HERE       "here"
+#define BOOT       "22222222-2222-4222-9222-222222222222"
 #define OTHER_BOOT "55555555-5555-4555-9555-555555555555"
 
 struct fixture {
@@ -74,8 +74,8 @@ static void on_leftover(void *ctx, const struct fsdpck_leftover *l)
     struct fixture *x = ctx;
     size_t n = strlen(x->said);
     assert_int_equal(strncmp(l->path, x->root, strlen(x->root)), 0);
-    snprintf(x->said + n, sizeof x->said - n, "%s %s%s: %s\n", l->path + strlen(x->root) + 1, l->alive ? "alive" : "dead", l->removed ? " removed" : "",
-             l->why);
+    snprintf(x->said + n, sizeof x->said - n, "%s %s%s: %s\n", l->path + strlen(x->root) + 1,
+             l->alive ? "alive" : "dead", l->removed ? " removed" : "", l->why);
 }
 
 static int look(struct fixture *x, const char *name, bool remove)
@@ -83,7 +83,8 @@ static int look(struct fixture *x, const char *name, bool remove)
     struct fsdpck_options opt = { .io = faulty_io(x->f) };
     struct fsdpck_error err = { 0 };
     x->said[0] = '\0';
-    return fsdpck_leftovers(below(x->root, name), remove ? FSDPCK_CLEAN_DEAD : FSDPCK_CLEAN_NOTHING, &opt, on_leftover, x, &err);
+    return fsdpck_leftovers(below(x->root, name), remove ? FSDPCK_CLEAN_DEAD : FSDPCK_CLEAN_NOTHING, &opt, on_leftover,
+                            x, &err);
 }
 
 static void assert_tree(struct fixture *x, const char *want)
@@ -105,7 +106,8 @@ static int begin(struct fixture *x, const char *name, const char *uuid_text, str
 {
     uint8_t uuid[16];
     assert_true(fsdpck_uuid_parse(uuid_text, uuid));
-    return fsdpck_commit_begin(faulty_io(x->f), below(x->root, name), FSDPCK_COMMIT_CHECKPOINT, "index.json", uuid, true, c, NULL);
+    return fsdpck_commit_begin(faulty_io(x->f), below(x->root, name), FSDPCK_COMMIT_CHECKPOINT, "index.json", uuid,
+                               true, c, NULL);
 }
 
 /* A writer that is killed in the middle of its work. */
@@ -137,7 +139,8 @@ static void test_nothing(void **state)
     assert_int_equal(look(x, "missing", true), 0);
     assert_string_equal(x->said, "");
     assert_int_not_equal(look(x, "no/such/place", true), 0);
-    assert_true(tree_exists(x->root, "out.tmp-1234/x") && tree_exists(x->root, "out.tmp/x") && tree_exists(x->root, "other.tmp-" A "/x"));
+    assert_true(tree_exists(x->root, "out.tmp-1234/x") && tree_exists(x->root, "out.tmp/x") &&
+                tree_exists(x->root, "other.tmp-" A "/x"));
 }
 
 static void test_writer_at_work(void **state)
@@ -167,7 +170,8 @@ static void test_killed_writer(void **state)
     assert_tree(x, before);
     free(before);
     assert_int_equal(look(x, "out", true), 0);
-    assert_string_equal(x->said, "out.tmp-" A " dead removed: writer is gone\n.out.fsdpck-lock dead removed: writer is gone\n");
+    assert_string_equal(x->said,
+                        "out.tmp-" A " dead removed: writer is gone\n.out.fsdpck-lock dead removed: writer is gone\n");
     assert_tree(x, "out/\nout/index.json={\"format\":\"fsdpck\"}\n");
 }
 
@@ -367,7 +371,8 @@ static void test_journal_is_of_another_save(void **state)
     tree_file(x->root, "out/__0_0-" B ".distcp", "b");
     tree_file(x->root, "out/.metadata", "b");
     tree_file(x->root, "out/.metadata.tmp-" A, "a");
-    tree_file(x->root, "out/.commit-" A, "{\"record\":\"index.json\",\"hash\":\"00000000000000000000000000000000\",\"replaces\":[\".metadata\"]}");
+    tree_file(x->root, "out/.commit-" A,
+              "{\"record\":\"index.json\",\"hash\":\"00000000000000000000000000000000\",\"replaces\":[\".metadata\"]}");
     writer(x, "out/.writer-" A, HERE, BOOT);
     assert_int_equal(look(x, "out", true), 0);
     assert_tree(x, "out/\nout/.metadata=b\nout/__0_0-" B ".distcp=b\nout/index.json=of b\n");
@@ -394,7 +399,9 @@ static void test_journal_is_hostile(void **state)
 
 /* ---- removing, and setting aside */
 
-#define INDEX "{\"format\":\"fsdpck\",\"assets\":[{\"path\":\"original/params.json\"},{\"path\":\"config.json\"}],\"hash\":\"\"}"
+#define INDEX \
+    "{\"format\":\"fsdpck\",\"assets\":[{\"path\":\"original/" \
+    "params.json\"},{\"path\":\"config.json\"}],\"hash\":\"\"}"
 
 static void checkpoint(struct fixture *x, const char *name)
 {
@@ -425,7 +432,8 @@ static void test_removed_with_folders_of_assets(void **state)
 
 static void test_what_is_foreign_is_not_removed(void **state)
 {
-    static const char *const foreign[] = { "notes.txt", "assets/notes.txt", "assets/original/notes.txt", "my/notes.txt", "config.json" };
+    static const char *const foreign[] = { "notes.txt", "assets/notes.txt", "assets/original/notes.txt", "my/notes.txt",
+                                           "config.json" };
     struct fixture *x = *state;
     struct fsdpck_error err;
     struct fsdpck_commit *c;
@@ -516,7 +524,8 @@ static void test_half_removed_by_an_older_version(void **state)
     assert_int_equal(look(x, "c", false), 0);
     assert_string_equal(x->said, "c/step-000010.removed dead: its removal was interrupted\n");
     assert_int_equal(look(x, "c", true), 0);
-    assert_tree(x, "c/\nc/other.removed/\nc/other.removed/assets/\nc/other.removed/assets/config.json=mine\nc/step-000020.removed/\n"
+    assert_tree(x, "c/\nc/other.removed/\nc/other.removed/assets/\nc/other.removed/assets/config.json=mine\nc/"
+                   "step-000020.removed/\n"
                    "c/step-000020.removed/notes.txt=mine\n");
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LoRA's parts by themselves: names in every spelling, PEFT's expressions, configurations good and bad, products against a plain loop, and one rounding. */
+/* LoRA's parts by themselves: names in every spelling, PEFT's expressions, configurations good and bad, products
+ * against a plain loop, and one rounding. */
 #include "lora/config.h"
 #include "lora/names.h"
 #include "lora/pattern.h"
@@ -23,9 +24,13 @@ static const struct {
     enum fsdpck_lora_role role;
     const char *module, *adapter, *leaf, *between;
 } known[] = {
-    { "base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight", LORA_A, "model.layers.0.self_attn.q_proj", "default", "", "" },
-    { "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight", LORA_B, "model.layers.0.self_attn.q_proj", "", "", "" },
-    { "_fsdp_wrapped_module.base_model.model.layers.1._fsdp_wrapped_module.q._checkpoint_wrapped_module.lora_A.x.weight", LORA_A, "layers.1.q", "x", "", "" },
+    { "base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight", LORA_A,
+      "model.layers.0.self_attn.q_proj", "default", "", "" },
+    { "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight", LORA_B, "model.layers.0.self_attn.q_proj", "",
+      "", "" },
+    { "_fsdp_wrapped_module.base_model.model.layers.1._fsdp_wrapped_module.q._checkpoint_wrapped_module.lora_A.x."
+      "weight",
+      LORA_A, "layers.1.q", "x", "", "" },
     { "module._orig_mod.base_model.model.q.lora_B.default.bias", LORA_B_BIAS, "q", "default", "", "" },
     { "module.module.q.lora_A.weight", LORA_A, "q", "", "", "" },
     { "encoder.module.q.lora_A.weight", LORA_A, "encoder.module.q", "", "", "" },
@@ -46,10 +51,13 @@ static const struct {
     { "e.lora_embedding_A.default.exp_avg", LORA_STATE, "e.lora_embedding_A.default", "", "exp_avg", "" },
     { "q.lora_A.default.scale", LORA_UNKNOWN, "q", "default", "", "" },
     { "q.lora_E", LORA_UNKNOWN, "q", "", "", "" },
-    { "base_model.model.embed.token_adapter.trainable_tokens_delta", LORA_TOKENS, "embed", "", "trainable_tokens_delta", "token_adapter" },
-    { "embed.token_adapter.trainable_tokens_delta.x", LORA_TOKENS, "embed", "x", "trainable_tokens_delta", "token_adapter" },
+    { "base_model.model.embed.token_adapter.trainable_tokens_delta", LORA_TOKENS, "embed", "", "trainable_tokens_delta",
+      "token_adapter" },
+    { "embed.token_adapter.trainable_tokens_delta.x", LORA_TOKENS, "embed", "x", "trainable_tokens_delta",
+      "token_adapter" },
     { "embed.trainable_tokens_delta.default", LORA_TOKENS, "embed", "default", "trainable_tokens_delta", "" },
-    { "embed.trainable_tokens_delta.default.exp_avg", LORA_STATE, "embed.trainable_tokens_delta.default", "", "exp_avg", "" },
+    { "embed.trainable_tokens_delta.default.exp_avg", LORA_STATE, "embed.trainable_tokens_delta.default", "", "exp_avg",
+      "" },
     { "embed.token_adapter.base_layer.weight", LORA_BASE, "embed", "", "weight", "token_adapter.base_layer" },
     { "embed.token_adapter.trainable_tokens_original.default", LORA_ORIGINAL, "embed", "", "default", "" },
     { "embed.token_adapter.scale", LORA_UNKNOWN, "embed", "", "", "" },
@@ -67,9 +75,11 @@ static void names_are_understood_in_every_spelling(void **state)
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         struct fsdpck_lora_name n;
         assert_int_equal(fsdpck_lora_name_parse(&a, known[i].name, &n, &err), 0);
-        if (n.role != known[i].role || strcmp(n.module, known[i].module) != 0 || strcmp(n.leaf, known[i].leaf) != 0 || strcmp(n.between, known[i].between) != 0 ||
+        if (n.role != known[i].role || strcmp(n.module, known[i].module) != 0 || strcmp(n.leaf, known[i].leaf) != 0 ||
+            strcmp(n.between, known[i].between) != 0 ||
             (n.role != LORA_UNKNOWN && strcmp(n.adapter, known[i].adapter) != 0))
-            fail_msg("'%s': role %d, module '%s', adapter '%s', leaf '%s'", known[i].name, n.role, n.module, n.adapter, n.leaf);
+            fail_msg("'%s': role %d, module '%s', adapter '%s', leaf '%s'", known[i].name, n.role, n.module, n.adapter,
+                     n.leaf);
     }
     fsdpck_arena_free(&a);
 }
@@ -121,17 +131,20 @@ static void expressions_match_as_in_peft(void **state)
         { "[]q]", "]", PATTERN_YES, PATTERN_YES },
         { "(q", "q", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
         { "q\\", "q", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
-        { "q{,2}", "qq", PATTERN_UNKNOWN, PATTERN_UNKNOWN }, /* Python: up to two; PCRE2 before 10.43: as it is written */
+        { "q{,2}", "qq", PATTERN_UNKNOWN,
+          PATTERN_UNKNOWN }, /* Python: up to two; PCRE2 before 10.43: as it is written */
         { "(?i)Q", "q", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
         { "(?R)?q", "q", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
         { "(*FAIL)|q", "q", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
         { "[[:alpha:]]", "q", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
         { "\\Qq\\E", "q", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
         { "q*********", "q", PATTERN_UNKNOWN, PATTERN_UNKNOWN },
-        { "((((((((q+)+)+)+)+)+)+)+)+[xy]", "qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqq", PATTERN_UNKNOWN, PATTERN_UNKNOWN }, /* would take years */
+        { "((((((((q+)+)+)+)+)+)+)+)+[xy]", "qqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqq", PATTERN_UNKNOWN,
+          PATTERN_UNKNOWN }, /* would take years */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        if (fsdpck_pattern_ends(cases[i].expression, cases[i].module) != cases[i].ends || fsdpck_pattern_whole(cases[i].expression, cases[i].module) != cases[i].whole)
+        if (fsdpck_pattern_ends(cases[i].expression, cases[i].module) != cases[i].ends ||
+            fsdpck_pattern_whole(cases[i].expression, cases[i].module) != cases[i].whole)
             fail_msg("'%s' on '%s'", cases[i].expression, cases[i].module);
     }
     char *long_one = malloc(5000);
@@ -156,8 +169,14 @@ static void configurations_answer_by_module(void **state)
     struct fsdpck_error err;
     uint64_t r;
     double alpha;
-    assert_int_equal(parse(&c, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":8,\"use_rslora\":true,\"rank_pattern\":{\"up\":2,\"1.up\":9},"
-                               "\"alpha_pattern\":{\"layers.0.q\":1.5},\"target_modules\":[\"q\",\"up\"],\"modules_to_save\":[\"head\"]}", &err), 0);
+    assert_int_equal(
+        parse(
+            &c,
+            "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":8,\"use_rslora\":true,\"rank_pattern\":{\"up\":2,\"1.up\":"
+            "9},"
+            "\"alpha_pattern\":{\"layers.0.q\":1.5},\"target_modules\":[\"q\",\"up\"],\"modules_to_save\":[\"head\"]}",
+            &err),
+        0);
     assert_true(c.rslora);
     assert_int_equal(fsdpck_lora_config_rank(&c, "layers.1.up", &r, &err), 0);
     assert_int_equal(r, 2); /* the first key that matches, not the longest */
@@ -170,9 +189,11 @@ static void configurations_answer_by_module(void **state)
     assert_true(fsdpck_lora_config_targets(&c, "m.q") && !fsdpck_lora_config_targets(&c, "m.xq"));
     assert_string_equal(fsdpck_lora_config_saves(&c, "m.head"), "head");
     assert_string_equal(fsdpck_lora_config_saves(&c, "head.m"), "head"); /* it lies in a saved one */
-    assert_string_equal(fsdpck_lora_config_saves(&c, "m.lm_head"), "head"); /* an end is enough, also inside of a word */
+    /* an end is enough, also inside of a word */
+    assert_string_equal(fsdpck_lora_config_saves(&c, "m.lm_head"), "head");
     assert_null(fsdpck_lora_config_saves(&c, "m.headx"));
-    assert_true(fsdpck_lora_saves("norm", "m.input_layernorm") && fsdpck_lora_saves("0.mlp", "m.0.mlp.up") && !fsdpck_lora_saves("mlp", "m.mlpx.up"));
+    assert_true(fsdpck_lora_saves("norm", "m.input_layernorm") && fsdpck_lora_saves("0.mlp", "m.0.mlp.up") &&
+                !fsdpck_lora_saves("mlp", "m.mlpx.up"));
     assert_null(fsdpck_lora_config_leaves_out(&c, "m.q"));
     fsdpck_lora_config_free(&c);
 }
@@ -190,13 +211,17 @@ static void layers_are_left_out_as_in_peft(void **state)
         { "\"target_modules\":[\"q\"],\"layers_to_transform\":[0,2]", "m.layers.1.q", "layers_to_transform" },
         { "\"target_modules\":[\"q\"],\"layers_to_transform\":1", "m.layers.1.q", NULL },
         { "\"target_modules\":[\"q\"],\"layers_to_transform\":1", "m.layers.11.q", "layers_to_transform" },
-        { "\"target_modules\":[\"q\"],\"layers_to_transform\":1", "layers.1.q", "layers_to_transform" }, /* without a pattern two parts stand before */
+        { "\"target_modules\":[\"q\"],\"layers_to_transform\":1", "layers.1.q",
+          "layers_to_transform" }, /* without a pattern two parts stand before */
         { "\"target_modules\":[\"q\"],\"layers_to_transform\":1", "m.layers.1.experts.0.q", NULL },
         { "\"target_modules\":[\"q\"],\"layers_to_transform\":1", "m.q", "layers_to_transform" },
         { "\"target_modules\":[\"q\"],\"layers_to_transform\":1,\"layers_pattern\":\"layers\"", "layers.1.q", NULL },
-        { "\"target_modules\":[\"q\"],\"layers_to_transform\":1,\"layers_pattern\":[\"h\",\"blocks?\"]", "x.0.block.1.q", NULL },
-        { "\"target_modules\":[\"q\"],\"layers_to_transform\":1,\"layers_pattern\":[\"h\"]", "m.xh.1.q", "layers_to_transform" },
-        { "\"target_modules\":\".*q\",\"layers_to_transform\":1", "m.layers.2.q", NULL }, /* an expression says it all */
+        { "\"target_modules\":[\"q\"],\"layers_to_transform\":1,\"layers_pattern\":[\"h\",\"blocks?\"]",
+          "x.0.block.1.q", NULL },
+        { "\"target_modules\":[\"q\"],\"layers_to_transform\":1,\"layers_pattern\":[\"h\"]", "m.xh.1.q",
+          "layers_to_transform" },
+        { "\"target_modules\":\".*q\",\"layers_to_transform\":1", "m.layers.2.q",
+          NULL }, /* an expression says it all */
         { "\"target_modules\":[\"q\"],\"layers_to_transform\":[]", "m.q", NULL },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -253,18 +278,29 @@ static void configurations_that_make_no_sense_are_refused(void **state)
         const char *text;
         int code;
     } bad[] = {
-        { "", FSDPCK_ERR_FORMAT }, { "[]", FSDPCK_ERR_FORMAT }, { "{", FSDPCK_ERR_FORMAT },
+        { "", FSDPCK_ERR_FORMAT },
+        { "[]", FSDPCK_ERR_FORMAT },
+        { "{", FSDPCK_ERR_FORMAT },
         { "{\"peft_type\":\"LORA\",\"peft_type\":\"LORA\"}", FSDPCK_ERR_FORMAT },
-        { "{}", FSDPCK_ERR_UNSUPPORTED }, { "{\"peft_type\":7}", FSDPCK_ERR_UNSUPPORTED },
-        { "{\"peft_type\":\"LORA\",\"r\":0}", FSDPCK_ERR_FORMAT }, { "{\"peft_type\":\"LORA\",\"r\":-3}", FSDPCK_ERR_FORMAT },
-        { "{\"peft_type\":\"LORA\",\"r\":2.5}", FSDPCK_ERR_FORMAT }, { "{\"peft_type\":\"LORA\",\"lora_alpha\":null}", FSDPCK_ERR_FORMAT },
-        { "{\"peft_type\":\"LORA\",\"use_dora\":1}", FSDPCK_ERR_FORMAT }, { "{\"peft_type\":\"LORA\",\"bias\":\"some\"}", FSDPCK_ERR_FORMAT },
-        { "{\"peft_type\":\"LORA\",\"bias\":{}}", FSDPCK_ERR_FORMAT }, { "{\"peft_type\":\"LORA\",\"rank_pattern\":[]}", FSDPCK_ERR_FORMAT },
-        { "{\"peft_type\":\"LORA\",\"rank_pattern\":{\"q\":\"2\"}}", FSDPCK_ERR_FORMAT }, { "{\"peft_type\":\"LORA\",\"alpha_pattern\":{\"q\":null}}", FSDPCK_ERR_FORMAT },
-        { "{\"peft_type\":\"LORA\",\"target_modules\":[1]}", FSDPCK_ERR_FORMAT }, { "{\"peft_type\":\"LORA\",\"target_modules\":{}}", FSDPCK_ERR_FORMAT },
+        { "{}", FSDPCK_ERR_UNSUPPORTED },
+        { "{\"peft_type\":7}", FSDPCK_ERR_UNSUPPORTED },
+        { "{\"peft_type\":\"LORA\",\"r\":0}", FSDPCK_ERR_FORMAT },
+        { "{\"peft_type\":\"LORA\",\"r\":-3}", FSDPCK_ERR_FORMAT },
+        { "{\"peft_type\":\"LORA\",\"r\":2.5}", FSDPCK_ERR_FORMAT },
+        { "{\"peft_type\":\"LORA\",\"lora_alpha\":null}", FSDPCK_ERR_FORMAT },
+        { "{\"peft_type\":\"LORA\",\"use_dora\":1}", FSDPCK_ERR_FORMAT },
+        { "{\"peft_type\":\"LORA\",\"bias\":\"some\"}", FSDPCK_ERR_FORMAT },
+        { "{\"peft_type\":\"LORA\",\"bias\":{}}", FSDPCK_ERR_FORMAT },
+        { "{\"peft_type\":\"LORA\",\"rank_pattern\":[]}", FSDPCK_ERR_FORMAT },
+        { "{\"peft_type\":\"LORA\",\"rank_pattern\":{\"q\":\"2\"}}", FSDPCK_ERR_FORMAT },
+        { "{\"peft_type\":\"LORA\",\"alpha_pattern\":{\"q\":null}}", FSDPCK_ERR_FORMAT },
+        { "{\"peft_type\":\"LORA\",\"target_modules\":[1]}", FSDPCK_ERR_FORMAT },
+        { "{\"peft_type\":\"LORA\",\"target_modules\":{}}", FSDPCK_ERR_FORMAT },
         { "{\"peft_type\":\"LORA\",\"modules_to_save\":\"head\"}", FSDPCK_ERR_FORMAT },
-        { "{\"peft_type\":\"LORA\",\"exclude_modules\":7}", FSDPCK_ERR_FORMAT }, { "{\"peft_type\":\"LORA\",\"layers_to_transform\":\"1\"}", FSDPCK_ERR_FORMAT },
-        { "{\"peft_type\":\"LORA\",\"layers_to_transform\":[1.5]}", FSDPCK_ERR_FORMAT }, { "{\"peft_type\":\"LORA\",\"trainable_token_indices\":3}", FSDPCK_ERR_FORMAT },
+        { "{\"peft_type\":\"LORA\",\"exclude_modules\":7}", FSDPCK_ERR_FORMAT },
+        { "{\"peft_type\":\"LORA\",\"layers_to_transform\":\"1\"}", FSDPCK_ERR_FORMAT },
+        { "{\"peft_type\":\"LORA\",\"layers_to_transform\":[1.5]}", FSDPCK_ERR_FORMAT },
+        { "{\"peft_type\":\"LORA\",\"trainable_token_indices\":3}", FSDPCK_ERR_FORMAT },
         { "{\"peft_type\":\"LORA\",\"trainable_token_indices\":{\"e\":3}}", FSDPCK_ERR_FORMAT },
         { "{\"peft_type\":\"TRAINABLE_TOKENS\",\"token_indices\":{\"e\":[3]}}", FSDPCK_ERR_FORMAT },
         { "{\"peft_type\":\"LORA\",\"target_parameters\":[\"x\"]}", FSDPCK_ERR_UNSUPPORTED },
@@ -287,11 +323,22 @@ static void configurations_keep_what_says_something(void **state)
     struct fsdpck_lora_config c;
     struct fsdpck_error err;
     struct fsdpck_text t = { 0 };
-    const struct fsdpck_lora_facts facts = { .r = 4, .alpha = 2.5, .rank_pattern = "{\"q\":2}", .alpha_pattern = "{}", .modules_to_save = "null", .target_modules = "[\"q\"]" };
-    assert_int_equal(parse(&c, "{\"peft_type\":\"LORA\",\"r\":9,\"use_rslora\":true,\"use_dora\":false,\"runtime_config\":{\"x\":1},\"peft_version\":\"0.21\","
-                               "\"eva_config\":null,\"exclude_modules\":[\"k\"],\"revision\":\"main\"}", &err), 0);
+    const struct fsdpck_lora_facts facts = { .r = 4,
+                                             .alpha = 2.5,
+                                             .rank_pattern = "{\"q\":2}",
+                                             .alpha_pattern = "{}",
+                                             .modules_to_save = "null",
+                                             .target_modules = "[\"q\"]" };
+    assert_int_equal(parse(&c,
+                           "{\"peft_type\":\"LORA\",\"r\":9,\"use_rslora\":true,\"use_dora\":false,\"runtime_config\":{"
+                           "\"x\":1},\"peft_version\":\"0.21\","
+                           "\"eva_config\":null,\"exclude_modules\":[\"k\"],\"revision\":\"main\"}",
+                           &err),
+                     0);
     assert_int_equal(fsdpck_lora_config_write(&c, &facts, "unet.", &t, &err), 0);
-    static const char *const in[] = { "\"unet.use_rslora\": true", "\"unet.r\": 4", "\"unet.lora_alpha\": 2.5", "\"unet.exclude_modules\"", "\"unet.revision\": \"main\"", "\"q\": 2" };
+    static const char *const in[] = { "\"unet.use_rslora\": true",   "\"unet.r\": 4",
+                                      "\"unet.lora_alpha\": 2.5",    "\"unet.exclude_modules\"",
+                                      "\"unet.revision\": \"main\"", "\"q\": 2" };
     static const char *const out[] = { "use_dora", "runtime_config", "peft_version", "eva_config" };
     for (size_t i = 0; i < sizeof in / sizeof *in; i++)
         if (!strstr(t.data, in[i]))
@@ -306,7 +353,8 @@ static void configurations_keep_what_says_something(void **state)
 static void scalings_are_written_as_they_are(void **state)
 {
     (void)state;
-    static const double alphas[] = { 32, 0, 0.1, -2.5, 1e-7, 9007199254740991.0, 9007199254740993.0, 9.3e18, 2.22222e100, 1.7e308, 5e-324 };
+    static const double alphas[] = { 32,     0,           0.1,     -2.5,  1e-7, 9007199254740991.0, 9007199254740993.0,
+                                     9.3e18, 2.22222e100, 1.7e308, 5e-324 };
     for (size_t i = 0; i < sizeof alphas / sizeof *alphas; i++) {
         struct fsdpck_lora_config c, again;
         struct fsdpck_error err;
@@ -316,7 +364,9 @@ static void scalings_are_written_as_they_are(void **state)
         fsdpck_text_printf(&pattern, "{\"q\":");
         fsdpck_lora_config_number(&pattern, alphas[i]);
         fsdpck_text_printf(&pattern, "}");
-        const struct fsdpck_lora_facts facts = { .r = 9, .alpha = alphas[i], .rank_pattern = "{}", .alpha_pattern = pattern.data, .modules_to_save = "null" };
+        const struct fsdpck_lora_facts facts = {
+            .r = 9, .alpha = alphas[i], .rank_pattern = "{}", .alpha_pattern = pattern.data, .modules_to_save = "null"
+        };
         assert_int_equal(fsdpck_lora_config_write(&c, &facts, "", &t, &err), 0);
         assert_int_equal(parse(&again, t.data, &err), 0);
         assert_int_equal(fsdpck_lora_config_alpha(&again, "m.q", &read, &err), 0);
@@ -331,16 +381,22 @@ static void scalings_are_written_as_they_are(void **state)
 
 /* ---- products ---- */
 
-static float random_float(uint64_t *s) { return (float)((double)model_below(s, 1 << 20) / (1 << 19) - 1); }
+static float random_float(uint64_t *s)
+{
+    return (float)((double)model_below(s, 1 << 20) / (1 << 19) - 1);
+}
 
 static void products_are_those_of_a_plain_loop(void **state)
 {
     (void)state;
     uint64_t seed = 5;
     for (int round = 0; round < 200; round++) {
-        uint64_t rank = 1 + model_below(&seed, 20), ncol = 1 + model_below(&seed, 300), nrows = 1 + model_below(&seed, FSDPCK_TILE_ROWS);
-        uint64_t first = model_below(&seed, ncol), ncols = 1 + model_below(&seed, ncol - first < FSDPCK_TILE_COLS ? ncol - first : FSDPCK_TILE_COLS);
-        float *left = malloc(nrows * rank * sizeof *left), *right = malloc(rank * ncol * sizeof *right), *v = malloc(nrows * FSDPCK_TILE_COLS * sizeof *v);
+        uint64_t rank = 1 + model_below(&seed, 20), ncol = 1 + model_below(&seed, 300),
+                 nrows = 1 + model_below(&seed, FSDPCK_TILE_ROWS);
+        uint64_t first = model_below(&seed, ncol),
+                 ncols = 1 + model_below(&seed, ncol - first < FSDPCK_TILE_COLS ? ncol - first : FSDPCK_TILE_COLS);
+        float *left = malloc(nrows * rank * sizeof *left), *right = malloc(rank * ncol * sizeof *right),
+              *v = malloc(nrows * FSDPCK_TILE_COLS * sizeof *v);
         float *before = malloc(nrows * FSDPCK_TILE_COLS * sizeof *v), scale = random_float(&seed);
         for (uint64_t i = 0; i < nrows * rank; i++)
             left[i] = random_float(&seed);
@@ -356,8 +412,9 @@ static void products_are_those_of_a_plain_loop(void **state)
                     want += (double)scale * left[i * rank + k] * right[k * ncol + first + j];
                 double far = want - v[i * FSDPCK_TILE_COLS + j];
                 if (far > 1e-5 || far < -1e-5 || (j >= ncols && far != 0))
-                    fail_msg("rank %llu, %llu by %llu: element %llu, %llu is %g, not %g", (unsigned long long)rank, (unsigned long long)nrows, (unsigned long long)ncols,
-                             (unsigned long long)i, (unsigned long long)j, v[i * FSDPCK_TILE_COLS + j], want);
+                    fail_msg("rank %llu, %llu by %llu: element %llu, %llu is %g, not %g", (unsigned long long)rank,
+                             (unsigned long long)nrows, (unsigned long long)ncols, (unsigned long long)i,
+                             (unsigned long long)j, v[i * FSDPCK_TILE_COLS + j], want);
             }
         free(left);
         free(right);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Merging whole: what comes out, element by element, against a plain sum in double that is rounded once; for every order of bands, small memory, several
- * threads, turned factors, DoRA, several modules on one tied tensor, and factors that do not fit into their budget together. */
+/* Merging whole: what comes out, element by element, against a plain sum in double that is rounded once; for every
+ * order of bands, small memory, several threads, turned factors, DoRA, several modules on one tied tensor, and factors
+ * that do not fit into their budget together. */
 #include <fsdpck/lora.h>
 
 #include <math.h>
@@ -23,7 +24,8 @@ struct kind {
     bool whole; /* the adapter's file has its own base layer */
 };
 
-static struct model_tensor *add(struct model *m, uint64_t *seed, const char *name, enum fsdpck_dtype dtype, uint64_t rows, uint64_t cols)
+static struct model_tensor *add(struct model *m, uint64_t *seed, const char *name, enum fsdpck_dtype dtype,
+                                uint64_t rows, uint64_t cols)
 {
     const uint64_t shape[2] = { rows, cols };
     struct model_tensor *t = model_add(m, seed, dtype, cols ? 2 : 1, shape);
@@ -85,7 +87,8 @@ static const struct model_tensor *named(const struct model *m, const char *name)
 /* W + 2/r' * B A, exactly as doubles have it; DoRA by row, or by column where W is stored turned. */
 static void expect(const struct kind *k, const struct model *base, const struct model *lora, double *want)
 {
-    double *w = doubles(k->whole ? named(lora, "q.base_layer.weight") : named(base, "q.weight")), *a = doubles(named(lora, "q.lora_A.weight")), *b = doubles(named(lora, "q.lora_B.weight"));
+    double *w = doubles(k->whole ? named(lora, "q.base_layer.weight") : named(base, "q.weight")),
+           *a = doubles(named(lora, "q.lora_A.weight")), *b = doubles(named(lora, "q.lora_B.weight"));
     double *norms = calloc(k->nout, sizeof *norms);
     for (uint64_t o = 0; o < k->nout; o++)
         for (uint64_t i = 0; i < k->nin; i++) {
@@ -98,7 +101,8 @@ static void expect(const struct kind *k, const struct model *base, const struct 
         }
     for (uint64_t o = 0; k->dora && o < k->nout; o++)
         for (uint64_t i = 0; i < k->nin; i++)
-            want[k->turned ? i * k->nout + o : o * k->nin + i] *= at(named(lora, "q.lora_magnitude_vector"), o) / sqrt(norms[o]);
+            want[k->turned ? i * k->nout + o : o * k->nin + i] *=
+                at(named(lora, "q.lora_magnitude_vector"), o) / sqrt(norms[o]);
     free(norms);
     free(w);
     free(a);
@@ -108,7 +112,9 @@ static void expect(const struct kind *k, const struct model *base, const struct 
 static void configure(const char *root, const struct kind *k)
 {
     char text[300];
-    snprintf(text, sizeof text, "{\"peft_type\":\"LORA\",\"r\":%llu,\"lora_alpha\":3,\"use_dora\":%s,\"fan_in_fan_out\":%s,\"target_modules\":[\"q\"]}",
+    snprintf(text, sizeof text,
+             "{\"peft_type\":\"LORA\",\"r\":%llu,\"lora_alpha\":3,\"use_dora\":%s,\"fan_in_fan_out\":%s,\"target_"
+             "modules\":[\"q\"]}",
              (unsigned long long)k->r, k->dora ? "true" : "false", k->turned ? "true" : "false");
     tree_file(root, "adapter_config.json", text);
 }
@@ -124,7 +130,8 @@ static struct fsdpck_source *open_at(const char *root, const char *name, const s
     return src;
 }
 
-static int merge(const char *root, const char *name, const struct fsdpck_options *opt, const struct fsdpck_convert_request *sharded, struct fsdpck_error *err)
+static int merge(const char *root, const char *name, const struct fsdpck_options *opt,
+                 const struct fsdpck_convert_request *sharded, struct fsdpck_error *err)
 {
     struct fsdpck_source *base = open_at(root, "base.safetensors", opt), *lora = open_at(root, "lora.safetensors", opt);
     char *out = tree_path(root, name);
@@ -137,7 +144,8 @@ static int merge(const char *root, const char *name, const struct fsdpck_options
 }
 
 /* Every element is the exact one, rounded once, but for what float32 itself loses on the way to it. */
-static void compare(const char *root, const char *name, const struct kind *k, const double *want, const struct fsdpck_options *opt)
+static void compare(const char *root, const char *name, const struct kind *k, const double *want,
+                    const struct fsdpck_options *opt)
 {
     struct fsdpck_source *src = open_at(root, name, opt);
     const struct fsdpck_tensor *t = fsdpck_source_find(src, "q.weight");
@@ -171,14 +179,17 @@ static void run(const struct kind *k, uint64_t seed)
     if (k->dora)
         add(&x.lora, &seed, "q.lora_magnitude_vector", FSDPCK_FLOAT32, k->nout, 0);
     if (k->whole)
-        add(&x.lora, &seed, "q.base_layer.weight", FSDPCK_FLOAT32, k->turned ? k->nin : k->nout, k->turned ? k->nout : k->nin);
+        add(&x.lora, &seed, "q.base_layer.weight", FSDPCK_FLOAT32, k->turned ? k->nin : k->nout,
+            k->turned ? k->nout : k->nin);
     write_both(&x);
     configure(x.root, k);
     expect(k, &x.base, &x.lora, want);
     if (merge(x.root, "whole.safetensors", &opt, NULL, &err) != 0 || merge(x.root, "ranks", &opt, &sharded, &err) != 0)
         fail_msg("%s: %s", err.file, err.message);
     static const struct fsdpck_placement columns = { FSDPCK_SHARD, 1, 0 };
-    struct fsdpck_placement_rule rule = { .glob = "q.weight", .mesh_dim = { "shard" }, .placement = { columns }, .n = 1 };
+    struct fsdpck_placement_rule rule = {
+        .glob = "q.weight", .mesh_dim = { "shard" }, .placement = { columns }, .n = 1
+    };
     sharded.rules = &rule;
     sharded.nrules = 1;
     assert_int_equal(merge(x.root, "columns", &opt, &sharded, &err), 0);
@@ -204,7 +215,8 @@ static void merges_are_exact_sums_rounded_once(void **state)
         { FSDPCK_BFLOAT16, 410, 307, 3, false, false, 2, true }, /* several pieces of the copy */
         { FSDPCK_FLOAT32, 290, 310, 2, false, true, 2, true },
         { FSDPCK_FLOAT16, 280, 300, 2, true, true, 1, true },
-        { FSDPCK_BFLOAT16, 1, 700000, 2, false, false, 2, false }, /* a row that is longer than a band, and factors beyond their budget */
+        { FSDPCK_BFLOAT16, 1, 700000, 2, false, false, 2,
+          false }, /* a row that is longer than a band, and factors beyond their budget */
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         run(&kinds[i], 100 + i);
@@ -232,8 +244,12 @@ static void trained_rows_replace_the_bases(void **state)
     const struct fsdpck_io io = model_fast_io();
     const struct fsdpck_options opt = { .io = &io, .nthreads = 3, .memory_nbytes = 16 << 20 };
     static const struct fsdpck_placement columns = { FSDPCK_SHARD, 1, 0 };
-    const struct fsdpck_placement_rule rule = { .glob = "e.weight", .mesh_dim = { "shard" }, .placement = { columns }, .n = 1 };
-    const struct fsdpck_convert_request sharded = { .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { 3 } }, .rules = &rule, .nrules = 1 };
+    const struct fsdpck_placement_rule rule = {
+        .glob = "e.weight", .mesh_dim = { "shard" }, .placement = { columns }, .n = 1
+    };
+    const struct fsdpck_convert_request sharded = { .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { 3 } },
+                                                    .rules = &rule,
+                                                    .nrules = 1 };
     struct fsdpck_error err = { 0 };
     uint64_t seed = 21;
     add(&x.base, &seed, "e.weight", FSDPCK_FLOAT32, ROWS, COLS);
@@ -244,7 +260,8 @@ static void trained_rows_replace_the_bases(void **state)
         memcpy(want + rows[i] * COLS, x.lora.tensors[0].data + i * COLS * sizeof *want, COLS * sizeof *want);
     write_both(&x);
     tree_file(x.root, "adapter_config.json", "{\"peft_type\":\"TRAINABLE_TOKENS\",\"token_indices\":[499,0,217,218]}");
-    if (merge(x.root, "whole.safetensors", &opt, NULL, &err) != 0 || merge(x.root, "columns", &opt, &sharded, &err) != 0)
+    if (merge(x.root, "whole.safetensors", &opt, NULL, &err) != 0 ||
+        merge(x.root, "columns", &opt, &sharded, &err) != 0)
         fail_msg("%s: %s", err.file, err.message);
     for (int i = 0; i < 2; i++) {
         float *got = read_floats(x.root, i ? "columns" : "whole.safetensors", "e.weight", &opt);
@@ -255,12 +272,15 @@ static void trained_rows_replace_the_bases(void **state)
     free_both(&x);
 }
 
-/* Whoever reads an adapter by itself says what it read; the rest is the frozen model's, another adapter's, or refused by its name. */
+/* Whoever reads an adapter by itself says what it read; the rest is the frozen model's, another adapter's, or refused
+ * by its name. */
 static void an_account_names_what_was_not_used(void **state)
 {
     (void)state;
-    static const char *const names[] = { "m.0.q.lora_A.default.weight", "m.0.q.lora_B.default.weight", "m.0.q.base_layer.weight", "m.0.q.lora_A.x.weight",
-                                         "head.modules_to_save.default.weight", "head.original_module.weight" };
+    static const char *const names[] = {
+        "m.0.q.lora_A.default.weight", "m.0.q.lora_B.default.weight",         "m.0.q.base_layer.weight",
+        "m.0.q.lora_A.x.weight",       "head.modules_to_save.default.weight", "head.original_module.weight"
+    };
     enum { N = sizeof names / sizeof *names };
     char *root = tree_new(), *path = tree_path(root, "lora.safetensors");
     struct model lora = { 0 };
@@ -291,11 +311,13 @@ static void an_account_names_what_was_not_used(void **state)
     free(path);
 }
 
-/* Rounding goes to the nearest, ties to even: in bf16 1 + 2^-8 is a tie that goes down, 1 + 3 * 2^-8 one that goes up, a little more than a tie goes up. */
+/* Rounding goes to the nearest, ties to even: in bf16 1 + 2^-8 is a tie that goes down, 1 + 3 * 2^-8 one that goes up,
+ * a little more than a tie goes up. */
 static void ties_go_to_even(void **state)
 {
     (void)state;
-    static const float a[] = { 0x1p-8f, 3 * 0x1p-8f, 0x1p-8f + 0x1p-20f, 0 }, want[] = { 1, 1 + 0x1p-6f, 1 + 0x1p-7f, 1 };
+    static const float a[] = { 0x1p-8f, 3 * 0x1p-8f, 0x1p-8f + 0x1p-20f, 0 },
+                       want[] = { 1, 1 + 0x1p-6f, 1 + 0x1p-7f, 1 };
     struct both x = { .root = tree_new() };
     const struct fsdpck_io io = model_fast_io();
     const struct fsdpck_options opt = { .io = &io };
@@ -339,7 +361,8 @@ static void frozen_model(enum fsdpck_dtype of_base, enum fsdpck_dtype of_copy, b
     struct fsdpck_error err = { 0 };
     uint64_t seed = 5;
     add(&x.base, &seed, "m.0.q.weight", FSDPCK_FLOAT32, 2, 2);
-    memcpy(add(&x.lora, &seed, "m.0.q.base_layer.weight", FSDPCK_FLOAT32, 2, 2)->data, named(&x.base, "m.0.q.weight")->data, 2 * 2 * sizeof(float));
+    memcpy(add(&x.lora, &seed, "m.0.q.base_layer.weight", FSDPCK_FLOAT32, 2, 2)->data,
+           named(&x.base, "m.0.q.weight")->data, 2 * 2 * sizeof(float));
     add(&x.lora, &seed, "m.0.q.lora_A.default.weight", FSDPCK_FLOAT32, 2, 2);
     add(&x.lora, &seed, "m.0.q.lora_B.default.weight", FSDPCK_FLOAT32, 2, 2);
     add(&x.base, &seed, "m.0.k.weight", of_base, ROWS, COLS);
@@ -353,7 +376,8 @@ static void frozen_model(enum fsdpck_dtype of_base, enum fsdpck_dtype of_copy, b
     tree_file(x.root, "adapter_config.json", "{\"peft_type\":\"LORA\",\"r\":2,\"lora_alpha\":2}");
     int rc = merge(x.root, "out.safetensors", &opt, NULL, &err);
     if (rc != (other ? FSDPCK_ERR_FORMAT : 0))
-        fail_msg("%s beside a base of %s: %d, %s", fsdpck_dtype_info(of_copy)->name, fsdpck_dtype_info(of_base)->name, rc, err.message);
+        fail_msg("%s beside a base of %s: %d, %s", fsdpck_dtype_info(of_copy)->name, fsdpck_dtype_info(of_base)->name,
+                 rc, err.message);
     free_both(&x);
 }
 
@@ -412,12 +436,9 @@ static void factors_share_their_budget(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(merges_are_exact_sums_rounded_once),
-        cmocka_unit_test(trained_rows_replace_the_bases),
-        cmocka_unit_test(an_account_names_what_was_not_used),
-        cmocka_unit_test(ties_go_to_even),
-        cmocka_unit_test(a_frozen_model_may_be_rounded),
-        cmocka_unit_test(factors_share_their_budget),
+        cmocka_unit_test(merges_are_exact_sums_rounded_once), cmocka_unit_test(trained_rows_replace_the_bases),
+        cmocka_unit_test(an_account_names_what_was_not_used), cmocka_unit_test(ties_go_to_even),
+        cmocka_unit_test(a_frozen_model_may_be_rounded),      cmocka_unit_test(factors_share_their_budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -101,7 +101,7 @@ static void names_are_found(void **state)
     (void)state;
     struct fsdpck_names n = { 0 };
     struct fsdpck_error err = { 0 };
-    char (*text)[32] = calloc(NNAMES, sizeof *text);
+    char(*text)[32] = calloc(NNAMES, sizeof *text);
     assert_non_null(text);
     assert_int_equal(fsdpck_names_find(&n, "x"), SIZE_MAX);
     for (size_t i = 0; i < NNAMES; i++) {

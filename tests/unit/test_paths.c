@@ -15,14 +15,18 @@
 
 static void ways_lead_there_and_back(void **state)
 {
-    static const char *const cases[][3] = { /* from, to, way */
-        { "/a/b", "/a/c", "../c" }, { "/a/b", "/a/b", "." }, { "/a/b", "/a/bc", "../bc" }, { "/a/b", "/a/b/c/d", "c/d" }, { "/a/b/c", "/a", "../.." },
-        { "/a", "/", ".." }, { "/", "/a/b", "a/b" }, { "/", "/", "." }, { "/a/b", "/c", "../../c" }, { "/abc", "/ab", "../ab" },
+    static const char *const cases[][3] = {
+        /* from, to, way */
+        { "/a/b", "/a/c", "../c" },    { "/a/b", "/a/b", "." },     { "/a/b", "/a/bc", "../bc" },
+        { "/a/b", "/a/b/c/d", "c/d" }, { "/a/b/c", "/a", "../.." }, { "/a", "/", ".." },
+        { "/", "/a/b", "a/b" },        { "/", "/", "." },           { "/a/b", "/c", "../../c" },
+        { "/abc", "/ab", "../ab" },
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct fsdpck_error err = { 0 };
-        char *way = fsdpck_path_relative(cases[i][0], cases[i][1], &err), *back = fsdpck_path_follow(cases[i][0], way, &err);
+        char *way = fsdpck_path_relative(cases[i][0], cases[i][1], &err),
+             *back = fsdpck_path_follow(cases[i][0], way, &err);
         assert_string_equal(way, cases[i][2]);
         assert_string_equal(back, cases[i][1]);
         assert_true(fsdpck_path_is_relative(way));
@@ -37,7 +41,8 @@ static void random_path(uint64_t *random, char *out)
     size_t n = model_below(random, 6);
     strcpy(out, n ? "" : "/");
     for (size_t i = 0; i < n; i++)
-        sprintf(out + strlen(out), "/%s", (const char *[]){ "a", "b", "ab", "ba", "...", "a.b" }[model_below(random, 6)]);
+        sprintf(out + strlen(out), "/%s",
+                (const char *[]){ "a", "b", "ab", "ba", "...", "a.b" }[model_below(random, 6)]);
 }
 
 static void random_ways_lead_back(void **state)
@@ -70,7 +75,8 @@ static void a_way_above_the_root_stays_there(void **state)
 
 static void other_texts_are_no_way(void **state)
 {
-    static const char *const bad[] = { "", "/", "/a", "a/", "../", "a/../b", "../a/..", "./a", "a/.", "a//b", "..//a", "./..", "a\nb", "../a\x7f" };
+    static const char *const bad[] = { "",    "/",   "/a",   "a/",    "../",  "a/../b", "../a/..",
+                                       "./a", "a/.", "a//b", "..//a", "./..", "a\nb",   "../a\x7f" };
     static const char *const good[] = { ".", "..", "../..", "a", "../a", "...", "..a/b", "a../b" };
     char longest[5000];
     (void)state;

@@ -78,12 +78,14 @@ static void test_scalars(void **state)
 {
     (void)state;
     /* A tuple of None, 1.5, two kinds of text, bytes, Python 2 strings (one of them no text). */
-    struct fsdpck_pickle *p = parse(BYTES("\x80\x05\x95\x2b\x00\x00\x00\x00\x00\x00\x00(NG\x3f\xf8\x00\x00\x00\x00\x00\x00X\x02\x00\x00\x00\xc3\xa9"
-                                          "\x8c\x03"
-                                          "a\x00"
-                                          "bC\x01\xff"
-                                          "B\x01\x00\x00\x00zU\x01yT\x01\x00\x00\x00\xfft.")),
-                         *q = p;
+    struct fsdpck_pickle
+        *p = parse(BYTES(
+            "\x80\x05\x95\x2b\x00\x00\x00\x00\x00\x00\x00(NG\x3f\xf8\x00\x00\x00\x00\x00\x00X\x02\x00\x00\x00\xc3\xa9"
+            "\x8c\x03"
+            "a\x00"
+            "bC\x01\xff"
+            "B\x01\x00\x00\x00zU\x01yT\x01\x00\x00\x00\xfft.")),
+        *q = p;
     fsdpck_node root = fsdpck_pickle_root(p);
     double d;
     size_t n;
@@ -114,9 +116,10 @@ static void test_containers(void **state)
 {
     (void)state;
     /* [(), (1,), (1, 2), (1, 2, 3), (4, 5, 6, 7), {8, 9}] with appends of one and of many. */
-    struct fsdpck_pickle *p = parse(BYTES("\x80\x02])aK\x01\x85"
-                                          "a(K\x01K\x02\x86K\x01K\x02K\x03\x87(K\x04K\x05K\x06K\x07te\x8f(K\x08K\x09\x90"
-                                          "a."));
+    struct fsdpck_pickle *p =
+        parse(BYTES("\x80\x02])aK\x01\x85"
+                    "a(K\x01K\x02\x86K\x01K\x02K\x03\x87(K\x04K\x05K\x06K\x07te\x8f(K\x08K\x09\x90"
+                    "a."));
     fsdpck_node root = fsdpck_pickle_root(p);
     const size_t counts[] = { 0, 1, 2, 3, 4, 2 };
     assert_int_equal(fsdpck_pickle_type(p, root), FSDPCK_PICKLE_LIST);
@@ -178,9 +181,11 @@ static void test_objects(void **state)
 {
     (void)state;
     /* (Size((1,)), Size.__new__() with state 5, dtypes.f32 twice, persistent 'x') */
-    struct fsdpck_pickle *p = parse(BYTES("\x80\x04(\x8c\x05torch\x94\x8c\x04Size\x94\x93\x94K\x01\x85\x85Rh\x02)\x81K\x05"
-                                          "bcdtypes\nf32\ncdtypes\nf32\nU\x01xQt."));
-    fsdpck_node root = fsdpck_pickle_root(p), size = fsdpck_pickle_child(p, root, 0), object = fsdpck_pickle_child(p, root, 1);
+    struct fsdpck_pickle *p =
+        parse(BYTES("\x80\x04(\x8c\x05torch\x94\x8c\x04Size\x94\x93\x94K\x01\x85\x85Rh\x02)\x81K\x05"
+                    "bcdtypes\nf32\ncdtypes\nf32\nU\x01xQt."));
+    fsdpck_node root = fsdpck_pickle_root(p), size = fsdpck_pickle_child(p, root, 0),
+                object = fsdpck_pickle_child(p, root, 1);
     int64_t v;
     assert_int_equal(fsdpck_pickle_type(p, size), FSDPCK_PICKLE_CALL);
     assert_true(fsdpck_pickle_made_by(p, size, "torch Size"));
@@ -198,7 +203,8 @@ static void test_objects(void **state)
 static void test_memo(void **state)
 {
     (void)state;
-    struct fsdpck_pickle *p = parse(BYTES("\x80\x04K\x05q\x03K\x06r\x04\x00\x00\x00\x86\x94h\x03j\x04\x00\x00\x00h\x02\x87\x86."));
+    struct fsdpck_pickle *p =
+        parse(BYTES("\x80\x04K\x05q\x03K\x06r\x04\x00\x00\x00\x86\x94h\x03j\x04\x00\x00\x00h\x02\x87\x86."));
     fsdpck_node root = fsdpck_pickle_child(p, fsdpck_pickle_root(p), 1);
     assert_int_equal(item(p, root, 0), 5);
     assert_int_equal(item(p, root, 1), 6);
@@ -206,21 +212,33 @@ static void test_memo(void **state)
     fsdpck_pickle_free(p);
 }
 
-#define GETATTR "\x80\x02" "cbuiltins\ngetattr\n"
+#define GETATTR \
+    "\x80\x02" \
+    "cbuiltins\ngetattr\n"
 
 /* A member of an enum, as Python up to 3.11.3 writes it, and nothing else that getattr could reach. */
 static void test_getattr(void **state)
 {
     (void)state;
-    struct fsdpck_pickle *p = parse(BYTES(GETATTR "ctorch\nSize\nU\x03" "ABC\x86R."));
+    struct fsdpck_pickle *p = parse(BYTES(GETATTR "ctorch\nSize\nU\x03"
+                                                  "ABC\x86R."));
     assert_true(fsdpck_pickle_made_by(p, fsdpck_pickle_root(p), "builtins getattr"));
     fsdpck_pickle_free(p);
-    refuse(BYTES(GETATTR "ctorch\nSize\nU\x03" "_BC\x86R."), FSDPCK_ERR_UNSUPPORTED, 38, "no member of an enum");
-    refuse(BYTES(GETATTR "ctorch\nSize\nU\x03" "A.C\x86R."), FSDPCK_ERR_UNSUPPORTED, 38, "no member of an enum");
+    refuse(BYTES(GETATTR "ctorch\nSize\nU\x03"
+                         "_BC\x86R."),
+           FSDPCK_ERR_UNSUPPORTED, 38, "no member of an enum");
+    refuse(BYTES(GETATTR "ctorch\nSize\nU\x03"
+                         "A.C\x86R."),
+           FSDPCK_ERR_UNSUPPORTED, 38, "no member of an enum");
     refuse(BYTES(GETATTR "ctorch\nSize\nK\x03\x86R."), FSDPCK_ERR_UNSUPPORTED, 35, "no member of an enum");
-    refuse(BYTES(GETATTR "U\x03" "ABCU\x03" "ABC\x86R."), FSDPCK_ERR_UNSUPPORTED, 31, "no member of an enum");
+    refuse(BYTES(GETATTR "U\x03"
+                         "ABCU\x03"
+                         "ABC\x86R."),
+           FSDPCK_ERR_UNSUPPORTED, 31, "no member of an enum");
     refuse(BYTES(GETATTR "ctorch\nSize\n\x85R."), FSDPCK_ERR_UNSUPPORTED, 33, "no member of an enum");
-    refuse(BYTES(GETATTR "ctorch\nSize\nU\x03" "ABC\x86R)R."), FSDPCK_ERR_FORMAT, 40, "REDUCE wants a name");
+    refuse(BYTES(GETATTR "ctorch\nSize\nU\x03"
+                         "ABC\x86R)R."),
+           FSDPCK_ERR_FORMAT, 40, "REDUCE wants a name");
 }
 
 static void test_refusals(void **state)
@@ -352,9 +370,10 @@ static void test_real(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_integers), cmocka_unit_test(test_scalars),  cmocka_unit_test(test_containers), cmocka_unit_test(test_list_grows),
-        cmocka_unit_test(test_dicts),    cmocka_unit_test(test_objects),  cmocka_unit_test(test_memo),       cmocka_unit_test(test_getattr), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_cycles),   cmocka_unit_test(test_depth),    cmocka_unit_test(test_real),
+        cmocka_unit_test(test_integers),   cmocka_unit_test(test_scalars), cmocka_unit_test(test_containers),
+        cmocka_unit_test(test_list_grows), cmocka_unit_test(test_dicts),   cmocka_unit_test(test_objects),
+        cmocka_unit_test(test_memo),       cmocka_unit_test(test_getattr), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_cycles),     cmocka_unit_test(test_depth),   cmocka_unit_test(test_real),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

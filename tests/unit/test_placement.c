@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Placements against lists of row numbers, cut one by one: what each rank holds, that together they hold everything once, who writes. */
+/* Placements against lists of row numbers, cut one by one: what each rank holds, that together they hold everything
+ * once, who writes. */
 #include <fsdpck/tensor.h>
 
 #include <setjmp.h>
@@ -73,8 +74,8 @@ static int hold_box(void *ctx, const uint64_t *offset, const uint64_t *size)
     return 0;
 }
 
-static void check_rank(const struct fsdpck_mesh *mesh, const struct fsdpck_placement *p, const uint64_t *shape, const uint32_t *coord,
-                       unsigned char *total, bool counts)
+static void check_rank(const struct fsdpck_mesh *mesh, const struct fsdpck_placement *p, const uint64_t *shape,
+                       const uint32_t *coord, unsigned char *total, bool counts)
 {
     struct rows rows[NDIM];
     uint64_t nelem = shape[0] * shape[1] * shape[2];
@@ -102,7 +103,10 @@ static void check_rank(const struct fsdpck_mesh *mesh, const struct fsdpck_place
 static void random_placement(struct fsdpck_placement *p)
 {
     uint64_t kind = below(4);
-    *p = (struct fsdpck_placement){ kind == 0 ? FSDPCK_REPLICATE : kind == 1 ? FSDPCK_STRIDED_SHARD : FSDPCK_SHARD, (uint32_t)below(NDIM), 0 };
+    *p = (struct fsdpck_placement){ kind == 0   ? FSDPCK_REPLICATE
+                                    : kind == 1 ? FSDPCK_STRIDED_SHARD
+                                                : FSDPCK_SHARD,
+                                    (uint32_t)below(NDIM), 0 };
     if (p->kind == FSDPCK_STRIDED_SHARD)
         p->split = 1 + (uint32_t)below(5);
 }
@@ -172,7 +176,8 @@ static void trailing_ranks_are_short_or_empty(void **state)
     }
 }
 
-/* Mesh (fsdp 2, tp 2), 8 rows: tensor parallelism gives 0-3 and 4-7, FSDP halves each. torch: _StridedShard(0, 2), Shard(0). */
+/* Mesh (fsdp 2, tp 2), 8 rows: tensor parallelism gives 0-3 and 4-7, FSDP halves each. torch: _StridedShard(0, 2),
+ * Shard(0). */
 static void fsdp_over_tensor_parallelism(void **state)
 {
     (void)state;
@@ -244,11 +249,27 @@ static void owner_is_the_documented_one(void **state)
 static void placements_as_text(void **state)
 {
     (void)state;
-    static const char *const good[] = { "replicate", "shard(0)", "shard(63)", "strided_shard(0,2)", "strided_shard(12,65536)" };
-    static const char *const bad[] = { "",           "shard",      "shard()",           "shard(64)",          "shard(-1)",  "shard(+1)",
-                                       "shard(01)",  "shard( 1)",  "shard(1) ",         "Shard(1)",           "replicated", "strided_shard(0)",
-                                       "shard(0,2)", "shard(1",    "strided_shard(0,0)", "strided_shard(0,2", "shard(4294967296)",
-                                       "strided_shard(0,65537)", "partial(sum)" };
+    static const char *const good[] = { "replicate", "shard(0)", "shard(63)", "strided_shard(0,2)",
+                                        "strided_shard(12,65536)" };
+    static const char *const bad[] = { "",
+                                       "shard",
+                                       "shard()",
+                                       "shard(64)",
+                                       "shard(-1)",
+                                       "shard(+1)",
+                                       "shard(01)",
+                                       "shard( 1)",
+                                       "shard(1) ",
+                                       "Shard(1)",
+                                       "replicated",
+                                       "strided_shard(0)",
+                                       "shard(0,2)",
+                                       "shard(1",
+                                       "strided_shard(0,0)",
+                                       "strided_shard(0,2",
+                                       "shard(4294967296)",
+                                       "strided_shard(0,65537)",
+                                       "partial(sum)" };
     struct fsdpck_placement p = { FSDPCK_SHARD, 7, 7 };
     char text[64];
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {

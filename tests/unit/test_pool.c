@@ -73,7 +73,8 @@ static void no_pieces_no_calls(void **state)
     assert_int_equal(j.ndone, 0);
 }
 
-/* Pieces start in order and every one from fail_from on fails: the lowest must be reported, and soon nothing more is started. */
+/* Pieces start in order and every one from fail_from on fails: the lowest must be reported, and soon nothing more is
+ * started. */
 static void the_lowest_failure_wins(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What torch.save's pickles are made into: names and paths of leaves, values pickled again, where a view's elements lie. */
+/* What torch.save's pickles are made into: names and paths of leaves, values pickled again, where a view's elements
+ * lie. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,8 +17,10 @@
 #include "torch/pickle/tensor_node.h"
 
 /* A tensor's pickle: storage "0" of 4 floats, first 0, size (2, 2), stride (2, 1). */
-#define TENSOR "ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0000X\3\0\0\0cpuK\4tQK\0K\2K\2\x86K\2K\1\x86\x89" \
-               "ccollections\nOrderedDict\n)RtR"
+#define TENSOR \
+    "ctorch._utils\n_rebuild_tensor_v2\n((" \
+    "X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0000X\3\0\0\0cpuK\4tQK\0K\2K\2\x86K\2K\1\x86\x89" \
+    "ccollections\nOrderedDict\n)RtR"
 #define PICKLE(body) "\x80\2" body ".", sizeof("\x80\2" body ".") - 1
 
 static struct fsdpck_pickle *parse(const void *bytes, size_t nbytes)
@@ -63,7 +66,14 @@ static int on_value(void *ctx, const char *name, const struct fsdpck_key *path, 
 static int walk(const void *bytes, size_t nbytes, const char *tree, struct leaves *l, struct fsdpck_error *err)
 {
     struct fsdpck_pickle *p = parse(bytes, nbytes);
-    struct fsdpck_pt_walk w = { .p = p, .file = "f", .nbytes = nbytes, .tree = tree, .tensor = on_tensor, .value = on_value, .ctx = l, .err = err };
+    struct fsdpck_pt_walk w = { .p = p,
+                                .file = "f",
+                                .nbytes = nbytes,
+                                .tree = tree,
+                                .tensor = on_tensor,
+                                .value = on_value,
+                                .ctx = l,
+                                .err = err };
     memset(l, 0, sizeof *l);
     int r = fsdpck_pt_walk(&w);
     fsdpck_pickle_free(p);
@@ -92,13 +102,17 @@ static void test_names(void **state)
 static void test_lists(void **state)
 {
     (void)state;
-    expect_leaves(PICKLE("}X\1\0\0\0l](K\1K\2es"), NULL, "v:l/l;");                              /* of plain values: one value */
-    expect_leaves(PICKLE("}X\1\0\0\0l](K\1" TENSOR "es"), NULL, "v:l.0/l/[0];t:l.1/l/[1];");     /* with a tensor */
+    /* of plain values: one value */
+    expect_leaves(PICKLE("}X\1\0\0\0l](K\1K\2es"), NULL, "v:l/l;");
+    expect_leaves(PICKLE("}X\1\0\0\0l](K\1" TENSOR "es"), NULL, "v:l.0/l/[0];t:l.1/l/[1];"); /* with a tensor */
     expect_leaves(PICKLE("}X\1\0\0\0l](K\1}X\1\0\0\0dK\2ses"), NULL, "v:l.0/l/[0];v:l.1.d/l/[1]/d;"); /* with a dict */
     expect_leaves(PICKLE("}X\1\0\0\0l](](" TENSOR "eK\1es"), NULL, "t:l.0.0/l/[0]/[0];v:l.1/l/[1];");
-    expect_leaves(PICKLE("}X\1\0\0\0tK\1}X\1\0\0\0dK\2s\x86s"), NULL, "v:t/t;");                 /* a tuple is a value */
-    expect_leaves(PICKLE("}X\1\0\0\0tK\1" TENSOR "\x86s"), NULL, "v:t.0/t/[0];t:t.1/t/[1];");    /* but for one with tensors */
-    expect_leaves(PICKLE("}(X\1\0\0\0a}X\1\0\0\0bccollections\nOrderedDict\n)RX\1\0\0\0c]u"), NULL, "v:c/c;"); /* empty dicts vanish, lists do not */
+    /* a tuple is a value */
+    expect_leaves(PICKLE("}X\1\0\0\0tK\1}X\1\0\0\0dK\2s\x86s"), NULL, "v:t/t;");
+    /* but for one with tensors */
+    expect_leaves(PICKLE("}X\1\0\0\0tK\1" TENSOR "\x86s"), NULL, "v:t.0/t/[0];t:t.1/t/[1];");
+    /* empty dicts vanish, lists do not */
+    expect_leaves(PICKLE("}(X\1\0\0\0a}X\1\0\0\0bccollections\nOrderedDict\n)RX\1\0\0\0c]u"), NULL, "v:c/c;");
 }
 
 static void test_refused_trees(void **state)
@@ -114,7 +128,8 @@ static void test_refused_trees(void **state)
 
 /* ---- values ---- */
 
-/* Pickled again, and once more: the second time nothing may change, and what Python would load is checked by the tests against torch. */
+/* Pickled again, and once more: the second time nothing may change, and what Python would load is checked by the tests
+ * against torch. */
 static void expect_again(const void *bytes, size_t nbytes, const void *want, size_t want_nbytes)
 {
     struct fsdpck_pickle *p = parse(bytes, nbytes), *q;
@@ -148,7 +163,9 @@ static void test_values(void **state)
     expect_again(PICKLE("ctorch\nSize\n(K\1K\2t\x85R"), PICKLE("ctorch\nSize\n((K\1K\2ttR"));
     /* protocol 4's set, 3's bytes: in protocol 2's words */
     expect_again("\x80\4\x8f(K\1\x90.", 8, PICKLE("c__builtin__\nset\n(](K\1etR"));
-    expect_again("\x80\3" "C\2a\xff.", 7, PICKLE("c_codecs\nencode\n(X\3\0\0\0a\xc3\xbfX\6\0\0\0latin1tR"));
+    expect_again("\x80\3"
+                 "C\2a\xff.",
+                 7, PICKLE("c_codecs\nencode\n(X\3\0\0\0a\xc3\xbfX\6\0\0\0latin1tR"));
 }
 
 static void test_refused_values(void **state)
@@ -172,7 +189,9 @@ static void test_refused_values(void **state)
 static void test_views(void **state)
 {
     (void)state;
-    struct fsdpck_tensor_node t = { .dtype = FSDPCK_FLOAT32, .storage_nelem = 24, .ndim = 2, .size = { 4, 6 }, .strides = { 6, 1 } };
+    struct fsdpck_tensor_node t = {
+        .dtype = FSDPCK_FLOAT32, .storage_nelem = 24, .ndim = 2, .size = { 4, 6 }, .strides = { 6, 1 }
+    };
     assert_true(fsdpck_tensor_node_inside(&t) && fsdpck_tensor_node_is_dense(&t));
     t.first = 1;
     assert_false(fsdpck_tensor_node_inside(&t));
@@ -182,11 +201,16 @@ static void test_views(void **state)
     assert_false(fsdpck_tensor_node_inside(&t));
     t = (struct fsdpck_tensor_node){ .storage_nelem = 1, .ndim = 2, .size = { 1000, 1000 }, .strides = { 0, 0 } };
     assert_true(fsdpck_tensor_node_inside(&t) && !fsdpck_tensor_node_is_dense(&t));
-    t = (struct fsdpck_tensor_node){ .storage_nelem = 6, .ndim = 3, .size = { 1, 2, 3 }, .strides = { 99, 3, 1 } }; /* a stride that is never taken */
+    /* a stride that is never taken */
+    t = (struct fsdpck_tensor_node){ .storage_nelem = 6, .ndim = 3, .size = { 1, 2, 3 }, .strides = { 99, 3, 1 } };
     assert_true(fsdpck_tensor_node_inside(&t) && fsdpck_tensor_node_is_dense(&t));
-    t = (struct fsdpck_tensor_node){ .storage_nelem = 0, .first = 7, .ndim = 2, .size = { 0, UINT64_MAX }, .strides = { UINT64_MAX, UINT64_MAX } };
+    t = (struct fsdpck_tensor_node){
+        .storage_nelem = 0, .first = 7, .ndim = 2, .size = { 0, UINT64_MAX }, .strides = { UINT64_MAX, UINT64_MAX }
+    };
     assert_true(fsdpck_tensor_node_inside(&t)); /* empty: reaches nowhere */
-    t = (struct fsdpck_tensor_node){ .storage_nelem = UINT64_MAX, .ndim = 2, .size = { UINT64_MAX, 3 }, .strides = { 2, 1 } };
+    t = (struct fsdpck_tensor_node){
+        .storage_nelem = UINT64_MAX, .ndim = 2, .size = { UINT64_MAX, 3 }, .strides = { 2, 1 }
+    };
     assert_false(fsdpck_tensor_node_inside(&t)); /* overflows */
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Boxes of tensors into memory, whatever the sharding of the checkpoint, the shape of the memory, the threads and the budget: held against copying
- * one element at a time. And damage, lies and a difficult operating system. */
+/* Boxes of tensors into memory, whatever the sharding of the checkpoint, the shape of the memory, the threads and the
+ * budget: held against copying one element at a time. And damage, lies and a difficult operating system. */
 #include <fsdpck/convert.h>
 
 #include <errno.h>
@@ -57,11 +57,14 @@ static struct fsdpck_source *open_source(const struct fixture *p, const char *pa
 }
 
 /* The model as a checkpoint on this mesh. */
-static void fixture_convert(struct fixture *p, const struct fsdpck_mesh *mesh, const struct fsdpck_placement_rule *rules, size_t nrules, bool compress)
+static void fixture_convert(struct fixture *p, const struct fsdpck_mesh *mesh,
+                            const struct fsdpck_placement_rule *rules, size_t nrules, bool compress)
 {
     struct fsdpck_error err = { 0 };
     struct fsdpck_source *src = open_source(p, p->file);
-    struct fsdpck_convert_request req = { .out = p->out, .mesh = *mesh, .rules = rules, .nrules = nrules, .force = true, .compress = compress };
+    struct fsdpck_convert_request req = {
+        .out = p->out, .mesh = *mesh, .rules = rules, .nrules = nrules, .force = true, .compress = compress
+    };
     if (fsdpck_convert(src, &req, NULL, NULL, &err) != 0)
         fail_msg("%s: %s", err.file, err.message);
     fsdpck_source_close(src);
@@ -140,7 +143,8 @@ static uint64_t box_nbytes(const struct request *r)
     return n;
 }
 
-static void check_plan(struct fsdpck_source *src, const struct fsdpck_read *reads, const struct request *requests, size_t n)
+static void check_plan(struct fsdpck_source *src, const struct fsdpck_read *reads, const struct request *requests,
+                       size_t n)
 {
     struct fsdpck_plan plan;
     struct fsdpck_error err = { 0 };
@@ -150,7 +154,8 @@ static void check_plan(struct fsdpck_source *src, const struct fsdpck_read *read
         want += box_nbytes(&requests[i]), any |= box_nbytes(&requests[i]);
     assert_int_equal(plan.needed_nbytes, want);
     assert_true(plan.read_nbytes >= plan.needed_nbytes || src->compressed);
-    assert_true(plan.nfiles <= fsdpck_source_nfiles(src) && (plan.nfiles > 0) == (any > 0) && (plan.nruns > 0) == (any > 0));
+    assert_true(plan.nfiles <= fsdpck_source_nfiles(src) && (plan.nfiles > 0) == (any > 0) &&
+                (plan.nruns > 0) == (any > 0));
     assert_true(plan.peak_nbytes <= FSDPCK_DEFAULT_MEMORY);
 }
 
@@ -163,8 +168,11 @@ static void check_reads(struct fsdpck_source *src, const struct model *m, uint64
     for (size_t i = 0; i < n; i++) {
         struct request *r = &requests[i];
         *r = random_request(m, rng);
-        reads[i] = (struct fsdpck_read){ .tensor = fsdpck_source_find(src, r->t->name), .dst = r->memory + r->first, .offset = r->whole ? NULL : r->offset,
-                                         .size = r->whole ? NULL : r->size, .strides = r->dense ? NULL : r->strides };
+        reads[i] = (struct fsdpck_read){ .tensor = fsdpck_source_find(src, r->t->name),
+                                         .dst = r->memory + r->first,
+                                         .offset = r->whole ? NULL : r->offset,
+                                         .size = r->whole ? NULL : r->size,
+                                         .strides = r->dense ? NULL : r->strides };
     }
     check_plan(src, reads, requests, n);
     if (fsdpck_source_read(src, reads, n, &err) != 0)
@@ -183,7 +191,8 @@ struct sharding {
     struct fsdpck_placement_rule rule;
 };
 
-/* 1-D, HSDP, or two dimensions of which the second shards dimension 1 (of those tensors that have one: names are no help, so all or none). */
+/* 1-D, HSDP, or two dimensions of which the second shards dimension 1 (of those tensors that have one: names are no
+ * help, so all or none). */
 static struct sharding random_sharding(uint64_t *rng, bool two)
 {
     static const uint32_t sizes[] = { 1, 2, 3, 5, 8 };
@@ -193,8 +202,11 @@ static struct sharding random_sharding(uint64_t *rng, bool two)
         s.mesh = (struct fsdpck_mesh){ .ndim = 2, .names = { "dp", "tp" }, .sizes = { b, a } };
     else if (model_below(rng, 2))
         s.mesh = (struct fsdpck_mesh){ .ndim = 2, .names = { "replicate", "shard" }, .sizes = { b, a } };
-    s.rule = (struct fsdpck_placement_rule){ .glob = "*", .n = 1, .mesh_dim = { "tp" },
-                                             .placement = { { .kind = FSDPCK_SHARD, .dim = (uint32_t)model_below(rng, 2) } } };
+    s.rule = (struct fsdpck_placement_rule){ .glob = "*",
+                                             .n = 1,
+                                             .mesh_dim = { "tp" },
+                                             .placement = {
+                                                 { .kind = FSDPCK_SHARD, .dim = (uint32_t)model_below(rng, 2) } } };
     return s;
 }
 
@@ -254,7 +266,8 @@ static void test_large_tensors(void **state)
     fixture_write(&p);
     for (int i = 0; i < 8; i++) {
         if (i % 4 == 0)
-            fixture_convert(&p, &(struct fsdpck_mesh){ .ndim = 1, .names = { "shard" }, .sizes = { 2 } }, NULL, 0, i >= 4);
+            fixture_convert(&p, &(struct fsdpck_mesh){ .ndim = 1, .names = { "shard" }, .sizes = { 2 } }, NULL, 0,
+                            i >= 4);
         p.opt.nthreads = i % 2 ? 1 : 3;
         p.opt.memory_nbytes = i % 4 < 2 ? 0 : 8u << 20;
         p.io.pread_cached = i % 4 == 1 || i % 4 == 2 ? nothing_cached : fsdpck_io_posix.pread_cached;
@@ -291,7 +304,8 @@ static void test_plan_of_rows(void **state)
             struct fsdpck_read read = { .tensor = t, .offset = offset, .size = size };
             struct fsdpck_plan plan;
             assert_int_equal(fsdpck_source_plan(src, &read, 1, &plan, NULL), 0);
-            uint64_t rows = (t->shape[0] + 2) / 3, nfiles = kind ? 1 : (offset[0] + size[0] - 1) / rows - offset[0] / rows + 1;
+            uint64_t rows = (t->shape[0] + 2) / 3,
+                     nfiles = kind ? 1 : (offset[0] + size[0] - 1) / rows - offset[0] / rows + 1;
             assert_int_equal(plan.nfiles, nfiles);
             assert_int_equal(plan.nruns, nfiles);
             assert_int_equal(plan.needed_nbytes, t->nbytes / t->shape[0] * size[0]);
@@ -314,18 +328,22 @@ static void test_bad_requests(void **state)
     fixture_write(&p);
     fixture_convert(&p, &(struct fsdpck_mesh){ .ndim = 1, .names = { "shard" }, .sizes = { 3 } }, NULL, 0, false);
     struct fsdpck_source *src = open_source(&p, p.out), *other = open_source(&p, p.file);
-    static const uint64_t bad[][4] = { { 0, 0, 11, 6 }, { 0, 1, 1, 6 }, { 10, 0, 1, 1 }, { 11, 0, 0, 0 }, { UINT64_MAX, 0, 2, 1 }, { 1, 0, UINT64_MAX, 1 } };
+    static const uint64_t bad[][4] = { { 0, 0, 11, 6 }, { 0, 1, 1, 6 },          { 10, 0, 1, 1 },
+                                       { 11, 0, 0, 0 }, { UINT64_MAX, 0, 2, 1 }, { 1, 0, UINT64_MAX, 1 } };
     uint8_t dst[240];
     memset(dst, GUARD, sizeof dst);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct fsdpck_error err = { 0 };
         struct fsdpck_plan plan;
-        struct fsdpck_read read = { .tensor = fsdpck_source_tensor(src, 0), .offset = bad[i], .size = bad[i] + 2, .dst = dst };
+        struct fsdpck_read read = {
+            .tensor = fsdpck_source_tensor(src, 0), .offset = bad[i], .size = bad[i] + 2, .dst = dst
+        };
         assert_int_equal(fsdpck_source_read(src, &read, 1, &err), FSDPCK_ERR_USAGE);
         assert_string_equal(err.tensor, "t0.weight");
         assert_int_equal(fsdpck_source_plan(src, &read, 1, &plan, NULL), FSDPCK_ERR_USAGE);
     }
-    struct fsdpck_read reads[2] = { { .tensor = fsdpck_source_tensor(src, 0), .dst = dst }, { .tensor = fsdpck_source_tensor(other, 0), .dst = dst } };
+    struct fsdpck_read reads[2] = { { .tensor = fsdpck_source_tensor(src, 0), .dst = dst },
+                                    { .tensor = fsdpck_source_tensor(other, 0), .dst = dst } };
     assert_int_equal(fsdpck_source_read(src, reads, 2, NULL), FSDPCK_ERR_USAGE);
     reads[1].tensor = NULL;
     assert_int_equal(fsdpck_source_read(src, reads, 2, NULL), FSDPCK_ERR_USAGE);
@@ -376,9 +394,11 @@ static void test_damage(void **state)
     for (int i = 0; i < 30; i++) {
         struct fsdpck_source *src = open_source(&p, p.out);
         const struct fsdpck_tensor *t = fsdpck_source_tensor(src, 0);
-        uint64_t row = model_below(&rng, 1000), rank = row / EACH, at = (row - rank * EACH) * ROW + model_below(&rng, ROW), block = at / FSDPCK_BLOCK_NBYTES;
+        uint64_t row = model_below(&rng, 1000), rank = row / EACH,
+                 at = (row - rank * EACH) * ROW + model_below(&rng, ROW), block = at / FSDPCK_BLOCK_NBYTES;
         struct extent_location w = { 0 };
-        assert_int_equal(src->ops->extents(src, 0, (uint64_t[]){ row, 0 }, (uint64_t[]){ 1, 1 }, note_extent, &w, NULL), 0);
+        assert_int_equal(src->ops->extents(src, 0, (uint64_t[]){ row, 0 }, (uint64_t[]){ 1, 1 }, note_extent, &w, NULL),
+                         0);
         assert_int_equal(w.file, rank);
         const char *path = source_files(src)[rank].path;
         flip(path, w.payload + at);
@@ -387,7 +407,8 @@ static void test_damage(void **state)
         assert_int_equal(fsdpck_source_read(src, &read, 1, &err), FSDPCK_ERR_DAMAGED);
         uint64_t end = (block + 1) * FSDPCK_BLOCK_NBYTES < w.nbytes ? (block + 1) * FSDPCK_BLOCK_NBYTES : w.nbytes;
         char want[200];
-        snprintf(want, sizeof want, "rows %llu..%llu of rank %llu are damaged", (unsigned long long)(rank * EACH + block * FSDPCK_BLOCK_NBYTES / ROW),
+        snprintf(want, sizeof want, "rows %llu..%llu of rank %llu are damaged",
+                 (unsigned long long)(rank * EACH + block * FSDPCK_BLOCK_NBYTES / ROW),
                  (unsigned long long)(rank * EACH + (end + ROW - 1) / ROW - 1), (unsigned long long)rank);
         assert_non_null(strstr(err.message, want));
         assert_string_equal(err.tensor, "t0.weight");
@@ -395,13 +416,18 @@ static void test_damage(void **state)
         assert_true(err.has_offset && err.offset == w.payload + block * FSDPCK_BLOCK_NBYTES);
         /* Rows of other blocks are not concerned. */
         uint64_t far = row >= 500 ? 0 : 900;
-        read = (struct fsdpck_read){ .tensor = t, .offset = (uint64_t[]){ far, 0 }, .size = (uint64_t[]){ 50, 500 }, .dst = dst };
+        read = (struct fsdpck_read){
+            .tensor = t, .offset = (uint64_t[]){ far, 0 }, .size = (uint64_t[]){ 50, 500 }, .dst = dst
+        };
         assert_int_equal(fsdpck_source_read(src, &read, 1, NULL), 0);
         assert_memory_equal(dst, p.model.tensors[0].data + far * ROW, 50 * ROW);
         /* One element of the damaged block is. */
-        read = (struct fsdpck_read){ .tensor = t, .offset = (uint64_t[]){ row, 3 }, .size = (uint64_t[]){ 1, 1 }, .dst = dst };
+        read = (struct fsdpck_read){
+            .tensor = t, .offset = (uint64_t[]){ row, 3 }, .size = (uint64_t[]){ 1, 1 }, .dst = dst
+        };
         uint64_t element = (row - rank * EACH) * ROW + 12;
-        assert_int_equal(fsdpck_source_read(src, &read, 1, NULL), element / FSDPCK_BLOCK_NBYTES == block ? FSDPCK_ERR_DAMAGED : 0);
+        assert_int_equal(fsdpck_source_read(src, &read, 1, NULL),
+                         element / FSDPCK_BLOCK_NBYTES == block ? FSDPCK_ERR_DAMAGED : 0);
         flip(path, w.payload + at);
         fsdpck_source_close(src);
     }
@@ -451,7 +477,8 @@ static int64_t moody_pread(void *ctx, int fd, void *buf, uint64_t nbytes, uint64
         return -EINTR;
     bool direct = fcntl(fd, F_GETFL) & O_DIRECT;
     int64_t n = fsdpck_io_posix.pread(NULL, fd, buf, direct || dice > 1 ? nbytes : 1 + throw_dice(m, nbytes), offset);
-    return n > 1 && direct && dice == 1 ? 1 + (int64_t)throw_dice(m, (uint64_t)n) : n; /* what was not told of is garbage */
+    /* what was not told of is garbage */
+    return n > 1 && direct && dice == 1 ? 1 + (int64_t)throw_dice(m, (uint64_t)n) : n;
 }
 
 static int64_t moody_pread_cached(void *ctx, int fd, void *buf, uint64_t nbytes, uint64_t offset)
@@ -536,8 +563,8 @@ static void test_stop(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_boxes), cmocka_unit_test(test_large_tensors), cmocka_unit_test(test_plan_of_rows),
-        cmocka_unit_test(test_bad_requests), cmocka_unit_test(test_damage),        cmocka_unit_test(test_damaged_hash),
+        cmocka_unit_test(test_random_boxes), cmocka_unit_test(test_large_tensors),  cmocka_unit_test(test_plan_of_rows),
+        cmocka_unit_test(test_bad_requests), cmocka_unit_test(test_damage),         cmocka_unit_test(test_damaged_hash),
         cmocka_unit_test(test_moody_system), cmocka_unit_test(test_cut_while_open), cmocka_unit_test(test_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

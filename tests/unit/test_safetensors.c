@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* safetensors in: files with one defect each and the sentence that is expected, folders whose index lies, and what counts as fine. */
+/* safetensors in: files with one defect each and the sentence that is expected, folders whose index lies, and what
+ * counts as fine. */
 #include <fsdpck/source.h>
 
 #include <setjmp.h>
@@ -82,12 +83,12 @@ static void accept(const char *name, size_t ntensors)
     fsdpck_source_close(src);
 }
 
-#define GOOD "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]}}"
+#define GOOD         "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]}}"
 #define WITH(fields) "{\"a\":{" fields "}}"
-#define D "\"dtype\":\"F32\""
-#define S "\"shape\":[2,2]"
-#define O "\"data_offsets\":[0,16]"
-#define REAL UINT64_MAX
+#define D            "\"dtype\":\"F32\""
+#define S            "\"shape\":[2,2]"
+#define O            "\"data_offsets\":[0,16]"
+#define REAL         UINT64_MAX
 
 static void good_files_are_accepted(void **state)
 {
@@ -101,11 +102,15 @@ static void good_files_are_accepted(void **state)
         { GOOD " \n\t ", 16, 1 },
         { "{}", 0, 0 },
         { WITH("\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]"), 4, 1 },
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[0,3],\"data_offsets\":[0,0]},\"b\":{" D "," S "," O "},\"c\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[16,16]}}", 16, 3 },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[0,3],\"data_offsets\":[0,0]},\"b\":{" D "," S "," O
+          "},\"c\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[16,16]}}",
+          16, 3 },
         { WITH(D "," S "," O ",\"note\":{\"x\":[1.5,null]}"), 16, 1 },
         { "{\"__metadata__\":{\"format\":\"pt\",\"k\":\"\\u00e9\"},\"a\":{" D "," S "," O "}}", 16, 1 },
         { "{\"\\u00e9\":{" O "," S "," D "}}", 16, 1 },
-        { "{\"b\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[8,16]},\"a\":{\"dtype\":\"BF16\",\"shape\":[4],\"data_offsets\":[0,8]}}", 16, 2 },
+        { "{\"b\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[8,16]},\"a\":{\"dtype\":\"BF16\",\"shape\":[4],"
+          "\"data_offsets\":[0,8]}}",
+          16, 2 },
         { WITH("\"dtype\":\"F4\",\"shape\":[4,8],\"data_offsets\":[0,16]"), 16, 1 },
         { WITH("\"dtype\":\"U8\",\"shape\":[0,1099511627776,1099511627776],\"data_offsets\":[0,0]"), 0, 1 },
     };
@@ -161,11 +166,13 @@ static void one_defect_each(void **state)
         { WITH(D "," S ",\"data_offsets\":[16,0]"), REAL, 16, "before they begin" },
         { WITH(D "," S ",\"data_offsets\":[-16,0]"), REAL, 16, "number -16" },
         { WITH(D "," S ",\"data_offsets\":[16,32]"), REAL, 16, "the file holds 16 bytes of data" },
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]}}", REAL, 16,
-          "tensor 'b': begins at data byte 8, but what lies before it ends at 4" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],"
+          "\"data_offsets\":[8,16]}}",
+          REAL, 16, "tensor 'b': begins at data byte 8, but what lies before it ends at 4" },
         { WITH("\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]"), REAL, 16, "ends at 0" },
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]}}", REAL, 16,
-          "tensor 'b': begins at data byte 8, inside another tensor that ends at 12" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],"
+          "\"data_offsets\":[8,16]}}",
+          REAL, 16, "tensor 'b': begins at data byte 8, inside another tensor that ends at 12" },
         { "{\"a\":{" D "," S "," O "},\"b\":{" D "," S "," O "}}", REAL, 16, "inside another tensor" },
         { GOOD, REAL, 17, "1 more bytes after the last tensor" },
         { "{}", REAL, 8, "8 more bytes" },
@@ -173,12 +180,16 @@ static void one_defect_each(void **state)
         { WITH(D ",\"shape\":[8589934592,8589934592]," O), REAL, 16, "overflows" },
         { WITH(D ",\"shape\":[4611686018427387904]," O), REAL, 16, "overflows" },
         { WITH(D ",\"shape\":[4611686018427387908]," O), REAL, 16, "overflows" },
-        { WITH("\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[18446744073709551615,18446744073709551615]"), REAL, 0, "18446744073709551615" },
-        { WITH("\"dtype\":\"U8\",\"shape\":[36893488147419103232],\"data_offsets\":[0,0]"), REAL, 0, "whole number from 0 to 2^64-1" },
+        { WITH("\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[18446744073709551615,18446744073709551615]"), REAL, 0,
+          "18446744073709551615" },
+        { WITH("\"dtype\":\"U8\",\"shape\":[36893488147419103232],\"data_offsets\":[0,0]"), REAL, 0,
+          "whole number from 0 to 2^64-1" },
         { WITH("\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,2]"), REAL, 2, "odd" },
         { WITH("\"dtype\":\"F4\",\"shape\":[],\"data_offsets\":[0,1]"), REAL, 1, "scalar" },
-        { WITH("\"x\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["), REAL, 0, "deeper than" },
-        { WITH(D ",\"shape\":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]"),
+        { WITH("\"x\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["), REAL, 0,
+          "deeper than" },
+        { WITH(D ",\"shape\":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,"
+                 "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]"),
           REAL, 4, "more than 64 dimensions" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -211,7 +222,8 @@ static void bytes_and_shapes_arrive(void **state)
     (void)state;
     struct fsdpck_source *src = NULL;
     uint8_t got[16], two[4];
-    put("x.safetensors", "{\"q\":{\"dtype\":\"F4\",\"shape\":[2,8],\"data_offsets\":[16,24]},\"a\":{" D "," S "," O "}}", REAL, 24);
+    put("x.safetensors",
+        "{\"q\":{\"dtype\":\"F4\",\"shape\":[2,8],\"data_offsets\":[16,24]},\"a\":{" D "," S "," O "}}", REAL, 24);
     assert_int_equal(open_name("x.safetensors", &src, NULL), 0);
     const struct fsdpck_tensor *q = fsdpck_source_find(src, "q"), *a = fsdpck_source_find(src, "a");
     assert_true(q && a);
@@ -233,7 +245,7 @@ static void bytes_and_shapes_arrive(void **state)
 /* ---- folders ---- */
 
 #define TWO "{\"a\":{" D "," S "," O "},\"b\":{" D "," S ",\"data_offsets\":[16,32]}}"
-#define F1 "model-00001-of-00001.safetensors"
+#define F1  "model-00001-of-00001.safetensors"
 
 static void fresh_folder(void)
 {
@@ -243,7 +255,10 @@ static void fresh_folder(void)
     tree_dir(root, "m");
 }
 
-static void index_text(const char *text) { tree_file(root, "m/model.safetensors.index.json", text); }
+static void index_text(const char *text)
+{
+    tree_file(root, "m/model.safetensors.index.json", text);
+}
 
 static void an_index_that_lies_is_refused(void **state)
 {
@@ -252,10 +267,13 @@ static void an_index_that_lies_is_refused(void **state)
         const char *index, *want;
     } cases[] = {
         { "{\"metadata\":{}}", "has no weight_map" },
-        { "{\"weight_map\":{\"a\":\"" F1 "\",\"b\":\"model-00002-of-00002.safetensors\"}}", "names the file 'model-00002-of-00002.safetensors', which is not there" },
-        { "{\"weight_map\":{\"a\":\"" F1 "\",\"b\":\"" F1 "\",\"c\":\"" F1 "\"}}", "tensor 'c' lies in '" F1 "', which does not have it" },
+        { "{\"weight_map\":{\"a\":\"" F1 "\",\"b\":\"model-00002-of-00002.safetensors\"}}",
+          "names the file 'model-00002-of-00002.safetensors', which is not there" },
+        { "{\"weight_map\":{\"a\":\"" F1 "\",\"b\":\"" F1 "\",\"c\":\"" F1 "\"}}",
+          "tensor 'c' lies in '" F1 "', which does not have it" },
         { "{\"weight_map\":{\"a\":\"" F1 "\"}}", "does not list tensor 'b', which lies in '" F1 "'" },
-        { "{\"weight_map\":{\"a\":\"../../etc/passwd\",\"b\":\"" F1 "\"}}", "'../../etc/passwd', which is no plain path inside the folder" },
+        { "{\"weight_map\":{\"a\":\"../../etc/passwd\",\"b\":\"" F1 "\"}}",
+          "'../../etc/passwd', which is no plain path inside the folder" },
         { "{\"weight_map\":{\"a\":\"/etc/passwd\",\"b\":\"" F1 "\"}}", "no plain path" },
         { "{\"weight_map\":{\"a\":\"" F1 "\\u0000x\",\"b\":\"" F1 "\"}}", "NUL" },
         { "{\"weight_map\":{\"a\":1,\"b\":\"" F1 "\"}}", "a string is wanted" },
@@ -305,8 +323,10 @@ static void which_files_are_the_model(void **state)
 static void a_tied_head_is_listed_once_stored(void **state)
 {
     (void)state;
-    static const char *const untied[] = { "{\"tie_word_embeddings\": false}", "{}", "{\"tie_word_embeddings\": false, \"text_config\": {\"tie_word_embeddings\": true}}",
-                                          "not json" };
+    static const char *const untied[] = {
+        "{\"tie_word_embeddings\": false}", "{}",
+        "{\"tie_word_embeddings\": false, \"text_config\": {\"tie_word_embeddings\": true}}", "not json"
+    };
     struct fsdpck_source *src = NULL;
     fresh_folder();
     put("m/model.safetensors", "{\"model.embed_tokens.weight\":{" D "," S "," O "}}", REAL, 16);
@@ -323,7 +343,9 @@ static void a_tied_head_is_listed_once_stored(void **state)
     assert_int_equal(head->alias_of, 0);
     assert_int_equal(head->nbytes, 16);
     fsdpck_source_close(src);
-    put("m/model.safetensors", "{\"model.embed_tokens.weight\":{" D "," S "," O "},\"lm_head.weight\":{" D "," S ",\"data_offsets\":[16,32]}}", REAL, 32);
+    put("m/model.safetensors",
+        "{\"model.embed_tokens.weight\":{" D "," S "," O "},\"lm_head.weight\":{" D "," S ",\"data_offsets\":[16,32]}}",
+        REAL, 32);
     assert_int_equal(open_name("m", &src, NULL), 0);
     assert_int_equal(fsdpck_source_find(src, "lm_head.weight")->alias_of, -1); /* a head of its own */
     fsdpck_source_close(src);
@@ -371,10 +393,14 @@ static void the_fixture_opens(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(good_files_are_accepted),     cmocka_unit_test(one_defect_each),
-        cmocka_unit_test(strangers_are_called_by_name), cmocka_unit_test(bytes_and_shapes_arrive),
-        cmocka_unit_test(an_index_that_lies_is_refused), cmocka_unit_test(which_files_are_the_model),
-        cmocka_unit_test(a_tied_head_is_listed_once_stored), cmocka_unit_test(assets_are_what_is_no_weights),
+        cmocka_unit_test(good_files_are_accepted),
+        cmocka_unit_test(one_defect_each),
+        cmocka_unit_test(strangers_are_called_by_name),
+        cmocka_unit_test(bytes_and_shapes_arrive),
+        cmocka_unit_test(an_index_that_lies_is_refused),
+        cmocka_unit_test(which_files_are_the_model),
+        cmocka_unit_test(a_tied_head_is_listed_once_stored),
+        cmocka_unit_test(assets_are_what_is_no_weights),
         cmocka_unit_test(the_fixture_opens),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);

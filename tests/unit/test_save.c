@@ -22,7 +22,8 @@ static void check_contents(const struct save_job *job)
 {
     struct fsdpck_source *a = NULL, *b = NULL, *file = NULL;
     char *path = tree_path(job->root, "model.safetensors"), *out = tree_path(job->root, "converted");
-    struct fsdpck_convert_request req = { .out = out, .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { job->nranks + 1 } } };
+    struct fsdpck_convert_request req = { .out = out,
+                                          .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { job->nranks + 1 } } };
     struct fsdpck_error err = { 0 };
     model_write_safetensors(&job->model, path);
     assert_int_equal(fsdpck_source_open(path, NULL, NULL, &file, &err), 0);
@@ -69,7 +70,8 @@ static void test_large_boxes(void **state)
         struct save_job job = save_job_new(seed, 2);
         model_add(&job.model, &(uint64_t){ seed }, FSDPCK_FLOAT32, 2, (uint64_t[]){ 1731, 1733 });
         model_add(&job.model, &(uint64_t){ seed + 1 }, FSDPCK_INT8, 3, (uint64_t[]){ 3, 5, 700001 });
-        job.spreads[0] = (struct save_spread){ .placements = { { .kind = FSDPCK_SHARD, .dim = seed == 103 } }, .has_content = seed != 103 };
+        job.spreads[0] = (struct save_spread){ .placements = { { .kind = FSDPCK_SHARD, .dim = seed == 103 } },
+                                               .has_content = seed != 103 };
         job.spreads[1] = (struct save_spread){ .placements = { { .kind = FSDPCK_REPLICATE } }, .has_content = true };
         save_job_succeeds(&job);
         save_job_check(&job);

@@ -27,7 +27,11 @@ static struct save_job small_job(void)
         job.spreads[i] = (struct save_spread){ .placements = { { .kind = FSDPCK_SHARD } } };
     }
     model_add(&job.model, &rng, FSDPCK_BFLOAT16, 2, (uint64_t[]){ 4, 6 });
-    job.spreads[2] = (struct save_spread){ .mesh = -1, .nboxes = 3, .offset = { { 0, 0 }, { 0, 4 }, { 3, 0 } }, .size = { { 3, 4 }, { 4, 2 }, { 1, 4 } }, .rank = { 0, 1, 2 } };
+    job.spreads[2] = (struct save_spread){ .mesh = -1,
+                                           .nboxes = 3,
+                                           .offset = { { 0, 0 }, { 0, 4 }, { 3, 0 } },
+                                           .size = { { 3, 4 }, { 4, 2 }, { 1, 4 } },
+                                           .rank = { 0, 1, 2 } };
     return job;
 }
 
@@ -43,7 +47,8 @@ static void expect_spoilt(save_spoil_fn spoil, uint32_t rank, int code, const ch
     save_job_free(&job);
 }
 
-static void other_shape(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+static void other_shape(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t,
+                        struct fsdpck_io *io)
 {
     static const uint64_t shape[2] = { 6, 5 };
     static const uint64_t size[2] = { 2, 5 }, offset[2] = { 2, 0 };
@@ -56,14 +61,16 @@ static void other_shape(struct save_job *job, struct fsdpck_save_request *req, s
     t[0].boxes = &box;
 }
 
-static void other_dtype(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+static void other_dtype(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t,
+                        struct fsdpck_io *io)
 {
     (void)job, (void)io;
     if (req->rank == 1)
         t[0].dtype = FSDPCK_INT32;
 }
 
-static void other_order(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+static void other_order(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t,
+                        struct fsdpck_io *io)
 {
     struct fsdpck_save_tensor first = t[0];
     (void)job, (void)io;
@@ -73,19 +80,22 @@ static void other_order(struct save_job *job, struct fsdpck_save_request *req, s
     }
 }
 
-static void one_tensor_less(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+static void one_tensor_less(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t,
+                            struct fsdpck_io *io)
 {
     (void)job, (void)t, (void)io;
     req->ntensors -= req->rank == 2;
 }
 
-static void one_tensor_less_on_rank_0(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+static void one_tensor_less_on_rank_0(struct save_job *job, struct fsdpck_save_request *req,
+                                      struct fsdpck_save_tensor *t, struct fsdpck_io *io)
 {
     (void)job, (void)t, (void)io;
     req->ntensors -= req->rank == 0;
 }
 
-static void other_nranks(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+static void other_nranks(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t,
+                         struct fsdpck_io *io)
 {
     (void)job, (void)t, (void)io;
     req->nranks += req->rank == 2;
@@ -102,25 +112,29 @@ static void test_other_lists(void **state)
     expect_spoilt(other_nranks, 2, FSDPCK_ERR_USAGE, "list of tensors");
 }
 
-static void same_name(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+static void same_name(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t,
+                      struct fsdpck_io *io)
 {
     (void)job, (void)req, (void)io;
     t[1].name = t[0].name;
 }
 
-static void alias_of_nothing(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+static void alias_of_nothing(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t,
+                             struct fsdpck_io *io)
 {
     (void)job, (void)io;
     t[req->ntensors++] = (struct fsdpck_save_tensor){ .name = "tied", .alias_of = "untied" };
 }
 
-static void state_is_a_list(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+static void state_is_a_list(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t,
+                            struct fsdpck_io *io)
 {
     (void)job, (void)t, (void)io;
     req->state = "[1]";
 }
 
-static void no_such_rank(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+static void no_such_rank(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t,
+                         struct fsdpck_io *io)
 {
     static const uint32_t ranks[] = { 0, 1, 3 };
     (void)req, (void)t, (void)io;
@@ -129,14 +143,16 @@ static void no_such_rank(struct save_job *job, struct fsdpck_save_request *req, 
     t[1].nboxes = t[0].nboxes;
 }
 
-static void rank_twice(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+static void rank_twice(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t,
+                       struct fsdpck_io *io)
 {
     static const uint32_t ranks[] = { 0, 1, 1 };
     no_such_rank(job, req, t, io);
     job->meshes[0].ranks = ranks;
 }
 
-static void mesh_of_none(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+static void mesh_of_none(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t,
+                         struct fsdpck_io *io)
 {
     (void)req, (void)io;
     job->meshes[0].sizes[0] = 0;
@@ -154,7 +170,8 @@ static void test_senseless_requests(void **state)
     expect_spoilt(mesh_of_none, 0, FSDPCK_ERR_USAGE, "mesh");
 }
 
-static void wrong_box(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+static void wrong_box(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t,
+                      struct fsdpck_io *io)
 {
     static const uint64_t offset[2] = { 4, 0 };
     (void)job, (void)io;
@@ -162,14 +179,16 @@ static void wrong_box(struct save_job *job, struct fsdpck_save_request *req, str
         ((struct fsdpck_save_box *)t[0].boxes)->offset = offset;
 }
 
-static void no_box(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+static void no_box(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t,
+                   struct fsdpck_io *io)
 {
     (void)job, (void)io;
     if (req->rank == 2)
         t[1].nboxes = 0;
 }
 
-static void box_outside(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+static void box_outside(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t,
+                        struct fsdpck_io *io)
 {
     static const uint64_t offset[2] = { 1, UINT64_MAX };
     (void)job, (void)io;
@@ -177,7 +196,8 @@ static void box_outside(struct save_job *job, struct fsdpck_save_request *req, s
         ((struct fsdpck_save_box *)t[2].boxes)->offset = offset;
 }
 
-static void overlap(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+static void overlap(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t,
+                    struct fsdpck_io *io)
 {
     static const uint64_t offset[2] = { 0, 3 };
     (void)job, (void)io;
@@ -185,7 +205,8 @@ static void overlap(struct save_job *job, struct fsdpck_save_request *req, struc
         ((struct fsdpck_save_box *)t[2].boxes)->offset = offset;
 }
 
-static void hole(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+static void hole(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t,
+                 struct fsdpck_io *io)
 {
     (void)job, (void)io;
     if (req->rank == 2)
@@ -216,7 +237,8 @@ static int failing_fsync(void *ctx, int fd)
     return -EIO;
 }
 
-static void disk_is_full(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+static void disk_is_full(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t,
+                         struct fsdpck_io *io)
 {
     (void)job, (void)t;
     if (req->rank == 1)
@@ -224,14 +246,16 @@ static void disk_is_full(struct save_job *job, struct fsdpck_save_request *req, 
 }
 
 /* The file looks complete, but the rank knows that it may not be. */
-static void fsync_fails(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+static void fsync_fails(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t,
+                        struct fsdpck_io *io)
 {
     (void)job, (void)t;
     if (req->rank == 2)
         io->fsync = failing_fsync;
 }
 
-static void rank_0_fails(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+static void rank_0_fails(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t,
+                         struct fsdpck_io *io)
 {
     (void)job, (void)t;
     if (req->rank == 0)
@@ -247,7 +271,8 @@ static void test_failing_ranks(void **state)
 }
 
 /* OUT is the directory that the ranks work in: it is written in place. */
-static void work_inside(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+static void work_inside(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t,
+                        struct fsdpck_io *io)
 {
     (void)t, (void)io;
     if (chdir(job->out) != 0)
@@ -255,7 +280,8 @@ static void work_inside(struct save_job *job, struct fsdpck_save_request *req, s
     req->out = ".";
 }
 
-static void fail_inside(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t, struct fsdpck_io *io)
+static void fail_inside(struct save_job *job, struct fsdpck_save_request *req, struct fsdpck_save_tensor *t,
+                        struct fsdpck_io *io)
 {
     work_inside(job, req, t, io);
     fsync_fails(job, req, t, io);
@@ -303,7 +329,8 @@ static void test_failing_barrier(void **state)
         }
 }
 
-/* After rank 0 has committed there is nothing left to give up: the checkpoint is there, and those who can see it say so. */
+/* After rank 0 has committed there is nothing left to give up: the checkpoint is there, and those who can see it say
+ * so. */
 static void test_barrier_fails_after_the_commit(void **state)
 {
     (void)state;
@@ -314,8 +341,8 @@ static void test_barrier_fails_after_the_commit(void **state)
     save_job_free(&job);
 }
 
-/* Two jobs save the same tensors, with other values, to one place at one time: what stands there in the end is all of one of them, and nobody is told
- * anything else. */
+/* Two jobs save the same tensors, with other values, to one place at one time: what stands there in the end is all of
+ * one of them, and nobody is told anything else. */
 static void test_two_jobs_at_once(void **state)
 {
     (void)state;

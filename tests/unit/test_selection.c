@@ -31,8 +31,9 @@ static void globs(void **state)
         { "*.weight", "model.layers.0.weights", false },
         { "a?c", "abc", true },
         { "a?c", "ac", false },
-        { "a?c", "a\xc3\xa9"
-                 "c",
+        { "a?c",
+          "a\xc3\xa9"
+          "c",
           true }, /* one character of two bytes */
         { "?", "\xe2\x82\xac", true },
         { "??", "\xe2\x82\xac", false },
@@ -100,7 +101,8 @@ static uint32_t keys_of(const char *spec, char *name, struct fsdpck_key *path, c
         if (*c == '/')
             *c = '.';
     for (char *key = strtok(buf, "/"); key; key = strtok(NULL, "/"), n++)
-        path[n] = strspn(key, "0123456789") == strlen(key) ? (struct fsdpck_key){ NULL, strtoull(key, NULL, 10) } : (struct fsdpck_key){ key, 0 };
+        path[n] = strspn(key, "0123456789") == strlen(key) ? (struct fsdpck_key){ NULL, strtoull(key, NULL, 10) }
+                                                           : (struct fsdpck_key){ key, 0 };
     return n;
 }
 
@@ -129,7 +131,8 @@ static void add_item(struct fsdpck_source *s, const char *spec)
 }
 
 /* The outcome as text: "name[keys] name=position …| items". */
-static void check(struct fsdpck_source *s, const struct fsdpck_select *select, enum fsdpck_tree_policy policy, const char *want)
+static void check(struct fsdpck_source *s, const struct fsdpck_select *select, enum fsdpck_tree_policy policy,
+                  const char *want)
 {
     struct fsdpck_selection sel;
     struct fsdpck_error err = { 0 };
@@ -140,7 +143,8 @@ static void check(struct fsdpck_source *s, const struct fsdpck_select *select, e
         const struct fsdpck_chosen *c = &sel.tensors[i];
         snprintf(line, sizeof line, "%s%s[", i ? " " : "", c->name);
         for (uint32_t k = 0; k < c->npath; k++)
-            snprintf(line + strlen(line), sizeof line - strlen(line), "%s%s", k ? "|" : "", c->path[k].str ? c->path[k].str : "#");
+            snprintf(line + strlen(line), sizeof line - strlen(line), "%s%s", k ? "|" : "",
+                     c->path[k].str ? c->path[k].str : "#");
         snprintf(line + strlen(line), sizeof line - strlen(line), "]");
         if (c->alias_of >= 0)
             snprintf(line + strlen(line), sizeof line - strlen(line), "=%d", (int)c->alias_of);
@@ -157,7 +161,8 @@ static void check(struct fsdpck_source *s, const struct fsdpck_select *select, e
     fsdpck_selection_free(&sel);
 }
 
-static void refuse(struct fsdpck_source *s, const struct fsdpck_select *select, enum fsdpck_tree_policy policy, const char *fragment)
+static void refuse(struct fsdpck_source *s, const struct fsdpck_select *select, enum fsdpck_tree_policy policy,
+                   const char *fragment)
 {
     struct fsdpck_selection sel;
     struct fsdpck_error err = { 0 };
@@ -184,7 +189,8 @@ static void the_model_tree_is_found(void **state)
 {
     (void)state;
     struct fsdpck_source *s = new_source();
-    struct fsdpck_select all = { 0 }, optim = { .tree = "optim" }, deep = { .tree = "optim.state" }, part = { .tree = "opt" };
+    struct fsdpck_select all = { 0 }, optim = { .tree = "optim" }, deep = { .tree = "optim.state" },
+                         part = { .tree = "opt" };
     add(s, "optim/state/a", FSDPCK_FLOAT32);
     add(s, "model/layers.0.w", FSDPCK_FLOAT32);
     add_item(s, "model/extra");
@@ -200,7 +206,8 @@ static void other_shapes_of_trees(void **state)
 {
     (void)state;
     struct fsdpck_select all = { 0 };
-    struct fsdpck_source *flat = new_source(), *only = new_source(), *app = new_source(), *beside = new_source(), *several = new_source(), *inner = new_source();
+    struct fsdpck_source *flat = new_source(), *only = new_source(), *app = new_source(), *beside = new_source(),
+                         *several = new_source(), *inner = new_source();
     add(flat, "a.w", FSDPCK_FLOAT32);
     check(flat, &all, FSDPCK_TREE_MODEL, "a.w[a.w]");
     add(only, "state/b.w", FSDPCK_FLOAT32);
@@ -230,7 +237,8 @@ static void include_and_exclude(void **state)
     (void)state;
     struct fsdpck_source *s = new_source();
     const char *in[] = { "*.w", "z*" }, *out[] = { "b.*" }, *none[] = { "nothing" };
-    struct fsdpck_select pick = { .include = in, .ninclude = 2, .exclude = out, .nexclude = 1 }, nothing = { .include = none, .ninclude = 1 };
+    struct fsdpck_select pick = { .include = in, .ninclude = 2, .exclude = out, .nexclude = 1 },
+                         nothing = { .include = none, .ninclude = 1 };
     add(s, "a.w", FSDPCK_FLOAT32);
     add(s, "b.w", FSDPCK_FLOAT32);
     add(s, "a.bias", FSDPCK_FLOAT32);
@@ -246,7 +254,8 @@ static void include_and_exclude(void **state)
     fsdpck_source_close(s);
 }
 
-/* A list of which one pattern finds nothing in the tree that goes out is refused, though it would find something elsewhere. */
+/* A list of which one pattern finds nothing in the tree that goes out is refused, though it would find something
+ * elsewhere. */
 static void includes_are_for_the_tree_that_goes_out(void **state)
 {
     (void)state;
@@ -268,12 +277,21 @@ static void distances_to_patterns(void **state)
         const char *glob, *name;
         unsigned edits;
     } cases[] = {
-        { "", "", 0 }, { "", "abc", 3 }, { "abc", "", 3 }, { "*", "anything", 0 }, { "*.q_prj.weight", "model.layers.0.self_attn.q_proj.weight", 1 },
-        { "layer.?.w", "layer.1.w", 0 }, { "layer.[0-3].w", "layer.7.w", 1 }, { "\\*a", "*a", 0 }, { "norm", "nrom", 2 }, { "*.wieght", "l.weight", 2 },
+        { "", "", 0 },
+        { "", "abc", 3 },
+        { "abc", "", 3 },
+        { "*", "anything", 0 },
+        { "*.q_prj.weight", "model.layers.0.self_attn.q_proj.weight", 1 },
+        { "layer.?.w", "layer.1.w", 0 },
+        { "layer.[0-3].w", "layer.7.w", 1 },
+        { "\\*a", "*a", 0 },
+        { "norm", "nrom", 2 },
+        { "*.wieght", "l.weight", 2 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (fsdpck_glob_distance(cases[i].glob, cases[i].name) != cases[i].edits)
-            fail_msg("'%s' to '%s': %u, wanted %u", cases[i].glob, cases[i].name, fsdpck_glob_distance(cases[i].glob, cases[i].name), cases[i].edits);
+            fail_msg("'%s' to '%s': %u, wanted %u", cases[i].glob, cases[i].name,
+                     fsdpck_glob_distance(cases[i].glob, cases[i].name), cases[i].edits);
 }
 
 static void renames_keep_the_nesting(void **state)
@@ -289,21 +307,27 @@ static void renames_keep_the_nesting(void **state)
     } cases[] = {
         { { "model.", "" }, "layers.0.w[layers.0.w] norm[norm] flat.w[flat.w]" },
         { { "model.", "net." }, "net.layers.0.w[net|layers.0.w] net.norm[net|norm] flat.w[flat.w]" },
-        { { "model.layers.", "model.blocks." }, "model.blocks.0.w[model|blocks.0.w] model.norm[model|norm] flat.w[flat.w]" },
-        { { "model.", "model.x." }, "model.x.layers.0.w[model|x.layers.0.w] model.x.norm[model|x.norm] flat.w[flat.w]" },
+        { { "model.layers.", "model.blocks." },
+          "model.blocks.0.w[model|blocks.0.w] model.norm[model|norm] flat.w[flat.w]" },
+        { { "model.", "model.x." },
+          "model.x.layers.0.w[model|x.layers.0.w] model.x.norm[model|x.norm] flat.w[flat.w]" },
         { { "mod", "MOD" }, "MODel.layers.0.w[MODel|layers.0.w] MODel.norm[MODel|norm] flat.w[flat.w]" },
         { { "model.no", "x" }, "model.layers.0.w[model|layers.0.w] xrm[xrm] flat.w[flat.w]" },
-        { { "", "all." }, "all.model.layers.0.w[all.model|layers.0.w] all.model.norm[all.model|norm] all.flat.w[all.flat.w]" },
+        { { "", "all." },
+          "all.model.layers.0.w[all.model|layers.0.w] all.model.norm[all.model|norm] all.flat.w[all.flat.w]" },
         { { "model.layers.", "" }, "0.w[0.w] model.norm[model|norm] flat.w[flat.w]" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct fsdpck_select sel = { .rename = &cases[i].pair, .nrename = 1 };
         check(s, &sel, FSDPCK_TREE_KEEP, cases[i].want);
     }
-    const struct fsdpck_pair first[] = { { "flat.", "a." }, { "", "b." } }, gone = { "flat.w", "" }, clash = { "model.norm", "flat.w" };
-    struct fsdpck_select two = { .rename = first, .nrename = 2 }, empty = { .rename = &gone, .nrename = 1 }, same = { .rename = &clash, .nrename = 1 };
+    const struct fsdpck_pair first[] = { { "flat.", "a." }, { "", "b." } }, gone = { "flat.w", "" },
+                             clash = { "model.norm", "flat.w" };
+    struct fsdpck_select two = { .rename = first, .nrename = 2 }, empty = { .rename = &gone, .nrename = 1 },
+                         same = { .rename = &clash, .nrename = 1 };
     check(s, &two, FSDPCK_TREE_KEEP, "b.model.layers.0.w[b.model|layers.0.w] b.model.norm[b.model|norm] a.w[a.w]");
-    const struct fsdpck_pair again[] = { { "flat.", "a." }, { "flat.", "b." } }, longer[] = { { "model.", "m." }, { "model.norm", "n" } };
+    const struct fsdpck_pair again[] = { { "flat.", "a." }, { "flat.", "b." } },
+                             longer[] = { { "model.", "m." }, { "model.norm", "n" } };
     struct fsdpck_select shadowed = { .rename = again, .nrename = 2 }, later = { .rename = longer, .nrename = 2 };
     refuse(s, &shadowed, FSDPCK_TREE_KEEP, "--rename: 'flat.=b.' is never used");
     refuse(s, &later, FSDPCK_TREE_KEEP, "--rename: 'model.norm=n' is never used");
@@ -321,15 +345,18 @@ static void aliases_follow_what_they_name(void **state)
     struct fsdpck_source *s = new_source();
     const char *no_embed[] = { "embed" };
     struct fsdpck_select all = { 0 }, left_out = { .exclude = no_embed, .nexclude = 1 };
-    const struct fsdpck_pair more[] = { { "third", "head" }, { "fourth", "other" } }, bad = { "x", "nowhere" }, taken = { "other", "embed" };
-    struct fsdpck_select with = { .alias = more, .nalias = 2 }, missing = { .alias = &bad, .nalias = 1 }, twice = { .alias = &taken, .nalias = 1 };
+    const struct fsdpck_pair more[] = { { "third", "head" }, { "fourth", "other" } }, bad = { "x", "nowhere" },
+                             taken = { "other", "embed" };
+    struct fsdpck_select with = { .alias = more, .nalias = 2 }, missing = { .alias = &bad, .nalias = 1 },
+                         twice = { .alias = &taken, .nalias = 1 };
     add(s, "embed", FSDPCK_FLOAT32);
     add_alias(s, "head", 0);
     add_alias(s, "head2", 1); /* of an alias: of what that names */
     add(s, "other", FSDPCK_FLOAT32);
     check(s, &all, FSDPCK_TREE_KEEP, "embed[embed] head[head]=0 head2[head2]=0 other[other]");
     check(s, &left_out, FSDPCK_TREE_KEEP, "head[head] head2[head2]=0 other[other]");
-    check(s, &with, FSDPCK_TREE_KEEP, "embed[embed] head[head]=0 head2[head2]=0 other[other] third[third]=0 fourth[fourth]=3");
+    check(s, &with, FSDPCK_TREE_KEEP,
+          "embed[embed] head[head]=0 head2[head2]=0 other[other] third[third]=0 fourth[fourth]=3");
     refuse(s, &missing, FSDPCK_TREE_KEEP, "alias 'x' is for tensor 'nowhere'");
     refuse(s, &twice, FSDPCK_TREE_KEEP, "'other'");
     fsdpck_source_close(s);
@@ -350,8 +377,10 @@ static void casts_touch_wide_floats_only(void **state)
 {
     (void)state;
     struct fsdpck_source *s = new_source();
-    struct fsdpck_select cast = { .cast = true, .dtype = FSDPCK_BFLOAT16 }, wrong = { .cast = true, .dtype = FSDPCK_FLOAT8_E5M2 };
-    static const enum fsdpck_dtype in[] = { FSDPCK_FLOAT64, FSDPCK_FLOAT16, FSDPCK_INT64, FSDPCK_FLOAT8_E5M2, FSDPCK_COMPLEX64, FSDPCK_BOOL };
+    struct fsdpck_select cast = { .cast = true, .dtype = FSDPCK_BFLOAT16 },
+                         wrong = { .cast = true, .dtype = FSDPCK_FLOAT8_E5M2 };
+    static const enum fsdpck_dtype in[] = { FSDPCK_FLOAT64,     FSDPCK_FLOAT16,   FSDPCK_INT64,
+                                            FSDPCK_FLOAT8_E5M2, FSDPCK_COMPLEX64, FSDPCK_BOOL };
     static const char *const names[] = { "a", "b", "c", "d", "e", "f" };
     struct fsdpck_selection sel;
     for (int i = 0; i < 6; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunk tables: what is written is read back; whatever is cut or changed is refused; and what is changed together with its hash is either refused
- * or still makes sense. */
+/* Chunk tables: what is written is read back; whatever is cut or changed is refused; and what is changed together with
+ * its hash is either refused or still makes sense. */
 #include "format/table.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@ enum { MAX_ENTRIES = 70, MAX_NBYTES = 1 << 16, PAYLOAD_NBYTES = 5 * 65536 };
 
 struct image { /* a shard file: PAYLOAD_NBYTES that nobody reads, then table and trailer */
     uint8_t bytes[MAX_NBYTES];
-    uint64_t nbytes;       /* of table and trailer */
+    uint64_t nbytes; /* of table and trailer */
     uint64_t ndims, nhashes;
     struct fsdpck_table_entry entries[MAX_ENTRIES];
     uint64_t dims[MAX_ENTRIES * 8];
@@ -54,8 +54,13 @@ static void add_entry(struct image *m, uint64_t *rng, uint64_t *end)
     struct fsdpck_table_entry *e = &m->entries[m->nentries];
     const struct fsdpck_table_entry *last = m->nentries ? e - 1 : NULL;
     bool same = last && last->kind == FSDPCK_CHUNK_TENSOR && model_below(rng, 3) == 0;
-    *e = (struct fsdpck_table_entry){ .ordinal = same ? last->ordinal : last ? last->ordinal + 1 + (uint32_t)model_below(rng, 3) : 0, .dims = m->ndims,
-                                      .ndim = same ? last->ndim : (uint8_t)model_below(rng, 5), .first_hash = m->nhashes, .crc32 = (uint32_t)model_random(rng) };
+    *e = (struct fsdpck_table_entry){ .ordinal = same   ? last->ordinal
+                                                 : last ? last->ordinal + 1 + (uint32_t)model_below(rng, 3)
+                                                        : 0,
+                                      .dims = m->ndims,
+                                      .ndim = same ? last->ndim : (uint8_t)model_below(rng, 5),
+                                      .first_hash = m->nhashes,
+                                      .crc32 = (uint32_t)model_random(rng) };
     if (same && e->ndim == 0)
         e->ordinal++;
     e->kind = last ? last->kind : FSDPCK_CHUNK_TENSOR;
@@ -131,8 +136,10 @@ static void check_same(const struct image *m, const struct fsdpck_table *t)
         assert_memory_equal(t->dims, m->dims, m->ndims * 8);
     for (uint64_t i = 0; i < m->nentries; i++) {
         const struct fsdpck_table_entry *a = &m->entries[i], *b = &t->entries[i];
-        assert_true(a->ordinal == b->ordinal && a->kind == b->kind && a->codec == b->codec && a->ndim == b->ndim && a->has_content == b->has_content);
-        assert_true(a->payload == b->payload && a->nbytes == b->nbytes && (!a->codec || a->decoded == b->decoded) && a->first_hash == b->first_hash && a->dims == b->dims);
+        assert_true(a->ordinal == b->ordinal && a->kind == b->kind && a->codec == b->codec && a->ndim == b->ndim &&
+                    a->has_content == b->has_content);
+        assert_true(a->payload == b->payload && a->nbytes == b->nbytes && (!a->codec || a->decoded == b->decoded) &&
+                    a->first_hash == b->first_hash && a->dims == b->dims);
         assert_true(a->item == b->item && a->item_nbytes == b->item_nbytes && a->crc32 == b->crc32);
         assert_memory_equal(a->content, b->content, 16);
     }
@@ -193,9 +200,11 @@ static void test_cut_in_the_middle(void **state)
     struct fsdpck_error err;
     struct image *good = make_image(&rng, 9), *m = malloc(sizeof *m);
     assert_non_null(m);
-    for (uint64_t n = 1; n + FSDPCK_TRAILER_NBYTES <= good->nbytes; n++) { /* bytes before the trailer are gone, and the trailer moved up */
+    for (uint64_t n = 1; n + FSDPCK_TRAILER_NBYTES <= good->nbytes;
+         n++) { /* bytes before the trailer are gone, and the trailer moved up */
         *m = *good;
-        memmove(m->bytes + m->nbytes - FSDPCK_TRAILER_NBYTES - n, m->bytes + m->nbytes - FSDPCK_TRAILER_NBYTES, FSDPCK_TRAILER_NBYTES);
+        memmove(m->bytes + m->nbytes - FSDPCK_TRAILER_NBYTES - n, m->bytes + m->nbytes - FSDPCK_TRAILER_NBYTES,
+                FSDPCK_TRAILER_NBYTES);
         m->nbytes -= n;
         assert_true(read_table(m, &t, &err) < 0);
     }
@@ -227,15 +236,18 @@ static void check_sane(const struct fsdpck_table *t)
     uint64_t hash = 0, dim = 0;
     for (uint64_t i = 0; i < t->nentries; i++) {
         const struct fsdpck_table_entry *e = &t->entries[i];
-        assert_true(e->item <= e->payload && e->nbytes <= PAYLOAD_NBYTES && e->payload + e->nbytes <= e->item + e->item_nbytes);
+        assert_true(e->item <= e->payload && e->nbytes <= PAYLOAD_NBYTES &&
+                    e->payload + e->nbytes <= e->item + e->item_nbytes);
         assert_true(e->item + e->item_nbytes <= PAYLOAD_NBYTES);
-        assert_true(e->ndim <= FSDPCK_MAX_DIMS && e->kind <= FSDPCK_CHUNK_ITEM && e->codec <= (e->kind == FSDPCK_CHUNK_TENSOR));
+        assert_true(e->ndim <= FSDPCK_MAX_DIMS && e->kind <= FSDPCK_CHUNK_ITEM &&
+                    e->codec <= (e->kind == FSDPCK_CHUNK_TENSOR));
         assert_true(e->nbytes > 0 && (e->codec ? e->nbytes <= e->decoded : e->nbytes == e->decoded));
         assert_true(e->first_hash == hash && e->dims == dim);
         hash += fsdpck_nslots(e->codec, e->decoded);
         dim += 2 * (uint64_t)e->ndim;
         for (uint64_t k = 0; k < i; k++)
-            assert_true(t->entries[k].payload + t->entries[k].nbytes <= e->payload || e->payload + e->nbytes <= t->entries[k].payload);
+            assert_true(t->entries[k].payload + t->entries[k].nbytes <= e->payload ||
+                        e->payload + e->nbytes <= t->entries[k].payload);
         if (i) {
             const struct fsdpck_table_entry *p = e - 1;
             assert_true(p->kind < e->kind || (p->kind == e->kind && p->ordinal <= e->ordinal));
@@ -249,7 +261,9 @@ static void test_forged(void **state)
 {
     (void)state;
     uint64_t rng = 5, naccepted = 0;
-    static const uint64_t special[] = { 0, 1, 2, 63, 64, 65, 0x7fffffff, 0xffffffff, 1ull << 32, 1ull << 48, 1ull << 63, UINT64_MAX, UINT64_MAX - 63 };
+    static const uint64_t special[] = {
+        0, 1, 2, 63, 64, 65, 0x7fffffff, 0xffffffff, 1ull << 32, 1ull << 48, 1ull << 63, UINT64_MAX, UINT64_MAX - 63
+    };
     struct image *good = make_image(&rng, 12), *m = malloc(sizeof *m);
     assert_non_null(m);
     for (int i = 0; i < 30000; i++) {
@@ -257,7 +271,8 @@ static void test_forged(void **state)
         struct fsdpck_error err;
         *m = *good;
         for (uint64_t k = 0; k < 1 + model_below(&rng, 2); k++) {
-            uint64_t field = model_below(&rng, (m->nbytes - FSDPCK_TRAILER_NBYTES) / 8), old = fsdpck_le64(m->bytes + 8 * field);
+            uint64_t field = model_below(&rng, (m->nbytes - FSDPCK_TRAILER_NBYTES) / 8),
+                     old = fsdpck_le64(m->bytes + 8 * field);
             uint64_t how = model_below(&rng, 4);
             fsdpck_put64(m->bytes + 8 * field, how == 0   ? special[model_below(&rng, sizeof special / sizeof *special)]
                                                : how == 1 ? old + 1
@@ -318,8 +333,13 @@ static void test_sizes_overflow(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_truncated), cmocka_unit_test(test_cut_in_the_middle), cmocka_unit_test(test_flipped),
-        cmocka_unit_test(test_forged),     cmocka_unit_test(test_foreign),   cmocka_unit_test(test_sizes_overflow),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_cut_in_the_middle),
+        cmocka_unit_test(test_flipped),
+        cmocka_unit_test(test_forged),
+        cmocka_unit_test(test_foreign),
+        cmocka_unit_test(test_sizes_overflow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

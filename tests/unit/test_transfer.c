@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine as a whole: models are converted and resharded over meshes of all kinds within the smallest memory, and what comes out, content ids
- * included, is what an element-by-element look at the input says. */
+/* The engine as a whole: models are converted and resharded over meshes of all kinds within the smallest memory, and
+ * what comes out, content ids included, is what an element-by-element look at the input says. */
 #include <fsdpck/fsdpck.h>
 
 #include <setjmp.h>
@@ -157,9 +157,15 @@ static void write_model(struct fixture *p)
 
 /* ---- meshes ---- */
 
-static const struct fsdpck_placement_rule columns = { .glob = "t[1-4].*", .n = 1, .mesh_dim = { "tp" }, .placement = { { .kind = FSDPCK_SHARD, .dim = 1 } } };
-static const struct fsdpck_placement_rule rows = { .glob = "*", .n = 1, .mesh_dim = { "tp" }, .placement = { { .kind = FSDPCK_SHARD } } };
-static const struct fsdpck_placement_rule only_columns = { .glob = "*", .n = 1, .mesh_dim = { "shard" }, .placement = { { .kind = FSDPCK_SHARD, .dim = 1 } } };
+static const struct fsdpck_placement_rule columns = {
+    .glob = "t[1-4].*", .n = 1, .mesh_dim = { "tp" }, .placement = { { .kind = FSDPCK_SHARD, .dim = 1 } }
+};
+static const struct fsdpck_placement_rule rows = {
+    .glob = "*", .n = 1, .mesh_dim = { "tp" }, .placement = { { .kind = FSDPCK_SHARD } }
+};
+static const struct fsdpck_placement_rule only_columns = {
+    .glob = "*", .n = 1, .mesh_dim = { "shard" }, .placement = { { .kind = FSDPCK_SHARD, .dim = 1 } }
+};
 
 /* Any mesh that the tool can name. rules: room for one. */
 static struct fsdpck_convert_request random_request(uint64_t *rng, struct fsdpck_placement_rule *rule)
@@ -191,7 +197,8 @@ static void test_random_chains(void **state)
         struct fixture p = { 0 };
         fixture_begin(&p);
         for (uint64_t k = 1 + model_below(&rng, 6); p.model.ntensors < k;) {
-            if (model_add_random(&p.model, &rng, 1 + model_below(&rng, 300000))->ndim < 2) /* a rule may shard dimension 1 of all of them */
+            if (model_add_random(&p.model, &rng, 1 + model_below(&rng, 300000))->ndim <
+                2) /* a rule may shard dimension 1 of all of them */
                 free(p.model.tensors[--p.model.ntensors].data);
         }
         model_calm(&p.model);
@@ -229,7 +236,8 @@ static void test_small_tensors(void **state)
         check_step(&p, true);
         verify_step(&p);
     }
-    convert(&p, (struct fsdpck_convert_request){ .mesh = { .ndim = 2, .names = { "replicate", "shard" }, .sizes = { 3, 2 } } });
+    convert(&p, (struct fsdpck_convert_request){
+                    .mesh = { .ndim = 2, .names = { "replicate", "shard" }, .sizes = { 3, 2 } } });
     check_step(&p, true);
     verify_step(&p);
     fixture_free(&p);
@@ -239,8 +247,9 @@ static void test_small_tensors(void **state)
 static void add_large(struct model *m, uint64_t *rng)
 {
     model_add(m, rng, FSDPCK_INT64, 2, (uint64_t[]){ 9, 3 });
-    model_add(m, rng, FSDPCK_FLOAT32, 2, (uint64_t[]){ 2601, 2101 });     /* 22 MB, nothing fits anything */
-    model_add(m, rng, FSDPCK_BFLOAT16, 2, (uint64_t[]){ 640, 40960 });    /* 52 MB: cut in two lanes where it is one chunk */
+    model_add(m, rng, FSDPCK_FLOAT32, 2, (uint64_t[]){ 2601, 2101 }); /* 22 MB, nothing fits anything */
+    model_add(m, rng, FSDPCK_BFLOAT16, 2,
+              (uint64_t[]){ 640, 40960 }); /* 52 MB: cut in two lanes where it is one chunk */
     model_add(m, rng, FSDPCK_UINT8, 3, (uint64_t[]){ 3, 7, 200001 });
     model_add(m, rng, FSDPCK_FLOAT64, 2, (uint64_t[]){ 2, 300000 });
 }
@@ -258,12 +267,18 @@ static void test_large_tensors(void **state)
     const struct fsdpck_convert_request steps[] = {
         { .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { 1 } } },
         { .mesh = two, .rules = &columns, .nrules = 1 },
-        { .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { 40 } }, .rules = &only_columns, .nrules = 1 }, /* more chunks than a lane may hold */
-        { .mesh = two, .rules = &rows, .nrules = 1 },                                                         /* strided */
+        { .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { 40 } },
+          .rules = &only_columns,
+          .nrules = 1 },                              /* more chunks than a lane may hold */
+        { .mesh = two, .rules = &rows, .nrules = 1 }, /* strided */
         { .mesh = { .ndim = 2, .names = { "replicate", "shard" }, .sizes = { 2, 3 } } },
-        { .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { 2 } }, .compress = true }, /* turns, also for chunks that are never cut */
+        { .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { 2 } },
+          .compress = true }, /* turns, also for chunks that are never cut */
         { .mesh = two, .rules = &columns, .nrules = 1, .compress = true },
-        { .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { 40 } }, .rules = &only_columns, .nrules = 1, .compress = true },
+        { .mesh = { .ndim = 1, .names = { "shard" }, .sizes = { 40 } },
+          .rules = &only_columns,
+          .nrules = 1,
+          .compress = true },
     };
     for (size_t k = 0; k < sizeof steps / sizeof *steps; k++) {
         p.opt.nthreads = 1 + k % 3;
@@ -304,8 +319,10 @@ static void test_casts(void **state)
         for (int by_columns = k == 2; by_columns < 1 + (k != 1); by_columns++) {
             uint64_t rng = 4;
             struct fixture p = { 0 };
-            struct fsdpck_convert_request req = { .mesh = { .ndim = 2, .names = { "dp", "tp" }, .sizes = { 1, 3 } }, .rules = by_columns ? &columns : NULL,
-                                                  .nrules = (size_t)by_columns, .select = { .cast = true, .dtype = to[k] } };
+            struct fsdpck_convert_request req = { .mesh = { .ndim = 2, .names = { "dp", "tp" }, .sizes = { 1, 3 } },
+                                                  .rules = by_columns ? &columns : NULL,
+                                                  .nrules = (size_t)by_columns,
+                                                  .select = { .cast = true, .dtype = to[k] } };
             fixture_begin(&p);
             add_large(&p.model, &rng);
             write_model(&p);
@@ -345,8 +362,9 @@ static void test_too_little_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_chains), cmocka_unit_test(test_small_tensors),     cmocka_unit_test(test_large_tensors),
-        cmocka_unit_test(test_casts),         cmocka_unit_test(test_too_little_memory),
+        cmocka_unit_test(test_random_chains),     cmocka_unit_test(test_small_tensors),
+        cmocka_unit_test(test_large_tensors),     cmocka_unit_test(test_casts),
+        cmocka_unit_test(test_too_little_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How verify cuts shard files: whatever the table, every byte before it is in one span, in file order; spans of a window follow one another, are no more
- * than is read at once, and begin at hash blocks; windows with gaps are numbered without a hole. */
+/* How verify cuts shard files: whatever the table, every byte before it is in one span, in file order; spans of a
+ * window follow one another, are no more than is read at once, and begin at hash blocks; windows with gaps are numbered
+ * without a hole. */
 #include "format/verify_spans.h"
 
 #include <setjmp.h>
@@ -26,12 +27,15 @@ struct scene {
 /* Payloads of any size behind gaps of any size, in another order than the file's; some compressed. */
 static void make_table(struct scene *s, uint64_t *rng)
 {
-    uint64_t at = 0, n = model_below(rng, MAX_ENTRIES), longest = 1ull << model_below(rng, 24), widest = 1ull << model_below(rng, 24);
+    uint64_t at = 0, n = model_below(rng, MAX_ENTRIES), longest = 1ull << model_below(rng, 24),
+             widest = 1ull << model_below(rng, 24);
     for (uint64_t i = 0; i < n; i++) {
         uint64_t nbytes = 1 + model_below(rng, longest);
         bool packed = model_below(rng, 8) == 0;
         at += model_below(rng, 4) ? model_below(rng, widest) : 0;
-        s->entries[i] = (struct fsdpck_table_entry){ .payload = at, .nbytes = nbytes, .decoded = packed ? nbytes + model_below(rng, nbytes) : nbytes,
+        s->entries[i] = (struct fsdpck_table_entry){ .payload = at,
+                                                     .nbytes = nbytes,
+                                                     .decoded = packed ? nbytes + model_below(rng, nbytes) : nbytes,
                                                      .codec = packed ? FSDPCK_CODEC_PLANES : FSDPCK_CODEC_STORED };
         at += nbytes;
     }
@@ -51,8 +55,8 @@ static bool is_packed(const struct scene *s, const struct fsdpck_verify_span *x)
 }
 
 /* What one window holds, which begins at byte *at of the file; *decoded: how far a compressed payload has come. */
-static void check_window(const struct scene *s, const struct fsdpck_verify_window *w, const struct fsdpck_verify_span *x, size_t n, uint64_t *at,
-                         uint64_t *decoded, uint32_t *turn)
+static void check_window(const struct scene *s, const struct fsdpck_verify_window *w,
+                         const struct fsdpck_verify_span *x, size_t n, uint64_t *at, uint64_t *decoded, uint32_t *turn)
 {
     bool gaps = false;
     uint64_t sum = 0;
@@ -109,7 +113,8 @@ static void test_random_tables(void **state)
         s->windows.item_nbytes = sizeof(struct fsdpck_verify_window);
         s->at_once = model_below(&rng, 2) ? FSDPCK_VERIFY_WINDOW_NBYTES : FSDPCK_VERIFY_CACHED_NBYTES;
         make_table(s, &rng);
-        assert_int_equal(fsdpck_verify_cut(7, &s->t, s->table, s->at_once, &s->spans, &s->windows, &s->nturns, NULL), 0);
+        assert_int_equal(fsdpck_verify_cut(7, &s->t, s->table, s->at_once, &s->spans, &s->windows, &s->nturns, NULL),
+                         0);
         check(s);
         nwindows += s->windows.count;
         nspans += s->spans.count;
@@ -128,7 +133,8 @@ static void test_long_gap(void **state)
     const struct fsdpck_table t = { .entries = &entry, .nentries = 1 };
     struct fsdpck_vec spans = FSDPCK_VEC(struct fsdpck_verify_span), windows = FSDPCK_VEC(struct fsdpck_verify_window);
     uint32_t nturns;
-    assert_int_equal(fsdpck_verify_cut(0, &t, (1ull << 44) + 10, FSDPCK_VERIFY_WINDOW_NBYTES, &spans, &windows, &nturns, NULL), 0);
+    assert_int_equal(
+        fsdpck_verify_cut(0, &t, (1ull << 44) + 10, FSDPCK_VERIFY_WINDOW_NBYTES, &spans, &windows, &nturns, NULL), 0);
     assert_int_equal(spans.count, 3);
     assert_int_equal(nturns, 2);
     fsdpck_vec_free(&spans);

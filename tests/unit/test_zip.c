@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The zip directory reader, on one of our items and one of torch's: cut at every length, every byte changed, every header field lied about. */
+/* The zip directory reader, on one of our items and one of torch's: cut at every length, every byte changed, every
+ * header field lied about. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,7 +54,8 @@ static struct bytes our_item(uint64_t nelem)
     b.data = calloc(b.nbytes, 1);
     uint8_t *payload = b.data + at.begin + at.head_nbytes;
     memset(payload, 7, nelem);
-    fsdpck_item_write(FSDPCK_UINT8, 1, &nelem, &at, fsdpck_crc32(0, payload, nelem), b.data + at.begin, payload + nelem);
+    fsdpck_item_write(FSDPCK_UINT8, 1, &nelem, &at, fsdpck_crc32(0, payload, nelem), b.data + at.begin,
+                      payload + nelem);
     return b;
 }
 
@@ -135,10 +137,10 @@ static uint64_t find_header(const struct bytes *b, const char *signature, int n)
     return 0;
 }
 
-#define LOCAL "PK\3\4"
-#define ENTRY "PK\1\2"
-#define END "PK\5\6"
-#define END64 "PK\6\6"
+#define LOCAL   "PK\3\4"
+#define ENTRY   "PK\1\2"
+#define END     "PK\5\6"
+#define END64   "PK\6\6"
 #define LOCATOR "PK\6\7"
 
 static void test_lies(void **state)
@@ -287,8 +289,8 @@ static void test_giant_directory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_hurt_ours), cmocka_unit_test(test_hurt_torch), cmocka_unit_test(test_lies),
-                                        cmocka_unit_test(test_twice),
-                                        cmocka_unit_test(test_overlap), cmocka_unit_test(test_giant_directory) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_hurt_ours), cmocka_unit_test(test_hurt_torch),
+                                        cmocka_unit_test(test_lies),      cmocka_unit_test(test_twice),
+                                        cmocka_unit_test(test_overlap),   cmocka_unit_test(test_giant_directory) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

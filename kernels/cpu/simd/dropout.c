@@ -10,7 +10,7 @@ typedef uint64_t vw __attribute__((vector_size(LANES * 8)));
 /* Low words of a, times m: 64 bits each. */
 INLINE vw wide_product(vw a, uint32_t m)
 {
-    const vw factor = (vw){0} + m;
+    const vw factor = (vw){ 0 } + m;
 #if defined(__AVX512F__)
     return (vw)_mm512_mul_epu32((__m512i)a, (__m512i)factor);
 #elif defined(__AVX2__)
@@ -22,17 +22,18 @@ INLINE vw wide_product(vw a, uint32_t m)
 #endif
 }
 
-/* Words of LANES blocks from first on; the upper halves of lanes are of no meaning. The block function is kern_philox4x32's. */
+/* Words of LANES blocks from first on; the upper halves of lanes are of no meaning. The block function is
+ * kern_philox4x32's. */
 INLINE void draw(const struct kern_philox *rng, uint64_t first, vw c[4])
 {
     uint32_t k0 = (uint32_t)rng->seed, k1 = (uint32_t)(rng->seed >> 32);
-    vw index = (vw){0} + first;
+    vw index = (vw){ 0 } + first;
     for (int i = 0; i < LANES; i++)
         index[i] += (uint64_t)i;
     c[0] = index;
     c[1] = index >> 32;
-    c[2] = (vw){0} + rng->step;
-    c[3] = (vw){0} + rng->name;
+    c[2] = (vw){ 0 } + rng->step;
+    c[3] = (vw){ 0 } + rng->name;
     for (int round = 0; round < 10; round++) {
         vw a = wide_product(c[0], 0xD2511F53u), b = wide_product(c[2], 0xCD9E8D57u);
         c[0] = (b >> 32) ^ c[1] ^ k0;
@@ -58,7 +59,8 @@ INLINE void factors(const struct kern_philox *rng, uint64_t first, float p, floa
     }
 }
 
-void SIMD_DROPOUT(float *y, const float *x, float p, float keep, const struct kern_philox *rng, uint64_t index, int64_t n)
+void SIMD_DROPOUT(float *y, const float *x, float p, float keep, const struct kern_philox *rng, uint64_t index,
+                  int64_t n)
 {
     int64_t at = -(int64_t)(index % 4); /* element that the block's first word belongs to */
     for (uint64_t first = index / 4; at < n; first += BLOCKS, at += 4 * BLOCKS) {

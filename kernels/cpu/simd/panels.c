@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels of panels.h. Compiled once for fp32 and once for bf16 (PANELS_BF16), with AVX-512. They must not know of threads or of how a product is cut. */
+/* The kernels of panels.h. Compiled once for fp32 and once for bf16 (PANELS_BF16), with AVX-512. They must not know of
+ * threads or of how a product is cut. */
 #include "cpu/panels.h"
 
 #include <immintrin.h>
@@ -20,7 +21,6 @@ enum { ELEMENTS = 1, BYTES = 4 };
 #define TABLE cpu_panels_f32
 #endif
 enum { LANES = CPU_PANEL_LANES, MOST_ROWS = 12, MOST_VECTORS = CPU_PANEL_VECTORS, AHEAD = 24 };
-
 
 INLINE __m512 step(__m512 sum, __m512i a, __m512i b)
 {
@@ -66,24 +66,22 @@ INLINE __m256i narrow(__m512 v)
 /* Vectors of a row from column col on. All of them are there; else finish_some, one at a time. */
 INLINE void finish_row(const int nvec, const struct cpu_panel_out *out, int64_t row, int64_t col, __m512 v[])
 {
-    UNROLL for (int j = 0; j < nvec; j++)
-        v[j] = _mm512_mul_ps(v[j], _mm512_set1_ps(out->alpha));
+    UNROLL for (int j = 0; j < nvec; j++) v[j] = _mm512_mul_ps(v[j], _mm512_set1_ps(out->alpha));
     if (out->bias)
-        UNROLL for (int j = 0; j < nvec; j++)
-            v[j] = _mm512_add_ps(v[j], _mm512_loadu_ps(out->bias + col + j * LANES));
+        UNROLL for (int j = 0; j < nvec; j++) v[j] = _mm512_add_ps(v[j], _mm512_loadu_ps(out->bias + col + j * LANES));
     if (out->add.data && out->add.dtype == KERN_F32)
-        UNROLL for (int j = 0; j < nvec; j++)
-            v[j] = _mm512_add_ps(v[j], _mm512_loadu_ps((const float *)out->add.data + row * out->add.pitch + col + j * LANES));
+        UNROLL for (int j = 0; j < nvec; j++) v[j] =
+            _mm512_add_ps(v[j], _mm512_loadu_ps((const float *)out->add.data + row * out->add.pitch + col + j * LANES));
     else if (out->add.data)
-        UNROLL for (int j = 0; j < nvec; j++)
-            v[j] = _mm512_add_ps(v[j], widen(_mm256_loadu_si256(
-                (const __m256i *)((const uint16_t *)out->add.data + row * out->add.pitch + col + j * LANES))));
+        UNROLL for (int j = 0; j < nvec; j++) v[j] =
+            _mm512_add_ps(v[j], widen(_mm256_loadu_si256((const __m256i *)((const uint16_t *)out->add.data +
+                                                                           row * out->add.pitch + col + j * LANES))));
     if (out->c.dtype == KERN_F32)
         UNROLL for (int j = 0; j < nvec; j++)
             _mm512_storeu_ps((float *)out->c.data + row * out->c.pitch + col + j * LANES, v[j]);
     else
-        UNROLL for (int j = 0; j < nvec; j++)
-            _mm256_storeu_si256((__m256i *)((uint16_t *)out->c.data + row * out->c.pitch + col + j * LANES), narrow(v[j]));
+        UNROLL for (int j = 0; j < nvec; j++) _mm256_storeu_si256(
+            (__m256i *)((uint16_t *)out->c.data + row * out->c.pitch + col + j * LANES), narrow(v[j]));
 }
 
 /* n < LANES columns of a vector are there. */
@@ -96,7 +94,8 @@ static void finish_some(const struct cpu_panel_out *out, int64_t row, int64_t co
     if (out->add.data && out->add.dtype == KERN_F32)
         v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(there, (const float *)out->add.data + row * out->add.pitch + col));
     else if (out->add.data)
-        v = _mm512_add_ps(v, widen(_mm256_maskz_loadu_epi16(there, (const uint16_t *)out->add.data + row * out->add.pitch + col)));
+        v = _mm512_add_ps(
+            v, widen(_mm256_maskz_loadu_epi16(there, (const uint16_t *)out->add.data + row * out->add.pitch + col)));
     if (out->c.dtype == KERN_F32)
         _mm512_mask_storeu_ps((float *)out->c.data + row * out->c.pitch + col, there, v);
     else
@@ -115,51 +114,49 @@ INLINE void finish(const int nvec, const struct cpu_panel_out *out, int64_t row,
                 finish_some(out, row, col + j * LANES, out->ncol - col - j * LANES, v[j]);
 }
 
-/* nrow and nvec are constants where this is inlined: the sums are registers. Rows come three to a pointer, as that is what an address can say. */
-INLINE void tile(const int nrow, const int nvec, int64_t row, const struct cpu_panel_part *parts, int nparts, const struct cpu_panel_out *out)
+/* nrow and nvec are constants where this is inlined: the sums are registers. Rows come three to a pointer, as that is
+ * what an address can say. */
+INLINE void tile(const int nrow, const int nvec, int64_t row, const struct cpu_panel_part *parts, int nparts,
+                 const struct cpu_panel_out *out)
 {
     __m512 sum[MOST_ROWS][MOST_VECTORS];
-    UNROLL for (int i = 0; i < nrow; i++)
-        UNROLL for (int j = 0; j < nvec; j++)
-            sum[i][j] = _mm512_setzero_ps();
+    UNROLL for (int i = 0; i < nrow; i++) UNROLL for (int j = 0; j < nvec; j++) sum[i][j] = _mm512_setzero_ps();
     for (const struct cpu_panel_part *p = parts; p < parts + nparts; p++) {
         const char *a = p->a + row * p->row;
         const float *b = p->b;
         const int64_t stride = p->row, unit = p->unit;
         for (int64_t u = 0; u < p->nunit; u++) {
             __m512i v[MOST_VECTORS];
-            UNROLL for (int j = 0; j < nvec; j++)
-                v[j] = _mm512_load_si512(b + j * LANES);
+            UNROLL for (int j = 0; j < nvec; j++) v[j] = _mm512_load_si512(b + j * LANES);
             const char *at = a;
-            UNROLL for (int i = 0; i < nrow; i++) {
+            UNROLL for (int i = 0; i < nrow; i++)
+            {
                 const __m512i x = spread(at + i % 3 * stride);
-                UNROLL for (int j = 0; j < nvec; j++)
-                    sum[i][j] = step(sum[i][j], x, v[j]);
+                UNROLL for (int j = 0; j < nvec; j++) sum[i][j] = step(sum[i][j], x, v[j]);
                 at += i % 3 == 2 ? 3 * stride : 0;
             }
             a += unit;
             b += nvec * LANES;
         }
     }
-    UNROLL for (int i = 0; i < nrow; i++)
-        finish(nvec, out, row + i, 0, sum[i]);
+    UNROLL for (int i = 0; i < nrow; i++) finish(nvec, out, row + i, 0, sum[i]);
 }
 
 /* The largest tile for a width, then what is left of the rows. */
-#define STRIP(name, rows, nvec)                                                                                                                                \
-    static void name(int64_t nrow, const struct cpu_panel_part *parts, int nparts, const struct cpu_panel_out *out)                                            \
-    {                                                                                                                                                          \
-        int64_t row = 0;                                                                                                                                       \
-        for (; row + rows <= nrow; row += rows)                                                                                                                \
-            tile(rows, nvec, row, parts, nparts, out);                                                                                                         \
-        for (; row + 4 <= nrow; row += 4)                                                                                                                      \
-            tile(4, nvec, row, parts, nparts, out);                                                                                                            \
-        if (row + 2 <= nrow) {                                                                                                                                 \
-            tile(2, nvec, row, parts, nparts, out);                                                                                                            \
-            row += 2;                                                                                                                                          \
-        }                                                                                                                                                      \
-        if (row < nrow)                                                                                                                                        \
-            tile(1, nvec, row, parts, nparts, out);                                                                                                            \
+#define STRIP(name, rows, nvec) \
+    static void name(int64_t nrow, const struct cpu_panel_part *parts, int nparts, const struct cpu_panel_out *out) \
+    { \
+        int64_t row = 0; \
+        for (; row + rows <= nrow; row += rows) \
+            tile(rows, nvec, row, parts, nparts, out); \
+        for (; row + 4 <= nrow; row += 4) \
+            tile(4, nvec, row, parts, nparts, out); \
+        if (row + 2 <= nrow) { \
+            tile(2, nvec, row, parts, nparts, out); \
+            row += 2; \
+        } \
+        if (row < nrow) \
+            tile(1, nvec, row, parts, nparts, out); \
     }
 
 STRIP(strip1, 12, 1)
@@ -167,9 +164,11 @@ STRIP(strip2, 12, 2)
 STRIP(strip3, 8, 3)
 STRIP(strip4, 6, 4)
 
-static void strip(int64_t nrow, int nvec, const struct cpu_panel_part *parts, int nparts, const struct cpu_panel_out *out)
+static void strip(int64_t nrow, int nvec, const struct cpu_panel_part *parts, int nparts,
+                  const struct cpu_panel_out *out)
 {
-    static void (*const strips[])(int64_t, const struct cpu_panel_part *, int, const struct cpu_panel_out *) = {strip1, strip2, strip3, strip4};
+    static void (*const strips[])(int64_t, const struct cpu_panel_part *, int,
+                                  const struct cpu_panel_out *) = { strip1, strip2, strip3, strip4 };
     strips[nvec - 1](nrow, parts, nparts, out);
 }
 
@@ -177,23 +176,27 @@ static void strip(int64_t nrow, int nvec, const struct cpu_panel_part *parts, in
 INLINE void transpose(__m512i r[LANES])
 {
     __m512i t[LANES];
-    UNROLL for (int i = 0; i < LANES; i += 2) {
+    UNROLL for (int i = 0; i < LANES; i += 2)
+    {
         t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
         t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
     }
-    UNROLL for (int i = 0; i < LANES; i += 4) {
+    UNROLL for (int i = 0; i < LANES; i += 4)
+    {
         r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
         r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
         r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
         r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
     }
-    UNROLL for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++)
+    {
         t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
         t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
         t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
         t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
     }
-    UNROLL for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++)
+    {
         r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
         r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
         r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
@@ -206,12 +209,12 @@ static void store_transposed(int64_t nrow, float *sums, const struct cpu_panel_o
     for (int64_t col = 0; col < out->ncol; col += LANES)
         for (int64_t row = 0; row < nrow; row += LANES) {
             __m512i r[LANES];
-            UNROLL for (int i = 0; i < LANES; i++)
-                r[i] = col + i < out->ncol ? _mm512_loadu_si512(sums + (col + i) * CPU_PANEL_WIDTH + row) : _mm512_setzero_si512();
+            UNROLL for (int i = 0; i < LANES; i++) r[i] =
+                col + i < out->ncol ? _mm512_loadu_si512(sums + (col + i) * CPU_PANEL_WIDTH + row)
+                                    : _mm512_setzero_si512();
             transpose(r);
-            UNROLL for (int i = 0; i < LANES; i++)
-                if (row + i < nrow)
-                    finish(1, out, row + i, col, (__m512[]){_mm512_castsi512_ps(r[i])});
+            UNROLL for (int i = 0; i < LANES; i++) if (row + i < nrow)
+                finish(1, out, row + i, col, (__m512[]){ _mm512_castsi512_ps(r[i]) });
         }
 }
 
@@ -233,12 +236,12 @@ static void pack_rows(float *dst, int64_t width, struct kern_cmat src, int64_t n
     for (int64_t col = 0; col < width; col += LANES)
         for (int64_t u = 0; u < nunit; u += LANES) {
             __m512i r[LANES];
-            UNROLL for (int i = 0; i < LANES; i++)
-                r[i] = load_units((const char *)src.data + ((col + i) * src.pitch + u * ELEMENTS) * BYTES, col + i < ncol ? k - u * ELEMENTS : 0);
+            UNROLL for (int i = 0; i < LANES; i++) r[i] =
+                load_units((const char *)src.data + ((col + i) * src.pitch + u * ELEMENTS) * BYTES,
+                           col + i < ncol ? k - u * ELEMENTS : 0);
             transpose(r);
-            UNROLL for (int i = 0; i < LANES; i++)
-                if (u + i < nunit)
-                    _mm512_storeu_si512(dst + (u + i) * width + col, r[i]);
+            UNROLL for (int i = 0; i < LANES; i++) if (u + i < nunit)
+                _mm512_storeu_si512(dst + (u + i) * width + col, r[i]);
         }
 }
 
@@ -279,8 +282,13 @@ static void pack_cols(float *dst, int64_t width, struct kern_cmat src, int64_t n
     pack_full(dst, CPU_PANEL_VECTORS, p, src.pitch, nfull);
     for (int64_t u = nfull; u * ELEMENTS < k; u++)
         for (int64_t col = 0; col < width; col += LANES)
-            _mm512_mask_storeu_epi32(dst + u * width + col, lanes(width - col),
-                                     unit_row(p + (u * ELEMENTS * src.pitch + col) * BYTES, src.pitch, ncol - col, k - u * ELEMENTS > 1));
+            _mm512_mask_storeu_epi32(
+                dst + u * width + col, lanes(width - col),
+                unit_row(p + (u * ELEMENTS * src.pitch + col) * BYTES, src.pitch, ncol - col, k - u * ELEMENTS > 1));
 }
 
-const struct cpu_panels TABLE = {.elements = ELEMENTS, .strip = strip, .store_transposed = store_transposed, .pack_rows = pack_rows, .pack_cols = pack_cols};
+const struct cpu_panels TABLE = { .elements = ELEMENTS,
+                                  .strip = strip,
+                                  .store_transposed = store_transposed,
+                                  .pack_rows = pack_rows,
+                                  .pack_cols = pack_cols };

@@ -46,7 +46,7 @@ static void add_scaled(float *dst, const float *src, float factor, int64_t n)
 /* Eight lanes, so that the order is the same for every instruction set that has fp64 vectors. */
 static double sum_squares(const float *x, int64_t n)
 {
-    double lane[8] = {0};
+    double lane[8] = { 0 };
     int64_t i = 0;
     for (; i + 8 <= n; i += 8)
         for (int j = 0; j < 8; j++)
@@ -58,7 +58,7 @@ static double sum_squares(const float *x, int64_t n)
 
 static float dot(const float *a, const float *b, int64_t n)
 {
-    vf s0 = {0}, s1 = {0};
+    vf s0 = { 0 }, s1 = { 0 };
     int64_t i = 0;
     for (; i + 2 * VL <= n; i += 2 * VL) {
         s0 += vload(a + i) * vload(b + i);
@@ -71,7 +71,7 @@ static float dot(const float *a, const float *b, int64_t n)
 
 static float dot3(const float *a, const float *b, const float *c, int64_t n)
 {
-    vf s = {0};
+    vf s = { 0 };
     for (int64_t i = 0; i < n; i += VL)
         s += n - i < VL ? vload_tail(a + i, n - i, 0) * vload_tail(b + i, n - i, 0) * vload_tail(c + i, n - i, 0)
                         : vload(a + i) * vload(b + i) * vload(c + i);
@@ -105,7 +105,8 @@ static void rotate(float *low, float *high, const float *cosines, const float *s
     }
 }
 
-/* For the loops below a tail goes through a full vector, so that an element's bits do not depend on where a strip ends. */
+/* For the loops below a tail goes through a full vector, so that an element's bits do not depend on where a strip ends.
+ */
 INLINE vf sigmoid(vf x)
 {
     return 1.0f / (1.0f + vexp(-x));
@@ -142,10 +143,11 @@ static void swiglu_grad(float *dgate, float *dup, const float *gate, const float
     }
 }
 
-/* NaN is kept: a comparison would drop it, and a loss that should be NaN would look healthy. x·0 is NaN for infinities too: then the elements are looked at. */
+/* NaN is kept: a comparison would drop it, and a loss that should be NaN would look healthy. x·0 is NaN for infinities
+ * too: then the elements are looked at. */
 static float max(const float *x, int64_t n)
 {
-    vf m0 = vset(-INFINITY), m1 = m0, odd = {0};
+    vf m0 = vset(-INFINITY), m1 = m0, odd = { 0 };
     int64_t i = 0;
     for (; i + 2 * VL <= n; i += 2 * VL) {
         vf a = vload(x + i), b = vload(x + i + VL);
@@ -167,7 +169,7 @@ static float max(const float *x, int64_t n)
 
 static float sum_exp(const float *x, float factor, float shift, int64_t n)
 {
-    vf s = {0};
+    vf s = { 0 };
     for (int64_t i = 0; i < n; i += VL)
         s += vexp((n - i < VL ? vload_tail(x + i, n - i, -INFINITY) : vload(x + i)) * factor - shift);
     return vsum(s);
@@ -175,7 +177,7 @@ static float sum_exp(const float *x, float factor, float shift, int64_t n)
 
 static float expo(float *y, const float *x, float factor, float shift, int64_t n)
 {
-    vf s = {0};
+    vf s = { 0 };
     for (int64_t i = 0; i < n; i += VL) {
         vf e = vexp((n - i < VL ? vload_tail(x + i, n - i, -INFINITY) : vload(x + i)) * factor - shift);
         store_some(y + i, e, n - i);

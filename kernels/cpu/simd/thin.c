@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of bf16 against one vector of fp32, widened in registers: what reads each weight once. Compiled once for each instruction set. */
+/* Rows of bf16 against one vector of fp32, widened in registers: what reads each weight once. Compiled once for each
+ * instruction set. */
 #include "cpu/simd/table.h"
 #include "cpu/simd/vec.h"
 
@@ -20,7 +21,7 @@ INLINE vf widen_tail(const uint16_t *p, int64_t n)
     __m256i half = _mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1), p);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 #else
-    uint16_t some[VL] = {0};
+    uint16_t some[VL] = { 0 };
     memcpy(some, p, (size_t)n * sizeof(*p));
     return widen(some);
 #endif
@@ -29,7 +30,7 @@ INLINE vf widen_tail(const uint16_t *p, int64_t n)
 /* Four sums, so that the next product need not wait for the last. rest: what of x fills no vector. */
 INLINE float dot_row(const uint16_t *w, const float *x, vf rest, int64_t n)
 {
-    vf s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
+    vf s0 = { 0 }, s1 = { 0 }, s2 = { 0 }, s3 = { 0 };
     int64_t i = 0;
     for (; i + 4 * VL <= n; i += 4 * VL) {
         s0 += widen(w + i) * vload(x + i);
@@ -56,7 +57,7 @@ void SIMD_SUM_SCALED_ROWS(float *y, const uint16_t *w, int64_t pitch, const floa
 {
     int64_t i = 0;
     for (; i + 2 * VL <= n; i += 2 * VL) {
-        vf s0 = {0}, s1 = {0};
+        vf s0 = { 0 }, s1 = { 0 };
         for (int64_t row = 0; row < nrow; row++) {
             const uint16_t *at = w + row * pitch + i;
             s0 += widen(at) * factors[row];
@@ -67,7 +68,7 @@ void SIMD_SUM_SCALED_ROWS(float *y, const uint16_t *w, int64_t pitch, const floa
     }
     for (; i < n; i += VL) {
         int64_t left = n - i < VL ? n - i : VL;
-        vf s = {0};
+        vf s = { 0 };
         for (int64_t row = 0; row < nrow; row++)
             s += widen_tail(w + row * pitch + i, left) * factors[row];
         if (left == VL)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Vectors of the instruction set that the file is compiled for, and what C has no operator for. Only files in simd/ include it. */
+/* Vectors of the instruction set that the file is compiled for, and what C has no operator for. Only files in simd/
+ * include it. */
 #ifndef SIMD_VEC_H
 #define SIMD_VEC_H
 
@@ -36,7 +37,7 @@ INLINE void vstore(float *p, vf v)
 
 INLINE vf vset(float x)
 {
-    return x - (vf){0};
+    return x - (vf){ 0 };
 }
 
 /* a > b ? a : b in each lane: b where either is NaN. */
@@ -69,29 +70,30 @@ INLINE vf vkeep(vf v, vf x, float limit)
 #endif
 }
 
-/* The value of one lane where all lanes are folded by f, always by the same tree: the order of a sum depends on its length alone. */
+/* The value of one lane where all lanes are folded by f, always by the same tree: the order of a sum depends on its
+ * length alone. */
 #if defined(__AVX512F__)
-#define FOLD_HALF(v, f) v = f(v, __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7))
+#define FOLD_HALF(v, f)    v = f(v, __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7))
 #define FOLD_QUARTER(v, f) v = f(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11))
-#define FOLD_PAIR(v, f) v = f(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13))
-#define FOLD_ONE(v, f) v = f(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14))
+#define FOLD_PAIR(v, f)    v = f(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13))
+#define FOLD_ONE(v, f)     v = f(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14))
 #elif defined(__AVX2__)
-#define FOLD_HALF(v, f) (void)0
+#define FOLD_HALF(v, f)    (void)0
 #define FOLD_QUARTER(v, f) v = f(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3))
-#define FOLD_PAIR(v, f) v = f(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5))
-#define FOLD_ONE(v, f) v = f(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6))
+#define FOLD_PAIR(v, f)    v = f(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5))
+#define FOLD_ONE(v, f)     v = f(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6))
 #else
-#define FOLD_HALF(v, f) (void)0
+#define FOLD_HALF(v, f)    (void)0
 #define FOLD_QUARTER(v, f) (void)0
-#define FOLD_PAIR(v, f) v = f(v, __builtin_shufflevector(v, v, 2, 3, 0, 1))
-#define FOLD_ONE(v, f) v = f(v, __builtin_shufflevector(v, v, 1, 0, 3, 2))
+#define FOLD_PAIR(v, f)    v = f(v, __builtin_shufflevector(v, v, 2, 3, 0, 1))
+#define FOLD_ONE(v, f)     v = f(v, __builtin_shufflevector(v, v, 1, 0, 3, 2))
 #endif
-#define FOLD(v, f)                                                                                                                                             \
-    do {                                                                                                                                                       \
-        FOLD_HALF(v, f);                                                                                                                                       \
-        FOLD_QUARTER(v, f);                                                                                                                                    \
-        FOLD_PAIR(v, f);                                                                                                                                       \
-        FOLD_ONE(v, f);                                                                                                                                        \
+#define FOLD(v, f) \
+    do { \
+        FOLD_HALF(v, f); \
+        FOLD_QUARTER(v, f); \
+        FOLD_PAIR(v, f); \
+        FOLD_ONE(v, f); \
     } while (0)
 
 INLINE vf vadd(vf a, vf b)
@@ -129,8 +131,8 @@ INLINE void vstore_tail(float *p, vf v, int64_t n)
         p[i] = lane[i];
 }
 
-/* exp(x) to about 1 ulp of fp32 for x ≤ 88 (and exp(88) above); 0 below -87.3, where the result would no longer be normal; NaN of NaN. Cody-Waite reduction by
- * ln 2 and a polynomial of degree 6 (Cephes' coefficients). */
+/* exp(x) to about 1 ulp of fp32 for x ≤ 88 (and exp(88) above); 0 below -87.3, where the result would no longer be
+ * normal; NaN of NaN. Cody-Waite reduction by ln 2 and a polynomial of degree 6 (Cephes' coefficients). */
 INLINE vf vexp(vf x)
 {
     const vf magic = vset(12582912.0f); /* 1.5·2²³: adding it rounds to an integer */

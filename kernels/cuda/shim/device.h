@@ -10,8 +10,8 @@ extern "C" {
 #endif
 
 const struct kern_device *cuda_shim_device(void);
-/* The order in which threads of a block run from now on: 0 ascending, 1 descending, else random, another for each number. Odd: copies that may
- * happen early do. */
+/* The order in which threads of a block run from now on: 0 ascending, 1 descending, else random, another for each
+ * number. Odd: copies that may happen early do. */
 void cuda_shim_order(uint64_t seed);
 
 #ifdef __cplusplus

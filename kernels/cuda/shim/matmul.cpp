@@ -24,17 +24,18 @@ void cuda_matmuls_free(struct cuda_matmuls *matmuls)
 
 static float sum(const struct cuda_matmul *p, int64_t i, int64_t j)
 {
-    const struct kern_cmat a = {p->a, p->lda, p->in}, b = {p->b, p->ldb, p->in};
+    const struct kern_cmat a = { p->a, p->lda, p->in }, b = { p->b, p->ldb, p->in };
     float total = 0;
     for (int64_t l = 0; l < p->k; l++)
-        total += (p->trans_a ? load1<MIXED>(a, l, i) : load1<MIXED>(a, i, l)) * (p->trans_b ? load1<MIXED>(b, j, l) : load1<MIXED>(b, l, j));
+        total += (p->trans_a ? load1<MIXED>(a, l, i) : load1<MIXED>(a, i, l)) *
+                 (p->trans_b ? load1<MIXED>(b, j, l) : load1<MIXED>(b, l, j));
     return total;
 }
 
 bool cuda_matmul_run(struct kern_stream *stream, const struct cuda_matmul *p)
 {
-    const struct kern_cmat c = {p->c, p->ldc, p->out}, bias = {p->bias, 0, p->out};
-    const struct kern_mat d = {p->d, p->ldd, p->out};
+    const struct kern_cmat c = { p->c, p->ldc, p->out }, bias = { p->bias, 0, p->out };
+    const struct kern_mat d = { p->d, p->ldd, p->out };
     for (int64_t i = 0; i < p->m && !stream->status; i++)
         for (int64_t j = 0; j < p->n; j++) {
             float x = p->alpha * sum(p, i, j);

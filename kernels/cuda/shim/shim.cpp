@@ -26,7 +26,8 @@ uint64_t shim_seed;
 
 void shim_bug(const char *words)
 {
-    fprintf(stderr, "shim: block (%u, %u, %u), thread %u: %s\n", blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, words);
+    fprintf(stderr, "shim: block (%u, %u, %u), thread %u: %s\n", blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x,
+            words);
     abort();
 }
 
@@ -48,7 +49,7 @@ struct fiber {
     enum state state;
     void *fake; /* AddressSanitizer's */
     std::vector<copy> copies;
-    unsigned group; /* of asynchronous copies: the one that is open */
+    unsigned group;   /* of asynchronous copies: the one that is open */
     bool unpublished; /* copies that have happened since shim_publish */
 };
 
@@ -152,7 +153,8 @@ void fiber_main()
 void prepare(fiber &f)
 {
     if (!f.stack) {
-        void *p = mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void *p =
+            mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (p == MAP_FAILED)
             shim_bug("no memory for its stack");
         f.stack = static_cast<char *>(p);
@@ -191,8 +193,8 @@ void arrange()
         std::swap(order[i - 1], order[draw() % i]);
 }
 
-/* A round runs each fiber that can run until it waits; where the order is odd those of one warp alone, so that a warp gets as far ahead of the others as barriers
- * let it. */
+/* A round runs each fiber that can run until it waits; where the order is odd those of one warp alone, so that a warp
+ * gets as far ahead of the others as barriers let it. */
 void run_block()
 {
     for (unsigned i = 0; i < nthreads; i++)
@@ -236,7 +238,9 @@ void shim_run(dim3 grid, unsigned nthread, size_t shared_nbytes, shim_body fn, v
     gridDim = grid;
     blockDim = dim3(nthread);
     shared_size = shared_nbytes;
-    shared = aligned_alloc(SHARED_ALIGNMENT, (shared_nbytes + SHARED_ALIGNMENT - 1) / SHARED_ALIGNMENT * SHARED_ALIGNMENT + SHARED_ALIGNMENT);
+    shared =
+        aligned_alloc(SHARED_ALIGNMENT,
+                      (shared_nbytes + SHARED_ALIGNMENT - 1) / SHARED_ALIGNMENT * SHARED_ALIGNMENT + SHARED_ALIGNMENT);
     const uint64_t nblock = (uint64_t)grid.x * grid.y * grid.z;
     for (uint64_t b = 0; b < nblock; b++) {
         const uint64_t at = shim_seed == 1 ? nblock - 1 - b : b;
@@ -289,8 +293,12 @@ void shim_warp(shim_warp_fn together, void *mine)
 namespace {
 
 /* Marks of what a group comes to without operands. */
-void at_commit(void *const[GROUP]) {}
-void at_wait(void *const[GROUP]) {}
+void at_commit(void *const[GROUP])
+{
+}
+void at_wait(void *const[GROUP])
+{
+}
 
 /* The first of a group says what it is at. */
 void come_to(group &g, shim_group_fn what)
@@ -336,7 +344,7 @@ void shim_group(shim_group_fn together, const void *mine, size_t nbytes)
         shim_bug("its group reads copies that were not published");
     come_to(g, together);
     if (g.narrived == 0)
-        g.arriving = product{together, nbytes, std::vector<char>(GROUP * nbytes), g.open};
+        g.arriving = product{ together, nbytes, std::vector<char>(GROUP * nbytes), g.open };
     memcpy(g.arriving.brought.data() + current % GROUP * nbytes, mine, nbytes);
     if (all_arrived(g)) {
         if (shim_seed % 2)
@@ -381,7 +389,7 @@ void shim_copy_async(void *dst, const void *src, size_t nbytes, size_t nvalid)
     fiber &f = fibers[current];
     if ((reinterpret_cast<uintptr_t>(dst) | reinterpret_cast<uintptr_t>(src)) % nbytes)
         shim_bug("copies to or from an odd address");
-    const copy c = {dst, src, nbytes, nvalid, f.group};
+    const copy c = { dst, src, nbytes, nvalid, f.group };
     if (shim_seed % 2)
         copy_now(c);
     f.copies.push_back(c);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CUDA's words for a C++ compiler: each thread of a block is a fiber, blocks run one after another. What is emulated is what the kernels use: barriers, warp
- * shuffles and votes, and through mma.cuh and warpgroup.cuh products and asynchronous copies. Fibers run in an order drawn from shim_seed and change places
- * wherever they wait, so that a missing barrier gives other results for other seeds; shared memory starts as NaN and ends where the launch says
+/* CUDA's words for a C++ compiler: each thread of a block is a fiber, blocks run one after another. What is emulated is
+ * what the kernels use: barriers, warp shuffles and votes, and through mma.cuh and warpgroup.cuh products and
+ * asynchronous copies. Fibers run in an order drawn from shim_seed and change places wherever they wait, so that a
+ * missing barrier gives other results for other seeds; shared memory starts as NaN and ends where the launch says
  * (AddressSanitizer looks). Says nothing about speed. */
 #ifndef CUDA_SHIM_H
 #define CUDA_SHIM_H
@@ -26,7 +27,9 @@ struct uint3 {
 };
 struct dim3 {
     unsigned x, y, z;
-    dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+    dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_)
+    {
+    }
 };
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
@@ -38,8 +41,8 @@ struct alignas(16) float4 {
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 
-/* The order in which fibers run: 0 ascending, 1 descending, else random. Where it is odd, asynchronous copies and products happen at once (else as late
- * as they may), and a warp runs as far as it can before another does. */
+/* The order in which fibers run: 0 ascending, 1 descending, else random. Where it is odd, asynchronous copies and
+ * products happen at once (else as late as they may), and a warp runs as far as it can before another does. */
 extern uint64_t shim_seed;
 
 [[noreturn]] void shim_bug(const char *words);
@@ -53,13 +56,15 @@ void shim_barrier(void);
 typedef void (*shim_warp_fn)(void *const lane[32]);
 void shim_warp(shim_warp_fn together, void *mine);
 
-/* All threads of a warpgroup come here with the same `together`, which is called once with copies of what each of them brought: at once, or as late as
- * a wait for its group of products, the last nleft that were committed left out. To commits and waits all of them come too. */
+/* All threads of a warpgroup come here with the same `together`, which is called once with copies of what each of them
+ * brought: at once, or as late as a wait for its group of products, the last nleft that were committed left out. To
+ * commits and waits all of them come too. */
 typedef void (*shim_group_fn)(void *const lane[128]);
 void shim_group(shim_group_fn together, const void *mine, size_t nbytes);
 void shim_group_commit(void);
 void shim_group_wait(unsigned nleft);
-/* Copies of this thread that have happened may be read by a warpgroup's products behind the next barrier. Others may not. */
+/* Copies of this thread that have happened may be read by a warpgroup's products behind the next barrier. Others may
+ * not. */
 void shim_publish(void);
 
 /* A copy that has happened when a wait says so, and may have before. */
@@ -67,17 +72,22 @@ void shim_copy_async(void *dst, const void *src, size_t nbytes, size_t nvalid);
 void shim_copy_commit(void);
 void shim_copy_wait(unsigned nleft);
 
-/* What a test's device makes of a launch, whose body is called for each thread by shim_run. ctx: nbytes that may be copied and kept. */
-void shim_launch(struct kern_stream *stream, dim3 grid, unsigned nthread, size_t shared_nbytes, shim_body body, void *ctx, size_t nbytes);
+/* What a test's device makes of a launch, whose body is called for each thread by shim_run. ctx: nbytes that may be
+ * copied and kept. */
+void shim_launch(struct kern_stream *stream, dim3 grid, unsigned nthread, size_t shared_nbytes, shim_body body,
+                 void *ctx, size_t nbytes);
 
 template <typename... Params, typename... Args>
-void launch(struct kern_stream *stream, void (*kernel)(Params...), dim3 grid, unsigned nthread, size_t shared_nbytes, Args... args)
+void launch(struct kern_stream *stream, void (*kernel)(Params...), dim3 grid, unsigned nthread, size_t shared_nbytes,
+            Args... args)
 {
     if (stream->status)
         return;
     auto body = [=] { kernel(args...); };
     static_assert(std::is_trivially_copyable<decltype(body)>::value);
-    shim_launch(stream, grid, nthread, shared_nbytes, [](void *ctx) { (*static_cast<decltype(body) *>(ctx))(); }, &body, sizeof(body));
+    shim_launch(
+        stream, grid, nthread, shared_nbytes, [](void *ctx) { (*static_cast<decltype(body) *>(ctx))(); }, &body,
+        sizeof(body));
 }
 
 template <typename T> T &shared_memory()
@@ -105,7 +115,7 @@ template <typename T> void shim_shuffle(void *const lane[32])
 
 template <typename T> T __shfl_sync(unsigned, T value, int from)
 {
-    shim_lane<T> mine = {value, T(), from};
+    shim_lane<T> mine = { value, T(), from };
     shim_warp(shim_shuffle<T>, &mine);
     return mine.result;
 }
@@ -126,7 +136,7 @@ static inline void shim_vote(void *const lane[32])
 
 static inline unsigned __ballot_sync(unsigned, int vote)
 {
-    shim_lane<unsigned> mine = {(unsigned)(vote != 0), 0, 0};
+    shim_lane<unsigned> mine = { (unsigned)(vote != 0), 0, 0 };
     shim_warp(shim_vote, &mine);
     return mine.result;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shim's streams: the struct that the CUDA row's operations see, filled from the heap, where kernels run at once. Apart from device.c, which sees the CPU's
- * struct of that name. */
+/* The shim's streams: the struct that the CUDA row's operations see, filled from the heap, where kernels run at once.
+ * Apart from device.c, which sees the CPU's struct of that name. */
 #include "cuda/matmul.h"
 #include "cuda/shim/device.h"
 #include "cuda/shim/shim.h"
@@ -18,7 +18,8 @@ void cuda_shim_order(uint64_t seed)
     shim_seed = seed;
 }
 
-void shim_launch(struct kern_stream *, dim3 grid, unsigned nthread, size_t shared_nbytes, shim_body body, void *ctx, size_t)
+void shim_launch(struct kern_stream *, dim3 grid, unsigned nthread, size_t shared_nbytes, shim_body body, void *ctx,
+                 size_t)
 {
     shim_run(grid, nthread, shared_nbytes, body, ctx);
 }

@@ -15,17 +15,18 @@ extern "C" {
  * documents use it. All zeros on a device that needs none. */
 struct kern_attention_table {
     void *data;    /* device memory: attention_table_bytes, aligned to 64 */
-    int64_t ntile; /* number of tiles of tokens, rounded up; calls of one shape with equal ntile launch the same grids, whatever the rest of the table */
+    int64_t ntile; /* number of tiles of tokens, rounded up; calls of one shape with equal ntile launch the same grids,
+                      whatever the rest of the table */
 };
 
-/* Shape of a call. Documents are ranges of the ntok tokens: document d is tokens cu_seqlens[d] … cu_seqlens[d+1]-1. Token i sees the tokens j of its own
- * document with i - window < j ≤ i. */
+/* Shape of a call. Documents are ranges of the ntok tokens: document d is tokens cu_seqlens[d] … cu_seqlens[d+1]-1.
+ * Token i sees the tokens j of its own document with i - window < j ≤ i. */
 struct kern_attention_shape {
     int64_t ntok, nhead, nkv, head_dim;
     const int64_t *cu_seqlens; /* (ndoc + 1), on the host, from 0 to ntok, ascending; empty documents allowed */
     int64_t ndoc;
-    int64_t window; /* tokens that a query sees, itself included; 0: all */
-    float scale;    /* mostly 1/√head_dim */
+    int64_t window;                    /* tokens that a query sees, itself included; 0: all */
+    float scale;                       /* mostly 1/√head_dim */
     struct kern_attention_table table; /* made from the same documents */
 };
 
@@ -34,16 +35,17 @@ struct kern_attention {
     struct kern_cmat q;    /* (ntok, nhead · head_dim) */
     struct kern_cmat k, v; /* (ntok, nkv · head_dim) */
     struct kern_mat o;     /* (ntok, nhead · head_dim); may not overlap k or v; may be q */
-    float *lse;            /* (nhead, ntok): log of each row's sum of exponents; needed by the backward; NULL: not wanted */
-    void *scratch;         /* as many bytes as attention_scratch says, aligned to 64 */
+    float *lse;    /* (nhead, ntok): log of each row's sum of exponents; needed by the backward; NULL: not wanted */
+    void *scratch; /* as many bytes as attention_scratch says, aligned to 64 */
 };
 
 struct kern_attention_grad {
     struct kern_attention_shape shape;
     struct kern_cmat q, k, v, o, d_o; /* as in the forward; d_o as o */
     const float *lse;
-    struct kern_mat dq, dk, dv; /* written; shapes of q, k, v. dq may share the view of d_o, o or q; dk and dv overlap nothing */
-    void *scratch;              /* as many bytes as attention_grad_scratch says, aligned to 64 */
+    struct kern_mat dq, dk,
+        dv;        /* written; shapes of q, k, v. dq may share the view of d_o, o or q; dk and dv overlap nothing */
+    void *scratch; /* as many bytes as attention_grad_scratch says, aligned to 64 */
 };
 
 typedef void kern_attention_fn(struct kern_stream *, const struct kern_attention *);

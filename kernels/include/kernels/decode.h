@@ -27,7 +27,7 @@ struct kern_gemv_part {
 /* Matrices with a common x: layers with the same input, whose work the threads share out in one call. */
 struct kern_gemv {
     int64_t k;
-    struct kern_cmat x; /* (k), pitch ignored */
+    struct kern_cmat x;                 /* (k), pitch ignored */
     const struct kern_gemv_part *parts; /* (nparts) borrowed during the call */
     int nparts;
 };

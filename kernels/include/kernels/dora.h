@@ -6,8 +6,8 @@
  *   norms       n  = ‖W + scale·B·A‖ of each row              dora_norm
  *   forward     U  = X·Wᵀ + S·Bᵀ                              gemm, lowrank; S by lora_down
  *               Y  = g·U + bias                               dora_scale
- *   backward    dU = g·dY                                     dora_scale; then dB, dS, dA, dX from dU as in LoRA (lora.h)
- *               dm += Σ over rows of dY·U / n                 dora_grad
+ *   backward    dU = g·dY                                     dora_scale; then dB, dS, dA, dX from dU as in LoRA
+ * (lora.h) dm += Σ over rows of dY·U / n                 dora_grad
  *
  * With dropout PEFT gives the base layer the whole input and the change drop(X): U = drop(X)·Wᵀ + S·Bᵀ, Y = X·Wᵀ +
  * bias + S·Bᵀ + (g - 1)·U. The gradient of X is then dY·W + mask((g - 1)·dY·W) + mask(dS·A). */

@@ -23,7 +23,8 @@ struct kern_lowrank {
     struct kern_cmat b; /* (r, n), or (n, r) if trans_b */
     bool trans_b;
     float alpha;
-    struct kern_dropout dropout; /* p = 0: none. Otherwise each element of alpha·S·B gets the mask and the scale that the element (row, column) of the input had */
+    struct kern_dropout dropout; /* p = 0: none. Otherwise each element of alpha·S·B gets the mask and the scale that
+                                    the element (row, column) of the input had */
 };
 
 struct kern_gemm {

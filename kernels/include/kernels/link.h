@@ -20,7 +20,8 @@ struct kern_links {
     int (*make_id)(unsigned char *id /* (KERN_LINK_ID_BYTES) */, char *message);
     /* Collective. Unless `shares`, every rank needs a device of its own. Waits for the other ranks until broken()
      * returns true. index: the device of this rank. */
-    int (*open)(const unsigned char *id, uint32_t rank, uint32_t nranks, int index, bool (*broken)(void *ctx), void *ctx, struct kern_link **out, char *message);
+    int (*open)(const unsigned char *id, uint32_t rank, uint32_t nranks, int index, bool (*broken)(void *ctx),
+                void *ctx, struct kern_link **out, char *message);
     bool shares; /* several ranks may be on one device */
     /* Call it after all enqueued operations have run, or after abort. NULL does nothing. */
     void (*close)(struct kern_link *);

@@ -27,10 +27,10 @@ extern "C" {
 struct kern_lora_segment {
     int64_t row0, nrow, r;
     float scale;
-    struct kern_cmat a;          /* (r, nin) */
-    struct kern_cmat b;          /* (nout, r) */
-    float *da;                   /* (r, nin) at pitch_da, added to */
-    float *db;                   /* (nout, r) at pitch_db, added to */
+    struct kern_cmat a; /* (r, nin) */
+    struct kern_cmat b; /* (nout, r) */
+    float *da;          /* (r, nin) at pitch_da, added to */
+    float *db;          /* (nout, r) at pitch_db, added to */
     int64_t pitch_da, pitch_db;
     struct kern_dropout dropout; /* row 0 of X is token dropout.token0 */
 };

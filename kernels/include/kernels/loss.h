@@ -20,7 +20,8 @@ struct kern_cross_entropy {
     const int32_t *target;   /* (nrow), below ncol */
     float grad_scale;
     float *loss;             /* (nrow) */
-    struct kern_mat dlogits; /* (nrow, ncol); may start where logits does, also as bf16 over fp32 with the same pitch in bytes; data NULL: not wanted */
+    struct kern_mat dlogits; /* (nrow, ncol); may start where logits does, also as bf16 over fp32 with the same pitch in
+                                bytes; data NULL: not wanted */
 };
 typedef void kern_cross_entropy_fn(struct kern_stream *, const struct kern_cross_entropy *);
 
@@ -35,21 +36,25 @@ struct kern_head_lora {
 
 struct kern_head {
     int64_t ntok, d, nvocab;
-    struct kern_cmat h;     /* (ntok, d): after the last norm */
-    struct kern_cmat w;     /* (nvocab, d) */
-    int64_t nrow;           /* number of supervised rows */
-    const int32_t *rows;    /* (nrow) their indices, ascending; NULL: the first nrow rows. Must be NULL with dropout, whose random numbers are indexed by row */
-    const int32_t *target;  /* (nrow) the token to predict; negative: not supervised after all */
-    float grad_scale;       /* 1 / (supervised tokens of the whole global batch) */
-    float *loss;            /* (nrow), not scaled */
-    struct kern_mat dh;     /* (ntok, d), written in full: 0 where nothing is supervised; data NULL: only the loss is wanted. Must not overlap h */
-    float *dw;              /* (nvocab, d) contiguous, added to; NULL: frozen */
+    struct kern_cmat h;  /* (ntok, d): after the last norm */
+    struct kern_cmat w;  /* (nvocab, d) */
+    int64_t nrow;        /* number of supervised rows */
+    const int32_t *rows; /* (nrow) their indices, ascending; NULL: the first nrow rows. Must be NULL with dropout, whose
+                            random numbers are indexed by row */
+    const int32_t *target; /* (nrow) the token to predict; negative: not supervised after all */
+    float grad_scale;      /* 1 / (supervised tokens of the whole global batch) */
+    float *loss;           /* (nrow), not scaled */
+    struct kern_mat dh;    /* (ntok, d), written in full: 0 where nothing is supervised; data NULL: only the loss is
+                              wanted. Must not overlap h */
+    float *dw;             /* (nvocab, d) contiguous, added to; NULL: frozen */
     struct kern_head_lora lora;
-    enum kern_dtype output;  /* dtype that logits are rounded to before the loss */
-    enum kern_dtype compute; /* dtype that gradients of logits, and the low-rank products, are rounded to before the next product */
-    int64_t chunk;           /* rows of a chunk. Part of the shape: another value may change bits of dw. 0: kern_head_chunk */
-    int64_t panel;           /* number of rows of W in a block of the product dX = dY·W, part of the shape; 0: as fits the cache of the processor */
-    void *scratch;           /* kern_head_scratch bytes, aligned to 64 */
+    enum kern_dtype output; /* dtype that logits are rounded to before the loss */
+    enum kern_dtype
+        compute; /* dtype that gradients of logits, and the low-rank products, are rounded to before the next product */
+    int64_t chunk; /* rows of a chunk. Part of the shape: another value may change bits of dw. 0: kern_head_chunk */
+    int64_t panel; /* number of rows of W in a block of the product dX = dY·W, part of the shape; 0: as fits the cache
+                      of the processor */
+    void *scratch; /* kern_head_scratch bytes, aligned to 64 */
 };
 
 int64_t kern_head_chunk(int64_t nvocab);

@@ -12,7 +12,8 @@ extern "C" {
 
 enum kern_memory_kind {
     KERN_MEMORY_HOST,
-    KERN_MEMORY_PINNED, /* host memory that a device copies from at full speed; on the CPU the same as KERN_MEMORY_HOST */
+    KERN_MEMORY_PINNED, /* host memory that a device copies from at full speed; on the CPU the same as KERN_MEMORY_HOST
+                         */
     KERN_MEMORY_DEVICE, /* the device's own; on the CPU the same as KERN_MEMORY_HOST */
 };
 

@@ -16,14 +16,14 @@ extern "C" {
 
 /* Identity and memory of a device. */
 struct kern_device_facts {
-    char name[128];       /* "NVIDIA H200, sm_90" */
-    uint64_t id[2];       /* unique id of the device; does not depend on the index that it has in this process */
+    char name[128]; /* "NVIDIA H200, sm_90" */
+    uint64_t id[2]; /* unique id of the device; does not depend on the index that it has in this process */
     uint64_t total_nbytes, free_nbytes;
 };
 
 struct kern_module {
     /* What the module was built with. Tables of another build are refused. */
-    const char *build;    /* KERN_BUILD */
+    const char *build; /* KERN_BUILD */
     uint32_t ops_nbytes, device_nbytes, module_nbytes;
     const struct kern_device *device;
     const struct kern_links *links; /* communication between devices of several ranks; NULL: none */

@@ -25,6 +25,7 @@ extern "C" {
 
 /* Every operation: its name, and its type kern_TYPE_fn, whose comment describes it. The tables of devices, their
  * declarations and the tables that wrap them are generated from this list. */
+/* clang-format off */
 #define KERN_OPS(OP) \
     OP(gemm, gemm) \
     OP(rmsnorm, rmsnorm) OP(rmsnorm_grad, rmsnorm_grad) OP(rope, rope) \
@@ -41,6 +42,7 @@ extern "C" {
     OP(uniform, uniform) OP(dropout, dropout) \
     OP(gemv, gemv) OP(attention_one, attention_one) \
     OP(adamw, adamw) OP(sum_squares, sum_squares)
+/* clang-format on */
 
 struct kern_ops {
 #define KERN_MEMBER(name, type) kern_##type##_fn *name;

@@ -19,23 +19,25 @@ struct kern_adamw_range {
     float *p, *m, *v;  /* master weights and moments, fp32 */
     const float *grad; /* fp32 */
     double weight_decay;
-    void *rounded;     /* receives p as bf16; NULL: not wanted. Must not overlap any range */
+    void *rounded; /* receives p as bf16; NULL: not wanted. Must not overlap any range */
 };
 struct kern_adamw {
     const struct kern_adamw_range *ranges; /* (nranges) must not overlap; read by the host before the call returns */
     size_t nranges;
     double grad_scale; /* the clip coefficient; 1: none */
     double lr, beta1, beta2, eps;
-    int64_t t;         /* counts from 1 */
+    int64_t t; /* counts from 1 */
 };
 typedef void kern_adamw_fn(struct kern_stream *, const struct kern_adamw *);
 
-/* out[i] = Σ over j of x[i][j]², fp64, of all rows of all matrices, one after another. The order inside a row depends on ncol alone. */
+/* out[i] = Σ over j of x[i][j]², fp64, of all rows of all matrices, one after another. The order inside a row depends
+ * on ncol alone. */
 struct kern_rows {
     struct kern_cmat x;
     int64_t nrow, ncol;
 };
-typedef void kern_sum_squares_fn(struct kern_stream *, double *out, const struct kern_rows *matrices /* read before the call returns */, size_t nmatrices);
+typedef void kern_sum_squares_fn(struct kern_stream *, double *out,
+                                 const struct kern_rows *matrices /* read before the call returns */, size_t nmatrices);
 
 /* A sum of non-negative doubles without rounding. Each 64-bit limb holds 32 bits, lowest first, so that the
  * accumulators of up to 2³¹ ranks can be added limb by limb (an integer all-reduce). The last limb counts the numbers

@@ -34,7 +34,8 @@ struct kern_dropout {
     float p; /* 0 ≤ p < 1; 0 keeps everything and draws no numbers */
     struct kern_philox rng;
     int64_t token0, width;
-    const struct kern_rng_offset *rng_offset; /* added to token0 and rng.step when a kernel runs; NULL: nothing is added */
+    const struct kern_rng_offset
+        *rng_offset; /* added to token0 and rng.step when a kernel runs; NULL: nothing is added */
 };
 
 /* Adds the offset on the host, which must be able to read it, and clears rng_offset. */
@@ -49,10 +50,12 @@ static inline struct kern_dropout kern_dropout_now(struct kern_dropout d)
 }
 
 /* dst[i] = low + (high - low)·u(index0 + i), in fp32. */
-typedef void kern_uniform_fn(struct kern_stream *, float *dst /* (nelem) */, int64_t nelem, struct kern_philox rng, uint64_t index0, float low, float high);
+typedef void kern_uniform_fn(struct kern_stream *, float *dst /* (nelem) */, int64_t nelem, struct kern_philox rng,
+                             uint64_t index0, float low, float high);
 
 /* y = x masked and scaled; in place allowed. */
-typedef void kern_dropout_fn(struct kern_stream *, struct kern_mat y, struct kern_cmat x, int64_t nrow, int64_t ncol, const struct kern_dropout *);
+typedef void kern_dropout_fn(struct kern_stream *, struct kern_mat y, struct kern_cmat x, int64_t nrow, int64_t ncol,
+                             const struct kern_dropout *);
 
 #ifdef __cplusplus
 }

@@ -21,23 +21,24 @@ struct kern_rope {
     double original_max_position;             /* llama3, yarn */
     double low_freq_factor, high_freq_factor; /* llama3 */
     double beta_fast, beta_slow;              /* yarn: 32 and 1 if the config has none */
-    double attention_factor;                  /* yarn; 0: from mscale and mscale_all_dim if both are set, else 0.1·ln(factor) + 1 */
-    double mscale, mscale_all_dim;            /* yarn; 0: not set */
-    bool no_truncate;                         /* yarn: the config says "truncate": false */
+    double attention_factor; /* yarn; 0: from mscale and mscale_all_dim if both are set, else 0.1·ln(factor) + 1 */
+    double mscale, mscale_all_dim; /* yarn; 0: not set */
+    bool no_truncate;              /* yarn: the config says "truncate": false */
 };
 
 /* inv_freq: (dim/2). Returns the factor for cosines and sines (1 except with yarn). */
 double kern_rope_frequencies(const struct kern_rope *rope, double *inv_freq);
-/* Tables on the host, (npos, dim/2) each, for positions 0 … npos-1; they include that factor. scratch: dim/2 doubles. */
+/* Tables on the host, (npos, dim/2) each, for positions 0 … npos-1; they include that factor. scratch: dim/2 doubles.
+ */
 void kern_rope_tables(const struct kern_rope *rope, int64_t npos, float *cosines, float *sines, double *scratch);
 
 struct kern_rope_apply {
     int64_t nrow, nhead, dim;
-    struct kern_mat x;          /* (nrow, nhead · dim), rotated in place */
-    const float *cosines;       /* (npos, dim/2), readable by the kernels of the stream */
+    struct kern_mat x;    /* (nrow, nhead · dim), rotated in place */
+    const float *cosines; /* (npos, dim/2), readable by the kernels of the stream */
     const float *sines;
-    const int32_t *positions;   /* (nrow), each below npos: the position inside its document */
-    bool inverse;               /* rotate backwards, for the gradient */
+    const int32_t *positions; /* (nrow), each below npos: the position inside its document */
+    bool inverse;             /* rotate backwards, for the gradient */
 };
 
 typedef void kern_rope_fn(struct kern_stream *, const struct kern_rope_apply *);

@@ -23,8 +23,10 @@ struct kern_recording;
 /* A kind of device. kern_device_find returns it; it stays valid for ever. */
 struct kern_device {
     const char *name; /* "cpu", "cuda" */
-    bool apart;       /* its memory (KERN_MEMORY_DEVICE) is separate: the host cannot read it, and its kernels read no other. Otherwise both are the same */
-    int64_t row_unit; /* round up numbers of rows (tokens) that recur to a multiple of this: it is the height of a tile, and what is chosen by shape is chosen once */
+    bool apart; /* its memory (KERN_MEMORY_DEVICE) is separate: the host cannot read it, and its kernels read no other.
+                   Otherwise both are the same */
+    int64_t row_unit; /* round up numbers of rows (tokens) that recur to a multiple of this: it is the height of a tile,
+                         and what is chosen by shape is chosen once */
     const struct kern_ops *ops;
     const struct kern_memory *memory;
 

@@ -57,7 +57,7 @@ static inline int64_t kern_row_blocks(int64_t nrow)
 
 static inline struct kern_cmat kern_const(struct kern_mat m)
 {
-    struct kern_cmat c = {m.data, m.pitch, m.dtype};
+    struct kern_cmat c = { m.data, m.pitch, m.dtype };
     return c;
 }
 

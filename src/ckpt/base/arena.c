@@ -18,7 +18,7 @@ struct arena_block {
 static struct arena_block *new_block(size_t nbytes, struct fsdpck_error *err)
 {
     struct arena_block *b = nbytes > SIZE_MAX - sizeof *b ? NULL : calloc(1, sizeof *b + nbytes);
-    if (b == NULL)
+    if (!b)
         fsdpck_error_nomem(err, nbytes);
     else
         b->nbytes = nbytes;
@@ -28,14 +28,14 @@ static struct arena_block *new_block(size_t nbytes, struct fsdpck_error *err)
 /* A request that would waste much of a common block gets one of its own, behind the one in use. */
 static struct arena_block *add_block(struct fsdpck_arena *a, size_t nbytes, struct fsdpck_error *err)
 {
-    size_t common = a->last == NULL ? FIRST_BLOCK : a->last->nbytes * 2;
+    size_t common = !a->last ? FIRST_BLOCK : a->last->nbytes * 2;
     if (common > LARGEST_BLOCK)
         common = LARGEST_BLOCK;
     bool own = nbytes > common / 4;
     struct arena_block *b = new_block(own ? nbytes : common, err);
-    if (b == NULL)
+    if (!b)
         return NULL;
-    if (own && a->last != NULL) {
+    if (own && a->last) {
         b->before = a->last->before;
         a->last->before = b;
     } else {
@@ -53,9 +53,9 @@ void *fsdpck_arena_alloc(struct fsdpck_arena *a, size_t nbytes, struct fsdpck_er
     }
     size_t rounded = (nbytes + (nbytes == 0) + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1);
     struct arena_block *b = a->last;
-    if (b == NULL || b->nbytes - b->used < rounded)
+    if (!b || b->nbytes - b->used < rounded)
         b = add_block(a, rounded, err);
-    if (b == NULL)
+    if (!b)
         return NULL;
     void *p = b->data + b->used;
     b->used += rounded;
@@ -76,14 +76,14 @@ void *fsdpck_arena_array(struct fsdpck_arena *a, size_t count, size_t nbytes, st
 char *fsdpck_arena_strndup(struct fsdpck_arena *a, const char *s, size_t nbytes, struct fsdpck_error *err)
 {
     char *copy = nbytes == SIZE_MAX ? NULL : fsdpck_arena_alloc(a, nbytes + 1, err);
-    if (copy != NULL && nbytes > 0)
+    if (copy && nbytes > 0)
         memcpy(copy, s, nbytes);
     return copy;
 }
 
 void fsdpck_arena_free(struct fsdpck_arena *a)
 {
-    while (a->last != NULL) {
+    while (a->last) {
         struct arena_block *b = a->last;
         a->last = b->before;
         free(b);

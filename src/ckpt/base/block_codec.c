@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compresses byte planes: the first with zstd's entropy stage, a plane of one value to one byte. The other planes are stored uncompressed. */
+/* Compresses byte planes: the first with zstd's entropy stage, a plane of one value to one byte. The other planes are
+ * stored uncompressed. */
 #define ZSTD_STATIC_LINKING_ONLY /* ZSTD_c_literalCompressionMode: as good as stable, the same number from 1.4 on */
 #include "base/block_codec.h"
 
@@ -20,14 +21,16 @@ struct fsdpck_decoder {
     uint8_t planes[FSDPCK_BLOCK_NBYTES];
 };
 
-/* Huffman codes and no search for matches: exponents do not repeat in strings, so that the search costs time and even space. */
+/* Huffman codes and no search for matches: exponents do not repeat in strings, so that the search costs time and even
+ * space. */
 static bool set_parameters(ZSTD_CCtx *c)
 {
     static const struct {
         ZSTD_cParameter name;
         int value;
-    } list[] = { { ZSTD_c_compressionLevel, -100000 }, { ZSTD_c_literalCompressionMode, ZSTD_ps_enable }, { ZSTD_c_strategy, ZSTD_fast },
-                 { ZSTD_c_windowLog, 16 }, { ZSTD_c_hashLog, ZSTD_HASHLOG_MIN }, { ZSTD_c_minMatch, 7 } };
+    } list[] = { { ZSTD_c_compressionLevel, -100000 }, { ZSTD_c_literalCompressionMode, ZSTD_ps_enable },
+                 { ZSTD_c_strategy, ZSTD_fast },       { ZSTD_c_windowLog, 16 },
+                 { ZSTD_c_hashLog, ZSTD_HASHLOG_MIN }, { ZSTD_c_minMatch, 7 } };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         if (ZSTD_isError(ZSTD_CCtx_setParameter(c, list[i].name, list[i].value)))
             return false;
@@ -68,10 +71,14 @@ void fsdpck_decoder_free(struct fsdpck_decoder *d)
     free(d);
 }
 
-static bool is_constant(const uint8_t *plane, uint32_t n) { return memcmp(plane, plane + 1, n - 1) == 0; }
+static bool is_constant(const uint8_t *plane, uint32_t n)
+{
+    return memcmp(plane, plane + 1, n - 1) == 0;
+}
 
 /* One plane to out, in at most room bytes; 0 where it needs more. */
-static uint32_t encode_plane(struct fsdpck_encoder *e, const uint8_t *plane, uint32_t n, bool is_first, uint8_t *out, uint32_t room)
+static uint32_t encode_plane(struct fsdpck_encoder *e, const uint8_t *plane, uint32_t n, bool is_first, uint8_t *out,
+                             uint32_t room)
 {
     if (room == 0)
         return 0;
@@ -88,7 +95,8 @@ static uint32_t encode_plane(struct fsdpck_encoder *e, const uint8_t *plane, uin
     return n;
 }
 
-uint32_t fsdpck_block_encode(struct fsdpck_encoder *e, const struct fsdpck_planes *p, const uint8_t *in, uint32_t nbytes, uint8_t *out)
+uint32_t fsdpck_block_encode(struct fsdpck_encoder *e, const struct fsdpck_planes *p, const uint8_t *in,
+                             uint32_t nbytes, uint8_t *out)
 {
     uint8_t *plane[FSDPCK_PLANES_MAX];
     uint32_t n = nbytes / p->unit, at = 2 * p->unit, room = nbytes - 1;
@@ -119,7 +127,8 @@ static const uint8_t *decode_plane(struct fsdpck_decoder *d, const uint8_t *in, 
     return ZSTD_decompressDCtx(d->zstd, room, n, in, c) == n ? room : NULL;
 }
 
-bool fsdpck_block_decode(struct fsdpck_decoder *d, const struct fsdpck_planes *p, const uint8_t *in, uint32_t stored, uint8_t *out, uint32_t nbytes)
+bool fsdpck_block_decode(struct fsdpck_decoder *d, const struct fsdpck_planes *p, const uint8_t *in, uint32_t stored,
+                         uint8_t *out, uint32_t nbytes)
 {
     const uint8_t *plane[FSDPCK_PLANES_MAX];
     uint32_t n = nbytes / p->unit, at = 2 * p->unit;
@@ -131,7 +140,8 @@ bool fsdpck_block_decode(struct fsdpck_decoder *d, const struct fsdpck_planes *p
         return false;
     for (uint32_t i = 0; i < p->unit; i++) {
         uint32_t c = fsdpck_le16(in + 2 * i);
-        if (c == 0 || c > n || c > stored - at || !(plane[i] = decode_plane(d, in + at, c, d->planes + (size_t)i * n, n)))
+        if (c == 0 || c > n || c > stored - at ||
+            !(plane[i] = decode_plane(d, in + at, c, d->planes + (size_t)i * n, n)))
             return false;
         at += c;
     }

@@ -11,7 +11,7 @@
 #include <immintrin.h>
 #endif
 
-#define HUGE_PAGE_NBYTES (2u << 20)
+#define HUGE_PAGE_NBYTES  (2u << 20)
 #define CACHE_LINE_NBYTES 64u
 
 void *fsdpck_buffer_new(uint64_t nbytes)
@@ -21,7 +21,8 @@ void *fsdpck_buffer_new(uint64_t nbytes)
         return NULL;
     void *p = aligned_alloc(align, (nbytes + align - 1) / align * align);
     if (p && align == HUGE_PAGE_NBYTES)
-        madvise(p, nbytes / align * align, MADV_HUGEPAGE); /* a wish, refused where the system has none; not for a rest that would fill none */
+        /* a wish, refused where the system has none; not for a rest that would fill none */
+        madvise(p, nbytes / align * align, MADV_HUGEPAGE);
     return p;
 }
 

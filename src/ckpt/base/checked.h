@@ -6,11 +6,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-static inline bool checked_add(uint64_t a, uint64_t b, uint64_t *sum) { return !__builtin_add_overflow(a, b, sum); }
-static inline bool checked_mul(uint64_t a, uint64_t b, uint64_t *product) { return !__builtin_mul_overflow(a, b, product); }
+static inline bool checked_add(uint64_t a, uint64_t b, uint64_t *sum)
+{
+    return !__builtin_add_overflow(a, b, sum);
+}
+static inline bool checked_mul(uint64_t a, uint64_t b, uint64_t *product)
+{
+    return !__builtin_mul_overflow(a, b, product);
+}
 
-/* Product of a shape ((ndim) sizes), times nbytes an element. A zero anywhere gives 0, whatever the rest would overflow to. */
-static inline bool checked_shape(const uint64_t *shape, uint32_t ndim, uint64_t element_nbytes, uint64_t *nelem, uint64_t *nbytes)
+/* Product of a shape ((ndim) sizes), times nbytes an element. A zero anywhere gives 0, whatever the rest would overflow
+ * to. */
+static inline bool checked_shape(const uint64_t *shape, uint32_t ndim, uint64_t element_nbytes, uint64_t *nelem,
+                                 uint64_t *nbytes)
 {
     *nelem = 1;
     for (uint32_t d = 0; d < ndim; d++)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Turns failures into one line of text. Works on the caller's fixed-size struct alone: no memory, no locale, no knowledge of what failed. */
+/* Turns failures into one line of text. Works on the caller's fixed-size struct alone: no memory, no locale, no
+ * knowledge of what failed. */
 #include <fsdpck/error.h>
 
 #include <errno.h>
@@ -7,7 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Marks a text that was cut, without leaving half of a UTF-8 character before the dots. nbytes: of buf, which is full. */
+/* Marks a text that was cut, without leaving half of a UTF-8 character before the dots. nbytes: of buf, which is full.
+ */
 static void mark_cut(char *buf, size_t nbytes)
 {
     if (nbytes < sizeof "...")
@@ -44,7 +46,7 @@ FSDPCK_PRINTF(4, 0)
 static int fill(struct fsdpck_error *err, int code, const char *file, const char *fmt, va_list ap)
 {
     err->code = code;
-    if (file != NULL)
+    if (file)
         copy_text(err->file, sizeof err->file, file);
     print_text(err->message, sizeof err->message, fmt, ap);
     return code;
@@ -52,7 +54,7 @@ static int fill(struct fsdpck_error *err, int code, const char *file, const char
 
 int fsdpck_error_set(struct fsdpck_error *err, int code, const char *file, const char *fmt, ...)
 {
-    if (err == NULL)
+    if (!err)
         return code;
     if (err->code != 0)
         return err->code;
@@ -65,7 +67,7 @@ int fsdpck_error_set(struct fsdpck_error *err, int code, const char *file, const
 
 int fsdpck_error_at(struct fsdpck_error *err, int code, const char *file, uint64_t offset, const char *fmt, ...)
 {
-    if (err == NULL)
+    if (!err)
         return code;
     if (err->code != 0)
         return err->code;
@@ -91,18 +93,19 @@ static int code_of_errno(int sys_errno)
 int fsdpck_error_sys(struct fsdpck_error *err, int sys_errno, const char *file, const char *what)
 {
     int code = code_of_errno(sys_errno);
-    if (err == NULL)
+    if (!err)
         return code;
     if (err->code != 0)
         return err->code;
     const char *why = strerrordesc_np(sys_errno); /* thread-safe, unlike strerror */
     err->sys_errno = sys_errno;
-    if (why != NULL)
+    if (why)
         fsdpck_error_set(err, code, file, "%s: %s", what, why);
     else
         fsdpck_error_set(err, code, file, "%s: system error %d", what, sys_errno);
     if (sys_errno == EFBIG)
-        fsdpck_error_hint(err, "a limit on the size of files is in the way: that of the process (ulimit -f), or of the file system");
+        fsdpck_error_hint(
+            err, "a limit on the size of files is in the way: that of the process (ulimit -f), or of the file system");
     return code;
 }
 
@@ -113,13 +116,13 @@ int fsdpck_error_nomem(struct fsdpck_error *err, size_t nbytes)
 
 void fsdpck_error_tensor(struct fsdpck_error *err, const char *tensor)
 {
-    if (err != NULL && err->code != 0 && err->tensor[0] == '\0')
+    if (err && err->code != 0 && err->tensor[0] == '\0')
         copy_text(err->tensor, sizeof err->tensor, tensor);
 }
 
 void fsdpck_error_hint(struct fsdpck_error *err, const char *fmt, ...)
 {
-    if (err == NULL || err->code == 0 || err->hint[0] != '\0')
+    if (!err || err->code == 0 || err->hint[0] != '\0')
         return;
     va_list ap;
     va_start(ap, fmt);

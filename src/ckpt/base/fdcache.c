@@ -26,7 +26,8 @@ struct fsdpck_fdcache {
     bool no_direct; /* the file system refused it once: do not ask again */
 };
 
-struct fsdpck_fdcache *fsdpck_fdcache_new(const struct fsdpck_io *io, fsdpck_fd_open_fn open, void *ctx, struct fsdpck_error *err)
+struct fsdpck_fdcache *fsdpck_fdcache_new(const struct fsdpck_io *io, fsdpck_fd_open_fn open, void *ctx,
+                                          struct fsdpck_error *err)
 {
     struct fsdpck_fdcache *c = calloc(1, sizeof *c);
     if (!c) {
@@ -75,11 +76,11 @@ static int open_slot(struct fsdpck_fdcache *c, uint32_t file, bool direct, struc
     struct slot *s = claim(c);
     if (!s)
         return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, NULL, "more than %u files are in use at once", MAX_OPEN);
-    int r = c->open(c->ctx, file, direct, &s->fd, err);
-    if (r != 0 || s->fd < 0) {
+    int rc = c->open(c->ctx, file, direct, &s->fd, err);
+    if (rc || s->fd < 0) {
         s->fd = -1;
-        c->no_direct |= r == 0;
-        return r;
+        c->no_direct |= !rc;
+        return rc;
     }
     s->file = file;
     s->direct = direct;
@@ -90,19 +91,19 @@ static int open_slot(struct fsdpck_fdcache *c, uint32_t file, bool direct, struc
 
 int fsdpck_fdcache_acquire(struct fsdpck_fdcache *c, uint32_t file, bool direct, int *fd, struct fsdpck_error *err)
 {
-    int r = 0;
+    int rc = 0;
     *fd = -1;
     pthread_mutex_lock(&c->lock);
     struct slot *s = direct && c->no_direct ? NULL : find(c, file, direct);
     if (!s && !(direct && c->no_direct))
-        r = open_slot(c, file, direct, &s, err);
+        rc = open_slot(c, file, direct, &s, err);
     if (s) {
         s->nusers++;
         s->last_use = ++c->clock;
         *fd = s->fd;
     }
     pthread_mutex_unlock(&c->lock);
-    return r;
+    return rc;
 }
 
 void fsdpck_fdcache_release(struct fsdpck_fdcache *c, uint32_t file, bool direct)

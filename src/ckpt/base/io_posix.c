@@ -17,7 +17,10 @@
 
 #include "base/page_cache.h"
 
-static int result(int rc) { return rc < 0 ? -errno : rc; }
+static int result(int rc)
+{
+    return rc < 0 ? -errno : rc;
+}
 
 static int posix_open(void *ctx, const char *path, int flags, unsigned mode)
 {
@@ -60,8 +63,9 @@ static int64_t posix_pread_cached(void *ctx, int fd, void *buf, uint64_t nbytes,
     return n < 0 ? -errno : n;
 }
 
-/* A write beyond the limit on the size of files makes the kernel send SIGXFSZ, which by default kills the process. The library leaves signals to the program,
- * so it asks first. It asks every time: another process may change the limit (prlimit), and the call costs little beside a write. */
+/* A write beyond the limit on the size of files makes the kernel send SIGXFSZ, which by default kills the process. The
+ * library leaves signals to the program, so it asks first. It asks every time: another process may change the limit
+ * (prlimit), and the call costs little beside a write. */
 static bool is_over_limit(uint64_t nbytes)
 {
     struct rlimit limit;
@@ -143,13 +147,13 @@ static int posix_list(void *ctx, const char *path, fsdpck_list_fn visit, void *v
 {
     (void)ctx;
     DIR *dir = opendir(path);
-    if (dir == NULL)
+    if (!dir)
         return -errno;
     int rc = 0;
-    while (rc == 0) {
+    while (!rc) {
         errno = 0;
         const struct dirent *e = readdir(dir); /* thread-safe in glibc: one stream, one thread */
-        if (e == NULL) {
+        if (!e) {
             rc = -errno;
             break;
         }

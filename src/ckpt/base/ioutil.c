@@ -11,21 +11,23 @@
 
 enum { LONGEST_PATH = 4095 };
 
-static int transfer_failed(struct fsdpck_error *err, int64_t rc, const char *file, const char *verb, uint64_t nbytes, uint64_t offset)
+static int transfer_failed(struct fsdpck_error *err, int64_t rc, const char *file, const char *verb, uint64_t nbytes,
+                           uint64_t offset)
 {
     char what[96];
-    snprintf(what, sizeof what, "cannot %s %llu bytes at %llu", verb, (unsigned long long)nbytes, (unsigned long long)offset);
+    snprintf(what, sizeof what, "cannot %s %llu bytes at %llu", verb, (unsigned long long)nbytes,
+             (unsigned long long)offset);
     return fsdpck_error_sys(err, (int)-rc, file, what);
 }
 
-static int file_ends(const struct fsdpck_io *io, int fd, const char *file, uint64_t nbytes, uint64_t offset, uint64_t at,
-                     struct fsdpck_error *err)
+static int file_ends(const struct fsdpck_io *io, int fd, const char *file, uint64_t nbytes, uint64_t offset,
+                     uint64_t at, struct fsdpck_error *err)
 {
     struct fsdpck_stat st;
     if (io->fstat(io->ctx, fd, &st) == 0 && st.nbytes < at)
         at = st.nbytes;
-    return fsdpck_error_at(err, FSDPCK_ERR_MISSING, file, at, "file ends at %llu, %llu bytes are wanted at %llu", (unsigned long long)at,
-                           (unsigned long long)nbytes, (unsigned long long)offset);
+    return fsdpck_error_at(err, FSDPCK_ERR_MISSING, file, at, "file ends at %llu, %llu bytes are wanted at %llu",
+                           (unsigned long long)at, (unsigned long long)nbytes, (unsigned long long)offset);
 }
 
 int fsdpck_read_full(const struct fsdpck_io *io, int fd, const char *file, void *buf, uint64_t nbytes, uint64_t offset,
@@ -42,8 +44,8 @@ int fsdpck_read_full(const struct fsdpck_io *io, int fd, const char *file, void 
     return 0;
 }
 
-int fsdpck_write_full(const struct fsdpck_io *io, int fd, const char *file, const void *buf, uint64_t nbytes, uint64_t offset,
-                      struct fsdpck_error *err)
+int fsdpck_write_full(const struct fsdpck_io *io, int fd, const char *file, const void *buf, uint64_t nbytes,
+                      uint64_t offset, struct fsdpck_error *err)
 {
     for (uint64_t done = 0; done < nbytes;) {
         int64_t n = io->pwrite(io->ctx, fd, (const char *)buf + done, nbytes - done, offset + done);
@@ -62,22 +64,23 @@ static int fsync_and_close(const struct fsdpck_io *io, int fd, const char *path,
     if (rc < 0)
         rc = fsdpck_error_sys(err, -rc, path, "cannot fsync");
     int closed = io->close(io->ctx, fd);
-    if (closed < 0 && rc == 0)
+    if (closed < 0 && !rc)
         rc = fsdpck_error_sys(err, -closed, path, "cannot close");
     return rc;
 }
 
-int fsdpck_write_file(const struct fsdpck_io *io, const char *path, const void *buf, uint64_t nbytes, struct fsdpck_error *err)
+int fsdpck_write_file(const struct fsdpck_io *io, const char *path, const void *buf, uint64_t nbytes,
+                      struct fsdpck_error *err)
 {
     int fd = io->open(io->ctx, path, FSDPCK_OPEN_WRITE | FSDPCK_OPEN_CREATE, 0666);
     if (fd < 0)
         return fsdpck_error_sys(err, -fd, path, "cannot create");
     int rc = fsdpck_write_full(io, fd, path, buf, nbytes, 0, err);
-    if (rc == 0)
+    if (!rc)
         rc = fsync_and_close(io, fd, path, err);
     else
         io->close(io->ctx, fd);
-    if (rc != 0)
+    if (rc)
         io->unlink(io->ctx, path);
     return rc;
 }
@@ -109,17 +112,17 @@ int fsdpck_read_file(const struct fsdpck_io *io, const char *path, uint64_t max_
     if (fd < 0)
         return fd;
     if (n > max_nbytes) {
-        rc = fsdpck_error_set(err, FSDPCK_ERR_LIMIT, path, "file has %llu bytes, at most %llu are read", (unsigned long long)n,
-                              (unsigned long long)max_nbytes);
+        rc = fsdpck_error_set(err, FSDPCK_ERR_LIMIT, path, "file has %llu bytes, at most %llu are read",
+                              (unsigned long long)n, (unsigned long long)max_nbytes);
         goto out;
     }
     text = n < SIZE_MAX ? malloc((size_t)n + 1) : NULL;
-    if (text == NULL) {
+    if (!text) {
         rc = fsdpck_error_nomem(err, (size_t)n + 1);
         goto out;
     }
     rc = fsdpck_read_full(io, fd, path, text, n, 0, err);
-    if (rc != 0)
+    if (rc)
         goto out;
     text[n] = '\0';
     *out = text;
@@ -145,16 +148,22 @@ static bool has_type(const struct fsdpck_io *io, const char *path, enum fsdpck_f
     return io->stat(io->ctx, path, true, &st) == 0 && st.type == type;
 }
 
-bool fsdpck_is_file(const struct fsdpck_io *io, const char *path) { return has_type(io, path, FSDPCK_FILE_REGULAR); }
+bool fsdpck_is_file(const struct fsdpck_io *io, const char *path)
+{
+    return has_type(io, path, FSDPCK_FILE_REGULAR);
+}
 
-bool fsdpck_is_directory(const struct fsdpck_io *io, const char *path) { return has_type(io, path, FSDPCK_FILE_DIRECTORY); }
+bool fsdpck_is_directory(const struct fsdpck_io *io, const char *path)
+{
+    return has_type(io, path, FSDPCK_FILE_DIRECTORY);
+}
 
 char *fsdpck_path_join(const char *dir, const char *name, struct fsdpck_error *err)
 {
     size_t ndir = strlen(dir), nname = strlen(name);
     bool slash = ndir > 0 && dir[ndir - 1] != '/';
     char *path = malloc(ndir + slash + nname + 1);
-    if (path == NULL) {
+    if (!path) {
         fsdpck_error_nomem(err, ndir + slash + nname + 1);
         return NULL;
     }
@@ -198,10 +207,10 @@ static int add_name(void *ctx, const char *name)
 {
     struct listing *l = ctx;
     char *copy = strdup(name);
-    if (copy == NULL)
+    if (!copy)
         return fsdpck_error_nomem(l->err, strlen(name) + 1);
     char **slot = fsdpck_vec_push(&l->names, l->err);
-    if (slot == NULL) {
+    if (!slot) {
         free(copy);
         return FSDPCK_ERR_NOMEM;
     }
@@ -209,14 +218,18 @@ static int add_name(void *ctx, const char *name)
     return 0;
 }
 
-static int compare_names(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
 
-int fsdpck_list_sorted(const struct fsdpck_io *io, const char *path, char ***names, size_t *count, struct fsdpck_error *err)
+int fsdpck_list_sorted(const struct fsdpck_io *io, const char *path, char ***names, size_t *count,
+                       struct fsdpck_error *err)
 {
     struct fsdpck_error nomem = { 0 };
     struct listing l = { FSDPCK_VEC(char *), &nomem };
     int rc = io->list(io->ctx, path, add_name, &l);
-    if (rc != 0) {
+    if (rc) {
         fsdpck_list_free(l.names.data, l.names.count);
         if (nomem.code != 0)
             return fsdpck_error_set(err, nomem.code, path, "%s", nomem.message);

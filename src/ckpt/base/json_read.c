@@ -10,7 +10,8 @@
 
 #include "base/utf8.h"
 
-void fsdpck_json_begin(struct fsdpck_json *j, const char *file, uint64_t base, const char *text, size_t nbytes, struct fsdpck_error *err)
+void fsdpck_json_begin(struct fsdpck_json *j, const char *file, uint64_t base, const char *text, size_t nbytes,
+                       struct fsdpck_error *err)
 {
     *j = (struct fsdpck_json){ .file = file, .base = base, .text = text, .nbytes = nbytes, .err = err };
 }
@@ -76,7 +77,16 @@ enum fsdpck_json_type fsdpck_json_peek(struct fsdpck_json *j)
     case 'f': return FSDPCK_JSON_FALSE;
     case 'n': return FSDPCK_JSON_NULL;
     case '-':
-    case '0': case '1': case '2': case '3': case '4': case '5': case '6': case '7': case '8': case '9': return FSDPCK_JSON_NUMBER;
+    case '0':
+    case '1':
+    case '2':
+    case '3':
+    case '4':
+    case '5':
+    case '6':
+    case '7':
+    case '8':
+    case '9': return FSDPCK_JSON_NUMBER;
     default: return FSDPCK_JSON_BAD;
     }
 }
@@ -98,11 +108,18 @@ static bool open_container(struct fsdpck_json *j, char bracket, const char *want
     return true;
 }
 
-bool fsdpck_json_object(struct fsdpck_json *j) { return open_container(j, '{', "an object"); }
+bool fsdpck_json_object(struct fsdpck_json *j)
+{
+    return open_container(j, '{', "an object");
+}
 
-bool fsdpck_json_array(struct fsdpck_json *j) { return open_container(j, '[', "a list"); }
+bool fsdpck_json_array(struct fsdpck_json *j)
+{
+    return open_container(j, '[', "a list");
+}
 
-/* Steps to the next member of the open container, over a comma where it is not the first; false at its end, or where that fails. */
+/* Steps to the next member of the open container, over a comma where it is not the first; false at its end, or where
+ * that fails. */
 static bool next_member(struct fsdpck_json *j, char close, const char *wanted)
 {
     if (j->failed)
@@ -145,7 +162,7 @@ bool fsdpck_json_next_key(struct fsdpck_json *j, const char **key)
         return false;
     }
     const char *s = fsdpck_json_string(j);
-    if (s == NULL)
+    if (!s)
         return false;
     if (next_token(j) != ':') {
         unexpected(j, "':'");
@@ -158,16 +175,18 @@ bool fsdpck_json_next_key(struct fsdpck_json *j, const char **key)
 
 #define EACH_BYTE 0x0101010101010101u
 
-/* Bytes at s up to the first that ends a run of plain text: a quote, a backslash or a control character. *bits: or of them all. */
+/* Bytes at s up to the first that ends a run of plain text: a quote, a backslash or a control character. *bits: or of
+ * them all. */
 static size_t plain_run(const char *s, size_t n, uint64_t *bits)
 {
     size_t i = 0;
     for (uint64_t x; n - i >= sizeof x; i += sizeof x) {
         memcpy(&x, s + i, sizeof x);
         uint64_t quote = x ^ EACH_BYTE * '"', backslash = x ^ EACH_BYTE * '\\';
-        /* v - 1 borrows into the top bit of a byte that is 0, x - 0x20 of one below 0x20; a borrow from a lower byte comes only
-         * from a byte that ends the run itself. */
-        uint64_t stop = ((quote - EACH_BYTE) & ~quote) | ((backslash - EACH_BYTE) & ~backslash) | ((x - EACH_BYTE * 0x20) & ~x);
+        /* v - 1 borrows into the top bit of a byte that is 0, x - 0x20 of one below 0x20; a borrow from a lower byte
+         * comes only from a byte that ends the run itself. */
+        uint64_t stop =
+            ((quote - EACH_BYTE) & ~quote) | ((backslash - EACH_BYTE) & ~backslash) | ((x - EACH_BYTE * 0x20) & ~x);
         if (stop & EACH_BYTE * 0x80)
             break;
         *bits |= x;
@@ -188,7 +207,7 @@ static bool reserve_scratch(struct fsdpck_json *j, size_t used, size_t nbytes)
         return true;
     size_t wanted = (used + nbytes + 64) * 2; /* both are below the document's size */
     char *scratch = realloc(j->scratch, wanted);
-    if (scratch == NULL) {
+    if (!scratch) {
         j->failed = true;
         fsdpck_error_nomem(j->err, wanted);
         return false;
@@ -267,7 +286,7 @@ static size_t read_escape(struct fsdpck_json *j, char out[4])
         return unicode_escape(j, &c) ? encode(c, out) : 0;
     }
     const char *p = name == 0 ? NULL : strchr(names, name);
-    if (p == NULL) {
+    if (!p) {
         unexpected(j, "one of \"\\/bfnrtu after a backslash");
         return 0;
     }
@@ -324,7 +343,10 @@ const char *fsdpck_json_string(struct fsdpck_json *j)
     return NULL;
 }
 
-static bool at_digit(const struct fsdpck_json *j) { return j->at < j->nbytes && j->text[j->at] >= '0' && j->text[j->at] <= '9'; }
+static bool at_digit(const struct fsdpck_json *j)
+{
+    return j->at < j->nbytes && j->text[j->at] >= '0' && j->text[j->at] <= '9';
+}
 
 /* Steps over digits, of which there must be one; a 0 before others is refused where !zeros. */
 static bool skip_digits(struct fsdpck_json *j, bool zeros)
@@ -377,12 +399,14 @@ uint64_t fsdpck_json_u64(struct fsdpck_json *j)
     if (!skip_number(j, &integer))
         return 0;
     for (size_t i = begin; i < j->at && integer; i++)
-        integer = !__builtin_mul_overflow(value, 10u, &value) && !__builtin_add_overflow(value, (uint64_t)(j->text[i] - '0'), &value);
+        integer = !__builtin_mul_overflow(value, 10u, &value) &&
+                  !__builtin_add_overflow(value, (uint64_t)(j->text[i] - '0'), &value);
     if (integer)
         return value;
     int shown = (int)(j->at - begin < 40 ? j->at - begin : 40);
     j->at = begin;
-    fsdpck_json_fail(j, FSDPCK_ERR_FORMAT, "number %.*s in JSON where a whole number from 0 to 2^64-1 is wanted", shown, j->text + begin);
+    fsdpck_json_fail(j, FSDPCK_ERR_FORMAT, "number %.*s in JSON where a whole number from 0 to 2^64-1 is wanted", shown,
+                     j->text + begin);
     return 0;
 }
 

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pull reader for JSON documents that grow with the model (safetensors headers, index.json): RFC 8259, strict, no DOM.
+/* A pull reader for JSON documents that grow with the model (safetensors headers, index.json): RFC 8259, strict, no
+ * DOM.
  *
- * One pass over a buffer the caller holds. Refused: invalid UTF-8, lone surrogates, byte order marks, comments, trailing commas, text
- * after the value, numbers that are not integers where one is wanted, integers outside 0 … 2^64-1, nesting deeper than
- * FSDPCK_JSON_MAX_DEPTH. Every error names the file and the byte offset. Duplicate keys are for the caller to find.
+ * One pass over a buffer the caller holds. Refused: invalid UTF-8, lone surrogates, byte order marks, comments,
+ * trailing commas, text after the value, numbers that are not integers where one is wanted, integers outside 0 …
+ * 2^64-1, nesting deeper than FSDPCK_JSON_MAX_DEPTH. Every error names the file and the byte offset. Duplicate keys are
+ * for the caller to find.
  *
  *     fsdpck_json_object(j);                      // '{'
  *     while (fsdpck_json_next_key(j, &key)) …     // true: one value must be consumed now; false: '}' or an error
@@ -30,21 +32,32 @@ struct fsdpck_json {
     struct fsdpck_error *err;
 };
 
-enum fsdpck_json_type { FSDPCK_JSON_OBJECT, FSDPCK_JSON_ARRAY, FSDPCK_JSON_STRING, FSDPCK_JSON_NUMBER, FSDPCK_JSON_TRUE, FSDPCK_JSON_FALSE,
-                        FSDPCK_JSON_NULL, FSDPCK_JSON_BAD };
+enum fsdpck_json_type {
+    FSDPCK_JSON_OBJECT,
+    FSDPCK_JSON_ARRAY,
+    FSDPCK_JSON_STRING,
+    FSDPCK_JSON_NUMBER,
+    FSDPCK_JSON_TRUE,
+    FSDPCK_JSON_FALSE,
+    FSDPCK_JSON_NULL,
+    FSDPCK_JSON_BAD
+};
 
-void fsdpck_json_begin(struct fsdpck_json *j, const char *file, uint64_t base, const char *text, size_t nbytes, struct fsdpck_error *err);
+void fsdpck_json_begin(struct fsdpck_json *j, const char *file, uint64_t base, const char *text, size_t nbytes,
+                       struct fsdpck_error *err);
 void fsdpck_json_free(struct fsdpck_json *j);
-enum fsdpck_json_type fsdpck_json_peek(struct fsdpck_json *j); /* type of the next value; consumes only white space; BAD sets no error */
+enum fsdpck_json_type fsdpck_json_peek(
+    struct fsdpck_json *j); /* type of the next value; consumes only white space; BAD sets no error */
 bool fsdpck_json_object(struct fsdpck_json *j);
 bool fsdpck_json_array(struct fsdpck_json *j);
-/* The next key of the open object, unescaped, NUL-terminated, valid until the next string is read. A NUL inside a string is refused. */
+/* The next key of the open object, unescaped, NUL-terminated, valid until the next string is read. A NUL inside a
+ * string is refused. */
 bool fsdpck_json_next_key(struct fsdpck_json *j, const char **key);
-bool fsdpck_json_next_item(struct fsdpck_json *j); /* true: another value of the open array follows */
-const char *fsdpck_json_string(struct fsdpck_json *j);              /* as keys; NULL on failure */
-uint64_t fsdpck_json_u64(struct fsdpck_json *j);                    /* 0 on failure: see failed */
+bool fsdpck_json_next_item(struct fsdpck_json *j);     /* true: another value of the open array follows */
+const char *fsdpck_json_string(struct fsdpck_json *j); /* as keys; NULL on failure */
+uint64_t fsdpck_json_u64(struct fsdpck_json *j);       /* 0 on failure: see failed */
 bool fsdpck_json_bool(struct fsdpck_json *j);
-void fsdpck_json_skip(struct fsdpck_json *j);                       /* any value, checked all the same */
+void fsdpck_json_skip(struct fsdpck_json *j); /* any value, checked all the same */
 /* As skip, and gives the raw text of the value (not NUL-terminated, points into the document). */
 void fsdpck_json_raw(struct fsdpck_json *j, const char **text, size_t *nbytes);
 void fsdpck_json_end(struct fsdpck_json *j);

@@ -18,7 +18,7 @@ static bool reserve(struct fsdpck_text *t, size_t nbytes)
     while (capacity - t->nbytes <= nbytes && capacity <= SIZE_MAX / 2)
         capacity *= 2;
     char *data = capacity - t->nbytes <= nbytes ? NULL : realloc(t->data, capacity);
-    if (data == NULL) {
+    if (!data) {
         t->failed = true;
         return false;
     }
@@ -107,7 +107,7 @@ void fsdpck_text_json_path(struct fsdpck_text *t, const struct fsdpck_key *path,
     for (uint32_t i = 0; i < npath; i++) {
         if (i > 0)
             fsdpck_text_add(t, ",", 1);
-        if (path[i].str != NULL)
+        if (path[i].str)
             fsdpck_text_json(t, path[i].str);
         else
             fsdpck_text_printf(t, "%llu", (unsigned long long)path[i].position);

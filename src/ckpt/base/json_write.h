@@ -14,14 +14,15 @@ struct fsdpck_text {
 
 void fsdpck_text_add(struct fsdpck_text *t, const void *bytes, size_t nbytes);
 void fsdpck_text_printf(struct fsdpck_text *t, const char *fmt, ...) FSDPCK_PRINTF(2, 3);
-void fsdpck_text_json(struct fsdpck_text *t, const char *s);                                      /* "s", quoted and escaped */
-void fsdpck_text_json_u64s(struct fsdpck_text *t, const uint64_t *values, size_t count);          /* [1,2,3] */
+void fsdpck_text_json(struct fsdpck_text *t, const char *s);                             /* "s", quoted and escaped */
+void fsdpck_text_json_u64s(struct fsdpck_text *t, const uint64_t *values, size_t count); /* [1,2,3] */
 void fsdpck_text_json_path(struct fsdpck_text *t, const struct fsdpck_key *path, uint32_t npath); /* ["optim",3,"x"] */
-void fsdpck_text_hex(struct fsdpck_text *t, const uint8_t *bytes, size_t nbytes);                 /* "00ff…", quoted, lower case */
+void fsdpck_text_hex(struct fsdpck_text *t, const uint8_t *bytes, size_t nbytes); /* "00ff…", quoted, lower case */
 int fsdpck_text_check(const struct fsdpck_text *t, struct fsdpck_error *err);
 void fsdpck_text_free(struct fsdpck_text *t);
 
-/* 2*nbytes lower-case hex digits, without a NUL; returns the end. And back: parses exactly 2*nbytes lower-case hex digits. */
+/* 2*nbytes lower-case hex digits, without a NUL; returns the end. And back: parses exactly 2*nbytes lower-case hex
+ * digits. */
 char *fsdpck_hex_format(const uint8_t *bytes, size_t nbytes, char *out);
 bool fsdpck_hex_parse(const char *hex, uint8_t *bytes, size_t nbytes);
 

@@ -14,14 +14,17 @@ struct names_slot {
 };
 
 /* Seeded by where the library was loaded: a file cannot choose its names so that they all collide. */
-static uint64_t hash_of(const char *name) { return XXH3_64bits_withSeed(name, strlen(name), (uint64_t)(uintptr_t)&fsdpck_names_add); }
+static uint64_t hash_of(const char *name)
+{
+    return XXH3_64bits_withSeed(name, strlen(name), (uint64_t)(uintptr_t)&fsdpck_names_add);
+}
 
 /* The slot that holds the name, or the free one where it belongs. There is always a free one. */
 static struct names_slot *slot_of(const struct fsdpck_names *n, const char *name, uint64_t hash)
 {
     for (size_t i = hash & (n->nslots - 1);; i = (i + 1) & (n->nslots - 1)) {
         struct names_slot *s = &n->slots[i];
-        if (s->name == NULL || (s->hash == hash && strcmp(s->name, name) == 0))
+        if (!s->name || (s->hash == hash && strcmp(s->name, name) == 0))
             return s;
     }
 }
@@ -30,10 +33,10 @@ static int grow(struct fsdpck_names *n, struct fsdpck_error *err)
 {
     size_t nslots = n->nslots == 0 ? 64 : n->nslots * 2; /* a power of two */
     struct fsdpck_names bigger = { calloc(nslots, sizeof *bigger.slots), nslots, n->count };
-    if (bigger.slots == NULL)
+    if (!bigger.slots)
         return fsdpck_error_nomem(err, nslots * sizeof *bigger.slots);
     for (size_t i = 0; i < n->nslots; i++)
-        if (n->slots[i].name != NULL)
+        if (n->slots[i].name)
             *slot_of(&bigger, n->slots[i].name, n->slots[i].hash) = n->slots[i];
     free(n->slots);
     *n = bigger;
@@ -44,12 +47,12 @@ int fsdpck_names_add(struct fsdpck_names *n, const char *name, size_t ordinal, s
 {
     if (n->count >= n->nslots / 2) {
         int rc = grow(n, err);
-        if (rc != 0)
+        if (rc)
             return rc;
     }
     uint64_t hash = hash_of(name);
     struct names_slot *s = slot_of(n, name, hash);
-    if (s->name != NULL) {
+    if (s->name) {
         *old = s->ordinal;
         return 0;
     }
@@ -64,7 +67,7 @@ size_t fsdpck_names_find(const struct fsdpck_names *n, const char *name)
     if (n->count == 0)
         return SIZE_MAX;
     const struct names_slot *s = slot_of(n, name, hash_of(name));
-    return s->name == NULL ? SIZE_MAX : s->ordinal;
+    return !s->name ? SIZE_MAX : s->ordinal;
 }
 
 void fsdpck_names_free(struct fsdpck_names *n)

@@ -10,8 +10,8 @@ struct fsdpck_names {
     size_t nslots, count;
 };
 
-/* Adds name -> ordinal. The string must outlive the table. *old gets the ordinal that already has this name, or SIZE_MAX when it was
- * new (and is now added). */
+/* Adds name -> ordinal. The string must outlive the table. *old gets the ordinal that already has this name, or
+ * SIZE_MAX when it was new (and is now added). */
 int fsdpck_names_add(struct fsdpck_names *n, const char *name, size_t ordinal, size_t *old, struct fsdpck_error *err);
 size_t fsdpck_names_find(const struct fsdpck_names *n, const char *name); /* SIZE_MAX: not there */
 void fsdpck_names_free(struct fsdpck_names *n);

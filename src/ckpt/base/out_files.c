@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing output files, from several threads and in any order. Pages that a direct write has filled are never touched by a buffered one, so the
- * two cannot disagree. Knows nothing of what is written. */
+/* Writing output files, from several threads and in any order. Pages that a direct write has filled are never touched
+ * by a buffered one, so the two cannot disagree. Knows nothing of what is written. */
 #include "base/out_files.h"
 
 #include <errno.h>
@@ -31,8 +31,8 @@ static int open_out(void *ctx, uint32_t file, bool direct, int *fd, struct fsdpc
     return direct ? 0 : fsdpck_error_sys(err, code, path, "cannot open");
 }
 
-struct fsdpck_out_files *fsdpck_out_files_new(const struct fsdpck_io *io, const struct fsdpck_out_file *files, size_t nfiles,
-                                              struct fsdpck_error *err)
+struct fsdpck_out_files *fsdpck_out_files_new(const struct fsdpck_io *io, const struct fsdpck_out_file *files,
+                                              size_t nfiles, struct fsdpck_error *err)
 {
     struct fsdpck_out_files *o = calloc(1, sizeof *o);
     if (!o) {
@@ -53,49 +53,51 @@ static int create_one(const struct fsdpck_io *io, const struct fsdpck_out_file *
     int fd = io->open(io->ctx, f->path, FSDPCK_OPEN_WRITE | FSDPCK_OPEN_CREATE, 0666);
     if (fd < 0)
         return fsdpck_error_sys(err, -fd, f->path, "cannot create");
-    int r = f->nbytes ? io->allocate(io->ctx, fd, f->nbytes) : 0;
-    if (r == -EOPNOTSUPP || r == -ENOSYS || r == -EINTR)
-        r = io->truncate(io->ctx, fd, f->nbytes);
-    if (r < 0)
-        r = fsdpck_error_sys(err, -r, f->path, "cannot reserve space");
+    int rc = f->nbytes ? io->allocate(io->ctx, fd, f->nbytes) : 0;
+    if (rc == -EOPNOTSUPP || rc == -ENOSYS || rc == -EINTR)
+        rc = io->truncate(io->ctx, fd, f->nbytes);
+    if (rc < 0)
+        rc = fsdpck_error_sys(err, -rc, f->path, "cannot reserve space");
     int c = io->close(io->ctx, fd);
-    return r == 0 && c < 0 ? fsdpck_error_sys(err, -c, f->path, "cannot close") : r;
+    return !rc && c < 0 ? fsdpck_error_sys(err, -c, f->path, "cannot close") : rc;
 }
 
 int fsdpck_out_files_create(struct fsdpck_out_files *o, struct fsdpck_error *err)
 {
     for (size_t i = 0; i < o->nfiles; i++) {
-        int r = create_one(o->io, &o->files[i], err);
-        if (r != 0)
-            return r;
+        int rc = create_one(o->io, &o->files[i], err);
+        if (rc)
+            return rc;
     }
     return 0;
 }
 
-static int write_cached(struct fsdpck_out_files *o, uint32_t file, const uint8_t *data, uint64_t nbytes, uint64_t offset, struct fsdpck_error *err)
+static int write_cached(struct fsdpck_out_files *o, uint32_t file, const uint8_t *data, uint64_t nbytes,
+                        uint64_t offset, struct fsdpck_error *err)
 {
     int fd;
     if (nbytes == 0)
         return 0;
-    int r = fsdpck_fdcache_acquire(o->fds, file, false, &fd, err);
-    if (r != 0)
-        return r;
-    r = fsdpck_write_full(o->io, fd, o->files[file].path, data, nbytes, offset, err);
+    int rc = fsdpck_fdcache_acquire(o->fds, file, false, &fd, err);
+    if (rc)
+        return rc;
+    rc = fsdpck_write_full(o->io, fd, o->files[file].path, data, nbytes, offset, err);
     fsdpck_fdcache_release(o->fds, file, false);
-    return r;
+    return rc;
 }
 
-/* Whole pages; *done bytes of them. After a short transfer only a page boundary is a place to go on from. Ends early where there are no direct
- * writes, where they are refused after all (-EINVAL), and where less than a page was taken: the page cache may take the rest. */
-static int try_direct(struct fsdpck_out_files *o, uint32_t file, const uint8_t *data, uint64_t nbytes, uint64_t offset, uint64_t *done,
-                      struct fsdpck_error *err)
+/* Whole pages; *done bytes of them. After a short transfer only a page boundary is a place to go on from. Ends early
+ * where there are no direct writes, where they are refused after all (-EINVAL), and where less than a page was taken:
+ * the page cache may take the rest. */
+static int try_direct(struct fsdpck_out_files *o, uint32_t file, const uint8_t *data, uint64_t nbytes, uint64_t offset,
+                      uint64_t *done, struct fsdpck_error *err)
 {
     int fd;
     int64_t n = FSDPCK_PAGE_NBYTES;
     *done = 0;
-    int r = fsdpck_fdcache_acquire(o->fds, file, true, &fd, err);
-    if (r != 0 || fd < 0)
-        return r;
+    int rc = fsdpck_fdcache_acquire(o->fds, file, true, &fd, err);
+    if (rc || fd < 0)
+        return rc;
     while (*done < nbytes && (n >= FSDPCK_PAGE_NBYTES || n == -EINTR)) {
         n = o->io->pwrite(o->io->ctx, fd, data + *done, nbytes - *done, offset + *done);
         *done += n > 0 ? (uint64_t)n / FSDPCK_PAGE_NBYTES * FSDPCK_PAGE_NBYTES : 0;
@@ -104,8 +106,8 @@ static int try_direct(struct fsdpck_out_files *o, uint32_t file, const uint8_t *
     return n < 0 && n != -EINVAL ? fsdpck_error_sys(err, (int)-n, o->files[file].path, "cannot write") : 0;
 }
 
-int fsdpck_out_files_write(struct fsdpck_out_files *o, uint32_t file, const void *data, uint64_t nbytes, uint64_t offset,
-                           struct fsdpck_error *err)
+int fsdpck_out_files_write(struct fsdpck_out_files *o, uint32_t file, const void *data, uint64_t nbytes,
+                           uint64_t offset, struct fsdpck_error *err)
 {
     const uint8_t *p = data;
     uint64_t end = offset + nbytes, last = end / FSDPCK_PAGE_NBYTES * FSDPCK_PAGE_NBYTES;
@@ -114,30 +116,31 @@ int fsdpck_out_files_write(struct fsdpck_out_files *o, uint32_t file, const void
     if (!congruent || last < first || last - first < DIRECT_MIN_NBYTES)
         return write_cached(o, file, p, nbytes, offset, err);
     uint64_t done = 0;
-    int r = write_cached(o, file, p, first - offset, offset, err);
-    if (r == 0)
-        r = try_direct(o, file, p + (first - offset), last - first, first, &done, err);
+    int rc = write_cached(o, file, p, first - offset, offset, err);
+    if (!rc)
+        rc = try_direct(o, file, p + (first - offset), last - first, first, &done, err);
     uint64_t rest = first - offset + done; /* the last page, and what could not be written directly */
-    return r == 0 ? write_cached(o, file, p + rest, nbytes - rest, offset + rest, err) : r;
+    return !rc ? write_cached(o, file, p + rest, nbytes - rest, offset + rest, err) : rc;
 }
 
-int fsdpck_out_files_read(struct fsdpck_out_files *o, uint32_t file, void *data, uint64_t nbytes, uint64_t offset, struct fsdpck_error *err)
+int fsdpck_out_files_read(struct fsdpck_out_files *o, uint32_t file, void *data, uint64_t nbytes, uint64_t offset,
+                          struct fsdpck_error *err)
 {
     int fd;
-    int r = fsdpck_fdcache_acquire(o->fds, file, false, &fd, err);
-    if (r != 0)
-        return r;
-    r = fsdpck_read_full(o->io, fd, o->files[file].path, data, nbytes, offset, err);
+    int rc = fsdpck_fdcache_acquire(o->fds, file, false, &fd, err);
+    if (rc)
+        return rc;
+    rc = fsdpck_read_full(o->io, fd, o->files[file].path, data, nbytes, offset, err);
     fsdpck_fdcache_release(o->fds, file, false);
-    return r;
+    return rc;
 }
 
 int fsdpck_out_files_truncate(struct fsdpck_out_files *o, uint32_t file, uint64_t nbytes, struct fsdpck_error *err)
 {
     int fd;
-    int r = fsdpck_fdcache_acquire(o->fds, file, false, &fd, err);
-    if (r != 0)
-        return r;
+    int rc = fsdpck_fdcache_acquire(o->fds, file, false, &fd, err);
+    if (rc)
+        return rc;
     int s;
     do
         s = o->io->truncate(o->io->ctx, fd, nbytes);
@@ -149,9 +152,9 @@ int fsdpck_out_files_truncate(struct fsdpck_out_files *o, uint32_t file, uint64_
 int fsdpck_out_files_sync(struct fsdpck_out_files *o, uint32_t file, struct fsdpck_error *err)
 {
     int fd;
-    int r = fsdpck_fdcache_acquire(o->fds, file, false, &fd, err);
-    if (r != 0)
-        return r;
+    int rc = fsdpck_fdcache_acquire(o->fds, file, false, &fd, err);
+    if (rc)
+        return rc;
     int s;
     do
         s = o->io->fsync(o->io->ctx, fd);

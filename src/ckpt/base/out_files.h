@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The files that a transfer or a save makes: created on first use, a bounded number open, big aligned pieces written past the page cache. */
+/* The files that a transfer or a save makes: created on first use, a bounded number open, big aligned pieces written
+ * past the page cache. */
 #ifndef CKPT_OUT_FILES_H
 #define CKPT_OUT_FILES_H
 
@@ -13,15 +14,16 @@ struct fsdpck_out_file {
 struct fsdpck_out_files; /* opaque */
 
 /* files[] must outlive it. Creates nothing yet. */
-struct fsdpck_out_files *fsdpck_out_files_new(const struct fsdpck_io *io, const struct fsdpck_out_file *files, size_t nfiles,
-                                              struct fsdpck_error *err);
+struct fsdpck_out_files *fsdpck_out_files_new(const struct fsdpck_io *io, const struct fsdpck_out_file *files,
+                                              size_t nfiles, struct fsdpck_error *err);
 /* Creates every file with its size (blocks reserved where the file system can: a full disk is found out here). */
 int fsdpck_out_files_create(struct fsdpck_out_files *o, struct fsdpck_error *err);
-/* Writes all of data. Where address and offset are congruent modulo 4096, whole pages of large writes go out directly. Thread-safe for ranges
- * that do not overlap. */
-int fsdpck_out_files_write(struct fsdpck_out_files *o, uint32_t file, const void *data, uint64_t nbytes, uint64_t offset,
-                           struct fsdpck_error *err);
-int fsdpck_out_files_read(struct fsdpck_out_files *o, uint32_t file, void *data, uint64_t nbytes, uint64_t offset, struct fsdpck_error *err);
+/* Writes all of data. Where address and offset are congruent modulo 4096, whole pages of large writes go out directly.
+ * Thread-safe for ranges that do not overlap. */
+int fsdpck_out_files_write(struct fsdpck_out_files *o, uint32_t file, const void *data, uint64_t nbytes,
+                           uint64_t offset, struct fsdpck_error *err);
+int fsdpck_out_files_read(struct fsdpck_out_files *o, uint32_t file, void *data, uint64_t nbytes, uint64_t offset,
+                          struct fsdpck_error *err);
 /* Cuts a file that turned out smaller. */
 int fsdpck_out_files_truncate(struct fsdpck_out_files *o, uint32_t file, uint64_t nbytes, struct fsdpck_error *err);
 int fsdpck_out_files_sync(struct fsdpck_out_files *o, uint32_t file, struct fsdpck_error *err);

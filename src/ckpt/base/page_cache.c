@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Asks the kernel which pages are cached. preadv2(RWF_NOWAIT) would also tell, but starts readahead of missing pages: the disk then reads
- * everything twice, once for the cache and once directly. cachestat (Linux 6.5) counts pages; before that, mincore inspects a mapping. */
+/* Asks the kernel which pages are cached. preadv2(RWF_NOWAIT) would also tell, but starts readahead of missing pages:
+ * the disk then reads everything twice, once for the cache and once directly. cachestat (Linux 6.5) counts pages;
+ * before that, mincore inspects a mapping. */
 #include "base/page_cache.h"
 
 #include <errno.h>
@@ -54,8 +55,8 @@ static int by_mincore(int fd, uint64_t begin, uint64_t npages)
 int fsdpck_page_cache_holds(int fd, uint64_t offset, uint64_t nbytes)
 {
     uint64_t begin = offset / PAGE * PAGE, npages = (offset + nbytes - begin + PAGE - 1) / PAGE;
-    int r = by_cachestat(fd, begin, npages);
-    if (r >= 0)
-        return r;
+    int rc = by_cachestat(fd, begin, npages);
+    if (rc >= 0)
+        return rc;
     return sysconf(_SC_PAGESIZE) == PAGE ? by_mincore(fd, begin, npages) : -EOPNOTSUPP;
 }

@@ -38,7 +38,10 @@ char *fsdpck_path_relative(const char *dir, const char *to, struct fsdpck_error 
     return relative;
 }
 
-static bool starts_with_parent(const char *relative) { return relative[0] == '.' && relative[1] == '.' && (relative[2] == '/' || relative[2] == '\0'); }
+static bool starts_with_parent(const char *relative)
+{
+    return relative[0] == '.' && relative[1] == '.' && (relative[2] == '/' || relative[2] == '\0');
+}
 
 char *fsdpck_path_follow(const char *dir, const char *relative, struct fsdpck_error *err)
 {

@@ -12,7 +12,7 @@ struct fsdpck_planes fsdpck_planes_of(enum fsdpck_dtype dtype)
 }
 
 /* One pair of functions a width; `by` is 0 or 1, and known where they are inlined. */
-#define ROTATE_LEFT(v, by, bits) ((by) ? (v) << 1 | (v) >> ((bits)-1) : (v))
+#define ROTATE_LEFT(v, by, bits)  ((by) ? (v) << 1 | (v) >> ((bits)-1) : (v))
 #define ROTATE_RIGHT(v, by, bits) ((by) ? (v) >> 1 | (v) << ((bits)-1) : (v))
 
 static inline void split2(const uint8_t *restrict in, uint8_t *restrict a, uint8_t *restrict b, uint32_t n, int by)
@@ -26,7 +26,8 @@ static inline void split2(const uint8_t *restrict in, uint8_t *restrict a, uint8
     }
 }
 
-static inline void merge2(const uint8_t *restrict a, const uint8_t *restrict b, uint8_t *restrict out, uint32_t n, int by)
+static inline void merge2(const uint8_t *restrict a, const uint8_t *restrict b, uint8_t *restrict out, uint32_t n,
+                          int by)
 {
     for (uint32_t i = 0; i < n; i++) {
         uint16_t v = (uint16_t)(a[i] << 8 | b[i]);
@@ -35,8 +36,8 @@ static inline void merge2(const uint8_t *restrict a, const uint8_t *restrict b, 
     }
 }
 
-static inline void split4(const uint8_t *restrict in, uint8_t *restrict a, uint8_t *restrict b, uint8_t *restrict c, uint8_t *restrict d, uint32_t n,
-                          int by)
+static inline void split4(const uint8_t *restrict in, uint8_t *restrict a, uint8_t *restrict b, uint8_t *restrict c,
+                          uint8_t *restrict d, uint32_t n, int by)
 {
     for (uint32_t i = 0; i < n; i++) {
         uint32_t v;
@@ -49,8 +50,8 @@ static inline void split4(const uint8_t *restrict in, uint8_t *restrict a, uint8
     }
 }
 
-static inline void merge4(const uint8_t *restrict a, const uint8_t *restrict b, const uint8_t *restrict c, const uint8_t *restrict d,
-                          uint8_t *restrict out, uint32_t n, int by)
+static inline void merge4(const uint8_t *restrict a, const uint8_t *restrict b, const uint8_t *restrict c,
+                          const uint8_t *restrict d, uint8_t *restrict out, uint32_t n, int by)
 {
     for (uint32_t i = 0; i < n; i++) {
         uint32_t v = (uint32_t)a[i] << 24 | (uint32_t)b[i] << 16 | (uint32_t)c[i] << 8 | d[i];
@@ -88,7 +89,8 @@ void fsdpck_planes_split(const struct fsdpck_planes *p, const uint8_t *in, uint8
     else if (p->unit == 2)
         p->rotate ? split2(in, plane[0], plane[1], n, 1) : split2(in, plane[0], plane[1], n, 0);
     else if (p->unit == 4)
-        p->rotate ? split4(in, plane[0], plane[1], plane[2], plane[3], n, 1) : split4(in, plane[0], plane[1], plane[2], plane[3], n, 0);
+        p->rotate ? split4(in, plane[0], plane[1], plane[2], plane[3], n, 1)
+                  : split4(in, plane[0], plane[1], plane[2], plane[3], n, 0);
     else
         split8(in, plane, n, p->rotate);
 }
@@ -100,7 +102,8 @@ void fsdpck_planes_merge(const struct fsdpck_planes *p, const uint8_t *const *pl
     else if (p->unit == 2)
         p->rotate ? merge2(plane[0], plane[1], out, n, 1) : merge2(plane[0], plane[1], out, n, 0);
     else if (p->unit == 4)
-        p->rotate ? merge4(plane[0], plane[1], plane[2], plane[3], out, n, 1) : merge4(plane[0], plane[1], plane[2], plane[3], out, n, 0);
+        p->rotate ? merge4(plane[0], plane[1], plane[2], plane[3], out, n, 1)
+                  : merge4(plane[0], plane[1], plane[2], plane[3], out, n, 0);
     else
         merge8(plane, out, n, p->rotate);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Elements to byte planes and back (FORMAT.md section 8.2): bytes of one significance lie together, so that the predictable ones can be coded alone.
- * Pure. */
+/* Elements to byte planes and back (FORMAT.md section 8.2): bytes of one significance lie together, so that the
+ * predictable ones can be coded alone. Pure. */
 #ifndef CKPT_PLANES_H
 #define CKPT_PLANES_H
 

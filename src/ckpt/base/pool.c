@@ -22,7 +22,7 @@ struct pool {
     const volatile int *stop;
     size_t npieces;
     atomic_size_t next;
-    atomic_bool ended; /* no piece is started any more */
+    atomic_bool ended;     /* no piece is started any more */
     pthread_mutex_t mutex; /* of what follows: the failure of the lowest piece seen so far */
     int rc;
     size_t failed_piece;
@@ -60,7 +60,7 @@ static void work(struct pool *p, unsigned worker)
             return;
         }
         int rc = p->fn(p->ctx, piece, worker, &error);
-        if (rc != 0)
+        if (rc)
             record(p, piece, rc, &error);
     }
 }
@@ -72,8 +72,8 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-/* Starts workers 1 … nthreads-1; where the system gives fewer threads, the others do the work. Signals stay with the program's own
- * threads. Returns the number started. */
+/* Starts workers 1 … nthreads-1; where the system gives fewer threads, the others do the work. Signals stay with the
+ * program's own threads. Returns the number started. */
 static unsigned start(struct pool *p, struct worker *workers, unsigned nthreads)
 {
     sigset_t all, before;
@@ -92,7 +92,7 @@ static unsigned start(struct pool *p, struct worker *workers, unsigned nthreads)
 static int run_threads(struct pool *p, unsigned nthreads, struct fsdpck_error *err)
 {
     struct worker *workers = calloc(nthreads, sizeof *workers);
-    if (workers == NULL)
+    if (!workers)
         return fsdpck_error_nomem(err, nthreads * sizeof *workers);
     unsigned started = start(p, workers, nthreads);
     work(p, 0);
@@ -102,7 +102,8 @@ static int run_threads(struct pool *p, unsigned nthreads, struct fsdpck_error *e
     return 0;
 }
 
-int fsdpck_pool_run(unsigned nthreads, size_t npieces, fsdpck_pool_fn fn, void *ctx, const volatile int *stop, struct fsdpck_error *err)
+int fsdpck_pool_run(unsigned nthreads, size_t npieces, fsdpck_pool_fn fn, void *ctx, const volatile int *stop,
+                    struct fsdpck_error *err)
 {
     struct pool p = { .fn = fn, .ctx = ctx, .stop = stop, .npieces = npieces, .mutex = PTHREAD_MUTEX_INITIALIZER };
     int rc = 0;
@@ -112,9 +113,9 @@ int fsdpck_pool_run(unsigned nthreads, size_t npieces, fsdpck_pool_fn fn, void *
         work(&p, 0);
     else
         rc = run_threads(&p, nthreads, err);
-    if (rc == 0 && p.rc != 0) {
+    if (!rc && p.rc != 0) {
         rc = p.rc;
-        if (err != NULL && err->code == 0)
+        if (err && err->code == 0)
             *err = p.error;
     }
     pthread_mutex_destroy(&p.mutex);

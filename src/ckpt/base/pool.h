@@ -11,12 +11,13 @@
 typedef int (*fsdpck_pool_fn)(void *ctx, size_t piece, unsigned worker, struct fsdpck_error *err);
 
 /* nthreads 1 runs in the caller's thread. stop: see fsdpck_options. */
-int fsdpck_pool_run(unsigned nthreads, size_t npieces, fsdpck_pool_fn fn, void *ctx, const volatile int *stop, struct fsdpck_error *err);
+int fsdpck_pool_run(unsigned nthreads, size_t npieces, fsdpck_pool_fn fn, void *ctx, const volatile int *stop,
+                    struct fsdpck_error *err);
 /* Workers for each processor where most of the time is spent waiting for the disk. */
 #define FSDPCK_POOL_WAITING 4u
 
-/* For a piece that waits for an earlier one, in a loop that also looks at `stop`: until the condition is signalled, or a little while has passed. An
- * earlier piece that is not started any more, since all is to stop, would wake nobody. */
+/* For a piece that waits for an earlier one, in a loop that also looks at `stop`: until the condition is signalled, or
+ * a little while has passed. An earlier piece that is not started any more, since all is to stop, would wake nobody. */
 void fsdpck_pool_wait_a_little(pthread_cond_t *changed, pthread_mutex_t *lock);
 
 #endif

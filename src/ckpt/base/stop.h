@@ -6,6 +6,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-static inline bool fsdpck_stop_asked(const volatile int *stop) { return stop != NULL && __atomic_load_n(stop, __ATOMIC_RELAXED) != 0; }
+static inline bool fsdpck_stop_asked(const volatile int *stop)
+{
+    return stop && __atomic_load_n(stop, __ATOMIC_RELAXED) != 0;
+}
 
 #endif

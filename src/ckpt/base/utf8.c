@@ -7,10 +7,13 @@
 
 #include <fsdpck/error.h>
 
-static bool continues(unsigned char c) { return (c & 0xC0) == 0x80; }
+static bool continues(unsigned char c)
+{
+    return (c & 0xC0) == 0x80;
+}
 
-/* Bytes of the character at s, of which n are left; 0 where it is none. The second byte's range excludes overlong forms,
- * surrogates and what lies beyond U+10FFFF (Unicode, table 3-7). */
+/* Bytes of the character at s, of which n are left; 0 where it is none. The second byte's range excludes overlong
+ * forms, surrogates and what lies beyond U+10FFFF (Unicode, table 3-7). */
 static size_t character(const unsigned char *s, size_t n)
 {
     unsigned char c = s[0];
@@ -52,8 +55,8 @@ bool fsdpck_utf8_valid(const char *s, size_t nbytes)
 /* Control characters (C1), line and paragraph separators, and characters that change the direction of text. */
 static bool is_terminal_control(uint32_t code)
 {
-    return (code >= 0x80 && code < 0xA0) || code == 0x61C || code == 0x200E || code == 0x200F || (code >= 0x2028 && code <= 0x202E) ||
-           (code >= 0x2066 && code <= 0x2069) || code == 0xFEFF;
+    return (code >= 0x80 && code < 0xA0) || code == 0x61C || code == 0x200E || code == 0x200F ||
+           (code >= 0x2028 && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069) || code == 0xFEFF;
 }
 
 size_t fsdpck_printable(const char *s)

@@ -14,7 +14,7 @@ int fsdpck_vec_reserve(struct fsdpck_vec *v, size_t n, struct fsdpck_error *err)
     if (n > SIZE_MAX / v->item_nbytes)
         return fsdpck_error_nomem(err, SIZE_MAX);
     void *data = realloc(v->data, n * v->item_nbytes);
-    if (data == NULL)
+    if (!data)
         return fsdpck_error_nomem(err, n * v->item_nbytes);
     v->data = data;
     v->capacity = n;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A growing array of plain structs: `struct fsdpck_vec v = FSDPCK_VEC(struct x); struct x *p = fsdpck_vec_push(&v, err);` */
+/* A growing array of plain structs: `struct fsdpck_vec v = FSDPCK_VEC(struct x); struct x *p = fsdpck_vec_push(&v,
+ * err);` */
 #ifndef CKPT_VEC_H
 #define CKPT_VEC_H
 
@@ -9,7 +10,10 @@ struct fsdpck_vec {
     void *data;
     size_t count, capacity, item_nbytes;
 };
-#define FSDPCK_VEC(type) { NULL, 0, 0, sizeof(type) }
+#define FSDPCK_VEC(type) \
+    { \
+        NULL, 0, 0, sizeof(type) \
+    }
 
 /* A zeroed new last item, or NULL when memory is out. Pointers to earlier items are invalid afterwards. */
 void *fsdpck_vec_push(struct fsdpck_vec *v, struct fsdpck_error *err);

@@ -2,4 +2,7 @@
 /* The version, as meson.build has it. */
 #include <fsdpck/fsdpck.h>
 
-const char *fsdpck_version(void) { return FSDPCK_VERSION; }
+const char *fsdpck_version(void)
+{
+    return FSDPCK_VERSION;
+}

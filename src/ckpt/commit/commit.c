@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The commit protocol: from nothing or the old output to the new one without anything between. It must not know what is written. This
- * file begins and abandons; commit_finish.c commits.
+/* The commit protocol: from nothing or the old output to the new one without anything between. It must not know what is
+ * written. This file begins and abandons; commit_finish.c commits.
  *
  * Staged, the usual way. Everything is made as X.tmp-U beside X (names: commit_impl.h):
  *
@@ -10,16 +10,19 @@
  *     rename X.tmp-U to X, or exchange the two; fsync of the directory: the commit
  *     remove the old one (now X.tmp-U), fsync of the directory, remove the writer file, remove the lock
  *
- * The writer file is beside the staging directory, not in it, so that it exists before and after, and is never part of a result. If names
- * cannot be exchanged, X is renamed to X.old-U first. A crash at that point leaves X missing and X.old-U complete; fsdpck_leftovers() undoes this.
- * An X.old-U is always complete: it is renamed to X.tmp-U before its first file is removed.
+ * The writer file is beside the staging directory, not in it, so that it exists before and after, and is never part of
+ * a result. If names cannot be exchanged, X is renamed to X.old-U first. A crash at that point leaves X missing and
+ * X.old-U complete; fsdpck_leftovers() undoes this. An X.old-U is always complete: it is renamed to X.tmp-U before its
+ * first file is removed.
  *
- * In place: if OUT cannot be renamed (a mount point, no right to write beside it) or should not be (it is the working directory of a process, most
- * likely a shell), commit_in_place.c writes inside it. The lock is taken inside OUT, and also beside it if possible.
+ * In place: if OUT cannot be renamed (a mount point, no right to write beside it) or should not be (it is the working
+ * directory of a process, most likely a shell), commit_in_place.c writes inside it. The lock is taken inside OUT, and
+ * also beside it if possible.
  *
- * A failure before the commit restores the old state. A failure after it (an old file that cannot be removed) is not an error:
- * fsdpck_leftovers() finds the left-overs. If fsync of the directory fails after the rename, the rename is undone. That is impossible in place, and
- * for a file if names cannot be exchanged; the error then says that the new output is in place. */
+ * A failure before the commit restores the old state. A failure after it (an old file that cannot be removed) is not an
+ * error: fsdpck_leftovers() finds the left-overs. If fsync of the directory fails after the rename, the rename is
+ * undone. That is impossible in place, and for a file if names cannot be exchanged; the error then says that the new
+ * output is in place. */
 #include "commit/commit_impl.h"
 
 #include <errno.h>
@@ -29,10 +32,22 @@
 #include "base/hash.h"
 #include "base/ioutil.h"
 
-const char *fsdpck_commit_dir(const struct fsdpck_commit *c) { return c->dir; }
-const char *fsdpck_commit_target(const struct fsdpck_commit *c) { return c->output.path; }
-bool fsdpck_commit_in_place(const struct fsdpck_commit *c) { return c->in_place; }
-const char *fsdpck_commit_record(const struct fsdpck_commit *c) { return c->record; }
+const char *fsdpck_commit_dir(const struct fsdpck_commit *c)
+{
+    return c->dir;
+}
+const char *fsdpck_commit_target(const struct fsdpck_commit *c)
+{
+    return c->output.path;
+}
+bool fsdpck_commit_in_place(const struct fsdpck_commit *c)
+{
+    return c->in_place;
+}
+const char *fsdpck_commit_record(const struct fsdpck_commit *c)
+{
+    return c->record;
+}
 
 void fsdpck_commit_free(struct fsdpck_commit *c)
 {
@@ -75,7 +90,7 @@ static void remove_parents(struct fsdpck_commit *c)
 
 void fsdpck_commit_abandon(struct fsdpck_commit *c)
 {
-    if (c == NULL)
+    if (!c)
         return;
     bool clean = true;
     if (c->writer.fd >= 0 && c->in_place)
@@ -108,25 +123,31 @@ static int check_old_file(const struct fsdpck_commit *c, const struct fsdpck_sta
     return c->force ? 0 : fsdpck_commit_exists(c, "the file exists", true, err);
 }
 
-static int refuse_foreign(const struct fsdpck_commit *c, const struct commit_own *own, const char *foreign, struct fsdpck_error *err)
+static int refuse_foreign(const struct fsdpck_commit *c, const struct commit_own *own, const char *foreign,
+                          struct fsdpck_error *err)
 {
     int rc;
     if (own->checkpoint || own->model)
         rc = fsdpck_error_set(err, FSDPCK_ERR_EXISTS, c->out,
-                              "the directory holds '%s', which may be no part of the checkpoint or model there: --force replaces only those", foreign);
+                              "the directory holds '%s', which may be no part of the checkpoint or model there: "
+                              "--force replaces only those",
+                              foreign);
     else
-        rc = fsdpck_error_set(err, FSDPCK_ERR_EXISTS, c->out,
-                              "the directory exists and holds neither a checkpoint nor a model, but '%s': --force replaces only those", foreign);
+        rc = fsdpck_error_set(
+            err, FSDPCK_ERR_EXISTS, c->out,
+            "the directory exists and holds neither a checkpoint nor a model, but '%s': --force replaces only those",
+            foreign);
     fsdpck_error_hint(err, "move it away, or write to another name");
     return rc;
 }
 
-/* --force is meant for an older result. Replacing a directory removes all of it: a mistyped OUT must not cost somebody's home. In place, files that are
- * somebody else's stay where they are, unless the new result needs their names. */
+/* --force is meant for an older result. Replacing a directory removes all of it: a mistyped OUT must not cost
+ * somebody's home. In place, files that are somebody else's stay where they are, unless the new result needs their
+ * names. */
 static int check_forced(const struct fsdpck_commit *c, const struct commit_own *own, struct fsdpck_error *err)
 {
     const char *foreign = c->in_place && (own->checkpoint || own->model) ? own->contested : own->foreign;
-    return foreign == NULL ? 0 : refuse_foreign(c, own, foreign, err);
+    return !foreign ? 0 : refuse_foreign(c, own, foreign, err);
 }
 
 static int stop_at_first(void *ctx, const char *name)
@@ -143,7 +164,8 @@ static int check_unforced(const struct fsdpck_commit *c, const struct commit_own
     int rc = c->io->list(c->io->ctx, c->output.path, stop_at_first, NULL);
     if (rc < 0)
         return fsdpck_error_sys(err, -rc, c->out, "cannot list");
-    return rc == 0 ? 0 : fsdpck_commit_exists(c, "the directory exists and is not empty", check_forced(c, own, NULL) == 0, err);
+    return !rc ? 0
+               : fsdpck_commit_exists(c, "the directory exists and is not empty", check_forced(c, own, NULL) == 0, err);
 }
 
 static int check_old_directory(struct fsdpck_commit *c, const struct fsdpck_stat *st, struct fsdpck_error *err)
@@ -152,10 +174,10 @@ static int check_old_directory(struct fsdpck_commit *c, const struct fsdpck_stat
     if (st->type != FSDPCK_FILE_DIRECTORY)
         return fsdpck_commit_exists(c, "there is a file of this name, a directory is to be written", false, err);
     int rc = fsdpck_own_scan(c->io, c->output.path, c->kind, c->brings, c->nbrings, &own, err);
-    if (rc != 0)
+    if (rc)
         return rc;
     rc = c->force ? check_forced(c, &own, err) : check_unforced(c, &own, err);
-    if (rc == 0 && c->in_place)
+    if (!rc && c->in_place)
         rc = fsdpck_in_place_old(&own, c->record_name, &c->old, err);
     fsdpck_own_free(&own);
     return rc;
@@ -172,7 +194,10 @@ static int check_old(struct fsdpck_commit *c, struct fsdpck_error *err)
     return c->kind == FSDPCK_COMMIT_FILE ? check_old_file(c, &st, err) : check_old_directory(c, &st, err);
 }
 
-static bool may_not_write(int sys_errno) { return sys_errno == EACCES || sys_errno == EROFS || sys_errno == EPERM; }
+static bool may_not_write(int sys_errno)
+{
+    return sys_errno == EACCES || sys_errno == EROFS || sys_errno == EPERM;
+}
 
 /* Locks the output, and decides whether it is written in place. */
 static int lock_output(struct fsdpck_commit *c, struct fsdpck_error *err)
@@ -183,35 +208,37 @@ static int lock_output(struct fsdpck_commit *c, struct fsdpck_error *err)
     if (c->output.base[0] != '\0') {
         char *path = fsdpck_trace_path(c->output.parent, c->output.base, TRACE_LOCK, NULL, &beside);
         int rc = fsdpck_lock_take(c->io, path, c->out, c->uuid, &c->lock, &beside);
-        if (rc != 0 && is_dir && may_not_write(beside.sys_errno))
+        if (rc && is_dir && may_not_write(beside.sys_errno))
             c->in_place = true;
-        else if (rc != 0) {
+        else if (rc) {
             *err = beside;
             return rc;
         }
     }
     if (!c->in_place)
         return 0;
-    return fsdpck_lock_take(c->io, fsdpck_trace_path(c->output.path, "", TRACE_LOCK, NULL, err), c->out, c->uuid, &c->inner_lock, err);
+    return fsdpck_lock_take(c->io, fsdpck_trace_path(c->output.path, "", TRACE_LOCK, NULL, err), c->out, c->uuid,
+                            &c->inner_lock, err);
 }
 
 /* The writer file, durable before anything that it stands for. */
 static int begin_writer(struct fsdpck_commit *c, const char *dir, const char *base, struct fsdpck_error *err)
 {
-    int rc = fsdpck_lock_take(c->io, fsdpck_trace_path(dir, base, TRACE_WRITER, c->uuid, err), c->out, c->uuid, &c->writer, err);
-    return rc != 0 ? rc : fsdpck_fsync_path(c->io, dir, err);
+    int rc = fsdpck_lock_take(c->io, fsdpck_trace_path(dir, base, TRACE_WRITER, c->uuid, err), c->out, c->uuid,
+                              &c->writer, err);
+    return rc ? rc : fsdpck_fsync_path(c->io, dir, err);
 }
 
 static int begin_staged(struct fsdpck_commit *c, struct fsdpck_error *err)
 {
     c->dir = fsdpck_trace_path(c->output.parent, c->output.base, TRACE_STAGING, c->uuid, err);
-    if (c->dir == NULL)
+    if (!c->dir)
         return FSDPCK_ERR_NOMEM;
-    c->record = c->record_name != NULL ? fsdpck_path_join(c->dir, c->record_name, err) : strdup(c->dir);
-    if (c->record == NULL)
+    c->record = c->record_name ? fsdpck_path_join(c->dir, c->record_name, err) : strdup(c->dir);
+    if (!c->record)
         return fsdpck_error_nomem(err, strlen(c->dir) + 1);
     int rc = begin_writer(c, c->output.parent, c->output.base, err);
-    if (rc != 0)
+    if (rc)
         return rc;
     if (c->kind != FSDPCK_COMMIT_FILE) {
         rc = c->io->mkdir(c->io->ctx, c->dir, 0777);
@@ -225,10 +252,10 @@ static int begin_staged(struct fsdpck_commit *c, struct fsdpck_error *err)
 static int begin_in_place(struct fsdpck_commit *c, struct fsdpck_error *err)
 {
     c->dir = strdup(c->output.path);
-    if (c->dir == NULL)
+    if (!c->dir)
         return fsdpck_error_nomem(err, strlen(c->output.path) + 1);
     c->record = fsdpck_trace_path(c->dir, c->record_name, TRACE_STAGING, c->uuid, err);
-    if (c->record == NULL)
+    if (!c->record)
         return FSDPCK_ERR_NOMEM;
     return begin_writer(c, c->dir, "", err);
 }
@@ -237,35 +264,36 @@ static int begin(struct fsdpck_commit *c, struct fsdpck_error *err)
 {
     size_t n = strlen(c->out);
     int rc = fsdpck_output_resolve(c->io, c->out, &c->output, err);
-    if (rc != 0)
+    if (rc)
         return rc;
     if (c->kind == FSDPCK_COMMIT_FILE && (c->out[n - 1] == '/' || c->output.base[0] == '\0'))
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, c->out, "the path names a directory, a file is to be written");
     rc = fsdpck_output_make_parents(c->io, &c->output, &c->made, err);
-    if (rc == 0)
+    if (!rc)
         rc = lock_output(c, err);
-    if (rc == 0)
+    if (!rc)
         fsdpck_commit_clear_dead(c->io, &c->output, c->in_place);
-    if (rc == 0)
+    if (!rc)
         rc = check_old(c, err);
-    if (rc == 0)
+    if (!rc)
         rc = c->in_place ? begin_in_place(c, err) : begin_staged(c, err);
     return rc;
 }
 
-int fsdpck_commit_begin(const struct fsdpck_io *io, const char *out, enum fsdpck_commit_kind kind, const char *record, const uint8_t uuid[16],
-                        bool force, struct fsdpck_commit **c, struct fsdpck_error *err)
+int fsdpck_commit_begin(const struct fsdpck_io *io, const char *out, enum fsdpck_commit_kind kind, const char *record,
+                        const uint8_t uuid[16], bool force, struct fsdpck_commit **c, struct fsdpck_error *err)
 {
     return fsdpck_commit_begin_bringing(io, out, kind, record, uuid, force, NULL, 0, c, err);
 }
 
-int fsdpck_commit_begin_bringing(const struct fsdpck_io *io, const char *out, enum fsdpck_commit_kind kind, const char *record, const uint8_t uuid[16],
-                                 bool force, const char *const *brings, size_t nbrings, struct fsdpck_commit **out_commit, struct fsdpck_error *err)
+int fsdpck_commit_begin_bringing(const struct fsdpck_io *io, const char *out, enum fsdpck_commit_kind kind,
+                                 const char *record, const uint8_t uuid[16], bool force, const char *const *brings,
+                                 size_t nbrings, struct fsdpck_commit **out_commit, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
     struct fsdpck_commit *c = calloc(1, sizeof *c);
     *out_commit = NULL;
-    if (c == NULL)
+    if (!c)
         return fsdpck_error_nomem(err, sizeof *c);
     c->io = io;
     c->kind = kind;
@@ -276,11 +304,12 @@ int fsdpck_commit_begin_bringing(const struct fsdpck_io *io, const char *out, en
     c->made = c->old = (struct fsdpck_vec)FSDPCK_VEC(char *);
     fsdpck_uuid_format(uuid, c->uuid);
     c->out = strdup(out);
-    c->record_name = record != NULL && kind != FSDPCK_COMMIT_FILE ? strdup(record) : NULL;
-    int rc = c->out == NULL || (c->record_name == NULL && kind != FSDPCK_COMMIT_FILE) ? fsdpck_error_nomem(&own, strlen(out) + 1) : begin(c, &own);
-    if (rc != 0) {
+    c->record_name = record && kind != FSDPCK_COMMIT_FILE ? strdup(record) : NULL;
+    int rc = !c->out || (!c->record_name && kind != FSDPCK_COMMIT_FILE) ? fsdpck_error_nomem(&own, strlen(out) + 1)
+                                                                        : begin(c, &own);
+    if (rc) {
         fsdpck_commit_abandon(c);
-        if (err != NULL && err->code == 0)
+        if (err && err->code == 0)
             *err = own;
         return rc;
     }
@@ -292,16 +321,18 @@ int fsdpck_commit_created(struct fsdpck_commit *c, const char *name, struct fsdp
 {
     if (!c->in_place || fsdpck_trace_has(name, c->uuid))
         return 0;
-    return fsdpck_error_set(err, FSDPCK_ERR_USAGE, c->out, "'%s' is written in place and must carry the save id %s in its name", name, c->uuid);
+    return fsdpck_error_set(err, FSDPCK_ERR_USAGE, c->out,
+                            "'%s' is written in place and must carry the save id %s in its name", name, c->uuid);
 }
 
-int fsdpck_commit_staging_path(const struct fsdpck_io *io, const char *out, const uint8_t uuid[16], char **dir, struct fsdpck_error *err)
+int fsdpck_commit_staging_path(const struct fsdpck_io *io, const char *out, const uint8_t uuid[16], char **dir,
+                               struct fsdpck_error *err)
 {
     struct commit_output output;
     char text[37];
     fsdpck_uuid_format(uuid, text);
     int rc = fsdpck_output_resolve(io, out, &output, err);
-    if (rc != 0)
+    if (rc)
         return rc;
     *dir = fsdpck_trace_path(output.parent, output.base, TRACE_STAGING, text, err);
     fsdpck_output_free(&output);

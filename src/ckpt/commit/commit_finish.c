@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The second half of the commit protocol (commit.c): gives the new output its name and removes the old one. Knows nothing of the contents. */
+/* The second half of the commit protocol (commit.c): gives the new output its name and removes the old one. Knows
+ * nothing of the contents. */
 #include "commit/commit_impl.h"
 
 #include <errno.h>
@@ -11,7 +12,8 @@ static int rename_failed(const struct fsdpck_commit *c, int rc, struct fsdpck_er
 {
     if (rc == -EXDEV || rc == -EBUSY) {
         rc = fsdpck_error_sys(err, -rc, c->out, "the new one is complete, but cannot be renamed to this name");
-        fsdpck_error_hint(err, "is it a mount point, in use, or in a lower layer of a container? Write to another name");
+        fsdpck_error_hint(err,
+                          "is it a mount point, in use, or in a lower layer of a container? Write to another name");
         return rc;
     }
     return fsdpck_error_sys(err, -rc, c->out, "cannot rename the new one to this name");
@@ -19,7 +21,9 @@ static int rename_failed(const struct fsdpck_commit *c, int rc, struct fsdpck_er
 
 static void hint_new_stands(struct fsdpck_error *err)
 {
-    fsdpck_error_hint(err, "the new one stands, but may not outlive a loss of power: see that the disk is well, then run `fsdpck clean`");
+    fsdpck_error_hint(
+        err,
+        "the new one stands, but may not outlive a loss of power: see that the disk is well, then run `fsdpck clean`");
 }
 
 /* Renames to a name that is free, or an empty directory's; -EEXIST where it is neither. */
@@ -35,7 +39,7 @@ static int rename_to_free(const struct fsdpck_commit *c, bool *was_empty)
     }
     if (rc == -EEXIST && c->kind != FSDPCK_COMMIT_FILE) {
         rc = io->rename(io->ctx, c->dir, c->output.path); /* the system itself refuses one that is not empty */
-        *was_empty = rc == 0;
+        *was_empty = !rc;
     }
     return rc == -ENOTEMPTY || rc == -ENOTDIR ? -EEXIST : rc;
 }
@@ -44,7 +48,7 @@ static int rename_to_free(const struct fsdpck_commit *c, bool *was_empty)
 static int install(struct fsdpck_commit *c, bool was_empty, struct fsdpck_error *err)
 {
     int rc = fsdpck_fsync_path(c->io, c->output.parent, err);
-    if (rc == 0)
+    if (!rc)
         return 0;
     c->io->rename(c->io->ctx, c->output.path, c->dir);
     if (was_empty)
@@ -52,9 +56,10 @@ static int install(struct fsdpck_commit *c, bool was_empty, struct fsdpck_error 
     return rc;
 }
 
-/* An exchange of X.tmp-U and X by way of X.old-U, for file systems that have none. A crash after the first step leaves X missing, which
- * fsdpck_leftovers() mends; each further step is possible only after the one before, so that no other order can reach the disk. For that
- * the name X.tmp-U must be durable first: were it lost, the last step could be possible without the second. */
+/* An exchange of X.tmp-U and X by way of X.old-U, for file systems that have none. A crash after the first step leaves
+ * X missing, which fsdpck_leftovers() mends; each further step is possible only after the one before, so that no other
+ * order can reach the disk. For that the name X.tmp-U must be durable first: were it lost, the last step could be
+ * possible without the second. */
 static int exchange_in_steps(struct fsdpck_commit *c)
 {
     const struct fsdpck_io *io = c->io;
@@ -62,10 +67,10 @@ static int exchange_in_steps(struct fsdpck_commit *c)
     if (fsdpck_fsync_path(io, c->output.parent, &e) != 0)
         return e.sys_errno != 0 ? -e.sys_errno : -EIO;
     char *old = fsdpck_trace_path(c->output.parent, c->output.base, TRACE_OLD, c->uuid, NULL);
-    int rc = old == NULL ? -ENOMEM : io->rename(io->ctx, c->output.path, old);
-    if (rc == 0) {
+    int rc = !old ? -ENOMEM : io->rename(io->ctx, c->output.path, old);
+    if (!rc) {
         rc = io->rename(io->ctx, c->dir, c->output.path);
-        c->old_stays = io->rename(io->ctx, old, rc == 0 ? c->dir : c->output.path) != 0;
+        c->old_stays = io->rename(io->ctx, old, !rc ? c->dir : c->output.path) != 0;
     }
     free(old);
     return rc;
@@ -86,7 +91,7 @@ static int replace(struct fsdpck_commit *c, struct fsdpck_error *err)
     if (rc < 0)
         return rename_failed(c, rc, err);
     rc = fsdpck_fsync_path(c->io, c->output.parent, err);
-    if (rc != 0 && (c->old_stays || exchange(c) != 0))
+    if (rc && (c->old_stays || exchange(c) != 0))
         hint_new_stands(err);
     return rc;
 }
@@ -95,12 +100,12 @@ static int finish_staged(struct fsdpck_commit *c, struct fsdpck_error *err)
 {
     bool was_empty;
     int rc = c->kind != FSDPCK_COMMIT_FILE ? fsdpck_fsync_path(c->io, c->dir, err) : 0;
-    if (rc != 0)
+    if (rc)
         return rc;
     rc = rename_to_free(c, &was_empty);
-    if (rc == 0) {
+    if (!rc) {
         rc = install(c, was_empty, err);
-        if (rc == 0)
+        if (!rc)
             fsdpck_commit_end_writer(c, true);
         return rc;
     }
@@ -109,7 +114,7 @@ static int finish_staged(struct fsdpck_commit *c, struct fsdpck_error *err)
     if (!c->force)
         return fsdpck_commit_exists(c, "something of this name appeared while the new one was written", true, err);
     rc = replace(c, err);
-    if (rc == 0)
+    if (!rc)
         fsdpck_commit_end_writer(c, !c->old_stays && fsdpck_commit_remove_staging(c));
     return rc;
 }
@@ -119,7 +124,7 @@ static void end_writer_in_place(struct fsdpck_commit *c)
 {
     const struct fsdpck_io *io = c->io;
     char *journal = fsdpck_trace_path(c->dir, "", TRACE_JOURNAL, c->uuid, NULL);
-    bool clean = journal != NULL && fsdpck_in_place_complete(io, c->dir, c->uuid, NULL) == 0;
+    bool clean = journal && fsdpck_in_place_complete(io, c->dir, c->uuid, NULL) == 0;
     if (fsdpck_commit_end_writer(c, clean) && fsdpck_fsync_path(io, c->dir, NULL) == 0)
         io->unlink(io->ctx, journal);
     free(journal);
@@ -128,7 +133,7 @@ static void end_writer_in_place(struct fsdpck_commit *c)
 static int finish_in_place(struct fsdpck_commit *c, bool *committed, struct fsdpck_error *err)
 {
     int rc = fsdpck_in_place_commit(c->io, c->dir, c->record_name, c->uuid, &c->old, committed, err);
-    if (rc == 0)
+    if (!rc)
         end_writer_in_place(c);
     else if (*committed) {
         hint_new_stands(err);
@@ -141,7 +146,7 @@ int fsdpck_commit_finish(struct fsdpck_commit *c, struct fsdpck_error *err)
 {
     bool committed = false;
     int rc = c->in_place ? finish_in_place(c, &committed, err) : finish_staged(c, err);
-    if (rc == 0 || committed)
+    if (!rc || committed)
         fsdpck_commit_free(c);
     else
         fsdpck_commit_abandon(c);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Commits inside a directory that cannot be renamed. Every new file has the save id in its name, as STEM-UUID.EXT or NAME.tmp-UUID, so that
- * old and new stand side by side. The order, each step durable before the next:
+/* Commits inside a directory that cannot be renamed. Every new file has the save id in its name, as STEM-UUID.EXT or
+ * NAME.tmp-UUID, so that old and new stand side by side. The order, each step durable before the next:
  *
  *     data files, RECORD.tmp-UUID       written by the caller
  *     .commit-UUID                      the journal: RECORD's name and hash, the old files that the new save replaces
@@ -8,8 +8,8 @@
  *     NAME.tmp-UUID -> NAME             files that must have a fixed name (.metadata, assets); old files removed
  *     .writer-UUID removed, then .commit-UUID
  *
- * The hash in a left-over journal tells whether its save was committed. If so, the remaining steps are done (they may be repeated); otherwise all
- * files of that save are removed. Knows names and bytes, not their meaning. */
+ * The hash in a left-over journal tells whether its save was committed. If so, the remaining steps are done (they may
+ * be repeated); otherwise all files of that save are removed. Knows names and bytes, not their meaning. */
 #include "commit/commit_impl.h"
 
 #include <errno.h>
@@ -32,16 +32,18 @@ enum { JOURNAL_MAX = 64 << 20, HASH_CHUNK = 65536 };
 /* By one of these other programs find what lies there. */
 static bool is_record(const char *name)
 {
-    return strcmp(name, "index.json") == 0 || strcmp(name, ".metadata") == 0 || strcmp(name, "model.safetensors") == 0 ||
-           strcmp(name, "adapter_model.safetensors") == 0 || strcmp(name, "pytorch_lora_weights.safetensors") == 0 || ends_with(name, ".index.json");
+    return strcmp(name, "index.json") == 0 || strcmp(name, ".metadata") == 0 ||
+           strcmp(name, "model.safetensors") == 0 || strcmp(name, "adapter_model.safetensors") == 0 ||
+           strcmp(name, "pytorch_lora_weights.safetensors") == 0 || ends_with(name, ".index.json");
 }
 
-int fsdpck_in_place_old(const struct commit_own *own, const char *record, struct fsdpck_vec *names, struct fsdpck_error *err)
+int fsdpck_in_place_old(const struct commit_own *own, const char *record, struct fsdpck_vec *names,
+                        struct fsdpck_error *err)
 {
     char **list = own->names.data;
     int rc = 0;
     for (int records = 1; records >= 0; records--) /* they are removed in this order */
-        for (size_t i = 0; rc == 0 && i < own->names.count; i++)
+        for (size_t i = 0; !rc && i < own->names.count; i++)
             if (is_record(list[i]) == records && strcmp(list[i], record) != 0 && fsdpck_own_may_be(list[i]))
                 rc = fsdpck_strings_add(names, list[i], err);
     return rc;
@@ -52,9 +54,10 @@ int fsdpck_in_place_check_empty(const struct fsdpck_io *io, const char *dir, str
     char **list = NULL;
     size_t count = 0;
     int rc = fsdpck_list_sorted(io, dir, &list, &count, err);
-    for (size_t i = 0; rc == 0 && i < count; i++)
+    for (size_t i = 0; !rc && i < count; i++)
         if (strcmp(list[i], "lost+found") != 0 && !fsdpck_trace_is_inner(list, count, list[i])) {
-            rc = fsdpck_error_set(err, FSDPCK_ERR_EXISTS, dir, "the directory exists and is not empty: '%s' is in it", list[i]);
+            rc = fsdpck_error_set(err, FSDPCK_ERR_EXISTS, dir, "the directory exists and is not empty: '%s' is in it",
+                                  list[i]);
             fsdpck_error_hint(err, "--force replaces what fsdpck wrote there, once the new one is complete");
         }
     fsdpck_list_free(list, count);
@@ -69,7 +72,8 @@ struct journal {
     struct fsdpck_vec old; /* char * */
 };
 
-static int hash_file(const struct fsdpck_io *io, const char *path, struct fsdpck_hash128 *hash, struct fsdpck_error *err)
+static int hash_file(const struct fsdpck_io *io, const char *path, struct fsdpck_hash128 *hash,
+                     struct fsdpck_error *err)
 {
     uint64_t at = 0;
     int64_t n = 0;
@@ -78,14 +82,14 @@ static int hash_file(const struct fsdpck_io *io, const char *path, struct fsdpck
         return fsdpck_error_sys(err, -fd, path, "cannot open");
     struct fsdpck_hasher *h = fsdpck_hasher_new();
     char *buf = malloc(HASH_CHUNK);
-    int rc = h == NULL || buf == NULL ? fsdpck_error_nomem(err, HASH_CHUNK) : 0;
-    while (rc == 0 && ((n = io->pread(io->ctx, fd, buf, HASH_CHUNK, at)) > 0 || n == -EINTR)) {
+    int rc = !h || !buf ? fsdpck_error_nomem(err, HASH_CHUNK) : 0;
+    while (!rc && ((n = io->pread(io->ctx, fd, buf, HASH_CHUNK, at)) > 0 || n == -EINTR)) {
         fsdpck_hasher_add(h, buf, n > 0 ? (size_t)n : 0);
         at += n > 0 ? (uint64_t)n : 0;
     }
     if (n < 0)
         rc = fsdpck_error_sys(err, (int)-n, path, "cannot read");
-    if (rc == 0)
+    if (!rc)
         fsdpck_hasher_finish(h, hash);
     fsdpck_hasher_free(h);
     free(buf);
@@ -99,7 +103,7 @@ static void parse_old(struct fsdpck_json *js, struct journal *j)
     fsdpck_json_array(js);
     while (fsdpck_json_next_item(js)) {
         const char *name = fsdpck_json_string(js);
-        if (name == NULL)
+        if (!name)
             return;
         if (!fsdpck_own_may_be(name))
             fsdpck_json_fail(js, FSDPCK_ERR_FORMAT, "'%s' in 'replaces' is no name of a checkpoint file", name);
@@ -111,7 +115,7 @@ static void parse_old(struct fsdpck_json *js, struct journal *j)
 static bool parse_record(struct fsdpck_json *js, struct journal *j)
 {
     const char *record = fsdpck_json_string(js);
-    if (record == NULL || !fsdpck_path_is_plain(record) || strchr(record, '/') != NULL || strlen(record) >= sizeof j->record)
+    if (!record || !fsdpck_path_is_plain(record) || strchr(record, '/') != NULL || strlen(record) >= sizeof j->record)
         return false;
     strcpy(j->record, record);
     return true;
@@ -120,7 +124,7 @@ static bool parse_record(struct fsdpck_json *js, struct journal *j)
 static bool parse_hash(struct fsdpck_json *js, struct journal *j)
 {
     const char *hash = fsdpck_json_string(js);
-    return hash != NULL && strlen(hash) == 32 && fsdpck_hex_parse(hash, j->hash.bytes, 16);
+    return hash && strlen(hash) == 32 && fsdpck_hex_parse(hash, j->hash.bytes, 16);
 }
 
 /* Not jansson's: with memory out that may call a journal malformed, and then a committed save would be undone. */
@@ -142,21 +146,24 @@ static int parse_journal(const char *path, const char *text, size_t nbytes, stru
             fsdpck_json_skip(&js);
     }
     fsdpck_json_end(&js);
-    int rc = js.failed ? err->code : record && hash ? 0 : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "this is no journal of a save");
+    int rc = js.failed        ? err->code
+             : record && hash ? 0
+                              : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "this is no journal of a save");
     fsdpck_json_free(&js);
     return rc;
 }
 
 /* A journal that is malformed was not durable when the machine stopped, so nothing that comes after it happened. */
-static int read_journal(const struct fsdpck_io *io, const char *dir, const char *uuid, struct journal *j, struct fsdpck_error *err)
+static int read_journal(const struct fsdpck_io *io, const char *dir, const char *uuid, struct journal *j,
+                        struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
     char *text = NULL;
     uint64_t nbytes = 0;
-    err = err != NULL ? err : &own;
+    err = err ? err : &own;
     char *path = fsdpck_trace_path(dir, "", TRACE_JOURNAL, uuid, err);
-    int rc = path == NULL ? FSDPCK_ERR_NOMEM : fsdpck_read_file(io, path, JOURNAL_MAX, &text, &nbytes, err);
-    if (rc == 0)
+    int rc = !path ? FSDPCK_ERR_NOMEM : fsdpck_read_file(io, path, JOURNAL_MAX, &text, &nbytes, err);
+    if (!rc)
         rc = parse_journal(path, text, nbytes, j, err);
     free(text);
     free(path);
@@ -174,37 +181,37 @@ static bool is_moved(char **list, size_t count, const char *uuid, const char *na
 }
 
 /* Lists the files to remove: all old files except those that new files of the same name replace. */
-static int replaced_json(const struct fsdpck_io *io, const char *dir, const char *uuid, const struct fsdpck_vec *old, json_t **out,
-                         struct fsdpck_error *err)
+static int replaced_json(const struct fsdpck_io *io, const char *dir, const char *uuid, const struct fsdpck_vec *old,
+                         json_t **out, struct fsdpck_error *err)
 {
     char **list = NULL, **names = old->data;
     size_t count = 0;
     int rc = fsdpck_list_sorted(io, dir, &list, &count, err);
     *out = json_array();
-    for (size_t i = 0; rc == 0 && i < old->count; i++)
+    for (size_t i = 0; !rc && i < old->count; i++)
         if (!is_moved(list, count, uuid, names[i]) && json_array_append_new(*out, json_string(names[i])) != 0)
             rc = fsdpck_error_nomem(err, strlen(names[i]));
     fsdpck_list_free(list, count);
     return rc;
 }
 
-static int write_journal(const struct fsdpck_io *io, const char *dir, const char *record, const char *record_path, const char *uuid,
-                         const struct fsdpck_vec *old, struct fsdpck_error *err)
+static int write_journal(const struct fsdpck_io *io, const char *dir, const char *record, const char *record_path,
+                         const char *uuid, const struct fsdpck_vec *old, struct fsdpck_error *err)
 {
     struct fsdpck_hash128 hash;
     char hex[33];
     json_t *replaces = NULL, *o = NULL;
     char *text = NULL, *path = fsdpck_trace_path(dir, "", TRACE_JOURNAL, uuid, err);
-    int rc = path == NULL ? FSDPCK_ERR_NOMEM : hash_file(io, record_path, &hash, err);
-    if (rc == 0)
+    int rc = !path ? FSDPCK_ERR_NOMEM : hash_file(io, record_path, &hash, err);
+    if (!rc)
         rc = replaced_json(io, dir, uuid, old, &replaces, err);
-    if (rc != 0)
+    if (rc)
         goto out;
     for (int i = 0; i < 16; i++)
         snprintf(hex + 2 * i, 3, "%02x", hash.bytes[i]);
     o = json_pack("{s:s, s:s, s:O}", "record", record, "hash", hex, "replaces", replaces);
-    text = o != NULL ? json_dumps(o, JSON_COMPACT) : NULL;
-    rc = text == NULL ? fsdpck_error_nomem(err, JOURNAL_MAX) : fsdpck_write_file(io, path, text, strlen(text), err);
+    text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    rc = !text ? fsdpck_error_nomem(err, JOURNAL_MAX) : fsdpck_write_file(io, path, text, strlen(text), err);
 out:
     json_decref(replaces);
     json_decref(o);
@@ -215,25 +222,27 @@ out:
 
 /* ---- commit, and what follows or undoes it */
 
-int fsdpck_in_place_commit(const struct fsdpck_io *io, const char *dir, const char *record, const char *uuid, const struct fsdpck_vec *old,
-                           bool *committed, struct fsdpck_error *err)
+int fsdpck_in_place_commit(const struct fsdpck_io *io, const char *dir, const char *record, const char *uuid,
+                           const struct fsdpck_vec *old, bool *committed, struct fsdpck_error *err)
 {
     char *from = fsdpck_trace_path(dir, record, TRACE_STAGING, uuid, err), *to = fsdpck_path_join(dir, record, err);
-    int rc = from == NULL || to == NULL ? FSDPCK_ERR_NOMEM : write_journal(io, dir, record, from, uuid, old, err);
+    int rc = !from || !to ? FSDPCK_ERR_NOMEM : write_journal(io, dir, record, from, uuid, old, err);
     *committed = false;
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_fsync_path(io, dir, err);
-    if (rc == 0) {
+    if (!rc) {
         rc = io->rename(io->ctx, from, to);
-        *committed = rc == 0;
-        rc = rc < 0 ? fsdpck_error_sys(err, -rc, to, "cannot rename the new record onto it") : fsdpck_fsync_path(io, dir, err);
+        *committed = !rc;
+        rc = rc < 0 ? fsdpck_error_sys(err, -rc, to, "cannot rename the new record onto it")
+                    : fsdpck_fsync_path(io, dir, err);
     }
     free(from);
     free(to);
     return rc;
 }
 
-int fsdpck_in_place_committed(const struct fsdpck_io *io, const char *dir, const char *uuid, bool *committed, struct fsdpck_error *err)
+int fsdpck_in_place_committed(const struct fsdpck_io *io, const char *dir, const char *uuid, bool *committed,
+                              struct fsdpck_error *err)
 {
     char record[256];
     struct fsdpck_vec replaced = FSDPCK_VEC(char *);
@@ -242,20 +251,20 @@ int fsdpck_in_place_committed(const struct fsdpck_io *io, const char *dir, const
     return rc;
 }
 
-int fsdpck_in_place_standing(const struct fsdpck_io *io, const char *dir, const char *uuid, bool *committed, char record[256], struct fsdpck_vec *replaced,
-                             struct fsdpck_error *err)
+int fsdpck_in_place_standing(const struct fsdpck_io *io, const char *dir, const char *uuid, bool *committed,
+                             char record[256], struct fsdpck_vec *replaced, struct fsdpck_error *err)
 {
     struct journal j = { .old = FSDPCK_VEC(char *) };
     struct fsdpck_hash128 hash;
     struct fsdpck_error e = { 0 };
     char *path = NULL;
     int rc = read_journal(io, dir, uuid, &j, &e);
-    if (rc == 0)
+    if (!rc)
         rc = (path = fsdpck_path_join(dir, j.record, &e)) == NULL ? FSDPCK_ERR_NOMEM : hash_file(io, path, &hash, &e);
-    *committed = rc == 0 && fsdpck_hash_equal(&hash, &j.hash);
+    *committed = !rc && fsdpck_hash_equal(&hash, &j.hash);
     if (rc == FSDPCK_ERR_MISSING || rc == FSDPCK_ERR_FORMAT)
         rc = 0; /* no journal or no record: no commit. Any other failure leaves it open, and the files alone */
-    else if (rc != 0)
+    else if (rc)
         rc = fsdpck_error_set(err, e.code, e.file, "%s", e.message);
     free(path);
     fsdpck_strings_free(replaced);
@@ -265,18 +274,19 @@ int fsdpck_in_place_standing(const struct fsdpck_io *io, const char *dir, const 
 }
 
 /* NAME.tmp-UUID -> NAME. A directory that has the name goes to NAME.old-UUID first, a file is replaced. */
-static int move_one(const struct fsdpck_io *io, const char *dir, const char *temporary, size_t nbytes, const char *uuid, struct fsdpck_error *err)
+static int move_one(const struct fsdpck_io *io, const char *dir, const char *temporary, size_t nbytes, const char *uuid,
+                    struct fsdpck_error *err)
 {
     char name[256];
     snprintf(name, sizeof name, "%.*s", (int)nbytes, temporary);
     char *from = fsdpck_path_join(dir, temporary, err), *to = fsdpck_path_join(dir, name, err);
     char *away = fsdpck_trace_path(dir, name, TRACE_OLD, uuid, err);
-    int rc = from == NULL || to == NULL || away == NULL ? FSDPCK_ERR_NOMEM : 0;
-    if (rc == 0 && fsdpck_is_directory(io, to)) {
+    int rc = !from || !to || !away ? FSDPCK_ERR_NOMEM : 0;
+    if (!rc && fsdpck_is_directory(io, to)) {
         rc = io->rename(io->ctx, to, away);
         rc = rc < 0 ? fsdpck_error_sys(err, -rc, to, "cannot rename it out of the way") : 0;
     }
-    if (rc == 0) {
+    if (!rc) {
         rc = io->rename(io->ctx, from, to);
         rc = rc < 0 ? fsdpck_error_sys(err, -rc, to, "cannot rename the new one onto it") : 0;
     }
@@ -287,13 +297,14 @@ static int move_one(const struct fsdpck_io *io, const char *dir, const char *tem
 }
 
 /* Calls for every entry of the save that has this trace. */
-static int each_entry(const struct fsdpck_io *io, const char *dir, const char *uuid, enum commit_trace trace, struct fsdpck_error *err)
+static int each_entry(const struct fsdpck_io *io, const char *dir, const char *uuid, enum commit_trace trace,
+                      struct fsdpck_error *err)
 {
     char **list = NULL;
     size_t count = 0;
     struct commit_name n;
     int rc = fsdpck_list_sorted(io, dir, &list, &count, err);
-    for (size_t i = 0; rc == 0 && i < count; i++) {
+    for (size_t i = 0; !rc && i < count; i++) {
         fsdpck_trace_parse(list[i], &n);
         if (n.trace != trace || strcmp(n.uuid, uuid) != 0)
             continue;
@@ -301,7 +312,7 @@ static int each_entry(const struct fsdpck_io *io, const char *dir, const char *u
             rc = move_one(io, dir, list[i], strlen(n.base), uuid, err);
         } else {
             char *path = fsdpck_path_join(dir, list[i], err);
-            rc = path == NULL ? FSDPCK_ERR_NOMEM : fsdpck_remove_tree(io, path, err);
+            rc = !path ? FSDPCK_ERR_NOMEM : fsdpck_remove_tree(io, path, err);
             free(path);
         }
     }
@@ -314,16 +325,16 @@ int fsdpck_in_place_complete(const struct fsdpck_io *io, const char *dir, const 
     struct journal j = { .old = FSDPCK_VEC(char *) };
     int rc = read_journal(io, dir, uuid, &j, err);
     char **old = j.old.data;
-    if (rc == 0)
+    if (!rc)
         rc = each_entry(io, dir, uuid, TRACE_STAGING, err);
-    if (rc == 0)
+    if (!rc)
         rc = each_entry(io, dir, uuid, TRACE_OLD, err);
-    for (size_t i = 0; rc == 0 && i < j.old.count; i++) {
+    for (size_t i = 0; !rc && i < j.old.count; i++) {
         char *path = fsdpck_path_join(dir, old[i], err);
-        rc = path == NULL ? FSDPCK_ERR_NOMEM : fsdpck_remove_tree(io, path, err);
+        rc = !path ? FSDPCK_ERR_NOMEM : fsdpck_remove_tree(io, path, err);
         free(path);
     }
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_fsync_path(io, dir, err);
     fsdpck_strings_free(&j.old);
     return rc;
@@ -335,15 +346,15 @@ int fsdpck_in_place_undo(const struct fsdpck_io *io, const char *dir, const char
     size_t count = 0;
     struct commit_name n;
     int rc = fsdpck_list_sorted(io, dir, &list, &count, err);
-    for (size_t i = 0; rc == 0 && i < count; i++) {
+    for (size_t i = 0; !rc && i < count; i++) {
         fsdpck_trace_parse(list[i], &n);
         if (!fsdpck_trace_has(list[i], uuid) || (n.trace == TRACE_WRITER && n.base[0] == '\0'))
             continue;
         char *path = fsdpck_path_join(dir, list[i], err);
-        rc = path == NULL ? FSDPCK_ERR_NOMEM : fsdpck_remove_tree(io, path, err);
+        rc = !path ? FSDPCK_ERR_NOMEM : fsdpck_remove_tree(io, path, err);
         free(path);
     }
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_fsync_path(io, dir, err);
     fsdpck_list_free(list, count);
     return rc;

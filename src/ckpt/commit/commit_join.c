@@ -28,39 +28,41 @@ static int parse_save_id(const char *path, const char *text, size_t nbytes, uint
     return j.failed ? err->code : ok ? 0 : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "does not name a save");
 }
 
-static int read_lock(const struct fsdpck_io *io, const char *dir, const char *base, uint8_t uuid[16], struct fsdpck_error *err)
+static int read_lock(const struct fsdpck_io *io, const char *dir, const char *base, uint8_t uuid[16],
+                     struct fsdpck_error *err)
 {
     char *text = NULL, *path = fsdpck_trace_path(dir, base, TRACE_LOCK, NULL, err);
     uint64_t nbytes;
-    int r = path ? fsdpck_read_file(io, path, MAX_LOCK_NBYTES, &text, &nbytes, err) : FSDPCK_ERR_NOMEM;
-    if (r == 0)
-        r = parse_save_id(path, text, nbytes, uuid, err);
+    int rc = path ? fsdpck_read_file(io, path, MAX_LOCK_NBYTES, &text, &nbytes, err) : FSDPCK_ERR_NOMEM;
+    if (!rc)
+        rc = parse_save_id(path, text, nbytes, uuid, err);
     free(text);
     free(path);
-    return r;
+    return rc;
 }
 
-int fsdpck_commit_join(const struct fsdpck_io *io, const char *out, uint8_t uuid[16], char **dir, bool *in_place, struct fsdpck_error *err)
+int fsdpck_commit_join(const struct fsdpck_io *io, const char *out, uint8_t uuid[16], char **dir, bool *in_place,
+                       struct fsdpck_error *err)
 {
     struct commit_output output;
     struct fsdpck_error beside = { 0 };
     *dir = NULL;
-    int r = fsdpck_output_resolve(io, out, &output, err);
-    if (r != 0)
-        return r;
-    r = read_lock(io, output.parent, output.base, uuid, &beside);
-    if (r == FSDPCK_ERR_MISSING) /* a parent that cannot be written has no lock: it is inside then */
-        r = read_lock(io, output.path, "", uuid, err);
-    else if (r != 0 && err && err->code == 0)
+    int rc = fsdpck_output_resolve(io, out, &output, err);
+    if (rc)
+        return rc;
+    rc = read_lock(io, output.parent, output.base, uuid, &beside);
+    if (rc == FSDPCK_ERR_MISSING) /* a parent that cannot be written has no lock: it is inside then */
+        rc = read_lock(io, output.path, "", uuid, err);
+    else if (rc && err && err->code == 0)
         *err = beside;
-    if (r == 0)
-        r = fsdpck_commit_staging_path(io, out, uuid, dir, err);
-    *in_place = r == 0 && !fsdpck_is_directory(io, *dir);
+    if (!rc)
+        rc = fsdpck_commit_staging_path(io, out, uuid, dir, err);
+    *in_place = !rc && !fsdpck_is_directory(io, *dir);
     if (*in_place) {
         free(*dir);
         *dir = strdup(output.path);
-        r = *dir ? 0 : fsdpck_error_nomem(err, strlen(output.path));
+        rc = *dir ? 0 : fsdpck_error_nomem(err, strlen(output.path));
     }
     fsdpck_output_free(&output);
-    return r;
+    return rc;
 }

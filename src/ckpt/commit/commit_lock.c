@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lock files that name their owner, and the decision whether that owner is dead. Knows nothing of the data that is written.
+/* Lock files that name their owner, and the decision whether that owner is dead. Knows nothing of the data that is
+ * written.
  *
- * A lock is an OFD lock on a file: it ends with its process, however that ends. A file that a dead process left means nothing, and the
- * next process takes it over. The owner removes the file while it still holds the lock. A process that opened the file before that then
- * locks a file without a name. So every process checks, after locking, that the name still leads to the locked file, and starts again if not.
- * File systems without locks (some network ones) let every process through. Saves still cannot mix, as their files have different names;
- * left-overs there do not count as dead before the machine was restarted. */
+ * A lock is an OFD lock on a file: it ends with its process, however that ends. A file that a dead process left means
+ * nothing, and the next process takes it over. The owner removes the file while it still holds the lock. A process that
+ * opened the file before that then locks a file without a name. So every process checks, after locking, that the name
+ * still leads to the locked file, and starts again if not. File systems without locks (some network ones) let every
+ * process through. Saves still cannot mix, as their files have different names; left-overs there do not count as dead
+ * before the machine was restarted. */
 #include "commit/commit_impl.h"
 
 #include <fsdpck/lock.h>
@@ -57,7 +59,7 @@ static void identify(const struct fsdpck_io *io, struct identity *who)
 static void take_string(struct fsdpck_json *j, char *to, size_t nbytes)
 {
     const char *s = fsdpck_json_string(j);
-    snprintf(to, nbytes, "%s", s != NULL ? s : "");
+    snprintf(to, nbytes, "%s", s ? s : "");
 }
 
 /* FSDPCK_ERR_FORMAT where the text is no identity: the writer was killed before it had written it. */
@@ -96,22 +98,23 @@ static int read_identity(const struct fsdpck_io *io, int fd, struct identity *wh
     if (st.nbytes > sizeof text)
         return FSDPCK_ERR_FORMAT;
     int rc = fsdpck_read_full(io, fd, "", text, st.nbytes, 0, NULL);
-    return rc == 0 ? parse_identity(text, st.nbytes, who) : rc;
+    return !rc ? parse_identity(text, st.nbytes, who) : rc;
 }
 
 /* Not fsynced: after a loss of power whatever is there is not locked, and unreadable counts as gone. */
-static int write_identity(const struct fsdpck_io *io, const struct commit_lock *lock, const char *uuid, struct fsdpck_error *err)
+static int write_identity(const struct fsdpck_io *io, const struct commit_lock *lock, const char *uuid,
+                          struct fsdpck_error *err)
 {
     struct identity who;
     identify(io, &who);
     json_t *o = json_pack("{s:s, s:s, s:I, s:s}", "host", who.host, "boot", who.boot, "pid", who.pid, "save_id", uuid);
-    char *text = o != NULL ? json_dumps(o, JSON_COMPACT) : NULL;
-    int rc = text == NULL ? fsdpck_error_nomem(err, IDENTITY_MAX) : 0;
-    if (rc == 0) {
+    char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    int rc = !text ? fsdpck_error_nomem(err, IDENTITY_MAX) : 0;
+    if (!rc) {
         rc = io->truncate(io->ctx, lock->fd, 0);
         rc = rc < 0 ? fsdpck_error_sys(err, -rc, lock->path, "cannot truncate") : 0;
     }
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_write_full(io, lock->fd, lock->path, text, strlen(text), 0, err);
     free(text);
     json_decref(o);
@@ -123,7 +126,8 @@ static int busy(const struct fsdpck_io *io, int fd, const char *subject, struct 
     struct identity who;
     if (read_identity(io, fd, &who) != 0 || who.host[0] == '\0')
         return fsdpck_error_set(err, FSDPCK_ERR_BUSY, subject, "another writer is at work on it");
-    return fsdpck_error_set(err, FSDPCK_ERR_BUSY, subject, "another writer is at work on it: process %" JSON_INTEGER_FORMAT " on host '%s', save %s",
+    return fsdpck_error_set(err, FSDPCK_ERR_BUSY, subject,
+                            "another writer is at work on it: process %" JSON_INTEGER_FORMAT " on host '%s', save %s",
                             who.pid, who.host, who.save_id);
 }
 
@@ -134,17 +138,21 @@ static int open_lock(const struct fsdpck_io *io, const char *path)
     return fd == -EEXIST ? io->open(io->ctx, path, FSDPCK_OPEN_READ | FSDPCK_OPEN_WRITE, 0) : fd;
 }
 
-static bool has_no_locks(int rc) { return rc == -ENOLCK || rc == -ENOSYS || rc == -EOPNOTSUPP; }
+static bool has_no_locks(int rc)
+{
+    return rc == -ENOLCK || rc == -ENOSYS || rc == -EOPNOTSUPP;
+}
 
 /* Not following a link: what someone else's link leads to must not be locked, and even less written. */
 static bool is_still_named(const struct fsdpck_io *io, int fd, const char *path)
 {
     struct fsdpck_stat opened, named;
-    return io->fstat(io->ctx, fd, &opened) == 0 && io->stat(io->ctx, path, false, &named) == 0 && opened.inode == named.inode &&
-           opened.device == named.device;
+    return io->fstat(io->ctx, fd, &opened) == 0 && io->stat(io->ctx, path, false, &named) == 0 &&
+           opened.inode == named.inode && opened.device == named.device;
 }
 
-/* A locked descriptor of the file that now has the name; -EAGAIN where another has it (and then *holder is open for a look). */
+/* A locked descriptor of the file that now has the name; -EAGAIN where another has it (and then *holder is open for a
+ * look). */
 static int open_locked(const struct fsdpck_io *io, const char *path, int *holder)
 {
     for (int i = 0; i < TRIES; i++) {
@@ -158,30 +166,31 @@ static int open_locked(const struct fsdpck_io *io, const char *path, int *holder
             *holder = fd;
             return rc;
         }
-        if ((rc == 0 || has_no_locks(rc)) && is_still_named(io, fd, path))
+        if ((!rc || has_no_locks(rc)) && is_still_named(io, fd, path))
             return fd;
         io->close(io->ctx, fd);
-        if (rc != 0 && !has_no_locks(rc))
+        if (rc && !has_no_locks(rc))
             return rc;
     }
     return -EBUSY;
 }
 
-int fsdpck_lock_take(const struct fsdpck_io *io, char *path, const char *subject, const char *uuid, struct commit_lock *lock,
-                     struct fsdpck_error *err)
+int fsdpck_lock_take(const struct fsdpck_io *io, char *path, const char *subject, const char *uuid,
+                     struct commit_lock *lock, struct fsdpck_error *err)
 {
     int holder = -1, rc;
-    if (path == NULL)
+    if (!path)
         return FSDPCK_ERR_NOMEM;
     int fd = open_locked(io, path, &holder);
     if (fd >= 0) {
         *lock = (struct commit_lock){ fd, path };
         rc = write_identity(io, lock, uuid, err);
-        if (rc != 0)
+        if (rc)
             fsdpck_lock_drop(io, lock);
         return rc;
     }
-    rc = fd == -EAGAIN ? busy(io, holder, subject, err) : fsdpck_error_sys(err, -fd, path, "cannot create and lock the file");
+    rc = fd == -EAGAIN ? busy(io, holder, subject, err)
+                       : fsdpck_error_sys(err, -fd, path, "cannot create and lock the file");
     if (holder >= 0)
         io->close(io->ctx, holder);
     free(path);
@@ -210,11 +219,13 @@ static void verdict(struct commit_verdict *out, bool alive, const char *why)
 }
 
 /* probe: 1 locked, 0 not, negative where that cannot be told. */
-static void probe_writer(const struct fsdpck_io *io, int probe, bool readable, const struct identity *who, struct commit_verdict *out)
+static void probe_writer(const struct fsdpck_io *io, int probe, bool readable, const struct identity *who,
+                         struct commit_verdict *out)
 {
     struct identity self;
     identify(io, &self);
-    bool same_boot = self.boot[0] != '\0' && strcmp(self.boot, who->boot) == 0; /* one kernel, so its locks count, whatever a container's name */
+    /* one kernel, so its locks count, whatever a container's name */
+    bool same_boot = self.boot[0] != '\0' && strcmp(self.boot, who->boot) == 0;
     bool same_host = strcmp(self.host, who->host) == 0;
     bool other_boot = !same_boot && self.boot[0] != '\0' && who->boot[0] != '\0';
     if (probe == 1)
@@ -227,7 +238,8 @@ static void probe_writer(const struct fsdpck_io *io, int probe, bool readable, c
         out->alive = true;
         snprintf(out->why, sizeof out->why, "made on host '%s'", who->host);
     } else
-        verdict(out, probe != 0, probe == 0 ? "writer is gone" : "the file system has no locks: its writer may be at work");
+        verdict(out, probe != 0,
+                probe == 0 ? "writer is gone" : "the file system has no locks: its writer may be at work");
 }
 
 void fsdpck_writer_probe(const struct fsdpck_io *io, const char *path, struct commit_verdict *out)
@@ -235,13 +247,14 @@ void fsdpck_writer_probe(const struct fsdpck_io *io, const char *path, struct co
     struct identity who;
     int fd = io->open(io->ctx, path, FSDPCK_OPEN_READ, 0);
     if (fd < 0) {
-        verdict(out, true, fd == -ENOENT ? "nothing says who made it" : "the file that says who made it cannot be opened");
+        verdict(out, true,
+                fd == -ENOENT ? "nothing says who made it" : "the file that says who made it cannot be opened");
         return;
     }
     int probe = io->lock_probe(io->ctx, fd);
     int rc = read_identity(io, fd, &who);
-    if (rc == 0 || rc == FSDPCK_ERR_FORMAT || probe == 1)
-        probe_writer(io, probe, rc == 0, &who, out);
+    if (!rc || rc == FSDPCK_ERR_FORMAT || probe == 1)
+        probe_writer(io, probe, !rc, &who, out);
     else
         verdict(out, true, "the file that says who made it cannot be read");
     io->close(io->ctx, fd);
@@ -256,13 +269,14 @@ struct fsdpck_folder_lock {
 
 static const char no_save[] = "00000000-0000-0000-0000-000000000000"; /* in the place of a save id */
 
-/* Whether the process that made the lock is gone, while others that parted from it still hold it. They end with it, but not at once. */
+/* Whether the process that made the lock is gone, while others that parted from it still hold it. They end with it, but
+ * not at once. */
 static bool holder_is_ending(const struct fsdpck_io *io, int fd)
 {
     struct identity who, self;
     identify(io, &self);
-    return read_identity(io, fd, &who) == 0 && self.boot[0] != '\0' && strcmp(who.boot, self.boot) == 0 && who.pid > 0 && kill((pid_t)who.pid, 0) != 0 &&
-           errno == ESRCH;
+    return read_identity(io, fd, &who) == 0 && self.boot[0] != '\0' && strcmp(who.boot, self.boot) == 0 &&
+           who.pid > 0 && kill((pid_t)who.pid, 0) != 0 && errno == ESRCH;
 }
 
 /* As open_locked(), and waits a while for what ends. */
@@ -284,11 +298,15 @@ static int fail_busy(const struct fsdpck_io *io, int fd, const char *folder, con
     struct identity who;
     if (read_identity(io, fd, &who) != 0 || who.host[0] == '\0')
         return fsdpck_error_set(err, FSDPCK_ERR_BUSY, folder, "another %s is at work in it", what);
-    return fsdpck_error_set(err, FSDPCK_ERR_BUSY, folder, "another %s is at work in it: process %" JSON_INTEGER_FORMAT " on host '%s'", what, who.pid, who.host);
+    return fsdpck_error_set(err, FSDPCK_ERR_BUSY, folder,
+                            "another %s is at work in it: process %" JSON_INTEGER_FORMAT " on host '%s'", what, who.pid,
+                            who.host);
 }
 
-/* Refuses a lock file whose earlier owner may be alive. The file is open, and locked where the file system has locks. */
-static int check_left(const struct fsdpck_io *io, int fd, const char *folder, const char *what, struct fsdpck_error *err)
+/* Refuses a lock file whose earlier owner may be alive. The file is open, and locked where the file system has locks.
+ */
+static int check_left(const struct fsdpck_io *io, int fd, const char *folder, const char *what,
+                      struct fsdpck_error *err)
 {
     struct fsdpck_stat st;
     struct identity who;
@@ -296,31 +314,37 @@ static int check_left(const struct fsdpck_io *io, int fd, const char *folder, co
     if (io->fstat(io->ctx, fd, &st) == 0 && st.nbytes == 0)
         return 0; /* new */
     int rc = read_identity(io, fd, &who);
-    probe_writer(io, io->lock(io->ctx, fd) == 0 ? 0 : -1, rc == 0, &who, &v); /* a second time: it is ours, or there are no locks */
+    /* a second time: it is ours, or there are no locks */
+    probe_writer(io, io->lock(io->ctx, fd) == 0 ? 0 : -1, !rc, &who, &v);
     if (!v.alive)
         return 0;
-    fsdpck_error_set(err, FSDPCK_ERR_BUSY, folder, "another %s may be at work in it: process %" JSON_INTEGER_FORMAT " on host '%s' (%s)", what, who.pid, who.host, v.why);
-    fsdpck_error_hint(err, "nothing here proves that it is gone; if it is, remove the file '.fsdpck-lock' in that folder");
+    fsdpck_error_set(err, FSDPCK_ERR_BUSY, folder,
+                     "another %s may be at work in it: process %" JSON_INTEGER_FORMAT " on host '%s' (%s)", what,
+                     who.pid, who.host, v.why);
+    fsdpck_error_hint(err,
+                      "nothing here proves that it is gone; if it is, remove the file '.fsdpck-lock' in that folder");
     return FSDPCK_ERR_BUSY;
 }
 
-int fsdpck_folder_lock(const char *folder, const char *what, const struct fsdpck_options *opt, struct fsdpck_folder_lock **out, struct fsdpck_error *err)
+int fsdpck_folder_lock(const char *folder, const char *what, const struct fsdpck_options *opt,
+                       struct fsdpck_folder_lock **out, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
-    const struct fsdpck_io *io = opt != NULL && opt->io != NULL ? opt->io : &fsdpck_io_posix;
+    const struct fsdpck_io *io = opt && opt->io ? opt->io : &fsdpck_io_posix;
     struct fsdpck_folder_lock *l = calloc(1, sizeof *l);
     char *path = fsdpck_trace_path(folder, "", TRACE_LOCK, NULL, &own);
-    int holder = -1, fd = -1, rc = l == NULL ? fsdpck_error_nomem(&own, sizeof *l) : path == NULL ? FSDPCK_ERR_NOMEM : 0;
+    int holder = -1, fd = -1, rc = !l ? fsdpck_error_nomem(&own, sizeof *l) : !path ? FSDPCK_ERR_NOMEM : 0;
     *out = NULL;
-    if (rc == 0) {
+    if (!rc) {
         fd = open_when_free(io, path, &holder);
-        rc = fd >= 0 ? check_left(io, fd, folder, what, &own)
-           : fd == -EAGAIN ? fail_busy(io, holder, folder, what, &own) : fsdpck_error_sys(&own, -fd, path, "cannot create and lock the file");
+        rc = fd >= 0         ? check_left(io, fd, folder, what, &own)
+             : fd == -EAGAIN ? fail_busy(io, holder, folder, what, &own)
+                             : fsdpck_error_sys(&own, -fd, path, "cannot create and lock the file");
     }
-    if (rc == 0) {
+    if (!rc) {
         *l = (struct fsdpck_folder_lock){ io, { fd, path } };
         rc = write_identity(io, &l->lock, no_save, &own);
-        if (rc != 0)
+        if (rc)
             fsdpck_lock_drop(io, &l->lock);
     } else {
         if (fd >= 0)
@@ -329,11 +353,11 @@ int fsdpck_folder_lock(const char *folder, const char *what, const struct fsdpck
     }
     if (holder >= 0)
         io->close(io->ctx, holder);
-    if (rc == 0)
+    if (!rc)
         *out = l;
     else
         free(l);
-    if (rc != 0 && err != NULL && err->code == 0)
+    if (rc && err && err->code == 0)
         *err = own;
     return rc;
 }
@@ -345,7 +369,7 @@ bool fsdpck_folder_is_locked(const struct fsdpck_folder_lock *lock)
 
 void fsdpck_folder_unlock(struct fsdpck_folder_lock *lock)
 {
-    if (lock == NULL)
+    if (!lock)
         return;
     if (fsdpck_folder_is_locked(lock))
         fsdpck_lock_drop(lock->io, &lock->lock);

@@ -16,12 +16,8 @@ static const struct {
     bool hidden; /* ".X.suffix" rather than "X.suffix" */
     const char *suffix;
 } traces[] = {
-    { TRACE_STAGING, false, ".tmp-" },
-    { TRACE_OLD, false, ".old-" },
-    { TRACE_DAMAGED, false, ".damaged-" },
-    { TRACE_WRITER, true, ".writer-" },
-    { TRACE_JOURNAL, true, ".commit-" },
-    { TRACE_LOCK, true, ".fsdpck-lock" },
+    { TRACE_STAGING, false, ".tmp-" },  { TRACE_OLD, false, ".old-" },       { TRACE_DAMAGED, false, ".damaged-" },
+    { TRACE_WRITER, true, ".writer-" }, { TRACE_JOURNAL, true, ".commit-" }, { TRACE_LOCK, true, ".fsdpck-lock" },
 };
 enum { NTRACES = sizeof traces / sizeof traces[0] };
 
@@ -57,7 +53,8 @@ static bool match(const char *name, size_t nstem, size_t i, struct commit_name *
 static bool parse_removed(const char *name, struct commit_name *out)
 {
     size_t stem = strcspn(name, "."), ndigits = strspn(name + (stem > 5 ? 5 : stem), "0123456789");
-    if (strncmp(name, "step-", 5) != 0 || ndigits == 0 || 5 + ndigits != stem || strcmp(name + stem, ".removed") != 0 || stem >= sizeof out->base)
+    if (strncmp(name, "step-", 5) != 0 || ndigits == 0 || 5 + ndigits != stem || strcmp(name + stem, ".removed") != 0 ||
+        stem >= sizeof out->base)
         return false;
     out->trace = TRACE_REMOVED;
     memcpy(out->base, name, stem);
@@ -84,13 +81,14 @@ void fsdpck_trace_parse(const char *name, struct commit_name *out)
     }
 }
 
-char *fsdpck_trace_path(const char *dir, const char *base, enum commit_trace trace, const char *uuid, struct fsdpck_error *err)
+char *fsdpck_trace_path(const char *dir, const char *base, enum commit_trace trace, const char *uuid,
+                        struct fsdpck_error *err)
 {
     char name[512];
     for (size_t i = 0; i < NTRACES; i++)
         if (traces[i].trace == trace) {
-            int n = snprintf(name, sizeof name, "%s%s%s%s", traces[i].hidden && base[0] != '\0' ? "." : "", base, traces[i].suffix,
-                             trace == TRACE_LOCK ? "" : uuid);
+            int n = snprintf(name, sizeof name, "%s%s%s%s", traces[i].hidden && base[0] != '\0' ? "." : "", base,
+                             traces[i].suffix, trace == TRACE_LOCK ? "" : uuid);
             if (n < (int)sizeof name)
                 return fsdpck_path_join(dir, name, err);
         }
@@ -101,7 +99,7 @@ char *fsdpck_trace_path(const char *dir, const char *base, enum commit_trace tra
 bool fsdpck_trace_has(const char *name, const char *uuid)
 {
     const char *at = strstr(name, uuid);
-    return at != NULL && (size_t)(at - name) < strcspn(name, "/");
+    return at && (size_t)(at - name) < strcspn(name, "/");
 }
 
 bool fsdpck_trace_is_inner(char *const *list, size_t count, const char *name)
@@ -134,10 +132,10 @@ void fsdpck_strings_free(struct fsdpck_vec *strings)
 
 int fsdpck_strings_take(struct fsdpck_vec *strings, char *s, struct fsdpck_error *err)
 {
-    if (s == NULL)
+    if (!s)
         return FSDPCK_ERR_NOMEM;
     char **slot = fsdpck_vec_push(strings, err);
-    if (slot == NULL) {
+    if (!slot) {
         free(s);
         return FSDPCK_ERR_NOMEM;
     }
@@ -148,5 +146,5 @@ int fsdpck_strings_take(struct fsdpck_vec *strings, char *s, struct fsdpck_error
 int fsdpck_strings_add(struct fsdpck_vec *strings, const char *s, struct fsdpck_error *err)
 {
     char *copy = strdup(s);
-    return copy == NULL ? fsdpck_error_nomem(err, strlen(s) + 1) : fsdpck_strings_take(strings, copy, err);
+    return !copy ? fsdpck_error_nomem(err, strlen(s) + 1) : fsdpck_strings_take(strings, copy, err);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tells the files of a result (a checkpoint, a model folder) from foreign files in the same directory. A replacement may remove only the former:
- * FORMAT.md section 6 has the rule. Knows names, and the lists of assets in index.json; nothing of tensors. */
+/* Tells the files of a result (a checkpoint, a model folder) from foreign files in the same directory. A replacement
+ * may remove only the former: FORMAT.md section 6 has the rule. Knows names, and the lists of assets in index.json;
+ * nothing of tensors. */
 #include "commit/commit_impl.h"
 
 #include <errno.h>
@@ -50,8 +51,14 @@ static bool is_numbered(const char *name, const char *prefix, const char *middle
     return any && strcmp(skip_uuid(name), suffix) == 0;
 }
 
-static bool is_shard(const char *name) { return is_numbered(name, "__", "_", ".distcp"); }
-static bool is_assets_of_save(const char *name) { return strncmp(name, "assets-", 7) == 0 && *skip_uuid(name + 6) == '\0'; }
+static bool is_shard(const char *name)
+{
+    return is_numbered(name, "__", "_", ".distcp");
+}
+static bool is_assets_of_save(const char *name)
+{
+    return strncmp(name, "assets-", 7) == 0 && *skip_uuid(name + 6) == '\0';
+}
 
 static bool is_one_of(const char *name, const char *const *names)
 {
@@ -64,18 +71,39 @@ static bool is_one_of(const char *name, const char *const *names)
 /* By one of these a folder shows that it holds a model or an adapter. */
 static bool is_weights(const char *name)
 {
-    static const char *const names[] = { "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors", "pytorch_lora_weights.safetensors", NULL };
+    static const char *const names[] = { "model.safetensors", "model.safetensors.index.json",
+                                         "adapter_model.safetensors", "pytorch_lora_weights.safetensors", NULL };
     return is_one_of(name, names) || is_numbered(name, "model-", "-of-", ".safetensors");
 }
 
-/* Files that save_pretrained() and the Hub put beside the weights. Anything else in a model folder may be its owner's work. */
+/* Files that save_pretrained() and the Hub put beside the weights. Anything else in a model folder may be its owner's
+ * work. */
 static bool is_of_model(const char *name)
 {
     static const char *const names[] = {
-        "config.json", "generation_config.json", "adapter_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-        "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
-        "chat_template.json", "chat_template.jinja", "preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json",
-        "params.json", "pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin", NULL,
+        "config.json",
+        "generation_config.json",
+        "adapter_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "vocab.json",
+        "vocab.txt",
+        "merges.txt",
+        "tokenizer.model",
+        "spiece.model",
+        "sentencepiece.bpe.model",
+        "chat_template.json",
+        "chat_template.jinja",
+        "preprocessor_config.json",
+        "processor_config.json",
+        "video_preprocessor_config.json",
+        "params.json",
+        "pytorch_model.bin",
+        "pytorch_model.bin.index.json",
+        "adapter_model.bin",
+        NULL,
     };
     return is_weights(name) || is_one_of(name, names) || is_numbered(name, "pytorch_model-", "-of-", ".bin");
 }
@@ -83,7 +111,8 @@ static bool is_of_model(const char *name)
 /* Text for people, which changes no model. */
 static bool is_document(const char *name)
 {
-    static const char *const names[] = { "README.md", "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", "USE_POLICY.md", ".gitattributes", NULL };
+    static const char *const names[] = { "README.md", "LICENSE",       "LICENSE.md",     "LICENSE.txt",
+                                         "NOTICE",    "USE_POLICY.md", ".gitattributes", NULL };
     return is_one_of(name, names);
 }
 
@@ -93,7 +122,10 @@ static bool is_of_checkpoint(const char *name)
     return is_shard(name) || is_assets_of_save(name) || is_one_of(name, names);
 }
 
-bool fsdpck_own_may_be(const char *name) { return is_of_checkpoint(name) || is_of_model(name) || strcmp(name, "original") == 0; }
+bool fsdpck_own_may_be(const char *name)
+{
+    return is_of_checkpoint(name) || is_of_model(name) || strcmp(name, "original") == 0;
+}
 
 /* ---- index.json ---- */
 
@@ -120,7 +152,8 @@ static void parse_assets(struct fsdpck_json *j, struct index_names *x)
 }
 
 /* Fails only where memory is out: a damaged index leaves is_whole false. */
-static int parse_index(const char *path, const char *text, uint64_t nbytes, struct index_names *x, struct fsdpck_error *err)
+static int parse_index(const char *path, const char *text, uint64_t nbytes, struct index_names *x,
+                       struct fsdpck_error *err)
 {
     static const char head[] = "{\"format\":\"fsdpck\"";
     struct fsdpck_error own = { 0 };
@@ -151,10 +184,10 @@ static int read_index(const struct fsdpck_io *io, const char *dir, struct index_
 {
     char *text = NULL, *path = fsdpck_path_join(dir, "index.json", err);
     uint64_t nbytes = 0;
-    int rc = path == NULL ? FSDPCK_ERR_NOMEM : 0;
-    if (rc == 0 && fsdpck_is_file(io, path))
+    int rc = !path ? FSDPCK_ERR_NOMEM : 0;
+    if (!rc && fsdpck_is_file(io, path))
         rc = fsdpck_read_file(io, path, MAX_INDEX_NBYTES, &text, &nbytes, err);
-    if (rc == 0 && text != NULL)
+    if (!rc && text)
         rc = parse_index(path, text, nbytes, x, err);
     free(text);
     free(path);
@@ -181,7 +214,7 @@ static bool is_directory(const struct own_scan *l, const char *name)
 {
     struct fsdpck_stat st;
     char *path = fsdpck_path_join(l->dir, name, NULL);
-    bool is = path != NULL && l->io->stat(l->io->ctx, path, false, &st) == 0 && st.type == FSDPCK_FILE_DIRECTORY;
+    bool is = path && l->io->stat(l->io->ctx, path, false, &st) == 0 && st.type == FSDPCK_FILE_DIRECTORY;
     free(path);
     return is;
 }
@@ -220,9 +253,9 @@ static int is_config_of_model(const struct own_scan *l, const char *name, bool *
     char *text = NULL, *path = fsdpck_path_join(l->dir, name, &own);
     uint64_t nbytes;
     *is = false;
-    if (path != NULL && fsdpck_is_file(l->io, path))
+    if (path && fsdpck_is_file(l->io, path))
         fsdpck_read_file(l->io, path, MAX_CONFIG_NBYTES, &text, &nbytes, &own);
-    for (size_t i = 0; text != NULL && i < sizeof keys / sizeof *keys; i++)
+    for (size_t i = 0; text && i < sizeof keys / sizeof *keys; i++)
         *is |= strstr(text, keys[i]) != NULL;
     free(text);
     free(path);
@@ -233,16 +266,18 @@ static int is_config_of_model(const struct own_scan *l, const char *name, bool *
 }
 
 /* A folder belongs to the result where each file in it does; *foreign gets the first one that does not. */
-static int scan_below(const struct own_scan *l, const char *folder, unsigned depth, bool (*belongs)(const struct own_scan *, const char *), char **foreign)
+static int scan_below(const struct own_scan *l, const char *folder, unsigned depth,
+                      bool (*belongs)(const struct own_scan *, const char *), char **foreign)
 {
     char **list = NULL, *full = fsdpck_path_join(l->dir, folder, l->err);
     size_t count = 0;
-    int rc = full == NULL ? FSDPCK_ERR_NOMEM : 0;
-    if (rc == 0)
-        rc = depth > MAX_DEPTH ? keep_first(l, foreign, folder) : fsdpck_list_sorted(l->io, full, &list, &count, l->err);
-    for (size_t i = 0; rc == 0 && i < count && *foreign == NULL; i++) {
+    int rc = !full ? FSDPCK_ERR_NOMEM : 0;
+    if (!rc)
+        rc =
+            depth > MAX_DEPTH ? keep_first(l, foreign, folder) : fsdpck_list_sorted(l->io, full, &list, &count, l->err);
+    for (size_t i = 0; !rc && i < count && *foreign == NULL; i++) {
         char *path = fsdpck_path_join(folder, list[i], l->err);
-        if (path == NULL)
+        if (!path)
             rc = FSDPCK_ERR_NOMEM;
         else if (is_directory(l, path))
             rc = scan_below(l, path, depth + 1, belongs, foreign);
@@ -258,9 +293,10 @@ static int scan_below(const struct own_scan *l, const char *folder, unsigned dep
 /* Files that come with a download: the cache of `huggingface_hub`, and Meta's own form of a Llama. */
 static bool is_of_download(const struct own_scan *l, const char *path)
 {
-    static const char *const names[] = { "original/params.json", "original/tokenizer.model", "original/checklist.chk", NULL };
-    return strncmp(path, ".cache/huggingface/", 19) == 0 || is_one_of(path, names) || (strncmp(path, "original/consolidated.", 22) == 0 && ends_with(path, ".pth")) ||
-           is_brought(l, path);
+    static const char *const names[] = { "original/params.json", "original/tokenizer.model", "original/checklist.chk",
+                                         NULL };
+    return strncmp(path, ".cache/huggingface/", 19) == 0 || is_one_of(path, names) ||
+           (strncmp(path, "original/consolidated.", 22) == 0 && ends_with(path, ".pth")) || is_brought(l, path);
 }
 
 /* How sure it is that an entry belongs to a result in the directory. */
@@ -269,8 +305,10 @@ enum claim { FOREIGN, DOUBTFUL, OWN };
 static int classify_directory(const struct own_scan *l, const char *name, enum claim *claim, char **foreign)
 {
     const struct commit_own *own = l->own;
-    bool is_folder = strcmp(name, l->index.folder) == 0 && l->index.is_whole, is_download = own->model && (strcmp(name, ".cache") == 0 || strcmp(name, "original") == 0);
-    bool is_older = own->checkpoint && is_assets_of_save(name); /* of a save that was not cleaned up: nobody else calls a folder so */
+    bool is_folder = strcmp(name, l->index.folder) == 0 && l->index.is_whole,
+         is_download = own->model && (strcmp(name, ".cache") == 0 || strcmp(name, "original") == 0);
+    /* of a save that was not cleaned up: nobody else calls a folder so */
+    bool is_older = own->checkpoint && is_assets_of_save(name);
     bool is_guessed = own->checkpoint && l->has_index && !l->index.is_whole && strcmp(name, "assets") == 0;
     int rc = 0;
     if (is_folder)
@@ -279,7 +317,10 @@ static int classify_directory(const struct own_scan *l, const char *name, enum c
         rc = scan_below(l, name, 0, is_of_download, foreign);
     else if (!is_older && !is_guessed)
         rc = scan_below(l, name, 0, is_brought, foreign);
-    *claim = *foreign != NULL ? FOREIGN : is_folder || is_download || is_older || is_guessed ? OWN : own->model ? DOUBTFUL : FOREIGN;
+    *claim = *foreign != NULL                                     ? FOREIGN
+             : is_folder || is_download || is_older || is_guessed ? OWN
+             : own->model                                         ? DOUBTFUL
+                                                                  : FOREIGN;
     return rc;
 }
 
@@ -320,13 +361,13 @@ static int classify_entry(struct own_scan *l, const char *name)
         rc = classify_directory(l, name, &claim, &below);
     else
         classify_file(l, name, &claim);
-    if (rc == 0 && claim == FOREIGN)
-        rc = keep_first(l, &own->foreign, below != NULL ? below : name);
-    if (rc == 0 && claim == FOREIGN && would_be_replaced(l, name))
-        rc = keep_first(l, &own->contested, below != NULL ? below : name);
-    if (rc == 0 && claim == DOUBTFUL)
+    if (!rc && claim == FOREIGN)
+        rc = keep_first(l, &own->foreign, below ? below : name);
+    if (!rc && claim == FOREIGN && would_be_replaced(l, name))
+        rc = keep_first(l, &own->contested, below ? below : name);
+    if (!rc && claim == DOUBTFUL)
         rc = keep_first(l, &l->doubtful, name);
-    if (rc == 0 && claim != FOREIGN)
+    if (!rc && claim != FOREIGN)
         rc = fsdpck_strings_add(&own->names, name, l->err);
     free(below);
     return rc;
@@ -338,36 +379,42 @@ static bool is_ignored(char **list, size_t count, const char *name)
     return strcmp(name, "lost+found") == 0 || fsdpck_trace_is_inner(list, count, name);
 }
 
-int fsdpck_own_scan(const struct fsdpck_io *io, const char *dir, enum fsdpck_commit_kind kind, const char *const *brings, size_t nbrings,
-                    struct commit_own *own, struct fsdpck_error *err)
+int fsdpck_own_scan(const struct fsdpck_io *io, const char *dir, enum fsdpck_commit_kind kind,
+                    const char *const *brings, size_t nbrings, struct commit_own *own, struct fsdpck_error *err)
 {
-    struct own_scan l = { .io = io, .dir = dir, .kind = kind, .brings = brings, .nbrings = nbrings, .index.assets = FSDPCK_VEC(char *), .own = own };
+    struct own_scan l = { .io = io,
+                          .dir = dir,
+                          .kind = kind,
+                          .brings = brings,
+                          .nbrings = nbrings,
+                          .index.assets = FSDPCK_VEC(char *),
+                          .own = own };
     char **list = NULL;
     size_t count = 0;
     struct fsdpck_error ignored = { 0 };
-    l.err = err != NULL ? err : &ignored;
+    l.err = err ? err : &ignored;
     *own = (struct commit_own){ .names = FSDPCK_VEC(char *) };
     int rc = fsdpck_list_sorted(io, dir, &list, &count, l.err);
-    for (size_t i = 0; rc == 0 && i < count; i++) {
+    for (size_t i = 0; !rc && i < count; i++) {
         l.has_index |= strcmp(list[i], "index.json") == 0;
         l.has_shards |= is_shard(list[i]);
         own->model |= is_weights(list[i]);
     }
-    if (rc == 0 && l.has_index)
+    if (!rc && l.has_index)
         rc = read_index(io, dir, &l.index, l.err);
     own->checkpoint = l.index.is_ours || l.has_shards;
-    for (size_t i = 0; rc == 0 && own->model && i < count && !l.has_config; i++)
+    for (size_t i = 0; !rc && own->model && i < count && !l.has_config; i++)
         if (strcmp(list[i], "config.json") == 0 || strcmp(list[i], "adapter_config.json") == 0)
             rc = is_config_of_model(&l, list[i], &l.has_config);
-    for (size_t i = 0; rc == 0 && i < count; i++)
+    for (size_t i = 0; !rc && i < count; i++)
         if (!is_ignored(list, count, list[i]))
             rc = classify_entry(&l, list[i]);
-    if (rc == 0 && own->foreign != NULL && own->contested == NULL && l.doubtful != NULL)
+    if (!rc && own->foreign && !own->contested && l.doubtful)
         rc = keep_first(&l, &own->contested, l.doubtful);
     fsdpck_list_free(list, count);
     fsdpck_strings_free(&l.index.assets);
     free(l.doubtful);
-    if (rc != 0)
+    if (rc)
         fsdpck_own_free(own);
     return rc;
 }
@@ -385,8 +432,8 @@ int fsdpck_own_is_remnant(const struct fsdpck_io *io, const char *dir, bool *is,
     char **list = NULL;
     size_t count = 0;
     int rc = fsdpck_list_sorted(io, dir, &list, &count, err);
-    *is = rc == 0;
-    for (size_t i = 0; rc == 0 && i < count; i++)
+    *is = !rc;
+    for (size_t i = 0; !rc && i < count; i++)
         *is = *is && is_of_checkpoint(list[i]);
     fsdpck_list_free(list, count);
     return rc;

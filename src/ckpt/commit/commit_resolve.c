@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the real path of an output: through links, '.', '..' and trailing slashes, whether it exists or not, and whether it can be
- * renamed. Knows nothing of what will be written there. */
+/* Finds the real path of an output: through links, '.', '..' and trailing slashes, whether it exists or not, and
+ * whether it can be renamed. Knows nothing of what will be written there. */
 #include "commit/commit_impl.h"
 
 #include <errno.h>
@@ -37,15 +37,17 @@ static int split_missing(const struct fsdpck_io *io, const char *out, char *path
     char joined[PATH_MAX];
     trim(path);
     if (io->stat(io->ctx, path, false, &st) == 0 && st.type == FSDPCK_FILE_SYMLINK)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, out, "'%s' is a symbolic link to something that does not exist", path);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, out, "'%s' is a symbolic link to something that does not exist",
+                                path);
     char *slash = strrchr(path, '/');
-    const char *leaf = slash != NULL ? slash + 1 : path;
+    const char *leaf = slash ? slash + 1 : path;
     if (strcmp(leaf, "..") == 0)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, out, "the path goes up ('..') from a directory that does not exist");
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, out,
+                                "the path goes up ('..') from a directory that does not exist");
     if (snprintf(joined, sizeof joined, "/%s%s", leaf, tail) >= (int)sizeof joined)
         return too_long(out, err);
     strcpy(tail, joined);
-    if (slash == NULL)
+    if (!slash)
         strcpy(path, ".");
     else
         slash[slash == path] = '\0'; /* "/x" -> "/" */
@@ -63,7 +65,7 @@ static int resolve(const struct fsdpck_io *io, const char *out, char *full, stru
     int rc;
     while ((rc = io->resolve(io->ctx, path, head, sizeof head)) == -ENOENT) {
         rc = split_missing(io, out, path, tail, err);
-        if (rc != 0)
+        if (rc)
             return rc;
     }
     if (rc < 0)
@@ -73,18 +75,19 @@ static int resolve(const struct fsdpck_io *io, const char *out, char *full, stru
     return snprintf(full, PATH_MAX, "%s%s", head, tail) < PATH_MAX ? 0 : too_long(out, err);
 }
 
-int fsdpck_output_resolve(const struct fsdpck_io *io, const char *out, struct commit_output *output, struct fsdpck_error *err)
+int fsdpck_output_resolve(const struct fsdpck_io *io, const char *out, struct commit_output *output,
+                          struct fsdpck_error *err)
 {
     char full[PATH_MAX];
     memset(output, 0, sizeof *output);
     int rc = resolve(io, out, full, err);
-    if (rc != 0)
+    if (rc)
         return rc;
     const char *slash = strrchr(full, '/');
     output->path = strdup(full);
     output->base = strdup(slash + 1);
     output->parent = strndup(full, slash == full ? 1 : (size_t)(slash - full));
-    if (output->path == NULL || output->base == NULL || output->parent == NULL) {
+    if (!output->path || !output->base || !output->parent) {
         fsdpck_output_free(output);
         return fsdpck_error_nomem(err, strlen(full) + 1);
     }
@@ -95,7 +98,7 @@ int fsdpck_commit_resolve(const struct fsdpck_io *io, const char *out, char **pa
 {
     struct commit_output output;
     int rc = fsdpck_output_resolve(io, out, &output, err);
-    if (rc != 0)
+    if (rc)
         return rc;
     *path = output.path;
     output.path = NULL;
@@ -115,7 +118,7 @@ static char *parent_of(const char *path, struct fsdpck_error *err)
 {
     const char *slash = strrchr(path, '/');
     char *parent = strndup(path, slash == path ? 1 : (size_t)(slash - path));
-    if (parent == NULL)
+    if (!parent)
         fsdpck_error_nomem(err, strlen(path));
     return parent;
 }
@@ -130,13 +133,14 @@ static int make_one(const struct fsdpck_io *io, const char *path, struct fsdpck_
         return fsdpck_error_sys(err, -rc, path, "cannot create the directory");
     rc = fsdpck_strings_add(made, path, err);
     char *parent = parent_of(path, err);
-    if (rc == 0)
-        rc = parent != NULL ? fsdpck_fsync_path(io, parent, err) : FSDPCK_ERR_NOMEM;
+    if (!rc)
+        rc = parent ? fsdpck_fsync_path(io, parent, err) : FSDPCK_ERR_NOMEM;
     free(parent);
     return rc;
 }
 
-int fsdpck_output_make_parents(const struct fsdpck_io *io, const struct commit_output *output, struct fsdpck_vec *made, struct fsdpck_error *err)
+int fsdpck_output_make_parents(const struct fsdpck_io *io, const struct commit_output *output, struct fsdpck_vec *made,
+                               struct fsdpck_error *err)
 {
     char path[PATH_MAX];
     struct fsdpck_stat st;
@@ -148,7 +152,7 @@ int fsdpck_output_make_parents(const struct fsdpck_io *io, const struct commit_o
         if (io->stat(io->ctx, path, true, &st) != -ENOENT)
             continue;
         int rc = make_one(io, path, made, err);
-        if (rc != 0)
+        if (rc)
             return rc;
     }
     return 0;
@@ -174,7 +178,7 @@ static bool line_mounts(char *line, const char *path)
 {
     for (int field = 1; field < 5; field++) {
         line = strchr(line, ' ');
-        if (line == NULL)
+        if (!line)
             return false;
         line++;
     }
@@ -202,7 +206,8 @@ static bool is_listed_mount(const struct fsdpck_io *io, const char *path)
             *end = '\0';
             found = line_mounts(line, path);
         }
-        at += (uint64_t)(line > text ? line - text : n); /* the rest of a line is read again; one that fills the chunk is passed over */
+        /* the rest of a line is read again; one that fills the chunk is passed over */
+        at += (uint64_t)(line > text ? line - text : n);
     }
     if (fd >= 0)
         io->close(io->ctx, fd);
@@ -223,5 +228,6 @@ bool fsdpck_output_holds_cwd(const struct fsdpck_io *io, const struct commit_out
 {
     char cwd[PATH_MAX];
     size_t n = strlen(output->path);
-    return io->resolve(io->ctx, ".", cwd, sizeof cwd) == 0 && strncmp(cwd, output->path, n) == 0 && (cwd[n] == '\0' || cwd[n] == '/');
+    return io->resolve(io->ctx, ".", cwd, sizeof cwd) == 0 && strncmp(cwd, output->path, n) == 0 &&
+           (cwd[n] == '\0' || cwd[n] == '/');
 }

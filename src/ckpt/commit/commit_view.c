@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tells a reader which files of a directory count while old and new stand side by side in it (commit_in_place.c). Writes nothing. */
+/* Tells a reader which files of a directory count while old and new stand side by side in it (commit_in_place.c).
+ * Writes nothing. */
 #include "commit/commit_view.h"
 
 #include <stdio.h>
@@ -18,13 +19,14 @@ static bool holds(const struct fsdpck_vec *strings, const char *s)
     return false;
 }
 
-static int look_at_save(const struct fsdpck_io *io, const char *dir, const char *uuid, struct fsdpck_commit_view *view, struct fsdpck_error *err)
+static int look_at_save(const struct fsdpck_io *io, const char *dir, const char *uuid, struct fsdpck_commit_view *view,
+                        struct fsdpck_error *err)
 {
     char record[256];
     bool committed;
     struct fsdpck_vec replaced = FSDPCK_VEC(char *);
     int rc = fsdpck_in_place_standing(io, dir, uuid, &committed, record, &replaced, err);
-    if (rc == 0 && committed && view->record[0] == '\0') {
+    if (!rc && committed && view->record[0] == '\0') {
         strcpy(view->record, record);
         strcpy(view->committed, uuid);
         fsdpck_strings_free(&view->replaced);
@@ -32,13 +34,13 @@ static int look_at_save(const struct fsdpck_io *io, const char *dir, const char 
         return 0;
     }
     fsdpck_strings_free(&replaced);
-    return rc == 0 && !committed ? fsdpck_strings_add(&view->unfinished, uuid, err) : rc;
+    return !rc && !committed ? fsdpck_strings_add(&view->unfinished, uuid, err) : rc;
 }
 
 static int find_moved(char *const *names, size_t count, struct fsdpck_commit_view *view, struct fsdpck_error *err)
 {
     int rc = 0;
-    for (size_t i = 0; rc == 0 && i < count; i++) {
+    for (size_t i = 0; !rc && i < count; i++) {
         struct commit_name n;
         fsdpck_trace_parse(names[i], &n);
         if (n.trace == TRACE_STAGING && strcmp(n.uuid, view->committed) == 0)
@@ -47,21 +49,23 @@ static int find_moved(char *const *names, size_t count, struct fsdpck_commit_vie
     return rc;
 }
 
-int fsdpck_commit_view(const struct fsdpck_io *io, const char *dir, char *const *names, size_t count, struct fsdpck_commit_view *view,
-                       struct fsdpck_error *err)
+int fsdpck_commit_view(const struct fsdpck_io *io, const char *dir, char *const *names, size_t count,
+                       struct fsdpck_commit_view *view, struct fsdpck_error *err)
 {
     int rc = 0;
-    *view = (struct fsdpck_commit_view){ .replaced = FSDPCK_VEC(char *), .unfinished = FSDPCK_VEC(char *), .moved = FSDPCK_VEC(char *) };
-    for (size_t i = 0; rc == 0 && i < count; i++) {
+    *view = (struct fsdpck_commit_view){ .replaced = FSDPCK_VEC(char *),
+                                         .unfinished = FSDPCK_VEC(char *),
+                                         .moved = FSDPCK_VEC(char *) };
+    for (size_t i = 0; !rc && i < count; i++) {
         struct commit_name n;
         fsdpck_trace_parse(names[i], &n);
         bool is_trace = n.base[0] == '\0' && (n.trace == TRACE_WRITER || n.trace == TRACE_JOURNAL);
         if (is_trace && strcmp(n.uuid, view->committed) != 0 && !holds(&view->unfinished, n.uuid))
             rc = look_at_save(io, dir, n.uuid, view, err);
     }
-    if (rc == 0 && view->record[0] != '\0')
+    if (!rc && view->record[0] != '\0')
         rc = find_moved(names, count, view, err);
-    if (rc != 0)
+    if (rc)
         fsdpck_commit_view_free(view);
     return rc;
 }
@@ -103,7 +107,9 @@ void fsdpck_commit_view_filter(const struct fsdpck_commit_view *view, char **nam
     *count = kept;
 }
 
-char *fsdpck_commit_view_path(const struct fsdpck_commit_view *view, const char *dir, const char *name, struct fsdpck_error *err)
+char *fsdpck_commit_view_path(const struct fsdpck_commit_view *view, const char *dir, const char *name,
+                              struct fsdpck_error *err)
 {
-    return holds(&view->moved, name) ? fsdpck_trace_path(dir, name, TRACE_STAGING, view->committed, err) : fsdpck_path_join(dir, name, err);
+    return holds(&view->moved, name) ? fsdpck_trace_path(dir, name, TRACE_STAGING, view->committed, err)
+                                     : fsdpck_path_join(dir, name, err);
 }

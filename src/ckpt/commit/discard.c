@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Removes a checkpoint (fsdpck_remove) or renames it (fsdpck_set_aside), in the order of the commit protocol (commit.c), so that fsdpck_leftovers()
- * recognises the remains of a crash. */
+/* Removes a checkpoint (fsdpck_remove) or renames it (fsdpck_set_aside), in the order of the commit protocol
+ * (commit.c), so that fsdpck_leftovers() recognises the remains of a crash. */
 #include <fsdpck/check.h>
 
 #include <errno.h>
@@ -29,17 +29,20 @@ static int check_path(const struct discard *d)
         return fsdpck_error_sys(d->err, -rc, d->path, "cannot look at it");
     if (st.type == FSDPCK_FILE_SYMLINK)
         return fsdpck_error_set(d->err, FSDPCK_ERR_EXISTS, d->path, "is a symbolic link: it is left as it is");
-    return st.type == FSDPCK_FILE_DIRECTORY ? 0 : fsdpck_error_set(d->err, FSDPCK_ERR_EXISTS, d->path, "is no directory: it is left as it is");
+    return st.type == FSDPCK_FILE_DIRECTORY
+               ? 0
+               : fsdpck_error_set(d->err, FSDPCK_ERR_EXISTS, d->path, "is no directory: it is left as it is");
 }
 
 static int check_own(const struct discard *d)
 {
     struct commit_own own;
     int rc = fsdpck_own_scan(d->io, d->output.path, FSDPCK_COMMIT_CHECKPOINT, NULL, 0, &own, d->err);
-    if (rc != 0)
+    if (rc)
         return rc;
-    if (own.foreign != NULL) {
-        rc = fsdpck_error_set(d->err, FSDPCK_ERR_EXISTS, d->path, "holds '%s', which belongs to no checkpoint or model: it is left as it is", own.foreign);
+    if (own.foreign) {
+        rc = fsdpck_error_set(d->err, FSDPCK_ERR_EXISTS, d->path,
+                              "holds '%s', which belongs to no checkpoint or model: it is left as it is", own.foreign);
         fsdpck_error_hint(d->err, "move the file away");
     }
     fsdpck_own_free(&own);
@@ -56,9 +59,9 @@ static int begin(struct discard *d)
     fsdpck_uuid_from_random(uuid);
     fsdpck_uuid_format(uuid, d->uuid);
     rc = fsdpck_output_resolve(d->io, d->path, &d->output, d->err);
-    if (rc == 0)
+    if (!rc)
         rc = check_path(d);
-    if (rc != 0)
+    if (rc)
         return rc;
     char *lock = fsdpck_trace_path(d->output.parent, d->output.base, TRACE_LOCK, NULL, d->err);
     return fsdpck_lock_take(d->io, lock, d->path, d->uuid, &d->lock, d->err);
@@ -74,26 +77,28 @@ static void end(struct discard *d)
 static int rename_away(const struct discard *d, const char *to)
 {
     int rc = d->io->rename(d->io->ctx, d->output.path, to);
-    return rc < 0 ? fsdpck_error_sys(d->err, -rc, d->path, "cannot rename it out of the way") : fsdpck_fsync_path(d->io, d->output.parent, d->err);
+    return rc < 0 ? fsdpck_error_sys(d->err, -rc, d->path, "cannot rename it out of the way")
+                  : fsdpck_fsync_path(d->io, d->output.parent, d->err);
 }
 
 static int remove_it(struct discard *d)
 {
     char *junk = fsdpck_trace_path(d->output.parent, d->output.base, TRACE_STAGING, d->uuid, d->err);
-    int rc = junk == NULL ? FSDPCK_ERR_NOMEM : check_own(d);
-    if (rc == 0)
-        rc = fsdpck_lock_take(d->io, fsdpck_trace_path(d->output.parent, d->output.base, TRACE_WRITER, d->uuid, d->err), d->path, d->uuid, &d->writer, d->err);
-    if (rc == 0)
+    int rc = !junk ? FSDPCK_ERR_NOMEM : check_own(d);
+    if (!rc)
+        rc = fsdpck_lock_take(d->io, fsdpck_trace_path(d->output.parent, d->output.base, TRACE_WRITER, d->uuid, d->err),
+                              d->path, d->uuid, &d->writer, d->err);
+    if (!rc)
         rc = fsdpck_fsync_path(d->io, d->output.parent, d->err);
-    if (rc == 0)
+    if (!rc)
         rc = rename_away(d, junk);
-    if (rc != 0 && junk != NULL && !fsdpck_is_directory(d->io, junk))
+    if (rc && junk && !fsdpck_is_directory(d->io, junk))
         fsdpck_lock_drop(d->io, &d->writer); /* it stands for nothing */
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_remove_tree(d->io, junk, d->err);
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_fsync_path(d->io, d->output.parent, d->err);
-    if (rc == 0)
+    if (!rc)
         fsdpck_lock_drop(d->io, &d->writer);
     free(junk);
     return rc;
@@ -102,10 +107,13 @@ static int remove_it(struct discard *d)
 int fsdpck_remove(const char *path, const struct fsdpck_options *opt, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
-    struct discard d = { .io = opt != NULL && opt->io != NULL ? opt->io : &fsdpck_io_posix, .path = path, .lock = COMMIT_LOCK_NONE,
-                         .writer = COMMIT_LOCK_NONE, .err = err != NULL ? err : &own };
+    struct discard d = { .io = opt && opt->io ? opt->io : &fsdpck_io_posix,
+                         .path = path,
+                         .lock = COMMIT_LOCK_NONE,
+                         .writer = COMMIT_LOCK_NONE,
+                         .err = err ? err : &own };
     int rc = begin(&d);
-    if (rc == 0)
+    if (!rc)
         rc = remove_it(&d);
     end(&d);
     return rc;
@@ -114,14 +122,19 @@ int fsdpck_remove(const char *path, const struct fsdpck_options *opt, struct fsd
 int fsdpck_set_aside(const char *path, const struct fsdpck_options *opt, char **aside, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
-    struct discard d = { .io = opt != NULL && opt->io != NULL ? opt->io : &fsdpck_io_posix, .path = path, .lock = COMMIT_LOCK_NONE,
-                         .writer = COMMIT_LOCK_NONE, .err = err != NULL ? err : &own };
+    struct discard d = { .io = opt && opt->io ? opt->io : &fsdpck_io_posix,
+                         .path = path,
+                         .lock = COMMIT_LOCK_NONE,
+                         .writer = COMMIT_LOCK_NONE,
+                         .err = err ? err : &own };
     char *to = NULL;
     int rc = begin(&d);
-    if (rc == 0)
-        rc = (to = fsdpck_trace_path(d.output.parent, d.output.base, TRACE_DAMAGED, d.uuid, d.err)) != NULL ? rename_away(&d, to) : FSDPCK_ERR_NOMEM;
+    if (!rc)
+        rc = (to = fsdpck_trace_path(d.output.parent, d.output.base, TRACE_DAMAGED, d.uuid, d.err)) != NULL
+                 ? rename_away(&d, to)
+                 : FSDPCK_ERR_NOMEM;
     end(&d);
-    if (rc == 0 && aside != NULL) {
+    if (!rc && aside) {
         *aside = to;
         to = NULL;
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the left-overs of writers beside or inside a path, and removes them if their writer is dead: the other end of the commit
- * protocol (commit.c, commit_in_place.c). A left-over stays if its writer cannot be proved dead. Knows nothing of a checkpoint's contents. */
+/* Finds the left-overs of writers beside or inside a path, and removes them if their writer is dead: the other end of
+ * the commit protocol (commit.c, commit_in_place.c). A left-over stays if its writer cannot be proved dead. Knows
+ * nothing of a checkpoint's contents. */
 #include <fsdpck/check.h>
 
 #include <errno.h>
@@ -28,7 +29,7 @@ struct scan {
 static void report_leftover(const struct scan *s, const char *path, bool alive, const char *why, bool removed)
 {
     struct fsdpck_leftover l = { .path = path, .alive = alive, .why = why, .removed = removed };
-    if (s->report != NULL)
+    if (s->report)
         s->report(s->report_ctx, &l);
 }
 
@@ -38,15 +39,16 @@ static bool is_missing(const struct scan *s, const char *path)
     return s->io->stat(s->io->ctx, path, false, &st) == -ENOENT;
 }
 
-/* Removes a lock or writer file whose owner is gone; it is locked for that, as another could just have taken it over. */
+/* Removes a lock or writer file whose owner is gone; it is locked for that, as another could just have taken it over.
+ */
 static int remove_lock(const struct scan *s, const char *path, const char *uuid, bool *removed)
 {
     struct commit_lock lock = COMMIT_LOCK_NONE;
     struct fsdpck_error e = { 0 };
     char *copy = strdup(path);
-    int rc = copy == NULL ? fsdpck_error_nomem(&e, strlen(path) + 1) : fsdpck_lock_take(s->io, copy, path, uuid, &lock, &e);
-    *removed = rc == 0 && fsdpck_lock_drop(s->io, &lock);
-    if (rc != 0 && rc != FSDPCK_ERR_BUSY)
+    int rc = !copy ? fsdpck_error_nomem(&e, strlen(path) + 1) : fsdpck_lock_take(s->io, copy, path, uuid, &lock, &e);
+    *removed = !rc && fsdpck_lock_drop(s->io, &lock);
+    if (rc && rc != FSDPCK_ERR_BUSY)
         return fsdpck_error_set(s->err, e.code, e.file, "%s", e.message);
     return 0;
 }
@@ -56,19 +58,19 @@ static int remove_lock(const struct scan *s, const char *path, const char *uuid,
 static int remove_staging(const struct scan *s, const char *path)
 {
     int rc = fsdpck_remove_tree(s->io, path, s->err);
-    return rc != 0 ? rc : fsdpck_fsync_path(s->io, s->dir, s->err);
+    return rc ? rc : fsdpck_fsync_path(s->io, s->dir, s->err);
 }
 
 /* An old one is complete as long as it has that name: the name goes first. */
 static int remove_old(const struct scan *s, const struct commit_name *n, const char *path)
 {
     char *junk = fsdpck_trace_path(s->dir, n->base, TRACE_STAGING, n->uuid, s->err);
-    int rc = junk == NULL ? FSDPCK_ERR_NOMEM : fsdpck_remove_tree(s->io, junk, s->err);
-    if (rc == 0) {
+    int rc = !junk ? FSDPCK_ERR_NOMEM : fsdpck_remove_tree(s->io, junk, s->err);
+    if (!rc) {
         rc = s->io->rename(s->io->ctx, path, junk);
         rc = rc < 0 ? fsdpck_error_sys(s->err, -rc, path, "cannot rename") : fsdpck_fsync_path(s->io, s->dir, s->err);
     }
-    if (rc == 0)
+    if (!rc)
         rc = remove_staging(s, junk);
     free(junk);
     return rc;
@@ -85,7 +87,7 @@ static bool is_youngest_old(const struct scan *s, const struct commit_name *n, c
         if (m.trace != TRACE_OLD || strcmp(m.base, n->base) != 0 || strcmp(m.uuid, n->uuid) == 0)
             continue;
         char *rival = fsdpck_path_join(s->dir, s->names[i], NULL);
-        if (rival == NULL || (s->io->stat(s->io->ctx, rival, false, &other) == 0 && other.mtime_ns > own.mtime_ns))
+        if (!rival || (s->io->stat(s->io->ctx, rival, false, &other) == 0 && other.mtime_ns > own.mtime_ns))
             youngest = false;
         free(rival);
     }
@@ -100,15 +102,17 @@ static int move_back(const struct scan *s, const struct commit_name *n, const ch
     *moved = false;
     if (s->locked)
         return 0; /* a new one is about to be written: until then the old one is safe where it is */
-    int rc = fsdpck_lock_take(s->io, fsdpck_trace_path(s->dir, n->base, TRACE_LOCK, NULL, &e), home, n->uuid, &lock, &e);
+    int rc =
+        fsdpck_lock_take(s->io, fsdpck_trace_path(s->dir, n->base, TRACE_LOCK, NULL, &e), home, n->uuid, &lock, &e);
     if (rc == FSDPCK_ERR_BUSY)
         return 0;
-    if (rc != 0)
+    if (rc)
         return fsdpck_error_set(s->err, e.code, e.file, "%s", e.message);
     if (is_missing(s, home)) {
         rc = s->io->rename(s->io->ctx, path, home);
-        *moved = rc == 0;
-        rc = rc < 0 ? fsdpck_error_sys(s->err, -rc, home, "cannot move the old one back to this name") : fsdpck_fsync_path(s->io, s->dir, s->err);
+        *moved = !rc;
+        rc = rc < 0 ? fsdpck_error_sys(s->err, -rc, home, "cannot move the old one back to this name")
+                    : fsdpck_fsync_path(s->io, s->dir, s->err);
     }
     fsdpck_lock_drop(s->io, &lock);
     return rc;
@@ -119,31 +123,34 @@ static int dead_old(const struct scan *s, const struct commit_name *n, const cha
     char text[640];
     bool moved = false;
     char *home = fsdpck_path_join(s->dir, n->base, s->err);
-    int rc = home == NULL ? FSDPCK_ERR_NOMEM : 0;
-    if (rc == 0 && is_missing(s, home) && !is_youngest_old(s, n, path)) {
+    int rc = !home ? FSDPCK_ERR_NOMEM : 0;
+    if (!rc && is_missing(s, home) && !is_youngest_old(s, n, path)) {
         report_leftover(s, path, false, why, false); /* not before the youngest is back in its place */
-    } else if (rc == 0 && is_missing(s, home)) {
+    } else if (!rc && is_missing(s, home)) {
         if (s->remove)
             rc = move_back(s, n, path, home, &moved);
-        snprintf(text, sizeof text, moved ? "%s; it is complete and '%.255s' was missing: moved back to that name"
-                                          : "%s; it is complete and '%.255s' is missing: clean moves it back", why, n->base);
-        if (rc == 0)
+        snprintf(text, sizeof text,
+                 moved ? "%s; it is complete and '%.255s' was missing: moved back to that name"
+                       : "%s; it is complete and '%.255s' is missing: clean moves it back",
+                 why, n->base);
+        if (!rc)
             report_leftover(s, path, false, text, moved);
-    } else if (rc == 0) {
+    } else if (!rc) {
         rc = s->remove ? remove_old(s, n, path) : 0;
-        if (rc == 0)
+        if (!rc)
             report_leftover(s, path, false, why, s->remove);
     }
     free(home);
     return rc;
 }
 
-/* The file that says who made an entry: beside it, or (in place) the directory's own; NULL where that one is not ours to handle here. */
+/* The file that says who made an entry: beside it, or (in place) the directory's own; NULL where that one is not ours
+ * to handle here. */
 static char *writer_of(const struct scan *s, const struct commit_name *n)
 {
     char *beside = fsdpck_trace_path(s->dir, n->base, TRACE_WRITER, n->uuid, s->err);
     char *inner = fsdpck_trace_path(s->dir, "", TRACE_WRITER, n->uuid, s->err);
-    if (beside != NULL && inner != NULL && is_missing(s, beside) && !is_missing(s, inner)) {
+    if (beside && inner && is_missing(s, beside) && !is_missing(s, inner)) {
         free(beside);
         beside = NULL;
     }
@@ -155,8 +162,8 @@ static int staging_or_old(const struct scan *s, const struct commit_name *n, con
 {
     struct commit_verdict v;
     char *writer = writer_of(s, n);
-    if (writer == NULL)
-        return s->err != NULL && s->err->code != 0 ? s->err->code : 0;
+    if (!writer)
+        return s->err && s->err->code != 0 ? s->err->code : 0;
     fsdpck_writer_probe(s->io, writer, &v);
     free(writer);
     if (v.alive || (!s->remove && n->trace == TRACE_STAGING)) {
@@ -166,7 +173,7 @@ static int staging_or_old(const struct scan *s, const struct commit_name *n, con
     if (n->trace == TRACE_OLD)
         return dead_old(s, n, path, v.why);
     int rc = remove_staging(s, path);
-    if (rc == 0)
+    if (!rc)
         report_leftover(s, path, false, v.why, true);
     return rc;
 }
@@ -175,9 +182,11 @@ static int staging_or_old(const struct scan *s, const struct commit_name *n, con
 
 static int set_aside(const struct scan *s, const char *path)
 {
-    struct fsdpck_leftover l = { .path = path, .why = "damaged, and set aside", .removed = s->remove_damaged, .set_aside = true };
+    struct fsdpck_leftover l = {
+        .path = path, .why = "damaged, and set aside", .removed = s->remove_damaged, .set_aside = true
+    };
     int rc = s->remove_damaged ? remove_staging(s, path) : 0;
-    if (rc == 0 && s->report != NULL)
+    if (!rc && s->report)
         s->report(s->report_ctx, &l);
     return rc;
 }
@@ -187,22 +196,24 @@ static int half_removed(const struct scan *s, const char *path)
 {
     bool is_ours = false;
     int rc = fsdpck_is_directory(s->io, path) ? fsdpck_own_is_remnant(s->io, path, &is_ours, s->err) : 0;
-    if (rc != 0 || !is_ours)
+    if (rc || !is_ours)
         return rc;
     rc = s->remove ? remove_staging(s, path) : 0;
-    if (rc == 0)
+    if (!rc)
         report_leftover(s, path, false, "its removal was interrupted", s->remove);
     return rc;
 }
 
-/* ---- writer files and locks: alone they are left-overs too, but not worth a line while what they stand for is listed */
+/* ---- writer files and locks: alone they are left-overs too, but not worth a line while what they stand for is listed
+ */
 
 static bool was_listed(const struct scan *s, const struct commit_name *n)
 {
     struct commit_name m;
     for (size_t i = 0; i < s->count; i++) {
         fsdpck_trace_parse(s->names[i], &m);
-        if ((m.trace == TRACE_STAGING || m.trace == TRACE_OLD) && strcmp(m.base, n->base) == 0 && strcmp(m.uuid, n->uuid) == 0)
+        if ((m.trace == TRACE_STAGING || m.trace == TRACE_OLD) && strcmp(m.base, n->base) == 0 &&
+            strcmp(m.uuid, n->uuid) == 0)
             return true;
     }
     return false;
@@ -212,7 +223,7 @@ static bool still_needed(const struct scan *s, const struct commit_name *n)
 {
     char *staging = fsdpck_trace_path(s->dir, n->base, TRACE_STAGING, n->uuid, NULL);
     char *old = fsdpck_trace_path(s->dir, n->base, TRACE_OLD, n->uuid, NULL);
-    bool needed = staging == NULL || old == NULL || !is_missing(s, staging) || !is_missing(s, old);
+    bool needed = !staging || !old || !is_missing(s, staging) || !is_missing(s, old);
     free(staging);
     free(old);
     return needed;
@@ -230,23 +241,26 @@ static int owner_file(const struct scan *s, const struct commit_name *n, const c
         return 0; /* its writer has more to show than this */
     if (!v.alive && s->remove)
         rc = remove_lock(s, path, n->uuid, &removed);
-    if (rc == 0 && !(n->trace == TRACE_WRITER && was_listed(s, n)))
+    if (!rc && !(n->trace == TRACE_WRITER && was_listed(s, n)))
         report_leftover(s, path, v.alive, v.why, removed);
     return rc;
 }
 
 /* ---- a save inside the directory */
 
-static void tell_in_place(const struct scan *s, const struct commit_name *n, const struct commit_verdict *v, bool committed)
+static void tell_in_place(const struct scan *s, const struct commit_name *n, const struct commit_verdict *v,
+                          bool committed)
 {
-    const char *why = !committed ? v->why : s->remove ? "the save is complete, its clean-up was not: done" : "the save is complete, its clean-up is not";
+    const char *why = !committed  ? v->why
+                      : s->remove ? "the save is complete, its clean-up was not: done"
+                                  : "the save is complete, its clean-up is not";
     for (size_t i = 0; i < s->count; i++) {
         struct commit_name m;
         fsdpck_trace_parse(s->names[i], &m);
         if (!fsdpck_trace_has(s->names[i], n->uuid) || (committed && m.trace == TRACE_NONE))
             continue;
         char *path = fsdpck_path_join(s->dir, s->names[i], NULL);
-        if (path != NULL)
+        if (path)
             report_leftover(s, path, v->alive, why, s->remove && !v->alive);
         free(path);
     }
@@ -255,7 +269,7 @@ static void tell_in_place(const struct scan *s, const struct commit_name *n, con
 static int remove_journal(const struct scan *s, const char *uuid)
 {
     char *journal = fsdpck_trace_path(s->dir, "", TRACE_JOURNAL, uuid, s->err);
-    int rc = journal == NULL ? FSDPCK_ERR_NOMEM : fsdpck_remove_tree(s->io, journal, s->err);
+    int rc = !journal ? FSDPCK_ERR_NOMEM : fsdpck_remove_tree(s->io, journal, s->err);
     free(journal);
     return rc;
 }
@@ -264,30 +278,34 @@ static int remove_journal(const struct scan *s, const char *uuid)
 static int clear_locked(const struct scan *s, const char *uuid, const char *writer, bool committed)
 {
     bool removed = false;
-    int rc = committed ? fsdpck_in_place_complete(s->io, s->dir, uuid, s->err) : fsdpck_in_place_undo(s->io, s->dir, uuid, s->err);
-    if (rc == 0)
+    int rc = committed ? fsdpck_in_place_complete(s->io, s->dir, uuid, s->err)
+                       : fsdpck_in_place_undo(s->io, s->dir, uuid, s->err);
+    if (!rc)
         rc = remove_lock(s, writer, uuid, &removed);
-    if (rc != 0 || !committed || !removed)
+    if (rc || !committed || !removed)
         return rc;
     rc = fsdpck_fsync_path(s->io, s->dir, s->err);
-    return rc == 0 ? remove_journal(s, uuid) : rc;
+    return !rc ? remove_journal(s, uuid) : rc;
 }
 
 /* Under the lock of the directory, as what stands there now decides whether the save is completed or undone. */
-static int clear_in_place(const struct scan *s, const char *uuid, const char *writer, bool *committed, struct commit_verdict *v)
+static int clear_in_place(const struct scan *s, const char *uuid, const char *writer, bool *committed,
+                          struct commit_verdict *v)
 {
     struct commit_lock lock = COMMIT_LOCK_NONE;
     struct fsdpck_error e = { 0 };
-    int rc = s->locked ? 0 : fsdpck_lock_take(s->io, fsdpck_trace_path(s->dir, "", TRACE_LOCK, NULL, &e), s->dir, uuid, &lock, &e);
+    int rc = s->locked ? 0
+                       : fsdpck_lock_take(s->io, fsdpck_trace_path(s->dir, "", TRACE_LOCK, NULL, &e), s->dir, uuid,
+                                          &lock, &e);
     if (rc == FSDPCK_ERR_BUSY) {
         v->alive = true;
         snprintf(v->why, sizeof v->why, "its writer is gone, another one is at work");
         return 0;
     }
-    if (rc != 0)
+    if (rc)
         return fsdpck_error_set(s->err, e.code, e.file, "%s", e.message);
     rc = fsdpck_in_place_committed(s->io, s->dir, uuid, committed, s->err);
-    if (rc == 0)
+    if (!rc)
         rc = clear_locked(s, uuid, writer, *committed);
     fsdpck_lock_drop(s->io, &lock);
     return rc;
@@ -302,7 +320,7 @@ static int in_place(const struct scan *s, const struct commit_name *n, const cha
     if (!v.alive)
         rc = s->remove ? clear_in_place(s, n->uuid, writer, &committed, &v)
                        : fsdpck_in_place_committed(s->io, s->dir, n->uuid, &committed, s->err);
-    if (rc == 0)
+    if (!rc)
         tell_in_place(s, n, &v, committed);
     return rc;
 }
@@ -311,10 +329,10 @@ static int in_place(const struct scan *s, const struct commit_name *n, const cha
 static int lone_journal(const struct scan *s, const struct commit_name *n, const char *path)
 {
     char *writer = fsdpck_trace_path(s->dir, "", TRACE_WRITER, n->uuid, s->err);
-    int rc = writer == NULL ? FSDPCK_ERR_NOMEM : 0;
-    if (rc == 0 && is_missing(s, writer)) {
+    int rc = !writer ? FSDPCK_ERR_NOMEM : 0;
+    if (!rc && is_missing(s, writer)) {
         rc = s->remove ? remove_journal(s, n->uuid) : 0;
-        if (rc == 0)
+        if (!rc)
             report_leftover(s, path, false, "writer is done", s->remove);
     }
     free(writer);
@@ -328,11 +346,11 @@ static int entry(const struct scan *s, const char *name, bool owners)
     struct commit_name n;
     fsdpck_trace_parse(name, &n);
     bool is_owner = n.trace == TRACE_LOCK || n.trace == TRACE_WRITER || n.trace == TRACE_JOURNAL;
-    if (n.trace == TRACE_NONE || is_owner != owners || (s->only != NULL && strcmp(s->only, n.base) != 0))
+    if (n.trace == TRACE_NONE || is_owner != owners || (s->only && strcmp(s->only, n.base) != 0))
         return 0;
     char *path = fsdpck_path_join(s->dir, name, s->err);
     int rc = FSDPCK_ERR_NOMEM;
-    if (path == NULL)
+    if (!path)
         return rc;
     if (n.trace == TRACE_DAMAGED)
         rc = set_aside(s, path);
@@ -355,7 +373,7 @@ static int scan_directory(struct scan *s)
 {
     int rc = fsdpck_list_sorted(s->io, s->dir, &s->names, &s->count, s->err);
     for (int owners = 0; owners < 2; owners++)
-        for (size_t i = 0; rc == 0 && i < s->count; i++)
+        for (size_t i = 0; !rc && i < s->count; i++)
             rc = entry(s, s->names[i], owners);
     fsdpck_list_free(s->names, s->count);
     s->names = NULL;
@@ -366,7 +384,9 @@ static int scan_directory(struct scan *s)
 void fsdpck_commit_clear_dead(const struct fsdpck_io *io, const struct commit_output *output, bool in_place)
 {
     struct fsdpck_error ignored = { 0 };
-    struct scan s = { .io = io, .dir = output->parent, .only = output->base, .remove = true, .locked = !in_place, .err = &ignored };
+    struct scan s = {
+        .io = io, .dir = output->parent, .only = output->base, .remove = true, .locked = !in_place, .err = &ignored
+    };
     if (output->base[0] != '\0' && !in_place)
         scan_directory(&s);
     if (!fsdpck_is_directory(io, output->path))
@@ -376,30 +396,34 @@ void fsdpck_commit_clear_dead(const struct fsdpck_io *io, const struct commit_ou
     scan_directory(&s);
 }
 
-int fsdpck_leftovers(const char *path, enum fsdpck_clean clean, const struct fsdpck_options *opt, fsdpck_leftover_fn report, void *report_ctx,
-                     struct fsdpck_error *err)
+int fsdpck_leftovers(const char *path, enum fsdpck_clean clean, const struct fsdpck_options *opt,
+                     fsdpck_leftover_fn report, void *report_ctx, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
     struct commit_output output;
-    struct scan s = { .remove = clean >= FSDPCK_CLEAN_DEAD, .remove_damaged = clean == FSDPCK_CLEAN_ALL, .report = report, .report_ctx = report_ctx, .err = &own };
-    s.io = opt != NULL && opt->io != NULL ? opt->io : &fsdpck_io_posix;
+    struct scan s = { .remove = clean >= FSDPCK_CLEAN_DEAD,
+                      .remove_damaged = clean == FSDPCK_CLEAN_ALL,
+                      .report = report,
+                      .report_ctx = report_ctx,
+                      .err = &own };
+    s.io = opt && opt->io ? opt->io : &fsdpck_io_posix;
     int rc = fsdpck_output_resolve(s.io, path, &output, &own);
-    if (rc == 0 && output.base[0] != '\0') {
+    if (!rc && output.base[0] != '\0') {
         s.dir = output.parent;
         s.only = output.base;
         rc = scan_directory(&s);
-        if (rc != 0 && own.sys_errno == EACCES && fsdpck_is_directory(s.io, output.path)) {
+        if (rc && own.sys_errno == EACCES && fsdpck_is_directory(s.io, output.path)) {
             memset(&own, 0, sizeof own); /* one may not look beside it, but inside */
             rc = 0;
         }
     }
-    if (rc == 0 && fsdpck_is_directory(s.io, output.path)) {
+    if (!rc && fsdpck_is_directory(s.io, output.path)) {
         s.dir = output.path;
         s.only = NULL;
         rc = scan_directory(&s);
     }
     fsdpck_output_free(&output);
-    if (rc != 0 && err != NULL && err->code == 0)
+    if (rc && err && err->code == 0)
         *err = own;
     return rc;
 }

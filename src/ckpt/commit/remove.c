@@ -8,8 +8,8 @@
 
 #include "base/ioutil.h"
 
-/* A directory that is not empty after so many times is filled by somebody: a file system (FUSE, NFS) that gives files another name while they are
- * open does so for as long as one asks. */
+/* A directory that is not empty after so many times is filled by somebody: a file system (FUSE, NFS) that gives files
+ * another name while they are open does so for as long as one asks. */
 enum { MAX_LISTS = 8 };
 
 struct entry {
@@ -20,8 +20,8 @@ struct entry {
 /* Takes the path, which may be NULL: no memory. */
 static int push(struct fsdpck_vec *stack, char *path, struct fsdpck_error *err)
 {
-    struct entry *e = path != NULL ? fsdpck_vec_push(stack, err) : NULL;
-    if (e == NULL) {
+    struct entry *e = path ? fsdpck_vec_push(stack, err) : NULL;
+    if (!e) {
         free(path);
         return FSDPCK_ERR_NOMEM;
     }
@@ -30,12 +30,13 @@ static int push(struct fsdpck_vec *stack, char *path, struct fsdpck_error *err)
 }
 
 /* Pushes the entries of the directory on top of the stack. */
-static int push_entries(const struct fsdpck_io *io, const char *dir, struct fsdpck_vec *stack, size_t *npushed, struct fsdpck_error *err)
+static int push_entries(const struct fsdpck_io *io, const char *dir, struct fsdpck_vec *stack, size_t *npushed,
+                        struct fsdpck_error *err)
 {
     char **names = NULL;
     size_t count = 0;
     int rc = fsdpck_list_sorted(io, dir, &names, &count, err);
-    for (size_t i = 0; rc == 0 && i < count; i++)
+    for (size_t i = 0; !rc && i < count; i++)
         rc = push(stack, fsdpck_path_join(dir, names[i], err), err);
     *npushed = count;
     fsdpck_list_free(names, count);
@@ -56,11 +57,11 @@ static int remove_top(const struct fsdpck_io *io, struct fsdpck_vec *stack, stru
     struct fsdpck_stat st;
     size_t nentries = 0;
     int rc = io->stat(io->ctx, path, false, &st);
-    if (rc == 0)
+    if (!rc)
         rc = st.type == FSDPCK_FILE_DIRECTORY ? io->rmdir(io->ctx, path) : io->unlink(io->ctx, path);
     if ((rc == -ENOTEMPTY || rc == -EEXIST) && e->nlists++ < MAX_LISTS) {
         rc = push_entries(io, path, stack, &nentries, err);
-        if (rc != 0)
+        if (rc)
             return rc;
         if (nentries > 0)
             return 0;
@@ -76,8 +77,8 @@ int fsdpck_remove_tree(const struct fsdpck_io *io, const char *path, struct fsdp
 {
     struct fsdpck_vec stack = FSDPCK_VEC(struct entry);
     char *copy = strdup(path);
-    int rc = copy != NULL ? push(&stack, copy, err) : fsdpck_error_nomem(err, strlen(path));
-    while (rc == 0 && stack.count > 0)
+    int rc = copy ? push(&stack, copy, err) : fsdpck_error_nomem(err, strlen(path));
+    while (!rc && stack.count > 0)
         rc = remove_top(io, &stack, err);
     while (stack.count > 0)
         pop(&stack);

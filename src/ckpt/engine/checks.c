@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Joins the CRC-32s of a record's parts. A record that was read in part is open: it has a sorted list of disjoint, non-adjacent segments, each with its
- * CRC-32. Sequential reads need only one segment. Knows files and bytes; of zips, only that they state a CRC-32. */
+/* Joins the CRC-32s of a record's parts. A record that was read in part is open: it has a sorted list of disjoint,
+ * non-adjacent segments, each with its CRC-32. Sequential reads need only one segment. Knows files and bytes; of zips,
+ * only that they state a CRC-32. */
 #include "engine/checks.h"
 
 #include <inttypes.h>
@@ -17,7 +18,8 @@
 #include "engine/zstream.h"
 
 #define PIECE_NBYTES (1u << 20)
-#define MAX_SEGMENTS 4096u /* of a record; beyond (scattered reads of a transposed tensor) all of it is read at the end */
+#define MAX_SEGMENTS \
+    4096u /* of a record; beyond (scattered reads of a transposed tensor) all of it is read at the end */
 
 enum { UNSEEN, OPEN, SOUND, DAMAGED };
 
@@ -31,9 +33,9 @@ struct open_record {
     struct fsdpck_crc_record *record;
     struct fsdpck_zstream_range stream; /* nbytes 0: the record lies open in the file */
     uint32_t file;
-    size_t ordinal; /* of the tensor that was being read: for messages */
+    size_t ordinal;             /* of the tensor that was being read: for messages */
     struct fsdpck_vec segments; /* of struct segment */
-    bool scattered; /* too many segments: none is kept until the record is read in order */
+    bool scattered;             /* too many segments: none is kept until the record is read in order */
 };
 
 struct fsdpck_checks {
@@ -81,7 +83,8 @@ void fsdpck_checks_unchecked(struct fsdpck_source *src, uint64_t nrecords)
     pthread_mutex_unlock(&src->checks->lock);
 }
 
-struct fsdpck_crc_record *fsdpck_checks_expect(struct fsdpck_source *src, struct fsdpck_crc_record *record, uint64_t offset, uint64_t nbytes, uint32_t crc32)
+struct fsdpck_crc_record *fsdpck_checks_expect(struct fsdpck_source *src, struct fsdpck_crc_record *record,
+                                               uint64_t offset, uint64_t nbytes, uint32_t crc32)
 {
     *record = (struct fsdpck_crc_record){ .offset = offset, .nbytes = nbytes, .crc32 = crc32 };
     if (crc32 && nbytes)
@@ -111,7 +114,8 @@ static size_t find(const struct open_record *o, uint64_t at)
     return low;
 }
 
-/* Moves *begin to the first byte from there on that is wanted; *end to where the next segment begins, if that is before it. */
+/* Moves *begin to the first byte from there on that is wanted; *end to where the next segment begins, if that is before
+ * it. */
 static void find_gap(const struct open_record *o, uint64_t *begin, uint64_t *end)
 {
     size_t i = find(o, *begin);
@@ -158,9 +162,9 @@ static int insert(struct open_record *o, const struct segment *s, struct fsdpck_
         return 0;
     bool joined = i > 0 && append(segment(o, i - 1), s);
     if (!joined) {
-        int r = put_in(o, i, s, err);
-        if (r != 0 || o->scattered)
-            return r;
+        int rc = put_in(o, i, s, err);
+        if (rc || o->scattered)
+            return rc;
         i++;
     }
     if (i < o->segments.count && append(segment(o, i - 1), segment(o, i))) {
@@ -173,7 +177,8 @@ static int insert(struct open_record *o, const struct segment *s, struct fsdpck_
 /* ---- records ---- */
 
 /* Under the lock. NULL: no memory. */
-static struct open_record *open_record(struct fsdpck_checks *c, size_t ordinal, const struct fsdpck_extent *e, struct fsdpck_error *err)
+static struct open_record *open_record(struct fsdpck_checks *c, size_t ordinal, const struct fsdpck_extent *e,
+                                       struct fsdpck_error *err)
 {
     struct fsdpck_crc_record *record = e->crc;
     if (record->open)
@@ -202,10 +207,13 @@ static void name_tensor(const struct fsdpck_source *src, size_t ordinal, struct 
         fsdpck_error_tensor(err, source_tensors(src)[ordinal].name);
 }
 
-static int damaged(struct fsdpck_source *src, size_t ordinal, uint32_t file, uint64_t offset, const struct fsdpck_crc_record *record, struct fsdpck_error *err)
+static int damaged(struct fsdpck_source *src, size_t ordinal, uint32_t file, uint64_t offset,
+                   const struct fsdpck_crc_record *record, struct fsdpck_error *err)
 {
     fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, source_files(src)[file].path, offset,
-                    "is damaged: the CRC-32 of its record of %" PRIu64 " bytes is not %08" PRIx32 ", which the zip says", record->nbytes, record->crc32);
+                    "is damaged: the CRC-32 of its record of %" PRIu64 " bytes is not %08" PRIx32
+                    ", which the zip says",
+                    record->nbytes, record->crc32);
     name_tensor(src, ordinal, err);
     return FSDPCK_ERR_DAMAGED;
 }
@@ -218,34 +226,37 @@ static int finish_record(struct fsdpck_source *src, struct open_record *o, struc
     if (o->segments.count != 1 || s->begin != 0 || s->end != record->nbytes)
         return 0;
     bool sound = s->crc32 == record->crc32;
-    int r = sound ? 0 : damaged(src, o->ordinal, o->file, o->stream.nbytes ? o->stream.offset : record->offset, record, err);
+    int rc = sound
+                 ? 0
+                 : damaged(src, o->ordinal, o->file, o->stream.nbytes ? o->stream.offset : record->offset, record, err);
     close_record(src->checks, o, sound ? SOUND : DAMAGED);
-    return r;
+    return rc;
 }
 
 /* Bytes [begin, end) of the record, which is open: their CRC-32 is taken without the lock. */
-static int take(struct fsdpck_source *src, struct fsdpck_crc_record *record, uint64_t begin, uint64_t end, const uint8_t *data, struct fsdpck_error *err)
+static int take(struct fsdpck_source *src, struct fsdpck_crc_record *record, uint64_t begin, uint64_t end,
+                const uint8_t *data, struct fsdpck_error *err)
 {
     const struct segment s = { begin, end, fsdpck_crc32(0, data, end - begin) };
-    int r = 0;
+    int rc = 0;
     pthread_mutex_lock(&src->checks->lock);
     struct open_record *o = record->open; /* NULL: another thread completed it */
-    if (o && (r = insert(o, &s, err)) == 0)
-        r = finish_record(src, o, err);
+    if (o && (rc = insert(o, &s, err)) == 0)
+        rc = finish_record(src, o, err);
     pthread_mutex_unlock(&src->checks->lock);
-    return r;
+    return rc;
 }
 
-int fsdpck_checks_bytes(struct fsdpck_source *src, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, const void *data, uint64_t nbytes,
-                        struct fsdpck_error *err)
+int fsdpck_checks_bytes(struct fsdpck_source *src, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin,
+                        const void *data, uint64_t nbytes, struct fsdpck_error *err)
 {
     struct fsdpck_crc_record *record = src->opt.no_verify ? NULL : e->crc;
     if (!record)
         return 0;
     const uint64_t first = e->payload + begin - record->offset, last = first + nbytes;
     uint32_t state = atomic_load(&record->state);
-    int r = 0;
-    for (uint64_t at = first, end; r == 0 && state < SOUND && at < last; at = end) {
+    int rc = 0;
+    for (uint64_t at = first, end; !rc && state < SOUND && at < last; at = end) {
         end = last;
         pthread_mutex_lock(&src->checks->lock);
         state = atomic_load(&record->state);
@@ -253,12 +264,14 @@ int fsdpck_checks_bytes(struct fsdpck_source *src, size_t ordinal, const struct 
         if (o)
             find_gap(o, &at, &end);
         else if (state < SOUND)
-            r = FSDPCK_ERR_NOMEM;
+            rc = FSDPCK_ERR_NOMEM;
         pthread_mutex_unlock(&src->checks->lock);
         if (o && at < last)
-            r = take(src, record, at, end, (const uint8_t *)data + (at - first), err);
+            rc = take(src, record, at, end, (const uint8_t *)data + (at - first), err);
     }
-    return r == 0 && state == DAMAGED ? damaged(src, ordinal, e->file, e->streamed ? e->stream : record->offset, record, err) : r;
+    return !rc && state == DAMAGED
+               ? damaged(src, ordinal, e->file, e->streamed ? e->stream : record->offset, record, err)
+               : rc;
 }
 
 /* ---- what no read brought ---- */
@@ -312,12 +325,13 @@ static int complete(struct rest *x, struct fsdpck_crc_record *record)
         pthread_mutex_unlock(&x->src->checks->lock);
         if (!more)
             return 0;
-        int r = fsdpck_stop_asked(x->src->opt.stop) ? fsdpck_error_set(x->err, FSDPCK_ERR_STOPPED, NULL, "stopped") : read_piece(x, &where, begin, end, &data);
-        if (r == 0)
-            r = take(x->src, record, begin, end, data, x->err);
-        if (r != 0) {
+        int rc = fsdpck_stop_asked(x->src->opt.stop) ? fsdpck_error_set(x->err, FSDPCK_ERR_STOPPED, NULL, "stopped")
+                                                     : read_piece(x, &where, begin, end, &data);
+        if (!rc)
+            rc = take(x->src, record, begin, end, data, x->err);
+        if (rc) {
             name_tensor(x->src, where.ordinal, x->err);
-            return r;
+            return rc;
         }
     }
 }
@@ -328,39 +342,41 @@ static void end_rest(struct rest *x)
     fsdpck_zstream_free(x->stream);
 }
 
-int fsdpck_checks_extent(struct fsdpck_source *src, size_t ordinal, const struct fsdpck_extent *e, struct fsdpck_error *err)
+int fsdpck_checks_extent(struct fsdpck_source *src, size_t ordinal, const struct fsdpck_extent *e,
+                         struct fsdpck_error *err)
 {
     struct rest x = { .src = src, .err = err };
-    int r = 0;
+    int rc = 0;
     if (!e->crc || src->opt.no_verify)
         return 0;
     pthread_mutex_lock(&src->checks->lock);
     if (atomic_load(&e->crc->state) < SOUND && !open_record(src->checks, ordinal, e, err))
-        r = FSDPCK_ERR_NOMEM;
+        rc = FSDPCK_ERR_NOMEM;
     pthread_mutex_unlock(&src->checks->lock);
-    if (r == 0)
-        r = complete(&x, e->crc);
-    if (r == 0)
-        r = fsdpck_checks_bytes(src, ordinal, e, 0, NULL, 0, err); /* refuses what was known to be damaged, or was completed by another thread */
+    if (!rc)
+        rc = complete(&x, e->crc);
+    if (!rc)
+        rc = fsdpck_checks_bytes(src, ordinal, e, 0, NULL, 0,
+                                 err); /* refuses what was known to be damaged, or was completed by another thread */
     end_rest(&x);
-    return r;
+    return rc;
 }
 
 int fsdpck_checks_finish(struct fsdpck_source *src, uint64_t *read_nbytes, struct fsdpck_error *err)
 {
     struct rest x = { .src = src, .err = err };
-    int r = 0;
-    while (r == 0) {
+    int rc = 0;
+    while (!rc) {
         pthread_mutex_lock(&src->checks->lock);
         struct fsdpck_crc_record *record = src->checks->first ? src->checks->first->record : NULL;
         pthread_mutex_unlock(&src->checks->lock);
         if (!record)
             break;
-        r = complete(&x, record);
+        rc = complete(&x, record);
     }
     *read_nbytes += x.read_nbytes;
     end_rest(&x);
-    return r;
+    return rc;
 }
 
 /* ---- for users of the library ---- */
@@ -370,7 +386,8 @@ void fsdpck_checks_note(const struct fsdpck_options *opt, uint64_t nrecords)
     char line[128];
     if (!nrecords || !opt->note)
         return;
-    snprintf(line, sizeof line, "%" PRIu64 " record%s no CRC-32 to be checked by", nrecords, nrecords == 1 ? " has" : "s have");
+    snprintf(line, sizeof line, "%" PRIu64 " record%s no CRC-32 to be checked by", nrecords,
+             nrecords == 1 ? " has" : "s have");
     opt->note(opt->ctx, line);
 }
 
@@ -387,9 +404,9 @@ int fsdpck_source_check(struct fsdpck_source *src, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
     uint64_t read_nbytes = 0;
-    int r = fsdpck_checks_finish(src, &read_nbytes, err ? err : &own);
+    int rc = fsdpck_checks_finish(src, &read_nbytes, err ? err : &own);
     fsdpck_checks_note(&src->opt, src->opt.no_verify ? 0 : take_unchecked(src->checks));
-    return r;
+    return rc;
 }
 
 struct checking {
@@ -407,7 +424,8 @@ int fsdpck_source_check_tensor(struct fsdpck_source *src, const struct fsdpck_te
 {
     static const uint64_t zeros[FSDPCK_MAX_DIMS];
     struct fsdpck_error own = { 0 };
-    struct checking c = { src, tensor->alias_of >= 0 ? (size_t)tensor->alias_of : (size_t)(tensor - source_tensors(src)) };
+    struct checking c = { src,
+                          tensor->alias_of >= 0 ? (size_t)tensor->alias_of : (size_t)(tensor - source_tensors(src)) };
     if (tensor->nelem == 0 || src->opt.no_verify)
         return 0;
     return src->ops->extents(src, c.ordinal, zeros, tensor->shape, check_extent, &c, err ? err : &own);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks CRC-32s of stored records (the zip entries of torch.save files and DCP items) while their bytes are read. Several threads may read the parts of a
- * record in any order: the CRCs of the parts are joined, and the last part completes the check. fsdpck_checks_finish() reads the missing parts. */
+/* Checks CRC-32s of stored records (the zip entries of torch.save files and DCP items) while their bytes are read.
+ * Several threads may read the parts of a record in any order: the CRCs of the parts are joined, and the last part
+ * completes the check. fsdpck_checks_finish() reads the missing parts. */
 #ifndef CKPT_CHECKS_H
 #define CKPT_CHECKS_H
 
@@ -12,25 +13,28 @@
 struct fsdpck_crc_record {
     uint64_t offset, nbytes; /* in the file, or in what the zstd stream decodes to */
     uint32_t crc32;
-    _Atomic uint32_t state;  /* checks.c's; 0: not begun */
+    _Atomic uint32_t state; /* checks.c's; 0: not begun */
     struct open_record *open;
 };
 
-/* Fills *record with the place and CRC-32 that its zip states, and returns it. NULL where there is nothing to check: the record is empty, or has no CRC-32
- * (torch can be told to write none), and then it is counted as unchecked. */
-struct fsdpck_crc_record *fsdpck_checks_expect(struct fsdpck_source *src, struct fsdpck_crc_record *record, uint64_t offset, uint64_t nbytes, uint32_t crc32);
+/* Fills *record with the place and CRC-32 that its zip states, and returns it. NULL where there is nothing to check:
+ * the record is empty, or has no CRC-32 (torch can be told to write none), and then it is counted as unchecked. */
+struct fsdpck_crc_record *fsdpck_checks_expect(struct fsdpck_source *src, struct fsdpck_crc_record *record,
+                                               uint64_t offset, uint64_t nbytes, uint32_t crc32);
 
 /* Counts records without a CRC-32; fsdpck_source_check() mentions them in one note. */
 void fsdpck_checks_unchecked(struct fsdpck_source *src, uint64_t nrecords);
 void fsdpck_checks_note(const struct fsdpck_options *opt, uint64_t nrecords); /* that note; none for 0 records */
 
-/* A read brought bytes [begin, begin + nbytes) of the extent's payload, as they are stored. FSDPCK_ERR_DAMAGED names file and tensor if they complete a record
- * with another CRC-32. */
-int fsdpck_checks_bytes(struct fsdpck_source *src, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, const void *data, uint64_t nbytes,
-                        struct fsdpck_error *err);
-/* Reads the rest of the record that holds the extent. ordinal: of its tensor; FSDPCK_CHECKS_NO_TENSOR while the source has none. */
+/* A read brought bytes [begin, begin + nbytes) of the extent's payload, as they are stored. FSDPCK_ERR_DAMAGED names
+ * file and tensor if they complete a record with another CRC-32. */
+int fsdpck_checks_bytes(struct fsdpck_source *src, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin,
+                        const void *data, uint64_t nbytes, struct fsdpck_error *err);
+/* Reads the rest of the record that holds the extent. ordinal: of its tensor; FSDPCK_CHECKS_NO_TENSOR while the source
+ * has none. */
 #define FSDPCK_CHECKS_NO_TENSOR SIZE_MAX
-int fsdpck_checks_extent(struct fsdpck_source *src, size_t ordinal, const struct fsdpck_extent *e, struct fsdpck_error *err);
+int fsdpck_checks_extent(struct fsdpck_source *src, size_t ordinal, const struct fsdpck_extent *e,
+                         struct fsdpck_error *err);
 /* Reads the rest of every record of which something was read; *read_nbytes: added to. */
 int fsdpck_checks_finish(struct fsdpck_source *src, uint64_t *read_nbytes, struct fsdpck_error *err);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decodes compressed payloads: reads the records of their blocks (FORMAT.md section 8), and elements from blocks or a zstd stream. */
+/* Decodes compressed payloads: reads the records of their blocks (FORMAT.md section 8), and elements from blocks or a
+ * zstd stream. */
 #ifndef CKPT_DECODE_H
 #define CKPT_DECODE_H
 
@@ -14,7 +15,8 @@ struct fsdpck_record { /* of a stored block, in place of its bare hash */
     uint32_t nbytes; /* as many as it decodes to: stored as it is */
 };
 void fsdpck_record_store(const struct fsdpck_record *r, uint8_t out[FSDPCK_RECORD_NBYTES]);
-bool fsdpck_record_load(struct fsdpck_record *r, const uint8_t in[FSDPCK_RECORD_NBYTES]); /* false: bytes that must be zero are not */
+bool fsdpck_record_load(struct fsdpck_record *r,
+                        const uint8_t in[FSDPCK_RECORD_NBYTES]); /* false: bytes that must be zero are not */
 
 /* Bytes that block `number` decodes to. */
 static inline uint32_t fsdpck_block_decoded(const struct fsdpck_extent *e, uint64_t number)
@@ -23,11 +25,12 @@ static inline uint32_t fsdpck_block_decoded(const struct fsdpck_extent *e, uint6
     return left < FSDPCK_BLOCK_NBYTES ? (uint32_t)left : FSDPCK_BLOCK_NBYTES;
 }
 
-/* Records of blocks [first, first + count), count at most FSDPCK_FETCH_BLOCKS: checked, they follow one another and fill the payload to its end. */
-int fsdpck_records_read(struct fsdpck_source *src, const struct fsdpck_extent *e, uint64_t first, uint64_t count, struct fsdpck_record *out,
-                        struct fsdpck_error *err);
+/* Records of blocks [first, first + count), count at most FSDPCK_FETCH_BLOCKS: checked, they follow one another and
+ * fill the payload to its end. */
+int fsdpck_records_read(struct fsdpck_source *src, const struct fsdpck_extent *e, uint64_t first, uint64_t count,
+                        struct fsdpck_record *out, struct fsdpck_error *err);
 /* Elements' bytes [begin, end), at most a window, to dst; verified. A dry fetch reads no payload and only counts. */
-int fsdpck_decode_range(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint8_t *dst,
-                        struct fsdpck_error *err);
+int fsdpck_decode_range(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin,
+                        uint64_t end, uint8_t *dst, struct fsdpck_error *err);
 
 #endif

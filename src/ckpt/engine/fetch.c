@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads elements of one tensor from files into memory. A run that is contiguous in its chunk is read in windows cut at hash blocks. Any
- * other box is halved along its widest dimension until it is a run, or so dense that reading its gaps too is cheaper.
- * Knows nothing of plans, threads or sinks. */
+/* Reads elements of one tensor from files into memory. A run that is contiguous in its chunk is read in windows cut at
+ * hash blocks. Any other box is halved along its widest dimension until it is a run, or so dense that reading its gaps
+ * too is cheaper. Knows nothing of plans, threads or sinks. */
 #include "engine/fetch.h"
 
 #include <string.h>
@@ -31,18 +31,18 @@ struct run_target { /* where run elements [first, first + nelem) go */
 };
 
 /* One window: payload bytes [begin, end), the run's elements from `first` on. */
-static int fetch_window(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end, uint64_t first,
-                        const struct run_target *to, struct fsdpck_error *err)
+static int fetch_window(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin,
+                        uint64_t end, uint64_t first, const struct run_target *to, struct fsdpck_error *err)
 {
     const enum fsdpck_dtype dtype = source_tensors(f->src)[ordinal].dtype;
     uint64_t item = fsdpck_dtype_info(dtype)->nbytes;
     uint8_t *dst = to->dense ? to->dense + first * item : NULL, *data = dst;
     bool done = false;
-    int r = dst ? fsdpck_payload_read_straight(f, ordinal, e, begin, end, dst, &done, err) : 0;
-    if (r == 0 && !done)
-        r = fsdpck_payload_read(f, ordinal, e, begin, end, &data, err);
-    if (r != 0 || f->dry)
-        return r;
+    int rc = dst ? fsdpck_payload_read_straight(f, ordinal, e, begin, end, dst, &done, err) : 0;
+    if (!rc && !done)
+        rc = fsdpck_payload_read(f, ordinal, e, begin, end, &data, err);
+    if (rc || f->dry)
+        return rc;
     if (e->swap)
         swap_bytes(dtype, data, end - begin);
     if (!dst)
@@ -53,20 +53,22 @@ static int fetch_window(struct fsdpck_fetch *f, size_t ordinal, const struct fsd
 }
 
 /* Elements [begin, begin + nelem) of the chunk's own order, in windows that end at hash blocks. */
-static int fetch_run(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t nelem,
-                     const struct run_target *to, struct fsdpck_error *err)
+static int fetch_run(struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin,
+                     uint64_t nelem, const struct run_target *to, struct fsdpck_error *err)
 {
-    uint64_t item = fsdpck_dtype_info(source_tensors(f->src)[ordinal].dtype)->nbytes, at = begin * item, end = at + nelem * item;
-    int r = 0;
+    uint64_t item = fsdpck_dtype_info(source_tensors(f->src)[ordinal].dtype)->nbytes, at = begin * item,
+             end = at + nelem * item;
+    int rc = 0;
     f->needed_nbytes += end - at;
     f->nruns++;
-    while (r == 0 && at < end) {
-        uint64_t stop = (at / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES) + (to->dense ? FSDPCK_FETCH_WINDOW_NBYTES : fsdpck_payload_window(e));
+    while (!rc && at < end) {
+        uint64_t stop = (at / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES) +
+                        (to->dense ? FSDPCK_FETCH_WINDOW_NBYTES : fsdpck_payload_window(e));
         stop = stop < end ? stop : end;
-        r = fetch_window(f, ordinal, e, at, stop, at / item - begin, to, err);
+        rc = fetch_window(f, ordinal, e, at, stop, at / item - begin, to, err);
         at = stop;
     }
-    return r;
+    return rc;
 }
 
 /* ---- boxes ---- */
@@ -123,9 +125,9 @@ static int read_box(struct extent_copy *p, const uint64_t *o, const uint64_t *s,
     uint64_t begin = first_of(p, o) * p->item, nbytes = span_of(p, s) * p->item;
     p->f->needed_nbytes += fsdpck_box_nelem(s, p->ndim) * p->item;
     p->f->nruns++;
-    int r = fsdpck_payload_read(p->f, p->to->ordinal, p->e, begin, begin + nbytes, &data, err);
-    if (r != 0 || p->f->dry)
-        return r;
+    int rc = fsdpck_payload_read(p->f, p->to->ordinal, p->e, begin, begin + nbytes, &data, err);
+    if (rc || p->f->dry)
+        return rc;
     if (p->e->swap)
         swap_bytes(source_tensors(p->f->src)[p->to->ordinal].dtype, data, nbytes);
     for (uint32_t d = 0; d < p->ndim; d++)
@@ -150,7 +152,8 @@ static uint64_t gap_of(const struct extent_copy *p, const uint64_t *s)
     return widest * p->item;
 }
 
-/* Halves a box along its widest dimension until it fits a window and has no gap worth a request of its own. Depth at most 64 * log2(size). */
+/* Halves a box along its widest dimension until it fits a window and has no gap worth a request of its own. Depth at
+ * most 64 * log2(size). */
 static int read_split(struct extent_copy *p, const uint64_t *o, const uint64_t *s, struct fsdpck_error *err)
 {
     if (span_of(p, s) * p->item <= fsdpck_payload_window(p->e) && gap_of(p, s) <= READ_THROUGH_NBYTES)
@@ -163,10 +166,10 @@ static int read_split(struct extent_copy *p, const uint64_t *o, const uint64_t *
     memcpy(o2, o, p->ndim * sizeof *o2);
     memcpy(s2, s, p->ndim * sizeof *s2);
     s2[widest] = s[widest] / 2;
-    int r = read_split(p, o2, s2, err);
+    int rc = read_split(p, o2, s2, err);
     o2[widest] += s2[widest];
     s2[widest] = s[widest] - s2[widest];
-    return r == 0 ? read_split(p, o2, s2, err) : r;
+    return !rc ? read_split(p, o2, s2, err) : rc;
 }
 
 struct placing { /* a window of a run, cut back into boxes */
@@ -206,7 +209,8 @@ static bool is_dense(const struct extent_copy *p, const uint64_t *s)
     return true;
 }
 
-bool fsdpck_fetch_is_run(const struct fsdpck_extent *e, uint32_t ndim, const uint64_t *o, const uint64_t *s, uint64_t *first)
+bool fsdpck_fetch_is_run(const struct fsdpck_extent *e, uint32_t ndim, const uint64_t *o, const uint64_t *s,
+                         uint64_t *first)
 {
     struct extent_copy p = { .e = e, .ndim = ndim };
     chunk_strides(e, ndim, p.strides);
@@ -214,11 +218,13 @@ bool fsdpck_fetch_is_run(const struct fsdpck_extent *e, uint32_t ndim, const uin
     return !e->strides && span_of(&p, s) == fsdpck_box_nelem(s, ndim);
 }
 
-int fsdpck_fetch_box(struct fsdpck_fetch *f, const struct fsdpck_extent *e, const uint64_t *o, const uint64_t *s, uint64_t begin, uint64_t end,
-                     const struct fsdpck_fetch_target *to, struct fsdpck_error *err)
+int fsdpck_fetch_box(struct fsdpck_fetch *f, const struct fsdpck_extent *e, const uint64_t *o, const uint64_t *s,
+                     uint64_t begin, uint64_t end, const struct fsdpck_fetch_target *to, struct fsdpck_error *err)
 {
     const struct fsdpck_tensor *t = &source_tensors(f->src)[to->ordinal];
-    struct extent_copy p = { .f = f, .e = e, .to = to, .ndim = t->ndim, .item = fsdpck_dtype_info(t->dtype)->nbytes, .offset = o, .size = s };
+    struct extent_copy p = {
+        .f = f, .e = e, .to = to, .ndim = t->ndim, .item = fsdpck_dtype_info(t->dtype)->nbytes, .offset = o, .size = s
+    };
     uint64_t first;
     chunk_strides(e, t->ndim, p.strides);
     if (!fsdpck_fetch_is_run(e, t->ndim, o, s, &first))
@@ -255,7 +261,9 @@ static int range_box(void *ctx, const uint64_t *offset, const uint64_t *size)
     uint64_t flat = 0;
     for (uint32_t d = 0; d < g->t->ndim; d++)
         flat = flat * g->t->shape[d] + o[d];
-    struct fsdpck_fetch_target to = { .ordinal = g->ordinal, .offset = o, .strides = strides, .dst = g->dst + (flat - g->begin) * g->item };
+    struct fsdpck_fetch_target to = {
+        .ordinal = g->ordinal, .offset = o, .strides = strides, .dst = g->dst + (flat - g->begin) * g->item
+    };
     g->covered += fsdpck_box_nelem(s, g->t->ndim);
     return fsdpck_fetch_box(g->f, g->e, o, s, 0, fsdpck_box_nelem(s, g->t->ndim), &to, g->err);
 }
@@ -278,7 +286,8 @@ static int range_extent(void *ctx, const struct fsdpck_extent *e, struct fsdpck_
     return fetch_run(g->f, g->ordinal, e, a - first, b - a, &run, err);
 }
 
-int fsdpck_fetch_range(struct fsdpck_fetch *f, size_t ordinal, uint64_t begin, uint64_t end, void *dst, struct fsdpck_error *err)
+int fsdpck_fetch_range(struct fsdpck_fetch *f, size_t ordinal, uint64_t begin, uint64_t end, void *dst,
+                       struct fsdpck_error *err)
 {
     const struct fsdpck_tensor *t = &source_tensors(f->src)[ordinal];
     struct range g = { .f = f, .t = t, .ordinal = ordinal, .begin = begin, .end = end, .dst = dst };
@@ -292,11 +301,12 @@ int fsdpck_fetch_range(struct fsdpck_fetch *f, size_t ordinal, uint64_t begin, u
         offset[0] = begin / row;
         size[0] = (end + row - 1) / row - offset[0];
     }
-    int r = f->src->ops->extents(f->src, ordinal, offset, size, range_extent, &g, err);
-    if (r != 0 || g.covered == end - begin)
-        return r;
-    fsdpck_error_set(err, FSDPCK_ERR_MISSING, f->src->path, "the stored chunks hold %llu of the %llu elements from %llu on",
-                     (unsigned long long)g.covered, (unsigned long long)(end - begin), (unsigned long long)begin);
+    int rc = f->src->ops->extents(f->src, ordinal, offset, size, range_extent, &g, err);
+    if (rc || g.covered == end - begin)
+        return rc;
+    fsdpck_error_set(err, FSDPCK_ERR_MISSING, f->src->path,
+                     "the stored chunks hold %llu of the %llu elements from %llu on", (unsigned long long)g.covered,
+                     (unsigned long long)(end - begin), (unsigned long long)begin);
     fsdpck_error_tensor(err, t->name);
     return FSDPCK_ERR_MISSING;
 }

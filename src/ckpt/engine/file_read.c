@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads payload bytes. Copies cached pages (a direct read would go to the disk for them) and reads the rest with O_DIRECT, which spares
- * the page cache and, on many machines, half of the time. Knows files and bytes, no tensors. */
+/* Reads payload bytes. Copies cached pages (a direct read would go to the disk for them) and reads the rest with
+ * O_DIRECT, which spares the page cache and, on many machines, half of the time. Knows files and bytes, no tensors. */
 #include "engine/file_read.h"
 
 #include <errno.h>
@@ -10,10 +10,10 @@
 
 #define DIRECT_MIN_NBYTES (256u << 10) /* below this, readahead of the page cache serves neighbours better */
 
-/* Whole pages around the range into buf; *got bytes of them. Ends early where a transfer ends inside a page: that is the end of the file, or a
- * short transfer, from whose end no direct read can go on. */
-static int read_direct(struct fsdpck_source *src, int fd, const char *path, uint8_t *buf, uint64_t begin, uint64_t end, uint64_t *got,
-                       struct fsdpck_error *err)
+/* Whole pages around the range into buf; *got bytes of them. Ends early where a transfer ends inside a page: that is
+ * the end of the file, or a short transfer, from whose end no direct read can go on. */
+static int read_direct(struct fsdpck_source *src, int fd, const char *path, uint8_t *buf, uint64_t begin, uint64_t end,
+                       uint64_t *got, struct fsdpck_error *err)
 {
     *got = 0;
     fsdpck_buffer_uncache(buf, end - begin);
@@ -30,44 +30,45 @@ static int read_direct(struct fsdpck_source *src, int fd, const char *path, uint
     return 0;
 }
 
-/* Past the page cache, if the file system lets us. *done says whether it did: if not, nothing is lost, the other way may still read it. */
-static int try_direct(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes, uint8_t *buf, uint8_t **data, bool *done,
-                      struct fsdpck_error *err)
+/* Past the page cache, if the file system lets us. *done says whether it did: if not, nothing is lost, the other way
+ * may still read it. */
+static int try_direct(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes, uint8_t *buf,
+                      uint8_t **data, bool *done, struct fsdpck_error *err)
 {
     uint64_t begin = offset & ~(uint64_t)(FSDPCK_PAGE_NBYTES - 1);
     uint64_t end = (offset + nbytes + FSDPCK_PAGE_NBYTES - 1) & ~(uint64_t)(FSDPCK_PAGE_NBYTES - 1);
     uint64_t got;
     int fd;
     *done = false;
-    int r = fsdpck_files_acquire(src, file, true, &fd, err);
-    if (r != 0 || fd < 0)
-        return r;
-    r = read_direct(src, fd, source_files(src)[file].path, buf, begin, end, &got, err);
+    int rc = fsdpck_files_acquire(src, file, true, &fd, err);
+    if (rc || fd < 0)
+        return rc;
+    rc = read_direct(src, fd, source_files(src)[file].path, buf, begin, end, &got, err);
     fsdpck_files_release(src, file, true);
-    *done = r == 0 && got >= offset - begin + nbytes; /* the last page of a file is short */
+    *done = !rc && got >= offset - begin + nbytes; /* the last page of a file is short */
     if (*done)
         *data = buf + (offset - begin);
-    return r;
+    return rc;
 }
 
-int fsdpck_file_read(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes, uint8_t *buf, uint8_t **data,
-                     struct fsdpck_error *err)
+int fsdpck_file_read(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes, uint8_t *buf,
+                     uint8_t **data, struct fsdpck_error *err)
 {
     int fd;
     bool done = false;
-    int r = fsdpck_files_acquire(src, file, false, &fd, err);
-    if (r != 0)
-        return r;
+    int rc = fsdpck_files_acquire(src, file, false, &fd, err);
+    if (rc)
+        return rc;
     *data = buf;
     if (nbytes >= DIRECT_MIN_NBYTES) {
         done = src->io->pread_cached(src->io->ctx, fd, buf, nbytes, offset) == (int64_t)nbytes;
         if (!done)
-            r = try_direct(src, file, offset, nbytes, buf, data, &done, err);
+            rc = try_direct(src, file, offset, nbytes, buf, data, &done, err);
     }
-    if (r == 0 && !done)
-        r = fsdpck_read_full(src->io, fd, source_files(src)[file].path, buf, nbytes, offset, err);
+    if (!rc && !done)
+        rc = fsdpck_read_full(src->io, fd, source_files(src)[file].path, buf, nbytes, offset, err);
     fsdpck_files_release(src, file, false);
-    return r;
+    return rc;
 }
 
 bool fsdpck_file_read_cached(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes, uint8_t *dst)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The read descriptors of a source, and the check that a file is still the one that was listed. Knows nothing of what the files hold. */
+/* The read descriptors of a source, and the check that a file is still the one that was listed. Knows nothing of what
+ * the files hold. */
 #include "engine/files.h"
 
 #include <inttypes.h>
@@ -8,15 +9,17 @@
 #include "base/fdcache.h"
 #include "base/ioutil.h"
 
-static int check_unchanged(const struct fsdpck_source *src, const struct source_file *f, int fd, struct fsdpck_error *err)
+static int check_unchanged(const struct fsdpck_source *src, const struct source_file *f, int fd,
+                           struct fsdpck_error *err)
 {
     struct fsdpck_stat st;
-    int r = src->io->fstat(src->io->ctx, fd, &st);
-    if (r < 0)
-        return fsdpck_error_sys(err, -r, f->path, "cannot stat");
+    int rc = src->io->fstat(src->io->ctx, fd, &st);
+    if (rc < 0)
+        return fsdpck_error_sys(err, -rc, f->path, "cannot stat");
     if (st.nbytes == f->pub.nbytes && st.inode == f->inode && st.device == f->device)
         return 0;
-    return fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, f->path, "changed while being read: it had %" PRIu64 " bytes when it was opened, now %" PRIu64 "%s",
+    return fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, f->path,
+                            "changed while being read: it had %" PRIu64 " bytes when it was opened, now %" PRIu64 "%s",
                             f->pub.nbytes, st.nbytes, st.inode == f->inode ? "" : " and is another file");
 }
 
@@ -25,14 +28,14 @@ static int open_file(void *ctx, uint32_t file, bool direct, int *fd, struct fsdp
     struct fsdpck_source *src = ctx;
     const struct source_file *f = &source_files(src)[file];
     *fd = -1;
-    int r = src->io->open(src->io->ctx, f->path, FSDPCK_OPEN_READ | (direct ? FSDPCK_OPEN_DIRECT : 0), 0);
-    if (r < 0)
-        return direct ? 0 : fsdpck_error_sys(err, -r, f->path, "cannot open");
-    int c = check_unchanged(src, f, r, err);
+    int rc = src->io->open(src->io->ctx, f->path, FSDPCK_OPEN_READ | (direct ? FSDPCK_OPEN_DIRECT : 0), 0);
+    if (rc < 0)
+        return direct ? 0 : fsdpck_error_sys(err, -rc, f->path, "cannot open");
+    int c = check_unchanged(src, f, rc, err);
     if (c == 0)
-        *fd = r;
+        *fd = rc;
     else
-        src->io->close(src->io->ctx, r);
+        src->io->close(src->io->ctx, rc);
     return c;
 }
 
@@ -47,20 +50,27 @@ int fsdpck_files_acquire(struct fsdpck_source *src, uint32_t file, bool direct, 
     return fsdpck_fdcache_acquire(src->fds, file, direct, fd, err);
 }
 
-void fsdpck_files_release(struct fsdpck_source *src, uint32_t file, bool direct) { fsdpck_fdcache_release(src->fds, file, direct); }
-
-int fsdpck_files_read(struct fsdpck_source *src, uint32_t file, void *buf, uint64_t nbytes, uint64_t offset, struct fsdpck_error *err)
+void fsdpck_files_release(struct fsdpck_source *src, uint32_t file, bool direct)
 {
-    int fd;
-    int r = fsdpck_files_acquire(src, file, false, &fd, err);
-    if (r != 0)
-        return r;
-    r = fsdpck_read_full(src->io, fd, source_files(src)[file].path, buf, nbytes, offset, err);
-    fsdpck_files_release(src, file, false);
-    return r;
+    fsdpck_fdcache_release(src->fds, file, direct);
 }
 
-void fsdpck_files_close_idle(struct fsdpck_source *src) { fsdpck_fdcache_close_idle(src->fds); }
+int fsdpck_files_read(struct fsdpck_source *src, uint32_t file, void *buf, uint64_t nbytes, uint64_t offset,
+                      struct fsdpck_error *err)
+{
+    int fd;
+    int rc = fsdpck_files_acquire(src, file, false, &fd, err);
+    if (rc)
+        return rc;
+    rc = fsdpck_read_full(src->io, fd, source_files(src)[file].path, buf, nbytes, offset, err);
+    fsdpck_files_release(src, file, false);
+    return rc;
+}
+
+void fsdpck_files_close_idle(struct fsdpck_source *src)
+{
+    fsdpck_fdcache_close_idle(src->fds);
+}
 
 void fsdpck_files_free(struct fsdpck_source *src)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matches shell-like patterns against whole names. Backtracks to the last '*' only: a later '*' can match whatever an earlier one could. So
- * the cost is at most pattern length times name length, for any pattern from a user or a file. */
+/* Matches shell-like patterns against whole names. Backtracks to the last '*' only: a later '*' can match whatever an
+ * earlier one could. So the cost is at most pattern length times name length, for any pattern from a user or a file. */
 #include <fsdpck/select.h>
 
 #include <string.h>
@@ -24,7 +24,8 @@ static uint32_t char_at(const char **s)
     return c;
 }
 
-/* The ']' that ends the set whose '[' is at g, or NULL: then '[' is an ordinary character. A ']' that comes first is a member. */
+/* The ']' that ends the set whose '[' is at g, or NULL: then '[' is an ordinary character. A ']' that comes first is a
+ * member. */
 static const char *set_end(const char *g)
 {
     const char *p = g + 1;
@@ -99,11 +100,15 @@ bool fsdpck_glob_match(const char *glob, const char *name)
 
 enum { DISTANCE_NBYTES = 255 };
 
-static unsigned least(unsigned a, unsigned b) { return a < b ? a : b; }
+static unsigned least(unsigned a, unsigned b)
+{
+    return a < b ? a : b;
+}
 
-/* One element of the pattern that is no '*'. before, after: (n + 1) edits between the pattern up to its beginning, or end, and the first i bytes of the name.
- * Returns its end. */
-static const char *compare_element(const char *glob, const char *name, size_t n, const unsigned *before, unsigned *after)
+/* One element of the pattern that is no '*'. before, after: (n + 1) edits between the pattern up to its beginning, or
+ * end, and the first i bytes of the name. Returns its end. */
+static const char *compare_element(const char *glob, const char *name, size_t n, const unsigned *before,
+                                   unsigned *after)
 {
     const char *end = glob;
     for (size_t i = 0; i <= n; i++)

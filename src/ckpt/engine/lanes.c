@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cuts a transfer into lanes. Chunks of a tensor whose spans (first to last element) overlap share a lane, or the source would be read once for
- * each. A chunk that is one run of its tensor has its own lane. A long lane is cut where both a row and a hash block end, so that the hashes and
- * content ids of its parts can be joined. */
+/* Cuts a transfer into lanes. Chunks of a tensor whose spans (first to last element) overlap share a lane, or the
+ * source would be read once for each. A chunk that is one run of its tensor has its own lane. A long lane is cut where
+ * both a row and a hash block end, so that the hashes and content ids of its parts can be joined. */
 #include "engine/lanes.h"
 
 #include <stdlib.h>
@@ -10,9 +10,9 @@
 #include "tensor/box.h"
 #include "base/checked.h"
 
-#define LANE_NBYTES (32u << 20)  /* a chunk longer than this is cut, where it can be */
-#define PACKED_LANE_NBYTES (4u << 20) /* compressed, the next one waits for its size */
-#define CUT_MAX_NBYTES (64u << 20) /* unless rows and blocks meet less often than this */
+#define LANE_NBYTES        (32u << 20) /* a chunk longer than this is cut, where it can be */
+#define PACKED_LANE_NBYTES (4u << 20)  /* compressed, the next one waits for its size */
+#define CUT_MAX_NBYTES     (64u << 20) /* unless rows and blocks meet less often than this */
 
 struct span {
     uint64_t begin, end;
@@ -42,7 +42,10 @@ static int by_begin(const void *a, const void *b)
     return x->chunk < y->chunk ? -1 : x->chunk > y->chunk;
 }
 
-static uint64_t gcd(uint64_t a, uint64_t b) { return b ? gcd(b, a % b) : a; }
+static uint64_t gcd(uint64_t a, uint64_t b)
+{
+    return b ? gcd(b, a % b) : a;
+}
 
 /* Elements between two places where a long chunk may be cut; 0: nowhere. */
 static uint64_t cut_every(const struct maker *m, uint32_t tensor, const struct fsdpck_out_chunk *c)
@@ -81,10 +84,16 @@ static int push_single(struct maker *m, uint32_t tensor, const struct span *s)
     m->order[m->norder] = s->chunk;
     for (uint64_t at = s->begin; at < s->end;) {
         uint64_t stop = step && s->end - at > step ? at + step : s->end;
-        struct fsdpck_lane lane = { .tensor = tensor, .begin = at, .end = stop, .first = m->norder, .count = 1, .single = true, .owns_content = true };
-        int r = push(m, lane);
-        if (r != 0)
-            return r;
+        struct fsdpck_lane lane = { .tensor = tensor,
+                                    .begin = at,
+                                    .end = stop,
+                                    .first = m->norder,
+                                    .count = 1,
+                                    .single = true,
+                                    .owns_content = true };
+        int rc = push(m, lane);
+        if (rc)
+            return rc;
         at = stop;
     }
     m->norder++;
@@ -100,13 +109,17 @@ static int push_cluster(struct maker *m, uint32_t tensor, size_t first, size_t l
         return push_single(m, tensor, &m->spans[first]);
     for (size_t at = first; at < last; at += m->max_chunks) {
         size_t n = last - at < m->max_chunks ? last - at : m->max_chunks;
-        struct fsdpck_lane lane = { .tensor = tensor, .begin = m->spans[first].begin, .end = end, .first = m->norder, .count = n,
+        struct fsdpck_lane lane = { .tensor = tensor,
+                                    .begin = m->spans[first].begin,
+                                    .end = end,
+                                    .first = m->norder,
+                                    .count = n,
                                     .owns_content = at == first };
         for (size_t i = 0; i < n; i++)
             m->order[m->norder++] = m->spans[at + i].chunk;
-        int r = push(m, lane);
-        if (r != 0)
-            return r;
+        int rc = push(m, lane);
+        if (rc)
+            return rc;
     }
     return 0;
 }
@@ -127,36 +140,37 @@ static int cut_tensor(struct maker *m, uint32_t tensor, size_t first, size_t las
             end = m->spans[i].end > end ? m->spans[i].end : end;
             continue;
         }
-        int r = push_cluster(m, tensor, start, i, end);
-        if (r != 0)
-            return r;
+        int rc = push_cluster(m, tensor, start, i, end);
+        if (rc)
+            return rc;
         start = i;
         end = i < n ? m->spans[i].end : 0;
     }
     return 0;
 }
 
-int fsdpck_lanes_make(const struct fsdpck_transfer *t, size_t max_chunks, struct fsdpck_lanes *out, struct fsdpck_error *err)
+int fsdpck_lanes_make(const struct fsdpck_transfer *t, size_t max_chunks, struct fsdpck_lanes *out,
+                      struct fsdpck_error *err)
 {
     struct maker m = { .t = t, .lanes = FSDPCK_VEC(struct fsdpck_lane), .max_chunks = max_chunks, .err = err };
-    int r = 0;
+    int rc = 0;
     memset(out, 0, sizeof *out);
     m.order = malloc((t->nchunks ? t->nchunks : 1) * sizeof *m.order);
     m.spans = malloc((t->nchunks ? t->nchunks : 1) * sizeof *m.spans);
     if (!m.order || !m.spans)
-        r = fsdpck_error_nomem(err, t->nchunks * sizeof *m.spans);
-    for (size_t first = 0; r == 0 && first < t->nchunks;) {
+        rc = fsdpck_error_nomem(err, t->nchunks * sizeof *m.spans);
+    for (size_t first = 0; !rc && first < t->nchunks;) {
         size_t last = first + 1;
         while (last < t->nchunks && t->chunks[last].tensor == t->chunks[first].tensor)
             last++;
-        r = cut_tensor(&m, t->chunks[first].tensor, first, last);
+        rc = cut_tensor(&m, t->chunks[first].tensor, first, last);
         first = last;
     }
     free(m.spans);
-    if (r != 0) {
+    if (rc) {
         free(m.order);
         fsdpck_vec_free(&m.lanes);
-        return r;
+        return rc;
     }
     *out = (struct fsdpck_lanes){ .list = m.lanes.data, .count = m.lanes.count, .order = m.order };
     return 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order of a transfer: a lane is a range of one tensor, in row-major order, and the chunks that it feeds. Inside a lane everything goes in order,
- * so each chunk needs one open hash state; lanes are independent, so threads share them. Pure: no I/O, no memory but its own. */
+/* The order of a transfer: a lane is a range of one tensor, in row-major order, and the chunks that it feeds. Inside a
+ * lane everything goes in order, so each chunk needs one open hash state; lanes are independent, so threads share them.
+ * Pure: no I/O, no memory but its own. */
 #ifndef CKPT_LANES_H
 #define CKPT_LANES_H
 
@@ -22,7 +23,8 @@ struct fsdpck_lanes {
 };
 
 /* max_chunks: most chunks that one lane may keep open at a time (at least 1). */
-int fsdpck_lanes_make(const struct fsdpck_transfer *t, size_t max_chunks, struct fsdpck_lanes *out, struct fsdpck_error *err);
+int fsdpck_lanes_make(const struct fsdpck_transfer *t, size_t max_chunks, struct fsdpck_lanes *out,
+                      struct fsdpck_error *err);
 void fsdpck_lanes_free(struct fsdpck_lanes *l);
 
 #endif

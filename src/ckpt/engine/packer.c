@@ -39,18 +39,19 @@ void fsdpck_packer_begin(struct fsdpck_packer *p, struct fsdpck_turns *turns, si
 static int write_records(const struct fsdpck_packer *p, const struct fsdpck_packing *to, struct fsdpck_error *err)
 {
     uint8_t bytes[RECORDS_AT_ONCE * FSDPCK_RECORD_NBYTES];
-    int r = 0;
-    for (uint64_t i = 0; r == 0 && i < p->count; i += RECORDS_AT_ONCE) {
+    int rc = 0;
+    for (uint64_t i = 0; !rc && i < p->count; i += RECORDS_AT_ONCE) {
         uint64_t n = p->count - i < RECORDS_AT_ONCE ? p->count - i : RECORDS_AT_ONCE;
         for (uint64_t k = 0; k < n; k++)
             fsdpck_record_store(&p->records[i + k], bytes + k * FSDPCK_RECORD_NBYTES);
-        r = fsdpck_out_files_write(to->out, to->file, bytes, n * FSDPCK_RECORD_NBYTES, to->records + (p->first + i) * FSDPCK_RECORD_NBYTES, err);
+        rc = fsdpck_out_files_write(to->out, to->file, bytes, n * FSDPCK_RECORD_NBYTES,
+                                    to->records + (p->first + i) * FSDPCK_RECORD_NBYTES, err);
     }
-    return r;
+    return rc;
 }
 
-/* In turn, bytes are where they stay: shifted as far into a page as they are in the file, whole pages of them go past the page cache. Others are moved
- * soon, through the page cache, and so they go there: never as far into a page. */
+/* In turn, bytes are where they stay: shifted as far into a page as they are in the file, whole pages of them go past
+ * the page cache. Others are moved soon, through the page cache, and so they go there: never as far into a page. */
 static const uint8_t *shift(struct fsdpck_packer *p, uint64_t file_offset)
 {
     uint64_t lead = (file_offset + (p->turns ? 0 : 1)) % FSDPCK_PAGE_NBYTES;
@@ -60,29 +61,31 @@ static const uint8_t *shift(struct fsdpck_packer *p, uint64_t file_offset)
 }
 
 /* Writes the gathered blocks at this file offset. */
-static int flush(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint64_t file_offset, struct fsdpck_error *err)
+static int flush(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint64_t file_offset,
+                 struct fsdpck_error *err)
 {
     for (uint64_t i = 0; i < p->count; i++)
         p->records[i].begin += file_offset;
-    int r = fsdpck_out_files_write(to->out, to->file, shift(p, file_offset), p->fill, file_offset, err);
-    if (r == 0)
-        r = write_records(p, to, err);
+    int rc = fsdpck_out_files_write(to->out, to->file, shift(p, file_offset), p->fill, file_offset, err);
+    if (!rc)
+        rc = write_records(p, to, err);
     p->fill = p->count = 0;
-    return r;
+    return rc;
 }
 
 static int flush_in_turn(struct fsdpck_packer *p, const struct fsdpck_packing *to, struct fsdpck_error *err)
 {
-    int r = p->my_turn ? 0 : fsdpck_turns_wait(p->turns, p->lane, &p->at, err);
+    int rc = p->my_turn ? 0 : fsdpck_turns_wait(p->turns, p->lane, &p->at, err);
     uint64_t file_offset = p->at;
-    if (r != 0)
-        return r;
+    if (rc)
+        return rc;
     p->my_turn = true;
     p->at += p->fill;
     return flush(p, to, file_offset, err);
 }
 
-static void pack(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint64_t number, const uint8_t *data, uint32_t nbytes)
+static void pack(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint64_t number, const uint8_t *data,
+                 uint32_t nbytes)
 {
     struct fsdpck_record *r = &p->records[p->count];
     if (p->count++ == 0)
@@ -93,29 +96,30 @@ static void pack(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint6
     p->fill += r->nbytes;
 }
 
-int fsdpck_packer_write(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint64_t first, uint64_t file_offset, const uint8_t *data, uint64_t nbytes,
-                        struct fsdpck_error *err)
+int fsdpck_packer_write(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint64_t first, uint64_t file_offset,
+                        const uint8_t *data, uint64_t nbytes, struct fsdpck_error *err)
 {
     uint64_t begun = 0; /* bytes of data before packed[0] */
-    int r = 0;
-    for (uint64_t at = 0; r == 0 && at < nbytes; at += FSDPCK_BLOCK_NBYTES) {
+    int rc = 0;
+    for (uint64_t at = 0; !rc && at < nbytes; at += FSDPCK_BLOCK_NBYTES) {
         uint64_t left = nbytes - at;
-        pack(p, to, first + at / FSDPCK_BLOCK_NBYTES, data + at, left < FSDPCK_BLOCK_NBYTES ? (uint32_t)left : FSDPCK_BLOCK_NBYTES);
+        pack(p, to, first + at / FSDPCK_BLOCK_NBYTES, data + at,
+             left < FSDPCK_BLOCK_NBYTES ? (uint32_t)left : FSDPCK_BLOCK_NBYTES);
         bool is_full = p->count == p->max_blocks, is_last = left <= FSDPCK_BLOCK_NBYTES;
         if (p->turns && is_full)
-            r = flush_in_turn(p, to, err);
+            rc = flush_in_turn(p, to, err);
         if (!p->turns && (is_full || is_last)) {
-            r = flush(p, to, file_offset + begun, err);
+            rc = flush(p, to, file_offset + begun, err);
             begun = at + FSDPCK_BLOCK_NBYTES;
         }
     }
-    return r;
+    return rc;
 }
 
 int fsdpck_packer_end(struct fsdpck_packer *p, const struct fsdpck_packing *to, struct fsdpck_error *err)
 {
-    int r = p->turns ? flush_in_turn(p, to, err) : 0;
-    if (p->turns && r == 0)
+    int rc = p->turns ? flush_in_turn(p, to, err) : 0;
+    if (p->turns && !rc)
         fsdpck_turns_end(p->turns, p->lane, p->at);
-    return r;
+    return rc;
 }

@@ -12,8 +12,9 @@
 struct fsdpck_record;
 struct fsdpck_turns;
 
-/* Where a lane's blocks go: behind those of the lanes before it (turns), or where their elements would lie uncompressed. The records' `begin` is their
- * place in the file for now: where the chunk will begin is not known while it is written. */
+/* Where a lane's blocks go: behind those of the lanes before it (turns), or where their elements would lie
+ * uncompressed. The records' `begin` is their place in the file for now: where the chunk will begin is not known while
+ * it is written. */
 struct fsdpck_packing {
     struct fsdpck_out_files *out;
     uint32_t file;
@@ -38,10 +39,10 @@ int fsdpck_packer_init(struct fsdpck_packer *p, uint64_t max_blocks, struct fsdp
 void fsdpck_packer_free(struct fsdpck_packer *p);
 /* A lane begins; turns NULL: it has none. */
 void fsdpck_packer_begin(struct fsdpck_packer *p, struct fsdpck_turns *turns, size_t lane);
-/* Whole blocks from number `first` of the chunk on, the last of a chunk may be short. With turns they may stay in memory; without, they are written at
- * `place`, and take no more room than their elements. */
-int fsdpck_packer_write(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint64_t first, uint64_t file_offset, const uint8_t *data, uint64_t nbytes,
-                        struct fsdpck_error *err);
+/* Whole blocks from number `first` of the chunk on, the last of a chunk may be short. With turns they may stay in
+ * memory; without, they are written at `place`, and take no more room than their elements. */
+int fsdpck_packer_write(struct fsdpck_packer *p, const struct fsdpck_packing *to, uint64_t first, uint64_t file_offset,
+                        const uint8_t *data, uint64_t nbytes, struct fsdpck_error *err);
 /* The lane has ended: writes what is in memory, and passes the turn on. */
 int fsdpck_packer_end(struct fsdpck_packer *p, const struct fsdpck_packing *to, struct fsdpck_error *err);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads boxes of tensors into the caller's memory: fsdpck_source_plan() and fsdpck_source_read(). Cuts requests into jobs, one for each stored chunk
- * or part of one, sorts them by file and offset, and divides them among threads. Knows no format and no sink. */
+/* Reads boxes of tensors into the caller's memory: fsdpck_source_plan() and fsdpck_source_read(). Cuts requests into
+ * jobs, one for each stored chunk or part of one, sorts them by file and offset, and divides them among threads. Knows
+ * no format and no sink. */
 #include <fsdpck/source.h>
 
 #include <pthread.h>
@@ -73,9 +74,9 @@ static int add_extent(void *ctx, const struct fsdpck_extent *e, struct fsdpck_er
         job.begin = at;
         job.end = stop < nelem ? stop : nelem;
         job.at = e->payload + (first + at) * item;
-        int r = push_job(js, &job, err);
-        if (r != 0)
-            return r;
+        int rc = push_job(js, &job, err);
+        if (rc)
+            return rc;
     }
     return 0;
 }
@@ -100,18 +101,19 @@ static int check_read(struct jobs *js, const struct fsdpck_read *read, const uin
 static int cut_read(struct jobs *js, const struct fsdpck_read *read, struct fsdpck_error *err)
 {
     static const uint64_t zeros[FSDPCK_MAX_DIMS];
-    int r = check_read(js, read, zeros, err);
-    if (r != 0)
-        return r;
+    int rc = check_read(js, read, zeros, err);
+    if (rc)
+        return rc;
     uint64_t want = fsdpck_box_nelem(js->size, read->tensor->ndim);
     js->found = 0;
     if (want == 0)
         return 0;
-    r = js->src->ops->extents(js->src, js->ordinal, js->offset, js->size, add_extent, js, err);
-    if (r != 0 || js->found == want)
-        return r;
-    fsdpck_error_set(err, FSDPCK_ERR_MISSING, js->src->path, "the stored chunks hold %llu of the %llu elements that are wanted",
-                     (unsigned long long)js->found, (unsigned long long)want);
+    rc = js->src->ops->extents(js->src, js->ordinal, js->offset, js->size, add_extent, js, err);
+    if (rc || js->found == want)
+        return rc;
+    fsdpck_error_set(err, FSDPCK_ERR_MISSING, js->src->path,
+                     "the stored chunks hold %llu of the %llu elements that are wanted", (unsigned long long)js->found,
+                     (unsigned long long)want);
     fsdpck_error_tensor(err, read->tensor->name);
     return FSDPCK_ERR_MISSING;
 }
@@ -130,9 +132,9 @@ static int cut_reads(struct jobs *js, const struct fsdpck_read *reads, size_t nr
 {
     js->list.item_nbytes = sizeof(struct job);
     for (size_t i = 0; i < nreads; i++) {
-        int r = cut_read(js, &reads[i], err);
-        if (r != 0)
-            return r;
+        int rc = cut_read(js, &reads[i], err);
+        if (rc)
+            return rc;
     }
     if (js->list.count)
         qsort(js->list.data, js->list.count, sizeof(struct job), by_position);
@@ -147,7 +149,9 @@ static int run_job(struct jobs *js, const struct job *j, struct fsdpck_fetch *f,
     const struct fsdpck_tensor *t = &source_tensors(js->src)[j->ordinal];
     int64_t dense[FSDPCK_MAX_DIMS];
     const struct fsdpck_read *r = j->read;
-    struct fsdpck_fetch_target to = { .ordinal = j->ordinal, .offset = r->offset ? r->offset : zeros, .dst = r->dst, .strides = r->strides };
+    struct fsdpck_fetch_target to = {
+        .ordinal = j->ordinal, .offset = r->offset ? r->offset : zeros, .dst = r->dst, .strides = r->strides
+    };
     if (!to.strides) {
         fsdpck_dense_strides(t->ndim, r->size ? r->size : t->shape, fsdpck_dtype_info(t->dtype)->nbytes, dense);
         to.strides = dense;
@@ -160,14 +164,14 @@ static int work(void *ctx, size_t piece, unsigned worker, struct fsdpck_error *e
     struct jobs *js = ctx;
     struct fsdpck_fetch *f = &js->workers[worker];
     uint64_t before = f->needed_nbytes;
-    int r = run_job(js, (const struct job *)js->list.data + piece, f, err);
-    if (r == 0 && js->src->opt.progress) {
+    int rc = run_job(js, (const struct job *)js->list.data + piece, f, err);
+    if (!rc && js->src->opt.progress) {
         pthread_mutex_lock(&js->lock);
         js->done_nbytes += f->needed_nbytes - before;
         js->src->opt.progress(js->src->opt.ctx, js->done_nbytes, js->total_nbytes);
         pthread_mutex_unlock(&js->lock);
     }
-    return r;
+    return rc;
 }
 
 static unsigned workers_for(const struct fsdpck_source *src, size_t njobs)
@@ -184,9 +188,9 @@ static int init_workers(struct jobs *js, unsigned n, struct fsdpck_error *err)
     if (!js->workers)
         return fsdpck_error_nomem(err, n * sizeof *js->workers);
     for (js->nworkers = 0; js->nworkers < n; js->nworkers++) {
-        int r = fsdpck_fetch_init(&js->workers[js->nworkers], js->src, err);
-        if (r != 0)
-            return r;
+        int rc = fsdpck_fetch_init(&js->workers[js->nworkers], js->src, err);
+        if (rc)
+            return rc;
     }
     return 0;
 }
@@ -201,35 +205,36 @@ static void free_jobs(struct jobs *js)
     pthread_mutex_destroy(&js->lock);
 }
 
-int fsdpck_source_read(struct fsdpck_source *src, const struct fsdpck_read *reads, size_t nreads, struct fsdpck_error *err)
+int fsdpck_source_read(struct fsdpck_source *src, const struct fsdpck_read *reads, size_t nreads,
+                       struct fsdpck_error *err)
 {
     struct jobs js = { .src = src, .cut = true, .lock = PTHREAD_MUTEX_INITIALIZER };
-    int r = cut_reads(&js, reads, nreads, err);
+    int rc = cut_reads(&js, reads, nreads, err);
     unsigned n = workers_for(src, js.list.count);
-    if (r == 0)
-        r = init_workers(&js, n, err);
-    if (r == 0)
-        r = fsdpck_pool_run(n, js.list.count, work, &js, src->opt.stop, err);
+    if (!rc)
+        rc = init_workers(&js, n, err);
+    if (!rc)
+        rc = fsdpck_pool_run(n, js.list.count, work, &js, src->opt.stop, err);
     free_jobs(&js);
-    return r;
+    return rc;
 }
 
-int fsdpck_source_plan(struct fsdpck_source *src, const struct fsdpck_read *reads, size_t nreads, struct fsdpck_plan *out,
-                       struct fsdpck_error *err)
+int fsdpck_source_plan(struct fsdpck_source *src, const struct fsdpck_read *reads, size_t nreads,
+                       struct fsdpck_plan *out, struct fsdpck_error *err)
 {
     struct jobs js = { .src = src, .lock = PTHREAD_MUTEX_INITIALIZER };
     struct fsdpck_fetch f = { .src = src, .dry = true };
-    int r = cut_reads(&js, reads, nreads, err);
+    int rc = cut_reads(&js, reads, nreads, err);
     const struct job *list = js.list.data;
     memset(out, 0, sizeof *out);
-    for (size_t i = 0; r == 0 && i < js.list.count; i++) {
+    for (size_t i = 0; !rc && i < js.list.count; i++) {
         out->nfiles += i == 0 || list[i].e.file != list[i - 1].e.file;
-        r = run_job(&js, &list[i], &f, err);
+        rc = run_job(&js, &list[i], &f, err);
     }
     out->needed_nbytes = f.needed_nbytes;
     out->read_nbytes = f.read_nbytes;
     out->nruns = f.nruns;
     out->peak_nbytes = (uint64_t)workers_for(src, js.list.count ? js.list.count : 1) * fsdpck_fetch_nbytes(src);
     free_jobs(&js);
-    return r;
+    return rc;
 }

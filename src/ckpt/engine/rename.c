@@ -94,8 +94,8 @@ static char *concat(struct fsdpck_arena *a, const char *s, size_t nbytes, const 
 }
 
 /* Keys [keep, next) and the first nbytes_in of key `next` make way for `to`. */
-static int replace_keys(struct fsdpck_arena *a, struct fsdpck_named *n, uint32_t keep, uint32_t next, size_t nbytes_in, const char *to,
-                        struct fsdpck_error *err)
+static int replace_keys(struct fsdpck_arena *a, struct fsdpck_named *n, uint32_t keep, uint32_t next, size_t nbytes_in,
+                        const char *to, struct fsdpck_error *err)
 {
     struct fsdpck_key *path = fsdpck_arena_array(a, (size_t)n->npath + 1, sizeof *path, err);
     char buf[24];
@@ -119,13 +119,15 @@ static int replace_keys(struct fsdpck_arena *a, struct fsdpck_named *n, uint32_t
     return n->name ? 0 : FSDPCK_ERR_NOMEM;
 }
 
-int fsdpck_named_exchange(struct fsdpck_arena *a, struct fsdpck_named *n, const char *from, const char *to, struct fsdpck_error *err)
+int fsdpck_named_exchange(struct fsdpck_arena *a, struct fsdpck_named *n, const char *from, const char *to,
+                          struct fsdpck_error *err)
 {
     uint32_t keep = 0, next;
     const char *from_rest, *to_rest;
     if (!is_joined(n))
         return set_single(a, n, concat(a, to, strlen(to), n->name + strlen(from), err), err);
-    while (keep + 1 < n->npath && (from_rest = after_key(from, &n->path[keep])) && (to_rest = after_key(to, &n->path[keep]))) {
+    while (keep + 1 < n->npath && (from_rest = after_key(from, &n->path[keep])) &&
+           (to_rest = after_key(to, &n->path[keep]))) {
         from = from_rest;
         to = to_rest;
         keep++;
@@ -135,7 +137,8 @@ int fsdpck_named_exchange(struct fsdpck_arena *a, struct fsdpck_named *n, const 
     return replace_keys(a, n, keep, next, strlen(from), to, err);
 }
 
-int fsdpck_named_sibling(struct fsdpck_arena *a, const struct fsdpck_named *n, const char *name, struct fsdpck_named *out, struct fsdpck_error *err)
+int fsdpck_named_sibling(struct fsdpck_arena *a, const struct fsdpck_named *n, const char *name,
+                         struct fsdpck_named *out, struct fsdpck_error *err)
 {
     const char *rest = name;
     for (uint32_t i = 0; rest && i + 1 < n->npath; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Turns a user's selection (trees, globs, renames, aliases, a dtype) into the list of tensors and items to write. Reads a source's
- * catalogue, never payload, and knows nothing of outputs. */
+/* Turns a user's selection (trees, globs, renames, aliases, a dtype) into the list of tensors and items to write. Reads
+ * a source's catalogue, never payload, and knows nothing of outputs. */
 #include "engine/selection.h"
 
 #include <stdio.h>
@@ -21,7 +21,12 @@ struct choice {
     char *tree;                /* or NULL */
     bool *kept;                /* (tensors of the source) */
     int64_t *position;         /* (tensors of the source) where its bytes are in the selection, or -1 */
-    enum use { UNMATCHED, SHADOWED, USED } *renamed; /* (select->nrename) SHADOWED: every name that begins with FROM begins with an earlier one too */
+    enum use {
+        UNMATCHED,
+        SHADOWED,
+        USED
+    } *
+        renamed; /* (select->nrename) SHADOWED: every name that begins with FROM begins with an earlier one too */
     struct fsdpck_error *err;
 };
 
@@ -120,12 +125,13 @@ static int ask_which_tree(const struct choice *c, const struct level *l, uint32_
     char list[400] = "", buf[24];
     size_t at = 0, shown = l->ntrees < MAX_TREES ? l->ntrees : MAX_TREES;
     for (size_t i = 0; i < shown && at < sizeof list - 1; i++) {
-        int n = snprintf(list + at, sizeof list - at, "%s'%s%s%s'", i ? ", " : "", c->tree ? c->tree : "", c->tree ? "." : "",
-                         fsdpck_key_text(&l->trees[i].path[depth], buf));
+        int n = snprintf(list + at, sizeof list - at, "%s'%s%s%s'", i ? ", " : "", c->tree ? c->tree : "",
+                         c->tree ? "." : "", fsdpck_key_text(&l->trees[i].path[depth], buf));
         at += n > 0 ? (size_t)n : 0;
     }
-    fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "has several trees of tensors (%s%s) and none is called 'model': which one is meant?",
-                     list, l->ntrees > MAX_TREES ? ", …" : "");
+    fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src),
+                     "has several trees of tensors (%s%s) and none is called 'model': which one is meant?", list,
+                     l->ntrees > MAX_TREES ? ", …" : "");
     fsdpck_error_hint(c->err, "choose one: --select TREE");
     return FSDPCK_ERR_USAGE;
 }
@@ -171,7 +177,7 @@ static int rename_one(struct choice *c, struct fsdpck_named *n)
     const struct fsdpck_select *s = c->select;
     int rc = c->tree ? fsdpck_named_drop(&c->out->arena, n, fsdpck_named_in_tree(n, c->tree), c->err) : 0;
     const char *old = n->name;
-    for (size_t i = 0, done = 0; i < s->nrename && rc == 0; i++) {
+    for (size_t i = 0, done = 0; i < s->nrename && !rc; i++) {
         if (strncmp(old, s->rename[i].key, strlen(s->rename[i].key)) != 0)
             continue;
         if (done++) {
@@ -180,7 +186,7 @@ static int rename_one(struct choice *c, struct fsdpck_named *n)
         }
         c->renamed[i] = USED;
         rc = fsdpck_named_exchange(&c->out->arena, n, s->rename[i].key, s->rename[i].value, c->err);
-        if (rc == 0 && !*n->name)
+        if (!rc && !*n->name)
             rc = fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, NULL, "renaming '%s' leaves no name", old);
     }
     return rc;
@@ -188,7 +194,8 @@ static int rename_one(struct choice *c, struct fsdpck_named *n)
 
 static int shadowed_rename(struct choice *c, const struct fsdpck_pair *pair)
 {
-    fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "--rename: '%s=%s' is never used, as every name that begins so is taken by one before it",
+    fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src),
+                     "--rename: '%s=%s' is never used, as every name that begins so is taken by one before it",
                      pair->key, pair->value);
     fsdpck_error_hint(c->err, "the first FROM that a name begins with counts: the longer one goes first");
     return c->err->code;
@@ -205,7 +212,8 @@ static int check_renames(struct choice *c)
             return shadowed_rename(c, &c->select->rename[i]);
         for (size_t k = 0; k < fsdpck_source_ntensors(c->src); k++) {
             struct fsdpck_named n = named_tensor(c, k);
-            if (c->kept[k] && (!c->tree || fsdpck_named_drop(&c->out->arena, &n, fsdpck_named_in_tree(&n, c->tree), c->err) == 0))
+            if (c->kept[k] &&
+                (!c->tree || fsdpck_named_drop(&c->out->arena, &n, fsdpck_named_in_tree(&n, c->tree), c->err) == 0))
                 fsdpck_unmatched_try(&u, n.name);
         }
         return fsdpck_unmatched_error(&u, fsdpck_source_path(c->src), "--rename", c->err);
@@ -217,8 +225,9 @@ static int claim_name(struct choice *c, const char *name, size_t position)
 {
     size_t old;
     int rc = fsdpck_names_add(&c->names, name, position, &old, c->err);
-    if (rc == 0 && old != SIZE_MAX)
-        rc = fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "two entries would both be called '%s'", name);
+    if (!rc && old != SIZE_MAX)
+        rc = fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src),
+                              "two entries would both be called '%s'", name);
     return rc;
 }
 
@@ -237,7 +246,11 @@ static int push(struct choice *c, const struct fsdpck_named *n, size_t stored, i
     if (rc)
         return rc;
     out->tensors[out->ntensors++] = (struct fsdpck_chosen){
-        .name = n->name, .path = n->path, .npath = n->npath, .source = stored, .alias_of = alias_of,
+        .name = n->name,
+        .path = n->path,
+        .npath = n->npath,
+        .source = stored,
+        .alias_of = alias_of,
         .dtype = c->select->cast && castable(dtype) ? c->select->dtype : dtype,
     };
     return 0;
@@ -249,7 +262,7 @@ static int push_tensor(struct choice *c, size_t ordinal, size_t stored)
     struct fsdpck_named n = named_tensor(c, ordinal);
     int64_t position = c->position[stored];
     int rc = rename_one(c, &n);
-    if (rc == 0 && position < 0)
+    if (!rc && position < 0)
         c->position[stored] = (int64_t)c->out->ntensors;
     return rc ? rc : push(c, &n, stored, position);
 }
@@ -258,7 +271,7 @@ static int push_tensor(struct choice *c, size_t ordinal, size_t stored)
 static int push_tensors(struct choice *c, bool late)
 {
     int rc = 0;
-    for (size_t i = 0; i < fsdpck_source_ntensors(c->src) && rc == 0; i++) {
+    for (size_t i = 0; i < fsdpck_source_ntensors(c->src) && !rc; i++) {
         int64_t alias_of = fsdpck_source_tensor(c->src, i)->alias_of;
         size_t stored = alias_of >= 0 ? (size_t)alias_of : i;
         if (c->kept[i] && late == (stored > i && c->kept[stored]))
@@ -270,8 +283,8 @@ static int push_tensors(struct choice *c, bool late)
 static int no_such_target(const struct choice *c, const struct fsdpck_pair *alias)
 {
     const char *best = NULL;
-    fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "alias '%s' is for tensor '%s', which is not among those selected", alias->key,
-                     alias->value);
+    fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src),
+                     "alias '%s' is for tensor '%s', which is not among those selected", alias->key, alias->value);
     for (size_t i = 0; i < c->out->ntensors; i++) {
         const char *name = c->out->tensors[i].name;
         if (!best || fsdpck_name_distance(alias->value, name) < fsdpck_name_distance(alias->value, best))
@@ -286,17 +299,18 @@ static int push_aliases(struct choice *c)
 {
     const struct fsdpck_select *s = c->select;
     int rc = 0;
-    for (size_t i = 0; i < s->nalias && rc == 0; i++) {
+    for (size_t i = 0; i < s->nalias && !rc; i++) {
         size_t old = fsdpck_names_find(&c->names, s->alias[i].value);
         struct fsdpck_named n;
         if (!*s->alias[i].key)
-            return fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, NULL, "an alias for '%s' without a name", s->alias[i].value);
+            return fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, NULL, "an alias for '%s' without a name",
+                                    s->alias[i].value);
         if (old == SIZE_MAX)
             return no_such_target(c, &s->alias[i]);
         const struct fsdpck_chosen *t = &c->out->tensors[old];
         const struct fsdpck_named target = { t->name, t->path, t->npath };
         rc = fsdpck_named_sibling(&c->out->arena, &target, s->alias[i].key, &n, c->err);
-        if (rc == 0)
+        if (!rc)
             rc = push(c, &n, t->source, t->alias_of >= 0 ? t->alias_of : (int64_t)old);
     }
     return rc;
@@ -305,7 +319,7 @@ static int push_aliases(struct choice *c)
 static int push_items(struct choice *c)
 {
     int rc = 0;
-    for (size_t i = 0; i < fsdpck_source_nitems(c->src) && rc == 0; i++) {
+    for (size_t i = 0; i < fsdpck_source_nitems(c->src) && !rc; i++) {
         const struct fsdpck_item *item = fsdpck_source_item(c->src, i);
         struct fsdpck_named n = { item->name, item->path, item->npath };
         if (!globs_keep(c->select, n.name) || !tree_keeps(c, &n))
@@ -322,7 +336,8 @@ static int push_items(struct choice *c)
 static int check_request(struct choice *c)
 {
     if (c->select->cast && !castable(c->select->dtype))
-        return fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, NULL, "tensors are cast to float64, float32, float16 or bfloat16, not to %s",
+        return fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, NULL,
+                                "tensors are cast to float64, float32, float16 or bfloat16, not to %s",
                                 fsdpck_dtype_info(c->select->dtype)->name);
     int rc = fsdpck_globs_check(c->src, "--include", c->select->include, c->select->ninclude, c->err);
     return rc ? rc : fsdpck_globs_check(c->src, "--exclude", c->select->exclude, c->select->nexclude, c->err);
@@ -356,7 +371,8 @@ static int no_such_tree(const struct choice *c)
 {
     char best[128] = "", tree[128];
     size_t n = fsdpck_source_ntensors(c->src);
-    fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "--select: none of the %zu tensors is in a tree '%s' and selected", n, c->select->tree);
+    fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src),
+                     "--select: none of the %zu tensors is in a tree '%s' and selected", n, c->select->tree);
     for (size_t i = 0; i < n; i++) {
         const struct fsdpck_named name = named_tensor(c, i);
         for (uint32_t depth = 1; depth < name.npath && spell_tree(&name, depth, tree, sizeof tree); depth++)
@@ -400,7 +416,8 @@ static void note_excludes(const struct choice *c)
     for (size_t g = 0; c->src->opt.note && g < c->select->nexclude; g++) {
         if (finds(c, c->select->exclude[g]))
             continue;
-        snprintf(line, sizeof line, "--exclude '%s' has no effect: nothing that it matches would go out without it", c->select->exclude[g]);
+        snprintf(line, sizeof line, "--exclude '%s' has no effect: nothing that it matches would go out without it",
+                 c->select->exclude[g]);
         c->src->opt.note(c->src->opt.ctx, line);
     }
 }
@@ -410,7 +427,8 @@ static int check_globs(const struct choice *c)
     for (size_t g = 0; c->tree && g < c->select->ninclude; g++) {
         if (finds(c, c->select->include[g]))
             continue;
-        fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src), "--include: '%s' matches nothing in the tree '%s', which goes out", c->select->include[g],
+        fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, fsdpck_source_path(c->src),
+                         "--include: '%s' matches nothing in the tree '%s', which goes out", c->select->include[g],
                          c->tree);
         fsdpck_error_hint(c->err, "--select TREE says which tree goes out");
         return FSDPCK_ERR_USAGE;
@@ -439,27 +457,27 @@ static int keep_tensors(struct choice *c)
     return FSDPCK_ERR_USAGE;
 }
 
-int fsdpck_selection_make(const struct fsdpck_source *src, const struct fsdpck_select *select, enum fsdpck_tree_policy policy,
-                          struct fsdpck_selection *out, struct fsdpck_error *err)
+int fsdpck_selection_make(const struct fsdpck_source *src, const struct fsdpck_select *select,
+                          enum fsdpck_tree_policy policy, struct fsdpck_selection *out, struct fsdpck_error *err)
 {
     struct choice c = { .src = src, .select = select, .out = out, .err = err };
     *out = (struct fsdpck_selection){ 0 };
     int rc = check_request(&c);
-    if (rc == 0)
+    if (!rc)
         rc = allocate(&c);
-    if (rc == 0)
+    if (!rc)
         rc = choose_tree(&c, policy);
-    if (rc == 0)
+    if (!rc)
         rc = keep_tensors(&c);
-    if (rc == 0)
+    if (!rc)
         rc = push_tensors(&c, false);
-    if (rc == 0)
+    if (!rc)
         rc = push_tensors(&c, true);
-    if (rc == 0)
+    if (!rc)
         rc = push_aliases(&c);
-    if (rc == 0)
+    if (!rc)
         rc = push_items(&c);
-    if (rc == 0)
+    if (!rc)
         rc = check_renames(&c);
     fsdpck_names_free(&c.names);
     free(c.tree);

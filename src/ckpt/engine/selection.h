@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The outcome of struct fsdpck_select on a source: the list of tensors and items that go out, named as they will be called. */
+/* The outcome of struct fsdpck_select on a source: the list of tensors and items that go out, named as they will be
+ * called. */
 #ifndef CKPT_SELECTION_H
 #define CKPT_SELECTION_H
 
@@ -33,14 +34,16 @@ struct fsdpck_selection {
 
 enum fsdpck_tree_policy {
     FSDPCK_TREE_KEEP, /* select.tree NULL: everything, nothing is dropped (convert, reshard) */
-    FSDPCK_TREE_MODEL /* select.tree NULL: the only tree, or "model", or the flat names beside other trees; several otherwise: an error naming them */
+    FSDPCK_TREE_MODEL /* select.tree NULL: the only tree, or "model", or the flat names beside other trees; several
+                         otherwise: an error naming them */
 };
 
-/* A tree is the first key of the nested paths of tensors with more than one key; a flat name belongs to none. Selected by include/exclude on
- * the full source name; items follow the same globs and tree. Two tensors that end with one name, an alias to something not selected, a
- * pattern that matches nothing (see fsdpck/select.h), or nothing selected at all are FSDPCK_ERR_USAGE. When the target of an alias is left out but the alias is not, the alias is stored instead. */
-int fsdpck_selection_make(const struct fsdpck_source *src, const struct fsdpck_select *select, enum fsdpck_tree_policy policy,
-                          struct fsdpck_selection *out, struct fsdpck_error *err);
+/* A tree is the first key of the nested paths of tensors with more than one key; a flat name belongs to none. Selected
+ * by include/exclude on the full source name; items follow the same globs and tree. Two tensors that end with one name,
+ * an alias to something not selected, a pattern that matches nothing (see fsdpck/select.h), or nothing selected at all
+ * are FSDPCK_ERR_USAGE. When the target of an alias is left out but the alias is not, the alias is stored instead. */
+int fsdpck_selection_make(const struct fsdpck_source *src, const struct fsdpck_select *select,
+                          enum fsdpck_tree_policy policy, struct fsdpck_selection *out, struct fsdpck_error *err);
 void fsdpck_selection_free(struct fsdpck_selection *s);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Common to all sources: the catalogue that openers fill, and its accessors. Parses no file and knows no format by name:
- * what differs between formats is asked of src->ops. */
+/* Common to all sources: the catalogue that openers fill, and its accessors. Parses no file and knows no format by
+ * name: what differs between formats is asked of src->ops. */
 #include <fsdpck/source.h>
 
 #include <stdlib.h>
@@ -81,8 +81,8 @@ void fsdpck_source_close(struct fsdpck_source *src)
 
 /* ---- the catalogue, for openers ---- */
 
-const struct fsdpck_key *fsdpck_source_copy_path(struct fsdpck_source *src, const struct fsdpck_key *path, uint32_t npath,
-                                                 struct fsdpck_error *err)
+const struct fsdpck_key *fsdpck_source_copy_path(struct fsdpck_source *src, const struct fsdpck_key *path,
+                                                 uint32_t npath, struct fsdpck_error *err)
 {
     struct fsdpck_key *copy = fsdpck_arena_array(&src->arena, npath, sizeof *copy, err);
     for (uint32_t i = 0; copy && i < npath; i++) {
@@ -93,12 +93,14 @@ const struct fsdpck_key *fsdpck_source_copy_path(struct fsdpck_source *src, cons
     return copy;
 }
 
-static int copy_name(struct fsdpck_source *src, const char *file, const char *name, const struct fsdpck_key *path, uint32_t npath,
-                     const char **out_name, const struct fsdpck_key **out_path, uint32_t *out_npath, struct fsdpck_error *err)
+static int copy_name(struct fsdpck_source *src, const char *file, const char *name, const struct fsdpck_key *path,
+                     uint32_t npath, const char **out_name, const struct fsdpck_key **out_path, uint32_t *out_npath,
+                     struct fsdpck_error *err)
 {
     size_t n = strlen(name);
     if (n > MAX_NAME_NBYTES)
-        return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, file, "a name of %zu bytes; at most %u are read", n, MAX_NAME_NBYTES);
+        return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, file, "a name of %zu bytes; at most %u are read", n,
+                                MAX_NAME_NBYTES);
     if (!fsdpck_utf8_valid(name, n))
         return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, file, "a name is not valid UTF-8");
     if (!(*out_name = fsdpck_arena_strndup(&src->arena, name, n, err)))
@@ -115,8 +117,8 @@ static int copy_name(struct fsdpck_source *src, const char *file, const char *na
 }
 
 /* A new tensor with only its names; the caller fills the rest. */
-static struct fsdpck_tensor *push_tensor(struct fsdpck_source *src, const char *file, const char *name, const struct fsdpck_key *path,
-                                         uint32_t npath, struct fsdpck_error *err)
+static struct fsdpck_tensor *push_tensor(struct fsdpck_source *src, const char *file, const char *name,
+                                         const struct fsdpck_key *path, uint32_t npath, struct fsdpck_error *err)
 {
     struct fsdpck_tensor *t = fsdpck_vec_push(&src->tensors, err);
     if (!t || copy_name(src, file, name, path, npath, &t->name, &t->path, &t->npath, err) != 0)
@@ -132,12 +134,13 @@ static struct fsdpck_tensor *push_tensor(struct fsdpck_source *src, const char *
     return t;
 }
 
-struct fsdpck_tensor *fsdpck_source_add_tensor(struct fsdpck_source *src, const char *file, const char *name, const struct fsdpck_key *path,
-                                               uint32_t npath, enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *shape,
-                                               struct fsdpck_error *err)
+struct fsdpck_tensor *fsdpck_source_add_tensor(struct fsdpck_source *src, const char *file, const char *name,
+                                               const struct fsdpck_key *path, uint32_t npath, enum fsdpck_dtype dtype,
+                                               uint32_t ndim, const uint64_t *shape, struct fsdpck_error *err)
 {
     if (ndim > FSDPCK_MAX_DIMS) {
-        fsdpck_error_set(err, FSDPCK_ERR_LIMIT, file, "tensor '%s' has %u dimensions; at most %d are read", name, ndim, FSDPCK_MAX_DIMS);
+        fsdpck_error_set(err, FSDPCK_ERR_LIMIT, file, "tensor '%s' has %u dimensions; at most %d are read", name, ndim,
+                         FSDPCK_MAX_DIMS);
         return NULL;
     }
     struct fsdpck_tensor *t = push_tensor(src, file, name, path, npath, err);
@@ -156,8 +159,8 @@ struct fsdpck_tensor *fsdpck_source_add_tensor(struct fsdpck_source *src, const 
     return t;
 }
 
-int fsdpck_source_add_alias(struct fsdpck_source *src, const char *file, const char *name, const struct fsdpck_key *path, uint32_t npath,
-                            size_t target, struct fsdpck_error *err)
+int fsdpck_source_add_alias(struct fsdpck_source *src, const char *file, const char *name,
+                            const struct fsdpck_key *path, uint32_t npath, size_t target, struct fsdpck_error *err)
 {
     struct fsdpck_tensor *t = push_tensor(src, file, name, path, npath, err);
     if (!t)
@@ -172,16 +175,18 @@ int fsdpck_source_add_alias(struct fsdpck_source *src, const char *file, const c
     return 0;
 }
 
-int fsdpck_source_stat_file(struct fsdpck_source *src, const char *path, struct fsdpck_stat *st, struct fsdpck_error *err)
+int fsdpck_source_stat_file(struct fsdpck_source *src, const char *path, struct fsdpck_stat *st,
+                            struct fsdpck_error *err)
 {
-    int r = src->io->stat(src->io->ctx, path, true, st);
-    if (r < 0)
-        return fsdpck_error_sys(err, -r, path, "cannot open");
-    return st->type == FSDPCK_FILE_REGULAR ? 0 : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "is not a regular file");
+    int rc = src->io->stat(src->io->ctx, path, true, st);
+    if (rc < 0)
+        return fsdpck_error_sys(err, -rc, path, "cannot open");
+    return st->type == FSDPCK_FILE_REGULAR ? 0
+                                           : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "is not a regular file");
 }
 
-int fsdpck_source_list_file(struct fsdpck_source *src, const char *path, const char *name, int64_t rank, const struct fsdpck_stat *st,
-                            uint32_t *ordinal, struct fsdpck_error *err)
+int fsdpck_source_list_file(struct fsdpck_source *src, const char *path, const char *name, int64_t rank,
+                            const struct fsdpck_stat *st, uint32_t *ordinal, struct fsdpck_error *err)
 {
     if (src->files.count >= UINT32_MAX)
         return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, src->path, "too many files");
@@ -198,16 +203,16 @@ int fsdpck_source_list_file(struct fsdpck_source *src, const char *path, const c
     return 0;
 }
 
-int fsdpck_source_add_file(struct fsdpck_source *src, const char *path, const char *name, int64_t rank, uint32_t *ordinal,
-                           struct fsdpck_error *err)
+int fsdpck_source_add_file(struct fsdpck_source *src, const char *path, const char *name, int64_t rank,
+                           uint32_t *ordinal, struct fsdpck_error *err)
 {
     struct fsdpck_stat st;
-    int r = fsdpck_source_stat_file(src, path, &st, err);
-    return r == 0 ? fsdpck_source_list_file(src, path, name, rank, &st, ordinal, err) : r;
+    int rc = fsdpck_source_stat_file(src, path, &st, err);
+    return !rc ? fsdpck_source_list_file(src, path, name, rank, &st, ordinal, err) : rc;
 }
 
-struct source_item *fsdpck_source_add_item(struct fsdpck_source *src, const char *name, const struct fsdpck_key *path, uint32_t npath,
-                                           struct fsdpck_error *err)
+struct source_item *fsdpck_source_add_item(struct fsdpck_source *src, const char *name, const struct fsdpck_key *path,
+                                           uint32_t npath, struct fsdpck_error *err)
 {
     struct source_item *i = fsdpck_vec_push(&src->items, err);
     if (!i || copy_name(src, src->path, name, path, npath, &i->pub.name, &i->pub.path, &i->pub.npath, err) != 0)
@@ -215,8 +220,8 @@ struct source_item *fsdpck_source_add_item(struct fsdpck_source *src, const char
     return i;
 }
 
-struct source_asset *fsdpck_source_add_asset(struct fsdpck_source *src, const char *path, const char *from, uint64_t nbytes,
-                                             struct fsdpck_error *err)
+struct source_asset *fsdpck_source_add_asset(struct fsdpck_source *src, const char *path, const char *from,
+                                             uint64_t nbytes, struct fsdpck_error *err)
 {
     struct source_asset *a = fsdpck_vec_push(&src->assets, err);
     if (!a || !(a->pub.path = fsdpck_arena_strndup(&src->arena, path, strlen(path), err)) ||
@@ -228,7 +233,8 @@ struct source_asset *fsdpck_source_add_asset(struct fsdpck_source *src, const ch
 
 /* ---- items ---- */
 
-int fsdpck_source_read_item(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at, struct fsdpck_error *err)
+int fsdpck_source_read_item(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at,
+                            struct fsdpck_error *err)
 {
     const struct source_item *i = &source_items(src)[item];
     if (src->ops->read_item)
@@ -238,20 +244,62 @@ int fsdpck_source_read_item(struct fsdpck_source *src, size_t item, void *buf, u
 
 /* ---- accessors ---- */
 
-const char *fsdpck_source_kind(const struct fsdpck_source *src) { return src->ops->kind; }
-const char *fsdpck_source_path(const struct fsdpck_source *src) { return src->path; }
-const char *fsdpck_source_save_id(const struct fsdpck_source *src) { return src->save_id; }
-const char *fsdpck_source_state(const struct fsdpck_source *src) { return src->state; }
-uint64_t fsdpck_source_nranks(const struct fsdpck_source *src) { return src->nranks; }
-bool fsdpck_source_is_compressed(const struct fsdpck_source *src) { return src->compressed || src->streamed; }
-size_t fsdpck_source_ntensors(const struct fsdpck_source *src) { return src->tensors.count; }
-const struct fsdpck_tensor *fsdpck_source_tensor(const struct fsdpck_source *src, size_t i) { return &source_tensors(src)[i]; }
-size_t fsdpck_source_nitems(const struct fsdpck_source *src) { return src->items.count; }
-const struct fsdpck_item *fsdpck_source_item(const struct fsdpck_source *src, size_t i) { return &source_items(src)[i].pub; }
-size_t fsdpck_source_nassets(const struct fsdpck_source *src) { return src->assets.count; }
-const struct fsdpck_asset *fsdpck_source_asset(const struct fsdpck_source *src, size_t i) { return &source_assets(src)[i].pub; }
-size_t fsdpck_source_nfiles(const struct fsdpck_source *src) { return src->files.count; }
-const struct fsdpck_file *fsdpck_source_file(const struct fsdpck_source *src, size_t i) { return &source_files(src)[i].pub; }
+const char *fsdpck_source_kind(const struct fsdpck_source *src)
+{
+    return src->ops->kind;
+}
+const char *fsdpck_source_path(const struct fsdpck_source *src)
+{
+    return src->path;
+}
+const char *fsdpck_source_save_id(const struct fsdpck_source *src)
+{
+    return src->save_id;
+}
+const char *fsdpck_source_state(const struct fsdpck_source *src)
+{
+    return src->state;
+}
+uint64_t fsdpck_source_nranks(const struct fsdpck_source *src)
+{
+    return src->nranks;
+}
+bool fsdpck_source_is_compressed(const struct fsdpck_source *src)
+{
+    return src->compressed || src->streamed;
+}
+size_t fsdpck_source_ntensors(const struct fsdpck_source *src)
+{
+    return src->tensors.count;
+}
+const struct fsdpck_tensor *fsdpck_source_tensor(const struct fsdpck_source *src, size_t i)
+{
+    return &source_tensors(src)[i];
+}
+size_t fsdpck_source_nitems(const struct fsdpck_source *src)
+{
+    return src->items.count;
+}
+const struct fsdpck_item *fsdpck_source_item(const struct fsdpck_source *src, size_t i)
+{
+    return &source_items(src)[i].pub;
+}
+size_t fsdpck_source_nassets(const struct fsdpck_source *src)
+{
+    return src->assets.count;
+}
+const struct fsdpck_asset *fsdpck_source_asset(const struct fsdpck_source *src, size_t i)
+{
+    return &source_assets(src)[i].pub;
+}
+size_t fsdpck_source_nfiles(const struct fsdpck_source *src)
+{
+    return src->files.count;
+}
+const struct fsdpck_file *fsdpck_source_file(const struct fsdpck_source *src, size_t i)
+{
+    return &source_files(src)[i].pub;
+}
 
 const struct fsdpck_tensor *fsdpck_source_find(const struct fsdpck_source *src, const char *name)
 {

@@ -7,8 +7,8 @@
 
 #define HASHES_AT_ONCE 128u
 
-void fsdpck_stream_begin(struct fsdpck_stream *s, struct fsdpck_out_files *out, const struct fsdpck_out_chunk *chunk, uint64_t at, uint8_t *buf,
-                         uint64_t capacity)
+void fsdpck_stream_begin(struct fsdpck_stream *s, struct fsdpck_out_files *out, const struct fsdpck_out_chunk *chunk,
+                         uint64_t at, uint8_t *buf, uint64_t capacity)
 {
     *s = (struct fsdpck_stream){ .out = out, .chunk = chunk, .at = at, .buf = buf, .capacity = capacity };
 }
@@ -24,41 +24,49 @@ static int write_hashes(struct fsdpck_stream *s, const uint8_t *data, uint64_t n
             fsdpck_hash(data + at, k, &hashes[n]);
             at += k;
         }
-        int r = fsdpck_out_files_write(s->out, s->chunk->file, hashes, n * sizeof *hashes, s->chunk->hashes + first * sizeof *hashes, err);
-        if (r != 0)
-            return r;
+        int rc = fsdpck_out_files_write(s->out, s->chunk->file, hashes, n * sizeof *hashes,
+                                        s->chunk->hashes + first * sizeof *hashes, err);
+        if (rc)
+            return rc;
     }
     return 0;
 }
 
 static int write_plain(struct fsdpck_stream *s, const uint8_t *data, uint64_t nbytes, struct fsdpck_error *err)
 {
-    int r = s->chunk->hashes ? write_hashes(s, data, nbytes, err) : 0;
-    return r == 0 ? fsdpck_out_files_write(s->out, s->chunk->file, data, nbytes, fsdpck_stream_position(s), err) : r;
+    int rc = s->chunk->hashes ? write_hashes(s, data, nbytes, err) : 0;
+    return !rc ? fsdpck_out_files_write(s->out, s->chunk->file, data, nbytes, fsdpck_stream_position(s), err) : rc;
 }
 
 static struct fsdpck_packing packing_of(const struct fsdpck_stream *s)
 {
-    return (struct fsdpck_packing){ .out = s->out, .file = s->chunk->file, .planes = s->chunk->planes, .records = s->chunk->hashes };
+    return (struct fsdpck_packing){
+        .out = s->out, .file = s->chunk->file, .planes = s->chunk->planes, .records = s->chunk->hashes
+    };
 }
 
 static int write_packed(struct fsdpck_stream *s, const uint8_t *data, uint64_t nbytes, struct fsdpck_error *err)
 {
     const struct fsdpck_packing to = packing_of(s);
-    return fsdpck_packer_write(s->packer, &to, s->at / FSDPCK_BLOCK_NBYTES, fsdpck_stream_position(s), data, nbytes, err);
+    return fsdpck_packer_write(s->packer, &to, s->at / FSDPCK_BLOCK_NBYTES, fsdpck_stream_position(s), data, nbytes,
+                               err);
 }
 
 int fsdpck_stream_write(struct fsdpck_stream *s, const uint8_t *data, uint64_t nbytes, struct fsdpck_error *err)
 {
-    int r = s->chunk->compressed ? write_packed(s, data, nbytes, err) : write_plain(s, data, nbytes, err);
+    int rc = s->chunk->compressed ? write_packed(s, data, nbytes, err) : write_plain(s, data, nbytes, err);
     if (s->chunk->hashes)
         s->crc32 = fsdpck_crc32(s->crc32, data, nbytes);
     s->at += nbytes;
-    return r;
+    return rc;
 }
 
-/* Where in buf the next byte goes: as far into a page as it is in the file, so that whole pages can be written directly. */
-static uint8_t *base(const struct fsdpck_stream *s) { return s->buf + fsdpck_stream_position(s) % FSDPCK_PAGE_NBYTES; }
+/* Where in buf the next byte goes: as far into a page as it is in the file, so that whole pages can be written
+ * directly. */
+static uint8_t *base(const struct fsdpck_stream *s)
+{
+    return s->buf + fsdpck_stream_position(s) % FSDPCK_PAGE_NBYTES;
+}
 
 static int flush(struct fsdpck_stream *s, struct fsdpck_error *err)
 {
@@ -75,9 +83,9 @@ int fsdpck_stream_gather(struct fsdpck_stream *s, const uint8_t *data, uint64_t 
         s->fill += n;
         data += n;
         nbytes -= n;
-        int r = s->fill == s->capacity ? flush(s, err) : 0;
-        if (r != 0)
-            return r;
+        int rc = s->fill == s->capacity ? flush(s, err) : 0;
+        if (rc)
+            return rc;
     }
     return 0;
 }
@@ -85,6 +93,6 @@ int fsdpck_stream_gather(struct fsdpck_stream *s, const uint8_t *data, uint64_t 
 int fsdpck_stream_end(struct fsdpck_stream *s, struct fsdpck_error *err)
 {
     const struct fsdpck_packing to = packing_of(s);
-    int r = flush(s, err);
-    return r == 0 && s->chunk->compressed ? fsdpck_packer_end(s->packer, &to, err) : r;
+    int rc = flush(s, err);
+    return !rc && s->chunk->compressed ? fsdpck_packer_end(s->packer, &to, err) : rc;
 }

@@ -17,17 +17,20 @@ struct fsdpck_stream {
     struct fsdpck_packer *packer; /* for compressed chunks; set by whoever began the stream */
 };
 
-/* `at`: byte of the chunk to begin with, a multiple of the block where the chunk is hashed. buf: page aligned, at least capacity + one page; capacity a
- * multiple of the block. */
-void fsdpck_stream_begin(struct fsdpck_stream *s, struct fsdpck_out_files *out, const struct fsdpck_out_chunk *chunk, uint64_t at, uint8_t *buf,
-                         uint64_t capacity);
-/* Bytes that follow, written at once: whole blocks where the chunk is hashed, but for the last piece of the chunk. For direct writes, data's address
- * should be congruent to fsdpck_stream_position() modulo the page. */
+/* `at`: byte of the chunk to begin with, a multiple of the block where the chunk is hashed. buf: page aligned, at least
+ * capacity + one page; capacity a multiple of the block. */
+void fsdpck_stream_begin(struct fsdpck_stream *s, struct fsdpck_out_files *out, const struct fsdpck_out_chunk *chunk,
+                         uint64_t at, uint8_t *buf, uint64_t capacity);
+/* Bytes that follow, written at once: whole blocks where the chunk is hashed, but for the last piece of the chunk. For
+ * direct writes, data's address should be congruent to fsdpck_stream_position() modulo the page. */
 int fsdpck_stream_write(struct fsdpck_stream *s, const uint8_t *data, uint64_t nbytes, struct fsdpck_error *err);
 /* Bytes that follow, any number of them, gathered in buf. */
 int fsdpck_stream_gather(struct fsdpck_stream *s, const uint8_t *data, uint64_t nbytes, struct fsdpck_error *err);
 /* Writes what is still in buf. */
 int fsdpck_stream_end(struct fsdpck_stream *s, struct fsdpck_error *err);
-static inline uint64_t fsdpck_stream_position(const struct fsdpck_stream *s) { return s->chunk->payload + s->at; }
+static inline uint64_t fsdpck_stream_position(const struct fsdpck_stream *s)
+{
+    return s->chunk->payload + s->at;
+}
 
 #endif

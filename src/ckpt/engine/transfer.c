@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's loop. Threads take lanes; a thread reads a lane's elements band by band from the source, casts them, and passes them to their
- * chunks. Knows neither formats nor directories. */
+/* The engine's loop. Threads take lanes; a thread reads a lane's elements band by band from the source, casts them, and
+ * passes them to their chunks. Knows neither formats nor directories. */
 #include "engine/transfer.h"
 
 #include <pthread.h>
@@ -18,7 +18,7 @@
 #include "engine/stream.h"
 #include "engine/turns.h"
 
-#define BAND_MAX_NBYTES (4u << 20)
+#define BAND_MAX_NBYTES   (4u << 20)
 #define STREAM_MAX_NBYTES (1u << 20)
 #define WORKER_MIN_NBYTES (12ull << 20) /* fewer threads rather than less than this for each */
 #define MEMORY_MIN_NBYTES (8ull << 20)
@@ -59,11 +59,14 @@ struct engine {
 
 static int share_memory(struct engine *e, struct fsdpck_error *err)
 {
-    uint64_t fetch = fsdpck_fetch_nbytes(e->t->src), nbands = e->t->compress ? 4 : 3, packer = e->t->compress ? FSDPCK_PACKER_OWN_NBYTES : 0;
+    uint64_t fetch = fsdpck_fetch_nbytes(e->t->src), nbands = e->t->compress ? 4 : 3,
+             packer = e->t->compress ? FSDPCK_PACKER_OWN_NBYTES : 0;
     uint64_t stream = fsdpck_fetch_stream_nbytes(e->t->src), least = MEMORY_MIN_NBYTES + stream;
     if (e->opt->memory_nbytes < least)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "a memory budget of %llu bytes is too small; at least %lluMiB are needed%s",
-                                (unsigned long long)e->opt->memory_nbytes, (unsigned long long)(least >> 20), stream ? " where items are zstd streams" : "");
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                "a memory budget of %llu bytes is too small; at least %lluMiB are needed%s",
+                                (unsigned long long)e->opt->memory_nbytes, (unsigned long long)(least >> 20),
+                                stream ? " where items are zstd streams" : "");
     uint64_t fit = e->opt->memory_nbytes / (WORKER_MIN_NBYTES + stream);
     uint64_t wanted = (uint64_t)e->opt->nthreads * FSDPCK_POOL_WAITING;
     e->nworkers = fit == 0 ? 1 : (unsigned)(wanted < fit ? wanted : fit);
@@ -94,20 +97,22 @@ static void free_workers(struct engine *e)
 /* Untouched pages cost nothing, so every worker gets every buffer. */
 static int init_worker(struct engine *e, struct worker *w, struct fsdpck_error *err)
 {
-    uint64_t band = e->band_nbytes + FSDPCK_PAGE_NBYTES, staging = e->staging_nbytes / FSDPCK_PAGE_NBYTES * FSDPCK_PAGE_NBYTES;
-    int r = fsdpck_fetch_init(&w->fetch, e->t->src, err);
-    if (r == 0)
-        r = fsdpck_rows_init(&w->rows, err);
-    if (r == 0 && e->t->compress)
-        r = fsdpck_packer_init(&w->packer, e->band_nbytes / FSDPCK_BLOCK_NBYTES, err);
-    if (r != 0)
-        return r;
+    uint64_t band = e->band_nbytes + FSDPCK_PAGE_NBYTES,
+             staging = e->staging_nbytes / FSDPCK_PAGE_NBYTES * FSDPCK_PAGE_NBYTES;
+    int rc = fsdpck_fetch_init(&w->fetch, e->t->src, err);
+    if (!rc)
+        rc = fsdpck_rows_init(&w->rows, err);
+    if (!rc && e->t->compress)
+        rc = fsdpck_packer_init(&w->packer, e->band_nbytes / FSDPCK_BLOCK_NBYTES, err);
+    if (rc)
+        return rc;
     w->band = fsdpck_buffer_new(band);
     w->cast = fsdpck_buffer_new(band);
     w->gather = fsdpck_buffer_new(band);
     w->staging = fsdpck_buffer_new(staging);
     w->streams = calloc(e->max_chunks, sizeof *w->streams);
-    return w->band && w->cast && w->gather && w->staging && w->streams ? 0 : fsdpck_error_nomem(err, 3 * band + staging);
+    return w->band && w->cast && w->gather && w->staging && w->streams ? 0
+                                                                       : fsdpck_error_nomem(err, 3 * band + staging);
 }
 
 static int init_workers(struct engine *e, struct fsdpck_error *err)
@@ -115,10 +120,10 @@ static int init_workers(struct engine *e, struct fsdpck_error *err)
     if (e->nworkers > e->lanes.count)
         e->nworkers = e->lanes.count ? (unsigned)e->lanes.count : 1;
     e->workers = calloc(e->nworkers, sizeof *e->workers);
-    int r = e->workers ? 0 : fsdpck_error_nomem(err, e->nworkers * sizeof *e->workers);
-    for (unsigned i = 0; r == 0 && i < e->nworkers; i++)
-        r = init_worker(e, &e->workers[i], err);
-    return r;
+    int rc = e->workers ? 0 : fsdpck_error_nomem(err, e->nworkers * sizeof *e->workers);
+    for (unsigned i = 0; !rc && i < e->nworkers; i++)
+        rc = init_worker(e, &e->workers[i], err);
+    return rc;
 }
 
 /* ---- bands ---- */
@@ -131,12 +136,15 @@ struct band {
     size_t source;
     enum fsdpck_dtype from, to;
     bool edited;
-    uint64_t begin, end;  /* elements */
-    const uint8_t *data;  /* of dtype `to` */
+    uint64_t begin, end; /* elements */
+    const uint8_t *data; /* of dtype `to` */
     struct fsdpck_error *err;
 };
 
-static bool is_edited(const struct fsdpck_transfer *t, uint32_t tensor) { return t->edit && t->edit->wants(t->edit->ctx, tensor); }
+static bool is_edited(const struct fsdpck_transfer *t, uint32_t tensor)
+{
+    return t->edit && t->edit->wants(t->edit->ctx, tensor);
+}
 
 /* Elements of the source's dtype to the selection's. */
 static int change(const struct band *b, uint64_t begin, uint64_t nelem, const uint8_t *in, uint8_t *out)
@@ -161,17 +169,20 @@ static int load(struct band *b, uint64_t position)
     uint64_t at_once = b->e->band_nbytes / item, out = fsdpck_dtype_info(b->to)->nbytes;
     for (uint64_t at = 0; at < nelem; at += at_once) { /* the input of a cast can be wider than the band */
         uint64_t n = nelem - at < at_once ? nelem - at : at_once;
-        int r = fsdpck_fetch_range(&b->w->fetch, b->source, first + at, first + at + n, dst, b->err);
-        if (r == 0)
-            r = change(b, first + at, n, dst, b->w->cast + lead + at * out);
-        if (r != 0)
-            return r;
+        int rc = fsdpck_fetch_range(&b->w->fetch, b->source, first + at, first + at + n, dst, b->err);
+        if (!rc)
+            rc = change(b, first + at, n, dst, b->w->cast + lead + at * out);
+        if (rc)
+            return rc;
     }
     b->data = b->w->cast + lead;
     return 0;
 }
 
-static uint64_t row_elements(const struct fsdpck_tensor *t) { return t->ndim ? t->nelem / t->shape[0] : 1; }
+static uint64_t row_elements(const struct fsdpck_tensor *t)
+{
+    return t->ndim ? t->nelem / t->shape[0] : 1;
+}
 
 struct chunk_copy { /* of a band, of one chunk */
     const struct band *b;
@@ -203,7 +214,9 @@ static int copy_part(void *ctx, const uint64_t *offset, const uint64_t *size)
 /* The band's elements that belong to a chunk, in the chunk's order, into its stream. */
 static int feed(struct band *b, struct fsdpck_stream *s)
 {
-    struct chunk_copy p = { .b = b, .c = s->chunk, .dst = b->w->gather, .data = b->data, .item = fsdpck_dtype_info(b->to)->nbytes };
+    struct chunk_copy p = {
+        .b = b, .c = s->chunk, .dst = b->w->gather, .data = b->data, .item = fsdpck_dtype_info(b->to)->nbytes
+    };
     fsdpck_range_boxes(b->t->ndim, b->t->shape, b->begin, b->end, copy_part, &p);
     return fsdpck_stream_gather(s, b->w->gather, (uint64_t)(p.dst - b->w->gather), b->err);
 }
@@ -242,18 +255,18 @@ static int run_band(struct band *b, uint64_t end)
     struct fsdpck_stream *s = b->w->streams;
     uint64_t nbytes = (end - b->begin) * fsdpck_dtype_info(b->to)->nbytes;
     b->end = end;
-    int r = load(b, b->lane->single ? fsdpck_stream_position(s) : 0);
-    if (r != 0)
-        return r;
+    int rc = load(b, b->lane->single ? fsdpck_stream_position(s) : 0);
+    if (rc)
+        return rc;
     if (b->lane->whole_rows)
         fsdpck_rows_add(&b->w->rows, b->data, nbytes);
     if (b->lane->single)
-        r = fsdpck_stream_write(s, b->data, nbytes, b->err);
-    for (size_t i = 0; r == 0 && !b->lane->single && i < b->lane->count; i++)
-        r = feed(b, &s[i]);
-    if (r == 0 && b->lane->owns_content)
+        rc = fsdpck_stream_write(s, b->data, nbytes, b->err);
+    for (size_t i = 0; !rc && !b->lane->single && i < b->lane->count; i++)
+        rc = feed(b, &s[i]);
+    if (!rc && b->lane->owns_content)
         report(b->e, nbytes);
-    return r;
+    return rc;
 }
 
 /* Stores the CRC-32s of the lane's chunks, and its content id. */
@@ -276,8 +289,14 @@ static int move_lane(struct engine *e, size_t number, unsigned worker, struct fs
 {
     const struct fsdpck_lane *lane = &e->lanes.list[number];
     const struct fsdpck_chosen *chosen = &e->t->selection->tensors[lane->tensor];
-    struct band b = { .e = e, .w = &e->workers[worker], .lane = lane, .t = &source_tensors(e->t->src)[chosen->source], .source = chosen->source,
-                      .to = chosen->dtype, .begin = lane->begin, .err = err };
+    struct band b = { .e = e,
+                      .w = &e->workers[worker],
+                      .lane = lane,
+                      .t = &source_tensors(e->t->src)[chosen->source],
+                      .source = chosen->source,
+                      .to = chosen->dtype,
+                      .begin = lane->begin,
+                      .err = err };
     b.from = b.t->dtype;
     b.edited = is_edited(e->t, lane->tensor);
     uint64_t item = fsdpck_dtype_info(b.to)->nbytes, step = e->band_nbytes / item, row = row_elements(b.t);
@@ -285,27 +304,27 @@ static int move_lane(struct engine *e, size_t number, unsigned worker, struct fs
     fsdpck_packer_begin(&b.w->packer, e->turns && fsdpck_turns_has(e->turns, number) ? e->turns : NULL, number);
     if (lane->whole_rows)
         fsdpck_rows_begin(&b.w->rows, row * item, lane->begin / row);
-    int r = 0;
-    while (r == 0 && b.begin < lane->end) {
+    int rc = 0;
+    while (!rc && b.begin < lane->end) {
         if (fsdpck_stop_asked(e->opt->stop))
             return fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "stopped");
-        r = run_band(&b, lane->end - b.begin > step ? b.begin + step : lane->end);
+        rc = run_band(&b, lane->end - b.begin > step ? b.begin + step : lane->end);
         b.begin = b.end;
     }
-    for (size_t i = 0; r == 0 && i < lane->count; i++)
-        r = fsdpck_stream_end(&b.w->streams[i], err);
-    if (r == 0)
+    for (size_t i = 0; !rc && i < lane->count; i++)
+        rc = fsdpck_stream_end(&b.w->streams[i], err);
+    if (!rc)
         keep_results(&b, number);
-    return r;
+    return rc;
 }
 
 static int run_lane(void *ctx, size_t number, unsigned worker, struct fsdpck_error *err)
 {
     struct engine *e = ctx;
-    int r = move_lane(e, number, worker, err);
-    if (r != 0 && e->turns)
-        fsdpck_turns_fail(e->turns, r, err);
-    return r;
+    int rc = move_lane(e, number, worker, err);
+    if (rc && e->turns)
+        fsdpck_turns_fail(e->turns, rc, err);
+    return rc;
 }
 
 /* ---- after the lanes ---- */
@@ -319,7 +338,8 @@ static void join_chunks(struct engine *e)
         bool again = i > 0 && lane->single && e->lanes.list[i - 1].single && e->lanes.list[i - 1].first == lane->first;
         if (!lane->single)
             continue;
-        c->crc32 = again ? fsdpck_crc32_combine(c->crc32, e->results[i].crc32, e->results[i].nbytes) : e->results[i].crc32;
+        c->crc32 =
+            again ? fsdpck_crc32_combine(c->crc32, e->results[i].crc32, e->results[i].nbytes) : e->results[i].crc32;
         c->has_content = lane->whole_rows && (!again || c->has_content);
         if (!again)
             c->content = (struct fsdpck_content){ 0 };
@@ -327,7 +347,8 @@ static void join_chunks(struct engine *e)
     }
 }
 
-/* Content ids of whole tensors, and the proof that what went out is what came in: the source's own, where it has one. */
+/* Content ids of whole tensors, and the proof that what went out is what came in: the source's own, where it has one.
+ */
 static int join_contents(struct engine *e, struct fsdpck_error *err)
 {
     const struct fsdpck_selection *sel = e->t->selection;
@@ -343,11 +364,13 @@ static int join_contents(struct engine *e, struct fsdpck_error *err)
     for (size_t i = 0; i < sel->ntensors; i++) {
         const struct fsdpck_tensor *t = &source_tensors(e->t->src)[sel->tensors[i].source];
         struct fsdpck_content want;
-        if (!t->has_content || e->t->src->opt.no_verify || sel->tensors[i].alias_of >= 0 || sel->tensors[i].dtype != t->dtype || is_edited(e->t, (uint32_t)i))
+        if (!t->has_content || e->t->src->opt.no_verify || sel->tensors[i].alias_of >= 0 ||
+            sel->tensors[i].dtype != t->dtype || is_edited(e->t, (uint32_t)i))
             continue;
         fsdpck_content_load(&want, t->content);
         if (contents[i].known && (want.low != contents[i].content.low || want.high != contents[i].content.high)) {
-            fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, e->t->src->path, "what was read does not have the content id that the source states");
+            fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, e->t->src->path,
+                             "what was read does not have the content id that the source states");
             fsdpck_error_tensor(err, t->name);
             return FSDPCK_ERR_DAMAGED;
         }
@@ -366,43 +389,44 @@ static void count(struct engine *e, struct fsdpck_transfer_result *result)
 static int prepare(struct engine *e, struct fsdpck_error *err)
 {
     struct fsdpck_transfer *t = e->t;
-    int r = share_memory(e, err);
-    if (r == 0)
-        r = fsdpck_lanes_make(t, e->max_chunks, &e->lanes, err);
-    if (r != 0)
-        return r;
+    int rc = share_memory(e, err);
+    if (!rc)
+        rc = fsdpck_lanes_make(t, e->max_chunks, &e->lanes, err);
+    if (rc)
+        return rc;
     e->results = calloc(e->lanes.count ? e->lanes.count : 1, sizeof *e->results);
     if (!e->results)
         return fsdpck_error_nomem(err, e->lanes.count * sizeof *e->results);
     for (size_t i = 0; i < t->nchunks; i++) {
         const struct fsdpck_chosen *c = &t->selection->tensors[t->chunks[i].tensor];
-        e->total_nbytes += fsdpck_box_nelem(t->chunks[i].size, source_tensors(t->src)[c->source].ndim) * fsdpck_dtype_info(c->dtype)->nbytes;
+        e->total_nbytes += fsdpck_box_nelem(t->chunks[i].size, source_tensors(t->src)[c->source].ndim) *
+                           fsdpck_dtype_info(c->dtype)->nbytes;
     }
     if (t->compress && !(e->turns = fsdpck_turns_new(t, &e->lanes, e->opt->stop, err)))
         return FSDPCK_ERR_NOMEM;
-    r = init_workers(e, err);
-    if (r == 0 && !(e->out = fsdpck_out_files_new(t->src->io, t->files, t->nfiles, err)))
-        r = FSDPCK_ERR_NOMEM;
-    return r == 0 ? fsdpck_out_files_create(e->out, err) : r;
+    rc = init_workers(e, err);
+    if (!rc && !(e->out = fsdpck_out_files_new(t->src->io, t->files, t->nfiles, err)))
+        rc = FSDPCK_ERR_NOMEM;
+    return !rc ? fsdpck_out_files_create(e->out, err) : rc;
 }
 
 int fsdpck_transfer_run(struct fsdpck_transfer *t, struct fsdpck_transfer_result *result, struct fsdpck_error *err)
 {
     struct engine e = { .t = t, .opt = t->opt ? t->opt : &t->src->opt, .lock = PTHREAD_MUTEX_INITIALIZER };
     const struct fsdpck_edit *edit = t->edit;
-    int r = edit && edit->begin ? edit->begin(edit->ctx, t->selection, err) : 0;
-    if (r == 0)
-        r = prepare(&e, err);
-    if (r == 0)
-        r = fsdpck_pool_run(e.nworkers, e.lanes.count, run_lane, &e, e.opt->stop, err);
-    if (r == 0)
-        r = fsdpck_checks_finish(t->src, &result->read_nbytes, err);
-    if (r == 0 && edit && edit->end)
-        r = edit->end(edit->ctx, err);
-    if (r == 0) {
+    int rc = edit && edit->begin ? edit->begin(edit->ctx, t->selection, err) : 0;
+    if (!rc)
+        rc = prepare(&e, err);
+    if (!rc)
+        rc = fsdpck_pool_run(e.nworkers, e.lanes.count, run_lane, &e, e.opt->stop, err);
+    if (!rc)
+        rc = fsdpck_checks_finish(t->src, &result->read_nbytes, err);
+    if (!rc && edit && edit->end)
+        rc = edit->end(edit->ctx, err);
+    if (!rc) {
         join_chunks(&e);
         count(&e, result);
-        r = t->contents ? join_contents(&e, err) : 0;
+        rc = t->contents ? join_contents(&e, err) : 0;
     }
     fsdpck_out_files_free(e.out);
     free_workers(&e);
@@ -410,5 +434,5 @@ int fsdpck_transfer_run(struct fsdpck_transfer *t, struct fsdpck_transfer_result
     fsdpck_turns_free(e.turns);
     fsdpck_lanes_free(&e.lanes);
     pthread_mutex_destroy(&e.lock);
-    return r;
+    return rc;
 }

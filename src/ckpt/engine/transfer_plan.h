@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The request of a transfer: the selection of a source, the output files and chunks, and the casts and edits between them. */
+/* The request of a transfer: the selection of a source, the output files and chunks, and the casts and edits between
+ * them. */
 #ifndef CKPT_TRANSFER_PLAN_H
 #define CKPT_TRANSFER_PLAN_H
 
@@ -36,9 +37,10 @@ struct fsdpck_edit {
     int (*end)(void *ctx, struct fsdpck_error *err);
     /* Whether the tensor (position in the selection) shall pass through apply. */
     bool (*wants)(void *ctx, uint32_t tensor);
-    /* Elements [begin, begin + nelem) of the tensor, in row-major order and in the source's dtype, are in `in`; fills `out` in the selection's. Any
-     * range, any order; an element may come more than once. */
-    int (*apply)(void *ctx, uint32_t tensor, uint64_t begin, uint64_t nelem, const void *in, void *out, struct fsdpck_error *err);
+    /* Elements [begin, begin + nelem) of the tensor, in row-major order and in the source's dtype, are in `in`; fills
+     * `out` in the selection's. Any range, any order; an element may come more than once. */
+    int (*apply)(void *ctx, uint32_t tensor, uint64_t begin, uint64_t nelem, const void *in, void *out,
+                 struct fsdpck_error *err);
 };
 
 struct fsdpck_transfer {
@@ -48,10 +50,11 @@ struct fsdpck_transfer {
     size_t nfiles;
     struct fsdpck_out_chunk *chunks; /* sorted by tensor */
     size_t nchunks;
-    bool compress; /* some chunks are compressed */
+    bool compress;                    /* some chunks are compressed */
     const struct fsdpck_options *opt; /* resolved (fsdpck_source_options), or NULL: the source's */
     const struct fsdpck_edit *edit;   /* NULL: bytes go out as they came in, cast at most */
-    /* Filled in: per tensor of the selection, where whole rows passed and nothing was cast. (ntensors), in the caller's memory; may be NULL. */
+    /* Filled in: per tensor of the selection, where whole rows passed and nothing was cast. (ntensors), in the caller's
+     * memory; may be NULL. */
     struct fsdpck_transfer_content *contents;
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decides, for each file, which lane may write next. The pool starts lanes in order, so a lane waits only for lanes that already run: no deadlock.
- * Knows nothing of what is written. */
+/* Decides, for each file, which lane may write next. The pool starts lanes in order, so a lane waits only for lanes
+ * that already run: no deadlock. Knows nothing of what is written. */
 #include "engine/turns.h"
 
 #include <pthread.h>
@@ -46,12 +46,15 @@ static void number_lanes(struct fsdpck_turns *t)
     }
 }
 
-struct fsdpck_turns *fsdpck_turns_new(const struct fsdpck_transfer *transfer, const struct fsdpck_lanes *lanes, const volatile int *stop,
-                                      struct fsdpck_error *err)
+struct fsdpck_turns *fsdpck_turns_new(const struct fsdpck_transfer *transfer, const struct fsdpck_lanes *lanes,
+                                      const volatile int *stop, struct fsdpck_error *err)
 {
     struct fsdpck_turns *t = calloc(1, sizeof *t);
     if (t) {
-        *t = (struct fsdpck_turns){ .transfer = transfer, .lanes = lanes, .stop = stop, .lock = PTHREAD_MUTEX_INITIALIZER,
+        *t = (struct fsdpck_turns){ .transfer = transfer,
+                                    .lanes = lanes,
+                                    .stop = stop,
+                                    .lock = PTHREAD_MUTEX_INITIALIZER,
                                     .changed = PTHREAD_COND_INITIALIZER };
         t->number = calloc(lanes->count + 1, sizeof *t->number);
         t->files = calloc(transfer->nfiles + 1, sizeof *t->files);
@@ -76,25 +79,28 @@ void fsdpck_turns_free(struct fsdpck_turns *t)
     free(t);
 }
 
-bool fsdpck_turns_has(const struct fsdpck_turns *t, size_t lane) { return t->number[lane] != NO_TURN; }
+bool fsdpck_turns_has(const struct fsdpck_turns *t, size_t lane)
+{
+    return t->number[lane] != NO_TURN;
+}
 
 int fsdpck_turns_wait(struct fsdpck_turns *t, size_t lane, uint64_t *at, struct fsdpck_error *err)
 {
     const struct file_turn *f = file_of(t, lane, 0);
-    int r = 0;
+    int rc = 0;
     pthread_mutex_lock(&t->lock);
     while (f->next != t->number[lane] && t->code == 0 && !fsdpck_stop_asked(t->stop))
         fsdpck_pool_wait_a_little(&t->changed, &t->lock);
     *at = f->end;
     if (f->next != t->number[lane]) {
-        r = t->code ? t->code : FSDPCK_ERR_STOPPED;
+        rc = t->code ? t->code : FSDPCK_ERR_STOPPED;
         if (t->code == 0)
             fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "stopped");
         else if (err && err->code == 0)
             *err = t->why;
     }
     pthread_mutex_unlock(&t->lock);
-    return r;
+    return rc;
 }
 
 void fsdpck_turns_end(struct fsdpck_turns *t, size_t lane, uint64_t at)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the name that is nearest to a pattern without a match. Expensive (pattern times name, for every name), but runs only before an error. */
+/* Finds the name that is nearest to a pattern without a match. Expensive (pattern times name, for every name), but runs
+ * only before an error. */
 #include "engine/unmatched.h"
 
 #include <stdio.h>
@@ -31,9 +32,11 @@ void fsdpck_unmatched_try(struct fsdpck_unmatched *u, const char *name)
     u->distance = distance;
 }
 
-int fsdpck_unmatched_error(const struct fsdpck_unmatched *u, const char *file, const char *option, struct fsdpck_error *err)
+int fsdpck_unmatched_error(const struct fsdpck_unmatched *u, const char *file, const char *option,
+                           struct fsdpck_error *err)
 {
-    fsdpck_error_set(err, FSDPCK_ERR_USAGE, file, "%s: %s '%s'", option, u->prefix ? "no name begins with" : "no tensor matches", u->pattern);
+    fsdpck_error_set(err, FSDPCK_ERR_USAGE, file, "%s: %s '%s'", option,
+                     u->prefix ? "no name begins with" : "no tensor matches", u->pattern);
     if (u->nearest)
         fsdpck_error_hint(err, "the nearest name is '%s'; 'fsdpck ls' lists all", u->nearest);
     return FSDPCK_ERR_USAGE;
@@ -50,7 +53,8 @@ static bool matches_any(const struct fsdpck_source *src, const char *glob)
     return false;
 }
 
-int fsdpck_globs_check(const struct fsdpck_source *src, const char *option, const char *const *globs, size_t nglobs, struct fsdpck_error *err)
+int fsdpck_globs_check(const struct fsdpck_source *src, const char *option, const char *const *globs, size_t nglobs,
+                       struct fsdpck_error *err)
 {
     for (size_t g = 0; g < nglobs; g++) {
         struct fsdpck_unmatched u = { .pattern = globs[g] };

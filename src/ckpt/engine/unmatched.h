@@ -15,6 +15,7 @@ struct fsdpck_unmatched {
 
 void fsdpck_unmatched_try(struct fsdpck_unmatched *u, const char *name);
 /* FSDPCK_ERR_USAGE. file: what was searched. */
-int fsdpck_unmatched_error(const struct fsdpck_unmatched *u, const char *file, const char *option, struct fsdpck_error *err);
+int fsdpck_unmatched_error(const struct fsdpck_unmatched *u, const char *file, const char *option,
+                           struct fsdpck_error *err);
 
 #endif

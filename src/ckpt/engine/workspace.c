@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes and frees a thread's workspace, and words the errors about damaged payloads. Makes decoders when the first compressed payload is read. */
+/* Makes and frees a thread's workspace, and words the errors about damaged payloads. Makes decoders when the first
+ * compressed payload is read. */
 #include "engine/workspace.h"
 
 #include <stdlib.h>
@@ -25,16 +26,22 @@ void fsdpck_fetch_free(struct fsdpck_fetch *f)
     *f = (struct fsdpck_fetch){ .read_nbytes = f->read_nbytes, .needed_nbytes = f->needed_nbytes, .nruns = f->nruns };
 }
 
-uint64_t fsdpck_fetch_stream_nbytes(const struct fsdpck_source *src) { return src->streamed ? FSDPCK_FETCH_DECODED_NBYTES + FSDPCK_ZSTREAM_NBYTES : 0; }
+uint64_t fsdpck_fetch_stream_nbytes(const struct fsdpck_source *src)
+{
+    return src->streamed ? FSDPCK_FETCH_DECODED_NBYTES + FSDPCK_ZSTREAM_NBYTES : 0;
+}
 
 uint64_t fsdpck_fetch_nbytes(const struct fsdpck_source *src)
 {
     uint64_t decoding = FSDPCK_FETCH_DECODED_NBYTES + 6 * FSDPCK_BLOCK_NBYTES;
-    return FSDPCK_FETCH_WINDOW_NBYTES + 4 * FSDPCK_BLOCK_NBYTES + (src->compressed ? decoding : 0) + fsdpck_fetch_stream_nbytes(src);
+    return FSDPCK_FETCH_WINDOW_NBYTES + 4 * FSDPCK_BLOCK_NBYTES + (src->compressed ? decoding : 0) +
+           fsdpck_fetch_stream_nbytes(src);
 }
 
-/* Rows [rows[0], rows[1]) that bytes [begin, end) lie in; a scalar counts as one. Messages name the first and the last, as verify does. */
-static void rows_of(const struct fsdpck_extent *e, uint32_t ndim, uint64_t item, uint64_t begin, uint64_t end, uint64_t rows[2])
+/* Rows [rows[0], rows[1]) that bytes [begin, end) lie in; a scalar counts as one. Messages name the first and the last,
+ * as verify does. */
+static void rows_of(const struct fsdpck_extent *e, uint32_t ndim, uint64_t item, uint64_t begin, uint64_t end,
+                    uint64_t rows[2])
 {
     rows[0] = 0;
     rows[1] = 1;
@@ -52,18 +59,21 @@ static void rows_of(const struct fsdpck_extent *e, uint32_t ndim, uint64_t item,
     rows[1] = e->offset[0] + (end + row_nbytes - 1) / row_nbytes;
 }
 
-int fsdpck_fetch_damaged(const struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end,
-                         struct fsdpck_error *err)
+int fsdpck_fetch_damaged(const struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin,
+                         uint64_t end, struct fsdpck_error *err)
 {
     const struct fsdpck_tensor *t = &source_tensors(f->src)[ordinal];
     const struct source_file *file = &source_files(f->src)[e->file];
     const char *in = e->compressed ? "the compressed chunk" : "";
-    uint64_t rows[2], base = e->compressed ? 0 : e->payload; /* inside a compressed chunk, bytes of the elements have no place in the file */
+    uint64_t rows[2],
+        base = e->compressed
+                   ? 0
+                   : e->payload; /* inside a compressed chunk, bytes of the elements have no place in the file */
     rows_of(e, t->ndim, fsdpck_dtype_info(t->dtype)->nbytes, begin, end, rows);
     fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, file->path, e->payload + (e->compressed ? 0 : begin),
-                    "rows %llu..%llu of rank %lld are damaged: the hash of bytes %llu..%llu%s%s does not match", (unsigned long long)rows[0],
-                    (unsigned long long)rows[1] - 1, (long long)file->pub.rank, (unsigned long long)(base + begin), (unsigned long long)(base + end) - 1,
-                    *in ? " of " : "", in);
+                    "rows %llu..%llu of rank %lld are damaged: the hash of bytes %llu..%llu%s%s does not match",
+                    (unsigned long long)rows[0], (unsigned long long)rows[1] - 1, (long long)file->pub.rank,
+                    (unsigned long long)(base + begin), (unsigned long long)(base + end) - 1, *in ? " of " : "", in);
     fsdpck_error_tensor(err, t->name);
     return FSDPCK_ERR_DAMAGED;
 }

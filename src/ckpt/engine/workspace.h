@@ -7,23 +7,23 @@
 #include "engine/source_impl.h"
 #include "engine/zstream.h"
 
-#define FSDPCK_FETCH_WINDOW_NBYTES (4u << 20) /* most bytes of one read: a multiple of the hash block */
+#define FSDPCK_FETCH_WINDOW_NBYTES  (4u << 20) /* most bytes of one read: a multiple of the hash block */
 #define FSDPCK_FETCH_DECODED_NBYTES (1u << 20) /* decoded at a time, where the elements go on to many places */
-#define FSDPCK_FETCH_BLOCKS (FSDPCK_FETCH_WINDOW_NBYTES / FSDPCK_BLOCK_NBYTES + 2) /* that one touches, at most */
+#define FSDPCK_FETCH_BLOCKS         (FSDPCK_FETCH_WINDOW_NBYTES / FSDPCK_BLOCK_NBYTES + 2) /* that one touches, at most */
 
 /* One thread's workspace, reused from read to read. */
 struct fsdpck_fetch {
     struct fsdpck_source *src;
-    uint8_t *scratch;      /* page aligned; one window and what alignment adds on both sides */
-    uint64_t read_nbytes;  /* read so far, padding included */
+    uint8_t *scratch;     /* page aligned; one window and what alignment adds on both sides */
+    uint64_t read_nbytes; /* read so far, padding included */
     uint64_t needed_nbytes;
     uint64_t nruns;
     bool dry; /* count, read nothing: for plans */
     /* For compressed payloads, made when the first is met: */
     struct fsdpck_decoder *decoder;
-    uint8_t *block;   /* one, of which a part is wanted */
-    uint8_t *decoded; /* what goes from there to many places */
-    struct fsdpck_zstream *stream; /* for payloads in one, likewise: it stands where the last read ended */
+    uint8_t *block;                        /* one, of which a part is wanted */
+    uint8_t *decoded;                      /* what goes from there to many places */
+    struct fsdpck_zstream *stream;         /* for payloads in one, likewise: it stands where the last read ended */
     struct fsdpck_zstream_range dry_range; /* where it would stand, in a dry fetch */
     uint64_t dry_at;
 };
@@ -36,7 +36,7 @@ uint64_t fsdpck_fetch_nbytes(const struct fsdpck_source *src);
 uint64_t fsdpck_fetch_stream_nbytes(const struct fsdpck_source *src);
 
 /* The error: bytes [begin, end) of the elements of a chunk are under a hash that does not match. */
-int fsdpck_fetch_damaged(const struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin, uint64_t end,
-                         struct fsdpck_error *err);
+int fsdpck_fetch_damaged(const struct fsdpck_fetch *f, size_t ordinal, const struct fsdpck_extent *e, uint64_t begin,
+                         uint64_t end, struct fsdpck_error *err);
 
 #endif

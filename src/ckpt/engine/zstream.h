@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads bytes of a zstd stream in a file of a source. A stream has no index: to reach a later byte, the reader decodes up to it; to reach an earlier one, it
- * starts again. zstd's window bounds the memory, whatever the stream's length. Does not interpret the bytes. */
+/* Reads bytes of a zstd stream in a file of a source. A stream has no index: to reach a later byte, the reader decodes
+ * up to it; to reach an earlier one, it starts again. zstd's window bounds the memory, whatever the stream's length.
+ * Does not interpret the bytes. */
 #ifndef CKPT_ZSTREAM_H
 #define CKPT_ZSTREAM_H
 
 #include "engine/source_impl.h"
 
 #define FSDPCK_ZSTREAM_WINDOW_LOG 23 /* the largest window that is read: 8 MiB, as zstd's levels up to 19 have */
-#define FSDPCK_ZSTREAM_NBYTES ((1u << FSDPCK_ZSTREAM_WINDOW_LOG) + (1u << 20)) /* memory of one, at most */
+#define FSDPCK_ZSTREAM_NBYTES     ((1u << FSDPCK_ZSTREAM_WINDOW_LOG) + (1u << 20)) /* memory of one, at most */
 
 /* Where a stream lies: one or more frames, and nothing behind them. */
 struct fsdpck_zstream_range {
@@ -16,8 +17,9 @@ struct fsdpck_zstream_range {
 };
 
 struct fsdpck_zstream; /* one thread's */
-struct fsdpck_zstream *fsdpck_zstream_new(struct fsdpck_source *src, struct fsdpck_error *err); /* src must outlive it */
-void fsdpck_zstream_free(struct fsdpck_zstream *z); /* NULL does nothing */
+struct fsdpck_zstream *fsdpck_zstream_new(struct fsdpck_source *src,
+                                          struct fsdpck_error *err); /* src must outlive it */
+void fsdpck_zstream_free(struct fsdpck_zstream *z);                  /* NULL does nothing */
 
 /* To the first byte of a stream. */
 int fsdpck_zstream_start(struct fsdpck_zstream *z, const struct fsdpck_zstream_range *range, struct fsdpck_error *err);
@@ -25,7 +27,9 @@ int fsdpck_zstream_start(struct fsdpck_zstream *z, const struct fsdpck_zstream_r
 int fsdpck_zstream_next(struct fsdpck_zstream *z, void *buf, uint64_t nbytes, uint64_t *got, struct fsdpck_error *err);
 /* Whether bytes from `at` on come without starting anew. */
 bool fsdpck_zstream_is_ahead(const struct fsdpck_zstream *z, const struct fsdpck_zstream_range *range, uint64_t at);
-/* Bytes [at, at + nbytes) of what the stream decodes to: all of them, or an error. Costs least where calls go forward in one stream. */
-int fsdpck_zstream_read(struct fsdpck_zstream *z, const struct fsdpck_zstream_range *range, uint64_t at, void *buf, uint64_t nbytes, struct fsdpck_error *err);
+/* Bytes [at, at + nbytes) of what the stream decodes to: all of them, or an error. Costs least where calls go forward
+ * in one stream. */
+int fsdpck_zstream_read(struct fsdpck_zstream *z, const struct fsdpck_zstream_range *range, uint64_t at, void *buf,
+                        uint64_t nbytes, struct fsdpck_error *err);
 
 #endif

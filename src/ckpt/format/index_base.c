@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parses the key `base` of index.json (FORMAT.md section 9): the path of a frozen base, and the expected tensors. Does not open the base. */
+/* Parses the key `base` of index.json (FORMAT.md section 9): the path of a frozen base, and the expected tensors. Does
+ * not open the base. */
 #include "format/index_parse.h"
 
 #include <limits.h>
@@ -51,9 +52,9 @@ static void parse_tensors(struct index_parse *p, struct fsdpck_base *base)
 static int find(struct index_parse *p, struct fsdpck_base *base)
 {
     char here[PATH_MAX];
-    int r = p->src->io->resolve(p->src->io->ctx, p->src->path, here, sizeof here);
-    if (r < 0)
-        return fsdpck_error_sys(p->err, -r, p->src->path, "cannot resolve the path");
+    int rc = p->src->io->resolve(p->src->io->ctx, p->src->path, here, sizeof here);
+    if (rc < 0)
+        return fsdpck_error_sys(p->err, -rc, p->src->path, "cannot resolve the path");
     char *path = fsdpck_path_follow(here, base->path, p->err);
     base->path = path ? fsdpck_arena_strndup(&p->src->arena, path, strlen(path), p->err) : NULL;
     free(path);

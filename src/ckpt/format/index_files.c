@@ -24,8 +24,10 @@ struct file_fields {
     uint64_t rank, nbytes, *table;
 };
 
-/* A file that is not there, or not as long as it should be: the end of the matter for a reader, one problem of many for `verify`. */
-static int add_broken(struct index_parse *p, const char *path, const struct file_fields *x, struct index_file *f, const struct fsdpck_error *why)
+/* A file that is not there, or not as long as it should be: the end of the matter for a reader, one problem of many for
+ * `verify`. */
+static int add_broken(struct index_parse *p, const char *path, const struct file_fields *x, struct index_file *f,
+                      const struct fsdpck_error *why)
 {
     const struct fsdpck_stat none = { .nbytes = x->nbytes };
     struct fsdpck_error *kept = fsdpck_arena_alloc(&p->src->arena, sizeof *kept, p->err);
@@ -40,30 +42,34 @@ static int add_file(struct index_parse *p, const char *path, const struct file_f
 {
     struct fsdpck_error e = { 0 };
     struct fsdpck_stat st;
-    int r = fsdpck_source_stat_file(p->src, path, &st, &e);
-    if (r == 0 && st.nbytes != x->nbytes)
-        r = fsdpck_error_set(&e, FSDPCK_ERR_DAMAGED, path, "has %" PRIu64 " bytes, the index says %" PRIu64, st.nbytes, x->nbytes);
-    if (r == 0)
+    int rc = fsdpck_source_stat_file(p->src, path, &st, &e);
+    if (!rc && st.nbytes != x->nbytes)
+        rc = fsdpck_error_set(&e, FSDPCK_ERR_DAMAGED, path, "has %" PRIu64 " bytes, the index says %" PRIu64, st.nbytes,
+                              x->nbytes);
+    if (!rc)
         return fsdpck_source_list_file(p->src, path, x->name, (int64_t)x->rank, &st, NULL, p->err);
-    if (p->src->to_verify && r != FSDPCK_ERR_IO && r != FSDPCK_ERR_NOMEM)
+    if (p->src->to_verify && rc != FSDPCK_ERR_IO && rc != FSDPCK_ERR_NOMEM)
         return add_broken(p, path, x, f, &e);
     *p->err = e;
-    return r;
+    return rc;
 }
 
 static int add_shard_file(struct index_parse *p, const struct file_fields *x, struct index_file *f)
 {
     if (!fsdpck_path_is_plain(x->name))
-        return fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file, "file name '%s' is not plain and relative", x->name);
+        return fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file, "file name '%s' is not plain and relative",
+                                x->name);
     if (x->rank != p->src->files.count || x->rank >= FSDPCK_MAX_RANKS)
-        return fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file, "file '%s' is of rank %" PRIu64 ", rank %zu was next", x->name, x->rank,
+        return fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file,
+                                "file '%s' is of rank %" PRIu64 ", rank %zu was next", x->name, x->rank,
                                 p->src->files.count);
     if (x->nbytes > INT64_MAX)
-        return fsdpck_error_set(p->err, FSDPCK_ERR_LIMIT, p->file, "file '%s' is said to have %" PRIu64 " bytes", x->name, x->nbytes);
+        return fsdpck_error_set(p->err, FSDPCK_ERR_LIMIT, p->file, "file '%s' is said to have %" PRIu64 " bytes",
+                                x->name, x->nbytes);
     char *path = fsdpck_path_join(p->src->path, x->name, p->err);
-    int r = path ? add_file(p, path, x, f) : FSDPCK_ERR_NOMEM;
+    int rc = path ? add_file(p, path, x, f) : FSDPCK_ERR_NOMEM;
     free(path);
-    return r;
+    return rc;
 }
 
 static void parse_file(struct index_parse *p)
@@ -95,10 +101,13 @@ static void parse_file(struct index_parse *p)
     fsdpck_index_failed(p, add_shard_file(p, &x, f));
 }
 
-void fsdpck_index_parse_files(struct index_parse *p) { parse_list(p, parse_file); }
+void fsdpck_index_parse_files(struct index_parse *p)
+{
+    parse_list(p, parse_file);
+}
 
-/* Each tensor is stored once, as it is: more bytes than the files have cannot be there, and no reader shall plan for them. Compressed, each block has
- * its record in a chunk table. */
+/* Each tensor is stored once, as it is: more bytes than the files have cannot be there, and no reader shall plan for
+ * them. Compressed, each block has its record in a chunk table. */
 int fsdpck_index_check_room(struct index_parse *p)
 {
     uint64_t want = 0, have = 0;
@@ -110,7 +119,8 @@ int fsdpck_index_check_room(struct index_parse *p)
     for (size_t i = 0; i < p->src->tensors.count; i++) {
         const struct fsdpck_tensor *t = &source_tensors(p->src)[i];
         if (t->alias_of < 0 && (!checked_add(want, t->nbytes, &want) || want > have)) {
-            fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file, "the tensors up to this one need more bytes than the %" PRIu64 " %s", have,
+            fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file,
+                             "the tensors up to this one need more bytes than the %" PRIu64 " %s", have,
                              p->src->compressed ? "that all files could hold" : "of all files");
             fsdpck_error_tensor(p->err, t->name);
             return FSDPCK_ERR_FORMAT;
@@ -121,7 +131,8 @@ int fsdpck_index_check_room(struct index_parse *p)
 
 /* ---- items ---- */
 
-static int add_item(struct index_parse *p, const char *name, const struct fsdpck_key *path, uint32_t npath, const uint64_t place[3])
+static int add_item(struct index_parse *p, const char *name, const struct fsdpck_key *path, uint32_t npath,
+                    const uint64_t place[3])
 {
     size_t old;
     struct source_item *i = fsdpck_source_add_item(p->src, name, path, npath, p->err);
@@ -130,10 +141,10 @@ static int add_item(struct index_parse *p, const char *name, const struct fsdpck
     i->file = (uint32_t)place[0];
     i->offset = place[1];
     i->pub.nbytes = place[2];
-    int r = fsdpck_names_add(&p->items, i->pub.name, p->src->items.count - 1, &old, p->err);
-    if (r == 0 && old != SIZE_MAX)
-        r = fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file, "item '%s' is listed twice", name);
-    return r;
+    int rc = fsdpck_names_add(&p->items, i->pub.name, p->src->items.count - 1, &old, p->err);
+    if (!rc && old != SIZE_MAX)
+        rc = fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file, "item '%s' is listed twice", name);
+    return rc;
 }
 
 static void parse_item(struct index_parse *p, const char *name)
@@ -177,7 +188,8 @@ int fsdpck_index_check_items(struct index_parse *p)
         const struct source_item *it = &source_items(p->src)[i];
         const struct source_file *f = it->file < p->src->files.count ? &source_files(p->src)[it->file] : NULL;
         if (!f || it->pub.nbytes > f->pub.nbytes || it->offset > f->pub.nbytes - it->pub.nbytes)
-            return fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file, "item '%s' is said to lie outside the files", it->pub.name);
+            return fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file, "item '%s' is said to lie outside the files",
+                                    it->pub.name);
     }
     return 0;
 }
@@ -190,16 +202,16 @@ static int add_asset(struct index_parse *p, const char *name, uint64_t nbytes, c
     char *folder = fsdpck_path_join(p->src->path, p->assets_folder ? p->assets_folder : "assets", p->err);
     char *from = folder ? fsdpck_path_join(folder, name, p->err) : NULL;
     struct source_asset *a = from ? fsdpck_source_add_asset(p->src, name, from, nbytes, p->err) : NULL;
-    int r = a ? fsdpck_names_add(&p->assets, a->pub.path, p->src->assets.count - 1, &old, p->err) : FSDPCK_ERR_NOMEM;
-    if (r == 0 && old != SIZE_MAX)
-        r = fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file, "asset '%s' is listed twice", name);
-    if (r == 0) {
+    int rc = a ? fsdpck_names_add(&p->assets, a->pub.path, p->src->assets.count - 1, &old, p->err) : FSDPCK_ERR_NOMEM;
+    if (!rc && old != SIZE_MAX)
+        rc = fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file, "asset '%s' is listed twice", name);
+    if (!rc) {
         a->has_hash = true;
         memcpy(a->hash, hash, 16);
     }
     free(from);
     free(folder);
-    return r;
+    return rc;
 }
 
 static void parse_asset(struct index_parse *p)
@@ -224,4 +236,7 @@ static void parse_asset(struct index_parse *p)
     fsdpck_index_failed(p, add_asset(p, name, nbytes, hash));
 }
 
-void fsdpck_index_parse_assets(struct index_parse *p) { parse_list(p, parse_asset); }
+void fsdpck_index_parse_assets(struct index_parse *p)
+{
+    parse_list(p, parse_asset);
+}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads index.json into the catalogue of a source. Checks the hash at the end of the document first. The document is still untrusted after that:
- * anybody can compute the hash. Knows nothing of payloads. */
+/* Reads index.json into the catalogue of a source. Checks the hash at the end of the document first. The document is
+ * still untrusted after that: anybody can compute the hash. Knows nothing of payloads. */
 #include "format/index_parse.h"
 
 #include <inttypes.h>
@@ -13,9 +13,25 @@
 #define MAX_INDEX_NBYTES (4ull << 30)
 
 /* The keys of the document; of some, the order counts. */
-enum { FORMAT, VERSION, REQUIRES, SAVE_ID, BLOCK_BYTES, MESHES, FILES, TENSORS, ITEMS, ASSETS_FOLDER, ASSETS, STATE, BASE, METADATA };
-static const char *const keys[] = { "format", "version", "requires", "save_id", "block_bytes", "meshes", "files", "tensors", "items", "assets_folder",
-                                    "assets", "state", "base", "metadata", NULL };
+enum {
+    FORMAT,
+    VERSION,
+    REQUIRES,
+    SAVE_ID,
+    BLOCK_BYTES,
+    MESHES,
+    FILES,
+    TENSORS,
+    ITEMS,
+    ASSETS_FOLDER,
+    ASSETS,
+    STATE,
+    BASE,
+    METADATA
+};
+static const char *const keys[] = { "format", "version", "requires", "save_id",  "block_bytes",
+                                    "meshes", "files",   "tensors",  "items",    "assets_folder",
+                                    "assets", "state",   "base",     "metadata", NULL };
 #define BIT(key) (1u << (key))
 
 static void parse_format(struct index_parse *p)
@@ -140,7 +156,8 @@ static int parse_document(struct index_parse *p, const char *text, uint64_t nbyt
 
 static int no_tail(const char *file, uint64_t nbytes, struct fsdpck_error *err)
 {
-    fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, file, nbytes - FSDPCK_INDEX_TAIL_NBYTES, "does not end with its hash: it is cut, or no index of fsdpck");
+    fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, file, nbytes - FSDPCK_INDEX_TAIL_NBYTES,
+                    "does not end with its hash: it is cut, or no index of fsdpck");
     fsdpck_error_hint(err, "if this file belongs to something else, '--from' says what the folder is");
     return FSDPCK_ERR_DAMAGED;
 }
@@ -153,7 +170,8 @@ static int check_tail(const char *file, const char *text, uint64_t nbytes, struc
     const char *tail = text + nbytes - FSDPCK_INDEX_TAIL_NBYTES;
     char digits[33] = { 0 };
     memcpy(digits, tail + 8, 32);
-    if (memcmp(tail, "\"hash\":\"", 8) != 0 || memcmp(tail + 40, "\"}\n", 3) != 0 || !fsdpck_hex_parse(digits, want.bytes, 16))
+    if (memcmp(tail, "\"hash\":\"", 8) != 0 || memcmp(tail + 40, "\"}\n", 3) != 0 ||
+        !fsdpck_hex_parse(digits, want.bytes, 16))
         return no_tail(file, nbytes, err);
     fsdpck_hash(text, nbytes - FSDPCK_INDEX_TAIL_NBYTES, &got);
     if (!fsdpck_hash_equal(&want, &got))
@@ -169,12 +187,12 @@ int fsdpck_index_read(struct fsdpck_source *src, struct fsdpck_index *index, str
     struct index_parse p = { .src = src, .index = index, .file = file, .err = err ? err : &own };
     index->files.item_nbytes = sizeof(struct index_file);
     index->tensors.item_nbytes = sizeof(struct index_tensor);
-    int r = file ? fsdpck_read_file(src->io, file, MAX_INDEX_NBYTES, &text, &nbytes, err) : FSDPCK_ERR_NOMEM;
-    if (r == 0)
-        r = check_tail(file, text, nbytes, err);
-    if (r == 0)
-        r = parse_document(&p, text, nbytes);
+    int rc = file ? fsdpck_read_file(src->io, file, MAX_INDEX_NBYTES, &text, &nbytes, err) : FSDPCK_ERR_NOMEM;
+    if (!rc)
+        rc = check_tail(file, text, nbytes, err);
+    if (!rc)
+        rc = parse_document(&p, text, nbytes);
     free(text);
     free(file);
-    return r;
+    return rc;
 }

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tensors of index.json (FORMAT.md section 1.3): dtype, shape, and where the chunks are, by rule or listed. Knows nothing of files. */
+/* The tensors of index.json (FORMAT.md section 1.3): dtype, shape, and where the chunks are, by rule or listed. Knows
+ * nothing of files. */
 #include "format/index_parse.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 enum { PATH, DTYPE, SHAPE, MESH, PLACEMENTS, CHUNKS, CONTENT, ALIAS_OF };
-static const char *const fields[] = { "path", "dtype", "shape", "mesh", "placements", "chunks", "content", "alias_of", NULL };
+static const char *const fields[] = { "path",   "dtype",   "shape",    "mesh", "placements",
+                                      "chunks", "content", "alias_of", NULL };
 #define BIT(field) (1u << (field))
 
 struct tensor_fields {
@@ -100,22 +102,25 @@ static int add_alias(struct index_parse *p, const char *name, const struct tenso
 {
     size_t target = fsdpck_names_find(&p->src->names, f->alias_of);
     if (f->seen & ~(BIT(PATH) | BIT(ALIAS_OF)))
-        return fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file, "'%s' is an alias: it has no dtype, shape or chunks of its own", name);
+        return fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file,
+                                "'%s' is an alias: it has no dtype, shape or chunks of its own", name);
     if (target == SIZE_MAX || source_tensors(p->src)[target].alias_of >= 0)
-        return fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file, "'%s' is an alias of '%s', which is not a tensor listed before it", name,
-                                f->alias_of);
+        return fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file,
+                                "'%s' is an alias of '%s', which is not a tensor listed before it", name, f->alias_of);
     return fsdpck_source_add_alias(p->src, p->file, name, f->path, f->npath, target, p->err);
 }
 
 static int check_rule(struct index_parse *p, const char *name, const struct tensor_fields *f)
 {
     if (f->mesh >= p->index->nmeshes || f->nplacements != p->index->meshes[f->mesh].ndim)
-        return fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file, "tensor '%s': mesh %" PRIu64 " is not there, or has another number of dimensions", name,
+        return fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file,
+                                "tensor '%s': mesh %" PRIu64 " is not there, or has another number of dimensions", name,
                                 f->mesh);
     for (uint32_t i = 0; i < f->nplacements; i++)
         if (f->placements[i].kind != FSDPCK_REPLICATE && f->placements[i].dim >= f->ndim)
-            return fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file, "tensor '%s' is sharded on dimension %u, it has %u", name,
-                                    f->placements[i].dim, f->ndim);
+            return fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file,
+                                    "tensor '%s' is sharded on dimension %u, it has %u", name, f->placements[i].dim,
+                                    f->ndim);
     return 0;
 }
 
@@ -123,11 +128,13 @@ static int add_tensor(struct index_parse *p, const char *name, const struct tens
 {
     uint32_t place = f->seen & (BIT(MESH) | BIT(PLACEMENTS) | BIT(CHUNKS)), what = BIT(DTYPE) | BIT(SHAPE);
     if ((f->seen & what) != what || (place != (BIT(MESH) | BIT(PLACEMENTS)) && place != BIT(CHUNKS)))
-        return fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file, "tensor '%s' wants dtype, shape, and either mesh and placements or chunks", name);
-    int r = place == BIT(CHUNKS) ? 0 : check_rule(p, name, f);
-    if (r != 0)
-        return r;
-    struct fsdpck_tensor *t = fsdpck_source_add_tensor(p->src, p->file, name, f->path, f->npath, f->dtype, f->ndim, f->shape, p->err);
+        return fsdpck_error_set(p->err, FSDPCK_ERR_FORMAT, p->file,
+                                "tensor '%s' wants dtype, shape, and either mesh and placements or chunks", name);
+    int rc = place == BIT(CHUNKS) ? 0 : check_rule(p, name, f);
+    if (rc)
+        return rc;
+    struct fsdpck_tensor *t =
+        fsdpck_source_add_tensor(p->src, p->file, name, f->path, f->npath, f->dtype, f->ndim, f->shape, p->err);
     if (!t)
         return p->err->code ? p->err->code : FSDPCK_ERR_NOMEM;
     t->has_content = f->seen & BIT(CONTENT);

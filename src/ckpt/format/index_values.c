@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The small values of index.json: hashes, texts, lists of integers, paths, and the keys of an object. Knows the JSON reader and the arena, not what the
- * values are for. */
+/* The small values of index.json: hashes, texts, lists of integers, paths, and the keys of an object. Knows the JSON
+ * reader and the arena, not what the values are for. */
 #include "format/index_parse.h"
 
 #include <string.h>
@@ -14,7 +14,10 @@ bool fsdpck_index_failed(struct index_parse *p, int code)
     return p->j.failed;
 }
 
-void fsdpck_index_bad(struct index_parse *p, const char *what) { fsdpck_json_fail(&p->j, FSDPCK_ERR_FORMAT, "%s", what); }
+void fsdpck_index_bad(struct index_parse *p, const char *what)
+{
+    fsdpck_json_fail(&p->j, FSDPCK_ERR_FORMAT, "%s", what);
+}
 
 int fsdpck_index_next_field(struct index_parse *p, const char *const *names, uint32_t *seen)
 {

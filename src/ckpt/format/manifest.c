@@ -23,7 +23,8 @@
 static bool wants_metadata(const struct fsdpck_manifest *m, enum fsdpck_dcp_mode mode, const struct fsdpck_options *opt)
 {
     if (m->compressed && opt && opt->note)
-        opt->note(opt->ctx, "compressed: fsdpck reads it, PyTorch does not ('fsdpck convert' without --compress turns it back)");
+        opt->note(opt->ctx,
+                  "compressed: fsdpck reads it, PyTorch does not ('fsdpck convert' without --compress turns it back)");
     if (m->compressed)
         return false;
     if (mode != FSDPCK_DCP_AUTO)
@@ -31,7 +32,8 @@ static bool wants_metadata(const struct fsdpck_manifest *m, enum fsdpck_dcp_mode
     if (m->nchunks <= METADATA_MAX_CHUNKS)
         return true;
     if (opt && opt->note)
-        opt->note(opt->ctx, "more than 2 million chunks: .metadata for PyTorch is not written (--dcp always writes it)");
+        opt->note(opt->ctx,
+                  "more than 2 million chunks: .metadata for PyTorch is not written (--dcp always writes it)");
     return false;
 }
 
@@ -79,30 +81,32 @@ static void write_places(const struct fsdpck_manifest *m, struct fsdpck_dcp_writ
     for (size_t i = 0; i < m->ntensors; i++) {
         size_t stored = stored_by(m, i), first = first_chunk(m, stored);
         for (size_t c = first; c < m->nchunks && m->chunks[c].tensor == stored; c++)
-            fsdpck_dcp_storage(w, m->tensors[i].name, m->tensors[stored].ndim, m->chunks[c].offset, c - first, m->files[m->chunks[c].file].name,
-                               m->chunks[c].item, m->chunks[c].item_nbytes);
+            fsdpck_dcp_storage(w, m->tensors[i].name, m->tensors[stored].ndim, m->chunks[c].offset, c - first,
+                               m->files[m->chunks[c].file].name, m->chunks[c].item, m->chunks[c].item_nbytes);
     }
     for (size_t i = 0; i < m->nitems; i++)
-        fsdpck_dcp_storage(w, m->items[i].name, 0, NULL, 0, m->files[m->items[i].file].name, m->items[i].offset, m->items[i].nbytes);
+        fsdpck_dcp_storage(w, m->items[i].name, 0, NULL, 0, m->files[m->items[i].file].name, m->items[i].offset,
+                           m->items[i].nbytes);
 }
 
-static int write_metadata(struct fsdpck_manifest *m, const struct fsdpck_io *io, const char *path, struct fsdpck_error *err)
+static int write_metadata(struct fsdpck_manifest *m, const struct fsdpck_io *io, const char *path,
+                          struct fsdpck_error *err)
 {
     struct fsdpck_dcp_writer w = { 0 };
     fsdpck_dcp_begin(&w);
     write_names(m, &w);
     write_places(m, &w);
     fsdpck_dcp_end(&w);
-    int r = fsdpck_text_check(&w.text, err);
-    if (r == 0)
-        r = fsdpck_write_file(io, path, w.text.data, w.text.nbytes, err);
-    if (r == 0) {
+    int rc = fsdpck_text_check(&w.text, err);
+    if (!rc)
+        rc = fsdpck_write_file(io, path, w.text.data, w.text.nbytes, err);
+    if (!rc) {
         m->has_metadata = true;
         m->metadata_nbytes = w.text.nbytes;
         fsdpck_hash(w.text.data, w.text.nbytes, &m->metadata_hash);
     }
     fsdpck_dcp_free(&w);
-    return r;
+    return rc;
 }
 
 /* ---- index.json ---- */
@@ -115,9 +119,12 @@ static void write_head(const struct fsdpck_manifest *m, struct fsdpck_text *t)
     fsdpck_uuid_format(m->save_id, uuid);
     gmtime_r(&seconds, &utc);
     strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    fsdpck_text_printf(t, "{\"format\":\"fsdpck\",\"version\":%d,\"requires\":[%s],\n\"save_id\":\"%s\",\n\"writer\":\"fsdpck %s\",\n\"created\":\"%s\",\n"
-                          "\"block_bytes\":%u,\n",
-                       FSDPCK_FORMAT_VERSION, m->compressed ? "\"" FSDPCK_FEATURE_COMPRESSION "\"" : "", uuid, fsdpck_version(), created, FSDPCK_BLOCK_NBYTES);
+    fsdpck_text_printf(t,
+                       "{\"format\":\"fsdpck\",\"version\":%d,\"requires\":[%s],\n\"save_id\":\"%s\",\n\"writer\":"
+                       "\"fsdpck %s\",\n\"created\":\"%s\",\n"
+                       "\"block_bytes\":%u,\n",
+                       FSDPCK_FORMAT_VERSION, m->compressed ? "\"" FSDPCK_FEATURE_COMPRESSION "\"" : "", uuid,
+                       fsdpck_version(), created, FSDPCK_BLOCK_NBYTES);
 }
 
 static void write_meshes(const struct fsdpck_manifest *m, struct fsdpck_text *t)
@@ -148,8 +155,8 @@ static void write_files(const struct fsdpck_manifest *m, struct fsdpck_text *t)
         const struct manifest_file *f = &m->files[i];
         fsdpck_text_printf(t, "%s\n{\"path\":", i ? "," : "");
         fsdpck_text_json(t, f->name);
-        fsdpck_text_printf(t, ",\"rank\":%zu,\"bytes\":%" PRIu64 ",\"table\":[%" PRIu64 ",%" PRIu64 "],\"hash\":", i, f->nbytes, f->table,
-                           f->table_nbytes);
+        fsdpck_text_printf(t, ",\"rank\":%zu,\"bytes\":%" PRIu64 ",\"table\":[%" PRIu64 ",%" PRIu64 "],\"hash\":", i,
+                           f->nbytes, f->table, f->table_nbytes);
         fsdpck_text_hex(t, f->table_hash.bytes, 16);
         fsdpck_text_printf(t, "}");
     }
@@ -162,7 +169,8 @@ static bool is_flat(const char *name, const struct fsdpck_key *path, uint32_t np
 }
 
 /* "name":{["path":[…],] */
-static void open_name(struct fsdpck_text *t, bool first, const char *name, const struct fsdpck_key *path, uint32_t npath)
+static void open_name(struct fsdpck_text *t, bool first, const char *name, const struct fsdpck_key *path,
+                      uint32_t npath)
 {
     fsdpck_text_printf(t, "%s\n", first ? "" : ",");
     fsdpck_text_json(t, name);
@@ -230,7 +238,8 @@ static void write_items(const struct fsdpck_manifest *m, struct fsdpck_text *t)
     for (size_t i = 0; i < m->nitems; i++) {
         const struct manifest_item *x = &m->items[i];
         open_name(t, i == 0, x->name, x->path, x->npath);
-        fsdpck_text_printf(t, "\"file\":%u,\"offset\":%" PRIu64 ",\"bytes\":%" PRIu64 "}", x->file, x->offset, x->nbytes);
+        fsdpck_text_printf(t, "\"file\":%u,\"offset\":%" PRIu64 ",\"bytes\":%" PRIu64 "}", x->file, x->offset,
+                           x->nbytes);
     }
     fsdpck_text_printf(t, "},\n");
 }
@@ -254,7 +263,8 @@ static void write_assets(const struct fsdpck_manifest *m, struct fsdpck_text *t)
 }
 
 /* target: where the checkpoint will be; the way to the base goes from there. */
-static int write_base(const struct fsdpck_base *base, const char *target, struct fsdpck_text *t, struct fsdpck_error *err)
+static int write_base(const struct fsdpck_base *base, const char *target, struct fsdpck_text *t,
+                      struct fsdpck_error *err)
 {
     char *way = base ? fsdpck_path_relative(target, base->path, err) : NULL;
     if (!way)
@@ -293,7 +303,8 @@ static void write_tail(const struct fsdpck_manifest *m, struct fsdpck_text *t)
     fsdpck_text_printf(t, "}\n");
 }
 
-static int write_index(const struct fsdpck_manifest *m, const struct fsdpck_io *io, const struct fsdpck_commit *commit, struct fsdpck_error *err)
+static int write_index(const struct fsdpck_manifest *m, const struct fsdpck_io *io, const struct fsdpck_commit *commit,
+                       struct fsdpck_error *err)
 {
     struct fsdpck_text t = { 0 };
     write_head(m, &t);
@@ -306,58 +317,61 @@ static int write_index(const struct fsdpck_manifest *m, const struct fsdpck_io *
     write_assets(m, &t);
     if (m->state)
         fsdpck_text_printf(&t, "\"state\":%s,\n", m->state);
-    int r = write_base(m->base, fsdpck_commit_target(commit), &t, err);
+    int rc = write_base(m->base, fsdpck_commit_target(commit), &t, err);
     write_tail(m, &t);
-    if (r == 0)
-        r = fsdpck_text_check(&t, err);
-    if (r == 0)
-        r = fsdpck_write_file(io, fsdpck_commit_record(commit), t.data, t.nbytes, err);
+    if (!rc)
+        rc = fsdpck_text_check(&t, err);
+    if (!rc)
+        rc = fsdpck_write_file(io, fsdpck_commit_record(commit), t.data, t.nbytes, err);
     fsdpck_text_free(&t);
-    return r;
+    return rc;
 }
 
 /* ---- the directory ---- */
 
-static int write_assets_folder(struct fsdpck_manifest *m, const struct fsdpck_io *io, struct fsdpck_commit *commit, struct fsdpck_error *err)
+static int write_assets_folder(struct fsdpck_manifest *m, const struct fsdpck_io *io, struct fsdpck_commit *commit,
+                               struct fsdpck_error *err)
 {
     if (m->assets->count == 0)
         return 0;
-    int r = fsdpck_commit_created(commit, m->assets_folder, err);
-    char *dir = r == 0 ? fsdpck_path_join(fsdpck_commit_dir(commit), m->assets_folder, err) : NULL;
-    if (r == 0)
-        r = dir ? fsdpck_assets_write(io, m->assets, dir, err) : FSDPCK_ERR_NOMEM;
+    int rc = fsdpck_commit_created(commit, m->assets_folder, err);
+    char *dir = !rc ? fsdpck_path_join(fsdpck_commit_dir(commit), m->assets_folder, err) : NULL;
+    if (!rc)
+        rc = dir ? fsdpck_assets_write(io, m->assets, dir, err) : FSDPCK_ERR_NOMEM;
     free(dir);
-    return r;
+    return rc;
 }
 
-/* In place, the old .metadata is still there and counts: the new one waits beside it, under a name that the commit knows. */
-static int write_metadata_file(struct fsdpck_manifest *m, const struct fsdpck_io *io, struct fsdpck_commit *commit, struct fsdpck_error *err)
+/* In place, the old .metadata is still there and counts: the new one waits beside it, under a name that the commit
+ * knows. */
+static int write_metadata_file(struct fsdpck_manifest *m, const struct fsdpck_io *io, struct fsdpck_commit *commit,
+                               struct fsdpck_error *err)
 {
     char name[64] = ".metadata", uuid[37];
     fsdpck_uuid_format(m->save_id, uuid);
     if (fsdpck_commit_in_place(commit))
         snprintf(name, sizeof name, ".metadata.tmp-%s", uuid);
-    int r = fsdpck_commit_created(commit, name, err);
-    char *path = r == 0 ? fsdpck_path_join(fsdpck_commit_dir(commit), name, err) : NULL;
-    if (r == 0)
-        r = path ? write_metadata(m, io, path, err) : FSDPCK_ERR_NOMEM;
+    int rc = fsdpck_commit_created(commit, name, err);
+    char *path = !rc ? fsdpck_path_join(fsdpck_commit_dir(commit), name, err) : NULL;
+    if (!rc)
+        rc = path ? write_metadata(m, io, path, err) : FSDPCK_ERR_NOMEM;
     free(path);
-    return r;
+    return rc;
 }
 
 int fsdpck_draw_save_id(const struct fsdpck_io *io, uint8_t uuid[16], struct fsdpck_error *err)
 {
-    int r = io->random(io->ctx, uuid, 16);
+    int rc = io->random(io->ctx, uuid, 16);
     fsdpck_uuid_from_random(uuid);
-    return r < 0 ? fsdpck_error_sys(err, -r, NULL, "no random bytes for a save id") : 0;
+    return rc < 0 ? fsdpck_error_sys(err, -rc, NULL, "no random bytes for a save id") : 0;
 }
 
-int fsdpck_manifest_write(struct fsdpck_manifest *m, const struct fsdpck_io *io, struct fsdpck_commit *commit, enum fsdpck_dcp_mode dcp,
-                          const struct fsdpck_options *opt, struct fsdpck_error *err)
+int fsdpck_manifest_write(struct fsdpck_manifest *m, const struct fsdpck_io *io, struct fsdpck_commit *commit,
+                          enum fsdpck_dcp_mode dcp, const struct fsdpck_options *opt, struct fsdpck_error *err)
 {
-    int r = write_assets_folder(m, io, commit, err);
-    if (r == 0 && wants_metadata(m, dcp, opt))
-        r = write_metadata_file(m, io, commit, err);
+    int rc = write_assets_folder(m, io, commit, err);
+    if (!rc && wants_metadata(m, dcp, opt))
+        rc = write_metadata_file(m, io, commit, err);
     m->created_ns = io->now_ns(io->ctx);
-    return r == 0 ? write_index(m, io, commit, err) : r;
+    return !rc ? write_index(m, io, commit, err) : rc;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The contents of index.json and .metadata, gathered by the code that writes the shard files: both files are written from this struct. */
+/* The contents of index.json and .metadata, gathered by the code that writes the shard files: both files are written
+ * from this struct. */
 #ifndef CKPT_MANIFEST_H
 #define CKPT_MANIFEST_H
 
@@ -58,10 +59,10 @@ struct fsdpck_manifest {
     const struct manifest_item *items;
     size_t nitems;
     struct fsdpck_assets_out *assets;
-    const char *assets_folder; /* name of the folder they are in: "assets" */
-    const char *state;         /* JSON object, or NULL */
+    const char *assets_folder;      /* name of the folder they are in: "assets" */
+    const char *state;              /* JSON object, or NULL */
     const struct fsdpck_base *base; /* its path: absolute, without links; NULL: none */
-    bool compressed; /* no .metadata: PyTorch could not read the chunks */
+    bool compressed;                /* no .metadata: PyTorch could not read the chunks */
     bool has_metadata;
     uint64_t metadata_nbytes;
     struct fsdpck_hash128 metadata_hash;
@@ -70,9 +71,10 @@ struct fsdpck_manifest {
 /* A new save id. */
 int fsdpck_draw_save_id(const struct fsdpck_io *io, uint8_t uuid[16], struct fsdpck_error *err);
 
-/* Everything of the directory but the shard files: assets, .metadata where it is wanted (AUTO: up to 2 million chunks; said through opt->note where
- * it is not), and index.json, the last thing before the commit. Fills the hashes of assets and .metadata; all is fsynced. */
-int fsdpck_manifest_write(struct fsdpck_manifest *m, const struct fsdpck_io *io, struct fsdpck_commit *commit, enum fsdpck_dcp_mode dcp,
-                          const struct fsdpck_options *opt, struct fsdpck_error *err);
+/* Everything of the directory but the shard files: assets, .metadata where it is wanted (AUTO: up to 2 million chunks;
+ * said through opt->note where it is not), and index.json, the last thing before the commit. Fills the hashes of assets
+ * and .metadata; all is fsynced. */
+int fsdpck_manifest_write(struct fsdpck_manifest *m, const struct fsdpck_io *io, struct fsdpck_commit *commit,
+                          enum fsdpck_dcp_mode dcp, const struct fsdpck_options *opt, struct fsdpck_error *err);
 
 #endif

@@ -21,13 +21,14 @@ static void count(struct fsdpck_shard *s, struct fsdpck_shard_entry *e)
     s->end = e->layout.begin + e->layout.head_nbytes + e->layout.payload_nbytes + e->layout.tail_nbytes;
 }
 
-int fsdpck_shard_add_chunk(struct fsdpck_shard *s, uint32_t ordinal, enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *offset,
-                           const uint64_t *size, struct fsdpck_error *err)
+int fsdpck_shard_add_chunk(struct fsdpck_shard *s, uint32_t ordinal, enum fsdpck_dtype dtype, uint32_t ndim,
+                           const uint64_t *offset, const uint64_t *size, struct fsdpck_error *err)
 {
     struct fsdpck_shard_entry *e = fsdpck_vec_push(&s->entries, err);
     if (!e)
         return FSDPCK_ERR_NOMEM;
-    *e = (struct fsdpck_shard_entry){ .ordinal = ordinal, .dtype = dtype, .ndim = ndim, .offset = offset, .size = size };
+    *e =
+        (struct fsdpck_shard_entry){ .ordinal = ordinal, .dtype = dtype, .ndim = ndim, .offset = offset, .size = size };
     fsdpck_item_place(dtype, ndim, size, s->end, &e->layout);
     e->decoded_nbytes = e->layout.payload_nbytes;
     if (s->compressed)
@@ -41,7 +42,9 @@ int fsdpck_shard_add_item(struct fsdpck_shard *s, uint32_t ordinal, uint64_t nby
     struct fsdpck_shard_entry *e = fsdpck_vec_push(&s->entries, err);
     if (!e)
         return FSDPCK_ERR_NOMEM;
-    *e = (struct fsdpck_shard_entry){ .ordinal = ordinal, .is_item = true, .layout = { .begin = s->end, .payload_nbytes = nbytes } };
+    *e = (struct fsdpck_shard_entry){ .ordinal = ordinal,
+                                      .is_item = true,
+                                      .layout = { .begin = s->end, .payload_nbytes = nbytes } };
     count(s, e);
     return 0;
 }
@@ -49,8 +52,12 @@ int fsdpck_shard_add_item(struct fsdpck_shard *s, uint32_t ordinal, uint64_t nby
 void fsdpck_shard_close(struct fsdpck_shard *s)
 {
     s->table = (s->end + TABLE_ALIGN - 1) / TABLE_ALIGN * TABLE_ALIGN;
-    fsdpck_table_nbytes(s->entries.count, s->ndims, s->nhashes, &s->table_nbytes); /* counts of things in memory: cannot overflow */
+    fsdpck_table_nbytes(s->entries.count, s->ndims, s->nhashes,
+                        &s->table_nbytes); /* counts of things in memory: cannot overflow */
     s->nbytes = s->table + s->table_nbytes + FSDPCK_TRAILER_NBYTES;
 }
 
-void fsdpck_shard_free(struct fsdpck_shard *s) { fsdpck_vec_free(&s->entries); }
+void fsdpck_shard_free(struct fsdpck_shard *s)
+{
+    fsdpck_vec_free(&s->entries);
+}

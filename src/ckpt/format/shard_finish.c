@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes the envelopes, table and trailer of a shard file. The envelopes depend only on shapes and CRC-32s, so they are made at the end, in file order, and
- * hashed while they are written. Memory holds only counts. */
+/* Writes the envelopes, table and trailer of a shard file. The envelopes depend only on shapes and CRC-32s, so they are
+ * made at the end, in file order, and hashed while they are written. Memory holds only counts. */
 #include "format/shard_finish.h"
 
 #include <stdlib.h>
@@ -21,14 +21,17 @@ struct writer {
 
 static int flush(struct writer *w)
 {
-    int r = w->fill ? fsdpck_out_files_write(w->out, w->file, w->buf, w->fill, w->at, w->err) : 0;
+    int rc = w->fill ? fsdpck_out_files_write(w->out, w->file, w->buf, w->fill, w->at, w->err) : 0;
     w->at += w->fill;
     w->fill = 0;
-    return r;
+    return rc;
 }
 
 /* Room for nbytes at the end of buf. */
-static uint8_t *room(struct writer *w, size_t nbytes) { return w->fill + nbytes > sizeof w->buf && flush(w) != 0 ? NULL : w->buf + w->fill; }
+static uint8_t *room(struct writer *w, size_t nbytes)
+{
+    return w->fill + nbytes > sizeof w->buf && flush(w) != 0 ? NULL : w->buf + w->fill;
+}
 
 static void filled(struct writer *w, size_t nbytes)
 {
@@ -39,9 +42,9 @@ static void filled(struct writer *w, size_t nbytes)
 /* Passes over bytes that are in the file already and are not to be hashed. */
 static int skip(struct writer *w, uint64_t nbytes)
 {
-    int r = flush(w);
+    int rc = flush(w);
     w->at += nbytes;
-    return r;
+    return rc;
 }
 
 static int write_envelope(struct writer *w, const struct fsdpck_shard_entry *e)
@@ -54,9 +57,9 @@ static int write_envelope(struct writer *w, const struct fsdpck_shard_entry *e)
         return w->err->code;
     fsdpck_item_write(e->dtype, e->ndim, e->size, &e->layout, e->crc32, head, tail);
     filled(w, e->layout.head_nbytes);
-    int r = skip(w, e->layout.payload_nbytes);
-    if (r != 0)
-        return r;
+    int rc = skip(w, e->layout.payload_nbytes);
+    if (rc)
+        return rc;
     memcpy(w->buf + w->fill, tail, e->layout.tail_nbytes);
     filled(w, e->layout.tail_nbytes);
     return 0;
@@ -65,9 +68,9 @@ static int write_envelope(struct writer *w, const struct fsdpck_shard_entry *e)
 static int write_envelopes(struct fsdpck_shard *s, struct writer *w, struct fsdpck_hash128 *envelope)
 {
     for (size_t i = 0; i < s->entries.count; i++) {
-        int r = write_envelope(w, &shard_entries(s)[i]);
-        if (r != 0)
-            return r;
+        int rc = write_envelope(w, &shard_entries(s)[i]);
+        if (rc)
+            return rc;
     }
     uint8_t *gap = room(w, s->table - s->end);
     if (!gap)
@@ -78,13 +81,21 @@ static int write_envelopes(struct fsdpck_shard *s, struct writer *w, struct fsdp
     return flush(w);
 }
 
-static void describe(const struct fsdpck_shard *s, const struct fsdpck_shard_entry *e, uint64_t dims, struct fsdpck_table_entry *out)
+static void describe(const struct fsdpck_shard *s, const struct fsdpck_shard_entry *e, uint64_t dims,
+                     struct fsdpck_table_entry *out)
 {
     const struct fsdpck_item_layout *l = &e->layout;
-    *out = (struct fsdpck_table_entry){ .ordinal = e->ordinal, .kind = e->is_item ? FSDPCK_CHUNK_ITEM : FSDPCK_CHUNK_TENSOR, .ndim = (uint8_t)e->ndim,
-                                        .has_content = e->has_content, .payload = fsdpck_shard_payload(e), .nbytes = l->payload_nbytes,
-                                        .first_hash = e->first_hash, .dims = dims, .item = l->begin,
-                                        .item_nbytes = l->head_nbytes + l->payload_nbytes + l->tail_nbytes, .crc32 = e->crc32 };
+    *out = (struct fsdpck_table_entry){ .ordinal = e->ordinal,
+                                        .kind = e->is_item ? FSDPCK_CHUNK_ITEM : FSDPCK_CHUNK_TENSOR,
+                                        .ndim = (uint8_t)e->ndim,
+                                        .has_content = e->has_content,
+                                        .payload = fsdpck_shard_payload(e),
+                                        .nbytes = l->payload_nbytes,
+                                        .first_hash = e->first_hash,
+                                        .dims = dims,
+                                        .item = l->begin,
+                                        .item_nbytes = l->head_nbytes + l->payload_nbytes + l->tail_nbytes,
+                                        .crc32 = e->crc32 };
     if (s->compressed && !e->is_item) {
         out->codec = FSDPCK_CODEC_PLANES;
         out->decoded = e->decoded_nbytes;
@@ -128,9 +139,9 @@ static int hash_hashes(const struct fsdpck_shard *s, struct writer *w)
 {
     for (uint64_t left = 16 * s->nhashes, at = w->at; left;) {
         uint64_t n = left < sizeof w->buf ? left : sizeof w->buf;
-        int r = fsdpck_out_files_read(w->out, w->file, w->buf, n, at, w->err);
-        if (r != 0)
-            return r;
+        int rc = fsdpck_out_files_read(w->out, w->file, w->buf, n, at, w->err);
+        if (rc)
+            return rc;
         fsdpck_hasher_add(w->hasher, w->buf, n);
         at += n;
         left -= n;
@@ -140,26 +151,29 @@ static int hash_hashes(const struct fsdpck_shard *s, struct writer *w)
 
 static int write_all(struct fsdpck_shard *s, struct writer *w, const uint8_t save_id[16])
 {
-    struct fsdpck_table header = { .rank = s->rank, .nentries = s->entries.count, .ndims = s->ndims, .nhashes = s->nhashes };
+    struct fsdpck_table header = {
+        .rank = s->rank, .nentries = s->entries.count, .ndims = s->ndims, .nhashes = s->nhashes
+    };
     struct fsdpck_trailer trailer = { .table = s->table, .table_nbytes = s->table_nbytes };
     uint8_t bytes[FSDPCK_TRAILER_NBYTES];
     memcpy(header.save_id, save_id, 16);
     memcpy(trailer.save_id, save_id, 16);
-    int r = write_envelopes(s, w, &header.envelope);
-    if (r == 0)
-        r = write_table(s, w, &header);
-    if (r == 0)
-        r = hash_hashes(s, w);
-    if (r != 0)
-        return r;
+    int rc = write_envelopes(s, w, &header.envelope);
+    if (!rc)
+        rc = write_table(s, w, &header);
+    if (!rc)
+        rc = hash_hashes(s, w);
+    if (rc)
+        return rc;
     fsdpck_hasher_finish(w->hasher, &s->table_hash);
     trailer.table_hash = s->table_hash;
     fsdpck_trailer_write(&trailer, bytes);
-    r = fsdpck_out_files_write(w->out, w->file, bytes, sizeof bytes, s->table + s->table_nbytes, w->err);
-    return r == 0 ? fsdpck_out_files_sync(w->out, w->file, w->err) : r;
+    rc = fsdpck_out_files_write(w->out, w->file, bytes, sizeof bytes, s->table + s->table_nbytes, w->err);
+    return !rc ? fsdpck_out_files_sync(w->out, w->file, w->err) : rc;
 }
 
-int fsdpck_shard_finish(struct fsdpck_shard *s, struct fsdpck_out_files *out, uint32_t file, const uint8_t save_id[16], struct fsdpck_error *err)
+int fsdpck_shard_finish(struct fsdpck_shard *s, struct fsdpck_out_files *out, uint32_t file, const uint8_t save_id[16],
+                        struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
     struct writer *w = calloc(1, sizeof *w);
@@ -169,12 +183,12 @@ int fsdpck_shard_finish(struct fsdpck_shard *s, struct fsdpck_out_files *out, ui
     w->file = file;
     w->err = err ? err : &own;
     w->hasher = fsdpck_hasher_new();
-    int r = w->hasher ? 0 : fsdpck_error_nomem(err, 0);
-    if (r == 0 && s->compressed)
-        r = fsdpck_shard_compact(s, out, file, w->err);
-    if (r == 0)
-        r = write_all(s, w, save_id);
+    int rc = w->hasher ? 0 : fsdpck_error_nomem(err, 0);
+    if (!rc && s->compressed)
+        rc = fsdpck_shard_compact(s, out, file, w->err);
+    if (!rc)
+        rc = write_all(s, w, save_id);
     fsdpck_hasher_free(w->hasher);
     free(w);
-    return r;
+    return rc;
 }

@@ -10,7 +10,8 @@
 #define FSDPCK_SHARD_NAME_MAX 80u
 
 /* "__3_0.distcp"; in place the save id is part of it, since the old checkpoint's files are still there. */
-static inline void fsdpck_shard_name(uint32_t rank, bool in_place, const uint8_t save_id[16], char name[FSDPCK_SHARD_NAME_MAX])
+static inline void fsdpck_shard_name(uint32_t rank, bool in_place, const uint8_t save_id[16],
+                                     char name[FSDPCK_SHARD_NAME_MAX])
 {
     char uuid[37];
     fsdpck_uuid_format(save_id, uuid);

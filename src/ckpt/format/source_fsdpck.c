@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads fsdpck checkpoints. Computes from the placement rule which ranks can hold a box, and reads only their chunk tables. The boxes in a table
- * must be those of the rule, so that chunks of a malicious file can neither overlap nor leave holes. */
+/* Reads fsdpck checkpoints. Computes from the placement rule which ranks can hold a box, and reads only their chunk
+ * tables. The boxes in a table must be those of the rule, so that chunks of a malicious file can neither overlap nor
+ * leave holes. */
 #include "format/source_fsdpck.h"
 
 #include <inttypes.h>
@@ -13,12 +14,15 @@
 
 /* ---- tables ---- */
 
-/* Compression that the index does not announce is no compression of ours: readers that know it not would have begun to read. */
-static int check_codecs(const struct fsdpck_source *src, const struct source_file *file, const struct fsdpck_table *t, struct fsdpck_error *err)
+/* Compression that the index does not announce is no compression of ours: readers that know it not would have begun to
+ * read. */
+static int check_codecs(const struct fsdpck_source *src, const struct source_file *file, const struct fsdpck_table *t,
+                        struct fsdpck_error *err)
 {
     for (uint64_t i = 0; i < t->nentries && !src->compressed; i++)
         if (t->entries[i].codec != FSDPCK_CODEC_STORED)
-            return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, file->path, "holds compressed chunks, and index.json does not require '%s'",
+            return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, file->path,
+                                    "holds compressed chunks, and index.json does not require '%s'",
                                     FSDPCK_FEATURE_COMPRESSION);
     return 0;
 }
@@ -34,36 +38,40 @@ static int load_table(struct fsdpck_source *src, uint32_t rank, struct index_fil
             *err = *f->broken;
         return f->broken->code;
     }
-    int r = fsdpck_files_acquire(src, rank, false, &fd, err);
-    if (r != 0)
-        return r;
-    r = fsdpck_trailer_read(src->io, fd, file->path, file->pub.nbytes, &trailer, err);
-    if (r == 0 && memcmp(trailer.save_id, index->save_id, 16) != 0)
-        r = fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, file->path, "belongs to another save than index.json");
-    if (r == 0 && (trailer.table != f->table || trailer.table_nbytes != f->table_nbytes || !fsdpck_hash_equal(&trailer.table_hash, &f->table_hash)))
-        r = fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, file->path, "its chunk table is not the one that index.json names");
-    if (r == 0)
-        r = fsdpck_table_read(src->io, fd, file->path, &trailer, &f->loaded, err);
-    if (r == 0 && f->loaded.rank != rank)
-        r = fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, file->path, "was written by rank %u, not %u", f->loaded.rank, rank);
-    if (r == 0)
-        r = check_codecs(src, file, &f->loaded, err);
-    if (r != 0)
+    int rc = fsdpck_files_acquire(src, rank, false, &fd, err);
+    if (rc)
+        return rc;
+    rc = fsdpck_trailer_read(src->io, fd, file->path, file->pub.nbytes, &trailer, err);
+    if (!rc && memcmp(trailer.save_id, index->save_id, 16) != 0)
+        rc = fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, file->path, "belongs to another save than index.json");
+    if (!rc && (trailer.table != f->table || trailer.table_nbytes != f->table_nbytes ||
+                !fsdpck_hash_equal(&trailer.table_hash, &f->table_hash)))
+        rc = fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, file->path,
+                              "its chunk table is not the one that index.json names");
+    if (!rc)
+        rc = fsdpck_table_read(src->io, fd, file->path, &trailer, &f->loaded, err);
+    if (!rc && f->loaded.rank != rank)
+        rc = fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, file->path, "was written by rank %u, not %u", f->loaded.rank,
+                              rank);
+    if (!rc)
+        rc = check_codecs(src, file, &f->loaded, err);
+    if (rc)
         fsdpck_table_free(&f->loaded);
     fsdpck_files_release(src, rank, false);
-    f->is_loaded = r == 0;
-    return r;
+    f->is_loaded = !rc;
+    return rc;
 }
 
-int fsdpck_index_table(struct fsdpck_source *src, uint32_t rank, const struct fsdpck_table **table, struct fsdpck_error *err)
+int fsdpck_index_table(struct fsdpck_source *src, uint32_t rank, const struct fsdpck_table **table,
+                       struct fsdpck_error *err)
 {
     struct fsdpck_index *index = src->impl;
     struct index_file *f = (struct index_file *)index->files.data + rank;
     pthread_mutex_lock(&index->lock);
-    int r = f->is_loaded ? 0 : load_table(src, rank, f, err);
+    int rc = f->is_loaded ? 0 : load_table(src, rank, f, err);
     pthread_mutex_unlock(&index->lock);
     *table = &f->loaded;
-    return r;
+    return rc;
 }
 
 /* ---- extents ---- */
@@ -76,8 +84,8 @@ struct lookup {
     fsdpck_extent_fn visit;
     void *ctx;
     struct fsdpck_error *err;
-    uint32_t rank;    /* being looked at */
-    uint64_t nth;     /* boxes of this rank so far */
+    uint32_t rank; /* being looked at */
+    uint64_t nth;  /* boxes of this rank so far */
     const struct fsdpck_table *table;
     uint64_t first, count; /* its entries for the tensor */
 };
@@ -97,8 +105,13 @@ static int emit(struct lookup *l, const struct fsdpck_table_entry *e, const uint
     if (e->ndim != n || memcmp(dims, offset, n * 8) != 0 || memcmp(dims + n, size, n * 8) != 0 ||
         e->decoded != fsdpck_box_nelem(size, n) * fsdpck_dtype_info(l->t->dtype)->nbytes)
         return disagrees(l);
-    struct fsdpck_extent x = { .file = l->rank, .offset = dims, .size = dims + n, .payload = e->payload, .payload_nbytes = e->decoded,
-                               .stored_nbytes = e->nbytes, .compressed = e->codec == FSDPCK_CODEC_PLANES,
+    struct fsdpck_extent x = { .file = l->rank,
+                               .offset = dims,
+                               .size = dims + n,
+                               .payload = e->payload,
+                               .payload_nbytes = e->decoded,
+                               .stored_nbytes = e->nbytes,
+                               .compressed = e->codec == FSDPCK_CODEC_PLANES,
                                .hashes = l->table->hashes + 16 * e->first_hash };
     return l->visit(l->ctx, &x, l->err);
 }
@@ -111,14 +124,14 @@ static const struct index_file *file_of(const struct lookup *l, uint32_t rank)
 /* The rank's entries for the tensor. */
 static int find_entries(struct lookup *l)
 {
-    int r = fsdpck_index_table(l->src, l->rank, &l->table, l->err);
-    if (r == 0)
+    int rc = fsdpck_index_table(l->src, l->rank, &l->table, l->err);
+    if (!rc)
         l->first = fsdpck_table_find(l->table, FSDPCK_CHUNK_TENSOR, (uint32_t)l->ordinal, &l->count);
-    return r;
+    return rc;
 }
 
-/* One box that the rule gives the rank: the next entry of its table must be it. A rule may give more boxes than one could ever walk through: there
- * are never more than the file has room for entries. */
+/* One box that the rule gives the rank: the next entry of its table must be it. A rule may give more boxes than one
+ * could ever walk through: there are never more than the file has room for entries. */
 static int rule_box(void *ctx, const uint64_t *offset, const uint64_t *size)
 {
     struct lookup *l = ctx;
@@ -127,9 +140,9 @@ static int rule_box(void *ctx, const uint64_t *offset, const uint64_t *size)
         return disagrees(l);
     if (!fsdpck_box_intersect(l->t->ndim, offset, size, l->offset, l->size, o, s))
         return 0;
-    int r = l->table ? 0 : find_entries(l);
-    if (r != 0)
-        return r;
+    int rc = l->table ? 0 : find_entries(l);
+    if (rc)
+        return rc;
     return nth < l->count ? emit(l, &l->table->entries[l->first + nth], offset, size) : disagrees(l);
 }
 
@@ -144,13 +157,15 @@ static int rank_boxes(struct lookup *l, const uint32_t *coord)
     l->table = NULL;
     if (file_of(l, l->rank)->broken)
         return 0;
-    int r = fsdpck_placement_boxes(m, l->t->placements, l->t->ndim, l->t->shape, coord, rule_box, l);
-    if (r == FSDPCK_ERR_LIMIT && l->err->code == 0)
-        fsdpck_error_set(l->err, r, l->src->path, "tensor '%s': its placement cuts it in more stripes than are read", l->t->name);
-    return r;
+    int rc = fsdpck_placement_boxes(m, l->t->placements, l->t->ndim, l->t->shape, coord, rule_box, l);
+    if (rc == FSDPCK_ERR_LIMIT && l->err->code == 0)
+        fsdpck_error_set(l->err, rc, l->src->path, "tensor '%s': its placement cuts it in more stripes than are read",
+                         l->t->name);
+    return rc;
 }
 
-/* Coordinates of mesh dimension d that can meet the wanted box: exact for the only shard of a tensor dimension, all of them otherwise. */
+/* Coordinates of mesh dimension d that can meet the wanted box: exact for the only shard of a tensor dimension, all of
+ * them otherwise. */
 static void coordinate_range(const struct lookup *l, uint32_t d, uint32_t *first, uint32_t *last)
 {
     const struct fsdpck_placement *p = l->t->placements;
@@ -176,9 +191,9 @@ static int by_rule(struct lookup *l)
         coord[d] = first[d];
     }
     for (;;) {
-        int r = fsdpck_placement_owner(m, l->t->placements, l->ordinal, coord) ? rank_boxes(l, coord) : 0;
-        if (r != 0)
-            return r;
+        int rc = fsdpck_placement_owner(m, l->t->placements, l->ordinal, coord) ? rank_boxes(l, coord) : 0;
+        if (rc)
+            return rc;
         uint32_t d = m->ndim;
         while (d > 0 && coord[d - 1] == last[d - 1])
             d--, coord[d] = first[d];
@@ -206,9 +221,9 @@ static int explicit_chunk(struct lookup *l, const struct index_chunk *c)
     l->rank = c->rank;
     if (file_of(l, l->rank)->broken)
         return 0;
-    int r = find_entries(l);
-    if (r != 0)
-        return r;
+    int rc = find_entries(l);
+    if (rc)
+        return rc;
     for (uint64_t low = l->first, high = l->first + l->count; low < high;) {
         const struct fsdpck_table_entry *e = &l->table->entries[low + (high - low) / 2];
         int order = e->ndim == l->t->ndim ? compare_offsets(l->table->dims + e->dims, c->offset, e->ndim) : 0;
@@ -222,58 +237,69 @@ static int explicit_chunk(struct lookup *l, const struct index_chunk *c)
     return disagrees(l);
 }
 
-static int extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size, fsdpck_extent_fn visit, void *ctx,
-                   struct fsdpck_error *err)
+static int extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size,
+                   fsdpck_extent_fn visit, void *ctx, struct fsdpck_error *err)
 {
     const struct fsdpck_index *index = src->impl;
     const struct index_tensor *it = (const struct index_tensor *)index->tensors.data + ordinal;
     struct fsdpck_error own = { 0 };
-    struct lookup l = { .src = src, .t = &source_tensors(src)[ordinal], .ordinal = ordinal, .offset = offset, .size = size, .visit = visit,
-                        .ctx = ctx, .err = err ? err : &own };
+    struct lookup l = { .src = src,
+                        .t = &source_tensors(src)[ordinal],
+                        .ordinal = ordinal,
+                        .offset = offset,
+                        .size = size,
+                        .visit = visit,
+                        .ctx = ctx,
+                        .err = err ? err : &own };
     if (l.t->placements)
         return by_rule(&l);
     for (uint64_t i = 0; i < it->nchunks; i++) {
-        int r = explicit_chunk(&l, &it->chunks[i]);
-        if (r != 0)
-            return r;
+        int rc = explicit_chunk(&l, &it->chunks[i]);
+        if (rc)
+            return rc;
     }
     return 0;
 }
 
 /* ---- items ---- */
 
-static int check_item_blocks(struct fsdpck_source *src, const struct source_item *it, uint64_t hashes, const uint8_t *data, uint64_t nbytes, uint64_t at,
-                             struct fsdpck_error *err)
+static int check_item_blocks(struct fsdpck_source *src, const struct source_item *it, uint64_t hashes,
+                             const uint8_t *data, uint64_t nbytes, uint64_t at, struct fsdpck_error *err)
 {
     struct fsdpck_hash128 want, got;
     const char *path = source_files(src)[it->file].path;
     for (uint64_t done = 0; done < nbytes; done += FSDPCK_BLOCK_NBYTES) {
         uint64_t n = nbytes - done < FSDPCK_BLOCK_NBYTES ? nbytes - done : FSDPCK_BLOCK_NBYTES;
-        int r = fsdpck_files_read(src, it->file, &want, sizeof want, hashes + (at + done) / FSDPCK_BLOCK_NBYTES * sizeof want, err);
-        if (r != 0)
-            return r;
+        int rc = fsdpck_files_read(src, it->file, &want, sizeof want,
+                                   hashes + (at + done) / FSDPCK_BLOCK_NBYTES * sizeof want, err);
+        if (rc)
+            return rc;
         fsdpck_hash(data + done, n, &got);
         if (!fsdpck_hash_equal(&got, &want))
-            return fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, path, it->offset + at + done, "value '%s' of rank %u is damaged: a block hash differs",
-                                   it->pub.name, it->file);
+            return fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, path, it->offset + at + done,
+                                   "value '%s' of rank %u is damaged: a block hash differs", it->pub.name, it->file);
     }
     return 0;
 }
 
-static int read_item(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at, struct fsdpck_error *err)
+static int read_item(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at,
+                     struct fsdpck_error *err)
 {
     const struct source_item *it = &source_items(src)[item];
     const struct fsdpck_table *t;
     uint64_t count;
-    int r = fsdpck_index_table(src, it->file, &t, err);
-    if (r != 0)
-        return r;
+    int rc = fsdpck_index_table(src, it->file, &t, err);
+    if (rc)
+        return rc;
     const struct fsdpck_table_entry *e = &t->entries[fsdpck_table_find(t, FSDPCK_CHUNK_ITEM, (uint32_t)item, &count)];
     if (count != 1 || e->payload != it->offset || e->nbytes != it->pub.nbytes)
         return fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, source_files(src)[it->file].path,
                                 "its chunk table does not hold value '%s' as index.json places it", it->pub.name);
-    r = fsdpck_files_read(src, it->file, buf, nbytes, it->offset + at, err);
-    return r == 0 && !src->opt.no_verify ? check_item_blocks(src, it, t->hashes + e->first_hash * sizeof(struct fsdpck_hash128), buf, nbytes, at, err) : r;
+    rc = fsdpck_files_read(src, it->file, buf, nbytes, it->offset + at, err);
+    return !rc && !src->opt.no_verify
+               ? check_item_blocks(src, it, t->hashes + e->first_hash * sizeof(struct fsdpck_hash128), buf, nbytes, at,
+                                   err)
+               : rc;
 }
 
 /* ---- opening ---- */
@@ -291,14 +317,15 @@ static int check_explicit(struct fsdpck_source *src, const struct fsdpck_index *
             return FSDPCK_ERR_NOMEM;
         for (uint64_t c = 0; c < list[i].nchunks; c++)
             fsdpck_cover_add(cover, list[i].chunks[c].offset, list[i].chunks[c].size);
-        int r = fsdpck_cover_check(cover, src->path, t->name, err);
+        int rc = fsdpck_cover_check(cover, src->path, t->name, err);
         fsdpck_cover_free(cover);
-        for (uint64_t c = 0; r == 0 && c < list[i].nchunks; c++)
+        for (uint64_t c = 0; !rc && c < list[i].nchunks; c++)
             if (list[i].chunks[c].rank >= src->files.count)
-                r = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, src->path, "tensor '%s' has a chunk on rank %u, which has no file", t->name,
-                                     list[i].chunks[c].rank);
-        if (r != 0)
-            return r;
+                rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, src->path,
+                                      "tensor '%s' has a chunk on rank %u, which has no file", t->name,
+                                      list[i].chunks[c].rank);
+        if (rc)
+            return rc;
     }
     return 0;
 }
@@ -315,8 +342,9 @@ static void close_index(struct fsdpck_source *src)
     free(index);
 }
 
-static const struct fsdpck_source_ops ops = { .kind = "fsdpck", .extents = extents, .verify = fsdpck_verify_fsdpck, .read_item = read_item,
-                                              .close = close_index };
+static const struct fsdpck_source_ops ops = {
+    .kind = "fsdpck", .extents = extents, .verify = fsdpck_verify_fsdpck, .read_item = read_item, .close = close_index
+};
 
 int fsdpck_open_fsdpck(struct fsdpck_source *src, struct fsdpck_error *err)
 {
@@ -326,7 +354,7 @@ int fsdpck_open_fsdpck(struct fsdpck_source *src, struct fsdpck_error *err)
     pthread_mutex_init(&index->lock, NULL);
     src->impl = index;
     src->ops = &ops;
-    int r = fsdpck_index_read(src, index, err);
+    int rc = fsdpck_index_read(src, index, err);
     src->nranks = src->files.count;
-    return r == 0 ? check_explicit(src, index, err) : r;
+    return !rc ? check_explicit(src, index, err) : rc;
 }

@@ -6,10 +6,11 @@
 #include "format/index.h"
 
 /* The chunk table of files[rank], read and checked against the index on first use; thread-safe. Borrowed. */
-int fsdpck_index_table(struct fsdpck_source *src, uint32_t rank, const struct fsdpck_table **table, struct fsdpck_error *err);
+int fsdpck_index_table(struct fsdpck_source *src, uint32_t rank, const struct fsdpck_table **table,
+                       struct fsdpck_error *err);
 
 /* fsdpck_source_ops.verify. */
-int fsdpck_verify_fsdpck(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report, void *report_ctx, struct fsdpck_verify_result *result,
-                         struct fsdpck_error *err);
+int fsdpck_verify_fsdpck(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report, void *report_ctx,
+                         struct fsdpck_verify_result *result, struct fsdpck_error *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Converts chunk tables and trailers to and from bytes. Checks everything that it reads against the file's size and for consistency; a caller
- * that has the index checks shapes, dtypes and placements. */
+/* Converts chunk tables and trailers to and from bytes. Checks everything that it reads against the file's size and for
+ * consistency; a caller that has the index checks shapes, dtypes and placements. */
 #include "format/table.h"
 
 #include <inttypes.h>
@@ -15,8 +15,9 @@ static const char table_magic[8] = "fsdpcktb", trailer_magic[8] = "FSDPCKT1";
 bool fsdpck_table_nbytes(uint64_t nentries, uint64_t ndims, uint64_t nhashes, uint64_t *nbytes)
 {
     uint64_t e, d, h;
-    return checked_mul(nentries, FSDPCK_TABLE_ENTRY_NBYTES, &e) && checked_mul(ndims, 8, &d) && checked_mul(nhashes, 16, &h) &&
-           checked_add(FSDPCK_TABLE_HEADER_NBYTES, e, nbytes) && checked_add(*nbytes, d, nbytes) && checked_add(*nbytes, h, nbytes);
+    return checked_mul(nentries, FSDPCK_TABLE_ENTRY_NBYTES, &e) && checked_mul(ndims, 8, &d) &&
+           checked_mul(nhashes, 16, &h) && checked_add(FSDPCK_TABLE_HEADER_NBYTES, e, nbytes) &&
+           checked_add(*nbytes, d, nbytes) && checked_add(*nbytes, h, nbytes);
 }
 
 /* ---- trailer ---- */
@@ -29,18 +30,20 @@ static bool short_hash_matches(const uint8_t *trailer)
     return memcmp(trailer + 56, h.bytes, 8) == 0;
 }
 
-int fsdpck_trailer_read(const struct fsdpck_io *io, int fd, const char *file, uint64_t file_nbytes, struct fsdpck_trailer *out,
-                        struct fsdpck_error *err)
+int fsdpck_trailer_read(const struct fsdpck_io *io, int fd, const char *file, uint64_t file_nbytes,
+                        struct fsdpck_trailer *out, struct fsdpck_error *err)
 {
     uint8_t b[FSDPCK_TRAILER_NBYTES];
     if (file_nbytes < FSDPCK_TABLE_HEADER_NBYTES + FSDPCK_TRAILER_NBYTES)
-        return fsdpck_error_set(err, FSDPCK_ERR_MISSING, file, "%" PRIu64 " bytes are too few for a shard file", file_nbytes);
+        return fsdpck_error_set(err, FSDPCK_ERR_MISSING, file, "%" PRIu64 " bytes are too few for a shard file",
+                                file_nbytes);
     uint64_t at = file_nbytes - FSDPCK_TRAILER_NBYTES;
-    int r = fsdpck_read_full(io, fd, file, b, sizeof b, at, err);
-    if (r != 0)
-        return r;
+    int rc = fsdpck_read_full(io, fd, file, b, sizeof b, at, err);
+    if (rc)
+        return rc;
     if (memcmp(b, trailer_magic, 8) != 0)
-        return fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, file, at, "no trailer: the file is cut, or is no shard file of fsdpck");
+        return fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, file, at,
+                               "no trailer: the file is cut, or is no shard file of fsdpck");
     if (!short_hash_matches(b))
         return fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, file, at, "the trailer's hash does not match");
     memcpy(out->save_id, b + 8, 16);
@@ -48,7 +51,8 @@ int fsdpck_trailer_read(const struct fsdpck_io *io, int fd, const char *file, ui
     out->table_nbytes = fsdpck_le64(b + 32);
     memcpy(out->table_hash.bytes, b + 40, 16);
     if (out->table > at || out->table_nbytes != at - out->table)
-        return fsdpck_error_at(err, FSDPCK_ERR_FORMAT, file, at, "the chunk table is said to be bytes %" PRIu64 "+%" PRIu64 ", it must end at %" PRIu64,
+        return fsdpck_error_at(err, FSDPCK_ERR_FORMAT, file, at,
+                               "the chunk table is said to be bytes %" PRIu64 "+%" PRIu64 ", it must end at %" PRIu64,
                                out->table, out->table_nbytes, at);
     return 0;
 }
@@ -61,7 +65,8 @@ bool fsdpck_shard_is(const struct fsdpck_io *io, const char *path, char save_id[
     save_id[0] = '\0';
     int fd = io->open(io->ctx, path, FSDPCK_OPEN_READ, 0);
     bool is = fd >= 0 && io->fstat(io->ctx, fd, &st) == 0 && st.nbytes >= FSDPCK_TRAILER_NBYTES &&
-              fsdpck_read_full(io, fd, path, magic, sizeof magic, st.nbytes - FSDPCK_TRAILER_NBYTES, NULL) == 0 && memcmp(magic, trailer_magic, sizeof magic) == 0;
+              fsdpck_read_full(io, fd, path, magic, sizeof magic, st.nbytes - FSDPCK_TRAILER_NBYTES, NULL) == 0 &&
+              memcmp(magic, trailer_magic, sizeof magic) == 0;
     if (is && fsdpck_trailer_read(io, fd, path, st.nbytes, &t, NULL) == 0)
         fsdpck_uuid_format(t.save_id, save_id);
     if (fd >= 0)
@@ -115,24 +120,27 @@ static int read_header(struct reader *r, struct fsdpck_table *t)
     uint8_t b[FSDPCK_TABLE_HEADER_NBYTES];
     uint64_t nbytes;
     if (r->trailer->table_nbytes < sizeof b)
-        return fsdpck_error_at(r->err, FSDPCK_ERR_FORMAT, r->file, r->at, "a chunk table of %" PRIu64 " bytes", r->trailer->table_nbytes);
+        return fsdpck_error_at(r->err, FSDPCK_ERR_FORMAT, r->file, r->at, "a chunk table of %" PRIu64 " bytes",
+                               r->trailer->table_nbytes);
     int c = take(r, b, sizeof b);
     if (c != 0)
         return c;
     if (memcmp(b, table_magic, 8) != 0)
         return fsdpck_error_at(r->err, FSDPCK_ERR_DAMAGED, r->file, r->trailer->table, "no chunk table here");
     if (fsdpck_le32(b + 8) != 1)
-        return fsdpck_error_at(r->err, FSDPCK_ERR_UNSUPPORTED, r->file, r->trailer->table, "chunk table version %u; this program reads 1",
-                               fsdpck_le32(b + 8));
+        return fsdpck_error_at(r->err, FSDPCK_ERR_UNSUPPORTED, r->file, r->trailer->table,
+                               "chunk table version %u; this program reads 1", fsdpck_le32(b + 8));
     t->rank = fsdpck_le32(b + 12);
     memcpy(t->save_id, b + 16, 16);
     t->nentries = fsdpck_le64(b + 32);
     t->ndims = fsdpck_le64(b + 40);
     t->nhashes = fsdpck_le64(b + 48);
     memcpy(t->envelope.bytes, b + 56, 16);
-    if (!fsdpck_table_nbytes(t->nentries, t->ndims, t->nhashes, &nbytes) || nbytes != r->trailer->table_nbytes || !is_zero(b + 72, 24))
+    if (!fsdpck_table_nbytes(t->nentries, t->ndims, t->nhashes, &nbytes) || nbytes != r->trailer->table_nbytes ||
+        !is_zero(b + 72, 24))
         return fsdpck_error_at(r->err, FSDPCK_ERR_FORMAT, r->file, r->trailer->table,
-                               "the counts of the chunk table do not give its %" PRIu64 " bytes", r->trailer->table_nbytes);
+                               "the counts of the chunk table do not give its %" PRIu64 " bytes",
+                               r->trailer->table_nbytes);
     t->hashes = r->trailer->table + r->trailer->table_nbytes - 16 * t->nhashes;
     return 0;
 }
@@ -162,28 +170,33 @@ static int decode_entry(struct reader *r, const uint8_t *b, struct fsdpck_table_
     memcpy(e->content, b + 80, 16);
     e->decoded = fsdpck_le64(b + 24);
     if (e->codec > FSDPCK_CODEC_PLANES)
-        return fsdpck_error_at(r->err, FSDPCK_ERR_UNSUPPORTED, r->file, r->at, "codec %u; this program reads codecs 0 and 1", e->codec);
+        return fsdpck_error_at(r->err, FSDPCK_ERR_UNSUPPORTED, r->file, r->at,
+                               "codec %u; this program reads codecs 0 and 1", e->codec);
     /* Nothing is stored for nothing: else a sparse file of zeros would be a table of as many entries as it likes. */
-    if (e->kind > FSDPCK_CHUNK_ITEM || e->ndim > FSDPCK_MAX_DIMS || (b[7] & ~1) || e->nbytes == 0 || !is_zero(b + 68, 12) ||
-        !sizes_make_sense(e))
+    if (e->kind > FSDPCK_CHUNK_ITEM || e->ndim > FSDPCK_MAX_DIMS || (b[7] & ~1) || e->nbytes == 0 ||
+        !is_zero(b + 68, 12) || !sizes_make_sense(e))
         return fsdpck_error_at(r->err, FSDPCK_ERR_FORMAT, r->file, r->at, "an entry of the chunk table makes no sense");
     return 0;
 }
 
 /* Offsets of an entry against the file and the pools: hashes and dimensions are consecutive and fill their pools. */
-static int check_entry(struct reader *r, const struct fsdpck_table *t, const struct fsdpck_table_entry *e, uint64_t *hash, uint64_t *dim)
+static int check_entry(struct reader *r, const struct fsdpck_table *t, const struct fsdpck_table_entry *e,
+                       uint64_t *hash, uint64_t *dim)
 {
     uint64_t end, item_end, limit = r->trailer->table;
-    if (!checked_add(e->payload, e->nbytes, &end) || end > limit || !checked_add(e->item, e->item_nbytes, &item_end) || item_end > limit ||
-        e->payload < e->item || end > item_end)
-        return fsdpck_error_at(r->err, FSDPCK_ERR_FORMAT, r->file, r->trailer->table, "a chunk at %" PRIu64 "+%" PRIu64 " leaves its item or the file",
-                               e->payload, e->nbytes);
+    if (!checked_add(e->payload, e->nbytes, &end) || end > limit || !checked_add(e->item, e->item_nbytes, &item_end) ||
+        item_end > limit || e->payload < e->item || end > item_end)
+        return fsdpck_error_at(r->err, FSDPCK_ERR_FORMAT, r->file, r->trailer->table,
+                               "a chunk at %" PRIu64 "+%" PRIu64 " leaves its item or the file", e->payload, e->nbytes);
     if (e->first_hash != *hash || e->dims != *dim)
-        return fsdpck_error_at(r->err, FSDPCK_ERR_FORMAT, r->file, r->trailer->table, "hashes or dimensions of the chunks are not consecutive");
-    *hash += fsdpck_nslots(e->codec == FSDPCK_CODEC_PLANES, e->decoded); /* at most 2^49: no overflow before the check below */
+        return fsdpck_error_at(r->err, FSDPCK_ERR_FORMAT, r->file, r->trailer->table,
+                               "hashes or dimensions of the chunks are not consecutive");
+    *hash += fsdpck_nslots(e->codec == FSDPCK_CODEC_PLANES,
+                           e->decoded); /* at most 2^49: no overflow before the check below */
     *dim += 2 * (uint64_t)e->ndim;
     if (*hash > t->nhashes || *dim > t->ndims)
-        return fsdpck_error_at(r->err, FSDPCK_ERR_FORMAT, r->file, r->trailer->table, "the chunks want more hashes or dimensions than the table has");
+        return fsdpck_error_at(r->err, FSDPCK_ERR_FORMAT, r->file, r->trailer->table,
+                               "the chunks want more hashes or dimensions than the table has");
     return 0;
 }
 
@@ -206,7 +219,8 @@ static int read_entries(struct reader *r, struct fsdpck_table *t)
             return c;
     }
     if (hash != t->nhashes || dim != t->ndims)
-        return fsdpck_error_at(r->err, FSDPCK_ERR_FORMAT, r->file, r->trailer->table, "the table has hashes or dimensions that no chunk uses");
+        return fsdpck_error_at(r->err, FSDPCK_ERR_FORMAT, r->file, r->trailer->table,
+                               "the table has hashes or dimensions that no chunk uses");
     return 0;
 }
 
@@ -237,7 +251,8 @@ static int hash_rest(struct reader *r, const struct fsdpck_table *t)
     fsdpck_hasher_finish(r->hasher, &got);
     if (fsdpck_hash_equal(&got, &r->trailer->table_hash))
         return 0;
-    return fsdpck_error_at(r->err, FSDPCK_ERR_DAMAGED, r->file, r->trailer->table, "the chunk table's hash does not match");
+    return fsdpck_error_at(r->err, FSDPCK_ERR_DAMAGED, r->file, r->trailer->table,
+                           "the chunk table's hash does not match");
 }
 
 /* Compares entries for the order of the table; needs the dims. */
@@ -267,7 +282,8 @@ static int check_order(struct reader *r, const struct fsdpck_table *t)
         spans[i][0] = t->entries[i].payload;
         spans[i][1] = t->entries[i].payload + t->entries[i].nbytes;
         if (i && compare(t, &t->entries[i - 1], &t->entries[i]) >= 0)
-            c = fsdpck_error_at(r->err, FSDPCK_ERR_FORMAT, r->file, r->trailer->table, "the chunks are out of order, or one is there twice");
+            c = fsdpck_error_at(r->err, FSDPCK_ERR_FORMAT, r->file, r->trailer->table,
+                                "the chunks are out of order, or one is there twice");
     }
     if (c == 0)
         qsort(spans, t->nentries, sizeof *spans, by_payload);
@@ -278,8 +294,8 @@ static int check_order(struct reader *r, const struct fsdpck_table *t)
     return c;
 }
 
-int fsdpck_table_read(const struct fsdpck_io *io, int fd, const char *file, const struct fsdpck_trailer *trailer, struct fsdpck_table *out,
-                      struct fsdpck_error *err)
+int fsdpck_table_read(const struct fsdpck_io *io, int fd, const char *file, const struct fsdpck_trailer *trailer,
+                      struct fsdpck_table *out, struct fsdpck_error *err)
 {
     struct reader r = { .io = io, .fd = fd, .file = file, .trailer = trailer, .at = trailer->table, .err = err };
     memset(out, 0, sizeof *out);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads every byte of shard files once, in large windows, in several threads. Checks payload blocks against their hashes, and the bytes between the payloads
- * against the file's envelope hash. That hash needs its bytes in file order: a window that is done before its turn stores its gaps for the thread whose turn
- * comes first, or waits if too much is stored. Windows start in order, so a window waits only for windows that run. Knows nothing of the index. */
+/* Reads every byte of shard files once, in large windows, in several threads. Checks payload blocks against their
+ * hashes, and the bytes between the payloads against the file's envelope hash. That hash needs its bytes in file order:
+ * a window that is done before its turn stores its gaps for the thread whose turn comes first, or waits if too much is
+ * stored. Windows start in order, so a window waits only for windows that run. Knows nothing of the index. */
 #include "format/verify_impl.h"
 
 #include <stdlib.h>
@@ -17,7 +18,7 @@
 #include "format/verify_spans.h"
 
 #define DEFERRED_MAX_NBYTES (1u << 20) /* of gaps that wait for their turn */
-#define WINDOW_BLOCKS (FSDPCK_VERIFY_WINDOW_NBYTES / FSDPCK_BLOCK_NBYTES)
+#define WINDOW_BLOCKS       (FSDPCK_VERIFY_WINDOW_NBYTES / FSDPCK_BLOCK_NBYTES)
 
 struct worker {
     uint8_t *buffer; /* a window, and what alignment adds */
@@ -32,7 +33,7 @@ struct deferred_gaps { /* gaps of a window that was done before its turn */
     uint8_t bytes[];
 };
 
-struct envelope { /* of a file */
+struct envelope {                 /* of a file */
     struct fsdpck_hasher *hasher; /* belongs to the window whose turn it is */
     struct deferred_gaps *left;
     uint32_t turn, nturns; /* whose turn it is */
@@ -77,11 +78,13 @@ static uint64_t position_of(const struct window *w, const struct fsdpck_verify_s
 /* ---- payloads ---- */
 
 /* Decoded bytes [begin, end) of a payload are lost; `place` in the file, with as many bytes as are stored for them. */
-static void damaged_block(const struct window *w, const struct fsdpck_table_entry *e, uint64_t begin, uint64_t end, uint64_t place, uint64_t nbytes,
-                          const char *what)
+static void damaged_block(const struct window *w, const struct fsdpck_table_entry *e, uint64_t begin, uint64_t end,
+                          uint64_t place, uint64_t nbytes, const char *what)
 {
     const struct fsdpck_source *src = w->rd->v->src;
-    struct fsdpck_problem problem = { .file = source_files(src)[w->rank].pub.name, .offset = place, .nbytes = nbytes, .rank = w->rank, .what = what };
+    struct fsdpck_problem problem = {
+        .file = source_files(src)[w->rank].pub.name, .offset = place, .nbytes = nbytes, .rank = w->rank, .what = what
+    };
     if (e->kind == FSDPCK_CHUNK_ITEM && e->ordinal < src->items.count) {
         problem.tensor = source_items(src)[e->ordinal].pub.name;
     } else if (e->kind == FSDPCK_CHUNK_TENSOR && e->ordinal < src->tensors.count) {
@@ -95,26 +98,29 @@ static void damaged_block(const struct window *w, const struct fsdpck_table_entr
     fsdpck_verifier_report(w->rd->v, &problem);
 }
 
-static int check_blocks(const struct window *w, const struct fsdpck_verify_span *s, const uint8_t *data, struct fsdpck_error *err)
+static int check_blocks(const struct window *w, const struct fsdpck_verify_span *s, const uint8_t *data,
+                        struct fsdpck_error *err)
 {
     const struct fsdpck_table_entry *e = entry_of(w, s);
     struct fsdpck_hash128 want[WINDOW_BLOCKS], got;
     uint64_t first = e->first_hash + s->begin / FSDPCK_BLOCK_NBYTES, n = fsdpck_nblocks(s->end - s->begin);
-    int r = fsdpck_files_read(w->rd->v->src, w->rank, want, n * sizeof *want, w->t->hashes + first * sizeof *want, err);
-    for (uint64_t i = 0; r == 0 && i < n; i++) {
-        uint64_t at = s->begin + i * FSDPCK_BLOCK_NBYTES, stop = at + FSDPCK_BLOCK_NBYTES < s->end ? at + FSDPCK_BLOCK_NBYTES : s->end;
+    int rc =
+        fsdpck_files_read(w->rd->v->src, w->rank, want, n * sizeof *want, w->t->hashes + first * sizeof *want, err);
+    for (uint64_t i = 0; !rc && i < n; i++) {
+        uint64_t at = s->begin + i * FSDPCK_BLOCK_NBYTES,
+                 stop = at + FSDPCK_BLOCK_NBYTES < s->end ? at + FSDPCK_BLOCK_NBYTES : s->end;
         fsdpck_hash(data + (at - s->begin), stop - at, &got);
         if (!fsdpck_hash_equal(&got, &want[i]))
             damaged_block(w, e, at, stop, e->payload + at, stop - at, "block hash differs");
     }
-    if (r == 0 && e->kind == FSDPCK_CHUNK_TENSOR)
+    if (!rc && e->kind == FSDPCK_CHUNK_TENSOR)
         fsdpck_verify_contents_add(w->rd->v->contents, w->rank, w->t, e, s->begin, s->end, data);
-    return r;
+    return rc;
 }
 
 /* Blocks that are what was written, and yet decode to nothing, were written by someone with other things in mind. */
-static void check_record(const struct window *w, const struct fsdpck_table_entry *e, uint64_t number, const struct fsdpck_extent *x,
-                         const struct fsdpck_record *record, const uint8_t *stored)
+static void check_record(const struct window *w, const struct fsdpck_table_entry *e, uint64_t number,
+                         const struct fsdpck_extent *x, const struct fsdpck_record *record, const uint8_t *stored)
 {
     const struct fsdpck_source *src = w->rd->v->src;
     uint64_t at = number * FSDPCK_BLOCK_NBYTES;
@@ -138,40 +144,48 @@ static void check_record(const struct window *w, const struct fsdpck_table_entry
 static int check_compressed(const struct window *w, struct fsdpck_error *err)
 {
     const struct fsdpck_table_entry *e = entry_of(w, w->spans);
-    const struct fsdpck_extent x = { .file = w->rank, .payload = e->payload, .payload_nbytes = e->decoded, .stored_nbytes = e->nbytes,
+    const struct fsdpck_extent x = { .file = w->rank,
+                                     .payload = e->payload,
+                                     .payload_nbytes = e->decoded,
+                                     .stored_nbytes = e->nbytes,
                                      .hashes = w->t->hashes + 16 * e->first_hash };
     struct fsdpck_record records[WINDOW_BLOCKS];
     uint64_t first = w->spans->begin / FSDPCK_BLOCK_NBYTES, n = fsdpck_nblocks(w->spans->end - w->spans->begin);
     uint8_t *data;
-    int r = fsdpck_records_read(w->rd->v->src, &x, first, n, records, err);
-    if (r == 0)
-        r = fsdpck_file_read(w->rd->v->src, w->rank, e->payload + records[0].begin, records[n - 1].begin + records[n - 1].nbytes - records[0].begin,
-                             w->w->buffer, &data, err);
-    for (uint64_t i = 0; r == 0 && i < n; i++)
+    int rc = fsdpck_records_read(w->rd->v->src, &x, first, n, records, err);
+    if (!rc)
+        rc =
+            fsdpck_file_read(w->rd->v->src, w->rank, e->payload + records[0].begin,
+                             records[n - 1].begin + records[n - 1].nbytes - records[0].begin, w->w->buffer, &data, err);
+    for (uint64_t i = 0; !rc && i < n; i++)
         check_record(w, e, first + i, &x, &records[i], data + (records[i].begin - records[0].begin));
-    if (r == 0)
-        __atomic_fetch_add(&w->rd->read_nbytes, records[n - 1].begin + records[n - 1].nbytes - records[0].begin, __ATOMIC_RELAXED);
-    return r;
+    if (!rc)
+        __atomic_fetch_add(&w->rd->read_nbytes, records[n - 1].begin + records[n - 1].nbytes - records[0].begin,
+                           __ATOMIC_RELAXED);
+    return rc;
 }
 
 /* ---- envelopes ---- */
 
-static bool is_long_gap(const struct window *w) { return !entry_of(w, w->spans) && w->spans->end - w->spans->begin > FSDPCK_VERIFY_WINDOW_NBYTES; }
+static bool is_long_gap(const struct window *w)
+{
+    return !entry_of(w, w->spans) && w->spans->end - w->spans->begin > FSDPCK_VERIFY_WINDOW_NBYTES;
+}
 
 static int hash_long_gap(const struct window *w, struct fsdpck_error *err)
 {
     const struct fsdpck_source *src = w->rd->v->src;
-    int r = 0;
-    for (uint64_t at = w->spans->begin; r == 0 && at < w->spans->end; at += FSDPCK_VERIFY_WINDOW_NBYTES) {
+    int rc = 0;
+    for (uint64_t at = w->spans->begin; !rc && at < w->spans->end; at += FSDPCK_VERIFY_WINDOW_NBYTES) {
         uint64_t left = w->spans->end - at, n = left < FSDPCK_VERIFY_WINDOW_NBYTES ? left : FSDPCK_VERIFY_WINDOW_NBYTES;
         uint8_t *data;
         if (fsdpck_stop_asked(src->opt.stop))
             return fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "stopped");
-        r = fsdpck_file_read(w->rd->v->src, w->rank, at, n, w->w->buffer, &data, err);
-        if (r == 0)
+        rc = fsdpck_file_read(w->rd->v->src, w->rank, at, n, w->w->buffer, &data, err);
+        if (!rc)
             fsdpck_hasher_add(w->rd->envelopes[w->rank].hasher, data, n);
     }
-    return r;
+    return rc;
 }
 
 /* Copies the gaps to `out`, or adds them to a hash (one of the two is NULL). Returns their bytes. */
@@ -194,7 +208,8 @@ static bool defer_gaps(const struct window *w, const uint8_t *data)
 {
     struct envelope *env = &w->rd->envelopes[w->rank];
     uint64_t n = data ? take_gaps(w, data, NULL, NULL) : 0;
-    struct deferred_gaps *l = w->rd->deferred_nbytes + n + sizeof *l > DEFERRED_MAX_NBYTES ? NULL : malloc(sizeof *l + n);
+    struct deferred_gaps *l =
+        w->rd->deferred_nbytes + n + sizeof *l > DEFERRED_MAX_NBYTES ? NULL : malloc(sizeof *l + n);
     if (!l)
         return false;
     *l = (struct deferred_gaps){ .next = env->left, .turn = w->turn, .nbytes = n };
@@ -227,31 +242,32 @@ static void hash_deferred(struct reader *rd, struct envelope *env)
 static int wait_for_turn(const struct window *w, struct fsdpck_error *err)
 {
     struct reader *rd = w->rd;
-    int r = 0;
+    int rc = 0;
     rd->nwaiting++;
-    while (r == 0 && rd->envelopes[w->rank].turn != w->turn) {
+    while (!rc && rd->envelopes[w->rank].turn != w->turn) {
         if (fsdpck_stop_asked(rd->v->src->opt.stop))
-            r = fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "stopped");
+            rc = fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "stopped");
         else
             fsdpck_pool_wait_a_little(&rd->turned, &rd->lock);
     }
     rd->nwaiting--;
-    return r;
+    return rc;
 }
 
-/* *mine: whether the turn has come; else the window's part lies where it will be found. data NULL: it has none to leave. */
+/* *mine: whether the turn has come; else the window's part lies where it will be found. data NULL: it has none to
+ * leave. */
 static int ask_for_turn(const struct window *w, const uint8_t *data, bool *mine, struct fsdpck_error *err)
 {
     struct envelope *env = &w->rd->envelopes[w->rank];
-    int r = 0;
+    int rc = 0;
     pthread_mutex_lock(&w->rd->lock);
     *mine = env->turn == w->turn;
     if (!*mine && (is_long_gap(w) || !defer_gaps(w, data))) {
-        r = wait_for_turn(w, err);
-        *mine = r == 0;
+        rc = wait_for_turn(w, err);
+        *mine = !rc;
     }
     pthread_mutex_unlock(&w->rd->lock);
-    return r;
+    return rc;
 }
 
 static void end_envelope(const struct window *w, struct envelope *env)
@@ -259,7 +275,8 @@ static void end_envelope(const struct window *w, struct envelope *env)
     struct fsdpck_hash128 got;
     fsdpck_hasher_finish(env->hasher, &got);
     if (!env->lost && !fsdpck_hash_equal(&got, &w->t->envelope))
-        fsdpck_verifier_report_file(w->rd->v, w->rank, 0, NULL, "bytes around the payloads (zip envelopes, padding) do not match their hash");
+        fsdpck_verifier_report_file(w->rd->v, w->rank, 0, NULL,
+                                    "bytes around the payloads (zip envelopes, padding) do not match their hash");
 }
 
 static void end_turn(const struct window *w)
@@ -284,15 +301,16 @@ static void lose_envelope(const struct window *w)
     pthread_mutex_unlock(&w->rd->lock);
 }
 
-/* code: what reading the window came to. One that cannot be read takes its turn all the same, or the next ones would wait for ever. */
+/* code: what reading the window came to. One that cannot be read takes its turn all the same, or the next ones would
+ * wait for ever. */
 static int take_turn(const struct window *w, const uint8_t *data, int code, struct fsdpck_error *err)
 {
     bool mine;
     if (code != 0)
         lose_envelope(w);
-    int r = ask_for_turn(w, code == 0 ? data : NULL, &mine, err);
-    if (r != 0 || !mine)
-        return r != 0 ? r : code;
+    int rc = ask_for_turn(w, code == 0 ? data : NULL, &mine, err);
+    if (rc || !mine)
+        return rc ? rc : code;
     if (code == 0 && is_long_gap(w))
         code = hash_long_gap(w, err);
     else if (code == 0)
@@ -309,23 +327,23 @@ static int read_window(const struct window *w, uint8_t **data, struct fsdpck_err
 {
     const struct fsdpck_verify_span *last = &w->spans[w->nspans - 1];
     uint64_t begin = position_of(w, w->spans), end = position_of(w, last) + (last->end - last->begin);
-    int r = fsdpck_file_read(w->rd->v->src, w->rank, begin, end - begin, w->w->buffer, data, err);
-    for (size_t i = 0; r == 0 && i < w->nspans; i++)
+    int rc = fsdpck_file_read(w->rd->v->src, w->rank, begin, end - begin, w->w->buffer, data, err);
+    for (size_t i = 0; !rc && i < w->nspans; i++)
         if (entry_of(w, &w->spans[i]))
-            r = check_blocks(w, &w->spans[i], *data + (position_of(w, &w->spans[i]) - begin), err);
-    return r;
+            rc = check_blocks(w, &w->spans[i], *data + (position_of(w, &w->spans[i]) - begin), err);
+    return rc;
 }
 
 static int check_bytes(const struct window *w, struct fsdpck_error *err)
 {
     const struct fsdpck_table_entry *e = entry_of(w, w->spans);
     uint8_t *data = NULL;
-    int r = 0;
+    int rc = 0;
     if (e && e->codec == FSDPCK_CODEC_PLANES)
-        r = check_compressed(w, err);
+        rc = check_compressed(w, err);
     else if (!is_long_gap(w))
-        r = read_window(w, &data, err);
-    return w->turn == FSDPCK_NO_TURN ? r : take_turn(w, data, r, err);
+        rc = read_window(w, &data, err);
+    return w->turn == FSDPCK_NO_TURN ? rc : take_turn(w, data, rc, err);
 }
 
 static void count(const struct window *w)
@@ -358,17 +376,21 @@ static int check_window(void *ctx, size_t number, unsigned worker, struct fsdpck
     struct reader *rd = ctx;
     const struct fsdpck_verify_window *window = (const struct fsdpck_verify_window *)rd->windows.data + number;
     size_t end = number + 1 < rd->windows.count ? window[1].first : rd->spans.count;
-    struct window w = { .rd = rd, .w = &rd->workers[worker], .rank = window->rank, .turn = window->turn,
-                        .spans = (const struct fsdpck_verify_span *)rd->spans.data + window->first, .nspans = end - window->first };
+    struct window w = { .rd = rd,
+                        .w = &rd->workers[worker],
+                        .rank = window->rank,
+                        .turn = window->turn,
+                        .spans = (const struct fsdpck_verify_span *)rd->spans.data + window->first,
+                        .nspans = end - window->first };
     struct fsdpck_error e = { 0 };
-    int r = fsdpck_index_table(rd->v->src, w.rank, &w.t, &e);
-    if (r == 0)
-        r = check_bytes(&w, &e);
-    if (r != 0) {
+    int rc = fsdpck_index_table(rd->v->src, w.rank, &w.t, &e);
+    if (!rc)
+        rc = check_bytes(&w, &e);
+    if (rc) {
         suspect_all(&w);
-        if (!fsdpck_is_system_error(r))
+        if (!fsdpck_is_system_error(rc))
             fsdpck_verifier_unread(rd->v, w.rank);
-        return fsdpck_verifier_report_error(rd->v, r, &e, w.rank, err);
+        return fsdpck_verifier_report_error(rd->v, rc, &e, w.rank, err);
     }
     count(&w);
     return 0;
@@ -386,21 +408,22 @@ static bool seems_cached(struct reader *rd, uint32_t rank, uint64_t nbytes)
 static int cut_file(struct reader *rd, uint32_t rank, const struct index_file *file, struct fsdpck_error *err)
 {
     uint64_t at_once = seems_cached(rd, rank, file->table) ? FSDPCK_VERIFY_CACHED_NBYTES : FSDPCK_VERIFY_WINDOW_NBYTES;
-    int r = fsdpck_verify_cut(rank, &file->loaded, file->table, at_once, &rd->spans, &rd->windows, &rd->envelopes[rank].nturns, err);
+    int rc = fsdpck_verify_cut(rank, &file->loaded, file->table, at_once, &rd->spans, &rd->windows,
+                               &rd->envelopes[rank].nturns, err);
     for (uint64_t i = 0; i < file->loaded.nentries; i++)
         rd->total_nbytes += file->loaded.entries[i].decoded;
-    return r == 0 && !(rd->envelopes[rank].hasher = fsdpck_hasher_new()) ? fsdpck_error_nomem(err, 0) : r;
+    return !rc && !(rd->envelopes[rank].hasher = fsdpck_hasher_new()) ? fsdpck_error_nomem(err, 0) : rc;
 }
 
 static int cut_files(struct reader *rd, struct fsdpck_error *err)
 {
     const struct fsdpck_index *index = rd->v->src->impl;
     const struct index_file *files = index->files.data;
-    int r = 0;
-    for (uint32_t rank = 0; r == 0 && rank < rd->v->src->files.count; rank++)
+    int rc = 0;
+    for (uint32_t rank = 0; !rc && rank < rd->v->src->files.count; rank++)
         if (files[rank].is_loaded)
-            r = cut_file(rd, rank, &files[rank], err);
-    return r;
+            rc = cut_file(rd, rank, &files[rank], err);
+    return rc;
 }
 
 static int init_worker(struct worker *w, bool decodes, struct fsdpck_error *err)
@@ -413,14 +436,15 @@ static int init_worker(struct worker *w, bool decodes, struct fsdpck_error *err)
 static int init_workers(struct reader *rd, struct fsdpck_error *err)
 {
     const struct fsdpck_options *opt = &rd->v->src->opt;
-    uint64_t fit = opt->memory_nbytes / (FSDPCK_VERIFY_WINDOW_NBYTES + 2 * FSDPCK_VERIFY_ROW_NBYTES + 2 * FSDPCK_PAGE_NBYTES + 6 * FSDPCK_BLOCK_NBYTES);
+    uint64_t fit = opt->memory_nbytes / (FSDPCK_VERIFY_WINDOW_NBYTES + 2 * FSDPCK_VERIFY_ROW_NBYTES +
+                                         2 * FSDPCK_PAGE_NBYTES + 6 * FSDPCK_BLOCK_NBYTES);
     uint64_t wanted = (uint64_t)opt->nthreads * FSDPCK_POOL_WAITING;
     rd->nworkers = wanted < fit ? (unsigned)wanted : fit ? (unsigned)fit : 1;
     rd->workers = calloc(rd->nworkers, sizeof *rd->workers);
-    int r = rd->workers ? 0 : fsdpck_error_nomem(err, rd->nworkers * sizeof *rd->workers);
-    for (unsigned i = 0; r == 0 && i < rd->nworkers; i++)
-        r = init_worker(&rd->workers[i], rd->v->src->compressed, err);
-    return r;
+    int rc = rd->workers ? 0 : fsdpck_error_nomem(err, rd->nworkers * sizeof *rd->workers);
+    for (unsigned i = 0; !rc && i < rd->nworkers; i++)
+        rc = init_worker(&rd->workers[i], rd->v->src->compressed, err);
+    return rc;
 }
 
 static void free_envelope(struct envelope *env)
@@ -450,15 +474,19 @@ static void free_reader(struct reader *rd)
 
 int fsdpck_verify_bytes(struct fsdpck_verifier *v, struct fsdpck_error *err)
 {
-    struct reader rd = { .v = v, .spans = FSDPCK_VEC(struct fsdpck_verify_span), .windows = FSDPCK_VEC(struct fsdpck_verify_window),
-                         .lock = PTHREAD_MUTEX_INITIALIZER, .turned = PTHREAD_COND_INITIALIZER };
+    struct reader rd = { .v = v,
+                         .spans = FSDPCK_VEC(struct fsdpck_verify_span),
+                         .windows = FSDPCK_VEC(struct fsdpck_verify_window),
+                         .lock = PTHREAD_MUTEX_INITIALIZER,
+                         .turned = PTHREAD_COND_INITIALIZER };
     rd.envelopes = calloc((size_t)v->src->files.count + 1, sizeof *rd.envelopes);
-    int r = rd.envelopes ? init_workers(&rd, err) : fsdpck_error_nomem(err, v->src->files.count * sizeof *rd.envelopes);
-    if (r == 0)
-        r = cut_files(&rd, err);
-    if (r == 0)
-        r = fsdpck_pool_run(rd.nworkers, rd.windows.count, check_window, &rd, v->src->opt.stop, err);
+    int rc =
+        rd.envelopes ? init_workers(&rd, err) : fsdpck_error_nomem(err, v->src->files.count * sizeof *rd.envelopes);
+    if (!rc)
+        rc = cut_files(&rd, err);
+    if (!rc)
+        rc = fsdpck_pool_run(rd.nworkers, rd.windows.count, check_window, &rd, v->src->opt.stop, err);
     v->result->read_nbytes += rd.read_nbytes;
     free_reader(&rd);
-    return r;
+    return rc;
 }

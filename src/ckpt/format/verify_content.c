@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks content ids (FORMAT.md section 4). Rows are hashed while the blocks that hold them are read; a row that two windows share waits for its other part.
- * Tensors that are cut inside rows (columns), or have long rows, are read once more, in order. */
+/* Checks content ids (FORMAT.md section 4). Rows are hashed while the blocks that hold them are read; a row that two
+ * windows share waits for its other part. Tensors that are cut inside rows (columns), or have long rows, are read once
+ * more, in order. */
 #include "format/verify_impl.h"
 
 #include <stdlib.h>
@@ -27,8 +28,8 @@ struct chunk_content {
 struct tensor_content {
     struct fsdpck_content sum;
     uint64_t nbytes; /* of its chunks in the files that could be read */
-    bool unknown; /* some chunk's rows were not all seen */
-    bool suspect; /* another problem of it was reported */
+    bool unknown;    /* some chunk's rows were not all seen */
+    bool suspect;    /* another problem of it was reported */
 };
 
 struct fsdpck_verify_contents {
@@ -39,7 +40,10 @@ struct fsdpck_verify_contents {
     pthread_mutex_t lock;
 };
 
-static const struct index_file *files_of(const struct fsdpck_verify_contents *c) { return ((const struct fsdpck_index *)c->v->src->impl)->files.data; }
+static const struct index_file *files_of(const struct fsdpck_verify_contents *c)
+{
+    return ((const struct fsdpck_index *)c->v->src->impl)->files.data;
+}
 
 int fsdpck_verify_contents_new(struct fsdpck_verifier *v, struct fsdpck_verify_contents **out, struct fsdpck_error *err)
 {
@@ -89,10 +93,12 @@ void fsdpck_verify_contents_suspect(struct fsdpck_verify_contents *c, size_t ten
 /* ---- rows ---- */
 
 /* The tensor that the entry is a chunk of, where its rows are whole; NULL: they are not, or it is of none. */
-static const struct fsdpck_tensor *whole_rows(const struct fsdpck_verify_contents *c, const struct fsdpck_table *t, const struct fsdpck_table_entry *e)
+static const struct fsdpck_tensor *whole_rows(const struct fsdpck_verify_contents *c, const struct fsdpck_table *t,
+                                              const struct fsdpck_table_entry *e)
 {
     const struct fsdpck_source *src = c->v->src;
-    const struct fsdpck_tensor *tensor = e->kind == FSDPCK_CHUNK_TENSOR && e->ordinal < src->tensors.count ? &source_tensors(src)[e->ordinal] : NULL;
+    const struct fsdpck_tensor *tensor =
+        e->kind == FSDPCK_CHUNK_TENSOR && e->ordinal < src->tensors.count ? &source_tensors(src)[e->ordinal] : NULL;
     const uint64_t *size = t->dims + e->dims + e->ndim;
     if (!tensor || e->ndim != tensor->ndim || (e->ndim && (!size[0] || e->decoded % size[0])))
         return NULL;
@@ -102,12 +108,22 @@ static const struct fsdpck_tensor *whole_rows(const struct fsdpck_verify_content
     return tensor;
 }
 
-static uint64_t row_nbytes(const struct fsdpck_table *t, const struct fsdpck_table_entry *e) { return e->ndim ? e->decoded / t->dims[e->dims + e->ndim] : e->decoded; }
-static uint64_t nrows(const struct fsdpck_table *t, const struct fsdpck_table_entry *e) { return e->ndim ? t->dims[e->dims + e->ndim] : 1; }
-static uint64_t first_row(const struct fsdpck_table *t, const struct fsdpck_table_entry *e) { return e->ndim ? t->dims[e->dims] : 0; }
+static uint64_t row_nbytes(const struct fsdpck_table *t, const struct fsdpck_table_entry *e)
+{
+    return e->ndim ? e->decoded / t->dims[e->dims + e->ndim] : e->decoded;
+}
+static uint64_t nrows(const struct fsdpck_table *t, const struct fsdpck_table_entry *e)
+{
+    return e->ndim ? t->dims[e->dims + e->ndim] : 1;
+}
+static uint64_t first_row(const struct fsdpck_table *t, const struct fsdpck_table_entry *e)
+{
+    return e->ndim ? t->dims[e->dims] : 0;
+}
 
 /* Under the lock: the row is hashed where all of its fragments are there. */
-static void join(struct fsdpck_verify_contents *c, struct chunk_content *chunk, uint64_t row, uint64_t nbytes, uint64_t number)
+static void join(struct fsdpck_verify_contents *c, struct chunk_content *chunk, uint64_t row, uint64_t nbytes,
+                 uint64_t number)
 {
     const uint64_t begin = row * nbytes, end = begin + nbytes;
     uint64_t have = 0;
@@ -129,8 +145,10 @@ static void join(struct fsdpck_verify_contents *c, struct chunk_content *chunk, 
     chunk->nrows++;
 }
 
-/* Keeps the part of a row that this window has; the rest comes with another window. Without memory the row stays unknown, and the tensor is read again. */
-static void keep(struct fsdpck_verify_contents *c, struct chunk_content *chunk, uint64_t begin, uint64_t end, const uint8_t *data, uint64_t nbytes, uint64_t first)
+/* Keeps the part of a row that this window has; the rest comes with another window. Without memory the row stays
+ * unknown, and the tensor is read again. */
+static void keep(struct fsdpck_verify_contents *c, struct chunk_content *chunk, uint64_t begin, uint64_t end,
+                 const uint8_t *data, uint64_t nbytes, uint64_t first)
 {
     struct fragment *f = malloc(sizeof *f + (end - begin));
     if (!f)
@@ -144,14 +162,15 @@ static void keep(struct fsdpck_verify_contents *c, struct chunk_content *chunk, 
     pthread_mutex_unlock(&c->lock);
 }
 
-void fsdpck_verify_contents_add(struct fsdpck_verify_contents *c, uint32_t rank, const struct fsdpck_table *t, const struct fsdpck_table_entry *e, uint64_t begin,
-                                uint64_t end, const uint8_t *data)
+void fsdpck_verify_contents_add(struct fsdpck_verify_contents *c, uint32_t rank, const struct fsdpck_table *t,
+                                const struct fsdpck_table_entry *e, uint64_t begin, uint64_t end, const uint8_t *data)
 {
     struct chunk_content *chunk = &c->chunks[rank][e - t->entries];
     struct fsdpck_content sum = { 0 };
     if (!whole_rows(c, t, e) || row_nbytes(t, e) > FSDPCK_VERIFY_ROW_NBYTES)
         return;
-    const uint64_t nbytes = row_nbytes(t, e), first = (begin + nbytes - 1) / nbytes, last = end / nbytes, number = first_row(t, e);
+    const uint64_t nbytes = row_nbytes(t, e), first = (begin + nbytes - 1) / nbytes, last = end / nbytes,
+                   number = first_row(t, e);
     if (first > last)
         return keep(c, chunk, begin, end, data, nbytes, number);
     for (uint64_t k = first; k < last; k++)
@@ -175,8 +194,10 @@ static bool same(const struct fsdpck_content *sum, const uint8_t want[16])
     return memcmp(got, want, sizeof got) == 0;
 }
 
-/* The content of a chunk: the sum of the rows that were read, or (quick) what its table says. False: some rows were not seen. */
-static bool check_chunk_content(struct fsdpck_verify_contents *c, uint32_t rank, const struct fsdpck_table *t, const struct fsdpck_table_entry *e, struct fsdpck_content *out)
+/* The content of a chunk: the sum of the rows that were read, or (quick) what its table says. False: some rows were not
+ * seen. */
+static bool check_chunk_content(struct fsdpck_verify_contents *c, uint32_t rank, const struct fsdpck_table *t,
+                                const struct fsdpck_table_entry *e, struct fsdpck_content *out)
 {
     const struct chunk_content *chunk = &c->chunks[rank][e - t->entries];
     const struct fsdpck_tensor *tensor = whole_rows(c, t, e);
@@ -186,7 +207,8 @@ static bool check_chunk_content(struct fsdpck_verify_contents *c, uint32_t rank,
     *out = chunk->sum;
     if (!e->has_content || same(out, e->content) || c->tensors[e->ordinal].suspect)
         return true;
-    fsdpck_verifier_report_file(c->v, rank, e->payload, tensor->name, "the chunk table has another content id for these rows than their bytes give");
+    fsdpck_verifier_report_file(c->v, rank, e->payload, tensor->name,
+                                "the chunk table has another content id for these rows than their bytes give");
     c->tensors[e->ordinal].suspect = true;
     return true;
 }
@@ -208,7 +230,8 @@ static void add_up(struct fsdpck_verify_contents *c, uint32_t rank)
 }
 
 /* All of a tensor, in order. */
-static int read_again(struct fsdpck_verify_contents *c, size_t ordinal, struct fsdpck_content *sum, struct fsdpck_error *err)
+static int read_again(struct fsdpck_verify_contents *c, size_t ordinal, struct fsdpck_content *sum,
+                      struct fsdpck_error *err)
 {
     struct fsdpck_source *src = c->v->src;
     const struct fsdpck_tensor *t = &source_tensors(src)[ordinal];
@@ -216,14 +239,14 @@ static int read_again(struct fsdpck_verify_contents *c, size_t ordinal, struct f
     struct fsdpck_fetch f = { 0 };
     struct fsdpck_rows rows = { 0 };
     uint8_t *piece = malloc(PIECE_NBYTES);
-    int r = piece ? fsdpck_rows_init(&rows, err) : fsdpck_error_nomem(err, PIECE_NBYTES);
-    if (r == 0 && (r = fsdpck_fetch_init(&f, src, err)) == 0)
+    int rc = piece ? fsdpck_rows_init(&rows, err) : fsdpck_error_nomem(err, PIECE_NBYTES);
+    if (!rc && (rc = fsdpck_fetch_init(&f, src, err)) == 0)
         fsdpck_rows_begin(&rows, t->ndim ? t->nbytes / t->shape[0] : t->nbytes, 0);
-    for (uint64_t at = 0; r == 0 && at < t->nelem; at += step) {
+    for (uint64_t at = 0; !rc && at < t->nelem; at += step) {
         uint64_t n = t->nelem - at < step ? t->nelem - at : step;
-        r = fsdpck_stop_asked(src->opt.stop) ? fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "stopped")
-                                             : fsdpck_fetch_range(&f, ordinal, at, at + n, piece, err);
-        if (r == 0)
+        rc = fsdpck_stop_asked(src->opt.stop) ? fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "stopped")
+                                              : fsdpck_fetch_range(&f, ordinal, at, at + n, piece, err);
+        if (!rc)
             fsdpck_rows_add(&rows, piece, n * item);
     }
     *sum = rows.sum;
@@ -231,7 +254,7 @@ static int read_again(struct fsdpck_verify_contents *c, size_t ordinal, struct f
     fsdpck_fetch_free(&f);
     fsdpck_rows_free(&rows);
     free(piece);
-    return r;
+    return rc;
 }
 
 static int check_tensor_content(struct fsdpck_verify_contents *c, size_t ordinal, struct fsdpck_error *err)
@@ -241,24 +264,28 @@ static int check_tensor_content(struct fsdpck_verify_contents *c, size_t ordinal
     struct fsdpck_error e = { 0 };
     if (!t->has_content || t->alias_of >= 0 || x->suspect || x->nbytes != t->nbytes || (x->unknown && c->v->quick))
         return 0;
-    int r = x->unknown ? read_again(c, ordinal, &x->sum, &e) : 0;
-    if (fsdpck_is_system_error(r)) {
+    int rc = x->unknown ? read_again(c, ordinal, &x->sum, &e) : 0;
+    if (fsdpck_is_system_error(rc)) {
         *err = e;
-        return r;
+        return rc;
     }
-    const struct fsdpck_problem p = { .file = "index.json", .rank = -1, .tensor = t->name,
-                                      .what = r ? e.message : "its content id is not that of its rows: another checkpoint's, or edited" };
-    if (r != 0 || !same(&x->sum, t->content))
+    const struct fsdpck_problem p = {
+        .file = "index.json",
+        .rank = -1,
+        .tensor = t->name,
+        .what = rc ? e.message : "its content id is not that of its rows: another checkpoint's, or edited"
+    };
+    if (rc || !same(&x->sum, t->content))
         fsdpck_verifier_report(c->v, &p);
     return 0;
 }
 
 int fsdpck_verify_contents_check(struct fsdpck_verify_contents *c, struct fsdpck_error *err)
 {
-    int r = 0;
+    int rc = 0;
     for (uint32_t rank = 0; rank < c->v->src->files.count; rank++)
         add_up(c, rank);
-    for (size_t i = 0; r == 0 && i < c->v->src->tensors.count; i++)
-        r = check_tensor_content(c, i, err);
-    return r;
+    for (size_t i = 0; !rc && i < c->v->src->tensors.count; i++)
+        rc = check_tensor_content(c, i, err);
+    return rc;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Verifies an fsdpck directory: its chunk tables, and the tables against the index and the placement rule. verify_bytes.c checks the bytes that the
- * tables describe. Reports each problem and continues with the readable rest. */
+/* Verifies an fsdpck directory: its chunk tables, and the tables against the index and the placement rule.
+ * verify_bytes.c checks the bytes that the tables describe. Reports each problem and continues with the readable rest.
+ */
 #include "format/verify_impl.h"
 
 #include <stdlib.h>
@@ -13,7 +14,10 @@ struct verifier {
     bool lost_count;   /* a tensor was not followed to its end: nchunks are too small */
 };
 
-static struct fsdpck_index *index_of(const struct verifier *v) { return v->src->impl; }
+static struct fsdpck_index *index_of(const struct verifier *v)
+{
+    return v->src->impl;
+}
 
 void fsdpck_verifier_report(struct fsdpck_verifier *v, const struct fsdpck_problem *p)
 {
@@ -23,9 +27,12 @@ void fsdpck_verifier_report(struct fsdpck_verifier *v, const struct fsdpck_probl
     pthread_mutex_unlock(&v->lock);
 }
 
-void fsdpck_verifier_report_file(struct fsdpck_verifier *v, uint32_t rank, uint64_t offset, const char *tensor, const char *what)
+void fsdpck_verifier_report_file(struct fsdpck_verifier *v, uint32_t rank, uint64_t offset, const char *tensor,
+                                 const char *what)
 {
-    struct fsdpck_problem p = { .file = source_files(v->src)[rank].pub.name, .offset = offset, .rank = rank, .tensor = tensor, .what = what };
+    struct fsdpck_problem p = {
+        .file = source_files(v->src)[rank].pub.name, .offset = offset, .rank = rank, .tensor = tensor, .what = what
+    };
     fsdpck_verifier_report(v, &p);
 }
 
@@ -37,7 +44,8 @@ void fsdpck_verifier_unread(struct fsdpck_verifier *v, uint32_t rank)
     pthread_mutex_unlock(&v->lock);
 }
 
-int fsdpck_verifier_report_error(struct fsdpck_verifier *v, int code, const struct fsdpck_error *e, uint32_t rank, struct fsdpck_error *err)
+int fsdpck_verifier_report_error(struct fsdpck_verifier *v, int code, const struct fsdpck_error *e, uint32_t rank,
+                                 struct fsdpck_error *err)
 {
     if (fsdpck_is_system_error(code)) {
         if (err && err->code == 0)
@@ -51,18 +59,19 @@ int fsdpck_verifier_report_error(struct fsdpck_verifier *v, int code, const stru
 /* ---- tables ---- */
 
 /* Its tensors are looked for in the other files all the same. */
-static const struct fsdpck_error unreadable = { .code = FSDPCK_ERR_DAMAGED, .message = "its chunk table cannot be read" };
+static const struct fsdpck_error unreadable = { .code = FSDPCK_ERR_DAMAGED,
+                                                .message = "its chunk table cannot be read" };
 
 static int check_file(struct verifier *v, uint32_t rank, struct fsdpck_error *err)
 {
     const struct fsdpck_table *t;
     struct fsdpck_error e = { 0 };
-    int r = fsdpck_index_table(v->src, rank, &t, &e);
-    if (r == 0)
+    int rc = fsdpck_index_table(v->src, rank, &t, &e);
+    if (!rc)
         return 0;
     ((struct index_file *)index_of(v)->files.data + rank)->broken = &unreadable;
     fsdpck_verifier_unread(&v->common, rank);
-    return fsdpck_verifier_report_error(&v->common, r, &e, rank, err);
+    return fsdpck_verifier_report_error(&v->common, rc, &e, rank, err);
 }
 
 /* ---- tables against the index ---- */
@@ -85,7 +94,8 @@ static void report_tensor(struct verifier *v, const struct fsdpck_tensor *t, con
     fsdpck_verifier_report(&v->common, &p);
 }
 
-/* Where the rule, or the list of chunks, says that the tensor is, the tables must have it. That rule and list fill the tensor was checked before. */
+/* Where the rule, or the list of chunks, says that the tensor is, the tables must have it. That rule and list fill the
+ * tensor was checked before. */
 static int check_tensor(struct verifier *v, size_t ordinal, struct fsdpck_error *err)
 {
     static const uint64_t zeros[FSDPCK_MAX_DIMS];
@@ -93,12 +103,12 @@ static int check_tensor(struct verifier *v, size_t ordinal, struct fsdpck_error 
     struct fsdpck_error e = { 0 };
     if (t->alias_of >= 0 || t->nelem == 0)
         return 0;
-    int r = v->src->ops->extents(v->src, ordinal, zeros, t->shape, claim_extent, v, &e);
-    if (fsdpck_is_system_error(r)) {
+    int rc = v->src->ops->extents(v->src, ordinal, zeros, t->shape, claim_extent, v, &e);
+    if (fsdpck_is_system_error(rc)) {
         *err = e;
-        return r;
+        return rc;
     }
-    if (r != 0) {
+    if (rc) {
         v->lost_count = true;
         fsdpck_verify_contents_suspect(v->common.contents, ordinal);
         report_tensor(v, t, &e);
@@ -120,11 +130,13 @@ static int check_claims(struct verifier *v)
             if (it->file != rank || !files[rank].is_loaded)
                 continue;
             if (!e || e->payload != it->offset || e->nbytes != it->pub.nbytes)
-                fsdpck_verifier_report_file(&v->common, rank, it->offset, it->pub.name, "the chunk table does not hold this item as index.json places it");
-            nitems -= e != NULL && nitems > 0;
+                fsdpck_verifier_report_file(&v->common, rank, it->offset, it->pub.name,
+                                            "the chunk table does not hold this item as index.json places it");
+            nitems -= e && nitems > 0;
         }
         if (files[rank].is_loaded && (nitems || (ntensors != v->nchunks[rank] && !v->lost_count)))
-            fsdpck_verifier_report_file(&v->common, rank, files[rank].table, NULL, "the chunk table lists chunks that index.json does not know");
+            fsdpck_verifier_report_file(&v->common, rank, files[rank].table, NULL,
+                                        "the chunk table lists chunks that index.json does not know");
     }
     return 0;
 }
@@ -133,41 +145,46 @@ static int check_claims(struct verifier *v)
 
 static int verify(struct verifier *v, struct fsdpck_error *err)
 {
-    int r = 0;
+    int rc = 0;
     v->nchunks = calloc(v->src->files.count + 1, sizeof *v->nchunks);
     v->common.unread = calloc(v->src->files.count + 1, sizeof *v->common.unread);
     if (!v->nchunks || !v->common.unread)
         return fsdpck_error_nomem(err, v->src->files.count * sizeof *v->nchunks);
-    for (uint32_t rank = 0; r == 0 && rank < v->src->files.count; rank++)
-        r = check_file(v, rank, err);
-    if (r == 0)
-        r = fsdpck_verify_contents_new(&v->common, &v->common.contents, err);
-    for (size_t i = 0; r == 0 && i < v->src->tensors.count; i++)
-        r = check_tensor(v, i, err);
-    if (r == 0)
-        r = check_claims(v);
-    if (r == 0)
-        r = fsdpck_verify_others(&v->common, err);
-    if (r == 0 && !v->common.quick)
-        r = fsdpck_verify_bytes(&v->common, err);
-    if (r == 0)
-        r = fsdpck_verify_contents_check(v->common.contents, err);
-    bool compare = index_of(v)->has_metadata && v->common.result->nproblems == 0; /* of sound files: else the same would be said twice */
-    return r == 0 && compare && !v->common.metadata_waits ? fsdpck_verify_metadata(&v->common, err) : r;
+    for (uint32_t rank = 0; !rc && rank < v->src->files.count; rank++)
+        rc = check_file(v, rank, err);
+    if (!rc)
+        rc = fsdpck_verify_contents_new(&v->common, &v->common.contents, err);
+    for (size_t i = 0; !rc && i < v->src->tensors.count; i++)
+        rc = check_tensor(v, i, err);
+    if (!rc)
+        rc = check_claims(v);
+    if (!rc)
+        rc = fsdpck_verify_others(&v->common, err);
+    if (!rc && !v->common.quick)
+        rc = fsdpck_verify_bytes(&v->common, err);
+    if (!rc)
+        rc = fsdpck_verify_contents_check(v->common.contents, err);
+    bool compare = index_of(v)->has_metadata &&
+                   v->common.result->nproblems == 0; /* of sound files: else the same would be said twice */
+    return !rc && compare && !v->common.metadata_waits ? fsdpck_verify_metadata(&v->common, err) : rc;
 }
 
 int fsdpck_verify_fsdpck(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report_fn, void *report_ctx,
                          struct fsdpck_verify_result *result, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
-    struct verifier v = { .common = { .src = src, .quick = quick, .report = report_fn, .ctx = report_ctx, .result = result,
+    struct verifier v = { .common = { .src = src,
+                                      .quick = quick,
+                                      .report = report_fn,
+                                      .ctx = report_ctx,
+                                      .result = result,
                                       .lock = PTHREAD_MUTEX_INITIALIZER },
                           .src = src };
-    int r = verify(&v, err ? err : &own);
-    result->hashed = r == 0 && !quick && result->nunread == 0;
+    int rc = verify(&v, err ? err : &own);
+    result->hashed = !rc && !quick && result->nunread == 0;
     fsdpck_verify_contents_free(v.common.contents);
     free(v.nchunks);
     free(v.common.unread);
     pthread_mutex_destroy(&v.common.lock);
-    return r;
+    return rc;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compares .metadata with index.json: both must describe the same tensors and values, or PyTorch would load another checkpoint than fsdpck does. The folder is
- * opened as a PyTorch DCP directory; the hash of .metadata was checked before. */
+/* Compares .metadata with index.json: both must describe the same tensors and values, or PyTorch would load another
+ * checkpoint than fsdpck does. The folder is opened as a PyTorch DCP directory; the hash of .metadata was checked
+ * before. */
 #include "format/verify_impl.h"
 
 #include <inttypes.h>
@@ -31,23 +32,30 @@ static bool same_path(const struct fsdpck_key *a, uint32_t na, const struct fsdp
 {
     bool same = na == nb;
     for (uint32_t i = 0; same && i < na; i++)
-        same = a[i].str && b[i].str ? strcmp(a[i].str, b[i].str) == 0 : !a[i].str && !b[i].str && a[i].position == b[i].position;
+        same = a[i].str && b[i].str ? strcmp(a[i].str, b[i].str) == 0
+                                    : !a[i].str && !b[i].str && a[i].position == b[i].position;
     return same;
 }
 
-static size_t stored(const struct fsdpck_source *src, size_t i) { return source_tensors(src)[i].alias_of >= 0 ? (size_t)source_tensors(src)[i].alias_of : i; }
+static size_t stored(const struct fsdpck_source *src, size_t i)
+{
+    return source_tensors(src)[i].alias_of >= 0 ? (size_t)source_tensors(src)[i].alias_of : i;
+}
 
 /* The two may list the names of one tensor in different orders: only which names share their bytes counts. */
 static bool same_twins(const struct comparison *c, size_t i)
 {
-    const struct fsdpck_tensor *first = &source_tensors(c->src)[stored(c->src, i)], *twin = fsdpck_source_find(c->dcp, first->name);
-    return c->tensor->nelem == 0 || (twin && stored(c->dcp, (size_t)(twin - source_tensors(c->dcp))) == stored(c->dcp, c->there));
+    const struct fsdpck_tensor *first = &source_tensors(c->src)[stored(c->src, i)],
+                               *twin = fsdpck_source_find(c->dcp, first->name);
+    return c->tensor->nelem == 0 ||
+           (twin && stored(c->dcp, (size_t)(twin - source_tensors(c->dcp))) == stored(c->dcp, c->there));
 }
 
 /* ---- where the bytes are ---- */
 
 /* The chunk of .metadata with this box; NULL: there is none. Chunks are sorted by their offsets. */
-static const struct dcp_chunk *find_chunk(const struct dcp_tensor *d, uint32_t ndim, const uint64_t *offset, const uint64_t *size)
+static const struct dcp_chunk *find_chunk(const struct dcp_tensor *d, uint32_t ndim, const uint64_t *offset,
+                                          const uint64_t *size)
 {
     for (uint64_t low = 0, high = d->nchunks; low < high;) {
         uint64_t middle = low + (high - low) / 2;
@@ -78,7 +86,8 @@ static int compare_payload(void *ctx, const struct fsdpck_extent *e, struct fsdp
     return 0;
 }
 
-/* One chunk of the index, in its table: .metadata must point to the item around it; the item's own pickle must point to the payload. */
+/* One chunk of the index, in its table: .metadata must point to the item around it; the item's own pickle must point to
+ * the payload. */
 static int compare_chunk(void *ctx, const struct fsdpck_extent *e, struct fsdpck_error *err)
 {
     struct comparison *c = ctx;
@@ -88,15 +97,16 @@ static int compare_chunk(void *ctx, const struct fsdpck_extent *e, struct fsdpck
     struct fsdpck_error own = { 0 };
     if (c->differs)
         return 0;
-    if (!chunk || strcmp(source_files(c->dcp)[chunk->file].path, source_files(c->src)[e->file].path) != 0 || chunk->item > e->payload ||
-        chunk->item_nbytes < e->payload - chunk->item || chunk->item_nbytes - (e->payload - chunk->item) < e->payload_nbytes)
+    if (!chunk || strcmp(source_files(c->dcp)[chunk->file].path, source_files(c->src)[e->file].path) != 0 ||
+        chunk->item > e->payload || chunk->item_nbytes < e->payload - chunk->item ||
+        chunk->item_nbytes - (e->payload - chunk->item) < e->payload_nbytes)
         return report(c, c->tensor->name, "has its chunks elsewhere than index.json and the chunk tables"), 0;
-    int r = c->v->quick ? 0 : c->dcp->ops->extents(c->dcp, c->there, e->offset, e->size, compare_payload, &x, &own);
-    if (fsdpck_is_system_error(r)) {
+    int rc = c->v->quick ? 0 : c->dcp->ops->extents(c->dcp, c->there, e->offset, e->size, compare_payload, &x, &own);
+    if (fsdpck_is_system_error(rc)) {
         *err = own;
-        return r;
+        return rc;
     }
-    if (r != 0)
+    if (rc)
         report(c, c->tensor->name, own.message);
     else if (!x.found)
         report(c, c->tensor->name, "leads to other bytes than the chunk tables");
@@ -108,10 +118,12 @@ static int compare_chunks(struct comparison *c, size_t i, struct fsdpck_error *e
     static const uint64_t zeros[FSDPCK_MAX_DIMS];
     struct fsdpck_error own = { 0 };
     c->there = stored(c->dcp, c->there);
-    int r = c->tensor->alias_of >= 0 || !c->tensor->nelem ? 0 : c->src->ops->extents(c->src, i, zeros, c->tensor->shape, compare_chunk, c, &own);
-    if (fsdpck_is_system_error(r)) {
+    int rc = c->tensor->alias_of >= 0 || !c->tensor->nelem
+                 ? 0
+                 : c->src->ops->extents(c->src, i, zeros, c->tensor->shape, compare_chunk, c, &own);
+    if (fsdpck_is_system_error(rc)) {
         *err = own;
-        return r;
+        return rc;
     }
     return 0; /* problems of the tables were reported before */
 }
@@ -126,9 +138,11 @@ static int compare_tensor(struct comparison *c, size_t i, struct fsdpck_error *e
     if (!d)
         return report(c, t->name, "does not list it, index.json does"), 0;
     c->there = (size_t)(d - source_tensors(c->dcp));
-    if (d->dtype != t->dtype || d->ndim != t->ndim || (t->ndim && memcmp(d->shape, t->shape, t->ndim * sizeof *t->shape) != 0)) {
+    if (d->dtype != t->dtype || d->ndim != t->ndim ||
+        (t->ndim && memcmp(d->shape, t->shape, t->ndim * sizeof *t->shape) != 0)) {
         snprintf(text, sizeof text, "says %s of shape %s, index.json %s of shape %s", fsdpck_dtype_info(d->dtype)->name,
-                 fsdpck_format_dims(have, sizeof have, d->shape, d->ndim), fsdpck_dtype_info(t->dtype)->name, fsdpck_format_dims(want, sizeof want, t->shape, t->ndim));
+                 fsdpck_format_dims(have, sizeof have, d->shape, d->ndim), fsdpck_dtype_info(t->dtype)->name,
+                 fsdpck_format_dims(want, sizeof want, t->shape, t->ndim));
         return report(c, t->name, text), 0;
     }
     if (!same_path(t->path, t->npath, d->path, d->npath))
@@ -147,7 +161,8 @@ static void compare_back(struct comparison *c, size_t i)
     if (d->alias_of < 0)
         return;
     const struct fsdpck_tensor *first = fsdpck_source_find(c->src, source_tensors(c->dcp)[d->alias_of].name);
-    if (first && stored(c->src, (size_t)(first - source_tensors(c->src))) != stored(c->src, (size_t)(t - source_tensors(c->src))))
+    if (first && stored(c->src, (size_t)(first - source_tensors(c->src))) !=
+                     stored(c->src, (size_t)(t - source_tensors(c->src))))
         report(c, d->name, "makes it another name of a tensor that index.json has apart");
 }
 
@@ -155,7 +170,8 @@ static void compare_item(struct comparison *c, const struct source_item *a, cons
 {
     if (!same_path(a->pub.path, a->pub.npath, b->pub.path, b->pub.npath))
         report(c, a->pub.name, "has it at another path of keys than index.json");
-    else if (strcmp(source_files(c->src)[a->file].path, source_files(c->dcp)[b->file].path) != 0 || a->offset != b->offset || a->pub.nbytes != b->pub.nbytes)
+    else if (strcmp(source_files(c->src)[a->file].path, source_files(c->dcp)[b->file].path) != 0 ||
+             a->offset != b->offset || a->pub.nbytes != b->pub.nbytes)
         report(c, a->pub.name, "has this value elsewhere than index.json");
 }
 
@@ -163,10 +179,10 @@ static int compare_items(struct comparison *c, struct fsdpck_error *err)
 {
     struct fsdpck_names names = { 0 };
     size_t nfound = 0, old;
-    int r = 0;
-    for (size_t i = 0; r == 0 && i < c->src->items.count; i++)
-        r = fsdpck_names_add(&names, source_items(c->src)[i].pub.name, i, &old, err);
-    for (size_t i = 0; r == 0 && i < c->dcp->items.count; i++) {
+    int rc = 0;
+    for (size_t i = 0; !rc && i < c->src->items.count; i++)
+        rc = fsdpck_names_add(&names, source_items(c->src)[i].pub.name, i, &old, err);
+    for (size_t i = 0; !rc && i < c->dcp->items.count; i++) {
         const struct source_item *there = &source_items(c->dcp)[i];
         size_t at = fsdpck_names_find(&names, there->pub.name);
         if (at == SIZE_MAX)
@@ -175,20 +191,20 @@ static int compare_items(struct comparison *c, struct fsdpck_error *err)
             compare_item(c, &source_items(c->src)[at], there);
         nfound += at != SIZE_MAX;
     }
-    if (r == 0 && nfound < c->src->items.count)
+    if (!rc && nfound < c->src->items.count)
         report(c, NULL, "lacks values that index.json lists");
     fsdpck_names_free(&names);
-    return r;
+    return rc;
 }
 
 static int compare_all(struct comparison *c, struct fsdpck_error *err)
 {
-    int r = 0;
-    for (size_t i = 0; r == 0 && i < c->src->tensors.count; i++)
-        r = compare_tensor(c, i, err);
-    for (size_t i = 0; r == 0 && i < c->dcp->tensors.count; i++)
+    int rc = 0;
+    for (size_t i = 0; !rc && i < c->src->tensors.count; i++)
+        rc = compare_tensor(c, i, err);
+    for (size_t i = 0; !rc && i < c->dcp->tensors.count; i++)
         compare_back(c, i);
-    return r == 0 ? compare_items(c, err) : r;
+    return !rc ? compare_items(c, err) : rc;
 }
 
 int fsdpck_verify_metadata(struct fsdpck_verifier *v, struct fsdpck_error *err)
@@ -198,16 +214,16 @@ int fsdpck_verify_metadata(struct fsdpck_verifier *v, struct fsdpck_error *err)
     opt.note = NULL;
     opt.progress = NULL;
     struct comparison c = { .v = v, .src = v->src, .dcp = fsdpck_source_new(v->src->path, &opt, err) };
-    int r = c.dcp ? fsdpck_open_dcp(c.dcp, &own) : FSDPCK_ERR_NOMEM;
-    if (r == 0)
-        r = compare_all(&c, &own);
+    int rc = c.dcp ? fsdpck_open_dcp(c.dcp, &own) : FSDPCK_ERR_NOMEM;
+    if (!rc)
+        rc = compare_all(&c, &own);
     fsdpck_source_close(c.dcp);
-    if (fsdpck_is_system_error(r)) {
+    if (fsdpck_is_system_error(rc)) {
         if (err->code == 0)
             *err = own;
-        return r;
+        return rc;
     }
-    if (r != 0)
+    if (rc)
         report(&c, own.tensor[0] ? own.tensor : NULL, own.message);
     return 0;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Verifies the other files of an fsdpck directory against index.json: .metadata, assets, and stray files. Knows nothing of tensors. */
+/* Verifies the other files of an fsdpck directory against index.json: .metadata, assets, and stray files. Knows nothing
+ * of tensors. */
 #include "format/verify_impl.h"
 
 #include <inttypes.h>
@@ -19,35 +20,37 @@ struct whole_file {
     const char *differs; /* what to say when it is another */
 };
 
-static int hash_bytes(struct fsdpck_verifier *v, const struct whole_file *w, int fd, struct fsdpck_hash128 *got, struct fsdpck_error *err)
+static int hash_bytes(struct fsdpck_verifier *v, const struct whole_file *w, int fd, struct fsdpck_hash128 *got,
+                      struct fsdpck_error *err)
 {
     struct fsdpck_hasher *h = fsdpck_hasher_new();
     uint8_t *buf = malloc(FSDPCK_BLOCK_NBYTES);
-    int r = h && buf ? 0 : fsdpck_error_nomem(err, FSDPCK_BLOCK_NBYTES);
-    for (uint64_t at = 0; r == 0 && at < w->nbytes; at += FSDPCK_BLOCK_NBYTES) {
+    int rc = h && buf ? 0 : fsdpck_error_nomem(err, FSDPCK_BLOCK_NBYTES);
+    for (uint64_t at = 0; !rc && at < w->nbytes; at += FSDPCK_BLOCK_NBYTES) {
         uint64_t n = w->nbytes - at < FSDPCK_BLOCK_NBYTES ? w->nbytes - at : FSDPCK_BLOCK_NBYTES;
         if (fsdpck_stop_asked(v->src->opt.stop))
-            r = fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "stopped");
-        else if ((r = fsdpck_read_full(v->src->io, fd, w->path, buf, n, at, err)) == 0)
+            rc = fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "stopped");
+        else if ((rc = fsdpck_read_full(v->src->io, fd, w->path, buf, n, at, err)) == 0)
             fsdpck_hasher_add(h, buf, n);
     }
-    if (r == 0) {
+    if (!rc) {
         fsdpck_hasher_finish(h, got);
         v->result->read_nbytes += w->nbytes;
     }
     free(buf);
     fsdpck_hasher_free(h);
-    return r;
+    return rc;
 }
 
-static int hash_file(struct fsdpck_verifier *v, const struct whole_file *w, struct fsdpck_hash128 *got, struct fsdpck_error *err)
+static int hash_file(struct fsdpck_verifier *v, const struct whole_file *w, struct fsdpck_hash128 *got,
+                     struct fsdpck_error *err)
 {
     int fd = v->src->io->open(v->src->io->ctx, w->path, FSDPCK_OPEN_READ, 0);
     if (fd < 0)
         return fsdpck_error_sys(err, -fd, w->path, "cannot open");
-    int r = hash_bytes(v, w, fd, got, err);
+    int rc = hash_bytes(v, w, fd, got, err);
     v->src->io->close(v->src->io->ctx, fd);
-    return r;
+    return rc;
 }
 
 /* Size, then bytes. What is wrong with the file becomes e's message. */
@@ -55,39 +58,44 @@ static int compare(struct fsdpck_verifier *v, const struct whole_file *w, bool *
 {
     struct fsdpck_hash128 got;
     struct fsdpck_stat st;
-    int r = fsdpck_source_stat_file(v->src, w->path, &st, e);
-    if (r == FSDPCK_ERR_MISSING) {
+    int rc = fsdpck_source_stat_file(v->src, w->path, &st, e);
+    if (rc == FSDPCK_ERR_MISSING) {
         *e = (struct fsdpck_error){ 0 };
-        return fsdpck_error_set(e, r, w->path, "is missing");
+        return fsdpck_error_set(e, rc, w->path, "is missing");
     }
-    if (r == 0 && st.nbytes != w->nbytes)
-        return fsdpck_error_set(e, FSDPCK_ERR_DAMAGED, w->path, "%s (it has %" PRIu64 " bytes, the index says %" PRIu64 ")", w->differs, st.nbytes, w->nbytes);
-    if (r != 0 || v->quick)
-        return r;
-    r = hash_file(v, w, &got, e);
-    *was_read = r == 0;
-    if (r == 0 && memcmp(got.bytes, w->hash, sizeof got.bytes) != 0)
-        r = fsdpck_error_set(e, FSDPCK_ERR_DAMAGED, w->path, "%s", w->differs);
-    return r;
+    if (!rc && st.nbytes != w->nbytes)
+        return fsdpck_error_set(e, FSDPCK_ERR_DAMAGED, w->path,
+                                "%s (it has %" PRIu64 " bytes, the index says %" PRIu64 ")", w->differs, st.nbytes,
+                                w->nbytes);
+    if (rc || v->quick)
+        return rc;
+    rc = hash_file(v, w, &got, e);
+    *was_read = !rc;
+    if (!rc && memcmp(got.bytes, w->hash, sizeof got.bytes) != 0)
+        rc = fsdpck_error_set(e, FSDPCK_ERR_DAMAGED, w->path, "%s", w->differs);
+    return rc;
 }
 
 static int check_whole(struct fsdpck_verifier *v, const struct whole_file *w, struct fsdpck_error *err)
 {
     struct fsdpck_error e = { 0 };
     bool was_read = false;
-    int r = compare(v, w, &was_read, &e);
-    if (fsdpck_is_system_error(r)) {
+    int rc = compare(v, w, &was_read, &e);
+    if (fsdpck_is_system_error(rc)) {
         *err = e;
-        return r;
+        return rc;
     }
     struct fsdpck_problem p = { .file = w->name, .rank = -1, .what = e.message };
-    v->result->nunread += r != 0 && !was_read;
-    if (r != 0)
+    v->result->nunread += rc && !was_read;
+    if (rc)
         fsdpck_verifier_report(v, &p);
     return 0;
 }
 
-static const struct fsdpck_index *index_of(const struct fsdpck_verifier *v) { return v->src->impl; }
+static const struct fsdpck_index *index_of(const struct fsdpck_verifier *v)
+{
+    return v->src->impl;
+}
 
 static int check_metadata(struct fsdpck_verifier *v, const struct fsdpck_commit_view *view, struct fsdpck_error *err)
 {
@@ -95,24 +103,31 @@ static int check_metadata(struct fsdpck_verifier *v, const struct fsdpck_commit_
     if (!index->has_metadata)
         return 0;
     char *path = fsdpck_commit_view_path(view, v->src->path, ".metadata", err);
-    struct whole_file w = { .path = path, .name = ".metadata", .nbytes = index->metadata_nbytes, .hash = index->metadata_hash.bytes,
-                       .differs = "is not the one that belongs to index.json: damaged, or written by a later save of PyTorch into this directory" };
-    int r = path ? check_whole(v, &w, err) : FSDPCK_ERR_NOMEM;
+    struct whole_file w = { .path = path,
+                            .name = ".metadata",
+                            .nbytes = index->metadata_nbytes,
+                            .hash = index->metadata_hash.bytes,
+                            .differs = "is not the one that belongs to index.json: damaged, or written by a later save "
+                                       "of PyTorch into this directory" };
+    int rc = path ? check_whole(v, &w, err) : FSDPCK_ERR_NOMEM;
     v->metadata_waits = path && !ends_with(path, "/.metadata");
     free(path);
-    return r;
+    return rc;
 }
 
 static int check_assets(struct fsdpck_verifier *v, struct fsdpck_error *err)
 {
-    int r = 0;
-    for (size_t i = 0; r == 0 && i < v->src->assets.count; i++) {
+    int rc = 0;
+    for (size_t i = 0; !rc && i < v->src->assets.count; i++) {
         const struct source_asset *a = &source_assets(v->src)[i];
-        struct whole_file w = { .path = a->from, .name = a->from + strlen(v->src->path) + 1, .nbytes = a->pub.nbytes, .hash = a->hash,
-                           .differs = "is not the one that index.json names: damaged, or edited" };
-        r = check_whole(v, &w, err);
+        struct whole_file w = { .path = a->from,
+                                .name = a->from + strlen(v->src->path) + 1,
+                                .nbytes = a->pub.nbytes,
+                                .hash = a->hash,
+                                .differs = "is not the one that index.json names: damaged, or edited" };
+        rc = check_whole(v, &w, err);
     }
-    return r;
+    return rc;
 }
 
 static bool belongs(const struct fsdpck_verifier *v, const char *name)
@@ -125,12 +140,15 @@ static bool belongs(const struct fsdpck_verifier *v, const char *name)
     return !ends_with(name, ".distcp");
 }
 
-/* Shards and metadata that the index does not know: of another save, or of another number of ranks. Anything else is the user's. Files that a
- * writer in place left behind are no damage: fsdpck_leftovers() lists them. */
-static void check_strays(struct fsdpck_verifier *v, const struct fsdpck_commit_view *view, char *const *names, size_t count)
+/* Shards and metadata that the index does not know: of another save, or of another number of ranks. Anything else is
+ * the user's. Files that a writer in place left behind are no damage: fsdpck_leftovers() lists them. */
+static void check_strays(struct fsdpck_verifier *v, const struct fsdpck_commit_view *view, char *const *names,
+                         size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        struct fsdpck_problem p = { .file = names[i], .rank = -1, .what = "does not belong to this checkpoint: index.json does not name it" };
+        struct fsdpck_problem p = { .file = names[i],
+                                    .rank = -1,
+                                    .what = "does not belong to this checkpoint: index.json does not name it" };
         if (fsdpck_commit_view_has(view, names[i]) && !belongs(v, names[i]))
             fsdpck_verifier_report(v, &p);
     }
@@ -141,16 +159,16 @@ int fsdpck_verify_others(struct fsdpck_verifier *v, struct fsdpck_error *err)
     struct fsdpck_commit_view view = { 0 };
     char **names = NULL;
     size_t count = 0;
-    int r = fsdpck_list_sorted(v->src->io, v->src->path, &names, &count, err);
-    if (r == 0)
-        r = fsdpck_commit_view(v->src->io, v->src->path, names, count, &view, err);
-    if (r == 0)
-        r = check_metadata(v, &view, err);
-    if (r == 0)
-        r = check_assets(v, err);
-    if (r == 0)
+    int rc = fsdpck_list_sorted(v->src->io, v->src->path, &names, &count, err);
+    if (!rc)
+        rc = fsdpck_commit_view(v->src->io, v->src->path, names, count, &view, err);
+    if (!rc)
+        rc = check_metadata(v, &view, err);
+    if (!rc)
+        rc = check_assets(v, err);
+    if (!rc)
         check_strays(v, &view, names, count);
     fsdpck_commit_view_free(&view);
     fsdpck_list_free(names, count);
-    return r;
+    return rc;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cutting shard files for verify: neighbours in the file share a window, so that small chunks and the bytes around them cost no reads of their own,
- * and long ones are cut where hash blocks end. Knows tables, no bytes. */
+/* Cutting shard files for verify: neighbours in the file share a window, so that small chunks and the bytes around them
+ * cost no reads of their own, and long ones are cut where hash blocks end. Knows tables, no bytes. */
 #include "format/verify_spans.h"
 
 #include <stdlib.h>
@@ -35,9 +35,9 @@ static int push_span(struct cutter *c, uint64_t entry, uint64_t begin, uint64_t 
 
 static int push_gap(struct cutter *c, uint64_t begin, uint64_t end)
 {
-    int r = c->room == 0 || end - begin > c->room ? open_window(c) : 0;
-    if (r != 0)
-        return r;
+    int rc = c->room == 0 || end - begin > c->room ? open_window(c) : 0;
+    if (rc)
+        return rc;
     struct fsdpck_verify_window *w = (struct fsdpck_verify_window *)c->windows->data + c->windows->count - 1;
     w->turn = w->turn == FSDPCK_NO_TURN ? c->nturns++ : w->turn;
     return push_span(c, FSDPCK_NO_ENTRY, begin, end);
@@ -54,9 +54,9 @@ static int push_payload(struct cutter *c, uint64_t entry, uint64_t nbytes)
 {
     for (uint64_t at = 0; at < nbytes;) {
         uint64_t n = nbytes - at <= c->room ? nbytes - at : c->room / FSDPCK_BLOCK_NBYTES * FSDPCK_BLOCK_NBYTES;
-        int r = n ? push_span(c, entry, at, at + n) : open_window(c);
-        if (r != 0)
-            return r;
+        int rc = n ? push_span(c, entry, at, at + n) : open_window(c);
+        if (rc)
+            return rc;
         at += n;
     }
     return 0;
@@ -66,32 +66,32 @@ static int push_entry(struct cutter *c, const struct fsdpck_table *t, const stru
 {
     bool alone = e->codec != FSDPCK_CODEC_STORED; /* where its blocks lie is not known yet */
     c->room = alone ? 0 : c->room;
-    int r = push_payload(c, (uint64_t)(e - t->entries), e->decoded);
+    int rc = push_payload(c, (uint64_t)(e - t->entries), e->decoded);
     c->room = alone ? 0 : c->room;
-    return r;
+    return rc;
 }
 
-int fsdpck_verify_cut(uint32_t rank, const struct fsdpck_table *t, uint64_t table, uint64_t at_once, struct fsdpck_vec *spans,
-                      struct fsdpck_vec *windows, uint32_t *nturns, struct fsdpck_error *err)
+int fsdpck_verify_cut(uint32_t rank, const struct fsdpck_table *t, uint64_t table, uint64_t at_once,
+                      struct fsdpck_vec *spans, struct fsdpck_vec *windows, uint32_t *nturns, struct fsdpck_error *err)
 {
     struct cutter c = { .rank = rank, .at_once = at_once, .spans = spans, .windows = windows, .err = err };
     const struct fsdpck_table_entry **sorted = malloc((t->nentries + 1) * sizeof *sorted);
     uint64_t at = 0;
-    int r = 0;
+    int rc = 0;
     if (!sorted)
         return fsdpck_error_nomem(err, t->nentries * sizeof *sorted);
     for (uint64_t i = 0; i < t->nentries; i++)
         sorted[i] = &t->entries[i];
     qsort(sorted, t->nentries, sizeof *sorted, by_payload);
-    for (uint64_t i = 0; r == 0 && i < t->nentries; i++) {
-        r = at < sorted[i]->payload ? push_gap(&c, at, sorted[i]->payload) : 0;
-        if (r == 0)
-            r = push_entry(&c, t, sorted[i]);
+    for (uint64_t i = 0; !rc && i < t->nentries; i++) {
+        rc = at < sorted[i]->payload ? push_gap(&c, at, sorted[i]->payload) : 0;
+        if (!rc)
+            rc = push_entry(&c, t, sorted[i]);
         at = sorted[i]->payload + sorted[i]->nbytes;
     }
     free(sorted);
-    if (r == 0)
-        r = push_gap(&c, at, table); /* even an empty one: an envelope of no bytes has a hash, too */
+    if (!rc)
+        rc = push_gap(&c, at, table); /* even an empty one: an envelope of no bytes has a hash, too */
     *nturns = c.nturns;
-    return r;
+    return rc;
 }

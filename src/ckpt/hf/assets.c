@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies a model folder's assets into an output. Gathers them before anything is written, so that a missing file is an early error; then
- * copies, hashes and fsyncs them. Does not interpret them, except for the dtype in config.json. */
+/* Copies a model folder's assets into an output. Gathers them before anything is written, so that a missing file is an
+ * early error; then copies, hashes and fsyncs them. Does not interpret them, except for the dtype in config.json. */
 #include "hf/assets.h"
 
 #include <errno.h>
@@ -36,15 +36,16 @@ static bool is_below(const char *path, const char *dir)
 static void find_cache(struct gathering *g)
 {
     const char *snapshots = strstr(g->root, "/snapshots/"), *models = snapshots;
-    while (models != NULL && models > g->root && models[-1] != '/')
+    while (models && models > g->root && models[-1] != '/')
         models--;
-    if (models != NULL && strncmp(models, "models--", 8) == 0)
+    if (models && strncmp(models, "models--", 8) == 0)
         snprintf(g->cache, sizeof g->cache, "%.*s", (int)(snapshots - g->root), g->root);
 }
 
 static bool is_in_cache(const struct gathering *g, const char *path)
 {
-    return is_below(path, g->cache) && (strncmp(path + strlen(g->cache), "/blobs/", 7) == 0 || strncmp(path + strlen(g->cache), "/snapshots/", 11) == 0);
+    return is_below(path, g->cache) && (strncmp(path + strlen(g->cache), "/blobs/", 7) == 0 ||
+                                        strncmp(path + strlen(g->cache), "/snapshots/", 11) == 0);
 }
 
 static int begin_gathering(struct gathering *g)
@@ -67,7 +68,8 @@ static int check_place(const struct gathering *g, const struct source_asset *a)
         return fsdpck_error_sys(g->err, -rc, a->from, "cannot resolve the path");
     if (is_below(path, g->root) || is_in_cache(g, path))
         return 0;
-    rc = fsdpck_error_set(g->err, FSDPCK_ERR_UNSUPPORTED, a->from, "is a symbolic link that leads out of its folder, to '%s': it is not copied", path);
+    rc = fsdpck_error_set(g->err, FSDPCK_ERR_UNSUPPORTED, a->from,
+                          "is a symbolic link that leads out of its folder, to '%s': it is not copied", path);
     fsdpck_error_hint(g->err, "replace the link by a copy of the file, or remove it");
     return rc;
 }
@@ -85,8 +87,8 @@ static int add_asset(const struct gathering *g, const struct source_asset *a, st
     if ((rc = check_place(g, a)) != 0)
         return rc;
     if (a->has_hash && st.nbytes != a->pub.nbytes)
-        return fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, a->from, "has %llu bytes, the checkpoint says %llu", (unsigned long long)st.nbytes,
-                                (unsigned long long)a->pub.nbytes);
+        return fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, a->from, "has %llu bytes, the checkpoint says %llu",
+                                (unsigned long long)st.nbytes, (unsigned long long)a->pub.nbytes);
     out->path = strdup(a->pub.path);
     out->from = strdup(a->from);
     if (!out->path || !out->from)
@@ -97,10 +99,11 @@ static int add_asset(const struct gathering *g, const struct source_asset *a, st
     return 0;
 }
 
-/* Whether path lies in the same entry of the model folder as the output: files in that entry are no part of the model. */
+/* Whether path lies in the same entry of the model folder as the output: files in that entry are no part of the model.
+ */
 static bool holds_target(const struct gathering *g, const char *path)
 {
-    if (g->target == NULL || !is_below(g->target, g->root))
+    if (!g->target || !is_below(g->target, g->root))
         return false;
     const char *entry = g->target + strlen(g->root) + 1;
     size_t n = strcspn(entry, "/");
@@ -121,9 +124,9 @@ static int add_assets(struct gathering *g, struct fsdpck_assets_out *out)
     size_t n = g->from->assets.count;
     bool said = false;
     int rc = n ? begin_gathering(g) : 0;
-    if (rc == 0 && n && !(out->list = calloc(n, sizeof *out->list)))
+    if (!rc && n && !(out->list = calloc(n, sizeof *out->list)))
         return fsdpck_error_nomem(g->err, n * sizeof *out->list);
-    for (size_t i = 0; i < n && rc == 0; i++) {
+    for (size_t i = 0; i < n && !rc; i++) {
         const struct source_asset *a = &source_assets(g->from)[i];
         if (!holds_target(g, a->pub.path)) {
             rc = add_asset(g, a, &out->list[out->count++]);
@@ -139,10 +142,12 @@ static int add_assets(struct gathering *g, struct fsdpck_assets_out *out)
 static int add_folder(struct gathering *g, const char *folder, struct fsdpck_assets_out *out)
 {
     const struct fsdpck_source *src = g->from;
-    struct fsdpck_source only = { .opt = src->opt, .io = src->io, .path = folder, .assets = FSDPCK_VEC(struct source_asset) };
+    struct fsdpck_source only = {
+        .opt = src->opt, .io = src->io, .path = folder, .assets = FSDPCK_VEC(struct source_asset)
+    };
     int rc = fsdpck_assets_scan(&only, folder, g->err);
     g->from = &only;
-    if (rc == 0)
+    if (!rc)
         rc = add_assets(g, out);
     g->from = src;
     fsdpck_vec_free(&only.assets);
@@ -165,7 +170,8 @@ static int check_hash(const struct fsdpck_asset_out *a, const struct fsdpck_hash
     return fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, a->from, "its hash is not the one that the checkpoint has for it");
 }
 
-static int cast_config(const struct fsdpck_io *io, struct fsdpck_asset_out *a, enum fsdpck_dtype dtype, struct fsdpck_error *err)
+static int cast_config(const struct fsdpck_io *io, struct fsdpck_asset_out *a, enum fsdpck_dtype dtype,
+                       struct fsdpck_error *err)
 {
     struct fsdpck_hash128 hash;
     char *text = NULL;
@@ -175,9 +181,9 @@ static int cast_config(const struct fsdpck_io *io, struct fsdpck_asset_out *a, e
         return rc;
     fsdpck_hash(text, nbytes, &hash);
     rc = check_hash(a, &hash, err);
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_config_set_dtype(a->from, text, nbytes, fsdpck_dtype_info(dtype)->name, &a->data, &a->nbytes, err);
-    if (rc == 0) {
+    if (!rc) {
         free(a->from);
         a->from = NULL;
         a->check_hash = false;
@@ -186,17 +192,17 @@ static int cast_config(const struct fsdpck_io *io, struct fsdpck_asset_out *a, e
     return rc;
 }
 
-int fsdpck_assets_gather(const struct fsdpck_source *src, const char *folder, const char *target, bool cast, enum fsdpck_dtype dtype,
-                         struct fsdpck_assets_out *out, struct fsdpck_error *err)
+int fsdpck_assets_gather(const struct fsdpck_source *src, const char *folder, const char *target, bool cast,
+                         enum fsdpck_dtype dtype, struct fsdpck_assets_out *out, struct fsdpck_error *err)
 {
     struct gathering g = { .from = src, .err = err };
     char *resolved = NULL;
     *out = (struct fsdpck_assets_out){ 0 };
     int rc = fsdpck_commit_resolve(src->io, target, &resolved, err);
     g.target = resolved;
-    if (rc == 0)
+    if (!rc)
         rc = folder ? add_folder(&g, folder, out) : add_assets(&g, out);
-    struct fsdpck_asset_out *config = rc == 0 && cast ? find_config(out) : NULL;
+    struct fsdpck_asset_out *config = !rc && cast ? find_config(out) : NULL;
     if (config)
         rc = cast_config(src->io, config, dtype, err);
     free(resolved);
@@ -206,8 +212,8 @@ int fsdpck_assets_gather(const struct fsdpck_source *src, const char *folder, co
 }
 
 /* The text of config.json among them; NULL: there is none. *owned is to be freed. */
-static int config_text(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, const char **text, uint64_t *nbytes, char **owned,
-                       struct fsdpck_error *err)
+static int config_text(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, const char **text,
+                       uint64_t *nbytes, char **owned, struct fsdpck_error *err)
 {
     const struct fsdpck_asset_out *config = find_config(assets);
     int rc = 0;
@@ -229,7 +235,8 @@ static int unless_malformed(const struct fsdpck_error *why, uint64_t nbytes, str
     return why->code == FSDPCK_ERR_NOMEM ? fsdpck_error_nomem(err, nbytes) : 0;
 }
 
-int fsdpck_assets_tied(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, bool *tied, struct fsdpck_error *err)
+int fsdpck_assets_tied(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, bool *tied,
+                       struct fsdpck_error *err)
 {
     struct fsdpck_error why = { 0 };
     const char *text;
@@ -245,7 +252,8 @@ int fsdpck_assets_tied(const struct fsdpck_io *io, const struct fsdpck_assets_ou
     return rc;
 }
 
-int fsdpck_assets_dtype(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, bool *found, enum fsdpck_dtype *dtype, struct fsdpck_error *err)
+int fsdpck_assets_dtype(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, bool *found,
+                        enum fsdpck_dtype *dtype, struct fsdpck_error *err)
 {
     static const char *const keys[] = { "torch_dtype", "dtype" };
     struct fsdpck_error why = { 0 };
@@ -254,7 +262,8 @@ int fsdpck_assets_dtype(const struct fsdpck_io *io, const struct fsdpck_assets_o
     uint64_t nbytes;
     *found = false;
     int rc = config_text(io, assets, &text, &nbytes, &owned, err);
-    if (text && fsdpck_config_dtype("config.json", text, nbytes, keys, sizeof keys / sizeof *keys, found, dtype, &why) != 0) {
+    if (text &&
+        fsdpck_config_dtype("config.json", text, nbytes, keys, sizeof keys / sizeof *keys, found, dtype, &why) != 0) {
         *found = false;
         rc = unless_malformed(&why, nbytes, err);
     }
@@ -281,12 +290,14 @@ static int make_dir(const struct fsdpck_io *io, const char *path, struct fsdpck_
     return rc < 0 && rc != -EEXIST ? fsdpck_error_sys(err, -rc, path, "cannot make the folder") : 0;
 }
 
-/* Calls step for each folder on the way from `base` bytes of path to the file in it. path is changed for the time being. */
-static int each_parent(const struct fsdpck_io *io, char *path, size_t base, int (*step)(const struct fsdpck_io *, const char *, struct fsdpck_error *),
+/* Calls step for each folder on the way from `base` bytes of path to the file in it. path is changed for the time
+ * being. */
+static int each_parent(const struct fsdpck_io *io, char *path, size_t base,
+                       int (*step)(const struct fsdpck_io *, const char *, struct fsdpck_error *),
                        struct fsdpck_error *err)
 {
     int rc = 0;
-    for (char *slash = strchr(path + base, '/'); slash && rc == 0; slash = strchr(slash + 1, '/')) {
+    for (char *slash = strchr(path + base, '/'); slash && !rc; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         rc = step(io, path, err);
         *slash = '/';
@@ -294,8 +305,8 @@ static int each_parent(const struct fsdpck_io *io, char *path, size_t base, int 
     return rc;
 }
 
-static int pump(const struct fsdpck_io *io, struct fsdpck_asset_out *a, int in, const char *to, int fd, struct fsdpck_hasher *h, char *buf,
-                struct fsdpck_error *err)
+static int pump(const struct fsdpck_io *io, struct fsdpck_asset_out *a, int in, const char *to, int fd,
+                struct fsdpck_hasher *h, char *buf, struct fsdpck_error *err)
 {
     struct fsdpck_stat st;
     int rc = io->fstat(io->ctx, in, &st);
@@ -304,7 +315,8 @@ static int pump(const struct fsdpck_io *io, struct fsdpck_asset_out *a, int in, 
     a->nbytes = st.nbytes;
     for (uint64_t at = 0; at < st.nbytes; at += COPY_NBYTES) {
         uint64_t n = st.nbytes - at < COPY_NBYTES ? st.nbytes - at : COPY_NBYTES;
-        if ((rc = fsdpck_read_full(io, in, a->from, buf, n, at, err)) != 0 || (rc = fsdpck_write_full(io, fd, to, buf, n, at, err)) != 0)
+        if ((rc = fsdpck_read_full(io, in, a->from, buf, n, at, err)) != 0 ||
+            (rc = fsdpck_write_full(io, fd, to, buf, n, at, err)) != 0)
             return rc;
         fsdpck_hasher_add(h, buf, n);
     }
@@ -312,7 +324,8 @@ static int pump(const struct fsdpck_io *io, struct fsdpck_asset_out *a, int in, 
     return rc < 0 ? fsdpck_error_sys(err, -rc, to, "cannot fsync") : 0;
 }
 
-static int copy_file(const struct fsdpck_io *io, struct fsdpck_asset_out *a, const char *to, struct fsdpck_hash128 *hash, struct fsdpck_error *err)
+static int copy_file(const struct fsdpck_io *io, struct fsdpck_asset_out *a, const char *to,
+                     struct fsdpck_hash128 *hash, struct fsdpck_error *err)
 {
     struct fsdpck_hasher *h = fsdpck_hasher_new();
     char *buf = malloc(COPY_NBYTES);
@@ -336,7 +349,7 @@ out:
         io->close(io->ctx, in);
     if (fd >= 0) {
         int closed = io->close(io->ctx, fd);
-        if (closed < 0 && rc == 0)
+        if (closed < 0 && !rc)
             rc = fsdpck_error_sys(err, -closed, to, "cannot close");
     }
     free(buf);
@@ -344,7 +357,8 @@ out:
     return rc;
 }
 
-static int write_asset(const struct fsdpck_io *io, struct fsdpck_asset_out *a, const char *dir, struct fsdpck_error *err)
+static int write_asset(const struct fsdpck_io *io, struct fsdpck_asset_out *a, const char *dir,
+                       struct fsdpck_error *err)
 {
     struct fsdpck_hash128 hash;
     char *to = fsdpck_path_join(dir, a->path, err);
@@ -352,28 +366,29 @@ static int write_asset(const struct fsdpck_io *io, struct fsdpck_asset_out *a, c
         return FSDPCK_ERR_NOMEM;
     size_t base = strlen(to) - strlen(a->path);
     int rc = each_parent(io, to, base, make_dir, err);
-    if (rc == 0 && a->data) {
+    if (!rc && a->data) {
         fsdpck_hash(a->data, a->nbytes, &hash);
         rc = fsdpck_write_file(io, to, a->data, a->nbytes, err);
-    } else if (rc == 0) {
+    } else if (!rc) {
         rc = copy_file(io, a, to, &hash, err);
     }
-    if (rc == 0)
+    if (!rc)
         rc = check_hash(a, &hash, err);
-    if (rc == 0)
+    if (!rc)
         rc = each_parent(io, to, base, fsdpck_fsync_path, err);
-    if (rc == 0)
+    if (!rc)
         memcpy(a->hash, hash.bytes, sizeof a->hash);
     free(to);
     return rc;
 }
 
-int fsdpck_assets_write(const struct fsdpck_io *io, struct fsdpck_assets_out *assets, const char *dir, struct fsdpck_error *err)
+int fsdpck_assets_write(const struct fsdpck_io *io, struct fsdpck_assets_out *assets, const char *dir,
+                        struct fsdpck_error *err)
 {
     if (assets->count == 0)
         return 0;
     int rc = make_dir(io, dir, err);
-    for (size_t i = 0; i < assets->count && rc == 0; i++)
+    for (size_t i = 0; i < assets->count && !rc; i++)
         rc = write_asset(io, &assets->list[i], dir, err);
     return rc ? rc : fsdpck_fsync_path(io, dir, err);
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Assets: the files of a model folder besides weights. They are copied from a Hugging Face folder into a checkpoint's assets/, and back. */
+/* Assets: the files of a model folder besides weights. They are copied from a Hugging Face folder into a checkpoint's
+ * assets/, and back. */
 #ifndef CKPT_ASSETS_H
 #define CKPT_ASSETS_H
 
 #include "engine/source_impl.h"
 
-/* Adds every asset of `folder` to src, sorted by path: regular files (links followed) that are no weights (.safetensors .bin .pt .pth .ckpt
- * .h5 .msgpack .onnx .gguf .ot .distcp, and *.index.json of weights), in sub-folders too, save those that hold weights themselves (another
- * model, or a checkpoint); hidden names are left out. */
+/* Adds every asset of `folder` to src, sorted by path: regular files (links followed) that are no weights (.safetensors
+ * .bin .pt .pth .ckpt .h5 .msgpack .onnx .gguf .ot .distcp, and *.index.json of weights), in sub-folders too, save
+ * those that hold weights themselves (another model, or a checkpoint); hidden names are left out. */
 int fsdpck_assets_scan(struct fsdpck_source *src, const char *folder, struct fsdpck_error *err);
 
 /* One asset as it shall be written: bytes copied from a file, or held in memory where they had to change. */
@@ -24,17 +25,21 @@ struct fsdpck_assets_out {
     size_t count;
 };
 
-/* The assets to write at `target`: those of src, or of `folder` where not NULL, without the entry of that folder in which the target lies. A symbolic
- * link is followed within the folder, and within the model's own folder of a Hugging Face cache; one that leads elsewhere is refused. cast: config.json's
- * torch_dtype / dtype become that of `dtype`. */
-int fsdpck_assets_gather(const struct fsdpck_source *src, const char *folder, const char *target, bool cast, enum fsdpck_dtype dtype, struct fsdpck_assets_out *out,
-                         struct fsdpck_error *err);
-/* Writes them below `dir` (made where missing, sub-folders too), each file fsynced and each folder fsynced; fills hash and nbytes. */
-int fsdpck_assets_write(const struct fsdpck_io *io, struct fsdpck_assets_out *assets, const char *dir, struct fsdpck_error *err);
+/* The assets to write at `target`: those of src, or of `folder` where not NULL, without the entry of that folder in
+ * which the target lies. A symbolic link is followed within the folder, and within the model's own folder of a Hugging
+ * Face cache; one that leads elsewhere is refused. cast: config.json's torch_dtype / dtype become that of `dtype`. */
+int fsdpck_assets_gather(const struct fsdpck_source *src, const char *folder, const char *target, bool cast,
+                         enum fsdpck_dtype dtype, struct fsdpck_assets_out *out, struct fsdpck_error *err);
+/* Writes them below `dir` (made where missing, sub-folders too), each file fsynced and each folder fsynced; fills hash
+ * and nbytes. */
+int fsdpck_assets_write(const struct fsdpck_io *io, struct fsdpck_assets_out *assets, const char *dir,
+                        struct fsdpck_error *err);
 void fsdpck_assets_free(struct fsdpck_assets_out *assets);
 /* Whether config.json among them says tie_word_embeddings: true. Missing or other: false. */
-int fsdpck_assets_tied(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, bool *tied, struct fsdpck_error *err);
+int fsdpck_assets_tied(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, bool *tied,
+                       struct fsdpck_error *err);
 /* The dtype that config.json among them names for the model. Missing, or none that is known: *found false. */
-int fsdpck_assets_dtype(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, bool *found, enum fsdpck_dtype *dtype, struct fsdpck_error *err);
+int fsdpck_assets_dtype(const struct fsdpck_io *io, const struct fsdpck_assets_out *assets, bool *found,
+                        enum fsdpck_dtype *dtype, struct fsdpck_error *err);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the assets of a model folder: what is there besides weights. It looks at names and types only, never into a file. */
+/* Finds the assets of a model folder: what is there besides weights. It looks at names and types only, never into a
+ * file. */
 #include "hf/assets.h"
 
 #include <stdio.h>
@@ -10,7 +11,7 @@
 #include "base/suffix.h"
 #include "commit/commit_view.h"
 
-#define MAX_DEPTH 16
+#define MAX_DEPTH  16
 #define MAX_ASSETS 100000u
 
 struct found {
@@ -23,14 +24,15 @@ struct scan {
     struct fsdpck_source *src;
     const char *folder;
     struct fsdpck_commit_view view; /* what counts in the folder itself */
-    struct fsdpck_vec runs;  /* char *: folders with checkpoints further down */
-    struct fsdpck_vec dirs;  /* struct found: folders still to be looked at */
-    struct fsdpck_vec found; /* struct found */
+    struct fsdpck_vec runs;         /* char *: folders with checkpoints further down */
+    struct fsdpck_vec dirs;         /* struct found: folders still to be looked at */
+    struct fsdpck_vec found;        /* struct found */
 };
 
 static bool is_weights(const char *name)
 {
-    static const char *const suffixes[] = { ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf", ".ot", ".distcp" };
+    static const char *const suffixes[] = { ".safetensors", ".bin",  ".pt",   ".pth", ".ckpt",  ".h5",
+                                            ".msgpack",     ".onnx", ".gguf", ".ot",  ".distcp" };
     for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
         if (ends_with(name, suffixes[i]))
             return true;
@@ -52,7 +54,8 @@ static int push_dir(struct scan *s, char *path, char *from, struct fsdpck_error 
     for (const char *p = path; *p; p++)
         depth += *p == '/';
     if (depth >= MAX_DEPTH)
-        return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, s->folder, "folder '%s' is nested deeper than %d levels", path, MAX_DEPTH);
+        return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, s->folder, "folder '%s' is nested deeper than %d levels", path,
+                                MAX_DEPTH);
     struct found *d = fsdpck_vec_push(&s->dirs, err);
     if (!d)
         return FSDPCK_ERR_NOMEM;
@@ -89,12 +92,14 @@ static int scan_entry(struct scan *s, char *path, char *full, struct fsdpck_erro
         note_skipped(s, path, "it cannot be opened (a link to nowhere?)");
     } else if (own.type == FSDPCK_FILE_DIRECTORY) {
         rc = push_dir(s, path, full, err);
-        kept = rc == 0;
+        kept = !rc;
     } else if (target.type == FSDPCK_FILE_REGULAR) {
         rc = push_file(s, path, full, target.nbytes, err);
-        kept = rc == 0;
+        kept = !rc;
     } else {
-        note_skipped(s, path, own.type == FSDPCK_FILE_SYMLINK && target.type == FSDPCK_FILE_DIRECTORY ? "a link to a folder" : "not a regular file");
+        note_skipped(s, path,
+                     own.type == FSDPCK_FILE_SYMLINK && target.type == FSDPCK_FILE_DIRECTORY ? "a link to a folder"
+                                                                                             : "not a regular file");
     }
     if (!kept) {
         free(path);
@@ -103,7 +108,8 @@ static int scan_entry(struct scan *s, char *path, char *full, struct fsdpck_erro
     return rc;
 }
 
-/* A checkpoint that is deeper than an entry of the folder belongs to a run: so does all else in that entry (metrics, caches). */
+/* A checkpoint that is deeper than an entry of the folder belongs to a run: so does all else in that entry (metrics,
+ * caches). */
 static int note_run(struct scan *s, const char *dir, const char *name, struct fsdpck_error *err)
 {
     size_t n = strcspn(dir, "/");
@@ -124,7 +130,7 @@ static int scan_name(struct scan *s, const struct found *dir, const char *name, 
     size_t waits = *dir->path ? 0 : fsdpck_commit_view_waits(&s->view, name);
     char *as = strndup(name, waits ? waits : strlen(name));
     int rc = as ? 0 : fsdpck_error_nomem(err, strlen(name) + 1);
-    if (rc == 0 && as[0] != '.' && !is_weights(as) && !ends_with(as, ".index.json"))
+    if (!rc && as[0] != '.' && !is_weights(as) && !ends_with(as, ".index.json"))
         rc = scan_entry(s, fsdpck_path_join(dir->path, as, err), fsdpck_path_join(dir->from, name, err), err);
     free(as);
     return rc;
@@ -138,7 +144,7 @@ static int scan_names(struct scan *s, const struct found *dir, char *const *name
             note_skipped(s, dir->path, "a folder with weights of its own");
             return note_run(s, dir->path, names[i], err);
         }
-    for (size_t i = 0; i < n && rc == 0; i++)
+    for (size_t i = 0; i < n && !rc; i++)
         rc = scan_name(s, dir, names[i], err);
     return rc;
 }
@@ -148,17 +154,20 @@ static int scan_dir(struct scan *s, const struct found *dir, struct fsdpck_error
     char **names = NULL;
     size_t n = 0;
     int rc = fsdpck_list_sorted(s->src->io, dir->from, &names, &n, err);
-    if (rc == 0 && !*dir->path)
+    if (!rc && !*dir->path)
         rc = fsdpck_commit_view(s->src->io, s->folder, names, n, &s->view, err);
-    if (rc == 0 && !*dir->path)
+    if (!rc && !*dir->path)
         fsdpck_commit_view_filter(&s->view, names, &n);
-    if (rc == 0)
+    if (!rc)
         rc = scan_names(s, dir, names, n, err);
     fsdpck_list_free(names, n);
     return rc;
 }
 
-static int by_path(const void *a, const void *b) { return strcmp(((const struct found *)a)->path, ((const struct found *)b)->path); }
+static int by_path(const void *a, const void *b)
+{
+    return strcmp(((const struct found *)a)->path, ((const struct found *)b)->path);
+}
 
 static bool is_of_run(const struct scan *s, const char *path)
 {
@@ -175,7 +184,7 @@ static int add_found(struct scan *s, struct fsdpck_error *err)
     int rc = 0;
     if (s->found.count)
         qsort(f, s->found.count, sizeof *f, by_path);
-    for (size_t i = 0; i < s->found.count && rc == 0; i++)
+    for (size_t i = 0; i < s->found.count && !rc; i++)
         if (is_of_run(s, f[i].path))
             note_skipped(s, f[i].path, "it belongs to a run");
         else if (!fsdpck_source_add_asset(s->src, f[i].path, f[i].from, f[i].nbytes, err))
@@ -195,17 +204,21 @@ static void free_found(struct fsdpck_vec *list)
 
 int fsdpck_assets_scan(struct fsdpck_source *src, const char *folder, struct fsdpck_error *err)
 {
-    struct scan s = { .src = src, .folder = folder, .runs = FSDPCK_VEC(char *), .dirs = FSDPCK_VEC(struct found), .found = FSDPCK_VEC(struct found) };
+    struct scan s = { .src = src,
+                      .folder = folder,
+                      .runs = FSDPCK_VEC(char *),
+                      .dirs = FSDPCK_VEC(struct found),
+                      .found = FSDPCK_VEC(struct found) };
     char top[] = "", *from = strdup(folder);
     int rc = from ? scan_dir(&s, &(struct found){ top, from, 0 }, err) : fsdpck_error_nomem(err, strlen(folder) + 1);
     free(from);
-    while (rc == 0 && s.dirs.count) {
+    while (!rc && s.dirs.count) {
         struct found dir = ((struct found *)s.dirs.data)[--s.dirs.count];
         rc = scan_dir(&s, &dir, err);
         free(dir.path);
         free(dir.from);
     }
-    if (rc == 0)
+    if (!rc)
         rc = add_found(&s, err);
     free_found(&s.dirs);
     free_found(&s.found);

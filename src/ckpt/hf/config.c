@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads and edits config.json as text, not as a tree, so that all but the dtypes stays byte for byte as the model's author wrote it.
- * Parsing and dumping would change it (1e-05 becomes 1.0000000000000001e-5). Knows key names, not files. */
+/* Reads and edits config.json as text, not as a tree, so that all but the dtypes stays byte for byte as the model's
+ * author wrote it. Parsing and dumping would change it (1e-05 becomes 1.0000000000000001e-5). Knows key names, not
+ * files. */
 #include "hf/config.h"
 
 #include <stdio.h>
@@ -74,14 +75,15 @@ int fsdpck_config_tied(const char *file, const char *text, size_t nbytes, bool *
     fsdpck_json_end(&j);
     int rc = j.failed ? err->code : 0;
     fsdpck_json_free(&j);
-    if (rc == 0)
+    if (!rc)
         *tied = (outer == TIE_UNSAID ? inner : outer) == TIE_YES;
     return rc;
 }
 
 /* ---- heads ---- */
 
-int fsdpck_config_heads(const char *file, const char *text, size_t nbytes, uint64_t *heads, uint64_t *kv_heads, struct fsdpck_error *err)
+int fsdpck_config_heads(const char *file, const char *text, size_t nbytes, uint64_t *heads, uint64_t *kv_heads,
+                        struct fsdpck_error *err)
 {
     struct fsdpck_json j;
     struct fsdpck_error own = { 0 };
@@ -111,7 +113,10 @@ struct span {
     size_t at, nbytes;
 };
 
-static bool is_dtype_key(const char *key) { return strcmp(key, "torch_dtype") == 0 || strcmp(key, "dtype") == 0; }
+static bool is_dtype_key(const char *key)
+{
+    return strcmp(key, "torch_dtype") == 0 || strcmp(key, "dtype") == 0;
+}
 
 /* text_config, vision_config, …: models within the model. How weights are quantised is another matter. */
 static bool is_model_key(const char *key)
@@ -145,7 +150,7 @@ static int find_inner(struct fsdpck_json *j, struct fsdpck_vec *spans, struct fs
         return 0;
     }
     fsdpck_json_object(j);
-    while (rc == 0 && fsdpck_json_next_key(j, &key)) {
+    while (!rc && fsdpck_json_next_key(j, &key)) {
         if (is_dtype_key(key))
             rc = note_value(j, false, spans, err);
         else
@@ -161,7 +166,7 @@ static int find_values(struct fsdpck_json *j, struct fsdpck_vec *spans, bool *ow
     int rc = 0;
     *own = false;
     fsdpck_json_object(j);
-    while (rc == 0 && fsdpck_json_next_key(j, &key)) {
+    while (!rc && fsdpck_json_next_key(j, &key)) {
         if (is_dtype_key(key)) {
             *own = true;
             rc = note_value(j, true, spans, err);
@@ -183,8 +188,8 @@ static bool is_one_of(const char *key, const char *const *keys, size_t nkeys)
     return false;
 }
 
-int fsdpck_config_dtype(const char *file, const char *text, size_t nbytes, const char *const *keys, size_t nkeys, bool *found, enum fsdpck_dtype *dtype,
-                        struct fsdpck_error *err)
+int fsdpck_config_dtype(const char *file, const char *text, size_t nbytes, const char *const *keys, size_t nkeys,
+                        bool *found, enum fsdpck_dtype *dtype, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
     struct fsdpck_json j;
@@ -242,7 +247,8 @@ int fsdpck_config_quantized(const char *file, const char *text, size_t nbytes, c
 
 /* ---- dtype, written ---- */
 
-static void splice(struct fsdpck_text *t, const char *text, size_t nbytes, const struct fsdpck_vec *spans, bool add, const char *dtype)
+static void splice(struct fsdpck_text *t, const char *text, size_t nbytes, const struct fsdpck_vec *spans, bool add,
+                   const char *dtype)
 {
     const struct span *s = spans->data;
     size_t at = 0;
@@ -260,8 +266,8 @@ static void splice(struct fsdpck_text *t, const char *text, size_t nbytes, const
     fsdpck_text_add(t, text + at, nbytes - at);
 }
 
-int fsdpck_config_set_dtype(const char *file, const char *text, size_t nbytes, const char *dtype, char **out, uint64_t *out_nbytes,
-                            struct fsdpck_error *err)
+int fsdpck_config_set_dtype(const char *file, const char *text, size_t nbytes, const char *dtype, char **out,
+                            uint64_t *out_nbytes, struct fsdpck_error *err)
 {
     struct fsdpck_vec spans = FSDPCK_VEC(struct span);
     struct fsdpck_text t = { 0 };
@@ -270,13 +276,13 @@ int fsdpck_config_set_dtype(const char *file, const char *text, size_t nbytes, c
     bool own;
     fsdpck_json_begin(&j, file, 0, text, nbytes, err ? err : (err = &own_err));
     int rc = find_values(&j, &spans, &own, err);
-    if (rc == 0 && j.failed)
+    if (!rc && j.failed)
         rc = err->code;
-    if (rc == 0) {
+    if (!rc) {
         splice(&t, text, nbytes, &spans, !own, dtype);
         rc = fsdpck_text_check(&t, err);
     }
-    if (rc == 0) {
+    if (!rc) {
         *out = t.data;
         *out_nbytes = t.nbytes;
         t.data = NULL;

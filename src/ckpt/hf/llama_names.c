@@ -44,7 +44,8 @@ static bool matches(const char *pattern, const char *name, const char **digits, 
 bool fsdpck_llama_rename(const char *name, bool to_hf, char *out, size_t nbytes, enum fsdpck_llama_role *role)
 {
     for (size_t i = 0; i < sizeof weights / sizeof *weights; i++) {
-        const char *from = to_hf ? weights[i].titan : weights[i].hf, *to = to_hf ? weights[i].hf : weights[i].titan, *digits;
+        const char *from = to_hf ? weights[i].titan : weights[i].hf, *to = to_hf ? weights[i].hf : weights[i].titan,
+                   *digits;
         int ndigits;
         if (!matches(from, name, &digits, &ndigits))
             continue;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two conventions for a Llama's weights: Hugging Face's, and torchtitan's (Meta's own). They differ in names and in the row order of q and k:
- * torchtitan stores the two halves of a rotary pair side by side, Hugging Face half a head apart. */
+/* The two conventions for a Llama's weights: Hugging Face's, and torchtitan's (Meta's own). They differ in names and in
+ * the row order of q and k: torchtitan stores the two halves of a rotary pair side by side, Hugging Face half a head
+ * apart. */
 #ifndef CKPT_LLAMA_NAMES_H
 #define CKPT_LLAMA_NAMES_H
 

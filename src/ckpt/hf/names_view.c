@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shows a source's Llama under the names of the other side: the same bytes, q and k in another order of rows. The rows of a head are stored as
- * pairs (b, 0), (b, 1) by torchtitan and as halves (0, b), (1, b) by Hugging Face; either is a strided view of the other, so nothing is copied. */
+/* Shows a source's Llama under the names of the other side: the same bytes, q and k in another order of rows. The rows
+ * of a head are stored as pairs (b, 0), (b, 1) by torchtitan and as halves (0, b), (1, b) by Hugging Face; either is a
+ * strided view of the other, so nothing is copied. */
 #include <fsdpck/source.h>
 
 #include <inttypes.h>
@@ -28,7 +29,7 @@ struct view {
 };
 
 struct view_tensor {
-    size_t inner; /* ordinal there */
+    size_t inner;                 /* ordinal there */
     struct permuted_rows *turned; /* NULL: as it is */
 };
 
@@ -48,7 +49,8 @@ struct view_builder {
 
 /* ---- the order of rows ---- */
 
-static int add_extent(struct view_builder *m, const struct fsdpck_extent *e, uint64_t shown_row, uint64_t nrows, uint64_t stored_row, uint64_t step)
+static int add_extent(struct view_builder *m, const struct fsdpck_extent *e, uint64_t shown_row, uint64_t nrows,
+                      uint64_t stored_row, uint64_t step)
 {
     uint32_t ndim = m->t->ndim;
     uint64_t *box = fsdpck_arena_array(&m->src->arena, 3 * ndim, sizeof *box, m->err), dense = 1;
@@ -76,37 +78,37 @@ static int add_extent(struct view_builder *m, const struct fsdpck_extent *e, uin
 static int add_halves(struct view_builder *m, const struct fsdpck_extent *e, uint64_t head)
 {
     uint64_t begin = e->offset[0], end = e->offset[0] + e->size[0], base = head * 2 * m->half;
-    int r = 0;
-    for (uint64_t a = 0; !r && a < 2; a++) {
+    int rc = 0;
+    for (uint64_t a = 0; !rc && a < 2; a++) {
         uint64_t low = begin > base + a ? (begin - base - a + 1) / 2 : 0;
         uint64_t high = end > base + a ? (end - base - a + 1) / 2 : 0;
         high = high < m->half ? high : m->half;
         if (low < high)
-            r = add_extent(m, e, base + a * m->half + low, high - low, base + 2 * low + a, 2);
+            rc = add_extent(m, e, base + a * m->half + low, high - low, base + 2 * low + a, 2);
     }
-    return r;
+    return rc;
 }
 
 /* The same from Hugging Face: rows that lie side by side come from two halves, so each is an extent. */
 static int add_pairs(struct view_builder *m, const struct fsdpck_extent *e, uint64_t head)
 {
     uint64_t base = head * 2 * m->half;
-    int r = 0;
-    for (uint64_t i = 0; !r && i < 2 * m->half; i++)
+    int rc = 0;
+    for (uint64_t i = 0; !rc && i < 2 * m->half; i++)
         if (base + i >= e->offset[0] && base + i < e->offset[0] + e->size[0])
-            r = add_extent(m, e, base + i % m->half * 2 + i / m->half, 1, base + i, 1);
-    return r;
+            rc = add_extent(m, e, base + i % m->half * 2 + i / m->half, 1, base + i, 1);
+    return rc;
 }
 
 static int turn_extent(void *ctx, const struct fsdpck_extent *e, struct fsdpck_error *err)
 {
     struct view_builder *m = ctx;
     uint64_t per_head = 2 * m->half;
-    int r = 0;
+    int rc = 0;
     (void)err;
-    for (uint64_t head = e->offset[0] / per_head; !r && head * per_head < e->offset[0] + e->size[0]; head++)
-        r = m->to_hf ? add_halves(m, e, head) : add_pairs(m, e, head);
-    return r;
+    for (uint64_t head = e->offset[0] / per_head; !rc && head * per_head < e->offset[0] + e->size[0]; head++)
+        rc = m->to_hf ? add_halves(m, e, head) : add_pairs(m, e, head);
+    return rc;
 }
 
 static int by_row(const void *a, const void *b)
@@ -134,9 +136,10 @@ static int turn(struct view_builder *m, size_t inner, enum fsdpck_llama_role rol
     }
     m->half = m->t->shape[0] / heads / 2;
     m->extents = (struct fsdpck_vec)FSDPCK_VEC(struct fsdpck_extent);
-    int r = m->view->inner.ops->extents(&m->view->inner, inner, origin, m->t->shape, turn_extent, m, m->err);
-    struct permuted_rows *turned = r ? NULL : fsdpck_arena_alloc(&m->src->arena, sizeof *turned, m->err);
-    struct fsdpck_extent *copy = turned ? fsdpck_arena_array(&m->src->arena, m->extents.count, sizeof *copy, m->err) : NULL;
+    int rc = m->view->inner.ops->extents(&m->view->inner, inner, origin, m->t->shape, turn_extent, m, m->err);
+    struct permuted_rows *turned = rc ? NULL : fsdpck_arena_alloc(&m->src->arena, sizeof *turned, m->err);
+    struct fsdpck_extent *copy =
+        turned ? fsdpck_arena_array(&m->src->arena, m->extents.count, sizeof *copy, m->err) : NULL;
     if (copy && m->extents.count) {
         qsort(m->extents.data, m->extents.count, sizeof *copy, by_row);
         memcpy(copy, m->extents.data, m->extents.count * sizeof *copy);
@@ -146,13 +149,13 @@ static int turn(struct view_builder *m, size_t inner, enum fsdpck_llama_role rol
     }
     fsdpck_vec_free(&m->extents);
     *out = turned;
-    return r ? r : copy ? 0 : FSDPCK_ERR_NOMEM;
+    return rc ? rc : copy ? 0 : FSDPCK_ERR_NOMEM;
 }
 
 /* ---- the source that shows it ---- */
 
-static int extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size, fsdpck_extent_fn visit, void *ctx,
-                   struct fsdpck_error *err)
+static int extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size,
+                   fsdpck_extent_fn visit, void *ctx, struct fsdpck_error *err)
 {
     struct view *v = src->impl;
     const struct view_tensor *s = (const struct view_tensor *)v->shown.data + ordinal;
@@ -170,9 +173,9 @@ static int extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *of
     }
     for (size_t i = low; i < s->turned->count && s->turned->extents[i].offset[0] < offset[0] + size[0]; i++) {
         const struct fsdpck_extent *e = &s->turned->extents[i];
-        int r = fsdpck_box_intersect(ndim, e->offset, e->size, offset, size, o, n) ? visit(ctx, e, err) : 0;
-        if (r)
-            return r;
+        int rc = fsdpck_box_intersect(ndim, e->offset, e->size, offset, size, o, n) ? visit(ctx, e, err) : 0;
+        if (rc)
+            return rc;
     }
     return 0;
 }
@@ -217,7 +220,8 @@ static const char *weight_name(const struct fsdpck_tensor *t)
 /* Tensors that trainers save beside the weights. */
 static bool is_state(const struct fsdpck_tensor *t)
 {
-    static const char *const trees[] = { "optimizer", "optim", "state", "param_groups", "lr_scheduler", "train_state", "dataloader", "ema", "extra_state" };
+    static const char *const trees[] = { "optimizer",   "optim",      "state", "param_groups", "lr_scheduler",
+                                         "train_state", "dataloader", "ema",   "extra_state" };
     for (size_t i = 0; i < sizeof trees / sizeof *trees; i++) {
         size_t n = strlen(trees[i]);
         if (!strncmp(t->name, trees[i], n) && (t->name[n] == '.' || t->name[n] == 0))
@@ -235,7 +239,8 @@ static int show(struct view_builder *m, size_t inner)
     m->outer[inner] = SIZE_MAX;
     if (!fsdpck_llama_rename(weight_name(t), m->to_hf, name, sizeof name, &role)) {
         m->nleft++;
-        return is_state(t) ? 0 : refuse(m, t->name, "is no weight of a Llama, and only those have both names of --names");
+        return is_state(t) ? 0
+                           : refuse(m, t->name, "is no weight of a Llama, and only those have both names of --names");
     }
     m->outer[inner] = m->src->tensors.count;
     struct view_tensor *s = fsdpck_vec_push(&m->view->shown, m->err);
@@ -244,11 +249,12 @@ static int show(struct view_builder *m, size_t inner)
     s->inner = inner;
     if (t->alias_of >= 0 && m->outer[t->alias_of] != SIZE_MAX)
         return fsdpck_source_add_alias(m->src, m->src->path, name, NULL, 0, m->outer[t->alias_of], m->err);
-    int r = role == FSDPCK_LLAMA_PLAIN ? 0 : turn(m, inner, role, &turned);
-    if (r)
-        return r;
+    int rc = role == FSDPCK_LLAMA_PLAIN ? 0 : turn(m, inner, role, &turned);
+    if (rc)
+        return rc;
     s->turned = turned;
-    struct fsdpck_tensor *made = fsdpck_source_add_tensor(m->src, m->src->path, name, NULL, 0, t->dtype, t->ndim, t->shape, m->err);
+    struct fsdpck_tensor *made =
+        fsdpck_source_add_tensor(m->src, m->src->path, name, NULL, 0, t->dtype, t->ndim, t->shape, m->err);
     if (!made)
         return m->err->code;
     if (!turned) {
@@ -266,7 +272,9 @@ static void say_left(const struct view_builder *m)
     size_t nitems = m->view->inner.items.count;
     if (!m->src->opt.note || (!m->nleft && !nitems))
         return;
-    snprintf(line, sizeof line, "only the model's weights get other names: %zu tensors and %zu values of the trainer's state are left out", m->nleft, nitems);
+    snprintf(line, sizeof line,
+             "only the model's weights get other names: %zu tensors and %zu values of the trainer's state are left out",
+             m->nleft, nitems);
     m->src->opt.note(m->src->opt.ctx, line);
 }
 
@@ -281,14 +289,14 @@ static void say_has(const struct fsdpck_source *src, const char *names)
 static int show_all(struct view_builder *m)
 {
     size_t count = m->view->inner.tensors.count;
-    int r = 0;
+    int rc = 0;
     m->outer = calloc(count + 1, sizeof *m->outer);
     if (!m->outer)
         return fsdpck_error_nomem(m->err, count * sizeof *m->outer);
-    for (size_t i = 0; !r && i < count; i++)
-        r = show(m, i);
+    for (size_t i = 0; !rc && i < count; i++)
+        rc = show(m, i);
     free(m->outer);
-    return r;
+    return rc;
 }
 
 /* ---- config.json ---- */
@@ -309,16 +317,17 @@ static int read_heads(struct view_builder *m, const char *folder)
     char *path = find_config(m->src, folder), *text = NULL;
     uint64_t nbytes;
     if (!path) {
-        fsdpck_error_set(m->err, FSDPCK_ERR_MISSING, m->src->path, "has no config.json, which says how many heads share the rows of q and k, as --names needs");
+        fsdpck_error_set(m->err, FSDPCK_ERR_MISSING, m->src->path,
+                         "has no config.json, which says how many heads share the rows of q and k, as --names needs");
         fsdpck_error_hint(m->err, "give the model's Hugging Face folder: --assets FOLDER");
         return m->err->code;
     }
-    int r = fsdpck_read_file(m->src->io, path, FSDPCK_CONFIG_MAX_NBYTES, &text, &nbytes, m->err);
-    if (!r)
-        r = fsdpck_config_heads(path, text, nbytes, &m->heads, &m->kv_heads, m->err);
+    int rc = fsdpck_read_file(m->src->io, path, FSDPCK_CONFIG_MAX_NBYTES, &text, &nbytes, m->err);
+    if (!rc)
+        rc = fsdpck_config_heads(path, text, nbytes, &m->heads, &m->kv_heads, m->err);
     free(text);
     free(path);
-    return r;
+    return rc;
 }
 
 /* ---- */
@@ -330,31 +339,38 @@ static size_t count_names(const struct fsdpck_source *src, bool to_hf, bool turn
     enum fsdpck_llama_role role;
     size_t n = 0;
     for (size_t i = 0; i < src->tensors.count; i++)
-        n += fsdpck_llama_rename(weight_name(&source_tensors(src)[i]), to_hf, name, sizeof name, &role) && (!turned || role != FSDPCK_LLAMA_PLAIN);
+        n += fsdpck_llama_rename(weight_name(&source_tensors(src)[i]), to_hf, name, sizeof name, &role) &&
+             (!turned || role != FSDPCK_LLAMA_PLAIN);
     return n;
 }
 
-bool fsdpck_source_is_torchtitan(const struct fsdpck_source *src) { return !src->names_said && count_names(src, true, true) > 0; }
+bool fsdpck_source_is_torchtitan(const struct fsdpck_source *src)
+{
+    return !src->names_said && count_names(src, true, true) > 0;
+}
 
 int fsdpck_source_set_names(struct fsdpck_source *src, const char *names, const char *folder, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
     struct view_builder m = { .src = src, .to_hf = !strcmp(names, "hf"), .err = err ? err : &own };
     if (!m.to_hf && strcmp(names, "torchtitan") != 0)
-        return fsdpck_error_set(m.err, FSDPCK_ERR_USAGE, NULL, "'%s' are no names that a model has; there are hf, torchtitan", names);
+        return fsdpck_error_set(m.err, FSDPCK_ERR_USAGE, NULL,
+                                "'%s' are no names that a model has; there are hf, torchtitan", names);
     src->names_said = true;
     if (count_names(src, !m.to_hf, false)) {
         say_has(src, names);
         return 0;
     }
     if (!count_names(src, m.to_hf, false))
-        return fsdpck_error_set(m.err, FSDPCK_ERR_UNSUPPORTED, src->path, "--names: found no weight that is called as a Llama's, by Hugging Face or by torchtitan");
-    int r = read_heads(&m, folder);
-    if (r)
-        return r;
+        return fsdpck_error_set(
+            m.err, FSDPCK_ERR_UNSUPPORTED, src->path,
+            "--names: found no weight that is called as a Llama's, by Hugging Face or by torchtitan");
+    int rc = read_heads(&m, folder);
+    if (rc)
+        return rc;
     if (!(m.view = make_view(src)))
         return fsdpck_error_nomem(m.err, sizeof *m.view);
-    if (!(r = show_all(&m)))
+    if (!(rc = show_all(&m)))
         say_left(&m);
-    return r;
+    return rc;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The names under which quantizers keep codes and scales: fp8 and compressed-tensors, modelopt, GPTQ and AWQ, bitsandbytes, MXFP4 of gpt-oss, quanto, and
- * others that put a scale beside 8-bit codes. It knows names and dtypes, no formula. */
+/* The names under which quantizers keep codes and scales: fp8 and compressed-tensors, modelopt, GPTQ and AWQ,
+ * bitsandbytes, MXFP4 of gpt-oss, quanto, and others that put a scale beside 8-bit codes. It knows names and dtypes, no
+ * formula. */
 #include "hf/quantized.h"
 
 #include <stdio.h>
@@ -16,7 +17,10 @@ enum { NAME_NBYTES = 1024 };
 const char fsdpck_quantized_cast[] = "--dtype would cast its scales and leave its codes as they are";
 const char fsdpck_quantized_merge[] = "an adapter cannot be merged into codes";
 
-static bool starts_with(const char *s, const char *prefix) { return strncmp(s, prefix, strlen(prefix)) == 0; }
+static bool starts_with(const char *s, const char *prefix)
+{
+    return strncmp(s, prefix, strlen(prefix)) == 0;
+}
 
 /* Codes: one value or more a byte. Masks are bool. */
 static bool is_narrow(const struct fsdpck_tensor *t)
@@ -30,10 +34,12 @@ static bool is_integer(const struct fsdpck_tensor *t)
     return kind == FSDPCK_KIND_INT || kind == FSDPCK_KIND_UINT;
 }
 
-/* Names that nothing but a quantizer gives. leaf: after the last dot. Words packed into integers; tables of bitsandbytes, of its optimizers too. */
+/* Names that nothing but a quantizer gives. leaf: after the last dot. Words packed into integers; tables of
+ * bitsandbytes, of its optimizers too. */
 static bool is_quantized_name(const struct fsdpck_tensor *t, const char *leaf)
 {
-    static const char *const tables[] = { "absmax", "quant_map", "nested_absmax", "nested_quant_map", "qmap", "bitsandbytes__", NULL };
+    static const char *const tables[] = { "absmax",         "quant_map", "nested_absmax", "nested_quant_map", "qmap",
+                                          "bitsandbytes__", NULL };
     static const char *const packed[] = { "qweight", "qzeros", "weight_packed", "weight_zero_point", NULL };
     if (strcmp(leaf, "SCB") == 0 || strcmp(leaf, "scaled_fp8") == 0 || strcmp(leaf, "weight_scale_inv") == 0)
         return true;
@@ -52,10 +58,14 @@ static const char *leaf_of(const char *name)
     return dot ? dot + 1 : name;
 }
 
-static bool is_codes(const struct fsdpck_tensor *t) { return t && (is_narrow(t) || is_quantized_name(t, leaf_of(t->name))); }
+static bool is_codes(const struct fsdpck_tensor *t)
+{
+    return t && (is_narrow(t) || is_quantized_name(t, leaf_of(t->name)));
+}
 
 /* The tensor called PREFIX (nprefix bytes) MIDDLE (nmiddle bytes) SUFFIX; NULL: there is none. */
-static const struct fsdpck_tensor *find(const struct fsdpck_source *src, const char *prefix, size_t nprefix, const char *middle, size_t nmiddle, const char *suffix)
+static const struct fsdpck_tensor *find(const struct fsdpck_source *src, const char *prefix, size_t nprefix,
+                                        const char *middle, size_t nmiddle, const char *suffix)
 {
     char name[NAME_NBYTES];
     int n = snprintf(name, sizeof name, "%.*s%.*s%s", (int)nprefix, prefix, (int)nmiddle, middle, suffix);
@@ -73,7 +83,8 @@ static bool is_usual(const char *leaf)
     return false;
 }
 
-/* The codes that a tensor called like a scale ("weight_scale_inv", "gate_up_proj_scales", "scales", "scale_weight", "_scale") belongs to; NULL: none. */
+/* The codes that a tensor called like a scale ("weight_scale_inv", "gate_up_proj_scales", "scales", "scale_weight",
+ * "_scale") belongs to; NULL: none. */
 static const struct fsdpck_tensor *codes_of(const struct fsdpck_source *src, const char *name, const char *leaf)
 {
     static const char *const suffixes[] = { "", "_blocks", "_packed" };
@@ -84,7 +95,8 @@ static const struct fsdpck_tensor *codes_of(const struct fsdpck_source *src, con
         return NULL;
     for (; last; last = strstr(last + 1, "_scale"))
         for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
-            if (is_codes(t = find(src, name, nprefix, leaf, (size_t)(last - leaf), suffixes[i])) && strcmp(t->name, name) != 0)
+            if (is_codes(t = find(src, name, nprefix, leaf, (size_t)(last - leaf), suffixes[i])) &&
+                strcmp(t->name, name) != 0)
                 return t;
     for (size_t i = 0; usual[i]; i++) {
         t = find(src, name, nprefix, usual[i], strlen(usual[i]), "");
@@ -98,8 +110,10 @@ static const struct fsdpck_tensor *codes_of(const struct fsdpck_source *src, con
 /* The scale beside a tensor of codes; NULL: there is none under a name that is known. */
 static const struct fsdpck_tensor *scale_of(const struct fsdpck_source *src, const char *name, const char *leaf)
 {
-    static const char *const endings[] = { "_scale_inv", "_scale", "_scales", "_scale_2", "_global_scale", ".scale", NULL };
-    static const char *const beside_weight[] = { "scale", "scales", "scale_weight", "qscale_weight", "input_scale", "_scale", NULL };
+    static const char *const endings[] = { "_scale_inv",    "_scale", "_scales", "_scale_2",
+                                           "_global_scale", ".scale", NULL };
+    static const char *const beside_weight[] = { "scale",  "scales", "scale_weight", "qscale_weight", "input_scale",
+                                                 "_scale", NULL };
     const size_t nprefix = (size_t)(leaf - name), n = strlen(leaf);
     const size_t stem = ends_with(leaf, "_blocks") || ends_with(leaf, "_packed") ? n - strlen("_blocks") : n;
     const struct fsdpck_tensor *t = NULL;
@@ -120,7 +134,8 @@ const char *fsdpck_quantized_beside(const struct fsdpck_source *src, const struc
     other = codes_of(src, t->name, leaf);
     if (!other && is_narrow(t))
         other = scale_of(src, t->name, leaf);
-    for (size_t i = 0; i < sizeof tables / sizeof *tables && !other; i++) /* bitsandbytes keeps codes in tensors of any dtype */
+    for (size_t i = 0; i < sizeof tables / sizeof *tables && !other;
+         i++) /* bitsandbytes keeps codes in tensors of any dtype */
         other = find(src, t->name, strlen(t->name), "", 0, tables[i]);
     return other ? other->name : NULL;
 }
@@ -132,29 +147,35 @@ static int refuse(struct fsdpck_error *err, const char *file, const char *tensor
     fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, file, "%s: %s", what, why);
     if (tensor)
         fsdpck_error_tensor(err, tensor);
-    fsdpck_error_hint(err, "%sdequantize the model first with the library that quantized it (in transformers: model.dequantize(), then save_pretrained())",
+    fsdpck_error_hint(err,
+                      "%sdequantize the model first with the library that quantized it (in transformers: "
+                      "model.dequantize(), then save_pretrained())",
                       why == fsdpck_quantized_cast ? "leave out --dtype, or " : "");
     return FSDPCK_ERR_UNSUPPORTED;
 }
 
-static int check_tensor(const struct fsdpck_source *src, const struct fsdpck_tensor *t, const char *why, struct fsdpck_error *err)
+static int check_tensor(const struct fsdpck_source *src, const struct fsdpck_tensor *t, const char *why,
+                        struct fsdpck_error *err)
 {
     char what[600];
     const char *other = fsdpck_quantized_beside(src, t);
     if (!other)
         return 0;
-    snprintf(what, sizeof what, "is part of a quantized weight (%s%s%s%.400s%s)", fsdpck_dtype_info(t->dtype)->name, strcmp(other, t->name) ? ", with " : "",
-             strcmp(other, t->name) ? "'" : "", strcmp(other, t->name) ? other : "", strcmp(other, t->name) ? "'" : "");
+    snprintf(what, sizeof what, "is part of a quantized weight (%s%s%s%.400s%s)", fsdpck_dtype_info(t->dtype)->name,
+             strcmp(other, t->name) ? ", with " : "", strcmp(other, t->name) ? "'" : "",
+             strcmp(other, t->name) ? other : "", strcmp(other, t->name) ? "'" : "");
     return refuse(err, fsdpck_source_path(src), t->name, what, why);
 }
 
 /* A file that is no JSON says nothing of quantization. */
-static int check_config(const struct fsdpck_io *io, const struct fsdpck_asset_out *a, const char *why, struct fsdpck_error *err)
+static int check_config(const struct fsdpck_io *io, const struct fsdpck_asset_out *a, const char *why,
+                        struct fsdpck_error *err)
 {
     struct fsdpck_error ignored = { 0 };
     char *text = NULL, key[64] = "", what[128];
     uint64_t nbytes = a->nbytes;
-    if (strcmp(a->path, "hf_quant_config.json") == 0 || strcmp(a->path, "quantize_config.json") == 0 || strcmp(a->path, "quant_config.json") == 0)
+    if (strcmp(a->path, "hf_quant_config.json") == 0 || strcmp(a->path, "quantize_config.json") == 0 ||
+        strcmp(a->path, "quant_config.json") == 0)
         return refuse(err, a->from ? a->from : a->path, NULL, "says that the model is quantized", why);
     if (strcmp(a->path, "config.json") != 0)
         return 0;
@@ -176,23 +197,26 @@ void fsdpck_quantized_note_uncast(const struct fsdpck_selection *selection, cons
     size_t count = 0, first = 0;
     for (size_t i = 0; i < selection->ntensors; i++) {
         enum fsdpck_dtype dtype = selection->tensors[i].dtype;
-        if (fsdpck_dtype_info(dtype)->kind == FSDPCK_KIND_FLOAT && fsdpck_dtype_info(dtype)->nbytes == 1 && count++ == 0)
+        if (fsdpck_dtype_info(dtype)->kind == FSDPCK_KIND_FLOAT && fsdpck_dtype_info(dtype)->nbytes == 1 &&
+            count++ == 0)
             first = i;
     }
     if (count == 0 || !opt->note)
         return;
-    snprintf(line, sizeof line, "--dtype leaves %zu tensor%s as stored ('%.200s' is %s): float64, float32, float16 and bfloat16 are cast", count,
-             count == 1 ? "" : "s", selection->tensors[first].name, fsdpck_dtype_info(selection->tensors[first].dtype)->name);
+    snprintf(line, sizeof line,
+             "--dtype leaves %zu tensor%s as stored ('%.200s' is %s): float64, float32, float16 and bfloat16 are cast",
+             count, count == 1 ? "" : "s", selection->tensors[first].name,
+             fsdpck_dtype_info(selection->tensors[first].dtype)->name);
     opt->note(opt->ctx, line);
 }
 
-int fsdpck_quantized_refuse(const struct fsdpck_source *src, const struct fsdpck_selection *selection, const struct fsdpck_assets_out *assets, const char *why,
-                            struct fsdpck_error *err)
+int fsdpck_quantized_refuse(const struct fsdpck_source *src, const struct fsdpck_selection *selection,
+                            const struct fsdpck_assets_out *assets, const char *why, struct fsdpck_error *err)
 {
     int rc = 0;
-    for (size_t i = 0; i < selection->ntensors && rc == 0; i++)
+    for (size_t i = 0; i < selection->ntensors && !rc; i++)
         rc = check_tensor(src, fsdpck_source_tensor(src, selection->tensors[i].source), why, err);
-    for (size_t i = 0; assets && i < assets->count && rc == 0; i++)
+    for (size_t i = 0; assets && i < assets->count && !rc; i++)
         rc = check_config(src->io, &assets->list[i], why, err);
     return rc;
 }

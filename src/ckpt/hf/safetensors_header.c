@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parses the JSON header of a safetensors file and checks it against the file's size. Knows one file; passes its tensors to a
- * visitor. */
+/* Parses the JSON header of a safetensors file and checks it against the file's size. Knows one file; passes its
+ * tensors to a visitor. */
 #include "hf/safetensors_header.h"
 
 #include <stdlib.h>
@@ -47,7 +47,8 @@ static bool is_other_format(const char *path, const char *head, size_t nbytes, s
     while (at < nbytes && (head[at] == ' ' || head[at] == '\r' || head[at] == '\n' || head[at] == '\t'))
         at++;
     if (nbytes - at >= 9 && (strncasecmp(head + at, "<!doctype", 9) == 0 || strncasecmp(head + at, "<html", 5) == 0)) {
-        fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "is a web page (HTML), not a safetensors file: a download that went wrong");
+        fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path,
+                         "is a web page (HTML), not a safetensors file: a download that went wrong");
         return true;
     }
     if (nbytes >= 4 && memcmp(head, "PK\3\4", 4) == 0) {
@@ -66,14 +67,17 @@ static int check_frame(struct header *h, const uint8_t *head, size_t head_nbytes
     if (is_other_format(h->path, (const char *)head, head_nbytes, h->err))
         return FSDPCK_ERR_FORMAT;
     if (file_nbytes < 8)
-        return fsdpck_error_set(h->err, FSDPCK_ERR_FORMAT, h->path, "file of %llu bytes; a safetensors file begins with 8 bytes of header length",
+        return fsdpck_error_set(h->err, FSDPCK_ERR_FORMAT, h->path,
+                                "file of %llu bytes; a safetensors file begins with 8 bytes of header length",
                                 (unsigned long long)file_nbytes);
     uint64_t n = fsdpck_le64(head);
     if (n > MAX_HEADER_NBYTES)
-        return fsdpck_error_at(h->err, FSDPCK_ERR_LIMIT, h->path, 0, "header length %llu; at most %u is allowed: is this a safetensors file?",
+        return fsdpck_error_at(h->err, FSDPCK_ERR_LIMIT, h->path, 0,
+                               "header length %llu; at most %u is allowed: is this a safetensors file?",
                                (unsigned long long)n, MAX_HEADER_NBYTES);
     if (n > file_nbytes - 8)
-        return fsdpck_error_at(h->err, FSDPCK_ERR_MISSING, h->path, 0, "header length %llu, but only %llu bytes follow: the file is cut short",
+        return fsdpck_error_at(h->err, FSDPCK_ERR_MISSING, h->path, 0,
+                               "header length %llu, but only %llu bytes follow: the file is cut short",
                                (unsigned long long)n, (unsigned long long)(file_nbytes - 8));
     h->nbytes = (size_t)n;
     h->data_nbytes = file_nbytes - 8 - n;
@@ -122,7 +126,8 @@ static void parse_dtype(struct fsdpck_json *j, struct fields *f)
     if (!code || fsdpck_dtype_from_safetensors(code, &f->dtype))
         return;
     if (strncmp(code, "F6_", 3) == 0)
-        fsdpck_json_fail(j, FSDPCK_ERR_UNSUPPORTED, "dtype '%s' (6-bit floats) has no PyTorch type and is not read", code);
+        fsdpck_json_fail(j, FSDPCK_ERR_UNSUPPORTED, "dtype '%s' (6-bit floats) has no PyTorch type and is not read",
+                         code);
     else
         fsdpck_json_fail(j, FSDPCK_ERR_FORMAT, "dtype '%s' is none that safetensors has", code);
 }
@@ -158,7 +163,8 @@ static void parse_offsets(struct fsdpck_json *j, struct fields *f)
     f->end = pair[1];
 }
 
-static void parse_once(struct fsdpck_json *j, struct fields *f, const char *field, bool *has, void (*parse)(struct fsdpck_json *, struct fields *))
+static void parse_once(struct fsdpck_json *j, struct fields *f, const char *field, bool *has,
+                       void (*parse)(struct fsdpck_json *, struct fields *))
 {
     if (*has)
         fsdpck_json_fail(j, FSDPCK_ERR_FORMAT, "%s is given twice", field);
@@ -183,7 +189,10 @@ static void parse_fields(struct fsdpck_json *j, struct fields *f)
             fsdpck_json_skip(j); /* the format allows more fields */
     }
     if (!j->failed && !(f->has_dtype && f->has_shape && f->has_offsets))
-        fsdpck_json_fail(j, FSDPCK_ERR_FORMAT, "%s is missing", !f->has_dtype ? "dtype" : !f->has_shape ? "shape" : "data_offsets");
+        fsdpck_json_fail(j, FSDPCK_ERR_FORMAT, "%s is missing",
+                         !f->has_dtype   ? "dtype"
+                         : !f->has_shape ? "shape"
+                                         : "data_offsets");
 }
 
 /* F4 counts values, torch counts bytes of two values. */
@@ -207,14 +216,14 @@ static void check_range(struct header *h, struct fields *f)
     if (!checked_shape(f->shape, f->ndim, fsdpck_dtype_info(f->dtype)->nbytes, &nelem, &nbytes))
         fsdpck_json_fail(j, FSDPCK_ERR_FORMAT, "shape times element size overflows");
     else if (f->end < f->begin)
-        fsdpck_json_fail(j, FSDPCK_ERR_FORMAT, "data_offsets end at %llu, before they begin at %llu", (unsigned long long)f->end,
-                         (unsigned long long)f->begin);
+        fsdpck_json_fail(j, FSDPCK_ERR_FORMAT, "data_offsets end at %llu, before they begin at %llu",
+                         (unsigned long long)f->end, (unsigned long long)f->begin);
     else if (f->end - f->begin != nbytes)
-        fsdpck_json_fail(j, FSDPCK_ERR_FORMAT, "data_offsets span %llu bytes, shape and dtype need %llu", (unsigned long long)(f->end - f->begin),
-                         (unsigned long long)nbytes);
+        fsdpck_json_fail(j, FSDPCK_ERR_FORMAT, "data_offsets span %llu bytes, shape and dtype need %llu",
+                         (unsigned long long)(f->end - f->begin), (unsigned long long)nbytes);
     else if (f->end > h->data_nbytes)
-        fsdpck_json_fail(j, FSDPCK_ERR_MISSING, "data_offsets end at %llu, the file holds %llu bytes of data", (unsigned long long)f->end,
-                         (unsigned long long)h->data_nbytes);
+        fsdpck_json_fail(j, FSDPCK_ERR_MISSING, "data_offsets end at %llu, the file holds %llu bytes of data",
+                         (unsigned long long)f->end, (unsigned long long)h->data_nbytes);
 }
 
 static int parse_tensor(struct header *h, const char *name)
@@ -264,7 +273,8 @@ static void parse_metadata(struct header *h)
         if (fsdpck_json_peek(j) != FSDPCK_JSON_STRING)
             fsdpck_json_fail(j, FSDPCK_ERR_FORMAT, "the value of '%s' in __metadata__ is no string", key);
         if (slices && !h->slices) {
-            fsdpck_json_fail(j, FSDPCK_ERR_UNSUPPORTED, "holds slices of tensors, of a PyTorch DCP save in safetensors form: give the folder");
+            fsdpck_json_fail(j, FSDPCK_ERR_UNSUPPORTED,
+                             "holds slices of tensors, of a PyTorch DCP save in safetensors form: give the folder");
         } else if (slices) {
             take_slices(h);
             continue;
@@ -281,7 +291,7 @@ static int parse_entries(struct header *h)
     int rc = 0;
     if (!fsdpck_json_object(j))
         return 0;
-    while (rc == 0 && fsdpck_json_next_key(j, &key)) {
+    while (!rc && fsdpck_json_next_key(j, &key)) {
         if (strcmp(key, "__metadata__") == 0) {
             if (has_metadata)
                 fsdpck_json_fail(j, FSDPCK_ERR_FORMAT, "__metadata__ is given twice");
@@ -293,7 +303,7 @@ static int parse_entries(struct header *h)
         rc = name ? parse_tensor(h, name) : fsdpck_error_nomem(h->err, strlen(key));
         free(name);
     }
-    if (rc == 0)
+    if (!rc)
         fsdpck_json_end(j);
     return rc;
 }
@@ -334,7 +344,8 @@ static int check_cover(struct header *h)
         if (r[i].begin == end)
             continue;
         fsdpck_error_at(h->err, FSDPCK_ERR_FORMAT, h->path, data + end,
-                        r[i].begin > end ? "begins at data byte %llu, but what lies before it ends at %llu: the bytes between belong to no tensor"
+                        r[i].begin > end ? "begins at data byte %llu, but what lies before it ends at %llu: the bytes "
+                                           "between belong to no tensor"
                                          : "begins at data byte %llu, inside another tensor that ends at %llu",
                         (unsigned long long)r[i].begin, (unsigned long long)end);
         name_entry(h, r[i].entry);
@@ -346,28 +357,33 @@ static int check_cover(struct header *h)
     return 0;
 }
 
-int fsdpck_safetensors_slices(const struct fsdpck_io *io, const char *path, safetensors_fn visit, void *ctx, char **slices,
-                              struct fsdpck_error *err)
+int fsdpck_safetensors_slices(const struct fsdpck_io *io, const char *path, safetensors_fn visit, void *ctx,
+                              char **slices, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
-    struct header h = { .path = path, .ranges = FSDPCK_VEC(struct range), .visit = visit, .ctx = ctx, .slices = slices,
+    struct header h = { .path = path,
+                        .ranges = FSDPCK_VEC(struct range),
+                        .visit = visit,
+                        .ctx = ctx,
+                        .slices = slices,
                         .err = err ? err : &own };
     int rc = load_header(&h, io);
-    if (rc == 0) {
+    if (!rc) {
         fsdpck_json_begin(&h.json, path, 8, h.text, h.nbytes, h.err);
         rc = parse_entries(&h);
-        if (rc == 0 && h.json.failed)
+        if (!rc && h.json.failed)
             rc = h.err->code;
         fsdpck_json_free(&h.json);
     }
-    if (rc == 0)
+    if (!rc)
         rc = check_cover(&h);
     fsdpck_vec_free(&h.ranges);
     free(h.text);
     return rc;
 }
 
-int fsdpck_safetensors_header(const struct fsdpck_io *io, const char *path, safetensors_fn visit, void *ctx, struct fsdpck_error *err)
+int fsdpck_safetensors_header(const struct fsdpck_io *io, const char *path, safetensors_fn visit, void *ctx,
+                              struct fsdpck_error *err)
 {
     return fsdpck_safetensors_slices(io, path, visit, ctx, NULL, err);
 }

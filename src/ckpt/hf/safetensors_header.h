@@ -5,7 +5,8 @@
 
 #include "engine/source_impl.h"
 
-/* A tensor as its header places it; pointers live only during the callback. Shape in torch's terms (F4: last dimension halved). */
+/* A tensor as its header places it; pointers live only during the callback. Shape in torch's terms (F4: last dimension
+ * halved). */
 struct safetensors_entry {
     const char *name;
     enum fsdpck_dtype dtype;
@@ -16,14 +17,15 @@ struct safetensors_entry {
 /* Called once a tensor, in the header's order. A nonzero return (err filled) ends the reading and is returned. */
 typedef int (*safetensors_fn)(void *ctx, const struct safetensors_entry *e, struct fsdpck_error *err);
 
-/* Reads and checks the header: JSON, dtypes, shapes, offsets, that the data is covered without hole or overlap. A name twice is for the
- * callback to find. Memory: the header, freed before the return, and 24 bytes a tensor. */
-int fsdpck_safetensors_header(const struct fsdpck_io *io, const char *path, safetensors_fn visit, void *ctx, struct fsdpck_error *err);
-
-/* The same for a rank's file of a PyTorch DCP save in safetensors form, whose tensors are slices: *slices (NULL before) gets the text of its
- * DCP_SHARDING_INFO, malloc'ed, for the caller to free in any case. */
-int fsdpck_safetensors_slices(const struct fsdpck_io *io, const char *path, safetensors_fn visit, void *ctx, char **slices,
+/* Reads and checks the header: JSON, dtypes, shapes, offsets, that the data is covered without hole or overlap. A name
+ * twice is for the callback to find. Memory: the header, freed before the return, and 24 bytes a tensor. */
+int fsdpck_safetensors_header(const struct fsdpck_io *io, const char *path, safetensors_fn visit, void *ctx,
                               struct fsdpck_error *err);
+
+/* The same for a rank's file of a PyTorch DCP save in safetensors form, whose tensors are slices: *slices (NULL before)
+ * gets the text of its DCP_SHARDING_INFO, malloc'ed, for the caller to free in any case. */
+int fsdpck_safetensors_slices(const struct fsdpck_io *io, const char *path, safetensors_fn visit, void *ctx,
+                              char **slices, struct fsdpck_error *err);
 
 /* Where the tensor of the same ordinal lies, in sources of this format. */
 struct safetensors_location {
@@ -31,12 +33,13 @@ struct safetensors_location {
     uint32_t file;
 };
 /* Appends the entry to the catalogue of src, whose impl is a `struct fsdpck_vec` of struct safetensors_location. */
-int fsdpck_safetensors_add(struct fsdpck_source *src, uint32_t file, const struct safetensors_entry *e, struct fsdpck_error *err);
+int fsdpck_safetensors_add(struct fsdpck_source *src, uint32_t file, const struct safetensors_entry *e,
+                           struct fsdpck_error *err);
 /* Makes impl, and sets ops. */
 int fsdpck_safetensors_begin(struct fsdpck_source *src, const struct fsdpck_source_ops *ops, struct fsdpck_error *err);
 /* The ops' extents and close. */
-int fsdpck_safetensors_extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size, fsdpck_extent_fn visit,
-                               void *ctx, struct fsdpck_error *err);
+int fsdpck_safetensors_extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size,
+                               fsdpck_extent_fn visit, void *ctx, struct fsdpck_error *err);
 void fsdpck_safetensors_close(struct fsdpck_source *src);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A Hugging Face folder as a source: one or several safetensors files, the index that says which tensor lies in which, and the files
- * around them. The files' headers decide, not the index: a folder whose index contradicts them is refused. */
+/* A Hugging Face folder as a source: one or several safetensors files, the index that says which tensor lies in which,
+ * and the files around them. The files' headers decide, not the index: a folder whose index contradicts them is
+ * refused. */
 #include "hf/safetensors_header.h"
 
 #include <stdio.h>
@@ -97,7 +98,7 @@ static int add_all_files(struct folder *f, struct fsdpck_error *err)
 {
     uint32_t id;
     int rc = 0;
-    for (size_t i = 0; i < f->nnames && rc == 0; i++)
+    for (size_t i = 0; i < f->nnames && !rc; i++)
         if (f->names[i][0] != '.' && ends_with(f->names[i], weights_suffix))
             rc = add_file(f, f->names[i], &id, err);
     return rc;
@@ -117,7 +118,8 @@ static int choose(struct folder *f, const char **index, struct fsdpck_error *err
     else if (has_name(f, "model.safetensors"))
         return add_file(f, "model.safetensors", &id, err);
     else if (nindexes > 1)
-        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, f->src->path, "has %zu indexes (*.safetensors.index.json), none of them model.safetensors.index.json",
+        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, f->src->path,
+                                "has %zu indexes (*.safetensors.index.json), none of them model.safetensors.index.json",
                                 nindexes);
     else if (count_suffix(f, weights_suffix, &first) == 0)
         return fsdpck_error_set(err, FSDPCK_ERR_MISSING, f->src->path, "has no *.safetensors file");
@@ -134,7 +136,8 @@ static int add_weight(void *ctx, struct fsdpck_json *j, const char *key, const c
     char *name = fsdpck_arena_strndup(&f->arena, key, strlen(key), err);
     size_t old;
     uint32_t id;
-    if (!name || add_file(f, file, &id, err) != 0 || fsdpck_names_add(&f->weight_names, name, f->weights.count, &old, err) != 0)
+    if (!name || add_file(f, file, &id, err) != 0 ||
+        fsdpck_names_add(&f->weight_names, name, f->weights.count, &old, err) != 0)
         return FSDPCK_ERR_NOMEM;
     if (old != SIZE_MAX) {
         fsdpck_json_fail(j, FSDPCK_ERR_FORMAT, "tensor '%s' is listed twice", name);
@@ -169,10 +172,12 @@ static int check_listed(struct folder *f, const char *name, struct fsdpck_error 
 {
     size_t i = fsdpck_names_find(&f->weight_names, name);
     if (i == SIZE_MAX)
-        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, f->index, "does not list tensor '%s', which lies in '%s'", name, f->reading->name);
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, f->index, "does not list tensor '%s', which lies in '%s'", name,
+                                f->reading->name);
     struct weight *w = (struct weight *)f->weights.data + i;
     if (w->file != f->reading->id)
-        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, f->index, "says that tensor '%s' lies in '%s', but it is in '%s'", name, file_of(f, w),
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, f->index,
+                                "says that tensor '%s' lies in '%s', but it is in '%s'", name, file_of(f, w),
                                 f->reading->name);
     w->found = true;
     return 0;
@@ -201,7 +206,8 @@ static int check_files(const struct folder *f, struct fsdpck_error *err)
         if (!path)
             return FSDPCK_ERR_NOMEM;
         if (!there)
-            return fsdpck_error_set(err, FSDPCK_ERR_MISSING, f->index, "names the file '%s', which is not there", files[i].name);
+            return fsdpck_error_set(err, FSDPCK_ERR_MISSING, f->index, "names the file '%s', which is not there",
+                                    files[i].name);
     }
     return 0;
 }
@@ -213,7 +219,7 @@ static int read_file(struct folder *f, const struct weight_file *file, struct fs
         return FSDPCK_ERR_NOMEM;
     f->reading = file;
     int rc = fsdpck_source_add_file(f->src, path, file->name, -1, &f->ordinal, err);
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_safetensors_header(f->src->io, path, add_entry, f, err);
     free(path);
     return rc;
@@ -226,11 +232,12 @@ static int read_files(struct folder *f, struct fsdpck_error *err)
     if (f->files.count)
         qsort(f->files.data, f->files.count, sizeof *files, by_name);
     int rc = check_files(f, err);
-    for (size_t i = 0; i < f->files.count && rc == 0; i++)
+    for (size_t i = 0; i < f->files.count && !rc; i++)
         rc = read_file(f, &files[i], err);
-    for (size_t i = 0; i < f->weights.count && rc == 0; i++)
+    for (size_t i = 0; i < f->weights.count && !rc; i++)
         if (!w[i].found)
-            rc = fsdpck_error_set(err, FSDPCK_ERR_MISSING, f->index, "says that tensor '%s' lies in '%s', which does not have it", w[i].name,
+            rc = fsdpck_error_set(err, FSDPCK_ERR_MISSING, f->index,
+                                  "says that tensor '%s' lies in '%s', which does not have it", w[i].name,
                                   file_of(f, &w[i]));
     return rc;
 }
@@ -244,7 +251,8 @@ static int check_extra(void *ctx, const struct safetensors_entry *e, struct fsdp
     if (i == SIZE_MAX)
         return 0;
     f->conflict = true;
-    fsdpck_error_set(err, FSDPCK_ERR_FORMAT, f->index, "says that tensor '%s' lies in '%s', but '%s', which it does not name, has one too", e->name,
+    fsdpck_error_set(err, FSDPCK_ERR_FORMAT, f->index,
+                     "says that tensor '%s' lies in '%s', but '%s', which it does not name, has one too", e->name,
                      file_of(f, (struct weight *)f->weights.data + i), f->reading->name);
     fsdpck_error_hint(err, "move '%s' away if it is left over from another save", f->reading->name);
     return FSDPCK_ERR_FORMAT;
@@ -256,7 +264,8 @@ static int check_extras(struct folder *f, struct fsdpck_error *err)
     for (size_t i = 0; i < f->nnames; i++) {
         struct weight_file extra = { f->names[i], 0 };
         struct fsdpck_error found = { 0 };
-        if (extra.name[0] == '.' || !ends_with(extra.name, weights_suffix) || fsdpck_names_find(&f->file_names, extra.name) != SIZE_MAX)
+        if (extra.name[0] == '.' || !ends_with(extra.name, weights_suffix) ||
+            fsdpck_names_find(&f->file_names, extra.name) != SIZE_MAX)
             continue;
         char *path = fsdpck_path_join(f->src->path, extra.name, err);
         if (!path)
@@ -278,9 +287,9 @@ static int list_names(struct folder *f, struct fsdpck_error *err)
 {
     struct fsdpck_commit_view view = { 0 };
     int rc = fsdpck_list_sorted(f->src->io, f->src->path, &f->names, &f->nnames, err);
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_commit_view(f->src->io, f->src->path, f->names, f->nnames, &view, err);
-    if (rc == 0)
+    if (!rc)
         fsdpck_commit_view_filter(&view, f->names, &f->nnames);
     fsdpck_commit_view_free(&view);
     return rc;
@@ -290,15 +299,15 @@ static int open_folder(struct folder *f, struct fsdpck_error *err)
 {
     const char *index = NULL;
     int rc = list_names(f, err);
-    if (rc == 0)
+    if (!rc)
         rc = choose(f, &index, err);
-    if (rc == 0 && index)
+    if (!rc && index)
         rc = read_index(f, index, err);
-    if (rc == 0)
+    if (!rc)
         rc = read_files(f, err);
-    if (rc == 0 && index)
+    if (!rc && index)
         rc = check_extras(f, err);
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_ties_add(f->src, f->src->path, err);
     return rc ? rc : fsdpck_assets_scan(f->src, f->src->path, err);
 }
@@ -310,7 +319,7 @@ int fsdpck_open_hf(struct fsdpck_source *src, struct fsdpck_error *err)
     if (!err)
         err = &own;
     int rc = fsdpck_safetensors_begin(src, &ops, err);
-    if (rc == 0)
+    if (!rc)
         rc = open_folder(&f, err);
     fsdpck_list_free(f.names, f.nnames);
     free(f.index);

@@ -31,7 +31,8 @@ static bool is_tied(struct fsdpck_source *src, const char *path)
     bool tied = false;
     if (fsdpck_read_file(src->io, path, FSDPCK_CONFIG_MAX_NBYTES, &text, &nbytes, &why) != 0 ||
         fsdpck_config_tied(path, text, nbytes, &tied, &why) != 0) {
-        snprintf(line, sizeof line, "config.json is not understood (%s): tied embeddings, if any, are not known", why.message);
+        snprintf(line, sizeof line, "config.json is not understood (%s): tied embeddings, if any, are not known",
+                 why.message);
         if (src->opt.note)
             src->opt.note(src->opt.ctx, line);
     }
@@ -45,9 +46,9 @@ int fsdpck_ties_add(struct fsdpck_source *src, const char *folder, struct fsdpck
     char *path = NULL, **names = NULL;
     size_t count = 0;
     int rc = fsdpck_list_sorted(src->io, folder, &names, &count, err);
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_commit_view(src->io, folder, names, count, &view, err);
-    if (rc == 0 && !(path = fsdpck_commit_view_path(&view, folder, "config.json", err)))
+    if (!rc && !(path = fsdpck_commit_view_path(&view, folder, "config.json", err)))
         rc = FSDPCK_ERR_NOMEM;
     fsdpck_commit_view_free(&view);
     fsdpck_list_free(names, count);

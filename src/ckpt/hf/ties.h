@@ -5,7 +5,8 @@
 
 #include "engine/source_impl.h"
 
-/* Lists the missing heads as aliases, where `folder` has a config.json that says so. One that cannot be read is noted, no error. */
+/* Lists the missing heads as aliases, where `folder` has a config.json that says so. One that cannot be read is noted,
+ * no error. */
 int fsdpck_ties_add(struct fsdpck_source *src, const char *folder, struct fsdpck_error *err);
 
 #endif

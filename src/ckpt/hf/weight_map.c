@@ -27,7 +27,8 @@ static int parse_entry(struct reading *r, const char *key)
     if (!file)
         fsdpck_error_tensor(r->err, name);
     else if (!fsdpck_path_is_plain(file))
-        fsdpck_json_fail(&r->j, FSDPCK_ERR_FORMAT, "tensor '%s' is said to lie in '%s', which is no plain path inside the folder", name, file);
+        fsdpck_json_fail(&r->j, FSDPCK_ERR_FORMAT,
+                         "tensor '%s' is said to lie in '%s', which is no plain path inside the folder", name, file);
     else
         rc = r->add(r->ctx, &r->j, name, file, r->err);
     free(name);
@@ -39,7 +40,7 @@ static int parse_weight_map(struct reading *r)
     const char *key;
     int rc = 0;
     fsdpck_json_object(&r->j);
-    while (rc == 0 && fsdpck_json_next_key(&r->j, &key))
+    while (!rc && fsdpck_json_next_key(&r->j, &key))
         rc = parse_entry(r, key);
     return rc;
 }
@@ -50,7 +51,7 @@ static int parse(struct reading *r)
     const char *key;
     int rc = 0;
     fsdpck_json_object(&r->j);
-    while (rc == 0 && fsdpck_json_next_key(&r->j, &key)) {
+    while (!rc && fsdpck_json_next_key(&r->j, &key)) {
         if (strcmp(key, "weight_map") != 0) {
             fsdpck_json_skip(&r->j);
             continue;
@@ -61,18 +62,19 @@ static int parse(struct reading *r)
         rc = parse_weight_map(r);
     }
     fsdpck_json_end(&r->j);
-    if (rc == 0 && !r->j.failed && !has_map)
+    if (!rc && !r->j.failed && !has_map)
         return fsdpck_error_set(r->err, FSDPCK_ERR_FORMAT, r->path, "has no weight_map");
     return rc ? rc : r->j.failed ? r->err->code : 0;
 }
 
-int fsdpck_weight_map_read(const struct fsdpck_io *io, const char *path, fsdpck_weight_fn add, void *ctx, struct fsdpck_error *err)
+int fsdpck_weight_map_read(const struct fsdpck_io *io, const char *path, fsdpck_weight_fn add, void *ctx,
+                           struct fsdpck_error *err)
 {
     struct reading r = { .path = path, .add = add, .ctx = ctx, .err = err };
     char *text = NULL;
     uint64_t nbytes;
     int rc = fsdpck_read_file(io, path, MAX_INDEX_NBYTES, &text, &nbytes, err);
-    if (rc == 0) {
+    if (!rc) {
         fsdpck_json_begin(&r.j, path, 0, text, nbytes, err);
         rc = parse(&r);
         fsdpck_json_free(&r.j);

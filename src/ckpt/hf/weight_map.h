@@ -7,9 +7,12 @@
 
 #include "base/json_read.h"
 
-/* One entry; the strings live until it returns. `file` is a plain path. A refusal is fsdpck_json_fail(j) and 0, or a code with err filled. */
-typedef int (*fsdpck_weight_fn)(void *ctx, struct fsdpck_json *j, const char *name, const char *file, struct fsdpck_error *err);
+/* One entry; the strings live until it returns. `file` is a plain path. A refusal is fsdpck_json_fail(j) and 0, or a
+ * code with err filled. */
+typedef int (*fsdpck_weight_fn)(void *ctx, struct fsdpck_json *j, const char *name, const char *file,
+                                struct fsdpck_error *err);
 /* Reads the index at path. err is not NULL. */
-int fsdpck_weight_map_read(const struct fsdpck_io *io, const char *path, fsdpck_weight_fn add, void *ctx, struct fsdpck_error *err);
+int fsdpck_weight_map_read(const struct fsdpck_io *io, const char *path, fsdpck_weight_fn add, void *ctx,
+                           struct fsdpck_error *err);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Accounts for every tensor of an adapter: it was used, or is known to belong elsewhere, or is an error that names it. Drops nothing silently. */
+/* Accounts for every tensor of an adapter: it was used, or is known to belong elsewhere, or is an error that names it.
+ * Drops nothing silently. */
 #include <string.h>
 
 #include "lora/adapter.h"
@@ -20,11 +21,12 @@ static bool is_layered(const char *path)
 }
 
 /* nlayers: how many layers' weights are no adapted layer's. */
-static int collect_weights(const struct fsdpck_lora_adapter *a, struct fsdpck_names *weights, size_t *nlayers, struct fsdpck_error *err)
+static int collect_weights(const struct fsdpck_lora_adapter *a, struct fsdpck_names *weights, size_t *nlayers,
+                           struct fsdpck_error *err)
 {
     int rc = 0;
     size_t old;
-    for (size_t i = 0; i < a->selection.ntensors && rc == 0; i++)
+    for (size_t i = 0; i < a->selection.ntensors && !rc; i++)
         if (is_weight(&a->names[i])) {
             rc = fsdpck_names_add(weights, a->names[i].module, i, &old, err);
             *nlayers += a->names[i].role == LORA_PLAIN && is_layered(a->names[i].module);
@@ -41,8 +43,8 @@ static bool is_state_dict(const struct fsdpck_lora_adapter *a)
     return false;
 }
 
-/* PEFT writes embeddings and heads whole into an adapter's own file, other adapted layers never: so those tell. Where the adapter has none of them, the
- * weights of other layers must. A few strays in an adapter's file are no model. */
+/* PEFT writes embeddings and heads whole into an adapter's own file, other adapted layers never: so those tell. Where
+ * the adapter has none of them, the weights of other layers must. A few strays in an adapter's file are no model. */
 static bool has_model(const struct fsdpck_lora_adapter *a, const struct fsdpck_names *weights, size_t nlayers)
 {
     size_t n = 0, frozen = 0, others = 0;
@@ -65,7 +67,7 @@ int fsdpck_lora_find_model(struct fsdpck_lora_adapter *a, struct fsdpck_error *e
     struct fsdpck_names weights = { 0 };
     size_t nlayers = 0;
     int rc = collect_weights(a, &weights, &nlayers, err);
-    a->beside_model = rc == 0 && has_model(a, &weights, nlayers);
+    a->beside_model = !rc && has_model(a, &weights, nlayers);
     fsdpck_names_free(&weights);
     return rc;
 }
@@ -88,17 +90,20 @@ static void note_unused(const struct unused_tensors *b, const char *whose, const
     if (b->count == 1)
         fsdpck_lora_note(opt, "'%s' is %s, and no part of this adapter", b->first, whose);
     else if (b->count)
-        fsdpck_lora_note(opt, "%zu tensors, '%s' the first, are %s, and no part of this adapter", b->count, b->first, whose);
+        fsdpck_lora_note(opt, "%zu tensors, '%s' the first, are %s, and no part of this adapter", b->count, b->first,
+                         whose);
 }
 
 static int not_used(const struct fsdpck_lora_adapter *a, size_t i, struct fsdpck_error *err)
 {
-    int rc = fsdpck_lora_refuse(a, (int64_t)i, FSDPCK_ERR_UNSUPPORTED, err, "lies in the adapter '%s' and would not be used", a->name);
+    int rc = fsdpck_lora_refuse(a, (int64_t)i, FSDPCK_ERR_UNSUPPORTED, err,
+                                "lies in the adapter '%s' and would not be used", a->name);
     fsdpck_error_hint(err, "where it means nothing, leave it out: export-lora --exclude");
     return rc;
 }
 
-int fsdpck_lora_account_for(const struct fsdpck_lora_adapter *a, const bool *used, const struct fsdpck_options *opt, struct fsdpck_error *err)
+int fsdpck_lora_account_for(const struct fsdpck_lora_adapter *a, const bool *used, const struct fsdpck_options *opt,
+                            struct fsdpck_error *err)
 {
     struct unused_tensors model = { 0 }, others = { 0 };
     for (size_t i = 0; i < a->selection.ntensors; i++) {
@@ -118,18 +123,19 @@ int fsdpck_lora_account_for(const struct fsdpck_lora_adapter *a, const bool *use
     return 0;
 }
 
-int fsdpck_lora_account(struct fsdpck_source *src, const char *adapter, const bool *used, const struct fsdpck_options *opt, struct fsdpck_error *err)
+int fsdpck_lora_account(struct fsdpck_source *src, const char *adapter, const bool *used,
+                        const struct fsdpck_options *opt, struct fsdpck_error *err)
 {
     static const struct fsdpck_select all;
     const struct fsdpck_options o = fsdpck_source_options(src, opt);
     struct fsdpck_lora_adapter a;
     int rc = fsdpck_lora_adapter_find(&a, src, &all, adapter, err);
-    bool *mine = rc == 0 ? fsdpck_arena_array(&a.arena, a.selection.ntensors, sizeof *mine, err) : NULL;
-    if (rc == 0 && !mine)
+    bool *mine = !rc ? fsdpck_arena_array(&a.arena, a.selection.ntensors, sizeof *mine, err) : NULL;
+    if (!rc && !mine)
         rc = FSDPCK_ERR_NOMEM;
-    for (size_t i = 0; rc == 0 && i < a.selection.ntensors; i++)
+    for (size_t i = 0; !rc && i < a.selection.ntensors; i++)
         mine[i] = used[a.selection.tensors[i].source];
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_lora_account_for(&a, mine, &o, err);
     fsdpck_lora_adapter_free(&a);
     return rc;

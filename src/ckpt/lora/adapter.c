@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds an adapter among a source's tensors: parses every name, settles which adapter is meant, brings A, B and what belongs to them together.
- * adapter_config.c finds and reads its configuration, adapter_check.c checks its tensors. */
+/* Finds an adapter among a source's tensors: parses every name, settles which adapter is meant, brings A, B and what
+ * belongs to them together. adapter_config.c finds and reads its configuration, adapter_check.c checks its tensors. */
 #include "lora/adapter.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-
-int fsdpck_lora_refuse(const struct fsdpck_lora_adapter *a, int64_t position, int code, struct fsdpck_error *err, const char *fmt, ...)
+int fsdpck_lora_refuse(const struct fsdpck_lora_adapter *a, int64_t position, int code, struct fsdpck_error *err,
+                       const char *fmt, ...)
 {
     char text[512];
     va_list ap;
@@ -34,7 +34,10 @@ void fsdpck_lora_note(const struct fsdpck_options *opt, const char *fmt, ...)
 
 /* ---- which adapter ---- */
 
-static bool is_adapter(enum fsdpck_lora_role role) { return role >= LORA_A; }
+static bool is_adapter(enum fsdpck_lora_role role)
+{
+    return role >= LORA_A;
+}
 
 static int parse_names(struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
 {
@@ -42,23 +45,29 @@ static int parse_names(struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
     a->names = fsdpck_arena_array(&a->arena, a->selection.ntensors, sizeof *a->names, err);
     if (!a->names)
         return FSDPCK_ERR_NOMEM;
-    for (size_t i = 0; i < a->selection.ntensors && rc == 0; i++) {
+    for (size_t i = 0; i < a->selection.ntensors && !rc; i++) {
         rc = fsdpck_lora_name_parse(&a->arena, a->selection.tensors[i].name, &a->names[i], err);
-        if (rc == 0 && a->names[i].role == LORA_UNKNOWN)
-            rc = fsdpck_lora_refuse(a, (int64_t)i, FSDPCK_ERR_UNSUPPORTED, err, "an adapter tensor of a kind that is not supported");
+        if (!rc && a->names[i].role == LORA_UNKNOWN)
+            rc = fsdpck_lora_refuse(a, (int64_t)i, FSDPCK_ERR_UNSUPPORTED, err,
+                                    "an adapter tensor of a kind that is not supported");
     }
     return rc;
 }
 
 /* "default" is what PEFT calls an adapter that was given no name, and what it leaves out of the names in files. */
-static const char *called(const char *adapter) { return *adapter ? adapter : "default"; }
+static const char *called(const char *adapter)
+{
+    return *adapter ? adapter : "default";
+}
 
 static int no_adapter(const struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
 {
-    fsdpck_error_set(err, FSDPCK_ERR_MISSING, fsdpck_source_path(a->src), "none of the %zu tensors is a LoRA adapter's (….lora_A.weight, ….lora_B.weight)",
+    fsdpck_error_set(err, FSDPCK_ERR_MISSING, fsdpck_source_path(a->src),
+                     "none of the %zu tensors is a LoRA adapter's (….lora_A.weight, ….lora_B.weight)",
                      a->selection.ntensors);
     if (a->selection.ntensors < fsdpck_source_ntensors(a->src))
-        fsdpck_error_hint(err, "the source has %zu: --select, --include and --exclude say which of them are looked at", fsdpck_source_ntensors(a->src));
+        fsdpck_error_hint(err, "the source has %zu: --select, --include and --exclude say which of them are looked at",
+                          fsdpck_source_ntensors(a->src));
     return FSDPCK_ERR_MISSING;
 }
 
@@ -97,9 +106,11 @@ static int several(const struct fsdpck_lora_adapter *a, const char *wanted, stru
         least = seen[i].count < seen[least].count || (seen[i].count == seen[least].count && i == 1) ? i : least;
     }
     if (wanted)
-        fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(a->src), "there is no adapter '%s'; there is %s", wanted, list);
+        fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(a->src), "there is no adapter '%s'; there is %s",
+                         wanted, list);
     else
-        fsdpck_lora_refuse(a, seen[least].first, FSDPCK_ERR_USAGE, err, "is one adapter's of several (%s): which one is meant?", list);
+        fsdpck_lora_refuse(a, seen[least].first, FSDPCK_ERR_USAGE, err,
+                           "is one adapter's of several (%s): which one is meant?", list);
     fsdpck_error_hint(err, "choose one: --adapter NAME");
     return FSDPCK_ERR_USAGE;
 }
@@ -145,16 +156,19 @@ static int add_part(struct fsdpck_lora_adapter *a, size_t i, struct fsdpck_error
     struct fsdpck_lora_module *m = module_of(a, n->module, err);
     if (!m)
         return FSDPCK_ERR_NOMEM;
-    bool is_a = n->role == LORA_A || n->role == LORA_EMBEDDING_A, is_b = n->role == LORA_B || n->role == LORA_EMBEDDING_B;
+    bool is_a = n->role == LORA_A || n->role == LORA_EMBEDDING_A,
+         is_b = n->role == LORA_B || n->role == LORA_EMBEDDING_B;
     int64_t *place = is_a ? &m->a : is_b ? &m->b : n->role == LORA_B_BIAS ? &m->bias : &m->magnitude;
     if (*place >= 0)
-        return fsdpck_lora_refuse(a, (int64_t)i, FSDPCK_ERR_FORMAT, err, "there are two of it: '%s' means the same", lora_tensor(a, *place)->name);
+        return fsdpck_lora_refuse(a, (int64_t)i, FSDPCK_ERR_FORMAT, err, "there are two of it: '%s' means the same",
+                                  lora_tensor(a, *place)->name);
     m->embedding = m->embedding || n->role == LORA_EMBEDDING_A || n->role == LORA_EMBEDDING_B;
     *place = (int64_t)i;
     return 0;
 }
 
-static const char *dotted(struct fsdpck_lora_adapter *a, const char *x, const char *y, const char *z, struct fsdpck_error *err)
+static const char *dotted(struct fsdpck_lora_adapter *a, const char *x, const char *y, const char *z,
+                          struct fsdpck_error *err)
 {
     size_t nbytes = strlen(x) + strlen(y) + strlen(z) + 3;
     char *text = fsdpck_arena_alloc(&a->arena, nbytes, err);
@@ -171,7 +185,8 @@ static int add_whole(struct fsdpck_lora_adapter *a, size_t i, const char *saved,
     if (!name || !key || fsdpck_names_add(&a->whole_index, name, a->whole.count, &old, err) != 0)
         return FSDPCK_ERR_NOMEM;
     if (old != SIZE_MAX)
-        return fsdpck_lora_refuse(a, (int64_t)i, FSDPCK_ERR_FORMAT, err, "there are two of it: '%s' means the same", lora_tensor(a, lora_whole(a)[old].position)->name);
+        return fsdpck_lora_refuse(a, (int64_t)i, FSDPCK_ERR_FORMAT, err, "there are two of it: '%s' means the same",
+                                  lora_tensor(a, lora_whole(a)[old].position)->name);
     struct fsdpck_lora_whole *w = fsdpck_vec_push(&a->whole, err);
     if (!w)
         return FSDPCK_ERR_NOMEM;
@@ -182,10 +197,12 @@ static int add_whole(struct fsdpck_lora_adapter *a, size_t i, const char *saved,
 bool fsdpck_lora_trains_bias(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_name *n)
 {
     bool adapted = fsdpck_names_find(&a->index, n->module) != SIZE_MAX;
-    return strcmp(n->leaf, "bias") == 0 && (a->config.bias == LORA_BIAS_ALL || (a->config.bias == LORA_BIAS_LORA_ONLY && adapted));
+    return strcmp(n->leaf, "bias") == 0 &&
+           (a->config.bias == LORA_BIAS_ALL || (a->config.bias == LORA_BIAS_LORA_ONLY && adapted));
 }
 
-/* Outside of lora_ and modules_to_save. Beside the model only what the configuration claims is the adapter's; of an adapter's own file, everything. */
+/* Outside of lora_ and modules_to_save. Beside the model only what the configuration claims is the adapter's; of an
+ * adapter's own file, everything. */
 static int add_plain(struct fsdpck_lora_adapter *a, size_t i, struct fsdpck_error *err)
 {
     const struct fsdpck_lora_name *n = &a->names[i];
@@ -207,9 +224,11 @@ static int add_tokens(struct fsdpck_lora_adapter *a, size_t i, struct fsdpck_err
     size_t nrows;
     const char *key = dotted(a, n->module, n->between, n->leaf, err);
     int rc = key ? fsdpck_lora_config_tokens(&a->config, &a->arena, n->module, &rows, &nrows, err) : FSDPCK_ERR_NOMEM;
-    struct fsdpck_lora_tokens *t = rc == 0 ? fsdpck_vec_push(&a->tokens, err) : NULL;
+    struct fsdpck_lora_tokens *t = !rc ? fsdpck_vec_push(&a->tokens, err) : NULL;
     if (t)
-        *t = (struct fsdpck_lora_tokens){ .module = n->module, .key = key, .position = (int64_t)i, .rows = rows, .nrows = nrows };
+        *t = (struct fsdpck_lora_tokens){
+            .module = n->module, .key = key, .position = (int64_t)i, .rows = rows, .nrows = nrows
+        };
     return rc || t ? rc : FSDPCK_ERR_NOMEM;
 }
 
@@ -221,7 +240,7 @@ bool fsdpck_lora_is_part(const struct fsdpck_lora_adapter *a, size_t i)
 static int gather_modules(struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
 {
     int rc = 0;
-    for (size_t i = 0; i < a->selection.ntensors && rc == 0; i++)
+    for (size_t i = 0; i < a->selection.ntensors && !rc; i++)
         if (fsdpck_lora_is_part(a, i) && a->names[i].role < LORA_TOKENS)
             rc = add_part(a, i, err);
     return rc ? rc : fsdpck_lora_find_model(a, err);
@@ -230,7 +249,7 @@ static int gather_modules(struct fsdpck_lora_adapter *a, struct fsdpck_error *er
 static int gather_rest(struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
 {
     int rc = 0;
-    for (size_t i = 0; i < a->selection.ntensors && rc == 0; i++) {
+    for (size_t i = 0; i < a->selection.ntensors && !rc; i++) {
         enum fsdpck_lora_role role = a->names[i].role;
         if (role == LORA_PLAIN || role == LORA_BASE)
             rc = add_plain(a, i, err);
@@ -242,25 +261,28 @@ static int gather_rest(struct fsdpck_lora_adapter *a, struct fsdpck_error *err)
 
 /* ---- all of it ---- */
 
-int fsdpck_lora_adapter_find(struct fsdpck_lora_adapter *a, struct fsdpck_source *src, const struct fsdpck_select *select, const char *name,
-                             struct fsdpck_error *err)
+int fsdpck_lora_adapter_find(struct fsdpck_lora_adapter *a, struct fsdpck_source *src,
+                             const struct fsdpck_select *select, const char *name, struct fsdpck_error *err)
 {
-    *a = (struct fsdpck_lora_adapter){ .src = src, .modules = FSDPCK_VEC(struct fsdpck_lora_module), .whole = FSDPCK_VEC(struct fsdpck_lora_whole),
+    *a = (struct fsdpck_lora_adapter){ .src = src,
+                                       .modules = FSDPCK_VEC(struct fsdpck_lora_module),
+                                       .whole = FSDPCK_VEC(struct fsdpck_lora_whole),
                                        .tokens = FSDPCK_VEC(struct fsdpck_lora_tokens) };
     int rc = fsdpck_selection_make(src, select, FSDPCK_TREE_MODEL, &a->selection, err);
-    if (rc == 0)
+    if (!rc)
         rc = parse_names(a, err);
-    if (rc == 0)
+    if (!rc)
         rc = choose_adapter(a, name, err);
     return rc ? rc : gather_modules(a, err);
 }
 
-int fsdpck_lora_adapter_open(struct fsdpck_lora_adapter *a, struct fsdpck_source *src, const struct fsdpck_lora_request *req, struct fsdpck_error *err)
+int fsdpck_lora_adapter_open(struct fsdpck_lora_adapter *a, struct fsdpck_source *src,
+                             const struct fsdpck_lora_request *req, struct fsdpck_error *err)
 {
     int rc = fsdpck_lora_adapter_find(a, src, req->select, req->name, err);
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_lora_adapter_configure(a, req, err);
-    if (rc == 0)
+    if (!rc)
         rc = gather_rest(a, err);
     return rc ? rc : fsdpck_lora_adapter_check(a, err);
 }

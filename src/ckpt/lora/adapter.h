@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One LoRA adapter found in a source: its modules with their tensors, and what its configuration says of them, checked against each other. Reads
- * names, shapes and the configuration, no payload. */
+/* One LoRA adapter found in a source: its modules with their tensors, and what its configuration says of them, checked
+ * against each other. Reads names, shapes and the configuration, no payload. */
 #ifndef CKPT_LORA_ADAPTER_H
 #define CKPT_LORA_ADAPTER_H
 
@@ -22,13 +22,13 @@ struct fsdpck_lora_module {
     double alpha;
 };
 
-/* A whole parameter that the adapter replaces: one of modules_to_save, a bias, or any other in its file. PEFT loads every tensor that has the name of a
- * parameter, and saves embeddings so. */
+/* A whole parameter that the adapter replaces: one of modules_to_save, a bias, or any other in its file. PEFT loads
+ * every tensor that has the name of a parameter, and saves embeddings so. */
 struct fsdpck_lora_whole {
-    const char *name;   /* of the parameter in the model: "lm_head.weight" */
-    const char *key;    /* of the adapter file, without base_model.model. */
-    const char *saved;  /* modules_to_save: the module's name as the configuration has it, or its path; else NULL */
-    bool bias;          /* the configuration's `bias` claims it */
+    const char *name;  /* of the parameter in the model: "lm_head.weight" */
+    const char *key;   /* of the adapter file, without base_model.model. */
+    const char *saved; /* modules_to_save: the module's name as the configuration has it, or its path; else NULL */
+    bool bias;         /* the configuration's `bias` claims it */
     int64_t position;
 };
 
@@ -55,22 +55,25 @@ struct fsdpck_lora_adapter {
 };
 
 struct fsdpck_lora_request {
-    const char *name;        /* of the adapter, or NULL: the only one */
-    const char *config;      /* path of its adapter_config.json, or NULL: the source's own */
+    const char *name;   /* of the adapter, or NULL: the only one */
+    const char *config; /* path of its adapter_config.json, or NULL: the source's own */
     bool has_alpha;
-    double alpha;            /* where there is no configuration; refused where there is one that says something else */
+    double alpha; /* where there is no configuration; refused where there is one that says something else */
     const struct fsdpck_select *select;
 };
 
-/* Whatever the outcome, fsdpck_lora_adapter_free() releases it. Refused: no adapter, or several and none named; A without B or the other way round;
- * shapes and ranks that do not fit; a configuration that says something else than the tensors; tensors of a kind that is not understood. */
-int fsdpck_lora_adapter_open(struct fsdpck_lora_adapter *a, struct fsdpck_source *src, const struct fsdpck_lora_request *req, struct fsdpck_error *err);
+/* Whatever the outcome, fsdpck_lora_adapter_free() releases it. Refused: no adapter, or several and none named; A
+ * without B or the other way round; shapes and ranks that do not fit; a configuration that says something else than the
+ * tensors; tensors of a kind that is not understood. */
+int fsdpck_lora_adapter_open(struct fsdpck_lora_adapter *a, struct fsdpck_source *src,
+                             const struct fsdpck_lora_request *req, struct fsdpck_error *err);
 void fsdpck_lora_adapter_free(struct fsdpck_lora_adapter *a);
 /* The parts of the above. Tensors, names and modules, without the configuration. */
-int fsdpck_lora_adapter_find(struct fsdpck_lora_adapter *a, struct fsdpck_source *src, const struct fsdpck_select *select, const char *name,
-                             struct fsdpck_error *err);
+int fsdpck_lora_adapter_find(struct fsdpck_lora_adapter *a, struct fsdpck_source *src,
+                             const struct fsdpck_select *select, const char *name, struct fsdpck_error *err);
 /* Finds the configuration and reads it. */
-int fsdpck_lora_adapter_configure(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req, struct fsdpck_error *err);
+int fsdpck_lora_adapter_configure(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req,
+                                  struct fsdpck_error *err);
 /* Whether the adapter has a tensor that this name in modules_to_save saves. */
 bool fsdpck_lora_is_saved(const struct fsdpck_lora_adapter *a, const char *name);
 /* Notes the entries of the configuration that have no effect on any tensor. */
@@ -78,9 +81,18 @@ void fsdpck_lora_note_config(const struct fsdpck_lora_adapter *a, const struct f
 /* Everything is found, and held against the rules. */
 int fsdpck_lora_adapter_check(struct fsdpck_lora_adapter *a, struct fsdpck_error *err);
 
-static inline struct fsdpck_lora_module *lora_modules(const struct fsdpck_lora_adapter *a) { return a->modules.data; }
-static inline struct fsdpck_lora_whole *lora_whole(const struct fsdpck_lora_adapter *a) { return a->whole.data; }
-static inline struct fsdpck_lora_tokens *lora_tokens(const struct fsdpck_lora_adapter *a) { return a->tokens.data; }
+static inline struct fsdpck_lora_module *lora_modules(const struct fsdpck_lora_adapter *a)
+{
+    return a->modules.data;
+}
+static inline struct fsdpck_lora_whole *lora_whole(const struct fsdpck_lora_adapter *a)
+{
+    return a->whole.data;
+}
+static inline struct fsdpck_lora_tokens *lora_tokens(const struct fsdpck_lora_adapter *a)
+{
+    return a->tokens.data;
+}
 static inline const struct fsdpck_tensor *lora_tensor(const struct fsdpck_lora_adapter *a, int64_t position)
 {
     return fsdpck_source_tensor(a->src, a->selection.tensors[position].source);
@@ -88,16 +100,18 @@ static inline const struct fsdpck_tensor *lora_tensor(const struct fsdpck_lora_a
 /* Returns the factor of the product B·A. */
 double fsdpck_lora_scale(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_module *m);
 /* Sets an error about the tensor at the position; returns the code. */
-int fsdpck_lora_refuse(const struct fsdpck_lora_adapter *a, int64_t position, int code, struct fsdpck_error *err, const char *fmt, ...) FSDPCK_PRINTF(5, 6);
+int fsdpck_lora_refuse(const struct fsdpck_lora_adapter *a, int64_t position, int code, struct fsdpck_error *err,
+                       const char *fmt, ...) FSDPCK_PRINTF(5, 6);
 /* Whether a tensor is a part of the adapter by its name: not of another one, and not of the model. */
 bool fsdpck_lora_is_part(const struct fsdpck_lora_adapter *a, size_t position);
 /* Whether the parameter is a bias that the configuration's `bias` trains. */
 bool fsdpck_lora_trains_bias(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_name *n);
 /* Sets beside_model. */
 int fsdpck_lora_find_model(struct fsdpck_lora_adapter *a, struct fsdpck_error *err);
-/* used: (selection.ntensors) the tensors that arrived somewhere. The rest may be the frozen model's or another adapter's: that is noted. Anything else
- * is refused by its name. */
-int fsdpck_lora_account_for(const struct fsdpck_lora_adapter *a, const bool *used, const struct fsdpck_options *opt, struct fsdpck_error *err);
+/* used: (selection.ntensors) the tensors that arrived somewhere. The rest may be the frozen model's or another
+ * adapter's: that is noted. Anything else is refused by its name. */
+int fsdpck_lora_account_for(const struct fsdpck_lora_adapter *a, const bool *used, const struct fsdpck_options *opt,
+                            struct fsdpck_error *err);
 /* How many whole parameters the configuration does not name, and the first one's name. */
 size_t fsdpck_lora_unnamed(const struct fsdpck_lora_adapter *a, const char **first);
 /* A note of the caller's options. */

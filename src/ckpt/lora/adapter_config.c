@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which adapter_config.json belongs to an adapter: the one that was named, the source's own, or the one beside its file. */
+/* Which adapter_config.json belongs to an adapter: the one that was named, the source's own, or the one beside its
+ * file. */
 #include "lora/adapter.h"
 
 #include <stdio.h>
@@ -26,13 +27,16 @@ static const struct source_asset *find_config(const struct fsdpck_lora_adapter *
 }
 
 /* Neither the command nor the file is to be ignored. */
-static int check_alpha(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req, struct fsdpck_error *err)
+static int check_alpha(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req,
+                       struct fsdpck_error *err)
 {
     if (!req->has_alpha || req->alpha == a->config.alpha)
         return 0;
     if (a->config.only_tokens)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, a->config.file, "is not LoRA's: there is no lora_alpha in it to be %g", req->alpha);
-    fsdpck_error_set(err, FSDPCK_ERR_USAGE, a->config.file, "says lora_alpha %g, and %g is asked for", a->config.alpha, req->alpha);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, a->config.file,
+                                "is not LoRA's: there is no lora_alpha in it to be %g", req->alpha);
+    fsdpck_error_set(err, FSDPCK_ERR_USAGE, a->config.file, "says lora_alpha %g, and %g is asked for", a->config.alpha,
+                     req->alpha);
     fsdpck_error_hint(err, "leave out --alpha, or give another configuration: --adapter-config FILE");
     return FSDPCK_ERR_USAGE;
 }
@@ -44,48 +48,56 @@ static int load_config(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_r
     uint64_t nbytes;
     struct fsdpck_hash128 hash;
     int rc = fsdpck_read_file(a->src->io, path, FSDPCK_LORA_CONFIG_MAX_NBYTES, &text, &nbytes, err);
-    if (rc == 0 && asset && asset->has_hash) {
+    if (!rc && asset && asset->has_hash) {
         fsdpck_hash(text, nbytes, &hash);
         if (memcmp(hash.bytes, asset->hash, sizeof asset->hash) != 0)
-            rc = fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, path, "its hash is not the one that the checkpoint has for it");
+            rc = fsdpck_error_set(err, FSDPCK_ERR_DAMAGED, path,
+                                  "its hash is not the one that the checkpoint has for it");
     }
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_lora_config_parse(&a->config, path, text, nbytes, err);
-    if (rc == 0)
+    if (!rc)
         rc = check_alpha(a, req, err);
     free(text);
     return rc;
 }
 
-static int try_folder(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req, const char *folder, bool *found, struct fsdpck_error *err)
+static int try_folder(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req, const char *folder,
+                      bool *found, struct fsdpck_error *err)
 {
     char *path = fsdpck_path_join(folder, FSDPCK_LORA_CONFIG_NAME, err);
     int rc = path ? 0 : FSDPCK_ERR_NOMEM;
-    *found = rc == 0 && fsdpck_is_file(a->src->io, path);
+    *found = !rc && fsdpck_is_file(a->src->io, path);
     if (*found)
         rc = load_config(a, req, path, NULL, err);
     free(path);
     return rc;
 }
 
-/* A file of tensors has its configuration beside it, a folder inside; several adapters have it in folders of their names. */
-static int find_beside(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req, bool *found, struct fsdpck_error *err)
+/* A file of tensors has its configuration beside it, a folder inside; several adapters have it in folders of their
+ * names. */
+static int find_beside(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req, bool *found,
+                       struct fsdpck_error *err)
 {
     const char *path = fsdpck_source_path(a->src), *slash = strrchr(path, '/');
     bool file = fsdpck_is_file(a->src->io, path);
-    char *folder = !file ? strdup(path) : slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup("");
-    char *own = folder ? fsdpck_path_join(folder, strchr(a->name, '/') ? "default" : a->name, err) : NULL; /* a tensor's name is no path */
+    char *folder = !file   ? strdup(path)
+                   : slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path))
+                           : strdup("");
+    char *own = folder ? fsdpck_path_join(folder, strchr(a->name, '/') ? "default" : a->name, err)
+                       : NULL; /* a tensor's name is no path */
     int rc = own ? try_folder(a, req, own, found, err) : FSDPCK_ERR_NOMEM;
     if (!folder)
         fsdpck_error_nomem(err, strlen(path));
-    if (rc == 0 && !*found)
+    if (!rc && !*found)
         rc = try_folder(a, req, folder, found, err);
     free(folder);
     free(own);
     return rc;
 }
 
-int fsdpck_lora_adapter_configure(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req, struct fsdpck_error *err)
+int fsdpck_lora_adapter_configure(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_request *req,
+                                  struct fsdpck_error *err)
 {
     const struct source_asset *asset = find_config(a);
     bool found = false;
@@ -99,7 +111,8 @@ int fsdpck_lora_adapter_configure(struct fsdpck_lora_adapter *a, const struct fs
     a->config.alpha = req->alpha;
     if (req->has_alpha || a->modules.count == 0)
         return 0;
-    fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(a->src), "has no adapter_config.json: nothing says how the adapter '%s' is scaled", a->name);
+    fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(a->src),
+                     "has no adapter_config.json: nothing says how the adapter '%s' is scaled", a->name);
     fsdpck_error_hint(err, "give --adapter-config FILE, or --alpha A where scaling is alpha / rank");
     return FSDPCK_ERR_USAGE;
 }
@@ -141,5 +154,6 @@ void fsdpck_lora_note_config(const struct fsdpck_lora_adapter *a, const struct f
     note_patterns(a, "rank_pattern", opt);
     note_patterns(a, "alpha_pattern", opt);
     for (size_t i = 0; (name = fsdpck_lora_config_unknown(&a->config, i)); i++)
-        fsdpck_lora_note(opt, FSDPCK_LORA_CONFIG_NAME " has the key '%s', which is not known here and changes nothing", name);
+        fsdpck_lora_note(opt, FSDPCK_LORA_CONFIG_NAME " has the key '%s', which is not known here and changes nothing",
+                         name);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* adapter_config.json in. Every key that is relied on is checked for its type; every feature of PEFT's that changes what A and B mean is refused
- * by name, so that nothing is exported or merged under a wrong reading. */
+/* adapter_config.json in. Every key that is relied on is checked for its type; every feature of PEFT's that changes
+ * what A and B mean is refused by name, so that nothing is exported or merged under a wrong reading. */
 #include "lora/config.h"
 
 #include <jansson.h>
@@ -23,7 +23,8 @@ static int read_flag(const struct fsdpck_lora_config *c, const char *key, bool *
     return !v || json_is_boolean(v) || json_is_null(v) ? 0 : wrong(c, key, "true or false", err);
 }
 
-static int read_rank(const struct fsdpck_lora_config *c, const char *key, const json_t *v, uint64_t *out, struct fsdpck_error *err)
+static int read_rank(const struct fsdpck_lora_config *c, const char *key, const json_t *v, uint64_t *out,
+                     struct fsdpck_error *err)
 {
     if (!json_is_integer(v) || json_integer_value(v) < 1)
         return wrong(c, key, "a whole number of 1 and more", err);
@@ -31,7 +32,8 @@ static int read_rank(const struct fsdpck_lora_config *c, const char *key, const 
     return 0;
 }
 
-static int read_alpha(const struct fsdpck_lora_config *c, const char *key, const json_t *v, double *out, struct fsdpck_error *err)
+static int read_alpha(const struct fsdpck_lora_config *c, const char *key, const json_t *v, double *out,
+                      struct fsdpck_error *err)
 {
     if (!json_is_number(v) || !isfinite(json_number_value(v)))
         return wrong(c, key, "a number", err);
@@ -46,8 +48,8 @@ static int check_pattern(const struct fsdpck_lora_config *c, const char *key, bo
     uint64_t r;
     double alpha;
     int rc = !o || json_is_null(o) || json_is_object(o) ? 0 : wrong(c, key, "an object", err);
-    if (rc == 0 && o)
-        json_object_foreach(o, name, v) {
+    if (!rc && o)
+        json_object_foreach (o, name, v) {
             rc = ranks ? read_rank(c, key, v, &r, err) : read_alpha(c, key, v, &alpha, err);
             if (rc)
                 return rc;
@@ -88,8 +90,11 @@ static int check_init(const struct fsdpck_lora_config *c, struct fsdpck_error *e
     const char *s = json_string_value(json_object_get(c->doc, "init_lora_weights"));
     for (size_t i = 0; s && i < sizeof moved / sizeof *moved; i++)
         if (strncmp(s, moved[i], strlen(moved[i])) == 0) {
-            fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, c->file, "init_lora_weights is \"%s\": it changes the base weights, so that A and B fit no published base", s);
-            fsdpck_error_hint(err, "let PEFT convert it first: save_pretrained(path_initial_model_for_weight_conversion=...)");
+            fsdpck_error_set(
+                err, FSDPCK_ERR_UNSUPPORTED, c->file,
+                "init_lora_weights is \"%s\": it changes the base weights, so that A and B fit no published base", s);
+            fsdpck_error_hint(
+                err, "let PEFT convert it first: save_pretrained(path_initial_model_for_weight_conversion=...)");
             return FSDPCK_ERR_UNSUPPORTED;
         }
     return 0;
@@ -98,10 +103,12 @@ static int check_init(const struct fsdpck_lora_config *c, struct fsdpck_error *e
 bool fsdpck_lora_config_says(const struct fsdpck_lora_config *c, const char *key)
 {
     const json_t *v = json_object_get(c->doc, key);
-    return v && !json_is_null(v) && !json_is_false(v) && !(json_is_object(v) && json_object_size(v) == 0) && !(json_is_array(v) && json_array_size(v) == 0);
+    return v && !json_is_null(v) && !json_is_false(v) && !(json_is_object(v) && json_object_size(v) == 0) &&
+           !(json_is_array(v) && json_array_size(v) == 0);
 }
 
-static int refuse_features(const struct fsdpck_lora_config *c, const char *const *keys, const char *why, struct fsdpck_error *err)
+static int refuse_features(const struct fsdpck_lora_config *c, const char *const *keys, const char *why,
+                           struct fsdpck_error *err)
 {
     for (; *keys; keys++)
         if (fsdpck_lora_config_says(c, *keys))
@@ -111,12 +118,14 @@ static int refuse_features(const struct fsdpck_lora_config *c, const char *const
 
 static int check_kind(struct fsdpck_lora_config *c, struct fsdpck_error *err)
 {
-    static const char *const other[] = { "target_parameters", "use_qalora", "use_bdlora", "kasa_config", "velora_config", "monteclora_config", "arrow_config",
-                                         "megatron_config", NULL };
+    static const char *const other[] = { "target_parameters", "use_qalora",      "use_bdlora",
+                                         "kasa_config",       "velora_config",   "monteclora_config",
+                                         "arrow_config",      "megatron_config", NULL };
     const char *type = json_string_value(json_object_get(c->doc, "peft_type"));
     c->only_tokens = type && strcmp(type, "TRAINABLE_TOKENS") == 0;
     if (!type || (strcmp(type, "LORA") != 0 && !c->only_tokens))
-        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, c->file, "peft_type is %s%s%s, \"LORA\" or \"TRAINABLE_TOKENS\" is wanted", type ? "\"" : "",
+        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, c->file,
+                                "peft_type is %s%s%s, \"LORA\" or \"TRAINABLE_TOKENS\" is wanted", type ? "\"" : "",
                                 type ? type : "missing", type ? "\"" : "");
     int rc = check_init(c, err);
     return rc ? rc : refuse_features(c, other, "adapters of this kind are not supported", err);
@@ -128,17 +137,17 @@ static int read_scalars(struct fsdpck_lora_config *c, struct fsdpck_error *err)
     c->r = 8; /* PEFT's own defaults */
     c->alpha = 8;
     int rc = r ? read_rank(c, "r", r, &c->r, err) : 0;
-    if (rc == 0 && alpha)
+    if (!rc && alpha)
         rc = read_alpha(c, "lora_alpha", alpha, &c->alpha, err);
-    if (rc == 0)
+    if (!rc)
         rc = read_flag(c, "use_rslora", &c->rslora, err);
-    if (rc == 0)
+    if (!rc)
         rc = read_flag(c, "use_dora", &c->dora, err);
-    if (rc == 0)
+    if (!rc)
         rc = read_flag(c, "lora_bias", &c->lora_bias, err);
-    if (rc == 0)
+    if (!rc)
         rc = read_flag(c, "fan_in_fan_out", &c->fan_in_fan_out, err);
-    if (rc == 0)
+    if (!rc)
         rc = read_flag(c, "ensure_weight_tying", &c->ensure_tying, err);
     return rc ? rc : read_bias(c, err);
 }
@@ -154,7 +163,9 @@ static bool is_list_of_integers(const json_t *v)
 static int check_layers(const struct fsdpck_lora_config *c, struct fsdpck_error *err)
 {
     const json_t *v = json_object_get(c->doc, "layers_to_transform");
-    return !v || json_is_null(v) || json_is_integer(v) || is_list_of_integers(v) ? 0 : wrong(c, "layers_to_transform", "a whole number or a list of them", err);
+    return !v || json_is_null(v) || json_is_integer(v) || is_list_of_integers(v)
+               ? 0
+               : wrong(c, "layers_to_transform", "a whole number or a list of them", err);
 }
 
 /* One list for the input embedding, or a list for each module. */
@@ -164,37 +175,39 @@ static int check_tokens(const struct fsdpck_lora_config *c, struct fsdpck_error 
     json_t *v = json_object_get(c->doc, key), *list;
     bool good = !v || json_is_null(v) || is_list_of_integers(v) || (json_is_object(v) && !c->only_tokens);
     if (good && json_is_object(v))
-        json_object_foreach(v, name, list)
+        json_object_foreach (v, name, list)
             good = good && is_list_of_integers(list);
     return good ? 0 : wrong(c, key, "a list of whole numbers", err);
 }
 
-int fsdpck_lora_config_parse(struct fsdpck_lora_config *c, const char *file, const char *text, size_t nbytes, struct fsdpck_error *err)
+int fsdpck_lora_config_parse(struct fsdpck_lora_config *c, const char *file, const char *text, size_t nbytes,
+                             struct fsdpck_error *err)
 {
     json_error_t why;
     *c = (struct fsdpck_lora_config){ .file = strdup(file) };
     if (!c->file)
         return fsdpck_error_nomem(err, strlen(file) + 1);
     if (!(c->doc = json_loadb(text, nbytes, JSON_REJECT_DUPLICATES, &why)))
-        return fsdpck_error_at(err, FSDPCK_ERR_FORMAT, file, why.position > 0 ? (uint64_t)why.position : 0, "no JSON: %s", why.text);
+        return fsdpck_error_at(err, FSDPCK_ERR_FORMAT, file, why.position > 0 ? (uint64_t)why.position : 0,
+                               "no JSON: %s", why.text);
     if (!json_is_object(c->doc))
         return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, file, "the JSON is no object");
     int rc = check_kind(c, err);
-    if (rc == 0)
+    if (!rc)
         rc = read_scalars(c, err);
-    if (rc == 0)
+    if (!rc)
         rc = check_pattern(c, "rank_pattern", true, err);
-    if (rc == 0)
+    if (!rc)
         rc = check_pattern(c, "alpha_pattern", false, err);
-    if (rc == 0)
+    if (!rc)
         rc = check_strings(c, "target_modules", true, err);
-    if (rc == 0)
+    if (!rc)
         rc = check_strings(c, "exclude_modules", true, err);
-    if (rc == 0)
+    if (!rc)
         rc = check_strings(c, "layers_pattern", true, err);
-    if (rc == 0)
+    if (!rc)
         rc = check_layers(c, err);
-    if (rc == 0)
+    if (!rc)
         rc = check_tokens(c, err);
     return rc ? rc : check_strings(c, "modules_to_save", false, err);
 }

@@ -10,16 +10,19 @@
 #include "lora/pattern.h"
 
 /* The pattern's value for the module, or NULL: as PEFT, the first key that matches. */
-static int find_in_pattern(const struct fsdpck_lora_config *c, const char *key, const char *module, const json_t **found, struct fsdpck_error *err)
+static int find_in_pattern(const struct fsdpck_lora_config *c, const char *key, const char *module,
+                           const json_t **found, struct fsdpck_error *err)
 {
     json_t *v;
     const char *name;
     *found = NULL;
-    json_object_foreach(json_object_get(c->doc, key), name, v) {
+    json_object_foreach (json_object_get(c->doc, key), name, v) {
         enum fsdpck_pattern_result m = fsdpck_pattern_ends(name, module);
         if (m == PATTERN_UNKNOWN)
-            return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, c->file, "%s has the expression '%s', which is more than is understood here; list the modules by name",
-                                    key, name);
+            return fsdpck_error_set(
+                err, FSDPCK_ERR_UNSUPPORTED, c->file,
+                "%s has the expression '%s', which is more than is understood here; list the modules by name", key,
+                name);
         if (m == PATTERN_YES) {
             *found = v;
             break;
@@ -28,19 +31,21 @@ static int find_in_pattern(const struct fsdpck_lora_config *c, const char *key, 
     return 0;
 }
 
-int fsdpck_lora_config_rank(const struct fsdpck_lora_config *c, const char *module, uint64_t *r, struct fsdpck_error *err)
+int fsdpck_lora_config_rank(const struct fsdpck_lora_config *c, const char *module, uint64_t *r,
+                            struct fsdpck_error *err)
 {
     const json_t *v;
     int rc = find_in_pattern(c, "rank_pattern", module, &v, err);
-    *r = rc == 0 && v ? (uint64_t)json_integer_value(v) : c->r;
+    *r = !rc && v ? (uint64_t)json_integer_value(v) : c->r;
     return rc;
 }
 
-int fsdpck_lora_config_alpha(const struct fsdpck_lora_config *c, const char *module, double *alpha, struct fsdpck_error *err)
+int fsdpck_lora_config_alpha(const struct fsdpck_lora_config *c, const char *module, double *alpha,
+                             struct fsdpck_error *err)
 {
     const json_t *v;
     int rc = find_in_pattern(c, "alpha_pattern", module, &v, err);
-    *alpha = rc == 0 && v ? json_number_value(v) : c->alpha;
+    *alpha = !rc && v ? json_number_value(v) : c->alpha;
     return rc;
 }
 
@@ -60,7 +65,8 @@ static const char *name_among(const json_t *list, const char *module)
 bool fsdpck_lora_config_has_targets(const struct fsdpck_lora_config *c)
 {
     const json_t *v = json_object_get(c->doc, "target_modules");
-    return json_is_string(v) ? strcmp(json_string_value(v), "all-linear") != 0 : json_is_array(v) && json_array_size(v) > 0;
+    return json_is_string(v) ? strcmp(json_string_value(v), "all-linear") != 0
+                             : json_is_array(v) && json_array_size(v) > 0;
 }
 
 bool fsdpck_lora_config_targets(const struct fsdpck_lora_config *c, const char *module)
@@ -68,13 +74,15 @@ bool fsdpck_lora_config_targets(const struct fsdpck_lora_config *c, const char *
     const json_t *v = json_object_get(c->doc, "target_modules");
     if (!fsdpck_lora_config_has_targets(c))
         return true;
-    return json_is_string(v) ? fsdpck_pattern_whole(json_string_value(v), module) != PATTERN_NO : name_among(v, module) != NULL;
+    return json_is_string(v) ? fsdpck_pattern_whole(json_string_value(v), module) != PATTERN_NO
+                             : name_among(v, module) != NULL;
 }
 
 static bool is_excluded(const struct fsdpck_lora_config *c, const char *module)
 {
     const json_t *v = json_object_get(c->doc, "exclude_modules");
-    return json_is_string(v) ? fsdpck_pattern_whole(json_string_value(v), module) == PATTERN_YES : name_among(v, module) != NULL;
+    return json_is_string(v) ? fsdpck_pattern_whole(json_string_value(v), module) == PATTERN_YES
+                             : name_among(v, module) != NULL;
 }
 
 /* Whether a layer's number may stand at `before`: behind one of the patterns; without any, behind two parts. */
@@ -156,11 +164,12 @@ const char *fsdpck_lora_config_saved_name(const struct fsdpck_lora_config *c, si
 /* The list for a module. Where the head is the embedding, PEFT gives the head's copy the embedding's list. */
 static const json_t *tokens_of(const struct fsdpck_lora_config *c, const char *module)
 {
-    json_t *v = json_object_get(c->doc, c->only_tokens ? "token_indices" : "trainable_token_indices"), *list, *only = NULL;
+    json_t *v = json_object_get(c->doc, c->only_tokens ? "token_indices" : "trainable_token_indices"), *list,
+           *only = NULL;
     const char *name;
     if (!json_is_object(v))
         return v;
-    json_object_foreach(v, name, list) {
+    json_object_foreach (v, name, list) {
         if (ends_so(module, strlen(module), name))
             return list;
         only = list;
@@ -174,7 +183,7 @@ bool fsdpck_lora_config_names_tokens(const struct fsdpck_lora_config *c, const c
     const char *name;
     if (c->only_tokens)
         return true;
-    json_object_foreach(json_object_get(c->doc, "trainable_token_indices"), name, list)
+    json_object_foreach (json_object_get(c->doc, "trainable_token_indices"), name, list)
         if (ends_so(module, strlen(module), name))
             return true;
     return false;
@@ -186,7 +195,8 @@ static int by_row(const void *x, const void *y)
     return a < b ? -1 : a > b;
 }
 
-static int check_rows(const struct fsdpck_lora_config *c, const uint64_t *rows, size_t nrows, struct fsdpck_arena *arena, struct fsdpck_error *err)
+static int check_rows(const struct fsdpck_lora_config *c, const uint64_t *rows, size_t nrows,
+                      struct fsdpck_arena *arena, struct fsdpck_error *err)
 {
     uint64_t *sorted = fsdpck_arena_array(arena, nrows, sizeof *sorted, err);
     if (!sorted)
@@ -195,12 +205,14 @@ static int check_rows(const struct fsdpck_lora_config *c, const uint64_t *rows, 
     qsort(sorted, nrows, sizeof *sorted, by_row);
     for (size_t i = 1; i < nrows; i++)
         if (sorted[i] == sorted[i - 1])
-            return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, c->file, "token %llu is trained twice: which of its rows is meant?", (unsigned long long)sorted[i]);
+            return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, c->file,
+                                    "token %llu is trained twice: which of its rows is meant?",
+                                    (unsigned long long)sorted[i]);
     return 0;
 }
 
-int fsdpck_lora_config_tokens(const struct fsdpck_lora_config *c, struct fsdpck_arena *arena, const char *module, uint64_t **rows, size_t *nrows,
-                              struct fsdpck_error *err)
+int fsdpck_lora_config_tokens(const struct fsdpck_lora_config *c, struct fsdpck_arena *arena, const char *module,
+                              uint64_t **rows, size_t *nrows, struct fsdpck_error *err)
 {
     const json_t *list = tokens_of(c, module);
     *rows = NULL;
@@ -213,7 +225,8 @@ int fsdpck_lora_config_tokens(const struct fsdpck_lora_config *c, struct fsdpck_
     for (size_t i = 0; i < *nrows; i++) {
         json_int_t row = json_integer_value(json_array_get(list, i));
         if (row < 0)
-            return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, c->file, "token %lld is trained: there is none below 0", (long long)row);
+            return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, c->file, "token %lld is trained: there is none below 0",
+                                    (long long)row);
         made[i] = (uint64_t)row;
     }
     int rc = check_rows(c, made, *nrows, arena, err);
@@ -225,7 +238,7 @@ const char *fsdpck_lora_config_pattern(const struct fsdpck_lora_config *c, const
 {
     json_t *v;
     const char *name;
-    json_object_foreach(json_object_get(c->doc, key), name, v)
+    json_object_foreach (json_object_get(c->doc, key), name, v)
         if (i-- == 0)
             return name;
     return NULL;
@@ -234,16 +247,54 @@ const char *fsdpck_lora_config_pattern(const struct fsdpck_lora_config *c, const
 /* Keys of PEFT's up to 0.21: the others were read above, or change nothing in what the tensors mean. */
 const char *fsdpck_lora_config_unknown(const struct fsdpck_lora_config *c, size_t i)
 {
-    static const char *const known[] = {
-        "alora_invocation_tokens", "alpha_pattern", "arrow_config", "auto_mapping", "base_model_name_or_path", "bias", "corda_config", "ensure_weight_tying",
-        "eva_config", "exclude_modules", "fan_in_fan_out", "inference_mode", "init_lora_weights", "init_weights", "kasa_config", "layer_replication",
-        "layers_pattern", "layers_to_transform", "loftq_config", "lora_alpha", "lora_bias", "lora_dropout", "lora_ga_config", "megatron_config", "megatron_core",
-        "modules_to_save", "monteclora_config", "peft_type", "peft_version", "qalora_group_size", "r", "rank_pattern", "revision", "runtime_config",
-        "target_modules", "target_parameters", "task_type", "token_indices", "trainable_token_indices", "use_bdlora", "use_dora", "use_qalora", "use_rslora",
-        "velora_config", NULL };
+    static const char *const known[] = { "alora_invocation_tokens",
+                                         "alpha_pattern",
+                                         "arrow_config",
+                                         "auto_mapping",
+                                         "base_model_name_or_path",
+                                         "bias",
+                                         "corda_config",
+                                         "ensure_weight_tying",
+                                         "eva_config",
+                                         "exclude_modules",
+                                         "fan_in_fan_out",
+                                         "inference_mode",
+                                         "init_lora_weights",
+                                         "init_weights",
+                                         "kasa_config",
+                                         "layer_replication",
+                                         "layers_pattern",
+                                         "layers_to_transform",
+                                         "loftq_config",
+                                         "lora_alpha",
+                                         "lora_bias",
+                                         "lora_dropout",
+                                         "lora_ga_config",
+                                         "megatron_config",
+                                         "megatron_core",
+                                         "modules_to_save",
+                                         "monteclora_config",
+                                         "peft_type",
+                                         "peft_version",
+                                         "qalora_group_size",
+                                         "r",
+                                         "rank_pattern",
+                                         "revision",
+                                         "runtime_config",
+                                         "target_modules",
+                                         "target_parameters",
+                                         "task_type",
+                                         "token_indices",
+                                         "trainable_token_indices",
+                                         "use_bdlora",
+                                         "use_dora",
+                                         "use_qalora",
+                                         "use_rslora",
+                                         "velora_config",
+                                         NULL };
     json_t *v;
     const char *key;
-    json_object_foreach(c->doc, key, v) {
+    json_object_foreach (c->doc, key, v) {
         const char *const *k = known;
         while (*k && strcmp(*k, key) != 0)
             k++;
@@ -258,4 +309,3 @@ bool fsdpck_lora_config_picks_layers(const struct fsdpck_lora_config *c)
     return fsdpck_lora_config_says(c, "layers_to_transform") || fsdpck_lora_config_says(c, "exclude_modules") ||
            (fsdpck_lora_config_has_targets(c) && json_is_string(json_object_get(c->doc, "target_modules")));
 }
-

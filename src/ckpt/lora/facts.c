@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Derives the lists of adapter_config.json from tensors. A module gets one key, the same in rank_pattern and alpha_pattern, because old PEFT looks for the
- * first key of either that matches: the last part of its path where all modules of that name agree, else the whole path. */
+/* Derives the lists of adapter_config.json from tensors. A module gets one key, the same in rank_pattern and
+ * alpha_pattern, because old PEFT looks for the first key of either that matches: the last part of its path where all
+ * modules of that name agree, else the whole path. */
 #include "lora/facts.h"
 
 #include <stdio.h>
@@ -64,7 +65,8 @@ static int group_modules(const struct fsdpck_lora_adapter *a, struct groups *g, 
 /* ---- layers ---- */
 
 /* "model.layers.#.self_attn.q_proj", or with whole false "model.layers.#" and the layer's number. */
-static const char *family(struct fsdpck_arena *a, const char *path, const struct fsdpck_lora_layer *p, bool whole, struct fsdpck_error *err)
+static const char *family(struct fsdpck_arena *a, const char *path, const struct fsdpck_lora_layer *p, bool whole,
+                          struct fsdpck_error *err)
 {
     size_t nbytes = strlen(path) + 3;
     char *text = fsdpck_arena_alloc(a, nbytes, err);
@@ -74,14 +76,16 @@ static const char *family(struct fsdpck_arena *a, const char *path, const struct
 }
 
 /* Counts layers of each stack (stacks), and the layers that have each module (modules). */
-static int count_layers(struct fsdpck_lora_adapter *a, struct groups *layers, struct groups *stacks, struct groups *modules, struct fsdpck_error *err)
+static int count_layers(struct fsdpck_lora_adapter *a, struct groups *layers, struct groups *stacks,
+                        struct groups *modules, struct fsdpck_error *err)
 {
     const struct fsdpck_lora_module *m = lora_modules(a);
     struct fsdpck_lora_layer p;
     for (size_t i = 0; i < a->modules.count; i++) {
         if (!fsdpck_lora_layer_find(m[i].path, &p))
             continue;
-        const char *layer = family(&a->arena, m[i].path, &p, false, err), *module = family(&a->arena, m[i].path, &p, true, err);
+        const char *layer = family(&a->arena, m[i].path, &p, false, err),
+                   *module = family(&a->arena, m[i].path, &p, true, err);
         const char *stack = module ? fsdpck_arena_strndup(&a->arena, module, p.before, err) : NULL;
         struct group *l = layer ? group_of(layers, layer, err) : NULL, *s = stack ? group_of(stacks, stack, err) : NULL;
         struct group *x = l && s ? group_of(modules, module, err) : NULL;
@@ -95,7 +99,8 @@ static int count_layers(struct fsdpck_lora_adapter *a, struct groups *layers, st
 }
 
 /* Names one family of modules that only some layers have. */
-static bool find_gap(struct fsdpck_lora_adapter *a, const struct groups *stacks, const struct groups *modules, const struct fsdpck_options *opt)
+static bool find_gap(struct fsdpck_lora_adapter *a, const struct groups *stacks, const struct groups *modules,
+                     const struct fsdpck_options *opt)
 {
     const struct group *x = modules->list.data, *s = stacks->list.data;
     struct fsdpck_lora_layer p;
@@ -104,7 +109,10 @@ static bool find_gap(struct fsdpck_lora_adapter *a, const struct groups *stacks,
         for (size_t k = 0; k < stacks->list.count; k++)
             if (strlen(s[k].key) == before && strncmp(s[k].key, x[i].key, before) == 0 && x[i].count < s[k].count) {
                 if (!fsdpck_lora_config_picks_layers(&a->config))
-                    fsdpck_lora_note(opt, "'%s' has LoRA in %zu of %zu layers: where the model has it in all of them, tensors are missing", x[i].key, x[i].count, s[k].count);
+                    fsdpck_lora_note(opt,
+                                     "'%s' has LoRA in %zu of %zu layers: where the model has it in all of them, "
+                                     "tensors are missing",
+                                     x[i].key, x[i].count, s[k].count);
                 return true;
             }
     }
@@ -115,17 +123,20 @@ static bool find_gap(struct fsdpck_lora_adapter *a, const struct groups *stacks,
 static bool has_unadapted(const struct fsdpck_lora_adapter *a, const struct groups *g)
 {
     for (size_t i = 0; i < a->selection.ntensors; i++)
-        if (a->names[i].role <= LORA_BASE && strcmp(a->names[i].leaf, "weight") == 0 && fsdpck_names_find(&a->index, a->names[i].module) == SIZE_MAX &&
+        if (a->names[i].role <= LORA_BASE && strcmp(a->names[i].leaf, "weight") == 0 &&
+            fsdpck_names_find(&a->index, a->names[i].module) == SIZE_MAX &&
             fsdpck_names_find(&g->names, last_part(a->names[i].module)) != SIZE_MAX)
             return true;
     return false;
 }
 
-static int is_regular(struct fsdpck_lora_adapter *a, const struct groups *g, const struct fsdpck_options *opt, bool *regular, struct fsdpck_error *err)
+static int is_regular(struct fsdpck_lora_adapter *a, const struct groups *g, const struct fsdpck_options *opt,
+                      bool *regular, struct fsdpck_error *err)
 {
-    struct groups layers = { .list = FSDPCK_VEC(struct group) }, stacks = { .list = FSDPCK_VEC(struct group) }, modules = { .list = FSDPCK_VEC(struct group) };
+    struct groups layers = { .list = FSDPCK_VEC(struct group) }, stacks = { .list = FSDPCK_VEC(struct group) },
+                  modules = { .list = FSDPCK_VEC(struct group) };
     int rc = count_layers(a, &layers, &stacks, &modules, err);
-    if (rc == 0)
+    if (!rc)
         *regular = !find_gap(a, &stacks, &modules, opt) && !has_unadapted(a, g);
     free_groups(&layers);
     free_groups(&stacks);
@@ -138,7 +149,7 @@ static int is_regular(struct fsdpck_lora_adapter *a, const struct groups *g, con
 static int keep(struct fsdpck_lora_adapter *a, struct fsdpck_text *t, const char **out, struct fsdpck_error *err)
 {
     int rc = fsdpck_text_check(t, err);
-    if (rc == 0 && !(*out = fsdpck_arena_strndup(&a->arena, t->data, t->nbytes, err)))
+    if (!rc && !(*out = fsdpck_arena_strndup(&a->arena, t->data, t->nbytes, err)))
         rc = FSDPCK_ERR_NOMEM;
     fsdpck_text_free(t);
     return rc;
@@ -181,8 +192,8 @@ static void add_pattern(struct fsdpck_text *t, const char *key, bool rank, const
         fsdpck_lora_config_number(t, m->alpha);
 }
 
-static int write_pattern(struct fsdpck_lora_adapter *a, const struct groups *g, bool rank, const struct fsdpck_lora_facts *f, const char **out,
-                         struct fsdpck_error *err)
+static int write_pattern(struct fsdpck_lora_adapter *a, const struct groups *g, bool rank,
+                         const struct fsdpck_lora_facts *f, const char **out, struct fsdpck_error *err)
 {
     struct fsdpck_text t = { 0 };
     const struct fsdpck_lora_module *m = lora_modules(a);
@@ -192,15 +203,20 @@ static int write_pattern(struct fsdpck_lora_adapter *a, const struct groups *g, 
         if (list[i].agree && (rank ? list[i].first->r != f->r : list[i].first->alpha != f->alpha))
             add_pattern(&t, list[i].key, rank, list[i].first);
     for (size_t i = 0; i < a->modules.count; i++)
-        if (!list[fsdpck_names_find(&g->names, last_part(m[i].path))].agree && (rank ? m[i].r != f->r : m[i].alpha != f->alpha))
+        if (!list[fsdpck_names_find(&g->names, last_part(m[i].path))].agree &&
+            (rank ? m[i].r != f->r : m[i].alpha != f->alpha))
             add_pattern(&t, m[i].path, rank, &m[i]);
     fsdpck_text_printf(&t, "}");
     return keep(a, &t, out, err);
 }
 
-static int by_text(const void *x, const void *y) { return strcmp(*(const char *const *)x, *(const char *const *)y); }
+static int by_text(const void *x, const void *y)
+{
+    return strcmp(*(const char *const *)x, *(const char *const *)y);
+}
 
-static int write_list(struct fsdpck_lora_adapter *a, const char **names, size_t count, const char **out, struct fsdpck_error *err)
+static int write_list(struct fsdpck_lora_adapter *a, const char **names, size_t count, const char **out,
+                      struct fsdpck_error *err)
 {
     struct fsdpck_text t = { 0 };
     if (count)
@@ -242,7 +258,8 @@ static int write_saved(struct fsdpck_lora_adapter *a, const char **out, struct f
     return n ? write_list(a, names, n, out, err) : 0;
 }
 
-int fsdpck_lora_facts(struct fsdpck_lora_adapter *a, const struct fsdpck_options *opt, struct fsdpck_lora_facts *out, struct fsdpck_error *err)
+int fsdpck_lora_facts(struct fsdpck_lora_adapter *a, const struct fsdpck_options *opt, struct fsdpck_lora_facts *out,
+                      struct fsdpck_error *err)
 {
     struct groups g = { .list = FSDPCK_VEC(struct group) };
     bool regular = true;
@@ -251,17 +268,17 @@ int fsdpck_lora_facts(struct fsdpck_lora_adapter *a, const struct fsdpck_options
         return 0;
     out->dora = lora_modules(a)->magnitude >= 0;
     int rc = default_rank(a, &out->r, err);
-    if (rc == 0)
+    if (!rc)
         rc = group_modules(a, &g, err);
-    if (rc == 0)
+    if (!rc)
         rc = is_regular(a, &g, opt, &regular, err);
-    if (rc == 0)
+    if (!rc)
         rc = write_pattern(a, &g, true, out, &out->rank_pattern, err);
-    if (rc == 0)
+    if (!rc)
         rc = write_pattern(a, &g, false, out, &out->alpha_pattern, err);
-    if (rc == 0 && !fsdpck_lora_config_has_targets(&a->config))
+    if (!rc && !fsdpck_lora_config_has_targets(&a->config))
         rc = write_targets(a, regular, &out->target_modules, err);
-    if (rc == 0)
+    if (!rc)
         rc = write_saved(a, &out->modules_to_save, err);
     free_groups(&g);
     return rc;

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the tensor of the base that each tensor of an adapter changes, and refuses tensors that do not fit. Drops nothing silently and guesses
- * nothing. */
+/* Finds the tensor of the base that each tensor of an adapter changes, and refuses tensors that do not fit. Drops
+ * nothing silently and guesses nothing. */
 #include "lora/merge_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static struct lora_target **list_of(const struct fsdpck_lora_merge *m) { return m->list.data; }
+static struct lora_target **list_of(const struct fsdpck_lora_merge *m)
+{
+    return m->list.data;
+}
 
 /* ---- names of the base ---- */
 
-const char *fsdpck_lora_merge_parameter(struct fsdpck_arena *a, const char *module, const char *leaf, struct fsdpck_error *err)
+const char *fsdpck_lora_merge_parameter(struct fsdpck_arena *a, const char *module, const char *leaf,
+                                        struct fsdpck_error *err)
 {
     size_t nbytes = strlen(module) + strlen(leaf) + 2;
     char *text = fsdpck_arena_alloc(a, nbytes, err);
@@ -23,26 +27,29 @@ const char *fsdpck_lora_merge_parameter(struct fsdpck_arena *a, const char *modu
 static int index_base(struct fsdpck_lora_merge *m, struct fsdpck_error *err)
 {
     int rc = 0;
-    for (size_t i = 0; i < m->selection->ntensors && rc == 0; i++) {
+    for (size_t i = 0; i < m->selection->ntensors && !rc; i++) {
         struct fsdpck_lora_name n;
         size_t old;
         rc = fsdpck_lora_name_parse(&m->arena, m->selection->tensors[i].name, &n, err);
-        const char *name = rc == 0 ? fsdpck_lora_merge_parameter(&m->arena, n.module, n.leaf, err) : NULL;
-        if (rc == 0)
+        const char *name = !rc ? fsdpck_lora_merge_parameter(&m->arena, n.module, n.leaf, err) : NULL;
+        if (!rc)
             rc = name ? fsdpck_names_add(&m->names, name, i, &old, err) : FSDPCK_ERR_NOMEM;
     }
     return rc;
 }
 
-static int no_such_tensor(const struct fsdpck_lora_merge *m, int64_t position, const char *name, struct fsdpck_error *err)
+static int no_such_tensor(const struct fsdpck_lora_merge *m, int64_t position, const char *name,
+                          struct fsdpck_error *err)
 {
-    int rc = fsdpck_lora_refuse(m->adapter, position, FSDPCK_ERR_MISSING, err, "the base %s has no tensor '%s' for it", fsdpck_source_path(m->base), name);
+    int rc = fsdpck_lora_refuse(m->adapter, position, FSDPCK_ERR_MISSING, err, "the base %s has no tensor '%s' for it",
+                                fsdpck_source_path(m->base), name);
     fsdpck_error_hint(err, "is this the model that the adapter was trained on?");
     return rc;
 }
 
 /* The target for a parameter of the model: made where the tensor has none yet. Second names are one tensor. */
-int fsdpck_lora_merge_target(struct fsdpck_lora_merge *m, const char *name, int64_t position, struct lora_target **out, struct fsdpck_error *err)
+int fsdpck_lora_merge_target(struct fsdpck_lora_merge *m, const char *name, int64_t position, struct lora_target **out,
+                             struct fsdpck_error *err)
 {
     size_t at = fsdpck_names_find(&m->names, name);
     if (at == SIZE_MAX)
@@ -61,7 +68,8 @@ int fsdpck_lora_merge_target(struct fsdpck_lora_merge *m, const char *name, int6
     enum fsdpck_dtype dtype = lora_base_tensor(m, t)->dtype;
     if (dtype == FSDPCK_FLOAT32 || dtype == FSDPCK_FLOAT16 || dtype == FSDPCK_BFLOAT16)
         return 0;
-    return fsdpck_lora_refuse(m->adapter, position, FSDPCK_ERR_UNSUPPORTED, err, "the base's '%s' is %s; float32, float16 and bfloat16 can be merged into", name,
+    return fsdpck_lora_refuse(m->adapter, position, FSDPCK_ERR_UNSUPPORTED, err,
+                              "the base's '%s' is %s; float32, float16 and bfloat16 can be merged into", name,
                               fsdpck_dtype_info(dtype)->name);
 }
 
@@ -74,13 +82,16 @@ static void shape_text(const struct fsdpck_tensor *t, char *buf, size_t nbytes)
         at += (size_t)snprintf(buf + at, nbytes - at, "%s%llu", d ? ", " : "", (unsigned long long)t->shape[d]);
 }
 
-int fsdpck_lora_merge_misfit(const struct fsdpck_lora_merge *m, const struct lora_target *t, int64_t position, const char *wanted, struct fsdpck_error *err)
+int fsdpck_lora_merge_misfit(const struct fsdpck_lora_merge *m, const struct lora_target *t, int64_t position,
+                             const char *wanted, struct fsdpck_error *err)
 {
     char base[200] = "", own[200] = "";
     const struct fsdpck_tensor *b = lora_base_tensor(m, t);
     shape_text(b, base, sizeof base);
     shape_text(lora_tensor(m->adapter, position), own, sizeof own);
-    return fsdpck_lora_refuse(m->adapter, position, FSDPCK_ERR_FORMAT, err, "[%s] does not fit the base's '%s' [%s]%s%s", own, b->name, base, *wanted ? "; " : "", wanted);
+    return fsdpck_lora_refuse(m->adapter, position, FSDPCK_ERR_FORMAT, err,
+                              "[%s] does not fit the base's '%s' [%s]%s%s", own, b->name, base, *wanted ? "; " : "",
+                              wanted);
 }
 
 /* (out, in, …) as linear layers and convolutions are stored. */
@@ -99,15 +110,19 @@ static bool fits_transposed(const struct fsdpck_tensor *w, const struct fsdpck_t
 }
 
 /* A square layer fits both ways: then the configuration decides. */
-static int choose_orientation(const struct fsdpck_lora_merge *m, const struct lora_target *t, const struct fsdpck_lora_module *module, bool *transposed,
-                      struct fsdpck_error *err)
+static int choose_orientation(const struct fsdpck_lora_merge *m, const struct lora_target *t,
+                              const struct fsdpck_lora_module *module, bool *transposed, struct fsdpck_error *err)
 {
-    const struct fsdpck_tensor *w = lora_base_tensor(m, t), *a = lora_tensor(m->adapter, module->a), *b = lora_tensor(m->adapter, module->b);
+    const struct fsdpck_tensor *w = lora_base_tensor(m, t), *a = lora_tensor(m->adapter, module->a),
+                               *b = lora_tensor(m->adapter, module->b);
     bool straight = fits_straight(w, a, b) && !module->embedding, turned = fits_transposed(w, a, b);
     *transposed = module->embedding || (m->adapter->config.fan_in_fan_out && turned);
     if (*transposed ? turned : straight)
         return 0;
-    return fsdpck_lora_merge_misfit(m, t, module->b, turned ? "it would with \"fan_in_fan_out\": true in adapter_config.json" : "B is wanted as [out, r], A as [r, in]", err);
+    return fsdpck_lora_merge_misfit(m, t, module->b,
+                                    turned ? "it would with \"fan_in_fan_out\": true in adapter_config.json"
+                                           : "B is wanted as [out, r], A as [r, in]",
+                                    err);
 }
 
 /* ---- what changes what ---- */
@@ -131,15 +146,16 @@ static int count_product(struct fsdpck_lora_merge *m, const struct fsdpck_lora_m
     const struct fsdpck_tensor *w = lora_base_tensor(m, t);
     *x = (struct fsdpck_operand){ .module = module };
     rc = choose_orientation(m, t, module, &x->transposed, err);
-    if (rc == 0) {
+    if (!rc) {
         x->nrow = w->shape[0];
         x->ncol = w->nelem / w->shape[0];
     }
     m->used[module->a] = m->used[module->b] = true;
     if (module->magnitude >= 0)
         m->used[module->magnitude] = true;
-    if (rc == 0 && t->products->count > 1 && (module->magnitude >= 0 || more[0].module->magnitude >= 0))
-        rc = fsdpck_lora_refuse(m->adapter, module->a, FSDPCK_ERR_UNSUPPORTED, err, "two DoRA modules share one tensor of the base");
+    if (!rc && t->products->count > 1 && (module->magnitude >= 0 || more[0].module->magnitude >= 0))
+        rc = fsdpck_lora_refuse(m->adapter, module->a, FSDPCK_ERR_UNSUPPORTED, err,
+                                "two DoRA modules share one tensor of the base");
     return rc;
 }
 
@@ -150,9 +166,9 @@ static int add_vector(struct fsdpck_lora_merge *m, const struct fsdpck_lora_modu
         return 0;
     const char *name = fsdpck_lora_merge_parameter(&m->arena, module->path, "bias", err);
     int rc = name ? fsdpck_lora_merge_target(m, name, module->bias, &t, err) : FSDPCK_ERR_NOMEM;
-    if (rc == 0 && lora_base_tensor(m, t)->nelem != lora_tensor(m->adapter, module->bias)->nelem)
+    if (!rc && lora_base_tensor(m, t)->nelem != lora_tensor(m->adapter, module->bias)->nelem)
         rc = fsdpck_lora_merge_misfit(m, t, module->bias, "", err);
-    if (rc == 0) {
+    if (!rc) {
         t->vector = module;
         m->used[module->bias] = true;
     }
@@ -163,16 +179,16 @@ static int build(struct fsdpck_lora_merge *m, struct fsdpck_error *err)
 {
     struct fsdpck_lora_adapter *a = m->adapter;
     int rc = index_base(m, err);
-    for (size_t i = 0; i < a->modules.count && rc == 0; i++) {
+    for (size_t i = 0; i < a->modules.count && !rc; i++) {
         rc = count_product(m, &lora_modules(a)[i], err);
-        if (rc == 0)
+        if (!rc)
             rc = add_vector(m, &lora_modules(a)[i], err);
     }
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_lora_merge_whole(m, err);
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_lora_merge_tokens(m, err);
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_lora_merge_frozen(m, err);
     return rc ? rc : fsdpck_lora_account_for(a, m->used, m->opt, err);
 }
@@ -181,7 +197,8 @@ static void note_ties(const struct fsdpck_lora_merge *m)
 {
     for (size_t i = 0; i < m->list.count; i++)
         if (lora_base_nnames(m, list_of(m)[i]) > 1)
-            fsdpck_lora_note(m->opt, "'%s' has two names in the base: the change is seen under both, as in PEFT", lora_base_tensor(m, list_of(m)[i])->name);
+            fsdpck_lora_note(m->opt, "'%s' has two names in the base: the change is seen under both, as in PEFT",
+                             lora_base_tensor(m, list_of(m)[i])->name);
 }
 
 /* PEFT replaces these silently. */
@@ -190,10 +207,16 @@ static void note_whole(const struct fsdpck_lora_merge *m)
     const char *first;
     size_t n = fsdpck_lora_unnamed(m->adapter, &first);
     if (n == 1)
-        fsdpck_lora_note(m->opt, "the adapter's '%s' is a whole parameter that its configuration does not name: it replaces the base's, as in PEFT", first);
+        fsdpck_lora_note(m->opt,
+                         "the adapter's '%s' is a whole parameter that its configuration does not name: it replaces "
+                         "the base's, as in PEFT",
+                         first);
     else if (n)
-        fsdpck_lora_note(m->opt, "%zu tensors of the adapter, '%s' the first, are whole parameters that its configuration does not name: they replace the base's, as in "
-                        "PEFT", n, first);
+        fsdpck_lora_note(m->opt,
+                         "%zu tensors of the adapter, '%s' the first, are whole parameters that its configuration does "
+                         "not name: they replace the base's, as in "
+                         "PEFT",
+                         n, first);
 }
 
 /* ---- the edit ---- */
@@ -206,9 +229,9 @@ static int begin(void *ctx, const struct fsdpck_selection *selection, struct fsd
     m->sets = fsdpck_arena_array(&m->arena, m->adapter->modules.count, sizeof *m->sets, err);
     m->used = fsdpck_arena_array(&m->arena, m->adapter->selection.ntensors, sizeof *m->used, err);
     int rc = m->targets && m->sets && m->used ? build(m, err) : FSDPCK_ERR_NOMEM;
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_operands_new(m->adapter, m->sets, m->nsets, m->memory_nbytes, &m->operands, err);
-    if (rc == 0) {
+    if (!rc) {
         note_ties(m);
         note_whole(m);
         fsdpck_lora_note_config(m->adapter, m->opt);
@@ -230,16 +253,19 @@ static int end(void *ctx, struct fsdpck_error *err)
     return fsdpck_source_check(m->adapter->src, err);
 }
 
-int fsdpck_lora_merge_new(struct fsdpck_source *base, struct fsdpck_lora_adapter *a, const struct fsdpck_options *opt, uint64_t memory_nbytes,
-                          struct fsdpck_lora_merge **out, struct fsdpck_error *err)
+int fsdpck_lora_merge_new(struct fsdpck_source *base, struct fsdpck_lora_adapter *a, const struct fsdpck_options *opt,
+                          uint64_t memory_nbytes, struct fsdpck_lora_merge **out, struct fsdpck_error *err)
 {
     int rc = a->config.doc ? fsdpck_lora_config_mergeable(&a->config, err) : 0;
-    struct fsdpck_lora_merge *m = rc == 0 ? calloc(1, sizeof *m) : NULL;
+    struct fsdpck_lora_merge *m = !rc ? calloc(1, sizeof *m) : NULL;
     *out = NULL;
     if (!m)
         return rc ? rc : fsdpck_error_nomem(err, sizeof *m);
-    *m = (struct fsdpck_lora_merge){ .base = base, .adapter = a, .opt = opt, .memory_nbytes = memory_nbytes, .list = FSDPCK_VEC(struct lora_target *) };
-    m->edit = (struct fsdpck_edit){ .ctx = m, .begin = begin, .end = end, .wants = wants, .apply = fsdpck_lora_merge_apply };
+    *m = (struct fsdpck_lora_merge){
+        .base = base, .adapter = a, .opt = opt, .memory_nbytes = memory_nbytes, .list = FSDPCK_VEC(struct lora_target *)
+    };
+    m->edit =
+        (struct fsdpck_edit){ .ctx = m, .begin = begin, .end = end, .wants = wants, .apply = fsdpck_lora_merge_apply };
     *out = m;
     return 0;
 }
@@ -255,4 +281,7 @@ void fsdpck_lora_merge_free(struct fsdpck_lora_merge *m)
     free(m);
 }
 
-const struct fsdpck_edit *fsdpck_lora_merge_edit(struct fsdpck_lora_merge *m) { return &m->edit; }
+const struct fsdpck_edit *fsdpck_lora_merge_edit(struct fsdpck_lora_merge *m)
+{
+    return &m->edit;
+}

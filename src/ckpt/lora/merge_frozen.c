@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compares the frozen model of a training checkpoint with the base. The adapter was trained on the frozen model; merged into another base it would give
- * wrong weights. */
+/* Compares the frozen model of a training checkpoint with the base. The adapter was trained on the frozen model; merged
+ * into another base it would give wrong weights. */
 #include "lora/merge_impl.h"
 
 #include <stdlib.h>
@@ -20,16 +20,21 @@ struct pairs {
     struct fsdpck_vec list; /* struct pair */
 };
 
-static int refuse(const struct fsdpck_lora_merge *m, int64_t position, int code, const char *what, struct fsdpck_error *err)
+static int refuse(const struct fsdpck_lora_merge *m, int64_t position, int code, const char *what,
+                  struct fsdpck_error *err)
 {
-    int rc = fsdpck_lora_refuse(m->adapter, position, code, err, "belongs to the frozen model beside the adapter, and %s in the base %s", what,
+    int rc = fsdpck_lora_refuse(m->adapter, position, code, err,
+                                "belongs to the frozen model beside the adapter, and %s in the base %s", what,
                                 fsdpck_source_path(m->base));
-    fsdpck_error_hint(err, "is this that model? To merge into another, take the adapter alone out of the checkpoint: export-lora");
+    fsdpck_error_hint(
+        err, "is this that model? To merge into another, take the adapter alone out of the checkpoint: export-lora");
     return rc;
 }
 
-/* Whether v, rounded to the type, is w. Only the two narrow types change a float32, and raw has room for no wider one. */
-static bool rounds_to(const float *v, const float *w, uint64_t n, enum fsdpck_dtype dtype, float *rounded, uint16_t *raw)
+/* Whether v, rounded to the type, is w. Only the two narrow types change a float32, and raw has room for no wider one.
+ */
+static bool rounds_to(const float *v, const float *w, uint64_t n, enum fsdpck_dtype dtype, float *rounded,
+                      uint16_t *raw)
 {
     if (dtype != FSDPCK_FLOAT16 && dtype != FSDPCK_BFLOAT16)
         return false;
@@ -39,17 +44,20 @@ static bool rounds_to(const float *v, const float *w, uint64_t n, enum fsdpck_dt
 }
 
 /* v: (4 * PIECE) */
-static int compare_piece(const struct fsdpck_lora_merge *m, const struct pair *p, uint64_t at, uint64_t n, float *v, bool *same, struct fsdpck_error *err)
+static int compare_piece(const struct fsdpck_lora_merge *m, const struct pair *p, uint64_t at, uint64_t n, float *v,
+                         bool *same, struct fsdpck_error *err)
 {
-    const struct fsdpck_tensor *own = lora_tensor(m->adapter, p->position), *base = fsdpck_source_tensor(m->base, p->base);
+    const struct fsdpck_tensor *own = lora_tensor(m->adapter, p->position),
+                               *base = fsdpck_source_tensor(m->base, p->base);
     float *x = v, *y = v + PIECE, *rounded = v + 2 * PIECE;
     uint16_t *raw = (uint16_t *)(v + 3 * PIECE);
     int rc = fsdpck_lora_read(m->adapter->src, m->adapter->selection.tensors[p->position].source, at, n, x, err);
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_lora_read(m->base, p->base, at, n, y, err);
     if (rc)
         return rc;
-    *same = memcmp(x, y, n * sizeof *x) == 0 || rounds_to(y, x, n, own->dtype, rounded, raw) || rounds_to(x, y, n, base->dtype, rounded, raw);
+    *same = memcmp(x, y, n * sizeof *x) == 0 || rounds_to(y, x, n, own->dtype, rounded, raw) ||
+            rounds_to(x, y, n, base->dtype, rounded, raw);
     return 0;
 }
 
@@ -62,7 +70,7 @@ static int compare(void *ctx, size_t number, unsigned worker, struct fsdpck_erro
     int rc = v ? 0 : fsdpck_error_nomem(err, 4 * PIECE * sizeof *v);
     bool same = true;
     (void)worker;
-    for (uint64_t at = 0; at < base->nelem && rc == 0 && same; at += PIECE)
+    for (uint64_t at = 0; at < base->nelem && !rc && same; at += PIECE)
         rc = compare_piece(all->m, p, at, base->nelem - at < PIECE ? base->nelem - at : PIECE, v, &same, err);
     free(v);
     return rc || same ? rc : refuse(all->m, p->position, FSDPCK_ERR_FORMAT, "has other values", err);
@@ -101,12 +109,13 @@ int fsdpck_lora_merge_frozen(struct fsdpck_lora_merge *m, struct fsdpck_error *e
 {
     struct pairs all = { .m = m, .list = FSDPCK_VEC(struct pair) };
     int rc = 0;
-    for (size_t i = 0; i < m->adapter->selection.ntensors && rc == 0; i++) {
+    for (size_t i = 0; i < m->adapter->selection.ntensors && !rc; i++) {
         enum fsdpck_lora_role role = m->adapter->names[i].role;
-        if (!m->used[i] && (role == LORA_ORIGINAL || (m->adapter->beside_model && (role == LORA_PLAIN || role == LORA_BASE))))
+        if (!m->used[i] &&
+            (role == LORA_ORIGINAL || (m->adapter->beside_model && (role == LORA_PLAIN || role == LORA_BASE))))
             rc = add_pair(&all, i, err);
     }
-    if (rc == 0 && all.list.count)
+    if (!rc && all.list.count)
         rc = fsdpck_pool_run(m->opt->nthreads, all.list.count, compare, &all, m->opt->stop, err);
     fsdpck_vec_free(&all.list);
     return rc;

@@ -7,12 +7,12 @@
 
 /* The changes to one stored tensor of the base. */
 struct lora_target {
-    uint32_t chosen;                           /* position in the base's selection */
-    const struct fsdpck_lora_whole *whole;     /* replaced by this before the rest is done, or NULL */
-    unsigned nwhole;                           /* names of the tensor that the adapter has such a copy for; all the same values */
-    const struct fsdpck_lora_tokens *tokens;   /* these rows are replaced, or NULL; then there are no products */
-    struct fsdpck_operand_set *products;       /* (nrow, ncol) = (shape[0], the rest); NULL: none */
-    const struct fsdpck_lora_module *vector;   /* its lora_B.bias is added, or NULL */
+    uint32_t chosen;                       /* position in the base's selection */
+    const struct fsdpck_lora_whole *whole; /* replaced by this before the rest is done, or NULL */
+    unsigned nwhole; /* names of the tensor that the adapter has such a copy for; all the same values */
+    const struct fsdpck_lora_tokens *tokens; /* these rows are replaced, or NULL; then there are no products */
+    struct fsdpck_operand_set *products;     /* (nrow, ncol) = (shape[0], the rest); NULL: none */
+    const struct fsdpck_lora_module *vector; /* its lora_B.bias is added, or NULL */
     float *factor; /* DoRA: of each row, or each column where the product is transposed; NULL: none */
 };
 
@@ -22,10 +22,10 @@ struct fsdpck_lora_merge {
     const struct fsdpck_options *opt;
     const struct fsdpck_selection *selection; /* of the base */
     struct fsdpck_arena arena;
-    struct fsdpck_names names;    /* of the base's parameters */
-    bool *used;                   /* (adapter->selection.ntensors) has found its place */
-    struct lora_target **targets; /* (selection->ntensors) NULL: passes unchanged */
-    struct fsdpck_vec list;       /* struct lora_target *, from the arena */
+    struct fsdpck_names names;       /* of the base's parameters */
+    bool *used;                      /* (adapter->selection.ntensors) has found its place */
+    struct lora_target **targets;    /* (selection->ntensors) NULL: passes unchanged */
+    struct fsdpck_vec list;          /* struct lora_target *, from the arena */
     struct fsdpck_operand_set *sets; /* (nsets) the targets' products, side by side */
     size_t nsets;
     uint64_t memory_nbytes;
@@ -33,7 +33,8 @@ struct fsdpck_lora_merge {
     struct fsdpck_edit edit;
 };
 
-static inline const struct fsdpck_tensor *lora_base_tensor(const struct fsdpck_lora_merge *m, const struct lora_target *t)
+static inline const struct fsdpck_tensor *lora_base_tensor(const struct fsdpck_lora_merge *m,
+                                                           const struct lora_target *t)
 {
     return fsdpck_source_tensor(m->base, m->selection->tensors[t->chosen].source);
 }
@@ -46,20 +47,24 @@ static inline unsigned lora_base_nnames(const struct fsdpck_lora_merge *m, const
     return n;
 }
 
-const char *fsdpck_lora_merge_parameter(struct fsdpck_arena *a, const char *module, const char *leaf, struct fsdpck_error *err);
+const char *fsdpck_lora_merge_parameter(struct fsdpck_arena *a, const char *module, const char *leaf,
+                                        struct fsdpck_error *err);
 /* The target for a parameter of the base; position: of the adapter's tensor that asks, for errors. */
-int fsdpck_lora_merge_target(struct fsdpck_lora_merge *m, const char *name, int64_t position, struct lora_target **out, struct fsdpck_error *err);
+int fsdpck_lora_merge_target(struct fsdpck_lora_merge *m, const char *name, int64_t position, struct lora_target **out,
+                             struct fsdpck_error *err);
 /* Refuses an adapter's tensor for its shape. */
-int fsdpck_lora_merge_misfit(const struct fsdpck_lora_merge *m, const struct lora_target *t, int64_t position, const char *wanted, struct fsdpck_error *err);
+int fsdpck_lora_merge_misfit(const struct fsdpck_lora_merge *m, const struct lora_target *t, int64_t position,
+                             const char *wanted, struct fsdpck_error *err);
 /* After the products: whole parameters, then trained tokens, to their targets. */
 int fsdpck_lora_merge_whole(struct fsdpck_lora_merge *m, struct fsdpck_error *err);
 int fsdpck_lora_merge_tokens(struct fsdpck_lora_merge *m, struct fsdpck_error *err);
-/* The frozen model beside an adapter is the base: its tensors hold the same values, up to the rounding of one type to the other, or are refused. Reads
- * both once. Quantized ones cannot be compared. */
+/* The frozen model beside an adapter is the base: its tensors hold the same values, up to the rounding of one type to
+ * the other, or are refused. Reads both once. Quantized ones cannot be compared. */
 int fsdpck_lora_merge_frozen(struct fsdpck_lora_merge *m, struct fsdpck_error *err);
 
 /* The edit's apply: ctx is a struct fsdpck_lora_merge. */
-int fsdpck_lora_merge_apply(void *ctx, uint32_t tensor, uint64_t begin, uint64_t nelem, const void *in, void *out, struct fsdpck_error *err);
+int fsdpck_lora_merge_apply(void *ctx, uint32_t tensor, uint64_t begin, uint64_t nelem, const void *in, void *out,
+                            struct fsdpck_error *err);
 /* Fills the factors of all DoRA targets: reads those tensors once. */
 int fsdpck_lora_merge_factors(struct fsdpck_lora_merge *m, struct fsdpck_error *err);
 

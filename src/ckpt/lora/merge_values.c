@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Changes values: converts a range of a tensor's stored elements to float32, tile by tile, changes them, and rounds once. Many threads call it at the same
- * time with ranges of any length, so only the factors persist between calls. */
+/* Changes values: converts a range of a tensor's stored elements to float32, tile by tile, changes them, and rounds
+ * once. Many threads call it at the same time with ranges of any length, so only the factors persist between calls. */
 #include "lora/merge_impl.h"
 
 #include <math.h>
@@ -37,7 +37,8 @@ static void add_products(const struct values *x, struct tile *t)
     for (size_t k = 0; p && k < p->count; k++) {
         const struct fsdpck_operand *o = &p->list[k];
         float scale = (float)fsdpck_lora_scale(x->m->adapter, o->module);
-        fsdpck_product_add(t->v, COLS, o->left + t->i * o->module->r, o->right + t->j, o->module->r, o->ncol, t->nr, t->nc, scale);
+        fsdpck_product_add(t->v, COLS, o->left + t->i * o->module->r, o->right + t->j, o->module->r, o->ncol, t->nr,
+                           t->nc, scale);
     }
 }
 
@@ -63,7 +64,8 @@ static void run_tile(const struct values *x, struct tile *t)
 {
     uint64_t from = fsdpck_dtype_info(x->from)->nbytes, to = fsdpck_dtype_info(x->to)->nbytes;
     for (uint64_t i = 0; i < t->nr; i++)
-        fsdpck_dtype_cast(x->from, x->in + ((t->i + i) * t->ncol + t->j - x->begin) * from, FSDPCK_FLOAT32, t->v + i * COLS, t->nc);
+        fsdpck_dtype_cast(x->from, x->in + ((t->i + i) * t->ncol + t->j - x->begin) * from, FSDPCK_FLOAT32,
+                          t->v + i * COLS, t->nc);
     add_products(x, t);
     if (!x->out) {
         add_squares(x, t);
@@ -72,7 +74,8 @@ static void run_tile(const struct values *x, struct tile *t)
     if (x->t->factor)
         scale_magnitude(x, t);
     for (uint64_t i = 0; i < t->nr; i++)
-        fsdpck_dtype_cast(FSDPCK_FLOAT32, t->v + i * COLS, x->to, x->out + ((t->i + i) * t->ncol + t->j - x->begin) * to, t->nc);
+        fsdpck_dtype_cast(FSDPCK_FLOAT32, t->v + i * COLS, x->to,
+                          x->out + ((t->i + i) * t->ncol + t->j - x->begin) * to, t->nc);
 }
 
 /* Rows [i, i + nrows), columns [j, end). */
@@ -106,12 +109,14 @@ static void run_range(const struct values *x, uint64_t ncol, uint64_t begin, uin
 
 /* ---- what is no product ---- */
 
-static int read_some(const struct fsdpck_lora_merge *m, int64_t position, uint64_t begin, uint64_t nelem, float *out, struct fsdpck_error *err)
+static int read_some(const struct fsdpck_lora_merge *m, int64_t position, uint64_t begin, uint64_t nelem, float *out,
+                     struct fsdpck_error *err)
 {
     return fsdpck_lora_read(m->adapter->src, m->adapter->selection.tensors[position].source, begin, nelem, out, err);
 }
 
-/* Elements [at, at + n) of the range: a saved copy instead of the base's values; a bias of LoRA's B on top of either. v: (2 * n) */
+/* Elements [at, at + n) of the range: a saved copy instead of the base's values; a bias of LoRA's B on top of either.
+ * v: (2 * n) */
 static int change_some(const struct values *x, uint64_t at, uint64_t n, float *v, struct fsdpck_error *err)
 {
     uint64_t from = fsdpck_dtype_info(x->from)->nbytes, to = fsdpck_dtype_info(x->to)->nbytes;
@@ -121,11 +126,11 @@ static int change_some(const struct values *x, uint64_t at, uint64_t n, float *v
         rc = read_some(x->m, x->t->whole->position, x->begin + at, n, v, err);
     else
         fsdpck_dtype_cast(x->from, x->in + at * from, FSDPCK_FLOAT32, v, n);
-    if (rc == 0 && x->t->vector)
+    if (!rc && x->t->vector)
         rc = read_some(x->m, x->t->vector->bias, x->begin + at, n, add, err);
-    for (uint64_t i = 0; rc == 0 && x->t->vector && i < n; i++)
+    for (uint64_t i = 0; !rc && x->t->vector && i < n; i++)
         v[i] += scale * add[i];
-    if (rc == 0)
+    if (!rc)
         fsdpck_dtype_cast(FSDPCK_FLOAT32, v, x->to, x->out + at * to, n);
     return rc;
 }
@@ -135,7 +140,7 @@ static int change_plainly(const struct values *x, uint64_t nelem, struct fsdpck_
     uint64_t most = nelem < PLAIN_ELEMENTS ? nelem : PLAIN_ELEMENTS;
     float *v = malloc(2 * most * sizeof *v);
     int rc = v ? 0 : fsdpck_error_nomem(err, 2 * most * sizeof *v);
-    for (uint64_t at = 0; at < nelem && rc == 0; at += most)
+    for (uint64_t at = 0; at < nelem && !rc; at += most)
         rc = change_some(x, at, nelem - at < most ? nelem - at : most, v, err);
     free(v);
     return rc;
@@ -145,15 +150,17 @@ static int change_plainly(const struct values *x, uint64_t nelem, struct fsdpck_
 static int change_rows(const struct values *x, uint64_t nelem, struct fsdpck_error *err)
 {
     const struct fsdpck_lora_tokens *k = x->t->tokens;
-    uint64_t ncol = lora_tensor(x->m->adapter, k->position)->shape[1], to = fsdpck_dtype_info(x->to)->nbytes, end = x->begin + nelem;
+    uint64_t ncol = lora_tensor(x->m->adapter, k->position)->shape[1], to = fsdpck_dtype_info(x->to)->nbytes,
+             end = x->begin + nelem;
     float *v = malloc(ncol * sizeof *v);
     int rc = v ? 0 : fsdpck_error_nomem(err, ncol * sizeof *v);
-    for (size_t i = 0; i < k->nrows && rc == 0; i++) {
-        uint64_t first = k->rows[i] * ncol, a = first > x->begin ? first : x->begin, b = first + ncol < end ? first + ncol : end;
+    for (size_t i = 0; i < k->nrows && !rc; i++) {
+        uint64_t first = k->rows[i] * ncol, a = first > x->begin ? first : x->begin,
+                 b = first + ncol < end ? first + ncol : end;
         if (a >= b)
             continue;
         rc = read_some(x->m, k->position, i * ncol + (a - first), b - a, v, err);
-        if (rc == 0)
+        if (!rc)
             fsdpck_dtype_cast(FSDPCK_FLOAT32, v, x->to, x->out + (a - x->begin) * to, b - a);
     }
     free(v);
@@ -166,7 +173,7 @@ static int run_on_whole(const struct values *x, uint64_t ncol, uint64_t nelem, s
     uint64_t to = fsdpck_dtype_info(x->to)->nbytes, most = nelem < PLAIN_ELEMENTS ? nelem : PLAIN_ELEMENTS;
     float *v = malloc(most * sizeof *v);
     int rc = v ? 0 : fsdpck_error_nomem(err, most * sizeof *v);
-    for (uint64_t at = 0; at < nelem && rc == 0; at += most) {
+    for (uint64_t at = 0; at < nelem && !rc; at += most) {
         uint64_t n = nelem - at < most ? nelem - at : most;
         struct values y = *x;
         rc = read_some(x->m, x->t->whole->position, x->begin + at, n, v, err);
@@ -174,7 +181,7 @@ static int run_on_whole(const struct values *x, uint64_t ncol, uint64_t nelem, s
         y.in = (const uint8_t *)v;
         y.begin = x->begin + at;
         y.out = x->out ? x->out + at * to : NULL;
-        if (rc == 0)
+        if (!rc)
             run_range(&y, ncol, y.begin, y.begin + n);
     }
     free(v);
@@ -195,13 +202,20 @@ static int change_by_products(const struct values *x, uint64_t nelem, struct fsd
     return rc;
 }
 
-int fsdpck_lora_merge_apply(void *ctx, uint32_t tensor, uint64_t begin, uint64_t nelem, const void *in, void *out, struct fsdpck_error *err)
+int fsdpck_lora_merge_apply(void *ctx, uint32_t tensor, uint64_t begin, uint64_t nelem, const void *in, void *out,
+                            struct fsdpck_error *err)
 {
     struct fsdpck_lora_merge *m = ctx;
     struct lora_target *t = m->targets[tensor];
-    struct values x = { .m = m, .t = t, .from = lora_base_tensor(m, t)->dtype, .to = m->selection->tensors[tensor].dtype, .in = in, .out = out, .begin = begin };
+    struct values x = { .m = m,
+                        .t = t,
+                        .from = lora_base_tensor(m, t)->dtype,
+                        .to = m->selection->tensors[tensor].dtype,
+                        .in = in,
+                        .out = out,
+                        .begin = begin };
     int rc = t->products ? change_by_products(&x, nelem, err) : change_plainly(&x, nelem, err);
-    return rc == 0 && t->tokens ? change_rows(&x, nelem, err) : rc;
+    return !rc && t->tokens ? change_rows(&x, nelem, err) : rc;
 }
 
 /* ---- DoRA ---- */
@@ -213,15 +227,17 @@ static int add_up(const struct fsdpck_lora_merge *m, struct lora_target *t, doub
     struct fsdpck_fetch f = { 0 };
     uint64_t item = fsdpck_dtype_info(w->dtype)->nbytes, most = w->nelem < BAND_ELEMENTS ? w->nelem : BAND_ELEMENTS;
     uint8_t *raw = malloc(most * item + 1);
-    struct values x = { .m = m, .t = t, .from = w->dtype, .to = w->dtype, .in = raw, .squares = squares, .by_column = o->transposed };
+    struct values x = {
+        .m = m, .t = t, .from = w->dtype, .to = w->dtype, .in = raw, .squares = squares, .by_column = o->transposed
+    };
     int rc = raw ? fsdpck_fetch_init(&f, m->base, err) : fsdpck_error_nomem(err, most * item);
-    if (rc == 0 && t->whole)
+    if (!rc && t->whole)
         rc = run_on_whole(&x, o->ncol, w->nelem, err);
-    for (uint64_t at = 0; !t->whole && at < w->nelem && rc == 0; at += most) {
+    for (uint64_t at = 0; !t->whole && at < w->nelem && !rc; at += most) {
         uint64_t end = w->nelem - at < most ? w->nelem : at + most;
         rc = fsdpck_fetch_range(&f, m->selection->tensors[t->chosen].source, at, end, raw, err);
         x.begin = at;
-        if (rc == 0)
+        if (!rc)
             run_range(&x, o->ncol, at, end);
     }
     fsdpck_fetch_free(&f);
@@ -229,14 +245,16 @@ static int add_up(const struct fsdpck_lora_merge *m, struct lora_target *t, doub
     return rc;
 }
 
-static int divide(const struct fsdpck_lora_merge *m, const struct lora_target *t, const double *squares, uint64_t n, struct fsdpck_error *err)
+static int divide(const struct fsdpck_lora_merge *m, const struct lora_target *t, const double *squares, uint64_t n,
+                  struct fsdpck_error *err)
 {
     int64_t position = t->products->list->module->magnitude;
     int rc = fsdpck_lora_read(m->adapter->src, m->adapter->selection.tensors[position].source, 0, n, t->factor, err);
-    for (uint64_t i = 0; i < n && rc == 0; i++) {
+    for (uint64_t i = 0; i < n && !rc; i++) {
         t->factor[i] /= (float)sqrt(squares[i]);
         if (!isfinite(t->factor[i]))
-            rc = fsdpck_lora_refuse(m->adapter, position, FSDPCK_ERR_FORMAT, err, "output %llu of the base and its change have norm %g: DoRA divides by it",
+            rc = fsdpck_lora_refuse(m->adapter, position, FSDPCK_ERR_FORMAT, err,
+                                    "output %llu of the base and its change have norm %g: DoRA divides by it",
                                     (unsigned long long)i, sqrt(squares[i]));
     }
     return rc;
@@ -251,12 +269,13 @@ static int make_factor(void *ctx, size_t number, unsigned worker, struct fsdpck_
         return 0;
     uint64_t n = t->products->list->transposed ? t->products->list->ncol : t->products->list->nrow;
     double *squares = calloc(n, sizeof *squares);
-    int rc = squares ? fsdpck_operands_acquire(m->operands, t->products, err) : fsdpck_error_nomem(err, n * sizeof *squares);
-    if (rc == 0) {
+    int rc =
+        squares ? fsdpck_operands_acquire(m->operands, t->products, err) : fsdpck_error_nomem(err, n * sizeof *squares);
+    if (!rc) {
         rc = add_up(m, t, squares, err);
         fsdpck_operands_release(m->operands, t->products);
     }
-    if (rc == 0)
+    if (!rc)
         rc = divide(m, t, squares, n, err);
     free(squares);
     return rc;

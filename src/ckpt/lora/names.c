@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Splits names at their dots. PEFT's parameters are PyTorch attributes, which cannot contain a dot, so the parts are unambiguous. Drops the parts that
- * wrappers (FSDP, torch.compile, DDP, activation checkpointing, PEFT itself) insert. Knows no tensors. */
+/* Splits names at their dots. PEFT's parameters are PyTorch attributes, which cannot contain a dot, so the parts are
+ * unambiguous. Drops the parts that wrappers (FSDP, torch.compile, DDP, activation checkpointing, PEFT itself) insert.
+ * Knows no tensors. */
 #include "lora/names.h"
 
 #include <stdlib.h>
@@ -42,7 +43,8 @@ static bool split(char *copy, struct name_parts *p)
 
 static void drop_wrappers(struct name_parts *p)
 {
-    static const char *const anywhere[] = { "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_ddp_wrapped_module", NULL };
+    static const char *const anywhere[] = { "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module",
+                                            "_ddp_wrapped_module", NULL };
     for (size_t i = 0; i + 1 < p->count;)
         if (is_one_of(p->at[i], anywhere))
             drop(p, i, 1);
@@ -57,7 +59,8 @@ static void drop_wrappers(struct name_parts *p)
         }
 }
 
-static const char *join(struct fsdpck_arena *a, const struct name_parts *p, size_t first, size_t end, struct fsdpck_error *err)
+static const char *join(struct fsdpck_arena *a, const struct name_parts *p, size_t first, size_t end,
+                        struct fsdpck_error *err)
 {
     size_t nbytes = 1;
     for (size_t i = first; i < end; i++)
@@ -72,7 +75,8 @@ static const char *join(struct fsdpck_arena *a, const struct name_parts *p, size
 }
 
 /* What follows the adapter's own part: [adapter] [ending]. Sets *adapter, and returns whether that is all there is. */
-static bool take_tail(const struct name_parts *p, size_t at, const char *ending, bool may_lack_ending, const char **adapter)
+static bool take_tail(const struct name_parts *p, size_t at, const char *ending, bool may_lack_ending,
+                      const char **adapter)
 {
     size_t n = p->count - at;
     bool ends = n && strcmp(p->at[p->count - 1], ending) == 0;
@@ -111,7 +115,10 @@ static enum fsdpck_lora_role role_of_embedding(const struct name_parts *p, size_
     return p->at[i][15] == 'B' ? LORA_EMBEDDING_B : LORA_EMBEDDING_A;
 }
 
-static bool begins(const char *s, const char *with) { return strncmp(s, with, strlen(with)) == 0; }
+static bool begins(const char *s, const char *with)
+{
+    return strncmp(s, with, strlen(with)) == 0;
+}
 
 /* The parts of a name: module [0, at), PEFT's own [at, leaf), leaf [leaf, end). */
 struct name_sections {
@@ -127,7 +134,8 @@ static enum fsdpck_lora_role role_of_tokens(const struct name_parts *p, size_t i
     return p->count <= i + 2 ? LORA_TOKENS : LORA_STATE;
 }
 
-/* trainable_token_indices of a LoRA wraps the embedding as token_adapter; on its own, the method is the layer itself. */
+/* trainable_token_indices of a LoRA wraps the embedding as token_adapter; on its own, the method is the layer itself.
+ */
 static enum fsdpck_lora_role role_in_token_adapter(const struct name_parts *p, size_t i, struct name_sections *to)
 {
     const char *next = i + 1 < p->count ? p->at[i + 1] : "";
@@ -151,7 +159,8 @@ static bool has_inner_adapter(const struct name_parts *p, size_t i)
 /* The role that part i gives the name; PLAIN: none. */
 static enum fsdpck_lora_role role_at(const struct name_parts *p, size_t i, struct name_sections *to)
 {
-    static const char *const pairs[] = { "lora_A", "lora_B", NULL }, *const embeddings[] = { "lora_embedding_A", "lora_embedding_B", NULL };
+    static const char *const pairs[] = { "lora_A", "lora_B", NULL }, *const embeddings[] = { "lora_embedding_A",
+                                                                                             "lora_embedding_B", NULL };
     const char *part = p->at[i], **adapter = &to->adapter;
     bool last = i + 1 == p->count;
     *to = (struct name_sections){ .at = i, .leaf = i + 1, .end = p->count, .adapter = "" };
@@ -160,7 +169,9 @@ static enum fsdpck_lora_role role_at(const struct name_parts *p, size_t i, struc
     if (is_one_of(part, embeddings))
         return role_of_embedding(p, i, adapter);
     if (strcmp(part, "lora_magnitude_vector") == 0)
-        return take_tail(p, i + 1, "weight", true, adapter) ? LORA_MAGNITUDE : is_optimizer_state(p, i + 1) ? LORA_STATE : LORA_UNKNOWN;
+        return take_tail(p, i + 1, "weight", true, adapter) ? LORA_MAGNITUDE
+               : is_optimizer_state(p, i + 1)               ? LORA_STATE
+                                                            : LORA_UNKNOWN;
     if (strcmp(part, "modules_to_save") == 0 && i + 2 < p->count) {
         *adapter = p->at[i + 1];
         to->leaf = i + 2;
@@ -177,7 +188,8 @@ static enum fsdpck_lora_role role_at(const struct name_parts *p, size_t i, struc
     return begins(part, "lora_") ? LORA_UNKNOWN : LORA_PLAIN;
 }
 
-static int put_strings(struct fsdpck_arena *a, const struct name_parts *p, const struct name_sections *at, struct fsdpck_lora_name *out, struct fsdpck_error *err)
+static int put_strings(struct fsdpck_arena *a, const struct name_parts *p, const struct name_sections *at,
+                       struct fsdpck_lora_name *out, struct fsdpck_error *err)
 {
     bool has_leaf = out->role <= LORA_BASE || out->role == LORA_SAVED || out->role == LORA_TOKENS;
     out->adapter = at->adapter;
@@ -189,7 +201,8 @@ static int put_strings(struct fsdpck_arena *a, const struct name_parts *p, const
     return out->module && out->leaf && out->between ? 0 : FSDPCK_ERR_NOMEM;
 }
 
-int fsdpck_lora_name_parse(struct fsdpck_arena *a, const char *name, struct fsdpck_lora_name *out, struct fsdpck_error *err)
+int fsdpck_lora_name_parse(struct fsdpck_arena *a, const char *name, struct fsdpck_lora_name *out,
+                           struct fsdpck_error *err)
 {
     struct name_parts p = { .count = 0 };
     char *copy = fsdpck_arena_strndup(a, name, strlen(name), err);

@@ -22,7 +22,8 @@ struct fsdpck_operands {
 
 /* ---- reading ---- */
 
-static int check_finite(const struct fsdpck_source *src, size_t ordinal, const float *v, uint64_t n, struct fsdpck_error *err)
+static int check_finite(const struct fsdpck_source *src, size_t ordinal, const float *v, uint64_t n,
+                        struct fsdpck_error *err)
 {
     uint32_t special = 0;
     for (uint64_t i = 0; i < n; i++)
@@ -34,17 +35,18 @@ static int check_finite(const struct fsdpck_source *src, size_t ordinal, const f
     return FSDPCK_ERR_FORMAT;
 }
 
-int fsdpck_lora_read(struct fsdpck_source *src, size_t ordinal, uint64_t begin, uint64_t nelem, float *out, struct fsdpck_error *err)
+int fsdpck_lora_read(struct fsdpck_source *src, size_t ordinal, uint64_t begin, uint64_t nelem, float *out,
+                     struct fsdpck_error *err)
 {
     struct fsdpck_fetch f = { 0 };
     enum fsdpck_dtype dtype = source_tensors(src)[ordinal].dtype;
     uint64_t item = fsdpck_dtype_info(dtype)->nbytes, most = nelem < PIECE ? nelem : PIECE;
     uint8_t *raw = malloc(most * item + 1);
     int rc = raw ? fsdpck_fetch_init(&f, src, err) : fsdpck_error_nomem(err, most * item);
-    for (uint64_t at = 0; at < nelem && rc == 0; at += most) {
+    for (uint64_t at = 0; at < nelem && !rc; at += most) {
         uint64_t n = nelem - at < most ? nelem - at : most;
         rc = fsdpck_fetch_range(&f, ordinal, begin + at, begin + at + n, raw, err);
-        if (rc == 0)
+        if (!rc)
             fsdpck_dtype_cast(dtype, raw, FSDPCK_FLOAT32, out + at, n);
     }
     fsdpck_fetch_free(&f);
@@ -53,12 +55,13 @@ int fsdpck_lora_read(struct fsdpck_source *src, size_t ordinal, uint64_t begin, 
 }
 
 /* Elements [at, at + n) of both. v: (2 * n) */
-static int same_piece(const struct fsdpck_lora_adapter *a, int64_t x, int64_t y, uint64_t at, uint64_t n, float *v, bool *same, struct fsdpck_error *err)
+static int same_piece(const struct fsdpck_lora_adapter *a, int64_t x, int64_t y, uint64_t at, uint64_t n, float *v,
+                      bool *same, struct fsdpck_error *err)
 {
     int rc = fsdpck_lora_read(a->src, a->selection.tensors[x].source, at, n, v, err);
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_lora_read(a->src, a->selection.tensors[y].source, at, n, v + n, err);
-    *same = rc == 0 && memcmp(v, v + n, n * sizeof *v) == 0;
+    *same = !rc && memcmp(v, v + n, n * sizeof *v) == 0;
     return rc;
 }
 
@@ -68,7 +71,7 @@ int fsdpck_lora_same(const struct fsdpck_lora_adapter *a, int64_t x, int64_t y, 
     float *v = malloc(2 * most * sizeof *v + 1);
     int rc = v ? 0 : fsdpck_error_nomem(err, 2 * most * sizeof *v);
     *same = true;
-    for (uint64_t at = 0; at < nelem && rc == 0 && *same; at += most)
+    for (uint64_t at = 0; at < nelem && !rc && *same; at += most)
         rc = same_piece(a, x, y, at, nelem - at < most ? nelem - at : most, v, same, err);
     free(v);
     return rc;
@@ -82,12 +85,14 @@ static void transpose(const float *in, uint64_t rows, uint64_t cols, float *out)
 }
 
 /* (rows, cols) of the adapter's tensor, as it is or turned. */
-static int read_factor(const struct fsdpck_operands *o, int64_t position, uint64_t rows, uint64_t cols, bool turn, float *out, struct fsdpck_error *err)
+static int read_factor(const struct fsdpck_operands *o, int64_t position, uint64_t rows, uint64_t cols, bool turn,
+                       float *out, struct fsdpck_error *err)
 {
     size_t ordinal = o->adapter->selection.tensors[position].source;
     float *plain = turn ? malloc(rows * cols * sizeof *plain) : out;
-    int rc = plain ? fsdpck_lora_read(o->adapter->src, ordinal, 0, rows * cols, plain, err) : fsdpck_error_nomem(err, rows * cols * sizeof *plain);
-    if (rc == 0 && turn)
+    int rc = plain ? fsdpck_lora_read(o->adapter->src, ordinal, 0, rows * cols, plain, err)
+                   : fsdpck_error_nomem(err, rows * cols * sizeof *plain);
+    if (!rc && turn)
         transpose(plain, rows, cols, out);
     if (turn)
         free(plain);
@@ -98,23 +103,25 @@ static int load(const struct fsdpck_operands *o, struct fsdpck_operand_set *set,
 {
     float *to = set->memory = malloc(set->nbytes);
     int rc = to ? 0 : fsdpck_error_nomem(err, set->nbytes);
-    for (size_t i = 0; i < set->count && rc == 0; i++) {
+    for (size_t i = 0; i < set->count && !rc; i++) {
         struct fsdpck_operand *x = &set->list[i];
         const struct fsdpck_lora_module *m = x->module;
         x->left = to;
         x->right = to += x->nrow * m->r;
         to += x->ncol * m->r;
-        rc = x->transposed ? read_factor(o, m->a, m->r, x->nrow, true, x->left, err) : read_factor(o, m->b, x->nrow, m->r, false, x->left, err);
-        if (rc == 0)
-            rc = x->transposed ? read_factor(o, m->b, x->ncol, m->r, true, x->right, err) : read_factor(o, m->a, m->r, x->ncol, false, x->right, err);
+        rc = x->transposed ? read_factor(o, m->a, m->r, x->nrow, true, x->left, err)
+                           : read_factor(o, m->b, x->nrow, m->r, false, x->left, err);
+        if (!rc)
+            rc = x->transposed ? read_factor(o, m->b, x->ncol, m->r, true, x->right, err)
+                               : read_factor(o, m->a, m->r, x->ncol, false, x->right, err);
     }
     return rc;
 }
 
 /* ---- sharing ---- */
 
-int fsdpck_operands_new(struct fsdpck_lora_adapter *a, struct fsdpck_operand_set *sets, size_t nsets, uint64_t budget_nbytes, struct fsdpck_operands **out,
-                        struct fsdpck_error *err)
+int fsdpck_operands_new(struct fsdpck_lora_adapter *a, struct fsdpck_operand_set *sets, size_t nsets,
+                        uint64_t budget_nbytes, struct fsdpck_operands **out, struct fsdpck_error *err)
 {
     struct fsdpck_operands *o = calloc(1, sizeof *o);
     if (!o)
@@ -147,13 +154,15 @@ void fsdpck_operands_free(struct fsdpck_operands *o)
     free(o);
 }
 
-/* What is being loaded is its loader's alone. Makes room by dropping what was used longest ago; whether there is room now. */
+/* What is being loaded is its loader's alone. Makes room by dropping what was used longest ago; whether there is room
+ * now. */
 static bool make_room(struct fsdpck_operands *o, uint64_t nbytes)
 {
     while (o->loaded_nbytes && o->loaded_nbytes + nbytes > o->budget_nbytes) {
         struct fsdpck_operand_set *oldest = NULL;
         for (size_t i = 0; i < o->nsets; i++)
-            if (!o->sets[i].loading && o->sets[i].memory && !o->sets[i].users && (!oldest || o->sets[i].used < oldest->used))
+            if (!o->sets[i].loading && o->sets[i].memory && !o->sets[i].users &&
+                (!oldest || o->sets[i].used < oldest->used))
                 oldest = &o->sets[i];
         if (!oldest)
             return false;
@@ -184,7 +193,7 @@ int fsdpck_operands_acquire(struct fsdpck_operands *o, struct fsdpck_operand_set
         pthread_cond_wait(&o->changed, &o->lock);
     if (!set->memory)
         rc = load_set(o, set, err);
-    if (rc == 0) {
+    if (!rc) {
         set->users++;
         set->used = ++o->clock;
     }

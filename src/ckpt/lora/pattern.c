@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Python expressions on PCRE2, where both mean the same by them; what they read differently is not taken. Costs are bounded: a file from anywhere brings these. */
+/* Python expressions on PCRE2, where both mean the same by them; what they read differently is not taken. Costs are
+ * bounded: a file from anywhere brings these. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "lora/pattern.h"
 
@@ -8,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A path of a module takes a few hundred steps; what goes back and forth without end is given up within milliseconds. */
+/* A path of a module takes a few hundred steps; what goes back and forth without end is given up within milliseconds.
+ */
 enum { MAX_NBYTES = 1 << 16, MAX_STEPS = 100000, MAX_KIB = 1024 };
 
 /* Behind "(?": groups without a number, looking ahead and back, names. Not flags, conditions or calls. */
@@ -42,7 +44,8 @@ static bool is_common(const char *e)
             in_set = true;
             e += e[1] == '^';
             e += e[1] == ']'; /* as the first it is one of the set */
-        } else if ((*e == '(' && (e[1] == '*' || (e[1] == '?' && !group_is_common(e + 2)))) || (*e == '{' && e[1] == ',')) {
+        } else if ((*e == '(' && (e[1] == '*' || (e[1] == '?' && !group_is_common(e + 2)))) ||
+                   (*e == '{' && e[1] == ',')) {
             return false;
         }
     }
@@ -55,7 +58,8 @@ static pcre2_code *compile(const char *expression)
     PCRE2_SIZE at;
     if (strlen(expression) > MAX_NBYTES || !is_common(expression))
         return NULL;
-    return pcre2_compile((PCRE2_SPTR)expression, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED | PCRE2_ENDANCHORED, &code, &at, NULL);
+    return pcre2_compile((PCRE2_SPTR)expression, PCRE2_ZERO_TERMINATED,
+                         PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED | PCRE2_ENDANCHORED, &code, &at, NULL);
 }
 
 static enum fsdpck_pattern_result match(const char *expression, const char *module)
@@ -72,8 +76,12 @@ static enum fsdpck_pattern_result match(const char *expression, const char *modu
     return rc >= 0 ? PATTERN_YES : rc == PCRE2_ERROR_NOMATCH ? PATTERN_NO : PATTERN_UNKNOWN;
 }
 
-/* Nearly all expressions are names, where only the dot means more than itself; an adapter may have thousands, and compiling costs. */
-static bool is_name(const char *s) { return s[strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")] == '\0'; }
+/* Nearly all expressions are names, where only the dot means more than itself; an adapter may have thousands, and
+ * compiling costs. */
+static bool is_name(const char *s)
+{
+    return s[strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")] == '\0';
+}
 
 static bool same(const char *expression, const char *text)
 {
@@ -87,7 +95,8 @@ enum fsdpck_pattern_result fsdpck_pattern_ends(const char *expression, const cha
 {
     size_t n = strlen(expression), k = strlen(module);
     if (is_name(expression))
-        return n <= k && (n == k || module[k - n - 1] == '.') && same(expression, module + k - n) ? PATTERN_YES : PATTERN_NO;
+        return n <= k && (n == k || module[k - n - 1] == '.') && same(expression, module + k - n) ? PATTERN_YES
+                                                                                                  : PATTERN_NO;
     char *whole = malloc(n + 16);
     if (!whole)
         return PATTERN_UNKNOWN;

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The regular expressions of adapter_config.json (keys of rank_pattern and alpha_pattern, a target_modules string), as PEFT matches them. */
+/* The regular expressions of adapter_config.json (keys of rank_pattern and alpha_pattern, a target_modules string), as
+ * PEFT matches them. */
 #ifndef CKPT_LORA_PATTERN_H
 #define CKPT_LORA_PATTERN_H
 
 #include <stdbool.h>
 
-enum fsdpck_pattern_result { PATTERN_NO, PATTERN_YES, PATTERN_UNKNOWN /* uses what is not understood: ask nobody, refuse */ };
+enum fsdpck_pattern_result {
+    PATTERN_NO,
+    PATTERN_YES,
+    PATTERN_UNKNOWN /* uses what is not understood: ask nobody, refuse */
+};
 
 /* PEFT's get_pattern_key: the expression matches the module's path, or its end after a dot. */
 enum fsdpck_pattern_result fsdpck_pattern_ends(const char *expression, const char *module);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Eight rows by thirty-two columns stay in registers while k runs. The columns of R that they need are packed first: rows of R lie a power of two apart as
- * often as not, and then fight for the same few lines of the first cache. The vectors are the compiler's: the same code is built for AVX-512, AVX2 with
- * FMA, and whatever the machine at least has. */
+/* Eight rows by thirty-two columns stay in registers while k runs. The columns of R that they need are packed first:
+ * rows of R lie a power of two apart as often as not, and then fight for the same few lines of the first cache. The
+ * vectors are the compiler's: the same code is built for AVX-512, AVX2 with FMA, and whatever the machine at least has.
+ */
 #include "lora/product.h"
 
 #include <stdbool.h>
@@ -11,10 +12,11 @@ enum { LANE = 16, WIDTH = 2 * LANE, HEIGHT = 8, PACKED_RANK = 128 };
 typedef float lane __attribute__((vector_size(LANE * sizeof(float))));
 typedef lane loose_lane __attribute__((aligned(sizeof(float)), may_alias)); /* as it lies in memory */
 
-/* height is a constant where this is inlined; step: floats from a row of right to the next. Loops are unrolled by name: the sums must not be an array in
- * memory. */
-static inline __attribute__((always_inline)) void strip(float *values, uint64_t ld, const float *left, const float *right, uint64_t rank, uint64_t step,
-                                                        int height, float scale)
+/* height is a constant where this is inlined; step: floats from a row of right to the next. Loops are unrolled by name:
+ * the sums must not be an array in memory. */
+static inline __attribute__((always_inline)) void strip(float *values, uint64_t ld, const float *left,
+                                                        const float *right, uint64_t rank, uint64_t step, int height,
+                                                        float scale)
 {
     lane low[HEIGHT], high[HEIGHT];
 #pragma GCC unroll 8
@@ -38,7 +40,8 @@ static inline __attribute__((always_inline)) void strip(float *values, uint64_t 
 }
 
 /* WIDTH columns of all rows. */
-static inline __attribute__((always_inline)) void panel(float *values, uint64_t ld, const float *left, const float *right, uint64_t rank, uint64_t step,
+static inline __attribute__((always_inline)) void panel(float *values, uint64_t ld, const float *left,
+                                                        const float *right, uint64_t rank, uint64_t step,
                                                         uint64_t nrows, float scale)
 {
     uint64_t i = 0;
@@ -48,8 +51,9 @@ static inline __attribute__((always_inline)) void panel(float *values, uint64_t 
         strip(values + i * ld, ld, left + i * rank, right, rank, step, 1, scale);
 }
 
-static inline __attribute__((always_inline)) void tile(float *values, uint64_t ld, const float *left, const float *right, uint64_t rank, uint64_t ncol,
-                                                       uint64_t nrows, uint64_t ncols, float scale)
+static inline __attribute__((always_inline)) void tile(float *values, uint64_t ld, const float *left,
+                                                       const float *right, uint64_t rank, uint64_t ncol, uint64_t nrows,
+                                                       uint64_t ncols, float scale)
 {
     float packed[PACKED_RANK * WIDTH];
     bool pack = rank <= PACKED_RANK && nrows >= HEIGHT;
@@ -73,21 +77,23 @@ static inline __attribute__((always_inline)) void tile(float *values, uint64_t l
 
 typedef void tile_fn(float *, uint64_t, const float *, const float *, uint64_t, uint64_t, uint64_t, uint64_t, float);
 
-static void tile_plain(float *values, uint64_t ld, const float *left, const float *right, uint64_t rank, uint64_t ncol, uint64_t nrows, uint64_t ncols,
-                       float scale)
+static void tile_plain(float *values, uint64_t ld, const float *left, const float *right, uint64_t rank, uint64_t ncol,
+                       uint64_t nrows, uint64_t ncols, float scale)
 {
     tile(values, ld, left, right, rank, ncol, nrows, ncols, scale);
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2,fma"))) static void tile_avx2(float *values, uint64_t ld, const float *left, const float *right, uint64_t rank, uint64_t ncol,
+__attribute__((target("avx2,fma"))) static void tile_avx2(float *values, uint64_t ld, const float *left,
+                                                          const float *right, uint64_t rank, uint64_t ncol,
                                                           uint64_t nrows, uint64_t ncols, float scale)
 {
     tile(values, ld, left, right, rank, ncol, nrows, ncols, scale);
 }
 
-__attribute__((target("avx512f,fma"))) static void tile_avx512(float *values, uint64_t ld, const float *left, const float *right, uint64_t rank,
-                                                               uint64_t ncol, uint64_t nrows, uint64_t ncols, float scale)
+__attribute__((target("avx512f,fma"))) static void tile_avx512(float *values, uint64_t ld, const float *left,
+                                                               const float *right, uint64_t rank, uint64_t ncol,
+                                                               uint64_t nrows, uint64_t ncols, float scale)
 {
     tile(values, ld, left, right, rank, ncol, nrows, ncols, scale);
 }
@@ -99,11 +105,14 @@ static tile_fn *best_tile(void)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? tile_avx2 : tile_plain;
 }
 #else
-static tile_fn *best_tile(void) { return tile_plain; }
+static tile_fn *best_tile(void)
+{
+    return tile_plain;
+}
 #endif
 
-void fsdpck_product_add(float *values, uint64_t ld, const float *left, const float *right, uint64_t rank, uint64_t ncol, uint64_t nrows, uint64_t ncols,
-                        float scale)
+void fsdpck_product_add(float *values, uint64_t ld, const float *left, const float *right, uint64_t rank, uint64_t ncol,
+                        uint64_t nrows, uint64_t ncols, float scale)
 {
     best_tile()(values, ld, left, right, rank, ncol, nrows, ncols, scale);
 }

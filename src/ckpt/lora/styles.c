@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Four ways to write one adapter: PEFT's folder, diffusers' pipeline file, kohya-ss sd-scripts' flat names, ComfyUI's. They differ in how a module is
- * named and where the scaling stands. Knows no files. */
+/* Four ways to write one adapter: PEFT's folder, diffusers' pipeline file, kohya-ss sd-scripts' flat names, ComfyUI's.
+ * They differ in how a module is named and where the scaling stands. Knows no files. */
 #include "lora/styles.h"
 
 #include <math.h>
@@ -11,21 +11,31 @@ static const char *const style_names[] = { "peft", "diffusers", "kohya", "comfy"
 
 /* ---- names ---- */
 
-/* The models of a pipeline, by the first part of a module's path. kohya, comfy: what they put before such a module; NULL: they call it something else, and
- * would skip ours without a word. ComfyUI knows diffusers' names of a UNet only in kohya's spelling, and those of transformers only in diffusers'. own: a
- * part that the path begins with where it lacks the component's name. */
+/* The models of a pipeline, by the first part of a module's path. kohya, comfy: what they put before such a module;
+ * NULL: they call it something else, and would skip ours without a word. ComfyUI knows diffusers' names of a UNet only
+ * in kohya's spelling, and those of transformers only in diffusers'. own: a part that the path begins with where it
+ * lacks the component's name. */
 struct component {
     const char *name, *kohya, *comfy;
     const char *own[12];
 };
 static const struct component components[] = {
-    { "unet", "lora_unet", NULL, { "down_blocks", "up_blocks", "mid_block", "conv_in", "conv_out", "time_embedding", "add_embedding", NULL } },
-    { "transformer", NULL, "transformer", { "transformer_blocks", "single_transformer_blocks", "x_embedder", "context_embedder", "proj_out", "norm_out",
-                                                "time_text_embed", NULL } },
+    { "unet",
+      "lora_unet",
+      NULL,
+      { "down_blocks", "up_blocks", "mid_block", "conv_in", "conv_out", "time_embedding", "add_embedding", NULL } },
+    { "transformer",
+      NULL,
+      "transformer",
+      { "transformer_blocks", "single_transformer_blocks", "x_embedder", "context_embedder", "proj_out", "norm_out",
+        "time_text_embed", NULL } },
     { "text_encoder", "lora_te", NULL, { "text_model", NULL } },
     { "text_encoder_2", "lora_te2", NULL, { NULL } },
-    { "diffusion_model", "lora_unet", "diffusion_model", { "double_blocks", "single_blocks", "joint_blocks", "input_blocks", "middle_block", "output_blocks",
-                                                           "img_in", "txt_in", "time_in", "vector_in", "final_layer" } },
+    { "diffusion_model",
+      "lora_unet",
+      "diffusion_model",
+      { "double_blocks", "single_blocks", "joint_blocks", "input_blocks", "middle_block", "output_blocks", "img_in",
+        "txt_in", "time_in", "vector_in", "final_layer" } },
 };
 enum { NCOMPONENTS = sizeof components / sizeof components[0] };
 
@@ -60,7 +70,8 @@ static bool has_second_encoder(const struct fsdpck_lora_adapter *a)
 }
 
 /* Returns the prefix of the path in the style's names, or NULL if there is none. */
-static const char *prefix_of(const struct fsdpck_lora_adapter *a, enum fsdpck_lora_style style, const struct component *c)
+static const char *prefix_of(const struct fsdpck_lora_adapter *a, enum fsdpck_lora_style style,
+                             const struct component *c)
 {
     if (!c)
         return NULL;
@@ -69,32 +80,43 @@ static const char *prefix_of(const struct fsdpck_lora_adapter *a, enum fsdpck_lo
     return style == FSDPCK_LORA_COMFY ? c->comfy : c->name;
 }
 
-static const char *suffix_of(enum fsdpck_lora_style style, const struct fsdpck_lora_module *m, enum fsdpck_lora_part part)
+static const char *suffix_of(enum fsdpck_lora_style style, const struct fsdpck_lora_module *m,
+                             enum fsdpck_lora_part part)
 {
-    static const char *const peft[] = { ".lora_A.weight", ".lora_B.weight", ".lora_B.bias", ".lora_magnitude_vector", NULL };
-    static const char *const embedding[] = { ".lora_embedding_A", ".lora_embedding_B", NULL, ".lora_magnitude_vector", NULL };
+    static const char *const peft[] = { ".lora_A.weight", ".lora_B.weight", ".lora_B.bias", ".lora_magnitude_vector",
+                                        NULL };
+    static const char *const embedding[] = { ".lora_embedding_A", ".lora_embedding_B", NULL, ".lora_magnitude_vector",
+                                             NULL };
     static const char *const kohya[] = { ".lora_down.weight", ".lora_up.weight", NULL, ".dora_scale", ".alpha" };
     static const char *const comfy[] = { ".lora_A.weight", ".lora_B.weight", NULL, ".dora_scale", ".alpha" };
-    return style == FSDPCK_LORA_KOHYA ? kohya[part] : style == FSDPCK_LORA_COMFY ? comfy[part] : m->embedding ? embedding[part] : peft[part];
+    return style == FSDPCK_LORA_KOHYA   ? kohya[part]
+           : style == FSDPCK_LORA_COMFY ? comfy[part]
+           : m->embedding               ? embedding[part]
+                                        : peft[part];
 }
 
-static int no_name(const struct fsdpck_lora_adapter *a, enum fsdpck_lora_style style, const struct fsdpck_lora_module *m, const struct component *c,
-                   struct fsdpck_error *err)
+static int no_name(const struct fsdpck_lora_adapter *a, enum fsdpck_lora_style style,
+                   const struct fsdpck_lora_module *m, const struct component *c, struct fsdpck_error *err)
 {
     static const char wrapper[] = "base_model.model.";
     bool wrapped = strncmp(a->selection.tensors[m->a].name, wrapper, strlen(wrapper)) == 0;
-    int rc = fsdpck_lora_refuse(a, m->a, FSDPCK_ERR_UNSUPPORTED, err, c ? "style %s has no name for modules of a diffusers '%s'"
-                                                                        : "style %s names modules by their model, and '%s' begins like none of a known one",
+    int rc = fsdpck_lora_refuse(a, m->a, FSDPCK_ERR_UNSUPPORTED, err,
+                                c ? "style %s has no name for modules of a diffusers '%s'"
+                                  : "style %s names modules by their model, and '%s' begins like none of a known one",
                                 style_names[style], c ? c->name : m->path);
     if (c)
-        fsdpck_error_hint(err, style == FSDPCK_LORA_COMFY ? "use --style kohya: ComfyUI reads these modules under its names" : "use --style diffusers, or comfy");
+        fsdpck_error_hint(err, style == FSDPCK_LORA_COMFY
+                                   ? "use --style kohya: ComfyUI reads these modules under its names"
+                                   : "use --style diffusers, or comfy");
     else
-        fsdpck_error_hint(err, "say which it is: --rename %s=transformer. (or unet., text_encoder., diffusion_model.)", wrapped ? wrapper : "");
+        fsdpck_error_hint(err, "say which it is: --rename %s=transformer. (or unet., text_encoder., diffusion_model.)",
+                          wrapped ? wrapper : "");
     return rc;
 }
 
-int fsdpck_lora_style_name(struct fsdpck_lora_adapter *a, enum fsdpck_lora_style style, const struct fsdpck_lora_module *m, enum fsdpck_lora_part part,
-                           const char **out, struct fsdpck_error *err)
+int fsdpck_lora_style_name(struct fsdpck_lora_adapter *a, enum fsdpck_lora_style style,
+                           const struct fsdpck_lora_module *m, enum fsdpck_lora_part part, const char **out,
+                           struct fsdpck_error *err)
 {
     const char *rest = m->path, *prefix = "base_model.model", *suffix = suffix_of(style, m, part);
     const struct component *c = style == FSDPCK_LORA_PEFT ? NULL : find_component(m->path, &rest);
@@ -119,20 +141,29 @@ static int refuse_extras(const struct fsdpck_lora_adapter *a, enum fsdpck_lora_s
 {
     const struct fsdpck_lora_module *m = lora_modules(a);
     if (a->whole.count)
-        return fsdpck_lora_refuse(a, lora_whole(a)->position, FSDPCK_ERR_UNSUPPORTED, err, "style %s has no place for %s", style_names[style],
-                                  lora_whole(a)->saved ? "modules_to_save" : lora_whole(a)->bias ? "biases" : "whole parameters");
+        return fsdpck_lora_refuse(a, lora_whole(a)->position, FSDPCK_ERR_UNSUPPORTED, err,
+                                  "style %s has no place for %s", style_names[style],
+                                  lora_whole(a)->saved  ? "modules_to_save"
+                                  : lora_whole(a)->bias ? "biases"
+                                                        : "whole parameters");
     if (a->tokens.count)
-        return fsdpck_lora_refuse(a, lora_tokens(a)->position, FSDPCK_ERR_UNSUPPORTED, err, "style %s has no place for trained tokens", style_names[style]);
+        return fsdpck_lora_refuse(a, lora_tokens(a)->position, FSDPCK_ERR_UNSUPPORTED, err,
+                                  "style %s has no place for trained tokens", style_names[style]);
     for (size_t i = 0; i < a->modules.count; i++) {
         if (m[i].embedding)
-            return fsdpck_lora_refuse(a, m[i].a, FSDPCK_ERR_UNSUPPORTED, err, "style %s has no LoRA for embeddings", style_names[style]);
+            return fsdpck_lora_refuse(a, m[i].a, FSDPCK_ERR_UNSUPPORTED, err, "style %s has no LoRA for embeddings",
+                                      style_names[style]);
         if (m[i].bias >= 0 && style != FSDPCK_LORA_DIFFUSERS)
-            return fsdpck_lora_refuse(a, m[i].bias, FSDPCK_ERR_UNSUPPORTED, err, "style %s has no place for lora_B.bias", style_names[style]);
+            return fsdpck_lora_refuse(a, m[i].bias, FSDPCK_ERR_UNSUPPORTED, err,
+                                      "style %s has no place for lora_B.bias", style_names[style]);
     }
     return 0;
 }
 
-static bool is_empty(const char *json) { return !json || strcmp(json, "{}") == 0 || strcmp(json, "null") == 0; }
+static bool is_empty(const char *json)
+{
+    return !json || strcmp(json, "{}") == 0 || strcmp(json, "null") == 0;
+}
 
 /* Parameters that nothing in the configuration names; PEFT saves embeddings so that were resized or adapted. */
 static void note_whole(const struct fsdpck_lora_adapter *a, const struct fsdpck_options *opt)
@@ -140,44 +171,58 @@ static void note_whole(const struct fsdpck_lora_adapter *a, const struct fsdpck_
     const char *first;
     size_t n = fsdpck_lora_unnamed(a, &first);
     if (n == 1)
-        fsdpck_lora_note(opt, "'%s' is a whole parameter: PEFT puts it in place of the base's; vLLM and llama.cpp's converter refuse it (merge-lora first)", first);
+        fsdpck_lora_note(opt,
+                         "'%s' is a whole parameter: PEFT puts it in place of the base's; vLLM and llama.cpp's "
+                         "converter refuse it (merge-lora first)",
+                         first);
     else if (n)
-        fsdpck_lora_note(opt, "%zu tensors, '%s' the first, are whole parameters: PEFT puts them in place of the base's; vLLM and llama.cpp's converter refuse them "
-                        "(merge-lora first)", n, first);
+        fsdpck_lora_note(opt,
+                         "%zu tensors, '%s' the first, are whole parameters: PEFT puts them in place of the base's; "
+                         "vLLM and llama.cpp's converter refuse them "
+                         "(merge-lora first)",
+                         n, first);
 }
 
-static void warn_peft(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_facts *f, const struct fsdpck_options *opt)
+static void warn_peft(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_facts *f,
+                      const struct fsdpck_options *opt)
 {
     note_whole(a, opt);
     if (a->tokens.count)
-        fsdpck_lora_note(opt, "trained tokens: vLLM refuses this adapter, llama.cpp's converter too (merge-lora first); PEFT knows them from 0.15 on");
+        fsdpck_lora_note(opt, "trained tokens: vLLM refuses this adapter, llama.cpp's converter too (merge-lora "
+                              "first); PEFT knows them from 0.15 on");
     if (f->dora)
         fsdpck_lora_note(opt, "DoRA: vLLM refuses this adapter, llama.cpp's converter too (merge-lora first)");
     if (!is_empty(f->modules_to_save))
-        fsdpck_lora_note(opt, "modules_to_save: vLLM refuses this adapter, llama.cpp's converter too (merge-lora first)");
+        fsdpck_lora_note(opt,
+                         "modules_to_save: vLLM refuses this adapter, llama.cpp's converter too (merge-lora first)");
     if (!is_empty(f->alpha_pattern))
-        fsdpck_lora_note(opt, "alpha_pattern: llama.cpp, vLLM and PEFT 0.5 ignore it, and would scale those modules wrongly (merge-lora first)");
+        fsdpck_lora_note(opt, "alpha_pattern: llama.cpp, vLLM and PEFT 0.5 ignore it, and would scale those modules "
+                              "wrongly (merge-lora first)");
     if (a->config.rslora)
-        fsdpck_lora_note(opt, "rsLoRA: llama.cpp ignores use_rslora, and would scale wrongly (merge-lora first); PEFT knows it from 0.8 on");
+        fsdpck_lora_note(opt, "rsLoRA: llama.cpp ignores use_rslora, and would scale wrongly (merge-lora first); PEFT "
+                              "knows it from 0.8 on");
     if (!a->config.doc)
-        fsdpck_lora_note(opt, "no adapter_config.json was given: what is written has no task_type and no base_model_name_or_path");
+        fsdpck_lora_note(
+            opt, "no adapter_config.json was given: what is written has no task_type and no base_model_name_or_path");
 }
 
-int fsdpck_lora_style_check(struct fsdpck_lora_adapter *a, enum fsdpck_lora_style style, const struct fsdpck_lora_facts *facts,
-                            const struct fsdpck_options *opt, struct fsdpck_error *err)
+int fsdpck_lora_style_check(struct fsdpck_lora_adapter *a, enum fsdpck_lora_style style,
+                            const struct fsdpck_lora_facts *facts, const struct fsdpck_options *opt,
+                            struct fsdpck_error *err)
 {
     if (style == FSDPCK_LORA_PEFT) {
         warn_peft(a, facts, opt);
         return 0;
     }
     int rc = refuse_extras(a, style, err);
-    if (rc == 0 && style == FSDPCK_LORA_KOHYA && facts->dora)
+    if (!rc && style == FSDPCK_LORA_KOHYA && facts->dora)
         fsdpck_lora_note(opt, "DoRA: sd-scripts ignores dora_scale; LyCORIS and ComfyUI read it");
-    if (rc == 0 && style == FSDPCK_LORA_COMFY && facts->dora)
+    if (!rc && style == FSDPCK_LORA_COMFY && facts->dora)
         fsdpck_lora_note(opt, "DoRA: a ComfyUI of before 2025 takes dora_scale along the inputs, and gets it wrong");
-    for (size_t i = 0; rc == 0 && style == FSDPCK_LORA_DIFFUSERS && i < a->modules.count; i++)
+    for (size_t i = 0; !rc && style == FSDPCK_LORA_DIFFUSERS && i < a->modules.count; i++)
         if (fsdpck_lora_scale(a, &lora_modules(a)[i]) != 1) {
-            fsdpck_lora_note(opt, "diffusers before 0.35 and ComfyUI ignore the header's lora_adapter_metadata, and take alpha to be the rank");
+            fsdpck_lora_note(opt, "diffusers before 0.35 and ComfyUI ignore the header's lora_adapter_metadata, and "
+                                  "take alpha to be the rank");
             break;
         }
     return rc;
@@ -191,12 +236,13 @@ double fsdpck_lora_style_alpha(const struct fsdpck_lora_adapter *a, const struct
 }
 
 /* diffusers keeps a configuration for each component under its name. */
-static int diffusers_metadata(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_facts *facts, struct fsdpck_text *out, struct fsdpck_error *err)
+static int diffusers_metadata(struct fsdpck_lora_adapter *a, const struct fsdpck_lora_facts *facts,
+                              struct fsdpck_text *out, struct fsdpck_error *err)
 {
     struct fsdpck_text all = { 0 };
     bool any = false;
     int rc = 0;
-    for (int c = 0; c < NCOMPONENTS && rc == 0; c++) {
+    for (int c = 0; c < NCOMPONENTS && !rc; c++) {
         const char *rest;
         char prefix[32];
         struct fsdpck_text one = { 0 };
@@ -207,20 +253,21 @@ static int diffusers_metadata(struct fsdpck_lora_adapter *a, const struct fsdpck
             continue;
         snprintf(prefix, sizeof prefix, "%s.", components[c].name);
         rc = fsdpck_lora_config_write(&a->config, facts, prefix, &one, err);
-        if (rc == 0) /* members without their braces */
+        if (!rc) /* members without their braces */
             fsdpck_text_printf(&all, "%s%.*s", any ? "," : "{", (int)(one.nbytes - 2), one.data + 1);
         any = true;
         fsdpck_text_free(&one);
     }
     fsdpck_text_printf(&all, "}");
     fsdpck_text_printf(out, ",\"lora_adapter_metadata\":");
-    if (rc == 0 && (rc = fsdpck_text_check(&all, err)) == 0)
+    if (!rc && (rc = fsdpck_text_check(&all, err)) == 0)
         fsdpck_text_json(out, all.data);
     fsdpck_text_free(&all);
     return rc;
 }
 
-static void kohya_metadata(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_facts *facts, struct fsdpck_text *out)
+static void kohya_metadata(const struct fsdpck_lora_adapter *a, const struct fsdpck_lora_facts *facts,
+                           struct fsdpck_text *out)
 {
     bool same = is_empty(facts->rank_pattern);
     double alpha = fsdpck_lora_style_alpha(a, lora_modules(a));
@@ -235,8 +282,8 @@ static void kohya_metadata(const struct fsdpck_lora_adapter *a, const struct fsd
     fsdpck_text_printf(out, ",\"ss_network_module\":\"networks.lora\"");
 }
 
-int fsdpck_lora_style_metadata(struct fsdpck_lora_adapter *a, enum fsdpck_lora_style style, const struct fsdpck_lora_facts *facts, struct fsdpck_text *out,
-                               struct fsdpck_error *err)
+int fsdpck_lora_style_metadata(struct fsdpck_lora_adapter *a, enum fsdpck_lora_style style,
+                               const struct fsdpck_lora_facts *facts, struct fsdpck_text *out, struct fsdpck_error *err)
 {
     int rc = style == FSDPCK_LORA_DIFFUSERS ? diffusers_metadata(a, facts, out, err) : 0;
     if (style == FSDPCK_LORA_KOHYA)

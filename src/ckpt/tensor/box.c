@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Boxes, runs and strided copies: the arithmetic under every plan. It knows shapes and strides, and nothing of files. */
+/* Boxes, runs and strided copies: the arithmetic under every plan. It knows shapes and strides, and nothing of files.
+ */
 #include "tensor/box.h"
 
 #include <string.h>
@@ -12,8 +13,8 @@ uint64_t fsdpck_box_nelem(const uint64_t *size, uint32_t ndim)
     return n;
 }
 
-bool fsdpck_box_intersect(uint32_t ndim, const uint64_t *a_offset, const uint64_t *a_size, const uint64_t *b_offset, const uint64_t *b_size,
-                          uint64_t *out_offset, uint64_t *out_size)
+bool fsdpck_box_intersect(uint32_t ndim, const uint64_t *a_offset, const uint64_t *a_size, const uint64_t *b_offset,
+                          const uint64_t *b_size, uint64_t *out_offset, uint64_t *out_size)
 {
     bool any = true;
     for (uint32_t d = 0; d < ndim; d++) {
@@ -35,7 +36,8 @@ bool fsdpck_box_inside(uint32_t ndim, const uint64_t *offset, const uint64_t *si
     return true;
 }
 
-uint64_t fsdpck_box_elements_before(uint32_t ndim, const uint64_t *shape, const uint64_t *offset, const uint64_t *size, uint64_t flat)
+uint64_t fsdpck_box_elements_before(uint32_t ndim, const uint64_t *shape, const uint64_t *offset, const uint64_t *size,
+                                    uint64_t flat)
 {
     uint64_t nelem = fsdpck_box_nelem(size, ndim), inner = fsdpck_box_nelem(shape, ndim), before = 0;
     if (nelem == 0 || flat >= inner)
@@ -54,7 +56,8 @@ uint64_t fsdpck_box_elements_before(uint32_t ndim, const uint64_t *shape, const 
     return before;
 }
 
-void fsdpck_box_span(uint32_t ndim, const uint64_t *shape, const uint64_t *offset, const uint64_t *size, uint64_t *begin, uint64_t *end)
+void fsdpck_box_span(uint32_t ndim, const uint64_t *shape, const uint64_t *offset, const uint64_t *size,
+                     uint64_t *begin, uint64_t *end)
 {
     uint64_t first = 0, last = 0;
     if (fsdpck_box_nelem(size, ndim) == 0) {
@@ -84,7 +87,8 @@ static uint32_t widest_slice(uint32_t ndim, const uint64_t *shape, uint64_t at, 
     return d;
 }
 
-int fsdpck_range_boxes(uint32_t ndim, const uint64_t *shape, uint64_t begin, uint64_t end, fsdpck_box_fn visit, void *ctx)
+int fsdpck_range_boxes(uint32_t ndim, const uint64_t *shape, uint64_t begin, uint64_t end, fsdpck_box_fn visit,
+                       void *ctx)
 {
     uint64_t offset[FSDPCK_MAX_DIMS + 1] = { 0 }, size[FSDPCK_MAX_DIMS + 1] = { 0 };
     if (ndim == 0)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copying a box of elements between two strided places, as few and as long moves as the strides allow. It knows bytes only. */
+/* Copying a box of elements between two strided places, as few and as long moves as the strides allow. It knows bytes
+ * only. */
 #include "tensor/box.h"
 
 #include <string.h>
@@ -12,8 +13,10 @@ struct nest {
     int64_t dst[FSDPCK_MAX_DIMS], src[FSDPCK_MAX_DIMS];
 };
 
-/* Drops dimensions of 1, and joins each one with the one inside it where both sides just go on. False: nothing to copy. */
-static bool nest_make(struct nest *n, uint32_t ndim, const uint64_t *size, uint64_t element_nbytes, const int64_t *dst, const int64_t *src)
+/* Drops dimensions of 1, and joins each one with the one inside it where both sides just go on. False: nothing to copy.
+ */
+static bool nest_make(struct nest *n, uint32_t ndim, const uint64_t *size, uint64_t element_nbytes, const int64_t *dst,
+                      const int64_t *src)
 {
     n->ndim = 0;
     n->run = element_nbytes;
@@ -25,7 +28,8 @@ static bool nest_make(struct nest *n, uint32_t ndim, const uint64_t *size, uint6
             continue;
         if (n->ndim == 0 && dst[d] == (int64_t)n->run && src[d] == (int64_t)n->run) {
             n->run *= size[d];
-        } else if (n->ndim > 0 && dst[d] == n->dst[in] * (int64_t)n->size[in] && src[d] == n->src[in] * (int64_t)n->size[in]) {
+        } else if (n->ndim > 0 && dst[d] == n->dst[in] * (int64_t)n->size[in] &&
+                   src[d] == n->src[in] * (int64_t)n->size[in]) {
             n->size[in] *= size[d];
         } else {
             n->size[n->ndim] = size[d];
@@ -37,12 +41,12 @@ static bool nest_make(struct nest *n, uint32_t ndim, const uint64_t *size, uint6
 }
 
 /* A loop per width: the compiler turns each memcpy into one move. */
-#define MOVE_LOOP(width)                                  \
-    for (uint64_t i = 0; i < count; i++) {                \
-        memcpy(dst, src, width);                          \
-        dst += dst_stride;                                \
-        src += src_stride;                                \
-    }                                                     \
+#define MOVE_LOOP(width) \
+    for (uint64_t i = 0; i < count; i++) { \
+        memcpy(dst, src, width); \
+        dst += dst_stride; \
+        src += src_stride; \
+    } \
     break
 
 static void copy_line(char *dst, int64_t dst_stride, const char *src, int64_t src_stride, uint64_t count, uint64_t run)
@@ -58,8 +62,8 @@ static void copy_line(char *dst, int64_t dst_stride, const char *src, int64_t sr
     }
 }
 
-void fsdpck_copy_strided(uint32_t ndim, const uint64_t *size, uint64_t element_nbytes, void *dst, const int64_t *dst_strides, const void *src,
-                         const int64_t *src_strides)
+void fsdpck_copy_strided(uint32_t ndim, const uint64_t *size, uint64_t element_nbytes, void *dst,
+                         const int64_t *dst_strides, const void *src, const int64_t *src_strides)
 {
     struct nest n;
     uint64_t at[FSDPCK_MAX_DIMS] = { 0 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finding overlaps and holes in a set of boxes. Boxes are split, dimension by dimension, into clusters whose intervals touch each other; boxes of
- * different clusters cannot overlap. Grids fall apart into single boxes this way; what does not is compared pair by pair. Then the volumes tell
- * whether there is a hole. */
+/* Finding overlaps and holes in a set of boxes. Boxes are split, dimension by dimension, into clusters whose intervals
+ * touch each other; boxes of different clusters cannot overlap. Grids fall apart into single boxes this way; what does
+ * not is compared pair by pair. Then the volumes tell whether there is a hole. */
 #include "tensor/cover.h"
 
 #include <inttypes.h>
@@ -103,15 +103,17 @@ int fsdpck_cover_check(struct fsdpck_cover *c, const char *file, const char *ten
     char a[256], b[256];
     for (uint64_t i = 0; i < c->count; i++) {
         if (!fsdpck_box_inside(c->ndim, c->boxes[i].offset, c->boxes[i].size, c->shape))
-            return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, file, "tensor '%s': the chunk at (%s) leaves the tensor", tensor,
-                                    at(a, c->ndim, c->boxes[i].offset));
-        have += fsdpck_box_nelem(c->boxes[i].size, c->ndim); /* cannot wrap unnoticed: without overlaps it is at most `want` */
+            return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, file, "tensor '%s': the chunk at (%s) leaves the tensor",
+                                    tensor, at(a, c->ndim, c->boxes[i].offset));
+        have += fsdpck_box_nelem(c->boxes[i].size,
+                                 c->ndim); /* cannot wrap unnoticed: without overlaps it is at most `want` */
     }
     if (any_overlap(c, c->boxes, c->count, 0))
-        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, file, "tensor '%s': the chunks at (%s) and (%s) overlap", tensor,
-                                at(a, c->ndim, c->a->offset), at(b, c->ndim, c->b->offset));
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, file, "tensor '%s': the chunks at (%s) and (%s) overlap",
+                                tensor, at(a, c->ndim, c->a->offset), at(b, c->ndim, c->b->offset));
     if (have != want)
-        return fsdpck_error_set(err, FSDPCK_ERR_MISSING, file, "tensor '%s': the chunks hold %" PRIu64 " of its %" PRIu64 " elements", tensor, have,
+        return fsdpck_error_set(err, FSDPCK_ERR_MISSING, file,
+                                "tensor '%s': the chunks hold %" PRIu64 " of its %" PRIu64 " elements", tensor, have,
                                 want);
     return 0;
 }

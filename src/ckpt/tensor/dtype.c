@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The element types as one table, and the numeric value of a single element. Knows no files or formats: those look their
- * names up here. dtype_cast.c converts in bulk. */
+/* The element types as one table, and the numeric value of a single element. Knows no files or formats: those look
+ * their names up here. dtype_cast.c converts in bulk. */
 #include <fsdpck/dtype.h>
 
 #include <assert.h>
@@ -120,11 +120,11 @@ static void decode_byte(enum fsdpck_dtype dtype, uint8_t code, double v[2])
 }
 
 /* Loads through memcpy: elements in a file buffer have any alignment. */
-#define LOAD(type, from, to)                \
-    do {                                    \
-        type loaded;                        \
+#define LOAD(type, from, to) \
+    do { \
+        type loaded; \
         memcpy(&loaded, from, sizeof loaded); \
-        (to) = (double)loaded;              \
+        (to) = (double)loaded; \
     } while (0)
 
 void fsdpck_dtype_to_double(enum fsdpck_dtype dtype, const void *element, double v[2])

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Casts between the four wide floating-point types, in bulk. Every cast goes through float32, a block at a time: widening is exact,
- * and float64 is first rounded, still as float64, to what the target can hold, so that nothing is rounded twice. The loops run
- * over whole blocks of constant length without branches, so that compilers vectorise them at -O2. */
+/* Casts between the four wide floating-point types, in bulk. Every cast goes through float32, a block at a time:
+ * widening is exact, and float64 is first rounded, still as float64, to what the target can hold, so that nothing is
+ * rounded twice. The loops run over whole blocks of constant length without branches, so that compilers vectorise them
+ * at -O2. */
 #include <fsdpck/dtype.h>
 
 #include <string.h>
@@ -12,7 +13,10 @@ enum { BLOCK = 256 };
 static const uint32_t inf32 = 0x7f800000u;
 
 /* yes or no, by mask: what compilers make of ?: keeps some of them from vectorising. */
-static inline int32_t pick(bool c, int32_t yes, int32_t no) { return no ^ ((yes ^ no) & -(int32_t)c); }
+static inline int32_t pick(bool c, int32_t yes, int32_t no)
+{
+    return no ^ ((yes ^ no) & -(int32_t)c);
+}
 
 /* ---- float32 <-> the others; n is always BLOCK ---- */
 
@@ -50,7 +54,8 @@ static INLINE void widen_f16(const uint16_t *restrict in, uint32_t *restrict out
     }
 }
 
-/* Adding and taking off 1.5 * 2^23 units in the last place of the result makes the processor round to that place, ties to even. */
+/* Adding and taking off 1.5 * 2^23 units in the last place of the result makes the processor round to that place, ties
+ * to even. */
 static INLINE void narrow_f16(const uint32_t *restrict in, uint16_t *restrict out)
 {
     const int32_t low = 113 << 23, high = 143 << 23; /* 2^-14, smallest normal; 2^16, beyond the largest */
@@ -92,8 +97,8 @@ static INLINE void narrow_f64(const double *restrict in, uint32_t *restrict out)
     }
 }
 
-/* Rounds in place to `precision` bits of significand, or to the place of the last subnormal bit below 2^min_exponent. Same
- * trick as narrow_f16's. Values beyond the range stay beyond it. */
+/* Rounds in place to `precision` bits of significand, or to the place of the last subnormal bit below 2^min_exponent.
+ * Same trick as narrow_f16's. Values beyond the range stay beyond it. */
 static INLINE void preround_f64(double *x, int precision, int min_exponent)
 {
     const uint64_t low = (uint64_t)(1023 + min_exponent) << 52, high = (uint64_t)(1023 + 128) << 52;
@@ -172,18 +177,28 @@ static INLINE void cast_blocks(enum fsdpck_dtype from, const char *src, enum fsd
 
 typedef void cast_fn(enum fsdpck_dtype, const char *, enum fsdpck_dtype, char *, uint64_t);
 
-static void cast_plain(enum fsdpck_dtype from, const char *src, enum fsdpck_dtype to, char *dst, uint64_t nelem) { cast_blocks(from, src, to, dst, nelem); }
-
-#if defined(__x86_64__)
-/* Without FMA: what is rounded twice here is meant to be. */
-__attribute__((target("avx2"))) static void cast_avx2(enum fsdpck_dtype from, const char *src, enum fsdpck_dtype to, char *dst, uint64_t nelem)
+static void cast_plain(enum fsdpck_dtype from, const char *src, enum fsdpck_dtype to, char *dst, uint64_t nelem)
 {
     cast_blocks(from, src, to, dst, nelem);
 }
 
-static cast_fn *best_cast(void) { return __builtin_cpu_supports("avx2") ? cast_avx2 : cast_plain; }
+#if defined(__x86_64__)
+/* Without FMA: what is rounded twice here is meant to be. */
+__attribute__((target("avx2"))) static void cast_avx2(enum fsdpck_dtype from, const char *src, enum fsdpck_dtype to,
+                                                      char *dst, uint64_t nelem)
+{
+    cast_blocks(from, src, to, dst, nelem);
+}
+
+static cast_fn *best_cast(void)
+{
+    return __builtin_cpu_supports("avx2") ? cast_avx2 : cast_plain;
+}
 #else
-static cast_fn *best_cast(void) { return cast_plain; }
+static cast_fn *best_cast(void)
+{
+    return cast_plain;
+}
 #endif
 
 bool fsdpck_dtype_cast(enum fsdpck_dtype from, const void *src, enum fsdpck_dtype to, void *dst, uint64_t nelem)

@@ -49,8 +49,8 @@ static struct interval chunk(uint64_t nelem, uint32_t n, uint64_t i)
 
 /* ---- one interval a dimension: all that FSDP, HSDP and plain tensor parallelism need ---- */
 
-static void shard_boxes(const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements, const uint32_t *coord, uint64_t *offset,
-                        uint64_t *size)
+static void shard_boxes(const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements,
+                        const uint32_t *coord, uint64_t *offset, uint64_t *size)
 {
     for (uint32_t m = 0; m < mesh->ndim; m++) {
         if (placements[m].kind != FSDPCK_SHARD)
@@ -63,7 +63,8 @@ static void shard_boxes(const struct fsdpck_mesh *mesh, const struct fsdpck_plac
 
 /* ---- lists of intervals: strided shards ---- */
 
-/* Where a walk along the concatenated intervals stands: element 0 of interval `next` is element `passed` of the walk. */
+/* Where a walk along the concatenated intervals stands: element 0 of interval `next` is element `passed` of the walk.
+ */
 struct walk {
     const struct interval *list;
     size_t count, next;
@@ -119,7 +120,7 @@ static int shard_list(struct fsdpck_vec *list, uint32_t split, uint32_t n, uint3
     struct walk w = { list->data, list->count, 0, 0 };
     uint64_t nelem = list_nelem(list);
     int rc = 0;
-    for (uint32_t s = 0; s < split && rc == 0; s++) {
+    for (uint32_t s = 0; s < split && !rc; s++) {
         struct interval outer = chunk(nelem, split, s);
         if (outer.nelem == 0)
             break;
@@ -145,7 +146,8 @@ static bool next_combination(const struct fsdpck_vec *lists, uint32_t ndim, size
 }
 
 /* The cartesian product of the lists. Dimensions without a list are whole. */
-static int visit_product(const struct fsdpck_vec *lists, uint32_t ndim, uint64_t *offset, uint64_t *size, fsdpck_box_fn visit, void *ctx)
+static int visit_product(const struct fsdpck_vec *lists, uint32_t ndim, uint64_t *offset, uint64_t *size,
+                         fsdpck_box_fn visit, void *ctx)
 {
     size_t at[FSDPCK_MAX_DIMS] = { 0 };
     do {
@@ -163,33 +165,33 @@ static int visit_product(const struct fsdpck_vec *lists, uint32_t ndim, uint64_t
     return 0;
 }
 
-static int strided_boxes(const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements, uint32_t ndim, const uint32_t *coord,
-                         uint64_t *offset, uint64_t *size, fsdpck_box_fn visit, void *ctx)
+static int strided_boxes(const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements, uint32_t ndim,
+                         const uint32_t *coord, uint64_t *offset, uint64_t *size, fsdpck_box_fn visit, void *ctx)
 {
     struct fsdpck_vec lists[FSDPCK_MAX_DIMS];
     bool empty = false;
     int rc = 0;
     for (uint32_t d = 0; d < ndim; d++)
         lists[d] = (struct fsdpck_vec)FSDPCK_VEC(struct interval);
-    for (uint32_t m = 0; m < mesh->ndim && rc == 0 && !empty; m++) {
+    for (uint32_t m = 0; m < mesh->ndim && !rc && !empty; m++) {
         const struct fsdpck_placement *p = &placements[m];
         if (p->kind == FSDPCK_REPLICATE)
             continue;
         if (lists[p->dim].count == 0)
             rc = append(&lists[p->dim], 0, size[p->dim]);
-        if (rc == 0)
+        if (!rc)
             rc = shard_list(&lists[p->dim], p->kind == FSDPCK_STRIDED_SHARD ? p->split : 1, mesh->sizes[m], coord[m]);
         empty = lists[p->dim].count == 0;
     }
-    if (rc == 0 && !empty)
+    if (!rc && !empty)
         rc = visit_product(lists, ndim, offset, size, visit, ctx);
     for (uint32_t d = 0; d < ndim; d++)
         fsdpck_vec_free(&lists[d]);
     return rc;
 }
 
-int fsdpck_placement_boxes(const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements, uint32_t ndim, const uint64_t *shape,
-                           const uint32_t *coord, fsdpck_box_fn visit, void *ctx)
+int fsdpck_placement_boxes(const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements, uint32_t ndim,
+                           const uint64_t *shape, const uint32_t *coord, fsdpck_box_fn visit, void *ctx)
 {
     uint64_t offset[FSDPCK_MAX_DIMS + 1] = { 0 }, size[FSDPCK_MAX_DIMS + 1] = { 0 };
     bool strided = false;
@@ -214,7 +216,8 @@ int fsdpck_placement_boxes(const struct fsdpck_mesh *mesh, const struct fsdpck_p
     return visit(ctx, offset, size);
 }
 
-bool fsdpck_placement_owner(const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements, uint64_t ordinal, const uint32_t *coord)
+bool fsdpck_placement_owner(const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements, uint64_t ordinal,
+                            const uint32_t *coord)
 {
     uint64_t nreplicas = 1, replica = 0, shard = 0;
     for (uint32_t m = 0; m < mesh->ndim; m++) {
@@ -271,8 +274,8 @@ bool fsdpck_placement_parse(const char *text, struct fsdpck_placement *out)
         ok = parse_number(&text, FSDPCK_MAX_DIMS - 1, &p.dim) && skip_prefix(&text, ")");
     } else if (skip_prefix(&text, "strided_shard(")) {
         p.kind = FSDPCK_STRIDED_SHARD;
-        ok = parse_number(&text, FSDPCK_MAX_DIMS - 1, &p.dim) && skip_prefix(&text, ",") && parse_number(&text, FSDPCK_MAX_RANKS, &p.split) &&
-             p.split > 0 && skip_prefix(&text, ")");
+        ok = parse_number(&text, FSDPCK_MAX_DIMS - 1, &p.dim) && skip_prefix(&text, ",") &&
+             parse_number(&text, FSDPCK_MAX_RANKS, &p.split) && p.split > 0 && skip_prefix(&text, ")");
     } else {
         ok = skip_prefix(&text, "replicate");
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Computes the content id of rows. Hashes whole rows in place; only a row that spans two calls goes through the streaming state. */
+/* Computes the content id of rows. Hashes whole rows in place; only a row that spans two calls goes through the
+ * streaming state. */
 #include "tensor/rows.h"
 
 #include <fsdpck/tensor.h>

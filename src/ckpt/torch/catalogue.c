@@ -19,16 +19,20 @@ struct catalogue_entry {
     enum fsdpck_dtype dtype;
     uint32_t ndim;
     const uint64_t *shape;
-    uint32_t nparts;    /* that list it */
-    uint32_t last_part; /* the latest of them */
-    uint32_t gap;       /* first part, in order, that did not; UINT32_MAX: none so far */
+    uint32_t nparts;                /* that list it */
+    uint32_t last_part;             /* the latest of them */
+    uint32_t gap;                   /* first part, in order, that did not; UINT32_MAX: none so far */
     const struct fsdpck_mesh *mesh; /* NULL: no part says how it was sharded */
     const struct fsdpck_placement *placements;
 };
 
-void fsdpck_catalogue_begin(struct fsdpck_catalogue *c, struct fsdpck_source *src, struct dcp *dcp, struct fsdpck_error *err)
+void fsdpck_catalogue_begin(struct fsdpck_catalogue *c, struct fsdpck_source *src, struct dcp *dcp,
+                            struct fsdpck_error *err)
 {
-    *c = (struct fsdpck_catalogue){ .src = src, .dcp = dcp, .err = err, .entries = FSDPCK_VEC(struct catalogue_entry),
+    *c = (struct fsdpck_catalogue){ .src = src,
+                                    .dcp = dcp,
+                                    .err = err,
+                                    .entries = FSDPCK_VEC(struct catalogue_entry),
                                     .pieces = FSDPCK_VEC(struct fsdpck_stored_box) };
 }
 
@@ -42,19 +46,22 @@ void fsdpck_catalogue_free(struct fsdpck_catalogue *c)
     fsdpck_arena_free(&c->scratch);
 }
 
-static struct catalogue_entry *entries(const struct fsdpck_catalogue *c) { return c->entries.data; }
+static struct catalogue_entry *entries(const struct fsdpck_catalogue *c)
+{
+    return c->entries.data;
+}
 
 static int fail(struct fsdpck_catalogue *c, int code, const char *file, const char *name, const char *what)
 {
-    int r = fsdpck_error_set(c->err, code, file, "%s", what);
+    int rc = fsdpck_error_set(c->err, code, file, "%s", what);
     fsdpck_error_tensor(c->err, name);
-    return r;
+    return rc;
 }
 
 /* ---- collecting ---- */
 
-static int new_entry(struct fsdpck_catalogue *c, const char *name, const struct fsdpck_key *path, uint32_t npath, struct catalogue_entry *like,
-                     uint32_t *ordinal)
+static int new_entry(struct fsdpck_catalogue *c, const char *name, const struct fsdpck_key *path, uint32_t npath,
+                     struct catalogue_entry *like, uint32_t *ordinal)
 {
     struct fsdpck_arena *a = &c->src->arena;
     size_t old;
@@ -74,15 +81,17 @@ static int new_entry(struct fsdpck_catalogue *c, const char *name, const struct 
     return fsdpck_names_add(&c->names, e->name, *ordinal, &old, c->err);
 }
 
-static int join_entry(struct fsdpck_catalogue *c, const char *file, uint32_t part, const struct catalogue_entry *like, struct catalogue_entry *e)
+static int join_entry(struct fsdpck_catalogue *c, const char *file, uint32_t part, const struct catalogue_entry *like,
+                      struct catalogue_entry *e)
 {
     char text[256], have[96], want[96];
     if (e->last_part == part)
         return fail(c, FSDPCK_ERR_FORMAT, file, e->name, "is listed twice");
-    if (e->dtype != like->dtype || e->ndim != like->ndim || (e->ndim && memcmp(e->shape, like->shape, e->ndim * sizeof *e->shape) != 0)) {
-        snprintf(text, sizeof text, "has dtype %s and shape %s here, %s and %s in the files before", fsdpck_dtype_info(like->dtype)->name,
-                 fsdpck_format_dims(have, sizeof have, like->shape, like->ndim), fsdpck_dtype_info(e->dtype)->name,
-                 fsdpck_format_dims(want, sizeof want, e->shape, e->ndim));
+    if (e->dtype != like->dtype || e->ndim != like->ndim ||
+        (e->ndim && memcmp(e->shape, like->shape, e->ndim * sizeof *e->shape) != 0)) {
+        snprintf(text, sizeof text, "has dtype %s and shape %s here, %s and %s in the files before",
+                 fsdpck_dtype_info(like->dtype)->name, fsdpck_format_dims(have, sizeof have, like->shape, like->ndim),
+                 fsdpck_dtype_info(e->dtype)->name, fsdpck_format_dims(want, sizeof want, e->shape, e->ndim));
         return fail(c, FSDPCK_ERR_FORMAT, file, e->name, text);
     }
     if (part != e->last_part + 1 && e->gap == UINT32_MAX)
@@ -92,11 +101,13 @@ static int join_entry(struct fsdpck_catalogue *c, const char *file, uint32_t par
     return 0;
 }
 
-int fsdpck_catalogue_tensor(struct fsdpck_catalogue *c, const char *file, uint32_t part, const char *name, const struct fsdpck_key *path,
-                            uint32_t npath, enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *shape, uint32_t *ordinal)
+int fsdpck_catalogue_tensor(struct fsdpck_catalogue *c, const char *file, uint32_t part, const char *name,
+                            const struct fsdpck_key *path, uint32_t npath, enum fsdpck_dtype dtype, uint32_t ndim,
+                            const uint64_t *shape, uint32_t *ordinal)
 {
-    struct catalogue_entry like = { .dtype = dtype, .ndim = ndim, .shape = shape, .nparts = 1, .last_part = part,
-                                    .gap = part ? 0 : UINT32_MAX };
+    struct catalogue_entry like = {
+        .dtype = dtype, .ndim = ndim, .shape = shape, .nparts = 1, .last_part = part, .gap = part ? 0 : UINT32_MAX
+    };
     uint64_t nelem, nbytes;
     size_t old = fsdpck_names_find(&c->names, name);
     if (old != SIZE_MAX) {
@@ -108,7 +119,10 @@ int fsdpck_catalogue_tensor(struct fsdpck_catalogue *c, const char *file, uint32
     return new_entry(c, name, path, npath, &like, ordinal);
 }
 
-const char *fsdpck_catalogue_name(const struct fsdpck_catalogue *c, size_t ordinal) { return entries(c)[ordinal].name; }
+const char *fsdpck_catalogue_name(const struct fsdpck_catalogue *c, size_t ordinal)
+{
+    return entries(c)[ordinal].name;
+}
 
 static bool same_mesh(const struct fsdpck_mesh *a, const struct fsdpck_mesh *b)
 {
@@ -124,7 +138,8 @@ static const struct fsdpck_mesh *keep_mesh(struct fsdpck_catalogue *c, const str
     for (size_t i = 0; i < c->nmeshes; i++)
         if (same_mesh(c->meshes[i], mesh))
             return c->meshes[i];
-    struct fsdpck_mesh *m = c->nmeshes < FSDPCK_CATALOGUE_MESHES ? fsdpck_arena_alloc(&c->src->arena, sizeof *m, c->err) : NULL;
+    struct fsdpck_mesh *m =
+        c->nmeshes < FSDPCK_CATALOGUE_MESHES ? fsdpck_arena_alloc(&c->src->arena, sizeof *m, c->err) : NULL;
     if (!m)
         return NULL;
     *m = *mesh;
@@ -134,7 +149,8 @@ static const struct fsdpck_mesh *keep_mesh(struct fsdpck_catalogue *c, const str
     return c->meshes[c->nmeshes++] = m;
 }
 
-int fsdpck_catalogue_placed(struct fsdpck_catalogue *c, size_t ordinal, const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements)
+int fsdpck_catalogue_placed(struct fsdpck_catalogue *c, size_t ordinal, const struct fsdpck_mesh *mesh,
+                            const struct fsdpck_placement *placements)
 {
     struct catalogue_entry *e = &entries(c)[ordinal];
     const struct fsdpck_mesh *kept = e->mesh ? NULL : keep_mesh(c, mesh);
@@ -201,7 +217,8 @@ static int compare_pieces(const void *a, const void *b, void *ctx)
     return order ? order : x->file < y->file ? -1 : x->file > y->file;
 }
 
-static int make_chunk(struct fsdpck_catalogue *c, const struct fsdpck_stored_box *p, uint32_t ndim, struct dcp_chunk *chunk)
+static int make_chunk(struct fsdpck_catalogue *c, const struct fsdpck_stored_box *p, uint32_t ndim,
+                      struct dcp_chunk *chunk)
 {
     chunk->file = p->file;
     chunk->item = p->item;
@@ -209,7 +226,8 @@ static int make_chunk(struct fsdpck_catalogue *c, const struct fsdpck_stored_box
     chunk->location.payload = p->payload;
     chunk->crc = p->crc;
     if (p->strides) {
-        struct dcp_layout *layout = fsdpck_arena_alloc(&c->dcp->layouts, sizeof *layout + ndim * sizeof *layout->strides, c->err);
+        struct dcp_layout *layout =
+            fsdpck_arena_alloc(&c->dcp->layouts, sizeof *layout + ndim * sizeof *layout->strides, c->err);
         if (!layout)
             return FSDPCK_ERR_NOMEM;
         layout->payload = p->payload;
@@ -224,21 +242,23 @@ static int make_chunk(struct fsdpck_catalogue *c, const struct fsdpck_stored_box
     return 0;
 }
 
-static int check_cover(struct fsdpck_catalogue *c, const char *file, const struct catalogue_entry *e, const struct dcp_tensor *d)
+static int check_cover(struct fsdpck_catalogue *c, const char *file, const struct catalogue_entry *e,
+                       const struct dcp_tensor *d)
 {
     struct fsdpck_cover *cover = fsdpck_cover_new(e->ndim, e->shape, d->nchunks, c->err);
     if (!cover)
         return FSDPCK_ERR_NOMEM;
     for (uint64_t i = 0; i < d->nchunks; i++)
         fsdpck_cover_add(cover, dcp_box(d, e->ndim, i), dcp_box(d, e->ndim, i) + e->ndim);
-    int r = fsdpck_cover_check(cover, file, e->name, c->err);
+    int rc = fsdpck_cover_check(cover, file, e->name, c->err);
     fsdpck_cover_free(cover);
-    return r;
+    return rc;
 }
 
 /* Pieces [begin, end) are those of the tensor; of equal boxes the first is kept. */
-static int make_chunks(struct fsdpck_catalogue *c, const char *file, const struct catalogue_entry *e, const struct fsdpck_stored_box *begin,
-                       const struct fsdpck_stored_box *end, struct dcp_tensor *out)
+static int make_chunks(struct fsdpck_catalogue *c, const char *file, const struct catalogue_entry *e,
+                       const struct fsdpck_stored_box *begin, const struct fsdpck_stored_box *end,
+                       struct dcp_tensor *out)
 {
     size_t most = (size_t)(end - begin);
     uint64_t *boxes = fsdpck_arena_array(&c->src->arena, most, 2 * e->ndim * sizeof *boxes, c->err);
@@ -250,14 +270,15 @@ static int make_chunks(struct fsdpck_catalogue *c, const char *file, const struc
         if (p > begin && compare_boxes(p - 1, p, e->ndim) == 0)
             continue;
         if (!fsdpck_box_inside(e->ndim, p->box, p->box + e->ndim, e->shape))
-            return fail(c, FSDPCK_ERR_FORMAT, source_files(c->src)[p->file].path, e->name, "a chunk of it reaches beyond its shape");
+            return fail(c, FSDPCK_ERR_FORMAT, source_files(c->src)[p->file].path, e->name,
+                        "a chunk of it reaches beyond its shape");
         if (e->ndim) {
             memcpy(boxes + out->nchunks * 2 * e->ndim, p->box, 2 * e->ndim * sizeof *boxes);
             out->longest = p->box[e->ndim] > out->longest ? p->box[e->ndim] : out->longest;
         }
-        int r = make_chunk(c, p, e->ndim, &chunks[out->nchunks++]);
-        if (r)
-            return r;
+        int rc = make_chunk(c, p, e->ndim, &chunks[out->nchunks++]);
+        if (rc)
+            return rc;
     }
     return check_cover(c, file, e, out);
 }
@@ -273,17 +294,18 @@ static bool same_chunks(const struct fsdpck_tensor *t, const struct dcp_tensor *
         uint32_t state = atomic_load(&x->state);
         if (x->file != y->file || x->item != y->item || state != atomic_load(&y->state))
             return false;
-        if (!(state & DCP_STRIDED) ? x->location.payload != y->location.payload
-                                   : x->location.layout->payload != y->location.layout->payload ||
-                                         memcmp(x->location.layout->strides, y->location.layout->strides, t->ndim * sizeof(uint64_t)) != 0)
+        if (!(state & DCP_STRIDED)
+                ? x->location.payload != y->location.payload
+                : x->location.layout->payload != y->location.layout->payload ||
+                      memcmp(x->location.layout->strides, y->location.layout->strides, t->ndim * sizeof(uint64_t)) != 0)
             return false;
     }
     return true;
 }
 
 /* The tensor that d is another name of; SIZE_MAX where it is none. */
-static int find_twin(struct fsdpck_catalogue *c, const struct catalogue_entry *e, const struct dcp_tensor *d, const struct dcp_tensor *all,
-                     size_t *twin)
+static int find_twin(struct fsdpck_catalogue *c, const struct catalogue_entry *e, const struct dcp_tensor *d,
+                     const struct dcp_tensor *all, size_t *twin)
 {
     char key[256], shape[160];
     *twin = SIZE_MAX;
@@ -297,7 +319,8 @@ static int find_twin(struct fsdpck_catalogue *c, const struct catalogue_entry *e
     size_t old = fsdpck_names_find(&c->places, key);
     if (old != SIZE_MAX) {
         const struct fsdpck_tensor *t = &source_tensors(c->src)[old];
-        bool same = t->dtype == e->dtype && t->ndim == e->ndim && (!e->ndim || !memcmp(t->shape, e->shape, e->ndim * sizeof *e->shape));
+        bool same = t->dtype == e->dtype && t->ndim == e->ndim &&
+                    (!e->ndim || !memcmp(t->shape, e->shape, e->ndim * sizeof *e->shape));
         *twin = same && same_chunks(t, &all[old], d) ? old : SIZE_MAX;
         return 0;
     }
@@ -305,17 +328,18 @@ static int find_twin(struct fsdpck_catalogue *c, const struct catalogue_entry *e
     return copy ? fsdpck_names_add(&c->places, copy, c->src->tensors.count, &old, c->err) : FSDPCK_ERR_NOMEM;
 }
 
-static int add_tensor(struct fsdpck_catalogue *c, const char *file, const struct catalogue_entry *e, const struct dcp_tensor *found,
-                      struct dcp_tensor *all)
+static int add_tensor(struct fsdpck_catalogue *c, const char *file, const struct catalogue_entry *e,
+                      const struct dcp_tensor *found, struct dcp_tensor *all)
 {
     size_t twin;
-    int r = find_twin(c, e, found, all, &twin);
-    if (r)
-        return r;
+    int rc = find_twin(c, e, found, all, &twin);
+    if (rc)
+        return rc;
     if (twin != SIZE_MAX)
         return fsdpck_source_add_alias(c->src, file, e->name, e->path, e->npath, twin, c->err);
     all[c->src->tensors.count] = *found;
-    struct fsdpck_tensor *t = fsdpck_source_add_tensor(c->src, file, e->name, e->path, e->npath, e->dtype, e->ndim, e->shape, c->err);
+    struct fsdpck_tensor *t =
+        fsdpck_source_add_tensor(c->src, file, e->name, e->path, e->npath, e->dtype, e->ndim, e->shape, c->err);
     if (!t)
         return c->err->code;
     t->mesh = e->mesh;
@@ -339,9 +363,9 @@ int fsdpck_catalogue_finish(struct fsdpck_catalogue *c, const char *file)
         size_t begin = at;
         while (at < c->pieces.count && pieces[at].tensor == i)
             at++;
-        int r = make_chunks(c, file, e, pieces ? pieces + begin : NULL, pieces ? pieces + at : NULL, &found);
-        if (r || (r = add_tensor(c, file, e, &found, all)))
-            return r;
+        int rc = make_chunks(c, file, e, pieces ? pieces + begin : NULL, pieces ? pieces + at : NULL, &found);
+        if (rc || (rc = add_tensor(c, file, e, &found, all)))
+            return rc;
     }
     return 0;
 }

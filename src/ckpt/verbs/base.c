@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finding the frozen base that a checkpoint of adapters names, and holding it against what the adapters were trained on. Knows no format. */
+/* Finding the frozen base that a checkpoint of adapters names, and holding it against what the adapters were trained
+ * on. Knows no format. */
 #include "verbs/base_check.h"
 
 #include <inttypes.h>
@@ -14,17 +15,22 @@
 
 #define PIECE_NBYTES (8u << 20)
 
-const struct fsdpck_base *fsdpck_source_base(const struct fsdpck_source *src) { return src->base; }
+const struct fsdpck_base *fsdpck_source_base(const struct fsdpck_source *src)
+{
+    return src->base;
+}
 
 /* The base of a checkpoint that was opened without checks is opened without them too. */
-static int open_base(const struct fsdpck_source *src, const struct fsdpck_options *opt, struct fsdpck_source **base, struct fsdpck_error *err)
+static int open_base(const struct fsdpck_source *src, const struct fsdpck_options *opt, struct fsdpck_source **base,
+                     struct fsdpck_error *err)
 {
     struct fsdpck_options with = *opt;
     with.no_verify = with.no_verify || src->opt.no_verify;
     return fsdpck_source_open(src->base->path, NULL, &with, base, err);
 }
 
-int fsdpck_base_open(const struct fsdpck_source *src, const struct fsdpck_options *opt, struct fsdpck_source **base, struct fsdpck_error *err)
+int fsdpck_base_open(const struct fsdpck_source *src, const struct fsdpck_options *opt, struct fsdpck_source **base,
+                     struct fsdpck_error *err)
 {
     struct fsdpck_stat st;
     *base = NULL;
@@ -35,7 +41,8 @@ int fsdpck_base_open(const struct fsdpck_source *src, const struct fsdpck_option
     }
     if (src->io->stat(src->io->ctx, src->base->path, true, &st) == 0)
         return open_base(src, opt ? opt : &src->opt, base, err);
-    fsdpck_error_set(err, FSDPCK_ERR_MISSING, src->base->path, "is not there: the frozen base that the adapters of '%s' belong to", src->path);
+    fsdpck_error_set(err, FSDPCK_ERR_MISSING, src->base->path,
+                     "is not there: the frozen base that the adapters of '%s' belong to", src->path);
     fsdpck_error_hint(err, "the way to it, in index.json, is relative to the checkpoint: the two move together");
     return FSDPCK_ERR_MISSING;
 }
@@ -81,10 +88,10 @@ static int read_content(struct comparison *c, const struct fsdpck_tensor *t, uin
     for (uint64_t at = 0; at < t->nelem; at += step) {
         uint64_t n = t->nelem - at < step ? t->nelem - at : step;
         c->dst = c->piece;
-        int r = fsdpck_stop_asked(c->base->opt.stop) ? fsdpck_error_set(c->err, FSDPCK_ERR_STOPPED, NULL, "stopped")
-                                                     : fsdpck_range_boxes(t->ndim, t->shape, at, at + n, read_box, c);
-        if (r != 0)
-            return r;
+        int rc = fsdpck_stop_asked(c->base->opt.stop) ? fsdpck_error_set(c->err, FSDPCK_ERR_STOPPED, NULL, "stopped")
+                                                      : fsdpck_range_boxes(t->ndim, t->shape, at, at + n, read_box, c);
+        if (rc)
+            return rc;
         fsdpck_rows_add(&c->rows, c->piece, n * item);
         *c->read_nbytes += n * item;
     }
@@ -97,10 +104,10 @@ static int compare_content(struct comparison *c, const struct fsdpck_base_tensor
     uint8_t content[16];
     if (!t->has_content && c->quick)
         return 0;
-    int r = t->has_content ? 0 : read_content(c, t, content);
-    if (r == 0 && memcmp(t->has_content ? t->content : content, want->content, sizeof content) != 0)
+    int rc = t->has_content ? 0 : read_content(c, t, content);
+    if (!rc && memcmp(t->has_content ? t->content : content, want->content, sizeof content) != 0)
         say(c, want->name, "has other values in it than the one that the adapters were trained on");
-    return r;
+    return rc;
 }
 
 static int compare(struct comparison *c, const struct fsdpck_base_tensor *want)
@@ -108,7 +115,8 @@ static int compare(struct comparison *c, const struct fsdpck_base_tensor *want)
     const struct fsdpck_tensor *t = fsdpck_source_find(c->base, want->name);
     if (!t)
         say(c, want->name, "lacks it");
-    else if (t->dtype != want->dtype || t->ndim != want->ndim || (t->ndim && memcmp(t->shape, want->shape, t->ndim * sizeof *t->shape) != 0))
+    else if (t->dtype != want->dtype || t->ndim != want->ndim ||
+             (t->ndim && memcmp(t->shape, want->shape, t->ndim * sizeof *t->shape) != 0))
         say(c, want->name, "has it in another dtype or shape than the one that the adapters were trained on");
     else
         return compare_content(c, want, t);
@@ -117,21 +125,26 @@ static int compare(struct comparison *c, const struct fsdpck_base_tensor *want)
 
 /* ---- all ---- */
 
-int fsdpck_base_compare(const struct fsdpck_source *src, struct fsdpck_source *base, bool quick, fsdpck_problem_fn report, void *report_ctx,
-                        uint64_t *read_nbytes, struct fsdpck_error *err)
+int fsdpck_base_compare(const struct fsdpck_source *src, struct fsdpck_source *base, bool quick,
+                        fsdpck_problem_fn report, void *report_ctx, uint64_t *read_nbytes, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
-    struct comparison c = { .base = base, .quick = quick, .report = report, .ctx = report_ctx, .read_nbytes = read_nbytes, .err = err ? err : &own };
-    int r = quick ? 0 : fsdpck_rows_init(&c.rows, c.err);
-    if (r == 0 && !quick && !(c.piece = malloc(PIECE_NBYTES)))
-        r = fsdpck_error_nomem(c.err, PIECE_NBYTES);
-    for (size_t i = 0; r == 0 && src->base && i < src->base->ntensors; i++)
-        r = compare(&c, &src->base->tensors[i]);
-    if (r == 0)
-        r = fsdpck_source_check(base, c.err);
+    struct comparison c = { .base = base,
+                            .quick = quick,
+                            .report = report,
+                            .ctx = report_ctx,
+                            .read_nbytes = read_nbytes,
+                            .err = err ? err : &own };
+    int rc = quick ? 0 : fsdpck_rows_init(&c.rows, c.err);
+    if (!rc && !quick && !(c.piece = malloc(PIECE_NBYTES)))
+        rc = fsdpck_error_nomem(c.err, PIECE_NBYTES);
+    for (size_t i = 0; !rc && src->base && i < src->base->ntensors; i++)
+        rc = compare(&c, &src->base->tensors[i]);
+    if (!rc)
+        rc = fsdpck_source_check(base, c.err);
     free(c.piece);
     fsdpck_rows_free(&c.rows);
-    return r;
+    return rc;
 }
 
 static void keep_first(void *ctx, const struct fsdpck_problem *p)
@@ -148,9 +161,9 @@ int fsdpck_base_check(const struct fsdpck_source *src, struct fsdpck_source *bas
 {
     struct fsdpck_error first = { 0 };
     uint64_t read_nbytes = 0;
-    int r = src->base ? fsdpck_base_compare(src, base, quick, keep_first, &first, &read_nbytes, err) : 0;
-    if (r != 0 || first.code == 0)
-        return r;
+    int rc = src->base ? fsdpck_base_compare(src, base, quick, keep_first, &first, &read_nbytes, err) : 0;
+    if (rc || first.code == 0)
+        return rc;
     if (err && err->code == 0) {
         *err = first;
         snprintf(err->file, sizeof err->file, "%.500s", src->path);
@@ -163,17 +176,17 @@ int fsdpck_base_check_quick(const struct fsdpck_source *src, const struct fsdpck
     struct fsdpck_source *base = NULL;
     struct fsdpck_error why = { 0 };
     char line[1200];
-    int r = src->base ? fsdpck_base_open(src, opt, &base, &why) : 0;
-    if (r == 0 && base)
-        r = fsdpck_base_check(src, base, true, &why);
+    int rc = src->base ? fsdpck_base_open(src, opt, &base, &why) : 0;
+    if (!rc && base)
+        rc = fsdpck_base_check(src, base, true, &why);
     fsdpck_source_close(base);
-    if (r == FSDPCK_ERR_MISSING && !base) {
+    if (rc == FSDPCK_ERR_MISSING && !base) {
         fsdpck_error_format(&why, line, sizeof line);
         if (opt->note)
             opt->note(opt->ctx, line);
         return 0;
     }
-    if (r != 0 && err && err->code == 0)
+    if (rc && err && err->code == 0)
         *err = why;
-    return r;
+    return rc;
 }

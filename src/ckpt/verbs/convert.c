@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `convert` and `reshard`: any source into a sharded checkpoint directory. Lays the shard files out, lets the transfer move the payloads, then writes
- * what stands around them and commits. */
+/* `convert` and `reshard`: any source into a sharded checkpoint directory. Lays the shard files out, lets the transfer
+ * move the payloads, then writes what stands around them and commits. */
 #include <fsdpck/convert.h>
 
 #include <stdlib.h>
@@ -44,33 +44,43 @@ static int name_files(struct conversion *c)
 
 static int move_payloads(struct conversion *c, struct fsdpck_transfer_result *result)
 {
-    struct fsdpck_transfer t = { .src = c->src, .selection = &c->selection, .files = c->files, .nfiles = c->nranks, .chunks = c->chunks.data,
-                                 .nchunks = c->chunks.count, .opt = &c->opt, .contents = c->contents, .edit = c->edit, .compress = c->req->compress };
-    int r = fsdpck_transfer_run(&t, result, c->err);
+    struct fsdpck_transfer t = { .src = c->src,
+                                 .selection = &c->selection,
+                                 .files = c->files,
+                                 .nfiles = c->nranks,
+                                 .chunks = c->chunks.data,
+                                 .nchunks = c->chunks.count,
+                                 .opt = &c->opt,
+                                 .contents = c->contents,
+                                 .edit = c->edit,
+                                 .compress = c->req->compress };
+    int rc = fsdpck_transfer_run(&t, result, c->err);
     const uint32_t *entries = c->entries.data;
-    for (size_t i = 0; r == 0 && i < t.nchunks; i++) {
+    for (size_t i = 0; !rc && i < t.nchunks; i++) {
         struct fsdpck_shard_entry *e = &shard_entries(&c->shards[t.chunks[i].file])[entries[i]];
         e->crc32 = t.chunks[i].crc32;
         e->has_content = t.chunks[i].has_content;
         e->content = t.chunks[i].content;
     }
-    return r;
+    return rc;
 }
 
 static int copy_item(struct conversion *c, size_t i, struct fsdpck_shard_entry *e, uint8_t *buf)
 {
     size_t item = c->selection.items[i].source;
     uint64_t nbytes = fsdpck_source_item(c->src, item)->nbytes;
-    struct fsdpck_out_chunk to = { .file = 0, .payload = e->layout.begin, .hashes = fsdpck_shard_hashes(&c->shards[0], e) };
+    struct fsdpck_out_chunk to = { .file = 0,
+                                   .payload = e->layout.begin,
+                                   .hashes = fsdpck_shard_hashes(&c->shards[0], e) };
     struct fsdpck_stream s;
     fsdpck_stream_begin(&s, c->out, &to, 0, NULL, 0);
     while (s.at < nbytes) {
         uint64_t left = nbytes - s.at, n = left < ITEM_PIECE_NBYTES ? left : ITEM_PIECE_NBYTES;
-        int r = fsdpck_source_read_item(c->src, item, buf, n, s.at, c->err);
-        if (r == 0)
-            r = fsdpck_stream_write(&s, buf, n, c->err);
-        if (r != 0)
-            return r;
+        int rc = fsdpck_source_read_item(c->src, item, buf, n, s.at, c->err);
+        if (!rc)
+            rc = fsdpck_stream_write(&s, buf, n, c->err);
+        if (rc)
+            return rc;
     }
     e->crc32 = s.crc32;
     return 0;
@@ -80,11 +90,11 @@ static int copy_items(struct conversion *c)
 {
     size_t first = c->shards[0].entries.count - c->selection.nitems;
     uint8_t *buf = malloc(ITEM_PIECE_NBYTES);
-    int r = buf ? 0 : fsdpck_error_nomem(c->err, ITEM_PIECE_NBYTES);
-    for (size_t i = 0; r == 0 && i < c->selection.nitems; i++)
-        r = copy_item(c, i, &shard_entries(&c->shards[0])[first + i], buf);
+    int rc = buf ? 0 : fsdpck_error_nomem(c->err, ITEM_PIECE_NBYTES);
+    for (size_t i = 0; !rc && i < c->selection.nitems; i++)
+        rc = copy_item(c, i, &shard_entries(&c->shards[0])[first + i], buf);
     free(buf);
-    return r;
+    return rc;
 }
 
 static int finish_shard(void *ctx, size_t rank, unsigned worker, struct fsdpck_error *err)
@@ -92,20 +102,23 @@ static int finish_shard(void *ctx, size_t rank, unsigned worker, struct fsdpck_e
     struct conversion *c = ctx;
     struct fsdpck_shard *s = &c->shards[rank];
     (void)worker;
-    int r = fsdpck_shard_finish(s, c->out, (uint32_t)rank, c->manifest.save_id, err);
-    c->names[rank] = (struct manifest_file){ .name = c->names[rank].name, .nbytes = s->nbytes, .table = s->table, .table_nbytes = s->table_nbytes,
+    int rc = fsdpck_shard_finish(s, c->out, (uint32_t)rank, c->manifest.save_id, err);
+    c->names[rank] = (struct manifest_file){ .name = c->names[rank].name,
+                                             .nbytes = s->nbytes,
+                                             .table = s->table,
+                                             .table_nbytes = s->table_nbytes,
                                              .table_hash = s->table_hash };
-    return r;
+    return rc;
 }
 
 static int finish_shards(struct conversion *c)
 {
     if (!(c->out = fsdpck_out_files_new(c->src->io, c->files, c->nranks, c->err)))
         return FSDPCK_ERR_NOMEM;
-    int r = copy_items(c);
-    if (r == 0)
-        r = fsdpck_source_check(c->src, c->err);
-    return r == 0 ? fsdpck_pool_run(c->opt.nthreads, c->nranks, finish_shard, c, c->opt.stop, c->err) : r;
+    int rc = copy_items(c);
+    if (!rc)
+        rc = fsdpck_source_check(c->src, c->err);
+    return !rc ? fsdpck_pool_run(c->opt.nthreads, c->nranks, finish_shard, c, c->opt.stop, c->err) : rc;
 }
 
 /* ---- the rest of the directory ---- */
@@ -119,11 +132,16 @@ static int list_chunks(struct conversion *c)
         return fsdpck_error_nomem(c->err, c->chunks.count * sizeof *c->stored);
     for (size_t i = 0; i < c->chunks.count; i++) {
         const struct fsdpck_item_layout *l = &shard_entries(&c->shards[chunks[i].file])[entries[i]].layout;
-        c->stored[i] = (struct manifest_chunk){ .tensor = chunks[i].tensor, .file = chunks[i].file, .offset = chunks[i].offset, .size = chunks[i].size,
-                                                .item = l->begin, .item_nbytes = l->head_nbytes + l->payload_nbytes + l->tail_nbytes };
+        c->stored[i] = (struct manifest_chunk){ .tensor = chunks[i].tensor,
+                                                .file = chunks[i].file,
+                                                .offset = chunks[i].offset,
+                                                .size = chunks[i].size,
+                                                .item = l->begin,
+                                                .item_nbytes = l->head_nbytes + l->payload_nbytes + l->tail_nbytes };
     }
     for (size_t i = 0; i < c->selection.nitems; i++) /* they moved with the rest of a compressed shard */
-        c->items[i].offset = shard_entries(&c->shards[0])[c->shards[0].entries.count - c->selection.nitems + i].layout.begin;
+        c->items[i].offset =
+            shard_entries(&c->shards[0])[c->shards[0].entries.count - c->selection.nitems + i].layout.begin;
     for (size_t i = 0; i < c->selection.ntensors; i++) {
         c->tensors[i].has_content = c->contents[i].known;
         c->tensors[i].content = c->contents[i].content;
@@ -134,9 +152,9 @@ static int list_chunks(struct conversion *c)
 static int write_directory(struct conversion *c)
 {
     struct fsdpck_manifest *m = &c->manifest;
-    int r = list_chunks(c);
-    if (r != 0)
-        return r;
+    int rc = list_chunks(c);
+    if (rc)
+        return rc;
     m->meshes = &c->req->mesh;
     m->nmeshes = 1;
     m->files = c->names;
@@ -159,14 +177,14 @@ static int write_directory(struct conversion *c)
 
 static int write_all(struct conversion *c, struct fsdpck_transfer_result *result)
 {
-    int r = name_files(c);
-    if (r == 0)
-        r = move_payloads(c, result);
-    if (r == 0)
-        r = finish_shards(c);
-    if (r == 0)
-        r = write_directory(c);
-    return r;
+    int rc = name_files(c);
+    if (!rc)
+        rc = move_payloads(c, result);
+    if (!rc)
+        rc = finish_shards(c);
+    if (!rc)
+        rc = write_directory(c);
+    return rc;
 }
 
 /* A cast of scales, or a sum of codes and an adapter, gives garbage. */
@@ -175,35 +193,38 @@ static int check_quantized(const struct conversion *c)
     const bool cast = c->req->select.cast;
     if (!c->edit && !cast)
         return 0;
-    int r = fsdpck_quantized_refuse(c->src, &c->selection, &c->assets, c->edit ? fsdpck_quantized_merge : fsdpck_quantized_cast, c->err);
-    if (r == 0 && cast)
+    int rc = fsdpck_quantized_refuse(c->src, &c->selection, &c->assets,
+                                     c->edit ? fsdpck_quantized_merge : fsdpck_quantized_cast, c->err);
+    if (!rc && cast)
         fsdpck_quantized_note_uncast(&c->selection, &c->opt);
-    return r;
+    return rc;
 }
 
 static int convert(struct conversion *c, struct fsdpck_transfer_result *result)
 {
     const struct fsdpck_io *io = c->src->io;
-    int r = fsdpck_convert_lay_out(c);
-    if (r == 0)
-        r = fsdpck_base_check_quick(c->src, &c->opt, c->err);
-    if (r == 0)
-        r = fsdpck_assets_gather(c->src, c->req->assets, c->req->out, c->req->select.cast, c->req->select.dtype, &c->assets, c->err);
-    if (r == 0)
-        r = check_quantized(c);
-    if (r == 0)
-        r = fsdpck_draw_save_id(io, c->manifest.save_id, c->err);
-    if (r == 0)
-        r = fsdpck_commit_begin(io, c->req->out, FSDPCK_COMMIT_CHECKPOINT, "index.json", c->manifest.save_id, c->req->force, &c->commit, c->err);
-    if (r != 0)
-        return r;
-    r = write_all(c, result);
+    int rc = fsdpck_convert_lay_out(c);
+    if (!rc)
+        rc = fsdpck_base_check_quick(c->src, &c->opt, c->err);
+    if (!rc)
+        rc = fsdpck_assets_gather(c->src, c->req->assets, c->req->out, c->req->select.cast, c->req->select.dtype,
+                                  &c->assets, c->err);
+    if (!rc)
+        rc = check_quantized(c);
+    if (!rc)
+        rc = fsdpck_draw_save_id(io, c->manifest.save_id, c->err);
+    if (!rc)
+        rc = fsdpck_commit_begin(io, c->req->out, FSDPCK_COMMIT_CHECKPOINT, "index.json", c->manifest.save_id,
+                                 c->req->force, &c->commit, c->err);
+    if (rc)
+        return rc;
+    rc = write_all(c, result);
     fsdpck_out_files_free(c->out);
     c->out = NULL;
     fsdpck_files_close_idle(c->src);
-    if (r != 0) {
+    if (rc) {
         fsdpck_commit_abandon(c->commit);
-        return r;
+        return rc;
     }
     return fsdpck_commit_finish(c->commit, c->err);
 }
@@ -229,25 +250,28 @@ static void free_conversion(struct conversion *c)
     fsdpck_arena_free(&c->arena);
 }
 
-int fsdpck_convert(struct fsdpck_source *src, const struct fsdpck_convert_request *req, const struct fsdpck_options *opt,
-                   struct fsdpck_transfer_result *result, struct fsdpck_error *err)
+int fsdpck_convert(struct fsdpck_source *src, const struct fsdpck_convert_request *req,
+                   const struct fsdpck_options *opt, struct fsdpck_transfer_result *result, struct fsdpck_error *err)
 {
     return fsdpck_convert_with(src, req, NULL, opt, result, err);
 }
 
-int fsdpck_convert_with(struct fsdpck_source *src, const struct fsdpck_convert_request *req, const struct fsdpck_edit *edit,
-                        const struct fsdpck_options *opt, struct fsdpck_transfer_result *result, struct fsdpck_error *err)
+int fsdpck_convert_with(struct fsdpck_source *src, const struct fsdpck_convert_request *req,
+                        const struct fsdpck_edit *edit, const struct fsdpck_options *opt,
+                        struct fsdpck_transfer_result *result, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
     struct fsdpck_transfer_result none = { 0 };
-    struct conversion c = { .src = src, .req = req, .edit = edit, .opt = fsdpck_source_options(src, opt), .err = err ? err : &own };
+    struct conversion c = {
+        .src = src, .req = req, .edit = edit, .opt = fsdpck_source_options(src, opt), .err = err ? err : &own
+    };
     int64_t start = src->io->now_ns(src->io->ctx);
     result = result ? result : &none;
     memset(result, 0, sizeof *result);
-    int r = fsdpck_out_is_folder(src->io, req->out, "a checkpoint is a folder (export writes one file)", c.err);
-    if (r == 0)
-        r = convert(&c, result);
-    if (r == 0) {
+    int rc = fsdpck_out_is_folder(src->io, req->out, "a checkpoint is a folder (export writes one file)", c.err);
+    if (!rc)
+        rc = convert(&c, result);
+    if (!rc) {
         result->ntensors = c.selection.ntensors;
         result->nfiles = c.nranks;
         for (uint32_t i = 0; i < c.nranks; i++)
@@ -256,5 +280,5 @@ int fsdpck_convert_with(struct fsdpck_source *src, const struct fsdpck_convert_r
         result->seconds = (double)(src->io->now_ns(src->io->ctx) - start) * 1e-9;
     }
     free_conversion(&c);
-    return r;
+    return rc;
 }

@@ -17,12 +17,12 @@ struct conversion {
     struct fsdpck_selection selection;
     struct fsdpck_arena arena;
     uint32_t nranks;
-    struct fsdpck_shard *shards;       /* (nranks) */
-    struct fsdpck_out_file *files;     /* (nranks) */
-    struct manifest_file *names;       /* (nranks) */
-    struct manifest_tensor *tensors;   /* (selection.ntensors) */
-    struct fsdpck_vec chunks;          /* struct fsdpck_out_chunk */
-    struct fsdpck_vec entries;         /* uint32_t: the chunk's entry in its shard */
+    struct fsdpck_shard *shards;     /* (nranks) */
+    struct fsdpck_out_file *files;   /* (nranks) */
+    struct manifest_file *names;     /* (nranks) */
+    struct manifest_tensor *tensors; /* (selection.ntensors) */
+    struct fsdpck_vec chunks;        /* struct fsdpck_out_chunk */
+    struct fsdpck_vec entries;       /* uint32_t: the chunk's entry in its shard */
     struct fsdpck_transfer_content *contents;
     struct manifest_chunk *stored;
     struct manifest_item *items;
@@ -34,7 +34,8 @@ struct conversion {
     struct fsdpck_error *err;
 };
 
-/* Chooses tensors and items, places them on the ranks, and knows afterwards where in which file every chunk goes. Opens nothing. */
+/* Chooses tensors and items, places them on the ranks, and knows afterwards where in which file every chunk goes. Opens
+ * nothing. */
 int fsdpck_convert_lay_out(struct conversion *c);
 
 #endif

@@ -10,12 +10,14 @@
 static int check_mesh(const struct fsdpck_mesh *mesh, struct fsdpck_error *err)
 {
     if (mesh->ndim == 0 || mesh->ndim > FSDPCK_MAX_MESH_DIMS)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "a mesh of %u dimensions; it has 1 to %d", mesh->ndim, FSDPCK_MAX_MESH_DIMS);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "a mesh of %u dimensions; it has 1 to %d", mesh->ndim,
+                                FSDPCK_MAX_MESH_DIMS);
     uint64_t n = 1;
     for (uint32_t d = 0; d < mesh->ndim; d++) {
         for (uint32_t k = 0; k < d; k++)
             if (strcmp(mesh->names[d], mesh->names[k]) == 0)
-                return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "the mesh has two dimensions named '%s'", mesh->names[d]);
+                return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "the mesh has two dimensions named '%s'",
+                                        mesh->names[d]);
         n *= mesh->sizes[d]; /* at most 2^16 * 2^32 before the check */
         if (n == 0 || n > FSDPCK_MAX_RANKS)
             return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "a mesh has 1 to %u ranks", FSDPCK_MAX_RANKS);
@@ -44,7 +46,11 @@ static int add_chunk(void *ctx, const uint64_t *offset, const uint64_t *size)
         memcpy(box + t->ndim, size, t->ndim * sizeof *box);
     }
     *entry = (uint32_t)s->entries.count;
-    *chunk = (struct fsdpck_out_chunk){ .tensor = p->tensor, .file = p->rank, .offset = box, .size = box + t->ndim, .compressed = c->req->compress,
+    *chunk = (struct fsdpck_out_chunk){ .tensor = p->tensor,
+                                        .file = p->rank,
+                                        .offset = box,
+                                        .size = box + t->ndim,
+                                        .compressed = c->req->compress,
                                         .planes = fsdpck_planes_of(t->dtype) };
     return fsdpck_shard_add_chunk(s, p->tensor, t->dtype, t->ndim, box, box + t->ndim, c->err);
 }
@@ -61,9 +67,9 @@ static int place_tensor(struct conversion *c, uint32_t tensor)
         fsdpck_mesh_coordinate(mesh, p.rank, coord);
         if (!fsdpck_placement_owner(mesh, t->placements, tensor, coord))
             continue;
-        int r = fsdpck_placement_boxes(mesh, t->placements, t->ndim, t->shape, coord, add_chunk, &p);
-        if (r != 0)
-            return r;
+        int rc = fsdpck_placement_boxes(mesh, t->placements, t->ndim, t->shape, coord, add_chunk, &p);
+        if (rc)
+            return rc;
     }
     return 0;
 }
@@ -75,8 +81,14 @@ static int describe_tensor(struct conversion *c, uint32_t i)
     struct fsdpck_placement *placements = fsdpck_arena_array(&c->arena, c->req->mesh.ndim, sizeof *placements, c->err);
     if (!placements)
         return FSDPCK_ERR_NOMEM;
-    c->tensors[i] = (struct manifest_tensor){ .name = x->name, .path = x->path, .npath = x->npath, .alias_of = x->alias_of, .dtype = x->dtype,
-                                              .ndim = t->ndim, .shape = t->shape, .placements = placements };
+    c->tensors[i] = (struct manifest_tensor){ .name = x->name,
+                                              .path = x->path,
+                                              .npath = x->npath,
+                                              .alias_of = x->alias_of,
+                                              .dtype = x->dtype,
+                                              .ndim = t->ndim,
+                                              .shape = t->shape,
+                                              .placements = placements };
     struct fsdpck_tensor named = *t;
     named.name = x->name;
     return fsdpck_convert_placements(c->req, &named, placements, c->err);
@@ -87,10 +99,12 @@ static int place_items(struct conversion *c)
     for (size_t i = 0; i < c->selection.nitems; i++) {
         const struct fsdpck_chosen_item *x = &c->selection.items[i];
         const struct fsdpck_item *from = fsdpck_source_item(c->src, x->source);
-        c->items[i] = (struct manifest_item){ .name = x->name, .path = x->path, .npath = x->npath, .offset = c->shards[0].end, .nbytes = from->nbytes };
-        int r = fsdpck_shard_add_item(&c->shards[0], (uint32_t)i, from->nbytes, c->err);
-        if (r != 0)
-            return r;
+        c->items[i] = (struct manifest_item){
+            .name = x->name, .path = x->path, .npath = x->npath, .offset = c->shards[0].end, .nbytes = from->nbytes
+        };
+        int rc = fsdpck_shard_add_item(&c->shards[0], (uint32_t)i, from->nbytes, c->err);
+        if (rc)
+            return rc;
     }
     return 0;
 }
@@ -145,32 +159,34 @@ static int check_rules(struct conversion *c)
         const struct fsdpck_chosen *x = &c->selection.tensors[i];
         placed[i] = (struct fsdpck_placed){ x->name, fsdpck_source_tensor(c->src, x->source)->ndim, x->alias_of >= 0 };
     }
-    int r = fsdpck_convert_rules_check(c->req, placed, n, fsdpck_source_path(c->src), c->err);
+    int rc = fsdpck_convert_rules_check(c->req, placed, n, fsdpck_source_path(c->src), c->err);
     free(placed);
-    return r;
+    return rc;
 }
 
 int fsdpck_convert_lay_out(struct conversion *c)
 {
-    int r = check_mesh(&c->req->mesh, c->err);
-    if (r == 0 && c->req->compress && c->req->dcp == FSDPCK_DCP_ALWAYS)
-        r = fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, NULL, "a compressed checkpoint has no .metadata: PyTorch could not read its chunks");
-    if (r == 0)
-        r = fsdpck_selection_make(c->src, &c->req->select, c->edit ? FSDPCK_TREE_MODEL : FSDPCK_TREE_KEEP, &c->selection, c->err);
-    if (r == 0)
-        r = check_rules(c);
-    if (r != 0)
-        return r;
+    int rc = check_mesh(&c->req->mesh, c->err);
+    if (!rc && c->req->compress && c->req->dcp == FSDPCK_DCP_ALWAYS)
+        rc = fsdpck_error_set(c->err, FSDPCK_ERR_USAGE, NULL,
+                              "a compressed checkpoint has no .metadata: PyTorch could not read its chunks");
+    if (!rc)
+        rc = fsdpck_selection_make(c->src, &c->req->select, c->edit ? FSDPCK_TREE_MODEL : FSDPCK_TREE_KEEP,
+                                   &c->selection, c->err);
+    if (!rc)
+        rc = check_rules(c);
+    if (rc)
+        return rc;
     c->nranks = (uint32_t)fsdpck_mesh_nranks(&c->req->mesh);
-    r = allocate(c);
-    for (uint32_t i = 0; r == 0 && i < c->selection.ntensors; i++) {
-        r = describe_tensor(c, i);
-        if (r == 0)
-            r = place_tensor(c, i);
+    rc = allocate(c);
+    for (uint32_t i = 0; !rc && i < c->selection.ntensors; i++) {
+        rc = describe_tensor(c, i);
+        if (!rc)
+            rc = place_tensor(c, i);
     }
-    if (r == 0)
-        r = place_items(c);
-    if (r == 0)
+    if (!rc)
+        rc = place_items(c);
+    if (!rc)
         locate_chunks(c);
-    return r;
+    return rc;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compares two checkpoints of any kind and sharding: tensors are paired by name and read in batches of boxes that fit the memory budget,
- * then compared by all threads. Knows no format. */
+/* Compares two checkpoints of any kind and sharding: tensors are paired by name and read in batches of boxes that fit
+ * the memory budget, then compared by all threads. Knows no format. */
 #include <fsdpck/check.h>
 
 #include <math.h>
@@ -51,7 +51,7 @@ struct diff {
     struct fsdpck_diff_result *result;
     struct fsdpck_error *err;
     struct fsdpck_vec pairs;  /* struct pair, by name */
-    struct fsdpck_vec boxes; /* struct dense_box, of the batch */
+    struct fsdpck_vec boxes;  /* struct dense_box, of the batch */
     struct fsdpck_vec slices; /* struct slice, of the batch */
     struct fsdpck_vec reads;  /* struct fsdpck_read */
     char *a_buf, *b_buf;
@@ -63,7 +63,10 @@ struct diff {
     uint64_t done_nbytes, total_nbytes;
 };
 
-static struct pair *pair_at(const struct diff *d, size_t i) { return (struct pair *)d->pairs.data + i; }
+static struct pair *pair_at(const struct diff *d, size_t i)
+{
+    return (struct pair *)d->pairs.data + i;
+}
 
 /* ---- pairing */
 
@@ -76,7 +79,7 @@ static const struct fsdpck_tensor **sorted_tensors(const struct fsdpck_source *s
 {
     *n = fsdpck_source_ntensors(src);
     const struct fsdpck_tensor **list = malloc((*n + 1) * sizeof *list);
-    if (list == NULL) {
+    if (!list) {
         fsdpck_error_nomem(err, (*n + 1) * sizeof *list);
         return NULL;
     }
@@ -88,17 +91,19 @@ static const struct fsdpck_tensor **sorted_tensors(const struct fsdpck_source *s
 
 static bool same_shape(const struct pair *p)
 {
-    return p->a->ndim == p->b->ndim && (p->a->ndim == 0 || memcmp(p->a->shape, p->b->shape, p->a->ndim * sizeof *p->a->shape) == 0);
+    return p->a->ndim == p->b->ndim &&
+           (p->a->ndim == 0 || memcmp(p->a->shape, p->b->shape, p->a->ndim * sizeof *p->a->shape) == 0);
 }
 
 /* Codes and their scales are no values: a tolerance says nothing of what they stand for. */
 static int refuse_quantized(struct diff *d, const struct pair *p)
 {
     const char *beside_a = fsdpck_quantized_beside(d->a, p->a), *beside_b = fsdpck_quantized_beside(d->b, p->b);
-    if (beside_a == NULL && beside_b == NULL)
+    if (!beside_a && !beside_b)
         return 0;
     fsdpck_error_set(d->err, FSDPCK_ERR_UNSUPPORTED, fsdpck_source_path(beside_a ? d->a : d->b),
-                     "is part of a quantized weight (with '%.400s'): values cannot be compared by --tolerance", beside_a ? beside_a : beside_b);
+                     "is part of a quantized weight (with '%.400s'): values cannot be compared by --tolerance",
+                     beside_a ? beside_a : beside_b);
     fsdpck_error_tensor(d->err, p->a->name);
     fsdpck_error_hint(d->err, "without --tolerance, the stored bits are compared; or dequantize both first");
     return FSDPCK_ERR_UNSUPPORTED;
@@ -107,13 +112,14 @@ static int refuse_quantized(struct diff *d, const struct pair *p)
 /* Decides whether bytes must be read. */
 static int compare_pair(struct diff *d, struct pair *p)
 {
-    if (p->a == NULL || p->b == NULL)
+    if (!p->a || !p->b)
         return 0;
     d->result->ntensors++;
     bool same_dtype = p->a->dtype == p->b->dtype;
     if (!same_shape(p) || (!same_dtype && (d->tolerance < 0 || !fsdpck_dtype_comparable(p->a->dtype, p->b->dtype))))
         return 0;
-    if (same_dtype && p->a->has_content && p->b->has_content && memcmp(p->a->content, p->b->content, sizeof p->a->content) == 0) {
+    if (same_dtype && p->a->has_content && p->b->has_content &&
+        memcmp(p->a->content, p->b->content, sizeof p->a->content) == 0) {
         d->result->nskipped++;
         return 0;
     }
@@ -126,10 +132,10 @@ static int pair_tensors(struct diff *d)
 {
     size_t na, nb = 0, i = 0, j = 0;
     const struct fsdpck_tensor **a = sorted_tensors(d->a, &na, d->err), **b = sorted_tensors(d->b, &nb, d->err);
-    int rc = a == NULL || b == NULL ? FSDPCK_ERR_NOMEM : 0;
-    while (rc == 0 && (i < na || j < nb)) {
+    int rc = !a || !b ? FSDPCK_ERR_NOMEM : 0;
+    while (!rc && (i < na || j < nb)) {
         struct pair *p = fsdpck_vec_push(&d->pairs, d->err);
-        if (p == NULL) {
+        if (!p) {
             rc = FSDPCK_ERR_NOMEM;
             break;
         }
@@ -145,14 +151,17 @@ static int pair_tensors(struct diff *d)
 
 /* ---- filling a batch */
 
-static uint64_t element_nbytes(const struct fsdpck_tensor *t) { return fsdpck_dtype_info(t->dtype)->nbytes; }
+static uint64_t element_nbytes(const struct fsdpck_tensor *t)
+{
+    return fsdpck_dtype_info(t->dtype)->nbytes;
+}
 
 static int add_piece(void *ctx, const uint64_t *offset, const uint64_t *size)
 {
     struct diff *d = ctx;
     const struct pair *p = pair_at(d, d->filling);
     struct dense_box *box = fsdpck_vec_push(&d->boxes, d->err);
-    if (box == NULL)
+    if (!box)
         return FSDPCK_ERR_NOMEM;
     box->pair = d->filling;
     box->a_at = d->a_used;
@@ -167,7 +176,8 @@ static int add_piece(void *ctx, const uint64_t *offset, const uint64_t *size)
     return 0;
 }
 
-/* How many elements of the pair, from d->element on, go into this batch: whole rows where they fit, as they are cheaper to read. */
+/* How many elements of the pair, from d->element on, go into this batch: whole rows where they fit, as they are cheaper
+ * to read. */
 static uint64_t fitting(const struct diff *d, const struct pair *p)
 {
     uint64_t wide = element_nbytes(p->a) > element_nbytes(p->b) ? element_nbytes(p->a) : element_nbytes(p->b);
@@ -191,7 +201,7 @@ static int fill_batch(struct diff *d)
         uint64_t n = p->read ? fitting(d, p) : 0;
         if (n > 0) {
             int rc = fsdpck_range_boxes(p->a->ndim, p->a->shape, d->element, d->element + n, add_piece, d);
-            if (rc != 0)
+            if (rc)
                 return rc;
             d->element += n;
         }
@@ -212,9 +222,11 @@ static int read_side(struct diff *d, bool b_side)
     for (size_t i = 0; i < d->boxes.count; i++) {
         const struct pair *p = pair_at(d, boxes[i].pair);
         struct fsdpck_read *r = fsdpck_vec_push(&d->reads, d->err);
-        if (r == NULL)
+        if (!r)
             return FSDPCK_ERR_NOMEM;
-        *r = (struct fsdpck_read){ .tensor = b_side ? p->b : p->a, .offset = boxes[i].offset, .size = boxes[i].size,
+        *r = (struct fsdpck_read){ .tensor = b_side ? p->b : p->a,
+                                   .offset = boxes[i].offset,
+                                   .size = boxes[i].size,
                                    .dst = b_side ? d->b_buf + boxes[i].b_at : d->a_buf + boxes[i].a_at };
     }
     return fsdpck_source_read(b_side ? d->b : d->a, d->reads.data, d->reads.count, d->err);
@@ -229,7 +241,7 @@ static int cut_slices(struct diff *d)
         uint64_t a_nbytes = element_nbytes(p->a), b_nbytes = element_nbytes(p->b), most = COMPARE_NBYTES / a_nbytes;
         for (uint64_t at = 0; at < boxes[i].nelem;) {
             struct slice *s = fsdpck_vec_push(&d->slices, d->err);
-            if (s == NULL)
+            if (!s)
                 return FSDPCK_ERR_NOMEM;
             s->pair = boxes[i].pair;
             s->a = d->a_buf + boxes[i].a_at + at * a_nbytes;
@@ -265,17 +277,17 @@ static void add_up(struct diff *d)
 static int run_batch(struct diff *d)
 {
     int rc = read_side(d, false);
-    if (rc == 0)
+    if (!rc)
         rc = read_side(d, true);
-    if (rc == 0)
+    if (!rc)
         rc = cut_slices(d);
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_pool_run(d->opt.nthreads, d->slices.count, compare_slice, d, d->opt.stop, d->err);
-    if (rc != 0)
+    if (rc)
         return rc;
     add_up(d);
     d->done_nbytes += d->a_used + d->b_used;
-    if (d->opt.progress != NULL)
+    if (d->opt.progress)
         d->opt.progress(d->opt.ctx, d->done_nbytes, d->total_nbytes);
     return 0;
 }
@@ -284,8 +296,8 @@ static int run_batch(struct diff *d)
 
 static void report_pair(struct diff *d, const struct pair *p)
 {
-    struct fsdpck_difference out = { .tensor = p->a != NULL ? p->a->name : p->b->name, .a = p->a, .b = p->b };
-    if (p->a != NULL && p->b != NULL) {
+    struct fsdpck_difference out = { .tensor = p->a ? p->a->name : p->b->name, .a = p->a, .b = p->b };
+    if (p->a && p->b) {
         out.same_dtype = p->a->dtype == p->b->dtype;
         out.same_shape = same_shape(p);
         out.ndifferent = p->diff.ndifferent;
@@ -294,7 +306,7 @@ static void report_pair(struct diff *d, const struct pair *p)
             return;
     }
     d->result->ndifferent++;
-    if (d->report != NULL)
+    if (d->report)
         d->report(d->report_ctx, &out);
 }
 
@@ -312,25 +324,25 @@ static uint64_t batch_size(const struct diff *d)
 static int run(struct diff *d)
 {
     int rc = pair_tensors(d);
-    if (rc != 0)
+    if (rc)
         return rc;
     d->batch_nbytes = batch_size(d);
     d->a_buf = malloc(d->batch_nbytes);
     d->b_buf = malloc(d->batch_nbytes);
-    if (d->a_buf == NULL || d->b_buf == NULL)
+    if (!d->a_buf || !d->b_buf)
         return fsdpck_error_nomem(d->err, 2 * d->batch_nbytes);
-    while (rc == 0 && d->filling < d->pairs.count) {
+    while (!rc && d->filling < d->pairs.count) {
         if (fsdpck_stop_asked(d->opt.stop))
             return fsdpck_error_set(d->err, FSDPCK_ERR_STOPPED, NULL, "stopped");
         rc = fill_batch(d);
-        if (rc == 0 && d->boxes.count > 0)
+        if (!rc && d->boxes.count > 0)
             rc = run_batch(d);
-        for (; rc == 0 && d->reported < d->filling; d->reported++)
+        for (; !rc && d->reported < d->filling; d->reported++)
             report_pair(d, pair_at(d, d->reported));
     }
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_source_check(d->a, d->err);
-    return rc == 0 ? fsdpck_source_check(d->b, d->err) : rc;
+    return !rc ? fsdpck_source_check(d->b, d->err) : rc;
 }
 
 static double seconds_now(void)
@@ -340,18 +352,27 @@ static double seconds_now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-int fsdpck_diff(struct fsdpck_source *a, struct fsdpck_source *b, double tolerance, const struct fsdpck_options *opt, fsdpck_difference_fn report,
-                void *report_ctx, struct fsdpck_diff_result *result, struct fsdpck_error *err)
+int fsdpck_diff(struct fsdpck_source *a, struct fsdpck_source *b, double tolerance, const struct fsdpck_options *opt,
+                fsdpck_difference_fn report, void *report_ctx, struct fsdpck_diff_result *result,
+                struct fsdpck_error *err)
 {
     double start = seconds_now();
     struct fsdpck_diff_result counts = { 0 };
     struct fsdpck_error own = { 0 };
-    struct diff d = { .a = a, .b = b, .tolerance = tolerance, .report = report, .report_ctx = report_ctx, .result = &counts,
-                      .err = err != NULL ? err : &own, .pairs = FSDPCK_VEC(struct pair), .boxes = FSDPCK_VEC(struct dense_box),
-                      .slices = FSDPCK_VEC(struct slice), .reads = FSDPCK_VEC(struct fsdpck_read) };
+    struct diff d = { .a = a,
+                      .b = b,
+                      .tolerance = tolerance,
+                      .report = report,
+                      .report_ctx = report_ctx,
+                      .result = &counts,
+                      .err = err ? err : &own,
+                      .pairs = FSDPCK_VEC(struct pair),
+                      .boxes = FSDPCK_VEC(struct dense_box),
+                      .slices = FSDPCK_VEC(struct slice),
+                      .reads = FSDPCK_VEC(struct fsdpck_read) };
     if (isnan(tolerance))
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "the tolerance is not a number");
-    if (opt != NULL)
+    if (opt)
         d.opt = *opt;
     d.opt.nthreads = d.opt.nthreads != 0 ? d.opt.nthreads : fsdpck_processors();
     d.opt.memory_nbytes = d.opt.memory_nbytes != 0 ? d.opt.memory_nbytes : FSDPCK_DEFAULT_MEMORY;
@@ -363,7 +384,7 @@ int fsdpck_diff(struct fsdpck_source *a, struct fsdpck_source *b, double toleran
     fsdpck_vec_free(&d.slices);
     fsdpck_vec_free(&d.reads);
     counts.seconds = seconds_now() - start;
-    if (rc == 0 && result != NULL)
+    if (!rc && result)
         *result = counts;
     return rc;
 }

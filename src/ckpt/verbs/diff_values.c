@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compares elements. Knows dtypes, not tensors. A block at a time: equal bytes cost one memcmp; any other block is widened to doubles and
- * subtracted in loops of constant length without branches, so that compilers vectorise them. */
+/* Compares elements. Knows dtypes, not tensors. A block at a time: equal bytes cost one memcmp; any other block is
+ * widened to doubles and subtracted in loops of constant length without branches, so that compilers vectorise them. */
 #include "verbs/diff_values.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { BLOCK = 512 }; /* elements */
+enum { BLOCK = 512 };                                /* elements */
 #define INLINE inline __attribute__((always_inline)) /* into functions built for several processors */
 
 bool fsdpck_dtype_comparable(enum fsdpck_dtype a, enum fsdpck_dtype b)
@@ -14,12 +14,21 @@ bool fsdpck_dtype_comparable(enum fsdpck_dtype a, enum fsdpck_dtype b)
     return a == b || (a != FSDPCK_FLOAT4_E2M1FN_X2 && b != FSDPCK_FLOAT4_E2M1FN_X2);
 }
 
-static bool is_64bit_integer(enum fsdpck_dtype d) { return d == FSDPCK_INT64 || d == FSDPCK_UINT64; }
+static bool is_64bit_integer(enum fsdpck_dtype d)
+{
+    return d == FSDPCK_INT64 || d == FSDPCK_UINT64;
+}
 
-static bool is_complex(enum fsdpck_dtype d) { return fsdpck_dtype_info(d)->kind == FSDPCK_KIND_COMPLEX; }
+static bool is_complex(enum fsdpck_dtype d)
+{
+    return fsdpck_dtype_info(d)->kind == FSDPCK_KIND_COMPLEX;
+}
 
 /* Values in one element: real and imaginary part, or the two of a byte of FP4. */
-static unsigned nparts(enum fsdpck_dtype d) { return is_complex(d) || d == FSDPCK_FLOAT4_E2M1FN_X2 ? 2 : 1; }
+static unsigned nparts(enum fsdpck_dtype d)
+{
+    return is_complex(d) || d == FSDPCK_FLOAT4_E2M1FN_X2 ? 2 : 1;
+}
 
 /* ---- elements to doubles */
 
@@ -38,12 +47,12 @@ static void fill_codes(enum fsdpck_dtype dtype, struct codes *codes)
     }
 }
 
-#define WIDEN(type)                             \
-    for (uint64_t i = 0; i < n; i++) {          \
-        type loaded;                            \
+#define WIDEN(type) \
+    for (uint64_t i = 0; i < n; i++) { \
+        type loaded; \
         memcpy(&loaded, in + i * sizeof loaded, sizeof loaded); \
-        out[i] = (double)loaded;                \
-    }                                           \
+        out[i] = (double)loaded; \
+    } \
     break
 
 static void widen_codes(const struct codes *codes, const uint8_t *in, unsigned parts, uint64_t n, double *out)
@@ -86,7 +95,8 @@ static void add_imaginary(double *v, uint64_t n)
 
 /* ---- distances, of whole blocks: what lies beyond the last element is 0 on both sides */
 
-/* |a - b|, in place of a. NaN equals NaN and is infinitely far from everything else; infinity equals itself, though infinity - infinity is NaN. */
+/* |a - b|, in place of a. NaN equals NaN and is infinitely far from everything else; infinity equals itself, though
+ * infinity - infinity is NaN. */
 static INLINE void subtract(double *restrict a, const double *restrict b, unsigned nvalues)
 {
     for (unsigned i = 0; i < nvalues; i++) {
@@ -100,7 +110,8 @@ static INLINE void subtract(double *restrict a, const double *restrict b, unsign
 /* A double holds 53 bits: two large integers are subtracted as integers. */
 static void subtract_integers(enum fsdpck_dtype dtype, const char *a, const char *b, uint64_t n, double *out)
 {
-    const uint64_t sign = dtype == FSDPCK_INT64 ? UINT64_C(1) << 63 : 0; /* moves signed numbers to where unsigned ones compare alike */
+    /* moves signed numbers to where unsigned ones compare alike */
+    const uint64_t sign = dtype == FSDPCK_INT64 ? UINT64_C(1) << 63 : 0;
     for (uint64_t i = 0; i < n; i++) {
         uint64_t x, y;
         memcpy(&x, a + i * 8, 8);
@@ -111,7 +122,8 @@ static void subtract_integers(enum fsdpck_dtype dtype, const char *a, const char
     }
 }
 
-/* The distance of two complex numbers from those of their parts; in place. Squares of what 64 bits hold could overflow. */
+/* The distance of two complex numbers from those of their parts; in place. Squares of what 64 bits hold could overflow.
+ */
 static void join_complex(double *d, uint64_t n, bool wide)
 {
     for (uint64_t i = 0; wide && i < n; i++)
@@ -146,13 +158,13 @@ static INLINE uint64_t count_beyond(const double *d, double tolerance)
     return count;
 }
 
-#define COUNT(type)                             \
-    for (uint64_t i = 0; i < n; i++) {          \
-        type x, y;                              \
+#define COUNT(type) \
+    for (uint64_t i = 0; i < n; i++) { \
+        type x, y; \
         memcpy(&x, a + i * sizeof x, sizeof x); \
         memcpy(&y, b + i * sizeof y, sizeof y); \
-        count += x != y;                        \
-    }                                           \
+        count += x != y; \
+    } \
     break
 
 /* Elements whose bytes differ. */
@@ -216,12 +228,14 @@ static INLINE void block_distances(struct side *a, struct side *b, uint64_t at, 
     }
     subtract(a->values, b->values, 2 * BLOCK);
     if (is_complex(a->dtype) || is_complex(b->dtype))
-        join_complex(a->values, BLOCK, a->nbytes == 16 || b->nbytes == 16 || a->dtype == FSDPCK_FLOAT64 || b->dtype == FSDPCK_FLOAT64);
+        join_complex(a->values, BLOCK,
+                     a->nbytes == 16 || b->nbytes == 16 || a->dtype == FSDPCK_FLOAT64 || b->dtype == FSDPCK_FLOAT64);
     else
         join_larger(a->values, BLOCK);
 }
 
-static INLINE void compare_blocks(struct side *a, struct side *b, uint64_t nelem, double tolerance, struct fsdpck_value_diff *out)
+static INLINE void compare_blocks(struct side *a, struct side *b, uint64_t nelem, double tolerance,
+                                  struct fsdpck_value_diff *out)
 {
     for (uint64_t at = 0; at < nelem; at += BLOCK) {
         uint64_t n = nelem - at < BLOCK ? nelem - at : BLOCK;
@@ -237,24 +251,32 @@ static INLINE void compare_blocks(struct side *a, struct side *b, uint64_t nelem
 
 typedef void compare_fn(struct side *, struct side *, uint64_t, double, struct fsdpck_value_diff *);
 
-static void compare_plain(struct side *a, struct side *b, uint64_t nelem, double tolerance, struct fsdpck_value_diff *out)
+static void compare_plain(struct side *a, struct side *b, uint64_t nelem, double tolerance,
+                          struct fsdpck_value_diff *out)
 {
     compare_blocks(a, b, nelem, tolerance, out);
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) static void compare_avx2(struct side *a, struct side *b, uint64_t nelem, double tolerance, struct fsdpck_value_diff *out)
+__attribute__((target("avx2"))) static void compare_avx2(struct side *a, struct side *b, uint64_t nelem,
+                                                         double tolerance, struct fsdpck_value_diff *out)
 {
     compare_blocks(a, b, nelem, tolerance, out);
 }
 
-static compare_fn *best_compare(void) { return __builtin_cpu_supports("avx2") ? compare_avx2 : compare_plain; }
+static compare_fn *best_compare(void)
+{
+    return __builtin_cpu_supports("avx2") ? compare_avx2 : compare_plain;
+}
 #else
-static compare_fn *best_compare(void) { return compare_plain; }
+static compare_fn *best_compare(void)
+{
+    return compare_plain;
+}
 #endif
 
-void fsdpck_values_compare(enum fsdpck_dtype a_dtype, const void *a, enum fsdpck_dtype b_dtype, const void *b, uint64_t nelem, double tolerance,
-                           struct fsdpck_value_diff *out)
+void fsdpck_values_compare(enum fsdpck_dtype a_dtype, const void *a, enum fsdpck_dtype b_dtype, const void *b,
+                           uint64_t nelem, double tolerance, struct fsdpck_value_diff *out)
 {
     struct side sa, sb;
     start_side(&sa, a_dtype, a);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exports to Hugging Face safetensors, start to end: choose, lay out, move, write headers, assets and index, commit. The transfer moves the
- * bytes, the commit makes them the output. */
+/* Exports to Hugging Face safetensors, start to end: choose, lay out, move, write headers, assets and index, commit.
+ * The transfer moves the bytes, the commit makes them the output. */
 #include <fsdpck/export.h>
 
 #include <stdio.h>
@@ -17,7 +17,10 @@
 
 /* ---- the staging place ---- */
 
-static const char *only_file(const struct export *x) { return x->with->file ? x->with->file : "model.safetensors"; }
+static const char *only_file(const struct export *x)
+{
+    return x->with->file ? x->with->file : "model.safetensors";
+}
 
 static int begin(struct export *x)
 {
@@ -30,8 +33,8 @@ static int begin(struct export *x)
         return fsdpck_error_nomem(x->err, (x->assets.count + 1) * sizeof *brings);
     for (size_t i = 0; i < x->assets.count; i++)
         brings[i] = x->assets.list[i].path;
-    rc = fsdpck_commit_begin_bringing(x->io, x->req->out, x->one_file ? FSDPCK_COMMIT_FILE : FSDPCK_COMMIT_FOLDER, record, x->uuid, x->req->force, brings,
-                                      x->assets.count, &x->commit, x->err);
+    rc = fsdpck_commit_begin_bringing(x->io, x->req->out, x->one_file ? FSDPCK_COMMIT_FILE : FSDPCK_COMMIT_FOLDER,
+                                      record, x->uuid, x->req->force, brings, x->assets.count, &x->commit, x->err);
     free(brings);
     return rc;
 }
@@ -42,8 +45,8 @@ static int name_file(struct export *x, size_t i)
     bool several = x->layout.nfiles > 1;
     fsdpck_uuid_format(x->uuid, uuid);
     if (several)
-        snprintf(name, sizeof name, "model-%05zu-of-%05zu%s%s.safetensors", i + 1, x->layout.nfiles, fsdpck_commit_in_place(x->commit) ? "-" : "",
-                 fsdpck_commit_in_place(x->commit) ? uuid : "");
+        snprintf(name, sizeof name, "model-%05zu-of-%05zu%s%s.safetensors", i + 1, x->layout.nfiles,
+                 fsdpck_commit_in_place(x->commit) ? "-" : "", fsdpck_commit_in_place(x->commit) ? uuid : "");
     else
         snprintf(name, sizeof name, "%s", only_file(x));
     x->names[i] = strdup(name);
@@ -68,7 +71,7 @@ static int name_files(struct export *x)
     x->files = calloc(n, sizeof *x->files);
     if (!x->names || !x->paths || !x->files)
         return fsdpck_error_nomem(x->err, n * sizeof *x->files);
-    for (size_t i = 0; i < n && rc == 0; i++)
+    for (size_t i = 0; i < n && !rc; i++)
         rc = name_file(x, i);
     return rc;
 }
@@ -95,7 +98,10 @@ static size_t make_chunks(const struct export *x, struct fsdpck_out_chunk *chunk
     size_t n = 0;
     for (size_t i = 0; i < x->layout.tensors.count; i++)
         if (e[i].nbytes && !e[i].made)
-            chunks[n++] = (struct fsdpck_out_chunk){ .tensor = e[i].chosen, .file = (uint32_t)e[i].file, .offset = origin, .size = stored_shape(x, &e[i]),
+            chunks[n++] = (struct fsdpck_out_chunk){ .tensor = e[i].chosen,
+                                                     .file = (uint32_t)e[i].file,
+                                                     .offset = origin,
+                                                     .size = stored_shape(x, &e[i]),
                                                      .payload = x->layout.files[e[i].file].header.nbytes + e[i].begin };
     if (n)
         qsort(chunks, n, sizeof *chunks, by_chosen);
@@ -114,15 +120,22 @@ static int move_payload(struct export *x)
 {
     size_t n = x->layout.tensors.count, ncontents = source_has_contents(x->src) ? x->selection.ntensors : 0;
     struct fsdpck_out_chunk *chunks = calloc(n ? n : 1, sizeof *chunks);
-    struct fsdpck_transfer_content *contents = ncontents ? calloc(ncontents, sizeof *contents) : NULL; /* NULL: nothing to compare with */
-    struct fsdpck_transfer t = { .src = x->src, .selection = &x->selection, .files = x->files, .nfiles = x->layout.nfiles, .chunks = chunks,
-                                 .opt = &x->opt, .contents = contents, .edit = x->with->edit };
+    struct fsdpck_transfer_content *contents =
+        ncontents ? calloc(ncontents, sizeof *contents) : NULL; /* NULL: nothing to compare with */
+    struct fsdpck_transfer t = { .src = x->src,
+                                 .selection = &x->selection,
+                                 .files = x->files,
+                                 .nfiles = x->layout.nfiles,
+                                 .chunks = chunks,
+                                 .opt = &x->opt,
+                                 .contents = contents,
+                                 .edit = x->with->edit };
     int rc = chunks && (contents || !ncontents) ? 0 : fsdpck_error_nomem(x->err, n * sizeof *chunks);
-    if (rc == 0) {
+    if (!rc) {
         t.nchunks = make_chunks(x, chunks);
         rc = fsdpck_transfer_run(&t, &x->result, x->err);
     }
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_source_check(x->src, x->err);
     free(chunks);
     free(contents);
@@ -133,9 +146,10 @@ static int write_made(struct export *x, struct fsdpck_out_files *out)
 {
     const struct export_tensor *e = x->layout.tensors.data;
     int rc = 0;
-    for (size_t i = 0; i < x->layout.tensors.count && rc == 0; i++)
+    for (size_t i = 0; i < x->layout.tensors.count && !rc; i++)
         if (e[i].made)
-            rc = fsdpck_out_files_write(out, (uint32_t)e[i].file, e[i].made, e[i].nbytes, x->layout.files[e[i].file].header.nbytes + e[i].begin, x->err);
+            rc = fsdpck_out_files_write(out, (uint32_t)e[i].file, e[i].made, e[i].nbytes,
+                                        x->layout.files[e[i].file].header.nbytes + e[i].begin, x->err);
     return rc;
 }
 
@@ -143,10 +157,10 @@ static int write_headers(struct export *x)
 {
     struct fsdpck_out_files *out = fsdpck_out_files_new(x->io, x->files, x->layout.nfiles, x->err);
     int rc = out ? write_made(x, out) : FSDPCK_ERR_NOMEM;
-    for (size_t i = 0; i < x->layout.nfiles && rc == 0; i++) {
+    for (size_t i = 0; i < x->layout.nfiles && !rc; i++) {
         const struct fsdpck_text *h = &x->layout.files[i].header;
         rc = fsdpck_out_files_write(out, (uint32_t)i, h->data, h->nbytes, 0, x->err);
-        if (rc == 0)
+        if (!rc)
             rc = fsdpck_out_files_sync(out, (uint32_t)i, x->err);
     }
     fsdpck_out_files_free(out);
@@ -155,7 +169,8 @@ static int write_headers(struct export *x)
 
 /* ---- what stands around the weights ---- */
 
-/* In place, names that must be what they are get there by rename: NAME.tmp-UUID for the time being, or for the folder that holds it. */
+/* In place, names that must be what they are get there by rename: NAME.tmp-UUID for the time being, or for the folder
+ * that holds it. */
 static int set_aside(struct export *x, struct fsdpck_asset_out *a)
 {
     char uuid[37];
@@ -173,9 +188,9 @@ static int set_aside(struct export *x, struct fsdpck_asset_out *a)
 static int write_assets(struct export *x)
 {
     int rc = 0;
-    for (size_t i = 0; i < x->assets.count && rc == 0 && fsdpck_commit_in_place(x->commit); i++)
+    for (size_t i = 0; i < x->assets.count && !rc && fsdpck_commit_in_place(x->commit); i++)
         rc = set_aside(x, &x->assets.list[i]);
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_assets_write(x->io, &x->assets, fsdpck_commit_dir(x->commit), x->err);
     for (size_t i = 0; i < x->assets.count; i++)
         x->result.written_nbytes += x->assets.list[i].nbytes;
@@ -186,7 +201,7 @@ static int write_index(struct export *x)
 {
     struct fsdpck_text text = { 0 };
     int rc = fsdpck_export_index(&x->layout, (const char *const *)x->names, &text, x->err);
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_write_file(x->io, fsdpck_commit_record(x->commit), text.data, text.nbytes, x->err);
     x->result.written_nbytes += text.nbytes;
     fsdpck_text_free(&text);
@@ -198,19 +213,19 @@ static int write_index(struct export *x)
 static int run(struct export *x)
 {
     int rc = fsdpck_export_choose(x);
-    if (rc == 0)
+    if (!rc)
         rc = begin(x);
-    if (rc == 0)
+    if (!rc)
         rc = name_files(x);
-    if (rc == 0)
+    if (!rc)
         rc = move_payload(x);
-    if (rc == 0)
+    if (!rc)
         rc = write_headers(x);
-    if (rc == 0 && !x->one_file)
+    if (!rc && !x->one_file)
         rc = write_assets(x);
-    if (rc == 0 && x->layout.nfiles > 1)
+    if (!rc && x->layout.nfiles > 1)
         rc = write_index(x);
-    if (rc == 0 && fsdpck_stop_asked(x->opt.stop))
+    if (!rc && fsdpck_stop_asked(x->opt.stop))
         rc = fsdpck_error_set(x->err, FSDPCK_ERR_STOPPED, NULL, "stopped");
     fsdpck_files_close_idle(x->src);
     if (rc)
@@ -246,14 +261,17 @@ static void fill_options(struct export *x, const struct fsdpck_options *opt)
     x->opt.io = x->io;
 }
 
-/* Under torchtitan's names q and k have their rows in an order that no reader of safetensors expects: a Llama that is silently wrong. */
+/* Under torchtitan's names q and k have their rows in an order that no reader of safetensors expects: a Llama that is
+ * silently wrong. */
 static int check_names(struct export *x)
 {
     if (!fsdpck_source_is_torchtitan(x->src))
         return 0;
     fsdpck_error_set(x->err, FSDPCK_ERR_UNSUPPORTED, fsdpck_source_path(x->src),
-                     "is called as torchtitan (or Meta) calls a Llama, and its q and k are ordered so: as a Hugging Face model it would be wrong");
-    fsdpck_error_hint(x->err, "'--names hf --assets FOLDER' renames and reorders; '--names torchtitan' leaves it as it is");
+                     "is called as torchtitan (or Meta) calls a Llama, and its q and k are ordered so: as a Hugging "
+                     "Face model it would be wrong");
+    fsdpck_error_hint(x->err,
+                      "'--names hf --assets FOLDER' renames and reorders; '--names torchtitan' leaves it as it is");
     return x->err->code;
 }
 
@@ -261,22 +279,31 @@ static int check_names(struct export *x)
 static int check_one_file(const struct export *x)
 {
     if (x->req->max_shard_nbytes)
-        return fsdpck_error_set(x->err, FSDPCK_ERR_USAGE, x->req->out, "is one file: --max-shard-size cuts what goes to a folder");
+        return fsdpck_error_set(x->err, FSDPCK_ERR_USAGE, x->req->out,
+                                "is one file: --max-shard-size cuts what goes to a folder");
     if (x->req->assets && x->opt.note)
-        x->opt.note(x->opt.ctx, "OUT is one file: config.json of --assets is looked at, and nothing of that folder is taken along");
+        x->opt.note(x->opt.ctx,
+                    "OUT is one file: config.json of --assets is looked at, and nothing of that folder is taken along");
     return 0;
 }
 
-int fsdpck_export_with(struct fsdpck_source *src, const struct fsdpck_export_request *req, const struct fsdpck_export_with *with,
-                       const struct fsdpck_options *opt, struct fsdpck_transfer_result *result, struct fsdpck_error *err)
+int fsdpck_export_with(struct fsdpck_source *src, const struct fsdpck_export_request *req,
+                       const struct fsdpck_export_with *with, const struct fsdpck_options *opt,
+                       struct fsdpck_transfer_result *result, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
-    struct export x = { .src = src, .req = req, .with = with, .io = src->io, .err = err ? err : &own, .layout.tensors = FSDPCK_VEC(struct export_tensor) };
+    struct export x = { .src = src,
+                        .req = req,
+                        .with = with,
+                        .io = src->io,
+                        .err = err ? err : &own,
+                        .layout.tensors = FSDPCK_VEC(struct export_tensor) };
     int64_t began = src->io->now_ns(src->io->ctx);
     fill_options(&x, opt);
     x.one_file = ends_with(req->out, ".safetensors");
     int rc = x.one_file ? check_one_file(&x)
-                        : fsdpck_out_is_folder(x.io, req->out, "a folder is written, or one file where OUT ends in .safetensors", x.err);
+                        : fsdpck_out_is_folder(
+                              x.io, req->out, "a folder is written, or one file where OUT ends in .safetensors", x.err);
     if (!rc)
         rc = check_names(&x);
     if (!rc)
@@ -286,7 +313,7 @@ int fsdpck_export_with(struct fsdpck_source *src, const struct fsdpck_export_req
     x.result.ntensors = x.layout.tensors.count;
     x.result.nfiles = x.layout.nfiles;
     x.result.seconds = (double)(src->io->now_ns(src->io->ctx) - began) * 1e-9;
-    if (rc == 0 && result)
+    if (!rc && result)
         *result = x.result;
     release(&x);
     return rc;
@@ -298,7 +325,8 @@ int fsdpck_export(struct fsdpck_source *src, const struct fsdpck_export_request 
     static const struct fsdpck_export_with nothing_more;
     const struct fsdpck_options *o = opt ? opt : &src->opt;
     int rc = fsdpck_export_with(src, req, &nothing_more, opt, result, err);
-    if (rc == 0 && src->base && o->note && !ends_with(req->out, ".safetensors"))
-        o->note(o->ctx, "holds adapters without their base: merge-lora gives a model's weights, export-lora a folder that PEFT loads");
+    if (!rc && src->base && o->note && !ends_with(req->out, ".safetensors"))
+        o->note(o->ctx, "holds adapters without their base: merge-lora gives a model's weights, export-lora a folder "
+                        "that PEFT loads");
     return rc;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chooses what an export writes: the tensors that safetensors can hold, under the names that transformers expects, with tied tensors stored once; and the assets. */
+/* Chooses what an export writes: the tensors that safetensors can hold, under the names that transformers expects, with
+ * tied tensors stored once; and the assets. */
 #include "verbs/export_impl.h"
 
 #include <stdarg.h>
@@ -28,7 +29,8 @@ static void say(const struct export *x, const char *fmt, ...)
 
 static int unsupported(const struct export *x, const char *name, enum fsdpck_dtype dtype, const char *why)
 {
-    fsdpck_error_set(x->err, FSDPCK_ERR_UNSUPPORTED, fsdpck_source_path(x->src), "dtype %s: %s", fsdpck_dtype_info(dtype)->name, why);
+    fsdpck_error_set(x->err, FSDPCK_ERR_UNSUPPORTED, fsdpck_source_path(x->src), "dtype %s: %s",
+                     fsdpck_dtype_info(dtype)->name, why);
     fsdpck_error_tensor(x->err, name);
     return FSDPCK_ERR_UNSUPPORTED;
 }
@@ -41,7 +43,9 @@ static int add_tensor(struct export *x, const char *name, size_t stored)
     if (!fsdpck_dtype_info(c->dtype)->safetensors)
         return unsupported(x, name, c->dtype, "safetensors has no such type");
     if (c->dtype == FSDPCK_FLOAT4_E2M1FN_X2 && (t->ndim == 0 || t->shape[t->ndim - 1] > INT64_MAX / 2))
-        return unsupported(x, name, c->dtype, "safetensors counts single values along the last dimension, and this shape cannot be doubled there");
+        return unsupported(
+            x, name, c->dtype,
+            "safetensors counts single values along the last dimension, and this shape cannot be doubled there");
     if (strcmp(name, "__metadata__") == 0)
         return unsupported(x, name, c->dtype, "safetensors keeps this name for itself");
     if (!checked_shape(t->shape, t->ndim, fsdpck_dtype_info(c->dtype)->nbytes, &nelem, &nbytes))
@@ -49,8 +53,13 @@ static int add_tensor(struct export *x, const char *name, size_t stored)
     struct export_tensor *e = fsdpck_vec_push(&x->layout.tensors, x->err);
     if (!e)
         return FSDPCK_ERR_NOMEM;
-    *e = (struct export_tensor){ .name = name, .chosen = (uint32_t)stored, .dtype = c->dtype, .ndim = t->ndim, .shape = t->shape,
-                                 .nbytes = nbytes, .order = x->layout.tensors.count - 1 };
+    *e = (struct export_tensor){ .name = name,
+                                 .chosen = (uint32_t)stored,
+                                 .dtype = c->dtype,
+                                 .ndim = t->ndim,
+                                 .shape = t->shape,
+                                 .nbytes = nbytes,
+                                 .order = x->layout.tensors.count - 1 };
     if (x->with->shapes && x->with->shapes[stored]) {
         e->ndim = x->with->ndims[stored];
         e->shape = x->with->shapes[stored];
@@ -64,7 +73,12 @@ static int add_made(struct export *x, const struct fsdpck_export_made *m)
     uint64_t nelem, nbytes;
     if (!e || !checked_shape(m->shape, m->ndim, fsdpck_dtype_info(m->dtype)->nbytes, &nelem, &nbytes))
         return fsdpck_error_nomem(x->err, sizeof *e);
-    *e = (struct export_tensor){ .name = m->name, .made = m->data, .dtype = m->dtype, .ndim = m->ndim, .shape = m->shape, .nbytes = nbytes,
+    *e = (struct export_tensor){ .name = m->name,
+                                 .made = m->data,
+                                 .dtype = m->dtype,
+                                 .ndim = m->ndim,
+                                 .shape = m->shape,
+                                 .nbytes = nbytes,
                                  .order = x->layout.tensors.count - 1 };
     return 0;
 }
@@ -93,7 +107,8 @@ static int add_alias(struct export *x, size_t i, bool tied)
         rename_added(x, to->name, alias->name);
         return 0;
     }
-    say(x, "'%s' is a second name of '%s': safetensors has no such thing, so its bytes are written twice", alias->name, to->name);
+    say(x, "'%s' is a second name of '%s': safetensors has no such thing, so its bytes are written twice", alias->name,
+        to->name);
     return add_tensor(x, alias->name, (size_t)alias->alias_of);
 }
 
@@ -101,12 +116,14 @@ static int list_tensors(struct export *x)
 {
     bool tied;
     int rc = fsdpck_assets_tied(x->io, &x->assets, &tied, x->err);
-    for (size_t i = 0; i < x->selection.ntensors && rc == 0; i++)
-        rc = x->selection.tensors[i].alias_of < 0 ? add_tensor(x, x->selection.tensors[i].name, i) : add_alias(x, i, tied);
-    for (size_t i = 0; i < x->with->nmade && rc == 0; i++)
+    for (size_t i = 0; i < x->selection.ntensors && !rc; i++)
+        rc = x->selection.tensors[i].alias_of < 0 ? add_tensor(x, x->selection.tensors[i].name, i)
+                                                  : add_alias(x, i, tied);
+    for (size_t i = 0; i < x->with->nmade && !rc; i++)
         rc = add_made(x, &x->with->made[i]);
-    if (rc == 0 && x->selection.nitems)
-        say(x, "%zu non-tensor value%s left behind: safetensors holds tensors only", x->selection.nitems, x->selection.nitems == 1 ? " is" : "s are");
+    if (!rc && x->selection.nitems)
+        say(x, "%zu non-tensor value%s left behind: safetensors holds tensors only", x->selection.nitems,
+            x->selection.nitems == 1 ? " is" : "s are");
     return rc;
 }
 
@@ -129,33 +146,37 @@ static int gather_assets(struct export *x)
     return 0;
 }
 
-/* A cast of scales, or a sum of codes and an adapter, gives garbage. export-lora brings the adapter's own assets: the base's say nothing of the adapter. */
+/* A cast of scales, or a sum of codes and an adapter, gives garbage. export-lora brings the adapter's own assets: the
+ * base's say nothing of the adapter. */
 static int check_quantized(const struct export *x)
 {
     const bool merges = x->with->edit && !x->with->selection, cast = x->cast;
     if (!merges && !cast)
         return 0;
-    int rc = fsdpck_quantized_refuse(x->src, &x->selection, x->with->assets ? NULL : &x->assets, merges ? fsdpck_quantized_merge : fsdpck_quantized_cast, x->err);
-    if (rc == 0 && cast)
+    int rc = fsdpck_quantized_refuse(x->src, &x->selection, x->with->assets ? NULL : &x->assets,
+                                     merges ? fsdpck_quantized_merge : fsdpck_quantized_cast, x->err);
+    if (!rc && cast)
         fsdpck_quantized_note_uncast(&x->selection, &x->opt);
     return rc;
 }
 
 int fsdpck_export_choose(struct export *x)
 {
-    uint64_t max = x->one_file || x->with->file ? UINT64_MAX : x->req->max_shard_nbytes ? x->req->max_shard_nbytes : DEFAULT_SHARD_NBYTES;
+    uint64_t max = x->one_file || x->with->file ? UINT64_MAX
+                   : x->req->max_shard_nbytes   ? x->req->max_shard_nbytes
+                                                : DEFAULT_SHARD_NBYTES;
     x->cast = x->req->select.cast;
     x->dtype = x->req->select.dtype;
     int rc = choose_tensors(x);
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_export_dtype_by_state(x);
-    if (rc == 0)
+    if (!rc)
         rc = gather_assets(x);
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_export_dtype_by_config(x);
-    if (rc == 0)
+    if (!rc)
         rc = check_quantized(x);
-    if (rc == 0)
+    if (!rc)
         rc = list_tensors(x);
     return rc ? rc : fsdpck_export_lay_out(&x->layout, max, x->with->metadata, x->err);
 }

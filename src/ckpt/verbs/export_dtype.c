@@ -13,7 +13,8 @@ static bool is_float(enum fsdpck_dtype d)
     return d == FSDPCK_FLOAT64 || d == FSDPCK_FLOAT32 || d == FSDPCK_FLOAT16 || d == FSDPCK_BFLOAT16;
 }
 
-/* The user, or a verb built on this one, has decided. A tree that was asked for by another name than the model's may hold anything. */
+/* The user, or a verb built on this one, has decided. A tree that was asked for by another name than the model's may
+ * hold anything. */
 static bool is_decided(const struct export *x)
 {
     const struct fsdpck_select *s = &x->req->select;
@@ -42,13 +43,15 @@ static int cast_to(struct export *x, enum fsdpck_dtype to)
     char line[256];
     struct fsdpck_error why = { 0 };
     int rc = fsdpck_quantized_refuse(x->src, &x->selection, &x->assets, fsdpck_quantized_cast, &why);
-    if (rc != 0 && rc != FSDPCK_ERR_UNSUPPORTED)
+    if (rc && rc != FSDPCK_ERR_UNSUPPORTED)
         return fsdpck_error_set(x->err, rc, why.file, "%s", why.message);
-    if (rc != 0 || !is_float(to) || !cast_selection(x, to, &was))
+    if (rc || !is_float(to) || !cast_selection(x, to, &was))
         return 0;
     x->cast = true;
     x->dtype = to;
-    snprintf(line, sizeof line, "the checkpoint holds the weights as %s, as they are trained; they are written as %s, the model's own dtype (--dtype keeps or changes it)",
+    snprintf(line, sizeof line,
+             "the checkpoint holds the weights as %s, as they are trained; they are written as %s, the model's own "
+             "dtype (--dtype keeps or changes it)",
              fsdpck_dtype_info(was)->name, fsdpck_dtype_info(to)->name);
     if (x->opt.note)
         x->opt.note(x->opt.ctx, line);
@@ -64,7 +67,7 @@ int fsdpck_export_dtype_by_state(struct export *x)
     if (is_decided(x) || !state)
         return 0;
     int rc = fsdpck_config_dtype(fsdpck_source_path(x->src), state, strlen(state), &key, 1, &found, &to, x->err);
-    return rc == 0 && found ? cast_to(x, to) : rc;
+    return !rc && found ? cast_to(x, to) : rc;
 }
 
 static bool has_optimizer(const struct fsdpck_source *src)
@@ -84,7 +87,8 @@ int fsdpck_export_dtype_by_config(struct export *x)
     if (is_decided(x) || !has_optimizer(x->src))
         return 0;
     int rc = fsdpck_assets_dtype(x->io, &x->assets, &found, &to, x->err);
-    if (rc == 0 && found && fsdpck_dtype_info(to)->nbytes == 2) /* masters are wider; what is wider than they was never the model's */
+    if (!rc && found &&
+        fsdpck_dtype_info(to)->nbytes == 2) /* masters are wider; what is wider than they was never the model's */
         rc = cast_to(x, to);
     return rc;
 }

@@ -11,7 +11,8 @@
 #include "verbs/export_layout.h"
 #include "verbs/export_with.h"
 
-struct export {
+struct export
+{
     struct fsdpck_source *src;
     const struct fsdpck_export_request *req;
     const struct fsdpck_export_with *with;
@@ -34,8 +35,9 @@ struct export {
 
 /* Tensors, names and assets that go out, and how they are cut into files. Writes nothing. */
 int fsdpck_export_choose(struct export *x);
-/* A training checkpoint holds a model in the precision that its optimizer needs. Unless the request names a dtype, the tensors selected go out in
- * the one that the model had before: what the checkpoint's state says of it, or else config.json among the assets. */
+/* A training checkpoint holds a model in the precision that its optimizer needs. Unless the request names a dtype, the
+ * tensors selected go out in the one that the model had before: what the checkpoint's state says of it, or else
+ * config.json among the assets. */
 int fsdpck_export_dtype_by_state(struct export *x);
 int fsdpck_export_dtype_by_config(struct export *x);
 

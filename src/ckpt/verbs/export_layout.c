@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Assigns tensors to safetensors files and writes the headers and the index as text. Knows no sources and opens no file. */
+/* Assigns tensors to safetensors files and writes the headers and the index as text. Knows no sources and opens no
+ * file. */
 #include "verbs/export_layout.h"
 
 #include <stdlib.h>
@@ -9,13 +10,17 @@
 #include "base/hash.h"
 
 #define PAGE_ALIGN_FROM_NBYTES (64u << 10)
-#define MAX_HEADER_NBYTES 100000000u /* more, and the reference reader refuses the file */
+#define MAX_HEADER_NBYTES      100000000u /* more, and the reference reader refuses the file */
 
-static struct export_tensor *tensors_of(const struct export_layout *l) { return l->tensors.data; }
+static struct export_tensor *tensors_of(const struct export_layout *l)
+{
+    return l->tensors.data;
+}
 
 /* ---- which file ---- */
 
-/* A file gets its number when it is closed: a tensor too large for company is numbered before the open file it came in the middle of. */
+/* A file gets its number when it is closed: a tensor too large for company is numbered before the open file it came in
+ * the middle of. */
 static size_t assign_files(struct export_layout *l, uint64_t max_nbytes, size_t *number)
 {
     struct export_tensor *t = tensors_of(l);
@@ -120,7 +125,8 @@ static void add_entry(struct fsdpck_text *h, const struct export_tensor *t)
     fsdpck_text_json(h, t->name);
     fsdpck_text_printf(h, ":{\"dtype\":\"%s\",\"shape\":", fsdpck_dtype_info(t->dtype)->safetensors);
     fsdpck_text_json_u64s(h, shape, t->ndim);
-    fsdpck_text_printf(h, ",\"data_offsets\":[%llu,%llu]}", (unsigned long long)t->begin, (unsigned long long)(t->begin + t->nbytes));
+    fsdpck_text_printf(h, ",\"data_offsets\":[%llu,%llu]}", (unsigned long long)t->begin,
+                       (unsigned long long)(t->begin + t->nbytes));
 }
 
 static int make_header(struct export_layout *l, struct export_file *f, const char *metadata, struct fsdpck_error *err)
@@ -140,17 +146,19 @@ static int make_header(struct export_layout *l, struct export_file *f, const cha
     if (rc)
         return rc;
     if (h->nbytes - 8 > MAX_HEADER_NBYTES)
-        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL,
-                                "the header of %zu tensors in one file takes %zu bytes; safetensors allows %u: several files are needed", f->count,
-                                h->nbytes - 8, MAX_HEADER_NBYTES);
+        return fsdpck_error_set(
+            err, FSDPCK_ERR_UNSUPPORTED, NULL,
+            "the header of %zu tensors in one file takes %zu bytes; safetensors allows %u: several files are needed",
+            f->count, h->nbytes - 8, MAX_HEADER_NBYTES);
     fsdpck_put64((uint8_t *)h->data, h->nbytes - 8);
     return 0;
 }
 
-int fsdpck_export_lay_out(struct export_layout *l, uint64_t max_shard_nbytes, const char *metadata, struct fsdpck_error *err)
+int fsdpck_export_lay_out(struct export_layout *l, uint64_t max_shard_nbytes, const char *metadata,
+                          struct fsdpck_error *err)
 {
     int rc = split(l, max_shard_nbytes, err);
-    for (size_t i = 0; i < l->nfiles && rc == 0; i++) {
+    for (size_t i = 0; i < l->nfiles && !rc; i++) {
         assign_offsets(l, &l->files[i]);
         rc = make_header(l, &l->files[i], metadata, err);
     }
@@ -173,7 +181,8 @@ static int by_name(const void *a, const void *b)
     return strcmp((*(const struct export_tensor *const *)a)->name, (*(const struct export_tensor *const *)b)->name);
 }
 
-int fsdpck_export_index(const struct export_layout *l, const char *const *names, struct fsdpck_text *out, struct fsdpck_error *err)
+int fsdpck_export_index(const struct export_layout *l, const char *const *names, struct fsdpck_text *out,
+                        struct fsdpck_error *err)
 {
     size_t n = l->tensors.count;
     const struct export_tensor **sorted = malloc((n ? n : 1) * sizeof *sorted);
@@ -182,7 +191,8 @@ int fsdpck_export_index(const struct export_layout *l, const char *const *names,
     for (size_t i = 0; i < n; i++)
         sorted[i] = &tensors_of(l)[i];
     qsort(sorted, n, sizeof *sorted, by_name);
-    fsdpck_text_printf(out, "{\n  \"metadata\": {\n    \"total_size\": %llu\n  },\n  \"weight_map\": {", (unsigned long long)l->total_nbytes);
+    fsdpck_text_printf(out, "{\n  \"metadata\": {\n    \"total_size\": %llu\n  },\n  \"weight_map\": {",
+                       (unsigned long long)l->total_nbytes);
     for (size_t i = 0; i < n; i++) {
         fsdpck_text_printf(out, "%s\n    ", i ? "," : "");
         fsdpck_text_json(out, sorted[i]->name);

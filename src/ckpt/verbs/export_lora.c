@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* export-lora, start to end: finds the adapter, decides names and configuration, and lets the export write it. Checks every value during the transfer. */
+/* export-lora, start to end: finds the adapter, decides names and configuration, and lets the export write it. Checks
+ * every value during the transfer. */
 #include <fsdpck/lora.h>
 
 #include <math.h>
@@ -23,10 +24,10 @@ struct lora_export {
     struct fsdpck_options opt;
     struct fsdpck_lora_adapter adapter;
     struct fsdpck_lora_facts facts;
-    struct fsdpck_selection out;     /* what goes out */
-    const uint64_t **shapes;         /* (out.ntensors) */
+    struct fsdpck_selection out; /* what goes out */
+    const uint64_t **shapes;     /* (out.ntensors) */
     uint32_t *ndims;
-    bool *used;                      /* (adapter.selection.ntensors) goes out */
+    bool *used; /* (adapter.selection.ntensors) goes out */
     bool *is_b;
     atomic_bool *nonzero;            /* some element is not zero */
     struct fsdpck_export_made *made; /* (nmade) the scaling of each module */
@@ -64,7 +65,8 @@ static int as_column(struct lora_export *x, size_t at, const struct fsdpck_lora_
     return 0;
 }
 
-static int push_part(struct lora_export *x, const struct fsdpck_lora_module *m, enum fsdpck_lora_part part, int64_t position)
+static int push_part(struct lora_export *x, const struct fsdpck_lora_module *m, enum fsdpck_lora_part part,
+                     int64_t position)
 {
     const char *name;
     if (position < 0)
@@ -90,13 +92,13 @@ static int push_alpha(struct lora_export *x, const struct fsdpck_lora_module *m)
 static int push_module(struct lora_export *x, const struct fsdpck_lora_module *m)
 {
     int rc = push_part(x, m, LORA_PART_A, m->a);
-    if (rc == 0)
+    if (!rc)
         rc = push_part(x, m, LORA_PART_B, m->b);
-    if (rc == 0)
+    if (!rc)
         rc = push_part(x, m, LORA_PART_BIAS, m->bias);
-    if (rc == 0)
+    if (!rc)
         rc = push_part(x, m, LORA_PART_MAGNITUDE, m->magnitude);
-    return rc == 0 && lora_style_has_alpha(x->req->style) ? push_alpha(x, m) : rc;
+    return !rc && lora_style_has_alpha(x->req->style) ? push_alpha(x, m) : rc;
 }
 
 static int push_plain(struct lora_export *x, const char *key, int64_t position)
@@ -116,18 +118,21 @@ static bool is_embedding(const char *module)
     return strstr(last, "emb") || strcmp(last, "wte") == 0;
 }
 
-/* A tied head trains the embedding's rows. A checkpoint has them under both names, PEFT's file once, and PEFT misses what the head would have of its own. */
+/* A tied head trains the embedding's rows. A checkpoint has them under both names, PEFT's file once, and PEFT misses
+ * what the head would have of its own. */
 static int is_tied_copy(const struct lora_export *x, const struct fsdpck_lora_tokens *k, bool *copy)
 {
     const struct fsdpck_lora_adapter *a = &x->adapter;
     const struct fsdpck_tensor *own = lora_tensor(a, k->position);
     int rc = 0;
     *copy = false;
-    for (size_t i = 0; i < a->tokens.count && rc == 0 && !*copy; i++) {
+    for (size_t i = 0; i < a->tokens.count && !rc && !*copy; i++) {
         const struct fsdpck_lora_tokens *o = &lora_tokens(a)[i];
-        bool first = fsdpck_lora_config_names_tokens(&a->config, o->module) || (is_embedding(o->module) && !is_embedding(k->module));
-        if (first && o != k && !fsdpck_lora_config_names_tokens(&a->config, k->module) && lora_tensor(a, o->position)->shape[1] == own->shape[1] &&
-            o->nrows == k->nrows && memcmp(o->rows, k->rows, k->nrows * sizeof *k->rows) == 0)
+        bool first = fsdpck_lora_config_names_tokens(&a->config, o->module) ||
+                     (is_embedding(o->module) && !is_embedding(k->module));
+        if (first && o != k && !fsdpck_lora_config_names_tokens(&a->config, k->module) &&
+            lora_tensor(a, o->position)->shape[1] == own->shape[1] && o->nrows == k->nrows &&
+            memcmp(o->rows, k->rows, k->nrows * sizeof *k->rows) == 0)
             rc = fsdpck_lora_same(a, k->position, o->position, copy, x->err);
     }
     return rc;
@@ -140,14 +145,16 @@ static int push_tokens(struct lora_export *x, const struct fsdpck_lora_tokens *k
     if (rc || !copy)
         return rc ? rc : push_plain(x, k->key, k->position);
     x->used[k->position] = true;
-    fsdpck_lora_note(&x->opt, "'%s' is a copy of the embedding's: it is written once, as PEFT has tied rows", lora_tensor(&x->adapter, k->position)->name);
+    fsdpck_lora_note(&x->opt, "'%s' is a copy of the embedding's: it is written once, as PEFT has tied rows",
+                     lora_tensor(&x->adapter, k->position)->name);
     return 0;
 }
 
 static int allocate(struct lora_export *x)
 {
     struct fsdpck_arena *a = &x->adapter.arena;
-    size_t n = 4 * x->adapter.modules.count + x->adapter.whole.count + x->adapter.tokens.count, k = x->adapter.modules.count;
+    size_t n = 4 * x->adapter.modules.count + x->adapter.whole.count + x->adapter.tokens.count,
+           k = x->adapter.modules.count;
     x->out.tensors = fsdpck_arena_array(a, n, sizeof *x->out.tensors, x->err);
     x->shapes = fsdpck_arena_array(a, n, sizeof *x->shapes, x->err);
     x->ndims = fsdpck_arena_array(a, n, sizeof *x->ndims, x->err);
@@ -156,17 +163,19 @@ static int allocate(struct lora_export *x)
     x->nonzero = fsdpck_arena_array(a, n, sizeof *x->nonzero, x->err);
     x->made = fsdpck_arena_array(a, k, sizeof *x->made, x->err);
     x->alphas = fsdpck_arena_array(a, k, sizeof *x->alphas, x->err);
-    return x->out.tensors && x->shapes && x->ndims && x->used && x->is_b && x->nonzero && x->made && x->alphas ? 0 : FSDPCK_ERR_NOMEM;
+    return x->out.tensors && x->shapes && x->ndims && x->used && x->is_b && x->nonzero && x->made && x->alphas
+               ? 0
+               : FSDPCK_ERR_NOMEM;
 }
 
 static int list(struct lora_export *x)
 {
     int rc = allocate(x);
-    for (size_t i = 0; i < x->adapter.modules.count && rc == 0; i++)
+    for (size_t i = 0; i < x->adapter.modules.count && !rc; i++)
         rc = push_module(x, &lora_modules(&x->adapter)[i]);
-    for (size_t i = 0; i < x->adapter.whole.count && rc == 0; i++)
+    for (size_t i = 0; i < x->adapter.whole.count && !rc; i++)
         rc = push_plain(x, lora_whole(&x->adapter)[i].key, lora_whole(&x->adapter)[i].position);
-    for (size_t i = 0; i < x->adapter.tokens.count && rc == 0; i++)
+    for (size_t i = 0; i < x->adapter.tokens.count && !rc; i++)
         rc = push_tokens(x, &lora_tokens(&x->adapter)[i]);
     return rc;
 }
@@ -177,10 +186,11 @@ static int check_names(struct lora_export *x)
     struct fsdpck_names seen = { 0 };
     size_t old = SIZE_MAX;
     int rc = 0;
-    for (size_t i = 0; i < x->out.ntensors && rc == 0; i++) {
+    for (size_t i = 0; i < x->out.ntensors && !rc; i++) {
         rc = fsdpck_names_add(&seen, x->out.tensors[i].name, i, &old, x->err);
-        if (rc == 0 && old != SIZE_MAX)
-            rc = fsdpck_error_set(x->err, FSDPCK_ERR_UNSUPPORTED, x->src->path, "two tensors would both be called '%s'", x->out.tensors[i].name);
+        if (!rc && old != SIZE_MAX)
+            rc = fsdpck_error_set(x->err, FSDPCK_ERR_UNSUPPORTED, x->src->path, "two tensors would both be called '%s'",
+                                  x->out.tensors[i].name);
     }
     fsdpck_names_free(&seen);
     return rc;
@@ -209,7 +219,8 @@ static bool look(const float *v, uint64_t n, bool *nonzero)
     return !special;
 }
 
-static int pass(void *ctx, uint32_t tensor, uint64_t begin, uint64_t nelem, const void *in, void *out, struct fsdpck_error *err)
+static int pass(void *ctx, uint32_t tensor, uint64_t begin, uint64_t nelem, const void *in, void *out,
+                struct fsdpck_error *err)
 {
     struct lora_export *x = ctx;
     const struct fsdpck_chosen *c = &x->out.tensors[tensor];
@@ -221,7 +232,8 @@ static int pass(void *ctx, uint32_t tensor, uint64_t begin, uint64_t nelem, cons
         uint64_t n = nelem - at < PIECE ? nelem - at : PIECE;
         fsdpck_dtype_cast(t->dtype, (const uint8_t *)in + at * item, FSDPCK_FLOAT32, v, n);
         if (!look(v, n, &nonzero)) {
-            fsdpck_error_set(err, FSDPCK_ERR_FORMAT, x->src->path, "NaN or infinity among elements %llu to %llu: this adapter would ruin the model",
+            fsdpck_error_set(err, FSDPCK_ERR_FORMAT, x->src->path,
+                             "NaN or infinity among elements %llu to %llu: this adapter would ruin the model",
                              (unsigned long long)(begin + at), (unsigned long long)(begin + at + n - 1));
             fsdpck_error_tensor(err, t->name);
             return FSDPCK_ERR_FORMAT;
@@ -247,8 +259,8 @@ static int note_zeros(void *ctx, struct fsdpck_error *err)
         }
     }
     if (zeros)
-        fsdpck_lora_note(&x->opt, "%zu of %zu lora_B are all zero, '%s' the first: these modules change nothing%s", zeros, all, first,
-                        zeros == all ? " (an adapter that was never trained?)" : "");
+        fsdpck_lora_note(&x->opt, "%zu of %zu lora_B are all zero, '%s' the first: these modules change nothing%s",
+                         zeros, all, first, zeros == all ? " (an adapter that was never trained?)" : "");
     return 0;
 }
 
@@ -259,15 +271,16 @@ static int write_config(struct lora_export *x)
     struct fsdpck_text text = { 0 };
     int rc = fsdpck_lora_config_write(&x->adapter.config, &x->facts, "", &text, x->err);
     fsdpck_text_printf(&text, "\n");
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_text_check(&text, x->err);
-    if (rc == 0 && !(x->assets.list = calloc(1, sizeof *x->assets.list)))
+    if (!rc && !(x->assets.list = calloc(1, sizeof *x->assets.list)))
         rc = fsdpck_error_nomem(x->err, sizeof *x->assets.list);
     if (rc) {
         fsdpck_text_free(&text);
         return rc;
     }
-    x->assets.list[0] = (struct fsdpck_asset_out){ .path = strdup(FSDPCK_LORA_CONFIG_NAME), .data = text.data, .nbytes = text.nbytes };
+    x->assets.list[0] =
+        (struct fsdpck_asset_out){ .path = strdup(FSDPCK_LORA_CONFIG_NAME), .data = text.data, .nbytes = text.nbytes };
     x->assets.count = 1;
     return x->assets.list[0].path ? 0 : fsdpck_error_nomem(x->err, sizeof FSDPCK_LORA_CONFIG_NAME);
 }
@@ -276,39 +289,45 @@ static int check_out(const struct lora_export *x)
 {
     bool file = ends_with(x->req->out, ".safetensors");
     if (x->req->style == FSDPCK_LORA_PEFT && file)
-        return fsdpck_error_set(x->err, FSDPCK_ERR_USAGE, x->req->out, "a PEFT adapter is a folder, with its adapter_config.json");
+        return fsdpck_error_set(x->err, FSDPCK_ERR_USAGE, x->req->out,
+                                "a PEFT adapter is a folder, with its adapter_config.json");
     if (lora_style_has_alpha(x->req->style) && !file)
-        return fsdpck_error_set(x->err, FSDPCK_ERR_USAGE, x->req->out, "this style is one file: its name must end in .safetensors");
+        return fsdpck_error_set(x->err, FSDPCK_ERR_USAGE, x->req->out,
+                                "this style is one file: its name must end in .safetensors");
     return 0;
 }
 
 static int prepare(struct lora_export *x)
 {
     const struct fsdpck_lora_choice *choice = &x->req->choice;
-    const struct fsdpck_lora_request want = { .name = choice->adapter, .config = choice->config, .has_alpha = choice->has_alpha, .alpha = choice->alpha,
+    const struct fsdpck_lora_request want = { .name = choice->adapter,
+                                              .config = choice->config,
+                                              .has_alpha = choice->has_alpha,
+                                              .alpha = choice->alpha,
                                               .select = &x->req->select };
     int rc = check_out(x);
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_lora_adapter_open(&x->adapter, x->src, &want, x->err);
-    if (rc == 0)
+    if (!rc)
         fsdpck_lora_note_config(&x->adapter, &x->opt);
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_lora_facts(&x->adapter, &x->opt, &x->facts, x->err);
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_lora_style_check(&x->adapter, x->req->style, &x->facts, &x->opt, x->err);
-    if (rc == 0)
+    if (!rc)
         rc = list(x);
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_lora_account_for(&x->adapter, x->used, &x->opt, x->err);
-    if (rc == 0)
+    if (!rc)
         rc = check_names(x);
-    if (rc == 0)
+    if (!rc)
         rc = fsdpck_lora_style_metadata(&x->adapter, x->req->style, &x->facts, &x->metadata, x->err);
-    return rc == 0 && x->req->style == FSDPCK_LORA_PEFT ? write_config(x) : rc;
+    return !rc && x->req->style == FSDPCK_LORA_PEFT ? write_config(x) : rc;
 }
 
-int fsdpck_export_lora(struct fsdpck_source *src, const struct fsdpck_export_lora_request *req, const struct fsdpck_options *opt,
-                       struct fsdpck_transfer_result *result, struct fsdpck_error *err)
+int fsdpck_export_lora(struct fsdpck_source *src, const struct fsdpck_export_lora_request *req,
+                       const struct fsdpck_options *opt, struct fsdpck_transfer_result *result,
+                       struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
     struct lora_export x = { .src = src, .req = req, .opt = fsdpck_source_options(src, opt), .err = err ? err : &own };
@@ -316,13 +335,21 @@ int fsdpck_export_lora(struct fsdpck_source *src, const struct fsdpck_export_lor
     const struct fsdpck_edit edit = { .ctx = &x, .end = note_zeros, .wants = wants_all, .apply = pass };
     int64_t began = src->io->now_ns(src->io->ctx);
     int rc = prepare(&x);
-    if (rc == 0) {
-        const struct fsdpck_export_with with = { .edit = &edit, .selection = &x.out, .shapes = x.shapes, .ndims = x.ndims,
-                                                 .file = req->style == FSDPCK_LORA_PEFT ? "adapter_model.safetensors" : "pytorch_lora_weights.safetensors",
-                                                 .metadata = x.metadata.data, .made = x.made, .nmade = x.nmade, .assets = &x.assets };
+    if (!rc) {
+        const struct fsdpck_export_with with = { .edit = &edit,
+                                                 .selection = &x.out,
+                                                 .shapes = x.shapes,
+                                                 .ndims = x.ndims,
+                                                 .file = req->style == FSDPCK_LORA_PEFT
+                                                             ? "adapter_model.safetensors"
+                                                             : "pytorch_lora_weights.safetensors",
+                                                 .metadata = x.metadata.data,
+                                                 .made = x.made,
+                                                 .nmade = x.nmade,
+                                                 .assets = &x.assets };
         rc = fsdpck_export_with(src, &to, &with, &x.opt, result, x.err);
     }
-    if (rc == 0 && result)
+    if (!rc && result)
         result->seconds = (double)(src->io->now_ns(src->io->ctx) - began) * 1e-9;
     fsdpck_assets_free(&x.assets);
     fsdpck_text_free(&x.metadata);

@@ -10,9 +10,12 @@
 
 static int refuse(const struct fsdpck_source *src, const char *file, const char *save_id, struct fsdpck_error *err)
 {
-    fsdpck_error_set(err, FSDPCK_ERR_MISSING, src->path, "is incomplete: '%s' is a shard of the fsdpck checkpoint of save %s, whose index.json is not here", file,
-                     *save_id ? save_id : "(its trailer is damaged)");
-    fsdpck_error_hint(err, "its writer did not finish, or the file was lost; '--from dcp' reads what .metadata names, without its hashes");
+    fsdpck_error_set(err, FSDPCK_ERR_MISSING, src->path,
+                     "is incomplete: '%s' is a shard of the fsdpck checkpoint of save %s, whose index.json is not here",
+                     file, *save_id ? save_id : "(its trailer is damaged)");
+    fsdpck_error_hint(
+        err,
+        "its writer did not finish, or the file was lost; '--from dcp' reads what .metadata names, without its hashes");
     return FSDPCK_ERR_MISSING;
 }
 
@@ -34,7 +37,9 @@ int fsdpck_headless_check(struct fsdpck_source *src, bool insists, struct fsdpck
             continue;
         if (!insists)
             return refuse(src, source_files(src)[i].pub.name, save_id, err);
-        snprintf(line, sizeof line, "an fsdpck checkpoint (save %s) is read as PyTorch's: the hashes in its shards are not looked at", save_id);
+        snprintf(line, sizeof line,
+                 "an fsdpck checkpoint (save %s) is read as PyTorch's: the hashes in its shards are not looked at",
+                 save_id);
         if (src->opt.note)
             src->opt.note(src->opt.ctx, line);
         return 0;

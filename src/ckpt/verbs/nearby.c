@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Run folders and folders of steps, as trainers leave them: step-000200, checkpoint-500, iter_0000007, global_step12, 1000. */
+/* Run folders and folders of steps, as trainers leave them: step-000200, checkpoint-500, iter_0000007, global_step12,
+ * 1000. */
 #include "verbs/nearby.h"
 
 #include <inttypes.h>
@@ -11,7 +12,8 @@
 #include "base/suffix.h"
 
 /* Files that show a folder to be a checkpoint. look_at() knows others by the ends of their names. */
-static const char *const marks[] = { "index.json", ".metadata", FSDPCK_DCP_FIRST_PART "/.metadata", "model.safetensors.index.json", NULL };
+static const char *const marks[] = { "index.json", ".metadata", FSDPCK_DCP_FIRST_PART "/.metadata",
+                                     "model.safetensors.index.json", NULL };
 
 struct search {
     const struct fsdpck_source *src;
@@ -21,7 +23,8 @@ struct search {
 
 static int look_at(void *ctx, const char *name)
 {
-    *(bool *)ctx |= ends_with(name, ".safetensors") || ends_with(name, ".pt") || ends_with(name, ".pth") || ends_with(name, ".bin") || fsdpck_dcp_ranks_is(name);
+    *(bool *)ctx |= ends_with(name, ".safetensors") || ends_with(name, ".pt") || ends_with(name, ".pth") ||
+                    ends_with(name, ".bin") || fsdpck_dcp_ranks_is(name);
     return 0;
 }
 
@@ -52,7 +55,8 @@ static void search(struct search *s, const char *below)
 {
     char **names, *folder = fsdpck_path_join(s->src->path, below, NULL);
     size_t count;
-    if (!folder || !fsdpck_is_directory(s->src->io, folder) || fsdpck_list_sorted(s->src->io, folder, &names, &count, NULL) != 0) {
+    if (!folder || !fsdpck_is_directory(s->src->io, folder) ||
+        fsdpck_list_sorted(s->src->io, folder, &names, &count, NULL) != 0) {
         free(folder);
         return;
     }
@@ -80,7 +84,8 @@ bool fsdpck_hint_nearby(const struct fsdpck_source *src, struct fsdpck_error *er
     if (!s.newest)
         search(&s, "checkpoints");
     if (s.newest && s.count > 1)
-        fsdpck_error_hint(err, "it holds %" PRIu64 " checkpoints: give one of them, the newest is '%s'", s.count, s.newest);
+        fsdpck_error_hint(err, "it holds %" PRIu64 " checkpoints: give one of them, the newest is '%s'", s.count,
+                          s.newest);
     else if (s.newest)
         fsdpck_error_hint(err, "it holds a checkpoint: give '%s'", s.newest);
     bool found = s.newest != NULL;

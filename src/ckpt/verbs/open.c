@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens a source: recognises the format at the path, and lets the format's opener fill the catalogue. Knows of each format only how to recognise
- * it. */
+/* Opens a source: recognises the format at the path, and lets the format's opener fill the catalogue. Knows of each
+ * format only how to recognise it. */
 #include "verbs/open.h"
 
 #include <errno.h>
@@ -18,24 +18,21 @@ static const struct {
     const char *kind;
     int (*open)(struct fsdpck_source *src, struct fsdpck_error *err);
 } openers[] = {
-    { "safetensors", fsdpck_open_safetensors },
-    { "hf", fsdpck_open_hf },
-    { "dcp", fsdpck_open_dcp },
-    { "fsdpck", fsdpck_open_fsdpck },
-    { "pt", fsdpck_open_pt },
-    { "ranks", fsdpck_open_ranks },
+    { "safetensors", fsdpck_open_safetensors }, { "hf", fsdpck_open_hf }, { "dcp", fsdpck_open_dcp },
+    { "fsdpck", fsdpck_open_fsdpck },           { "pt", fsdpck_open_pt }, { "ranks", fsdpck_open_ranks },
 };
 
-/* A file that cannot be examined is an error, not a missing file: otherwise a checkpoint could be taken for one of another kind. */
+/* A file that cannot be examined is an error, not a missing file: otherwise a checkpoint could be taken for one of
+ * another kind. */
 static bool holds(const struct fsdpck_source *src, const char *name, struct fsdpck_error *err)
 {
     struct fsdpck_stat st;
     char *path = fsdpck_path_join(src->path, name, err);
-    int r = path ? src->io->stat(src->io->ctx, path, true, &st) : -ENOENT;
-    if (r < 0 && r != -ENOENT && r != -ELOOP)
-        fsdpck_error_sys(err, -r, path, "cannot open");
+    int rc = path ? src->io->stat(src->io->ctx, path, true, &st) : -ENOENT;
+    if (rc < 0 && rc != -ENOENT && rc != -ELOOP)
+        fsdpck_error_sys(err, -rc, path, "cannot open");
     free(path);
-    return r == 0 && st.type == FSDPCK_FILE_REGULAR;
+    return !rc && st.type == FSDPCK_FILE_REGULAR;
 }
 
 /* The kinds of files in a folder, by their names. */
@@ -44,7 +41,8 @@ struct listing {
     char distcp[256]; /* a shard file; "": there is none */
 };
 
-static bool counts(const struct fsdpck_source *src, const struct fsdpck_commit_view *view, const char *name, struct fsdpck_error *err)
+static bool counts(const struct fsdpck_source *src, const struct fsdpck_commit_view *view, const char *name,
+                   struct fsdpck_error *err)
 {
     return fsdpck_commit_view_has(view, name) && holds(src, name, err);
 }
@@ -57,25 +55,28 @@ static void look_at(struct listing *l, const char *name)
     l->ranks |= fsdpck_ranks_is(name);
     if (ends_with(name, ".distcp") && strlen(name) < sizeof l->distcp && (!*l->distcp || strcmp(name, l->distcp) < 0))
         strcpy(l->distcp, name);
-    l->pt |= name[0] != '.' && (ends_with(name, ".bin") || ends_with(name, ".pt") || ends_with(name, ".pth") || ends_with(name, ".bin.index.json"));
+    l->pt |= name[0] != '.' && (ends_with(name, ".bin") || ends_with(name, ".pt") || ends_with(name, ".pth") ||
+                                ends_with(name, ".bin.index.json"));
 }
 
-/* index.json decides before .metadata, even where it is damaged: a checkpoint of ours must never be read as PyTorch's, unverified. Only
- * beside safetensors (which our directories never hold) is an index.json somebody else's. */
-static const char *detect_names(struct fsdpck_source *src, const struct fsdpck_commit_view *view, char *const *names, size_t count,
-                                struct fsdpck_error *err)
+/* index.json decides before .metadata, even where it is damaged: a checkpoint of ours must never be read as PyTorch's,
+ * unverified. Only beside safetensors (which our directories never hold) is an index.json somebody else's. */
+static const char *detect_names(struct fsdpck_source *src, const struct fsdpck_commit_view *view, char *const *names,
+                                size_t count, struct fsdpck_error *err)
 {
     struct listing l = { 0 };
     for (size_t i = 0; i < count; i++)
         look_at(&l, names[i]);
-    bool dcp = l.rank_local || counts(src, view, ".metadata", err) || holds(src, FSDPCK_DCP_FIRST_PART "/.metadata", err);
+    bool dcp =
+        l.rank_local || counts(src, view, ".metadata", err) || holds(src, FSDPCK_DCP_FIRST_PART "/.metadata", err);
     bool index = counts(src, view, "index.json", err);
     bool hf = l.safetensors || counts(src, view, "model.safetensors.index.json", err);
     if (err->code != 0)
         return NULL;
     if (index && (dcp || *l.distcp || !l.safetensors))
         return "fsdpck";
-    if (!dcp && fsdpck_is_headless(src, l.distcp, err)) /* with .metadata, the files that it names are asked, after opening */
+    if (!dcp &&
+        fsdpck_is_headless(src, l.distcp, err)) /* with .metadata, the files that it names are asked, after opening */
         return NULL;
     dcp |= l.shards && !counts(src, view, "model.safetensors.index.json", err);
     if (dcp || hf)
@@ -85,23 +86,25 @@ static const char *detect_names(struct fsdpck_source *src, const struct fsdpck_c
     fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, src->path,
                      "no checkpoint found: neither index.json, .metadata, *.safetensors nor *.bin, *.pt is there");
     if (!fsdpck_hint_nearby(src, err))
-        fsdpck_error_hint(err, "a source is a safetensors or torch.save file, a folder of them, a PyTorch DCP directory or an fsdpck directory");
+        fsdpck_error_hint(err, "a source is a safetensors or torch.save file, a folder of them, a PyTorch DCP "
+                               "directory or an fsdpck directory");
     return NULL;
 }
 
-/* Old and new may stand side by side where a save is written in place; the record of a new one that was committed says what it is. */
+/* Old and new may stand side by side where a save is written in place; the record of a new one that was committed says
+ * what it is. */
 static const char *detect_directory(struct fsdpck_source *src, struct fsdpck_error *err)
 {
     struct fsdpck_commit_view view = { 0 };
     const char *kind = NULL;
     char **names = NULL;
     size_t count = 0;
-    int r = fsdpck_list_sorted(src->io, src->path, &names, &count, err);
-    if (r == 0)
-        r = fsdpck_commit_view(src->io, src->path, names, count, &view, err);
-    if (r == 0 && view.record[0] != '\0')
+    int rc = fsdpck_list_sorted(src->io, src->path, &names, &count, err);
+    if (!rc)
+        rc = fsdpck_commit_view(src->io, src->path, names, count, &view, err);
+    if (!rc && view.record[0] != '\0')
         kind = strcmp(view.record, "index.json") == 0 ? "fsdpck" : "hf";
-    else if (r == 0) {
+    else if (!rc) {
         fsdpck_commit_view_filter(&view, names, &count);
         kind = detect_names(src, &view, names, count, err);
     }
@@ -110,7 +113,8 @@ static const char *detect_directory(struct fsdpck_source *src, struct fsdpck_err
     return kind;
 }
 
-/* A file is what its first bytes say; whatever nobody knows is safetensors', whose reader explains best what it found. */
+/* A file is what its first bytes say; whatever nobody knows is safetensors', whose reader explains best what it found.
+ */
 static const char *detect_file(const struct fsdpck_source *src, struct fsdpck_error *err)
 {
     uint8_t head[512] = { 0 };
@@ -129,9 +133,9 @@ static const char *detect(struct fsdpck_source *src, struct fsdpck_error *err)
 {
     const struct fsdpck_io *io = src->io;
     struct fsdpck_stat st;
-    int r = io->stat(io->ctx, src->path, true, &st);
-    if (r < 0)
-        return fsdpck_error_sys(err, -r, src->path, "cannot open"), NULL;
+    int rc = io->stat(io->ctx, src->path, true, &st);
+    if (rc < 0)
+        return fsdpck_error_sys(err, -rc, src->path, "cannot open"), NULL;
     if (st.type == FSDPCK_FILE_REGULAR)
         return detect_file(src, err);
     if (st.type != FSDPCK_FILE_DIRECTORY)
@@ -144,11 +148,12 @@ static int open_kind(struct fsdpck_source *src, const char *kind, struct fsdpck_
     for (size_t i = 0; i < sizeof openers / sizeof *openers; i++)
         if (strcmp(openers[i].kind, kind) == 0)
             return openers[i].open(src, err);
-    return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "'%s' is no kind of source; there are safetensors, hf, dcp, fsdpck, pt, ranks", kind);
+    return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                            "'%s' is no kind of source; there are safetensors, hf, dcp, fsdpck, pt, ranks", kind);
 }
 
-int fsdpck_source_open_as(const char *path, const char *from, const struct fsdpck_options *opt, bool to_verify, struct fsdpck_source **out,
-                          struct fsdpck_error *err)
+int fsdpck_source_open_as(const char *path, const char *from, const struct fsdpck_options *opt, bool to_verify,
+                          struct fsdpck_source **out, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
     *out = NULL;
@@ -158,12 +163,12 @@ int fsdpck_source_open_as(const char *path, const char *from, const struct fsdpc
         return err->code;
     src->to_verify = to_verify;
     const bool insists = from != NULL;
-    int r = !from && !(from = detect(src, err)) ? err->code : open_kind(src, from, err);
-    if (r == 0 && strcmp(from, "dcp") == 0)
-        r = fsdpck_headless_check(src, insists, err);
-    if (r != 0) {
+    int rc = !from && !(from = detect(src, err)) ? err->code : open_kind(src, from, err);
+    if (!rc && strcmp(from, "dcp") == 0)
+        rc = fsdpck_headless_check(src, insists, err);
+    if (rc) {
         fsdpck_source_close(src);
-        return r;
+        return rc;
     }
     *out = src;
     return 0;

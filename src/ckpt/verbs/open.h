@@ -5,8 +5,9 @@
 
 #include <fsdpck/source.h>
 
-/* fsdpck_source_open(); to_verify: a file that is missing or has another size is a problem among others, see struct fsdpck_source. */
-int fsdpck_source_open_as(const char *path, const char *from, const struct fsdpck_options *opt, bool to_verify, struct fsdpck_source **out,
-                          struct fsdpck_error *err);
+/* fsdpck_source_open(); to_verify: a file that is missing or has another size is a problem among others, see struct
+ * fsdpck_source. */
+int fsdpck_source_open_as(const char *path, const char *from, const struct fsdpck_options *opt, bool to_verify,
+                          struct fsdpck_source **out, struct fsdpck_error *err);
 
 #endif

@@ -8,8 +8,9 @@
 #include "base/ioutil.h"
 
 static const char *const endings[] = {
-    "safetensors", "safetensor", "bin", "pt", "pth", "ckpt", "gguf", "ggml", "onnx", "h5", "hdf5", "msgpack", "npz", "npy", "pkl", "pickle",
-    "txt", "md", "json", "jsonl", "yaml", "yml", "csv", "tsv", "parquet", "log", "py", "zip", "tar", "gz", "tgz", "bz2", "xz", "zst", NULL,
+    "safetensors", "safetensor", "bin", "pt",     "pth", "ckpt", "gguf", "ggml",  "onnx", "h5",  "hdf5", "msgpack",
+    "npz",         "npy",        "pkl", "pickle", "txt", "md",   "json", "jsonl", "yaml", "yml", "csv",  "tsv",
+    "parquet",     "log",        "py",  "zip",    "tar", "gz",   "tgz",  "bz2",   "xz",   "zst", NULL,
 };
 
 int fsdpck_out_is_folder(const struct fsdpck_io *io, const char *out, const char *verb_makes, struct fsdpck_error *err)

@@ -5,7 +5,8 @@
 
 #include <fsdpck/io.h>
 
-/* FSDPCK_ERR_USAGE where `out` ends as a file of some kind ("model.bin", "out.txt") and is no folder that is there. A trailing slash means a folder. */
+/* FSDPCK_ERR_USAGE where `out` ends as a file of some kind ("model.bin", "out.txt") and is no folder that is there. A
+ * trailing slash means a folder. */
 int fsdpck_out_is_folder(const struct fsdpck_io *io, const char *out, const char *verb_makes, struct fsdpck_error *err);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fsdpck_save(): the steps of a save on each rank. Every rank passes the same three barriers, also after an error, so that no rank waits for ever. */
+/* fsdpck_save(): the steps of a save on each rank. Every rank passes the same three barriers, also after an error, so
+ * that no rank waits for ever. */
 #include <fsdpck/save.h>
 
 #include <stdlib.h>
@@ -49,7 +50,8 @@ static int check_state(const char *state, struct fsdpck_error *err)
     if (object)
         return 0;
     /* jansson does not tell syntax that is wrong from memory that is out */
-    bool unclear = !parsed && (json_error_code(&e) == json_error_unknown || json_error_code(&e) == json_error_invalid_syntax);
+    bool unclear =
+        !parsed && (json_error_code(&e) == json_error_unknown || json_error_code(&e) == json_error_invalid_syntax);
     if (unclear && (is_json(state, &why) || why.code == FSDPCK_ERR_NOMEM))
         return fsdpck_error_nomem(err, strlen(state));
     return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "the state is not a JSON object");
@@ -59,33 +61,34 @@ static int check_state(const char *state, struct fsdpck_error *err)
 static int begin(struct save *s)
 {
     const struct fsdpck_save_request *req = s->req;
-    int r = check_state(req->state, s->err);
-    if (r == 0)
-        r = fsdpck_draw_save_id(s->opt.io, s->save_id, s->err);
-    if (r == 0)
-        r = fsdpck_commit_begin(s->opt.io, req->out, FSDPCK_COMMIT_CHECKPOINT, "index.json", s->save_id, req->force, &s->commit, s->err);
-    if (r != 0)
-        return r;
+    int rc = check_state(req->state, s->err);
+    if (!rc)
+        rc = fsdpck_draw_save_id(s->opt.io, s->save_id, s->err);
+    if (!rc)
+        rc = fsdpck_commit_begin(s->opt.io, req->out, FSDPCK_COMMIT_CHECKPOINT, "index.json", s->save_id, req->force,
+                                 &s->commit, s->err);
+    if (rc)
+        return rc;
     s->in_place = fsdpck_commit_in_place(s->commit);
-    for (uint32_t rank = 0; r == 0 && rank < req->nranks; rank++) {
+    for (uint32_t rank = 0; !rc && rank < req->nranks; rank++) {
         char name[FSDPCK_SHARD_NAME_MAX];
         fsdpck_shard_name(rank, s->in_place, s->save_id, name);
-        r = fsdpck_commit_created(s->commit, name, s->err);
+        rc = fsdpck_commit_created(s->commit, name, s->err);
     }
-    if (r == 0 && !(s->dir = strdup(fsdpck_commit_dir(s->commit))))
-        r = fsdpck_error_nomem(s->err, 0);
-    if (r == 0)
-        r = fsdpck_save_list_name(req, s->save_id, &s->list, s->err);
-    return r == 0 ? fsdpck_save_list_put(s->opt.io, s->dir, &s->list, s->err) : r;
+    if (!rc && !(s->dir = strdup(fsdpck_commit_dir(s->commit))))
+        rc = fsdpck_error_nomem(s->err, 0);
+    if (!rc)
+        rc = fsdpck_save_list_name(req, s->save_id, &s->list, s->err);
+    return !rc ? fsdpck_save_list_put(s->opt.io, s->dir, &s->list, s->err) : rc;
 }
 
 /* The other ranks: the place that rank 0 made, for the same tensors. */
 static int join(struct save *s)
 {
-    int r = fsdpck_commit_join(s->opt.io, s->req->out, s->save_id, &s->dir, &s->in_place, s->err);
-    if (r == 0)
-        r = fsdpck_save_list_name(s->req, s->save_id, &s->list, s->err);
-    return r == 0 ? fsdpck_save_list_check(s->opt.io, s->dir, &s->list, s->req->rank, s->err) : r;
+    int rc = fsdpck_commit_join(s->opt.io, s->req->out, s->save_id, &s->dir, &s->in_place, s->err);
+    if (!rc)
+        rc = fsdpck_save_list_name(s->req, s->save_id, &s->list, s->err);
+    return !rc ? fsdpck_save_list_check(s->opt.io, s->dir, &s->list, s->req->rank, s->err) : rc;
 }
 
 static int write_shard(struct save *s, struct fsdpck_transfer_result *result)
@@ -93,11 +96,11 @@ static int write_shard(struct save *s, struct fsdpck_transfer_result *result)
     char name[FSDPCK_SHARD_NAME_MAX];
     fsdpck_shard_name(s->req->rank, s->in_place, s->save_id, name);
     char *path = fsdpck_path_join(s->dir, name, s->err);
-    int r = path ? fsdpck_save_shard(s->req, &s->opt, path, s->save_id, result, s->err) : FSDPCK_ERR_NOMEM;
+    int rc = path ? fsdpck_save_shard(s->req, &s->opt, path, s->save_id, result, s->err) : FSDPCK_ERR_NOMEM;
     free(path);
-    if (r != 0 && s->req->rank != 0)
+    if (rc && s->req->rank != 0)
         fsdpck_save_list_fail(s->opt.io, s->dir, &s->list);
-    return r;
+    return rc;
 }
 
 /* Rank 0: all or nothing. */
@@ -115,11 +118,15 @@ static int end(struct save *s, int r)
     return r;
 }
 
-static int wait_for_ranks(const struct save *s) { return s->req->barrier ? s->req->barrier(s->req->barrier_ctx) : 0; }
+static int wait_for_ranks(const struct save *s)
+{
+    return s->req->barrier ? s->req->barrier(s->req->barrier_ctx) : 0;
+}
 
 static int lost(const struct save *s, int code)
 {
-    return fsdpck_error_set(s->err, FSDPCK_ERR_PEER, s->req->out, "the save was given up: the barrier failed (%d), a rank is lost", code);
+    return fsdpck_error_set(s->err, FSDPCK_ERR_PEER, s->req->out,
+                            "the save was given up: the barrier failed (%d), a rank is lost", code);
 }
 
 /* The other ranks: whatever the barriers said, the output is this save now, or it was given up. */
@@ -143,7 +150,8 @@ static int look(struct save *s, int barrier_code)
     if (barrier_code != 0)
         return lost(s, barrier_code);
     if (why.code == 0 || why.code == FSDPCK_ERR_MISSING)
-        return fsdpck_error_set(s->err, FSDPCK_ERR_PEER, s->req->out, "the save was given up: rank 0, or a rank before it, failed and says why");
+        return fsdpck_error_set(s->err, FSDPCK_ERR_PEER, s->req->out,
+                                "the save was given up: rank 0, or a rank before it, failed and says why");
     fsdpck_error_hint(&why, "this rank cannot see whether the save was committed; rank 0 knows");
     *s->err = why;
     return why.code;
@@ -152,27 +160,27 @@ static int look(struct save *s, int barrier_code)
 static int save(struct save *s, struct fsdpck_transfer_result *result)
 {
     bool first = s->req->rank == 0;
-    int r = fsdpck_save_check(s->req, s->err);
-    if (r == 0 && first)
-        r = begin(s);
+    int rc = fsdpck_save_check(s->req, s->err);
+    if (!rc && first)
+        rc = begin(s);
     int code = wait_for_ranks(s);
-    if (r == 0 && code != 0)
-        r = lost(s, code);
-    if (r == 0 && !first)
-        r = join(s);
-    if (r == 0)
-        r = write_shard(s, result);
+    if (!rc && code != 0)
+        rc = lost(s, code);
+    if (!rc && !first)
+        rc = join(s);
+    if (!rc)
+        rc = write_shard(s, result);
     code = wait_for_ranks(s);
-    if (r == 0 && first && code != 0)
-        r = lost(s, code);
+    if (!rc && first && code != 0)
+        rc = lost(s, code);
     if (s->commit)
-        r = end(s, r);
+        rc = end(s, rc);
     int last = wait_for_ranks(s);
-    return r == 0 && !first ? look(s, code ? code : last) : r; /* after the commit a lost rank changes nothing */
+    return !rc && !first ? look(s, code ? code : last) : rc; /* after the commit a lost rank changes nothing */
 }
 
-int fsdpck_save(const struct fsdpck_save_request *req, const struct fsdpck_options *opt, struct fsdpck_transfer_result *result,
-                struct fsdpck_error *err)
+int fsdpck_save(const struct fsdpck_save_request *req, const struct fsdpck_options *opt,
+                struct fsdpck_transfer_result *result, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
     struct fsdpck_transfer_result none;
@@ -181,11 +189,11 @@ int fsdpck_save(const struct fsdpck_save_request *req, const struct fsdpck_optio
     int64_t start = s.opt.io->now_ns(s.opt.io->ctx);
     result = result ? result : &none;
     memset(result, 0, sizeof *result);
-    int r = save(&s, result);
+    int rc = save(&s, result);
     result->ntensors = req->ntensors;
     result->nfiles = req->nranks;
     fsdpck_uuid_format(s.save_id, result->save_id);
     result->seconds = (double)(s.opt.io->now_ns(s.opt.io->ctx) - start) * 1e-9;
     free(s.dir);
-    return r;
+    return rc;
 }

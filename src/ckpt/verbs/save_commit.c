@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads back the chunk tables of all ranks, compares them with the list of tensors, and writes the index. Detects a rank that failed, or that was
- * called with another list. */
+/* Reads back the chunk tables of all ranks, compares them with the list of tensors, and writes the index. Detects a
+ * rank that failed, or that was called with another list. */
 #include "verbs/save_commit.h"
 
 #include <errno.h>
@@ -60,7 +60,10 @@ static int read_rank(struct gatherer *g, uint32_t rank)
     if (r == 0)
         r = fsdpck_table_read(io, fd, path, &trailer, &g->tables[rank], g->err);
     if (r == 0)
-        g->files[rank] = (struct manifest_file){ .name = kept, .nbytes = st.nbytes, .table = trailer.table, .table_nbytes = trailer.table_nbytes,
+        g->files[rank] = (struct manifest_file){ .name = kept,
+                                                 .nbytes = st.nbytes,
+                                                 .table = trailer.table,
+                                                 .table_nbytes = trailer.table_nbytes,
                                                  .table_hash = trailer.table_hash };
     if (fd >= 0)
         io->close(io->ctx, fd);
@@ -100,21 +103,29 @@ static int describe(struct gatherer *g, struct fsdpck_names *names, size_t i)
     const struct fsdpck_save_tensor *t = &g->req->tensors[i];
     struct manifest_tensor *m = &g->tensors[i];
     size_t old;
-    int r = fsdpck_names_add(names, t->name, i, &old, g->err);
-    if (r == 0 && old != SIZE_MAX)
-        r = fsdpck_error_set(g->err, FSDPCK_ERR_USAGE, NULL, "tensor '%s' is in the list twice", t->name);
-    if (r != 0)
-        return r;
+    int rc = fsdpck_names_add(names, t->name, i, &old, g->err);
+    if (!rc && old != SIZE_MAX)
+        rc = fsdpck_error_set(g->err, FSDPCK_ERR_USAGE, NULL, "tensor '%s' is in the list twice", t->name);
+    if (rc)
+        return rc;
     struct fsdpck_key *flat = fsdpck_arena_array(&g->arena, 1, sizeof *flat, g->err);
     if (!flat)
         return FSDPCK_ERR_NOMEM;
     flat->str = t->name;
-    *m = (struct manifest_tensor){ .name = t->name, .path = t->npath ? t->path : flat, .npath = t->npath ? t->npath : 1, .alias_of = -1,
-                                   .dtype = t->dtype, .ndim = t->ndim, .shape = t->shape, .mesh = -1, .placements = t->placements };
+    *m = (struct manifest_tensor){ .name = t->name,
+                                   .path = t->npath ? t->path : flat,
+                                   .npath = t->npath ? t->npath : 1,
+                                   .alias_of = -1,
+                                   .dtype = t->dtype,
+                                   .ndim = t->ndim,
+                                   .shape = t->shape,
+                                   .mesh = -1,
+                                   .placements = t->placements };
     if (t->alias_of) {
         size_t to = fsdpck_names_find(names, t->alias_of);
         if (to == SIZE_MAX || g->tensors[to].alias_of >= 0)
-            return fsdpck_error_set(g->err, FSDPCK_ERR_USAGE, NULL, "'%s' is an alias of '%s', which is not a tensor listed before it", t->name,
+            return fsdpck_error_set(g->err, FSDPCK_ERR_USAGE, NULL,
+                                    "'%s' is an alias of '%s', which is not a tensor listed before it", t->name,
                                     t->alias_of);
         m->alias_of = (int64_t)to;
         return 0;
@@ -126,11 +137,11 @@ static int describe(struct gatherer *g, struct fsdpck_names *names, size_t i)
 static int describe_all(struct gatherer *g)
 {
     struct fsdpck_names names = { 0 };
-    int r = 0;
-    for (size_t i = 0; r == 0 && i < g->req->ntensors; i++)
-        r = describe(g, &names, i);
+    int rc = 0;
+    for (size_t i = 0; !rc && i < g->req->ntensors; i++)
+        rc = describe(g, &names, i);
     fsdpck_names_free(&names);
-    return r;
+    return rc;
 }
 
 /* ---- holding one against the other ---- */
@@ -143,8 +154,10 @@ struct expected_chunks { /* chunks of a tensor on one rank */
 
 static int mismatch(struct expected_chunks *x)
 {
-    fsdpck_error_set(x->g->err, FSDPCK_ERR_FORMAT, x->g->files[x->rank].name,
-                     "rank %u did not write the chunks that the placement gives it; do all ranks pass the same list of tensors?", x->rank);
+    fsdpck_error_set(
+        x->g->err, FSDPCK_ERR_FORMAT, x->g->files[x->rank].name,
+        "rank %u did not write the chunks that the placement gives it; do all ranks pass the same list of tensors?",
+        x->rank);
     fsdpck_error_tensor(x->g->err, x->g->tensors[x->tensor].name);
     return FSDPCK_ERR_FORMAT;
 }
@@ -162,7 +175,12 @@ static int take_entry(struct expected_chunks *x)
     struct manifest_chunk *c = fsdpck_vec_push(&g->chunks, g->err);
     if (!c)
         return FSDPCK_ERR_NOMEM;
-    *c = (struct manifest_chunk){ .tensor = x->tensor, .file = x->rank, .offset = offset, .size = size, .item = e->item, .item_nbytes = e->item_nbytes };
+    *c = (struct manifest_chunk){ .tensor = x->tensor,
+                                  .file = x->rank,
+                                  .offset = offset,
+                                  .size = size,
+                                  .item = e->item,
+                                  .item_nbytes = e->item_nbytes };
     struct fsdpck_content content;
     fsdpck_content_load(&content, e->content);
     t->has_content &= e->has_content;
@@ -176,7 +194,8 @@ static int expect_box(void *ctx, const uint64_t *offset, const uint64_t *size)
     const struct fsdpck_table *table = &x->g->tables[x->rank];
     uint32_t n = x->g->tensors[x->tensor].ndim;
     const uint64_t *dims = x->at < x->end ? table->dims + table->entries[x->at].dims : NULL;
-    if (!dims || table->entries[x->at].ndim != n || (n && (memcmp(dims, offset, n * 8) != 0 || memcmp(dims + n, size, n * 8) != 0)))
+    if (!dims || table->entries[x->at].ndim != n ||
+        (n && (memcmp(dims, offset, n * 8) != 0 || memcmp(dims + n, size, n * 8) != 0)))
         return mismatch(x);
     return take_entry(x);
 }
@@ -187,15 +206,15 @@ static int take_rank(struct gatherer *g, uint32_t tensor, uint32_t rank)
     struct expected_chunks x = { .g = g, .tensor = tensor, .rank = rank };
     uint32_t coord[FSDPCK_MAX_MESH_DIMS];
     uint64_t count;
-    int r = 0;
+    int rc = 0;
     x.at = fsdpck_table_find(&g->tables[rank], FSDPCK_CHUNK_TENSOR, tensor, &count);
     x.end = x.at + count;
-    while (r == 0 && !t->mesh && x.at < x.end)
-        r = take_entry(&x);
-    if (t->mesh && !t->alias_of && fsdpck_box_nelem(t->shape, t->ndim) && fsdpck_mesh_coordinate(t->mesh, rank, coord) &&
-        fsdpck_placement_owner(t->mesh, t->placements, tensor, coord))
-        r = fsdpck_placement_boxes(t->mesh, t->placements, t->ndim, t->shape, coord, expect_box, &x);
-    return r == 0 && x.at != x.end ? mismatch(&x) : r;
+    while (!rc && !t->mesh && x.at < x.end)
+        rc = take_entry(&x);
+    if (t->mesh && !t->alias_of && fsdpck_box_nelem(t->shape, t->ndim) &&
+        fsdpck_mesh_coordinate(t->mesh, rank, coord) && fsdpck_placement_owner(t->mesh, t->placements, tensor, coord))
+        rc = fsdpck_placement_boxes(t->mesh, t->placements, t->ndim, t->shape, coord, expect_box, &x);
+    return !rc && x.at != x.end ? mismatch(&x) : rc;
 }
 
 static int by_offset(const void *a, const void *b, void *ndim)
@@ -220,18 +239,18 @@ static int check_explicit(struct gatherer *g, uint32_t tensor, size_t first)
         return FSDPCK_ERR_NOMEM;
     for (size_t i = 0; i < n; i++)
         fsdpck_cover_add(cover, chunks[first + i].offset, chunks[first + i].size);
-    int r = fsdpck_cover_check(cover, NULL, t->name, g->err);
+    int rc = fsdpck_cover_check(cover, NULL, t->name, g->err);
     fsdpck_cover_free(cover);
-    return r;
+    return rc;
 }
 
 static int take_tensor(struct gatherer *g, uint32_t tensor)
 {
     size_t first = g->chunks.count;
     for (uint32_t rank = 0; rank < g->req->nranks; rank++) {
-        int r = take_rank(g, tensor, rank);
-        if (r != 0)
-            return r;
+        int rc = take_rank(g, tensor, rank);
+        if (rc)
+            return rc;
     }
     const struct fsdpck_save_tensor *t = &g->req->tensors[tensor];
     return t->mesh || t->alias_of ? 0 : check_explicit(g, tensor, first);
@@ -241,17 +260,18 @@ static int take_tensor(struct gatherer *g, uint32_t tensor)
 
 static int gather(struct gatherer *g)
 {
-    int r = describe_all(g);
-    for (uint32_t rank = 0; r == 0 && rank < g->req->nranks; rank++)
-        r = read_rank(g, rank);
-    for (size_t i = 0; r == 0 && i < g->req->ntensors; i++)
-        r = take_tensor(g, (uint32_t)i);
-    for (uint32_t rank = 0; r == 0 && rank < g->req->nranks; rank++) {
+    int rc = describe_all(g);
+    for (uint32_t rank = 0; !rc && rank < g->req->nranks; rank++)
+        rc = read_rank(g, rank);
+    for (size_t i = 0; !rc && i < g->req->ntensors; i++)
+        rc = take_tensor(g, (uint32_t)i);
+    for (uint32_t rank = 0; !rc && rank < g->req->nranks; rank++) {
         const struct fsdpck_table *t = &g->tables[rank];
         if (t->nentries && t->entries[t->nentries - 1].ordinal >= g->req->ntensors)
-            r = fsdpck_error_set(g->err, FSDPCK_ERR_FORMAT, g->files[rank].name, "rank %u wrote a tensor that rank 0 does not list", rank);
+            rc = fsdpck_error_set(g->err, FSDPCK_ERR_FORMAT, g->files[rank].name,
+                                  "rank %u wrote a tensor that rank 0 does not list", rank);
     }
-    return r;
+    return rc;
 }
 
 static int add_made(struct gatherer *g, const struct fsdpck_save_asset *a)
@@ -273,44 +293,59 @@ static int find_base(struct gatherer *g)
 {
     char path[PATH_MAX];
     g->base = *g->req->base;
-    int r = g->opt->io->resolve(g->opt->io->ctx, g->base.path, path, sizeof path);
-    if (r < 0)
-        return fsdpck_error_sys(g->err, -r, g->base.path, "cannot find the frozen base");
+    int rc = g->opt->io->resolve(g->opt->io->ctx, g->base.path, path, sizeof path);
+    if (rc < 0)
+        return fsdpck_error_sys(g->err, -rc, g->base.path, "cannot find the frozen base");
     g->base.path = fsdpck_arena_strndup(&g->arena, path, strlen(path), g->err);
     return g->base.path ? 0 : FSDPCK_ERR_NOMEM;
 }
 
 static int write_manifest(struct gatherer *g)
 {
-    struct fsdpck_manifest m = { .meshes = g->meshes.data, .nmeshes = g->meshes.count, .files = g->files, .nfiles = g->req->nranks, .tensors = g->tensors,
-                                 .ntensors = g->req->ntensors, .chunks = g->chunks.data, .nchunks = g->chunks.count, .assets = &g->assets,
-                                 .assets_folder = g->assets_folder, .state = g->req->state, .base = g->req->base ? &g->base : NULL };
+    struct fsdpck_manifest m = { .meshes = g->meshes.data,
+                                 .nmeshes = g->meshes.count,
+                                 .files = g->files,
+                                 .nfiles = g->req->nranks,
+                                 .tensors = g->tensors,
+                                 .ntensors = g->req->ntensors,
+                                 .chunks = g->chunks.data,
+                                 .nchunks = g->chunks.count,
+                                 .assets = &g->assets,
+                                 .assets_folder = g->assets_folder,
+                                 .state = g->req->state,
+                                 .base = g->req->base ? &g->base : NULL };
     memcpy(m.save_id, g->save_id, 16);
     fsdpck_assets_name(fsdpck_commit_in_place(g->commit), g->save_id, g->assets_folder);
     return fsdpck_manifest_write(&m, g->opt->io, g->commit, g->req->dcp, g->opt, g->err);
 }
 
-int fsdpck_save_gather(const struct fsdpck_save_request *req, const struct fsdpck_options *opt, struct fsdpck_commit *commit,
-                       const uint8_t save_id[16], struct fsdpck_error *err)
+int fsdpck_save_gather(const struct fsdpck_save_request *req, const struct fsdpck_options *opt,
+                       struct fsdpck_commit *commit, const uint8_t save_id[16], struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
-    struct gatherer g = { .req = req, .opt = opt, .commit = commit, .save_id = save_id, .meshes = FSDPCK_VEC(struct fsdpck_mesh),
-                          .chunks = FSDPCK_VEC(struct manifest_chunk), .err = err ? err : &own };
+    struct gatherer g = { .req = req,
+                          .opt = opt,
+                          .commit = commit,
+                          .save_id = save_id,
+                          .meshes = FSDPCK_VEC(struct fsdpck_mesh),
+                          .chunks = FSDPCK_VEC(struct manifest_chunk),
+                          .err = err ? err : &own };
     g.tensors = calloc(req->ntensors + 1, sizeof *g.tensors);
     g.files = calloc(req->nranks, sizeof *g.files);
     g.tables = calloc(req->nranks, sizeof *g.tables);
-    int r = g.tensors && g.files && g.tables ? 0 : fsdpck_error_nomem(err, req->ntensors * sizeof *g.tensors);
-    if (r == 0)
-        r = gather(&g);
+    int rc = g.tensors && g.files && g.tables ? 0 : fsdpck_error_nomem(err, req->ntensors * sizeof *g.tensors);
+    if (!rc)
+        rc = gather(&g);
     struct fsdpck_source none = { .opt = *opt, .io = opt->io };
-    if (r == 0 && req->assets)
-        r = fsdpck_assets_gather(&none, req->assets, fsdpck_commit_target(commit), false, FSDPCK_FLOAT32, &g.assets, g.err);
-    for (size_t i = 0; r == 0 && i < req->nmade; i++)
-        r = add_made(&g, &req->made[i]);
-    if (r == 0 && req->base)
-        r = find_base(&g);
-    if (r == 0)
-        r = write_manifest(&g);
+    if (!rc && req->assets)
+        rc = fsdpck_assets_gather(&none, req->assets, fsdpck_commit_target(commit), false, FSDPCK_FLOAT32, &g.assets,
+                                  g.err);
+    for (size_t i = 0; !rc && i < req->nmade; i++)
+        rc = add_made(&g, &req->made[i]);
+    if (!rc && req->base)
+        rc = find_base(&g);
+    if (!rc)
+        rc = write_manifest(&g);
     for (uint32_t i = 0; g.tables && i < req->nranks; i++)
         fsdpck_table_free(&g.tables[i]);
     free(g.tensors);
@@ -320,5 +355,5 @@ int fsdpck_save_gather(const struct fsdpck_save_request *req, const struct fsdpc
     fsdpck_vec_free(&g.chunks);
     fsdpck_assets_free(&g.assets);
     fsdpck_arena_free(&g.arena);
-    return r;
+    return rc;
 }

@@ -7,9 +7,9 @@
 
 #include "commit/commit.h"
 
-/* Every rank's shard file is in the staging directory, or is missing because that rank failed. Checks that each table holds what the request says,
- * then writes assets, .metadata and index.json. Does not commit. */
-int fsdpck_save_gather(const struct fsdpck_save_request *req, const struct fsdpck_options *opt, struct fsdpck_commit *commit,
-                       const uint8_t save_id[16], struct fsdpck_error *err);
+/* Every rank's shard file is in the staging directory, or is missing because that rank failed. Checks that each table
+ * holds what the request says, then writes assets, .metadata and index.json. Does not commit. */
+int fsdpck_save_gather(const struct fsdpck_save_request *req, const struct fsdpck_options *opt,
+                       struct fsdpck_commit *commit, const uint8_t save_id[16], struct fsdpck_error *err);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The hash of the list of tensors, and the file whose name carries it. Ranks communicate only through the directory. Without this file, a rank that was
- * called with two tensors exchanged would go unnoticed, and so would a shard file whose rank knows that it may not have reached the disk. */
+/* The hash of the list of tensors, and the file whose name carries it. Ranks communicate only through the directory.
+ * Without this file, a rank that was called with two tensors exchanged would go unnoticed, and so would a shard file
+ * whose rank knows that it may not have reached the disk. */
 #include "verbs/save_list.h"
 
 #include <errno.h>
@@ -20,7 +21,10 @@ static void add_number(struct fsdpck_hasher *h, uint64_t v)
     fsdpck_hasher_add(h, bytes, sizeof bytes);
 }
 
-static void add_text(struct fsdpck_hasher *h, const char *text) { fsdpck_hasher_add(h, text, strlen(text) + 1); }
+static void add_text(struct fsdpck_hasher *h, const char *text)
+{
+    fsdpck_hasher_add(h, text, strlen(text) + 1);
+}
 
 static void hash_mesh(struct fsdpck_hasher *h, const struct fsdpck_mesh *mesh, struct fsdpck_hash128 *out)
 {
@@ -66,7 +70,8 @@ static void add_tensor(struct fsdpck_hasher *h, const struct fsdpck_save_tensor 
 }
 
 /* h is for the list, m for meshes: tensors that follow one another mostly share one. */
-static void hash_list(const struct fsdpck_save_request *req, struct fsdpck_hasher *h, struct fsdpck_hasher *m, struct fsdpck_hash128 *out)
+static void hash_list(const struct fsdpck_save_request *req, struct fsdpck_hasher *h, struct fsdpck_hasher *m,
+                      struct fsdpck_hash128 *out)
 {
     struct fsdpck_hash128 mesh;
     const struct fsdpck_mesh *last = NULL;
@@ -80,65 +85,73 @@ static void hash_list(const struct fsdpck_save_request *req, struct fsdpck_hashe
     fsdpck_hasher_finish(h, out);
 }
 
-int fsdpck_save_list_name(const struct fsdpck_save_request *req, const uint8_t save_id[16], struct fsdpck_save_list *list, struct fsdpck_error *err)
+int fsdpck_save_list_name(const struct fsdpck_save_request *req, const uint8_t save_id[16],
+                          struct fsdpck_save_list *list, struct fsdpck_error *err)
 {
     struct fsdpck_hash128 hash;
     char hex[33] = { 0 }, uuid[37];
     struct fsdpck_hasher *h = fsdpck_hasher_new(), *m = fsdpck_hasher_new();
-    int r = h && m ? 0 : fsdpck_error_nomem(err, 0);
-    if (r == 0) {
+    int rc = h && m ? 0 : fsdpck_error_nomem(err, 0);
+    if (!rc) {
         hash_list(req, h, m, &hash);
         fsdpck_hex_format(hash.bytes, sizeof hash.bytes, hex);
         fsdpck_uuid_format(save_id, uuid);
-        snprintf(list->name, sizeof list->name, ".list-%s.tmp-%s", hex, uuid); /* the save id: in place, undoing goes by it */
+        /* the save id: in place, undoing goes by it */
+        snprintf(list->name, sizeof list->name, ".list-%s.tmp-%s", hex, uuid);
         snprintf(list->failed, sizeof list->failed, ".fail-%s.tmp-%s", hex, uuid);
     }
     fsdpck_hasher_free(h);
     fsdpck_hasher_free(m);
-    return r;
+    return rc;
 }
 
 /* ---- the file ---- */
 
-int fsdpck_save_list_put(const struct fsdpck_io *io, const char *dir, const struct fsdpck_save_list *list, struct fsdpck_error *err)
+int fsdpck_save_list_put(const struct fsdpck_io *io, const char *dir, const struct fsdpck_save_list *list,
+                         struct fsdpck_error *err)
 {
     char *path = fsdpck_path_join(dir, list->name, err);
     int fd = path ? io->open(io->ctx, path, FSDPCK_OPEN_WRITE | FSDPCK_OPEN_CREATE, 0666) : -ENOMEM;
-    int r = fd < 0 ? fsdpck_error_sys(err, -fd, path, "cannot create") : 0;
+    int rc = fd < 0 ? fsdpck_error_sys(err, -fd, path, "cannot create") : 0;
     if (fd >= 0)
         io->close(io->ctx, fd);
     free(path);
-    return r;
+    return rc;
 }
 
-int fsdpck_save_list_check(const struct fsdpck_io *io, const char *dir, const struct fsdpck_save_list *list, uint32_t rank, struct fsdpck_error *err)
+int fsdpck_save_list_check(const struct fsdpck_io *io, const char *dir, const struct fsdpck_save_list *list,
+                           uint32_t rank, struct fsdpck_error *err)
 {
-    char *path = fsdpck_path_join(dir, list->name, err), *failed = path ? fsdpck_path_join(dir, list->failed, err) : NULL;
-    int r = failed ? 0 : FSDPCK_ERR_NOMEM;
-    if (r == 0 && !fsdpck_is_file(io, path) && !fsdpck_is_file(io, failed))
-        r = fsdpck_error_set(err, FSDPCK_ERR_USAGE, dir,
-                             "rank %u was called with another list of tensors (names, paths, dtypes, shapes, meshes, placements) or number of ranks than rank 0",
-                             rank);
+    char *path = fsdpck_path_join(dir, list->name, err),
+         *failed = path ? fsdpck_path_join(dir, list->failed, err) : NULL;
+    int rc = failed ? 0 : FSDPCK_ERR_NOMEM;
+    if (!rc && !fsdpck_is_file(io, path) && !fsdpck_is_file(io, failed))
+        rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, dir,
+                              "rank %u was called with another list of tensors (names, paths, dtypes, shapes, meshes, "
+                              "placements) or number of ranks than rank 0",
+                              rank);
     free(path);
     free(failed);
-    return r;
+    return rc;
 }
 
 void fsdpck_save_list_fail(const struct fsdpck_io *io, const char *dir, const struct fsdpck_save_list *list)
 {
-    char *path = fsdpck_path_join(dir, list->name, NULL), *failed = path ? fsdpck_path_join(dir, list->failed, NULL) : NULL;
+    char *path = fsdpck_path_join(dir, list->name, NULL),
+         *failed = path ? fsdpck_path_join(dir, list->failed, NULL) : NULL;
     if (failed)
         io->rename(io->ctx, path, failed);
     free(path);
     free(failed);
 }
 
-int fsdpck_save_list_take(const struct fsdpck_io *io, const char *dir, const struct fsdpck_save_list *list, struct fsdpck_error *err)
+int fsdpck_save_list_take(const struct fsdpck_io *io, const char *dir, const struct fsdpck_save_list *list,
+                          struct fsdpck_error *err)
 {
     char *path = fsdpck_path_join(dir, list->name, err);
-    int r = path ? io->unlink(io->ctx, path) : -ENOMEM;
+    int rc = path ? io->unlink(io->ctx, path) : -ENOMEM;
     free(path);
-    if (r == -ENOENT)
+    if (rc == -ENOENT)
         return fsdpck_error_set(err, FSDPCK_ERR_PEER, dir, "the save was given up: another rank failed, and says why");
-    return r < 0 ? fsdpck_error_sys(err, -r, dir, "cannot remove the list of tensors") : 0;
+    return rc < 0 ? fsdpck_error_sys(err, -rc, dir, "cannot remove the list of tensors") : 0;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes one rank's shard file: each (possibly strided) box in its memory becomes a chunk. Knows nothing of other ranks. */
+/* Writes one rank's shard file: each (possibly strided) box in its memory becomes a chunk. Knows nothing of other
+ * ranks. */
 #include "verbs/save_shard.h"
 
 #include <pthread.h>
@@ -75,23 +76,29 @@ static bool check_mesh(const struct fsdpck_mesh *mesh, uint32_t nranks)
     return true;
 }
 
-static int check_rule(const struct fsdpck_save_request *req, const struct fsdpck_save_tensor *t, struct fsdpck_error *err)
+static int check_rule(const struct fsdpck_save_request *req, const struct fsdpck_save_tensor *t,
+                      struct fsdpck_error *err)
 {
     uint32_t coord[FSDPCK_MAX_MESH_DIMS];
     struct box_match m = { .t = t };
-    if (!t->placements || t->mesh->ndim == 0 || t->mesh->ndim > FSDPCK_MAX_MESH_DIMS || !check_mesh(t->mesh, req->nranks))
-        return complain(t, err, "its mesh has no placements, too many dimensions, or ranks that the save does not have (or one of them twice)");
+    if (!t->placements || t->mesh->ndim == 0 || t->mesh->ndim > FSDPCK_MAX_MESH_DIMS ||
+        !check_mesh(t->mesh, req->nranks))
+        return complain(t, err,
+                        "its mesh has no placements, too many dimensions, or ranks that the save does not have (or one "
+                        "of them twice)");
     for (uint32_t d = 0; d < t->mesh->ndim; d++)
         if (t->placements[d].kind != FSDPCK_REPLICATE && t->placements[d].dim >= t->ndim)
             return complain(t, err, "is sharded on a dimension that it does not have");
     if (!fsdpck_mesh_coordinate(t->mesh, req->rank, coord))
         return t->nboxes ? complain(t, err, "this rank is not on its mesh, but hands over boxes") : 0;
-    if (fsdpck_placement_boxes(t->mesh, t->placements, t->ndim, t->shape, coord, match_box, &m) != 0 || m.nth != t->nboxes)
+    if (fsdpck_placement_boxes(t->mesh, t->placements, t->ndim, t->shape, coord, match_box, &m) != 0 ||
+        m.nth != t->nboxes)
         return complain(t, err, "the boxes are not those that mesh and placements give this rank");
     return 0;
 }
 
-static int check_tensor(const struct fsdpck_save_request *req, const struct fsdpck_save_tensor *t, struct fsdpck_error *err)
+static int check_tensor(const struct fsdpck_save_request *req, const struct fsdpck_save_tensor *t,
+                        struct fsdpck_error *err)
 {
     uint64_t nelem, nbytes;
     if (!t->name || !fsdpck_utf8_valid(t->name, strlen(t->name)))
@@ -109,13 +116,16 @@ static int check_tensor(const struct fsdpck_save_request *req, const struct fsdp
 
 int fsdpck_save_check(const struct fsdpck_save_request *req, struct fsdpck_error *err)
 {
-    if (!req->out || req->nranks == 0 || req->nranks > FSDPCK_MAX_RANKS || req->rank >= req->nranks || (req->nranks > 1 && !req->barrier))
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "a save wants an output, a rank below the number of ranks (at most %u), and a barrier where there are several",
+    if (!req->out || req->nranks == 0 || req->nranks > FSDPCK_MAX_RANKS || req->rank >= req->nranks ||
+        (req->nranks > 1 && !req->barrier))
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                "a save wants an output, a rank below the number of ranks (at most %u), and a barrier "
+                                "where there are several",
                                 FSDPCK_MAX_RANKS);
     for (size_t i = 0; i < req->ntensors; i++) {
-        int r = check_tensor(req, &req->tensors[i], err);
-        if (r != 0)
-            return r;
+        int rc = check_tensor(req, &req->tensors[i], err);
+        if (rc)
+            return rc;
     }
     return 0;
 }
@@ -128,7 +138,8 @@ static bool writes(const struct fsdpck_save_request *req, size_t ordinal)
     uint32_t coord[FSDPCK_MAX_MESH_DIMS];
     if (!t->mesh)
         return true;
-    return fsdpck_mesh_coordinate(t->mesh, req->rank, coord) && fsdpck_placement_owner(t->mesh, t->placements, ordinal, coord);
+    return fsdpck_mesh_coordinate(t->mesh, req->rank, coord) &&
+           fsdpck_placement_owner(t->mesh, t->placements, ordinal, coord);
 }
 
 static int by_offset(const void *a, const void *b)
@@ -161,9 +172,9 @@ static int lay_out_tensor(struct saver *s, size_t ordinal, struct fsdpck_error *
         const struct fsdpck_save_box *b = boxes[i].box;
         boxes[i].entry = s->shard.entries.count;
         s->total_nbytes += fsdpck_box_nelem(b->size, t->ndim) * fsdpck_dtype_info(t->dtype)->nbytes;
-        int r = fsdpck_shard_add_chunk(&s->shard, (uint32_t)ordinal, t->dtype, t->ndim, b->offset, b->size, err);
-        if (r != 0)
-            return r;
+        int rc = fsdpck_shard_add_chunk(&s->shard, (uint32_t)ordinal, t->dtype, t->ndim, b->offset, b->size, err);
+        if (rc)
+            return rc;
     }
     return 0;
 }
@@ -198,8 +209,8 @@ static bool is_whole_rows(const struct shard_box *p)
     return true;
 }
 
-static int write_bands(struct saver *s, const struct shard_box *p, struct fsdpck_stream *stream, struct fsdpck_rows *rows, uint8_t *buf,
-                       struct fsdpck_error *err)
+static int write_bands(struct saver *s, const struct shard_box *p, struct fsdpck_stream *stream,
+                       struct fsdpck_rows *rows, uint8_t *buf, struct fsdpck_error *err)
 {
     uint64_t item = fsdpck_dtype_info(p->t->dtype)->nbytes, nelem = fsdpck_box_nelem(p->box->size, p->t->ndim);
     int64_t dense[FSDPCK_MAX_DIMS];
@@ -213,9 +224,9 @@ static int write_bands(struct saver *s, const struct shard_box *p, struct fsdpck
         fsdpck_range_boxes(p->t->ndim, p->box->size, at, at + n, gather_box, &b);
         if (rows->row_nbytes)
             fsdpck_rows_add(rows, data, n * item);
-        int r = fsdpck_stream_write(stream, data, n * item, err);
-        if (r != 0)
-            return r;
+        int rc = fsdpck_stream_write(stream, data, n * item, err);
+        if (rc)
+            return rc;
         at += n;
     }
     return 0;
@@ -231,58 +242,61 @@ static int write_box(void *ctx, size_t number, unsigned worker, struct fsdpck_er
     struct fsdpck_rows rows;
     uint8_t *buf = fsdpck_buffer_new(BAND_NBYTES + FSDPCK_PAGE_NBYTES);
     (void)worker;
-    int r = fsdpck_rows_init(&rows, err);
-    if (r == 0 && !buf)
-        r = fsdpck_error_nomem(err, BAND_NBYTES);
+    int rc = fsdpck_rows_init(&rows, err);
+    if (!rc && !buf)
+        rc = fsdpck_error_nomem(err, BAND_NBYTES);
     fsdpck_stream_begin(&stream, s->out, &chunk, 0, NULL, 0);
     if ((e->has_content = is_whole_rows(p)))
         fsdpck_rows_begin(&rows, p->t->ndim ? e->layout.payload_nbytes / p->box->size[0] : e->layout.payload_nbytes,
                           p->t->ndim ? p->box->offset[0] : 0);
-    if (r == 0)
-        r = write_bands(s, p, &stream, &rows, buf, err);
+    if (!rc)
+        rc = write_bands(s, p, &stream, &rows, buf, err);
     e->crc32 = stream.crc32;
     e->content = rows.sum;
     fsdpck_rows_free(&rows);
     free(buf);
-    if (r == 0) {
+    if (!rc) {
         pthread_mutex_lock(&s->lock);
         s->done_nbytes += e->layout.payload_nbytes;
         if (s->opt->progress)
             s->opt->progress(s->opt->ctx, s->done_nbytes, s->total_nbytes);
         pthread_mutex_unlock(&s->lock);
     }
-    return r;
+    return rc;
 }
 
-static int write_file(struct saver *s, const struct fsdpck_out_file *file, const uint8_t save_id[16], struct fsdpck_error *err)
+static int write_file(struct saver *s, const struct fsdpck_out_file *file, const uint8_t save_id[16],
+                      struct fsdpck_error *err)
 {
     uint64_t fit = s->opt->memory_nbytes / BAND_NBYTES;
     unsigned n = s->opt->nthreads < fit ? s->opt->nthreads : fit ? (unsigned)fit : 1;
     if (!(s->out = fsdpck_out_files_new(s->opt->io, file, 1, err)))
         return FSDPCK_ERR_NOMEM;
-    int r = fsdpck_out_files_create(s->out, err);
-    if (r == 0)
-        r = fsdpck_pool_run(n, s->boxes.count, write_box, s, s->opt->stop, err);
-    return r == 0 ? fsdpck_shard_finish(&s->shard, s->out, 0, save_id, err) : r;
+    int rc = fsdpck_out_files_create(s->out, err);
+    if (!rc)
+        rc = fsdpck_pool_run(n, s->boxes.count, write_box, s, s->opt->stop, err);
+    return !rc ? fsdpck_shard_finish(&s->shard, s->out, 0, save_id, err) : rc;
 }
 
-int fsdpck_save_shard(const struct fsdpck_save_request *req, const struct fsdpck_options *opt, const char *path, const uint8_t save_id[16],
-                      struct fsdpck_transfer_result *result, struct fsdpck_error *err)
+int fsdpck_save_shard(const struct fsdpck_save_request *req, const struct fsdpck_options *opt, const char *path,
+                      const uint8_t save_id[16], struct fsdpck_transfer_result *result, struct fsdpck_error *err)
 {
-    struct saver s = { .req = req, .opt = opt, .boxes = FSDPCK_VEC(struct shard_box), .lock = PTHREAD_MUTEX_INITIALIZER };
-    int r = 0;
+    struct saver s = {
+        .req = req, .opt = opt, .boxes = FSDPCK_VEC(struct shard_box), .lock = PTHREAD_MUTEX_INITIALIZER
+    };
+    int rc = 0;
     fsdpck_shard_begin(&s.shard, req->rank);
-    for (size_t i = 0; r == 0 && i < req->ntensors; i++)
-        r = lay_out_tensor(&s, i, err);
+    for (size_t i = 0; !rc && i < req->ntensors; i++)
+        rc = lay_out_tensor(&s, i, err);
     fsdpck_shard_close(&s.shard);
     struct fsdpck_out_file file = { .path = path, .nbytes = s.shard.nbytes };
-    if (r == 0)
-        r = write_file(&s, &file, save_id, err);
+    if (!rc)
+        rc = write_file(&s, &file, save_id, err);
     result->payload_nbytes = s.done_nbytes;
     result->written_nbytes = s.shard.nbytes;
     fsdpck_out_files_free(s.out);
     fsdpck_vec_free(&s.boxes);
     fsdpck_shard_free(&s.shard);
     pthread_mutex_destroy(&s.lock);
-    return r;
+    return rc;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `verify`: opens a checkpoint and lets the format check itself. Damage that keeps the checkpoint from opening becomes a problem like any other. */
+/* `verify`: opens a checkpoint and lets the format check itself. Damage that keeps the checkpoint from opening becomes
+ * a problem like any other. */
 #include <fsdpck/base.h>
 
 #include <stdlib.h>
@@ -15,7 +16,8 @@
 
 static bool is_damage(int code)
 {
-    return code == FSDPCK_ERR_FORMAT || code == FSDPCK_ERR_DAMAGED || code == FSDPCK_ERR_MISSING || code == FSDPCK_ERR_LIMIT;
+    return code == FSDPCK_ERR_FORMAT || code == FSDPCK_ERR_DAMAGED || code == FSDPCK_ERR_MISSING ||
+           code == FSDPCK_ERR_LIMIT;
 }
 
 /* The part of a file's path below the checkpoint. */
@@ -31,22 +33,26 @@ static const char *relative(const char *path, const char *file)
 
 static void report_error(const char *path, const struct fsdpck_error *e, fsdpck_problem_fn report, void *ctx)
 {
-    struct fsdpck_problem problem = { .file = relative(path, e->file), .offset = e->has_offset ? e->offset : 0, .rank = -1,
-                                      .tensor = e->tensor[0] ? e->tensor : NULL, .what = e->message };
+    struct fsdpck_problem problem = { .file = relative(path, e->file),
+                                      .offset = e->has_offset ? e->offset : 0,
+                                      .rank = -1,
+                                      .tensor = e->tensor[0] ? e->tensor : NULL,
+                                      .what = e->message };
     report(ctx, &problem);
 }
 
 /* Formats without checksums: all that reading can find is a disk that does not give the bytes. */
-static int read_file(struct fsdpck_source *src, uint32_t file, uint8_t *piece, struct fsdpck_verify_result *result, struct fsdpck_error *err)
+static int read_file(struct fsdpck_source *src, uint32_t file, uint8_t *piece, struct fsdpck_verify_result *result,
+                     struct fsdpck_error *err)
 {
     uint64_t nbytes = source_files(src)[file].pub.nbytes;
     for (uint64_t at = 0; at < nbytes; at += PIECE_NBYTES) {
         uint64_t n = nbytes - at < PIECE_NBYTES ? nbytes - at : PIECE_NBYTES;
         if (fsdpck_stop_asked(src->opt.stop))
             return fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "stopped");
-        int r = fsdpck_files_read(src, file, piece, n, at, err);
-        if (r != 0)
-            return r;
+        int rc = fsdpck_files_read(src, file, piece, n, at, err);
+        if (rc)
+            return rc;
         result->read_nbytes += n;
     }
     return 0;
@@ -55,17 +61,19 @@ static int read_file(struct fsdpck_source *src, uint32_t file, uint8_t *piece, s
 static int read_files(struct fsdpck_source *src, struct fsdpck_verify_result *result, struct fsdpck_error *err)
 {
     uint8_t *piece = malloc(PIECE_NBYTES);
-    int r = piece ? 0 : fsdpck_error_nomem(err, PIECE_NBYTES);
-    for (uint32_t i = 0; r == 0 && i < src->files.count; i++)
-        r = read_file(src, i, piece, result, err);
+    int rc = piece ? 0 : fsdpck_error_nomem(err, PIECE_NBYTES);
+    for (uint32_t i = 0; !rc && i < src->files.count; i++)
+        rc = read_file(src, i, piece, result, err);
     free(piece);
     if (src->opt.note)
-        src->opt.note(src->opt.ctx, "safetensors files have no checksums: their structure was checked and every byte could be read, no more");
-    return r;
+        src->opt.note(
+            src->opt.ctx,
+            "safetensors files have no checksums: their structure was checked and every byte could be read, no more");
+    return rc;
 }
 
-static int check(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report, void *ctx, struct fsdpck_verify_result *result,
-                 struct fsdpck_error *err)
+static int check(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report, void *ctx,
+                 struct fsdpck_verify_result *result, struct fsdpck_error *err)
 {
     result->ntensors = src->tensors.count;
     result->nfiles = src->files.count;
@@ -88,29 +96,32 @@ static void count(void *ctx, const struct fsdpck_problem *p)
 }
 
 /* Adapters are worth nothing without the weights that they were trained on. */
-static int check_base(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report, void *ctx, struct fsdpck_verify_result *result,
-                      struct fsdpck_error *err)
+static int check_base(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report, void *ctx,
+                      struct fsdpck_verify_result *result, struct fsdpck_error *err)
 {
     struct problem_counter counting = { .report = report, .ctx = ctx, .result = result };
     struct fsdpck_source *base = NULL;
     struct fsdpck_error why = { 0 };
-    int r = fsdpck_base_open(src, NULL, &base, &why);
-    if (r == 0)
-        r = fsdpck_base_compare(src, base, quick, count, &counting, &result->read_nbytes, &why);
-    if (is_damage(r)) {
+    int rc = fsdpck_base_open(src, NULL, &base, &why);
+    if (!rc)
+        rc = fsdpck_base_compare(src, base, quick, count, &counting, &result->read_nbytes, &why);
+    if (is_damage(rc)) {
         char text[1024];
-        const struct fsdpck_problem p = { .file = "", .rank = -1, .what = fsdpck_error_format(&why, text, sizeof text) };
+        const struct fsdpck_problem p = { .file = "",
+                                          .rank = -1,
+                                          .what = fsdpck_error_format(&why, text, sizeof text) };
         count(&counting, &p);
-        r = 0;
-    } else if (r != 0) {
+        rc = 0;
+    } else if (rc) {
         *err = why;
     }
     fsdpck_source_close(base);
-    return r;
+    return rc;
 }
 
-int fsdpck_verify(const char *path, const char *from, bool quick, const struct fsdpck_options *opt, fsdpck_problem_fn report, void *report_ctx,
-                  struct fsdpck_verify_result *result, struct fsdpck_error *err)
+int fsdpck_verify(const char *path, const char *from, bool quick, const struct fsdpck_options *opt,
+                  fsdpck_problem_fn report, void *report_ctx, struct fsdpck_verify_result *result,
+                  struct fsdpck_error *err)
 {
     struct fsdpck_source *src;
     struct fsdpck_error own = { 0 };
@@ -118,23 +129,23 @@ int fsdpck_verify(const char *path, const char *from, bool quick, const struct f
     struct fsdpck_stat st;
     fsdpck_options_fill(&options);
     memset(result, 0, sizeof *result);
-    int r = options.io->stat(options.io->ctx, path, true, &st);
-    if (r < 0)
-        return fsdpck_error_sys(err, -r, path, "cannot open");
+    int rc = options.io->stat(options.io->ctx, path, true, &st);
+    if (rc < 0)
+        return fsdpck_error_sys(err, -rc, path, "cannot open");
     int64_t start = options.io->now_ns(options.io->ctx);
-    r = fsdpck_source_open_as(path, from, &options, true, &src, &own);
-    if (r == 0)
-        r = check(src, quick, report, report_ctx, result, &own);
-    if (r == 0 && src->base)
-        r = check_base(src, quick, report, report_ctx, result, &own);
-    if (is_damage(r)) {
+    rc = fsdpck_source_open_as(path, from, &options, true, &src, &own);
+    if (!rc)
+        rc = check(src, quick, report, report_ctx, result, &own);
+    if (!rc && src->base)
+        rc = check_base(src, quick, report, report_ctx, result, &own);
+    if (is_damage(rc)) {
         report_error(path, &own, report, report_ctx);
         result->nproblems++;
-        r = 0;
+        rc = 0;
     }
     fsdpck_source_close(src);
     result->seconds = (double)(options.io->now_ns(options.io->ctx) - start) * 1e-9;
-    if (r != 0 && err && err->code == 0)
+    if (rc && err && err->code == 0)
         *err = own;
-    return r;
+    return rc;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A verb of a program: a function in cmd_VERB.c that parses its arguments, calls the library, prints, and returns the exit code. */
+/* A verb of a program: a function in cmd_VERB.c that parses its arguments, calls the library, prints, and returns the
+ * exit code. */
 #ifndef TOOLS_COMMAND_H
 #define TOOLS_COMMAND_H
 

@@ -84,7 +84,9 @@ static bool errors_wanted;
 static size_t write_escaped(const unsigned char *s)
 {
     size_t n = s[0] < 0x80 ? 1 : s[0] < 0xe0 ? 2 : 3;
-    unsigned code = n == 1 ? s[0] : n == 2 ? (s[0] & 0x1fu) << 6 | (s[1] & 0x3fu) : (s[0] & 0x0fu) << 12 | (s[1] & 0x3fu) << 6 | (s[2] & 0x3fu);
+    unsigned code = n == 1   ? s[0]
+                    : n == 2 ? (s[0] & 0x1fu) << 6 | (s[1] & 0x3fu)
+                             : (s[0] & 0x0fu) << 12 | (s[1] & 0x3fu) << 6 | (s[2] & 0x3fu);
     printf("\\u%04x", code);
     return n;
 }
@@ -108,7 +110,10 @@ bool json_out_write(const json_t *value)
     return true;
 }
 
-void json_out_errors(bool on) { errors_wanted = on; }
+void json_out_errors(bool on)
+{
+    errors_wanted = on;
+}
 
 void json_out_error(const char *message, const struct fsdpck_error *err, int exit_code)
 {

@@ -2,4 +2,7 @@
 /* A program: the verbs that it is linked with. */
 #include "common/tool.h"
 
-int main(int argc, char **argv) { return tool_main(&the_tool, argc, argv); }
+int main(int argc, char **argv)
+{
+    return tool_main(&the_tool, argc, argv);
+}

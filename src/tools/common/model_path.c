@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds models in the local Hugging Face cache: models--ORG--NAME/refs/REVISION names a commit, snapshots/COMMIT is the folder. Nothing is
- * downloaded. Reads HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME and HOME. It must not know what a checkpoint is. */
+/* Finds models in the local Hugging Face cache: models--ORG--NAME/refs/REVISION names a commit, snapshots/COMMIT is the
+ * folder. Nothing is downloaded. Reads HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME and HOME. It must not know what a
+ * checkpoint is. */
 #include "common/model_path.h"
 
 #include <dirent.h>
@@ -73,7 +74,8 @@ static bool is_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* The commit that refs/REVISION names; "" where there is no such file. The file is somebody else's: only a plain name is taken from it. */
+/* The commit that refs/REVISION names; "" where there is no such file. The file is somebody else's: only a plain name
+ * is taken from it. */
 static int read_ref(const char *model, const char *revision, char commit[NAME], struct fsdpck_error *err)
 {
     char path[PATH_MAX];
@@ -91,7 +93,8 @@ static int read_ref(const char *model, const char *revision, char commit[NAME], 
     commit[n] = '\0';
     commit[strcspn(commit, " \t\r\n")] = '\0';
     if (!plain(commit, strlen(commit)))
-        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "found no plain commit name, wanted the name of a folder in snapshots");
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path,
+                                "found no plain commit name, wanted the name of a folder in snapshots");
     return 0;
 }
 
@@ -118,12 +121,14 @@ static int only_snapshot(const char *model, const char *typed, char commit[NAME]
         return 0;
     if (count == 0)
         return fsdpck_error_set(err, FSDPCK_ERR_MISSING, folder, "found no snapshot of the model, wanted one");
-    fsdpck_error_set(err, FSDPCK_ERR_USAGE, folder, "found %u snapshots and no refs/main, wanted one: %s", count, names);
+    fsdpck_error_set(err, FSDPCK_ERR_USAGE, folder, "found %u snapshots and no refs/main, wanted one: %s", count,
+                     names);
     fsdpck_error_hint(err, "say which: %s@%s", typed, commit);
     return FSDPCK_ERR_USAGE;
 }
 
-static int find_snapshot(const char *model, const struct model *m, const char *typed, char *path, size_t nbytes, struct fsdpck_error *err)
+static int find_snapshot(const char *model, const struct model *m, const char *typed, char *path, size_t nbytes,
+                         struct fsdpck_error *err)
 {
     char commit[NAME];
     int rc = read_ref(model, *m->revision ? m->revision : "main", commit, err);
@@ -136,7 +141,8 @@ static int find_snapshot(const char *model, const struct model *m, const char *t
     if (snprintf(path, nbytes, "%s/snapshots/%s", model, commit) >= (int)nbytes)
         return fsdpck_error_sys(err, ENAMETOOLONG, model, "open");
     if (!is_folder(path))
-        return fsdpck_error_set(err, FSDPCK_ERR_MISSING, path, "the Hugging Face cache has no such snapshot of %s/%s", m->org, m->name);
+        return fsdpck_error_set(err, FSDPCK_ERR_MISSING, path, "the Hugging Face cache has no such snapshot of %s/%s",
+                                m->org, m->name);
     return 0;
 }
 
@@ -150,7 +156,8 @@ int model_path_resolve(const char *typed, char *path, size_t nbytes, struct fsdp
         int n = snprintf(model, sizeof model, "%s/models--%s--%s", cache, m.org, m.name);
         if (n < (int)sizeof model && is_folder(model))
             return find_snapshot(model, &m, typed, path, nbytes, err);
-        return fsdpck_error_set(err, FSDPCK_ERR_MISSING, typed, "no such file or folder, and no such model in the Hugging Face cache '%s'", cache);
+        return fsdpck_error_set(err, FSDPCK_ERR_MISSING, typed,
+                                "no such file or folder, and no such model in the Hugging Face cache '%s'", cache);
     }
     if (snprintf(path, nbytes, "%s", typed) >= (int)nbytes)
         return fsdpck_error_sys(err, ENAMETOOLONG, typed, "open");

@@ -5,9 +5,9 @@
 
 #include <fsdpck/error.h>
 
-/* Writes the path to open for what the user typed: the text itself where something stands there, else the snapshot folder of
- * `org/name` or `org/name@revision` in the cache (HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME), else the text itself: opening it says what is
- * missing. Fails where the cache knows the model but not which snapshot is meant. */
+/* Writes the path to open for what the user typed: the text itself where something stands there, else the snapshot
+ * folder of `org/name` or `org/name@revision` in the cache (HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME), else the text
+ * itself: opening it says what is missing. Fails where the cache knows the model but not which snapshot is meant. */
 int model_path_resolve(const char *typed, char *path, size_t nbytes, struct fsdpck_error *err);
 
 #endif

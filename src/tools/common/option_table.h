@@ -27,8 +27,8 @@ struct option {
     size_t offset;     /* in the group's values */
     const char *value; /* what the help calls it; OPTION_CHOICE: "a|b|c" */
     const char *help;
-    const char *also;  /* OPTION_CHOICE: further words that are taken but not advertised, or NULL */
-    const char *later; /* OPTION_CHOICE: words that a later version will know, or NULL */
+    const char *also;     /* OPTION_CHOICE: further words that are taken but not advertised, or NULL */
+    const char *later;    /* OPTION_CHOICE: words that a later version will know, or NULL */
     const char *needs;    /* options ("a|b"): refused without any of them, as it would have no effect; or NULL */
     const char *excludes; /* options: refused beside any of them, as it would have no effect; or NULL */
 };

@@ -24,7 +24,8 @@ struct parser {
     size_t npositional;
 };
 
-static const struct option *find(const struct command_line *line, const char *name, size_t nbytes, char letter, void **values)
+static const struct option *find(const struct command_line *line, const char *name, size_t nbytes, char letter,
+                                 void **values)
 {
     for (size_t g = 0; g < line->ngroups; g++) {
         for (size_t i = 0; i < line->groups[g].count; i++) {
@@ -59,7 +60,8 @@ static int unknown_option(const struct command_line *line, const char *typed)
 
 static int unknown_letter(const struct command_line *line, char letter)
 {
-    return usage_error("%s has no option '-%c'; see '%s %s --help'", line->command->name, letter, tool_name, line->command->name);
+    return usage_error("%s has no option '-%c'; see '%s %s --help'", line->command->name, letter, tool_name,
+                       line->command->name);
 }
 
 static int wrong_value(const struct option *o, const char *text, const char *wanted)
@@ -92,30 +94,20 @@ static int store(const struct option *o, void *at, const char *text)
     uint64_t nbytes;
     bool stored = true;
     switch (o->type) {
-    case OPTION_STRING:
-        *(const char **)at = text;
-        return OPTIONS_OK;
-    case OPTION_CHOICE:
-        return store_choice(o, text, at);
-    case OPTION_STRINGS:
-        stored = strings_add(at, text, strlen(text));
-        break;
-    case OPTION_LIST:
-        stored = strings_add_list(at, text);
-        break;
+    case OPTION_STRING: *(const char **)at = text; return OPTIONS_OK;
+    case OPTION_CHOICE: return store_choice(o, text, at);
+    case OPTION_STRINGS: stored = strings_add(at, text, strlen(text)); break;
+    case OPTION_LIST: stored = strings_add_list(at, text); break;
     case OPTION_SIZE:
     case OPTION_MEMORY:
         if (!value_size(text, &nbytes) || nbytes == 0)
             return wrong_value(o, text, "a size such as 4096, 64KiB or 5GB");
         *(uint64_t *)at = nbytes;
         return o->type == OPTION_MEMORY ? check_memory(o, text, nbytes) : OPTIONS_OK;
-    case OPTION_COUNT:
-        return value_count(text, at) ? OPTIONS_OK : wrong_value(o, text, "a whole number from 1");
-    case OPTION_NUMBER:
-        return value_number(text, at) ? OPTIONS_OK : wrong_value(o, text, "a number from 0");
+    case OPTION_COUNT: return value_count(text, at) ? OPTIONS_OK : wrong_value(o, text, "a whole number from 1");
+    case OPTION_NUMBER: return value_number(text, at) ? OPTIONS_OK : wrong_value(o, text, "a number from 0");
     case OPTION_FLAG:
-    case OPTION_LATER:
-        break;
+    case OPTION_LATER: break;
     }
     if (stored)
         return OPTIONS_OK;
@@ -156,7 +148,10 @@ static int check_given(const struct parser *p)
     return OPTIONS_OK;
 }
 
-static bool is_repeatable(const struct option *o) { return o->type == OPTION_STRINGS || o->type == OPTION_LIST; }
+static bool is_repeatable(const struct option *o)
+{
+    return o->type == OPTION_STRINGS || o->type == OPTION_LIST;
+}
 
 /* attached: the text after '=', or NULL. */
 static int take(struct parser *p, const struct option *o, void *values, const char *attached)
@@ -256,8 +251,8 @@ static int check_complete(const struct parser *p)
     for (size_t i = 0, n = p->npositional + (name[0] == '['); i < n; i++)
         name += strcspn(name, " ") + 1;
     const char *required = p->line->required;
-    return usage_error("%.*s is missing; usage: %s %s %s%s%s", (int)strcspn(name, " "), name, tool_name, p->line->command->name,
-                       p->line->positionals, required ? " " : "", required ? required : "");
+    return usage_error("%.*s is missing; usage: %s %s %s%s%s", (int)strcspn(name, " "), name, tool_name,
+                       p->line->command->name, p->line->positionals, required ? " " : "", required ? required : "");
 }
 
 /* Looks at all arguments, so that a mistake before --json is reported as JSON too. */

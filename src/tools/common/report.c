@@ -14,11 +14,24 @@
 #include "common/text.h"
 
 const struct option common_options[COMMON_NOPTIONS] = {
-    { .name = "json", .type = OPTION_FLAG, .offset = offsetof(struct common_args, json), .help = "print the result as one JSON object" },
-    { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = offsetof(struct common_args, quiet), .help = "print no progress and no notes" },
-    { .name = "threads", .type = OPTION_COUNT, .offset = offsetof(struct common_args, threads), .value = "T",
+    { .name = "json",
+      .type = OPTION_FLAG,
+      .offset = offsetof(struct common_args, json),
+      .help = "print the result as one JSON object" },
+    { .name = "quiet",
+      .letter = 'q',
+      .type = OPTION_FLAG,
+      .offset = offsetof(struct common_args, quiet),
+      .help = "print no progress and no notes" },
+    { .name = "threads",
+      .type = OPTION_COUNT,
+      .offset = offsetof(struct common_args, threads),
+      .value = "T",
       .help = "number of threads (default: the processors that this process may use)" },
-    { .name = "memory", .type = OPTION_MEMORY, .offset = offsetof(struct common_args, memory_nbytes), .value = "SIZE",
+    { .name = "memory",
+      .type = OPTION_MEMORY,
+      .offset = offsetof(struct common_args, memory_nbytes),
+      .value = "SIZE",
       .help = "budget for buffers, whatever the model's size (default 256MiB)" },
 };
 
@@ -38,7 +51,10 @@ static unsigned terminal_width(void)
 }
 
 /* The last column stays free: some terminals wrap when it is written. */
-unsigned report_columns(void) { return terminal_width() - 1; }
+unsigned report_columns(void)
+{
+    return terminal_width() - 1;
+}
 
 /* "  42% [########            ] 113.0 MB of 269.1 MB, 656 MB/s, 0:01 left" */
 static void format_bar(char *buf, size_t nbytes, uint64_t done, uint64_t total, double seconds, unsigned columns)
@@ -51,8 +67,10 @@ static void format_bar(char *buf, size_t nbytes, uint64_t done, uint64_t total, 
         text_clock(seconds * (1 - part) / part, eta);
     int n = snprintf(buf, nbytes, "%3u%% ", (unsigned)(part * 100));
     if (columns >= 80)
-        n += snprintf(buf + n, nbytes - (size_t)n, "[%.*s%.*s] ", (int)filled, "####################", (int)(CELLS - filled), "                    ");
-    snprintf(buf + n, nbytes - (size_t)n, "%s of %s, %s, %s left", text_bytes(done, a), text_bytes(total, b), text_rate(done, seconds, rate), eta);
+        n += snprintf(buf + n, nbytes - (size_t)n, "[%.*s%.*s] ", (int)filled, "####################",
+                      (int)(CELLS - filled), "                    ");
+    snprintf(buf + n, nbytes - (size_t)n, "%s of %s, %s, %s left", text_bytes(done, a), text_bytes(total, b),
+             text_rate(done, seconds, rate), eta);
 }
 
 void report_progress(void *report, uint64_t done_nbytes, uint64_t total_nbytes)
@@ -68,7 +86,10 @@ void report_progress(void *report, uint64_t done_nbytes, uint64_t total_nbytes)
 }
 
 /* A line that does not fit is cut before a comma or colon, so that no number is. */
-static bool may_cut(const char *at) { return *at == ',' || (at[0] == ':' && at[1] == ' '); }
+static bool may_cut(const char *at)
+{
+    return *at == ',' || (at[0] == ':' && at[1] == ' ');
+}
 
 /* Bytes of line that are drawn. */
 static unsigned fitting(const char *line, unsigned columns)
@@ -106,8 +127,12 @@ void report_start(struct report *r, const struct common_args *args, struct fsdpc
     r->memory_nbytes = args->memory_nbytes;
     r->terminal = isatty(STDERR_FILENO);
     r->started_ns = r->drawn_ns = now_ns();
-    *opt = (struct fsdpck_options){ .nthreads = args->threads, .memory_nbytes = args->memory_nbytes, .progress = report_progress,
-                                    .note = report_note, .ctx = r, .stop = &stop_signal };
+    *opt = (struct fsdpck_options){ .nthreads = args->threads,
+                                    .memory_nbytes = args->memory_nbytes,
+                                    .progress = report_progress,
+                                    .note = report_note,
+                                    .ctx = r,
+                                    .stop = &stop_signal };
 }
 
 void report_clear(struct report *r)

@@ -16,7 +16,10 @@ struct common_args {
 
 #define COMMON_NOPTIONS 4
 extern const struct option common_options[COMMON_NOPTIONS];
-#define COMMON_GROUP(args) { "Common options", common_options, COMMON_NOPTIONS, (args) }
+#define COMMON_GROUP(args) \
+    { \
+        "Common options", common_options, COMMON_NOPTIONS, (args) \
+    }
 
 /* Zero-initialise, then report_start(). Must outlive the options that point at it. */
 struct report {
@@ -30,7 +33,8 @@ struct report {
 void report_start(struct report *r, const struct common_args *args, struct fsdpck_options *opt);
 /* Columns that report_draw() can fill. */
 unsigned report_columns(void);
-/* Draws a line of plain ASCII over the bar or the last such line; on a narrow terminal it is cut before a comma or colon. */
+/* Draws a line of plain ASCII over the bar or the last such line; on a narrow terminal it is cut before a comma or
+ * colon. */
 void report_draw(struct report *r, const char *line);
 /* The bar, as far as it is time to draw it again; report: a struct report. */
 void report_progress(void *report, uint64_t done_nbytes, uint64_t total_nbytes);

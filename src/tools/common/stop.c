@@ -37,7 +37,8 @@ static void on_signal(int number)
 
 void stop_install(const char *tool)
 {
-    snprintf(announcement, sizeof announcement, "%s%s: stopping; a second Ctrl-C ends it at once\n", isatty(STDERR_FILENO) ? "\n" : "", tool);
+    snprintf(announcement, sizeof announcement, "%s%s: stopping; a second Ctrl-C ends it at once\n",
+             isatty(STDERR_FILENO) ? "\n" : "", tool);
     struct sigaction stop = { .sa_handler = on_signal, .sa_flags = SA_RESTART }, old;
     struct sigaction ignore = { .sa_handler = SIG_IGN };
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {

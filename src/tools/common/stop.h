@@ -6,8 +6,9 @@
 /* The number of the signal that came, or 0: what fsdpck_options.stop points at. */
 extern volatile int stop_signal;
 
-/* Call once, before any thread. A signal that was ignored at start (nohup, background jobs) stays so. SIGPIPE is ignored: a reader that
- * went away shows as EPIPE; SIGXFSZ too: a limit on the size of files shows as EFBIG. tool: the name in the line that SIGINT prints. */
+/* Call once, before any thread. A signal that was ignored at start (nohup, background jobs) stays so. SIGPIPE is
+ * ignored: a reader that went away shows as EPIPE; SIGXFSZ too: a limit on the size of files shows as EFBIG. tool: the
+ * name in the line that SIGINT prints. */
 void stop_install(const char *tool);
 
 /* How often SIGUSR2 came. */

@@ -51,7 +51,8 @@ static int unknown_verb(const struct tool *tool, const char *name)
 
 static int unknown_option(const struct tool *tool, const char *name)
 {
-    const char *best = fsdpck_name_distance(name, "--version") < fsdpck_name_distance(name, "--help") ? "--version" : "--help";
+    const char *best =
+        fsdpck_name_distance(name, "--version") < fsdpck_name_distance(name, "--help") ? "--version" : "--help";
     return usage_error("'%s' is no option of %s itself; the nearest is '%s'", name, tool->name, best);
 }
 
@@ -74,8 +75,8 @@ static int dispatch(const struct tool *tool, int argc, char **argv)
     return helps ? command->run(command, 1, help) : command->run(command, argc - 2, argv + 2);
 }
 
-/* A file opened as descriptor 1 because stdout was closed would get our output: fill the gaps with something unwritable (and, for stdin,
- * unreadable), so that using them fails as on a closed descriptor. */
+/* A file opened as descriptor 1 because stdout was closed would get our output: fill the gaps with something unwritable
+ * (and, for stdin, unreadable), so that using them fails as on a closed descriptor. */
 static void fill_descriptors(void)
 {
     for (int fd = 0; fd <= 2; fd++) {
@@ -100,7 +101,8 @@ static int close_stdout(const struct tool *tool, int status)
         return status;
     if (gone || errno == EPIPE)
         return 128 + SIGPIPE;
-    fprintf(stderr, "%s: standard output: %s\n", tool->name, errno ? strerror(errno) : "not everything could be written");
+    fprintf(stderr, "%s: standard output: %s\n", tool->name,
+            errno ? strerror(errno) : "not everything could be written");
     return EXIT_SYSTEM;
 }
 

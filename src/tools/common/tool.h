@@ -9,8 +9,8 @@
 
 struct tool {
     const char *name;
-    const char *summary; /* what it is for, on one line */
-    const char *notes;   /* for its man page: paragraphs, one a line */
+    const char *summary;            /* what it is for, on one line */
+    const char *notes;              /* for its man page: paragraphs, one a line */
     const struct command *commands; /* (ncommands) */
     size_t ncommands;
     const char *later; /* verbs that a later version will have: "a|b"; NULL: none */

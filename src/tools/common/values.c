@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Turns typed text into values, exactly or not at all. It must not know which option a value belongs to, and prints nothing. */
+/* Turns typed text into values, exactly or not at all. It must not know which option a value belongs to, and prints
+ * nothing. */
 #include "common/values.h"
 
 #include <errno.h>
@@ -58,10 +59,20 @@ bool strings_add_list(struct strings *s, const char *text)
 
 static bool unit_of(const char *suffix, uint64_t *unit)
 {
-    static const struct { const char *name; uint64_t nbytes; } units[] = {
-        { "", 1 }, { "B", 1 },
-        { "KB", 1000 }, { "MB", 1000000 }, { "GB", 1000000000 }, { "TB", 1000000000000 },
-        { "KiB", 1ull << 10 }, { "MiB", 1ull << 20 }, { "GiB", 1ull << 30 }, { "TiB", 1ull << 40 },
+    static const struct {
+        const char *name;
+        uint64_t nbytes;
+    } units[] = {
+        { "", 1 },
+        { "B", 1 },
+        { "KB", 1000 },
+        { "MB", 1000000 },
+        { "GB", 1000000000 },
+        { "TB", 1000000000000 },
+        { "KiB", 1ull << 10 },
+        { "MiB", 1ull << 20 },
+        { "GiB", 1ull << 30 },
+        { "TiB", 1ull << 40 },
     };
     for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
         if (strcasecmp(suffix, units[i].name) == 0) {

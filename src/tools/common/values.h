@@ -19,9 +19,9 @@ void strings_free(struct strings *s);
 bool strings_add_list(struct strings *s, const char *text);
 
 /* Each returns whether text was such a value, whole; *out is set only then. */
-bool value_size(const char *text, uint64_t *out);   /* "4096", "64KiB", "5GB", "1.5GiB": bytes, rounded down */
-bool value_count(const char *text, uint32_t *out);  /* decimal, 1 … 2^32-1 */
-bool value_number(const char *text, double *out);   /* finite, not negative */
+bool value_size(const char *text, uint64_t *out);         /* "4096", "64KiB", "5GB", "1.5GiB": bytes, rounded down */
+bool value_count(const char *text, uint32_t *out);        /* decimal, 1 … 2^32-1 */
+bool value_number(const char *text, double *out);         /* finite, not negative */
 bool value_choice(const char *text, const char *choices); /* one of "a|b|c"; false for NULL choices */
 
 #endif

@@ -5,7 +5,10 @@
 #include "describe/describe.h"
 #include "describe/words.h"
 
-static void put_word(const char *word) { printf("%s ", word); }
+static void put_word(const char *word)
+{
+    printf("%s ", word);
+}
 
 static void begin(const struct tool *tool)
 {

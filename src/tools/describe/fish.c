@@ -9,7 +9,10 @@
 
 static const char *verb_name; /* of the options that are written */
 
-static void put_setting(const char *word) { printf(" '%s'", word); }
+static void put_setting(const char *word)
+{
+    printf(" '%s'", word);
+}
 
 static void put_description(const char *text)
 {
@@ -71,6 +74,9 @@ static void verb(const struct command_line *line)
     words_each_option(line, put_option);
 }
 
-static void end(const struct tool *tool) { (void)tool; }
+static void end(const struct tool *tool)
+{
+    (void)tool;
+}
 
 const struct form form_fish = { .name = "fish", .begin = begin, .verb = verb, .end = end };

@@ -7,7 +7,10 @@
 #include "describe/keys.h"
 #include "describe/roff.h"
 
-static void put(const char *text) { roff_text(text, strlen(text)); }
+static void put(const char *text)
+{
+    roff_text(text, strlen(text));
+}
 
 static void put_words(const char *words)
 {

@@ -9,9 +9,15 @@
 #include "describe/describe.h"
 #include "describe/roff.h"
 
-static void put(const char *text) { roff_text(text, strlen(text)); }
+static void put(const char *text)
+{
+    roff_text(text, strlen(text));
+}
 
-static void manual(char out[64]) { snprintf(out, 64, "%s manual", tool_name); }
+static void manual(char out[64])
+{
+    snprintf(out, 64, "%s manual", tool_name);
+}
 
 static void put_exit_status(void)
 {

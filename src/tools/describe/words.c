@@ -40,9 +40,15 @@ bool words_has_path(const struct option *o)
     return false;
 }
 
-bool words_has_setting(const struct option *o) { return o->value && strcmp(o->value, "KEY=VALUE") == 0; }
+bool words_has_setting(const struct option *o)
+{
+    return o->value && strcmp(o->value, "KEY=VALUE") == 0;
+}
 
-bool words_is_repeated(const struct option *o) { return o->type == OPTION_STRINGS || o->type == OPTION_LIST; }
+bool words_is_repeated(const struct option *o)
+{
+    return o->type == OPTION_STRINGS || o->type == OPTION_LIST;
+}
 
 bool words_put(const struct option *o)
 {

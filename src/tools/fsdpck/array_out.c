@@ -29,7 +29,8 @@ void array_out_measure(struct array_out *o, const void *data, uint64_t nelem)
 /* Points stand below each other; what has no point ends where the others end. */
 static void print_aligned(const struct array_out *o, const char *text)
 {
-    size_t n = strlen(text), width = o->left + o->right, before = strcspn(text, "."), left = before < n ? o->left : width;
+    size_t n = strlen(text), width = o->left + o->right, before = strcspn(text, "."),
+           left = before < n ? o->left : width;
     size_t pad = left > before ? left - before : 0;
     printf("%*s%s%*s", (int)pad, "", text, width > pad + n ? (int)(width - pad - n) : 0, "");
 }

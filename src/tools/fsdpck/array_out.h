@@ -16,8 +16,9 @@ struct array_out {
     uint32_t ndim;
     uint64_t shape[FSDPCK_MAX_DIMS]; /* as printed: 2*ARRAY_EDGE where cut */
     bool cut[FSDPCK_MAX_DIMS];       /* "..." stands between the first and the last ARRAY_EDGE */
-    size_t left, right, plain;       /* columns before the point, from it on, and of what has none (integers, nan); 0: not aligned */
-    uint64_t at[FSDPCK_MAX_DIMS];    /* index of the next element */
+    size_t left, right,
+        plain; /* columns before the point, from it on, and of what has none (integers, nan); 0: not aligned */
+    uint64_t at[FSDPCK_MAX_DIMS]; /* index of the next element */
     bool begun;
 };
 

@@ -15,7 +15,14 @@
 #include "source_arg.h"
 
 /* SUMMARY: a terminal gets more elements than that only with their edges. */
-enum { TEXT_PIECE = 1 << 20, RAW_PIECE = 16 << 20, LEAST_PIECE = 64 << 10, SUMMARY = 1000, MOST_EDGES = 1 << 16, OUTPUT_GONE = 1 };
+enum {
+    TEXT_PIECE = 1 << 20,
+    RAW_PIECE = 16 << 20,
+    LEAST_PIECE = 64 << 10,
+    SUMMARY = 1000,
+    MOST_EDGES = 1 << 16,
+    OUTPUT_GONE = 1
+};
 
 struct cat_args {
     const char *slice;
@@ -27,7 +34,11 @@ struct cat_args {
 #define AT(field) .offset = offsetof(struct cat_args, field)
 
 static const struct option show_options[] = {
-    { .name = "slice", .type = OPTION_STRING, AT(slice), .value = "0:8,:", .help = "part of the tensor, in numpy's notation without steps" },
+    { .name = "slice",
+      .type = OPTION_STRING,
+      AT(slice),
+      .value = "0:8,:",
+      .help = "part of the tensor, in numpy's notation without steps" },
     { .name = "raw", .type = OPTION_FLAG, AT(raw), .help = "the bytes (little-endian, row-major) instead of numbers" },
 };
 
@@ -38,7 +49,7 @@ struct cat {
     struct array_out array;
     struct fsdpck_error *err;
     bool json, begun; /* begun: the part of the object before the values is printed */
-    bool whole; /* one piece holds everything: its columns are aligned */
+    bool whole;       /* one piece holds everything: its columns are aligned */
 };
 
 /* Whether to go on: a failed write is reported by main, once. */
@@ -56,8 +67,8 @@ static int on_bytes(void *ctx, const void *data, uint64_t nelem)
     return after_write(c->err);
 }
 
-/* Prints the object up to its values, once the first of them is read: a tensor that cannot be read is an error object alone. The values follow in pieces, as
- * they do not fit in memory in general. */
+/* Prints the object up to its values, once the first of them is read: a tensor that cannot be read is an error object
+ * alone. The values follow in pieces, as they do not fit in memory in general. */
 static int begin_json(struct cat *c)
 {
     if (!c->json || c->begun)
@@ -129,8 +140,9 @@ static int print_numbers(struct cat *c)
     bool summary = c->array.style == NUMBER_TEXT && c->box.nelem > SUMMARY && isatty(STDOUT_FILENO);
     uint64_t nelem = summary ? choose_cuts(c, cut) : 0;
     c->whole = c->box.nelem <= TEXT_PIECE / fsdpck_dtype_info(c->tensor->dtype)->nbytes;
-    int rc = summary && nelem <= MOST_EDGES ? print_summary(c, cut, nelem)
-                                            : pieces_read(c->src, c->tensor, &c->box, TEXT_PIECE, on_numbers, c, c->err);
+    int rc = summary && nelem <= MOST_EDGES
+                 ? print_summary(c, cut, nelem)
+                 : pieces_read(c->src, c->tensor, &c->box, TEXT_PIECE, on_numbers, c, c->err);
     if (!rc)
         rc = begin_json(c);
     if (!rc)
@@ -164,7 +176,8 @@ static int find_tensor(struct cat *c, const char *source, const char *name)
     return FSDPCK_ERR_USAGE;
 }
 
-/* A quarter of the budget (the library has buffers too), but a hashed block at least: less would read the same bytes again and again. */
+/* A quarter of the budget (the library has buffers too), but a hashed block at least: less would read the same bytes
+ * again and again. */
 static uint64_t raw_piece(uint64_t memory_nbytes)
 {
     uint64_t quarter = memory_nbytes / 4;
@@ -192,7 +205,9 @@ static int run(const struct cat_args *args, const char *const *at)
         rc = slice_parse(args->slice, cat.tensor, &cat.box, &err);
     if (!rc) {
         shape_result(&cat);
-        rc = args->raw ? pieces_read(cat.src, cat.tensor, &cat.box, raw_piece(args->common.memory_nbytes), on_bytes, &cat, &err) : print_numbers(&cat);
+        rc = args->raw ? pieces_read(cat.src, cat.tensor, &cat.box, raw_piece(args->common.memory_nbytes), on_bytes,
+                                     &cat, &err)
+                       : print_numbers(&cat);
     }
     if (!rc) /* a slice too: one CRC-32 stands for all of a stored tensor */
         rc = fsdpck_source_check(cat.src, &err);
@@ -211,7 +226,10 @@ int cmd_cat(const struct command *self, int argc, char **argv)
         COMMON_GROUP(&args.common),
     };
     const struct command_line line = {
-        .command = self, .positionals = "SOURCE TENSOR", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
+        .command = self,
+        .positionals = "SOURCE TENSOR",
+        .groups = groups,
+        .ngroups = sizeof groups / sizeof groups[0],
         .notes = "Numbers have as many digits as give the same bits back. On a terminal, more than 1000 elements "
                  "are summarised.",
         .examples = "fsdpck cat model/ model.norm.weight --slice 0:8",

@@ -81,7 +81,10 @@ int cmd_clean(const struct command *self, int argc, char **argv)
     struct clean_args args = { 0 };
     const struct option_group groups[] = { COMMON_GROUP(&args.common) };
     const struct command_line line = {
-        .command = self, .positionals = "DIR", .groups = groups, .ngroups = 1,
+        .command = self,
+        .positionals = "DIR",
+        .groups = groups,
+        .ngroups = 1,
         .notes = "clean looks beside DIR, for DIR.tmp-…, DIR.old-… and DIR.damaged-…, and directly in it. It "
                  "leaves what belongs to a writer that may be alive.",
         .examples = "fsdpck clean step-000200/",

@@ -19,10 +19,24 @@ struct convert_args {
 #define AT(field) .offset = offsetof(struct convert_args, field)
 
 static const struct option output_options[] = {
-    { .name = "force", .type = OPTION_FLAG, AT(force), .help = "replace OUT where it exists, after the new one is complete" },
-    { .name = "dcp", .type = OPTION_CHOICE, AT(dcp), .value = "auto|always|never", .help = "write .metadata for PyTorch (auto: for up to 2 million chunks)" },
-    { .name = "assets", .type = OPTION_STRING, AT(assets), .value = "FOLDER", .help = "take config.json, tokenizer and the like from FOLDER, not from the source" },
-    { .name = "compress", .type = OPTION_FLAG, AT(compress), .help = "compress without loss; only fsdpck can read the result (and convert it back)" },
+    { .name = "force",
+      .type = OPTION_FLAG,
+      AT(force),
+      .help = "replace OUT where it exists, after the new one is complete" },
+    { .name = "dcp",
+      .type = OPTION_CHOICE,
+      AT(dcp),
+      .value = "auto|always|never",
+      .help = "write .metadata for PyTorch (auto: for up to 2 million chunks)" },
+    { .name = "assets",
+      .type = OPTION_STRING,
+      AT(assets),
+      .value = "FOLDER",
+      .help = "take config.json, tokenizer and the like from FOLDER, not from the source" },
+    { .name = "compress",
+      .type = OPTION_FLAG,
+      AT(compress),
+      .help = "compress without loss; only fsdpck can read the result (and convert it back)" },
 };
 
 static enum fsdpck_dcp_mode dcp_mode(const char *text)
@@ -37,7 +51,9 @@ static int check_sharded(const struct fsdpck_source *src, const char *typed, str
     const char *kind = fsdpck_source_kind(src);
     if (strcmp(kind, "fsdpck") == 0 || strcmp(kind, "dcp") == 0 || strcmp(kind, "ranks") == 0)
         return 0;
-    fsdpck_error_set(err, FSDPCK_ERR_USAGE, typed, "found a source of kind '%s', reshard wants a sharded checkpoint directory (fsdpck, dcp, ranks)", kind);
+    fsdpck_error_set(err, FSDPCK_ERR_USAGE, typed,
+                     "found a source of kind '%s', reshard wants a sharded checkpoint directory (fsdpck, dcp, ranks)",
+                     kind);
     fsdpck_error_hint(err, "'fsdpck convert' takes any source");
     return FSDPCK_ERR_USAGE;
 }
@@ -69,11 +85,24 @@ static int write_out(void *request, struct fsdpck_source *src, const struct fsdp
 
 static int run(const struct convert_args *args, bool sharded_only, const char *const *at)
 {
-    struct conversion c = { .args = args, .typed = at[0], .sharded_only = sharded_only,
-        .req = { .out = at[1], .dcp = dcp_mode(args->dcp), .assets = args->assets, .force = args->force, .compress = args->compress },
+    struct conversion c = {
+        .args = args,
+        .typed = at[0],
+        .sharded_only = sharded_only,
+        .req = { .out = at[1],
+                 .dcp = dcp_mode(args->dcp),
+                 .assets = args->assets,
+                 .force = args->force,
+                 .compress = args->compress },
     };
-    const struct transfer t = { .in = at[0], .out = at[1], .common = &args->common, .source = &args->source,
-                                .select = &args->select, .mesh = &c.req.mesh, .prepare = prepare, .write = write_out,
+    const struct transfer t = { .in = at[0],
+                                .out = at[1],
+                                .common = &args->common,
+                                .source = &args->source,
+                                .select = &args->select,
+                                .mesh = &c.req.mesh,
+                                .prepare = prepare,
+                                .write = write_out,
                                 .request = &c };
     int status = transfer_run(&t);
     placement_spec_free(&c.placement);
@@ -92,10 +121,16 @@ static int parse_and_run(const struct command *self, bool sharded_only, int argc
         COMMON_GROUP(&args.common),
     };
     const struct command_line line = {
-        .command = self, .positionals = sharded_only ? "DIR OUT" : "SOURCE OUT", .required = "--ranks N", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
-        .notes = sharded_only ? "DIR is a sharded checkpoint: of fsdpck, of PyTorch DCP, or torch.save files of every rank."
-                              : "SOURCE may be anything that fsdpck reads, or org/name of a model in the local Hugging Face cache. "
-                                "OUT is a PyTorch DCP checkpoint too, unless .metadata is left out (--compress, --dcp).",
+        .command = self,
+        .positionals = sharded_only ? "DIR OUT" : "SOURCE OUT",
+        .required = "--ranks N",
+        .groups = groups,
+        .ngroups = sizeof groups / sizeof groups[0],
+        .notes =
+            sharded_only
+                ? "DIR is a sharded checkpoint: of fsdpck, of PyTorch DCP, or torch.save files of every rank."
+                : "SOURCE may be anything that fsdpck reads, or org/name of a model in the local Hugging Face cache. "
+                  "OUT is a PyTorch DCP checkpoint too, unless .metadata is left out (--compress, --dcp).",
         .examples = sharded_only ? "fsdpck reshard step-000200/ resharded/ --ranks 3"
                                  : "fsdpck convert full.safetensors out/ --ranks 8\n"
                                    "fsdpck convert model/ small/ --mesh replicate=2,shard=4 --compress",

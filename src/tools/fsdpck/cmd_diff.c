@@ -19,7 +19,10 @@ struct diff_args {
 };
 
 static const struct option compare_options[] = {
-    { .name = "tolerance", .type = OPTION_NUMBER, .offset = offsetof(struct diff_args, tolerance), .value = "X",
+    { .name = "tolerance",
+      .type = OPTION_NUMBER,
+      .offset = offsetof(struct diff_args, tolerance),
+      .value = "X",
       .help = "ignore differences up to X (default: every bit counts)" },
 };
 
@@ -33,7 +36,8 @@ struct printer {
 static void print_shapes(const struct fsdpck_difference *d)
 {
     char a[256], b[256];
-    printf(": shape %s in A, %s in B", text_shape(d->a->ndim, d->a->shape, a, sizeof a), text_shape(d->b->ndim, d->b->shape, b, sizeof b));
+    printf(": shape %s in A, %s in B", text_shape(d->a->ndim, d->a->shape, a, sizeof a),
+           text_shape(d->b->ndim, d->b->shape, b, sizeof b));
 }
 
 static void print_line(const struct printer *p, const struct fsdpck_difference *d)
@@ -49,9 +53,11 @@ static void print_line(const struct printer *p, const struct fsdpck_difference *
         if (!d->same_shape)
             print_shapes(d);
         if (!d->same_dtype)
-            printf(": dtype %s in A, %s in B", fsdpck_dtype_info(d->a->dtype)->name, fsdpck_dtype_info(d->b->dtype)->name);
+            printf(": dtype %s in A, %s in B", fsdpck_dtype_info(d->a->dtype)->name,
+                   fsdpck_dtype_info(d->b->dtype)->name);
         if (d->ndifferent)
-            printf(": %" PRIu64 " of %" PRIu64 " elements differ, by %.9g at most", d->ndifferent, d->a->nelem, d->max_abs);
+            printf(": %" PRIu64 " of %" PRIu64 " elements differ, by %.9g at most", d->ndifferent, d->a->nelem,
+                   d->max_abs);
     }
     putchar('\n');
 }
@@ -129,7 +135,9 @@ static int run(const struct diff_args *args, const char *const *at)
     struct fsdpck_source *a = NULL, *b = NULL;
     struct fsdpck_diff_result result = { 0 };
     report_start(&report, &args->common, &opt);
-    struct printer p = { .sides = at, .report = &report, .differences = args->common.json ? json_array() : NULL, .complete = true };
+    struct printer p = {
+        .sides = at, .report = &report, .differences = args->common.json ? json_array() : NULL, .complete = true
+    };
     int status, rc = args->common.json && !p.differences ? fsdpck_error_nomem(&err, sizeof(json_t)) : 0;
     if (!rc)
         rc = source_arg_open(at[0], &args->source, &opt, &a, &err);
@@ -158,7 +166,10 @@ int cmd_diff(const struct command *self, int argc, char **argv)
         COMMON_GROUP(&args.common),
     };
     const struct command_line line = {
-        .command = self, .positionals = "A B", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
+        .command = self,
+        .positionals = "A B",
+        .groups = groups,
+        .ngroups = sizeof groups / sizeof groups[0],
         .notes = "Exit status 0: the checkpoints are equal. 1: they differ; stdout has one line for each tensor "
                  "that differs.",
         .examples = "fsdpck diff step-000200/ exported/",

@@ -18,9 +18,20 @@ struct export_args {
 #define AT(field) .offset = offsetof(struct export_args, field)
 
 static const struct option output_options[] = {
-    { .name = "max-shard-size", .type = OPTION_SIZE, AT(max_shard_nbytes), .value = "SIZE", .help = "size limit of each file in a folder (default 5GB); tensors are never split" },
-    { .name = "force", .type = OPTION_FLAG, AT(force), .help = "replace OUT where it exists, after the new one is complete" },
-    { .name = "assets", .type = OPTION_STRING, AT(assets), .value = "FOLDER", .help = "take config.json, tokenizer and the like from FOLDER, not from the source" },
+    { .name = "max-shard-size",
+      .type = OPTION_SIZE,
+      AT(max_shard_nbytes),
+      .value = "SIZE",
+      .help = "size limit of each file in a folder (default 5GB); tensors are never split" },
+    { .name = "force",
+      .type = OPTION_FLAG,
+      AT(force),
+      .help = "replace OUT where it exists, after the new one is complete" },
+    { .name = "assets",
+      .type = OPTION_STRING,
+      AT(assets),
+      .value = "FOLDER",
+      .help = "take config.json, tokenizer and the like from FOLDER, not from the source" },
 };
 
 static int write_out(void *request, struct fsdpck_source *src, const struct fsdpck_select *select,
@@ -33,9 +44,16 @@ static int write_out(void *request, struct fsdpck_source *src, const struct fsdp
 
 static int run(const struct export_args *args, const char *const *at)
 {
-    struct fsdpck_export_request req = { .out = at[1], .max_shard_nbytes = args->max_shard_nbytes, .assets = args->assets, .force = args->force };
-    const struct transfer t = { .in = at[0], .out = at[1], .common = &args->common, .source = &args->source,
-                                .select = &args->select, .write = write_out, .request = &req };
+    struct fsdpck_export_request req = {
+        .out = at[1], .max_shard_nbytes = args->max_shard_nbytes, .assets = args->assets, .force = args->force
+    };
+    const struct transfer t = { .in = at[0],
+                                .out = at[1],
+                                .common = &args->common,
+                                .source = &args->source,
+                                .select = &args->select,
+                                .write = write_out,
+                                .request = &req };
     return transfer_run(&t);
 }
 
@@ -50,7 +68,10 @@ int cmd_export(const struct command *self, int argc, char **argv)
         COMMON_GROUP(&args.common),
     };
     const struct command_line line = {
-        .command = self, .positionals = "DIR OUT", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
+        .command = self,
+        .positionals = "DIR OUT",
+        .groups = groups,
+        .ngroups = sizeof groups / sizeof groups[0],
         .notes = "OUT is a Hugging Face folder, or one file where its name ends in .safetensors. A folder with "
                  "several files has model.safetensors.index.json. Of a checkpoint with several trees (model, "
                  "optim …), the model tree is exported.",

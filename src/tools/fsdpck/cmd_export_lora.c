@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `fsdpck export-lora`: a LoRA adapter out of any checkpoint, to a folder that PEFT reads, or to a file as other programs want it. */
+/* `fsdpck export-lora`: a LoRA adapter out of any checkpoint, to a folder that PEFT reads, or to a file as other
+ * programs want it. */
 #include <string.h>
 
 #include "commands.h"
@@ -18,8 +19,15 @@ struct export_lora_args {
 #define AT(field) .offset = offsetof(struct export_lora_args, field)
 
 static const struct option output_options[] = {
-    { .name = "style", .type = OPTION_CHOICE, AT(style), .value = "peft|diffusers|kohya|comfy", .help = "write names and files for this reader (default peft)" },
-    { .name = "force", .type = OPTION_FLAG, AT(force), .help = "replace OUT where it exists, after the new one is complete" },
+    { .name = "style",
+      .type = OPTION_CHOICE,
+      AT(style),
+      .value = "peft|diffusers|kohya|comfy",
+      .help = "write names and files for this reader (default peft)" },
+    { .name = "force",
+      .type = OPTION_FLAG,
+      AT(force),
+      .help = "replace OUT where it exists, after the new one is complete" },
 };
 
 static enum fsdpck_lora_style style_of(const char *word)
@@ -41,9 +49,16 @@ static int write_out(void *request, struct fsdpck_source *src, const struct fsdp
 
 static int run(const struct export_lora_args *args, const char *const *at)
 {
-    struct fsdpck_export_lora_request req = { .out = at[1], .style = style_of(args->style), .choice = lora_arg_choice(&args->lora), .force = args->force };
-    const struct transfer t = { .in = at[0], .out = at[1], .common = &args->common, .source = &args->source,
-                                .select = &args->select, .write = write_out, .request = &req };
+    struct fsdpck_export_lora_request req = {
+        .out = at[1], .style = style_of(args->style), .choice = lora_arg_choice(&args->lora), .force = args->force
+    };
+    const struct transfer t = { .in = at[0],
+                                .out = at[1],
+                                .common = &args->common,
+                                .source = &args->source,
+                                .select = &args->select,
+                                .write = write_out,
+                                .request = &req };
     return transfer_run(&t);
 }
 
@@ -58,7 +73,10 @@ int cmd_export_lora(const struct command *self, int argc, char **argv)
         COMMON_GROUP(&args.common),
     };
     const struct command_line line = {
-        .command = self, .positionals = "DIR OUT", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
+        .command = self,
+        .positionals = "DIR OUT",
+        .groups = groups,
+        .ngroups = sizeof groups / sizeof groups[0],
         .notes = "With --style peft, OUT is a folder with adapter_model.safetensors and adapter_config.json. With "
                  "diffusers, it is a folder with pytorch_lora_weights.safetensors, or one file. With kohya and "
                  "comfy, it is one file whose name ends in .safetensors.\n"

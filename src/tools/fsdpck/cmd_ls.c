@@ -17,12 +17,16 @@ struct ls_args {
 };
 
 static const struct option list_options[] = {
-    { .name = "tensor", .type = OPTION_STRING, .offset = offsetof(struct ls_args, glob), .value = "GLOB", .help = "list only tensors whose name matches" },
+    { .name = "tensor",
+      .type = OPTION_STRING,
+      .offset = offsetof(struct ls_args, glob),
+      .value = "GLOB",
+      .help = "list only tensors whose name matches" },
 };
 
 /* Writers leave temporaries beside sharded checkpoints only. */
-static int list_leftovers(const struct fsdpck_source *src, const struct fsdpck_options *opt, fsdpck_leftover_fn visit, void *ctx,
-                          struct fsdpck_error *err)
+static int list_leftovers(const struct fsdpck_source *src, const struct fsdpck_options *opt, fsdpck_leftover_fn visit,
+                          void *ctx, struct fsdpck_error *err)
 {
     const char *kind = fsdpck_source_kind(src);
     if (strcmp(kind, "fsdpck") != 0 && strcmp(kind, "dcp") != 0)
@@ -68,7 +72,11 @@ int cmd_ls(const struct command *self, int argc, char **argv)
         SOURCE_GROUP(&args.source),
         COMMON_GROUP(&args.common),
     };
-    const struct command_line line = { .command = self, .positionals = "SOURCE", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
+    const struct command_line line = {
+        .command = self,
+        .positionals = "SOURCE",
+        .groups = groups,
+        .ngroups = sizeof groups / sizeof groups[0],
         .examples = "fsdpck ls step-000200/ --tensor '*norm*'",
     };
     const char *at[MAX_POSITIONALS];

@@ -26,14 +26,26 @@ struct merge_lora_args {
 #define AT(field) .offset = offsetof(struct merge_lora_args, field)
 
 static const struct option output_options[] = {
-    { .name = "max-shard-size", .type = OPTION_SIZE, AT(max_shard_nbytes), .value = "SIZE", .help = "size limit of each file in a folder (default 5GB); tensors are never split" },
-    { .name = "force", .type = OPTION_FLAG, AT(force), .help = "replace OUT where it exists, after the new one is complete" },
-    { .name = "assets", .type = OPTION_STRING, AT(assets), .value = "FOLDER", .help = "take config.json, tokenizer and the like from FOLDER, not from the base" },
+    { .name = "max-shard-size",
+      .type = OPTION_SIZE,
+      AT(max_shard_nbytes),
+      .value = "SIZE",
+      .help = "size limit of each file in a folder (default 5GB); tensors are never split" },
+    { .name = "force",
+      .type = OPTION_FLAG,
+      AT(force),
+      .help = "replace OUT where it exists, after the new one is complete" },
+    { .name = "assets",
+      .type = OPTION_STRING,
+      AT(assets),
+      .value = "FOLDER",
+      .help = "take config.json, tokenizer and the like from FOLDER, not from the base" },
 };
 
 /* The adapter is small, and read by the threads that need it: no bar and no threads of its own. */
-static int open_both(const struct merge_lora_args *args, const char *const *at, const struct fsdpck_options *opt, struct fsdpck_options *quiet,
-                     struct fsdpck_source **base, struct fsdpck_source **adapter, struct fsdpck_error *err)
+static int open_both(const struct merge_lora_args *args, const char *const *at, const struct fsdpck_options *opt,
+                     struct fsdpck_options *quiet, struct fsdpck_source **base, struct fsdpck_source **adapter,
+                     struct fsdpck_error *err)
 {
     const struct source_args any = { .no_verify = args->source.no_verify };
     *quiet = *opt;
@@ -64,14 +76,19 @@ static int run(const struct merge_lora_args *args, const char *const *at)
     struct fsdpck_transfer_result result = { 0 };
     bool shards = placement_given(&args->placement);
     if (shards && args->max_shard_nbytes)
-        return usage_error("--max-shard-size is for Hugging Face folders; with --ranks or --mesh, OUT is a sharded checkpoint");
+        return usage_error(
+            "--max-shard-size is for Hugging Face folders; with --ranks or --mesh, OUT is a sharded checkpoint");
     if (!shards && is_one_file(at[2]) && (args->max_shard_nbytes || args->assets))
         return usage_error("--%s is for folders; OUT is one file", args->assets ? "assets" : "max-shard-size");
     if (!at[0] && args->source.from)
         return usage_error("--from says what BASE is, and no BASE is given: it is found from ADAPTER");
     report_start(&report, &args->common, &opt);
-    struct fsdpck_merge_lora_request req = { .out = at[2], .choice = lora_arg_choice(&args->lora), .max_shard_nbytes = args->max_shard_nbytes,
-                                             .sharded = shards ? &sharded : NULL, .assets = args->assets, .force = args->force };
+    struct fsdpck_merge_lora_request req = { .out = at[2],
+                                             .choice = lora_arg_choice(&args->lora),
+                                             .max_shard_nbytes = args->max_shard_nbytes,
+                                             .sharded = shards ? &sharded : NULL,
+                                             .assets = args->assets,
+                                             .force = args->force };
     int status, rc = shards ? placement_resolve(&args->placement, &placement, &err) : 0;
     if (!rc && shards)
         placement_fill(&args->placement, &placement, &sharded);
@@ -83,7 +100,8 @@ static int run(const struct merge_lora_args *args, const char *const *at)
     if (!rc)
         rc = fsdpck_merge_lora(base, adapter, &req, &opt, &result, &err);
     report_clear(&report);
-    status = rc ? report_error(&report, &err) : transfer_out_print(at[2], shards ? &sharded.mesh : NULL, &result, args->common.json);
+    status = rc ? report_error(&report, &err)
+                : transfer_out_print(at[2], shards ? &sharded.mesh : NULL, &result, args->common.json);
     fsdpck_source_close(base);
     fsdpck_source_close(adapter);
     select_spec_free(&select);
@@ -103,7 +121,10 @@ int cmd_merge_lora(const struct command *self, int argc, char **argv)
         COMMON_GROUP(&args.common),
     };
     const struct command_line line = {
-        .command = self, .positionals = "[BASE] ADAPTER OUT", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
+        .command = self,
+        .positionals = "[BASE] ADAPTER OUT",
+        .groups = groups,
+        .ngroups = sizeof groups / sizeof groups[0],
         .notes = "BASE and ADAPTER may be anything that fsdpck reads. Without BASE, the base that ADAPTER names "
                  "is used. OUT is a Hugging Face folder, or one file where its name ends in .safetensors, or with "
                  "--ranks or --mesh a sharded checkpoint.\n"

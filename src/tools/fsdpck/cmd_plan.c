@@ -36,8 +36,8 @@ static int add_box(void *ctx, const uint64_t *offset, const uint64_t *size)
             box[d] = offset[d];
             box[ndim + d] = size[d];
         }
-        r->at[r->count] = (struct fsdpck_read){ .tensor = r->tensor, .offset = ndim ? box : NULL,
-                                                .size = ndim ? box + ndim : NULL };
+        r->at[r->count] =
+            (struct fsdpck_read){ .tensor = r->tensor, .offset = ndim ? box : NULL, .size = ndim ? box + ndim : NULL };
     }
     r->nnumbers += 2 * (size_t)ndim;
     r->count++;
@@ -55,20 +55,23 @@ static int add_boxes(const struct fsdpck_source *src, const struct fsdpck_mesh *
     for (size_t i = 0; i < fsdpck_source_ntensors(src) && !rc; i++) {
         r->tensor = fsdpck_source_tensor(src, i);
         if (r->tensor->alias_of < 0)
-            rc = fsdpck_placement_boxes(mesh, placements + i * mesh->ndim, r->tensor->ndim, r->tensor->shape, coord, add_box, r);
+            rc = fsdpck_placement_boxes(mesh, placements + i * mesh->ndim, r->tensor->ndim, r->tensor->shape, coord,
+                                        add_box, r);
     }
     return rc;
 }
 
-static int plan_rank(struct fsdpck_source *src, const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements, uint32_t rank,
-                     struct fsdpck_plan *out, struct fsdpck_error *err)
+static int plan_rank(struct fsdpck_source *src, const struct fsdpck_mesh *mesh,
+                     const struct fsdpck_placement *placements, uint32_t rank, struct fsdpck_plan *out,
+                     struct fsdpck_error *err)
 {
     struct reads r = { 0 };
     int rc = add_boxes(src, mesh, placements, rank, &r);
     if (!rc) {
         r.at = calloc(r.count + 1, sizeof *r.at);
         r.numbers = calloc(r.nnumbers + 1, sizeof *r.numbers);
-        rc = r.at && r.numbers ? add_boxes(src, mesh, placements, rank, &r) : fsdpck_error_nomem(err, r.count * sizeof *r.at);
+        rc = r.at && r.numbers ? add_boxes(src, mesh, placements, rank, &r)
+                               : fsdpck_error_nomem(err, r.count * sizeof *r.at);
     }
     if (!rc)
         rc = fsdpck_source_plan(src, r.at, r.count, out, err);
@@ -77,8 +80,9 @@ static int plan_rank(struct fsdpck_source *src, const struct fsdpck_mesh *mesh, 
     return rc;
 }
 
-static int plan_ranks(struct fsdpck_source *src, const struct fsdpck_mesh *mesh, const struct fsdpck_placement *placements,
-                      const struct fsdpck_options *opt, struct fsdpck_plan *plans, struct fsdpck_error *err)
+static int plan_ranks(struct fsdpck_source *src, const struct fsdpck_mesh *mesh,
+                      const struct fsdpck_placement *placements, const struct fsdpck_options *opt,
+                      struct fsdpck_plan *plans, struct fsdpck_error *err)
 {
     int rc = 0;
     uint64_t nranks = fsdpck_mesh_nranks(mesh);
@@ -90,7 +94,8 @@ static int plan_ranks(struct fsdpck_source *src, const struct fsdpck_mesh *mesh,
     return rc;
 }
 
-static int check_rules(const struct fsdpck_source *src, const struct fsdpck_convert_request *req, struct fsdpck_error *err)
+static int check_rules(const struct fsdpck_source *src, const struct fsdpck_convert_request *req,
+                       struct fsdpck_error *err)
 {
     size_t ntensors = fsdpck_source_ntensors(src);
     struct fsdpck_placed *placed = calloc(ntensors + 1, sizeof *placed);
@@ -106,8 +111,8 @@ static int check_rules(const struct fsdpck_source *src, const struct fsdpck_conv
 }
 
 /* Owned: (ntensors, mesh.ndim) */
-static int place_tensors(const struct fsdpck_source *src, const struct fsdpck_convert_request *req, struct fsdpck_placement **out,
-                         struct fsdpck_error *err)
+static int place_tensors(const struct fsdpck_source *src, const struct fsdpck_convert_request *req,
+                         struct fsdpck_placement **out, struct fsdpck_error *err)
 {
     size_t ntensors = fsdpck_source_ntensors(src);
     int rc = check_rules(src, req, err);
@@ -158,9 +163,14 @@ static int run(const struct plan_args *args, const char *typed)
 int cmd_plan(const struct command *self, int argc, char **argv)
 {
     struct plan_args args = { 0 };
-    const struct option_group groups[] = { PLACEMENT_GROUP(&args.placement), SOURCE_GROUP(&args.source), COMMON_GROUP(&args.common) };
+    const struct option_group groups[] = { PLACEMENT_GROUP(&args.placement), SOURCE_GROUP(&args.source),
+                                           COMMON_GROUP(&args.common) };
     const struct command_line line = {
-        .command = self, .positionals = "SOURCE", .required = "--ranks N", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
+        .command = self,
+        .positionals = "SOURCE",
+        .required = "--ranks N",
+        .groups = groups,
+        .ngroups = sizeof groups / sizeof groups[0],
         .notes = "needed counts the bytes of the rank's own shards. read adds the rest of hashed blocks, and gaps "
                  "that are cheaper to read than to skip. runs counts separate reads. peak memory is that of the "
                  "shards and of the buffers for reading them.",

@@ -24,16 +24,20 @@ struct verify_args {
 struct printer {
     const char *typed;
     struct report *report;
-    json_t *problems; /* NULL: print lines */
+    json_t *problems;         /* NULL: print lines */
     struct ls_json leftovers; /* with JSON */
-    bool complete;    /* every problem got into `problems` */
+    bool complete;            /* every problem got into `problems` */
 };
 
 static const struct option check_options[] = {
-    { .name = "quick", .type = OPTION_FLAG, .offset = offsetof(struct verify_args, quick), .help = "check sizes, tables and the index only" },
+    { .name = "quick",
+      .type = OPTION_FLAG,
+      .offset = offsetof(struct verify_args, quick),
+      .help = "check sizes, tables and the index only" },
 };
 
-/* FILE@OFFSET+NBYTES: rank R: tensor 'T' rows A..B: block hash differs. The last row is named, not the one behind it. */
+/* FILE@OFFSET+NBYTES: rank R: tensor 'T' rows A..B: block hash differs. The last row is named, not the one behind it.
+ */
 static void print_line(const struct printer *p, const struct fsdpck_problem *problem)
 {
     report_clear(p->report);
@@ -103,20 +107,25 @@ static int print_json(struct printer *p, const struct fsdpck_verify_result *r, i
 
 static void print_summary(const char *typed, bool quick, const struct fsdpck_verify_result *r)
 {
-    char problems[TEXT_NBYTES] = "no problems", files[TEXT_NBYTES], tensors[TEXT_NBYTES], nbytes[TEXT_NBYTES], seconds[TEXT_NBYTES];
+    char problems[TEXT_NBYTES] = "no problems", files[TEXT_NBYTES], tensors[TEXT_NBYTES], nbytes[TEXT_NBYTES],
+         seconds[TEXT_NBYTES];
     char missing[TEXT_NBYTES], unread[2 * TEXT_NBYTES] = "";
     if (r->nproblems)
         text_count(r->nproblems, "problem", problems);
     if (r->nunread)
         snprintf(unread, sizeof unread, ", %s could not be read to the end", text_count(r->nunread, "file", missing));
     text_print(stdout, typed);
-    printf(": %s in %s, %s; %s read in %s%s\n", problems, text_count(r->nfiles, "file", files), text_count(r->ntensors, "tensor", tensors),
-           text_bytes(r->read_nbytes, nbytes), text_seconds(r->seconds, seconds),
-           quick ? " (--quick: sizes, tables and index only)" : r->hashed ? ", every byte checked against its hash" : unread);
+    printf(": %s in %s, %s; %s read in %s%s\n", problems, text_count(r->nfiles, "file", files),
+           text_count(r->ntensors, "tensor", tensors), text_bytes(r->read_nbytes, nbytes),
+           text_seconds(r->seconds, seconds),
+           quick       ? " (--quick: sizes, tables and index only)"
+           : r->hashed ? ", every byte checked against its hash"
+                       : unread);
 }
 
 /* Left-overs of writers are no problems of the checkpoint: they are listed apart. */
-static int list_leftovers(struct printer *p, const char *path, const struct fsdpck_options *opt, struct fsdpck_error *err)
+static int list_leftovers(struct printer *p, const char *path, const struct fsdpck_options *opt,
+                          struct fsdpck_error *err)
 {
     report_clear(p->report);
     if (!p->problems)
@@ -132,7 +141,11 @@ static int run(const struct verify_args *args, const char *typed)
     struct fsdpck_options opt;
     struct fsdpck_verify_result result = { 0 };
     report_start(&report, &args->common, &opt);
-    struct printer p = { .typed = typed, .report = &report, .problems = args->common.json ? json_array() : NULL, .leftovers.complete = true, .complete = true };
+    struct printer p = { .typed = typed,
+                         .report = &report,
+                         .problems = args->common.json ? json_array() : NULL,
+                         .leftovers.complete = true,
+                         .complete = true };
     int status, rc = args->common.json && !p.problems ? fsdpck_error_nomem(&err, sizeof(json_t)) : 0;
     if (!rc)
         rc = model_path_resolve(typed, path, sizeof path, &err);
@@ -162,7 +175,10 @@ int cmd_verify(const struct command *self, int argc, char **argv)
         COMMON_GROUP(&args.common),
     };
     const struct command_line line = {
-        .command = self, .positionals = "SOURCE", .groups = groups, .ngroups = sizeof groups / sizeof groups[0],
+        .command = self,
+        .positionals = "SOURCE",
+        .groups = groups,
+        .ngroups = sizeof groups / sizeof groups[0],
         .notes = "Exit status 0: there are no problems. 1: there are problems; stdout has one line for each. 3: "
                  "there is nothing to check. Left-over files of writers are listed apart.",
         .examples = "fsdpck verify step-000200/\n"

@@ -5,12 +5,26 @@
 #define AT(field) .offset = offsetof(struct lora_args, field)
 
 const struct option lora_options[LORA_NOPTIONS] = {
-    { .name = "adapter", .type = OPTION_STRING, AT(adapter), .value = "NAME", .help = "name of the adapter, where a checkpoint has several" },
-    { .name = "adapter-config", .type = OPTION_STRING, AT(config), .value = "FILE", .help = "adapter_config.json to use instead of the source's" },
-    { .name = "alpha", .type = OPTION_NUMBER, AT(alpha), .value = "A", .help = "lora_alpha, where no adapter_config.json has it; the scale is A / rank" },
+    { .name = "adapter",
+      .type = OPTION_STRING,
+      AT(adapter),
+      .value = "NAME",
+      .help = "name of the adapter, where a checkpoint has several" },
+    { .name = "adapter-config",
+      .type = OPTION_STRING,
+      AT(config),
+      .value = "FILE",
+      .help = "adapter_config.json to use instead of the source's" },
+    { .name = "alpha",
+      .type = OPTION_NUMBER,
+      AT(alpha),
+      .value = "A",
+      .help = "lora_alpha, where no adapter_config.json has it; the scale is A / rank" },
 };
 
 struct fsdpck_lora_choice lora_arg_choice(const struct lora_args *args)
 {
-    return (struct fsdpck_lora_choice){ .adapter = args->adapter, .config = args->config, .has_alpha = args->alpha >= 0, .alpha = args->alpha };
+    return (struct fsdpck_lora_choice){
+        .adapter = args->adapter, .config = args->config, .has_alpha = args->alpha >= 0, .alpha = args->alpha
+    };
 }

@@ -15,7 +15,10 @@ struct lora_args {
 #define LORA_NO_ALPHA (-1.0)
 #define LORA_NOPTIONS 3
 extern const struct option lora_options[LORA_NOPTIONS];
-#define LORA_GROUP(args) { "Which adapter", lora_options, LORA_NOPTIONS, (args) }
+#define LORA_GROUP(args) \
+    { \
+        "Which adapter", lora_options, LORA_NOPTIONS, (args) \
+    }
 
 struct fsdpck_lora_choice lora_arg_choice(const struct lora_args *args);
 

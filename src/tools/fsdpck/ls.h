@@ -11,8 +11,8 @@
 /* Whether a tensor is listed; glob NULL: every one. */
 bool ls_listed(const struct fsdpck_tensor *t, const char *glob);
 
-/* Distinct meshes of a source in the order of their first tensors. Owned array of borrowed meshes; NULL with *count 0 where there are
- * none; false: no memory. */
+/* Distinct meshes of a source in the order of their first tensors. Owned array of borrowed meshes; NULL with *count 0
+ * where there are none; false: no memory. */
 bool ls_meshes(const struct fsdpck_source *src, const struct fsdpck_mesh ***out, size_t *count);
 
 uint64_t ls_payload_nbytes(const struct fsdpck_source *src); /* of all tensors, aliases counted once */

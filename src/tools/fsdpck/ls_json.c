@@ -50,7 +50,8 @@ static size_t mesh_position(const struct fsdpck_mesh *const *meshes, const struc
     return i;
 }
 
-static bool add_tensor(json_t *tensors, const struct fsdpck_source *src, const struct fsdpck_tensor *t, const struct fsdpck_mesh *const *meshes)
+static bool add_tensor(json_t *tensors, const struct fsdpck_source *src, const struct fsdpck_tensor *t,
+                       const struct fsdpck_mesh *const *meshes)
 {
     json_t *o = json_object();
     bool ok = json_out_put(o, "name", json_out_text(t->name));
@@ -103,9 +104,11 @@ static bool add_entries(json_t *object, const struct fsdpck_source *src)
     json_t *items = json_array(), *assets = json_array(), *files = json_array();
     bool ok = true;
     for (size_t i = 0; i < fsdpck_source_nitems(src) && ok; i++)
-        ok = json_out_append(items, entry("name", fsdpck_source_item(src, i)->name, fsdpck_source_item(src, i)->nbytes));
+        ok =
+            json_out_append(items, entry("name", fsdpck_source_item(src, i)->name, fsdpck_source_item(src, i)->nbytes));
     for (size_t i = 0; i < fsdpck_source_nassets(src) && ok; i++)
-        ok = json_out_append(assets, entry("path", fsdpck_source_asset(src, i)->path, fsdpck_source_asset(src, i)->nbytes));
+        ok = json_out_append(assets,
+                             entry("path", fsdpck_source_asset(src, i)->path, fsdpck_source_asset(src, i)->nbytes));
     for (size_t i = 0; i < fsdpck_source_nfiles(src) && ok; i++) {
         const struct fsdpck_file *f = fsdpck_source_file(src, i);
         json_t *o = entry("name", f->name, f->nbytes);
@@ -138,7 +141,8 @@ static json_t *base_json(const struct fsdpck_base *base)
 
 void ls_json_start(struct ls_json *ls, const struct fsdpck_source *src, const char *glob)
 {
-    const char *kind = fsdpck_source_kind(src), *save_id = fsdpck_source_save_id(src), *state = fsdpck_source_state(src);
+    const char *kind = fsdpck_source_kind(src), *save_id = fsdpck_source_save_id(src),
+               *state = fsdpck_source_state(src);
     json_t *o = ls->object = json_object();
     bool ok = json_out_put(o, "path", json_out_text(fsdpck_source_path(src)));
     ok = json_out_put(o, "kind", json_string(kind)) && ok;

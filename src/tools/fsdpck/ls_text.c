@@ -13,7 +13,12 @@
 
 #include "common/text.h"
 
-enum { SHOWN = 8, NAME_WIDTH = 60, SHAPE = 128, PLACEMENT = 256 }; /* SHOWN: of files, items and assets; --json has all */
+enum {
+    SHOWN = 8,
+    NAME_WIDTH = 60,
+    SHAPE = 128,
+    PLACEMENT = 256
+}; /* SHOWN: of files, items and assets; --json has all */
 
 bool ls_listed(const struct fsdpck_tensor *t, const char *glob)
 {
@@ -81,7 +86,8 @@ double ls_ratio(const struct fsdpck_source *src)
 static void print_content(const struct fsdpck_source *src)
 {
     char tensors[TEXT_NBYTES], nbytes[TEXT_NBYTES];
-    printf("content    %s, %s", text_count(fsdpck_source_ntensors(src), "tensor", tensors), text_bytes(ls_payload_nbytes(src), nbytes));
+    printf("content    %s, %s", text_count(fsdpck_source_ntensors(src), "tensor", tensors),
+           text_bytes(ls_payload_nbytes(src), nbytes));
     if (fsdpck_source_is_compressed(src))
         printf(", compressed: the files have %.3f of that", ls_ratio(src));
     putchar('\n');
@@ -111,12 +117,14 @@ static void print_base(const struct fsdpck_base *base)
         return;
     fputs("base       ", stdout);
     text_print(stdout, base->path);
-    printf(", %s, %s\n", text_count(base->ntensors, "tensor", tensors), access(base->path, F_OK) == 0 ? "by reference" : "by reference: it is not there");
+    printf(", %s, %s\n", text_count(base->ntensors, "tensor", tensors),
+           access(base->path, F_OK) == 0 ? "by reference" : "by reference: it is not there");
 }
 
 void ls_text_header(const struct fsdpck_source *src)
 {
-    const char *kind = fsdpck_source_kind(src), *save_id = fsdpck_source_save_id(src), *state = fsdpck_source_state(src);
+    const char *kind = fsdpck_source_kind(src), *save_id = fsdpck_source_save_id(src),
+               *state = fsdpck_source_state(src);
     text_print(stdout, fsdpck_source_path(src));
     if (strcmp(kind, "fsdpck") == 0)
         printf("\nkind       fsdpck, format version %d\n", FSDPCK_FORMAT_VERSION);
@@ -169,7 +177,8 @@ static void print_placement(const struct fsdpck_source *src, const struct fsdpck
     }
     all[0] = '\0';
     for (uint32_t d = 0; d < t->mesh->ndim && at < sizeof all; d++)
-        at += (size_t)snprintf(all + at, sizeof all - at, "%s%s", d ? ", " : "", fsdpck_placement_format(&t->placements[d], one, sizeof one));
+        at += (size_t)snprintf(all + at, sizeof all - at, "%s%s", d ? ", " : "",
+                               fsdpck_placement_format(&t->placements[d], one, sizeof one));
     fputs(all, stdout);
 }
 

@@ -11,7 +11,8 @@
 
 enum { DOUBLE_DIGITS = 17 };
 
-/* Digits that always suffice to tell two values apart. The 8- and 4-bit floats are short in decimal: printed exactly. */
+/* Digits that always suffice to tell two values apart. The 8- and 4-bit floats are short in decimal: printed exactly.
+ */
 static int most_digits(enum fsdpck_dtype dtype)
 {
     switch (dtype) {
@@ -36,7 +37,8 @@ static bool round_trips(enum fsdpck_dtype dtype, const char *text, double value)
     return back[0] == value;
 }
 
-/* "d.ddde±xx" with as few digits as give the value back. More digits come closer, so the least count is found by halving. */
+/* "d.ddde±xx" with as few digits as give the value back. More digits come closer, so the least count is found by
+ * halving. */
 static void shortest(enum fsdpck_dtype dtype, double value, char *buf, size_t nbytes)
 {
     int low = 1, high = most_digits(dtype);
@@ -51,7 +53,8 @@ static void shortest(enum fsdpck_dtype dtype, double value, char *buf, size_t nb
     snprintf(buf, nbytes, "%.*e", high - 1, value);
 }
 
-/* digits: without point, no zeros at the end; value = 0.DIGITS * 10^(exponent+1). after: what follows a point without digits. */
+/* digits: without point, no zeros at the end; value = 0.DIGITS * 10^(exponent+1). after: what follows a point without
+ * digits. */
 static void write_positional(const char *digits, int exponent, const char *after, char *buf, size_t nbytes)
 {
     int n = (int)strlen(digits);
@@ -93,7 +96,8 @@ static int format_float(enum fsdpck_dtype dtype, double value, enum number_style
 }
 
 /* Two floats of one element: a complex number, or a FLOAT4 pair. */
-static void format_pair(enum fsdpck_dtype part, const double v[2], bool complex_number, enum number_style style, char *buf)
+static void format_pair(enum fsdpck_dtype part, const double v[2], bool complex_number, enum number_style style,
+                        char *buf)
 {
     char a[36], b[36];
     format_float(part, v[0], style, a, sizeof a);
@@ -134,7 +138,10 @@ char *number_format(enum fsdpck_dtype dtype, const void *element, enum number_st
     }
     fsdpck_dtype_to_double(dtype, element, v);
     if (info->kind == FSDPCK_KIND_BOOL)
-        snprintf(buf, NUMBER_NBYTES, "%s", style == NUMBER_JSON ? (v[0] != 0 ? "true" : "false") : v[0] != 0 ? "True" : "False");
+        snprintf(buf, NUMBER_NBYTES, "%s",
+                 style == NUMBER_JSON ? (v[0] != 0 ? "true" : "false")
+                 : v[0] != 0          ? "True"
+                                      : "False");
     else if (info->kind == FSDPCK_KIND_COMPLEX)
         format_pair(part_of(dtype), v, true, style, buf);
     else if (dtype == FSDPCK_FLOAT4_E2M1FN_X2)

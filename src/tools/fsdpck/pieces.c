@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cuts a box into pieces that follow each other in row-major order, and reads them. It must not know what becomes of the bytes. */
+/* Cuts a box into pieces that follow each other in row-major order, and reads them. It must not know what becomes of
+ * the bytes. */
 #include "pieces.h"
 
 #include <stdlib.h>
@@ -64,8 +65,8 @@ static int read_all(struct walk *w, void *buffer, piece_fn visit, void *ctx, str
     return rc;
 }
 
-int pieces_read(struct fsdpck_source *src, const struct fsdpck_tensor *t, const struct slice *box, uint64_t piece_nbytes, piece_fn visit,
-                void *ctx, struct fsdpck_error *err)
+int pieces_read(struct fsdpck_source *src, const struct fsdpck_tensor *t, const struct slice *box,
+                uint64_t piece_nbytes, piece_fn visit, void *ctx, struct fsdpck_error *err)
 {
     struct walk w = { .src = src, .tensor = t, .box = box };
     uint32_t element_nbytes = fsdpck_dtype_info(t->dtype)->nbytes;
@@ -106,8 +107,8 @@ static bool next_corner(bool *at_end, const bool *cut_dims, uint32_t ndim)
     return false;
 }
 
-int pieces_read_edges(struct fsdpck_source *src, const struct fsdpck_tensor *t, const struct slice *box, const bool *cut_dims, uint64_t edge,
-                      void *dst, struct fsdpck_error *err)
+int pieces_read_edges(struct fsdpck_source *src, const struct fsdpck_tensor *t, const struct slice *box,
+                      const bool *cut_dims, uint64_t edge, void *dst, struct fsdpck_error *err)
 {
     uint64_t offset[FSDPCK_MAX_DIMS], size[FSDPCK_MAX_DIMS];
     int64_t strides[FSDPCK_MAX_DIMS], stride = fsdpck_dtype_info(t->dtype)->nbytes;

@@ -10,11 +10,11 @@
 /* Returns 0 to go on; anything else ends the walk and is returned. */
 typedef int (*piece_fn)(void *ctx, const void *data, uint64_t nelem);
 
-int pieces_read(struct fsdpck_source *src, const struct fsdpck_tensor *t, const struct slice *box, uint64_t piece_nbytes, piece_fn visit,
-                void *ctx, struct fsdpck_error *err);
+int pieces_read(struct fsdpck_source *src, const struct fsdpck_tensor *t, const struct slice *box,
+                uint64_t piece_nbytes, piece_fn visit, void *ctx, struct fsdpck_error *err);
 
 /* The first and last `edge` elements of every dimension in cut (the others whole), dense, into dst. */
-int pieces_read_edges(struct fsdpck_source *src, const struct fsdpck_tensor *t, const struct slice *box, const bool *cut, uint64_t edge,
-                      void *dst, struct fsdpck_error *err);
+int pieces_read_edges(struct fsdpck_source *src, const struct fsdpck_tensor *t, const struct slice *box,
+                      const bool *cut, uint64_t edge, void *dst, struct fsdpck_error *err);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parses what the user says about meshes and placements. It must not know any tensor: rules are globs, the library applies them. */
+/* Parses what the user says about meshes and placements. It must not know any tensor: rules are globs, the library
+ * applies them. */
 #include "placement.h"
 
 #include <inttypes.h>
@@ -9,12 +10,29 @@
 #define AT(field) .offset = offsetof(struct placement_args, field)
 
 const struct option placement_options[PLACEMENT_NOPTIONS] = {
-    { .name = "ranks", .type = OPTION_COUNT, AT(ranks), .value = "N", .help = "shard dim 0 of every tensor among N ranks, as FSDP2 does" },
-    { .name = "mesh", .type = OPTION_STRING, AT(mesh), .value = "NAME=SIZE,…", .help = "device mesh, as replicate=2,shard=4 (HSDP) or dp=4,tp=2" },
-    { .name = "placement", .type = OPTION_STRINGS, AT(placement), .value = "'GLOB=PLACEMENT@DIM,…'", .needs = "ranks|mesh",
+    { .name = "ranks",
+      .type = OPTION_COUNT,
+      AT(ranks),
+      .value = "N",
+      .help = "shard dim 0 of every tensor among N ranks, as FSDP2 does" },
+    { .name = "mesh",
+      .type = OPTION_STRING,
+      AT(mesh),
+      .value = "NAME=SIZE,…",
+      .help = "device mesh, as replicate=2,shard=4 (HSDP) or dp=4,tp=2" },
+    { .name = "placement",
+      .type = OPTION_STRINGS,
+      AT(placement),
+      .value = "'GLOB=PLACEMENT@DIM,…'",
+      .needs = "ranks|mesh",
       .help = "placement, on these mesh dimensions, of tensors whose name matches: '*.up_proj.weight=shard(0)@tp', "
               "'*norm*=replicate@tp' (may be repeated; the first match counts)" },
-    { .name = "replicate", .type = OPTION_LIST, AT(replicate), .value = "GLOB", .needs = "ranks|mesh", .help = "keep whole the tensors whose name matches (a list; may be repeated)" },
+    { .name = "replicate",
+      .type = OPTION_LIST,
+      AT(replicate),
+      .value = "GLOB",
+      .needs = "ranks|mesh",
+      .help = "keep whole the tensors whose name matches (a list; may be repeated)" },
 };
 
 /* Keeps a copy that lives as long as the spec. */
@@ -25,7 +43,8 @@ static const char *keep(struct placement_spec *spec, const char *text, size_t nb
 
 static bool plain_name(const char *s, size_t nbytes)
 {
-    return nbytes > 0 && nbytes < 64 && strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") >= nbytes;
+    return nbytes > 0 && nbytes < 64 &&
+           strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") >= nbytes;
 }
 
 static bool mesh_has(const struct fsdpck_mesh *mesh, const char *name)
@@ -44,9 +63,11 @@ static int add_mesh_dim(struct placement_spec *spec, const char *text, struct fs
     size_t n = strcspn(text, "=");
     uint32_t size;
     if (!plain_name(text, n) || !text[n] || !value_count(text + n + 1, &size))
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "--mesh: found '%s', wanted NAME=SIZE as in shard=4", text);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "--mesh: found '%s', wanted NAME=SIZE as in shard=4",
+                                text);
     if (mesh->ndim == FSDPCK_MAX_MESH_DIMS)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "--mesh: found more than %d dimensions", FSDPCK_MAX_MESH_DIMS);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "--mesh: found more than %d dimensions",
+                                FSDPCK_MAX_MESH_DIMS);
     const char *name = keep(spec, text, n);
     if (!name)
         return fsdpck_error_nomem(err, n);
@@ -79,7 +100,8 @@ static uint64_t count_ranks(const struct fsdpck_mesh *mesh)
 static int resolve_mesh(const struct placement_args *args, struct placement_spec *out, struct fsdpck_error *err)
 {
     if (!args->ranks && !args->mesh)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "found neither --ranks nor --mesh, wanted --ranks N or --mesh NAME=SIZE,…");
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                "found neither --ranks nor --mesh, wanted --ranks N or --mesh NAME=SIZE,…");
     if (!args->mesh) {
         out->mesh = (struct fsdpck_mesh){ .ndim = 1, .names = { "shard" }, .sizes = { args->ranks } };
     } else {
@@ -91,12 +113,15 @@ static int resolve_mesh(const struct placement_args *args, struct placement_spec
     if (nranks > FSDPCK_MAX_RANKS)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "found more than %u ranks", FSDPCK_MAX_RANKS);
     if (args->ranks && args->ranks != nranks)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "--ranks %u: found a mesh of %" PRIu64 " ranks in --mesh %s", args->ranks, nranks, args->mesh);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                "--ranks %u: found a mesh of %" PRIu64 " ranks in --mesh %s", args->ranks, nranks,
+                                args->mesh);
     return 0;
 }
 
 /* "shard(1)@tp"; without "@dim" on a mesh of one dimension */
-static int add_placement(struct placement_spec *spec, struct fsdpck_placement_rule *rule, const char *text, struct fsdpck_error *err)
+static int add_placement(struct placement_spec *spec, struct fsdpck_placement_rule *rule, const char *text,
+                         struct fsdpck_error *err)
 {
     size_t n = strcspn(text, "@");
     const char *dim = text[n] ? text + n + 1 : spec->mesh.ndim == 1 ? spec->mesh.names[0] : "";
@@ -105,12 +130,16 @@ static int add_placement(struct placement_spec *spec, struct fsdpck_placement_ru
     if (!kind || !name)
         return fsdpck_error_nomem(err, strlen(text));
     if (!fsdpck_placement_parse(kind, &placement) || !*name)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "--placement: found '%s', wanted shard(DIM)@MESH_DIM or replicate@MESH_DIM", text);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                "--placement: found '%s', wanted shard(DIM)@MESH_DIM or replicate@MESH_DIM", text);
     if (!mesh_has(&spec->mesh, name))
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "--placement: '%s' names mesh dimension '%s', which the mesh does not have", text, name);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                "--placement: '%s' names mesh dimension '%s', which the mesh does not have", text,
+                                name);
     for (size_t i = 0; i < rule->n; i++) {
         if (strcmp(rule->mesh_dim[i], name) == 0)
-            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "--placement: found mesh dimension '%s' twice in one rule", name);
+            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                    "--placement: found mesh dimension '%s' twice in one rule", name);
     }
     rule->mesh_dim[rule->n] = name;
     rule->placement[rule->n++] = placement;
@@ -118,12 +147,14 @@ static int add_placement(struct placement_spec *spec, struct fsdpck_placement_ru
 }
 
 /* The last '=' separates: a glob may hold others, placements hold none. */
-static int parse_rule(struct placement_spec *spec, const char *text, struct fsdpck_placement_rule *rule, struct fsdpck_error *err)
+static int parse_rule(struct placement_spec *spec, const char *text, struct fsdpck_placement_rule *rule,
+                      struct fsdpck_error *err)
 {
     struct strings parts = { 0 };
     const char *equals = strrchr(text, '=');
     if (!equals || equals == text)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "--placement: found '%s', wanted 'GLOB=shard(1)@tp'", text);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "--placement: found '%s', wanted 'GLOB=shard(1)@tp'",
+                                text);
     int rc = strings_add_list(&parts, equals + 1) ? 0 : fsdpck_error_nomem(err, strlen(text));
     rule->glob = keep(spec, text, (size_t)(equals - text));
     if (!rule->glob)
@@ -160,7 +191,8 @@ void placement_spec_free(struct placement_spec *spec)
     *spec = (struct placement_spec){ 0 };
 }
 
-void placement_fill(const struct placement_args *args, const struct placement_spec *spec, struct fsdpck_convert_request *req)
+void placement_fill(const struct placement_args *args, const struct placement_spec *spec,
+                    struct fsdpck_convert_request *req)
 {
     req->mesh = spec->mesh;
     req->rules = spec->rules;

@@ -15,7 +15,10 @@ struct placement_args {
 
 #define PLACEMENT_NOPTIONS 4
 extern const struct option placement_options[PLACEMENT_NOPTIONS];
-#define PLACEMENT_GROUP(args) { "Placement", placement_options, PLACEMENT_NOPTIONS, (args) }
+#define PLACEMENT_GROUP(args) \
+    { \
+        "Placement", placement_options, PLACEMENT_NOPTIONS, (args) \
+    }
 
 /* The same for the library. Borrows from the args; zero-initialise. */
 struct placement_spec {
@@ -33,6 +36,7 @@ int placement_resolve(const struct placement_args *args, struct placement_spec *
 void placement_spec_free(struct placement_spec *spec);
 
 /* Hands mesh, rules and replicate globs to a request. */
-void placement_fill(const struct placement_args *args, const struct placement_spec *spec, struct fsdpck_convert_request *req);
+void placement_fill(const struct placement_args *args, const struct placement_spec *spec,
+                    struct fsdpck_convert_request *req);
 
 #endif

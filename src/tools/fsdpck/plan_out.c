@@ -12,11 +12,26 @@
 
 enum { MANY = 64, SHOWN = 8 }; /* of more than MANY ranks the first SHOWN get a line */
 
-static uint64_t needed(const struct fsdpck_plan *p) { return p->needed_nbytes; }
-static uint64_t read(const struct fsdpck_plan *p) { return p->read_nbytes; }
-static uint64_t files(const struct fsdpck_plan *p) { return p->nfiles; }
-static uint64_t runs(const struct fsdpck_plan *p) { return p->nruns; }
-static uint64_t peak(const struct fsdpck_plan *p) { return p->needed_nbytes + p->peak_nbytes; }
+static uint64_t needed(const struct fsdpck_plan *p)
+{
+    return p->needed_nbytes;
+}
+static uint64_t read(const struct fsdpck_plan *p)
+{
+    return p->read_nbytes;
+}
+static uint64_t files(const struct fsdpck_plan *p)
+{
+    return p->nfiles;
+}
+static uint64_t runs(const struct fsdpck_plan *p)
+{
+    return p->nruns;
+}
+static uint64_t peak(const struct fsdpck_plan *p)
+{
+    return p->needed_nbytes + p->peak_nbytes;
+}
 
 /* summed: a total makes sense (files are shared, memory is each rank's own) */
 static const struct column {
@@ -24,10 +39,8 @@ static const struct column {
     uint64_t (*value)(const struct fsdpck_plan *p);
     bool bytes, summed;
 } columns[] = {
-    { "needed", "needed_bytes", needed, true, true },
-    { "read", "read_bytes", read, true, true },
-    { "files", "files", files, false, false },
-    { "runs", "runs", runs, false, true },
+    { "needed", "needed_bytes", needed, true, true },   { "read", "read_bytes", read, true, true },
+    { "files", "files", files, false, false },          { "runs", "runs", runs, false, true },
     { "peak memory", "peak_bytes", peak, true, false },
 };
 
@@ -80,7 +93,8 @@ static int by_value(const void *a, const void *b)
 }
 
 /* values: room for (nranks); position: which of them in ascending order */
-static void print_order(const char *label, const struct fsdpck_plan *plans, uint64_t nranks, uint64_t *values, uint64_t position)
+static void print_order(const char *label, const struct fsdpck_plan *plans, uint64_t nranks, uint64_t *values,
+                        uint64_t position)
 {
     printf("%-6s", label);
     for (size_t c = 0; c < NCOLUMNS; c++) {

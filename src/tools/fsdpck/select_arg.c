@@ -8,18 +8,44 @@
 #define AT(field) .offset = offsetof(struct select_args, field)
 
 const struct option select_options[SELECT_NOPTIONS] = {
-    { .name = "include", .type = OPTION_LIST, AT(include), .value = "GLOB", .help = "take only tensors whose name matches, as 'model.layers.*' (a list; may be repeated)" },
-    { .name = "exclude", .type = OPTION_LIST, AT(exclude), .value = "GLOB", .help = "leave out tensors whose name matches (a list; may be repeated)" },
-    { .name = "select", .type = OPTION_STRING, AT(tree), .value = "TREE", .help = "take only this top-level tree (model, optim …), and remove its prefix" },
-    { .name = "rename", .type = OPTION_LIST, AT(rename), .value = "FROM=TO", .help = "replace the prefix FROM of names with TO (a list; may be repeated)" },
-    { .name = "alias", .type = OPTION_LIST, AT(alias), .value = "NEW=OLD", .help = "list the tensor OLD under a second name (a list; may be repeated)" },
-    { .name = "dtype", .type = OPTION_CHOICE, AT(dtype), .value = "bf16|fp16|fp32", .also = "bfloat16|float16|float32|torch.bfloat16|torch.float16|torch.float32",
+    { .name = "include",
+      .type = OPTION_LIST,
+      AT(include),
+      .value = "GLOB",
+      .help = "take only tensors whose name matches, as 'model.layers.*' (a list; may be repeated)" },
+    { .name = "exclude",
+      .type = OPTION_LIST,
+      AT(exclude),
+      .value = "GLOB",
+      .help = "leave out tensors whose name matches (a list; may be repeated)" },
+    { .name = "select",
+      .type = OPTION_STRING,
+      AT(tree),
+      .value = "TREE",
+      .help = "take only this top-level tree (model, optim …), and remove its prefix" },
+    { .name = "rename",
+      .type = OPTION_LIST,
+      AT(rename),
+      .value = "FROM=TO",
+      .help = "replace the prefix FROM of names with TO (a list; may be repeated)" },
+    { .name = "alias",
+      .type = OPTION_LIST,
+      AT(alias),
+      .value = "NEW=OLD",
+      .help = "list the tensor OLD under a second name (a list; may be repeated)" },
+    { .name = "dtype",
+      .type = OPTION_CHOICE,
+      AT(dtype),
+      .value = "bf16|fp16|fp32",
+      .also = "bfloat16|float16|float32|torch.bfloat16|torch.float16|torch.float32",
       .help = "cast floating-point tensors (round to nearest even)" },
 };
 
 static bool parse_dtype(const char *text, enum fsdpck_dtype *out)
 {
-    static const struct { const char *shortened, *name; } names[] = { { "bf16", "bfloat16" }, { "fp16", "float16" }, { "fp32", "float32" } };
+    static const struct {
+        const char *shortened, *name;
+    } names[] = { { "bf16", "bfloat16" }, { "fp16", "float16" }, { "fp32", "float32" } };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (strcmp(text, names[i].shortened) == 0)
             text = names[i].name;
@@ -43,7 +69,8 @@ static char *copy_unquoted(const char *s, size_t nbytes)
 }
 
 /* both: neither side may be empty (an empty FROM adds a prefix, an empty TO drops one) */
-static int parse_pair(const char *text, const char *option, const char *wanted, bool both, struct fsdpck_pair *out, struct fsdpck_error *err)
+static int parse_pair(const char *text, const char *option, const char *wanted, bool both, struct fsdpck_pair *out,
+                      struct fsdpck_error *err)
 {
     const char *equals = strchr(text, '=');
     if (!equals || (both && (equals == text || !equals[1])))

@@ -14,7 +14,10 @@ struct select_args {
 
 #define SELECT_NOPTIONS 6
 extern const struct option select_options[SELECT_NOPTIONS];
-#define SELECT_GROUP(args) { "Which tensors", select_options, SELECT_NOPTIONS, (args) }
+#define SELECT_GROUP(args) \
+    { \
+        "Which tensors", select_options, SELECT_NOPTIONS, (args) \
+    }
 
 /* The same for the library. Borrows from the args; zero-initialise. */
 struct select_spec {

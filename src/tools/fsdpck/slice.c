@@ -37,7 +37,8 @@ static int parse_index(int64_t value, uint32_t d, uint64_t n, struct slice *out,
     uint64_t back = -(uint64_t)value;
     bool inside = value >= 0 ? (uint64_t)value < n : back <= n;
     if (!inside)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "--slice: found index %" PRId64 " for dimension %u of size %" PRIu64, value, d, n);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                "--slice: found index %" PRId64 " for dimension %u of size %" PRIu64, value, d, n);
     out->offset[d] = value >= 0 ? (uint64_t)value : n - back;
     out->size[d] = 1;
     out->dropped[d] = true;
@@ -55,7 +56,8 @@ static int parse_dim(const char **text, uint32_t d, uint64_t n, struct slice *ou
         has_to = take_integer(&s, &to);
     }
     if ((*s && *s != ',') || (!range && !has_from))
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "--slice: found '%.*s', wanted an index or FROM:TO for each dimension, as in 0:8,:",
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                "--slice: found '%.*s', wanted an index or FROM:TO for each dimension, as in 0:8,:",
                                 (int)strcspn(*text, ","), *text);
     *text = s;
     if (!range)
@@ -82,6 +84,7 @@ int slice_parse(const char *text, const struct fsdpck_tensor *t, struct slice *o
         out->nelem *= out->size[d]; /* the whole tensor's count was checked when it was opened */
     }
     if (next)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "--slice: found '%s', the tensor has %u dimensions", text, t->ndim);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "--slice: found '%s', the tensor has %u dimensions", text,
+                                t->ndim);
     return 0;
 }

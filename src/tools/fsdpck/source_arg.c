@@ -7,22 +7,27 @@
 
 #include "common/model_path.h"
 
-#define FROM                                                                                                                                     \
-    {                                                                                                                                            \
-        .name = "from", .type = OPTION_CHOICE, .offset = offsetof(struct source_args, from), .value = "safetensors|hf|dcp|fsdpck|pt|ranks",      \
-        .help = "kind of SOURCE (default: detected from its content)"                                                                        \
+#define FROM \
+    { \
+        .name = "from", .type = OPTION_CHOICE, .offset = offsetof(struct source_args, from), \
+        .value = "safetensors|hf|dcp|fsdpck|pt|ranks", .help = "kind of SOURCE (default: detected from its content)" \
     }
 
 const struct option source_options[SOURCE_NOPTIONS] = { FROM };
 
 const struct option read_options[READ_NOPTIONS] = {
     FROM,
-    { .name = "no-verify", .type = OPTION_FLAG, .offset = offsetof(struct source_args, no_verify),
+    { .name = "no-verify",
+      .type = OPTION_FLAG,
+      .offset = offsetof(struct source_args, no_verify),
       .help = "do not check hashes and CRC-32s, to rescue what is left of a damaged file" },
 };
 
 const struct option names_options[NAMES_NOPTIONS] = {
-    { .name = "names", .type = OPTION_CHOICE, .offset = offsetof(struct source_args, names), .value = "hf|torchtitan",
+    { .name = "names",
+      .type = OPTION_CHOICE,
+      .offset = offsetof(struct source_args, names),
+      .value = "hf|torchtitan",
       .help = "name the weights of a Llama, and order the rows of q and k, as Hugging Face or torchtitan does" },
 };
 
@@ -40,8 +45,8 @@ static void note_no_verify(const char *typed, const struct fsdpck_options *opt)
     opt->note(opt->ctx, line);
 }
 
-int source_arg_open(const char *typed, const struct source_args *args, const struct fsdpck_options *opt, struct fsdpck_source **out,
-                    struct fsdpck_error *err)
+int source_arg_open(const char *typed, const struct source_args *args, const struct fsdpck_options *opt,
+                    struct fsdpck_source **out, struct fsdpck_error *err)
 {
     char path[PATH_MAX];
     struct fsdpck_options with = *opt;

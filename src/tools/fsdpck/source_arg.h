@@ -18,16 +18,25 @@ struct source_args {
 extern const struct option source_options[SOURCE_NOPTIONS];
 #define NAMES_NOPTIONS 1
 extern const struct option names_options[NAMES_NOPTIONS];
-#define NAMES_GROUP(args) { "Names", names_options, NAMES_NOPTIONS, (args) }
+#define NAMES_GROUP(args) \
+    { \
+        "Names", names_options, NAMES_NOPTIONS, (args) \
+    }
 #define READ_NOPTIONS 2
 extern const struct option read_options[READ_NOPTIONS];
 /* For verbs that read payload, instead of SOURCE_GROUP. */
-#define READ_GROUP(args) { "Input", read_options, READ_NOPTIONS, (args) }
-#define SOURCE_GROUP(args) { "Input", source_options, SOURCE_NOPTIONS, (args) }
+#define READ_GROUP(args) \
+    { \
+        "Input", read_options, READ_NOPTIONS, (args) \
+    }
+#define SOURCE_GROUP(args) \
+    { \
+        "Input", source_options, SOURCE_NOPTIONS, (args) \
+    }
 
 /* typed: a path, or org/name of a model in the local Hugging Face cache. */
-int source_arg_open(const char *typed, const struct source_args *args, const struct fsdpck_options *opt, struct fsdpck_source **out,
-                    struct fsdpck_error *err);
+int source_arg_open(const char *typed, const struct source_args *args, const struct fsdpck_options *opt,
+                    struct fsdpck_source **out, struct fsdpck_error *err);
 /* After a failed open: adds the hint that --from may be wrong, unless there is a hint already. */
 void source_arg_blame(const struct source_args *args, struct fsdpck_error *err);
 

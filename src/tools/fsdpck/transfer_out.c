@@ -28,7 +28,8 @@ static int print_json(const char *out, const struct fsdpck_mesh *mesh, const str
     return json_out_print(o, ok, EXIT_DONE);
 }
 
-int transfer_out_print(const char *out, const struct fsdpck_mesh *mesh, const struct fsdpck_transfer_result *r, bool json)
+int transfer_out_print(const char *out, const struct fsdpck_mesh *mesh, const struct fsdpck_transfer_result *r,
+                       bool json)
 {
     char tensors[TEXT_NBYTES], among[TEXT_NBYTES], nbytes[TEXT_NBYTES], seconds[TEXT_NBYTES], rate[TEXT_NBYTES];
     if (json)
@@ -36,6 +37,7 @@ int transfer_out_print(const char *out, const struct fsdpck_mesh *mesh, const st
     text_print(stdout, out);
     printf(": %s, %s, %s in %s (%s)\n", text_count(r->ntensors, "tensor", tensors),
            mesh ? text_count(fsdpck_mesh_nranks(mesh), "rank", among) : text_count(r->nfiles, "file", among),
-           text_bytes(r->payload_nbytes, nbytes), text_seconds(r->seconds, seconds), text_rate(r->payload_nbytes, r->seconds, rate));
+           text_bytes(r->payload_nbytes, nbytes), text_seconds(r->seconds, seconds),
+           text_rate(r->payload_nbytes, r->seconds, rate));
     return EXIT_DONE;
 }

@@ -6,6 +6,7 @@
 #include <fsdpck/convert.h>
 
 /* mesh: NULL for outputs without ranks. Returns the exit code. */
-int transfer_out_print(const char *out, const struct fsdpck_mesh *mesh, const struct fsdpck_transfer_result *result, bool json);
+int transfer_out_print(const char *out, const struct fsdpck_mesh *mesh, const struct fsdpck_transfer_result *result,
+                       bool json);
 
 #endif

@@ -26,9 +26,21 @@ struct init_args {
 #define AT(field) offsetof(struct init_args, field)
 
 static const struct option init_options[] = {
-    { .name = "out", .type = OPTION_STRING, .offset = AT(out), .value = "FILE", .help = "config to write (default fsdptrain.json)" },
-    { .name = "output-dir", .type = OPTION_STRING, .offset = AT(output_dir), .value = "DIR", .help = "output_dir of the config (default runs/ and the model's name)" },
-    { .name = "ranks", .type = OPTION_COUNT, .offset = AT(ranks), .value = "N", .help = "number of local processes that the run must fit (default 1)" },
+    { .name = "out",
+      .type = OPTION_STRING,
+      .offset = AT(out),
+      .value = "FILE",
+      .help = "config to write (default fsdptrain.json)" },
+    { .name = "output-dir",
+      .type = OPTION_STRING,
+      .offset = AT(output_dir),
+      .value = "DIR",
+      .help = "output_dir of the config (default runs/ and the model's name)" },
+    { .name = "ranks",
+      .type = OPTION_COUNT,
+      .offset = AT(ranks),
+      .value = "N",
+      .help = "number of local processes that the run must fit (default 1)" },
     { .name = "full", .type = OPTION_FLAG, .offset = AT(full), .help = "train every parameter, without an adapter" },
     { .name = "force", .type = OPTION_FLAG, .offset = AT(force), .help = "replace FILE" },
 };
@@ -120,7 +132,8 @@ static json_t *data_json(const char *data, const struct choice *c)
 static json_t *lora_json(void)
 {
     json_t *o = json_object();
-    return complete(o, put_default(o, "lora.r") && put_default(o, "lora.lora_alpha") && put_default(o, "lora.target_modules"));
+    return complete(o, put_default(o, "lora.r") && put_default(o, "lora.lora_alpha") &&
+                           put_default(o, "lora.target_modules"));
 }
 
 static json_t *train_json(bool full, const struct choice *c)
@@ -134,8 +147,9 @@ static json_t *config_json(const struct init_args *args, const char *model, cons
 {
     char folder[300];
     default_folder(model, folder, sizeof folder);
-    json_t *o = json_pack("{s:s,s:s,s:s}", "//", "every key that is left out has its default; keys that begin with // are comments",
-                          "model", model, "output_dir", args->output_dir ? args->output_dir : folder);
+    json_t *o = json_pack("{s:s,s:s,s:s}", "//",
+                          "every key that is left out has its default; keys that begin with // are comments", "model",
+                          model, "output_dir", args->output_dir ? args->output_dir : folder);
     bool ok = json_out_put(o, "data", data_json(data, c));
     if (!args->full)
         ok &= json_out_put(o, "lora", lora_json());
@@ -150,14 +164,17 @@ static int write_config(const char *path, json_t *o, struct fsdpck_error *err)
     FILE *f = o ? fopen(path, "we") : NULL;
     if (!o)
         return fsdpck_error_nomem(err, 1024);
-    int rc = !f || json_dumpf(o, f, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) || fputc('\n', f) == EOF ? fsdpck_error_sys(err, errno ? errno : EIO, path, "write") : 0;
+    int rc = !f || json_dumpf(o, f, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) || fputc('\n', f) == EOF
+                 ? fsdpck_error_sys(err, errno ? errno : EIO, path, "write")
+                 : 0;
     if (f && fclose(f) && !rc)
         rc = fsdpck_error_sys(err, errno, path, "close");
     return rc;
 }
 
 /* Writes the choice to `path` and sees what it would take. */
-static int try(const struct init_args *args, const char *path, const char *model, const char *data, const struct choice *c, struct train_plan *plan, struct fsdpck_error *err)
+static int try(const struct init_args *args, const char *path, const char *model, const char *data,
+               const struct choice *c, struct train_plan *plan, struct fsdpck_error *err)
 {
     struct train_config config = { 0 };
     const struct train_options opt = { .nranks = args->ranks };
@@ -178,7 +195,8 @@ static int try(const struct init_args *args, const char *path, const char *model
 }
 
 /* Rows as long as the longest document needs, an epoch of at least some steps, and what fits into memory. */
-static int choose(const struct init_args *args, const char *path, const char *model, const char *data, struct choice *c, struct train_plan *plan, struct fsdpck_error *err)
+static int choose(const struct init_args *args, const char *path, const char *model, const char *data, struct choice *c,
+                  struct train_plan *plan, struct fsdpck_error *err)
 {
     int rc = try(args, path, model, data, c, plan, err);
     if (rc)
@@ -211,8 +229,10 @@ static void say(const struct init_args *args, const struct choice *c, const stru
 {
     char memory[TEXT_NBYTES];
     text_print(stdout, args->out);
-    printf(": %llu documents of up to %llu tokens in %llu rows of %llu, %llu steps of %llu rows; %s in all ranks together\n", (unsigned long long)p->ndocs,
-           (unsigned long long)p->longest_ntok, (unsigned long long)p->nrows, (unsigned long long)c->seq_len, (unsigned long long)p->nsteps, (unsigned long long)c->batch,
+    printf(": %llu documents of up to %llu tokens in %llu rows of %llu, %llu steps of %llu rows; %s in all ranks "
+           "together\n",
+           (unsigned long long)p->ndocs, (unsigned long long)p->longest_ntok, (unsigned long long)p->nrows,
+           (unsigned long long)c->seq_len, (unsigned long long)p->nsteps, (unsigned long long)c->batch,
            text_bytes(p->all_ranks_nbytes, memory));
     say_columns(c->columns);
     fputs("fsdptrain run ", stdout);
@@ -231,8 +251,8 @@ static int run(const struct init_args *args, const char *model, const char *data
     if (n < 0 || (size_t)n >= sizeof temporary)
         return usage_error("--out: the path is too long");
     if (is_regular(model) && !is_regular(data))
-        return usage_error("'%s' is a file%s '%s' %s: the model comes first: fsdptrain init MODEL DATA", model, is_folder(data) ? ", and" : ";", data,
-                           is_folder(data) ? "a folder" : "is none");
+        return usage_error("'%s' is a file%s '%s' %s: the model comes first: fsdptrain init MODEL DATA", model,
+                           is_folder(data) ? ", and" : ";", data, is_folder(data) ? "a folder" : "is none");
     if (!args->force && access(args->out, F_OK) == 0)
         return usage_error("%s is there already; --force replaces it", args->out);
     int rc = model_path_resolve(model, resolved, sizeof resolved, &err);
@@ -256,8 +276,13 @@ static int run(const struct init_args *args, const char *model, const char *data
 int cmd_init(const struct command *self, int argc, char **argv)
 {
     struct init_args args = { .out = "fsdptrain.json", .ranks = 1 };
-    const struct option_group groups[] = { { "Options", init_options, sizeof init_options / sizeof init_options[0], &args } };
-    const struct command_line line = { .command = self, .positionals = "MODEL DATA", .groups = groups, .ngroups = 1,
+    const struct option_group groups[] = { { "Options", init_options, sizeof init_options / sizeof init_options[0],
+                                             &args } };
+    const struct command_line line = {
+        .command = self,
+        .positionals = "MODEL DATA",
+        .groups = groups,
+        .ngroups = 1,
         .notes = "init also tokenizes the data, into output_dir/cache. The run reads it from there.",
         .examples = "fsdptrain init model/ chat.jsonl --out lora.json --ranks 2",
     };

@@ -23,12 +23,26 @@ struct plan_args {
 #define AT(field) offsetof(struct plan_args, field)
 
 static const struct option plan_options[] = {
-    { .name = "ranks", .type = OPTION_COUNT, .offset = AT(ranks), .value = "N", .help = "number of local processes that share the model (default 1)" },
-    { .name = "gather", .type = OPTION_CHOICE, .offset = AT(gather), .value = "map|copy",
+    { .name = "ranks",
+      .type = OPTION_COUNT,
+      .offset = AT(ranks),
+      .value = "N",
+      .help = "number of local processes that share the model (default 1)" },
+    { .name = "gather",
+      .type = OPTION_CHOICE,
+      .offset = AT(gather),
+      .value = "map|copy",
       .help = "how ranks read each other's parameters: map, as on one host (default), or copy, as between hosts" },
-    { .name = "device", .type = OPTION_CHOICE, .offset = AT(device), .value = "cpu|cuda",
+    { .name = "device",
+      .type = OPTION_CHOICE,
+      .offset = AT(device),
+      .value = "cpu|cuda",
       .help = "device of the run (default: cuda where there is one); the plan itself needs no GPU" },
-    { .name = "set", .type = OPTION_STRINGS, .offset = AT(sets), .value = "KEY=VALUE", .help = "set a key of the config, as in train.max_steps=10 (may be repeated)" },
+    { .name = "set",
+      .type = OPTION_STRINGS,
+      .offset = AT(sets),
+      .value = "KEY=VALUE",
+      .help = "set a key of the config, as in train.max_steps=10 (may be repeated)" },
     { .name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "print the result as one JSON object" },
     { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = AT(quiet), .help = "print no notes" },
 };
@@ -73,8 +87,12 @@ static int run(struct plan_args *args, const char *path)
     struct train_plan p;
     struct device_arg device;
     device_choose(args->device, &device);
-    const struct train_options opt = { .device = device.name, .module = device.module, .nranks = args->ranks,
-                                       .copy_gathers = args->gather && strcmp(args->gather, "copy") == 0, .note = show_note, .ctx = args };
+    const struct train_options opt = { .device = device.name,
+                                       .module = device.module,
+                                       .nranks = args->ranks,
+                                       .copy_gathers = args->gather && strcmp(args->gather, "copy") == 0,
+                                       .note = show_note,
+                                       .ctx = args };
     char model[PATH_MAX];
     int rc = train_config_read(path, (const char *const *)args->sets.at, args->sets.count, &config, &err);
     if (!rc)
@@ -98,15 +116,18 @@ static int run(struct plan_args *args, const char *path)
         { "largest_micro_batch_tokens", "tokens of the largest micro-batch", p.largest_micro_ntok, false },
         { "shard_bytes", "a rank's shards", p.shard_nbytes, true },
         { "gradient_bytes", "a rank's gradients", p.gradient_nbytes, true },
-        { "optimizer_bytes", p.on_device ? "a rank's reduced gradients, moments" : "a rank's moments", p.optimizer_nbytes, true },
+        { "optimizer_bytes", p.on_device ? "a rank's reduced gradients, moments" : "a rank's moments",
+          p.optimizer_nbytes, true },
         { "gather_buffer_bytes", "a rank's buffers to gather into", p.buffer_nbytes, true },
-        { "snapshot_bytes", p.on_device ? "the host's copy of what is saved" : "a rank's copy of what is saved", p.snapshot_nbytes, true },
+        { "snapshot_bytes", p.on_device ? "the host's copy of what is saved" : "a rank's copy of what is saved",
+          p.snapshot_nbytes, true },
         { "blocks_recomputed", "blocks recomputed in the backward", p.nrecomputed, false },
         { "activation_bytes", "a rank's activations and scratch", p.activation_nbytes, true },
         { "sample_bytes", "a rank's keys and values of samples", p.sample_nbytes, true },
         { "peak_bytes", p.on_device ? "a rank's memory on its device" : "a rank's peak", p.peak_nbytes, true },
         { "least_bytes", p.least_nbytes ? "the same, every block recomputed" : NULL, p.least_nbytes, true },
-        { "all_ranks_bytes", p.on_device ? "all ranks' devices together" : "all ranks together (PSS)", p.all_ranks_nbytes, true },
+        { "all_ranks_bytes", p.on_device ? "all ranks' devices together" : "all ranks together (PSS)",
+          p.all_ranks_nbytes, true },
         { "gathered_bytes_per_step", "read of others' parameters a step", p.gathered_step_nbytes, true },
         { "reduced_bytes_per_step", "read of others' gradients a step", p.reduced_step_nbytes, true },
     };
@@ -116,8 +137,14 @@ static int run(struct plan_args *args, const char *path)
 int cmd_plan(const struct command *self, int argc, char **argv)
 {
     struct plan_args args = { .ranks = 1 };
-    const struct option_group groups[] = { { "Options", plan_options, sizeof plan_options / sizeof plan_options[0], &args } };
-    const struct command_line line = { .command = self, .positionals = "CONFIG.json", .required = "--ranks N", .groups = groups, .ngroups = 1,
+    const struct option_group groups[] = { { "Options", plan_options, sizeof plan_options / sizeof plan_options[0],
+                                             &args } };
+    const struct command_line line = {
+        .command = self,
+        .positionals = "CONFIG.json",
+        .required = "--ranks N",
+        .groups = groups,
+        .ngroups = 1,
         .notes = "The ranks of one host map parameters and hold them once between them, or gather them into "
                  "buffers (--gather copy). The figures leave out the program itself and its libraries. On GPUs "
                  "each rank has a device, and the driver takes about 0.5 GiB more.",

@@ -30,19 +30,51 @@ struct run_args {
 #define AT(field) offsetof(struct run_args, field)
 
 static const struct option run_options[] = {
-    { .name = "ranks", .type = OPTION_COUNT, .offset = AT(ranks), .value = "N", .help = "number of local processes that share the model (default 1)" },
-    { .name = "threads", .type = OPTION_COUNT, .offset = AT(threads), .value = "T", .help = "threads of each rank (default: the processors, divided among the ranks)" },
-    { .name = "resume", .type = OPTION_STRING, .offset = AT(resume), .value = "auto|never|DIR",
+    { .name = "ranks",
+      .type = OPTION_COUNT,
+      .offset = AT(ranks),
+      .value = "N",
+      .help = "number of local processes that share the model (default 1)" },
+    { .name = "threads",
+      .type = OPTION_COUNT,
+      .offset = AT(threads),
+      .value = "T",
+      .help = "threads of each rank (default: the processors, divided among the ranks)" },
+    { .name = "resume",
+      .type = OPTION_STRING,
+      .offset = AT(resume),
+      .value = "auto|never|DIR",
       .help = "checkpoint to resume from; auto (default) takes the newest complete one in output_dir" },
-    { .name = "set", .type = OPTION_STRINGS, .offset = AT(sets), .value = "KEY=VALUE", .help = "set a key of the config, as in train.max_steps=10 (may be repeated)" },
-    { .name = "device", .type = OPTION_CHOICE, .offset = AT(device), .value = "cpu|cuda", .help = "device to compute on (default: cuda where there is one)" },
-    { .name = "gather", .type = OPTION_CHOICE, .offset = AT(gather), .value = "map|copy",
+    { .name = "set",
+      .type = OPTION_STRINGS,
+      .offset = AT(sets),
+      .value = "KEY=VALUE",
+      .help = "set a key of the config, as in train.max_steps=10 (may be repeated)" },
+    { .name = "device",
+      .type = OPTION_CHOICE,
+      .offset = AT(device),
+      .value = "cpu|cuda",
+      .help = "device to compute on (default: cuda where there is one)" },
+    { .name = "gather",
+      .type = OPTION_CHOICE,
+      .offset = AT(gather),
+      .value = "map|copy",
       .help = "how ranks of one host read each other's parameters (default map); between hosts they are copied" },
-    { .name = "exit-on-stop", .type = OPTION_COUNT, .offset = AT(exit_on_stop), .value = "CODE", .help = "exit code after a stop by signal (default 0)" },
-    { .name = "patience", .type = OPTION_NUMBER, .offset = AT(patience), .value = "SECONDS",
+    { .name = "exit-on-stop",
+      .type = OPTION_COUNT,
+      .offset = AT(exit_on_stop),
+      .value = "CODE",
+      .help = "exit code after a stop by signal (default 0)" },
+    { .name = "patience",
+      .type = OPTION_NUMBER,
+      .offset = AT(patience),
+      .value = "SECONDS",
       .help = "how long a rank may stall before it is named and the run ends (default 600)" },
     { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = AT(quiet), .help = "print no steps and no notes" },
-    { .name = "profile", .type = OPTION_FLAG, .offset = AT(profile), .help = "show where the time of rank 0 goes, in a table at the end and in output_dir/profile.json" },
+    { .name = "profile",
+      .type = OPTION_FLAG,
+      .offset = AT(profile),
+      .help = "show where the time of rank 0 goes, in a table at the end and in output_dir/profile.json" },
 };
 
 static void show_start(void *ctx, const struct train_start *start)
@@ -114,7 +146,8 @@ static void show_resume(const struct run_args *args, const char *config, uint64_
 static void show_done(const struct train_result *done)
 {
     if (done->ndone > done->nsteps)
-        printf("nothing to do: %llu steps were done before, and the config asks for %llu", (unsigned long long)done->ndone, (unsigned long long)done->nsteps);
+        printf("nothing to do: %llu steps were done before, and the config asks for %llu",
+               (unsigned long long)done->ndone, (unsigned long long)done->nsteps);
     else
         printf("%llu of %llu steps done", (unsigned long long)done->ndone, (unsigned long long)done->nsteps);
     if (done->nskipped)
@@ -140,8 +173,11 @@ static int finish(const struct run_args *args, const char *config, const struct 
         return EXIT_SYSTEM;
     }
     if (done->diverged) {
-        fprintf(stderr, "fsdptrain: the training diverged: the last %llu steps were skipped, for their gradients were not finite; nothing is exported\n"
-                        "hint: try a smaller train.learning_rate or lora.lora_alpha, or more train.warmup_steps, in another output_dir\n",
+        fprintf(stderr,
+                "fsdptrain: the training diverged: the last %llu steps were skipped, for their gradients were not "
+                "finite; nothing is exported\n"
+                "hint: try a smaller train.learning_rate or lora.lora_alpha, or more train.warmup_steps, in another "
+                "output_dir\n",
                 (unsigned long long)done->ntrailing);
         return EXIT_REFUSED;
     }
@@ -164,11 +200,26 @@ static int run(struct run_args *args, const char *path)
     struct train_result done = { 0 };
     struct device_arg device;
     device_choose(args->device, &device);
-    struct train_options opt = { .device = device.name, .module = device.module, .launched_local = args->local, .launched_nlocal = args->nlocal,
-                                 .nranks = args->ranks, .nthreads = args->threads, .resume = args->resume, .patience_seconds = args->patience > 0 ? args->patience : 0,
-                                 .on_start = show_start, .on_step = show_step, .note = show_note, .phase = show_phase, .ctx = args,
-                                 .stop = &stop_signal, .saves = &save_signals, .lost = show_lost, .profile = args->profile,
-                                 .launched_rank = args->rank, .launched_nranks = args->launched, .several_hosts = args->several_hosts,
+    struct train_options opt = { .device = device.name,
+                                 .module = device.module,
+                                 .launched_local = args->local,
+                                 .launched_nlocal = args->nlocal,
+                                 .nranks = args->ranks,
+                                 .nthreads = args->threads,
+                                 .resume = args->resume,
+                                 .patience_seconds = args->patience > 0 ? args->patience : 0,
+                                 .on_start = show_start,
+                                 .on_step = show_step,
+                                 .note = show_note,
+                                 .phase = show_phase,
+                                 .ctx = args,
+                                 .stop = &stop_signal,
+                                 .saves = &save_signals,
+                                 .lost = show_lost,
+                                 .profile = args->profile,
+                                 .launched_rank = args->rank,
+                                 .launched_nranks = args->launched,
+                                 .several_hosts = args->several_hosts,
                                  .copy_gathers = args->gather && strcmp(args->gather, "copy") == 0 };
     char model[PATH_MAX];
     note_idle(args);
@@ -185,7 +236,7 @@ static int run(struct run_args *args, const char *path)
     report_clear(&args->view->report);
     if (rc && done.said_elsewhere)
         return fsdpck_error_exit_code(err.code);
-    return rc == 0 ? finish(args, path, &done) : report_error(&args->view->report, &err);
+    return !rc ? finish(args, path, &done) : report_error(&args->view->report, &err);
 }
 
 /* Reads the variables that Open MPI sets for each process it starts. */
@@ -212,15 +263,18 @@ static int check_launcher(const struct run_args *args)
 {
     static const char *const others[] = { "PMI_SIZE", "PMIX_RANK", "PMI_RANK" };
     if (args->launched && args->ranks != args->launched && args->ranks != 0)
-        return usage_error("mpirun has started %u ranks: --ranks %u is for ranks without it", args->launched, args->ranks);
+        return usage_error("mpirun has started %u ranks: --ranks %u is for ranks without it", args->launched,
+                           args->ranks);
     for (size_t i = 0; !args->launched && i < sizeof others / sizeof others[0]; i++) {
         if (getenv(others[i]))
-            return usage_error("this launcher is not supported (Open MPI's mpirun is); --ranks N starts the ranks of one host");
+            return usage_error(
+                "this launcher is not supported (Open MPI's mpirun is); --ranks N starts the ranks of one host");
     }
     return OPTIONS_OK;
 }
 
-/* All ranks of a launcher find the same mistake in their command line, and one of them reports it: each holds its output back until it knows which. */
+/* All ranks of a launcher find the same mistake in their command line, and one of them reports it: each holds its
+ * output back until it knows which. */
 struct captured_stderr {
     int out, words; /* stderr itself, and the file that takes its place; -1: nothing is held */
 };
@@ -238,7 +292,9 @@ static struct captured_stderr capture_stderr(const struct run_args *args)
 
 static void print_captured(const struct captured_stderr *h, const struct run_args *args, int status)
 {
-    const struct train_options opt = { .launched_rank = args->rank, .launched_nranks = args->launched, .stop = &stop_signal };
+    const struct train_options opt = { .launched_rank = args->rank,
+                                       .launched_nranks = args->launched,
+                                       .stop = &stop_signal };
     struct fsdpck_error err = { .code = FSDPCK_ERR_USAGE };
     char words[4096];
     fflush(stderr);
@@ -257,9 +313,13 @@ static void print_captured(const struct captured_stderr *h, const struct run_arg
 int cmd_run(const struct command *self, int argc, char **argv)
 {
     struct run_args args = { .patience = -1 };
-    const struct option_group groups[] = { { "Options", run_options, sizeof run_options / sizeof run_options[0], &args } };
+    const struct option_group groups[] = { { "Options", run_options, sizeof run_options / sizeof run_options[0],
+                                             &args } };
     const struct command_line line = {
-        .command = self, .positionals = "CONFIG.json", .groups = groups, .ngroups = 1,
+        .command = self,
+        .positionals = "CONFIG.json",
+        .groups = groups,
+        .ngroups = 1,
         .notes = "Losses, gradient norms and weights have the same bits for any number of ranks and threads.\n"
                  "On Ctrl-C, SIGTERM or SIGUSR1, the run finishes the step, saves a checkpoint and ends. On "
                  "SIGUSR2, it saves a checkpoint and continues.\n"

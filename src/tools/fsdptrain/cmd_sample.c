@@ -24,24 +24,72 @@ struct sample_args {
 #define AT(field) offsetof(struct sample_args, field)
 
 static const struct option sample_options[] = {
-    { .name = "adapter", .type = OPTION_STRING, .offset = AT(adapter), .value = "DIR", .help = "apply an adapter: a PEFT folder, or a checkpoint of a LoRA run" },
-    { .name = "prompt", .type = OPTION_STRINGS, .offset = AT(prompts), .value = "TEXT", .help = "prompt to continue (may be repeated; default: standard input)" },
-    { .name = "chat", .type = OPTION_FLAG, .offset = AT(chat), .help = "apply the chat template: a prompt is a user's message, or a JSON list of messages" },
-    { .name = "system", .type = OPTION_STRING, .offset = AT(system), .value = "TEXT", .help = "system message before each --chat prompt" },
-    { .name = "max-new-tokens", .type = OPTION_COUNT, .offset = AT(max_new_tokens), .value = "N", .help = "generate at most N tokens (default: the model's, or 256)" },
-    { .name = "temperature", .type = OPTION_NUMBER, .offset = AT(temperature), .value = "T", .help = "sampling temperature; 0 takes the likeliest token (default: the model's, or 0)" },
-    { .name = "top-p", .type = OPTION_NUMBER, .offset = AT(top_p), .value = "P", .help = "sample from the likeliest tokens that together have this probability" },
-    { .name = "top-k", .type = OPTION_NUMBER, .offset = AT(top_k), .value = "K", .help = "sample from the K likeliest tokens, or from all with 0 (default: the model's, or 50)" },
-    { .name = "seed", .type = OPTION_NUMBER, .offset = AT(seed), .value = "S", .help = "random seed; the text does not depend on the number of threads (default 42)" },
-    { .name = "samples", .type = OPTION_COUNT, .offset = AT(samples), .value = "N", .help = "number of texts for each prompt (default 1)" },
-    { .name = "dtype", .type = OPTION_CHOICE, .offset = AT(dtype), .value = "bf16|fp32", .help = "type of weights, keys and values (default bf16)" },
-    { .name = "threads", .type = OPTION_COUNT, .offset = AT(threads), .value = "T", .help = "number of threads (default: the processors that this process may use)" },
+    { .name = "adapter",
+      .type = OPTION_STRING,
+      .offset = AT(adapter),
+      .value = "DIR",
+      .help = "apply an adapter: a PEFT folder, or a checkpoint of a LoRA run" },
+    { .name = "prompt",
+      .type = OPTION_STRINGS,
+      .offset = AT(prompts),
+      .value = "TEXT",
+      .help = "prompt to continue (may be repeated; default: standard input)" },
+    { .name = "chat",
+      .type = OPTION_FLAG,
+      .offset = AT(chat),
+      .help = "apply the chat template: a prompt is a user's message, or a JSON list of messages" },
+    { .name = "system",
+      .type = OPTION_STRING,
+      .offset = AT(system),
+      .value = "TEXT",
+      .help = "system message before each --chat prompt" },
+    { .name = "max-new-tokens",
+      .type = OPTION_COUNT,
+      .offset = AT(max_new_tokens),
+      .value = "N",
+      .help = "generate at most N tokens (default: the model's, or 256)" },
+    { .name = "temperature",
+      .type = OPTION_NUMBER,
+      .offset = AT(temperature),
+      .value = "T",
+      .help = "sampling temperature; 0 takes the likeliest token (default: the model's, or 0)" },
+    { .name = "top-p",
+      .type = OPTION_NUMBER,
+      .offset = AT(top_p),
+      .value = "P",
+      .help = "sample from the likeliest tokens that together have this probability" },
+    { .name = "top-k",
+      .type = OPTION_NUMBER,
+      .offset = AT(top_k),
+      .value = "K",
+      .help = "sample from the K likeliest tokens, or from all with 0 (default: the model's, or 50)" },
+    { .name = "seed",
+      .type = OPTION_NUMBER,
+      .offset = AT(seed),
+      .value = "S",
+      .help = "random seed; the text does not depend on the number of threads (default 42)" },
+    { .name = "samples",
+      .type = OPTION_COUNT,
+      .offset = AT(samples),
+      .value = "N",
+      .help = "number of texts for each prompt (default 1)" },
+    { .name = "dtype",
+      .type = OPTION_CHOICE,
+      .offset = AT(dtype),
+      .value = "bf16|fp32",
+      .help = "type of weights, keys and values (default bf16)" },
+    { .name = "threads",
+      .type = OPTION_COUNT,
+      .offset = AT(threads),
+      .value = "T",
+      .help = "number of threads (default: the processors that this process may use)" },
     { .name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "print the result as one JSON object" },
     { .name = "quiet", .letter = 'q', .type = OPTION_FLAG, .offset = AT(quiet), .help = "print no notes and no rates" },
 };
 
 /* From the model's folder and the command line, which counts more. Naming top-p or top-k means sampling. */
-static int make_rule(const struct sample_args *args, const char *model, const struct fsdpck_options *fs, struct sample_rule *rule, struct fsdpck_error *err)
+static int make_rule(const struct sample_args *args, const char *model, const struct fsdpck_options *fs,
+                     struct sample_rule *rule, struct fsdpck_error *err)
 {
     int rc = sample_rule_read(model, fs, rule, err);
     if (rc)
@@ -55,9 +103,13 @@ static int make_rule(const struct sample_args *args, const char *model, const st
     rule->seed = args->seed >= 0 ? (uint64_t)args->seed : 42;
     rule->max_new_tokens = args->max_new_tokens ? args->max_new_tokens : rule->max_new_tokens;
     if (rule->temperature == 0 && (args->top_p >= 0 || args->top_k >= 0 || args->seed >= 0) && fs->note)
-        fs->note(fs->ctx, "the likeliest token is taken always (--temperature 0): --top-p, --top-k and --seed have no effect");
+        fs->note(fs->ctx,
+                 "the likeliest token is taken always (--temperature 0): --top-p, --top-k and --seed have no effect");
     if (rule->temperature == 0 && args->samples > 1)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "%u samples of the likeliest tokens would be the same text: --temperature makes them differ", args->samples);
+        return fsdpck_error_set(
+            err, FSDPCK_ERR_USAGE, NULL,
+            "%u samples of the likeliest tokens would be the same text: --temperature makes them differ",
+            args->samples);
     return sample_rule_check(rule, err);
 }
 
@@ -101,8 +153,8 @@ static int on_token(void *ctx, uint32_t id)
     return g->rc || is_over();
 }
 
-static int run_prompt(const struct sample_args *args, struct sampler *s, const struct sample_rule *rule, const struct token_list *prompt, size_t number,
-                      struct sample_out *out, struct fsdpck_error *err)
+static int run_prompt(const struct sample_args *args, struct sampler *s, const struct sample_rule *rule,
+                      const struct token_list *prompt, size_t number, struct sample_out *out, struct fsdpck_error *err)
 {
     double started = now();
     int rc = sampler_prompt(s, prompt->ids, prompt->count, rule->max_new_tokens, err);
@@ -119,8 +171,9 @@ static int run_prompt(const struct sample_args *args, struct sampler *s, const s
     return rc;
 }
 
-static int run_prompts(const struct sample_args *args, struct sampler *s, const struct chat *chat, const struct sample_rule *rule, json_t *prompts,
-                       struct sample_out *out, struct fsdpck_error *err)
+static int run_prompts(const struct sample_args *args, struct sampler *s, const struct chat *chat,
+                       const struct sample_rule *rule, json_t *prompts, struct sample_out *out,
+                       struct fsdpck_error *err)
 {
     int rc = 0;
     for (size_t i = 0; i < json_array_size(prompts) && !rc && !is_over(); i++) {
@@ -138,8 +191,11 @@ static int run(const struct sample_args *args, const char *typed)
 {
     struct fsdpck_error err = { 0 };
     struct report report = { 0 };
-    struct sampler_options opt = { .dtype = args->dtype, .nthreads = args->threads,
-                                   .fs = { .note = args->quiet ? NULL : report_note, .ctx = &report, .nthreads = args->threads } };
+    struct sampler_options opt = {
+        .dtype = args->dtype,
+        .nthreads = args->threads,
+        .fs = { .note = args->quiet ? NULL : report_note, .ctx = &report, .nthreads = args->threads }
+    };
     struct sampler *sampler = NULL;
     struct chat *chat = NULL;
     struct sample_out *out = NULL;
@@ -159,10 +215,11 @@ static int run(const struct sample_args *args, const char *typed)
     if (!rc)
         rc = sampler_open(model, &opt, &sampler, &err);
     if (!rc)
-        rc = sample_out_new(chat_tokenizer(chat), args->json, args->quiet, json_array_size(prompts) > 1 || args->samples > 1, &out, &err);
+        rc = sample_out_new(chat_tokenizer(chat), args->json, args->quiet,
+                            json_array_size(prompts) > 1 || args->samples > 1, &out, &err);
     if (!rc)
         rc = run_prompts(args, sampler, chat, &rule, prompts, out, &err);
-    int status = sample_out_finish(out, rc == 0);
+    int status = sample_out_finish(out, !rc);
     sampler_close(sampler);
     chat_close(chat);
     json_decref(prompts);
@@ -174,8 +231,14 @@ static int run(const struct sample_args *args, const char *typed)
 int cmd_sample(const struct command *self, int argc, char **argv)
 {
     struct sample_args args = { .temperature = -1, .top_p = -1, .top_k = -1, .seed = -1 };
-    const struct option_group groups[] = { { "Options", sample_options, sizeof sample_options / sizeof sample_options[0], &args } };
-    const struct command_line line = { .command = self, .positionals = "MODEL", .required = "--prompt TEXT", .groups = groups, .ngroups = 1,
+    const struct option_group groups[] = { { "Options", sample_options,
+                                             sizeof sample_options / sizeof sample_options[0], &args } };
+    const struct command_line line = {
+        .command = self,
+        .positionals = "MODEL",
+        .required = "--prompt TEXT",
+        .groups = groups,
+        .ngroups = 1,
         .notes = "Generated text goes to standard output as it grows, without the prompt. It ends with a stop "
                  "token of the model (eos_token_id in generation_config.json, or in config.json) or after "
                  "--max-new-tokens.",

@@ -24,13 +24,25 @@ struct tokenize_args {
 #define AT(field) offsetof(struct tokenize_args, field)
 
 static const struct option tokenize_options[] = {
-    { .name = "chat", .type = OPTION_FLAG, .offset = AT(chat),
+    { .name = "chat",
+      .type = OPTION_FLAG,
+      .offset = AT(chat),
       .help = "read lines of JSON as in data.train, apply the chat template, and show the loss mask" },
-    { .name = "loss-on", .type = OPTION_CHOICE, .offset = AT(loss_on), .value = "assistant|last_assistant|completion|all",
-      .help = "tokens that the loss mask marks (default assistant)", .needs = "chat" },
-    { .name = "no-special", .type = OPTION_FLAG, .offset = AT(special), .help = "leave out special tokens such as <s> around a text",
+    { .name = "loss-on",
+      .type = OPTION_CHOICE,
+      .offset = AT(loss_on),
+      .value = "assistant|last_assistant|completion|all",
+      .help = "tokens that the loss mask marks (default assistant)",
+      .needs = "chat" },
+    { .name = "no-special",
+      .type = OPTION_FLAG,
+      .offset = AT(special),
+      .help = "leave out special tokens such as <s> around a text",
       .excludes = "chat" },
-    { .name = "text", .type = OPTION_FLAG, .offset = AT(text), .help = "take TEXT_OR_FILE as text, even if it names a file" },
+    { .name = "text",
+      .type = OPTION_FLAG,
+      .offset = AT(text),
+      .help = "take TEXT_OR_FILE as text, even if it names a file" },
     { .name = "json", .type = OPTION_FLAG, .offset = AT(json), .help = "print the result as one JSON object" },
 };
 
@@ -98,11 +110,13 @@ static void tell_note(const char *file, uint64_t line, enum chat_note note)
 {
     struct report report = { 0 };
     char what[600];
-    snprintf(what, sizeof what, "%.200s, line %llu: documents like this one %s", file, (unsigned long long)line, chat_note_text(note));
+    snprintf(what, sizeof what, "%.200s, line %llu: documents like this one %s", file, (unsigned long long)line,
+             chat_note_text(note));
     report_note(&report, what);
 }
 
-static int show_line(struct example_printer *s, struct chat_coder *coder, const char *file, uint64_t line, const char *text, size_t nbytes, struct fsdpck_error *err)
+static int show_line(struct example_printer *s, struct chat_coder *coder, const char *file, uint64_t line,
+                     const char *text, size_t nbytes, struct fsdpck_error *err)
 {
     json_error_t why;
     struct chat_tokens tokens;
@@ -111,9 +125,11 @@ static int show_line(struct example_printer *s, struct chat_coder *coder, const 
     json_t *example = json_loadb(text, nbytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     if (!example)
         return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, file, "line %llu: %s", (unsigned long long)line, why.text);
-    int rc = chat_encode(coder, example, (enum chat_loss)train_config_choice("data.loss_on", s->args->loss_on), &tokens, &own);
+    int rc = chat_encode(coder, example, (enum chat_loss)train_config_choice("data.loss_on", s->args->loss_on), &tokens,
+                         &own);
     if (rc)
-        rc = fsdpck_error_set(err, rc, file, "line %llu: %.600s", (unsigned long long)line, fsdpck_error_format(&own, what, sizeof what));
+        rc = fsdpck_error_set(err, rc, file, "line %llu: %.600s", (unsigned long long)line,
+                              fsdpck_error_format(&own, what, sizeof what));
     if (rc)
         fsdpck_error_hint(err, "%s", own.hint);
     else if (!s->args->json && line > 1)
@@ -179,7 +195,8 @@ static int refuse_name(const struct tokenize_args *args, const char *typed, stru
     bool there = stat(typed, &st) == 0, one_word = *typed && !typed[strcspn(typed, " \t\r\n{")];
     if (args->text || is_file(args, typed) || (!there && !(one_word && (ends_as_a_file(typed) || has_folder(typed)))))
         return 0;
-    fsdpck_error_set(err, there ? FSDPCK_ERR_FORMAT : FSDPCK_ERR_MISSING, typed, "%s", there ? "this is no file; a file is wanted, or text" : "there is no such file");
+    fsdpck_error_set(err, there ? FSDPCK_ERR_FORMAT : FSDPCK_ERR_MISSING, typed, "%s",
+                     there ? "this is no file; a file is wanted, or text" : "there is no such file");
     fsdpck_error_hint(err, "--text tokenizes the name itself");
     return err->code;
 }
@@ -189,7 +206,8 @@ static int show_lines(struct example_printer *s, const struct chat *chat, const 
     struct chat_coder *coder;
     int rc = chat_coder_new(chat, &coder, err);
     if (!rc)
-        rc = is_file(s->args, typed) ? show_file(s, coder, typed, err) : show_line(s, coder, "the text", 1, typed, strlen(typed), err);
+        rc = is_file(s->args, typed) ? show_file(s, coder, typed, err)
+                                     : show_line(s, coder, "the text", 1, typed, strlen(typed), err);
     if (rc && !s->args->text && !is_file(s->args, typed) && *typed != '{')
         fsdpck_error_hint(err, "there is no file of that name: it was taken for the text itself");
     chat_coder_free(coder);
@@ -197,7 +215,8 @@ static int show_lines(struct example_printer *s, const struct chat *chat, const 
 }
 
 /* The file's bytes where there is such a file, else a copy of what was typed. */
-static int take_text(const struct tokenize_args *args, const char *typed, char **text, size_t *nbytes, struct fsdpck_error *err)
+static int take_text(const struct tokenize_args *args, const char *typed, char **text, size_t *nbytes,
+                     struct fsdpck_error *err)
 {
     struct stat st;
     bool file = is_file(args, typed) && stat(typed, &st) == 0;
@@ -249,8 +268,13 @@ static int run(const struct tokenize_args *args, const char *typed_model, const 
 int cmd_tokenize(const struct command *self, int argc, char **argv)
 {
     struct tokenize_args args = { .loss_on = "assistant" };
-    const struct option_group groups[] = { { "Options", tokenize_options, sizeof tokenize_options / sizeof tokenize_options[0], &args } };
-    const struct command_line line = { .command = self, .positionals = "MODEL TEXT_OR_FILE", .groups = groups, .ngroups = 1,
+    const struct option_group groups[] = { { "Options", tokenize_options,
+                                             sizeof tokenize_options / sizeof tokenize_options[0], &args } };
+    const struct command_line line = {
+        .command = self,
+        .positionals = "MODEL TEXT_OR_FILE",
+        .groups = groups,
+        .ngroups = 1,
         .notes = "Each token takes one line: its id, a star where the loss is computed on it (with --chat), and "
                  "the token as tokenizer.json has it.",
         .examples = "fsdptrain tokenize model/ 'Hello, world'\n"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The module is looked for beside the program, as in a build folder, then where an installed program has its libraries. */
+/* The module is looked for beside the program, as in a build folder, then where an installed program has its libraries.
+ */
 #include "device_arg.h"
 
 #include <stdbool.h>

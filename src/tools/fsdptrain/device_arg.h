@@ -6,8 +6,8 @@
 #include <limits.h>
 
 struct device_arg {
-    const char *name;      /* "cpu" or "cuda" */
-    const char *module;    /* path, or NULL: none, or not needed */
+    const char *name;   /* "cpu" or "cuda" */
+    const char *module; /* path, or NULL: none, or not needed */
     char path[PATH_MAX];
 };
 

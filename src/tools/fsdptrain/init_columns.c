@@ -27,12 +27,15 @@ static const struct column known[][MOST] = {
     { { "text", "content" } },
 };
 
-static bool has(const json_t *example, const char *name) { return json_object_get(example, name) != NULL; }
+static bool has(const json_t *example, const char *name)
+{
+    return json_object_get(example, name) != NULL;
+}
 
 static bool is_known_form(const json_t *e)
 {
-    return has(e, "messages") || has(e, "conversations") || has(e, "text") || has(e, "input_ids") || (has(e, "instruction") && has(e, "output")) ||
-           (has(e, "prompt") && has(e, "completion"));
+    return has(e, "messages") || has(e, "conversations") || has(e, "text") || has(e, "input_ids") ||
+           (has(e, "instruction") && has(e, "output")) || (has(e, "prompt") && has(e, "completion"));
 }
 
 static json_t *match(const json_t *example, const struct column *row)

@@ -6,7 +6,8 @@
 #include <fsdpck/error.h>
 #include <jansson.h>
 
-/* *out: the value of data.columns, owned; NULL if none is needed, or none is known: the reader of the data then reports that. */
+/* *out: the value of data.columns, owned; NULL if none is needed, or none is known: the reader of the data then reports
+ * that. */
 int init_columns(const char *data, json_t **out, struct fsdpck_error *err);
 
 #endif

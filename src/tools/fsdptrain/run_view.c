@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The start table, the lines of steps, and how long it will take: by the time since the first step that was shown, saves and evaluations included. */
+/* The start table, the lines of steps, and how long it will take: by the time since the first step that was shown,
+ * saves and evaluations included. */
 #include "run_view.h"
 
 #include <inttypes.h>
@@ -62,10 +63,11 @@ static void put_data(const char *title, const char *path, const struct train_dat
 {
     char docs[TEXT_NBYTES], tokens[TEXT_NBYTES], rows[TEXT_NBYTES], packed[100] = "";
     if (!f->by_plan)
-        snprintf(packed, sizeof packed, "; in %s rows of %s tokens, %.1f %% full", grouped(f->nrows, docs), grouped(s->config->data.seq_len, rows),
+        snprintf(packed, sizeof packed, "; in %s rows of %s tokens, %.1f %% full", grouped(f->nrows, docs),
+                 grouped(s->config->data.seq_len, rows),
                  100.0 * (double)f->ntok / ((double)f->nrows * (double)s->config->data.seq_len));
-    put_row(title, "%.1000s: %s documents, %s tokens, %.1f %% of them supervised%s", path, grouped(f->ndocs, docs), grouped(f->ntok, tokens),
-            100.0 * (double)f->nsupervised / (double)f->ntok, packed);
+    put_row(title, "%.1000s: %s documents, %s tokens, %.1f %% of them supervised%s", path, grouped(f->ndocs, docs),
+            grouped(f->ntok, tokens), 100.0 * (double)f->nsupervised / (double)f->ntok, packed);
 }
 
 static void put_steps(const struct train_start *s)
@@ -79,7 +81,8 @@ static void put_steps(const struct train_start *s)
                  (double)s->plan.nsteps * (double)c->train.global_batch_size / (double)s->data.nrows);
     if (!c->train.warmup_given)
         snprintf(share, sizeof share, " (train.warmup_ratio %g)", c->train.warmup_ratio);
-    put_row("steps", "%" PRIu64 "%s%s; learning rate %g, %s, %" PRIu64 " steps of warm-up%s", s->plan.nsteps, epochs, going_on, c->train.learning_rate,
+    put_row("steps", "%" PRIu64 "%s%s; learning rate %g, %s, %" PRIu64 " steps of warm-up%s", s->plan.nsteps, epochs,
+            going_on, c->train.learning_rate,
             train_config_word("train.lr_scheduler_type", c->train.scheduler, schedule), s->warmup_steps, share);
 }
 
@@ -92,13 +95,16 @@ void run_view_start(struct run_view *v, const struct train_start *s)
         return;
     report_clear(&v->report);
     put_row("model", "%.1000s (%s, %s): %s parameters trained%s, %s frozen", c->model, s->family,
-            train_config_word("dtype.param", c->dtype.param, dtype), grouped(s->plan.ntrained, a), c->lora.enabled ? " in adapters" : "", grouped(s->plan.nfrozen, b));
-    put_row("ranks", "%u, with %s each; parameters %s", s->nranks, text_count(s->nthreads, "thread", a), s->copies ? "gathered by copying" : "mapped and not copied");
+            train_config_word("dtype.param", c->dtype.param, dtype), grouped(s->plan.ntrained, a),
+            c->lora.enabled ? " in adapters" : "", grouped(s->plan.nfrozen, b));
+    put_row("ranks", "%u, with %s each; parameters %s", s->nranks, text_count(s->nthreads, "thread", a),
+            s->copies ? "gathered by copying" : "mapped and not copied");
     if (s->device)
         put_row("device", "%s", s->device);
     if (s->plan.nrecomputed)
         put_row("backward", "%" PRIu64 " blocks are computed anew in it", s->plan.nrecomputed);
-    put_row("memory", "%s a rank, %s all ranks; the program itself comes on top", text_bytes(s->plan.peak_nbytes, a), text_bytes(s->plan.all_ranks_nbytes, b));
+    put_row("memory", "%s a rank, %s all ranks; the program itself comes on top", text_bytes(s->plan.peak_nbytes, a),
+            text_bytes(s->plan.all_ranks_nbytes, b));
     put_data("data", c->data.nfiles > 1 ? "data.train" : c->data.train, &s->data, s);
     if (c->data.eval)
         put_data("evaluation", c->data.neval_files > 1 ? "data.eval" : c->data.eval, &s->eval, s);
@@ -152,7 +158,8 @@ static void draw_step(struct run_view *v, const struct train_metrics *m, const c
 {
     enum { NFIELDS = 8 };
     char line[NFIELDS * FIELD_NBYTES], memory[TEXT_NBYTES];
-    struct field f[NFIELDS] = { { .order = 0 }, { .order = 1 }, { .order = 4 }, { .order = 5 }, { .order = 3 }, { .order = 6 }, { .order = 2 }, { .order = 7 } };
+    struct field f[NFIELDS] = { { .order = 0 }, { .order = 1 }, { .order = 4 }, { .order = 5 },
+                                { .order = 3 }, { .order = 6 }, { .order = 2 }, { .order = 7 } };
     snprintf(f[0].text, sizeof f[0].text, "%" PRIu64 "/%" PRIu64, m->step, v->nsteps);
     snprintf(f[1].text, sizeof f[1].text, "loss %.3f", m->loss);
     snprintf(f[2].text, sizeof f[2].text, "norm %.3g", m->grad_norm);
@@ -169,16 +176,20 @@ static void print_step(struct run_view *v, const struct train_metrics *m, const 
 {
     char memory[TEXT_NBYTES];
     report_clear(&v->report);
-    fprintf(stderr, "step %" PRIu64 " of %" PRIu64 "  loss %.4f  grad norm %.4f  lr %.3g  %.0f tokens/s  %.3g s/it  %s%s%s\n", m->step, v->nsteps, m->loss, m->grad_norm,
-            m->lr, m->tokens_per_second, m->step_seconds, rest, *rest ? "  " : "", text_bytes(m->pss_nbytes, memory));
+    fprintf(stderr,
+            "step %" PRIu64 " of %" PRIu64 "  loss %.4f  grad norm %.4f  lr %.3g  %.0f tokens/s  %.3g s/it  %s%s%s\n",
+            m->step, v->nsteps, m->loss, m->grad_norm, m->lr, m->tokens_per_second, m->step_seconds, rest,
+            *rest ? "  " : "", text_bytes(m->pss_nbytes, memory));
     v->kept_ns = now_ns();
 }
 
-/* On a terminal a line stays for the first step and the last, for each twentieth of the run, and for each minute: the history of the loss. */
+/* On a terminal a line stays for the first step and the last, for each twentieth of the run, and for each minute: the
+ * history of the loss. */
 static bool keeps_line(const struct run_view *v, const struct train_metrics *m)
 {
     uint64_t every = v->nsteps / HISTORY_LINES > 0 ? v->nsteps / HISTORY_LINES : 1;
-    return !v->report.terminal || m->step == v->first_step || m->step >= v->nsteps || m->step % every == 0 || now_ns() - v->kept_ns >= minute_ns;
+    return !v->report.terminal || m->step == v->first_step || m->step >= v->nsteps || m->step % every == 0 ||
+           now_ns() - v->kept_ns >= minute_ns;
 }
 
 void run_view_step(struct run_view *v, const struct train_metrics *m)
@@ -194,14 +205,18 @@ void run_view_step(struct run_view *v, const struct train_metrics *m)
     if (!m->evaluated)
         return;
     report_clear(&v->report);
-    fprintf(stderr, "step %" PRIu64 "  eval loss %.4f over %" PRIu64 " tokens, in %s\n", m->step, m->eval_loss, m->eval_nsupervised, text_seconds(m->eval_seconds, seconds));
+    fprintf(stderr, "step %" PRIu64 "  eval loss %.4f over %" PRIu64 " tokens, in %s\n", m->step, m->eval_loss,
+            m->eval_nsupervised, text_seconds(m->eval_seconds, seconds));
 }
 
 /* ---- before the first step */
 
-static void describe_phase(enum train_phase phase, uint64_t done, uint64_t total, double seconds, char *line, size_t nbytes)
+static void describe_phase(enum train_phase phase, uint64_t done, uint64_t total, double seconds, char *line,
+                           size_t nbytes)
 {
-    static const char *const what[] = { [TRAIN_TOKENIZING] = "tokenizing", [TRAIN_LOADING] = "loading the model", [TRAIN_FIRST_STEP] = "first step" };
+    static const char *const what[] = {
+        [TRAIN_TOKENIZING] = "tokenizing", [TRAIN_LOADING] = "loading the model", [TRAIN_FIRST_STEP] = "first step"
+    };
     char a[TEXT_NBYTES], clock[TEXT_NBYTES];
     double part = total ? (double)done / (double)total : 1;
     int n = snprintf(line, nbytes, "%s: %.0f %%", what[phase], 100 * (part < 1 ? part : 1));

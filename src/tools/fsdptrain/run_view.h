@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shows a run on stderr: a table at its start, then one line for each step; on a terminal, a single line that is redrawn. Does not know how a run is started. */
+/* Shows a run on stderr: a table at its start, then one line for each step; on a terminal, a single line that is
+ * redrawn. Does not know how a run is started. */
 #ifndef TOOLS_RUN_VIEW_H
 #define TOOLS_RUN_VIEW_H
 
@@ -7,15 +8,16 @@
 
 #include "common/report.h"
 
-/* Shared by this process and the ranks that part from it: rank 0's shows the steps, and whoever speaks next must know what stands on the terminal. */
+/* Shared by this process and the ranks that part from it: rank 0's shows the steps, and whoever speaks next must know
+ * what stands on the terminal. */
 struct run_view {
     struct report report;
     uint64_t nsteps;
     uint64_t first_step; /* that was shown, at first_ns; 0: none */
     int64_t first_ns;
-    int64_t kept_ns;     /* when the last line that stays was printed, of a step or a phase */
+    int64_t kept_ns; /* when the last line that stays was printed, of a step or a phase */
     enum train_phase phase;
-    int64_t phase_ns;    /* when it began; 0: none has */
+    int64_t phase_ns; /* when it began; 0: none has */
 };
 
 /* Lives as long as the process. NULL: no memory. */

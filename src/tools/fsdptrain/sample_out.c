@@ -18,7 +18,8 @@ struct sample_out {
     json_t *samples, *prompt_ids; /* NULL: not as JSON */
 };
 
-int sample_out_new(const struct tokenizer *t, bool json, bool quiet, bool titled, struct sample_out **out, struct fsdpck_error *err)
+int sample_out_new(const struct tokenizer *t, bool json, bool quiet, bool titled, struct sample_out **out,
+                   struct fsdpck_error *err)
 {
     struct sample_out *o = calloc(1, sizeof *o);
     *out = o;
@@ -75,7 +76,8 @@ int sample_out_token(struct sample_out *o, uint32_t id, struct fsdpck_error *err
     return rc;
 }
 
-static int keep(struct sample_out *o, const struct sampled *done, double prompt_seconds, double seconds, struct fsdpck_error *err)
+static int keep(struct sample_out *o, const struct sampled *done, double prompt_seconds, double seconds,
+                struct fsdpck_error *err)
 {
     char *text;
     size_t nbytes;
@@ -95,7 +97,8 @@ static int keep(struct sample_out *o, const struct sampled *done, double prompt_
     return rc;
 }
 
-int sample_out_end(struct sample_out *o, const struct sampled *done, double prompt_seconds, double seconds, struct fsdpck_error *err)
+int sample_out_end(struct sample_out *o, const struct sampled *done, double prompt_seconds, double seconds,
+                   struct fsdpck_error *err)
 {
     const char *text;
     size_t nbytes;
@@ -108,8 +111,9 @@ int sample_out_end(struct sample_out *o, const struct sampled *done, double prom
     putchar('\n');
     fflush(stdout);
     if (!o->quiet && done->count > 1)
-        fprintf(stderr, "fsdptrain: %zu tokens of prompt in %.2f s, then %zu tokens%s, %.1f a second\n", o->nprompt, prompt_seconds, done->count,
-                done->stopped ? " with the stop token" : "", (double)(done->count - 1) / seconds);
+        fprintf(stderr, "fsdptrain: %zu tokens of prompt in %.2f s, then %zu tokens%s, %.1f a second\n", o->nprompt,
+                prompt_seconds, done->count, done->stopped ? " with the stop token" : "",
+                (double)(done->count - 1) / seconds);
     return 0;
 }
 

@@ -25,7 +25,8 @@ static int read_stdin(char **text, size_t *nbytes, struct fsdpck_error *err)
         if (n < 0 || *nbytes > MOST) {
             free(buffer);
             return n < 0 ? fsdpck_error_sys(err, errno, "standard input", "read")
-                         : fsdpck_error_set(err, FSDPCK_ERR_LIMIT, "standard input", "a prompt of more than %d bytes", MOST);
+                         : fsdpck_error_set(err, FSDPCK_ERR_LIMIT, "standard input", "a prompt of more than %d bytes",
+                                            MOST);
         }
         *nbytes += (size_t)n;
     }
@@ -50,7 +51,8 @@ static json_t *conversation(const char *text, size_t nbytes)
 static json_t *with_system(json_t *prompt, const char *system)
 {
     json_t *messages = json_is_object(prompt) ? json_object_get(prompt, "messages") : prompt;
-    json_t *list = json_is_string(prompt) ? json_pack("[{s:s, s:O}]", "role", "user", "content", prompt) : json_copy(messages);
+    json_t *list =
+        json_is_string(prompt) ? json_pack("[{s:s, s:O}]", "role", "user", "content", prompt) : json_copy(messages);
     json_array_insert_new(list, 0, json_pack("{s:s, s:s}", "role", "system", "content", system));
     json_decref(prompt);
     return list;
@@ -68,7 +70,8 @@ static int add(json_t *list, const char *text, size_t nbytes, bool chat, const c
     return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "prompt %zu is no UTF-8", json_array_size(list) + 1);
 }
 
-int sample_prompts_read(const struct strings *typed, bool chat, const char *system, json_t **out, struct fsdpck_error *err)
+int sample_prompts_read(const struct strings *typed, bool chat, const char *system, json_t **out,
+                        struct fsdpck_error *err)
 {
     json_t *list = json_array();
     char *text = NULL;
@@ -77,7 +80,8 @@ int sample_prompts_read(const struct strings *typed, bool chat, const char *syst
     for (size_t i = 0; i < typed->count && !rc; i++)
         rc = add(list, typed->at[i], strlen(typed->at[i]), chat, system, err);
     if (!rc && typed->count == 0 && isatty(STDIN_FILENO))
-        rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "there is no prompt: --prompt TEXT, or a text on standard input");
+        rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                              "there is no prompt: --prompt TEXT, or a text on standard input");
     else if (!rc && typed->count == 0)
         rc = read_stdin(&text, &nbytes, err);
     if (!rc && text)

@@ -8,8 +8,10 @@
 
 #include "common/values.h"
 
-/* *out: a list of what sample_prompt_encode takes; owned by the caller. None typed: all of standard input is one. With chat a text that is a JSON list of messages,
- * or an object with "messages", is that conversation; system: a message before each, or NULL. */
-int sample_prompts_read(const struct strings *typed, bool chat, const char *system, json_t **out, struct fsdpck_error *err);
+/* *out: a list of what sample_prompt_encode takes; owned by the caller. None typed: all of standard input is one. With
+ * chat a text that is a JSON list of messages, or an object with "messages", is that conversation; system: a message
+ * before each, or NULL. */
+int sample_prompts_read(const struct strings *typed, bool chat, const char *system, json_t **out,
+                        struct fsdpck_error *err);
 
 #endif

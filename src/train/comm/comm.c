@@ -21,7 +21,8 @@ uint64_t comm_wait_ns(const struct comm *c)
 
 int comm_other_failed(const struct comm *c, const char *operation, struct fsdpck_error *err)
 {
-    return fsdpck_error_set(err, FSDPCK_ERR_PEER, NULL, "rank %u ended in %s because another rank failed", c->rank, operation);
+    return fsdpck_error_set(err, FSDPCK_ERR_PEER, NULL, "rank %u ended in %s because another rank failed", c->rank,
+                            operation);
 }
 
 /* FOLLOWED: the rank failed only because another one did. */
@@ -59,8 +60,9 @@ int comm_timed_out(const struct comm *c, uint32_t late, const char *operation, s
     job_status_describe(c->job_status, late, theirs, sizeof theirs);
     job_status_describe(c->job_status, c->rank, ours, sizeof ours);
     struct fsdpck_error why = { 0 };
-    fsdpck_error_set(&why, FSDPCK_ERR_IO, NULL, "rank %u (%s) waited %.0f s in %s for rank %u of %u, which is %s; all ranks were ended", c->rank, ours,
-                     job_status_patience(c->job_status), operation, late, c->nranks, theirs);
+    fsdpck_error_set(&why, FSDPCK_ERR_IO, NULL,
+                     "rank %u (%s) waited %.0f s in %s for rank %u of %u, which is %s; all ranks were ended", c->rank,
+                     ours, job_status_patience(c->job_status), operation, late, c->nranks, theirs);
     job_status_fail(c->job_status, &why); /* at once: the rank's other threads need not wait as long */
     return fsdpck_error_set(err, why.code, NULL, "%s", why.message);
 }
@@ -108,7 +110,8 @@ void comm_fold(const struct comm *c, float *into, const void *from, int64_t nele
     }
     for (int64_t at = 0; at < nelem; at += BLOCK) {
         int64_t n = nelem - at < BLOCK ? nelem - at : BLOCK;
-        fsdpck_dtype_cast(c->reduce, (const char *)from + (size_t)at * comm_element_nbytes(c), FSDPCK_FLOAT32, block, (uint64_t)n);
+        fsdpck_dtype_cast(c->reduce, (const char *)from + (size_t)at * comm_element_nbytes(c), FSDPCK_FLOAT32, block,
+                          (uint64_t)n);
         fold_floats(into + at, block, n, assign);
     }
 }

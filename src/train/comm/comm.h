@@ -19,9 +19,9 @@ enum comm_lane { COMM_MAIN, COMM_GATHER, COMM_REDUCE, COMM_SAVE, COMM_NLANES };
 
 /* A slice of the contributions of all ranks: owner s gets elements [s·chunk, min((s+1)·chunk, nelem)) of it. */
 struct comm_slice {
-    int64_t at;    /* elements: its offset in the contribution of each rank */
+    int64_t at; /* elements: its offset in the contribution of each rank */
     int64_t nelem, chunk;
-    float *into;   /* (up to chunk) output of the calling rank */
+    float *into; /* (up to chunk) output of the calling rank */
 };
 
 /* A sharded parameter: rank r owns bytes [r·chunk, min((r+1)·chunk, nbytes)) of it. */
@@ -29,7 +29,7 @@ struct comm_piece {
     size_t at;   /* bytes: its offset in `values` */
     size_t into; /* bytes: its offset in the output buffer */
     size_t nbytes, chunk;
-    size_t own;  /* bytes: offset of the own shard in device memory, if it is there */
+    size_t own; /* bytes: offset of the own shard in device memory, if it is there */
 };
 
 struct comm_ops {
@@ -39,7 +39,8 @@ struct comm_ops {
     /* Reduce-scatter of a wave: ranks 0 … ncontributions-1 contribute. Each contribution is rounded to comm.reduce in
      * place, also the part that stays on its rank; its old content is lost. into = the left fold of the contributions
      * by rank, in fp32. `first`: whether the first one is assigned, or added to into. */
-    int (*exchange)(struct comm *, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions, bool first, struct fsdpck_error *err);
+    int (*exchange)(struct comm *, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions, bool first,
+                    struct fsdpck_error *err);
     /* All-gather: writes every piece in full to the buffer of the caller. No rank may change its rows of them
      * meanwhile. */
     int (*gather)(struct comm *, const struct comm_piece *pieces, size_t npieces, char *into, struct fsdpck_error *err);
@@ -58,17 +59,19 @@ struct comm {
     struct job_status *job_status; /* borrowed */
     enum comm_lane lane;
     uint32_t rank, nranks;
-    /* The stream on which data moves: an operation may return earlier. NULL: data has moved when an operation returns. */
+    /* The stream on which data moves: an operation may return earlier. NULL: data has moved when an operation returns.
+     */
     struct kern_stream *stream;
     /* Operations only enqueue work on the stream. One thread of a rank calls all of them, so that all ranks enqueue
      * them in the order of the program. */
     bool launches;
-    unsigned char *values; /* the parameters (layout.value_at): at least the rows of this rank; those of all ranks if `views` */
-    float *contribution; /* the gradients of this rank (layout.grad_at) */
-    uint64_t wait_ns;    /* time that the host spent in operations of this lane */
-    struct stream_timer *timer;   /* linked devices only: time of operations on their stream; else NULL */
-    enum fsdpck_dtype reduce; /* exchange dtype of gradients: FSDPCK_FLOAT32 or FSDPCK_BFLOAT16 */
-    bool views;          /* `values` holds the rows of all ranks: nothing has to be gathered */
+    unsigned char
+        *values; /* the parameters (layout.value_at): at least the rows of this rank; those of all ranks if `views` */
+    float *contribution;             /* the gradients of this rank (layout.grad_at) */
+    uint64_t wait_ns;                /* time that the host spent in operations of this lane */
+    struct stream_timer *timer;      /* linked devices only: time of operations on their stream; else NULL */
+    enum fsdpck_dtype reduce;        /* exchange dtype of gradients: FSDPCK_FLOAT32 or FSDPCK_BFLOAT16 */
+    bool views;                      /* `values` holds the rows of all ranks: nothing has to be gathered */
     struct comm *lanes[COMM_NLANES]; /* in COMM_MAIN only: itself and the other lanes, which are freed with it */
 };
 

@@ -22,13 +22,14 @@ struct linked {
     struct comm *host; /* the same lane of it */
     struct comm_on_device on;
     const struct kern_links *links;
-    struct kern_link *link;      /* all lanes' one; COMM_MAIN owns it, and what follows */
-    struct kern_stream *stream;  /* all that is between ranks is put on it */
+    struct kern_link *link;          /* all lanes' one; COMM_MAIN owns it, and what follows */
+    struct kern_stream *stream;      /* all that is between ranks is put on it */
     struct kern_event *made, *moved; /* COMM_MAIN's exchange is between them */
-    struct kern_stream *folds;   /* rounding before and folding behind an exchange: COMM_MAIN's the compute stream, else `stream` */
-    char *received;              /* (nranks, own_nelem) as `own` lies, by the rank that sent it; of comm.reduce */
-    char *rounded;               /* (grad_nelem) as the contribution lies; of comm.reduce; NULL: that is fp32 */
-    pthread_t thread;            /* COMM_MAIN's: looks after the link */
+    struct kern_stream
+        *folds;     /* rounding before and folding behind an exchange: COMM_MAIN's the compute stream, else `stream` */
+    char *received; /* (nranks, own_nelem) as `own` lies, by the rank that sent it; of comm.reduce */
+    char *rounded;  /* (grad_nelem) as the contribution lies; of comm.reduce; NULL: that is fp32 */
+    pthread_t thread; /* COMM_MAIN's: looks after the link */
     bool watching;
     _Atomic bool ending;
 };
@@ -61,12 +62,15 @@ static int look(const struct linked *c, const char *operation, struct fsdpck_err
     comm_heartbeat((struct comm *)&c->base);
     if (job_status_failed(c->base.job_status))
         return comm_other_failed(&c->base, operation, err);
-    if (c->on.device->stream_status(c->folds, message) == KERN_OK && (!c->link || c->links->status(c->link, message) == KERN_OK))
+    if (c->on.device->stream_status(c->folds, message) == KERN_OK &&
+        (!c->link || c->links->status(c->link, message) == KERN_OK))
         return 0;
-    return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "rank %u of %u, %s: %s", c->base.rank, c->base.nranks, operation, message);
+    return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "rank %u of %u, %s: %s", c->base.rank, c->base.nranks, operation,
+                            message);
 }
 
-static int linked_gather(struct comm *base, const struct comm_piece *pieces, size_t npieces, char *into, struct fsdpck_error *err)
+static int linked_gather(struct comm *base, const struct comm_piece *pieces, size_t npieces, char *into,
+                         struct fsdpck_error *err)
 {
     struct linked *c = (struct linked *)base;
     stream_timer_begin(base->timer, 0, c->stream);
@@ -74,7 +78,8 @@ static int linked_gather(struct comm *base, const struct comm_piece *pieces, siz
         c->links->begin(c->link);
     for (size_t i = 0; i < npieces; i++) {
         if (c->link)
-            c->links->all_gather(c->link, c->stream, into + pieces[i].into, c->on.values + pieces[i].own, pieces[i].chunk);
+            c->links->all_gather(c->link, c->stream, into + pieces[i].into, c->on.values + pieces[i].own,
+                                 pieces[i].chunk);
         else
             c->on.device->memory->copy(c->stream, into + pieces[i].into, c->on.values + pieces[i].own, pieces[i].chunk);
     }
@@ -92,11 +97,13 @@ static enum kern_dtype dtype_of(const struct linked *c)
 /* Element `at` of this rank's contribution, as it is sent. */
 static const char *sent_at(const struct linked *c, int64_t at)
 {
-    return c->rounded ? c->rounded + (size_t)at * comm_element_nbytes(&c->base) : (const char *)(c->on.contribution + at);
+    return c->rounded ? c->rounded + (size_t)at * comm_element_nbytes(&c->base)
+                      : (const char *)(c->on.contribution + at);
 }
 
 /* As a matrix of wide rows, and what is left. */
-static void each_part(struct linked *c, float *x, const void *y, int64_t nelem, void (*put)(struct linked *c, float *x, const void *y, int64_t nrow, int64_t ncol))
+static void each_part(struct linked *c, float *x, const void *y, int64_t nelem,
+                      void (*put)(struct linked *c, float *x, const void *y, int64_t nrow, int64_t ncol))
 {
     const int64_t whole = nelem / FOLD_COLS, done = whole * FOLD_COLS;
     if (whole > 0)
@@ -113,12 +120,14 @@ static void put_sum(struct linked *c, float *into, const void *from, int64_t nro
 
 static void put_wide(struct linked *c, float *into, const void *from, int64_t nrow, int64_t ncol)
 {
-    c->on.device->ops->cast(c->folds, (struct kern_mat){ into, ncol, KERN_F32 }, (struct kern_cmat){ from, ncol, dtype_of(c) }, nrow, ncol);
+    c->on.device->ops->cast(c->folds, (struct kern_mat){ into, ncol, KERN_F32 },
+                            (struct kern_cmat){ from, ncol, dtype_of(c) }, nrow, ncol);
 }
 
 static void put_rounded(struct linked *c, float *from, const void *into, int64_t nrow, int64_t ncol)
 {
-    c->on.device->ops->cast(c->folds, (struct kern_mat){ (void *)into, ncol, dtype_of(c) }, (struct kern_cmat){ from, ncol, KERN_F32 }, nrow, ncol);
+    c->on.device->ops->cast(c->folds, (struct kern_mat){ (void *)into, ncol, dtype_of(c) },
+                            (struct kern_cmat){ from, ncol, KERN_F32 }, nrow, ncol);
 }
 
 /* From the first slice to the last: what lies between them is zero. */
@@ -142,7 +151,8 @@ static void fold(struct linked *c, float *into, const void *from, int64_t nelem,
         each_part(c, into, from, nelem, assign ? put_wide : put_sum);
 }
 
-/* Slices whose rows of this rank follow each other, both where they come from and where they go, are folded as one; what lies between them is zero. */
+/* Slices whose rows of this rank follow each other, both where they come from and where they go, are folded as one;
+ * what lies between them is zero. */
 static void fold_own(struct linked *c, const struct comm_slice *slices, size_t nslices, bool assign)
 {
     for (size_t i = 0, next; i < nslices; i = next) {
@@ -180,7 +190,8 @@ static void swap_slices(struct linked *c, const struct comm_slice *slices, size_
         nelem = comm_slice_part(&slices[i], c->base.rank, &begin);
         for (uint32_t q = 0; q < ncontributions && nelem > 0; q++) {
             if (q != c->base.rank)
-                c->links->receive(c->link, c->stream, received_at(c, slices[i].into - c->on.own, q), (size_t)nelem * width, q);
+                c->links->receive(c->link, c->stream, received_at(c, slices[i].into - c->on.own, q),
+                                  (size_t)nelem * width, q);
         }
     }
     c->links->end(c->link, c->stream);
@@ -200,7 +211,8 @@ static void fold_received(struct linked *c, const struct comm_slice *slices, siz
 }
 
 /* What one stream gets from now on starts after what the other one has. */
-static void follow(const struct linked *c, struct kern_event *event, struct kern_stream *before, struct kern_stream *after)
+static void follow(const struct linked *c, struct kern_event *event, struct kern_stream *before,
+                   struct kern_stream *after)
 {
     if (before == after)
         return;
@@ -208,7 +220,8 @@ static void follow(const struct linked *c, struct kern_event *event, struct kern
     c->on.device->event_wait(event, after);
 }
 
-static int linked_exchange(struct comm *base, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions, bool first, struct fsdpck_error *err)
+static int linked_exchange(struct comm *base, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions,
+                           bool first, struct fsdpck_error *err)
 {
     struct linked *c = (struct linked *)base;
     stream_timer_begin(base->timer, 0, c->folds);
@@ -236,7 +249,8 @@ static bool is_over(void *ctx)
     return job_status_failed(c->base.job_status);
 }
 
-/* The first failure of the link is told to all; then, or when another rank has failed, nothing here is waited for any more. */
+/* The first failure of the link is told to all; then, or when another rank has failed, nothing here is waited for any
+ * more. */
 static void *watch(void *arg)
 {
     struct linked *c = arg;
@@ -247,7 +261,8 @@ static void *watch(void *arg)
         nanosleep(&nap, NULL);
         if (c->links->status(c->link, message) == KERN_OK)
             continue;
-        fsdpck_error_set(&err, FSDPCK_ERR_IO, NULL, "rank %u of %u, link between devices: %s", c->base.rank, c->base.nranks, message);
+        fsdpck_error_set(&err, FSDPCK_ERR_IO, NULL, "rank %u of %u, link between devices: %s", c->base.rank,
+                         c->base.nranks, message);
         job_status_fail(c->base.job_status, &err);
     }
     if (!atomic_load(&c->ending))
@@ -279,14 +294,16 @@ static void linked_free(struct comm *base)
         free_lane(base->lanes[lanes_of_device[i]]);
 }
 
-static const struct comm_ops linked_ops = { "linked", linked_barrier, linked_exchange, linked_gather, NULL, linked_sum, linked_free };
+static const struct comm_ops linked_ops = { "linked", linked_barrier, linked_exchange, linked_gather,
+                                            NULL,     linked_sum,     linked_free };
 
 static int link_failed(const struct linked *c, const char *message, struct fsdpck_error *err)
 {
     if (job_status_failed(c->base.job_status))
         return comm_other_failed(&c->base, "linking of devices", err);
-    return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "rank %u of %u: its device cannot be linked to the others by %s: %s", c->base.rank, c->base.nranks, c->links->name,
-                            message);
+    return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL,
+                            "rank %u of %u: its device cannot be linked to the others by %s: %s", c->base.rank,
+                            c->base.nranks, c->links->name, message);
 }
 
 /* Rank 0's id goes to the others as words that are summed. */
@@ -311,9 +328,11 @@ static int start_main(struct linked *c, struct fsdpck_error *err)
 {
     const struct kern_device *device = c->on.device;
     char message[KERN_MESSAGE_BYTES];
-    if (device->stream_new(c->on.index, NULL, &c->stream, message) != KERN_OK || device->event_new(c->on.index, false, &c->made, message) != KERN_OK ||
+    if (device->stream_new(c->on.index, NULL, &c->stream, message) != KERN_OK ||
+        device->event_new(c->on.index, false, &c->made, message) != KERN_OK ||
         device->event_new(c->on.index, false, &c->moved, message) != KERN_OK)
-        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "rank %u's stream of what goes between ranks: %s", c->base.rank, message);
+        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "rank %u's stream of what goes between ranks: %s",
+                                c->base.rank, message);
     int rc = stream_timer_new(device, c->on.index, 1, STREAM_TIMER_INTERVALS, &c->base.timer, err);
     return !rc && c->links ? open_link(c, err) : rc;
 }
@@ -324,8 +343,15 @@ static int add_lane(struct linked *main, enum comm_lane lane, struct fsdpck_erro
     struct linked *c = calloc(1, sizeof *c);
     if (!c)
         return fsdpck_error_nomem(err, sizeof *c);
-    *c = (struct linked){ .base = main->base, .host = main->host->lanes[lane], .on = main->on, .links = main->links, .link = main->link, .stream = main->stream,
-                          .folds = main->stream, .received = main->received, .rounded = main->rounded };
+    *c = (struct linked){ .base = main->base,
+                          .host = main->host->lanes[lane],
+                          .on = main->on,
+                          .links = main->links,
+                          .link = main->link,
+                          .stream = main->stream,
+                          .folds = main->stream,
+                          .received = main->received,
+                          .rounded = main->rounded };
     memset(c->base.lanes, 0, sizeof c->base.lanes);
     c->base.lane = lane;
     c->base.stream = c->stream;
@@ -345,7 +371,8 @@ uint64_t comm_linked_nbytes(uint32_t nranks, int64_t own_nelem, int64_t grad_nel
     return (received_nbytes(nranks, own_nelem, reduce) + ALIGNED - 1) / ALIGNED * ALIGNED + rounded;
 }
 
-static struct linked *new_main(struct comm *host, const struct comm_on_device *on, const struct kern_links *links, char *memory, bool views)
+static struct linked *new_main(struct comm *host, const struct comm_on_device *on, const struct kern_links *links,
+                               char *memory, bool views)
 {
     struct linked *c = calloc(1, sizeof *c);
     if (!c)
@@ -356,16 +383,24 @@ static struct linked *new_main(struct comm *host, const struct comm_on_device *o
     c->folds = on->compute;
     c->received = memory;
     if (host->reduce != FSDPCK_FLOAT32)
-        c->rounded = memory + (received_nbytes(host->nranks, on->own_nelem, host->reduce) + ALIGNED - 1) / ALIGNED * ALIGNED;
-    c->base = (struct comm){ .ops = &linked_ops, .job_status = host->job_status, .lane = COMM_MAIN, .rank = host->rank, .nranks = host->nranks, .values = on->values,
-                             .contribution = on->contribution, .reduce = host->reduce, .views = views };
+        c->rounded =
+            memory + (received_nbytes(host->nranks, on->own_nelem, host->reduce) + ALIGNED - 1) / ALIGNED * ALIGNED;
+    c->base = (struct comm){ .ops = &linked_ops,
+                             .job_status = host->job_status,
+                             .lane = COMM_MAIN,
+                             .rank = host->rank,
+                             .nranks = host->nranks,
+                             .values = on->values,
+                             .contribution = on->contribution,
+                             .reduce = host->reduce,
+                             .views = views };
     c->base.lanes[COMM_MAIN] = &c->base;
     c->base.lanes[COMM_SAVE] = host->lanes[COMM_SAVE];
     return c;
 }
 
-int comm_linked_new(struct comm *host, const struct comm_on_device *on, const struct kern_links *links, void *memory, bool views, struct comm **out,
-                    struct fsdpck_error *err)
+int comm_linked_new(struct comm *host, const struct comm_on_device *on, const struct kern_links *links, void *memory,
+                    bool views, struct comm **out, struct fsdpck_error *err)
 {
     struct linked *main = new_main(host, on, links, memory, views);
     *out = NULL;

@@ -8,11 +8,12 @@
 
 #include "comm/comm_staged.h"
 
-/* The device's memory that it wants: the contributions to this rank's rows, side by side, and its own as it is sent where that is not fp32. */
+/* The device's memory that it wants: the contributions to this rank's rows, side by side, and its own as it is sent
+ * where that is not fp32. */
 uint64_t comm_linked_nbytes(uint32_t nranks, int64_t own_nelem, int64_t grad_nelem, enum fsdpck_dtype reduce);
-/* As comm_staged_new, and a COMM_REDUCE that launches, as COMM_GATHER does. links: NULL where there is one rank. memory: comm_linked_nbytes, zero-filled, borrowed.
- * views: nothing is gathered. */
-int comm_linked_new(struct comm *host, const struct comm_on_device *on, const struct kern_links *links, void *memory, bool views, struct comm **out,
-                    struct fsdpck_error *err);
+/* As comm_staged_new, and a COMM_REDUCE that launches, as COMM_GATHER does. links: NULL where there is one rank.
+ * memory: comm_linked_nbytes, zero-filled, borrowed. views: nothing is gathered. */
+int comm_linked_new(struct comm *host, const struct comm_on_device *on, const struct kern_links *links, void *memory,
+                    bool views, struct comm **out, struct fsdpck_error *err);
 
 #endif

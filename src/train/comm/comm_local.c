@@ -42,23 +42,27 @@ struct local {
 
 static void *map_shared(size_t nbytes)
 {
-    void *p = mmap(NULL, nbytes ? nbytes : 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p =
+        mmap(NULL, nbytes ? nbytes : 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return p == MAP_FAILED ? NULL : p;
 }
 
-/* A rank alone shares with nobody: its memory may lie in huge pages, which shared memory mostly may not, and is read a third faster. */
+/* A rank alone shares with nobody: its memory may lie in huge pages, which shared memory mostly may not, and is read a
+ * third faster. */
 static void *map_for(uint32_t nranks, size_t nbytes)
 {
     if (nranks > 1)
         return map_shared(nbytes);
-    void *p = mmap(NULL, nbytes ? nbytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p =
+        mmap(NULL, nbytes ? nbytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
         return NULL;
     madvise(p, nbytes, MADV_HUGEPAGE); /* a wish */
     return p;
 }
 
-int comm_world_new(uint32_t nranks, struct comm_sizes sizes, struct job_status *job_status, struct comm_world **out, struct fsdpck_error *err)
+int comm_world_new(uint32_t nranks, struct comm_sizes sizes, struct job_status *job_status, struct comm_world **out,
+                   struct fsdpck_error *err)
 {
     size_t nbytes = sizeof(struct comm_world) + nranks * sizeof(struct shared_rank);
     struct comm_world *w = map_shared(nbytes);
@@ -113,7 +117,8 @@ static uint32_t late_rank(const struct local *c)
     return late;
 }
 
-static int wait_generation(struct local *c, struct gate *gate, uint32_t seen, const char *operation, struct fsdpck_error *err)
+static int wait_generation(struct local *c, struct gate *gate, uint32_t seen, const char *operation,
+                           struct fsdpck_error *err)
 {
     uint64_t started = comm_now_ns();
     while (atomic_load(&gate->generation) == seen) {
@@ -154,10 +159,13 @@ static void fold_slice(const struct local *c, const struct comm_slice *s, uint32
 {
     int64_t begin, nelem = comm_slice_part(s, c->base.rank, &begin);
     for (uint32_t q = 0; q < ncontributions && nelem > 0; q++)
-        comm_fold(&c->base, s->into, (const char *)(c->world->grads + q * c->world->sizes.grad_nelem) + comm_slice_at(&c->base, s, begin), nelem, first && q == 0);
+        comm_fold(&c->base, s->into,
+                  (const char *)(c->world->grads + q * c->world->sizes.grad_nelem) + comm_slice_at(&c->base, s, begin),
+                  nelem, first && q == 0);
 }
 
-static int local_exchange(struct comm *base, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions, bool first, struct fsdpck_error *err)
+static int local_exchange(struct comm *base, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions,
+                          bool first, struct fsdpck_error *err)
 {
     struct local *c = (struct local *)base;
     uint64_t started = comm_now_ns();
@@ -172,8 +180,10 @@ static int local_exchange(struct comm *base, const struct comm_slice *slices, si
     return rc ? rc : local_barrier(base, "exchange of gradients", err);
 }
 
-/* Every rank's rows lie in the same memory, in order. Who gathers is apart from who changes them by a barrier (update) and a sum (norm). */
-static int local_gather(struct comm *base, const struct comm_piece *pieces, size_t npieces, char *into, struct fsdpck_error *err)
+/* Every rank's rows lie in the same memory, in order. Who gathers is apart from who changes them by a barrier (update)
+ * and a sum (norm). */
+static int local_gather(struct comm *base, const struct comm_piece *pieces, size_t npieces, char *into,
+                        struct fsdpck_error *err)
 {
     uint64_t started = comm_now_ns();
     for (size_t i = 0; i < npieces; i++)
@@ -203,7 +213,8 @@ static void local_free(struct comm *base)
     free(base);
 }
 
-static const struct comm_ops local_ops = { "local", local_barrier, local_exchange, local_gather, NULL, local_sum, local_free };
+static const struct comm_ops local_ops = { "local", local_barrier, local_exchange, local_gather,
+                                           NULL,    local_sum,     local_free };
 
 static struct comm *join_lane(struct comm_world *w, uint32_t rank, enum comm_lane lane)
 {
@@ -211,8 +222,15 @@ static struct comm *join_lane(struct comm_world *w, uint32_t rank, enum comm_lan
     if (!c)
         return NULL;
     c->world = w;
-    c->base = (struct comm){ .ops = &local_ops, .job_status = w->job_status, .lane = lane, .rank = rank, .nranks = w->nranks, .values = w->values,
-                             .contribution = w->grads + (int64_t)rank * w->sizes.grad_nelem, .reduce = w->sizes.reduce, .views = !w->sizes.copies };
+    c->base = (struct comm){ .ops = &local_ops,
+                             .job_status = w->job_status,
+                             .lane = lane,
+                             .rank = rank,
+                             .nranks = w->nranks,
+                             .values = w->values,
+                             .contribution = w->grads + (int64_t)rank * w->sizes.grad_nelem,
+                             .reduce = w->sizes.reduce,
+                             .views = !w->sizes.copies };
     return &c->base;
 }
 

@@ -26,8 +26,8 @@ struct mpi {
     struct comm base;
     MPI_Comm comm;
     struct mpi_alarm *alarm; /* the same in all lanes; COMM_MAIN's is freed */
-    MPI_Request *requests; /* (2·nranks) those to rank r, then those from rank r */
-    struct span *spans;    /* (nspans) */
+    MPI_Request *requests;   /* (2·nranks) those to rank r, then those from rank r */
+    struct span *spans;      /* (nspans) */
     size_t nspans;
     char *staging;         /* two contributions to this rank's slices */
     size_t staging_nbytes; /* of one */
@@ -46,7 +46,8 @@ static void nap(long ns)
     nanosleep(&t, NULL);
 }
 
-/* Where MPI itself fails another rank has died, most likely, and whoever saw that names it: this one is ended meanwhile. */
+/* Where MPI itself fails another rank has died, most likely, and whoever saw that names it: this one is ended
+ * meanwhile. */
 static int mpi_failed(const struct mpi *c, int code, const char *operation, struct fsdpck_error *err)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -54,7 +55,8 @@ static int mpi_failed(const struct mpi *c, int code, const char *operation, stru
     for (int ms = 0; ms < MERCY_MS; ms += 10)
         nap(10000000);
     MPI_Error_string(code, text, &n);
-    return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "rank %u of %u, %s: MPI says: %.300s", c->base.rank, c->base.nranks, operation, text);
+    return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "rank %u of %u, %s: MPI says: %.300s", c->base.rank,
+                            c->base.nranks, operation, text);
 }
 
 static uint32_t pending_peer(const struct mpi *c)
@@ -104,7 +106,8 @@ static int wait_all(struct mpi *c, const char *operation, struct fsdpck_error *e
 static int reserve_spans(struct mpi *c, size_t n, size_t nbytes, struct fsdpck_error *err)
 {
     n += nbytes / LARGEST_BLOCK + 1;
-    return grow((void **)&c->spans, &c->nspans, n, sizeof *c->spans) ? 0 : fsdpck_error_nomem(err, n * sizeof *c->spans);
+    return grow((void **)&c->spans, &c->nspans, n, sizeof *c->spans) ? 0
+                                                                     : fsdpck_error_nomem(err, n * sizeof *c->spans);
 }
 
 static size_t add_span(struct mpi *c, size_t n, size_t at, size_t nbytes)
@@ -136,8 +139,10 @@ static int type_of(const struct mpi *c, size_t n, MPI_Datatype *type)
     return code;
 }
 
-/* Starts a message of the first n spans, from or into base, if there is anything in it. MPI keeps the type until the message is through. */
-static int start_message(struct mpi *c, bool sends, uint32_t peer, void *base, size_t n, const char *operation, struct fsdpck_error *err)
+/* Starts a message of the first n spans, from or into base, if there is anything in it. MPI keeps the type until the
+ * message is through. */
+static int start_message(struct mpi *c, bool sends, uint32_t peer, void *base, size_t n, const char *operation,
+                         struct fsdpck_error *err)
 {
     MPI_Request *request = &c->requests[sends ? peer : c->base.nranks + peer];
     MPI_Datatype type;
@@ -147,13 +152,15 @@ static int start_message(struct mpi *c, bool sends, uint32_t peer, void *base, s
     int code = type_of(c, n, &type);
     if (code != MPI_SUCCESS)
         return mpi_failed(c, code, operation, err);
-    code = sends ? MPI_Isend(base, 1, type, (int)peer, TAG, c->comm, request) : MPI_Irecv(base, 1, type, (int)peer, TAG, c->comm, request);
+    code = sends ? MPI_Isend(base, 1, type, (int)peer, TAG, c->comm, request)
+                 : MPI_Irecv(base, 1, type, (int)peer, TAG, c->comm, request);
     MPI_Type_free(&type);
     return code == MPI_SUCCESS ? 0 : mpi_failed(c, code, operation, err);
 }
 
 /* The same few words to everybody, and theirs: from (nranks, n) by rank. */
-static int swap_words(struct mpi *c, const uint64_t *words, int n, uint64_t *from, const char *operation, struct fsdpck_error *err)
+static int swap_words(struct mpi *c, const uint64_t *words, int n, uint64_t *from, const char *operation,
+                      struct fsdpck_error *err)
 {
     uint32_t nranks = c->base.nranks;
     int code = MPI_SUCCESS;
@@ -210,7 +217,8 @@ static void copy_own(const struct comm *base, const struct comm_piece *pieces, s
     }
 }
 
-static int mpi_gather(struct comm *base, const struct comm_piece *pieces, size_t npieces, char *into, struct fsdpck_error *err)
+static int mpi_gather(struct comm *base, const struct comm_piece *pieces, size_t npieces, char *into,
+                      struct fsdpck_error *err)
 {
     static const char operation[] = "gather of parameters";
     struct mpi *c = (struct mpi *)base;
@@ -234,7 +242,8 @@ static size_t list_slices(struct mpi *c, const struct comm_slice *slices, size_t
     for (size_t i = 0; i < nslices; i++) {
         int64_t begin, nelem = comm_slice_part(&slices[i], owner, &begin);
         if (nelem > 0)
-            n = add_span(c, n, comm_slice_at(&c->base, &slices[i], begin), (size_t)nelem * comm_element_nbytes(&c->base));
+            n = add_span(c, n, comm_slice_at(&c->base, &slices[i], begin),
+                         (size_t)nelem * comm_element_nbytes(&c->base));
     }
     return n;
 }
@@ -250,13 +259,16 @@ static size_t own_nbytes(const struct comm *base, const struct comm_slice *slice
 }
 
 /* from: rank q's parts of this rank's slices one after another, or NULL: this rank's own contribution, as it lies. */
-static void fold_slices(const struct comm *base, const struct comm_slice *slices, size_t nslices, const char *from, bool assign)
+static void fold_slices(const struct comm *base, const struct comm_slice *slices, size_t nslices, const char *from,
+                        bool assign)
 {
     for (size_t i = 0; i < nslices; i++) {
         int64_t begin, nelem = comm_slice_part(&slices[i], base->rank, &begin);
         if (nelem <= 0)
             continue;
-        comm_fold(base, slices[i].into, from ? from : (const char *)base->contribution + comm_slice_at(base, &slices[i], begin), nelem, assign);
+        comm_fold(base, slices[i].into,
+                  from ? from : (const char *)base->contribution + comm_slice_at(base, &slices[i], begin), nelem,
+                  assign);
         from = from ? from + (size_t)nelem * comm_element_nbytes(base) : NULL;
     }
 }
@@ -275,11 +287,13 @@ static int start_receiving(struct mpi *c, uint32_t q, uint32_t ncontributions, s
 {
     if (q >= ncontributions)
         return 0;
-    return start_message(c, false, q, c->staging + (q % 2) * nbytes, add_span(c, 0, 0, nbytes), "exchange of gradients", err);
+    return start_message(c, false, q, c->staging + (q % 2) * nbytes, add_span(c, 0, 0, nbytes), "exchange of gradients",
+                         err);
 }
 
 /* Rank q's parts arrive while those of q-1 are folded. */
-static int mpi_exchange(struct comm *base, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions, bool first, struct fsdpck_error *err)
+static int mpi_exchange(struct comm *base, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions,
+                        bool first, struct fsdpck_error *err)
 {
     static const char operation[] = "exchange of gradients";
     struct mpi *c = (struct mpi *)base;
@@ -361,7 +375,8 @@ static int map_values(struct comm *base, const struct comm_sizes *sizes, unsigne
     c->values_nbytes = sizes->value_nbytes > 64 ? sizes->value_nbytes : 64;
     if (!sizes->copies)
         return one_host_map(base, c->values_nbytes, out, err);
-    void *values = mmap(NULL, c->values_nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *values =
+        mmap(NULL, c->values_nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     *out = values == MAP_FAILED ? NULL : values;
     return *out ? 0 : fsdpck_error_nomem(err, c->values_nbytes);
 }
@@ -391,14 +406,19 @@ static int start_mpi(uint32_t rank, uint32_t nranks, struct fsdpck_error *err)
     MPI_Comm_rank(MPI_COMM_WORLD, &mine);
     MPI_Comm_size(MPI_COMM_WORLD, &all);
     if (provided < MPI_THREAD_MULTIPLE)
-        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL, "this MPI cannot be called by several threads (MPI_THREAD_MULTIPLE)");
+        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL,
+                                "this MPI cannot be called by several threads (MPI_THREAD_MULTIPLE)");
     if ((uint32_t)mine != rank || (uint32_t)all != nranks)
-        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL, "the launcher says rank %u of %u, MPI says %d of %d: it is not the launcher of the MPI that fsdptrain is "
-                                "built with", rank, nranks, mine, all);
+        return fsdpck_error_set(
+            err, FSDPCK_ERR_UNSUPPORTED, NULL,
+            "the launcher says rank %u of %u, MPI says %d of %d: it is not the launcher of the MPI that fsdptrain is "
+            "built with",
+            rank, nranks, mine, all);
     return 0;
 }
 
-int comm_mpi_join(struct job_status *job_status, uint32_t rank, uint32_t nranks, struct comm_sizes sizes, struct comm **out, struct fsdpck_error *err)
+int comm_mpi_join(struct job_status *job_status, uint32_t rank, uint32_t nranks, struct comm_sizes sizes,
+                  struct comm **out, struct fsdpck_error *err)
 {
     struct comm *lanes[COMM_NLANES];
     *out = NULL;

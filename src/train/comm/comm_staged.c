@@ -11,10 +11,11 @@ struct staged {
     struct comm base;
     struct comm *host; /* the same lane of it */
     struct comm_on_device on;
-    struct kern_stream *copies;   /* COMM_GATHER's own; COMM_MAIN's are put on the compute stream, between what makes gradients and what uses them */
-    struct kern_buffer sums;      /* COMM_MAIN: (own_nelem) what was folded so far */
-    struct kern_buffer group;     /* COMM_GATHER: one group, where the host's ranks see only their own parts */
-    struct comm_slice *slices;    /* (nslices) the caller's, into `sums` */
+    struct kern_stream *copies; /* COMM_GATHER's own; COMM_MAIN's are put on the compute stream, between what makes
+                                   gradients and what uses them */
+    struct kern_buffer sums;    /* COMM_MAIN: (own_nelem) what was folded so far */
+    struct kern_buffer group;   /* COMM_GATHER: one group, where the host's ranks see only their own parts */
+    struct comm_slice *slices;  /* (nslices) the caller's, into `sums` */
     size_t nslices;
 };
 
@@ -23,7 +24,8 @@ static int sync(struct staged *c, const char *operation, struct fsdpck_error *er
     char message[KERN_MESSAGE_BYTES];
     if (c->on.device->stream_sync(c->copies, message) == KERN_OK)
         return 0;
-    return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "rank %u of %u, %s: device '%s': %s", c->base.rank, c->base.nranks, operation, c->on.device->name, message);
+    return fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "rank %u of %u, %s: device '%s': %s", c->base.rank,
+                            c->base.nranks, operation, c->on.device->name, message);
 }
 
 static int staged_barrier(struct comm *base, const char *operation, struct fsdpck_error *err)
@@ -56,12 +58,14 @@ static int staged_publish(struct comm *base, const struct comm_piece *pieces, si
     struct staged *c = (struct staged *)base;
     for (size_t i = 0; i < npieces; i++) {
         size_t begin, nbytes = own_part(base, &pieces[i], &begin);
-        c->on.device->memory->copy(c->copies, c->host->values + pieces[i].at + begin, c->on.values + pieces[i].own, nbytes);
+        c->on.device->memory->copy(c->copies, c->host->values + pieces[i].at + begin, c->on.values + pieces[i].own,
+                                   nbytes);
     }
     return sync(c, "publishing of parameters", err);
 }
 
-static int staged_gather(struct comm *base, const struct comm_piece *pieces, size_t npieces, char *into, struct fsdpck_error *err)
+static int staged_gather(struct comm *base, const struct comm_piece *pieces, size_t npieces, char *into,
+                         struct fsdpck_error *err)
 {
     static const char operation[] = "gather of parameters";
     struct staged *c = (struct staged *)base;
@@ -97,7 +101,8 @@ static int mirror(struct staged *c, const struct comm_slice *slices, size_t nsli
 static int bring_down(struct staged *c, const struct comm_slice *slices, size_t nslices, struct fsdpck_error *err)
 {
     for (size_t i = 0; i < nslices; i++)
-        c->on.device->memory->copy(c->copies, c->host->contribution + slices[i].at, c->on.contribution + slices[i].at, (size_t)slices[i].nelem * sizeof(float));
+        c->on.device->memory->copy(c->copies, c->host->contribution + slices[i].at, c->on.contribution + slices[i].at,
+                                   (size_t)slices[i].nelem * sizeof(float));
     return sync(c, "exchange of gradients", err);
 }
 
@@ -110,7 +115,8 @@ static void bring_up(struct staged *c, const struct comm_slice *slices, size_t n
     }
 }
 
-static int staged_exchange(struct comm *base, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions, bool first, struct fsdpck_error *err)
+static int staged_exchange(struct comm *base, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions,
+                           bool first, struct fsdpck_error *err)
 {
     struct staged *c = (struct staged *)base;
     uint64_t started = comm_now_ns();
@@ -143,7 +149,8 @@ static void staged_free(struct comm *base)
     free_lane((struct staged *)base);
 }
 
-static const struct comm_ops staged_ops = { "staged", staged_barrier, staged_exchange, staged_gather, staged_publish, staged_sum, staged_free };
+static const struct comm_ops staged_ops = { "staged",       staged_barrier, staged_exchange, staged_gather,
+                                            staged_publish, staged_sum,     staged_free };
 
 static int start_lane(struct staged *c, char *message)
 {
@@ -154,7 +161,8 @@ static int start_lane(struct staged *c, char *message)
         return c->on.device->memory->alloc(pinned, sums_nbytes, &c->sums, message);
     }
     int rc = c->on.device->stream_new(c->on.index, NULL, &c->copies, message);
-    return rc || c->host->views ? rc : c->on.device->memory->alloc(pinned, c->on.largest_group_nbytes, &c->group, message);
+    return rc || c->host->views ? rc
+                                : c->on.device->memory->alloc(pinned, c->on.largest_group_nbytes, &c->group, message);
 }
 
 static int new_lane(struct comm *host, const struct comm_on_device *on, struct staged **out, struct fsdpck_error *err)
@@ -166,10 +174,16 @@ static int new_lane(struct comm *host, const struct comm_on_device *on, struct s
         return fsdpck_error_nomem(err, sizeof *c);
     c->host = host;
     c->on = *on;
-    c->base = (struct comm){ .ops = &staged_ops, .job_status = host->job_status, .lane = host->lane, .rank = host->rank, .nranks = host->nranks,
-                             .values = on->values, .contribution = on->contribution };
+    c->base = (struct comm){ .ops = &staged_ops,
+                             .job_status = host->job_status,
+                             .lane = host->lane,
+                             .rank = host->rank,
+                             .nranks = host->nranks,
+                             .values = on->values,
+                             .contribution = on->contribution };
     if (start_lane(c, message) != KERN_OK)
-        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "rank %u's memory for what passes through the host: %s", host->rank, message);
+        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "rank %u's memory for what passes through the host: %s",
+                                host->rank, message);
     return 0;
 }
 

@@ -16,12 +16,13 @@ struct comm_on_device {
     unsigned char *values;       /* this rank's parts of all pieces, at comm_piece.own */
     float *contribution;         /* (grad_nelem) */
     int64_t grad_nelem;
-    const float *own;            /* (own_nelem) every slice's `into` lies in it */
+    const float *own; /* (own_nelem) every slice's `into` lies in it */
     int64_t own_nelem;
     size_t largest_group_nbytes; /* of a gather */
 };
 
-/* host: COMM_MAIN of the ranks, borrowed. *out is its COMM_MAIN on the device; its ops->free leaves the host's alone. */
+/* host: COMM_MAIN of the ranks, borrowed. *out is its COMM_MAIN on the device; its ops->free leaves the host's alone.
+ */
 int comm_staged_new(struct comm *host, const struct comm_on_device *on, struct comm **out, struct fsdpck_error *err);
 
 #endif

@@ -25,7 +25,8 @@ struct job_status {
     struct rank_slot slots[];
 };
 
-int job_status_new(uint32_t first, uint32_t nlocal, uint32_t nranks, double patience_seconds, struct job_status **out, struct fsdpck_error *err)
+int job_status_new(uint32_t first, uint32_t nlocal, uint32_t nranks, double patience_seconds, struct job_status **out,
+                   struct fsdpck_error *err)
 {
     size_t nbytes = sizeof(struct job_status) + nlocal * sizeof(struct rank_slot);
     struct job_status *b = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -85,7 +86,8 @@ void job_status_describe(const struct job_status *b, uint32_t rank, char *text, 
     const struct rank_slot *p = ours ? &b->slots[rank - b->first] : NULL;
     const char *operation = ours ? atomic_load(&p->operation) : NULL;
     if (ours)
-        snprintf(text, nbytes, "in step %llu, %s", (unsigned long long)atomic_load(&p->step), operation ? operation : "start");
+        snprintf(text, nbytes, "in step %llu, %s", (unsigned long long)atomic_load(&p->step),
+                 operation ? operation : "start");
     else
         snprintf(text, nbytes, "on another host or of another launch");
 }
@@ -121,7 +123,8 @@ void job_status_lost(struct job_status *b, uint32_t rank, const char *how)
     struct fsdpck_error err = { 0 };
     char where[160];
     job_status_describe(b, rank, where, sizeof where);
-    fsdpck_error_set(&err, FSDPCK_ERR_IO, NULL, "rank %u of %u %s %s; the other ranks were ended", rank, b->nranks, how, where);
+    fsdpck_error_set(&err, FSDPCK_ERR_IO, NULL, "rank %u of %u %s %s; the other ranks were ended", rank, b->nranks, how,
+                     where);
     if (leave_error(b, &err, true))
         atomic_store(&b->lost, 1);
 }

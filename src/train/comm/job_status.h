@@ -12,7 +12,8 @@ struct job_status;
 enum { JOB_STATUS_NOTES = 8 };
 
 /* Ranks first … first+nlocal-1 of nranks, those of this supervisor, get a slot each. */
-int job_status_new(uint32_t first, uint32_t nlocal, uint32_t nranks, double patience_seconds, struct job_status **out, struct fsdpck_error *err);
+int job_status_new(uint32_t first, uint32_t nlocal, uint32_t nranks, double patience_seconds, struct job_status **out,
+                   struct fsdpck_error *err);
 void job_status_free(struct job_status *b); /* NULL does nothing */
 double job_status_patience(const struct job_status *b);
 
@@ -34,7 +35,8 @@ void job_status_lost(struct job_status *b, uint32_t rank, const char *how);
 /* Records the error of a rank of another supervisor, which prints it. Returns whether it is the first error here. */
 bool job_status_adopt(struct job_status *b, const struct fsdpck_error *err);
 void job_status_mute(struct job_status *b); /* another supervisor prints an error for both */
-bool job_status_is_muted(const struct job_status *b); /* one of these two was called: this supervisor does not print the error */
+bool job_status_is_muted(
+    const struct job_status *b); /* one of these two was called: this supervisor does not print the error */
 bool job_status_has_lost(const struct job_status *b); /* whether the error comes from job_status_lost() */
 /* For the supervisor: the first error; false if there is none. */
 bool job_status_error(const struct job_status *b, struct fsdpck_error *err);

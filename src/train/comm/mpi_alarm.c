@@ -80,7 +80,7 @@ static void raise_alarm(struct mpi_alarm *a)
         send(&a->error, sizeof a->error, r, ALARM);
     }
     a->acks = acks;
-    atomic_store(&a->done, acks == NULL);
+    atomic_store(&a->done, !acks);
 }
 
 static bool all_answered(struct mpi_alarm *a)
@@ -130,7 +130,8 @@ static void free_alarm(struct mpi_alarm *a)
     free(a);
 }
 
-int mpi_alarm_start(struct job_status *job_status, uint32_t rank, uint32_t nranks, struct mpi_alarm **out, struct fsdpck_error *err)
+int mpi_alarm_start(struct job_status *job_status, uint32_t rank, uint32_t nranks, struct mpi_alarm **out,
+                    struct fsdpck_error *err)
 {
     struct mpi_alarm *a = calloc(1, sizeof *a);
     *out = NULL;
@@ -161,7 +162,8 @@ void mpi_alarm_end(struct mpi_alarm *a)
 
 void mpi_alarm_wait(struct mpi_alarm *a)
 {
-    for (long ms = 0; ms < 2 * ANSWER_MS && !atomic_load(&a->done) && !(job_status_is_muted(a->job_status) && !a->acks); ms += POLL_MS)
+    for (long ms = 0; ms < 2 * ANSWER_MS && !atomic_load(&a->done) && !(job_status_is_muted(a->job_status) && !a->acks);
+         ms += POLL_MS)
         nap();
 }
 

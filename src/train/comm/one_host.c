@@ -22,7 +22,8 @@ static unsigned char *map(int fd, size_t nbytes)
 static int make_file(size_t nbytes, uint64_t words[NWORDS], struct fsdpck_error *err)
 {
     int fd = memfd_create("fsdptrain", MFD_CLOEXEC);
-    if (fd < 0 || ftruncate(fd, (off_t)nbytes) || getrandom(&words[TOKEN], sizeof words[TOKEN], 0) != (ssize_t)sizeof words[TOKEN]) {
+    if (fd < 0 || ftruncate(fd, (off_t)nbytes) ||
+        getrandom(&words[TOKEN], sizeof words[TOKEN], 0) != (ssize_t)sizeof words[TOKEN]) {
         fsdpck_error_sys(err, errno, NULL, "memory that ranks share");
         if (fd >= 0)
             close(fd);
@@ -71,8 +72,9 @@ int one_host_map(struct comm *c, size_t nbytes, unsigned char **out, struct fsdp
     if (fd >= 0)
         close(fd);
     if (!rc && !all)
-        rc = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL, "the ranks of this host cannot share memory%s%s: --gather copy does without", why.code ? ": " : "",
-                              why.message);
+        rc = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL,
+                              "the ranks of this host cannot share memory%s%s: --gather copy does without",
+                              why.code ? ": " : "", why.message);
     if (rc && memory)
         munmap(memory, nbytes);
     else

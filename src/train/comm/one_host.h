@@ -5,7 +5,8 @@
 
 #include "comm/comm.h"
 
-/* Collective. *out: nbytes of zeroes (at least one byte), the same memory for every rank; munmap it. Fails on all ranks alike where one of them cannot. */
+/* Collective. *out: nbytes of zeroes (at least one byte), the same memory for every rank; munmap it. Fails on all ranks
+ * alike where one of them cannot. */
 int one_host_map(struct comm *c, size_t nbytes, unsigned char **out, struct fsdpck_error *err);
 
 #endif

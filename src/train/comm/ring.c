@@ -14,11 +14,12 @@ struct ring {
     const struct ring_group *groups;
     struct ring_device on;
     char **slots; /* (schedule->nslots) */
-    /* Where comm moves data on a stream, else NULL: (schedule->nentries) a use's group has been gathered, on comm's stream; (and one more) a use is over, on the
-     * compute stream, the last one being the beginning of the micro-batch, when parameters have changed and all buffers are free. */
+    /* Where comm moves data on a stream, else NULL: (schedule->nentries) a use's group has been gathered, on comm's
+     * stream; (and one more) a use is over, on the compute stream, the last one being the beginning of the micro-batch,
+     * when parameters have changed and all buffers are free. */
     struct kern_event **arrived, **left;
-    struct stream_timer *stalls;  /* where comm launches: of the compute stream, for gathers */
-    struct worker worker; /* where comm launches, without a thread: the caller gathers */
+    struct stream_timer *stalls; /* where comm launches: of the compute stream, for gathers */
+    struct worker worker;        /* where comm launches, without a thread: the caller gathers */
     /* under its lock */
     enum ring_mode mode;
     uint32_t nuses;  /* of this micro-batch */
@@ -86,7 +87,8 @@ static bool gather_next(void *ctx)
     pthread_mutex_unlock(&r->worker.lock);
     const uint64_t started = comm_now_ns();
     if (r->left)
-        r->on.device->event_wait(e->after > 0 ? r->left[e->after - 1] : r->left[r->schedule->nentries], r->comm->stream);
+        r->on.device->event_wait(e->after > 0 ? r->left[e->after - 1] : r->left[r->schedule->nentries],
+                                 r->comm->stream);
     int rc = n ? r->comm->ops->gather(r->comm, pieces, n, r->slots[e->slot], &err) : 0;
     for (size_t i = 0; i < n; i++)
         nbytes += pieces[i].nbytes;
@@ -143,8 +145,8 @@ static int make_events(struct ring *r, struct kern_event ***out, struct fsdpck_e
     return 0;
 }
 
-int ring_new(struct comm *comm, const struct schedule *schedule, const struct ring_group *groups, uint32_t ngroups, const struct ring_device *on,
-             struct ring **out, struct fsdpck_error *err)
+int ring_new(struct comm *comm, const struct schedule *schedule, const struct ring_group *groups, uint32_t ngroups,
+             const struct ring_device *on, struct ring **out, struct fsdpck_error *err)
 {
     struct ring *r = calloc(1, sizeof *r);
     *out = NULL;
@@ -212,7 +214,8 @@ int ring_enter(struct ring *r, uint32_t group, char **data, struct fsdpck_error 
     uint32_t use = r->wanted;
     if (use >= r->nuses || r->schedule->entries[use].group != group) {
         pthread_mutex_unlock(&r->worker.lock);
-        return fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL, "group %u is used where the schedule of gathers has another", group);
+        return fsdpck_error_set(err, FSDPCK_ERR_STOPPED, NULL,
+                                "group %u is used where the schedule of gathers has another", group);
     }
     r->wanted++;
     r->live++;

@@ -40,8 +40,8 @@ struct ring_times {
 };
 
 /* schedule, groups (ngroups) and comm (COMM_GATHER) are borrowed. */
-int ring_new(struct comm *comm, const struct schedule *schedule, const struct ring_group *groups, uint32_t ngroups, const struct ring_device *on,
-             struct ring **out, struct fsdpck_error *err);
+int ring_new(struct comm *comm, const struct schedule *schedule, const struct ring_group *groups, uint32_t ngroups,
+             const struct ring_device *on, struct ring **out, struct fsdpck_error *err);
 void ring_free(struct ring *r); /* NULL does nothing */
 uint64_t ring_nbytes(const struct schedule *schedule, const struct ring_group *groups, uint32_t ngroups);
 

@@ -13,7 +13,8 @@ struct slot {
 
 static uint32_t count_ring(const struct schedule_request *req)
 {
-    uint32_t moving = 0, most = req->forward_prefetch > req->backward_prefetch ? req->forward_prefetch : req->backward_prefetch;
+    uint32_t moving = 0,
+             most = req->forward_prefetch > req->backward_prefetch ? req->forward_prefetch : req->backward_prefetch;
     for (uint32_t g = 0; g < req->ngroups; g++)
         moving += !req->stays[g];
     return moving < most + 1 ? moving : most + 1;
@@ -52,8 +53,12 @@ int schedule_make(const struct schedule_request *req, struct schedule *out, stru
     }
     for (uint32_t u = 0; u < req->nuses; u++) {
         uint32_t group = req->uses[u].group, i = find_slot(&s, slots, nring, group);
-        s.entries[u] = (struct schedule_entry){ .group = group, .slot = i, .gather = slots[i].group != group, .after = slots[i].until,
-                                                .ahead = req->uses[u].backward ? req->backward_prefetch : req->forward_prefetch };
+        s.entries[u] =
+            (struct schedule_entry){ .group = group,
+                                     .slot = i,
+                                     .gather = slots[i].group != group,
+                                     .after = slots[i].until,
+                                     .ahead = req->uses[u].backward ? req->backward_prefetch : req->forward_prefetch };
         slots[i] = (struct slot){ group, u + 1 };
     }
     free(slots);

@@ -16,7 +16,8 @@ struct stream_timer {
     uint64_t *ns; /* (nkinds) */
 };
 
-int stream_timer_new(const struct kern_device *device, int index, unsigned nkinds, size_t nintervals, struct stream_timer **out, struct fsdpck_error *err)
+int stream_timer_new(const struct kern_device *device, int index, unsigned nkinds, size_t nintervals,
+                     struct stream_timer **out, struct fsdpck_error *err)
 {
     struct stream_timer *l = calloc(1, sizeof *l);
     char message[KERN_MESSAGE_BYTES] = "no memory";
@@ -29,7 +30,8 @@ int stream_timer_new(const struct kern_device *device, int index, unsigned nkind
     l->ns = calloc(nkinds, sizeof *l->ns);
     bool there = l->intervals && l->ns;
     for (size_t i = 0; i < nintervals && there; i++)
-        there = device->event_new(index, true, &l->intervals[i].from, message) == KERN_OK && device->event_new(index, true, &l->intervals[i].to, message) == KERN_OK;
+        there = device->event_new(index, true, &l->intervals[i].from, message) == KERN_OK &&
+                device->event_new(index, true, &l->intervals[i].to, message) == KERN_OK;
     if (there) {
         *out = l;
         return 0;

@@ -12,7 +12,8 @@ struct stream_timer;
 enum { STREAM_TIMER_INTERVALS = 1024 }; /* more than a micro-batch gathers or exchanges */
 
 /* nintervals: number of intervals that may be unread; one more waits for all of them. device is borrowed. */
-int stream_timer_new(const struct kern_device *device, int index, unsigned nkinds, size_t nintervals, struct stream_timer **out, struct fsdpck_error *err);
+int stream_timer_new(const struct kern_device *device, int index, unsigned nkinds, size_t nintervals,
+                     struct stream_timer **out, struct fsdpck_error *err);
 void stream_timer_free(struct stream_timer *l); /* NULL does nothing */
 
 /* The work enqueued between begin and end is one interval; intervals do not nest. */

@@ -10,7 +10,8 @@
 
 struct worker {
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* to be broadcast, under the lock, where there may be something to do, and where something is done */
+    pthread_cond_t
+        changed; /* to be broadcast, under the lock, where there may be something to do, and where something is done */
     /* its own */
     pthread_t thread;
     bool (*step)(void *ctx);
@@ -18,10 +19,11 @@ struct worker {
     bool open, ending; /* open: lock and thread are there */
 };
 
-/* step: one piece of work, under the lock, which it may let go of meanwhile; false: there is none now. NULL: no thread, but the lock is there. Nothing to be
- * stopped is left behind by a failure. */
+/* step: one piece of work, under the lock, which it may let go of meanwhile; false: there is none now. NULL: no thread,
+ * but the lock is there. Nothing to be stopped is left behind by a failure. */
 int worker_start(struct worker *w, bool (*step)(void *ctx), void *ctx, struct fsdpck_error *err);
-/* Waits for the piece of work at hand, but for none after it. Does nothing where it was never started and is all zeros. */
+/* Waits for the piece of work at hand, but for none after it. Does nothing where it was never started and is all zeros.
+ */
 void worker_stop(struct worker *w);
 
 #endif

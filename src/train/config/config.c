@@ -16,7 +16,8 @@ static int apply_set(json_t *root, const char *set, struct fsdpck_error *err)
 {
     const char *eq = strchr(set, '=');
     if (!eq || eq == set)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "--set %s: 'key=value' is wanted, as in train.max_steps=10", set);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                "--set %s: 'key=value' is wanted, as in train.max_steps=10", set);
     json_t *value = json_loads(eq + 1, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL);
     if (!value)
         value = json_string(eq + 1);
@@ -41,7 +42,9 @@ static int check_sets(const char *const *sets, size_t nsets, struct fsdpck_error
         size_t n = strcspn(sets[i], "=");
         for (size_t k = 0; k < i; k++) {
             if (strncmp(sets[i], sets[k], n) == 0 && (sets[k][n] == '=' || sets[k][n] == '.'))
-                return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "--set %s: '--set %s' comes before it, and would have no effect", sets[i], sets[k]);
+                return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                        "--set %s: '--set %s' comes before it, and would have no effect", sets[i],
+                                        sets[k]);
         }
     }
     return 0;
@@ -60,18 +63,22 @@ static void settle_length(struct train_config *c)
 static int check_together(const char *path, const struct train_config *c, struct fsdpck_error *err)
 {
     if (c->train.micro_batch_size > c->train.global_batch_size && !c->data.plan)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "train.micro_batch_size is %llu, more than train.global_batch_size, %llu",
-                                (unsigned long long)c->train.micro_batch_size, (unsigned long long)c->train.global_batch_size);
+        return fsdpck_error_set(
+            err, FSDPCK_ERR_USAGE, path, "train.micro_batch_size is %llu, more than train.global_batch_size, %llu",
+            (unsigned long long)c->train.micro_batch_size, (unsigned long long)c->train.global_batch_size);
     if (c->sample.every && json_array_size(c->sample.prompts) == 0)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "key 'sample.every' is %llu, and sample.prompts has none", (unsigned long long)c->sample.every);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "key 'sample.every' is %llu, and sample.prompts has none",
+                                (unsigned long long)c->sample.every);
     for (size_t i = 0; c->data.plan && i < c->data.nfiles; i++) {
         if (c->data.nfiles > 1 || c->data.files[i].weight != 1)
-            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "data.plan counts the lines of one file; data.train has several, or a weight");
+            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, path,
+                                    "data.plan counts the lines of one file; data.train has several, or a weight");
     }
     return 0;
 }
 
-int train_config_read(const char *path, const char *const *sets, size_t nsets, struct train_config *out, struct fsdpck_error *err)
+int train_config_read(const char *path, const char *const *sets, size_t nsets, struct train_config *out,
+                      struct fsdpck_error *err)
 {
     struct fsdpck_error why = { 0 };
     json_t *root;
@@ -96,7 +103,8 @@ int train_config_take(const char *name, json_t *root, struct train_config *out, 
 {
     struct train_config c = { .root = root };
     config_keys_defaults(&c);
-    int rc = json_is_object(root) ? config_keys_apply(name, &c, err) : fsdpck_error_set(err, FSDPCK_ERR_USAGE, name, "a JSON object is wanted");
+    int rc = json_is_object(root) ? config_keys_apply(name, &c, err)
+                                  : fsdpck_error_set(err, FSDPCK_ERR_USAGE, name, "a JSON object is wanted");
     if (!rc) {
         settle_length(&c);
         rc = config_keys_required(name, &c, err);
@@ -111,7 +119,8 @@ int train_config_take(const char *name, json_t *root, struct train_config *out, 
     return rc;
 }
 
-void train_config_idle(const struct train_config *config, const struct train_job_size *size, void (*say)(void *ctx, const char *line), void *ctx)
+void train_config_idle(const struct train_config *config, const struct train_job_size *size,
+                       void (*say)(void *ctx, const char *line), void *ctx)
 {
     struct train_config defaults = { 0 };
     config_keys_defaults(&defaults);

@@ -23,37 +23,21 @@ static void show_columns(char *out, size_t nbytes)
 static void show_values(const struct config_key *key, char *out, size_t nbytes)
 {
     switch (key->type) {
-    case KEY_STRING:
-        snprintf(out, nbytes, "string");
-        break;
+    case KEY_STRING: snprintf(out, nbytes, "string"); break;
     case KEY_CHOICE:
-    case KEY_BOOL: /* the words say it */
-        *out = '\0';
-        break;
-    case KEY_U64:
-        show_range(key, "whole number", out, nbytes);
-        break;
-    case KEY_NUMBER:
-        show_range(key, "number", out, nbytes);
-        break;
-    case KEY_TARGETS:
-        snprintf(out, nbytes, "list of names, regular expression, or \"all-linear\"");
-        break;
-    case KEY_NAMES:
-        snprintf(out, nbytes, "list of names");
-        break;
+    case KEY_BOOL: /* the words say it */ *out = '\0'; break;
+    case KEY_U64: show_range(key, "whole number", out, nbytes); break;
+    case KEY_NUMBER: show_range(key, "number", out, nbytes); break;
+    case KEY_TARGETS: snprintf(out, nbytes, "list of names, regular expression, or \"all-linear\""); break;
+    case KEY_NAMES: snprintf(out, nbytes, "list of names"); break;
     case KEY_PATTERNS:
         show_range(key,
                    key->whole ? "object of regular expressions, each with a whole number"
                               : "object of regular expressions, each with a number",
                    out, nbytes);
         break;
-    case KEY_FILES:
-        snprintf(out, nbytes, "path, or list of paths and of {\"path\": …, \"weight\": …}");
-        break;
-    case KEY_COLUMNS:
-        show_columns(out, nbytes);
-        break;
+    case KEY_FILES: snprintf(out, nbytes, "path, or list of paths and of {\"path\": …, \"weight\": …}"); break;
+    case KEY_COLUMNS: show_columns(out, nbytes); break;
     case KEY_PROMPTS:
         snprintf(out, nbytes, "list of strings, of lists of messages, and of {\"text\": …} or {\"input_ids\": […]}");
         break;
@@ -79,7 +63,10 @@ static void show_usual(const struct config_key *key, char *out, size_t nbytes)
         snprintf(out, nbytes, "%s", empty);
 }
 
-size_t train_config_nkeys(void) { return config_nkeys; }
+size_t train_config_nkeys(void)
+{
+    return config_nkeys;
+}
 
 void train_config_key(size_t i, struct train_config_key *out)
 {
@@ -92,7 +79,10 @@ void train_config_key(size_t i, struct train_config_key *out)
     show_usual(key, out->usual, sizeof out->usual);
 }
 
-size_t train_config_nsections(void) { return config_nsections; }
+size_t train_config_nsections(void)
+{
+    return config_nsections;
+}
 
 const char *train_config_section(size_t i, const char **doc)
 {

@@ -11,7 +11,8 @@
 
 #define FAIL(...) fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, __VA_ARGS__)
 
-static int put_string(const char *path, const struct config_key *key, json_t *value, const char **out, struct fsdpck_error *err)
+static int put_string(const char *path, const struct config_key *key, json_t *value, const char **out,
+                      struct fsdpck_error *err)
 {
     if (!json_is_string(value) || strlen(json_string_value(value)) != json_string_length(value))
         return FAIL("key '%s': a string is wanted%s", key->name, key->nullable ? ", or null" : "");
@@ -19,7 +20,8 @@ static int put_string(const char *path, const struct config_key *key, json_t *va
     return 0;
 }
 
-static int put_choice(const char *path, const struct config_key *key, json_t *value, unsigned *out, struct fsdpck_error *err)
+static int put_choice(const char *path, const struct config_key *key, json_t *value, unsigned *out,
+                      struct fsdpck_error *err)
 {
     const char *word = "";
     int rc = put_string(path, key, value, &word, err);
@@ -48,19 +50,23 @@ const char *config_show_number(double value, char text[CONFIG_NUMBER])
     return text;
 }
 
-static int get_number(const char *path, const struct config_key *key, json_t *value, bool whole, double *out, struct fsdpck_error *err)
+static int get_number(const char *path, const struct config_key *key, json_t *value, bool whole, double *out,
+                      struct fsdpck_error *err)
 {
     if (whole ? !json_is_integer(value) : !json_is_number(value))
-        return FAIL("key '%s': %s is wanted%s", key->name, whole ? "a whole number" : "a number", key->nullable ? ", or null" : "");
+        return FAIL("key '%s': %s is wanted%s", key->name, whole ? "a whole number" : "a number",
+                    key->nullable ? ", or null" : "");
     char is[CONFIG_NUMBER], min[CONFIG_NUMBER], max[CONFIG_NUMBER];
     *out = json_number_value(value);
     if (!(*out >= key->min && *out <= key->max))
-        return FAIL("key '%s' is %s; it must be %s to %s", key->name, config_show_number(*out, is), config_show_number(key->min, min), config_show_number(key->max, max));
+        return FAIL("key '%s' is %s; it must be %s to %s", key->name, config_show_number(*out, is),
+                    config_show_number(key->min, min), config_show_number(key->max, max));
     return 0;
 }
 
 /* *out is the config's, also after a failure. */
-static int put_names(const char *path, const struct config_key *key, json_t *value, const char *const **out, size_t *count, struct fsdpck_error *err)
+static int put_names(const char *path, const struct config_key *key, json_t *value, const char *const **out,
+                     size_t *count, struct fsdpck_error *err)
 {
     size_t n = json_array_size(value);
     if (!json_is_array(value))
@@ -80,7 +86,8 @@ static int put_names(const char *path, const struct config_key *key, json_t *val
     return 0;
 }
 
-static int put_targets(const char *path, const struct config_key *key, json_t *value, struct train_lora_config *lora, struct fsdpck_error *err)
+static int put_targets(const char *path, const struct config_key *key, json_t *value, struct train_lora_config *lora,
+                       struct fsdpck_error *err)
 {
     lora->all_linear = json_is_string(value) && strcmp(json_string_value(value), "all-linear") == 0;
     if (json_is_string(value)) {
@@ -92,8 +99,8 @@ static int put_targets(const char *path, const struct config_key *key, json_t *v
     return put_names(path, key, value, &lora->target_names, &lora->ntarget_names, err);
 }
 
-static int put_patterns(const char *path, const struct config_key *key, json_t *value, const struct train_pattern **out, size_t *count,
-                        struct fsdpck_error *err)
+static int put_patterns(const char *path, const struct config_key *key, json_t *value, const struct train_pattern **out,
+                        size_t *count, struct fsdpck_error *err)
 {
     const char *regex;
     json_t *number;
@@ -112,7 +119,8 @@ static int put_patterns(const char *path, const struct config_key *key, json_t *
     return rc;
 }
 
-static int put_file(const char *path, const struct config_key *key, json_t *value, struct train_data_file *out, struct fsdpck_error *err)
+static int put_file(const char *path, const struct config_key *key, json_t *value, struct train_data_file *out,
+                    struct fsdpck_error *err)
 {
     const char *name;
     json_t *member;
@@ -121,16 +129,21 @@ static int put_file(const char *path, const struct config_key *key, json_t *valu
         out->path = json_string_value(value);
     json_object_foreach (value, name, member) {
         bool weight = strcmp(name, "weight") == 0;
-        if (weight && (!json_is_number(member) || !((out->weight = json_number_value(member)) > 0 && out->weight <= 1000)))
+        if (weight &&
+            (!json_is_number(member) || !((out->weight = json_number_value(member)) > 0 && out->weight <= 1000)))
             return FAIL("key '%s': a weight is a number above 0, up to 1000", key->name);
         if (!weight && strcmp(name, "path") != 0)
             return FAIL("key '%s': '%s' is none of path, weight", key->name, name);
         out->path = weight ? out->path : json_string_value(member);
     }
-    return out->path && *out->path ? 0 : FAIL("key '%s': the path of a file is wanted, or a list of paths and of {\"path\": …, \"weight\": …}", key->name);
+    return out->path && *out->path
+               ? 0
+               : FAIL("key '%s': the path of a file is wanted, or a list of paths and of {\"path\": …, \"weight\": …}",
+                      key->name);
 }
 
-static int put_files(const char *path, const struct config_key *key, json_t *value, struct train_config *c, const char **first, struct fsdpck_error *err)
+static int put_files(const char *path, const struct config_key *key, json_t *value, struct train_config *c,
+                     const char **first, struct fsdpck_error *err)
 {
     bool train = first == &c->data.train;
     size_t n = json_is_array(value) ? json_array_size(value) : 1;
@@ -164,8 +177,9 @@ static int put_null(const char *path, const struct config_key *key, char *at, st
 }
 
 /* What an example of data may hold (chat_encode() and data_line.c read it). */
-const char *const config_columns[] = { "messages", "tools", "conversations", "instruction", "input", "output", "system", "history", "prompt", "completion", "text",
-                                       "input_ids", "labels" };
+const char *const config_columns[] = { "messages", "tools",     "conversations", "instruction", "input",
+                                       "output",   "system",    "history",       "prompt",      "completion",
+                                       "text",     "input_ids", "labels" };
 const size_t config_ncolumns = sizeof config_columns / sizeof config_columns[0];
 
 static int check_column(const char *path, const struct config_key *key, const char *name, struct fsdpck_error *err)
@@ -176,7 +190,8 @@ static int check_column(const char *path, const struct config_key *key, const ch
             return 0;
         strcat(strcat(all, i ? ", " : ""), config_columns[i]);
     }
-    return FAIL("key '%s': '%.60s' is none of %s: the key is this trainer's name of a column, the value the data's", key->name, name, all);
+    return FAIL("key '%s': '%.60s' is none of %s: the key is this trainer's name of a column, the value the data's",
+                key->name, name, all);
 }
 
 /* Two names may not stand for one column of the data set. */
@@ -191,7 +206,8 @@ static int check_columns(const char *path, const struct config_key *key, json_t 
             return FAIL("key '%s': '%s' is no name of a column", key->name, name);
         json_object_foreach (value, other, same)
             if (strcmp(name, other) < 0 && json_equal(column, same))
-                return FAIL("key '%s': '%s' and '%s' are both the column '%.60s'", key->name, name, other, json_string_value(column));
+                return FAIL("key '%s': '%s' and '%s' are both the column '%.60s'", key->name, name, other,
+                            json_string_value(column));
     }
     return json_is_object(value) ? 0 : FAIL("key '%s': an object of names is wanted", key->name);
 }
@@ -206,7 +222,8 @@ static int check_prompts(const char *path, const struct config_key *key, const j
     return json_is_array(value) ? 0 : FAIL("key '%s': a list is wanted", key->name);
 }
 
-static int put(const char *path, const struct config_key *key, json_t *value, struct train_config *c, struct fsdpck_error *err)
+static int put(const char *path, const struct config_key *key, json_t *value, struct train_config *c,
+               struct fsdpck_error *err)
 {
     char *at = (char *)c + key->offset;
     double number;
@@ -214,10 +231,8 @@ static int put(const char *path, const struct config_key *key, json_t *value, st
     if (json_is_null(value))
         return put_null(path, key, at, err);
     switch (key->type) {
-    case KEY_STRING:
-        return put_string(path, key, value, (const char **)at, err);
-    case KEY_CHOICE:
-        return put_choice(path, key, value, (unsigned *)at, err);
+    case KEY_STRING: return put_string(path, key, value, (const char **)at, err);
+    case KEY_CHOICE: return put_choice(path, key, value, (unsigned *)at, err);
     case KEY_BOOL:
         *(bool *)at = json_is_true(value);
         return json_is_boolean(value) ? 0 : FAIL("key '%s': true or false is wanted", key->name);
@@ -225,23 +240,17 @@ static int put(const char *path, const struct config_key *key, json_t *value, st
         rc = get_number(path, key, value, true, &number, err);
         *(uint64_t *)at = rc ? 0 : (uint64_t)number;
         return rc;
-    case KEY_NUMBER:
-        return get_number(path, key, value, false, (double *)at, err);
-    case KEY_TARGETS:
-        return put_targets(path, key, value, &c->lora, err);
-    case KEY_NAMES:
-        return put_names(path, key, value, &c->lora.modules_to_save, &c->lora.nmodules_to_save, err);
+    case KEY_NUMBER: return get_number(path, key, value, false, (double *)at, err);
+    case KEY_TARGETS: return put_targets(path, key, value, &c->lora, err);
+    case KEY_NAMES: return put_names(path, key, value, &c->lora.modules_to_save, &c->lora.nmodules_to_save, err);
     case KEY_PATTERNS:
         return put_patterns(path, key, value, (const struct train_pattern **)at,
-                            (const struct train_pattern **)at == &c->lora.rank_pattern ? &c->lora.nrank_pattern : &c->lora.nalpha_pattern, err);
-    case KEY_FILES:
-        return put_files(path, key, value, c, (const char **)at, err);
-    case KEY_COLUMNS:
-        *(json_t **)at = value;
-        return check_columns(path, key, value, err);
-    case KEY_PROMPTS:
-        *(json_t **)at = value;
-        return check_prompts(path, key, value, err);
+                            (const struct train_pattern **)at == &c->lora.rank_pattern ? &c->lora.nrank_pattern
+                                                                                       : &c->lora.nalpha_pattern,
+                            err);
+    case KEY_FILES: return put_files(path, key, value, c, (const char **)at, err);
+    case KEY_COLUMNS: *(json_t **)at = value; return check_columns(path, key, value, err);
+    case KEY_PROMPTS: *(json_t **)at = value; return check_prompts(path, key, value, err);
     }
     return 0;
 }
@@ -256,7 +265,8 @@ static bool is_section(const char *name)
     return false;
 }
 
-/* The component of a key that follows its section (nsection characters; 0: the top), or "" where it stands in another. */
+/* The component of a key that follows its section (nsection characters; 0: the top), or "" where it stands in another.
+ */
 static const char *component(const char *key, const char *section, size_t nsection, char out[64])
 {
     const char *rest = key + nsection + (nsection > 0);
@@ -272,7 +282,8 @@ static int refuse_unknown(const char *path, const char *name, size_t nsection, s
     char all[1024] = "", best[64] = "", last[64] = "", at[64];
     size_t used = 0;
     for (size_t i = 0; i < config_nkeys; i++) {
-        if (!*component(config_keys[i].name, name, nsection, at) || strcmp(at, last) == 0 || used + strlen(at) + 3 > sizeof all)
+        if (!*component(config_keys[i].name, name, nsection, at) || strcmp(at, last) == 0 ||
+            used + strlen(at) + 3 > sizeof all)
             continue;
         used += (size_t)sprintf(all + used, "%s%s", used ? ", " : "", at);
         if (!*best || fsdpck_name_distance(own, at) < fsdpck_name_distance(own, best))
@@ -280,9 +291,11 @@ static int refuse_unknown(const char *path, const char *name, size_t nsection, s
         memcpy(last, at, sizeof last);
     }
     const unsigned apart = fsdpck_name_distance(own, best);
-    if (apart <= 2 && apart < strlen(own) && strlen(best) <= strlen(own) + 2) /* the beginning of a long name is not it: "lr" */
+    if (apart <= 2 && apart < strlen(own) &&
+        strlen(best) <= strlen(own) + 2) /* the beginning of a long name is not it: "lr" */
         return FAIL("unknown key '%s'; the nearest is '%.*s%s'", name, (int)(own - name), name, best);
-    return nsection ? FAIL("unknown key '%s'; %.*s has %s", name, (int)nsection, name, all) : FAIL("unknown key '%s'; a config has %s", name, all);
+    return nsection ? FAIL("unknown key '%s'; %.*s has %s", name, (int)nsection, name, all)
+                    : FAIL("unknown key '%s'; a config has %s", name, all);
 }
 
 const struct config_key *config_key_find(const char *name)
@@ -343,30 +356,17 @@ static void put_usual(const struct config_key *key, struct train_config *c)
 {
     char *at = (char *)c + key->offset;
     switch (key->type) {
-    case KEY_STRING:
-        *(const char **)at = key->usual.text;
-        break;
-    case KEY_CHOICE:
-        *(unsigned *)at = (unsigned)config_key_choice(key, key->usual.text);
-        break;
-    case KEY_BOOL:
-        *(bool *)at = key->usual.yes;
-        break;
-    case KEY_U64:
-        *(uint64_t *)at = (uint64_t)key->usual.number;
-        break;
-    case KEY_NUMBER:
-        *(double *)at = key->usual.number;
-        break;
-    case KEY_TARGETS:
-        c->lora.all_linear = strcmp(key->usual.text, "all-linear") == 0;
-        break;
+    case KEY_STRING: *(const char **)at = key->usual.text; break;
+    case KEY_CHOICE: *(unsigned *)at = (unsigned)config_key_choice(key, key->usual.text); break;
+    case KEY_BOOL: *(bool *)at = key->usual.yes; break;
+    case KEY_U64: *(uint64_t *)at = (uint64_t)key->usual.number; break;
+    case KEY_NUMBER: *(double *)at = key->usual.number; break;
+    case KEY_TARGETS: c->lora.all_linear = strcmp(key->usual.text, "all-linear") == 0; break;
     case KEY_NAMES:
     case KEY_PATTERNS:
     case KEY_FILES:
     case KEY_COLUMNS:
-    case KEY_PROMPTS:
-        break;
+    case KEY_PROMPTS: break;
     }
 }
 

@@ -15,13 +15,14 @@ enum config_key_type {
     KEY_TARGETS,  /* a string or a list of strings: lora.target_… */
     KEY_NAMES,    /* a list of strings: lora.modules_to_save */
     KEY_PATTERNS, /* object of numbers: struct train_pattern * and its count */
-    KEY_FILES,    /* a path, or a list of paths and of {"path", "weight"}: data.train, data.eval (const char *: the first) */
-    KEY_COLUMNS,  /* json_t *: an object of strings; its keys are those that an example may have */
-    KEY_PROMPTS   /* json_t *: a list of texts, lists of messages and objects */
+    KEY_FILES, /* a path, or a list of paths and of {"path", "weight"}: data.train, data.eval (const char *: the first)
+                */
+    KEY_COLUMNS, /* json_t *: an object of strings; its keys are those that an example may have */
+    KEY_PROMPTS  /* json_t *: a list of texts, lists of messages and objects */
 };
 
-/* The value of a key that the file does not have: of KEY_STRING, KEY_CHOICE and KEY_TARGETS a text, of KEY_U64 and KEY_NUMBER
- * a number, of KEY_BOOL yes or no. Every other type is empty. */
+/* The value of a key that the file does not have: of KEY_STRING, KEY_CHOICE and KEY_TARGETS a text, of KEY_U64 and
+ * KEY_NUMBER a number, of KEY_BOOL yes or no. Every other type is empty. */
 union config_usual {
     const char *text;
     double number;
@@ -31,8 +32,8 @@ union config_usual {
 struct config_key {
     const char *name; /* "section.key" */
     enum config_key_type type;
-    size_t offset;     /* in struct train_config */
-    const char *doc;   /* for users: what the key does, in sentences */
+    size_t offset;   /* in struct train_config */
+    const char *doc; /* for users: what the key does, in sentences */
     union config_usual usual;
     bool required; /* it has no default */
     bool unset;    /* the same, and the run does without it */

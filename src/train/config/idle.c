@@ -48,7 +48,9 @@ const char *idle_beside_warmup(const struct train_config *c, const struct train_
 const char *idle_when_constant(const struct train_config *c, const struct train_job_size *size)
 {
     (void)size;
-    return c->train.scheduler == TRAIN_CONSTANT || c->train.scheduler == TRAIN_CONSTANT_WITH_WARMUP ? "train.lr_scheduler_type is constant: the rate does not fall" : NULL;
+    return c->train.scheduler == TRAIN_CONSTANT || c->train.scheduler == TRAIN_CONSTANT_WITH_WARMUP
+               ? "train.lr_scheduler_type is constant: the rate does not fall"
+               : NULL;
 }
 
 const char *idle_without_decay(const struct train_config *c, const struct train_job_size *size)
@@ -74,7 +76,8 @@ const char *idle_unless_gathered(const struct train_config *c, const struct trai
     (void)c;
     if (size->nranks < 2)
         return "there is one rank: it has all parameters";
-    return size->copies ? NULL : "ranks of one host map each other's parameters: nothing is gathered (--gather copy gathers)";
+    return size->copies ? NULL
+                        : "ranks of one host map each other's parameters: nothing is gathered (--gather copy gathers)";
 }
 
 const char *idle_unless_sharded(const struct train_config *c, const struct train_job_size *size)
@@ -82,7 +85,9 @@ const char *idle_unless_sharded(const struct train_config *c, const struct train
     const char *mapped = idle_unless_gathered(c, size);
     if (mapped)
         return mapped;
-    return c->fsdp.strategy == TRAIN_NO_SHARD ? "fsdp.sharding_strategy is NO_SHARD: parameters are gathered once a step" : NULL;
+    return c->fsdp.strategy == TRAIN_NO_SHARD
+               ? "fsdp.sharding_strategy is NO_SHARD: parameters are gathered once a step"
+               : NULL;
 }
 
 const char *idle_unless_full_shard(const struct train_config *c, const struct train_job_size *size)
@@ -90,7 +95,9 @@ const char *idle_unless_full_shard(const struct train_config *c, const struct tr
     const char *unsharded = idle_unless_sharded(c, size);
     if (unsharded)
         return unsharded;
-    return c->fsdp.strategy == TRAIN_SHARD_GRAD_OP ? "fsdp.sharding_strategy is SHARD_GRAD_OP: it keeps parameters after the forward" : NULL;
+    return c->fsdp.strategy == TRAIN_SHARD_GRAD_OP
+               ? "fsdp.sharding_strategy is SHARD_GRAD_OP: it keeps parameters after the forward"
+               : NULL;
 }
 
 const char *idle_until_asked(const struct train_config *c, const struct train_job_size *size)
@@ -99,7 +106,8 @@ const char *idle_until_asked(const struct train_config *c, const struct train_jo
     return c->sample.every ? NULL : "sample.every is 0: only `echo sample > OUTPUT_DIR/control` asks for them";
 }
 
-/* --- which of them the user is told ---------------------------------------------------------------------------------------------- */
+/* --- which of them the user is told
+ * ---------------------------------------------------------------------------------------------- */
 
 static bool is_default(const struct config_key *key, const struct train_config *c, const struct train_config *defaults)
 {

@@ -7,7 +7,8 @@
 
 typedef const char *idle_fn(const struct train_config *c, const struct train_job_size *size);
 
-idle_fn idle_without_eval, idle_by_plan, idle_by_plan_of_steps, idle_beside_steps, idle_beside_warmup, idle_when_constant, idle_without_decay, idle_without_lora, idle_with_lora, idle_unless_gathered,
+idle_fn idle_without_eval, idle_by_plan, idle_by_plan_of_steps, idle_beside_steps, idle_beside_warmup,
+    idle_when_constant, idle_without_decay, idle_without_lora, idle_with_lora, idle_unless_gathered,
     idle_unless_sharded, idle_unless_full_shard, idle_until_asked;
 
 /* A sentence for each key of the file whose value is not the default and has no effect. */

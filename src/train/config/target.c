@@ -10,24 +10,29 @@
 #include <string.h>
 
 /* 1: it matches from the beginning to the end; 0: not. before and after are put around it. */
-static int match(const char *before, const char *regex, const char *after, const char *text, const char *key, struct fsdpck_error *err)
+static int match(const char *before, const char *regex, const char *after, const char *text, const char *key,
+                 struct fsdpck_error *err)
 {
     char pattern[4096], why[200];
     int code, n = snprintf(pattern, sizeof pattern, "%s%s%s", before, regex, after);
     PCRE2_SIZE at;
     if (n < 0 || (size_t)n >= sizeof pattern)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.%s': a pattern longer than 4000 bytes", key);
-    pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_ANCHORED | PCRE2_ENDANCHORED, &code, &at, NULL);
+    pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
+                                         PCRE2_UTF | PCRE2_ANCHORED | PCRE2_ENDANCHORED, &code, &at, NULL);
     if (!compiled) {
         pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.%s': \"%.200s\" is no regular expression: %s", key, regex, why);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.%s': \"%.200s\" is no regular expression: %s",
+                                key, regex, why);
     }
     pcre2_match_data *data = pcre2_match_data_create_from_pattern(compiled, NULL);
-    int rc = data ? pcre2_match(compiled, (PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, 0, 0, data, NULL) : PCRE2_ERROR_NOMEMORY;
+    int rc =
+        data ? pcre2_match(compiled, (PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, 0, 0, data, NULL) : PCRE2_ERROR_NOMEMORY;
     pcre2_match_data_free(data);
     pcre2_code_free(compiled);
     if (rc < 0 && rc != PCRE2_ERROR_NOMATCH)
-        return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, NULL, "key 'lora.%s': \"%.200s\" cannot be matched (PCRE2 error %d)", key, regex, rc);
+        return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, NULL,
+                                "key 'lora.%s': \"%.200s\" cannot be matched (PCRE2 error %d)", key, regex, rc);
     return rc >= 0;
 }
 
@@ -38,7 +43,8 @@ bool target_is_named(const char *path, const char *name)
 }
 
 /* *value and *which: value and index of the first pattern that matches. */
-static int find_pattern(const struct train_pattern *patterns, size_t n, const char *key, const char *path, double *value, size_t *which, struct fsdpck_error *err)
+static int find_pattern(const struct train_pattern *patterns, size_t n, const char *key, const char *path,
+                        double *value, size_t *which, struct fsdpck_error *err)
 {
     *which = TARGET_NO_PATTERN;
     for (size_t i = 0; i < n; i++) {
@@ -54,7 +60,8 @@ static int find_pattern(const struct train_pattern *patterns, size_t n, const ch
     return 0;
 }
 
-static int is_chosen(const struct train_lora_config *lora, const char *path, bool is_linear, bool is_head, struct fsdpck_error *err)
+static int is_chosen(const struct train_lora_config *lora, const char *path, bool is_linear, bool is_head,
+                     struct fsdpck_error *err)
 {
     if (lora->target_regex)
         return match("(?:", lora->target_regex, ")", path, "target_modules", err);
@@ -89,7 +96,8 @@ bool target_is_saved(const struct train_lora_config *lora, const char *path)
     return false;
 }
 
-/* A module that is trained whole gets no adapter; PEFT takes whole components of the path for that, as patterns, and fails where both rules choose a module. */
+/* A module that is trained whole gets no adapter; PEFT takes whole components of the path for that, as patterns, and
+ * fails where both rules choose a module. */
 static int exclude_saved(const struct train_lora_config *lora, const char *path, struct fsdpck_error *err)
 {
     for (size_t i = 0; i < lora->nmodules_to_save; i++) {
@@ -98,12 +106,16 @@ static int exclude_saved(const struct train_lora_config *lora, const char *path,
             return rc;
     }
     if (target_is_saved(lora, path))
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "keys 'lora.modules_to_save' and 'lora.target_modules' both choose %s by the end of its path: write the "
-                                "whole name of the module in modules_to_save, or leave it out", path);
+        return fsdpck_error_set(
+            err, FSDPCK_ERR_USAGE, NULL,
+            "keys 'lora.modules_to_save' and 'lora.target_modules' both choose %s by the end of its path: write the "
+            "whole name of the module in modules_to_save, or leave it out",
+            path);
     return 0;
 }
 
-int target_find(const struct train_lora_config *lora, const char *path, bool is_linear, bool is_head, struct target *out, struct fsdpck_error *err)
+int target_find(const struct train_lora_config *lora, const char *path, bool is_linear, bool is_head,
+                struct target *out, struct fsdpck_error *err)
 {
     double r = (double)lora->r, alpha = lora->alpha;
     size_t rank_pattern, alpha_pattern = TARGET_NO_PATTERN;
@@ -116,8 +128,12 @@ int target_find(const struct train_lora_config *lora, const char *path, bool is_
         return rc < 0 ? rc : 0;
     rc = find_pattern(lora->rank_pattern, lora->nrank_pattern, "rank_pattern", path, &r, &rank_pattern, err);
     if (!rc)
-        rc = find_pattern(lora->alpha_pattern, lora->nalpha_pattern, "alpha_pattern", path, &alpha, &alpha_pattern, err);
-    *out = (struct target){ .chosen = !rc, .r = (int64_t)r, .scale = alpha / (lora->use_rslora ? sqrt(r) : r),
-                            .rank_pattern = rank_pattern, .alpha_pattern = alpha_pattern };
+        rc =
+            find_pattern(lora->alpha_pattern, lora->nalpha_pattern, "alpha_pattern", path, &alpha, &alpha_pattern, err);
+    *out = (struct target){ .chosen = !rc,
+                            .r = (int64_t)r,
+                            .scale = alpha / (lora->use_rslora ? sqrt(r) : r),
+                            .rank_pattern = rank_pattern,
+                            .alpha_pattern = alpha_pattern };
     return rc;
 }

@@ -13,10 +13,13 @@ struct target {
 };
 #define TARGET_NO_PATTERN SIZE_MAX
 
-/* path: "model.layers.0.self_attn.q_proj". is_head: the output layer, which "all-linear" leaves out; is_linear: false for the embedding. */
-int target_find(const struct train_lora_config *lora, const char *path, bool is_linear, bool is_head, struct target *out, struct fsdpck_error *err);
+/* path: "model.layers.0.self_attn.q_proj". is_head: the output layer, which "all-linear" leaves out; is_linear: false
+ * for the embedding. */
+int target_find(const struct train_lora_config *lora, const char *path, bool is_linear, bool is_head,
+                struct target *out, struct fsdpck_error *err);
 
-/* Whether modules_to_save has the module at path, or one that it is part of: a name means every module whose path ends with it, so that "norm" is input_layernorm too. */
+/* Whether modules_to_save has the module at path, or one that it is part of: a name means every module whose path ends
+ * with it, so that "norm" is input_layernorm too. */
 bool target_is_saved(const struct train_lora_config *lora, const char *path);
 /* The same of one name. */
 bool target_saves(const char *name, const char *path);

@@ -20,9 +20,13 @@ bool lists_end(struct lists *l, size_t at)
 void data_take_fingerprint(struct data *d)
 {
     XXH64_hash_t parts[] = {
-        d->content[0], d->content[1],
-        XXH3_64bits(d->members, d->nmembers * sizeof *d->members), XXH3_64bits(d->groups.at, (d->groups.count + 1) * sizeof *d->groups.at),
-        d->planned ? XXH3_64bits(d->steps.at, (d->steps.count + 1) * sizeof *d->steps.at) : d->step_rows, d->planned ? 0 : d->micro_rows, d->seed,
+        d->content[0],
+        d->content[1],
+        XXH3_64bits(d->members, d->nmembers * sizeof *d->members),
+        XXH3_64bits(d->groups.at, (d->groups.count + 1) * sizeof *d->groups.at),
+        d->planned ? XXH3_64bits(d->steps.at, (d->steps.count + 1) * sizeof *d->steps.at) : d->step_rows,
+        d->planned ? 0 : d->micro_rows,
+        d->seed,
     };
     d->fingerprint = XXH3_64bits(parts, sizeof parts);
 }
@@ -45,9 +49,11 @@ uint64_t data_fingerprint(const struct data *d)
 int data_nsteps(const struct data *d, const struct train_config *config, uint64_t *out, struct fsdpck_error *err)
 {
     double epoch = d->planned ? (double)d->steps.count : (double)d->groups.count / (double)d->step_rows;
-    *out = config->train.num_train_epochs > 0 ? (uint64_t)ceil(config->train.num_train_epochs * epoch) : config->train.max_steps;
+    *out = config->train.num_train_epochs > 0 ? (uint64_t)ceil(config->train.num_train_epochs * epoch)
+                                              : config->train.max_steps;
     if (d->planned && *out > d->steps.count)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, config->data.plan, "it has %zu steps, and train.max_steps asks for %llu", d->steps.count,
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, config->data.plan,
+                                "it has %zu steps, and train.max_steps asks for %llu", d->steps.count,
                                 (unsigned long long)*out);
     return 0;
 }
@@ -113,7 +119,8 @@ static void shuffle(const struct data *d, uint64_t epoch)
     d->order->epoch = epoch;
 }
 
-/* Where the documents of row `global` of the endless sequence begin, and end. An epoch's order is made when it begins. */
+/* Where the documents of row `global` of the endless sequence begin, and end. An epoch's order is made when it begins.
+ */
 static const size_t *row_at(const struct data *d, uint64_t global)
 {
     uint64_t epoch = global / d->groups.count;
@@ -176,13 +183,14 @@ static int shuffled_step(const struct data *d, uint64_t step, struct step_plan *
     return 0;
 }
 
-int data_step(const struct data *d, const struct train_config *config, uint64_t step, struct step_plan *out, struct fsdpck_error *err)
+int data_step(const struct data *d, const struct train_config *config, uint64_t step, struct step_plan *out,
+              struct fsdpck_error *err)
 {
     *out = (struct step_plan){ 0 };
     int rc = d->planned ? plan_step(d, step, out, err) : shuffled_step(d, step, out, err);
     if (!rc && out->nsupervised == 0)
-        rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, d->planned ? config->data.plan : config->data.train, "step %llu has no supervised token: its loss is not defined",
-                              (unsigned long long)step);
+        rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, d->planned ? config->data.plan : config->data.train,
+                              "step %llu has no supervised token: its loss is not defined", (unsigned long long)step);
     return rc;
 }
 
@@ -209,7 +217,8 @@ void step_plan_free(struct step_plan *p)
     *p = (struct step_plan){ 0 };
 }
 
-void data_fill(const struct data *d, const struct micro_batch *m, int32_t *ids, int32_t *positions, int32_t *targets, int64_t *cu_seqlens)
+void data_fill(const struct data *d, const struct micro_batch *m, int32_t *ids, int32_t *positions, int32_t *targets,
+               int64_t *cu_seqlens)
 {
     int64_t at = 0;
     cu_seqlens[0] = 0;

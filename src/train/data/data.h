@@ -26,7 +26,8 @@ struct step_plan {
 };
 
 /* Reads data.train and data.plan whole. Ids are checked against nvocab. */
-int data_open(const struct train_config *config, int64_t nvocab, const struct fsdpck_options *opt, struct data **out, struct fsdpck_error *err);
+int data_open(const struct train_config *config, int64_t nvocab, const struct fsdpck_options *opt, struct data **out,
+              struct fsdpck_error *err);
 void data_close(struct data *d); /* NULL does nothing */
 
 /* Steps of the whole run: of num_train_epochs, or max_steps. Refuses a max_steps that data.plan cannot give. */
@@ -42,13 +43,17 @@ uint64_t data_fingerprint(const struct data *d);
 /* Whether documents hold the date. */
 bool data_is_dated(const struct data *d);
 
-/* step counts from 0. Release with step_plan_free() in every case. One thread at a time: the order of the epoch is kept. */
-int data_step(const struct data *d, const struct train_config *config, uint64_t step, struct step_plan *out, struct fsdpck_error *err);
+/* step counts from 0. Release with step_plan_free() in every case. One thread at a time: the order of the epoch is
+ * kept. */
+int data_step(const struct data *d, const struct train_config *config, uint64_t step, struct step_plan *out,
+              struct fsdpck_error *err);
 void step_plan_free(struct step_plan *p);
 /* Every row once, in micro-batches of the order of packing: for evaluation. Release like a step's. */
 int data_whole(const struct data *d, struct step_plan *out, struct fsdpck_error *err);
 
-/* The micro-batch token for token: ids, positions (inside the document), targets (-1: none), each (ntok); bounds of documents (ndocs + 1). */
-void data_fill(const struct data *d, const struct micro_batch *m, int32_t *ids, int32_t *positions, int32_t *targets, int64_t *cu_seqlens);
+/* The micro-batch token for token: ids, positions (inside the document), targets (-1: none), each (ntok); bounds of
+ * documents (ndocs + 1). */
+void data_fill(const struct data *d, const struct micro_batch *m, int32_t *ids, int32_t *positions, int32_t *targets,
+               int64_t *cu_seqlens);
 
 #endif

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Follows strings and brackets, and no other JSON: a comma or the closing bracket at the outermost level ends a line. */
+/* Follows strings and brackets, and no other JSON: a comma or the closing bracket at the outermost level ends a line.
+ */
 #include "data/data_array.h"
 
 #include <string.h>
 
-static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
 
 bool data_array_begins(const char *text, size_t nbytes)
 {
@@ -52,7 +56,8 @@ static int outermost(struct data_array *a, const char *path, char c, char *put, 
 static int take(struct data_array *a, const char *path, char c, char *put, struct fsdpck_error *err)
 {
     *put = c;
-    if (a->in_string) { /* a line feed is no character of a string: whoever parses the line refuses it as another control character */
+    if (a->in_string) { /* a line feed is no character of a string: whoever parses the line refuses it as another
+                           control character */
         a->in_string = a->escaped || c != '"';
         a->escaped = !a->escaped && c == '\\';
         *put = c == '\n' ? '\r' : c;

@@ -8,7 +8,7 @@
 
 /* Zero-initialise. */
 struct data_array {
-    uint64_t at;   /* bytes taken in */
+    uint64_t at;    /* bytes taken in */
     uint32_t depth; /* brackets and braces that are open */
     bool in_string, escaped;
     bool in_element, after_comma, ended;
@@ -16,8 +16,8 @@ struct data_array {
 
 /* Whether text begins as an array does: white space, then '['. */
 bool data_array_begins(const char *text, size_t nbytes);
-/* Makes lines of the bytes that come next, in their place: returns how many there are now, which may be none. An element that is missing or a second value
- * is FSDPCK_ERR_FORMAT, with the byte's offset. */
+/* Makes lines of the bytes that come next, in their place: returns how many there are now, which may be none. An
+ * element that is missing or a second value is FSDPCK_ERR_FORMAT, with the byte's offset. */
 int data_array_filter(struct data_array *a, const char *path, char *bytes, size_t *nbytes, struct fsdpck_error *err);
 /* No more bytes come. */
 int data_array_end(const struct data_array *a, const char *path, struct fsdpck_error *err);

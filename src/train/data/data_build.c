@@ -26,9 +26,9 @@ struct build {
     struct data_cache *cache; /* NULL: sections go into `into` */
     struct data *into;
     struct data_parts *parts;
-    size_t seen, total;     /* parts that the reader came to; of all, or SIZE_MAX where that is not known yet */
-    size_t appended;        /* by anybody */
-    struct timespec moved;  /* when that was last seen to change */
+    size_t seen, total;    /* parts that the reader came to; of all, or SIZE_MAX where that is not known yet */
+    size_t appended;       /* by anybody */
+    struct timespec moved; /* when that was last seen to change */
     size_t making[MAX_THREADS], nmaking, nthreads;
     struct finished *ready;
     size_t nready;
@@ -52,12 +52,15 @@ static const char *path_of(const struct build *b, const struct data_part *part)
 }
 
 /* Again, with the number of the line, which nobody needed before. */
-static int tell_line(struct maker *m, struct data_section *s, uint64_t line, const char *text, size_t nbytes, struct fsdpck_error *err)
+static int tell_line(struct maker *m, struct data_section *s, uint64_t line, const char *text, size_t nbytes,
+                     struct fsdpck_error *err)
 {
     const char *path = path_of(m->b, &m->part);
     uint64_t before = 0;
     int rc = m->part.line ? 0 : data_count_lines(path, m->part.begin, &before, err);
-    return rc ? rc : data_add_line(s, m->b->reader, m->coder, path, (m->part.line ? m->part.line : before + 1) + line, text, nbytes, err);
+    return rc ? rc
+              : data_add_line(s, m->b->reader, m->coder, path, (m->part.line ? m->part.line : before + 1) + line, text,
+                              nbytes, err);
 }
 
 /* The error of a line is worth an end of everything, unless lines may be bad; no memory always is. */
@@ -79,7 +82,8 @@ static int add_lines(struct maker *m, struct data_section *s, struct fsdpck_erro
     return 0;
 }
 
-/* Several parts may fail; the error of the first in the order of the files is the one that is told, whoever was quicker. */
+/* Several parts may fail; the error of the first in the order of the files is the one that is told, whoever was
+ * quicker. */
 static void part_failed(struct build *b, size_t number, const struct fsdpck_error *err)
 {
     if (b->broken || number >= b->failed)
@@ -233,7 +237,9 @@ static int find_part(struct maker *m, size_t number, struct fsdpck_error *err)
     while (!rc && !(rc = data_parts_step(parts, &at, &end, err)) && !end && at < number)
         ;
     if (!rc)
-        rc = end ? fsdpck_error_set(err, FSDPCK_ERR_IO, m->b->reader->config->data.train, "it changed while it was read") : data_parts_take(parts, &m->part, err);
+        rc =
+            end ? fsdpck_error_set(err, FSDPCK_ERR_IO, m->b->reader->config->data.train, "it changed while it was read")
+                : data_parts_take(parts, &m->part, err);
     data_parts_close(parts);
     return rc;
 }
@@ -299,7 +305,8 @@ static void look_for_stop(struct build *b)
     const struct fsdpck_options *opt = b->reader->opt;
     if (!opt || !opt->stop || !*opt->stop)
         return;
-    fsdpck_error_set(&err, FSDPCK_ERR_STOPPED, b->reader->config->data.train, "stopped while it was tokenized; the same command goes on where this one ended");
+    fsdpck_error_set(&err, FSDPCK_ERR_STOPPED, b->reader->config->data.train,
+                     "stopped while it was tokenized; the same command goes on where this one ended");
     break_off(b, &err);
 }
 
@@ -360,7 +367,12 @@ static void build_free(struct build *b)
 
 int data_build(const struct data_reader *reader, struct data_cache *cache, struct data *into, struct fsdpck_error *err)
 {
-    struct build b = { .reader = reader, .cache = cache, .into = into, .total = SIZE_MAX, .failed = SIZE_MAX, .nthreads = count_threads(reader) };
+    struct build b = { .reader = reader,
+                       .cache = cache,
+                       .into = into,
+                       .total = SIZE_MAX,
+                       .failed = SIZE_MAX,
+                       .nthreads = count_threads(reader) };
     clock_gettime(CLOCK_MONOTONIC, &b.moved);
     pthread_mutex_init(&b.mutex, NULL);
     pthread_cond_init(&b.changed, NULL);

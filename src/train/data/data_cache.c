@@ -46,8 +46,11 @@ static uint64_t hash_word(const char *key, unsigned choice)
 int data_cache_key(const struct data_reader *reader, uint64_t *key, struct fsdpck_error *err)
 {
     const struct train_config *config = reader->config;
-    uint64_t parts[] = { reader->chat ? chat_fingerprint(reader->chat) : 0, hash_word("data.loss_on", config->data.loss_on),
-                         hash_word("data.on_bad_line", config->data.on_bad_line), (uint64_t)reader->nvocab, config->data.nfiles,
+    uint64_t parts[] = { reader->chat ? chat_fingerprint(reader->chat) : 0,
+                         hash_word("data.loss_on", config->data.loss_on),
+                         hash_word("data.on_bad_line", config->data.on_bad_line),
+                         (uint64_t)reader->nvocab,
+                         config->data.nfiles,
                          data_columns_hash(config->data.columns) };
     int rc = 0;
     *key = XXH3_64bits_withSeed(parts, sizeof parts, sizeof(size_t));
@@ -61,7 +64,8 @@ static int make_folder(const char *path, struct fsdpck_error *err)
     return mkdir(path, 0777) && errno != EEXIST ? fsdpck_error_sys(err, errno, path, "mkdir") : 0;
 }
 
-int data_cache_path(const struct train_config *config, uint64_t key, char *path, size_t path_nbytes, struct fsdpck_error *err)
+int data_cache_path(const struct train_config *config, uint64_t key, char *path, size_t path_nbytes,
+                    struct fsdpck_error *err)
 {
     char folder[4096];
     int n = snprintf(folder, sizeof folder, "%s/cache", config->output_dir);
@@ -179,8 +183,10 @@ static void remove_left_overs(const struct data_cache *c)
     for (struct dirent *e; dir && (e = readdir(dir));) {
         size_t n = strlen(e->d_name);
         snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-        int fd = n > 9 && strncmp(e->d_name, "tokens-", 7) == 0 && strcmp(e->d_name + n - 9, ".bin.lock") == 0 && strcmp(path, c->lock_path) != 0
-                     ? open(path, O_RDWR | O_CLOEXEC) : -1;
+        int fd = n > 9 && strncmp(e->d_name, "tokens-", 7) == 0 && strcmp(e->d_name + n - 9, ".bin.lock") == 0 &&
+                         strcmp(path, c->lock_path) != 0
+                     ? open(path, O_RDWR | O_CLOEXEC)
+                     : -1;
         if (fd < 0)
             continue;
         if (lock_byte(fd, F_WRLCK, BYTE_ALIVE, false)) {
@@ -210,11 +216,13 @@ static int begin(struct data_cache *c, struct fsdpck_error *err)
     if (good && c->progress.nbytes >= sizeof wanted && c->progress.nbytes <= (uint64_t)st.st_size)
         return 0;
     c->progress = (struct progress){ 0 };
-    int rc = ftruncate(c->fd, 0) ? fsdpck_error_sys(err, errno, c->building, "truncate") : write_all(c->fd, c->building, &wanted, sizeof wanted, 0, err);
+    int rc = ftruncate(c->fd, 0) ? fsdpck_error_sys(err, errno, c->building, "truncate")
+                                 : write_all(c->fd, c->building, &wanted, sizeof wanted, 0, err);
     return rc ? rc : write_progress(c, 0, sizeof wanted, err);
 }
 
-int data_cache_open(struct data *d, const struct data_cache_id *id, struct data_cache **out, bool *found, struct fsdpck_error *err)
+int data_cache_open(struct data *d, const struct data_cache_id *id, struct data_cache **out, bool *found,
+                    struct fsdpck_error *err)
 {
     struct data_cache *c = calloc(1, sizeof *c);
     *found = false;
@@ -275,7 +283,8 @@ int data_cache_append(struct data_cache *c, const struct data_section *s, struct
 {
     size_t nbytes = 0;
     char *bytes = cache_section_pack(s, &nbytes);
-    int rc = bytes ? write_all(c->fd, c->building, bytes, nbytes, c->progress.nbytes, err) : fsdpck_error_nomem(err, s->ntok * 8);
+    int rc = bytes ? write_all(c->fd, c->building, bytes, nbytes, c->progress.nbytes, err)
+                   : fsdpck_error_nomem(err, s->ntok * 8);
     free(bytes);
     return rc ? rc : write_progress(c, c->progress.nparts + 1, c->progress.nbytes + nbytes, err);
 }

@@ -10,12 +10,14 @@
 /* Of everything that goes into it. */
 int data_cache_key(const struct data_reader *reader, uint64_t *key, struct fsdpck_error *err);
 /* Its path; makes the folders above it. */
-int data_cache_path(const struct train_config *config, uint64_t key, char *path, size_t path_nbytes, struct fsdpck_error *err);
+int data_cache_path(const struct train_config *config, uint64_t key, char *path, size_t path_nbytes,
+                    struct fsdpck_error *err);
 
 /* *found false: there is none, or it is damaged. */
 int data_cache_map(struct data *d, const struct data_cache_id *id, bool *found, struct fsdpck_error *err);
 /* To build it. *found: another process has finished it meanwhile, and it is mapped: *out is NULL. */
-int data_cache_open(struct data *d, const struct data_cache_id *id, struct data_cache **out, bool *found, struct fsdpck_error *err);
+int data_cache_open(struct data *d, const struct data_cache_id *id, struct data_cache **out, bool *found,
+                    struct fsdpck_error *err);
 void data_cache_close(struct data_cache *c); /* NULL does nothing. What it had claimed, others may */
 /* Whether this process is the only one to make a part. Its own threads all may. */
 bool data_cache_claim(struct data_cache *c, size_t part);

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define MAGIC "fsdptok3" /* 3: turns by what renderings share; notes */
+#define MAGIC     "fsdptok3" /* 3: turns by what renderings share; notes */
 #define END_MAGIC "fsdpend3"
 
 /* Behind it: docs, ids, labels, zeros to the end of the page. */
@@ -73,11 +73,17 @@ static bool unpack(const char *bytes, uint64_t left, struct data_section *out, u
     if (left < sizeof h)
         return false;
     memcpy(&h, bytes, sizeof h);
-    if (!section_nbytes(h.ndocs, h.ntok, nbytes) || *nbytes != h.nbytes || *nbytes > left || h.hash != hash_behind(bytes, *nbytes) || h.file > UINT32_MAX)
+    if (!section_nbytes(h.ndocs, h.ntok, nbytes) || *nbytes != h.nbytes || *nbytes > left ||
+        h.hash != hash_behind(bytes, *nbytes) || h.file > UINT32_MAX)
         return false;
     const char *docs = bytes + sizeof h, *ids = docs + h.ndocs * sizeof(struct data_section_doc);
-    *out = (struct data_section){ .docs = (struct data_section_doc *)(uintptr_t)docs, .ndocs = h.ndocs, .ids = (int32_t *)(uintptr_t)ids, .ntok = h.ntok,
-                                  .labels = (int32_t *)(uintptr_t)(ids + h.ntok * sizeof(int32_t)), .nskipped = h.nskipped, .file = (uint32_t)h.file };
+    *out = (struct data_section){ .docs = (struct data_section_doc *)(uintptr_t)docs,
+                                  .ndocs = h.ndocs,
+                                  .ids = (int32_t *)(uintptr_t)ids,
+                                  .ntok = h.ntok,
+                                  .labels = (int32_t *)(uintptr_t)(ids + h.ntok * sizeof(int32_t)),
+                                  .nskipped = h.nskipped,
+                                  .file = (uint32_t)h.file };
     memcpy(out->nnoted, h.nnoted, sizeof h.nnoted);
     return true;
 }
@@ -95,7 +101,8 @@ static bool ends_are_sound(const struct data_cache_id *id, const char *bytes, ui
     return memcmp(bytes, &h, sizeof h) == 0 && memcmp(&found, &e, sizeof e) == 0;
 }
 
-int cache_take(struct data *d, const struct data_cache_id *id, const char *bytes, uint64_t nbytes, bool *sound, struct fsdpck_error *err)
+int cache_take(struct data *d, const struct data_cache_id *id, const char *bytes, uint64_t nbytes, bool *sound,
+               struct fsdpck_error *err)
 {
     uint64_t at = sizeof(struct cache_header), nsections = 0, n;
     int rc = 0;

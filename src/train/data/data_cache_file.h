@@ -6,7 +6,9 @@
 
 #include "data/data_impl.h"
 
-enum { CACHE_PAGE = 4096 }; /* sections begin at multiples, so that hosts which share the folder never write into the same page */
+enum {
+    CACHE_PAGE = 4096
+}; /* sections begin at multiples, so that hosts which share the folder never write into the same page */
 
 /* Which cache: its file, and the data that it must hold. */
 struct data_cache_id {
@@ -31,7 +33,9 @@ void cache_header_make(struct cache_header *h, const struct data_cache_id *id);
 void cache_end_make(struct cache_end *e, uint64_t nsections, uint64_t nbytes);
 /* The bytes of a section, a multiple of CACHE_PAGE; free(). NULL: no memory. */
 char *cache_section_pack(const struct data_section *s, size_t *nbytes);
-/* All documents of a file that was read or mapped; they point into it. *sound false: it is damaged, or of something else. */
-int cache_take(struct data *d, const struct data_cache_id *id, const char *bytes, uint64_t nbytes, bool *sound, struct fsdpck_error *err);
+/* All documents of a file that was read or mapped; they point into it. *sound false: it is damaged, or of something
+ * else. */
+int cache_take(struct data *d, const struct data_cache_id *id, const char *bytes, uint64_t nbytes, bool *sound,
+               struct fsdpck_error *err);
 
 #endif

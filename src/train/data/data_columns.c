@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Renames the columns of one example. All are taken out before any is put back, so that two may exchange their names. */
+/* Renames the columns of one example. All are taken out before any is put back, so that two may exchange their names.
+ */
 #include "data/data_columns.h"
 
 #include <stdlib.h>
@@ -13,7 +14,9 @@ static int take_out(const json_t *columns, json_t *example, json_t *taken, struc
     json_object_foreach ((json_t *)columns, name, column) {
         json_t *value = json_object_get(example, json_string_value(column));
         if (!value)
-            return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "there is no column '%.80s', which data.columns names for '%s'", json_string_value(column), name);
+            return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL,
+                                    "there is no column '%.80s', which data.columns names for '%s'",
+                                    json_string_value(column), name);
         if (!json_is_null(value) && json_object_set(taken, name, value))
             return fsdpck_error_nomem(err, 64);
     }
@@ -27,7 +30,12 @@ static int take_out(const json_t *columns, json_t *example, json_t *taken, struc
 /* An example may have several forms: data.columns chooses the one that it names. */
 static void drop_other_forms(const json_t *columns, json_t *example)
 {
-    static const char *const forms[][5] = { { "messages" }, { "conversations" }, { "instruction", "input", "output", "history" }, { "prompt", "completion" }, { "text" }, { "input_ids", "labels" } };
+    static const char *const forms[][5] = { { "messages" },
+                                            { "conversations" },
+                                            { "instruction", "input", "output", "history" },
+                                            { "prompt", "completion" },
+                                            { "text" },
+                                            { "input_ids", "labels" } };
     enum { NFORMS = sizeof forms / sizeof forms[0] };
     bool named[NFORMS] = { false }, any = false;
     for (size_t i = 0; i < NFORMS; i++) {

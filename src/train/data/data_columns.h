@@ -6,8 +6,9 @@
 #include <fsdpck/error.h>
 #include <jansson.h>
 
-/* columns: an object of this trainer's name -> the data set's, or NULL. Every column that is named must be in the example, if only as null (which then counts
- * as absent; columns of other forms are left out): FSDPCK_ERR_FORMAT, without a file. */
+/* columns: an object of this trainer's name -> the data set's, or NULL. Every column that is named must be in the
+ * example, if only as null (which then counts as absent; columns of other forms are left out): FSDPCK_ERR_FORMAT,
+ * without a file. */
 int data_columns_apply(const json_t *columns, json_t *example, struct fsdpck_error *err);
 /* 0 where there are none. */
 uint64_t data_columns_hash(const json_t *columns);

@@ -11,17 +11,20 @@
 #include "data/data_cache.h"
 #include "data/data_columns.h"
 
-static void tell(const struct data *d, const struct train_config *config, const struct fsdpck_options *opt, const char *path, bool made)
+static void tell(const struct data *d, const struct train_config *config, const struct fsdpck_options *opt,
+                 const char *path, bool made)
 {
     char line[600];
     if (!opt || !opt->note)
         return;
-    snprintf(line, sizeof line, "%.160s%s: %zu documents; %s %.200s", config->data.train, d->nfiles > 1 ? " and others" : "", d->ndocs, made ? "kept in" : "from", path);
+    snprintf(line, sizeof line, "%.160s%s: %zu documents; %s %.200s", config->data.train,
+             d->nfiles > 1 ? " and others" : "", d->ndocs, made ? "kept in" : "from", path);
     opt->note(opt->ctx, line);
 }
 
 /* With whoever else is at it, then mapped like one that was there. */
-static int build_cache(struct data *d, const struct data_reader *reader, const struct data_cache_id *id, bool *found, bool *made, struct fsdpck_error *err)
+static int build_cache(struct data *d, const struct data_reader *reader, const struct data_cache_id *id, bool *found,
+                       bool *made, struct fsdpck_error *err)
 {
     struct data_cache *cache;
     int rc = data_cache_open(d, id, &cache, found, err);
@@ -33,17 +36,21 @@ static int build_cache(struct data *d, const struct data_reader *reader, const s
     return rc ? rc : data_cache_map(d, id, found, err);
 }
 
-static int open_cache(struct data *d, const struct data_reader *reader, const struct data_cache_id *id, bool *made, struct fsdpck_error *err)
+static int open_cache(struct data *d, const struct data_reader *reader, const struct data_cache_id *id, bool *made,
+                      struct fsdpck_error *err)
 {
     bool found = false;
     int rc = data_cache_map(d, id, &found, err);
     for (int attempt = 0; attempt < 2 && !rc && !found; attempt++) /* what a builder had left may be damaged */
         rc = build_cache(d, reader, id, &found, made, err);
-    return rc || found ? rc : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, reader->config->data.train, "no line of it could be used");
+    return rc || found
+               ? rc
+               : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, reader->config->data.train, "no line of it could be used");
 }
 
 /* Text: from the cache. Every rank then has the same pages. */
-static int open_text(struct data *d, struct data_reader *reader, const struct fsdpck_options *opt, struct fsdpck_error *err)
+static int open_text(struct data *d, struct data_reader *reader, const struct fsdpck_options *opt,
+                     struct fsdpck_error *err)
 {
     const struct train_config *config = reader->config;
     struct chat *chat = NULL;
@@ -79,7 +86,8 @@ static int open_tokens(struct data *d, const struct data_reader *reader, struct 
         rc = data_take_section(d, &d->sections[i], reader->nvocab, &sound, err);
     data_take_end(d);
     if (!rc && (!sound || d->ndocs == 0))
-        rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, reader->config->data.train, sound ? "no line of it could be used" : "more than 2^32 documents");
+        rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, reader->config->data.train,
+                              sound ? "no line of it could be used" : "more than 2^32 documents");
     return rc;
 }
 
@@ -111,13 +119,15 @@ static void tell_notes(const struct data *d, const struct train_config *config, 
     for (int i = 0; i < CHAT_NNOTES && opt && opt->note; i++) {
         if (!d->nnoted[i])
             continue;
-        snprintf(line, sizeof line, "%.200s%s: %llu of %zu documents %s", config->data.train, d->nfiles > 1 ? " and others" : "", (unsigned long long)d->nnoted[i], d->ndocs,
+        snprintf(line, sizeof line, "%.200s%s: %llu of %zu documents %s", config->data.train,
+                 d->nfiles > 1 ? " and others" : "", (unsigned long long)d->nnoted[i], d->ndocs,
                  chat_note_text((enum chat_note)i));
         opt->note(opt->ctx, line);
     }
 }
 
-static int open_documents(struct data *d, const struct train_config *config, int64_t nvocab, const struct fsdpck_options *opt, struct fsdpck_error *err)
+static int open_documents(struct data *d, const struct train_config *config, int64_t nvocab,
+                          const struct fsdpck_options *opt, struct fsdpck_error *err)
 {
     struct data_reader reader = { .config = config, .nvocab = nvocab, .opt = opt };
     char line[400];
@@ -126,7 +136,8 @@ static int open_documents(struct data *d, const struct train_config *config, int
     if (!rc)
         rc = text ? open_text(d, &reader, opt, err) : open_tokens(d, &reader, err);
     if (!rc && d->nskipped && opt && opt->note) {
-        snprintf(line, sizeof line, "%.200s: %llu bad lines left out (data.on_bad_line)", config->data.train, (unsigned long long)d->nskipped);
+        snprintf(line, sizeof line, "%.200s: %llu bad lines left out (data.on_bad_line)", config->data.train,
+                 (unsigned long long)d->nskipped);
         opt->note(opt->ctx, line);
     }
     if (!rc)
@@ -144,7 +155,8 @@ static int make_order(struct data *d, struct fsdpck_error *err)
     return 0;
 }
 
-int data_open(const struct train_config *config, int64_t nvocab, const struct fsdpck_options *opt, struct data **out, struct fsdpck_error *err)
+int data_open(const struct train_config *config, int64_t nvocab, const struct fsdpck_options *opt, struct data **out,
+              struct fsdpck_error *err)
 {
     struct data *d = calloc(1, sizeof *d);
     int rc = d ? open_documents(d, config, nvocab, opt, err) : fsdpck_error_nomem(err, sizeof *d);

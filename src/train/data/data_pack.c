@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Packs documents into rows of seq_len tokens: longest first, each into the row that it fills best. Done once; epochs shuffle rows. */
+/* Packs documents into rows of seq_len tokens: longest first, each into the row that it fills best. Done once; epochs
+ * shuffle rows. */
 #include "data/data_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows by what they have left, as linked lists: row i's successor is next[i], the list of rows with r left begins at head[r]. */
+/* Rows by what they have left, as linked lists: row i's successor is next[i], the list of rows with r left begins at
+ * head[r]. */
 struct bins {
     int64_t *head; /* (seq_len + 1), -1: none */
     int64_t *next; /* (ndocs) */
@@ -45,17 +47,21 @@ struct left_out {
     size_t ncut, ndropped, nempty;
 };
 
-static void note(const struct left_out *n, const struct data *d, const struct train_config *config, const struct fsdpck_options *opt)
+static void note(const struct left_out *n, const struct data *d, const struct train_config *config,
+                 const struct fsdpck_options *opt)
 {
     char line[480], cut[120] = "", dropped[120] = "", empty[80] = "";
     if (!opt || !opt->note || n->ncut + n->ndropped + n->nempty == 0)
         return;
     if (n->ncut)
-        snprintf(cut, sizeof cut, " %zu cut at data.seq_len (%llu tokens)", n->ncut, (unsigned long long)config->data.seq_len);
+        snprintf(cut, sizeof cut, " %zu cut at data.seq_len (%llu tokens)", n->ncut,
+                 (unsigned long long)config->data.seq_len);
     if (n->ndropped)
-        snprintf(dropped, sizeof dropped, " %zu left out (longer than data.seq_len, %llu tokens: data.too_long)", n->ndropped, (unsigned long long)config->data.seq_len);
+        snprintf(dropped, sizeof dropped, " %zu left out (longer than data.seq_len, %llu tokens: data.too_long)",
+                 n->ndropped, (unsigned long long)config->data.seq_len);
     if (n->nempty)
-        snprintf(empty, sizeof empty, "%s %zu left out (no supervised token)", n->ncut || n->ndropped ? "," : "", n->nempty);
+        snprintf(empty, sizeof empty, "%s %zu left out (no supervised token)", n->ncut || n->ndropped ? "," : "",
+                 n->nempty);
     snprintf(line, sizeof line, "%.200s: of %zu documents%s%s%s", config->data.train, d->ndocs, cut, dropped, empty);
     opt->note(opt->ctx, line);
 }
@@ -68,7 +74,8 @@ static void cut(struct document *doc, uint32_t seq_len)
         doc->nsupervised += doc->labels[t] >= 0;
 }
 
-/* Too long: the rest is cut off, or all of it left out, which is to have no supervised token. Without one it trains nothing. All are counted and said. */
+/* Too long: the rest is cut off, or all of it left out, which is to have no supervised token. Without one it trains
+ * nothing. All are counted and said. */
 static void fit(struct data *d, const struct train_config *config, const struct fsdpck_options *opt)
 {
     struct left_out n = { 0 };
@@ -116,7 +123,8 @@ static int collect(struct data *d, const struct bins *b, struct fsdpck_error *er
     return 0;
 }
 
-int data_pack(struct data *d, const struct train_config *config, const struct fsdpck_options *opt, struct fsdpck_error *err)
+int data_pack(struct data *d, const struct train_config *config, const struct fsdpck_options *opt,
+              struct fsdpck_error *err)
 {
     struct bins b = { .seq_len = (uint32_t)config->data.seq_len };
     uint32_t *order = calloc(d->ndocs, sizeof *order);
@@ -135,8 +143,10 @@ int data_pack(struct data *d, const struct train_config *config, const struct fs
             const struct document *doc = &d->docs[order[i]];
             b.row[order[i]] = doc->nsupervised ? place(&b, doc->ntok, config->data.packing) : -1;
         }
-        rc = b.nrows ? collect(d, &b, err) : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, config->data.train, "no document %shas a supervised token",
-                                                                    config->data.too_long == TRAIN_TOO_LONG_DROP ? "that fits into data.seq_len " : "");
+        rc = b.nrows
+                 ? collect(d, &b, err)
+                 : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, config->data.train, "no document %shas a supervised token",
+                                    config->data.too_long == TRAIN_TOO_LONG_DROP ? "that fits into data.seq_len " : "");
     }
     free(order);
     free(b.head);

@@ -16,7 +16,7 @@ enum { SMALLEST = 1 << 14, LARGEST = 1 << 22, WANTED = 256 };
 struct data_parts {
     const struct train_config *config;
     size_t part_nbytes;
-    uint64_t total, before; /* bytes of all files, of those before `file` */
+    uint64_t total, before;     /* bytes of all files, of those before `file` */
     struct data_stream *stream; /* of file `file`; NULL: before the first, or behind the last */
     uint32_t file;
     uint64_t index; /* of the part in its file */
@@ -80,7 +80,8 @@ static int keep(struct data_part *out, const char *bytes, size_t nbytes, struct 
     return 0;
 }
 
-/* How many of `have` bytes belong to what ends with the first line end at or behind byte `until`; *ended: that is among them. */
+/* How many of `have` bytes belong to what ends with the first line end at or behind byte `until`; *ended: that is among
+ * them. */
 static size_t up_to(uint64_t at, const char *bytes, size_t have, uint64_t until, bool *ended)
 {
     size_t skip = until <= at ? 0 : until - at < have ? (size_t)(until - at) : have;
@@ -89,8 +90,10 @@ static size_t up_to(uint64_t at, const char *bytes, size_t have, uint64_t until,
     return stop ? (size_t)(stop - bytes) + 1 : have;
 }
 
-/* Consumes through the first line end at or behind byte `until`; out may be NULL. A single line that never ends is not kept for ever. */
-static int consume_through(struct data_stream *s, uint64_t until, struct data_part *out, uint64_t *lines, struct fsdpck_error *err)
+/* Consumes through the first line end at or behind byte `until`; out may be NULL. A single line that never ends is not
+ * kept for ever. */
+static int consume_through(struct data_stream *s, uint64_t until, struct data_part *out, uint64_t *lines,
+                           struct fsdpck_error *err)
 {
     bool ended = false;
     const char *bytes;
@@ -207,7 +210,8 @@ int data_parts_take(struct data_parts *p, struct data_part *out, struct fsdpck_e
         return rc;
     drop_bom(out);
     rc = file_ended(p, &ended, err);
-    return !rc && ended && out->nbytes == 0 ? fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path_of(p), "no document in it") : rc;
+    return !rc && ended && out->nbytes == 0 ? fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path_of(p), "no document in it")
+                                            : rc;
 }
 
 int data_count_lines(const char *path, uint64_t until, uint64_t *out, struct fsdpck_error *err)
@@ -254,7 +258,8 @@ void train_lines_close(struct train_lines *l)
     free(l);
 }
 
-int train_lines_next(struct train_lines *l, const char **line, size_t *nbytes, uint64_t *number, struct fsdpck_error *err)
+int train_lines_next(struct train_lines *l, const char **line, size_t *nbytes, uint64_t *number,
+                     struct fsdpck_error *err)
 {
     l->line.nbytes = 0;
     int rc = consume_through(l->stream, 0, &l->line, NULL, err);

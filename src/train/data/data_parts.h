@@ -15,7 +15,8 @@ struct data_part {
     uint32_t file;
     char *text; /* (nbytes) */
     size_t nbytes, capacity;
-    uint64_t begin, line; /* of the first line: byte in the unpacked file; number from 1, or 0: data_count_lines() knows */
+    uint64_t begin,
+        line; /* of the first line: byte in the unpacked file; number from 1, or 0: data_count_lines() knows */
 };
 
 struct data_parts;
@@ -24,7 +25,8 @@ int data_parts_open(const struct train_config *config, struct data_parts **out, 
 void data_parts_close(struct data_parts *p); /* NULL does nothing */
 /* To the next part, the first at first: its number, or *end. Cheap where the file is not packed. */
 int data_parts_step(struct data_parts *p, size_t *number, bool *end, struct fsdpck_error *err);
-/* The lines of the part that step came to; at most once each. Of a line over DATA_MAX_LINE only its beginning, still over it. */
+/* The lines of the part that step came to; at most once each. Of a line over DATA_MAX_LINE only its beginning, still
+ * over it. */
 int data_parts_take(struct data_parts *p, struct data_part *out, struct fsdpck_error *err);
 
 /* How far step has come, in bytes of the files as they lie there. */

@@ -108,8 +108,8 @@ static int refill_zstd(struct data_stream *s, struct fsdpck_error *err)
     return 0;
 }
 
-/* A frame says how much of its past it needs, and that is allocated: a thousand times what the file holds, or what levels up to 19 ask for, and never more
- * than the library's own limit of 128 MiB. */
+/* A frame says how much of its past it needs, and that is allocated: a thousand times what the file holds, or what
+ * levels up to 19 ask for, and never more than the library's own limit of 128 MiB. */
 static int window_log_most(uint64_t file_nbytes)
 {
     int log = 10;
@@ -121,8 +121,10 @@ static int window_log_most(uint64_t file_nbytes)
 /* No well-kept C library reads Parquet; pandas converts it in one line. */
 static int refuse_parquet(const char *path, struct fsdpck_error *err)
 {
-    fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "this is Parquet; lines of JSON, or an array of examples, are wanted");
-    fsdpck_error_hint(err, "python -c \"import pandas; pandas.read_parquet('IN.parquet').to_json('OUT.jsonl', orient='records', lines=True, force_ascii=False)\"");
+    fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path,
+                     "this is Parquet; lines of JSON, or an array of examples, are wanted");
+    fsdpck_error_hint(err, "python -c \"import pandas; pandas.read_parquet('IN.parquet').to_json('OUT.jsonl', "
+                           "orient='records', lines=True, force_ascii=False)\"");
     return FSDPCK_ERR_UNSUPPORTED;
 }
 
@@ -232,7 +234,7 @@ uint64_t data_stream_at(const struct data_stream *s)
 
 bool data_stream_is_packed(const struct data_stream *s)
 {
-    return s->packed != NULL || s->is_array;
+    return s->packed || s->is_array;
 }
 
 uint64_t data_stream_nbytes(const struct data_stream *s)

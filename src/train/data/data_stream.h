@@ -15,10 +15,11 @@ void data_stream_close(struct data_stream *s); /* NULL does nothing */
 /* What comes next, borrowed until the next call: *nbytes of it, 0 at the end. */
 int data_stream_peek(struct data_stream *s, const char **bytes, size_t *nbytes, struct fsdpck_error *err);
 void data_stream_consume(struct data_stream *s, size_t nbytes); /* of what peek gave */
-uint64_t data_stream_at(const struct data_stream *s); /* unpacked bytes consumed */
-/* Packed, or an array: read from front to back only. A file that is neither knows its size, and can be read from anywhere. */
+uint64_t data_stream_at(const struct data_stream *s);           /* unpacked bytes consumed */
+/* Packed, or an array: read from front to back only. A file that is neither knows its size, and can be read from
+ * anywhere. */
 bool data_stream_is_packed(const struct data_stream *s);
-uint64_t data_stream_nbytes(const struct data_stream *s); /* as it lies there */
+uint64_t data_stream_nbytes(const struct data_stream *s);    /* as it lies there */
 uint64_t data_stream_packed_at(const struct data_stream *s); /* of them consumed, where it is packed */
 int data_stream_seek(struct data_stream *s, uint64_t offset, struct fsdpck_error *err);
 

@@ -31,7 +31,8 @@ static bool tokens_are_sound(const struct data_section *s, int64_t nvocab)
 {
     unsigned bad = 0;
     for (size_t i = 0; i < s->ntok; i++)
-        bad |= (unsigned)(s->ids[i] < 0) | (unsigned)(s->ids[i] >= nvocab) | (unsigned)(s->labels[i] < -1) | (unsigned)(s->labels[i] >= nvocab);
+        bad |= (unsigned)(s->ids[i] < 0) | (unsigned)(s->ids[i] >= nvocab) | (unsigned)(s->labels[i] < -1) |
+               (unsigned)(s->labels[i] >= nvocab);
     return bad == 0;
 }
 
@@ -48,7 +49,8 @@ static bool section_is_sound(const struct data *d, const struct data_section *s,
     return ntok == s->ntok && tokens_are_sound(s, nvocab);
 }
 
-int data_take_section(struct data *d, const struct data_section *s, int64_t nvocab, bool *sound, struct fsdpck_error *err)
+int data_take_section(struct data *d, const struct data_section *s, int64_t nvocab, bool *sound,
+                      struct fsdpck_error *err)
 {
     size_t at = 0;
     *sound = section_is_sound(d, s, nvocab);

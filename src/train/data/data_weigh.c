@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
-/* How often document i of weight w comes: floor(w), and once more with the probability of the rest. A pure function of seed and document. */
+/* How often document i of weight w comes: floor(w), and once more with the probability of the rest. A pure function of
+ * seed and document. */
 static size_t times(uint64_t seed, uint64_t i, double weight)
 {
     const uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
@@ -32,7 +33,8 @@ int data_weigh(struct data *d, const struct train_config *config, struct fsdpck_
         size_t n = times(config->seed, i, config->data.files[file].weight);
         if (ndocs + n > UINT32_MAX || !grow((void **)&docs, &capacity, ndocs + n, sizeof *docs)) {
             free(docs);
-            return ndocs + n > UINT32_MAX ? fsdpck_error_set(err, FSDPCK_ERR_LIMIT, config->data.train, "the weights make more than 2^32 documents")
+            return ndocs + n > UINT32_MAX ? fsdpck_error_set(err, FSDPCK_ERR_LIMIT, config->data.train,
+                                                             "the weights make more than 2^32 documents")
                                           : fsdpck_error_nomem(err, ndocs * sizeof *docs);
         }
         while (n-- > 0)

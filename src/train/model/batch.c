@@ -22,7 +22,8 @@ static void find_rows(struct compute *c)
             add_row(b, i);
 }
 
-/* More tokens, to whole units: a document of their own that nobody sees and nothing is learned from. They repeat a token that is there, and are as sound as it. */
+/* More tokens, to whole units: a document of their own that nobody sees and nothing is learned from. They repeat a
+ * token that is there, and are as sound as it. */
 static void pad(struct compute *c)
 {
     struct batch *b = &c->batch;
@@ -39,7 +40,9 @@ static void pad(struct compute *c)
 
 void compute_send_documents(struct compute *c, const int64_t *cu_seqlens, int64_t ndoc)
 {
-    struct kern_attention_shape shape = { .ntok = c->batch.ntok, .ndoc = ndoc, .cu_seqlens = cu_seqlens, .table = c->batch.documents };
+    struct kern_attention_shape shape = {
+        .ntok = c->batch.ntok, .ndoc = ndoc, .cu_seqlens = cu_seqlens, .table = c->batch.documents
+    };
     c->device->ops->attention_table(c->stream, &shape);
     c->batch.documents = shape.table;
 }

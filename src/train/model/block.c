@@ -20,16 +20,28 @@ static struct bundle alone(const struct compute *c, const struct linear *lin)
 
 static void turn(struct compute *c, void *x, int64_t nhead, bool inverse)
 {
-    struct kern_rope_apply rope = { .nrow = c->batch.ntok, .nhead = nhead, .dim = c->m->head_dim, .x = mat(c, x, nhead * c->m->head_dim),
-                                    .cosines = c->cosines, .sines = c->sines, .positions = c->on.positions, .inverse = inverse };
+    struct kern_rope_apply rope = { .nrow = c->batch.ntok,
+                                    .nhead = nhead,
+                                    .dim = c->m->head_dim,
+                                    .x = mat(c, x, nhead * c->m->head_dim),
+                                    .cosines = c->cosines,
+                                    .sines = c->sines,
+                                    .positions = c->on.positions,
+                                    .inverse = inverse };
     c->device->ops->rope(c->stream, &rope);
 }
 
 static struct kern_attention_shape shape_of(const struct compute *c, int64_t number)
 {
     const struct model *m = c->m;
-    return (struct kern_attention_shape){ .ntok = c->batch.ntok, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .cu_seqlens = c->batch.cu_seqlens,
-                                          .ndoc = c->batch.ndocs, .window = m->window[number], .scale = (float)(1 / __builtin_sqrt((double)m->head_dim)),
+    return (struct kern_attention_shape){ .ntok = c->batch.ntok,
+                                          .nhead = m->nhead,
+                                          .nkv = m->nkv,
+                                          .head_dim = m->head_dim,
+                                          .cu_seqlens = c->batch.cu_seqlens,
+                                          .ndoc = c->batch.ndocs,
+                                          .window = m->window[number],
+                                          .scale = (float)(1 / __builtin_sqrt((double)m->head_dim)),
                                           .table = c->batch.documents };
 }
 
@@ -40,7 +52,8 @@ static void attention_forward(struct compute *c, int64_t number)
     struct block *b = &c->blocks[number];
     struct bundle qkv = qkv_of(c, layer), o = alone(c, &layer->o);
     int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim;
-    const struct kern_mat y[BUNDLE] = { mat(c, b->q_raw, nq), mat(c, b->k_raw, nkv), mat(c, b->v, nkv) }, x2 = mat(c, b->x2, m->hidden);
+    const struct kern_mat y[BUNDLE] = { mat(c, b->q_raw, nq), mat(c, b->k_raw, nkv), mat(c, b->v, nkv) },
+                          x2 = mat(c, b->x2, m->hidden);
     norm_forward(c, layer->norm1, 1, m->hidden, b->x, c->h, b->rstd1);
     bundle_forward(c, &qkv, c->h, b->s_qkv, NULL, y);
     if (m->qk_norm) {
@@ -49,8 +62,13 @@ static void attention_forward(struct compute *c, int64_t number)
     }
     turn(c, b->q, m->nhead, false);
     turn(c, b->k, m->nkv, false);
-    struct kern_attention attention = { .shape = shape_of(c, number), .q = cmat(c, b->q, nq), .k = cmat(c, b->k, nkv), .v = cmat(c, b->v, nkv),
-                                        .o = mat(c, b->o, nq), .lse = b->lse, .scratch = c->attention };
+    struct kern_attention attention = { .shape = shape_of(c, number),
+                                        .q = cmat(c, b->q, nq),
+                                        .k = cmat(c, b->k, nkv),
+                                        .v = cmat(c, b->v, nkv),
+                                        .o = mat(c, b->o, nq),
+                                        .lse = b->lse,
+                                        .scratch = c->attention };
     c->device->ops->attention(c->stream, &attention);
     bundle_forward(c, &o, b->o, b->s_o, b->x, &x2);
 }
@@ -61,12 +79,14 @@ void block_forward(struct compute *c, int64_t number, void *out)
     const struct layer *layer = &c->l->layers[number];
     struct block *b = &c->blocks[number];
     struct bundle gate_up = gate_up_of(c, layer), down = alone(c, &layer->down);
-    const struct kern_mat y[BUNDLE] = { mat(c, b->gate, m->inner), mat(c, b->up, m->inner) }, to = mat(c, out, m->hidden);
+    const struct kern_mat y[BUNDLE] = { mat(c, b->gate, m->inner), mat(c, b->up, m->inner) },
+                          to = mat(c, out, m->hidden);
     attention_forward(c, number);
     norm_forward(c, layer->norm2, 1, m->hidden, b->x2, c->h, b->rstd2);
     bundle_forward(c, &gate_up, c->h, b->s_gate_up, NULL, y);
     if (out || layer->down.r)
-        c->device->ops->swiglu(c->stream, mat(c, c->act, m->inner), kern_const(y[0]), kern_const(y[1]), c->batch.ntok, m->inner);
+        c->device->ops->swiglu(c->stream, mat(c, c->act, m->inner), kern_const(y[0]), kern_const(y[1]), c->batch.ntok,
+                               m->inner);
     if (out)
         bundle_forward(c, &down, c->act, b->s_down, b->x2, &to);
     else
@@ -80,7 +100,8 @@ static enum depth depth_of(const struct compute *c, const struct layer *l, bool 
 {
     if (wants_dx || grad_of(c, l->norm1))
         return TO_INPUT;
-    if (linear_trains(c, &l->q) || linear_trains(c, &l->k) || linear_trains(c, &l->v) || grad_of(c, l->q_norm) || grad_of(c, l->k_norm))
+    if (linear_trains(c, &l->q) || linear_trains(c, &l->k) || linear_trains(c, &l->v) || grad_of(c, l->q_norm) ||
+        grad_of(c, l->k_norm))
         return TO_QKV;
     if (linear_trains(c, &l->o))
         return TO_OUT;
@@ -94,12 +115,20 @@ static void mlp_backward(struct compute *c, int64_t number, enum depth depth)
     const struct layer *layer = &c->l->layers[number];
     struct block *b = &c->blocks[number];
     struct bundle gate_up = gate_up_of(c, layer), down = alone(c, &layer->down);
-    const struct kern_mat gate = mat(c, b->gate, m->inner), up = mat(c, b->up, m->inner), act = mat(c, c->act, m->inner);
+    const struct kern_mat gate = mat(c, b->gate, m->inner), up = mat(c, b->up, m->inner),
+                          act = mat(c, c->act, m->inner);
     const struct kern_cmat dx = cmat(c, c->dx, m->hidden), dy[BUNDLE] = { kern_const(gate), kern_const(up) };
     bool through = depth >= TO_OUT || grad_of(c, layer->norm2), anew = linear_trains(c, &layer->down);
     bundle_backward(c, &down, b->s_down, &dx, NULL, depth > TO_DOWN ? c->act : NULL);
-    if (depth > TO_DOWN) { /* gate and up become their gradients, c->act the product that it was before its own gradient */
-        struct kern_swiglu_grad grad = { .nrow = c->batch.ntok, .ncol = m->inner, .gate = dy[0], .up = dy[1], .dy = kern_const(act), .dgate = gate, .dup = up,
+    if (depth >
+        TO_DOWN) { /* gate and up become their gradients, c->act the product that it was before its own gradient */
+        struct kern_swiglu_grad grad = { .nrow = c->batch.ntok,
+                                         .ncol = m->inner,
+                                         .gate = dy[0],
+                                         .up = dy[1],
+                                         .dy = kern_const(act),
+                                         .dgate = gate,
+                                         .dup = up,
                                          .y = anew ? act : (struct kern_mat){ 0 } };
         c->device->ops->swiglu_grad(c->stream, &grad);
     } else {
@@ -129,9 +158,17 @@ static void attention_backward(struct compute *c, int64_t number, enum depth dep
     bundle_backward_rest(c, &o, b->o, b->s_o, &dx2);
     if (depth < TO_QKV)
         return;
-    struct kern_attention_grad grad = { .shape = shape_of(c, number), .q = cmat(c, b->q, nq), .k = cmat(c, b->k, nkv), .v = cmat(c, b->v, nkv),
-                                        .o = cmat(c, b->o, nq), .d_o = cmat(c, c->d_o, nq), .lse = b->lse, .dq = mat(c, c->dq, nq), .dk = mat(c, c->dk, nkv),
-                                        .dv = mat(c, c->dv, nkv), .scratch = c->attention };
+    struct kern_attention_grad grad = { .shape = shape_of(c, number),
+                                        .q = cmat(c, b->q, nq),
+                                        .k = cmat(c, b->k, nkv),
+                                        .v = cmat(c, b->v, nkv),
+                                        .o = cmat(c, b->o, nq),
+                                        .d_o = cmat(c, c->d_o, nq),
+                                        .lse = b->lse,
+                                        .dq = mat(c, c->dq, nq),
+                                        .dk = mat(c, c->dk, nkv),
+                                        .dv = mat(c, c->dv, nkv),
+                                        .scratch = c->attention };
     c->device->ops->attention_grad(c->stream, &grad);
     turn(c, c->dq, m->nhead, true);
     turn(c, c->dk, m->nkv, true);

@@ -92,8 +92,8 @@ static void alloc_block(const struct compute *c, struct bump *v, const struct la
     b->s_down = bump_acts(v, c->dtype, ntok * layer->down.r);
 }
 
-/* Blocks whose activations no backward needs, and those that are recomputed, lie in one place, which is as large as the largest; the former keep no x either: two
- * of them take turns. */
+/* Blocks whose activations no backward needs, and those that are recomputed, lie in one place, which is as large as the
+ * largest; the former keep no x either: two of them take turns. */
 static void alloc_blocks(struct compute *c, struct bump *v)
 {
     int64_t nlayer = c->m->nlayer, first = compute_first_layer(c->l), nshared = most(first, c->nrecomputed);
@@ -116,8 +116,11 @@ static void alloc_attention(struct compute *c, struct bump *v, size_t ndocs)
 {
     const struct model *m = c->m;
     const struct kern_ops *ops = c->device->ops;
-    const struct kern_attention_shape shape = { .ntok = c->ntok, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .ndoc = (int64_t)ndocs, .scale = 1 };
-    size_t forward = ops->attention_scratch(c->stream, &shape), backward = ops->attention_grad_scratch(c->stream, &shape);
+    const struct kern_attention_shape shape = {
+        .ntok = c->ntok, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .ndoc = (int64_t)ndocs, .scale = 1
+    };
+    size_t forward = ops->attention_scratch(c->stream, &shape),
+           backward = ops->attention_grad_scratch(c->stream, &shape);
     c->attention = bump_alloc(v, forward > backward ? forward : backward);
     c->batch.documents.data = bump_alloc(v, ops->attention_table_bytes(c->stream, &shape));
 }
@@ -127,8 +130,17 @@ static void alloc_scratch(struct compute *c, struct bump *v, size_t ndocs)
     const struct model *m = c->m;
     static const int32_t some_row; /* rows are gathered */
     int64_t largest = most(most(m->inner, m->hidden), m->nhead * m->head_dim);
-    struct kern_head head = { .ntok = c->ntok, .nrow = c->ntok, .rows = &some_row, .d = m->hidden, .nvocab = m->nvocab, .compute = c->dtype, .output = c->output,
-                              .h.dtype = c->dtype, .dh.dtype = c->dtype, .lora = { .r = c->l->head.r }, .chunk = head_chunk(c) };
+    struct kern_head head = { .ntok = c->ntok,
+                              .nrow = c->ntok,
+                              .rows = &some_row,
+                              .d = m->hidden,
+                              .nvocab = m->nvocab,
+                              .compute = c->dtype,
+                              .output = c->output,
+                              .h.dtype = c->dtype,
+                              .dh.dtype = c->dtype,
+                              .lora = { .r = c->l->head.r },
+                              .chunk = head_chunk(c) };
     alloc_attention(c, v, ndocs);
     c->head = bump_alloc(v, kern_head_scratch(&head));
     c->sums = bump_floats(v, kern_rmsnorm_scratch(c->ntok, largest));
@@ -151,7 +163,8 @@ static void alloc_host(struct compute *c, struct bump *v)
 static void alloc_all(struct compute *c, struct bump *v)
 {
     const struct model *m = c->m;
-    int64_t n = c->ntok, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim, r = compute_largest_rank(c->l, m->nlayer);
+    int64_t n = c->ntok, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim,
+            r = compute_largest_rank(c->l, m->nlayer);
     c->on.ids = bump_ints(v, n);
     c->on.positions = bump_ints(v, n);
     c->on.targets = bump_ints(v, n);
@@ -188,7 +201,8 @@ static int start_device(struct compute *c, const struct compute_device *where, s
     c->index = where->index;
     c->pool = kern_pool_new(where->nthreads);
     if (!c->pool || c->device->stream_new(c->index, c->pool, &c->stream, message) != KERN_OK)
-        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "the kernels of device '%s' cannot start: %s", c->device->name, message);
+        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "the kernels of device '%s' cannot start: %s",
+                                c->device->name, message);
     return 0;
 }
 
@@ -199,7 +213,8 @@ static int allocate_host(struct compute *c, struct fsdpck_error *err)
     struct bump v = { 0 };
     alloc_host(c, &v);
     if (c->device->memory->alloc(pinned, v.at, &c->host, message) != KERN_OK)
-        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "no memory for the batch of %lld tokens: %s", (long long)c->ntok, message);
+        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "no memory for the batch of %lld tokens: %s",
+                                (long long)c->ntok, message);
     v = (struct bump){ .base = c->host.data };
     alloc_host(c, &v);
     return 0;
@@ -222,7 +237,8 @@ int compute_send_rope_tables(struct compute *c, int64_t ntok, struct fsdpck_erro
     return rc;
 }
 
-static void describe(struct compute *c, const struct model *m, const struct layout *l, const struct train_config *config)
+static void describe(struct compute *c, const struct model *m, const struct layout *l,
+                     const struct train_config *config)
 {
     c->m = m;
     c->l = l;
@@ -245,8 +261,8 @@ static int make_tables(struct compute *c, struct fsdpck_error *err)
     return 0;
 }
 
-int compute_new_bare(const struct model *m, const struct layout *l, const struct train_config *config, const struct compute_device *where,
-                     struct compute **out, struct fsdpck_error *err)
+int compute_new_bare(const struct model *m, const struct layout *l, const struct train_config *config,
+                     const struct compute_device *where, struct compute **out, struct fsdpck_error *err)
 {
     struct compute *c = calloc(1, sizeof *c);
     int rc = c ? 0 : fsdpck_error_nomem(err, sizeof *c);
@@ -264,8 +280,8 @@ int compute_new_bare(const struct model *m, const struct layout *l, const struct
     return rc;
 }
 
-int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, const struct compute_device *where,
-                struct compute **out, struct fsdpck_error *err)
+int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok,
+                size_t ndocs, const struct compute_device *where, struct compute **out, struct fsdpck_error *err)
 {
     int rc = compute_new_bare(m, l, config, where, out, err);
     if (rc)

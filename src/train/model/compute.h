@@ -14,25 +14,25 @@
 
 /* Activations of a block that its backward pass needs. Pointers to void have the type compute.dtype. */
 struct block {
-    void *x, *x2;           /* (T, hidden): the input; after attention */
-    float *rstd1, *rstd2;   /* (T) */
-    void *q, *k, *v, *o;    /* (T, heads · head_dim), after RoPE */
-    void *q_raw, *k_raw;    /* before the q/k norms; equal to q and k without such norms */
-    float *rstd_q, *rstd_k; /* (T, heads) */
-    float *lse;             /* (heads, T) */
-    void *gate, *up;        /* (T, inner) */
+    void *x, *x2;                           /* (T, hidden): the input; after attention */
+    float *rstd1, *rstd2;                   /* (T) */
+    void *q, *k, *v, *o;                    /* (T, heads · head_dim), after RoPE */
+    void *q_raw, *k_raw;                    /* before the q/k norms; equal to q and k without such norms */
+    float *rstd_q, *rstd_k;                 /* (T, heads) */
+    float *lse;                             /* (heads, T) */
+    void *gate, *up;                        /* (T, inner) */
     void *s_qkv, *s_o, *s_gate_up, *s_down; /* S = scale·drop(x)·Aᵀ, (T, Σ r) over the layers with a common x */
 };
 
 /* A micro-batch. The caller fills it, in host memory. Padded to row_unit of the device. */
 struct batch {
     int64_t ntok, ndocs;
-    struct kern_rng_offset *rng_offset; /* the step, and its tokens before this micro-batch */
-    float grad_scale;           /* 1 / supervised tokens of the step */
-    int32_t *ids, *positions, *targets; /* (ntok); target -1: not supervised */
-    int64_t nrow;               /* set by compute: number of supervised tokens */
-    int32_t *rows, *row_targets; /* (nrow) set by compute: their indices and targets */
-    int64_t *cu_seqlens;        /* (ndocs + 1) */
+    struct kern_rng_offset *rng_offset;    /* the step, and its tokens before this micro-batch */
+    float grad_scale;                      /* 1 / supervised tokens of the step */
+    int32_t *ids, *positions, *targets;    /* (ntok); target -1: not supervised */
+    int64_t nrow;                          /* set by compute: number of supervised tokens */
+    int32_t *rows, *row_targets;           /* (nrow) set by compute: their indices and targets */
+    int64_t *cu_seqlens;                   /* (ndocs + 1) */
     struct kern_attention_table documents; /* compute's own */
 };
 
@@ -62,50 +62,51 @@ struct compute {
     struct kern_pool *pool;
     int index;
     struct kern_stream *stream;
-    size_t nbytes;              /* device memory that it needs */
-    struct kern_buffer host;    /* pinned memory: the batch, and the loss copied back */
-    size_t ndocs;               /* room */
-    int64_t ntok;               /* room */
-    int64_t nrecomputed;        /* activation checkpointing: the first blocks, this many, store x only */
+    size_t nbytes;           /* device memory that it needs */
+    struct kern_buffer host; /* pinned memory: the batch, and the loss copied back */
+    size_t ndocs;            /* room */
+    int64_t ntok;            /* room */
+    int64_t nrecomputed;     /* activation checkpointing: the first blocks, this many, store x only */
     float dropout;
     uint64_t seed;
-    enum kern_dtype dtype;      /* of activations: that of the parameters */
-    enum kern_dtype output;     /* of logits, as the loss sees them */
-    float *grads;               /* layout.grad_at; borrowed */
+    enum kern_dtype dtype;           /* of activations: that of the parameters */
+    enum kern_dtype output;          /* of logits, as the loss sees them */
+    float *grads;                    /* layout.grad_at; borrowed */
     uint32_t *uses, nuses, nforward; /* (nuses) compute_uses of it */
-    struct compute_group_data *group_data; /* (ngroups) they point into `values` of compute_new until a hook changes them */
+    struct compute_group_data
+        *group_data; /* (ngroups) they point into `values` of compute_new until a hook changes them */
     struct batch batch;
     struct batch_copy on;
     double *loss_sum, *loss_back; /* of the micro-batch: in device memory; in pinned memory */
-    struct block *blocks;       /* (nlayer); recomputed blocks share all buffers but x */
-    float *cosines, *sines;     /* (ntok, head_dim/2) */
-    void *x_last;               /* after the last block */
+    struct block *blocks;         /* (nlayer); recomputed blocks share all buffers but x */
+    float *cosines, *sines;       /* (ntok, head_dim/2) */
+    void *x_last;                 /* after the last block */
     float *rstd_last;
-    void *h, *dx, *dh;          /* (T, hidden) */
-    void *dq, *dk, *dv, *d_o;   /* (T, heads · head_dim) */
-    void *act;                  /* (T, inner) */
-    void *ds, *s_embed;         /* (T, largest Σ r); (T, r) */
-    void *a_joint;              /* (Σ r, hidden): A of adapters that share their input */
-    float *da_joint;            /* its gradient */
-    float *norms;               /* DoRA: norms of the rows of W + scale·B·A, (layout.norms_nelem); the forward pass computes them */
-    void *u, *dy;               /* DoRA: (T, largest nout); (T, largest Σ nout of layers that share an input) */
-    void *dropped;              /* DoRA with dropout: drop(x), (T, largest nin) */
-    float *sums;                /* partial sums over tokens */
-    float *loss;                /* (T) */
-    void *attention, *head;     /* scratch */
-    struct replays *replays;    /* NULL: no recordings */
+    void *h, *dx, *dh;        /* (T, hidden) */
+    void *dq, *dk, *dv, *d_o; /* (T, heads · head_dim) */
+    void *act;                /* (T, inner) */
+    void *ds, *s_embed;       /* (T, largest Σ r); (T, r) */
+    void *a_joint;            /* (Σ r, hidden): A of adapters that share their input */
+    float *da_joint;          /* its gradient */
+    float *norms; /* DoRA: norms of the rows of W + scale·B·A, (layout.norms_nelem); the forward pass computes them */
+    void *u, *dy; /* DoRA: (T, largest nout); (T, largest Σ nout of layers that share an input) */
+    void *dropped;           /* DoRA with dropout: drop(x), (T, largest nin) */
+    float *sums;             /* partial sums over tokens */
+    float *loss;             /* (T) */
+    void *attention, *head;  /* scratch */
+    struct replays *replays; /* NULL: no recordings */
 };
 
 /* ntok, ndocs: size of the largest micro-batch. Sets nbytes, the memory that it needs; it can compute after
  * compute_bind. */
-int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok, size_t ndocs, const struct compute_device *where,
-                struct compute **out, struct fsdpck_error *err);
+int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok,
+                size_t ndocs, const struct compute_device *where, struct compute **out, struct fsdpck_error *err);
 /* memory: nbytes of device memory, zero-filled, aligned to 64. memory, values and grads are borrowed. */
 int compute_bind(struct compute *c, void *memory, unsigned char *values, float *grads, struct fsdpck_error *err);
 /* Makes device, stream and parameters only, without buffers for micro-batches or gradients: for callers with buffers
  * of their own. */
-int compute_new_bare(const struct model *m, const struct layout *l, const struct train_config *config, const struct compute_device *where,
-                     struct compute **out, struct fsdpck_error *err);
+int compute_new_bare(const struct model *m, const struct layout *l, const struct train_config *config,
+                     const struct compute_device *where, struct compute **out, struct fsdpck_error *err);
 /* Before compute_bind: nbytes is anew what it wants when the first n blocks are recomputed. */
 void compute_recompute(struct compute *c, int64_t n);
 /* Sets the address of all parameters, until a hook changes it. */

@@ -16,7 +16,8 @@ static inline struct kern_cmat cmat(const struct compute *c, const void *data, i
     return (struct kern_cmat){ data, pitch, c->dtype };
 }
 
-/* How the head is cut. A processor's cache wants small pieces; a device of its own wants large products, as long as their logits are a fraction of its memory. */
+/* How the head is cut. A processor's cache wants small pieces; a device of its own wants large products, as long as
+ * their logits are a fraction of its memory. */
 static inline int64_t head_chunk(const struct compute *c)
 {
     enum { LOGITS = 1 << 27, LEAST = 128, MOST = 4096 };
@@ -46,7 +47,8 @@ void compute_alloc_dora(struct compute *c, struct bump *v, int64_t ntok, bool ba
 /* DoRA's norms of a layer, to c->norms. */
 void dora_norms(struct compute *c, const struct linear *lin);
 /* y = (g - minus)·u + bias + add, of a layer with DoRA. bias, add: data NULL for none. */
-void dora_scale(struct compute *c, const struct linear *lin, float minus, struct kern_cmat u, struct kern_cmat bias, struct kern_cmat add, struct kern_mat y);
+void dora_scale(struct compute *c, const struct linear *lin, float minus, struct kern_cmat u, struct kern_cmat bias,
+                struct kern_cmat add, struct kern_mat y);
 
 /* The largest Σ r of layers that share an input. */
 int64_t compute_largest_rank(const struct layout *l, int64_t nlayer);
@@ -75,7 +77,8 @@ static inline float *grad_of(const struct compute *c, int32_t param)
     return param < 0 || !c->l->params[param].trainable ? NULL : c->grads + c->l->params[param].grad_at;
 }
 
-/* Linear layers that share their input, and what their adapters' S have in common: one (T, r) matrix, layer i's columns from at[i] on. */
+/* Linear layers that share their input, and what their adapters' S have in common: one (T, r) matrix, layer i's columns
+ * from at[i] on. */
 enum { BUNDLE = 3 };
 struct bundle {
     const struct linear *layers[BUNDLE]; /* (n) */
@@ -90,11 +93,15 @@ struct bundle bundle_of(const struct compute *c, const struct linear *const *lay
 /* s: (T, r), S alone. */
 void bundle_down(struct compute *c, const struct bundle *b, const void *x, void *s);
 /* y[i] = x·Wᵀ + bias + adapter (+ add); s: (T, r) for the backward. */
-void bundle_forward(struct compute *c, const struct bundle *b, const void *x, void *s, const void *add, const struct kern_mat *y);
-/* dx = Σ dy·W + adapters' (+ add), NULL: not wanted; dx may be add. Adds the gradients of the adapters' B; what is left is bundle_backward_rest's, with the same
- * dy and no other bundle in between: all that needs x, which is read only where a layer trains. */
-void bundle_backward(struct compute *c, const struct bundle *b, void *s, const struct kern_cmat *dy, const void *add, void *dx);
-void bundle_backward_rest(struct compute *c, const struct bundle *b, const void *x, void *s, const struct kern_cmat *dy);
+void bundle_forward(struct compute *c, const struct bundle *b, const void *x, void *s, const void *add,
+                    const struct kern_mat *y);
+/* dx = Σ dy·W + adapters' (+ add), NULL: not wanted; dx may be add. Adds the gradients of the adapters' B; what is left
+ * is bundle_backward_rest's, with the same dy and no other bundle in between: all that needs x, which is read only
+ * where a layer trains. */
+void bundle_backward(struct compute *c, const struct bundle *b, void *s, const struct kern_cmat *dy, const void *add,
+                     void *dx);
+void bundle_backward_rest(struct compute *c, const struct bundle *b, const void *x, void *s,
+                          const struct kern_cmat *dy);
 
 /* Whether the layer has anything to train. */
 bool linear_trains(const struct compute *c, const struct linear *lin);
@@ -102,10 +109,11 @@ struct kern_dropout linear_dropout(const struct compute *c, const struct linear 
 
 void norm_forward(struct compute *c, int32_t gamma, int64_t ngroup, int64_t ncol, const void *x, void *y, float *rstd);
 /* dx = the gradient of x (+ add); may be dy. */
-void norm_backward(struct compute *c, int32_t gamma, int64_t ngroup, int64_t ncol, const void *x, const float *rstd, const void *dy, const void *add,
-                   void *dx);
+void norm_backward(struct compute *c, int32_t gamma, int64_t ngroup, int64_t ncol, const void *x, const float *rstd,
+                   const void *dy, const void *add, void *dx);
 
-/* What the hook sees, where there is one. The end: the last norm and the head; with them the embedding's weight where it is the head's. */
+/* What the hook sees, where there is one. The end: the last norm and the head; with them the embedding's weight where
+ * it is the head's. */
 int compute_enter(const struct compute_hook *hook, uint32_t group, struct fsdpck_error *err);
 void compute_leave(const struct compute_hook *hook, uint32_t group);
 int compute_enter_end(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err);
@@ -123,7 +131,8 @@ void replays_free(struct compute *c);
 
 /* b->x to out; NULL: only what the backward needs. */
 void block_forward(struct compute *c, int64_t number, void *out);
-/* c->dx: the gradient of the block's output, replaced by that of b->x; where !wants_dx it ends at the lowest thing that trains. */
+/* c->dx: the gradient of the block's output, replaced by that of b->x; where !wants_dx it ends at the lowest thing that
+ * trains. */
 void block_backward(struct compute *c, int64_t number, bool wants_dx);
 
 /* Where the backward ends: 0 where the embedding trains, else the lowest layer that has anything to train. */

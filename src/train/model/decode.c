@@ -10,17 +10,17 @@
 #include "model/compute_impl.h"
 
 struct decode {
-    struct compute c; /* a view of its own: parameters and stream of another, activations of this one */
+    struct compute c;                /* a view of its own: parameters and stream of another, activations of this one */
     struct kern_buffer memory, host; /* the device's; what is on its way to it or from it */
-    int64_t room, most, ntok; /* of a prompt, of all; kept */
-    void **k, **v;            /* (nlayer): (most, nkv · head_dim) */
-    void *x, *x2, *h;         /* (room, hidden) */
-    void *q, *o;              /* (room, nhead · head_dim) */
-    void *gate, *up;          /* (room, inner) */
-    void *s;                  /* (room, Σ r) */
-    float *s_one;             /* (Σ r) */
-    float *logits;            /* (nvocab) */
-    float *seen;              /* the same, for the host */
+    int64_t room, most, ntok;        /* of a prompt, of all; kept */
+    void **k, **v;                   /* (nlayer): (most, nkv · head_dim) */
+    void *x, *x2, *h;                /* (room, hidden) */
+    void *q, *o;                     /* (room, nhead · head_dim) */
+    void *gate, *up;                 /* (room, inner) */
+    void *s;                         /* (room, Σ r) */
+    float *s_one;                    /* (Σ r) */
+    float *logits;                   /* (nvocab) */
+    float *seen;                     /* the same, for the host */
 };
 
 static int64_t max(int64_t a, int64_t b)
@@ -32,7 +32,8 @@ static void alloc_all(struct decode *d, struct bump *v)
 {
     const struct model *m = d->c.m;
     const enum kern_dtype act = d->c.dtype;
-    int64_t n = d->room, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim, r = compute_largest_rank(d->c.l, m->nlayer), bounds[2] = { 0, n };
+    int64_t n = d->room, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim,
+            r = compute_largest_rank(d->c.l, m->nlayer), bounds[2] = { 0, n };
     for (int64_t i = 0; i < m->nlayer; i++) {
         void *k = bump_acts(v, act, d->most * nkv), *values = bump_acts(v, act, d->most * nkv);
         if (v->base) {
@@ -57,7 +58,13 @@ static void alloc_all(struct decode *d, struct bump *v)
     d->c.sines = bump_floats(v, d->most * m->head_dim / 2);
     d->c.on.ids = bump_ints(v, n);
     d->c.on.positions = bump_ints(v, n);
-    const struct kern_attention_shape shape = { .ntok = n, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .cu_seqlens = bounds, .ndoc = 1, .scale = 1 };
+    const struct kern_attention_shape shape = { .ntok = n,
+                                                .nhead = m->nhead,
+                                                .nkv = m->nkv,
+                                                .head_dim = m->head_dim,
+                                                .cu_seqlens = bounds,
+                                                .ndoc = 1,
+                                                .scale = 1 };
     d->c.attention = bump_alloc(v, d->c.device->ops->attention_scratch(d->c.stream, &shape));
     d->c.batch.documents.data = bump_alloc(v, d->c.device->ops->attention_table_bytes(d->c.stream, &shape));
 }
@@ -90,14 +97,16 @@ struct decode_sizes decode_count(const struct compute *from, int64_t prompt, int
 }
 
 /* Counted, taken, and cut up. */
-static int allocate_at(struct decode *d, struct kern_location location, void (*cut)(struct decode *d, struct bump *v), struct kern_buffer *out,
-                       struct fsdpck_error *err)
+static int allocate_at(struct decode *d, struct kern_location location, void (*cut)(struct decode *d, struct bump *v),
+                       struct kern_buffer *out, struct fsdpck_error *err)
 {
     char message[KERN_MESSAGE_BYTES] = "";
     struct bump v = { 0 };
     cut(d, &v);
     if (d->c.device->memory->alloc(location, v.at, out, message) != KERN_OK)
-        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "no memory for the keys and values of %lld tokens (%zu bytes): %s", (long long)d->most, v.at, message);
+        return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL,
+                                "no memory for the keys and values of %lld tokens (%zu bytes): %s", (long long)d->most,
+                                v.at, message);
     v = (struct bump){ .base = out->data };
     cut(d, &v);
     return 0;
@@ -105,7 +114,8 @@ static int allocate_at(struct decode *d, struct kern_location location, void (*c
 
 static int allocate(struct decode *d, void *memory, struct fsdpck_error *err)
 {
-    const struct kern_location own = { .kind = KERN_MEMORY_DEVICE, .index = d->c.index, .huge_pages = true }, pinned = { .kind = KERN_MEMORY_PINNED, .index = d->c.index };
+    const struct kern_location own = { .kind = KERN_MEMORY_DEVICE, .index = d->c.index, .huge_pages = true },
+                               pinned = { .kind = KERN_MEMORY_PINNED, .index = d->c.index };
     const struct model *m = d->c.m;
     d->k = calloc((size_t)m->nlayer, sizeof *d->k);
     d->v = calloc((size_t)m->nlayer, sizeof *d->v);
@@ -121,7 +131,8 @@ static int allocate(struct decode *d, void *memory, struct fsdpck_error *err)
     return rc ? rc : compute_send_rope_tables(&d->c, d->most, err);
 }
 
-int decode_new(const struct compute *from, int64_t prompt, int64_t most, void *memory, struct decode **out, struct fsdpck_error *err)
+int decode_new(const struct compute *from, int64_t prompt, int64_t most, void *memory, struct decode **out,
+               struct fsdpck_error *err)
 {
     struct decode *d = calloc(1, sizeof *d);
     *out = NULL;
@@ -167,7 +178,9 @@ static void down_one(struct decode *d, const struct linear *const *layers, int n
     for (int i = 0; i < n; i++) {
         const struct linear *lin = layers[i];
         if (lin->r)
-            parts[used++] = (struct kern_gemv_part){ .n = lin->r, .w = value_of(c, lin->a), .alpha = lin->scale, .y = { d->s_one + at, lin->r, KERN_F32 } };
+            parts[used++] = (struct kern_gemv_part){
+                .n = lin->r, .w = value_of(c, lin->a), .alpha = lin->scale, .y = { d->s_one + at, lin->r, KERN_F32 }
+            };
         at += lin->r;
     }
     const struct kern_gemv g = { .k = layers[0]->nin, .x = cmat(c, x, layers[0]->nin), .parts = parts, .nparts = used };
@@ -176,7 +189,8 @@ static void down_one(struct decode *d, const struct linear *const *layers, int n
 }
 
 /* y[i] = x·Wᵀ + bias + adapter (+ add) of layers that share x, for as many tokens as the batch has. */
-static void linear(struct decode *d, const struct linear *const *layers, int n, const void *x, const void *add, const struct kern_mat *y)
+static void linear(struct decode *d, const struct linear *const *layers, int n, const void *x, const void *add,
+                   const struct kern_mat *y)
 {
     struct compute *c = &d->c;
     if (c->batch.ntok > 1) {
@@ -193,8 +207,15 @@ static void linear(struct decode *d, const struct linear *const *layers, int n, 
         const bool dora = lin->magnitude >= 0; /* which scales before it adds */
         bias[i] = value_of(c, lin->bias);
         sum[i] = add ? cmat(c, add, lin->nout) : no_cmat;
-        parts[i] = (struct kern_gemv_part){ .n = lin->nout, .w = value_of(c, lin->w), .alpha = 1, .r = lin->r, .s = d->s_one + at, .b = value_of(c, lin->b),
-                                            .bias = dora ? no_cmat : bias[i], .add = dora ? no_cmat : sum[i], .y = y[i] };
+        parts[i] = (struct kern_gemv_part){ .n = lin->nout,
+                                            .w = value_of(c, lin->w),
+                                            .alpha = 1,
+                                            .r = lin->r,
+                                            .s = d->s_one + at,
+                                            .b = value_of(c, lin->b),
+                                            .bias = dora ? no_cmat : bias[i],
+                                            .add = dora ? no_cmat : sum[i],
+                                            .y = y[i] };
         at += lin->r;
     }
     const struct kern_gemv g = { .k = layers[0]->nin, .x = cmat(c, x, layers[0]->nin), .parts = parts, .nparts = n };
@@ -209,30 +230,54 @@ static void linear(struct decode *d, const struct linear *const *layers, int n, 
 
 static void turn(struct compute *c, void *x, int64_t nhead)
 {
-    const struct kern_rope_apply rope = { .nrow = c->batch.ntok, .nhead = nhead, .dim = c->m->head_dim, .x = mat(c, x, nhead * c->m->head_dim),
-                                          .cosines = c->cosines, .sines = c->sines, .positions = c->on.positions };
+    const struct kern_rope_apply rope = { .nrow = c->batch.ntok,
+                                          .nhead = nhead,
+                                          .dim = c->m->head_dim,
+                                          .x = mat(c, x, nhead * c->m->head_dim),
+                                          .cosines = c->cosines,
+                                          .sines = c->sines,
+                                          .positions = c->on.positions };
     c->device->ops->rope(c->stream, &rope);
 }
 
-/* A prompt has no past; a single token sees what is kept, its own key included, as far as the layer's window reaches. */
+/* A prompt has no past; a single token sees what is kept, its own key included, as far as the layer's window reaches.
+ */
 static void attend(struct decode *d, int64_t number)
 {
     struct compute *c = &d->c;
     const struct model *m = c->m;
-    const int64_t n = c->batch.ntok, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim, bounds[2] = { 0, n }, window = m->window[number];
+    const int64_t n = c->batch.ntok, nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim, bounds[2] = { 0, n },
+                  window = m->window[number];
     const float scale = (float)(1 / __builtin_sqrt((double)m->head_dim));
     if (d->ntok == 0) {
-        const struct kern_attention a = { .shape = { .ntok = n, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .cu_seqlens = bounds, .ndoc = 1,
-                                                     .window = window, .scale = scale, .table = c->batch.documents },
-                                          .q = cmat(c, d->q, nq), .k = cmat(c, d->k[number], nkv), .v = cmat(c, d->v[number], nkv), .o = mat(c, d->o, nq),
+        const struct kern_attention a = { .shape = { .ntok = n,
+                                                     .nhead = m->nhead,
+                                                     .nkv = m->nkv,
+                                                     .head_dim = m->head_dim,
+                                                     .cu_seqlens = bounds,
+                                                     .ndoc = 1,
+                                                     .window = window,
+                                                     .scale = scale,
+                                                     .table = c->batch.documents },
+                                          .q = cmat(c, d->q, nq),
+                                          .k = cmat(c, d->k[number], nkv),
+                                          .v = cmat(c, d->v[number], nkv),
+                                          .o = mat(c, d->o, nq),
                                           .scratch = c->attention };
         c->device->ops->attention(c->stream, &a);
         return;
     }
-    int64_t first = window && d->ntok + 1 > window ? d->ntok + 1 - window : 0, skipped = first * nkv * kern_dtype_bytes(c->dtype);
-    const struct kern_attention_one a = { .nkeys = d->ntok + 1 - first, .nhead = m->nhead, .nkv = m->nkv, .head_dim = m->head_dim, .scale = scale,
-                                          .q = cmat(c, d->q, nq), .k = cmat(c, (char *)d->k[number] + skipped, nkv),
-                                          .v = cmat(c, (char *)d->v[number] + skipped, nkv), .o = mat(c, d->o, nq) };
+    int64_t first = window && d->ntok + 1 > window ? d->ntok + 1 - window : 0,
+            skipped = first * nkv * kern_dtype_bytes(c->dtype);
+    const struct kern_attention_one a = { .nkeys = d->ntok + 1 - first,
+                                          .nhead = m->nhead,
+                                          .nkv = m->nkv,
+                                          .head_dim = m->head_dim,
+                                          .scale = scale,
+                                          .q = cmat(c, d->q, nq),
+                                          .k = cmat(c, (char *)d->k[number] + skipped, nkv),
+                                          .v = cmat(c, (char *)d->v[number] + skipped, nkv),
+                                          .o = mat(c, d->o, nq) };
     c->device->ops->attention_one(c->stream, &a);
 }
 
@@ -241,9 +286,11 @@ static void run_block(struct decode *d, int64_t number)
     struct compute *c = &d->c;
     const struct model *m = c->m;
     const struct layer *l = &c->l->layers[number];
-    const int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim, kept = d->ntok * nkv * kern_dtype_bytes(c->dtype);
+    const int64_t nq = m->nhead * m->head_dim, nkv = m->nkv * m->head_dim,
+                  kept = d->ntok * nkv * kern_dtype_bytes(c->dtype);
     void *k = (char *)d->k[number] + kept, *v = (char *)d->v[number] + kept;
-    const struct kern_mat qkv[BUNDLE] = { mat(c, d->q, nq), mat(c, k, nkv), mat(c, v, nkv) }, gate_up[BUNDLE] = { mat(c, d->gate, m->inner), mat(c, d->up, m->inner) };
+    const struct kern_mat qkv[BUNDLE] = { mat(c, d->q, nq), mat(c, k, nkv), mat(c, v, nkv) },
+                          gate_up[BUNDLE] = { mat(c, d->gate, m->inner), mat(c, d->up, m->inner) };
     const struct kern_mat x = mat(c, d->x, m->hidden), x2 = mat(c, d->x2, m->hidden);
     norm_forward(c, l->norm1, 1, m->hidden, d->x, d->h, NULL);
     linear(d, (const struct linear *[]){ &l->q, &l->k, &l->v }, 3, d->h, NULL, qkv);
@@ -257,7 +304,8 @@ static void run_block(struct decode *d, int64_t number)
     linear(d, (const struct linear *[]){ &l->o }, 1, d->o, d->x, &x2);
     norm_forward(c, l->norm2, 1, m->hidden, d->x2, d->h, NULL);
     linear(d, (const struct linear *[]){ &l->gate, &l->up }, 2, d->h, NULL, gate_up);
-    c->device->ops->swiglu(c->stream, gate_up[0], kern_const(gate_up[0]), kern_const(gate_up[1]), c->batch.ntok, m->inner);
+    c->device->ops->swiglu(c->stream, gate_up[0], kern_const(gate_up[0]), kern_const(gate_up[1]), c->batch.ntok,
+                           m->inner);
     linear(d, (const struct linear *[]){ &l->down }, 1, d->gate, d->x2, &x);
 }
 
@@ -319,20 +367,24 @@ static int run(struct decode *d, const struct compute_hook *hook, const float **
     return rc;
 }
 
-int decode_prompt(struct decode *d, const struct compute_hook *hook, const int32_t *ids, int64_t n, const float **logits, struct fsdpck_error *err)
+int decode_prompt(struct decode *d, const struct compute_hook *hook, const int32_t *ids, int64_t n,
+                  const float **logits, struct fsdpck_error *err)
 {
     if (n < 1 || n > d->room)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "a prompt of %lld tokens; there is room for 1 to %lld", (long long)n, (long long)d->room);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "a prompt of %lld tokens; there is room for 1 to %lld",
+                                (long long)n, (long long)d->room);
     d->ntok = 0;
     d->c.batch.ntok = n;
     memcpy(d->c.batch.ids, ids, (size_t)n * sizeof *ids);
     return run(d, hook, logits, err);
 }
 
-int decode_token(struct decode *d, const struct compute_hook *hook, int32_t id, const float **logits, struct fsdpck_error *err)
+int decode_token(struct decode *d, const struct compute_hook *hook, int32_t id, const float **logits,
+                 struct fsdpck_error *err)
 {
     if (d->ntok < 1 || d->ntok >= d->most)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "token %lld after a prompt; there is room for %lld", (long long)d->ntok + 1, (long long)d->most);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "token %lld after a prompt; there is room for %lld",
+                                (long long)d->ntok + 1, (long long)d->most);
     d->c.batch.ntok = 1;
     d->c.batch.ids[0] = id;
     return run(d, hook, logits, err);

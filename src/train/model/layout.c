@@ -19,7 +19,8 @@ struct builder {
     struct layout *l;
     struct fsdpck_error *err;
     size_t ntargets;
-    bool *rank_used, *alpha_used; /* (lora.nrank_pattern), (lora.nalpha_pattern) whether a module has its r or alpha by this pattern */
+    bool *rank_used, *alpha_used; /* (lora.nrank_pattern), (lora.nalpha_pattern) whether a module has its r or alpha by
+                                     this pattern */
     int rc;
 };
 
@@ -36,7 +37,8 @@ static struct param *next_param(struct builder *b)
     return &l->params[l->nparams++];
 }
 
-/* Where it lies and what becomes of it; its name is there. Returns its number; -1 after a failure. ncol 0: one dimension. */
+/* Where it lies and what becomes of it; its name is there. Returns its number; -1 after a failure. ncol 0: one
+ * dimension. */
 static int32_t place_param(struct builder *b, struct param *p, uint32_t group, int64_t nrow, int64_t ncol)
 {
     struct layout *l = b->l;
@@ -61,7 +63,8 @@ static int32_t place_param(struct builder *b, struct param *p, uint32_t group, i
 }
 
 /* LoRA's own. */
-static int32_t add_adapter_of(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path, const char *suffix, int32_t norms_of)
+static int32_t add_adapter_of(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path,
+                              const char *suffix, int32_t norms_of)
 {
     struct param *p = b->rc ? NULL : next_param(b);
     if (!p)
@@ -71,7 +74,8 @@ static int32_t add_adapter_of(struct builder *b, uint32_t group, int64_t nrow, i
     return place_param(b, p, group, nrow, ncol);
 }
 
-static int32_t add_adapter(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path, const char *suffix)
+static int32_t add_adapter(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path,
+                           const char *suffix)
 {
     return add_adapter_of(b, group, nrow, ncol, path, suffix, -1);
 }
@@ -84,18 +88,21 @@ static void add_magnitude(struct builder *b, uint32_t group, struct linear *x)
 }
 
 /* The base's, or a copy of it that is trained. source: the module whose tensor it is in the base's files. */
-static int32_t add_param_of(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path, const char *source, const char *suffix)
+static int32_t add_param_of(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path,
+                            const char *source, const char *suffix)
 {
     struct param *p = b->rc ? NULL : next_param(b);
     if (!p)
         return -1;
     *p = (struct param){ .norms_of = -1, .saved = b->config->lora.enabled && target_is_saved(&b->config->lora, path) };
     snprintf(p->source, sizeof p->source, "%s%s", source, suffix);
-    snprintf(p->name, sizeof p->name, "%s%.200s%s", p->saved ? "base_model.model." : "", p->saved ? path : source, suffix);
+    snprintf(p->name, sizeof p->name, "%s%.200s%s", p->saved ? "base_model.model." : "", p->saved ? path : source,
+             suffix);
     return place_param(b, p, group, nrow, ncol);
 }
 
-static int32_t add_param(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path, const char *suffix)
+static int32_t add_param(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path,
+                         const char *suffix)
 {
     return add_param_of(b, group, nrow, ncol, path, path, suffix);
 }
@@ -108,8 +115,10 @@ static void choose_adapter(struct builder *b, struct linear *x, bool is_linear, 
     if (!t.chosen || b->rc)
         return;
     if (b->config->lora.use_dora && (is_head || !is_linear)) {
-        b->rc = fsdpck_error_set(b->err, FSDPCK_ERR_UNSUPPORTED, NULL, "key 'lora.use_dora': an adapter of %s is not supported with DoRA; leave it out of "
-                                 "lora.target_modules, or train it whole (lora.modules_to_save)", x->path);
+        b->rc = fsdpck_error_set(b->err, FSDPCK_ERR_UNSUPPORTED, NULL,
+                                 "key 'lora.use_dora': an adapter of %s is not supported with DoRA; leave it out of "
+                                 "lora.target_modules, or train it whole (lora.modules_to_save)",
+                                 x->path);
         return;
     }
     b->ntargets++;
@@ -122,22 +131,26 @@ static void choose_adapter(struct builder *b, struct linear *x, bool is_linear, 
     x->dropout_name = XXH32(x->path, strlen(x->path), 0);
 }
 
-/* Of layers that share their input: all A together, so that they may be one matrix where they lie, as their gradients. */
+/* Of layers that share their input: all A together, so that they may be one matrix where they lie, as their gradients.
+ */
 static void add_adapters(struct builder *b, uint32_t group, struct linear *const *layers, int n)
 {
     const bool embeds = layers[0] == &b->l->embed;
     for (int i = 0; i < n; i++)
         if (layers[i]->r)
-            layers[i]->a = add_adapter(b, group, layers[i]->r, layers[i]->nin, layers[i]->path, embeds ? ".lora_embedding_A" : ".lora_A.weight");
+            layers[i]->a = add_adapter(b, group, layers[i]->r, layers[i]->nin, layers[i]->path,
+                                       embeds ? ".lora_embedding_A" : ".lora_A.weight");
     for (int i = 0; i < n; i++)
         if (layers[i]->r)
-            layers[i]->b = add_adapter(b, group, layers[i]->nout, layers[i]->r, layers[i]->path, embeds ? ".lora_embedding_B" : ".lora_B.weight");
+            layers[i]->b = add_adapter(b, group, layers[i]->nout, layers[i]->r, layers[i]->path,
+                                       embeds ? ".lora_embedding_B" : ".lora_B.weight");
     for (int i = 0; i < n && b->config->lora.use_dora; i++)
         if (layers[i]->r)
             add_magnitude(b, group, layers[i]);
 }
 
-static struct linear add_linear(struct builder *b, uint32_t group, int64_t nin, int64_t nout, bool bias, const char *path)
+static struct linear add_linear(struct builder *b, uint32_t group, int64_t nin, int64_t nout, bool bias,
+                                const char *path)
 {
     struct linear x = { .nin = nin, .nout = nout, .w = -1, .bias = -1, .a = -1, .b = -1, .magnitude = -1 };
     snprintf(x.path, sizeof x.path, "%s", path);
@@ -174,22 +187,35 @@ static void add_layer(struct builder *b, int64_t number)
 #undef PATH
 }
 
-/* Embedding and head are linear layers that share a weight where the model ties them; each can have an adapter of its own. Where one of them is trained as a copy,
- * the other keeps the base's, or has a copy of its own: PEFT does not tie copies. */
+/* Embedding and head are linear layers that share a weight where the model ties them; each can have an adapter of its
+ * own. Where one of them is trained as a copy, the other keeps the base's, or has a copy of its own: PEFT does not tie
+ * copies. */
 static void add_ends(struct builder *b)
 {
     const struct model *m = b->m;
     struct layout *l = b->l;
-    l->embed = (struct linear){ .path = "model.embed_tokens", .nin = m->nvocab, .nout = m->hidden, .w = -1, .bias = -1, .a = -1, .b = -1, .magnitude = -1 };
-    l->head = (struct linear){ .path = "lm_head", .nin = m->hidden, .nout = m->nvocab, .w = -1, .bias = -1, .a = -1, .b = -1, .magnitude = -1 };
+    l->embed = (struct linear){ .path = "model.embed_tokens",
+                                .nin = m->nvocab,
+                                .nout = m->hidden,
+                                .w = -1,
+                                .bias = -1,
+                                .a = -1,
+                                .b = -1,
+                                .magnitude = -1 };
+    l->head = (struct linear){
+        .path = "lm_head", .nin = m->hidden, .nout = m->nvocab, .w = -1, .bias = -1, .a = -1, .b = -1, .magnitude = -1
+    };
     l->embed.w = add_param(b, 0, m->nvocab, m->hidden, l->embed.path, ".weight");
     choose_adapter(b, &l->embed, false, false);
     add_adapters(b, 0, (struct linear *[]){ &l->embed }, 1);
     for (int64_t i = 0; i < m->nlayer && !b->rc; i++)
         add_layer(b, i);
     l->norm = add_param(b, l->ngroups - 1, m->hidden, 0, "model.norm", ".weight");
-    bool shares = m->tied && !b->rc && !l->params[l->embed.w].saved && !(b->config->lora.enabled && target_is_saved(&b->config->lora, l->head.path));
-    l->head.w = shares ? l->embed.w : add_param_of(b, l->ngroups - 1, m->nvocab, m->hidden, l->head.path, m->tied ? l->embed.path : l->head.path, ".weight");
+    bool shares = m->tied && !b->rc && !l->params[l->embed.w].saved &&
+                  !(b->config->lora.enabled && target_is_saved(&b->config->lora, l->head.path));
+    l->head.w = shares ? l->embed.w
+                       : add_param_of(b, l->ngroups - 1, m->nvocab, m->hidden, l->head.path,
+                                      m->tied ? l->embed.path : l->head.path, ".weight");
     choose_adapter(b, &l->head, true, true);
     add_adapters(b, l->ngroups - 1, (struct linear *[]){ &l->head }, 1);
 }
@@ -208,26 +234,36 @@ static int check_saved(const struct layout *l, const struct train_lora_config *l
             found = p->saved && target_saves(name, path);
         }
         if (!found || target_saves(name, "model.layers"))
-            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.modules_to_save': '%.200s' is the end of no module's path that can be trained whole; there are "
-                                    "model.embed_tokens, model.norm, lm_head and, in each layer, self_attn.q_proj, mlp, input_layernorm and others", name);
+            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                    "key 'lora.modules_to_save': '%.200s' is the end of no module's path that can be "
+                                    "trained whole; there are "
+                                    "model.embed_tokens, model.norm, lm_head and, in each layer, self_attn.q_proj, "
+                                    "mlp, input_layernorm and others",
+                                    name);
     }
     return 0;
 }
 
 /* A name that no module has is a slip of the pen. */
-static int check_names(const struct layout *l, const struct model *m, const struct train_lora_config *lora, struct fsdpck_error *err)
+static int check_names(const struct layout *l, const struct model *m, const struct train_lora_config *lora,
+                       struct fsdpck_error *err)
 {
     for (size_t n = 0; n < lora->ntarget_names; n++) {
         const char *name = lora->target_names[n];
         bool found = target_is_named(l->embed.path, name) || target_is_named(l->head.path, name);
         for (int64_t i = 0; i < m->nlayer && !found; i++) {
             const struct layer *x = &l->layers[i];
-            found = target_is_named(x->q.path, name) || target_is_named(x->k.path, name) || target_is_named(x->v.path, name) || target_is_named(x->o.path, name) ||
-                    target_is_named(x->gate.path, name) || target_is_named(x->up.path, name) || target_is_named(x->down.path, name);
+            found = target_is_named(x->q.path, name) || target_is_named(x->k.path, name) ||
+                    target_is_named(x->v.path, name) || target_is_named(x->o.path, name) ||
+                    target_is_named(x->gate.path, name) || target_is_named(x->up.path, name) ||
+                    target_is_named(x->down.path, name);
         }
         if (!found)
-            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.target_modules': '%.200s' names no module of this model (there are embed_tokens, lm_head and, "
-                                    "in each layer, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj)", name);
+            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                    "key 'lora.target_modules': '%.200s' names no module of this model (there are "
+                                    "embed_tokens, lm_head and, "
+                                    "in each layer, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj)",
+                                    name);
     }
     return 0;
 }
@@ -256,14 +292,14 @@ static const char *nearest_module(const struct layout *l, const struct model *m,
 }
 
 /* A pattern that gives no module its value is a slip of the pen, or stands behind one that takes all its modules. */
-static int check_patterns(const struct layout *l, const struct model *m, const char *key, const struct train_pattern *patterns, size_t n, const bool *used,
-                          struct fsdpck_error *err)
+static int check_patterns(const struct layout *l, const struct model *m, const char *key,
+                          const struct train_pattern *patterns, size_t n, const bool *used, struct fsdpck_error *err)
 {
     for (size_t i = 0; i < n; i++) {
         if (used[i])
             continue;
-        fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.%s': '%.200s' fits no module that has an adapter%s", key, patterns[i].regex,
-                         i ? " and is not taken by a pattern before it" : "");
+        fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.%s': '%.200s' fits no module that has an adapter%s",
+                         key, patterns[i].regex, i ? " and is not taken by a pattern before it" : "");
         const char *nearest = nearest_module(l, m, patterns[i].regex);
         if (nearest)
             fsdpck_error_hint(err, "the nearest module is '%s'", nearest);
@@ -286,7 +322,8 @@ static int64_t largest_grads(const struct layout *l, uint32_t parity)
     return most;
 }
 
-/* Where gradients lie. Where whole modules are trained, a micro-batch a packet needs a group's only until its backward is over, or its exchange. */
+/* Where gradients lie. Where whole modules are trained, a micro-batch a packet needs a group's only until its backward
+ * is over, or its exchange. */
 static void place_grads(struct layout *l, const struct train_config *config)
 {
     l->grads_by_group = !config->lora.enabled || config->lora.nmodules_to_save > 0;
@@ -314,9 +351,12 @@ static int64_t first_trained_layer(const struct layout *l, const struct model *m
     return layer < 0 ? 0 : layer < m->nlayer ? layer : m->nlayer;
 }
 
-int layout_make(const struct model *m, const struct train_config *config, uint32_t nranks, struct layout *out, struct fsdpck_error *err)
+int layout_make(const struct model *m, const struct train_config *config, uint32_t nranks, struct layout *out,
+                struct fsdpck_error *err)
 {
-    struct layout l = { .nranks = nranks, .ngroups = (uint32_t)m->nlayer + 2, .masters = config->dtype.param == TRAIN_BF16 };
+    struct layout l = { .nranks = nranks,
+                        .ngroups = (uint32_t)m->nlayer + 2,
+                        .masters = config->dtype.param == TRAIN_BF16 };
     struct builder b = { .m = m, .config = config, .l = &l, .err = err };
     l.layers = calloc((size_t)m->nlayer, sizeof *l.layers);
     b.rank_used = calloc(config->lora.nrank_pattern + 1, sizeof *b.rank_used);
@@ -330,11 +370,15 @@ int layout_make(const struct model *m, const struct train_config *config, uint32
     if (!b.rc && config->lora.enabled)
         b.rc = check_saved(&l, &config->lora, err);
     if (!b.rc && config->lora.enabled && b.ntargets == 0)
-        b.rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'lora.target_modules' matches no module of this model; their paths are like model.layers.0.self_attn.q_proj");
+        b.rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                "key 'lora.target_modules' matches no module of this model; their paths are like "
+                                "model.layers.0.self_attn.q_proj");
     if (!b.rc && config->lora.enabled)
-        b.rc = check_patterns(&l, m, "rank_pattern", config->lora.rank_pattern, config->lora.nrank_pattern, b.rank_used, err);
+        b.rc = check_patterns(&l, m, "rank_pattern", config->lora.rank_pattern, config->lora.nrank_pattern, b.rank_used,
+                              err);
     if (!b.rc && config->lora.enabled)
-        b.rc = check_patterns(&l, m, "alpha_pattern", config->lora.alpha_pattern, config->lora.nalpha_pattern, b.alpha_used, err);
+        b.rc = check_patterns(&l, m, "alpha_pattern", config->lora.alpha_pattern, config->lora.nalpha_pattern,
+                              b.alpha_used, err);
     free(b.rank_used);
     free(b.alpha_used);
     if (!b.rc) {

@@ -6,7 +6,10 @@
 
 struct kern_dropout linear_dropout(const struct compute *c, const struct linear *lin)
 {
-    return (struct kern_dropout){ .p = c->dropout, .rng = { .seed = c->seed, .name = lin->dropout_name }, .width = lin->nin, .rng_offset = c->on.rng_offset };
+    return (struct kern_dropout){ .p = c->dropout,
+                                  .rng = { .seed = c->seed, .name = lin->dropout_name },
+                                  .width = lin->nin,
+                                  .rng_offset = c->on.rng_offset };
 }
 
 bool linear_trains(const struct compute *c, const struct linear *lin)
@@ -42,14 +45,24 @@ static struct kern_mat columns(const struct compute *c, const struct bundle *b, 
 
 static struct kern_lora_segment segment_of(const struct compute *c, const struct linear *lin)
 {
-    return (struct kern_lora_segment){ .nrow = c->batch.ntok, .r = lin->r, .scale = lin->scale, .a = value_of(c, lin->a), .b = value_of(c, lin->b),
-                                       .da = grad_of(c, lin->a), .db = grad_of(c, lin->b), .pitch_da = lin->nin, .pitch_db = lin->r,
+    return (struct kern_lora_segment){ .nrow = c->batch.ntok,
+                                       .r = lin->r,
+                                       .scale = lin->scale,
+                                       .a = value_of(c, lin->a),
+                                       .b = value_of(c, lin->b),
+                                       .da = grad_of(c, lin->a),
+                                       .db = grad_of(c, lin->b),
+                                       .pitch_da = lin->nin,
+                                       .pitch_db = lin->r,
                                        .dropout = linear_dropout(c, lin) };
 }
 
-static struct kern_lora lora_of(const struct compute *c, const struct linear *lin, const struct kern_lora_segment *segment)
+static struct kern_lora lora_of(const struct compute *c, const struct linear *lin,
+                                const struct kern_lora_segment *segment)
 {
-    return (struct kern_lora){ .nrow = c->batch.ntok, .nin = lin->nin, .nout = lin->nout, .segments = segment, .nsegments = 1 };
+    return (struct kern_lora){
+        .nrow = c->batch.ntok, .nin = lin->nin, .nout = lin->nout, .segments = segment, .nsegments = 1
+    };
 }
 
 /* The bundle's first layer with an adapter. */
@@ -68,7 +81,9 @@ static struct kern_cmat joint_a(struct compute *c, const struct bundle *b)
     const struct kern_cmat first = value_of(c, first_of(b)->a);
     bool together = first.dtype == c->dtype;
     for (int i = 0; i < b->n; i++)
-        together = together && (!b->layers[i]->r || value_of(c, b->layers[i]->a).data == (const char *)first.data + b->at[i] * nin * kern_dtype_bytes(c->dtype));
+        together = together &&
+                   (!b->layers[i]->r || value_of(c, b->layers[i]->a).data ==
+                                            (const char *)first.data + b->at[i] * nin * kern_dtype_bytes(c->dtype));
     for (int i = 0; i < b->n && !together; i++) {
         struct kern_mat rows = mat(c, (char *)c->a_joint + b->at[i] * nin * kern_dtype_bytes(c->dtype), nin);
         if (b->layers[i]->r)
@@ -89,7 +104,8 @@ static float *joint_da(const struct compute *c, const struct bundle *b)
 
 static struct kern_lora_segment joint_segment(const struct compute *c, const struct bundle *b)
 {
-    return (struct kern_lora_segment){ .nrow = c->batch.ntok, .r = b->r, .scale = b->scale, .pitch_da = b->layers[0]->nin };
+    return (
+        struct kern_lora_segment){ .nrow = c->batch.ntok, .r = b->r, .scale = b->scale, .pitch_da = b->layers[0]->nin };
 }
 
 void bundle_down(struct compute *c, const struct bundle *b, const void *x, void *s)
@@ -116,15 +132,29 @@ void bundle_down(struct compute *c, const struct bundle *b, const void *x, void 
 
 void dora_norms(struct compute *c, const struct linear *lin)
 {
-    const struct kern_dora_norm norms = { .nrow = lin->nout, .ncol = lin->nin, .r = lin->r, .scale = lin->scale, .w = value_of(c, lin->w), .a = value_of(c, lin->a),
-                                          .b = value_of(c, lin->b), .norm = c->norms + lin->norms_at };
+    const struct kern_dora_norm norms = { .nrow = lin->nout,
+                                          .ncol = lin->nin,
+                                          .r = lin->r,
+                                          .scale = lin->scale,
+                                          .w = value_of(c, lin->w),
+                                          .a = value_of(c, lin->a),
+                                          .b = value_of(c, lin->b),
+                                          .norm = c->norms + lin->norms_at };
     c->device->ops->dora_norm(c->stream, &norms);
 }
 
-void dora_scale(struct compute *c, const struct linear *lin, float minus, struct kern_cmat u, struct kern_cmat bias, struct kern_cmat add, struct kern_mat y)
+void dora_scale(struct compute *c, const struct linear *lin, float minus, struct kern_cmat u, struct kern_cmat bias,
+                struct kern_cmat add, struct kern_mat y)
 {
-    const struct kern_dora_scale scale = { .nrow = c->batch.ntok, .ncol = lin->nout, .m = value_of(c, lin->magnitude).data, .norm = c->norms + lin->norms_at,
-                                           .minus = minus, .u = u, .bias = bias, .add = add, .y = y };
+    const struct kern_dora_scale scale = { .nrow = c->batch.ntok,
+                                           .ncol = lin->nout,
+                                           .m = value_of(c, lin->magnitude).data,
+                                           .norm = c->norms + lin->norms_at,
+                                           .minus = minus,
+                                           .u = u,
+                                           .bias = bias,
+                                           .add = add,
+                                           .y = y };
     c->device->ops->dora_scale(c->stream, &scale);
 }
 
@@ -133,17 +163,32 @@ static struct kern_cmat dora_product(struct compute *c, const struct bundle *b, 
 {
     const struct linear *lin = b->layers[i];
     const struct kern_dropout dropout = linear_dropout(c, lin);
-    const struct kern_lowrank low = { .nrow = c->batch.ntok, .r = lin->r, .s = kern_const(columns(c, b, i, s)), .b = value_of(c, lin->b), .trans_b = true, .alpha = 1 };
+    const struct kern_lowrank low = { .nrow = c->batch.ntok,
+                                      .r = lin->r,
+                                      .s = kern_const(columns(c, b, i, s)),
+                                      .b = value_of(c, lin->b),
+                                      .trans_b = true,
+                                      .alpha = 1 };
     if (dropout.p > 0)
-        c->device->ops->dropout(c->stream, mat(c, c->dropped, lin->nin), cmat(c, x, lin->nin), c->batch.ntok, lin->nin, &dropout);
-    const struct kern_gemm gemm = { .m = c->batch.ntok, .n = lin->nout, .k = lin->nin, .a = cmat(c, dropout.p > 0 ? c->dropped : x, lin->nin),
-                                    .b = value_of(c, lin->w), .trans_b = true, .c = mat(c, c->u, lin->nout), .alpha = 1, .lowrank = &low, .nlowrank = 1 };
+        c->device->ops->dropout(c->stream, mat(c, c->dropped, lin->nin), cmat(c, x, lin->nin), c->batch.ntok, lin->nin,
+                                &dropout);
+    const struct kern_gemm gemm = { .m = c->batch.ntok,
+                                    .n = lin->nout,
+                                    .k = lin->nin,
+                                    .a = cmat(c, dropout.p > 0 ? c->dropped : x, lin->nin),
+                                    .b = value_of(c, lin->w),
+                                    .trans_b = true,
+                                    .c = mat(c, c->u, lin->nout),
+                                    .alpha = 1,
+                                    .lowrank = &low,
+                                    .nlowrank = 1 };
     c->device->ops->gemm(c->stream, &gemm);
     return cmat(c, c->u, lin->nout);
 }
 
 /* The layer's output from its product; with dropout to what lies in y, which is that of LoRA alone. */
-static void dora_forward(struct compute *c, const struct bundle *b, int i, const void *x, void *s, const void *add, struct kern_mat y)
+static void dora_forward(struct compute *c, const struct bundle *b, int i, const void *x, void *s, const void *add,
+                         struct kern_mat y)
 {
     const struct linear *lin = b->layers[i];
     dora_norms(c, lin);
@@ -154,15 +199,30 @@ static void dora_forward(struct compute *c, const struct bundle *b, int i, const
         dora_scale(c, lin, 0, u, value_of(c, lin->bias), add ? cmat(c, add, lin->nout) : no_cmat, y);
 }
 
-void bundle_forward(struct compute *c, const struct bundle *b, const void *x, void *s, const void *add, const struct kern_mat *y)
+void bundle_forward(struct compute *c, const struct bundle *b, const void *x, void *s, const void *add,
+                    const struct kern_mat *y)
 {
     bundle_down(c, b, x, s);
     for (int i = 0; i < b->n; i++) {
         const struct linear *lin = b->layers[i];
-        struct kern_lowrank low = { .nrow = c->batch.ntok, .r = lin->r, .s = kern_const(columns(c, b, i, s)), .b = value_of(c, lin->b), .trans_b = true, .alpha = 1 };
-        struct kern_gemm gemm = { .m = c->batch.ntok, .n = lin->nout, .k = lin->nin, .a = cmat(c, x, lin->nin), .b = value_of(c, lin->w), .c = y[i],
-                                  .trans_b = true, .alpha = 1, .add = add ? cmat(c, add, lin->nout) : no_cmat, .bias = value_of(c, lin->bias),
-                                  .lowrank = lin->r ? &low : NULL, .nlowrank = lin->r > 0 };
+        struct kern_lowrank low = { .nrow = c->batch.ntok,
+                                    .r = lin->r,
+                                    .s = kern_const(columns(c, b, i, s)),
+                                    .b = value_of(c, lin->b),
+                                    .trans_b = true,
+                                    .alpha = 1 };
+        struct kern_gemm gemm = { .m = c->batch.ntok,
+                                  .n = lin->nout,
+                                  .k = lin->nin,
+                                  .a = cmat(c, x, lin->nin),
+                                  .b = value_of(c, lin->w),
+                                  .c = y[i],
+                                  .trans_b = true,
+                                  .alpha = 1,
+                                  .add = add ? cmat(c, add, lin->nout) : no_cmat,
+                                  .bias = value_of(c, lin->bias),
+                                  .lowrank = lin->r ? &low : NULL,
+                                  .nlowrank = lin->r > 0 };
         if (lin->magnitude < 0 || c->dropout > 0)
             c->device->ops->gemm(c->stream, &gemm);
         if (lin->magnitude >= 0)
@@ -171,12 +231,14 @@ void bundle_forward(struct compute *c, const struct bundle *b, const void *x, vo
 }
 
 /* dY of each layer, times g - minus where it has DoRA: to c->dy, or as it is. */
-static void dora_scale_grads(struct compute *c, const struct bundle *b, float minus, const struct kern_cmat *dy, struct kern_cmat *out)
+static void dora_scale_grads(struct compute *c, const struct bundle *b, float minus, const struct kern_cmat *dy,
+                             struct kern_cmat *out)
 {
     int64_t at = 0;
     for (int i = 0; i < b->n; i++) {
         const struct linear *lin = b->layers[i];
-        const struct kern_mat scaled = mat(c, (char *)c->dy + at * c->batch.ntok * kern_dtype_bytes(c->dtype), lin->nout);
+        const struct kern_mat scaled =
+            mat(c, (char *)c->dy + at * c->batch.ntok * kern_dtype_bytes(c->dtype), lin->nout);
         out[i] = dy[i];
         at += lin->nout;
         if (lin->magnitude < 0)
@@ -187,11 +249,17 @@ static void dora_scale_grads(struct compute *c, const struct bundle *b, float mi
 }
 
 /* dm, from the product anew. */
-static void magnitude_backward(struct compute *c, const struct bundle *b, int i, const void *x, void *s, struct kern_cmat dy)
+static void magnitude_backward(struct compute *c, const struct bundle *b, int i, const void *x, void *s,
+                               struct kern_cmat dy)
 {
     const struct linear *lin = b->layers[i];
-    const struct kern_dora_grad grad = { .nrow = c->batch.ntok, .ncol = lin->nout, .dy = dy, .u = dora_product(c, b, i, x, s), .norm = c->norms + lin->norms_at,
-                                         .dm = grad_of(c, lin->magnitude), .scratch = c->sums };
+    const struct kern_dora_grad grad = { .nrow = c->batch.ntok,
+                                         .ncol = lin->nout,
+                                         .dy = dy,
+                                         .u = dora_product(c, b, i, x, s),
+                                         .norm = c->norms + lin->norms_at,
+                                         .dm = grad_of(c, lin->magnitude),
+                                         .scratch = c->sums };
     c->device->ops->dora_grad(c->stream, &grad);
 }
 
@@ -253,42 +321,72 @@ static void down_backward(struct compute *c, const struct bundle *b, const void 
 static void weight_backward(struct compute *c, const struct linear *lin, const void *x, struct kern_cmat dy)
 {
     float *dw = grad_of(c, lin->w), *dbias = grad_of(c, lin->bias);
-    struct kern_gemm gemm = { .m = lin->nout, .n = lin->nin, .k = c->batch.ntok, .a = dy, .trans_a = true, .b = cmat(c, x, lin->nin),
-                              .c = grad_mat(dw, lin->nin), .alpha = 1, .add = kern_const(grad_mat(dw, lin->nin)) };
+    struct kern_gemm gemm = { .m = lin->nout,
+                              .n = lin->nin,
+                              .k = c->batch.ntok,
+                              .a = dy,
+                              .trans_a = true,
+                              .b = cmat(c, x, lin->nin),
+                              .c = grad_mat(dw, lin->nin),
+                              .alpha = 1,
+                              .add = kern_const(grad_mat(dw, lin->nin)) };
     if (dw)
         c->device->ops->gemm(c->stream, &gemm);
     if (dbias)
         c->device->ops->sum_rows(c->stream, dbias, dy, c->batch.ntok, lin->nout, c->sums);
 }
 
-/* The first layer's part is the product itself, the others' and the adapters' are added to it. dropped: with DoRA and dropout, what comes back through drop(x). */
-static void input_backward(struct compute *c, const struct bundle *b, const struct kern_cmat *dy, const struct kern_cmat *dropped, const void *add, void *dx)
+/* The first layer's part is the product itself, the others' and the adapters' are added to it. dropped: with DoRA and
+ * dropout, what comes back through drop(x). */
+static void input_backward(struct compute *c, const struct bundle *b, const struct kern_cmat *dy,
+                           const struct kern_cmat *dropped, const void *add, void *dx)
 {
     const struct linear *first = b->layers[0];
     struct kern_lowrank parts[3 * BUNDLE];
     int n = 0;
     for (int i = 1; i < b->n; i++)
-        parts[n++] = (struct kern_lowrank){ .nrow = c->batch.ntok, .r = b->layers[i]->nout, .s = dy[i], .b = value_of(c, b->layers[i]->w), .alpha = 1 };
+        parts[n++] = (struct kern_lowrank){
+            .nrow = c->batch.ntok, .r = b->layers[i]->nout, .s = dy[i], .b = value_of(c, b->layers[i]->w), .alpha = 1
+        };
     if (b->joint)
-        parts[n++] = (struct kern_lowrank){ .nrow = c->batch.ntok, .r = b->r, .s = cmat(c, c->ds, b->r), .b = joint_a(c, b), .alpha = 1 };
+        parts[n++] = (struct kern_lowrank){
+            .nrow = c->batch.ntok, .r = b->r, .s = cmat(c, c->ds, b->r), .b = joint_a(c, b), .alpha = 1
+        };
     for (int i = 0; i < b->n && !b->joint; i++) {
         const struct linear *lin = b->layers[i];
         if (lin->r)
-            parts[n++] = (struct kern_lowrank){ .nrow = c->batch.ntok, .r = lin->r, .s = kern_const(columns(c, b, i, c->ds)), .b = value_of(c, lin->a), .alpha = 1,
+            parts[n++] = (struct kern_lowrank){ .nrow = c->batch.ntok,
+                                                .r = lin->r,
+                                                .s = kern_const(columns(c, b, i, c->ds)),
+                                                .b = value_of(c, lin->a),
+                                                .alpha = 1,
                                                 .dropout = linear_dropout(c, lin) };
     }
     for (int i = 0; i < b->n && dropped; i++) {
         const struct linear *lin = b->layers[i];
         if (lin->magnitude >= 0)
-            parts[n++] = (struct kern_lowrank){ .nrow = c->batch.ntok, .r = lin->nout, .s = dropped[i], .b = value_of(c, lin->w), .alpha = 1,
+            parts[n++] = (struct kern_lowrank){ .nrow = c->batch.ntok,
+                                                .r = lin->nout,
+                                                .s = dropped[i],
+                                                .b = value_of(c, lin->w),
+                                                .alpha = 1,
                                                 .dropout = linear_dropout(c, lin) };
     }
-    struct kern_gemm gemm = { .m = c->batch.ntok, .n = first->nin, .k = first->nout, .a = dy[0], .b = value_of(c, first->w), .c = mat(c, dx, first->nin),
-                              .alpha = 1, .add = add ? cmat(c, add, first->nin) : no_cmat, .lowrank = parts, .nlowrank = n };
+    struct kern_gemm gemm = { .m = c->batch.ntok,
+                              .n = first->nin,
+                              .k = first->nout,
+                              .a = dy[0],
+                              .b = value_of(c, first->w),
+                              .c = mat(c, dx, first->nin),
+                              .alpha = 1,
+                              .add = add ? cmat(c, add, first->nin) : no_cmat,
+                              .lowrank = parts,
+                              .nlowrank = n };
     c->device->ops->gemm(c->stream, &gemm);
 }
 
-void bundle_backward(struct compute *c, const struct bundle *b, void *s, const struct kern_cmat *dy, const void *add, void *dx)
+void bundle_backward(struct compute *c, const struct bundle *b, void *s, const struct kern_cmat *dy, const void *add,
+                     void *dx)
 {
     struct kern_cmat scaled[BUNDLE];
     const bool drops = b->dora && c->dropout > 0;

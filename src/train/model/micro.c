@@ -103,14 +103,32 @@ static struct kern_head head_of(struct compute *c)
 {
     const struct linear *head = &c->l->head;
     struct batch *b = &c->batch;
-    struct kern_head h = { .ntok = b->ntok, .d = head->nin, .nvocab = head->nout, .h = cmat(c, c->h, head->nin), .w = value_of(c, head->w),
-                           .nrow = b->nrow, .rows = c->on.rows, .target = c->on.row_targets, .grad_scale = b->grad_scale, .loss = c->loss,
-                           .dh = mat(c, c->dh, head->nin), .dw = grad_of(c, head->w), .compute = c->dtype, .output = c->output, .chunk = head_chunk(c),
-                           .panel = head_panel(c), .scratch = c->head };
+    struct kern_head h = { .ntok = b->ntok,
+                           .d = head->nin,
+                           .nvocab = head->nout,
+                           .h = cmat(c, c->h, head->nin),
+                           .w = value_of(c, head->w),
+                           .nrow = b->nrow,
+                           .rows = c->on.rows,
+                           .target = c->on.row_targets,
+                           .grad_scale = b->grad_scale,
+                           .loss = c->loss,
+                           .dh = mat(c, c->dh, head->nin),
+                           .dw = grad_of(c, head->w),
+                           .compute = c->dtype,
+                           .output = c->output,
+                           .chunk = head_chunk(c),
+                           .panel = head_panel(c),
+                           .scratch = c->head };
     if (!head->r)
         return h;
-    h.lora = (struct kern_head_lora){ .r = head->r, .scale = head->scale, .a = value_of(c, head->a), .b = value_of(c, head->b),
-                                      .da = grad_of(c, head->a), .db = grad_of(c, head->b), .dropout = linear_dropout(c, head) };
+    h.lora = (struct kern_head_lora){ .r = head->r,
+                                      .scale = head->scale,
+                                      .a = value_of(c, head->a),
+                                      .b = value_of(c, head->b),
+                                      .da = grad_of(c, head->a),
+                                      .db = grad_of(c, head->b),
+                                      .dropout = linear_dropout(c, head) };
     if (c->dropout > 0) { /* its random numbers go by token: all rows, some without a target */
         h.nrow = b->ntok;
         h.rows = NULL;
@@ -156,8 +174,8 @@ int compute_sync(struct compute *c, struct fsdpck_error *err)
     int status = c->device->stream_sync(c->stream, message);
     if (status == KERN_OK)
         return 0;
-    return fsdpck_error_set(err, status == KERN_ERR_MEMORY ? FSDPCK_ERR_NOMEM : FSDPCK_ERR_IO, NULL, "a kernel failed on device '%s' %d: %s", c->device->name, c->index,
-                           message);
+    return fsdpck_error_set(err, status == KERN_ERR_MEMORY ? FSDPCK_ERR_NOMEM : FSDPCK_ERR_IO, NULL,
+                            "a kernel failed on device '%s' %d: %s", c->device->name, c->index, message);
 }
 
 /* The sum of the first nrow tokens' losses, on its way to the host. */
@@ -244,7 +262,9 @@ int compute_logits(struct compute *c, const struct compute_hook *hook, float *lo
     const struct kern_location location = { .kind = KERN_MEMORY_DEVICE, .index = c->index };
     char message[KERN_MESSAGE_BYTES];
     struct kern_buffer buffer;
-    int rc = c->device->memory->alloc(location, nbytes, &buffer, message) == KERN_OK ? 0 : fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "logits: %s", message);
+    int rc = c->device->memory->alloc(location, nbytes, &buffer, message) == KERN_OK
+                 ? 0
+                 : fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "logits: %s", message);
     if (!rc)
         rc = forward(c, hook, err);
     if (!rc) {

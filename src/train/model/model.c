@@ -20,15 +20,65 @@ struct reader {
 
 /* Keys that are used here, or that cannot change what training computes. */
 static const char *const known_keys[] = {
-    "architectures", "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-    "num_key_value_heads", "head_dim", "hidden_act", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings", "rope_theta",
-    "rope_scaling", "rope_parameters", "attention_bias", "mlp_bias", "sliding_window", "use_sliding_window", "max_window_layers",
-    "layer_types", "attention_dropout", "pretraining_tp", "partial_rotary_factor", "quantization_config", "dtype", "torch_dtype",
-    "initializer_range", "use_cache", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "transformers_version",
-    "_name_or_path", "_attn_implementation_autoset", "auto_map", "id2label", "label2id", "is_llama_config", "rope_interleaved",
-    "transformers.js_config", "return_dict", "output_attentions", "output_hidden_states", "torchscript", "use_bfloat16",
-    "is_decoder", "is_encoder_decoder", "cross_attention_hidden_size", "add_cross_attention", "tie_encoder_decoder",
-    "chunk_size_feed_forward", "problem_type", "finetuning_task", "tokenizer_class", "prefix", "task_specific_params",
+    "architectures",
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "tie_word_embeddings",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "attention_bias",
+    "mlp_bias",
+    "sliding_window",
+    "use_sliding_window",
+    "max_window_layers",
+    "layer_types",
+    "attention_dropout",
+    "pretraining_tp",
+    "partial_rotary_factor",
+    "quantization_config",
+    "dtype",
+    "torch_dtype",
+    "initializer_range",
+    "use_cache",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "unk_token_id",
+    "transformers_version",
+    "_name_or_path",
+    "_attn_implementation_autoset",
+    "auto_map",
+    "id2label",
+    "label2id",
+    "is_llama_config",
+    "rope_interleaved",
+    "transformers.js_config",
+    "return_dict",
+    "output_attentions",
+    "output_hidden_states",
+    "torchscript",
+    "use_bfloat16",
+    "is_decoder",
+    "is_encoder_decoder",
+    "cross_attention_hidden_size",
+    "add_cross_attention",
+    "tie_encoder_decoder",
+    "chunk_size_feed_forward",
+    "problem_type",
+    "finetuning_task",
+    "tokenizer_class",
+    "prefix",
+    "task_specific_params",
 };
 
 /* Maths that is not here, whatever the family: key and the only value that means it is off. */
@@ -36,12 +86,34 @@ static const struct {
     const char *key;
     double off;
 } refused[] = {
-    { "attention_dropout", 0 }, { "pretraining_tp", 1 }, { "partial_rotary_factor", 1 }, { "quantization_config", 0 },
-    { "final_logit_softcapping", 0 }, { "attn_logit_softcapping", 0 }, { "logit_scale", 1 }, { "logits_scaling", 1 },
-    { "embedding_multiplier", 1 }, { "residual_multiplier", 1 }, { "attention_multiplier", 0 }, { "query_pre_attn_scalar", 0 },
-    { "num_experts", 0 }, { "num_local_experts", 0 }, { "rope_interleaved", 0 }, { "use_qk_norm", 0 }, { "qk_layernorm", 0 },
-    { "no_rope_layers", 0 }, { "no_rope_layer_interval", 0 }, { "attention_chunk_size", 0 }, { "is_encoder_decoder", 0 }, { "add_cross_attention", 0 },
-    { "hidden_dropout", 0 }, { "embd_pdrop", 0 }, { "resid_pdrop", 0 }, { "clip_qkv", 0 }, { "use_mrope", 0 }, { "use_cache_quantization", 0 },
+    { "attention_dropout", 0 },
+    { "pretraining_tp", 1 },
+    { "partial_rotary_factor", 1 },
+    { "quantization_config", 0 },
+    { "final_logit_softcapping", 0 },
+    { "attn_logit_softcapping", 0 },
+    { "logit_scale", 1 },
+    { "logits_scaling", 1 },
+    { "embedding_multiplier", 1 },
+    { "residual_multiplier", 1 },
+    { "attention_multiplier", 0 },
+    { "query_pre_attn_scalar", 0 },
+    { "num_experts", 0 },
+    { "num_local_experts", 0 },
+    { "rope_interleaved", 0 },
+    { "use_qk_norm", 0 },
+    { "qk_layernorm", 0 },
+    { "no_rope_layers", 0 },
+    { "no_rope_layer_interval", 0 },
+    { "attention_chunk_size", 0 },
+    { "is_encoder_decoder", 0 },
+    { "add_cross_attention", 0 },
+    { "hidden_dropout", 0 },
+    { "embd_pdrop", 0 },
+    { "resid_pdrop", 0 },
+    { "clip_qkv", 0 },
+    { "use_mrope", 0 },
+    { "use_cache_quantization", 0 },
 };
 
 #define REFUSE(r, code, ...) ((r)->rc = (r)->rc ? (r)->rc : fsdpck_error_set((r)->err, code, (r)->path, __VA_ARGS__))
@@ -59,7 +131,8 @@ static int64_t get_int(struct reader *r, const char *key, int64_t absent, int64_
         return REFUSE(r, FSDPCK_ERR_FORMAT, "key '%s' is missing", key), 0;
     int64_t n = value ? json_integer_value(value) : absent;
     if ((value && !json_is_integer(value)) || n < min || n > max)
-        REFUSE(r, FSDPCK_ERR_FORMAT, "key '%s': a whole number from %lld to %lld is wanted", key, (long long)min, (long long)max);
+        REFUSE(r, FSDPCK_ERR_FORMAT, "key '%s': a whole number from %lld to %lld is wanted", key, (long long)min,
+               (long long)max);
     return n;
 }
 
@@ -96,10 +169,12 @@ static void check_refused(struct reader *r)
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         json_t *value = get(r, refused[i].key);
         if (value && as_switch(value) != refused[i].off)
-            REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key '%s' changes the maths, and its value is not supported", refused[i].key);
+            REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key '%s' changes the maths, and its value is not supported",
+                   refused[i].key);
     }
     json_t *act = get(r, "hidden_act");
-    if (act && (!json_is_string(act) || (strcmp(json_string_value(act), "silu") && strcmp(json_string_value(act), "swish"))))
+    if (act &&
+        (!json_is_string(act) || (strcmp(json_string_value(act), "silu") && strcmp(json_string_value(act), "swish"))))
         REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key 'hidden_act': only \"silu\" is supported");
 }
 
@@ -142,14 +217,28 @@ static void read_rope_kind(struct reader *r, const json_t *scaling, struct kern_
         }
     }
     if (type)
-        REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "rope_type \"%.40s\" is not supported; default, linear, llama3 and yarn are", type);
+        REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "rope_type \"%.40s\" is not supported; default, linear, llama3 and yarn are",
+               type);
 }
 
 /* A key that is not known here may mean anything, as sets of frequencies by kind of layer do. */
 static void check_rope_keys(struct reader *r, json_t *scaling, const char *where)
 {
-    static const char *const known[] = { "rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor", "beta_fast",
-                                         "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate", "partial_rotary_factor", "finetuned" };
+    static const char *const known[] = { "rope_type",
+                                         "type",
+                                         "rope_theta",
+                                         "factor",
+                                         "original_max_position_embeddings",
+                                         "low_freq_factor",
+                                         "high_freq_factor",
+                                         "beta_fast",
+                                         "beta_slow",
+                                         "attention_factor",
+                                         "mscale",
+                                         "mscale_all_dim",
+                                         "truncate",
+                                         "partial_rotary_factor",
+                                         "finetuned" };
     const char *key;
     json_t *value;
     json_object_foreach (scaling, key, value) {
@@ -186,8 +275,11 @@ static void read_rope(struct reader *r, struct model *m)
     if (rope->kind == KERN_ROPE_DEFAULT)
         return;
     if (get(r, "original_max_position_embeddings"))
-        REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key 'original_max_position_embeddings' changes the maths, and is supported inside of rope_scaling or rope_parameters only");
-    rope->original_max_position = get_number(r, scaling, "original_max_position_embeddings", (double)m->max_position, 1);
+        REFUSE(r, FSDPCK_ERR_UNSUPPORTED,
+               "key 'original_max_position_embeddings' changes the maths, and is supported inside of rope_scaling or "
+               "rope_parameters only");
+    rope->original_max_position =
+        get_number(r, scaling, "original_max_position_embeddings", (double)m->max_position, 1);
     rope->factor = get_number(r, scaling, "factor", 0, 1);
     if (rope->factor == 0 && rope->kind == KERN_ROPE_YARN)
         rope->factor = (double)m->max_position / rope->original_max_position;
@@ -212,7 +304,9 @@ static void read_windows(struct reader *r, struct model *m)
     bool on = mistral || (qwen && get_bool(r, "use_sliding_window", false));
     int64_t first = qwen ? get_int(r, "max_window_layers", 28, 0, INT32_MAX) : 0;
     if (types && (!qwen || (int64_t)json_array_size(types) != m->nlayer))
-        REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key 'layer_types': one entry for each of %lld layers, and a qwen model, are wanted", (long long)m->nlayer);
+        REFUSE(r, FSDPCK_ERR_UNSUPPORTED,
+               "key 'layer_types': one entry for each of %lld layers, and a qwen model, are wanted",
+               (long long)m->nlayer);
     for (int64_t l = 0; l < m->nlayer && !r->rc; l++) {
         const char *type = json_string_value(json_array_get(types, (size_t)l));
         bool slides = types ? type && strcmp(type, "sliding_attention") == 0 : l >= first;
@@ -224,10 +318,12 @@ static void read_windows(struct reader *r, struct model *m)
 
 static void read_biases(struct reader *r, struct model *m)
 {
-    bool llama = strcmp(m->family, "llama") == 0, qwen2 = strcmp(m->family, "qwen2") == 0, qwen3 = strcmp(m->family, "qwen3") == 0;
+    bool llama = strcmp(m->family, "llama") == 0, qwen2 = strcmp(m->family, "qwen2") == 0,
+         qwen3 = strcmp(m->family, "qwen3") == 0;
     bool attention = get_bool(r, "attention_bias", qwen2), mlp = get_bool(r, "mlp_bias", false);
     if (attention && !llama && !qwen2 && !qwen3)
-        REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key 'attention_bias' is true, which transformers does not do for %s", m->family);
+        REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key 'attention_bias' is true, which transformers does not do for %s",
+               m->family);
     if (mlp && !llama)
         REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "key 'mlp_bias' is true, which transformers does not do for %s", m->family);
     m->bias_qkv = qwen2 || attention;
@@ -246,7 +342,8 @@ static void read_family(struct reader *r, struct model *m)
             return;
         }
     }
-    REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "model_type \"%.60s\" is not supported; llama, mistral, qwen2 and qwen3 are", type ? type : "");
+    REFUSE(r, FSDPCK_ERR_UNSUPPORTED, "model_type \"%.60s\" is not supported; llama, mistral, qwen2 and qwen3 are",
+           type ? type : "");
 }
 
 static void read_sizes(struct reader *r, struct model *m)
@@ -261,12 +358,21 @@ static void read_sizes(struct reader *r, struct model *m)
     if (json_object_get(r->root, "num_key_value_heads"))
         kv = m->nhead; /* null means: as many as query heads */
     m->nkv = get_int(r, "num_key_value_heads", kv, 1, 1 << 16);
-    m->head_dim = get_int(r, "head_dim", qwen3 && !json_object_get(r->root, "head_dim") ? 128 : m->nhead ? m->hidden / m->nhead : 1, 1, 4096);
-    m->max_position = get_int(r, "max_position_embeddings", qwen ? 32768 : strcmp(m->family, "mistral") == 0 ? 131072 : 2048, 1, INT32_MAX);
+    m->head_dim = get_int(r, "head_dim",
+                          qwen3 && !json_object_get(r->root, "head_dim") ? 128
+                          : m->nhead                                     ? m->hidden / m->nhead
+                                                                         : 1,
+                          1, 4096);
+    m->max_position = get_int(r, "max_position_embeddings",
+                              qwen                                ? 32768
+                              : strcmp(m->family, "mistral") == 0 ? 131072
+                                                                  : 2048,
+                              1, INT32_MAX);
     m->eps = (float)get_number(r, r->root, "rms_norm_eps", 1e-6, 0);
     m->tied = get_bool(r, "tie_word_embeddings", false);
     if (!r->rc && (m->nhead % m->nkv || m->head_dim % 2))
-        REFUSE(r, FSDPCK_ERR_FORMAT, "%lld query heads over %lld key heads of %lld features: the first must be a multiple, the last even",
+        REFUSE(r, FSDPCK_ERR_FORMAT,
+               "%lld query heads over %lld key heads of %lld features: the first must be a multiple, the last even",
                (long long)m->nhead, (long long)m->nkv, (long long)m->head_dim);
 }
 
@@ -283,7 +389,8 @@ int model_read(const char *folder, const struct fsdpck_options *opt, struct mode
         text_file_json(r.path, &r.root, &why);
     }
     if (!r.rc && why.code == FSDPCK_ERR_MISSING)
-        r.rc = fsdpck_error_set(err, why.code, folder, "there is no config.json in it; a model's folder has one, a checkpoint's in assets");
+        r.rc = fsdpck_error_set(err, why.code, folder,
+                                "there is no config.json in it; a model's folder has one, a checkpoint's in assets");
     else if (!r.rc && why.code)
         REFUSE(&r, why.code, "%s", why.message);
     else if (!r.rc && !json_is_object(r.root))

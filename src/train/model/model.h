@@ -16,8 +16,8 @@ struct model {
     struct kern_rope rope;
 };
 
-/* folder: the model's. Refuses by name whatever would change the maths and is not done here; keys that are not known at all go to
- * opt->note, as they are not used. On failure *out is empty. */
+/* folder: the model's. Refuses by name whatever would change the maths and is not done here; keys that are not known at
+ * all go to opt->note, as they are not used. On failure *out is empty. */
 int model_read(const char *folder, const struct fsdpck_options *opt, struct model *out, struct fsdpck_error *err);
 void model_free(struct model *m);
 

@@ -26,8 +26,8 @@ struct replays {
     struct variant parts[][MOST]; /* (nlayer · REPLAY_PARTS) */
 };
 
-/* Some 33 launches of 2.5 us in a block's forward, against its multiplications at 600 TFLOP/s, and three times as much for a slow host. FSDPTRAIN_REPLAY=0 or 1
- * decides otherwise: to compare. */
+/* Some 33 launches of 2.5 us in a block's forward, against its multiplications at 600 TFLOP/s, and three times as much
+ * for a slow host. FSDPTRAIN_REPLAY=0 or 1 decides otherwise: to compare. */
 static bool is_worth(const struct compute *c)
 {
     const struct model *m = c->m;
@@ -38,7 +38,8 @@ static bool is_worth(const struct compute *c)
 
 int replays_new(struct compute *c, struct fsdpck_error *err)
 {
-    const size_t nparts = (size_t)c->m->nlayer * REPLAY_PARTS, nbytes = sizeof(struct replays) + nparts * sizeof c->replays->parts[0];
+    const size_t nparts = (size_t)c->m->nlayer * REPLAY_PARTS,
+                 nbytes = sizeof(struct replays) + nparts * sizeof c->replays->parts[0];
     if (!c->device->record || !is_worth(c))
         return 0;
     c->replays = calloc(1, nbytes);
@@ -57,7 +58,8 @@ static bool is_same(const struct variant *a, const struct variant *b)
     return a->ntok == b->ntok && a->ntile == b->ntile && a->drops == b->drops && a->values == b->values;
 }
 
-/* Its place, an empty one, or that of the shape without a recording that was not used for longest. NULL: all have recordings of others. */
+/* Its place, an empty one, or that of the shape without a recording that was not used for longest. NULL: all have
+ * recordings of others. */
 static struct variant *place_of(struct variant *some, const struct variant *wanted)
 {
     struct variant *found = NULL;
@@ -84,8 +86,12 @@ static void record(struct compute *c, struct variant *v, int64_t number, replay_
 void replay(struct compute *c, enum replay_part part, int64_t number, replay_work work)
 {
     struct replays *r = c->replays;
-    const struct variant wanted = { .ntok = c->batch.ntok, .ntile = c->batch.documents.ntile, .drops = c->dropout > 0, .values = c->group_data[number + 1].data };
-    struct variant *v = r && !r->refused && c->device->record ? place_of(r->parts[number * REPLAY_PARTS + part], &wanted) : NULL;
+    const struct variant wanted = { .ntok = c->batch.ntok,
+                                    .ntile = c->batch.documents.ntile,
+                                    .drops = c->dropout > 0,
+                                    .values = c->group_data[number + 1].data };
+    struct variant *v =
+        r && !r->refused && c->device->record ? place_of(r->parts[number * REPLAY_PARTS + part], &wanted) : NULL;
     if (v && v->used && !v->recording)
         record(c, v, number, work);
     if (v)

@@ -3,7 +3,8 @@
  * of the rank. */
 #include "rank/alone.h"
 
-int rank_alone_open(const struct job *job, int (*open)(const struct job *job, struct comm *host, struct rank **out, struct fsdpck_error *err),
+int rank_alone_open(const struct job *job,
+                    int (*open)(const struct job *job, struct comm *host, struct rank **out, struct fsdpck_error *err),
                     struct rank_alone *out, struct fsdpck_error *err)
 {
     *out = (struct rank_alone){ 0 };

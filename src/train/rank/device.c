@@ -9,7 +9,9 @@ int device_check(const struct train_options *opt, struct fsdpck_error *err)
     if (!opt->device || strcmp(opt->device, "cpu") == 0)
         return 0;
     if (!opt->module) {
-        fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "device '%s': there is no module for it, neither beside the program nor in its lib folder", opt->device);
+        fsdpck_error_set(err, FSDPCK_ERR_IO, NULL,
+                         "device '%s': there is no module for it, neither beside the program nor in its lib folder",
+                         opt->device);
         fsdpck_error_hint(err, "build it where nvcc is found, or train on the processor with --device cpu");
         return err->code;
     }
@@ -33,7 +35,8 @@ int device_open(const struct job *job, uint32_t local, struct rank_device *out, 
         out->device = kern_device_find(name, message);
         return out->device ? 0 : refuse(name, message, err);
     }
-    if (kern_module_open(job->opt->module, &out->module, message) != KERN_OK || out->module->count(&ndevices, message) != KERN_OK)
+    if (kern_module_open(job->opt->module, &out->module, message) != KERN_OK ||
+        out->module->count(&ndevices, message) != KERN_OK)
         return refuse(name, message, err);
     out->device = out->module->device;
     out->index = (int)(local % (uint32_t)ndevices);

@@ -12,8 +12,9 @@ struct rank_device {
     int index;
     const struct kern_module *module; /* NULL: the processor, which is part of the program */
     struct kern_device_facts facts;   /* where there is a module */
-    uint32_t nsharing; /* ranks on it, this one among them */
-    const struct kern_links *links; /* all ranks' devices are linked by these; NULL: they are not, or there is one rank */
+    uint32_t nsharing;                /* ranks on it, this one among them */
+    const struct kern_links
+        *links; /* all ranks' devices are linked by these; NULL: they are not, or there is one rank */
 };
 
 /* A rank's communicator is that of linked devices: also where there is no other rank. */

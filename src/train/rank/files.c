@@ -17,11 +17,12 @@
 
 #include "arrays/grow.h"
 
-
 int files_join(char path[FILES_PATH], const char *folder, const char *name, struct fsdpck_error *err)
 {
     int n = snprintf(path, FILES_PATH, "%s/%s", folder, name);
-    return n > 0 && n < FILES_PATH ? 0 : fsdpck_error_set(err, FSDPCK_ERR_USAGE, folder, "a path longer than %d bytes", FILES_PATH);
+    return n > 0 && n < FILES_PATH
+               ? 0
+               : fsdpck_error_set(err, FSDPCK_ERR_USAGE, folder, "a path longer than %d bytes", FILES_PATH);
 }
 
 /* With the folders above it. */
@@ -59,20 +60,24 @@ static bool begins_with(const char *path, const char *head)
 
 int files_check_own(const struct train_config *config, struct fsdpck_error *err)
 {
-    const struct { const char *name, *head; } written[] = { { config->log.jsonl, "{\"step\": " }, { "summary.json", "{\n  \"finished\": " } };
+    const struct {
+        const char *name, *head;
+    } written[] = { { config->log.jsonl, "{\"step\": " }, { "summary.json", "{\n  \"finished\": " } };
     char path[FILES_PATH];
     int rc = 0;
     for (size_t i = 0; i < 2 && !rc; i++) {
         rc = files_join(path, config->output_dir, written[i].name, err);
         if (!rc && !begins_with(path, written[i].head)) {
-            rc = fsdpck_error_set(err, FSDPCK_ERR_EXISTS, path, "this file is of no run of fsdptrain, and one would replace it");
+            rc = fsdpck_error_set(err, FSDPCK_ERR_EXISTS, path,
+                                  "this file is of no run of fsdptrain, and one would replace it");
             fsdpck_error_hint(err, "move it away, or choose another output_dir");
         }
     }
     return rc;
 }
 
-int files_checkpoint_path(const struct train_config *config, uint64_t step, char path[FILES_PATH], struct fsdpck_error *err)
+int files_checkpoint_path(const struct train_config *config, uint64_t step, char path[FILES_PATH],
+                          struct fsdpck_error *err)
 {
     char name[64];
     snprintf(name, sizeof name, "checkpoints/step-%06" PRIu64, step);
@@ -124,7 +129,8 @@ static void count_removed(void *ctx, const struct fsdpck_leftover *leftover)
     *(size_t *)ctx += leftover->removed;
 }
 
-int files_clean(const struct train_config *config, const struct fsdpck_options *opt, size_t *nremoved, struct fsdpck_error *err)
+int files_clean(const struct train_config *config, const struct fsdpck_options *opt, size_t *nremoved,
+                struct fsdpck_error *err)
 {
     char folder[FILES_PATH];
     *nremoved = 0;
@@ -132,7 +138,8 @@ int files_clean(const struct train_config *config, const struct fsdpck_options *
     return rc ? rc : fsdpck_leftovers(folder, FSDPCK_CLEAN_DEAD, opt, count_removed, nremoved, err);
 }
 
-int files_prune(const struct train_config *config, uint64_t keep, const struct fsdpck_options *opt, struct fsdpck_error *err)
+int files_prune(const struct train_config *config, uint64_t keep, const struct fsdpck_options *opt,
+                struct fsdpck_error *err)
 {
     uint64_t *steps;
     size_t count;
@@ -151,7 +158,9 @@ int files_check_folder(const struct job *job, struct fsdpck_error *err)
 {
     if (!job->lock || fsdpck_folder_is_locked(job->lock))
         return 0;
-    fsdpck_error_set(err, FSDPCK_ERR_IO, job->config->output_dir, "output_dir, or the file '.fsdpck-lock' in it, was removed or replaced while the run was under way");
+    fsdpck_error_set(
+        err, FSDPCK_ERR_IO, job->config->output_dir,
+        "output_dir, or the file '.fsdpck-lock' in it, was removed or replaced while the run was under way");
     fsdpck_error_hint(err, "what this run saved there may be gone; nothing more is written");
     return FSDPCK_ERR_IO;
 }
@@ -203,12 +212,14 @@ static json_t *number(double value)
 
 static json_t *metrics_of(const struct train_metrics *m)
 {
-    json_t *o = json_pack("{s:I, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I}", "step", (json_int_t)m->step, "loss", number(m->loss), "grad_norm",
-                          number(m->grad_norm), "lr", number(m->lr), "tokens", (json_int_t)m->ntok, "supervised_tokens", (json_int_t)m->nsupervised,
-                          "tokens_per_second", number(m->tokens_per_second), "step_seconds", number(m->step_seconds), "data_wait_seconds", number(m->data_wait_seconds),
-                          "comm_seconds", number(m->comm_seconds), "comm_hidden_seconds", number(m->comm_hidden_seconds), "save_stall_seconds",
-                          number(m->save_stall_seconds), "gathered_bytes", (json_int_t)m->gathered_nbytes, "rss_bytes", (json_int_t)m->rss_nbytes, "pss_bytes",
-                          (json_int_t)m->pss_nbytes);
+    json_t *o = json_pack("{s:I, s:o, s:o, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I}", "step",
+                          (json_int_t)m->step, "loss", number(m->loss), "grad_norm", number(m->grad_norm), "lr",
+                          number(m->lr), "tokens", (json_int_t)m->ntok, "supervised_tokens", (json_int_t)m->nsupervised,
+                          "tokens_per_second", number(m->tokens_per_second), "step_seconds", number(m->step_seconds),
+                          "data_wait_seconds", number(m->data_wait_seconds), "comm_seconds", number(m->comm_seconds),
+                          "comm_hidden_seconds", number(m->comm_hidden_seconds), "save_stall_seconds",
+                          number(m->save_stall_seconds), "gathered_bytes", (json_int_t)m->gathered_nbytes, "rss_bytes",
+                          (json_int_t)m->rss_nbytes, "pss_bytes", (json_int_t)m->pss_nbytes);
     if (o && m->evaluated) {
         json_object_set_new(o, "eval_loss", number(m->eval_loss));
         json_object_set_new(o, "eval_tokens", json_integer((json_int_t)m->eval_nsupervised));
@@ -220,7 +231,8 @@ static json_t *metrics_of(const struct train_metrics *m)
 static bool is_named(FILE *f, const char *path)
 {
     struct stat opened, named;
-    return fstat(fileno(f), &opened) == 0 && stat(path, &named) == 0 && opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+    return fstat(fileno(f), &opened) == 0 && stat(path, &named) == 0 && opened.st_ino == named.st_ino &&
+           opened.st_dev == named.st_dev;
 }
 
 /* As logs are rotated. */
@@ -230,7 +242,8 @@ static int follow_name(const struct job *job, FILE *f, struct fsdpck_error *err)
     int rc = files_join(path, job->config->output_dir, job->config->log.jsonl, err);
     if (rc || is_named(f, path))
         return rc;
-    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666); /* freopen() closes the stream where it fails, and its owner closes it again */
+    /* freopen() closes the stream where it fails, and its owner closes it again */
+    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0 || dup3(fd, fileno(f), O_CLOEXEC) < 0)
         rc = fsdpck_error_sys(err, errno, path, "open");
     if (fd >= 0)
@@ -249,7 +262,9 @@ int files_write_metrics(const struct job *job, FILE *f, const struct train_metri
     json_t *o = rc ? NULL : metrics_of(m);
     if (!o)
         return rc ? rc : fsdpck_error_nomem(err, sizeof *m);
-    rc = json_dumpf(o, f, 0) || fputc('\n', f) == EOF || fflush(f) ? fsdpck_error_sys(err, errno ? errno : EIO, job->config->log.jsonl, "write") : 0;
+    rc = json_dumpf(o, f, 0) || fputc('\n', f) == EOF || fflush(f)
+             ? fsdpck_error_sys(err, errno ? errno : EIO, job->config->log.jsonl, "write")
+             : 0;
     json_decref(o);
     return rc;
 }
@@ -261,7 +276,9 @@ int files_write_summary(const struct job *job, const struct train_result *result
     if (!rc)
         rc = files_join(temporary, job->config->output_dir, "summary.json.tmp", err);
     json_t *o = json_object();
-    json_object_set_new(o, "finished", json_boolean(well && result->ndone >= result->nsteps && !result->save_failed && !result->diverged));
+    json_object_set_new(
+        o, "finished",
+        json_boolean(well && result->ndone >= result->nsteps && !result->save_failed && !result->diverged));
     json_object_set_new(o, "step", json_integer((json_int_t)result->ndone));
     json_object_set_new(o, "steps", json_integer((json_int_t)result->nsteps));
     json_object_set_new(o, "skipped", json_integer((json_int_t)result->nskipped));

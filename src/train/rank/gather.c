@@ -12,8 +12,8 @@ struct tables {
     size_t *group_at;          /* (ngroups) bytes: where a group's parameters begin in the layout */
     uint32_t ngroups;
     struct schedule schedule;
-    bool stays;                /* all of it, during a step at least */
-    bool whole;                /* NO_SHARD: frozen parameters for the whole run */
+    bool stays; /* all of it, during a step at least */
+    bool whole; /* NO_SHARD: frozen parameters for the whole run */
 };
 
 struct gather {
@@ -34,7 +34,8 @@ static void tables_free(struct tables *t)
 }
 
 /* Frozen ones first: pass 0, then 1. */
-static size_t add_pieces(const struct layout *l, uint32_t group, bool trained, struct comm_piece *pieces, struct tables *t)
+static size_t add_pieces(const struct layout *l, uint32_t group, bool trained, struct comm_piece *pieces,
+                         struct tables *t)
 {
     size_t n = 0;
     for (size_t i = 0; i < l->nparams; i++) {
@@ -42,8 +43,13 @@ static size_t add_pieces(const struct layout *l, uint32_t group, bool trained, s
         if (p->group != group || p->trainable != trained)
             continue;
         int64_t row_nbytes = p->ncol * kern_dtype_bytes(p->dtype);
-        size_t into = p->value_at - t->group_at[group], chunk = (size_t)(p->chunk * row_nbytes), end = into + chunk * l->nranks;
-        pieces[n++] = (struct comm_piece){ .at = p->value_at, .into = into, .nbytes = (size_t)(p->nrow * row_nbytes), .chunk = chunk, .own = p->shard_at };
+        size_t into = p->value_at - t->group_at[group], chunk = (size_t)(p->chunk * row_nbytes),
+               end = into + chunk * l->nranks;
+        pieces[n++] = (struct comm_piece){ .at = p->value_at,
+                                           .into = into,
+                                           .nbytes = (size_t)(p->nrow * row_nbytes),
+                                           .chunk = chunk,
+                                           .own = p->shard_at };
         if (end > t->groups[group].nbytes)
             t->groups[group].nbytes = end;
     }
@@ -71,8 +77,11 @@ static int make_schedule(const struct job *job, struct tables *t, struct fsdpck_
     bool *stays = calloc(l->ngroups, sizeof *stays);
     int rc = uses && stays ? 0 : fsdpck_error_nomem(err, 2 * (size_t)l->ngroups * sizeof *uses);
     if (!rc) {
-        struct schedule_request req = { .uses = uses, .ngroups = l->ngroups, .forward_prefetch = (uint32_t)job->config->fsdp.forward_prefetch,
-                                        .backward_prefetch = (uint32_t)job->config->fsdp.backward_prefetch, .stays = stays };
+        struct schedule_request req = { .uses = uses,
+                                        .ngroups = l->ngroups,
+                                        .forward_prefetch = (uint32_t)job->config->fsdp.forward_prefetch,
+                                        .backward_prefetch = (uint32_t)job->config->fsdp.backward_prefetch,
+                                        .stays = stays };
         uint32_t nforward;
         req.nuses = compute_uses(&job->model, l, &nforward, NULL);
         for (uint32_t u = 0; u < req.nuses; u++)
@@ -99,7 +108,8 @@ static int tables_make(const struct job *job, struct tables *t, struct fsdpck_er
     const struct layout *l = &job->layout;
     *t = (struct tables){ .ngroups = l->ngroups };
     t->whole = job->config->fsdp.strategy == TRAIN_NO_SHARD;
-    t->stays = t->whole || job->config->fsdp.strategy == TRAIN_SHARD_GRAD_OP || !job->config->fsdp.reshard_after_forward;
+    t->stays =
+        t->whole || job->config->fsdp.strategy == TRAIN_SHARD_GRAD_OP || !job->config->fsdp.reshard_after_forward;
     t->pieces = calloc(l->nparams, sizeof *t->pieces);
     t->groups = calloc(l->ngroups, sizeof *t->groups);
     t->group_at = calloc(l->ngroups, sizeof *t->group_at);
@@ -114,7 +124,8 @@ static int tables_make(const struct job *job, struct tables *t, struct fsdpck_er
     return rc;
 }
 
-int gather_new(const struct job *job, struct comm *comm, struct compute *c, char *memory, struct gather **out, struct fsdpck_error *err)
+int gather_new(const struct job *job, struct comm *comm, struct compute *c, char *memory, struct gather **out,
+               struct fsdpck_error *err)
 {
     const struct ring_device on = { .memory = memory, .device = c->device, .index = c->index, .compute = c->stream };
     struct gather *g = calloc(1, sizeof *g);
@@ -130,7 +141,8 @@ int gather_new(const struct job *job, struct comm *comm, struct compute *c, char
         return rc;
     }
     if (!comm->views)
-        rc = ring_new(comm->lanes[COMM_GATHER], &g->tables.schedule, g->tables.groups, g->tables.ngroups, &on, &g->ring, err);
+        rc = ring_new(comm->lanes[COMM_GATHER], &g->tables.schedule, g->tables.groups, g->tables.ngroups, &on, &g->ring,
+                      err);
     if (rc)
         gather_free(g);
     else

@@ -10,14 +10,17 @@
 
 struct gather;
 
-/* c: whose places follow what is gathered. memory: gather_sizes.buffer_nbytes of its device's, borrowed; not used where ranks map. */
-int gather_new(const struct job *job, struct comm *comm, struct compute *c, char *memory, struct gather **out, struct fsdpck_error *err);
+/* c: whose places follow what is gathered. memory: gather_sizes.buffer_nbytes of its device's, borrowed; not used where
+ * ranks map. */
+int gather_new(const struct job *job, struct comm *comm, struct compute *c, char *memory, struct gather **out,
+               struct fsdpck_error *err);
 /* This rank's rows of the parameters have changed, all of them or those that are trained. */
 int gather_publish(struct gather *g, bool all, struct fsdpck_error *err);
 void gather_free(struct gather *g); /* NULL does nothing */
 /* The hook of a micro-batch. */
 struct compute_hook gather_hook(struct gather *g);
-/* A micro-batch begins: the first since parameters changed, or a later one; with its backward, or forward only. Every rank calls it. */
+/* A micro-batch begins: the first since parameters changed, or a later one; with its backward, or forward only. Every
+ * rank calls it. */
 void gather_begin(struct gather *g, bool first, bool backward);
 struct ring_times gather_times(const struct gather *g);
 uint64_t gather_hash(const struct gather *g); /* of the schedule of collectives */

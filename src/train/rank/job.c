@@ -50,6 +50,8 @@ bool job_copies(const struct job *job)
 
 struct comm_sizes job_comm_sizes(const struct job *job)
 {
-    return (struct comm_sizes){ .value_nbytes = job->layout.value_nbytes, .grad_nelem = job->layout.grad_nelem, .copies = job_copies_on_host(job),
+    return (struct comm_sizes){ .value_nbytes = job->layout.value_nbytes,
+                                .grad_nelem = job->layout.grad_nelem,
+                                .copies = job_copies_on_host(job),
                                 .reduce = job->config->dtype.reduce == TRAIN_BF16 ? FSDPCK_BFLOAT16 : FSDPCK_FLOAT32 };
 }

@@ -20,12 +20,13 @@ struct job {
     struct layout layout;
     struct data *data, *eval; /* eval: NULL without data.eval */
     struct samples *samples;  /* NULL without sample.prompts */
-    int64_t sample_prompt, sample_most; /* tokens of the longest prompt, and of a prompt with its continuation; 0 without samples */
+    int64_t sample_prompt,
+        sample_most; /* tokens of the longest prompt, and of a prompt with its continuation; 0 without samples */
     struct fsdpck_folder_lock *lock; /* of output_dir, held by rank 0 and its supervisor; else NULL */
     uint64_t nsteps;
-    char date[12]; /* the date that data or samples show; empty: none */
+    char date[12];          /* the date that data or samples show; empty: none */
     uint32_t first, nranks; /* first rank of this process; number of ranks in all processes */
-    unsigned nthreads; /* of a rank */
+    unsigned nthreads;      /* of a rank */
 };
 
 /* Releases all members except samples, lock and borrowed ones; zeroes job. */

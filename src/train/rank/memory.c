@@ -34,23 +34,30 @@ struct decode_sizes memory_samples(const struct job *job, const struct compute *
     return job->sample_most ? decode_count(c, job->sample_prompt, job->sample_most) : (struct decode_sizes){ 0 };
 }
 
-int memory_count(const struct job *job, bool apart, bool linked, const struct compute *c, struct memory_sizes *out, struct fsdpck_error *err)
+int memory_count(const struct job *job, bool apart, bool linked, const struct compute *c, struct memory_sizes *out,
+                 struct fsdpck_error *err)
 {
     const struct layout *l = &job->layout;
     struct gather_sizes gather = { 0 };
     int rc = job_copies(job) ? gather_count(job, &gather, err) : 0;
-    *out = (struct memory_sizes){ .shard_nbytes = apart ? aligned(l->shard_nbytes) : 0,
-                                  .contribution_nbytes = apart ? aligned((uint64_t)l->grad_nelem * sizeof(float)) : 0,
-                                  .received_nbytes = linked ? aligned(comm_linked_nbytes(job->nranks, l->own_nelem, l->grad_nelem, job_comm_sizes(job).reduce)) : 0,
-                                  .state_nbytes = tree_nbytes(l) * (l->masters ? 4 : 3) + aligned(memory_row_sums_nbytes(l)),
-                                  .ring_nbytes = aligned(gather.buffer_nbytes), .activation_nbytes = aligned(c->nbytes),
-                                  .sample_nbytes = apart ? aligned(memory_samples(job, c).device_nbytes) : 0 };
+    *out = (struct memory_sizes){
+        .shard_nbytes = apart ? aligned(l->shard_nbytes) : 0,
+        .contribution_nbytes = apart ? aligned((uint64_t)l->grad_nelem * sizeof(float)) : 0,
+        .received_nbytes =
+            linked ? aligned(comm_linked_nbytes(job->nranks, l->own_nelem, l->grad_nelem, job_comm_sizes(job).reduce))
+                   : 0,
+        .state_nbytes = tree_nbytes(l) * (l->masters ? 4 : 3) + aligned(memory_row_sums_nbytes(l)),
+        .ring_nbytes = aligned(gather.buffer_nbytes),
+        .activation_nbytes = aligned(c->nbytes),
+        .sample_nbytes = apart ? aligned(memory_samples(job, c).device_nbytes) : 0
+    };
     return rc;
 }
 
 uint64_t memory_sum(const struct memory_sizes *s)
 {
-    return s->shard_nbytes + s->contribution_nbytes + s->received_nbytes + s->state_nbytes + s->ring_nbytes + s->activation_nbytes + s->sample_nbytes;
+    return s->shard_nbytes + s->contribution_nbytes + s->received_nbytes + s->state_nbytes + s->ring_nbytes +
+           s->activation_nbytes + s->sample_nbytes;
 }
 
 static void *cut(struct memory_map *map, uint64_t *at, uint64_t nbytes)
@@ -92,18 +99,21 @@ static uint64_t host_room(const struct job *job)
     return kib * 1024 / (nlocal ? nlocal : 1);
 }
 
-/* What a rank may take, of a device that others are on an equal part. A device's driver and libraries want some too; on the processor, what the communicator and
- * snapshots take is not in memory_sizes. */
+/* What a rank may take, of a device that others are on an equal part. A device's driver and libraries want some too; on
+ * the processor, what the communicator and snapshots take is not in memory_sizes. */
 static uint64_t room_of(const struct job *job, const struct rank_device *where)
 {
     const struct layout *l = &job->layout;
     uint64_t room = where->module ? where->facts.free_nbytes / where->nsharing : host_room(job);
-    uint64_t taken = where->module ? RESERVED_NBYTES : l->value_nbytes / job->nranks + ((uint64_t)l->grad_nelem + 3 * (uint64_t)l->own_nelem) * sizeof(float);
+    uint64_t taken = where->module ? RESERVED_NBYTES
+                                   : l->value_nbytes / job->nranks +
+                                         ((uint64_t)l->grad_nelem + 3 * (uint64_t)l->own_nelem) * sizeof(float);
     room -= room / 32;
     return room > taken ? room - taken : 0;
 }
 
-int memory_choose(const struct job *job, const struct rank_device *where, bool linked, struct compute *c, struct fsdpck_error *err)
+int memory_choose(const struct job *job, const struct rank_device *where, bool linked, struct compute *c,
+                  struct fsdpck_error *err)
 {
     const uint64_t room = room_of(job, where);
     struct memory_sizes sizes;
@@ -123,7 +133,8 @@ static const char *advice(const struct job *job)
 {
     const struct train_config *c = job->config;
     if (c->fsdp.checkpointing == TRAIN_RECOMPUTE_NONE)
-        return "fsdp.activation_checkpointing \"auto\" keeps as much of each block as fits; a smaller data.seq_len or train.micro_batch_size, or more ranks, take less too";
+        return "fsdp.activation_checkpointing \"auto\" keeps as much of each block as fits; a smaller data.seq_len or "
+               "train.micro_batch_size, or more ranks, take less too";
     if (c->train.micro_batch_size > 1)
         return "a smaller train.micro_batch_size or data.seq_len, or more ranks, take less";
     return "a smaller data.seq_len, or more ranks on devices of their own, take less";
@@ -140,22 +151,26 @@ static double gib(uint64_t nbytes)
     return (double)nbytes / 1073741824.0;
 }
 
-static int refuse(const struct job *job, const struct rank_device *where, const struct memory_sizes *s, const char *why, struct fsdpck_error *err)
+static int refuse(const struct job *job, const struct rank_device *where, const struct memory_sizes *s, const char *why,
+                  struct fsdpck_error *err)
 {
     char room[200];
     snprintf(room, sizeof room, "%s%s", why ? ": " : "", why ? why : "");
     if (where->module)
-        snprintf(room, sizeof room, ", and device %d (%.100s) has %.2f GiB free of %.2f", where->index, where->facts.name, gib(where->facts.free_nbytes),
-                 gib(where->facts.total_nbytes));
+        snprintf(room, sizeof room, ", and device %d (%.100s) has %.2f GiB free of %.2f", where->index,
+                 where->facts.name, gib(where->facts.free_nbytes), gib(where->facts.total_nbytes));
     fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL,
-                     "a rank needs %.2f GiB (parameters %.2f, gradients %.2f, optimizer %.2f, gathered groups %.2f, activations of %lld tokens %.2f, samples %.2f)%s",
-                     gib(memory_sum(s)), gib(s->shard_nbytes), gib(s->contribution_nbytes + s->received_nbytes), gib(s->state_nbytes), gib(s->ring_nbytes),
-                     (long long)job_largest_ntok(job), gib(s->activation_nbytes), gib(s->sample_nbytes), room);
+                     "a rank needs %.2f GiB (parameters %.2f, gradients %.2f, optimizer %.2f, gathered groups %.2f, "
+                     "activations of %lld tokens %.2f, samples %.2f)%s",
+                     gib(memory_sum(s)), gib(s->shard_nbytes), gib(s->contribution_nbytes + s->received_nbytes),
+                     gib(s->state_nbytes), gib(s->ring_nbytes), (long long)job_largest_ntok(job),
+                     gib(s->activation_nbytes), gib(s->sample_nbytes), room);
     memory_hint(job, err);
     return err->code;
 }
 
-int memory_take(const struct job *job, const struct rank_device *where, const struct memory_sizes *sizes, struct memory_map *out, struct fsdpck_error *err)
+int memory_take(const struct job *job, const struct rank_device *where, const struct memory_sizes *sizes,
+                struct memory_map *out, struct fsdpck_error *err)
 {
     const struct kern_location location = { .kind = KERN_MEMORY_DEVICE, .index = where->index, .huge_pages = true };
     char message[KERN_MESSAGE_BYTES] = "";

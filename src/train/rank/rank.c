@@ -23,10 +23,13 @@ static int make_slices(struct rank *r, struct fsdpck_error *err)
         if (!p->trainable)
             continue;
         r->group_slices[p->group + 1] = r->nslices + 1;
-        r->slices[r->nslices++] = (struct comm_slice){ .at = p->grad_at, .nelem = p->nrow * p->ncol, .chunk = p->chunk * p->ncol, .into = r->own + p->own_at };
+        r->slices[r->nslices++] = (struct comm_slice){
+            .at = p->grad_at, .nelem = p->nrow * p->ncol, .chunk = p->chunk * p->ncol, .into = r->own + p->own_at
+        };
     }
     for (uint32_t g = 0; g < l->ngroups; g++)
-        r->group_slices[g + 1] = r->group_slices[g + 1] > r->group_slices[g] ? r->group_slices[g + 1] : r->group_slices[g];
+        r->group_slices[g + 1] =
+            r->group_slices[g + 1] > r->group_slices[g] ? r->group_slices[g + 1] : r->group_slices[g];
     return 0;
 }
 
@@ -120,7 +123,8 @@ static int take_memory(struct rank *r, struct fsdpck_error *err)
         rc = memory_count(r->job, device->apart, linked, r->compute, &sizes, err);
     if (!rc)
         rc = memory_take(r->job, r->where, &sizes, r->memory, err);
-    if (!rc && device->memory->alloc(pinned, memory_row_sums_nbytes(&r->job->layout), &r->row_sums_back, message) != KERN_OK)
+    if (!rc &&
+        device->memory->alloc(pinned, memory_row_sums_nbytes(&r->job->layout), &r->row_sums_back, message) != KERN_OK)
         rc = fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "no memory for sums of rows: %s", message);
     r->own = r->memory->own;
     r->m = r->memory->m;
@@ -139,8 +143,14 @@ static int open_comm(struct rank *r, struct fsdpck_error *err)
     if (!r->where->device->apart)
         return 0;
     int rc = gather_count(r->job, &sizes, err);
-    const struct comm_on_device on = { .device = r->where->device, .index = r->where->index, .compute = r->compute->stream, .values = r->memory->values,
-                                       .contribution = r->memory->contribution, .grad_nelem = l->grad_nelem, .own = r->own, .own_nelem = l->own_nelem,
+    const struct comm_on_device on = { .device = r->where->device,
+                                       .index = r->where->index,
+                                       .compute = r->compute->stream,
+                                       .values = r->memory->values,
+                                       .contribution = r->memory->contribution,
+                                       .grad_nelem = l->grad_nelem,
+                                       .own = r->own,
+                                       .own_nelem = l->own_nelem,
                                        .largest_group_nbytes = sizes.largest_nbytes };
     if (!rc && device_is_linked(r->where, r->host->nranks))
         return comm_linked_new(r->host, &on, r->where->links, r->memory->received, !job_copies(r->job), &r->comm, err);
@@ -157,7 +167,9 @@ int rank_open_bare(const struct job *job, struct comm *host, struct rank **out, 
     r->comm = r->host = host;
     int rc = open_device(r, err);
     if (!rc)
-        rc = compute_new_bare(&job->model, &job->layout, job->config, &(struct compute_device){ r->where->device, r->where->index, job->nthreads }, &r->compute, err);
+        rc = compute_new_bare(&job->model, &job->layout, job->config,
+                              &(struct compute_device){ r->where->device, r->where->index, job->nthreads }, &r->compute,
+                              err);
     if (rc) {
         rank_close(r);
         return rc;
@@ -198,7 +210,8 @@ int rank_open(const struct job *job, struct comm *host, struct rank **out, struc
         rc = compute_bind(r->compute, r->memory->activations, r->comm->values, r->comm->contribution, err);
     if (!rc)
         rc = gather_new(job, r->comm, r->compute, r->memory->ring, &r->gather, err);
-    if (!rc && host->nranks > 1 && job->layout.grads_by_group && (!r->where->device->apart || device_is_linked(r->where, host->nranks)))
+    if (!rc && host->nranks > 1 && job->layout.grads_by_group &&
+        (!r->where->device->apart || device_is_linked(r->where, host->nranks)))
         rc = open_reducer(r, err);
     if (rc)
         rank_close(r);
@@ -212,7 +225,9 @@ struct rank_times rank_times(const struct rank *r)
     struct ring_times gathers = gather_times(r->gather);
     struct reducer_times exchanges = r->reducer ? reducer_times(r->reducer) : (struct reducer_times){ 0 };
     uint64_t waited = gathers.waited_ns + exchanges.waited_ns;
-    return (struct rank_times){ .exposed_ns = comm_wait_ns(r->comm) + waited, .behind_ns = gathers.gathered_ns + exchanges.busy_ns, .waited_ns = waited };
+    return (struct rank_times){ .exposed_ns = comm_wait_ns(r->comm) + waited,
+                                .behind_ns = gathers.gathered_ns + exchanges.busy_ns,
+                                .waited_ns = waited };
 }
 
 void rank_tell(const struct rank *r, enum train_phase phase, uint64_t done, uint64_t total)

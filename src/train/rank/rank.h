@@ -14,35 +14,39 @@ struct memory_map;  /* rank/memory.h */
 /* Pointers to numbers are device memory: only kernels and the memory table of the device access it. */
 struct rank {
     const struct job *job;
-    struct comm *host;    /* the communicator between hosts; borrowed */
-    struct comm *comm;    /* the same, or one on top of it for data in device memory */
+    struct comm *host; /* the communicator between hosts; borrowed */
+    struct comm *comm; /* the same, or one on top of it for data in device memory */
     struct rank_device *where;
     struct memory_map *memory;
     struct compute *compute;
-    struct gather *gather;  /* NULL: a single rank that does not train */
-    struct reducer *reducer; /* NULL if gradients are exchanged synchronously: one rank, adapters (all at the end), or exchange through the host */
+    struct gather *gather;     /* NULL: a single rank that does not train */
+    struct reducer *reducer;   /* NULL if gradients are exchanged synchronously: one rank, adapters (all at the end), or
+                                  exchange through the host */
     struct comm_slice *slices; /* (nslices) trainable parameters */
     size_t nslices;
     size_t *group_slices; /* (ngroups + 1) index of the first slice of each group */
-    float *own;       /* reduced gradients, first and second moments: (own_nelem) each */
+    float *own;           /* reduced gradients, first and second moments: (own_nelem) each */
     float *m, *v;
-    float *masters;   /* fp32 masters of trained parameters, if the layout has them: (own_nelem); else NULL */
-    struct kern_event *copied; /* event: the state was copied for the last checkpoint, and may change from then on; NULL: nobody copies it */
-    double *row_sums; /* (trained rows of this rank) */
+    float *masters;            /* fp32 masters of trained parameters, if the layout has them: (own_nelem); else NULL */
+    struct kern_event *copied; /* event: the state was copied for the last checkpoint, and may change from then on;
+                                  NULL: nobody copies it */
+    double *row_sums;          /* (trained rows of this rank) */
     struct kern_buffer row_sums_back; /* the same, in pinned memory */
-    struct kern_adamw_range *ranges; /* (nparams) scratch: the ranges of one call of AdamW */
-    struct kern_rows *rows;          /* (nparams) scratch: those of one call of sum_squares */
-    uint64_t step;    /* done */
-    uint64_t updates; /* applied: AdamW's t */
-    uint64_t last_update; /* step of the last update, 0: none; later steps were skipped because gradients were not finite */
-    bool started;     /* this process has begun a step */
+    struct kern_adamw_range *ranges;  /* (nparams) scratch: the ranges of one call of AdamW */
+    struct kern_rows *rows;           /* (nparams) scratch: those of one call of sum_squares */
+    uint64_t step;                    /* done */
+    uint64_t updates;                 /* applied: AdamW's t */
+    uint64_t
+        last_update; /* step of the last update, 0: none; later steps were skipped because gradients were not finite */
+    bool started;    /* this process has begun a step */
     struct {
         uint64_t done, total;
-    } passes; /* progress of the first step, in groups; total 0: it is over */
-    struct fsdpck_base base; /* the frozen base weights as read; no tensors without adapters */
+    } passes;                      /* progress of the first step, in groups; total 0: it is over */
+    struct fsdpck_base base;       /* the frozen base weights as read; no tensors without adapters */
     struct base_names *base_names; /* (base.ntensors) the names that base points into */
     enum fsdpck_dtype model_dtype; /* the dtype of most elements of the base in its files */
-    uint64_t load_nbytes, load_ns; /* rank_load: bytes of the rows of this rank in files, and the time until they were in place */
+    uint64_t load_nbytes,
+        load_ns; /* rank_load: bytes of the rows of this rank in files, and the time until they were in place */
 };
 
 struct base_names {

@@ -16,7 +16,8 @@ uint64_t schedule_warmup(const struct train_config *config, uint64_t nsteps)
 double schedule_lr(const struct train_config *config, uint64_t step, uint64_t nsteps)
 {
     const enum train_scheduler schedule = config->train.scheduler;
-    double base = config->train.learning_rate, min = config->train.min_lr_ratio, warmup = (double)schedule_warmup(config, nsteps), at = (double)step;
+    double base = config->train.learning_rate, min = config->train.min_lr_ratio,
+           warmup = (double)schedule_warmup(config, nsteps), at = (double)step;
     if (at < warmup)
         return base * (at / warmup);
     if (schedule == TRAIN_CONSTANT || schedule == TRAIN_CONSTANT_WITH_WARMUP)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compares hashes of the facts that ranks must share, and checks that all see a file that rank 0 writes to output_dir.
- * Ranks of one supervisor share them by fork; ranks that a launcher started on other hosts may have read other files. */
+ * Ranks of one supervisor share them by fork; ranks that a launcher started on other hosts may have read other files.
+ */
 #include "run/agree.h"
 
 #include <errno.h>
@@ -71,15 +72,19 @@ static int see_output_dir(struct rank *r, struct fsdpck_error *err)
     if (r->comm->rank == 0)
         unlink(path);
     if (!rc && blind < r->comm->nranks)
-        rc = fsdpck_error_set(err, FSDPCK_ERR_IO, folder, "rank %u does not see what rank 0 writes to output_dir: every rank needs the same folder, as on a file system that "
-                              "the hosts share", blind);
+        rc = fsdpck_error_set(err, FSDPCK_ERR_IO, folder,
+                              "rank %u does not see what rank 0 writes to output_dir: every rank needs the same "
+                              "folder, as on a file system that "
+                              "the hosts share",
+                              blind);
     return rc ? rc : mine;
 }
 
 /* Gathers, and whether gradients are exchanged once or by group. */
 static uint64_t collectives(const struct rank *r)
 {
-    const uint64_t words[] = { gather_hash(r->gather), r->job->layout.grads_by_group, r->nslices, r->job->config->train.accumulation };
+    const uint64_t words[] = { gather_hash(r->gather), r->job->layout.grads_by_group, r->nslices,
+                               r->job->config->train.accumulation };
     return XXH3_64bits(words, sizeof words);
 }
 
@@ -92,7 +97,10 @@ static uint64_t evaluation(const struct job *job)
 
 int agree(struct rank *r, const char *resume, struct fsdpck_error *err)
 {
-    const char *slash = resume ? strrchr(resume, '/') : NULL, *start = slash ? slash : resume ? resume : ""; /* folders may be mounted elsewhere */
+    const char *slash = resume ? strrchr(resume, '/') : NULL, *start = slash ? slash
+                                                                       : resume
+                                                                           ? resume
+                                                                           : ""; /* folders may be mounted elsewhere */
     comm_at(r->comm, 0, "agreement on the run");
     int rc = see_output_dir(r, err);
     if (!rc)

@@ -18,7 +18,8 @@ static bool read_checkpoint(const char *path, char date[DATE_NBYTES])
 {
     struct fsdpck_error ignored = { 0 }; /* whether the run may go on from it is judged later */
     struct fsdpck_source *src;
-    bool found = fsdpck_source_open(path, "fsdpck", NULL, &src, &ignored) == 0 && state_read_date(src, date, DATE_NBYTES);
+    bool found =
+        fsdpck_source_open(path, "fsdpck", NULL, &src, &ignored) == 0 && state_read_date(src, date, DATE_NBYTES);
     fsdpck_source_close(src);
     return found;
 }
@@ -50,7 +51,8 @@ static bool read_kept(const struct train_config *config, char date[DATE_NBYTES])
     return found && chat_read_date(date, &day, &ignored) == 0;
 }
 
-int date_choose(const struct train_config *config, const struct train_options *opt, char date[DATE_NBYTES], struct fsdpck_error *err)
+int date_choose(const struct train_config *config, const struct train_options *opt, char date[DATE_NBYTES],
+                struct fsdpck_error *err)
 {
     const char *resume = opt->resume ? opt->resume : "auto";
     bool automatic = strcmp(resume, "auto") == 0, never = strcmp(resume, "never") == 0;
@@ -63,7 +65,8 @@ int date_choose(const struct train_config *config, const struct train_options *o
         memcpy(date, config->data.date, 11);
         return 0;
     }
-    if ((!automatic && !never && read_checkpoint(resume, date)) || (automatic && (read_newest(config, date) || read_kept(config, date))))
+    if ((!automatic && !never && read_checkpoint(resume, date)) ||
+        (automatic && (read_newest(config, date) || read_kept(config, date))))
         return 0;
     localtime_r(&now, &day);
     strftime(date, DATE_NBYTES, "%Y-%m-%d", &day);

@@ -9,7 +9,8 @@
 enum { DATE_NBYTES = 12 };
 
 /* data.date; else that of the checkpoint that the run goes on from, of output_dir's cache, or today. */
-int date_choose(const struct train_config *config, const struct train_options *opt, char date[DATE_NBYTES], struct fsdpck_error *err);
+int date_choose(const struct train_config *config, const struct train_options *opt, char date[DATE_NBYTES],
+                struct fsdpck_error *err);
 /* For the next start, until there is a checkpoint. */
 int date_keep(const struct job *job, struct fsdpck_error *err);
 

@@ -26,8 +26,11 @@ static void look_at_rate(const struct job *job)
     if (c->train.learning_rate == 0)
         tell(job, "train.learning_rate is 0: nothing is learnt");
     else if (warmup >= job->nsteps)
-        tell(job, "train.warmup_steps is %llu and the run has %llu steps: the learning rate ends at %g and never reaches train.learning_rate, %g", (unsigned long long)warmup,
-             (unsigned long long)job->nsteps, schedule_lr(c, job->nsteps - 1, job->nsteps), c->train.learning_rate);
+        tell(job,
+             "train.warmup_steps is %llu and the run has %llu steps: the learning rate ends at %g and never reaches "
+             "train.learning_rate, %g",
+             (unsigned long long)warmup, (unsigned long long)job->nsteps, schedule_lr(c, job->nsteps - 1, job->nsteps),
+             c->train.learning_rate);
 }
 
 /* As many as config.json says, or as its scaling of RoPE stretches them to. */
@@ -43,11 +46,15 @@ static void look_at_positions(const struct job *job)
     uint64_t n = npositions(&job->model), seq_len = job->config->data.seq_len;
     data_tell(job->data, &facts);
     if (facts.longest_ntok > n)
-        tell(job, "the longest document has %llu tokens, and the model has %llu positions (max_position_embeddings): what lies behind them is nothing that it was trained for",
+        tell(job,
+             "the longest document has %llu tokens, and the model has %llu positions (max_position_embeddings): what "
+             "lies behind them is nothing that it was trained for",
              (unsigned long long)facts.longest_ntok, (unsigned long long)n);
     else if (seq_len > n && !facts.by_plan)
-        tell(job, "data.seq_len is %llu, and the model has %llu positions (max_position_embeddings); no document is longer than that", (unsigned long long)seq_len,
-             (unsigned long long)n);
+        tell(job,
+             "data.seq_len is %llu, and the model has %llu positions (max_position_embeddings); no document is longer "
+             "than that",
+             (unsigned long long)seq_len, (unsigned long long)n);
 }
 
 static void look_at_plan(const struct job *job)
@@ -55,7 +62,8 @@ static void look_at_plan(const struct job *job)
     struct train_data_facts facts;
     data_tell(job->data, &facts);
     if (facts.by_plan && facts.nempty)
-        tell(job, "data.plan: %llu of %llu documents have no supervised token, and train nothing", (unsigned long long)facts.nempty, (unsigned long long)facts.ndocs);
+        tell(job, "data.plan: %llu of %llu documents have no supervised token, and train nothing",
+             (unsigned long long)facts.nempty, (unsigned long long)facts.ndocs);
 }
 
 static void look_at_date(const struct job *job)

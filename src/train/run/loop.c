@@ -49,15 +49,17 @@ static int on_nonfinite(struct rank *r, double loss, double norm, struct fsdpck_
     int rc = rank_find_nonfinite(r, &name, err);
     if (rc)
         return rc;
-    snprintf(line, sizeof line, "step %llu: loss %g, gradient norm %g; the first tensor whose gradient is not finite is '%s'", (unsigned long long)r->step + 1, loss,
-             norm, name);
+    snprintf(line, sizeof line,
+             "step %llu: loss %g, gradient norm %g; the first tensor whose gradient is not finite is '%s'",
+             (unsigned long long)r->step + 1, loss, norm, name);
     if (r->job->config->train.on_nonfinite == TRAIN_NONFINITE_SKIP) {
         strncat(line, "; the step is skipped", sizeof line - strlen(line) - 1);
         note(r, line);
         return 0;
     }
     rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "%s", line);
-    fsdpck_error_hint(err, "try a smaller train.learning_rate, a longer warm-up (train.warmup_steps, train.warmup_ratio), a smaller train.max_grad_norm, or train.on_nonfinite \"skip\"");
+    fsdpck_error_hint(err, "try a smaller train.learning_rate, a longer warm-up (train.warmup_steps, "
+                           "train.warmup_ratio), a smaller train.max_grad_norm, or train.on_nonfinite \"skip\"");
     return rc;
 }
 
@@ -73,7 +75,8 @@ static int run_step(struct rank *r, struct train_metrics *m, struct asked *asked
     m->lr = schedule_lr(job->config, r->step, job->nsteps);
     if (!rc)
         rc = rank_gradients(r, &plan, &m->loss, err);
-    asked->stop |= job_status_stopping(r->comm->job_status); /* what was asked for while it was computed counts for this step, not for one more */
+    asked->stop |= job_status_stopping(
+        r->comm->job_status); /* what was asked for while it was computed counts for this step, not for one more */
     if (!rc)
         rc = rank_norm(r, &m->grad_norm, asked, err);
     bool finite = isfinite(m->loss) && isfinite(m->grad_norm);
@@ -89,7 +92,8 @@ static int run_step(struct rank *r, struct train_metrics *m, struct asked *asked
     m->step_seconds = now() - started;
     m->tokens_per_second = (double)plan.ntok / m->step_seconds;
     const struct rank_times after = rank_times(r);
-    const double behind = 1e-9 * (double)(after.behind_ns - before.behind_ns), waited = 1e-9 * (double)(after.waited_ns - before.waited_ns);
+    const double behind = 1e-9 * (double)(after.behind_ns - before.behind_ns),
+                 waited = 1e-9 * (double)(after.waited_ns - before.waited_ns);
     m->comm_seconds = 1e-9 * (double)(after.exposed_ns - before.exposed_ns);
     m->comm_hidden_seconds = behind > waited ? behind - waited : 0;
     m->rss_nbytes = files_rss_nbytes();
@@ -109,13 +113,15 @@ static int log_step(struct rank *r, FILE *metrics, const struct train_metrics *m
     if (r->comm->rank != 0)
         return 0;
     int rc = files_write_metrics(r->job, metrics, m, err);
-    if (!rc && r->job->opt->on_step && (m->step % r->job->config->log.every == 0 || m->evaluated || m->step == r->job->nsteps))
+    if (!rc && r->job->opt->on_step &&
+        (m->step % r->job->config->log.every == 0 || m->evaluated || m->step == r->job->nsteps))
         r->job->opt->on_step(r->job->opt->ctx, m);
     return rc;
 }
 
-/* A save that fails for want of space or by the disk does not end the run: it is said, and the next save tries again. Every rank gets the same answer. Where a
- * rank is lost the run ends with that sentence, and no save goes on. last: no step follows. */
+/* A save that fails for want of space or by the disk does not end the run: it is said, and the next save tries again.
+ * Every rank gets the same answer. Where a rank is lost the run ends with that sentence, and no save goes on. last: no
+ * step follows. */
 static void take_save(struct rank *r, struct saver *saver, bool wait, bool last, struct loop_notes *notes)
 {
     struct saver_result done;
@@ -126,24 +132,29 @@ static void take_save(struct rank *r, struct saver *saver, bool wait, bool last,
     if (!done.failed) {
         notes->saved = done.step;
         if (notes->asked == done.step) {
-            snprintf(line, sizeof line, "control: the checkpoint of step %llu, which was asked for, is saved", (unsigned long long)done.step);
+            snprintf(line, sizeof line, "control: the checkpoint of step %llu, which was asked for, is saved",
+                     (unsigned long long)done.step);
             note(r, line);
         }
         return;
     }
-    snprintf(line, sizeof line, "the checkpoint of step %llu could NOT be saved%s: %s", (unsigned long long)done.step, last ? "" : ", training goes on",
-             fsdpck_error_format(&done.why, text, sizeof text));
+    snprintf(line, sizeof line, "the checkpoint of step %llu could NOT be saved%s: %s", (unsigned long long)done.step,
+             last ? "" : ", training goes on", fsdpck_error_format(&done.why, text, sizeof text));
     if (!done.lost)
         note(r, line);
 }
 
-/* After a step's update and before the next one's: the state is copied, and written behind. *stall: how long training stood still for it. */
-static int save(struct rank *r, struct saver *saver, bool last, struct loop_notes *notes, double *stall, struct fsdpck_error *err)
+/* After a step's update and before the next one's: the state is copied, and written behind. *stall: how long training
+ * stood still for it. */
+static int save(struct rank *r, struct saver *saver, bool last, struct loop_notes *notes, double *stall,
+                struct fsdpck_error *err)
 {
     double started = now();
     char line[160];
     if (saver_is_busy(saver)) {
-        snprintf(line, sizeof line, "the checkpoint before that of step %llu is still being written: training waits for it", (unsigned long long)r->step);
+        snprintf(line, sizeof line,
+                 "the checkpoint before that of step %llu is still being written: training waits for it",
+                 (unsigned long long)r->step);
         note(r, line);
     }
     comm_at(r->comm, r->step, "saving");
@@ -194,7 +205,8 @@ static bool sampling_is_due(const struct rank *r)
     return every && (r->step == r->job->nsteps || r->step % every == 0);
 }
 
-/* Before the step is saved, so that a run which is killed meanwhile does the step and its evaluation again. A stop does not wait for it. */
+/* Before the step is saved, so that a run which is killed meanwhile does the step and its evaluation again. A stop does
+ * not wait for it. */
 static int evaluate(struct rank *r, struct train_metrics *m, bool *stopping, struct fsdpck_error *err)
 {
     char line[120];
@@ -205,7 +217,8 @@ static int evaluate(struct rank *r, struct train_metrics *m, bool *stopping, str
     return rc;
 }
 
-static int train(struct rank *r, struct saver *saver, struct profile *profile, FILE *metrics, struct loop_notes *notes, struct fsdpck_error *err)
+static int train(struct rank *r, struct saver *saver, struct profile *profile, FILE *metrics, struct loop_notes *notes,
+                 struct fsdpck_error *err)
 {
     const uint64_t first = r->step + 1;
     uint64_t pss_nbytes = 0, gathered = 0;
@@ -271,15 +284,23 @@ static int start(struct rank *r, const char *resume, struct loop_notes *notes, s
 static int tell_start(const struct rank *r, struct fsdpck_error *err)
 {
     const struct job *job = r->job;
-    struct train_start start = { .config = job->config, .family = job->model.family, .nranks = job->nranks, .nthreads = job->nthreads, .copies = job_copies(job),
-                                 .step = r->step, .warmup_steps = schedule_warmup(job->config, job->nsteps),
-                                 .date = job->date[0] ? job->date : NULL, .device = r->where->module ? r->where->facts.name : NULL };
+    struct train_start start = { .config = job->config,
+                                 .family = job->model.family,
+                                 .nranks = job->nranks,
+                                 .nthreads = job->nthreads,
+                                 .copies = job_copies(job),
+                                 .step = r->step,
+                                 .warmup_steps = schedule_warmup(job->config, job->nsteps),
+                                 .date = job->date[0] ? job->date : NULL,
+                                 .device = r->where->module ? r->where->facts.name : NULL };
     if (r->comm->rank != 0 || !job->opt->on_start)
         return 0;
     data_tell(job->data, &start.data);
     if (job->eval)
         data_tell(job->eval, &start.eval);
-    int rc = r->step < job->nsteps ? job_plan(job, r->compute, r->where->device->apart ? &r->memory->sizes : NULL, &start.plan, err) : 0;
+    int rc = r->step < job->nsteps
+                 ? job_plan(job, r->compute, r->where->device->apart ? &r->memory->sizes : NULL, &start.plan, err)
+                 : 0;
     if (!rc && r->step < job->nsteps)
         job->opt->on_start(job->opt->ctx, &start);
     return rc;

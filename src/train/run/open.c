@@ -37,7 +37,8 @@ static struct fsdpck_options for_data(const struct job *job)
 }
 
 /* data.eval, read, cut and packed as data.train is. */
-static int open_eval(struct job *job, const struct train_config *dated, const struct fsdpck_options *opt, struct fsdpck_error *err)
+static int open_eval(struct job *job, const struct train_config *dated, const struct fsdpck_options *opt,
+                     struct fsdpck_error *err)
 {
     struct train_config config = *dated;
     if (!config.data.eval)
@@ -53,10 +54,12 @@ static int open_eval(struct job *job, const struct train_config *dated, const st
 static void note_untied(const struct job *job)
 {
     if (job->model.tied && !layout_is_tied(&job->layout) && job->fs.note)
-        job->fs.note(job->fs.ctx, "the model ties lm_head to embed_tokens; lora.modules_to_save trains a copy of its own, as PEFT does: with this adapter the two are not tied");
+        job->fs.note(job->fs.ctx, "the model ties lm_head to embed_tokens; lora.modules_to_save trains a copy of its "
+                                  "own, as PEFT does: with this adapter the two are not tied");
 }
 
-int job_open(const struct train_config *config, const struct train_options *opt, struct job *out, struct fsdpck_error *err)
+int job_open(const struct train_config *config, const struct train_options *opt, struct job *out,
+             struct fsdpck_error *err)
 {
     uint32_t nranks = opt->launched_nranks ? opt->launched_nranks : opt->nranks;
     struct job job = { .config = config, .opt = opt, .first = opt->launched_rank, .nranks = nranks ? nranks : 1 };
@@ -69,7 +72,8 @@ int job_open(const struct train_config *config, const struct train_options *opt,
     if (device_check(opt, err))
         return err->code;
     if (job.nranks > COMM_MAX_SUM)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "%u ranks: at most %d are supported", job.nranks, COMM_MAX_SUM);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "%u ranks: at most %d are supported", job.nranks,
+                                COMM_MAX_SUM);
     int rc = model_read(config->model, &job.fs, &job.model, err);
     if (!rc)
         rc = layout_make(&job.model, config, job.nranks, &job.layout, err);
@@ -93,7 +97,7 @@ int job_open(const struct train_config *config, const struct train_options *opt,
         job_close(&job);
     else
         note_untied(&job);
-    if (rc == 0 && job.fs.note)
+    if (!rc && job.fs.note)
         train_config_idle(config, &(struct train_job_size){ job.nranks, job_copies(&job) }, job.fs.note, job.fs.ctx);
     if (!rc && !data_is_dated(job.data) && !(job.eval && data_is_dated(job.eval)) && !samples_are_dated(job.samples))
         job.date[0] = '\0';

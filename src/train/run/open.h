@@ -6,7 +6,8 @@
 #include "rank/job.h"
 
 /* note: where notes of libfsdpck go; NULL for none. */
-int job_open(const struct train_config *config, const struct train_options *opt, struct job *out, struct fsdpck_error *err);
+int job_open(const struct train_config *config, const struct train_options *opt, struct job *out,
+             struct fsdpck_error *err);
 void job_close(struct job *job);
 
 #endif

@@ -25,8 +25,12 @@ static int sum_rows(struct rank *r, int64_t *count, struct fsdpck_error *err)
 
 int rank_norm(struct rank *r, double *norm, struct asked *asked, struct fsdpck_error *err)
 {
-    struct { struct kern_exact sum; uint64_t stop, save, sample; } all = { .stop = asked->stop, .save = asked->save, .sample = asked->sample };
-    _Static_assert(sizeof all == (KERN_EXACT_LIMBS + 4) * sizeof(uint64_t) && KERN_EXACT_LIMBS + 4 <= COMM_MAX_SUM, "one sum over ranks");
+    struct {
+        struct kern_exact sum;
+        uint64_t stop, save, sample;
+    } all = { .stop = asked->stop, .save = asked->save, .sample = asked->sample };
+    _Static_assert(sizeof all == (KERN_EXACT_LIMBS + 4) * sizeof(uint64_t) && KERN_EXACT_LIMBS + 4 <= COMM_MAX_SUM,
+                   "one sum over ranks");
     int64_t nrow;
     int rc = sum_rows(r, &nrow, err);
     if (!rc) {
@@ -77,8 +81,12 @@ static size_t list_ranges(const struct rank *r, struct kern_adamw_range *ranges)
         const struct param *p = &l->params[i];
         int64_t first, nrow = param_rows(p, r->comm->rank, &first);
         if (p->trainable && nrow > 0)
-            ranges[n++] = (struct kern_adamw_range){ .nelem = nrow * p->ncol, .p = rank_master(r, p), .m = r->m + p->own_at, .v = r->v + p->own_at,
-                                                     .grad = r->own + p->own_at, .weight_decay = p->decay ? r->job->config->train.weight_decay : 0,
+            ranges[n++] = (struct kern_adamw_range){ .nelem = nrow * p->ncol,
+                                                     .p = rank_master(r, p),
+                                                     .m = r->m + p->own_at,
+                                                     .v = r->v + p->own_at,
+                                                     .grad = r->own + p->own_at,
+                                                     .weight_decay = p->decay ? r->job->config->train.weight_decay : 0,
                                                      .rounded = p->dtype != KERN_F32 ? rank_rows(r, p) : NULL };
     }
     return n;
@@ -93,8 +101,14 @@ int rank_update(struct rank *r, double norm, double lr, struct fsdpck_error *err
     r->updates++;
     if (r->copied)
         c->device->event_wait(r->copied, c->stream);
-    const struct kern_adamw adamw = { .ranges = r->ranges, .nranges = list_ranges(r, r->ranges), .grad_scale = scale < 1 ? scale : 1, .lr = lr,
-                                      .beta1 = config->train.beta1, .beta2 = config->train.beta2, .eps = config->train.epsilon, .t = (int64_t)r->updates };
+    const struct kern_adamw adamw = { .ranges = r->ranges,
+                                      .nranges = list_ranges(r, r->ranges),
+                                      .grad_scale = scale < 1 ? scale : 1,
+                                      .lr = lr,
+                                      .beta1 = config->train.beta1,
+                                      .beta2 = config->train.beta2,
+                                      .eps = config->train.epsilon,
+                                      .t = (int64_t)r->updates };
     c->device->ops->adamw(c->stream, &adamw);
     int rc = rank_spread(r, false, err);
     return rc ? rc : r->comm->ops->barrier(r->comm, "update of parameters", err);

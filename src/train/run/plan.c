@@ -17,11 +17,13 @@ static int count_traffic(const struct job *job, struct train_plan *out, struct f
     int rc = data_step(job->data, job->config, 0, &step, err);
     if (!rc)
         rc = gather_count(job, &sizes, err);
-    uint64_t per = job->config->train.accumulation, npackets = (step.nmicros + per - 1) / per, nwaves = (npackets + job->nranks - 1) / job->nranks;
+    uint64_t per = job->config->train.accumulation, npackets = (step.nmicros + per - 1) / per,
+             nwaves = (npackets + job->nranks - 1) / job->nranks;
     uint64_t micros = step.nmicros < nwaves * per ? step.nmicros : nwaves * per;
     uint64_t gathered = micros ? sizes.micro_nbytes + (micros - 1) * sizes.later_micro_nbytes : 0;
     out->gathered_step_nbytes = gathered * (job->nranks - 1) / job->nranks;
-    out->reduced_step_nbytes = (npackets - nwaves) * (uint64_t)job->layout.ntrained * fsdpck_dtype_info(job_comm_sizes(job).reduce)->nbytes / job->nranks;
+    out->reduced_step_nbytes = (npackets - nwaves) * (uint64_t)job->layout.ntrained *
+                               fsdpck_dtype_info(job_comm_sizes(job).reduce)->nbytes / job->nranks;
     out->buffer_nbytes = job_copies(job) ? sizes.buffer_nbytes : 0;
     step_plan_free(&step);
     return rc;
@@ -51,8 +53,8 @@ static void count_on_host(const struct job *job, const struct compute *c, struct
     out->optimizer_nbytes = (uint64_t)l->own_nelem * (l->masters ? 12 : 8);
     out->activation_nbytes = c->nbytes;
     out->sample_nbytes = samples.device_nbytes + samples.host_nbytes;
-    out->peak_nbytes = out->shard_nbytes + out->buffer_nbytes + out->gradient_nbytes + out->optimizer_nbytes + out->snapshot_nbytes + out->activation_nbytes +
-                       out->sample_nbytes;
+    out->peak_nbytes = out->shard_nbytes + out->buffer_nbytes + out->gradient_nbytes + out->optimizer_nbytes +
+                       out->snapshot_nbytes + out->activation_nbytes + out->sample_nbytes;
 }
 
 /* The snapshot is the host's. */
@@ -67,10 +69,14 @@ static void count_on_device(const struct memory_sizes *s, struct train_plan *out
     out->peak_nbytes = memory_sum(s);
 }
 
-int job_plan(const struct job *job, const struct compute *c, const struct memory_sizes *device, struct train_plan *out, struct fsdpck_error *err)
+int job_plan(const struct job *job, const struct compute *c, const struct memory_sizes *device, struct train_plan *out,
+             struct fsdpck_error *err)
 {
     const struct layout *l = &job->layout;
-    *out = (struct train_plan){ .nsteps = job->nsteps, .ntrained = (uint64_t)l->ntrained, .nfrozen = (uint64_t)l->nfrozen, .nrecomputed = (uint64_t)c->nrecomputed,
+    *out = (struct train_plan){ .nsteps = job->nsteps,
+                                .ntrained = (uint64_t)l->ntrained,
+                                .nfrozen = (uint64_t)l->nfrozen,
+                                .nrecomputed = (uint64_t)c->nrecomputed,
                                 .on_device = device != NULL };
     count_data(job, out);
     int rc = count_traffic(job, out, err);
@@ -83,8 +89,10 @@ int job_plan(const struct job *job, const struct compute *c, const struct memory
     return rc;
 }
 
-/* A device that is asked for sizes only: its own kernels say what scratch they want, on streams of the processor. Ranks have one each. */
-static int open_on_paper(const struct job *job, struct rank_device *where, struct kern_device *device, struct fsdpck_error *err)
+/* A device that is asked for sizes only: its own kernels say what scratch they want, on streams of the processor. Ranks
+ * have one each. */
+static int open_on_paper(const struct job *job, struct rank_device *where, struct kern_device *device,
+                         struct fsdpck_error *err)
 {
     char message[KERN_MESSAGE_BYTES] = "";
     const struct kern_module *module = NULL;
@@ -102,10 +110,13 @@ static int open_on_paper(const struct job *job, struct rank_device *where, struc
     return 0;
 }
 
-/* Which blocks are recomputed depends on what is free: on this host, where it is the host's memory that counts; of a device all that could be and none are said. */
-static int count_memory(const struct job *job, struct compute *c, const struct rank_device *where, struct train_plan *out, struct fsdpck_error *err)
+/* Which blocks are recomputed depends on what is free: on this host, where it is the host's memory that counts; of a
+ * device all that could be and none are said. */
+static int count_memory(const struct job *job, struct compute *c, const struct rank_device *where,
+                        struct train_plan *out, struct fsdpck_error *err)
 {
-    const bool chooses = job->config->fsdp.checkpointing == TRAIN_RECOMPUTE_AUTO, linked = device_is_linked(where, job->nranks);
+    const bool chooses = job->config->fsdp.checkpointing == TRAIN_RECOMPUTE_AUTO,
+               linked = device_is_linked(where, job->nranks);
     struct memory_sizes sizes, least = { 0 };
     int rc = 0;
     if (!where->device->apart) {
@@ -125,7 +136,8 @@ static int count_memory(const struct job *job, struct compute *c, const struct r
     return rc;
 }
 
-int train_plan(const struct train_config *config, const struct train_options *opt, struct train_plan *out, struct fsdpck_error *err)
+int train_plan(const struct train_config *config, const struct train_options *opt, struct train_plan *out,
+               struct fsdpck_error *err)
 {
     struct job job;
     struct compute *c = NULL;
@@ -140,7 +152,8 @@ int train_plan(const struct train_config *config, const struct train_options *op
     job_largest(&job, &ntok, &ndocs);
     rc = open_on_paper(&job, &where, &device, err);
     if (!rc)
-        rc = compute_new(&job.model, &job.layout, config, ntok, ndocs, &(struct compute_device){ where.device, 0, 1 }, &c, err);
+        rc = compute_new(&job.model, &job.layout, config, ntok, ndocs, &(struct compute_device){ where.device, 0, 1 },
+                         &c, err);
     if (!rc)
         rc = count_memory(&job, c, &where, out, err);
     compute_free(c);

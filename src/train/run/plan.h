@@ -6,6 +6,7 @@
 #include "rank/memory.h"
 
 /* train_plan of an open job that computes so. device: its sizes there where memory is the device's own; else NULL. */
-int job_plan(const struct job *job, const struct compute *c, const struct memory_sizes *device, struct train_plan *out, struct fsdpck_error *err);
+int job_plan(const struct job *job, const struct compute *c, const struct memory_sizes *device, struct train_plan *out,
+             struct fsdpck_error *err);
 
 #endif

@@ -11,8 +11,10 @@
 #include "rank/files.h"
 
 enum kind { GEMM, LORA, ATTENTION, ATTENTION_GRAD, NORM, ROPE, SWIGLU, LOSS, EMBEDDING, OPTIMIZER, OTHER, NKINDS };
-static const char *const kind_names[NKINDS] = { "matrix products", "adapters", "attention", "attention backward", "norms", "rope", "swiglu", "loss", "embedding",
-                                                "optimizer and norm", "other kernels" };
+static const char *const kind_names[NKINDS] = {
+    "matrix products", "adapters", "attention", "attention backward", "norms",        "rope",
+    "swiglu",          "loss",     "embedding", "optimizer and norm", "other kernels"
+};
 
 enum { NINTERVALS = 4096 };
 
@@ -40,7 +42,10 @@ static _Thread_local struct profile *active;
 #define STREAM struct kern_stream *s
 /* Sizes, which no stream computes. */
 #define UNTIMED(name) \
-    static size_t timed_##name(const struct kern_stream *s, const struct kern_attention_shape *a) { return active->inner->ops->name(s, a); }
+    static size_t timed_##name(const struct kern_stream *s, const struct kern_attention_shape *a) \
+    { \
+        return active->inner->ops->name(s, a); \
+    }
 
 TIMED(gemm, GEMM, (STREAM, const struct kern_gemm *a), (s, a))
 TIMED(rmsnorm, NORM, (STREAM, const struct kern_rmsnorm *a), (s, a))
@@ -52,18 +57,31 @@ TIMED(rope, ROPE, (STREAM, const struct kern_rope_apply *a), (s, a))
 TIMED(attention_table, ATTENTION, (STREAM, struct kern_attention_shape *a), (s, a))
 TIMED(attention, ATTENTION, (STREAM, const struct kern_attention *a), (s, a))
 TIMED(attention_grad, ATTENTION_GRAD, (STREAM, const struct kern_attention_grad *a), (s, a))
-TIMED(swiglu, SWIGLU, (STREAM, struct kern_mat y, struct kern_cmat g, struct kern_cmat u, int64_t m, int64_t n), (s, y, g, u, m, n))
+TIMED(swiglu, SWIGLU, (STREAM, struct kern_mat y, struct kern_cmat g, struct kern_cmat u, int64_t m, int64_t n),
+      (s, y, g, u, m, n))
 TIMED(swiglu_grad, SWIGLU, (STREAM, const struct kern_swiglu_grad *a), (s, a))
 TIMED(cast, OTHER, (STREAM, struct kern_mat d, struct kern_cmat x, int64_t m, int64_t n), (s, d, x, m, n))
-TIMED(add, OTHER, (STREAM, struct kern_mat d, struct kern_cmat a, struct kern_cmat b, int64_t m, int64_t n), (s, d, a, b, m, n))
+TIMED(add, OTHER, (STREAM, struct kern_mat d, struct kern_cmat a, struct kern_cmat b, int64_t m, int64_t n),
+      (s, d, a, b, m, n))
 TIMED(scale, OTHER, (STREAM, struct kern_mat d, struct kern_cmat x, float f, int64_t m, int64_t n), (s, d, x, f, m, n))
-TIMED(sum_rows, OTHER, (STREAM, float *d, struct kern_cmat x, int64_t m, int64_t n, float *scratch), (s, d, x, m, n, scratch))
+TIMED(sum_rows, OTHER, (STREAM, float *d, struct kern_cmat x, int64_t m, int64_t n, float *scratch),
+      (s, d, x, m, n, scratch))
 TIMED(sum, LOSS, (STREAM, double *d, const float *x, int64_t n), (s, d, x, n))
-TIMED(gather_rows, EMBEDDING, (STREAM, struct kern_mat d, struct kern_cmat x, const int32_t *i, int64_t m, int64_t n, int64_t k), (s, d, x, i, m, n, k))
-TIMED(scatter_rows, EMBEDDING, (STREAM, struct kern_mat d, struct kern_cmat x, const int32_t *i, int64_t m, int64_t n, int64_t k), (s, d, x, i, m, n, k))
-TIMED(scatter_add, EMBEDDING, (STREAM, struct kern_mat d, struct kern_cmat x, const int32_t *i, int64_t m, int64_t n, int64_t k), (s, d, x, i, m, n, k))
-TIMED(gather_cols, EMBEDDING, (STREAM, struct kern_mat d, struct kern_cmat x, const int32_t *i, int64_t m, int64_t n, int64_t k), (s, d, x, i, m, n, k))
-TIMED(scatter_add_cols, EMBEDDING, (STREAM, struct kern_mat d, struct kern_cmat x, const int32_t *i, int64_t m, int64_t n, int64_t k), (s, d, x, i, m, n, k))
+TIMED(gather_rows, EMBEDDING,
+      (STREAM, struct kern_mat d, struct kern_cmat x, const int32_t *i, int64_t m, int64_t n, int64_t k),
+      (s, d, x, i, m, n, k))
+TIMED(scatter_rows, EMBEDDING,
+      (STREAM, struct kern_mat d, struct kern_cmat x, const int32_t *i, int64_t m, int64_t n, int64_t k),
+      (s, d, x, i, m, n, k))
+TIMED(scatter_add, EMBEDDING,
+      (STREAM, struct kern_mat d, struct kern_cmat x, const int32_t *i, int64_t m, int64_t n, int64_t k),
+      (s, d, x, i, m, n, k))
+TIMED(gather_cols, EMBEDDING,
+      (STREAM, struct kern_mat d, struct kern_cmat x, const int32_t *i, int64_t m, int64_t n, int64_t k),
+      (s, d, x, i, m, n, k))
+TIMED(scatter_add_cols, EMBEDDING,
+      (STREAM, struct kern_mat d, struct kern_cmat x, const int32_t *i, int64_t m, int64_t n, int64_t k),
+      (s, d, x, i, m, n, k))
 TIMED(cross_entropy, LOSS, (STREAM, const struct kern_cross_entropy *a), (s, a))
 TIMED(lora_down, LORA, (STREAM, const struct kern_lora *a), (s, a))
 TIMED(lora_up_grad, LORA, (STREAM, const struct kern_lora *a), (s, a))
@@ -72,8 +90,11 @@ TIMED(lora_grad_b, LORA, (STREAM, const struct kern_lora *a), (s, a))
 TIMED(dora_norm, LORA, (STREAM, const struct kern_dora_norm *a), (s, a))
 TIMED(dora_scale, LORA, (STREAM, const struct kern_dora_scale *a), (s, a))
 TIMED(dora_grad, LORA, (STREAM, const struct kern_dora_grad *a), (s, a))
-TIMED(uniform, OTHER, (STREAM, float *d, int64_t n, struct kern_philox rng, uint64_t i, float low, float high), (s, d, n, rng, i, low, high))
-TIMED(dropout, OTHER, (STREAM, struct kern_mat y, struct kern_cmat x, int64_t m, int64_t n, const struct kern_dropout *a), (s, y, x, m, n, a))
+TIMED(uniform, OTHER, (STREAM, float *d, int64_t n, struct kern_philox rng, uint64_t i, float low, float high),
+      (s, d, n, rng, i, low, high))
+TIMED(dropout, OTHER,
+      (STREAM, struct kern_mat y, struct kern_cmat x, int64_t m, int64_t n, const struct kern_dropout *a),
+      (s, y, x, m, n, a))
 TIMED(gemv, GEMM, (STREAM, const struct kern_gemv *a), (s, a))
 TIMED(attention_one, ATTENTION, (STREAM, const struct kern_attention_one *a), (s, a))
 TIMED(adamw, OPTIMIZER, (STREAM, const struct kern_adamw *a), (s, a))
@@ -129,8 +150,10 @@ static void put_row(const struct profile *p, json_t *rows, const char *name, dou
     const struct train_options *opt = p->rank->job->opt;
     char line[160];
     double share = p->step > 0 ? seconds / p->step : 0;
-    json_array_append_new(rows, json_pack("{s:s, s:f, s:f}", "what", name, "seconds_per_step", seconds / (double)p->nsteps, "share", share));
-    snprintf(line, sizeof line, "profile: %-28s %9.3f ms a step  %5.1f %%", name, 1e3 * seconds / (double)p->nsteps, 100 * share);
+    json_array_append_new(rows, json_pack("{s:s, s:f, s:f}", "what", name, "seconds_per_step",
+                                          seconds / (double)p->nsteps, "share", share));
+    snprintf(line, sizeof line, "profile: %-28s %9.3f ms a step  %5.1f %%", name, 1e3 * seconds / (double)p->nsteps,
+             100 * share);
     if (opt->note)
         opt->note(opt->ctx, line);
 }
@@ -156,7 +179,8 @@ static json_t *make_load(const struct rank *r)
     const struct train_options *opt = r->job->opt;
     const double seconds = 1e-9 * (double)r->load_ns, rate = r->load_ns ? (double)r->load_nbytes / seconds : 0;
     char line[160];
-    snprintf(line, sizeof line, "profile: loaded %.2f GB in %.3f s, %.2f GB/s", 1e-9 * (double)r->load_nbytes, seconds, 1e-9 * rate);
+    snprintf(line, sizeof line, "profile: loaded %.2f GB in %.3f s, %.2f GB/s", 1e-9 * (double)r->load_nbytes, seconds,
+             1e-9 * rate);
     if (opt->note)
         opt->note(opt->ctx, line);
     return json_pack("{s:I, s:f}", "bytes", (json_int_t)r->load_nbytes, "seconds", seconds);
@@ -168,8 +192,9 @@ int profile_report(const struct profile *p, struct fsdpck_error *err)
     int rc = files_join(path, p->rank->job->config->output_dir, "profile.json", err);
     if (rc || p->nsteps == 0)
         return rc;
-    json_t *o = json_pack("{s:i, s:o, s:I, s:f, s:o}", "rank", (int)p->rank->comm->rank, "load", make_load(p->rank), "steps", (json_int_t)p->nsteps, "step_seconds",
-                          p->step / (double)p->nsteps, "rows", make_rows(p));
+    json_t *o =
+        json_pack("{s:i, s:o, s:I, s:f, s:o}", "rank", (int)p->rank->comm->rank, "load", make_load(p->rank), "steps",
+                  (json_int_t)p->nsteps, "step_seconds", p->step / (double)p->nsteps, "rows", make_rows(p));
     if (!o || json_dump_file(o, path, JSON_INDENT(2)))
         rc = fsdpck_error_set(err, FSDPCK_ERR_IO, path, "could not be written");
     json_decref(o);

@@ -46,11 +46,12 @@ static void pass_over(const struct job *job, const char *path, const struct fsdp
     if (job->first != 0)
         return;
     int rc = fsdpck_set_aside(path, &job->fs, &aside, &err);
-    if (rc == 0)
-        snprintf(line, sizeof line, "checkpoint passed over: %s; set aside as %s", fsdpck_error_format(why, text, sizeof text), aside);
+    if (!rc)
+        snprintf(line, sizeof line, "checkpoint passed over: %s; set aside as %s",
+                 fsdpck_error_format(why, text, sizeof text), aside);
     else
-        snprintf(line, sizeof line, "checkpoint passed over: %s; it could not be set aside: %s", fsdpck_error_format(why, text, sizeof text),
-                 fsdpck_error_format(&err, text2, sizeof text2));
+        snprintf(line, sizeof line, "checkpoint passed over: %s; it could not be set aside: %s",
+                 fsdpck_error_format(why, text, sizeof text), fsdpck_error_format(&err, text2, sizeof text2));
     note(job, line);
     free(aside);
 }
@@ -100,7 +101,8 @@ static int refuse_any(const struct job *job, struct fsdpck_error *err)
     int rc = files_list_checkpoints(job->config, &steps, &count, err);
     free(steps);
     if (!rc && count)
-        rc = fsdpck_error_set(err, FSDPCK_ERR_EXISTS, job->config->output_dir, "it holds checkpoints of a run: --resume never needs another output_dir");
+        rc = fsdpck_error_set(err, FSDPCK_ERR_EXISTS, job->config->output_dir,
+                              "it holds checkpoints of a run: --resume never needs another output_dir");
     return rc;
 }
 
@@ -134,11 +136,13 @@ static bool is_ours(const struct job *job, const char *path, uint64_t step)
 {
     struct stat a, b;
     char own[FILES_PATH];
-    return files_checkpoint_path(job->config, step, own, NULL) == 0 && stat(own, &a) == 0 && stat(path, &b) == 0 && a.st_ino == b.st_ino && a.st_dev == b.st_dev;
+    return files_checkpoint_path(job->config, step, own, NULL) == 0 && stat(own, &a) == 0 && stat(path, &b) == 0 &&
+           a.st_ino == b.st_ino && a.st_dev == b.st_dev;
 }
 
 /* Rank 0 chooses; all learn the step. 0: none. */
-static int agree_on_next(struct rank *r, const char *path, const struct fsdpck_error *why, uint64_t *step, struct fsdpck_error *err)
+static int agree_on_next(struct rank *r, const char *path, const struct fsdpck_error *why, uint64_t *step,
+                         struct fsdpck_error *err)
 {
     const char *name = strrchr(path, '/');
     uint64_t below = strtoull(name ? name + sizeof "/step-" - 1 : "0", NULL, 10);

@@ -26,7 +26,8 @@ static void clean(const struct job *job)
     if (job->first != 0)
         return;
     if (files_clean(job->config, &job->fs, &n, &err)) {
-        snprintf(line, sizeof line, "left-over checkpoints could not be removed: %s", fsdpck_error_format(&err, text, sizeof text));
+        snprintf(line, sizeof line, "left-over checkpoints could not be removed: %s",
+                 fsdpck_error_format(&err, text, sizeof text));
         note(job->opt, line);
     } else if (n) {
         snprintf(line, sizeof line, "removed what interrupted saves had left in output_dir: %zu folders", n);
@@ -55,7 +56,7 @@ static int train(struct job *job, struct train_result *done, bool *joined, struc
     struct fsdpck_error ignored = { 0 }; /* the run's own error counts more */
     int rc2 = files_check_folder(job, rc ? &ignored : err);
     if (!rc2 && !job->first)
-        rc2 = files_write_summary(job, done, rc == 0, rc ? &ignored : err);
+        rc2 = files_write_summary(job, done, !rc, rc ? &ignored : err);
     return rc ? rc : rc2;
 }
 
@@ -73,7 +74,8 @@ static int run(struct job *job, struct train_result *done, bool *joined, struct 
     return rc;
 }
 
-int train_run(const struct train_config *config, const struct train_options *opt, struct train_result *result, struct fsdpck_error *err)
+int train_run(const struct train_config *config, const struct train_options *opt, struct train_result *result,
+              struct fsdpck_error *err)
 {
     struct train_result done = { 0 };
     struct fsdpck_error own = { 0 };

@@ -40,26 +40,33 @@ static int take_ids(const json_t *ids, struct token_list *list, struct fsdpck_er
     for (size_t i = 0; i < n; i++) {
         json_int_t id = json_integer_value(json_array_get(ids, i));
         if (!json_is_integer(json_array_get(ids, i)) || id < 0 || id > INT32_MAX)
-            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'sample.prompts': 'input_ids' is a list of tokens' numbers");
+            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                    "key 'sample.prompts': 'input_ids' is a list of tokens' numbers");
         list->ids[list->count++] = (uint32_t)id;
     }
     return 0;
 }
 
-static int take_prompt(struct samples *s, json_t *prompt, int64_t nvocab, struct token_list *list, struct fsdpck_error *err)
+static int take_prompt(struct samples *s, json_t *prompt, int64_t nvocab, struct token_list *list,
+                       struct fsdpck_error *err)
 {
     const json_t *ids = json_object_get(prompt, "input_ids");
     struct fsdpck_error why = { 0 };
     char what[1400];
-    int rc = ids ? take_ids(ids, list, &why) : sample_prompt_encode(s->chat, prompt, chat_has_template(s->chat), list, &why);
+    int rc =
+        ids ? take_ids(ids, list, &why) : sample_prompt_encode(s->chat, prompt, chat_has_template(s->chat), list, &why);
     if (rc)
-        return fsdpck_error_set(err, rc, NULL, "key 'sample.prompts': prompt %zu: %.600s", (size_t)(list - s->prompts) + 1, fsdpck_error_format(&why, what, sizeof what));
+        return fsdpck_error_set(err, rc, NULL, "key 'sample.prompts': prompt %zu: %.600s",
+                                (size_t)(list - s->prompts) + 1, fsdpck_error_format(&why, what, sizeof what));
     for (size_t i = 0; i < list->count; i++) {
         if (list->ids[i] >= (uint64_t)nvocab)
-            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'sample.prompts': token %u is none of the model's %lld", list->ids[i], (long long)nvocab);
+            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                    "key 'sample.prompts': token %u is none of the model's %lld", list->ids[i],
+                                    (long long)nvocab);
     }
     if (list->count == 0 || list->count > INT32_MAX / 2)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'sample.prompts': prompt %zu has %zu tokens", (size_t)(list - s->prompts) + 1, list->count);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "key 'sample.prompts': prompt %zu has %zu tokens",
+                                (size_t)(list - s->prompts) + 1, list->count);
     s->longest = list->count > s->longest ? list->count : s->longest;
     return 0;
 }
@@ -73,7 +80,8 @@ static bool all_ids(const json_t *prompts)
     return true;
 }
 
-int samples_open(const struct train_config *config, int64_t nvocab, const struct fsdpck_options *fs, struct samples **out, struct fsdpck_error *err)
+int samples_open(const struct train_config *config, int64_t nvocab, const struct fsdpck_options *fs,
+                 struct samples **out, struct fsdpck_error *err)
 {
     const json_t *prompts = config->sample.prompts;
     struct fsdpck_error none = { 0 };
@@ -87,7 +95,8 @@ int samples_open(const struct train_config *config, int64_t nvocab, const struct
     s->every = config->sample.every;
     s->prompts = calloc(s->n, sizeof *s->prompts);
     s->texts = calloc(s->n, sizeof *s->texts);
-    int rc = s->prompts && s->texts ? sample_rule_read(config->model, fs, &s->rule, err) : fsdpck_error_nomem(err, s->n * sizeof *s->prompts);
+    int rc = s->prompts && s->texts ? sample_rule_read(config->model, fs, &s->rule, err)
+                                    : fsdpck_error_nomem(err, s->n * sizeof *s->prompts);
     s->rule.temperature = 0; /* so that steps can be compared */
     s->rule.max_new_tokens = MOST_NEW;
     if (!rc && chat_open(config->model, &s->chat, all_ids(prompts) ? &none : err) && !all_ids(prompts))
@@ -165,7 +174,8 @@ static int forward(struct wave *w, uint64_t at, uint32_t token, const float **lo
 }
 
 /* This rank's next token in said[rank], then everybody's. Logits that are no numbers end a text, not the run. */
-static int choose_next(struct wave *w, const float *logits, uint64_t at, uint32_t *token, uint64_t said[COMM_MAX_SUM], struct fsdpck_error *err)
+static int choose_next(struct wave *w, const float *logits, uint64_t at, uint32_t *token, uint64_t said[COMM_MAX_SUM],
+                       struct fsdpck_error *err)
 {
     struct comm *comm = w->r->comm;
     struct fsdpck_error ignored = { 0 };
@@ -222,7 +232,8 @@ static int run_wave(struct wave *w, bool *stop, struct fsdpck_error *err)
 }
 
 /* Owned; tokens by number where there is no tokenizer. */
-static int show(const struct samples *s, const struct token_list *list, char **text, size_t *nbytes, struct fsdpck_error *err)
+static int show(const struct samples *s, const struct token_list *list, char **text, size_t *nbytes,
+                struct fsdpck_error *err)
 {
     if (s->chat)
         return tokenizer_decode(chat_tokenizer(s->chat), list->ids, list->count, true, text, nbytes, err);
@@ -242,8 +253,8 @@ static void note_text(const struct rank *r, size_t number, const char *text, siz
     char line[SHOWN + 120];
     if (!r->job->opt->note)
         return;
-    int n = snprintf(line, sizeof line, "step %llu, sample %zu: %.*s%s", (unsigned long long)r->step, number + 1, nbytes < SHOWN ? (int)nbytes : SHOWN, text,
-                     nbytes < SHOWN ? "" : " …");
+    int n = snprintf(line, sizeof line, "step %llu, sample %zu: %.*s%s", (unsigned long long)r->step, number + 1,
+                     nbytes < SHOWN ? (int)nbytes : SHOWN, text, nbytes < SHOWN ? "" : " …");
     for (int i = 0; i < n && line[i]; i++)
         line[i] = line[i] == '\n' || line[i] == '\r' || line[i] == '\t' ? ' ' : line[i];
     r->job->opt->note(r->job->opt->ctx, line);
@@ -293,7 +304,8 @@ static void tell(const struct rank *r, const struct samples *s, bool stopped)
         return;
     snprintf(line, sizeof line, "the samples of step %llu are left out: the run stops", (unsigned long long)r->step);
     if (!stopped && write_file(r, s, &err))
-        snprintf(line, sizeof line, "the samples of step %llu could not be written: %s", (unsigned long long)r->step, fsdpck_error_format(&err, text, sizeof text));
+        snprintf(line, sizeof line, "the samples of step %llu could not be written: %s", (unsigned long long)r->step,
+                 fsdpck_error_format(&err, text, sizeof text));
     if ((stopped || err.code) && r->job->opt->note)
         r->job->opt->note(r->job->opt->ctx, line);
 }
@@ -304,7 +316,8 @@ int rank_sample(struct rank *r, struct fsdpck_error *err)
     bool begun = false, stop = false;
     struct wave w = { .r = r, .s = s, .begun = &begun };
     comm_at(r->comm, r->step, "sampling");
-    int rc = decode_new(r->compute, (int64_t)s->longest, (int64_t)s->longest + MOST_NEW, r->memory->samples, &w.decode, err);
+    int rc =
+        decode_new(r->compute, (int64_t)s->longest, (int64_t)s->longest + MOST_NEW, r->memory->samples, &w.decode, err);
     if (!rc)
         rc = choose_new(r->job->model.nvocab, &w.choose, err);
     for (size_t i = 0; i < s->n; i++)

@@ -27,13 +27,19 @@ static int make_copies(struct train_session *s, struct fsdpck_error *err)
     return s->values && s->gradients ? 0 : fsdpck_error_nomem(err, 2 * nelem * sizeof *s->values);
 }
 
-int train_session_open(const struct train_config *config, const struct train_options *opt, struct train_session **out, struct fsdpck_error *err)
+int train_session_open(const struct train_config *config, const struct train_options *opt, struct train_session **out,
+                       struct fsdpck_error *err)
 {
     struct train_session *s = calloc(1, sizeof *s);
     *out = NULL;
     if (!s)
         return fsdpck_error_nomem(err, sizeof *s);
-    s->opt = (struct train_options){ .nranks = 1, .nthreads = opt->nthreads, .note = opt->note, .ctx = opt->ctx, .device = opt->device, .module = opt->module };
+    s->opt = (struct train_options){ .nranks = 1,
+                                     .nthreads = opt->nthreads,
+                                     .note = opt->note,
+                                     .ctx = opt->ctx,
+                                     .device = opt->device,
+                                     .module = opt->module };
     int rc = job_open(config, &s->opt, &s->job, err);
     if (!rc)
         rc = rank_alone_open(&s->job, rank_open, &s->alone, err);
@@ -59,7 +65,8 @@ void train_session_close(struct train_session *s)
     free(s);
 }
 
-int train_session_gradients(struct train_session *s, uint64_t step, double *loss, double *norm, struct fsdpck_error *err)
+int train_session_gradients(struct train_session *s, uint64_t step, double *loss, double *norm,
+                            struct fsdpck_error *err)
 {
     struct step_plan plan;
     struct asked asked = { 0 };
@@ -73,13 +80,15 @@ int train_session_gradients(struct train_session *s, uint64_t step, double *loss
     return rc;
 }
 
-int train_session_logits(struct train_session *s, uint64_t step, size_t micro, float **logits, int64_t *ntok, int64_t *nvocab, struct fsdpck_error *err)
+int train_session_logits(struct train_session *s, uint64_t step, size_t micro, float **logits, int64_t *ntok,
+                         int64_t *nvocab, struct fsdpck_error *err)
 {
     struct step_plan plan;
     *logits = NULL;
     int rc = data_step(s->job.data, s->job.config, step, &plan, err);
     if (!rc && micro >= plan.nmicros)
-        rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "step %llu has %zu micro-batches", (unsigned long long)step, plan.nmicros);
+        rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "step %llu has %zu micro-batches", (unsigned long long)step,
+                              plan.nmicros);
     if (!rc) {
         const struct micro_batch *m = &plan.micros[micro];
         struct batch *b = &s->alone.rank->compute->batch;
@@ -89,7 +98,8 @@ int train_session_logits(struct train_session *s, uint64_t step, size_t micro, f
         *b->rng_offset = (struct kern_rng_offset){ .token0 = m->token0 };
         data_fill(s->job.data, m, b->ids, b->positions, b->targets, b->cu_seqlens);
         *logits = calloc((size_t)(*ntok * *nvocab), sizeof **logits);
-        rc = *logits ? compute_logits(s->alone.rank->compute, NULL, *logits, err) : fsdpck_error_nomem(err, (size_t)(*ntok * *nvocab) * sizeof **logits);
+        rc = *logits ? compute_logits(s->alone.rank->compute, NULL, *logits, err)
+                     : fsdpck_error_nomem(err, (size_t)(*ntok * *nvocab) * sizeof **logits);
     }
     if (rc) {
         free(*logits);
@@ -104,8 +114,8 @@ size_t train_session_ntrained(const struct train_session *s)
     return s->alone.rank->nslices;
 }
 
-int train_session_param(struct train_session *s, size_t i, const char **name, float **values, float **gradients, int64_t *nelem,
-                        struct fsdpck_error *err)
+int train_session_param(struct train_session *s, size_t i, const char **name, float **values, float **gradients,
+                        int64_t *nelem, struct fsdpck_error *err)
 {
     const struct layout *l = &s->job.layout;
     const struct param *p = l->params;
@@ -119,5 +129,6 @@ int train_session_param(struct train_session *s, size_t i, const char **name, fl
         return 0;
     const size_t nbytes = (size_t)*nelem * sizeof(float);
     int rc = rank_download(s->alone.rank, s->values + p->own_at, rank_master(s->alone.rank, p), nbytes, err);
-    return rc ? rc : rank_download(s->alone.rank, s->gradients + p->own_at, s->alone.rank->own + p->own_at, nbytes, err);
+    return rc ? rc
+              : rank_download(s->alone.rank, s->gradients + p->own_at, s->alone.rank->own + p->own_at, nbytes, err);
 }

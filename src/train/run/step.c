@@ -20,7 +20,8 @@ void rank_fill(struct rank *r, const struct data *data, const struct step_plan *
     data_fill(data, micro, b->ids, b->positions, b->targets, b->cu_seqlens);
 }
 
-/* Micro-batches of one rank in a wave: those of its packet, and as many more as any rank has, in which it gathers with the others and computes nothing. */
+/* Micro-batches of one rank in a wave: those of its packet, and as many more as any rank has, in which it gathers with
+ * the others and computes nothing. */
 struct packet {
     size_t first, end, nturns;
 };
@@ -46,7 +47,8 @@ struct passing {
 static void tell_first_step(struct rank *r)
 {
     if (r->passes.total)
-        rank_tell(r, TRAIN_FIRST_STEP, ++r->passes.done < r->passes.total ? r->passes.done : r->passes.total, r->passes.total);
+        rank_tell(r, TRAIN_FIRST_STEP, ++r->passes.done < r->passes.total ? r->passes.done : r->passes.total,
+                  r->passes.total);
 }
 
 static int before_group(void *ctx, uint32_t group, struct fsdpck_error *err)
@@ -65,16 +67,19 @@ static void after_group(void *ctx, uint32_t group)
 static void clean(const struct rank *r, const struct comm_slice *slices, size_t nslices)
 {
     for (size_t i = 0; i < nslices; i++)
-        r->compute->device->memory->zero(r->compute->stream, r->comm->contribution + slices[i].at, (size_t)slices[i].nelem * sizeof(float));
+        r->compute->device->memory->zero(r->compute->stream, r->comm->contribution + slices[i].at,
+                                         (size_t)slices[i].nelem * sizeof(float));
 }
 
-/* A group's gradients to their owners; where groups take turns their place is clean again for the group after the next. */
+/* A group's gradients to their owners; where groups take turns their place is clean again for the group after the next.
+ */
 static int give_away(void *ctx, uint32_t group, struct fsdpck_error *err)
 {
     struct passing *p = ctx;
     struct rank *r = p->r;
     size_t first = r->group_slices[group], n = r->group_slices[group + 1] - first;
-    const struct reducer_job job = { r->slices + first, n, p->in_wave, p->first_of_step, r->job->layout.grads_take_turns };
+    const struct reducer_job job = { r->slices + first, n, p->in_wave, p->first_of_step,
+                                     r->job->layout.grads_take_turns };
     if (!p->last)
         return 0;
     if (n == 0) /* nothing of it is trained; the group after it may lie where one that is in flight does */
@@ -89,15 +94,18 @@ static int give_away(void *ctx, uint32_t group, struct fsdpck_error *err)
     return rc;
 }
 
-/* A packet: its gradients in comm->contribution (or given away by group), its loss summed over micro-batches in order. */
-static int run_packet(struct rank *r, const struct step_plan *plan, struct packet packet, uint32_t in_wave, bool first_of_step, double *loss,
-                      struct fsdpck_error *err)
+/* A packet: its gradients in comm->contribution (or given away by group), its loss summed over micro-batches in order.
+ */
+static int run_packet(struct rank *r, const struct step_plan *plan, struct packet packet, uint32_t in_wave,
+                      bool first_of_step, double *loss, struct fsdpck_error *err)
 {
     struct passing passing = { r, gather_hook(r->gather), in_wave, first_of_step, false };
-    const struct compute_hook hook = { before_group, after_group, r->job->layout.grads_by_group ? give_away : NULL, &passing };
+    const struct compute_hook hook = { before_group, after_group, r->job->layout.grads_by_group ? give_away : NULL,
+                                       &passing };
     int rc = 0;
     if (packet.first < packet.end)
-        r->compute->device->memory->zero(r->compute->stream, r->comm->contribution, (size_t)r->job->layout.grad_nelem * sizeof(float));
+        r->compute->device->memory->zero(r->compute->stream, r->comm->contribution,
+                                         (size_t)r->job->layout.grad_nelem * sizeof(float));
     *loss = 0;
     for (size_t turn = 0; turn < packet.nturns && !rc; turn++) {
         double part = 0;

@@ -53,8 +53,10 @@ static void hint_way_on(const struct job *job, struct fsdpck_error *err)
     uint64_t *steps;
     size_t count = 0;
     if (files_list_checkpoints(job->config, &steps, &count, &none) == 0 && count)
-        fsdpck_error_hint(err, "the checkpoint of step %llu is committed: run the same command again%s, with any number of ranks, to go on from it", (unsigned long long)steps[0],
-                          how && strcmp(how, "auto") != 0 ? " with --resume auto" : "");
+        fsdpck_error_hint(err,
+                          "the checkpoint of step %llu is committed: run the same command again%s, with any number of "
+                          "ranks, to go on from it",
+                          (unsigned long long)steps[0], how && strcmp(how, "auto") != 0 ? " with --resume auto" : "");
     else
         fsdpck_error_hint(err, "no checkpoint was committed yet: the same command begins anew");
     free(steps);
@@ -103,7 +105,8 @@ static void on_signal(int number)
         job_status_stop(signalled_status);
 }
 
-/* A signal to a rank is meant for the run, like one to its supervisor: schedulers signal every process. A signal that was ignored before (nohup) stays ignored. */
+/* A signal to a rank is meant for the run, like one to its supervisor: schedulers signal every process. A signal that
+ * was ignored before (nohup) stays ignored. */
 static void take_signals(struct job_status *job_status)
 {
     static const int all[] = { SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 };
@@ -135,7 +138,8 @@ _Noreturn static void run_rank(struct supervisor *f, uint32_t number)
     if (!rc)
         rc = rank_open(f->job, comm, &r, &err);
     if (!rc)
-        rc = loop_run(r, f->resume, number == f->job->first ? (struct loop_notes *)job_status_notes(f->job_status) : &scratch, &err);
+        rc = loop_run(r, f->resume,
+                      number == f->job->first ? (struct loop_notes *)job_status_notes(f->job_status) : &scratch, &err);
     if (rc)
         rank_fail(f->job, f->job_status, &err);
     if (rc && comm && !f->world)
@@ -182,7 +186,8 @@ static bool is_stalled(const struct supervisor *f, uint32_t number, struct child
         c->beats = beats;
         c->seen = now();
     }
-    if (now() - c->seen <= job_status_patience(f->job_status) + (f->world ? 1 : LAUNCHED_GRACE)) /* where others can tell, they do */
+    if (now() - c->seen <=
+        job_status_patience(f->job_status) + (f->world ? 1 : LAUNCHED_GRACE)) /* where others can tell, they do */
         return false;
     snprintf(how, sizeof how, "has given no sign of life for %.0f s", now() - c->seen);
     job_status_lost(f->job_status, number, how);
@@ -206,14 +211,15 @@ static uint32_t look_at_children(const struct supervisor *f, struct child *child
     return left;
 }
 
-/* Prints the note once, and at once: a step may take long, and a user who sees nothing signals again, which ends the run unsaved. On SIGTERM under mpirun there is
- * no note, because mpirun kills the ranks before a step may end. */
+/* Prints the note once, and at once: a step may take long, and a user who sees nothing signals again, which ends the
+ * run unsaved. On SIGTERM under mpirun there is no note, because mpirun kills the ranks before a step may end. */
 static void tell_stop(const struct supervisor *f, bool *noted)
 {
     const struct train_options *opt = f->job->opt;
     const bool kills = opt->launched_nranks && opt->stop && *opt->stop == SIGTERM;
     if (!*noted && f->job->first == 0 && opt->note && !kills)
-        opt->note(opt->ctx, "stopping: the step is finished and saved first; a second signal ends the run at once, unsaved");
+        opt->note(opt->ctx,
+                  "stopping: the step is finished and saved first; a second signal ends the run at once, unsaved");
     *noted = true;
 }
 
@@ -229,7 +235,8 @@ static bool watch(const struct supervisor *f, struct child *children)
             tell_stop(f, &noted);
         if (f->job->opt->saves)
             job_status_ask_saves(f->job_status, (uint64_t)*f->job->opt->saves);
-        if ((failed || job_status_failed(f->job_status)) && (waited_ms += POLL_MS) > GRACE_MS + (f->world ? 0 : 1000 * LAUNCHED_GRACE))
+        if ((failed || job_status_failed(f->job_status)) &&
+            (waited_ms += POLL_MS) > GRACE_MS + (f->world ? 0 : 1000 * LAUNCHED_GRACE))
             kill_all(children, f->n, SIGKILL);
         sleep_ms(POLL_MS);
     }
@@ -252,7 +259,8 @@ static int start(struct supervisor *f, struct child *children, struct fsdpck_err
     return 0;
 }
 
-/* mpirun ends all processes when the first one ends badly. So this one waits until the rank that prints the error has ended, and mpirun sends SIGTERM. */
+/* mpirun ends all processes when the first one ends badly. So this one waits until the rank that prints the error has
+ * ended, and mpirun sends SIGTERM. */
 static void await_speaker(const struct train_options *opt)
 {
     for (long ms = 0; ms < SPEAK_MS && !(opt->stop && *opt->stop); ms += POLL_MS)
@@ -293,7 +301,9 @@ int supervise(struct job *job, const char *resume, struct train_result *result, 
         rc = start(&f, children, err);
         bool failed = watch(&f, children);
         if (!rc && failed)
-            rc = job_status_error(f.job_status, err) ? err->code : fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "a rank ended without a word");
+            rc = job_status_error(f.job_status, err)
+                     ? err->code
+                     : fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "a rank ended without a word");
         if (job_status_has_lost(f.job_status))
             hint_way_on(job, err);
         take_result(&f, result);
@@ -311,7 +321,8 @@ bool supervise_refusal(const struct train_options *opt, const struct fsdpck_erro
 {
     struct fsdpck_error ignored = { 0 };
     struct job_status *job_status = NULL;
-    if (!opt->launched_nranks || !comm_mpi_is_built() || job_status_new(opt->launched_rank, 1, opt->launched_nranks, 1, &job_status, &ignored))
+    if (!opt->launched_nranks || !comm_mpi_is_built() ||
+        job_status_new(opt->launched_rank, 1, opt->launched_nranks, 1, &job_status, &ignored))
         return true;
     job_status_fail(job_status, err);
     pid_t pid = fork();

@@ -16,9 +16,9 @@ struct candidate {
 
 struct choose {
     int64_t nvocab;
-    unsigned char *seen;     /* (nvocab) */
-    float *logits;           /* (nvocab) after the penalty */
-    struct candidate *list;  /* (nvocab) */
+    unsigned char *seen;    /* (nvocab) */
+    float *logits;          /* (nvocab) after the penalty */
+    struct candidate *list; /* (nvocab) */
 };
 
 int choose_new(int64_t nvocab, struct choose **out, struct fsdpck_error *err)
@@ -142,7 +142,8 @@ static double softmax(struct candidate *list, size_t n, double top, double tempe
     return sum;
 }
 
-/* The likeliest that together have top_p of the weight. Whatever has less than its share of the rest cannot be among them, and need not be sorted. */
+/* The likeliest that together have top_p of the weight. Whatever has less than its share of the rest cannot be among
+ * them, and need not be sorted. */
 static size_t keep_top_p(struct candidate *list, size_t n, double sum, double top_p)
 {
     const double rest = (1 - top_p) * sum, least = rest / (double)n;
@@ -165,7 +166,8 @@ static double draw(uint64_t seed, uint64_t number, uint64_t at)
 {
     static const char name[] = "sample";
     const uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
-    const uint32_t counter[4] = { (uint32_t)number, (uint32_t)(number >> 32), (uint32_t)at, XXH32(name, sizeof name - 1, 0) };
+    const uint32_t counter[4] = { (uint32_t)number, (uint32_t)(number >> 32), (uint32_t)at,
+                                  XXH32(name, sizeof name - 1, 0) };
     uint32_t out[4];
     kern_philox4x32(counter, key, out);
     return ((double)(out[0] >> 5) * 67108864 + (double)(out[1] >> 6)) / 9007199254740992.0;
@@ -184,12 +186,15 @@ static uint32_t pick(const struct candidate *list, size_t n, double u)
     return list[n - 1].id;
 }
 
-int choose_token(struct choose *c, const struct sample_rule *rule, const float *logits, uint64_t number, uint64_t at, uint32_t *id, struct fsdpck_error *err)
+int choose_token(struct choose *c, const struct sample_rule *rule, const float *logits, uint64_t number, uint64_t at,
+                 uint32_t *id, struct fsdpck_error *err)
 {
     logits = penalize(c, logits, rule->repetition_penalty);
     int64_t best = largest(logits, c->nvocab);
     if (best < 0)
-        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "no logit of token %llu is finite: are there NaN or infinities in the weights?", (unsigned long long)at);
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL,
+                                "no logit of token %llu is finite: are there NaN or infinities in the weights?",
+                                (unsigned long long)at);
     if (rule->temperature == 0) {
         *id = (uint32_t)best;
     } else {

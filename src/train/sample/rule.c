@@ -18,11 +18,26 @@ static const struct {
     const char *key;
     double off;
 } not_done[] = {
-    { "num_beams", 1 },          { "num_beam_groups", 1 },        { "penalty_alpha", 0 },   { "min_p", 0 },
-    { "typical_p", 1 },          { "epsilon_cutoff", 0 },         { "eta_cutoff", 0 },      { "no_repeat_ngram_size", 0 },
-    { "bad_words_ids", 0 },      { "min_length", 0 },             { "min_new_tokens", 0 },  { "encoder_repetition_penalty", 1 },
-    { "suppress_tokens", 0 },    { "begin_suppress_tokens", 0 },  { "sequence_bias", 0 },   { "guidance_scale", 1 },
-    { "forced_bos_token_id", 0 }, { "forced_eos_token_id", 0 },   { "exponential_decay_length_penalty", 0 }, { "top_h", 0 },
+    { "num_beams", 1 },
+    { "num_beam_groups", 1 },
+    { "penalty_alpha", 0 },
+    { "min_p", 0 },
+    { "typical_p", 1 },
+    { "epsilon_cutoff", 0 },
+    { "eta_cutoff", 0 },
+    { "no_repeat_ngram_size", 0 },
+    { "bad_words_ids", 0 },
+    { "min_length", 0 },
+    { "min_new_tokens", 0 },
+    { "encoder_repetition_penalty", 1 },
+    { "suppress_tokens", 0 },
+    { "begin_suppress_tokens", 0 },
+    { "sequence_bias", 0 },
+    { "guidance_scale", 1 },
+    { "forced_bos_token_id", 0 },
+    { "forced_eos_token_id", 0 },
+    { "exponential_decay_length_penalty", 0 },
+    { "top_h", 0 },
     { "stop_strings", 0 },
 };
 
@@ -43,7 +58,9 @@ static int load(struct reader *r, const char *name, json_t **root)
         if (n < 0 || (size_t)n >= sizeof r->path || access(r->path, F_OK) != 0)
             continue;
         int rc = text_file_json(r->path, root, r->err);
-        return rc || json_is_object(*root) ? rc : fsdpck_error_set(r->err, FSDPCK_ERR_FORMAT, r->path, "a JSON object is wanted");
+        return rc || json_is_object(*root)
+                   ? rc
+                   : fsdpck_error_set(r->err, FSDPCK_ERR_FORMAT, r->path, "a JSON object is wanted");
     }
     return 0;
 }
@@ -51,9 +68,11 @@ static int load(struct reader *r, const char *name, json_t **root)
 static int add_stop(struct reader *r, const json_t *id, struct sample_rule *rule)
 {
     if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > UINT32_MAX)
-        return fsdpck_error_set(r->err, FSDPCK_ERR_FORMAT, r->path, "key 'eos_token_id': a token's number, or a list of them, is wanted");
+        return fsdpck_error_set(r->err, FSDPCK_ERR_FORMAT, r->path,
+                                "key 'eos_token_id': a token's number, or a list of them, is wanted");
     if (rule->nstops == SAMPLE_STOPS)
-        return fsdpck_error_set(r->err, FSDPCK_ERR_LIMIT, r->path, "key 'eos_token_id': at most %d are supported", SAMPLE_STOPS);
+        return fsdpck_error_set(r->err, FSDPCK_ERR_LIMIT, r->path, "key 'eos_token_id': at most %d are supported",
+                                SAMPLE_STOPS);
     rule->stops[rule->nstops++] = (uint32_t)json_integer_value(id);
     return 0;
 }
@@ -77,7 +96,9 @@ static int take_number(struct reader *r, const json_t *root, const char *key, do
     if (!given || json_is_null(given))
         return 0;
     *value = json_number_value(given);
-    return json_is_number(given) ? 0 : fsdpck_error_set(r->err, FSDPCK_ERR_FORMAT, r->path, "key '%s': a number is wanted", key);
+    return json_is_number(given)
+               ? 0
+               : fsdpck_error_set(r->err, FSDPCK_ERR_FORMAT, r->path, "key '%s': a number is wanted", key);
 }
 
 static void note_not_done(const struct reader *r, const json_t *root)
@@ -85,7 +106,8 @@ static void note_not_done(const struct reader *r, const json_t *root)
     char line[PATH + 100];
     for (size_t i = 0; i < sizeof not_done / sizeof not_done[0] && r->opt && r->opt->note; i++) {
         const json_t *value = json_object_get(root, not_done[i].key);
-        bool off = !value || json_is_null(value) || (json_is_number(value) && json_number_value(value) == not_done[i].off) ||
+        bool off = !value || json_is_null(value) ||
+                   (json_is_number(value) && json_number_value(value) == not_done[i].off) ||
                    (json_is_array(value) && json_array_size(value) == 0) || json_is_false(value);
         snprintf(line, sizeof line, "%s: key '%s' is not done here and not used", r->path, not_done[i].key);
         if (!off)
@@ -114,10 +136,13 @@ static int take_generation(struct reader *r, const json_t *root, struct sample_r
     return rc ? rc : sample_rule_check(rule, r->err);
 }
 
-int sample_rule_read(const char *model, const struct fsdpck_options *opt, struct sample_rule *out, struct fsdpck_error *err)
+int sample_rule_read(const char *model, const struct fsdpck_options *opt, struct sample_rule *out,
+                     struct fsdpck_error *err)
 {
     struct reader r = { .folder = model, .opt = opt, .err = err };
-    struct sample_rule rule = { .max_new_tokens = DEFAULT_MAX_NEW, .top_p = 1, .top_k = DEFAULT_TOP_K, .repetition_penalty = 1 };
+    struct sample_rule rule = {
+        .max_new_tokens = DEFAULT_MAX_NEW, .top_p = 1, .top_k = DEFAULT_TOP_K, .repetition_penalty = 1
+    };
     json_t *generation, *config = NULL;
     int rc = load(&r, "generation_config.json", &generation);
     if (!rc && generation)
@@ -137,12 +162,16 @@ int sample_rule_read(const char *model, const struct fsdpck_options *opt, struct
 int sample_rule_check(const struct sample_rule *rule, struct fsdpck_error *err)
 {
     if (!(rule->temperature >= 0 && isfinite(rule->temperature)))
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "temperature is %g; 0 (the likeliest token) or more is wanted", rule->temperature);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL,
+                                "temperature is %g; 0 (the likeliest token) or more is wanted", rule->temperature);
     if (!(rule->top_p > 0 && rule->top_p <= 1))
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "top-p is %g; more than 0 and at most 1 is wanted", rule->top_p);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "top-p is %g; more than 0 and at most 1 is wanted",
+                                rule->top_p);
     if (!(rule->repetition_penalty > 0 && isfinite(rule->repetition_penalty)))
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "repetition_penalty is %g; more than 0 is wanted", rule->repetition_penalty);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "repetition_penalty is %g; more than 0 is wanted",
+                                rule->repetition_penalty);
     if (rule->max_new_tokens < 1 || rule->max_new_tokens > INT32_MAX)
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "%llu new tokens; 1 to %d are wanted", (unsigned long long)rule->max_new_tokens, INT32_MAX);
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "%llu new tokens; 1 to %d are wanted",
+                                (unsigned long long)rule->max_new_tokens, INT32_MAX);
     return 0;
 }

@@ -20,8 +20,8 @@ struct sampler {
     struct job job;
     struct rank_alone alone;
     struct choose *choose;
-    struct decode *decode; /* of the prompt */
-    float *first;          /* (nvocab) logits after the prompt */
+    struct decode *decode;  /* of the prompt */
+    float *first;           /* (nvocab) logits after the prompt */
     uint32_t *prompt, *ids; /* (nprompt), (most) */
     size_t nprompt, most;
 };
@@ -29,7 +29,10 @@ struct sampler {
 /* An adapter's own terms, in those of CONFIG.json; PEFT's defaults where it is silent. */
 static int add_lora(json_t *root, const char *adapter, struct fsdpck_error *err)
 {
-    static const char *const keys[] = { "r", "lora_alpha", "use_rslora", "target_modules", "rank_pattern", "alpha_pattern", "modules_to_save", "use_dora" };
+    static const char *const keys[] = {
+        "r",       "lora_alpha", "use_rslora", "target_modules", "rank_pattern", "alpha_pattern", "modules_to_save",
+        "use_dora"
+    };
     char path[ADAPTER_PATH];
     json_t *theirs, *lora = json_pack("{s:s, s:i, s:i}", "init_adapter", adapter, "r", 8, "lora_alpha", 8);
     int rc = lora ? adapter_config_read(adapter, path, &theirs, err) : fsdpck_error_nomem(err, strlen(adapter));
@@ -44,7 +47,8 @@ static int add_lora(json_t *root, const char *adapter, struct fsdpck_error *err)
             json_object_set(lora, keys[i], value);
     }
     if (type && strcmp(type, "LORA") != 0)
-        rc = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "key 'peft_type' is \"%.40s\"; only LORA is supported", type);
+        rc = fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "key 'peft_type' is \"%.40s\"; only LORA is supported",
+                              type);
     else if (!json_object_get(lora, "target_modules"))
         rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "key 'target_modules' is missing");
     json_decref(theirs);
@@ -53,7 +57,8 @@ static int add_lora(json_t *root, const char *adapter, struct fsdpck_error *err)
 }
 
 /* What is wrong with an adapter is no wrong usage. */
-static int make_config(const char *model, const struct sampler_options *opt, struct train_config *out, struct fsdpck_error *err)
+static int make_config(const char *model, const struct sampler_options *opt, struct train_config *out,
+                       struct fsdpck_error *err)
 {
     const char *dtype = opt->dtype ? opt->dtype : "bf16";
     json_t *root = json_pack("{s:s, s:{s:s}, s:{s:s}}", "model", model, "data", "train", "-", "dtype", "param", dtype);
@@ -76,7 +81,11 @@ static int make_config(const char *model, const struct sampler_options *opt, str
 static int open_job(struct sampler *s, const struct sampler_options *opt, struct fsdpck_error *err)
 {
     s->opt = (struct train_options){ .nranks = 1, .note = opt->fs.note, .ctx = opt->fs.ctx };
-    s->job = (struct job){ .config = &s->config, .opt = &s->opt, .fs = opt->fs, .nranks = 1, .nthreads = opt->nthreads ? opt->nthreads : fsdpck_processors() };
+    s->job = (struct job){ .config = &s->config,
+                           .opt = &s->opt,
+                           .fs = opt->fs,
+                           .nranks = 1,
+                           .nthreads = opt->nthreads ? opt->nthreads : fsdpck_processors() };
     int rc = model_read(s->config.model, &s->job.fs, &s->job.model, err);
     if (!rc)
         rc = layout_make(&s->job.model, &s->config, 1, &s->job.layout, err);
@@ -132,10 +141,12 @@ static int check_ids(const struct sampler *s, const uint32_t *ids, size_t count,
     if (count == 0)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "the prompt has no token to go on from");
     if (count > INT32_MAX / 2)
-        return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, NULL, "the prompt has %zu tokens; at most %d are supported", count, INT32_MAX / 2);
+        return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, NULL, "the prompt has %zu tokens; at most %d are supported",
+                                count, INT32_MAX / 2);
     for (size_t i = 0; i < count; i++) {
         if (ids[i] >= (uint64_t)s->job.model.nvocab)
-            return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "token %zu of the prompt is number %u; the model has %lld", i, ids[i],
+            return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL,
+                                    "token %zu of the prompt is number %u; the model has %lld", i, ids[i],
                                     (long long)s->job.model.nvocab);
     }
     return 0;
@@ -150,7 +161,8 @@ static int make_room(struct sampler *s, const uint32_t *ids, size_t count, size_
     return rc ? rc : decode_new(s->alone.rank->compute, (int64_t)count, (int64_t)most, NULL, &s->decode, err);
 }
 
-int sampler_prompt(struct sampler *s, const uint32_t *ids, size_t count, uint64_t max_new_tokens, struct fsdpck_error *err)
+int sampler_prompt(struct sampler *s, const uint32_t *ids, size_t count, uint64_t max_new_tokens,
+                   struct fsdpck_error *err)
 {
     const float *logits;
     size_t most = (size_t)(max_new_tokens < INT32_MAX / 2 ? max_new_tokens : INT32_MAX / 2);
@@ -174,11 +186,12 @@ int sampler_prompt(struct sampler *s, const uint32_t *ids, size_t count, uint64_
     return 0;
 }
 
-int sampler_run(struct sampler *s, const struct sample_rule *rule, uint64_t number, int (*each)(void *ctx, uint32_t id), void *ctx, struct sampled *out,
-                struct fsdpck_error *err)
+int sampler_run(struct sampler *s, const struct sample_rule *rule, uint64_t number, int (*each)(void *ctx, uint32_t id),
+                void *ctx, struct sampled *out, struct fsdpck_error *err)
 {
     const float *logits = s->first;
-    int rc = s->nprompt ? sample_rule_check(rule, err) : fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "there is no prompt to go on from");
+    int rc = s->nprompt ? sample_rule_check(rule, err)
+                        : fsdpck_error_set(err, FSDPCK_ERR_USAGE, NULL, "there is no prompt to go on from");
     bool wanted = true;
     *out = (struct sampled){ .ids = s->ids };
     if (rc)
@@ -201,7 +214,8 @@ int sampler_run(struct sampler *s, const struct sample_rule *rule, uint64_t numb
     return 0;
 }
 
-int sampler_logits(struct sampler *s, const uint32_t *ids, size_t count, size_t together, const float **logits, struct fsdpck_error *err)
+int sampler_logits(struct sampler *s, const uint32_t *ids, size_t count, size_t together, const float **logits,
+                   struct fsdpck_error *err)
 {
     s->nprompt = 0;
     if (together < 1 || together > count)

@@ -23,13 +23,17 @@ static json_t *patterns_of(const struct train_pattern *p, size_t n, bool whole)
 {
     json_t *object = json_object();
     for (size_t i = 0; i < n; i++)
-        json_object_set_new(object, p[i].regex, whole || p[i].value == (double)(json_int_t)p[i].value ? json_integer((json_int_t)p[i].value) : json_real(p[i].value));
+        json_object_set_new(object, p[i].regex,
+                            whole || p[i].value == (double)(json_int_t)p[i].value ? json_integer((json_int_t)p[i].value)
+                                                                                  : json_real(p[i].value));
     return object;
 }
 
 static json_t *targets_of(const struct train_lora_config *lora)
 {
-    static const char *const linears[] = { "down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj" };
+    static const char *const linears[] = {
+        "down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"
+    };
     if (lora->target_regex)
         return json_string(lora->target_regex);
     json_t *list = json_array();
@@ -84,7 +88,8 @@ char *adapter_config(const struct train_config *config)
 
 static int sync_path(const char *path, struct fsdpck_error *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC), rc = fd < 0 || fsync(fd) ? fsdpck_error_sys(err, errno, path, "fsync") : 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC),
+        rc = fd < 0 || fsync(fd) ? fsdpck_error_sys(err, errno, path, "fsync") : 0;
     if (fd >= 0)
         close(fd);
     return rc;
@@ -104,7 +109,8 @@ static int write_config(const struct train_config *config, const char *folder, s
 
 static bool is_ours(const char *name)
 {
-    return strcmp(name, "adapter_model.safetensors") == 0 || strcmp(name, "adapter_config.json") == 0 || strcmp(name, "README.md") == 0;
+    return strcmp(name, "adapter_model.safetensors") == 0 || strcmp(name, "adapter_config.json") == 0 ||
+           strcmp(name, "README.md") == 0;
 }
 
 /* What somebody has put beside our files goes to `to`; NULL: it stays, and the folder with it. */
@@ -143,7 +149,8 @@ static int put_in_place(const char *folder, const char *out, struct fsdpck_error
     return 0;
 }
 
-int adapter_export(const struct job *job, uint64_t step, const char *checkpoint, const char *out, struct fsdpck_error *err)
+int adapter_export(const struct job *job, uint64_t step, const char *checkpoint, const char *out,
+                   struct fsdpck_error *err)
 {
     char folder[FILES_PATH + 8], file[FILES_PATH];
     struct fsdpck_source *src = NULL;
@@ -175,8 +182,10 @@ int adapter_export(const struct job *job, uint64_t step, const char *checkpoint,
 /* Keys of an adapter that change the maths and are not done here: the only value that is. */
 static bool is_off(const json_t *value)
 {
-    return !value || json_is_null(value) || json_is_false(value) || (json_is_string(value) && strcmp(json_string_value(value), "none") == 0) ||
-           (json_is_array(value) && json_array_size(value) == 0) || (json_is_object(value) && json_object_size(value) == 0);
+    return !value || json_is_null(value) || json_is_false(value) ||
+           (json_is_string(value) && strcmp(json_string_value(value), "none") == 0) ||
+           (json_is_array(value) && json_array_size(value) == 0) ||
+           (json_is_object(value) && json_object_size(value) == 0);
 }
 
 /* Values that make A and B, or copies, mean something else. */
@@ -186,28 +195,47 @@ static int check_meaning(const json_t *theirs, const char *path, struct fsdpck_e
     const char *init = json_string_value(json_object_get(theirs, "init_lora_weights"));
     for (size_t i = 0; init && i < sizeof moved / sizeof *moved; i++)
         if (strncmp(init, moved[i], strlen(moved[i])) == 0) {
-            fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "key 'init_lora_weights' is \"%.40s\": it changes the base's weights, so that the adapter fits no "
-                             "published base", init);
-            fsdpck_error_hint(err, "let PEFT convert it first: save_pretrained(path_initial_model_for_weight_conversion=...)");
+            fsdpck_error_set(
+                err, FSDPCK_ERR_UNSUPPORTED, path,
+                "key 'init_lora_weights' is \"%.40s\": it changes the base's weights, so that the adapter fits no "
+                "published base",
+                init);
+            fsdpck_error_hint(
+                err, "let PEFT convert it first: save_pretrained(path_initial_model_for_weight_conversion=...)");
             return err->code;
         }
     if (!is_off(json_object_get(theirs, "ensure_weight_tying")) && !is_off(json_object_get(theirs, "modules_to_save")))
-        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path, "key 'ensure_weight_tying' is not supported with modules_to_save: copies are not tied");
+        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path,
+                                "key 'ensure_weight_tying' is not supported with modules_to_save: copies are not tied");
     return 0;
 }
 
 int adapter_config_read(const char *folder, char path[ADAPTER_PATH], json_t **out, struct fsdpck_error *err)
 {
-    static const char *const refused[] = { "bias", "fan_in_fan_out", "lora_bias", "layer_replication", "layers_to_transform", "layers_pattern",
-                                           "target_parameters", "trainable_token_indices", "use_qalora", "use_bdlora", "kasa_config", "velora_config",
-                                           "monteclora_config", "arrow_config", "alora_invocation_tokens", "exclude_modules" };
+    static const char *const refused[] = { "bias",
+                                           "fan_in_fan_out",
+                                           "lora_bias",
+                                           "layer_replication",
+                                           "layers_to_transform",
+                                           "layers_pattern",
+                                           "target_parameters",
+                                           "trainable_token_indices",
+                                           "use_qalora",
+                                           "use_bdlora",
+                                           "kasa_config",
+                                           "velora_config",
+                                           "monteclora_config",
+                                           "arrow_config",
+                                           "alora_invocation_tokens",
+                                           "exclude_modules" };
     json_t *theirs = NULL;
     *out = NULL;
     int rc = files_join(path, folder, "assets/adapter_config.json", err);
     if (!rc && access(path, F_OK) != 0) /* no checkpoint */
         rc = files_join(path, folder, "adapter_config.json", err);
     if (!rc && (rc = text_file_json(path, &theirs, err))) {
-        fsdpck_error_hint(err, "an adapter is a PEFT folder, such as OUTPUT_DIR/adapter, or a checkpoint of a LoRA run");
+        fsdpck_error_hint(err,
+                          "an adapter is a PEFT folder, such as OUTPUT_DIR/adapter, or a checkpoint of a LoRA run");
     }
     for (size_t i = 0; i < sizeof refused / sizeof refused[0] && !rc; i++) {
         if (!is_off(json_object_get(theirs, refused[i])))
@@ -233,9 +261,11 @@ int adapter_check_start(const struct train_config *config, struct fsdpck_error *
     json_t *ours = config_of(config);
     for (size_t i = 0; i < sizeof same / sizeof same[0] && !rc; i++) {
         json_t *a = json_object_get(theirs, same[i]), *b = json_object_get(ours, same[i]);
-        bool equal = json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b) : json_equal(a, b) || (is_off(a) && is_off(b));
+        bool equal = json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b)
+                                                            : json_equal(a, b) || (is_off(a) && is_off(b));
         if (!equal)
-            rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "its '%s' is not that of the config's lora.%s", same[i], same[i]);
+            rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, path, "its '%s' is not that of the config's lora.%s", same[i],
+                                  same[i]);
     }
     json_decref(theirs);
     json_decref(ours);

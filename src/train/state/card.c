@@ -16,14 +16,16 @@
 #include "rank/schedule.h"
 #include "text/file.h"
 
-static const char mark[] = "<!-- written by fsdptrain, anew with each export; without this line the file is yours and stays -->";
+static const char mark[] =
+    "<!-- written by fsdptrain, anew with each export; without this line the file is yours and stays -->";
 
 enum { MOST = 16 << 20, TAIL = 1 << 16 };
 
 /* "…/models--ORG--NAME/snapshots/…" of the Hugging Face cache is ORG/NAME; else the path as PEFT has it. */
 static void name_base(const char *model, char *name, size_t nbytes)
 {
-    const char *at = strstr(model, "/models--"), *end = at ? strstr(at, "/snapshots/") : NULL, *dashes = at ? strstr(at + 9, "--") : NULL;
+    const char *at = strstr(model, "/models--"), *end = at ? strstr(at, "/snapshots/") : NULL,
+               *dashes = at ? strstr(at + 9, "--") : NULL;
     if (end && dashes && dashes < end)
         snprintf(name, nbytes, "%.*s/%.*s", (int)(dashes - at - 9), at + 9, (int)(end - dashes - 2), dashes + 2);
     else
@@ -56,7 +58,8 @@ static json_t *find_metrics(const struct job *job, uint64_t step)
 {
     char path[FILES_PATH], *tail = malloc(TAIL + 1);
     json_t *found = NULL;
-    FILE *f = tail && files_join(path, job->config->output_dir, job->config->log.jsonl, NULL) == 0 ? fopen(path, "re") : NULL;
+    FILE *f =
+        tail && files_join(path, job->config->output_dir, job->config->log.jsonl, NULL) == 0 ? fopen(path, "re") : NULL;
     if (f && fseek(f, -TAIL, SEEK_END) != 0)
         rewind(f);
     size_t n = f ? fread(tail, 1, TAIL, f) : 0;
@@ -78,9 +81,12 @@ static void put_results(FILE *f, const struct job *job, uint64_t step)
 {
     static const struct {
         const char *key, *name;
-    } rows[] = { { "loss", "training loss, last step" }, { "grad_norm", "gradient norm, last step" }, { "eval_loss", "evaluation loss, at the end" } };
+    } rows[] = { { "loss", "training loss, last step" },
+                 { "grad_norm", "gradient norm, last step" },
+                 { "eval_loss", "evaluation loss, at the end" } };
     json_t *m = find_metrics(job, step);
-    fprintf(f, "## Results\n\n| | |\n|---|---|\n| steps | %llu of %llu |\n", (unsigned long long)step, (unsigned long long)job->nsteps);
+    fprintf(f, "## Results\n\n| | |\n|---|---|\n| steps | %llu of %llu |\n", (unsigned long long)step,
+            (unsigned long long)job->nsteps);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const json_t *value = json_object_get(m, rows[i].key);
         if (json_is_number(value))
@@ -101,8 +107,9 @@ static void put_data(FILE *f, const struct job *job)
         put_quoted(f, "- ", c->data.files[i].path);
     for (size_t i = 0; i < c->data.neval_files; i++)
         put_quoted(f, "- evaluated on ", c->data.eval_files[i].path);
-    fprintf(f, "\n%llu documents, %llu tokens, %llu of them supervised (loss on: %s), in rows of %llu tokens%s.\n\n", (unsigned long long)data.ndocs,
-            (unsigned long long)data.ntok, (unsigned long long)data.nsupervised, train_config_word("data.loss_on", c->data.loss_on, loss_on), (unsigned long long)c->data.seq_len,
+    fprintf(f, "\n%llu documents, %llu tokens, %llu of them supervised (loss on: %s), in rows of %llu tokens%s.\n\n",
+            (unsigned long long)data.ndocs, (unsigned long long)data.ntok, (unsigned long long)data.nsupervised,
+            train_config_word("data.loss_on", c->data.loss_on, loss_on), (unsigned long long)c->data.seq_len,
             c->data.packing ? ", packed" : "");
 }
 
@@ -130,17 +137,21 @@ static void put_settings(FILE *f, const struct job *job)
 {
     const struct train_config *c = job->config;
     char word[TRAIN_WORD_NBYTES];
-    fprintf(f, "## Settings\n\n| | |\n|---|---|\n| r, lora_alpha, lora_dropout | %llu, %g, %g%s%s |\n", (unsigned long long)c->lora.r, c->lora.alpha, c->lora.dropout,
-            c->lora.use_rslora ? ", rsLoRA" : "", c->lora.use_dora ? ", DoRA" : "");
+    fprintf(f, "## Settings\n\n| | |\n|---|---|\n| r, lora_alpha, lora_dropout | %llu, %g, %g%s%s |\n",
+            (unsigned long long)c->lora.r, c->lora.alpha, c->lora.dropout, c->lora.use_rslora ? ", rsLoRA" : "",
+            c->lora.use_dora ? ", DoRA" : "");
     put_targets(f, &c->lora);
     put_saved(f, &c->lora);
     fprintf(f, "| learning rate | %g, %s, %llu steps of warmup |\n", c->train.learning_rate,
-            train_config_word("train.lr_scheduler_type", c->train.scheduler, word), (unsigned long long)schedule_warmup(c, job->nsteps));
+            train_config_word("train.lr_scheduler_type", c->train.scheduler, word),
+            (unsigned long long)schedule_warmup(c, job->nsteps));
     fprintf(f, "| rows a step | %llu |\n", (unsigned long long)c->train.global_batch_size);
-    fprintf(f, "| AdamW | betas %g and %g, epsilon %g, weight decay %g |\n", c->train.beta1, c->train.beta2, c->train.epsilon, c->train.weight_decay);
-    fprintf(f, "| gradients clipped at | %g |\n| parameters trained | %lld in the adapter, %lld frozen |\n", c->train.max_grad_norm, (long long)job->layout.ntrained,
-            (long long)job->layout.nfrozen);
-    fprintf(f, "| precision, seed | %s, %llu |\n\n", train_config_word("dtype.param", c->dtype.param, word), (unsigned long long)c->seed);
+    fprintf(f, "| AdamW | betas %g and %g, epsilon %g, weight decay %g |\n", c->train.beta1, c->train.beta2,
+            c->train.epsilon, c->train.weight_decay);
+    fprintf(f, "| gradients clipped at | %g |\n| parameters trained | %lld in the adapter, %lld frozen |\n",
+            c->train.max_grad_norm, (long long)job->layout.ntrained, (long long)job->layout.nfrozen);
+    fprintf(f, "| precision, seed | %s, %llu |\n\n", train_config_word("dtype.param", c->dtype.param, word),
+            (unsigned long long)c->seed);
 }
 
 static void put_card(FILE *f, const struct job *job, uint64_t step)

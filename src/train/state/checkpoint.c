@@ -33,7 +33,8 @@ struct checkpoint_list {
     char *adapter;                  /* adapter_config.json; NULL: all is trained */
 };
 
-/* tree 0: the values; 1 and 2: the moments. Names as torch flattens {"model": {…}, "optim": {"state": {NAME: {"exp_avg": …}}}}. */
+/* tree 0: the values; 1 and 2: the moments. Names as torch flattens {"model": {…}, "optim": {"state": {NAME:
+ * {"exp_avg": …}}}}. */
 static uint32_t make_path(const struct param *p, int tree, struct fsdpck_key *path, char *name)
 {
     static const char *const moments[TREES] = { NULL, "exp_avg", "exp_avg_sq" };
@@ -58,7 +59,8 @@ static float *memory_of(const struct rank *r, const struct param *p, int tree)
     return (tree == 1 ? r->m : r->v) + p->own_at;
 }
 
-static struct fsdpck_save_tensor fill_entry(const struct checkpoint_list *list, uint32_t rank, const struct param *p, int tree, const float *data, struct entry *e)
+static struct fsdpck_save_tensor fill_entry(const struct checkpoint_list *list, uint32_t rank, const struct param *p,
+                                            int tree, const float *data, struct entry *e)
 {
     int64_t first, nrow = param_rows(p, rank, &first);
     e->shape[0] = (uint64_t)p->nrow;
@@ -67,11 +69,20 @@ static struct fsdpck_save_tensor fill_entry(const struct checkpoint_list *list, 
     e->size[0] = (uint64_t)(nrow > 0 ? nrow : 0);
     e->box = (struct fsdpck_save_box){ .offset = e->offset, .size = e->size, .data = data + p->own_at };
     uint32_t npath = make_path(p, tree, e->path, e->name);
-    return (struct fsdpck_save_tensor){ .name = e->name, .path = e->path, .npath = npath, .dtype = FSDPCK_FLOAT32, .ndim = p->ndim, .shape = e->shape,
-                                        .mesh = &list->mesh, .placements = &list->placement, .boxes = &e->box, .nboxes = nrow > 0 };
+    return (struct fsdpck_save_tensor){ .name = e->name,
+                                        .path = e->path,
+                                        .npath = npath,
+                                        .dtype = FSDPCK_FLOAT32,
+                                        .ndim = p->ndim,
+                                        .shape = e->shape,
+                                        .mesh = &list->mesh,
+                                        .placements = &list->placement,
+                                        .boxes = &e->box,
+                                        .nboxes = nrow > 0 };
 }
 
-int checkpoint_list_new(const struct rank *r, float *const trees[CHECKPOINT_TREES], struct checkpoint_list **out, struct fsdpck_error *err)
+int checkpoint_list_new(const struct rank *r, float *const trees[CHECKPOINT_TREES], struct checkpoint_list **out,
+                        struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;
     struct checkpoint_list *list = calloc(1, sizeof *list);
@@ -94,7 +105,8 @@ int checkpoint_list_new(const struct rank *r, float *const trees[CHECKPOINT_TREE
         for (size_t i = 0; i < l->nparams; i++) {
             size_t n = list->ntensors;
             if (l->params[i].trainable)
-                list->tensors[list->ntensors++] = fill_entry(list, r->comm->rank, &l->params[i], tree, trees[tree], &list->entries[n]);
+                list->tensors[list->ntensors++] =
+                    fill_entry(list, r->comm->rank, &l->params[i], tree, trees[tree], &list->entries[n]);
         }
     }
     return 0;
@@ -133,15 +145,27 @@ static int barrier(void *ctx)
     return c->ops->barrier(c, "saving", &err);
 }
 
-int checkpoint_write(const struct checkpoint_list *list, struct comm *comm, const struct job *job, const char *path, const char *state,
-                     const struct fsdpck_options *fs, struct fsdpck_error *err)
+int checkpoint_write(const struct checkpoint_list *list, struct comm *comm, const struct job *job, const char *path,
+                     const char *state, const struct fsdpck_options *fs, struct fsdpck_error *err)
 {
-    /* A full model's folder comes along, so that `fsdpck export` gives back one that loads; an adapter's base stays where it is, and is named. */
+    /* A full model's folder comes along, so that `fsdpck export` gives back one that loads; an adapter's base stays
+     * where it is, and is named. */
     const bool lora = list->adapter != NULL;
-    const struct fsdpck_save_asset config = { .path = "adapter_config.json", .data = list->adapter, .nbytes = lora ? strlen(list->adapter) : 0 };
-    struct fsdpck_save_request req = { .out = path, .rank = comm->rank, .nranks = comm->nranks, .barrier = comm->nranks > 1 ? barrier : NULL, .barrier_ctx = comm,
-                                       .tensors = list->tensors, .ntensors = list->ntensors, .state = state,
-                                       .assets = lora ? NULL : job->config->model, .made = &config, .nmade = lora, .base = lora ? list->base : NULL };
+    const struct fsdpck_save_asset config = { .path = "adapter_config.json",
+                                              .data = list->adapter,
+                                              .nbytes = lora ? strlen(list->adapter) : 0 };
+    struct fsdpck_save_request req = { .out = path,
+                                       .rank = comm->rank,
+                                       .nranks = comm->nranks,
+                                       .barrier = comm->nranks > 1 ? barrier : NULL,
+                                       .barrier_ctx = comm,
+                                       .tensors = list->tensors,
+                                       .ntensors = list->ntensors,
+                                       .state = state,
+                                       .assets = lora ? NULL : job->config->model,
+                                       .made = &config,
+                                       .nmade = lora,
+                                       .base = lora ? list->base : NULL };
     return fsdpck_save(&req, fs, NULL, err);
 }
 
@@ -158,8 +182,14 @@ static int read_tree(struct rank *r, struct fsdpck_source *src, struct reads *re
             continue;
         comm_heartbeat(r->comm);
         make_path(p, tree, path, name);
-        rc = reads_add(reads, &(struct reads_rows){ .tensor = fsdpck_source_find(src, name), .first = (uint64_t)first, .nrow = (uint64_t)nrow,
-                                                    .ncol = (uint64_t)p->ncol, .dst = memory_of(r, p, tree), .dtype = FSDPCK_FLOAT32 }, err);
+        rc = reads_add(reads,
+                       &(struct reads_rows){ .tensor = fsdpck_source_find(src, name),
+                                             .first = (uint64_t)first,
+                                             .nrow = (uint64_t)nrow,
+                                             .ncol = (uint64_t)p->ncol,
+                                             .dst = memory_of(r, p, tree),
+                                             .dtype = FSDPCK_FLOAT32 },
+                       err);
     }
     return rc;
 }
@@ -189,15 +219,18 @@ int rank_resume(struct rank *r, const char *path, struct fsdpck_error *err)
     return rc;
 }
 
-static int refuse_tensor(const struct job *job, const struct fsdpck_source *src, const char *name, const char *what, struct fsdpck_error *err)
+static int refuse_tensor(const struct job *job, const struct fsdpck_source *src, const char *name, const char *what,
+                         struct fsdpck_error *err)
 {
     struct settings_diff list = { 0 };
     state_tell_lora(job, src, &list);
-    return fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src), "this checkpoint is of another run: %s (tensor '%s' is %s)",
-                            list.text[0] ? list.text : "model, lora.r or lora.target_modules are not its own", name, what);
+    return fsdpck_error_set(
+        err, FSDPCK_ERR_USAGE, fsdpck_source_path(src), "this checkpoint is of another run: %s (tensor '%s' is %s)",
+        list.text[0] ? list.text : "model, lora.r or lora.target_modules are not its own", name, what);
 }
 
-/* One that was trained and is no more would be lost with the next save. nfound: of the checkpoint's tensors, those that are trained. */
+/* One that was trained and is no more would be lost with the next save. nfound: of the checkpoint's tensors, those that
+ * are trained. */
 static int check_others(const struct job *job, const struct fsdpck_source *src, size_t nfound, struct fsdpck_error *err)
 {
     const struct layout *l = &job->layout;
@@ -233,7 +266,8 @@ static int check_tensors(const struct job *job, const struct fsdpck_source *src,
         nfound++;
         make_path(p, (int)(i % TREES), path, name);
         const struct fsdpck_tensor *t = fsdpck_source_find(src, name);
-        if (!t || t->dtype != FSDPCK_FLOAT32 || t->ndim != p->ndim || t->shape[0] != (uint64_t)p->nrow || (p->ndim == 2 && t->shape[1] != (uint64_t)p->ncol))
+        if (!t || t->dtype != FSDPCK_FLOAT32 || t->ndim != p->ndim || t->shape[0] != (uint64_t)p->nrow ||
+            (p->ndim == 2 && t->shape[1] != (uint64_t)p->ncol))
             return refuse_tensor(job, src, name, t ? "of another shape" : "not in it", err);
     }
     return check_others(job, src, nfound, err);

@@ -29,8 +29,8 @@ static enum fsdpck_dtype destination(const struct rank *r, const struct param *p
 }
 
 /* This rank's rows of one tensor. */
-static int add_read(struct rank *r, const struct fsdpck_source *src, struct reads *reads, const struct param *p, bool adapter, struct loaded *loaded,
-                    struct fsdpck_error *err)
+static int add_read(struct rank *r, const struct fsdpck_source *src, struct reads *reads, const struct param *p,
+                    bool adapter, struct loaded *loaded, struct fsdpck_error *err)
 {
     const struct fsdpck_tensor *t;
     int64_t first, nrow = param_rows(p, r->comm->rank, &first);
@@ -41,7 +41,11 @@ static int add_read(struct rank *r, const struct fsdpck_source *src, struct read
     loaded->in_tree = strcmp(t->name, sources_name(p, adapter)) != 0;
     if (nrow <= 0)
         return 0;
-    struct reads_rows rows = { .tensor = t, .first = (uint64_t)first, .nrow = (uint64_t)nrow, .ncol = (uint64_t)p->ncol, .content = loaded->content };
+    struct reads_rows rows = { .tensor = t,
+                               .first = (uint64_t)first,
+                               .nrow = (uint64_t)nrow,
+                               .ncol = (uint64_t)p->ncol,
+                               .content = loaded->content };
     rows.dtype = destination(r, p, &rows.dst);
     r->load_nbytes += rows.nrow * rows.ncol * fsdpck_dtype_info(t->dtype)->nbytes;
     return reads_add(reads, &rows, err);
@@ -62,7 +66,8 @@ static uint64_t rows_nbytes(const struct rank *r, const struct fsdpck_source *sr
     return nbytes;
 }
 
-/* A torch.save file, or a chunk of a PyTorch DCP directory, has one CRC-32 for what many ranks read slices of: each rank reads its share of them whole. */
+/* A torch.save file, or a chunk of a PyTorch DCP directory, has one CRC-32 for what many ranks read slices of: each
+ * rank reads its share of them whole. */
 static int check_share(struct rank *r, struct fsdpck_source *src, bool adapter, struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;
@@ -99,7 +104,8 @@ static int load_all(struct rank *r, const char *path, bool adapter, struct loade
     return rc;
 }
 
-/* Normal numbers by Box and Muller: two of a Philox block's words make two of its elements. An embedding's B is drawn by this in PEFT. */
+/* Normal numbers by Box and Muller: two of a Philox block's words make two of its elements. An embedding's B is drawn
+ * by this in PEFT. */
 static void draw_normal(float *dst, uint64_t nelem, const struct kern_philox *rng, uint64_t index0)
 {
     const uint32_t key[2] = { (uint32_t)rng->seed, (uint32_t)(rng->seed >> 32) };
@@ -114,7 +120,8 @@ static void draw_normal(float *dst, uint64_t nelem, const struct kern_philox *rn
 }
 
 /* Drawn by the host. */
-static int draw_embedding(struct rank *r, const struct param *p, int64_t nrow, const struct kern_philox *rng, uint64_t index0, struct fsdpck_error *err)
+static int draw_embedding(struct rank *r, const struct param *p, int64_t nrow, const struct kern_philox *rng,
+                          uint64_t index0, struct fsdpck_error *err)
 {
     const size_t nelem = (size_t)(nrow * p->ncol);
     float *values = calloc(nelem, sizeof *values);
@@ -130,16 +137,20 @@ static int draw_embedding(struct rank *r, const struct param *p, int64_t nrow, c
 static int measure_rows(struct rank *r, const struct param *p, int64_t nrow, struct fsdpck_error *err)
 {
     const struct param *of = &r->job->layout.params[p->norms_of];
-    const struct kern_dora_norm norms = { .nrow = nrow, .ncol = of->ncol, .w = { rank_rows(r, of), of->ncol, of->dtype }, .norm = rank_rows(r, p) };
+    const struct kern_dora_norm norms = {
+        .nrow = nrow, .ncol = of->ncol, .w = { rank_rows(r, of), of->ncol, of->dtype }, .norm = rank_rows(r, p)
+    };
     r->compute->device->ops->dora_norm(r->compute->stream, &norms);
     return compute_sync(r->compute, err);
 }
 
-/* As PEFT: A uniform in ±1/√in (kaiming_uniform with a = √5), B zero; of an embedding A zero, B normal. Each element by its place in the whole tensor. */
+/* As PEFT: A uniform in ±1/√in (kaiming_uniform with a = √5), B zero; of an embedding A zero, B normal. Each element by
+ * its place in the whole tensor. */
 static int draw_adapter(struct rank *r, const struct param *p, struct fsdpck_error *err)
 {
     struct compute *c = r->compute;
-    bool embedding = strstr(p->name, ".lora_embedding_") != NULL, zero = strstr(p->name, embedding ? "_A" : ".lora_B.") != NULL;
+    bool embedding = strstr(p->name, ".lora_embedding_") != NULL,
+         zero = strstr(p->name, embedding ? "_A" : ".lora_B.") != NULL;
     int64_t first, nrow = param_rows(p, r->comm->rank, &first);
     float bound = (float)(1 / sqrt((double)p->ncol));
     struct kern_philox rng = { .seed = r->job->config->seed, .name = XXH32(p->name, strlen(p->name), 0) };
@@ -149,7 +160,8 @@ static int draw_adapter(struct rank *r, const struct param *p, struct fsdpck_err
         return 0; /* memory is zero where nobody wrote */
     if (embedding)
         return draw_embedding(r, p, nrow, &rng, (uint64_t)(first * p->ncol), err);
-    c->device->ops->uniform(c->stream, rank_master(r, p), nrow * p->ncol, rng, (uint64_t)(first * p->ncol), -bound, bound);
+    c->device->ops->uniform(c->stream, rank_master(r, p), nrow * p->ncol, rng, (uint64_t)(first * p->ncol), -bound,
+                            bound);
     return compute_sync(c, err);
 }
 
@@ -182,7 +194,9 @@ static void store_content(const uint64_t limb[4], uint8_t out[16])
 
 static struct fsdpck_base_tensor describe(const struct param *p, const struct loaded *loaded, struct base_names *names)
 {
-    struct fsdpck_base_tensor t = { .name = names->name, .dtype = loaded->dtype, .ndim = p->ndim, .shape = names->shape };
+    struct fsdpck_base_tensor t = {
+        .name = names->name, .dtype = loaded->dtype, .ndim = p->ndim, .shape = names->shape
+    };
     snprintf(names->name, sizeof names->name, "%s%s", loaded->in_tree ? "model." : "", p->source);
     names->shape[0] = (uint64_t)p->nrow;
     names->shape[1] = (uint64_t)p->ncol;
@@ -197,7 +211,8 @@ static int name_base(struct rank *r, struct loaded *loaded, struct fsdpck_error 
     struct fsdpck_base_tensor *tensors = calloc(l->nparams + 1, sizeof *tensors);
     r->base = (struct fsdpck_base){ .path = r->job->config->model, .tensors = tensors };
     r->base_names = calloc(l->nparams + 1, sizeof *r->base_names);
-    int rc = tensors && r->base_names ? sum_contents(r, loaded, err) : fsdpck_error_nomem(err, l->nparams * sizeof *r->base_names);
+    int rc = tensors && r->base_names ? sum_contents(r, loaded, err)
+                                      : fsdpck_error_nomem(err, l->nparams * sizeof *r->base_names);
     for (size_t i = 0; i < l->nparams && !rc; i++)
         if (!param_is_adapter(&l->params[i])) {
             tensors[r->base.ntensors] = describe(&l->params[i], &loaded[i], &r->base_names[r->base.ntensors]);
@@ -222,7 +237,8 @@ static enum fsdpck_dtype usual_dtype(const struct layout *l, const struct loaded
 static int load_base(struct rank *r, struct fsdpck_error *err)
 {
     struct loaded *loaded = calloc(r->job->layout.nparams, sizeof *loaded);
-    int rc = loaded ? load_all(r, r->job->config->model, false, loaded, err) : fsdpck_error_nomem(err, r->job->layout.nparams * sizeof *loaded);
+    int rc = loaded ? load_all(r, r->job->config->model, false, loaded, err)
+                    : fsdpck_error_nomem(err, r->job->layout.nparams * sizeof *loaded);
     if (!rc)
         r->model_dtype = usual_dtype(&r->job->layout, loaded);
     if (!rc && r->job->config->lora.enabled)
@@ -245,7 +261,8 @@ static int check_base(const struct rank *r, struct fsdpck_error *err)
 static int load_adapter(struct rank *r, struct fsdpck_error *err)
 {
     struct loaded *loaded = calloc(r->job->layout.nparams, sizeof *loaded); /* nobody asks for an adapter's */
-    int rc = loaded ? load_all(r, r->job->config->lora.init_adapter, true, loaded, err) : fsdpck_error_nomem(err, r->job->layout.nparams * sizeof *loaded);
+    int rc = loaded ? load_all(r, r->job->config->lora.init_adapter, true, loaded, err)
+                    : fsdpck_error_nomem(err, r->job->layout.nparams * sizeof *loaded);
     free(loaded);
     return rc ? rc : check_base(r, err);
 }

@@ -11,7 +11,14 @@
 #include "arrays/grow.h"
 #include "rank/device.h"
 
-enum { CAST_NBYTES = 32 << 20, STRAIGHT_NBYTES = 256 << 20, NLOAD = 3, PINNED_NBYTES = 64 << 20, ALIGNED = 64, PIECE_NBYTES = 64 << 10 };
+enum {
+    CAST_NBYTES = 32 << 20,
+    STRAIGHT_NBYTES = 256 << 20,
+    NLOAD = 3,
+    PINNED_NBYTES = 64 << 20,
+    ALIGNED = 64,
+    PIECE_NBYTES = 64 << 10
+};
 
 struct entry {
     struct reads_rows rows;
@@ -35,7 +42,8 @@ struct reads {
     bool apart;
     struct kern_buffer pinned;          /* apart: of all loads */
     struct load loads[NLOAD], *filling; /* not apart: the first alone */
-    uint64_t waiting_nbytes;            /* not apart: added since the last flush, so that whoever watches hears of it now and then */
+    uint64_t
+        waiting_nbytes; /* not apart: added since the last flush, so that whoever watches hears of it now and then */
     uint64_t done_nbytes, total_nbytes; /* read, as they lie in files; to be read (0: nobody said) */
     struct load *behind;                /* apart: the one that was read and is not on its way; or NULL */
 };
@@ -86,7 +94,8 @@ int reads_new(const struct rank *r, struct fsdpck_source *src, struct reads **ou
 }
 
 /* Adds the rows' content id to limbs of 32 bits, lowest first. Ranks and threads add theirs in any order. */
-static void add_content(const unsigned char *rows, uint64_t row_nbytes, uint64_t first, uint64_t nrow, uint64_t limbs[4])
+static void add_content(const unsigned char *rows, uint64_t row_nbytes, uint64_t first, uint64_t nrow,
+                        uint64_t limbs[4])
 {
     uint8_t id[16];
     fsdpck_content_of_rows(rows, row_nbytes, first, nrow, id);
@@ -114,8 +123,10 @@ static void finish_piece(void *ctx, int64_t piece, unsigned worker)
     const struct entry *e = f->entry;
     const struct reads_rows *rows = &e->rows;
     const enum fsdpck_dtype has = rows->tensor->dtype;
-    const uint64_t first = (uint64_t)piece * f->nrow, nrow = rows->nrow - first < f->nrow ? rows->nrow - first : f->nrow;
-    const uint64_t raw_row = rows->ncol * fsdpck_dtype_info(has)->nbytes, whole_row = rows->ncol * fsdpck_dtype_info(rows->dtype)->nbytes;
+    const uint64_t first = (uint64_t)piece * f->nrow,
+                   nrow = rows->nrow - first < f->nrow ? rows->nrow - first : f->nrow;
+    const uint64_t raw_row = rows->ncol * fsdpck_dtype_info(has)->nbytes,
+                   whole_row = rows->ncol * fsdpck_dtype_info(rows->dtype)->nbytes;
     const unsigned char *raw = (const unsigned char *)e->raw + first * raw_row;
     (void)worker;
     if (rows->content)
@@ -233,7 +244,9 @@ static int reserve(struct load *b, struct fsdpck_error *err)
 static void add_entry(struct load *b, const struct reads_rows *rows, void *raw, void *whole)
 {
     struct entry *e = &b->entries[b->n];
-    *e = (struct entry){ .rows = *rows, .raw = raw, .whole = whole, .offset = { rows->first, 0 }, .size = { rows->nrow, rows->ncol } };
+    *e = (struct entry){
+        .rows = *rows, .raw = raw, .whole = whole, .offset = { rows->first, 0 }, .size = { rows->nrow, rows->ncol }
+    };
     b->reads[b->n++] = (struct fsdpck_read){ .tensor = rows->tensor, .offset = e->offset, .size = e->size, .dst = raw };
 }
 
@@ -267,12 +280,14 @@ static int add_some(struct reads *b, struct reads_rows *rows, struct fsdpck_erro
 {
     struct load *to = b->filling;
     const bool cast = rows->tensor->dtype != rows->dtype;
-    const uint64_t raw_row = rows->ncol * fsdpck_dtype_info(rows->tensor->dtype)->nbytes, whole_row = rows->ncol * fsdpck_dtype_info(rows->dtype)->nbytes;
+    const uint64_t raw_row = rows->ncol * fsdpck_dtype_info(rows->tensor->dtype)->nbytes,
+                   whole_row = rows->ncol * fsdpck_dtype_info(rows->dtype)->nbytes;
     const uint64_t row = raw_row + (cast ? whole_row : 0), room = PINNED_NBYTES - to->used_nbytes;
     uint64_t nrow = room > 2 * ALIGNED ? (room - 2 * ALIGNED) / row : 0;
     if (nrow == 0 && to->n == 0)
-        return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, fsdpck_source_path(b->src), "tensor '%s' has rows of %llu bytes; %d are supported on a device",
-                                rows->tensor->name, (unsigned long long)raw_row, PINNED_NBYTES / 2);
+        return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, fsdpck_source_path(b->src),
+                                "tensor '%s' has rows of %llu bytes; %d are supported on a device", rows->tensor->name,
+                                (unsigned long long)raw_row, PINNED_NBYTES / 2);
     if (nrow == 0)
         return flush(b, err);
     int rc = reserve(to, err);

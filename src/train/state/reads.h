@@ -15,9 +15,9 @@ int reads_new(const struct rank *r, struct fsdpck_source *src, struct reads **ou
 struct reads_rows {
     const struct fsdpck_tensor *tensor;
     uint64_t first, nrow, ncol;
-    void *dst;                /* of the device */
-    enum fsdpck_dtype dtype;  /* there */
-    uint64_t *content;        /* (4) limbs of the rows' content id, as they lie in the source, added to; NULL: not wanted */
+    void *dst;               /* of the device */
+    enum fsdpck_dtype dtype; /* there */
+    uint64_t *content; /* (4) limbs of the rows' content id, as they lie in the source, added to; NULL: not wanted */
 };
 
 /* How many bytes will be read, of the tensors as they lie: rank 0 then tells how far it is (TRAIN_LOADING). */

@@ -60,15 +60,18 @@ static void pass_note(void *ctx, const char *line)
         job->fs.note(job->fs.ctx, line);
 }
 
-/* What is older than the newest keep_last goes when a new one stands. That it could not be removed is said, and no failure of the save. */
+/* What is older than the newest keep_last goes when a new one stands. That it could not be removed is said, and no
+ * failure of the save. */
 static void prune(struct saver *s)
 {
     const struct train_config *config = s->rank->job->config;
     struct fsdpck_error err = { 0 };
     char text[2048], line[2200];
-    if (s->comm->rank != 0 || !config->checkpoint.keep_last || files_prune(config, config->checkpoint.keep_last, &s->fs, &err) == 0)
+    if (s->comm->rank != 0 || !config->checkpoint.keep_last ||
+        files_prune(config, config->checkpoint.keep_last, &s->fs, &err) == 0)
         return;
-    snprintf(line, sizeof line, "an old checkpoint could not be removed: %s", fsdpck_error_format(&err, text, sizeof text));
+    snprintf(line, sizeof line, "an old checkpoint could not be removed: %s",
+             fsdpck_error_format(&err, text, sizeof text));
     pass_note(s, line);
 }
 
@@ -77,7 +80,9 @@ static void save(struct saver *s)
     struct saver_result *result = &s->result;
     struct fsdpck_error lost = { 0 };
     char path[FILES_PATH], message[KERN_MESSAGE_BYTES];
-    int rc = s->device->stream_sync(s->copies, message) == KERN_OK ? 0 : fsdpck_error_set(&result->why, FSDPCK_ERR_IO, NULL, "the copy of the state: %s", message);
+    int rc = s->device->stream_sync(s->copies, message) == KERN_OK
+                 ? 0
+                 : fsdpck_error_set(&result->why, FSDPCK_ERR_IO, NULL, "the copy of the state: %s", message);
     if (!rc)
         rc = files_checkpoint_path(s->rank->job->config, result->step, path, &result->why);
     if (!rc)
@@ -120,8 +125,10 @@ static int allocate(struct saver *s, struct fsdpck_error *err)
     const struct kern_location pinned = { .kind = KERN_MEMORY_PINNED, .index = index };
     const uint64_t nbytes = saver_nbytes(&s->rank->job->layout);
     char message[KERN_MESSAGE_BYTES];
-    if (s->device->memory->alloc(pinned, nbytes, &s->memory, message) != KERN_OK || s->device->stream_new(index, NULL, &s->copies, message) != KERN_OK ||
-        s->device->event_new(index, false, &s->updated, message) != KERN_OK || s->device->event_new(index, false, &s->rank->copied, message) != KERN_OK)
+    if (s->device->memory->alloc(pinned, nbytes, &s->memory, message) != KERN_OK ||
+        s->device->stream_new(index, NULL, &s->copies, message) != KERN_OK ||
+        s->device->event_new(index, false, &s->updated, message) != KERN_OK ||
+        s->device->event_new(index, false, &s->rank->copied, message) != KERN_OK)
         return fsdpck_error_set(err, FSDPCK_ERR_NOMEM, NULL, "a copy of the state for checkpoints: %s", message);
     if (nbytes)
         memset(s->memory.data, 0, nbytes);

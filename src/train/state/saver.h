@@ -9,10 +9,10 @@
 struct saver;
 
 struct saver_result {
-    uint64_t step;   /* of the state that was saved */
-    bool failed;     /* on every rank alike */
-    bool lost;       /* a rank is: failed here, and perhaps on no other rank; the run ends */
-    double seconds;  /* from the copy to the commit */
+    uint64_t step;           /* of the state that was saved */
+    bool failed;             /* on every rank alike */
+    bool lost;               /* a rank is: failed here, and perhaps on no other rank; the run ends */
+    double seconds;          /* from the copy to the commit */
     struct fsdpck_error why; /* where it failed: of the first rank whose failure is its own; the same on every rank */
 };
 
@@ -22,7 +22,8 @@ uint64_t saver_nbytes(const struct layout *l);
 /* Nothing may be in flight. Every rank calls it for the same step. */
 int saver_start(struct saver *s, struct fsdpck_error *err);
 bool saver_is_busy(const struct saver *s);
-/* The result of the save that was started last, once. False: there is none yet, or it has been taken. `wait`: until there is. */
+/* The result of the save that was started last, once. False: there is none yet, or it has been taken. `wait`: until
+ * there is. */
 bool saver_take(struct saver *s, bool wait, struct saver_result *out);
 
 #endif

@@ -10,8 +10,17 @@
 
 /* What tokens depend on; and what packs them into rows and steps. */
 static const char *const of_content[] = { "data.train", "data.loss_on", "data.on_bad_line", "data.date" };
-static const char *const of_rows[] = { "data.weights", "data.plan", "data.too_long", "data.seq_len", "data.packing", "train.global_batch_size", "train.micro_batch_size" };
-static const char *const of_lora[] = { "lora.r", "lora.lora_alpha", "lora.use_rslora", "lora.use_dora", "lora.rank_pattern", "lora.alpha_pattern", "lora.target_modules", "lora.modules_to_save" };
+static const char *const of_rows[] = { "data.weights",          "data.plan",    "data.too_long",
+                                       "data.seq_len",          "data.packing", "train.global_batch_size",
+                                       "train.micro_batch_size" };
+static const char *const of_lora[] = { "lora.r",
+                                       "lora.lora_alpha",
+                                       "lora.use_rslora",
+                                       "lora.use_dora",
+                                       "lora.rank_pattern",
+                                       "lora.alpha_pattern",
+                                       "lora.target_modules",
+                                       "lora.modules_to_save" };
 #define COUNT(list) (sizeof list / sizeof list[0])
 
 static json_t *text_or_null(const char *text)
@@ -73,8 +82,10 @@ static void put_lora(json_t *settings, const struct train_lora_config *lora)
     json_object_set_new(settings, "lora.use_dora", json_boolean(lora->use_dora));
     json_object_set_new(settings, "lora.rank_pattern", patterns(lora->rank_pattern, lora->nrank_pattern));
     json_object_set_new(settings, "lora.alpha_pattern", patterns(lora->alpha_pattern, lora->nalpha_pattern));
-    json_object_set_new(settings, "lora.target_modules", lora->all_linear ? json_string("all-linear") : lora->target_regex ? json_string(lora->target_regex)
-                                                                                                        : names(lora->target_names, lora->ntarget_names));
+    json_object_set_new(settings, "lora.target_modules",
+                        lora->all_linear     ? json_string("all-linear")
+                        : lora->target_regex ? json_string(lora->target_regex)
+                                             : names(lora->target_names, lora->ntarget_names));
     json_object_set_new(settings, "lora.modules_to_save", names(lora->modules_to_save, lora->nmodules_to_save));
 }
 
@@ -101,13 +112,15 @@ static void __attribute__((format(printf, 2, 3))) add(struct settings_diff *list
 
 void settings_diff_add(struct settings_diff *list, const char *key, const json_t *was, const json_t *now)
 {
-    char *a = json_dumps(was, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12)), *b = json_dumps(now, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12));
+    char *a = json_dumps(was, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12)),
+         *b = json_dumps(now, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12));
     add(list, "key '%s' was %.100s and is %.100s", key, was && a ? a : "not kept", b ? b : "?");
     free(a);
     free(b);
 }
 
-static size_t add_differing(struct settings_diff *list, const char *const *keys, size_t count, const json_t *then, const json_t *now)
+static size_t add_differing(struct settings_diff *list, const char *const *keys, size_t count, const json_t *then,
+                            const json_t *now)
 {
     size_t n = 0;
     for (size_t i = 0; i < count; i++) {
@@ -126,7 +139,8 @@ static void add_data(struct settings_diff *list, const json_t *then, const json_
     bool other = !json_equal(json_object_get(then, "content"), json_object_get(now, "content"));
     size_t found = other ? add_differing(list, of_content, COUNT(of_content), then, now) : 0;
     if (other && !found)
-        add(list, "key 'data.train': the text in the files, or the tokenizer or chat template of 'model', is not that of this checkpoint");
+        add(list, "key 'data.train': the text in the files, or the tokenizer or chat template of 'model', is not that "
+                  "of this checkpoint");
     found += add_differing(list, of_rows, COUNT(of_rows), then, now);
     if (!other && !found && list->ndiffering < 2) /* the seed alone makes other rows */
         add(list, "key 'data.plan': the plan in the file is not that of this checkpoint");
@@ -137,9 +151,11 @@ void settings_diff_find(struct settings_diff *list, const char *hash, const json
     bool model = strcmp(hash, "model") == 0, data = strcmp(hash, "data") == 0;
     if (!then)
         add(list, model  ? "key 'model' is not what this checkpoint was made with"
-                  : data ? "one of the keys data.train, data.plan, data.loss_on, data.seq_len, data.packing, data.too_long, train.global_batch_size, train.micro_batch_size is "
+                  : data ? "one of the keys data.train, data.plan, data.loss_on, data.seq_len, data.packing, "
+                           "data.too_long, train.global_batch_size, train.micro_batch_size is "
                            "not what this checkpoint was made with"
-                         : "one of the keys lora.r, lora.lora_alpha, lora.use_rslora, lora.rank_pattern, lora.alpha_pattern, lora.target_modules is not what this "
+                         : "one of the keys lora.r, lora.lora_alpha, lora.use_rslora, lora.rank_pattern, "
+                           "lora.alpha_pattern, lora.target_modules is not what this "
                            "checkpoint was made with");
     else if (model && json_equal(json_object_get(then, "model"), json_object_get(now, "model")))
         add(list, "key 'model': its config.json says other sizes, or another RoPE, than this checkpoint's");
@@ -147,6 +163,7 @@ void settings_diff_find(struct settings_diff *list, const char *hash, const json
         settings_diff_add(list, "model", json_object_get(then, "model"), json_object_get(now, "model"));
     else if (data)
         add_data(list, then, now);
-    else if (add_differing(list, of_lora, COUNT(of_lora), then, now) == 0 && strcmp(hash, "lora.scales") == 0 && !list->text[0])
+    else if (add_differing(list, of_lora, COUNT(of_lora), then, now) == 0 && strcmp(hash, "lora.scales") == 0 &&
+             !list->text[0])
         add(list, "the patterns in key 'lora.rank_pattern' or 'lora.alpha_pattern' stand in another order");
 }

@@ -17,7 +17,9 @@ struct json_t *settings_of(const struct job *job); /* owned; NULL: no memory */
 /* Adds a config key whose value is one of a set of words. */
 void settings_put_word(struct json_t *o, const char *key, unsigned choice);
 void settings_diff_add(struct settings_diff *list, const char *key, const struct json_t *was, const struct json_t *now);
-/* The keys behind a hash that differs: "model", "data" or "lora…". then: the settings in the checkpoint; NULL if an earlier version wrote it. */
-void settings_diff_find(struct settings_diff *list, const char *hash, const struct json_t *then, const struct json_t *now);
+/* The keys behind a hash that differs: "model", "data" or "lora…". then: the settings in the checkpoint; NULL if an
+ * earlier version wrote it. */
+void settings_diff_find(struct settings_diff *list, const char *hash, const struct json_t *then,
+                        const struct json_t *now);
 
 #endif

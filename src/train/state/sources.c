@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks before the ranks start: every tensor that the run needs is there; every other tensor is known, reported by a note, or refused by name. */
+/* Checks before the ranks start: every tensor that the run needs is there; every other tensor is known, reported by a
+ * note, or refused by name. */
 #include "state/sources.h"
 
 #include <fsdpck/lora.h>
@@ -37,7 +38,8 @@ static char *shape_text(uint32_t ndim, const uint64_t *shape, char *buf, size_t 
     return buf;
 }
 
-int sources_find(const struct fsdpck_source *src, const struct param *p, bool adapter, const struct fsdpck_tensor **out, struct fsdpck_error *err)
+int sources_find(const struct fsdpck_source *src, const struct param *p, bool adapter, const struct fsdpck_tensor **out,
+                 struct fsdpck_error *err)
 {
     const char *name = sources_name(p, adapter);
     const struct fsdpck_tensor *t = fsdpck_source_find(src, name);
@@ -48,21 +50,26 @@ int sources_find(const struct fsdpck_source *src, const struct param *p, bool ad
     }
     *out = t;
     if (!t)
-        return fsdpck_error_set(err, FSDPCK_ERR_MISSING, fsdpck_source_path(src), "there is no tensor '%s', which %s for", name,
+        return fsdpck_error_set(err, FSDPCK_ERR_MISSING, fsdpck_source_path(src),
+                                "there is no tensor '%s', which %s for", name,
                                 adapter ? "lora.target_modules or lora.modules_to_save call" : "config.json calls");
     if (t->ndim != p->ndim || t->shape[0] != (uint64_t)p->nrow || (p->ndim == 2 && t->shape[1] != (uint64_t)p->ncol)) {
         const uint64_t wanted[] = { (uint64_t)p->nrow, (uint64_t)p->ncol };
         char has[256], wants[64];
-        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, fsdpck_source_path(src), "tensor '%s' does not have the shape %s that the configs call for: it has %s", name,
-                                shape_text(p->ndim, wanted, wants, sizeof wants), shape_text(t->ndim, t->shape, has, sizeof has));
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, fsdpck_source_path(src),
+                                "tensor '%s' does not have the shape %s that the configs call for: it has %s", name,
+                                shape_text(p->ndim, wanted, wants, sizeof wants),
+                                shape_text(t->ndim, t->shape, has, sizeof has));
     }
     if (!is_float(t->dtype))
-        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, fsdpck_source_path(src), "tensor '%s' is %s; float32, bfloat16, float16 and float64 are trained",
-                                name, fsdpck_dtype_info(t->dtype)->name);
+        return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, fsdpck_source_path(src),
+                                "tensor '%s' is %s; float32, bfloat16, float16 and float64 are trained", name,
+                                fsdpck_dtype_info(t->dtype)->name);
     return 0;
 }
 
-int sources_open(const char *path, bool adapter, const struct fsdpck_options *opt, struct fsdpck_source **out, struct fsdpck_error *err)
+int sources_open(const char *path, bool adapter, const struct fsdpck_options *opt, struct fsdpck_source **out,
+                 struct fsdpck_error *err)
 {
     char file[FILES_PATH];
     int rc = adapter ? files_join(file, path, "index.json", err) : 0;
@@ -116,13 +123,15 @@ static int compare_pair(struct pair *p, uint64_t step, bool *same, struct fsdpck
         if (!rc)
             rc = read_rows(p, 1, first, n, err);
         if (!rc)
-            *same = memcmp(p->x[0], p->x[1], n * ncol * sizeof(float)) == 0 || rounds_to(p, 0, n * ncol) || rounds_to(p, 1, n * ncol);
+            *same = memcmp(p->x[0], p->x[1], n * ncol * sizeof(float)) == 0 || rounds_to(p, 0, n * ncol) ||
+                    rounds_to(p, 1, n * ncol);
     }
     return rc;
 }
 
 /* Whether two matrices of one shape hold the same values, up to the rounding of one type to the other. */
-static int compare(struct fsdpck_source *a, const struct fsdpck_tensor *t, struct fsdpck_source *b, const struct fsdpck_tensor *u, bool *same, struct fsdpck_error *err)
+static int compare(struct fsdpck_source *a, const struct fsdpck_tensor *t, struct fsdpck_source *b,
+                   const struct fsdpck_tensor *u, bool *same, struct fsdpck_error *err)
 {
     const uint64_t ncol = t->shape[1], step = ncol < PIECE ? PIECE / ncol : 1, n = step * ncol;
     struct pair p = { .src = { a, b }, .t = { t, u }, .rounded = calloc(n, sizeof(float)) };
@@ -145,7 +154,8 @@ static int compare(struct fsdpck_source *a, const struct fsdpck_tensor *t, struc
 
 static bool comparable(const struct fsdpck_tensor *t, const struct fsdpck_tensor *u)
 {
-    return t->ndim == 2 && u->ndim == 2 && t->shape[0] == u->shape[0] && t->shape[1] == u->shape[1] && t->shape[1] > 0 && is_float(t->dtype) && is_float(u->dtype);
+    return t->ndim == 2 && u->ndim == 2 && t->shape[0] == u->shape[0] && t->shape[1] == u->shape[1] &&
+           t->shape[1] > 0 && is_float(t->dtype) && is_float(u->dtype);
 }
 
 /* ---- the account ---- */
@@ -174,7 +184,8 @@ static const struct param *copied_param(const struct job *job, const char *name)
 }
 
 /* A copy that is not the base's would be what the adapter was trained on. */
-static int check_copy(struct fsdpck_source *adapter, const struct fsdpck_tensor *copy, const struct param *p, struct fsdpck_source *base, struct fsdpck_error *err)
+static int check_copy(struct fsdpck_source *adapter, const struct fsdpck_tensor *copy, const struct param *p,
+                      struct fsdpck_source *base, struct fsdpck_error *err)
 {
     const struct fsdpck_tensor *t;
     bool same = false;
@@ -183,23 +194,27 @@ static int check_copy(struct fsdpck_source *adapter, const struct fsdpck_tensor 
         rc = compare(adapter, copy, base, t, &same, err);
     if (rc || same)
         return rc;
-    fsdpck_error_set(err, FSDPCK_ERR_FORMAT, fsdpck_source_path(adapter), "tensor '%s' is not '%s' of the model %s: the adapter was made on another, or on one whose "
-                     "embeddings were resized", copy->name, t->name, fsdpck_source_path(base));
+    fsdpck_error_set(err, FSDPCK_ERR_FORMAT, fsdpck_source_path(adapter),
+                     "tensor '%s' is not '%s' of the model %s: the adapter was made on another, or on one whose "
+                     "embeddings were resized",
+                     copy->name, t->name, fsdpck_source_path(base));
     fsdpck_error_hint(err, "merge it into its own base (fsdpck merge-lora), and go on from there");
     return err->code;
 }
 
 /* used: (fsdpck_source_ntensors(src)) */
-static int mark_used(const struct job *job, struct fsdpck_source *src, bool adapter, bool *used, struct fsdpck_error *err)
+static int mark_used(const struct job *job, struct fsdpck_source *src, bool adapter, bool *used,
+                     struct fsdpck_error *err)
 {
     const struct layout *l = &job->layout;
     const struct fsdpck_tensor *t;
     for (size_t i = 0; i < l->nparams; i++) {
-        const bool has = sources_has(job, &l->params[i], adapter), replaced = !adapter && l->params[i].saved; /* by the adapter's copy */
+        /* by the adapter's copy */
+        const bool has = sources_has(job, &l->params[i], adapter), replaced = !adapter && l->params[i].saved;
         int rc = has || replaced ? sources_find(src, &l->params[i], adapter, &t, has ? err : NULL) : 1;
         if (rc < 0 && has)
             return rc;
-        for (size_t k = 0; k < fsdpck_source_ntensors(src) && rc == 0; k++)
+        for (size_t k = 0; k < fsdpck_source_ntensors(src) && !rc; k++)
             used[k] = used[k] || fsdpck_source_tensor(src, k) == t;
     }
     return 0;
@@ -222,7 +237,8 @@ static int account_adapter(const struct job *job, struct fsdpck_source *src, boo
 }
 
 /* transformers unties a head that has other values than the embedding. */
-static int check_tied_head(const struct job *job, struct fsdpck_source *src, const struct fsdpck_tensor *head, struct fsdpck_error *err)
+static int check_tied_head(const struct job *job, struct fsdpck_source *src, const struct fsdpck_tensor *head,
+                           struct fsdpck_error *err)
 {
     const struct fsdpck_tensor *embed;
     bool same = false;
@@ -231,8 +247,10 @@ static int check_tied_head(const struct job *job, struct fsdpck_source *src, con
         rc = compare(src, head, src, embed, &same, err);
     if (rc || same)
         return rc;
-    fsdpck_error_set(err, FSDPCK_ERR_FORMAT, fsdpck_source_path(src), "config.json ties lm_head to embed_tokens, and tensor '%s' is not '%s'", head->name, embed->name);
-    fsdpck_error_hint(err, "where the head is one of its own, say \"tie_word_embeddings\": false in config.json, as transformers takes it then");
+    fsdpck_error_set(err, FSDPCK_ERR_FORMAT, fsdpck_source_path(src),
+                     "config.json ties lm_head to embed_tokens, and tensor '%s' is not '%s'", head->name, embed->name);
+    fsdpck_error_hint(err, "where the head is one of its own, say \"tie_word_embeddings\": false in config.json, as "
+                           "transformers takes it then");
     return err->code;
 }
 
@@ -242,7 +260,8 @@ static bool ends_with(const char *name, const char *end)
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
-/* Tensors that the model has no place for are said, as transformers does. Older files have tables of rotary positions, checkpoints an optimizer. */
+/* Tensors that the model has no place for are said, as transformers does. Older files have tables of rotary positions,
+ * checkpoints an optimizer. */
 static int account_base(const struct job *job, struct fsdpck_source *src, const bool *used, struct fsdpck_error *err)
 {
     const char *first = NULL;
@@ -253,7 +272,8 @@ static int account_base(const struct job *job, struct fsdpck_source *src, const 
         const struct fsdpck_tensor *t = fsdpck_source_tensor(src, i);
         if (used[i] || strncmp(t->name, "optim.", 6) == 0 || ends_with(t->name, ".rotary_emb.inv_freq"))
             continue;
-        if (job->model.tied && (strcmp(t->name, "lm_head.weight") == 0 || strcmp(t->name, "model.lm_head.weight") == 0)) {
+        if (job->model.tied &&
+            (strcmp(t->name, "lm_head.weight") == 0 || strcmp(t->name, "model.lm_head.weight") == 0)) {
             rc = check_tied_head(job, src, t, err);
             continue;
         }
@@ -261,9 +281,12 @@ static int account_base(const struct job *job, struct fsdpck_source *src, const 
         n++;
     }
     if (n == 1)
-        snprintf(line, sizeof line, "%.400s: '%.300s' is not used: config.json calls for no such parameter", fsdpck_source_path(src), first);
+        snprintf(line, sizeof line, "%.400s: '%.300s' is not used: config.json calls for no such parameter",
+                 fsdpck_source_path(src), first);
     else if (n)
-        snprintf(line, sizeof line, "%.400s: %zu tensors are not used, '%.300s' the first: config.json calls for no such parameters", fsdpck_source_path(src), n, first);
+        snprintf(line, sizeof line,
+                 "%.400s: %zu tensors are not used, '%.300s' the first: config.json calls for no such parameters",
+                 fsdpck_source_path(src), n, first);
     if (!rc && n && job->fs.note)
         job->fs.note(job->fs.ctx, line);
     return rc;

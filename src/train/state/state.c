@@ -30,7 +30,8 @@ static uint64_t scales_of(const struct layout *l, const struct model *m)
     XXH3_64bits_update(x, &l->embed.scale, sizeof(float));
     XXH3_64bits_update(x, &l->head.scale, sizeof(float));
     for (int64_t i = 0; i < m->nlayer; i++) {
-        const struct linear *all[] = { &l->layers[i].q, &l->layers[i].k, &l->layers[i].v, &l->layers[i].o, &l->layers[i].gate, &l->layers[i].up, &l->layers[i].down };
+        const struct linear *all[] = { &l->layers[i].q,    &l->layers[i].k,  &l->layers[i].v,   &l->layers[i].o,
+                                       &l->layers[i].gate, &l->layers[i].up, &l->layers[i].down };
         for (size_t j = 0; j < sizeof all / sizeof all[0]; j++)
             XXH3_64bits_update(x, &all[j]->scale, sizeof(float));
     }
@@ -41,11 +42,23 @@ static uint64_t scales_of(const struct layout *l, const struct model *m)
 
 static uint64_t model_of(const struct model *m)
 {
-    const int64_t sizes[] = { m->nvocab, m->hidden, m->inner, m->nlayer, m->nhead, m->nkv, m->head_dim, m->tied, m->bias_qkv, m->bias_o, m->bias_mlp, m->qk_norm };
-    const double numbers[] = { m->eps, m->rope.kind, m->rope.theta, m->rope.factor, m->rope.original_max_position, m->rope.low_freq_factor,
-                               m->rope.high_freq_factor, m->rope.beta_fast, m->rope.beta_slow, m->rope.attention_factor, m->rope.mscale,
-                               m->rope.mscale_all_dim, m->rope.no_truncate };
-    uint64_t parts[] = { XXH3_64bits(sizes, sizeof sizes), XXH3_64bits(numbers, sizeof numbers), XXH3_64bits(m->window, (size_t)m->nlayer * sizeof *m->window) };
+    const int64_t sizes[] = { m->nvocab,   m->hidden, m->inner,    m->nlayer, m->nhead,    m->nkv,
+                              m->head_dim, m->tied,   m->bias_qkv, m->bias_o, m->bias_mlp, m->qk_norm };
+    const double numbers[] = { m->eps,
+                               m->rope.kind,
+                               m->rope.theta,
+                               m->rope.factor,
+                               m->rope.original_max_position,
+                               m->rope.low_freq_factor,
+                               m->rope.high_freq_factor,
+                               m->rope.beta_fast,
+                               m->rope.beta_slow,
+                               m->rope.attention_factor,
+                               m->rope.mscale,
+                               m->rope.mscale_all_dim,
+                               m->rope.no_truncate };
+    uint64_t parts[] = { XXH3_64bits(sizes, sizeof sizes), XXH3_64bits(numbers, sizeof numbers),
+                         XXH3_64bits(m->window, (size_t)m->nlayer * sizeof *m->window) };
     return XXH3_64bits(parts, sizeof parts);
 }
 
@@ -53,7 +66,8 @@ static uint64_t model_of(const struct model *m)
 static const struct {
     const char *key, *before;
 } hashes[] = {
-    { "data", "data (data.train, data.plan, data.seq_len, data.packing, train.global_batch_size or train.micro_batch_size)" },
+    { "data",
+      "data (data.train, data.plan, data.seq_len, data.packing, train.global_batch_size or train.micro_batch_size)" },
     { "lora.scales", "lora.lora_alpha (or alpha_pattern, use_rslora)" },
 };
 
@@ -127,7 +141,8 @@ static json_t *load(const struct fsdpck_source *src, struct fsdpck_error *err)
     if (trainer && strcmp(trainer, "fsdptrain") == 0)
         return state;
     json_decref(state);
-    fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, fsdpck_source_path(src), "not a checkpoint of a fsdptrain run: it has no state of one");
+    fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, fsdpck_source_path(src),
+                     "not a checkpoint of a fsdptrain run: it has no state of one");
     return NULL;
 }
 
@@ -136,13 +151,15 @@ int state_read_counts(const struct fsdpck_source *src, struct state_counts *coun
     json_t *state = load(src, err), *last;
     if (!state)
         return err->code;
-    json_int_t s = json_integer_value(json_object_get(state, "step")), u = json_integer_value(json_object_get(state, "updates"));
+    json_int_t s = json_integer_value(json_object_get(state, "step")),
+               u = json_integer_value(json_object_get(state, "updates"));
     last = json_object_get(state, "last_update");
     json_int_t l = last ? json_integer_value(last) : s; /* older ones do not say */
     json_decref(state);
     if (s < 1 || u < 0 || u > s || l < 0 || l > s)
-        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, fsdpck_source_path(src), "its state says step %lld, %lld updates, and the last of them in step %lld", (long long)s,
-                                (long long)u, (long long)l);
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, fsdpck_source_path(src),
+                                "its state says step %lld, %lld updates, and the last of them in step %lld",
+                                (long long)s, (long long)u, (long long)l);
     *counts = (struct state_counts){ (uint64_t)s, (uint64_t)u, (uint64_t)l };
     return 0;
 }
@@ -151,14 +168,16 @@ int state_check_base(const struct rank *r, const struct fsdpck_source *src, stru
 {
     const struct fsdpck_base *then = fsdpck_source_base(src);
     if (r->base.ntensors != (then ? then->ntensors : 0))
-        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src), "key 'model': its adapters belong to a base of %zu tensors, and '%s' has %zu",
+        return fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src),
+                                "key 'model': its adapters belong to a base of %zu tensors, and '%s' has %zu",
                                 then ? then->ntensors : 0, r->job->config->model, r->base.ntensors);
     for (size_t i = 0; i < r->base.ntensors; i++) {
         const struct fsdpck_base_tensor *was = &then->tensors[i], *is = &r->base.tensors[i];
         if (memcmp(was->content, is->content, sizeof was->content) != 0)
-            return fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src),
-                                    "key 'model': its adapters belong to another base than '%s', '%s' being the first tensor that differs",
-                                    r->job->config->model, is->name);
+            return fsdpck_error_set(
+                err, FSDPCK_ERR_USAGE, fsdpck_source_path(src),
+                "key 'model': its adapters belong to another base than '%s', '%s' being the first tensor that differs",
+                r->job->config->model, is->name);
     }
     return 0;
 }
@@ -173,8 +192,10 @@ static void note_changes(const struct job *job, const struct fsdpck_source *src,
         json_t *was = json_object_get(then, key);
         if (!was || json_equal(was, value) || !job->opt->note)
             continue;
-        char *a = json_dumps(was, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17)), *b = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
-        snprintf(line, sizeof line, "%.200s: %s was %s and is now %s", fsdpck_source_path(src), key, a ? a : "?", b ? b : "?");
+        char *a = json_dumps(was, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17)),
+             *b = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+        snprintf(line, sizeof line, "%.200s: %s was %s and is now %s", fsdpck_source_path(src), key, a ? a : "?",
+                 b ? b : "?");
         job->opt->note(job->opt->ctx, line);
         free(a);
         free(b);
@@ -228,11 +249,13 @@ int state_check(const struct job *job, const struct fsdpck_source *src, struct f
     struct settings_diff list = { 0 };
     int rc = state ? 0 : err->code;
     if (!rc && tell_fixed(job, state, fixed, &list))
-        rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src), "this checkpoint is of another run: %s", list.text);
+        rc = fsdpck_error_set(err, FSDPCK_ERR_USAGE, fsdpck_source_path(src), "this checkpoint is of another run: %s",
+                              list.text);
     if (!rc)
         note_changes(job, src, json_object_get(state, "free"), loose);
     else if (state)
-        fsdpck_error_hint(err, "go on with the config of that run, or start anew with --resume never and another output_dir");
+        fsdpck_error_hint(
+            err, "go on with the config of that run, or start anew with --resume never and another output_dir");
     json_decref(state);
     json_decref(fixed);
     json_decref(loose);

@@ -11,7 +11,8 @@ uint64_t state_fingerprint(const struct job *job);
 struct settings_diff;
 /* Adds the keys of the config's lora that differ from the checkpoint's. */
 void state_tell_lora(const struct job *job, const struct fsdpck_source *src, struct settings_diff *list);
-/* Refuses, key by key, what would make it another run; differences that are allowed (learning rate, length) are noted. */
+/* Refuses, key by key, what would make it another run; differences that are allowed (learning rate, length) are noted.
+ */
 int state_check(const struct job *job, const struct fsdpck_source *src, struct fsdpck_error *err);
 /* The frozen base that was loaded is the one that the checkpoint's adapters belong to. */
 int state_check_base(const struct rank *r, const struct fsdpck_source *src, struct fsdpck_error *err);

@@ -13,7 +13,8 @@ bool whole_path(const struct train_config *config, char path[FILES_PATH])
 {
     if (config->lora.enabled || !config->checkpoint.export_model)
         return false;
-    return files_join(path, config->output_dir, "model", NULL) == 0; /* longer ones are refused with the checkpoints' paths */
+    /* longer ones are refused with the checkpoints' paths */
+    return files_join(path, config->output_dir, "model", NULL) == 0;
 }
 
 static bool is_same_folder(const char *a, const char *b)

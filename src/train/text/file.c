@@ -28,7 +28,11 @@ static int read_all(const char *path, int fd, char *buffer, size_t wanted, size_
 
 static const char *kind_of(mode_t mode)
 {
-    return S_ISDIR(mode) ? "a folder" : S_ISFIFO(mode) ? "a FIFO" : S_ISSOCK(mode) ? "a socket" : S_ISCHR(mode) || S_ISBLK(mode) ? "a device" : "no file";
+    return S_ISDIR(mode)                    ? "a folder"
+           : S_ISFIFO(mode)                 ? "a FIFO"
+           : S_ISSOCK(mode)                 ? "a socket"
+           : S_ISCHR(mode) || S_ISBLK(mode) ? "a device"
+                                            : "no file";
 }
 
 static int refuse_kind(const char *path, mode_t mode, struct fsdpck_error *err)
@@ -48,7 +52,9 @@ int text_file_open(const char *path, int *fd, uint64_t *nbytes, struct fsdpck_er
     if (!S_ISREG(st.st_mode))
         return refuse_kind(path, st.st_mode, err);
     *fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); /* it may be a FIFO by now */
-    int rc = *fd < 0 || fstat(*fd, &st) ? fsdpck_error_sys(err, errno, path, "open") : S_ISREG(st.st_mode) ? 0 : refuse_kind(path, st.st_mode, err);
+    int rc = *fd < 0 || fstat(*fd, &st) ? fsdpck_error_sys(err, errno, path, "open")
+             : S_ISREG(st.st_mode)      ? 0
+                                        : refuse_kind(path, st.st_mode, err);
     *nbytes = rc ? 0 : (uint64_t)st.st_size;
     if (rc && *fd >= 0) {
         close(*fd);
@@ -63,8 +69,13 @@ int text_model_folder(const char *path, struct fsdpck_error *err)
     if (stat(path, &st) && errno != ENOENT && errno != ENOTDIR)
         return fsdpck_error_sys(err, errno, path, "open");
     if (stat(path, &st))
-        return fsdpck_error_set(err, FSDPCK_ERR_MISSING, path, "there is no such model; a folder with config.json and weights is wanted, or org/name of one in the Hugging Face cache");
-    return S_ISDIR(st.st_mode) ? 0 : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "this is %s; a model is a folder with config.json and weights", S_ISREG(st.st_mode) ? "a file" : kind_of(st.st_mode));
+        return fsdpck_error_set(err, FSDPCK_ERR_MISSING, path,
+                                "there is no such model; a folder with config.json and weights is wanted, or org/name "
+                                "of one in the Hugging Face cache");
+    return S_ISDIR(st.st_mode) ? 0
+                               : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path,
+                                                  "this is %s; a model is a folder with config.json and weights",
+                                                  S_ISREG(st.st_mode) ? "a file" : kind_of(st.st_mode));
 }
 
 int text_file_json(const char *path, json_t **out, struct fsdpck_error *err)
@@ -90,7 +101,8 @@ int text_file_read(const char *path, size_t max_nbytes, char **out, size_t *nbyt
     *out = NULL;
     *nbytes = 0;
     if (!rc && file_nbytes > max_nbytes)
-        rc = fsdpck_error_set(err, FSDPCK_ERR_LIMIT, path, "%llu bytes; at most %zu are read", (unsigned long long)file_nbytes, max_nbytes);
+        rc = fsdpck_error_set(err, FSDPCK_ERR_LIMIT, path, "%llu bytes; at most %zu are read",
+                              (unsigned long long)file_nbytes, max_nbytes);
     else if (!rc && !(buffer = malloc((size_t)file_nbytes + 1)))
         rc = fsdpck_error_nomem(err, (size_t)file_nbytes);
     if (!rc)

@@ -48,11 +48,13 @@ bool string_map_reserve(struct string_map *m, size_t count)
     return true;
 }
 
-static struct string_entry *find(const struct string_map *m, const char *base, const char *s, size_t nbytes, uint32_t hash)
+static struct string_entry *find(const struct string_map *m, const char *base, const char *s, size_t nbytes,
+                                 uint32_t hash)
 {
     for (size_t i = hash & m->mask;; i = (i + 1) & m->mask) {
         struct string_entry *e = &m->entries[i];
-        if (e->key.nbytes == UINT32_MAX || (e->hash == hash && e->key.nbytes == nbytes && memcmp(base + e->key.at, s, nbytes) == 0))
+        if (e->key.nbytes == UINT32_MAX ||
+            (e->hash == hash && e->key.nbytes == nbytes && memcmp(base + e->key.at, s, nbytes) == 0))
             return e;
     }
 }
@@ -115,7 +117,8 @@ bool trie_add(struct trie *t, const char *s, size_t nbytes, uint32_t value)
                 return false;
             t->count += t->count == 0; /* the root */
             child = (uint32_t)t->count++;
-            t->nodes[child] = (struct trie_node){ .sibling = node ? t->nodes[node].child : 0, .value = UINT32_MAX, .byte = byte };
+            t->nodes[child] =
+                (struct trie_node){ .sibling = node ? t->nodes[node].child : 0, .value = UINT32_MAX, .byte = byte };
             *(node ? &t->nodes[node].child : &t->first[byte]) = child;
         }
         node = child;
@@ -125,7 +128,8 @@ bool trie_add(struct trie *t, const char *s, size_t nbytes, uint32_t value)
     return true;
 }
 
-bool trie_find(const struct trie *t, const char *s, size_t nbytes, size_t at, size_t *begin, size_t *end, uint32_t *value)
+bool trie_find(const struct trie *t, const char *s, size_t nbytes, size_t at, size_t *begin, size_t *end,
+               uint32_t *value)
 {
     for (; at < nbytes; at++) {
         uint32_t node = t->first[(unsigned char)s[at]];

@@ -24,7 +24,7 @@ struct string_map {
     struct string_entry {
         struct span key;
         uint32_t hash, value;
-    } *entries; /* (mask + 1) */
+    } * entries; /* (mask + 1) */
     size_t mask, count;
 };
 bool string_map_reserve(struct string_map *m, size_t count);
@@ -37,7 +37,7 @@ struct pair_map {
     struct pair_entry {
         uint64_t key;
         uint32_t rank, id;
-    } *entries;
+    } * entries;
     size_t mask;
 };
 bool pair_map_reserve(struct pair_map *m, size_t count);
@@ -60,12 +60,13 @@ struct trie {
         uint32_t child, sibling; /* 0: none */
         uint32_t value;          /* UINT32_MAX: no pattern ends here */
         unsigned char byte;
-    } *nodes;
+    } * nodes;
     size_t count, capacity;
     uint32_t first[256]; /* children of the root; 0: none */
 };
 bool trie_add(struct trie *t, const char *s, size_t nbytes, uint32_t value); /* the first of equal patterns stays */
 /* The leftmost match at or after `at`, the longest there. */
-bool trie_find(const struct trie *t, const char *s, size_t nbytes, size_t at, size_t *begin, size_t *end, uint32_t *value);
+bool trie_find(const struct trie *t, const char *s, size_t nbytes, size_t at, size_t *begin, size_t *end,
+               uint32_t *value);
 
 #endif

@@ -37,7 +37,8 @@ static inline size_t utf8_back(const char *s, size_t at)
 
 size_t utf8_put(uint32_t c, char out[4]); /* bytes written */
 
-/* Replaces what is no UTF-8 by U+FFFD, one a maximal broken part, as Rust and Python do. out: room for 3 * nbytes. Returns bytes written. */
+/* Replaces what is no UTF-8 by U+FFFD, one a maximal broken part, as Rust and Python do. out: room for 3 * nbytes.
+ * Returns bytes written. */
 size_t utf8_replace(const char *s, size_t nbytes, char *out);
 
 #endif

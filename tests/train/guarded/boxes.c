@@ -28,9 +28,12 @@ bool boxes_open(struct boxes *b, const unsigned char *id, uint32_t rank, uint32_
     b->rank = rank;
     b->nranks = nranks;
     /* Some containers have no /dev/shm, which shm_open() would need. */
-    snprintf(b->name, sizeof b->name, "%s/fsdptrain-links-%016llx", access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : "/tmp", (unsigned long long)word);
+    snprintf(b->name, sizeof b->name, "%s/fsdptrain-links-%016llx",
+             access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : "/tmp", (unsigned long long)word);
     int fd = open(b->name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    void *p = fd >= 0 && ftruncate(fd, (off_t)nbytes) == 0 ? mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    void *p = fd >= 0 && ftruncate(fd, (off_t)nbytes) == 0
+                  ? mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+                  : MAP_FAILED;
     close(fd);
     b->boxes = p == MAP_FAILED ? NULL : p;
     return b->boxes != NULL;
@@ -55,8 +58,9 @@ static void must_match(const struct boxes *b, const struct post *post, const str
     char line[200];
     if (sent->turn == wanted->turn && sent->gathers == wanted->gathers && sent->nbytes == wanted->nbytes)
         return;
-    snprintf(line, sizeof line, "rank %u's operation %llu has %s of %zu bytes, and rank %u's %llu %s of %zu", post->peer, (unsigned long long)sent->turn,
-             kinds[sent->gathers], sent->nbytes, b->rank, (unsigned long long)wanted->turn, kinds[wanted->gathers], wanted->nbytes);
+    snprintf(line, sizeof line, "rank %u's operation %llu has %s of %zu bytes, and rank %u's %llu %s of %zu",
+             post->peer, (unsigned long long)sent->turn, kinds[sent->gathers], sent->nbytes, b->rank,
+             (unsigned long long)wanted->turn, kinds[wanted->gathers], wanted->nbytes);
     b->die("ranks start operations in different orders", line);
 }
 

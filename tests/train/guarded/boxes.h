@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages between ranks of one host, through memory that they share: in the order in which they were sent, in pieces, by whoever calls. What two ranks hold
- * against each other has to match. */
+/* Messages between ranks of one host, through memory that they share: in the order in which they were sent, in pieces,
+ * by whoever calls. What two ranks hold against each other has to match. */
 #ifndef GUARDED_BOXES_H
 #define GUARDED_BOXES_H
 
@@ -12,9 +12,9 @@ enum { BOXES_MAX_RANKS = 16 };
 
 /* What a rank sends, and its peer has to wait for. */
 struct letter {
-    uint64_t turn;   /* operations before */
-    bool gathers;    /* a part of an all-gather */
-    size_t nbytes;   /* of the whole letter */
+    uint64_t turn; /* operations before */
+    bool gathers;  /* a part of an all-gather */
+    size_t nbytes; /* of the whole letter */
 };
 
 struct post {
@@ -38,7 +38,8 @@ bool boxes_open(struct boxes *b, const unsigned char *id, uint32_t rank, uint32_
 void boxes_close(struct boxes *b);
 /* Nobody else comes: what is shared goes away with the last rank, however that ends. */
 void boxes_shut(const struct boxes *b);
-/* Moves what can be moved of posts that are under way together: of those of one kind with one peer the first. Whether anything moved; *left: something is to come. */
+/* Moves what can be moved of posts that are under way together: of those of one kind with one peer the first. Whether
+ * anything moved; *left: something is to come. */
 bool boxes_pass(const struct boxes *b, struct post *posts, size_t nposts, bool *left);
 
 /* Posts that become one operation. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A device whose memory the host cannot read and whose streams run late: the processor's kernels, in memory that nobody may touch but they (memory.c), on
- * streams that run when somebody waits for them (late.h). A kernel that is given other memory ends the program with a word. It proves without a GPU that the
- * trainer keeps the two memories apart, and orders its work by events. A module like any other, for tests only. */
+/* A device whose memory the host cannot read and whose streams run late: the processor's kernels, in memory that nobody
+ * may touch but they (memory.c), on streams that run when somebody waits for them (late.h). A kernel that is given
+ * other memory ends the program with a word. It proves without a GPU that the trainer keeps the two memories apart, and
+ * orders its work by events. A module like any other, for tests only. */
 #include "guarded.h"
 #include "late.h"
 
@@ -37,8 +38,8 @@ static uint64_t asked(const char *name)
     return value ? strtoull(value, NULL, 10) : 0;
 }
 
-/* FSDPTRAIN_GUARDED_ORDER: "early": all streams but the compute stream are ahead, as far as events let them; "slow": they are behind, and the compute stream is
- * ahead. Else all run when somebody waits for them. */
+/* FSDPTRAIN_GUARDED_ORDER: "early": all streams but the compute stream are ahead, as far as events let them; "slow":
+ * they are behind, and the compute stream is ahead. Else all run when somebody waits for them. */
 static bool order_is(const char *name)
 {
     const char *order = getenv("FSDPTRAIN_GUARDED_ORDER");
@@ -96,9 +97,21 @@ static int stream_status(struct kern_stream *s, char *message)
 }
 
 static const struct kern_device guarded_device = {
-    .name = "cuda", .apart = true, .row_unit = 1, .ops = &guarded_ops, .memory = &guarded_memory, .stream_new = stream_new, .stream_free = stream_free,
-    .stream_sync = stream_sync, .stream_status = stream_status, .event_new = late_event_new, .event_free = late_event_free, .event_record = late_event_record,
-    .event_wait = late_event_wait, .event_sync = late_event_sync, .event_elapsed_ns = late_event_elapsed_ns,
+    .name = "cuda",
+    .apart = true,
+    .row_unit = 1,
+    .ops = &guarded_ops,
+    .memory = &guarded_memory,
+    .stream_new = stream_new,
+    .stream_free = stream_free,
+    .stream_sync = stream_sync,
+    .stream_status = stream_status,
+    .event_new = late_event_new,
+    .event_free = late_event_free,
+    .event_record = late_event_record,
+    .event_wait = late_event_wait,
+    .event_sync = late_event_sync,
+    .event_elapsed_ns = late_event_elapsed_ns,
 };
 
 /* Two, so that two ranks have one each, and more ranks share them. */
@@ -113,12 +126,20 @@ static int describe(int index, struct kern_device_facts *out, char *message)
 {
     (void)message;
     const uint64_t few = asked("FSDPTRAIN_GUARDED_FREE");
-    *out = (struct kern_device_facts){ .id = { (uint64_t)index }, .total_nbytes = (uint64_t)64 << 30, .free_nbytes = few ? few : (uint64_t)64 << 30 };
+    *out = (struct kern_device_facts){ .id = { (uint64_t)index },
+                                       .total_nbytes = (uint64_t)64 << 30,
+                                       .free_nbytes = few ? few : (uint64_t)64 << 30 };
     snprintf(out->name, sizeof out->name, "guarded %d", index);
     return KERN_OK;
 }
 
 __attribute__((visibility("default"))) const struct kern_module kern_module = {
-    .build = KERN_BUILD, .ops_nbytes = sizeof(struct kern_ops), .device_nbytes = sizeof(struct kern_device), .module_nbytes = sizeof(struct kern_module),
-    .device = &guarded_device, .links = LINKS, .count = count, .describe = describe,
+    .build = KERN_BUILD,
+    .ops_nbytes = sizeof(struct kern_ops),
+    .device_nbytes = sizeof(struct kern_device),
+    .module_nbytes = sizeof(struct kern_module),
+    .device = &guarded_device,
+    .links = LINKS,
+    .count = count,
+    .describe = describe,
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See late.h. A thread that waits for a place in a stream runs the stream's commands up to there; where one of them waits for a place in another, it first runs
- * that one's. Nothing is held meanwhile but the right to run one command, so that threads which run several streams cannot lock each other out. */
+/* See late.h. A thread that waits for a place in a stream runs the stream's commands up to there; where one of them
+ * waits for a place in another, it first runs that one's. Nothing is held meanwhile but the right to run one command,
+ * so that threads which run several streams cannot lock each other out. */
 #include "late.h"
 
 #include "guarded.h"
@@ -47,13 +48,14 @@ static struct {
     struct stream *streams;
 } late = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
-/* The device's clock: it goes on by one tick with each piece of work, so that what is measured on it depends on the order of the work and not on how busy
- * this machine is. */
+/* The device's clock: it goes on by one tick with each piece of work, so that what is measured on it depends on the
+ * order of the work and not on how busy this machine is. */
 static _Atomic uint64_t clock_ns;
 
 static void take_time(struct kern_stream *inner, void *args);
 
-/* This thread may touch the device's memory: from its first command until it has no more to run, for to let it in takes longer than a small kernel. */
+/* This thread may touch the device's memory: from its first command until it has no more to run, for to let it in takes
+ * longer than a small kernel. */
 static _Thread_local bool inside;
 
 static struct stream *of(const struct kern_stream *s)

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams that run as late as they may: what is put on one lies there until somebody waits for it, and then brings with it only what events tie it to. Work that
- * starts without the event it needs, or memory that is used again too early, so gives a wrong result every time, where a GPU would give one now and then. Times
- * of events are those of a clock that goes on with each piece of work that has run. All of kern_device's contract of streams and events (kernels/stream.h) but for this. */
+/* Streams that run as late as they may: what is put on one lies there until somebody waits for it, and then brings with
+ * it only what events tie it to. Work that starts without the event it needs, or memory that is used again too early,
+ * so gives a wrong result every time, where a GPU would give one now and then. Times of events are those of a clock
+ * that goes on with each piece of work that has run. All of kern_device's contract of streams and events
+ * (kernels/stream.h) but for this. */
 #ifndef GUARDED_LATE_H
 #define GUARDED_LATE_H
 
@@ -16,7 +18,8 @@ typedef void (*late_fn)(struct kern_stream *inner, void *args);
 void late_put(struct kern_stream *s, late_fn run, void *args);
 /* One that may wait for other ranks, and enters the memory itself. */
 void late_put_waiting(struct kern_stream *s, late_fn run, void *args);
-/* One block of a copy of each, the second behind the first and aligned; where it is goes to *second. Ends the program where there is no memory. */
+/* One block of a copy of each, the second behind the first and aligned; where it is goes to *second. Ends the program
+ * where there is no memory. */
 void *late_copy(const void *first, size_t first_nbytes, const void *second_from, size_t second_nbytes, void **second);
 /* All that has been put there by now is run. */
 void late_run(struct kern_stream *s);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links between the guarded devices of ranks of one host: what NCCL would do, through memory that the ranks share. Messages between two ranks arrive in the order
- * in which they were sent; everything between begin and end is one operation, which runs late as all that is on a stream. Another rank may wait for it where this
- * one waits for nothing: what has lain there for a while is pushed. What NCCL may lock up by ends the program with a word: operations of a rank that could be under
- * way at once (from two threads, by two links, on two streams), and operations that two ranks start in different orders. */
+/* Links between the guarded devices of ranks of one host: what NCCL would do, through memory that the ranks share.
+ * Messages between two ranks arrive in the order in which they were sent; everything between begin and end is one
+ * operation, which runs late as all that is on a stream. Another rank may wait for it where this one waits for nothing:
+ * what has lain there for a while is pushed. What NCCL may lock up by ends the program with a word: operations of a
+ * rank that could be under way at once (from two threads, by two links, on two streams), and operations that two ranks
+ * start in different orders. */
 #include "boxes.h"
 #include "guarded.h"
 #include "late.h"
@@ -16,7 +18,8 @@
 
 enum { NAP_NS = 20000, PUSH_NS = 10000000 };
 
-/* What this process knows of its ranks: a rank's operations are kept in order by the one link and the one stream that they are put on, and by nothing else. */
+/* What this process knows of its ranks: a rank's operations are kept in order by the one link and the one stream that
+ * they are put on, and by nothing else. */
 static struct {
     _Atomic(struct kern_link *) link;
     _Atomic(struct kern_stream *) stream;
@@ -62,11 +65,14 @@ static void *push(void *arg)
     return NULL;
 }
 
-static int link_open(const unsigned char *id, uint32_t rank, uint32_t nranks, int index, bool (*broken)(void *ctx), void *ctx, struct kern_link **out, char *message)
+static int link_open(const unsigned char *id, uint32_t rank, uint32_t nranks, int index, bool (*broken)(void *ctx),
+                     void *ctx, struct kern_link **out, char *message)
 {
     struct kern_link *l = calloc(1, sizeof *l);
     (void)index;
-    *l = (struct kern_link){ .boxes = { .enter = guarded_enter, .leave = guarded_leave, .die = guarded_die }, .broken = broken, .ctx = ctx };
+    *l = (struct kern_link){ .boxes = { .enter = guarded_enter, .leave = guarded_leave, .die = guarded_die },
+                             .broken = broken,
+                             .ctx = ctx };
     if (!boxes_open(&l->boxes, id, rank, nranks)) {
         snprintf(message, KERN_MESSAGE_BYTES, "no shared memory");
         free(l);
@@ -120,7 +126,9 @@ static void begin(struct kern_link *l)
 
 static void add(struct kern_link *l, bool sends, const void *data, size_t nbytes, uint32_t peer)
 {
-    posts_add(&l->posts, &(struct post){ .sends = sends, .peer = peer, .data = (char *)data, .letter = { l->turn, l->gathers, nbytes } });
+    posts_add(&l->posts,
+              &(struct post){
+                  .sends = sends, .peer = peer, .data = (char *)data, .letter = { l->turn, l->gathers, nbytes } });
 }
 
 static void send(struct kern_link *l, struct kern_stream *s, const void *data, size_t nbytes, uint32_t to)
@@ -177,5 +185,15 @@ static void end(struct kern_link *l, struct kern_stream *s)
     atomic_store(&l->busy, false);
 }
 
-const struct kern_links guarded_links = { .name = "shared memory", .shares = true, .make_id = make_id, .open = link_open, .close = link_close, .abort = link_abort,
-                                          .status = link_status, .begin = begin, .all_gather = all_gather, .send = send, .receive = receive, .end = end };
+const struct kern_links guarded_links = { .name = "shared memory",
+                                          .shares = true,
+                                          .make_id = make_id,
+                                          .open = link_open,
+                                          .close = link_close,
+                                          .abort = link_abort,
+                                          .status = link_status,
+                                          .begin = begin,
+                                          .all_gather = all_gather,
+                                          .send = send,
+                                          .receive = receive,
+                                          .end = end };

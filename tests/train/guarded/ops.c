@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The guarded device's kernels: every operand is looked at, then the processor's runs. What a call is given is copied, with the lists that it borrows, for they may
- * be gone by then. */
+/* The guarded device's kernels: every operand is looked at, then the processor's runs. What a call is given is copied,
+ * with the lists that it borrows, for they may be gone by then. */
 #include "guarded.h"
 #include "late.h"
 
@@ -19,7 +19,7 @@ static void look(const char *name, const void *const *operands, size_t n)
         look(name, operands, sizeof operands / sizeof *operands); \
     } while (0)
 #define CALL(name, ...) guarded_cpu()->ops->name(__VA_ARGS__)
-#define UNPACK(...) __VA_ARGS__
+#define UNPACK(...)     __VA_ARGS__
 
 /* What runs of a kernel that is given a struct; the rest are its operands. */
 #define RUN_STRUCT(name, type, ...) \
@@ -47,7 +47,8 @@ static void look(const char *name, const void *const *operands, size_t n)
         late_put(s, run_##name, args); \
     }
 
-/* A kernel that is given a list of parameters: as members of a struct, as a function has them, their names, and as arguments out of the struct. */
+/* A kernel that is given a list of parameters: as members of a struct, as a function has them, their names, and as
+ * arguments out of the struct. */
 #define OF_LIST(name, members, params, names, arguments, ...) \
     struct name##_args { \
         UNPACK members \
@@ -67,11 +68,12 @@ static void look(const char *name, const void *const *operands, size_t n)
 /* Rows or columns by an index. */
 #define OF_INDEX(name) \
     OF_LIST(name, (struct kern_mat d; struct kern_cmat x; const int32_t *at; int64_t m, n, k;), \
-            (struct kern_mat d, struct kern_cmat x, const int32_t *at, int64_t m, int64_t n, int64_t k), (d, x, at, m, n, k), \
-            (a->d, a->x, a->at, a->m, a->n, a->k), a->d.data, a->x.data, a->at)
+            (struct kern_mat d, struct kern_cmat x, const int32_t *at, int64_t m, int64_t n, int64_t k), \
+            (d, x, at, m, n, k), (a->d, a->x, a->at, a->m, a->n, a->k), a->d.data, a->x.data, a->at)
 
 OF_STRUCT(rmsnorm, kern_rmsnorm, a->x.data, a->gamma.data, a->y.data, a->rstd)
-OF_STRUCT(rmsnorm_grad, kern_rmsnorm_grad, a->x.data, a->dy.data, a->gamma.data, a->rstd, a->add.data, a->dx.data, a->dgamma, a->scratch)
+OF_STRUCT(rmsnorm_grad, kern_rmsnorm_grad, a->x.data, a->dy.data, a->gamma.data, a->rstd, a->add.data, a->dx.data,
+          a->dgamma, a->scratch)
 OF_STRUCT(rope, kern_rope_apply, a->x.data, a->cosines, a->sines, a->positions)
 OF_STRUCT(swiglu_grad, kern_swiglu_grad, a->gate.data, a->up.data, a->dy.data, a->dgate.data, a->dup.data, a->y.data)
 OF_STRUCT(dora_norm, kern_dora_norm, a->w.data, a->a.data, a->b.data, a->norm)
@@ -84,19 +86,26 @@ OF_INDEX(scatter_rows)
 OF_INDEX(scatter_add)
 OF_INDEX(gather_cols)
 OF_INDEX(scatter_add_cols)
-OF_LIST(swiglu, (struct kern_mat y; struct kern_cmat g, u; int64_t m, n;), (struct kern_mat y, struct kern_cmat g, struct kern_cmat u, int64_t m, int64_t n),
-        (y, g, u, m, n), (a->y, a->g, a->u, a->m, a->n), a->y.data, a->g.data, a->u.data)
-OF_LIST(cast, (struct kern_mat d; struct kern_cmat x; int64_t m, n;), (struct kern_mat d, struct kern_cmat x, int64_t m, int64_t n), (d, x, m, n),
-        (a->d, a->x, a->m, a->n), a->d.data, a->x.data)
-OF_LIST(add, (struct kern_mat d; struct kern_cmat x, y; int64_t m, n;), (struct kern_mat d, struct kern_cmat x, struct kern_cmat y, int64_t m, int64_t n),
-        (d, x, y, m, n), (a->d, a->x, a->y, a->m, a->n), a->d.data, a->x.data, a->y.data)
-OF_LIST(scale, (struct kern_mat d; struct kern_cmat x; float f; int64_t m, n;), (struct kern_mat d, struct kern_cmat x, float f, int64_t m, int64_t n),
-        (d, x, f, m, n), (a->d, a->x, a->f, a->m, a->n), a->d.data, a->x.data)
-OF_LIST(sum_rows, (float *d; struct kern_cmat x; int64_t m, n; float *scratch;), (float *d, struct kern_cmat x, int64_t m, int64_t n, float *scratch),
-        (d, x, m, n, scratch), (a->d, a->x, a->m, a->n, a->scratch), a->d, a->x.data, a->scratch)
-OF_LIST(sum, (double *d; const float *x; int64_t n;), (double *d, const float *x, int64_t n), (d, x, n), (a->d, a->x, a->n), a->d, a->x)
+OF_LIST(swiglu, (struct kern_mat y; struct kern_cmat g, u; int64_t m, n;),
+        (struct kern_mat y, struct kern_cmat g, struct kern_cmat u, int64_t m, int64_t n), (y, g, u, m, n),
+        (a->y, a->g, a->u, a->m, a->n), a->y.data, a->g.data, a->u.data)
+OF_LIST(cast, (struct kern_mat d; struct kern_cmat x; int64_t m, n;),
+        (struct kern_mat d, struct kern_cmat x, int64_t m, int64_t n), (d, x, m, n), (a->d, a->x, a->m, a->n),
+        a->d.data, a->x.data)
+OF_LIST(add, (struct kern_mat d; struct kern_cmat x, y; int64_t m, n;),
+        (struct kern_mat d, struct kern_cmat x, struct kern_cmat y, int64_t m, int64_t n), (d, x, y, m, n),
+        (a->d, a->x, a->y, a->m, a->n), a->d.data, a->x.data, a->y.data)
+OF_LIST(scale, (struct kern_mat d; struct kern_cmat x; float f; int64_t m, n;),
+        (struct kern_mat d, struct kern_cmat x, float f, int64_t m, int64_t n), (d, x, f, m, n),
+        (a->d, a->x, a->f, a->m, a->n), a->d.data, a->x.data)
+OF_LIST(sum_rows, (float *d; struct kern_cmat x; int64_t m, n; float *scratch;),
+        (float *d, struct kern_cmat x, int64_t m, int64_t n, float *scratch), (d, x, m, n, scratch),
+        (a->d, a->x, a->m, a->n, a->scratch), a->d, a->x.data, a->scratch)
+OF_LIST(sum, (double *d; const float *x; int64_t n;), (double *d, const float *x, int64_t n), (d, x, n),
+        (a->d, a->x, a->n), a->d, a->x)
 OF_LIST(uniform, (float *d; int64_t n; struct kern_philox rng; uint64_t at; float low, high;),
-        (float *d, int64_t n, struct kern_philox rng, uint64_t at, float low, float high), (d, n, rng, at, low, high), (a->d, a->n, a->rng, a->at, a->low, a->high), a->d)
+        (float *d, int64_t n, struct kern_philox rng, uint64_t at, float low, float high), (d, n, rng, at, low, high),
+        (a->d, a->n, a->rng, a->at, a->low, a->high), a->d)
 
 struct dropout_args {
     struct kern_mat y;
@@ -112,14 +121,16 @@ static void run_dropout(struct kern_stream *s, void *args)
     CALL(dropout, s, a->y, a->x, a->m, a->n, &a->how);
 }
 
-static void late_dropout(struct kern_stream *s, struct kern_mat y, struct kern_cmat x, int64_t m, int64_t n, const struct kern_dropout *how)
+static void late_dropout(struct kern_stream *s, struct kern_mat y, struct kern_cmat x, int64_t m, int64_t n,
+                         const struct kern_dropout *how)
 {
     const struct dropout_args args = { y, x, m, n, *how };
     late_put(s, run_dropout, late_copy(&args, sizeof args, NULL, 0, NULL));
 }
 
 RUN_STRUCT(attention, kern_attention, a->q.data, a->k.data, a->v.data, a->o.data, a->lse, a->scratch)
-RUN_STRUCT(attention_grad, kern_attention_grad, a->q.data, a->k.data, a->v.data, a->o.data, a->d_o.data, a->lse, a->dq.data, a->dk.data, a->dv.data, a->scratch)
+RUN_STRUCT(attention_grad, kern_attention_grad, a->q.data, a->k.data, a->v.data, a->o.data, a->d_o.data, a->lse,
+           a->dq.data, a->dk.data, a->dv.data, a->scratch)
 LATE_WITH_LIST(attention, kern_attention, shape.cu_seqlens, a->shape.ndoc + 1)
 LATE_WITH_LIST(attention_grad, kern_attention_grad, shape.cu_seqlens, a->shape.ndoc + 1)
 
@@ -138,7 +149,8 @@ static void look_lora(const char *name, const struct kern_lora *a)
 {
     LOOK(name, a->x.data, a->dy.data, a->s.data, a->ds.data);
     for (int i = 0; i < a->nsegments; i++)
-        LOOK(name, a->segments[i].a.data, a->segments[i].b.data, a->segments[i].da, a->segments[i].db, a->segments[i].dropout.rng_offset);
+        LOOK(name, a->segments[i].a.data, a->segments[i].b.data, a->segments[i].da, a->segments[i].db,
+             a->segments[i].dropout.rng_offset);
 }
 
 #define OF_LORA(name) \
@@ -210,7 +222,8 @@ static void make_one_thread(void)
         guarded_die("no stream", message);
 }
 
-/* What a stream's inner one would say. A plan asks as well, with a stream that is none of these: a device's scratch depends on the shape alone. */
+/* What a stream's inner one would say. A plan asks as well, with a stream that is none of these: a device's scratch
+ * depends on the shape alone. */
 static const struct kern_stream *any_inner(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The guarded links end a program whose operations between devices could lock up with NCCL, and let one pass whose cannot: what the trainer's runs on them prove
- * rests on it. Ranks are threads of a child process. */
+/* The guarded links end a program whose operations between devices could lock up with NCCL, and let one pass whose
+ * cannot: what the trainer's runs on them prove rests on it. Ranks are threads of a child process. */
 #include <kernels/memory.h>
 #include <kernels/module.h>
 #include <pthread.h>
@@ -17,7 +17,8 @@
 
 enum { NBYTES = 1 << 16, SECONDS = 1800, /* what takes longer hangs */ EXIT_UNREADY = 3 };
 
-/* A letter an operation: g(ather), G: a larger one, x: an exchange, s: a gather on another stream, l: another link is opened, b: one is begun inside another. */
+/* A letter an operation: g(ather), G: a larger one, x: an exchange, s: a gather on another stream, l: another link is
+ * opened, b: one is begun inside another. */
 struct ranks {
     const char *program[2];
     unsigned char id[KERN_LINK_ID_BYTES];
@@ -29,7 +30,8 @@ struct rank {
 };
 
 static const struct kern_module *module;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* ranks are processes elsewhere: what oneDNN does to make a stream it does for one of them */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* ranks are processes elsewhere: what oneDNN does to make a
+                                                            stream it does for one of them */
 
 static bool never(void *ctx)
 {
@@ -43,7 +45,8 @@ static void must(int rc)
         _exit(EXIT_UNREADY);
 }
 
-static void do_one(char letter, const struct rank *r, struct kern_link *link, struct kern_stream *const streams[2], char *data)
+static void do_one(char letter, const struct rank *r, struct kern_link *link, struct kern_stream *const streams[2],
+                   char *data)
 {
     const struct kern_links *links = module->links;
     struct kern_link *second;
@@ -161,7 +164,8 @@ static void test_at_once(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_order), cmocka_unit_test(test_other_order), cmocka_unit_test(test_at_once) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_same_order), cmocka_unit_test(test_other_order),
+                                        cmocka_unit_test(test_at_once) };
     char message[KERN_MESSAGE_BYTES];
     if (argc != 2 || kern_module_open(argv[1], &module, message) != KERN_OK) {
         fprintf(stderr, "a module with links is needed: %s\n", argc == 2 ? message : "no argument");

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Errors with messages that a user can act on. The caller owns the struct; it has a fixed size, and setting it allocates nothing. */
+/* Errors with messages that a user can act on. The caller owns the struct; it has a fixed size, and setting it
+ * allocates nothing. */
 #ifndef FSDPCK_ERROR_H
 #define FSDPCK_ERROR_H
 
@@ -12,7 +13,7 @@ extern "C" {
 #endif
 
 #if defined(__GNUC__)
-#define FSDPCK_API __attribute__((visibility("default")))
+#define FSDPCK_API               __attribute__((visibility("default")))
 #define FSDPCK_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #else
 #define FSDPCK_API
@@ -48,27 +49,33 @@ struct fsdpck_error {
     char hint[256];    /* what to do about it, or "" */
 };
 
-/* These functions return the code that is now in err (or `code` if err is NULL), so that a caller can return their result.
- * file and err may be NULL. */
-FSDPCK_API int fsdpck_error_set(struct fsdpck_error *err, int code, const char *file, const char *fmt, ...) FSDPCK_PRINTF(4, 5);
-FSDPCK_API int fsdpck_error_at(struct fsdpck_error *err, int code, const char *file, uint64_t offset, const char *fmt, ...) FSDPCK_PRINTF(5, 6);
-/* Sets the error of a failed system call (sys_errno > 0): FSDPCK_ERR_NOMEM for ENOMEM, FSDPCK_ERR_MISSING for ENOENT, else FSDPCK_ERR_IO. */
+/* These functions return the code that is now in err (or `code` if err is NULL), so that a caller can return their
+ * result. file and err may be NULL. */
+FSDPCK_API int fsdpck_error_set(struct fsdpck_error *err, int code, const char *file, const char *fmt, ...)
+    FSDPCK_PRINTF(4, 5);
+FSDPCK_API int fsdpck_error_at(struct fsdpck_error *err, int code, const char *file, uint64_t offset, const char *fmt,
+                               ...) FSDPCK_PRINTF(5, 6);
+/* Sets the error of a failed system call (sys_errno > 0): FSDPCK_ERR_NOMEM for ENOMEM, FSDPCK_ERR_MISSING for ENOENT,
+ * else FSDPCK_ERR_IO. */
 FSDPCK_API int fsdpck_error_sys(struct fsdpck_error *err, int sys_errno, const char *file, const char *what);
 FSDPCK_API int fsdpck_error_nomem(struct fsdpck_error *err, size_t nbytes);
 /* Add a tensor's name or a hint to an error that is set. An existing one stays. */
 FSDPCK_API void fsdpck_error_tensor(struct fsdpck_error *err, const char *tensor);
 FSDPCK_API void fsdpck_error_hint(struct fsdpck_error *err, const char *fmt, ...) FSDPCK_PRINTF(2, 3);
 
-/* Writes "FILE[@OFFSET]: [tensor 'T': ]message" without the hint. Escapes unprintable characters; always terminates with NUL. Returns buf. */
+/* Writes "FILE[@OFFSET]: [tensor 'T': ]message" without the hint. Escapes unprintable characters; always terminates
+ * with NUL. Returns buf. */
 FSDPCK_API char *fsdpck_error_format(const struct fsdpck_error *err, char *buf, size_t nbytes);
-/* Returns the length in bytes of the character at s if a terminal may show it unchanged. Returns 0 for control characters (C0, DEL, C1), characters that
- * change the direction of text, and invalid UTF-8: show one byte of these as \\xNN. Text from files, configurations and arguments must be checked so
- * before it goes to a terminal. */
+/* Returns the length in bytes of the character at s if a terminal may show it unchanged. Returns 0 for control
+ * characters (C0, DEL, C1), characters that change the direction of text, and invalid UTF-8: show one byte of these as
+ * \\xNN. Text from files, configurations and arguments must be checked so before it goes to a terminal. */
 FSDPCK_API size_t fsdpck_printable(const char *s);
-/* Returns the edit distance between a typed name and a known one, for "the nearest is …". An edit inserts, deletes or replaces a letter, or swaps two
- * neighbours. A prefix of the known name has distance 1. Only 64 bytes after the common prefix are compared. */
+/* Returns the edit distance between a typed name and a known one, for "the nearest is …". An edit inserts, deletes or
+ * replaces a letter, or swaps two neighbours. A prefix of the known name has distance 1. Only 64 bytes after the common
+ * prefix are compared. */
 FSDPCK_API unsigned fsdpck_name_distance(const char *typed, const char *known);
-/* Returns the exit code of a process for an error code: 0, 2 (usage, exists), 3 (the input is refused), 4 (the system failed). */
+/* Returns the exit code of a process for an error code: 0, 2 (usage, exists), 3 (the input is refused), 4 (the system
+ * failed). */
 FSDPCK_API int fsdpck_error_exit_code(int code);
 
 #ifdef __cplusplus

@@ -10,15 +10,17 @@ extern "C" {
 #endif
 
 struct fsdpck_export_request {
-    const char *out;                /* folder; or one file if it ends in ".safetensors" */
-    uint64_t max_shard_nbytes;      /* payload of one file of a folder; 0: 5 GB. A tensor is never split */
-    struct fsdpck_select select;    /* tree NULL: the only tree, or "model" if there are several; otherwise an error lists the trees */
-    const char *assets;             /* as in fsdpck_convert_request */
+    const char *out;           /* folder; or one file if it ends in ".safetensors" */
+    uint64_t max_shard_nbytes; /* payload of one file of a folder; 0: 5 GB. A tensor is never split */
+    struct fsdpck_select
+        select; /* tree NULL: the only tree, or "model" if there are several; otherwise an error lists the trees */
+    const char *assets; /* as in fsdpck_convert_request */
     bool force;
 };
 
-FSDPCK_API int fsdpck_export(struct fsdpck_source *src, const struct fsdpck_export_request *req, const struct fsdpck_options *opt,
-                             struct fsdpck_transfer_result *result, struct fsdpck_error *err);
+FSDPCK_API int fsdpck_export(struct fsdpck_source *src, const struct fsdpck_export_request *req,
+                             const struct fsdpck_options *opt, struct fsdpck_transfer_result *result,
+                             struct fsdpck_error *err);
 
 #ifdef __cplusplus
 }

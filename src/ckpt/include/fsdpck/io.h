@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of all file operations that the library uses. Tests replace it to simulate kills, a full disk, short transfers and power loss. */
+/* The table of all file operations that the library uses. Tests replace it to simulate kills, a full disk, short
+ * transfers and power loss. */
 #ifndef FSDPCK_IO_H
 #define FSDPCK_IO_H
 
@@ -26,7 +27,8 @@ struct fsdpck_stat {
     int64_t mtime_ns;
 };
 
-/* Called once for each entry except "." and "..", in no particular order. A nonzero return ends the listing and becomes its result. */
+/* Called once for each entry except "." and "..", in no particular order. A nonzero return ends the listing and becomes
+ * its result. */
 typedef int (*fsdpck_list_fn)(void *visit_ctx, const char *name);
 
 /* Every operation returns a negative errno on failure. Transfers may be short and may return -EINTR: the helpers in
@@ -36,11 +38,13 @@ struct fsdpck_io {
     int (*open)(void *ctx, const char *path, int flags, unsigned mode);
     int (*close)(void *ctx, int fd);
     int64_t (*pread)(void *ctx, int fd, void *buf, uint64_t nbytes, uint64_t offset);
-    /* As pread if the page cache holds the whole range; else -EAGAIN, without read-ahead. -EOPNOTSUPP: the cache cannot be queried. */
+    /* As pread if the page cache holds the whole range; else -EAGAIN, without read-ahead. -EOPNOTSUPP: the cache cannot
+     * be queried. */
     int64_t (*pread_cached)(void *ctx, int fd, void *buf, uint64_t nbytes, uint64_t offset);
     int64_t (*pwrite)(void *ctx, int fd, const void *buf, uint64_t nbytes, uint64_t offset);
     int (*truncate)(void *ctx, int fd, uint64_t nbytes);
-    int (*allocate)(void *ctx, int fd, uint64_t nbytes); /* reserve blocks and set the size; callers ignore -EOPNOTSUPP */
+    int (*allocate)(void *ctx, int fd,
+                    uint64_t nbytes); /* reserve blocks and set the size; callers ignore -EOPNOTSUPP */
     int (*fsync)(void *ctx, int fd);
     int (*fstat)(void *ctx, int fd, struct fsdpck_stat *out);
     int (*stat)(void *ctx, const char *path, bool follow, struct fsdpck_stat *out);
@@ -48,18 +52,21 @@ struct fsdpck_io {
     int (*resolve)(void *ctx, const char *path, char *out, size_t out_nbytes); /* realpath */
     int (*mkdir)(void *ctx, const char *path, unsigned mode);
     int (*rename)(void *ctx, const char *from, const char *to);
-    int (*rename_new)(void *ctx, const char *from, const char *to); /* -EEXIST instead of replacing; -EINVAL if the file system cannot */
-    int (*exchange)(void *ctx, const char *a, const char *b);       /* swap two names atomically; -EINVAL if the file system cannot */
+    int (*rename_new)(void *ctx, const char *from,
+                      const char *to); /* -EEXIST instead of replacing; -EINVAL if the file system cannot */
+    int (*exchange)(void *ctx, const char *a,
+                    const char *b); /* swap two names atomically; -EINVAL if the file system cannot */
     int (*unlink)(void *ctx, const char *path);
     int (*rmdir)(void *ctx, const char *path);
-    int (*lock)(void *ctx, int fd);      /* exclusive, non-blocking, owned by the open file; -EAGAIN if another holds the lock */
+    int (*lock)(void *ctx,
+                int fd); /* exclusive, non-blocking, owned by the open file; -EAGAIN if another holds the lock */
     int (*lock_probe)(void *ctx, int fd); /* 1 if another holds a lock on the file, else 0; takes no lock */
     int (*random)(void *ctx, void *buf, size_t nbytes);
     int64_t (*now_ns)(void *ctx); /* wall clock, since 1970 */
 };
 
-/* POSIX (Linux); ctx is NULL. Changes no signal handler. A write beyond the process's file size limit (RLIMIT_FSIZE), for which the kernel would send SIGXFSZ,
- * fails with -EFBIG. */
+/* POSIX (Linux); ctx is NULL. Changes no signal handler. A write beyond the process's file size limit (RLIMIT_FSIZE),
+ * for which the kernel would send SIGXFSZ, fails with -EFBIG. */
 FSDPCK_API extern const struct fsdpck_io fsdpck_io_posix;
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opens checkpoints of any kind, lists them, and reads boxes of tensors into the caller's memory. Reads are verified.
  *
- * Several threads may use an open source at the same time. Opening reads only metadata (the index or headers), never payload. The
- * source owns everything that it returns by pointer, until fsdpck_source_close(). */
+ * Several threads may use an open source at the same time. Opening reads only metadata (the index or headers), never
+ * payload. The source owns everything that it returns by pointer, until fsdpck_source_close(). */
 #ifndef FSDPCK_SOURCE_H
 #define FSDPCK_SOURCE_H
 
@@ -18,7 +18,8 @@ extern "C" {
 /* Returns the number of processors that this process may use, at least 1. */
 FSDPCK_API unsigned fsdpck_processors(void);
 
-/* Resources, callbacks and checks. Zero-initialise: every zero means the default. Must outlive everything that was opened with it. */
+/* Resources, callbacks and checks. Zero-initialise: every zero means the default. Must outlive everything that was
+ * opened with it. */
 struct fsdpck_options {
     const struct fsdpck_io *io; /* default fsdpck_io_posix */
     unsigned nthreads;          /* default: fsdpck_processors() */
@@ -29,7 +30,8 @@ struct fsdpck_options {
     void (*note)(void *ctx, const char *line);
     void *ctx;
     bool no_verify; /* check neither hashes nor CRC-32s of payload */
-    const volatile int *stop; /* once nonzero, work ends with FSDPCK_ERR_STOPPED and commits nothing; may be NULL. Read atomically */
+    const volatile int
+        *stop; /* once nonzero, work ends with FSDPCK_ERR_STOPPED and commits nothing; may be NULL. Read atomically */
 };
 
 struct fsdpck_source;
@@ -52,31 +54,39 @@ struct fsdpck_asset {
 struct fsdpck_file {
     const char *name; /* relative to the source's folder */
     uint64_t nbytes;
-    int64_t rank;     /* the rank that wrote it, or -1 */
+    int64_t rank; /* the rank that wrote it, or -1 */
 };
 
-/* Opens a safetensors or torch.save file, a Hugging Face folder, an fsdpck or a PyTorch DCP directory, or a folder of rank files. Recognises
- * the kind by content; from ("safetensors", "hf", "dcp", "fsdpck", "pt", "ranks") requires one kind. from and opt may be NULL. On failure *out is NULL. */
-FSDPCK_API int fsdpck_source_open(const char *path, const char *from, const struct fsdpck_options *opt, struct fsdpck_source **out,
-                                  struct fsdpck_error *err);
-/* Presents a Llama's weights with the names, and the row order of q and k, of Hugging Face ("hf") or torchtitan ("torchtitan"). A source that has them
- * already does not change. Tensors that are no weights are left out. folder: the folder of the config.json that gives the number of heads; NULL: the
- * source's own. Call it right after opening: pointers into the catalogue become invalid. After a failure the source can only be closed. */
-FSDPCK_API int fsdpck_source_set_names(struct fsdpck_source *src, const char *names, const char *folder, struct fsdpck_error *err);
-/* Returns true if the weights have torchtitan's names and q/k row order, and fsdpck_source_set_names() did not ask for them. */
+/* Opens a safetensors or torch.save file, a Hugging Face folder, an fsdpck or a PyTorch DCP directory, or a folder of
+ * rank files. Recognises the kind by content; from ("safetensors", "hf", "dcp", "fsdpck", "pt", "ranks") requires one
+ * kind. from and opt may be NULL. On failure *out is NULL. */
+FSDPCK_API int fsdpck_source_open(const char *path, const char *from, const struct fsdpck_options *opt,
+                                  struct fsdpck_source **out, struct fsdpck_error *err);
+/* Presents a Llama's weights with the names, and the row order of q and k, of Hugging Face ("hf") or torchtitan
+ * ("torchtitan"). A source that has them already does not change. Tensors that are no weights are left out. folder: the
+ * folder of the config.json that gives the number of heads; NULL: the source's own. Call it right after opening:
+ * pointers into the catalogue become invalid. After a failure the source can only be closed. */
+FSDPCK_API int fsdpck_source_set_names(struct fsdpck_source *src, const char *names, const char *folder,
+                                       struct fsdpck_error *err);
+/* Returns true if the weights have torchtitan's names and q/k row order, and fsdpck_source_set_names() did not ask for
+ * them. */
 FSDPCK_API bool fsdpck_source_is_torchtitan(const struct fsdpck_source *src);
 FSDPCK_API void fsdpck_source_close(struct fsdpck_source *src); /* NULL does nothing */
 
-FSDPCK_API const char *fsdpck_source_kind(const struct fsdpck_source *src); /* "fsdpck", "dcp", "safetensors", "hf", "pt", "ranks" */
+FSDPCK_API const char *fsdpck_source_kind(
+    const struct fsdpck_source *src); /* "fsdpck", "dcp", "safetensors", "hf", "pt", "ranks" */
 FSDPCK_API const char *fsdpck_source_path(const struct fsdpck_source *src);
-FSDPCK_API const char *fsdpck_source_save_id(const struct fsdpck_source *src); /* UUID text, or NULL if the kind has none */
-FSDPCK_API const char *fsdpck_source_state(const struct fsdpck_source *src);   /* the saver's own JSON, or NULL */
-FSDPCK_API uint64_t fsdpck_source_nranks(const struct fsdpck_source *src);     /* ranks that wrote it; 0 if unknown */
-FSDPCK_API bool fsdpck_source_is_compressed(const struct fsdpck_source *src);  /* whether chunks may be stored in fewer bytes (--compress) */
+FSDPCK_API const char *fsdpck_source_save_id(
+    const struct fsdpck_source *src); /* UUID text, or NULL if the kind has none */
+FSDPCK_API const char *fsdpck_source_state(const struct fsdpck_source *src); /* the saver's own JSON, or NULL */
+FSDPCK_API uint64_t fsdpck_source_nranks(const struct fsdpck_source *src);   /* ranks that wrote it; 0 if unknown */
+FSDPCK_API bool fsdpck_source_is_compressed(
+    const struct fsdpck_source *src); /* whether chunks may be stored in fewer bytes (--compress) */
 
 FSDPCK_API size_t fsdpck_source_ntensors(const struct fsdpck_source *src);
 FSDPCK_API const struct fsdpck_tensor *fsdpck_source_tensor(const struct fsdpck_source *src, size_t ordinal);
-FSDPCK_API const struct fsdpck_tensor *fsdpck_source_find(const struct fsdpck_source *src, const char *name); /* NULL: not found */
+FSDPCK_API const struct fsdpck_tensor *fsdpck_source_find(const struct fsdpck_source *src,
+                                                          const char *name); /* NULL: not found */
 FSDPCK_API size_t fsdpck_source_nitems(const struct fsdpck_source *src);
 FSDPCK_API const struct fsdpck_item *fsdpck_source_item(const struct fsdpck_source *src, size_t i);
 FSDPCK_API size_t fsdpck_source_nassets(const struct fsdpck_source *src);
@@ -87,32 +97,39 @@ FSDPCK_API const struct fsdpck_file *fsdpck_source_file(const struct fsdpck_sour
 /* One box of one tensor, and its destination in memory. */
 struct fsdpck_read {
     const struct fsdpck_tensor *tensor; /* of the same source */
-    const uint64_t *offset, *size;      /* (ndim) elements; both NULL: the whole tensor. FSDPCK_ERR_USAGE if outside the shape */
-    void *dst;                          /* first element; little-endian elements of the tensor's dtype, any alignment */
-    const int64_t *strides;             /* (ndim) bytes between neighbours in dst; NULL: dense row-major */
+    const uint64_t *offset,
+        *size;              /* (ndim) elements; both NULL: the whole tensor. FSDPCK_ERR_USAGE if outside the shape */
+    void *dst;              /* first element; little-endian elements of the tensor's dtype, any alignment */
+    const int64_t *strides; /* (ndim) bytes between neighbours in dst; NULL: dense row-major */
 };
 
 /* The cost of a set of reads. */
 struct fsdpck_plan {
     uint64_t needed_nbytes; /* bytes of the boxes */
-    uint64_t read_nbytes;   /* bytes that will be read: whole hashed blocks, and gaps that are cheaper to read than to skip */
-    uint64_t nruns;         /* separate reads */
-    uint64_t nfiles;        /* files opened */
-    uint64_t peak_nbytes;   /* buffers besides dst */
+    uint64_t
+        read_nbytes; /* bytes that will be read: whole hashed blocks, and gaps that are cheaper to read than to skip */
+    uint64_t nruns;  /* separate reads */
+    uint64_t nfiles; /* files opened */
+    uint64_t peak_nbytes; /* buffers besides dst */
 };
 
 /* Computes the cost of reads. May read chunk tables and item headers, never payload. Ignores reads[].dst. */
-FSDPCK_API int fsdpck_source_plan(struct fsdpck_source *src, const struct fsdpck_read *reads, size_t nreads, struct fsdpck_plan *out,
-                                  struct fsdpck_error *err);
+FSDPCK_API int fsdpck_source_plan(struct fsdpck_source *src, const struct fsdpck_read *reads, size_t nreads,
+                                  struct fsdpck_plan *out, struct fsdpck_error *err);
 
-/* Reads all boxes, split among threads. Boxes may overlap in the source, but not in memory. Hashed sources are verified: a mismatch is
- * FSDPCK_ERR_DAMAGED, which names file, tensor, rows and rank; the contents of every dst are then undefined. torch.save files and PyTorch DCP
- * directories have one CRC-32 for each stored tensor or chunk: the read that completes a tensor or chunk checks it. */
-FSDPCK_API int fsdpck_source_read(struct fsdpck_source *src, const struct fsdpck_read *reads, size_t nreads, struct fsdpck_error *err);
-/* Call after the last read: for each record that was read in part, reads the rest and checks its CRC-32. A note gives the number of records without one. */
+/* Reads all boxes, split among threads. Boxes may overlap in the source, but not in memory. Hashed sources are
+ * verified: a mismatch is FSDPCK_ERR_DAMAGED, which names file, tensor, rows and rank; the contents of every dst are
+ * then undefined. torch.save files and PyTorch DCP directories have one CRC-32 for each stored tensor or chunk: the
+ * read that completes a tensor or chunk checks it. */
+FSDPCK_API int fsdpck_source_read(struct fsdpck_source *src, const struct fsdpck_read *reads, size_t nreads,
+                                  struct fsdpck_error *err);
+/* Call after the last read: for each record that was read in part, reads the rest and checks its CRC-32. A note gives
+ * the number of records without one. */
 FSDPCK_API int fsdpck_source_check(struct fsdpck_source *src, struct fsdpck_error *err);
-/* Checks all stored records of one tensor, read or unread. Ranks that each read slices can so divide the checking of whole tensors. */
-FSDPCK_API int fsdpck_source_check_tensor(struct fsdpck_source *src, const struct fsdpck_tensor *tensor, struct fsdpck_error *err);
+/* Checks all stored records of one tensor, read or unread. Ranks that each read slices can so divide the checking of
+ * whole tensors. */
+FSDPCK_API int fsdpck_source_check_tensor(struct fsdpck_source *src, const struct fsdpck_tensor *tensor,
+                                          struct fsdpck_error *err);
 
 #ifdef __cplusplus
 }

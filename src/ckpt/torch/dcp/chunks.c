@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The chunks of one tensor: its boxes from state_dict_metadata, joined with the items that storage_data gives for their offsets, and checked
- * to fill the tensor. Looks into no file. */
+/* The chunks of one tensor: its boxes from state_dict_metadata, joined with the items that storage_data gives for their
+ * offsets, and checked to fill the tensor. Looks into no file. */
 #include "torch/dcp/reading.h"
 
 #include <inttypes.h>
@@ -23,9 +23,9 @@ struct join {
     uint32_t ndim;
     const uint64_t *shape;
     uint64_t nchunks;
-    uint64_t *boxes; /* (nchunks, 2, ndim) as listed */
-    uint64_t *offsets; /* (e->nstored, ndim) of storage_data */
-    struct dcp_item_location *locations; /* (e->nstored) */
+    uint64_t *boxes;                      /* (nchunks, 2, ndim) as listed */
+    uint64_t *offsets;                    /* (e->nstored, ndim) of storage_data */
+    struct dcp_item_location *locations;  /* (e->nstored) */
     uint64_t *chunk_order, *stored_order; /* by offsets */
 };
 
@@ -64,8 +64,10 @@ static int read_boxes(struct join *j, fsdpck_node chunks)
         uint32_t noffset, nsize;
         if (!fsdpck_dcp_is_a(j->r, chunk, "ChunkStorageMetadata") ||
             !fsdpck_node_dims(p, fsdpck_dcp_attribute(j->r, chunk, "offsets"), &noffset, dims[0]) ||
-            !fsdpck_node_dims(p, fsdpck_dcp_attribute(j->r, chunk, "sizes"), &nsize, dims[1]) || noffset != j->ndim || nsize != j->ndim)
-            return fsdpck_dcp_fail(j->r, FSDPCK_ERR_FORMAT, j->name, "chunk %zu is not a box of %u dimensions", i, j->ndim);
+            !fsdpck_node_dims(p, fsdpck_dcp_attribute(j->r, chunk, "sizes"), &nsize, dims[1]) || noffset != j->ndim ||
+            nsize != j->ndim)
+            return fsdpck_dcp_fail(j->r, FSDPCK_ERR_FORMAT, j->name, "chunk %zu is not a box of %u dimensions", i,
+                                   j->ndim);
         if (!fsdpck_box_nelem(dims[1], j->ndim))
             continue;
         if (!fsdpck_box_inside(j->ndim, dims[0], dims[1], j->shape))
@@ -88,12 +90,14 @@ static int read_stored(struct join *j)
         uint64_t dims[FSDPCK_MAX_DIMS];
         uint32_t ndim;
         if (!fsdpck_node_dims(p, fsdpck_dcp_attribute(j->r, index, "offset"), &ndim, dims) || ndim != j->ndim)
-            return fsdpck_dcp_fail(j->r, FSDPCK_ERR_FORMAT, j->name, "storage_data has an entry whose offset is not %u integers", j->ndim);
+            return fsdpck_dcp_fail(j->r, FSDPCK_ERR_FORMAT, j->name,
+                                   "storage_data has an entry whose offset is not %u integers", j->ndim);
         if (ndim)
             memcpy(j->offsets + i * ndim, dims, ndim * sizeof *dims);
-        int r = fsdpck_dcp_read_location(j->r, j->name, fsdpck_pickle_child(p, j->r->storage, 2 * at + 1), &j->locations[i]);
-        if (r)
-            return r;
+        int rc = fsdpck_dcp_read_location(j->r, j->name, fsdpck_pickle_child(p, j->r->storage, 2 * at + 1),
+                                          &j->locations[i]);
+        if (rc)
+            return rc;
     }
     return 0;
 }
@@ -138,9 +142,9 @@ static int join_chunks(struct join *j, struct dcp_tensor *out)
     for (uint64_t i = 0; i < j->nchunks; i++) {
         const uint64_t *box = j->boxes + j->chunk_order[i] * 2 * j->ndim;
         struct dcp_item_location location = { 0 };
-        int r = find_item(j, box, &k, &location);
-        if (r)
-            return r;
+        int rc = find_item(j, box, &k, &location);
+        if (rc)
+            return rc;
         if (j->ndim) {
             memcpy(boxes + i * 2 * j->ndim, box, 2 * j->ndim * sizeof *box);
             out->longest = box[j->ndim] > out->longest ? box[j->ndim] : out->longest;
@@ -160,9 +164,9 @@ static int check_cover(struct join *j, const struct dcp_tensor *t)
         return FSDPCK_ERR_NOMEM;
     for (uint64_t i = 0; i < t->nchunks; i++)
         fsdpck_cover_add(cover, dcp_box(t, j->ndim, i), dcp_box(t, j->ndim, i) + j->ndim);
-    int r = fsdpck_cover_check(cover, j->r->file, j->name, j->r->err);
+    int rc = fsdpck_cover_check(cover, j->r->file, j->name, j->r->err);
     fsdpck_cover_free(cover);
-    return r;
+    return rc;
 }
 
 /* Takes what n boxes of this tensor cost from the budget, before memory is asked for. */
@@ -170,17 +174,19 @@ static int spend(struct join *j, uint64_t nboxes)
 {
     uint64_t cost = nboxes * (j->ndim + 1);
     if (cost > j->r->budget)
-        return fsdpck_dcp_fail(j->r, FSDPCK_ERR_LIMIT, j->name, "the file is too small for the %" PRIu64 " chunks that it lists", nboxes);
+        return fsdpck_dcp_fail(j->r, FSDPCK_ERR_LIMIT, j->name,
+                               "the file is too small for the %" PRIu64 " chunks that it lists", nboxes);
     j->r->budget -= cost;
     return 0;
 }
 
 static int run(struct join *j, fsdpck_node list, struct dcp_tensor *out)
 {
-    uint64_t listed = fsdpck_pickle_count(j->r->p, list), stored = j->e->nstored, most = listed > stored ? listed : stored;
-    int r = spend(j, listed + stored);
-    if (r)
-        return r;
+    uint64_t listed = fsdpck_pickle_count(j->r->p, list), stored = j->e->nstored,
+             most = listed > stored ? listed : stored;
+    int rc = spend(j, listed + stored);
+    if (rc)
+        return rc;
     j->boxes = malloc((listed + 1) * (2 * j->ndim + 1) * sizeof *j->boxes);
     j->offsets = malloc((stored + 1) * (j->ndim + 1) * sizeof *j->offsets);
     j->locations = malloc((stored + 1) * sizeof *j->locations);
@@ -188,16 +194,16 @@ static int run(struct join *j, fsdpck_node list, struct dcp_tensor *out)
     j->stored_order = malloc((most + 1) * sizeof *j->stored_order);
     if (!j->boxes || !j->offsets || !j->locations || !j->chunk_order || !j->stored_order)
         return fsdpck_error_nomem(j->r->err, (most + 1) * (2 * j->ndim + 1) * sizeof *j->boxes);
-    if ((r = read_boxes(j, list)) || (r = read_stored(j)))
-        return r;
+    if ((rc = read_boxes(j, list)) || (rc = read_stored(j)))
+        return rc;
     sort(j->chunk_order, j->nchunks, j->boxes, j->ndim, 2 * j->ndim);
     sort(j->stored_order, stored, j->offsets, j->ndim, j->ndim);
-    r = join_chunks(j, out);
-    return r || j->r->catalogue ? r : check_cover(j, out);
+    rc = join_chunks(j, out);
+    return rc || j->r->catalogue ? rc : check_cover(j, out);
 }
 
-int fsdpck_dcp_read_chunks(struct dcp_reading *r, const struct dcp_entry *e, const char *name, uint32_t ndim, const uint64_t *shape,
-                           struct dcp_tensor *out)
+int fsdpck_dcp_read_chunks(struct dcp_reading *r, const struct dcp_entry *e, const char *name, uint32_t ndim,
+                           const uint64_t *shape, struct dcp_tensor *out)
 {
     fsdpck_node list = fsdpck_dcp_attribute(r, e->value, "chunks");
     struct join j = { .r = r, .e = e, .name = name, .ndim = ndim, .shape = shape };

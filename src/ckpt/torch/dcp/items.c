@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The non-tensor items of a DCP directory that are zstd streams: how many bytes each decodes to, and those bytes. .metadata tells neither, so that each
- * is decoded when the directory is opened; what they may cost then is capped. */
+/* The non-tensor items of a DCP directory that are zstd streams: how many bytes each decodes to, and those bytes.
+ * .metadata tells neither, so that each is decoded when the directory is opened; what they may cost then is capped. */
 #include "torch/dcp/dcp.h"
 
 #include <inttypes.h>
@@ -10,7 +10,8 @@
 #include "torch/zip/packed.h"
 #include "torch/zip/verify.h"
 
-#define MAX_ITEM_NBYTES (64ull << 20) /* a step's number has 1 KiB, the state of a data loader with a shuffled index some MiB */
+#define MAX_ITEM_NBYTES \
+    (64ull << 20) /* a step's number has 1 KiB, the state of a data loader with a shuffled index some MiB */
 #define MAX_ITEMS_NBYTES (512ull << 20) /* of all together */
 
 static struct fsdpck_zstream_range range_of(const struct source_item *item)
@@ -27,17 +28,18 @@ static struct fsdpck_zstream *stream_of(struct fsdpck_source *src, struct fsdpck
     return dcp->items;
 }
 
-static int measure(struct fsdpck_source *src, struct source_item *item, uint8_t *cache, uint64_t *budget, struct fsdpck_error *err)
+static int measure(struct fsdpck_source *src, struct source_item *item, uint8_t *cache, uint64_t *budget,
+                   struct fsdpck_error *err)
 {
     const struct fsdpck_zstream_range range = range_of(item);
     struct fsdpck_zstream *z = stream_of(src, err);
     uint64_t most = *budget < MAX_ITEM_NBYTES ? *budget : MAX_ITEM_NBYTES;
-    int r = z ? fsdpck_packed_measure(z, src, &range, most, cache, &item->pub.nbytes, err) : FSDPCK_ERR_NOMEM;
-    if (r)
+    int rc = z ? fsdpck_packed_measure(z, src, &range, most, cache, &item->pub.nbytes, err) : FSDPCK_ERR_NOMEM;
+    if (rc)
         fsdpck_error_tensor(err, item->pub.name);
     else
         *budget -= item->pub.nbytes;
-    return r;
+    return rc;
 }
 
 int fsdpck_dcp_measure_items(struct fsdpck_source *src, struct fsdpck_error *err)
@@ -46,31 +48,33 @@ int fsdpck_dcp_measure_items(struct fsdpck_source *src, struct fsdpck_error *err
     uint8_t *cache = src->streamed ? malloc(FSDPCK_PACKED_CACHE_NBYTES) : NULL;
     if (src->streamed && !cache)
         return fsdpck_error_nomem(err, FSDPCK_PACKED_CACHE_NBYTES);
-    int r = 0;
-    for (size_t i = 0; !r && i < src->items.count; i++)
+    int rc = 0;
+    for (size_t i = 0; !rc && i < src->items.count; i++)
         if (source_items(src)[i].stream_nbytes)
-            r = measure(src, &source_items(src)[i], cache, &budget, err);
+            rc = measure(src, &source_items(src)[i], cache, &budget, err);
     free(cache);
-    return r;
+    return rc;
 }
 
-int fsdpck_dcp_read_item(struct fsdpck_source *src, size_t number, void *buf, uint64_t nbytes, uint64_t at, struct fsdpck_error *err)
+int fsdpck_dcp_read_item(struct fsdpck_source *src, size_t number, void *buf, uint64_t nbytes, uint64_t at,
+                         struct fsdpck_error *err)
 {
     struct dcp *dcp = src->impl;
     const struct source_item *item = &source_items(src)[number];
     const struct fsdpck_zstream_range range = range_of(item);
     struct fsdpck_zip_subject zip;
     fsdpck_dcp_item_subject(item, &zip);
-    int r = at || src->opt.no_verify ? 0 : fsdpck_zip_check_one(src, &zip, err); /* its first bytes are asked for first */
-    if (r)
-        return r;
+    int rc =
+        at || src->opt.no_verify ? 0 : fsdpck_zip_check_one(src, &zip, err); /* its first bytes are asked for first */
+    if (rc)
+        return rc;
     if (!item->stream_nbytes)
         return fsdpck_files_read(src, item->file, buf, nbytes, item->offset + at, err);
     pthread_mutex_lock(&dcp->lock);
     struct fsdpck_zstream *z = stream_of(src, err);
-    r = z ? fsdpck_zstream_read(z, &range, at, buf, nbytes, err) : FSDPCK_ERR_NOMEM;
+    rc = z ? fsdpck_zstream_read(z, &range, at, buf, nbytes, err) : FSDPCK_ERR_NOMEM;
     pthread_mutex_unlock(&dcp->lock);
-    if (r)
+    if (rc)
         fsdpck_error_tensor(err, item->pub.name);
-    return r;
+    return rc;
 }

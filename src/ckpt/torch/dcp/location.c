@@ -38,7 +38,8 @@ static int find_file(struct dcp_reading *r, const char *name, const char *path, 
     }
     if (!fsdpck_path_is_plain(path))
         return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "its file '%s' is not a plain relative path", path);
-    char *below = fsdpck_path_join(r->folder, path, r->err), *full = below ? fsdpck_path_join(r->src->path, below, r->err) : NULL;
+    char *below = fsdpck_path_join(r->folder, path, r->err),
+         *full = below ? fsdpck_path_join(r->src->path, below, r->err) : NULL;
     int rc = full ? fsdpck_source_add_file(r->src, full, below, rank_of(path), ordinal, r->err) : FSDPCK_ERR_NOMEM;
     free(below);
     free(full);
@@ -57,7 +58,8 @@ static int find_file(struct dcp_reading *r, const char *name, const char *path, 
 static bool is_zstd(const char *descriptor)
 {
     static const char name[] = "stream.zstd/1";
-    return descriptor && !strncmp(descriptor, name, sizeof name - 1) && (!descriptor[sizeof name - 1] || descriptor[sizeof name - 1] == '.');
+    return descriptor && !strncmp(descriptor, name, sizeof name - 1) &&
+           (!descriptor[sizeof name - 1] || descriptor[sizeof name - 1] == '.');
 }
 
 static int read_transforms(const struct dcp_reading *r, const char *name, fsdpck_node info, bool *packed)
@@ -76,8 +78,10 @@ static int read_transforms(const struct dcp_reading *r, const char *name, fsdpck
     if (*packed)
         return 0;
     const char *strange = count > 1 && is_zstd(last) ? fsdpck_dcp_text(r, fsdpck_pickle_child(r->p, list, 0)) : last;
-    int rc = fsdpck_dcp_fail(r, FSDPCK_ERR_UNSUPPORTED, name, "its item was transformed with '%s' when it was saved; only 'stream.zstd/1', once, is read",
-                             strange ? strange : "?");
+    int rc =
+        fsdpck_dcp_fail(r, FSDPCK_ERR_UNSUPPORTED, name,
+                        "its item was transformed with '%s' when it was saved; only 'stream.zstd/1', once, is read",
+                        strange ? strange : "?");
     fsdpck_error_hint(r->err, "save it again without storage extensions");
     return rc;
 }
@@ -90,7 +94,8 @@ int fsdpck_dcp_read_location(struct dcp_reading *r, const char *name, fsdpck_nod
     if (!fsdpck_dcp_is_a(r, info, "_StorageInfo") || !path ||
         !fsdpck_pickle_int(r->p, fsdpck_dcp_attribute(r, info, "offset"), &offset) || offset < 0 ||
         !fsdpck_pickle_int(r->p, fsdpck_dcp_attribute(r, info, "length"), &nbytes) || nbytes < 0)
-        return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "its entry in storage_data names no file, offset and length");
+        return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name,
+                               "its entry in storage_data names no file, offset and length");
     int rc = read_transforms(r, name, info, &out->packed);
     if (rc || (rc = find_file(r, name, path, &out->file)))
         return rc;
@@ -101,8 +106,8 @@ int fsdpck_dcp_read_location(struct dcp_reading *r, const char *name, fsdpck_nod
     if (checked_add(out->offset, out->nbytes, &end) && end <= file->pub.nbytes)
         return 0;
     rc = fsdpck_error_at(r->err, FSDPCK_ERR_MISSING, file->path, out->offset,
-                         "the file ends at %" PRIu64 ", .metadata has an item of %" PRIu64 " bytes at %" PRIu64, file->pub.nbytes, out->nbytes,
-                         out->offset);
+                         "the file ends at %" PRIu64 ", .metadata has an item of %" PRIu64 " bytes at %" PRIu64,
+                         file->pub.nbytes, out->nbytes, out->offset);
     fsdpck_error_tensor(r->err, name);
     return rc;
 }

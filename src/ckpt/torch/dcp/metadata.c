@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes .metadata as torch 2.4 to 2.15 load it: Metadata with five fields, five-tuple TensorProperties, no transforms. Whatever comes
- * more than once (classes, keys, names, files) is put into the pickle's memo at its first time. Knows no checkpoint and no file. */
+/* Writes .metadata as torch 2.4 to 2.15 load it: Metadata with five fields, five-tuple TensorProperties, no transforms.
+ * Whatever comes more than once (classes, keys, names, files) is put into the pickle's memo at its first time. Knows no
+ * checkpoint and no file. */
 #include "torch/dcp/metadata.h"
 
 #include <string.h>
@@ -12,9 +13,25 @@
 
 /* What the memo holds under fixed numbers. Behind these come a tuple of properties for each dtype, then the strings. */
 enum fixed {
-    TENSOR_CLASS, PROPERTIES_CLASS, CHUNK_CLASS, BYTES_CLASS, INDEX_CLASS, INFO_CLASS, SIZE_CLASS, /* GLOBALs */
-    LAYOUT, MEMORY_FORMAT,                                                                      /* calls of one argument */
-    KEY_PROPERTIES, KEY_SIZE, KEY_CHUNKS, KEY_OFFSETS, KEY_SIZES, KEY_FQN, KEY_INDEX, KEY_OFFSET, KEY_PATH, KEY_LENGTH,
+    TENSOR_CLASS,
+    PROPERTIES_CLASS,
+    CHUNK_CLASS,
+    BYTES_CLASS,
+    INDEX_CLASS,
+    INFO_CLASS,
+    SIZE_CLASS, /* GLOBALs */
+    LAYOUT,
+    MEMORY_FORMAT, /* calls of one argument */
+    KEY_PROPERTIES,
+    KEY_SIZE,
+    KEY_CHUNKS,
+    KEY_OFFSETS,
+    KEY_SIZES,
+    KEY_FQN,
+    KEY_INDEX,
+    KEY_OFFSET,
+    KEY_PATH,
+    KEY_LENGTH,
     PROPERTIES_OF
 };
 #define FIRST_STRING ((uint64_t)PROPERTIES_OF + FSDPCK_NDTYPES)
@@ -30,11 +47,22 @@ static const char *const fixed_text[PROPERTIES_OF] = {
     [SIZE_CLASS] = "ctorch\nSize\n",
     [LAYOUT] = "ctorch.serialization\n_get_layout\n",
     [MEMORY_FORMAT] = "c" METADATA "\n_MEM_FORMAT_ENCODING\n",
-    [KEY_PROPERTIES] = "properties", [KEY_SIZE] = "size", [KEY_CHUNKS] = "chunks", [KEY_OFFSETS] = "offsets", [KEY_SIZES] = "sizes",
-    [KEY_FQN] = "fqn", [KEY_INDEX] = "index", [KEY_OFFSET] = "offset", [KEY_PATH] = "relative_path", [KEY_LENGTH] = "length",
+    [KEY_PROPERTIES] = "properties",
+    [KEY_SIZE] = "size",
+    [KEY_CHUNKS] = "chunks",
+    [KEY_OFFSETS] = "offsets",
+    [KEY_SIZES] = "sizes",
+    [KEY_FQN] = "fqn",
+    [KEY_INDEX] = "index",
+    [KEY_OFFSET] = "offset",
+    [KEY_PATH] = "relative_path",
+    [KEY_LENGTH] = "length",
 };
 
-static void put(struct fsdpck_dcp_writer *w, const char *ops) { fsdpck_text_add(&w->text, ops, strlen(ops)); }
+static void put(struct fsdpck_dcp_writer *w, const char *ops)
+{
+    fsdpck_text_add(&w->text, ops, strlen(ops));
+}
 
 static void put_int(struct fsdpck_dcp_writer *w, uint64_t value)
 {
@@ -49,8 +77,14 @@ static void put_memo(struct fsdpck_dcp_writer *w, const char ops[2], uint64_t nu
     fsdpck_put32(b + 1, (uint32_t)number);
     fsdpck_text_add(&w->text, b, number > 255 ? 5 : 2);
 }
-static void put_store(struct fsdpck_dcp_writer *w, uint64_t number) { put_memo(w, "qr", number); }
-static void put_recall(struct fsdpck_dcp_writer *w, uint64_t number) { put_memo(w, "hj", number); }
+static void put_store(struct fsdpck_dcp_writer *w, uint64_t number)
+{
+    put_memo(w, "qr", number);
+}
+static void put_recall(struct fsdpck_dcp_writer *w, uint64_t number)
+{
+    put_memo(w, "hj", number);
+}
 
 static void put_text(struct fsdpck_dcp_writer *w, const char *s)
 {
@@ -139,12 +173,14 @@ static void put_properties(struct fsdpck_dcp_writer *w, enum fsdpck_dtype dtype)
 
 void fsdpck_dcp_begin(struct fsdpck_dcp_writer *w)
 {
-    put(w, "\x80\x02" "c" METADATA "\nMetadata\n)\x81}(");
+    put(w, "\x80\x02"
+           "c" METADATA "\nMetadata\n)\x81}(");
     put_text(w, "state_dict_metadata");
     put(w, "}(");
 }
 
-void fsdpck_dcp_tensor(struct fsdpck_dcp_writer *w, const char *name, enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *shape)
+void fsdpck_dcp_tensor(struct fsdpck_dcp_writer *w, const char *name, enum fsdpck_dtype dtype, uint32_t ndim,
+                       const uint64_t *shape)
 {
     put_string(w, name);
     put_object(w, TENSOR_CLASS);
@@ -166,7 +202,10 @@ void fsdpck_dcp_chunk(struct fsdpck_dcp_writer *w, uint32_t ndim, const uint64_t
     put(w, "ub");
 }
 
-void fsdpck_dcp_tensor_end(struct fsdpck_dcp_writer *w) { put(w, "eub"); }
+void fsdpck_dcp_tensor_end(struct fsdpck_dcp_writer *w)
+{
+    put(w, "eub");
+}
 
 void fsdpck_dcp_item(struct fsdpck_dcp_writer *w, const char *name)
 {
@@ -203,8 +242,8 @@ void fsdpck_dcp_storage_begin(struct fsdpck_dcp_writer *w)
     put(w, "}(");
 }
 
-void fsdpck_dcp_storage(struct fsdpck_dcp_writer *w, const char *name, uint32_t ndim, const uint64_t *offset, uint64_t index,
-                        const char *file, uint64_t item_offset, uint64_t item_nbytes)
+void fsdpck_dcp_storage(struct fsdpck_dcp_writer *w, const char *name, uint32_t ndim, const uint64_t *offset,
+                        uint64_t index, const char *file, uint64_t item_offset, uint64_t item_nbytes)
 {
     put_object(w, INDEX_CLASS);
     put_fixed(w, KEY_FQN);

@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* PyTorch's .metadata (torch.distributed.checkpoint.metadata.Metadata) as pickle protocol 2 that torch 2.4 and newer load.
- * A writer that streams: tensors first, then storage, as the caller walks its own tables twice. */
+/* PyTorch's .metadata (torch.distributed.checkpoint.metadata.Metadata) as pickle protocol 2 that torch 2.4 and newer
+ * load. A writer that streams: tensors first, then storage, as the caller walks its own tables twice. */
 #ifndef CKPT_DCP_METADATA_H
 #define CKPT_DCP_METADATA_H
 
 #include "base/json_write.h"
 #include "base/names.h"
 
-/* Zero-initialise, then begin. All strings given to it must live until free. After running out of memory every call does nothing:
- * fsdpck_text_check(&w->text, err) tells. */
+/* Zero-initialise, then begin. All strings given to it must live until free. After running out of memory every call
+ * does nothing: fsdpck_text_check(&w->text, err) tells. */
 struct fsdpck_dcp_writer {
     struct fsdpck_text text;     /* the file's bytes; the caller may take text.data over (and zero it) */
     struct fsdpck_names strings; /* names, keys and files -> memo number: each is written once */
     uint64_t known;              /* fixed texts and names that are in the memo */
 };
 
-/* Order of calls: begin; per name one tensor+chunks+tensor_end or one item; paths_begin; one path a name; storage_begin; one storage
- * a chunk or item (aliases too: their own name, the same place); end; free. */
+/* Order of calls: begin; per name one tensor+chunks+tensor_end or one item; paths_begin; one path a name;
+ * storage_begin; one storage a chunk or item (aliases too: their own name, the same place); end; free. */
 void fsdpck_dcp_begin(struct fsdpck_dcp_writer *w);
-void fsdpck_dcp_tensor(struct fsdpck_dcp_writer *w, const char *name, enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *shape);
+void fsdpck_dcp_tensor(struct fsdpck_dcp_writer *w, const char *name, enum fsdpck_dtype dtype, uint32_t ndim,
+                       const uint64_t *shape);
 void fsdpck_dcp_chunk(struct fsdpck_dcp_writer *w, uint32_t ndim, const uint64_t *offset, const uint64_t *size);
 void fsdpck_dcp_tensor_end(struct fsdpck_dcp_writer *w);
 void fsdpck_dcp_item(struct fsdpck_dcp_writer *w, const char *name);
@@ -27,8 +28,8 @@ void fsdpck_dcp_paths_begin(struct fsdpck_dcp_writer *w);
 void fsdpck_dcp_path(struct fsdpck_dcp_writer *w, const char *name, const struct fsdpck_key *path, uint32_t npath);
 void fsdpck_dcp_storage_begin(struct fsdpck_dcp_writer *w);
 /* offset NULL: a non-tensor item. index: number of the chunk within its tensor. */
-void fsdpck_dcp_storage(struct fsdpck_dcp_writer *w, const char *name, uint32_t ndim, const uint64_t *offset, uint64_t index,
-                        const char *file, uint64_t item_offset, uint64_t item_nbytes);
+void fsdpck_dcp_storage(struct fsdpck_dcp_writer *w, const char *name, uint32_t ndim, const uint64_t *offset,
+                        uint64_t index, const char *file, uint64_t item_offset, uint64_t item_nbytes);
 void fsdpck_dcp_end(struct fsdpck_dcp_writer *w);
 void fsdpck_dcp_free(struct fsdpck_dcp_writer *w);
 

@@ -1,35 +1,58 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The closed list of names that a .metadata may hold, as torch 1.13 to 2.15 write it. Anything else is refused, unread. */
+/* The closed list of names that a .metadata may hold, as torch 1.13 to 2.15 write it. Anything else is refused, unread.
+ */
 #include "torch/dcp/dcp.h"
 
 #define METADATA_OF(module) \
-    module " Metadata", module " TensorStorageMetadata", module " BytesStorageMetadata", module " ChunkStorageMetadata", \
-        module " TensorProperties", module " MetadataIndex", module " StorageMeta", module " _MEM_FORMAT_ENCODING", \
-        module " MEM_FORMAT_ENCODING"
+    module " Metadata", module " TensorStorageMetadata", module " BytesStorageMetadata", \
+        module " ChunkStorageMetadata", module " TensorProperties", module " MetadataIndex", module " StorageMeta", \
+        module " _MEM_FORMAT_ENCODING", module " MEM_FORMAT_ENCODING"
 #define PATHS_OF(module) \
-    module " Path", module " PosixPath", module " WindowsPath", module " PurePath", module " PurePosixPath", module " PureWindowsPath"
+    module " Path", module " PosixPath", module " WindowsPath", module " PurePath", module " PurePosixPath", \
+        module " PureWindowsPath"
 
 const char *const fsdpck_dcp_metadata_names[] = {
     METADATA_OF("torch.distributed.checkpoint.metadata"),
-    METADATA_OF("torch.distributed._shard.checkpoint.metadata"), /* torch 1.13 */
+    METADATA_OF("torch.distributed._shard.checkpoint.metadata"),         /* torch 1.13 */
     "torch.distributed._shard.sharded_tensor.metadata TensorProperties", /* up to 2.2 */
     "torch.distributed._shard.sharded_tensor.metadata MEM_FORMAT_ENCODING",
     "torch.distributed.checkpoint.filesystem _StorageInfo",
     "torch.distributed._shard.checkpoint.filesystem _StorageInfo",
     /* Megatron-core saves its plans along (never read), and up to 0.15 its own classes in place of torch's. */
-    "torch.distributed.checkpoint.planner SavePlan", "torch.distributed.checkpoint.planner WriteItem",
-    "torch.distributed.checkpoint.planner WriteItemType", "torch.distributed.checkpoint.planner TensorWriteData",
+    "torch.distributed.checkpoint.planner SavePlan",
+    "torch.distributed.checkpoint.planner WriteItem",
+    "torch.distributed.checkpoint.planner WriteItemType",
+    "torch.distributed.checkpoint.planner TensorWriteData",
     "torch.distributed.checkpoint.planner BytesIOWriteData",
-    "megatron.core.dist_checkpointing.strategies.torch MCoreSavePlan", "megatron.core.dist_checkpointing.strategies.torch MCoreMetadata",
+    "megatron.core.dist_checkpointing.strategies.torch MCoreSavePlan",
+    "megatron.core.dist_checkpointing.strategies.torch MCoreMetadata",
     "torch Size",
     "torch.serialization _get_layout",
     "collections OrderedDict",
     "builtins getattr", /* of an enum's member, up to Python 3.11.3 */
     PATHS_OF("pathlib"),
     PATHS_OF("pathlib._local"), /* Python 3.13 */
-    "torch float64", "torch float32", "torch float16", "torch bfloat16", "torch int64", "torch int32", "torch int16", "torch int8",
-    "torch uint64", "torch uint32", "torch uint16", "torch uint8", "torch bool", "torch complex128", "torch complex64", "torch complex32",
-    "torch float8_e4m3fn", "torch float8_e5m2", "torch float8_e4m3fnuz", "torch float8_e5m2fnuz", "torch float8_e8m0fnu",
+    "torch float64",
+    "torch float32",
+    "torch float16",
+    "torch bfloat16",
+    "torch int64",
+    "torch int32",
+    "torch int16",
+    "torch int8",
+    "torch uint64",
+    "torch uint32",
+    "torch uint16",
+    "torch uint8",
+    "torch bool",
+    "torch complex128",
+    "torch complex64",
+    "torch complex32",
+    "torch float8_e4m3fn",
+    "torch float8_e5m2",
+    "torch float8_e4m3fnuz",
+    "torch float8_e5m2fnuz",
+    "torch float8_e8m0fnu",
     "torch float4_e2m1fn_x2",
     NULL,
 };

@@ -30,11 +30,15 @@ static int64_t rank_of(const char *name, bool shard)
         return -1;
     for (name += 2; *name >= '0' && *name <= '9' && rank <= FSDPCK_MAX_RANKS; name++)
         rank = rank * 10 + (uint64_t)(*name - '0');
-    bool fits = shard ? *name == '_' && strlen(name) > 7 && !strcmp(name + strlen(name) - 7, ".distcp") : !strcmp(name, ".metadata");
+    bool fits = shard ? *name == '_' && strlen(name) > 7 && !strcmp(name + strlen(name) - 7, ".distcp")
+                      : !strcmp(name, ".metadata");
     return fits && rank <= FSDPCK_MAX_RANKS ? (int64_t)rank : -1;
 }
 
-bool fsdpck_dcp_ranks_is(const char *name) { return rank_of(name, false) >= 0; }
+bool fsdpck_dcp_ranks_is(const char *name)
+{
+    return rank_of(name, false) >= 0;
+}
 
 /* The highest rank that anything here belongs to says how many there must be. */
 static int list_ranks(struct ranks *k, const char *folder)
@@ -49,14 +53,17 @@ static int list_ranks(struct ranks *k, const char *folder)
     for (size_t i = 0; i < k->nnames; i++) {
         int64_t rank = rank_of(k->names[i], false);
         if (rank >= 0 && k->files[rank])
-            return fsdpck_error_set(k->err, FSDPCK_ERR_FORMAT, folder, "holds rank %" PRId64 " twice: '%s' and '%s'", rank, k->files[rank], k->names[i]);
+            return fsdpck_error_set(k->err, FSDPCK_ERR_FORMAT, folder, "holds rank %" PRId64 " twice: '%s' and '%s'",
+                                    rank, k->files[rank], k->names[i]);
         if (rank >= 0)
             k->files[rank] = k->names[i];
     }
     for (uint64_t r = 0; r < k->nranks; r++)
         if (!k->files[r])
             return fsdpck_error_set(k->err, FSDPCK_ERR_MISSING, folder,
-                                    "rank %" PRIu64 " is missing: '__%" PRIu64 ".metadata' is not there, files of rank %" PRIu64 " are", r, r, k->nranks - 1);
+                                    "rank %" PRIu64 " is missing: '__%" PRIu64
+                                    ".metadata' is not there, files of rank %" PRIu64 " are",
+                                    r, r, k->nranks - 1);
     return 0;
 }
 
@@ -72,7 +79,9 @@ static int read_ranks(struct ranks *k, struct dcp *dcp, const char *below, const
     if (!rc)
         rc = fsdpck_catalogue_finish(&catalogue, folder);
     if (rc == FSDPCK_ERR_MISSING)
-        fsdpck_error_hint(k->err, "each rank's __R.metadata and __R_N.distcp must be in the folder; %" PRIu64 " ranks are", k->nranks);
+        fsdpck_error_hint(k->err,
+                          "each rank's __R.metadata and __R_N.distcp must be in the folder; %" PRIu64 " ranks are",
+                          k->nranks);
     fsdpck_catalogue_free(&catalogue);
     return rc;
 }
@@ -81,7 +90,8 @@ int fsdpck_dcp_read_ranks(struct fsdpck_source *src, struct dcp *dcp, const char
 {
     struct ranks k = { .src = src, .err = err };
     char *folder = *below ? fsdpck_path_join(src->path, below, err) : strdup(src->path);
-    int rc = folder ? fsdpck_list_sorted(src->io, folder, &k.names, &k.nnames, err) : fsdpck_error_nomem(err, strlen(src->path) + 1);
+    int rc = folder ? fsdpck_list_sorted(src->io, folder, &k.names, &k.nnames, err)
+                    : fsdpck_error_nomem(err, strlen(src->path) + 1);
     if (!rc)
         rc = list_ranks(&k, folder);
     if (!rc)
@@ -92,16 +102,20 @@ int fsdpck_dcp_read_ranks(struct fsdpck_source *src, struct dcp *dcp, const char
     return rc;
 }
 
-int fsdpck_dcp_rank_tensor(struct dcp_reading *r, const char *name, const struct fsdpck_key *path, uint32_t npath, enum fsdpck_dtype dtype,
-                           uint32_t ndim, const uint64_t *shape, const struct dcp_tensor *found)
+int fsdpck_dcp_rank_tensor(struct dcp_reading *r, const char *name, const struct fsdpck_key *path, uint32_t npath,
+                           enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *shape,
+                           const struct dcp_tensor *found)
 {
     uint32_t ordinal;
     int rc = fsdpck_catalogue_tensor(r->catalogue, r->file, r->part, name, path, npath, dtype, ndim, shape, &ordinal);
     for (uint64_t i = 0; !rc && i < found->nchunks; i++) {
         const struct dcp_chunk *chunk = &found->chunks[i];
-        struct fsdpck_stored_box piece = { .tensor = ordinal, .file = chunk->file, .box = dcp_box(found, ndim, i), .item = chunk->item,
-                                      .item_nbytes = chunk->item_nbytes,
-                                      .packed = atomic_load(&chunk->state) & DCP_PACKED };
+        struct fsdpck_stored_box piece = { .tensor = ordinal,
+                                           .file = chunk->file,
+                                           .box = dcp_box(found, ndim, i),
+                                           .item = chunk->item,
+                                           .item_nbytes = chunk->item_nbytes,
+                                           .packed = atomic_load(&chunk->state) & DCP_PACKED };
         rc = fsdpck_catalogue_add_box(r->catalogue, &piece);
     }
     return rc;

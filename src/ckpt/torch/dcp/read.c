@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the pickle of .metadata to the catalogue: tensors, items, files. Believes nothing that it has not compared; opens no file. */
+/* From the pickle of .metadata to the catalogue: tensors, items, files. Believes nothing that it has not compared;
+ * opens no file. */
 #include "torch/dcp/reading.h"
 
 #include <inttypes.h>
@@ -12,7 +13,8 @@
 #include "torch/dcp/ranks.h"
 
 /* The nested keys of a name, from planner_data. *path: NULL where the name is the only key; the scratch arena's. */
-static int read_path(struct dcp_reading *r, const struct dcp_entry *e, const char *name, struct fsdpck_key **path, uint32_t *npath)
+static int read_path(struct dcp_reading *r, const struct dcp_entry *e, const char *name, struct fsdpck_key **path,
+                     uint32_t *npath)
 {
     size_t count = fsdpck_pickle_count(r->p, e->path);
     *path = NULL;
@@ -28,8 +30,10 @@ static int read_path(struct dcp_reading *r, const struct dcp_entry *e, const cha
         fsdpck_node key = fsdpck_pickle_child(r->p, e->path, i);
         int64_t position = 0;
         keys[i].str = fsdpck_dcp_text(r, key);
-        if (!keys[i].str && (fsdpck_pickle_type(r->p, key) != FSDPCK_PICKLE_INT || !fsdpck_pickle_int(r->p, key, &position) || position < 0))
-            return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "key %zu of its path is neither a string nor a position", i);
+        if (!keys[i].str && (fsdpck_pickle_type(r->p, key) != FSDPCK_PICKLE_INT ||
+                             !fsdpck_pickle_int(r->p, key, &position) || position < 0))
+            return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "key %zu of its path is neither a string nor a position",
+                                   i);
         keys[i].position = (uint64_t)position;
     }
     *path = keys;
@@ -40,7 +44,8 @@ static int read_path(struct dcp_reading *r, const struct dcp_entry *e, const cha
 /* TensorProperties: (dtype, layout, requires_grad, memory format, pin_memory[, strides]). */
 static int read_properties(struct dcp_reading *r, const char *name, fsdpck_node tensor, enum fsdpck_dtype *dtype)
 {
-    fsdpck_node properties = fsdpck_dcp_attribute(r, tensor, "properties"), state = fsdpck_pickle_state(r->p, properties);
+    fsdpck_node properties = fsdpck_dcp_attribute(r, tensor, "properties"),
+                state = fsdpck_pickle_state(r->p, properties);
     fsdpck_node layout = fsdpck_pickle_child(r->p, state, 1);
     size_t count = fsdpck_pickle_count(r->p, state);
     if (!fsdpck_dcp_is_a(r, properties, "TensorProperties") || fsdpck_pickle_type(r->p, state) != FSDPCK_PICKLE_TUPLE ||
@@ -52,19 +57,21 @@ static int read_properties(struct dcp_reading *r, const char *name, fsdpck_node 
                            ? fsdpck_dcp_text(r, fsdpck_pickle_child(r->p, fsdpck_pickle_child(r->p, layout, 1), 0))
                            : NULL;
     if (!kind || strcmp(kind, "torch.strided") != 0)
-        return fsdpck_dcp_fail(r, FSDPCK_ERR_UNSUPPORTED, name, "its layout is '%s'; only torch.strided is read", kind ? kind : "?");
+        return fsdpck_dcp_fail(r, FSDPCK_ERR_UNSUPPORTED, name, "its layout is '%s'; only torch.strided is read",
+                               kind ? kind : "?");
     return 0;
 }
 
 /* Whether `t` (with chunks d) is stored exactly where tensor `ordinal` is. */
-static bool is_same(const struct dcp_reading *r, size_t ordinal, enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *shape,
-                    const struct dcp_tensor *d)
+static bool is_same(const struct dcp_reading *r, size_t ordinal, enum fsdpck_dtype dtype, uint32_t ndim,
+                    const uint64_t *shape, const struct dcp_tensor *d)
 {
     const struct fsdpck_tensor *t = &source_tensors(r->src)[ordinal];
     const struct dcp_tensor *o = &((const struct dcp_tensor *)r->tensors.data)[ordinal];
     if (t->dtype != dtype || t->ndim != ndim || o->nchunks != d->nchunks)
         return false;
-    if (ndim && (memcmp(t->shape, shape, ndim * sizeof *shape) || memcmp(o->boxes, d->boxes, d->nchunks * 2 * ndim * sizeof *shape)))
+    if (ndim && (memcmp(t->shape, shape, ndim * sizeof *shape) ||
+                 memcmp(o->boxes, d->boxes, d->nchunks * 2 * ndim * sizeof *shape)))
         return false;
     for (uint64_t i = 0; i < d->nchunks; i++)
         if (o->chunks[i].file != d->chunks[i].file || o->chunks[i].item != d->chunks[i].item)
@@ -73,8 +80,8 @@ static bool is_same(const struct dcp_reading *r, size_t ordinal, enum fsdpck_dty
 }
 
 /* The tensor that d is another name of, SIZE_MAX where it is none. */
-static int find_twin(struct dcp_reading *r, enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *shape, const struct dcp_tensor *d,
-                     size_t *twin)
+static int find_twin(struct dcp_reading *r, enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *shape,
+                     const struct dcp_tensor *d, size_t *twin)
 {
     char key[64];
     *twin = SIZE_MAX;
@@ -90,7 +97,8 @@ static int find_twin(struct dcp_reading *r, enum fsdpck_dtype dtype, uint32_t nd
     return copy ? fsdpck_names_add(&r->places, copy, r->src->tensors.count, &old, r->err) : FSDPCK_ERR_NOMEM;
 }
 
-static int read_tensor(struct dcp_reading *r, const struct dcp_entry *e, const char *name, const struct fsdpck_key *path, uint32_t npath)
+static int read_tensor(struct dcp_reading *r, const struct dcp_entry *e, const char *name,
+                       const struct fsdpck_key *path, uint32_t npath)
 {
     enum fsdpck_dtype dtype;
     uint64_t shape[FSDPCK_MAX_DIMS], nelem, nbytes;
@@ -101,7 +109,8 @@ static int read_tensor(struct dcp_reading *r, const struct dcp_entry *e, const c
     if (rc)
         return rc;
     if (!fsdpck_node_dims(r->p, fsdpck_dcp_attribute(r, e->value, "size"), &ndim, shape))
-        return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "its size is not a list of at most %d integers", FSDPCK_MAX_DIMS);
+        return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "its size is not a list of at most %d integers",
+                               FSDPCK_MAX_DIMS);
     if (!checked_shape(shape, ndim, fsdpck_dtype_info(dtype)->nbytes, &nelem, &nbytes))
         return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, name, "the product of its shape overflows");
     if ((rc = fsdpck_dcp_read_chunks(r, e, name, ndim, shape, &found)))
@@ -119,7 +128,8 @@ static int read_tensor(struct dcp_reading *r, const struct dcp_entry *e, const c
     return fsdpck_source_add_tensor(r->src, r->file, name, path, npath, dtype, ndim, shape, r->err) ? 0 : r->err->code;
 }
 
-static int read_item(struct dcp_reading *r, const struct dcp_entry *e, const char *name, const struct fsdpck_key *path, uint32_t npath)
+static int read_item(struct dcp_reading *r, const struct dcp_entry *e, const char *name, const struct fsdpck_key *path,
+                     uint32_t npath)
 {
     struct dcp_item_location location;
     if (e->nstored != 1)
@@ -139,7 +149,8 @@ static int read_item(struct dcp_reading *r, const struct dcp_entry *e, const cha
     item->pub.nbytes = location.nbytes;
     item->stream_nbytes = location.packed ? location.nbytes : 0; /* pub.nbytes gets its value when all is read */
     size_t old;
-    return r->catalogue ? fsdpck_names_add(&r->catalogue->items, item->pub.name, r->src->items.count - 1, &old, r->err) : 0;
+    return r->catalogue ? fsdpck_names_add(&r->catalogue->items, item->pub.name, r->src->items.count - 1, &old, r->err)
+                        : 0;
 }
 
 static int read_entry(struct dcp_reading *r, const struct dcp_entry *e)
@@ -189,7 +200,8 @@ static int list_paths(struct dcp_reading *r, fsdpck_node dict)
     if (dict == FSDPCK_NO_NODE || fsdpck_pickle_type(r->p, dict) == FSDPCK_PICKLE_NONE)
         return 0;
     if (fsdpck_pickle_type(r->p, dict) != FSDPCK_PICKLE_DICT)
-        return fsdpck_dcp_fail(r, FSDPCK_ERR_UNSUPPORTED, NULL, "planner_data is not the dict that torch's own planner writes");
+        return fsdpck_dcp_fail(r, FSDPCK_ERR_UNSUPPORTED, NULL,
+                               "planner_data is not the dict that torch's own planner writes");
     for (size_t i = 0; i + 1 < fsdpck_pickle_count(r->p, dict); i += 2) {
         const char *name = fsdpck_dcp_text(r, fsdpck_pickle_child(r->p, dict, i));
         size_t e = name ? fsdpck_names_find(&r->names, name) : SIZE_MAX;
@@ -199,11 +211,13 @@ static int list_paths(struct dcp_reading *r, fsdpck_node dict)
     return 0;
 }
 
-/* The entry that a key of storage_data belongs to; SIZE_MAX for names that state_dict_metadata lacks: nobody can ask for those. */
+/* The entry that a key of storage_data belongs to; SIZE_MAX for names that state_dict_metadata lacks: nobody can ask
+ * for those. */
 static size_t entry_of(const struct dcp_reading *r, size_t i)
 {
     fsdpck_node index = fsdpck_pickle_child(r->p, r->storage, 2 * i);
-    const char *name = fsdpck_dcp_is_a(r, index, "MetadataIndex") ? fsdpck_dcp_text(r, fsdpck_dcp_attribute(r, index, "fqn")) : NULL;
+    const char *name =
+        fsdpck_dcp_is_a(r, index, "MetadataIndex") ? fsdpck_dcp_text(r, fsdpck_dcp_attribute(r, index, "fqn")) : NULL;
     return name ? fsdpck_names_find(&r->names, name) : SIZE_MAX;
 }
 
@@ -236,25 +250,30 @@ static int list_storage(struct dcp_reading *r, fsdpck_node dict)
     return 0;
 }
 
-/* Megatron-core up to 0.15 may cut an optimizer's state along its flattened elements; it then has a shape of its own making, [pieces …, elements of one],
- * and mcore_data has the true one. */
+/* Megatron-core up to 0.15 may cut an optimizer's state along its flattened elements; it then has a shape of its own
+ * making, [pieces …, elements of one], and mcore_data has the true one. */
 static void skip_reshaped(struct dcp_reading *r, fsdpck_node dict)
 {
     const char *first = NULL;
     char line[600];
     size_t n = 0, count = fsdpck_pickle_type(r->p, dict) == FSDPCK_PICKLE_DICT ? fsdpck_pickle_count(r->p, dict) : 0;
     for (size_t i = 0; i + 1 < count; i += 2) {
-        fsdpck_node shape = fsdpck_pickle_get(r->p, fsdpck_pickle_child(r->p, dict, i + 1), "nd_reformulated_orig_global_shape");
+        fsdpck_node shape =
+            fsdpck_pickle_get(r->p, fsdpck_pickle_child(r->p, dict, i + 1), "nd_reformulated_orig_global_shape");
         const char *name = fsdpck_dcp_text(r, fsdpck_pickle_child(r->p, dict, i));
-        size_t e = name && shape != FSDPCK_NO_NODE && fsdpck_pickle_type(r->p, shape) != FSDPCK_PICKLE_NONE ? fsdpck_names_find(&r->names, name) : SIZE_MAX;
+        size_t e = name && shape != FSDPCK_NO_NODE && fsdpck_pickle_type(r->p, shape) != FSDPCK_PICKLE_NONE
+                       ? fsdpck_names_find(&r->names, name)
+                       : SIZE_MAX;
         if (e == SIZE_MAX || r->entries[e].reshaped)
             continue;
         r->entries[e].reshaped = true;
         first = first ? first : name;
         n++;
     }
-    snprintf(line, sizeof line, "%zu tensor%s of Megatron's optimizer, '%.300s' the first, left out: cut along flattened elements, which is not supported", n,
-             n == 1 ? "" : "s", first ? first : "");
+    snprintf(line, sizeof line,
+             "%zu tensor%s of Megatron's optimizer, '%.300s' the first, left out: cut along flattened elements, which "
+             "is not supported",
+             n, n == 1 ? "" : "s", first ? first : "");
     if (n && r->src->opt.note)
         r->src->opt.note(r->src->opt.ctx, line);
 }
@@ -266,8 +285,8 @@ static int read_all(struct dcp_reading *r)
         return fsdpck_dcp_fail(r, FSDPCK_ERR_FORMAT, NULL, "is not the Metadata of a PyTorch distributed checkpoint");
     const char *text = fsdpck_dcp_text(r, version);
     if (fsdpck_pickle_type(r->p, version) != FSDPCK_PICKLE_NONE && (!text || strcmp(text, "1.0.0") != 0))
-        return fsdpck_dcp_fail(r, FSDPCK_ERR_UNSUPPORTED, NULL, "is of version '%s'; 1.0.0 and older ones without version are read",
-                               text ? text : "?");
+        return fsdpck_dcp_fail(r, FSDPCK_ERR_UNSUPPORTED, NULL,
+                               "is of version '%s'; 1.0.0 and older ones without version are read", text ? text : "?");
     int rc = list_entries(r, fsdpck_dcp_attribute(r, root, "state_dict_metadata"));
     if (!rc)
         rc = list_paths(r, fsdpck_dcp_attribute(r, root, "planner_data"));
@@ -299,12 +318,20 @@ static int keep_earlier(struct dcp_reading *r)
     return 0;
 }
 
-int fsdpck_dcp_read(struct fsdpck_source *src, struct dcp *dcp, const struct fsdpck_dcp_document *doc, const struct fsdpck_pickle *p,
-                    uint64_t nbytes, struct fsdpck_error *err)
+int fsdpck_dcp_read(struct fsdpck_source *src, struct dcp *dcp, const struct fsdpck_dcp_document *doc,
+                    const struct fsdpck_pickle *p, uint64_t nbytes, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
-    struct dcp_reading r = { .src = src, .dcp = dcp, .folder = doc->folder, .catalogue = doc->catalogue, .part = doc->rank, .file = doc->file,
-                             .p = p, .err = err ? err : &own, .storage = FSDPCK_NO_NODE, .tensors = FSDPCK_VEC(struct dcp_tensor),
+    struct dcp_reading r = { .src = src,
+                             .dcp = dcp,
+                             .folder = doc->folder,
+                             .catalogue = doc->catalogue,
+                             .part = doc->rank,
+                             .file = doc->file,
+                             .p = p,
+                             .err = err ? err : &own,
+                             .storage = FSDPCK_NO_NODE,
+                             .tensors = FSDPCK_VEC(struct dcp_tensor),
                              .budget = 2 * nbytes };
     int rc = keep_earlier(&r);
     if (!rc)

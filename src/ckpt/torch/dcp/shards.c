@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A PyTorch DCP save in safetensors form: shard-RRRRR-model-….safetensors of every rank, each with its slices and where they begin. Nothing says how
- * large a tensor is, nor how many ranks there were: the slices have to fill what they span. */
+/* A PyTorch DCP save in safetensors form: shard-RRRRR-model-….safetensors of every rank, each with its slices and where
+ * they begin. Nothing says how large a tensor is, nor how many ranks there were: the slices have to fill what they
+ * span. */
 #include "torch/dcp/shards.h"
 
 #include <inttypes.h>
@@ -38,7 +39,10 @@ struct shards {
     struct fsdpck_error *err;
 };
 
-static struct slice *slices(const struct shards *s) { return s->slices.data; }
+static struct slice *slices(const struct shards *s)
+{
+    return s->slices.data;
+}
 
 /* R of "shard-R-….safetensors", from 1; 0 for other names. */
 static uint64_t rank_of(const char *name)
@@ -51,7 +55,10 @@ static uint64_t rank_of(const char *name)
     return *name == '-' && rank <= FSDPCK_MAX_RANKS ? rank : 0;
 }
 
-bool fsdpck_dcp_shards_is(const char *name) { return rank_of(name) > 0; }
+bool fsdpck_dcp_shards_is(const char *name)
+{
+    return rank_of(name) > 0;
+}
 
 /* ---- one file ---- */
 
@@ -62,13 +69,17 @@ static int add_entry(void *ctx, const struct safetensors_entry *e, struct fsdpck
     struct slice *slice = fsdpck_vec_push(&s->slices, err);
     if (!slice)
         return FSDPCK_ERR_NOMEM;
-    *slice = (struct slice){ .name = fsdpck_arena_strndup(&s->src->arena, e->name, strlen(e->name), err), .dtype = e->dtype, .file = s->file,
-                             .ndim = e->ndim, .payload = e->payload,
+    *slice = (struct slice){ .name = fsdpck_arena_strndup(&s->src->arena, e->name, strlen(e->name), err),
+                             .dtype = e->dtype,
+                             .file = s->file,
+                             .ndim = e->ndim,
+                             .payload = e->payload,
                              .box = fsdpck_arena_array(&s->src->arena, 2 * e->ndim, sizeof *slice->box, err) };
     if (!slice->name || !slice->box || fsdpck_names_add(&s->listed, slice->name, s->slices.count - 1, &old, err))
         return FSDPCK_ERR_NOMEM;
     if (old != SIZE_MAX)
-        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, source_files(s->src)[s->file].path, "tensor '%s' is listed twice", e->name);
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, source_files(s->src)[s->file].path,
+                                "tensor '%s' is listed twice", e->name);
     if (e->ndim)
         memcpy(slice->box + e->ndim, e->shape, e->ndim * sizeof *e->shape);
     return 0;
@@ -92,7 +103,8 @@ static void parse_offsets(struct fsdpck_json *j, struct slice *slice)
                 slice->box[n] = offset;
         }
         if (n != slice->ndim)
-            fsdpck_json_fail(j, FSDPCK_ERR_FORMAT, "tensor '%s' has %u saved_offsets and %u dimensions", slice->name, n, slice->ndim);
+            fsdpck_json_fail(j, FSDPCK_ERR_FORMAT, "tensor '%s' has %u saved_offsets and %u dimensions", slice->name, n,
+                             slice->ndim);
         slice->placed = true;
     }
 }
@@ -118,14 +130,16 @@ static int read_file(struct shards *s, const char *name)
 {
     char *path = fsdpck_path_join(s->src->path, name, s->err), *info = NULL;
     size_t first = s->slices.count;
-    int rc = path ? fsdpck_source_add_file(s->src, path, name, (int64_t)rank_of(name) - 1, &s->file, s->err) : FSDPCK_ERR_NOMEM;
+    int rc = path ? fsdpck_source_add_file(s->src, path, name, (int64_t)rank_of(name) - 1, &s->file, s->err)
+                  : FSDPCK_ERR_NOMEM;
     if (!rc)
         rc = fsdpck_safetensors_slices(s->src->io, path, add_entry, s, &info, s->err);
     if (!rc && info)
         rc = parse_info(s, info);
     for (size_t i = first; !rc && i < s->slices.count; i++)
         if (!slices(s)[i].placed) {
-            rc = fsdpck_error_set(s->err, FSDPCK_ERR_MISSING, path, "its DCP_SHARDING_INFO does not say where the slice begins");
+            rc = fsdpck_error_set(s->err, FSDPCK_ERR_MISSING, path,
+                                  "its DCP_SHARDING_INFO does not say where the slice begins");
             fsdpck_error_tensor(s->err, slices(s)[i].name);
         }
     fsdpck_names_free(&s->listed);
@@ -144,7 +158,8 @@ static int read_files(struct shards *s)
         if (!rank)
             continue;
         if (rank > last + 1)
-            return fsdpck_error_set(s->err, FSDPCK_ERR_MISSING, s->src->path, "rank %" PRIu64 " is missing: no 'shard-%05" PRIu64 "-….safetensors' before '%s'",
+            return fsdpck_error_set(s->err, FSDPCK_ERR_MISSING, s->src->path,
+                                    "rank %" PRIu64 " is missing: no 'shard-%05" PRIu64 "-….safetensors' before '%s'",
                                     last, last + 1, s->names[i]);
         last = rank;
         rc = read_file(s, s->names[i]);
@@ -161,7 +176,8 @@ static int span(struct shards *s, uint64_t **shapes)
     for (size_t i = 0; i < s->slices.count; i++) {
         const struct slice *x = &slices(s)[i];
         size_t old;
-        if (fsdpck_names_add(&s->whole, x->name, i, &old, s->err) || !(shapes[i] = fsdpck_arena_array(&s->src->arena, x->ndim, sizeof **shapes, s->err)))
+        if (fsdpck_names_add(&s->whole, x->name, i, &old, s->err) ||
+            !(shapes[i] = fsdpck_arena_array(&s->src->arena, x->ndim, sizeof **shapes, s->err)))
             return FSDPCK_ERR_NOMEM;
         uint64_t *shape = shapes[old == SIZE_MAX ? i : old], end;
         bool same = old == SIZE_MAX || slices(s)[old].ndim == x->ndim;
@@ -173,7 +189,8 @@ static int span(struct shards *s, uint64_t **shapes)
         }
         if (same)
             continue;
-        fsdpck_error_set(s->err, FSDPCK_ERR_FORMAT, source_files(s->src)[x->file].path, "its slice does not fit the slices in the files before");
+        fsdpck_error_set(s->err, FSDPCK_ERR_FORMAT, source_files(s->src)[x->file].path,
+                         "its slice does not fit the slices in the files before");
         fsdpck_error_tensor(s->err, x->name);
         return FSDPCK_ERR_FORMAT;
     }
@@ -187,8 +204,8 @@ static int collect(struct shards *s, struct fsdpck_catalogue *c, uint64_t *const
         const struct slice *x = &slices(s)[i];
         const struct source_file *file = &source_files(s->src)[x->file];
         struct fsdpck_stored_box piece = { .file = x->file, .box = x->box, .found = true, .payload = x->payload };
-        rc = fsdpck_catalogue_tensor(c, file->path, x->file, x->name, NULL, 0, x->dtype, x->ndim, shapes[fsdpck_names_find(&s->whole, x->name)],
-                                     &piece.tensor);
+        rc = fsdpck_catalogue_tensor(c, file->path, x->file, x->name, NULL, 0, x->dtype, x->ndim,
+                                     shapes[fsdpck_names_find(&s->whole, x->name)], &piece.tensor);
         if (!rc)
             rc = fsdpck_catalogue_add_box(c, &piece);
     }
@@ -215,7 +232,10 @@ static void say_count(const struct shards *s)
     char line[160];
     if (!s->src->opt.note)
         return;
-    snprintf(line, sizeof line, "DCP in safetensors form does not say how many ranks there were: files of %" PRIu64 " are here, and they fit together", s->src->nranks);
+    snprintf(line, sizeof line,
+             "DCP in safetensors form does not say how many ranks there were: files of %" PRIu64
+             " are here, and they fit together",
+             s->src->nranks);
     s->src->opt.note(s->src->opt.ctx, line);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* PyTorch DCP in safetensors form (SerializationFormat.SAFETENSORS, HuggingFaceStorageWriter): shard-RRRRR-model-….safetensors, no .metadata. */
+/* PyTorch DCP in safetensors form (SerializationFormat.SAFETENSORS, HuggingFaceStorageWriter):
+ * shard-RRRRR-model-….safetensors, no .metadata. */
 #ifndef CKPT_DCP_SHARDS_H
 #define CKPT_DCP_SHARDS_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A PyTorch DCP directory as a source: opens .metadata, and answers where the bytes of a box lie. Items are looked into at their first use,
- * since a checkpoint may have millions of them. */
+/* A PyTorch DCP directory as a source: opens .metadata, and answers where the bytes of a box lie. Items are looked into
+ * at their first use, since a checkpoint may have millions of them. */
 #include "torch/dcp/ranks.h"
 
 #include <stdio.h>
@@ -16,38 +16,41 @@
 #define MAX_METADATA_NBYTES (4ull << 30)
 
 /* Keeps what was found in an item. Another thread may have done so before: then it found the same. */
-static int publish(struct fsdpck_source *src, struct dcp_chunk *c, uint32_t ndim, const struct dcp_payload *found, struct fsdpck_error *err)
+static int publish(struct fsdpck_source *src, struct dcp_chunk *c, uint32_t ndim, const struct dcp_payload *found,
+                   struct fsdpck_error *err)
 {
     struct dcp *dcp = src->impl;
-    int r = 0;
+    int rc = 0;
     pthread_mutex_lock(&dcp->lock);
     uint32_t before = atomic_load(&c->state);
     if (!(before & DCP_FOUND)) {
         uint32_t state = before | DCP_FOUND | (found->swap ? DCP_SWAPPED : 0u) | (found->dense ? 0u : DCP_STRIDED);
         c->location.payload = found->payload;
         if (!found->dense) {
-            struct dcp_layout *layout = fsdpck_arena_alloc(&dcp->layouts, sizeof *layout + ndim * sizeof *layout->strides, err);
+            struct dcp_layout *layout =
+                fsdpck_arena_alloc(&dcp->layouts, sizeof *layout + ndim * sizeof *layout->strides, err);
             if (layout) {
                 layout->payload = found->payload;
                 for (uint32_t d = 0; d < ndim; d++)
                     layout->strides[d] = found->strides[d];
             }
             c->location.layout = layout;
-            r = layout ? 0 : FSDPCK_ERR_NOMEM;
+            rc = layout ? 0 : FSDPCK_ERR_NOMEM;
         }
-        struct fsdpck_crc_record *record = r ? NULL : fsdpck_arena_alloc(&dcp->layouts, sizeof *record, err);
+        struct fsdpck_crc_record *record = rc ? NULL : fsdpck_arena_alloc(&dcp->layouts, sizeof *record, err);
         if (record)
             c->crc = fsdpck_checks_expect(src, record, found->record, found->record_nbytes, found->crc32);
         else
-            r = FSDPCK_ERR_NOMEM;
-        if (!r)
+            rc = FSDPCK_ERR_NOMEM;
+        if (!rc)
             atomic_store(&c->state, state);
     }
     pthread_mutex_unlock(&dcp->lock);
-    return r;
+    return rc;
 }
 
-int fsdpck_dcp_extent(struct fsdpck_source *src, size_t ordinal, uint64_t chunk, struct fsdpck_extent *out, struct fsdpck_error *err)
+int fsdpck_dcp_extent(struct fsdpck_source *src, size_t ordinal, uint64_t chunk, struct fsdpck_extent *out,
+                      struct fsdpck_error *err)
 {
     struct dcp *dcp = src->impl;
     const struct fsdpck_tensor *t = &source_tensors(src)[ordinal];
@@ -57,19 +60,23 @@ int fsdpck_dcp_extent(struct fsdpck_source *src, size_t ordinal, uint64_t chunk,
     uint32_t state = atomic_load(&c->state);
     if (!(state & DCP_FOUND)) {
         struct dcp_payload found;
-        int r = fsdpck_dcp_find_payload(src, t, c, box + t->ndim, &found, err);
-        if (r || (r = publish(src, c, t->ndim, &found, err)))
-            return r;
+        int rc = fsdpck_dcp_find_payload(src, t, c, box + t->ndim, &found, err);
+        if (rc || (rc = publish(src, c, t->ndim, &found, err)))
+            return rc;
         state = atomic_load(&c->state);
     }
     bool strided = state & DCP_STRIDED;
     uint64_t last = strided ? 0 : fsdpck_box_nelem(box + t->ndim, t->ndim) - 1;
     for (uint32_t k = 0; strided && k < t->ndim; k++)
         last += (box[t->ndim + k] - 1) * c->location.layout->strides[k];
-    *out = (struct fsdpck_extent){ .file = c->file, .offset = box, .size = box + t->ndim, .swap = state & DCP_SWAPPED,
+    *out = (struct fsdpck_extent){ .file = c->file,
+                                   .offset = box,
+                                   .size = box + t->ndim,
+                                   .swap = state & DCP_SWAPPED,
                                    .payload = strided ? c->location.layout->payload : c->location.payload,
                                    .payload_nbytes = (last + 1) * fsdpck_dtype_info(t->dtype)->nbytes,
-                                   .strides = strided ? c->location.layout->strides : NULL, .crc = c->crc };
+                                   .strides = strided ? c->location.layout->strides : NULL,
+                                   .crc = c->crc };
     if (state & DCP_PACKED) {
         out->streamed = true;
         out->stream = c->item;
@@ -92,8 +99,8 @@ static uint64_t first_from(const struct dcp_tensor *d, uint32_t ndim, uint64_t r
     return low;
 }
 
-int fsdpck_dcp_extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size, fsdpck_extent_fn visit, void *ctx,
-                       struct fsdpck_error *err)
+int fsdpck_dcp_extents(struct fsdpck_source *src, size_t ordinal, const uint64_t *offset, const uint64_t *size,
+                       fsdpck_extent_fn visit, void *ctx, struct fsdpck_error *err)
 {
     const struct dcp_tensor *d = &((const struct dcp *)src->impl)->tensors[ordinal];
     uint32_t ndim = source_tensors(src)[ordinal].ndim;
@@ -105,11 +112,12 @@ int fsdpck_dcp_extents(struct fsdpck_source *src, size_t ordinal, const uint64_t
     for (uint64_t i = first; i < end; i++) {
         const uint64_t *box = dcp_box(d, ndim, i);
         struct fsdpck_extent e;
-        int r = 0;
-        if (fsdpck_box_intersect(ndim, box, box + ndim, offset, size, o, s) && !(r = fsdpck_dcp_extent(src, ordinal, i, &e, err)))
-            r = visit(ctx, &e, err);
-        if (r)
-            return r;
+        int rc = 0;
+        if (fsdpck_box_intersect(ndim, box, box + ndim, offset, size, o, s) &&
+            !(rc = fsdpck_dcp_extent(src, ordinal, i, &e, err)))
+            rc = visit(ctx, &e, err);
+        if (rc)
+            return rc;
     }
     return 0;
 }
@@ -133,7 +141,8 @@ static const struct fsdpck_source_ops ops = {
     .close = fsdpck_dcp_close,
 };
 
-static const struct fsdpck_source_ops shard_ops = { /* in safetensors form: no zips to verify */
+static const struct fsdpck_source_ops shard_ops = {
+    /* in safetensors form: no zips to verify */
     .kind = "dcp",
     .extents = fsdpck_dcp_extents,
     .close = fsdpck_dcp_close,
@@ -151,24 +160,25 @@ static int match_shard(void *ctx, const char *name)
     return fsdpck_dcp_shards_is(name);
 }
 
-int fsdpck_dcp_read_document(struct fsdpck_source *src, struct dcp *dcp, const char *name, const struct fsdpck_dcp_document *doc,
-                             struct fsdpck_error *err)
+int fsdpck_dcp_read_document(struct fsdpck_source *src, struct dcp *dcp, const char *name,
+                             const struct fsdpck_dcp_document *doc, struct fsdpck_error *err)
 {
     struct fsdpck_pickle *p = NULL;
-    char *data = NULL, *below = fsdpck_path_join(doc->folder, name, err), *file = below ? fsdpck_path_join(src->path, below, err) : NULL;
+    char *data = NULL, *below = fsdpck_path_join(doc->folder, name, err),
+         *file = below ? fsdpck_path_join(src->path, below, err) : NULL;
     uint64_t nbytes = 0;
-    int r = file ? fsdpck_read_file(src->io, file, MAX_METADATA_NBYTES, &data, &nbytes, err) : FSDPCK_ERR_NOMEM;
-    if (!r)
-        r = fsdpck_pickle_parse(file, 0, data, nbytes, fsdpck_dcp_metadata_names, &p, err);
+    int rc = file ? fsdpck_read_file(src->io, file, MAX_METADATA_NBYTES, &data, &nbytes, err) : FSDPCK_ERR_NOMEM;
+    if (!rc)
+        rc = fsdpck_pickle_parse(file, 0, data, nbytes, fsdpck_dcp_metadata_names, &p, err);
     free(data); /* before the catalogue is made: both grow with the model */
     struct fsdpck_dcp_document full = *doc;
     full.file = file;
-    if (!r)
-        r = fsdpck_dcp_read(src, dcp, &full, p, nbytes, err);
+    if (!rc)
+        rc = fsdpck_dcp_read(src, dcp, &full, p, nbytes, err);
     fsdpck_pickle_free(p);
     free(below);
     free(file);
-    return r;
+    return rc;
 }
 
 static bool holds(const struct fsdpck_source *src, const char *folder, const char *name)
@@ -189,22 +199,25 @@ static int read_folder(struct fsdpck_source *src, const char *folder, struct fsd
     return fsdpck_dcp_read_document(src, src->impl, ".metadata", &doc, err);
 }
 
-/* accelerate, and with it Hugging Face's Trainer, saves model and optimizer in folders of their own, each a DCP directory; the names inside begin
- * with "model" and "optimizer". */
-static bool is_part(const char *name) { return !strncmp(name, "pytorch_model_fsdp_", 19) || !strncmp(name, "optimizer_", 10); }
+/* accelerate, and with it Hugging Face's Trainer, saves model and optimizer in folders of their own, each a DCP
+ * directory; the names inside begin with "model" and "optimizer". */
+static bool is_part(const char *name)
+{
+    return !strncmp(name, "pytorch_model_fsdp_", 19) || !strncmp(name, "optimizer_", 10);
+}
 
 static int read_parts(struct fsdpck_source *src, struct fsdpck_error *err)
 {
     char **names;
     size_t count;
-    int r = fsdpck_list_sorted(src->io, src->path, &names, &count, err);
-    if (r)
-        return r;
-    for (size_t i = count; !r && i-- > 0;) /* the model first: 'p' comes after 'o' */
+    int rc = fsdpck_list_sorted(src->io, src->path, &names, &count, err);
+    if (rc)
+        return rc;
+    for (size_t i = count; !rc && i-- > 0;) /* the model first: 'p' comes after 'o' */
         if (is_part(names[i]) && (holds(src, names[i], ".metadata") || holds(src, names[i], "__0.metadata")))
-            r = read_folder(src, names[i], err);
+            rc = read_folder(src, names[i], err);
     fsdpck_list_free(names, count);
-    return r ? r : fsdpck_assets_scan(src, src->path, err);
+    return rc ? rc : fsdpck_assets_scan(src, src->path, err);
 }
 
 static int read_any(struct fsdpck_source *src, struct dcp *dcp, struct fsdpck_error *err)
@@ -230,6 +243,6 @@ int fsdpck_open_dcp(struct fsdpck_source *src, struct fsdpck_error *err)
     if (!dcp)
         return fsdpck_error_nomem(err, sizeof *dcp);
     pthread_mutex_init(&dcp->lock, NULL);
-    int r = read_any(src, dcp, err);
-    return r ? r : fsdpck_dcp_measure_items(src, err);
+    int rc = read_any(src, dcp, err);
+    return rc ? rc : fsdpck_dcp_measure_items(src, err);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads every item of a DCP directory: zip structure, CRC-32 of each record, and what the items say about their tensors. DCP has no hashes, so
- * this is all that can be checked, and the note says so. */
+/* Reads every item of a DCP directory: zip structure, CRC-32 of each record, and what the items say about their
+ * tensors. DCP has no hashes, so this is all that can be checked, and the note says so. */
 #include "torch/dcp/dcp.h"
 
 #include "torch/zip/verify.h"
@@ -13,24 +13,33 @@ static int check_tensor(struct fsdpck_zip_check *c, size_t ordinal)
         const uint64_t *box = dcp_box(d, t->ndim, i);
         struct fsdpck_error e = { 0 };
         struct fsdpck_extent extent;
-        struct fsdpck_zip_subject s = { .file = d->chunks[i].file, .offset = d->chunks[i].item, .nbytes = d->chunks[i].item_nbytes, .name = t->name,
-                             .row_begin = t->ndim ? box[0] : 0, .row_end = t->ndim ? box[0] + box[t->ndim] : 1,
-                             .unpacked_max = atomic_load(&d->chunks[i].state) & DCP_PACKED ? fsdpck_dcp_packed_max(t, box + t->ndim) : 0 };
+        struct fsdpck_zip_subject s = { .file = d->chunks[i].file,
+                                        .offset = d->chunks[i].item,
+                                        .nbytes = d->chunks[i].item_nbytes,
+                                        .name = t->name,
+                                        .row_begin = t->ndim ? box[0] : 0,
+                                        .row_end = t->ndim ? box[0] + box[t->ndim] : 1,
+                                        .unpacked_max = atomic_load(&d->chunks[i].state) & DCP_PACKED
+                                                            ? fsdpck_dcp_packed_max(t, box + t->ndim)
+                                                            : 0 };
         uint64_t before = c->result->nproblems;
-        int r = fsdpck_zip_check_run(c, &s);
+        int rc = fsdpck_zip_check_run(c, &s);
         /* An item whose records are sound may still hold another tensor. */
-        if (!r && c->result->nproblems == before)
-            r = fsdpck_zip_check_report_error(c, &s, fsdpck_dcp_extent(c->src, ordinal, i, &extent, &e), &e);
-        if (r)
-            return r;
+        if (!rc && c->result->nproblems == before)
+            rc = fsdpck_zip_check_report_error(c, &s, fsdpck_dcp_extent(c->src, ordinal, i, &extent, &e), &e);
+        if (rc)
+            return rc;
     }
     return 0;
 }
 
 void fsdpck_dcp_item_subject(const struct source_item *item, struct fsdpck_zip_subject *out)
 {
-    *out = (struct fsdpck_zip_subject){ .file = item->file, .offset = item->offset, .nbytes = item->stream_nbytes ? item->stream_nbytes : item->pub.nbytes,
-                                        .name = item->pub.name, .unpacked_max = item->stream_nbytes ? item->pub.nbytes : 0 };
+    *out = (struct fsdpck_zip_subject){ .file = item->file,
+                                        .offset = item->offset,
+                                        .nbytes = item->stream_nbytes ? item->stream_nbytes : item->pub.nbytes,
+                                        .name = item->pub.name,
+                                        .unpacked_max = item->stream_nbytes ? item->pub.nbytes : 0 };
 }
 
 static void count_total(struct fsdpck_zip_check *c)
@@ -50,35 +59,37 @@ static int check_all(struct fsdpck_zip_check *c)
 {
     count_total(c);
     for (size_t i = 0; i < c->src->tensors.count; i++) {
-        int r = check_tensor(c, i);
-        if (r)
-            return r;
+        int rc = check_tensor(c, i);
+        if (rc)
+            return rc;
     }
     for (size_t i = 0; i < c->src->items.count; i++) {
         struct fsdpck_zip_subject s;
         fsdpck_dcp_item_subject(&source_items(c->src)[i], &s);
-        int r = fsdpck_zip_check_run(c, &s);
-        if (r)
-            return r;
+        int rc = fsdpck_zip_check_run(c, &s);
+        if (rc)
+            return rc;
     }
     return 0;
 }
 
-int fsdpck_dcp_verify(struct fsdpck_source *src, bool quick, fsdpck_problem_fn fn, void *report_ctx, struct fsdpck_verify_result *result,
-                      struct fsdpck_error *err)
+int fsdpck_dcp_verify(struct fsdpck_source *src, bool quick, fsdpck_problem_fn fn, void *report_ctx,
+                      struct fsdpck_verify_result *result, struct fsdpck_error *err)
 {
     struct fsdpck_zip_check c = { .src = src, .report = fn, .ctx = report_ctx, .result = result, .err = err };
     result->nfiles = src->files.count;
     result->ntensors = src->tensors.count;
     result->hashed = false;
     if (src->opt.note)
-        src->opt.note(src->opt.ctx, quick ? "a PyTorch DCP directory has no hashes: only .metadata and the sizes of files were checked"
-                                          : "a PyTorch DCP directory has no hashes: only structure and the CRC-32s of its zips were checked");
+        src->opt.note(
+            src->opt.ctx,
+            quick ? "a PyTorch DCP directory has no hashes: only .metadata and the sizes of files were checked"
+                  : "a PyTorch DCP directory has no hashes: only structure and the CRC-32s of its zips were checked");
     if (quick)
         return 0; /* opening has checked all that */
-    int r = fsdpck_zip_check_begin(&c);
-    if (!r)
-        r = check_all(&c);
+    int rc = fsdpck_zip_check_begin(&c);
+    if (!rc)
+        rc = check_all(&c);
     fsdpck_zip_check_end(&c);
-    return r;
+    return rc;
 }

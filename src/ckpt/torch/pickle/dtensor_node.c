@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads DTensor nodes. torch has changed the mesh's pickle twice, the class's home three times; all of them are accepted. */
+/* Reads DTensor nodes. torch has changed the mesh's pickle twice, the class's home three times; all of them are
+ * accepted. */
 #include "torch/pickle/dtensor_node.h"
 
 #include <string.h>
@@ -13,7 +14,8 @@ static fsdpck_node unwrap(const struct fsdpck_pickle *p, fsdpck_node n)
     return n;
 }
 
-/* Whether n is the class, or an object of the class, in whatever module it lives: the list of allowed names knows which those are. */
+/* Whether n is the class, or an object of the class, in whatever module it lives: the list of allowed names knows which
+ * those are. */
 static bool is_named(const struct fsdpck_pickle *p, fsdpck_node n, const char *class)
 {
     const char *text = fsdpck_pickle_type(p, n) == FSDPCK_PICKLE_GLOBAL ? fsdpck_pickle_text(p, n, NULL) : NULL;
@@ -92,7 +94,8 @@ static bool read_coordinate(const struct fsdpck_pickle *p, fsdpck_node mesh, str
 {
     uint64_t coordinate[FSDPCK_MAX_DIMS];
     uint32_t count;
-    out->has_coordinate = fsdpck_node_dims(p, attribute(p, mesh, "_coordinate_on_dim"), &count, coordinate) && count == out->mesh.ndim;
+    out->has_coordinate =
+        fsdpck_node_dims(p, attribute(p, mesh, "_coordinate_on_dim"), &count, coordinate) && count == out->mesh.ndim;
     for (uint32_t d = 0; out->has_coordinate && d < count; d++) {
         if (coordinate[d] >= out->mesh.sizes[d])
             return false;
@@ -104,13 +107,17 @@ static bool read_coordinate(const struct fsdpck_pickle *p, fsdpck_node mesh, str
 /* The names of its dimensions, where it has some: they are for people. */
 static void read_names(const struct fsdpck_pickle *p, fsdpck_node mesh, struct fsdpck_dtensor_node *out)
 {
-    static const char *const numbered[FSDPCK_MAX_MESH_DIMS] = { "dim0", "dim1", "dim2", "dim3", "dim4", "dim5", "dim6", "dim7" };
+    static const char *const numbered[FSDPCK_MAX_MESH_DIMS] = { "dim0", "dim1", "dim2", "dim3",
+                                                                "dim4", "dim5", "dim6", "dim7" };
     fsdpck_node names = attribute(p, mesh, "mesh_dim_names");
     if (names == FSDPCK_NO_NODE)
         names = attribute(p, mesh, "_mesh_dim_names");
     for (uint32_t d = 0; d < out->mesh.ndim; d++) {
-        fsdpck_node name = fsdpck_pickle_type(p, names) == FSDPCK_PICKLE_TUPLE ? fsdpck_pickle_child(p, names, d) : FSDPCK_NO_NODE;
-        out->mesh.names[d] = name != FSDPCK_NO_NODE && fsdpck_pickle_type(p, name) == FSDPCK_PICKLE_STRING ? fsdpck_pickle_text(p, name, NULL) : numbered[d];
+        fsdpck_node name =
+            fsdpck_pickle_type(p, names) == FSDPCK_PICKLE_TUPLE ? fsdpck_pickle_child(p, names, d) : FSDPCK_NO_NODE;
+        out->mesh.names[d] = name != FSDPCK_NO_NODE && fsdpck_pickle_type(p, name) == FSDPCK_PICKLE_STRING
+                                 ? fsdpck_pickle_text(p, name, NULL)
+                                 : numbered[d];
     }
 }
 
@@ -128,7 +135,8 @@ static bool read_mesh(const struct fsdpck_pickle *p, fsdpck_node mesh, struct fs
 
 /* ---- placements ---- */
 
-static int read_placement(const struct fsdpck_pickle *p, fsdpck_node n, uint32_t ndim, struct fsdpck_placement *out, const char **why)
+static int read_placement(const struct fsdpck_pickle *p, fsdpck_node n, uint32_t ndim, struct fsdpck_placement *out,
+                          const char **why)
 {
     int64_t dim = 0, split = 0;
     bool strided = is_object(p, n, "_StridedShard");
@@ -140,36 +148,43 @@ static int read_placement(const struct fsdpck_pickle *p, fsdpck_node n, uint32_t
         *why = "it was saved with Partial placement: each rank holds a term of a sum that was never taken";
         return FSDPCK_ERR_UNSUPPORTED;
     }
-    if ((!strided && !is_object(p, n, "Shard")) || !fsdpck_pickle_int(p, attribute(p, n, "dim"), &dim) || dim < 0 || dim >= ndim)
+    if ((!strided && !is_object(p, n, "Shard")) || !fsdpck_pickle_int(p, attribute(p, n, "dim"), &dim) || dim < 0 ||
+        dim >= ndim)
         return FSDPCK_ERR_FORMAT;
-    if (strided && (!fsdpck_pickle_int(p, attribute(p, n, "split_factor"), &split) || split < 1 || split > FSDPCK_MAX_RANKS))
+    if (strided &&
+        (!fsdpck_pickle_int(p, attribute(p, n, "split_factor"), &split) || split < 1 || split > FSDPCK_MAX_RANKS))
         return FSDPCK_ERR_FORMAT;
     *out = (struct fsdpck_placement){ strided ? FSDPCK_STRIDED_SHARD : FSDPCK_SHARD, (uint32_t)dim, (uint32_t)split };
     return 0;
 }
 
-static int read_placements(const struct fsdpck_pickle *p, fsdpck_node list, struct fsdpck_dtensor_node *out, const char **why)
+static int read_placements(const struct fsdpck_pickle *p, fsdpck_node list, struct fsdpck_dtensor_node *out,
+                           const char **why)
 {
     enum fsdpck_pickle_type type = fsdpck_pickle_type(p, list);
     *why = "it has not one placement for each dimension of its mesh";
     if ((type != FSDPCK_PICKLE_TUPLE && type != FSDPCK_PICKLE_LIST) || fsdpck_pickle_count(p, list) != out->mesh.ndim)
         return FSDPCK_ERR_FORMAT;
-    int r = 0;
-    for (uint32_t d = 0; !r && d < out->mesh.ndim; d++)
-        r = read_placement(p, fsdpck_pickle_child(p, list, d), out->ndim, &out->placements[d], why);
-    return r;
+    int rc = 0;
+    for (uint32_t d = 0; !rc && d < out->mesh.ndim; d++)
+        rc = read_placement(p, fsdpck_pickle_child(p, list, d), out->ndim, &out->placements[d], why);
+    return rc;
 }
 
-int fsdpck_dtensor_node_read(const struct fsdpck_pickle *p, fsdpck_node n, struct fsdpck_dtensor_node *out, const char **why)
+int fsdpck_dtensor_node_read(const struct fsdpck_pickle *p, fsdpck_node n, struct fsdpck_dtensor_node *out,
+                             const char **why)
 {
-    fsdpck_node args = fsdpck_pickle_child(p, unwrap(p, n), 1), made = fsdpck_pickle_child(p, args, 2), state = fsdpck_pickle_child(p, args, 3);
+    fsdpck_node args = fsdpck_pickle_child(p, unwrap(p, n), 1), made = fsdpck_pickle_child(p, args, 2),
+                state = fsdpck_pickle_child(p, args, 3);
     if (fsdpck_pickle_type(p, state) == FSDPCK_PICKLE_TUPLE) /* of a class with __slots__: (None, {…}) */
         state = fsdpck_pickle_child(p, state, 1);
     fsdpck_node spec = fsdpck_pickle_get(p, state, "_spec");
     *out = (struct fsdpck_dtensor_node){ .local = fsdpck_pickle_get(p, state, "_local_tensor") };
     *why = "it is a DTensor that is not pickled as torch 2.4 to 2.15 do";
-    if (out->local == FSDPCK_NO_NODE || !is_object(p, spec, "DTensorSpec") || !fsdpck_node_dtype(p, fsdpck_pickle_child(p, made, 1), &out->dtype) ||
-        !fsdpck_node_dims(p, fsdpck_pickle_child(p, made, 2), &out->ndim, out->shape) || !read_mesh(p, attribute(p, spec, "mesh"), out))
+    if (out->local == FSDPCK_NO_NODE || !is_object(p, spec, "DTensorSpec") ||
+        !fsdpck_node_dtype(p, fsdpck_pickle_child(p, made, 1), &out->dtype) ||
+        !fsdpck_node_dims(p, fsdpck_pickle_child(p, made, 2), &out->ndim, out->shape) ||
+        !read_mesh(p, attribute(p, spec, "mesh"), out))
         return FSDPCK_ERR_FORMAT;
     return read_placements(p, attribute(p, spec, "placements"), out, why);
 }

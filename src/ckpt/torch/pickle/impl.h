@@ -8,8 +8,8 @@
 #include "torch/pickle/pickle.h"
 #include "base/vec.h"
 
-/* A .metadata has some twenty values a chunk, so a value is at most these 16 bytes: up to two children live in the node itself, and
- * integers of 31 bits live in the handle (top bit set) and have no node at all. */
+/* A .metadata has some twenty values a chunk, so a value is at most these 16 bytes: up to two children live in the node
+ * itself, and integers of 31 bits live in the handle (top bit set) and have no node at all. */
 struct pickle_node {
     uint8_t type;   /* enum fsdpck_pickle_type */
     uint8_t flags;  /* PICKLE_… */
@@ -24,10 +24,10 @@ struct pickle_node {
     } as;
 };
 
-/* Part of another value: may not change any more. Picklers finish a value before they put it into another one, but for values that
- * contain themselves; so with this rule no cycle can be built, and the depth of a child is final. */
+/* Part of another value: may not change any more. Picklers finish a value before they put it into another one, but for
+ * values that contain themselves; so with this rule no cycle can be built, and the depth of a child is final. */
 #define PICKLE_SEALED 1u
-#define PICKLE_GROWN 2u /* room for children is the next power of two, not exact */
+#define PICKLE_GROWN  2u /* room for children is the next power of two, not exact */
 
 #define PICKLE_MAX_DEPTH 1000u
 #define PICKLE_MAX_NODES 0x7ffffff0u
@@ -52,18 +52,25 @@ static inline struct pickle_node *pickle_node(const struct fsdpck_pickle *p, fsd
 {
     return &((struct pickle_node *)p->nodes.data)[n];
 }
-static inline bool pickle_immediate(fsdpck_node n) { return n & PICKLE_IMMEDIATE && n != FSDPCK_NO_NODE; }
+static inline bool pickle_immediate(fsdpck_node n)
+{
+    return n & PICKLE_IMMEDIATE && n != FSDPCK_NO_NODE;
+}
 
 /* All of these fail with p->err filled: FSDPCK_NO_NODE or false. */
 bool fsdpck_pickle_setup(struct fsdpck_pickle *p); /* makes the shared nodes */
 fsdpck_node fsdpck_pickle_new_node(struct fsdpck_pickle *p, enum fsdpck_pickle_type type);
 fsdpck_node fsdpck_pickle_new_int(struct fsdpck_pickle *p, int64_t value);
-fsdpck_node fsdpck_pickle_new_text(struct fsdpck_pickle *p, enum fsdpck_pickle_type type, const void *bytes, size_t nbytes);
-/* seen: ((number of allowed names)) node of each, NO_NODE where new, so that a name is one node however often it comes. */
-fsdpck_node fsdpck_pickle_new_global(struct fsdpck_pickle *p, const char *const *allowed, fsdpck_node *seen, const char *module,
-                                     size_t module_nbytes, const char *name, size_t name_nbytes);
-bool fsdpck_pickle_refuse(struct fsdpck_pickle *p, uint8_t op); /* false, with the sentence about an opcode that has no place here */
-/* getattr is allowed for one thing only: getattr(class, "MEMBER"), as Python up to 3.11.3 writes a member of an enum. */
+fsdpck_node fsdpck_pickle_new_text(struct fsdpck_pickle *p, enum fsdpck_pickle_type type, const void *bytes,
+                                   size_t nbytes);
+/* seen: ((number of allowed names)) node of each, NO_NODE where new, so that a name is one node however often it comes.
+ */
+fsdpck_node fsdpck_pickle_new_global(struct fsdpck_pickle *p, const char *const *allowed, fsdpck_node *seen,
+                                     const char *module, size_t module_nbytes, const char *name, size_t name_nbytes);
+bool fsdpck_pickle_refuse(struct fsdpck_pickle *p,
+                          uint8_t op); /* false, with the sentence about an opcode that has no place here */
+/* getattr is allowed for one thing only: getattr(class, "MEMBER"), as Python up to 3.11.3 writes a member of an enum.
+ */
 bool fsdpck_pickle_may_make(struct fsdpck_pickle *p, fsdpck_node callable, fsdpck_node arguments);
 fsdpck_node fsdpck_pickle_new_tuple(struct fsdpck_pickle *p, const fsdpck_node *children, size_t count);
 /* CALL or OBJECT of (callable, arguments); PERSISTENT of (id, FSDPCK_NO_NODE). */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state of the opcode machine, and what every opcode does with it: takes bytes of the input, and values off the stack. All of these fail with
- * m->p->err filled: NULL or false. */
+/* The state of the opcode machine, and what every opcode does with it: takes bytes of the input, and values off the
+ * stack. All of these fail with m->p->err filled: NULL or false. */
 #ifndef CKPT_PICKLE_MACHINE_H
 #define CKPT_PICKLE_MACHINE_H
 
@@ -17,11 +17,14 @@ struct machine {
     size_t nmemo;            /* puts: what MEMOIZE counts */
     const char *const *allowed;
     fsdpck_node *globals; /* one an allowed name, NO_NODE until seen */
-    const char *name; /* of the opcode at work, for messages */
+    const char *name;     /* of the opcode at work, for messages */
     bool stopped;
 };
 
-static inline bool failed(int code) { return code == 0; }
+static inline bool failed(int code)
+{
+    return code == 0;
+}
 #define FAIL(m, code, ...) failed(fsdpck_error_at((m)->p->err, code, (m)->p->file, (m)->p->at, __VA_ARGS__))
 
 /* The next nbytes of the input. */
@@ -55,7 +58,10 @@ static inline bool push(struct machine *m, fsdpck_node n)
 }
 
 /* Height below which an opcode may not reach: the last MARK. */
-static inline size_t fence(const struct machine *m) { return m->marks.count ? ((const size_t *)m->marks.data)[m->marks.count - 1] : 0; }
+static inline size_t fence(const struct machine *m)
+{
+    return m->marks.count ? ((const size_t *)m->marks.data)[m->marks.count - 1] : 0;
+}
 
 /* Takes the n topmost values; the array lives until the next push. */
 static inline fsdpck_node *pop(struct machine *m, size_t n)

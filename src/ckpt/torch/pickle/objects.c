@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opcodes for names and for objects. Creates no object: compares names with a list, and turns calls into nodes of the tree. */
+/* Opcodes for names and for objects. Creates no object: compares names with a list, and turns calls into nodes of the
+ * tree. */
 #include "torch/pickle/machine.h"
 
 #include <string.h>
 
-static bool push_global(struct machine *m, const char *module, size_t module_nbytes, const char *name, size_t name_nbytes)
+static bool push_global(struct machine *m, const char *module, size_t module_nbytes, const char *name,
+                        size_t name_nbytes)
 {
     return push(m, fsdpck_pickle_new_global(m->p, m->allowed, m->globals, module, module_nbytes, name, name_nbytes));
 }
@@ -31,10 +33,12 @@ bool fsdpck_pickle_op_stack_global(struct machine *m, uint8_t op)
     const fsdpck_node *values = pop(m, 2);
     if (!values)
         return false;
-    if (fsdpck_pickle_type(m->p, values[0]) != FSDPCK_PICKLE_STRING || fsdpck_pickle_type(m->p, values[1]) != FSDPCK_PICKLE_STRING)
+    if (fsdpck_pickle_type(m->p, values[0]) != FSDPCK_PICKLE_STRING ||
+        fsdpck_pickle_type(m->p, values[1]) != FSDPCK_PICKLE_STRING)
         return FAIL(m, FSDPCK_ERR_FORMAT, "STACK_GLOBAL wants two strings");
     size_t module_nbytes, name_nbytes;
-    const char *module = fsdpck_pickle_text(m->p, values[0], &module_nbytes), *name = fsdpck_pickle_text(m->p, values[1], &name_nbytes);
+    const char *module = fsdpck_pickle_text(m->p, values[0], &module_nbytes),
+               *name = fsdpck_pickle_text(m->p, values[1], &name_nbytes);
     return push_global(m, module, module_nbytes, name, name_nbytes);
 }
 
@@ -43,11 +47,13 @@ bool fsdpck_pickle_op_make(struct machine *m, uint8_t op)
     const fsdpck_node *values = pop(m, 2);
     if (!values)
         return false;
-    if (fsdpck_pickle_type(m->p, values[0]) != FSDPCK_PICKLE_GLOBAL || fsdpck_pickle_type(m->p, values[1]) != FSDPCK_PICKLE_TUPLE)
+    if (fsdpck_pickle_type(m->p, values[0]) != FSDPCK_PICKLE_GLOBAL ||
+        fsdpck_pickle_type(m->p, values[1]) != FSDPCK_PICKLE_TUPLE)
         return FAIL(m, FSDPCK_ERR_FORMAT, "%s wants a name and a tuple", m->name);
     if (!fsdpck_pickle_may_make(m->p, values[0], values[1]))
         return false;
-    return push(m, fsdpck_pickle_new_pair(m->p, op == 'R' ? FSDPCK_PICKLE_CALL : FSDPCK_PICKLE_OBJECT, values[0], values[1]));
+    return push(
+        m, fsdpck_pickle_new_pair(m->p, op == 'R' ? FSDPCK_PICKLE_CALL : FSDPCK_PICKLE_OBJECT, values[0], values[1]));
 }
 
 bool fsdpck_pickle_op_build(struct machine *m, uint8_t op)
@@ -61,7 +67,8 @@ bool fsdpck_pickle_op_build(struct machine *m, uint8_t op)
     if (!top(m, &target))
         return false;
     enum fsdpck_pickle_type type = fsdpck_pickle_type(m->p, target);
-    if (type == FSDPCK_PICKLE_DICT) /* attributes of an OrderedDict, such as a state dict's _metadata: nobody asks for them */
+    if (type ==
+        FSDPCK_PICKLE_DICT) /* attributes of an OrderedDict, such as a state dict's _metadata: nobody asks for them */
         return true;
     if (type != FSDPCK_PICKLE_CALL && type != FSDPCK_PICKLE_OBJECT)
         return FAIL(m, FSDPCK_ERR_FORMAT, "BUILD on a value that is no object");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The opcode machine of the pickle reader: a stack, marks and a memo that build the tree of pickle_tree.c. It runs nothing, imports
- * nothing, and must not know what any name means. */
+/* The opcode machine of the pickle reader: a stack, marks and a memo that build the tree of pickle_tree.c. It runs
+ * nothing, imports nothing, and must not know what any name means. */
 #include "torch/pickle/machine.h"
 
 #include <stdlib.h>
@@ -18,7 +18,9 @@ static bool op_proto(struct machine *m, uint8_t op)
     uint64_t version;
     if (!take_uint(m, 1, &version))
         return false;
-    return version >= 2 && version <= 5 ? true : FAIL(m, FSDPCK_ERR_UNSUPPORTED, "pickle protocol %u; 2 to 5 are read", (unsigned)version);
+    return version >= 2 && version <= 5
+               ? true
+               : FAIL(m, FSDPCK_ERR_UNSUPPORTED, "pickle protocol %u; 2 to 5 are read", (unsigned)version);
 }
 
 static bool op_frame(struct machine *m, uint8_t op)
@@ -28,15 +30,16 @@ static bool op_frame(struct machine *m, uint8_t op)
     if (!take_uint(m, 8, &nbytes))
         return false;
     return nbytes <= m->nbytes - m->at ? true
-                                       : FAIL(m, FSDPCK_ERR_FORMAT, "a frame of %llu bytes, %zu are left", (unsigned long long)nbytes,
-                                              m->nbytes - m->at);
+                                       : FAIL(m, FSDPCK_ERR_FORMAT, "a frame of %llu bytes, %zu are left",
+                                              (unsigned long long)nbytes, m->nbytes - m->at);
 }
 
 static bool op_stop(struct machine *m, uint8_t op)
 {
     (void)op;
     if (m->marks.count || m->stack.count != 1)
-        return FAIL(m, FSDPCK_ERR_FORMAT, "the pickle stops with %zu values and %zu marks on the stack, one value wanted", m->stack.count,
+        return FAIL(m, FSDPCK_ERR_FORMAT,
+                    "the pickle stops with %zu values and %zu marks on the stack, one value wanted", m->stack.count,
                     m->marks.count);
     m->p->root = *(const fsdpck_node *)m->stack.data;
     return m->stopped = true;
@@ -53,7 +56,10 @@ static bool op_mark(struct machine *m, uint8_t op)
 
 static bool op_constant(struct machine *m, uint8_t op)
 {
-    return push(m, op == 'N' ? PICKLE_NODE_NONE : op == ')' ? PICKLE_NODE_EMPTY_TUPLE : op == 0x88 ? PICKLE_NODE_TRUE : PICKLE_NODE_FALSE);
+    return push(m, op == 'N'    ? PICKLE_NODE_NONE
+                   : op == ')'  ? PICKLE_NODE_EMPTY_TUPLE
+                   : op == 0x88 ? PICKLE_NODE_TRUE
+                                : PICKLE_NODE_FALSE);
 }
 
 static bool op_int(struct machine *m, uint8_t op)
@@ -111,7 +117,9 @@ static bool op_text(struct machine *m, uint8_t op)
 
 static bool op_empty(struct machine *m, uint8_t op)
 {
-    return push(m, fsdpck_pickle_new_node(m->p, op == ']' ? FSDPCK_PICKLE_LIST : op == '}' ? FSDPCK_PICKLE_DICT : FSDPCK_PICKLE_SET));
+    return push(m, fsdpck_pickle_new_node(m->p, op == ']'   ? FSDPCK_PICKLE_LIST
+                                                : op == '}' ? FSDPCK_PICKLE_DICT
+                                                            : FSDPCK_PICKLE_SET));
 }
 
 static bool op_tuple(struct machine *m, uint8_t op)
@@ -124,7 +132,8 @@ static bool op_tuple(struct machine *m, uint8_t op)
 /* An OrderedDict() that gets entries is a dict like any other. */
 static void become_dict(struct machine *m, fsdpck_node n)
 {
-    if (fsdpck_pickle_type(m->p, n) != FSDPCK_PICKLE_CALL || !fsdpck_pickle_made_by(m->p, n, "collections OrderedDict") ||
+    if (fsdpck_pickle_type(m->p, n) != FSDPCK_PICKLE_CALL ||
+        !fsdpck_pickle_made_by(m->p, n, "collections OrderedDict") ||
         fsdpck_pickle_child(m->p, n, 1) != PICKLE_NODE_EMPTY_TUPLE || fsdpck_pickle_state(m->p, n) != FSDPCK_NO_NODE)
         return;
     pickle_node(m->p, n)->type = FSDPCK_PICKLE_DICT;
@@ -144,7 +153,10 @@ static bool op_fill(struct machine *m, uint8_t op)
         become_dict(m, target);
     enum fsdpck_pickle_type want = dict ? FSDPCK_PICKLE_DICT : op == 0x90 ? FSDPCK_PICKLE_SET : FSDPCK_PICKLE_LIST;
     if (count && fsdpck_pickle_type(m->p, target) != want)
-        return FAIL(m, FSDPCK_ERR_FORMAT, "%s on a value that is no %s", m->name, dict ? "dict" : op == 0x90 ? "set" : "list");
+        return FAIL(m, FSDPCK_ERR_FORMAT, "%s on a value that is no %s", m->name,
+                    dict         ? "dict"
+                    : op == 0x90 ? "set"
+                                 : "list");
     if (dict && count % 2)
         return FAIL(m, FSDPCK_ERR_FORMAT, "%s with a key that has no value", m->name);
     return fsdpck_pickle_append(m->p, target, values, count);
@@ -187,22 +199,54 @@ static bool op_get(struct machine *m, uint8_t op)
     if (!take_uint(m, op == 'h' ? 1 : 4, &i))
         return false;
     fsdpck_node n = i < m->memo.count ? ((const fsdpck_node *)m->memo.data)[i] : FSDPCK_NO_NODE;
-    return n == FSDPCK_NO_NODE ? FAIL(m, FSDPCK_ERR_FORMAT, "memo number %llu was never put", (unsigned long long)i) : push(m, n);
+    return n == FSDPCK_NO_NODE ? FAIL(m, FSDPCK_ERR_FORMAT, "memo number %llu was never put", (unsigned long long)i)
+                               : push(m, n);
 }
 
 static const struct opcode opcodes[256] = {
-    [0x80] = { op_proto, "PROTO" }, [0x95] = { op_frame, "FRAME" }, ['.'] = { op_stop, "STOP" }, ['('] = { op_mark, "MARK" },
-    ['N'] = { op_constant, "NONE" }, [0x88] = { op_constant, "NEWTRUE" }, [0x89] = { op_constant, "NEWFALSE" },
-    [')'] = { op_constant, "EMPTY_TUPLE" }, ['J'] = { op_int, "BININT" }, ['K'] = { op_int, "BININT1" }, ['M'] = { op_int, "BININT2" },
-    [0x8a] = { op_long, "LONG1" }, [0x8b] = { op_long, "LONG4" }, ['G'] = { op_float, "BINFLOAT" }, ['X'] = { op_text, "BINUNICODE" },
-    [0x8c] = { op_text, "SHORT_BINUNICODE" }, ['T'] = { op_text, "BINSTRING" }, ['U'] = { op_text, "SHORT_BINSTRING" },
-    ['B'] = { op_text, "BINBYTES" }, ['C'] = { op_text, "SHORT_BINBYTES" }, [']'] = { op_empty, "EMPTY_LIST" },
-    ['}'] = { op_empty, "EMPTY_DICT" }, [0x8f] = { op_empty, "EMPTY_SET" }, ['t'] = { op_tuple, "TUPLE" }, [0x85] = { op_tuple, "TUPLE1" },
-    [0x86] = { op_tuple, "TUPLE2" }, [0x87] = { op_tuple, "TUPLE3" }, ['a'] = { op_fill, "APPEND" }, ['e'] = { op_fill, "APPENDS" },
-    ['s'] = { op_fill, "SETITEM" }, ['u'] = { op_fill, "SETITEMS" }, [0x90] = { op_fill, "ADDITEMS" }, ['c'] = { fsdpck_pickle_op_global, "GLOBAL" },
-    [0x93] = { fsdpck_pickle_op_stack_global, "STACK_GLOBAL" }, ['R'] = { fsdpck_pickle_op_make, "REDUCE" }, [0x81] = { fsdpck_pickle_op_make, "NEWOBJ" },
-    ['b'] = { fsdpck_pickle_op_build, "BUILD" }, ['Q'] = { fsdpck_pickle_op_persistent, "BINPERSID" }, ['q'] = { op_put, "BINPUT" }, ['r'] = { op_put, "LONG_BINPUT" },
-    [0x94] = { op_memoize, "MEMOIZE" }, ['h'] = { op_get, "BINGET" }, ['j'] = { op_get, "LONG_BINGET" },
+    [0x80] = { op_proto, "PROTO" },
+    [0x95] = { op_frame, "FRAME" },
+    ['.'] = { op_stop, "STOP" },
+    ['('] = { op_mark, "MARK" },
+    ['N'] = { op_constant, "NONE" },
+    [0x88] = { op_constant, "NEWTRUE" },
+    [0x89] = { op_constant, "NEWFALSE" },
+    [')'] = { op_constant, "EMPTY_TUPLE" },
+    ['J'] = { op_int, "BININT" },
+    ['K'] = { op_int, "BININT1" },
+    ['M'] = { op_int, "BININT2" },
+    [0x8a] = { op_long, "LONG1" },
+    [0x8b] = { op_long, "LONG4" },
+    ['G'] = { op_float, "BINFLOAT" },
+    ['X'] = { op_text, "BINUNICODE" },
+    [0x8c] = { op_text, "SHORT_BINUNICODE" },
+    ['T'] = { op_text, "BINSTRING" },
+    ['U'] = { op_text, "SHORT_BINSTRING" },
+    ['B'] = { op_text, "BINBYTES" },
+    ['C'] = { op_text, "SHORT_BINBYTES" },
+    [']'] = { op_empty, "EMPTY_LIST" },
+    ['}'] = { op_empty, "EMPTY_DICT" },
+    [0x8f] = { op_empty, "EMPTY_SET" },
+    ['t'] = { op_tuple, "TUPLE" },
+    [0x85] = { op_tuple, "TUPLE1" },
+    [0x86] = { op_tuple, "TUPLE2" },
+    [0x87] = { op_tuple, "TUPLE3" },
+    ['a'] = { op_fill, "APPEND" },
+    ['e'] = { op_fill, "APPENDS" },
+    ['s'] = { op_fill, "SETITEM" },
+    ['u'] = { op_fill, "SETITEMS" },
+    [0x90] = { op_fill, "ADDITEMS" },
+    ['c'] = { fsdpck_pickle_op_global, "GLOBAL" },
+    [0x93] = { fsdpck_pickle_op_stack_global, "STACK_GLOBAL" },
+    ['R'] = { fsdpck_pickle_op_make, "REDUCE" },
+    [0x81] = { fsdpck_pickle_op_make, "NEWOBJ" },
+    ['b'] = { fsdpck_pickle_op_build, "BUILD" },
+    ['Q'] = { fsdpck_pickle_op_persistent, "BINPERSID" },
+    ['q'] = { op_put, "BINPUT" },
+    ['r'] = { op_put, "LONG_BINPUT" },
+    [0x94] = { op_memoize, "MEMOIZE" },
+    ['h'] = { op_get, "BINGET" },
+    ['j'] = { op_get, "LONG_BINGET" },
 };
 
 static bool run(struct machine *m, uint64_t base)
@@ -242,14 +286,22 @@ int fsdpck_pickle_parse(const char *file, uint64_t base, const void *data, size_
                         struct fsdpck_pickle **out, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
-    struct machine m = { .data = data, .nbytes = nbytes, .allowed = allowed, .stack = FSDPCK_VEC(fsdpck_node), .marks = FSDPCK_VEC(size_t),
+    struct machine m = { .data = data,
+                         .nbytes = nbytes,
+                         .allowed = allowed,
+                         .stack = FSDPCK_VEC(fsdpck_node),
+                         .marks = FSDPCK_VEC(size_t),
                          .memo = FSDPCK_VEC(fsdpck_node) };
     *out = NULL;
     m.p = calloc(1, sizeof *m.p);
     if (!m.p)
         return fsdpck_error_nomem(err, sizeof *m.p);
-    *m.p = (struct fsdpck_pickle){ .nodes = FSDPCK_VEC(struct pickle_node), .children = FSDPCK_VEC(fsdpck_node), .root = FSDPCK_NO_NODE,
-                                   .file = file, .at = base, .err = err ? err : &own };
+    *m.p = (struct fsdpck_pickle){ .nodes = FSDPCK_VEC(struct pickle_node),
+                                   .children = FSDPCK_VEC(fsdpck_node),
+                                   .root = FSDPCK_NO_NODE,
+                                   .file = file,
+                                   .at = base,
+                                   .err = err ? err : &own };
     int rc = set_up(&m) && run(&m, base) ? 0 : m.p->err->code;
     m.p->err = NULL;
     m.p->file = NULL;

@@ -1,22 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A closed reader of Python pickles (protocols 2 to 5): builds a tree of plain nodes and runs nothing.
  *
- * GLOBAL and STACK_GLOBAL give a node that is a name; a name outside the caller's list is refused at once, quoted. REDUCE, NEWOBJ and
- * BUILD give nodes that say so; what they mean is the caller's. Unknown opcodes are refused by number. Caps: depth, memo, nodes,
- * strings never longer than what is left of the input. A container that contains itself is refused. Values are shared as the pickle
- * shares them: a small file can describe a huge tree, so walk it with a bound. An OrderedDict() that gets entries is a DICT; attributes
- * that BUILD gives to a dict are dropped. */
+ * GLOBAL and STACK_GLOBAL give a node that is a name; a name outside the caller's list is refused at once, quoted.
+ * REDUCE, NEWOBJ and BUILD give nodes that say so; what they mean is the caller's. Unknown opcodes are refused by
+ * number. Caps: depth, memo, nodes, strings never longer than what is left of the input. A container that contains
+ * itself is refused. Values are shared as the pickle shares them: a small file can describe a huge tree, so walk it
+ * with a bound. An OrderedDict() that gets entries is a DICT; attributes that BUILD gives to a dict are dropped. */
 #ifndef CKPT_PICKLE_H
 #define CKPT_PICKLE_H
 
 #include <fsdpck/error.h>
 
 enum fsdpck_pickle_type {
-    FSDPCK_PICKLE_NONE, FSDPCK_PICKLE_BOOL, FSDPCK_PICKLE_INT, FSDPCK_PICKLE_BIGINT /* bytes: little-endian two's complement */,
-    FSDPCK_PICKLE_FLOAT, FSDPCK_PICKLE_STRING /* valid UTF-8 */, FSDPCK_PICKLE_BYTES, FSDPCK_PICKLE_TUPLE, FSDPCK_PICKLE_LIST,
-    FSDPCK_PICKLE_SET, FSDPCK_PICKLE_DICT /* children: key, value, key, value … in order of insertion; the last of equal keys counts */,
-    FSDPCK_PICKLE_GLOBAL /* "module name", one space */, FSDPCK_PICKLE_CALL /* REDUCE: child 0 callable, child 1 argument tuple */,
-    FSDPCK_PICKLE_OBJECT /* NEWOBJ: child 0 class, child 1 argument tuple */, FSDPCK_PICKLE_PERSISTENT /* child 0: the id */,
+    FSDPCK_PICKLE_NONE,
+    FSDPCK_PICKLE_BOOL,
+    FSDPCK_PICKLE_INT,
+    FSDPCK_PICKLE_BIGINT /* bytes: little-endian two's complement */,
+    FSDPCK_PICKLE_FLOAT,
+    FSDPCK_PICKLE_STRING /* valid UTF-8 */,
+    FSDPCK_PICKLE_BYTES,
+    FSDPCK_PICKLE_TUPLE,
+    FSDPCK_PICKLE_LIST,
+    FSDPCK_PICKLE_SET,
+    FSDPCK_PICKLE_DICT /* children: key, value, key, value … in order of insertion; the last of equal keys counts */,
+    FSDPCK_PICKLE_GLOBAL /* "module name", one space */,
+    FSDPCK_PICKLE_CALL /* REDUCE: child 0 callable, child 1 argument tuple */,
+    FSDPCK_PICKLE_OBJECT /* NEWOBJ: child 0 class, child 1 argument tuple */,
+    FSDPCK_PICKLE_PERSISTENT /* child 0: the id */,
 };
 
 /* Nodes are numbers: handles into one pool, valid until fsdpck_pickle_free(). */
@@ -38,7 +48,8 @@ const char *fsdpck_pickle_text(const struct fsdpck_pickle *p, fsdpck_node n, siz
 bool fsdpck_pickle_int(const struct fsdpck_pickle *p, fsdpck_node n, int64_t *out); /* INT or BOOL */
 bool fsdpck_pickle_float(const struct fsdpck_pickle *p, fsdpck_node n, double *out);
 size_t fsdpck_pickle_count(const struct fsdpck_pickle *p, fsdpck_node n); /* children; a DICT has two an entry */
-fsdpck_node fsdpck_pickle_child(const struct fsdpck_pickle *p, fsdpck_node n, size_t i); /* FSDPCK_NO_NODE beyond the end */
+fsdpck_node fsdpck_pickle_child(const struct fsdpck_pickle *p, fsdpck_node n,
+                                size_t i); /* FSDPCK_NO_NODE beyond the end */
 /* The value of a string key in a DICT, FSDPCK_NO_NODE where missing. */
 fsdpck_node fsdpck_pickle_get(const struct fsdpck_pickle *p, fsdpck_node dict, const char *key);
 /* Returns the state that BUILD gave an OBJECT or CALL, or FSDPCK_NO_NODE. */

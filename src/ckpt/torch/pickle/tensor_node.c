@@ -57,16 +57,20 @@ static bool storage_dtype(const struct fsdpck_pickle *p, fsdpck_node class, enum
     return false;
 }
 
-/* ('storage', class, key, location, number of elements; of bytes where untyped). dtype: given by _rebuild_tensor_v3, else NULL. */
-static bool read_storage(const struct fsdpck_pickle *p, fsdpck_node n, const enum fsdpck_dtype *dtype, struct fsdpck_tensor_node *s)
+/* ('storage', class, key, location, number of elements; of bytes where untyped). dtype: given by _rebuild_tensor_v3,
+ * else NULL. */
+static bool read_storage(const struct fsdpck_pickle *p, fsdpck_node n, const enum fsdpck_dtype *dtype,
+                         struct fsdpck_tensor_node *s)
 {
-    fsdpck_node id = fsdpck_pickle_type(p, n) == FSDPCK_PICKLE_PERSISTENT ? fsdpck_pickle_child(p, n, 0) : FSDPCK_NO_NODE;
+    fsdpck_node id =
+        fsdpck_pickle_type(p, n) == FSDPCK_PICKLE_PERSISTENT ? fsdpck_pickle_child(p, n, 0) : FSDPCK_NO_NODE;
     const char *what = fsdpck_pickle_text(p, fsdpck_pickle_child(p, id, 0), NULL);
     fsdpck_node class = fsdpck_pickle_child(p, id, 1), key = fsdpck_pickle_child(p, id, 2);
     size_t key_nbytes = 0;
     int64_t count;
-    if (fsdpck_pickle_type(p, id) != FSDPCK_PICKLE_TUPLE || fsdpck_pickle_count(p, id) != 5 || !what || strcmp(what, "storage") != 0 ||
-        fsdpck_pickle_type(p, key) != FSDPCK_PICKLE_STRING || !fsdpck_pickle_int(p, fsdpck_pickle_child(p, id, 4), &count) || count < 0)
+    if (fsdpck_pickle_type(p, id) != FSDPCK_PICKLE_TUPLE || fsdpck_pickle_count(p, id) != 5 || !what ||
+        strcmp(what, "storage") != 0 || fsdpck_pickle_type(p, key) != FSDPCK_PICKLE_STRING ||
+        !fsdpck_pickle_int(p, fsdpck_pickle_child(p, id, 4), &count) || count < 0)
         return false;
     s->key = fsdpck_pickle_text(p, key, &key_nbytes);
     if (strlen(s->key) != key_nbytes)
@@ -87,13 +91,15 @@ static bool read_storage(const struct fsdpck_pickle *p, fsdpck_node n, const enu
 const char *fsdpck_tensor_node_maker(const struct fsdpck_pickle *p, fsdpck_node n, fsdpck_node *args)
 {
     fsdpck_node maker = FSDPCK_NO_NODE;
-    while (fsdpck_pickle_made_by(p, n, "torch._utils _rebuild_parameter") || fsdpck_pickle_made_by(p, n, "torch._utils _rebuild_parameter_with_state"))
+    while (fsdpck_pickle_made_by(p, n, "torch._utils _rebuild_parameter") ||
+           fsdpck_pickle_made_by(p, n, "torch._utils _rebuild_parameter_with_state"))
         n = fsdpck_pickle_child(p, fsdpck_pickle_child(p, n, 1), 0);
     if (fsdpck_pickle_type(p, n) != FSDPCK_PICKLE_CALL)
         return NULL;
     maker = fsdpck_pickle_child(p, n, 0);
     *args = fsdpck_pickle_child(p, n, 1);
-    if (fsdpck_pickle_is(p, maker, "torch._tensor _rebuild_from_type_v2")) { /* (maker, class, its arguments, attributes) */
+    if (fsdpck_pickle_is(p, maker,
+                         "torch._tensor _rebuild_from_type_v2")) { /* (maker, class, its arguments, attributes) */
         maker = fsdpck_pickle_child(p, *args, 0);
         *args = fsdpck_pickle_child(p, *args, 2);
     }
@@ -101,7 +107,8 @@ const char *fsdpck_tensor_node_maker(const struct fsdpck_pickle *p, fsdpck_node 
     return name && !strncmp(name, "torch._utils _rebuild_", 22) ? name + strlen("torch._utils ") : NULL;
 }
 
-int fsdpck_tensor_node_read(const struct fsdpck_pickle *p, fsdpck_node n, struct fsdpck_tensor_node *out, const char **why)
+int fsdpck_tensor_node_read(const struct fsdpck_pickle *p, fsdpck_node n, struct fsdpck_tensor_node *out,
+                            const char **why)
 {
     fsdpck_node args = FSDPCK_NO_NODE;
     const char *maker = fsdpck_tensor_node_maker(p, n, &args);
@@ -116,7 +123,8 @@ int fsdpck_tensor_node_read(const struct fsdpck_pickle *p, fsdpck_node n, struct
     uint32_t nstrides;
     int64_t first;
     *why = "data.pkl describes a tensor in a way that torch does not";
-    if (fsdpck_pickle_type(p, args) != FSDPCK_PICKLE_TUPLE || (v3 && !fsdpck_node_dtype(p, fsdpck_pickle_child(p, args, 6), &dtype)) ||
+    if (fsdpck_pickle_type(p, args) != FSDPCK_PICKLE_TUPLE ||
+        (v3 && !fsdpck_node_dtype(p, fsdpck_pickle_child(p, args, 6), &dtype)) ||
         !read_storage(p, fsdpck_pickle_child(p, args, 0), v3 ? &dtype : NULL, out) ||
         !fsdpck_pickle_int(p, fsdpck_pickle_child(p, args, 1), &first) || first < 0 ||
         !fsdpck_node_dims(p, fsdpck_pickle_child(p, args, 2), &out->ndim, out->size) ||
@@ -125,7 +133,8 @@ int fsdpck_tensor_node_read(const struct fsdpck_pickle *p, fsdpck_node n, struct
     out->first = (uint64_t)first;
     fsdpck_node flags = fsdpck_pickle_child(p, args, v3 ? 7 : 6);
     *why = "it was saved with pending operations (conjugate or negative bit)";
-    return fsdpck_pickle_type(p, flags) != FSDPCK_PICKLE_NONE && fsdpck_pickle_count(p, flags) ? FSDPCK_ERR_UNSUPPORTED : 0;
+    return fsdpck_pickle_type(p, flags) != FSDPCK_PICKLE_NONE && fsdpck_pickle_count(p, flags) ? FSDPCK_ERR_UNSUPPORTED
+                                                                                               : 0;
 }
 
 bool fsdpck_tensor_node_inside(const struct fsdpck_tensor_node *t)

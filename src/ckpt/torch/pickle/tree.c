@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The values of a pickle as a pool of small nodes: how they are stored, and how they are looked at. Knows no opcode, no class and no
- * meaning of any name. */
+/* The values of a pickle as a pool of small nodes: how they are stored, and how they are looked at. Knows no opcode, no
+ * class and no meaning of any name. */
 #include "torch/pickle/impl.h"
 
 #include <stdlib.h>
@@ -18,7 +18,8 @@ fsdpck_node fsdpck_pickle_new_node(struct fsdpck_pickle *p, enum fsdpck_pickle_t
 {
     size_t n = p->nodes.count;
     if (n >= PICKLE_MAX_NODES) {
-        fsdpck_error_at(p->err, FSDPCK_ERR_LIMIT, p->file, p->at, "the pickle has more than %u values", PICKLE_MAX_NODES);
+        fsdpck_error_at(p->err, FSDPCK_ERR_LIMIT, p->file, p->at, "the pickle has more than %u values",
+                        PICKLE_MAX_NODES);
         return FSDPCK_NO_NODE;
     }
     struct pickle_node *node = fsdpck_vec_push(&p->nodes, p->err);
@@ -49,9 +50,11 @@ fsdpck_node fsdpck_pickle_new_int(struct fsdpck_pickle *p, int64_t value)
     return n;
 }
 
-fsdpck_node fsdpck_pickle_new_text(struct fsdpck_pickle *p, enum fsdpck_pickle_type type, const void *bytes, size_t nbytes)
+fsdpck_node fsdpck_pickle_new_text(struct fsdpck_pickle *p, enum fsdpck_pickle_type type, const void *bytes,
+                                   size_t nbytes)
 {
-    /* The table compares up to the first NUL, so strings that have one stay out of it; long ones are hardly ever repeated. */
+    /* The table compares up to the first NUL, so strings that have one stay out of it; long ones are hardly ever
+     * repeated. */
     bool shared = type == FSDPCK_PICKLE_STRING && nbytes < SHARED_NBYTES && !memchr(bytes, 0, nbytes);
     if (shared) {
         char key[SHARED_NBYTES];
@@ -112,7 +115,8 @@ static uint64_t room_of(const struct pickle_node *node, uint64_t count)
     return room;
 }
 
-/* The first children of a container get exactly their room, since most dicts and tuples never grow; later ones double it. */
+/* The first children of a container get exactly their room, since most dicts and tuples never grow; later ones double
+ * it. */
 static bool make_room(struct fsdpck_pickle *p, fsdpck_node container, size_t more)
 {
     struct pickle_node *node = pickle_node(p, container);
@@ -156,7 +160,8 @@ fsdpck_node fsdpck_pickle_new_tuple(struct fsdpck_pickle *p, const fsdpck_node *
     if (count == 0)
         return PICKLE_NODE_EMPTY_TUPLE;
     if (count <= 2) {
-        fsdpck_node n = fsdpck_pickle_new_pair(p, FSDPCK_PICKLE_TUPLE, children[0], count == 2 ? children[1] : FSDPCK_NO_NODE);
+        fsdpck_node n =
+            fsdpck_pickle_new_pair(p, FSDPCK_PICKLE_TUPLE, children[0], count == 2 ? children[1] : FSDPCK_NO_NODE);
         if (n != FSDPCK_NO_NODE)
             pickle_node(p, n)->count = (uint32_t)count;
         return n;
@@ -168,7 +173,8 @@ fsdpck_node fsdpck_pickle_new_tuple(struct fsdpck_pickle *p, const fsdpck_node *
 bool fsdpck_pickle_set_state(struct fsdpck_pickle *p, fsdpck_node object, fsdpck_node state)
 {
     if (pickle_node(p, object)->flags & PICKLE_SEALED)
-        return fail(p, FSDPCK_ERR_FORMAT, "an object gets its state after it was put into another value (or into itself)");
+        return fail(p, FSDPCK_ERR_FORMAT,
+                    "an object gets its state after it was put into another value (or into itself)");
     if (pickle_node(p, object)->count != FSDPCK_NO_NODE)
         return fail(p, FSDPCK_ERR_FORMAT, "an object gets its state twice");
     if (!adopt(p, object, state))
@@ -188,10 +194,16 @@ void fsdpck_pickle_free(struct fsdpck_pickle *p)
     free(p);
 }
 
-fsdpck_node fsdpck_pickle_root(const struct fsdpck_pickle *p) { return p->root; }
-size_t fsdpck_pickle_used(const struct fsdpck_pickle *p) { return p->used; }
+fsdpck_node fsdpck_pickle_root(const struct fsdpck_pickle *p)
+{
+    return p->root;
+}
+size_t fsdpck_pickle_used(const struct fsdpck_pickle *p)
+{
+    return p->used;
+}
 
-static const struct pickle_node none = {.type = FSDPCK_PICKLE_NONE};
+static const struct pickle_node none = { .type = FSDPCK_PICKLE_NONE };
 
 /* NONE for what is no node: lookups that found nothing may be asked on. */
 static const struct pickle_node *node_or_none(const struct fsdpck_pickle *p, fsdpck_node n)
@@ -215,8 +227,7 @@ const char *fsdpck_pickle_text(const struct fsdpck_pickle *p, fsdpck_node n, siz
         if (nbytes)
             *nbytes = node->count;
         return node->as.text;
-    default:
-        return NULL;
+    default: return NULL;
     }
 }
 
@@ -244,15 +255,11 @@ size_t fsdpck_pickle_count(const struct fsdpck_pickle *p, fsdpck_node n)
     case FSDPCK_PICKLE_TUPLE:
     case FSDPCK_PICKLE_LIST:
     case FSDPCK_PICKLE_SET:
-    case FSDPCK_PICKLE_DICT:
-        return node->count;
+    case FSDPCK_PICKLE_DICT: return node->count;
     case FSDPCK_PICKLE_CALL:
-    case FSDPCK_PICKLE_OBJECT:
-        return 2;
-    case FSDPCK_PICKLE_PERSISTENT:
-        return 1;
-    default:
-        return 0;
+    case FSDPCK_PICKLE_OBJECT: return 2;
+    case FSDPCK_PICKLE_PERSISTENT: return 1;
+    default: return 0;
     }
 }
 
@@ -293,5 +300,6 @@ bool fsdpck_pickle_is(const struct fsdpck_pickle *p, fsdpck_node n, const char *
 bool fsdpck_pickle_made_by(const struct fsdpck_pickle *p, fsdpck_node n, const char *name)
 {
     enum fsdpck_pickle_type type = fsdpck_pickle_type(p, n);
-    return (type == FSDPCK_PICKLE_CALL || type == FSDPCK_PICKLE_OBJECT) && fsdpck_pickle_is(p, fsdpck_pickle_child(p, n, 0), name);
+    return (type == FSDPCK_PICKLE_CALL || type == FSDPCK_PICKLE_OBJECT) &&
+           fsdpck_pickle_is(p, fsdpck_pickle_child(p, n, 0), name);
 }

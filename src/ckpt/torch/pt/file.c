@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One torch.save file after another into a catalogue: which records there are, which tensors view them, which values travel as items. DTensors
- * are shard.c's. */
+/* One torch.save file after another into a catalogue: which records there are, which tensors view them, which values
+ * travel as items. DTensors are shard.c's. */
 #include "torch/pt/file.h"
 
 #include <inttypes.h>
@@ -19,9 +19,9 @@
 #include "torch/pt/value.h"
 #include "torch/pt/walk.h"
 
-#define MAX_PICKLE_NBYTES (1u << 30)
-#define MAX_VALUE_EXPANSION 8u /* bytes of values for each byte of the pickle that they come out of */
-#define MAX_VERSION 10u /* of torch's zip format; 3 is written */
+#define MAX_PICKLE_NBYTES   (1u << 30)
+#define MAX_VALUE_EXPANSION 8u  /* bytes of values for each byte of the pickle that they come out of */
+#define MAX_VERSION         10u /* of torch's zip format; 3 is written */
 
 struct pt_value {
     const uint8_t *pickle;
@@ -41,7 +41,8 @@ static void say(const struct fsdpck_pt_reading *r, const char *name, const char 
 /* ---- tensors ---- */
 
 /* A tensor that is there whole; where ranks save one each, they should all be the same. */
-static int add_whole(struct fsdpck_pt_reading *r, const char *name, const struct fsdpck_key *path, uint32_t npath, fsdpck_node n)
+static int add_whole(struct fsdpck_pt_reading *r, const char *name, const struct fsdpck_key *path, uint32_t npath,
+                     fsdpck_node n)
 {
     struct fsdpck_tensor_node t;
     struct fsdpck_stored_box piece = { 0 };
@@ -52,14 +53,17 @@ static int add_whole(struct fsdpck_pt_reading *r, const char *name, const struct
     if (rc)
         return fsdpck_pt_fail(r, rc, name, why);
     if ((rc = fsdpck_pt_place(r, name, &t, &piece, &record)) ||
-        (rc = fsdpck_catalogue_tensor(&r->catalogue, fsdpck_pt_path(r), fsdpck_pt_part(r), name, path, npath, t.dtype, t.ndim, t.size, &piece.tensor)))
+        (rc = fsdpck_catalogue_tensor(&r->catalogue, fsdpck_pt_path(r), fsdpck_pt_part(r), name, path, npath, t.dtype,
+                                      t.ndim, t.size, &piece.tensor)))
         return rc;
     if (t.ndim)
         memcpy(box + t.ndim, t.size, t.ndim * sizeof *box);
     piece.box = box;
     if (r->rank >= 0 && fsdpck_pt_differs(r, piece.tensor, record)) {
         if (!r->per_rank)
-            return fsdpck_pt_fail(r, FSDPCK_ERR_UNSUPPORTED, name, "is not the same on all ranks, and is no DTensor that says which part of it each rank has");
+            return fsdpck_pt_fail(
+                r, FSDPCK_ERR_UNSUPPORTED, name,
+                "is not the same on all ranks, and is no DTensor that says which part of it each rank has");
         say(r, name, "is not the same on all ranks: the lowest rank's is taken");
     }
     return fsdpck_catalogue_add_box(&r->catalogue, &piece);
@@ -75,7 +79,8 @@ static int on_tensor(void *ctx, const char *name, const struct fsdpck_key *path,
 
 /* ---- other values ---- */
 
-static int add_value(struct fsdpck_pt_reading *r, const char *name, const struct fsdpck_key *path, uint32_t npath, const struct fsdpck_text *text)
+static int add_value(struct fsdpck_pt_reading *r, const char *name, const struct fsdpck_key *path, uint32_t npath,
+                     const struct fsdpck_text *text)
 {
     size_t old;
     struct pt_value *values = r->pt->values.data;
@@ -126,7 +131,9 @@ static int check_version(struct fsdpck_pt_reading *r)
     if (!record)
         return 0;
     if (record->nbytes < sizeof text) {
-        const struct fsdpck_extent e = { .file = r->file, .payload = record->offset, .crc = r->crcs[record - r->archive.zip.records] };
+        const struct fsdpck_extent e = { .file = r->file,
+                                         .payload = record->offset,
+                                         .crc = r->crcs[record - r->archive.zip.records] };
         int rc = fsdpck_files_read(r->src, r->file, text, record->nbytes, record->offset, r->err);
         if (!rc)
             rc = fsdpck_checks_bytes(r->src, FSDPCK_CHECKS_NO_TENSOR, &e, 0, text, record->nbytes, r->err);
@@ -136,7 +143,8 @@ static int check_version(struct fsdpck_pt_reading *r)
     unsigned version = (unsigned)strtoul(text, NULL, 10);
     return version >= 1 && version <= MAX_VERSION
                ? 0
-               : fsdpck_pt_fail(r, FSDPCK_ERR_UNSUPPORTED, NULL, "is of a version of torch's zip format that is not known");
+               : fsdpck_pt_fail(r, FSDPCK_ERR_UNSUPPORTED, NULL,
+                                "is of a version of torch's zip format that is not known");
 }
 
 static int expect_crc(struct fsdpck_pt_reading *r, size_t i)
@@ -172,8 +180,14 @@ static int list_records(struct fsdpck_pt_reading *r)
     return check_version(r);
 }
 
-static bool is_zip(const uint8_t *head) { return !memcmp(head, "PK\x03\x04", 4); }
-static bool is_tar(const uint8_t *head) { return !memcmp(head + 257, "ustar", 5); }
+static bool is_zip(const uint8_t *head)
+{
+    return !memcmp(head, "PK\x03\x04", 4);
+}
+static bool is_tar(const uint8_t *head)
+{
+    return !memcmp(head + 257, "ustar", 5);
+}
 
 /* A pickle of torch's magic number. */
 static bool is_legacy(const uint8_t *head)
@@ -182,7 +196,10 @@ static bool is_legacy(const uint8_t *head)
     return head[0] == 0x80 && !memcmp(head + 2, magic, sizeof magic);
 }
 
-bool fsdpck_pt_is(const uint8_t head[512]) { return is_zip(head) || is_tar(head) || is_legacy(head); }
+bool fsdpck_pt_is(const uint8_t head[512])
+{
+    return is_zip(head) || is_tar(head) || is_legacy(head);
+}
 
 static int check_kind(struct fsdpck_pt_reading *r)
 {
@@ -194,8 +211,9 @@ static int check_kind(struct fsdpck_pt_reading *r)
     bool old = is_legacy(head);
     if (!old && !is_tar(head))
         return fsdpck_pt_fail(r, FSDPCK_ERR_FORMAT, NULL, "is no zip, as torch.save writes them");
-    rc = fsdpck_pt_fail(r, FSDPCK_ERR_UNSUPPORTED, NULL, old ? "is in torch's format from before version 1.6 (no zip), which is not read"
-                                                              : "is in torch's tar format of 2016, which is not read");
+    rc = fsdpck_pt_fail(r, FSDPCK_ERR_UNSUPPORTED, NULL,
+                        old ? "is in torch's format from before version 1.6 (no zip), which is not read"
+                            : "is in torch's tar format of 2016, which is not read");
     fsdpck_error_hint(r->err, "let torch save it again: torch.save(torch.load(FILE, map_location='cpu'), NEW_FILE)");
     return rc;
 }
@@ -203,16 +221,25 @@ static int check_kind(struct fsdpck_pt_reading *r)
 static int read_open(struct fsdpck_pt_reading *r)
 {
     const struct fsdpck_zip_record *pickle = fsdpck_zip_find(&r->archive.zip, "data.pkl");
-    struct fsdpck_pt_walk walk = { .p = r->archive.pickle, .file = fsdpck_pt_path(r), .nbytes = pickle->nbytes, .tree = r->tree, .tensor = on_tensor,
-                                   .value = on_value, .ctx = r, .err = r->err };
+    struct fsdpck_pt_walk walk = { .p = r->archive.pickle,
+                                   .file = fsdpck_pt_path(r),
+                                   .nbytes = pickle->nbytes,
+                                   .tree = r->tree,
+                                   .tensor = on_tensor,
+                                   .value = on_value,
+                                   .ctx = r,
+                                   .err = r->err };
     r->value_nbytes = MAX_VALUE_EXPANSION * pickle->nbytes + 65536;
     int rc = list_records(r);
     return rc ? rc : fsdpck_pt_walk(&walk);
 }
 
-int fsdpck_pt_read(struct fsdpck_pt_reading *r, const char *path, const char *name, const struct fsdpck_pt_rank_file *part)
+int fsdpck_pt_read(struct fsdpck_pt_reading *r, const char *path, const char *name,
+                   const struct fsdpck_pt_rank_file *part)
 {
-    const struct fsdpck_archive_terms terms = { .allowed = fsdpck_pt_names, .max_nbytes = MAX_PICKLE_NBYTES, .check_crc = !r->src->opt.no_verify };
+    const struct fsdpck_archive_terms terms = { .allowed = fsdpck_pt_names,
+                                                .max_nbytes = MAX_PICKLE_NBYTES,
+                                                .check_crc = !r->src->opt.no_verify };
     int rc = fsdpck_source_add_file(r->src, path, name, part ? part->rank : -1, &r->file, r->err);
     if (rc)
         return rc;
@@ -263,7 +290,8 @@ void fsdpck_pt_end(struct fsdpck_pt_reading *r)
 
 /* ---- the source ---- */
 
-int fsdpck_pt_read_item(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at, struct fsdpck_error *err)
+int fsdpck_pt_read_item(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at,
+                        struct fsdpck_error *err)
 {
     const struct pt_value *value = (const struct pt_value *)((const struct fsdpck_pt *)src->impl)->values.data + item;
     uint64_t total = source_items(src)[item].pub.nbytes;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads torch.save files into a catalogue. One reading may go over many files: shards of a model, or the files of all ranks. */
+/* Reads torch.save files into a catalogue. One reading may go over many files: shards of a model, or the files of all
+ * ranks. */
 #ifndef CKPT_PT_FILE_H
 #define CKPT_PT_FILE_H
 
@@ -12,18 +13,20 @@ struct fsdpck_pt_rank_file {
     int64_t rank;
     uint64_t nranks;
     const char *tree; /* first key of its names, or NULL */
-    bool per_rank;    /* ranks may differ in it (random states): the lowest rank's values are taken, and that is noted */
+    bool per_rank; /* ranks may differ in it (random states): the lowest rank's values are taken, and that is noted */
 };
 /* Adds the file at `path` to the source and reads what it lists. part NULL: the file stands for itself. */
-int fsdpck_pt_read(struct fsdpck_pt_reading *r, const char *path, const char *name, const struct fsdpck_pt_rank_file *part);
+int fsdpck_pt_read(struct fsdpck_pt_reading *r, const char *path, const char *name,
+                   const struct fsdpck_pt_rank_file *part);
 /* Makes the source's catalogue. */
 int fsdpck_pt_finish(struct fsdpck_pt_reading *r);
 void fsdpck_pt_end(struct fsdpck_pt_reading *r); /* frees the reading, never the source */
 
 /* struct fsdpck_source_ops */
-int fsdpck_pt_read_item(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at, struct fsdpck_error *err);
-int fsdpck_pt_verify(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report, void *report_ctx, struct fsdpck_verify_result *result,
-                     struct fsdpck_error *err);
+int fsdpck_pt_read_item(struct fsdpck_source *src, size_t item, void *buf, uint64_t nbytes, uint64_t at,
+                        struct fsdpck_error *err);
+int fsdpck_pt_verify(struct fsdpck_source *src, bool quick, fsdpck_problem_fn report, void *report_ctx,
+                     struct fsdpck_verify_result *result, struct fsdpck_error *err);
 void fsdpck_pt_close(struct fsdpck_source *src);
 
 #endif

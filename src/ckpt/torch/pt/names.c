@@ -1,41 +1,87 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The closed list of names that a .pt may hold: those of torch's weights-only loader, what it takes for DTensors, and numpy's scalars and arrays
- * as trainers save them. Names that are listed only to be refused with the tensor they stand for are among them. */
+/* The closed list of names that a .pt may hold: those of torch's weights-only loader, what it takes for DTensors, and
+ * numpy's scalars and arrays as trainers save them. Names that are listed only to be refused with the tensor they stand
+ * for are among them. */
 #include "torch/pt/file.h"
 
 #define STORAGES_OF(module) \
-    module " DoubleStorage", module " FloatStorage", module " HalfStorage", module " BFloat16Storage", module " LongStorage", \
-        module " IntStorage", module " ShortStorage", module " CharStorage", module " ByteStorage", module " BoolStorage", \
-        module " ComplexDoubleStorage", module " ComplexFloatStorage"
+    module " DoubleStorage", module " FloatStorage", module " HalfStorage", module " BFloat16Storage", \
+        module " LongStorage", module " IntStorage", module " ShortStorage", module " CharStorage", \
+        module " ByteStorage", module " BoolStorage", module " ComplexDoubleStorage", module " ComplexFloatStorage"
 #define DTYPES_OF(module) \
-    module " float64", module " float32", module " float16", module " bfloat16", module " int64", module " int32", module " int16", \
-        module " int8", module " uint64", module " uint32", module " uint16", module " uint8", module " bool", module " complex128", \
-        module " complex64", module " complex32", module " float8_e4m3fn", module " float8_e5m2", module " float8_e4m3fnuz", \
-        module " float8_e5m2fnuz", module " float8_e8m0fnu", module " float4_e2m1fn_x2"
-#define PLACEMENTS_OF(module) module " Shard", module " _StridedShard", module " Replicate", module " Partial", module " _Partial"
+    module " float64", module " float32", module " float16", module " bfloat16", module " int64", module " int32", \
+        module " int16", module " int8", module " uint64", module " uint32", module " uint16", module " uint8", \
+        module " bool", module " complex128", module " complex64", module " complex32", module " float8_e4m3fn", \
+        module " float8_e5m2", module " float8_e4m3fnuz", module " float8_e5m2fnuz", module " float8_e8m0fnu", \
+        module " float4_e2m1fn_x2"
+#define PLACEMENTS_OF(module) \
+    module " Shard", module " _StridedShard", module " Replicate", module " Partial", module " _Partial"
 
 const char *const fsdpck_pt_names[] = {
-    "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_tensor_v3", "torch._utils _rebuild_tensor", "torch._utils _rebuild_parameter",
-    "torch._utils _rebuild_parameter_with_state", "torch._tensor _rebuild_from_type_v2", "torch Tensor", "torch.nn.parameter Parameter",
-    STORAGES_OF("torch"), "torch.storage UntypedStorage", DTYPES_OF("torch"), "torch Size", "torch device",
-    "torch.serialization _get_layout", "collections OrderedDict", "collections Counter",
+    "torch._utils _rebuild_tensor_v2",
+    "torch._utils _rebuild_tensor_v3",
+    "torch._utils _rebuild_tensor",
+    "torch._utils _rebuild_parameter",
+    "torch._utils _rebuild_parameter_with_state",
+    "torch._tensor _rebuild_from_type_v2",
+    "torch Tensor",
+    "torch.nn.parameter Parameter",
+    STORAGES_OF("torch"),
+    "torch.storage UntypedStorage",
+    DTYPES_OF("torch"),
+    "torch Size",
+    "torch device",
+    "torch.serialization _get_layout",
+    "collections OrderedDict",
+    "collections Counter",
     /* Refused by the tensor's name. */
-    "torch._utils _rebuild_qtensor", "torch._utils _rebuild_sparse_tensor", "torch._utils _rebuild_sparse_csr_tensor",
-    "torch._utils _rebuild_nested_tensor", "torch._utils _rebuild_meta_tensor_no_storage", "torch._utils _rebuild_device_tensor_from_numpy",
-    "torch._utils _rebuild_device_tensor_from_cpu_tensor", "torch QInt8Storage", "torch QUInt8Storage", "torch QInt32Storage",
-    "torch QUInt4x2Storage", "torch QUInt2x4Storage", "torch per_tensor_affine", "torch per_channel_affine",
+    "torch._utils _rebuild_qtensor",
+    "torch._utils _rebuild_sparse_tensor",
+    "torch._utils _rebuild_sparse_csr_tensor",
+    "torch._utils _rebuild_nested_tensor",
+    "torch._utils _rebuild_meta_tensor_no_storage",
+    "torch._utils _rebuild_device_tensor_from_numpy",
+    "torch._utils _rebuild_device_tensor_from_cpu_tensor",
+    "torch QInt8Storage",
+    "torch QUInt8Storage",
+    "torch QInt32Storage",
+    "torch QUInt4x2Storage",
+    "torch QUInt2x4Storage",
+    "torch per_tensor_affine",
+    "torch per_channel_affine",
     /* Plain values, in protocol 2's words and in later ones'. */
-    "_codecs encode", "__builtin__ set", "__builtin__ bytearray", "__builtin__ complex", "__builtin__ frozenset", "builtins set",
-    "builtins bytearray", "builtins complex", "builtins frozenset",
-    "numpy._core.multiarray scalar", "numpy.core.multiarray scalar", "numpy._core.multiarray _reconstruct",
-    "numpy.core.multiarray _reconstruct", "numpy dtype", "numpy ndarray",
+    "_codecs encode",
+    "__builtin__ set",
+    "__builtin__ bytearray",
+    "__builtin__ complex",
+    "__builtin__ frozenset",
+    "builtins set",
+    "builtins bytearray",
+    "builtins complex",
+    "builtins frozenset",
+    "numpy._core.multiarray scalar",
+    "numpy.core.multiarray scalar",
+    "numpy._core.multiarray _reconstruct",
+    "numpy.core.multiarray _reconstruct",
+    "numpy dtype",
+    "numpy ndarray",
     /* DTensors, from torch 2.4 to 2.15. */
-    "torch._utils _rebuild_wrapper_subclass", "torch.distributed.tensor DTensor", "torch.distributed.tensor._api DTensor",
-    "torch.distributed._tensor.api DTensor", "torch.distributed._tensor DTensor", "torch.distributed.tensor._dtensor_spec DTensorSpec",
-    "torch.distributed.tensor._dtensor_spec TensorMeta", "torch.distributed.tensor._dtensor_spec ShardOrderEntry",
-    "torch.distributed._tensor.placement_types DTensorSpec", "torch.distributed._tensor.placement_types TensorMeta",
-    "torch.distributed._tensor._dtensor_spec DTensorSpec", "torch.distributed._tensor._dtensor_spec TensorMeta",
-    "torch.distributed.device_mesh DeviceMesh", "torch.distributed._mesh_layout _MeshLayout", "torch.distributed._mesh_layout _FlatLayout",
-    PLACEMENTS_OF("torch.distributed.tensor.placement_types"), PLACEMENTS_OF("torch.distributed._tensor.placement_types"),
+    "torch._utils _rebuild_wrapper_subclass",
+    "torch.distributed.tensor DTensor",
+    "torch.distributed.tensor._api DTensor",
+    "torch.distributed._tensor.api DTensor",
+    "torch.distributed._tensor DTensor",
+    "torch.distributed.tensor._dtensor_spec DTensorSpec",
+    "torch.distributed.tensor._dtensor_spec TensorMeta",
+    "torch.distributed.tensor._dtensor_spec ShardOrderEntry",
+    "torch.distributed._tensor.placement_types DTensorSpec",
+    "torch.distributed._tensor.placement_types TensorMeta",
+    "torch.distributed._tensor._dtensor_spec DTensorSpec",
+    "torch.distributed._tensor._dtensor_spec TensorMeta",
+    "torch.distributed.device_mesh DeviceMesh",
+    "torch.distributed._mesh_layout _MeshLayout",
+    "torch.distributed._mesh_layout _FlatLayout",
+    PLACEMENTS_OF("torch.distributed.tensor.placement_types"),
+    PLACEMENTS_OF("torch.distributed._tensor.placement_types"),
     NULL,
 };

@@ -7,11 +7,15 @@
 
 #include "base/checked.h"
 
-/* Views share storage, so tensors may be larger than their file: as torch saves a model, hardly; by stride 0, without limit. */
-#define MAX_EXPANSION 8u
+/* Views share storage, so tensors may be larger than their file: as torch saves a model, hardly; by stride 0, without
+ * limit. */
+#define MAX_EXPANSION         8u
 #define FREE_EXPANSION_NBYTES (1ull << 30)
 
-const char *fsdpck_pt_path(const struct fsdpck_pt_reading *r) { return source_files(r->src)[r->file].path; }
+const char *fsdpck_pt_path(const struct fsdpck_pt_reading *r)
+{
+    return source_files(r->src)[r->file].path;
+}
 
 int fsdpck_pt_fail(struct fsdpck_pt_reading *r, int code, const char *name, const char *what)
 {
@@ -21,8 +25,8 @@ int fsdpck_pt_fail(struct fsdpck_pt_reading *r, int code, const char *name, cons
     return r->err->code;
 }
 
-int fsdpck_pt_place(struct fsdpck_pt_reading *r, const char *name, const struct fsdpck_tensor_node *t, struct fsdpck_stored_box *out,
-                    const struct fsdpck_zip_record **record)
+int fsdpck_pt_place(struct fsdpck_pt_reading *r, const char *name, const struct fsdpck_tensor_node *t,
+                    struct fsdpck_stored_box *out, const struct fsdpck_zip_record **record)
 {
     char key[300], text[512];
     uint64_t item_nbytes = fsdpck_dtype_info(t->dtype)->nbytes, nbytes, nelem;
@@ -34,7 +38,8 @@ int fsdpck_pt_place(struct fsdpck_pt_reading *r, const char *name, const struct 
     }
     *record = &r->archive.zip.records[i];
     if (!checked_mul(t->storage_nelem, item_nbytes, &nbytes) || nbytes > (*record)->nbytes) {
-        snprintf(text, sizeof text, "its storage has %" PRIu64 " elements of %" PRIu64 " bytes, but record '%s' has %" PRIu64 " bytes",
+        snprintf(text, sizeof text,
+                 "its storage has %" PRIu64 " elements of %" PRIu64 " bytes, but record '%s' has %" PRIu64 " bytes",
                  t->storage_nelem, item_nbytes, key, (*record)->nbytes);
         return fsdpck_pt_fail(r, FSDPCK_ERR_FORMAT, name, text);
     }
@@ -44,9 +49,11 @@ int fsdpck_pt_place(struct fsdpck_pt_reading *r, const char *name, const struct 
     }
     if (!checked_shape(t->size, t->ndim, item_nbytes, &nelem, &nbytes))
         return fsdpck_pt_fail(r, FSDPCK_ERR_FORMAT, name, "the product of its shape overflows");
-    if (!checked_add(r->tensor_nbytes, nbytes, &r->tensor_nbytes) || r->tensor_nbytes > MAX_EXPANSION * r->file_nbytes + FREE_EXPANSION_NBYTES) {
-        snprintf(text, sizeof text, "the views up to it add up to %" PRIu64 " bytes, out of %" PRIu64 " in the file: too many", r->tensor_nbytes,
-                 r->file_nbytes);
+    if (!checked_add(r->tensor_nbytes, nbytes, &r->tensor_nbytes) ||
+        r->tensor_nbytes > MAX_EXPANSION * r->file_nbytes + FREE_EXPANSION_NBYTES) {
+        snprintf(text, sizeof text,
+                 "the views up to it add up to %" PRIu64 " bytes, out of %" PRIu64 " in the file: too many",
+                 r->tensor_nbytes, r->file_nbytes);
         return fsdpck_pt_fail(r, FSDPCK_ERR_LIMIT, name, text);
     }
     out->file = r->file;
@@ -58,4 +65,7 @@ int fsdpck_pt_place(struct fsdpck_pt_reading *r, const char *name, const struct 
     return 0;
 }
 
-uint32_t fsdpck_pt_part(const struct fsdpck_pt_reading *r) { return r->rank < 0 ? 0 : (uint32_t)r->rank; }
+uint32_t fsdpck_pt_part(const struct fsdpck_pt_reading *r)
+{
+    return r->rank < 0 ? 0 : (uint32_t)r->rank;
+}

@@ -32,13 +32,13 @@ struct fsdpck_pt_reading {
     struct fsdpck_source *src;
     struct fsdpck_pt *pt;
     struct fsdpck_catalogue catalogue;
-    struct fsdpck_names values; /* of items: name -> ordinal */
-    struct fsdpck_error *err;   /* never NULL */
+    struct fsdpck_names values;          /* of items: name -> ordinal */
+    struct fsdpck_error *err;            /* never NULL */
     uint64_t file_nbytes, tensor_nbytes; /* of all files so far */
     struct fsdpck_vec plain;             /* struct fsdpck_pt_plain, by ordinal in the catalogue */
     /* The file being read. */
     struct fsdpck_archive archive;
-    struct fsdpck_names records; /* "data/0" -> record */
+    struct fsdpck_names records;     /* "data/0" -> record */
     struct fsdpck_crc_record **crcs; /* (records of the zip) NULL: it has no CRC-32. In the source's arena */
     uint32_t file;
     uint64_t value_nbytes; /* that its values may still take */
@@ -54,8 +54,8 @@ const char *fsdpck_pt_path(const struct fsdpck_pt_reading *r);
 /* Fills err with file and tensor (name may be NULL) and returns the code. */
 int fsdpck_pt_fail(struct fsdpck_pt_reading *r, int code, const char *name, const char *what);
 /* Where a tensor lies in the file being read; out->strides points into t. */
-int fsdpck_pt_place(struct fsdpck_pt_reading *r, const char *name, const struct fsdpck_tensor_node *t, struct fsdpck_stored_box *out,
-                    const struct fsdpck_zip_record **record);
+int fsdpck_pt_place(struct fsdpck_pt_reading *r, const char *name, const struct fsdpck_tensor_node *t,
+                    struct fsdpck_stored_box *out, const struct fsdpck_zip_record **record);
 uint32_t fsdpck_pt_part(const struct fsdpck_pt_reading *r); /* what the catalogue tells files of one set apart by */
 
 #endif

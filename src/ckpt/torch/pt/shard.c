@@ -23,7 +23,10 @@ struct shard {
     struct fsdpck_vec boxes; /* (2 * ndim) integers each */
 };
 
-static int fail(struct shard *s, int code, const char *what) { return fsdpck_pt_fail(s->r, code, s->name, what); }
+static int fail(struct shard *s, int code, const char *what)
+{
+    return fsdpck_pt_fail(s->r, code, s->name, what);
+}
 
 /* ---- which rank of the mesh this is ---- */
 
@@ -37,14 +40,17 @@ static int mesh_rank(struct shard *s, uint64_t i, int64_t *out)
     const char *why;
     uint8_t bytes[8] = { 0 };
     if (s->d.rank_tuple != FSDPCK_NO_NODE)
-        return fsdpck_pickle_int(p, fsdpck_pickle_child(p, s->d.rank_tuple, i), out) ? 0 : fail(s, FSDPCK_ERR_FORMAT, "its mesh lists too few ranks");
+        return fsdpck_pickle_int(p, fsdpck_pickle_child(p, s->d.rank_tuple, i), out)
+                   ? 0
+                   : fail(s, FSDPCK_ERR_FORMAT, "its mesh lists too few ranks");
     int rc = fsdpck_tensor_node_read(p, s->d.rank_tensor, &t, &why);
     if (rc || (t.dtype != FSDPCK_INT32 && t.dtype != FSDPCK_INT64))
         return fail(s, FSDPCK_ERR_FORMAT, "the ranks of its mesh are no tensor of integers");
     if ((rc = fsdpck_pt_place(s->r, s->name, &t, &where, &record)))
         return rc;
     const struct fsdpck_extent e = { .file = where.file, .payload = where.payload, .crc = where.crc };
-    if ((rc = fsdpck_checks_extent(s->r->src, FSDPCK_CHECKS_NO_TENSOR, &e, s->r->err))) { /* these bytes decide where the shards go */
+    if ((rc = fsdpck_checks_extent(s->r->src, FSDPCK_CHECKS_NO_TENSOR, &e,
+                                   s->r->err))) { /* these bytes decide where the shards go */
         fsdpck_error_tensor(s->r->err, s->name);
         return rc;
     }
@@ -77,16 +83,19 @@ static int find_on_mesh(struct shard *s, uint32_t *coordinate)
             coordinate[d] = (uint32_t)(i % s->d.mesh.sizes[d]);
         return 0;
     }
-    snprintf(text, sizeof text, "rank %" PRId64 " is not on its mesh: the file belongs to another rank, or to another save", s->r->rank);
+    snprintf(text, sizeof text,
+             "rank %" PRId64 " is not on its mesh: the file belongs to another rank, or to another save", s->r->rank);
     return fail(s, FSDPCK_ERR_FORMAT, text);
 }
 
-/* Where this rank is on the mesh. A whole mesh that lists its ranks decides; one cut from another says itself where the rank was. */
+/* Where this rank is on the mesh. A whole mesh that lists its ranks decides; one cut from another says itself where the
+ * rank was. */
 static int find_coordinate(struct shard *s, uint32_t *coordinate)
 {
     if (fsdpck_mesh_nranks(&s->d.mesh) > s->r->nranks) {
         char text[128];
-        snprintf(text, sizeof text, "is on a mesh of %" PRIu64 " ranks, the files are those of %" PRIu64, fsdpck_mesh_nranks(&s->d.mesh), s->r->nranks);
+        snprintf(text, sizeof text, "is on a mesh of %" PRIu64 " ranks, the files are those of %" PRIu64,
+                 fsdpck_mesh_nranks(&s->d.mesh), s->r->nranks);
         return fail(s, FSDPCK_ERR_FORMAT, text);
     }
     bool listed = !s->d.sub_mesh && (s->d.rank_tuple != FSDPCK_NO_NODE || s->d.rank_tensor != FSDPCK_NO_NODE);
@@ -133,8 +142,9 @@ static const uint64_t *box_at(const struct shard *s, size_t i)
     return (const uint64_t *)((const char *)s->boxes.data + i * s->boxes.item_nbytes);
 }
 
-/* Boxes are a grid, visited in row-major order: along d, those that follow each other in the first row of the grid lie side by side. *total: length of the
- * local tensor along d; *before: of what lies before the box that begins at `offset`. */
+/* Boxes are a grid, visited in row-major order: along d, those that follow each other in the first row of the grid lie
+ * side by side. *total: length of the local tensor along d; *before: of what lies before the box that begins at
+ * `offset`. */
 static void measure(const struct shard *s, uint32_t d, uint64_t offset, uint64_t *before, uint64_t *total)
 {
     uint64_t last = UINT64_MAX;
@@ -157,9 +167,11 @@ static int check_local(struct shard *s)
         return 0;
     for (uint32_t d = 0; d < s->d.ndim; d++)
         measure(s, d, 0, &before, &total[d]);
-    if (s->t.dtype == s->d.dtype && s->t.ndim == s->d.ndim && (!s->d.ndim || !memcmp(total, s->t.size, s->d.ndim * sizeof *total)))
+    if (s->t.dtype == s->d.dtype && s->t.ndim == s->d.ndim &&
+        (!s->d.ndim || !memcmp(total, s->t.size, s->d.ndim * sizeof *total)))
         return 0;
-    snprintf(text, sizeof text, "rank %" PRId64 " holds %s of shape %s, its mesh and placements make that %s of shape %s", s->r->rank,
+    snprintf(text, sizeof text,
+             "rank %" PRId64 " holds %s of shape %s, its mesh and placements make that %s of shape %s", s->r->rank,
              fsdpck_dtype_info(s->t.dtype)->name, fsdpck_format_dims(have, sizeof have, s->t.size, s->t.ndim),
              fsdpck_dtype_info(s->d.dtype)->name, fsdpck_format_dims(want, sizeof want, total, s->d.ndim));
     return fail(s, FSDPCK_ERR_FORMAT, text);
@@ -204,21 +216,26 @@ static int add(struct shard *s, const struct fsdpck_key *path, uint32_t npath, f
     if (rc)
         return fail(s, rc, why);
     if (s->r->rank < 0 && !is_whole(&s->d))
-        return fail(s, FSDPCK_ERR_UNSUPPORTED, "is one rank's shard of a DTensor; give the folder with the files of all ranks (model_world_size_N_rank_R.pt)");
-    if ((rc = fsdpck_pt_place(s->r, s->name, &s->t, &s->piece, &record)) || (s->r->rank >= 0 && (rc = find_coordinate(s, coordinate))))
+        return fail(s, FSDPCK_ERR_UNSUPPORTED,
+                    "is one rank's shard of a DTensor; give the folder with the files of all ranks "
+                    "(model_world_size_N_rank_R.pt)");
+    if ((rc = fsdpck_pt_place(s->r, s->name, &s->t, &s->piece, &record)) ||
+        (s->r->rank >= 0 && (rc = find_coordinate(s, coordinate))))
         return rc;
     s->boxes = (struct fsdpck_vec){ NULL, 0, 0, (2 * s->d.ndim + 1) * sizeof(uint64_t) };
     if (fsdpck_placement_boxes(&s->d.mesh, s->d.placements, s->d.ndim, s->d.shape, coordinate, add_box, s) != 0)
-        return s->r->err->code ? s->r->err->code : fail(s, FSDPCK_ERR_LIMIT, "its strided shards have too many stripes");
+        return s->r->err->code ? s->r->err->code
+                               : fail(s, FSDPCK_ERR_LIMIT, "its strided shards have too many stripes");
     if ((rc = check_local(s)) ||
-        (rc = fsdpck_catalogue_tensor(&s->r->catalogue, fsdpck_pt_path(s->r), fsdpck_pt_part(s->r), s->name, path, npath,
-                                      s->d.dtype, s->d.ndim, s->d.shape, &s->piece.tensor)) ||
+        (rc = fsdpck_catalogue_tensor(&s->r->catalogue, fsdpck_pt_path(s->r), fsdpck_pt_part(s->r), s->name, path,
+                                      npath, s->d.dtype, s->d.ndim, s->d.shape, &s->piece.tensor)) ||
         (rc = fsdpck_catalogue_placed(&s->r->catalogue, s->piece.tensor, &s->d.mesh, s->d.placements)))
         return rc;
     return add_pieces(s);
 }
 
-int fsdpck_pt_add_shard(struct fsdpck_pt_reading *r, const char *name, const struct fsdpck_key *path, uint32_t npath, fsdpck_node n)
+int fsdpck_pt_add_shard(struct fsdpck_pt_reading *r, const char *name, const struct fsdpck_key *path, uint32_t npath,
+                        fsdpck_node n)
 {
     struct shard s = { .r = r, .name = name };
     int rc = add(&s, path, npath, n);
@@ -236,7 +253,8 @@ bool fsdpck_pt_differs(struct fsdpck_pt_reading *r, uint32_t ordinal, const stru
         *plain = (struct fsdpck_pt_plain){ .known = true, .crc32 = record->crc32, .nbytes = record->nbytes };
         return false;
     }
-    bool differs = !plain->differs && plain->crc32 && record->crc32 && (plain->crc32 != record->crc32 || plain->nbytes != record->nbytes);
+    bool differs = !plain->differs && plain->crc32 && record->crc32 &&
+                   (plain->crc32 != record->crc32 || plain->nbytes != record->nbytes);
     plain->differs |= differs;
     return differs;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* torch.save files as a source: one file, or a folder of them, with or without Hugging Face's index of which tensor lies in which. */
+/* torch.save files as a source: one file, or a folder of them, with or without Hugging Face's index of which tensor
+ * lies in which. */
 #include "torch/pt/file.h"
 
 #include <stdlib.h>
@@ -36,14 +37,18 @@ struct folder {
     struct fsdpck_names file_names, weight_names;
 };
 
-static const struct weight *weights(const struct folder *f) { return f->weights.data; }
+static const struct weight *weights(const struct folder *f)
+{
+    return f->weights.data;
+}
 
 /* ---- which files are the model's ---- */
 
 /* Beside a model's weights Hugging Face's Trainer leaves files of its own. */
 static bool is_other(const char *name)
 {
-    static const char *const others[] = { "training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scheduler.bin", "scaler.pt", "rng_state" };
+    static const char *const others[] = { "training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt",
+                                          "scheduler.bin",     "scaler.pt",    "rng_state" };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (!strncmp(name, others[i], strlen(others[i])))
             return true;
@@ -52,7 +57,8 @@ static bool is_other(const char *name)
 
 static bool is_weights(const char *name)
 {
-    return name[0] != '.' && (ends_with(name, ".bin") || ends_with(name, ".pt") || ends_with(name, ".pth")) && !is_other(name);
+    return name[0] != '.' && (ends_with(name, ".bin") || ends_with(name, ".pt") || ends_with(name, ".pth")) &&
+           !is_other(name);
 }
 
 static int add_file(struct folder *f, const char *name, size_t *id)
@@ -76,7 +82,8 @@ static int add_weight(void *ctx, struct fsdpck_json *j, const char *key, const c
     char *name = fsdpck_arena_strndup(&f->arena, key, strlen(key), err);
     size_t old;
     struct weight *w = name ? fsdpck_vec_push(&f->weights, err) : NULL;
-    if (!w || add_file(f, file, &w->file) != 0 || fsdpck_names_add(&f->weight_names, name, f->weights.count - 1, &old, err) != 0)
+    if (!w || add_file(f, file, &w->file) != 0 ||
+        fsdpck_names_add(&f->weight_names, name, f->weights.count - 1, &old, err) != 0)
         return FSDPCK_ERR_NOMEM;
     w->name = name;
     if (old != SIZE_MAX)
@@ -90,7 +97,8 @@ static int choose(struct folder *f)
     static const char *const usual[] = { "pytorch_model.bin", "diffusion_pytorch_model.bin", "adapter_model.bin" };
     size_t id;
     for (size_t i = 0; i < f->nnames && !f->index; i++)
-        if (f->names[i][0] != '.' && ends_with(f->names[i], ".bin.index.json") && !(f->index = fsdpck_path_join(f->r.src->path, f->names[i], f->r.err)))
+        if (f->names[i][0] != '.' && ends_with(f->names[i], ".bin.index.json") &&
+            !(f->index = fsdpck_path_join(f->r.src->path, f->names[i], f->r.err)))
             return FSDPCK_ERR_NOMEM;
     if (f->index)
         return fsdpck_weight_map_read(f->r.src->io, f->index, add_weight, f, f->r.err);
@@ -99,15 +107,18 @@ static int choose(struct folder *f)
             if (!strcmp(f->names[i], usual[k]))
                 return add_file(f, usual[k], &id);
     int rc = 0;
-    for (size_t i = 0; i < f->nnames && rc == 0; i++)
+    for (size_t i = 0; i < f->nnames && !rc; i++)
         if (is_weights(f->names[i]))
             rc = add_file(f, f->names[i], &id);
-    return rc || f->files.count ? rc : fsdpck_error_set(f->r.err, FSDPCK_ERR_MISSING, f->r.src->path, "has no *.bin, *.pt or *.pth file");
+    return rc || f->files.count
+               ? rc
+               : fsdpck_error_set(f->r.err, FSDPCK_ERR_MISSING, f->r.src->path, "has no *.bin, *.pt or *.pth file");
 }
 
 /* ---- the files ---- */
 
-static int fail_index(struct folder *f, int code, const char *tensor, const char *before, const char *file, const char *after)
+static int fail_index(struct folder *f, int code, const char *tensor, const char *before, const char *file,
+                      const char *after)
 {
     fsdpck_error_set(f->r.err, code, f->index, "%s'%s'%s", before, file, after);
     fsdpck_error_tensor(f->r.err, tensor);
@@ -147,7 +158,8 @@ static int read_file(struct folder *f, size_t i)
         return FSDPCK_ERR_NOMEM;
     bool there = !f->index || fsdpck_is_file(f->r.src->io, path);
     int rc = there ? fsdpck_pt_read(&f->r, path, name, NULL)
-                   : fsdpck_error_set(f->r.err, FSDPCK_ERR_MISSING, f->index, "names the file '%s', which is not there", name);
+                   : fsdpck_error_set(f->r.err, FSDPCK_ERR_MISSING, f->index, "names the file '%s', which is not there",
+                                      name);
     free(path);
     return rc || !f->index ? rc : check_listed(f, i, first);
 }

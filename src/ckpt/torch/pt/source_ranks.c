@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A folder of files that each rank saved for itself, as verl does: model_world_size_N_rank_R.pt, and with them optim_… and extra_state_….
- * Together they are one checkpoint; a rank that is missing, there twice, or of another world is named. */
+/* A folder of files that each rank saved for itself, as verl does: model_world_size_N_rank_R.pt, and with them optim_…
+ * and extra_state_…. Together they are one checkpoint; a rank that is missing, there twice, or of another world is
+ * named. */
 #include "torch/pt/file.h"
 
 #include <inttypes.h>
@@ -54,8 +55,8 @@ static bool parse_name(const char *name, int *kind, uint64_t *nranks, uint64_t *
 {
     for (*kind = 0; *kind < NKINDS; ++*kind) {
         const char *s = name;
-        if (take_text(&s, kinds[*kind]) && take_text(&s, "_world_size_") && take_number(&s, nranks) && take_text(&s, "_rank_") &&
-            take_number(&s, rank) && !strcmp(s, ".pt"))
+        if (take_text(&s, kinds[*kind]) && take_text(&s, "_world_size_") && take_number(&s, nranks) &&
+            take_text(&s, "_rank_") && take_number(&s, rank) && !strcmp(s, ".pt"))
             return true;
     }
     return false;
@@ -81,13 +82,17 @@ static int list_file(struct set *s, const char *name)
         s->nranks = nranks;
     }
     if (nranks != s->nranks)
-        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, folder, "holds files of two worlds: '%s' and '%s'", s->first, name);
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, folder, "holds files of two worlds: '%s' and '%s'", s->first,
+                                name);
     if (rank >= nranks)
-        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, folder, "holds '%s', and a world of %" PRIu64 " ranks has no rank %" PRIu64, name, nranks, rank);
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, folder,
+                                "holds '%s', and a world of %" PRIu64 " ranks has no rank %" PRIu64, name, nranks,
+                                rank);
     if (!s->files[kind] && !(s->files[kind] = calloc(nranks, sizeof *s->files[kind])))
         return fsdpck_error_nomem(err, nranks * sizeof *s->files[kind]);
     if (s->files[kind][rank])
-        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, folder, "holds rank %" PRIu64 " twice: '%s' and '%s'", rank, s->files[kind][rank], name);
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, folder, "holds rank %" PRIu64 " twice: '%s' and '%s'", rank,
+                                s->files[kind][rank], name);
     s->files[kind][rank] = name;
     return 0;
 }
@@ -102,15 +107,19 @@ static int list_files(struct set *s)
     for (int kind = 0; !rc && kind < NKINDS; kind++)
         for (uint64_t rank = 0; !rc && s->files[kind] && rank < s->nranks; rank++)
             if (!s->files[kind][rank])
-                rc = fsdpck_error_set(s->r.err, FSDPCK_ERR_MISSING, s->r.src->path, "rank %" PRIu64 " is missing: '%s_world_size_%" PRIu64
-                                      "_rank_%" PRIu64 ".pt' is not there", rank, kinds[kind], s->nranks, rank);
+                rc = fsdpck_error_set(s->r.err, FSDPCK_ERR_MISSING, s->r.src->path,
+                                      "rank %" PRIu64 " is missing: '%s_world_size_%" PRIu64 "_rank_%" PRIu64
+                                      ".pt' is not there",
+                                      rank, kinds[kind], s->nranks, rank);
     return rc;
 }
 
 static int read_file(struct set *s, int kind, uint64_t rank, bool trees)
 {
     char *path = fsdpck_path_join(s->r.src->path, s->files[kind][rank], s->r.err);
-    struct fsdpck_pt_rank_file part = { .rank = (int64_t)rank, .nranks = s->nranks, .tree = trees ? kinds[kind] : NULL, .per_rank = kind == NKINDS - 1 };
+    struct fsdpck_pt_rank_file part = {
+        .rank = (int64_t)rank, .nranks = s->nranks, .tree = trees ? kinds[kind] : NULL, .per_rank = kind == NKINDS - 1
+    };
     int rc = path ? fsdpck_pt_read(&s->r, path, s->files[kind][rank], &part) : FSDPCK_ERR_NOMEM;
     free(path);
     return rc;
@@ -132,7 +141,8 @@ static int read_files(struct set *s)
     const char *name = fsdpck_catalogue_incomplete(&s->r.catalogue, (uint32_t)s->nranks, &part);
     if (!name)
         return 0;
-    fsdpck_error_set(s->r.err, FSDPCK_ERR_MISSING, s->r.src->path, "the file of rank %u does not list it, files of other ranks do", part);
+    fsdpck_error_set(s->r.err, FSDPCK_ERR_MISSING, s->r.src->path,
+                     "the file of rank %u does not list it, files of other ranks do", part);
     fsdpck_error_tensor(s->r.err, name);
     return s->r.err->code;
 }

@@ -17,7 +17,10 @@ struct writer {
 
 static int write_value(struct writer *w, fsdpck_node n);
 
-static void put(struct writer *w, const char *op) { fsdpck_text_add(w->out, op, strlen(op)); }
+static void put(struct writer *w, const char *op)
+{
+    fsdpck_text_add(w->out, op, strlen(op));
+}
 
 static void put_le32(struct writer *w, size_t value)
 {
@@ -89,12 +92,12 @@ static void write_bytes(struct writer *w, fsdpck_node n)
 
 static int write_members(struct writer *w, fsdpck_node n, const char *begin, const char *end)
 {
-    int r = 0;
+    int rc = 0;
     put(w, begin);
-    for (size_t i = 0; !r && i < fsdpck_pickle_count(w->p, n); i++)
-        r = write_value(w, fsdpck_pickle_child(w->p, n, i));
+    for (size_t i = 0; !rc && i < fsdpck_pickle_count(w->p, n); i++)
+        rc = write_value(w, fsdpck_pickle_child(w->p, n, i));
     put(w, end);
-    return r;
+    return rc;
 }
 
 /* "module name" as GLOBAL's two lines. */
@@ -112,19 +115,20 @@ static int write_made(struct writer *w, fsdpck_node n)
 {
     bool call = fsdpck_pickle_type(w->p, n) == FSDPCK_PICKLE_CALL;
     fsdpck_node state = fsdpck_pickle_state(w->p, n);
-    int r = write_members(w, n, "", call ? "R" : "\x81");
-    if (r || state == FSDPCK_NO_NODE)
-        return r;
-    r = write_value(w, state);
+    int rc = write_members(w, n, "", call ? "R" : "\x81");
+    if (rc || state == FSDPCK_NO_NODE)
+        return rc;
+    rc = write_value(w, state);
     put(w, "b");
-    return r;
+    return rc;
 }
 
 static int write_value(struct writer *w, fsdpck_node n)
 {
     int64_t flag = 0;
     if (w->out->nbytes > w->max_nbytes)
-        return fsdpck_error_set(w->err, FSDPCK_ERR_LIMIT, w->file, "its value is larger than the %" PRIu64 " bytes that the pickle could back",
+        return fsdpck_error_set(w->err, FSDPCK_ERR_LIMIT, w->file,
+                                "its value is larger than the %" PRIu64 " bytes that the pickle could back",
                                 w->max_nbytes);
     switch (fsdpck_pickle_type(w->p, n)) {
     case FSDPCK_PICKLE_NONE: put(w, "N"); return 0;
@@ -146,15 +150,16 @@ static int write_value(struct writer *w, fsdpck_node n)
     case FSDPCK_PICKLE_OBJECT: return write_made(w, n);
     case FSDPCK_PICKLE_PERSISTENT: break;
     }
-    return fsdpck_error_set(w->err, FSDPCK_ERR_UNSUPPORTED, w->file, "its value holds a tensor inside an object, which is not read");
+    return fsdpck_error_set(w->err, FSDPCK_ERR_UNSUPPORTED, w->file,
+                            "its value holds a tensor inside an object, which is not read");
 }
 
-int fsdpck_pt_value(const struct fsdpck_pickle *p, fsdpck_node n, uint64_t max_nbytes, const char *file, struct fsdpck_text *out,
-                    struct fsdpck_error *err)
+int fsdpck_pt_value(const struct fsdpck_pickle *p, fsdpck_node n, uint64_t max_nbytes, const char *file,
+                    struct fsdpck_text *out, struct fsdpck_error *err)
 {
     struct writer w = { .p = p, .out = out, .max_nbytes = max_nbytes, .file = file, .err = err };
     put(&w, "\x80\x02");
-    int r = write_value(&w, n);
+    int rc = write_value(&w, n);
     put(&w, ".");
-    return r ? r : fsdpck_text_check(out, err);
+    return rc ? rc : fsdpck_text_check(out, err);
 }

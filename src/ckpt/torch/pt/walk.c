@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The walk over a pickled tree. Sharing makes a small pickle a huge tree, so every step is paid for from a budget that the pickle's size sets. */
+/* The walk over a pickled tree. Sharing makes a small pickle a huge tree, so every step is paid for from a budget that
+ * the pickle's size sets. */
 #include "torch/pt/walk.h"
 
 #include <inttypes.h>
@@ -9,8 +10,8 @@
 
 #include "torch/pickle/tensor_node.h"
 
-#define MAX_DEPTH 1000u /* the pickle reader's own */
-#define STEPS_A_BYTE 8u
+#define MAX_DEPTH         1000u /* the pickle reader's own */
+#define STEPS_A_BYTE      8u
 #define NAME_BYTES_A_STEP 64u
 
 struct walk {
@@ -29,14 +30,15 @@ static bool is_tensor(const struct walk *k, fsdpck_node n)
 static bool is_dict(const struct walk *k, fsdpck_node n)
 {
     return fsdpck_pickle_type(k->w->p, n) == FSDPCK_PICKLE_DICT ||
-           (fsdpck_pickle_made_by(k->w->p, n, "collections OrderedDict") && !fsdpck_pickle_count(k->w->p, fsdpck_pickle_child(k->w->p, n, 1)));
+           (fsdpck_pickle_made_by(k->w->p, n, "collections OrderedDict") &&
+            !fsdpck_pickle_count(k->w->p, fsdpck_pickle_child(k->w->p, n, 1)));
 }
 
 static int spend(struct walk *k, uint64_t steps)
 {
     if (steps > k->budget)
-        return fsdpck_error_set(k->w->err, FSDPCK_ERR_LIMIT, k->w->file, "the pickle's %" PRIu64 " bytes describe a tree too large for them",
-                                k->w->nbytes);
+        return fsdpck_error_set(k->w->err, FSDPCK_ERR_LIMIT, k->w->file,
+                                "the pickle's %" PRIu64 " bytes describe a tree too large for them", k->w->nbytes);
     k->budget -= steps;
     return 0;
 }
@@ -46,11 +48,11 @@ static int look_inside(struct walk *k, fsdpck_node n, bool dicts, bool *out)
 {
     const struct fsdpck_pickle *p = k->w->p;
     enum fsdpck_pickle_type type = fsdpck_pickle_type(p, n);
-    int r = spend(k, 1);
+    int rc = spend(k, 1);
     *out = false;
-    if (r || is_tensor(k, n)) {
-        *out = !r;
-        return r;
+    if (rc || is_tensor(k, n)) {
+        *out = !rc;
+        return rc;
     }
     if (is_dict(k, n) && dicts) {
         *out = true;
@@ -58,9 +60,9 @@ static int look_inside(struct walk *k, fsdpck_node n, bool dicts, bool *out)
     }
     if (type != FSDPCK_PICKLE_LIST && type != FSDPCK_PICKLE_TUPLE && type != FSDPCK_PICKLE_DICT)
         return 0;
-    for (size_t i = 0; !r && !*out && i < fsdpck_pickle_count(p, n); i++)
-        r = look_inside(k, fsdpck_pickle_child(p, n, i), dicts && type == FSDPCK_PICKLE_LIST, out);
-    return r;
+    for (size_t i = 0; !rc && !*out && i < fsdpck_pickle_count(p, n); i++)
+        rc = look_inside(k, fsdpck_pickle_child(p, n, i), dicts && type == FSDPCK_PICKLE_LIST, out);
+    return rc;
 }
 
 static int put_name(struct walk *k, const char *text, size_t nbytes)
@@ -88,14 +90,14 @@ static int descend(struct walk *k, const char *text, uint64_t position, fsdpck_n
         return FSDPCK_ERR_NOMEM;
     *key = (struct fsdpck_key){ text, position };
     snprintf(digits, sizeof digits, "%" PRIu64, position);
-    int r = text ? put_name(k, text, strlen(text)) : put_name(k, digits, strlen(digits));
-    if (!r)
-        r = spend(k, 1 + k->name.count / NAME_BYTES_A_STEP);
-    if (!r)
-        r = walk(k, n, depth + 1);
+    int rc = text ? put_name(k, text, strlen(text)) : put_name(k, digits, strlen(digits));
+    if (!rc)
+        rc = spend(k, 1 + k->name.count / NAME_BYTES_A_STEP);
+    if (!rc)
+        rc = walk(k, n, depth + 1);
     k->name.count = before;
     k->path.count--;
-    return r;
+    return rc;
 }
 
 /* A key as torch's str() gives it; NULL where it is of another type. */
@@ -106,20 +108,14 @@ static const char *key_text(const struct walk *k, fsdpck_node n, char digits[24]
     int64_t v = 0;
     const char *s;
     switch (fsdpck_pickle_type(p, n)) {
-    case FSDPCK_PICKLE_STRING:
-        s = fsdpck_pickle_text(p, n, &nbytes);
-        return strlen(s) == nbytes ? s : NULL;
+    case FSDPCK_PICKLE_STRING: s = fsdpck_pickle_text(p, n, &nbytes); return strlen(s) == nbytes ? s : NULL;
     case FSDPCK_PICKLE_INT:
         fsdpck_pickle_int(p, n, &v);
         snprintf(digits, 24, "%" PRId64, v);
         return digits;
-    case FSDPCK_PICKLE_BOOL:
-        fsdpck_pickle_int(p, n, &v);
-        return v ? "True" : "False";
-    case FSDPCK_PICKLE_NONE:
-        return n == FSDPCK_NO_NODE ? NULL : "None";
-    default:
-        return NULL;
+    case FSDPCK_PICKLE_BOOL: fsdpck_pickle_int(p, n, &v); return v ? "True" : "False";
+    case FSDPCK_PICKLE_NONE: return n == FSDPCK_NO_NODE ? NULL : "None";
+    default: return NULL;
     }
 }
 
@@ -127,16 +123,18 @@ static int walk_dict(struct walk *k, fsdpck_node n, unsigned depth)
 {
     const struct fsdpck_pickle *p = k->w->p;
     size_t count = fsdpck_pickle_type(p, n) == FSDPCK_PICKLE_DICT ? fsdpck_pickle_count(p, n) : 0;
-    int r = 0;
-    for (size_t i = 0; !r && i + 1 < count; i += 2) {
+    int rc = 0;
+    for (size_t i = 0; !rc && i + 1 < count; i += 2) {
         char digits[24];
         const char *text = key_text(k, fsdpck_pickle_child(p, n, i), digits);
         if (!text)
-            return fsdpck_error_set(k->w->err, FSDPCK_ERR_UNSUPPORTED, k->w->file, "key %zu of dict '%.*s' is neither a plain string nor an integer",
-                                    i / 2, (int)(k->name.count < 200 ? k->name.count : 200), k->name.count ? (char *)k->name.data : "");
-        r = descend(k, text, 0, fsdpck_pickle_child(p, n, i + 1), depth);
+            return fsdpck_error_set(k->w->err, FSDPCK_ERR_UNSUPPORTED, k->w->file,
+                                    "key %zu of dict '%.*s' is neither a plain string nor an integer", i / 2,
+                                    (int)(k->name.count < 200 ? k->name.count : 200),
+                                    k->name.count ? (char *)k->name.data : "");
+        rc = descend(k, text, 0, fsdpck_pickle_child(p, n, i + 1), depth);
     }
-    return r;
+    return rc;
 }
 
 static int visit(struct walk *k, fsdpck_leaf_fn leaf, fsdpck_node n)
@@ -153,30 +151,34 @@ static int walk(struct walk *k, fsdpck_node n, unsigned depth)
     const struct fsdpck_pickle *p = k->w->p;
     enum fsdpck_pickle_type type = fsdpck_pickle_type(p, n);
     bool inside = false;
-    int r = 0;
+    int rc = 0;
     if (depth > MAX_DEPTH)
-        return fsdpck_error_set(k->w->err, FSDPCK_ERR_LIMIT, k->w->file, "values are nested more than %u deep", MAX_DEPTH);
+        return fsdpck_error_set(k->w->err, FSDPCK_ERR_LIMIT, k->w->file, "values are nested more than %u deep",
+                                MAX_DEPTH);
     if (is_tensor(k, n))
         return visit(k, k->w->tensor, n);
     if (is_dict(k, n))
         return walk_dict(k, n, depth);
     if (type == FSDPCK_PICKLE_LIST || type == FSDPCK_PICKLE_TUPLE)
-        r = look_inside(k, n, type == FSDPCK_PICKLE_LIST, &inside);
-    if (!r && !inside && !k->path.count)
+        rc = look_inside(k, n, type == FSDPCK_PICKLE_LIST, &inside);
+    if (!rc && !inside && !k->path.count)
         return fsdpck_error_set(k->w->err, FSDPCK_ERR_FORMAT, k->w->file, "holds neither a tensor nor a dict of them");
-    if (!r && !inside)
+    if (!rc && !inside)
         return visit(k, k->w->value, n);
-    for (size_t i = 0; !r && i < fsdpck_pickle_count(p, n); i++)
-        r = descend(k, NULL, i, fsdpck_pickle_child(p, n, i), depth);
-    return r;
+    for (size_t i = 0; !rc && i < fsdpck_pickle_count(p, n); i++)
+        rc = descend(k, NULL, i, fsdpck_pickle_child(p, n, i), depth);
+    return rc;
 }
 
 int fsdpck_pt_walk(const struct fsdpck_pt_walk *w)
 {
-    struct walk k = { .w = w, .budget = STEPS_A_BYTE * w->nbytes + 65536, .path = FSDPCK_VEC(struct fsdpck_key), .name = FSDPCK_VEC(char) };
+    struct walk k = { .w = w,
+                      .budget = STEPS_A_BYTE * w->nbytes + 65536,
+                      .path = FSDPCK_VEC(struct fsdpck_key),
+                      .name = FSDPCK_VEC(char) };
     fsdpck_node root = fsdpck_pickle_root(w->p);
-    int r = w->tree ? descend(&k, w->tree, 0, root, 0) : walk(&k, root, 0);
+    int rc = w->tree ? descend(&k, w->tree, 0, root, 0) : walk(&k, root, 0);
     fsdpck_vec_free(&k.path);
     fsdpck_vec_free(&k.name);
-    return r;
+    return rc;
 }

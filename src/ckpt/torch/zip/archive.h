@@ -21,10 +21,11 @@ struct fsdpck_archive_terms {
 };
 
 /* The zip is bytes [offset, offset + nbytes) of a file of src. On failure nothing is left to free. */
-int fsdpck_archive_open(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes, const struct fsdpck_archive_terms *terms,
-                        struct fsdpck_archive *out, struct fsdpck_error *err);
+int fsdpck_archive_open(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes,
+                        const struct fsdpck_archive_terms *terms, struct fsdpck_archive *out, struct fsdpck_error *err);
 /* The same of one that is packed. Offsets are those in what it decodes to. */
-int fsdpck_archive_open_packed(const struct fsdpck_packed *packed, const char *file, const struct fsdpck_archive_terms *terms, struct fsdpck_archive *out,
+int fsdpck_archive_open_packed(const struct fsdpck_packed *packed, const char *file,
+                               const struct fsdpck_archive_terms *terms, struct fsdpck_archive *out,
                                struct fsdpck_error *err);
 void fsdpck_archive_free(struct fsdpck_archive *a);
 

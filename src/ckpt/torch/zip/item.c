@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The envelope around a payload: a zip as torch.save makes, with the payload as its last record. Knows bytes and offsets; no files. */
+/* The envelope around a payload: a zip as torch.save makes, with the payload as its last record. Knows bytes and
+ * offsets; no files. */
 #include "torch/zip/item.h"
 
 #include <assert.h>
@@ -8,10 +9,19 @@
 #include "base/hash.h"
 #include "torch/pickle/write.h"
 
-enum { LOCAL_NBYTES = 30, ENTRY_NBYTES = 46, END_NBYTES = 22, END64_NBYTES = 56, LOCATOR_NBYTES = 20, EXTRA_HEAD_NBYTES = 4, ZIP64_NBYTES = 20,
-       NRECORDS = 4, PICKLE_MAX = 2048 };
+enum {
+    LOCAL_NBYTES = 30,
+    ENTRY_NBYTES = 46,
+    END_NBYTES = 22,
+    END64_NBYTES = 56,
+    LOCATOR_NBYTES = 20,
+    EXTRA_HEAD_NBYTES = 4,
+    ZIP64_NBYTES = 20,
+    NRECORDS = 4,
+    PICKLE_MAX = 2048
+};
 #define LARGE_NBYTES 65536u
-#define DOS_DATE 0x0021u /* 1980-01-01: the first that zip knows; a fixed one keeps equal checkpoints equal */
+#define DOS_DATE     0x0021u /* 1980-01-01: the first that zip knows; a fixed one keeps equal checkpoints equal */
 
 /* A place to write to, or only to measure. */
 struct sink {
@@ -33,7 +43,10 @@ static void put(struct sink *s, const void *bytes, size_t nbytes)
     s->nbytes += nbytes;
 }
 
-static void put_text(struct sink *s, const char *text) { put(s, text, strlen(text)); }
+static void put_text(struct sink *s, const char *text)
+{
+    put(s, text, strlen(text));
+}
 
 /* Fields of 2, 4 or 8 bytes, one after the other. */
 static void put_le(struct sink *s, unsigned width, uint64_t value)
@@ -84,7 +97,8 @@ static uint64_t count_elements(uint32_t ndim, const uint64_t *size)
     return n;
 }
 
-/* _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks), or _v3(…, dtype) over untyped storage, counted in bytes. */
+/* _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks), or _v3(…, dtype) over untyped storage,
+ * counted in bytes. */
 static void put_pickle(struct sink *s, enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size)
 {
     const struct fsdpck_dtype_info *info = fsdpck_dtype_info(dtype);
@@ -104,7 +118,8 @@ static void put_pickle(struct sink *s, enum fsdpck_dtype dtype, uint32_t ndim, c
     put_int(s, 0);
     put_tuple(s, size, ndim);
     put_tuple(s, strides, ndim);
-    put_text(s, "\x89" "ccollections\nOrderedDict\n)R");
+    put_text(s, "\x89"
+                "ccollections\nOrderedDict\n)R");
     if (!typed) {
         put_text(s, "ctorch\n");
         put_text(s, info->name);
@@ -116,7 +131,10 @@ static void put_pickle(struct sink *s, enum fsdpck_dtype dtype, uint32_t ndim, c
 /* ---- the zip ---- */
 
 /* Sizes of a record that 32 bits cannot hold (all ones is taken: it says "look in the zip64 field"). */
-static bool is_wide(const struct record *r) { return r->nbytes >= UINT32_MAX; }
+static bool is_wide(const struct record *r)
+{
+    return r->nbytes >= UINT32_MAX;
+}
 
 static void put_sizes(struct sink *s, const struct record *r)
 {
@@ -232,8 +250,8 @@ static void put_tail(struct sink *s, const struct record *records, int nrecords,
 }
 
 /* Builds the item around a payload; heads and tails are measured where their sinks write nowhere. */
-static void build(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size, uint64_t begin, uint32_t crc32, struct sink *head,
-                  struct sink *tail)
+static void build(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size, uint64_t begin, uint32_t crc32,
+                  struct sink *head, struct sink *tail)
 {
     uint8_t pickle[PICKLE_MAX];
     struct sink p = { .out = pickle };
@@ -254,16 +272,20 @@ static void build(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size, 
     put_tail(tail, records, NRECORDS, head->nbytes + payload_nbytes);
 }
 
-void fsdpck_item_place(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size, uint64_t begin, struct fsdpck_item_layout *out)
+void fsdpck_item_place(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size, uint64_t begin,
+                       struct fsdpck_item_layout *out)
 {
     struct sink head = { 0 }, tail = { 0 };
     build(dtype, ndim, size, begin, 0, &head, &tail);
-    *out = (struct fsdpck_item_layout){ .begin = begin, .head_nbytes = head.nbytes, .tail_nbytes = tail.nbytes,
-                                        .payload_nbytes = count_elements(ndim, size) * fsdpck_dtype_info(dtype)->nbytes };
+    *out =
+        (struct fsdpck_item_layout){ .begin = begin,
+                                     .head_nbytes = head.nbytes,
+                                     .tail_nbytes = tail.nbytes,
+                                     .payload_nbytes = count_elements(ndim, size) * fsdpck_dtype_info(dtype)->nbytes };
 }
 
-void fsdpck_item_write(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size, const struct fsdpck_item_layout *layout, uint32_t crc32,
-                       uint8_t *head, uint8_t *tail)
+void fsdpck_item_write(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size,
+                       const struct fsdpck_item_layout *layout, uint32_t crc32, uint8_t *head, uint8_t *tail)
 {
     struct sink h = { .out = head }, t = { .out = tail };
     build(dtype, ndim, size, layout->begin, crc32, &h, &t);

@@ -10,22 +10,27 @@
 #define PIECE_NBYTES FSDPCK_PACKED_PIECE_NBYTES
 
 /* Returns the cache slot of piece k: the first piece has its own slot, the others share two slots in turn. */
-static uint8_t *slot(uint8_t *cache, uint64_t k) { return cache + (k ? 1 + k % 2 : 0) * PIECE_NBYTES; }
+static uint8_t *slot(uint8_t *cache, uint64_t k)
+{
+    return cache + (k ? 1 + k % 2 : 0) * PIECE_NBYTES;
+}
 
-int fsdpck_packed_measure(struct fsdpck_zstream *z, struct fsdpck_source *src, const struct fsdpck_zstream_range *range, uint64_t max_nbytes, uint8_t *cache,
-                          uint64_t *nbytes, struct fsdpck_error *err)
+int fsdpck_packed_measure(struct fsdpck_zstream *z, struct fsdpck_source *src, const struct fsdpck_zstream_range *range,
+                          uint64_t max_nbytes, uint8_t *cache, uint64_t *nbytes, struct fsdpck_error *err)
 {
     uint64_t got = PIECE_NBYTES;
-    int r = fsdpck_zstream_start(z, range, err);
+    int rc = fsdpck_zstream_start(z, range, err);
     *nbytes = 0;
-    for (uint64_t k = 0; r == 0 && got == PIECE_NBYTES; k++) {
-        r = fsdpck_zstream_next(z, slot(cache, k), PIECE_NBYTES, &got, err);
+    for (uint64_t k = 0; !rc && got == PIECE_NBYTES; k++) {
+        rc = fsdpck_zstream_next(z, slot(cache, k), PIECE_NBYTES, &got, err);
         *nbytes += got;
-        if (r == 0 && *nbytes > max_nbytes)
-            r = fsdpck_error_at(err, FSDPCK_ERR_LIMIT, source_files(src)[range->file].path, range->offset,
-                                "the item's zstd stream decodes to more than %" PRIu64 " bytes, all that the item may have", max_nbytes);
+        if (!rc && *nbytes > max_nbytes)
+            rc = fsdpck_error_at(err, FSDPCK_ERR_LIMIT, source_files(src)[range->file].path, range->offset,
+                                 "the item's zstd stream decodes to more than %" PRIu64
+                                 " bytes, all that the item may have",
+                                 max_nbytes);
     }
-    return r;
+    return rc;
 }
 
 /* Returns the number of cached bytes at `offset`, within one piece; 0: not cached. */
@@ -56,7 +61,8 @@ static int64_t read_packed(void *ctx, int fd, void *buf, uint64_t nbytes, uint64
     return fsdpck_zstream_read(p->stream, &p->range, offset, buf, n, NULL) == 0 ? (int64_t)n : -EIO;
 }
 
-int fsdpck_packed_open(struct fsdpck_source *src, const struct fsdpck_zstream_range *range, uint64_t max_nbytes, struct fsdpck_packed *out, struct fsdpck_error *err)
+int fsdpck_packed_open(struct fsdpck_source *src, const struct fsdpck_zstream_range *range, uint64_t max_nbytes,
+                       struct fsdpck_packed *out, struct fsdpck_error *err)
 {
     *out = (struct fsdpck_packed){ .range = *range, .io = { .ctx = out, .pread = read_packed } };
     out->stream = fsdpck_zstream_new(src, err);

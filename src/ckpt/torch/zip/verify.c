@@ -29,18 +29,26 @@ void fsdpck_zip_check_end(struct fsdpck_zip_check *c)
     fsdpck_checks_note(&c->src->opt, c->nunchecked);
 }
 
-static void report(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s, uint64_t offset, uint64_t nbytes, const char *what)
+static void report(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s, uint64_t offset, uint64_t nbytes,
+                   const char *what)
 {
     const struct fsdpck_file *file = &source_files(c->src)[s->file].pub;
-    struct fsdpck_problem problem = { .file = file->name, .offset = offset, .nbytes = nbytes, .rank = file->rank, .tensor = s->name,
-                                      .row_begin = s->row_begin, .row_end = s->row_end, .what = what };
+    struct fsdpck_problem problem = { .file = file->name,
+                                      .offset = offset,
+                                      .nbytes = nbytes,
+                                      .rank = file->rank,
+                                      .tensor = s->name,
+                                      .row_begin = s->row_begin,
+                                      .row_end = s->row_end,
+                                      .what = what };
     if (c->blame)
         c->blame(c->src, s->file, offset, nbytes, &problem);
     c->result->nproblems++;
     c->report(c->ctx, &problem);
 }
 
-int fsdpck_zip_check_report_error(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s, int code, const struct fsdpck_error *e)
+int fsdpck_zip_check_report_error(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s, int code,
+                                  const struct fsdpck_error *e)
 {
     if (!code)
         return 0;
@@ -53,8 +61,8 @@ int fsdpck_zip_check_report_error(struct fsdpck_zip_check *c, const struct fsdpc
     return 0;
 }
 
-static int crc_record(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s, const struct fsdpck_io *io, int fd,
-                      const struct fsdpck_zip_record *record, struct fsdpck_error *e)
+static int crc_record(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s, const struct fsdpck_io *io,
+                      int fd, const struct fsdpck_zip_record *record, struct fsdpck_error *e)
 {
     const struct fsdpck_options *opt = &c->src->opt;
     uint32_t crc = 0;
@@ -63,33 +71,35 @@ static int crc_record(struct fsdpck_zip_check *c, const struct fsdpck_zip_subjec
         uint64_t n = record->nbytes - at < PIECE_NBYTES ? record->nbytes - at : PIECE_NBYTES;
         if (fsdpck_stop_asked(opt->stop))
             return fsdpck_error_set(c->err, FSDPCK_ERR_STOPPED, NULL, "stopped");
-        int r = fsdpck_read_full(io, fd, source_files(c->src)[s->file].path, c->piece, n, record->offset + at, e);
-        if (r)
-            return fsdpck_zip_check_report_error(c, s, r, e);
+        int rc = fsdpck_read_full(io, fd, source_files(c->src)[s->file].path, c->piece, n, record->offset + at, e);
+        if (rc)
+            return fsdpck_zip_check_report_error(c, s, rc, e);
         crc = fsdpck_crc32(crc, c->piece, n);
         c->result->read_nbytes += n;
     }
     c->result->nblocks++;
     if (crc != record->crc32 && record->crc32) {
         char what[512];
-        snprintf(what, sizeof what, "record '%s': the CRC-32 is %08" PRIx32 ", the zip says %08" PRIx32, record->name, crc, record->crc32);
+        snprintf(what, sizeof what, "record '%s': the CRC-32 is %08" PRIx32 ", the zip says %08" PRIx32, record->name,
+                 crc, record->crc32);
         report(c, s, s->unpacked_max ? s->offset : record->offset, s->unpacked_max ? s->nbytes : record->nbytes, what);
     }
     return 0;
 }
 
 /* The zip is bytes [offset, offset + nbytes) of fd. */
-static int check_records(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s, const struct fsdpck_io *io, int fd, uint64_t offset, uint64_t nbytes)
+static int check_records(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s, const struct fsdpck_io *io,
+                         int fd, uint64_t offset, uint64_t nbytes)
 {
     struct fsdpck_error e = { 0 };
     struct fsdpck_zip zip;
-    int r = fsdpck_zip_open(io, fd, source_files(c->src)[s->file].path, offset, nbytes, &zip, &e);
-    if (r)
-        r = fsdpck_zip_check_report_error(c, s, r, &e);
-    for (size_t i = 0; !r && i < zip.nrecords; i++)
-        r = crc_record(c, s, io, fd, &zip.records[i], &e);
+    int rc = fsdpck_zip_open(io, fd, source_files(c->src)[s->file].path, offset, nbytes, &zip, &e);
+    if (rc)
+        rc = fsdpck_zip_check_report_error(c, s, rc, &e);
+    for (size_t i = 0; !rc && i < zip.nrecords; i++)
+        rc = crc_record(c, s, io, fd, &zip.records[i], &e);
     fsdpck_zip_free(&zip);
-    return r;
+    return rc;
 }
 
 static int check_packed(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s)
@@ -97,10 +107,10 @@ static int check_packed(struct fsdpck_zip_check *c, const struct fsdpck_zip_subj
     const struct fsdpck_zstream_range range = { .file = s->file, .offset = s->offset, .nbytes = s->nbytes };
     struct fsdpck_error e = { 0 };
     struct fsdpck_packed packed;
-    int r = fsdpck_packed_open(c->src, &range, s->unpacked_max, &packed, &e);
-    r = r ? fsdpck_zip_check_report_error(c, s, r, &e) : check_records(c, s, &packed.io, 0, 0, packed.nbytes);
+    int rc = fsdpck_packed_open(c->src, &range, s->unpacked_max, &packed, &e);
+    rc = rc ? fsdpck_zip_check_report_error(c, s, rc, &e) : check_records(c, s, &packed.io, 0, 0, packed.nbytes);
     fsdpck_packed_free(&packed);
-    return r;
+    return rc;
 }
 
 static int check_plain(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s)
@@ -116,11 +126,11 @@ static int check_plain(struct fsdpck_zip_check *c, const struct fsdpck_zip_subje
 
 int fsdpck_zip_check_run(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s)
 {
-    int r = s->unpacked_max ? check_packed(c, s) : check_plain(c, s);
+    int rc = s->unpacked_max ? check_packed(c, s) : check_plain(c, s);
     c->done_nbytes += s->nbytes;
     if (c->src->opt.progress && c->total_nbytes)
         c->src->opt.progress(c->src->opt.ctx, c->done_nbytes, c->total_nbytes);
-    return r;
+    return rc;
 }
 
 struct first_problem {
@@ -133,7 +143,8 @@ static void keep_first(void *ctx, const struct fsdpck_problem *p)
 {
     struct first_problem *first = ctx;
     const struct fsdpck_zip_subject *s = first->subject;
-    fsdpck_error_at(&first->error, FSDPCK_ERR_DAMAGED, source_files(first->src)[s->file].path, p->offset, "is damaged: %s", p->what);
+    fsdpck_error_at(&first->error, FSDPCK_ERR_DAMAGED, source_files(first->src)[s->file].path, p->offset,
+                    "is damaged: %s", p->what);
     fsdpck_error_tensor(&first->error, s->name);
 }
 
@@ -142,15 +153,15 @@ int fsdpck_zip_check_one(struct fsdpck_source *src, const struct fsdpck_zip_subj
     struct fsdpck_verify_result result = { 0 };
     struct first_problem first = { .src = src, .subject = s };
     struct fsdpck_zip_check c = { .src = src, .report = keep_first, .ctx = &first, .result = &result, .err = err };
-    int r = fsdpck_zip_check_begin(&c);
-    if (!r)
-        r = fsdpck_zip_check_run(&c, s);
+    int rc = fsdpck_zip_check_begin(&c);
+    if (!rc)
+        rc = fsdpck_zip_check_run(&c, s);
     fsdpck_checks_unchecked(src, c.nunchecked);
     c.nunchecked = 0; /* the source mentions them once for all zips */
     fsdpck_zip_check_end(&c);
-    if (!r && first.error.code) {
+    if (!rc && first.error.code) {
         *err = first.error;
-        r = first.error.code;
+        rc = first.error.code;
     }
-    return r;
+    return rc;
 }

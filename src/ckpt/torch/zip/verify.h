@@ -15,7 +15,8 @@ struct fsdpck_zip_check {
     uint64_t done_nbytes, total_nbytes;
     uint64_t nunchecked; /* records without a CRC-32: torch can be told to write none */
     /* Which tensor a damaged record belongs to; NULL: the subject's name says. */
-    void (*blame)(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes, struct fsdpck_problem *problem);
+    void (*blame)(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes,
+                  struct fsdpck_problem *problem);
 };
 
 /* A zip in a file, and what a problem in it belongs to. */
@@ -34,6 +35,7 @@ void fsdpck_zip_check_end(struct fsdpck_zip_check *c);
 /* Reports every problem; fails only where the system does. */
 int fsdpck_zip_check_run(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s);
 /* An error that is about the bytes becomes a problem, and 0; one of the system stays an error. */
-int fsdpck_zip_check_report_error(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s, int code, const struct fsdpck_error *e);
+int fsdpck_zip_check_report_error(struct fsdpck_zip_check *c, const struct fsdpck_zip_subject *s, int code,
+                                  const struct fsdpck_error *e);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a zip's directory and holds it against the local headers. Knows STORED records only, and nothing of what they hold. */
+/* Reads a zip's directory and holds it against the local headers. Knows STORED records only, and nothing of what they
+ * hold. */
 #include "torch/zip/zip.h"
 
 #include <stdlib.h>
@@ -10,10 +11,17 @@
 #include "base/ioutil.h"
 #include "base/names.h"
 
-enum { END_NBYTES = 22, LOCATOR_NBYTES = 20, END64_NBYTES = 56, ENTRY_NBYTES = 46, LOCAL_NBYTES = 30, WINDOW_NBYTES = 4096 };
+enum {
+    END_NBYTES = 22,
+    LOCATOR_NBYTES = 20,
+    END64_NBYTES = 56,
+    ENTRY_NBYTES = 46,
+    LOCAL_NBYTES = 30,
+    WINDOW_NBYTES = 4096
+};
 #define MAX_DIRECTORY_NBYTES (1ull << 30)
-#define FLAG_DESCRIPTOR 0x0008u /* sizes follow the data: the local header has none */
-#define FLAGS_KNOWN 0x0808u     /* that, and UTF-8 names */
+#define FLAG_DESCRIPTOR      0x0008u /* sizes follow the data: the local header has none */
+#define FLAGS_KNOWN          0x0808u /* that, and UTF-8 names */
 
 /* Both ends of the range are read at once: torch's items are small, and their headers lie there. */
 struct window {
@@ -46,9 +54,12 @@ struct entry {
     unsigned name_nbytes;
 };
 
-static bool failed(int code) { return code == 0; }
+static bool failed(int code)
+{
+    return code == 0;
+}
 #define FAIL(r, code, at, ...) failed(fsdpck_error_at((r)->err, code, (r)->file, (r)->base + (at), __VA_ARGS__))
-#define BAD(r, at, ...) FAIL(r, FSDPCK_ERR_FORMAT, at, __VA_ARGS__)
+#define BAD(r, at, ...)        FAIL(r, FSDPCK_ERR_FORMAT, at, __VA_ARGS__)
 
 /* Bytes [at, at + nbytes) of the zip, which the caller has found to be inside. */
 static bool get(struct reader *r, uint64_t at, void *buf, uint64_t nbytes)
@@ -75,7 +86,10 @@ static bool load_windows(struct reader *r)
 }
 
 /* A field of the 32-bit end record: its 64-bit twin's value, or all ones where that holds it. */
-static bool agrees(uint64_t narrow, uint64_t wide, uint64_t ones) { return narrow == wide || narrow == ones; }
+static bool agrees(uint64_t narrow, uint64_t wide, uint64_t ones)
+{
+    return narrow == wide || narrow == ones;
+}
 
 /* The zip64 end record in front of the locator, where there is one. *end: where the directory must end. */
 static bool read_end64(struct reader *r, uint64_t *end, const uint8_t *e)
@@ -98,7 +112,8 @@ static bool read_end64(struct reader *r, uint64_t *end, const uint8_t *e)
     r->directory_nbytes = fsdpck_le64(z + 40);
     r->directory = fsdpck_le64(z + 48);
     if (fsdpck_le32(z + 16) || fsdpck_le32(z + 20) || fsdpck_le64(z + 24) != r->nrecords ||
-        !agrees(fsdpck_le16(e + 10), r->nrecords, 0xffff) || !agrees(fsdpck_le32(e + 12), r->directory_nbytes, 0xffffffff) ||
+        !agrees(fsdpck_le16(e + 10), r->nrecords, 0xffff) ||
+        !agrees(fsdpck_le32(e + 12), r->directory_nbytes, 0xffffffff) ||
         !agrees(fsdpck_le32(e + 16), r->directory, 0xffffffff))
         return BAD(r, at, "the zip64 end record and the zip end record disagree");
     *end = at;
@@ -123,13 +138,13 @@ static bool read_end(struct reader *r)
     if (!read_end64(r, &end, e))
         return false;
     if (r->directory > end || end - r->directory != r->directory_nbytes)
-        return BAD(r, end, "the zip directory is said to be %llu bytes at %llu, it must end at %llu", (unsigned long long)r->directory_nbytes,
-                   (unsigned long long)r->directory, (unsigned long long)end);
+        return BAD(r, end, "the zip directory is said to be %llu bytes at %llu, it must end at %llu",
+                   (unsigned long long)r->directory_nbytes, (unsigned long long)r->directory, (unsigned long long)end);
     if (r->directory_nbytes > MAX_DIRECTORY_NBYTES)
         return FAIL(r, FSDPCK_ERR_LIMIT, end, "a zip directory of %llu bytes", (unsigned long long)r->directory_nbytes);
     if (r->nrecords > r->directory_nbytes / ENTRY_NBYTES)
-        return BAD(r, end, "a zip directory of %llu bytes cannot list %llu records", (unsigned long long)r->directory_nbytes,
-                   (unsigned long long)r->nrecords);
+        return BAD(r, end, "a zip directory of %llu bytes cannot list %llu records",
+                   (unsigned long long)r->directory_nbytes, (unsigned long long)r->nrecords);
     return true;
 }
 
@@ -157,26 +172,33 @@ static bool widen(const uint8_t *extra, size_t extra_nbytes, uint64_t *const *fi
 }
 
 /* One entry of the directory b[0 … nbytes); *used: its length. at: its offset in the zip, for messages. */
-static bool read_entry(struct reader *r, const uint8_t *b, uint64_t nbytes, uint64_t at, struct entry *e, uint64_t *used)
+static bool read_entry(struct reader *r, const uint8_t *b, uint64_t nbytes, uint64_t at, struct entry *e,
+                       uint64_t *used)
 {
     if (nbytes < ENTRY_NBYTES || fsdpck_le32(b) != 0x02014b50)
         return BAD(r, at, "the zip directory lists fewer records than its end record says");
-    unsigned name_nbytes = fsdpck_le16(b + 28), extra_nbytes = fsdpck_le16(b + 30), comment_nbytes = fsdpck_le16(b + 32);
+    unsigned name_nbytes = fsdpck_le16(b + 28), extra_nbytes = fsdpck_le16(b + 30),
+             comment_nbytes = fsdpck_le16(b + 32);
     *used = (uint64_t)ENTRY_NBYTES + name_nbytes + extra_nbytes + comment_nbytes;
     if (*used > nbytes || name_nbytes == 0 || memchr(b + ENTRY_NBYTES, 0, name_nbytes))
         return BAD(r, at, "a zip directory entry has no usable name");
     uint64_t stored = fsdpck_le32(b + 20);
-    *e = (struct entry){ .flags = fsdpck_le16(b + 8), .crc32 = fsdpck_le32(b + 16), .nbytes = fsdpck_le32(b + 24),
-                         .header = fsdpck_le32(b + 42), .name = b + ENTRY_NBYTES, .name_nbytes = name_nbytes };
+    *e = (struct entry){ .flags = fsdpck_le16(b + 8),
+                         .crc32 = fsdpck_le32(b + 16),
+                         .nbytes = fsdpck_le32(b + 24),
+                         .header = fsdpck_le32(b + 42),
+                         .name = b + ENTRY_NBYTES,
+                         .name_nbytes = name_nbytes };
     uint64_t *const fields[] = { &e->nbytes, &stored, &e->header };
     if (!widen(e->name + name_nbytes, extra_nbytes, fields, 3))
-        return BAD(r, at, "record '%.*s': its zip64 field is missing or cut short", (int)name_nbytes, (const char *)e->name);
+        return BAD(r, at, "record '%.*s': its zip64 field is missing or cut short", (int)name_nbytes,
+                   (const char *)e->name);
     if (fsdpck_le16(b + 10) != 0 || stored != e->nbytes)
-        return FAIL(r, FSDPCK_ERR_UNSUPPORTED, at, "record '%.*s' is compressed (method %u)", (int)name_nbytes, (const char *)e->name,
-                    fsdpck_le16(b + 10));
+        return FAIL(r, FSDPCK_ERR_UNSUPPORTED, at, "record '%.*s' is compressed (method %u)", (int)name_nbytes,
+                    (const char *)e->name, fsdpck_le16(b + 10));
     if (e->flags & ~FLAGS_KNOWN)
-        return FAIL(r, FSDPCK_ERR_UNSUPPORTED, at, "record '%.*s' has zip flags 0x%04x (encrypted?)", (int)name_nbytes, (const char *)e->name,
-                    e->flags);
+        return FAIL(r, FSDPCK_ERR_UNSUPPORTED, at, "record '%.*s' has zip flags 0x%04x (encrypted?)", (int)name_nbytes,
+                    (const char *)e->name, e->flags);
     if (fsdpck_le16(b + 34) != 0)
         return BAD(r, at, "record '%.*s' lies on another disk", (int)name_nbytes, (const char *)e->name);
     return true;
@@ -189,14 +211,17 @@ static bool local_agrees(const uint8_t *b, const uint8_t *rest, const struct ent
     uint32_t crc32 = fsdpck_le32(b + 14);
     uint64_t stored = fsdpck_le32(b + 18), nbytes = fsdpck_le32(b + 22);
     uint64_t *const fields[] = { &nbytes, &stored };
-    if (fsdpck_le16(b + 6) != e->flags || fsdpck_le16(b + 8) != 0 || name_nbytes != e->name_nbytes || memcmp(rest, e->name, name_nbytes))
+    if (fsdpck_le16(b + 6) != e->flags || fsdpck_le16(b + 8) != 0 || name_nbytes != e->name_nbytes ||
+        memcmp(rest, e->name, name_nbytes))
         return false;
     if (e->flags & FLAG_DESCRIPTOR && !crc32 && (!stored || stored == 0xffffffff) && nbytes == stored)
         return true;
-    return widen(rest + name_nbytes, fsdpck_le16(b + 28), fields, 2) && nbytes == e->nbytes && stored == e->nbytes && crc32 == e->crc32;
+    return widen(rest + name_nbytes, fsdpck_le16(b + 28), fields, 2) && nbytes == e->nbytes && stored == e->nbytes &&
+           crc32 == e->crc32;
 }
 
-/* Behind data that ends at *end: CRC and sizes, in 32 or 64 bits. Where they are proves that the local header's length is right. */
+/* Behind data that ends at *end: CRC and sizes, in 32 or 64 bits. Where they are proves that the local header's length
+ * is right. */
 static bool skip_descriptor(struct reader *r, const struct entry *e, uint64_t *end)
 {
     uint8_t b[24] = { 0 };
@@ -209,7 +234,8 @@ static bool skip_descriptor(struct reader *r, const struct entry *e, uint64_t *e
     else if (sound && left >= 24 && fsdpck_le64(b + 8) == e->nbytes && fsdpck_le64(b + 16) == e->nbytes)
         *end += 24;
     else
-        return BAD(r, *end, "record '%.*s' is not followed by its data descriptor", (int)e->name_nbytes, (const char *)e->name);
+        return BAD(r, *end, "record '%.*s' is not followed by its data descriptor", (int)e->name_nbytes,
+                   (const char *)e->name);
     return true;
 }
 
@@ -221,8 +247,8 @@ static bool read_local(struct reader *r, const struct entry *e, struct record_sp
     int shown = (int)e->name_nbytes;
     uint64_t end;
     if (e->header > r->directory || r->directory - e->header < LOCAL_NBYTES)
-        return BAD(r, r->directory, "record '%.*s' is said to lie at %llu, the directory begins at %llu", shown, (const char *)e->name,
-                   (unsigned long long)e->header, (unsigned long long)r->directory);
+        return BAD(r, r->directory, "record '%.*s' is said to lie at %llu, the directory begins at %llu", shown,
+                   (const char *)e->name, (unsigned long long)e->header, (unsigned long long)r->directory);
     if (!get(r, e->header, b, sizeof b))
         return false;
     uint64_t rest_nbytes = (uint64_t)fsdpck_le16(b + 26) + fsdpck_le16(b + 28);
@@ -230,8 +256,8 @@ static bool read_local(struct reader *r, const struct entry *e, struct record_sp
     if (fsdpck_le32(b) != 0x04034b50)
         return BAD(r, e->header, "record '%.*s' has no local header", shown, (const char *)e->name);
     if (!checked_add(*data, e->nbytes, &end) || end > r->directory)
-        return BAD(r, e->header, "record '%.*s' of %llu bytes reaches beyond the directory at %llu", shown, (const char *)e->name,
-                   (unsigned long long)e->nbytes, (unsigned long long)r->directory);
+        return BAD(r, e->header, "record '%.*s' of %llu bytes reaches beyond the directory at %llu", shown,
+                   (const char *)e->name, (unsigned long long)e->nbytes, (unsigned long long)r->directory);
     rest = malloc(rest_nbytes + 1);
     if (!rest)
         fsdpck_error_nomem(r->err, rest_nbytes + 1);
@@ -281,8 +307,9 @@ static bool read_records(struct reader *r, const uint8_t *directory, struct fsdp
             return BAD(r, r->directory + at, "record '%s' is listed twice", record->name);
     }
     r->zip->nrecords = r->nrecords;
-    return at == r->directory_nbytes ? check_overlaps(r)
-                                     : BAD(r, r->directory + at, "the zip directory lists more records than its end record says");
+    return at == r->directory_nbytes
+               ? check_overlaps(r)
+               : BAD(r, r->directory + at, "the zip directory lists more records than its end record says");
 }
 
 static bool read_directory(struct reader *r)
@@ -304,11 +331,13 @@ static bool read_directory(struct reader *r)
     return ok;
 }
 
-int fsdpck_zip_open(const struct fsdpck_io *io, int fd, const char *file, uint64_t offset, uint64_t nbytes, struct fsdpck_zip *out,
-                    struct fsdpck_error *err)
+int fsdpck_zip_open(const struct fsdpck_io *io, int fd, const char *file, uint64_t offset, uint64_t nbytes,
+                    struct fsdpck_zip *out, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
-    struct reader r = { .io = io, .fd = fd, .file = file, .base = offset, .nbytes = nbytes, .zip = out, .err = err ? err : &own };
+    struct reader r = {
+        .io = io, .fd = fd, .file = file, .base = offset, .nbytes = nbytes, .zip = out, .err = err ? err : &own
+    };
     *out = (struct fsdpck_zip){ 0 };
     if (load_windows(&r) && read_end(&r) && read_directory(&r))
         return 0;

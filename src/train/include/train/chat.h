@@ -53,16 +53,17 @@ FSDPCK_API const char *chat_note_text(enum chat_note note); /* "have …" */
 
 /* The tokens of an example. Borrowed from the coder until its next call. */
 struct chat_tokens {
-    const uint32_t *ids;      /* (count) */
+    const uint32_t *ids;       /* (count) */
     const uint8_t *supervised; /* (count) 1: trained on */
     size_t count;
     unsigned notes; /* bits 1 << enum chat_note */
 };
 /* An example: {"messages": […]} (with "tools"), {"prompt": …, "completion": …} or {"text": …}. */
-FSDPCK_API int chat_encode(struct chat_coder *w, struct json_t *example, enum chat_loss loss, struct chat_tokens *out, struct fsdpck_error *err);
-/* Renders a list of messages; the caller frees *text. tools may be NULL. */
-FSDPCK_API int chat_render(struct chat_coder *w, struct json_t *messages, struct json_t *tools, bool generation_prompt, char **text, size_t *nbytes,
+FSDPCK_API int chat_encode(struct chat_coder *w, struct json_t *example, enum chat_loss loss, struct chat_tokens *out,
                            struct fsdpck_error *err);
+/* Renders a list of messages; the caller frees *text. tools may be NULL. */
+FSDPCK_API int chat_render(struct chat_coder *w, struct json_t *messages, struct json_t *tools, bool generation_prompt,
+                           char **text, size_t *nbytes, struct fsdpck_error *err);
 
 #ifdef __cplusplus
 }

@@ -59,7 +59,8 @@ struct train_lora_config {
     bool all_linear;
     const struct train_pattern *rank_pattern, *alpha_pattern; /* (nrank_pattern), (nalpha_pattern) */
     size_t nrank_pattern, nalpha_pattern;
-    const char *const *modules_to_save; /* (nmodules_to_save) suffixes of the paths of modules that are trained in full, as copies in the adapter */
+    const char *const *modules_to_save; /* (nmodules_to_save) suffixes of the paths of modules that are trained in full,
+                                           as copies in the adapter */
     size_t nmodules_to_save;
     const char *init_adapter; /* PEFT folder to continue from, or NULL */
 };
@@ -68,14 +69,15 @@ struct train_config {
     const char *model, *output_dir;
     uint64_t seed;
     struct {
-        const char *train; /* the first of the files */
+        const char *train;                   /* the first of the files */
         const struct train_data_file *files; /* (nfiles) */
         size_t nfiles;
-        const char *eval; /* the first of them, or NULL */
+        const char *eval;                         /* the first of them, or NULL */
         const struct train_data_file *eval_files; /* (neval_files) */
         size_t neval_files;
-        struct json_t *columns; /* an object that maps this trainer's column names to those of the data set, or NULL. Borrowed from root */
-        const char *date; /* "2026-11-23", for templates that show the date; NULL: the day of the first start */
+        struct json_t *columns; /* an object that maps this trainer's column names to those of the data set, or NULL.
+                                   Borrowed from root */
+        const char *date;       /* "2026-11-23", for templates that show the date; NULL: the day of the first start */
         const char *plan;
         enum chat_loss loss_on;
         enum train_on_bad_line on_bad_line;
@@ -86,11 +88,13 @@ struct train_config {
     struct train_lora_config lora;
     struct {
         uint64_t max_steps, eval_steps; /* eval_steps 0: data.eval at the end only */
-        double num_train_epochs; /* 0: max_steps counts; max_steps wins if the file has both */
+        double num_train_epochs;        /* 0: max_steps counts; max_steps wins if the file has both */
         uint64_t micro_batch_size, accumulation, global_batch_size, warmup_steps;
-        bool warmup_given; /* whether the file has warmup_steps, which then wins over warmup_ratio (a fraction of the run) */
+        bool warmup_given; /* whether the file has warmup_steps, which then wins over warmup_ratio (a fraction of the
+                              run) */
         double warmup_ratio;
-        double learning_rate, min_lr_ratio, beta1, beta2, epsilon, weight_decay, max_grad_norm; /* max_grad_norm 0: no clipping */
+        double learning_rate, min_lr_ratio, beta1, beta2, epsilon, weight_decay,
+            max_grad_norm; /* max_grad_norm 0: no clipping */
         enum train_scheduler scheduler;
         enum train_weight_decay_on weight_decay_on;
         enum train_on_nonfinite on_nonfinite;
@@ -107,34 +111,38 @@ struct train_config {
     } dtype;
     struct {
         uint64_t save_steps, keep_last; /* save_steps 0: only the last step; keep_last 0: keep all */
-        bool export_adapter; /* of a LoRA run: write output_dir/adapter at the end */
-        bool export_model;   /* of a run that trains all weights: write output_dir/model at the end */
+        bool export_adapter;            /* of a LoRA run: write output_dir/adapter at the end */
+        bool export_model;              /* of a run that trains all weights: write output_dir/model at the end */
     } checkpoint;
     struct {
         uint64_t every; /* 0: only on request */
-        struct json_t *prompts; /* a list whose elements sample_prompt_encode accepts, or {"input_ids"} objects; or NULL */
+        struct json_t
+            *prompts; /* a list whose elements sample_prompt_encode accepts, or {"input_ids"} objects; or NULL */
     } sample;
     struct {
         uint64_t every;
         const char *jsonl;
     } log;
-    bool frozen; /* nothing is trained: the model only generates */
+    bool frozen;         /* nothing is trained: the model only generates */
     struct json_t *root; /* owns every string above */
 };
 
 /* Reads PATH, applies `sets` ("train.max_steps=3"; the value is JSON, or else a string) and checks every key and
  * value. A wrong key or value is FSDPCK_ERR_USAGE and is named. On success the caller must call train_config_free();
  * on failure *out is empty. */
-FSDPCK_API int train_config_read(const char *path, const char *const *sets, size_t nsets, struct train_config *out, struct fsdpck_error *err);
+FSDPCK_API int train_config_read(const char *path, const char *const *sets, size_t nsets, struct train_config *out,
+                                 struct fsdpck_error *err);
 /* Same for a parsed tree; errors call it `name`. The config owns the tree afterwards, also on failure. */
-FSDPCK_API int train_config_take(const char *name, struct json_t *root, struct train_config *out, struct fsdpck_error *err);
+FSDPCK_API int train_config_take(const char *name, struct json_t *root, struct train_config *out,
+                                 struct fsdpck_error *err);
 /* The facts besides the config that decide whether some keys have an effect. */
 struct train_job_size {
     uint32_t nranks;
     bool copies; /* parameters are gathered by copying */
 };
 /* Calls say with a sentence for each key that has a value of its own but no effect in such a run. */
-FSDPCK_API void train_config_idle(const struct train_config *config, const struct train_job_size *size, void (*say)(void *ctx, const char *line), void *ctx);
+FSDPCK_API void train_config_idle(const struct train_config *config, const struct train_job_size *size,
+                                  void (*say)(void *ctx, const char *line), void *ctx);
 FSDPCK_API void train_config_free(struct train_config *config);
 
 /* A key of CONFIG.json, from the table that the parser uses: for manual pages and completions. */

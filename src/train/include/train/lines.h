@@ -16,7 +16,8 @@ struct train_lines;
 FSDPCK_API int train_lines_open(const char *path, struct train_lines **out, struct fsdpck_error *err);
 FSDPCK_API void train_lines_close(struct train_lines *l); /* NULL does nothing */
 /* The next line without its line end, borrowed until the next call; NULL after the last one. *number counts from 1. */
-FSDPCK_API int train_lines_next(struct train_lines *l, const char **line, size_t *nbytes, uint64_t *number, struct fsdpck_error *err);
+FSDPCK_API int train_lines_next(struct train_lines *l, const char **line, size_t *nbytes, uint64_t *number,
+                                struct fsdpck_error *err);
 /* The first line of a file, parsed; the caller owns it. NULL without an error if there is no line or it is not JSON. */
 FSDPCK_API int train_lines_first(const char *path, struct json_t **out, struct fsdpck_error *err);
 

@@ -17,9 +17,9 @@ enum { SAMPLE_STOPS = 64 };
 /* How the next token is chosen, in the terms of `generate` in transformers. */
 struct sample_rule {
     uint64_t max_new_tokens;
-    double temperature;        /* 0: always the most likely token */
-    double top_p;              /* sample from the likeliest tokens whose probabilities reach this sum, 0 < p ≤ 1; 1: off */
-    uint64_t top_k;            /* sample from this many of the likeliest tokens; 0: off */
+    double temperature; /* 0: always the most likely token */
+    double top_p;       /* sample from the likeliest tokens whose probabilities reach this sum, 0 < p ≤ 1; 1: off */
+    uint64_t top_k;     /* sample from this many of the likeliest tokens; 0: off */
     double repetition_penalty; /* penalises tokens that occurred, also in the prompt; 1: off */
     uint64_t seed;
     uint32_t stops[SAMPLE_STOPS]; /* (nstops) any of them ends a sample */
@@ -28,30 +28,34 @@ struct sample_rule {
 
 /* Reads the defaults of the model folder (generation_config.json, config.json): stop tokens, and sampling if it is on
  * there. Unsupported keys that would change the text go to opt->note. */
-FSDPCK_API int sample_rule_read(const char *model, const struct fsdpck_options *opt, struct sample_rule *out, struct fsdpck_error *err);
+FSDPCK_API int sample_rule_read(const char *model, const struct fsdpck_options *opt, struct sample_rule *out,
+                                struct fsdpck_error *err);
 /* Refuses values out of range. */
 FSDPCK_API int sample_rule_check(const struct sample_rule *rule, struct fsdpck_error *err);
 
 /* Encodes a prompt and appends its tokens to list. A string is taken as it is or, with as_chat, as a user message in
  * the chat template of the model. A list of messages, or an object with "messages" (and "tools"), "prompt" or "text",
  * is taken as in data.train. */
-FSDPCK_API int sample_prompt_encode(const struct chat *chat, struct json_t *prompt, bool as_chat, struct token_list *list, struct fsdpck_error *err);
+FSDPCK_API int sample_prompt_encode(const struct chat *chat, struct json_t *prompt, bool as_chat,
+                                    struct token_list *list, struct fsdpck_error *err);
 
 /* Zero-initialise: every zero means the default. */
 struct sampler_options {
-    const char *adapter;     /* a PEFT folder, or a checkpoint of a LoRA run */
-    const char *dtype;       /* "bf16" (default) or "fp32": of weights, keys and values */
-    unsigned nthreads;       /* default: the processors this process may use */
+    const char *adapter;      /* a PEFT folder, or a checkpoint of a LoRA run */
+    const char *dtype;        /* "bf16" (default) or "fp32": of weights, keys and values */
+    unsigned nthreads;        /* default: the processors this process may use */
     struct fsdpck_options fs; /* notes, and threads for reading */
 };
 
 struct sampler;
-FSDPCK_API int sampler_open(const char *model, const struct sampler_options *opt, struct sampler **out, struct fsdpck_error *err);
+FSDPCK_API int sampler_open(const char *model, const struct sampler_options *opt, struct sampler **out,
+                            struct fsdpck_error *err);
 FSDPCK_API void sampler_close(struct sampler *s); /* NULL does nothing */
 FSDPCK_API int64_t sampler_nvocab(const struct sampler *s);
 
 /* Runs the prompt through the model once; samples of up to max_new_tokens each may follow. */
-FSDPCK_API int sampler_prompt(struct sampler *s, const uint32_t *ids, size_t count, uint64_t max_new_tokens, struct fsdpck_error *err);
+FSDPCK_API int sampler_prompt(struct sampler *s, const uint32_t *ids, size_t count, uint64_t max_new_tokens,
+                              struct fsdpck_error *err);
 
 struct sampled {
     const uint32_t *ids; /* (count) the new tokens with the stop token; borrowed until the next call */
@@ -60,11 +64,13 @@ struct sampled {
 };
 /* each: called with every token as it is chosen; nonzero ends the sample; may be NULL. number: number of the sample
  * for this seed. */
-FSDPCK_API int sampler_run(struct sampler *s, const struct sample_rule *rule, uint64_t number, int (*each)(void *ctx, uint32_t id), void *ctx,
-                           struct sampled *out, struct fsdpck_error *err);
+FSDPCK_API int sampler_run(struct sampler *s, const struct sample_rule *rule, uint64_t number,
+                           int (*each)(void *ctx, uint32_t id), void *ctx, struct sampled *out,
+                           struct fsdpck_error *err);
 /* For tests: logits (nvocab, borrowed) of the token after ids. The first `together` ids go through one forward pass,
  * the others one by one. */
-FSDPCK_API int sampler_logits(struct sampler *s, const uint32_t *ids, size_t count, size_t together, const float **logits, struct fsdpck_error *err);
+FSDPCK_API int sampler_logits(struct sampler *s, const uint32_t *ids, size_t count, size_t together,
+                              const float **logits, struct fsdpck_error *err);
 
 #ifdef __cplusplus
 }

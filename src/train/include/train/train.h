@@ -18,14 +18,14 @@ struct train_metrics {
     double loss, grad_norm, lr;
     uint64_t ntok, nsupervised;
     double tokens_per_second, step_seconds, data_wait_seconds, comm_seconds;
-    double comm_hidden_seconds; /* gathers and exchanges that the computation hid: not in comm_seconds */
-    double save_stall_seconds; /* stall before the next step, while the state to save is copied */
-    bool evaluated; /* whether data.eval was evaluated after this step */
+    double comm_hidden_seconds;     /* gathers and exchanges that the computation hid: not in comm_seconds */
+    double save_stall_seconds;      /* stall before the next step, while the state to save is copied */
+    bool evaluated;                 /* whether data.eval was evaluated after this step */
     double eval_loss, eval_seconds; /* mean over the supervised tokens of data.eval */
     uint64_t eval_nsupervised;
     uint64_t gathered_nbytes; /* copied into buffers; 0 if parameters are mapped */
     uint64_t rss_nbytes;      /* of rank 0 */
-    uint64_t pss_nbytes;      /* of all ranks, shared memory counted once; measured in the first step and every hundredth */
+    uint64_t pss_nbytes; /* of all ranks, shared memory counted once; measured in the first step and every hundredth */
 };
 
 struct train_start;
@@ -39,9 +39,9 @@ enum train_phase {
 
 /* Zero-initialise: every zero means the default. */
 struct train_options {
-    uint32_t nranks;         /* local processes; default 1 */
-    unsigned nthreads;       /* of each rank; default: the processors that this process may use, divided among the ranks */
-    const char *resume;      /* "auto" (default), "never", or a checkpoint directory */
+    uint32_t nranks;    /* local processes; default 1 */
+    unsigned nthreads;  /* of each rank; default: the processors that this process may use, divided among the ranks */
+    const char *resume; /* "auto" (default), "never", or a checkpoint directory */
     double patience_seconds; /* ranks that wait longer than this for another one name it and fail; default 600 */
     /* Called in the process of rank 0 when everything is loaded, before the first step; may be NULL. */
     void (*on_start)(void *ctx, const struct train_start *start);
@@ -55,34 +55,36 @@ struct train_options {
     void (*lost)(void *ctx, const struct fsdpck_error *err);
     void *ctx;
     const volatile int *stop; /* nonzero: finish the step, save and return. May be NULL */
-    const volatile int *saves; /* number of extra saves requested so far; read in the process of rank 0 only. May be NULL */
+    const volatile int
+        *saves; /* number of extra saves requested so far; read in the process of rank 0 only. May be NULL */
     /* Set if a launcher (mpirun) started this process as one rank of launched_nranks; 0: no launcher. Such ranks
      * communicate by MPI. */
     uint32_t launched_rank, launched_nranks;
-    bool several_hosts; /* the ranks are on several hosts: parameters are gathered by copying */
+    bool several_hosts;                       /* the ranks are on several hosts: parameters are gathered by copying */
     uint32_t launched_local, launched_nlocal; /* index among the ranks on its host, and their number */
-    const char *device; /* "cpu" (default) or "cuda" */
-    const char *module; /* path of the module that provides the device; NULL: none */
+    const char *device;                       /* "cpu" (default) or "cuda" */
+    const char *module;                       /* path of the module that provides the device; NULL: none */
     bool profile;      /* time the kernels of rank 0: notes at the end, and output_dir/profile.json */
     bool copy_gathers; /* gather parameters by copying on one host too, instead of mapping them */
 };
 
 struct train_result {
-    uint64_t nsteps;  /* of the whole run */
-    uint64_t ndone;   /* steps done */
+    uint64_t nsteps;   /* of the whole run */
+    uint64_t ndone;    /* steps done */
     uint64_t nskipped; /* steps of this call that were skipped because gradients were not finite (train.on_nonfinite) */
     uint64_t ntrailing; /* how many of the last steps were skipped in a row */
-    bool diverged;    /* all steps are done, but the last ten or half of them were skipped: the result is not exported */
-    bool stopped;     /* a stop was requested before the end; the checkpoint is saved */
-    bool said_elsewhere; /* the run failed, and another rank of the launcher reports why */
-    bool save_failed; /* the last save failed */
+    bool diverged; /* all steps are done, but the last ten or half of them were skipped: the result is not exported */
+    bool stopped;  /* a stop was requested before the end; the checkpoint is saved */
+    bool said_elsewhere;   /* the run failed, and another rank of the launcher reports why */
+    bool save_failed;      /* the last save failed */
     char checkpoint[4096]; /* the last checkpoint, or "" */
     char adapter[4096];    /* of a finished LoRA run, or "" */
     char model[4096];      /* of a finished run that trained all weights: a Hugging Face folder; or "" */
 };
 
 /* Starts the ranks, trains, saves and ends the ranks. Blocks. */
-FSDPCK_API int train_run(const struct train_config *config, const struct train_options *opt, struct train_result *result, struct fsdpck_error *err);
+FSDPCK_API int train_run(const struct train_config *config, const struct train_options *opt,
+                         struct train_result *result, struct fsdpck_error *err);
 
 /* For a rank of a launcher that fails before train_run: tells the other ranks about err. Returns false if another rank
  * reports the same error. */
@@ -93,21 +95,23 @@ FSDPCK_API bool train_speaks(const struct train_options *opt, const struct fsdpc
 struct train_plan {
     uint64_t nsteps;
     uint64_t ndocs, ntok, nsupervised, longest_ntok, nrows; /* of an epoch of the data, truncated and packed */
-    uint64_t ntrained, nfrozen;    /* elements, whole model */
-    uint64_t shard_nbytes;         /* the rank's rows of all parameters in the compute dtype; other ranks map them instead of copying */
-    uint64_t gradient_nbytes;      /* gradients of a packet, whole, and its rows of the reduced ones */
-    uint64_t optimizer_nbytes;     /* moments of its rows, and fp32 masters where parameters are bf16 */
-    uint64_t buffer_nbytes;        /* buffers that groups are gathered into; 0 where ranks map each other's rows */
-    uint64_t snapshot_nbytes;      /* a copy of the state to save */
-    uint64_t nrecomputed;          /* blocks that keep only their input and are recomputed in the backward pass */
-    uint64_t activation_nbytes;    /* activations and scratch of the largest micro-batch */
-    uint64_t sample_nbytes;        /* keys, values and activations of samples */
-    uint64_t peak_nbytes;          /* the sum of all these; on_device: without the snapshot, which is on the host */
-    uint64_t all_ranks_nbytes;     /* of all ranks, shared memory counted once (PSS) */
+    uint64_t ntrained, nfrozen;                             /* elements, whole model */
+    uint64_t shard_nbytes;    /* the rank's rows of all parameters in the compute dtype; other ranks map them instead of
+                                 copying */
+    uint64_t gradient_nbytes; /* gradients of a packet, whole, and its rows of the reduced ones */
+    uint64_t optimizer_nbytes;  /* moments of its rows, and fp32 masters where parameters are bf16 */
+    uint64_t buffer_nbytes;     /* buffers that groups are gathered into; 0 where ranks map each other's rows */
+    uint64_t snapshot_nbytes;   /* a copy of the state to save */
+    uint64_t nrecomputed;       /* blocks that keep only their input and are recomputed in the backward pass */
+    uint64_t activation_nbytes; /* activations and scratch of the largest micro-batch */
+    uint64_t sample_nbytes;     /* keys, values and activations of samples */
+    uint64_t peak_nbytes;       /* the sum of all these; on_device: without the snapshot, which is on the host */
+    uint64_t all_ranks_nbytes;  /* of all ranks, shared memory counted once (PSS) */
     /* Bytes are of device memory: exactly what a run allocates there, in one piece. Gradients are those of a packet;
      * the reduced ones count as optimizer state. */
     bool on_device;
-    uint64_t least_nbytes;         /* on_device with automatic checkpointing of activations: the peak if every block is recomputed; else 0 */
+    uint64_t least_nbytes; /* on_device with automatic checkpointing of activations: the peak if every block is
+                              recomputed; else 0 */
     uint64_t largest_micro_ntok;
     uint64_t gathered_step_nbytes; /* parameters of other ranks that it reads in a step, mapped or copied */
     uint64_t reduced_step_nbytes;  /* gradients of other ranks that it reads in a step */
@@ -122,34 +126,39 @@ struct train_data_facts {
 /* A description of the run at its start. */
 struct train_start {
     const struct train_config *config;
-    const char *family;   /* "llama" */
+    const char *family; /* "llama" */
     uint32_t nranks;
-    unsigned nthreads;    /* of each */
-    const char *device;   /* of rank 0: "NVIDIA H200, sm_90"; NULL: the CPU */
-    bool copies;          /* parameters are gathered by copying */
-    uint64_t step;        /* steps already done, in a resumed run */
+    unsigned nthreads;  /* of each */
+    const char *device; /* of rank 0: "NVIDIA H200, sm_90"; NULL: the CPU */
+    bool copies;        /* parameters are gathered by copying */
+    uint64_t step;      /* steps already done, in a resumed run */
     uint64_t warmup_steps;
-    const char *date;     /* the date that the data shows; NULL: none */
+    const char *date; /* the date that the data shows; NULL: none */
     struct train_plan plan;
     struct train_data_facts data, eval; /* eval: zero without data.eval */
 };
-FSDPCK_API int train_plan(const struct train_config *config, const struct train_options *opt, struct train_plan *out, struct fsdpck_error *err);
+FSDPCK_API int train_plan(const struct train_config *config, const struct train_options *opt, struct train_plan *out,
+                          struct fsdpck_error *err);
 
 /* One rank in this process, without the files of a run: for tests and for inspecting a step. Of opt it uses nthreads,
  * note, ctx, device and module. */
 struct train_session;
-FSDPCK_API int train_session_open(const struct train_config *config, const struct train_options *opt, struct train_session **out, struct fsdpck_error *err);
+FSDPCK_API int train_session_open(const struct train_config *config, const struct train_options *opt,
+                                  struct train_session **out, struct fsdpck_error *err);
 FSDPCK_API void train_session_close(struct train_session *s); /* NULL does nothing */
-/* Computes the gradients of a step (from 0) before clipping, its loss and its gradient norm. Parameters do not change. */
-FSDPCK_API int train_session_gradients(struct train_session *s, uint64_t step, double *loss, double *norm, struct fsdpck_error *err);
+/* Computes the gradients of a step (from 0) before clipping, its loss and its gradient norm. Parameters do not change.
+ */
+FSDPCK_API int train_session_gradients(struct train_session *s, uint64_t step, double *loss, double *norm,
+                                       struct fsdpck_error *err);
 /* Logits of micro-batch `micro` of a step: (its tokens, vocabulary), documents one after another; fp32, before
  * rounding to dtype.output. The caller frees them. */
-FSDPCK_API int train_session_logits(struct train_session *s, uint64_t step, size_t micro, float **logits, int64_t *ntok, int64_t *nvocab, struct fsdpck_error *err);
+FSDPCK_API int train_session_logits(struct train_session *s, uint64_t step, size_t micro, float **logits, int64_t *ntok,
+                                    int64_t *nvocab, struct fsdpck_error *err);
 /* Trainable parameter i of train_session_ntrained(): its name in files, values and gradients (nelem), borrowed. On a
  * device they are copies of the present values. */
 FSDPCK_API size_t train_session_ntrained(const struct train_session *s);
-FSDPCK_API int train_session_param(struct train_session *s, size_t i, const char **name, float **values, float **gradients, int64_t *nelem,
-                                   struct fsdpck_error *err);
+FSDPCK_API int train_session_param(struct train_session *s, size_t i, const char **name, float **values,
+                                   float **gradients, int64_t *nelem, struct fsdpck_error *err);
 
 #ifdef __cplusplus
 }

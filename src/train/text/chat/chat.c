@@ -52,7 +52,8 @@ static json_t *token_text(json_t *token)
 
 static void take_special(struct chat *c, json_t *config)
 {
-    static const char *const names[] = { "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token" };
+    static const char *const names[] = { "bos_token", "eos_token", "unk_token", "sep_token",
+                                         "pad_token", "cls_token", "mask_token" };
     for (size_t i = 0; config && i < sizeof names / sizeof names[0]; i++) {
         json_t *token = token_text(json_object_get(config, names[i]));
         if (json_is_string(token) && !json_object_get(c->special, names[i]))
@@ -90,7 +91,7 @@ static int read_template(struct chat *c, const char *folder, json_t *config, str
     if (rc)
         return rc;
     rc = text_file_read(path, MAX_CONFIG, &source, &nbytes, &own);
-    if (rc == 0) {
+    if (!rc) {
         rc = parse_template(c, path, source, nbytes, err);
         free(source);
         return rc;
@@ -107,7 +108,8 @@ static int read_template(struct chat *c, const char *folder, json_t *config, str
 static void take_fingerprint(struct chat *c)
 {
     char *special = json_dumps(c->special, JSON_SORT_KEYS | JSON_COMPACT);
-    uint64_t parts[] = { tokenizer_fingerprint(c->tokenizer), c->fingerprint, special ? XXH3_64bits(special, strlen(special)) : 0 };
+    uint64_t parts[] = { tokenizer_fingerprint(c->tokenizer), c->fingerprint,
+                         special ? XXH3_64bits(special, strlen(special)) : 0 };
     c->fingerprint = XXH3_64bits(parts, sizeof parts);
     free(special);
 }
@@ -194,7 +196,8 @@ int chat_read_date(const char *date, time_t *out, struct fsdpck_error *err)
 {
     struct tm day = { .tm_hour = 12, .tm_isdst = -1 };
     int n = 0;
-    bool read = sscanf(date, "%4d-%2d-%2d%n", &day.tm_year, &day.tm_mon, &day.tm_mday, &n) == 3 && n == 10 && date[n] == '\0';
+    bool read =
+        sscanf(date, "%4d-%2d-%2d%n", &day.tm_year, &day.tm_mon, &day.tm_mday, &n) == 3 && n == 10 && date[n] == '\0';
     const struct tm typed = { .tm_year = day.tm_year - 1900, .tm_mon = day.tm_mon - 1, .tm_mday = day.tm_mday };
     day.tm_year = typed.tm_year;
     day.tm_mon = typed.tm_mon;

@@ -71,7 +71,8 @@ static size_t token_across(const struct chat_coder *w, const struct jinja_span *
     return exact || i == 0 || span->end <= span->begin ? SIZE_MAX : i - 1;
 }
 
-/* transformers has such a token in the mask of {% generation %}; where a turn is found by comparing, the prompt for an answer would end within it, and it is not. */
+/* transformers has such a token in the mask of {% generation %}; where a turn is found by comparing, the prompt for an
+ * answer would end within it, and it is not. */
 static void supervise_turns(struct chat_coder *w)
 {
     const struct chat_turns *t = &w->turns;
@@ -85,11 +86,13 @@ static void supervise_turns(struct chat_coder *w)
     }
 }
 
-static int encode_messages(struct chat_coder *w, json_t *messages, json_t *tools, enum chat_loss loss, struct fsdpck_error *err)
+static int encode_messages(struct chat_coder *w, json_t *messages, json_t *tools, enum chat_loss loss,
+                           struct fsdpck_error *err)
 {
     struct chat_turns *t = &w->turns;
     bool all = loss == CHAT_LOSS_ALL, last_only = loss == CHAT_LOSS_LAST_ASSISTANT || loss == CHAT_LOSS_COMPLETION;
-    int rc = all ? chat_run(w->chat, messages, tools, false, &t->full, err) : chat_find_turns(w->chat, messages, tools, last_only, t, err);
+    int rc = all ? chat_run(w->chat, messages, tools, false, &t->full, err)
+                 : chat_find_turns(w->chat, messages, tools, last_only, t, err);
     if (!rc)
         rc = chat_check_shown(w->chat, messages, tools, t, last_only, all, &w->notes, err);
     if (!rc)
@@ -105,7 +108,8 @@ static int encode_messages(struct chat_coder *w, json_t *messages, json_t *tools
     return 0;
 }
 
-static int encode_chat(struct chat_coder *w, json_t *messages, json_t *given, enum chat_loss loss, struct fsdpck_error *err)
+static int encode_chat(struct chat_coder *w, json_t *messages, json_t *given, enum chat_loss loss,
+                       struct fsdpck_error *err)
 {
     json_t *tools;
     int rc = chat_tools(given, &tools, err);
@@ -121,7 +125,8 @@ static int encode_text(struct chat_coder *w, const char *text, size_t nbytes, st
     const struct chat *c = w->chat;
     const char *bos = json_string_value(json_object_get(c->special, "bos_token"));
     bool has_bos = bos && *bos && nbytes >= strlen(bos) && memcmp(text, bos, strlen(bos)) == 0;
-    return tokenizer_encode(w->encoder, text, nbytes, TOKENIZER_BEGINS | (has_bos ? 0 : TOKENIZER_SPECIAL), &w->list, err);
+    return tokenizer_encode(w->encoder, text, nbytes, TOKENIZER_BEGINS | (has_bos ? 0 : TOKENIZER_SPECIAL), &w->list,
+                            err);
 }
 
 /* A text ends with the end token, where the model has one. */
@@ -130,7 +135,8 @@ static int end_text(struct chat_coder *w, size_t nbytes, struct fsdpck_error *er
     struct token_list *l = &w->list;
     if (w->chat->eos < 0 || (l->count && l->ids[l->count - 1] == (uint32_t)w->chat->eos))
         return 0;
-    if (!grow((void **)&l->ids, &l->capacity, l->count + 1, sizeof *l->ids) || !grow((void **)&l->begins, &l->begins_capacity, l->count + 1, sizeof *l->begins))
+    if (!grow((void **)&l->ids, &l->capacity, l->count + 1, sizeof *l->ids) ||
+        !grow((void **)&l->begins, &l->begins_capacity, l->count + 1, sizeof *l->begins))
         return fsdpck_error_nomem(err, l->count * sizeof *l->ids);
     l->ids[l->count] = (uint32_t)w->chat->eos;
     l->begins[l->count++] = (uint32_t)nbytes;
@@ -149,7 +155,8 @@ static int encode_plain(struct chat_coder *w, const char *text, size_t nbytes, s
     return rc;
 }
 
-static int encode_completion(struct chat_coder *w, json_t *prompt, json_t *completion, enum chat_loss loss, struct fsdpck_error *err)
+static int encode_completion(struct chat_coder *w, json_t *prompt, json_t *completion, enum chat_loss loss,
+                             struct fsdpck_error *err)
 {
     if (!json_is_string(prompt) || !json_is_string(completion))
         return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "'prompt' and 'completion' must both be strings");
@@ -161,9 +168,11 @@ static int encode_completion(struct chat_coder *w, json_t *prompt, json_t *compl
     return encode_plain(w, w->text, np + nc, loss == CHAT_LOSS_ALL ? 0 : np, err);
 }
 
-int chat_encode(struct chat_coder *w, json_t *example, enum chat_loss loss, struct chat_tokens *out, struct fsdpck_error *err)
+int chat_encode(struct chat_coder *w, json_t *example, enum chat_loss loss, struct chat_tokens *out,
+                struct fsdpck_error *err)
 {
-    json_t *messages = json_object_get(example, "messages"), *prompt = json_object_get(example, "prompt"), *text = json_object_get(example, "text");
+    json_t *messages = json_object_get(example, "messages"), *prompt = json_object_get(example, "prompt"),
+           *text = json_object_get(example, "text");
     json_t *made;
     w->list.count = 0;
     w->notes = 0;
@@ -180,15 +189,19 @@ int chat_encode(struct chat_coder *w, json_t *example, enum chat_loss loss, stru
         rc = encode_plain(w, json_string_value(text), json_string_length(text), 0, err);
     else {
         rc = fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL,
-                              "none of 'messages', 'conversations', 'instruction' with 'output', 'prompt' with 'completion', 'text', 'input_ids' with 'labels' is in it");
-        fsdpck_error_hint(err, "data.columns says what other columns stand for: { \"prompt\": \"question\", \"completion\": \"answer\" }");
+                              "none of 'messages', 'conversations', 'instruction' with 'output', 'prompt' with "
+                              "'completion', 'text', 'input_ids' with 'labels' is in it");
+        fsdpck_error_hint(
+            err,
+            "data.columns says what other columns stand for: { \"prompt\": \"question\", \"completion\": \"answer\" }");
     }
     json_decref(made);
     *out = (struct chat_tokens){ w->list.ids, w->supervised, rc ? 0 : w->list.count, w->notes };
     return rc;
 }
 
-int chat_render(struct chat_coder *w, json_t *messages, json_t *tools, bool generation_prompt, char **text, size_t *nbytes, struct fsdpck_error *err)
+int chat_render(struct chat_coder *w, json_t *messages, json_t *tools, bool generation_prompt, char **text,
+                size_t *nbytes, struct fsdpck_error *err)
 {
     struct jinja_output out = { 0 };
     json_t *list;

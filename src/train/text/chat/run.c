@@ -51,7 +51,8 @@ static int check_messages(json_t *messages, struct fsdpck_error *err)
     return 0;
 }
 
-/* As apply_chat_template of transformers 5: keys whose value is null are left out; reasoning is in "reasoning_content", and in "thinking" unless the message has that. */
+/* As apply_chat_template of transformers 5: keys whose value is null are left out; reasoning is in "reasoning_content",
+ * and in "thinking" unless the message has that. */
 static json_t *normal_message(json_t *message)
 {
     json_t *reasoning = chat_reasoning(message), *m = json_object(), *value;
@@ -80,20 +81,24 @@ static json_t *normal_messages(json_t *messages)
 
 static int no_template(struct fsdpck_error *err)
 {
-    fsdpck_error_set(err, FSDPCK_ERR_MISSING, NULL, "the model's folder has no chat template, and conversations need one");
+    fsdpck_error_set(err, FSDPCK_ERR_MISSING, NULL,
+                     "the model's folder has no chat template, and conversations need one");
     fsdpck_error_hint(err, "put a chat_template.jinja into it, or give the data as prompt and completion, or as text");
     return FSDPCK_ERR_MISSING;
 }
 
-int chat_run(const struct chat *c, json_t *messages, json_t *tools, bool generation_prompt, struct jinja_output *out, struct fsdpck_error *err)
+int chat_run(const struct chat *c, json_t *messages, json_t *tools, bool generation_prompt, struct jinja_output *out,
+             struct fsdpck_error *err)
 {
     int rc = c->jinja ? check_messages(messages, err) : no_template(err);
     if (rc)
         return rc;
     json_t *context = json_object();
-    bool ok = context && json_object_update(context, c->special) == 0 && json_object_set_new(context, "messages", normal_messages(messages)) == 0 &&
+    bool ok = context && json_object_update(context, c->special) == 0 &&
+              json_object_set_new(context, "messages", normal_messages(messages)) == 0 &&
               json_object_set_new(context, "add_generation_prompt", json_boolean(generation_prompt)) == 0 &&
-              json_object_set_new(context, "documents", json_null()) == 0 && json_object_set_new(context, "tools", tools ? json_incref(tools) : json_null()) == 0;
+              json_object_set_new(context, "documents", json_null()) == 0 &&
+              json_object_set_new(context, "tools", tools ? json_incref(tools) : json_null()) == 0;
     rc = ok ? jinja_render(c->jinja, context, c->now, out, err) : fsdpck_error_nomem(err, 1024);
     json_decref(context);
     return rc;
@@ -115,7 +120,8 @@ static bool replace_text(json_t *object, const char *key, const char *letter)
     return found;
 }
 
-/* A copy of the message with `letter` for each text that its author wrote: content, reasoning, names of called functions. */
+/* A copy of the message with `letter` for each text that its author wrote: content, reasoning, names of called
+ * functions. */
 static json_t *with_letter(json_t *message, const char *letter)
 {
     json_t *m = json_deep_copy(message), *calls = json_object_get(m, "tool_calls"), *call;
@@ -131,7 +137,8 @@ static json_t *with_letter(json_t *message, const char *letter)
     return m;
 }
 
-int chat_run_first(const struct chat *c, json_t *messages, json_t *tools, const struct chat_part *part, struct jinja_output *out, bool *rendered, struct fsdpck_error *err)
+int chat_run_first(const struct chat *c, json_t *messages, json_t *tools, const struct chat_part *part,
+                   struct jinja_output *out, bool *rendered, struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
     json_t *list = json_array();
@@ -139,9 +146,10 @@ int chat_run_first(const struct chat *c, json_t *messages, json_t *tools, const 
         json_t *m = json_array_get(messages, i);
         json_array_append_new(list, part->letter && i == part->varied ? with_letter(m, part->letter) : json_incref(m));
     }
-    int rc = json_array_size(list) == part->count ? chat_run(c, list, tools, part->prompt, out, &own) : fsdpck_error_nomem(&own, part->count * sizeof list);
+    int rc = json_array_size(list) == part->count ? chat_run(c, list, tools, part->prompt, out, &own)
+                                                  : fsdpck_error_nomem(&own, part->count * sizeof list);
     json_decref(list);
-    *rendered = rc == 0;
+    *rendered = !rc;
     if (rc == FSDPCK_ERR_FORMAT) /* a template may refuse a part of what it renders whole */
         return 0;
     if (rc && err && !err->code)

@@ -37,7 +37,8 @@ static bool is_shown(const struct shown *s, const char *part, size_t nbytes)
     return found;
 }
 
-/* Its last word or so: what templates take off or exchange (white space, a thought in tags) lies before that. JSON and lists are left to the template. */
+/* Its last word or so: what templates take off or exchange (white space, a thought in tags) lies before that. JSON and
+ * lists are left to the template. */
 static bool text_is_shown(const struct shown *s, const json_t *text)
 {
     const char *t = json_string_value(text);
@@ -52,7 +53,8 @@ static bool text_is_shown(const struct shown *s, const json_t *text)
 /* JSON would escape other names. */
 static bool is_plain(const char *name)
 {
-    return name && *name && strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") == strlen(name);
+    return name && *name &&
+           strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") == strlen(name);
 }
 
 static int check_calls(const struct shown *s, json_t *message, size_t number, struct fsdpck_error *err)
@@ -64,8 +66,12 @@ static int check_calls(const struct shown *s, json_t *message, size_t number, st
         const char *name = json_string_value(json_object_get(function ? function : call, "name"));
         if (!is_plain(name) || is_shown(s, name, strlen(name)))
             continue;
-        fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL, "message %zu calls the tool '%.60s', and the chat template does not show tool_calls: nothing of the call would be learnt", number, name);
-        fsdpck_error_hint(err, "give the model a chat template that renders tool_calls, or put the call into \"content\" in the model's own words");
+        fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL,
+                         "message %zu calls the tool '%.60s', and the chat template does not show tool_calls: nothing "
+                         "of the call would be learnt",
+                         number, name);
+        fsdpck_error_hint(err, "give the model a chat template that renders tool_calls, or put the call into "
+                               "\"content\" in the model's own words");
         return FSDPCK_ERR_UNSUPPORTED;
     }
     return 0;
@@ -79,19 +85,22 @@ int chat_check_calls(const struct jinja_output *text, json_t *message, size_t nu
 }
 
 /* The same text without them. */
-static int check_tools(const struct chat *c, json_t *messages, const struct chat_turns *turns, unsigned *notes, struct fsdpck_error *err)
+static int check_tools(const struct chat *c, json_t *messages, const struct chat_turns *turns, unsigned *notes,
+                       struct fsdpck_error *err)
 {
     struct jinja_output without = { 0 };
     const struct chat_part all = { .count = json_array_size(messages) };
     bool rendered;
     int rc = chat_run_first(c, messages, NULL, &all, &without, &rendered, err);
-    if (!rc && rendered && without.nbytes == turns->full.nbytes && memcmp(without.text, turns->full.text, without.nbytes) == 0)
+    if (!rc && rendered && without.nbytes == turns->full.nbytes &&
+        memcmp(without.text, turns->full.text, without.nbytes) == 0)
         *notes |= 1u << CHAT_NOTE_TOOLS;
     jinja_output_free(&without);
     return rc;
 }
 
-int chat_check_shown(const struct chat *c, json_t *messages, json_t *tools, const struct chat_turns *turns, bool last_only, bool whole, unsigned *notes, struct fsdpck_error *err)
+int chat_check_shown(const struct chat *c, json_t *messages, json_t *tools, const struct chat_turns *turns,
+                     bool last_only, bool whole, unsigned *notes, struct fsdpck_error *err)
 {
     const struct shown s = { turns, whole };
     size_t n = json_array_size(messages), last = n;

@@ -22,7 +22,8 @@ struct search {
     bool has_prompt, has_history;
 };
 
-/* Where words differ that a message has: bytes before them, and behind them. `located` false: the text does not show them, or the template refused. */
+/* Where words differ that a message has: bytes before them, and behind them. `located` false: the text does not show
+ * them, or the template refused. */
 struct bounds {
     size_t before, behind;
     bool located;
@@ -76,14 +77,17 @@ static size_t without_line_ends(const char *s, size_t from, size_t to)
     return to;
 }
 
-static int render(struct search *s, size_t count, bool prompt, struct jinja_output *out, bool *rendered, struct fsdpck_error *err)
+static int render(struct search *s, size_t count, bool prompt, struct jinja_output *out, bool *rendered,
+                  struct fsdpck_error *err)
 {
     const struct chat_part part = { .count = count, .prompt = prompt };
     return chat_run_first(s->chat, s->messages, s->tools, &part, out, rendered, err);
 }
 
-/* Of message `varied` in `text`, which is the rendering of the first `count` messages. Two other wordings: one may share a letter with the words themselves. */
-static int find_bounds(struct search *s, const struct jinja_output *text, size_t count, bool prompt, size_t varied, struct bounds *out, struct fsdpck_error *err)
+/* Of message `varied` in `text`, which is the rendering of the first `count` messages. Two other wordings: one may
+ * share a letter with the words themselves. */
+static int find_bounds(struct search *s, const struct jinja_output *text, size_t count, bool prompt, size_t varied,
+                       struct bounds *out, struct fsdpck_error *err)
 {
     int rc = 0;
     *out = (struct bounds){ text->nbytes, text->nbytes, true };
@@ -112,8 +116,9 @@ static bool ends_with_prompt(const struct search *s, const char *text, size_t nb
     return n > 0 && nbytes >= n && memcmp(text + nbytes - n, s->prompt.text + s->prompt.nbytes - n, n) == 0;
 }
 
-/* The text behind the previous message's words: the prompt has it too, and ends where the turn begins. For templates that render earlier messages otherwise once there is
- * an answer (Mistral's system turn stands in the last message of the user, and only while that is the last of all). */
+/* The text behind the previous message's words: the prompt has it too, and ends where the turn begins. For templates
+ * that render earlier messages otherwise once there is an answer (Mistral's system turn stands in the last message of
+ * the user, and only while that is the last of all). */
 static int begin_behind_previous(struct search *s, size_t *begin, bool *found, struct fsdpck_error *err)
 {
     struct bounds asked, whole;
@@ -122,7 +127,8 @@ static int begin_behind_previous(struct search *s, size_t *begin, bool *found, s
         rc = find_bounds(s, s->full, json_array_size(s->messages), false, s->turn - 1, &whole, err);
     if (rc || !asked.located || !whole.located)
         return rc;
-    size_t shared = common_prefix(s->prompt.text + s->prompt.nbytes - asked.behind, asked.behind, s->full->text + s->full->nbytes - whole.behind, whole.behind);
+    size_t shared = common_prefix(s->prompt.text + s->prompt.nbytes - asked.behind, asked.behind,
+                                  s->full->text + s->full->nbytes - whole.behind, whole.behind);
     *begin = s->full->nbytes - whole.behind + shared;
     *found = asked.behind > 0 && shared + prompt_nbytes(s) >= asked.behind && shared > 0;
     return 0;
@@ -139,7 +145,8 @@ static int begin_of_first(struct search *s, size_t words, size_t *begin, bool *f
     size_t n = rc ? 0 : prompt_nbytes(&asked), at = words;
     while (n && at >= n && !ends_with_prompt(&asked, s->full->text, at))
         at--;
-    while (!n && words > 0 && s->full->text[words - 1] == ' ') /* a space before a word is the word's, for most tokenizers */
+    while (!n && words > 0 &&
+           s->full->text[words - 1] == ' ') /* a space before a word is the word's, for most tokenizers */
         words--;
     *begin = n && at >= n ? at : words;
     *found = !rc;
@@ -162,7 +169,8 @@ static int find_begin(struct search *s, size_t *begin, bool *found, struct fsdpc
         rc = render(s, s->turn, false, &s->history, &s->has_history, err);
     if (rc || !words.located)
         return rc;
-    if (s->has_prompt && s->has_history && begins_with(s->full, &s->history, s->history.nbytes)) { /* the prompt goes on otherwise than the turn does */
+    if (s->has_prompt && s->has_history &&
+        begins_with(s->full, &s->history, s->history.nbytes)) { /* the prompt goes on otherwise than the turn does */
         *begin = common_prefix(s->prompt.text, s->prompt.nbytes, s->full->text, s->full->nbytes);
         *found = *begin > s->history.nbytes;
     }
@@ -187,8 +195,8 @@ static size_t before_open_tag(const char *s, size_t n)
     return at > 0 && s[at - 1] == '<' ? at - 1 : n;
 }
 
-/* By what lies behind the turn's words, in the rendering up to it (n bytes of s->until) and in the whole text: the same; or nothing in the first; or the same up to what
- * the first has at the end of a conversation only. */
+/* By what lies behind the turn's words, in the rendering up to it (n bytes of s->until) and in the whole text: the
+ * same; or nothing in the first; or the same up to what the first has at the end of a conversation only. */
 static int end_behind_words(struct search *s, bool prompt, size_t n, size_t *end, bool *found, struct fsdpck_error *err)
 {
     struct bounds alone, whole;
@@ -198,13 +206,15 @@ static int end_behind_words(struct search *s, bool prompt, size_t n, size_t *end
     if (rc || !alone.located || !whole.located)
         return rc;
     size_t from = s->until.nbytes - alone.behind, at = s->full->nbytes - whole.behind, left = from < n ? n - from : 0;
-    size_t shared = common_prefix(s->until.text + from, left, s->full->text + at, whole.behind), closed = before_open_tag(s->full->text, at + shared);
+    size_t shared = common_prefix(s->until.text + from, left, s->full->text + at, whole.behind),
+           closed = before_open_tag(s->full->text, at + shared);
     *end = shared == left ? at + left : closed > at ? without_line_ends(s->full->text, at, closed) : at;
     *found = shared == left || (*end > at && !prompt);
     return 0;
 }
 
-/* By the rendering up to the turn, which s->until holds: it is the beginning of the whole text; or what lies behind its words tells. */
+/* By the rendering up to the turn, which s->until holds: it is the beginning of the whole text; or what lies behind its
+ * words tells. */
 static int end_as_until(struct search *s, bool prompt, size_t *end, bool *found, struct fsdpck_error *err)
 {
     size_t n = without_line_ends(s->until.text, 0, s->until.nbytes - (prompt ? prompt_nbytes(s) : 0));
@@ -227,15 +237,19 @@ static int find_end(struct search *s, size_t *end, bool *found, struct fsdpck_er
         rc = render(s, s->turn, false, &s->history, &s->has_history, err);
     if (!rc && prompt_nbytes(s))
         rc = render(s, s->turn + 1, true, &s->until, &rendered, err);
-    return rc || !rendered || !ends_with_prompt(s, s->until.text, s->until.nbytes) ? rc : end_as_until(s, true, end, found, err);
+    return rc || !rendered || !ends_with_prompt(s, s->until.text, s->until.nbytes)
+               ? rc
+               : end_as_until(s, true, end, found, err);
 }
 
 static int unclear(size_t turn, struct fsdpck_error *err)
 {
     fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, NULL,
-                     "message %zu: the template renders this turn otherwise when others follow it, or the messages before it otherwise when it follows, and which tokens are the assistant's cannot be told",
+                     "message %zu: the template renders this turn otherwise when others follow it, or the messages "
+                     "before it otherwise when it follows, and which tokens are the assistant's cannot be told",
                      turn);
-    fsdpck_error_hint(err, "use data.loss_on \"last_assistant\" or \"all\", or give the template {%% generation %%} … {%% endgeneration %%} around what the assistant writes");
+    fsdpck_error_hint(err, "use data.loss_on \"last_assistant\" or \"all\", or give the template {%% generation %%} … "
+                           "{%% endgeneration %%} around what the assistant writes");
     return FSDPCK_ERR_UNSUPPORTED;
 }
 
@@ -248,11 +262,14 @@ static int find_turn(struct search *s, struct jinja_span *span, struct fsdpck_er
     if (!rc && !found)
         return unclear(s->turn, err);
     if (!rc && span->end <= span->begin)
-        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "message %zu: the chat template writes nothing for this turn of the assistant", s->turn);
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL,
+                                "message %zu: the chat template writes nothing for this turn of the assistant",
+                                s->turn);
     return rc;
 }
 
-static int add_turn(const struct chat *c, json_t *messages, size_t i, json_t *tools, struct chat_turns *t, struct fsdpck_error *err)
+static int add_turn(const struct chat *c, json_t *messages, size_t i, json_t *tools, struct chat_turns *t,
+                    struct fsdpck_error *err)
 {
     struct search s = { .chat = c, .messages = messages, .tools = tools, .turn = i, .full = &t->full };
     struct jinja_span span = { 0 };
@@ -268,7 +285,8 @@ static int add_turn(const struct chat *c, json_t *messages, size_t i, json_t *to
 }
 
 /* The template's own spans; of the last turn only those behind where it begins, which may be several. */
-static int take_generated(const struct chat *c, json_t *messages, size_t turn, json_t *tools, bool last_only, struct chat_turns *t, struct fsdpck_error *err)
+static int take_generated(const struct chat *c, json_t *messages, size_t turn, json_t *tools, bool last_only,
+                          struct chat_turns *t, struct fsdpck_error *err)
 {
     struct search s = { .chat = c, .messages = messages, .tools = tools, .turn = turn, .full = &t->full };
     size_t begin = 0, skip = 0;
@@ -284,7 +302,8 @@ static int take_generated(const struct chat *c, json_t *messages, size_t turn, j
     return 0;
 }
 
-int chat_find_turns(const struct chat *c, json_t *messages, json_t *tools, bool last_only, struct chat_turns *out, struct fsdpck_error *err)
+int chat_find_turns(const struct chat *c, json_t *messages, json_t *tools, bool last_only, struct chat_turns *out,
+                    struct fsdpck_error *err)
 {
     size_t n = json_array_size(messages), first = 0;
     out->nspans = 0;

@@ -32,8 +32,8 @@ const struct jvalue *jarg(const struct jargs *args, size_t place, const char *na
 
 static bool python_space(uint32_t c)
 {
-    return c == ' ' || (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x1f) || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
-           c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+    return c == ' ' || (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x1f) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 /* Whether the character at s is stripped. */
@@ -61,17 +61,20 @@ struct jvalue jstrip(const struct jvalue *v, const struct jvalue *chars, bool le
     return jstring(s, n);
 }
 
-int jreplace(struct jrun *r, const struct jvalue *v, const struct jvalue *from, const struct jvalue *to, struct jvalue *out)
+int jreplace(struct jrun *r, const struct jvalue *v, const struct jvalue *from, const struct jvalue *to,
+             struct jvalue *out)
 {
     if (!from || !to || from->kind != JV_STRING || to->kind != JV_STRING || from->n == 0)
         return jfail(r, "replace wants two strings, the first not empty");
     size_t hits = 0, n = 0;
-    for (const char *at = v->s, *hit; (hit = memmem(at, (size_t)(v->s + v->n - at), from->s, from->n)); at = hit + from->n)
+    for (const char *at = v->s, *hit; (hit = memmem(at, (size_t)(v->s + v->n - at), from->s, from->n));
+         at = hit + from->n)
         hits++;
     size_t nbytes = v->n + hits * to->n - hits * from->n;
     char *s = nbytes > JINJA_MAX_OUTPUT ? NULL : jarena_alloc(&r->arena, nbytes + 1);
     if (!s)
-        return jinja_fail(r->j, r->line, FSDPCK_ERR_LIMIT, r->err, "it makes values of more than %d MiB", JINJA_MAX_OUTPUT >> 20);
+        return jinja_fail(r->j, r->line, FSDPCK_ERR_LIMIT, r->err, "it makes values of more than %d MiB",
+                          JINJA_MAX_OUTPUT >> 20);
     const char *at = v->s;
     for (const char *hit; (hit = memmem(at, (size_t)(v->s + v->n - at), from->s, from->n)); at = hit + from->n) {
         memcpy(s + n, at, (size_t)(hit - at));
@@ -132,7 +135,8 @@ static int split(struct jrun *r, const struct jvalue *v, const struct jargs *arg
     int rc = jlist_new(r, 4, out);
     const char *at = v->s, *end = v->s + v->n;
     while (!rc) {
-        const char *hit = most >= 0 && (int64_t)out->list->count >= most ? NULL : memmem(at, (size_t)(end - at), by->s, by->n);
+        const char *hit =
+            most >= 0 && (int64_t)out->list->count >= most ? NULL : memmem(at, (size_t)(end - at), by->s, by->n);
         struct jvalue part = jstring(at, (size_t)((hit ? hit : end) - at));
         rc = jlist_add(r, out->list, &part);
         if (!hit)
@@ -144,10 +148,12 @@ static int split(struct jrun *r, const struct jvalue *v, const struct jargs *arg
 
 static bool has_end(const struct jvalue *v, const struct jvalue *part, bool front)
 {
-    return part->kind == JV_STRING && part->n <= v->n && memcmp(front ? v->s : v->s + v->n - part->n, part->s, part->n) == 0;
+    return part->kind == JV_STRING && part->n <= v->n &&
+           memcmp(front ? v->s : v->s + v->n - part->n, part->s, part->n) == 0;
 }
 
-static int starts_or_ends(struct jrun *r, const struct jvalue *v, const struct jargs *args, bool front, struct jvalue *out)
+static int starts_or_ends(struct jrun *r, const struct jvalue *v, const struct jargs *args, bool front,
+                          struct jvalue *out)
 {
     const struct jvalue *part = jarg(args, 0, NULL);
     bool found = false;
@@ -172,9 +178,11 @@ static int find(struct jrun *r, const struct jvalue *v, const struct jargs *args
     return 0;
 }
 
-static int string_method(struct jrun *r, const struct jvalue *v, const char *s, size_t n, const struct jargs *args, struct jvalue *out)
+static int string_method(struct jrun *r, const struct jvalue *v, const char *s, size_t n, const struct jargs *args,
+                         struct jvalue *out)
 {
-    static const char *const names[] = { "strip", "lstrip", "rstrip", "split", "startswith", "endswith", "upper", "lower", "capitalize", "replace", "find" };
+    static const char *const names[] = { "strip", "lstrip", "rstrip",     "split",   "startswith", "endswith",
+                                         "upper", "lower",  "capitalize", "replace", "find" };
     size_t m = 0;
     while (m < sizeof names / sizeof names[0] && !jname_is(s, n, names[m]))
         m++;
@@ -191,7 +199,9 @@ static int string_method(struct jrun *r, const struct jvalue *v, const char *s, 
     case 6:
     case 7:
     case 8: return jrecase(r, v, m == 6 ? JCASE_UPPER : m == 7 ? JCASE_LOWER : JCASE_CAPITALIZE, out);
-    case 9: return args->count > 2 ? junsupported(r, "replace with a count is not in this version") : jreplace(r, v, jarg(args, 0, NULL), jarg(args, 1, NULL), out);
+    case 9:
+        return args->count > 2 ? junsupported(r, "replace with a count is not in this version")
+                               : jreplace(r, v, jarg(args, 0, NULL), jarg(args, 1, NULL), out);
     case 10: return find(r, v, args, out);
     default: return junsupported(r, "the method '%.*s' of a string is not in this version", (int)(n > 60 ? 60 : n), s);
     }
@@ -222,7 +232,8 @@ static int dict_list(struct jrun *r, const struct jdict *d, bool keys, bool valu
     return rc;
 }
 
-static int dict_method(struct jrun *r, const struct jvalue *v, const char *s, size_t n, const struct jargs *args, struct jvalue *out)
+static int dict_method(struct jrun *r, const struct jvalue *v, const char *s, size_t n, const struct jargs *args,
+                       struct jvalue *out)
 {
     bool items = jname_is(s, n, "items"), keys = jname_is(s, n, "keys"), values = jname_is(s, n, "values");
     if (items || keys || values)
@@ -237,7 +248,8 @@ static int dict_method(struct jrun *r, const struct jvalue *v, const char *s, si
     return 0;
 }
 
-int jmethod(struct jrun *r, const struct jvalue *self, const char *s, size_t n, const struct jargs *args, struct jvalue *out)
+int jmethod(struct jrun *r, const struct jvalue *self, const char *s, size_t n, const struct jargs *args,
+            struct jvalue *out)
 {
     if (self->kind == JV_STRING)
         return string_method(r, self, s, n, args, out);
@@ -247,7 +259,8 @@ int jmethod(struct jrun *r, const struct jvalue *self, const char *s, size_t n, 
         *out = args->at[self->loop->index % args->count];
         return 0;
     }
-    return junsupported(r, "the method '%.*s' of %s is not in this version", (int)(n > 60 ? 60 : n), s, jkind_name(self));
+    return junsupported(r, "the method '%.*s' of %s is not in this version", (int)(n > 60 ? 60 : n), s,
+                        jkind_name(self));
 }
 
 static int range(struct jrun *r, const struct jargs *args, struct jvalue *out)
@@ -303,7 +316,8 @@ static int strftime_now(struct jrun *r, const struct jargs *args, struct jvalue 
     if (!localtime_r(&r->now, &tm))
         return jfail(r, "the date cannot be shown");
     size_t n = strftime(text, sizeof text, format, &tm);
-    return n ? jstring_copy(r, text, n, out) : jfail(r, "strftime_now gives nothing, or more than %zu bytes", sizeof text - 1);
+    return n ? jstring_copy(r, text, n, out)
+             : jfail(r, "strftime_now gives nothing, or more than %zu bytes", sizeof text - 1);
 }
 
 static int raise_exception(struct jrun *r, const struct jargs *args, struct jvalue *out)
@@ -328,7 +342,9 @@ static const struct {
     const char *name;
     int (*run)(struct jrun *r, const struct jargs *args, struct jvalue *out);
 } functions[] = {
-    { "raise_exception", raise_exception }, { "range", range }, { "namespace", namespace_of }, { "dict", plain_dict_of }, { "strftime_now", strftime_now },
+    { "raise_exception", raise_exception }, { "range", range },
+    { "namespace", namespace_of },          { "dict", plain_dict_of },
+    { "strftime_now", strftime_now },
 };
 enum { NFUNCTIONS = sizeof functions / sizeof functions[0] };
 
@@ -349,6 +365,7 @@ int jfunction(struct jrun *r, const char *s, size_t n, const struct jargs *args,
 {
     size_t i = find_function(s, n);
     if (i == NFUNCTIONS) /* a method, in a variable */
-        return junsupported(r, "calling the method '%.*s' without the value before it is not in this version", (int)(n > 60 ? 60 : n), s);
+        return junsupported(r, "calling the method '%.*s' without the value before it is not in this version",
+                            (int)(n > 60 ? 60 : n), s);
     return functions[i].run(r, args, out);
 }

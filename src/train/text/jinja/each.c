@@ -25,7 +25,8 @@ static struct jargs rest_of(const struct jargs *args, size_t skip)
 
 int jfilter_map(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
 {
-    const struct jvalue *attribute = jarg(args, JARGS_MAX, "attribute"), *otherwise = jarg(args, JARGS_MAX, "default"), *name = jarg(args, 0, NULL);
+    const struct jvalue *attribute = jarg(args, JARGS_MAX, "attribute"), *otherwise = jarg(args, JARGS_MAX, "default"),
+                        *name = jarg(args, 0, NULL);
     struct jvalue items, item;
     int filter = !attribute && name && name->kind == JV_STRING ? jfilter_find(name->s, name->n) : -1;
     if (!attribute && filter < 0)
@@ -35,7 +36,8 @@ int jfilter_map(struct jrun *r, const struct jvalue *v, const struct jargs *args
     if (!rc)
         rc = jlist_new(r, items.list->count, out);
     for (size_t i = 0; !rc && i < items.list->count; i++) {
-        rc = attribute ? jattribute(r, &items.list->items[i], attribute, &item) : jfilter(r, filter, &items.list->items[i], &rest, &item);
+        rc = attribute ? jattribute(r, &items.list->items[i], attribute, &item)
+                       : jfilter(r, filter, &items.list->items[i], &rest, &item);
         if (!rc && item.kind == JV_UNDEFINED && otherwise)
             item = *otherwise;
         if (!rc)
@@ -48,7 +50,8 @@ int jfilter_map(struct jrun *r, const struct jvalue *v, const struct jargs *args
 }
 
 /* The items whose attribute (or which themselves) pass a test, or are true; wanted: or do not. */
-static int pick(struct jrun *r, const struct jvalue *v, const struct jargs *args, bool by_attribute, bool wanted, struct jvalue *out)
+static int pick(struct jrun *r, const struct jvalue *v, const struct jargs *args, bool by_attribute, bool wanted,
+                struct jvalue *out)
 {
     const struct jvalue *attribute = by_attribute ? jarg(args, 0, NULL) : NULL, *name = jarg(args, by_attribute, NULL);
     struct jvalue items, value;

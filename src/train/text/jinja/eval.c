@@ -33,17 +33,29 @@ static bool in_range(int64_t *i, size_t n)
     return *i >= 0 && (uint64_t)*i < n;
 }
 
-/* A method of Python's dict, list or str that is named and not called: a template finds it defined and true. Methods that change a dictionary or a list are
- * undefined in transformers' sandbox. */
+/* A method of Python's dict, list or str that is named and not called: a template finds it defined and true. Methods
+ * that change a dictionary or a list are undefined in transformers' sandbox. */
 static bool is_method(const struct jvalue *v, const char *s, size_t n, struct jvalue *out)
 {
-    static const char *const of_dict[] = { "copy", "fromkeys", "get", "items", "keys", "values", NULL }, *const undefined_of_dict[] = { "clear", "pop", "popitem", "setdefault", "update", NULL },
-                      *const of_list[] = { "copy", "count", "index", NULL },
-                      *const of_string[] = { "capitalize", "casefold", "center", "count", "encode", "endswith", "expandtabs", "find", "format", "format_map", "index", "isalnum", "isalpha", "isascii", "isdecimal",
-                                             "isdigit", "isidentifier", "islower", "isnumeric", "isprintable", "isspace", "istitle", "isupper", "join", "ljust", "lower", "lstrip", "maketrans", "partition",
-                                             "removeprefix", "removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip", "swapcase",
-                                             "title", "translate", "upper", "zfill", NULL };
-    const char *const *name = v->kind == JV_DICT ? of_dict : v->kind == JV_LIST && !v->tuple ? of_list : v->kind == JV_LIST ? of_list + 1 : of_string;
+    static const char *const of_dict[] = { "copy", "fromkeys", "get", "items", "keys", "values", NULL },
+                             *const undefined_of_dict[] = { "clear", "pop", "popitem", "setdefault", "update", NULL },
+                             *const of_list[] = { "copy", "count", "index", NULL },
+                             *const of_string[] = { "capitalize",   "casefold",     "center",       "count",
+                                                    "encode",       "endswith",     "expandtabs",   "find",
+                                                    "format",       "format_map",   "index",        "isalnum",
+                                                    "isalpha",      "isascii",      "isdecimal",    "isdigit",
+                                                    "isidentifier", "islower",      "isnumeric",    "isprintable",
+                                                    "isspace",      "istitle",      "isupper",      "join",
+                                                    "ljust",        "lower",        "lstrip",       "maketrans",
+                                                    "partition",    "removeprefix", "removesuffix", "replace",
+                                                    "rfind",        "rindex",       "rjust",        "rpartition",
+                                                    "rsplit",       "rstrip",       "split",        "splitlines",
+                                                    "startswith",   "strip",        "swapcase",     "title",
+                                                    "translate",    "upper",        "zfill",        NULL };
+    const char *const *name = v->kind == JV_DICT                ? of_dict
+                              : v->kind == JV_LIST && !v->tuple ? of_list
+                              : v->kind == JV_LIST              ? of_list + 1
+                                                                : of_string;
     while (*name && !jname_is(s, n, *name))
         name++;
     *out = jundefined(s, n);
@@ -61,7 +73,8 @@ int jitem(struct jrun *r, const struct jvalue *v, const struct jvalue *key, stru
     *out = jundefined(key->kind == JV_STRING ? key->s : "item", key->kind == JV_STRING ? key->n : 4);
     if (v->kind == JV_UNDEFINED)
         return jundefined_error(r, v);
-    if ((v->kind == JV_LIST || v->kind == JV_STRING || v->kind == JV_RANGE) && (key->kind == JV_INT || key->kind == JV_BOOL)) {
+    if ((v->kind == JV_LIST || v->kind == JV_STRING || v->kind == JV_RANGE) &&
+        (key->kind == JV_INT || key->kind == JV_BOOL)) {
         struct jvalue items;
         int64_t i = key->i;
         int rc = jitems(r, v, &items);
@@ -88,9 +101,12 @@ static int loop_attr(struct jrun *r, const struct jloop *loop, const char *s, si
         const char *name;
         struct jvalue value;
     } attrs[] = {
-        { "index", jint((int64_t)i + 1) },      { "index0", jint((int64_t)i) },
-        { "first", jbool(i == 0) },             { "last", jbool(i + 1 == count) },
-        { "length", jint((int64_t)count) },     { "revindex", jint((int64_t)(count - i)) },
+        { "index", jint((int64_t)i + 1) },
+        { "index0", jint((int64_t)i) },
+        { "first", jbool(i == 0) },
+        { "last", jbool(i + 1 == count) },
+        { "length", jint((int64_t)count) },
+        { "revindex", jint((int64_t)(count - i)) },
         { "revindex0", jint((int64_t)(count - i - 1)) },
         { "previtem", i ? loop->items->items[i - 1] : jundefined("previtem", 8) },
         { "nextitem", i + 1 < count ? loop->items->items[i + 1] : jundefined("nextitem", 8) },
@@ -113,7 +129,8 @@ int jattr(struct jrun *r, const struct jvalue *v, const char *s, size_t n, struc
         return loop_attr(r, v->loop, s, n, out);
     if ((v->kind == JV_DICT || v->kind == JV_LIST || v->kind == JV_STRING) && is_method(v, s, n, out))
         return 0;
-    if (v->kind == JV_RANGE && (jname_is(s, n, "start") || jname_is(s, n, "stop") || jname_is(s, n, "step") || jname_is(s, n, "count") || jname_is(s, n, "index")))
+    if (v->kind == JV_RANGE && (jname_is(s, n, "start") || jname_is(s, n, "stop") || jname_is(s, n, "step") ||
+                                jname_is(s, n, "count") || jname_is(s, n, "index")))
         return junsupported(r, "'%.*s' of a range is not in this version", (int)n, s);
     if (v->kind == JV_DICT || v->kind == JV_NAMESPACE) {
         const struct jvalue *found = jdict_get(v->dict, s, n);
@@ -253,7 +270,9 @@ static int call(struct jrun *r, const struct jnode *n, struct jvalue *out)
     if (f->kind == JN_NAME && self.kind == JV_UNDEFINED)
         return jundefined_error(r, &self);
     if (f->kind == JN_NAME)
-        return self.kind == JV_FUNCTION ? jfunction(r, self.s, self.n, &args, out) : jfail(r, "'%.*s' is %s and cannot be called", (int)(f->n > 60 ? 60 : f->n), f->s, jkind_name(&self));
+        return self.kind == JV_FUNCTION ? jfunction(r, self.s, self.n, &args, out)
+                                        : jfail(r, "'%.*s' is %s and cannot be called", (int)(f->n > 60 ? 60 : f->n),
+                                                f->s, jkind_name(&self));
     if (f->kind != JN_ATTR)
         return jfail(r, "this cannot be called");
     rc = jeval(r, f->a, &self);
@@ -318,13 +337,9 @@ static int eval(struct jrun *r, const struct jnode *n, struct jvalue *out)
         rc = jeval(r, n->a, &v);
         *out = jbool(!rc && !jtrue(&v));
         return rc;
-    case JN_NEG:
-        rc = jeval(r, n->a, out);
-        return rc ? rc : negative(r, out);
+    case JN_NEG: rc = jeval(r, n->a, out); return rc ? rc : negative(r, out);
     case JN_AND:
-    case JN_OR:
-        rc = jeval(r, n->a, out);
-        return rc || jtrue(out) == (n->kind == JN_OR) ? rc : jeval(r, n->b, out);
+    case JN_OR: rc = jeval(r, n->a, out); return rc || jtrue(out) == (n->kind == JN_OR) ? rc : jeval(r, n->b, out);
     case JN_BINARY: return binary(r, n, out);
     case JN_COMPARE: return compare(r, n, out);
     case JN_COND:
@@ -342,7 +357,8 @@ int jeval(struct jrun *r, const struct jnode *n, struct jvalue *out)
     if (++r->steps > JINJA_MAX_STEPS)
         return jinja_fail(r->j, n->line, FSDPCK_ERR_LIMIT, r->err, "it takes more than %d steps", JINJA_MAX_STEPS);
     if (r->depth >= 4 * JINJA_MAX_DEPTH)
-        return jinja_fail(r->j, n->line, FSDPCK_ERR_LIMIT, r->err, "it is nested, or calls itself, more than %d levels deep", 4 * JINJA_MAX_DEPTH);
+        return jinja_fail(r->j, n->line, FSDPCK_ERR_LIMIT, r->err,
+                          "it is nested, or calls itself, more than %d levels deep", 4 * JINJA_MAX_DEPTH);
     r->depth++;
     r->line = n->line;
     int rc = eval(r, n, out);

@@ -26,9 +26,11 @@ bool jparse_take(struct jparser *p, enum jtoken_kind kind, const char *text)
 void *jparse_fail(struct jparser *p, const char *what)
 {
     const struct jtoken *t = jparse_peek(p);
-    static const char *const names[] = { "text", "{{", "}}", "{%", "%}", "a name", "a string", "a number", "a number", "an operator", "the end" };
+    static const char *const names[] = { "text",     "{{",       "}}",       "{%",          "%}",     "a name",
+                                         "a string", "a number", "a number", "an operator", "the end" };
     if (t->kind == JT_NAME || t->kind == JT_OP)
-        jinja_fail(p->j, t->line, FSDPCK_ERR_FORMAT, p->err, "'%.*s' found, %s wanted", (int)(t->n > 60 ? 60 : t->n), t->s, what);
+        jinja_fail(p->j, t->line, FSDPCK_ERR_FORMAT, p->err, "'%.*s' found, %s wanted", (int)(t->n > 60 ? 60 : t->n),
+                   t->s, what);
     else
         jinja_fail(p->j, t->line, FSDPCK_ERR_FORMAT, p->err, "%s found, %s wanted", names[t->kind], what);
     return NULL;
@@ -36,7 +38,8 @@ void *jparse_fail(struct jparser *p, const char *what)
 
 bool jparse_want(struct jparser *p, enum jtoken_kind kind, const char *text)
 {
-    static const char *const names[] = { "text", "{{", "}}", "{%", "%}", "a name", "a string", "a number", "a number", "an operator", "the end" };
+    static const char *const names[] = { "text",     "{{",       "}}",       "{%",          "%}",     "a name",
+                                         "a string", "a number", "a number", "an operator", "the end" };
     if (jparse_take(p, kind, text))
         return true;
     jparse_fail(p, text ? text : names[kind]);
@@ -197,7 +200,9 @@ static struct jnode *primary(struct jparser *p)
             }
         }
         if (is_rest_of_arguments(p, t)) {
-            jinja_fail(p->j, t->line, FSDPCK_ERR_UNSUPPORTED, p->err, "'%.*s' in a macro is not in this version: give the macro a parameter for each argument", (int)t->n, t->s);
+            jinja_fail(p->j, t->line, FSDPCK_ERR_UNSUPPORTED, p->err,
+                       "'%.*s' in a macro is not in this version: give the macro a parameter for each argument",
+                       (int)t->n, t->s);
             return NULL;
         }
         return name_node(p, JN_NAME, "a name");
@@ -265,7 +270,8 @@ static struct jnode *postfix(struct jparser *p, struct jnode *n)
 
 static struct jnode *unknown(struct jparser *p, const struct jnode *n, const char *what)
 {
-    jinja_fail(p->j, n->line, FSDPCK_ERR_UNSUPPORTED, p->err, "the %s '%.*s' is not in this version", what, (int)(n->n > 60 ? 60 : n->n), n->s);
+    jinja_fail(p->j, n->line, FSDPCK_ERR_UNSUPPORTED, p->err, "the %s '%.*s' is not in this version", what,
+               (int)(n->n > 60 ? 60 : n->n), n->s);
     return NULL;
 }
 
@@ -290,7 +296,8 @@ static bool begins_argument(const struct jparser *p)
         if (jname_is(t->s, t->n, no[i]))
             return false;
     }
-    return t->kind == JT_NAME || t->kind == JT_STRING || t->kind == JT_INT || t->kind == JT_FLOAT || jparse_is(p, JT_OP, "[") || jparse_is(p, JT_OP, "{");
+    return t->kind == JT_NAME || t->kind == JT_STRING || t->kind == JT_INT || t->kind == JT_FLOAT ||
+           jparse_is(p, JT_OP, "[") || jparse_is(p, JT_OP, "{");
 }
 
 static struct jnode *test(struct jparser *p, struct jnode *of)
@@ -314,9 +321,9 @@ static struct jnode *test(struct jparser *p, struct jnode *of)
     if (!n || !negated)
         return n;
     struct jnode *not = jparse_node(p, JN_NOT);
-    if (not)
-        not->a = n;
-    return not;
+    if (not )
+        not ->a = n;
+    return not ;
 }
 
 struct jnode *jparse_filters(struct jparser *p, struct jnode *n)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filters and tests of templates. Names are resolved when a template is parsed: what is not in these tables is refused there. */
+/* Filters and tests of templates. Names are resolved when a template is parsed: what is not in these tables is refused
+ * there. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,8 +90,11 @@ static int separators(struct jrun *r, const struct jvalue *v, struct jdump *how)
 /* transformers' tojson: json.dumps without escaping for HTML, and not in ASCII unless asked. */
 static int filter_tojson(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
 {
-    const struct jvalue *ascii = jarg(args, 0, "ensure_ascii"), *indent = jarg(args, 1, "indent"), *between = jarg(args, 2, "separators"), *sort = jarg(args, 3, "sort_keys");
-    struct jdump how = { .ascii = ascii && jtrue(ascii), .sort = sort && jtrue(sort), .indent = -1, .item = ", ", .key = ": " };
+    const struct jvalue *ascii = jarg(args, 0, "ensure_ascii"), *indent = jarg(args, 1, "indent"),
+                        *between = jarg(args, 2, "separators"), *sort = jarg(args, 3, "sort_keys");
+    struct jdump how = {
+        .ascii = ascii && jtrue(ascii), .sort = sort && jtrue(sort), .indent = -1, .item = ", ", .key = ": "
+    };
     int rc = 0;
     if (indent && indent->kind != JV_NONE) {
         if (indent->kind != JV_INT || indent->i < 0 || indent->i > 64)
@@ -237,7 +241,9 @@ static int filter_float(struct jrun *r, const struct jvalue *v, const struct jar
 static int filter_items(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
 {
     (void)args;
-    int rc = v->kind == JV_UNDEFINED ? jlist_new(r, 0, out) : v->kind == JV_DICT ? jmethod(r, v, "items", 5, &(struct jargs){ 0 }, out) : jfail(r, "items of %s", jkind_name(v));
+    int rc = v->kind == JV_UNDEFINED ? jlist_new(r, 0, out)
+             : v->kind == JV_DICT    ? jmethod(r, v, "items", 5, &(struct jargs){ 0 }, out)
+                                     : jfail(r, "items of %s", jkind_name(v));
     if (!rc)
         out->kind = JV_ITERATOR;
     return rc;
@@ -245,7 +251,8 @@ static int filter_items(struct jrun *r, const struct jvalue *v, const struct jar
 
 static int by_pair_key(const void *a, const void *b)
 {
-    const struct jvalue *x = &((const struct jvalue *)a)->list->items[0], *y = &((const struct jvalue *)b)->list->items[0];
+    const struct jvalue *x = &((const struct jvalue *)a)->list->items[0],
+                        *y = &((const struct jvalue *)b)->list->items[0];
     int c = memcmp(x->s, y->s, x->n < y->n ? x->n : y->n);
     return c ? c : x->n < y->n ? -1 : x->n > y->n;
 }
@@ -321,7 +328,8 @@ static int filter_unique(struct jrun *r, const struct jvalue *v, const struct ja
 
 static int filter_indent(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
 {
-    const struct jvalue *width = jarg(args, 0, "width"), *first = jarg(args, 1, "first"), *blank = jarg(args, 2, "blank");
+    const struct jvalue *width = jarg(args, 0, "width"), *first = jarg(args, 1, "first"),
+                        *blank = jarg(args, 2, "blank");
     struct jvalue text;
     int64_t w = width ? width->i : 4;
     char spaces[64];
@@ -360,14 +368,36 @@ static const struct {
     const char *name;
     filter_fn run;
 } filters[] = {
-    { "abs", filter_abs },         { "capitalize", filter_capitalize }, { "count", filter_length },   { "d", filter_default },
-    { "default", filter_default }, { "dictsort", filter_dictsort },     { "first", filter_first },    { "float", filter_float },
-    { "indent", filter_indent },   { "int", filter_int },               { "items", filter_items },    { "join", filter_join },
-    { "last", filter_last },       { "length", filter_length },         { "list", filter_list },      { "lower", filter_lower },
-    { "map", jfilter_map },         { "reject", jfilter_reject },         { "rejectattr", jfilter_rejectattr }, { "replace", filter_replace },
-    { "reverse", filter_reverse }, { "safe", as_text },                 { "select", jfilter_select },  { "selectattr", jfilter_selectattr },
-    { "string", as_text },         { "title", filter_title },           { "tojson", filter_tojson },  { "trim", filter_trim },
-    { "unique", filter_unique },   { "upper", filter_upper },
+    { "abs", filter_abs },
+    { "capitalize", filter_capitalize },
+    { "count", filter_length },
+    { "d", filter_default },
+    { "default", filter_default },
+    { "dictsort", filter_dictsort },
+    { "first", filter_first },
+    { "float", filter_float },
+    { "indent", filter_indent },
+    { "int", filter_int },
+    { "items", filter_items },
+    { "join", filter_join },
+    { "last", filter_last },
+    { "length", filter_length },
+    { "list", filter_list },
+    { "lower", filter_lower },
+    { "map", jfilter_map },
+    { "reject", jfilter_reject },
+    { "rejectattr", jfilter_rejectattr },
+    { "replace", filter_replace },
+    { "reverse", filter_reverse },
+    { "safe", as_text },
+    { "select", jfilter_select },
+    { "selectattr", jfilter_selectattr },
+    { "string", as_text },
+    { "title", filter_title },
+    { "tojson", filter_tojson },
+    { "trim", filter_trim },
+    { "unique", filter_unique },
+    { "upper", filter_upper },
 };
 
 int jfilter_find(const char *s, size_t n)

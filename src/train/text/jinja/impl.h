@@ -8,10 +8,10 @@
 
 enum {
     JINJA_MAX_SOURCE = 1 << 20,
-    JINJA_MAX_DEPTH = 100,           /* of expressions and blocks, and of values */
+    JINJA_MAX_DEPTH = 100,         /* of expressions and blocks, and of values */
     JINJA_MAX_STEPS = 4 * 1000000, /* nodes run in one rendering: 10,000 messages of 400 */
     JINJA_MAX_OUTPUT = 64 << 20,
-    JINJA_MAX_MEMORY = 256 << 20,    /* of values made in one rendering */
+    JINJA_MAX_MEMORY = 256 << 20, /* of values made in one rendering */
 };
 
 /* Memory that is freed all at once. */
@@ -22,9 +22,23 @@ struct jarena {
 void *jarena_alloc(struct jarena *a, size_t nbytes); /* NULL: no memory, or JINJA_MAX_MEMORY reached */
 void jarena_free(struct jarena *a);
 
-/* --- tokens -------------------------------------------------------------------------------------------------------------------- */
+/* --- tokens
+ * --------------------------------------------------------------------------------------------------------------------
+ */
 
-enum jtoken_kind { JT_DATA, JT_VAR_BEGIN, JT_VAR_END, JT_BLOCK_BEGIN, JT_BLOCK_END, JT_NAME, JT_STRING, JT_INT, JT_FLOAT, JT_OP, JT_END };
+enum jtoken_kind {
+    JT_DATA,
+    JT_VAR_BEGIN,
+    JT_VAR_END,
+    JT_BLOCK_BEGIN,
+    JT_BLOCK_END,
+    JT_NAME,
+    JT_STRING,
+    JT_INT,
+    JT_FLOAT,
+    JT_OP,
+    JT_END
+};
 struct jtoken {
     enum jtoken_kind kind;
     uint32_t line;
@@ -34,15 +48,58 @@ struct jtoken {
     double f;
 };
 
-/* --- nodes --------------------------------------------------------------------------------------------------------------------- */
+/* --- nodes
+ * ---------------------------------------------------------------------------------------------------------------------
+ */
 
 enum jnode_kind {
     /* statements; `next` is the one behind it */
-    JN_DATA, JN_OUTPUT, JN_IF, JN_FOR, JN_SET, JN_SET_BLOCK, JN_MACRO, JN_GENERATION, JN_BREAK, JN_CONTINUE,
+    JN_DATA,
+    JN_OUTPUT,
+    JN_IF,
+    JN_FOR,
+    JN_SET,
+    JN_SET_BLOCK,
+    JN_MACRO,
+    JN_GENERATION,
+    JN_BREAK,
+    JN_CONTINUE,
     /* expressions */
-    JN_CONST, JN_NAME, JN_LIST, JN_DICT, JN_ATTR, JN_ITEM, JN_SLICE, JN_CALL, JN_FILTER, JN_TEST, JN_NOT, JN_NEG, JN_AND, JN_OR, JN_BINARY, JN_COMPARE, JN_COND,
+    JN_CONST,
+    JN_NAME,
+    JN_LIST,
+    JN_DICT,
+    JN_ATTR,
+    JN_ITEM,
+    JN_SLICE,
+    JN_CALL,
+    JN_FILTER,
+    JN_TEST,
+    JN_NOT,
+    JN_NEG,
+    JN_AND,
+    JN_OR,
+    JN_BINARY,
+    JN_COMPARE,
+    JN_COND,
 };
-enum jop { JO_ADD, JO_SUB, JO_MUL, JO_DIV, JO_FLOORDIV, JO_MOD, JO_CONCAT, JO_EQ, JO_NE, JO_LT, JO_LE, JO_GT, JO_GE, JO_IN, JO_NOT_IN };
+enum jop {
+    JO_ADD,
+    JO_SUB,
+    JO_MUL,
+    JO_DIV,
+    JO_FLOORDIV,
+    JO_MOD,
+    JO_CONCAT,
+    JO_EQ,
+    JO_NE,
+    JO_LT,
+    JO_LE,
+    JO_GT,
+    JO_GE,
+    JO_IN,
+    JO_NOT_IN
+};
 
 struct jvalue;
 struct jnode {
@@ -51,11 +108,12 @@ struct jnode {
     uint32_t line;
     const char *s; /* (n) name, data, keyword of an argument */
     size_t n;
-    const struct jvalue *value;   /* CONST */
-    int function;                 /* FILTER, TEST: index in its table */
-    struct jnode *a, *b, *c;      /* operands; IF: condition, body, else; FOR: iterable, body, else; SLICE: start, stop, step */
-    struct jnode *list;           /* arguments, items, targets of a loop, parameters: by `next` */
-    struct jnode *where;          /* FOR … if; SLICE: of what */
+    const struct jvalue *value; /* CONST */
+    int function;               /* FILTER, TEST: index in its table */
+    struct jnode *a, *b,
+        *c;              /* operands; IF: condition, body, else; FOR: iterable, body, else; SLICE: start, stop, step */
+    struct jnode *list;  /* arguments, items, targets of a loop, parameters: by `next` */
+    struct jnode *where; /* FOR … if; SLICE: of what */
     struct jnode *next;
 };
 
@@ -78,26 +136,44 @@ struct jparser {
     struct fsdpck_error *err;
 };
 int jinja_lex(struct jinja *j, struct fsdpck_error *err);
-struct jnode *jparse_binary(struct jparser *p, enum jnode_kind kind, enum jop op, struct jnode *a, struct jnode *b); /* NULL where a or b is */
+struct jnode *jparse_binary(struct jparser *p, enum jnode_kind kind, enum jop op, struct jnode *a,
+                            struct jnode *b);                /* NULL where a or b is */
 struct jnode *jparse_unary(struct jparser *p, bool filters); /* an operand */
-struct jnode *jparse_expression(struct jparser *p);      /* NULL: err is set */
-struct jnode *jparse_expression_no_cond(struct jparser *p); /* without x if y else z */
+struct jnode *jparse_expression(struct jparser *p);          /* NULL: err is set */
+struct jnode *jparse_expression_no_cond(struct jparser *p);  /* without x if y else z */
 struct jnode *jparse_filters(struct jparser *p, struct jnode *node);
-struct jnode *jparse_tuple(struct jparser *p);           /* a, b or one expression */
+struct jnode *jparse_tuple(struct jparser *p); /* a, b or one expression */
 struct jnode *jparse_node(struct jparser *p, enum jnode_kind kind);
 const struct jtoken *jparse_peek(const struct jparser *p);
 bool jparse_is(const struct jparser *p, enum jtoken_kind kind, const char *text); /* text NULL: any */
 bool jparse_take(struct jparser *p, enum jtoken_kind kind, const char *text);
-bool jparse_want(struct jparser *p, enum jtoken_kind kind, const char *text);     /* take, or an error */
-void *jparse_fail(struct jparser *p, const char *what);                           /* NULL */
-int jinja_fail(const struct jinja *j, uint32_t line, int code, struct fsdpck_error *err, const char *fmt, ...) FSDPCK_PRINTF(5, 6);
+bool jparse_want(struct jparser *p, enum jtoken_kind kind, const char *text); /* take, or an error */
+void *jparse_fail(struct jparser *p, const char *what);                       /* NULL */
+int jinja_fail(const struct jinja *j, uint32_t line, int code, struct fsdpck_error *err, const char *fmt, ...)
+    FSDPCK_PRINTF(5, 6);
 
-/* --- values -------------------------------------------------------------------------------------------------------------------- */
+/* --- values
+ * --------------------------------------------------------------------------------------------------------------------
+ */
 
 enum jvalue_kind {
-    JV_UNDEFINED, JV_NONE, JV_BOOL, JV_INT, JV_FLOAT, JV_STRING, JV_LIST, JV_DICT, JV_NAMESPACE, JV_LOOP, JV_MACRO, JV_FUNCTION,
-    /* lists to loops and filters, and no lists to anything else: range(), a dictionary's items(), and what filters as map give, which can be gone through once */
-    JV_RANGE, JV_VIEW, JV_ITERATOR,
+    JV_UNDEFINED,
+    JV_NONE,
+    JV_BOOL,
+    JV_INT,
+    JV_FLOAT,
+    JV_STRING,
+    JV_LIST,
+    JV_DICT,
+    JV_NAMESPACE,
+    JV_LOOP,
+    JV_MACRO,
+    JV_FUNCTION,
+    /* lists to loops and filters, and no lists to anything else: range(), a dictionary's items(), and what filters as
+       map give, which can be gone through once */
+    JV_RANGE,
+    JV_VIEW,
+    JV_ITERATOR,
 };
 struct jvalue {
     enum jvalue_kind kind;
@@ -124,7 +200,7 @@ struct jlist {
 struct jdict {
     struct jpair {
         struct jvalue key, value;
-    } *pairs; /* (count) */
+    } * pairs; /* (count) */
     size_t count, capacity;
 };
 struct jloop {
@@ -156,7 +232,8 @@ struct jrun {
 
 /* All of these return 0 or the error that is set; *out is written on success. */
 int jfail(struct jrun *r, const char *fmt, ...) FSDPCK_PRINTF(2, 3);
-int junsupported(struct jrun *r, const char *fmt, ...) FSDPCK_PRINTF(2, 3); /* Jinja knows it, and this version does not */
+int junsupported(struct jrun *r, const char *fmt, ...)
+    FSDPCK_PRINTF(2, 3);        /* Jinja knows it, and this version does not */
 int jno_memory(struct jrun *r); /* the arena gave none: its cap, or the system */
 int jeval(struct jrun *r, const struct jnode *n, struct jvalue *out);
 int jrun_body(struct jrun *r, const struct jnode *n); /* 0, an error, or one of the following */
@@ -175,7 +252,7 @@ int jlist_new(struct jrun *r, size_t capacity, struct jvalue *out);
 int jlist_add(struct jrun *r, struct jlist *l, const struct jvalue *v);
 int jdict_new(struct jrun *r, struct jvalue *out);
 int jdict_put(struct jrun *r, struct jdict *d, const struct jvalue *key, const struct jvalue *v);
-const struct jvalue *jdict_get(const struct jdict *d, const char *s, size_t n); /* NULL: no such key */
+const struct jvalue *jdict_get(const struct jdict *d, const char *s, size_t n);   /* NULL: no such key */
 const struct jvalue *jdict_find(const struct jdict *d, const struct jvalue *key); /* likewise */
 int jvalue_of_json(struct jrun *r, struct json_t *json, unsigned depth, struct jvalue *out);
 bool jtrue(const struct jvalue *v);
@@ -183,13 +260,14 @@ bool jequal(const struct jvalue *a, const struct jvalue *b, unsigned depth);
 const char *jkind_name(const struct jvalue *v);
 bool jis(const struct jvalue *v, const char *text); /* a string with these bytes */
 size_t jnchars(const struct jvalue *string);
-/* Items of what can be gone through: a list and its like, keys of a dict, characters of a string. An iterator is spent then. */
+/* Items of what can be gone through: a list and its like, keys of a dict, characters of a string. An iterator is spent
+ * then. */
 int jitems(struct jrun *r, const struct jvalue *v, struct jvalue *out);
 /* str(v), repr(v), json.dumps(v). */
 int jtext(struct jrun *r, const struct jvalue *v, struct jvalue *out);
 struct jdump {
     bool ascii, sort;
-    int indent; /* -1: in one line */
+    int indent;             /* -1: in one line */
     const char *item, *key; /* separators */
 };
 int jjson(struct jrun *r, const struct jvalue *v, const struct jdump *how, struct jvalue *out);
@@ -209,10 +287,12 @@ const struct jvalue *jarg(const struct jargs *args, size_t place, const char *na
 int jattr(struct jrun *r, const struct jvalue *v, const char *s, size_t n, struct jvalue *out);
 int jitem(struct jrun *r, const struct jvalue *v, const struct jvalue *key, struct jvalue *out);
 int jundefined_error(struct jrun *r, const struct jvalue *v);
-int jattribute(struct jrun *r, const struct jvalue *item, const struct jvalue *name, struct jvalue *out); /* as filters name them */
+int jattribute(struct jrun *r, const struct jvalue *item, const struct jvalue *name,
+               struct jvalue *out); /* as filters name them */
 int jbinary(struct jrun *r, enum jop op, const struct jvalue *a, const struct jvalue *b, struct jvalue *out);
 int jcompare(struct jrun *r, enum jop op, const struct jvalue *a, const struct jvalue *b, bool *out);
-int jmethod(struct jrun *r, const struct jvalue *self, const char *s, size_t n, const struct jargs *args, struct jvalue *out);
+int jmethod(struct jrun *r, const struct jvalue *self, const char *s, size_t n, const struct jargs *args,
+            struct jvalue *out);
 bool jfunction_exists(const char *s, size_t n);
 int jfunction(struct jrun *r, const char *s, size_t n, const struct jargs *args, struct jvalue *out);
 int jfilter_find(const char *s, size_t n); /* -1: no such filter */
@@ -227,7 +307,8 @@ int jtest(struct jrun *r, int test, const struct jvalue *v, const struct jargs *
 bool jname_is(const char *s, size_t n, const char *text);
 /* Python's str.strip: of white space, or of the characters in `chars`. */
 struct jvalue jstrip(const struct jvalue *v, const struct jvalue *chars, bool left, bool right);
-int jreplace(struct jrun *r, const struct jvalue *v, const struct jvalue *from, const struct jvalue *to, struct jvalue *out);
+int jreplace(struct jrun *r, const struct jvalue *v, const struct jvalue *from, const struct jvalue *to,
+             struct jvalue *out);
 enum jcase { JCASE_UPPER, JCASE_LOWER, JCASE_TITLE, JCASE_CAPITALIZE };
 int jrecase(struct jrun *r, const struct jvalue *v, enum jcase how, struct jvalue *out);
 

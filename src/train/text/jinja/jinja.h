@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chat templates: the part of Jinja that they use, as transformers runs it (trim_blocks, lstrip_blocks, loop controls, {% generation %}). A template is
- * untrusted: its steps, its depth, its memory and what it writes are capped. Knows nothing of chats or tokens. */
+/* Chat templates: the part of Jinja that they use, as transformers runs it (trim_blocks, lstrip_blocks, loop controls,
+ * {% generation %}). A template is untrusted: its steps, its depth, its memory and what it writes are capped. Knows
+ * nothing of chats or tokens. */
 #ifndef TRAIN_TEXT_JINJA_H
 #define TRAIN_TEXT_JINJA_H
 
@@ -30,6 +31,7 @@ struct jinja_output {
 void jinja_output_free(struct jinja_output *o);
 
 /* Runs it with the members of `context` as variables. now: what strftime_now shows. `out` is emptied first. */
-int jinja_render(const struct jinja *j, struct json_t *context, time_t now, struct jinja_output *out, struct fsdpck_error *err);
+int jinja_render(const struct jinja *j, struct json_t *context, time_t now, struct jinja_output *out,
+                 struct fsdpck_error *err);
 
 #endif

@@ -136,7 +136,10 @@ static int hex_value(const char *s, unsigned digits, uint32_t *out)
     *out = 0;
     for (unsigned i = 0; i < digits; i++) {
         char c = s[i];
-        int d = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        int d = c >= '0' && c <= '9'   ? c - '0'
+                : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                       : -1;
         if (d < 0)
             return -1;
         *out = *out * 16 + (uint32_t)d;
@@ -162,7 +165,7 @@ static size_t unescape(const char *s, size_t left, char *out, size_t *written)
     }
     if ((*s >= '1' && *s <= '7') || *s == 'N' || (*s == '0' && left > 1 && s[1] >= '0' && s[1] <= '7'))
         return 0; /* octal, names */
-    if (!hit) { /* the backslash stays */
+    if (!hit) {   /* the backslash stays */
         out[0] = '\\';
         out[1] = *s;
         *written = 2;
@@ -227,7 +230,9 @@ static int lex_number(struct lexer *l)
     }
     text[n] = '\0';
     errno = 0;
-    struct jtoken token = { .kind = whole ? JT_INT : JT_FLOAT, .i = whole ? strtoll(text, NULL, 10) : 0, .f = whole ? 0 : strtod(text, NULL) };
+    struct jtoken token = { .kind = whole ? JT_INT : JT_FLOAT,
+                            .i = whole ? strtoll(text, NULL, 10) : 0,
+                            .f = whole ? 0 : strtod(text, NULL) };
     if (errno || n >= sizeof text - 2)
         return fail(l, "a number is too large");
     l->at = end;
@@ -241,7 +246,8 @@ static bool is_name(char c, bool first)
 
 static int lex_operator(struct lexer *l)
 {
-    static const char *const operators[] = { "//", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}", ">", "<", "=", ".", ":", "|", "," };
+    static const char *const operators[] = { "//", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
+                                             "]",  "(",  ")",  "{",  "}",  ">", "<", "=", ".", ":", "|", "," };
     for (size_t i = 0; i < sizeof operators / sizeof operators[0]; i++) {
         if (starts(l, operators[i])) {
             l->at += strlen(operators[i]);
@@ -263,7 +269,8 @@ static int lex_tag(struct lexer *l, bool variable)
             return fail(l, "a tag does not end");
         char c = l->s[l->at], sign = c == '-' || (c == '+' && !variable) ? c : 0;
         size_t skip = sign ? 1 : 0;
-        if (l->n - l->at >= 2 + skip && memcmp(l->s + l->at + skip, close, 2) == 0 && !(variable && !skip && braces > 0)) {
+        if (l->n - l->at >= 2 + skip && memcmp(l->s + l->at + skip, close, 2) == 0 &&
+            !(variable && !skip && braces > 0)) {
             l->at += 2 + skip;
             rc = add(l, (struct jtoken){ .kind = variable ? JT_VAR_END : JT_BLOCK_END });
             if (!variable || sign == '-')

@@ -49,11 +49,20 @@ static int floats(struct jrun *r, enum jop op, double a, double b, struct jvalue
 {
     if ((op == JO_DIV || op == JO_FLOORDIV || op == JO_MOD) && b == 0)
         return jfail(r, "a division by zero");
-    double left = op == JO_FLOORDIV || op == JO_MOD ? fmod(a, b) : 0; /* as Python: the remainder has the divisor's sign, and the quotient is what is left without it */
+    double left =
+        op == JO_FLOORDIV || op == JO_MOD
+            ? fmod(a, b)
+            : 0; /* as Python: the remainder has the divisor's sign, and the quotient is what is left without it */
     if (left != 0 && (left < 0) != (b < 0))
         left += b;
     double quotient = op == JO_FLOORDIV ? (a - left) / b : 0, whole = floor(quotient);
-    double f = op == JO_ADD ? a + b : op == JO_SUB ? a - b : op == JO_MUL ? a * b : op == JO_DIV ? a / b : op == JO_FLOORDIV ? whole + (quotient - whole > 0.5) : left != 0 ? left : copysign(0, b);
+    double f = op == JO_ADD        ? a + b
+               : op == JO_SUB      ? a - b
+               : op == JO_MUL      ? a * b
+               : op == JO_DIV      ? a / b
+               : op == JO_FLOORDIV ? whole + (quotient - whole > 0.5)
+               : left != 0         ? left
+                                   : copysign(0, b);
     *out = (struct jvalue){ .kind = JV_FLOAT, .f = f };
     return 0;
 }
@@ -65,7 +74,8 @@ static int repeat(struct jrun *r, const struct jvalue *text, int64_t times, stru
         return 0;
     char *s = (uint64_t)times > JINJA_MAX_OUTPUT / text->n ? NULL : jarena_alloc(&r->arena, text->n * (size_t)times);
     if (!s)
-        return jinja_fail(r->j, r->line, FSDPCK_ERR_LIMIT, r->err, "it makes values of more than %d MiB", JINJA_MAX_OUTPUT >> 20);
+        return jinja_fail(r->j, r->line, FSDPCK_ERR_LIMIT, r->err, "it makes values of more than %d MiB",
+                          JINJA_MAX_OUTPUT >> 20);
     for (int64_t i = 0; i < times; i++)
         memcpy(s + (size_t)i * text->n, text->s, text->n);
     *out = jstring(s, text->n * (size_t)times);
@@ -110,7 +120,8 @@ int jbinary(struct jrun *r, enum jop op, const struct jvalue *a, const struct jv
         return jundefined_error(r, a->kind == JV_UNDEFINED ? a : b);
     if (is_number(a) && is_number(b)) {
         if (op == JO_DIV || a->kind == JV_FLOAT || b->kind == JV_FLOAT)
-            return floats(r, op, a->kind == JV_FLOAT ? a->f : (double)a->i, b->kind == JV_FLOAT ? b->f : (double)b->i, out);
+            return floats(r, op, a->kind == JV_FLOAT ? a->f : (double)a->i, b->kind == JV_FLOAT ? b->f : (double)b->i,
+                          out);
         return integers(r, op, a->i, b->i, out);
     }
     if (op == JO_ADD && a->kind == JV_STRING && b->kind == JV_STRING)
@@ -118,7 +129,8 @@ int jbinary(struct jrun *r, enum jop op, const struct jvalue *a, const struct jv
     if (op == JO_ADD && a->kind == JV_LIST && b->kind == JV_LIST && a->tuple == b->tuple)
         return join_lists(r, a, b, out);
     const struct jvalue *many = b->kind == JV_INT || b->kind == JV_BOOL ? a : b, *times = many == a ? b : a;
-    if (op == JO_MUL && (times->kind == JV_INT || times->kind == JV_BOOL) && (many->kind == JV_STRING || many->kind == JV_LIST))
+    if (op == JO_MUL && (times->kind == JV_INT || times->kind == JV_BOOL) &&
+        (many->kind == JV_STRING || many->kind == JV_LIST))
         return many->kind == JV_STRING ? repeat(r, many, times->i, out) : repeat_list(r, many, times->i, out);
     return jfail(r, "%s %s %s has no meaning", jkind_name(a), names[op], jkind_name(b));
 }

@@ -151,7 +151,8 @@ struct jnode *jparse_tuple(struct jparser *p)
             return NULL;
         *last = item;
         last = &item->next;
-        if (!jparse_take(p, JT_OP, ",") || jparse_is(p, JT_OP, ")") || jparse_is(p, JT_BLOCK_END, NULL) || jparse_is(p, JT_VAR_END, NULL))
+        if (!jparse_take(p, JT_OP, ",") || jparse_is(p, JT_OP, ")") || jparse_is(p, JT_BLOCK_END, NULL) ||
+            jparse_is(p, JT_VAR_END, NULL))
             return tuple;
         n = jparse_expression(p);
     }

@@ -18,7 +18,8 @@ static bool block_end(struct jparser *p)
     return jparse_want(p, JT_BLOCK_END, NULL);
 }
 
-/* The statements up to one of the tags in ends ("a|b" as a list); the tag's name is taken. Empty bodies are a DATA of no bytes. */
+/* The statements up to one of the tags in ends ("a|b" as a list); the tag's name is taken. Empty bodies are a DATA of
+ * no bytes. */
 static struct jnode *body_to(struct jparser *p, const char *a, const char *b, const char *c, const char **end)
 {
     const char *const ends[] = { a, b, c };
@@ -113,7 +114,9 @@ static struct jnode *parse_macro(struct jparser *p)
     if (!n || !jparse_want(p, JT_NAME, NULL) || !jparse_want(p, JT_OP, "("))
         return NULL;
     if (p->loops || p->macro) { /* it would see the variables around it */
-        jinja_fail(p->j, t->line, FSDPCK_ERR_UNSUPPORTED, p->err, "a macro inside of a loop or macro is not in this version: define '%.*s' outside", (int)(t->n > 60 ? 60 : t->n), t->s);
+        jinja_fail(p->j, t->line, FSDPCK_ERR_UNSUPPORTED, p->err,
+                   "a macro inside of a loop or macro is not in this version: define '%.*s' outside",
+                   (int)(t->n > 60 ? 60 : t->n), t->s);
         return NULL;
     }
     n->s = t->s;
@@ -243,10 +246,12 @@ int jinja_parse(const char *name, const char *source, size_t nbytes, struct jinj
     struct fsdpck_error own = { 0 };
     *out = NULL;
     if (nbytes > JINJA_MAX_SOURCE)
-        return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, name, "a template of %zu bytes; at most %d are read", nbytes, JINJA_MAX_SOURCE);
+        return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, name, "a template of %zu bytes; at most %d are read", nbytes,
+                                JINJA_MAX_SOURCE);
     size_t valid = utf8_valid_prefix(source, nbytes);
     if (valid < nbytes)
-        return fsdpck_error_at(err, FSDPCK_ERR_FORMAT, name, valid, "this byte of the template, 0x%02x, is no UTF-8", (unsigned char)source[valid]);
+        return fsdpck_error_at(err, FSDPCK_ERR_FORMAT, name, valid, "this byte of the template, 0x%02x, is no UTF-8",
+                               (unsigned char)source[valid]);
     struct jinja *j = calloc(1, sizeof *j);
     if (!j || !(j->source = malloc(nbytes + 8)) || !(j->name = strdup(name))) {
         jinja_free(j);

@@ -10,7 +10,8 @@ int jwrite(struct jrun *r, const char *s, size_t n)
 {
     struct jinja_output *o = r->out;
     if (o->nbytes + n > JINJA_MAX_OUTPUT)
-        return jinja_fail(r->j, r->line, FSDPCK_ERR_LIMIT, r->err, "it writes more than %d MiB", JINJA_MAX_OUTPUT >> 20);
+        return jinja_fail(r->j, r->line, FSDPCK_ERR_LIMIT, r->err, "it writes more than %d MiB",
+                          JINJA_MAX_OUTPUT >> 20);
     if (!grow((void **)&o->text, &o->capacity, o->nbytes + n + 1, 1))
         return fsdpck_error_nomem(r->err, n);
     if (n)
@@ -163,9 +164,12 @@ static int check_arguments(struct jrun *r, const struct jnode *macro, const stru
         while (p && (args->name_nbytes[i] != p->n || memcmp(args->names[i], p->s, p->n) != 0))
             p = p->next;
         if (!p)
-            return jfail(r, "macro '%.*s' takes no argument '%.*s', or has it already", shown, macro->s, (int)(args->name_nbytes[i] > 60 ? 60 : args->name_nbytes[i]), args->names[i]);
+            return jfail(r, "macro '%.*s' takes no argument '%.*s', or has it already", shown, macro->s,
+                         (int)(args->name_nbytes[i] > 60 ? 60 : args->name_nbytes[i]), args->names[i]);
     }
-    return i < args->count ? jfail(r, "macro '%.*s' takes %zu arguments, %zu are given", shown, macro->s, nparameters, args->count) : 0;
+    return i < args->count
+               ? jfail(r, "macro '%.*s' takes %zu arguments, %zu are given", shown, macro->s, nparameters, args->count)
+               : 0;
 }
 
 int jcall_macro(struct jrun *r, const struct jnode *macro, const struct jnode *list, struct jvalue *out)
@@ -175,13 +179,16 @@ int jcall_macro(struct jrun *r, const struct jnode *macro, const struct jnode *l
     struct jframe frame = { 0 }, *caller = r->frame;
     size_t place = 0;
     int rc = jargs_eval(r, list, &args);
-    for (frame.parent = caller; frame.parent->parent; frame.parent = frame.parent->parent) /* a macro sees what the whole template sees */
+    for (frame.parent = caller; frame.parent->parent;
+         frame.parent = frame.parent->parent) /* a macro sees what the whole template sees */
         ;
     r->frame = &frame;
     for (const struct jnode *p = macro->list; p && !rc; p = p->next, place++) {
         const struct jvalue *given = NULL;
         for (size_t i = 0; i < args.count && !given; i++)
-            given = (args.names[i] ? args.name_nbytes[i] == p->n && memcmp(args.names[i], p->s, p->n) == 0 : i == place) ? &args.at[i] : NULL;
+            given = (args.names[i] ? args.name_nbytes[i] == p->n && memcmp(args.names[i], p->s, p->n) == 0 : i == place)
+                        ? &args.at[i]
+                        : NULL;
         v = given ? *given : jundefined(p->s, p->n);
         if (!given && p->a)
             rc = jeval(r, p->a, &v);
@@ -236,9 +243,7 @@ static int statement(struct jrun *r, const struct jnode *n)
     case JN_FOR: return loop(r, n);
     case JN_SET: return set(r, n);
     case JN_SET_BLOCK: return set_block(r, n);
-    case JN_MACRO:
-        v = (struct jvalue){ .kind = JV_MACRO, .macro = n };
-        return jassign(r, n->s, n->n, &v);
+    case JN_MACRO: v = (struct jvalue){ .kind = JV_MACRO, .macro = n }; return jassign(r, n->s, n->n, &v);
     case JN_GENERATION: return generation(r, n);
     case JN_BREAK: return JRUN_BREAK;
     case JN_CONTINUE: return JRUN_CONTINUE;
@@ -250,7 +255,8 @@ int jrun_body(struct jrun *r, const struct jnode *n)
 {
     int rc = 0;
     if (r->depth >= 4 * JINJA_MAX_DEPTH)
-        return jinja_fail(r->j, n->line, FSDPCK_ERR_LIMIT, r->err, "it is nested, or calls itself, more than %d levels deep", 4 * JINJA_MAX_DEPTH);
+        return jinja_fail(r->j, n->line, FSDPCK_ERR_LIMIT, r->err,
+                          "it is nested, or calls itself, more than %d levels deep", 4 * JINJA_MAX_DEPTH);
     r->depth++;
     for (; n && !rc; n = n->next) {
         if (++r->steps > JINJA_MAX_STEPS)
@@ -277,7 +283,8 @@ static int take_context(struct jrun *r, json_t *context)
     return rc;
 }
 
-int jinja_render(const struct jinja *j, struct json_t *context, time_t now, struct jinja_output *out, struct fsdpck_error *err)
+int jinja_render(const struct jinja *j, struct json_t *context, time_t now, struct jinja_output *out,
+                 struct fsdpck_error *err)
 {
     struct fsdpck_error own = { 0 };
     struct jframe frame = { 0 };

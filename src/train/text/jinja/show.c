@@ -37,7 +37,9 @@ static int put_float(struct writer *w, double f)
 {
     char text[40], *e;
     if (!isfinite(f))
-        return put_text(w, isnan(f) ? w->json ? "NaN" : "nan" : f > 0 ? (w->json ? "Infinity" : "inf") : (w->json ? "-Infinity" : "-inf"));
+        return put_text(w, isnan(f) ? w->json ? "NaN" : "nan"
+                           : f > 0  ? (w->json ? "Infinity" : "inf")
+                                    : (w->json ? "-Infinity" : "-inf"));
     int digits = 1;
     do
         snprintf(text, sizeof text, "%.*e", digits - 1, f);
@@ -206,8 +208,11 @@ static int put_value(struct writer *w, const struct jvalue *v, unsigned depth)
         return jfail(w->r, "%s has no text", jkind_name(v));
     case JV_RANGE:
     case JV_VIEW:
-    case JV_ITERATOR: return junsupported(w->r, "%s has no text in this version: write \"| list\" behind it", jkind_name(v));
-    case JV_FUNCTION: return junsupported(w->r, "the text of a function ('%.*s') is not in this version", (int)(v->n > 60 ? 60 : v->n), v->s);
+    case JV_ITERATOR:
+        return junsupported(w->r, "%s has no text in this version: write \"| list\" behind it", jkind_name(v));
+    case JV_FUNCTION:
+        return junsupported(w->r, "the text of a function ('%.*s') is not in this version",
+                            (int)(v->n > 60 ? 60 : v->n), v->s);
     default: return jfail(w->r, "%s has no text", jkind_name(v));
     }
 }

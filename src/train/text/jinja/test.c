@@ -3,20 +3,67 @@
 #include "text/jinja/impl.h"
 
 enum test_kind {
-    T_BOOLEAN, T_DEFINED, T_DIVISIBLEBY, T_EQ, T_EVEN, T_FALSE, T_FLOAT, T_GE, T_GT, T_IN, T_INTEGER, T_ITERABLE, T_LE, T_LT, T_MAPPING, T_NE, T_NONE, T_NUMBER,
-    T_ODD, T_SEQUENCE, T_STRING, T_TRUE, T_UNDEFINED,
+    T_BOOLEAN,
+    T_DEFINED,
+    T_DIVISIBLEBY,
+    T_EQ,
+    T_EVEN,
+    T_FALSE,
+    T_FLOAT,
+    T_GE,
+    T_GT,
+    T_IN,
+    T_INTEGER,
+    T_ITERABLE,
+    T_LE,
+    T_LT,
+    T_MAPPING,
+    T_NE,
+    T_NONE,
+    T_NUMBER,
+    T_ODD,
+    T_SEQUENCE,
+    T_STRING,
+    T_TRUE,
+    T_UNDEFINED,
 };
 
 static const struct {
     const char *name;
     enum test_kind kind;
 } tests[] = {
-    { "!=", T_NE },           { "<", T_LT },           { "<=", T_LE },         { "==", T_EQ },         { ">", T_GT },       { ">=", T_GE },
-    { "boolean", T_BOOLEAN }, { "defined", T_DEFINED }, { "divisibleby", T_DIVISIBLEBY }, { "eq", T_EQ }, { "equalto", T_EQ }, { "even", T_EVEN },
-    { "false", T_FALSE },     { "float", T_FLOAT },    { "ge", T_GE },         { "greaterthan", T_GT }, { "gt", T_GT },     { "in", T_IN },
-    { "integer", T_INTEGER }, { "iterable", T_ITERABLE }, { "le", T_LE },      { "lessthan", T_LT },   { "lt", T_LT },      { "mapping", T_MAPPING },
-    { "ne", T_NE },           { "none", T_NONE },      { "number", T_NUMBER }, { "odd", T_ODD },       { "sequence", T_SEQUENCE }, { "string", T_STRING },
-    { "true", T_TRUE },       { "undefined", T_UNDEFINED },
+    { "!=", T_NE },
+    { "<", T_LT },
+    { "<=", T_LE },
+    { "==", T_EQ },
+    { ">", T_GT },
+    { ">=", T_GE },
+    { "boolean", T_BOOLEAN },
+    { "defined", T_DEFINED },
+    { "divisibleby", T_DIVISIBLEBY },
+    { "eq", T_EQ },
+    { "equalto", T_EQ },
+    { "even", T_EVEN },
+    { "false", T_FALSE },
+    { "float", T_FLOAT },
+    { "ge", T_GE },
+    { "greaterthan", T_GT },
+    { "gt", T_GT },
+    { "in", T_IN },
+    { "integer", T_INTEGER },
+    { "iterable", T_ITERABLE },
+    { "le", T_LE },
+    { "lessthan", T_LT },
+    { "lt", T_LT },
+    { "mapping", T_MAPPING },
+    { "ne", T_NE },
+    { "none", T_NONE },
+    { "number", T_NUMBER },
+    { "odd", T_ODD },
+    { "sequence", T_SEQUENCE },
+    { "string", T_STRING },
+    { "true", T_TRUE },
+    { "undefined", T_UNDEFINED },
 };
 
 int jtest_find(const char *s, size_t n)
@@ -39,18 +86,27 @@ static int remainder_is(struct jrun *r, const struct jvalue *v, int64_t by, int6
 
 static int compare(struct jrun *r, enum test_kind kind, const struct jvalue *v, const struct jargs *args, bool *out)
 {
-    enum jop op = kind == T_EQ ? JO_EQ : kind == T_NE ? JO_NE : kind == T_LT ? JO_LT : kind == T_LE ? JO_LE : kind == T_GT ? JO_GT : kind == T_GE ? JO_GE : JO_IN;
+    enum jop op = kind == T_EQ   ? JO_EQ
+                  : kind == T_NE ? JO_NE
+                  : kind == T_LT ? JO_LT
+                  : kind == T_LE ? JO_LE
+                  : kind == T_GT ? JO_GT
+                  : kind == T_GE ? JO_GE
+                                 : JO_IN;
     if (kind == T_DIVISIBLEBY)
-        return args->at[0].kind == JV_INT ? remainder_is(r, v, args->at[0].i, 0, out) : jfail(r, "divisibleby wants a whole number");
+        return args->at[0].kind == JV_INT ? remainder_is(r, v, args->at[0].i, 0, out)
+                                          : jfail(r, "divisibleby wants a whole number");
     return jcompare(r, op, v, &args->at[0], out);
 }
 
 int jtest(struct jrun *r, int test, const struct jvalue *v, const struct jargs *args, bool *out)
 {
     enum jvalue_kind k = v->kind;
-    bool sequence = k == JV_STRING || k == JV_LIST || k == JV_DICT || k == JV_RANGE || k == JV_UNDEFINED; /* Jinja's undefined has a length, and no items */
+    bool sequence = k == JV_STRING || k == JV_LIST || k == JV_DICT || k == JV_RANGE ||
+                    k == JV_UNDEFINED; /* Jinja's undefined has a length, and no items */
     enum test_kind kind = tests[test].kind;
-    bool compares = kind == T_EQ || kind == T_NE || kind == T_LT || kind == T_LE || kind == T_GT || kind == T_GE || kind == T_IN || kind == T_DIVISIBLEBY;
+    bool compares = kind == T_EQ || kind == T_NE || kind == T_LT || kind == T_LE || kind == T_GT || kind == T_GE ||
+                    kind == T_IN || kind == T_DIVISIBLEBY;
     if (compares != (args->count == 1) || args->count > 1)
         return jfail(r, "the test '%s' wants %s argument", tests[test].name, compares ? "one" : "no");
     switch (kind) {

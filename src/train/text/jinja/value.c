@@ -31,7 +31,8 @@ int junsupported(struct jrun *r, const char *fmt, ...)
 int jno_memory(struct jrun *r)
 {
     if (r->arena.total > JINJA_MAX_MEMORY / 4)
-        return jinja_fail(r->j, r->line, FSDPCK_ERR_LIMIT, r->err, "it makes values of more than %d MiB", JINJA_MAX_MEMORY >> 20);
+        return jinja_fail(r->j, r->line, FSDPCK_ERR_LIMIT, r->err, "it makes values of more than %d MiB",
+                          JINJA_MAX_MEMORY >> 20);
     return fsdpck_error_nomem(r->err, 16384);
 }
 
@@ -191,7 +192,8 @@ int jvalue_of_json(struct jrun *r, json_t *json, unsigned depth, struct jvalue *
         return rc;
     case JSON_OBJECT:
         rc = jdict_new(r, out);
-        json_object_keylen_foreach (json, key, key_nbytes, member) {
+        json_object_keylen_foreach(json, key, key_nbytes, member)
+        {
             if (!rc)
                 rc = jvalue_of_json(r, member, depth + 1, &v);
             k = jstring(key, key_nbytes);
@@ -280,8 +282,11 @@ bool jequal(const struct jvalue *a, const struct jvalue *b, unsigned depth)
 
 const char *jkind_name(const struct jvalue *v)
 {
-    static const char *const names[] = { "undefined", "none", "a boolean", "an integer", "a float", "a string", "a list", "a dictionary", "a namespace", "loop", "a macro", "a function",
-                                         "a range", "a view of a dictionary", "an iterator" };
+    static const char *const names[] = {
+        "undefined",    "none",        "a boolean", "an integer", "a float",    "a string", "a list",
+        "a dictionary", "a namespace", "loop",      "a macro",    "a function", "a range",  "a view of a dictionary",
+        "an iterator"
+    };
     return names[v->kind];
 }
 
@@ -312,7 +317,8 @@ static int characters(struct jrun *r, const struct jvalue *v, struct jvalue *out
 static int items_of_other(struct jrun *r, const struct jvalue *v, struct jvalue *out)
 {
     if (v->list->spent)
-        return junsupported(r, "an iterator (from a filter as map, select or reverse) is gone through a second time: write \"| list\" behind the filter");
+        return junsupported(r, "an iterator (from a filter as map, select or reverse) is gone through a second time: "
+                               "write \"| list\" behind the filter");
     v->list->spent = v->kind == JV_ITERATOR;
     out->kind = JV_LIST;
     return 0;
@@ -384,8 +390,9 @@ int jcompare(struct jrun *r, enum jop op, const struct jvalue *a, const struct j
     if (a->kind == b->kind && (a->kind == JV_LIST || a->kind == JV_VIEW))
         return junsupported(r, "the order of lists or views is not in this version");
     if (!(is_number(a) && is_number(b)) && !(a->kind == JV_STRING && b->kind == JV_STRING))
-        return jfail(r, "%s and %s cannot be compared%s%.*s", jkind_name(a), jkind_name(b), a->kind == JV_UNDEFINED ? ": " : "",
-                     a->kind == JV_UNDEFINED ? (int)(a->n > 60 ? 60 : a->n) : 0, a->kind == JV_UNDEFINED ? a->s : "");
+        return jfail(r, "%s and %s cannot be compared%s%.*s", jkind_name(a), jkind_name(b),
+                     a->kind == JV_UNDEFINED ? ": " : "", a->kind == JV_UNDEFINED ? (int)(a->n > 60 ? 60 : a->n) : 0,
+                     a->kind == JV_UNDEFINED ? a->s : "");
     int c = order(a, b);
     *out = op == JO_LT ? c < 0 : op == JO_LE ? c <= 0 : op == JO_GT ? c > 0 : c >= 0;
     return 0;

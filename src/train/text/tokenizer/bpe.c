@@ -30,7 +30,8 @@ struct unknown {
     uint32_t id, begin;
 };
 
-static size_t unknown_character(const struct tokenizer *t, const char *s, size_t nbytes, uint32_t begin, struct symbol *out, struct unknown *pending)
+static size_t unknown_character(const struct tokenizer *t, const char *s, size_t nbytes, uint32_t begin,
+                                struct symbol *out, struct unknown *pending)
 {
     bool all = t->byte_fallback;
     for (size_t i = 0; all && i < nbytes; i++)
@@ -199,7 +200,8 @@ static void keep(struct cached_word *slot, const struct piece *w, const struct s
         slot->ids[i] = s[i].id | s[i].begin << 24;
 }
 
-static int merge_word(struct encoder *e, const struct piece *w, struct cached_word *slot, struct token_list *out, struct fsdpck_error *err)
+static int merge_word(struct encoder *e, const struct piece *w, struct cached_word *slot, struct token_list *out,
+                      struct fsdpck_error *err)
 {
     const struct tokenizer *t = e->t;
     uint32_t whole;

@@ -71,7 +71,9 @@ static bool byte_level(const struct strings *in, struct strings *out)
 
 static bool replace(const char *base, const struct decode_step *s, const char *at, const char *end, struct strings *out)
 {
-    for (const char *hit; (hit = end > at ? memmem(at, (size_t)(end - at), base + s->from.at, s->from.nbytes) : NULL) != NULL; at = hit + s->from.nbytes) {
+    for (const char *hit;
+         (hit = end > at ? memmem(at, (size_t)(end - at), base + s->from.at, s->from.nbytes) : NULL) != NULL;
+         at = hit + s->from.nbytes) {
         if (!add_bytes(out, at, (size_t)(hit - at)) || !add_bytes(out, base + s->to.at, s->to.nbytes))
             return false;
     }
@@ -86,7 +88,11 @@ static int fallback_byte(const char *s, size_t nbytes)
         return -1;
     for (int i = 3; i < 5; i++) {
         char c = s[i];
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : i == 3 && c == '+' ? 0 : -1;
+        int digit = c >= '0' && c <= '9'   ? c - '0'
+                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                    : i == 3 && c == '+'   ? 0
+                                           : -1;
         if (digit < 0)
             return -1;
         value = value * 16 + digit;
@@ -134,7 +140,8 @@ static bool strip(const char *base, const struct decode_step *s, const char *at,
     return add_string(out, at, (size_t)(end - at));
 }
 
-static bool metaspace(const char *base, const struct decode_step *s, bool first, const char *at, const char *end, struct strings *out)
+static bool metaspace(const char *base, const struct decode_step *s, bool first, const char *at, const char *end,
+                      struct strings *out)
 {
     bool ok = true;
     for (size_t n; ok && at < end; at += n) {
@@ -147,7 +154,8 @@ static bool metaspace(const char *base, const struct decode_step *s, bool first,
     return ok && end_string(out);
 }
 
-static bool run_step(const struct tokenizer *t, const struct decode_step *s, const struct strings *in, struct strings *out)
+static bool run_step(const struct tokenizer *t, const struct decode_step *s, const struct strings *in,
+                     struct strings *out)
 {
     size_t from = 0;
     bool ok = true;
@@ -159,15 +167,16 @@ static bool run_step(const struct tokenizer *t, const struct decode_step *s, con
         return add_string(out, in->s, in->nbytes);
     for (size_t i = 0; ok && i < in->count; from = in->ends[i++]) {
         const char *at = in->s + from, *end = in->s + in->ends[i];
-        ok = s->kind == DECODE_REPLACE ? replace(t->strings.s, s, at, end, out) :
-             s->kind == DECODE_STRIP   ? strip(t->strings.s, s, at, end, out) :
-                                         metaspace(t->strings.s, s, i == 0, at, end, out);
+        ok = s->kind == DECODE_REPLACE ? replace(t->strings.s, s, at, end, out)
+             : s->kind == DECODE_STRIP ? strip(t->strings.s, s, at, end, out)
+                                       : metaspace(t->strings.s, s, i == 0, at, end, out);
     }
     return ok;
 }
 
 /* Without a decoder tokens are joined by spaces. */
-static bool collect(const struct tokenizer *t, const uint32_t *ids, size_t count, bool skip_special, struct strings *out)
+static bool collect(const struct tokenizer *t, const uint32_t *ids, size_t count, bool skip_special,
+                    struct strings *out)
 {
     bool ok = grow((void **)&out->s, &out->capacity, 1, 1);
     for (size_t i = 0; ok && i < count; i++) {
@@ -181,7 +190,8 @@ static bool collect(const struct tokenizer *t, const uint32_t *ids, size_t count
     return ok;
 }
 
-int tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t count, bool skip_special, char **out, size_t *nbytes, struct fsdpck_error *err)
+int tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t count, bool skip_special, char **out,
+                     size_t *nbytes, struct fsdpck_error *err)
 {
     struct strings now = { 0 }, next = { 0 };
     bool ok = collect(t, ids, count, skip_special, &now);

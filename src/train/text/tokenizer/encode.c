@@ -38,21 +38,26 @@ void encoder_free(struct encoder *e)
     free(e);
 }
 
-/* --- words --------------------------------------------------------------------------------------------------------------------- */
+/* --- words
+ * ---------------------------------------------------------------------------------------------------------------------
+ */
 
 static int split(struct encoder *e, struct piece p, size_t step, struct token_list *out, struct fsdpck_error *err);
 
-static int split_digits(struct encoder *e, const struct piece *p, size_t step, struct token_list *out, struct fsdpck_error *err)
+static int split_digits(struct encoder *e, const struct piece *p, size_t step, struct token_list *out,
+                        struct fsdpck_error *err)
 {
     const uint8_t *bits = e->t->bits;
     size_t begin = 0, n;
     int rc = 0;
     for (size_t at = 0; at < p->n && !rc; at += n) {
-        bool digit = (unsigned char)p->s[at] < 0x80 ? (n = 1, p->s[at] >= '0' && p->s[at] <= '9') : bits[utf8_get(p->s + at, &n)] & UNICODE_NUMERIC;
+        bool digit = (unsigned char)p->s[at] < 0x80 ? (n = 1, p->s[at] >= '0' && p->s[at] <= '9')
+                                                    : bits[utf8_get(p->s + at, &n)] & UNICODE_NUMERIC;
         if (!digit)
             continue;
         size_t end = at + n;
-        for (size_t m; !e->t->split[step].individual && end < p->n && (bits[utf8_get(p->s + end, &m)] & UNICODE_NUMERIC);)
+        for (size_t m;
+             !e->t->split[step].individual && end < p->n && (bits[utf8_get(p->s + end, &m)] & UNICODE_NUMERIC);)
             end += m;
         if (at > begin)
             rc = split(e, piece_part(p, begin, at), step + 1, out, err);
@@ -64,7 +69,8 @@ static int split_digits(struct encoder *e, const struct piece *p, size_t step, s
     return rc || begin == p->n ? rc : split(e, piece_part(p, begin, p->n), step + 1, out, err);
 }
 
-static int split_regex(struct encoder *e, const struct piece *p, size_t step, struct token_list *out, struct fsdpck_error *err)
+static int split_regex(struct encoder *e, const struct piece *p, size_t step, struct token_list *out,
+                       struct fsdpck_error *err)
 {
     const struct split_regex *r = e->t->split[step].regex;
     size_t at = 0, begin = 0, end = 0;
@@ -81,7 +87,8 @@ static int split_regex(struct encoder *e, const struct piece *p, size_t step, st
 }
 
 /* Each "▁" begins a word. */
-static int split_at_marks(struct encoder *e, const struct piece *p, struct span mark, size_t step, struct token_list *out, struct fsdpck_error *err)
+static int split_at_marks(struct encoder *e, const struct piece *p, struct span mark, size_t step,
+                          struct token_list *out, struct fsdpck_error *err)
 {
     const char *m = e->t->strings.s + mark.at;
     int rc = 0;
@@ -94,7 +101,8 @@ static int split_at_marks(struct encoder *e, const struct piece *p, struct span 
     return rc;
 }
 
-static int split_metaspace(struct encoder *e, const struct piece *p, size_t step, struct token_list *out, struct fsdpck_error *err)
+static int split_metaspace(struct encoder *e, const struct piece *p, size_t step, struct token_list *out,
+                           struct fsdpck_error *err)
 {
     const struct split_step *s = &e->t->split[step];
     struct piece_buffer *b = &e->split[step];
@@ -109,10 +117,12 @@ static int split_metaspace(struct encoder *e, const struct piece *p, size_t step
     if (rc)
         return rc;
     struct piece whole = piece_of(b, p->base, e->begins);
-    return s->individual ? split_at_marks(e, &whole, s->replacement, step, out, err) : split(e, whole, step + 1, out, err);
+    return s->individual ? split_at_marks(e, &whole, s->replacement, step, out, err)
+                         : split(e, whole, step + 1, out, err);
 }
 
-static int prefix_space(struct encoder *e, const struct piece *p, size_t step, struct token_list *out, struct fsdpck_error *err)
+static int prefix_space(struct encoder *e, const struct piece *p, size_t step, struct token_list *out,
+                        struct fsdpck_error *err)
 {
     struct piece_buffer *b = &e->split[step];
     if (p->s[0] == ' ')
@@ -148,7 +158,8 @@ static int split(struct encoder *e, struct piece p, size_t step, struct token_li
     return 0;
 }
 
-/* --- added tokens -------------------------------------------------------------------------------------------------------------- */
+/* --- added tokens
+ * -------------------------------------------------------------------------------------------------------------- */
 
 static uint8_t bits_before(const struct encoder *e, const struct piece *p, size_t at)
 {
@@ -159,7 +170,8 @@ static uint8_t bits_before(const struct encoder *e, const struct piece *p, size_
 static bool stands_alone(const struct encoder *e, const struct piece *p, size_t begin, size_t end)
 {
     size_t step;
-    return (begin == 0 || !(bits_before(e, p, begin) & UNICODE_WORD)) && (end == p->n || !(e->t->bits[utf8_get(p->s + end, &step)] & UNICODE_WORD));
+    return (begin == 0 || !(bits_before(e, p, begin) & UNICODE_WORD)) &&
+           (end == p->n || !(e->t->bits[utf8_get(p->s + end, &step)] & UNICODE_WORD));
 }
 
 static size_t without_spaces_before(const struct encoder *e, const struct piece *p, size_t at, size_t least)
@@ -191,7 +203,8 @@ static int add_token(struct encoder *e, uint32_t id, uint32_t begin, struct toke
 }
 
 /* Cuts the tokens of a trie out of p and calls rest for what lies between. */
-static int cut(struct encoder *e, const struct trie *trie, struct piece p, rest_fn rest, struct token_list *out, struct fsdpck_error *err)
+static int cut(struct encoder *e, const struct trie *trie, struct piece p, rest_fn rest, struct token_list *out,
+               struct fsdpck_error *err)
 {
     size_t done = 0, from = 0, begin, end;
     uint32_t index;
@@ -225,14 +238,17 @@ static int normalize(struct encoder *e, struct piece p, struct token_list *out, 
     return rc || p.n == 0 ? rc : cut(e, &e->t->normalized, p, words, out, err);
 }
 
-int tokenizer_encode(struct encoder *e, const char *text, size_t nbytes, int flags, struct token_list *list, struct fsdpck_error *err)
+int tokenizer_encode(struct encoder *e, const char *text, size_t nbytes, int flags, struct token_list *list,
+                     struct fsdpck_error *err)
 {
     const struct tokenizer *t = e->t;
     if (nbytes > TOK_MAX_TEXT)
-        return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, NULL, "a text of %zu bytes; at most %d are wanted", nbytes, TOK_MAX_TEXT);
+        return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, NULL, "a text of %zu bytes; at most %d are wanted", nbytes,
+                                TOK_MAX_TEXT);
     size_t valid = utf8_valid_prefix(text, nbytes);
     if (valid < nbytes)
-        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "byte %zu of the text, 0x%02x, is no UTF-8", valid, (unsigned char)text[valid]);
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "byte %zu of the text, 0x%02x, is no UTF-8", valid,
+                                (unsigned char)text[valid]);
     struct piece whole = { .s = text, .n = nbytes };
     e->begins = flags & TOKENIZER_BEGINS;
     int rc = 0;

@@ -25,7 +25,13 @@ struct added {
     bool single_word, lstrip, rstrip, special, normalized;
 };
 
-enum normalize_kind { NORMALIZE_PREPEND, NORMALIZE_REPLACE, NORMALIZE_NFC, NORMALIZE_NFD, NORMALIZE_NFKD }; /* NFKC is NFKD, then NFC */
+enum normalize_kind {
+    NORMALIZE_PREPEND,
+    NORMALIZE_REPLACE,
+    NORMALIZE_NFC,
+    NORMALIZE_NFD,
+    NORMALIZE_NFKD
+}; /* NFKC is NFKD, then NFC */
 struct normalize_step {
     enum normalize_kind kind;
     struct span from, to; /* REPLACE; PREPEND: to */
@@ -38,20 +44,27 @@ typedef size_t (*split_scan_fn)(const uint8_t *bits, const char *s, size_t n);
 enum split_kind { SPLIT_SCAN, SPLIT_REGEX, SPLIT_DIGITS, SPLIT_METASPACE, SPLIT_PREFIX_SPACE };
 struct split_step {
     enum split_kind kind;
-    split_scan_fn scan;       /* SCAN */
+    split_scan_fn scan;        /* SCAN */
     struct split_regex *regex; /* REGEX. Owned */
-    bool individual;          /* DIGITS: each alone; METASPACE: split into words */
-    int prepend;              /* METASPACE: enum metaspace_prepend */
-    struct span replacement;  /* METASPACE: one character */
+    bool individual;           /* DIGITS: each alone; METASPACE: split into words */
+    int prepend;               /* METASPACE: enum metaspace_prepend */
+    struct span replacement;   /* METASPACE: one character */
 };
 enum metaspace_prepend { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER };
 
-enum decode_kind { DECODE_BYTE_LEVEL, DECODE_REPLACE, DECODE_BYTE_FALLBACK, DECODE_FUSE, DECODE_STRIP, DECODE_METASPACE };
+enum decode_kind {
+    DECODE_BYTE_LEVEL,
+    DECODE_REPLACE,
+    DECODE_BYTE_FALLBACK,
+    DECODE_FUSE,
+    DECODE_STRIP,
+    DECODE_METASPACE
+};
 struct decode_step {
     enum decode_kind kind;
-    struct span from, to;  /* REPLACE; STRIP and METASPACE: from is one character */
-    uint32_t start, stop;  /* STRIP */
-    bool keeps_first;      /* METASPACE: prepend_scheme never */
+    struct span from, to; /* REPLACE; STRIP and METASPACE: from is one character */
+    uint32_t start, stop; /* STRIP */
+    bool keeps_first;     /* METASPACE: prepend_scheme never */
 };
 
 struct id_list {
@@ -62,12 +75,12 @@ struct id_list {
 struct tokenizer {
     char *name;
     uint64_t fingerprint;
-    uint8_t *bits;        /* (UNICODE_NPOINTS) */
-    struct text strings;  /* every string of the file that is kept */
-    struct span *tokens;  /* (nids) in strings; NO_SPAN: no such id */
-    uint8_t *special;     /* (nids) */
-    uint32_t nids, nmodel; /* nmodel: tokens of the model, without added ones */
-    struct string_map ids; /* token as in the file → id; the model's, then added ones */
+    uint8_t *bits;           /* (UNICODE_NPOINTS) */
+    struct text strings;     /* every string of the file that is kept */
+    struct span *tokens;     /* (nids) in strings; NO_SPAN: no such id */
+    uint8_t *special;        /* (nids) */
+    uint32_t nids, nmodel;   /* nmodel: tokens of the model, without added ones */
+    struct string_map ids;   /* token as in the file → id; the model's, then added ones */
     struct string_map words; /* byte-level: token as bytes → id */
     struct pair_map merges;
     uint32_t byte_ids[256]; /* byte-level: the symbol of a byte; else of an ASCII character, TOK_NONE: none */

@@ -12,9 +12,10 @@ int tok_alphabet_byte(uint32_t c)
 {
     /* Bytes that print stand for themselves; the 68 others, in order, for U+0100 and on. */
     static const unsigned char others[68] = {
-        0,   1,   2,   3,   4,   5,   6,   7,   8,   9,   10,  11,  12,  13,  14,  15,  16,  17,  18,  19,  20,  21,  22,
-        23,  24,  25,  26,  27,  28,  29,  30,  31,  32,  127, 128, 129, 130, 131, 132, 133, 134, 135, 136, 137, 138, 139,
-        140, 141, 142, 143, 144, 145, 146, 147, 148, 149, 150, 151, 152, 153, 154, 155, 156, 157, 158, 159, 160, 173,
+        0,   1,   2,   3,   4,   5,   6,   7,   8,   9,   10,  11,  12,  13,  14,  15,  16,
+        17,  18,  19,  20,  21,  22,  23,  24,  25,  26,  27,  28,  29,  30,  31,  32,  127,
+        128, 129, 130, 131, 132, 133, 134, 135, 136, 137, 138, 139, 140, 141, 142, 143, 144,
+        145, 146, 147, 148, 149, 150, 151, 152, 153, 154, 155, 156, 157, 158, 159, 160, 173,
     };
     if ((c >= 33 && c <= 126) || (c >= 161 && c <= 255 && c != 173))
         return (int)c;
@@ -34,13 +35,15 @@ bool tok_alphabet_bytes(const char *s, size_t nbytes, char *out, size_t *out_nby
     return true;
 }
 
-static int read_token(struct tokenizer *t, const char *key, size_t key_nbytes, json_t *value, uint32_t limit, struct fsdpck_error *err)
+static int read_token(struct tokenizer *t, const char *key, size_t key_nbytes, json_t *value, uint32_t limit,
+                      struct fsdpck_error *err)
 {
     json_int_t id = json_integer_value(value);
     if (!json_is_integer(value) || id < 0 || id >= limit)
         return TOK_FAIL(FSDPCK_ERR_FORMAT, "model.vocab: '%.60s' has no id in 0 … %u", key, limit - 1);
     if (t->tokens[id].nbytes != UINT32_MAX)
-        return TOK_FAIL(FSDPCK_ERR_FORMAT, "model.vocab: '%.60s' and '%.60s' have the same id %lld", t->strings.s + t->tokens[id].at, key, (long long)id);
+        return TOK_FAIL(FSDPCK_ERR_FORMAT, "model.vocab: '%.60s' and '%.60s' have the same id %lld",
+                        t->strings.s + t->tokens[id].at, key, (long long)id);
     if (!text_add(&t->strings, key, key_nbytes, &t->tokens[id]))
         return fsdpck_error_nomem(err, key_nbytes);
     t->nids = (uint32_t)id >= t->nids ? (uint32_t)id + 1 : t->nids;
@@ -52,7 +55,8 @@ static int read_vocab(struct tokenizer *t, json_t *vocab, struct fsdpck_error *e
 {
     size_t count = json_object_size(vocab);
     if (!json_is_object(vocab) || count == 0 || count > TOK_MAX_ID / 8)
-        return TOK_FAIL(FSDPCK_ERR_FORMAT, "model.vocab: an object of 1 to %d tokens and their ids is wanted", TOK_MAX_ID / 8);
+        return TOK_FAIL(FSDPCK_ERR_FORMAT, "model.vocab: an object of 1 to %d tokens and their ids is wanted",
+                        TOK_MAX_ID / 8);
     uint32_t limit = (uint32_t)(4 * count + 65536); /* holes are rare, and must not cost more memory than the file */
     t->tokens = malloc(limit * sizeof *t->tokens);
     if (!t->tokens || !string_map_reserve(&t->ids, count))
@@ -63,7 +67,8 @@ static int read_vocab(struct tokenizer *t, json_t *vocab, struct fsdpck_error *e
     size_t key_nbytes;
     json_t *value;
     int rc = 0;
-    json_object_keylen_foreach (vocab, key, key_nbytes, value) {
+    json_object_keylen_foreach(vocab, key, key_nbytes, value)
+    {
         if (!rc)
             rc = read_token(t, key, key_nbytes, value, limit, err);
     }
@@ -76,10 +81,12 @@ static int half(struct tokenizer *t, size_t rank, const char *s, size_t nbytes, 
 {
     if (string_map_get(&t->ids, t->strings.s, s, nbytes, id))
         return 0;
-    return TOK_FAIL(FSDPCK_ERR_FORMAT, "model.merges, entry %zu: '%.*s' is not in model.vocab", rank, (int)(nbytes > 60 ? 60 : nbytes), s);
+    return TOK_FAIL(FSDPCK_ERR_FORMAT, "model.merges, entry %zu: '%.*s' is not in model.vocab", rank,
+                    (int)(nbytes > 60 ? 60 : nbytes), s);
 }
 
-static int read_merge(struct tokenizer *t, json_t *merge, uint32_t rank, char **joined, size_t *capacity, struct fsdpck_error *err)
+static int read_merge(struct tokenizer *t, json_t *merge, uint32_t rank, char **joined, size_t *capacity,
+                      struct fsdpck_error *err)
 {
     const char *a = json_string_value(merge), *b = NULL;
     size_t na = 0, nb = 0;
@@ -121,7 +128,9 @@ static int read_merges(struct tokenizer *t, json_t *merges, struct fsdpck_error 
     json_t *merge;
     if (!json_is_array(merges))
         return TOK_FAIL(FSDPCK_ERR_FORMAT, "model.merges: a list is wanted");
-    int rc = pair_map_reserve(&t->merges, json_array_size(merges)) ? 0 : fsdpck_error_nomem(err, json_array_size(merges) * 32);
+    int rc = pair_map_reserve(&t->merges, json_array_size(merges))
+                 ? 0
+                 : fsdpck_error_nomem(err, json_array_size(merges) * 32);
     uint32_t rank = 0;
     json_array_foreach (merges, i, merge) {
         const char *line = json_string_value(merge);
@@ -134,7 +143,8 @@ static int read_merges(struct tokenizer *t, json_t *merges, struct fsdpck_error 
 
 static bool is_off(json_t *value)
 {
-    return !value || json_is_null(value) || json_is_false(value) || (json_is_string(value) && json_string_length(value) == 0) ||
+    return !value || json_is_null(value) || json_is_false(value) ||
+           (json_is_string(value) && json_string_length(value) == 0) ||
            (json_is_number(value) && json_number_value(value) == 0);
 }
 
@@ -145,7 +155,8 @@ static int check_model(struct tokenizer *t, json_t *model, struct fsdpck_error *
     if (!json_is_object(model))
         return TOK_FAIL(FSDPCK_ERR_FORMAT, "key 'model': an object is wanted");
     if (type ? strcmp(type, "BPE") != 0 : !json_object_get(model, "merges"))
-        return TOK_FAIL(FSDPCK_ERR_UNSUPPORTED, "model.type is %.60s; this version knows BPE", type ? type : "not given");
+        return TOK_FAIL(FSDPCK_ERR_UNSUPPORTED, "model.type is %.60s; this version knows BPE",
+                        type ? type : "not given");
     for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
         if (!is_off(json_object_get(model, unknown[i])))
             return TOK_FAIL(FSDPCK_ERR_UNSUPPORTED, "model.%s is not in this version", unknown[i]);
@@ -159,12 +170,14 @@ static int read_unk(struct tokenizer *t, json_t *model, struct fsdpck_error *err
     t->unk = TOK_NONE;
     if (!unk || json_is_null(unk))
         return 0;
-    if (!json_is_string(unk) || !string_map_get(&t->ids, t->strings.s, json_string_value(unk), json_string_length(unk), &t->unk))
+    if (!json_is_string(unk) ||
+        !string_map_get(&t->ids, t->strings.s, json_string_value(unk), json_string_length(unk), &t->unk))
         return TOK_FAIL(FSDPCK_ERR_FORMAT, "model.unk_token is no token of model.vocab");
     return 0;
 }
 
-/* Byte-level tokens are kept as the bytes they stand for; one with a character from outside the alphabet can be no word. */
+/* Byte-level tokens are kept as the bytes they stand for; one with a character from outside the alphabet can be no
+ * word. */
 static int make_words(struct tokenizer *t, struct fsdpck_error *err)
 {
     if (!string_map_reserve(&t->words, t->nmodel))
@@ -197,12 +210,16 @@ static int make_byte_ids(struct tokenizer *t, struct fsdpck_error *err)
         snprintf(name, sizeof name, "<0x%02X>", b);
         string_map_get(&t->ids, t->strings.s, name, 6, &t->fallback[b]);
         if (t->byte_level && t->byte_ids[b] == TOK_NONE && (t->byte_fallback || t->unk != TOK_NONE))
-            return TOK_FAIL(FSDPCK_ERR_UNSUPPORTED, "byte 0x%02x is in no token, and byte-level tokens with byte_fallback or unk_token are not in this version", b);
+            return TOK_FAIL(FSDPCK_ERR_UNSUPPORTED,
+                            "byte 0x%02x is in no token, and byte-level tokens with byte_fallback or unk_token are not "
+                            "in this version",
+                            b);
     }
     return 0;
 }
 
-/* Whether "▁" stands only at the beginning of tokens (or in runs of itself) and is one: then no merge crosses what stands before it. */
+/* Whether "▁" stands only at the beginning of tokens (or in runs of itself) and is one: then no merge crosses what
+ * stands before it. */
 static bool breaks_at_space(const struct tokenizer *t)
 {
     static const char mark[] = "\xe2\x96\x81";

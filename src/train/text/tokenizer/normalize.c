@@ -7,11 +7,13 @@
 #include "text/tokenizer/work.h"
 #include "text/utf8.h"
 
-int piece_buffer_add(struct piece_buffer *b, const char *s, size_t nbytes, uint32_t origin, bool begins, struct fsdpck_error *err)
+int piece_buffer_add(struct piece_buffer *b, const char *s, size_t nbytes, uint32_t origin, bool begins,
+                     struct fsdpck_error *err)
 {
     if (b->n + nbytes > TOK_MAX_TEXT)
         return fsdpck_error_set(err, FSDPCK_ERR_LIMIT, NULL, "a text of more than %d bytes", TOK_MAX_TEXT);
-    if (!grow((void **)&b->s, &b->capacity, b->n + nbytes + 1, 1) || (begins && !grow((void **)&b->origin, &b->origin_capacity, b->n + nbytes + 1, sizeof *b->origin)))
+    if (!grow((void **)&b->s, &b->capacity, b->n + nbytes + 1, 1) ||
+        (begins && !grow((void **)&b->origin, &b->origin_capacity, b->n + nbytes + 1, sizeof *b->origin)))
         return fsdpck_error_nomem(err, b->n + nbytes);
     memcpy(b->s + b->n, s, nbytes);
     for (size_t i = 0; begins && i < nbytes; i++)
@@ -32,7 +34,8 @@ struct piece piece_of(const struct piece_buffer *b, uint32_t base, bool begins)
 }
 
 /* Adds part of p as it is. */
-static int copy(struct piece_buffer *b, const struct piece *p, size_t from, size_t to, bool begins, struct fsdpck_error *err)
+static int copy(struct piece_buffer *b, const struct piece *p, size_t from, size_t to, bool begins,
+                struct fsdpck_error *err)
 {
     size_t at = b->n;
     int rc = to > from ? piece_buffer_add(b, p->s + from, to - from, 0, begins, err) : 0;
@@ -41,8 +44,8 @@ static int copy(struct piece_buffer *b, const struct piece *p, size_t from, size
     return rc;
 }
 
-int piece_replace(const struct piece *p, const char *from, size_t from_nbytes, const char *to, size_t to_nbytes, bool begins, struct piece_buffer *b,
-                  struct fsdpck_error *err)
+int piece_replace(const struct piece *p, const char *from, size_t from_nbytes, const char *to, size_t to_nbytes,
+                  bool begins, struct piece_buffer *b, struct fsdpck_error *err)
 {
     size_t done = 0;
     int rc = 0;
@@ -60,20 +63,23 @@ int piece_replace(const struct piece *p, const char *from, size_t from_nbytes, c
 }
 
 /* A character and what may join it. NFC of it by itself is its part of the NFC of the whole text. */
-static int compose(struct piece_buffer *b, const struct piece *p, size_t from, size_t to, const uint8_t *bits, bool begins, struct fsdpck_error *err)
+static int compose(struct piece_buffer *b, const struct piece *p, size_t from, size_t to, const uint8_t *bits,
+                   bool begins, struct fsdpck_error *err)
 {
     size_t step;
     uint32_t first = utf8_get(p->s + from, &step);
-    /* A mark that the library's older Unicode does not know stands like a letter: what follows is put in order behind it. */
-    if (!(bits[first] & (UNICODE_JOINS | UNICODE_CHANGES)) && utf8proc_get_property((utf8proc_int32_t)first)->combining_class != 0) {
+    /* A mark that the library's older Unicode does not know stands like a letter: what follows is put in order behind
+     * it. */
+    if (!(bits[first] & (UNICODE_JOINS | UNICODE_CHANGES)) &&
+        utf8proc_get_property((utf8proc_int32_t)first)->combining_class != 0) {
         int rc = copy(b, p, from, from + step, begins, err);
         if (rc)
             return rc;
         from += step;
     }
     utf8proc_uint8_t *composed = NULL;
-    utf8proc_ssize_t n =
-        utf8proc_map((const utf8proc_uint8_t *)p->s + from, (utf8proc_ssize_t)(to - from), &composed, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)p->s + from, (utf8proc_ssize_t)(to - from), &composed,
+                                      UTF8PROC_STABLE | UTF8PROC_COMPOSE);
     if (n < 0)
         return fsdpck_error_nomem(err, to - from);
     int rc = n ? piece_buffer_add(b, (const char *)composed, (size_t)n, piece_origin(p, from), begins, err) : 0;
@@ -81,7 +87,8 @@ static int compose(struct piece_buffer *b, const struct piece *p, size_t from, s
     return rc;
 }
 
-static int to_nfc(const struct tokenizer *t, const struct piece *p, bool begins, struct piece_buffer *b, bool *changed, struct fsdpck_error *err)
+static int to_nfc(const struct tokenizer *t, const struct piece *p, bool begins, struct piece_buffer *b, bool *changed,
+                  struct fsdpck_error *err)
 {
     size_t done = 0, at = 0, step, last = 0; /* last: where the character before `at` begins */
     *changed = false;
@@ -108,21 +115,25 @@ static int to_nfc(const struct tokenizer *t, const struct piece *p, bool begins,
     return *changed ? copy(b, p, done, p->n, begins, err) : 0;
 }
 
-/* What decomposes comes in runs, and nothing goes across what stands for itself. What the library's older Unicode does not know stands for itself. */
-static int decompose(const struct tokenizer *t, const struct piece *p, bool compatibility, bool begins, struct piece_buffer *b, bool *changed, struct fsdpck_error *err)
+/* What decomposes comes in runs, and nothing goes across what stands for itself. What the library's older Unicode does
+ * not know stands for itself. */
+static int decompose(const struct tokenizer *t, const struct piece *p, bool compatibility, bool begins,
+                     struct piece_buffer *b, bool *changed, struct fsdpck_error *err)
 {
     const int options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compatibility ? UTF8PROC_COMPAT : 0);
     size_t done = 0, step = 0;
     *changed = false;
     for (size_t at = 0; at < p->n; at += step) {
         size_t end = at;
-        while (end < p->n && (unsigned char)p->s[end] >= 0x80 && (t->bits[utf8_get(p->s + end, &step)] & UNICODE_DECOMPOSES))
+        while (end < p->n && (unsigned char)p->s[end] >= 0x80 &&
+               (t->bits[utf8_get(p->s + end, &step)] & UNICODE_DECOMPOSES))
             end += step;
         step = end > at ? end - at : utf8_nbytes((unsigned char)p->s[at]);
         if (end == at)
             continue;
         utf8proc_uint8_t *out = NULL;
-        utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)p->s + at, (utf8proc_ssize_t)(end - at), &out, options);
+        utf8proc_ssize_t n =
+            utf8proc_map((const utf8proc_uint8_t *)p->s + at, (utf8proc_ssize_t)(end - at), &out, options);
         if (n < 0)
             return fsdpck_error_nomem(err, end - at);
         int rc = copy(b, p, done, at, begins, err);
@@ -137,8 +148,8 @@ static int decompose(const struct tokenizer *t, const struct piece *p, bool comp
     return *changed ? copy(b, p, done, p->n, begins, err) : 0;
 }
 
-static int prepend(const struct tokenizer *t, const struct normalize_step *s, const struct piece *p, bool begins, struct piece_buffer *b, bool *changed,
-                   struct fsdpck_error *err)
+static int prepend(const struct tokenizer *t, const struct normalize_step *s, const struct piece *p, bool begins,
+                   struct piece_buffer *b, bool *changed, struct fsdpck_error *err)
 {
     *changed = p->n > 0 && s->to.nbytes > 0;
     if (!*changed)
@@ -147,7 +158,8 @@ static int prepend(const struct tokenizer *t, const struct normalize_step *s, co
     return rc ? rc : copy(b, p, 0, p->n, begins, err);
 }
 
-int tok_normalize(const struct tokenizer *t, struct piece *p, struct piece_buffer buffers[2], bool begins, struct fsdpck_error *err)
+int tok_normalize(const struct tokenizer *t, struct piece *p, struct piece_buffer buffers[2], bool begins,
+                  struct fsdpck_error *err)
 {
     int rc = 0;
     for (size_t i = 0, turn = 0; i < t->nnormalize && !rc; i++) {

@@ -15,8 +15,10 @@ static bool is_same(const struct tokenizer *t, const struct added *a, const char
     return token.nbytes == nbytes && memcmp(t->strings.s + token.at, s, nbytes) == 0;
 }
 
-/* The id of an added token: the model's, where the model has it; else the file's, which must be what the library would give it. */
-static int added_id(struct tokenizer *t, json_t *o, const char *s, size_t nbytes, uint32_t *id, struct fsdpck_error *err)
+/* The id of an added token: the model's, where the model has it; else the file's, which must be what the library would
+ * give it. */
+static int added_id(struct tokenizer *t, json_t *o, const char *s, size_t nbytes, uint32_t *id,
+                    struct fsdpck_error *err)
 {
     json_int_t said = json_integer_value(json_object_get(o, "id"));
     uint32_t known;
@@ -24,9 +26,11 @@ static int added_id(struct tokenizer *t, json_t *o, const char *s, size_t nbytes
     if (!json_is_integer(json_object_get(o, "id")) || said < 0 || said >= TOK_MAX_ID)
         return TOK_FAIL(FSDPCK_ERR_FORMAT, "added_tokens: '%.60s' has no id in 0 … %d", s, TOK_MAX_ID - 1);
     if (in_model && known != (uint32_t)said)
-        return TOK_FAIL(FSDPCK_ERR_FORMAT, "added_tokens: '%.60s' has id %lld, in model.vocab %u", s, (long long)said, known);
+        return TOK_FAIL(FSDPCK_ERR_FORMAT, "added_tokens: '%.60s' has id %lld, in model.vocab %u", s, (long long)said,
+                        known);
     if (!in_model && (uint32_t)said < t->nids && t->tokens[said].nbytes != UINT32_MAX)
-        return TOK_FAIL(FSDPCK_ERR_FORMAT, "added_tokens: '%.60s' has the id %lld of '%.60s'", s, (long long)said, t->strings.s + t->tokens[said].at);
+        return TOK_FAIL(FSDPCK_ERR_FORMAT, "added_tokens: '%.60s' has the id %lld of '%.60s'", s, (long long)said,
+                        t->strings.s + t->tokens[said].at);
     *id = (uint32_t)said;
     return 0;
 }
@@ -37,7 +41,8 @@ static int reach(struct tokenizer *t, uint32_t id, size_t nadded, struct fsdpck_
     if (id < t->nids)
         return 0;
     if (id >= 4 * (size_t)t->nmodel + 65536 + 16 * nadded)
-        return TOK_FAIL(FSDPCK_ERR_LIMIT, "added_tokens: id %u is far beyond the %u tokens of the vocabulary", id, t->nmodel);
+        return TOK_FAIL(FSDPCK_ERR_LIMIT, "added_tokens: id %u is far beyond the %u tokens of the vocabulary", id,
+                        t->nmodel);
     struct span *tokens = reallocarray(t->tokens, id + 1u, sizeof *tokens);
     if (!tokens)
         return fsdpck_error_nomem(err, (id + 1u) * sizeof *tokens);
@@ -60,7 +65,8 @@ static int make_pattern(struct tokenizer *t, struct added *a, struct fsdpck_erro
     int rc = a->normalized ? tok_normalize(t, &p, buffers, false, err) : 0;
     if (!rc && !text_add(&t->strings, p.s, p.n, &a->pattern))
         rc = fsdpck_error_nomem(err, p.n);
-    if (!rc && !trie_add(a->normalized ? &t->normalized : &t->raw, t->strings.s + a->pattern.at, a->pattern.nbytes, (uint32_t)(a - t->added)))
+    if (!rc && !trie_add(a->normalized ? &t->normalized : &t->raw, t->strings.s + a->pattern.at, a->pattern.nbytes,
+                         (uint32_t)(a - t->added)))
         rc = fsdpck_error_nomem(err, p.n);
     free(copy);
     piece_buffer_free(&buffers[0]);
@@ -167,7 +173,9 @@ int tokenizer_parse(const char *name, const char *json, size_t nbytes, struct to
     unicode_fill(t->bits);
     t->fingerprint = XXH3_64bits(json, nbytes);
     json_t *root = json_loadb(json, nbytes, JSON_ALLOW_NUL, &why);
-    int rc = root ? read_parts(t, root, err) : fsdpck_error_at(err, FSDPCK_ERR_FORMAT, name, (uint64_t)(why.position > 0 ? why.position : 0), "%s", why.text);
+    int rc = root ? read_parts(t, root, err)
+                  : fsdpck_error_at(err, FSDPCK_ERR_FORMAT, name, (uint64_t)(why.position > 0 ? why.position : 0), "%s",
+                                    why.text);
     json_decref(root);
     if (rc)
         tokenizer_close(t);

@@ -14,14 +14,18 @@ split_scan_fn split_scan_of(const char *regex);
 
 /* Another pattern, checked to mean to PCRE2 what it means to the library. */
 struct split_regex;
-int split_regex_new(const char *name, const char *regex, const uint8_t *bits, struct split_regex **out, struct fsdpck_error *err);
+int split_regex_new(const char *name, const char *regex, const uint8_t *bits, struct split_regex **out,
+                    struct fsdpck_error *err);
 void split_regex_free(struct split_regex *r);
-/* The first match in s, n bytes of valid UTF-8, at or after `at`; *begin == n: none. Not for several threads at once: each has its own work. */
+/* The first match in s, n bytes of valid UTF-8, at or after `at`; *begin == n: none. Not for several threads at once:
+ * each has its own work. */
 struct split_work;
 struct split_work *split_work_new(const struct split_regex *r);
 void split_work_free(struct split_work *w);
 /* Takes a text to be searched. */
-int split_work_set(struct split_work *w, const struct split_regex *r, const char *s, size_t n, struct fsdpck_error *err);
-int split_work_next(struct split_work *w, const struct split_regex *r, size_t at, size_t *begin, size_t *end, struct fsdpck_error *err);
+int split_work_set(struct split_work *w, const struct split_regex *r, const char *s, size_t n,
+                   struct fsdpck_error *err);
+int split_work_next(struct split_work *w, const struct split_regex *r, size_t at, size_t *begin, size_t *end,
+                    struct fsdpck_error *err);
 
 #endif

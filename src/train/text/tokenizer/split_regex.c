@@ -25,7 +25,9 @@ struct split_regex {
     uint8_t *categories; /* (UNICODE_NPOINTS) */
     struct property properties[MAX_PROPERTIES];
     size_t nproperties;
-    struct { uint32_t first, last; } literals[MAX_LITERALS]; /* characters beyond ASCII that the pattern names */
+    struct {
+        uint32_t first, last;
+    } literals[MAX_LITERALS]; /* characters beyond ASCII that the pattern names */
     size_t nliterals;
     char stand_ins[UNICODE_NCATEGORIES][5][4]; /* by category and bytes: see stand_in() */
     bool has_stand_in[UNICODE_NCATEGORIES][5];
@@ -111,10 +113,14 @@ static int check(struct split_regex *r, const char *regex, struct fsdpck_error *
     int depth = 0, folded_at = 0;
     for (const char *p = regex; *p;) {
         bool opens = *p == '[' && !in_class, group = *p == '(' && !in_class, ends = *p == ')' && !in_class;
-        size_t n = opens ? 1 + (p[1] == '^') : (unsigned char)*p >= 0x80 ? take_literal(r, regex, p, in_class, folded) : known_item(r, p, in_class, folded);
+        size_t n = opens                       ? 1 + (p[1] == '^')
+                   : (unsigned char)*p >= 0x80 ? take_literal(r, regex, p, in_class, folded)
+                                               : known_item(r, p, in_class, folded);
         if (n == 0)
-            return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, r->name, "pre_tokenizer Split: the pattern has '%.12s' at character %zu, which this version cannot match exactly", p,
-                                    (size_t)(p - regex));
+            return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, r->name,
+                                    "pre_tokenizer Split: the pattern has '%.12s' at character %zu, which this version "
+                                    "cannot match exactly",
+                                    p, (size_t)(p - regex));
         in_class = opens || (in_class && *p != ']');
         depth += group;
         if (group && !folded && n == 4) { /* (?i: */
@@ -140,7 +146,8 @@ static bool has_property(const struct split_regex *r, const uint8_t *bits, const
 }
 
 /* Compares what PCRE2 and the tables say of the characters in s[at … end]. */
-static void compare_range(struct split_regex *r, const uint8_t *bits, const struct property *property, bool has, const char *s, size_t at, size_t end)
+static void compare_range(struct split_regex *r, const uint8_t *bits, const struct property *property, bool has,
+                          const char *s, size_t at, size_t end)
 {
     for (size_t step; at < end; at += step) {
         uint32_t c = utf8_get(s + at, &step);
@@ -150,7 +157,8 @@ static void compare_range(struct split_regex *r, const uint8_t *bits, const stru
 }
 
 /* One property, on a text of all characters in order: its runs are few. */
-static bool compare_property(struct split_regex *r, const uint8_t *bits, const struct property *property, const char *all, size_t n)
+static bool compare_property(struct split_regex *r, const uint8_t *bits, const struct property *property,
+                             const char *all, size_t n)
 {
     int why, rc;
     size_t at = 0;
@@ -197,13 +205,15 @@ static bool is_literal(const struct split_regex *r, uint32_t c)
     return found;
 }
 
-/* For every category and number of bytes a character that both engines take for the same, and that the pattern does not name. */
+/* For every category and number of bytes a character that both engines take for the same, and that the pattern does not
+ * name. */
 static void choose_stand_ins(struct split_regex *r, const uint8_t *bits)
 {
     char s[4];
     for (uint32_t c = 0x80; c < UNICODE_NPOINTS; c++) {
         size_t n = c >= 0xd800 && c <= 0xdfff ? 0 : utf8_put(c, s), category = r->categories[c];
-        bool odd = (bits[c] & UNICODE_SPACE) && (category < UNICODE_ZS || category > UNICODE_ZP); /* white space that is no separator */
+        bool odd = (bits[c] & UNICODE_SPACE) &&
+                   (category < UNICODE_ZS || category > UNICODE_ZP); /* white space that is no separator */
         if (n == 0 || odd || r->has_stand_in[category][n] || does_differ(r, c) || is_literal(r, c))
             continue;
         memcpy(r->stand_ins[category][n], s, n);
@@ -225,10 +235,13 @@ static int check_stand_ins(const struct split_regex *r, const uint8_t *bits, str
     size_t step;
     for (uint32_t c = 0; c < UNICODE_NPOINTS; c++) {
         const char *other = does_differ(r, c) ? stand_in(r, c, utf8_put(c, s)) : "";
-        bool good = other && (!*other || ((bits[utf8_get(other, &step)] ^ bits[c]) & UNICODE_SPACE) == 0) && !(*other && is_literal(r, c));
+        bool good = other && (!*other || ((bits[utf8_get(other, &step)] ^ bits[c]) & UNICODE_SPACE) == 0) &&
+                    !(*other && is_literal(r, c));
         if (!good)
-            return fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, r->name, "pre_tokenizer Split: PCRE2 takes U+%04X for something else than the library, and the pattern needs it",
-                                    (unsigned)c);
+            return fsdpck_error_set(
+                err, FSDPCK_ERR_UNSUPPORTED, r->name,
+                "pre_tokenizer Split: PCRE2 takes U+%04X for something else than the library, and the pattern needs it",
+                (unsigned)c);
     }
     return 0;
 }
@@ -243,7 +256,8 @@ static int take_pattern(struct split_regex *r, const char *regex, const uint8_t 
     r->code = compile(regex, &why, &at);
     if (!r->code) {
         pcre2_get_error_message(why, (PCRE2_UCHAR *)message, sizeof message);
-        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, r->name, "pre_tokenizer Split: the pattern at character %zu: %s", at, message);
+        return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, r->name,
+                                "pre_tokenizer Split: the pattern at character %zu: %s", at, message);
     }
     unicode_fill_categories(r->categories);
     if (!find_differences(r, bits))
@@ -253,7 +267,8 @@ static int take_pattern(struct split_regex *r, const char *regex, const uint8_t 
     return check_stand_ins(r, bits, err);
 }
 
-int split_regex_new(const char *name, const char *regex, const uint8_t *bits, struct split_regex **out, struct fsdpck_error *err)
+int split_regex_new(const char *name, const char *regex, const uint8_t *bits, struct split_regex **out,
+                    struct fsdpck_error *err)
 {
     struct split_regex *r = calloc(1, sizeof *r);
     *out = NULL;
@@ -262,7 +277,8 @@ int split_regex_new(const char *name, const char *regex, const uint8_t *bits, st
         r->differs = calloc(UNICODE_NPOINTS / 8, 1);
         r->categories = malloc(UNICODE_NPOINTS);
     }
-    int rc = r && r->differs && r->categories ? take_pattern(r, regex, bits, err) : fsdpck_error_nomem(err, UNICODE_NPOINTS);
+    int rc =
+        r && r->differs && r->categories ? take_pattern(r, regex, bits, err) : fsdpck_error_nomem(err, UNICODE_NPOINTS);
     if (rc)
         split_regex_free(r);
     else
@@ -320,7 +336,8 @@ int split_work_set(struct split_work *w, const struct split_regex *r, const char
     return 0;
 }
 
-int split_work_next(struct split_work *w, const struct split_regex *r, size_t at, size_t *begin, size_t *end, struct fsdpck_error *err)
+int split_work_next(struct split_work *w, const struct split_regex *r, size_t at, size_t *begin, size_t *end,
+                    struct fsdpck_error *err)
 {
     char message[200];
     int rc = pcre2_match(r->code, (PCRE2_SPTR)w->s, w->n, at, PCRE2_NO_UTF_CHECK, w->match, w->context);
@@ -335,5 +352,7 @@ int split_work_next(struct split_work *w, const struct split_regex *r, size_t at
     const size_t *ovector = pcre2_get_ovector_pointer(w->match);
     *begin = ovector[0];
     *end = ovector[1];
-    return *end > *begin ? 0 : fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, r->name, "pre_tokenizer Split: the pattern matches nothing at all somewhere");
+    return *end > *begin ? 0
+                         : fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, r->name,
+                                            "pre_tokenizer Split: the pattern matches nothing at all somewhere");
 }

@@ -18,10 +18,13 @@ static int keep(struct tokenizer *t, json_t *value, const char *what, struct spa
 {
     if (!json_is_string(value))
         return TOK_FAIL(FSDPCK_ERR_FORMAT, "%s: a string is wanted", what);
-    return text_add(&t->strings, json_string_value(value), json_string_length(value), out) ? 0 : fsdpck_error_nomem(err, json_string_length(value));
+    return text_add(&t->strings, json_string_value(value), json_string_length(value), out)
+               ? 0
+               : fsdpck_error_nomem(err, json_string_length(value));
 }
 
-static int one_character(struct tokenizer *t, json_t *value, const char *what, struct span *out, struct fsdpck_error *err)
+static int one_character(struct tokenizer *t, json_t *value, const char *what, struct span *out,
+                         struct fsdpck_error *err)
 {
     int rc = keep(t, value, what, out, err);
     if (!rc && (out->nbytes == 0 || utf8_nbytes((unsigned char)t->strings.s[out->at]) != out->nbytes))
@@ -30,7 +33,8 @@ static int one_character(struct tokenizer *t, json_t *value, const char *what, s
 }
 
 /* Calls read for o, or for each member of a Sequence. */
-static int each(struct tokenizer *t, json_t *o, const char *members, int (*read)(struct tokenizer *, json_t *, struct fsdpck_error *), struct fsdpck_error *err)
+static int each(struct tokenizer *t, json_t *o, const char *members,
+                int (*read)(struct tokenizer *, json_t *, struct fsdpck_error *), struct fsdpck_error *err)
 {
     if (!o || json_is_null(o))
         return 0;
@@ -55,7 +59,10 @@ static bool add_normal_form(struct tokenizer *t, const char *type)
         const char *name;
         enum normalize_kind steps[2];
         size_t nsteps;
-    } forms[] = { { "NFC", { NORMALIZE_NFC }, 1 }, { "NFD", { NORMALIZE_NFD }, 1 }, { "NFKD", { NORMALIZE_NFKD }, 1 }, { "NFKC", { NORMALIZE_NFKD, NORMALIZE_NFC }, 2 } };
+    } forms[] = { { "NFC", { NORMALIZE_NFC }, 1 },
+                  { "NFD", { NORMALIZE_NFD }, 1 },
+                  { "NFKD", { NORMALIZE_NFKD }, 1 },
+                  { "NFKC", { NORMALIZE_NFKD, NORMALIZE_NFC }, 2 } };
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         for (size_t k = 0; strcmp(type, forms[i].name) == 0 && k < forms[i].nsteps; k++)
             t->normalize[t->nnormalize++].kind = forms[i].steps[k];
@@ -79,7 +86,9 @@ static int read_normalizer(struct tokenizer *t, json_t *o, struct fsdpck_error *
     }
     json_t *from = json_object_get(json_object_get(o, "pattern"), "String");
     if (strcmp(type, "Replace") != 0 || !from)
-        return TOK_FAIL(FSDPCK_ERR_UNSUPPORTED, "normalizer %.60s%s; this version knows NFC, NFD, NFKC, NFKD, Prepend and Replace of a string", type, from ? "" : " (of a pattern)");
+        return TOK_FAIL(FSDPCK_ERR_UNSUPPORTED,
+                        "normalizer %.60s%s; this version knows NFC, NFD, NFKC, NFKD, Prepend and Replace of a string",
+                        type, from ? "" : " (of a pattern)");
     s->kind = NORMALIZE_REPLACE;
     int rc = keep(t, from, "normalizer Replace, key 'pattern'", &s->from, err);
     if (!rc && s->from.nbytes == 0)
@@ -123,20 +132,25 @@ static int read_byte_level(struct tokenizer *t, json_t *o, struct fsdpck_error *
 
 static int read_split(struct tokenizer *t, json_t *o, struct fsdpck_error *err)
 {
-    const char *behavior = json_string_value(json_object_get(o, "behavior")), *regex = json_string_value(json_object_get(json_object_get(o, "pattern"), "Regex"));
+    const char *behavior = json_string_value(json_object_get(o, "behavior")),
+               *regex = json_string_value(json_object_get(json_object_get(o, "pattern"), "Regex"));
     struct split_step *s = NULL;
     int rc = add_split(t, &s, err);
     if (rc)
         return rc;
     if (!regex)
         return TOK_FAIL(FSDPCK_ERR_UNSUPPORTED, "pre_tokenizer Split: a pattern that is no Regex");
-    if (!behavior || (strcmp(behavior, "Isolated") != 0 && !(strcmp(behavior, "Removed") == 0 && is_true(o, "invert", false))))
-        return TOK_FAIL(FSDPCK_ERR_UNSUPPORTED, "pre_tokenizer Split: behavior %.40s; this version knows Isolated, and Removed with invert", behavior ? behavior : "not given");
+    if (!behavior ||
+        (strcmp(behavior, "Isolated") != 0 && !(strcmp(behavior, "Removed") == 0 && is_true(o, "invert", false))))
+        return TOK_FAIL(FSDPCK_ERR_UNSUPPORTED,
+                        "pre_tokenizer Split: behavior %.40s; this version knows Isolated, and Removed with invert",
+                        behavior ? behavior : "not given");
     s->scan = split_scan_of(regex);
     s->kind = s->scan ? SPLIT_SCAN : SPLIT_REGEX;
     /* Inverted, what matches is kept and the rest removed; the known patterns match everything. */
     if (!s->scan && strcmp(behavior, "Removed") == 0)
-        return TOK_FAIL(FSDPCK_ERR_UNSUPPORTED, "pre_tokenizer Split: behavior Removed with a pattern that this version does not know");
+        return TOK_FAIL(FSDPCK_ERR_UNSUPPORTED,
+                        "pre_tokenizer Split: behavior Removed with a pattern that this version does not know");
     return s->scan ? 0 : split_regex_new(t->name, regex, t->bits, &s->regex, err);
 }
 
@@ -147,32 +161,38 @@ static int read_metaspace(struct tokenizer *t, json_t *o, struct fsdpck_error *e
     struct split_step *s = NULL;
     int rc = add_split(t, &s, err);
     if (!rc)
-        rc = one_character(t, json_object_get(o, "replacement"), "pre_tokenizer Metaspace, key 'replacement'", &s->replacement, err);
+        rc = one_character(t, json_object_get(o, "replacement"), "pre_tokenizer Metaspace, key 'replacement'",
+                           &s->replacement, err);
     if (rc)
         return rc;
     s->kind = SPLIT_METASPACE;
     s->individual = is_true(o, "split", true);
-    s->prepend = is_true(o, "add_prefix_space", true) ? PREPEND_ALWAYS : PREPEND_NEVER; /* as files before prepend_scheme have it */
+    s->prepend = is_true(o, "add_prefix_space", true) ? PREPEND_ALWAYS
+                                                      : PREPEND_NEVER; /* as files before prepend_scheme have it */
     for (int i = 0; scheme && i < 3; i++) {
         if (strcmp(scheme, schemes[i]) == 0) {
             s->prepend = i;
             scheme = NULL;
         }
     }
-    return scheme ? TOK_FAIL(FSDPCK_ERR_FORMAT, "pre_tokenizer Metaspace: prepend_scheme '%.40s' is none of always, first, never", scheme) : 0;
+    return scheme ? TOK_FAIL(FSDPCK_ERR_FORMAT,
+                             "pre_tokenizer Metaspace: prepend_scheme '%.40s' is none of always, first, never", scheme)
+                  : 0;
 }
 
 static int read_pre_tokenizer(struct tokenizer *t, json_t *o, struct fsdpck_error *err)
 {
     const char *type = type_of(o);
     if (strcmp(type, "ByteLevel") == 0)
-        return t->byte_level ? TOK_FAIL(FSDPCK_ERR_UNSUPPORTED, "pre_tokenizer: ByteLevel twice") : read_byte_level(t, o, err);
+        return t->byte_level ? TOK_FAIL(FSDPCK_ERR_UNSUPPORTED, "pre_tokenizer: ByteLevel twice")
+                             : read_byte_level(t, o, err);
     if (strcmp(type, "Split") == 0)
         return read_split(t, o, err);
     if (strcmp(type, "Metaspace") == 0)
         return read_metaspace(t, o, err);
     if (strcmp(type, "Digits") != 0)
-        return TOK_FAIL(FSDPCK_ERR_UNSUPPORTED, "pre_tokenizer %.60s; this version knows ByteLevel, Split, Digits and Metaspace", type);
+        return TOK_FAIL(FSDPCK_ERR_UNSUPPORTED,
+                        "pre_tokenizer %.60s; this version knows ByteLevel, Split, Digits and Metaspace", type);
     struct split_step *s = NULL;
     int rc = add_split(t, &s, err);
     if (!rc)
@@ -186,7 +206,8 @@ int tok_read_steps(struct tokenizer *t, struct json_t *root, struct fsdpck_error
     return rc ? rc : each(t, json_object_get(root, "pre_tokenizer"), "pretokenizers", read_pre_tokenizer, err);
 }
 
-/* --- post_processor ------------------------------------------------------------------------------------------------------------ */
+/* --- post_processor
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static int add_ids(struct tokenizer *t, struct id_list *list, json_t *ids, const char *name, struct fsdpck_error *err)
 {
@@ -214,9 +235,13 @@ static int read_template(struct tokenizer *t, json_t *o, struct fsdpck_error *er
     json_array_foreach (single, i, part) {
         const char *id = json_string_value(json_object_get(json_object_get(part, "SpecialToken"), "id"));
         if (!id && (text || !json_object_get(part, "Sequence")))
-            return TOK_FAIL(FSDPCK_ERR_UNSUPPORTED, "post_processor TemplateProcessing: 'single' is more than special tokens around one $A");
+            return TOK_FAIL(FSDPCK_ERR_UNSUPPORTED,
+                            "post_processor TemplateProcessing: 'single' is more than special tokens around one $A");
         text |= !id;
-        int rc = id ? add_ids(t, text ? &t->suffix : &t->prefix, json_object_get(json_object_get(json_object_get(o, "special_tokens"), id), "ids"), id, err) : 0;
+        int rc =
+            id ? add_ids(t, text ? &t->suffix : &t->prefix,
+                         json_object_get(json_object_get(json_object_get(o, "special_tokens"), id), "ids"), id, err)
+               : 0;
         if (rc)
             return rc;
     }
@@ -229,7 +254,8 @@ static int read_post(struct tokenizer *t, json_t *o, struct fsdpck_error *err)
         return 0;
     if (strcmp(type_of(o), "TemplateProcessing") == 0)
         return read_template(t, o, err);
-    return TOK_FAIL(FSDPCK_ERR_UNSUPPORTED, "post_processor %.60s; this version knows ByteLevel and TemplateProcessing", type_of(o));
+    return TOK_FAIL(FSDPCK_ERR_UNSUPPORTED, "post_processor %.60s; this version knows ByteLevel and TemplateProcessing",
+                    type_of(o));
 }
 
 int tok_read_post(struct tokenizer *t, struct json_t *post, struct fsdpck_error *err)
@@ -237,11 +263,14 @@ int tok_read_post(struct tokenizer *t, struct json_t *post, struct fsdpck_error 
     return each(t, post, "processors", read_post, err);
 }
 
-/* --- decoder ------------------------------------------------------------------------------------------------------------------- */
+/* --- decoder
+ * -------------------------------------------------------------------------------------------------------------------
+ */
 
 static int read_strip(struct tokenizer *t, json_t *o, struct decode_step *s, struct fsdpck_error *err)
 {
-    json_int_t start = json_integer_value(json_object_get(o, "start")), stop = json_integer_value(json_object_get(o, "stop"));
+    json_int_t start = json_integer_value(json_object_get(o, "start")),
+               stop = json_integer_value(json_object_get(o, "stop"));
     s->kind = DECODE_STRIP;
     if (start < 0 || start > 1024 || stop < 0 || stop > 1024)
         return TOK_FAIL(FSDPCK_ERR_FORMAT, "decoder Strip: start and stop must be 0 to 1024");
@@ -275,11 +304,16 @@ static int read_decoder(struct tokenizer *t, json_t *o, struct fsdpck_error *err
         const char *scheme = json_string_value(json_object_get(o, "prepend_scheme"));
         s->kind = DECODE_METASPACE;
         s->keeps_first = scheme ? strcmp(scheme, "never") == 0 : !is_true(o, "add_prefix_space", true);
-        return one_character(t, json_object_get(o, "replacement"), "decoder Metaspace, key 'replacement'", &s->from, err);
+        return one_character(t, json_object_get(o, "replacement"), "decoder Metaspace, key 'replacement'", &s->from,
+                             err);
     }
-    s->kind = strcmp(type, "ByteLevel") == 0 ? DECODE_BYTE_LEVEL : strcmp(type, "ByteFallback") == 0 ? DECODE_BYTE_FALLBACK : DECODE_FUSE;
+    s->kind = strcmp(type, "ByteLevel") == 0      ? DECODE_BYTE_LEVEL
+              : strcmp(type, "ByteFallback") == 0 ? DECODE_BYTE_FALLBACK
+                                                  : DECODE_FUSE;
     if (s->kind == DECODE_FUSE && strcmp(type, "Fuse") != 0)
-        return TOK_FAIL(FSDPCK_ERR_UNSUPPORTED, "decoder %.60s; this version knows ByteLevel, ByteFallback, Fuse, Metaspace, Replace and Strip", type);
+        return TOK_FAIL(FSDPCK_ERR_UNSUPPORTED,
+                        "decoder %.60s; this version knows ByteLevel, ByteFallback, Fuse, Metaspace, Replace and Strip",
+                        type);
     return 0;
 }
 

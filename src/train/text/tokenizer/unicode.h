@@ -8,21 +8,48 @@
 #include <stdint.h>
 
 enum unicode_bit {
-    UNICODE_LETTER = 1 << 0,  /* \p{L} */
-    UNICODE_NUMBER = 1 << 1,  /* \p{N} */
-    UNICODE_SPACE = 1 << 2,   /* \s */
-    UNICODE_NUMERIC = 1 << 3, /* what Digits splits off */
-    UNICODE_WORD = 1 << 4,    /* \w beside single_word tokens */
-    UNICODE_JOINS = 1 << 5,   /* NFC may join it with, or move it before, what stands before it */
-    UNICODE_CHANGES = 1 << 6, /* NFC changes it alone */
+    UNICODE_LETTER = 1 << 0,     /* \p{L} */
+    UNICODE_NUMBER = 1 << 1,     /* \p{N} */
+    UNICODE_SPACE = 1 << 2,      /* \s */
+    UNICODE_NUMERIC = 1 << 3,    /* what Digits splits off */
+    UNICODE_WORD = 1 << 4,       /* \w beside single_word tokens */
+    UNICODE_JOINS = 1 << 5,      /* NFC may join it with, or move it before, what stands before it */
+    UNICODE_CHANGES = 1 << 6,    /* NFC changes it alone */
     UNICODE_DECOMPOSES = 1 << 7, /* NFKD changes it alone, or NFD may move it */
 };
 
 /* General categories as the engine of regular expressions sees them; unicode_categories.inc has their numbers. */
 enum unicode_category {
-    UNICODE_CN, UNICODE_LU, UNICODE_LL, UNICODE_LT, UNICODE_LM, UNICODE_LO, UNICODE_MN, UNICODE_MC, UNICODE_ME, UNICODE_ND, UNICODE_NL, UNICODE_NO, UNICODE_PC, UNICODE_PD,
-    UNICODE_PS, UNICODE_PE, UNICODE_PI, UNICODE_PF, UNICODE_PO, UNICODE_SM, UNICODE_SC, UNICODE_SK, UNICODE_SO, UNICODE_ZS, UNICODE_ZL, UNICODE_ZP, UNICODE_CC, UNICODE_CF,
-    UNICODE_CO, UNICODE_NCATEGORIES
+    UNICODE_CN,
+    UNICODE_LU,
+    UNICODE_LL,
+    UNICODE_LT,
+    UNICODE_LM,
+    UNICODE_LO,
+    UNICODE_MN,
+    UNICODE_MC,
+    UNICODE_ME,
+    UNICODE_ND,
+    UNICODE_NL,
+    UNICODE_NO,
+    UNICODE_PC,
+    UNICODE_PD,
+    UNICODE_PS,
+    UNICODE_PE,
+    UNICODE_PI,
+    UNICODE_PF,
+    UNICODE_PO,
+    UNICODE_SM,
+    UNICODE_SC,
+    UNICODE_SK,
+    UNICODE_SO,
+    UNICODE_ZS,
+    UNICODE_ZL,
+    UNICODE_ZP,
+    UNICODE_CC,
+    UNICODE_CF,
+    UNICODE_CO,
+    UNICODE_NCATEGORIES
 };
 
 enum { UNICODE_NPOINTS = 0x110000 };

@@ -50,7 +50,8 @@ static inline struct piece piece_part(const struct piece *p, size_t from, size_t
 }
 
 /* Adds nbytes that come from byte `origin` of the text. */
-int piece_buffer_add(struct piece_buffer *b, const char *s, size_t nbytes, uint32_t origin, bool begins, struct fsdpck_error *err);
+int piece_buffer_add(struct piece_buffer *b, const char *s, size_t nbytes, uint32_t origin, bool begins,
+                     struct fsdpck_error *err);
 void piece_buffer_free(struct piece_buffer *b);
 /* Where byte i of p comes from; i == n: right behind the last. */
 static inline uint32_t piece_origin(const struct piece *p, size_t i)
@@ -59,10 +60,11 @@ static inline uint32_t piece_origin(const struct piece *p, size_t i)
 }
 
 /* The normalizer's steps on *p, whose new bytes then lie in one of buffers. */
-int tok_normalize(const struct tokenizer *t, struct piece *p, struct piece_buffer buffers[2], bool begins, struct fsdpck_error *err);
-/* p with every `from` replaced by `to`, into b. */
-int piece_replace(const struct piece *p, const char *from, size_t from_nbytes, const char *to, size_t to_nbytes, bool begins, struct piece_buffer *b,
+int tok_normalize(const struct tokenizer *t, struct piece *p, struct piece_buffer buffers[2], bool begins,
                   struct fsdpck_error *err);
+/* p with every `from` replaced by `to`, into b. */
+int piece_replace(const struct piece *p, const char *from, size_t from_nbytes, const char *to, size_t to_nbytes,
+                  bool begins, struct piece_buffer *b, struct fsdpck_error *err);
 struct piece piece_of(const struct piece_buffer *b, uint32_t base, bool begins);
 
 /* Merges one word (or a text that is not split) and adds its tokens. */
