@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the seeds of the fuzz targets: make_seeds.py FSDPCK FOLDER writes FOLDER/TARGET/seed-N, from the fixtures and the output of the fsdpck
-binary; `fuzz_TARGET -merge=1 corpus/TARGET FOLDER/TARGET` keeps of them what adds to a corpus. Standard library only.
+binary. Copied to fuzz-work/TARGET/corpus of a build, they are merged into the corpora by `./test fuzz 0 --keep`. Standard library only.
 
 The seeds of `index` and `table` belong to the checkpoint in beside/fsdpck, by its save id. Where that is missing it is made, and the corpora of
 the two must then be made anew."""

@@ -7,12 +7,14 @@ usage: run.py BUILD SECONDS [--keep] [--jobs N] [TARGET...]
 """
 import argparse
 import concurrent.futures
+import io
 import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 
@@ -23,16 +25,35 @@ LIMITS = ("-malloc_limit_mb=64", "-rss_limit_mb=2048", "-timeout=10")
 ENVIRONMENT = dict(os.environ, ASAN_OPTIONS="allocator_may_return_null=1:detect_leaks=1", UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1")
 
 
-def is_found_by_machine(path):
-    """libFuzzer names inputs by their SHA-1; other names were given by people, to inputs that showed a bug."""
-    return re.fullmatch("[0-9a-f]{40}", path.name) is not None
+def targets():
+    """Inputs that people named, because they showed a bug, lie in corpus/TARGET; those that fuzzers found, in corpus/TARGET.tar."""
+    return sorted({p.stem for p in CORPUS.iterdir()})
+
+
+def write_archive(path, inputs):
+    """A tar of {name: bytes} whose bytes depend on them alone, in place of the one at path."""
+    with tarfile.open(path.with_suffix(".tmp"), "w", format=tarfile.USTAR_FORMAT) as tar:
+        for name in sorted(inputs):
+            member = tarfile.TarInfo(name)
+            member.size = len(inputs[name])
+            tar.addfile(member, io.BytesIO(inputs[name]))
+    path.with_suffix(".tmp").replace(path)
 
 
 class Fuzzer:
     def __init__(self, build, target):
         self.name, self.program = target, build / "tests" / "fuzz" / ("fuzz_" + target)
-        self.tree, self.work = CORPUS / target, build / "fuzz-work" / target
+        self.named, self.archive, self.work = CORPUS / target, CORPUS / (target + ".tar"), build / "fuzz-work" / target
         self.scratch, self.log = self.work / "corpus", self.work / "log"
+
+    def unpack(self, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.named.is_dir():
+            shutil.copytree(self.named, folder, dirs_exist_ok=True)
+        if self.archive.exists():
+            with tarfile.open(self.archive) as tar:
+                for member in tar:
+                    (folder / pathlib.PurePath(member.name).name).write_bytes(tar.extractfile(member).read())
 
     def fuzz(self, seconds):
         """The exit code, what it said, and the input that it wrote down, if any."""
@@ -57,8 +78,7 @@ class Fuzzer:
 
     def run(self, seconds):
         """True when nothing was found. The last lines of a target that found something lead to its input."""
-        self.scratch.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(self.tree, self.scratch, dirs_exist_ok=True)
+        self.unpack(self.scratch)
         end, inputs = time.monotonic() + seconds, 0
         while True:
             code, text, artifact = self.fuzz(max(1, round(end - time.monotonic())))
@@ -74,20 +94,23 @@ class Fuzzer:
 
     def keep(self):
         """The corpus in the tree becomes the fewest inputs that reach every edge that it or the run reached, and those with names."""
+        tree = self.work / "tree"
+        shutil.rmtree(tree, ignore_errors=True)
+        self.unpack(tree)
+        self.scratch.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.work) as merged, open(self.work / "merge-log", "wb") as log:
             # Without counters: how often an edge is taken would multiply the inputs, and adds little to a replay.
-            subprocess.run([self.program, "-merge=1", "-set_cover_merge=1", "-use_counters=0", *LIMITS, merged, self.tree, self.scratch],
+            subprocess.run([self.program, "-merge=1", "-set_cover_merge=1", "-use_counters=0", *LIMITS, merged, tree, self.scratch],
                            stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=ENVIRONMENT, check=True)
-            kept = list(pathlib.Path(merged).iterdir())
-            assert kept
-            for old in filter(is_found_by_machine, list(self.tree.iterdir())):
-                old.unlink()
-            named = {p.read_bytes() for p in self.tree.iterdir()}
-            for new in kept:
-                if new.read_bytes() not in named:
-                    shutil.copyfile(new, self.tree / new.name)
-        sizes = [p.stat().st_size for p in self.tree.iterdir()]
-        print("%s: the corpus is now %d inputs, %d bytes" % (self.name, len(sizes), sum(sizes)), flush=True)
+            kept = {p.name: p.read_bytes() for p in pathlib.Path(merged).iterdir()}
+        assert kept
+        named = {p.read_bytes() for p in self.named.iterdir()} if self.named.is_dir() else set()
+        found = {name: data for name, data in kept.items() if data not in named}
+        if found:
+            write_archive(self.archive, found)
+        else:
+            self.archive.unlink(missing_ok=True)
+        print("%s: the corpus is now %d inputs, %d of them named" % (self.name, len(named) + len(found), len(named)), flush=True)
 
 
 def main():
@@ -99,7 +122,7 @@ def main():
     ap.add_argument("targets", nargs="*", metavar="TARGET", help="default: all")
     a = ap.parse_intermixed_args()
     build = a.build.resolve()
-    known = sorted(p.name for p in CORPUS.iterdir())
+    known = targets()
     unknown = [t for t in a.targets if t not in known]
     if unknown or a.seconds < (0 if a.keep else 1) or a.jobs < 1:
         ap.error("'%s' is none of: %s" % (unknown[0], " ".join(known)) if unknown else "SECONDS and N are positive")
