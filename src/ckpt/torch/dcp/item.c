@@ -11,6 +11,7 @@
 #include "tensor/box.h"
 #include "torch/zip/archive.h"
 #include "torch/pickle/tensor_node.h"
+#include "torch/pickle/torch_names.h"
 
 #define MAX_PICKLE_NBYTES (1u << 20) /* of one tensor's data.pkl; real ones have 150 */
 
@@ -20,40 +21,8 @@ static const char *const allowed[] = {
     "torch._utils _rebuild_parameter",
     "collections OrderedDict",
     "torch.storage UntypedStorage",
-    "torch DoubleStorage",
-    "torch FloatStorage",
-    "torch HalfStorage",
-    "torch BFloat16Storage",
-    "torch LongStorage",
-    "torch IntStorage",
-    "torch ShortStorage",
-    "torch CharStorage",
-    "torch ByteStorage",
-    "torch BoolStorage",
-    "torch ComplexDoubleStorage",
-    "torch ComplexFloatStorage",
-    "torch float64",
-    "torch float32",
-    "torch float16",
-    "torch bfloat16",
-    "torch int64",
-    "torch int32",
-    "torch int16",
-    "torch int8",
-    "torch uint64",
-    "torch uint32",
-    "torch uint16",
-    "torch uint8",
-    "torch bool",
-    "torch complex128",
-    "torch complex64",
-    "torch complex32",
-    "torch float8_e4m3fn",
-    "torch float8_e5m2",
-    "torch float8_e4m3fnuz",
-    "torch float8_e5m2fnuz",
-    "torch float8_e8m0fnu",
-    "torch float4_e2m1fn_x2",
+    FSDPCK_TORCH_STORAGES,
+    FSDPCK_TORCH_DTYPES,
     NULL,
 };
 

@@ -2,6 +2,7 @@
 /* The closed list of names that a .metadata may hold, as torch 1.13 to 2.15 write it. Anything else is refused, unread.
  */
 #include "torch/dcp/dcp.h"
+#include "torch/pickle/torch_names.h"
 
 #define METADATA_OF(module) \
     module " Metadata", module " TensorStorageMetadata", module " BytesStorageMetadata", \
@@ -32,27 +33,6 @@ const char *const fsdpck_dcp_metadata_names[] = {
     "builtins getattr", /* of an enum's member, up to Python 3.11.3 */
     PATHS_OF("pathlib"),
     PATHS_OF("pathlib._local"), /* Python 3.13 */
-    "torch float64",
-    "torch float32",
-    "torch float16",
-    "torch bfloat16",
-    "torch int64",
-    "torch int32",
-    "torch int16",
-    "torch int8",
-    "torch uint64",
-    "torch uint32",
-    "torch uint16",
-    "torch uint8",
-    "torch bool",
-    "torch complex128",
-    "torch complex64",
-    "torch complex32",
-    "torch float8_e4m3fn",
-    "torch float8_e5m2",
-    "torch float8_e4m3fnuz",
-    "torch float8_e5m2fnuz",
-    "torch float8_e8m0fnu",
-    "torch float4_e2m1fn_x2",
+    FSDPCK_TORCH_DTYPES,
     NULL,
 };

@@ -2,18 +2,9 @@
 /* The closed list of names that a .pt may hold: those of torch's weights-only loader, what it takes for DTensors, and
  * numpy's scalars and arrays as trainers save them. Names that are listed only to be refused with the tensor they stand
  * for are among them. */
+#include "torch/pickle/torch_names.h"
 #include "torch/pt/file.h"
 
-#define STORAGES_OF(module) \
-    module " DoubleStorage", module " FloatStorage", module " HalfStorage", module " BFloat16Storage", \
-        module " LongStorage", module " IntStorage", module " ShortStorage", module " CharStorage", \
-        module " ByteStorage", module " BoolStorage", module " ComplexDoubleStorage", module " ComplexFloatStorage"
-#define DTYPES_OF(module) \
-    module " float64", module " float32", module " float16", module " bfloat16", module " int64", module " int32", \
-        module " int16", module " int8", module " uint64", module " uint32", module " uint16", module " uint8", \
-        module " bool", module " complex128", module " complex64", module " complex32", module " float8_e4m3fn", \
-        module " float8_e5m2", module " float8_e4m3fnuz", module " float8_e5m2fnuz", module " float8_e8m0fnu", \
-        module " float4_e2m1fn_x2"
 #define PLACEMENTS_OF(module) \
     module " Shard", module " _StridedShard", module " Replicate", module " Partial", module " _Partial"
 
@@ -26,9 +17,9 @@ const char *const fsdpck_pt_names[] = {
     "torch._tensor _rebuild_from_type_v2",
     "torch Tensor",
     "torch.nn.parameter Parameter",
-    STORAGES_OF("torch"),
+    FSDPCK_TORCH_STORAGES,
     "torch.storage UntypedStorage",
-    DTYPES_OF("torch"),
+    FSDPCK_TORCH_DTYPES,
     "torch Size",
     "torch device",
     "torch.serialization _get_layout",
