@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens and reads files of the user, small ones as a whole. If a file grows meanwhile, it is read up to the size that
- * it had when it was opened. */
+/* Opens files that the user named, and reads small ones as a whole. If a file grows during the read, the read stops at
+ * the size that the file had when it was opened. */
 #include "text/file.h"
 
 #include <errno.h>
@@ -51,7 +51,7 @@ int text_file_open(const char *path, int *fd, uint64_t *nbytes, struct fsdpck_er
         return fsdpck_error_sys(err, errno, path, "open");
     if (!S_ISREG(st.st_mode))
         return refuse_kind(path, st.st_mode, err);
-    *fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); /* it may be a FIFO by now */
+    *fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); /* the path may be a FIFO by now */
     int rc = *fd < 0 || fstat(*fd, &st) ? fsdpck_error_sys(err, errno, path, "open")
              : S_ISREG(st.st_mode)      ? 0
                                         : refuse_kind(path, st.st_mode, err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small containers of the tokenizer: a growing text, maps from strings and pairs to numbers, a trie for the longest
- * match. They know nothing of tokens. */
+/* Small containers of the tokenizer: a growing text, hash maps from strings and from pairs to numbers, a trie for the
+ * longest match. They know nothing of tokens. */
 #ifndef TRAIN_TEXT_MAPS_H
 #define TRAIN_TEXT_MAPS_H
 
@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-/* Strings one after the other, each with a NUL behind it. */
+/* Strings in one buffer, each followed by a NUL. */
 struct text {
     char *s;
     size_t nbytes, capacity;
@@ -17,9 +17,10 @@ struct span {
     uint32_t at, nbytes;
 };
 #define NO_SPAN ((struct span){ 0, UINT32_MAX })
-bool text_add(struct text *t, const char *s, size_t nbytes, struct span *out); /* false: no memory, or 4 GiB are full */
+bool text_add(struct text *t, const char *s, size_t nbytes,
+              struct span *out); /* false: out of memory, or the text would exceed 4 GiB */
 
-/* Open addressing; keys lie in a text that the caller passes along. */
+/* A hash table with open addressing. The keys lie in a text; the caller passes its base. */
 struct string_map {
     struct string_entry {
         struct span key;
@@ -28,11 +29,11 @@ struct string_map {
     size_t mask, count;
 };
 bool string_map_reserve(struct string_map *m, size_t count);
-/* Adds or replaces. There must be room. */
+/* Adds or replaces an entry. string_map_reserve() must have made room. */
 void string_map_put(struct string_map *m, const char *base, struct span key, uint32_t value);
 bool string_map_get(const struct string_map *m, const char *base, const char *s, size_t nbytes, uint32_t *value);
 
-/* A pair of symbols to its merge. */
+/* Maps a pair of symbols to its merge. */
 struct pair_map {
     struct pair_entry {
         uint64_t key;
@@ -54,7 +55,7 @@ static inline const struct pair_entry *pair_map_get(const struct pair_map *m, ui
     }
 }
 
-/* Patterns by their bytes; node 0 is the root. */
+/* A trie of patterns by bytes; node 0 is the root. */
 struct trie {
     struct trie_node {
         uint32_t child, sibling; /* 0: none */
@@ -64,8 +65,8 @@ struct trie {
     size_t count, capacity;
     uint32_t first[256]; /* children of the root; 0: none */
 };
-bool trie_add(struct trie *t, const char *s, size_t nbytes, uint32_t value); /* the first of equal patterns stays */
-/* The leftmost match at or after `at`, the longest there. */
+bool trie_add(struct trie *t, const char *s, size_t nbytes, uint32_t value); /* of equal patterns, keeps the first */
+/* Finds the leftmost match at or after `at`, and of those the longest. */
 bool trie_find(const struct trie *t, const char *s, size_t nbytes, size_t at, size_t *begin, size_t *end,
                uint32_t *value);
 

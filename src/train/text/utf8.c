@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* Bytes of the character at s: > 0; or minus the bytes of a broken beginning that belong together. */
+/* Length of the character at s. If it is invalid: minus the length of its maximal broken part. */
 static int measure(const unsigned char *s, size_t left)
 {
     unsigned char low = 0x80, high = 0xbf, c = s[0];

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* UTF-8 by hand. The decoders take valid text only: tokenizer_encode() has checked it. */
+/* UTF-8 helpers. The decoders require valid text; tokenizer_encode() checks it. */
 #ifndef TRAIN_TEXT_UTF8_H
 #define TRAIN_TEXT_UTF8_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes of valid UTF-8 at the start of s. */
+/* Length of the valid UTF-8 prefix of s. */
 size_t utf8_valid_prefix(const char *s, size_t nbytes);
 
 static inline size_t utf8_nbytes(unsigned char first)
@@ -26,7 +26,7 @@ static inline uint32_t utf8_get(const char *s, size_t *nbytes)
     }
 }
 
-/* The character that ends at s[at]; at > 0. Returns where it begins. */
+/* Where the character that ends at s[at] begins; at > 0. */
 static inline size_t utf8_back(const char *s, size_t at)
 {
     do
@@ -35,10 +35,10 @@ static inline size_t utf8_back(const char *s, size_t at)
     return at;
 }
 
-size_t utf8_put(uint32_t c, char out[4]); /* bytes written */
+size_t utf8_put(uint32_t c, char out[4]); /* returns the number of bytes written */
 
-/* Replaces what is no UTF-8 by U+FFFD, one a maximal broken part, as Rust and Python do. out: room for 3 * nbytes.
- * Returns bytes written. */
+/* Replaces invalid UTF-8 by U+FFFD, one per maximal broken part, as Rust and Python do. out has room for 3 * nbytes.
+ * Returns the number of bytes written. */
 size_t utf8_replace(const char *s, size_t nbytes, char *out);
 
 #endif

@@ -18,7 +18,7 @@ static int join(char path[PATH], const char *folder, const char *name, struct fs
     return n > 0 && n < PATH ? 0 : fsdpck_error_set(err, FSDPCK_ERR_USAGE, folder, "the path is too long");
 }
 
-/* A JSON file; *out is NULL where there is none. */
+/* Parses a JSON file. If the file does not exist, *out is NULL. */
 static int read_json(const char *folder, const char *name, json_t **out, struct fsdpck_error *err)
 {
     char path[PATH], *text;
@@ -61,7 +61,7 @@ static void take_special(struct chat *c, json_t *config)
     }
 }
 
-/* "chat_template": a string, or a list of named ones of which "default" is meant. */
+/* "chat_template" is a string, or a list of named templates; the one named "default" is used. */
 static json_t *config_template(json_t *config)
 {
     json_t *t = json_object_get(config, "chat_template"), *entry;
@@ -114,7 +114,7 @@ static void take_fingerprint(struct chat *c)
     free(special);
 }
 
-/* Where the tokenizer lies: in the folder of a model, or in the assets of a checkpoint. */
+/* The tokenizer is in the model folder, or in assets/ of a checkpoint. */
 static int find_folder(const char *folder, char found[PATH], struct fsdpck_error *err)
 {
     char path[PATH];
@@ -191,7 +191,7 @@ bool chat_asks_date(const struct chat *c)
     return c->jinja && jinja_has_clock(c->jinja);
 }
 
-/* Midday: no time zone's summer time makes another day of it. */
+/* Noon: a shift for summer time cannot change the day. */
 int chat_read_date(const char *date, time_t *out, struct fsdpck_error *err)
 {
     struct tm day = { .tm_hour = 12, .tm_isdst = -1 };

@@ -12,7 +12,7 @@ struct chat_coder {
     struct encoder *encoder;
     struct token_list list;
     struct chat_turns turns;
-    unsigned notes; /* of the last example */
+    unsigned notes; /* enum chat_note bits of the last example */
     uint8_t *supervised;
     size_t supervised_capacity;
     char *text;
@@ -45,7 +45,7 @@ void chat_coder_free(struct chat_coder *w)
     free(w);
 }
 
-/* The tokens so far, none supervised yet; one more has room. */
+/* Allocates the mask of the encoded tokens, with room for one more, and sets it to 0. */
 static int clear_mask(struct chat_coder *w, struct fsdpck_error *err)
 {
     if (!grow((void **)&w->supervised, &w->supervised_capacity, w->list.count + 1, 1))
@@ -54,14 +54,14 @@ static int clear_mask(struct chat_coder *w, struct fsdpck_error *err)
     return 0;
 }
 
-/* A token belongs to the span that it begins in. */
+/* A token belongs to the span in which its first byte lies. */
 static void supervise(struct chat_coder *w, size_t begin, size_t end)
 {
     for (size_t i = 0; i < w->list.count; i++)
         w->supervised[i] |= w->list.begins[i] >= begin && w->list.begins[i] < end;
 }
 
-/* The token that holds the first byte of a span and began before it; SIZE_MAX: one begins there. */
+/* The token that begins before a span and covers its first byte. SIZE_MAX: a token begins exactly at the span. */
 static size_t token_across(const struct chat_coder *w, const struct jinja_span *span)
 {
     size_t i = 0;
@@ -71,8 +71,8 @@ static size_t token_across(const struct chat_coder *w, const struct jinja_span *
     return exact || i == 0 || span->end <= span->begin ? SIZE_MAX : i - 1;
 }
 
-/* transformers has such a token in the mask of {% generation %}; where a turn is found by comparing, the prompt for an
- * answer would end within it, and it is not. */
+/* With {% generation %}, transformers includes such a token in the mask. If chat_find_turns() compared renderings, the
+ * token also covers the end of the generation prompt; so it is masked out. */
 static void supervise_turns(struct chat_coder *w)
 {
     const struct chat_turns *t = &w->turns;
@@ -119,7 +119,7 @@ static int encode_chat(struct chat_coder *w, json_t *messages, json_t *given, en
     return rc;
 }
 
-/* What the post-processor puts in front, unless the text says it already. */
+/* Adds the prefix of the post-processor, unless the text already begins with bos_token. */
 static int encode_text(struct chat_coder *w, const char *text, size_t nbytes, struct fsdpck_error *err)
 {
     const struct chat *c = w->chat;
@@ -129,7 +129,7 @@ static int encode_text(struct chat_coder *w, const char *text, size_t nbytes, st
                             err);
 }
 
-/* A text ends with the end token, where the model has one. */
+/* Appends the end token if the model has one and the text does not end with it. */
 static int end_text(struct chat_coder *w, size_t nbytes, struct fsdpck_error *err)
 {
     struct token_list *l = &w->list;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Converts formats of other trainers to messages: conversations of ShareGPT; instruction, input and output of Alpaca,
- * joined as in LLaMA-Factory. */
+/* Converts the formats of other trainers to messages: ShareGPT conversations; Alpaca's instruction, input and output,
+ * joined as LLaMA-Factory does. */
 #include <jansson.h>
 #include <string.h>
 
@@ -26,7 +26,7 @@ static int add(json_t *messages, const char *role, json_t *content, struct fsdpc
     return json_array_append_new(messages, m) ? fsdpck_error_nomem(err, 64) : 0;
 }
 
-/* Messages that have "role" already are taken as they are. */
+/* Messages that already have "role" are copied unchanged. */
 static int add_turn(json_t *messages, json_t *turn, size_t number, struct fsdpck_error *err)
 {
     const char *from = json_string_value(json_object_get(turn, "from")), *role = role_of(from);
@@ -96,7 +96,8 @@ static int of_instruction(json_t *example, json_t *messages, struct fsdpck_error
     return rc;
 }
 
-/* TRL and LLaMA-Factory take JSON in a string too: columns of a table cannot hold objects of different shapes. */
+/* Like TRL and LLaMA-Factory, accepts JSON in a string: the columns of a table cannot hold objects of different
+ * shapes. */
 int chat_tools(json_t *given, json_t **out, struct fsdpck_error *err)
 {
     size_t nbytes = json_string_length(given), i;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Renders a conversation as transformers does: whole, in part, or with the words of a message replaced. Knows nothing
- * of tokens or masks. */
+/* Renders a conversation as transformers does: the whole, the first messages, or with the texts of one message
+ * replaced. Knows nothing of tokens or masks. */
 #include <jansson.h>
 #include <string.h>
 
 #include "text/chat/impl.h"
 
-/* The names that a message's reasoning goes by, in the order in which transformers takes them. */
+/* The keys under which a message may have its reasoning, in transformers' order of preference. */
 static const char *const reasoning_keys[] = { "reasoning_content", "thinking", "reasoning" };
 enum { NREASONING = 3 };
 
@@ -45,14 +45,14 @@ static int check_messages(json_t *messages, struct fsdpck_error *err)
     json_array_foreach (messages, i, m) {
         if (!json_is_string(json_object_get(m, "role")))
             return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "message %zu has no role", i);
-        if (!says_something(m)) /* many templates would make an empty turn of it */
+        if (!says_something(m)) /* many templates would render an empty turn */
             return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, NULL, "message %zu has a role and nothing else", i);
     }
     return 0;
 }
 
-/* As apply_chat_template of transformers 5: keys whose value is null are left out; reasoning is in "reasoning_content",
- * and in "thinking" unless the message has that. */
+/* As in apply_chat_template of transformers 5: keys whose value is null are dropped; the reasoning goes to
+ * "reasoning_content", and to "thinking" unless the message has that key. */
 static json_t *normal_message(json_t *message)
 {
     json_t *reasoning = chat_reasoning(message), *m = json_object(), *value;
@@ -104,7 +104,7 @@ int chat_run(const struct chat *c, json_t *messages, json_t *tools, bool generat
     return rc;
 }
 
-/* Replaces texts by `letter`; returns whether there were any. */
+/* Replaces each text by `letter`. Returns false if there was none. */
 static bool replace_text(json_t *object, const char *key, const char *letter)
 {
     json_t *value = json_object_get(object, key), *item;
@@ -120,7 +120,7 @@ static bool replace_text(json_t *object, const char *key, const char *letter)
     return found;
 }
 
-/* A copy of the message with `letter` for each text that its author wrote: content, reasoning, names of called
+/* A copy of the message in which `letter` replaces each text of its author: content, reasoning, names of called
  * functions. */
 static json_t *with_letter(json_t *message, const char *letter)
 {
@@ -150,7 +150,8 @@ int chat_run_first(const struct chat *c, json_t *messages, json_t *tools, const 
                                                   : fsdpck_error_nomem(&own, part->count * sizeof list);
     json_decref(list);
     *rendered = !rc;
-    if (rc == FSDPCK_ERR_FORMAT) /* a template may refuse a part of what it renders whole */
+    if (rc ==
+        FSDPCK_ERR_FORMAT) /* a template may reject the first messages of a conversation that it accepts as a whole */
         return 0;
     if (rc && err && !err->code)
         *err = own;

@@ -37,8 +37,8 @@ static bool is_shown(const struct shown *s, const char *part, size_t nbytes)
     return found;
 }
 
-/* Its last word or so: what templates take off or exchange (white space, a thought in tags) lies before that. JSON and
- * lists are left to the template. */
+/* Searches for the last word only: templates strip or rewrite what lies before it (white space, a thought in tags).
+ * JSON values and lists are not checked. */
 static bool text_is_shown(const struct shown *s, const json_t *text)
 {
     const char *t = json_string_value(text);
@@ -50,7 +50,7 @@ static bool text_is_shown(const struct shown *s, const json_t *text)
     return !t || end == begin || is_shown(s, t + begin, end - begin);
 }
 
-/* JSON would escape other names. */
+/* A name that JSON does not escape. */
 static bool is_plain(const char *name)
 {
     return name && *name &&
@@ -84,7 +84,7 @@ int chat_check_calls(const struct jinja_output *text, json_t *message, size_t nu
     return check_calls(&s, message, number, err);
 }
 
-/* The same text without them. */
+/* Notes the tools as missing if the text is the same without them. */
 static int check_tools(const struct chat *c, json_t *messages, const struct chat_turns *turns, unsigned *notes,
                        struct fsdpck_error *err)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the parts of a rendered conversation that the assistant wrote. A template with {% generation %} marks them
- * itself. For other templates, a turn lies between the common prefix of the whole text with the rendering of the
- * messages before it (or with the prompt for an answer) and that of the messages up to it. If a template renders a
- * turn differently when others follow, the words of a message are replaced: text that does not change lies outside of
- * the turn. If no method is conclusive, the example is refused. */
+/* Finds the assistant's parts of a rendered conversation. A template with {% generation %} marks them itself. For other
+ * templates, compares renderings. A turn begins where the rendering of the messages before it (or of the generation
+ * prompt) ends, and it ends where the rendering of the messages up to it ends. If a template renders a turn differently
+ * when others follow, the texts of a message are replaced: text that stays the same lies outside the turn. If no method
+ * is conclusive, the example is rejected. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,19 +11,20 @@
 #include "text/chat/impl.h"
 #include "text/maps.h"
 
-/* One turn that is looked for. */
+/* The search for one turn. */
 struct search {
     const struct chat *chat;
     json_t *messages, *tools;
-    size_t turn; /* the message */
+    size_t turn; /* index of its message */
     const struct jinja_output *full;
-    struct jinja_output prompt, history; /* of the messages before it, with the prompt for an answer and without */
+    struct jinja_output prompt,
+        history; /* rendered from the messages before it: with the generation prompt, and without */
     struct jinja_output until, scratch;
     bool has_prompt, has_history;
 };
 
-/* Where words differ that a message has: bytes before them, and behind them. `located` false: the text does not show
- * them, or the template refused. */
+/* The place of a message's words in a text: number of bytes before them and behind them. `located` false: the text does
+ * not contain them, or the template rejected the messages. */
 struct bounds {
     size_t before, behind;
     bool located;
@@ -84,8 +85,8 @@ static int render(struct search *s, size_t count, bool prompt, struct jinja_outp
     return chat_run_first(s->chat, s->messages, s->tools, &part, out, rendered, err);
 }
 
-/* Of message `varied` in `text`, which is the rendering of the first `count` messages. Two other wordings: one may
- * share a letter with the words themselves. */
+/* Locates the words of message `varied` in `text`, the rendering of the first `count` messages. Compares it with two
+ * other wordings: a single one may begin or end with the same letter as the words. */
 static int find_bounds(struct search *s, const struct jinja_output *text, size_t count, bool prompt, size_t varied,
                        struct bounds *out, struct fsdpck_error *err)
 {
@@ -103,7 +104,7 @@ static int find_bounds(struct search *s, const struct jinja_output *text, size_t
     return rc;
 }
 
-/* What the prompt for an answer adds to the messages before it. */
+/* Length of the generation prompt. */
 static size_t prompt_nbytes(const struct search *s)
 {
     bool adds = s->has_prompt && s->has_history && begins_with(&s->prompt, &s->history, s->history.nbytes);
@@ -116,9 +117,9 @@ static bool ends_with_prompt(const struct search *s, const char *text, size_t nb
     return n > 0 && nbytes >= n && memcmp(text + nbytes - n, s->prompt.text + s->prompt.nbytes - n, n) == 0;
 }
 
-/* The text behind the previous message's words: the prompt has it too, and ends where the turn begins. For templates
- * that render earlier messages otherwise once there is an answer (Mistral's system turn stands in the last message of
- * the user, and only while that is the last of all). */
+/* Compares the text behind the previous message's words: the prompt contains the same text, and ends where the turn
+ * begins. Needed for templates that render earlier messages differently once an answer follows (Mistral puts the system
+ * prompt into the last user message, but only if no message follows it). */
 static int begin_behind_previous(struct search *s, size_t *begin, bool *found, struct fsdpck_error *err)
 {
     struct bounds asked, whole;
@@ -134,7 +135,7 @@ static int begin_behind_previous(struct search *s, size_t *begin, bool *found, s
     return 0;
 }
 
-/* The assistant speaks first: there is no prompt to compare with but that of a made-up question. */
+/* The assistant speaks first. No message precedes the turn, so take the generation prompt behind a made-up question. */
 static int begin_of_first(struct search *s, size_t words, size_t *begin, bool *found, struct fsdpck_error *err)
 {
     json_t *question = json_pack("[{s:s,s:s}]", "role", "user", "content", "A");
@@ -146,7 +147,7 @@ static int begin_of_first(struct search *s, size_t words, size_t *begin, bool *f
     while (n && at >= n && !ends_with_prompt(&asked, s->full->text, at))
         at--;
     while (!n && words > 0 &&
-           s->full->text[words - 1] == ' ') /* a space before a word is the word's, for most tokenizers */
+           s->full->text[words - 1] == ' ') /* most tokenizers make the space before a word part of the word */
         words--;
     *begin = n && at >= n ? at : words;
     *found = !rc;
@@ -170,7 +171,7 @@ static int find_begin(struct search *s, size_t *begin, bool *found, struct fsdpc
     if (rc || !words.located)
         return rc;
     if (s->has_prompt && s->has_history &&
-        begins_with(s->full, &s->history, s->history.nbytes)) { /* the prompt goes on otherwise than the turn does */
+        begins_with(s->full, &s->history, s->history.nbytes)) { /* prompt and turn share a beginning, then differ */
         *begin = common_prefix(s->prompt.text, s->prompt.nbytes, s->full->text, s->full->nbytes);
         *found = *begin > s->history.nbytes;
     }
@@ -178,7 +179,7 @@ static int find_begin(struct search *s, size_t *begin, bool *found, struct fsdpc
         rc = begin_behind_previous(s, begin, found, err);
     if (!rc && !*found && s->turn == 0)
         return begin_of_first(s, words.before, begin, found, err);
-    if (!rc && !*found) { /* the words stand right behind what asks for them */
+    if (!rc && !*found) { /* accept words that directly follow the generation prompt */
         *begin = words.before;
         *found = ends_with_prompt(s, s->full->text, words.before);
     }
@@ -186,7 +187,7 @@ static int find_begin(struct search *s, size_t *begin, bool *found, struct fsdpc
     return rc;
 }
 
-/* Where a tag begins that is open at n: "<|en" */
+/* If a tag is open at n ("<|en"), where it begins; otherwise n. */
 static size_t before_open_tag(const char *s, size_t n)
 {
     size_t at = n;
@@ -195,8 +196,10 @@ static size_t before_open_tag(const char *s, size_t n)
     return at > 0 && s[at - 1] == '<' ? at - 1 : n;
 }
 
-/* By what lies behind the turn's words, in the rendering up to it (n bytes of s->until) and in the whole text: the
- * same; or nothing in the first; or the same up to what the first has at the end of a conversation only. */
+/* Finds the end of the turn by the text behind its words, in two renderings: up to the turn (n bytes of s->until), and
+ * of the whole conversation. The turn ends after the text that both have in common. If the first rendering has nothing
+ * behind the words, the turn ends with the words. If the two differ from some point on, the first has text there that
+ * only ends a conversation; the turn ends at that point. */
 static int end_behind_words(struct search *s, bool prompt, size_t n, size_t *end, bool *found, struct fsdpck_error *err)
 {
     struct bounds alone, whole;
@@ -213,8 +216,8 @@ static int end_behind_words(struct search *s, bool prompt, size_t n, size_t *end
     return 0;
 }
 
-/* By the rendering up to the turn, which s->until holds: it is the beginning of the whole text; or what lies behind its
- * words tells. */
+/* Finds the end of the turn from the rendering up to it (s->until). If the whole text begins with that rendering, the
+ * turn ends there; otherwise compare the text behind the words. */
 static int end_as_until(struct search *s, bool prompt, size_t *end, bool *found, struct fsdpck_error *err)
 {
     size_t n = without_line_ends(s->until.text, 0, s->until.nbytes - (prompt ? prompt_nbytes(s) : 0));
@@ -233,7 +236,7 @@ static int find_end(struct search *s, size_t *end, bool *found, struct fsdpck_er
         rc = end_as_until(s, false, end, found, err);
     if (rc || *found || !s->turn)
         return rc;
-    if (!s->has_history) /* a template may end the last turn of all otherwise, but not where an answer is asked for */
+    if (!s->has_history) /* a template may render the last turn differently, unless a prompt follows */
         rc = render(s, s->turn, false, &s->history, &s->has_history, err);
     if (!rc && prompt_nbytes(s))
         rc = render(s, s->turn + 1, true, &s->until, &rendered, err);
@@ -284,7 +287,7 @@ static int add_turn(const struct chat *c, json_t *messages, size_t i, json_t *to
     return 0;
 }
 
-/* The template's own spans; of the last turn only those behind where it begins, which may be several. */
+/* Uses the template's own spans. last_only: those behind the beginning of the last turn; there may be several. */
 static int take_generated(const struct chat *c, json_t *messages, size_t turn, json_t *tools, bool last_only,
                           struct chat_turns *t, struct fsdpck_error *err)
 {

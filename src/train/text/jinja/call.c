@@ -36,7 +36,7 @@ static bool python_space(uint32_t c)
            (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-/* Whether the character at s is stripped. */
+/* True if str.strip() removes the character at s. */
 static bool stripped(const char *s, size_t n, const struct jvalue *chars)
 {
     size_t step;
@@ -284,7 +284,7 @@ static int range(struct jrun *r, const struct jargs *args, struct jvalue *out)
     return rc;
 }
 
-/* namespace(a=1), dict(a=1), and of another dictionary. */
+/* namespace(a=1), dict(a=1), and a copy of another dictionary. */
 static int dict_of(struct jrun *r, const struct jargs *args, bool is_namespace, struct jvalue *out)
 {
     int rc = jdict_new(r, out);
@@ -364,7 +364,7 @@ bool jfunction_exists(const char *s, size_t n)
 int jfunction(struct jrun *r, const char *s, size_t n, const struct jargs *args, struct jvalue *out)
 {
     size_t i = find_function(s, n);
-    if (i == NFUNCTIONS) /* a method, in a variable */
+    if (i == NFUNCTIONS) /* a variable holds a method without its object */
         return junsupported(r, "calling the method '%.*s' without the value before it is not in this version",
                             (int)(n > 60 ? 60 : n), s);
     return functions[i].run(r, args, out);

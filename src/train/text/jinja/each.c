@@ -11,7 +11,7 @@ int jattribute(struct jrun *r, const struct jvalue *item, const struct jvalue *n
     return jitem(r, item, name, out);
 }
 
-/* The arguments behind the first `skip`. */
+/* The arguments after the first `skip`. */
 static struct jargs rest_of(const struct jargs *args, size_t skip)
 {
     struct jargs rest = { .count = args->count > skip ? args->count - skip : 0 };
@@ -49,7 +49,8 @@ int jfilter_map(struct jrun *r, const struct jvalue *v, const struct jargs *args
     return rc;
 }
 
-/* The items whose attribute (or which themselves) pass a test, or are true; wanted: or do not. */
+/* Keeps the items that pass a test; without a test, the true ones. by_attribute: tests an attribute of each item.
+ * wanted false: keeps the others. */
 static int pick(struct jrun *r, const struct jvalue *v, const struct jargs *args, bool by_attribute, bool wanted,
                 struct jvalue *out)
 {

@@ -16,7 +16,7 @@ static int lookup(struct jrun *r, const struct jnode *n, struct jvalue *out)
         }
     }
     *out = jundefined(n->s, n->n);
-    if (jfunction_exists(n->s, n->n)) /* templates ask whether they are defined */
+    if (jfunction_exists(n->s, n->n)) /* templates test whether such a name is defined */
         out->kind = JV_FUNCTION;
     return 0;
 }
@@ -26,15 +26,15 @@ int jundefined_error(struct jrun *r, const struct jvalue *v)
     return jfail(r, "'%.*s' is undefined", (int)(v->n > 100 ? 100 : v->n), v->s);
 }
 
-/* Index i of n, from the back where it is negative; false: there is no such item. */
+/* Makes a negative index count from the end. Returns false if it is out of range. */
 static bool in_range(int64_t *i, size_t n)
 {
     *i += *i < 0 ? (int64_t)n : 0;
     return *i >= 0 && (uint64_t)*i < n;
 }
 
-/* A method of Python's dict, list or str that is named and not called: a template finds it defined and true. Methods
- * that change a dictionary or a list are undefined in transformers' sandbox. */
+/* True if s names a method of Python's dict, list or str. A template that names a method without calling it gets a
+ * defined, true value. In transformers' sandbox, methods that modify a dictionary or a list are undefined. */
 static bool is_method(const struct jvalue *v, const char *s, size_t n, struct jvalue *out)
 {
     static const char *const of_dict[] = { "copy", "fromkeys", "get", "items", "keys", "values", NULL },
@@ -140,7 +140,7 @@ int jattr(struct jrun *r, const struct jvalue *v, const char *s, size_t n, struc
     return 0;
 }
 
-/* One bound of a slice, as Python cuts it. */
+/* Evaluates one bound of a slice and clamps it as Python does. */
 static int bound(struct jrun *r, const struct jnode *n, int64_t count, bool backwards, int64_t absent, int64_t *out)
 {
     struct jvalue v;

@@ -91,7 +91,7 @@ struct jnode *jparse_binary(struct jparser *p, enum jnode_kind kind, enum jop op
     return n;
 }
 
-/* Items up to `close`; a dict's are pairs a: b. */
+/* Parses items up to `close`; the items of a dict are pairs a: b. */
 static struct jnode *items(struct jparser *p, enum jnode_kind kind, const char *close)
 {
     struct jnode *n = jparse_node(p, kind), **last = n ? &n->list : NULL;
@@ -103,7 +103,8 @@ static struct jnode *items(struct jparser *p, enum jnode_kind kind, const char *
         struct jnode *item = jparse_expression(p);
         if (item && kind == JN_DICT)
             item = jparse_want(p, JT_OP, ":") ? jparse_binary(p, JN_DICT, 0, item, jparse_expression(p)) : NULL;
-        else if (item) /* a node may be in one list only, and may have been made by the parser of another */
+        else if (item) /* wrapped: `next` links a node into one list, and another list's parser may have made this one
+                        */
             item = jparse_binary(p, JN_LIST, 0, item, item);
         if (!item)
             return NULL;
@@ -120,11 +121,11 @@ static bool is_argument(const struct jnode *list, const struct jtoken *name)
     return list != NULL;
 }
 
-/* Behind "(": expressions, then name=expression. */
+/* Parses call arguments behind "(": expressions, then name=expression. */
 static struct jnode *arguments(struct jparser *p, struct jnode *call)
 {
     struct jnode **last = &call->list;
-    bool has_name = false; /* the argument before it */
+    bool has_name = false; /* the previous argument is a keyword argument */
     while (!jparse_take(p, JT_OP, ")")) {
         if (last != &call->list && !jparse_want(p, JT_OP, ","))
             return NULL;
@@ -171,7 +172,7 @@ static struct jnode *strings(struct jparser *p)
     return constant(p, jstring(s, n));
 }
 
-/* Jinja's names for the arguments of a macro that none of its parameters takes. */
+/* Jinja's varargs and kwargs: the arguments of a macro beyond its parameters. */
 static bool is_rest_of_arguments(const struct jparser *p, const struct jtoken *t)
 {
     if (!p->macro || (!jname_is(t->s, t->n, "varargs") && !jname_is(t->s, t->n, "kwargs")))
@@ -217,7 +218,7 @@ static struct jnode *primary(struct jparser *p)
     return n && jparse_want(p, JT_OP, ")") ? n : NULL;
 }
 
-/* Behind "[": a key or a slice. */
+/* Parses behind "[": a key or a slice. */
 static struct jnode *subscript(struct jparser *p, struct jnode *of)
 {
     struct jnode *parts[3] = { NULL }, *n;
@@ -287,7 +288,7 @@ static struct jnode *filter(struct jparser *p, struct jnode *of)
     return jparse_take(p, JT_OP, "(") ? arguments(p, n) : n;
 }
 
-/* What may be the argument of a test without parentheses. */
+/* True if the next token can begin the argument of a test without parentheses. */
 static bool begins_argument(const struct jparser *p)
 {
     static const char *const no[] = { "else", "or", "and", "is" };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filters and tests of templates. Names are resolved when a template is parsed: what is not in these tables is refused
- * there. */
+/* Filters of templates. The parser resolves their names: a name that is not in this table is rejected when the template
+ * is parsed. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,7 +87,7 @@ static int separators(struct jrun *r, const struct jvalue *v, struct jdump *how)
     return 0;
 }
 
-/* transformers' tojson: json.dumps without escaping for HTML, and not in ASCII unless asked. */
+/* transformers' tojson: json.dumps without HTML escapes; ASCII only on request. */
 static int filter_tojson(struct jrun *r, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
 {
     const struct jvalue *ascii = jarg(args, 0, "ensure_ascii"), *indent = jarg(args, 1, "indent"),
@@ -177,7 +177,7 @@ static int filter_list(struct jrun *r, const struct jvalue *v, const struct jarg
     return rc;
 }
 
-/* *out is the default, and stays where Python reads no number. */
+/* *out holds the default. It is unchanged if Python's int() would reject the text. */
 static int int_of_text(struct jrun *r, const struct jvalue *v, struct jvalue *out)
 {
     const struct jvalue trimmed = jstrip(v, NULL, true, true);
@@ -298,7 +298,7 @@ static int filter_reverse(struct jrun *r, const struct jvalue *v, const struct j
         rc = jlist_new(r, items.list->count, out);
     for (size_t i = rc ? 0 : items.list->count; i > 0 && !rc; i--)
         rc = jlist_add(r, out->list, &items.list->items[i - 1]);
-    if (!rc && v->kind != JV_ITERATOR) /* Python's reversed() takes no iterator, and Jinja makes a list of it first */
+    if (!rc && v->kind != JV_ITERATOR) /* Python's reversed() rejects an iterator; Jinja makes a list first */
         out->kind = JV_ITERATOR;
     return rc;
 }
@@ -314,7 +314,8 @@ static int filter_unique(struct jrun *r, const struct jvalue *v, const struct ja
     for (size_t i = 0; !rc && i < items.list->count; i++) {
         bool seen = false;
         if (items.list->items[i].kind == JV_STRING)
-            return junsupported(r, "unique of strings is not in this version"); /* it folds their case */
+            return junsupported(
+                r, "unique of strings is not in this version"); /* Jinja compares them case-insensitively */
         for (size_t k = 0; k < out->list->count && !seen; k++)
             seen = jequal(&out->list->items[k], &items.list->items[i], 0);
         r->steps += out->list->count;
@@ -411,7 +412,7 @@ int jfilter_find(const char *s, size_t n)
 
 int jfilter(struct jrun *r, int filter, const struct jvalue *v, const struct jargs *args, struct jvalue *out)
 {
-    if (r->depth >= 4 * JINJA_MAX_DEPTH) /* map of map … */
+    if (r->depth >= 4 * JINJA_MAX_DEPTH) /* limits chains such as map of map */
         return jfail(r, "filters of filters of filters");
     r->depth++;
     int rc = filters[filter].run(r, v, args, out);

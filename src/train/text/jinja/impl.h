@@ -8,23 +8,21 @@
 
 enum {
     JINJA_MAX_SOURCE = 1 << 20,
-    JINJA_MAX_DEPTH = 100,         /* of expressions and blocks, and of values */
-    JINJA_MAX_STEPS = 4 * 1000000, /* nodes run in one rendering: 10,000 messages of 400 */
+    JINJA_MAX_DEPTH = 100,         /* depth of nested expressions, blocks and values */
+    JINJA_MAX_STEPS = 4 * 1000000, /* nodes executed per rendering: 10,000 messages of 400 */
     JINJA_MAX_OUTPUT = 64 << 20,
-    JINJA_MAX_MEMORY = 256 << 20, /* of values made in one rendering */
+    JINJA_MAX_MEMORY = 256 << 20, /* bytes allocated per rendering */
 };
 
-/* Memory that is freed all at once. */
+/* An allocator that frees all its memory at once. */
 struct jarena {
     struct jarena_block *last;
     size_t total;
 };
-void *jarena_alloc(struct jarena *a, size_t nbytes); /* NULL: no memory, or JINJA_MAX_MEMORY reached */
+void *jarena_alloc(struct jarena *a, size_t nbytes); /* NULL: out of memory, or JINJA_MAX_MEMORY reached */
 void jarena_free(struct jarena *a);
 
-/* --- tokens
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* --- tokens --- */
 
 enum jtoken_kind {
     JT_DATA,
@@ -42,18 +40,16 @@ enum jtoken_kind {
 struct jtoken {
     enum jtoken_kind kind;
     uint32_t line;
-    const char *s; /* (n) data, name, operator; a string with its escapes resolved */
+    const char *s; /* (n) data, name, operator; a string with its escapes decoded */
     size_t n;
     int64_t i;
     double f;
 };
 
-/* --- nodes
- * ---------------------------------------------------------------------------------------------------------------------
- */
+/* --- nodes --- */
 
 enum jnode_kind {
-    /* statements; `next` is the one behind it */
+    /* statements; `next` is the next one */
     JN_DATA,
     JN_OUTPUT,
     JN_IF,
@@ -112,8 +108,8 @@ struct jnode {
     int function;               /* FILTER, TEST: index in its table */
     struct jnode *a, *b,
         *c;              /* operands; IF: condition, body, else; FOR: iterable, body, else; SLICE: start, stop, step */
-    struct jnode *list;  /* arguments, items, targets of a loop, parameters: by `next` */
-    struct jnode *where; /* FOR … if; SLICE: of what */
+    struct jnode *list;  /* arguments, items, loop targets or parameters, linked by `next` */
+    struct jnode *where; /* FOR: its condition; SLICE: its operand */
     struct jnode *next;
 };
 
@@ -127,34 +123,33 @@ struct jinja {
     bool generation, clock;
 };
 
-/* What is parsed so far. */
+/* State of a parser. */
 struct jparser {
     struct jinja *j;
     size_t at;
     unsigned depth, loops;
-    const struct jnode *macro; /* whose body it is in; NULL: none */
+    const struct jnode *macro; /* the macro whose body is being parsed; NULL: none */
     struct fsdpck_error *err;
 };
 int jinja_lex(struct jinja *j, struct fsdpck_error *err);
 struct jnode *jparse_binary(struct jparser *p, enum jnode_kind kind, enum jop op, struct jnode *a,
-                            struct jnode *b);                /* NULL where a or b is */
+                            struct jnode *b);                /* NULL if a or b is NULL */
 struct jnode *jparse_unary(struct jparser *p, bool filters); /* an operand */
 struct jnode *jparse_expression(struct jparser *p);          /* NULL: err is set */
-struct jnode *jparse_expression_no_cond(struct jparser *p);  /* without x if y else z */
+struct jnode *jparse_expression_no_cond(struct jparser *p);  /* no conditional expression (x if y else z) */
 struct jnode *jparse_filters(struct jparser *p, struct jnode *node);
 struct jnode *jparse_tuple(struct jparser *p); /* a, b or one expression */
 struct jnode *jparse_node(struct jparser *p, enum jnode_kind kind);
 const struct jtoken *jparse_peek(const struct jparser *p);
-bool jparse_is(const struct jparser *p, enum jtoken_kind kind, const char *text); /* text NULL: any */
+bool jparse_is(const struct jparser *p, enum jtoken_kind kind, const char *text); /* text NULL: any text */
 bool jparse_take(struct jparser *p, enum jtoken_kind kind, const char *text);
-bool jparse_want(struct jparser *p, enum jtoken_kind kind, const char *text); /* take, or an error */
-void *jparse_fail(struct jparser *p, const char *what);                       /* NULL */
+bool jparse_want(struct jparser *p, enum jtoken_kind kind,
+                 const char *text);                     /* as jparse_take(), but a mismatch is an error */
+void *jparse_fail(struct jparser *p, const char *what); /* returns NULL */
 int jinja_fail(const struct jinja *j, uint32_t line, int code, struct fsdpck_error *err, const char *fmt, ...)
     FSDPCK_PRINTF(5, 6);
 
-/* --- values
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* --- values --- */
 
 enum jvalue_kind {
     JV_UNDEFINED,
@@ -169,20 +164,20 @@ enum jvalue_kind {
     JV_LOOP,
     JV_MACRO,
     JV_FUNCTION,
-    /* lists to loops and filters, and no lists to anything else: range(), a dictionary's items(), and what filters as
-       map give, which can be gone through once */
+    /* range(), dict.items(), and the result of filters such as map (single pass). Loops and filters accept them as
+     * lists; nothing else does. */
     JV_RANGE,
     JV_VIEW,
     JV_ITERATOR,
 };
 struct jvalue {
     enum jvalue_kind kind;
-    bool tuple; /* LIST: only how it is shown */
+    bool tuple; /* LIST: display as a tuple */
     union {
         int64_t i; /* INT, BOOL */
         double f;
         struct {
-            const char *s; /* STRING; UNDEFINED: what is not defined; FUNCTION: its name */
+            const char *s; /* STRING; UNDEFINED and FUNCTION: the name */
             size_t n;
         };
         struct jlist *list; /* LIST, RANGE, VIEW, ITERATOR */
@@ -194,8 +189,8 @@ struct jvalue {
 struct jlist {
     struct jvalue *items; /* (count) */
     size_t count, capacity;
-    bool spent;  /* ITERATOR: it was gone through */
-    bool values; /* VIEW: of a dictionary's values; equal to itself only */
+    bool spent;  /* ITERATOR: already consumed */
+    bool values; /* VIEW: a dictionary's values; such a view equals itself only */
 };
 struct jdict {
     struct jpair {
@@ -230,11 +225,11 @@ struct jrun {
     struct fsdpck_error *err;
 };
 
-/* All of these return 0 or the error that is set; *out is written on success. */
+/* These functions return 0, or the code of the error that they set. They write *out on success only. */
 int jfail(struct jrun *r, const char *fmt, ...) FSDPCK_PRINTF(2, 3);
 int junsupported(struct jrun *r, const char *fmt, ...)
-    FSDPCK_PRINTF(2, 3);        /* Jinja knows it, and this version does not */
-int jno_memory(struct jrun *r); /* the arena gave none: its cap, or the system */
+    FSDPCK_PRINTF(2, 3);        /* for features of Jinja that this version lacks */
+int jno_memory(struct jrun *r); /* the arena reached its limit, or the system is out of memory */
 int jeval(struct jrun *r, const struct jnode *n, struct jvalue *out);
 int jrun_body(struct jrun *r, const struct jnode *n); /* 0, an error, or one of the following */
 enum { JRUN_BREAK = 1, JRUN_CONTINUE = 2 };
@@ -253,42 +248,42 @@ int jlist_add(struct jrun *r, struct jlist *l, const struct jvalue *v);
 int jdict_new(struct jrun *r, struct jvalue *out);
 int jdict_put(struct jrun *r, struct jdict *d, const struct jvalue *key, const struct jvalue *v);
 const struct jvalue *jdict_get(const struct jdict *d, const char *s, size_t n);   /* NULL: no such key */
-const struct jvalue *jdict_find(const struct jdict *d, const struct jvalue *key); /* likewise */
+const struct jvalue *jdict_find(const struct jdict *d, const struct jvalue *key); /* NULL: no such key */
 int jvalue_of_json(struct jrun *r, struct json_t *json, unsigned depth, struct jvalue *out);
 bool jtrue(const struct jvalue *v);
 bool jequal(const struct jvalue *a, const struct jvalue *b, unsigned depth);
 const char *jkind_name(const struct jvalue *v);
-bool jis(const struct jvalue *v, const char *text); /* a string with these bytes */
+bool jis(const struct jvalue *v, const char *text); /* true if v is a string with these bytes */
 size_t jnchars(const struct jvalue *string);
-/* Items of what can be gone through: a list and its like, keys of a dict, characters of a string. An iterator is spent
- * then. */
+/* The items of an iterable: a list or its like, the keys of a dict, the characters of a string. Consumes an
+ * iterator. */
 int jitems(struct jrun *r, const struct jvalue *v, struct jvalue *out);
 /* str(v), repr(v), json.dumps(v). */
 int jtext(struct jrun *r, const struct jvalue *v, struct jvalue *out);
 struct jdump {
     bool ascii, sort;
-    int indent;             /* -1: in one line */
+    int indent;             /* -1: on one line */
     const char *item, *key; /* separators */
 };
 int jjson(struct jrun *r, const struct jvalue *v, const struct jdump *how, struct jvalue *out);
 
-/* Arguments of a call, evaluated. */
+/* The evaluated arguments of a call. */
 enum { JARGS_MAX = 16 };
 struct jargs {
     struct jvalue at[JARGS_MAX];
-    const char *names[JARGS_MAX]; /* keywords; NULL: by place */
+    const char *names[JARGS_MAX]; /* NULL: a positional argument */
     size_t name_nbytes[JARGS_MAX];
     size_t count;
 };
 int jargs_eval(struct jrun *r, const struct jnode *list, struct jargs *out);
-/* The argument at `place` or with this keyword; NULL: not given. */
+/* The argument at position `place` or with keyword `name`. NULL: not given. */
 const struct jvalue *jarg(const struct jargs *args, size_t place, const char *name);
 
 int jattr(struct jrun *r, const struct jvalue *v, const char *s, size_t n, struct jvalue *out);
 int jitem(struct jrun *r, const struct jvalue *v, const struct jvalue *key, struct jvalue *out);
 int jundefined_error(struct jrun *r, const struct jvalue *v);
 int jattribute(struct jrun *r, const struct jvalue *item, const struct jvalue *name,
-               struct jvalue *out); /* as filters name them */
+               struct jvalue *out); /* takes the attribute as filters name it */
 int jbinary(struct jrun *r, enum jop op, const struct jvalue *a, const struct jvalue *b, struct jvalue *out);
 int jcompare(struct jrun *r, enum jop op, const struct jvalue *a, const struct jvalue *b, bool *out);
 int jmethod(struct jrun *r, const struct jvalue *self, const char *s, size_t n, const struct jargs *args,
@@ -305,7 +300,7 @@ int jfilter_rejectattr(struct jrun *r, const struct jvalue *v, const struct jarg
 int jtest_find(const char *s, size_t n);
 int jtest(struct jrun *r, int test, const struct jvalue *v, const struct jargs *args, bool *out);
 bool jname_is(const char *s, size_t n, const char *text);
-/* Python's str.strip: of white space, or of the characters in `chars`. */
+/* Python's str.strip(): removes white space, or the characters in `chars`. */
 struct jvalue jstrip(const struct jvalue *v, const struct jvalue *chars, bool left, bool right);
 int jreplace(struct jrun *r, const struct jvalue *v, const struct jvalue *from, const struct jvalue *to,
              struct jvalue *out);

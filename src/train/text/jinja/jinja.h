@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chat templates: the part of Jinja that they use, as transformers runs it (trim_blocks, lstrip_blocks, loop controls,
- * {% generation %}). A template is untrusted: its steps, its depth, its memory and what it writes are capped. Knows
- * nothing of chats or tokens. */
+/* Chat templates: the part of Jinja that they use, with the settings of transformers (trim_blocks, lstrip_blocks, loop
+ * controls, {% generation %}). Templates are untrusted: steps, depth, memory and output are limited. Knows nothing of
+ * chats or tokens. */
 #ifndef TRAIN_TEXT_JINJA_H
 #define TRAIN_TEXT_JINJA_H
 
@@ -11,26 +11,27 @@
 struct json_t;
 struct jinja;
 
-/* What it cannot run is refused by name and line. name: what errors call it; copied. */
+/* An unsupported construct is an error that names it and its line. `name` is copied; errors use it as the file name. */
 int jinja_parse(const char *name, const char *source, size_t nbytes, struct jinja **out, struct fsdpck_error *err);
 void jinja_free(struct jinja *j); /* NULL does nothing */
 bool jinja_has_generation(const struct jinja *j);
-bool jinja_has_clock(const struct jinja *j); /* asks for the date */
+bool jinja_has_clock(const struct jinja *j); /* the template asks for the date */
 
-/* Bytes begin … end of the output lay in a {% generation %} block. */
+/* A {% generation %} block wrote bytes begin … end of the output. */
 struct jinja_span {
     size_t begin, end;
 };
-/* Zero-initialise, then jinja_output_free(). */
+/* Zero-initialise; free with jinja_output_free(). */
 struct jinja_output {
-    char *text; /* (nbytes), NUL behind it */
+    char *text; /* (nbytes), then a NUL */
     size_t nbytes, capacity;
-    struct jinja_span *spans; /* (nspans) in order */
+    struct jinja_span *spans; /* (nspans), in order */
     size_t nspans, spans_capacity;
 };
 void jinja_output_free(struct jinja_output *o);
 
-/* Runs it with the members of `context` as variables. now: what strftime_now shows. `out` is emptied first. */
+/* Renders the template with the members of `context` as variables. now: the time that strftime_now formats. Overwrites
+ * `out`. */
 int jinja_render(const struct jinja *j, struct json_t *context, time_t now, struct jinja_output *out,
                  struct fsdpck_error *err);
 

@@ -58,7 +58,7 @@ struct lexer {
     const char *s;
     size_t n, at;
     uint32_t line;
-    bool line_starting; /* the last tag ate its line's end */
+    bool line_starting; /* the last tag removed the line end behind it */
     struct fsdpck_error *err;
 };
 
@@ -100,7 +100,8 @@ static size_t find(const struct lexer *l, size_t from, const char *text)
     return hit ? (size_t)(hit - l->s) : l->n;
 }
 
-/* Behind the end of a block or comment: "-" takes all white space, else one line end goes. */
+/* At the end of a block or comment: "-" removes all white space behind it, "+" none; otherwise one line end is
+ * removed. */
 static void skip_behind(struct lexer *l, char sign)
 {
     size_t before = l->at;
@@ -112,7 +113,7 @@ static void skip_behind(struct lexer *l, char sign)
     l->line_starting = l->at > before && l->s[l->at - 1] == '\n';
 }
 
-/* Text up to the tag that begins at `end`. sign: what stands behind its "{%"; block: lstrip_blocks holds. */
+/* Emits the text up to the tag that begins at `end`. sign: the character behind "{%"; block: lstrip_blocks applies. */
 static int lex_data(struct lexer *l, size_t end, char sign, bool block)
 {
     size_t from = l->at, to = end;
@@ -147,7 +148,8 @@ static int hex_value(const char *s, unsigned digits, uint32_t *out)
     return 0;
 }
 
-/* What follows a backslash at s: bytes read, and written to out; 0: not known. */
+/* Decodes the escape behind a backslash at s. Returns the number of bytes read; 0: unknown escape. *written: bytes
+ * written to out. */
 static size_t unescape(const char *s, size_t left, char *out, size_t *written)
 {
     static const char from[] = "ntr\\'\"abfv0", to[] = "\n\t\r\\'\"\a\b\f\v\0";
@@ -164,8 +166,8 @@ static size_t unescape(const char *s, size_t left, char *out, size_t *written)
         return 1 + digits;
     }
     if ((*s >= '1' && *s <= '7') || *s == 'N' || (*s == '0' && left > 1 && s[1] >= '0' && s[1] <= '7'))
-        return 0; /* octal, names */
-    if (!hit) {   /* the backslash stays */
+        return 0; /* octal and \N{name} are unsupported */
+    if (!hit) {   /* unknown escapes keep their backslash */
         out[0] = '\\';
         out[1] = *s;
         *written = 2;
@@ -257,7 +259,7 @@ static int lex_operator(struct lexer *l)
     return fail(l, "a character that has no meaning here");
 }
 
-/* Inside a tag, up to its end. */
+/* Tokenizes the inside of a tag, up to its end. */
 static int lex_tag(struct lexer *l, bool variable)
 {
     const char *close = variable ? "}}" : "%}";
@@ -297,7 +299,7 @@ static int lex_tag(struct lexer *l, bool variable)
     return rc;
 }
 
-/* "{% raw %}" would make text of what follows. */
+/* "{% raw %}" is unsupported: it would turn the rest into text. */
 static int refuse_raw(const struct lexer *l)
 {
     size_t at = l->at + 2 + (l->at + 2 < l->n && (l->s[l->at + 2] == '-' || l->s[l->at + 2] == '+'));

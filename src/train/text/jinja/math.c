@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Applies binary operators to values, as Python does. */
+/* Applies binary operators to values, with Python's semantics. */
 #include <math.h>
 #include <string.h>
 
@@ -49,10 +49,9 @@ static int floats(struct jrun *r, enum jop op, double a, double b, struct jvalue
 {
     if ((op == JO_DIV || op == JO_FLOORDIV || op == JO_MOD) && b == 0)
         return jfail(r, "a division by zero");
-    double left =
-        op == JO_FLOORDIV || op == JO_MOD
-            ? fmod(a, b)
-            : 0; /* as Python: the remainder has the divisor's sign, and the quotient is what is left without it */
+    double left = op == JO_FLOORDIV || op == JO_MOD
+                      ? fmod(a, b)
+                      : 0; /* Python: the remainder has the sign of the divisor, and a // b is (a - remainder) / b */
     if (left != 0 && (left < 0) != (b < 0))
         left += b;
     double quotient = op == JO_FLOORDIV ? (a - left) / b : 0, whole = floor(quotient);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parses operators in expressions, with the precedences of Jinja. */
+/* Parses operators in expressions, with Jinja's precedences. */
 #include <string.h>
 
 #include "text/jinja/impl.h"
@@ -61,7 +61,7 @@ static bool compare_op(struct jparser *p, enum jop *op)
     return jparse_take(p, JT_NAME, "in");
 }
 
-/* a < b < c is a < b and b < c: the operators hang in a list. */
+/* a < b < c means a < b and b < c: the node keeps a list of operators. */
 static struct jnode *compare(struct jparser *p)
 {
     struct jnode *n = add(p), *chain = NULL, **last = NULL;
@@ -134,7 +134,7 @@ struct jnode *jparse_expression(struct jparser *p)
     return n;
 }
 
-/* One expression, or several with commas between: a list that is shown as a tuple. */
+/* Parses one expression, or several with commas between them: a list that displays as a tuple. */
 struct jnode *jparse_tuple(struct jparser *p)
 {
     bool empty = jparse_is(p, JT_OP, ")");

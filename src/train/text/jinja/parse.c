@@ -18,8 +18,8 @@ static bool block_end(struct jparser *p)
     return jparse_want(p, JT_BLOCK_END, NULL);
 }
 
-/* The statements up to one of the tags in ends ("a|b" as a list); the tag's name is taken. Empty bodies are a DATA of
- * no bytes. */
+/* Parses statements up to one of the end tags ("a|b" lists several), and consumes the tag's name. An empty body becomes
+ * a DATA node of 0 bytes. */
 static struct jnode *body_to(struct jparser *p, const char *a, const char *b, const char *c, const char **end)
 {
     const char *const ends[] = { a, b, c };
@@ -45,7 +45,7 @@ static struct jnode *parse_if(struct jparser *p)
     return block_end(p) ? n : NULL;
 }
 
-/* Names with commas between, perhaps in parentheses. */
+/* Names with commas between them, optionally in parentheses. */
 static bool targets(struct jparser *p, struct jnode *of)
 {
     struct jnode **last = &of->list;
@@ -113,7 +113,7 @@ static struct jnode *parse_macro(struct jparser *p)
     const char *end;
     if (!n || !jparse_want(p, JT_NAME, NULL) || !jparse_want(p, JT_OP, "("))
         return NULL;
-    if (p->loops || p->macro) { /* it would see the variables around it */
+    if (p->loops || p->macro) { /* the macro would see the variables around it */
         jinja_fail(p->j, t->line, FSDPCK_ERR_UNSUPPORTED, p->err,
                    "a macro inside of a loop or macro is not in this version: define '%.*s' outside",
                    (int)(t->n > 60 ? 60 : t->n), t->s);
@@ -228,7 +228,7 @@ static struct jnode *body(struct jparser *p, const char *const *ends, size_t nen
     return first ? first : data(p);
 }
 
-/* Line ends are "\n" for Jinja, and the last one of a template goes. */
+/* Jinja converts all line ends to "\n" and drops the one at the end of a template. */
 static void take_source(struct jinja *j, const char *source, size_t nbytes)
 {
     for (size_t i = 0; i < nbytes; i++) {

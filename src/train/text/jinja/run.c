@@ -37,7 +37,7 @@ int jassign(struct jrun *r, const char *s, size_t n, const struct jvalue *v)
     return 0;
 }
 
-/* One name gets the value; several, its items. */
+/* Assigns a value to one name, or its items to several. */
 static int unpack(struct jrun *r, const struct jnode *names, const struct jvalue *v)
 {
     struct jvalue items;
@@ -67,7 +67,7 @@ static int set(struct jrun *r, const struct jnode *n)
     return rc ? rc : jdict_put(r, target.dict, &key, &v);
 }
 
-/* What a body writes, as a value. */
+/* Runs a body and returns its output as a value. */
 static int capture(struct jrun *r, const struct jnode *n, struct jvalue *out)
 {
     size_t start = r->out->nbytes;
@@ -99,7 +99,7 @@ static int set_block(struct jrun *r, const struct jnode *n)
     return rc ? rc : jassign(r, n->list->s, n->list->n, &v);
 }
 
-/* The items for which "if" holds. */
+/* Keeps the items for which the loop's "if" holds. */
 static int chosen(struct jrun *r, const struct jnode *n, struct jvalue *items)
 {
     struct jvalue all = *items, holds;
@@ -114,7 +114,7 @@ static int chosen(struct jrun *r, const struct jnode *n, struct jvalue *items)
     return rc;
 }
 
-/* Each turn has variables of its own. */
+/* Runs one iteration in its own scope. */
 static int turn(struct jrun *r, const struct jnode *n, struct jloop *loop)
 {
     struct jframe frame = { .parent = r->frame };
@@ -151,7 +151,7 @@ static int loop(struct jrun *r, const struct jnode *n)
     return items.list->count == 0 && n->c ? in_frame(r, n->c) : 0;
 }
 
-/* Every argument has a parameter, and no two the same: those without a name come first. */
+/* Checks that each argument has a parameter, and no two the same one. Positional arguments come first. */
 static int check_arguments(struct jrun *r, const struct jnode *macro, const struct jargs *args, size_t nparameters)
 {
     const int shown = (int)(macro->n > 60 ? 60 : macro->n);
@@ -180,7 +180,7 @@ int jcall_macro(struct jrun *r, const struct jnode *macro, const struct jnode *l
     size_t place = 0;
     int rc = jargs_eval(r, list, &args);
     for (frame.parent = caller; frame.parent->parent;
-         frame.parent = frame.parent->parent) /* a macro sees what the whole template sees */
+         frame.parent = frame.parent->parent) /* a macro sees global variables only */
         ;
     r->frame = &frame;
     for (const struct jnode *p = macro->list; p && !rc; p = p->next, place++) {

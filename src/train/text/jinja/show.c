@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Formats values: {{ }} (str and repr of Python), and tojson. */
+/* Formats values: for {{ }} as Python's str and repr, and for tojson. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 struct writer {
     struct jrun *r;
-    const struct jdump *json; /* NULL: as Python shows it */
+    const struct jdump *json; /* NULL: format as Python */
     char *s;
     size_t n, capacity;
 };
@@ -32,7 +32,7 @@ static int put_text(struct writer *w, const char *s)
     return put(w, s, strlen(s));
 }
 
-/* Python's repr of a float: the fewest digits that give it back; exponents from 1e16 and below 1e-4 on. */
+/* Python's repr of a float: the fewest digits that round-trip; an exponent from 1e16 on and below 1e-4. */
 static int put_float(struct writer *w, double f)
 {
     char text[40], *e;
@@ -85,7 +85,7 @@ static int put_json_string(struct writer *w, const char *s, size_t n)
     return rc ? rc : put_text(w, "\"");
 }
 
-/* What Python's repr shows as it is. */
+/* True if Python's repr prints the character unescaped. */
 static bool is_printable(uint32_t c)
 {
     if (c < 0x7f)
@@ -94,7 +94,7 @@ static bool is_printable(uint32_t c)
     return k != UTF8PROC_CATEGORY_CN && k < UTF8PROC_CATEGORY_ZS;
 }
 
-/* Python's repr of a string: single quotes, unless it has those and no double ones. */
+/* Python's repr of a string: in single quotes, unless it contains those and no double quotes. */
 static int put_repr(struct writer *w, const char *s, size_t n)
 {
     char quote = memchr(s, '\'', n) && !memchr(s, '"', n) ? '"' : '\'', text[16];

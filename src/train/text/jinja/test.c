@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tests after "is". */
+/* The tests of templates: the words after "is". */
 #include "text/jinja/impl.h"
 
 enum test_kind {
@@ -103,7 +103,7 @@ int jtest(struct jrun *r, int test, const struct jvalue *v, const struct jargs *
 {
     enum jvalue_kind k = v->kind;
     bool sequence = k == JV_STRING || k == JV_LIST || k == JV_DICT || k == JV_RANGE ||
-                    k == JV_UNDEFINED; /* Jinja's undefined has a length, and no items */
+                    k == JV_UNDEFINED; /* Jinja's undefined has length 0 and no items */
     enum test_kind kind = tests[test].kind;
     bool compares = kind == T_EQ || kind == T_NE || kind == T_LT || kind == T_LE || kind == T_GT || kind == T_GE ||
                     kind == T_IN || kind == T_DIVISIBLEBY;

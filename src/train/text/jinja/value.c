@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The values of templates: construction, comparison, iteration. They live until the rendering ends. */
+/* The values of templates: construction, comparison, iteration. The arena holds them until the rendering ends. */
 #include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -84,7 +84,7 @@ int jlist_new(struct jrun *r, size_t capacity, struct jvalue *out)
     return 0;
 }
 
-/* The arena keeps what was outgrown; doubling bounds that. */
+/* The arena keeps the old array; doubling bounds the waste. */
 static int make_room(struct jrun *r, void **items, size_t count, size_t *capacity, size_t item_nbytes)
 {
     if (count < *capacity)
@@ -119,7 +119,7 @@ int jdict_new(struct jrun *r, struct jvalue *out)
     return 0;
 }
 
-/* Python hashes keys: no list, dictionary or view is one. */
+/* True if Python can hash the value: a list, a dictionary or a view cannot be a key. */
 static bool is_key(const struct jvalue *v, unsigned depth)
 {
     bool ok = v->kind != JV_DICT && v->kind != JV_VIEW && (v->kind != JV_LIST || v->tuple) && depth <= JINJA_MAX_DEPTH;
@@ -137,7 +137,7 @@ int jdict_put(struct jrun *r, struct jdict *d, const struct jvalue *key, const s
     }
     if (!is_key(key, 0))
         return jfail(r, "%s is no key", jkind_name(key));
-    r->steps += d->count; /* searching costs */
+    r->steps += d->count; /* charge the linear search */
     const struct jpair pair = { *key, *v };
     int rc = make_room(r, (void **)&d->pairs, d->count, &d->capacity, sizeof *d->pairs);
     if (!rc)
@@ -232,7 +232,7 @@ static double number(const struct jvalue *v)
     return v->kind == JV_FLOAT ? v->f : (double)v->i;
 }
 
-/* Keys or items of two dictionaries: sets. */
+/* Compares two views of keys or items as sets. */
 static bool same_views(const struct jlist *a, const struct jlist *b, unsigned depth)
 {
     if (a == b || a->values || b->values)
@@ -351,7 +351,7 @@ static int order(const struct jvalue *a, const struct jvalue *b)
             return a->i < b->i ? -1 : a->i > b->i;
         return number(a) < number(b) ? -1 : number(a) > number(b);
     }
-    int c = memcmp(a->s, b->s, a->n < b->n ? a->n : b->n); /* bytes of UTF-8 are in the order of code points */
+    int c = memcmp(a->s, b->s, a->n < b->n ? a->n : b->n); /* the byte order of UTF-8 is the order of code points */
     return c ? c : a->n < b->n ? -1 : a->n > b->n;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Byte-pair encoding of one word: merges the pair of lowest rank first, the leftmost of equal ones. Scans short words,
- * uses a heap for long ones, and caches words. */
+/* Byte-pair encoding of one word: merges the pair of lowest rank first, and the leftmost of equal ones. Scans short
+ * words, uses a heap for long ones, and caches results. */
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -25,7 +25,7 @@ void token_list_free(struct token_list *list)
     *list = (struct token_list){ 0 };
 }
 
-/* Symbols of a character that is no token: its bytes, or unk, or nothing. */
+/* An unknown character becomes its byte tokens, unk, or nothing. This is the pending unk. */
 struct unknown {
     uint32_t id, begin;
 };
@@ -48,7 +48,8 @@ static size_t unknown_character(const struct tokenizer *t, const char *s, size_t
     return flush;
 }
 
-/* Characters to symbols, as the library does: an unk that is being fused waits, also behind bytes that came later. */
+/* Converts characters to symbols as the tokenizers library does: a pending unk is emitted before the next known
+ * character, even if byte tokens of later characters come first. */
 static size_t characters(const struct tokenizer *t, const struct piece *p, struct symbol *out)
 {
     struct unknown pending = { .id = TOK_NONE };
@@ -93,7 +94,7 @@ static inline uint32_t rank_of(const struct tokenizer *t, const struct symbol *a
     return e ? e->rank : UINT32_MAX;
 }
 
-/* n <= SHORT */
+/* Quadratic; n <= SHORT. */
 static size_t merge_short(const struct tokenizer *t, struct symbol *s, size_t n)
 {
     uint32_t rank[SHORT], id[SHORT];
@@ -142,7 +143,7 @@ static uint64_t heap_pop(struct encoder *e)
     return top;
 }
 
-/* Rank above, place below: the smallest key is the next merge. */
+/* Key: rank in the high bits, position in the low bits. The smallest key is the next merge. */
 static void offer(struct encoder *e, uint32_t at)
 {
     const struct symbol *s = e->symbols;
@@ -154,7 +155,7 @@ static void offer(struct encoder *e, uint32_t at)
         heap_push(e, (uint64_t)rank << 32 | at);
 }
 
-/* Every merge takes one symbol away and offers at most two pairs. */
+/* Each merge removes one symbol and pushes at most two pairs. */
 static int merge_long(struct encoder *e, size_t *n, struct fsdpck_error *err)
 {
     struct symbol *s = e->symbols;
@@ -171,7 +172,7 @@ static int merge_long(struct encoder *e, size_t *n, struct fsdpck_error *err)
         uint64_t key = heap_pop(e);
         uint32_t at = (uint32_t)key, id, right = s[at].next;
         if (s[at].id == TOK_NONE || right == UINT32_MAX || rank_of(e->t, &s[at], &s[right], &id) != key >> 32)
-            continue; /* one of the two is part of another by now */
+            continue; /* stale: another merge consumed one of the two */
         s[at].id = id;
         s[at].next = s[right].next;
         s[right].id = TOK_NONE;
@@ -247,7 +248,7 @@ static int one_word(struct encoder *e, const struct piece *w, struct token_list 
     return 0;
 }
 
-/* Where no merge crosses the boundary before a "▁", what lies between can be merged, and remembered, by itself. */
+/* If no merge crosses the boundary before a "▁", each part between two boundaries is merged and cached by itself. */
 int bpe_word(struct encoder *e, const struct piece *word, struct token_list *out, struct fsdpck_error *err)
 {
     static const char mark[] = "\xe2\x96\x81";

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decodes ids: looks up the tokens as written in the file, applies the steps of the decoder to that list of strings,
- * and joins them. */
+/* Decodes ids: takes the tokens as written in the file, applies the decoder's steps to that list of strings, and joins
+ * them. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "text/tokenizer/impl.h"
 #include "text/utf8.h"
 
-/* Strings one after the other. */
+/* A list of strings in one buffer. */
 struct strings {
     char *s;
     size_t *ends; /* (count) */
@@ -23,7 +23,7 @@ static bool add_bytes(struct strings *l, const char *s, size_t nbytes)
     return true;
 }
 
-/* The bytes added since the last call are a string. */
+/* Ends the current string: the bytes added since the last call. */
 static bool end_string(struct strings *l)
 {
     if (!grow((void **)&l->ends, &l->ends_capacity, l->count + 1, sizeof *l->ends))
@@ -51,7 +51,7 @@ static bool to_text(const char *s, size_t nbytes, struct strings *out)
     return true;
 }
 
-/* All tokens are one string of bytes; a token that is not all of the alphabet stands for itself. */
+/* Joins all tokens into one string of bytes. A token with characters outside the byte alphabet is copied as it is. */
 static bool byte_level(const struct strings *in, struct strings *out)
 {
     char *bytes = malloc(in->nbytes + 1);
@@ -80,7 +80,7 @@ static bool replace(const char *base, const struct decode_step *s, const char *a
     return add_string(out, at, (size_t)(end - at));
 }
 
-/* "<0x41>" as the library reads it: two hexadecimal digits, or a plus and one. */
+/* Parses "<0x41>" as the library does: two hexadecimal digits, or '+' and one digit. */
 static int fallback_byte(const char *s, size_t nbytes)
 {
     int value = 0;
@@ -100,7 +100,7 @@ static int fallback_byte(const char *s, size_t nbytes)
     return value;
 }
 
-/* A run of bytes is a string if it is UTF-8, else each of them is U+FFFD. */
+/* Ends a run of byte tokens: valid UTF-8 becomes a string; otherwise each byte becomes U+FFFD. */
 static bool end_bytes(const char *run, size_t *n, struct strings *out)
 {
     bool ok = true, valid = utf8_valid_prefix(run, *n) == *n;
@@ -174,7 +174,7 @@ static bool run_step(const struct tokenizer *t, const struct decode_step *s, con
     return ok;
 }
 
-/* Without a decoder tokens are joined by spaces. */
+/* Without a decoder, joins the tokens with spaces. */
 static bool collect(const struct tokenizer *t, const uint32_t *ids, size_t count, bool skip_special,
                     struct strings *out)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Encodes a text in four steps: cut out added tokens, normalise the rest and cut out added tokens again, split the
- * rest into words, merge each word. */
+/* Encodes a text in four steps: cut out raw added tokens, normalise the rest and cut out normalised added tokens, split
+ * the rest into words, merge each word. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,9 +38,7 @@ void encoder_free(struct encoder *e)
     free(e);
 }
 
-/* --- words
- * ---------------------------------------------------------------------------------------------------------------------
- */
+/* --- words --- */
 
 static int split(struct encoder *e, struct piece p, size_t step, struct token_list *out, struct fsdpck_error *err);
 
@@ -77,7 +75,7 @@ static int split_regex(struct encoder *e, const struct piece *p, size_t step, st
     int rc = split_work_set(e->regex[step], r, p->s, p->n, err);
     while (!rc && at < p->n) {
         rc = split_work_next(e->regex[step], r, at, &begin, &end, err);
-        if (!rc && begin > at) /* what matches not is a word too */
+        if (!rc && begin > at) /* text between matches is a word too */
             rc = split(e, piece_part(p, at, begin), step + 1, out, err);
         if (!rc && end > begin)
             rc = split(e, piece_part(p, begin, end), step + 1, out, err);
@@ -86,7 +84,7 @@ static int split_regex(struct encoder *e, const struct piece *p, size_t step, st
     return rc;
 }
 
-/* Each "▁" begins a word. */
+/* Splits before each "▁". */
 static int split_at_marks(struct encoder *e, const struct piece *p, struct span mark, size_t step,
                           struct token_list *out, struct fsdpck_error *err)
 {
@@ -134,7 +132,8 @@ static int prefix_space(struct encoder *e, const struct piece *p, size_t step, s
     return rc ? rc : split(e, piece_of(b, p->base, e->begins), step + 1, out, err);
 }
 
-/* Step `step` of the pre-tokenizer on p; behind the last step p is a word. No deeper than TOK_MAX_STEPS. */
+/* Applies step `step` of the pre-tokenizer to p. After the last step, p is a word. Recursion depth is at most
+ * TOK_MAX_STEPS. */
 static int split(struct encoder *e, struct piece p, size_t step, struct token_list *out, struct fsdpck_error *err)
 {
     if (p.n == 0)
@@ -158,8 +157,7 @@ static int split(struct encoder *e, struct piece p, size_t step, struct token_li
     return 0;
 }
 
-/* --- added tokens
- * -------------------------------------------------------------------------------------------------------------- */
+/* --- added tokens --- */
 
 static uint8_t bits_before(const struct encoder *e, const struct piece *p, size_t at)
 {
@@ -202,7 +200,7 @@ static int add_token(struct encoder *e, uint32_t id, uint32_t begin, struct toke
     return 0;
 }
 
-/* Cuts the tokens of a trie out of p and calls rest for what lies between. */
+/* Cuts the trie's tokens out of p and calls rest() for the text between them. */
 static int cut(struct encoder *e, const struct trie *trie, struct piece p, rest_fn rest, struct token_list *out,
                struct fsdpck_error *err)
 {

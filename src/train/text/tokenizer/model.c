@@ -10,7 +10,7 @@
 
 int tok_alphabet_byte(uint32_t c)
 {
-    /* Bytes that print stand for themselves; the 68 others, in order, for U+0100 and on. */
+    /* Printable bytes map to themselves; the 68 others map in order to U+0100 and up. */
     static const unsigned char others[68] = {
         0,   1,   2,   3,   4,   5,   6,   7,   8,   9,   10,  11,  12,  13,  14,  15,  16,
         17,  18,  19,  20,  21,  22,  23,  24,  25,  26,  27,  28,  29,  30,  31,  32,  127,
@@ -57,7 +57,7 @@ static int read_vocab(struct tokenizer *t, json_t *vocab, struct fsdpck_error *e
     if (!json_is_object(vocab) || count == 0 || count > TOK_MAX_ID / 8)
         return TOK_FAIL(FSDPCK_ERR_FORMAT, "model.vocab: an object of 1 to %d tokens and their ids is wanted",
                         TOK_MAX_ID / 8);
-    uint32_t limit = (uint32_t)(4 * count + 65536); /* holes are rare, and must not cost more memory than the file */
+    uint32_t limit = (uint32_t)(4 * count + 65536); /* bounds the memory for holes in the ids by the size of the file */
     t->tokens = malloc(limit * sizeof *t->tokens);
     if (!t->tokens || !string_map_reserve(&t->ids, count))
         return fsdpck_error_nomem(err, limit * sizeof *t->tokens);
@@ -76,7 +76,7 @@ static int read_vocab(struct tokenizer *t, json_t *vocab, struct fsdpck_error *e
     return rc;
 }
 
-/* One of its two halves: known, or an error that names it. */
+/* Looks up one half of a merge. An unknown half is an error that names it. */
 static int half(struct tokenizer *t, size_t rank, const char *s, size_t nbytes, uint32_t *id, struct fsdpck_error *err)
 {
     if (string_map_get(&t->ids, t->strings.s, s, nbytes, id))
@@ -90,7 +90,7 @@ static int read_merge(struct tokenizer *t, json_t *merge, uint32_t rank, char **
 {
     const char *a = json_string_value(merge), *b = NULL;
     size_t na = 0, nb = 0;
-    if (a) { /* "a b", the older way */
+    if (a) { /* the older format "a b" */
         const char *space = memchr(a, ' ', json_string_length(merge));
         na = space ? (size_t)(space - a) : 0;
         b = space ? space + 1 : NULL;
@@ -176,7 +176,7 @@ static int read_unk(struct tokenizer *t, json_t *model, struct fsdpck_error *err
     return 0;
 }
 
-/* Byte-level tokens are kept as the bytes they stand for; one with a character from outside the alphabet can be no
+/* Stores byte-level tokens as the bytes that they encode. A token with a character outside the alphabet cannot be a
  * word. */
 static int make_words(struct tokenizer *t, struct fsdpck_error *err)
 {
@@ -218,8 +218,8 @@ static int make_byte_ids(struct tokenizer *t, struct fsdpck_error *err)
     return 0;
 }
 
-/* Whether "▁" stands only at the beginning of tokens (or in runs of itself) and is one: then no merge crosses what
- * stands before it. */
+/* True if "▁" is a token and occurs only at the beginning of merged tokens (or in runs of itself): then no merge
+ * crosses the boundary before it. */
 static bool breaks_at_space(const struct tokenizer *t)
 {
     static const char mark[] = "\xe2\x96\x81";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The normalizer: Prepend, Replace and the Unicode normal forms. Tracks the origin of each byte. */
+/* The normaliser: Prepend, Replace and the Unicode normal forms. Tracks the origin of each byte. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -33,7 +33,7 @@ struct piece piece_of(const struct piece_buffer *b, uint32_t base, bool begins)
     return (struct piece){ b->s, b->n, base, begins ? b->origin : NULL };
 }
 
-/* Adds part of p as it is. */
+/* Appends bytes from … to of p unchanged. */
 static int copy(struct piece_buffer *b, const struct piece *p, size_t from, size_t to, bool begins,
                 struct fsdpck_error *err)
 {
@@ -62,14 +62,15 @@ int piece_replace(const struct piece *p, const char *from, size_t from_nbytes, c
     return rc;
 }
 
-/* A character and what may join it. NFC of it by itself is its part of the NFC of the whole text. */
+/* Appends the NFC of a character and those that may join it. The NFC of such a run is the same alone as within the
+ * whole text. */
 static int compose(struct piece_buffer *b, const struct piece *p, size_t from, size_t to, const uint8_t *bits,
                    bool begins, struct fsdpck_error *err)
 {
     size_t step;
     uint32_t first = utf8_get(p->s + from, &step);
-    /* A mark that the library's older Unicode does not know stands like a letter: what follows is put in order behind
-     * it. */
+    /* The library's older Unicode does not know this mark and treats it as a letter: the marks that follow are
+     * reordered behind it. */
     if (!(bits[first] & (UNICODE_JOINS | UNICODE_CHANGES)) &&
         utf8proc_get_property((utf8proc_int32_t)first)->combining_class != 0) {
         int rc = copy(b, p, from, from + step, begins, err);
@@ -115,8 +116,8 @@ static int to_nfc(const struct tokenizer *t, const struct piece *p, bool begins,
     return *changed ? copy(b, p, done, p->n, begins, err) : 0;
 }
 
-/* What decomposes comes in runs, and nothing goes across what stands for itself. What the library's older Unicode does
- * not know stands for itself. */
+/* Decomposes each run of characters that change. Characters that do not change bound the runs: reordering never crosses
+ * them. Characters that the library's older Unicode does not know count as unchanged. */
 static int decompose(const struct tokenizer *t, const struct piece *p, bool compatibility, bool begins,
                      struct piece_buffer *b, bool *changed, struct fsdpck_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a tokenizer.json. The file is untrusted: jansson parses the JSON, then each part has a reader. */
+/* Reads a tokenizer.json. The file is untrusted: jansson parses the JSON, then each part has its own reader. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +15,8 @@ static bool is_same(const struct tokenizer *t, const struct added *a, const char
     return token.nbytes == nbytes && memcmp(t->strings.s + token.at, s, nbytes) == 0;
 }
 
-/* The id of an added token: the model's, where the model has it; else the file's, which must be what the library would
- * give it. */
+/* The id of an added token. If the model has the token, uses the model's id; otherwise the file's id, which must equal
+ * the id that the library would assign. */
 static int added_id(struct tokenizer *t, json_t *o, const char *s, size_t nbytes, uint32_t *id,
                     struct fsdpck_error *err)
 {
@@ -35,7 +35,7 @@ static int added_id(struct tokenizer *t, json_t *o, const char *s, size_t nbytes
     return 0;
 }
 
-/* Makes the tables by id reach to id, which may not lie far beyond what the file has. */
+/* Grows the tables indexed by id to include `id`. An id far beyond the number of tokens in the file is an error. */
 static int reach(struct tokenizer *t, uint32_t id, size_t nadded, struct fsdpck_error *err)
 {
     if (id < t->nids)
@@ -52,7 +52,7 @@ static int reach(struct tokenizer *t, uint32_t id, size_t nadded, struct fsdpck_
     return 0;
 }
 
-/* What is looked for: the content, or where that is asked for, what the normalizer makes of it. */
+/* Sets the pattern to search for: the content, or its normalised form if the token asks for that. */
 static int make_pattern(struct tokenizer *t, struct added *a, struct fsdpck_error *err)
 {
     struct piece_buffer buffers[2] = { 0 };
@@ -82,7 +82,7 @@ static int read_added(struct tokenizer *t, json_t *o, size_t nadded, struct fsdp
     uint32_t id = 0;
     if (!s)
         return TOK_FAIL(FSDPCK_ERR_FORMAT, "added_tokens: an entry has no content");
-    if (n == 0) /* the library passes over these too */
+    if (n == 0) /* the library skips these too */
         return 0;
     int rc = added_id(t, o, s, n, &id, err);
     if (!rc)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* PCRE2 for patterns without a scanner. A pattern is accepted only if PCRE2 and the engine of the library agree on its
- * meaning. PCRE2 has another version of Unicode: a character that it classifies differently is replaced, in the
- * searched text, by one of the same length and the right class. */
+/* PCRE2 for patterns without a scanner. A pattern is accepted only if PCRE2 and the library's engine agree on its
+ * meaning. The two have different Unicode versions: in the searched text, a character that PCRE2 classifies differently
+ * is replaced by one of the same length that has the right class. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 enum { MAX_PROPERTIES = 16, MAX_LITERALS = 64 };
 
-/* \p{…}: what PCRE2 is asked, and the categories that the library means by it. */
+/* \p{…}: the regex for PCRE2, and the categories that the library means by it. */
 struct property {
     char regex[8]; /* "\p{Lu}+" */
     uint32_t categories;
@@ -21,15 +21,15 @@ struct property {
 struct split_regex {
     const char *name; /* borrowed */
     pcre2_code *code;
-    uint8_t *differs;    /* (UNICODE_NPOINTS / 8) bit set: PCRE2 takes it for something else */
+    uint8_t *differs;    /* (UNICODE_NPOINTS / 8) bit set: PCRE2 classifies the character differently */
     uint8_t *categories; /* (UNICODE_NPOINTS) */
     struct property properties[MAX_PROPERTIES];
     size_t nproperties;
     struct {
         uint32_t first, last;
-    } literals[MAX_LITERALS]; /* characters beyond ASCII that the pattern names */
+    } literals[MAX_LITERALS]; /* the non-ASCII characters in the pattern */
     size_t nliterals;
-    char stand_ins[UNICODE_NCATEGORIES][5][4]; /* by category and bytes: see stand_in() */
+    char stand_ins[UNICODE_NCATEGORIES][5][4]; /* by category and number of bytes; see stand_in() */
     bool has_stand_in[UNICODE_NCATEGORIES][5];
 };
 
@@ -40,7 +40,8 @@ struct split_work {
     size_t capacity, n;
 };
 
-/* "\p{Lu}" or "\P{Lu}": its bytes, or 0. Where case is folded, only what folding leaves as it is. */
+/* Parses "\p{Lu}" or "\P{Lu}". Returns its length; 0: not supported. Under case folding, only categories that folding
+ * does not change are supported. */
 static size_t take_property(struct split_regex *r, const char *p, bool folded)
 {
     size_t n = strcspn(p, "}");
@@ -56,11 +57,11 @@ static size_t take_property(struct split_regex *r, const char *p, bool folded)
     added->categories = categories;
     memcpy(added->regex, "\\p", 2);
     memcpy(added->regex + 2, p + 2, n - 1);
-    added->regex[n + 1] = '+'; /* at most 7 characters: zero-terminated */
+    added->regex[n + 1] = '+'; /* at most 7 characters, so the array ends with a NUL */
     return n + 1;
 }
 
-/* One item of a pattern at p that both engines read alike: its bytes, or 0. */
+/* Parses one item at p that both engines interpret alike. Returns its length; 0: not supported. */
 static size_t known_item(struct split_regex *r, const char *p, bool in_class, bool folded)
 {
     static const char *const escapes[] = { "\\s", "\\S", "\\r", "\\n", "\\t" };
@@ -85,17 +86,17 @@ static size_t known_item(struct split_regex *r, const char *p, bool in_class, bo
         return 1;
     if (folded && ((p[0] >= 'a' && p[0] <= 'z') || (p[0] >= 'A' && p[0] <= 'Z')))
         return 0;
-    if (in_class && p[0] == '&') /* two of them are an intersection */
+    if (in_class && p[0] == '&') /* "&&" means intersection */
         return p[1] == '&' ? 0 : 1;
     return strchr(in_class ? "[" : ".^$#(", p[0]) ? 0 : 1;
 }
 
-/* A character beyond ASCII, or a range of them in a class: its bytes, or 0. */
+/* Parses a non-ASCII character, or in a class a range of them. Returns its length; 0: not supported. */
 static size_t take_literal(struct split_regex *r, const char *pattern, const char *p, bool in_class, bool folded)
 {
     size_t n, more;
     uint32_t first = utf8_get(p, &n), last = first;
-    bool ends_range = in_class && p > pattern && p[-1] == '-'; /* that begins within ASCII */
+    bool ends_range = in_class && p > pattern && p[-1] == '-'; /* of a range that begins with an ASCII character */
     if (folded || ends_range || r->nliterals == MAX_LITERALS)
         return 0;
     if (in_class && p[n] == '-' && (unsigned char)p[n + 1] >= 0x80) {
@@ -139,13 +140,13 @@ static pcre2_code *compile(const char *regex, int *why, size_t *at)
     return pcre2_compile((PCRE2_SPTR)regex, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, why, at, NULL);
 }
 
-/* property NULL: white space. */
+/* property NULL: tests for white space. */
 static bool has_property(const struct split_regex *r, const uint8_t *bits, const struct property *property, uint32_t c)
 {
     return property ? property->categories >> r->categories[c] & 1 : (bits[c] & UNICODE_SPACE) != 0;
 }
 
-/* Compares what PCRE2 and the tables say of the characters in s[at … end]. */
+/* Marks the characters in s[at … end) whose property, according to the tables, is not `has`, PCRE2's answer. */
 static void compare_range(struct split_regex *r, const uint8_t *bits, const struct property *property, bool has,
                           const char *s, size_t at, size_t end)
 {
@@ -156,7 +157,7 @@ static void compare_range(struct split_regex *r, const uint8_t *bits, const stru
     }
 }
 
-/* One property, on a text of all characters in order: its runs are few. */
+/* Compares one property for all characters in order. Such a text has few runs, so PCRE2 matches few times. */
 static bool compare_property(struct split_regex *r, const uint8_t *bits, const struct property *property,
                              const char *all, size_t n)
 {
@@ -205,8 +206,8 @@ static bool is_literal(const struct split_regex *r, uint32_t c)
     return found;
 }
 
-/* For every category and number of bytes a character that both engines take for the same, and that the pattern does not
- * name. */
+/* For each category and length in bytes, chooses a character that both engines classify alike and that the pattern does
+ * not contain. */
 static void choose_stand_ins(struct split_regex *r, const uint8_t *bits)
 {
     char s[4];
@@ -221,14 +222,14 @@ static void choose_stand_ins(struct split_regex *r, const uint8_t *bits)
     }
 }
 
-/* Of as many bytes as c, and for PCRE2 what c is for the library; NULL: there is none. */
+/* A character as long as c that PCRE2 classifies as the library classifies c. NULL: none exists. */
 static const char *stand_in(const struct split_regex *r, uint32_t c, size_t nbytes)
 {
     uint8_t category = r->categories[c];
     return r->has_stand_in[category][nbytes] ? r->stand_ins[category][nbytes] : NULL;
 }
 
-/* Whether every character that PCRE2 takes for something else can be searched as another one. */
+/* Checks that each character that PCRE2 classifies differently has a usable stand-in. */
 static int check_stand_ins(const struct split_regex *r, const uint8_t *bits, struct fsdpck_error *err)
 {
     char s[4];

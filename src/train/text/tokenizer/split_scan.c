@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hand-written scanners for the patterns of GPT-2 and of Llama 3 and Qwen 2: one branch for each alternative, in the
- * order of the pattern. Tests compare them with PCRE2. */
+/* Hand-written scanners for the patterns of GPT-2, and of Llama 3 and Qwen 2: one branch per alternative, in the order
+ * of the pattern. Tests compare them with PCRE2. */
 #include <string.h>
 
 #include "text/tokenizer/split.h"
@@ -16,7 +16,7 @@ static inline uint8_t class_at(const uint8_t *bits, const char *s, size_t *step)
     return bits[utf8_get(s, step)];
 }
 
-/* Where a run of characters that have one of `any`, or (any == 0) none of `none`, ends. */
+/* The end of a run of characters that have a bit of `any`, or (any == 0) no bit of `none`. */
 static inline size_t run(const uint8_t *bits, const char *s, size_t at, size_t n, uint8_t any)
 {
     size_t step;
@@ -35,7 +35,7 @@ static inline size_t run_other(const uint8_t *bits, const char *s, size_t at, si
     return at;
 }
 
-/* 's 't 're 've 'm 'll 'd at s[0] == '\''; folded: any case, and the long s. */
+/* Length of 's 't 're 've 'm 'll 'd at s[0] == '\''. folded: ignore case, and accept the long s. */
 static size_t contraction(const char *s, size_t n, bool folded)
 {
     if (n < 2)
@@ -52,7 +52,7 @@ static size_t contraction(const char *s, size_t n, bool folded)
     return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
 }
 
-/* \s+(?!\S)|\s+ : white space up to `end`; the last one is left to the word that follows, if there is more than one. */
+/* \s+(?!\S)|\s+ : white space up to `end`. Of several characters, the last one is left for the next word. */
 static size_t spaces(const char *s, size_t end, size_t n)
 {
     if (end == n)
@@ -83,7 +83,7 @@ size_t split_scan_gpt2(const uint8_t *bits, const char *s, size_t n)
     return spaces(s, run(bits, s, at + step, n, UNICODE_SPACE), n);
 }
 
-/* \s*[\r\n]+|\s+(?!\S)|\s+ : up to the last line end of the white space, if it has one. */
+/* \s*[\r\n]+|\s+(?!\S)|\s+ : up to the last line end in the white space, if there is one. */
 static size_t lines(const uint8_t *bits, const char *s, size_t n)
 {
     size_t end = run(bits, s, 0, n, UNICODE_SPACE);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads "normalizer" and "pre_tokenizer" of a tokenizer.json: lists of steps. A step that is not supported exactly is
- * refused by name. */
+/* Reads "normalizer", "pre_tokenizer", "post_processor" and "decoder" of a tokenizer.json: lists of steps. A step that
+ * cannot be reproduced exactly is an error that names it. */
 #include <jansson.h>
 #include <string.h>
 
@@ -32,7 +32,7 @@ static int one_character(struct tokenizer *t, json_t *value, const char *what, s
     return rc;
 }
 
-/* Calls read for o, or for each member of a Sequence. */
+/* Calls `read` for o, or for each member of a Sequence. */
 static int each(struct tokenizer *t, json_t *o, const char *members,
                 int (*read)(struct tokenizer *, json_t *, struct fsdpck_error *), struct fsdpck_error *err)
 {
@@ -52,7 +52,7 @@ static int each(struct tokenizer *t, json_t *o, const char *members,
     return 0;
 }
 
-/* One of Unicode's normal forms: its steps, or none. */
+/* Adds the steps of a Unicode normal form. Returns false if type is not one. */
 static bool add_normal_form(struct tokenizer *t, const char *type)
 {
     static const struct {
@@ -147,7 +147,7 @@ static int read_split(struct tokenizer *t, json_t *o, struct fsdpck_error *err)
                         behavior ? behavior : "not given");
     s->scan = split_scan_of(regex);
     s->kind = s->scan ? SPLIT_SCAN : SPLIT_REGEX;
-    /* Inverted, what matches is kept and the rest removed; the known patterns match everything. */
+    /* Inverted, Removed keeps the matches and drops the rest; the known patterns match everything. */
     if (!s->scan && strcmp(behavior, "Removed") == 0)
         return TOK_FAIL(FSDPCK_ERR_UNSUPPORTED,
                         "pre_tokenizer Split: behavior Removed with a pattern that this version does not know");
@@ -168,7 +168,7 @@ static int read_metaspace(struct tokenizer *t, json_t *o, struct fsdpck_error *e
     s->kind = SPLIT_METASPACE;
     s->individual = is_true(o, "split", true);
     s->prepend = is_true(o, "add_prefix_space", true) ? PREPEND_ALWAYS
-                                                      : PREPEND_NEVER; /* as files before prepend_scheme have it */
+                                                      : PREPEND_NEVER; /* for files from before prepend_scheme */
     for (int i = 0; scheme && i < 3; i++) {
         if (strcmp(scheme, schemes[i]) == 0) {
             s->prepend = i;
@@ -206,8 +206,7 @@ int tok_read_steps(struct tokenizer *t, struct json_t *root, struct fsdpck_error
     return rc ? rc : each(t, json_object_get(root, "pre_tokenizer"), "pretokenizers", read_pre_tokenizer, err);
 }
 
-/* --- post_processor
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- post_processor --- */
 
 static int add_ids(struct tokenizer *t, struct id_list *list, json_t *ids, const char *name, struct fsdpck_error *err)
 {
@@ -250,7 +249,7 @@ static int read_template(struct tokenizer *t, json_t *o, struct fsdpck_error *er
 
 static int read_post(struct tokenizer *t, json_t *o, struct fsdpck_error *err)
 {
-    if (strcmp(type_of(o), "ByteLevel") == 0) /* moves offsets only */
+    if (strcmp(type_of(o), "ByteLevel") == 0) /* changes offsets only */
         return 0;
     if (strcmp(type_of(o), "TemplateProcessing") == 0)
         return read_template(t, o, err);
@@ -263,9 +262,7 @@ int tok_read_post(struct tokenizer *t, struct json_t *post, struct fsdpck_error 
     return each(t, post, "processors", read_post, err);
 }
 
-/* --- decoder
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* --- decoder --- */
 
 static int read_strip(struct tokenizer *t, json_t *o, struct decode_step *s, struct fsdpck_error *err)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Decodes tokens as they arrive. A token may be a part of a character, and its text may depend on the token before it.
- * So the last tokens are decoded with and without the new one, and the difference is the new text, unless it ends
- * within a character. */
+ * So show() decodes the last tokens with and without the new one. The difference is the new text, unless it ends within
+ * a character. */
 #include <train/tokenizer.h>
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@ struct token_text {
     const struct tokenizer *tokenizer;
     bool skip_special;
     struct token_list list;
-    size_t from, shown; /* tokens: decoding begins at from; what comes before shown has been given out */
+    size_t from, shown; /* token indices: decoding starts at `from`; tokens before `shown` have been returned */
     char *text, *before;
 };
 
@@ -47,7 +47,7 @@ static int append(struct token_text *w, uint32_t id, struct fsdpck_error *err)
     return 0;
 }
 
-/* Text of the tokens from w->from up to end. */
+/* Decodes the tokens from w->from up to end. */
 static int decode(struct token_text *w, size_t end, char **text, size_t *nbytes, struct fsdpck_error *err)
 {
     free(*text);
@@ -55,7 +55,7 @@ static int decode(struct token_text *w, size_t end, char **text, size_t *nbytes,
     return tokenizer_decode(w->tokenizer, w->list.ids + w->from, end - w->from, w->skip_special, text, nbytes, err);
 }
 
-/* U+FFFD, which stands for what is no character, or not yet. */
+/* True if the text ends with U+FFFD: an invalid or incomplete character. */
 static bool ends_open(const char *text, size_t nbytes)
 {
     return nbytes >= 3 && memcmp(text + nbytes - 3, "\xef\xbf\xbd", 3) == 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Expands ranges into a flat table: one load for each character. */
+/* Expands ranges into a flat table, so a lookup is one load. */
 #include "text/tokenizer/unicode.h"
 
 #include <string.h>
@@ -18,7 +18,7 @@ void unicode_fill(uint8_t bits[UNICODE_NPOINTS])
         memset(bits + ranges[i].first, ranges[i].bits, ranges[i].last - ranges[i].first + 1);
 }
 
-/* point times 32, and its category */
+/* 32 * code point + category */
 static const uint32_t runs[] = {
 #include "text/tokenizer/unicode_categories.inc"
 };
