@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes adapter_model.safetensors with the export of libfsdpck, and adapter_config.json with the keys of PEFT. The
- * folder gets its name when it is complete. */
+/* Writes adapter_model.safetensors with the export of libfsdpck, and adapter_config.json with the keys of PEFT. Builds
+ * them in a temporary folder and renames it when it is complete. */
 #include "state/adapter.h"
 
 #include <dirent.h>
@@ -55,7 +55,7 @@ static json_t *number(double value)
     return fabs(value) < 0x1p53 && value == trunc(value) ? json_integer((json_int_t)value) : json_real(value);
 }
 
-/* Keys that every PEFT since 0.5 reads; the others have defaults that mean what is meant here. */
+/* The keys that every PEFT since 0.5 reads. The defaults of the other keys match this trainer. */
 static json_t *config_of(const struct train_config *c)
 {
     json_t *o = json_object();
@@ -113,7 +113,8 @@ static bool is_ours(const char *name)
            strcmp(name, "README.md") == 0;
 }
 
-/* What somebody has put beside our files goes to `to`; NULL: it stays, and the folder with it. */
+/* Removes our files and then the folder. Moves files of others to `to`; with NULL they remain, and so does the
+ * folder. */
 static void remove_folder(const char *folder, const char *to)
 {
     char path[FILES_PATH], moved[FILES_PATH];
@@ -131,12 +132,12 @@ static void remove_folder(const char *folder, const char *to)
     rmdir(folder);
 }
 
-/* The old one stands aside until the new one has its name. */
+/* Moves the old folder aside until the new one has its name. */
 static int put_in_place(const char *folder, const char *out, struct fsdpck_error *err)
 {
     char old[FILES_PATH + 8];
     snprintf(old, sizeof old, "%s.old", out);
-    remove_folder(old, access(out, F_OK) == 0 ? out : folder); /* of a run that was killed here */
+    remove_folder(old, access(out, F_OK) == 0 ? out : folder); /* left over from a run that was killed here */
     bool replaces = rename(out, old) == 0;
     if (rename(folder, out)) {
         int failed = errno;
@@ -159,7 +160,7 @@ int adapter_export(const struct job *job, uint64_t step, const char *checkpoint,
     if (rc)
         return rc;
     remove_folder(folder, NULL);
-    if (mkdir(folder, 0777) && errno != EEXIST) /* it stays where it holds files of somebody else's, which move along */
+    if (mkdir(folder, 0777) && errno != EEXIST) /* remains if it holds files of others, which move along */
         return fsdpck_error_sys(err, errno, folder, "mkdir");
     const struct fsdpck_export_request req = { .out = file, .select = { .tree = "model" }, .force = true };
     rc = fsdpck_source_open(checkpoint, "fsdpck", &job->fs, &src, err);
@@ -179,7 +180,7 @@ int adapter_export(const struct job *job, uint64_t step, const char *checkpoint,
     return rc;
 }
 
-/* Keys of an adapter that change the maths and are not done here: the only value that is. */
+/* Keys that change the maths and that this trainer does not support: the value must be the one that disables them. */
 static bool is_off(const json_t *value)
 {
     return !value || json_is_null(value) || json_is_false(value) ||
@@ -188,7 +189,7 @@ static bool is_off(const json_t *value)
            (json_is_object(value) && json_object_size(value) == 0);
 }
 
-/* Values that make A and B, or copies, mean something else. */
+/* Rejects values that change the meaning of A and B, or of copies. */
 static int check_meaning(const json_t *theirs, const char *path, struct fsdpck_error *err)
 {
     static const char *const moved[] = { "pissa", "olora", "corda", "lora_ga", "loftq" };
@@ -231,7 +232,7 @@ int adapter_config_read(const char *folder, char path[ADAPTER_PATH], json_t **ou
     json_t *theirs = NULL;
     *out = NULL;
     int rc = files_join(path, folder, "assets/adapter_config.json", err);
-    if (!rc && access(path, F_OK) != 0) /* no checkpoint */
+    if (!rc && access(path, F_OK) != 0) /* not a checkpoint */
         rc = files_join(path, folder, "adapter_config.json", err);
     if (!rc && (rc = text_file_json(path, &theirs, err))) {
         fsdpck_error_hint(err,

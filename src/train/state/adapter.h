@@ -5,17 +5,17 @@
 
 #include "rank/rank.h"
 
-/* Makes OUT (replacing an older one, atomically; a README.md that is not ours stays) from the committed checkpoint of a
- * step. One process does it. */
+/* Writes the folder OUT from the committed checkpoint of a step. Replaces an older folder atomically, but preserves a
+ * README.md that the user wrote. One process calls it. */
 int adapter_export(const struct job *job, uint64_t step, const char *checkpoint, const char *out,
                    struct fsdpck_error *err);
-/* adapter_config.json as PEFT writes it. Owned; NULL: no memory. */
+/* adapter_config.json as PEFT writes it. Owned; NULL: out of memory. */
 char *adapter_config(const struct train_config *config);
 enum { ADAPTER_PATH = 4096 };
-/* adapter_config.json of a PEFT folder, or of a checkpoint's assets; keys that change the maths and are not done here
- * are refused. path: what was read. Owned. */
+/* Reads adapter_config.json from a PEFT folder or from a checkpoint's assets. Unsupported keys that change the maths
+ * are errors. path: the file that was read. *out is owned. */
 int adapter_config_read(const char *folder, char path[ADAPTER_PATH], struct json_t **out, struct fsdpck_error *err);
-/* adapter_config.json of lora.init_adapter says the same as the config. */
+/* Checks that adapter_config.json of lora.init_adapter agrees with the config. */
 int adapter_check_start(const struct train_config *config, struct fsdpck_error *err);
 
 #endif

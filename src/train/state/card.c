@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes the facts of the run: base, data, hyperparameters, and the last line of the metrics. The card has a marker; a
- * README without it belongs to the user and is left alone. */
+/* Writes the facts of the run: base, data, hyperparameters, and the last line of the metrics. The card contains a
+ * marker. A README without the marker belongs to the user and is left unchanged. */
 #include "state/card.h"
 
 #include <errno.h>
@@ -21,7 +21,8 @@ static const char mark[] =
 
 enum { MOST = 16 << 20, TAIL = 1 << 16 };
 
-/* "…/models--ORG--NAME/snapshots/…" of the Hugging Face cache is ORG/NAME; else the path as PEFT has it. */
+/* A path "…/models--ORG--NAME/snapshots/…" in the Hugging Face cache gives ORG/NAME; any other path is used as it is,
+ * like PEFT does. */
 static void name_base(const char *model, char *name, size_t nbytes)
 {
     const char *at = strstr(model, "/models--"), *end = at ? strstr(at, "/snapshots/") : NULL,
@@ -32,7 +33,7 @@ static void name_base(const char *model, char *name, size_t nbytes)
         snprintf(name, nbytes, "%s", model);
 }
 
-/* JSON's strings are YAML's. */
+/* A JSON string is a valid YAML string. */
 static void put_quoted(FILE *f, const char *before, const char *text)
 {
     json_t *value = json_string(text);
@@ -53,7 +54,7 @@ static void put_front(FILE *f, const char *base)
     fputs("- lora\n- transformers\n---\n", f);
 }
 
-/* The line of this step, or NULL: in the end of the file. */
+/* The metrics of this step, from the end of the file; NULL: not found. */
 static json_t *find_metrics(const struct job *job, uint64_t step)
 {
     char path[FILES_PATH], *tail = malloc(TAIL + 1);
@@ -168,7 +169,7 @@ static void put_card(FILE *f, const struct job *job, uint64_t step)
     fputs("model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), \"adapter\")\n```\n", f);
 }
 
-/* Owned; NULL: there is none, or it is ours. */
+/* The README that the user wrote. Owned; NULL: none, or it has our marker. */
 static char *users_own(const char *old, size_t *nbytes)
 {
     char path[FILES_PATH], *text;

@@ -5,8 +5,8 @@
 
 #include "rank/rank.h"
 
-/* README.md into `folder`: what `old`, the adapter's folder until now, has there where somebody else wrote it, else our
- * own of `step`. */
+/* Writes README.md into `folder`. If `old`, the previous adapter folder, has a README that the user wrote, copies it;
+ * otherwise writes the card of `step`. */
 int card_write(const struct job *job, uint64_t step, const char *folder, const char *old, struct fsdpck_error *err);
 
 #endif

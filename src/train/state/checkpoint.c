@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Saves the state of a run with libfsdpck: trained parameters (tree "model"), the moments of AdamW (tree "optim"), and
- * the state that a resumed run must agree on. The ranks that save determine the sharding; any other number can read
- * it. The checkpoint of a LoRA run names its base model but does not contain it. */
+ * the settings that a resumed run must share. The saving ranks determine the sharding; any number of ranks can read it.
+ * The checkpoint of a LoRA run names its base model but does not contain it. */
 #include "state/checkpoint.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 enum { TREES = CHECKPOINT_TREES, NAME = LAYOUT_NAME + 64 };
 
-/* What save lists for one parameter in one tree. */
+/* The path and box of one parameter in one tree. */
 struct entry {
     char name[NAME];
     struct fsdpck_key path[4];
@@ -29,12 +29,12 @@ struct checkpoint_list {
     size_t ntensors;
     struct fsdpck_mesh mesh;
     struct fsdpck_placement placement;
-    const struct fsdpck_base *base; /* the rank's */
-    char *adapter;                  /* adapter_config.json; NULL: all is trained */
+    const struct fsdpck_base *base; /* borrowed from the rank */
+    char *adapter;                  /* adapter_config.json; NULL: all parameters are trained */
 };
 
-/* tree 0: the values; 1 and 2: the moments. Names as torch flattens {"model": {…}, "optim": {"state": {NAME:
- * {"exp_avg": …}}}}. */
+/* tree 0: values; 1 and 2: moments. Names as torch flattens {"model": {…}, "optim": {"state": {NAME: {"exp_avg":
+ * …}}}}. */
 static uint32_t make_path(const struct param *p, int tree, struct fsdpck_key *path, char *name)
 {
     static const char *const moments[TREES] = { NULL, "exp_avg", "exp_avg_sq" };
@@ -128,7 +128,7 @@ void checkpoint_copy(const struct rank *r, struct kern_stream *stream, float *co
     const struct kern_memory *memory = r->compute->device->memory;
     if (r->masters)
         memory->copy(stream, trees[0], r->masters, (size_t)l->own_nelem * sizeof(float));
-    for (size_t i = 0; i < l->nparams; i++) { /* what has no master of its own */
+    for (size_t i = 0; i < l->nparams; i++) { /* fp32 parameters, which are their own masters */
         const struct param *p = &l->params[i];
         int64_t first, nrow = param_rows(p, r->comm->rank, &first);
         if (p->trainable && nrow > 0 && p->dtype == KERN_F32)
@@ -148,8 +148,8 @@ static int barrier(void *ctx)
 int checkpoint_write(const struct checkpoint_list *list, struct comm *comm, const struct job *job, const char *path,
                      const char *state, const struct fsdpck_options *fs, struct fsdpck_error *err)
 {
-    /* A full model's folder comes along, so that `fsdpck export` gives back one that loads; an adapter's base stays
-     * where it is, and is named. */
+    /* For a fully trained model, the checkpoint contains the assets of its folder, so that `fsdpck export` writes a
+     * model that loads. For adapters, it only names the base. */
     const bool lora = list->adapter != NULL;
     const struct fsdpck_save_asset config = { .path = "adapter_config.json",
                                               .data = list->adapter,
@@ -229,8 +229,8 @@ static int refuse_tensor(const struct job *job, const struct fsdpck_source *src,
         list.text[0] ? list.text : "model, lora.r or lora.target_modules are not its own", name, what);
 }
 
-/* One that was trained and is no more would be lost with the next save. nfound: of the checkpoint's tensors, those that
- * are trained. */
+/* Rejects a checkpoint with tensors that this run does not train: the next save would lose them. nfound: number of the
+ * checkpoint's tensors that are trained. */
 static int check_others(const struct job *job, const struct fsdpck_source *src, size_t nfound, struct fsdpck_error *err)
 {
     const struct layout *l = &job->layout;
@@ -252,7 +252,7 @@ static int check_others(const struct job *job, const struct fsdpck_source *src, 
     return 0;
 }
 
-/* Every trained tensor is there, in every tree, with its shape; and no other. */
+/* Checks that each tree has every trained tensor, with its shape, and no other tensor. */
 static int check_tensors(const struct job *job, const struct fsdpck_source *src, struct fsdpck_error *err)
 {
     const struct layout *l = &job->layout;

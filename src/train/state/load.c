@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Start-up: every rank reads its own rows of every tensor, from whatever format the model and the adapter have,
- * straight to their destination. New adapters are initialised from the distribution that PEFT uses; each element
- * depends on its position in the whole tensor. */
+/* Start-up: every rank reads its own rows of every tensor, in any format of the model and the adapter, straight to
+ * their destination. New adapters are initialised from PEFT's distribution; the value of an element depends on its
+ * position in the whole tensor only. */
 #include "state/load.h"
 
 #include <math.h>
@@ -14,21 +14,22 @@
 #include "state/sources.h"
 #include "state/state.h"
 
-/* What was read of one parameter. */
+/* Facts about a parameter, gathered while it is read. */
 struct loaded {
-    uint64_t content[4]; /* limbs, added to */
+    uint64_t content[4]; /* limbs of the content id; the reads add to them */
     enum fsdpck_dtype dtype;
-    bool in_tree; /* the file calls it "model.NAME" */
+    bool in_tree; /* the file names it "model.NAME" */
 };
 
-/* Where a parameter's rows go, and as what: frozen ones to where they are used, trained ones to their masters. */
+/* The destination and dtype of a parameter's rows: the working copy of frozen parameters, the master of trained
+ * ones. */
 static enum fsdpck_dtype destination(const struct rank *r, const struct param *p, void **dst)
 {
     *dst = p->trainable ? rank_master(r, p) : rank_rows(r, p);
     return p->trainable || p->dtype == KERN_F32 ? FSDPCK_FLOAT32 : FSDPCK_BFLOAT16;
 }
 
-/* This rank's rows of one tensor. */
+/* Adds this rank's rows of one tensor to the reads. */
 static int add_read(struct rank *r, const struct fsdpck_source *src, struct reads *reads, const struct param *p,
                     bool adapter, struct loaded *loaded, struct fsdpck_error *err)
 {
@@ -51,7 +52,7 @@ static int add_read(struct rank *r, const struct fsdpck_source *src, struct read
     return reads_add(reads, &rows, err);
 }
 
-/* What add_read() will read of them all; a tensor that is not there is its business. */
+/* Number of bytes that add_read() will read for all parameters. Skips missing tensors: add_read() reports them. */
 static uint64_t rows_nbytes(const struct rank *r, const struct fsdpck_source *src, bool adapter)
 {
     const struct layout *l = &r->job->layout;
@@ -66,8 +67,8 @@ static uint64_t rows_nbytes(const struct rank *r, const struct fsdpck_source *sr
     return nbytes;
 }
 
-/* A torch.save file, or a chunk of a PyTorch DCP directory, has one CRC-32 for what many ranks read slices of: each
- * rank reads its share of them whole. */
+/* A torch.save file, or a chunk of a PyTorch DCP directory, has one CRC-32 for data of which many ranks read slices. So
+ * each rank also verifies its share of the tensors as a whole. */
 static int check_share(struct rank *r, struct fsdpck_source *src, bool adapter, struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;
@@ -104,8 +105,8 @@ static int load_all(struct rank *r, const char *path, bool adapter, struct loade
     return rc;
 }
 
-/* Normal numbers by Box and Muller: two of a Philox block's words make two of its elements. An embedding's B is drawn
- * by this in PEFT. */
+/* Standard normal numbers by Box and Muller: two words of a Philox block give two elements. PEFT draws an embedding's B
+ * from this distribution. */
 static void draw_normal(float *dst, uint64_t nelem, const struct kern_philox *rng, uint64_t index0)
 {
     const uint32_t key[2] = { (uint32_t)rng->seed, (uint32_t)(rng->seed >> 32) };
@@ -119,7 +120,7 @@ static void draw_normal(float *dst, uint64_t nelem, const struct kern_philox *rn
     }
 }
 
-/* Drawn by the host. */
+/* Draws the values on the host. */
 static int draw_embedding(struct rank *r, const struct param *p, int64_t nrow, const struct kern_philox *rng,
                           uint64_t index0, struct fsdpck_error *err)
 {
@@ -133,7 +134,7 @@ static int draw_embedding(struct rank *r, const struct param *p, int64_t nrow, c
     return rc;
 }
 
-/* DoRA's magnitude begins as the norms of its weight's rows, as B is zero; both are sharded alike. */
+/* DoRA's magnitude starts as the norm of each weight row, because B is zero. Both are sharded alike. */
 static int measure_rows(struct rank *r, const struct param *p, int64_t nrow, struct fsdpck_error *err)
 {
     const struct param *of = &r->job->layout.params[p->norms_of];
@@ -144,8 +145,8 @@ static int measure_rows(struct rank *r, const struct param *p, int64_t nrow, str
     return compute_sync(r->compute, err);
 }
 
-/* As PEFT: A uniform in ±1/√in (kaiming_uniform with a = √5), B zero; of an embedding A zero, B normal. Each element by
- * its place in the whole tensor. */
+/* As PEFT: A uniform in ±1/√in (kaiming_uniform with a = √5), B zero. For an embedding, A zero and B normal. An element
+ * depends on its position in the whole tensor. */
 static int draw_adapter(struct rank *r, const struct param *p, struct fsdpck_error *err)
 {
     struct compute *c = r->compute;
@@ -157,7 +158,7 @@ static int draw_adapter(struct rank *r, const struct param *p, struct fsdpck_err
     if (nrow > 0 && p->norms_of >= 0)
         return measure_rows(r, p, nrow, err);
     if (nrow <= 0 || zero)
-        return 0; /* memory is zero where nobody wrote */
+        return 0; /* fresh memory is zero */
     if (embedding)
         return draw_embedding(r, p, nrow, &rng, (uint64_t)(first * p->ncol), err);
     c->device->ops->uniform(c->stream, rank_master(r, p), nrow * p->ncol, rng, (uint64_t)(first * p->ncol), -bound,
@@ -180,7 +181,7 @@ static int sum_contents(struct rank *r, struct loaded *loaded, struct fsdpck_err
     return rc;
 }
 
-/* 16 little-endian bytes, as FORMAT.md has it. */
+/* 16 bytes, little-endian, as in FORMAT.md. */
 static void store_content(const uint64_t limb[4], uint8_t out[16])
 {
     uint64_t carry = 0;
@@ -204,7 +205,7 @@ static struct fsdpck_base_tensor describe(const struct param *p, const struct lo
     return t;
 }
 
-/* What the weights are that lie frozen under an adapter: the same however many ranks read them. */
+/* Identifies the frozen weights under an adapter. The result does not depend on the number of ranks. */
 static int name_base(struct rank *r, struct loaded *loaded, struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;
@@ -221,7 +222,7 @@ static int name_base(struct rank *r, struct loaded *loaded, struct fsdpck_error 
     return rc;
 }
 
-/* What a model that is trained whole is exported as. */
+/* The dtype for the export of a fully trained model: the dtype of most of its elements. */
 static enum fsdpck_dtype usual_dtype(const struct layout *l, const struct loaded *loaded)
 {
     uint64_t nelem[FSDPCK_NDTYPES] = { 0 };
@@ -247,7 +248,7 @@ static int load_base(struct rank *r, struct fsdpck_error *err)
     return rc;
 }
 
-/* A checkpoint of adapters names the base that they belong to. */
+/* Checks that the adapter checkpoint names this base. */
 static int check_base(const struct rank *r, struct fsdpck_error *err)
 {
     struct fsdpck_source *src;
@@ -260,7 +261,8 @@ static int check_base(const struct rank *r, struct fsdpck_error *err)
 
 static int load_adapter(struct rank *r, struct fsdpck_error *err)
 {
-    struct loaded *loaded = calloc(r->job->layout.nparams, sizeof *loaded); /* nobody asks for an adapter's */
+    struct loaded *loaded =
+        calloc(r->job->layout.nparams, sizeof *loaded); /* the content ids of an adapter are not used */
     int rc = loaded ? load_all(r, r->job->config->lora.init_adapter, true, loaded, err)
                     : fsdpck_error_nomem(err, r->job->layout.nparams * sizeof *loaded);
     free(loaded);

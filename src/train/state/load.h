@@ -5,9 +5,9 @@
 
 #include "rank/rank.h"
 
-/* Base weights from config.model, adapters from init_adapter or PEFT's distribution; only this rank's rows. */
+/* Loads this rank's rows: base weights from config.model, adapters from init_adapter or from PEFT's distribution. */
 int rank_load(struct rank *r, struct fsdpck_error *err);
-/* The same over whatever state the rank has. */
+/* As rank_load(), but overwrites any state of the rank. */
 int rank_start_anew(struct rank *r, struct fsdpck_error *err);
 
 #endif

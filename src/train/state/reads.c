@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Batches of reads ("loads"). A load is full when its memory is: the memory for casts, or its part of the pinned
- * memory. The threads of the rank hash and cast what was read. For a device this is a pipeline of three loads: one is
- * read, the one before is hashed, cast and enqueued, and the one before that is copied to the device. */
+/* Batches of reads ("loads"). A load is full when it has used up its memory: the memory for casts, or its part of the
+ * pinned memory. The rank's threads hash and cast the rows of a load. For a device whose memory the host cannot access
+ * ("apart"), three loads form a pipeline: one is read, the previous one is hashed, cast and enqueued, and the one
+ * before that is copied to the device. */
 #include "state/reads.h"
 
 #include <kernels/pool.h>
@@ -22,8 +23,8 @@ enum {
 
 struct entry {
     struct reads_rows rows;
-    void *raw;   /* as the source has it */
-    void *whole; /* as it is wanted, in memory of the host: the destination itself, or on the way there */
+    void *raw;   /* rows in the dtype of the source */
+    void *whole; /* rows in the wanted dtype, in host memory: the destination itself, or a buffer on the way to it */
     uint64_t offset[2], size[2];
 };
 
@@ -31,21 +32,21 @@ struct load {
     struct fsdpck_read *reads;
     struct entry *entries;
     size_t n, capacity;
-    uint64_t used_nbytes;    /* of its memory */
-    char *data;              /* apart: PINNED_NBYTES */
-    struct kern_event *sent; /* apart: what was in it has left */
+    uint64_t used_nbytes;    /* of the load's memory */
+    char *data;              /* apart: (PINNED_NBYTES) */
+    struct kern_event *sent; /* apart: the copies out of `data` are done */
 };
 
 struct reads {
     const struct rank *r;
     struct fsdpck_source *src;
     bool apart;
-    struct kern_buffer pinned;          /* apart: of all loads */
-    struct load loads[NLOAD], *filling; /* not apart: the first alone */
+    struct kern_buffer pinned;          /* apart: shared by all loads */
+    struct load loads[NLOAD], *filling; /* not apart: only the first is used */
     uint64_t
-        waiting_nbytes; /* not apart: added since the last flush, so that whoever watches hears of it now and then */
-    uint64_t done_nbytes, total_nbytes; /* read, as they lie in files; to be read (0: nobody said) */
-    struct load *behind;                /* apart: the one that was read and is not on its way; or NULL */
+        waiting_nbytes; /* not apart: bytes added since the last flush; limits the time between two progress reports */
+    uint64_t done_nbytes, total_nbytes; /* bytes in files: read so far, and in total (0: unknown) */
+    struct load *behind;                /* apart: the load that has been read but not enqueued, or NULL */
 };
 
 static int start_pinned(struct reads *b, struct fsdpck_error *err)
@@ -93,7 +94,8 @@ int reads_new(const struct rank *r, struct fsdpck_source *src, struct reads **ou
     return rc;
 }
 
-/* Adds the rows' content id to limbs of 32 bits, lowest first. Ranks and threads add theirs in any order. */
+/* Adds the content id of the rows to 32-bit limbs, lowest first. Addition commutes: ranks and threads may add in any
+ * order. */
 static void add_content(const unsigned char *rows, uint64_t row_nbytes, uint64_t first, uint64_t nrow,
                         uint64_t limbs[4])
 {
@@ -114,7 +116,7 @@ static uint64_t nbytes_of(const struct entry *e, enum fsdpck_dtype dtype)
 
 struct finishing {
     const struct entry *entry;
-    uint64_t nrow; /* of a piece */
+    uint64_t nrow; /* rows per piece */
 };
 
 static void finish_piece(void *ctx, int64_t piece, unsigned worker)
@@ -146,7 +148,7 @@ static void finish_entry(const struct reads *b, const struct entry *e)
         b->r->compute->device->memory->copy(b->r->compute->stream, rows->dst, e->whole, nbytes_of(e, rows->dtype));
 }
 
-/* A load that was read: hashed and cast, and on its way to a device. Where something failed it is only let go. */
+/* Hashes and casts a load that has been read, and enqueues its copy to a device. failed: only releases it. */
 static void finish(struct reads *b, struct load *load, bool failed)
 {
     for (size_t i = 0; i < load->n; i++) {
@@ -176,7 +178,8 @@ static void *read_load(void *ctx)
     return NULL;
 }
 
-/* Reads what was added, while what was read before is finished; the next is one that has been sent. */
+/* Reads the load that was filled while the previous one is finished. Then waits until the next load has been sent and
+ * can be filled again. */
 static int flush_pinned(struct reads *b, struct fsdpck_error *err)
 {
     struct reading now = { .src = b->src, .load = b->filling };
@@ -228,13 +231,13 @@ void reads_expect(struct reads *b, uint64_t nbytes)
 
 static int reserve(struct load *b, struct fsdpck_error *err)
 {
-    size_t nreads = b->capacity; /* both arrays have the same room */
+    size_t nreads = b->capacity; /* both arrays have the same capacity */
     if (b->n < b->capacity)
         return 0;
     if (!grow((void **)&b->reads, &nreads, b->n + 1, sizeof *b->reads) ||
         !grow((void **)&b->entries, &b->capacity, b->n + 1, sizeof *b->entries))
         return fsdpck_error_nomem(err, (b->n + 1) * sizeof *b->entries);
-    for (size_t i = 0; i < b->n; i++) { /* which point into the entries */
+    for (size_t i = 0; i < b->n; i++) { /* they point into the entries, which have moved */
         b->reads[i].offset = b->entries[i].offset;
         b->reads[i].size = b->entries[i].size;
     }
@@ -275,7 +278,7 @@ static uint64_t aligned(uint64_t nbytes)
     return (nbytes + ALIGNED - 1) / ALIGNED * ALIGNED;
 }
 
-/* As many rows as there is room for; at least one in an empty load. */
+/* Adds as many rows as fit; at least one into an empty load. */
 static int add_some(struct reads *b, struct reads_rows *rows, struct fsdpck_error *err)
 {
     struct load *to = b->filling;
@@ -319,7 +322,7 @@ int reads_add(struct reads *b, const struct reads_rows *rows, struct fsdpck_erro
 
 int reads_end(struct reads *b, int rc, struct fsdpck_error *err)
 {
-    struct fsdpck_error ignored = { 0 }; /* the first failure counts */
+    struct fsdpck_error ignored = { 0 }; /* keeps the first failure */
     if (!b)
         return rc;
     if (!rc)
@@ -328,7 +331,7 @@ int reads_end(struct reads *b, int rc, struct fsdpck_error *err)
         finish(b, b->filling, true);
     if (!rc && b->behind)
         finish(b, b->behind, false);
-    int rc2 = compute_sync(b->r->compute, rc ? &ignored : err); /* pinned memory is read until then */
+    int rc2 = compute_sync(b->r->compute, rc ? &ignored : err); /* the device reads pinned memory until then */
     reads_free(b);
     return rc ? rc : rc2;
 }

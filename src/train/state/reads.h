@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads rows of tensors from a source into the memory of a rank: straight to their destination where the host can
- * access it, otherwise through pinned memory, in loads. One load is read while the previous one is hashed and cast and
- * another is copied to the device. Several reads form one load, so that threads share them. */
+/* Reads rows of tensors from a source into the memory of a rank: straight to their destination if the host can access
+ * it, otherwise through pinned memory, in loads. While one load is read, the previous one is hashed and cast, and
+ * another is copied to the device. A load consists of several reads, which the threads share. */
 #ifndef TRAIN_READS_H
 #define TRAIN_READS_H
 
@@ -15,16 +15,18 @@ int reads_new(const struct rank *r, struct fsdpck_source *src, struct reads **ou
 struct reads_rows {
     const struct fsdpck_tensor *tensor;
     uint64_t first, nrow, ncol;
-    void *dst;               /* of the device */
-    enum fsdpck_dtype dtype; /* there */
-    uint64_t *content; /* (4) limbs of the rows' content id, as they lie in the source, added to; NULL: not wanted */
+    void *dst;               /* in the rank's memory, possibly on the device */
+    enum fsdpck_dtype dtype; /* dtype of dst */
+    uint64_t *
+        content; /* (4) limbs, to which the content id of the rows as stored in the source is added; NULL: not wanted */
 };
 
-/* How many bytes will be read, of the tensors as they lie: rank 0 then tells how far it is (TRAIN_LOADING). */
+/* Announces the number of bytes in the source that will be read. Rank 0 then reports its progress (TRAIN_LOADING). */
 void reads_expect(struct reads *reads, uint64_t nbytes);
-/* They are there after reads_end. */
+/* Adds rows. Their contents are valid after reads_end(). */
 int reads_add(struct reads *reads, const struct reads_rows *rows, struct fsdpck_error *err);
-/* Does what is left unless rc says that something failed before, and frees. Returns rc, or the first failure. */
+/* Completes the remaining reads, unless rc reports an earlier failure, and frees `reads`. Returns rc, or the first
+ * failure. */
 int reads_end(struct reads *reads, int rc, struct fsdpck_error *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A thread with one job at a time. It communicates with the savers of other ranks on COMM_SAVE, so that training and
- * saving never wait for collectives of each other. */
+/* A thread that runs one save at a time. It communicates with the savers of other ranks on COMM_SAVE, so that training
+ * and saving never wait for each other's collectives. */
 #include "state/saver.h"
 
 #include <pthread.h>
@@ -24,8 +24,8 @@ struct saver {
     struct rank *rank;
     struct comm *comm; /* COMM_SAVE */
     const struct kern_device *device;
-    struct kern_stream *copies; /* snapshots, while the next step's forward and backward are under way */
-    struct kern_event *updated; /* on the compute stream: the state is whole */
+    struct kern_stream *copies; /* for snapshots, concurrent with the next step's forward and backward passes */
+    struct kern_event *updated; /* recorded on the compute stream: the optimizer has finished its update */
     struct kern_buffer memory;  /* pinned */
     float *trees[CHECKPOINT_TREES];
     struct checkpoint_list *list;
@@ -34,7 +34,7 @@ struct saver {
     bool started;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    enum phase phase; /* under the lock; what follows is the thread's while ASKED, the rank's else */
+    enum phase phase; /* guarded by lock. The fields below belong to the thread while ASKED, otherwise to the rank */
     char *state;
     uint64_t asked_ns;
     struct saver_result result;
@@ -60,8 +60,7 @@ static void pass_note(void *ctx, const char *line)
         job->fs.note(job->fs.ctx, line);
 }
 
-/* What is older than the newest keep_last goes when a new one stands. That it could not be removed is said, and no
- * failure of the save. */
+/* After a save, removes all but the newest keep_last checkpoints. If removal fails, warn; the save itself succeeded. */
 static void prune(struct saver *s)
 {
     const struct train_config *config = s->rank->job->config;
@@ -89,7 +88,7 @@ static void save(struct saver *s)
         rc = checkpoint_write(s->list, s->comm, s->rank->job, path, s->state, &s->fs, &result->why);
     rc = comm_first_error(s->comm, &result->why, &lost);
     if (rc)
-        job_status_fail(s->comm->job_status, &lost); /* the ranks' savers are not in step any more */
+        job_status_fail(s->comm->job_status, &lost); /* the savers of the ranks are out of step */
     result->lost = rc || job_status_failed(s->comm->job_status);
     result->failed = rc || result->why.code;
     if (!result->failed)
@@ -97,7 +96,7 @@ static void save(struct saver *s)
     result->seconds = 1e-9 * (double)(comm_now_ns() - s->asked_ns);
 }
 
-/* Where there are as many busy threads as processors, training goes first. */
+/* The thread runs at a lower priority: if all processors are busy, training goes first. */
 static void *run(void *arg)
 {
     struct saver *s = arg;
@@ -118,7 +117,7 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* Touched here, so that no step pays for it. */
+/* Writes to the memory now, so that no step pays for the page faults. */
 static int allocate(struct saver *s, struct fsdpck_error *err)
 {
     const int index = s->rank->where->index;
@@ -212,7 +211,7 @@ int saver_start(struct saver *s, struct fsdpck_error *err)
 
 bool saver_is_busy(const struct saver *s)
 {
-    struct saver *lock = (struct saver *)s; /* the lock is no part of what is read */
+    struct saver *lock = (struct saver *)s; /* casts away const for the mutex only */
     pthread_mutex_lock(&lock->lock);
     bool busy = s->phase == ASKED;
     pthread_mutex_unlock(&lock->lock);

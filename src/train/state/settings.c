@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What tokens depend on; and what packs them into rows and steps. */
+/* Keys that determine the tokens; then keys that determine rows and steps. */
 static const char *const of_content[] = { "data.train", "data.loss_on", "data.on_bad_line", "data.date" };
 static const char *const of_rows[] = { "data.weights",          "data.plan",    "data.too_long",
                                        "data.seq_len",          "data.packing", "train.global_batch_size",
@@ -133,7 +133,7 @@ static size_t add_differing(struct settings_diff *list, const char *const *keys,
     return n;
 }
 
-/* Tokens that are the same are, wherever they come from. */
+/* Compares tokens, not paths: equal tokens from other files are the same data. */
 static void add_data(struct settings_diff *list, const json_t *then, const json_t *now)
 {
     bool other = !json_equal(json_object_get(then, "content"), json_object_get(now, "content"));
@@ -142,7 +142,7 @@ static void add_data(struct settings_diff *list, const json_t *then, const json_
         add(list, "key 'data.train': the text in the files, or the tokenizer or chat template of 'model', is not that "
                   "of this checkpoint");
     found += add_differing(list, of_rows, COUNT(of_rows), then, now);
-    if (!other && !found && list->ndiffering < 2) /* the seed alone makes other rows */
+    if (!other && !found && list->ndiffering < 2) /* the seed alone changes the rows */
         add(list, "key 'data.plan': the plan in the file is not that of this checkpoint");
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks before the ranks start: every tensor that the run needs is there; every other tensor is known, reported by a
- * note, or refused by name. */
+/* Checks before the ranks start: every tensor that the run needs exists; every other tensor is known, reported by a
+ * note, or rejected by name. */
 #include "state/sources.h"
 
 #include <fsdpck/lora.h>
@@ -16,7 +16,7 @@ static bool is_float(enum fsdpck_dtype dtype)
     return dtype == FSDPCK_FLOAT32 || dtype == FSDPCK_BFLOAT16 || dtype == FSDPCK_FLOAT16 || dtype == FSDPCK_FLOAT64;
 }
 
-/* A copy that is trained begins as the base's where no adapter is given. */
+/* A trained copy is read from the base unless an adapter is given. */
 bool sources_has(const struct job *job, const struct param *p, bool adapter)
 {
     const bool begins = p->saved && !job->config->lora.init_adapter;
@@ -44,7 +44,7 @@ int sources_find(const struct fsdpck_source *src, const struct param *p, bool ad
     const char *name = sources_name(p, adapter);
     const struct fsdpck_tensor *t = fsdpck_source_find(src, name);
     char with_tree[LAYOUT_NAME + 8];
-    if (!t) { /* a checkpoint with trees: "model.NAME" */
+    if (!t) { /* a checkpoint with trees has "model.NAME" */
         snprintf(with_tree, sizeof with_tree, "model.%s", name);
         t = fsdpck_source_find(src, with_tree);
     }
@@ -81,11 +81,11 @@ int sources_open(const char *path, bool adapter, const struct fsdpck_options *op
     return rc ? rc : fsdpck_source_open(path, NULL, opt, out, err);
 }
 
-/* ---- copies ---- */
+/* --- copies --- */
 
-enum { PIECE = 1 << 20 }; /* elements, or a row */
+enum { PIECE = 1 << 20 }; /* number of elements per piece, but at least one row */
 
-/* Rows of two tensors, as they lie and as fp32. */
+/* Rows of two tensors: as stored, and as fp32. */
 struct pair {
     struct fsdpck_source *src[2];
     const struct fsdpck_tensor *t[2];
@@ -103,7 +103,7 @@ static int read_rows(struct pair *p, int i, uint64_t first, uint64_t nrow, struc
     return rc;
 }
 
-/* Whether x[i], rounded to the other's type, is the other. */
+/* True if x[i], rounded to the dtype of the other tensor, equals the other value. */
 static bool rounds_to(struct pair *p, int i, uint64_t n)
 {
     const enum fsdpck_dtype dtype = p->t[1 - i]->dtype;
@@ -129,7 +129,7 @@ static int compare_pair(struct pair *p, uint64_t step, bool *same, struct fsdpck
     return rc;
 }
 
-/* Whether two matrices of one shape hold the same values, up to the rounding of one type to the other. */
+/* True if two matrices of the same shape hold the same values, up to rounding from one dtype to the other. */
 static int compare(struct fsdpck_source *a, const struct fsdpck_tensor *t, struct fsdpck_source *b,
                    const struct fsdpck_tensor *u, bool *same, struct fsdpck_error *err)
 {
@@ -158,14 +158,15 @@ static bool comparable(const struct fsdpck_tensor *t, const struct fsdpck_tensor
            t->shape[1] > 0 && is_float(t->dtype) && is_float(u->dtype);
 }
 
-/* ---- the account ---- */
+/* --- tensors that the run does not use --- */
 
 static const char *without_tree(const char *name)
 {
     return strncmp(name, "model.base_model.", 17) == 0 ? name + 6 : name;
 }
 
-/* PEFT writes an adapted embedding's own weight along: the base's parameter that it is a copy of, or NULL. */
+/* PEFT also stores the original weight of an adapted embedding. Returns the base parameter that `name` is a copy of, or
+ * NULL. */
 static const struct param *copied_param(const struct job *job, const char *name)
 {
     static const char before[] = "base_model.model.", after[] = ".base_layer.weight";
@@ -183,7 +184,7 @@ static const struct param *copied_param(const struct job *job, const char *name)
     return NULL;
 }
 
-/* A copy that is not the base's would be what the adapter was trained on. */
+/* If the copy differs from the base's weight, the adapter was trained on another model. */
 static int check_copy(struct fsdpck_source *adapter, const struct fsdpck_tensor *copy, const struct param *p,
                       struct fsdpck_source *base, struct fsdpck_error *err)
 {
@@ -209,7 +210,7 @@ static int mark_used(const struct job *job, struct fsdpck_source *src, bool adap
     const struct layout *l = &job->layout;
     const struct fsdpck_tensor *t;
     for (size_t i = 0; i < l->nparams; i++) {
-        /* by the adapter's copy */
+        /* the adapter's copy replaces the base's parameter */
         const bool has = sources_has(job, &l->params[i], adapter), replaced = !adapter && l->params[i].saved;
         int rc = has || replaced ? sources_find(src, &l->params[i], adapter, &t, has ? err : NULL) : 1;
         if (rc < 0 && has)
@@ -236,7 +237,7 @@ static int account_adapter(const struct job *job, struct fsdpck_source *src, boo
     return rc ? rc : fsdpck_lora_account(src, NULL, used, &job->fs, err);
 }
 
-/* transformers unties a head that has other values than the embedding. */
+/* transformers unties a head whose values differ from the embedding. */
 static int check_tied_head(const struct job *job, struct fsdpck_source *src, const struct fsdpck_tensor *head,
                            struct fsdpck_error *err)
 {
@@ -260,8 +261,8 @@ static bool ends_with(const char *name, const char *end)
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
-/* Tensors that the model has no place for are said, as transformers does. Older files have tables of rotary positions,
- * checkpoints an optimizer. */
+/* Notes tensors that the model has no place for, as transformers does. Tables of rotary positions (in older files) and
+ * optimizer states (in checkpoints) are expected. */
 static int account_base(const struct job *job, struct fsdpck_source *src, const bool *used, struct fsdpck_error *err)
 {
     const char *first = NULL;

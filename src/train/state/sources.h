@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The files with the weights of a run, those of the base model and of the adapter: the name of each parameter there,
- * and an account of the other tensors. */
+/* The files with the weights of a run, of the base model and of the adapter: the name of each parameter in them, and a
+ * check of all other tensors. */
 #ifndef TRAIN_SOURCES_H
 #define TRAIN_SOURCES_H
 
 #include "rank/rank.h"
 
-/* adapter: a PEFT folder's file, or a checkpoint; else a model. */
+/* adapter: path is the file of a PEFT folder, or a checkpoint; otherwise path is a model. */
 int sources_open(const char *path, bool adapter, const struct fsdpck_options *opt, struct fsdpck_source **out,
                  struct fsdpck_error *err);
-/* Whether a parameter is read out of the adapter's files, or out of the base's. */
+/* True if the parameter is read from the adapter's files (adapter) or from the base's (!adapter). */
 bool sources_has(const struct job *job, const struct param *p, bool adapter);
-/* As those files call it. */
+/* The parameter's name in those files. */
 const char *sources_name(const struct param *p, bool adapter);
-/* The parameter's tensor there, which has its shape and a type that is trained. */
+/* Finds the parameter's tensor, and checks its shape and that its dtype can be trained. */
 int sources_find(const struct fsdpck_source *src, const struct param *p, bool adapter, const struct fsdpck_tensor **out,
                  struct fsdpck_error *err);
 
-/* Before the ranks part: all tensors are there, with the right shapes, and what else is there is accounted for. */
+/* Called before the ranks start. Checks that all tensors exist with the right shapes, and reports all other tensors. */
 int job_check_sources(const struct job *job, struct fsdpck_error *err);
 
 #endif

@@ -20,7 +20,8 @@ static json_t *hex(uint64_t value)
     return json_string(text);
 }
 
-/* Of every trained module: which, and with which scale. Shapes are compared with the tensors themselves. */
+/* Hash of the scale of each trained module, which also tells the set of them. Shapes are compared with the tensors
+ * themselves. */
 static uint64_t scales_of(const struct layout *l, const struct model *m)
 {
     XXH3_state_t *x = XXH3_createState();
@@ -62,7 +63,7 @@ static uint64_t model_of(const struct model *m)
     return XXH3_64bits(parts, sizeof parts);
 }
 
-/* As earlier versions called it, too. */
+/* Keys of hashes, with their names in earlier versions. */
 static const struct {
     const char *key, *before;
 } hashes[] = {
@@ -71,7 +72,8 @@ static const struct {
     { "lora.scales", "lora.lora_alpha (or alpha_pattern, use_rslora)" },
 };
 
-/* What must not differ. Where it is a hash, what the user wrote is in "told" (state/settings.h), and names the key. */
+/* Settings that must not differ. For each hash, "told" holds the user's settings (state/settings.h), so that an error
+ * can name the key. */
 static json_t *fixed_of(const struct job *job)
 {
     const struct train_config *c = job->config;
@@ -154,7 +156,7 @@ int state_read_counts(const struct fsdpck_source *src, struct state_counts *coun
     json_int_t s = json_integer_value(json_object_get(state, "step")),
                u = json_integer_value(json_object_get(state, "updates"));
     last = json_object_get(state, "last_update");
-    json_int_t l = last ? json_integer_value(last) : s; /* older ones do not say */
+    json_int_t l = last ? json_integer_value(last) : s; /* absent in older checkpoints */
     json_decref(state);
     if (s < 1 || u < 0 || u > s || l < 0 || l > s)
         return fsdpck_error_set(err, FSDPCK_ERR_FORMAT, fsdpck_source_path(src),
@@ -182,7 +184,7 @@ int state_check_base(const struct rank *r, const struct fsdpck_source *src, stru
     return 0;
 }
 
-/* "steps of the run: 200 in the checkpoint, 300 now" */
+/* Notes changes: "steps of the run: 200 in the checkpoint, 300 now". */
 static void note_changes(const struct job *job, const struct fsdpck_source *src, const json_t *then, json_t *now)
 {
     const char *key;
@@ -215,7 +217,7 @@ bool state_read_date(const struct fsdpck_source *src, char *date, size_t nbytes)
     return good;
 }
 
-/* As it is, or as an earlier version called it. */
+/* Looks up a key by its name, or by its name in an earlier version. */
 static json_t *find_fixed(const json_t *fixed, const char *key)
 {
     json_t *found = json_object_get(fixed, key);
@@ -224,7 +226,7 @@ static json_t *find_fixed(const json_t *fixed, const char *key)
     return found;
 }
 
-/* All that differ, each by its key in CONFIG.json. */
+/* Lists every difference by its key in CONFIG.json. */
 static bool tell_fixed(const struct job *job, const json_t *state, json_t *fixed, struct settings_diff *list)
 {
     json_t *now = settings_of(job), *value;

@@ -13,7 +13,7 @@ bool whole_path(const struct train_config *config, char path[FILES_PATH])
 {
     if (config->lora.enabled || !config->checkpoint.export_model)
         return false;
-    /* longer ones are refused with the checkpoints' paths */
+    /* a path that is too long is reported with the paths of the checkpoints */
     return files_join(path, config->output_dir, "model", NULL) == 0;
 }
 
@@ -35,7 +35,7 @@ int whole_check_place(const struct train_config *config, struct fsdpck_error *er
     char path[FILES_PATH];
     uint64_t *steps;
     size_t count;
-    if (!whole_path(config, path) || rmdir(path) == 0 || errno == ENOENT) /* an empty one is as good as none */
+    if (!whole_path(config, path) || rmdir(path) == 0 || errno == ENOENT) /* an empty folder counts as missing */
         return 0;
     if (is_same_folder(path, config->model))
         return refuse(path, "it is the model that the run starts from", err);

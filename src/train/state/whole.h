@@ -6,13 +6,14 @@
 #include "rank/files.h"
 #include "rank/rank.h"
 
-/* output_dir/model. False: the config asks for none (checkpoint.export_model is off, or adapters are trained). */
+/* The path output_dir/model. Returns false if the config does not export a model (checkpoint.export_model is off, or
+ * adapters are trained). */
 bool whole_path(const struct train_config *config, char path[FILES_PATH]);
-/* Before a run, whose end replaces that folder. FSDPCK_ERR_EXISTS where the run starts from it, or where output_dir
- * holds no checkpoint yet, so that it is somebody else's. */
+/* Called before a run, which replaces that folder at its end. FSDPCK_ERR_EXISTS: the run starts from that folder, or
+ * output_dir holds no checkpoint yet, so the folder is not from this run. */
 int whole_check_place(const struct train_config *config, struct fsdpck_error *err);
-/* Makes it from a committed checkpoint, in the dtype that the weights had before, replacing the one of an earlier end
- * atomically. One process does it. */
+/* Exports a committed checkpoint in the original dtype of the weights. Replaces the folder of an earlier run
+ * atomically. One process calls it. */
 int whole_export(const struct job *job, const char *checkpoint, struct fsdpck_error *err);
 
 #endif

@@ -103,8 +103,7 @@ static struct jnode *items(struct jparser *p, enum jnode_kind kind, const char *
         struct jnode *item = jparse_expression(p);
         if (item && kind == JN_DICT)
             item = jparse_want(p, JT_OP, ":") ? jparse_binary(p, JN_DICT, 0, item, jparse_expression(p)) : NULL;
-        else if (item) /* wrapped: `next` links a node into one list, and another list's parser may have made this one
-                        */
+        else if (item) /* wrapped: a node's `next` may be in use by another list */
             item = jparse_binary(p, JN_LIST, 0, item, item);
         if (!item)
             return NULL;
