@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decides which documents make which step: as data.plan says, or rows packed once and shuffled in each epoch. */
+/* Assigns documents to steps: as data.plan says, or by rows that are packed once and shuffled in each epoch. */
 #include "data/data_impl.h"
 
 #include <kernels/random.h>
@@ -88,13 +88,13 @@ void data_largest(const struct data *d, int64_t *ntok, size_t *ndocs)
         *ntok = n > *ntok ? n : *ntok;
         *ndocs = docs > *ndocs ? docs : *ndocs;
     }
-    if (!d->planned) { /* rows: as many as a micro-batch takes could all be the largest */
+    if (!d->planned) { /* all rows of a micro-batch might be the largest */
         *ntok *= (int64_t)d->micro_rows;
         *ndocs *= d->micro_rows;
     }
 }
 
-/* 64 random bits of draw number i of an epoch's shuffle. */
+/* 64 random bits for swap number i of an epoch's shuffle. */
 static uint64_t draw(const struct data *d, uint64_t epoch, uint64_t i)
 {
     const uint32_t key[2] = { (uint32_t)d->seed, (uint32_t)(d->seed >> 32) };
@@ -104,7 +104,7 @@ static uint64_t draw(const struct data *d, uint64_t epoch, uint64_t i)
     return (uint64_t)out[1] << 32 | out[0];
 }
 
-/* Fisher and Yates, from the back. */
+/* Fisher–Yates shuffle, from the back. */
 static void shuffle(const struct data *d, uint64_t epoch)
 {
     uint32_t *order = d->order->rows;
@@ -119,8 +119,8 @@ static void shuffle(const struct data *d, uint64_t epoch)
     d->order->epoch = epoch;
 }
 
-/* Where the documents of row `global` of the endless sequence begin, and end. An epoch's order is made when it begins.
- */
+/* The two offsets that bound the documents of row `global` of the endless sequence. Shuffles when a new epoch
+ * begins. */
 static const size_t *row_at(const struct data *d, uint64_t global)
 {
     uint64_t epoch = global / d->groups.count;
@@ -201,7 +201,7 @@ int data_whole(const struct data *d, struct step_plan *out, struct fsdpck_error 
     out->micros = calloc(out->nmicros, sizeof *out->micros);
     if (!out->micros)
         return fsdpck_error_nomem(err, out->nmicros * sizeof *out->micros);
-    for (size_t i = 0; i < out->nmicros; i++) { /* rows lie one after the other */
+    for (size_t i = 0; i < out->nmicros; i++) { /* rows are concatenated */
         size_t first = i * d->micro_rows, end = nrows - first < d->micro_rows ? nrows : first + d->micro_rows;
         const size_t *at = d->groups.at;
         out->micros[i] = (struct micro_batch){ .docs = d->members + at[first], .ndocs = at[end] - at[first] };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Follows strings and brackets, and no other JSON: a comma or the closing bracket at the outermost level ends a line.
- */
+/* Follows strings and brackets, and no other part of JSON. A comma or the closing bracket at the outermost level ends a
+ * line. */
 #include "data/data_array.h"
 
 #include <string.h>
@@ -23,7 +23,7 @@ static int malformed(const struct data_array *a, const char *path, const char *w
     return fsdpck_error_at(err, FSDPCK_ERR_FORMAT, path, a->at, "%s", what);
 }
 
-/* Outside strings: what the byte opens or closes. */
+/* Updates the state for a byte outside strings: what it opens or closes. */
 static void follow(struct data_array *a, char c)
 {
     a->in_string = c == '"';
@@ -31,7 +31,7 @@ static void follow(struct data_array *a, char c)
     a->depth -= c == ']' || c == '}';
 }
 
-/* Between the outermost brackets. *put: the byte that goes into the line, or 0. */
+/* Handles a byte between the outermost brackets. *put: the byte to emit, or 0. */
 static int outermost(struct data_array *a, const char *path, char c, char *put, struct fsdpck_error *err)
 {
     *put = is_space(c) ? 0 : c;
@@ -56,8 +56,7 @@ static int outermost(struct data_array *a, const char *path, char c, char *put, 
 static int take(struct data_array *a, const char *path, char c, char *put, struct fsdpck_error *err)
 {
     *put = c;
-    if (a->in_string) { /* a line feed is no character of a string: whoever parses the line refuses it as another
-                           control character */
+    if (a->in_string) { /* emits '\r' for a line feed in a string: the parser rejects either */
         a->in_string = a->escaped || c != '"';
         a->escaped = !a->escaped && c == '\\';
         *put = c == '\n' ? '\r' : c;
@@ -75,7 +74,7 @@ static int take(struct data_array *a, const char *path, char c, char *put, struc
         return 0;
     if (a->ended)
         return malformed(a, path, "something stands behind the array", err);
-    a->depth = 1; /* data_array_begins() saw the bracket */
+    a->depth = 1; /* data_array_begins() has seen the bracket */
     return 0;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Builds the sections of the token cache from data files. Each thread takes the next free part, and sections are
- * appended in the order of the parts. Other processes that build the same cache are visible only by their locks. If
- * one of them dies, or stalls for long, this process makes its part. */
+/* Builds the sections of the token cache from data files. Each thread takes the next free part; sections are appended
+ * in the order of the parts. Other processes that build the same cache are visible only by their locks. If one of them
+ * dies, or stalls for long, this process makes its part. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 enum { MAX_THREADS = 256, POLL_NS = 2000000, PATIENCE_SECONDS = 30 };
 
-/* Made, and not appended: parts before it are still being made. */
+/* A section that waits until the parts before it have been appended. */
 struct finished {
     size_t number;
     struct data_section section;
@@ -26,20 +26,20 @@ struct build {
     struct data_cache *cache; /* NULL: sections go into `into` */
     struct data *into;
     struct data_parts *parts;
-    size_t seen, total;    /* parts that the reader came to; of all, or SIZE_MAX where that is not known yet */
-    size_t appended;       /* by anybody */
-    struct timespec moved; /* when that was last seen to change */
+    size_t seen, total;    /* parts that the reader has reached; the total, or SIZE_MAX while unknown */
+    size_t appended;       /* number of parts appended, by any process */
+    struct timespec moved; /* time of the last change of `appended` */
     size_t making[MAX_THREADS], nmaking, nthreads;
     struct finished *ready;
     size_t nready;
-    size_t failed; /* the lowest part that holds an error, or SIZE_MAX */
+    size_t failed; /* the lowest part with an error, or SIZE_MAX */
     struct fsdpck_error error;
-    bool broken; /* an error that ends everything at once */
+    bool broken; /* a fatal error: stop at once */
     pthread_mutex_t mutex;
     pthread_cond_t changed;
 };
 
-/* One thread's. */
+/* State of one thread. */
 struct maker {
     struct build *b;
     struct chat_coder *coder;
@@ -51,7 +51,8 @@ static const char *path_of(const struct build *b, const struct data_part *part)
     return b->reader->config->data.files[part->file].path;
 }
 
-/* Again, with the number of the line, which nobody needed before. */
+/* Parses a bad line again, now with its line number, for the error message. Line numbers are expensive, so they are
+ * computed only here. */
 static int tell_line(struct maker *m, struct data_section *s, uint64_t line, const char *text, size_t nbytes,
                      struct fsdpck_error *err)
 {
@@ -63,7 +64,7 @@ static int tell_line(struct maker *m, struct data_section *s, uint64_t line, con
                               nbytes, err);
 }
 
-/* The error of a line is worth an end of everything, unless lines may be bad; no memory always is. */
+/* A bad line fails the build, unless data.on_bad_line skips it. Out of memory always fails it. */
 static int add_lines(struct maker *m, struct data_section *s, struct fsdpck_error *err)
 {
     const char *at = m->part.text, *end = at + m->part.nbytes;
@@ -82,8 +83,8 @@ static int add_lines(struct maker *m, struct data_section *s, struct fsdpck_erro
     return 0;
 }
 
-/* Several parts may fail; the error of the first in the order of the files is the one that is told, whoever was
- * quicker. */
+/* Records the error of a part. If several parts fail, the first in the order of the files is reported, independent of
+ * timing. */
 static void part_failed(struct build *b, size_t number, const struct fsdpck_error *err)
 {
     if (b->broken || number >= b->failed)
@@ -125,7 +126,7 @@ static int append(struct build *b, struct data_section *s, struct fsdpck_error *
     return 0;
 }
 
-/* Appends what is due; drops what others have appended. */
+/* Appends the finished sections whose turn it is; drops those that another process has appended. */
 static void append_ready(struct build *b)
 {
     struct fsdpck_error err = { 0 };
@@ -149,7 +150,7 @@ static void append_ready(struct build *b)
         b->nready--;
         data_section_free(&f->section);
         free(f);
-        at = &b->ready; /* one that was passed over may be due now */
+        at = &b->ready; /* a section that was skipped may be next now */
     }
 }
 
@@ -161,7 +162,7 @@ static void unlist(struct build *b, size_t number)
     }
 }
 
-/* The part is in hand; the mutex is held, but not meanwhile. */
+/* Makes the part that m has taken. Called with the mutex held; releases it while working. */
 static void make(struct maker *m, size_t number)
 {
     struct build *b = m->b;
@@ -187,7 +188,8 @@ static void make(struct maker *m, size_t number)
     append_ready(b);
 }
 
-/* Whether it is this process's, and has not been appended by one that has just let it go. */
+/* Claims a part for this process. Returns false if another process holds the claim, or if the part has been appended
+ * meanwhile. */
 static bool claim(struct build *b, size_t number)
 {
     if (!b->cache)
@@ -200,7 +202,7 @@ static bool claim(struct build *b, size_t number)
     return number >= b->appended;
 }
 
-/* The next part that is to be made here, in hand. Not too many are made before they can be appended. */
+/* Claims and reads the next part for this process. Stops if too many finished sections wait to be appended. */
 static bool next_part(struct maker *m, size_t *number)
 {
     struct build *b = m->b;
@@ -227,7 +229,7 @@ static bool next_part(struct maker *m, size_t *number)
     return false;
 }
 
-/* A part that the reader has passed. */
+/* Reads a part that the shared reader has already passed. */
 static int find_part(struct maker *m, size_t number, struct fsdpck_error *err)
 {
     struct data_parts *parts;
@@ -261,7 +263,8 @@ static bool is_stuck(const struct build *b)
     return now.tv_sec - b->moved.tv_sec > PATIENCE_SECONDS;
 }
 
-/* The next part to be appended is another process's: to wait for it, or to make it where that process is gone. */
+/* Another process makes the next part to append. Waits for it; if that process is gone or stuck, makes the part
+ * here. */
 static void wait_for_others(struct maker *m)
 {
     struct build *b = m->b;

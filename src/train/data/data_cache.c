@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The token cache as a file that several processes write. Locks on bytes of a second file decide who makes a part;
- * they are released when a process ends. The same file records how far the cache has got. Sections are appended in
- * order, and every process would write the same bytes at the same offset: a late process, or one without locks (the
- * file system may have none), does no harm. */
+/* The token cache as a file that several processes write. Locks on bytes of a second file decide which process makes a
+ * part; the system releases them when a process ends. The same file records the progress. Sections are appended in
+ * order, and every process would write the same bytes at the same offset. So a late process does no harm, nor does one
+ * without locks (some file systems have none). */
 #include "data/data_cache.h"
 
 #include <dirent.h>
@@ -21,19 +21,19 @@
 #include "data/data_columns.h"
 #include "data/data_hash.h"
 
-/* Bytes of the lock file that are locked. The progress lies in its first bytes. */
+/* Offsets of the locked bytes in the lock file. The progress is in its first bytes. */
 enum { BYTE_TURN = 1000, BYTE_PROGRESS, BYTE_ALIVE, BYTE_PARTS = 2000 };
 enum { PATIENCE_MS = 30000, PATH = 4300 };
 
 struct progress {
-    uint64_t nparts, nbytes, hash; /* appended; of the file */
+    uint64_t nparts, nbytes, hash; /* sections appended; length of the file; hash of the two */
 };
 
 struct data_cache {
     const struct data_cache_id *id;
     char building[PATH], lock_path[PATH];
     int fd, lock;
-    struct progress progress; /* only ever goes on */
+    struct progress progress; /* never decreases */
 };
 
 static uint64_t hash_word(const char *key, unsigned choice)
@@ -73,7 +73,7 @@ int data_cache_path(const struct train_config *config, uint64_t key, char *path,
     if (n < 0 || (size_t)n >= sizeof folder || m < 0 || (size_t)m + 32 >= path_nbytes)
         return fsdpck_error_set(err, FSDPCK_ERR_USAGE, config->output_dir, "the path is too long");
     int rc = 0;
-    for (char *slash = folder + 1; !rc && (slash = strchr(slash, '/')); slash++) { /* the folders above it too */
+    for (char *slash = folder + 1; !rc && (slash = strchr(slash, '/')); slash++) { /* the parent folders too */
         *slash = '\0';
         rc = make_folder(folder, err);
         *slash = '/';
@@ -110,7 +110,7 @@ int data_cache_map(struct data *d, const struct data_cache_id *id, bool *found, 
         return rc;
     rc = cache_take(d, id, map, nbytes, found, err);
     if (*found && d->ndocs) {
-        madvise(map, nbytes, MADV_DONTNEED); /* all of it was looked at; a run takes some of it at a time */
+        madvise(map, nbytes, MADV_DONTNEED); /* the check has read all of it; a step needs little at a time */
         d->map = map;
         d->map_nbytes = nbytes;
         return 0;
@@ -121,7 +121,8 @@ int data_cache_map(struct data *d, const struct data_cache_id *id, bool *found, 
     return rc;
 }
 
-/* Of one byte. True also where there are no locks. wait: not for ever, as whoever has it may be stopped. */
+/* Locks one byte. Returns true also if the file system has no locks. wait: gives up after PATIENCE_MS, because the
+ * owner may be stopped. */
 static bool lock_byte(int fd, short type, size_t byte, bool wait)
 {
     for (int waited_ms = 0;; waited_ms++) {
@@ -139,7 +140,7 @@ static uint64_t progress_hash(const struct progress *p)
     return XXH3_64bits(p, offsetof(struct progress, hash));
 }
 
-/* What another process wrote, where it is whole and further. */
+/* Reads the progress that another process wrote, if it is intact and ahead of ours. */
 static void read_progress(struct data_cache *c)
 {
     struct progress p;
@@ -173,7 +174,7 @@ static int write_all(int fd, const char *path, const void *bytes, size_t nbytes,
     return 0;
 }
 
-/* What builders that are gone left of other data. */
+/* Removes files of unfinished builds of other data whose processes have ended. */
 static void remove_left_overs(const struct data_cache *c)
 {
     char folder[PATH], path[PATH + 300];
@@ -200,12 +201,12 @@ static void remove_left_overs(const struct data_cache *c)
         closedir(dir);
 }
 
-/* The file that is being built: what others have begun, or a new one. */
+/* Opens the file under construction: continues what others have begun, or starts a new one. */
 static int begin(struct data_cache *c, struct fsdpck_error *err)
 {
     struct cache_header wanted, found;
     struct stat st;
-    unlink(c->id->path); /* where there is one, it is damaged */
+    unlink(c->id->path); /* if it exists, it is damaged */
     c->fd = open(c->building, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (c->fd < 0 || fstat(c->fd, &st))
         return fsdpck_error_sys(err, errno, c->building, "open");
@@ -289,17 +290,17 @@ int data_cache_append(struct data_cache *c, const struct data_section *s, struct
     return rc ? rc : write_progress(c, c->progress.nparts + 1, c->progress.nbytes + nbytes, err);
 }
 
-/* Not synced: what a loss of power leaves of it, its hashes tell when it is mapped. */
+/* Does not sync. After a power loss, the hashes detect missing bytes when the file is mapped. */
 int data_cache_finish(struct data_cache *c, struct fsdpck_error *err)
 {
     struct cache_end e;
     lock_byte(c->lock, F_WRLCK, BYTE_TURN, true);
     cache_end_make(&e, c->progress.nparts, c->progress.nbytes);
     int rc = write_all(c->fd, c->building, &e, sizeof e, c->progress.nbytes, err);
-    if (!rc && rename(c->building, c->id->path) && errno != ENOENT) /* ENOENT: it has its name already */
+    if (!rc && rename(c->building, c->id->path) && errno != ENOENT) /* ENOENT: another process has renamed it */
         rc = fsdpck_error_sys(err, errno, c->id->path, "rename");
     if (!rc)
-        unlink(c->lock_path); /* who has it open sees that the file is there */
+        unlink(c->lock_path); /* processes that have it open see that the cache exists */
     lock_byte(c->lock, F_UNLCK, BYTE_TURN, false);
     return rc;
 }

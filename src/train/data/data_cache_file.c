@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Serialises sections, parses and checks them. */
+/* Serialises, parses and validates sections. */
 #include "data/data_cache_file.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
-#define MAGIC     "fsdptok3" /* 3: turns by what renderings share; notes */
+#define MAGIC     "fsdptok3" /* version 3: turns found by comparing renderings; notes */
 #define END_MAGIC "fsdpend3"
 
-/* Behind it: docs, ids, labels, zeros to the end of the page. */
+/* Followed by docs, ids, labels, and zeros to the end of the page. */
 struct section_header {
-    uint64_t hash; /* of all of the section's bytes behind this one */
+    uint64_t hash; /* of all bytes of the section after this field */
     uint64_t nbytes, file, ndocs, ntok, nskipped, nnoted[CHAT_NNOTES];
 };
 
@@ -32,7 +32,7 @@ void cache_end_make(struct cache_end *e, uint64_t nsections, uint64_t nbytes)
     e->hash = XXH3_64bits(e, offsetof(struct cache_end, hash));
 }
 
-/* False: more than a file can have. */
+/* Computes the length of a section. Returns false on overflow. */
 static bool section_nbytes(uint64_t ndocs, uint64_t ntok, uint64_t *out)
 {
     if (ndocs > UINT32_MAX || ntok > (uint64_t)1 << 48)
@@ -66,7 +66,7 @@ char *cache_section_pack(const struct data_section *s, size_t *nbytes)
     return bytes;
 }
 
-/* Points into the bytes, which nobody writes to. */
+/* Sets pointers into the bytes, which must remain unmodified. */
 static bool unpack(const char *bytes, uint64_t left, struct data_section *out, uint64_t *nbytes)
 {
     struct section_header h;

@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file format of the token cache: a header page, sections, an end. Numbers have the byte order of this machine; a
- * hash covers every byte. */
+/* The file format of the token cache: a header page, sections, an end record. Numbers are in host byte order; hashes
+ * cover every byte. */
 #ifndef TRAIN_DATA_CACHE_FILE_H
 #define TRAIN_DATA_CACHE_FILE_H
 
 #include "data/data_impl.h"
 
-enum {
-    CACHE_PAGE = 4096
-}; /* sections begin at multiples, so that hosts which share the folder never write into the same page */
+enum { CACHE_PAGE = 4096 }; /* alignment of sections: hosts that share the folder never write to the same page */
 
-/* Which cache: its file, and the data that it must hold. */
+/* Identifies a cache: its file, and the data that it must contain. */
 struct data_cache_id {
-    const char *path; /* outlives the cache */
+    const char *path; /* must outlive the cache */
     uint64_t key, nfiles;
     int64_t nvocab;
 };
@@ -26,15 +24,15 @@ struct cache_header {
 
 struct cache_end {
     char magic[8];
-    uint64_t nsections, nbytes, hash; /* nbytes: of all that lies before */
+    uint64_t nsections, nbytes, hash; /* nbytes: of everything before this record */
 };
 
 void cache_header_make(struct cache_header *h, const struct data_cache_id *id);
 void cache_end_make(struct cache_end *e, uint64_t nsections, uint64_t nbytes);
-/* The bytes of a section, a multiple of CACHE_PAGE; free(). NULL: no memory. */
+/* Serialises a section; the length is a multiple of CACHE_PAGE. Free with free(). NULL: out of memory. */
 char *cache_section_pack(const struct data_section *s, size_t *nbytes);
-/* All documents of a file that was read or mapped; they point into it. *sound false: it is damaged, or of something
- * else. */
+/* Takes all documents of a file that was read or mapped; they point into it. *sound false: the file is damaged, or
+ * holds other data. */
 int cache_take(struct data *d, const struct data_cache_id *id, const char *bytes, uint64_t nbytes, bool *sound,
                struct fsdpck_error *err);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Renames the columns of one example. All are taken out before any is put back, so that two may exchange their names.
- */
+/* Renames the columns of an example. First takes out all of them, then inserts them, so that two columns can swap
+ * names. */
 #include "data/data_columns.h"
 
 #include <stdlib.h>
@@ -27,7 +27,7 @@ static int take_out(const json_t *columns, json_t *example, json_t *taken, struc
     return 0;
 }
 
-/* An example may have several forms: data.columns chooses the one that it names. */
+/* An example may have several forms. Keeps the form that data.columns names. */
 static void drop_other_forms(const json_t *columns, json_t *example)
 {
     static const char *const forms[][5] = { { "messages" },

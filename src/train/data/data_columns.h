@@ -6,11 +6,11 @@
 #include <fsdpck/error.h>
 #include <jansson.h>
 
-/* columns: an object of this trainer's name -> the data set's, or NULL. Every column that is named must be in the
- * example, if only as null (which then counts as absent; columns of other forms are left out): FSDPCK_ERR_FORMAT,
- * without a file. */
+/* columns: an object that maps this trainer's names to names in the data set, or NULL. The example must have each named
+ * column, else FSDPCK_ERR_FORMAT (the error has no file). A column that is null counts as absent; columns of other
+ * forms are dropped. */
 int data_columns_apply(const json_t *columns, json_t *example, struct fsdpck_error *err);
-/* 0 where there are none. */
+/* 0 if there are no columns. */
 uint64_t data_columns_hash(const json_t *columns);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hashes a file piece by piece. */
+/* Hashes a file in pieces. */
 #include "data/data_hash.h"
 
 #include <errno.h>

@@ -5,7 +5,7 @@
 
 #include <fsdpck/error.h>
 
-/* XXH3 of the file as it lies on disk, chained to *hash. */
+/* XXH3 of the file's bytes (packed or not), chained to *hash. */
 int data_file_hash(const char *path, uint64_t *hash, struct fsdpck_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Internals of struct data, shared by its reader, its packer and its plan. */
+/* Internals of struct data, shared by reader, packer and plan. */
 #ifndef TRAIN_DATA_IMPL_H
 #define TRAIN_DATA_IMPL_H
 
@@ -21,7 +21,7 @@ struct lists {
     size_t count, capacity;
 };
 
-/* What an epoch's shuffle came to. */
+/* The order of rows in an epoch. */
 struct epoch_order {
     uint64_t epoch; /* UINT64_MAX: none yet */
     uint32_t rows[];
@@ -30,37 +30,37 @@ struct epoch_order {
 struct data {
     struct document *docs; /* in the order of the files */
     size_t ndocs, docs_capacity;
-    XXH3_state_t *ids_hash, *labels_hash; /* of all documents as they were read, while they are */
-    uint64_t content[2];                  /* what came of them */
-    void *map;                            /* of the token cache; NULL: the sections are in memory */
+    XXH3_state_t *ids_hash, *labels_hash; /* of the documents, while they are read */
+    uint64_t content[2];                  /* the final hashes */
+    void *map;                            /* the mapped token cache; NULL: the sections are in memory */
     size_t map_nbytes;
     struct data_section *sections; /* (nsections) owned */
     size_t nsections, sections_capacity;
-    size_t *file_ends; /* (nfiles) documents of the files up to each */
+    size_t *file_ends; /* (nfiles) number of documents up to the end of each file */
     size_t nfiles;
-    uint64_t nskipped;            /* lines left out (data.on_bad_line) */
-    uint64_t nnoted[CHAT_NNOTES]; /* documents with each note */
+    uint64_t nskipped;            /* number of lines skipped by data.on_bad_line */
+    uint64_t nnoted[CHAT_NNOTES]; /* number of documents with each note */
     bool dated;                   /* the chat template shows the date */
-    bool planned;                 /* by data.plan: steps → micro-batches → docs. Else rows → docs */
+    bool planned;                 /* with data.plan: steps → micro-batches → docs; otherwise rows → docs */
     struct lists steps, groups;
-    uint32_t *members; /* documents of the groups (micro-batches or rows) */
+    uint32_t *members; /* the documents of the groups (micro-batches or rows) */
     size_t nmembers, members_capacity;
-    struct epoch_order *order; /* of the epoch that was asked for last; NULL where it is planned */
+    struct epoch_order *order; /* order of the epoch last used; NULL if planned */
     uint64_t seed, fingerprint;
     size_t micro_rows, step_rows;
 };
 
-bool lists_end(struct lists *l, size_t at); /* the open list ends here, the next begins */
+bool lists_end(struct lists *l, size_t at); /* ends the last list at `at` */
 
-/* What lines are turned into documents with; the same for all of a run's. */
+/* Everything that converts lines to documents; shared by all threads. */
 struct data_reader {
     const struct train_config *config;
-    const struct chat *chat; /* NULL: only lines of input_ids are read */
+    const struct chat *chat; /* NULL: accept lines with input_ids only */
     int64_t nvocab;
-    const struct fsdpck_options *opt; /* nthreads: of this process; may be NULL */
+    const struct fsdpck_options *opt; /* nthreads: threads of this process; may be NULL */
 };
 
-/* The documents of a part of a file, one after the other. Zero-initialise. */
+/* The documents of a part of a file, concatenated. Zero-initialise. */
 struct data_section_doc {
     uint32_t ntok, nsupervised;
 };
@@ -75,24 +75,24 @@ struct data_section {
 };
 
 void data_section_free(struct data_section *s);
-/* Adds the document of one line. An error names the line. */
+/* Adds the document of one line. Errors name the line. */
 int data_add_line(struct data_section *s, const struct data_reader *reader, struct chat_coder *coder, const char *path,
                   uint64_t line, const char *text, size_t nbytes, struct fsdpck_error *err);
 
-/* Sections to documents, in their order; what a section points at must stay. *sound false: it holds what no run may
- * see. */
+/* Converts sections to documents, in order. The documents point into the sections, which must remain valid. *sound
+ * false: a section has invalid contents. */
 int data_take_begin(struct data *d, size_t nfiles, struct fsdpck_error *err);
 int data_take_section(struct data *d, const struct data_section *s, int64_t nvocab, bool *sound,
                       struct fsdpck_error *err);
 void data_take_end(struct data *d);
 void data_free_documents(struct data *d);
 void data_take_fingerprint(struct data *d);
-/* Documents as often as the weights of their files say. */
+/* Repeats documents according to the weights of their files. */
 int data_weigh(struct data *d, const struct train_config *config, struct fsdpck_error *err);
 
 struct data_cache;
-/* The sections of all parts of config->data.files, made by all threads, and by all processes that build the same cache;
- * cache NULL: kept in `into`. */
+/* Builds the sections of all parts of config->data.files, with all threads, together with the other processes that
+ * build the same cache. cache NULL: stores the sections in `into`. */
 int data_build(const struct data_reader *reader, struct data_cache *cache, struct data *into, struct fsdpck_error *err);
 
 int data_read_plan(struct data *d, const char *path, struct fsdpck_error *err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Converts a line of JSONL to a document: from token ids, or from text with the tokenizer and template of the model.
+/* Converts a line of JSONL to a document: from token ids, or from text with the model's tokenizer and chat template.
  * Lines are untrusted. They count from 1. */
 #include "data/data_impl.h"
 
@@ -13,7 +13,7 @@
 
 enum { MAX_DOCUMENT = 1 << 24 };
 
-/* Room for a document of n tokens; its entry, or NULL. */
+/* Reserves a document of n tokens. Returns its entry; NULL: out of memory. */
 static struct data_section_doc *new_document(struct data_section *d, size_t n)
 {
     size_t room = d->tok_capacity;
@@ -49,7 +49,7 @@ static int add_tokens(struct data_section *d, const char *path, uint64_t line, j
                 (unsigned long long)line, i, (long long)nvocab);
         d->ids[d->ntok] = (int32_t)a;
         d->labels[d->ntok++] = b == -100 ? -1 : (int32_t)b;
-        doc->nsupervised += i > 0 && b != -100; /* nothing predicts a document's first token */
+        doc->nsupervised += i > 0 && b != -100; /* no token predicts the first one of a document */
     }
     return 0;
 }
@@ -132,7 +132,7 @@ int data_add_line(struct data_section *d, const struct data_reader *reader, stru
     int rc = root ? add_root(d, reader, coder, path, line, root, err)
                   : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, path, "line %llu: %s", (unsigned long long)line, why.text);
     json_decref(root);
-    if (rc) { /* nothing of a bad line stays */
+    if (rc) { /* drop the partial document of a bad line */
         d->ndocs = before.ndocs;
         d->ntok = before.ntok;
         memcpy(d->nnoted, before.nnoted, sizeof d->nnoted);

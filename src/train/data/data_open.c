@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens the data of a config: reads documents from the token cache (builds it if there is none), weighs them and packs
- * them into rows. */
+/* Opens the data of a config: reads documents from the token cache (and builds it if it is missing), applies weights,
+ * and packs documents into rows. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static void tell(const struct data *d, const struct train_config *config, const 
     opt->note(opt->ctx, line);
 }
 
-/* With whoever else is at it, then mapped like one that was there. */
+/* Builds the cache, together with other processes if there are any, then maps it. */
 static int build_cache(struct data *d, const struct data_reader *reader, const struct data_cache_id *id, bool *found,
                        bool *made, struct fsdpck_error *err)
 {
@@ -41,14 +41,15 @@ static int open_cache(struct data *d, const struct data_reader *reader, const st
 {
     bool found = false;
     int rc = data_cache_map(d, id, &found, err);
-    for (int attempt = 0; attempt < 2 && !rc && !found; attempt++) /* what a builder had left may be damaged */
+    for (int attempt = 0; attempt < 2 && !rc && !found;
+         attempt++) /* parts left over from an earlier build may be damaged */
         rc = build_cache(d, reader, id, &found, made, err);
     return rc || found
                ? rc
                : fsdpck_error_set(err, FSDPCK_ERR_FORMAT, reader->config->data.train, "no line of it could be used");
 }
 
-/* Text: from the cache. Every rank then has the same pages. */
+/* Opens text through the cache. All ranks of a host share its pages. */
 static int open_text(struct data *d, struct data_reader *reader, const struct fsdpck_options *opt,
                      struct fsdpck_error *err)
 {
@@ -75,7 +76,7 @@ static int open_text(struct data *d, struct data_reader *reader, const struct fs
     return rc;
 }
 
-/* Tokens that are given: in memory. */
+/* Reads tokenized documents into memory. */
 static int open_tokens(struct data *d, const struct data_reader *reader, struct fsdpck_error *err)
 {
     bool sound = true;
@@ -93,7 +94,7 @@ static int open_tokens(struct data *d, const struct data_reader *reader, struct 
 
 static int first_line_is_text(const struct train_config *config, const char *path, bool *out, struct fsdpck_error *err)
 {
-    struct fsdpck_error ignored = { 0 }; /* whoever reads the line says it */
+    struct fsdpck_error ignored = { 0 }; /* the reader of the line will report it */
     json_t *example;
     int rc = train_lines_first(path, &example, err);
     data_columns_apply(config->data.columns, example, &ignored);
@@ -102,7 +103,7 @@ static int first_line_is_text(const struct train_config *config, const char *pat
     return rc;
 }
 
-/* Of any file. */
+/* True if any of the files has text. */
 static int has_text(const struct train_config *config, bool *out, struct fsdpck_error *err)
 {
     int rc = 0;
@@ -112,7 +113,7 @@ static int has_text(const struct train_config *config, bool *out, struct fsdpck_
     return rc;
 }
 
-/* What the tokenizer and the template left out of documents. */
+/* Reports content that the tokenizer or the template dropped from documents. */
 static void tell_notes(const struct data *d, const struct train_config *config, const struct fsdpck_options *opt)
 {
     char line[600];
@@ -179,7 +180,7 @@ int data_open(const struct train_config *config, int64_t nvocab, const struct fs
     return rc;
 }
 
-/* Ready to be filled again. */
+/* Frees the documents; d can be filled again. */
 void data_free_documents(struct data *d)
 {
     free(d->docs);

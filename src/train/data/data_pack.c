@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Packs documents into rows of seq_len tokens: longest first, each into the row that it fills best. Done once; epochs
- * shuffle rows. */
+/* Packs documents into rows of seq_len tokens: longest first, each into the row that leaves the least space. Packs
+ * once; each epoch shuffles the rows. */
 #include "data/data_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows by what they have left, as linked lists: row i's successor is next[i], the list of rows with r left begins at
- * head[r]. */
+/* Rows by free space, as linked lists: head[r] is the first row with r tokens free; next[i] follows row i. */
 struct bins {
     int64_t *head; /* (seq_len + 1), -1: none */
     int64_t *next; /* (ndocs) */
-    int64_t *row;  /* (ndocs) row of each document, -1: left out */
+    int64_t *row;  /* (ndocs) row of each document, -1: dropped */
     size_t nrows;
     uint32_t seq_len;
 };
@@ -74,8 +73,8 @@ static void cut(struct document *doc, uint32_t seq_len)
         doc->nsupervised += doc->labels[t] >= 0;
 }
 
-/* Too long: the rest is cut off, or all of it left out, which is to have no supervised token. Without one it trains
- * nothing. All are counted and said. */
+/* Truncates documents that are too long, or drops them (data.too_long) by setting nsupervised to 0. Documents without a
+ * supervised token are dropped. Reports the counts. */
 static void fit(struct data *d, const struct train_config *config, const struct fsdpck_options *opt)
 {
     struct left_out n = { 0 };
@@ -94,7 +93,7 @@ static void fit(struct data *d, const struct train_config *config, const struct 
     note(&n, d, config, opt);
 }
 
-/* Members of each row, in the order of the file. */
+/* Lists the documents of each row, in the order of the file. */
 static int collect(struct data *d, const struct bins *b, struct fsdpck_error *err)
 {
     size_t *count = calloc(b->nrows + 1, sizeof *count), at = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cuts files at line ends, by seeking where that is possible. */
+/* Splits files at line ends; seeks where the file allows it. */
 #include "data/data_parts.h"
 
 #include <jansson.h>
@@ -10,19 +10,20 @@
 #include "arrays/grow.h"
 #include "data/data_stream.h"
 
-/* Small enough that all processors have work, large enough that claiming a part costs nothing. */
+/* Bytes per part: small enough to give all processors work, large enough that a claim costs nothing. WANTED: number of
+ * parts. */
 enum { SMALLEST = 1 << 14, LARGEST = 1 << 22, WANTED = 256 };
 
 struct data_parts {
     const struct train_config *config;
     size_t part_nbytes;
-    uint64_t total, before;     /* bytes of all files, of those before `file` */
-    struct data_stream *stream; /* of file `file`; NULL: before the first, or behind the last */
+    uint64_t total, before;     /* bytes of all files; of those before `file` */
+    struct data_stream *stream; /* of file `file`; NULL: before the first or after the last */
     uint32_t file;
-    uint64_t index; /* of the part in its file */
+    uint64_t index; /* of the part within its file */
     size_t number;
-    uint64_t lines; /* of a packed file, consumed */
-    bool consumed;  /* a packed file's part */
+    uint64_t lines; /* lines consumed, of a packed file */
+    bool consumed;  /* packed file: the part has been consumed */
 };
 
 static size_t choose_size(uint64_t total)
@@ -80,8 +81,8 @@ static int keep(struct data_part *out, const char *bytes, size_t nbytes, struct 
     return 0;
 }
 
-/* How many of `have` bytes belong to what ends with the first line end at or behind byte `until`; *ended: that is among
- * them. */
+/* Number of the `have` bytes up to and including the first line end at or behind byte `until`. *ended: the bytes
+ * contain that line end. */
 static size_t up_to(uint64_t at, const char *bytes, size_t have, uint64_t until, bool *ended)
 {
     size_t skip = until <= at ? 0 : until - at < have ? (size_t)(until - at) : have;
@@ -90,8 +91,8 @@ static size_t up_to(uint64_t at, const char *bytes, size_t have, uint64_t until,
     return stop ? (size_t)(stop - bytes) + 1 : have;
 }
 
-/* Consumes through the first line end at or behind byte `until`; out may be NULL. A single line that never ends is not
- * kept for ever. */
+/* Consumes bytes up to and including the first line end at or behind byte `until`. out may be NULL. Stores at most
+ * about DATA_MAX_LINE of a line that does not end. */
 static int consume_through(struct data_stream *s, uint64_t until, struct data_part *out, uint64_t *lines,
                            struct fsdpck_error *err)
 {
@@ -118,12 +119,12 @@ static uint64_t part_begin(const struct data_parts *p)
     return p->index * p->part_nbytes;
 }
 
-/* The stream stands where the part's first line begins. */
+/* The stream must be where the first line of the part begins. */
 static int read_part(struct data_parts *p, struct data_part *out, struct fsdpck_error *err)
 {
     uint64_t end = part_begin(p) + p->part_nbytes;
     p->consumed = true;
-    if (data_stream_at(p->stream) >= end) /* a line went all over it */
+    if (data_stream_at(p->stream) >= end) /* a line spans the whole part */
         return 0;
     return consume_through(p->stream, end - 1, out, &p->lines, err);
 }
@@ -195,7 +196,7 @@ int data_parts_take(struct data_parts *p, struct data_part *out, struct fsdpck_e
     bool packed = data_stream_is_packed(p->stream), ended;
     int rc = 0;
     out->nbytes = 0;
-    if (!packed && p->index) { /* to the end of the line that ends last before the part, or goes into it */
+    if (!packed && p->index) { /* skip the line that the previous part owns */
         rc = data_stream_seek(p->stream, part_begin(p) - 1, err);
         if (!rc)
             rc = consume_through(p->stream, 0, NULL, NULL, err);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads data.plan: which documents make which micro-batch of which step. Untrusted like the documents. */
+/* Reads data.plan, which assigns documents to the micro-batches of each step. The plan is as untrusted as the
+ * documents. */
 #include "data/data_impl.h"
 
 #include <jansson.h>

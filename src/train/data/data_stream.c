@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One window of unpacked bytes, refilled by one of three functions. */
+/* A window of unpacked bytes, refilled by one of three functions. */
 #include "data/data_stream.h"
 
 #include <errno.h>
@@ -17,16 +17,16 @@ enum { WINDOW = 1 << 18 };
 struct data_stream {
     const char *path;
     int fd;
-    uint64_t file_nbytes, begin; /* begin: where the window begins among the unpacked bytes */
+    uint64_t file_nbytes, begin; /* begin: offset of the window in the unpacked bytes */
     int (*refill)(struct data_stream *s, struct fsdpck_error *err);
-    char *window, *packed; /* (WINDOW) each; packed: NULL where it is not */
-    size_t at, filled;     /* in the window */
+    char *window, *packed; /* (WINDOW) each; packed: NULL for a plain file */
+    size_t at, filled;     /* offsets in the window */
     size_t packed_at, packed_filled;
     uint64_t packed_begin;
-    bool within; /* a gzip member or Zstandard frame that has not ended */
+    bool within; /* inside a gzip member or Zstandard frame */
     z_stream gzip;
     ZSTD_DCtx *zstd;
-    bool is_array; /* one JSON array, given out as lines */
+    bool is_array; /* a JSON array, returned as lines */
     struct data_array array;
 };
 
@@ -45,7 +45,7 @@ static int refill_plain(struct data_stream *s, struct fsdpck_error *err)
     return read_some(s, s->window, &s->filled, err);
 }
 
-/* More packed bytes, where there are none left. */
+/* Reads more packed bytes if none are left. */
 static int refill_packed(struct data_stream *s, struct fsdpck_error *err)
 {
     if (s->packed_at < s->packed_filled)
@@ -60,7 +60,7 @@ static int damaged(struct data_stream *s, const char *what, struct fsdpck_error 
     return fsdpck_error_at(err, FSDPCK_ERR_DAMAGED, s->path, s->packed_begin + s->packed_at, "%s", what);
 }
 
-/* A gzip file is members one after the other. */
+/* A gzip file is a sequence of members. */
 static int refill_gzip(struct data_stream *s, struct fsdpck_error *err)
 {
     s->gzip.next_out = (unsigned char *)s->window;
@@ -108,8 +108,8 @@ static int refill_zstd(struct data_stream *s, struct fsdpck_error *err)
     return 0;
 }
 
-/* A frame says how much of its past it needs, and that is allocated: a thousand times what the file holds, or what
- * levels up to 19 ask for, and never more than the library's own limit of 128 MiB. */
+/* Largest window that a Zstandard frame may demand, as a power of 2: a thousand times the size of the file, but at
+ * least 8 MiB (enough for levels up to 19) and at most the library's own limit of 128 MiB. */
 static int window_log_most(uint64_t file_nbytes)
 {
     int log = 10;
@@ -118,7 +118,7 @@ static int window_log_most(uint64_t file_nbytes)
     return log < 23 ? 23 : log;
 }
 
-/* No well-kept C library reads Parquet; pandas converts it in one line. */
+/* No maintained C library reads Parquet; pandas converts it in one line. */
 static int refuse_parquet(const char *path, struct fsdpck_error *err)
 {
     fsdpck_error_set(err, FSDPCK_ERR_UNSUPPORTED, path,
@@ -128,7 +128,7 @@ static int refuse_parquet(const char *path, struct fsdpck_error *err)
     return FSDPCK_ERR_UNSUPPORTED;
 }
 
-/* The first bytes say what it is; the first window of a packed file is packed bytes. */
+/* Detects the format from the first bytes. The first window of a packed file holds packed bytes. */
 static int start(struct data_stream *s, struct fsdpck_error *err)
 {
     int rc = read_some(s, s->window, &s->filled, err);
@@ -152,7 +152,7 @@ static int start(struct data_stream *s, struct fsdpck_error *err)
     return 0;
 }
 
-/* The next lines of an array. A window may hold no whole line: it reads on. */
+/* Reads the next lines of an array. Reads on until the window has a whole line. */
 static int refill_lines(struct data_stream *s, struct fsdpck_error *err)
 {
     int rc = 0;
@@ -167,7 +167,7 @@ static int refill_lines(struct data_stream *s, struct fsdpck_error *err)
     return rc;
 }
 
-/* The first window, unpacked: an array is told by its first byte. */
+/* Unpacks the first window, and checks whether its first byte begins an array. */
 static int look_for_array(struct data_stream *s, struct fsdpck_error *err)
 {
     int rc = s->filled ? 0 : s->refill(s, err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Converts sections to documents, and checks everything that a run relies on, whichever process made the sections. */
+/* Converts sections to documents. Checks everything that a run relies on, even in sections of other processes. */
 #include <stdlib.h>
 #include <xxhash.h>
 
@@ -26,7 +26,7 @@ int data_take_begin(struct data *d, size_t nfiles, struct fsdpck_error *err)
     return 0;
 }
 
-/* Without a branch for each token: there are hundreds of millions. */
+/* Branch-free per token: there are hundreds of millions. */
 static bool tokens_are_sound(const struct data_section *s, int64_t nvocab)
 {
     unsigned bad = 0;

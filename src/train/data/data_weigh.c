@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Applies the weights of several files: each document occurs as often as the weight of its file says, and a fractional
- * rest is drawn at random. */
+/* Applies the weights of several files: a document occurs as often as the weight of its file says; a fractional part is
+ * drawn at random. */
 #include "data/data_impl.h"
 
 #include <kernels/random.h>
 #include <stdlib.h>
 #include <xxhash.h>
 
-/* How often document i of weight w comes: floor(w), and once more with the probability of the rest. A pure function of
- * seed and document. */
+/* Number of copies of document i with weight w: floor(w), plus one with the probability of the fraction. A pure
+ * function of seed and document. */
 static size_t times(uint64_t seed, uint64_t i, double weight)
 {
     const uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
