@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compares hashes of the facts that ranks must share, and checks that all see a file that rank 0 writes to output_dir.
- * Ranks of one supervisor share them by fork; ranks that a launcher started on other hosts may have read other files.
- */
+/* Compares hashes of the facts that ranks must share, and checks that all ranks see a file that rank 0 writes to
+ * output_dir. Ranks of one supervisor share the facts by fork; ranks that a launcher started on other hosts may have
+ * read other files. */
 #include "run/agree.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 #include "run/samples.h"
 #include "state/state.h"
 
-/* The first rank that differs from rank 0, or nranks. */
+/* *other: the first rank whose hash differs from rank 0's, or nranks. */
 static int find_other(struct rank *r, uint64_t mine, uint32_t *other, struct fsdpck_error *err)
 {
     uint64_t all[COMM_MAX_SUM] = { 0 };
@@ -47,7 +47,7 @@ static int leave_token(const char *path, struct fsdpck_error *err)
     return 0;
 }
 
-/* A file that only rank 0 makes, under a name that nobody knew before. */
+/* Rank 0 creates a file with a random name; every rank checks that it exists. */
 static int see_output_dir(struct rank *r, struct fsdpck_error *err)
 {
     const char *folder = r->job->config->output_dir;
@@ -80,7 +80,7 @@ static int see_output_dir(struct rank *r, struct fsdpck_error *err)
     return rc ? rc : mine;
 }
 
-/* Gathers, and whether gradients are exchanged once or by group. */
+/* Hash of the gather schedule, and of whether gradients are exchanged once or per group. */
 static uint64_t collectives(const struct rank *r)
 {
     const uint64_t words[] = { gather_hash(r->gather), r->job->layout.grads_by_group, r->nslices,
@@ -88,7 +88,7 @@ static uint64_t collectives(const struct rank *r)
     return XXH3_64bits(words, sizeof words);
 }
 
-/* What is evaluated, and when. */
+/* Hash of the evaluation data and interval. */
 static uint64_t evaluation(const struct job *job)
 {
     const uint64_t words[] = { job->eval ? data_fingerprint(job->eval) : 0, job->config->train.eval_steps };
@@ -97,10 +97,10 @@ static uint64_t evaluation(const struct job *job)
 
 int agree(struct rank *r, const char *resume, struct fsdpck_error *err)
 {
-    const char *slash = resume ? strrchr(resume, '/') : NULL, *start = slash ? slash
-                                                                       : resume
-                                                                           ? resume
-                                                                           : ""; /* folders may be mounted elsewhere */
+    const char *slash = resume ? strrchr(resume, '/') : NULL,
+               *start = slash    ? slash
+                        : resume ? resume
+                                 : ""; /* compare names only: hosts may mount the folder at different paths */
     comm_at(r->comm, 0, "agreement on the run");
     int rc = see_output_dir(r, err);
     if (!rc)

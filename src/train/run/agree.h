@@ -5,7 +5,7 @@
 
 #include "rank/rank.h"
 
-/* Collective. resume: the checkpoint that this rank will go on from, or NULL. */
+/* Collective. resume: the checkpoint from which this rank will resume, or NULL. */
 int agree(struct rank *r, const char *resume, struct fsdpck_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads and removes the control file before obeying it, so that no request is executed twice. Anyone who may write to
+/* Reads the control file, and removes it before obeying, so that no request is executed twice. Anyone who may write to
  * output_dir may write it: it is short, plain and untrusted. */
 #include "run/control.h"
 
@@ -20,7 +20,7 @@ static void note(const struct control *c, const char *line)
         c->job->opt->note(c->job->opt->ctx, line);
 }
 
-/* False: there is no file, or nothing in it yet. */
+/* Returns false if there is no file, or nothing in it yet. */
 static bool read_word(const char *path, char word[WORD])
 {
     struct stat st;
@@ -34,7 +34,7 @@ static bool read_word(const char *path, char word[WORD])
     return n > 0;
 }
 
-/* False: there is none that can be obeyed. */
+/* Reads a request and removes the file. Returns false if there is none, or if the file cannot be removed. */
 static bool take_word(struct control *c, char word[WORD])
 {
     char path[FILES_PATH], line[FILES_PATH + 200];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests of the user during a run: signals, which the supervisor passes on, and output_dir/control, a file with one
+/* Requests of the user during a run: signals, which the supervisor forwards, and output_dir/control, a file with one
  * word. */
 #ifndef TRAIN_CONTROL_H
 #define TRAIN_CONTROL_H
@@ -9,13 +9,13 @@
 struct control {
     const struct job *job;
     struct job_status *job_status;
-    uint64_t nsaves; /* asked for by signal, and taken */
-    bool blind;      /* the file is rank 0's; or it cannot be removed: it is not obeyed any more */
+    uint64_t nsaves; /* number of saves requested by signal that have been handled */
+    bool blind;      /* ignore the file: it belongs to rank 0, or it cannot be removed */
 };
 
-/* Of the first rank of each supervisor. A file that was there before the run is removed, and said. */
+/* For the first rank of each supervisor. Removes a file that is older than the run, and prints a note. */
 void control_open(struct control *c, const struct rank *r);
-/* At the boundary of a step: adds what was asked for since the last look to *asked, and answers what cannot be done. */
+/* Call between steps. Adds the requests since the last call to *asked; prints a note for those that cannot be done. */
 void control_look(struct control *c, struct asked *asked);
 
 #endif

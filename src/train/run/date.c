@@ -13,10 +13,10 @@
 #include "rank/files.h"
 #include "state/state.h"
 
-/* Of a checkpoint; false: it does not open, or its data shows none. */
+/* The date in a checkpoint's data. Returns false if the checkpoint cannot be opened, or if its data shows none. */
 static bool read_checkpoint(const char *path, char date[DATE_NBYTES])
 {
-    struct fsdpck_error ignored = { 0 }; /* whether the run may go on from it is judged later */
+    struct fsdpck_error ignored = { 0 }; /* a later check decides whether the run may resume from it */
     struct fsdpck_source *src;
     bool found =
         fsdpck_source_open(path, "fsdpck", NULL, &src, &ignored) == 0 && state_read_date(src, date, DATE_NBYTES);
@@ -81,7 +81,7 @@ int date_keep(const struct job *job, struct fsdpck_error *err)
         rc = files_join(path, folder, "date", err);
     if (rc || !job->date[0] || job->first != 0)
         return rc;
-    if (mkdir(folder, 0777) && errno != EEXIST) /* data of tokens has no cache */
+    if (mkdir(folder, 0777) && errno != EEXIST) /* tokenized data has no cache folder */
         return fsdpck_error_sys(err, errno, folder, "mkdir");
     snprintf(temporary, sizeof temporary, "%s.tmp-%ld", path, (long)getpid());
     FILE *f = fopen(temporary, "we");

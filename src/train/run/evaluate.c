@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Computes the loss on data.eval: forward only, without dropout. Micro-batches are dealt out to ranks in waves, and
- * losses are added in the order of the rows, so that the sum is the same for any number of ranks. Training is not
- * affected. */
+/* Computes the loss on data.eval: forward only, without dropout. Distributes micro-batches over ranks in waves, and
+ * adds losses in the order of the rows, so that the sum is the same for any number of ranks. Does not affect
+ * training. */
 #include "run/evaluate.h"
 
 #include "rank/gather.h"
 #include "run/step.h"
 
-/* Micro-batch wave + rank, where there is one. */
+/* Evaluates micro-batch wave + rank if it exists; otherwise only takes part in the gathers. */
 static int run_wave(struct rank *r, const struct step_plan *plan, size_t wave, double *sum, struct fsdpck_error *err)
 {
     const struct compute_hook hook = gather_hook(r->gather);
@@ -24,7 +24,7 @@ static int run_wave(struct rank *r, const struct step_plan *plan, size_t wave, d
     return rc ? rc : rank_fold(r, part, (uint32_t)(left < r->comm->nranks ? left : r->comm->nranks), sum, err);
 }
 
-/* Whether any rank was asked to stop. */
+/* *stopping: true if any rank was asked to stop. */
 static int agree_on_stop(struct rank *r, bool *stopping, struct fsdpck_error *err)
 {
     uint64_t asked = *stopping || job_status_stopping(r->comm->job_status);

@@ -5,8 +5,8 @@
 
 #include "rank/rank.h"
 
-/* The mean loss over the supervised tokens of data.eval. Collective. *stopping: any rank was asked to stop
- * meanwhile: it was broken off, and there is no loss. */
+/* The mean loss over the supervised tokens of data.eval. Collective. *stopping: a rank was asked to stop; the
+ * evaluation was aborted, and there is no loss. */
 int rank_evaluate(struct rank *r, struct train_metrics *m, bool *stopping, struct fsdpck_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Notes on settings that have no effect, or an unlikely one. They may be intended; as a mistake they cost a run. */
+/* Notes on settings that have no effect, or an unusual one. They may be intended; as a mistake they cost a run. */
 #include "run/look.h"
 
 #include <stdarg.h>
@@ -33,7 +33,7 @@ static void look_at_rate(const struct job *job)
              c->train.learning_rate);
 }
 
-/* As many as config.json says, or as its scaling of RoPE stretches them to. */
+/* Number of positions in config.json, or the number to which RoPE scaling extends them. */
 static uint64_t npositions(const struct model *m)
 {
     double scaled = m->rope.factor > 1 ? m->rope.factor * m->rope.original_max_position : 0;

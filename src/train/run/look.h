@@ -5,7 +5,7 @@
 
 #include "rank/rank.h"
 
-/* Notes of the process with rank 0. */
+/* Only the process with rank 0 prints notes. */
 void job_look(const struct job *job);
 
 #endif

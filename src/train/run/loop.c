@@ -63,7 +63,7 @@ static int on_nonfinite(struct rank *r, double loss, double norm, struct fsdpck_
     return rc;
 }
 
-/* One step: gradients of the whole batch, norm, update. *asked: in, of this rank; out, of any. */
+/* One step: gradients of the whole batch, norm, update. *asked: in, requests to this rank; out, to any rank. */
 static int run_step(struct rank *r, struct train_metrics *m, struct asked *asked, struct fsdpck_error *err)
 {
     const struct job *job = r->job;
@@ -76,7 +76,7 @@ static int run_step(struct rank *r, struct train_metrics *m, struct asked *asked
     if (!rc)
         rc = rank_gradients(r, &plan, &m->loss, err);
     asked->stop |= job_status_stopping(
-        r->comm->job_status); /* what was asked for while it was computed counts for this step, not for one more */
+        r->comm->job_status); /* a stop during the computation ends the run after this step, not after the next */
     if (!rc)
         rc = rank_norm(r, &m->grad_norm, asked, err);
     bool finite = isfinite(m->loss) && isfinite(m->grad_norm);
@@ -101,7 +101,7 @@ static int run_step(struct rank *r, struct train_metrics *m, struct asked *asked
     return rc;
 }
 
-/* The kernel walks all pages for it. */
+/* Expensive: the kernel walks every page of the process. */
 static int look_at_memory(struct rank *r, uint64_t *pss_nbytes, struct fsdpck_error *err)
 {
     *pss_nbytes = files_pss_nbytes();
@@ -119,9 +119,8 @@ static int log_step(struct rank *r, FILE *metrics, const struct train_metrics *m
     return rc;
 }
 
-/* A save that fails for want of space or by the disk does not end the run: it is said, and the next save tries again.
- * Every rank gets the same answer. Where a rank is lost the run ends with that sentence, and no save goes on. last: no
- * step follows. */
+/* If a save fails because of a full or broken disk, warns; the run continues, and the next save tries again. Every rank
+ * has the same result. If a rank is lost, prints nothing: the run ends with that error. last: no step follows. */
 static void take_save(struct rank *r, struct saver *saver, bool wait, bool last, struct loop_notes *notes)
 {
     struct saver_result done;
@@ -144,8 +143,8 @@ static void take_save(struct rank *r, struct saver *saver, bool wait, bool last,
         note(r, line);
 }
 
-/* After a step's update and before the next one's: the state is copied, and written behind. *stall: how long training
- * stood still for it. */
+/* Starts a save, between this step's update and the next one: copies the state, and writes it in the background.
+ * *stall: seconds for which training stood still. */
 static int save(struct rank *r, struct saver *saver, bool last, struct loop_notes *notes, double *stall,
                 struct fsdpck_error *err)
 {
@@ -169,7 +168,7 @@ bool loop_diverged(const struct loop_notes *notes, uint64_t nsteps)
     return notes->ndone >= nsteps && notes->ndone && (notes->trailing >= DIVERGED || 2 * notes->trailing >= nsteps);
 }
 
-/* From the last checkpoint: the adapter, or at the end of the run the whole model. */
+/* Exports from the last checkpoint: the adapter, or at the end of the run the whole model. */
 static int export_result(struct rank *r, const struct loop_notes *notes, struct fsdpck_error *err)
 {
     const struct train_config *config = r->job->config;
@@ -205,8 +204,8 @@ static bool sampling_is_due(const struct rank *r)
     return every && (r->step == r->job->nsteps || r->step % every == 0);
 }
 
-/* Before the step is saved, so that a run which is killed meanwhile does the step and its evaluation again. A stop does
- * not wait for it. */
+/* Evaluates before the step is saved: a run that is killed in between repeats the step and its evaluation. A stop skips
+ * the evaluation. */
 static int evaluate(struct rank *r, struct train_metrics *m, bool *stopping, struct fsdpck_error *err)
 {
     char line[120];
@@ -236,7 +235,7 @@ static int train(struct rank *r, struct saver *saver, struct profile *profile, F
         rc = run_step(r, &m, &asked, err);
         stopping = asked.stop;
         if (!rc && r->comm->rank == 0)
-            rc = files_check_folder(r->job, err); /* before anything is written that would make it anew */
+            rc = files_check_folder(r->job, err); /* first, because later writes would recreate the folder */
         if (!rc && (r->step == first || r->step % PSS_EVERY == 0))
             rc = look_at_memory(r, &pss_nbytes, err);
         m.pss_nbytes = pss_nbytes;
@@ -263,12 +262,12 @@ static int train(struct rank *r, struct saver *saver, struct profile *profile, F
         notes->trailing = r->step - r->last_update;
     }
     comm_at(r->comm, r->step, "saving");
-    take_save(r, saver, true, true, notes); /* also where the run has failed: what was good is kept */
+    take_save(r, saver, true, true, notes); /* even if the run has failed: the last save may have succeeded */
     notes->stopped = stopping && r->step < r->job->nsteps;
     return rc;
 }
 
-/* From the config, the checkpoint, or both to a state that all ranks agree on. */
+/* Loads the state from the config, the checkpoint, or both; afterwards all ranks agree on it. */
 static int start(struct rank *r, const char *resume, struct loop_notes *notes, struct fsdpck_error *err)
 {
     int rc = agree(r, resume, err);
@@ -329,7 +328,8 @@ int loop_run(struct rank *r, const char *resume, struct loop_notes *notes, struc
     if (metrics && fclose(metrics) && !rc)
         rc = fsdpck_error_set(err, FSDPCK_ERR_IO, r->job->config->log.jsonl, "could not be written");
     if (rc)
-        rank_fail(r->job, r->comm->job_status, err); /* nobody waits for this rank's thread */
+        rank_fail(r->job, r->comm->job_status,
+                  err); /* first: saver_free() joins a thread that may wait for other ranks */
     saver_free(saver);
     profile_free(profile);
     return rc ? rc : r->comm->ops->barrier(r->comm, "end", err);

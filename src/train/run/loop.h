@@ -5,15 +5,15 @@
 
 #include "rank/rank.h"
 
-/* resume: the checkpoint to go on from, or NULL. notes: survives the process, for the supervisor. */
+/* What the supervisor reads after the rank has ended. For loop_run(), resume is the checkpoint to resume from, or
+ * NULL. */
 struct loop_notes {
     uint64_t ndone, saved, stopped, save_failed; /* saved: step of the last committed checkpoint, 0: none */
-    uint64_t skipped,
-        trailing;   /* steps whose gradients were not finite: of this process's; and without a good one after them */
-    uint64_t asked; /* step of a save that was asked for and is not answered yet; 0: none */
+    uint64_t skipped, trailing; /* steps with non-finite gradients: in this process; since the last update */
+    uint64_t asked;             /* step of a requested save that has not been answered; 0: none */
 };
 int loop_run(struct rank *r, const char *resume, struct loop_notes *notes, struct fsdpck_error *err);
-/* The run is at its end, and its last steps, ten or half of them all, were skipped: what it leaves is no result. */
+/* True if the run has reached its end, and skipped its last steps: ten, or half of all. Its result is not usable. */
 bool loop_diverged(const struct loop_notes *notes, uint64_t nsteps);
 
 #endif

@@ -24,7 +24,8 @@ static void tokenized(void *ctx, uint64_t done_nbytes, uint64_t total_nbytes)
     opt->phase(opt->ctx, TRAIN_TOKENIZING, done_nbytes, total_nbytes);
 }
 
-/* All threads of all ranks of this process, which are not there yet, read data; and a stop is heard while they do. */
+/* Options for reading data: uses the threads of all ranks of this process, which have not started yet, and obeys a
+ * stop. */
 static struct fsdpck_options for_data(const struct job *job)
 {
     struct fsdpck_options opt = job->fs;
@@ -36,7 +37,7 @@ static struct fsdpck_options for_data(const struct job *job)
     return opt;
 }
 
-/* data.eval, read, cut and packed as data.train is. */
+/* Reads, truncates and packs data.eval as data.train. */
 static int open_eval(struct job *job, const struct train_config *dated, const struct fsdpck_options *opt,
                      struct fsdpck_error *err)
 {
@@ -50,7 +51,7 @@ static int open_eval(struct job *job, const struct train_config *dated, const st
     return data_open(&config, job->model.nvocab, opt, &job->eval, err);
 }
 
-/* PEFT warns of it too. */
+/* PEFT warns about this too. */
 static void note_untied(const struct job *job)
 {
     if (job->model.tied && !layout_is_tied(&job->layout) && job->fs.note)

@@ -4,7 +4,8 @@
 
 #include <math.h>
 
-/* Sums of squares of this rank's rows of all that is trained, one parameter after the other, to r->row_sums_back. */
+/* Computes the sum of squares of each of this rank's trained rows, parameter by parameter, and copies the sums to
+ * r->row_sums_back. */
 static int sum_rows(struct rank *r, int64_t *count, struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;
@@ -42,7 +43,7 @@ int rank_norm(struct rank *r, double *norm, struct asked *asked, struct fsdpck_e
     return rc;
 }
 
-/* The first parameter one of whose rows here is not finite, or nparams. */
+/* The first parameter with a non-finite row on this rank, or nparams. */
 static size_t first_nonfinite(const struct rank *r)
 {
     const struct layout *l = &r->job->layout;
@@ -72,7 +73,7 @@ int rank_find_nonfinite(struct rank *r, const char **name, struct fsdpck_error *
     return rc;
 }
 
-/* This rank's rows of all that is trained. */
+/* Lists this rank's trained rows. */
 static size_t list_ranges(const struct rank *r, struct kern_adamw_range *ranges)
 {
     const struct layout *l = &r->job->layout;

@@ -5,11 +5,12 @@
 
 #include "rank/rank.h"
 
-/* Of a run that is under way, at the boundary of a step. */
+/* Requests of the user, handled between steps. */
 struct asked {
     bool stop, save, sample;
 };
-/* The global norm, the same on every rank; NaN where a gradient is not finite. *asked: of this rank; then of any. */
+/* The global norm, the same on every rank; NaN if a gradient is not finite. *asked: in, requests to this rank; out, to
+ * any rank. */
 int rank_norm(struct rank *r, double *norm, struct asked *asked, struct fsdpck_error *err);
 int rank_update(struct rank *r, double norm, double lr, struct fsdpck_error *err);
 /* Name of the first tensor whose gradient is not finite, or "loss". Collective. */

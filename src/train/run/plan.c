@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* train_plan: computes the sizes of a run from its tables. It reads no weights, and counts buffers without allocating
+/* train_plan: computes the sizes of a run from its tables. Reads no weights, and counts buffers without allocating
  * them. */
 #include "run/plan.h"
 
@@ -9,7 +9,7 @@
 #include "run/open.h"
 #include "state/saver.h"
 
-/* Of rank 0, which has a packet in every wave, in the first step. */
+/* Traffic of rank 0 in the first step; this rank has a packet in every wave. */
 static int count_traffic(const struct job *job, struct train_plan *out, struct fsdpck_error *err)
 {
     struct gather_sizes sizes = { 0 };
@@ -57,7 +57,7 @@ static void count_on_host(const struct job *job, const struct compute *c, struct
                        out->snapshot_nbytes + out->activation_nbytes + out->sample_nbytes;
 }
 
-/* The snapshot is the host's. */
+/* The snapshot is not included: it is in host memory. */
 static void count_on_device(const struct memory_sizes *s, struct train_plan *out)
 {
     out->shard_nbytes = s->shard_nbytes;
@@ -89,8 +89,8 @@ int job_plan(const struct job *job, const struct compute *c, const struct memory
     return rc;
 }
 
-/* A device that is asked for sizes only: its own kernels say what scratch they want, on streams of the processor. Ranks
- * have one each. */
+/* Opens a device for size queries only: its own kernels report their scratch sizes, on streams of the CPU. Assumes one
+ * device per rank. */
 static int open_on_paper(const struct job *job, struct rank_device *where, struct kern_device *device,
                          struct fsdpck_error *err)
 {
@@ -110,8 +110,8 @@ static int open_on_paper(const struct job *job, struct rank_device *where, struc
     return 0;
 }
 
-/* Which blocks are recomputed depends on what is free: on this host, where it is the host's memory that counts; of a
- * device all that could be and none are said. */
+/* Which blocks are recomputed depends on the free memory. For host memory, uses the memory of this host. For a device,
+ * reports the sizes with all blocks recomputed and with none. */
 static int count_memory(const struct job *job, struct compute *c, const struct rank_device *where,
                         struct train_plan *out, struct fsdpck_error *err)
 {

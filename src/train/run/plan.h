@@ -5,7 +5,7 @@
 
 #include "rank/memory.h"
 
-/* train_plan of an open job that computes so. device: its sizes there where memory is the device's own; else NULL. */
+/* train_plan() for an open job. device: sizes in device memory; NULL if the kernels use host memory. */
 int job_plan(const struct job *job, const struct compute *c, const struct memory_sizes *device, struct train_plan *out,
              struct fsdpck_error *err);
 

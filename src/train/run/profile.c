@@ -19,17 +19,17 @@ static const char *const kind_names[NKINDS] = {
 enum { NINTERVALS = 4096 };
 
 struct profile {
-    struct stream_timer *timer; /* of kernels, by kind */
+    struct stream_timer *timer; /* times of kernels, by kind */
     struct rank *rank;
     const struct kern_device *inner;
     struct kern_device device;
     struct kern_ops ops;
-    uint64_t ns[NKINDS]; /* up to the end of the last step */
+    uint64_t ns[NKINDS]; /* totals at the end of the last step */
     uint64_t nsteps;
     double step, data, exposed, hidden, save_stall;
 };
 
-/* Kernels have no room for a context. */
+/* Kernels take no context argument. */
 static _Thread_local struct profile *active;
 
 #define TIMED(name, kind, params, args) \
@@ -40,7 +40,7 @@ static _Thread_local struct profile *active;
         stream_timer_end(active->timer, s); \
     }
 #define STREAM struct kern_stream *s
-/* Sizes, which no stream computes. */
+/* Size queries: no stream runs them. */
 #define UNTIMED(name) \
     static size_t timed_##name(const struct kern_stream *s, const struct kern_attention_shape *a) \
     { \
@@ -114,7 +114,7 @@ int profile_new(struct rank *r, struct profile **out, struct fsdpck_error *err)
     p->device = *p->inner;
     p->ops = *p->inner->ops;
     p->device.ops = &p->ops;
-    p->device.record = NULL; /* within a recording there are no times */
+    p->device.record = NULL; /* kernels in a recorded graph cannot be timed */
 #define TAKE(name, type) p->ops.name = timed_##name;
     KERN_OPS(TAKE)
 #undef TAKE

@@ -7,12 +7,13 @@
 
 struct profile;
 
-/* From now on this rank's kernels are timed, by events of its device. One a thread, which calls them. */
+/* Starts to time this rank's kernels with events of its device. At most one per thread; that thread must call the
+ * kernels. */
 int profile_new(struct rank *r, struct profile **out, struct fsdpck_error *err);
-void profile_free(struct profile *p); /* NULL does nothing. Kernels are not timed any more */
-/* A step is over. */
+void profile_free(struct profile *p); /* stops timing; NULL does nothing */
+/* Call at the end of a step. */
 void profile_step(struct profile *p, const struct train_metrics *m);
-/* profile.json in output_dir, and a note a row. */
+/* Writes profile.json to output_dir, and a note per row. */
 int profile_report(const struct profile *p, struct fsdpck_error *err);
 
 #endif

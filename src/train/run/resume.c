@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chooses a checkpoint by inspecting it, and again by loading it. Only damaged ones are skipped. A checkpoint of
- * another run, of a later version or without read permission ends the run: resuming from an older one would not be
- * what the user wants. */
+/* Chooses a checkpoint by inspecting it, then by loading it. Skips only damaged ones. A checkpoint of another run, of a
+ * later version or without read permission ends the run: the user would not want to resume from an older one. */
 #include "run/resume.h"
 
 #include <errno.h>
@@ -33,12 +32,12 @@ static bool is_damage(const struct fsdpck_error *why)
     case FSDPCK_ERR_MISSING:
     case FSDPCK_ERR_DAMAGED:
     case FSDPCK_ERR_LIMIT: return true;
-    case FSDPCK_ERR_IO: return why->sys_errno == EIO; /* the disk's */
+    case FSDPCK_ERR_IO: return why->sys_errno == EIO; /* a disk error */
     default: return false;
     }
 }
 
-/* By rank 0. A note says if it cannot be renamed: its step can then not be saved again. */
+/* Rank 0 renames a damaged checkpoint. Notes a failure to rename: then the step cannot be saved again. */
 static void pass_over(const struct job *job, const char *path, const struct fsdpck_error *why)
 {
     struct fsdpck_error err = { 0 };
@@ -56,7 +55,8 @@ static void pass_over(const struct job *job, const char *path, const struct fsdp
     free(aside);
 }
 
-/* The newest checkpoint before step `below` that looks whole; *step 0: there is none, after *npassed damaged ones. */
+/* Finds the newest checkpoint before step `below` that seems intact. *step 0: none. *npassed: number of damaged ones
+ * before it. */
 static int find_newest(const struct job *job, uint64_t below, uint64_t *step, size_t *npassed, struct fsdpck_error *err)
 {
     uint64_t *steps, said;
@@ -131,7 +131,7 @@ int resume_choose(const struct job *job, char path[FILES_PATH], bool *found, str
     return rc;
 }
 
-/* Whether this checkpoint is output_dir's own of that step, however it was named. */
+/* True if path is output_dir's own checkpoint of that step, under any name. */
 static bool is_ours(const struct job *job, const char *path, uint64_t step)
 {
     struct stat a, b;
@@ -140,7 +140,7 @@ static bool is_ours(const struct job *job, const char *path, uint64_t step)
            a.st_ino == b.st_ino && a.st_dev == b.st_dev;
 }
 
-/* Rank 0 chooses; all learn the step. 0: none. */
+/* Rank 0 chooses and tells the others the step. 0: none. */
 static int agree_on_next(struct rank *r, const char *path, const struct fsdpck_error *why, uint64_t *step,
                          struct fsdpck_error *err)
 {

@@ -6,12 +6,12 @@
 
 #include "rank/files.h"
 
-/* Before the ranks part, by what can be told without reading payloads. *found: there is one to go on from, at path. One
- * that --resume names must do. */
+/* Called before the ranks start; reads no payloads. *found: path is the checkpoint to resume from. If --resume names a
+ * checkpoint, a damaged one is an error. */
 int resume_choose(const struct job *job, char path[FILES_PATH], bool *found, struct fsdpck_error *err);
-/* The state of the checkpoint at path (NULL: of none) over what rank_load left. Collective. Where a payload turns out
- * to be damaged on any rank, all of them take the newest whole one before it, or begin anew; not where --resume names
- * it. *saved: the step of a checkpoint in output_dir that was loaded, or 0. */
+/* Loads the checkpoint at path (NULL: none) over the state of rank_load(). Collective. If any rank finds a damaged
+ * payload, all ranks load the newest intact checkpoint before it, or start anew; but if --resume names the checkpoint,
+ * that is an error. *saved: the step of the loaded checkpoint if it is in output_dir, or 0. */
 int resume_load(struct rank *r, const char *path, uint64_t *saved, struct fsdpck_error *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* train_run: checks everything that can be refused, chooses the checkpoint to resume from, starts the supervisor of
- * the ranks, and reports the result. */
+/* train_run: checks everything that can be checked in advance, chooses the checkpoint to resume from, starts the
+ * supervisor of the ranks, and reports the result. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static void note(const struct train_options *opt, const char *line)
         opt->note(opt->ctx, line);
 }
 
-/* One rank's supervisor does it; what cannot be removed is no reason not to train. */
+/* Rank 0's supervisor removes left-over files. A failure to remove them does not prevent training. */
 static void clean(const struct job *job)
 {
     struct fsdpck_error err = { 0 };
@@ -35,7 +35,7 @@ static void clean(const struct job *job)
     }
 }
 
-/* Of a run, one process holds output_dir. It is named to any other run that would write there. */
+/* One process per run locks output_dir. Another run that would write to it is told which process holds the lock. */
 static int lock(struct job *job, struct fsdpck_error *err)
 {
     return job->first ? 0 : fsdpck_folder_lock(job->config->output_dir, "run", &job->fs, &job->lock, err);
@@ -53,14 +53,14 @@ static int train(struct job *job, struct train_result *done, bool *joined, struc
         return rc;
     *joined = true;
     rc = supervise(job, found ? path : NULL, done, err);
-    struct fsdpck_error ignored = { 0 }; /* the run's own error counts more */
+    struct fsdpck_error ignored = { 0 }; /* keep the run's own error */
     int rc2 = files_check_folder(job, rc ? &ignored : err);
     if (!rc2 && !job->first)
         rc2 = files_write_summary(job, done, !rc, rc ? &ignored : err);
     return rc ? rc : rc2;
 }
 
-/* *joined: the ranks were started and know of each other. */
+/* *joined: the ranks were started and can communicate. */
 static int run(struct job *job, struct train_result *done, bool *joined, struct fsdpck_error *err)
 {
     int rc = files_check_own(job->config, err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prompts are dealt out to ranks in waves. All ranks take part in each forward pass, because it gathers parameters.
- * Between two passes one sum distributes the token that each rank has chosen: all ranks learn when a wave is over, and
- * rank 0 learns the text. */
+/* Distributes prompts over ranks in waves. All ranks take part in each forward pass, because it gathers parameters.
+ * Between two passes, one sum distributes the token that each rank has chosen: all ranks learn when a wave is over, and
+ * rank 0 collects the text. */
 #include "run/samples.h"
 
 #include <errno.h>
@@ -22,15 +22,15 @@
 enum { MOST_NEW = 128, SHOWN = 400 };
 
 struct samples {
-    struct chat *chat; /* NULL: the prompts are tokens, and there is no tokenizer */
+    struct chat *chat; /* NULL: the prompts are token ids, and there is no tokenizer */
     struct sample_rule rule;
-    struct token_list *prompts, *texts; /* (n); texts: what came of each, last time */
+    struct token_list *prompts, *texts; /* (n); texts: the last samples */
     size_t n, longest;
     uint64_t every;
     bool dated;
 };
 
-/* {"input_ids": […]}, as data.train may have it. */
+/* Parses {"input_ids": […]}, as in data.train. */
 static int take_ids(const json_t *ids, struct token_list *list, struct fsdpck_error *err)
 {
     size_t n = json_array_size(ids);
@@ -97,7 +97,7 @@ int samples_open(const struct train_config *config, int64_t nvocab, const struct
     s->texts = calloc(s->n, sizeof *s->texts);
     int rc = s->prompts && s->texts ? sample_rule_read(config->model, fs, &s->rule, err)
                                     : fsdpck_error_nomem(err, s->n * sizeof *s->prompts);
-    s->rule.temperature = 0; /* so that steps can be compared */
+    s->rule.temperature = 0; /* greedy, so that steps can be compared */
     s->rule.max_new_tokens = MOST_NEW;
     if (!rc && chat_open(config->model, &s->chat, all_ids(prompts) ? &none : err) && !all_ids(prompts))
         rc = err ? err->code : FSDPCK_ERR_MISSING;
@@ -146,21 +146,22 @@ void samples_lengths(const struct samples *s, int64_t *prompt, int64_t *most)
     *most = s ? (int64_t)s->longest + MOST_NEW : 0;
 }
 
-/* What a rank says between two forwards: a token + 1, or nothing any more; and whether its run is asked to stop. */
+/* A rank's message between two forward passes: token + 1, or 0 at the end of its text; plus this flag if its run was
+ * asked to stop. */
 static const uint64_t stopping = (uint64_t)1 << 40;
 
-/* A wave of prompts, on this rank. */
+/* A wave of prompts on this rank. */
 struct wave {
     struct rank *r;
     struct samples *s;
     struct decode *decode;
     struct choose *choose;
-    size_t first, number; /* of its prompts; of this rank's */
-    bool growing;         /* this rank's text is not at its end */
-    bool *begun;          /* a forward since parameters changed */
+    size_t first, number; /* indices of the wave's first prompt, and of this rank's prompt */
+    bool growing;         /* this rank's text has not ended */
+    bool *begun;          /* a forward pass has run since the parameters changed */
 };
 
-/* The next forward, which every rank takes part in. */
+/* The next forward pass; collective. */
 static int forward(struct wave *w, uint64_t at, uint32_t token, const float **logits, struct fsdpck_error *err)
 {
     const struct compute_hook hook = gather_hook(w->r->gather);
@@ -173,7 +174,7 @@ static int forward(struct wave *w, uint64_t at, uint32_t token, const float **lo
                    : decode_token(w->decode, &hook, (int32_t)token, logits, err);
 }
 
-/* This rank's next token in said[rank], then everybody's. Logits that are no numbers end a text, not the run. */
+/* Puts this rank's next token into said[rank] and exchanges the messages. Non-finite logits end a text, not the run. */
 static int choose_next(struct wave *w, const float *logits, uint64_t at, uint32_t *token, uint64_t said[COMM_MAX_SUM],
                        struct fsdpck_error *err)
 {
@@ -194,7 +195,7 @@ static int add_token(struct token_list *list, uint32_t id, struct fsdpck_error *
     return 0;
 }
 
-/* What all said: tokens to their texts. *go: somebody has more; *stop: the run is asked to end. */
+/* Appends all ranks' tokens to their texts. *go: some text continues; *stop: the run was asked to end. */
 static int take_said(struct wave *w, const uint64_t *said, bool *go, bool *stop, struct fsdpck_error *err)
 {
     int rc = 0;
@@ -231,7 +232,7 @@ static int run_wave(struct wave *w, bool *stop, struct fsdpck_error *err)
     return rc;
 }
 
-/* Owned; tokens by number where there is no tokenizer. */
+/* Decodes tokens to text (owned). Without a tokenizer, prints the ids. */
 static int show(const struct samples *s, const struct token_list *list, char **text, size_t *nbytes,
                 struct fsdpck_error *err)
 {
@@ -295,7 +296,7 @@ static int write_file(const struct rank *r, const struct samples *s, struct fsdp
     return rc;
 }
 
-/* Samples that cannot be written are said, and training goes on. */
+/* If the samples cannot be written, warns; training continues. */
 static void tell(const struct rank *r, const struct samples *s, bool stopped)
 {
     struct fsdpck_error err = { 0 };

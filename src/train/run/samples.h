@@ -8,18 +8,18 @@
 
 struct samples;
 
-/* Of the config's prompts; *out stays NULL where it has none. nvocab: the model's. */
+/* Reads the config's prompts. *out is NULL if there are none. nvocab: the model's. */
 int samples_open(const struct train_config *config, int64_t nvocab, const struct fsdpck_options *fs,
                  struct samples **out, struct fsdpck_error *err);
-void samples_free(struct samples *s);            /* NULL does nothing */
-uint64_t samples_hash(const struct samples *s);  /* of the prompts, and when they are used; NULL: 0 */
-bool samples_are_dated(const struct samples *s); /* their template may show the date, which samples_open had from the
-                                                    config; NULL: false */
-/* Tokens of the longest prompt, and of that with its continuation; NULL: 0. */
+void samples_free(struct samples *s);           /* NULL does nothing */
+uint64_t samples_hash(const struct samples *s); /* hash of the prompts and of sample.every; NULL: 0 */
+bool samples_are_dated(
+    const struct samples *s); /* true if the template may show the date from the config; NULL: false */
+/* Lengths in tokens of the longest prompt, and of that plus its continuation; NULL: 0. */
 void samples_lengths(const struct samples *s, int64_t *prompt, int64_t *most);
 
-/* Collective: all prompts, dealt out to the ranks, greedily; rank 0 writes output_dir/samples/step-NUMBER.txt and
- * notes. */
+/* Samples greedily from all prompts, distributed over the ranks. Collective. Rank 0 writes
+ * output_dir/samples/step-NUMBER.txt and notes. */
 int rank_sample(struct rank *r, struct fsdpck_error *err);
 
 #endif

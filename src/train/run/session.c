@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rank in the process of the caller, for tests. */
+/* A single rank in the process of the caller, for tests. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@ struct train_session {
     struct train_options opt;
     struct job job;
     struct rank_alone alone;
-    float *values, *gradients; /* (own_nelem) copies of what lies on a device; else NULL */
+    float *values, *gradients; /* (own_nelem) host copies of device data; otherwise NULL */
 };
 
 static int make_copies(struct train_session *s, struct fsdpck_error *err)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Computes the gradients of a step. The micro-batches of the global batch form packets, which are dealt out to ranks.
- * The result does not depend on the number of ranks: gradients add up in order inside a packet, and the owner of each
- * slice folds packets in global order. */
+/* Computes the gradients of a step. The micro-batches of the global batch form packets, which are distributed over
+ * ranks. The result does not depend on the number of ranks: gradients are added in order inside a packet, and the owner
+ * of each slice folds packets in global order. */
 #include "run/step.h"
 
 #include <stdlib.h>
@@ -20,8 +20,8 @@ void rank_fill(struct rank *r, const struct data *data, const struct step_plan *
     data_fill(data, micro, b->ids, b->positions, b->targets, b->cu_seqlens);
 }
 
-/* Micro-batches of one rank in a wave: those of its packet, and as many more as any rank has, in which it gathers with
- * the others and computes nothing. */
+/* The micro-batches of one rank in a wave. If another rank has more (nturns), this rank takes part in their gathers
+ * without computing. */
 struct packet {
     size_t first, end, nturns;
 };
@@ -34,16 +34,16 @@ static struct packet packet_of(const struct step_plan *plan, size_t per, size_t 
                             .nturns = most < per ? most : per };
 }
 
-/* What a micro-batch's hooks are called with. */
+/* Context of the hooks of a micro-batch. */
 struct passing {
     struct rank *r;
     struct compute_hook gather;
-    uint32_t in_wave; /* packets */
+    uint32_t in_wave; /* number of packets */
     bool first_of_step;
-    bool last; /* micro-batch of the packet, on whichever rank: its groups are ready to be given away */
+    bool last; /* last micro-batch of the packet: the groups' gradients are complete and can be exchanged */
 };
 
-/* Until the first step of this start has ended, nothing else shows that it lives. */
+/* Reports progress within the first step, which is the only sign of life until that step ends. */
 static void tell_first_step(struct rank *r)
 {
     if (r->passes.total)
@@ -71,8 +71,8 @@ static void clean(const struct rank *r, const struct comm_slice *slices, size_t 
                                          (size_t)slices[i].nelem * sizeof(float));
 }
 
-/* A group's gradients to their owners; where groups take turns their place is clean again for the group after the next.
- */
+/* Sends a group's gradients to their owners. If groups take turns in a buffer, its place is zeroed for the group after
+ * the next. */
 static int give_away(void *ctx, uint32_t group, struct fsdpck_error *err)
 {
     struct passing *p = ctx;
@@ -82,7 +82,7 @@ static int give_away(void *ctx, uint32_t group, struct fsdpck_error *err)
                                      r->job->layout.grads_take_turns };
     if (!p->last)
         return 0;
-    if (n == 0) /* nothing of it is trained; the group after it may lie where one that is in flight does */
+    if (n == 0) /* nothing to exchange; but the next group may use the place of an exchange in flight */
         return r->reducer ? reducer_wait(r->reducer, 0, err) : 0;
     if (r->reducer) {
         reducer_start(r->reducer, &job);
@@ -94,8 +94,8 @@ static int give_away(void *ctx, uint32_t group, struct fsdpck_error *err)
     return rc;
 }
 
-/* A packet: its gradients in comm->contribution (or given away by group), its loss summed over micro-batches in order.
- */
+/* Runs a packet. Its gradients are in comm->contribution (or already exchanged by group); its loss is the sum over
+ * micro-batches in order. */
 static int run_packet(struct rank *r, const struct step_plan *plan, struct packet packet, uint32_t in_wave,
                       bool first_of_step, double *loss, struct fsdpck_error *err)
 {

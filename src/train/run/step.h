@@ -5,10 +5,10 @@
 
 #include "rank/rank.h"
 
-/* Gradients of step r->step in r->own, reduced over all packets; the loss is that of the whole batch. */
+/* Computes the gradients of step r->step into r->own, reduced over all packets, and the loss of the whole batch. */
 int rank_gradients(struct rank *r, const struct step_plan *plan, double *loss, struct fsdpck_error *err);
-/* The same for others who compute micro-batches: what lies in r->compute->batch; every rank's part, added in global
- * order to *sum. */
+/* Parts of rank_gradients() for other users of micro-batches. rank_fill() fills r->compute->batch; rank_fold() adds the
+ * ranks' parts to *sum in global order. */
 void rank_fill(struct rank *r, const struct data *data, const struct step_plan *plan, const struct micro_batch *micro);
 int rank_fold(struct rank *r, double mine, uint32_t nparts, double *sum, struct fsdpck_error *err);
 

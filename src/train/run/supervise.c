@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The supervisor starts a process for each rank, watches them, and reports their end. If a rank dies or stalls, the
- * supervisor names it and ends the others; no wait is unbounded. Under a launcher it has one rank, the one the
- * launcher started, and reports for it. */
+/* The supervisor starts a process for each rank, watches the processes, and reports how they ended. If a rank dies or
+ * stalls, the supervisor names it and ends the others; every wait is bounded. Under a launcher it has one rank, the one
+ * that the launcher started, and reports for it. */
 #include "run/supervise.h"
 
 #include <errno.h>
@@ -23,20 +23,20 @@
 
 enum { GRACE_MS = 3000, POLL_MS = 20, LAUNCHED_GRACE = 12, TELL_MS = 10000, SPEAK_MS = 20000 };
 
-/* What processes have in common. world: NULL under a launcher. */
+/* Data shared by the processes. world: NULL under a launcher. */
 struct supervisor {
     struct job *job;
     struct job_status *job_status;
     struct comm_world *world;
     const char *resume;
     pid_t supervisor;
-    uint32_t n; /* ranks of this supervisor */
+    uint32_t n; /* number of ranks of this supervisor */
 };
 
 struct child {
-    pid_t pid; /* 0: gone */
+    pid_t pid; /* 0: ended */
     uint64_t beats;
-    double seen; /* when they last changed */
+    double seen; /* time of the last change of beats */
 };
 
 static void sleep_ms(long ms)
@@ -62,7 +62,7 @@ static void hint_way_on(const struct job *job, struct fsdpck_error *err)
     free(steps);
 }
 
-/* A rank whose supervisor was killed says itself what happened, and ends: under a launcher others wait for it. */
+/* If its supervisor was killed, the rank reports that itself and ends: under a launcher, other ranks wait for it. */
 static void *watch_supervisor(void *arg)
 {
     const struct supervisor *f = arg;
@@ -95,7 +95,7 @@ static int join(const struct supervisor *f, uint32_t number, struct comm **comm,
     return comm_mpi_join(f->job_status, number, f->job->nranks, job_comm_sizes(f->job), comm, err);
 }
 
-static struct job_status *signalled_status; /* of the rank that this process is */
+static struct job_status *signalled_status; /* status of the rank that runs in this process */
 
 static void on_signal(int number)
 {
@@ -105,8 +105,8 @@ static void on_signal(int number)
         job_status_stop(signalled_status);
 }
 
-/* A signal to a rank is meant for the run, like one to its supervisor: schedulers signal every process. A signal that
- * was ignored before (nohup) stays ignored. */
+/* A signal to a rank means the whole run, like a signal to its supervisor: schedulers signal every process. A signal
+ * that was ignored before (nohup) remains ignored. */
 static void take_signals(struct job_status *job_status)
 {
     static const int all[] = { SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 };
@@ -119,7 +119,7 @@ static void take_signals(struct job_status *job_status)
     }
 }
 
-/* In a process of its own. Ends it. */
+/* Runs a rank in its own process, then exits. */
 _Noreturn static void run_rank(struct supervisor *f, uint32_t number)
 {
     struct fsdpck_error err = { 0 };
@@ -127,7 +127,7 @@ _Noreturn static void run_rank(struct supervisor *f, uint32_t number)
     struct rank *r = NULL;
     struct loop_notes scratch = { 0 };
     take_signals(f->job_status);
-    signal(SIGXFSZ, SIG_IGN); /* a limit on files' sizes shows as EFBIG; mpirun does not pass on that it is ignored */
+    signal(SIGXFSZ, SIG_IGN); /* report a file size limit as EFBIG; mpirun does not let ranks inherit SIG_IGN */
     int rc = tie_to_supervisor(f, &err);
     if (getppid() != f->supervisor)
         _exit(4);
@@ -145,7 +145,7 @@ _Noreturn static void run_rank(struct supervisor *f, uint32_t number)
     if (rc && comm && !f->world)
         comm_mpi_abandon(comm);
     rank_close(r);
-    if (comm && (f->world || !rc)) /* MPI would wait for the others */
+    if (comm && (f->world || !rc)) /* after a failure, MPI would wait for the others */
         comm->ops->free(comm);
     _exit(rc ? 1 : 0);
 }
@@ -158,7 +158,7 @@ static void kill_all(const struct child *children, uint32_t n, int signal_number
     }
 }
 
-/* Says to the others what became of a rank that did not end well: nothing where it has left an error itself. */
+/* Reports a rank that failed to the others, unless it has recorded an error itself. */
 static void child_ended(const struct supervisor *f, uint32_t number, int status, bool *failed)
 {
     char how[80];
@@ -177,7 +177,7 @@ static double now(void)
     return 1e-9 * (double)comm_now_ns();
 }
 
-/* Ranks that wait for each other give signs of life; one that gives none is stopped, or stuck in the system. */
+/* Ranks that wait for each other still beat. A rank without a heartbeat is stopped, or stuck in the kernel. */
 static bool is_stalled(const struct supervisor *f, uint32_t number, struct child *c)
 {
     uint64_t beats = job_status_heartbeats(f->job_status, number);
@@ -186,8 +186,8 @@ static bool is_stalled(const struct supervisor *f, uint32_t number, struct child
         c->beats = beats;
         c->seen = now();
     }
-    if (now() - c->seen <=
-        job_status_patience(f->job_status) + (f->world ? 1 : LAUNCHED_GRACE)) /* where others can tell, they do */
+    if (now() - c->seen <= job_status_patience(f->job_status) +
+                               (f->world ? 1 : LAUNCHED_GRACE)) /* under a launcher, the other ranks report first */
         return false;
     snprintf(how, sizeof how, "has given no sign of life for %.0f s", now() - c->seen);
     job_status_lost(f->job_status, number, how);
@@ -211,8 +211,8 @@ static uint32_t look_at_children(const struct supervisor *f, struct child *child
     return left;
 }
 
-/* Prints the note once, and at once: a step may take long, and a user who sees nothing signals again, which ends the
- * run unsaved. On SIGTERM under mpirun there is no note, because mpirun kills the ranks before a step may end. */
+/* Prints the note once and at once: a step may take long, and a user who sees nothing signals again, which ends the run
+ * without a save. On SIGTERM under mpirun, prints nothing, because mpirun kills the ranks before a step can end. */
 static void tell_stop(const struct supervisor *f, bool *noted)
 {
     const struct train_options *opt = f->job->opt;
@@ -223,7 +223,7 @@ static void tell_stop(const struct supervisor *f, bool *noted)
     *noted = true;
 }
 
-/* Until every process is gone. */
+/* Watches until every process has ended. */
 static bool watch(const struct supervisor *f, struct child *children)
 {
     const volatile int *stop = f->job->opt->stop;
@@ -259,8 +259,8 @@ static int start(struct supervisor *f, struct child *children, struct fsdpck_err
     return 0;
 }
 
-/* mpirun ends all processes when the first one ends badly. So this one waits until the rank that prints the error has
- * ended, and mpirun sends SIGTERM. */
+/* mpirun ends all processes when the first one fails. So this process waits until the rank that prints the error has
+ * ended and mpirun sends SIGTERM. */
 static void await_speaker(const struct train_options *opt)
 {
     for (long ms = 0; ms < SPEAK_MS && !(opt->stop && *opt->stop); ms += POLL_MS)

@@ -5,12 +5,12 @@
 
 #include "rank/job.h"
 
-/* Starts this process's ranks (all of the run, or the one that a launcher meant), watches them until they are gone.
- * result: what they noted. The error is the first that a rank left, or the sentence on the one that was lost. resume:
- * the checkpoint to go on from, or NULL. */
+/* Starts the ranks of this process (all ranks of the run, or the launcher's one) and watches them until they have
+ * ended. result: taken from the notes of the first rank. The error is the first that a rank recorded, or names the rank
+ * that was lost. resume: the checkpoint to resume from, or NULL. */
 int supervise(struct job *job, const char *resume, struct train_result *result, struct fsdpck_error *err);
-/* For a rank of a launcher that cannot begin: tells the other ranks. Returns whether this one prints the error, so that
- * ranks that fail alike print it once. */
+/* For a launched rank that cannot start: tells the other ranks. Returns true if this rank must print the error; ranks
+ * that fail alike print it once. */
 bool supervise_refusal(const struct train_options *opt, const struct fsdpck_error *err);
 
 #endif
