@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared parts of the implementations of struct comm. */
+/* Functions that all implementations of struct comm share. */
 #include "comm/comm.h"
 
 #include <string.h>
@@ -25,7 +25,7 @@ int comm_other_failed(const struct comm *c, const char *operation, struct fsdpck
                             operation);
 }
 
-/* FOLLOWED: the rank failed only because another one did. */
+/* FOLLOWED: the rank failed only because another rank did. */
 enum { FINE, FOLLOWED, FAILED };
 
 static uint64_t failure_of(const struct fsdpck_error *err)
@@ -48,7 +48,7 @@ int comm_first_error(struct comm *c, struct fsdpck_error *first, struct fsdpck_e
         return rc;
     if (worst == c->rank)
         memcpy(words, first, sizeof *first);
-    rc = c->ops->sum_u64(c, words, COMM_MAX_SUM, err); /* of which one rank's are not zero */
+    rc = c->ops->sum_u64(c, words, COMM_MAX_SUM, err); /* only one rank contributes non-zero words */
     if (!rc)
         memcpy(first, words, sizeof *first);
     return rc;
@@ -63,7 +63,8 @@ int comm_timed_out(const struct comm *c, uint32_t late, const char *operation, s
     fsdpck_error_set(&why, FSDPCK_ERR_IO, NULL,
                      "rank %u (%s) waited %.0f s in %s for rank %u of %u, which is %s; all ranks were ended", c->rank,
                      ours, job_status_patience(c->job_status), operation, late, c->nranks, theirs);
-    job_status_fail(c->job_status, &why); /* at once: the rank's other threads need not wait as long */
+    job_status_fail(c->job_status,
+                    &why); /* at once, so that the rank's other threads need not wait until they time out */
     return fsdpck_error_set(err, why.code, NULL, "%s", why.message);
 }
 
@@ -77,7 +78,7 @@ size_t comm_slice_at(const struct comm *c, const struct comm_slice *s, int64_t b
     return (size_t)s->at * sizeof(float) + (size_t)begin * comm_element_nbytes(c);
 }
 
-/* From the beginning on: a rounded block is written where floats were read before. */
+/* Front to back: a rounded block overwrites floats that have been read. */
 void comm_round(const struct comm *c, const struct comm_slice *slices, size_t nslices)
 {
     enum { BLOCK = 4096 };

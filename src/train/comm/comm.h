@@ -13,8 +13,8 @@
 struct comm;
 struct kern_stream;
 
-/* The lanes of communication. The threads of a lane, one in each rank, talk to each other; lanes never wait for each
- * other. */
+/* The lanes of communication. A lane has one thread in each rank; these threads communicate only with each other, and
+ * lanes never wait for each other. */
 enum comm_lane { COMM_MAIN, COMM_GATHER, COMM_REDUCE, COMM_SAVE, COMM_NLANES };
 
 /* A slice of the contributions of all ranks: owner s gets elements [s·chunk, min((s+1)·chunk, nelem)) of it. */
@@ -29,25 +29,25 @@ struct comm_piece {
     size_t at;   /* bytes: its offset in `values` */
     size_t into; /* bytes: its offset in the output buffer */
     size_t nbytes, chunk;
-    size_t own; /* bytes: offset of the own shard in device memory, if it is there */
+    size_t own; /* bytes: offset of this rank's shard in device memory, if it is there */
 };
 
 struct comm_ops {
     const char *name;
     /* Returns when all ranks have called it. */
     int (*barrier)(struct comm *, const char *operation, struct fsdpck_error *err);
-    /* Reduce-scatter of a wave: ranks 0 … ncontributions-1 contribute. Each contribution is rounded to comm.reduce in
-     * place, also the part that stays on its rank; its old content is lost. into = the left fold of the contributions
-     * by rank, in fp32. `first`: whether the first one is assigned, or added to into. */
+    /* Reduce-scatter of a wave: ranks 0 … ncontributions-1 contribute. Rounds each contribution to comm.reduce in
+     * place, including the part that stays on its rank; its old content is lost. into = the left fold of the
+     * contributions by rank, in fp32. `first`: assigns the first contribution; otherwise adds it to into. */
     int (*exchange)(struct comm *, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions, bool first,
                     struct fsdpck_error *err);
-    /* All-gather: writes every piece in full to the buffer of the caller. No rank may change its rows of them
-     * meanwhile. */
+    /* All-gather: writes every piece in full to the caller's buffer. Until it returns, no rank may change its rows of
+     * the pieces. */
     int (*gather)(struct comm *, const struct comm_piece *pieces, size_t npieces, char *into, struct fsdpck_error *err);
     /* Announces that the shards of this rank in these pieces have changed. Every rank calls it before the barrier
      * after which they are gathered. NULL: gathers read them in place. */
     int (*publish)(struct comm *, const struct comm_piece *pieces, size_t npieces, struct fsdpck_error *err);
-    /* values[i] = the sum over ranks. n ≤ COMM_MAX_SUM. */
+    /* values[i] = the sum over ranks of values[i]. n ≤ COMM_MAX_SUM. */
     int (*sum_u64)(struct comm *, uint64_t *values, size_t n, struct fsdpck_error *err);
     void (*free)(struct comm *);
 };
@@ -59,8 +59,8 @@ struct comm {
     struct job_status *job_status; /* borrowed */
     enum comm_lane lane;
     uint32_t rank, nranks;
-    /* The stream on which data moves: an operation may return earlier. NULL: data has moved when an operation returns.
-     */
+    /* The stream on which data moves: an operation may return earlier. NULL: data has moved when an operation
+     * returns. */
     struct kern_stream *stream;
     /* Operations only enqueue work on the stream. One thread of a rank calls all of them, so that all ranks enqueue
      * them in the order of the program. */
@@ -71,8 +71,8 @@ struct comm {
     uint64_t wait_ns;                /* time that the host spent in operations of this lane */
     struct stream_timer *timer;      /* linked devices only: time of operations on their stream; else NULL */
     enum fsdpck_dtype reduce;        /* exchange dtype of gradients: FSDPCK_FLOAT32 or FSDPCK_BFLOAT16 */
-    bool views;                      /* `values` holds the rows of all ranks: nothing has to be gathered */
-    struct comm *lanes[COMM_NLANES]; /* in COMM_MAIN only: itself and the other lanes, which are freed with it */
+    bool views;                      /* `values` holds the rows of all ranks; no gather is necessary */
+    struct comm *lanes[COMM_NLANES]; /* in COMM_MAIN only: itself and the other lanes; freeing it frees them */
 };
 
 /* For COMM_MAIN. operation: static text. */

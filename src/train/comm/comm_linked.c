@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Collectives over device links: all-gathers of padded shards straight into their destination, and sends of gradients
- * to the owners of their rows, who add them in the order of ranks. A rank has one link, and one thread enqueues all
- * operations on one stream. So two operations never overlap, and all ranks enqueue them in the same order; otherwise
- * devices would deadlock. Another thread watches the link: if another rank has failed, it aborts the operations in
- * flight, so that no device waits for a rank that is gone. */
+ * to the owners of their rows, who add them in the order of ranks. A rank has one link, and enqueues all operations
+ * from one thread on one stream. So two operations never overlap, and all ranks enqueue them in the same order;
+ * otherwise devices would deadlock. Another thread watches the link: if a rank has failed, it aborts the operations in
+ * flight, so that no device waits for a rank that has ended. */
 #include "comm/comm_linked.h"
 
 #include <kernels/ops.h>
@@ -19,17 +19,17 @@ enum { LOOK_MS = 50, FOLD_COLS = 4096, ALIGNED = 4096 };
 
 struct linked {
     struct comm base;
-    struct comm *host; /* the same lane of it */
+    struct comm *host; /* the same lane of the host communicator */
     struct comm_on_device on;
     const struct kern_links *links;
-    struct kern_link *link;          /* all lanes' one; COMM_MAIN owns it, and what follows */
-    struct kern_stream *stream;      /* all that is between ranks is put on it */
-    struct kern_event *made, *moved; /* COMM_MAIN's exchange is between them */
-    struct kern_stream
-        *folds;     /* rounding before and folding behind an exchange: COMM_MAIN's the compute stream, else `stream` */
-    char *received; /* (nranks, own_nelem) as `own` lies, by the rank that sent it; of comm.reduce */
-    char *rounded;  /* (grad_nelem) as the contribution lies; of comm.reduce; NULL: that is fp32 */
-    pthread_t thread; /* COMM_MAIN's: looks after the link */
+    struct kern_link *link;          /* shared by all lanes; COMM_MAIN owns it and the fields below */
+    struct kern_stream *stream;      /* carries all transfers between ranks */
+    struct kern_event *made, *moved; /* recorded before and after COMM_MAIN's exchange */
+    struct kern_stream *folds; /* for rounding before and folding after an exchange: COMM_MAIN: the compute stream,
+                                  other lanes: `stream` */
+    char *received;            /* (nranks, own_nelem) by sending rank, laid out like `own`; dtype comm.reduce */
+    char *rounded;    /* (grad_nelem) laid out like the contribution; dtype comm.reduce; NULL: comm.reduce is fp32 */
+    pthread_t thread; /* COMM_MAIN: the thread that watches the link */
     bool watching;
     _Atomic bool ending;
 };
@@ -55,7 +55,7 @@ static int linked_sum(struct comm *base, uint64_t *values, size_t n, struct fsdp
     return rc;
 }
 
-/* What was put on the stream has not run yet; what is known of failures is. */
+/* Reports failures known so far. The enqueued work may not have run yet. */
 static int look(const struct linked *c, const char *operation, struct fsdpck_error *err)
 {
     char message[KERN_MESSAGE_BYTES];
@@ -94,14 +94,14 @@ static enum kern_dtype dtype_of(const struct linked *c)
     return c->rounded ? KERN_BF16 : KERN_F32;
 }
 
-/* Element `at` of this rank's contribution, as it is sent. */
+/* Address of element `at` of this rank's contribution, in the dtype that is sent. */
 static const char *sent_at(const struct linked *c, int64_t at)
 {
     return c->rounded ? c->rounded + (size_t)at * comm_element_nbytes(&c->base)
                       : (const char *)(c->on.contribution + at);
 }
 
-/* As a matrix of wide rows, and what is left. */
+/* Handles the elements as a matrix of wide rows, then the remainder as one row. */
 static void each_part(struct linked *c, float *x, const void *y, int64_t nelem,
                       void (*put)(struct linked *c, float *x, const void *y, int64_t nrow, int64_t ncol))
 {
@@ -130,7 +130,7 @@ static void put_rounded(struct linked *c, float *from, const void *into, int64_t
                             (struct kern_cmat){ from, ncol, KERN_F32 }, nrow, ncol);
 }
 
-/* From the first slice to the last: what lies between them is zero. */
+/* Rounds everything from the first slice to the last; the gaps are zero. */
 static void round_own(struct linked *c, const struct comm_slice *slices, size_t nslices)
 {
     int64_t first = nslices ? slices[0].at : 0, end = first;
@@ -151,8 +151,8 @@ static void fold(struct linked *c, float *into, const void *from, int64_t nelem,
         each_part(c, into, from, nelem, assign ? put_wide : put_sum);
 }
 
-/* Slices whose rows of this rank follow each other, both where they come from and where they go, are folded as one;
- * what lies between them is zero. */
+/* Folds adjacent slices together if this rank's rows of them are adjacent in both source and destination; the gaps are
+ * zero. */
 static void fold_own(struct linked *c, const struct comm_slice *slices, size_t nslices, bool assign)
 {
     for (size_t i = 0, next; i < nslices; i = next) {
@@ -170,7 +170,7 @@ static void fold_own(struct linked *c, const struct comm_slice *slices, size_t n
     }
 }
 
-/* Where what rank q sends for a slice is received. */
+/* Where rank q's part of a slice is received. */
 static char *received_at(const struct linked *c, int64_t own_at, uint32_t q)
 {
     return c->received + (size_t)((int64_t)q * c->on.own_nelem + own_at) * comm_element_nbytes(&c->base);
@@ -197,7 +197,8 @@ static void swap_slices(struct linked *c, const struct comm_slice *slices, size_
     c->links->end(c->link, c->stream);
 }
 
-/* From the first slice's rows to the last one's end: `received` is zero between them, and stays so. */
+/* Folds everything from the first slice's rows to the end of the last one's: the gaps in `received` are zero and remain
+ * so. */
 static void fold_received(struct linked *c, const struct comm_slice *slices, size_t nslices, uint32_t q, bool assign)
 {
     int64_t begin, first = -1, end = 0;
@@ -210,7 +211,7 @@ static void fold_received(struct linked *c, const struct comm_slice *slices, siz
         fold(c, slices[0].into + (first - (slices[0].into - c->on.own)), received_at(c, first, q), end - first, assign);
 }
 
-/* What one stream gets from now on starts after what the other one has. */
+/* Makes work enqueued on one stream from now on wait for the work already on the other. */
 static void follow(const struct linked *c, struct kern_event *event, struct kern_stream *before,
                    struct kern_stream *after)
 {
@@ -249,8 +250,8 @@ static bool is_over(void *ctx)
     return job_status_failed(c->base.job_status);
 }
 
-/* The first failure of the link is told to all; then, or when another rank has failed, nothing here is waited for any
- * more. */
+/* Reports the first failure of the link to all ranks. Then, or if another rank has failed, aborts the operations in
+ * flight. */
 static void *watch(void *arg)
 {
     struct linked *c = arg;
@@ -277,7 +278,7 @@ static void free_lane(struct comm *lane)
     free(lane);
 }
 
-/* COMM_MAIN owns what the others use. */
+/* Frees all lanes; COMM_MAIN owns what they share. */
 static void linked_free(struct comm *base)
 {
     struct linked *c = (struct linked *)base;
@@ -306,7 +307,7 @@ static int link_failed(const struct linked *c, const char *message, struct fsdpc
                             c->base.nranks, c->links->name, message);
 }
 
-/* Rank 0's id goes to the others as words that are summed. */
+/* Distributes rank 0's link id as a sum of words. */
 static int open_link(struct linked *c, struct fsdpck_error *err)
 {
     union {
@@ -323,7 +324,7 @@ static int open_link(struct linked *c, struct fsdpck_error *err)
     return opened == KERN_OK ? 0 : link_failed(c, message, err);
 }
 
-/* What all lanes use. */
+/* Creates the resources that all lanes share. */
 static int start_main(struct linked *c, struct fsdpck_error *err)
 {
     const struct kern_device *device = c->on.device;
@@ -337,7 +338,7 @@ static int start_main(struct linked *c, struct fsdpck_error *err)
     return !rc && c->links ? open_link(c, err) : rc;
 }
 
-/* COMM_GATHER and COMM_REDUCE: of COMM_MAIN's, all on the stream. */
+/* Adds COMM_GATHER or COMM_REDUCE, which share COMM_MAIN's link and enqueue everything on its stream. */
 static int add_lane(struct linked *main, enum comm_lane lane, struct fsdpck_error *err)
 {
     struct linked *c = calloc(1, sizeof *c);

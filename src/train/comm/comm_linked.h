@@ -8,11 +8,11 @@
 
 #include "comm/comm_staged.h"
 
-/* The device's memory that it wants: the contributions to this rank's rows, side by side, and its own as it is sent
- * where that is not fp32. */
+/* Bytes of device memory that comm_linked_new() needs: one buffer per rank for the contributions to this rank's rows,
+ * and this rank's rounded contribution if comm.reduce is not fp32. */
 uint64_t comm_linked_nbytes(uint32_t nranks, int64_t own_nelem, int64_t grad_nelem, enum fsdpck_dtype reduce);
-/* As comm_staged_new, and a COMM_REDUCE that launches, as COMM_GATHER does. links: NULL where there is one rank.
- * memory: comm_linked_nbytes, zero-filled, borrowed. views: nothing is gathered. */
+/* As comm_staged_new(), but COMM_REDUCE only enqueues work, as COMM_GATHER does. links: NULL for a single rank. memory:
+ * comm_linked_nbytes() bytes, zeroed, borrowed. views: no gather is necessary. */
 int comm_linked_new(struct comm *host, const struct comm_on_device *on, const struct kern_links *links, void *memory,
                     bool views, struct comm **out, struct fsdpck_error *err);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared memory between processes of one host. Waits use futexes with a timeout, so that a lost or stalled rank is
- * named instead of waited for. */
+ * named instead of blocking the others. */
 #include "comm/comm_local.h"
 
 #include <linux/futex.h>
@@ -12,14 +12,14 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A lane's barrier. */
+/* The barrier of a lane. */
 struct gate {
     _Alignas(64) _Atomic uint32_t arrived;
     _Atomic uint32_t generation;
 };
 
 struct shared_rank {
-    _Atomic uint32_t arrivals[COMM_NLANES]; /* barriers entered */
+    _Atomic uint32_t arrivals[COMM_NLANES]; /* number of barriers entered */
     _Alignas(64) uint64_t sum[COMM_NLANES][COMM_MAX_SUM];
 };
 
@@ -29,7 +29,7 @@ struct comm_world {
     struct comm_sizes sizes;
     struct job_status *job_status;
     unsigned char *values;
-    float *grads; /* mappings of their own, at the same address everywhere */
+    float *grads; /* separate mappings, at the same address in all processes */
     size_t values_nbytes, grads_nbytes;
     struct gate gates[COMM_NLANES];
     struct shared_rank ranks[];
@@ -47,8 +47,8 @@ static void *map_shared(size_t nbytes)
     return p == MAP_FAILED ? NULL : p;
 }
 
-/* A rank alone shares with nobody: its memory may lie in huge pages, which shared memory mostly may not, and is read a
- * third faster. */
+/* A single rank uses private memory: it may be in huge pages, which shared memory mostly may not, and reads from it are
+ * a third faster. */
 static void *map_for(uint32_t nranks, size_t nbytes)
 {
     if (nranks > 1)
@@ -57,7 +57,7 @@ static void *map_for(uint32_t nranks, size_t nbytes)
         mmap(NULL, nbytes ? nbytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
         return NULL;
-    madvise(p, nbytes, MADV_HUGEPAGE); /* a wish */
+    madvise(p, nbytes, MADV_HUGEPAGE); /* only a hint */
     return p;
 }
 
@@ -180,8 +180,8 @@ static int local_exchange(struct comm *base, const struct comm_slice *slices, si
     return rc ? rc : local_barrier(base, "exchange of gradients", err);
 }
 
-/* Every rank's rows lie in the same memory, in order. Who gathers is apart from who changes them by a barrier (update)
- * and a sum (norm). */
+/* The rows of all ranks are in the same memory, in order. A barrier (update) and a sum (norm) separate readers from
+ * writers. */
 static int local_gather(struct comm *base, const struct comm_piece *pieces, size_t npieces, char *into,
                         struct fsdpck_error *err)
 {

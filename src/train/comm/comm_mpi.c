@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The MPI implementation. All operations consist of messages between two ranks, so that a wait knows the rank it waits
- * for. Nothing blocks inside MPI, so that a lost or stalled rank is named after a timeout. Each lane has a
- * communicator and a thread of its own (MPI_THREAD_MULTIPLE). */
+/* The MPI implementation. All operations consist of messages between two ranks, so that a wait knows which rank it
+ * waits for. No call blocks inside MPI, so that a lost or stalled rank is named after a timeout. Each lane has its own
+ * communicator and its own thread (MPI_THREAD_MULTIPLE). */
 #include "comm/comm_mpi.h"
 
 #include <mpi.h>
@@ -16,21 +16,21 @@
 
 enum { TAG = 1, LARGEST_BLOCK = 1 << 30, SPINS = 200, NAP_NS = 50000, MERCY_MS = 2000 };
 
-/* Bytes somewhere in memory; a message is a list of them. */
+/* A range of bytes; a message is a list of spans. */
 struct span {
-    MPI_Aint at; /* from the message's base */
+    MPI_Aint at; /* offset from the message's base */
     size_t nbytes;
 };
 
 struct mpi {
     struct comm base;
     MPI_Comm comm;
-    struct mpi_alarm *alarm; /* the same in all lanes; COMM_MAIN's is freed */
-    MPI_Request *requests;   /* (2·nranks) those to rank r, then those from rank r */
+    struct mpi_alarm *alarm; /* shared by all lanes; COMM_MAIN frees it */
+    MPI_Request *requests;   /* (2·nranks) sends to rank r, then receives from rank r */
     struct span *spans;      /* (nspans) */
     size_t nspans;
-    char *staging;         /* two contributions to this rank's slices */
-    size_t staging_nbytes; /* of one */
+    char *staging;         /* two ranks' contributions to this rank's slices */
+    size_t staging_nbytes; /* of one contribution */
     uint64_t *sums;        /* (nranks, COMM_MAX_SUM) */
     size_t values_nbytes;
 };
@@ -46,8 +46,8 @@ static void nap(long ns)
     nanosleep(&t, NULL);
 }
 
-/* Where MPI itself fails another rank has died, most likely, and whoever saw that names it: this one is ended
- * meanwhile. */
+/* If an MPI call fails, another rank has probably died, and the rank that detects this reports it. Waits, so that this
+ * rank is ended before it reports a vaguer error. */
 static int mpi_failed(const struct mpi *c, int code, const char *operation, struct fsdpck_error *err)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -67,7 +67,7 @@ static uint32_t pending_peer(const struct mpi *c)
     return i % n;
 }
 
-/* Until c->requests[first … first+n) are done. */
+/* Waits until c->requests[first … first+n) have completed. */
 static int wait_for(struct mpi *c, uint32_t first, uint32_t n, const char *operation, struct fsdpck_error *err)
 {
     uint64_t started = comm_now_ns();
@@ -102,7 +102,7 @@ static int wait_all(struct mpi *c, const char *operation, struct fsdpck_error *e
     return rc;
 }
 
-/* Room for the spans of a message of `n` parts that are nbytes long together. */
+/* Reserves spans for a message of `n` parts with nbytes in total. */
 static int reserve_spans(struct mpi *c, size_t n, size_t nbytes, struct fsdpck_error *err)
 {
     n += nbytes / LARGEST_BLOCK + 1;
@@ -139,8 +139,8 @@ static int type_of(const struct mpi *c, size_t n, MPI_Datatype *type)
     return code;
 }
 
-/* Starts a message of the first n spans, from or into base, if there is anything in it. MPI keeps the type until the
- * message is through. */
+/* Starts a message of the first n spans, from or into base, unless it is empty. MPI keeps the freed type until the
+ * message has completed. */
 static int start_message(struct mpi *c, bool sends, uint32_t peer, void *base, size_t n, const char *operation,
                          struct fsdpck_error *err)
 {
@@ -158,7 +158,7 @@ static int start_message(struct mpi *c, bool sends, uint32_t peer, void *base, s
     return code == MPI_SUCCESS ? 0 : mpi_failed(c, code, operation, err);
 }
 
-/* The same few words to everybody, and theirs: from (nranks, n) by rank. */
+/* Exchanges a few words with all ranks: from (nranks, n) by rank. */
 static int swap_words(struct mpi *c, const uint64_t *words, int n, uint64_t *from, const char *operation,
                       struct fsdpck_error *err)
 {
@@ -191,7 +191,7 @@ static int mpi_sum(struct comm *base, uint64_t *values, size_t n, struct fsdpck_
     return rc;
 }
 
-/* Rank r's part of a piece. */
+/* The part of a piece that rank r owns. */
 static size_t piece_part(const struct comm_piece *p, uint32_t r, size_t *begin)
 {
     size_t all = p->nbytes;
@@ -258,7 +258,7 @@ static size_t own_nbytes(const struct comm *base, const struct comm_slice *slice
     return sum * comm_element_nbytes(base);
 }
 
-/* from: rank q's parts of this rank's slices one after another, or NULL: this rank's own contribution, as it lies. */
+/* from: rank q's parts of this rank's slices, concatenated; or NULL: this rank's own contribution. */
 static void fold_slices(const struct comm *base, const struct comm_slice *slices, size_t nslices, const char *from,
                         bool assign)
 {
@@ -291,7 +291,7 @@ static int start_receiving(struct mpi *c, uint32_t q, uint32_t ncontributions, s
                          err);
 }
 
-/* Rank q's parts arrive while those of q-1 are folded. */
+/* Receives rank q's parts while folding those of rank q-1. */
 static int mpi_exchange(struct comm *base, const struct comm_slice *slices, size_t nslices, uint32_t ncontributions,
                         bool first, struct fsdpck_error *err)
 {
@@ -368,7 +368,8 @@ static struct mpi *new_lane(struct job_status *job_status, uint32_t rank, uint32
     return NULL;
 }
 
-/* Own rows at their place in the whole: what nobody touches takes no memory. */
+/* Maps memory for all parameters. Without sharing, holds this rank's rows at their place in the whole; untouched pages
+ * take no memory. */
 static int map_values(struct comm *base, const struct comm_sizes *sizes, unsigned char **out, struct fsdpck_error *err)
 {
     struct mpi *c = (struct mpi *)base;
@@ -394,7 +395,7 @@ static int make_memory(struct comm *base, struct comm_sizes sizes, struct fsdpck
         base->lanes[lane]->views = !sizes.copies;
         base->lanes[lane]->reduce = sizes.reduce;
     }
-    return rc; /* after a failure the process ends */
+    return rc; /* no cleanup: after a failure the process ends */
 }
 
 static int start_mpi(uint32_t rank, uint32_t nranks, struct fsdpck_error *err)
@@ -434,7 +435,7 @@ int comm_mpi_join(struct job_status *job_status, uint32_t rank, uint32_t nranks,
         rc = c ? 0 : fsdpck_error_set(err, FSDPCK_ERR_IO, NULL, "MPI gives no communicator");
     }
     if (rc)
-        return rc; /* the process ends */
+        return rc; /* no cleanup: the process ends */
     memcpy(lanes[COMM_MAIN]->lanes, lanes, sizeof lanes);
     *out = lanes[COMM_MAIN];
     return make_memory(*out, sizes, err);

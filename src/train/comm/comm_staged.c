@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rank copies its shard to the communicator of the host when it has changed, and whole groups back to the device
- * when they are gathered. Gradients are copied to the host, which folds them, and their sums are copied back. */
+/* Collectives through host memory. The rank copies its changed shard to the host communicator, and gathered groups back
+ * to the device. It copies gradients to the host, which folds them, and copies the sums back. */
 #include "comm/comm_staged.h"
 
 #include <stdlib.h>
@@ -9,13 +9,13 @@
 
 struct staged {
     struct comm base;
-    struct comm *host; /* the same lane of it */
+    struct comm *host; /* the same lane of the host communicator */
     struct comm_on_device on;
-    struct kern_stream *copies; /* COMM_GATHER's own; COMM_MAIN's are put on the compute stream, between what makes
-                                   gradients and what uses them */
-    struct kern_buffer sums;    /* COMM_MAIN: (own_nelem) what was folded so far */
-    struct kern_buffer group;   /* COMM_GATHER: one group, where the host's ranks see only their own parts */
-    struct comm_slice *slices;  /* (nslices) the caller's, into `sums` */
+    struct kern_stream *copies; /* COMM_GATHER: its own stream. COMM_MAIN: the compute stream, so that copies are
+                                   ordered with the kernels that make and use gradients */
+    struct kern_buffer sums;    /* COMM_MAIN: (own_nelem) the sums so far */
+    struct kern_buffer group;   /* COMM_GATHER: one group, if ranks on the host see only their own rows */
+    struct comm_slice *slices;  /* (nslices) the caller's slices, redirected into `sums` */
     size_t nslices;
 };
 
@@ -46,7 +46,7 @@ static int staged_sum(struct comm *base, uint64_t *values, size_t n, struct fsdp
     return rc;
 }
 
-/* The rank's own part of a piece: [*begin, *begin + result). */
+/* This rank's part of a piece: [*begin, *begin + result). */
 static size_t own_part(const struct comm *c, const struct comm_piece *p, size_t *begin)
 {
     *begin = p->chunk * c->rank < p->nbytes ? p->chunk * c->rank : p->nbytes;
@@ -84,7 +84,7 @@ static int staged_gather(struct comm *base, const struct comm_piece *pieces, siz
     return !rc && job_status_failed(base->job_status) ? comm_other_failed(base, operation, err) : rc;
 }
 
-/* The caller's slices, into `sums`. */
+/* Redirects the caller's slices into `sums`. */
 static int mirror(struct staged *c, const struct comm_slice *slices, size_t nslices, struct fsdpck_error *err)
 {
     float *sums = c->sums.data;
@@ -97,7 +97,8 @@ static int mirror(struct staged *c, const struct comm_slice *slices, size_t nsli
     return 0;
 }
 
-/* This rank's contribution to the host. Sums that are still on their way up have arrived, too, before they change. */
+/* Copies this rank's contribution to the host. Also waits for earlier copies of sums to the device: the exchange will
+ * change the sums. */
 static int bring_down(struct staged *c, const struct comm_slice *slices, size_t nslices, struct fsdpck_error *err)
 {
     for (size_t i = 0; i < nslices; i++)

@@ -8,21 +8,20 @@
 
 #include "comm/comm.h"
 
-/* What of a rank lies on its device. All borrowed. */
+/* The parts of a rank that are on its device. All borrowed. */
 struct comm_on_device {
     const struct kern_device *device;
     int index;
-    struct kern_stream *compute; /* gradients are made, and reduced ones used, on it */
+    struct kern_stream *compute; /* kernels on this stream make gradients and use the reduced ones */
     unsigned char *values;       /* this rank's parts of all pieces, at comm_piece.own */
     float *contribution;         /* (grad_nelem) */
     int64_t grad_nelem;
-    const float *own; /* (own_nelem) every slice's `into` lies in it */
+    const float *own; /* (own_nelem) holds the `into` of every slice */
     int64_t own_nelem;
-    size_t largest_group_nbytes; /* of a gather */
+    size_t largest_group_nbytes; /* of the largest gather */
 };
 
-/* host: COMM_MAIN of the ranks, borrowed. *out is its COMM_MAIN on the device; its ops->free leaves the host's alone.
- */
+/* host: COMM_MAIN of the ranks, borrowed. *out is its COMM_MAIN on the device; its ops->free does not free host. */
 int comm_staged_new(struct comm *host, const struct comm_on_device *on, struct comm **out, struct fsdpck_error *err);
 
 #endif

@@ -10,7 +10,7 @@ enum { NO_ERROR, TAKEN, COMPLETE };
 
 struct rank_slot {
     _Alignas(64) _Atomic uint64_t step;
-    _Atomic(const char *) operation; /* at the same address in every process, which all come from one */
+    _Atomic(const char *) operation; /* static text, at the same address in every process, because they are forks */
     _Atomic uint64_t beats;
 };
 
@@ -92,7 +92,8 @@ void job_status_describe(const struct job_status *b, uint32_t rank, char *text, 
         snprintf(text, nbytes, "on another host or of another launch");
 }
 
-/* One that began to write and died is no error that anybody can read: `over` may write in its place. */
+/* Records an error once. over: also replaces an error that a dead process began to write, because nobody can read
+ * it. */
 static bool leave_error(struct job_status *b, const struct fsdpck_error *err, bool over)
 {
     uint32_t state = NO_ERROR;
@@ -108,7 +109,7 @@ static bool leave_error(struct job_status *b, const struct fsdpck_error *err, bo
 void job_status_fail(struct job_status *b, const struct fsdpck_error *err)
 {
     if (err->code == FSDPCK_ERR_PEER)
-        atomic_store(&b->failed, 1); /* the place is the other rank's, whose error may still be on its way */
+        atomic_store(&b->failed, 1); /* leave the place for the other rank's error, which may still be under way */
     else
         leave_error(b, err, false);
 }

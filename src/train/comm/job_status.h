@@ -11,7 +11,7 @@ struct job_status;
 
 enum { JOB_STATUS_NOTES = 8 };
 
-/* Ranks first … first+nlocal-1 of nranks, those of this supervisor, get a slot each. */
+/* The supervisor's ranks, first … first+nlocal-1 of nranks, get a slot each. */
 int job_status_new(uint32_t first, uint32_t nlocal, uint32_t nranks, double patience_seconds, struct job_status **out,
                    struct fsdpck_error *err);
 void job_status_free(struct job_status *b); /* NULL does nothing */

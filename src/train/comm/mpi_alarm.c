@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages between two ranks, apart from those of the lanes. ALARM carries an error; ACK answers it and says whether
- * the receiver has failed by itself; ASK and HERE are the roll call. No wait is unbounded: a rank that is stopped
- * never answers. */
+/* Messages between two ranks, separate from those of the lanes. ALARM carries an error; ACK answers it and says whether
+ * the receiver has failed by itself; ASK and HERE are the roll call. Every wait is bounded: a stopped rank never
+ * answers. */
 #include "comm/mpi_alarm.h"
 
 #include <errno.h>
@@ -18,13 +18,13 @@ struct mpi_alarm {
     struct job_status *job_status;
     uint32_t rank, nranks;
     pthread_t thread;
-    pthread_mutex_t roll; /* one roll call at a time */
+    pthread_mutex_t roll; /* serialises roll calls */
     _Atomic bool ending, done, waiting;
-    struct fsdpck_error error; /* that is sent */
-    MPI_Request *_Atomic acks; /* (nranks); NULL: nothing was sent */
+    struct fsdpck_error error; /* the error to send */
+    MPI_Request *_Atomic acks; /* (nranks); NULL: nothing has been sent */
     uint32_t *failed_too;      /* (nranks) */
-    _Atomic bool *silent;      /* (nranks) gave no answer to the roll call: not asked any more */
-    long sent_ms;              /* since it was sent */
+    _Atomic bool *silent;      /* (nranks) did not answer a roll call; not asked again */
+    long sent_ms;              /* time since the alarm was sent */
 };
 
 static void nap(void)
@@ -33,7 +33,7 @@ static void nap(void)
     nanosleep(&t, NULL);
 }
 
-/* Nothing waits for the send: the message is short, and the process may end before it has gone. */
+/* Does not wait: the message is short, and the process may end before it is sent. */
 static void send(const void *data, size_t nbytes, uint32_t to, int tag)
 {
     MPI_Request request;
@@ -54,7 +54,7 @@ static bool take(int tag, void *data, size_t nbytes, uint32_t *from)
 
 static void take_alarms(struct mpi_alarm *a)
 {
-    static const uint32_t answers[] = { 0, 1 }; /* read after send() has returned */
+    static const uint32_t answers[] = { 0, 1 }; /* static, because send() does not copy them */
     struct fsdpck_error err;
     uint32_t from;
     while (take(ALARM, &err, sizeof err, &from))
@@ -93,7 +93,7 @@ static bool all_answered(struct mpi_alarm *a)
     return true;
 }
 
-/* A lower rank that has failed by itself speaks for both. */
+/* Waits for the answers. If a lower rank has failed by itself, it reports for both. */
 static void take_acks(struct mpi_alarm *a)
 {
     a->sent_ms += POLL_MS;
@@ -172,7 +172,7 @@ void mpi_alarm_waiting(struct mpi_alarm *a, bool waiting)
     atomic_store(&a->waiting, waiting);
 }
 
-/* (nranks) 0: works, 1: waits, 2: no answer. */
+/* places: (nranks) 0: works, 1: waits, 2: no answer. */
 static void call_roll(struct mpi_alarm *a, uint32_t *places, MPI_Request *requests)
 {
     int all = 0;
@@ -216,6 +216,6 @@ uint32_t mpi_alarm_find_late(struct mpi_alarm *a, uint32_t pending)
         late = late < a->nranks ? late : pending;
     }
     pthread_mutex_unlock(&a->roll);
-    free(requests); /* places may still be written to: the run ends here */
+    free(requests); /* `places` is leaked: a late answer may still write to it, and the run ends now */
     return late;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rank 0 makes a nameless file, and the others open it through /proc. A random number in it proves that it is the
- * right one: a process of another container may have the same process id. */
+/* Rank 0 creates an unnamed file, and the others open it through /proc. A random number in the file proves that it is
+ * the right one: a process of another container may have the same process id. */
 #include "comm/one_host.h"
 
 #include <errno.h>
@@ -41,7 +41,7 @@ static int open_file(const uint64_t words[NWORDS])
     return open(path, O_RDWR | O_CLOEXEC);
 }
 
-/* Whether every rank has mapped rank 0's file. */
+/* *all: every rank has mapped rank 0's file. */
 static int everybody(struct comm *c, bool mine, bool *all, struct fsdpck_error *err)
 {
     uint64_t failed = !mine;

@@ -5,8 +5,8 @@
 
 #include "comm/comm.h"
 
-/* Collective. *out: nbytes of zeroes (at least one byte), the same memory for every rank; munmap it. Fails on all ranks
- * alike where one of them cannot. */
+/* Collective. *out: zeroed memory of nbytes (at least one byte), shared by all ranks; free with munmap. If it fails on
+ * one rank, it fails on all. */
 int one_host_map(struct comm *c, size_t nbytes, unsigned char **out, struct fsdpck_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* At most one worker thread, and two counters that only grow: exchanges started, and exchanges done (or waited for by
+/* At most one worker thread, and two counters that only grow: exchanges started, and exchanges completed (or awaited by
  * the compute stream). */
 #include "comm/reducer.h"
 
@@ -13,15 +13,15 @@
 
 struct reducer {
     struct comm *comm;
-    struct reducer_device on; /* where comm launches */
+    struct reducer_device on; /* used if comm launches */
     struct kern_event *made, *done[REDUCER_JOBS];
-    struct stream_timer *stalls; /* of the compute stream, for exchanges */
+    struct stream_timer *stalls; /* stalls of the compute stream, waiting for exchanges */
     struct worker worker;
-    /* under its lock */
+    /* guarded by the worker's lock */
     struct reducer_job jobs[REDUCER_JOBS]; /* job i is jobs[i % REDUCER_JOBS] */
     uint64_t started, over;
     struct reducer_times times;
-    struct fsdpck_error error; /* the first; what comes after it is over at once */
+    struct fsdpck_error error; /* the first error; later exchanges are skipped */
 };
 
 void reducer_clean(struct comm *comm, const struct comm_slice *slices, size_t nslices)
@@ -105,7 +105,7 @@ void reducer_free(struct reducer *r)
     free(r);
 }
 
-/* Behind what the compute stream has, and in front of an event that it can wait for. */
+/* Enqueues an exchange after the work on the compute stream, and then an event that the compute stream can wait for. */
 static void launch(struct reducer *r, const struct reducer_job *job)
 {
     const struct kern_device *device = r->on.device;
@@ -121,7 +121,7 @@ static void launch(struct reducer *r, const struct reducer_job *job)
     device->event_record(r->done[r->started++ % REDUCER_JOBS], r->comm->stream);
 }
 
-/* Exchanges are over in the order in which they were started. */
+/* Exchanges complete in the order in which they were started. */
 static void wait_on_device(struct reducer *r, uint32_t left)
 {
     if (r->started - r->over <= left)
@@ -162,7 +162,7 @@ int reducer_wait(struct reducer *r, uint32_t left, struct fsdpck_error *err)
 
 struct reducer_times reducer_times(const struct reducer *r)
 {
-    struct reducer *lock = (struct reducer *)r; /* the lock is no part of what is read */
+    struct reducer *lock = (struct reducer *)r; /* casts away const for the mutex only */
     pthread_mutex_lock(&lock->worker.lock);
     struct reducer_times t = r->times;
     pthread_mutex_unlock(&lock->worker.lock);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exchanges gradients while the backward pass computes further ones, on a thread of its own. Exchanges run in the
- * order in which they are started, on every rank alike. If exchanges run on a stream (comm.launches) there is no
- * thread, and events order them with the kernels of the backward pass. Knows of slices only. */
+/* Exchanges gradients on its own thread while the backward pass computes further ones. Exchanges run in the order in
+ * which they are started, the same on every rank. If exchanges run on a stream (comm.launches), there is no thread;
+ * events order them with the kernels of the backward pass. Knows only slices. */
 #ifndef TRAIN_REDUCER_H
 #define TRAIN_REDUCER_H
 
@@ -12,7 +12,7 @@
 struct reducer;
 
 struct reducer_job {
-    const struct comm_slice *slices; /* (nslices) borrowed until it is over */
+    const struct comm_slice *slices; /* (nslices) borrowed until the exchange has completed */
     size_t nslices;
     uint32_t ncontributions;
     bool first;

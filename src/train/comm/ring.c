@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* At most one worker thread, and counters that only grow during a micro-batch: uses requested, gathered, and over. */
+/* At most one worker thread, and counters that only grow during a micro-batch: uses requested, gathered, and
+ * completed. */
 #include "comm/ring.h"
 
 #include <stdlib.h>
@@ -14,18 +15,18 @@ struct ring {
     const struct ring_group *groups;
     struct ring_device on;
     char **slots; /* (schedule->nslots) */
-    /* Where comm moves data on a stream, else NULL: (schedule->nentries) a use's group has been gathered, on comm's
-     * stream; (and one more) a use is over, on the compute stream, the last one being the beginning of the micro-batch,
-     * when parameters have changed and all buffers are free. */
+    /* NULL unless comm moves data on a stream. (schedule->nentries + 1) events each. arrived[u], on comm's stream: use
+     * u's group has been gathered. left[u], on the compute stream: use u is over. The last `left` marks the start of
+     * the micro-batch: parameters have changed, and all buffers are free. */
     struct kern_event **arrived, **left;
-    struct stream_timer *stalls; /* where comm launches: of the compute stream, for gathers */
-    struct worker worker;        /* where comm launches, without a thread: the caller gathers */
-    /* under its lock */
+    struct stream_timer *stalls; /* if comm launches: stalls of the compute stream, waiting for gathers */
+    struct worker worker;        /* if comm launches, without a thread: the caller gathers */
+    /* guarded by the worker's lock */
     enum ring_mode mode;
-    uint32_t nuses;  /* of this micro-batch */
-    uint32_t wanted; /* uses that were entered, or are about to be */
+    uint32_t nuses;  /* in this micro-batch */
+    uint32_t wanted; /* uses entered so far, including one that is being entered */
     uint32_t there;  /* uses whose group is in its slot */
-    uint32_t over;   /* uses that are left, with all before them */
+    uint32_t over;   /* uses that have been left, together with all earlier ones */
     uint32_t live;
     struct ring_times times;
     struct fsdpck_error error;
@@ -56,7 +57,7 @@ uint64_t ring_nbytes(const struct schedule *schedule, const struct ring_group *g
     return sum;
 }
 
-/* What of a use's group moves in this micro-batch. */
+/* The parameters of this group that must be gathered for this micro-batch. */
 static const struct comm_piece *pieces_of(const struct ring *r, const struct schedule_entry *e, size_t *n)
 {
     const struct ring_group *g = &r->groups[e->group];
@@ -105,7 +106,8 @@ static bool gather_next(void *ctx)
     return true;
 }
 
-/* All that may be gathered now: what that is depends on the caller's program alone. */
+/* Enqueues all gathers that are possible now. The order depends on the caller's program only, so it is the same on
+ * every rank. */
 static void gather_in_line(struct ring *r)
 {
     while (r->comm->launches && gather_next(r))
@@ -252,7 +254,7 @@ void ring_leave(struct ring *r)
 
 struct ring_times ring_times(const struct ring *r)
 {
-    struct ring *lock = (struct ring *)r; /* the lock is no part of what is read */
+    struct ring *lock = (struct ring *)r; /* casts away const for the mutex only */
     pthread_mutex_lock(&lock->worker.lock);
     struct ring_times t = r->times;
     pthread_mutex_unlock(&lock->worker.lock);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gathers groups of parameters into a ring of buffers, ahead of their use, by a fixed schedule, on a thread of its
- * own. Events order gathers and kernels where data moves on a stream. Where gathers are only launched on a stream
- * there is no thread: the caller launches them at fixed points of its program. Knows of groups and bytes only. */
+/* Gathers groups of parameters into a ring of buffers on its own thread, ahead of their use, by a fixed schedule. If
+ * data moves on a stream, events order gathers and kernels. If gathers are only enqueued on a stream, there is no
+ * thread: the caller enqueues them at fixed points of its program. Knows only groups and bytes. */
 #ifndef TRAIN_RING_H
 #define TRAIN_RING_H
 
@@ -12,11 +12,11 @@
 
 struct ring;
 
-/* The pieces of a group; trained ones come last. */
+/* The pieces of a group; trainable ones come last. */
 struct ring_group {
     const struct comm_piece *pieces; /* (npieces) borrowed */
     size_t npieces, nfrozen;
-    size_t nbytes; /* bytes of the pieces, with the padding that a gather of full shards writes behind the last one */
+    size_t nbytes; /* bytes of the pieces, plus the padding that a gather of full shards writes after the last one */
 };
 
 /* The buffers, and the device and stream that use them. Borrowed. */
@@ -29,14 +29,14 @@ struct ring_device {
 
 enum ring_mode {
     RING_ALL,     /* gather everything */
-    RING_TRAINED, /* resident groups have their frozen parameters already */
+    RING_TRAINED, /* resident groups already hold their frozen parameters */
     RING_NOTHING, /* resident groups are complete */
 };
 
 struct ring_times {
     uint64_t waited_ns;   /* time that the caller, or the compute stream, waited for groups: exposed */
     uint64_t gathered_ns; /* time that the thread, or the stream, spent gathering, exposed or hidden */
-    uint64_t nbytes;      /* gathered */
+    uint64_t nbytes;      /* bytes gathered */
 };
 
 /* schedule, groups (ngroups) and comm (COMM_GATHER) are borrowed. */

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Walks the uses of a micro-batch once and assigns slots. A group that a slot still holds is not gathered again (the
- * last layer forward is the first one backward); otherwise the least recently used slot is evicted. */
+/* Walks the uses of a micro-batch once and assigns slots. A group that is still in a slot is not gathered again (the
+ * last layer of the forward pass is the first of the backward pass); otherwise evicts the least recently used slot. */
 #include "comm/schedule.h"
 
 #include <stdlib.h>
 #include <xxhash.h>
 
 struct slot {
-    uint32_t group; /* that lies in it; UINT32_MAX: none */
-    uint32_t until; /* uses before it is free */
+    uint32_t group; /* the group in the slot; UINT32_MAX: none */
+    uint32_t until; /* number of uses after which the slot is free */
 };
 
 static uint32_t count_ring(const struct schedule_request *req)

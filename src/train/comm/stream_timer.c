@@ -11,7 +11,7 @@ struct interval {
 
 struct stream_timer {
     const struct kern_device *device;
-    struct interval *intervals; /* (capacity), the first n of them begun */
+    struct interval *intervals; /* (capacity), of which the first n have begun */
     size_t n, capacity;
     uint64_t *ns; /* (nkinds) */
 };
@@ -57,7 +57,7 @@ static void ask(struct stream_timer *l)
 {
     for (size_t i = 0; i < l->n; i++) {
         const struct interval *interval = &l->intervals[i];
-        if (l->device->event_sync(interval->to) == KERN_OK) /* else the run ends by what failed */
+        if (l->device->event_sync(interval->to) == KERN_OK) /* after a device error the run ends with that error */
             l->ns[interval->kind] += l->device->event_elapsed_ns(interval->from, interval->to);
     }
     l->n = 0;

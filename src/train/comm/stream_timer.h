@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measures the time that work takes on a stream, by kind: a pair of events around each interval, read after it has
- * ended. For one thread. */
+/* Measures the time of work on a stream, by kind: a pair of events around each interval, read after it has ended. Not
+ * thread-safe. */
 #ifndef TRAIN_STREAM_TIMER_H
 #define TRAIN_STREAM_TIMER_H
 
@@ -9,9 +9,9 @@
 
 struct stream_timer;
 
-enum { STREAM_TIMER_INTERVALS = 1024 }; /* more than a micro-batch gathers or exchanges */
+enum { STREAM_TIMER_INTERVALS = 1024 }; /* more than the gathers or exchanges of a micro-batch */
 
-/* nintervals: number of intervals that may be unread; one more waits for all of them. device is borrowed. */
+/* nintervals: maximum number of unread intervals; one more waits until all have ended. device is borrowed. */
 int stream_timer_new(const struct kern_device *device, int index, unsigned nkinds, size_t nintervals,
                      struct stream_timer **out, struct fsdpck_error *err);
 void stream_timer_free(struct stream_timer *l); /* NULL does nothing */
