@@ -8,7 +8,7 @@ static void add_row(struct batch *b, int64_t token)
     b->row_targets[b->nrow++] = b->targets[token];
 }
 
-/* Tokens with a target, and others to whole units, of which there are enough. */
+/* Lists the tokens with a target, then others without, up to a multiple of row_unit. The batch has enough of them. */
 static void find_rows(struct compute *c)
 {
     struct batch *b = &c->batch;
@@ -22,8 +22,8 @@ static void find_rows(struct compute *c)
             add_row(b, i);
 }
 
-/* More tokens, to whole units: a document of their own that nobody sees and nothing is learned from. They repeat a
- * token that is there, and are as sound as it. */
+/* Pads the batch to a multiple of row_unit. The padding is a document of its own: no other document attends to it, and
+ * it has no targets. It repeats the first token, so its values are as finite as that token's. */
 static void pad(struct compute *c)
 {
     struct batch *b = &c->batch;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One transformer block: attention and SwiGLU, each with a norm before it and a residual around it. The backward pass
- * recomputes the outputs of norms and the product of SwiGLU: they are cheap, and as large as any stored activation. */
+/* One transformer block: attention and SwiGLU, each with a norm before it and a residual around it. The backward
+ * pass recomputes the outputs of the norms and the product of SwiGLU: they are cheap, and as large as any stored
+ * activation. */
 #include "model/compute_impl.h"
 
 static struct bundle qkv_of(const struct compute *c, const struct layer *l)
@@ -93,7 +94,7 @@ void block_forward(struct compute *c, int64_t number, void *out)
         bundle_down(c, &down, c->act, b->s_down);
 }
 
-/* How far down the gradient has to come in this block; a later one asks for all before it. */
+/* How far the gradient must propagate in this block; each value includes the ones before it. */
 enum depth { TO_DOWN, TO_GATE_UP, TO_OUT, TO_QKV, TO_INPUT };
 
 static enum depth depth_of(const struct compute *c, const struct layer *l, bool wants_dx)
@@ -108,7 +109,7 @@ static enum depth depth_of(const struct compute *c, const struct layer *l, bool 
     return linear_trains(c, &l->gate) || linear_trains(c, &l->up) || grad_of(c, l->norm2) ? TO_GATE_UP : TO_DOWN;
 }
 
-/* c->dx: of the block's output, becomes that of x2 where that is asked for. */
+/* c->dx: in, gradient of the block's output; out, gradient of x2 if `depth` asks for it. */
 static void mlp_backward(struct compute *c, int64_t number, enum depth depth)
 {
     const struct model *m = c->m;
@@ -121,7 +122,7 @@ static void mlp_backward(struct compute *c, int64_t number, enum depth depth)
     bool through = depth >= TO_OUT || grad_of(c, layer->norm2), anew = linear_trains(c, &layer->down);
     bundle_backward(c, &down, b->s_down, &dx, NULL, depth > TO_DOWN ? c->act : NULL);
     if (depth >
-        TO_DOWN) { /* gate and up become their gradients, c->act the product that it was before its own gradient */
+        TO_DOWN) { /* swiglu_grad replaces gate and up by their gradients, and c->act by the product if down trains */
         struct kern_swiglu_grad grad = { .nrow = c->batch.ntok,
                                          .ncol = m->inner,
                                          .gate = dy[0],
@@ -145,7 +146,7 @@ static void mlp_backward(struct compute *c, int64_t number, enum depth depth)
         norm_backward(c, layer->norm2, 1, m->hidden, b->x2, b->rstd2, c->dh, c->dx, c->dx);
 }
 
-/* c->dx: of x2; dq, dk, dv: of what the three products gave. */
+/* c->dx: gradient of x2. Sets dq, dk, dv: gradients of the outputs of q, k and v. */
 static void attention_backward(struct compute *c, int64_t number, enum depth depth)
 {
     const struct model *m = c->m;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A bump allocator over one piece of memory. With base NULL it only counts, so that the same code computes the size
- * and the pointers. Must not know what the memory is for. */
+/* A bump allocator over one piece of memory. With base NULL it only counts, so that the same code computes the size and
+ * the pointers. Must not know the purpose of the memory. */
 #ifndef TRAIN_BUMP_H
 #define TRAIN_BUMP_H
 
@@ -31,7 +31,7 @@ static inline int32_t *bump_ints(struct bump *v, int64_t nelem)
     return (int32_t *)bump_alloc(v, (size_t)nelem * sizeof(int32_t));
 }
 
-/* Activations. */
+/* Allocates activations. */
 static inline void *bump_acts(struct bump *v, enum kern_dtype dtype, int64_t nelem)
 {
     return bump_alloc(v, (size_t)(nelem * kern_dtype_bytes(dtype)));

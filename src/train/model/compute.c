@@ -39,7 +39,7 @@ static void widen_for(struct dora_widths *w, const struct linear *const *layers,
     }
 }
 
-/* Features of what DoRA needs of each token; none without it. */
+/* Widths of DoRA's buffers, per token; zeros without DoRA. */
 static struct dora_widths dora_widths(const struct layout *l, int64_t nlayer)
 {
     struct dora_widths w = { 0 };
@@ -92,8 +92,9 @@ static void alloc_block(const struct compute *c, struct bump *v, const struct la
     b->s_down = bump_acts(v, c->dtype, ntok * layer->down.r);
 }
 
-/* Blocks whose activations no backward needs, and those that are recomputed, lie in one place, which is as large as the
- * largest; the former keep no x either: two of them take turns. */
+/* Blocks below the lowest trained one need no activations for the backward pass. They share one buffer with the
+ * recomputed blocks; it is as large as the largest of them. The former do not keep x either: they alternate between two
+ * buffers. */
 static void alloc_blocks(struct compute *c, struct bump *v)
 {
     int64_t nlayer = c->m->nlayer, first = compute_first_layer(c->l), nshared = most(first, c->nrecomputed);
@@ -128,7 +129,7 @@ static void alloc_attention(struct compute *c, struct bump *v, size_t ndocs)
 static void alloc_scratch(struct compute *c, struct bump *v, size_t ndocs)
 {
     const struct model *m = c->m;
-    static const int32_t some_row; /* rows are gathered */
+    static const int32_t some_row; /* any non-NULL pointer: size the scratch for gathered rows */
     int64_t largest = most(most(m->inner, m->hidden), m->nhead * m->head_dim);
     struct kern_head head = { .ntok = c->ntok,
                               .nrow = c->ntok,
@@ -146,7 +147,7 @@ static void alloc_scratch(struct compute *c, struct bump *v, size_t ndocs)
     c->sums = bump_floats(v, kern_rmsnorm_scratch(c->ntok, largest));
 }
 
-/* Memory of the host. */
+/* Allocates host memory. */
 static void alloc_host(struct compute *c, struct bump *v)
 {
     struct batch *b = &c->batch;
@@ -287,7 +288,7 @@ int compute_new(const struct model *m, const struct layout *l, const struct trai
     if (rc)
         return rc;
     (*out)->ntok = compute_whole_units(*out, ntok);
-    (*out)->ndocs = ndocs + 1; /* that of the padding */
+    (*out)->ndocs = ndocs + 1; /* plus the padding */
     compute_recompute(*out, (*out)->nrecomputed);
     return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Forward and backward pass of one micro-batch, written with the table of kernels. Reads parameters from one piece of
- * memory, whoever owns the shards; adds gradients to another. Kernels use device memory only, which the host may not
- * be able to read. Knows nothing of ranks, files or steps. */
+ * memory, regardless of who owns the shards; adds gradients to another. Kernels use only device memory, which the host
+ * may not be able to read. Knows nothing of ranks, files or steps. */
 #ifndef TRAIN_COMPUTE_H
 #define TRAIN_COMPUTE_H
 
@@ -27,13 +27,13 @@ struct block {
 /* A micro-batch. The caller fills it, in host memory. Padded to row_unit of the device. */
 struct batch {
     int64_t ntok, ndocs;
-    struct kern_rng_offset *rng_offset;    /* the step, and its tokens before this micro-batch */
+    struct kern_rng_offset *rng_offset;    /* index of the step, and of this micro-batch's first token in it */
     float grad_scale;                      /* 1 / supervised tokens of the step */
     int32_t *ids, *positions, *targets;    /* (ntok); target -1: not supervised */
     int64_t nrow;                          /* set by compute: number of supervised tokens */
     int32_t *rows, *row_targets;           /* (nrow) set by compute: their indices and targets */
     int64_t *cu_seqlens;                   /* (ndocs + 1) */
-    struct kern_attention_table documents; /* compute's own */
+    struct kern_attention_table documents; /* set by compute */
 };
 
 /* The part of a batch that kernels read, in device memory. */
@@ -49,7 +49,7 @@ struct compute_device {
     unsigned nthreads; /* threads for CPU kernels */
 };
 
-/* Where the parameters of a group are at present: data[0] is byte `at` of layout.value_at. */
+/* The current address of a group's parameters: data[0] is byte `at` of layout.value_at. */
 struct compute_group_data {
     unsigned char *data;
     size_t at;
@@ -62,22 +62,21 @@ struct compute {
     struct kern_pool *pool;
     int index;
     struct kern_stream *stream;
-    size_t nbytes;           /* device memory that it needs */
+    size_t nbytes;           /* number of bytes of device memory needed */
     struct kern_buffer host; /* pinned memory: the batch, and the loss copied back */
-    size_t ndocs;            /* room */
-    int64_t ntok;            /* room */
-    int64_t nrecomputed;     /* activation checkpointing: the first blocks, this many, store x only */
+    size_t ndocs;            /* capacity */
+    int64_t ntok;            /* capacity */
+    int64_t nrecomputed;     /* activation checkpointing: the first nrecomputed blocks store only x */
     float dropout;
     uint64_t seed;
-    enum kern_dtype dtype;           /* of activations: that of the parameters */
-    enum kern_dtype output;          /* of logits, as the loss sees them */
-    float *grads;                    /* layout.grad_at; borrowed */
-    uint32_t *uses, nuses, nforward; /* (nuses) compute_uses of it */
-    struct compute_group_data
-        *group_data; /* (ngroups) they point into `values` of compute_new until a hook changes them */
+    enum kern_dtype dtype;                 /* dtype of activations and parameters */
+    enum kern_dtype output;                /* dtype to which logits are rounded for the loss */
+    float *grads;                          /* layout.grad_at; borrowed */
+    uint32_t *uses, nuses, nforward;       /* (nuses) from compute_uses(); the forward pass uses the first nforward */
+    struct compute_group_data *group_data; /* (ngroups) point into `values` until a hook changes them */
     struct batch batch;
     struct batch_copy on;
-    double *loss_sum, *loss_back; /* of the micro-batch: in device memory; in pinned memory */
+    double *loss_sum, *loss_back; /* loss of the micro-batch: in device memory; in pinned memory */
     struct block *blocks;         /* (nlayer); recomputed blocks share all buffers but x */
     float *cosines, *sines;       /* (ntok, head_dim/2) */
     void *x_last;                 /* after the last block */
@@ -94,11 +93,11 @@ struct compute {
     float *sums;             /* partial sums over tokens */
     float *loss;             /* (T) */
     void *attention, *head;  /* scratch */
-    struct replays *replays; /* NULL: no recordings */
+    struct replays *replays; /* NULL: kernels are not recorded */
 };
 
-/* ntok, ndocs: size of the largest micro-batch. Sets nbytes, the memory that it needs; it can compute after
- * compute_bind. */
+/* ntok, ndocs: size of the largest micro-batch. Sets nbytes, the memory that compute_bind() needs. The first
+ * micro-batch may run after compute_bind(). */
 int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok,
                 size_t ndocs, const struct compute_device *where, struct compute **out, struct fsdpck_error *err);
 /* memory: nbytes of device memory, zero-filled, aligned to 64. memory, values and grads are borrowed. */
@@ -107,16 +106,16 @@ int compute_bind(struct compute *c, void *memory, unsigned char *values, float *
  * of their own. */
 int compute_new_bare(const struct model *m, const struct layout *l, const struct train_config *config,
                      const struct compute_device *where, struct compute **out, struct fsdpck_error *err);
-/* Before compute_bind: nbytes is anew what it wants when the first n blocks are recomputed. */
+/* Call before compute_bind(). Recomputes nbytes for activation checkpointing of the first n blocks. */
 void compute_recompute(struct compute *c, int64_t n);
-/* Sets the address of all parameters, until a hook changes it. */
+/* Sets the address of all parameters; hooks may change it later. */
 void compute_set_values(struct compute *c, unsigned char *values);
-/* Waits until the work on the stream has run, and returns its status. */
+/* Waits until the enqueued work has run, and returns its status. */
 int compute_sync(struct compute *c, struct fsdpck_error *err);
 void compute_free(struct compute *c); /* NULL does nothing */
-/* compute calls before_group just before it uses the parameters of a group, and after_group after the last use until
- * the next before_group. Forward: every group in order, a tied embedding again with the head. Backward: the layers
- * that propagate a gradient, last first, then an embedding with an adapter. */
+/* compute calls before_group before it uses the parameters of a group, and after_group after the last use until the
+ * next before_group. Forward: every group in order; a tied embedding again with the head. Backward: the layers that
+ * propagate a gradient, last first, then an embedding with an adapter. */
 struct compute_hook {
     int (*before_group)(void *ctx, uint32_t group, struct fsdpck_error *err);
     void (*after_group)(void *ctx, uint32_t group);
@@ -126,20 +125,20 @@ struct compute_hook {
     void *ctx;
 };
 
-/* The groups that a hook sees in compute_micro, in order; the forward pass uses the first *nforward. groups: NULL to
+/* The groups that a hook sees in compute_micro(), in order; the forward pass uses the first *nforward. groups: NULL to
  * count. */
 uint32_t compute_uses(const struct model *m, const struct layout *l, uint32_t *nforward, uint32_t *groups);
-/* Runs forward and backward for c->batch. *loss is the sum over its supervised tokens (not scaled); gradients are
- * added to c->grads. */
+/* Runs forward and backward for c->batch. *loss is the sum over its supervised tokens (not scaled). Adds gradients to
+ * c->grads. */
 int compute_micro(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err);
-/* Calls the hook as compute_micro does, without computing: for ranks that have no micro-batch but take part in
+/* Calls the hook as compute_micro() does, without computing: for ranks that have no micro-batch but take part in
  * collectives. */
 int compute_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err);
-/* Forward pass only, without dropout: computes *loss and changes nothing else. compute_loss_skip is its counterpart of
- * compute_skip. */
+/* Runs the forward pass without dropout: sets *loss and changes nothing else. compute_loss_skip() only calls the hook,
+ * like compute_skip(). */
 int compute_loss(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err);
 int compute_loss_skip(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err);
-/* Forward pass only; logits: (ntok, nvocab) in host memory. For tests and sampling. */
+/* Runs the forward pass only; logits: (ntok, nvocab) in host memory. For tests and sampling. */
 int compute_logits(struct compute *c, const struct compute_hook *hook, float *logits, struct fsdpck_error *err);
 
 #endif

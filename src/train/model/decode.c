@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A forward pass without a backward: it stores only keys and values. A prompt uses the products of training. A single
- * token uses matrix-vector products, and the low-rank products of its adapters stay in fp32. */
+/* A forward pass without a backward pass: stores only keys and values. A prompt uses the matrix products of training. A
+ * single token uses matrix-vector products; the low-rank products of its adapters remain in fp32. */
 #include "model/decode.h"
 
 #include <stdlib.h>
@@ -10,9 +10,9 @@
 #include "model/compute_impl.h"
 
 struct decode {
-    struct compute c;                /* a view of its own: parameters and stream of another, activations of this one */
-    struct kern_buffer memory, host; /* the device's; what is on its way to it or from it */
-    int64_t room, most, ntok;        /* of a prompt, of all; kept */
+    struct compute c;                /* a private view: parameters and stream of `from`, activations of this struct */
+    struct kern_buffer memory, host; /* device memory; pinned memory for copies to and from the device */
+    int64_t room, most, ntok;        /* capacity for a prompt; capacity in total; tokens in the cache */
     void **k, **v;                   /* (nlayer): (most, nkv · head_dim) */
     void *x, *x2, *h;                /* (room, hidden) */
     void *q, *o;                     /* (room, nhead · head_dim) */
@@ -20,7 +20,7 @@ struct decode {
     void *s;                         /* (room, Σ r) */
     float *s_one;                    /* (Σ r) */
     float *logits;                   /* (nvocab) */
-    float *seen;                     /* the same, for the host */
+    float *seen;                     /* (nvocab) copy on the host */
 };
 
 static int64_t max(int64_t a, int64_t b)
@@ -96,7 +96,7 @@ struct decode_sizes decode_count(const struct compute *from, int64_t prompt, int
     return (struct decode_sizes){ .device_nbytes = device.at, .host_nbytes = host.at };
 }
 
-/* Counted, taken, and cut up. */
+/* Counts, allocates, then divides the memory. */
 static int allocate_at(struct decode *d, struct kern_location location, void (*cut)(struct decode *d, struct bump *v),
                        struct kern_buffer *out, struct fsdpck_error *err)
 {
@@ -168,7 +168,7 @@ void decode_rewind(struct decode *d, int64_t n)
     d->ntok = n < d->ntok ? n : d->ntok;
 }
 
-/* S of each layer's adapter, in fp32: (Σ r) one after the other. */
+/* Computes S of each layer's adapter in fp32: (Σ r), concatenated. */
 static void down_one(struct decode *d, const struct linear *const *layers, int n, const void *x)
 {
     struct compute *c = &d->c;
@@ -188,7 +188,7 @@ static void down_one(struct decode *d, const struct linear *const *layers, int n
         c->device->ops->gemv(c->stream, &g);
 }
 
-/* y[i] = x·Wᵀ + bias + adapter (+ add) of layers that share x, for as many tokens as the batch has. */
+/* y[i] = x·Wᵀ + bias + adapter (+ add), for layers that share x and all tokens of the batch. */
 static void linear(struct decode *d, const struct linear *const *layers, int n, const void *x, const void *add,
                    const struct kern_mat *y)
 {
@@ -204,7 +204,7 @@ static void linear(struct decode *d, const struct linear *const *layers, int n, 
     down_one(d, layers, n, x);
     for (int i = 0; i < n; i++) {
         const struct linear *lin = layers[i];
-        const bool dora = lin->magnitude >= 0; /* which scales before it adds */
+        const bool dora = lin->magnitude >= 0; /* dora_scale() adds after scaling */
         bias[i] = value_of(c, lin->bias);
         sum[i] = add ? cmat(c, add, lin->nout) : no_cmat;
         parts[i] = (struct kern_gemv_part){ .n = lin->nout,
@@ -221,7 +221,7 @@ static void linear(struct decode *d, const struct linear *const *layers, int n, 
     const struct kern_gemv g = { .k = layers[0]->nin, .x = cmat(c, x, layers[0]->nin), .parts = parts, .nparts = n };
     c->device->ops->gemv(c->stream, &g);
     for (int i = 0; i < n; i++) {
-        if (layers[i]->magnitude >= 0 && d->ntok == 0) /* else the prompt made them */
+        if (layers[i]->magnitude >= 0 && d->ntok == 0) /* otherwise the prompt has computed them */
             dora_norms(c, layers[i]);
         if (layers[i]->magnitude >= 0)
             dora_scale(c, layers[i], 0, kern_const(y[i]), bias[i], sum[i], y[i]);
@@ -240,8 +240,7 @@ static void turn(struct compute *c, void *x, int64_t nhead)
     c->device->ops->rope(c->stream, &rope);
 }
 
-/* A prompt has no past; a single token sees what is kept, its own key included, as far as the layer's window reaches.
- */
+/* A prompt has no past. A single token attends to the cache, including its own key, within the layer's window. */
 static void attend(struct decode *d, int64_t number)
 {
     struct compute *c = &d->c;
@@ -309,7 +308,7 @@ static void run_block(struct decode *d, int64_t number)
     linear(d, (const struct linear *[]){ &l->down }, 1, d->gate, d->x2, &x);
 }
 
-/* Of the last token alone. */
+/* Computes the logits of the last token only. */
 static void run_end(struct decode *d)
 {
     struct compute *c = &d->c;
@@ -322,7 +321,7 @@ static void run_end(struct decode *d)
     c->device->memory->copy(c->stream, d->seen, d->logits, (size_t)c->m->nvocab * sizeof *d->seen);
 }
 
-/* Where tokens stand, and the batch to where kernels read it. */
+/* Sets positions, and copies the batch to where kernels read it. */
 static void send(struct decode *d)
 {
     struct compute *c = &d->c;
@@ -337,7 +336,7 @@ static void send(struct decode *d)
     compute_send_documents(c, bounds, 1);
 }
 
-/* What lies in the batch, through the model, in the order of compute_logits(). */
+/* Runs the batch through the model, in the order of compute_logits(). */
 static int run(struct decode *d, const struct compute_hook *hook, const float **logits, struct fsdpck_error *err)
 {
     struct compute *c = &d->c;

@@ -19,14 +19,14 @@ struct builder {
     struct layout *l;
     struct fsdpck_error *err;
     size_t ntargets;
-    bool *rank_used, *alpha_used; /* (lora.nrank_pattern), (lora.nalpha_pattern) whether a module has its r or alpha by
-                                     this pattern */
+    bool *rank_used, *alpha_used; /* (lora.nrank_pattern), (lora.nalpha_pattern) true: some module has its r or alpha
+                                     from this pattern */
     int rc;
 };
 
 static int64_t aligned(int64_t nelem)
 {
-    return (nelem + 31) / 32 * 32; /* 64 bytes of either type */
+    return (nelem + 31) / 32 * 32; /* 64 bytes in bf16, 128 in fp32 */
 }
 
 static struct param *next_param(struct builder *b)
@@ -37,8 +37,8 @@ static struct param *next_param(struct builder *b)
     return &l->params[l->nparams++];
 }
 
-/* Where it lies and what becomes of it; its name is there. Returns its number; -1 after a failure. ncol 0: one
- * dimension. */
+/* Assigns addresses, dtype and trainability to a parameter whose name is set. Returns its number; -1 after a failure.
+ * ncol 0: one dimension. */
 static int32_t place_param(struct builder *b, struct param *p, uint32_t group, int64_t nrow, int64_t ncol)
 {
     struct layout *l = b->l;
@@ -49,7 +49,7 @@ static int32_t place_param(struct builder *b, struct param *p, uint32_t group, i
     p->trainable = !b->config->frozen && (param_is_adapter(p) || !b->config->lora.enabled);
     p->decay = ncol > 0 || b->config->train.weight_decay_on == TRAIN_DECAY_ALL;
     p->chunk = (nrow + l->nranks - 1) / l->nranks;
-    p->dtype = l->masters && p->norms_of < 0 ? KERN_BF16 : KERN_F32; /* rounded, a magnitude would change whole rows */
+    p->dtype = l->masters && p->norms_of < 0 ? KERN_BF16 : KERN_F32; /* rounding a magnitude would scale whole rows */
     p->value_at = l->value_nbytes;
     l->value_nbytes += (size_t)(aligned(p->chunk * p->ncol * l->nranks) * kern_dtype_bytes(p->dtype));
     p->shard_at = l->shard_nbytes;
@@ -62,7 +62,7 @@ static int32_t place_param(struct builder *b, struct param *p, uint32_t group, i
     return (int32_t)(p - l->params);
 }
 
-/* LoRA's own. */
+/* Adds a parameter that LoRA introduces. */
 static int32_t add_adapter_of(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path,
                               const char *suffix, int32_t norms_of)
 {
@@ -87,7 +87,7 @@ static void add_magnitude(struct builder *b, uint32_t group, struct linear *x)
     b->l->norms_nelem += aligned(x->nout);
 }
 
-/* The base's, or a copy of it that is trained. source: the module whose tensor it is in the base's files. */
+/* Adds a parameter of the base, or its trained copy. source: the module that has the tensor in the base's files. */
 static int32_t add_param_of(struct builder *b, uint32_t group, int64_t nrow, int64_t ncol, const char *path,
                             const char *source, const char *suffix)
 {
@@ -131,8 +131,8 @@ static void choose_adapter(struct builder *b, struct linear *x, bool is_linear, 
     x->dropout_name = XXH32(x->path, strlen(x->path), 0);
 }
 
-/* Of layers that share their input: all A together, so that they may be one matrix where they lie, as their gradients.
- */
+/* Adds the adapters of layers that share their input. All A are adjacent, so that they and their gradients can be used
+ * as one matrix. */
 static void add_adapters(struct builder *b, uint32_t group, struct linear *const *layers, int n)
 {
     const bool embeds = layers[0] == &b->l->embed;
@@ -187,9 +187,8 @@ static void add_layer(struct builder *b, int64_t number)
 #undef PATH
 }
 
-/* Embedding and head are linear layers that share a weight where the model ties them; each can have an adapter of its
- * own. Where one of them is trained as a copy, the other keeps the base's, or has a copy of its own: PEFT does not tie
- * copies. */
+/* Embedding and head are linear layers, which share a weight if the model ties them. Each can have an adapter. If one
+ * of them is trained as a copy, the other uses the base's weight or its own copy: PEFT does not tie copies. */
 static void add_ends(struct builder *b)
 {
     const struct model *m = b->m;
@@ -220,7 +219,7 @@ static void add_ends(struct builder *b)
     add_adapters(b, l->ngroups - 1, (struct linear *[]){ &l->head }, 1);
 }
 
-/* A name that no module with parameters has is a slip of the pen; of the list of layers PEFT makes no copy. */
+/* A name that matches no module with parameters is a typo. PEFT cannot copy the list of layers. */
 static int check_saved(const struct layout *l, const struct train_lora_config *lora, struct fsdpck_error *err)
 {
     for (size_t n = 0; n < lora->nmodules_to_save; n++) {
@@ -244,7 +243,7 @@ static int check_saved(const struct layout *l, const struct train_lora_config *l
     return 0;
 }
 
-/* A name that no module has is a slip of the pen. */
+/* A name that matches no module is a typo. */
 static int check_names(const struct layout *l, const struct model *m, const struct train_lora_config *lora,
                        struct fsdpck_error *err)
 {
@@ -274,7 +273,7 @@ static void try_nearest(const struct linear *x, const char *glob, const char **b
         *best = x->path;
 }
 
-/* Of the modules that have adapters, the one whose path ends most like the pattern. */
+/* Of the modules with adapters, the one whose path has the longest common ending with the pattern. */
 static const char *nearest_module(const struct layout *l, const struct model *m, const char *pattern)
 {
     char glob[256];
@@ -291,7 +290,7 @@ static const char *nearest_module(const struct layout *l, const struct model *m,
     return best;
 }
 
-/* A pattern that gives no module its value is a slip of the pen, or stands behind one that takes all its modules. */
+/* A pattern that no module uses is a typo, or an earlier pattern matches all of its modules. */
 static int check_patterns(const struct layout *l, const struct model *m, const char *key,
                           const struct train_pattern *patterns, size_t n, const bool *used, struct fsdpck_error *err)
 {
@@ -308,7 +307,7 @@ static int check_patterns(const struct layout *l, const struct model *m, const c
     return 0;
 }
 
-/* The most that a group of this parity has, the embedding's left out. */
+/* The largest gradient size of groups with this parity, without the embedding's group. */
 static int64_t largest_grads(const struct layout *l, uint32_t parity)
 {
     int64_t most = 0, sum = 0;
@@ -322,13 +321,14 @@ static int64_t largest_grads(const struct layout *l, uint32_t parity)
     return most;
 }
 
-/* Where gradients lie. Where whole modules are trained, a micro-batch a packet needs a group's only until its backward
- * is over, or its exchange. */
+/* Assigns addresses to gradients. If whole modules are trained and a packet is one micro-batch, a group's gradients are
+ * needed only until its backward pass, or its exchange, is over; then groups share memory. */
 static void place_grads(struct layout *l, const struct train_config *config)
 {
     l->grads_by_group = !config->lora.enabled || config->lora.nmodules_to_save > 0;
     l->grads_take_turns = l->grads_by_group && config->train.accumulation == 1;
-    int64_t at = 0, shared = 0, second = l->nranks > 1 ? largest_grads(l, 1) : 0; /* shared: after the embedding's */
+    int64_t at = 0, shared = 0,
+            second = l->nranks > 1 ? largest_grads(l, 1) : 0; /* shared: starts after the embedding's gradients */
     for (size_t i = 0; i < l->nparams; i++) {
         struct param *p = &l->params[i];
         if (l->grads_take_turns && p->group > 0 && l->params[i - 1].group != p->group)

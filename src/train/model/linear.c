@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Linear layers with bias and adapter, forward and backward, written with the table of kernels. Layers with a common
  * input form a bundle: their adapters' A are multiplied as one matrix, and the gradient of their input is one product
- * of several parts, summed as kern_gemm says. */
+ * of several parts, summed as specified for kern_gemm. */
 #include "model/compute_impl.h"
 
 struct kern_dropout linear_dropout(const struct compute *c, const struct linear *lin)
@@ -22,7 +22,7 @@ struct bundle bundle_of(const struct compute *c, const struct linear *const *lay
     struct bundle b = { .n = n };
     int nadapters = 0;
     float scale = 0;
-    bool same = c->dropout == 0; /* each layer has a mask of its own */
+    bool same = c->dropout == 0; /* with dropout, each layer has its own mask */
     for (int i = 0; i < n; i++) {
         b.layers[i] = layers[i];
         b.at[i] = b.r;
@@ -74,7 +74,7 @@ static const struct linear *first_of(const struct bundle *b)
     return b->layers[i];
 }
 
-/* All A of the bundle, one under the other: as they lie, where no padding is between their shards, else copied. */
+/* All A of the bundle as one matrix: in place if their shards have no padding between them, otherwise copied. */
 static struct kern_cmat joint_a(struct compute *c, const struct bundle *b)
 {
     const int64_t nin = b->layers[0]->nin;
@@ -92,7 +92,7 @@ static struct kern_cmat joint_a(struct compute *c, const struct bundle *b)
     return together ? first : cmat(c, c->a_joint, nin);
 }
 
-/* Where the gradients of all A lie one under the other; NULL where they do not. */
+/* The gradients of all A as one matrix; NULL if they are not adjacent. */
 static float *joint_da(const struct compute *c, const struct bundle *b)
 {
     float *first = grad_of(c, first_of(b)->a);
@@ -158,7 +158,7 @@ void dora_scale(struct compute *c, const struct linear *lin, float minus, struct
     c->device->ops->dora_scale(c->stream, &scale);
 }
 
-/* u = drop(x)·Wᵀ + S·Bᵀ of a layer, in c->u. */
+/* Computes u = drop(x)·Wᵀ + S·Bᵀ of a layer into c->u. */
 static struct kern_cmat dora_product(struct compute *c, const struct bundle *b, int i, const void *x, void *s)
 {
     const struct linear *lin = b->layers[i];
@@ -186,7 +186,7 @@ static struct kern_cmat dora_product(struct compute *c, const struct bundle *b, 
     return cmat(c, c->u, lin->nout);
 }
 
-/* The layer's output from its product; with dropout to what lies in y, which is that of LoRA alone. */
+/* Computes the layer's output from u. With dropout, adds to y, which holds the output of plain LoRA. */
 static void dora_forward(struct compute *c, const struct bundle *b, int i, const void *x, void *s, const void *add,
                          struct kern_mat y)
 {
@@ -230,7 +230,7 @@ void bundle_forward(struct compute *c, const struct bundle *b, const void *x, vo
     }
 }
 
-/* dY of each layer, times g - minus where it has DoRA: to c->dy, or as it is. */
+/* out[i] = dY of each layer; for layers with DoRA times (g - minus), in c->dy. */
 static void dora_scale_grads(struct compute *c, const struct bundle *b, float minus, const struct kern_cmat *dy,
                              struct kern_cmat *out)
 {
@@ -248,7 +248,7 @@ static void dora_scale_grads(struct compute *c, const struct bundle *b, float mi
     }
 }
 
-/* dm, from the product anew. */
+/* Computes dm; recomputes the product u. */
 static void magnitude_backward(struct compute *c, const struct bundle *b, int i, const void *x, void *s,
                                struct kern_cmat dy)
 {
@@ -263,7 +263,7 @@ static void magnitude_backward(struct compute *c, const struct bundle *b, int i,
     c->device->ops->dora_grad(c->stream, &grad);
 }
 
-/* dB of each layer, and dS, (T, b->r) in c->ds. */
+/* Computes dB of each layer, and dS, (T, b->r), in c->ds. */
 static void up_backward(struct compute *c, const struct bundle *b, void *s, const struct kern_cmat *dy)
 {
     for (int i = 0; i < b->n; i++) {
@@ -279,7 +279,7 @@ static void up_backward(struct compute *c, const struct bundle *b, void *s, cons
     }
 }
 
-/* Adds what was computed for all A at once to the gradient of each. */
+/* Adds the joint gradient of all A to the gradient of each. */
 static void add_joint(struct compute *c, const struct bundle *b)
 {
     for (int i = 0; i < b->n; i++) {
@@ -336,8 +336,8 @@ static void weight_backward(struct compute *c, const struct linear *lin, const v
         c->device->ops->sum_rows(c->stream, dbias, dy, c->batch.ntok, lin->nout, c->sums);
 }
 
-/* The first layer's part is the product itself, the others' and the adapters' are added to it. dropped: with DoRA and
- * dropout, what comes back through drop(x). */
+/* The first layer's part is the main product; the other layers' parts and the adapters' are added to it. dropped: with
+ * DoRA and dropout, the gradient of drop(x). */
 static void input_backward(struct compute *c, const struct bundle *b, const struct kern_cmat *dy,
                            const struct kern_cmat *dropped, const void *add, void *dx)
 {
@@ -394,7 +394,7 @@ void bundle_backward(struct compute *c, const struct bundle *b, void *s, const s
     up_backward(c, b, s, scaled);
     if (!dx)
         return;
-    if (drops) /* the base's part has the whole input */
+    if (drops) /* the base's part uses x without dropout */
         dora_scale_grads(c, b, 1, dy, scaled);
     input_backward(c, b, drops ? dy : scaled, drops ? scaled : NULL, add, dx);
 }

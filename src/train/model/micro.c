@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A micro-batch from token ids to loss and gradients: embedding, blocks, last norm, head; then backwards. */
+/* A micro-batch from token ids to loss and gradients: embedding, blocks, last norm, head; then backward. */
 #include "model/compute_impl.h"
 
 int compute_enter(const struct compute_hook *hook, uint32_t group, struct fsdpck_error *err)
@@ -31,7 +31,7 @@ void compute_leave_end(struct compute *c, const struct compute_hook *hook)
         compute_leave(hook, 0);
 }
 
-/* The embedding itself, or an adapter of it. */
+/* True if the embedding or its adapter trains. */
 static bool trains_embedding(const struct layout *l)
 {
     return l->embed.r || l->params[l->embed.w].trainable;
@@ -75,7 +75,7 @@ static void backward_block(struct compute *c, int64_t number)
     block_backward(c, number, number > compute_first_layer(c->l) || trains_embedding(c->l));
 }
 
-/* To the last norm's output, in c->h. The end's groups stay entered. */
+/* Runs up to the last norm's output, in c->h. Leaves the end's groups entered. */
 static int forward(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
 {
     const struct model *m = c->m;
@@ -129,7 +129,7 @@ static struct kern_head head_of(struct compute *c)
                                       .da = grad_of(c, head->a),
                                       .db = grad_of(c, head->b),
                                       .dropout = linear_dropout(c, head) };
-    if (c->dropout > 0) { /* its random numbers go by token: all rows, some without a target */
+    if (c->dropout > 0) { /* dropout's random numbers are per token: use all rows, some without a target */
         h.nrow = b->ntok;
         h.rows = NULL;
         h.target = c->on.targets;
@@ -137,7 +137,7 @@ static struct kern_head head_of(struct compute *c)
     return h;
 }
 
-/* From c->dh, the gradient of the last norm's output. */
+/* Starts from c->dh, the gradient of the last norm's output. */
 static int backward(struct compute *c, const struct compute_hook *hook, struct fsdpck_error *err)
 {
     const struct model *m = c->m;
@@ -178,7 +178,7 @@ int compute_sync(struct compute *c, struct fsdpck_error *err)
                             "a kernel failed on device '%s' %d: %s", c->device->name, c->index, message);
 }
 
-/* The sum of the first nrow tokens' losses, on its way to the host. */
+/* Sums the losses of the first nrow tokens, and enqueues the copy to the host. */
 static void send_loss(struct compute *c, int64_t nrow)
 {
     c->device->ops->sum(c->stream, c->loss_sum, c->loss, nrow);
@@ -218,7 +218,7 @@ int compute_skip(struct compute *c, const struct compute_hook *hook, struct fsdp
     return !rc && embed ? grads_ready(hook, 0, err) : rc;
 }
 
-/* Without dh and dw the head computes no gradient. */
+/* dh and dw are not set, so the head computes no gradient. */
 static int forward_loss(struct compute *c, const struct compute_hook *hook, double *loss, struct fsdpck_error *err)
 {
     int rc = forward(c, hook, err);
@@ -252,7 +252,7 @@ int compute_loss_skip(struct compute *c, const struct compute_hook *hook, struct
     return rc;
 }
 
-/* A buffer of its own: nobody trains meanwhile. */
+/* Allocates a buffer for the logits: training does not run at this time. */
 int compute_logits(struct compute *c, const struct compute_hook *hook, float *logits, struct fsdpck_error *err)
 {
     const struct linear *head = &c->l->head;

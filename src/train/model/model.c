@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parses config.json into struct model: both dialects (transformers 4 and 5), the defaults of each model family, and a
- * list of what is refused. */
+ * list of unsupported settings. */
 #include "model/model.h"
 #include "text/file.h"
 
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is being read, for messages. */
+/* State of the reader, for messages. */
 struct reader {
     char path[4096];
     json_t *root;
@@ -18,7 +18,7 @@ struct reader {
     int rc;
 };
 
-/* Keys that are used here, or that cannot change what training computes. */
+/* Keys that are used here, or that cannot affect training. */
 static const char *const known_keys[] = {
     "architectures",
     "model_type",
@@ -81,7 +81,7 @@ static const char *const known_keys[] = {
     "task_specific_params",
 };
 
-/* Maths that is not here, whatever the family: key and the only value that means it is off. */
+/* Unsupported maths of any family: a key, and the only value that disables it. */
 static const struct {
     const char *key;
     double off;
@@ -154,7 +154,7 @@ static double get_number(struct reader *r, const json_t *from, const char *key, 
     return json_number_value(value);
 }
 
-/* What this value is as a switch: numbers as they are, null, false, [] and {} 0, everything else 1. */
+/* The value as a switch: numbers as they are; null, false, [] and {} are 0; everything else is 1. */
 static double as_switch(const json_t *value)
 {
     if (json_is_number(value))
@@ -221,7 +221,7 @@ static void read_rope_kind(struct reader *r, const json_t *scaling, struct kern_
                type);
 }
 
-/* A key that is not known here may mean anything, as sets of frequencies by kind of layer do. */
+/* An unknown key may mean anything, for example frequencies per kind of layer. */
 static void check_rope_keys(struct reader *r, json_t *scaling, const char *where)
 {
     static const char *const known[] = { "rope_type",
@@ -250,7 +250,7 @@ static void check_rope_keys(struct reader *r, json_t *scaling, const char *where
     }
 }
 
-/* As transformers 5 does it: rope_scaling, which versions before it knew alone, goes first. */
+/* As in transformers 5: rope_scaling, the only name in earlier versions, takes precedence. */
 static json_t *find_scaling(struct reader *r)
 {
     json_t *old = get(r, "rope_scaling");
@@ -295,7 +295,7 @@ static void read_rope(struct reader *r, struct model *m)
     rope->no_truncate = json_is_false(json_object_get(scaling, "truncate"));
 }
 
-/* Which layers see a window: mistral all, llama none, qwen those from max_window_layers on or as layer_types says. */
+/* Which layers use a sliding window. mistral: all; llama: none; qwen: from max_window_layers on, or by layer_types. */
 static void read_windows(struct reader *r, struct model *m)
 {
     bool mistral = strcmp(m->family, "mistral") == 0, qwen = strncmp(m->family, "qwen", 4) == 0;
@@ -356,7 +356,7 @@ static void read_sizes(struct reader *r, struct model *m)
     m->nhead = get_int(r, "num_attention_heads", -1, 1, 1 << 16);
     int64_t kv = strcmp(m->family, "mistral") == 0 ? 8 : qwen ? 32 : m->nhead;
     if (json_object_get(r->root, "num_key_value_heads"))
-        kv = m->nhead; /* null means: as many as query heads */
+        kv = m->nhead; /* null: as many as query heads */
     m->nkv = get_int(r, "num_key_value_heads", kv, 1, 1 << 16);
     m->head_dim = get_int(r, "head_dim",
                           qwen3 && !json_object_get(r->root, "head_dim") ? 128

@@ -12,12 +12,12 @@ struct model {
     int64_t nvocab, hidden, inner, nlayer, nhead, nkv, head_dim, max_position;
     float eps;
     bool tied, bias_qkv, bias_o, bias_mlp, qk_norm;
-    int64_t *window; /* (nlayer) tokens seen, the own one included; 0: all. Owned */
+    int64_t *window; /* (nlayer) number of visible tokens, including the current one; 0: all. Owned */
     struct kern_rope rope;
 };
 
-/* folder: the model's. Refuses by name whatever would change the maths and is not done here; keys that are not known at
- * all go to opt->note, as they are not used. On failure *out is empty. */
+/* folder: the model folder. Settings that would change the maths and are not supported are errors that name the key.
+ * Unknown keys are ignored, and reported to opt->note. On failure *out is empty. */
 int model_read(const char *folder, const struct fsdpck_options *opt, struct model *out, struct fsdpck_error *err);
 void model_free(struct model *m);
 

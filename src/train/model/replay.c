@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records the kernels of a block and replays them. While the shape of the micro-batch stays the same, a block enqueues
- * the same work each time. If blocks are so small that launching takes longer than running, the work is recorded when
- * a shape comes for the second time, and replayed by one call from then on. (The first time prepares what a shape
- * needs.) Data that changes is at fixed addresses: the batch, its documents, and the offsets of dropout's random
+/* Records the kernels of a block and replays them. While the shape of the micro-batch is the same, a block enqueues the
+ * same work each time. If blocks are so small that launching takes longer than running, the work is recorded when a
+ * shape occurs for the second time, and replayed by one call from then on. (The first occurrence prepares the tables of
+ * a shape.) Data that changes is at fixed addresses: the batch, its documents, and the offsets of dropout's random
  * numbers. */
 #include "model/compute_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 16 }; /* shapes of a part */
+enum { MOST = 16 }; /* shapes per part */
 
-/* All that launches depend on. */
+/* Everything on which the launches depend. */
 struct variant {
     int64_t ntok, ntile;
     bool drops;
-    const unsigned char *values; /* the block's parameters */
-    uint64_t used;               /* when last; 0: an empty place */
+    const unsigned char *values; /* address of the block's parameters */
+    uint64_t used;               /* time of the last use; 0: empty */
     struct kern_recording *recording;
 };
 
 struct replays {
-    bool refused; /* once by the device: it is not asked again */
+    bool refused; /* the device refused once; do not try again */
     uint64_t clock;
     struct variant parts[][MOST]; /* (nlayer · REPLAY_PARTS) */
 };
 
-/* Some 33 launches of 2.5 us in a block's forward, against its multiplications at 600 TFLOP/s, and three times as much
- * for a slow host. FSDPTRAIN_REPLAY=0 or 1 decides otherwise: to compare. */
+/* Compares the launches of a block's forward pass (33 at 2.5 us, three times as much on a slow host) with its matrix
+ * products at 600 TFLOP/s. FSDPTRAIN_REPLAY=0 or 1 overrides the decision, for comparisons. */
 static bool is_worth(const struct compute *c)
 {
     const struct model *m = c->m;
@@ -58,8 +58,8 @@ static bool is_same(const struct variant *a, const struct variant *b)
     return a->ntok == b->ntok && a->ntile == b->ntile && a->drops == b->drops && a->values == b->values;
 }
 
-/* Its place, an empty one, or that of the shape without a recording that was not used for longest. NULL: all have
- * recordings of others. */
+/* The entry of this shape; else an empty one; else the least recently used one without a recording. NULL: all entries
+ * have recordings of other shapes. */
 static struct variant *place_of(struct variant *some, const struct variant *wanted)
 {
     struct variant *found = NULL;
