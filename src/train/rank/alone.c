@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes the job status and the world that the code of ranks expects, for a single rank. Knows nothing of the purpose
+/* Creates the job status and the world that the code of ranks expects, for a single rank. Knows nothing of the purpose
  * of the rank. */
 #include "rank/alone.h"
 

@@ -12,10 +12,11 @@ struct rank_alone {
     struct rank *rank;
 };
 
-/* Opened by rank_open or rank_open_bare. job is borrowed until rank_alone_close, which is due in any case. */
+/* open: rank_open() or rank_open_bare(). job is borrowed until rank_alone_close(), which the caller must call also
+ * after a failure. */
 int rank_alone_open(const struct job *job,
                     int (*open)(const struct job *job, struct comm *host, struct rank **out, struct fsdpck_error *err),
                     struct rank_alone *out, struct fsdpck_error *err);
-void rank_alone_close(struct rank_alone *a); /* all zeros: does nothing */
+void rank_alone_close(struct rank_alone *a); /* does nothing if all zeros */
 
 #endif

@@ -43,7 +43,7 @@ int device_open(const struct job *job, uint32_t local, struct rank_device *out, 
     return out->module->describe(out->index, &out->facts, message) == KERN_OK ? 0 : refuse(name, message, err);
 }
 
-/* By the device's own id: where a launcher shows each rank one device, it is everybody's first. */
+/* Compares device ids, not indices: if a launcher shows each rank only one device, its index is 0 on every rank. */
 int device_count_sharing(struct rank_device *d, struct comm *host, struct fsdpck_error *err)
 {
     enum { WORDS = sizeof d->facts.id / sizeof *d->facts.id, AT_ONCE = COMM_MAX_SUM / WORDS };

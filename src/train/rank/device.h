@@ -10,24 +10,23 @@
 struct rank_device {
     const struct kern_device *device;
     int index;
-    const struct kern_module *module; /* NULL: the processor, which is part of the program */
-    struct kern_device_facts facts;   /* where there is a module */
-    uint32_t nsharing;                /* ranks on it, this one among them */
-    const struct kern_links
-        *links; /* all ranks' devices are linked by these; NULL: they are not, or there is one rank */
+    const struct kern_module *module; /* NULL: the CPU, which is built in */
+    struct kern_device_facts facts;   /* valid with a module */
+    uint32_t nsharing;                /* number of ranks on the device, including this one */
+    const struct kern_links *links;   /* connects the devices of all ranks; NULL: not linked, or a single rank */
 };
 
-/* A rank's communicator is that of linked devices: also where there is no other rank. */
+/* True if the rank uses the communicator for linked devices; a single rank does as well. */
 static inline bool device_is_linked(const struct rank_device *d, uint32_t nranks)
 {
     return d->device->apart && (d->links || nranks == 1);
 }
 
-/* Before the ranks part: whether there is what opt->device asks for. Starts no driver. */
+/* Call before the ranks start. Checks that opt->device exists. Does not initialise the driver. */
 int device_check(const struct train_options *opt, struct fsdpck_error *err);
-/* In a rank's process, which may not fork from now on. local: the rank's number on its host. */
+/* Call in a rank's process, which must not fork afterwards. local: the rank's number on its host. */
 int device_open(const struct job *job, uint32_t local, struct rank_device *out, struct fsdpck_error *err);
-/* Collective: who else is on it, where it is apart. */
+/* Collective. Counts the ranks on the device, if it has separate memory. */
 int device_count_sharing(struct rank_device *d, struct comm *host, struct fsdpck_error *err);
 
 #endif

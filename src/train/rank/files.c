@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The small files of a run, with plain POSIX calls. State that a resumed run needs is in the checkpoints, which
- * libfsdpck writes. */
+/* The small files of a run, with plain POSIX calls. Checkpoints, written by libfsdpck, hold the state that a resumed
+ * run needs. */
 #include "rank/files.h"
 
 #include <dirent.h>
@@ -25,7 +25,7 @@ int files_join(char path[FILES_PATH], const char *folder, const char *name, stru
                : fsdpck_error_set(err, FSDPCK_ERR_USAGE, folder, "a path longer than %d bytes", FILES_PATH);
 }
 
-/* With the folders above it. */
+/* Creates the parent folders too. */
 static int make_folder(const char *path, struct fsdpck_error *err)
 {
     char part[FILES_PATH];
@@ -46,7 +46,7 @@ int files_make_folders(const struct train_config *config, struct fsdpck_error *e
     return rc ? rc : make_folder(path, err);
 }
 
-/* Whether the file begins as ours of this name do, as far as it goes; a missing one is as good. */
+/* True if the file begins like ours of this name, or is missing. */
 static bool begins_with(const char *path, const char *head)
 {
     char found[32] = "";
@@ -147,7 +147,7 @@ int files_prune(const struct train_config *config, uint64_t keep, const struct f
     int rc = files_list_checkpoints(config, &steps, &count, err), first = rc;
     for (size_t i = keep; i < count && !rc; i++) {
         rc = files_checkpoint_path(config, steps[i], path, err);
-        int removed = rc ? 0 : fsdpck_remove(path, opt, err); /* one that cannot be removed keeps no other */
+        int removed = rc ? 0 : fsdpck_remove(path, opt, err); /* continues after a failure */
         first = first ? first : removed;
     }
     free(steps);
@@ -165,7 +165,7 @@ int files_check_folder(const struct job *job, struct fsdpck_error *err)
     return FSDPCK_ERR_IO;
 }
 
-/* Where the first line begins whose step is beyond `step`, or that is no line of ours (a killed run's last one). */
+/* The offset of the first line with a step beyond `step`, or that is not a line of ours (a killed run's last one). */
 static long keep_lines(FILE *f, uint64_t step)
 {
     char *line = NULL;
@@ -235,14 +235,14 @@ static bool is_named(FILE *f, const char *path)
            opened.st_dev == named.st_dev;
 }
 
-/* As logs are rotated. */
+/* Reopens the file if it was renamed, as log rotation does. */
 static int follow_name(const struct job *job, FILE *f, struct fsdpck_error *err)
 {
     char path[FILES_PATH], line[FILES_PATH + 100];
     int rc = files_join(path, job->config->output_dir, job->config->log.jsonl, err);
     if (rc || is_named(f, path))
         return rc;
-    /* freopen() closes the stream where it fails, and its owner closes it again */
+    /* not freopen(): on failure it closes the stream, and its owner would close it again */
     int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0 || dup3(fd, fileno(f), O_CLOEXEC) < 0)
         rc = fsdpck_error_sys(err, errno, path, "open");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes one comm_piece for each parameter, and one ring_group for each group. Embedding and head have buffers of their
- * own: they are large, and used at both ends. */
+/* Creates one comm_piece per parameter, and one ring_group per group. Embedding and head have their own buffers: they
+ * are large, and used at both ends. */
 #include "rank/gather.h"
 
 #include <stdlib.h>
@@ -9,11 +9,11 @@
 struct tables {
     struct comm_piece *pieces; /* (nparams) */
     struct ring_group *groups; /* (ngroups) */
-    size_t *group_at;          /* (ngroups) bytes: where a group's parameters begin in the layout */
+    size_t *group_at;          /* (ngroups) bytes: offset of a group's parameters in the layout */
     uint32_t ngroups;
     struct schedule schedule;
-    bool stays; /* all of it, during a step at least */
-    bool whole; /* NO_SHARD: frozen parameters for the whole run */
+    bool stays; /* the groups with buffers are resident during a step at least */
+    bool whole; /* NO_SHARD: frozen parameters are resident for the whole run */
 };
 
 struct gather {
@@ -21,8 +21,8 @@ struct gather {
     struct comm *comm;
     struct compute *compute;
     struct tables tables;
-    struct ring *ring; /* NULL where ranks map */
-    bool begun;        /* a first micro-batch */
+    struct ring *ring; /* NULL if ranks map each other's rows */
+    bool begun;        /* the first micro-batch has begun */
 };
 
 static void tables_free(struct tables *t)
@@ -33,7 +33,7 @@ static void tables_free(struct tables *t)
     free(t->group_at);
 }
 
-/* Frozen ones first: pass 0, then 1. */
+/* Adds the pieces of a group's frozen or trained parameters. Frozen ones come first. */
 static size_t add_pieces(const struct layout *l, uint32_t group, bool trained, struct comm_piece *pieces,
                          struct tables *t)
 {
@@ -60,7 +60,7 @@ static void fill_groups(const struct layout *l, struct tables *t)
 {
     struct comm_piece *next = t->pieces;
     for (size_t i = l->nparams; i-- > 0;)
-        t->group_at[l->params[i].group] = l->params[i].value_at; /* parameters of a group lie together, in order */
+        t->group_at[l->params[i].group] = l->params[i].value_at; /* the parameters of a group are adjacent, in order */
     for (uint32_t g = 0; g < l->ngroups; g++) {
         struct ring_group *group = &t->groups[g];
         group->pieces = next;

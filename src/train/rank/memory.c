@@ -15,7 +15,7 @@ static uint64_t aligned(uint64_t nbytes)
     return (nbytes + ALIGNED - 1) / ALIGNED * ALIGNED;
 }
 
-/* Of all trained parameters' full shards: one sum of squares a row. */
+/* One sum of squares per row of the full shards of all trained parameters. */
 uint64_t memory_row_sums_nbytes(const struct layout *l)
 {
     uint64_t nrow = 0;
@@ -85,7 +85,7 @@ static void cut_all(const struct layout *l, const struct memory_sizes *s, struct
     map->samples = cut(map, &at, s->sample_nbytes);
 }
 
-/* Of the host, for one of the ranks that share it. */
+/* Free host memory per rank. */
 static uint64_t host_room(const struct job *job)
 {
     unsigned long long kib = 0;
@@ -99,8 +99,8 @@ static uint64_t host_room(const struct job *job)
     return kib * 1024 / (nlocal ? nlocal : 1);
 }
 
-/* What a rank may take, of a device that others are on an equal part. A device's driver and libraries want some too; on
- * the processor, what the communicator and snapshots take is not in memory_sizes. */
+/* The memory that a rank may take; ranks that share a device get equal parts. Leaves room for a device's driver and
+ * libraries, or on the CPU for the communicator and snapshots, which memory_sizes does not include. */
 static uint64_t room_of(const struct job *job, const struct rank_device *where)
 {
     const struct layout *l = &job->layout;
@@ -128,7 +128,7 @@ int memory_choose(const struct job *job, const struct rank_device *where, bool l
     return rc;
 }
 
-/* What could be set otherwise, and would help. */
+/* Settings that would reduce the memory. */
 static const char *advice(const struct job *job)
 {
     const struct train_config *c = job->config;

@@ -8,11 +8,13 @@
 
 /* Bytes of one rank on its device. */
 struct memory_sizes {
-    uint64_t shard_nbytes, contribution_nbytes; /* where the device's memory is apart; else the communicator has them */
-    uint64_t state_nbytes;                      /* reduced gradients, moments, masters, row sums */
-    uint64_t received_nbytes;                   /* others' contributions and what is sent, where devices are linked */
+    uint64_t shard_nbytes,
+        contribution_nbytes; /* only if the device has separate memory; otherwise the communicator owns them */
+    uint64_t state_nbytes;   /* reduced gradients, moments, masters, row sums */
+    uint64_t
+        received_nbytes; /* contributions of other ranks, and rounded gradients to send; only if devices are linked */
     uint64_t ring_nbytes, activation_nbytes;
-    uint64_t sample_nbytes; /* where the device's memory is apart; else they are taken when there is sampling */
+    uint64_t sample_nbytes; /* only if the device has separate memory; otherwise allocated when samples are generated */
 };
 
 struct memory_map {
@@ -24,22 +26,22 @@ struct memory_map {
     char *ring, *activations, *samples;
 };
 
-/* Keys, values and activations of the samples that a run generates; zeros without samples. */
+/* Sizes of keys, values and activations for the samples of a run; zeros without samples. */
 struct decode_sizes memory_samples(const struct job *job, const struct compute *c);
-/* c: as it is to be placed. linked: ranks' devices are, or there is one rank. */
+/* c: with the settings to be used. linked: the ranks' devices are linked, or there is one rank. */
 int memory_count(const struct job *job, bool apart, bool linked, const struct compute *c, struct memory_sizes *out,
                  struct fsdpck_error *err);
 uint64_t memory_row_sums_nbytes(const struct layout *l);
 uint64_t memory_sum(const struct memory_sizes *sizes);
-/* fsdp.activation_checkpointing "auto": as few blocks are recomputed as make the rank fit; all of them where none does.
- * c->nbytes follows. */
+/* fsdp.activation_checkpointing "auto": recomputes as few blocks as necessary for the rank to fit; all blocks if
+ * nothing fits. Updates c->nbytes. */
 int memory_choose(const struct job *job, const struct rank_device *where, bool linked, struct compute *c,
                   struct fsdpck_error *err);
-/* Fails, naming what was planned, what is free and what would fit, where it does not. The caller frees map->buffer with
- * the device's table. */
+/* If the memory is too small, the error names the planned, the free and the possible size. The caller frees map->buffer
+ * with the device's memory table. */
 int memory_take(const struct job *job, const struct rank_device *where, const struct memory_sizes *sizes,
                 struct memory_map *out, struct fsdpck_error *err);
-/* To an error that is for lack of memory, and has no hint yet. */
+/* Adds a hint to an out-of-memory error that has none. */
 void memory_hint(const struct job *job, struct fsdpck_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creates and releases the resources of a rank: its device, its memory there, its communicator. */
+/* Creates and releases the resources of a rank: its device, its device memory, its communicator. */
 #include "rank/rank.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static int make_slices(struct rank *r, struct fsdpck_error *err)
     r->rows = calloc(l->nparams, sizeof *r->rows);
     if (!r->slices || !r->group_slices || !r->ranges || !r->rows)
         return fsdpck_error_nomem(err, l->nparams * sizeof *r->slices);
-    for (size_t i = 0; i < l->nparams; i++) { /* which lie in the order of their groups */
+    for (size_t i = 0; i < l->nparams; i++) { /* parameters are in the order of their groups */
         const struct param *p = &l->params[i];
         if (!p->trainable)
             continue;
@@ -99,7 +99,7 @@ static int open_compute(struct rank *r, struct fsdpck_error *err)
     return compute_new(&job->model, &job->layout, job->config, ntok, ndocs, &where, &r->compute, err);
 }
 
-/* Devices are linked where each rank has one to itself; or by what does without that. All ranks choose alike. */
+/* Devices are linked if each rank has its own, or by links that do not need that. All ranks choose alike. */
 static int choose_links(struct rank *r, struct fsdpck_error *err)
 {
     const struct kern_links *links = r->where->module ? r->where->module->links : NULL;
@@ -110,7 +110,7 @@ static int choose_links(struct rank *r, struct fsdpck_error *err)
     return rc;
 }
 
-/* Its memory there, and back. */
+/* Allocates device memory, and pinned memory for copies back. */
 static int take_memory(struct rank *r, struct fsdpck_error *err)
 {
     const struct kern_device *device = r->where->device;
@@ -134,7 +134,7 @@ static int take_memory(struct rank *r, struct fsdpck_error *err)
     return rc;
 }
 
-/* Where data lies on devices: between them where they are linked, or there is but one; else through the host. */
+/* For data in device memory: uses links if devices are linked or there is one rank; otherwise goes through the host. */
 static int open_comm(struct rank *r, struct fsdpck_error *err)
 {
     const struct layout *l = &r->job->layout;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rank: its number among the others, its buffers, and the operations that make a step. */
+/* One rank: its number, its buffers, and the operations that make up a step. */
 #ifndef TRAIN_RANK_H
 #define TRAIN_RANK_H
 
@@ -11,7 +11,7 @@
 struct rank_device; /* rank/device.h */
 struct memory_map;  /* rank/memory.h */
 
-/* Pointers to numbers are device memory: only kernels and the memory table of the device access it. */
+/* Pointers to numbers are device memory: only kernels and the memory table of the device may access it. */
 struct rank {
     const struct job *job;
     struct comm *host; /* the communicator between hosts; borrowed */
@@ -28,20 +28,20 @@ struct rank {
     float *own;           /* reduced gradients, first and second moments: (own_nelem) each */
     float *m, *v;
     float *masters;            /* fp32 masters of trained parameters, if the layout has them: (own_nelem); else NULL */
-    struct kern_event *copied; /* event: the state was copied for the last checkpoint, and may change from then on;
-                                  NULL: nobody copies it */
+    struct kern_event *copied; /* event: the state has been copied for the last checkpoint, and may change afterwards;
+                                  NULL: no copies are made */
     double *row_sums;          /* (trained rows of this rank) */
     struct kern_buffer row_sums_back; /* the same, in pinned memory */
     struct kern_adamw_range *ranges;  /* (nparams) scratch: the ranges of one call of AdamW */
     struct kern_rows *rows;           /* (nparams) scratch: those of one call of sum_squares */
-    uint64_t step;                    /* done */
-    uint64_t updates;                 /* applied: AdamW's t */
+    uint64_t step;                    /* completed */
+    uint64_t updates;                 /* applied; AdamW's t */
     uint64_t
         last_update; /* step of the last update, 0: none; later steps were skipped because gradients were not finite */
-    bool started;    /* this process has begun a step */
+    bool started;    /* this process has started a step */
     struct {
         uint64_t done, total;
-    } passes;                      /* progress of the first step, in groups; total 0: it is over */
+    } passes;                      /* progress of the first step, in groups; total 0: the step is over */
     struct fsdpck_base base;       /* the frozen base weights as read; no tensors without adapters */
     struct base_names *base_names; /* (base.ntensors) the names that base points into */
     enum fsdpck_dtype model_dtype; /* the dtype of most elements of the base in its files */
@@ -56,28 +56,27 @@ struct base_names {
 
 /* Time in operations with other ranks since rank_open. */
 struct rank_times {
-    uint64_t exposed_ns; /* the rank waited */
-    uint64_t behind_ns;  /* its other threads communicated, also while it waited for them */
-    uint64_t waited_ns;  /* it waited for these threads: a part of exposed_ns */
+    uint64_t exposed_ns; /* the rank was blocked */
+    uint64_t behind_ns;  /* its other threads communicated, including while the rank was blocked */
+    uint64_t waited_ns;  /* the rank waited for these threads; part of exposed_ns */
 };
 struct rank_times rank_times(const struct rank *r);
 
 /* host: COMM_MAIN; borrowed. */
 int rank_open(const struct job *job, struct comm *host, struct rank **out, struct fsdpck_error *err);
-/* For loading and computing without training, on the CPU: it has no memory except that of the communicator. */
+/* For loading and computing without training, on the CPU: the rank uses only the communicator's memory. */
 int rank_open_bare(const struct job *job, struct comm *host, struct rank **out, struct fsdpck_error *err);
 void rank_close(struct rank *r); /* NULL does nothing */
-/* Records the error that ends a rank, for the others. If memory ran out, adds what would take less. */
+/* Records the error that ends a rank, for the others. If memory ran out, adds a hint. */
 void rank_fail(const struct job *job, struct job_status *job_status, struct fsdpck_error *err);
 
-/* The rows of this rank in parameter memory, and the fp32 values that are trained and saved; both may be the same
- * memory. */
+/* The rank's rows in parameter memory, and the fp32 values that are trained and saved; both may be the same memory. */
 void *rank_rows(const struct rank *r, const struct param *p);
 float *rank_master(const struct rank *r, const struct param *p);
-/* Rounds the masters into the memory that gathers read. all: frozen rows have changed too. Nobody may read that memory
- * meanwhile. */
+/* Rounds the masters into the memory that gathers read, and publishes them. all: frozen rows have changed too. No rank
+ * may read that memory at this time. */
 int rank_publish(struct rank *r, bool all, struct fsdpck_error *err);
-/* Publishes rounded values that are there already, as the optimizer leaves them. */
+/* Publishes values that are already rounded, as the optimizer leaves them. */
 int rank_spread(struct rank *r, bool all, struct fsdpck_error *err);
 /* Synchronous copies between device and host. */
 int rank_download(const struct rank *r, void *host, const void *device, size_t nbytes, struct fsdpck_error *err);

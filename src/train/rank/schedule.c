@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* As transformers: a share is rounded up. But it leaves a step with the whole rate. */
+/* As in transformers: a ratio is rounded up. But at least one step keeps the full rate. */
 uint64_t schedule_warmup(const struct train_config *config, uint64_t nsteps)
 {
     uint64_t share = (uint64_t)ceil(config->train.warmup_ratio * (double)nsteps);

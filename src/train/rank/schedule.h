@@ -5,7 +5,7 @@
 
 #include <train/config.h>
 
-/* Steps of the run whose learning rate rises to its value. */
+/* Number of warm-up steps, in which the learning rate rises to its value. */
 uint64_t schedule_warmup(const struct train_config *config, uint64_t nsteps);
 double schedule_lr(const struct train_config *config, uint64_t step, uint64_t nsteps);
 
