@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order of steps is that of transformers: repetition penalty, temperature, top-k, top-p. The draw uses Philox with
- * (seed, sample, token): it does not depend on which rank draws, or on earlier draws. */
+/* Applies the steps in the order of transformers: repetition penalty, temperature, top-k, top-p. The draw uses Philox
+ * with (seed, sample, token): it does not depend on the rank that draws, or on earlier draws. */
 #include "sample/choose.h"
 
 #include <kernels/random.h>
@@ -10,7 +10,7 @@
 #include <xxhash.h>
 
 struct candidate {
-    double weight; /* a logit, then exp of it */
+    double weight; /* first the logit, then exp(logit) */
     uint32_t id;
 };
 
@@ -82,7 +82,7 @@ static const float *penalize(struct choose *c, const float *logits, double penal
     return c->logits;
 }
 
-/* The first of the largest; -1 where there is none. */
+/* Index of the first maximum; -1 if no logit is finite. */
 static int64_t largest(const float *logits, int64_t n)
 {
     int64_t best = -1;
@@ -93,7 +93,7 @@ static int64_t largest(const float *logits, int64_t n)
     return best >= 0 && isfinite(logits[best]) ? best : -1;
 }
 
-/* Likelier first; of equals the lower id. */
+/* Descending by weight; equal weights by ascending id. */
 static int by_weight(const void *x, const void *y)
 {
     const struct candidate *a = x, *b = y;
@@ -113,7 +113,7 @@ static void sift_down(struct candidate *heap, size_t n, size_t at)
     }
 }
 
-/* The k likeliest into list, through a heap whose top is the least of them. */
+/* Collects the k likeliest candidates into list, with a heap whose top is the least likely of them. */
 static size_t keep_top_k(struct choose *c, const float *logits, size_t k)
 {
     size_t n = 0;
@@ -133,7 +133,7 @@ static size_t keep_top_k(struct choose *c, const float *logits, size_t k)
     return n;
 }
 
-/* Weights of the softmax from logits; returns their sum. */
+/* Replaces logits by the weights of the softmax; returns their sum. */
 static double softmax(struct candidate *list, size_t n, double top, double temperature)
 {
     double sum = 0;
@@ -142,8 +142,8 @@ static double softmax(struct candidate *list, size_t n, double top, double tempe
     return sum;
 }
 
-/* The likeliest that together have top_p of the weight. Whatever has less than its share of the rest cannot be among
- * them, and need not be sorted. */
+/* Keeps the likeliest candidates that together reach top_p of the weight. The candidates with at most 1/n of the other
+ * 1 - top_p can all be dropped, so they need not be sorted. */
 static size_t keep_top_p(struct candidate *list, size_t n, double sum, double top_p)
 {
     const double rest = (1 - top_p) * sum, least = rest / (double)n;
@@ -161,7 +161,7 @@ static size_t keep_top_p(struct candidate *list, size_t n, double sum, double to
     return kept;
 }
 
-/* 0 ≤ result < 1, with all 53 bits. */
+/* Uniform in [0, 1) with 53 bits. */
 static double draw(uint64_t seed, uint64_t number, uint64_t at)
 {
     static const char name[] = "sample";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Converts a prompt, typed or a line of data, to the tokens that generation starts from. */
+/* Converts a prompt (typed, or a line of data) to the tokens with which generation starts. */
 #include <train/sample.h>
 
 #include <jansson.h>
@@ -16,7 +16,7 @@ static int encode(const struct chat *chat, const char *text, size_t nbytes, int 
     return rc;
 }
 
-/* Templates write the special tokens themselves. */
+/* Adds no special tokens: the template writes them. */
 static int encode_messages(const struct chat *chat, json_t *messages, json_t *tools, struct token_list *list,
                            struct fsdpck_error *err)
 {

@@ -13,7 +13,7 @@
 
 enum { PATH = 4096, DEFAULT_MAX_NEW = 256, DEFAULT_TOP_K = 50 };
 
-/* Keys that change the text, and the value that means they are off. */
+/* Unsupported keys that change the text, and the value that disables each. */
 static const struct {
     const char *key;
     double off;
@@ -48,7 +48,7 @@ struct reader {
     struct fsdpck_error *err;
 };
 
-/* *root stays NULL where there is no such file; in the folder, or among a checkpoint's assets. */
+/* Loads a file from the folder, or from a checkpoint's assets. If there is no such file, *root is NULL. */
 static int load(struct reader *r, const char *name, json_t **root)
 {
     static const char *const places[] = { "", "assets/" };
@@ -115,7 +115,7 @@ static void note_not_done(const struct reader *r, const json_t *root)
     }
 }
 
-/* Where a folder samples, its keys count; where it does not, they are only what sampling would begin with. */
+/* Without do_sample, temperature is 0; the other keys are kept for a user who sets a temperature. */
 static int take_generation(struct reader *r, const json_t *root, struct sample_rule *rule)
 {
     double temperature = 1, top_k = DEFAULT_TOP_K, most = 0;

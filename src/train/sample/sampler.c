@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A whole model in this process. Uses the tables and the loading code of training: one rank of one, with no trained
+/* A whole model in this process. Uses the tables and the loading code of training, as a single rank without trained
  * parameters. */
 #include <train/sample.h>
 
@@ -20,13 +20,13 @@ struct sampler {
     struct job job;
     struct rank_alone alone;
     struct choose *choose;
-    struct decode *decode;  /* of the prompt */
+    struct decode *decode;  /* the cache, which holds the prompt */
     float *first;           /* (nvocab) logits after the prompt */
     uint32_t *prompt, *ids; /* (nprompt), (most) */
     size_t nprompt, most;
 };
 
-/* An adapter's own terms, in those of CONFIG.json; PEFT's defaults where it is silent. */
+/* Translates adapter_config.json to keys of CONFIG.json, with PEFT's defaults for missing keys. */
 static int add_lora(json_t *root, const char *adapter, struct fsdpck_error *err)
 {
     static const char *const keys[] = {
@@ -56,7 +56,7 @@ static int add_lora(json_t *root, const char *adapter, struct fsdpck_error *err)
     return rc;
 }
 
-/* What is wrong with an adapter is no wrong usage. */
+/* A bad adapter is an input error (exit 3), not a usage error (exit 2). */
 static int make_config(const char *model, const struct sampler_options *opt, struct train_config *out,
                        struct fsdpck_error *err)
 {
@@ -152,7 +152,7 @@ static int check_ids(const struct sampler *s, const uint32_t *ids, size_t count,
     return 0;
 }
 
-/* Room for count tokens together and `most` in all, and none for the prompt before. */
+/* Reallocates the cache for a prompt of `count` tokens and `most` tokens in total. Drops the previous prompt. */
 static int make_room(struct sampler *s, const uint32_t *ids, size_t count, size_t most, struct fsdpck_error *err)
 {
     int rc = check_ids(s, ids, count, err);
