@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The words of keys that take one of several, and the enums that they become. The words stand in the key table, as
- * "a|b". */
+/* Converts between the words of a key's choices and the enum values. The key table lists the words as "a|b". */
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +9,7 @@
 /* The parser writes every enum of struct train_config as an unsigned. */
 static_assert(sizeof(enum train_scheduler) == sizeof(unsigned), "enums without negative values are unsigned");
 
-/* The next word of the list, nbytes long; *list is what follows. NULL at the end. */
+/* Takes the next word (nbytes long) from the list, and advances *list. Returns NULL at the end. */
 static const char *next_word(const char **list, size_t *nbytes)
 {
     const char *word = *list;

@@ -11,7 +11,7 @@
 #include "config/idle.h"
 #include "text/file.h"
 
-/* "train.max_steps=3": into the tree, making the sections it lacks. */
+/* Applies "train.max_steps=3" to the tree, and creates missing sections. */
 static int apply_set(json_t *root, const char *set, struct fsdpck_error *err)
 {
     const char *eq = strchr(set, '=');
@@ -35,7 +35,7 @@ static int apply_set(json_t *root, const char *set, struct fsdpck_error *err)
     return 0;
 }
 
-/* One value a key: a later --set that takes the place of an earlier one, or of the section around it, would hide it. */
+/* Rejects a --set that overrides an earlier one or its section: the earlier one would have no effect. */
 static int check_sets(const char *const *sets, size_t nsets, struct fsdpck_error *err)
 {
     for (size_t i = 0; i < nsets; i++) {
@@ -50,7 +50,7 @@ static int check_sets(const char *const *sets, size_t nsets, struct fsdpck_error
     return 0;
 }
 
-/* Of both, max_steps counts, as in transformers' TrainingArguments; and warmup_steps. */
+/* max_steps overrides num_train_epochs, as in transformers' TrainingArguments; warmup_steps overrides warmup_ratio. */
 static void settle_length(struct train_config *c)
 {
     const json_t *train = json_object_get(c->root, "train");
@@ -59,7 +59,7 @@ static void settle_length(struct train_config *c)
     c->train.warmup_given = json_object_get(train, "warmup_steps") != NULL;
 }
 
-/* What no key can say alone. */
+/* Checks rules that involve several keys. */
 static int check_together(const char *path, const struct train_config *c, struct fsdpck_error *err)
 {
     if (c->train.micro_batch_size > c->train.global_batch_size && !c->data.plan)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The key table as text, for manual pages and completions. It must not know how a page looks. */
+/* The key table as text, for manual pages and completions. Must not know the layout of a page. */
 #include <stdio.h>
 #include <string.h>
 #include <train/config.h>
@@ -25,7 +25,7 @@ static void show_values(const struct config_key *key, char *out, size_t nbytes)
     switch (key->type) {
     case KEY_STRING: snprintf(out, nbytes, "string"); break;
     case KEY_CHOICE:
-    case KEY_BOOL: /* the words say it */ *out = '\0'; break;
+    case KEY_BOOL: /* the list of words suffices */ *out = '\0'; break;
     case KEY_U64: show_range(key, "whole number", out, nbytes); break;
     case KEY_NUMBER: show_range(key, "number", out, nbytes); break;
     case KEY_TARGETS: snprintf(out, nbytes, "list of names, regular expression, or \"all-linear\""); break;
@@ -44,7 +44,7 @@ static void show_values(const struct config_key *key, char *out, size_t nbytes)
     }
 }
 
-/* As JSON. */
+/* Formats the default as JSON. */
 static void show_usual(const struct config_key *key, char *out, size_t nbytes)
 {
     char number[CONFIG_NUMBER];

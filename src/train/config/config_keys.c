@@ -64,7 +64,7 @@ static int get_number(const char *path, const struct config_key *key, json_t *va
     return 0;
 }
 
-/* *out is the config's, also after a failure. */
+/* The config owns *out, also after a failure. */
 static int put_names(const char *path, const struct config_key *key, json_t *value, const char *const **out,
                      size_t *count, struct fsdpck_error *err)
 {
@@ -176,7 +176,7 @@ static int put_null(const char *path, const struct config_key *key, char *at, st
     return 0;
 }
 
-/* What an example of data may hold (chat_encode() and data_line.c read it). */
+/* The columns of an example; chat_encode() and data_line.c read them. */
 const char *const config_columns[] = { "messages", "tools",     "conversations", "instruction", "input",
                                        "output",   "system",    "history",       "prompt",      "completion",
                                        "text",     "input_ids", "labels" };
@@ -194,7 +194,7 @@ static int check_column(const char *path, const struct config_key *key, const ch
                 key->name, name, all);
 }
 
-/* Two names may not stand for one column of the data set. */
+/* Rejects two names for the same column of the data set. */
 static int check_columns(const char *path, const struct config_key *key, json_t *value, struct fsdpck_error *err)
 {
     const char *name, *other;
@@ -265,8 +265,8 @@ static bool is_section(const char *name)
     return false;
 }
 
-/* The component of a key that follows its section (nsection characters; 0: the top), or "" where it stands in another.
- */
+/* The component of a key behind `section` (nsection characters; 0: the top level), or "" if the key is in another
+ * section. */
 static const char *component(const char *key, const char *section, size_t nsection, char out[64])
 {
     const char *rest = key + nsection + (nsection > 0);
@@ -275,7 +275,7 @@ static const char *component(const char *key, const char *section, size_t nsecti
     return out;
 }
 
-/* What may have been meant: the one of the section's names that is near, or all of them. */
+/* Reports an unknown key with the nearest name in the section, or with all of its names. */
 static int refuse_unknown(const char *path, const char *name, size_t nsection, struct fsdpck_error *err)
 {
     const char *own = name + nsection + (nsection > 0);
@@ -292,7 +292,7 @@ static int refuse_unknown(const char *path, const char *name, size_t nsection, s
     }
     const unsigned apart = fsdpck_name_distance(own, best);
     if (apart <= 2 && apart < strlen(own) &&
-        strlen(best) <= strlen(own) + 2) /* the beginning of a long name is not it: "lr" */
+        strlen(best) <= strlen(own) + 2) /* not a mere prefix of a long name: "lr" */
         return FAIL("unknown key '%s'; the nearest is '%.*s%s'", name, (int)(own - name), name, best);
     return nsection ? FAIL("unknown key '%s'; %.*s has %s", name, (int)nsection, name, all)
                     : FAIL("unknown key '%s'; a config has %s", name, all);
@@ -307,7 +307,7 @@ const struct config_key *config_key_find(const char *name)
     return NULL;
 }
 
-/* name: its section's name and a dot come first, of nsection characters without the dot. */
+/* name begins with its section (nsection characters) and a dot. */
 static int apply_one(const char *path, const char *name, size_t nsection, json_t *value, struct train_config *c,
                      struct fsdpck_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The key table of CONFIG.json, with one entry for each key, and the walk that fills a struct train_config from a JSON
+/* The key table of CONFIG.json, with one entry per key, and the walk that fills a struct train_config from a JSON
  * tree. */
 #ifndef TRAIN_CONFIG_KEYS_H
 #define TRAIN_CONFIG_KEYS_H
@@ -8,21 +8,20 @@
 
 enum config_key_type {
     KEY_STRING,   /* const char * */
-    KEY_CHOICE,   /* an enum: the number of the word in `choices`, or, counted on, in `also` */
+    KEY_CHOICE,   /* an enum: the index of the word in `choices`, then on in `also` */
     KEY_BOOL,     /* bool */
     KEY_U64,      /* uint64_t in min … max */
     KEY_NUMBER,   /* double in min … max */
     KEY_TARGETS,  /* a string or a list of strings: lora.target_… */
     KEY_NAMES,    /* a list of strings: lora.modules_to_save */
     KEY_PATTERNS, /* object of numbers: struct train_pattern * and its count */
-    KEY_FILES, /* a path, or a list of paths and of {"path", "weight"}: data.train, data.eval (const char *: the first)
-                */
-    KEY_COLUMNS, /* json_t *: an object of strings; its keys are those that an example may have */
-    KEY_PROMPTS  /* json_t *: a list of texts, lists of messages and objects */
+    KEY_FILES,    /* a path, or a list of paths and {"path", "weight"}: data.train, data.eval */
+    KEY_COLUMNS,  /* json_t *: an object of strings, whose keys are column names */
+    KEY_PROMPTS   /* json_t *: a list of strings, lists of messages, and objects */
 };
 
-/* The value of a key that the file does not have: of KEY_STRING, KEY_CHOICE and KEY_TARGETS a text, of KEY_U64 and
- * KEY_NUMBER a number, of KEY_BOOL yes or no. Every other type is empty. */
+/* The default of a key. text: KEY_STRING, KEY_CHOICE, KEY_TARGETS; number: KEY_U64, KEY_NUMBER; yes: KEY_BOOL. Other
+ * types are empty by default. */
 union config_usual {
     const char *text;
     double number;
@@ -35,14 +34,14 @@ struct config_key {
     size_t offset;   /* in struct train_config */
     const char *doc; /* for users: what the key does, in sentences */
     union config_usual usual;
-    bool required; /* it has no default */
-    bool unset;    /* the same, and the run does without it */
+    bool required; /* the config must contain it */
+    bool unset;    /* no default, but optional */
     bool nullable; /* null is allowed and means 0 or NULL */
     bool whole;    /* KEY_PATTERNS: integers only */
     double min, max;
     const char *choices, *also; /* "a|b" */
-    const char *later;          /* values that a later version will know */
-    /* Why the key has no effect in this run, or NULL: it has one. No function: it has one in every run. */
+    const char *later;          /* values reserved for a later version */
+    /* Returns the reason why the key has no effect in this run, or NULL. No function: the key always has an effect. */
     const char *(*idle)(const struct train_config *c, const struct train_job_size *size);
 };
 
@@ -50,7 +49,7 @@ struct config_section {
     const char *name, *doc; /* name: "" for the top level */
 };
 
-extern const struct config_key config_keys[]; /* (config_nkeys) one section after the other */
+extern const struct config_key config_keys[]; /* (config_nkeys) grouped by section */
 extern const size_t config_nkeys;
 extern const struct config_section config_sections[]; /* (config_nsections) in the order of config_keys */
 extern const size_t config_nsections;
@@ -61,21 +60,21 @@ extern const size_t config_ncolumns;
 
 /* The key of this name, or NULL. */
 const struct config_key *config_key_find(const char *name);
-/* The choice of a word; -1: the key has no such word. */
+/* The enum value of a word; -1: the key has no such word. */
 int config_key_choice(const struct config_key *key, const char *word);
-/* Whether a later version of the program will know the word. */
+/* True if the word is reserved for a later version of the program. */
 bool config_key_is_later(const struct config_key *key, const char *word);
 
 enum { CONFIG_NUMBER = 32 };
 
-/* The fewest digits that give the number back: 16777216, 0.1, 1e+30. */
+/* The shortest decimal that round-trips: 16777216, 0.1, 1e+30. */
 const char *config_show_number(double value, char text[CONFIG_NUMBER]);
 
-/* Gives every key of the table its usual value. */
+/* Sets every key of the table to its default. */
 void config_keys_defaults(struct train_config *c);
-/* Fills c from the tree in c->root. path: what errors call the file. */
+/* Fills c from the tree in c->root. path: the file name for errors. */
 int config_keys_apply(const char *path, struct train_config *c, struct fsdpck_error *err);
-/* Fails where a required key has no value. */
+/* Fails if a required key has no value. */
 int config_keys_required(const char *path, const struct train_config *c, struct fsdpck_error *err);
 
 #endif

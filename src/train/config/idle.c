@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A key of the file that has a value. */
+/* True if the config contains the key with a value. */
 static bool is_given(const struct train_config *c, const char *section, const char *key)
 {
     const json_t *value = json_object_get(json_object_get(c->root, section), key);
@@ -20,7 +20,7 @@ const char *idle_without_eval(const struct train_config *c, const struct train_j
     return c->data.eval ? NULL : "there is no data.eval";
 }
 
-/* data.eval is packed by these keys, whatever the plan. */
+/* These keys pack data.eval even if there is a plan. */
 const char *idle_by_plan(const struct train_config *c, const struct train_job_size *size)
 {
     (void)size;
@@ -106,8 +106,7 @@ const char *idle_until_asked(const struct train_config *c, const struct train_jo
     return c->sample.every ? NULL : "sample.every is 0: only `echo sample > OUTPUT_DIR/control` asks for them";
 }
 
-/* --- which of them the user is told
- * ---------------------------------------------------------------------------------------------- */
+/* --- which of them to report --- */
 
 static bool is_default(const struct config_key *key, const struct train_config *c, const struct train_config *defaults)
 {
@@ -135,7 +134,7 @@ void config_idle(const struct train_config *c, const struct train_config *defaul
         if (!why || !dot)
             continue;
         snprintf(section, sizeof section, "%.*s", (int)(dot - config_keys[i].name), config_keys[i].name);
-        /* settle_length() has made num_train_epochs the default beside max_steps. */
+        /* Next to max_steps, settle_length() has reset num_train_epochs to its default. */
         if (!is_given(c, section, dot + 1) ||
             (is_default(&config_keys[i], c, defaults) && config_keys[i].idle != idle_beside_steps))
             continue;

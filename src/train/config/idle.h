@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Why a key has no effect in a run: one function for each rule, which returns NULL if the key has an effect. */
+/* The reasons why a key has no effect in a run: one function per rule, which returns NULL if the key has an effect. */
 #ifndef TRAIN_CONFIG_IDLE_H
 #define TRAIN_CONFIG_IDLE_H
 
@@ -11,7 +11,7 @@ idle_fn idle_without_eval, idle_by_plan, idle_by_plan_of_steps, idle_beside_step
     idle_when_constant, idle_without_decay, idle_without_lora, idle_with_lora, idle_unless_gathered,
     idle_unless_sharded, idle_unless_full_shard, idle_until_asked;
 
-/* A sentence for each key of the file whose value is not the default and has no effect. */
+/* Reports each key of the config whose value differs from the default but has no effect. */
 void config_idle(const struct train_config *c, const struct train_config *defaults, const struct train_job_size *size,
                  void (*say)(void *ctx, const char *line), void *ctx);
 

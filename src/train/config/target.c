@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* 1: it matches from the beginning to the end; 0: not. before and after are put around it. */
+/* Returns 1 if before + regex + after matches all of text, 0 if not. */
 static int match(const char *before, const char *regex, const char *after, const char *text, const char *key,
                  struct fsdpck_error *err)
 {
@@ -42,7 +42,7 @@ bool target_is_named(const char *path, const char *name)
     return n >= m && strcmp(path + n - m, name) == 0 && (n == m || path[n - m - 1] == '.');
 }
 
-/* *value and *which: value and index of the first pattern that matches. */
+/* Finds the first pattern that matches: its value and its index. */
 static int find_pattern(const struct train_pattern *patterns, size_t n, const char *key, const char *path,
                         double *value, size_t *which, struct fsdpck_error *err)
 {
@@ -96,8 +96,9 @@ bool target_is_saved(const struct train_lora_config *lora, const char *path)
     return false;
 }
 
-/* A module that is trained whole gets no adapter; PEFT takes whole components of the path for that, as patterns, and
- * fails where both rules choose a module. */
+/* Returns 1 if the module is trained in full, so it gets no adapter. For this test, PEFT matches names as patterns for
+ * whole components of the path; for copies, it compares the end of the path. If only the latter matches, both rules
+ * choose the module, and PEFT fails. */
 static int exclude_saved(const struct train_lora_config *lora, const char *path, struct fsdpck_error *err)
 {
     for (size_t i = 0; i < lora->nmodules_to_save; i++) {

@@ -9,22 +9,23 @@ struct target {
     bool chosen;
     int64_t r;
     double scale;
-    size_t rank_pattern, alpha_pattern; /* that gave r and alpha; TARGET_NO_PATTERN: lora.r, lora.lora_alpha */
+    size_t rank_pattern,
+        alpha_pattern; /* indices of the patterns that set r and alpha; TARGET_NO_PATTERN: lora.r, lora.lora_alpha */
 };
 #define TARGET_NO_PATTERN SIZE_MAX
 
-/* path: "model.layers.0.self_attn.q_proj". is_head: the output layer, which "all-linear" leaves out; is_linear: false
- * for the embedding. */
+/* path: "model.layers.0.self_attn.q_proj". is_head: the output layer, which "all-linear" excludes; is_linear: false for
+ * the embedding. */
 int target_find(const struct train_lora_config *lora, const char *path, bool is_linear, bool is_head,
                 struct target *out, struct fsdpck_error *err);
 
-/* Whether modules_to_save has the module at path, or one that it is part of: a name means every module whose path ends
- * with it, so that "norm" is input_layernorm too. */
+/* True if modules_to_save names the module at path, or one that contains it. A name matches every module whose path
+ * ends with it: "norm" matches input_layernorm too. */
 bool target_is_saved(const struct train_lora_config *lora, const char *path);
-/* The same of one name. */
+/* As target_is_saved(), for one name. */
 bool target_saves(const char *name, const char *path);
 
-/* Whether a name of target_modules means the module at path: the whole path, or its end after a dot. */
+/* True if a name of target_modules matches path: the whole path, or its end after a dot. */
 bool target_is_named(const char *path, const char *name);
 
 #endif
