@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Room for `wanted` items of item_nbytes in *array, which is owned and moves; by half at a time. false: no memory, and
- * all is as before. */
+/* Makes room for `wanted` items of item_nbytes in *array, which is owned and may move. Allocates half as much again.
+ * false: out of memory; nothing has changed. */
 bool grow(void **array, size_t *capacity, size_t wanted, size_t item_nbytes);
 
 #endif

@@ -20,12 +20,12 @@ FSDPCK_API int chat_open(const char *model, struct chat **out, struct fsdpck_err
 FSDPCK_API void chat_close(struct chat *c); /* NULL does nothing */
 FSDPCK_API const struct tokenizer *chat_tokenizer(const struct chat *c);
 FSDPCK_API bool chat_has_template(const struct chat *c);
-/* Whether the template shows the date. The date is that of today, or the one given to chat_set_date() ("2026-11-23"),
- * which must be called before a coder is made. */
+/* True if the template shows the date: today, or the date passed to chat_set_date() ("2026-11-23"). Call
+ * chat_set_date() before you make a coder. */
 FSDPCK_API bool chat_asks_date(const struct chat *c);
 FSDPCK_API int chat_read_date(const char *date, time_t *out, struct fsdpck_error *err);
 FSDPCK_API int chat_set_date(struct chat *c, const char *date, struct fsdpck_error *err);
-/* Covers tokenizer, template and special tokens; also the date, where the template shows it. */
+/* Hash of tokenizer, template and special tokens; and of the date, if the template shows it. */
 FSDPCK_API uint64_t chat_fingerprint(const struct chat *c);
 
 /* Which tokens are trained on: the choices of data.loss_on, in their order. */
@@ -36,7 +36,7 @@ enum chat_loss {
     CHAT_LOSS_ALL,
 };
 
-/* A coder serves one thread. The chat must outlive it. */
+/* A coder is not thread-safe. The chat must outlive it. */
 struct chat_coder;
 FSDPCK_API int chat_coder_new(const struct chat *c, struct chat_coder **out, struct fsdpck_error *err);
 FSDPCK_API void chat_coder_free(struct chat_coder *w);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CONFIG.json as the user wrote it. An unknown key is refused by name. Knows nothing of models, ranks or steps. */
+/* CONFIG.json as the user wrote it. An unknown key is an error that names it. Knows nothing of models, ranks or
+ * steps. */
 #ifndef TRAIN_CONFIG_H
 #define TRAIN_CONFIG_H
 
@@ -11,8 +12,8 @@ extern "C" {
 
 struct json_t;
 
-/* The values of keys that take one of some words, in the order of the words in the key table: first those that are
- * documented, then synonyms. */
+/* Values of keys with a fixed set of words, in the order of the words in the key table: documented words first, then
+ * synonyms. */
 enum train_on_bad_line { TRAIN_BAD_LINE_STOP, TRAIN_BAD_LINE_SKIP };
 enum train_too_long { TRAIN_TOO_LONG_CUT, TRAIN_TOO_LONG_DROP };
 enum train_scheduler {
@@ -31,9 +32,9 @@ enum train_dtype { TRAIN_BF16, TRAIN_FP32 };
 
 enum { TRAIN_WORD_NBYTES = 32 };
 
-/* The word of a choice: of "dtype.param" and TRAIN_BF16, "bf16". "" where the key has no such choice. */
+/* The word of a value: for "dtype.param" and TRAIN_BF16, "bf16". "" if the key has no such value. */
 FSDPCK_API const char *train_config_word(const char *key, unsigned choice, char word[TRAIN_WORD_NBYTES]);
-/* The choice of a word; -1: the key has no such word. */
+/* The value of a word; -1: the key has no such word. */
 FSDPCK_API int train_config_choice(const char *key, const char *word);
 
 /* An entry of rank_pattern or alpha_pattern, such as "down_proj": 2, in the order of the file. */
@@ -87,10 +88,10 @@ struct train_config {
     } data;
     struct train_lora_config lora;
     struct {
-        uint64_t max_steps, eval_steps; /* eval_steps 0: data.eval at the end only */
-        double num_train_epochs;        /* 0: max_steps counts; max_steps wins if the file has both */
+        uint64_t max_steps, eval_steps; /* eval_steps 0: evaluates data.eval at the end only */
+        double num_train_epochs;        /* 0: use max_steps, which takes precedence if the file has both */
         uint64_t micro_batch_size, accumulation, global_batch_size, warmup_steps;
-        bool warmup_given; /* whether the file has warmup_steps, which then wins over warmup_ratio (a fraction of the
+        bool warmup_given; /* the file has warmup_steps, which takes precedence over warmup_ratio (a fraction of the
                               run) */
         double warmup_ratio;
         double learning_rate, min_lr_ratio, beta1, beta2, epsilon, weight_decay,
@@ -135,12 +136,12 @@ FSDPCK_API int train_config_read(const char *path, const char *const *sets, size
 /* Same for a parsed tree; errors call it `name`. The config owns the tree afterwards, also on failure. */
 FSDPCK_API int train_config_take(const char *name, struct json_t *root, struct train_config *out,
                                  struct fsdpck_error *err);
-/* The facts besides the config that decide whether some keys have an effect. */
+/* Facts besides the config on which the effect of some keys depends. */
 struct train_job_size {
     uint32_t nranks;
     bool copies; /* parameters are gathered by copying */
 };
-/* Calls say with a sentence for each key that has a value of its own but no effect in such a run. */
+/* Calls say() with a sentence for each key with a non-default value that has no effect in such a run. */
 FSDPCK_API void train_config_idle(const struct train_config *config, const struct train_job_size *size,
                                   void (*say)(void *ctx, const char *line), void *ctx);
 FSDPCK_API void train_config_free(struct train_config *config);
@@ -152,7 +153,7 @@ struct train_config_key {
     const char *choices, *also; /* its choices, "true|false", and undocumented synonyms; NULL: see values */
     char values[200];           /* "whole number from 1 to 65536" */
     char usual[40];             /* the default as JSON; "": none */
-    bool required;              /* a config without it is refused */
+    bool required;              /* the config must contain it */
     bool nullable;              /* null is allowed */
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a data file line by line: plain, gzip or Zstandard, detected from the first bytes. For one thread at a time. */
+/* Reads a data file line by line: plain, gzip or Zstandard, detected from the first bytes. Not thread-safe. */
 #ifndef TRAIN_LINES_H
 #define TRAIN_LINES_H
 

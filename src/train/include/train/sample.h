@@ -14,7 +14,7 @@ extern "C" {
 
 enum { SAMPLE_STOPS = 64 };
 
-/* How the next token is chosen, in the terms of `generate` in transformers. */
+/* How to choose the next token; names as in `generate` of transformers. */
 struct sample_rule {
     uint64_t max_new_tokens;
     double temperature; /* 0: always the most likely token */
@@ -30,12 +30,12 @@ struct sample_rule {
  * there. Unsupported keys that would change the text go to opt->note. */
 FSDPCK_API int sample_rule_read(const char *model, const struct fsdpck_options *opt, struct sample_rule *out,
                                 struct fsdpck_error *err);
-/* Refuses values out of range. */
+/* Checks the ranges of all values. */
 FSDPCK_API int sample_rule_check(const struct sample_rule *rule, struct fsdpck_error *err);
 
-/* Encodes a prompt and appends its tokens to list. A string is taken as it is or, with as_chat, as a user message in
+/* Encodes a prompt and appends its tokens to list. A string is encoded unchanged or, with as_chat, as a user message in
  * the chat template of the model. A list of messages, or an object with "messages" (and "tools"), "prompt" or "text",
- * is taken as in data.train. */
+ * is encoded as in data.train. */
 FSDPCK_API int sample_prompt_encode(const struct chat *chat, struct json_t *prompt, bool as_chat,
                                     struct token_list *list, struct fsdpck_error *err);
 

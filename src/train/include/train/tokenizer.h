@@ -13,23 +13,23 @@ extern "C" {
 /* Immutable after loading: any number of threads may use it. */
 struct tokenizer;
 
-/* Reads FILE, a tokenizer.json. A feature that is not supported exactly is refused by name. Takes seconds for the
- * largest vocabularies. */
+/* Reads FILE, a tokenizer.json. A feature that cannot be reproduced exactly is an error that names it. Takes seconds
+ * for the largest vocabularies. */
 FSDPCK_API int tokenizer_open(const char *file, struct tokenizer **out, struct fsdpck_error *err);
-/* Same from memory; errors call it `name`. */
+/* As tokenizer_open(), from memory; errors use `name` as the file name. */
 FSDPCK_API int tokenizer_parse(const char *name, const char *json, size_t nbytes, struct tokenizer **out,
                                struct fsdpck_error *err);
 FSDPCK_API void tokenizer_close(struct tokenizer *t); /* NULL does nothing */
 
 FSDPCK_API uint32_t tokenizer_nvocab(const struct tokenizer *t);      /* largest id + 1 */
-FSDPCK_API uint64_t tokenizer_fingerprint(const struct tokenizer *t); /* of the file's bytes */
+FSDPCK_API uint64_t tokenizer_fingerprint(const struct tokenizer *t); /* hash of the file's bytes */
 /* The token as written in the file, NUL-terminated; NULL: no such id. */
 FSDPCK_API const char *tokenizer_token(const struct tokenizer *t, uint32_t id);
 FSDPCK_API bool tokenizer_is_special(const struct tokenizer *t, uint32_t id);
 /* The id of a token as written in the file, or -1. */
 FSDPCK_API int64_t tokenizer_id(const struct tokenizer *t, const char *token);
 
-/* An encoder serves one thread: it has buffers and a cache of words. The tokenizer must outlive it. */
+/* An encoder has buffers and a word cache, so it is not thread-safe. The tokenizer must outlive it. */
 struct encoder;
 FSDPCK_API int encoder_new(const struct tokenizer *t, struct encoder **out, struct fsdpck_error *err);
 FSDPCK_API void encoder_free(struct encoder *e);
@@ -43,10 +43,10 @@ struct token_list {
 FSDPCK_API void token_list_free(struct token_list *list);
 
 enum tokenizer_flag {
-    TOKENIZER_SPECIAL = 1 << 0, /* add what the post-processor adds: <s> and the like */
+    TOKENIZER_SPECIAL = 1 << 0, /* add the tokens of the post-processor: <s> and the like */
     TOKENIZER_BEGINS = 1 << 1,  /* fill begins */
 };
-/* Appends the tokens of text to list. Text that is not UTF-8 is refused, with the offset. */
+/* Appends the tokens of text to list. Invalid UTF-8 is an error with its offset. */
 FSDPCK_API int tokenizer_encode(struct encoder *e, const char *text, size_t nbytes, int flags, struct token_list *list,
                                 struct fsdpck_error *err);
 
