@@ -35,7 +35,7 @@ struct reducer_device {
 int reducer_new(struct comm *comm, const struct reducer_device *on, struct reducer **out, struct fsdpck_error *err);
 void reducer_free(struct reducer *r); /* NULL does nothing */
 /* Starts an exchange and returns at once; at most REDUCER_JOBS may be in flight. The exchange waits for the work that
- * the compute stream has been given so far. */
+ * is already on the compute stream. */
 enum { REDUCER_JOBS = 2 };
 void reducer_start(struct reducer *r, const struct reducer_job *job);
 /* Waits until at most `left` exchanges are in flight, and returns their errors. If comm launches, the compute stream

@@ -28,7 +28,7 @@ struct schedule_request {
 
 struct schedule {
     struct schedule_entry *entries; /* (nentries) */
-    uint32_t nentries, nslots;      /* the ring's slots, then those of the groups with stays */
+    uint32_t nentries, nslots;      /* the ring's slots, then those of the groups with their own buffers */
     uint32_t *slot_group;           /* (nslots) the group that owns the slot; UINT32_MAX: the ring */
 };
 

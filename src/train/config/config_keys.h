@@ -15,7 +15,7 @@ enum config_key_type {
     KEY_TARGETS,  /* a string or a list of strings: lora.target_… */
     KEY_NAMES,    /* a list of strings: lora.modules_to_save */
     KEY_PATTERNS, /* object of numbers: struct train_pattern * and its count */
-    KEY_FILES,    /* a path, or a list of paths and {"path", "weight"}: data.train, data.eval */
+    KEY_FILES,    /* a path, or a list of paths and {"path", "weight"}; const char *: the first */
     KEY_COLUMNS,  /* json_t *: an object of strings, whose keys are column names */
     KEY_PROMPTS   /* json_t *: a list of strings, lists of messages, and objects */
 };

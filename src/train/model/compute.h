@@ -27,10 +27,11 @@ struct block {
 /* A micro-batch. The caller fills it, in host memory. Padded to row_unit of the device. */
 struct batch {
     int64_t ntok, ndocs;
-    struct kern_rng_offset *rng_offset;    /* index of the step, and of this micro-batch's first token in it */
-    float grad_scale;                      /* 1 / supervised tokens of the step */
-    int32_t *ids, *positions, *targets;    /* (ntok); target -1: not supervised */
-    int64_t nrow;                          /* set by compute: number of supervised tokens */
+    struct kern_rng_offset *rng_offset; /* index of the step, and of this micro-batch's first token in it */
+    float grad_scale;                   /* 1 / supervised tokens of the step */
+    int32_t *ids, *positions, *targets; /* (ntok); target -1: not supervised */
+    int64_t
+        nrow; /* set by compute: number of supervised tokens, and of others that pad them to a multiple of row_unit */
     int32_t *rows, *row_targets;           /* (nrow) set by compute: their indices and targets */
     int64_t *cu_seqlens;                   /* (ndocs + 1) */
     struct kern_attention_table documents; /* set by compute */
@@ -96,14 +97,14 @@ struct compute {
     struct replays *replays; /* NULL: kernels are not recorded */
 };
 
-/* ntok, ndocs: size of the largest micro-batch. Sets nbytes, the memory that compute_bind() needs. The first
- * micro-batch may run after compute_bind(). */
+/* ntok, ndocs: size of the largest micro-batch. Sets nbytes, the memory that compute_bind() needs. Call compute_bind()
+ * before the first micro-batch. */
 int compute_new(const struct model *m, const struct layout *l, const struct train_config *config, int64_t ntok,
                 size_t ndocs, const struct compute_device *where, struct compute **out, struct fsdpck_error *err);
 /* memory: nbytes of device memory, zero-filled, aligned to 64. memory, values and grads are borrowed. */
 int compute_bind(struct compute *c, void *memory, unsigned char *values, float *grads, struct fsdpck_error *err);
-/* Makes device, stream and parameters only, without buffers for micro-batches or gradients: for callers with buffers
- * of their own. */
+/* Makes device, stream and parameters only, without buffers for micro-batches or gradients: for callers with their own
+ * buffers. */
 int compute_new_bare(const struct model *m, const struct layout *l, const struct train_config *config,
                      const struct compute_device *where, struct compute **out, struct fsdpck_error *err);
 /* Call before compute_bind(). Recomputes nbytes for activation checkpointing of the first n blocks. */

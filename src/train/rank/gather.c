@@ -12,7 +12,7 @@ struct tables {
     size_t *group_at;          /* (ngroups) bytes: offset of a group's parameters in the layout */
     uint32_t ngroups;
     struct schedule schedule;
-    bool stays; /* the groups with buffers are resident during a step at least */
+    bool stays; /* all groups are resident, for a step at least */
     bool whole; /* NO_SHARD: frozen parameters are resident for the whole run */
 };
 

@@ -80,7 +80,7 @@ static int see_output_dir(struct rank *r, struct fsdpck_error *err)
     return rc ? rc : mine;
 }
 
-/* Hash of the gather schedule, and of whether gradients are exchanged once or per group. */
+/* Hash of the schedule of collectives: the gathers, and how gradients are exchanged. */
 static uint64_t collectives(const struct rank *r)
 {
     const uint64_t words[] = { gather_hash(r->gather), r->job->layout.grads_by_group, r->nslices,

@@ -5,7 +5,7 @@
 
 #include "rank/rank.h"
 
-/* What the supervisor reads after the rank has ended. For loop_run(), resume is the checkpoint to resume from, or
+/* Results that outlive the rank's process, for the supervisor. loop_run(): resume is the checkpoint to resume from, or
  * NULL. */
 struct loop_notes {
     uint64_t ndone, saved, stopped, save_failed; /* saved: step of the last committed checkpoint, 0: none */

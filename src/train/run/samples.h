@@ -12,7 +12,7 @@ struct samples;
 int samples_open(const struct train_config *config, int64_t nvocab, const struct fsdpck_options *fs,
                  struct samples **out, struct fsdpck_error *err);
 void samples_free(struct samples *s);           /* NULL does nothing */
-uint64_t samples_hash(const struct samples *s); /* hash of the prompts and of sample.every; NULL: 0 */
+uint64_t samples_hash(const struct samples *s); /* hash of prompts, stop tokens and sample.every; NULL: 0 */
 bool samples_are_dated(
     const struct samples *s); /* true if the template may show the date from the config; NULL: false */
 /* Lengths in tokens of the longest prompt, and of that plus its continuation; NULL: 0. */

@@ -160,7 +160,7 @@ int adapter_export(const struct job *job, uint64_t step, const char *checkpoint,
     if (rc)
         return rc;
     remove_folder(folder, NULL);
-    if (mkdir(folder, 0777) && errno != EEXIST) /* remains if it holds files of others, which move along */
+    if (mkdir(folder, 0777) && errno != EEXIST) /* exists if it holds files of others; these move along */
         return fsdpck_error_sys(err, errno, folder, "mkdir");
     const struct fsdpck_export_request req = { .out = file, .select = { .tree = "model" }, .force = true };
     rc = fsdpck_source_open(checkpoint, "fsdpck", &job->fs, &src, err);

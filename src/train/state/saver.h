@@ -23,8 +23,8 @@ uint64_t saver_nbytes(const struct layout *l);
 /* Starts a save. No save may be in flight. Every rank must call it for the same step. */
 int saver_start(struct saver *s, struct fsdpck_error *err);
 bool saver_is_busy(const struct saver *s);
-/* Returns the result of the last save that was started, once. False: the save is still in flight, or its result has
- * been taken. wait: blocks until the save has finished. */
+/* Returns the result of the last save that was started, once. False: there is no result yet, or it has been taken.
+ * wait: blocks until a save in flight has finished. */
 bool saver_take(struct saver *s, bool wait, struct saver_result *out);
 
 #endif

@@ -37,8 +37,8 @@ static bool is_shown(const struct shown *s, const char *part, size_t nbytes)
     return found;
 }
 
-/* Searches for the last word only: templates strip or rewrite what lies before it (white space, a thought in tags).
- * JSON values and lists are not checked. */
+/* Searches for the last word only: templates strip or rewrite the text before it (white space, a thought in tags). JSON
+ * values and lists are not checked. */
 static bool text_is_shown(const struct shown *s, const json_t *text)
 {
     const char *t = json_string_value(text);

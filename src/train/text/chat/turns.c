@@ -197,9 +197,9 @@ static size_t before_open_tag(const char *s, size_t n)
 }
 
 /* Finds the end of the turn by the text behind its words, in two renderings: up to the turn (n bytes of s->until), and
- * of the whole conversation. The turn ends after the text that both have in common. If the first rendering has nothing
- * behind the words, the turn ends with the words. If the two differ from some point on, the first has text there that
- * only ends a conversation; the turn ends at that point. */
+ * of the whole conversation. If the second contains all of that text, the turn ends after it. Otherwise the first
+ * rendering has text that only ends a conversation. Then the turn ends where the two begin to differ, or before a tag
+ * that is open there. */
 static int end_behind_words(struct search *s, bool prompt, size_t n, size_t *end, bool *found, struct fsdpck_error *err)
 {
     struct bounds alone, whole;
