@@ -11,7 +11,7 @@ struct saver;
 struct saver_result {
     uint64_t step;  /* step of the saved state */
     bool failed;    /* the same on every rank */
-    bool lost;      /* a rank is lost: this rank failed, perhaps alone, and the run must end */
+    bool lost;      /* a rank is lost: the save failed on this rank, perhaps on no other; the run ends */
     double seconds; /* from the start of the copy to the commit */
     struct fsdpck_error
         why; /* if failed: the error of the first rank whose failure is its own; the same on every rank */
