@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The commit protocol: from nothing or the old output to the new one without anything between. It must not know what is
- * written. This file begins and abandons; commit_finish.c commits.
+/* The commit protocol: replaces nothing, or the old output, by the new one in one atomic step. It does not know the
+ * contents. This file begins and abandons a commit; commit_finish.c completes it.
  *
- * Staged, the usual way. Everything is made as X.tmp-U beside X (names: commit_impl.h):
+ * The usual way is staged. A save with id U writes everything to X.tmp-U beside the output X (names: commit_impl.h):
  *
- *     lock .X.fsdpck-lock         one writer an output; others get FSDPCK_ERR_BUSY at once
- *     lock .X.writer-U, fsync of the directory, mkdir X.tmp-U
- *     …files, each fsynced…, fsync of X.tmp-U
- *     rename X.tmp-U to X, or exchange the two; fsync of the directory: the commit
- *     remove the old one (now X.tmp-U), fsync of the directory, remove the writer file, remove the lock
+ *     lock .X.fsdpck-lock         one writer per output; others get FSDPCK_ERR_BUSY at once
+ *     lock .X.writer-U, fsync the directory, mkdir X.tmp-U
+ *     write and fsync each file, fsync X.tmp-U
+ *     rename X.tmp-U to X, or exchange the two; fsync the directory: this is the commit
+ *     remove the old one (now X.tmp-U), fsync the directory, remove the writer file, remove the lock
  *
- * The writer file is beside the staging directory, not in it, so that it exists before and after, and is never part of
- * a result. If names cannot be exchanged, X is renamed to X.old-U first. A crash at that point leaves X missing and
- * X.old-U complete; fsdpck_leftovers() undoes this. An X.old-U is always complete: it is renamed to X.tmp-U before its
- * first file is removed.
+ * The writer file lies beside the staging directory, not in it. So it exists before and after that directory, and is
+ * never part of a result. If the file system cannot exchange names, X is renamed to X.old-U first. A crash at that
+ * point leaves X missing and X.old-U complete; fsdpck_leftovers() undoes this. An X.old-U is always complete: it is
+ * renamed to X.tmp-U before its first file is removed.
  *
  * In place: if OUT cannot be renamed (a mount point, no right to write beside it) or should not be (it is the working
- * directory of a process, most likely a shell), commit_in_place.c writes inside it. The lock is taken inside OUT, and
- * also beside it if possible.
+ * directory of a process, most likely a shell), commit_in_place.c writes inside it. It takes the lock inside OUT, and
+ * also beside OUT if possible.
  *
- * A failure before the commit restores the old state. A failure after it (an old file that cannot be removed) is not an
- * error: fsdpck_leftovers() finds the left-overs. If fsync of the directory fails after the rename, the rename is
- * undone. That is impossible in place, and for a file if names cannot be exchanged; the error then says that the new
- * output is in place. */
+ * A failure before the commit restores the old state. A failure after the commit (an old file that cannot be removed)
+ * is not an error: fsdpck_leftovers() finds what is left over. If fsync of the directory fails after the rename, the
+ * rename is undone. Undoing is impossible in place, and for a file if names cannot be exchanged; the error then says
+ * that the new output is in place. */
 #include "commit/commit_impl.h"
 
 #include <errno.h>
@@ -76,7 +76,7 @@ bool fsdpck_commit_remove_staging(struct fsdpck_commit *c)
 {
     struct fsdpck_stat st;
     if (c->io->stat(c->io->ctx, c->dir, false, &st) == -ENOENT)
-        return true; /* a file that was renamed over another */
+        return true; /* a file: rename() replaced the old one */
     return fsdpck_remove_tree(c->io, c->dir, NULL) == 0 && fsdpck_fsync_path(c->io, c->output.parent, NULL) == 0;
 }
 
@@ -85,7 +85,7 @@ static void remove_parents(struct fsdpck_commit *c)
     char **made = c->made.data;
     for (size_t i = c->made.count; i-- > 0;)
         if (c->io->rmdir(c->io->ctx, made[i]) != 0)
-            return; /* someone else put something there */
+            return; /* another process put something there */
 }
 
 void fsdpck_commit_abandon(struct fsdpck_commit *c)
@@ -141,9 +141,8 @@ static int refuse_foreign(const struct fsdpck_commit *c, const struct commit_own
     return rc;
 }
 
-/* --force is meant for an older result. Replacing a directory removes all of it: a mistyped OUT must not cost
- * somebody's home. In place, files that are somebody else's stay where they are, unless the new result needs their
- * names. */
+/* --force replaces an older result only. Replacing a directory removes all its contents, so a mistyped OUT must not
+ * delete somebody's home. In place, foreign files are kept unless the new result needs their names. */
 static int check_forced(const struct fsdpck_commit *c, const struct commit_own *own, struct fsdpck_error *err)
 {
     const char *foreign = c->in_place && (own->checkpoint || own->model) ? own->contested : own->foreign;
@@ -199,7 +198,7 @@ static bool may_not_write(int sys_errno)
     return sys_errno == EACCES || sys_errno == EROFS || sys_errno == EPERM;
 }
 
-/* Locks the output, and decides whether it is written in place. */
+/* Locks the output, and decides whether to write in place. */
 static int lock_output(struct fsdpck_commit *c, struct fsdpck_error *err)
 {
     struct fsdpck_error beside = { 0 };
@@ -221,7 +220,7 @@ static int lock_output(struct fsdpck_commit *c, struct fsdpck_error *err)
                             &c->inner_lock, err);
 }
 
-/* The writer file, durable before anything that it stands for. */
+/* Makes the writer file. It must be durable before the first file that it announces. */
 static int begin_writer(struct fsdpck_commit *c, const char *dir, const char *base, struct fsdpck_error *err)
 {
     int rc = fsdpck_lock_take(c->io, fsdpck_trace_path(dir, base, TRACE_WRITER, c->uuid, err), c->out, c->uuid,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The second half of the commit protocol (commit.c): gives the new output its name and removes the old one. Knows
- * nothing of the contents. */
+/* The second half of the commit protocol (commit.c): gives the new output its name and removes the old one. It does not
+ * know the contents. */
 #include "commit/commit_impl.h"
 
 #include <errno.h>
@@ -26,7 +26,7 @@ static void hint_new_stands(struct fsdpck_error *err)
         "the new one stands, but may not outlive a loss of power: see that the disk is well, then run `fsdpck clean`");
 }
 
-/* Renames to a name that is free, or an empty directory's; -EEXIST where it is neither. */
+/* Renames to a free name, or over an empty directory; -EEXIST if the name is neither. */
 static int rename_to_free(const struct fsdpck_commit *c, bool *was_empty)
 {
     const struct fsdpck_io *io = c->io;
@@ -38,7 +38,7 @@ static int rename_to_free(const struct fsdpck_commit *c, bool *was_empty)
         rc = rc == -ENOENT ? io->rename(io->ctx, c->dir, c->output.path) : rc < 0 ? rc : -EEXIST;
     }
     if (rc == -EEXIST && c->kind != FSDPCK_COMMIT_FILE) {
-        rc = io->rename(io->ctx, c->dir, c->output.path); /* the system itself refuses one that is not empty */
+        rc = io->rename(io->ctx, c->dir, c->output.path); /* rename(2) itself refuses a directory that is not empty */
         *was_empty = !rc;
     }
     return rc == -ENOTEMPTY || rc == -ENOTDIR ? -EEXIST : rc;
@@ -56,10 +56,10 @@ static int install(struct fsdpck_commit *c, bool was_empty, struct fsdpck_error 
     return rc;
 }
 
-/* An exchange of X.tmp-U and X by way of X.old-U, for file systems that have none. A crash after the first step leaves
- * X missing, which fsdpck_leftovers() mends; each further step is possible only after the one before, so that no other
- * order can reach the disk. For that the name X.tmp-U must be durable first: were it lost, the last step could be
- * possible without the second. */
+/* Exchanges X.tmp-U and X via X.old-U, for file systems without an exchange. A crash after the first step leaves X
+ * missing; fsdpck_leftovers() repairs this. Each step is possible only after the one before it, so the steps cannot
+ * reach the disk in another order. For this, the name X.tmp-U must be durable first: without that name, the last step
+ * could take place without the second. */
 static int exchange_in_steps(struct fsdpck_commit *c)
 {
     const struct fsdpck_io *io = c->io;
@@ -76,7 +76,7 @@ static int exchange_in_steps(struct fsdpck_commit *c)
     return rc;
 }
 
-/* One file over another: rename(2) does that in one step, though not back. */
+/* Replaces one file by another: rename(2) does this in one step, but the step cannot be undone. */
 static int exchange(struct fsdpck_commit *c)
 {
     int rc = c->io->exchange(c->io->ctx, c->dir, c->output.path);
@@ -119,7 +119,7 @@ static int finish_staged(struct fsdpck_commit *c, struct fsdpck_error *err)
     return rc;
 }
 
-/* The journal goes after the writer file: without a journal, a writer file means a save that was never committed. */
+/* Removes the journal after the writer file: a writer file without a journal means a save that was never committed. */
 static void end_writer_in_place(struct fsdpck_commit *c)
 {
     const struct fsdpck_io *io = c->io;

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Commits inside a directory that cannot be renamed. Every new file has the save id in its name, as STEM-UUID.EXT or
- * NAME.tmp-UUID, so that old and new stand side by side. The order, each step durable before the next:
+/* Commits inside a directory that cannot be renamed. Each new file has the save id in its name, as STEM-UUID.EXT or
+ * NAME.tmp-UUID, so old and new files can exist together. The order; each step is durable before the next one:
  *
  *     data files, RECORD.tmp-UUID       written by the caller
  *     .commit-UUID                      the journal: RECORD's name and hash, the old files that the new save replaces
  *     RECORD.tmp-UUID -> RECORD         the commit, one rename
- *     NAME.tmp-UUID -> NAME             files that must have a fixed name (.metadata, assets); old files removed
+ *     NAME.tmp-UUID -> NAME             files with a fixed name (.metadata, assets); old files are removed
  *     .writer-UUID removed, then .commit-UUID
  *
- * The hash in a left-over journal tells whether its save was committed. If so, the remaining steps are done (they may
- * be repeated); otherwise all files of that save are removed. Knows names and bytes, not their meaning. */
+ * The hash in a left-over journal tells whether its save was committed. If it was, recovery does the remaining steps,
+ * which may be repeated. If not, recovery removes all files of that save. This file knows names and bytes, not their
+ * meaning. */
 #include "commit/commit_impl.h"
 
 #include <errno.h>
@@ -27,9 +28,9 @@
 
 enum { JOURNAL_MAX = 64 << 20, HASH_CHUNK = 65536 };
 
-/* ---- what was there before */
+/* ---- the old files */
 
-/* By one of these other programs find what lies there. */
+/* The files by which other programs recognise a checkpoint or a model. They are removed first. */
 static bool is_record(const char *name)
 {
     return strcmp(name, "index.json") == 0 || strcmp(name, ".metadata") == 0 ||
@@ -97,7 +98,7 @@ static int hash_file(const struct fsdpck_io *io, const char *path, struct fsdpck
     return rc;
 }
 
-/* Only what fsdpck_in_place_old() may have found: a journal from elsewhere must not remove more than that. */
+/* Accepts only names that fsdpck_in_place_old() can list: a foreign journal must not remove other files. */
 static void parse_old(struct fsdpck_json *js, struct journal *j)
 {
     fsdpck_json_array(js);
@@ -127,7 +128,7 @@ static bool parse_hash(struct fsdpck_json *js, struct journal *j)
     return hash && strlen(hash) == 32 && fsdpck_hex_parse(hash, j->hash.bytes, 16);
 }
 
-/* Not jansson's: with memory out that may call a journal malformed, and then a committed save would be undone. */
+/* Not jansson: out of memory, it may call a journal malformed, and a committed save would be undone. */
 static int parse_journal(const char *path, const char *text, size_t nbytes, struct journal *j, struct fsdpck_error *err)
 {
     struct fsdpck_json js;
@@ -153,7 +154,7 @@ static int parse_journal(const char *path, const char *text, size_t nbytes, stru
     return rc;
 }
 
-/* A journal that is malformed was not durable when the machine stopped, so nothing that comes after it happened. */
+/* A malformed journal was not durable when the machine stopped, so none of the later steps happened. */
 static int read_journal(const struct fsdpck_io *io, const char *dir, const char *uuid, struct journal *j,
                         struct fsdpck_error *err)
 {
@@ -170,7 +171,7 @@ static int read_journal(const struct fsdpck_io *io, const char *dir, const char 
     return rc;
 }
 
-/* Whether the new save brings a file of this name, to be moved there after the record. */
+/* Returns whether the new save has a file of this name, which is moved there after the record. */
 static bool is_moved(char **list, size_t count, const char *uuid, const char *name)
 {
     size_t n;
@@ -220,7 +221,7 @@ out:
     return rc;
 }
 
-/* ---- commit, and what follows or undoes it */
+/* ---- commit, completion and undo */
 
 int fsdpck_in_place_commit(const struct fsdpck_io *io, const char *dir, const char *record, const char *uuid,
                            const struct fsdpck_vec *old, bool *committed, struct fsdpck_error *err)
@@ -263,7 +264,8 @@ int fsdpck_in_place_standing(const struct fsdpck_io *io, const char *dir, const 
         rc = (path = fsdpck_path_join(dir, j.record, &e)) == NULL ? FSDPCK_ERR_NOMEM : hash_file(io, path, &hash, &e);
     *committed = !rc && fsdpck_hash_equal(&hash, &j.hash);
     if (rc == FSDPCK_ERR_MISSING || rc == FSDPCK_ERR_FORMAT)
-        rc = 0; /* no journal or no record: no commit. Any other failure leaves it open, and the files alone */
+        rc = 0; /* without a journal or a record there is no commit; on any other failure the state is unknown and no
+                   file is touched */
     else if (rc)
         rc = fsdpck_error_set(err, e.code, e.file, "%s", e.message);
     free(path);
@@ -273,7 +275,7 @@ int fsdpck_in_place_standing(const struct fsdpck_io *io, const char *dir, const 
     return rc;
 }
 
-/* NAME.tmp-UUID -> NAME. A directory that has the name goes to NAME.old-UUID first, a file is replaced. */
+/* NAME.tmp-UUID -> NAME. Renames a directory of that name to NAME.old-UUID first; replaces a file. */
 static int move_one(const struct fsdpck_io *io, const char *dir, const char *temporary, size_t nbytes, const char *uuid,
                     struct fsdpck_error *err)
 {
@@ -296,7 +298,7 @@ static int move_one(const struct fsdpck_io *io, const char *dir, const char *tem
     return rc;
 }
 
-/* Calls for every entry of the save that has this trace. */
+/* Calls a function for every entry of the save with this trace. */
 static int each_entry(const struct fsdpck_io *io, const char *dir, const char *uuid, enum commit_trace trace,
                       struct fsdpck_error *err)
 {

@@ -51,7 +51,7 @@ int fsdpck_commit_join(const struct fsdpck_io *io, const char *out, uint8_t uuid
     if (rc)
         return rc;
     rc = read_lock(io, output.parent, output.base, uuid, &beside);
-    if (rc == FSDPCK_ERR_MISSING) /* a parent that cannot be written has no lock: it is inside then */
+    if (rc == FSDPCK_ERR_MISSING) /* a parent without write permission has no lock: then the lock is inside */
         rc = read_lock(io, output.path, "", uuid, err);
     else if (rc && err && err->code == 0)
         *err = beside;

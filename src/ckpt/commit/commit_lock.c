@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lock files that name their owner, and the decision whether that owner is dead. Knows nothing of the data that is
- * written.
+/* Lock files that name their owner, and the test whether that owner is dead. It does not know the data.
  *
- * A lock is an OFD lock on a file: it ends with its process, however that ends. A file that a dead process left means
- * nothing, and the next process takes it over. The owner removes the file while it still holds the lock. A process that
- * opened the file before that then locks a file without a name. So every process checks, after locking, that the name
- * still leads to the locked file, and starts again if not. File systems without locks (some network ones) let every
- * process through. Saves still cannot mix, as their files have different names; left-overs there do not count as dead
- * before the machine was restarted. */
+ * A lock is an OFD lock on a file. The kernel releases it when the process ends, for whatever reason. A file left by a
+ * dead process means nothing; the next process takes it over. The owner removes the file while it still holds the lock.
+ * A process that opened the file earlier may then lock a file that has no name any more. Therefore each process checks,
+ * after locking, that the name still leads to the locked file, and starts again if it does not.
+ *
+ * On file systems without locks (some network ones) every process passes. Saves still cannot mix, because their files
+ * have different names. There, left-overs count as dead only after a reboot. */
 #include "commit/commit_impl.h"
 
 #include <fsdpck/lock.h>
@@ -33,7 +33,7 @@ struct identity {
     json_int_t pid;
 };
 
-/* The first line of a file of /proc, which has no size. */
+/* Reads the first line of a file in /proc, whose size is not known. */
 static void read_line(const struct fsdpck_io *io, const char *path, char *line, size_t nbytes)
 {
     int64_t n = -1;
@@ -62,7 +62,7 @@ static void take_string(struct fsdpck_json *j, char *to, size_t nbytes)
     snprintf(to, nbytes, "%s", s ? s : "");
 }
 
-/* FSDPCK_ERR_FORMAT where the text is no identity: the writer was killed before it had written it. */
+/* Returns FSDPCK_ERR_FORMAT if the text is not an identity: the writer was killed before it had written one. */
 static int parse_identity(const char *text, size_t nbytes, struct identity *who)
 {
     struct fsdpck_error err = { 0 };
@@ -87,7 +87,7 @@ static int parse_identity(const char *text, size_t nbytes, struct identity *who)
     return err.code;
 }
 
-/* Any other failure than FSDPCK_ERR_FORMAT says nothing about the writer. */
+/* Only FSDPCK_ERR_FORMAT says something about the writer; other failures do not. */
 static int read_identity(const struct fsdpck_io *io, int fd, struct identity *who)
 {
     char text[IDENTITY_MAX];
@@ -101,7 +101,7 @@ static int read_identity(const struct fsdpck_io *io, int fd, struct identity *wh
     return !rc ? parse_identity(text, st.nbytes, who) : rc;
 }
 
-/* Not fsynced: after a loss of power whatever is there is not locked, and unreadable counts as gone. */
+/* No fsync: after a power failure the file is unlocked, and an unreadable identity counts as dead. */
 static int write_identity(const struct fsdpck_io *io, const struct commit_lock *lock, const char *uuid,
                           struct fsdpck_error *err)
 {
@@ -131,7 +131,7 @@ static int busy(const struct fsdpck_io *io, int fd, const char *subject, struct 
                             who.pid, who.host, who.save_id);
 }
 
-/* Opens the file, made where it is missing. */
+/* Opens the file; creates it if missing. */
 static int open_lock(const struct fsdpck_io *io, const char *path)
 {
     int fd = io->open(io->ctx, path, FSDPCK_OPEN_READ | FSDPCK_OPEN_WRITE | FSDPCK_OPEN_CREATE, 0666);
@@ -143,7 +143,7 @@ static bool has_no_locks(int rc)
     return rc == -ENOLCK || rc == -ENOSYS || rc == -EOPNOTSUPP;
 }
 
-/* Not following a link: what someone else's link leads to must not be locked, and even less written. */
+/* Does not follow a link: we must not lock, still less write, the target of a foreign link. */
 static bool is_still_named(const struct fsdpck_io *io, int fd, const char *path)
 {
     struct fsdpck_stat opened, named;
@@ -151,14 +151,14 @@ static bool is_still_named(const struct fsdpck_io *io, int fd, const char *path)
            opened.inode == named.inode && opened.device == named.device;
 }
 
-/* A locked descriptor of the file that now has the name; -EAGAIN where another has it (and then *holder is open for a
- * look). */
+/* Returns a locked descriptor of the file that has the name now; -EAGAIN if another process holds the lock (*holder is
+ * then open for reading its identity). */
 static int open_locked(const struct fsdpck_io *io, const char *path, int *holder)
 {
     for (int i = 0; i < TRIES; i++) {
         int fd = open_lock(io, path);
         if (fd == -ENOENT)
-            continue; /* removed between the two opens */
+            continue; /* removed between the two open calls */
         if (fd < 0)
             return fd;
         int rc = io->lock(io->ctx, fd);
@@ -218,13 +218,13 @@ static void verdict(struct commit_verdict *out, bool alive, const char *why)
     snprintf(out->why, sizeof out->why, "%s", why);
 }
 
-/* probe: 1 locked, 0 not, negative where that cannot be told. */
+/* probe: 1 locked, 0 not locked, negative if unknown. */
 static void probe_writer(const struct fsdpck_io *io, int probe, bool readable, const struct identity *who,
                          struct commit_verdict *out)
 {
     struct identity self;
     identify(io, &self);
-    /* one kernel, so its locks count, whatever a container's name */
+    /* the same kernel: its locks count, whatever the container's host name */
     bool same_boot = self.boot[0] != '\0' && strcmp(self.boot, who->boot) == 0;
     bool same_host = strcmp(self.host, who->host) == 0;
     bool other_boot = !same_boot && self.boot[0] != '\0' && who->boot[0] != '\0';
@@ -267,10 +267,10 @@ struct fsdpck_folder_lock {
     struct commit_lock lock;
 };
 
-static const char no_save[] = "00000000-0000-0000-0000-000000000000"; /* in the place of a save id */
+static const char no_save[] = "00000000-0000-0000-0000-000000000000"; /* stands for a save id */
 
-/* Whether the process that made the lock is gone, while others that parted from it still hold it. They end with it, but
- * not at once. */
+/* Returns whether the process that made the lock has ended while its forked children still hold the lock. They will end
+ * with it, but not at once. */
 static bool holder_is_ending(const struct fsdpck_io *io, int fd)
 {
     struct identity who, self;
@@ -279,7 +279,7 @@ static bool holder_is_ending(const struct fsdpck_io *io, int fd)
            who.pid > 0 && kill((pid_t)who.pid, 0) != 0 && errno == ESRCH;
 }
 
-/* As open_locked(), and waits a while for what ends. */
+/* Like open_locked(), but waits a while for a holder that is ending. */
 static int open_when_free(const struct fsdpck_io *io, const char *path, int *holder)
 {
     const struct timespec turn = { .tv_nsec = 50000000 };
@@ -303,8 +303,7 @@ static int fail_busy(const struct fsdpck_io *io, int fd, const char *folder, con
                             who.host);
 }
 
-/* Refuses a lock file whose earlier owner may be alive. The file is open, and locked where the file system has locks.
- */
+/* Refuses a lock file whose earlier owner may be alive. The file is open, and locked if the file system has locks. */
 static int check_left(const struct fsdpck_io *io, int fd, const char *folder, const char *what,
                       struct fsdpck_error *err)
 {
@@ -312,9 +311,9 @@ static int check_left(const struct fsdpck_io *io, int fd, const char *folder, co
     struct identity who;
     struct commit_verdict v;
     if (io->fstat(io->ctx, fd, &st) == 0 && st.nbytes == 0)
-        return 0; /* new */
+        return 0; /* a new file */
     int rc = read_identity(io, fd, &who);
-    /* a second time: it is ours, or there are no locks */
+    /* lock again: success means that we hold it; failure means that there are no locks */
     probe_writer(io, io->lock(io->ctx, fd) == 0 ? 0 : -1, !rc, &who, &v);
     if (!v.alive)
         return 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The names of a save's temporaries, made and recognised, and lists of names. Knows no files: only text. */
+/* Builds and recognises the names of a save's temporary files; lists of names. It knows text, not files. */
 #include "commit/commit_impl.h"
 
 #include <stdio.h>
@@ -27,7 +27,7 @@ static bool ends_with(const char *text, size_t ntext, const char *suffix)
     return ntext >= n && memcmp(text + ntext - n, suffix, n) == 0;
 }
 
-/* name[0 … nstem) is what stands before the UUID. */
+/* name[0 … nstem) is the part before the UUID. */
 static bool match(const char *name, size_t nstem, size_t i, struct commit_name *out)
 {
     if (!ends_with(name, nstem, traces[i].suffix))

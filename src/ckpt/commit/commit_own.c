@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tells the files of a result (a checkpoint, a model folder) from foreign files in the same directory. A replacement
- * may remove only the former: FORMAT.md section 6 has the rule. Knows names, and the lists of assets in index.json;
- * nothing of tensors. */
+ * may remove only the files of a result: FORMAT.md section 6 has the rule. It knows names, and the asset lists in
+ * index.json; not tensors. */
 #include "commit/commit_impl.h"
 
 #include <errno.h>
@@ -28,7 +28,7 @@ static const char *skip_digits(const char *s, bool *any)
     return s;
 }
 
-/* "-UUID" may stand here. */
+/* Skips an optional "-UUID". */
 static const char *skip_uuid(const char *s)
 {
     char text[37];
@@ -68,7 +68,7 @@ static bool is_one_of(const char *name, const char *const *names)
     return false;
 }
 
-/* By one of these a folder shows that it holds a model or an adapter. */
+/* These names show that a folder holds a model or an adapter. */
 static bool is_weights(const char *name)
 {
     static const char *const names[] = { "model.safetensors", "model.safetensors.index.json",
@@ -76,7 +76,7 @@ static bool is_weights(const char *name)
     return is_one_of(name, names) || is_numbered(name, "model-", "-of-", ".safetensors");
 }
 
-/* Files that save_pretrained() and the Hub put beside the weights. Anything else in a model folder may be its owner's
+/* Files that save_pretrained() and the Hub put beside the weights. Any other file in a model folder may be its owner's
  * work. */
 static bool is_of_model(const char *name)
 {
@@ -108,7 +108,7 @@ static bool is_of_model(const char *name)
     return is_weights(name) || is_one_of(name, names) || is_numbered(name, "pytorch_model-", "-of-", ".bin");
 }
 
-/* Text for people, which changes no model. */
+/* Text for people; it does not change the model. */
 static bool is_document(const char *name)
 {
     static const char *const names[] = { "README.md", "LICENSE",       "LICENSE.md",     "LICENSE.txt",
@@ -130,10 +130,10 @@ bool fsdpck_own_may_be(const char *name)
 /* ---- index.json ---- */
 
 struct index_names {
-    bool is_ours; /* it begins as ours do */
+    bool is_ours; /* it begins with fsdpck's format key */
     bool is_whole;
     char folder[256];         /* of the assets */
-    struct fsdpck_vec assets; /* char *: below it */
+    struct fsdpck_vec assets; /* char *, relative to folder */
 };
 
 static void parse_assets(struct fsdpck_json *j, struct index_names *x)
@@ -151,7 +151,7 @@ static void parse_assets(struct fsdpck_json *j, struct index_names *x)
     }
 }
 
-/* Fails only where memory is out: a damaged index leaves is_whole false. */
+/* Fails only if out of memory; a damaged index leaves is_whole false. */
 static int parse_index(const char *path, const char *text, uint64_t nbytes, struct index_names *x,
                        struct fsdpck_error *err)
 {
@@ -204,8 +204,8 @@ struct own_scan {
     size_t nbrings;
     struct index_names index;
     bool has_index, has_shards; /* by name */
-    bool has_config;            /* that of a model or an adapter */
-    char *doubtful;             /* the first file that belongs to the model only where nothing else is there */
+    bool has_config;            /* of a model or an adapter */
+    char *doubtful; /* the first file that belongs to the model only if the directory holds nothing foreign */
     struct commit_own *own;
     struct fsdpck_error *err;
 };
@@ -237,7 +237,7 @@ static bool is_brought(const struct own_scan *l, const char *path)
     return false;
 }
 
-/* The first one counts. */
+/* Keeps the first path only. */
 static int keep_first(const struct own_scan *l, char **first, const char *path)
 {
     if (*first == NULL && (*first = strdup(path)) == NULL)
@@ -245,7 +245,7 @@ static int keep_first(const struct own_scan *l, char **first, const char *path)
     return 0;
 }
 
-/* config.json is a name that any program may use. */
+/* Any program may use the name config.json, so this looks for the keys of a model's. */
 static int is_config_of_model(const struct own_scan *l, const char *name, bool *is)
 {
     static const char *const keys[] = { "\"model_type\"", "\"architectures\"", "\"peft_type\"", "\"_class_name\"" };
@@ -260,12 +260,12 @@ static int is_config_of_model(const struct own_scan *l, const char *name, bool *
     free(text);
     free(path);
     if (own.code != FSDPCK_ERR_NOMEM && own.code != FSDPCK_ERR_IO)
-        return 0; /* one that is too long is no model's */
+        return 0; /* a longer file is not a model's */
     *l->err = own;
     return own.code;
 }
 
-/* A folder belongs to the result where each file in it does; *foreign gets the first one that does not. */
+/* A folder belongs to the result if every file in it does; *foreign gets the first one that does not. */
 static int scan_below(const struct own_scan *l, const char *folder, unsigned depth,
                       bool (*belongs)(const struct own_scan *, const char *), char **foreign)
 {
@@ -290,7 +290,7 @@ static int scan_below(const struct own_scan *l, const char *folder, unsigned dep
     return rc;
 }
 
-/* Files that come with a download: the cache of `huggingface_hub`, and Meta's own form of a Llama. */
+/* Files that a download adds: the cache of `huggingface_hub`, and Meta's original form of a Llama. */
 static bool is_of_download(const struct own_scan *l, const char *path)
 {
     static const char *const names[] = { "original/params.json", "original/tokenizer.model", "original/checklist.chk",
@@ -299,7 +299,7 @@ static bool is_of_download(const struct own_scan *l, const char *path)
            (strncmp(path, "original/consolidated.", 22) == 0 && ends_with(path, ".pth")) || is_brought(l, path);
 }
 
-/* How sure it is that an entry belongs to a result in the directory. */
+/* How certain it is that an entry belongs to a result in the directory. */
 enum claim { FOREIGN, DOUBTFUL, OWN };
 
 static int classify_directory(const struct own_scan *l, const char *name, enum claim *claim, char **foreign)
@@ -307,7 +307,7 @@ static int classify_directory(const struct own_scan *l, const char *name, enum c
     const struct commit_own *own = l->own;
     bool is_folder = strcmp(name, l->index.folder) == 0 && l->index.is_whole,
          is_download = own->model && (strcmp(name, ".cache") == 0 || strcmp(name, "original") == 0);
-    /* of a save that was not cleaned up: nobody else calls a folder so */
+    /* assets of a save that was not cleaned up: no other program uses this name */
     bool is_older = own->checkpoint && is_assets_of_save(name);
     bool is_guessed = own->checkpoint && l->has_index && !l->index.is_whole && strcmp(name, "assets") == 0;
     int rc = 0;
@@ -339,7 +339,7 @@ static void classify_file(const struct own_scan *l, const char *name, enum claim
     }
 }
 
-/* Whether the new result would replace it, or a file below it. */
+/* Returns whether the new result would replace this entry, or a file below it. */
 static bool would_be_replaced(const struct own_scan *l, const char *name)
 {
     size_t n = strlen(name);
@@ -373,7 +373,7 @@ static int classify_entry(struct own_scan *l, const char *name)
     return rc;
 }
 
-/* A trace of a save inside the directory, or what a file system puts into its root. */
+/* A temporary file of a save inside the directory, or an entry that the file system puts into its root. */
 static bool is_ignored(char **list, size_t count, const char *name)
 {
     return strcmp(name, "lost+found") == 0 || fsdpck_trace_is_inner(list, count, name);

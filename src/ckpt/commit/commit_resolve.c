@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the real path of an output: through links, '.', '..' and trailing slashes, whether it exists or not, and
- * whether it can be renamed. Knows nothing of what will be written there. */
+/* Finds the real path of an output: through links, '.', '..' and trailing slashes, whether it exists or not. Tells
+ * whether it can be renamed. It does not know what will be written there. */
 #include "commit/commit_impl.h"
 
 #include <errno.h>
@@ -30,7 +30,7 @@ static void trim(char *path)
     }
 }
 
-/* Moves the last part of `path`, which is missing, to the front of `tail`. */
+/* Moves the last, missing component of `path` to the front of `tail`. */
 static int split_missing(const struct fsdpck_io *io, const char *out, char *path, char *tail, struct fsdpck_error *err)
 {
     struct fsdpck_stat st;
@@ -54,7 +54,7 @@ static int split_missing(const struct fsdpck_io *io, const char *out, char *path
     return 0;
 }
 
-/* full: PATH_MAX bytes. What exists is resolved by the system, what does not is taken as it is written. */
+/* full: PATH_MAX bytes. realpath() resolves the part that exists; the rest is kept as written. */
 static int resolve(const struct fsdpck_io *io, const char *out, char *full, struct fsdpck_error *err)
 {
     char path[PATH_MAX], head[PATH_MAX], tail[PATH_MAX] = "";
@@ -123,7 +123,8 @@ static char *parent_of(const char *path, struct fsdpck_error *err)
     return parent;
 }
 
-/* Makes one directory and its name durable. One that another process made meanwhile is fine, and not ours. */
+/* Makes one directory and its name durable. A directory that another process made meanwhile is fine, but is not added
+ * to `made`. */
 static int make_one(const struct fsdpck_io *io, const char *path, struct fsdpck_vec *made, struct fsdpck_error *err)
 {
     int rc = io->mkdir(io->ctx, path, 0777);
@@ -173,7 +174,7 @@ static size_t unescape(char *text, size_t nbytes)
     return at;
 }
 
-/* Line of /proc/self/mountinfo: the fifth field is the mount point. */
+/* Parses one line of /proc/self/mountinfo: the fifth field is the mount point. */
 static bool line_mounts(char *line, const char *path)
 {
     for (int field = 1; field < 5; field++) {
@@ -186,7 +187,7 @@ static bool line_mounts(char *line, const char *path)
     return n == strlen(path) && memcmp(line, path, n) == 0;
 }
 
-/* A bind mount has the device of its parent: only the mount table tells. */
+/* A bind mount has the same device as its parent, so only the mount table shows it. */
 static bool is_listed_mount(const struct fsdpck_io *io, const char *path)
 {
     enum { CHUNK = 16384 };
@@ -206,7 +207,7 @@ static bool is_listed_mount(const struct fsdpck_io *io, const char *path)
             *end = '\0';
             found = line_mounts(line, path);
         }
-        /* the rest of a line is read again; one that fills the chunk is passed over */
+        /* read the rest of a line again; skip a line that fills the chunk */
         at += (uint64_t)(line > text ? line - text : n);
     }
     if (fd >= 0)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tells a reader which files of a directory count while old and new stand side by side in it (commit_in_place.c).
- * Writes nothing. */
+/* Tells a reader which files of a directory are valid while old and new files exist together in it (commit_in_place.c).
+ * It writes nothing. */
 #include "commit/commit_view.h"
 
 #include <stdio.h>

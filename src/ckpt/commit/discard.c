@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Removes a checkpoint (fsdpck_remove) or renames it (fsdpck_set_aside), in the order of the commit protocol
- * (commit.c), so that fsdpck_leftovers() recognises the remains of a crash. */
+/* Removes a checkpoint (fsdpck_remove) or renames it (fsdpck_set_aside) in the order of the commit protocol (commit.c),
+ * so that fsdpck_leftovers() recognises what a crash leaves. */
 #include <fsdpck/check.h>
 
 #include <errno.h>
@@ -20,7 +20,7 @@ struct discard {
     struct fsdpck_error *err;
 };
 
-/* A link is somebody's arrangement: what it leads to is not removed through it. */
+/* Refuses a link: its owner set it up, and its target must not be removed through it. */
 static int check_path(const struct discard *d)
 {
     struct fsdpck_stat st;
@@ -93,7 +93,7 @@ static int remove_it(struct discard *d)
     if (!rc)
         rc = rename_away(d, junk);
     if (rc && junk && !fsdpck_is_directory(d->io, junk))
-        fsdpck_lock_drop(d->io, &d->writer); /* it stands for nothing */
+        fsdpck_lock_drop(d->io, &d->writer); /* nothing was renamed, so no writer file is needed */
     if (!rc)
         rc = fsdpck_remove_tree(d->io, junk, d->err);
     if (!rc)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the left-overs of writers beside or inside a path, and removes them if their writer is dead: the other end of
- * the commit protocol (commit.c, commit_in_place.c). A left-over stays if its writer cannot be proved dead. Knows
- * nothing of a checkpoint's contents. */
+/* Finds what writers left over beside or inside a path, and removes it if the writer is dead. It is the counterpart of
+ * the commit protocol (commit.c, commit_in_place.c). A left-over is kept unless its writer is proved dead. It does not
+ * know a checkpoint's contents. */
 #include <fsdpck/check.h>
 
 #include <errno.h>
@@ -12,16 +12,16 @@
 #include "commit/commit_impl.h"
 #include "base/ioutil.h"
 
-/* One directory that is looked through. */
+/* A scan of one directory. */
 struct scan {
     const struct fsdpck_io *io;
     const char *dir;
-    const char *only; /* base name whose left-overs are wanted, or NULL: all */
+    const char *only; /* only left-overs of this base name; NULL: all */
     bool remove, remove_damaged;
-    bool locked; /* the caller holds the lock of the name, or of the directory that is written in */
+    bool locked; /* the caller holds the lock: the name's, or that of the directory written in place */
     fsdpck_leftover_fn report;
     void *report_ctx;
-    char **names; /* sorted; what was there at the start */
+    char **names; /* sorted; the entries at the start of the scan */
     size_t count;
     struct fsdpck_error *err;
 };
@@ -39,8 +39,8 @@ static bool is_missing(const struct scan *s, const char *path)
     return s->io->stat(s->io->ctx, path, false, &st) == -ENOENT;
 }
 
-/* Removes a lock or writer file whose owner is gone; it is locked for that, as another could just have taken it over.
- */
+/* Removes a lock or writer file whose owner is dead. It locks the file first, because another process may just have
+ * taken it over. */
 static int remove_lock(const struct scan *s, const char *path, const char *uuid, bool *removed)
 {
     struct commit_lock lock = COMMIT_LOCK_NONE;
@@ -61,7 +61,7 @@ static int remove_staging(const struct scan *s, const char *path)
     return rc ? rc : fsdpck_fsync_path(s->io, s->dir, s->err);
 }
 
-/* An old one is complete as long as it has that name: the name goes first. */
+/* A directory named X.old-U is always complete, so it is renamed before its first file is removed. */
 static int remove_old(const struct scan *s, const struct commit_name *n, const char *path)
 {
     char *junk = fsdpck_trace_path(s->dir, n->base, TRACE_STAGING, n->uuid, s->err);
@@ -76,7 +76,7 @@ static int remove_old(const struct scan *s, const struct commit_name *n, const c
     return rc;
 }
 
-/* Several old ones of a name that is missing: the youngest was the last that stood there. */
+/* If X is missing and several X.old-U exist, the youngest was the last to have the name X. */
 static bool is_youngest_old(const struct scan *s, const struct commit_name *n, const char *path)
 {
     struct fsdpck_stat own, other;
@@ -101,7 +101,7 @@ static int move_back(const struct scan *s, const struct commit_name *n, const ch
     struct fsdpck_error e = { 0 };
     *moved = false;
     if (s->locked)
-        return 0; /* a new one is about to be written: until then the old one is safe where it is */
+        return 0; /* the caller is about to write a new one; until then the old one is safe here */
     int rc =
         fsdpck_lock_take(s->io, fsdpck_trace_path(s->dir, n->base, TRACE_LOCK, NULL, &e), home, n->uuid, &lock, &e);
     if (rc == FSDPCK_ERR_BUSY)
@@ -125,7 +125,7 @@ static int dead_old(const struct scan *s, const struct commit_name *n, const cha
     char *home = fsdpck_path_join(s->dir, n->base, s->err);
     int rc = !home ? FSDPCK_ERR_NOMEM : 0;
     if (!rc && is_missing(s, home) && !is_youngest_old(s, n, path)) {
-        report_leftover(s, path, false, why, false); /* not before the youngest is back in its place */
+        report_leftover(s, path, false, why, false); /* keep it until the youngest is back in its place */
     } else if (!rc && is_missing(s, home)) {
         if (s->remove)
             rc = move_back(s, n, path, home, &moved);
@@ -144,8 +144,8 @@ static int dead_old(const struct scan *s, const struct commit_name *n, const cha
     return rc;
 }
 
-/* The file that says who made an entry: beside it, or (in place) the directory's own; NULL where that one is not ours
- * to handle here. */
+/* Returns the writer file of an entry: the one beside it, or NULL if only the directory's own one (in place) exists,
+ * because in_place() handles that save. */
 static char *writer_of(const struct scan *s, const struct commit_name *n)
 {
     char *beside = fsdpck_trace_path(s->dir, n->base, TRACE_WRITER, n->uuid, s->err);
@@ -178,7 +178,7 @@ static int staging_or_old(const struct scan *s, const struct commit_name *n, con
     return rc;
 }
 
-/* ---- X.damaged-U and step-N.removed: made in one rename, so nobody is at work on them */
+/* ---- X.damaged-U and step-N.removed: one rename made them, so no writer is active */
 
 static int set_aside(const struct scan *s, const char *path)
 {
@@ -191,7 +191,7 @@ static int set_aside(const struct scan *s, const char *path)
     return rc;
 }
 
-/* Anybody may call a folder so: it must hold what is left of a checkpoint. */
+/* Any program may use this name, so the folder must hold only files of a checkpoint. */
 static int half_removed(const struct scan *s, const char *path)
 {
     bool is_ours = false;
@@ -204,8 +204,7 @@ static int half_removed(const struct scan *s, const char *path)
     return rc;
 }
 
-/* ---- writer files and locks: alone they are left-overs too, but not worth a line while what they stand for is listed
- */
+/* ---- writer files and locks: left-overs too, but not reported if the entry that they stand for was */
 
 static bool was_listed(const struct scan *s, const struct commit_name *n)
 {
@@ -238,7 +237,7 @@ static int owner_file(const struct scan *s, const struct commit_name *n, const c
         return 0;
     fsdpck_writer_probe(s->io, path, &v);
     if (v.alive && n->trace == TRACE_LOCK)
-        return 0; /* its writer has more to show than this */
+        return 0; /* the writer's other files are reported instead */
     if (!v.alive && s->remove)
         rc = remove_lock(s, path, n->uuid, &removed);
     if (!rc && !(n->trace == TRACE_WRITER && was_listed(s, n)))
@@ -274,7 +273,7 @@ static int remove_journal(const struct scan *s, const char *uuid)
     return rc;
 }
 
-/* Completes or abandons a save as commit_finish.c does; removes the journal last (see there). */
+/* Completes or undoes a save as commit_finish.c does; removes the journal last (see there). */
 static int clear_locked(const struct scan *s, const char *uuid, const char *writer, bool committed)
 {
     bool removed = false;
@@ -288,7 +287,7 @@ static int clear_locked(const struct scan *s, const char *uuid, const char *writ
     return !rc ? remove_journal(s, uuid) : rc;
 }
 
-/* Under the lock of the directory, as what stands there now decides whether the save is completed or undone. */
+/* Holds the lock of the directory, because its present files decide whether to complete or undo the save. */
 static int clear_in_place(const struct scan *s, const char *uuid, const char *writer, bool *committed,
                           struct commit_verdict *v)
 {
@@ -325,7 +324,7 @@ static int in_place(const struct scan *s, const struct commit_name *n, const cha
     return rc;
 }
 
-/* A journal whose writer file is gone: that save is done but for this. */
+/* A journal without a writer file: the save is complete except for removing the journal. */
 static int lone_journal(const struct scan *s, const struct commit_name *n, const char *path)
 {
     char *writer = fsdpck_trace_path(s->dir, "", TRACE_WRITER, n->uuid, s->err);
@@ -339,7 +338,7 @@ static int lone_journal(const struct scan *s, const struct commit_name *n, const
     return rc;
 }
 
-/* ---- the walk */
+/* ---- the scan */
 
 static int entry(const struct scan *s, const char *name, bool owners)
 {
@@ -368,7 +367,7 @@ static int entry(const struct scan *s, const char *name, bool owners)
     return rc;
 }
 
-/* The files that say who is at work come last: everything else is judged by them. */
+/* Handles writer and lock files last: the other entries are judged by them. */
 static int scan_directory(struct scan *s)
 {
     int rc = fsdpck_list_sorted(s->io, s->dir, &s->names, &s->count, s->err);
@@ -413,7 +412,7 @@ int fsdpck_leftovers(const char *path, enum fsdpck_clean clean, const struct fsd
         s.only = output.base;
         rc = scan_directory(&s);
         if (rc && own.sys_errno == EACCES && fsdpck_is_directory(s.io, output.path)) {
-            memset(&own, 0, sizeof own); /* one may not look beside it, but inside */
+            memset(&own, 0, sizeof own); /* no permission beside the path: scan inside it only */
             rc = 0;
         }
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Removes trees without following links and without recursion. Knows nothing of what they held. */
+/* Removes trees without following links and without recursion. It does not know their contents. */
 #include "commit/commit_impl.h"
 
 #include <errno.h>
@@ -8,8 +8,8 @@
 
 #include "base/ioutil.h"
 
-/* A directory that is not empty after so many times is filled by somebody: a file system (FUSE, NFS) that gives files
- * another name while they are open does so for as long as one asks. */
+/* If a directory is still not empty after this many lists, something keeps filling it: a file system (FUSE, NFS) that
+ * renames open files instead of removing them does so without end. */
 enum { MAX_LISTS = 8 };
 
 struct entry {
@@ -17,7 +17,7 @@ struct entry {
     unsigned nlists;
 };
 
-/* Takes the path, which may be NULL: no memory. */
+/* Takes ownership of the path. NULL means out of memory. */
 static int push(struct fsdpck_vec *stack, char *path, struct fsdpck_error *err)
 {
     struct entry *e = path ? fsdpck_vec_push(stack, err) : NULL;
@@ -49,7 +49,7 @@ static void pop(struct fsdpck_vec *stack)
     free(entries[--stack->count].path);
 }
 
-/* Removes the top of the stack, or puts what it holds on top of it. */
+/* Removes the top of the stack, or pushes its entries. */
 static int remove_top(const struct fsdpck_io *io, struct fsdpck_vec *stack, struct fsdpck_error *err)
 {
     struct entry *e = &((struct entry *)stack->data)[stack->count - 1];
@@ -65,7 +65,7 @@ static int remove_top(const struct fsdpck_io *io, struct fsdpck_vec *stack, stru
             return rc;
         if (nentries > 0)
             return 0;
-        rc = io->rmdir(io->ctx, path); /* emptied by another one meanwhile */
+        rc = io->rmdir(io->ctx, path); /* another process emptied it meanwhile */
     }
     if (rc < 0 && rc != -ENOENT)
         return fsdpck_error_sys(err, -rc, path, "cannot remove");
