@@ -19,10 +19,10 @@ struct catalogue_entry {
     enum fsdpck_dtype dtype;
     uint32_t ndim;
     const uint64_t *shape;
-    uint32_t nparts;                /* that list it */
-    uint32_t last_part;             /* the latest of them */
-    uint32_t gap;                   /* first part, in order, that did not; UINT32_MAX: none so far */
-    const struct fsdpck_mesh *mesh; /* NULL: no part says how it was sharded */
+    uint32_t nparts;                /* number of parts that list it */
+    uint32_t last_part;             /* the latest part that lists it */
+    uint32_t gap;                   /* first part, in order, that does not list it; UINT32_MAX: none so far */
+    const struct fsdpck_mesh *mesh; /* NULL: no part states its sharding */
     const struct fsdpck_placement *placements;
 };
 
@@ -132,7 +132,7 @@ static bool same_mesh(const struct fsdpck_mesh *a, const struct fsdpck_mesh *b)
     return same;
 }
 
-/* The mesh, copied where it is new. NULL: no memory, or more of them than anybody wants to see. */
+/* Copies the mesh if it is new. NULL: out of memory, or too many meshes. */
 static const struct fsdpck_mesh *keep_mesh(struct fsdpck_catalogue *c, const struct fsdpck_mesh *mesh)
 {
     for (size_t i = 0; i < c->nmeshes; i++)
@@ -255,7 +255,7 @@ static int check_cover(struct fsdpck_catalogue *c, const char *file, const struc
     return rc;
 }
 
-/* Pieces [begin, end) are those of the tensor; of equal boxes the first is kept. */
+/* Pieces [begin, end) belong to the tensor; the first of several equal boxes is kept. */
 static int make_chunks(struct fsdpck_catalogue *c, const char *file, const struct catalogue_entry *e,
                        const struct fsdpck_stored_box *begin, const struct fsdpck_stored_box *end,
                        struct dcp_tensor *out)
@@ -303,7 +303,7 @@ static bool same_chunks(const struct fsdpck_tensor *t, const struct dcp_tensor *
     return true;
 }
 
-/* The tensor that d is another name of; SIZE_MAX where it is none. */
+/* Finds the tensor that stores the same bytes as d; *twin is SIZE_MAX if there is none. */
 static int find_twin(struct fsdpck_catalogue *c, const struct catalogue_entry *e, const struct dcp_tensor *d,
                      const struct dcp_tensor *all, size_t *twin)
 {

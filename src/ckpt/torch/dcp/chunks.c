@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The chunks of one tensor: its boxes from state_dict_metadata, joined with the items that storage_data gives for their
- * offsets, and checked to fill the tensor. Looks into no file. */
+/* The chunks of one tensor: joins its boxes from state_dict_metadata with the items that storage_data gives for their
+ * offsets, and checks that they fill the tensor. Opens no item. */
 #include "torch/dcp/reading.h"
 
 #include <inttypes.h>
@@ -26,7 +26,7 @@ struct join {
     uint64_t *boxes;                      /* (nchunks, 2, ndim) as listed */
     uint64_t *offsets;                    /* (e->nstored, ndim) of storage_data */
     struct dcp_item_location *locations;  /* (e->nstored) */
-    uint64_t *chunk_order, *stored_order; /* by offsets */
+    uint64_t *chunk_order, *stored_order; /* sorted by offsets */
 };
 
 static int compare_dims(const uint64_t *a, const uint64_t *b, uint32_t ndim)
@@ -53,7 +53,7 @@ static void sort(uint64_t *order, uint64_t count, const uint64_t *dims, uint32_t
     qsort_r(order, count, sizeof *order, by_offset, &s);
 }
 
-/* ChunkStorageMetadata; empty boxes are passed over: ranks without rows list one, and nobody reads them. */
+/* Reads ChunkStorageMetadata. Skips empty boxes: ranks without rows list one, and no reader needs it. */
 static int read_boxes(struct join *j, fsdpck_node chunks)
 {
     const struct fsdpck_pickle *p = j->r->p;
@@ -107,7 +107,7 @@ static bool same_place(const struct dcp_item_location *a, const struct dcp_item_
     return a->file == b->file && a->offset == b->offset && a->nbytes == b->nbytes;
 }
 
-/* The item of the box at `offset`: both lists are sorted, *k moves on. */
+/* Finds the item of the box at `offset`. Both lists are sorted; *k advances. */
 static int find_item(struct join *j, const uint64_t *offset, uint64_t *k, struct dcp_item_location *out)
 {
     char text[128];
@@ -169,7 +169,7 @@ static int check_cover(struct join *j, const struct dcp_tensor *t)
     return rc;
 }
 
-/* Takes what n boxes of this tensor cost from the budget, before memory is asked for. */
+/* Takes the cost of n boxes of this tensor from the budget, before allocating them. */
 static int spend(struct join *j, uint64_t nboxes)
 {
     uint64_t cost = nboxes * (j->ndim + 1);

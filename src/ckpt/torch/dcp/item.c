@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads one item of a .distcp file: a torch.save zip that holds one tensor. Finds the location of the elements and
- * checks the tensor against .metadata. Knows nothing of other items. */
+/* Reads one item of a .distcp file: a torch.save zip with one tensor. Finds the location of the elements and checks the
+ * tensor against .metadata. It does not know other items. */
 #include "torch/dcp/dcp.h"
 
 #include <inttypes.h>
@@ -13,7 +13,7 @@
 #include "torch/pickle/tensor_node.h"
 #include "torch/pickle/torch_names.h"
 
-#define MAX_PICKLE_NBYTES (1u << 20) /* of one tensor's data.pkl; real ones have 150 */
+#define MAX_PICKLE_NBYTES (1u << 20) /* limit for one tensor's data.pkl; usual ones have 150 bytes */
 
 static const char *const allowed[] = {
     "torch._utils _rebuild_tensor_v2",
@@ -28,7 +28,7 @@ static const char *const allowed[] = {
 
 struct item_check {
     const struct fsdpck_tensor *t;
-    const uint64_t *size; /* of the chunk */
+    const uint64_t *size; /* the chunk's */
     const char *file;
     uint64_t item;
     struct fsdpck_error *err;
@@ -74,7 +74,7 @@ static int locate_payload(struct item_check *l, const struct fsdpck_zip *zip, co
     return 0;
 }
 
-/* torch saves no more of a storage than the tensor has, so that a packed item is little larger than its chunk. */
+/* torch saves only the tensor's part of a storage, so a packed item is little larger than its chunk. */
 static int open_item(struct fsdpck_source *src, const struct fsdpck_tensor *t, const struct dcp_chunk *chunk,
                      const uint64_t *size, struct fsdpck_archive *out, struct fsdpck_error *err)
 {
@@ -96,7 +96,7 @@ static int open_item(struct fsdpck_source *src, const struct fsdpck_tensor *t, c
 
 uint64_t fsdpck_dcp_packed_max(const struct fsdpck_tensor *t, const uint64_t *size)
 {
-    /* at most the tensor's: no overflow */
+    /* at most the tensor's size, so it does not overflow */
     uint64_t nbytes = fsdpck_box_nelem(size, t->ndim) * fsdpck_dtype_info(t->dtype)->nbytes;
     return nbytes < UINT64_MAX - FSDPCK_PACKED_ENVELOPE_NBYTES ? nbytes + FSDPCK_PACKED_ENVELOPE_NBYTES : UINT64_MAX;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The non-tensor items of a DCP directory that are zstd streams: how many bytes each decodes to, and those bytes.
- * .metadata tells neither, so that each is decoded when the directory is opened; what they may cost then is capped. */
+/* The non-tensor items of a DCP directory that are zstd streams: their decoded sizes and bytes. .metadata does not
+ * state the sizes, so opening the directory decodes each item. The total is limited. */
 #include "torch/dcp/dcp.h"
 
 #include <inttypes.h>
@@ -11,15 +11,15 @@
 #include "torch/zip/verify.h"
 
 #define MAX_ITEM_NBYTES \
-    (64ull << 20) /* a step's number has 1 KiB, the state of a data loader with a shuffled index some MiB */
-#define MAX_ITEMS_NBYTES (512ull << 20) /* of all together */
+    (64ull << 20) /* a step number takes 1 KiB; the state of a data loader with a shuffled index takes some MiB */
+#define MAX_ITEMS_NBYTES (512ull << 20) /* limit for all items together */
 
 static struct fsdpck_zstream_range range_of(const struct source_item *item)
 {
     return (struct fsdpck_zstream_range){ .file = item->file, .offset = item->offset, .nbytes = item->stream_nbytes };
 }
 
-/* One stream, kept from item to item: most have less than a block. */
+/* Returns one stream for all items, since most are smaller than a block. */
 static struct fsdpck_zstream *stream_of(struct fsdpck_source *src, struct fsdpck_error *err)
 {
     struct dcp *dcp = src->impl;
@@ -64,8 +64,7 @@ int fsdpck_dcp_read_item(struct fsdpck_source *src, size_t number, void *buf, ui
     const struct fsdpck_zstream_range range = range_of(item);
     struct fsdpck_zip_subject zip;
     fsdpck_dcp_item_subject(item, &zip);
-    int rc =
-        at || src->opt.no_verify ? 0 : fsdpck_zip_check_one(src, &zip, err); /* its first bytes are asked for first */
+    int rc = at || src->opt.no_verify ? 0 : fsdpck_zip_check_one(src, &zip, err); /* verify at the first read */
     if (rc)
         return rc;
     if (!item->stream_nbytes)

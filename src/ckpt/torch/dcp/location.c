@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where .metadata says that an item lies: file, offset, length, and what was done to its bytes. Opens no file. */
+/* Locates an item by .metadata: file, offset, length, and how its bytes are encoded. Opens no file. */
 #include "torch/dcp/reading.h"
 
 #include <inttypes.h>
@@ -54,7 +54,7 @@ static int find_file(struct dcp_reading *r, const char *name, const char *path, 
     return fsdpck_names_add(&r->files, key, *ordinal, &old, r->err);
 }
 
-/* torch's own extension; it takes any version that begins with "1". */
+/* torch's own extension; torch accepts any version that begins with "1". */
 static bool is_zstd(const char *descriptor)
 {
     static const char name[] = "stream.zstd/1";

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes .metadata as torch 2.4 to 2.15 load it: Metadata with five fields, five-tuple TensorProperties, no transforms.
- * Whatever comes more than once (classes, keys, names, files) is put into the pickle's memo at its first time. Knows no
- * checkpoint and no file. */
+ * A value that repeats (class, key, name, file) is put into the pickle's memo at its first use. Knows no checkpoint and
+ * no file. */
 #include "torch/dcp/metadata.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@
 
 #define METADATA "torch.distributed.checkpoint.metadata"
 
-/* What the memo holds under fixed numbers. Behind these come a tuple of properties for each dtype, then the strings. */
+/* Memo entries with fixed numbers. After them come a tuple of properties for each dtype, then the strings. */
 enum fixed {
     TENSOR_CLASS,
     PROPERTIES_CLASS,
@@ -94,7 +94,7 @@ static void put_text(struct fsdpck_dcp_writer *w, const char *s)
     put(w, s);
 }
 
-/* True where the fixed value is in the memo, and was recalled from it; from now on it is. */
+/* Returns true if the fixed value is in the memo, and recalls it; otherwise marks it as present. */
 static bool recall(struct fsdpck_dcp_writer *w, unsigned number)
 {
     bool known = w->known >> number & 1;
@@ -145,7 +145,7 @@ static void put_size(struct fsdpck_dcp_writer *w, uint32_t ndim, const uint64_t 
     put(w, "t\x85R");
 }
 
-/* A new object, and the opening of the dict that becomes its state; "ub" closes both. */
+/* Begins a new object and the dict that becomes its state; "ub" closes both. */
 static void put_object(struct fsdpck_dcp_writer *w, enum fixed class)
 {
     put_fixed(w, class);

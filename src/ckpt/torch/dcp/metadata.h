@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* PyTorch's .metadata (torch.distributed.checkpoint.metadata.Metadata) as pickle protocol 2 that torch 2.4 and newer
- * load. A writer that streams: tensors first, then storage, as the caller walks its own tables twice. */
+/* Writes PyTorch's .metadata (torch.distributed.checkpoint.metadata.Metadata) as pickle protocol 2 that torch 2.4 and
+ * newer load. The writer streams: the caller walks its own tables twice, first for tensors, then for storage. */
 #ifndef CKPT_DCP_METADATA_H
 #define CKPT_DCP_METADATA_H
 
 #include "base/json_write.h"
 #include "base/names.h"
 
-/* Zero-initialise, then begin. All strings given to it must live until free. After running out of memory every call
- * does nothing: fsdpck_text_check(&w->text, err) tells. */
+/* Zero-initialise, then begin. All strings passed to it must live until free. After an allocation failure every call
+ * does nothing; fsdpck_text_check(&w->text, err) reports it. */
 struct fsdpck_dcp_writer {
-    struct fsdpck_text text;     /* the file's bytes; the caller may take text.data over (and zero it) */
+    struct fsdpck_text text;     /* the file's bytes; the caller may take over text.data (and set it to NULL) */
     struct fsdpck_names strings; /* names, keys and files -> memo number: each is written once */
-    uint64_t known;              /* fixed texts and names that are in the memo */
+    uint64_t known;              /* fixed texts and names already in the memo */
 };
 
-/* Order of calls: begin; per name one tensor+chunks+tensor_end or one item; paths_begin; one path a name;
- * storage_begin; one storage a chunk or item (aliases too: their own name, the same place); end; free. */
+/* Order of calls: begin; for each name, one tensor+chunks+tensor_end or one item; paths_begin; one path for each name;
+ * storage_begin; one storage for each chunk or item (aliases too: their own name, the same location); end; free. */
 void fsdpck_dcp_begin(struct fsdpck_dcp_writer *w);
 void fsdpck_dcp_tensor(struct fsdpck_dcp_writer *w, const char *name, enum fsdpck_dtype dtype, uint32_t ndim,
                        const uint64_t *shape);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The closed list of names that a .metadata may hold, as torch 1.13 to 2.15 write it. Anything else is refused, unread.
- */
+/* The closed list of names that a .metadata may contain, as torch 1.13 to 2.15 write it. Other names are refused. */
 #include "torch/dcp/dcp.h"
 #include "torch/pickle/torch_names.h"
 
@@ -19,7 +18,7 @@ const char *const fsdpck_dcp_metadata_names[] = {
     "torch.distributed._shard.sharded_tensor.metadata MEM_FORMAT_ENCODING",
     "torch.distributed.checkpoint.filesystem _StorageInfo",
     "torch.distributed._shard.checkpoint.filesystem _StorageInfo",
-    /* Megatron-core saves its plans along (never read), and up to 0.15 its own classes in place of torch's. */
+    /* Megatron-core also saves its plans (never read), and up to 0.15 its own classes instead of torch's. */
     "torch.distributed.checkpoint.planner SavePlan",
     "torch.distributed.checkpoint.planner WriteItem",
     "torch.distributed.checkpoint.planner WriteItemType",
@@ -30,7 +29,7 @@ const char *const fsdpck_dcp_metadata_names[] = {
     "torch Size",
     "torch.serialization _get_layout",
     "collections OrderedDict",
-    "builtins getattr", /* of an enum's member, up to Python 3.11.3 */
+    "builtins getattr", /* for members of an enum, up to Python 3.11.3 */
     PATHS_OF("pathlib"),
     PATHS_OF("pathlib._local"), /* Python 3.13 */
     FSDPCK_TORCH_DTYPES,

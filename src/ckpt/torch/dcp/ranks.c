@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Joins what the ranks of a rank-local save say. */
+/* Joins the metadata of all ranks of a rank-local save. */
 #include "torch/dcp/ranks.h"
 
 #include <inttypes.h>
@@ -11,11 +11,11 @@
 #include "engine/files.h"
 #include "torch/catalogue.h"
 
-#define MAX_COMPARED_NBYTES (64u << 10) /* of an item; larger ones are not compared */
+#define MAX_COMPARED_NBYTES (64u << 10) /* limit for an item; larger items are not compared */
 
 struct ranks {
     struct fsdpck_source *src;
-    char **names; /* (nnames) what is in the folder, sorted */
+    char **names; /* (nnames) entries of the folder, sorted */
     size_t nnames;
     const char **files; /* (nranks) name of each rank's metadata */
     uint64_t nranks;
@@ -40,7 +40,7 @@ bool fsdpck_dcp_ranks_is(const char *name)
     return rank_of(name, false) >= 0;
 }
 
-/* The highest rank that anything here belongs to says how many there must be. */
+/* The highest rank in any file name gives the number of ranks; every lower rank must have its metadata. */
 static int list_ranks(struct ranks *k, const char *folder)
 {
     for (size_t i = 0; i < k->nnames; i++)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the pickle of .metadata to the catalogue: tensors, items, files. Believes nothing that it has not compared;
- * opens no file. */
+/* Turns the pickle of .metadata into the catalogue: tensors, items, files. Checks every statement; opens no file. */
 #include "torch/dcp/reading.h"
 
 #include <inttypes.h>
@@ -12,7 +11,7 @@
 #include "torch/catalogue.h"
 #include "torch/dcp/ranks.h"
 
-/* The nested keys of a name, from planner_data. *path: NULL where the name is the only key; the scratch arena's. */
+/* Reads the nested keys of a name from planner_data. *path: NULL if the name is the only key; in the scratch arena. */
 static int read_path(struct dcp_reading *r, const struct dcp_entry *e, const char *name, struct fsdpck_key **path,
                      uint32_t *npath)
 {
@@ -62,7 +61,7 @@ static int read_properties(struct dcp_reading *r, const char *name, fsdpck_node 
     return 0;
 }
 
-/* Whether `t` (with chunks d) is stored exactly where tensor `ordinal` is. */
+/* Returns whether `t` (with chunks d) is stored exactly where tensor `ordinal` is. */
 static bool is_same(const struct dcp_reading *r, size_t ordinal, enum fsdpck_dtype dtype, uint32_t ndim,
                     const uint64_t *shape, const struct dcp_tensor *d)
 {
@@ -79,7 +78,7 @@ static bool is_same(const struct dcp_reading *r, size_t ordinal, enum fsdpck_dty
     return true;
 }
 
-/* The tensor that d is another name of, SIZE_MAX where it is none. */
+/* Finds the tensor that stores the same bytes as d; *twin is SIZE_MAX if there is none. */
 static int find_twin(struct dcp_reading *r, enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *shape,
                      const struct dcp_tensor *d, size_t *twin)
 {
@@ -147,7 +146,7 @@ static int read_item(struct dcp_reading *r, const struct dcp_entry *e, const cha
     item->file = location.file;
     item->offset = location.offset;
     item->pub.nbytes = location.nbytes;
-    item->stream_nbytes = location.packed ? location.nbytes : 0; /* pub.nbytes gets its value when all is read */
+    item->stream_nbytes = location.packed ? location.nbytes : 0; /* pub.nbytes is set after everything was read */
     size_t old;
     return r->catalogue ? fsdpck_names_add(&r->catalogue->items, item->pub.name, r->src->items.count - 1, &old, r->err)
                         : 0;
@@ -211,8 +210,8 @@ static int list_paths(struct dcp_reading *r, fsdpck_node dict)
     return 0;
 }
 
-/* The entry that a key of storage_data belongs to; SIZE_MAX for names that state_dict_metadata lacks: nobody can ask
- * for those. */
+/* Returns the entry of a key of storage_data; SIZE_MAX for names that state_dict_metadata lacks, because no reader can
+ * ask for those. */
 static size_t entry_of(const struct dcp_reading *r, size_t i)
 {
     fsdpck_node index = fsdpck_pickle_child(r->p, r->storage, 2 * i);
@@ -221,7 +220,7 @@ static size_t entry_of(const struct dcp_reading *r, size_t i)
     return name ? fsdpck_names_find(&r->names, name) : SIZE_MAX;
 }
 
-/* Groups storage_data by name: counted, then placed. */
+/* Groups storage_data by name: counts first, then places. */
 static int list_storage(struct dcp_reading *r, fsdpck_node dict)
 {
     if (fsdpck_pickle_type(r->p, dict) != FSDPCK_PICKLE_DICT)
@@ -250,8 +249,8 @@ static int list_storage(struct dcp_reading *r, fsdpck_node dict)
     return 0;
 }
 
-/* Megatron-core up to 0.15 may cut an optimizer's state along its flattened elements; it then has a shape of its own
- * making, [pieces …, elements of one], and mcore_data has the true one. */
+/* Megatron-core up to 0.15 may split an optimizer's state along its flattened elements. Such a tensor has an artificial
+ * shape, [pieces …, elements of one]; mcore_data has the true shape. These tensors are skipped. */
 static void skip_reshaped(struct dcp_reading *r, fsdpck_node dict)
 {
     const char *first = NULL;
@@ -306,7 +305,7 @@ static int read_all(struct dcp_reading *r)
     return 0;
 }
 
-/* Tensors of documents before this one keep their places. */
+/* Copies the tensors of earlier documents, so that they keep their ordinals. */
 static int keep_earlier(struct dcp_reading *r)
 {
     for (size_t i = 0; i < r->src->tensors.count; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Accessors of the .metadata pickle, and errors, for all parts that read it. */
+/* Accessors of the .metadata pickle, and error reporting, for all files that read it. */
 #include "torch/dcp/reading.h"
 
 #include <stdarg.h>

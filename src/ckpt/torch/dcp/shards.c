@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A PyTorch DCP save in safetensors form: shard-RRRRR-model-….safetensors of every rank, each with its slices and where
- * they begin. Nothing says how large a tensor is, nor how many ranks there were: the slices have to fill what they
+/* A PyTorch DCP save in safetensors form: each rank has shard-RRRRR-model-….safetensors with its slices and their
+ * offsets. No file states the shape of a tensor or the number of ranks, so the slices must fill the box that they
  * span. */
 #include "torch/dcp/shards.h"
 
@@ -24,17 +24,17 @@ struct slice {
     uint32_t file, ndim;
     uint64_t payload;
     uint64_t *box; /* (2, ndim): offsets, sizes */
-    bool placed;   /* DCP_SHARDING_INFO has it */
+    bool placed;   /* DCP_SHARDING_INFO lists it */
 };
 
 struct shards {
     struct fsdpck_source *src;
     struct dcp *dcp;
-    char **names; /* (nnames) what is in the folder, sorted */
+    char **names; /* (nnames) entries of the folder, sorted */
     size_t nnames;
     struct fsdpck_vec slices;   /* struct slice */
     struct fsdpck_names listed; /* of the file being read: name -> slice */
-    struct fsdpck_names whole;  /* name -> first slice of it */
+    struct fsdpck_names whole;  /* name -> its first slice */
     uint32_t file;
     struct fsdpck_error *err;
 };
@@ -148,7 +148,7 @@ static int read_file(struct shards *s, const char *name)
     return rc;
 }
 
-/* A rank has a file for each "model-…" part; no rank before the last may have none. */
+/* A rank has one file for each "model-…" part. Every rank up to the last must have at least one. */
 static int read_files(struct shards *s)
 {
     uint64_t last = 0;
@@ -168,9 +168,9 @@ static int read_files(struct shards *s)
     return rc;
 }
 
-/* ---- all of them ---- */
+/* ---- all files ---- */
 
-/* What the slices of each name span, into the first one's place in `shapes`. */
+/* Computes the shape that the slices of each name span, into `shapes` at the first slice of the name. */
 static int span(struct shards *s, uint64_t **shapes)
 {
     for (size_t i = 0; i < s->slices.count; i++) {

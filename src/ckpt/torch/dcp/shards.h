@@ -6,7 +6,7 @@
 
 #include "torch/dcp/dcp.h"
 
-/* Reads all of them in the source's folder. A rank that is missing between others is named. */
+/* Reads all of these files in the source's folder. The error names a rank that is missing between others. */
 int fsdpck_dcp_read_shards(struct fsdpck_source *src, struct dcp *dcp, struct fsdpck_error *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A PyTorch DCP directory as a source: opens .metadata, and answers where the bytes of a box lie. Items are looked into
- * at their first use, since a checkpoint may have millions of them. */
+/* A PyTorch DCP directory as a source: opens .metadata, and tells where the bytes of a box lie. Items are opened on
+ * first use, since a checkpoint may have millions of them. */
 #include "torch/dcp/ranks.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 #define MAX_METADATA_NBYTES (4ull << 30)
 
-/* Keeps what was found in an item. Another thread may have done so before: then it found the same. */
+/* Publishes the location found in an item. If another thread published it earlier, both found the same. */
 static int publish(struct fsdpck_source *src, struct dcp_chunk *c, uint32_t ndim, const struct dcp_payload *found,
                    struct fsdpck_error *err)
 {
@@ -85,7 +85,7 @@ int fsdpck_dcp_extent(struct fsdpck_source *src, size_t ordinal, uint64_t chunk,
     return 0;
 }
 
-/* The first chunk that begins at or behind `row`; chunks are sorted. */
+/* Returns the first chunk that begins at `row` or later; chunks are sorted. */
 static uint64_t first_from(const struct dcp_tensor *d, uint32_t ndim, uint64_t row)
 {
     uint64_t low = 0, high = d->nchunks;
@@ -142,7 +142,7 @@ static const struct fsdpck_source_ops ops = {
 };
 
 static const struct fsdpck_source_ops shard_ops = {
-    /* in safetensors form: no zips to verify */
+    /* safetensors form: there are no zips to verify */
     .kind = "dcp",
     .extents = fsdpck_dcp_extents,
     .close = fsdpck_dcp_close,
@@ -170,7 +170,7 @@ int fsdpck_dcp_read_document(struct fsdpck_source *src, struct dcp *dcp, const c
     int rc = file ? fsdpck_read_file(src->io, file, MAX_METADATA_NBYTES, &data, &nbytes, err) : FSDPCK_ERR_NOMEM;
     if (!rc)
         rc = fsdpck_pickle_parse(file, 0, data, nbytes, fsdpck_dcp_metadata_names, &p, err);
-    free(data); /* before the catalogue is made: both grow with the model */
+    free(data); /* free it before making the catalogue: both grow with the model */
     struct fsdpck_dcp_document full = *doc;
     full.file = file;
     if (!rc)
@@ -190,7 +190,7 @@ static bool holds(const struct fsdpck_source *src, const char *folder, const cha
     return there;
 }
 
-/* Saves without coordination leave one __R.metadata a rank. */
+/* Saves without coordination have one __R.metadata per rank. */
 static int read_folder(struct fsdpck_source *src, const char *folder, struct fsdpck_error *err)
 {
     struct fsdpck_dcp_document doc = { .folder = folder };
@@ -199,8 +199,8 @@ static int read_folder(struct fsdpck_source *src, const char *folder, struct fsd
     return fsdpck_dcp_read_document(src, src->impl, ".metadata", &doc, err);
 }
 
-/* accelerate, and with it Hugging Face's Trainer, saves model and optimizer in folders of their own, each a DCP
- * directory; the names inside begin with "model" and "optimizer". */
+/* accelerate, and so Hugging Face's Trainer, saves model and optimizer in separate folders, each a DCP directory; the
+ * names inside begin with "model" and "optimizer". */
 static bool is_part(const char *name)
 {
     return !strncmp(name, "pytorch_model_fsdp_", 19) || !strncmp(name, "optimizer_", 10);
@@ -232,7 +232,7 @@ static int read_any(struct fsdpck_source *src, struct dcp *dcp, struct fsdpck_er
         src->ops = &shard_ops;
         return fsdpck_dcp_read_shards(src, dcp, err);
     }
-    return read_folder(src, "", err); /* says what is missing */
+    return read_folder(src, "", err); /* fails, and names the missing file */
 }
 
 int fsdpck_open_dcp(struct fsdpck_source *src, struct fsdpck_error *err)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads every item of a DCP directory: zip structure, CRC-32 of each record, and what the items say about their
- * tensors. DCP has no hashes, so this is all that can be checked, and the note says so. */
+/* Reads every item of a DCP directory: zip structure, CRC-32 of each record, and the item's description of its tensor.
+ * DCP has no hashes, so nothing else can be checked; the note says so. */
 #include "torch/dcp/dcp.h"
 
 #include "torch/zip/verify.h"
@@ -24,7 +24,7 @@ static int check_tensor(struct fsdpck_zip_check *c, size_t ordinal)
                                                             : 0 };
         uint64_t before = c->result->nproblems;
         int rc = fsdpck_zip_check_run(c, &s);
-        /* An item whose records are sound may still hold another tensor. */
+        /* An item with intact records may still contain another tensor. */
         if (!rc && c->result->nproblems == before)
             rc = fsdpck_zip_check_report_error(c, &s, fsdpck_dcp_extent(c->src, ordinal, i, &extent, &e), &e);
         if (rc)
@@ -86,7 +86,7 @@ int fsdpck_dcp_verify(struct fsdpck_source *src, bool quick, fsdpck_problem_fn f
             quick ? "a PyTorch DCP directory has no hashes: only .metadata and the sizes of files were checked"
                   : "a PyTorch DCP directory has no hashes: only structure and the CRC-32s of its zips were checked");
     if (quick)
-        return 0; /* opening has checked all that */
+        return 0; /* opening has checked everything */
     int rc = fsdpck_zip_check_begin(&c);
     if (!rc)
         rc = check_all(&c);

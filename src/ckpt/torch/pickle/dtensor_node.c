@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads DTensor nodes. torch has changed the mesh's pickle twice, the class's home three times; all of them are
+/* Reads DTensor nodes. torch has changed the mesh's pickle twice and the module of the class three times; all forms are
  * accepted. */
 #include "torch/pickle/dtensor_node.h"
 
@@ -14,8 +14,7 @@ static fsdpck_node unwrap(const struct fsdpck_pickle *p, fsdpck_node n)
     return n;
 }
 
-/* Whether n is the class, or an object of the class, in whatever module it lives: the list of allowed names knows which
- * those are. */
+/* Returns whether n is the class, or an object of it, in any module; the list of allowed names limits the modules. */
 static bool is_named(const struct fsdpck_pickle *p, fsdpck_node n, const char *class)
 {
     const char *text = fsdpck_pickle_type(p, n) == FSDPCK_PICKLE_GLOBAL ? fsdpck_pickle_text(p, n, NULL) : NULL;
@@ -50,7 +49,7 @@ static bool set_size(struct fsdpck_dtensor_node *out, uint32_t d, uint64_t size)
     return size > 0 && size <= FSDPCK_MAX_RANKS;
 }
 
-/* Up to torch 2.9 or so: a tensor of ranks whose shape is the mesh's. */
+/* Up to about torch 2.9: a tensor of ranks with the mesh's shape. */
 static bool read_tensor_mesh(const struct fsdpck_pickle *p, fsdpck_node tensor, struct fsdpck_dtensor_node *out)
 {
     struct fsdpck_tensor_node t;
@@ -65,7 +64,7 @@ static bool read_tensor_mesh(const struct fsdpck_pickle *p, fsdpck_node tensor, 
     return true;
 }
 
-/* torch 2.15: a layout of (shape, stride) pairs over the flat list of ranks. A dimension of size 1 has neither. */
+/* torch 2.15: a layout of (shape, stride) pairs over the flat list of ranks. The layout omits dimensions of size 1. */
 static bool read_layout_mesh(const struct fsdpck_pickle *p, fsdpck_node mesh, struct fsdpck_dtensor_node *out)
 {
     fsdpck_node axes = attribute(p, attribute(p, mesh, "_layout"), "axes");
@@ -89,7 +88,7 @@ static bool read_layout_mesh(const struct fsdpck_pickle *p, fsdpck_node mesh, st
     return true;
 }
 
-/* Where the rank that saved it was; not every torch says so. */
+/* Reads the position of the saving rank on the mesh; not every torch version states it. */
 static bool read_coordinate(const struct fsdpck_pickle *p, fsdpck_node mesh, struct fsdpck_dtensor_node *out)
 {
     uint64_t coordinate[FSDPCK_MAX_DIMS];
@@ -104,7 +103,7 @@ static bool read_coordinate(const struct fsdpck_pickle *p, fsdpck_node mesh, str
     return true;
 }
 
-/* The names of its dimensions, where it has some: they are for people. */
+/* Reads the names of the mesh's dimensions, if any; only messages use them. */
 static void read_names(const struct fsdpck_pickle *p, fsdpck_node mesh, struct fsdpck_dtensor_node *out)
 {
     static const char *const numbered[FSDPCK_MAX_MESH_DIMS] = { "dim0", "dim1", "dim2", "dim3",

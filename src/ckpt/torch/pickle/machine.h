@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state of the opcode machine, and what every opcode does with it: takes bytes of the input, and values off the
- * stack. All of these fail with m->p->err filled: NULL or false. */
+/* The state of the opcode machine, and the operations that opcodes share: read input bytes, pop values off the stack.
+ * On failure they fill m->p->err and return NULL or false. */
 #ifndef CKPT_PICKLE_MACHINE_H
 #define CKPT_PICKLE_MACHINE_H
 
@@ -13,11 +13,11 @@ struct machine {
     struct fsdpck_pickle *p;
     struct fsdpck_vec stack; /* fsdpck_node */
     struct fsdpck_vec marks; /* size_t: height of the stack at each MARK */
-    struct fsdpck_vec memo;  /* fsdpck_node, NO_NODE where nothing was put */
-    size_t nmemo;            /* puts: what MEMOIZE counts */
+    struct fsdpck_vec memo;  /* fsdpck_node, NO_NODE if empty */
+    size_t nmemo;            /* number of puts: MEMOIZE uses it as index */
     const char *const *allowed;
-    fsdpck_node *globals; /* one an allowed name, NO_NODE until seen */
-    const char *name;     /* of the opcode at work, for messages */
+    fsdpck_node *globals; /* one for each allowed name, NO_NODE until seen */
+    const char *name;     /* of the current opcode, for messages */
     bool stopped;
 };
 
@@ -27,7 +27,7 @@ static inline bool failed(int code)
 }
 #define FAIL(m, code, ...) failed(fsdpck_error_at((m)->p->err, code, (m)->p->file, (m)->p->at, __VA_ARGS__))
 
-/* The next nbytes of the input. */
+/* Reads the next nbytes of the input. */
 static inline const uint8_t *take(struct machine *m, uint64_t nbytes)
 {
     if (nbytes > m->nbytes - m->at) {
@@ -40,7 +40,7 @@ static inline const uint8_t *take(struct machine *m, uint64_t nbytes)
     return bytes;
 }
 
-/* A little-endian integer of 1, 2, 4 or 8 bytes. */
+/* Reads a little-endian integer of 1, 2, 4 or 8 bytes. */
 static inline bool take_uint(struct machine *m, unsigned width, uint64_t *out)
 {
     const uint8_t *b = take(m, width);
@@ -57,13 +57,13 @@ static inline bool push(struct machine *m, fsdpck_node n)
     return top;
 }
 
-/* Height below which an opcode may not reach: the last MARK. */
+/* Returns the height below which an opcode must not pop: the last MARK. */
 static inline size_t fence(const struct machine *m)
 {
     return m->marks.count ? ((const size_t *)m->marks.data)[m->marks.count - 1] : 0;
 }
 
-/* Takes the n topmost values; the array lives until the next push. */
+/* Pops n values; the array lives until the next push. */
 static inline fsdpck_node *pop(struct machine *m, size_t n)
 {
     size_t have = m->stack.count - fence(m);
@@ -75,7 +75,7 @@ static inline fsdpck_node *pop(struct machine *m, size_t n)
     return (fsdpck_node *)m->stack.data + m->stack.count;
 }
 
-/* Takes everything down to the last MARK, and the MARK. */
+/* Pops all values down to the last MARK, and the MARK. */
 static inline fsdpck_node *pop_mark(struct machine *m, size_t *count)
 {
     if (!m->marks.count) {
@@ -88,7 +88,7 @@ static inline fsdpck_node *pop_mark(struct machine *m, size_t *count)
     return values;
 }
 
-/* The topmost value, left where it is. */
+/* Returns the topmost value without popping it. */
 static inline bool top(struct machine *m, fsdpck_node *n)
 {
     fsdpck_node *values = pop(m, 1);
@@ -99,7 +99,7 @@ static inline bool top(struct machine *m, fsdpck_node *n)
     return values;
 }
 
-/* ---- pickle_objects.c: opcodes about names and what is made of them ---- */
+/* ---- pickle_objects.c: opcodes for names and objects ---- */
 
 bool fsdpck_pickle_op_global(struct machine *m, uint8_t op);
 bool fsdpck_pickle_op_stack_global(struct machine *m, uint8_t op);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opcodes for names and for objects. Creates no object: compares names with a list, and turns calls into nodes of the
- * tree. */
+/* Opcodes for names and for objects. Creates no Python object: compares names with a list, and turns calls into nodes
+ * of the tree. */
 #include "torch/pickle/machine.h"
 
 #include <string.h>
@@ -67,8 +67,7 @@ bool fsdpck_pickle_op_build(struct machine *m, uint8_t op)
     if (!top(m, &target))
         return false;
     enum fsdpck_pickle_type type = fsdpck_pickle_type(m->p, target);
-    if (type ==
-        FSDPCK_PICKLE_DICT) /* attributes of an OrderedDict, such as a state dict's _metadata: nobody asks for them */
+    if (type == FSDPCK_PICKLE_DICT) /* attributes of an OrderedDict, such as a state dict's _metadata: not needed */
         return true;
     if (type != FSDPCK_PICKLE_CALL && type != FSDPCK_PICKLE_OBJECT)
         return FAIL(m, FSDPCK_ERR_FORMAT, "BUILD on a value that is no object");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The opcode machine of the pickle reader: a stack, marks and a memo that build the tree of pickle_tree.c. It runs
- * nothing, imports nothing, and must not know what any name means. */
+/* The opcode machine of the pickle reader: a stack, marks and a memo that build the tree of pickle_tree.c. It runs no
+ * code, imports nothing, and must not know the meaning of any name. */
 #include "torch/pickle/machine.h"
 
 #include <stdlib.h>
@@ -111,7 +111,7 @@ static bool op_text(struct machine *m, uint8_t op)
     bool utf8 = op != 'B' && op != 'C' && fsdpck_utf8_valid((const char *)b, nbytes);
     if (!utf8 && (op == 'X' || op == 0x8c))
         return FAIL(m, FSDPCK_ERR_FORMAT, "a string of %llu bytes is not valid UTF-8", (unsigned long long)nbytes);
-    /* Python 2's strings (T, U) are text or bytes: nobody knows. */
+    /* Python 2's strings (T, U) may be text or bytes: the opcode does not say which. */
     return push(m, fsdpck_pickle_new_text(m->p, utf8 ? FSDPCK_PICKLE_STRING : FSDPCK_PICKLE_BYTES, b, nbytes));
 }
 
@@ -129,7 +129,7 @@ static bool op_tuple(struct machine *m, uint8_t op)
     return values && push(m, fsdpck_pickle_new_tuple(m->p, values, count));
 }
 
-/* An OrderedDict() that gets entries is a dict like any other. */
+/* Turns an OrderedDict() that gets entries into an ordinary dict. */
 static void become_dict(struct machine *m, fsdpck_node n)
 {
     if (fsdpck_pickle_type(m->p, n) != FSDPCK_PICKLE_CALL ||
@@ -167,7 +167,7 @@ static bool put(struct machine *m, uint64_t i)
     fsdpck_node n;
     if (!top(m, &n))
         return false;
-    if (i >= m->nbytes) /* each put costs a byte at least, and picklers number them from 0 */
+    if (i >= m->nbytes) /* each put takes at least one byte, and picklers number puts from 0 */
         return FAIL(m, FSDPCK_ERR_LIMIT, "memo number %llu in a pickle of %zu bytes", (unsigned long long)i, m->nbytes);
     while (m->memo.count <= i) {
         fsdpck_node *slot = fsdpck_vec_push(&m->memo, m->p->err);
@@ -278,7 +278,7 @@ static bool set_up(struct machine *m)
     }
     for (size_t i = 0; i < n; i++)
         m->globals[i] = FSDPCK_NO_NODE;
-    /* No values taken from an empty stack are still an array: NULL is pop()'s word for a failure. */
+    /* Reserve first: popping zero values off an empty stack must return an array, because NULL means failure. */
     return fsdpck_vec_reserve(&m->stack, 64, m->p->err) == 0 && fsdpck_pickle_setup(m->p);
 }
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Refuses names that are not on the caller's list, and opcodes that none of torch's writers uses. Names stay text;
- * nothing is ever looked up or imported. */
+/* Refuses names that are not on the caller's list, and opcodes that no torch version writes. Names are only text;
+ * nothing is looked up or imported. */
 #include "torch/pickle/impl.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Position of "module name" in the allowed list; SIZE_MAX where it is not. An entry "module *" allows names without
+/* Returns the position of "module name" in the allowed list, or SIZE_MAX. An entry "module *" allows names without
  * dots. */
 static size_t find_allowed(const char *const *allowed, const char *key, size_t module_nbytes, bool *wild)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads what torch's pickles say of a tensor. Nothing is believed but what the arithmetic allows. */
+/* Reads the description of a tensor in torch's pickles. Checks all numbers. */
 #include "torch/pickle/tensor_node.h"
 
 #include <inttypes.h>
@@ -43,7 +43,7 @@ const char *fsdpck_format_dims(char *buf, size_t nbytes, const uint64_t *dims, u
     return buf;
 }
 
-/* dtype of a typed storage; false for UntypedStorage and whatever else. */
+/* Returns the dtype of a typed storage; false for UntypedStorage and any other class. */
 static bool storage_dtype(const struct fsdpck_pickle *p, fsdpck_node class, enum fsdpck_dtype *out)
 {
     const char *name = fsdpck_pickle_type(p, class) == FSDPCK_PICKLE_GLOBAL ? fsdpck_pickle_text(p, class, NULL) : "";
@@ -57,7 +57,7 @@ static bool storage_dtype(const struct fsdpck_pickle *p, fsdpck_node class, enum
     return false;
 }
 
-/* ('storage', class, key, location, number of elements; of bytes where untyped). dtype: given by _rebuild_tensor_v3,
+/* ('storage', class, key, location, number of elements; number of bytes if untyped). dtype: from _rebuild_tensor_v3,
  * else NULL. */
 static bool read_storage(const struct fsdpck_pickle *p, fsdpck_node n, const enum fsdpck_dtype *dtype,
                          struct fsdpck_tensor_node *s)

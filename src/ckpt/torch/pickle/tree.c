@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The values of a pickle as a pool of small nodes: how they are stored, and how they are looked at. Knows no opcode, no
- * class and no meaning of any name. */
+/* The values of a pickle as a pool of small nodes: storage and access. It knows no opcode, no class and no meaning of
+ * names. */
 #include "torch/pickle/impl.h"
 
 #include <stdlib.h>
@@ -53,8 +53,8 @@ fsdpck_node fsdpck_pickle_new_int(struct fsdpck_pickle *p, int64_t value)
 fsdpck_node fsdpck_pickle_new_text(struct fsdpck_pickle *p, enum fsdpck_pickle_type type, const void *bytes,
                                    size_t nbytes)
 {
-    /* The table compares up to the first NUL, so strings that have one stay out of it; long ones are hardly ever
-     * repeated. */
+    /* The table compares strings up to the first NUL, so strings with a NUL are excluded. Long strings rarely
+     * repeat. */
     bool shared = type == FSDPCK_PICKLE_STRING && nbytes < SHARED_NBYTES && !memchr(bytes, 0, nbytes);
     if (shared) {
         char key[SHARED_NBYTES];
@@ -74,7 +74,7 @@ fsdpck_node fsdpck_pickle_new_text(struct fsdpck_pickle *p, enum fsdpck_pickle_t
     return shared && fsdpck_names_add(&p->strings, text, n, &old, p->err) ? FSDPCK_NO_NODE : n;
 }
 
-/* Takes note that `child` is part of `parent` from now on. */
+/* Records that `child` is now part of `parent`. */
 static bool adopt(struct fsdpck_pickle *p, fsdpck_node parent, fsdpck_node child)
 {
     if (child == FSDPCK_NO_NODE)
@@ -115,8 +115,8 @@ static uint64_t room_of(const struct pickle_node *node, uint64_t count)
     return room;
 }
 
-/* The first children of a container get exactly their room, since most dicts and tuples never grow; later ones double
- * it. */
+/* The first children of a container get exactly their space, since most dicts and tuples never grow; later ones double
+ * the capacity. */
 static bool make_room(struct fsdpck_pickle *p, fsdpck_node container, size_t more)
 {
     struct pickle_node *node = pickle_node(p, container);
@@ -141,7 +141,7 @@ static bool make_room(struct fsdpck_pickle *p, fsdpck_node container, size_t mor
 bool fsdpck_pickle_append(struct fsdpck_pickle *p, fsdpck_node container, const fsdpck_node *children, size_t count)
 {
     if (!count)
-        return true; /* on anything, as in Python: it may be an integer, which is no node */
+        return true; /* on any value, as in Python: it may be an integer, which has no node */
     if (pickle_node(p, container)->flags & PICKLE_SEALED)
         return fail(p, FSDPCK_ERR_FORMAT, "a container is changed after it was put into another one (or into itself)");
     if (!make_room(p, container, count))
@@ -205,7 +205,7 @@ size_t fsdpck_pickle_used(const struct fsdpck_pickle *p)
 
 static const struct pickle_node none = { .type = FSDPCK_PICKLE_NONE };
 
-/* NONE for what is no node: lookups that found nothing may be asked on. */
+/* Returns NONE for an invalid handle, so that the result of a failed lookup may be used in another lookup. */
 static const struct pickle_node *node_or_none(const struct fsdpck_pickle *p, fsdpck_node n)
 {
     return n < p->nodes.count ? pickle_node(p, n) : &none;
@@ -277,7 +277,7 @@ fsdpck_node fsdpck_pickle_get(const struct fsdpck_pickle *p, fsdpck_node dict, c
 {
     if (fsdpck_pickle_type(p, dict) != FSDPCK_PICKLE_DICT)
         return FSDPCK_NO_NODE;
-    /* From the end: Python keeps the last of equal keys. */
+    /* Search from the end: Python keeps the last of equal keys. */
     for (size_t i = fsdpck_pickle_count(p, dict); i >= 2; i -= 2) {
         fsdpck_node k = fsdpck_pickle_child(p, dict, i - 2);
         if (fsdpck_pickle_type(p, k) == FSDPCK_PICKLE_STRING && !strcmp(fsdpck_pickle_text(p, k, NULL), key))

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one value of the pickles we write that is not fixed text: integers, in protocol 2, in their shortest form. */
+/* Writes integers, in their shortest form in protocol 2: the only value in our pickles that is not fixed text. */
 #ifndef CKPT_PICKLE_WRITE_H
 #define CKPT_PICKLE_WRITE_H
 
 #include "base/hash.h"
 
-#define FSDPCK_PICKLE_INT_MAX 11u /* bytes of one at most */
+#define FSDPCK_PICKLE_INT_MAX 11u /* maximum number of bytes of an integer */
 
 /* Returns the number of bytes written to out. */
 static inline size_t fsdpck_pickle_put_int(uint8_t *out, uint64_t value)

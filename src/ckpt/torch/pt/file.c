@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One torch.save file after another into a catalogue: which records there are, which tensors view them, which values
- * travel as items. DTensors are shard.c's. */
+/* Reads torch.save files, one after another, into a catalogue: their records, the tensors that view them, and the
+ * values stored as items. shard.c handles DTensors. */
 #include "torch/pt/file.h"
 
 #include <inttypes.h>
@@ -20,13 +20,13 @@
 #include "torch/pt/walk.h"
 
 #define MAX_PICKLE_NBYTES   (1u << 30)
-#define MAX_VALUE_EXPANSION 8u  /* bytes of values for each byte of the pickle that they come out of */
+#define MAX_VALUE_EXPANSION 8u  /* limit for the bytes of values per byte of their pickle */
 #define MAX_VERSION         10u /* of torch's zip format; 3 is written */
 
 struct pt_value {
     const uint8_t *pickle;
     uint64_t nbytes;
-    bool differs; /* among ranks, and that was said */
+    bool differs; /* ranks differ, and a note was given */
 };
 
 static void say(const struct fsdpck_pt_reading *r, const char *name, const char *what)
@@ -40,7 +40,7 @@ static void say(const struct fsdpck_pt_reading *r, const char *name, const char 
 
 /* ---- tensors ---- */
 
-/* A tensor that is there whole; where ranks save one each, they should all be the same. */
+/* Adds a tensor saved whole. If every rank saves one, all should be equal. */
 static int add_whole(struct fsdpck_pt_reading *r, const char *name, const struct fsdpck_key *path, uint32_t npath,
                      fsdpck_node n)
 {
@@ -189,7 +189,7 @@ static bool is_tar(const uint8_t *head)
     return !memcmp(head + 257, "ustar", 5);
 }
 
-/* A pickle of torch's magic number. */
+/* Returns whether the file begins with a pickle of torch's magic number. */
 static bool is_legacy(const uint8_t *head)
 {
     static const uint8_t magic[] = { 0x8a, 0x0a, 'l', 0xfc, 0x9c, 'F', 0xf9, ' ', 'j', 0xa8, 'P', 0x19 };
@@ -310,5 +310,5 @@ void fsdpck_pt_close(struct fsdpck_source *src)
     if (!pt)
         return;
     fsdpck_vec_free(&pt->values);
-    fsdpck_dcp_close(src); /* frees impl, which begins with what it takes it for */
+    fsdpck_dcp_close(src); /* frees impl: struct fsdpck_pt begins with a struct dcp */
 }

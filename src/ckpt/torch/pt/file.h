@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads torch.save files into a catalogue. One reading may go over many files: shards of a model, or the files of all
+/* Reads torch.save files into a catalogue. One reading may cover many files: shards of a model, or the files of all
  * ranks. */
 #ifndef CKPT_PT_FILE_H
 #define CKPT_PT_FILE_H
 
 #include "torch/pt/reading.h"
 
-/* Begins a reading. The caller sets ops, which differ between kinds of sources. */
+/* Begins a reading. The caller sets ops, which depend on the kind of source. */
 int fsdpck_pt_begin(struct fsdpck_pt_reading *r, struct fsdpck_source *src, struct fsdpck_error *err);
 /* The role of a file in a set of rank files. */
 struct fsdpck_pt_rank_file {
     int64_t rank;
     uint64_t nranks;
     const char *tree; /* first key of its names, or NULL */
-    bool per_rank; /* ranks may differ in it (random states): the lowest rank's values are taken, and that is noted */
+    bool per_rank; /* ranks may differ in these values (random states): the lowest rank's are used, and a note is given
+                    */
 };
-/* Adds the file at `path` to the source and reads what it lists. part NULL: the file stands for itself. */
+/* Adds the file at `path` to the source and reads its contents. part NULL: the file is independent. */
 int fsdpck_pt_read(struct fsdpck_pt_reading *r, const char *path, const char *name,
                    const struct fsdpck_pt_rank_file *part);
 /* Makes the source's catalogue. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The closed list of names that a .pt may hold: those of torch's weights-only loader, what it takes for DTensors, and
- * numpy's scalars and arrays as trainers save them. Names that are listed only to be refused with the tensor they stand
- * for are among them. */
+/* The closed list of names that a .pt may contain: those of torch's weights-only loader, its additions for DTensors,
+ * and numpy's scalars and arrays as trainers save them. It also has names of unsupported tensors, so that the error can
+ * name the tensor. */
 #include "torch/pickle/torch_names.h"
 #include "torch/pt/file.h"
 
@@ -25,7 +25,7 @@ const char *const fsdpck_pt_names[] = {
     "torch.serialization _get_layout",
     "collections OrderedDict",
     "collections Counter",
-    /* Refused by the tensor's name. */
+    /* Listed so that the error can name the tensor. */
     "torch._utils _rebuild_qtensor",
     "torch._utils _rebuild_sparse_tensor",
     "torch._utils _rebuild_sparse_csr_tensor",
@@ -40,7 +40,7 @@ const char *const fsdpck_pt_names[] = {
     "torch QUInt2x4Storage",
     "torch per_tensor_affine",
     "torch per_channel_affine",
-    /* Plain values, in protocol 2's words and in later ones'. */
+    /* Plain values, with the names of protocol 2 and of later protocols. */
     "_codecs encode",
     "__builtin__ set",
     "__builtin__ bytearray",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which file is being read, where a tensor's bytes lie in it, and how reading fails. */
+/* The current file, the location of a tensor's bytes in it, and error reporting. */
 #include "torch/pt/reading.h"
 
 #include <inttypes.h>
@@ -7,8 +7,8 @@
 
 #include "base/checked.h"
 
-/* Views share storage, so tensors may be larger than their file: as torch saves a model, hardly; by stride 0, without
- * limit. */
+/* Views share storage, so tensors may be larger than their file: slightly in torch's own saves of a model; without
+ * limit by stride 0. */
 #define MAX_EXPANSION         8u
 #define FREE_EXPANSION_NBYTES (1ull << 30)
 

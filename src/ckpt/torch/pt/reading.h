@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reading of .pt files: what its parts share. */
+/* The state that all files that read .pt files share. */
 #ifndef CKPT_PT_READING_H
 #define CKPT_PT_READING_H
 
@@ -7,22 +7,22 @@
 #include "torch/catalogue.h"
 #include "torch/pickle/tensor_node.h"
 
-extern const char *const fsdpck_pt_names[]; /* NULL-terminated: what a .pt may name */
+extern const char *const fsdpck_pt_names[]; /* NULL-terminated: names that a .pt may contain */
 
-/* A .pt source. The catalogue is a DCP directory's, with every chunk already found. */
+/* A .pt source. It has a DCP directory's catalogue, with every chunk already found. */
 struct fsdpck_pt {
-    struct dcp dcp;           /* first: dcp/source.c's functions take it for theirs */
+    struct dcp dcp;           /* first, so that the functions of dcp/source.c work on it */
     struct fsdpck_vec values; /* const uint8_t *: the bytes of each item, in the source's arena */
 };
 
-/* What the first rank saved for a tensor that every rank saves whole. */
+/* The first rank's values of a tensor that every rank saves whole. */
 struct fsdpck_pt_plain {
     bool known, differs;
     uint32_t crc32;
     uint64_t nbytes;
 };
 
-/* Where the file's rank is on a mesh. */
+/* The position of the file's rank on a mesh. */
 struct fsdpck_pt_mesh {
     fsdpck_node node; /* NO_NODE: not known yet */
     uint32_t coordinate[FSDPCK_MAX_MESH_DIMS];
@@ -41,21 +41,21 @@ struct fsdpck_pt_reading {
     struct fsdpck_names records;     /* "data/0" -> record */
     struct fsdpck_crc_record **crcs; /* (records of the zip) NULL: it has no CRC-32. In the source's arena */
     uint32_t file;
-    uint64_t value_nbytes; /* that its values may still take */
-    int64_t rank;          /* that saved it; -1: the file stands for itself */
+    uint64_t value_nbytes; /* bytes that its values may still take */
+    int64_t rank;          /* that saved it; -1: the file is independent */
     uint64_t nranks;
     const char *tree;
     bool per_rank;
     struct fsdpck_pt_mesh mesh;
 };
 
-/* Of the file being read, for messages. */
+/* Returns the path of the current file, for messages. */
 const char *fsdpck_pt_path(const struct fsdpck_pt_reading *r);
 /* Fills err with file and tensor (name may be NULL) and returns the code. */
 int fsdpck_pt_fail(struct fsdpck_pt_reading *r, int code, const char *name, const char *what);
-/* Where a tensor lies in the file being read; out->strides points into t. */
+/* Locates a tensor in the current file; out->strides points into t. */
 int fsdpck_pt_place(struct fsdpck_pt_reading *r, const char *name, const struct fsdpck_tensor_node *t,
                     struct fsdpck_stored_box *out, const struct fsdpck_zip_record **record);
-uint32_t fsdpck_pt_part(const struct fsdpck_pt_reading *r); /* what the catalogue tells files of one set apart by */
+uint32_t fsdpck_pt_part(const struct fsdpck_pt_reading *r); /* how the catalogue distinguishes the files of one set */
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rank's shards: mesh, placements and rank give the boxes, and the local tensor is those boxes side by side. */
+/* One rank's shards: mesh, placements and rank determine the boxes; the local tensor consists of these boxes side by
+ * side. */
 #include "torch/pt/shard.h"
 
 #include <inttypes.h>
@@ -12,7 +13,7 @@
 #include "tensor/box.h"
 #include "torch/pickle/dtensor_node.h"
 
-#define MAX_BOXES 4096u /* of one tensor on one rank; more than one only by strided shards */
+#define MAX_BOXES 4096u /* limit for one tensor on one rank; only strided shards have more than one */
 
 struct shard {
     struct fsdpck_pt_reading *r;
@@ -28,9 +29,9 @@ static int fail(struct shard *s, int code, const char *what)
     return fsdpck_pt_fail(s->r, code, s->name, what);
 }
 
-/* ---- which rank of the mesh this is ---- */
+/* ---- the rank's position on the mesh ---- */
 
-/* Rank number i of the mesh's flat list. */
+/* Reads rank number i of the mesh's flat list. */
 static int mesh_rank(struct shard *s, uint64_t i, int64_t *out)
 {
     const struct fsdpck_pickle *p = s->r->archive.pickle;
@@ -50,7 +51,7 @@ static int mesh_rank(struct shard *s, uint64_t i, int64_t *out)
         return rc;
     const struct fsdpck_extent e = { .file = where.file, .payload = where.payload, .crc = where.crc };
     if ((rc = fsdpck_checks_extent(s->r->src, FSDPCK_CHECKS_NO_TENSOR, &e,
-                                   s->r->err))) { /* these bytes decide where the shards go */
+                                   s->r->err))) { /* verify: these bytes determine the location of the shards */
         fsdpck_error_tensor(s->r->err, s->name);
         return rc;
     }
@@ -88,8 +89,8 @@ static int find_on_mesh(struct shard *s, uint32_t *coordinate)
     return fail(s, FSDPCK_ERR_FORMAT, text);
 }
 
-/* Where this rank is on the mesh. A whole mesh that lists its ranks decides; one cut from another says itself where the
- * rank was. */
+/* Finds this rank's position on the mesh. A complete mesh that lists its ranks decides; a slice of another mesh states
+ * the position itself. */
 static int find_coordinate(struct shard *s, uint32_t *coordinate)
 {
     if (fsdpck_mesh_nranks(&s->d.mesh) > s->r->nranks) {
@@ -142,9 +143,9 @@ static const uint64_t *box_at(const struct shard *s, size_t i)
     return (const uint64_t *)((const char *)s->boxes.data + i * s->boxes.item_nbytes);
 }
 
-/* Boxes are a grid, visited in row-major order: along d, those that follow each other in the first row of the grid lie
- * side by side. *total: length of the local tensor along d; *before: of what lies before the box that begins at
- * `offset`. */
+/* The boxes form a grid, visited in row-major order. Boxes that follow each other along d in the first row of the grid
+ * lie side by side. *total: length of the local tensor along d; *before: length of the part before the box that begins
+ * at `offset`. */
 static void measure(const struct shard *s, uint32_t d, uint64_t offset, uint64_t *before, uint64_t *total)
 {
     uint64_t last = UINT64_MAX;
@@ -191,7 +192,7 @@ static int add_pieces(struct shard *s)
         piece.box = box;
         piece.payload += first * fsdpck_dtype_info(s->d.dtype)->nbytes;
         if (s->boxes.count > 1)
-            piece.strides = s->t.strides; /* a part of a dense tensor is dense only by chance */
+            piece.strides = s->t.strides; /* part of a dense tensor is usually not dense */
         rc = fsdpck_catalogue_add_box(&s->r->catalogue, &piece);
     }
     return rc;
@@ -247,7 +248,7 @@ bool fsdpck_pt_differs(struct fsdpck_pt_reading *r, uint32_t ordinal, const stru
 {
     while (r->plain.count <= ordinal)
         if (!fsdpck_vec_push(&r->plain, NULL))
-            return false; /* only a note is lost */
+            return false; /* out of memory costs only a note */
     struct fsdpck_pt_plain *plain = (struct fsdpck_pt_plain *)r->plain.data + ordinal;
     if (!plain->known) {
         *plain = (struct fsdpck_pt_plain){ .known = true, .crc32 = record->crc32, .nbytes = record->nbytes };

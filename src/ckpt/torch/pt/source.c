@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* torch.save files as a source: one file, or a folder of them, with or without Hugging Face's index of which tensor
- * lies in which. */
+/* torch.save files as a source: one file, or a folder of them, with or without Hugging Face's index that maps tensors
+ * to files. */
 #include "torch/pt/file.h"
 
 #include <stdlib.h>
@@ -28,12 +28,12 @@ struct weight {
 
 struct folder {
     struct fsdpck_pt_reading r;
-    char **names; /* (nnames) what is in the folder, sorted */
+    char **names; /* (nnames) entries of the folder, sorted */
     size_t nnames;
     struct fsdpck_arena arena;
-    char *index;               /* path of the index, or NULL: there is none */
+    char *index;               /* path of the index; NULL: none */
     struct fsdpck_vec files;   /* const char * */
-    struct fsdpck_vec weights; /* struct weight: of the index */
+    struct fsdpck_vec weights; /* struct weight, from the index */
     struct fsdpck_names file_names, weight_names;
 };
 
@@ -42,9 +42,9 @@ static const struct weight *weights(const struct folder *f)
     return f->weights.data;
 }
 
-/* ---- which files are the model's ---- */
+/* ---- choosing the model's files ---- */
 
-/* Beside a model's weights Hugging Face's Trainer leaves files of its own. */
+/* Hugging Face's Trainer saves other files beside a model's weights. */
 static bool is_other(const char *name)
 {
     static const char *const others[] = { "training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt",
@@ -91,7 +91,7 @@ static int add_weight(void *ctx, struct fsdpck_json *j, const char *key, const c
     return 0;
 }
 
-/* An index, or one file of the usual name, or all files. */
+/* Chooses the files of an index, or one file of the usual name, or all files. */
 static int choose(struct folder *f)
 {
     static const char *const usual[] = { "pytorch_model.bin", "diffusion_pytorch_model.bin", "adapter_model.bin" };
@@ -125,7 +125,7 @@ static int fail_index(struct folder *f, int code, const char *tensor, const char
     return f->r.err->code;
 }
 
-/* What the file brought must be what the index says of it. */
+/* Checks that the index lists every tensor of the file, and in this file. */
 static int check_listed(struct folder *f, size_t file, size_t first)
 {
     const char *name = ((const char **)f->files.data)[file];

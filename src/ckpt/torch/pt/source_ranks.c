@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A folder of files that each rank saved for itself, as verl does: model_world_size_N_rank_R.pt, and with them optim_…
- * and extra_state_…. Together they are one checkpoint; a rank that is missing, there twice, or of another world is
- * named. */
+/* A folder with files from each rank, as verl saves them: model_world_size_N_rank_R.pt, and optim_… and extra_state_….
+ * Together they are one checkpoint. The error names a rank that is missing, duplicate, or from another world size. */
 #include "torch/pt/file.h"
 
 #include <inttypes.h>
@@ -21,20 +20,20 @@ static const struct fsdpck_source_ops ops = {
     .close = fsdpck_pt_close,
 };
 
-/* What a rank saves in files of its own, in the order of the trees. */
+/* The kinds of files that a rank saves, in the order of the trees. */
 static const char *const kinds[] = { "model", "optim", "extra_state" };
 enum { NKINDS = sizeof kinds / sizeof kinds[0] };
 
 struct set {
     struct fsdpck_pt_reading r;
-    char **names; /* (nnames) what is in the folder, sorted */
+    char **names; /* (nnames) entries of the folder, sorted */
     size_t nnames;
     uint64_t nranks;
-    const char *first;          /* name of the file that said so */
-    const char **files[NKINDS]; /* (nranks) name of each rank's file; NULL: there is none of the kind */
+    const char *first;          /* name of the file that gave the world size */
+    const char **files[NKINDS]; /* (nranks) name of each rank's file; NULL: the rank has no file of this kind */
 };
 
-/* Decimal digits at *s, which moves behind them; false where there are none, or too many. */
+/* Parses decimal digits at *s and advances *s; false if there are none, or too many. */
 static bool take_number(const char **s, uint64_t *out)
 {
     const char *begin = *s;
@@ -125,7 +124,7 @@ static int read_file(struct set *s, int kind, uint64_t rank, bool trees)
     return rc;
 }
 
-/* A set of models alone keeps its names; with other files beside it, each kind is a tree. */
+/* If there are only model files, names are unchanged; otherwise each kind is a tree. */
 static int read_files(struct set *s)
 {
     bool trees = false;
@@ -147,7 +146,7 @@ static int read_files(struct set *s)
     return s->r.err->code;
 }
 
-/* verl keeps config.json and the tokenizer in a folder of that name. */
+/* verl keeps config.json and the tokenizer in a folder of this name. */
 static int read_assets(struct set *s)
 {
     struct fsdpck_source *src = s->r.src;

@@ -73,7 +73,7 @@ static void write_string(struct writer *w, fsdpck_node n)
     fsdpck_text_add(w->out, text, nbytes);
 }
 
-/* Protocol 2 has no bytes: as Python, the encoding of a string of as many characters. */
+/* Protocol 2 has no bytes. As Python does, write a string of as many characters and its encoding. */
 static void write_bytes(struct writer *w, fsdpck_node n)
 {
     size_t nbytes, wide = 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads every byte of .pt files: zip structure and CRC-32s are all that the format has to check by. */
+/* Reads every byte of .pt files. The format can be checked only by zip structure and CRC-32s. */
 #include "torch/pt/file.h"
 #include "torch/zip/verify.h"
 
-/* The first tensor whose elements begin in the record, and its rows where they are known. */
+/* Finds the first tensor whose elements begin in the record, and its rows if known. */
 static void blame(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes,
                   struct fsdpck_problem *problem)
 {
@@ -36,7 +36,7 @@ int fsdpck_pt_verify(struct fsdpck_source *src, bool quick, fsdpck_problem_fn re
             quick ? "torch.save files have no hashes: only their structure was checked"
                   : "torch.save files have no hashes: only structure and the CRC-32s of their zips were checked");
     if (quick)
-        return 0; /* opening has checked all that */
+        return 0; /* opening has checked everything */
     for (size_t i = 0; i < src->files.count; i++)
         c.total_nbytes += source_files(src)[i].pub.nbytes;
     int rc = fsdpck_zip_check_begin(&c);

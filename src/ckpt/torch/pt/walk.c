@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The walk over a pickled tree. Sharing makes a small pickle a huge tree, so every step is paid for from a budget that
- * the pickle's size sets. */
+/* The walk over a pickled tree. Sharing can turn a small pickle into a huge tree, so every step is charged to a budget
+ * proportional to the pickle's size. */
 #include "torch/pt/walk.h"
 
 #include <inttypes.h>
@@ -10,7 +10,7 @@
 
 #include "torch/pickle/tensor_node.h"
 
-#define MAX_DEPTH         1000u /* the pickle reader's own */
+#define MAX_DEPTH         1000u /* the same as the pickle reader's */
 #define STEPS_A_BYTE      8u
 #define NAME_BYTES_A_STEP 64u
 
@@ -43,7 +43,8 @@ static int spend(struct walk *k, uint64_t steps)
     return 0;
 }
 
-/* Whether a list or tuple has to be walked: it holds a tensor at any depth, or (a list, through lists) a dict. */
+/* Returns whether to walk into a list or tuple: it contains a tensor at any depth, or (a list, through lists) a
+ * dict. */
 static int look_inside(struct walk *k, fsdpck_node n, bool dicts, bool *out)
 {
     const struct fsdpck_pickle *p = k->w->p;
@@ -80,7 +81,7 @@ static int put_name(struct walk *k, const char *text, size_t nbytes)
 
 static int walk(struct walk *k, fsdpck_node n, unsigned depth);
 
-/* One step down. text: the key's, NULL for a position. */
+/* Goes one level down. text: the key; NULL for a position. */
 static int descend(struct walk *k, const char *text, uint64_t position, fsdpck_node n, unsigned depth)
 {
     char digits[24];
@@ -100,7 +101,7 @@ static int descend(struct walk *k, const char *text, uint64_t position, fsdpck_n
     return rc;
 }
 
-/* A key as torch's str() gives it; NULL where it is of another type. */
+/* Returns a key as torch's str() prints it; NULL if its type is not supported. */
 static const char *key_text(const struct walk *k, fsdpck_node n, char digits[24])
 {
     const struct fsdpck_pickle *p = k->w->p;
@@ -142,7 +143,7 @@ static int visit(struct walk *k, fsdpck_leaf_fn leaf, fsdpck_node n)
     static const struct fsdpck_key root = { "tensor", 0 };
     if (!k->path.count)
         return leaf(k->w->ctx, root.str, &root, 1, n);
-    ((char *)k->name.data)[k->name.count] = 0; /* put_name() has made room */
+    ((char *)k->name.data)[k->name.count] = 0; /* put_name() has reserved the space */
     return leaf(k->w->ctx, k->name.data, k->path.data, (uint32_t)k->path.count, n);
 }
 

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Flattens what torch.save saved: dicts, and lists that hold dicts or tensors, as torch.distributed.checkpoint does. */
+/* Flattens the saved value as torch.distributed.checkpoint does: dicts, and lists that contain dicts or tensors. */
 #ifndef CKPT_PT_WALK_H
 #define CKPT_PT_WALK_H
 
 #include "engine/source_impl.h"
 #include "torch/pickle/pickle.h"
 
-/* A leaf. name: its keys joined by dots; both live until the call returns. */
+/* Called for a leaf. name: its keys joined by dots; name and path live until the call returns. */
 typedef int (*fsdpck_leaf_fn)(void *ctx, const char *name, const struct fsdpck_key *path, uint32_t npath,
                               fsdpck_node n);
 
 struct fsdpck_pt_walk {
     const struct fsdpck_pickle *p;
     const char *file;      /* for messages */
-    uint64_t nbytes;       /* of the pickle: bounds the work, since a small one can describe a huge tree */
+    uint64_t nbytes;       /* of the pickle: limits the work, since a small pickle can describe a huge tree */
     const char *tree;      /* first key of every path, or NULL */
-    fsdpck_leaf_fn tensor; /* anything that rebuilds a tensor */
-    fsdpck_leaf_fn value;  /* anything else; holds no tensor that could be told apart */
+    fsdpck_leaf_fn tensor; /* for any value that rebuilds a tensor */
+    fsdpck_leaf_fn value;  /* for any other value; it contains no tensor that could be separated */
     void *ctx;
     struct fsdpck_error *err; /* never NULL */
 };
 
-/* A tensor at the root gets the name "tensor". Empty dicts vanish. A tuple is a value, but for one that holds tensors:
- * that is walked like a list (torch would save it as one opaque value, which no reader but Python could take apart). */
+/* A tensor at the root gets the name "tensor". Empty dicts disappear. A tuple is a value, except that a tuple with
+ * tensors is walked like a list (torch would save it as one opaque value, which only Python could read). */
 int fsdpck_pt_walk(const struct fsdpck_pt_walk *w);
 
 #endif

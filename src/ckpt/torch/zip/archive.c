@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens a torch.save zip: directory, data.pkl, byteorder. Touches no tensor's bytes. */
+/* Opens a torch.save zip: directory, data.pkl, byteorder. Reads no tensor's bytes. */
 #include "torch/zip/archive.h"
 
 #include <inttypes.h>
@@ -21,7 +21,7 @@ struct opening {
 
 #define FAIL(o, code, ...) fsdpck_error_at((o)->err, code, (o)->file, (o)->begin, __VA_ARGS__)
 
-/* The bytes of a small record, malloc'ed. */
+/* Reads a small record; malloc'ed. */
 static int read_record(struct opening *o, const struct fsdpck_zip_record *record, uint64_t max_nbytes, bool check_crc,
                        char **out)
 {

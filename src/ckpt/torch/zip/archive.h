@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A torch.save zip, opened: its records, the pickle in it, its byte order. What the pickle means is the caller's. */
+/* An open torch.save zip: its records, its pickle, its byte order. The caller interprets the pickle. */
 #ifndef CKPT_ARCHIVE_H
 #define CKPT_ARCHIVE_H
 
@@ -15,15 +15,15 @@ struct fsdpck_archive {
 };
 
 struct fsdpck_archive_terms {
-    const char *const *allowed; /* names that the pickle may hold */
+    const char *const *allowed; /* names that the pickle may contain */
     uint64_t max_nbytes;        /* of data.pkl */
-    bool check_crc;             /* of data.pkl and byteorder, where the zip has one (torch can be told to write none) */
+    bool check_crc;             /* of data.pkl and byteorder, if the zip has one (torch can omit it) */
 };
 
-/* The zip is bytes [offset, offset + nbytes) of a file of src. On failure nothing is left to free. */
+/* The zip is bytes [offset, offset + nbytes) of a file of src. On failure there is nothing to free. */
 int fsdpck_archive_open(struct fsdpck_source *src, uint32_t file, uint64_t offset, uint64_t nbytes,
                         const struct fsdpck_archive_terms *terms, struct fsdpck_archive *out, struct fsdpck_error *err);
-/* The same of one that is packed. Offsets are those in what it decodes to. */
+/* The same for a packed zip. Offsets refer to its decoded bytes. */
 int fsdpck_archive_open_packed(const struct fsdpck_packed *packed, const char *file,
                                const struct fsdpck_archive_terms *terms, struct fsdpck_archive *out,
                                struct fsdpck_error *err);

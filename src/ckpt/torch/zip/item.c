@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The envelope around a payload: a zip as torch.save makes, with the payload as its last record. Knows bytes and
- * offsets; no files. */
+/* The envelope around a payload: a zip like torch.save's, with the payload as its last record. Knows bytes and offsets;
+ * no files. */
 #include "torch/zip/item.h"
 
 #include <assert.h>
@@ -21,17 +21,17 @@ enum {
     PICKLE_MAX = 2048
 };
 #define LARGE_NBYTES 65536u
-#define DOS_DATE     0x0021u /* 1980-01-01: the first that zip knows; a fixed one keeps equal checkpoints equal */
+#define DOS_DATE     0x0021u /* 1980-01-01: the earliest zip date. A fixed date keeps equal checkpoints equal */
 
-/* A place to write to, or only to measure. */
+/* A buffer to write to, or only a measurement. */
 struct sink {
-    uint8_t *out; /* NULL: measure */
+    uint8_t *out; /* NULL: only measure */
     size_t nbytes;
 };
 
 struct record {
     const char *name;
-    const void *data; /* NULL: the payload, written by others */
+    const void *data; /* NULL: the payload, which other code writes */
     uint64_t nbytes, header;
     uint32_t crc32;
 };
@@ -48,7 +48,7 @@ static void put_text(struct sink *s, const char *text)
     put(s, text, strlen(text));
 }
 
-/* Fields of 2, 4 or 8 bytes, one after the other. */
+/* Writes fields of 2, 4 or 8 bytes, one after another. */
 static void put_le(struct sink *s, unsigned width, uint64_t value)
 {
     uint8_t b[8];
@@ -97,8 +97,8 @@ static uint64_t count_elements(uint32_t ndim, const uint64_t *size)
     return n;
 }
 
-/* _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks), or _v3(…, dtype) over untyped storage,
- * counted in bytes. */
+/* _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks), or _v3(…, dtype) over untyped storage, whose
+ * size is in bytes. */
 static void put_pickle(struct sink *s, enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size)
 {
     const struct fsdpck_dtype_info *info = fsdpck_dtype_info(dtype);
@@ -130,7 +130,7 @@ static void put_pickle(struct sink *s, enum fsdpck_dtype dtype, uint32_t ndim, c
 
 /* ---- the zip ---- */
 
-/* Sizes of a record that 32 bits cannot hold (all ones is taken: it says "look in the zip64 field"). */
+/* Returns whether a record's sizes do not fit in 32 bits (all ones is reserved: it refers to the zip64 field). */
 static bool is_wide(const struct record *r)
 {
     return r->nbytes >= UINT32_MAX;
@@ -163,14 +163,14 @@ static void put_kind(struct sink *s, bool wide)
     put_le(s, 2, DOS_DATE);
 }
 
-/* Bytes of padding that bring the payload, which would begin at `at`, to its alignment. */
+/* Returns the padding that aligns the payload, which would otherwise begin at `at`. */
 static size_t padding(uint64_t at, uint64_t nbytes)
 {
     uint64_t align = nbytes >= LARGE_NBYTES ? 4096 : 64;
     return (size_t)((align - at % align) % align);
 }
 
-/* The header of the next record; s->nbytes is its offset in the item, which begins at file offset `begin`. */
+/* Writes the header of the next record; s->nbytes is its offset in the item, which begins at file offset `begin`. */
 static void put_local(struct sink *s, struct record *r, uint64_t begin)
 {
     size_t name_nbytes = strlen(r->name), extra_nbytes = is_wide(r) ? ZIP64_NBYTES : 0, pad = 0;
@@ -249,7 +249,7 @@ static void put_tail(struct sink *s, const struct record *records, int nrecords,
     put_le(s, 2, 0);
 }
 
-/* Builds the item around a payload; heads and tails are measured where their sinks write nowhere. */
+/* Builds the item around a payload; a sink without a buffer measures head or tail. */
 static void build(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size, uint64_t begin, uint32_t crc32,
                   struct sink *head, struct sink *tail)
 {

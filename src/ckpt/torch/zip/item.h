@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One tensor chunk as a self-contained torch.save zip: the envelope around a payload, for .distcp files (FORMAT.md
- * "Items"). Pure: geometry first (before any payload byte is known), bytes later (when its CRC-32 is). */
+ * "Items"). Two steps: first the geometry, before any payload byte is known; later the bytes, when its CRC-32 is
+ * known. */
 #ifndef CKPT_ITEM_H
 #define CKPT_ITEM_H
 
@@ -20,7 +21,7 @@ void fsdpck_item_place(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *s
 /* Writes the envelope's bytes: head (head_nbytes) and tail (tail_nbytes). crc32: of the payload. */
 void fsdpck_item_write(enum fsdpck_dtype dtype, uint32_t ndim, const uint64_t *size,
                        const struct fsdpck_item_layout *layout, uint32_t crc32, uint8_t *head, uint8_t *tail);
-/* A value that is no tensor: the zip around its pickle. Returns the zip's size; out NULL: measures. */
+/* Writes a non-tensor value: the zip around its pickle. Returns the zip's size; out NULL: only measures. */
 uint64_t fsdpck_item_value(const void *pickle, uint64_t nbytes, uint8_t *out);
 #define FSDPCK_ITEM_HEAD_MAX 12288u /* head_nbytes never exceeds it */
 #define FSDPCK_ITEM_TAIL_MAX 1024u

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random access to a decoded item, good where it is asked for its ends and then front to back, as zips are. */
+/* Random access to a decoded item. It is efficient for the access pattern of zips: both ends first, then front to
+ * back. */
 #include "torch/zip/packed.h"
 
 #include <errno.h>
@@ -56,7 +57,7 @@ static int64_t read_packed(void *ctx, int fd, void *buf, uint64_t nbytes, uint64
         memcpy(buf, data, n);
         return (int64_t)n;
     }
-    /* It was decoded before: what fails now is the system. */
+    /* It was decoded once without error, so a failure now is a system error. */
     n = nbytes < left ? nbytes : left;
     return fsdpck_zstream_read(p->stream, &p->range, offset, buf, n, NULL) == 0 ? (int64_t)n : -EIO;
 }

@@ -7,26 +7,26 @@
 
 #include "engine/zstream.h"
 
-/* More than a payload that an item may decode to: names, pickle, padding and directory. */
+/* Limit for the bytes of an item beyond its payload: names, pickle, padding and directory. */
 #define FSDPCK_PACKED_ENVELOPE_NBYTES (2u << 20)
 
 struct fsdpck_packed {
-    struct fsdpck_io io; /* pread alone, of any descriptor */
+    struct fsdpck_io io; /* has only pread, and ignores the descriptor */
     uint64_t nbytes;     /* of the decoded item */
     struct fsdpck_zstream_range range;
     struct fsdpck_zstream *stream;
-    uint8_t *cache; /* the first piece, and the last two in turn */
+    uint8_t *cache; /* the first piece, and two slots for the others */
 };
 
-/* Decodes all of the stream once; more than max_nbytes is refused. Free in any case. One thread's. The place must not
- * move: io points to out. */
+/* Decodes the whole stream once; refuses more than max_nbytes. Must be freed even after failure. Not thread-safe. *out
+ * must not move, because io points to it. */
 int fsdpck_packed_open(struct fsdpck_source *src, const struct fsdpck_zstream_range *range, uint64_t max_nbytes,
                        struct fsdpck_packed *out, struct fsdpck_error *err);
 void fsdpck_packed_free(struct fsdpck_packed *p);
-/* The decoded bytes of a stream, counted with the caller's workspace; more than max_nbytes is refused. */
+/* Counts the decoded bytes of a stream, with the caller's workspace; refuses more than max_nbytes. */
 int fsdpck_packed_measure(struct fsdpck_zstream *z, struct fsdpck_source *src, const struct fsdpck_zstream_range *range,
                           uint64_t max_nbytes, uint8_t *cache, uint64_t *nbytes, struct fsdpck_error *err);
 #define FSDPCK_PACKED_PIECE_NBYTES (64u << 10)
-#define FSDPCK_PACKED_CACHE_NBYTES (3 * FSDPCK_PACKED_PIECE_NBYTES) /* of `kept` */
+#define FSDPCK_PACKED_CACHE_NBYTES (3 * FSDPCK_PACKED_PIECE_NBYTES) /* of `cache` */
 
 #endif

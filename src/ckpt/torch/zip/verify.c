@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks zips record by record. Knows nothing of what their pickles say. */
+/* Checks zips record by record. It does not know the contents of their pickles. */
 #include "torch/zip/verify.h"
 
 #include <inttypes.h>
@@ -157,7 +157,7 @@ int fsdpck_zip_check_one(struct fsdpck_source *src, const struct fsdpck_zip_subj
     if (!rc)
         rc = fsdpck_zip_check_run(&c, s);
     fsdpck_checks_unchecked(src, c.nunchecked);
-    c.nunchecked = 0; /* the source mentions them once for all zips */
+    c.nunchecked = 0; /* the source reports them once for all zips */
     fsdpck_zip_check_end(&c);
     if (!rc && first.error.code) {
         *err = first.error;

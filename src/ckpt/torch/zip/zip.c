@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a zip's directory and holds it against the local headers. Knows STORED records only, and nothing of what they
- * hold. */
+/* Reads a zip's directory and compares it with the local headers. Supports STORED records only, and does not know their
+ * contents. */
 #include "torch/zip/zip.h"
 
 #include <stdlib.h>
@@ -20,10 +20,10 @@ enum {
     WINDOW_NBYTES = 4096
 };
 #define MAX_DIRECTORY_NBYTES (1ull << 30)
-#define FLAG_DESCRIPTOR      0x0008u /* sizes follow the data: the local header has none */
-#define FLAGS_KNOWN          0x0808u /* that, and UTF-8 names */
+#define FLAG_DESCRIPTOR      0x0008u /* sizes follow the data; the local header has none */
+#define FLAGS_KNOWN          0x0808u /* FLAG_DESCRIPTOR, and UTF-8 names */
 
-/* Both ends of the range are read at once: torch's items are small, and their headers lie there. */
+/* Reads both ends of the range at once: torch's items are small, and their headers lie there. */
 struct window {
     uint64_t begin, nbytes;
     uint8_t bytes[WINDOW_NBYTES];
@@ -33,11 +33,11 @@ struct reader {
     const struct fsdpck_io *io;
     int fd;
     const char *file;
-    uint64_t base, nbytes; /* of the zip in the file; all other offsets here are from base */
+    uint64_t base, nbytes; /* of the zip in the file; all other offsets here are relative to base */
     struct window head, tail;
     uint64_t nrecords, directory, directory_nbytes;
     struct fsdpck_zip *zip;
-    struct record_span *spans; /* (nrecords) where the records lie */
+    struct record_span *spans; /* (nrecords) the ranges of the records */
     struct fsdpck_error *err;
 };
 
@@ -61,7 +61,7 @@ static bool failed(int code)
 #define FAIL(r, code, at, ...) failed(fsdpck_error_at((r)->err, code, (r)->file, (r)->base + (at), __VA_ARGS__))
 #define BAD(r, at, ...)        FAIL(r, FSDPCK_ERR_FORMAT, at, __VA_ARGS__)
 
-/* Bytes [at, at + nbytes) of the zip, which the caller has found to be inside. */
+/* Reads bytes [at, at + nbytes) of the zip; the caller has checked that they are inside. */
 static bool get(struct reader *r, uint64_t at, void *buf, uint64_t nbytes)
 {
     for (const struct window *w = &r->head; w; w = w == &r->head ? &r->tail : NULL)
@@ -85,13 +85,13 @@ static bool load_windows(struct reader *r)
     return !fsdpck_read_full(r->io, r->fd, r->file, r->head.bytes, n, r->base, r->err);
 }
 
-/* A field of the 32-bit end record: its 64-bit twin's value, or all ones where that holds it. */
+/* Checks a field of the 32-bit end record: it equals its 64-bit counterpart, or is all ones. */
 static bool agrees(uint64_t narrow, uint64_t wide, uint64_t ones)
 {
     return narrow == wide || narrow == ones;
 }
 
-/* The zip64 end record in front of the locator, where there is one. *end: where the directory must end. */
+/* Reads the zip64 end record before the locator, if any. *end: where the directory must end. */
 static bool read_end64(struct reader *r, uint64_t *end, const uint8_t *e)
 {
     uint8_t b[LOCATOR_NBYTES], z[END64_NBYTES];
@@ -148,7 +148,7 @@ static bool read_end(struct reader *r)
     return true;
 }
 
-/* Replaces the fields that are all ones by what the zip64 extra field says, in its order. */
+/* Replaces the fields that are all ones by the values of the zip64 extra field, in its order. */
 static bool widen(const uint8_t *extra, size_t extra_nbytes, uint64_t *const *fields, size_t nfields)
 {
     size_t nwanted = 0, k = 0;
@@ -171,7 +171,7 @@ static bool widen(const uint8_t *extra, size_t extra_nbytes, uint64_t *const *fi
     return nwanted == 0;
 }
 
-/* One entry of the directory b[0 … nbytes); *used: its length. at: its offset in the zip, for messages. */
+/* Reads one entry of the directory b[0 … nbytes); *used: its length. at: its offset in the zip, for messages. */
 static bool read_entry(struct reader *r, const uint8_t *b, uint64_t nbytes, uint64_t at, struct entry *e,
                        uint64_t *used)
 {
@@ -204,7 +204,7 @@ static bool read_entry(struct reader *r, const uint8_t *b, uint64_t nbytes, uint
     return true;
 }
 
-/* Name, method, sizes and CRC of the local header b, whose name and extra field follow in `rest`. */
+/* Compares name, method, sizes and CRC with the local header b, whose name and extra field follow in `rest`. */
 static bool local_agrees(const uint8_t *b, const uint8_t *rest, const struct entry *e)
 {
     unsigned name_nbytes = fsdpck_le16(b + 26);
@@ -220,8 +220,8 @@ static bool local_agrees(const uint8_t *b, const uint8_t *rest, const struct ent
            crc32 == e->crc32;
 }
 
-/* Behind data that ends at *end: CRC and sizes, in 32 or 64 bits. Where they are proves that the local header's length
- * is right. */
+/* Skips the descriptor after data that ends at *end: CRC and sizes, in 32 or 64 bits. Its position proves that the
+ * local header's length is right. */
 static bool skip_descriptor(struct reader *r, const struct entry *e, uint64_t *end)
 {
     uint8_t b[24] = { 0 };
@@ -239,7 +239,7 @@ static bool skip_descriptor(struct reader *r, const struct entry *e, uint64_t *e
     return true;
 }
 
-/* Finds where the data begins, behind the local header. */
+/* Finds the start of the data, after the local header. */
 static bool read_local(struct reader *r, const struct entry *e, struct record_span *span, uint64_t *data)
 {
     uint8_t b[LOCAL_NBYTES], *rest = NULL;
@@ -316,7 +316,7 @@ static bool read_directory(struct reader *r)
 {
     struct fsdpck_names names = { 0 };
     bool ok = false;
-    /* An entry is longer than the name and the NUL it becomes, so text fits in as many bytes. */
+    /* An entry is longer than its name plus NUL, so text needs no more bytes than the directory. */
     uint8_t *directory = malloc(r->directory_nbytes + 1);
     r->zip->text = malloc(r->directory_nbytes + 1);
     r->zip->records = calloc(r->nrecords + 1, sizeof *r->zip->records);
@@ -352,7 +352,7 @@ void fsdpck_zip_free(struct fsdpck_zip *z)
     *z = (struct fsdpck_zip){ 0 };
 }
 
-/* The folder of data.pkl with its slash, as the first bytes of a record's name; 0 where there is none. */
+/* Returns the length of data.pkl's folder with its slash, a prefix of each record's name; 0 if there is none. */
 static size_t find_root(const struct fsdpck_zip *z, const char **root)
 {
     for (size_t i = 0; i < z->nrecords; i++) {
